@@ -52,10 +52,10 @@ func message(d *amqp.Delivery, queue string, countsItself bool) *Message {
 	// another exchange than Redrive's is as it was first published.
 	case strings.HasPrefix(d.Exchange, "redrive."):
 		t := headers.Read(d.Headers, time.Now())
-		if t.Attempt == 0 {
+		if t.Failures == 0 {
 			return m
 		}
-		m.ID, m.Attempt, m.FirstFailed, m.LastError = t.ID, t.Attempt+1, t.FirstFailed, t.Error
+		m.ID, m.Attempt, m.FirstFailed, m.LastError = t.ID, t.Failures+1, t.FirstFailed, t.Error
 		m.Exchange, m.RoutingKey = t.Exchange, t.RoutingKey
 		if m.UserID == "" {
 			m.UserID = t.UserID

@@ -103,7 +103,7 @@ func (a *acknowledger) declareFirst(ctx context.Context, t delay.Ticket) (at tim
 
 // outgoing returns the message as it is published, with its history in headers.
 func (a *acknowledger) outgoing(m *Message, f *failure, parkedFor string, t delay.Ticket) wire.Outgoing {
-	history := headers.History{ID: m.ID, Attempt: m.Attempt, Queue: a.consumer.Queue, FirstFailed: m.FirstFailed, Reason: wire.ReasonReported, Error: f.header()}
+	history := headers.History{ID: m.ID, Failures: m.Attempt, Queue: a.consumer.Queue, FirstFailed: m.FirstFailed, Reason: wire.ReasonReported, Error: f.header()}
 	if history.FirstFailed.IsZero() {
 		history.FirstFailed = time.Now()
 	}

@@ -135,7 +135,7 @@ func republishEach(ctx context.Context, v vhost, n int, delay time.Duration, sta
 // republishMarked also carries what the library's messages do: who it is, how
 // often it failed and why. RabbitMQ's work grows with the headers.
 func republishMarked(ctx context.Context, v vhost, n int, delay time.Duration, stay bool) (returns, error) {
-	t := headers.History{ID: uuid.NewString(), Attempt: 1, Queue: work, FirstFailed: time.Now(), Reason: wire.ReasonReported, Error: "the payment service does not answer"}
+	t := headers.History{ID: uuid.NewString(), Failures: 1, Queue: work, FirstFailed: time.Now(), Reason: wire.ReasonReported, Error: "the payment service does not answer"}
 	return republish(ctx, v, n, delay, stay, t.ApplyTo(wire.Message{RoutingKey: work}).Headers)
 }
 

@@ -157,7 +157,7 @@ func waitsFar() func(i int) *store.Record {
 	return func(i int) *store.Record {
 		now := time.Now()
 		return &store.Record{ID: uuid.Must(uuid.NewV7()), Queue: far, State: store.Waiting, Due: now.Add(farDelay),
-			Attempt: 1, Reason: wire.ReasonRejected, Policy: far, FirstFailed: now, FailedAt: now, Proven: true,
+			Failures: 1, Reason: wire.ReasonRejected, Policy: far, FirstFailed: now, FailedAt: now, Proven: true,
 			Message: wire.Message{RoutingKey: far, DeliveryMode: amqp.Persistent, MessageID: strconv.Itoa(i), Body: body}}
 	}
 }
@@ -182,7 +182,7 @@ func isParked(n int, queues []string) func(i int) *store.Record {
 		body := fmt.Sprintf(`{"order":{"id":%d,"total":%d.50,"tenant":"tenant-%d"},"note":"`, i, i%1000, i%50)
 		body += strings.Repeat("x", max(0, *size-len(body)-2)) + `"}`
 		return &store.Record{ID: uuid.Must(uuid.NewV7()), Queue: queue, State: store.Parked, Due: at,
-			Attempt: 5, Reason: wire.ReasonRejected, Error: fmt.Sprintf(troubles[i/len(queues)%len(troubles)], i), Policy: queue,
+			Failures: 5, Reason: wire.ReasonRejected, Error: fmt.Sprintf(troubles[i/len(queues)%len(troubles)], i), Policy: queue,
 			FirstFailed: at.Add(-time.Hour), FailedAt: at, ParkedFor: "it has failed 5 times, and its policy allows 5 attempts", Proven: true,
 			Message: wire.Message{RoutingKey: queue, DeliveryMode: amqp.Persistent, MessageID: strconv.Itoa(i), Type: "order.placed", ContentType: "application/json",
 				Headers: amqp.Table{"tenant": fmt.Sprintf("tenant-%d", i%50), "trace": uuid.NewString()}, Body: []byte(body)}}

@@ -13,9 +13,9 @@ var (
 	// ErrUnacceptable: the message will never be accepted: its properties do not fit one frame,
 	// its body exceeds the broker's limit, or a header has a type that the client cannot send.
 	ErrUnacceptable = errors.New("the broker or its client never takes such a message")
-	// ErrUnsent: there is no answer, since the connection or the context ended first. The
+	// ErrNoAnswer: there is no answer, since the connection or the context ended first. The
 	// message may have arrived or not.
-	ErrUnsent = errors.New("the connection was lost before the broker answered")
+	ErrNoAnswer = errors.New("the connection was lost before the broker answered")
 	// ErrQueueGone: the work queue does not exist.
 	ErrQueueGone = errors.New("the queue does not exist")
 	// ErrDiffers: an exchange or queue of that name exists with other settings.

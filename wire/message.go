@@ -52,7 +52,7 @@ type Delivery struct {
 // Outgoing is one message to publish. It is published persistent and with confirms; what
 // came of it is nil once RabbitMQ has confirmed and routed it, or else one of this
 // package's errors, wrapped: ErrUnroutable, ErrNacked, ErrUnacceptable, ErrForbidden or
-// ErrUnsent. Only ErrUnsent leaves open whether the message arrived.
+// ErrNoAnswer. Only ErrNoAnswer leaves open whether the message arrived.
 type Outgoing struct {
 	Exchange, RoutingKey string
 	// ID is the message's HeaderID, by which RabbitMQ's basic.return of an unroutable message

@@ -146,7 +146,7 @@ func (a *Act) check() error {
 
 // findNamed finds the messages that are named, and tells what would come of each. at is the
 // index in IDs of each of targets.
-func (a *Actions) findNamed(ctx context.Context, by auth.Caller, d RecordChange, act Act) (acted Acted, targets []Target, at []int, err error) {
+func (a *Actions) findNamed(ctx context.Context, by auth.Caller, d RecordChange, act Act) (acted Acted, targets []MessageRef, at []int, err error) {
 	acted = Acted{Outcomes: make([]Outcome, len(act.IDs))}
 	seen := map[store.Key]bool{}
 	for i, id := range act.IDs {
@@ -162,7 +162,7 @@ func (a *Actions) findNamed(ctx context.Context, by auth.Caller, d RecordChange,
 			continue
 		}
 		seen[l.Key] = true
-		t := Target{ID: l.Record.ID.String(), Queue: l.Record.Queue, Key: l.Key}
+		t := MessageRef{ID: l.Record.ID.String(), Queue: l.Record.Queue, Key: l.Key}
 		if acted.Outcomes[i], _ = d.outcome(t, l.Record, a.now()); !act.DryRun {
 			targets, at = append(targets, t), append(at, i)
 		}
@@ -197,7 +197,7 @@ func (a *Actions) find(ctx context.Context, by auth.Caller, name string) (l stor
 // Apply does an action to as many of the targets as the store takes in one step, from
 // the first on, and returns their outcomes. alsoWrite, when not nil, returns entries to write in
 // the same step.
-func (a *Actions) Apply(ctx context.Context, d RecordChange, targets []Target, alsoWrite func([]Outcome) []store.Entry) ([]Outcome, error) {
+func (a *Actions) Apply(ctx context.Context, d RecordChange, targets []MessageRef, alsoWrite func([]Outcome) []store.Entry) ([]Outcome, error) {
 	d.restorable = a.Restorable
 	keys := make([]store.Key, len(targets))
 	for i, t := range targets {

@@ -71,7 +71,7 @@ func TestEachVerbOnEachState(t *testing.T) {
 					if c.state == store.Waiting {
 						attempt = 3
 					}
-					if now.State != store.Waiting || now.Due.Before(at) || now.Due.Sub(at) > time.Microsecond || now.Attempt != attempt || now.Forward != nil || now.ParkedFor != "" {
+					if now.State != store.Waiting || now.Due.Before(at) || now.Due.Sub(at) > time.Microsecond || now.Failures != attempt || now.Forward != nil || now.ParkedFor != "" {
 						t.Errorf("replayed as %+v", now)
 					}
 				case actions.Discard:
@@ -85,7 +85,7 @@ func TestEachVerbOnEachState(t *testing.T) {
 				case actions.Copy:
 					made := d.kept(t, o.New)
 					if now.State != c.state || now.MadeInto != made.ID || made.MadeFrom != r.ID || made.State != store.Waiting || made.Queue != "other" ||
-						*made.Forward != (store.Destination{RoutingKey: "other"}) || made.Attempt != 0 || string(made.Message.Body) != "body" || made.Fingerprint != [16]byte{} || made.Proven {
+						*made.Forward != (store.Destination{RoutingKey: "other"}) || made.Failures != 0 || string(made.Message.Body) != "body" || made.Fingerprint != [16]byte{} || made.Proven {
 						t.Errorf("copied as %+v of %+v", made, now)
 					}
 				}

@@ -22,7 +22,7 @@ var ErrNoAudit = errors.New("the audit log cannot be written, and nothing is don
 type Store interface {
 	Add(ctx context.Context, records []*store.Record) error
 	Find(ctx context.Context, id uuid.UUID) ([]store.Listed, error)
-	Past(ctx context.Context, id uuid.UUID) ([]store.Passage, error)
+	PastFailures(ctx context.Context, id uuid.UUID) ([]store.PastFailure, error)
 	Counts(ctx context.Context) ([]store.QueueCount, error)
 	store.Changer
 }

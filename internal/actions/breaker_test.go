@@ -14,7 +14,7 @@ import (
 // audit log, and set in the throttle; auto is forgotten.
 func TestABreakerThatAPersonSets(t *testing.T) {
 	each(t, func(t *testing.T, d *desk) {
-		d.throttle = &inspect.Throttle{State: "open", Why: "38 of 40 failed again"}
+		d.throttle = &inspect.ThrottleView{State: "open", Why: "38 of 40 failed again"}
 		d.add(t, inspecttest.Parked("orders", 1)...)
 		set := func(to string) error { return d.Breaker(ctx, operator, "orders", to, "known") }
 		if err := set("ajar"); !errors.Is(err, inspect.ErrInvalid) {

@@ -123,7 +123,7 @@ func notBefore(t time.Time) time.Time {
 }
 
 // outcome is what came of one record.
-func (d RecordChange) outcome(t Target, r *store.Record, now time.Time) (Outcome, store.Edit) {
+func (d RecordChange) outcome(t MessageRef, r *store.Record, now time.Time) (Outcome, store.Edit) {
 	o := Outcome{ID: t.ID, Key: string(t.Key), Queue: t.Queue, Outcome: Skipped, Why: d.Skip(r), At: now}
 	if r != nil && r.Unreadable != nil {
 		o.Outcome, o.Why = Failed, r.Unreadable.Error()
@@ -147,8 +147,8 @@ func (d RecordChange) outcome(t Target, r *store.Record, now time.Time) (Outcome
 	return o, e
 }
 
-// Target is a message that something is to be done to.
-type Target struct {
+// MessageRef is a message that something is to be done to.
+type MessageRef struct {
 	ID, Queue string
 	Key       store.Key
 	// State, when not 0, is what it must be in still.

@@ -31,14 +31,14 @@ type desk struct {
 	audit    *inspecttest.AuditLog
 	events   []string
 	paused   map[string]bool
-	throttle *inspect.Throttle
+	throttle *inspect.ThrottleView
 	forced   []string
 }
 
 func newDesk(s store.Store) *desk {
 	d := &desk{store: s, audit: &inspecttest.AuditLog{}, paused: map[string]bool{}}
 	d.Inspector = inspect.New(inspect.Config{Store: s, Broker: inspecttest.NewQueues(), Policies: inspecttest.Everything,
-		Throttle: func(string) *inspect.Throttle { return d.throttle }})
+		Throttle: func(string) *inspect.ThrottleView { return d.throttle }})
 	d.Actions = actions.New(actions.Config{Inspect: d.Inspector, Store: s, Audit: d.audit, Restorable: time.Hour,
 		SetPaused: func(q string, paused bool) { d.paused[q] = paused },
 		Force:     func(queue, to, by, why string) { d.forced = append(d.forced, queue+" "+to+" "+by+" "+why) },

@@ -108,7 +108,7 @@ func (a *Actions) notImported(ctx context.Context, im *Imported, records []*stor
 		if err != nil {
 			return nil, err
 		}
-		past, err := a.Store.Past(ctx, r.ID)
+		past, err := a.Store.PastFailures(ctx, r.ID)
 		if err != nil {
 			return nil, err
 		}

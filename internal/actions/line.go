@@ -137,7 +137,7 @@ func ExportLine(r *store.Record) ([]byte, error) { return appendLine(nil, r) }
 // appendLine appends a record as one line, its end included.
 func appendLine(dst []byte, r *store.Record) ([]byte, error) {
 	m := &r.Message
-	x := exportedRecord{Format: exportFormat, ID: r.ID, Queue: text(r.Queue), State: inspect.StateName(r.State), Due: moment(r.Due), Attempt: r.Attempt,
+	x := exportedRecord{Format: exportFormat, ID: r.ID, Queue: text(r.Queue), State: inspect.StateName(r.State), Due: moment(r.Due), Attempt: r.Failures,
 		Reason: text(r.Reason), Error: text(r.Error), Policy: text(r.Policy), FirstFailed: moment(r.FirstFailed), FailedAt: moment(r.FailedAt),
 		ParkedFor: text(r.ParkedFor), Proven: r.Proven, MadeFrom: r.MadeFrom, MadeInto: r.MadeInto,
 		Message: message{Exchange: text(m.Exchange), RoutingKey: text(m.RoutingKey), ContentType: text(m.ContentType),
@@ -175,7 +175,7 @@ func parseLine(b []byte) (*store.Record, error) {
 	if x.Format != exportFormat {
 		return nil, fmt.Errorf(`"redrive" is %d: this version reads lines of format %d`, x.Format, exportFormat)
 	}
-	r := &store.Record{ID: x.ID, Queue: string(x.Queue), Due: time.Time(x.Due), Attempt: x.Attempt, Reason: string(x.Reason), Error: string(x.Error),
+	r := &store.Record{ID: x.ID, Queue: string(x.Queue), Due: time.Time(x.Due), Failures: x.Attempt, Reason: string(x.Reason), Error: string(x.Error),
 		Policy: string(x.Policy), FirstFailed: time.Time(x.FirstFailed), FailedAt: time.Time(x.FailedAt), ParkedFor: string(x.ParkedFor),
 		Proven: x.Proven, MadeFrom: x.MadeFrom, MadeInto: x.MadeInto}
 	for _, s := range []store.State{store.Waiting, store.Parked, store.Discarded} {

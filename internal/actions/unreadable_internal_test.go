@@ -12,7 +12,7 @@ import (
 // is not there any more, which skips it.
 func TestWhatCannotBeReadIsAFailure(t *testing.T) {
 	for verb := range verbs {
-		o, e := RecordChange{Verb: verb}.outcome(Target{ID: "1"}, &store.Record{Unreadable: store.ErrUnreadable}, time.Now())
+		o, e := RecordChange{Verb: verb}.outcome(MessageRef{ID: "1"}, &store.Record{Unreadable: store.ErrUnreadable}, time.Now())
 		if o.Outcome != Failed || o.Why != store.ErrUnreadable.Error() || e.Keep || e.Delete || len(e.Add) > 0 {
 			t.Errorf("%s: %+v, %+v", verb, o, e)
 		}

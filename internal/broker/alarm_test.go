@@ -75,7 +75,7 @@ func blockedConnection(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
 	defer end()
 	batch := []wire.Outgoing{message("", "q", "during", nil), message("", "q", "during", nil)}
 	for _, err := range p.Send(short, batch)(short) {
-		if !errors.Is(err, wire.ErrUnsent) {
+		if !errors.Is(err, wire.ErrNoAnswer) {
 			t.Errorf("during the alarm: %v", err)
 		}
 	}

@@ -209,7 +209,7 @@ func TestAMessageWhoseSendWasCancelledIsNotPublishedLater(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
 		for i, err := range p.Send(t.Context(), all[:100])(ctx) { // behind the first
-			if !errors.Is(err, wire.ErrUnsent) {
+			if !errors.Is(err, wire.ErrNoAnswer) {
 				t.Fatalf("message %d: %v", i, err)
 			}
 		}

@@ -66,7 +66,7 @@ func (p *Publisher) Consumers(ctx context.Context, queues []string, visit func(q
 			visit(queues[0], -1)
 			queues = queues[1:]
 		default:
-			return fmt.Errorf("%w: %v", wire.ErrUnsent, err)
+			return fmt.Errorf("%w: %v", wire.ErrNoAnswer, err)
 		}
 	}
 	return nil

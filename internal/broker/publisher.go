@@ -48,7 +48,7 @@ func NewPublisher(c Config) *Publisher {
 }
 
 // Run connects, and connects again for as long as it takes, until ctx ends. Messages that have
-// no answer then get wire.ErrUnsent, as do later ones. Run is called once.
+// no answer then get wire.ErrNoAnswer, as do later ones. Run is called once.
 func (p *Publisher) Run(ctx context.Context) error {
 	defer p.end()
 	coalesce := func(c net.Conn) net.Conn { return newCoalescingConn(c) }
@@ -112,9 +112,9 @@ func (p *Publisher) usableConn(ctx context.Context) (*amqp.Connection, error) {
 		select {
 		case <-changed: // Run has another connection; an alarm ends
 		case <-p.ended:
-			return nil, wire.ErrUnsent
+			return nil, wire.ErrNoAnswer
 		case <-ctx.Done():
-			return nil, wire.ErrUnsent
+			return nil, wire.ErrNoAnswer
 		}
 	}
 }
@@ -126,9 +126,9 @@ const largeMessage = 1 << 20
 
 // Send publishes persistent and mandatory (but for Unchecked) and returns a function that waits
 // for RabbitMQ's answer to each message: nil when it is confirmed and was routed, else
-// wire.ErrUnroutable, ErrNacked, ErrUnacceptable, ErrForbidden or ErrUnsent, wrapped. That
+// wire.ErrUnroutable, ErrNacked, ErrUnacceptable, ErrForbidden or ErrNoAnswer, wrapped. That
 // function must be called once. Until ctx ends Send waits for a connection, and while an alarm
-// blocks that: what is not published then is ErrUnsent. Send waits for no answer, and no
+// blocks that: what is not published then is ErrNoAnswer. Send waits for no answer, and no
 // destination waits for another. Messages for one destination may overtake each other when
 // more than noWaitUnderWay have no answer yet, and large ones always.
 func (p *Publisher) Send(ctx context.Context, out []wire.Outgoing) (wait func(context.Context) []error) {
@@ -251,7 +251,7 @@ func (p *Publisher) publishAlone(ctx context.Context, o *wire.Outgoing) (sentMes
 	}
 	own, err := newSessionUntil(ctx, conn)
 	if err != nil {
-		return sentMessage{}, fmt.Errorf("%w: %v", wire.ErrUnsent, err)
+		return sentMessage{}, fmt.Errorf("%w: %v", wire.ErrNoAnswer, err)
 	}
 	confirm, err := own.publish(o)
 	if err != nil {
@@ -364,7 +364,7 @@ func (p *Publisher) onChannel(ctx context.Context, do func(*amqp.Channel) error)
 	go func() {
 		ch, err := conn.Channel()
 		if err != nil {
-			done <- fmt.Errorf("%w: %v", wire.ErrUnsent, explain(err))
+			done <- fmt.Errorf("%w: %v", wire.ErrNoAnswer, explain(err))
 			return
 		}
 		err = do(ch)
@@ -378,6 +378,6 @@ func (p *Publisher) onChannel(ctx context.Context, do func(*amqp.Channel) error)
 		}
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("%w: %v", wire.ErrUnsent, ctx.Err())
+		return fmt.Errorf("%w: %v", wire.ErrNoAnswer, ctx.Err())
 	}
 }

@@ -88,7 +88,7 @@ func TestEachMessageOfABatchHasItsOwnResult(t *testing.T) {
 		errs := p.Send(ctx, out)(ctx)
 		for i, b := range batch {
 			err := errs[i]
-			for errors.Is(err, wire.ErrUnsent) { // its channel ended as it was written: the caller sends again
+			for errors.Is(err, wire.ErrNoAnswer) { // its channel ended as it was written: the caller sends again
 				err = p.Send(ctx, out[i:i+1])(ctx)[0]
 			}
 			if !errors.Is(err, b.want) {
@@ -176,7 +176,7 @@ func TestWithoutABrokerNothingHangs(t *testing.T) {
 	if said.Connected || said.Err == nil || strings.Contains(said.Err.Error(), "hunter2") {
 		t.Errorf("%+v", said)
 	}
-	if err := p.Send(ctx, []wire.Outgoing{message("", "q", "", nil)})(ctx)[0]; !errors.Is(err, wire.ErrUnsent) {
+	if err := p.Send(ctx, []wire.Outgoing{message("", "q", "", nil)})(ctx)[0]; !errors.Is(err, wire.ErrNoAnswer) {
 		t.Error(err)
 	}
 }

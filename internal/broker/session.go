@@ -207,7 +207,7 @@ func (s *session) listen(end <-chan *amqp.Error) {
 		case s.sync <- struct{}{}:
 		}
 	}
-	s.cause = wire.ErrUnsent
+	s.cause = wire.ErrNoAnswer
 	if e := <-end; e != nil {
 		s.cause = explain(e)
 		if e.Code == amqp.NotFound {
@@ -218,7 +218,7 @@ func (s *session) listen(end <-chan *amqp.Error) {
 			s.cause = fmt.Errorf("%w: %s", wire.ErrUnacceptable, e.Reason)
 		}
 		if connectionEnded(e) {
-			s.cause = fmt.Errorf("%w: %v", wire.ErrUnsent, s.cause)
+			s.cause = fmt.Errorf("%w: %v", wire.ErrNoAnswer, s.cause)
 		}
 	}
 }
@@ -246,7 +246,7 @@ func (s *session) publish(o *wire.Outgoing) (*amqp.DeferredConfirmation, error) 
 	}
 	c, err := s.ch.PublishWithDeferredConfirm(o.Exchange, o.RoutingKey, !o.Unchecked, false, publishing(o.Message))
 	if err != nil {
-		return nil, fmt.Errorf("%w: %v", wire.ErrUnsent, explain(err))
+		return nil, fmt.Errorf("%w: %v", wire.ErrNoAnswer, explain(err))
 	}
 	s.mu.Lock()
 	if s.sent++; len(s.underWay) == 0 {
@@ -262,7 +262,7 @@ func (s *session) answer(ctx context.Context, c *amqp.DeferredConfirmation) erro
 	acked, err := c.WaitContext(ctx)
 	switch {
 	case err != nil:
-		return fmt.Errorf("%w: %v", wire.ErrUnsent, err)
+		return fmt.Errorf("%w: %v", wire.ErrNoAnswer, err)
 	case acked:
 		return nil // or unroutable: see routed
 	case !s.ch.IsClosed():
@@ -271,9 +271,9 @@ func (s *session) answer(ctx context.Context, c *amqp.DeferredConfirmation) erro
 	select {
 	case <-s.closed:
 	case <-ctx.Done():
-		return wire.ErrUnsent
+		return wire.ErrNoAnswer
 	}
-	if errors.Is(s.cause, wire.ErrUnsent) {
+	if errors.Is(s.cause, wire.ErrNoAnswer) {
 		return s.cause
 	}
 	return errChannelEnded

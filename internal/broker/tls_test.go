@@ -201,7 +201,7 @@ func TestAPasswordThatChangedOnDiskIsUsedAtTheNextConnection(t *testing.T) {
 		v.Must("PUT", "users/"+user, map[string]any{"password": "second", "tags": ""})
 		write(t, file, "second\n")
 		v.CloseConnections(user)
-		if err := p.Send(t.Context(), []wire.Outgoing{message("", "nowhere", "", nil)})(t.Context())[0]; !errors.Is(err, wire.ErrUnroutable) && !errors.Is(err, wire.ErrUnsent) {
+		if err := p.Send(t.Context(), []wire.Outgoing{message("", "nowhere", "", nil)})(t.Context())[0]; !errors.Is(err, wire.ErrUnroutable) && !errors.Is(err, wire.ErrNoAnswer) {
 			t.Error(err)
 		}
 		brokertest.Eventually(t, "it is connected again", p.Ready)

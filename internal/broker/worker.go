@@ -77,7 +77,7 @@ func (p *Publisher) dispatch(j *job) {
 	select {
 	case <-p.ended:
 		for _, i := range j.indices {
-			j.sent = append(j.sent, sentMessage{index: i, err: wire.ErrUnsent})
+			j.sent = append(j.sent, sentMessage{index: i, err: wire.ErrNoAnswer})
 		}
 		j.cancel()
 		close(j.published)
@@ -209,7 +209,7 @@ func (w *worker) run() {
 // When ctx ends it does not: nothing waits for the message's result any more.
 func (w *worker) publish(ctx context.Context, o *wire.Outgoing) sentMessage {
 	if err := ctx.Err(); err != nil {
-		return sentMessage{err: fmt.Errorf("%w: %w", wire.ErrUnsent, err)}
+		return sentMessage{err: fmt.Errorf("%w: %w", wire.ErrNoAnswer, err)}
 	}
 	if len(o.Message.Body) >= largeMessage {
 		m, err := w.publisher.publishAlone(ctx, o)
@@ -250,7 +250,7 @@ func (w *worker) awaitCredit(ctx context.Context) (*session, error) {
 		select {
 		case <-answered:
 		case <-ctx.Done():
-			return nil, fmt.Errorf("%w: %w", wire.ErrUnsent, ctx.Err())
+			return nil, fmt.Errorf("%w: %w", wire.ErrNoAnswer, ctx.Err())
 		}
 	}
 }
@@ -273,7 +273,7 @@ func (w *worker) open(ctx context.Context) (*session, error) {
 			return s, nil
 		}
 		if ctx.Err() != nil || !conn.IsClosed() {
-			return nil, fmt.Errorf("%w: opening a channel: %v", wire.ErrUnsent, err)
+			return nil, fmt.Errorf("%w: opening a channel: %v", wire.ErrNoAnswer, err)
 		}
 	}
 }
@@ -293,7 +293,7 @@ func (j *job) answers(ctx context.Context, p *Publisher, pending []sentMessage, 
 			j.abandoned = true
 			p.mu.Unlock()
 			for _, i := range j.indices {
-				errs[i] = fmt.Errorf("%w: %w", wire.ErrUnsent, ctx.Err())
+				errs[i] = fmt.Errorf("%w: %w", wire.ErrNoAnswer, ctx.Err())
 			}
 			return pending
 		}

@@ -87,10 +87,10 @@ func (d *display) redrive(e retry.Event) {
 	case retry.Failed:
 		c.failed++
 	case retry.Waiting:
-		shown.kind, shown.text = "waits", fmt.Sprintf("%s before attempt %d", policy.FormatDuration(e.Delay.Round(10*time.Millisecond)), e.Attempt+1)
+		shown.kind, shown.text = "waits", fmt.Sprintf("%s before attempt %d", policy.FormatDuration(e.Delay.Round(10*time.Millisecond)), e.Failures+1)
 	case retry.Retried:
 		c.retried++
-		shown.kind, shown.text = "is retried", fmt.Sprintf("for attempt %d", e.Attempt+1)
+		shown.kind, shown.text = "is retried", fmt.Sprintf("for attempt %d", e.Failures+1)
 	case retry.Parked:
 		shown.kind, shown.text = "is parked", e.Why
 	case retry.Opened:

@@ -25,7 +25,7 @@ func TestAMarkedMessageHasOurHistoryAndNotRabbitMQs(t *testing.T) {
 	}
 	want := amqp.Table{"n": int32(1), wire.HeaderID: "id", wire.HeaderAttempt: int64(3), wire.HeaderQueue: "q", wire.HeaderExchange: "shop", wire.HeaderRoutingKey: "eu",
 		wire.HeaderFirstFailed: first, wire.HeaderReason: "rejected", wire.HeaderError: "no stock", wire.HeaderUserID: "alice"}
-	marked := headers.History{ID: "id", Attempt: 3, Queue: "q", FirstFailed: first, Reason: "rejected", Error: "no stock"}.ApplyTo(m)
+	marked := headers.History{ID: "id", Failures: 3, Queue: "q", FirstFailed: first, Reason: "rejected", Error: "no stock"}.ApplyTo(m)
 	if !reflect.DeepEqual(marked.Headers, want) || marked.UserID != "" || marked.Expiration != "" || marked.MessageID != "m" {
 		t.Errorf("it goes as %+v", marked)
 	}
@@ -35,7 +35,7 @@ func TestAMarkedMessageHasOurHistoryAndNotRabbitMQs(t *testing.T) {
 	delete(want, wire.HeaderError)
 	delete(want, wire.HeaderUserID)
 	m.UserID = ""
-	if marked := (headers.History{ID: "id", Attempt: 3, Queue: "q", FirstFailed: first, Reason: "rejected"}).ApplyTo(m); !reflect.DeepEqual(marked.Headers, want) {
+	if marked := (headers.History{ID: "id", Failures: 3, Queue: "q", FirstFailed: first, Reason: "rejected"}).ApplyTo(m); !reflect.DeepEqual(marked.Headers, want) {
 		t.Errorf("without error and user it goes with the headers %v", marked.Headers)
 	}
 }

@@ -22,7 +22,7 @@ var removed = map[string]bool{
 // History is what a message carries to its next attempt.
 type History struct {
 	ID          string // stable over all attempts
-	Attempt     int    // failures so far
+	Failures    int    // failures so far
 	Queue       string // the work queue
 	FirstFailed time.Time
 	Reason      string
@@ -38,7 +38,7 @@ type History struct {
 func (h History) ApplyTo(m wire.Message) *wire.Message {
 	headers := Clean(m.Headers)
 	headers[wire.HeaderID] = h.ID
-	headers[wire.HeaderAttempt] = int64(h.Attempt)
+	headers[wire.HeaderAttempt] = int64(h.Failures)
 	headers[wire.HeaderQueue] = h.Queue
 	headers[wire.HeaderExchange] = m.Exchange
 	headers[wire.HeaderRoutingKey] = m.RoutingKey

@@ -68,7 +68,7 @@ func FirstFailed(m *wire.Message, now time.Time) time.Time {
 // that can be believed.
 func Read(h amqp.Table, now time.Time) (t History) {
 	m := &wire.Message{Headers: h}
-	if t.Attempt, _ = Failures(m); t.Attempt == 0 {
+	if t.Failures, _ = Failures(m); t.Failures == 0 {
 		return t
 	}
 	if id, ok := ID(m); ok {

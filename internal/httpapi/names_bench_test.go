@@ -56,7 +56,7 @@ func fillQueues(t testing.TB, s store.Store, n int, state store.State) {
 		var all []*store.Record
 		for i := at; i < min(n, at+1000); i++ {
 			now := time.Now()
-			r := &store.Record{ID: uuid.Must(uuid.NewV7()), Queue: fmt.Sprintf("tenant.%06d.orders", i), State: state, Due: now.Add(time.Hour), Attempt: 1, Reason: "rejected",
+			r := &store.Record{ID: uuid.Must(uuid.NewV7()), Queue: fmt.Sprintf("tenant.%06d.orders", i), State: state, Due: now.Add(time.Hour), Failures: 1, Reason: "rejected",
 				Error: "timeout", FirstFailed: now, FailedAt: now, Policy: "default"}
 			r.Message.Body = []byte(`{"n":1}`)
 			all = append(all, r)

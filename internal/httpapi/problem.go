@@ -61,7 +61,7 @@ var kinds = []struct {
 	{"invalid", http.StatusUnprocessableEntity, auth.ErrInvalid},
 	{"no_audit", http.StatusServiceUnavailable, actions.ErrNoAudit},
 	{"full", http.StatusInsufficientStorage, store.ErrFull},
-	{"unanswered", http.StatusServiceUnavailable, operations.ErrUnanswered},
+	{"unanswered", http.StatusServiceUnavailable, operations.ErrNoLeader},
 	{"malformed", http.StatusBadRequest, io.ErrUnexpectedEOF}, // the client has gone before all was sent
 	{"stopping", http.StatusServiceUnavailable, store.ErrClosed},
 	{"stopping", http.StatusServiceUnavailable, net.ErrClosed},

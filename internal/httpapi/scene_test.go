@@ -157,7 +157,7 @@ func newScene(t testing.TB, who *access, readOnly bool) *scene {
 	for i, state := range []store.State{store.Waiting, store.Parked, store.Discarded} {
 		for _, queue := range []string{orders, "mail"} {
 			now := time.Now()
-			r := &store.Record{ID: uuid.Must(uuid.NewV7()), Queue: queue, State: state, Due: now.Add(time.Hour), Attempt: i + 1, Reason: "rejected", Error: "timeout of " + queue,
+			r := &store.Record{ID: uuid.Must(uuid.NewV7()), Queue: queue, State: state, Due: now.Add(time.Hour), Failures: i + 1, Reason: "rejected", Error: "timeout of " + queue,
 				FirstFailed: now, FailedAt: now, Policy: "default"}
 			r.Message.Body, r.Message.ContentType = []byte(`{"n":1}`), "application/json"
 			if queue == orders {

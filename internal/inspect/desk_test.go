@@ -23,13 +23,13 @@ var (
 type desk struct {
 	*inspect.Inspector
 	store    store.Store
-	throttle *inspect.Throttle
+	throttle *inspect.ThrottleView
 }
 
 func newDesk(s store.Store) *desk {
 	d := &desk{store: s}
 	d.Inspector = inspect.New(inspect.Config{Store: s, Audit: &inspecttest.AuditLog{}, Broker: inspecttest.NewQueues(), Policies: inspecttest.Everything,
-		Throttle: func(string) *inspect.Throttle { return d.throttle }})
+		Throttle: func(string) *inspect.ThrottleView { return d.throttle }})
 	return d
 }
 

@@ -33,7 +33,7 @@ func (in *Inspector) Message(ctx context.Context, by auth.Caller, id string) (De
 	for _, o := range others {
 		d.SameID = append(d.SameID, in.Shown(o))
 	}
-	past, err := in.Store.Past(ctx, r.ID)
+	past, err := in.Store.PastFailures(ctx, r.ID)
 	if err != nil {
 		return Detail{}, err
 	}
@@ -103,15 +103,15 @@ func idOf(name string) (id uuid.UUID, is bool) {
 }
 
 // timeline is each failure that is remembered, and what came of it.
-func (in *Inspector) timeline(r *store.Record, past []store.Passage) []Step {
+func (in *Inspector) timeline(r *store.Record, past []store.PastFailure) []Step {
 	steps := []Step{}
 	for _, p := range past {
 		if p.Queue != r.Queue {
 			continue // another message with its id
 		}
 		ended := p.Ended
-		s := Step{Attempt: p.Attempt, Failed: p.FailedAt, Reason: p.Reason, Error: p.Error, Policy: p.Policy, Ended: &ended, Ending: endings[p.Ending]}
-		s.Delay, s.Why = in.whyWait(p.Policy, p.Attempt, p.Due.Sub(p.FailedAt))
+		s := Step{Attempt: p.Failures, Failed: p.FailedAt, Reason: p.Reason, Error: p.Error, Policy: p.Policy, Ended: &ended, Ending: endings[p.Ending]}
+		s.Delay, s.Why = in.whyWait(p.Policy, p.Failures, p.Due.Sub(p.FailedAt))
 		if p.Ending == store.EndedDiscarded {
 			s.Delay, s.Why = "", "it was discarded, and the time to restore it is over"
 		}
@@ -120,7 +120,7 @@ func (in *Inspector) timeline(r *store.Record, past []store.Passage) []Step {
 	if r.State == query.Retried {
 		return steps
 	}
-	s := Step{Attempt: r.Attempt, Failed: r.FailedAt, Reason: r.Reason, Error: r.Error, Policy: r.Policy}
+	s := Step{Attempt: r.Failures, Failed: r.FailedAt, Reason: r.Reason, Error: r.Error, Policy: r.Policy}
 	switch {
 	case r.State == store.Parked:
 		s.Why = r.ParkedFor
@@ -129,7 +129,7 @@ func (in *Inspector) timeline(r *store.Record, past []store.Passage) []Step {
 	case r.Forward != nil:
 		s.Why = "it goes to " + sendsTo(r.Forward)
 	default:
-		s.Delay, s.Why = in.whyWait(r.Policy, r.Attempt, r.Due.Sub(r.FailedAt))
+		s.Delay, s.Why = in.whyWait(r.Policy, r.Failures, r.Due.Sub(r.FailedAt))
 	}
 	steps = append(steps, s)
 	if first := steps[0]; first.Attempt > 1 && !r.FirstFailed.IsZero() && r.FirstFailed.Before(first.Failed) {

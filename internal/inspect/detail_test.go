@@ -31,15 +31,15 @@ func TestWhyThatDelay(t *testing.T) {
 	}{
 		{func(r *store.Record) {}, "19s", []string{`failure 2 of 4`, `policy "orders" waits 16s to 24s (20s with jitter ±20%)`}},
 		{func(r *store.Record) { r.Due = r.FailedAt.Add(time.Hour) }, "1h", []string{"this differs because"}},
-		{func(r *store.Record) { r.Attempt = 0 }, "19s", []string{"a person replayed it"}},
+		{func(r *store.Record) { r.Failures = 0 }, "19s", []string{"a person replayed it"}},
 		{func(r *store.Record) { r.Policy = "old" }, "19s", []string{`policy "old" decided, which is not in force any more`}},
-		{func(r *store.Record) { r.Attempt = 9 }, "19s", []string{"failure 9 of the 4"}},
+		{func(r *store.Record) { r.Failures = 9 }, "19s", []string{"failure 9 of the 4"}},
 		{func(r *store.Record) { r.Forward = &store.Destination{Exchange: "x"} }, "", []string{`it goes to exchange "x"`}},
 		{func(r *store.Record) { r.State, r.ParkedFor = store.Parked, "tired" }, "", []string{"tired"}},
 		{func(r *store.Record) { r.State = store.Discarded }, "", []string{"a person discarded it"}},
 	} {
 		r := record("orders.eu", store.Waiting, "x")
-		r.Policy, r.Attempt, r.FirstFailed, r.Due = "orders", 2, r.FailedAt.Add(-time.Hour), r.FailedAt.Add(19*time.Second)
+		r.Policy, r.Failures, r.FirstFailed, r.Due = "orders", 2, r.FailedAt.Add(-time.Hour), r.FailedAt.Add(19*time.Second)
 		step.change(r)
 		if err := s.Add(ctx, []*store.Record{r}); err != nil {
 			t.Fatal(err)
@@ -57,7 +57,7 @@ func TestWhyThatDelay(t *testing.T) {
 				t.Errorf("%d: because %q, not %q", i, last.Why, why)
 			}
 		}
-		if r.Attempt > 1 && (len(m.Timeline) != 2 || m.Timeline[0].Attempt != 1 || !m.Timeline[0].Failed.Equal(r.FirstFailed)) {
+		if r.Failures > 1 && (len(m.Timeline) != 2 || m.Timeline[0].Attempt != 1 || !m.Timeline[0].Failed.Equal(r.FirstFailed)) {
 			t.Errorf("%d: the first failure is not there: %+v", i, m.Timeline)
 		}
 	}

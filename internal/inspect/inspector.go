@@ -78,7 +78,7 @@ type Config struct {
 	Decoder *decode.Decoder
 	// Throttle is how the retries of a queue are limited; nil, as a function and as its
 	// result: not at all.
-	Throttle func(queue string) *Throttle
+	Throttle func(queue string) *ThrottleView
 	// Recounted receives the queues whose ledger is off, and by how much, each time
 	// that was looked for.
 	Recounted func(off map[string]int64)

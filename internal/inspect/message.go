@@ -112,7 +112,7 @@ type Page struct {
 // Shown is a record as a message.
 func (in *Inspector) Shown(l store.Listed) Message {
 	r := l.Record
-	m := Message{ID: r.ID.String(), Key: string(l.Key), Queue: r.Queue, State: StateName(r.State), Attempt: r.Attempt, Reason: r.Reason, Error: r.Error,
+	m := Message{ID: r.ID.String(), Key: string(l.Key), Queue: r.Queue, State: StateName(r.State), Attempt: r.Failures, Reason: r.Reason, Error: r.Error,
 		Group: in.Store.GroupOf(r).String(), Policy: r.Policy, FirstFailed: r.FirstFailed, Failed: r.FailedAt,
 		Exchange: r.Message.Exchange, RoutingKey: r.Message.RoutingKey, Type: r.Message.Type, ContentType: r.Message.ContentType,
 		Size: l.BodySize, Notes: r.Notes}

@@ -45,7 +45,7 @@ func (s *search) searchIDs(ctx context.Context, ids []uuid.UUID) error {
 
 // lastOf returns the last of a message's attempts that the caller may see, or nothing.
 func (in *Inspector) lastOf(ctx context.Context, by auth.Caller, id uuid.UUID) ([]store.Listed, error) {
-	past, err := in.Store.Past(ctx, id)
+	past, err := in.Store.PastFailures(ctx, id)
 	for _, p := range slices.Backward(past) {
 		if by.Sees(p.Queue) {
 			return []store.Listed{recordOf(p)}, nil
@@ -79,12 +79,12 @@ func (in *Inspector) eachRetried(ctx context.Context, by auth.Caller, q *query.Q
 	n.GroupOf = in.Store.GroupOf
 	seen := map[uuid.UUID]bool{}
 	skip := after != ""
-	return in.Store.Passages(ctx, func(p store.Passage) (bool, error) {
+	return in.Store.EachPastFailure(ctx, func(p store.PastFailure) (bool, error) {
 		if err := ctx.Err(); err != nil || seen[p.ID] {
 			return true, err
 		}
 		seen[p.ID] = true
-		place := passagePlace(p)
+		place := pastFailurePlace(p)
 		if skip {
 			// The one the page ended at may be forgotten by now; many end at once, in
 			// any order.
@@ -106,16 +106,16 @@ func (in *Inspector) eachRetried(ctx context.Context, by auth.Caller, q *query.Q
 
 func withoutBody() *decode.Result { return &decode.Result{} }
 
-// recordOf is a passage as a record without a body, in a state that no record has.
-func recordOf(p store.Passage) store.Listed {
-	return store.Listed{Record: &store.Record{ID: p.ID, Queue: p.Queue, State: query.Retried, Due: p.Ended, Attempt: p.Attempt,
+// recordOf is a past failure as a record without a body, in a state that no record has.
+func recordOf(p store.PastFailure) store.Listed {
+	return store.Listed{Record: &store.Record{ID: p.ID, Queue: p.Queue, State: query.Retried, Due: p.Ended, Failures: p.Failures,
 		Reason: p.Reason, Error: p.Error, Policy: p.Policy, FailedAt: p.FailedAt}}
 }
 
 // placeTime is how much of a place is the time.
 const placeTime = 16
 
-// passagePlace begins with when it ended.
-func passagePlace(p store.Passage) string {
+// pastFailurePlace begins with when it ended.
+func pastFailurePlace(p store.PastFailure) string {
 	return fmt.Sprintf("%016x-%s", p.Ended.UnixMicro(), p.ID)
 }

@@ -109,7 +109,7 @@ func (in *Inspector) way(policy string) delay.Way {
 
 func wayName(way delay.Way) string {
 	if way == nil {
-		return retry.Disk
+		return retry.InStore
 	}
 	return way.Limits().Name
 }

@@ -27,21 +27,21 @@ type GroupPage struct {
 
 // Queue is a work queue: what the service keeps for it, and what RabbitMQ says.
 type Queue struct {
-	Name      string      `json:"queue"`
-	Policy    string      `json:"policy,omitempty"`
-	Way       string      `json:"way,omitempty" doc:"How its messages wait: disk, or a way of RabbitMQ's, which knows how many."`
-	Waiting   int64       `json:"waiting" doc:"In the store. Messages that wait in RabbitMQ are not counted here."`
-	Parked    int64       `json:"parked"`
-	Discarded int64       `json:"discarded"`
-	NextDue   *time.Time  `json:"next_due,omitempty" doc:"When the first waiting message is due."`
-	Oldest    *time.Time  `json:"oldest,omitempty" doc:"When the message with the earliest due time last failed."`
-	Failed    int64       `json:"failed_per_minute" doc:"In the last minute."`
-	Retried   int64       `json:"retried_per_minute" doc:"In the last minute."`
-	ParkedIn  int64       `json:"parked_per_minute" doc:"In the last minute."`
-	Blocked   string      `json:"blocked,omitempty" doc:"Why its retries are blocked; absent when they work."`
-	Pause     *QueuePause `json:"pause,omitempty" doc:"Set by a person."`
-	Throttle  *Throttle   `json:"throttle,omitempty" doc:"How its retries are limited; absent when they are not."`
-	Broker    *AtBroker   `json:"broker,omitempty" doc:"What RabbitMQ says; absent when its management API does not answer."`
+	Name      string        `json:"queue"`
+	Policy    string        `json:"policy,omitempty"`
+	Way       string        `json:"way,omitempty" doc:"How its messages wait: disk, or a way of RabbitMQ's, which knows how many."`
+	Waiting   int64         `json:"waiting" doc:"In the store. Messages that wait in RabbitMQ are not counted here."`
+	Parked    int64         `json:"parked"`
+	Discarded int64         `json:"discarded"`
+	NextDue   *time.Time    `json:"next_due,omitempty" doc:"When the first waiting message is due."`
+	Oldest    *time.Time    `json:"oldest,omitempty" doc:"When the message with the earliest due time last failed."`
+	Failed    int64         `json:"failed_per_minute" doc:"In the last minute."`
+	Retried   int64         `json:"retried_per_minute" doc:"In the last minute."`
+	ParkedIn  int64         `json:"parked_per_minute" doc:"In the last minute."`
+	Blocked   string        `json:"blocked,omitempty" doc:"Why its retries are blocked; absent when they work."`
+	Pause     *QueuePause   `json:"pause,omitempty" doc:"Set by a person."`
+	Throttle  *ThrottleView `json:"throttle,omitempty" doc:"How its retries are limited; absent when they are not."`
+	Broker    *AtBroker     `json:"broker,omitempty" doc:"What RabbitMQ says; absent when its management API does not answer."`
 }
 
 // QueuePause is a person's pause of a queue's retries.

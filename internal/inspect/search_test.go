@@ -242,7 +242,7 @@ func TestASearchIsBounded(t *testing.T) {
 		var batch []*store.Record
 		for i := range 1000 {
 			at := long.Add(time.Duration(from+i) * time.Second)
-			batch = append(batch, &store.Record{ID: uuid.UUID{byte(i), byte(i >> 8), byte(from >> 8), byte(from >> 16)}, Queue: "orders", State: store.Parked, Due: at, FailedAt: at, Attempt: from + i,
+			batch = append(batch, &store.Record{ID: uuid.UUID{byte(i), byte(i >> 8), byte(from >> 8), byte(from >> 16)}, Queue: "orders", State: store.Parked, Due: at, FailedAt: at, Failures: from + i,
 				Message: wire.Message{Type: "T"}})
 		}
 		d.add(t, batch...)
@@ -314,7 +314,7 @@ func TestRetriedMessagesAreFound(t *testing.T) {
 			}
 		}
 		again := record("orders", store.Parked, "x")
-		again.ID, again.Attempt = uuid.MustParse(ids[2]), 4
+		again.ID, again.Failures = uuid.MustParse(ids[2]), 4
 		d.add(t, again)
 		for _, limit := range []int{1, 2, 10} {
 			var got []string

@@ -36,7 +36,7 @@ func TestPolicies(t *testing.T) {
 		t.Fatal(all, err)
 	}
 	o, m := all[0], all[1]
-	if want := []inspect.Wait{{1, "8s", "12s"}, {2, "16s", "24s"}, {3, "32s", "48s"}}; !slices.Equal(o.Waits, want) || o.Way != retry.Disk || o.Jitter != "±20%" || !slices.Equal(o.Reasons, policy.DefaultReasons) {
+	if want := []inspect.Wait{{1, "8s", "12s"}, {2, "16s", "24s"}, {3, "32s", "48s"}}; !slices.Equal(o.Waits, want) || o.Way != retry.InStore || o.Jitter != "±20%" || !slices.Equal(o.Reasons, policy.DefaultReasons) {
 		t.Errorf("orders: %+v", o)
 	}
 	if m.Way != "levels" || m.Exhausted != `forward to queue "dead"` || m.Waits[0].Least != "1s" || m.Waits[1].Most != "1h" {

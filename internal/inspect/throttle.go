@@ -7,9 +7,9 @@ import (
 	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
-// Throttle is how the retries of a queue are limited just now, as people see it. What limits them
-// is throttle.Throttle. The names in JSON are the API's, and never change.
-type Throttle struct {
+// ThrottleView is how the retries of a queue are limited just now, as people see it. What limits them
+// is throttle.ThrottleView. The names in JSON are the API's, and never change.
+type ThrottleView struct {
 	State string `json:"state" enum:"closed,open,half-open,ramp" doc:"Of the circuit breaker: closed retries all due messages, open none, half-open a few probes, ramp more and more."`
 	// Why the breaker is in its state, in words.
 	Why    string     `json:"why,omitempty"`
@@ -35,7 +35,7 @@ type Forced struct {
 }
 
 // Text is the state in words, or "" when all due messages are retried.
-func (t *Throttle) Text() string {
+func (t *ThrottleView) Text() string {
 	switch {
 	case t == nil:
 		return ""
@@ -51,7 +51,7 @@ func (t *Throttle) Text() string {
 
 // LimitText is in words the limit that due messages wait for just now, or "". They are retried as
 // fast as the policy allows, so that this is no pause, and Text leaves it out.
-func (t *Throttle) LimitText() string {
+func (t *ThrottleView) LimitText() string {
 	if t == nil {
 		return ""
 	}

@@ -13,7 +13,7 @@ import (
 // A rate that has just been used up is no news of a queue with nothing due.
 func TestALimitIsShownWhileMessagesAreDue(t *testing.T) {
 	for why, want := range map[throttle.WaitReason]string{throttle.WhyRate: "limited by rate", throttle.WhyInFlight: "limited by in_flight", "": ""} {
-		if got := (&inspect.Throttle{State: "closed", LimitedBy: why}).LimitText(); got != want {
+		if got := (&inspect.ThrottleView{State: "closed", LimitedBy: why}).LimitText(); got != want {
 			t.Errorf("%q: %q, want %q", why, got, want)
 		}
 	}
@@ -25,7 +25,7 @@ func TestALimitIsShownWhileMessagesAreDue(t *testing.T) {
 			t.Fatal(err)
 		}
 		d := newDesk(s)
-		d.throttle = &inspect.Throttle{State: "closed", LimitedBy: throttle.WhyRate}
+		d.throttle = &inspect.ThrottleView{State: "closed", LimitedBy: throttle.WhyRate}
 		all, _, err := d.Queues(ctx, operator, "", 10)
 		if err != nil || len(all) != 1 || all[0].Throttle.LimitedBy != want {
 			t.Errorf("due in %s: %+v, %v, want limited by %q", due, all, err, want)
@@ -35,14 +35,14 @@ func TestALimitIsShownWhileMessagesAreDue(t *testing.T) {
 
 func TestAThrottleInWords(t *testing.T) {
 	for _, c := range []struct {
-		throttle *inspect.Throttle
+		throttle *inspect.ThrottleView
 		want     string
 	}{
 		{nil, ""},
-		{&inspect.Throttle{State: "closed"}, ""},
-		{&inspect.Throttle{State: "open", Why: "9 of 10 failed"}, "breaker open: 9 of 10 failed"},
-		{&inspect.Throttle{State: "ramp"}, "breaker ramp"},
-		{&inspect.Throttle{State: "closed", Forced: &inspect.Forced{To: "closed", By: "dana"}}, "breaker set to closed by dana"},
+		{&inspect.ThrottleView{State: "closed"}, ""},
+		{&inspect.ThrottleView{State: "open", Why: "9 of 10 failed"}, "breaker open: 9 of 10 failed"},
+		{&inspect.ThrottleView{State: "ramp"}, "breaker ramp"},
+		{&inspect.ThrottleView{State: "closed", Forced: &inspect.Forced{To: "closed", By: "dana"}}, "breaker set to closed by dana"},
 	} {
 		if got := c.throttle.Text(); got != c.want {
 			t.Errorf("%+v: %q, want %q", c.throttle, got, c.want)

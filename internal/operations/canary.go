@@ -23,7 +23,7 @@ type sent struct {
 	Failed  int64 // microseconds
 }
 
-func sentAs(r *store.Record) sent { return sent{r.ID, r.Attempt, r.FailedAt.UnixMicro()} }
+func sentAs(r *store.Record) sent { return sent{r.ID, r.Failures, r.FailedAt.UnixMicro()} }
 
 // canaryChecks is how often the first messages are looked for while they are
 // watched, minCheck and maxCheck how far apart.
@@ -97,7 +97,7 @@ func (r *Runner) whereIs(ctx context.Context, s sent, last bool) (how whereabout
 	if !last {
 		return notKept, "", nil
 	}
-	past, err := r.Store.Past(ctx, s.ID)
+	past, err := r.Store.PastFailures(ctx, s.ID)
 	for _, p := range past {
 		if p.FailedAt.UnixMicro() > s.Failed {
 			return hasFailed, failedAgain(p.Reason, p.Error), err
@@ -178,7 +178,7 @@ const (
 func (s sent) among(kept []store.Listed) (how whereabouts, why string) {
 	for _, l := range kept {
 		r := l.Record
-		switch same := r.Attempt == s.Attempt && r.FailedAt.UnixMicro() == s.Failed; {
+		switch same := r.Failures == s.Attempt && r.FailedAt.UnixMicro() == s.Failed; {
 		case !same:
 			return hasFailed, failedAgain(r.Reason, r.Error)
 		case r.State == store.Parked: // it could not be retried

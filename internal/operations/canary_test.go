@@ -20,7 +20,7 @@ func (d *desk) give(t *testing.T, queue string, fails func(*store.Record) bool) 
 	for _, c := range inspecttest.RetryDue(t, d.store, queue, time.Now()) {
 		if fails(c.Record) {
 			r := *c.Record
-			r.Attempt, r.FailedAt, r.Error, r.State, r.Due = r.Attempt+1, time.Now(), "no stock again", store.Waiting, time.Now().Add(time.Hour)
+			r.Failures, r.FailedAt, r.Error, r.State, r.Due = r.Failures+1, time.Now(), "no stock again", store.Waiting, time.Now().Add(time.Hour)
 			d.add(t, &r)
 		}
 	}
@@ -56,11 +56,11 @@ func TestTheRestIsChangedOnlyIfTheCanaryDoesNotFailAgain(t *testing.T) {
 func TestACanaryWhoseMessagesFailedAgainIsNotDone(t *testing.T) {
 	for name, fail := range map[string]func(*testing.T, *desk, *store.Record){
 		"and are not kept": func(t *testing.T, d *desk, r *store.Record) {
-			d.Failed(retry.Event{Kind: retry.Failed, ID: r.ID, Attempt: 1, Error: "no stock again", At: r.FailedAt.Add(time.Hour)})
+			d.Failed(retry.Event{Kind: retry.Failed, ID: r.ID, Failures: 1, Error: "no stock again", At: r.FailedAt.Add(time.Hour)})
 		},
 		"and were retried since": func(t *testing.T, d *desk, r *store.Record) {
 			again := *r
-			again.Attempt, again.FailedAt, again.Error, again.State, again.Due = 1, r.FailedAt.Add(time.Hour), "no stock again", store.Waiting, time.Now()
+			again.Failures, again.FailedAt, again.Error, again.State, again.Due = 1, r.FailedAt.Add(time.Hour), "no stock again", store.Waiting, time.Now()
 			d.add(t, &again)
 			d.give(t, "orders", func(*store.Record) bool { return false })
 		},

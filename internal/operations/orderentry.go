@@ -29,8 +29,8 @@ const (
 	askEvery     = 50 * time.Millisecond
 )
 
-// ErrUnanswered: no replica leads just now, so none has executed an order yet.
-var ErrUnanswered = errors.New("no replica leads just now")
+// ErrNoLeader: no replica leads just now, so none has executed an order yet.
+var ErrNoLeader = errors.New("no replica leads just now")
 
 // orderEntry is what a person orders: Order or Start.
 type orderEntry struct {
@@ -118,7 +118,7 @@ func (r *Runner) awaitAnswer(ctx context.Context, id string) (a orderAnswer, err
 		case <-ctx.Done():
 			return a, ctx.Err()
 		case <-timeout.C:
-			return a, fmt.Errorf("%w: the order is written down, and is done when one does", ErrUnanswered)
+			return a, fmt.Errorf("%w: the order is written down, and is done when one does", ErrNoLeader)
 		case <-again.C:
 		}
 	}

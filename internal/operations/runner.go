@@ -17,7 +17,7 @@ import (
 // Store is what operations need of a store; Actions changes messages.
 type Store interface {
 	Find(ctx context.Context, id uuid.UUID) ([]store.Listed, error)
-	Past(ctx context.Context, id uuid.UUID) ([]store.Passage, error)
+	PastFailures(ctx context.Context, id uuid.UUID) ([]store.PastFailure, error)
 	NewestKey(ctx context.Context) (uint64, error)
 	Entry(ctx context.Context, name string) ([]byte, error)
 	Entries(ctx context.Context, prefix, after string, visit func(store.Entry) (more bool, err error)) error

@@ -116,10 +116,10 @@ func (r *Runner) processNext(ctx context.Context, op *operation) (next time.Time
 	if why := r.missingTarget(ctx, op, frozen); why != "" {
 		return r.saveState(ctx, op, Stopped, why)
 	}
-	targets := make([]actions.Target, len(frozen))
+	targets := make([]actions.MessageRef, len(frozen))
 	for i, f := range frozen {
 		id, _, _ := f.Key.Parts()
-		targets[i] = actions.Target{ID: id.String(), Queue: op.Queues[f.Queue].Queue, Key: f.Key, State: f.State}
+		targets[i] = actions.MessageRef{ID: id.String(), Queue: op.Queues[f.Queue].Queue, Key: f.Key, State: f.State}
 	}
 	d := actions.RecordChange{Verb: op.Verb, By: op.StartedBy, To: op.To, At: op.At}
 	var canary []sent

@@ -118,14 +118,14 @@ func (r *Replayer) Report(x *Message) wire.Outgoing {
 	why := cmp.Or(x.Error, fmt.Sprintf("RabbitMQ failed to deliver it to Redrive when it had failed (%s): replayed from quarantine", x.Reason))
 	m := x.Message
 	m.Exchange, m.RoutingKey = x.Exchange, x.RoutingKey
-	t := headers.History{ID: x.id(n).String(), Attempt: x.Attempt - 1, Queue: x.Queue, FirstFailed: headers.FirstFailed(&x.Message, cmp.Or(x.Since, time.Now())), Reason: x.Reason, Error: why}
+	t := headers.History{ID: x.id(n).String(), Failures: x.Attempt - 1, Queue: x.Queue, FirstFailed: headers.FirstFailed(&x.Message, cmp.Or(x.Since, time.Now())), Reason: x.Reason, Error: why}
 	return wire.Outgoing{Exchange: wire.ExchangeFailures, RoutingKey: x.Queue, ID: t.ID, Message: t.ApplyTo(m)}
 }
 
 // Record is the message as one that is parked, for an export that `redrive import` reads.
 func (r *Replayer) Record(x *Message, now time.Time) *store.Record {
 	o := r.Report(x)
-	rec := &store.Record{ID: uuid.MustParse(o.ID), Queue: x.Queue, State: store.Parked, Due: now, Attempt: x.Attempt, Reason: x.Reason, Error: x.Error,
+	rec := &store.Record{ID: uuid.MustParse(o.ID), Queue: x.Queue, State: store.Parked, Due: now, Failures: x.Attempt, Reason: x.Reason, Error: x.Error,
 		FirstFailed: headers.FirstFailed(&x.Message, cmp.Or(x.Since, now)), FailedAt: cmp.Or(x.Since, now), ParkedFor: "RabbitMQ failed to deliver it to Redrive: it was in quarantine",
 		Message: x.Message}
 	if x.Claimed {

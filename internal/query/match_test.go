@@ -24,7 +24,7 @@ const anID = "0193e0a4-5f00-7000-8000-0123456789ab"
 // parked is the message that most of the tests ask about.
 func parked() *store.Listed {
 	return &store.Listed{BodySize: 1500, Record: &store.Record{
-		ID: uuid.MustParse(anID), Queue: "orders.eu", State: store.Parked, Due: noon.Add(-time.Hour), Attempt: 8, Reason: "rejected",
+		ID: uuid.MustParse(anID), Queue: "orders.eu", State: store.Parked, Due: noon.Add(-time.Hour), Failures: 8, Reason: "rejected",
 		Error: "Connection Timeout after 30s", Policy: "default", FirstFailed: noon.Add(-5 * time.Hour), FailedAt: noon.Add(-3 * time.Hour),
 		ParkedFor: "it failed 8 times", Notes: []string{"a note", "Another"},
 		Message: wire.Message{Exchange: "shop", RoutingKey: "order.placed", Type: "OrderPlaced", ContentType: "application/json", CorrelationID: "c-1",

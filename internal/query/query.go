@@ -24,7 +24,7 @@ import (
 )
 
 // Retried is the state of messages that a store keeps no more, only their
-// passage. No record in a store has it.
+// past failure. No record in a store has it.
 const Retried store.State = 0xFF
 
 // Query is a parsed one. It is not changed any more, and may be used from many

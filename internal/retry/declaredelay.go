@@ -38,7 +38,7 @@ func (d *DelayQueues) forgetLost() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, q := range d.lostQueues {
-		d.enrolled.forget(q)
+		d.targets.forget(q)
 		maps.DeleteFunc(d.declared, func(k any, _ declaration) bool { by, ok := k.(wayOfQueue); return ok && by.queue == q })
 	}
 	d.lostQueues = nil
@@ -47,7 +47,7 @@ func (d *DelayQueues) forgetLost() {
 // prepare makes sure that a message may be retried to its queue at all, and that all exchanges
 // and queues on its way exist.
 func (d *DelayQueues) prepare(ctx context.Context, m *delayedMessage, t *delay.Ticket) error {
-	switch r := d.enrolled.route(ctx, m.rec.Queue, m.rec.Proven, m.rec.FailedAt); {
+	switch r := d.targets.route(ctx, m.rec.Queue, m.rec.Proven, m.rec.FailedAt); {
 	case errors.Is(r.Err, ErrLookupPending), errors.Is(r.Err, ErrConsentUnknown):
 		return fmt.Errorf("%w: %w", errNoRoute, r.Err) // it waits in the store meanwhile
 	case r.Err != nil:

@@ -16,7 +16,7 @@ import (
 // Declarer declares delay queues and publishes to them. Its connection is not that of the
 // retries, or an alarm that fills the delay queues would stop the retries too.
 type Declarer interface {
-	Enroller
+	RetryExchanges
 	// Send is as Publisher's, but Unchecked messages are not mandatory.
 	Send(ctx context.Context, out []wire.Outgoing) (wait func(context.Context) []error)
 	// Ready tells whether a Send would be answered now.
@@ -50,9 +50,9 @@ var (
 // queue that was deleted is declared again for the next message; the library, which has no
 // store, tries until RabbitMQ has confirmed it. It is used by one goroutine, the intake's.
 type DelayQueues struct {
-	broker   Declarer
-	enrolled *enrollment
-	report   func(way string, err error)
+	broker  Declarer
+	targets *retryTargets
+	report  func(way string, err error)
 
 	declared   map[any]declaration  // topologies, by wayOfQueue, or by the name of a delay queue
 	failing    map[string]time.Time // ways that were reported, and when they failed last
@@ -67,13 +67,13 @@ type DelayQueues struct {
 // NewDelayQueues makes one that publishes through b. report receives why a way fails, and nil
 // when it works again; it is called on change only.
 func NewDelayQueues(b Declarer, policies func() policy.Set, report func(way string, err error)) *DelayQueues {
-	return &DelayQueues{broker: b, enrolled: newEnrollment(b, policies), report: report, declared: map[any]declaration{}, failing: map[string]time.Time{}}
+	return &DelayQueues{broker: b, targets: newRetryTargets(b, policies), report: report, declared: map[any]declaration{}, failing: map[string]time.Time{}}
 }
 
 // Wait waits for abandoned batches, which end with their connection, and cancels lookups.
 func (d *DelayQueues) Wait() {
 	d.sending.Wait()
-	d.enrolled.lookup.close()
+	d.targets.lookup.close()
 }
 
 // delayedMessage is a message that is to wait in RabbitMQ.

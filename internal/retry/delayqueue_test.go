@@ -47,7 +47,7 @@ func (f *faultyBroker) Send(_ context.Context, out []wire.Outgoing) func(context
 		for i := range out {
 			if f.stuck != "" && out[i].Message.Headers[wire.HeaderQueue] == f.stuck {
 				<-ctx.Done()
-				errs[i] = wire.ErrUnsent
+				errs[i] = wire.ErrNoAnswer
 			}
 		}
 		return errs

@@ -34,26 +34,26 @@ const (
 	ConsumerBack Kind = "consumer-back" // retries are no longer paused for lack of a consumer
 )
 
-// Disk is how messages wait in the service's own store, on disk or in Redis: the word is in the
+// InStore is how messages wait in the service's own store, on disk or in Redis: the word is in the
 // API.
-const Disk = "disk"
+const InStore = "disk"
 
 // Event is one thing that happened to a message, several, or a queue.
 type Event struct {
-	Kind    Kind
-	At      time.Time
-	Queue   string
-	ID      uuid.UUID
-	Attempt int    // failures so far
-	Reason  string // why it failed: one of wire.Reason…
-	Error   string // the text that its consumer reported; hostile
-	Delay   time.Duration
-	Way     string // Waiting: Disk, or the way to wait in RabbitMQ
-	Instead string // Waiting on disk: the way in which RabbitMQ did not accept it
-	Late    time.Duration
-	Why     string
-	N       int
-	By      string // the person
+	Kind     Kind
+	At       time.Time
+	Queue    string
+	ID       uuid.UUID
+	Failures int    // failures so far
+	Reason   string // why it failed: one of wire.Reason…
+	Error    string // the text that its consumer reported; hostile
+	Delay    time.Duration
+	Way      string // Waiting: Disk, or the way to wait in RabbitMQ
+	Instead  string // Waiting on disk: the way in which RabbitMQ did not accept it
+	Late     time.Duration
+	Why      string
+	N        int
+	By       string // the person
 }
 
 // Listener receives every event, on the goroutine that caused it: it must be quick and must

@@ -39,7 +39,7 @@ func (b *slowBroker) RetryExchangeExists(ctx context.Context, queue string) (boo
 	select {
 	case <-time.After(b.latency):
 	case <-ctx.Done():
-		return false, wire.ErrUnsent
+		return false, wire.ErrNoAnswer
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -61,7 +61,7 @@ func TestNamesThatOnlyReportsGaveAreLookedUpBesideTheScheduler(t *testing.T) {
 		b := &slowBroker{latency: time.Second, there: map[string]bool{"enrolled": true}, lookups: map[string]int{}}
 		g := retry.NewSender(b, anyQueue, func(retry.Event) {})
 		woken := 0
-		g.OnEnrolledAnswer(func() { b.mu.Lock(); woken++; b.mu.Unlock() })
+		g.OnLookupAnswered(func() { b.mu.Lock(); woken++; b.mu.Unlock() })
 		began := time.Now()
 		send := func(queue string, proven bool) retry.Result {
 			return g.Send(t.Context(), queue, claim(queue, proven))(t.Context())[0]
@@ -197,10 +197,10 @@ func TestLookupsOfInventedNamesAreBounded(t *testing.T) {
 		g := retry.NewSender(b, anyQueue, func(retry.Event) {})
 		defer g.Close()
 		for i := range 20_000 {
-			g.Enrolled(fmt.Sprint("invented.", i))
+			g.MayRetryTo(fmt.Sprint("invented.", i))
 		}
 		began := time.Now()
-		for yes := false; !yes && time.Since(began) < time.Minute; yes, _ = g.Enrolled("honest") {
+		for yes := false; !yes && time.Since(began) < time.Minute; yes, _ = g.MayRetryTo("honest") {
 			time.Sleep(50 * time.Millisecond)
 		}
 		if took := time.Since(began); took > 3*time.Second {
@@ -264,7 +264,7 @@ func TestAReportForAnEnrolledQueueIsKeptWhileTheBudgetIsFull(t *testing.T) {
 			t.Fatalf("%d of the first 1000 names were refused", n)
 		}
 		time.Sleep(2 * time.Minute)
-		g.Enrolled("no")
+		g.MayRetryTo("no")
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		if refused("honest") || refused("no") {
@@ -272,7 +272,7 @@ func TestAReportForAnEnrolledQueueIsKeptWhileTheBudgetIsFull(t *testing.T) {
 		}
 		time.Sleep(5 * time.Second) // the questions of the sweep
 		synctest.Wait()
-		g.Enrolled("not either")
+		g.MayRetryTo("not either")
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		if c.asOf = time.Now(); !refused("not either") {
@@ -284,7 +284,7 @@ func TestAReportForAnEnrolledQueueIsKeptWhileTheBudgetIsFull(t *testing.T) {
 		// The one that turned out to be enrolled gives its place back, the others do not.
 		time.Sleep(3 * time.Minute)
 		synctest.Wait()
-		g.Enrolled("honest")
+		g.MayRetryTo("honest")
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if refused("new") || !refused("newer") {

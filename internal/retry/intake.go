@@ -12,7 +12,7 @@
 //	scheduler.go     what is due in the store: claimed, published, and only then deleted
 //	(claimed.go, lanebackoff.go, pause.go, storetrouble.go: limits, backoff, pauses, and
 //	a store that fails)
-//	enrollment.go    which queues a message may be retried to
+//	retrytargets.go  which queues a message may be retried to
 //	(reportednames.go, ownerconsent.go, exchangelookup.go: names that only reports gave, the
 //	consent of a queue's owner, and lookups in RabbitMQ beside the scheduler)
 //	sender.go        the only place that publishes retries and forwards
@@ -68,7 +68,7 @@ func NewIntake(s store.Store, r Rules, delayQueues *DelayQueues, events Listener
 // UseReportedNames makes n bound the queue names that only reports gave, and reports to sender
 // from which queues RabbitMQ has dead-lettered. Call it before the first batch.
 func (in *Intake) UseReportedNames(n *ReportedNames, sender *Sender) {
-	in.names, in.markProven = n, sender.enrolled.markProven
+	in.names, in.markProven = n, sender.targets.markProven
 }
 
 // SetRules applies from the next dead letter and the next retry on. Waiting messages keep
@@ -95,19 +95,19 @@ func (in *Intake) Handle(ctx context.Context, batch []wire.Delivery) error {
 	var delayed []delayedMessage // to wait in RabbitMQ
 	for i := range batch {
 		rec, action, m := in.decide(ctx, i, &batch[i], rules, now)
-		events = append(events, Event{Kind: Failed, Queue: rec.Queue, ID: rec.ID, Attempt: rec.Attempt, Reason: rec.Reason, Error: rec.Error})
+		events = append(events, Event{Kind: Failed, Queue: rec.Queue, ID: rec.ID, Failures: rec.Failures, Reason: rec.Reason, Error: rec.Error})
 		durable, isDurable := in.durable[i]
 		switch {
 		case isDurable: // whatever rules have been loaded since
 			events = append(events, durable)
 			continue
 		case action == policy.Discard:
-			events = append(events, Event{Kind: Discarded, Queue: rec.Queue, ID: rec.ID, Attempt: rec.Attempt, Reason: rec.Reason})
+			events = append(events, Event{Kind: Discarded, Queue: rec.Queue, ID: rec.ID, Failures: rec.Failures, Reason: rec.Reason})
 			continue
 		case rec.State == store.Parked:
 			events = append(events, parkedEvent(rec))
 		default:
-			events = append(events, Event{Kind: Waiting, Queue: rec.Queue, ID: rec.ID, Attempt: rec.Attempt, Delay: rec.Due.Sub(now), Way: Disk})
+			events = append(events, Event{Kind: Waiting, Queue: rec.Queue, ID: rec.ID, Failures: rec.Failures, Delay: rec.Due.Sub(now), Way: InStore})
 		}
 		if m == nil {
 			toStore = append(toStore, recordToStore{rec, i, len(events) - 1})
@@ -140,7 +140,7 @@ func (in *Intake) countUnstored(events []Event) {
 		switch e := &events[i]; {
 		case e.Kind == Discarded:
 			in.store.CountUnstored(e.Queue, store.DiscardedAtOnce, 1)
-		case e.Kind == Waiting && e.Way != Disk:
+		case e.Kind == Waiting && e.Way != InStore:
 			in.store.CountUnstored(e.Queue, store.Delayed, 1)
 		}
 	}

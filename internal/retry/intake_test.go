@@ -230,8 +230,8 @@ func TestAttemptsAreCountedInOurHeaderOnly(t *testing.T) {
 		if err := newIntake(s).Handle(context.Background(), []wire.Delivery{d}); err != nil {
 			t.Fatal(err)
 		}
-		if r := kept(t, s)[0].Record; r.Attempt != c.want || (len(r.Notes) > 0) != c.noted {
-			t.Errorf("%T %v: attempt %d, notes %v; want %d, noted %v", c.header, c.header, r.Attempt, r.Notes, c.want, c.noted)
+		if r := kept(t, s)[0].Record; r.Failures != c.want || (len(r.Notes) > 0) != c.noted {
+			t.Errorf("%T %v: attempt %d, notes %v; want %d, noted %v", c.header, c.header, r.Failures, r.Notes, c.want, c.noted)
 		}
 	}
 }
@@ -248,7 +248,7 @@ func TestTheFirstFailureIsKeptOverAllAttempts(t *testing.T) {
 	must(t, retry.NewParkedIntake(s, nil, func(retry.Event) {}).Handle(context.Background(), []wire.Delivery{parked}))
 	for _, l := range kept(t, s) {
 		if r := l.Record; !r.FirstFailed.Equal(first) || !r.FailedAt.After(first) {
-			t.Errorf("%v, attempt %d: it failed first at %s, and at %s", r.State, r.Attempt, r.FirstFailed, r.FailedAt)
+			t.Errorf("%v, attempt %d: it failed first at %s, and at %s", r.State, r.Failures, r.FirstFailed, r.FailedAt)
 		}
 	}
 }

@@ -14,7 +14,7 @@ import (
 type origin struct {
 	queue  string
 	reason string
-	// proven: RabbitMQ itself wrote it. Only then may the queue be enrolled.
+	// proven: RabbitMQ itself wrote it, which makes the queue one of the retryTargets.
 	proven bool
 	// retried: Redrive published it last, so the headers that only Redrive writes can be
 	// believed.

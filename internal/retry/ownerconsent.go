@@ -29,14 +29,14 @@ var (
 )
 
 // UseConsent must be called before the first Send; without it RabbitMQ is not asked.
-func (s *Sender) UseConsent(c Consent) { s.enrolled.consent = c }
+func (s *Sender) UseConsent(c Consent) { s.targets.consent = c }
 
 // UseConsent must be called before the first batch; without it RabbitMQ is not asked.
-func (d *DelayQueues) UseConsent(c Consent) { d.enrolled.consent = c }
+func (d *DelayQueues) UseConsent(c Consent) { d.targets.consent = c }
 
 // decideUnproven decides about a queue that only a report names and that has no retry exchange.
-// The zero Result means that it may be enrolled.
-func (e *enrollment) decideUnproven(queue string) Result {
+// The zero Result means that it may be declared one.
+func (e *retryTargets) decideUnproven(queue string) Result {
 	none := Result{Park: fmt.Sprintf("the queue %q is not enrolled: nothing was dead-lettered from it yet, its dead-letter exchange is not redrive, and no policy names it exactly", queue)}
 	if e.consent == nil {
 		return none
@@ -59,7 +59,7 @@ func consentUnknown(err error) error {
 	return fmt.Errorf("%w: %w", ErrConsentUnknown, err)
 }
 
-// forDue returns the result for a message that is due then: the queue may have been enrolled
+// forDue returns the result for a message that is due then: the queue may have become a target
 // after RabbitMQ was asked.
 func (r Result) forDue(due time.Time) Result {
 	if !r.asOf.IsZero() && due.After(r.asOf) {

@@ -48,7 +48,7 @@ func (in *ParkedIntake) Handle(ctx context.Context, batch []wire.Delivery) error
 		rec := in.decide(ctx, i, &batch[i], now)
 		keep = append(keep, recordToStore{rec, i, i})
 		if events[i] = parkedEvent(rec); rec.State == store.Waiting {
-			events[i] = Event{Kind: Waiting, Queue: rec.Queue, ID: rec.ID, Attempt: rec.Attempt, Reason: rec.Reason, Way: Disk}
+			events[i] = Event{Kind: Waiting, Queue: rec.Queue, ID: rec.ID, Failures: rec.Failures, Reason: rec.Reason, Way: InStore}
 		}
 	}
 	return in.keep(ctx, keep, events, now)

@@ -70,7 +70,7 @@ func TestMessagesParkedInRabbitMQAreCollected(t *testing.T) {
 		d := wire.Delivery{CannotRepublish: c.cannotRepublish, Message: wire.Message{Exchange: c.from, RoutingKey: "q", Headers: headers()}}
 		must(t, retry.NewParkedIntake(s, nil, func(retry.Event) {}).Handle(t.Context(), []wire.Delivery{d}))
 		r := kept(t, s)[0].Record
-		if r.State != c.state || !strings.Contains(r.ParkedFor, c.why) || r.Queue != "q" || r.Attempt != 2 || r.Reason != "" || r.Proven {
+		if r.State != c.state || !strings.Contains(r.ParkedFor, c.why) || r.Queue != "q" || r.Failures != 2 || r.Reason != "" || r.Proven {
 			t.Errorf("%s: kept as %+v", name, r)
 		}
 	}

@@ -16,19 +16,18 @@ const (
 	// is kept for it.
 	maxNames, maxNamesEach = 4000, 1000
 	// moreNames and moreNamesEach are added for names of which it is not known yet whether they
-	// are enrolled: invented names that use up the limits must not park a report for a real one.
+	// are targets: invented names that use up the limits must not park a report for a real one.
 	moreNames, moreNamesEach = 1000, 250
 	// recountEvery is how often names are counted again from the store; not before firstRecount,
-	// when RabbitMQ has answered which of them are enrolled.
+	// when RabbitMQ has answered which of them are targets.
 	recountEvery, firstRecount = 10 * time.Second, time.Minute
 )
 
-// ReportedNames bounds how many names of queues are known from reports alone. Queues that a
-// policy names exactly, that are enrolled or dead-letter to redrive, and that had a real dead
-// letter are never counted.
+// ReportedNames bounds how many names of queues are known from reports alone. Queues that
+// messages may be retried to (retryTargets) are never counted.
 type ReportedNames struct {
 	store store.Store
-	// Whether a queue is enrolled: lookUpIfUnknown begins a lookup in RabbitMQ where that is not
+	// Whether messages may be retried to a queue: lookUpIfUnknown begins a lookup in RabbitMQ where that is not
 	// known, cached does not.
 	lookUpIfUnknown, cached func(queue string) (yes, known bool)
 
@@ -40,9 +39,9 @@ type ReportedNames struct {
 }
 
 // NewReportedNames makes the bound of an Intake and a ParkedIntake that store in s; sender knows
-// which queues are enrolled.
+// which queues messages may be retried to.
 func NewReportedNames(s store.Store, sender *Sender) *ReportedNames {
-	return &ReportedNames{store: s, lookUpIfUnknown: sender.Enrolled, cached: sender.enrolled.cached, reporterOf: map[string]string{}, perUser: map[string]int{},
+	return &ReportedNames{store: s, lookUpIfUnknown: sender.MayRetryTo, cached: sender.targets.cached, reporterOf: map[string]string{}, perUser: map[string]int{},
 		recounted: time.Now().Add(firstRecount - recountEvery)}
 }
 
@@ -77,7 +76,7 @@ func (n *ReportedNames) isFull(reporter string) bool {
 	return len(n.reporterOf) >= maxNames || n.perUser[reporter] >= maxNamesEach
 }
 
-// isOverfull tells that there is no place even for a name that may turn out to be enrolled. One
+// isOverfull tells that there is no place even for a name that may turn out to be a target. One
 // that turns out not to be keeps its place while a message is kept for it, or further names would
 // grow the store at each recount.
 func (n *ReportedNames) isOverfull(reporter string) bool {
@@ -100,7 +99,7 @@ func (n *ReportedNames) drop(queue string) {
 	}
 }
 
-// recount counts the names for which messages are kept and that are not enrolled, also those of
+// recount counts the names for which messages are kept and that are not targets, also those of
 // before the start, and no others. Those of which that is not known are looked up in RabbitMQ.
 func (n *ReportedNames) recount(ctx context.Context) {
 	n.recounted = time.Now()

@@ -51,11 +51,11 @@ type BatchSender interface {
 
 // Throttle limits how many due messages may be retried to a queue now, as throttle.Throttle
 // does. Where Allow allows fewer than most, retryAt is when to ask again.
-// What it allows is reported to Unsent or Retried. Forwarded messages do not pass it.
+// What it allows is reported to NotRetried or Retried. Forwarded messages do not pass it.
 type Throttle interface {
 	SetCatchUp(by time.Duration)
 	Allow(queue string, most int, now time.Time) (n int, retryAt time.Time)
-	Unsent(queue string, n int, now time.Time)
+	NotRetried(queue string, n int, now time.Time)
 	Retried(queue string, ids []uuid.UUID, now time.Time)
 }
 
@@ -222,7 +222,7 @@ func (s *Scheduler) sendDue(ctx context.Context, await func(sentBatch)) (time.Du
 				continue // until then, or until Wake
 			}
 			claims, err := s.store.Claim(ctx, n.Lane, now, most, bytes)
-			s.reportUnsent(n.Lane, most-len(claims), now)
+			s.reportNotRetried(n.Lane, most-len(claims), now)
 			if err != nil {
 				return 0, fmt.Errorf("claiming what is due for queue %q: %w", n.Lane, err)
 			}
@@ -249,10 +249,10 @@ func (s *Scheduler) allow(lane store.Lane, most int, now time.Time) (n int, retr
 	return s.throttle.Allow(lane.Queue, most, now)
 }
 
-// reportUnsent reports to the throttle how many that it allowed were not published.
-func (s *Scheduler) reportUnsent(lane store.Lane, n int, now time.Time) {
+// reportNotRetried reports to the throttle how many that it allowed were not published.
+func (s *Scheduler) reportNotRetried(lane store.Lane, n int, now time.Time) {
 	if !lane.Forwards() {
-		s.throttle.Unsent(lane.Queue, n, now)
+		s.throttle.NotRetried(lane.Queue, n, now)
 	}
 }
 
@@ -306,7 +306,7 @@ func (s *Scheduler) finishClaims(ctx context.Context, batches []sentBatch) {
 	}
 	for _, o := range outcomes {
 		if r := o.Claim.Record; o.Park != "" {
-			s.events(Event{Kind: Parked, At: o.At, Queue: r.Queue, ID: r.ID, Attempt: r.Attempt, Reason: r.Reason, Why: o.Park})
+			s.events(Event{Kind: Parked, At: o.At, Queue: r.Queue, ID: r.ID, Failures: r.Failures, Reason: r.Reason, Why: o.Park})
 		}
 	}
 	if len(stillWaiting) > 0 {
@@ -337,7 +337,7 @@ func (s *Scheduler) reportResults(b sentBatch, now time.Time) {
 		}
 	}
 	s.throttle.Retried(b.lane.Queue, ids, now)
-	s.throttle.Unsent(b.lane.Queue, len(b.claims)-len(ids), now)
+	s.throttle.NotRetried(b.lane.Queue, len(b.claims)-len(ids), now)
 }
 
 // Wake makes the scheduler look again at what may be retried.

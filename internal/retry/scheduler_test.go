@@ -282,7 +282,7 @@ func TestAPausedQueueWaitsUntilItIsResumed(t *testing.T) {
 		scheduler := retry.NewScheduler(s, g, open(), func(retry.Event) {}, slog.New(slog.DiscardHandler), func(store.Lane, error) {})
 		now := time.Now()
 		waits := record("q", "a", now.Add(time.Second))
-		waits.Attempt = 3
+		waits.Failures = 3
 		if err := s.Add(t.Context(), []*store.Record{waits, record("q", "later", now.Add(time.Hour)), record("p", "other", now.Add(2*time.Second))}); err != nil {
 			t.Fatal(err)
 		}
@@ -291,7 +291,7 @@ func TestAPausedQueueWaitsUntilItIsResumed(t *testing.T) {
 		running.Go(func() { scheduler.Run(ctx, time.Second) })
 		time.Sleep(time.Minute) // of the fake clock
 		page, err := storetest.List(ctx, s, storetest.Filter{Queue: "q"})
-		if err != nil || len(page.Records) != 2 || page.Records[0].Record.Attempt != 3 || !page.Records[0].Record.Due.Equal(waits.Due) {
+		if err != nil || len(page.Records) != 2 || page.Records[0].Record.Failures != 3 || !page.Records[0].Record.Due.Equal(waits.Due) {
 			t.Errorf("still paused: %+v, %v", page.Records, err)
 		}
 		scheduler.Pause("q", false)

@@ -19,7 +19,7 @@ type Publisher interface {
 	// RabbitMQ's answer to each message: nil when confirmed and routed, or an error of package
 	// wire. It is called from one goroutine at a time and blocks while there is no connection.
 	Send(ctx context.Context, out []wire.Outgoing) (wait func(context.Context) []error)
-	Enroller
+	RetryExchanges
 }
 
 // Result is what became of one claim that was to be published.
@@ -40,40 +40,40 @@ type Result struct {
 type Sender struct {
 	publisher Publisher
 	events    Listener
-	enrolled  *enrollment
+	targets   *retryTargets
 }
 
 // NewSender makes a Sender that publishes through p, to queues that the policies allow;
 // policies is called for each batch.
 func NewSender(p Publisher, policies func() policy.Set, events Listener) *Sender {
-	return &Sender{publisher: p, events: events, enrolled: newEnrollment(p, policies)}
+	return &Sender{publisher: p, events: events, targets: newRetryTargets(p, policies)}
 }
 
-// OnEnrolledAnswer sets a function that is called each time RabbitMQ has answered whether a
-// queue is enrolled. Call it before the first Send.
-func (s *Sender) OnEnrolledAnswer(answered func()) { s.enrolled.lookup.answered = answered }
+// OnLookupAnswered sets a function that is called each time RabbitMQ has answered whether a
+// queue has a retry exchange. Call it before the first Send.
+func (s *Sender) OnLookupAnswered(answered func()) { s.targets.lookup.answered = answered }
 
-// Enrolled tells from memory whether messages can be retried to a queue. Where that is not
+// MayRetryTo tells from memory whether messages can be retried to a queue. Where that is not
 // known, a lookup in RabbitMQ begins. It is safe for concurrent use.
-func (s *Sender) Enrolled(queue string) (yes, known bool) { return s.enrolled.lookUpIfUnknown(queue) }
+func (s *Sender) MayRetryTo(queue string) (yes, known bool) { return s.targets.lookUpIfUnknown(queue) }
 
 // Close cancels the lookups under way. Call it after the last Send.
-func (s *Sender) Close() { s.enrolled.lookup.close() }
+func (s *Sender) Close() { s.targets.lookup.close() }
 
-// route makes sure that claims can be published to their queue. A queue that was not known to be
-// enrolled has its retry exchange declared, and the claims are tried again at once: by then the
-// throttle (server/consumers.go) knows that the queue is enrolled, and checks for consumers.
+// route makes sure that claims can be published to their queue. One that was not known to be a
+// target has its retry exchange declared, and the claims are tried again at once: by then the
+// throttle (server/consumers.go) knows that it is one, and checks for consumers.
 func (s *Sender) route(ctx context.Context, queue string, claims []store.Claim) Result {
-	enrolled, _ := s.enrolled.lookUpIfUnknown(queue)
-	result := s.enrolled.route(ctx, queue, anyProven(claims), newestDue(claims))
-	if result.Park == "" && result.Err == nil && !enrolled {
+	known, _ := s.targets.lookUpIfUnknown(queue)
+	result := s.targets.route(ctx, queue, anyProven(claims), newestDue(claims))
+	if result.Park == "" && result.Err == nil && !known {
 		result.Err = ErrTryAtOnce
 	}
 	return result
 }
 
-// anyProven tells whether RabbitMQ itself dead-lettered one of the messages: then the queue is
-// enrolled, for all of them.
+// anyProven tells whether RabbitMQ itself dead-lettered one of the messages: then the queue is a
+// target, for all of them.
 func anyProven(claims []store.Claim) bool {
 	return slices.ContainsFunc(claims, func(c store.Claim) bool { return c.Record.Proven })
 }
@@ -132,8 +132,8 @@ func (s *Sender) Send(ctx context.Context, queue string, claims []store.Claim) (
 				// binding is missing, and is declared here. Or a person deleted its
 				// retry exchange: only a proven dead letter declares that again.
 				if again == nil {
-					s.enrolled.forget(queue)
-					result := s.enrolled.route(ctx, queue, anyProven(claims), now)
+					s.targets.forget(queue)
+					result := s.targets.route(ctx, queue, anyProven(claims), now)
 					if result.Err == nil && result.Park == "" {
 						result.Err = ErrTryAtOnce
 					}
@@ -157,7 +157,7 @@ func (s *Sender) reportDone(r *store.Record, now time.Time) {
 	if r.Forward != nil {
 		kind = Forwarded
 	}
-	s.events(Event{Kind: kind, At: now, Queue: r.Queue, ID: r.ID, Attempt: r.Attempt, Reason: r.Reason, Late: now.Sub(r.Due)})
+	s.events(Event{Kind: kind, At: now, Queue: r.Queue, ID: r.ID, Failures: r.Failures, Reason: r.Reason, Late: now.Sub(r.Due)})
 }
 
 func outgoing(r *store.Record, exchange, key string) wire.Outgoing {
@@ -168,6 +168,6 @@ func outgoing(r *store.Record, exchange, key string) wire.Outgoing {
 // withHistory returns a record's message as it is published, to its queue, a forward target or a
 // delay queue: with the headers of its history, and the id in them.
 func withHistory(r *store.Record) (id string, m *wire.Message) {
-	h := headers.History{ID: r.ID.String(), Attempt: r.Attempt, Queue: r.Queue, FirstFailed: r.FirstFailed, Reason: r.Reason, Error: r.Error}
+	h := headers.History{ID: r.ID.String(), Failures: r.Failures, Queue: r.Queue, FirstFailed: r.FirstFailed, Reason: r.Reason, Error: r.Error}
 	return h.ID, h.ApplyTo(r.Message)
 }

@@ -48,7 +48,7 @@ func (a *answers) BindRetryExchange(_ context.Context, queue string) error {
 
 // due is a claim of a message that is to be retried in q.
 func due(body string) store.Claim {
-	return store.Claim{Record: &store.Record{ID: uuid.New(), Queue: "q", State: store.Waiting, Proven: true, Attempt: 2, Reason: wire.ReasonRejected, Error: "no stock",
+	return store.Claim{Record: &store.Record{ID: uuid.New(), Queue: "q", State: store.Waiting, Proven: true, Failures: 2, Reason: wire.ReasonRejected, Error: "no stock",
 		FirstFailed: time.Unix(1_700_000_000, 0), Due: time.Now(), Message: wire.Message{Exchange: "shop", RoutingKey: "eu.order", Body: []byte(body), MessageID: "m-" + body}}}
 }
 
@@ -63,7 +63,7 @@ func publishClaims(a *answers, claims ...store.Claim) (results []retry.Result, e
 // Only what RabbitMQ confirmed, and did not return as unroutable, is done and deleted.
 // What it nacked, or did not answer, waits and is tried again.
 func TestOnlyAConfirmedMessageIsDone(t *testing.T) {
-	a := &answers{of: map[string]error{"nacked": wire.ErrNacked, "unanswered": fmt.Errorf("%w: EOF", wire.ErrUnsent), "forbidden": wire.ErrForbidden,
+	a := &answers{of: map[string]error{"nacked": wire.ErrNacked, "unanswered": fmt.Errorf("%w: EOF", wire.ErrNoAnswer), "forbidden": wire.ErrForbidden,
 		"too large": fmt.Errorf("%w: PRECONDITION_FAILED", wire.ErrUnacceptable), "unroutable": wire.ErrUnroutable, "unknown": errors.New("what is this")}}
 	bodies := []string{"nacked", "confirmed", "unanswered", "too large", "unroutable", "unknown", "forbidden", "confirmed too"}
 	var claims []store.Claim
@@ -201,7 +201,7 @@ func TestNothingIsPublishedToAQueueThatNoPolicyAllows(t *testing.T) {
 		g := retry.NewSender(a, func() policy.Set { return c.policies }, func(retry.Event) {})
 		t.Cleanup(g.Close)
 		answered := make(chan struct{}, 1)
-		g.OnEnrolledAnswer(func() { answered <- struct{}{} })
+		g.OnLookupAnswered(func() { answered <- struct{}{} })
 		d := due("x")
 		d.Record.Queue, d.Record.Proven = c.queue, c.proven
 		send := func() []retry.Result {
@@ -244,14 +244,14 @@ func TestADeletedQueueIsNotEnrolled(t *testing.T) {
 	f := newIntake(memstore.New())
 	f.UseReportedNames(nil, g)
 	must(t, f.Handle(t.Context(), []wire.Delivery{deadLetter("q", "x")}))
-	if yes, _ := g.Enrolled("q"); !yes {
+	if yes, _ := g.MayRetryTo("q"); !yes {
 		t.Fatal("a dead letter's queue is not enrolled")
 	}
 	a.gone = true
 	if fate := g.Send(t.Context(), "q", []store.Claim{due("x")})(t.Context())[0]; fate.Park == "" {
 		t.Errorf("%+v", fate)
 	}
-	if yes, _ := g.Enrolled("q"); yes {
+	if yes, _ := g.MayRetryTo("q"); yes {
 		t.Error("a queue that is gone is enrolled")
 	}
 }

@@ -40,7 +40,7 @@ func (g *counting) Allow(_ string, most int, now time.Time) (n int, retryAt time
 
 func (g *counting) SetCatchUp(time.Duration) {}
 
-func (g *counting) Unsent(_ string, n int, _ time.Time) {
+func (g *counting) NotRetried(_ string, n int, _ time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.unsent += n

@@ -47,7 +47,7 @@ func (in *Intake) decide(ctx context.Context, i int, d *wire.Delivery, rules *Ru
 		return rec, park(rec, now, fmt.Sprintf("no policy allows the queue %q", o.queue)), nil
 	}
 
-	failure := policy.Failure{Queue: o.queue, Reason: o.reason, Attempt: rec.Attempt, Seed: seed(rec.ID, rec.Attempt)}
+	failure := policy.Failure{Queue: o.queue, Reason: o.reason, Attempt: rec.Failures, Seed: seed(rec.ID, rec.Failures)}
 	if d.Message.Exchange == wire.ExchangeFailures {
 		var note string
 		rec.Error = headerText(&d.Message, wire.HeaderError)
@@ -80,7 +80,7 @@ func (in *Intake) decide(ctx context.Context, i int, d *wire.Delivery, rules *Ru
 // failedRecord makes the record of a message that has failed once more.
 func (in *Intake) failedRecord(o origin, i int, d *wire.Delivery, now time.Time) *store.Record {
 	rec := in.record(i, d, now)
-	rec.Attempt++
+	rec.Failures++
 	rec.Queue, rec.Reason, rec.Proven = o.queue, o.reason, o.proven
 	rec.Message.Exchange, rec.Message.RoutingKey = o.exchange, o.routingKey
 	if o.retried && rec.Message.UserID == "" {
@@ -96,9 +96,9 @@ func (k *keeper) record(i int, d *wire.Delivery, now time.Time) *store.Record {
 	rec := &store.Record{ID: known.id, Fingerprint: known.fingerprint, FirstFailed: known.first, FailedAt: now, Message: d.Message}
 	addNote(rec, d.Note)
 	var note string
-	rec.Attempt, note = headers.Failures(&d.Message)
+	rec.Failures, note = headers.Failures(&d.Message)
 	addNote(rec, note)
-	if rec.Attempt > 0 {
+	if rec.Failures > 0 {
 		rec.FirstFailed = headers.FirstFailed(&d.Message, now)
 	}
 	return rec

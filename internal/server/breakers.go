@@ -9,12 +9,12 @@ import (
 )
 
 // throttleOf is a queue's throttle as people see it; nil when nothing limits the queue.
-func (s *vhost) throttleOf(queue string) *inspect.Throttle {
+func (s *vhost) throttleOf(queue string) *inspect.ThrottleView {
 	v := s.throttle.View(queue, time.Now())
 	if !v.HasBreaker && !v.Forced && v.Rate == 0 && v.MaxInFlight == 0 && v.NoConsumersSince.IsZero() {
 		return nil
 	}
-	shown := &inspect.Throttle{State: string(v.State), Why: v.Reason, Since: timeOrNil(v.Since), Until: timeOrNil(v.Until), NoConsumer: timeOrNil(v.NoConsumersSince),
+	shown := &inspect.ThrottleView{State: string(v.State), Why: v.Reason, Since: timeOrNil(v.Since), Until: timeOrNil(v.Until), NoConsumer: timeOrNil(v.NoConsumersSince),
 		Rate: v.Rate, InFlight: v.InFlight, MaxInFlight: v.MaxInFlight, FailedShare: v.FailedShare, Finished: v.Finished}
 	if v.WaitReason == throttle.WhyRate || v.WaitReason == throttle.WhyInFlight {
 		shown.LimitedBy = v.WaitReason

@@ -28,21 +28,21 @@ const (
 // maxAnswerWait at most.
 type consumerThrottle struct {
 	*throttle.Throttle
-	// enrolled tells whether a queue can be retried to: RabbitMQ is asked nothing else about
+	// mayRetryTo tells whether a queue can be retried to: RabbitMQ is asked nothing else about
 	// a name that a report made up.
-	enrolled func(queue string) (yes, known bool)
-	rules    func(queue string) throttle.Rules
-	due      func(context.Context) ([]store.NextDue, error)
-	ask      func(ctx context.Context, queues []string, answer func(queue string, consumers int)) error
-	ready    func() bool
-	wake     func() // the scheduler
+	mayRetryTo func(queue string) (yes, known bool)
+	rules      func(queue string) throttle.Rules
+	due        func(context.Context) ([]store.NextDue, error)
+	ask        func(ctx context.Context, queues []string, answer func(queue string, consumers int)) error
+	ready      func() bool
+	wake       func() // the scheduler
 
 	pollNow chan struct{}
 
 	mu     sync.Mutex
 	queues map[string]*watchedQueue
-	// enrollmentUnknown is since when it is not known whether a queue is enrolled.
-	enrollmentUnknown map[string]time.Time
+	// unknownSince is since when it is not known whether a queue can be retried to.
+	unknownSince map[string]time.Time
 }
 
 type watchedQueue struct {
@@ -64,7 +64,7 @@ func (w *watchedQueue) askEvery() time.Duration {
 
 // Allow is the throttle's, once it is known whether the queue has consumers.
 func (c *consumerThrottle) Allow(queue string, most int, now time.Time) (n int, retryAt time.Time) {
-	yes, until := c.enrolledOrWait(queue, now)
+	yes, until := c.mayRetryOrWait(queue, now)
 	if !until.IsZero() {
 		return 0, until
 	}
@@ -76,20 +76,20 @@ func (c *consumerThrottle) Allow(queue string, most int, now time.Time) (n int, 
 	return c.Throttle.Allow(queue, most, now)
 }
 
-// enrolledOrWait tells whether a queue can be retried to, or until when to wait for RabbitMQ's
+// mayRetryOrWait tells whether a queue can be retried to, or until when to wait for RabbitMQ's
 // answer to that. Other queues do not wait for it.
-func (c *consumerThrottle) enrolledOrWait(queue string, now time.Time) (yes bool, until time.Time) {
-	yes, known := c.enrolled(queue)
+func (c *consumerThrottle) mayRetryOrWait(queue string, now time.Time) (yes bool, until time.Time) {
+	yes, known := c.mayRetryTo(queue)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if known {
-		delete(c.enrollmentUnknown, queue)
+		delete(c.unknownSince, queue)
 		return yes, until
 	}
-	if c.enrollmentUnknown[queue].IsZero() {
-		c.enrollmentUnknown[queue] = now
+	if c.unknownSince[queue].IsZero() {
+		c.unknownSince[queue] = now
 	}
-	if until = c.enrollmentUnknown[queue].Add(maxAnswerWait); !now.Before(until) {
+	if until = c.unknownSince[queue].Add(maxAnswerWait); !now.Before(until) {
 		return false, time.Time{}
 	}
 	return false, until
@@ -150,7 +150,7 @@ func (c *consumerThrottle) poll(ctx context.Context) time.Duration {
 			if n.Forwards() || !n.Due.Before(now.Add(askSome)) || c.rules(n.Queue).NoConsumer == throttle.RetryWithoutConsumers {
 				continue
 			}
-			if yes, _ := c.enrolled(n.Queue); yes {
+			if yes, _ := c.mayRetryTo(n.Queue); yes {
 				c.mu.Lock()
 				c.watch(n.Queue, now)
 				c.mu.Unlock()
@@ -177,7 +177,7 @@ func (c *consumerThrottle) toAsk(now time.Time) (ask, forgotten []string, wait t
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	wait = askSome
-	maps.DeleteFunc(c.enrollmentUnknown, func(_ string, since time.Time) bool { return now.Sub(since) > watchedFor })
+	maps.DeleteFunc(c.unknownSince, func(_ string, since time.Time) bool { return now.Sub(since) > watchedFor })
 	for q, w := range c.queues {
 		switch {
 		case now.Sub(w.due) > watchedFor || c.rules(q).NoConsumer == throttle.RetryWithoutConsumers:

@@ -28,8 +28,8 @@ func watching(t *testing.T, a *consumerCounts, rules throttle.Rules, f func(c *c
 	synctest.Test(t, func(t *testing.T) {
 		plain := throttle.New(func(string) throttle.Rules { return rules }, func() float64 { return 0 }, func(throttle.Transition) {})
 		c := &consumerThrottle{Throttle: plain, rules: func(string) throttle.Rules { return rules }, ready: func() bool { return true }, wake: func() {},
-			pollNow: make(chan struct{}, 1), queues: map[string]*watchedQueue{}, enrollmentUnknown: map[string]time.Time{},
-			enrolled: func(string) (yes, known bool) { return true, true },
+			pollNow: make(chan struct{}, 1), queues: map[string]*watchedQueue{}, unknownSince: map[string]time.Time{},
+			mayRetryTo: func(string) (yes, known bool) { return true, true },
 			due: func(context.Context) (all []store.NextDue, err error) {
 				a.mu.Lock()
 				defer a.mu.Unlock()
@@ -56,7 +56,7 @@ func watching(t *testing.T, a *consumerCounts, rules throttle.Rules, f func(c *c
 		running.Go(func() { c.run(ctx) })
 		f(c, func() int {
 			n, _ := c.Allow("q", 5, time.Now())
-			c.Unsent("q", n, time.Now())
+			c.NotRetried("q", n, time.Now())
 			return n
 		})
 		cancel()

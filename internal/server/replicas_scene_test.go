@@ -188,7 +188,7 @@ func (s *scene) count() int {
 func (s *scene) due(queue string, n int) {
 	var all []*store.Record
 	for range n {
-		all = append(all, &store.Record{ID: uuid.Must(uuid.NewV7()), Queue: queue, State: store.Waiting, Due: time.Now(), FailedAt: time.Now(), Attempt: 1, Message: wire.Message{Body: []byte("x")}})
+		all = append(all, &store.Record{ID: uuid.Must(uuid.NewV7()), Queue: queue, State: store.Waiting, Due: time.Now(), FailedAt: time.Now(), Failures: 1, Message: wire.Message{Body: []byte("x")}})
 	}
 	if err := s.nodes[0].member.Add(context.Background(), all); err != nil {
 		s.t.Fatal(err)

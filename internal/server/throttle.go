@@ -16,10 +16,10 @@ import (
 func (s *vhost) openThrottle() {
 	s.throttle = throttle.New(s.queueLimits, rand.Float64, s.retriesChanged)
 	s.consumerThrottle = &consumerThrottle{
-		Throttle: s.throttle, enrolled: s.sender.Enrolled, rules: s.queueLimits, due: s.store.Next, ask: s.publisher.Consumers, ready: s.publisher.Ready,
-		wake: func() { s.scheduler.Wake() }, pollNow: make(chan struct{}, 1), queues: map[string]*watchedQueue{}, enrollmentUnknown: map[string]time.Time{},
+		Throttle: s.throttle, mayRetryTo: s.sender.MayRetryTo, rules: s.queueLimits, due: s.store.Next, ask: s.publisher.Consumers, ready: s.publisher.Ready,
+		wake: func() { s.scheduler.Wake() }, pollNow: make(chan struct{}, 1), queues: map[string]*watchedQueue{}, unknownSince: map[string]time.Time{},
 	}
-	s.sender.OnEnrolledAnswer(func() { s.scheduler.Wake() })
+	s.sender.OnLookupAnswered(func() { s.scheduler.Wake() })
 	s.metrics.Retries(s.retryStates)
 }
 

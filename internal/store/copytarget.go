@@ -22,8 +22,8 @@ type CopyTarget interface {
 type Metadata struct {
 	Ledger []LedgerLine
 	Groups []GroupCount
-	Past   []Passage // newest first, as Passages visits them
-	Newest uint64    // the newest key's number, so that none is used twice
+	Past   []PastFailure // newest first, as EachPastFailure visits them
+	Newest uint64        // the newest key's number, so that none is used twice
 }
 
 // MetadataOf reads the metadata of a store, which must not change meanwhile.
@@ -37,9 +37,9 @@ func MetadataOf(ctx context.Context, s Store) (b Metadata, err error) {
 	if b.Newest, err = s.NewestKey(ctx); err != nil {
 		return b, err
 	}
-	err = s.Passages(ctx, func(p Passage) (bool, error) {
+	err = s.EachPastFailure(ctx, func(p PastFailure) (bool, error) {
 		b.Past = append(b.Past, p)
-		return len(b.Past) < PastKept, nil
+		return len(b.Past) < PastFailuresKept, nil
 	})
 	return b, err
 }

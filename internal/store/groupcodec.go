@@ -28,26 +28,26 @@ func ReadTexts(b []byte, into ...*string) (rest []byte, ok bool) {
 	return d.data, !d.torn
 }
 
-// AppendPassage appends what is left of a record.
-func AppendPassage(b []byte, p Passage) []byte {
+// AppendPastFailure appends what is left of a record.
+func AppendPastFailure(b []byte, p PastFailure) []byte {
 	b = append(append(b, byte(p.Ending)), p.ID[:]...)
 	b = AppendTexts(b, p.Queue, p.Reason, p.Error, p.Policy)
-	b = binary.AppendVarint(b, int64(p.Attempt))
+	b = binary.AppendVarint(b, int64(p.Failures))
 	for _, at := range [...]time.Time{p.FailedAt, p.Due, p.Ended} {
 		b = binary.AppendVarint(b, at.UnixMicro())
 	}
 	return b
 }
 
-// ReadPassage reads what AppendPassage wrote.
-func ReadPassage(text string) (p Passage, err error) {
+// ReadPastFailure reads what AppendPastFailure wrote.
+func ReadPastFailure(text string) (p PastFailure, err error) {
 	d := &decoder{data: []byte(text), text: text}
 	p.Ending = Ending(d.byte())
 	copy(p.ID[:], d.take(len(p.ID)))
 	for _, s := range [...]*string{&p.Queue, &p.Reason, &p.Error, &p.Policy} {
 		*s = d.string()
 	}
-	p.Attempt = int(d.varint())
+	p.Failures = int(d.varint())
 	for _, at := range [...]*time.Time{&p.FailedAt, &p.Due, &p.Ended} {
 		*at = FromMicros(d.varint())
 	}

@@ -32,7 +32,7 @@ type Record struct {
 	// parked; for Discarded, until when it can be restored. Microseconds are kept.
 	Due time.Time
 
-	Attempt     int       // failures so far
+	Failures    int       // failures so far
 	Reason      string    // wire.Reason…
 	Error       string    // the text that the consumer reported, or ""
 	Policy      string    // the policy that decided
@@ -84,7 +84,7 @@ func (r *Record) Validate() error {
 // the target.
 func (r *Record) Replay(due time.Time) {
 	r.State, r.Due, r.ParkedFor = Waiting, due, ""
-	r.Attempt, r.Forward = 0, nil
+	r.Failures, r.Forward = 0, nil
 }
 
 // Destination is an exchange and a routing key; the empty exchange with a

@@ -51,14 +51,14 @@ type Searcher interface {
 	// between two edges at most. Edges ascend.
 	CountDue(ctx context.Context, queues []string, edges []time.Time, most int64) (counts []int64, err error)
 
-	// Past returns the earlier failures of a message and how each wait ended, oldest first. The
+	// PastFailures returns the earlier failures of a message and how each wait ended, oldest first. The
 	// newest PastKept of all messages are known, older ones forgotten. This is history, and no
 	// promise: a killed process may leave out its last moment, and a power cut the last half
 	// minute or so. What is kept, and how many of each group, stays exact.
-	Past(ctx context.Context, id uuid.UUID) ([]Passage, error)
+	PastFailures(ctx context.Context, id uuid.UUID) ([]PastFailure, error)
 
-	// Passages visits those of all messages, newest first.
-	Passages(ctx context.Context, visit func(Passage) (more bool, err error)) error
+	// EachPastFailure visits those of all messages, newest first.
+	EachPastFailure(ctx context.Context, visit func(PastFailure) (more bool, err error)) error
 }
 
 // Range chooses records by what is indexed. Zero fields choose all.
@@ -98,8 +98,8 @@ type GroupCount struct {
 // GroupsKept is how many groups a store counts apart.
 const GroupsKept = 10_000
 
-// PastKept is how many of the newest passages a store keeps at least.
-const PastKept = 200_000
+// PastFailuresKept is how many of the newest past failures a store keeps at least.
+const PastFailuresKept = 200_000
 
 // Ending is how an attempt's wait ended.
 type Ending uint8
@@ -111,12 +111,12 @@ const (
 	EndedDiscarded Ending = 3 // for good: its time to be restored is over
 )
 
-// Passage is one attempt of a message that has ended: a failure that is no longer kept, because
+// PastFailure is one attempt of a message that has ended: a failure that is no longer kept, because
 // the message was retried, forwarded, or discarded for good. It has no body and no headers.
-type Passage struct {
+type PastFailure struct {
 	ID       uuid.UUID
 	Queue    string
-	Attempt  int
+	Failures int
 	Reason   string
 	Error    string // its first 200 bytes or so
 	Policy   string
@@ -126,12 +126,12 @@ type Passage struct {
 	Ending   Ending
 }
 
-// pastError is how much of an error a passage keeps.
+// pastError is how much of an error a past failure keeps.
 const pastError = 200
 
-// PassageOf returns what is kept of a record that ended.
-func PassageOf(r *Record, ended time.Time, how Ending) Passage {
-	p := Passage{ID: r.ID, Queue: r.Queue, Attempt: r.Attempt, Reason: r.Reason, Error: r.Error, Policy: r.Policy,
+// PastFailureOf returns what is kept of a record that ended.
+func PastFailureOf(r *Record, ended time.Time, how Ending) PastFailure {
+	p := PastFailure{ID: r.ID, Queue: r.Queue, Failures: r.Failures, Reason: r.Reason, Error: r.Error, Policy: r.Policy,
 		FailedAt: r.FailedAt, Due: r.Due, Ended: ended, Ending: how}
 	if len(p.Error) > pastError {
 		end := pastError

@@ -105,7 +105,7 @@ type Claim struct {
 type Outcome struct {
 	Claim Claim
 	// Park, when not empty, parks the record with that reason; otherwise the record
-	// is deleted, and a short history of it, its Passage, is stored.
+	// is deleted, and a short history of it, its PastFailure, is stored.
 	Park string
 	At   time.Time // when it ended
 }

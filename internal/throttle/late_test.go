@@ -47,7 +47,7 @@ func TestALateCallerCatchesUp(t *testing.T) {
 func (b *scene) goesBut(n int) {
 	b.after(20 * time.Millisecond)
 	may, _ := b.Allow("q", 512, b.now)
-	b.Unsent("q", n, b.now)
+	b.NotRetried("q", n, b.now)
 	b.Retried("q", make([]uuid.UUID, may-n), b.now)
 }
 
@@ -69,7 +69,7 @@ func TestALateCallerHasNoMoreThanTheRateAndABurst(t *testing.T) {
 				if rapid.Bool().Draw(t, "fewer wait") {
 					sent = rapid.IntRange(0, n).Draw(t, "sent")
 				}
-				th.Unsent("q", n-sent, now)
+				th.NotRetried("q", n-sent, now)
 				for range sent {
 					goings = append(goings, now)
 				}

@@ -92,7 +92,7 @@ func TestTheThrottleKeepsItsLimitsWhateverHappens(t *testing.T) {
 			},
 			"unsent": func(t *rapid.T) {
 				n := rapid.IntRange(0, reserved).Draw(t, "n")
-				th.Unsent("q", n, now)
+				th.NotRetried("q", n, now)
 				reserved -= n
 				goings = goings[:len(goings)-n] // any will do: what counts is how many
 			},
@@ -168,12 +168,12 @@ func TestMemoryIsBounded(t *testing.T) {
 	for range 3 * throttle.MaxTracked { // of which none has finished
 		th.Failed("q", uuid.New(), now)
 	}
-	th.Unsent("q", 1, now)
+	th.NotRetried("q", 1, now)
 	for i := range 10_000 {
 		now = now.Add(time.Second)
 		name := fmt.Sprint("queue ", i)
 		n, _ := th.Allow(name, 1, now)
-		th.Unsent(name, n, now)
+		th.NotRetried(name, n, now)
 	}
 	if n := len(th.Queues()); n > 4000 {
 		t.Errorf("%d queues are remembered", n)
@@ -188,7 +188,7 @@ func BenchmarkAllow(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				n, _ := th.Allow("q", 512, now)
-				th.Unsent("q", n, now)
+				th.NotRetried("q", n, now)
 				now = now.Add(time.Microsecond)
 			}
 		})

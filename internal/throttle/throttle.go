@@ -47,7 +47,7 @@ func (t *Throttle) SetCatchUp(by time.Duration) {
 }
 
 // Allow says how many messages, most at most, may be retried to queue now, and reserves
-// them: each is then reported to Retried or Unsent. If they are fewer than most, retryAt
+// them: each is then reported to Retried or NotRetried. If they are fewer than most, retryAt
 // is when to ask again; when that is zero, nothing may go before something happens.
 func (t *Throttle) Allow(queue string, most int, now time.Time) (n int, retryAt time.Time) {
 	r := t.rules(queue)
@@ -74,8 +74,8 @@ func (t *Throttle) Allow(queue string, most int, now time.Time) (n int, retryAt 
 	return n, retryAt
 }
 
-// Unsent frees n messages that were allowed and not published, or not confirmed.
-func (t *Throttle) Unsent(queue string, n int, now time.Time) {
+// NotRetried frees n messages that were allowed and not published, or not confirmed.
+func (t *Throttle) NotRetried(queue string, n int, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if q := t.queues[queue]; q != nil && n > 0 {

@@ -293,7 +293,7 @@ func TestTheRateIsExactOverAMinute(t *testing.T) {
 				minute := int(b.now.Sub(began) / time.Minute)
 				n, retryAt := b.Allow("q", 512, b.now)
 				if keep := min(n, 300-i%7); keep < n {
-					b.Unsent("q", n-keep, b.now)
+					b.NotRetried("q", n-keep, b.now)
 					n = keep
 				}
 				b.Retried("q", make([]uuid.UUID, n), b.now)
@@ -327,7 +327,7 @@ func TestUnusedQueuesAreForgotten(t *testing.T) {
 	b := newScene(t, withBreaker())
 	for i := range 1000 {
 		b.Allow(fmt.Sprintf("invented.%d", i), 1, b.now)
-		b.Unsent(fmt.Sprintf("invented.%d", i), 1, b.now)
+		b.NotRetried(fmt.Sprintf("invented.%d", i), 1, b.now)
 	}
 	b.Consumers("unconsumed", 0, b.now)
 	b.after(time.Hour)

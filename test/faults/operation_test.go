@@ -122,7 +122,7 @@ func park(t *testing.T, s store.Store, queue string, n int) map[string]string {
 	var all []*store.Record
 	for i := range n {
 		now := time.Now()
-		r := &store.Record{ID: uuid.Must(uuid.NewV7()), Queue: queue, State: store.Parked, Due: now, Attempt: 5, Reason: wire.ReasonRejected,
+		r := &store.Record{ID: uuid.Must(uuid.NewV7()), Queue: queue, State: store.Parked, Due: now, Failures: 5, Reason: wire.ReasonRejected,
 			Error: fmt.Sprintf("no such article: %d", i), Policy: "p", FirstFailed: now, FailedAt: now, ParkedFor: "it failed 5 times", Proven: true,
 			Message: wire.Message{RoutingKey: queue, DeliveryMode: 2, Body: fmt.Appendf(nil, "body %d", i)}}
 		bodies[r.ID.String()] = string(r.Message.Body)

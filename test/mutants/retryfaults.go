@@ -61,7 +61,7 @@ var retryFaults = []fault{
 	{"the throttle receives no results", "internal/retry/scheduler.go",
 		`s.throttle.Retried(b.lane.Queue, ids, now)`, `_ = ids`, "TestTheThrottleIsObeyedAndReceivesEachResult", ""},
 	{"unsent messages stay reserved in the throttle", "internal/retry/scheduler.go",
-		`s.throttle.Unsent(lane.Queue, n, now)`, `_ = n`, "TestTheThrottleIsObeyedAndReceivesEachResult", ""},
+		`s.throttle.NotRetried(lane.Queue, n, now)`, `_ = n`, "TestTheThrottleIsObeyedAndReceivesEachResult", ""},
 	{"any number of messages is claimed", "internal/retry/claimed.go",
 		`messages = min(maxBatch, most-w.messages, free)`, `messages = maxBatch`, "TestManyStuckLanesLeaveTheOthersTheirPart TestManyLanesThatGetStuckLeaveTheOthersTheirPart", ""},
 	{"stuck lanes may have all claims", "internal/retry/claimed.go",

@@ -49,7 +49,7 @@ func payloads(t testing.TB) (all []string) {
 func carrier(i int, p string, state store.State) *store.Record {
 	short := p[:min(len(p), 255)]
 	now := time.Now().Add(-time.Duration(i) * time.Second)
-	r := &store.Record{ID: uuid.NewSHA1(uuid.Nil, fmt.Append(nil, "carrier ", i, state)), Queue: short, State: state, Due: now, Attempt: 1, Reason: short, Error: p, Policy: short,
+	r := &store.Record{ID: uuid.NewSHA1(uuid.Nil, fmt.Append(nil, "carrier ", i, state)), Queue: short, State: state, Due: now, Failures: 1, Reason: short, Error: p, Policy: short,
 		FirstFailed: now, FailedAt: now, ParkedFor: p, Notes: []string{p, "x-death: " + p}, Forward: &store.Destination{Exchange: short, RoutingKey: short}}
 	if state != store.Parked {
 		r.Due = now.Add(24 * time.Hour)

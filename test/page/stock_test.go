@@ -58,7 +58,7 @@ func message(i int, state store.State, now time.Time) *store.Record {
 	t := troubles[i%len(troubles)]
 	failed := now.Add(-time.Duration(i*i+40*i+5) * time.Second)
 	attempt := 1 + i%5
-	r := &store.Record{ID: uuid.NewSHA1(uuid.Nil, fmt.Append(nil, "message ", i)), Queue: t.queue, State: state, Attempt: attempt, Reason: t.reason, Error: t.error, Policy: "rest",
+	r := &store.Record{ID: uuid.NewSHA1(uuid.Nil, fmt.Append(nil, "message ", i)), Queue: t.queue, State: state, Failures: attempt, Reason: t.reason, Error: t.error, Policy: "rest",
 		FirstFailed: failed.Add(-time.Duration(1<<attempt) * time.Second), FailedAt: failed, Proven: true}
 	if t.error != "" {
 		r.Error = fmt.Sprintf(t.error, 5+i%90)
@@ -67,7 +67,7 @@ func message(i int, state store.State, now time.Time) *store.Record {
 	case store.Waiting:
 		r.Due = now.Add(time.Duration(20+i*i*7%14000) * time.Second)
 	case store.Parked:
-		r.Due, r.Attempt, r.ParkedFor = failed, 5, "its attempts are used up (5 of 5)"
+		r.Due, r.Failures, r.ParkedFor = failed, 5, "its attempts are used up (5 of 5)"
 	case store.Discarded:
 		r.Due = now.Add(6 * 24 * time.Hour)
 	}
@@ -158,7 +158,7 @@ func (s *stocked) stock(t testing.TB) {
 	failed := all[0].FailedAt.Add(-404 * time.Second) // what the order went through
 	for attempt, wait := 1, 10*time.Second; attempt < 5; attempt, wait = attempt+1, 3*wait {
 		r := message(0, store.Waiting, now)
-		r.Attempt, r.FailedAt, r.Due = attempt, failed, failed.Add(wait)
+		r.Failures, r.FailedAt, r.Due = attempt, failed, failed.Add(wait)
 		returns(r, r.Due)
 		failed = r.Due.Add(time.Second)
 	}

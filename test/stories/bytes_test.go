@@ -30,7 +30,7 @@ const notUTF8 = "orders.\xbe\xff"
 func TestANameThatIsNotUTF8IsParkedWithItsBytes(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		data := t.TempDir()
-		seed(t, data, &store.Record{ID: uuid.New(), Queue: notUTF8, State: store.Waiting, Due: time.Now(), FailedAt: time.Now(), FirstFailed: time.Now(), Attempt: 1})
+		seed(t, data, &store.Record{ID: uuid.New(), Queue: notUTF8, State: store.Waiting, Due: time.Now(), FailedAt: time.Now(), FirstFailed: time.Now(), Failures: 1})
 		s := startAt(t, v, soon, data).ready(t)
 		ch := v.Channel()
 		publish(t, ch, wire.ExchangeFailures, notUTF8, amqp.Publishing{Body: []byte("reported")})

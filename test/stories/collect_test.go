@@ -116,7 +116,7 @@ func TestAQueueThatIsGoneLosesNothingThatWaitsInRabbitMQ(t *testing.T) {
 		if p.Queue != "orders" || p.Attempt != 1 || !strings.Contains(p.ParkedFor, `the queue "orders" does not exist any more`) {
 			t.Errorf("parked as %+v", p)
 		}
-		if e := s.wait(t, retry.Waiting); e.Way != retry.Disk { // it was due, and its queue looked for
+		if e := s.wait(t, retry.Waiting); e.Way != retry.InStore { // it was due, and its queue looked for
 			t.Errorf("it waits as %+v", e)
 		}
 		deadLettered(v, "orders", "classic")

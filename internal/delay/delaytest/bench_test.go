@@ -137,7 +137,7 @@ func (b *suite) send(ticket delay.Ticket, queue string, m wire.Message) error {
 }
 
 func outgoing(ticket delay.Ticket, queue string, m wire.Message) wire.Outgoing {
-	tr := headers.History{ID: uuid.NewString(), Attempt: 1, Queue: queue, FirstFailed: time.Now(), Reason: wire.ReasonReported, Error: "no reason but a test"}
+	tr := headers.History{ID: uuid.NewString(), Failures: 1, Queue: queue, FirstFailed: time.Now(), Reason: wire.ReasonReported, Error: "no reason but a test"}
 	return ticket.Outgoing(tr.ID, tr.ApplyTo(m))
 }
 

@@ -48,7 +48,7 @@ func TestAMessageComesBackWithItsProperties(t *testing.T) {
 			h := b.fail(d, "orders", b.delays[0])
 			d = b.back(c, string(sent.Body), h)
 			history := headers.Read(d.Headers, time.Now())
-			if history.Exchange != "shop" || history.RoutingKey != "order.eu" || history.UserID != "guest" || history.Attempt != 1 || history.Queue != "orders" {
+			if history.Exchange != "shop" || history.RoutingKey != "order.eu" || history.UserID != "guest" || history.Failures != 1 || history.Queue != "orders" {
 				t.Errorf("its history is %+v", history)
 			}
 			if rekeyed := d.RoutingKey == "orders"; rekeyed != b.way.Limits().ChangesRoutingKey {

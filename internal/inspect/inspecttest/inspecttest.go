@@ -95,7 +95,7 @@ var Long = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 // Record is a message that failed three times.
 func Record(queue string, state store.State, body string) *store.Record {
-	r := &store.Record{ID: uuid.Must(uuid.NewV7()), Queue: queue, State: state, Due: Long, Attempt: 3, Reason: "rejected", Error: "no stock",
+	r := &store.Record{ID: uuid.Must(uuid.NewV7()), Queue: queue, State: state, Due: Long, Failures: 3, Reason: "rejected", Error: "no stock",
 		FirstFailed: Long, FailedAt: Long, Fingerprint: [16]byte{1}, Message: wire.Message{RoutingKey: "k", Body: []byte(body)}}
 	switch state {
 	case store.Parked:

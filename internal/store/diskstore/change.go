@@ -149,7 +149,7 @@ func (m *change) editOne(name store.Key, edit func(store.Key, *store.Record) sto
 		m.moved += len(m.value)
 	case e.Delete:
 		if was.State == store.Discarded {
-			p := store.PassageOf(&was, was.Due, store.EndedDiscarded)
+			p := store.PastFailureOf(&was, was.Due, store.EndedDiscarded)
 			m.past.add(&p)
 		}
 		m.count(store.Forgotten, was.Queue, 1)

@@ -180,7 +180,7 @@ func (s *Store) Finish(ctx context.Context, outcomes []store.Outcome) (n int, er
 			ending, as = store.EndedForwarded, store.Forwarded
 		}
 		c.count(as, r.Queue, 1)
-		p := store.PassageOf(r, o.At, ending)
+		p := store.PastFailureOf(r, o.At, ending)
 		c.past.add(&p)
 	}
 	if err := c.commit(); err != nil {

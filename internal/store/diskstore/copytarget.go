@@ -151,13 +151,13 @@ func (c *writeBatch) addGroups(all []store.GroupCount) {
 }
 
 // addPast adds the history of another store, but for what was added of it before.
-func (h *history) addPast(newestFirst []store.Passage) {
+func (h *history) addPast(newestFirst []store.PastFailure) {
 	const together = 1000
-	var chunk passages
+	var chunk pastFailures
 	for i := len(newestFirst) - 1 - int(h.passed); i >= 0; i-- {
 		if chunk.add(&newestFirst[i]); chunk.n == together || i == 0 {
 			h.write(&chunk)
-			chunk = passages{}
+			chunk = pastFailures{}
 		}
 	}
 }

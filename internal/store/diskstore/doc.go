@@ -10,7 +10,7 @@
 //	receipts.go     ids of the newest batches, by which redelivered messages are recognized
 //	scan.go         searches, over many stretches of keys in one order (merge.go)
 //	ledger.go       the account of every message (groups.go, tally.go, groupcache.go: error groups)
-//	history.go      what ended, in files beside the database (passages.go, past.go)
+//	history.go      what ended, in files beside the database (pastfailures.go, past.go)
 //	forget.go       queues, and discarded messages, whose time is over
 //
 // When the disk fails: diskspace.go keeps a reserve free; witness.go knows how many commits

@@ -108,7 +108,7 @@ func contents(t *testing.T, s *diskstore.Store) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = s.Passages(ctx, func(p store.Passage) (bool, error) {
+	err = s.EachPastFailure(ctx, func(p store.PastFailure) (bool, error) {
 		fmt.Fprintln(&all, "ended", p.ID)
 		return true, nil
 	})

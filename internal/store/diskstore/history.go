@@ -19,14 +19,14 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// history keeps passages in files of their own beside the database, which would
+// history keeps past failures in files of their own beside the database, which would
 // write each of them several times and sync them. After a commit what ended in it
 // is appended with one write, and that is all: a killed process loses what ended in
 // its last commit at most, a power cut what the machine had not written yet.
 //
-// A file is a row of chunks, one a commit: its length, a checksum, the passages. The
+// A file is a row of chunks, one a commit: its length, a checksum, the past failures. The
 // row ends at the first that does not fit, and the next is written there. A file's
-// name is how many passages were written before it. The oldest are removed as soon
+// name is how many past failures were written before it. The oldest are removed as soon
 // as the others hold enough.
 type history struct {
 	fs     vfs.FS
@@ -38,7 +38,7 @@ type history struct {
 	hints   map[uint64]*idHint // of each file
 	out     vfs.File           // the newest one, once something was written
 	size    int64              // of the newest one
-	passed  uint64             // how many passages were written, ever
+	passed  uint64             // how many past failures were written, ever
 	failing bool               // the last write did
 }
 
@@ -79,7 +79,7 @@ func (h *history) load() error {
 		}
 		h.passed, h.size, h.hints[name] = name, 0, new(idHint)
 		for c := range chunks(data) {
-			ids, _, _ := splitPassages(c)
+			ids, _, _ := splitPastFailures(c)
 			h.hints[name].add(ids)
 			h.passed += uint64(len(ids) / idSize)
 			h.size += int64(chunkHead + len(c))
@@ -110,9 +110,9 @@ func (h *idHint) mayHave(id []byte) bool {
 	return h[word]&bit != 0
 }
 
-// write keeps passages. It fails nothing: what ended has ended, and history, which
+// write keeps past failures. It fails nothing: what ended has ended, and history, which
 // has a hole then, is no reason to stop.
-func (h *history) write(p *passages) {
+func (h *history) write(p *pastFailures) {
 	if p.n == 0 {
 		return
 	}
@@ -162,7 +162,7 @@ func (h *history) append(chunk []byte) error {
 
 // forget removes files while the ones after them hold enough.
 func (h *history) forget() error {
-	for len(h.files) > 1 && h.passed-h.files[1] >= store.PastKept {
+	for len(h.files) > 1 && h.passed-h.files[1] >= store.PastFailuresKept {
 		if err := h.fs.Remove(h.path(h.files[0])); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -191,7 +191,7 @@ func (h *history) names() []uint64 {
 	return slices.Clone(h.files)
 }
 
-// namesFor are of the files that may have passages of id, oldest first.
+// namesFor are of the files that may have past failures of id, oldest first.
 func (h *history) namesFor(id uuid.UUID) (names []uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

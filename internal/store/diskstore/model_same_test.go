@@ -87,8 +87,8 @@ func (p *pair) same(t *rapid.T) {
 		}
 	}
 	p.alike(t, "returned", func(s store.Store) any {
-		var all []store.Passage
-		err := s.Passages(ctx, func(e store.Passage) (bool, error) { all = append(all, e); return true, nil })
+		var all []store.PastFailure
+		err := s.EachPastFailure(ctx, func(e store.PastFailure) (bool, error) { all = append(all, e); return true, nil })
 		return fmt.Sprintf("%+v %v", all, err)
 	})
 	if len(p.ids) == 0 {
@@ -96,7 +96,7 @@ func (p *pair) same(t *rapid.T) {
 	}
 	id := rapid.SampledFrom(p.ids).Draw(t, "id")
 	p.alike(t, "past", func(s store.Store) any {
-		all, err := s.Past(ctx, id)
+		all, err := s.PastFailures(ctx, id)
 		return fmt.Sprintf("%+v %v", all, err)
 	})
 	p.alike(t, "find", func(s store.Store) any {

@@ -224,7 +224,7 @@ func (p *pair) change(t *rapid.T) {
 			if d.due == time.Second {
 				r.Forward = target
 			}
-			r.State, r.Due, r.Attempt = d.state, storetest.Waiting("", d.due, "").Due, r.Attempt+1
+			r.State, r.Due, r.Failures = d.state, storetest.Waiting("", d.due, "").Due, r.Failures+1
 			if d.due == 0 {
 				r.Queue = queue
 			}

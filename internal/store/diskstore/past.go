@@ -10,8 +10,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// Past implements store.Searcher.
-func (s *Store) Past(ctx context.Context, id uuid.UUID) (found []store.Passage, err error) {
+// PastFailures implements store.Searcher.
+func (s *Store) PastFailures(ctx context.Context, id uuid.UUID) (found []store.PastFailure, err error) {
 	done, err := s.calls.Begin(ctx)
 	if err != nil {
 		return nil, err
@@ -31,11 +31,11 @@ func (s *Store) Past(ctx context.Context, id uuid.UUID) (found []store.Passage, 
 			return nil, err
 		}
 		for c := range chunks(data) {
-			ids, _, err := splitPassages(c)
+			ids, _, err := splitPastFailures(c)
 			if err == nil && !hasID(ids, id) {
 				continue
 			}
-			all, err := s.passagesIn(name, c)
+			all, err := s.pastFailuresIn(name, c)
 			if err != nil {
 				return nil, err
 			}
@@ -67,8 +67,8 @@ func hasID(ids []byte, id uuid.UUID) bool {
 	return false
 }
 
-// Passages implements store.Searcher.
-func (s *Store) Passages(ctx context.Context, visit func(store.Passage) (bool, error)) error {
+// EachPastFailure implements store.Searcher.
+func (s *Store) EachPastFailure(ctx context.Context, visit func(store.PastFailure) (bool, error)) error {
 	done, err := s.calls.Begin(ctx)
 	if err != nil {
 		return err
@@ -81,7 +81,7 @@ func (s *Store) Passages(ctx context.Context, visit func(store.Passage) (bool, e
 			return err
 		}
 		for _, c := range slices.Backward(slices.Collect(chunks(data))) {
-			all, err := s.passagesIn(name, c)
+			all, err := s.pastFailuresIn(name, c)
 			if err != nil {
 				return err
 			}
@@ -104,15 +104,15 @@ func (s *Store) historyIn(ctx context.Context, name uint64, buf []byte) ([]byte,
 	}
 	data, err := s.history.read(name, buf)
 	if err != nil {
-		return nil, fmt.Errorf("data folder %s, passages from %d on: %w", s.path, name, err)
+		return nil, fmt.Errorf("data folder %s, past failures from %d on: %w", s.path, name, err)
 	}
 	return data, nil
 }
 
-func (s *Store) passagesIn(name uint64, chunk []byte) ([]store.Passage, error) {
-	all, err := decodePassages(chunk)
+func (s *Store) pastFailuresIn(name uint64, chunk []byte) ([]store.PastFailure, error) {
+	all, err := decodePastFailures(chunk)
 	if err != nil {
-		return nil, fmt.Errorf("data folder %s, passages from %d on: %w", s.path, name, err)
+		return nil, fmt.Errorf("data folder %s, past failures from %d on: %w", s.path, name, err)
 	}
 	return all, nil
 }

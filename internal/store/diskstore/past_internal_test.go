@@ -23,45 +23,45 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// The newest passages are kept and found, older ones are forgotten, and the folder
+// The newest past failures are kept and found, older ones are forgotten, and the folder
 // does not grow.
-func TestOldPassagesAreForgotten(t *testing.T) {
+func TestOldPastFailuresAreForgotten(t *testing.T) {
 	s, err := Open(t.TempDir(), Options{Reserve: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	const n = 3*store.PastKept + 12_345
+	const n = 3*store.PastFailuresKept + 12_345
 	id := func(i int) (id uuid.UUID) {
 		binary.LittleEndian.PutUint64(id[4:], uint64(i))
 		binary.BigEndian.PutUint32(id[12:], uint32(i)*2_654_435_761)
 		return id
 	}
 	for written := 0; written < n; {
-		var some passages
+		var some pastFailures
 		for size := min(n-written, []int{1, 700, 3000}[written%3]); size > 0; size-- {
-			some.add(&store.Passage{ID: id(written), Queue: "q", Attempt: written, Ending: store.EndedRetried})
+			some.add(&store.PastFailure{ID: id(written), Queue: "q", Failures: written, Ending: store.EndedRetried})
 			written++
 		}
 		s.history.write(&some)
 	}
 	kept := 0
-	err = s.Passages(context.Background(), func(p store.Passage) (bool, error) {
-		if kept++; p.Attempt != n-kept {
-			return false, fmt.Errorf("%d from the end is %d", kept, p.Attempt)
+	err = s.EachPastFailure(context.Background(), func(p store.PastFailure) (bool, error) {
+		if kept++; p.Failures != n-kept {
+			return false, fmt.Errorf("%d from the end is %d", kept, p.Failures)
 		}
 		return true, nil
 	})
-	if err != nil || kept < store.PastKept || kept > store.PastKept+2*historyFile/idSize {
+	if err != nil || kept < store.PastFailuresKept || kept > store.PastFailuresKept+2*historyFile/idSize {
 		t.Errorf("%d of %d are kept, %v", kept, n, err)
 	}
-	for _, i := range []int{n - 1, n - store.PastKept/2, n - store.PastKept, n - kept} {
-		if found, err := s.Past(context.Background(), id(i)); err != nil || len(found) != 1 || found[0].Attempt != i {
+	for _, i := range []int{n - 1, n - store.PastFailuresKept/2, n - store.PastFailuresKept, n - kept} {
+		if found, err := s.PastFailures(context.Background(), id(i)); err != nil || len(found) != 1 || found[0].Failures != i {
 			t.Errorf("%d: %+v, %v", i, found, err)
 		}
 	}
 	for _, i := range []int{0, n - kept - 1, n} {
-		if found, err := s.Past(context.Background(), id(i)); err != nil || len(found) != 0 {
+		if found, err := s.PastFailures(context.Background(), id(i)); err != nil || len(found) != 0 {
 			t.Errorf("%d is found: %+v, %v", i, found, err)
 		}
 	}
@@ -78,13 +78,13 @@ func TestHistoryGoesOnAfterATornWrite(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i := range 3 {
-			var one passages
-			one.add(&store.Passage{Attempt: life*10 + i})
+			var one pastFailures
+			one.add(&store.PastFailure{Failures: life*10 + i})
 			s.history.write(&one)
 			want = append(want, life*10+i)
 		}
 		var got []int
-		err = s.Passages(t.Context(), func(p store.Passage) (bool, error) { got = append(got, p.Attempt); return true, nil })
+		err = s.EachPastFailure(t.Context(), func(p store.PastFailure) (bool, error) { got = append(got, p.Failures); return true, nil })
 		slices.Reverse(got)
 		if !slices.Equal(want, got) || err != nil {
 			t.Errorf("life %d: %v, want %v, %v", life, got, want, err)
@@ -126,7 +126,7 @@ func TestHistoryThatCannotBeWrittenStopsNothing(t *testing.T) {
 	defer s.Close()
 	for i := range 4 {
 		failing.Store(i == 1 || i == 2)
-		r := &store.Record{ID: uuid.UUID{byte(i)}, Queue: "q", State: store.Waiting, Due: time.Unix(0, 0), Attempt: i}
+		r := &store.Record{ID: uuid.UUID{byte(i)}, Queue: "q", State: store.Waiting, Due: time.Unix(0, 0), Failures: i}
 		if err := s.Add(t.Context(), []*store.Record{r}); err != nil {
 			t.Fatal(err)
 		}
@@ -139,13 +139,13 @@ func TestHistoryThatCannotBeWrittenStopsNothing(t *testing.T) {
 		}
 	}
 	var got []int
-	err = s.Passages(t.Context(), func(p store.Passage) (bool, error) { got = append(got, p.Attempt); return true, nil })
+	err = s.EachPastFailure(t.Context(), func(p store.PastFailure) (bool, error) { got = append(got, p.Failures); return true, nil })
 	if !slices.Equal(got, []int{3, 0}) || err != nil || strings.Count(said.String(), "level=WARN") != 1 || !strings.Contains(said.String(), "no space left") {
 		t.Errorf("%v, %v, said %s", got, err, &said)
 	}
 }
 
-func aPassage(t *rapid.T) store.Passage {
+func aPastFailure(t *rapid.T) store.PastFailure {
 	aTime := rapid.Custom(func(t *rapid.T) time.Time {
 		if rapid.Bool().Draw(t, "none") {
 			return time.Time{}
@@ -153,35 +153,35 @@ func aPassage(t *rapid.T) store.Passage {
 		return time.UnixMicro(rapid.Int64Range(-1<<50, 1<<55).Draw(t, "micros"))
 	})
 	text := rapid.OneOf(rapid.SampledFrom([]string{"", "a"}), rapid.String())
-	return store.Passage{ID: uuid.UUID(rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(t, "id")),
+	return store.PastFailure{ID: uuid.UUID(rapid.SliceOfN(rapid.Byte(), 16, 16).Draw(t, "id")),
 		Queue: text.Draw(t, "queue"), Reason: text.Draw(t, "reason"), Error: text.Draw(t, "error"), Policy: text.Draw(t, "policy"),
-		Attempt: rapid.Int().Draw(t, "attempt"), FailedAt: aTime.Draw(t, "failed"), Due: aTime.Draw(t, "due"), Ended: aTime.Draw(t, "ended"),
+		Failures: rapid.Int().Draw(t, "attempt"), FailedAt: aTime.Draw(t, "failed"), Due: aTime.Draw(t, "due"), Ended: aTime.Draw(t, "ended"),
 		Ending: store.Ending(rapid.Byte().Draw(t, "ending"))}
 }
 
-func TestPassagesAreTheSameAfterDecoding(t *testing.T) {
+func TestPastFailuresAreTheSameAfterDecoding(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		want := rapid.SliceOfN(rapid.Custom(aPassage), 1, 5).Draw(t, "passages")
-		var e passages
+		want := rapid.SliceOfN(rapid.Custom(aPastFailure), 1, 5).Draw(t, "pastFailures")
+		var e pastFailures
 		for _, p := range want {
 			e.add(&p)
 		}
 		data := e.append(nil)
-		got, err := decodePassages(data)
+		got, err := decodePastFailures(data)
 		if d := cmp.Diff(want, got); d != "" || err != nil {
 			t.Fatalf("%v (-want +got):\n%s", err, d)
 		}
-		if cut, err := decodePassages(data[:len(data)-1]); err == nil {
+		if cut, err := decodePastFailures(data[:len(data)-1]); err == nil {
 			t.Fatalf("cut short it still decodes: %+v", cut)
 		}
 	})
 }
 
-func FuzzDecodePassages(f *testing.F) {
-	var e passages
-	e.add(&store.Passage{Queue: "q", Error: "e"})
+func FuzzDecodePastFailures(f *testing.F) {
+	var e pastFailures
+	e.add(&store.PastFailure{Queue: "q", Error: "e"})
 	f.Add(e.append(nil))
-	f.Fuzz(func(_ *testing.T, data []byte) { _, _ = decodePassages(data) })
+	f.Fuzz(func(_ *testing.T, data []byte) { _, _ = decodePastFailures(data) })
 }
 
 // However Pebble merges the pieces, the tally is the same.
@@ -221,7 +221,7 @@ func TestTalliesMergeInAnyOrder(t *testing.T) {
 	})
 }
 
-// BenchmarkPast looks for the passages of an id among all that are kept, when few
+// BenchmarkPast looks for the past failures of an id among all that are kept, when few
 // ended at once and when many did.
 func BenchmarkPast(b *testing.B) {
 	for _, batch := range []int{1, 512} {
@@ -232,17 +232,17 @@ func BenchmarkPast(b *testing.B) {
 			}
 			defer s.Close()
 			var id uuid.UUID
-			for written := 0; written < store.PastKept; {
-				var some passages
+			for written := 0; written < store.PastFailuresKept; {
+				var some pastFailures
 				for range batch {
 					id = uuid.New()
-					some.add(&store.Passage{ID: id, Queue: "q", Attempt: 1, Ending: store.EndedRetried})
+					some.add(&store.PastFailure{ID: id, Queue: "q", Failures: 1, Ending: store.EndedRetried})
 					written++
 				}
 				s.history.write(&some)
 			}
 			for b.Loop() {
-				if found, err := s.Past(context.Background(), id); len(found) != 1 || err != nil {
+				if found, err := s.PastFailures(context.Background(), id); len(found) != 1 || err != nil {
 					b.Fatal(found, err)
 				}
 			}

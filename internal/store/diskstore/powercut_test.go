@@ -133,7 +133,7 @@ func mutate(s store.Store, intN func(int) int) error {
 			e.Delete = true
 			tell(r, nil)
 		default:
-			r.State, r.Attempt = store.State(1+intN(3)), r.Attempt+1
+			r.State, r.Failures = store.State(1+intN(3)), r.Failures+1
 			e.Keep = true
 			tell(r, accountOf(r))
 		}
@@ -143,7 +143,7 @@ func mutate(s store.Store, intN func(int) int) error {
 }
 
 func accountOf(r *store.Record) []byte {
-	return fmt.Appendf(nil, "state %d, attempt %d", r.State, r.Attempt)
+	return fmt.Appendf(nil, "state %d, attempt %d", r.State, r.Failures)
 }
 
 // accountsFor checks that what was changed and the account of it are the same.

@@ -65,12 +65,12 @@ var readers = map[string]func(*diskstore.Store, uuid.UUID) (string, error){
 		return listed(s, storetest.Filter{ID: id, Body: true})
 	},
 	"past": func(s *diskstore.Store, id uuid.UUID) (string, error) {
-		all, err := s.Past(context.Background(), id)
+		all, err := s.PastFailures(context.Background(), id)
 		return fmt.Sprint(all), err
 	},
 	"returned": func(s *diskstore.Store, _ uuid.UUID) (string, error) {
-		var all []store.Passage
-		err := s.Passages(context.Background(), func(p store.Passage) (bool, error) { all = append(all, p); return true, nil })
+		var all []store.PastFailure
+		err := s.EachPastFailure(context.Background(), func(p store.PastFailure) (bool, error) { all = append(all, p); return true, nil })
 		return fmt.Sprint(all), err
 	},
 	"scan newest first": func(s *diskstore.Store, _ uuid.UUID) (string, error) {

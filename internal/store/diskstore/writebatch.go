@@ -21,7 +21,7 @@ type writeBatch struct {
 	last   *grouped      // in this group
 	began  time.Time
 	fails  bool // what is put are new failures
-	past   passages
+	past   pastFailures
 	// deleted is about how many bytes the records have that are deleted.
 	deleted uint64
 }

@@ -107,14 +107,14 @@ func (s *Store) Groups(context.Context) ([]store.GroupCount, error) {
 }
 
 func (s *Store) passed(r *store.Record, ended time.Time, how store.Ending) {
-	s.past = append(s.past, store.PassageOf(r, ended, how))
-	if len(s.past) > 2*store.PastKept {
-		s.past = slices.Clone(s.past[store.PastKept:])
+	s.past = append(s.past, store.PastFailureOf(r, ended, how))
+	if len(s.past) > 2*store.PastFailuresKept {
+		s.past = slices.Clone(s.past[store.PastFailuresKept:])
 	}
 }
 
-// Past implements store.Searcher.
-func (s *Store) Past(_ context.Context, id uuid.UUID) (found []store.Passage, err error) {
+// PastFailures implements store.Searcher.
+func (s *Store) PastFailures(_ context.Context, id uuid.UUID) (found []store.PastFailure, err error) {
 	unlock, err := s.lock()
 	defer unlock()
 	for _, p := range s.past {
@@ -125,8 +125,8 @@ func (s *Store) Past(_ context.Context, id uuid.UUID) (found []store.Passage, er
 	return found, err
 }
 
-// Passages implements store.Searcher.
-func (s *Store) Passages(ctx context.Context, visit func(store.Passage) (bool, error)) error {
+// EachPastFailure implements store.Searcher.
+func (s *Store) EachPastFailure(ctx context.Context, visit func(store.PastFailure) (bool, error)) error {
 	unlock, err := s.lock()
 	past := slices.Clone(s.past)
 	unlock()

@@ -28,7 +28,7 @@ type state struct {
 	values   map[string][]byte // the side table
 	groups   map[errorgroup.ID]*groupState
 	ordinary int // groups that are not a queue's other errors
-	past     []store.Passage
+	past     []store.PastFailure
 	receipts []store.Receipt
 	sums     map[string]*store.Sums // the ledger, without what is kept
 	used     map[string]uint64      // when something was last counted of a queue: the value that counted had

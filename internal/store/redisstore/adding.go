@@ -44,7 +44,7 @@ func printOf(records []*store.Record) (of [sha256.Size]byte) {
 	h := sha256.New()
 	var b []byte
 	for _, r := range records {
-		b = binary.AppendVarint(append(append(b[:0], r.ID[:]...), r.Queue...), int64(r.Attempt))
+		b = binary.AppendVarint(append(append(b[:0], r.ID[:]...), r.Queue...), int64(r.Failures))
 		h.Write(b)
 	}
 	h.Sum(of[:0])

@@ -238,7 +238,7 @@ func (c *change) editOne(t *lockedRecord, value string, edit func(store.Key, *st
 	case e.Delete:
 		left := ""
 		if was.State == store.Discarded {
-			left = passage(&was, was.Due, store.EndedDiscarded)
+			left = pastFailure(&was, was.Due, store.EndedDiscarded)
 		}
 		c.op("d", member(t.number), left)
 	default:

@@ -104,9 +104,9 @@ func (s *Store) finish(ctx context.Context, outcomes []store.Outcome) (int, erro
 			}
 			args = append(args, "p", micros(&parked), rueidis.BinaryString(v[:len(v)-len(r.Message.Body)]))
 		case r.Forward != nil:
-			args = append(args, "f", passage(r, o.At, store.EndedForwarded))
+			args = append(args, "f", pastFailure(r, o.At, store.EndedForwarded))
 		default:
-			args = append(args, "r", passage(r, o.At, store.EndedRetried))
+			args = append(args, "r", pastFailure(r, o.At, store.EndedRetried))
 		}
 	}
 	m, err := s.write(ctx, scriptFinish, args...)

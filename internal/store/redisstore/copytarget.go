@@ -118,7 +118,7 @@ func (s *Store) unseen(ctx context.Context, all []store.GroupCount) (sightings, 
 }
 
 // addPast adds the history of another store, but for what was added of it before.
-func (s *Store) addPast(ctx context.Context, newestFirst []store.Passage) error {
+func (s *Store) addPast(ctx context.Context, newestFirst []store.PastFailure) error {
 	before, err := s.client.Do(ctx, s.client.B().Xlen().Key(s.key("past")).Build()).AsInt64()
 	if err != nil {
 		return s.wrapError(err)
@@ -128,7 +128,7 @@ func (s *Store) addPast(ctx context.Context, newestFirst []store.Passage) error 
 	for some := range slices.Chunk(all[min(int(before), len(all)):], most) {
 		args := []string{pastKept, itoa(len(some))}
 		for _, p := range some {
-			args = append(args, idText(p.ID), passageText(p))
+			args = append(args, idText(p.ID), pastFailureText(p))
 		}
 		if _, err := s.write(ctx, scriptAddPast, args...); err != nil {
 			return err

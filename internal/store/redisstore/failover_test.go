@@ -124,7 +124,7 @@ func (x *traffic) end() {
 		x.t.Fatal(err)
 	}
 	past := map[uuid.UUID]int{}
-	if err := s.Passages(ctx, func(p store.Passage) (bool, error) { past[p.ID]++; return true, nil }); err != nil {
+	if err := s.EachPastFailure(ctx, func(p store.PastFailure) (bool, error) { past[p.ID]++; return true, nil }); err != nil {
 		x.t.Fatal(err)
 	}
 	lost, twice := 0, 0

@@ -323,7 +323,7 @@ func TestKilledAndCut(t *testing.T) {
 		t.Fatal(err)
 	}
 	for id := range added {
-		past, err := s.Past(ctx, id)
+		past, err := s.PastFailures(ctx, id)
 		if err != nil || !left[id] && len(past) == 0 {
 			t.Errorf("%s is lost, %v", id, err)
 		}

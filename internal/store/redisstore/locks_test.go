@@ -178,7 +178,7 @@ func TestChangesOfTwoProcessesTakeTurns(t *testing.T) {
 						t.Errorf("%s was not given to edit", k)
 						return store.Edit{}
 					}
-					r.Attempt++
+					r.Failures++
 					return store.Edit{Keep: true}
 				}, nil)
 				if err != nil {
@@ -189,8 +189,8 @@ func TestChangesOfTwoProcessesTakeTurns(t *testing.T) {
 	}
 	wg.Wait()
 	for _, key := range all {
-		if l, err := stores[0].Get(ctx, key); err != nil || l.Record.Attempt != 21 {
-			t.Errorf("%s was changed %d times, %v", key, l.Record.Attempt-1, err)
+		if l, err := stores[0].Get(ctx, key); err != nil || l.Record.Failures != 21 {
+			t.Errorf("%s was changed %d times, %v", key, l.Record.Failures-1, err)
 		}
 	}
 }

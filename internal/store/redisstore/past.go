@@ -10,23 +10,23 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// pastKept is how many passages are kept, as an argument.
-var pastKept = itoa(store.PastKept)
+// pastKept is how many past failures are kept, as an argument.
+var pastKept = itoa(store.PastFailuresKept)
 
-// passage is what is left of a record, as it is kept.
-func passage(r *store.Record, ended time.Time, how store.Ending) string {
-	return passageText(store.PassageOf(r, ended, how))
+// past failure is what is left of a record, as it is kept.
+func pastFailure(r *store.Record, ended time.Time, how store.Ending) string {
+	return pastFailureText(store.PastFailureOf(r, ended, how))
 }
 
-func passageText(p store.Passage) string {
-	return rueidis.BinaryString(store.AppendPassage(make([]byte, 0, 160), p))
+func pastFailureText(p store.PastFailure) string {
+	return rueidis.BinaryString(store.AppendPastFailure(make([]byte, 0, 160), p))
 }
 
-// Past implements store.Searcher.
-func (s *Store) Past(ctx context.Context, id uuid.UUID) (all []store.Passage, err error) {
+// PastFailures implements store.Searcher.
+func (s *Store) PastFailures(ctx context.Context, id uuid.UUID) (all []store.PastFailure, err error) {
 	list, err := texts(s.call(ctx, scriptPast, idText(id)))
 	for _, text := range list {
-		p, err := store.ReadPassage(text)
+		p, err := store.ReadPastFailure(text)
 		if err != nil {
 			return nil, s.wrapError(err)
 		}
@@ -35,11 +35,11 @@ func (s *Store) Past(ctx context.Context, id uuid.UUID) (all []store.Passage, er
 	return all, err
 }
 
-// pastPage is how many passages are read at once.
+// pastPage is how many past failures are read at once.
 const pastPage = 500
 
-// Passages implements store.Searcher.
-func (s *Store) Passages(ctx context.Context, visit func(store.Passage) (bool, error)) error {
+// EachPastFailure implements store.Searcher.
+func (s *Store) EachPastFailure(ctx context.Context, visit func(store.PastFailure) (bool, error)) error {
 	done, err := s.use(ctx)
 	if err != nil {
 		return err
@@ -54,7 +54,7 @@ func (s *Store) Passages(ctx context.Context, visit func(store.Passage) (bool, e
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			p, err := store.ReadPassage(e.FieldValues["p"])
+			p, err := store.ReadPastFailure(e.FieldValues["p"])
 			if err != nil {
 				return s.wrapError(err)
 			}

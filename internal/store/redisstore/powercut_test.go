@@ -65,7 +65,7 @@ func holds(t *testing.T, s *redisstore.Store, all []confirmed) {
 		t.Fatal(err)
 	}
 	past := map[uuid.UUID]int{}
-	if err := s.Passages(ctx, func(p store.Passage) (bool, error) { past[p.ID]++; return true, nil }); err != nil {
+	if err := s.EachPastFailure(ctx, func(p store.PastFailure) (bool, error) { past[p.ID]++; return true, nil }); err != nil {
 		t.Fatal(err)
 	}
 	for id, finished := range want {

@@ -78,11 +78,11 @@ func changeStates(t *testing.T, e Engine) {
 				if d := cmp.Diff(r, got); d != "" || k != key {
 					t.Errorf("edit is given for %s (-want +got):\n%s", k, d)
 				}
-				got.State, got.Due, got.Attempt, got.MadeInto, got.Forward = to, epoch.Add(time.Minute), 7, got.ID, nil
+				got.State, got.Due, got.Failures, got.MadeInto, got.Forward = to, epoch.Add(time.Minute), 7, got.ID, nil
 				got.Message.Body, got.Message.Headers = []byte("new"), nil
 				return store.Edit{Keep: true}
 			}, key)
-			r.State, r.Due, r.Attempt, r.MadeInto, r.Forward = to, epoch.Add(time.Minute), 7, r.ID, nil
+			r.State, r.Due, r.Failures, r.MadeInto, r.Forward = to, epoch.Add(time.Minute), 7, r.ID, nil
 			r.Message.Body, r.Message.Headers = []byte("new"), nil
 			check := func() {
 				t.Helper()
@@ -140,14 +140,14 @@ func changeNil(t *testing.T, e Engine) {
 		text := "nil"
 		if r != nil {
 			text = string(r.Message.Body)
-			r.Attempt++
+			r.Failures++
 		}
 		got = append(got, text)
 		return store.Edit{Keep: true, Delete: r == nil}
 	}
 	change(t, s, edit, slices.Concat([]store.Key{claimed, free, free, twice, twice}, noKeys)...)
 	want(t, "given to edit", strings.Join(got, " "), "nil free nil parked nil"+strings.Repeat(" nil", len(noKeys)))
-	if l, err := s.Get(context.Background(), free); err != nil || l.Record.Attempt != 2 {
+	if l, err := s.Get(context.Background(), free); err != nil || l.Record.Failures != 2 {
 		t.Errorf("named twice: %+v, %v", l.Record, err)
 	}
 	if n, err := s.Finish(context.Background(), []store.Outcome{{Claim: claims[0]}}); n != 1 || err != nil {
@@ -177,7 +177,7 @@ func changeOneStep(t *testing.T, e Engine) {
 	}
 	receipts, _ := s.Receipts(ctx)
 	n, err := s.Change(ctx, keys, func(_ store.Key, r *store.Record) store.Edit {
-		r.Attempt = 9
+		r.Failures = 9
 		r.State = store.Waiting
 		body := string(r.Message.Body)
 		copied := *r
@@ -193,7 +193,7 @@ func changeOneStep(t *testing.T, e Engine) {
 		t.Helper()
 		want(t, "all", scan(t, s, store.Range{}), "keep leave copy of keep copy of delete copy of leave")
 		want(t, "left alone", scan(t, s, store.Range{State: store.Parked}), "leave")
-		if l, err := s.Get(ctx, keys[2]); err != nil || l.Record.Attempt != 1 {
+		if l, err := s.Get(ctx, keys[2]); err != nil || l.Record.Failures != 1 {
 			t.Errorf("left alone, and yet %+v, %v", l.Record, err)
 		}
 		want(t, "entries", entries(t, s, "", ""), "n=3")

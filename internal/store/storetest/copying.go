@@ -80,8 +80,8 @@ func Same(t *testing.T, want, got store.Store) {
 		return entries, err
 	})
 	compare("history", func(s store.Store) (past any, err error) {
-		var all []store.Passage
-		err = s.Passages(ctx, func(p store.Passage) (bool, error) { all = append(all, p); return true, nil })
+		var all []store.PastFailure
+		err = s.EachPastFailure(ctx, func(p store.PastFailure) (bool, error) { all = append(all, p); return true, nil })
 		return all, err
 	})
 }

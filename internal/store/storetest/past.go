@@ -17,8 +17,8 @@ import (
 
 var past = []testCase{
 	{"what ended is known by its id, oldest first", pastByID},
-	{"passages are visited from the newest on", pastNewest},
-	{"passages are there after a crash", pastCrash},
+	{"pastFailures are visited from the newest on", pastNewest},
+	{"pastFailures are there after a crash", pastCrash},
 	{"what ends is kept or past, at every moment", pastWithoutGap},
 }
 
@@ -40,9 +40,9 @@ func end(t *testing.T, s store.Store, queue string, at time.Time, batch int) {
 	}
 }
 
-func pastOf(t *testing.T, s store.Store, id uuid.UUID) []store.Passage {
+func pastOf(t *testing.T, s store.Store, id uuid.UUID) []store.PastFailure {
 	t.Helper()
-	all, err := s.Past(context.Background(), id)
+	all, err := s.PastFailures(context.Background(), id)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,23 +81,23 @@ func pastByID(t *testing.T, e Engine) {
 	ctx := context.Background()
 	r := Waiting("q", time.Second, "")
 	r.Policy, r.Error = "p", strings.Repeat("ü", 150)
-	wanted := store.Passage{ID: r.ID, Queue: "q", Attempt: 1, Reason: "rejected", Error: strings.Repeat("ü", 100), Policy: "p",
+	wanted := store.PastFailure{ID: r.ID, Queue: "q", Failures: 1, Reason: "rejected", Error: strings.Repeat("ü", 100), Policy: "p",
 		FailedAt: epoch, Due: r.Due, Ended: epoch.Add(time.Minute), Ending: store.EndedRetried}
 	add(t, s, Waiting("q", 0, ""), r, Waiting("q", 2*time.Second, ""))
 	end(t, s, "q", wanted.Ended, 10)
-	if d := cmp.Diff([]store.Passage{wanted}, pastOf(t, s, r.ID)); d != "" {
+	if d := cmp.Diff([]store.PastFailure{wanted}, pastOf(t, s, r.ID)); d != "" {
 		t.Errorf("retried (-want +got):\n%s", d)
 	}
 
 	again := *r
-	again.Attempt, again.Error, again.Forward, again.FailedAt = 2, "", &store.Destination{Exchange: "x"}, time.Time{}
+	again.Failures, again.Error, again.Forward, again.FailedAt = 2, "", &store.Destination{Exchange: "x"}, time.Time{}
 	add(t, s, &again)
 	if n, err := s.Finish(ctx, []store.Outcome{{Claim: claimLane(t, s, again.Lane(), time.Hour, 1)[0], At: epoch.Add(time.Hour)}}); n != 1 || err != nil {
 		t.Fatal(n, err)
 	}
 	second := wanted
-	second.Attempt, second.Error, second.FailedAt, second.Ended, second.Ending = 2, "", time.Time{}, epoch.Add(time.Hour), store.EndedForwarded
-	if d := cmp.Diff([]store.Passage{wanted, second}, pastOf(t, s, r.ID)); d != "" {
+	second.Failures, second.Error, second.FailedAt, second.Ended, second.Ending = 2, "", time.Time{}, epoch.Add(time.Hour), store.EndedForwarded
+	if d := cmp.Diff([]store.PastFailure{wanted, second}, pastOf(t, s, r.ID)); d != "" {
 		t.Errorf("forwarded (-want +got):\n%s", d)
 	}
 
@@ -126,7 +126,7 @@ func pastNewest(t *testing.T, e Engine) {
 	var ids []uuid.UUID
 	for i := range 1500 {
 		r := Waiting("q", time.Duration(i), "")
-		r.Attempt = i
+		r.Failures = i
 		ids = append(ids, r.ID)
 		add(t, s, r)
 		if i == 3 || i == 4 || i == 999 {
@@ -135,8 +135,8 @@ func pastNewest(t *testing.T, e Engine) {
 	}
 	end(t, s, "q", epoch, 1000)
 	next := len(ids)
-	err := s.Passages(ctx, func(p store.Passage) (bool, error) {
-		if next--; next < 0 || p.ID != ids[next] || p.Attempt != next {
+	err := s.EachPastFailure(ctx, func(p store.PastFailure) (bool, error) {
+		if next--; next < 0 || p.ID != ids[next] || p.Failures != next {
 			return false, fmt.Errorf("number %d is %+v", next, p)
 		}
 		if next%500 == 0 {
@@ -150,15 +150,15 @@ func pastNewest(t *testing.T, e Engine) {
 		t.Errorf("%d were left out, %v", next, err)
 	}
 	n, why := 0, errors.New("no")
-	if err := s.Passages(ctx, func(store.Passage) (bool, error) { n++; return n < 3, nil }); n != 3 || err != nil {
+	if err := s.EachPastFailure(ctx, func(store.PastFailure) (bool, error) { n++; return n < 3, nil }); n != 3 || err != nil {
 		t.Errorf("visited %d, %v", n, err)
 	}
-	if err := s.Passages(ctx, func(store.Passage) (bool, error) { return true, why }); !errors.Is(err, why) {
+	if err := s.EachPastFailure(ctx, func(store.PastFailure) (bool, error) { return true, why }); !errors.Is(err, why) {
 		t.Error(err)
 	}
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
-	if err := s.Passages(ended, func(store.Passage) (bool, error) { return true, nil }); !errors.Is(err, context.Canceled) {
+	if err := s.EachPastFailure(ended, func(store.PastFailure) (bool, error) { return true, nil }); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 }
@@ -178,7 +178,7 @@ func pastCrash(t *testing.T, e Engine) {
 		end(t, s, "q", epoch, 2)
 		s = e.Reopen(t, s)
 	}
-	if err := s.Passages(context.Background(), func(p store.Passage) (bool, error) { seen = append(seen, p.ID); return true, nil }); err != nil {
+	if err := s.EachPastFailure(context.Background(), func(p store.PastFailure) (bool, error) { seen = append(seen, p.ID); return true, nil }); err != nil {
 		t.Fatal(err)
 	}
 	slices.Reverse(seen)

@@ -89,7 +89,7 @@ func open(t *testing.T, e Engine) store.Store {
 // Waiting makes a record that is due after the epoch.
 func Waiting(queue string, after time.Duration, body string) *store.Record {
 	return &store.Record{ID: uuid.Must(uuid.NewV7()), Queue: queue, State: store.Waiting, Due: epoch.Add(after),
-		Attempt: 1, Reason: "rejected", FailedAt: epoch, FirstFailed: epoch, Message: wire.Message{Body: []byte(body)}}
+		Failures: 1, Reason: "rejected", FailedAt: epoch, FirstFailed: epoch, Message: wire.Message{Body: []byte(body)}}
 }
 
 func parked(queue, body string) *store.Record {
@@ -134,7 +134,7 @@ func want(t *testing.T, what, got, want string) {
 // Everything is a record with each field and each header type AMQP knows.
 func Everything() *store.Record {
 	return &store.Record{
-		ID: uuid.Must(uuid.NewV7()), Queue: "orders", State: store.Waiting, Due: epoch, Attempt: 3, Reason: "rejected",
+		ID: uuid.Must(uuid.NewV7()), Queue: "orders", State: store.Waiting, Due: epoch, Failures: 3, Reason: "rejected",
 		Error: "no stock", Policy: "p", FirstFailed: epoch.Add(-time.Hour), FailedAt: epoch.Add(-time.Second),
 		Notes: []string{"odd", ""}, Proven: true, Forward: &store.Destination{Exchange: "x", RoutingKey: "k"},
 		MadeFrom: uuid.Must(uuid.NewV7()), MadeInto: uuid.Must(uuid.NewV7()), Fingerprint: [16]byte{1, 2},
@@ -266,7 +266,7 @@ func replay(t *testing.T, e Engine) {
 	s := open(t, e)
 	ctx := context.Background()
 	a, b, other := parked("q", "a"), parked("q", "b"), parked("other", "x")
-	a.Attempt, a.Forward = 9, &store.Destination{Exchange: "x"}
+	a.Failures, a.Forward = 9, &store.Destination{Exchange: "x"}
 	add(t, s, a, b, other, Waiting("q", time.Hour, "waits"))
 	n, err := Replay(ctx, s, "q", epoch)
 	if n != 2 || err != nil {
@@ -274,7 +274,7 @@ func replay(t *testing.T, e Engine) {
 	}
 	c := claim(t, s, "q", 0, 10)
 	want(t, "replayed", bodies(c), "a b")
-	if r := c[0].Record; r.Attempt != 0 || r.Forward != nil || r.ParkedFor != "" || r.State != store.Waiting {
+	if r := c[0].Record; r.Failures != 0 || r.Forward != nil || r.ParkedFor != "" || r.State != store.Waiting {
 		t.Errorf("replayed as %+v", r)
 	}
 	for i := range 1100 {

@@ -117,7 +117,7 @@ func (s *Shop) ResumeQueue(ctx context.Context, c auth.Caller, queue, _ string) 
 }
 
 func (s *Shop) Breaker(ctx context.Context, c auth.Caller, queue, to, reason string) error {
-	g := &inspect.Throttle{State: to}
+	g := &inspect.ThrottleView{State: to}
 	if to == "auto" {
 		g.State = "closed"
 	} else {

@@ -188,8 +188,8 @@ func (s *Shop) queues() {
 	at["mail.send"].Failed, at["mail.send"].Pause = 61, &inspect.QueuePause{By: "dana", Since: s.Now.Add(-22 * time.Minute), Reason: "provider blocks us until noon"}
 	at["invoices.render"].Failed, at["invoices.render"].Retried = 18, 22
 	until, since := s.Now.Add(40*time.Second), s.Now.Add(-3*time.Minute)
-	at["invoices.render"].Throttle = &inspect.Throttle{State: "open", Why: "38 of 40 retries failed again within 1m", Since: &since, Until: &until, FailedShare: 0.95, Finished: 40, InFlight: 3, MaxInFlight: 50}
-	at["search.index"].Throttle = &inspect.Throttle{State: "closed", NoConsumer: &since}
+	at["invoices.render"].Throttle = &inspect.ThrottleView{State: "open", Why: "38 of 40 retries failed again within 1m", Since: &since, Until: &until, FailedShare: 0.95, Finished: 40, InFlight: 3, MaxInFlight: 50}
+	at["search.index"].Throttle = &inspect.ThrottleView{State: "closed", NoConsumer: &since}
 	at["webhooks"].Broker, at["webhooks"].Blocked = &inspect.AtBroker{}, "RabbitMQ has no such queue"
 	at["search.index"].Broker.Consumers = 0
 	at["stock.sync"].Broker = nil
@@ -303,11 +303,11 @@ func WaitingQueue(why throttle.WaitReason, now time.Time) inspect.Queue {
 	case throttle.WhyUnreachable:
 		q.Blocked = "the queue is full"
 	case throttle.WhyBreaker:
-		q.Throttle = &inspect.Throttle{State: string(throttle.Open), Why: "9 of 10 failed"}
+		q.Throttle = &inspect.ThrottleView{State: string(throttle.Open), Why: "9 of 10 failed"}
 	case throttle.WhyNoConsumer:
-		q.Throttle = &inspect.Throttle{State: string(throttle.Closed), NoConsumer: &now}
+		q.Throttle = &inspect.ThrottleView{State: string(throttle.Closed), NoConsumer: &now}
 	case throttle.WhyRate, throttle.WhyInFlight:
-		q.Throttle = &inspect.Throttle{State: string(throttle.Closed), LimitedBy: why}
+		q.Throttle = &inspect.ThrottleView{State: string(throttle.Closed), LimitedBy: why}
 	}
 	return q
 }

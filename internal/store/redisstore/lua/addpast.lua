@@ -1,5 +1,5 @@
--- Adds passages of another store. Arguments: how many to keep, n, then n times id,
--- passage.
+-- Adds past failures of another store. Arguments: how many to keep, n, then n times id,
+-- past failure.
 local most = arg()
 for _ = 1, tonumber(arg()) do
   passed(arg(), arg(), most)

@@ -2,10 +2,10 @@
 -- does nothing.
 -- Arguments:
 --   what is led, the term it is done in, token of the locks (which may have been lost),
---   how long this is remembered (ms), how many passages to keep
+--   how long this is remembered (ms), how many past failures to keep
 --   n, then n times
 --     "k" number, state and lane, due, "1" when the body is as it was, group and record
---     "d" number, passage ("" when none is kept)  deleted
+--     "d" number, past failure ("" when none is kept)  deleted
 --   those of add, of see, of write
 -- Returns 1, or 0 when locks were lost, or it was forbidden, and nothing was done, -1 when another leads.
 local led, term = arg(), arg()
@@ -27,7 +27,7 @@ for i = 1, tonumber(arg()) do
   if op.how == 'k' then
     op.target, op.due, op.same, op.value = arg(), arg(), arg(), arg()
   else
-    op.passage = arg()
+    op.pastFailure = arg()
   end
   if not held(op.number, token) then
     return 0
@@ -54,8 +54,8 @@ for _, op in ipairs(ops) do
       call('DEL', P .. 'm:' .. op.number)
       unindex(m.id, op.number)
       count(sums, 'g' .. m.queue, 1)
-      if op.passage ~= '' then
-        passed(m.id, op.passage, most)
+      if op.pastFailure ~= '' then
+        passed(m.id, op.pastFailure, most)
       end
     end
   end

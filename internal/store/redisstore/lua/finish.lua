@@ -1,6 +1,6 @@
 -- Finish: ends claims, those that are still held by their token.
--- Arguments: how many passages to keep, n, then n times: number, token, and
---   "r" or "f" (retried or forwarded), passage
+-- Arguments: how many past failures to keep, n, then n times: number, token, and
+--   "r" or "f" (retried or forwarded), past failure
 --   "p" (parked), when, the record without its body
 -- Returns how many were held.
 local most, ends, numbers = arg(), {}, {}

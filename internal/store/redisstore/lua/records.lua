@@ -172,8 +172,8 @@ local function place(s)
   local ms, n = s:match('^(%d+)-(%d+)$')
   return tonumber(ms), tonumber(n)
 end
-local function passed(id, passage, most)
-  local entry = call('XADD', P .. 'past', 'MAXLEN', '~', most, '*', 'p', passage)
+local function passed(id, pastFailure, most)
+  local entry = call('XADD', P .. 'past', 'MAXLEN', '~', most, '*', 'p', pastFailure)
   local list = P .. 'past:' .. bucket(id)
   call('RPUSH', list, id .. entry)
   if not oldest then

@@ -9,11 +9,11 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// passages are what a change writes of them, as bytes: their number, all ids, so that
+// past failures are what a change writes of them, as bytes: their number, all ids, so that
 // one is looked for without a look at the rest, then each as its difference from the
 // one before: those of a change mostly share queue, reason and policy, and their
 // times are near. A bit tells for each string whether it is the same again.
-type passages struct {
+type pastFailures struct {
 	n             int
 	ids, rest     []byte
 	strings       [4]string // of the last one, and its times
@@ -22,7 +22,7 @@ type passages struct {
 
 const idSize = len(uuid.UUID{})
 
-func (e *passages) add(p *store.Passage) {
+func (e *pastFailures) add(p *store.PastFailure) {
 	e.n++
 	e.ids = append(e.ids, p.ID[:]...)
 	b := e.rest
@@ -37,7 +37,7 @@ func (e *passages) add(p *store.Passage) {
 		e.strings[bit] = s
 	}
 	failed, ended := p.FailedAt.UnixMicro(), p.Ended.UnixMicro()
-	b = binary.AppendVarint(b, int64(p.Attempt))
+	b = binary.AppendVarint(b, int64(p.Failures))
 	b = binary.AppendVarint(b, failed-e.failed)
 	b = binary.AppendVarint(b, p.Due.UnixMicro()-failed)
 	e.rest = binary.AppendVarint(b, ended-e.ended)
@@ -45,29 +45,29 @@ func (e *passages) add(p *store.Passage) {
 }
 
 // append appends them to b.
-func (e *passages) append(b []byte) []byte {
+func (e *pastFailures) append(b []byte) []byte {
 	return append(append(binary.AppendUvarint(b, uint64(e.n)), e.ids...), e.rest...)
 }
 
-var errPassages = errors.New("passages are cut short or damaged")
+var errPastFailures = errors.New("pastFailures are cut short or damaged")
 
-// splitPassages gives the ids in what append wrote, and what is after them.
-func splitPassages(b []byte) (ids, rest []byte, err error) {
+// splitPastFailures returns the ids in what append wrote, and what is after them.
+func splitPastFailures(b []byte) (ids, rest []byte, err error) {
 	n, size := binary.Uvarint(b)
 	if size <= 0 || n > uint64(len(b)-size)/uint64(idSize) {
-		return nil, nil, errPassages
+		return nil, nil, errPastFailures
 	}
 	at := size + int(n)*idSize
 	return b[size:at], b[at:], nil
 }
 
-func decodePassages(data []byte) (all []store.Passage, err error) {
-	ids, b, err := splitPassages(data)
+func decodePastFailures(data []byte) (all []store.PastFailure, err error) {
+	ids, b, err := splitPastFailures(data)
 	if err != nil {
 		return nil, err
 	}
-	all = make([]store.Passage, 0, len(ids)/idSize)
-	var p store.Passage // each begins as the one before
+	all = make([]store.PastFailure, 0, len(ids)/idSize)
+	var p store.PastFailure // each begins as the one before
 	var failed, ended int64
 	torn := false
 	take := func(n int) []byte {
@@ -90,7 +90,7 @@ func decodePassages(data []byte) (all []store.Passage, err error) {
 		p.ID = uuid.UUID(ids[:idSize])
 		head := take(2)
 		if torn {
-			return nil, errPassages
+			return nil, errPastFailures
 		}
 		p.Ending = store.Ending(head[1])
 		for bit, s := range [...]*string{&p.Queue, &p.Reason, &p.Error, &p.Policy} {
@@ -99,23 +99,23 @@ func decodePassages(data []byte) (all []store.Passage, err error) {
 			}
 			n, size := binary.Uvarint(b)
 			if size <= 0 || n > uint64(len(b)) {
-				return nil, errPassages
+				return nil, errPastFailures
 			}
 			take(size)
 			*s = string(take(int(n)))
 		}
-		p.Attempt = int(number())
+		p.Failures = int(number())
 		failed += number()
 		p.FailedAt, p.Due = store.FromMicros(failed), store.FromMicros(failed+number())
 		ended += number()
 		p.Ended = store.FromMicros(ended)
 		if torn {
-			return nil, errPassages
+			return nil, errPastFailures
 		}
 		all = append(all, p)
 	}
 	if len(b) > 0 {
-		return nil, errPassages
+		return nil, errPastFailures
 	}
 	return all, nil
 }

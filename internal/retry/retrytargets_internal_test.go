@@ -13,11 +13,11 @@ import (
 // one that was forgotten is enrolled again.
 func TestEnrolledQueuesAreNotRememberedForEver(t *testing.T) {
 	broker := &binding{}
-	e := newEnrollment(broker, func() policy.Set {
+	e := newRetryTargets(broker, func() policy.Set {
 		return policy.Set{{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second)}}
 	})
 	t.Cleanup(e.lookup.close)
-	const n = 3*maxEnrolled + 5
+	const n = 3*maxTargets + 5
 	for i := range n {
 		name := fmt.Sprintf("reply.%d", i)
 		e.markProven(name)
@@ -28,7 +28,7 @@ func TestEnrolledQueuesAreNotRememberedForEver(t *testing.T) {
 			t.Fatalf("%s is enrolled: %v, known: %v", name, yes, known)
 		}
 	}
-	if len(e.bound) > maxEnrolled || len(e.proven) > maxEnrolled {
+	if len(e.bound) > maxTargets || len(e.proven) > maxTargets {
 		t.Errorf("%d are remembered as bound and %d as proven", len(e.bound), len(e.proven))
 	}
 	if f := e.route(t.Context(), "reply.0", true, time.Time{}); f.Park != "" || f.Err != nil || broker.bound != n+1 {

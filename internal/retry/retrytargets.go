@@ -12,8 +12,8 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Enroller declares and finds the retry exchanges of queues.
-type Enroller interface {
+// RetryExchanges declares and finds the retry exchanges of queues.
+type RetryExchanges interface {
 	// BindRetryExchange declares the retry exchange of an existing queue and binds the queue to
 	// it.
 	BindRetryExchange(ctx context.Context, queue string) error
@@ -21,12 +21,12 @@ type Enroller interface {
 	RetryExchangeExists(ctx context.Context, queue string) (bool, error)
 }
 
-// enrollment decides which queues messages may be retried to, whichever way they wait: those
-// with a retry exchange, called enrolled. Only what RabbitMQ itself proves, or a policy that
-// names the queue exactly, declares one. (The command enroll sets a queue's dead-letter exchange:
-// what is dead-lettered there proves the queue.)
-type enrollment struct {
-	broker   Enroller
+// retryTargets are the queues that messages may be retried to, whichever way they wait: those
+// with a retry exchange. Only what RabbitMQ itself proves, or a policy that names the queue
+// exactly, declares one. `redrive enroll` sets a queue's dead-letter exchange and declares its
+// retry exchange, but a queue may be a target without it.
+type retryTargets struct {
+	broker   RetryExchanges
 	policies func() policy.Set
 	consent  Consent // nil: RabbitMQ is not asked
 
@@ -37,20 +37,20 @@ type enrollment struct {
 	proven map[string]bool // queues that RabbitMQ has dead-lettered from
 }
 
-// maxEnrolled bounds how many queues each map remembers: queues with generated names may come
+// maxTargets bounds how many queues each map remembers: queues with generated names may come
 // and go for years. A forgotten one is looked up again.
-const maxEnrolled = 10_000
+const maxTargets = 10_000
 
 // rememberQueue adds a queue to one of the maps. The caller holds mu.
 func rememberQueue(queues map[string]bool, queue string) {
-	if !queues[queue] && len(queues) >= maxEnrolled {
+	if !queues[queue] && len(queues) >= maxTargets {
 		clear(queues)
 	}
 	queues[queue] = true
 }
 
-func newEnrollment(b Enroller, policies func() policy.Set) *enrollment {
-	return &enrollment{broker: b, policies: policies, lookup: newExchangeLookup(b.RetryExchangeExists), bound: map[string]bool{}, proven: map[string]bool{}}
+func newRetryTargets(b RetryExchanges, policies func() policy.Set) *retryTargets {
+	return &retryTargets{broker: b, policies: policies, lookup: newExchangeLookup(b.RetryExchangeExists), bound: map[string]bool{}, proven: map[string]bool{}}
 }
 
 // Three methods tell whether messages can be retried to a queue. All answer at once, from
@@ -62,7 +62,7 @@ func newEnrollment(b Enroller, policies func() policy.Set) *enrollment {
 //	withoutLookups   policies, dead letters, consent           nothing
 
 // lookUpIfUnknown begins a lookup in RabbitMQ where the answer is not known.
-func (e *enrollment) lookUpIfUnknown(queue string) (yes, known bool) {
+func (e *retryTargets) lookUpIfUnknown(queue string) (yes, known bool) {
 	if yes, known, _ = e.withoutLookups(queue); known {
 		return yes, true
 	}
@@ -72,7 +72,7 @@ func (e *enrollment) lookUpIfUnknown(queue string) (yes, known bool) {
 
 // cached begins no lookup. "No" is known only where neither a retry exchange nor the owner's
 // consent existed within maxLookupWait.
-func (e *enrollment) cached(queue string) (yes, known bool) {
+func (e *retryTargets) cached(queue string) (yes, known bool) {
 	yes, known, consent := e.withoutLookups(queue)
 	if known {
 		return yes, true
@@ -84,7 +84,7 @@ func (e *enrollment) cached(queue string) (yes, known bool) {
 
 // withoutLookups uses no answer to a lookup. Where it knows nothing, consent is the time as of
 // which the queue's owner had not consented (see Consent).
-func (e *enrollment) withoutLookups(queue string) (yes, known bool, consent time.Time) {
+func (e *retryTargets) withoutLookups(queue string) (yes, known bool, consent time.Time) {
 	policies := e.policies()
 	if _, ok := policies.Match(queue); !ok || wire.OwnQueue(queue) {
 		return false, true, consent
@@ -102,7 +102,7 @@ func (e *enrollment) withoutLookups(queue string) (yes, known bool, consent time
 }
 
 // markProven remembers that RabbitMQ has dead-lettered from a queue.
-func (e *enrollment) markProven(queue string) {
+func (e *retryTargets) markProven(queue string) {
 	e.mu.Lock()
 	rememberQueue(e.proven, queue)
 	e.mu.Unlock()
@@ -111,7 +111,7 @@ func (e *enrollment) markProven(queue string) {
 // route makes sure that messages can be retried to the queue, and remembers that. The zero
 // Result means that they can. due is that of the newest message: for a queue that only a report
 // names, an older answer is not enough.
-func (e *enrollment) route(ctx context.Context, queue string, proven bool, due time.Time) Result {
+func (e *retryTargets) route(ctx context.Context, queue string, proven bool, due time.Time) Result {
 	policies := e.policies()
 	if _, ok := policies.Match(queue); !ok || wire.OwnQueue(queue) {
 		return Result{Park: fmt.Sprintf("no policy allows the queue %q", queue)}
@@ -126,7 +126,7 @@ func (e *enrollment) route(ctx context.Context, queue string, proven bool, due t
 		return Result{}
 	}
 	if !proven && !policies.Exact(queue) {
-		// Only a client's report names the queue. That must not enroll it.
+		// Only a client's report names the queue. That must declare nothing.
 		exists, asOf, err := e.lookup.exists(queue, due)
 		if err != nil {
 			return Result{Err: err}
@@ -164,7 +164,7 @@ func (r Result) dependingOn(asOf time.Time) Result {
 	return r
 }
 
-func (e *enrollment) forget(queue string) {
+func (e *retryTargets) forget(queue string) {
 	e.mu.Lock()
 	delete(e.bound, queue)
 	e.mu.Unlock()
