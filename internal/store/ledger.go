@@ -50,6 +50,9 @@ var Flows = [...]Column{In, Retried, Forwarded, Forgotten, Moved, Delayed, Disca
 var columnNames = [columns]string{In: "in", Column(Waiting): "waiting", Column(Parked): "parked", Column(Discarded): "discarded",
 	Retried: "retried", Forwarded: "forwarded", Forgotten: "forgotten", Moved: "moved", Delayed: "delayed", DiscardedAtOnce: "dropped"}
 
+// Kept tells whether the column is of what is kept: its number is that of a state.
+func (c Column) Kept() bool { return c != In && c <= Column(Discarded) }
+
 func (c Column) String() string {
 	if int(c) < len(columnNames) {
 		return columnNames[c]

@@ -12,14 +12,12 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// loadQueues reads the counts, and the first waiting record's due time of each
-// lane.
+// loadQueues reads what was counted, and when the first waiting record of each lane is due.
 func (s *Store) loadQueues() error {
-	err := counters(s.db, func(state store.State, queue string, n int64) error {
+	err := eachSum(s.db, func(as store.Column, queue string, n int64) {
 		if n != 0 {
-			s.queue(queue).kept[state] += n
+			s.queue(queue).kept[as] += n
 		}
-		return nil
 	})
 	if err != nil {
 		return err

@@ -94,7 +94,7 @@ type Store struct {
 
 // Open opens the store in folder path and makes it when there is none. It fails
 // with store.ErrLocked when another process has it open, and store.ErrFormat
-// when a newer version wrote it.
+// when it has the format of another version.
 func Open(path string, o Options) (*Store, error) {
 	if o.FS == nil {
 		o.FS = private{vfs.Default}
@@ -207,7 +207,7 @@ func (s *Store) load(o Options) error {
 	if err := s.probe(); err != nil {
 		return err
 	}
-	format, err := s.format()
+	numbered, err := s.checkFormat()
 	if err != nil {
 		return err
 	}
@@ -216,8 +216,10 @@ func (s *Store) load(o Options) error {
 			return err
 		}
 	}
-	if err := s.upgrade(format); err != nil {
-		return err
+	if !numbered {
+		if err := s.writeFormat(); err != nil {
+			return err
+		}
 	}
 	if !o.salvage {
 		if err := s.rebuild(); err != nil {

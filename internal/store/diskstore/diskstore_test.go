@@ -14,10 +14,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
-	"github.com/google/go-cmp/cmp"
-	"github.com/google/uuid"
 
-	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
 	"github.com/redrive-mq/redrive/internal/store/storetest"
@@ -210,47 +207,4 @@ type filling struct {
 
 func (f *filling) GetDiskUsage(string) (vfs.DiskUsage, error) {
 	return vfs.DiskUsage{AvailBytes: f.free.Load()}, nil
-}
-
-// A folder that format 1 wrote is read, and brought up to this one: its parked
-// message is in its group too.
-func TestAFolderOfFormat1(t *testing.T) {
-	path := t.TempDir()
-	if err := os.CopyFS(path, os.DirFS("testdata/format1")); err != nil {
-		t.Fatal(err)
-	}
-	for range 2 {
-		s := openAt(t, path, diskstore.Options{Reserve: 1})
-		var waiting, parked, inGroup []string
-		for into, r := range map[*[]string]store.Range{&waiting: {State: store.Waiting}, &parked: {State: store.Parked},
-			&inGroup: {Groups: []errorgroup.ID{errorgroup.Of("orders", "rejected", "no stock", "t").ID}}} {
-			err := s.Scan(ctx, r, func(l store.Listed) (bool, error) {
-				*into = append(*into, l.Record.ID.String()[35:])
-				want := storetest.Everything()
-				if l.Record.Queue == want.Queue {
-					want.ID, want.State, want.ParkedFor, want.MadeFrom, want.MadeInto, want.Message.Body = l.Record.ID, l.Record.State, l.Record.ParkedFor, uuid.Nil, uuid.Nil, nil
-					if d := cmp.Diff(want, l.Record); d != "" {
-						t.Errorf("(-want +got):\n%s", d)
-					}
-				}
-				return true, nil
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-		groupsCount(t, s)
-		storetest.Balances(t, s)
-		for _, g := range storetest.Groups(t, s) {
-			if g.Queue == "orders" && (g.Pattern != "no stock" || g.Waiting != 1 || g.Parked != 1 || g.First.IsZero() || g.Last.IsZero()) {
-				t.Errorf("counted as %+v", g)
-			}
-		}
-		if got := fmt.Sprint(waiting, parked, inGroup); got != "[1 3] [2] [1 2]" {
-			t.Errorf("waiting, parked, in the group: %s", got)
-		}
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
-	}
 }

@@ -20,5 +20,5 @@
 // store.
 //
 // Around it: pebble.go (how Pebble is set up), tables.go (files that Pebble writes and removes),
-// snapshot.go, copytarget.go (a copy of another store), upgrade.go, rights.go.
+// snapshot.go, copytarget.go (a copy of another store), format.go, rights.go.
 package diskstore

@@ -3,11 +3,8 @@ package diskstore
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -35,14 +32,9 @@ func (s *Store) Lose(queue string) error {
 	return s.db.Delete(key, pebble.Sync)
 }
 
-// AsBefore is what a version without a ledger does: it opens the folder, and takes
-// one record away.
-func (s *Store) AsBefore(queue string) error {
-	b := s.db.NewBatch()
-	defer b.Close()
-	key, err := s.first(queue)
-	return errors.Join(err, b.Merge(keySeq, binary.AppendVarint(nil, seqLeap), nil), b.Delete(key, nil),
-		b.Merge(countKey(store.Waiting, queue), binary.AppendVarint(nil, -1), nil), b.Commit(pebble.Sync))
+// LoseLedger takes away what was counted of what came and went.
+func (s *Store) LoseLedger() error {
+	return s.db.DeleteRange([]byte{prefixLedger}, []byte{prefixLedger + 1}, pebble.Sync)
 }
 
 // Check says what in the folder does not fit together: each record has its place
@@ -107,54 +99,10 @@ func (s *Store) Check() error {
 // Flush makes tables of what the log has.
 func (s *Store) Flush() error { return s.db.Flush() }
 
-// AsFormat2 makes the folder of a closed store one as format 2 wrote it: without a witness
-// and a count of commits, with receipts as they were.
-func AsFormat2(path string) error {
-	return errors.Join(AsFormat3(path), rewrite(path, func(_ *pebble.DB, b *pebble.Batch) error {
-		return errors.Join(b.Set(keyFormat, []byte{2}, nil), b.Delete(keyCommits, nil),
-			b.DeleteRange([]byte{prefixReceipt}, []byte{prefixReceipt + 1}, nil),
-			b.Set([]byte{prefixOldReceipt, 0, 0, 0, 0, 0, 0, 0, 1}, make([]byte, 32), nil),
-			os.Remove(filepath.Join(path, witnessName)))
-	}))
-}
-
-// AsFormat3 makes the folder of a closed store one as format 3 wrote it: records that go to
-// forward targets are among those of their queue.
-func AsFormat3(path string) error {
-	return rewrite(path, func(db *pebble.DB, b *pebble.Batch) error {
-		it, err := db.NewIter(&pebble.IterOptions{LowerBound: []byte{prefixForward}, UpperBound: []byte{prefixForward + 1}})
-		if err != nil {
-			return err
-		}
-		for it.First(); it.Valid(); it.Next() {
-			r, _, err := store.DecodeRecord(it.Value(), false)
-			if err != nil {
-				return err
-			}
-			to := recordKey(store.Waiting, r.Queue, r.Due, seqOf(it.Key()))
-			if err := errors.Join(b.Set(to, it.Value(), nil), b.Set(idKey(r.ID, seqOf(to)), to, nil), b.Delete(it.Key(), nil)); err != nil {
-				return err
-			}
-		}
-		return errors.Join(it.Close(), b.Set(keyFormat, []byte{3}, nil))
-	})
-}
-
 // AsFormat gives the folder of a closed store another number.
 func AsFormat(path string, format ...byte) error {
 	return rewrite(path, func(_ *pebble.DB, b *pebble.Batch) error { return b.Set(keyFormat, format, nil) })
 }
-
-// AsEarliest makes the folder of a closed store one as the first versions wrote it: the
-// layout of a record was another one.
-func AsEarliest(path string, key, record []byte) error {
-	return errors.Join(AsFormat2(path), rewrite(path, func(_ *pebble.DB, b *pebble.Batch) error {
-		return errors.Join(b.Set(keyFormat, []byte{1}, nil), b.Set(key, record, nil))
-	}))
-}
-
-// First is the key of the first waiting record of a queue.
-func (s *Store) First(queue string) ([]byte, error) { return s.first(queue) }
 
 func rewrite(path string, with func(*pebble.DB, *pebble.Batch) error) error {
 	db, err := pebble.Open(path, &pebble.Options{Merger: adder, FormatMajorVersion: pebble.FormatNewest, ErrorIfNotExists: true})
@@ -163,22 +111,6 @@ func rewrite(path string, with func(*pebble.DB, *pebble.Batch) error) error {
 	}
 	b := db.NewBatch()
 	return errors.Join(with(db, b), b.Commit(pebble.Sync), b.Close(), db.Close())
-}
-
-// FormatOf is the number in the folder of an open store, and how many receipts it has that
-// formats before 3 wrote.
-func (s *Store) FormatOf() (format []byte, oldReceipts int, err error) {
-	if format, err = s.get(keyFormat); err != nil {
-		return nil, 0, err
-	}
-	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{prefixOldReceipt}, UpperBound: []byte{prefixOldReceipt + 1}})
-	if err != nil {
-		return nil, 0, err
-	}
-	for it.First(); it.Valid(); it.Next() {
-		oldReceipts++
-	}
-	return format, oldReceipts, it.Close()
 }
 
 // AfterEIO makes the time that a block is not asked for again, and a queue not looked

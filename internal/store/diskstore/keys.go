@@ -31,24 +31,22 @@ import (
 //	m group                      what the members of a group share
 //	k group                      its tally: merged, never read to write
 //	R batch                      the receipts of one Add
-//	r batch                      the same in formats 1 and 2, without the first failure: dropped
 //	s                            the next seq
 //	n                            how many commits: merged, never read to write
 //	f                            the format
 const (
-	prefixWaiting    = 'w'
-	prefixForward    = 't'
-	prefixParked     = 'p'
-	prefixDiscarded  = 'd'
-	prefixID         = 'i'
-	prefixGroup      = 'g'
-	prefixEntry      = 'x'
-	prefixCount      = 'c'
-	prefixLedger     = 'l'
-	prefixShared     = 'm'
-	prefixTally      = 'k'
-	prefixReceipt    = 'R'
-	prefixOldReceipt = 'r'
+	prefixWaiting   = 'w'
+	prefixForward   = 't'
+	prefixParked    = 'p'
+	prefixDiscarded = 'd'
+	prefixID        = 'i'
+	prefixGroup     = 'g'
+	prefixEntry     = 'x'
+	prefixCount     = 'c'
+	prefixLedger    = 'l'
+	prefixShared    = 'm'
+	prefixTally     = 'k'
+	prefixReceipt   = 'R'
 )
 
 var (
@@ -58,15 +56,6 @@ var (
 	// keyCommits counts commits, and is what the witness is held against.
 	keyCommits = []byte("n")
 )
-
-// formatVersion is what is written; see upgrade. Whatever an earlier version would read
-// wrongly, or leave out, gets a new number.
-//
-//	1  no groups, no discarded records
-//	2  receipts without the first failure, no count of commits, bodies in the tables
-//	3  large bodies in files of their own
-//	4  forwarded records in lanes of their own
-const formatVersion = 4
 
 // prefixes are of a state's records, but for those that are forwarded.
 var prefixes = [...]byte{store.Waiting: prefixWaiting, store.Parked: prefixParked, store.Discarded: prefixDiscarded}
@@ -204,7 +193,7 @@ func countKey(state store.State, queue string) []byte {
 
 // sumKey is where a column of a ledger is counted.
 func sumKey(as store.Column, queue string) []byte {
-	if as != store.In && as <= store.Column(store.Discarded) {
+	if as.Kept() {
 		return countKey(store.State(as), queue)
 	}
 	return append([]byte{prefixLedger, byte(as)}, queue...)
@@ -227,7 +216,7 @@ func after(prefix []byte) []byte {
 
 // adder makes counters sums: writers only say how much more or less, so that
 // concurrent batches need not read each other, and opening needs no scan. Its name is
-// in the folders of format 1, which had nothing but sums.
+// in each folder.
 var adder = &pebble.Merger{
 	Name: "redrive.sum.v1",
 	Merge: func(key, value []byte) (pebble.ValueMerger, error) {

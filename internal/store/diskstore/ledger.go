@@ -29,21 +29,27 @@ func addSums(b *pebble.Batch, queue string, sums *store.Sums) error {
 	return nil
 }
 
-// eachSum visits what was counted of what came and went.
+// eachSum visits what was counted: what is kept, and what came and went.
 func eachSum(db pebble.Reader, visit func(as store.Column, queue string, n int64)) error {
-	return eachIn(db, prefixLedger, func(key, value []byte) error {
-		n, _ := binary.Varint(value)
-		if as := int(key[1]); as < len(store.Sums{}) {
-			visit(store.Column(as), string(key[2:]), n)
+	for _, prefix := range []byte{prefixCount, prefixLedger} {
+		err := eachIn(db, prefix, func(key, value []byte) error {
+			n, _ := binary.Varint(value)
+			if as := int(key[1]); as < len(store.Sums{}) {
+				visit(store.Column(as), string(key[2:]), n)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
 		}
-		return nil
-	})
+	}
+	return nil
 }
 
-// loadLedger reads what was counted, and begins the ledger where there is none: with
-// what is kept. A version without a ledger may have used the folder in between, and
-// counted nothing. Each record is given a number, by any version, so then more
-// numbers are gone since the last opening than records came in.
+// loadLedger begins the ledger with what is kept where there is none, and where a part of it
+// is lost, with a damaged block or by a loss that was accepted. Each record that comes is
+// counted and gets a number; so when a part is lost, the difference of the two is another one
+// than at the last opening.
 func (s *Store) loadLedger() error {
 	seq, err := s.number(keySeq)
 	if err != nil {
@@ -54,14 +60,6 @@ func (s *Store) loadLedger() error {
 		return err
 	}
 	records := int64(0)
-	err = eachSum(s.db, func(as store.Column, queue string, n int64) {
-		if n != 0 {
-			s.queue(queue).kept[as] += n
-		}
-	})
-	if err != nil {
-		return err
-	}
 	for _, q := range s.queues {
 		records += q.kept.Records()
 	}
@@ -74,7 +72,7 @@ func (s *Store) loadLedger() error {
 	if size <= 0 || since != seq-records {
 		if size > 0 {
 			// The witness has just shown that no commit is missing, or a person accepted it.
-			s.log.Warn("store: the ledger begins again with what is kept, since an older version of Redrive has used the data folder, or a loss was accepted", "folder", s.path)
+			s.log.Warn("store: the ledger begins again with what is kept, since what was counted of other messages is lost", "folder", s.path)
 		}
 		if records, err = s.beginLedger(b); err != nil {
 			return err
@@ -85,7 +83,7 @@ func (s *Store) loadLedger() error {
 	if err := b.Merge(keySeq, binary.AppendVarint(nil, seqLeap), nil); err != nil {
 		return err
 	}
-	// One batch: the one without the other would look like an older version's work.
+	// In one batch: the one without the other would look like a loss.
 	if err := b.Set(keyOpened, binary.AppendVarint(nil, seq-records), nil); err != nil {
 		return err
 	}
@@ -155,7 +153,12 @@ func (s *Store) Recount(ctx context.Context) ([]store.LedgerLine, error) {
 		}
 		return by[queue]
 	}
-	if err := eachSum(snap, func(as store.Column, queue string, n int64) { of(queue)[as] = n }); err != nil {
+	err = eachSum(snap, func(as store.Column, queue string, n int64) {
+		if !as.Kept() {
+			of(queue)[as] = n
+		}
+	})
+	if err != nil {
 		return nil, err
 	}
 	for _, prefix := range recordPrefixes {

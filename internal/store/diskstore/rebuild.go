@@ -2,7 +2,6 @@ package diskstore
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -18,6 +17,9 @@ var derived = []byte{prefixCount, prefixGroup, prefixID, prefixTally, prefixShar
 
 // atOpening are the prefixes of what is read when a store is opened, but for records.
 var atOpening = [][]byte{{prefixCount}, keyFormat, {prefixTally}, {prefixLedger}, {prefixShared}, keyCommits, keyOpened, keySeq}
+
+// rebuildStep is how many bytes of writes a rebuild has in memory.
+const rebuildStep = 1 << 20
 
 // probe reads what opening needs, so that damage to it is known before it is relied on.
 func (s *Store) probe() error {
@@ -48,18 +50,24 @@ func (s *Store) rebuild() error {
 	s.log.Warn("store: blocks that cannot be read were set apart; counts, groups and indexes are made again from the records", "folder", s.path, "blocks", len(lost))
 	c := s.newWriteBatch(0)
 	defer c.close()
+	c.fails = true
 	for _, prefix := range derived {
 		if err := c.batch.DeleteRange([]byte{prefix}, []byte{prefix + 1}, nil); err != nil {
 			return err
 		}
 	}
+	if err := c.flush(); err != nil {
+		return err
+	}
 	newest := uint64(0)
 	// Waiting ones last: where the deletion of a record was lost that was moved, it is
 	// there twice, and what a person sees of it counts.
 	for _, prefix := range []byte{prefixParked, prefixDiscarded, prefixForward, prefixWaiting} {
-		if err := c.rebuildAll(prefix, &newest); err != nil {
+		n, err := c.rebuildAll(prefix)
+		if err != nil {
 			return err
 		}
+		newest = max(newest, n)
 	}
 	for queue, sums := range c.counts {
 		if err := addSums(c.batch, queue, sums); err != nil {
@@ -97,67 +105,44 @@ func (l *lostBlock) entries() string {
 	return ""
 }
 
-func (c *writeBatch) rebuildAll(prefix byte, newest *uint64) error {
-	return c.eachRecord(prefix, func(key, _ []byte, r *store.Record) error {
-		index := idKey(r.ID, seqOf(key))
-		*newest = max(*newest, seqOf(key))
-		if there, err := c.indexed(index, prefix); err != nil {
-			return err
-		} else if there {
-			return c.batch.Delete(key, nil)
-		}
-		c.count(store.Column(r.State), r.Queue, 1)
-		return errors.Join(c.batch.Set(index, key, nil), c.countInGroup(key, r))
-	})
-}
-
-// countInGroup counts a record in its group, and unless it waits gives it its place in the
-// index of groups.
-func (c *writeBatch) countInGroup(key []byte, r *store.Record) error {
-	g := c.group(r)
-	g.more.kept[r.State]++
-	g.more.reasons |= store.ReasonsOf(r.Reason)
-	g.failed(r.FailedAt, c.began)
-	if r.State == store.Waiting {
-		return nil
-	}
-	return c.batch.Set(groupKey(g.ID, r.State, key), key, nil)
-}
-
-// eachRecord visits the records under a prefix that can be read, without their bodies. What
-// the visits put into the batch is written step by step.
-func (c *writeBatch) eachRecord(prefix byte, visit func(key, value []byte, r *store.Record) error) error {
+// rebuildAll counts the records under a prefix again, as far as they can be read, and gives
+// them their places in the indexes. newest is the largest of their numbers. What it writes is
+// written step by step.
+func (c *writeBatch) rebuildAll(prefix byte) (newest uint64, err error) {
 	it, err := c.s.walk(c.s.db, []byte{prefix}, []byte{prefix + 1})
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer it.Close()
 	for it.First(); it.Valid(); it.Next() {
 		r, err := c.s.recordAt(it, false)
 		if err == nil && r != nil {
-			err = visit(it.Key(), it.Value(), r)
+			newest = max(newest, seqOf(it.Key()))
+			err = c.rebuildOne(it.Key(), r)
 		}
-		if err == nil && c.batch.Len() >= upgradeBatch {
+		if err == nil && c.batch.Len() >= rebuildStep {
 			err = c.flush()
 		}
 		if err != nil {
-			return err
+			return 0, err
 		}
 	}
 	if err := it.Error(); err != nil {
-		return err
+		return 0, err
 	}
-	return c.flush()
+	return newest, c.flush()
 }
 
-// indexed tells whether a record is there already, under a prefix that was looked through
-// before.
-func (c *writeBatch) indexed(index []byte, prefix byte) (bool, error) {
-	if prefix == prefixParked {
-		return false, nil
+// rebuildOne deletes a record that was found before under another key.
+func (c *writeBatch) rebuildOne(key []byte, r *store.Record) error {
+	there, err := c.s.get(idKey(r.ID, seqOf(key)))
+	if err != nil {
+		return err
 	}
-	there, err := c.s.get(index)
-	return there != nil, err
+	if there != nil {
+		return c.batch.Delete(key, nil)
+	}
+	return c.enter(key, r)
 }
 
 // flush writes what has gathered.

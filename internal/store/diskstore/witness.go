@@ -218,13 +218,6 @@ func (s *Store) there() (p syncedCount, err error) {
 	if p.commits, err = s.number(keyCommits); err != nil {
 		return p, err
 	}
-	err = counters(s.db, func(state store.State, _ string, n int64) error {
-		p.sums[state] += n
-		return nil
-	})
-	if err != nil {
-		return p, err
-	}
 	return p, eachSum(s.db, func(as store.Column, _ string, n int64) { p.sums[as] += n })
 }
 

@@ -43,18 +43,23 @@ func (c *writeBatch) put(key []byte, r *store.Record) (err error) {
 	if c.value, err = store.AppendHead(c.value[:0], r); err != nil {
 		return fmt.Errorf("message %s of queue %q: %w", r.ID, r.Queue, err)
 	}
-	c.count(store.Column(r.State), r.Queue, 1)
-	g := c.group(r)
-	g.more.reasons |= store.ReasonsOf(r.Reason)
-	if g.more.kept[r.State]++; c.fails {
-		g.failed(r.FailedAt, c.began)
-	}
 	body := r.Message.Body
 	op := c.batch.SetDeferred(len(key), len(c.value)+len(body))
 	copy(op.Key, key)
 	copy(op.Value[copy(op.Value, c.value):], body)
 	if err := op.Finish(); err != nil {
 		return err
+	}
+	return c.enter(key, r)
+}
+
+// enter counts a record that is kept under key, and gives it its places in the indexes.
+func (c *writeBatch) enter(key []byte, r *store.Record) error {
+	c.count(store.Column(r.State), r.Queue, 1)
+	g := c.group(r)
+	g.more.reasons |= store.ReasonsOf(r.Reason)
+	if g.more.kept[r.State]++; c.fails {
+		g.failed(r.FailedAt, c.began)
 	}
 	// Waiting records, which come and go by the thousand, have no place in the index.
 	if r.State != store.Waiting {

@@ -94,8 +94,8 @@ spec:
         {{- with .Values.extraEnv }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
-      # It answers from the start, but for a store of an older format, which is upgraded
-      # before.
+      # It answers once the store is open, which takes longer after damage: counts and indexes
+      # are made again then.
       startupProbe:
         httpGet: {path: /healthz, port: http, scheme: {{ $scheme }}}
         periodSeconds: 5
