@@ -258,3 +258,21 @@ func (d *decoder) time() time.Time {
 	d.take(n)
 	return time.Unix(sec, int64(micros)*1000)
 }
+
+// AppendTexts appends texts, each with its length in front.
+func AppendTexts(b []byte, texts ...string) []byte {
+	for _, s := range texts {
+		b = append(binary.AppendUvarint(b, uint64(len(s))), s...)
+	}
+	return b
+}
+
+// ReadTexts reads what AppendTexts wrote, and returns what follows; ok is false when it is cut
+// short or damaged.
+func ReadTexts(b []byte, into ...*string) (rest []byte, ok bool) {
+	d := &decoder{data: b, text: string(b)}
+	for _, s := range into {
+		*s = d.string()
+	}
+	return d.data, !d.torn
+}

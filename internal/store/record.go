@@ -110,6 +110,17 @@ func (r *Record) Receipt() Receipt {
 	return Receipt{Fingerprint: r.Fingerprint, ID: r.ID, FirstFailed: r.FirstFailed.Truncate(time.Microsecond).UTC()}
 }
 
+// ReceiptsOf returns those of the records that have a fingerprint.
+func ReceiptsOf(records []*Record) []Receipt {
+	var all []Receipt
+	for _, r := range records {
+		if r.Fingerprint != ([16]byte{}) {
+			all = append(all, r.Receipt())
+		}
+	}
+	return all
+}
+
 // ReceiptSize is how long a receipt is as bytes.
 const ReceiptSize = 16 + 16 + 8
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"time"
-	"unicode/utf8"
 
 	"github.com/google/uuid"
 
@@ -82,63 +81,3 @@ type Range struct {
 
 // Has tells whether the record with this number had been added by Upto.
 func (r *Range) Has(seq uint64) bool { return r.Upto == nil || seq <= *r.Upto }
-
-// GroupCount is what is kept of one group.
-type GroupCount struct {
-	errorgroup.Group
-	Waiting, Parked, Discarded int64
-	First, Last                time.Time // when one of it failed, to within a minute
-	// Hours is how many failed in each of the last 24 hours, the current one last.
-	Hours [24]int64
-	Note  string // a person's
-	// Reasons are all that its members ever failed for.
-	Reasons Reasons
-}
-
-// GroupsKept is how many groups a store counts apart.
-const GroupsKept = 10_000
-
-// PastFailuresKept is how many of the newest past failures a store keeps at least.
-const PastFailuresKept = 200_000
-
-// Ending is how an attempt's wait ended.
-type Ending uint8
-
-// Endings. Their numbers are on disk.
-const (
-	EndedRetried   Ending = 1 // RabbitMQ confirmed it in its work queue
-	EndedForwarded Ending = 2 // RabbitMQ confirmed it where its policy, or a person, sent it
-	EndedDiscarded Ending = 3 // for good: its time to be restored is over
-)
-
-// PastFailure is one attempt of a message that has ended: a failure that is no longer kept, because
-// the message was retried, forwarded, or discarded for good. It has no body and no headers.
-type PastFailure struct {
-	ID       uuid.UUID
-	Queue    string
-	Failures int
-	Reason   string
-	Error    string // its first 200 bytes or so
-	Policy   string
-	FailedAt time.Time
-	Due      time.Time // when it was to be retried
-	Ended    time.Time
-	Ending   Ending
-}
-
-// pastError is how much of an error a past failure keeps.
-const pastError = 200
-
-// PastFailureOf returns what is kept of a record that ended.
-func PastFailureOf(r *Record, ended time.Time, how Ending) PastFailure {
-	p := PastFailure{ID: r.ID, Queue: r.Queue, Failures: r.Failures, Reason: r.Reason, Error: r.Error, Policy: r.Policy,
-		FailedAt: r.FailedAt, Due: r.Due, Ended: ended, Ending: how}
-	if len(p.Error) > pastError {
-		end := pastError
-		for end > pastError-utf8.UTFMax && !utf8.RuneStart(p.Error[end]) {
-			end--
-		}
-		p.Error = p.Error[:end]
-	}
-	return p
-}

@@ -30,7 +30,7 @@ func (s *Store) Change(ctx context.Context, keys []store.Key, edit func(store.Ke
 	defer done()
 	c := s.newWriteBatch(0)
 	defer c.close()
-	m := &change{writeBatch: c, given: map[store.Key]bool{}}
+	m := &change{writeBatch: c, seen: map[store.Key]bool{}}
 	defer m.end()
 	if err := m.open(); err != nil {
 		return 0, err
@@ -87,7 +87,7 @@ type change struct {
 	// most of all that Change does.
 	ids, records *pebble.Iterator
 
-	given     map[store.Key]bool
+	seen      map[store.Key]bool
 	held      [][]byte // waiting records that Claim is kept away from
 	put       [][]byte // keys of what was written
 	added     []*store.Record
@@ -101,7 +101,7 @@ type change struct {
 func (m *change) editOne(name store.Key, edit func(store.Key, *store.Record) store.Edit) (more bool, err error) {
 	var key []byte
 	var r *store.Record
-	if !m.given[name] {
+	if !m.seen[name] {
 		if key, r, err = m.readHeld(name); err != nil {
 			return false, err
 		}
@@ -113,7 +113,7 @@ func (m *change) editOne(name store.Key, edit func(store.Key, *store.Record) sto
 		}
 		m.bodies += size
 	}
-	m.given[name] = true
+	m.seen[name] = true
 	if r != nil && r.Unreadable != nil {
 		edit(name, r)
 		return true, nil
@@ -304,21 +304,21 @@ func (m *change) end() {
 // taken away that may have been it. When it cannot be read, next stays earlier
 // than it could be, and Claim looks again. The caller holds mu.
 func (s *Store) findFirst(which store.Lane) {
-	q := s.lane(which)
+	l := s.lane(which)
 	end := after(lanePrefix(which))
-	it, err := s.walkNoting(s.db, q.low, end, q.leftOut)
+	it, err := s.walkNoting(s.db, l.low, end, l.leftOut)
 	if err != nil {
 		return
 	}
 	low, next := end, time.Time{}
 	for it.First(); it.Valid(); it.Next() {
-		if _, ok := q.claimed[string(it.Key())]; !ok {
+		if _, ok := l.claimed[string(it.Key())]; !ok {
 			low, next = bytes.Clone(it.Key()), dueOf(it.Key())
 			break
 		}
 	}
 	if it.Close() == nil {
-		q.low, q.next = low, next
+		l.low, l.next = low, next
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 )
 
 // Claim implements store.Store.
-func (s *Store) Claim(ctx context.Context, from store.Lane, upTo time.Time, n, maxBytes int) ([]store.Claim, error) {
+func (s *Store) Claim(ctx context.Context, which store.Lane, upTo time.Time, n, maxBytes int) ([]store.Claim, error) {
 	done, err := s.calls.Begin(ctx)
 	if err != nil {
 		return nil, err
@@ -18,36 +18,36 @@ func (s *Store) Claim(ctx context.Context, from store.Lane, upTo time.Time, n, m
 	defer done()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	q := s.lane(from)
-	q.lookBelow(from)
-	it, err := s.walkNoting(s.db, q.low, after(lanePrefix(from)), q.leftOut)
+	l := s.lane(which)
+	l.lookBelow(which)
+	it, err := s.walkNoting(s.db, l.low, after(lanePrefix(which)), l.leftOut)
 	if err != nil {
 		return nil, err
 	}
-	claims, rest, err := s.claimFirst(q, it, upTo, n, maxBytes)
+	claims, rest, err := s.claimFirst(l, it, upTo, n, maxBytes)
 	if closing := it.Close(); err == nil {
 		err = closing
 	}
 	if err != nil {
-		s.unclaim(q, claims)
+		s.unclaim(l, claims)
 		return nil, err
 	}
 	// Only now: after an error the lane must still be asked again.
-	q.next = time.Time{}
+	l.next = time.Time{}
 	if rest != nil {
-		q.low, q.next = rest, dueOf(rest)
+		l.low, l.next = rest, dueOf(rest)
 	} else if len(claims) > 0 {
-		q.low = append([]byte(claims[len(claims)-1].Token), 0)
+		l.low = append([]byte(claims[len(claims)-1].Token), 0)
 	}
 	return claims, nil
 }
 
 // claimFirst claims the first records of a lane, within the bounds. rest is the key of the
 // first record beyond them; nil: there is none.
-func (s *Store) claimFirst(q *lane, it *walk, upTo time.Time, n, maxBytes int) (claims []store.Claim, rest []byte, err error) {
+func (s *Store) claimFirst(l *lane, it *walk, upTo time.Time, n, maxBytes int) (claims []store.Claim, rest []byte, err error) {
 	for it.First(); it.Valid(); it.Next() {
 		key := it.Key()
-		if _, ok := q.claimed[string(key)]; ok {
+		if _, ok := l.claimed[string(key)]; ok {
 			continue
 		}
 		lazy := it.LazyValue()
@@ -59,7 +59,7 @@ func (s *Store) claimFirst(q *lane, it *walk, upTo time.Time, n, maxBytes int) (
 			return claims, nil, fmt.Errorf("data folder %s, %w", s.path, err)
 		}
 		if r == nil {
-			q.leftOut()
+			l.leftOut()
 			continue
 		}
 		if len(claims) > 0 && len(r.Message.Body) > maxBytes {
@@ -67,7 +67,7 @@ func (s *Store) claimFirst(q *lane, it *walk, upTo time.Time, n, maxBytes int) (
 		}
 		maxBytes -= len(r.Message.Body)
 		token := string(key)
-		q.claimed[token] = true
+		l.claimed[token] = true
 		claims = append(claims, store.Claim{Key: store.MakeKey(r.ID, seqOf(key)), Token: token, Record: r})
 	}
 	return claims, nil, nil
@@ -87,26 +87,26 @@ func (s *Store) recordAt(it *walk, body bool) (r *store.Record, err error) {
 }
 
 // leftOut notes that something could not be read.
-func (q *lane) leftOut() {
-	if q.again.IsZero() {
-		q.again = time.Now().Add(eioKept)
+func (l *lane) leftOut() {
+	if l.again.IsZero() {
+		l.again = time.Now().Add(eioKept)
 	}
 }
 
 // lookBelow makes a lane that left something out begin at its first record again, once
 // the disk may read it.
-func (q *lane) lookBelow(which store.Lane) {
-	if !q.again.IsZero() && !time.Now().Before(q.again) {
-		q.low, q.again = lanePrefix(which), time.Time{}
+func (l *lane) lookBelow(which store.Lane) {
+	if !l.again.IsZero() && !time.Now().Before(l.again) {
+		l.low, l.again = lanePrefix(which), time.Time{}
 	}
 }
 
 // unclaim makes claims claimable again. The caller holds mu.
-func (s *Store) unclaim(q *lane, claims []store.Claim) {
+func (s *Store) unclaim(l *lane, claims []store.Claim) {
 	for _, c := range claims {
-		if q.claimed[c.Token] {
-			delete(q.claimed, c.Token)
-			q.ready([]byte(c.Token))
+		if l.claimed[c.Token] {
+			delete(l.claimed, c.Token)
+			l.ready([]byte(c.Token))
 		}
 	}
 }

@@ -125,7 +125,7 @@ func (c *writeBatch) addGroups(all []store.GroupCount) {
 	defer c.s.groups.mu.Unlock()
 	hour := time.Now().Unix() / 3600
 	for _, g := range all {
-		state := c.s.groups.others[g.Queue]
+		state := c.s.groups.known[g.ID]
 		if g.ID != errorgroup.Other(g.Queue, 0).ID {
 			state = c.s.groups.of(g.Group)
 		}
@@ -154,7 +154,7 @@ func (c *writeBatch) addGroups(all []store.GroupCount) {
 func (h *history) addPast(newestFirst []store.PastFailure) {
 	const together = 1000
 	var chunk pastFailures
-	for i := len(newestFirst) - 1 - int(h.passed); i >= 0; i-- {
+	for i := len(newestFirst) - 1 - int(h.written); i >= 0; i-- {
 		if chunk.add(&newestFirst[i]); chunk.n == together || i == 0 {
 			h.write(&chunk)
 			chunk = pastFailures{}

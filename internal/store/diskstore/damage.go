@@ -40,9 +40,9 @@ func keptIn(s store.Sums) string {
 	return fmt.Sprintf("%d waiting, %d parked and %d discarded messages of %d that came", s[store.Waiting], s[store.Parked], s[store.Discarded], s[store.In])
 }
 
-// opening says what to do about an error that keeps a store from being opened.
-func opening(path string, err error) error {
-	if !harmful(err) {
+// openError says what to do about an error that keeps a store from being opened.
+func openError(path string, err error) error {
+	if !isDamage(err) {
 		return err
 	}
 	return fmt.Errorf("%w: %w. Nothing was removed. Run `redrive store salvage %s --to NEW-FOLDER` to save all that can still be read", ErrDamaged, err, path)
@@ -51,7 +51,7 @@ func opening(path string, err error) error {
 // damage is what was found of damaged files while the store is open, and before.
 type damage struct {
 	log   *slog.Logger
-	files *tables
+	files *pebbleFS
 	lost  *lostBlocks // nil: files are read as they are
 
 	mu     sync.Mutex
@@ -59,7 +59,7 @@ type damage struct {
 }
 
 // newDamage has what is known of before. A store that is salvaged is left as it is.
-func newDamage(log *slog.Logger, files *tables, folder string, salvage bool) (*damage, error) {
+func newDamage(log *slog.Logger, files *pebbleFS, folder string, salvage bool) (*damage, error) {
 	d := &damage{log: log, files: files, places: map[string]string{}}
 	if salvage {
 		return d, nil
@@ -136,7 +136,7 @@ func (d *damage) unreadable(key []byte, err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case harmful(err):
+	case isDamage(err):
 		d.skipped(key, err)
 	case errors.Is(err, store.ErrTorn):
 		d.note(fmt.Sprintf("message %x", key), err)

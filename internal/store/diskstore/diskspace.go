@@ -40,7 +40,7 @@ func (s *Store) checkSpace(n int, reserve uint64) error {
 
 // emptyLogs frees the room of logs that are kept to be written again.
 func (s *Store) emptyLogs(uint64) {
-	s.tables.emptyLogs(s.path, func() int { return int(s.db.Metrics().WAL.Files) })
+	s.files.emptyLogs(s.path, func() int { return int(s.db.Metrics().WAL.Files) })
 }
 
 // deleted is what records take on the disk that were deleted. Pebble removes it when it

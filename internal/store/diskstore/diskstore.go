@@ -38,7 +38,7 @@ type Options struct {
 	Existing bool
 	// AcceptLoss opens a store that lacks what was synced: see ErrLost.
 	AcceptLoss bool
-	// restrict gives the folder to this user alone, as it is this program's: see ours.
+	// restrict gives the folder to this user alone, as it is this program's: see isStoreFolder.
 	restrict bool
 	// salvage opens what is left of a store to read it: it removes no file, and leaves the
 	// witness as it is.
@@ -50,23 +50,25 @@ var ErrNone = errors.New("it holds no store")
 
 // Store implements store.Store.
 type Store struct {
-	path      string
-	db        *pebble.DB
-	fs        vfs.FS
-	tables    *tables
-	log       *slog.Logger
-	reserve   uint64
-	onSync    func(time.Duration)
-	seq       atomic.Uint64
-	changed   chan struct{}
-	receipts  receiptLog
-	groups    groups
-	history   history
-	witness   witness
-	damage    *damage
-	deleted   deleted
-	ending    sync.RWMutex // see commitWithPast
-	closeLock func() error
+	path     string
+	db       *pebble.DB
+	fs       vfs.FS
+	files    *pebbleFS
+	log      *slog.Logger
+	reserve  uint64
+	onSync   func(time.Duration)
+	seq      atomic.Uint64
+	changed  chan struct{}
+	receipts receiptLog
+	groups   groups
+	history  history
+	witness  witness
+	damage   *damage
+	deleted  deleted
+	// intoHistory is held, for reading, from the commit in which messages end until they are in
+	// the history: in between they would be found nowhere.
+	intoHistory sync.RWMutex
+	closeLock   func() error
 
 	// committing is held, for reading, by each commit with what belongs to it outside of
 	// the database.
@@ -99,7 +101,7 @@ func Open(path string, o Options) (*Store, error) {
 	if o.FS == nil {
 		o.FS = private{vfs.Default}
 		var err error
-		if o.restrict, err = ours(path); err != nil {
+		if o.restrict, err = isStoreFolder(path); err != nil {
 			return nil, fmt.Errorf("looking into the data folder %s: %w: %s", path, err, folderHint)
 		}
 	}
@@ -142,7 +144,7 @@ func lockFolder(path string, o Options) (*pebble.Lock, error) {
 	}
 	// Pebble waits for nothing here, but its error does not say what to do.
 	lock, err := pebble.LockDirectory(path, o.FS)
-	if err != nil && owned(err) {
+	if err != nil && isHeld(err) {
 		return nil, hint.Errorf("stop the other one, or set store.disk to another folder", "data folder %s: %w (%v)", path, store.ErrLocked, err)
 	}
 	if err != nil {
@@ -152,31 +154,31 @@ func lockFolder(path string, o Options) (*pebble.Lock, error) {
 }
 
 func openLocked(path string, o Options, lock *pebble.Lock) (*Store, error) {
-	files := newTables(o.FS)
-	harm, err := newDamage(o.Log, files, path, o.salvage)
+	files := newPebbleFS(o.FS)
+	damaged, err := newDamage(o.Log, files, path, o.salvage)
 	if err != nil {
 		return nil, fmt.Errorf("opening the data folder %s: %w", path, err)
 	}
-	db, err := pebble.Open(path, pebbleOptions(o, files, harm, lock))
+	db, err := pebble.Open(path, pebbleOptions(o, files, damaged, lock))
 	if o.Existing && errors.Is(err, pebble.ErrDBDoesNotExist) {
 		return nil, fmt.Errorf("data folder %s: %w", path, ErrNone)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("opening the data folder %s: %w", path, opening(path, err))
+		return nil, fmt.Errorf("opening the data folder %s: %w", path, openError(path, err))
 	}
 	if o.restrict { // only now: a wrong path must not change what is there
 		if err := restrict(path, o.Log); err != nil {
 			return nil, errors.Join(err, db.Close())
 		}
 	}
-	s := &Store{path: path, db: db, damage: harm, fs: o.FS, tables: files, log: o.Log, reserve: o.Reserve, onSync: o.OnSync,
+	s := &Store{path: path, db: db, damage: damaged, fs: o.FS, files: files, log: o.Log, reserve: o.Reserve, onSync: o.OnSync,
 		changed: make(chan struct{}, 1), queues: map[string]*queue{}, unstored: unstored{},
-		groups:    groups{known: map[errorgroup.ID]*groupState{}, others: map[string]*groupState{}},
+		groups:    groups{known: map[errorgroup.ID]*groupState{}},
 		history:   history{fs: o.FS, folder: o.FS.PathJoin(path, historyName), log: o.Log},
 		witness:   witness{fs: o.FS, path: o.FS.PathJoin(path, witnessName), log: o.Log},
 		closeLock: lock.Close}
 	if err := s.load(o); err != nil {
-		return nil, errors.Join(fmt.Errorf("data folder %s: %w", path, opening(path, err)), db.Close(), s.witness.close())
+		return nil, errors.Join(fmt.Errorf("data folder %s: %w", path, openError(path, err)), db.Close(), s.witness.close())
 	}
 	if !o.salvage {
 		files.keepNoMore()
@@ -190,10 +192,10 @@ func openLocked(path string, o Options, lock *pebble.Lock) (*Store, error) {
 
 const folderHint = "store.disk must be a folder on a local disk that this user may write"
 
-// owned tells a lock that somebody holds from one that cannot be had at all:
+// isHeld tells a lock that somebody holds from one that cannot be had at all:
 // fcntl gives EAGAIN or EACCES without a path for the first, whereas EACCES with
 // a path is the file's. Pebble has no error of its own for this process.
-func owned(err error) bool {
+func isHeld(err error) bool {
 	var file *fs.PathError
 	if errors.As(err, &file) {
 		return false
@@ -244,17 +246,17 @@ func (s *Store) load(o Options) error {
 
 // get is nil for a key that is not there.
 func (s *Store) get(key []byte) (value []byte, err error) {
-	err = with(s.db, key, func(v []byte) error {
+	err = withValue(s.db, key, func(v []byte) error {
 		value = append([]byte{}, v...)
 		return nil
 	})
 	return value, err
 }
 
-// with gives a value to use, unless there is none.
-func with(db pebble.Reader, key []byte, use func(value []byte) error) error {
+// withValue gives a value to use, unless there is none.
+func withValue(db pebble.Reader, key []byte, use func(value []byte) error) error {
 	value, closer, err := db.Get(key)
-	if err != nil && harmful(err) { // a flipped bit is turned back when it is read again
+	if err != nil && isDamage(err) { // a flipped bit is turned back when it is read again
 		value, closer, err = db.Get(key)
 	}
 	if errors.Is(err, pebble.ErrNotFound) {

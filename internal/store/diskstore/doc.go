@@ -4,7 +4,8 @@
 //	keys.go         every key, and what is stored under it
 //	diskstore.go    Options, Open, Close; how a write batch is committed
 //	writebatch.go   the writes of one synced commit; counters are added in the same commit
-//	waiting.go      Add, and what is in memory of each queue (counts.go: read at the start)
+//	add.go          Add
+//	lanes.go        what is in memory of each queue (counts.go: read at the start)
 //	claim.go        due records, claimed for the scheduler, and finished
 //	change.go       people's actions, and the side table (entries.go) in the same commit
 //	receipts.go     ids of the newest batches, by which redelivered messages are recognized
@@ -19,6 +20,6 @@
 // rebuild.go counts again; salvage.go (rawread.go, blobs.go) saves what can be read to a new
 // store.
 //
-// Around it: pebble.go (how Pebble is set up), tables.go (files that Pebble writes and removes),
+// Around it: pebble.go (how Pebble is set up), pebblefs.go (the files that Pebble writes, reads and removes),
 // snapshot.go, copytarget.go (a copy of another store), format.go, rights.go.
 package diskstore

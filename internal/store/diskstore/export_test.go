@@ -57,7 +57,7 @@ func (s *Store) Check() error {
 		key := it.Key()
 		state := stateOf(key[0])
 		switch {
-		case key[0] == prefixID || key[0] == prefixGroup:
+		case key[0] == prefixID || key[0] == prefixGroupIndex:
 			got[string(key)] = string(it.Value())
 		case state >= store.Waiting && state <= store.Discarded:
 			r, _, err := store.DecodeRecord(it.Value(), false)
@@ -70,7 +70,7 @@ func (s *Store) Check() error {
 			counts[place{state, r.Queue}]++
 			want[string(idKey(r.ID, seqOf(key)))] = string(key)
 			if state != store.Waiting {
-				want[string(groupKey(s.GroupOf(r), state, key))] = string(key)
+				want[string(groupIndexKey(s.GroupOf(r), state, key))] = string(key)
 			}
 		}
 	}

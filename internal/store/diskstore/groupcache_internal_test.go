@@ -13,7 +13,7 @@ import (
 // A group that is known is the one that would be found again, and no more are kept
 // than should be, none of them of an error that came once.
 func TestWhatIsAlikeIsInItsOwnGroup(t *testing.T) {
-	var a alike
+	var a groupCache
 	pick := rand.New(rand.NewPCG(1, 1))
 	one := func(texts ...string) string { return texts[pick.IntN(len(texts))] }
 	for i := range 20_000 {
@@ -22,7 +22,7 @@ func TestWhatIsAlikeIsInItsOwnGroup(t *testing.T) {
 		if got := a.of(r, i%3 > 0); got != r.Group() {
 			t.Fatalf("%+v: %+v, want %+v", r, got, r.Group())
 		}
-		if len(a.own) > alikeKept {
+		if len(a.own) > groupsCached {
 			t.Fatalf("%d are kept", len(a.own))
 		}
 	}
@@ -30,7 +30,7 @@ func TestWhatIsAlikeIsInItsOwnGroup(t *testing.T) {
 		t.Error("none is kept, so this shows nothing")
 	}
 	for l := range a.own {
-		if len(l.error) > alikeLong || strings.HasPrefix(l.error, "only once") {
+		if len(l.error) > longestCached || strings.HasPrefix(l.error, "only once") {
 			t.Errorf("%.40q is kept", l.error)
 		}
 	}

@@ -2,6 +2,7 @@ package diskstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -15,12 +16,11 @@ import (
 // groups is what is known of each group. It is all in memory, being bounded, and
 // the same on disk: a key with what its members share, and one with its tally.
 type groups struct {
-	mu    sync.Mutex
-	known map[errorgroup.ID]*groupState
-	// others are of the queues that had failures when there was no room.
-	others map[string]*groupState
-	swept  int64 // the hour in which old ones were last forgotten
-	alike  alike
+	mu       sync.Mutex
+	known    map[errorgroup.ID]*groupState
+	ordinary int   // how many of them are not a queue's other errors
+	swept    int64 // the hour in which old ones were last forgotten
+	cache    groupCache
 }
 
 type groupState struct {
@@ -30,41 +30,38 @@ type groupState struct {
 	users  int  // changes under way that count in it
 }
 
-// of is the group that a failure counts in. A record must be taken out of the very
-// group it was put into, and nothing but its content tells which that was. So once
-// a queue has others, its new groups count there too until that is empty: then a
-// record is in its own group exactly when that is known. The caller holds mu.
+// of is the group that a failure counts in whose own group is own. The caller holds mu.
 func (g *groups) of(own errorgroup.Group) *groupState {
-	if s := g.known[own.ID]; s != nil {
-		return s
+	of := store.GroupFor(own, g.find, g.ordinary < store.GroupsKept)
+	if g.known[of.ID] == nil {
+		g.add(&groupState{Group: of})
 	}
-	if s := g.others[own.Queue]; s != nil && s.inUse() {
-		return s
+	return g.known[of.ID]
+}
+
+func (g *groups) find(id errorgroup.ID) (known, inUse bool) {
+	s := g.known[id]
+	return s != nil, s != nil && s.inUse()
+}
+
+func (g *groups) add(s *groupState) {
+	g.known[s.ID] = s
+	if !s.isOther() {
+		g.ordinary++
 	}
-	if len(g.known) < store.GroupsKept {
-		s := &groupState{Group: own}
-		g.known[own.ID] = s
-		return s
-	}
-	if g.others[own.Queue] == nil {
-		g.others[own.Queue] = &groupState{Group: errorgroup.Other(own.Queue, store.GroupsKept)}
-	}
-	return g.others[own.Queue]
 }
 
 func (s *groupState) inUse() bool { return s.any() || s.users > 0 }
 
+// isOther tells whether it is a queue's other errors.
+func (s *groupState) isOther() bool { return s.ID == errorgroup.Other(s.Queue, 0).ID }
+
 // GroupOf implements store.Searcher.
 func (s *Store) GroupOf(r *store.Record) errorgroup.ID {
-	own := s.groups.alike.of(r, false)
+	own := s.groups.cache.of(r, false)
 	s.groups.mu.Lock()
 	defer s.groups.mu.Unlock()
-	if s.groups.known[own.ID] == nil {
-		if o := s.groups.others[own.Queue]; o != nil && o.inUse() {
-			return o.ID
-		}
-	}
-	return own.ID
+	return store.GroupFor(own, s.groups.find, true).ID
 }
 
 // grouped is a group that a change counts in.
@@ -79,7 +76,7 @@ func (c *writeBatch) group(r *store.Record) *grouped {
 	if l := c.like; l != nil && l.Queue == r.Queue && l.Reason == r.Reason && l.Error == r.Error && l.Message.Type == r.Message.Type {
 		return c.last
 	}
-	own := c.s.groups.alike.of(r, c.fails)
+	own := c.s.groups.cache.of(r, c.fails)
 	c.s.groups.mu.Lock()
 	defer c.s.groups.mu.Unlock()
 	s := c.s.groups.of(own)
@@ -109,7 +106,7 @@ func (g *grouped) failed(at time.Time, now time.Time) {
 func (c *writeBatch) writeGroups() error {
 	for s, g := range c.groups {
 		if !s.stored {
-			if err := c.batch.Set(sharedKey(s.ID), store.AppendGroup(nil, s.Group), nil); err != nil {
+			if err := c.batch.Set(groupInfoKey(s.ID), store.AppendGroup(nil, s.Group), nil); err != nil {
 				return err
 			}
 		}
@@ -153,27 +150,16 @@ func (g *groups) sweep(db *pebble.DB, now time.Time) error {
 	g.swept = hour
 	b := db.NewBatch()
 	defer b.Close()
-	drop := func(s *groupState) (old bool, err error) {
-		if s.inUse() || s.seenWithinADay(now) {
-			return false, nil
-		}
-		if err := b.Delete(sharedKey(s.ID), nil); err != nil {
-			return false, err
-		}
-		return true, b.Delete(tallyKey(s.ID), nil)
-	}
 	for id, s := range g.known {
-		if old, err := drop(s); err != nil {
-			return err
-		} else if old {
-			delete(g.known, id)
+		if s.inUse() || s.seenWithinADay(now) {
+			continue
 		}
-	}
-	for queue, s := range g.others {
-		if old, err := drop(s); err != nil {
+		if err := errors.Join(b.Delete(groupInfoKey(id), nil), b.Delete(tallyKey(id), nil)); err != nil {
 			return err
-		} else if old {
-			delete(g.others, queue)
+		}
+		delete(g.known, id)
+		if !s.isOther() {
+			g.ordinary--
 		}
 	}
 	return b.Commit(pebble.NoSync)
@@ -183,25 +169,18 @@ func (s *groupState) seenWithinADay(now time.Time) bool { return s.last > now.Un
 
 // load reads all groups.
 func (g *groups) load(db *pebble.DB) error {
-	g.known, g.others = map[errorgroup.ID]*groupState{}, map[string]*groupState{}
-	states := map[errorgroup.ID]*groupState{}
-	if err := eachIn(db, prefixShared, func(key, value []byte) (err error) {
-		s := &groupState{stored: true}
-		if s.Group, err = store.ReadGroup(errorgroup.ID(key[1:]), value); err != nil {
-			return err
+	g.known, g.ordinary = map[errorgroup.ID]*groupState{}, 0
+	if err := eachIn(db, prefixGroupInfo, func(key, value []byte) error {
+		shared, err := store.ReadGroup(errorgroup.ID(key[1:]), value)
+		if err == nil {
+			g.add(&groupState{Group: shared, stored: true})
 		}
-		states[s.ID] = s
-		if s.ID == errorgroup.Other(s.Queue, 0).ID {
-			g.others[s.Queue] = s
-		} else {
-			g.known[s.ID] = s
-		}
-		return nil
+		return err
 	}); err != nil {
 		return err
 	}
 	return eachIn(db, prefixTally, func(key, value []byte) error {
-		s := states[errorgroup.ID(key[1:])]
+		s := g.known[errorgroup.ID(key[1:])]
 		if s == nil {
 			return fmt.Errorf("key %x: nothing tells which group it counts", key)
 		}
@@ -222,18 +201,12 @@ func (s *Store) Groups(ctx context.Context) ([]store.GroupCount, error) {
 	s.groups.mu.Lock()
 	defer s.groups.mu.Unlock()
 	var counts []store.GroupCount
-	show := func(g *groupState) {
+	for _, g := range s.groups.known {
 		if g.any() || g.seenWithinADay(now) {
 			counts = append(counts, store.GroupCount{Group: g.Group, Note: notes[g.ID.String()],
 				Waiting: g.kept[store.Waiting], Parked: g.kept[store.Parked], Discarded: g.kept[store.Discarded],
 				First: store.Minute(g.first), Last: store.Minute(g.last), Hours: g.hours.upTo(now.Unix() / 3600), Reasons: g.reasons})
 		}
-	}
-	for _, g := range s.groups.known {
-		show(g)
-	}
-	for _, g := range s.groups.others {
-		show(g)
 	}
 	return counts, nil
 }

@@ -38,7 +38,7 @@ type history struct {
 	hints   map[uint64]*idHint // of each file
 	out     vfs.File           // the newest one, once something was written
 	size    int64              // of the newest one
-	passed  uint64             // how many past failures were written, ever
+	written uint64             // how many past failures were written, ever
 	failing bool               // the last write did
 }
 
@@ -77,11 +77,11 @@ func (h *history) load() error {
 		if data, err = h.read(name, data); err != nil {
 			return err
 		}
-		h.passed, h.size, h.hints[name] = name, 0, new(idHint)
+		h.written, h.size, h.hints[name] = name, 0, new(idHint)
 		for c := range chunks(data) {
 			ids, _, _ := splitPastFailures(c)
 			h.hints[name].add(ids)
-			h.passed += uint64(len(ids) / idSize)
+			h.written += uint64(len(ids) / idSize)
 			h.size += int64(chunkHead + len(c))
 		}
 	}
@@ -123,7 +123,7 @@ func (h *history) write(p *pastFailures) {
 	defer h.mu.Unlock()
 	err := h.append(b)
 	if err == nil {
-		h.passed += uint64(p.n)
+		h.written += uint64(p.n)
 		h.size += int64(len(b))
 		h.hints[h.files[len(h.files)-1]].add(p.ids)
 	} else if !h.failing {
@@ -140,8 +140,8 @@ func (h *history) append(chunk []byte) error {
 				return err
 			}
 		}
-		if len(h.files) == 0 || h.files[len(h.files)-1] < h.passed {
-			h.files = append(h.files, h.passed)
+		if len(h.files) == 0 || h.files[len(h.files)-1] < h.written {
+			h.files = append(h.files, h.written)
 		}
 		h.hints[h.files[len(h.files)-1]] = new(idHint)
 		h.size = 0
@@ -162,7 +162,7 @@ func (h *history) append(chunk []byte) error {
 
 // forget removes files while the ones after them hold enough.
 func (h *history) forget() error {
-	for len(h.files) > 1 && h.passed-h.files[1] >= store.PastFailuresKept {
+	for len(h.files) > 1 && h.written-h.files[1] >= store.PastFailuresKept {
 		if err := h.fs.Remove(h.path(h.files[0])); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}

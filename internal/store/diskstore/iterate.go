@@ -9,8 +9,8 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// harmful tells an error of a block that cannot be read, now or ever, from others.
-func harmful(err error) bool { return pebble.IsCorruptionError(err) || errors.Is(err, syscall.EIO) }
+// isDamage tells an error of a block that cannot be read, now or ever, from others.
+func isDamage(err error) bool { return pebble.IsCorruptionError(err) || errors.Is(err, syscall.EIO) }
 
 // walk is a Pebble iterator that goes on after blocks that cannot be read: they cost the
 // records in them, and not those after them. What it leaves out is passed to skipped.
@@ -103,7 +103,7 @@ func (w *walk) moved(valid bool, from []byte, forward bool) bool {
 	}
 	w.over = false
 	err := w.Error()
-	if err == nil || !harmful(err) {
+	if err == nil || !isDamage(err) {
 		return false
 	}
 	from = bytes.Clone(from)
@@ -142,7 +142,7 @@ func (w *walk) Close() error {
 // ValueAndErr goes back to the key where its value cannot be read: Pebble would end there.
 func (w *walk) ValueAndErr() ([]byte, error) {
 	value, err := w.Iterator.ValueAndErr()
-	if err != nil && harmful(err) && w.skipped != nil {
+	if err != nil && isDamage(err) && w.skipped != nil {
 		w.seek(bytes.Clone(w.at), true)
 	}
 	return value, err

@@ -35,18 +35,18 @@ import (
 //	n                            how many commits: merged, never read to write
 //	f                            the format
 const (
-	prefixWaiting   = 'w'
-	prefixForward   = 't'
-	prefixParked    = 'p'
-	prefixDiscarded = 'd'
-	prefixID        = 'i'
-	prefixGroup     = 'g'
-	prefixEntry     = 'x'
-	prefixCount     = 'c'
-	prefixLedger    = 'l'
-	prefixShared    = 'm'
-	prefixTally     = 'k'
-	prefixReceipt   = 'R'
+	prefixWaiting    = 'w'
+	prefixForward    = 't'
+	prefixParked     = 'p'
+	prefixDiscarded  = 'd'
+	prefixID         = 'i'
+	prefixGroupIndex = 'g'
+	prefixEntry      = 'x'
+	prefixCount      = 'c'
+	prefixLedger     = 'l'
+	prefixGroupInfo  = 'm'
+	prefixTally      = 'k'
+	prefixReceipt    = 'R'
 )
 
 var (
@@ -170,18 +170,18 @@ func indexOf(key store.Key) []byte {
 	return idKey(id, seq)
 }
 
-// groupPrefix leads a group's records in a state.
-func groupPrefix(id errorgroup.ID, state store.State) []byte {
-	k := append(make([]byte, 0, 2+len(id)+placeSize), prefixGroup)
+// groupIndexPrefix leads a group's records in a state.
+func groupIndexPrefix(id errorgroup.ID, state store.State) []byte {
+	k := append(make([]byte, 0, 2+len(id)+placeSize), prefixGroupIndex)
 	return append(append(k, id[:]...), byte(state))
 }
 
-// groupKey is where the index has a record of the group, which is kept under key.
-func groupKey(id errorgroup.ID, state store.State, key []byte) []byte {
-	return append(groupPrefix(id, state), placeOf(key)...)
+// groupIndexKey is where the index has a record of the group, which is kept under key.
+func groupIndexKey(id errorgroup.ID, state store.State, key []byte) []byte {
+	return append(groupIndexPrefix(id, state), placeOf(key)...)
 }
 
-func sharedKey(id errorgroup.ID) []byte { return append([]byte{prefixShared}, id[:]...) }
+func groupInfoKey(id errorgroup.ID) []byte { return append([]byte{prefixGroupInfo}, id[:]...) }
 
 func tallyKey(id errorgroup.ID) []byte { return append([]byte{prefixTally}, id[:]...) }
 

@@ -69,7 +69,7 @@ func (s *Store) merge(snap *pebble.Snapshot, r store.Range) (m *merged, err erro
 	for i, id := range r.Groups {
 		for _, state := range []store.State{store.Parked, store.Discarded} {
 			if (r.State == 0 || r.State == state) && !slices.Contains(r.Groups[:i], id) {
-				if err := open(groupPrefix(id, state), true); err != nil {
+				if err := open(groupIndexPrefix(id, state), true); err != nil {
 					return m, err
 				}
 			}
@@ -177,13 +177,13 @@ func (m *merged) end() error {
 func waitingOf(snap *pebble.Snapshot, ids []errorgroup.ID) (queues []string, err error) {
 	for _, id := range ids {
 		var t tally
-		if err := with(snap, tallyKey(id), t.addFrom); err != nil {
+		if err := withValue(snap, tallyKey(id), t.addFrom); err != nil {
 			return nil, err
 		}
 		if t.kept[store.Waiting] == 0 {
 			continue
 		}
-		err := with(snap, sharedKey(id), func(value []byte) error {
+		err := withValue(snap, groupInfoKey(id), func(value []byte) error {
 			g, err := store.ReadGroup(id, value)
 			queues = append(queues, g.Queue)
 			return err

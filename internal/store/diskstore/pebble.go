@@ -37,7 +37,7 @@ func NewMemory(stores int) *Memory {
 func (m *Memory) Close() { m.cache.Unref() }
 
 // pebbleOptions bound memory (cache and memtables) and keep the number of files small.
-func pebbleOptions(o Options, files *tables, harm *damage, lock *pebble.Lock) *pebble.Options {
+func pebbleOptions(o Options, files *pebbleFS, damaged *damage, lock *pebble.Lock) *pebble.Options {
 	p := &pebble.Options{
 		FS: files, Lock: lock, Merger: adder,
 		FormatMajorVersion: pebble.FormatNewest,
@@ -52,7 +52,7 @@ func pebbleOptions(o Options, files *tables, harm *damage, lock *pebble.Lock) *p
 		MaxOpenFiles:                500,
 		Logger:                      logger{o.Log, new(sync.Map)},
 		// Without one, Pebble calls Fatalf for each damaged block that is read.
-		EventListener: &pebble.EventListener{DataCorruption: harm.found},
+		EventListener: &pebble.EventListener{DataCorruption: damaged.found},
 	}
 	// A large body has a file of its own: compactions leave it where it is, where each
 	// would have those of all its tables in memory at once.

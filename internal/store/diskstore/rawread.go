@@ -17,7 +17,7 @@ import (
 // loose reads records out of files, without the database that would say which of them
 // still count: of each key the newest write does.
 type loose struct {
-	fs     *tables
+	fs     *pebbleFS
 	bad    *badBlocks
 	folder string
 	tables []string

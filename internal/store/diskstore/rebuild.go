@@ -13,10 +13,10 @@ import (
 // again from them when the store is opened after a block was lost: it may have been in it.
 
 // derived are the prefixes of what follows from the records.
-var derived = []byte{prefixCount, prefixGroup, prefixID, prefixTally, prefixShared}
+var derived = []byte{prefixCount, prefixGroupIndex, prefixID, prefixTally, prefixGroupInfo}
 
 // atOpening are the prefixes of what is read when a store is opened, but for records.
-var atOpening = [][]byte{{prefixCount}, keyFormat, {prefixTally}, {prefixLedger}, {prefixShared}, keyCommits, keyOpened, keySeq}
+var atOpening = [][]byte{{prefixCount}, keyFormat, {prefixTally}, {prefixLedger}, {prefixGroupInfo}, keyCommits, keyOpened, keySeq}
 
 // rebuildStep is how many bytes of writes a rebuild has in memory.
 const rebuildStep = 1 << 20
@@ -30,7 +30,7 @@ func (s *Store) probe() error {
 		}
 		for it.First(); it.Valid(); it.Next() {
 		}
-		if err := it.Close(); err != nil && !harmful(err) {
+		if err := it.Close(); err != nil && !isDamage(err) {
 			return err
 		}
 	}

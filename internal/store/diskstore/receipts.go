@@ -54,16 +54,6 @@ func (s *Store) Remember(ctx context.Context, receipts []store.Receipt) error {
 	return c.commit()
 }
 
-func receiptsOf(records []*store.Record) []store.Receipt {
-	all := make([]store.Receipt, 0, len(records))
-	for _, r := range records {
-		if r.Fingerprint != ([16]byte{}) {
-			all = append(all, r.Receipt())
-		}
-	}
-	return all
-}
-
 // write puts receipts into b, and takes those out that are too old to be needed.
 func (l *receiptLog) write(b *pebble.Batch, receipts []store.Receipt) error {
 	v := make([]byte, 0, len(receipts)*store.ReceiptSize)

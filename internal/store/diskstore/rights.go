@@ -21,22 +21,22 @@ type private struct{ vfs.FS }
 const (
 	privateFile   fs.FileMode = 0o600
 	privateFolder fs.FileMode = 0o700
-	others        fs.FileMode = 0o077
+	otherUsers    fs.FileMode = 0o077
 )
 
 func (p private) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
 	f, err := p.FS.Create(name, category)
-	return closed(name, f, err)
+	return makePrivate(name, f, err)
 }
 
 func (p private) OpenReadWrite(name string, category vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
 	f, err := p.FS.OpenReadWrite(name, category, opts...) // which makes it, too
-	return closed(name, f, err)
+	return makePrivate(name, f, err)
 }
 
 func (p private) Unwrap() vfs.FS { return p.FS }
 
-func closed(name string, f vfs.File, err error) (vfs.File, error) {
+func makePrivate(name string, f vfs.File, err error) (vfs.File, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -49,9 +49,9 @@ func closed(name string, f vfs.File, err error) (vfs.File, error) {
 // ErrOpenFolder is a data folder that any user may write to.
 var ErrOpenFolder = errors.New("any user may write to it")
 
-// ours tells whether a folder is a store's, or is to be: one with other things in it, by
+// isStoreFolder tells whether a folder is a store's, or is to be: one with other things in it, by
 // a wrong path perhaps, keeps its rights.
-func ours(folder string) (bool, error) {
+func isStoreFolder(folder string) (bool, error) {
 	if info, err := os.Stat(folder); err != nil || !info.IsDir() {
 		return errors.Is(err, fs.ErrNotExist), nil // what is wrong with it is said when it is used
 	}
@@ -68,8 +68,8 @@ func ours(folder string) (bool, error) {
 	return others == 0, err
 }
 
-// isOurs tells whether a file in a data folder is of the store.
-func isOurs(name string) bool {
+// isStoreFile tells whether a file in a data folder is of the store.
+func isStoreFile(name string) bool {
 	switch filepath.Ext(name) {
 	case ".log", ".sst", ".blob":
 		return true
@@ -86,7 +86,7 @@ func restrict(folder string, log *slog.Logger) error {
 		return err
 	}
 	switch had := info.Mode().Perm(); {
-	case had&others == 0:
+	case had&otherUsers == 0:
 	case os.Chmod(folder, privateFolder) == nil:
 		log.Info("other users had rights to the data folder: they are taken away", "folder", folder, "had", fmt.Sprintf("%#o", had), "has", fmt.Sprintf("%#o", privateFolder))
 	case had&0o002 != 0:
@@ -100,7 +100,7 @@ func restrict(folder string, log *slog.Logger) error {
 			return err
 		}
 		for _, f := range all {
-			if !f.Type().IsRegular() || in == folder && !isOurs(f.Name()) {
+			if !f.Type().IsRegular() || in == folder && !isStoreFile(f.Name()) {
 				continue
 			}
 			if err := os.Chmod(filepath.Join(in, f.Name()), privateFile); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -57,7 +57,7 @@ func Salvage(ctx context.Context, from, to string, o Options) (done Salvaged, er
 		return done, err
 	}
 	s := &salvage{Salvaged: &done, ctx: ctx, to: target}
-	loose := loose{fs: newTables(files), folder: from, blobs: filesOf(before, ".blob"), unread: done.Unread, logs: source == nil}
+	loose := loose{fs: newPebbleFS(files), folder: from, blobs: filesOf(before, ".blob"), unread: done.Unread, logs: source == nil}
 	loose.bad = &loose.fs.bad
 	if source != nil {
 		err = s.copy(source)

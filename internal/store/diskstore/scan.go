@@ -66,7 +66,7 @@ func (s *Store) show(snap *pebble.Snapshot, m *merged, at *source, r store.Range
 
 // listed reads the record kept under key, and says when there is none.
 func (s *Store) listed(snap *pebble.Snapshot, key []byte, body bool) (l store.Listed, ok bool, err error) {
-	err = with(snap, key, func(value []byte) error {
+	err = withValue(snap, key, func(value []byte) error {
 		ok = true
 		l, err = s.decode(key, value, body)
 		return err

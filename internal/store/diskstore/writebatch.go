@@ -63,7 +63,7 @@ func (c *writeBatch) enter(key []byte, r *store.Record) error {
 	}
 	// Waiting records, which come and go by the thousand, have no place in the index.
 	if r.State != store.Waiting {
-		if err := c.batch.Set(groupKey(g.ID, r.State, key), key, nil); err != nil {
+		if err := c.batch.Set(groupIndexKey(g.ID, r.State, key), key, nil); err != nil {
 			return err
 		}
 	}
@@ -96,7 +96,7 @@ func (c *writeBatch) remove(key []byte, r *store.Record, moved bool) error {
 	g := c.group(r)
 	g.more.kept[r.State]--
 	if r.State != store.Waiting {
-		if err := c.batch.Delete(groupKey(g.ID, r.State, key), nil); err != nil {
+		if err := c.batch.Delete(groupIndexKey(g.ID, r.State, key), nil); err != nil {
 			return err
 		}
 	}
@@ -152,8 +152,8 @@ func (c *writeBatch) commitWithPast() error {
 	if c.past.n == 0 {
 		return c.s.commit(c.batch, &sums)
 	}
-	c.s.ending.RLock()
-	defer c.s.ending.RUnlock()
+	c.s.intoHistory.RLock()
+	defer c.s.intoHistory.RUnlock()
 	if err := c.s.commit(c.batch, &sums); err != nil {
 		return err
 	}
@@ -163,8 +163,8 @@ func (c *writeBatch) commitWithPast() error {
 
 // awaitHistory waits until what is no longer kept is in the history.
 func (s *Store) awaitHistory() {
-	s.ending.Lock()
-	s.ending.Unlock()
+	s.intoHistory.Lock()
+	s.intoHistory.Unlock()
 }
 
 func (c *writeBatch) close() {

@@ -20,27 +20,21 @@ type groupState struct {
 	reasons     store.Reasons
 }
 
-// groupOf is the group a record counts in: see the disk engine's.
+// groupOf is the group that a record counts in.
 func (s *Store) groupOf(r *store.Record) *groupState {
-	own := r.Group()
-	other := errorgroup.Other(r.Queue, store.GroupsKept)
-	if t := s.groups[own.ID]; t != nil {
-		return t
-	}
-	if t := s.groups[other.ID]; t != nil && t.kept != [len(t.kept)]int64{} {
-		return t
-	}
-	if s.ordinary >= store.GroupsKept {
-		own = other
-		if t := s.groups[own.ID]; t != nil {
-			return t
+	of := store.GroupFor(r.Group(), s.findGroup, s.ordinary < store.GroupsKept)
+	if s.groups[of.ID] == nil {
+		s.groups[of.ID] = &groupState{Group: of, hours: map[int64]int64{}}
+		if of.ID != errorgroup.Other(of.Queue, 0).ID {
+			s.ordinary++
 		}
-	} else {
-		s.ordinary++
 	}
-	t := &groupState{Group: own, hours: map[int64]int64{}}
-	s.groups[own.ID] = t
-	return t
+	return s.groups[of.ID]
+}
+
+func (s *Store) findGroup(id errorgroup.ID) (known, inUse bool) {
+	t := s.groups[id]
+	return t != nil, t != nil && t.kept != [len(t.kept)]int64{}
 }
 
 // count counts a record in its group; again with n = -1 when it is taken away.
@@ -76,11 +70,7 @@ func (s *Store) GroupOf(r *store.Record) errorgroup.ID {
 }
 
 func (s *Store) groupID(r *store.Record) errorgroup.ID {
-	own, other := r.Group().ID, errorgroup.Other(r.Queue, store.GroupsKept).ID
-	if t := s.groups[other]; s.groups[own] == nil && t != nil && t.kept != [len(t.kept)]int64{} {
-		return other
-	}
-	return own
+	return store.GroupFor(r.Group(), s.findGroup, true).ID
 }
 
 // Groups implements store.Searcher.

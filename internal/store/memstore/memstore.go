@@ -90,10 +90,8 @@ func (s *Store) Add(_ context.Context, records []*store.Record) error {
 	s.add(records)
 	for _, r := range records {
 		s.groupOf(r).failed(r.FailedAt)
-		if r.Fingerprint != ([16]byte{}) {
-			s.remember(r.Receipt())
-		}
 	}
+	s.remember(store.ReceiptsOf(records)...)
 	s.signal()
 	return nil
 }

@@ -20,14 +20,14 @@ func (s *Store) Add(ctx context.Context, records []*store.Record) (err error) {
 	if err != nil {
 		return err
 	}
-	try := s.adding.begin(printOf(records), s.token())
-	defer func() { s.adding.end(try, err == nil || undone(err) && !try.wasInDoubt) }()
+	try := s.pending.begin(hashOf(records), s.token())
+	defer func() { s.pending.end(try, err == nil || undone(err) && !try.wasInDoubt) }()
 	if err = s.checkMemory(ctx, b.size, 1); err != nil {
 		return err
 	}
-	receipts := s.receipts(receiptsOf(records))
+	receipts := s.receipts(store.ReceiptsOf(records))
 	args := append([]string{s.name, itoa(try.position), try.token, itoa(addedFor.Milliseconds())}, b.args()...)
-	args = append(append(args, b.seen.args()...), receipts...)
+	args = append(append(args, b.groups.args()...), receipts...)
 	if _, err := s.write(ctx, scriptAdd, args...); err != nil {
 		return err
 	}
@@ -39,7 +39,7 @@ func (s *Store) Add(ctx context.Context, records []*store.Record) (err error) {
 type batch struct {
 	records []string // arguments of lua/records.lua's add, or of lua/addlisted.lua, n of them
 	n       int
-	seen    sightings
+	groups  groupChanges
 	size    int // of the records in memory, about
 }
 
@@ -52,7 +52,7 @@ const overhead = 400
 
 // batch makes one of new records; failed counts them as failures.
 func (s *Store) batch(records []*store.Record, failed bool) (b batch, err error) {
-	b.seen, b.records = sightings{}, make([]string, 0, 4*len(records))
+	b.groups, b.records = groupChanges{}, make([]string, 0, 4*len(records))
 	return b, b.add(s, records, failed)
 }
 
@@ -71,7 +71,7 @@ func (b *batch) add(s *Store, records []*store.Record, failed bool) error {
 }
 
 // put adds a record, and returns what is seen of its group.
-func (b *batch) put(s *Store, r *store.Record, before ...string) (*sighting, error) {
+func (b *batch) put(s *Store, r *store.Record, before ...string) (*groupChange, error) {
 	if err := r.Validate(); err != nil {
 		return nil, err
 	}
@@ -83,7 +83,7 @@ func (b *batch) put(s *Store, r *store.Record, before ...string) (*sighting, err
 	b.n++
 	b.size += len(v)*5/4 + overhead
 	b.records = append(append(b.records, before...), place(r), micros(r), idText(r.ID), rueidis.BinaryString(v))
-	saw := b.seen.of(g)
+	saw := b.groups.of(g)
 	saw.reasons |= store.ReasonsOf(r.Reason)
 	return saw, nil
 }

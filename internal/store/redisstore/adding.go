@@ -14,19 +14,19 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// adding knows the batches that this process has sent and that Redis may have, though
+// pendingBatches are the batches that this process has sent and that Redis may have, though
 // its answer was lost or it could not say that they are safe. Who adds such a batch again
 // means the same one: it would else be there once for each try, for as long as Redis is in
 // trouble. Redis remembers the last batch at each position of a process, so a batch
 // keeps its position until it is known what became of it.
-type adding struct {
+type pendingBatches struct {
 	mu        sync.Mutex
 	positions []bool // those in use
 	open      []pendingBatch
 }
 
 type pendingBatch struct {
-	of         [sha256.Size]byte // see printOf
+	of         [sha256.Size]byte // see hashOf
 	token      string
 	position   int
 	wasInDoubt bool
@@ -39,8 +39,8 @@ const (
 	addedFor = time.Hour
 )
 
-// printOf tells one batch from others.
-func printOf(records []*store.Record) (of [sha256.Size]byte) {
+// hashOf tells one batch from others.
+func hashOf(records []*store.Record) (of [sha256.Size]byte) {
 	h := sha256.New()
 	var b []byte
 	for _, r := range records {
@@ -52,37 +52,37 @@ func printOf(records []*store.Record) (of [sha256.Size]byte) {
 }
 
 // begin returns what is known of a batch that was in doubt, or a new pendingBatch.
-func (a *adding) begin(of [sha256.Size]byte, token string) pendingBatch {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if i := slices.IndexFunc(a.open, func(was pendingBatch) bool { return was.of == of }); i >= 0 {
-		was := a.open[i]
-		a.open = slices.Delete(a.open, i, i+1)
+func (p *pendingBatches) begin(of [sha256.Size]byte, token string) pendingBatch {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if i := slices.IndexFunc(p.open, func(was pendingBatch) bool { return was.of == of }); i >= 0 {
+		was := p.open[i]
+		p.open = slices.Delete(p.open, i, i+1)
 		was.wasInDoubt = true
 		return was
 	}
-	position := slices.Index(a.positions, false)
+	position := slices.Index(p.positions, false)
 	if position < 0 {
-		position = len(a.positions)
-		a.positions = append(a.positions, false)
+		position = len(p.positions)
+		p.positions = append(p.positions, false)
 	}
-	a.positions[position] = true
+	p.positions[position] = true
 	return pendingBatch{of: of, token: token, position: position}
 }
 
 // end ends a try to add a batch; known tells whether it is known what became of it.
-func (a *adding) end(what pendingBatch, known bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+func (p *pendingBatches) end(what pendingBatch, known bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if !known {
-		a.open = append(a.open, what)
-		if len(a.open) <= openMost {
+		p.open = append(p.open, what)
+		if len(p.open) <= openMost {
 			return
 		}
-		what = a.open[0]
-		a.open = slices.Delete(a.open, 0, 1)
+		what = p.open[0]
+		p.open = slices.Delete(p.open, 0, 1)
 	}
-	a.positions[what.position] = false
+	p.positions[what.position] = false
 }
 
 // undone tells that an error came before anything was done.

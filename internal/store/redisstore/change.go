@@ -30,7 +30,7 @@ func (s *Store) Change(ctx context.Context, keys []store.Key, edit func(store.Ke
 	if err := s.resolve(ctx); err != nil {
 		return 0, err
 	}
-	c := &change{s: s, token: "x:" + s.token(), add: batch{seen: sightings{}}}
+	c := &change{s: s, token: "x:" + s.token(), add: batch{groups: groupChanges{}}}
 	keys = keys[:min(len(keys), store.ChangeMost)]
 	if err := c.lock(ctx, keys); err != nil {
 		return 0, c.giveUp(ctx, err)
@@ -122,7 +122,7 @@ func (c *change) lock(ctx context.Context, keys []store.Key) error {
 // tryLock locks what is to be locked, and returns what another change has.
 func (c *change) tryLock(ctx context.Context) (busy []*lockedRecord, err error) {
 	wanted := slices.DeleteFunc(slices.Clone(c.records), func(t *lockedRecord) bool { return !t.locked })
-	for some := range slices.Chunk(wanted, most) {
+	for some := range slices.Chunk(wanted, maxPerScript) {
 		args := []string{c.token, itoa(c.s.Lease.Milliseconds()), itoa(len(some))}
 		for _, t := range some {
 			args = append(args, member(t.number), idText(t.id))
@@ -164,7 +164,7 @@ func (c *change) edit(ctx context.Context, edit func(store.Key, *store.Record) s
 	for n < len(c.records) {
 		// Those that are read at once.
 		end, size := n, 0
-		for end < len(c.records) && end-n < most && fits(c.records[end]) && (end == n || size+c.records[end].size <= editBytes) {
+		for end < len(c.records) && end-n < maxPerScript && fits(c.records[end]) && (end == n || size+c.records[end].size <= editBytes) {
 			if t := c.records[end]; t.locked {
 				size, bodies = size+t.size, bodies+t.size
 			}
@@ -255,7 +255,7 @@ func (c *change) keep(t *lockedRecord, was, r *store.Record, g groupID) error {
 	if into := r.Group(); into.ID != was.Group().ID {
 		into = c.s.groups.of(r)
 		g = into.ID
-		c.add.seen.of(into).reasons |= store.ReasonsOf(r.Reason)
+		c.add.groups.of(into).reasons |= store.ReasonsOf(r.Reason)
 	}
 	v, err := value(g, r)
 	if err != nil {
@@ -302,7 +302,7 @@ func (c *change) commit(ctx context.Context) error {
 	args := append(termArgs(ctx), c.token, itoa((2 * c.s.Timeout).Milliseconds()), pastKept, itoa(c.n))
 	args = append(append(args, c.ops...), c.add.args()...)
 	e, _ := written(c.entries)
-	return c.s.apply(context.WithoutCancel(ctx), append(append(args, c.add.seen.args()...), e...))
+	return c.s.apply(context.WithoutCancel(ctx), append(append(args, c.add.groups.args()...), e...))
 }
 
 // apply does what a change decided. It may be sent twice: when its answer is lost, only

@@ -20,7 +20,7 @@ func (s *Store) Claim(ctx context.Context, lane store.Lane, upTo time.Time, n, m
 	defer done()
 	var claims []store.Claim
 	for len(claims) < n {
-		want := min(n-len(claims), most)
+		want := min(n-len(claims), maxPerScript)
 		some, err := s.claim(ctx, lane, upTo, want, maxBytes, len(claims) == 0)
 		if err != nil && len(claims) > 0 {
 			break // no one would finish what is claimed already
@@ -77,7 +77,7 @@ func (s *Store) Finish(ctx context.Context, outcomes []store.Outcome) (finished 
 	defer done()
 	s.claims.ending.RLock()
 	defer s.claims.ending.RUnlock()
-	for some := range slices.Chunk(outcomes, most) {
+	for some := range slices.Chunk(outcomes, maxPerScript) {
 		n, err := s.finish(ctx, some)
 		if err != nil {
 			return finished, err

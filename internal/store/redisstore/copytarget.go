@@ -17,7 +17,7 @@ func (s *Store) AddListed(ctx context.Context, records []store.Listed) error {
 		return err
 	}
 	defer done()
-	b := batch{seen: sightings{}}
+	b := batch{groups: groupChanges{}}
 	for _, l := range records {
 		id, n, ok := l.Key.Parts()
 		if !ok || id != l.Record.ID {
@@ -33,8 +33,8 @@ func (s *Store) AddListed(ctx context.Context, records []store.Listed) error {
 	if err := s.checkMemory(ctx, b.size, 1); err != nil {
 		return err
 	}
-	for some := range slices.Chunk(b.records, most*listedArgs) {
-		args := append(append([]string{itoa(len(some) / listedArgs)}, some...), b.seen.args()...)
+	for some := range slices.Chunk(b.records, maxPerScript*listedArgs) {
+		args := append(append([]string{itoa(len(some) / listedArgs)}, some...), b.groups.args()...)
 		if _, err := s.write(ctx, scriptAddListed, args...); err != nil {
 			return err
 		}
@@ -85,13 +85,13 @@ func (s *Store) addLedger(ctx context.Context, lines []store.LedgerLine) error {
 }
 
 // unseen are the failures of groups that were seen elsewhere, and not here.
-func (s *Store) unseen(ctx context.Context, all []store.GroupCount) (sightings, error) {
+func (s *Store) unseen(ctx context.Context, all []store.GroupCount) (groupChanges, error) {
 	here, err := s.readGroups(ctx)
 	if err != nil {
 		return nil, err
 	}
 	hour := time.Now().Unix() / 3600
-	unseen := sightings{}
+	unseen := groupChanges{}
 	for _, g := range all {
 		is := here[g.ID]
 		if is == nil {
@@ -125,7 +125,7 @@ func (s *Store) addPast(ctx context.Context, newestFirst []store.PastFailure) er
 	}
 	all := slices.Clone(newestFirst)
 	slices.Reverse(all)
-	for some := range slices.Chunk(all[min(int(before), len(all)):], most) {
+	for some := range slices.Chunk(all[min(int(before), len(all)):], maxPerScript) {
 		args := []string{pastKept, itoa(len(some))}
 		for _, p := range some {
 			args = append(args, idText(p.ID), pastFailureText(p))

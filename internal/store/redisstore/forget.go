@@ -69,7 +69,7 @@ func (s *Store) forgetQueues(ctx context.Context) error {
 		read += n
 	}
 	names := f.longestIdle()
-	for some := range slices.Chunk(names[:max(0, len(names)-store.EmptyKept)], most) {
+	for some := range slices.Chunk(names[:max(0, len(names)-store.EmptyKept)], maxPerScript) {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -98,7 +98,7 @@ func (s *Store) lookForIdle(ctx context.Context) (read int, err error) {
 		}
 	}
 	names := slices.Collect(maps.Keys(seen))
-	for some := range slices.Chunk(names, most) {
+	for some := range slices.Chunk(names, maxPerScript) {
 		if err := s.sumUp(ctx, some, seen); err != nil {
 			return 0, err
 		}

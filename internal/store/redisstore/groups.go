@@ -27,36 +27,31 @@ type groups struct {
 
 type knownGroup struct {
 	errorgroup.Group
-	seen
+	failureTimes
 	kept [store.Discarded + 1]int64
 }
 
 func (k *knownGroup) any() bool { return k.kept != [len(k.kept)]int64{} }
 
-// of is the group that a record counts in that is put: see the disk engine's. Beyond
-// the bound it may be a few more, since others learn within a minute of new ones.
+// of is the group that a record counts in that is put. Beyond the bound there may be a few
+// more, since others learn within a minute of new ones.
 func (g *groups) of(r *store.Record) errorgroup.Group {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	own := g.own(r)
-	if g.known[own.ID] != nil {
-		return own
+	of := store.GroupFor(g.own(r), g.find, g.ordinary < store.GroupsKept)
+	if g.known[of.ID] == nil {
+		g.known[of.ID] = &knownGroup{Group: of}
+		if of.ID == g.last.ID {
+			g.ordinary++
+		}
 	}
-	other := errorgroup.Other(own.Queue, store.GroupsKept)
-	if k := g.known[other.ID]; k != nil && k.any() {
-		k.kept[r.State]++
-		return other
-	}
-	if g.ordinary >= store.GroupsKept {
-		own = other
-	} else {
-		g.ordinary++
-	}
-	if g.known[own.ID] == nil {
-		g.known[own.ID] = &knownGroup{Group: own}
-	}
-	g.known[own.ID].kept[r.State]++
-	return own
+	g.known[of.ID].kept[r.State]++
+	return of
+}
+
+func (g *groups) find(id groupID) (known, inUse bool) {
+	k := g.known[id]
+	return k != nil, k != nil && k.any()
 }
 
 // learn takes what was read as what is known. The caller holds mu.
@@ -83,58 +78,52 @@ func (g *groups) own(r *store.Record) errorgroup.Group {
 func (s *Store) GroupOf(r *store.Record) errorgroup.ID {
 	s.groups.mu.Lock()
 	defer s.groups.mu.Unlock()
-	own := s.groups.own(r)
-	if s.groups.known[own.ID] == nil {
-		if k := s.groups.known[errorgroup.Other(own.Queue, store.GroupsKept).ID]; k != nil && k.any() {
-			return k.ID
-		}
-	}
-	return own.ID
+	return store.GroupFor(s.groups.own(r), s.groups.find, true).ID
 }
 
-// seen is when failures of a group were, and why.
-type seen struct {
+// failureTimes are when failures of a group were, and why.
+type failureTimes struct {
 	first, last int64 // minutes since 1970; 0 when there was none
 	hours       map[int64]int64
 	reasons     store.Reasons
 }
 
-// sightings are what a change adds to that.
-type sightings map[groupID]*sighting
+// groupChanges are what a change adds to that.
+type groupChanges map[groupID]*groupChange
 
-type sighting struct {
+type groupChange struct {
 	errorgroup.Group
-	seen
+	failureTimes
 }
 
-func (all sightings) of(g errorgroup.Group) *sighting {
+func (all groupChanges) of(g errorgroup.Group) *groupChange {
 	if all[g.ID] == nil {
-		all[g.ID] = &sighting{Group: g, seen: seen{hours: map[int64]int64{}}}
+		all[g.ID] = &groupChange{Group: g, failureTimes: failureTimes{hours: map[int64]int64{}}}
 	}
 	return all[g.ID]
 }
 
 // failed counts a failure.
-func (s *seen) failed(at, now time.Time) {
+func (f *failureTimes) failed(at, now time.Time) {
 	if at.After(now) { // some clock was wrong
 		at = now
 	}
 	if at.Unix() <= 0 {
 		return // it is not known when
 	}
-	s.at(at.Unix() / 60)
-	s.hours[at.Unix()/3600]++
+	f.at(at.Unix() / 60)
+	f.hours[at.Unix()/3600]++
 }
 
-func (s *seen) at(minute int64) {
-	if minute != 0 && (s.first == 0 || minute < s.first) {
-		s.first = minute
+func (f *failureTimes) at(minute int64) {
+	if minute != 0 && (f.first == 0 || minute < f.first) {
+		f.first = minute
 	}
-	s.last = max(s.last, minute)
+	f.last = max(f.last, minute)
 }
 
-// args are those of see in lua/records.lua.
-func (all sightings) args() []string {
+// args are those of notegroups in lua/records.lua.
+func (all groupChanges) args() []string {
 	args := []string{itoa(len(all))}
 	for id, s := range all {
 		args = append(args, string(id[:]), string(store.AppendGroup(nil, s.Group)), itoa(int(s.reasons)), itoa(s.first), itoa(s.last), itoa(len(s.hours)))
@@ -145,27 +134,27 @@ func (all sightings) args() []string {
 	return args
 }
 
-// read adds what see has written.
-func (s *seen) read(text string) error {
+// read adds what notegroups has written.
+func (f *failureTimes) read(text string) error {
 	fields := strings.Fields(text)
 	if len(fields) < 3 {
 		return fmt.Errorf("a group's times are %q", text)
 	}
 	first, _ := strconv.ParseInt(fields[0], 10, 64)
 	last, _ := strconv.ParseInt(fields[1], 10, 64)
-	s.at(first)
-	s.at(last)
-	s.reasons |= store.Reasons(number(fields[2]))
-	for _, f := range fields[3:] {
-		hour, n, _ := strings.Cut(f, ":")
+	f.at(first)
+	f.at(last)
+	f.reasons |= store.Reasons(number(fields[2]))
+	for _, field := range fields[3:] {
+		hour, n, _ := strings.Cut(field, ":")
 		at, err := strconv.ParseInt(hour, 10, 64)
 		if err != nil {
 			return fmt.Errorf("a group's times are %q", text)
 		}
-		if s.hours == nil {
-			s.hours = map[int64]int64{}
+		if f.hours == nil {
+			f.hours = map[int64]int64{}
 		}
-		s.hours[at] += int64(number(n))
+		f.hours[at] += int64(number(n))
 	}
 	return nil
 }
@@ -195,7 +184,7 @@ func (g *groups) refresh(ctx context.Context, s *Store) error {
 
 // ungroup forgets groups that have not failed since.
 func (s *Store) ungroup(ctx context.Context, since int64, old []string) error {
-	for some := range slices.Chunk(old, most) {
+	for some := range slices.Chunk(old, maxPerScript) {
 		if _, err := s.do(ctx, scriptUngroup, append([]string{itoa(since)}, some...)...); err != nil {
 			return err
 		}
@@ -203,7 +192,7 @@ func (s *Store) ungroup(ctx context.Context, since int64, old []string) error {
 	return nil
 }
 
-func (s *seen) withinADay(now time.Time) bool { return s.last > aDayBefore(now) }
+func (f *failureTimes) withinADay(now time.Time) bool { return f.last > aDayBefore(now) }
 
 // aDayBefore is in minutes since 1970.
 func aDayBefore(now time.Time) int64 { return now.Unix()/60 - 24*60 }

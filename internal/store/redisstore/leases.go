@@ -64,7 +64,7 @@ func (s *Store) renew(ctx context.Context) (err error) {
 	s.claims.ending.Lock()
 	defer s.claims.ending.Unlock()
 	lost := 0
-	for pairs := range slices.Chunk(s.claims.all(), 2*most) {
+	for pairs := range slices.Chunk(s.claims.all(), 2*maxPerScript) {
 		var gone []string
 		gone, err = texts(s.do(ctx, scriptRenew, append([]string{itoa(s.Lease.Milliseconds()), itoa(len(pairs) / 2)}, pairs...)...))
 		if err != nil {

@@ -13,7 +13,7 @@ func (s *Store) unlockAbandoned(ctx context.Context) error { return s.unlock(ctx
 // unlock releases what is locked by changes whose time is over, or by those of one store,
 // whose process led and may have ended: who leads now finds nothing locked by it.
 func (s *Store) unlock(ctx context.Context, of string) error {
-	args := []string{itoa(most), of, itoa(doneFor.Milliseconds())}
+	args := []string{itoa(maxPerScript), of, itoa(doneFor.Milliseconds())}
 	m, err := s.do(ctx, scriptUnlock, append(args, "0")...)
 	if err != nil {
 		return err
@@ -28,7 +28,7 @@ func (s *Store) unlock(ctx context.Context, of string) error {
 
 // release ends claims and locks: pairs are their numbers and tokens.
 func (s *Store) release(ctx context.Context, pairs []string) error {
-	for some := range slices.Chunk(pairs, 2*most) {
+	for some := range slices.Chunk(pairs, 2*maxPerScript) {
 		if _, err := s.do(ctx, scriptRelease, append([]string{itoa(len(some) / 2)}, some...)...); err != nil {
 			return err
 		}

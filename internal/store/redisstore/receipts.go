@@ -31,16 +31,6 @@ func (s *Store) stamped() uint64 {
 
 const stampSize = 8
 
-func receiptsOf(records []*store.Record) []store.Receipt {
-	var all []store.Receipt
-	for _, r := range records {
-		if r.Fingerprint != ([16]byte{}) {
-			all = append(all, r.Receipt())
-		}
-	}
-	return all
-}
-
 // receipts are the arguments that keep some.
 func (s *Store) receipts(all []store.Receipt) []string {
 	all = all[max(0, len(all)-store.ReceiptsKept):]

@@ -78,7 +78,7 @@ type Store struct {
 	stamp      atomic.Int64
 	groups     groups
 	claims     claims
-	adding     adding
+	pending    pendingBatches
 	unstored   unstored
 	forgetting forgetting
 	server     serverMemory
@@ -95,8 +95,10 @@ type Store struct {
 	cancel context.CancelFunc
 	mu     sync.Mutex
 	calls  store.OpenCalls
-	after  sync.Map // by what is led here: the store of who did before, to be succeeded
-	terms  sync.Map // by what is led here: the term that was confirmed
+	// predecessors has, by what this process leads, the store of the one that led before and
+	// may have left locks: they are released before it leads.
+	predecessors   sync.Map
+	confirmedTerms sync.Map // by what this process leads
 	// failing is what upkeep and the like fail at, and since when.
 	failing map[string]time.Time
 	own     sync.WaitGroup // the store's goroutines

@@ -25,9 +25,9 @@ type script struct{ text, sha string }
 // What scripts do when Redis is full: those that free memory, or are part of that,
 // must work then as well.
 const (
-	stops = "#!lua\n"
-	works = "#!lua flags=allow-oom\n"
-	reads = "#!lua flags=no-writes,allow-oom\n"
+	stopsWhenFull = "#!lua\n"
+	worksWhenFull = "#!lua flags=allow-oom\n"
+	onlyReads     = "#!lua flags=no-writes,allow-oom\n"
 )
 
 // moves are the scripts that move records, and share lua/records.lua.
@@ -49,42 +49,42 @@ func load(flags string, names ...string) *script {
 }
 
 var (
-	scriptAdd       = moves("add", stops)
-	scriptAddListed = moves("addlisted", stops)
-	scriptMetadata  = moves("metadata", stops)
-	scriptAddPast   = moves("addpast", stops)
-	scriptRemember  = moves("remember", stops)
-	scriptReceipts  = plain("receipts", reads)
-	scriptClaim     = plain("claim", works)
-	scriptFinish    = moves("finish", works)
-	scriptRelease   = plain("release", works)
-	scriptRenew     = plain("renew", works)
-	scriptNext      = plain("next", works)
-	scriptCounts    = plain("counts", works)
-	scriptLock      = plain("lock", works)
-	scriptUnlock    = plain("unlock", works)
-	scriptApply     = moves("apply", works)
-	scriptForbid    = plain("forbid", works)
-	scriptWrite     = moves("write", works)
-	scriptEntries   = plain("entries", reads)
-	scriptForget    = plain("forget", works)
-	scriptFind      = plain("find", reads)
-	scriptScan      = plain("scan", reads)
-	scriptCountDue  = plain("countdue", reads)
-	scriptLedger    = plain("ledger", reads)
-	scriptAddSums   = plain("addsums", works)
-	scriptPast      = plain("past", reads)
-	scriptGroups    = plain("groups", reads)
-	scriptUngroup   = plain("ungroup", works)
-	scriptUnqueue   = plain("unqueue", works)
-	scriptNames     = plain("names", reads)
-	scriptLinesOf   = plain("linesof", reads)
-	scriptBeat      = plain("beat", works)
-	scriptLeave     = plain("leave", works)
-	scriptLead      = plain("lead", works)
-	scriptResign    = plain("resign", works)
-	scriptMemory    = plain("memory", reads)
-	scriptIdentity  = plain("identity", works)
+	scriptAdd       = moves("add", stopsWhenFull)
+	scriptAddListed = moves("addlisted", stopsWhenFull)
+	scriptMetadata  = moves("metadata", stopsWhenFull)
+	scriptAddPast   = moves("addpast", stopsWhenFull)
+	scriptRemember  = moves("remember", stopsWhenFull)
+	scriptReceipts  = plain("receipts", onlyReads)
+	scriptClaim     = plain("claim", worksWhenFull)
+	scriptFinish    = moves("finish", worksWhenFull)
+	scriptRelease   = plain("release", worksWhenFull)
+	scriptRenew     = plain("renew", worksWhenFull)
+	scriptNext      = plain("next", worksWhenFull)
+	scriptCounts    = plain("counts", worksWhenFull)
+	scriptLock      = plain("lock", worksWhenFull)
+	scriptUnlock    = plain("unlock", worksWhenFull)
+	scriptApply     = moves("apply", worksWhenFull)
+	scriptForbid    = plain("forbid", worksWhenFull)
+	scriptWrite     = moves("write", worksWhenFull)
+	scriptEntries   = plain("entries", onlyReads)
+	scriptForget    = plain("forget", worksWhenFull)
+	scriptFind      = plain("find", onlyReads)
+	scriptScan      = plain("scan", onlyReads)
+	scriptCountDue  = plain("countdue", onlyReads)
+	scriptLedger    = plain("ledger", onlyReads)
+	scriptAddSums   = plain("addsums", worksWhenFull)
+	scriptPast      = plain("past", onlyReads)
+	scriptGroups    = plain("groups", onlyReads)
+	scriptUngroup   = plain("ungroup", worksWhenFull)
+	scriptUnqueue   = plain("unqueue", worksWhenFull)
+	scriptNames     = plain("names", onlyReads)
+	scriptLinesOf   = plain("linesof", onlyReads)
+	scriptBeat      = plain("beat", worksWhenFull)
+	scriptLeave     = plain("leave", worksWhenFull)
+	scriptLead      = plain("lead", worksWhenFull)
+	scriptResign    = plain("resign", worksWhenFull)
+	scriptMemory    = plain("memory", onlyReads)
+	scriptIdentity  = plain("identity", worksWhenFull)
 )
 
 // do runs a script. An error may come after it was done, when the answer
@@ -244,8 +244,8 @@ func texts(m rueidis.RedisMessage, err error) ([]string, error) {
 	return all, nil
 }
 
-// most is how many records a script takes at once, but for one that must be whole:
+// maxPerScript is how many records a script takes at once, but for one that must be whole:
 // Redis does nothing else meanwhile.
-const most = 256
+const maxPerScript = 256
 
 func itoa[N int | int64 | uint64](n N) string { return strconv.FormatInt(int64(n), 10) }

@@ -43,20 +43,20 @@ func (s *Store) Lead(ctx context.Context, what, replica string, ttl time.Duratio
 	}
 	defer done()
 	term, leads, err = s.lead(ctx, s.do, what, replica, ttl)
-	if confirmed, _ := s.terms.Load(what); err == nil && leads && confirmed != term {
+	if confirmed, _ := s.confirmedTerms.Load(what); err == nil && leads && confirmed != term {
 		// It writes again: what is confirmed is a write of the connection that asks.
 		if term, leads, err = s.lead(ctx, s.write, what, replica, ttl); err == nil && leads {
-			s.terms.Store(what, term)
+			s.confirmedTerms.Store(what, term)
 		}
 	}
 	if err != nil || !leads {
 		return term, false, err
 	}
-	if before, ok := s.after.Load(what); ok { // also when that failed the last time
+	if before, ok := s.predecessors.Load(what); ok { // also when that failed the last time
 		if err := s.unlock(ctx, before.(string)); err != nil {
 			return 0, false, err
 		}
-		s.after.Delete(what)
+		s.predecessors.Delete(what)
 	}
 	return term, true, nil
 }
@@ -74,7 +74,7 @@ func (s *Store) lead(ctx context.Context, by func(context.Context, *script, ...s
 		return 0, false, s.wrapError(err)
 	}
 	if before := list[2]; before != "" && before != s.name {
-		s.after.Store(what, before)
+		s.predecessors.Store(what, before)
 	}
 	return term, list[1] == "1", nil
 }

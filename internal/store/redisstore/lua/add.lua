@@ -1,6 +1,6 @@
 -- Add: keeps records, all or none, and a batch that it has kept already not again.
 -- Arguments: process, position, token of the batch, how long (ms) that is remembered; those
--- of add, of see, of remember. Returns the last number.
+-- of add, of notegroups, of remember. Returns the last number.
 local positions, position, token, ttl = P .. 'added:' .. arg(), arg(), arg(), arg()
 local has, last = (call('HGET', positions, position) or ''):match('^(%S+) (%d+)$')
 if has == token then
@@ -8,7 +8,7 @@ if has == token then
   return tonumber(last)
 end
 local n = add()
-see()
+notegroups()
 remember()
 account()
 call('HSET', positions, position, token .. ' ' .. ('%.0f'):format(n))

@@ -1,6 +1,6 @@
 -- AddListed: keeps records of another store under the numbers they have, but for those that
 -- are kept already.
--- Arguments: n, then n times number, state and lane, due, id, value; those of see.
+-- Arguments: n, then n times number, state and lane, due, id, value; those of notegroups.
 local newest = tonumber(call('GET', KEYS[1]) or 0)
 for _ = 1, tonumber(arg()) do
   local n, target, due, id, value = tonumber(arg()), arg(), arg(), arg(), arg()
@@ -13,6 +13,6 @@ for _ = 1, tonumber(arg()) do
   end
 end
 call('SET', KEYS[1], ('%.0f'):format(newest))
-see()
+notegroups()
 account()
 return 1

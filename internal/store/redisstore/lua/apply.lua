@@ -6,7 +6,7 @@
 --   n, then n times
 --     "k" number, state and lane, due, "1" when the body is as it was, group and record
 --     "d" number, past failure ("" when none is kept)  deleted
---   those of add, of see, of write
+--   those of add, of notegroups, of write
 -- Returns 1, or 0 when locks were lost, or it was forbidden, and nothing was done, -1 when another leads.
 local led, term = arg(), arg()
 local token, ttl, most = arg(), arg(), arg()
@@ -55,13 +55,13 @@ for _, op in ipairs(ops) do
       unindex(m.id, op.number)
       count(sums, 'g' .. m.queue, 1)
       if op.pastFailure ~= '' then
-        passed(m.id, op.pastFailure, most)
+        addpast(m.id, op.pastFailure, most)
       end
     end
   end
 end
 add()
-see()
+notegroups()
 write()
 account()
 call('SET', once, '1', 'PX', ttl)

@@ -3,7 +3,7 @@
 -- Arguments: lane, up to when, how many at most, how much of bodies at most, "1" when
 -- the first one may be larger, token, how long (ms).
 -- Returns for each: number, record. One whose record is not there is damaged: it is
--- taken out of the way of the others, and told of by its number alone.
+-- taken out of the way of the others, and returned with its number alone.
 local lane, upto, most, bytes, larger, token, lease = arg(), arg(), arg(), tonumber(arg()), arg() == '1', arg(), tonumber(arg())
 local time = now()
 expire(time)

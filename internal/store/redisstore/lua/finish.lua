@@ -32,7 +32,7 @@ for i, e in ipairs(ends) do
       call('DEL', P .. 'm:' .. e.number)
       unindex(m.id, e.number)
       count(sums, e.how .. queue, 1)
-      passed(m.id, e.what, most)
+      addpast(m.id, e.what, most)
     end
     if m then
       count(sums, 'w' .. queue, -1)

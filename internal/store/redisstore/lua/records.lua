@@ -2,7 +2,7 @@
 
 -- sums and kept are what a script counts; account writes it. Fields are a letter and
 -- the queue (sums: see columns in ledger.go) or the group (kept: its state).
-local sums, kept, told = {}, {}, {}
+local sums, kept, listed = {}, {}, {}
 local function count(t, field, n)
   t[field] = (t[field] or 0) + n
 end
@@ -27,8 +27,8 @@ local function put(number, state, lane, due, value)
   if state ~= 'w' then
     call('ZADD', P .. 'g:' .. state .. ':' .. group, due, number)
   end
-  if not told[state .. lane] then
-    told[state .. lane] = true
+  if not listed[state .. lane] then
+    listed[state .. lane] = true
     call('SADD', P .. 'queues', queue)
     if state == 'w' then
       call('SADD', P .. 'wq', lane)
@@ -65,9 +65,6 @@ local function endclaim(number)
 end
 
 -- The index of ids: id → its numbers, in hashes that are small enough to stay compact.
-local function bucket(id)
-  return ('%03x'):format(id:byte(15) % 16 * 256 + id:byte(16))
-end
 local function index(id, number)
   local key, plain = P .. 'i:' .. bucket(id), ('%.0f'):format(tonumber(number))
   local has = call('HGET', key, id)
@@ -104,12 +101,12 @@ local function add()
   return n
 end
 
--- see notes what is known of groups besides what is kept of them, read from the
+-- notegroups notes what is known of groups besides what is kept of them, read from the
 -- arguments: n, then n times
 --   group, what its members share, reasons (bits), first, last (minutes since 1970,
 --   0 for none), k, then k times: hour since 1970, how many failed in it
 -- It is kept as the text "first last reasons hour:n hour:n …" of the last 24 hours.
-local function see()
+local function notegroups()
   for _ = 1, tonumber(arg()) do
     local group, shared, reasons, first, last = arg(), arg(), tonumber(arg()), tonumber(arg()), tonumber(arg())
     call('HSETNX', P .. 'groups', group, shared)
@@ -165,14 +162,14 @@ local function remember()
   end
 end
 
--- passed keeps what is left of a record that ended, in a stream of about the newest
+-- addpast keeps what is left of a record that ended, in a stream of about the newest
 -- most; lists by id lead to its places there.
 local oldest
 local function place(s)
   local ms, n = s:match('^(%d+)-(%d+)$')
   return tonumber(ms), tonumber(n)
 end
-local function passed(id, pastFailure, most)
+local function addpast(id, pastFailure, most)
   local entry = call('XADD', P .. 'past', 'MAXLEN', '~', most, '*', 'p', pastFailure)
   local list = P .. 'past:' .. bucket(id)
   call('RPUSH', list, id .. entry)

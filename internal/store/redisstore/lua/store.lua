@@ -41,6 +41,11 @@ local function uvarint(s, i)
   end
 end
 
+-- bucket is the part of an index that has an id.
+local function bucket(id)
+  return ('%03x'):format(id:byte(15) % 16 * 256 + id:byte(16))
+end
+
 -- meta is what the first bytes of a record say: see value in keys.go. nil when there is no such
 -- record, or it is damaged there: that costs the record, and stops no other.
 local letters = {'w', 'p', 'd'}

@@ -12,7 +12,7 @@ import (
 // looks something up, never wait.
 func TestTablesGiveWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		fs := newTables(vfs.NewMem())
+		fs := newPebbleFS(vfs.NewMem())
 		check := func(err error) {
 			if err != nil {
 				t.Fatal(err)

@@ -13,9 +13,9 @@ import (
 	"github.com/redrive-mq/redrive/internal/background"
 )
 
-// tables gives way while tables are made: that is seconds of work. It removes no file
+// pebbleFS gives way while tables are made: that is seconds of work. It removes no file
 // before keepNoMore: a damaged MANIFEST makes Pebble take what it has lost for obsolete.
-type tables struct {
+type pebbleFS struct {
 	vfs.FS
 	making background.Work
 	bad    badBlocks
@@ -26,12 +26,12 @@ type tables struct {
 	sure bool
 }
 
-func newTables(fs vfs.FS) *tables {
-	return &tables{FS: fs, making: background.Work{For: time.Millisecond, Rest: time.Millisecond}, bad: badBlocks{by: map[block]*badBlock{}}}
+func newPebbleFS(fs vfs.FS) *pebbleFS {
+	return &pebbleFS{FS: fs, making: background.Work{For: time.Millisecond, Rest: time.Millisecond}, bad: badBlocks{by: map[block]*badBlock{}}}
 }
 
 // Remove implements vfs.FS.
-func (t *tables) Remove(name string) error {
+func (t *pebbleFS) Remove(name string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.sure {
@@ -41,7 +41,7 @@ func (t *tables) Remove(name string) error {
 	return t.remove(name)
 }
 
-func (t *tables) remove(name string) error {
+func (t *pebbleFS) remove(name string) error {
 	if t.lost != nil && t.lost.of(t.FS.PathBase(name)) {
 		return t.lost.setAside(name)
 	}
@@ -50,7 +50,7 @@ func (t *tables) remove(name string) error {
 
 // keepNoMore removes what was to be removed up to now. What cannot be is tried again by
 // Pebble at the next start.
-func (t *tables) keepNoMore() {
+func (t *pebbleFS) keepNoMore() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, name := range t.kept {
@@ -60,7 +60,7 @@ func (t *tables) keepNoMore() {
 }
 
 // Create implements vfs.FS.
-func (t *tables) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+func (t *pebbleFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	f, err := t.FS.Create(name, c)
 	switch {
 	case err != nil:
@@ -74,7 +74,7 @@ func (t *tables) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) 
 }
 
 // ReuseForWrite implements vfs.FS: a log that is not needed any more is the next one.
-func (t *tables) ReuseForWrite(old, name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+func (t *pebbleFS) ReuseForWrite(old, name string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	f, err := t.FS.ReuseForWrite(old, name, c)
@@ -90,7 +90,7 @@ func (t *tables) ReuseForWrite(old, name string, c vfs.DiskWriteCategory) (vfs.F
 
 // emptyLogs empties the logs in folder that Pebble keeps to write again. live returns how
 // many are not among those: the newest ones.
-func (t *tables) emptyLogs(folder string, live func() int) {
+func (t *pebbleFS) emptyLogs(folder string, live func() int) {
 	names, err := t.List(folder)
 	if err != nil {
 		return
@@ -140,7 +140,7 @@ func (l *logFile) Write(p []byte) (int, error) {
 
 // Open implements vfs.FS. Compactions read their tables from begin to end; others
 // look something up, and are in a hurry.
-func (t *tables) Open(name string, options ...vfs.OpenOption) (vfs.File, error) {
+func (t *pebbleFS) Open(name string, options ...vfs.OpenOption) (vfs.File, error) {
 	f, err := t.FS.Open(name, options...)
 	if err == nil && strings.HasSuffix(name, ".blob") {
 		return blobFile{f}, nil
