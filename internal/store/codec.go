@@ -101,11 +101,11 @@ func AppendHead(dst []byte, r *Record) ([]byte, error) {
 // even when it is left out. The record shares no memory with data. Damaged data
 // gives an error that is ErrFormat for an unknown version.
 func DecodeRecord(data []byte, withBody bool) (r *Record, bodySize int, err error) {
-	d := &decoder{data: data}
+	d := Decode(data)
 	if err := d.version(); err != nil {
 		return nil, 0, err
 	}
-	bodySize = min(d.length(), len(d.data)) // too large a size leaves nothing for the rest
+	bodySize = d.length()
 	body := d.data[len(d.data)-bodySize:]
 	d.data = d.data[:len(d.data)-bodySize]
 	if r, err = d.record(); err != nil {
@@ -119,50 +119,49 @@ func DecodeRecord(data []byte, withBody bool) (r *Record, bodySize int, err erro
 
 // DecodeHead reads what AppendRecord wrote of which the body was left out.
 func DecodeHead(data []byte) (r *Record, bodySize int, err error) {
-	d := &decoder{data: data}
+	d := Decode(data)
 	if err := d.version(); err != nil {
 		return nil, 0, err
 	}
-	size, n := binary.Uvarint(d.data)
-	if n <= 0 || size > math.MaxInt32 {
+	size := d.Uvarint() // of what is not there
+	if size > math.MaxInt32 {
 		return nil, 0, ErrTorn
 	}
-	d.take(n)
 	r, err = d.record()
 	return r, int(size), err
 }
 
-func (d *decoder) version() error {
-	if v := d.byte(); (v < 1 || v > recordVersion) && !d.torn {
+func (d *Decoder) version() error {
+	if v := d.Byte(); (v < 1 || v > recordVersion) && !d.torn {
 		return fmt.Errorf("record version %d: %w", v, ErrFormat)
 	}
 	return nil
 }
 
 // record reads what is between the size of the body and the body.
-func (d *decoder) record() (*Record, error) {
+func (d *Decoder) record() (*Record, error) {
 	// One copy serves all strings: there are some fifty in a record.
 	d.text = string(d.data)
-	r := &Record{State: State(d.byte())}
+	r := &Record{State: State(d.Byte())}
 	m := &r.Message
 	copy(r.ID[:], d.take(len(uuid.UUID{})))
 	copy(r.Fingerprint[:], d.take(len(r.Fingerprint)))
-	r.Queue = d.string()
+	r.Queue = d.Text()
 	r.Due = d.time()
-	r.Failures = int(d.varint())
-	r.Reason = d.string()
-	r.Error = d.string()
-	r.Policy = d.string()
+	r.Failures = int(d.Varint())
+	r.Reason = d.Text()
+	r.Error = d.Text()
+	r.Policy = d.Text()
 	r.FirstFailed = d.time()
 	r.FailedAt = d.time()
-	r.ParkedFor = d.string()
+	r.ParkedFor = d.Text()
 	for n := d.length(); n > 0 && !d.torn; n-- {
-		r.Notes = append(r.Notes, d.string())
+		r.Notes = append(r.Notes, d.Text())
 	}
-	flags := d.byte()
+	flags := d.Byte()
 	r.Proven = flags&flagProven != 0
 	if flags&flagForward != 0 {
-		r.Forward = &Destination{d.string(), d.string()}
+		r.Forward = &Destination{d.Text(), d.Text()}
 	}
 	if flags&flagMadeFrom != 0 {
 		copy(r.MadeFrom[:], d.take(len(r.MadeFrom)))
@@ -172,11 +171,11 @@ func (d *decoder) record() (*Record, error) {
 	}
 	for _, s := range [...]*string{&m.Exchange, &m.RoutingKey, &m.ContentType, &m.ContentEncoding, &m.CorrelationID,
 		&m.ReplyTo, &m.Expiration, &m.MessageID, &m.Type, &m.UserID, &m.AppID} {
-		*s = d.string()
+		*s = d.Text()
 	}
-	m.DeliveryMode, m.Priority = d.byte(), d.byte()
+	m.DeliveryMode, m.Priority = d.Byte(), d.Byte()
 	m.Timestamp = d.time()
-	if d.byte() == 1 {
+	if d.Byte() == 1 {
 		m.Headers = d.table(0)
 	}
 	if d.torn || len(d.data) != 0 {
@@ -195,84 +194,14 @@ func appendTime(b []byte, t time.Time) []byte {
 	return binary.AppendUvarint(b, uint64(t.Nanosecond()/1000))
 }
 
-// decoder reads from data until something does not fit: then torn stays true and
-// every further read gives zero, so that callers check once.
-type decoder struct {
-	data []byte
-	text string // ends where data does, and is as long or longer
-	torn bool
-}
-
-func (d *decoder) take(n int) []byte {
-	if n < 0 || n > len(d.data) {
-		d.torn, d.data = true, nil
-		return nil
-	}
-	b := d.data[:n]
-	d.data = d.data[n:]
-	return b
-}
-
-func (d *decoder) byte() byte {
-	if b := d.take(1); b != nil {
-		return b[0]
-	}
-	return 0
-}
-
-func (d *decoder) varint() int64 {
-	v, n := binary.Varint(d.data)
-	if n <= 0 {
-		n = -1
-	}
-	d.take(n)
-	return v
-}
-
-// length is a count of things that each take at least one byte, so it can never
-// be used to ask for more memory than the data has.
-func (d *decoder) length() int {
-	v, n := binary.Uvarint(d.data)
-	if n <= 0 || v > uint64(len(d.data)) {
-		n, v = -1, 0
-	}
-	d.take(n)
-	return int(v)
-}
-
-func (d *decoder) string() string {
-	n := len(d.take(d.length()))
-	end := len(d.text) - len(d.data)
-	return d.text[end-n : end]
-}
-
-func (d *decoder) time() time.Time {
-	if d.byte() == 0 {
+func (d *Decoder) time() time.Time {
+	if d.Byte() == 0 {
 		return time.Time{}
 	}
-	sec := d.varint()
-	micros, n := binary.Uvarint(d.data)
-	if n <= 0 || micros >= 1e6 {
-		n, micros = -1, 0
+	sec := d.Varint()
+	micros := d.Uvarint()
+	if micros >= 1e6 {
+		d.take(-1)
 	}
-	d.take(n)
 	return time.Unix(sec, int64(micros)*1000)
-}
-
-// AppendTexts appends texts, each with its length in front.
-func AppendTexts(b []byte, texts ...string) []byte {
-	for _, s := range texts {
-		b = append(binary.AppendUvarint(b, uint64(len(s))), s...)
-	}
-	return b
-}
-
-// ReadTexts reads what AppendTexts wrote, and returns what follows; ok is false when it is cut
-// short or damaged.
-func ReadTexts(b []byte, into ...*string) (rest []byte, ok bool) {
-	d := &decoder{data: b, text: string(b)}
-	for _, s := range into {
-		*s = d.string()
-	}
-	return d.data, !d.torn
 }

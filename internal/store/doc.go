@@ -13,7 +13,7 @@
 //	copytarget.go what engines add that another store can be copied to
 //	(forget.go, opencalls.go: what engines share: discarded messages whose time is over, and
 //	calls under way when the store closes)
-//	codec.go      a record as bytes (tablecodec.go: its headers)
+//	codec.go      a record as bytes (tablecodec.go: its headers; decoder.go: how bytes are read)
 //
 // A store has no policies and no broker, and its callers pass what is due: the only clock in it
 // is that of the leases and terms of shared.go.

@@ -54,7 +54,7 @@ func PastFailureOf(r *Record, ended time.Time, how Ending) PastFailure {
 	return p
 }
 
-// AppendPastFailure appends what is left of a record.
+// AppendPastFailure appends a past failure.
 func AppendPastFailure(b []byte, p PastFailure) []byte {
 	b = append(append(b, byte(p.Ending)), p.ID[:]...)
 	b = AppendTexts(b, p.Queue, p.Reason, p.Error, p.Policy)
@@ -67,18 +67,18 @@ func AppendPastFailure(b []byte, p PastFailure) []byte {
 
 // ReadPastFailure reads what AppendPastFailure wrote.
 func ReadPastFailure(text string) (p PastFailure, err error) {
-	d := &decoder{data: []byte(text), text: text}
-	p.Ending = Ending(d.byte())
+	d := &Decoder{data: []byte(text), text: text}
+	p.Ending = Ending(d.Byte())
 	copy(p.ID[:], d.take(len(p.ID)))
 	for _, s := range [...]*string{&p.Queue, &p.Reason, &p.Error, &p.Policy} {
-		*s = d.string()
+		*s = d.Text()
 	}
-	p.Failures = int(d.varint())
+	p.Failures = int(d.Varint())
 	for _, at := range [...]*time.Time{&p.FailedAt, &p.Due, &p.Ended} {
-		*at = FromMicros(d.varint())
+		*at = FromMicros(d.Varint())
 	}
 	if d.torn {
-		return p, fmt.Errorf("what ended: %w", ErrTorn)
+		return p, fmt.Errorf("a past failure: %w", ErrTorn)
 	}
 	return p, nil
 }

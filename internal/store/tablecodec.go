@@ -76,36 +76,36 @@ func appendValue(b []byte, v any, depth int) ([]byte, error) {
 	return b, fmt.Errorf("AMQP has no type for a Go %T", v)
 }
 
-func (d *decoder) table(depth int) amqp.Table {
+func (d *Decoder) table(depth int) amqp.Table {
 	n := d.length()
 	t := make(amqp.Table, min(n, 8)) // damaged data may claim many, at each depth
 	for ; n > 0 && !d.torn; n-- {
-		k := d.string()
+		k := d.Text()
 		t[k] = d.value(depth + 1)
 	}
 	return t
 }
 
-func (d *decoder) uint(size int) (v uint64) {
+func (d *Decoder) uint(size int) (v uint64) {
 	for _, b := range d.take(size) {
 		v = v<<8 | uint64(b)
 	}
 	return v
 }
 
-func (d *decoder) value(depth int) any {
+func (d *Decoder) value(depth int) any {
 	if depth > deepest {
 		d.take(-1)
 	}
-	switch d.byte() {
+	switch d.Byte() {
 	case 'V':
 		return nil
 	case 't':
-		return d.byte() != 0
+		return d.Byte() != 0
 	case 'B':
-		return d.byte()
+		return d.Byte()
 	case 'b':
-		return int8(d.byte())
+		return int8(d.Byte())
 	case 's':
 		return int16(d.uint(2))
 	case 'u':
@@ -121,9 +121,9 @@ func (d *decoder) value(depth int) any {
 	case 'd':
 		return math.Float64frombits(d.uint(8))
 	case 'D':
-		return amqp.Decimal{Scale: d.byte(), Value: int32(d.uint(4))}
+		return amqp.Decimal{Scale: d.Byte(), Value: int32(d.uint(4))}
 	case 'S':
-		return d.string()
+		return d.Text()
 	case 'x':
 		return append([]byte{}, d.take(d.length())...)
 	case 'T':

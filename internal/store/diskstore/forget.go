@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
-	"errors"
 	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -95,16 +94,13 @@ func (s *Store) forgetNames(names []string) error {
 // pebble.DeletableValueMerger, panics in compactions of Pebble 2.1.7.)
 func (s *Store) dropZeros(b *pebble.Batch) error {
 	for _, prefix := range []byte{prefixCount, prefixLedger} {
-		it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: []byte{prefix}, UpperBound: []byte{prefix + 1}})
-		if err != nil {
-			return err
-		}
-		for it.First(); it.Valid() && err == nil; it.Next() {
-			if n, size := binary.Varint(it.Value()); n == 0 && size > 0 {
-				err = b.Delete(it.Key(), nil)
+		err := eachIn(s.db, prefix, func(key, value []byte) error {
+			if n, size := binary.Varint(value); n != 0 || size <= 0 {
+				return nil
 			}
-		}
-		if err := errors.Join(err, it.Error(), it.Close()); err != nil {
+			return b.Delete(key, nil)
+		})
+		if err != nil {
 			return err
 		}
 	}

@@ -177,11 +177,7 @@ func (h *history) close() error {
 	if h.out == nil {
 		return nil
 	}
-	folder, err := h.fs.OpenDir(h.folder)
-	if err == nil {
-		err = errors.Join(folder.Sync(), folder.Close())
-	}
-	return errors.Join(h.out.Sync(), h.out.Close(), err)
+	return errors.Join(h.out.Sync(), h.out.Close(), syncFolder(h.fs, h.folder))
 }
 
 // names are of all files, oldest first.

@@ -22,39 +22,35 @@ type walk struct {
 	skipped   func(from []byte, err error) // nil: damage is an error
 }
 
-func (s *Store) walk(db pebble.Reader, low, high []byte) (*walk, error) {
+func newWalk(db pebble.Reader, low, high []byte, skipped func(from []byte, err error)) (*walk, error) {
 	it, err := db.NewIter(&pebble.IterOptions{LowerBound: low, UpperBound: high})
 	if err != nil {
 		return nil, err
 	}
-	return &walk{Iterator: it, low: low, high: high, skipped: s.damage.skipped}, nil
+	return &walk{Iterator: it, low: low, high: high, skipped: skipped}, nil
+}
+
+func (s *Store) walk(db pebble.Reader, low, high []byte) (*walk, error) {
+	return newWalk(db, low, high, s.damage.skipped)
 }
 
 // walkNoting is a walk that also says when it leaves something out.
 func (s *Store) walkNoting(db pebble.Reader, low, high []byte, leavesOut func()) (*walk, error) {
-	it, err := s.walk(db, low, high)
-	if err == nil {
-		it.skipped = func(from []byte, err error) {
-			leavesOut()
-			s.damage.skipped(from, err)
-		}
-	}
-	return it, err
+	return newWalk(db, low, high, func(from []byte, err error) {
+		leavesOut()
+		s.damage.skipped(from, err)
+	})
 }
 
-// wholly is a walk that leaves nothing out: it only reads again what a flipped bit, or a
+// walkAll is a walk that leaves nothing out: it only reads again what a flipped bit, or a
 // disk that failed once, kept from being read. Damage is its Error.
-func wholly(db pebble.Reader, low, high []byte) (*walk, error) {
-	it, err := db.NewIter(&pebble.IterOptions{LowerBound: low, UpperBound: high})
-	if err != nil {
-		return nil, err
-	}
-	return &walk{Iterator: it, low: low, high: high}, nil
+func walkAll(db pebble.Reader, prefix []byte) (*walk, error) {
+	return newWalk(db, prefix, after(prefix), nil)
 }
 
-// eachIn visits all that is kept under a prefix. It leaves nothing out: see wholly.
+// eachIn visits all that is kept under a prefix, and leaves nothing out: see walkAll.
 func eachIn(db pebble.Reader, prefix byte, visit func(key, value []byte) error) error {
-	it, err := wholly(db, []byte{prefix}, []byte{prefix + 1})
+	it, err := walkAll(db, []byte{prefix})
 	if err != nil {
 		return err
 	}

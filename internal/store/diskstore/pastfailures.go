@@ -9,10 +9,10 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// past failures are what a change writes of them, as bytes: their number, all ids, so that
-// one is looked for without a look at the rest, then each as its difference from the
-// one before: those of a change mostly share queue, reason and policy, and their
-// times are near. A bit tells for each string whether it is the same again.
+// pastFailures are those of one commit as bytes: their number, all ids, so that one can be
+// looked for without reading the rest, then each as its difference from the one before: most
+// of a commit share queue, reason and policy, and their times are near. A bit for each string
+// tells that it is the same again.
 type pastFailures struct {
 	n             int
 	ids, rest     []byte
@@ -49,7 +49,7 @@ func (e *pastFailures) append(b []byte) []byte {
 	return append(append(binary.AppendUvarint(b, uint64(e.n)), e.ids...), e.rest...)
 }
 
-var errPastFailures = errors.New("pastFailures are cut short or damaged")
+var errPastFailures = errors.New("past failures are cut short or damaged")
 
 // splitPastFailures returns the ids in what append wrote, and what is after them.
 func splitPastFailures(b []byte) (ids, rest []byte, err error) {
@@ -69,53 +69,26 @@ func decodePastFailures(data []byte) (all []store.PastFailure, err error) {
 	all = make([]store.PastFailure, 0, len(ids)/idSize)
 	var p store.PastFailure // each begins as the one before
 	var failed, ended int64
-	torn := false
-	take := func(n int) []byte {
-		if torn = torn || n < 0 || n > len(b); torn {
-			return nil
+	for d := store.Decode(b); ; ids = ids[idSize:] {
+		if d.Torn() || len(ids) == 0 && d.More() {
+			return nil, errPastFailures
 		}
-		v := b[:n]
-		b = b[n:]
-		return v
-	}
-	number := func() int64 {
-		n, size := binary.Varint(b)
-		if size <= 0 {
-			size = -1
+		if len(ids) == 0 {
+			return all, nil
 		}
-		take(size)
-		return n
-	}
-	for ; len(ids) > 0; ids = ids[idSize:] {
 		p.ID = uuid.UUID(ids[:idSize])
-		head := take(2)
-		if torn {
-			return nil, errPastFailures
-		}
-		p.Ending = store.Ending(head[1])
+		same := d.Byte()
+		p.Ending = store.Ending(d.Byte())
 		for bit, s := range [...]*string{&p.Queue, &p.Reason, &p.Error, &p.Policy} {
-			if head[0]&(1<<bit) != 0 {
-				continue
+			if same&(1<<bit) == 0 {
+				*s = d.Text()
 			}
-			n, size := binary.Uvarint(b)
-			if size <= 0 || n > uint64(len(b)) {
-				return nil, errPastFailures
-			}
-			take(size)
-			*s = string(take(int(n)))
 		}
-		p.Failures = int(number())
-		failed += number()
-		p.FailedAt, p.Due = store.FromMicros(failed), store.FromMicros(failed+number())
-		ended += number()
+		p.Failures = int(d.Varint())
+		failed += d.Varint()
+		p.FailedAt, p.Due = store.FromMicros(failed), store.FromMicros(failed+d.Varint())
+		ended += d.Varint()
 		p.Ended = store.FromMicros(ended)
-		if torn {
-			return nil, errPastFailures
-		}
 		all = append(all, p)
 	}
-	if len(b) > 0 {
-		return nil, errPastFailures
-	}
-	return all, nil
 }

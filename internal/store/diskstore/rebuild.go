@@ -24,7 +24,7 @@ const rebuildStep = 1 << 20
 // probe reads what opening needs, so that damage to it is known before it is relied on.
 func (s *Store) probe() error {
 	for _, prefix := range atOpening {
-		it, err := wholly(s.db, prefix, after(prefix))
+		it, err := walkAll(s.db, prefix)
 		if err != nil {
 			return err
 		}

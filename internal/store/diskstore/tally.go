@@ -97,34 +97,25 @@ var errTally = errors.New("the counts of a group are damaged")
 
 // addFrom adds what append wrote.
 func (t *tally) addFrom(b []byte) error {
-	var fields [len(t.kept) + 1]int64
-	for i := range fields {
-		n, size := binary.Varint(b)
-		if size <= 0 {
-			return errTally
-		}
-		fields[i], b = n, b[size:]
+	d := store.Decode(b)
+	for state := range t.kept[1:] {
+		t.kept[state+1] += d.Varint()
 	}
-	for i := range t.kept[1:] {
-		t.kept[i+1] += fields[i]
-	}
-	t.seen(fields[len(fields)-2])
-	t.seen(fields[len(fields)-1])
-	for len(b) > 0 {
-		hour, size := binary.Uvarint(b)
-		if size <= 0 {
+	t.seen(d.Varint())
+	t.seen(d.Varint())
+	for d.More() {
+		hour, n := d.Uvarint(), d.Uvarint()
+		switch {
+		case d.Torn() || hour > 1<<40:
 			return errTally
-		}
-		n, more := binary.Uvarint(b[size:])
-		if more <= 0 || hour > 1<<40 {
-			return errTally
-		}
-		if hour == 0 {
+		case hour == 0:
 			t.reasons |= store.Reasons(n)
-		} else {
+		default:
 			t.hours.add(int64(hour), int64(n))
 		}
-		b = b[size+more:]
+	}
+	if d.Torn() {
+		return errTally
 	}
 	return nil
 }

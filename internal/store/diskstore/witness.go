@@ -123,11 +123,7 @@ func (w *witness) begin(now syncedCount) (err error) {
 	if err := w.out.Sync(); err != nil {
 		return err
 	}
-	folder, err := w.fs.OpenDir(w.fs.PathDir(w.path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(folder.Sync(), folder.Close())
+	return syncFolder(w.fs, w.fs.PathDir(w.path))
 }
 
 // committed counts a commit that was synced. It fails nothing: a witness that lags
