@@ -11,7 +11,7 @@ var retryFaults = []fault{
 	{"a batch that is passed again gets new ids", "internal/retry/persist.go",
 		`return nil // it is passed again`, `k.identities = map[int]identity{}; return nil`, "TestABatchOfferedAgainKeepsItsIDs", ""},
 	{"an attempt is not counted", "internal/retry/verdict.go",
-		`rec.Attempt++`, `rec.Attempt += 0`, "TestAttemptsAreCountedInOurHeaderOnly", ""},
+		`rec.Failures++`, `rec.Failures += 0`, "TestAttemptsAreCountedInOurHeaderOnly", ""},
 	{"a due time is rounded down", "internal/retry/verdict.go",
 		`due.Add(time.Microsecond - 1).Truncate`, `due.Truncate`, "TestNeverEarly", ""},
 	{"a queue that no policy allows gets the first policy", "internal/retry/verdict.go",
