@@ -105,7 +105,7 @@ func (s *vhost) retryStates(shown func(queue string) bool) (all []metrics.QueueR
 		}
 	}
 	var unreachable []string
-	for _, lane := range s.scheduler.BackingOff() {
+	for _, lane := range s.scheduler.Unreachable() {
 		switch {
 		case lane.Forwards() && shown(lane.Queue):
 			r := of(lane.Queue)
