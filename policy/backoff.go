@@ -27,21 +27,23 @@ const (
 	list
 )
 
-// Fixed waits d each time.
+// Fixed has the same delay each time.
 func Fixed(d time.Duration) Backoff { return Backoff{kind: fixed, initial: d, max: d} }
 
-// Linear waits initial, then step more each time, at most max.
+// Linear begins with initial, and adds step each time, up to max.
 func Linear(initial, step, max time.Duration) Backoff {
 	return Backoff{kind: linear, initial: initial, step: step, max: max}
 }
 
-// Exponential waits initial, then factor times as long each time, at most max.
+// Exponential begins with initial, and multiplies by factor each time, up to max.
 func Exponential(initial time.Duration, factor float64, max time.Duration) Backoff {
 	return Backoff{kind: exponential, initial: initial, factor: factor, max: max}
 }
 
-// List has one wait after the other, and repeats its last entry.
-func List(waits ...time.Duration) Backoff { return Backoff{kind: list, list: slices.Clone(waits)} }
+// List has one delay after the other, and repeats the last.
+func List(delays ...time.Duration) Backoff {
+	return Backoff{kind: list, list: slices.Clone(delays)}
+}
 
 // Delay returns the delay after the n-th failure, n from 1.
 func (b Backoff) Delay(n int) time.Duration {
@@ -66,7 +68,7 @@ func (b Backoff) Delay(n int) time.Duration {
 	return time.Duration(d)
 }
 
-// longestOf returns the longest of the first n delays (of the first one, when n is 0).
+// longestOf returns the longest of the first n delays, or the first when n is 0.
 func (b Backoff) longestOf(n int) time.Duration {
 	n = max(n, 1)
 	if b.kind == list && len(b.list) > 0 {
@@ -75,10 +77,10 @@ func (b Backoff) longestOf(n int) time.Duration {
 	return b.Delay(n) // the others never shrink
 }
 
-// Max returns the longest delay that is possible.
+// Max returns the longest delay, after however many failures.
 func (b Backoff) Max() time.Duration { return b.longestOf(math.MaxInt) }
 
-// String is how the wait grows, in words.
+// String describes how delays grow: "fixed at 30s".
 func (b Backoff) String() string {
 	f := FormatDuration
 	switch b.kind {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Jitter spreads waits, so that messages that failed together are not retried
-// together. The zero value is Fraction(0.2): jitter is on unless switched off.
+// Jitter spreads delays, so that messages that failed together are not retried together. Make
+// one with Fraction, or use None, Full or Equal. The zero value is Fraction(0.2).
 type Jitter struct {
 	kind     jitterKind
 	fraction float64
@@ -24,15 +24,15 @@ const (
 )
 
 var (
-	// None keeps waits as they are.
+	// None keeps delays as they are.
 	None = Jitter{kind: none}
-	// Full waits anything from nothing to the wait.
+	// Full makes a delay anything from 0 to itself.
 	Full = Jitter{kind: full}
-	// Equal waits half, and anything up to the other half.
+	// Equal makes a delay anything from half of itself to itself.
 	Equal = Jitter{kind: equal}
 )
 
-// Fraction waits up to f of the wait less or more: 0.2 turns 10 s into 8 to 12 s.
+// Fraction makes a delay shorter or longer by up to f of itself: 0.2 turns 10 s into 8 to 12 s.
 // f is from 0 to 1.
 func Fraction(f float64) Jitter { return Jitter{kind: fraction, fraction: f} }
 
@@ -65,7 +65,7 @@ func (j Jitter) share() float64 {
 	return j.fraction
 }
 
-// apply spreads d by the seed, within LongestDelay.
+// apply returns the delay that the seed chooses for d, at most LongestDelay.
 func (j Jitter) apply(d time.Duration, seed uint64) time.Duration {
 	u := unit(seed)
 	f := float64(d)

@@ -1,15 +1,19 @@
 package policy
 
-import "strings"
+import (
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
 
 // Set is a list of policies: the first one that matches a queue is its policy.
 type Set []Policy
 
-// Match finds the policy of a queue. Without one the queue is not allowed.
+// Match returns the policy of a queue; false: it has none, so nothing is retried to it.
 func (s Set) Match(queue string) (*Policy, bool) {
 	for i := range s {
 		for _, pattern := range s[i].Queues {
-			if glob(pattern, queue) {
+			if MatchQueue(pattern, queue) {
 				return &s[i], true
 			}
 		}
@@ -21,24 +25,13 @@ func (s Set) Match(queue string) (*Policy, bool) {
 // policy meant exactly this queue.
 func (s Set) Exact(queue string) bool {
 	p, ok := s.Match(queue)
-	if !ok || strings.ContainsAny(queue, "*?") {
-		return false
-	}
-	for _, pattern := range p.Queues {
-		if pattern == queue {
-			return true
-		}
-	}
-	return false
+	return ok && !strings.ContainsAny(queue, "*?") && slices.Contains(p.Queues, queue)
 }
 
-// MatchQueue tells whether a pattern, as in a policy's queues, matches a queue.
-func MatchQueue(pattern, queue string) bool { return glob(pattern, queue) }
-
-// glob matches the whole name: * any bytes, ? one character, nothing else special.
-// After a mismatch only the last * is tried again, so hostile names cost no more
-// than pattern × name.
-func glob(pattern, name string) bool {
+// MatchQueue tells whether a pattern, as in Policy.Queues, matches the whole name of a queue: *
+// stands for any bytes, ? for one character, and all else for itself. After a mismatch only the
+// last * is tried again, so hostile names cost no more than pattern × name.
+func MatchQueue(pattern, name string) bool {
 	p, n := 0, 0
 	star, retry := -1, 0
 	for n < len(name) {
@@ -47,8 +40,8 @@ func glob(pattern, name string) bool {
 			star, retry = p, n
 			p++
 		case p < len(pattern) && pattern[p] == '?':
-			p++
-			n += charLen(name[n:])
+			_, size := utf8.DecodeRuneInString(name[n:]) // 1 for an invalid byte
+			p, n = p+1, n+size
 		case p < len(pattern) && pattern[p] == name[n]:
 			p++
 			n++
@@ -60,14 +53,4 @@ func glob(pattern, name string) bool {
 		}
 	}
 	return strings.Trim(pattern[p:], "*") == ""
-}
-
-// charLen is the length in bytes of the first character (invalid bytes count singly).
-func charLen(s string) int {
-	for i := range s {
-		if i > 0 {
-			return i
-		}
-	}
-	return len(s)
 }

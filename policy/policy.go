@@ -14,13 +14,16 @@ import (
 // live, ten years.
 const LongestDelay = 315_360_000_000 * time.Millisecond
 
-// Reported is the reason of a failure that a consumer reported itself. It is
-// retried whatever Policy.Reasons has: its consumer reported it to have it retried.
+// Reported is the reason of a failure that a consumer reported itself. It is retried whatever
+// Policy.Reasons has: its consumer reported it to have it retried.
 const Reported = "reported"
 
-// Policy says which queues, how many attempts, what wait between them and what
-// then. A Policy is not changed after Validate; it may then be used from many
-// goroutines.
+// MaxAttempts is the largest number of attempts of a policy.
+const MaxAttempts = 1_000_000
+
+// Policy says for which queues it is, how many attempts their messages have, how long the delays
+// between those are, and what happens after the last. A Policy is not changed after Validate; it
+// may then be used from many goroutines.
 type Policy struct {
 	Name string
 	// Queues are names of work queues, where * stands for any characters and ?
@@ -36,7 +39,7 @@ type Policy struct {
 	Reasons   []string
 	Exhausted Exhausted
 	// MaxRetryAfter is the longest delay that a consumer may ask for itself (redrive.RetryAfter,
-	// x-redrive-delay); 0: the longest of the policy's own waits.
+	// x-redrive-delay); 0: the longest of the policy's own delays.
 	MaxRetryAfter time.Duration
 }
 
@@ -61,7 +64,7 @@ const (
 	Park    Action = iota // keep it until a person decides; the zero value, since it loses nothing
 	Retry                 // publish it to its queue after the delay
 	Discard               // delete it
-	Forward               // to another exchange or queue
+	Forward               // publish it to another exchange or queue
 )
 
 func (a Action) String() string {
@@ -93,7 +96,7 @@ func (d Destination) String() string {
 type Failure struct {
 	Queue  string
 	Reason string
-	// Attempt counts the failures so far, this one included: 1 or more.
+	// Attempt is which attempt of the message failed, from 1.
 	Attempt int
 	// Suggested is the delay that a consumer asks for; 0 is none. It counts up to
 	// Policy.LongestRetryAfter and is not jittered.
@@ -141,7 +144,7 @@ func (p *Policy) Decide(f Failure) Verdict {
 }
 
 // LongestRetryAfter is the longest delay that a consumer may ask for: MaxRetryAfter, or else the
-// longest of the policy's own waits.
+// longest of the policy's own delays.
 func (p *Policy) LongestRetryAfter() time.Duration {
 	if p.MaxRetryAfter > 0 {
 		return p.MaxRetryAfter
@@ -192,28 +195,26 @@ func (p *Policy) Validate() error {
 		return fmt.Errorf("policy %q: the longest delay that consumers may ask for is %s, and must be up to ten years", p.Name, FormatDuration(p.MaxRetryAfter))
 	}
 	e := p.Exhausted
+	if e.Action == Retry {
+		return fmt.Errorf("policy %q: exhausted cannot be a retry", p.Name)
+	}
 	for _, name := range append([]string{e.Destination.Exchange, e.Destination.RoutingKey}, p.Queues...) {
 		if len(name) > maxNameBytes {
 			return fmt.Errorf("policy %q: the name %.40q… has %d bytes, and RabbitMQ's have at most %d", p.Name, name, len(name), maxNameBytes)
 		}
 	}
 	if e.Action == Forward {
-		if err := p.checkForward(e.Destination); err != nil {
-			return err
-		}
-	}
-	if e.Action == Retry {
-		return fmt.Errorf("policy %q: exhausted cannot be a retry", p.Name)
-	}
-	if e.Action == Forward && e.Destination == (Destination{}) {
-		return fmt.Errorf("policy %q: forward needs an exchange or a queue", p.Name)
+		return p.checkForward(e.Destination)
 	}
 	return nil
 }
 
-// checkForward returns an error for a forward to the policy's own queues, or to Redrive's.
+// checkForward returns an error for a forward to nothing, to the policy's own queues, or to
+// Redrive's.
 func (p *Policy) checkForward(to Destination) error {
 	switch {
+	case to == Destination{}:
+		return fmt.Errorf("policy %q: forward needs an exchange or a queue", p.Name)
 	case to.Exchange == "" && slices.Contains(p.Queues, to.RoutingKey):
 		return fmt.Errorf("policy %q forwards to %s, which is the queue it is for: the message would fail and be forwarded again, without a wait; use more attempts, or another queue", p.Name, to)
 	case to.Exchange == "redrive" || strings.HasPrefix(to.Exchange, ownPrefix), to.Exchange == "" && strings.HasPrefix(to.RoutingKey, ownPrefix):
@@ -224,8 +225,5 @@ func (p *Policy) checkForward(to Destination) error {
 
 const (
 	ownPrefix    = "redrive." // begins the names of Redrive's exchanges and queues
-	maxNameBytes = 255        // bytes, in AMQP
+	maxNameBytes = 255        // of an exchange or queue, in AMQP
 )
-
-// MaxAttempts is the largest number of attempts of a policy.
-const MaxAttempts = 1_000_000

@@ -153,8 +153,8 @@ func FuzzGlob(f *testing.F) {
 		}
 		model := strings.NewReplacer(`\*`, `.*`, `\?`, `.`).Replace(regexp.QuoteMeta(pattern))
 		want := regexp.MustCompile(`(?s)\A` + model + `\z`).MatchString(name)
-		if got := glob(pattern, name); got != want {
-			t.Errorf("glob(%q, %q) = %v", pattern, name, got)
+		if got := MatchQueue(pattern, name); got != want {
+			t.Errorf("MatchQueue(%q, %q) = %v", pattern, name, got)
 		}
 	})
 }

@@ -12,8 +12,8 @@ import (
 )
 
 // Work is background work, by any number of goroutines: together they work for For, and then
-// sleep for Rest. Rest must outlast what waits to run: the runtime runs a goroutine that wakes
-// first.
+// sleep for Rest. Rest must be longer than what waits to run takes, since the runtime prefers a
+// goroutine that wakes up.
 type Work struct {
 	For, Rest time.Duration
 	last      atomic.Int64 // the end of the last rest, in nanoseconds since 1970
@@ -25,10 +25,10 @@ func (w *Work) Pause() {
 	if now-last <= int64(w.For) || !w.last.CompareAndSwap(last, now+int64(w.Rest)) {
 		return
 	}
-	if now-last < idleFactor*int64(w.For) { // or it begins only now
+	if now-last < idleFactor*int64(w.For) { // otherwise the work begins only now
 		time.Sleep(w.Rest)
 	}
 }
 
-// idleFactor times For without a call of Pause, the work counts as new.
+// After idleFactor times For without a call of Pause, work counts as new.
 const idleFactor = 10

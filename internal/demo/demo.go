@@ -22,7 +22,7 @@ import (
 	"github.com/redrive-mq/redrive/testenv/rabbitnode"
 )
 
-// ErrUnaccounted: messages are missing or came twice.
+// ErrUnaccounted is returned when messages are missing or were processed twice.
 var ErrUnaccounted = errors.New("not every message is accounted for")
 
 // Options of a demo.
@@ -31,12 +31,12 @@ type Options struct {
 	Management string        // the URL of its management API, where it is not the usual one
 	For        time.Duration // 0: until it is interrupted
 	Out        io.Writer
-	Terminal   bool // Out is one
+	Terminal   bool // Out is a terminal
 	Version    string
 }
 
-// policies grow quickly, so that their waits can be watched. The queues are named, so
-// that what their consumers report may be retried.
+// policies have delays so short that they can be watched. They name their queues exactly, so that
+// what consumers report is retried before anything was dead-lettered.
 func policies() policy.Set {
 	fewer := []time.Duration{time.Second, 3 * time.Second}
 	return policy.Set{
@@ -45,19 +45,19 @@ func policies() policy.Set {
 	}
 }
 
-// limits pause retries soon when they fail, so that a breaker can be watched.
+// limits pause retries soon after they begin to fail, so that a breaker can be watched.
 func limits() map[string]throttle.Rules {
 	return map[string]throttle.Rules{"payments": {Settle: time.Second,
 		Breaker: &throttle.Breaker{FailureRatio: 0.5, MinRetries: 4, Window: 10 * time.Second, Wait: 3 * time.Second, MaxWait: 5 * time.Second, Probes: 1, Ramp: 4 * time.Second}}}
 }
 
-// longest is how long a message can be on its way.
+// longest returns how long a message can take until it is processed or parked.
 func longest() time.Duration {
 	p, b := policies()[0], limits()["payments"].Breaker
 	return 2*p.Backoff.Max()*time.Duration(p.Attempts) + 2*b.MaxWait + b.Ramp + 5*time.Second
 }
 
-// Run shows the demo, ends all it started, and leaves nothing behind.
+// Run shows the demo, ends all that it started, and deletes all that it made.
 func Run(ctx context.Context, o Options) (err error) {
 	data, err := os.MkdirTemp("", "redrive-demo-")
 	if err != nil {
@@ -78,15 +78,15 @@ func Run(ctx context.Context, o Options) (err error) {
 	d := newDisplay(o.Out, o.Terminal)
 	c := config.Default()
 	c.Broker.URL, c.Broker.Management = url, management
-	c.Store.Disk, c.Listen = filepath.Join(data, "store"), freeOr(c.Listen)
+	c.Store.Disk, c.Listen = filepath.Join(data, "store"), freeAddress(c.Listen)
 	c.Policies, c.Throttle = policies(), limits()
 	schema := filepath.Join(data, "invoice.proto")
 	if err := os.WriteFile(schema, invoiceProto, 0o600); err != nil {
 		return err
 	}
 	c.Decode.Protobuf = decode.Protobuf{Files: []string{schema}, ImportPaths: []string{data}, Queues: []decode.QueueType{{Queues: []string{invoices}, Message: "shop.Invoice"}}}
-	level := slog.LevelWarn // the display tells the rest
-	service, err := server.New(c, server.Options{Version: o.Version, Events: d.redrive, Log: slog.New(slog.NewTextHandler(o.Out, &slog.HandlerOptions{Level: level, ReplaceAttr: hint.Attr}))})
+	log := slog.NewTextHandler(o.Out, &slog.HandlerOptions{Level: slog.LevelWarn, ReplaceAttr: hint.Attr}) // the display tells the rest
+	service, err := server.New(c, server.Options{Version: o.Version, Events: d.redrive, Log: slog.New(log)})
 	if err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	return play(ctx, o, d, s, service)
 }
 
-// until asks until it is so.
+// until waits until a condition is true, for most at most.
 func until(ctx context.Context, most time.Duration, is func() bool) error {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
@@ -124,7 +124,7 @@ func until(ctx context.Context, most time.Duration, is func() bool) error {
 	return nil
 }
 
-// play runs the shop, and then gives what is still on its way the time to arrive.
+// play runs the shop, and then waits for the messages that are not processed yet.
 func play(ctx context.Context, o Options, d *display, s *shop, service *server.Service) error {
 	hint := "The page: http://" + service.Addr() + "/   In another terminal: redrive messages list"
 	if usual := config.Default().Listen; service.Addr() != usual {
@@ -175,10 +175,10 @@ func play(ctx context.Context, o Options, d *display, s *shop, service *server.S
 	return summary(o.Out, a)
 }
 
-// keptIDs are the message ids of what is parked, or was discarded by a person.
+// keptIDs returns the message ids of what is parked, or was discarded by a person.
 func keptIDs(ctx context.Context, service *server.Service) map[string]bool {
 	ids := map[string]bool{}
-	// After an error those that were found until then: they are asked for again.
+	// After an error it returns those found so far: the caller calls it again.
 	_ = service.Scan(ctx, store.Range{}, func(l store.Listed) (bool, error) {
 		if l.Record.State != store.Waiting {
 			ids[l.Record.Message.MessageID] = true
@@ -188,9 +188,9 @@ func keptIDs(ctx context.Context, service *server.Service) map[string]bool {
 	return ids
 }
 
-// freeOr is an address where nothing listens yet: the usual one if it is free, so
-// that the commands find the service by themselves.
-func freeOr(usual string) string {
+// freeAddress returns an address where nothing listens yet: the usual one if it is free, so that
+// the commands find the service by themselves.
+func freeAddress(usual string) string {
 	l, err := net.Listen("tcp", usual)
 	if err != nil {
 		return "127.0.0.1:0"

@@ -16,13 +16,13 @@ import (
 // event is one line of the display.
 type event struct {
 	at    time.Time
-	kind  string // what happens, as a verb
+	kind  string // of colours
 	queue string
 	text  string
 }
 
-// display shows what happens: a picture that is drawn again on a terminal, lines
-// elsewhere. It can receive events from any goroutine.
+// display shows what happens: on a terminal as a picture that is drawn again and again, elsewhere
+// as lines. Its methods are safe for concurrent use.
 type display struct {
 	out      io.Writer
 	terminal bool
@@ -50,7 +50,7 @@ func newDisplay(out io.Writer, terminal bool) *display {
 
 const recentLines = 14
 
-// colours of what happens, on a terminal.
+// colours, on a terminal, of each kind of event.
 var colours = map[string]string{"fails": "31", "waits": "33", "is retried": "36", "succeeds": "32", "is parked": "35", "breaker": "1;34", "goes down": "1;31", "recovers": "1;32"}
 
 // say shows an event.
@@ -65,7 +65,7 @@ func (d *display) say(e event) {
 		d.queues[e.queue].succeeded++
 	}
 	if e.text == "" {
-		return // counted only
+		return // it is counted, and not shown
 	}
 	d.recent = append(d.recent, e)
 	d.recent = d.recent[max(0, len(d.recent)-recentLines):]

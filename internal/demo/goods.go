@@ -14,19 +14,18 @@ import (
 //go:embed invoice.proto
 var invoiceProto []byte
 
-// The queues of the shop. Their names begin alike, so that one clean-up covers them,
-// and no one takes them for their own.
+// The queues of the shop. Their names have a prefix, so that nobody takes them for their own.
 const (
 	orders   = "redrive-demo.orders"   // JSON; what fails is reported with its error
 	mail     = "redrive-demo.mail"     // JSON; what fails is rejected: the consumer knows nothing of Redrive
-	invoices = "redrive-demo.invoices" // Protobuf in base64; needs no payment service
+	invoices = "redrive-demo.invoices" // Protobuf in base64; its consumer needs no payment service
 )
 
 var queues = []string{orders, mail, invoices}
 
 var customers = []string{"Ada Lovelace", "Grace Hopper", "Katherine Johnson", "Annie Easley", "Hedy Lamarr", "José Álvarez"}
 
-// goods is the n-th message for a queue.
+// goods returns the n-th message of the shop, for a queue.
 func goods(queue string, n int) amqp.Publishing {
 	customer := customers[n%len(customers)]
 	number := int64(9007199254740993) + int64(n) // more than a JavaScript number can hold exactly
@@ -35,7 +34,7 @@ func goods(queue string, n int) amqp.Publishing {
 		return amqp.Publishing{ContentType: "application/json", Body: []byte("{ this is not JSON")}
 	case queue == invoices:
 		price := uint64(1990)
-		if n%60 == 8 { // somebody forgot it
+		if n%60 == 8 { // an invoice without a price, which its consumer cannot process
 			price = 0
 		}
 		return amqp.Publishing{Type: "shop.Invoice", ContentType: "text/plain", Body: []byte(base64.StdEncoding.EncodeToString(invoice(number, customer, price)))}
@@ -59,8 +58,8 @@ func invoice(number int64, customer string, price uint64) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(b, 3, protowire.BytesType), item)
 }
 
-// work is what a consumer of the shop does with a message. Its errors differ in
-// their numbers, as real ones do.
+// work processes a message as a consumer of the shop. paying tells whether the payment service
+// answers. The errors differ in their numbers, as real ones do.
 func work(queue string, d *amqp.Delivery, paying bool, n int) error {
 	body := string(d.Body)
 	switch {
@@ -85,8 +84,8 @@ func priced(invoice []byte) bool {
 	return ok
 }
 
-// field is the first field of a message with that number: the content of bytes, the
-// encoding of all else.
+// field returns the first field of a Protobuf message with that number: the content of bytes, and
+// the encoding of other types.
 func field(message []byte, want protowire.Number) (value []byte, ok bool) {
 	for len(message) > 0 {
 		number, kind, n := protowire.ConsumeTag(message)

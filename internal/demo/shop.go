@@ -1,6 +1,11 @@
-// Package demo is an example shop in front of the real service: queues, a
-// consumer whose upstream goes down and comes back, and messages that no consumer can
-// process.
+// Package demo runs the real service with an example shop: queues, consumers whose upstream, a
+// payment service, goes down and recovers, and messages that no consumer can process. Read it in
+// this order:
+//
+//	demo.go     Run: the broker, the service, the shop, and the summary
+//	shop.go     publishes, consumes, and accounts for each message
+//	goods.go    the messages, and what a consumer does with them
+//	display.go  what the person at the terminal sees
 package demo
 
 import (
@@ -18,7 +23,7 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// shop publishes and consumes like somebody else's program.
+// shop publishes and consumes as a program of the user's would.
 type shop struct {
 	conn       *amqp.Connection
 	publishing *amqp.Channel
@@ -28,24 +33,22 @@ type shop struct {
 	wg         sync.WaitGroup
 
 	mu       sync.Mutex
-	messages map[string]*story // by message id
+	messages map[string]*message // by message id
 }
 
-// story is what became of one message.
-type story struct {
-	n     int // of goods
-	times int // how often it was done: more than once is a duplicate
+type message struct {
+	n         int // of goods
+	processed int // how often: more than once is a duplicate
 }
 
-// openShop declares the queues; args are those of a queue whose dead letters go
-// to Redrive.
+// openShop declares the queues and consumes from them.
 func openShop(ctx context.Context, url string, say func(event)) (*shop, error) {
 	conn, err := amqp.Dial(url)
 	if err != nil {
 		return nil, fmt.Errorf("the shop cannot connect: %w", err)
 	}
-	ctx = context.WithoutCancel(ctx) // what is under way when it is interrupted still ends well
-	s := &shop{conn: conn, say: say, messages: map[string]*story{}}
+	ctx = context.WithoutCancel(ctx) // what is being published when it is interrupted is published
+	s := &shop{conn: conn, say: say, messages: map[string]*message{}}
 	s.upstream.Store(true)
 	for _, ch := range []**amqp.Channel{&s.publishing, &s.reporting} {
 		if *ch, err = conn.Channel(); err != nil {
@@ -81,13 +84,13 @@ func openShop(ctx context.Context, url string, say func(event)) (*shop, error) {
 	return s, nil
 }
 
-// publish sends one message and waits for RabbitMQ to have it.
+// publish publishes one message and waits for RabbitMQ's confirm.
 func (s *shop) publish(ctx context.Context, queue string, n int) error {
-	ctx = context.WithoutCancel(ctx) // one that is counted is published
+	ctx = context.WithoutCancel(ctx) // since it is counted now
 	m := goods(queue, n)
 	m.MessageId, m.DeliveryMode, m.Timestamp, m.AppId = uuid.NewString(), amqp.Persistent, time.Now(), "demo shop"
 	s.mu.Lock()
-	s.messages[m.MessageId] = &story{n: n}
+	s.messages[m.MessageId] = &message{n: n}
 	s.mu.Unlock()
 	c, err := s.publishing.PublishWithDeferredConfirmWithContext(ctx, "", queue, true, false, m)
 	if err != nil {
@@ -117,17 +120,17 @@ func (s *shop) process(ctx context.Context, queue string, d amqp.Delivery) {
 		return
 	}
 	if d.Ack(false) == nil {
-		m.times++
+		m.processed++
 	}
 	e := event{kind: "succeeds", queue: queue}
-	if attempt, _ := d.Headers[wire.HeaderAttempt].(int64); attempt > 0 { // what succeeds at once is no news
-		e.text = fmt.Sprintf("at attempt %d", attempt+1)
+	if failures, _ := d.Headers[wire.HeaderAttempt].(int64); failures > 0 { // a first attempt is not shown
+		e.text = fmt.Sprintf("at attempt %d", failures+1)
 	}
 	s.say(e)
 }
 
-// report hands a failed message to Redrive with what went wrong, and returns when
-// RabbitMQ has it.
+// report publishes a failed message to Redrive with its error, and returns when RabbitMQ has
+// confirmed it.
 func (s *shop) report(ctx context.Context, queue string, d *amqp.Delivery, failure error) error {
 	headers := amqp.Table{}
 	maps.Copy(headers, d.Headers)
@@ -144,8 +147,7 @@ func (s *shop) report(ctx context.Context, queue string, d *amqp.Delivery, failu
 	return err
 }
 
-// cycle is one round of the story: all is well, the upstream goes down for a
-// third of it, and comes back.
+// cycle is how often the upstream goes down, each time for a third of it.
 const cycle = 30 * time.Second
 
 // run publishes a few messages a second until ctx ends.
@@ -167,34 +169,32 @@ func (s *shop) run(ctx context.Context) error {
 	}
 }
 
-// outage makes the upstream go down or come back.
+// outage makes the upstream go down or recover, unless it has already.
 func (s *shop) outage(down bool) {
-	switch s.upstream.Swap(!down) {
-	case down:
-		e := event{kind: "recovers", text: "the payment service is back"}
-		if down {
-			e = event{kind: "goes down", text: "the payment service does not answer any more"}
-		}
-		s.say(e)
+	switch wasUp := s.upstream.Swap(!down); {
+	case wasUp && down:
+		s.say(event{kind: "goes down", text: "the payment service does not answer any more"})
+	case !wasUp && !down:
+		s.say(event{kind: "recovers", text: "the payment service is back"})
 	}
 }
 
-// account is what became of all messages.
+// account counts all messages by what became of them.
 type account struct {
 	published, done, parked, duplicates, missing int
 }
 
-// account sums up; parked are the ids of the messages that are parked or that a
-// person has discarded.
+// account counts the messages; parked are the ids of those that are parked or that a person has
+// discarded.
 func (s *shop) account(parked map[string]bool) (a account) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id, m := range s.messages {
 		a.published++
 		switch {
-		case m.times > 0:
+		case m.processed > 0:
 			a.done++
-			a.duplicates += m.times - 1
+			a.duplicates += m.processed - 1
 		case parked[id]:
 			a.parked++
 		default:
@@ -204,7 +204,7 @@ func (s *shop) account(parked map[string]bool) (a account) {
 	return a
 }
 
-// close ends the consumers and deletes what the shop made.
+// close deletes what the shop has declared, and ends its consumers.
 func (s *shop) close() {
 	for _, q := range queues {
 		_, _ = s.publishing.QueueDelete(q, false, false, false)

@@ -33,15 +33,15 @@ func Parse(s string) (id ID, err error) {
 	return id, fmt.Errorf("%.40q names no group: it should be %d hexadecimal digits", s, 2*len(id))
 }
 
-// What an ID was made of comes first in its hash, so that no error's text can
-// make it the ID of another kind.
+// The kind of a group comes first in what its ID is a hash of, so that no error's text can give the
+// ID of another kind.
 const (
 	byError byte = 1 + iota
 	byReason
 	other
 )
 
-// Of is the group of a failure.
+// Of returns the group of a failure.
 func Of(queue, reason, errText, msgType string) Group {
 	if pattern := normalise(errText); pattern != "" {
 		return Group{ID: idOf(byError, queue, pattern, ""), Queue: queue, Pattern: pattern}
@@ -49,8 +49,8 @@ func Of(queue, reason, errText, msgType string) Group {
 	return Group{ID: idOf(byReason, queue, reason, msgType), Queue: queue, Reason: reason, Type: msgType}
 }
 
-// Other is the group of a queue's failures for which there is no room among the
-// most groups a store keeps.
+// Other returns the group of a queue's failures that have none of their own, since a store keeps
+// most groups at most.
 func Other(queue string, most int) Group {
 	return Group{ID: idOf(other, queue, "", ""), Queue: queue,
 		Pattern: fmt.Sprintf("other errors (more than %d different ones are kept)", most)}

@@ -6,22 +6,22 @@ import (
 )
 
 const (
-	// look is how much of a line is looked at, and deep how far into the text
+	// maxLine is how many bytes of a line are used, and maxText in how many bytes of the text
 	// lines are looked for: a failure's error may be as long as a client likes.
-	look = 240
-	deep = 8 << 10
+	maxLine = 240
+	maxText = 8 << 10
 )
 
-// essence is the two lines of an error that say most: the first, and the first of
-// its stack, its root cause, or what a heading announces. Python's traceback says
-// last what happened.
-func essence(s string) (first, second string) {
+// tellingLines returns the two lines that tell most about an error: the first; and the first of its
+// stack, its root cause, or what a first line that ends with a colon announces. Of Python's
+// traceback it returns the last line alone.
+func tellingLines(s string) (first, second string) {
 	s = strings.TrimLeft(s, " \t\r\n")
 	if strings.HasPrefix(s, "Traceback (most recent call last)") {
-		s = strings.TrimRight(s[max(0, len(s)-deep):], " \t\r\n")
+		s = strings.TrimRight(s[max(0, len(s)-maxText):], " \t\r\n")
 		return cut(strings.TrimSpace(s[strings.LastIndexByte(s, '\n')+1:])), ""
 	}
-	s = s[:min(len(s), deep)]
+	s = s[:min(len(s), maxText)]
 	first, rest, more := strings.Cut(s, "\n")
 	first = strings.TrimRight(first, " \t\r")
 	if !more {
@@ -56,14 +56,14 @@ func essence(s string) (first, second string) {
 	return cut(first), ""
 }
 
-// cut keeps the beginning of a line, and no piece of a word: half a number or id
-// could not be recognised as one.
+// cut returns the beginning of a line, and no part of a word: half of a number or id could not be
+// recognised as one.
 func cut(line string) string {
-	if len(line) <= look {
+	if len(line) <= maxLine {
 		return line
 	}
-	line = line[:look]
-	if at := strings.LastIndexAny(line, " \t"); at > look/2 {
+	line = line[:maxLine]
+	if at := strings.LastIndexAny(line, " \t"); at > maxLine/2 {
 		return line[:at]
 	}
 	for i := 0; i < utf8.UTFMax && !utf8.ValidString(line[len(line)-i:]); i++ {

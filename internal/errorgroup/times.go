@@ -5,12 +5,12 @@ import (
 	"strings"
 )
 
-// time reads a date, a clock, or both.
+// time replaces a date, a time of day, or both; false: there is none here.
 func (s *scanner) time() bool {
 	end := s.date(s.at)
 	if end < 0 {
 		// In file.js:10:15 these are line and column.
-		if s.at > 0 && s.in[s.at-1] == ':' && !bytes.HasSuffix(s.out[s.from:], []byte(aTime+":")) {
+		if s.at > 0 && s.in[s.at-1] == ':' && !bytes.HasSuffix(s.out[s.lineStart:], []byte(aTime+":")) {
 			return false
 		}
 		if end = s.clock(s.at); end < 0 {
@@ -21,15 +21,15 @@ func (s *scanner) time() bool {
 			end = clock
 		}
 	}
-	if !s.free(end) {
+	if !s.atBoundary(end) {
 		return false
 	}
-	s.put(aTime)
+	s.replace(aTime)
 	s.at = end
 	return true
 }
 
-// date is where one ends: 2026-11-21, 21.11.2026; or -1.
+// date returns where a date ends (2026-11-21, 21.11.2026), or -1.
 func (s *scanner) date(from int) int {
 	end, sep, year := from, byte(0), 0
 	for part := range 3 {
@@ -54,7 +54,7 @@ func (s *scanner) date(from int) int {
 	return end
 }
 
-// clock is where one ends: 10:42, 10:42:53.123Z, 10:42:53,123 +01:00; or -1.
+// clock returns where a time of day ends (10:42, 10:42:53.123Z, 10:42:53,123 +01:00), or -1.
 func (s *scanner) clock(from int) int {
 	hours := s.digits(from)
 	if hours == 0 || hours > 2 {
@@ -111,16 +111,16 @@ func (s *scanner) calendar(w string, end int) bool {
 		if digit(s.in[next]) {
 			return true
 		}
-		if end = next + 3; end > len(s.in) || !s.free(end) {
+		if end = next + 3; end > len(s.in) || !s.atBoundary(end) {
 			return false
 		}
 		w = s.in[next:end]
 	}
 }
 
-// zone swallows what follows a clock.
+// zone drops a time zone, AM or PM after a time; false: w is none.
 func (s *scanner) zone(w string) bool {
-	out := s.out[s.from:]
+	out := s.out[s.lineStart:]
 	if len(w) > 4 || !bytes.HasSuffix(out, []byte(aTime+" ")) || !strings.Contains(" UTC GMT CET CEST EST EDT PST PDT AM PM ", " "+w+" ") {
 		return false
 	}

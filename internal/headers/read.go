@@ -45,7 +45,7 @@ func SuggestedDelay(m *wire.Message) (d time.Duration, note string) {
 	return time.Duration(ms) * time.Millisecond, ""
 }
 
-// ID returns the id of a message that has one already.
+// ID returns the id in a message's headers; false: there is none, or none of ours.
 func ID(m *wire.Message) (uuid.UUID, bool) {
 	s, ok := m.Headers[wire.HeaderID].(string)
 	if !ok || len(s) != 36 { // Parse also takes longer forms, which are not ours
@@ -64,8 +64,8 @@ func FirstFailed(m *wire.Message, now time.Time) time.Time {
 	return now
 }
 
-// Read returns the history in a message's headers. Attempt is 0 when there is none, or none
-// that can be believed.
+// Read returns the history in a message's headers. Its Failures are 0, and all else is empty, when
+// there is none or the number of failures cannot be believed.
 func Read(h amqp.Table, now time.Time) (t History) {
 	m := &wire.Message{Headers: h}
 	if t.Failures, _ = Failures(m); t.Failures == 0 {

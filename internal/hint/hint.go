@@ -18,7 +18,7 @@ import (
 // Error is an error with a remedy.
 type Error struct {
 	Err  error
-	Hint string // in the imperative: "set `auth: {}`, or listen on 127.0.0.1"
+	Hint string // the remedy, in the imperative: "set `auth: {}`, or listen on 127.0.0.1"
 }
 
 // Errorf makes an error from a format, with a remedy.

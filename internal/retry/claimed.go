@@ -9,7 +9,7 @@ import (
 
 const (
 	// firstWindow is how many messages may be claimed for a destination that has not confirmed
-	// any lately: so few that many destinations can be stuck at once while the others continue.
+	// any lately: so few that many destinations can be unreachable at once while the others continue.
 	firstWindow  = 16
 	windowGrowth = 4
 	// maxWindow is the largest window: what a destination that hangs may take from the others.
@@ -18,7 +18,7 @@ const (
 	// that something is left for the next ones.
 	firstPart = 64
 	// reserve is the last part of MaxClaimed, of which a destination may have 1/reservePart:
-	// those whose messages are stuck leave something for others.
+	// those that are unreachable leave something for others.
 	reserve, reservePart = maxBatch / 2, 16
 	// windowKept is how long a destination keeps its window while nothing is claimed for it.
 	windowKept = 10 * time.Second

@@ -67,7 +67,7 @@ func (d *DelayQueues) prepare(ctx context.Context, m *delayedMessage, t *delay.T
 func (d *DelayQueues) declare(ctx context.Context, key any, t func() delay.Topology, within time.Duration) error {
 	was, ok := d.declared[key]
 	age := time.Since(was.at)
-	if ok && was.err != nil && age < retryWayAfter {
+	if ok && was.err != nil && age < tryAgainAfter {
 		return was.err
 	}
 	if !ok || was.err != nil || within > 0 && age > within {

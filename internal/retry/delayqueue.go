@@ -33,9 +33,9 @@ const (
 	// recoveredAfter is how long a way must not have failed before it is reported as working:
 	// it may fail for one queue and not for another.
 	recoveredAfter = 3 * time.Second
-	// retryWayAfter is how long nothing is published after RabbitMQ did not answer a batch, and
-	// how long what could not be declared is not declared again.
-	retryWayAfter = 15 * time.Second
+	// tryAgainAfter is how long nothing is published after RabbitMQ has not answered a batch in
+	// time, and for how long what could not be declared is not declared again.
+	tryAgainAfter = 15 * time.Second
 )
 
 var (
@@ -54,11 +54,11 @@ type DelayQueues struct {
 	targets *retryTargets
 	report  func(way string, err error)
 
-	declared   map[any]declaration  // topologies, by wayOfQueue, or by the name of a delay queue
-	failing    map[string]time.Time // ways that were reported, and when they failed last
-	retryAfter time.Time            // nothing is published before
-	busy       chan struct{}        // closed when the abandoned batch has ended
-	sending    sync.WaitGroup
+	declared  map[any]declaration  // topologies, by wayOfQueue, or by the name of a delay queue
+	failing   map[string]time.Time // ways that were reported, and when they failed last
+	notBefore time.Time            // nothing is published before
+	busy      chan struct{}        // closed when the abandoned batch has ended
+	sending   sync.WaitGroup
 
 	mu         sync.Mutex
 	lostQueues []string // queues that were gone or not bound when a wait ended
@@ -84,7 +84,7 @@ type delayedMessage struct {
 
 	message, event int // their indexes in the batch and in its events
 
-	rounded time.Duration // delay, as the way rounds it
+	rounded time.Duration // the delay, as the way rounds it
 	err     error         // why RabbitMQ has not confirmed it; nil: it has
 }
 
@@ -105,10 +105,10 @@ func (d *DelayQueues) publish(ctx context.Context, batch []delayedMessage) {
 		select {
 		case <-done:
 			if copy(batch, trying); ctx.Err() != nil {
-				d.retryAfter = time.Now().Add(retryWayAfter)
+				d.notBefore = time.Now().Add(tryAgainAfter)
 			}
 		case <-limit.C:
-			d.busy, d.retryAfter = done, time.Now().Add(retryWayAfter)
+			d.busy, d.notBefore = done, time.Now().Add(tryAgainAfter)
 			refuse(batch, errNoAnswer)
 		}
 	}
@@ -131,7 +131,7 @@ func (d *DelayQueues) ready() error {
 			return errNoAnswer
 		}
 	}
-	if time.Now().Before(d.retryAfter) {
+	if time.Now().Before(d.notBefore) {
 		return errNoAnswer
 	}
 	if !d.broker.Ready() {

@@ -14,7 +14,7 @@ const (
 	Failed    Kind = "failed"    // a dead letter or a report arrived, and is safe (or discarded)
 	Waiting   Kind = "waiting"   // it waits for Delay
 	Retried   Kind = "retried"   // RabbitMQ confirmed it in its work queue, Late after it was due
-	Forwarded Kind = "forwarded" // RabbitMQ confirmed it where its policy sends it
+	Forwarded Kind = "forwarded" // RabbitMQ confirmed it where its policy, or a person, sends it
 	Parked    Kind = "parked"    // kept until a person decides, and Why
 	Discarded Kind = "discarded" // by its policy; or, with By, by a person, N of Queue
 	Replayed  Kind = "replayed"  // a person replayed N parked or waiting messages of Queue
@@ -48,8 +48,8 @@ type Event struct {
 	Reason   string // why it failed: one of wire.Reason…
 	Error    string // the text that its consumer reported; hostile
 	Delay    time.Duration
-	Way      string // Waiting: Disk, or the way to wait in RabbitMQ
-	Instead  string // Waiting on disk: the way in which RabbitMQ did not accept it
+	Way      string // Waiting: InStore, or the name of the way to wait in RabbitMQ
+	Instead  string // Waiting in the store: the way to wait by which RabbitMQ did not accept it
 	Late     time.Duration
 	Why      string
 	N        int

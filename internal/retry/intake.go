@@ -10,8 +10,8 @@
 //	delayqueue.go    a policy that waits in RabbitMQ: published to where it waits, which
 //	                 declaredelay.go declares first
 //	scheduler.go     what is due in the store: claimed, published, and only then deleted
-//	(claimed.go, lanebackoff.go, pause.go, storetrouble.go: limits, backoff, pauses, and
-//	a store that fails)
+//	(claimed.go, lanebackoff.go, pause.go, storetrouble.go: limits, unreachable lanes,
+//	pauses, and a store that fails)
 //	retrytargets.go  which queues a message may be retried to
 //	(reportednames.go, ownerconsent.go, exchangelookup.go: names that only reports gave, the
 //	consent of a queue's owner, and lookups in RabbitMQ beside the scheduler)
@@ -41,8 +41,8 @@ import (
 // Rules are the policies in force.
 type Rules struct {
 	Policies policy.Set
-	// Ways are how the messages of a policy wait in RabbitMQ, by its name. Those
-	// of the others wait in the store.
+	// Ways has, by a policy's name, how its messages wait in RabbitMQ. Those of the other
+	// policies wait in the store.
 	Ways map[string]delay.Way
 }
 
@@ -68,7 +68,7 @@ func NewIntake(s store.Store, r Rules, delayQueues *DelayQueues, events Listener
 // UseReportedNames makes n bound the queue names that only reports gave, and reports to sender
 // from which queues RabbitMQ has dead-lettered. Call it before the first batch.
 func (in *Intake) UseReportedNames(n *ReportedNames, sender *Sender) {
-	in.names, in.markProven = n, sender.targets.markProven
+	in.names, in.markProven = n, sender.targets.proven.add
 }
 
 // SetRules applies from the next dead letter and the next retry on. Waiting messages keep
@@ -161,9 +161,7 @@ func (in *Intake) publishDelayed(ctx context.Context, delayed []delayedMessage) 
 	// A full disk stops messages that must wait there, and no others.
 	if len(receipts) == 0 || in.store.Remember(ctx, receipts) == nil {
 		for _, m := range delayed {
-			known := in.identities[m.message]
-			known.hasReceipt = true
-			in.identities[m.message] = known
+			in.identities[m.message].hasReceipt = true
 			m.rec.Fingerprint = [16]byte{} // otherwise it would have two receipts if it is stored after all
 		}
 	}

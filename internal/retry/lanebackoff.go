@@ -10,25 +10,25 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// The first backoff of a lane, and the longest.
+// The first backoff of an unreachable lane, and the longest.
 const minBackoff, maxBackoff = 250 * time.Millisecond, 15 * time.Second
 
-// backoffKept is how long after its backoff a lane without waiting messages counts as working
-// again. What was published has its answer by then.
+// backoffKept is how long after its backoff an unreachable lane that has no messages any more
+// counts as reachable. What was published has its answer by then.
 const backoffKept = 2 * time.Minute
 
 // maxSleep is how long the scheduler sleeps when it knows of nothing that will be due: whatever
 // changes wakes it.
 const maxSleep = time.Hour
 
-// backoff is how long nothing of a lane is retried, since what was tried last did not go through.
+// backoff is until when nothing of an unreachable lane is published.
 type backoff struct {
 	until time.Time
-	tries int
+	tries int // since it was reachable last
 }
 
-// setBackoff keeps a lane's messages waiting after an obstacle, longer each time, and ends
-// the backoff when a batch went through.
+// setBackoff keeps a lane's messages waiting after an obstacle, longer each time. Without one, a
+// batch went through: the lane is reachable.
 func (s *Scheduler) setBackoff(lane store.Lane, obstacle error) {
 	s.mu.Lock()
 	b, wasBackingOff := s.backoffs[lane]
@@ -58,30 +58,26 @@ func (s *Scheduler) backoffUntil(lane store.Lane) time.Time {
 	return s.backoffs[lane].until
 }
 
-// BackingOff returns the lanes that back off.
-func (s *Scheduler) BackingOff() []store.Lane {
+// Unreachable returns the lanes whose messages RabbitMQ did not take when they were last tried.
+func (s *Scheduler) Unreachable() []store.Lane {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Collect(maps.Keys(s.backoffs))
 }
 
 // forgetBackoffs ends the backoff of lanes whose messages are gone, because a person discarded
-// them, say: no confirm will ever show that they work. It returns how long the scheduler may
-// sleep.
+// them, say: no confirm will ever show that they are reachable. It returns how long the scheduler
+// may sleep.
 func (s *Scheduler) forgetBackoffs(next []store.NextDue, now time.Time) (sleep time.Duration) {
-	s.mu.Lock()
-	gone := make(map[store.Lane]bool, len(s.backoffs))
-	for lane := range s.backoffs {
-		gone[lane] = true
-	}
-	s.mu.Unlock()
-	if len(gone) == 0 {
-		return maxSleep
+	gone := map[store.Lane]bool{}
+	for _, lane := range s.Unreachable() {
+		if !s.claimed.has(lane) {
+			gone[lane] = true
+		}
 	}
 	for _, n := range next {
 		delete(gone, n.Lane)
 	}
-	maps.DeleteFunc(gone, func(l store.Lane, _ bool) bool { return s.claimed.has(l) })
 	sleep = maxSleep
 	for lane := range gone {
 		s.mu.Lock()

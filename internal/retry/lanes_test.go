@@ -260,7 +260,7 @@ func TestTheErrorOfAStuckLaneNamesIt(t *testing.T) {
 		if len(s.reports) == 0 || strings.Join(s.reports, "; ") != strings.Repeat("; q to queue dead: not confirmed", len(s.reports))[2:] {
 			t.Fatalf("reported %q; want only \"q to queue dead: not confirmed\"", s.reports)
 		}
-		if lanes := s.scheduler.BackingOff(); len(lanes) != 1 || lanes[0].String() != "q to queue dead" {
+		if lanes := s.scheduler.Unreachable(); len(lanes) != 1 || lanes[0].String() != "q to queue dead" {
 			t.Errorf("%v are backing off; want only \"q to queue dead\"", lanes)
 		}
 		for left := 1; left > 0; time.Sleep(100 * time.Millisecond) { // until it is not claimed
@@ -273,8 +273,8 @@ func TestTheErrorOfAStuckLaneNamesIt(t *testing.T) {
 		}
 		time.Sleep(5 * time.Minute)
 		synctest.Wait()
-		if last := s.reports[len(s.reports)-1]; last != "q to queue dead: <nil>" || len(s.scheduler.BackingOff()) != 0 {
-			t.Errorf("its messages are deleted, and the last report is %q, and %v are backing off; want \"q to queue dead: <nil>\", and none", last, s.scheduler.BackingOff())
+		if last := s.reports[len(s.reports)-1]; last != "q to queue dead: <nil>" || len(s.scheduler.Unreachable()) != 0 {
+			t.Errorf("its messages are deleted, and the last report is %q, and %v are backing off; want \"q to queue dead: <nil>\", and none", last, s.scheduler.Unreachable())
 		}
 	})
 }
@@ -297,14 +297,14 @@ func TestALaneThatHangsIsNamed(t *testing.T) {
 		if got, want := s.reported(), "q to queue dead: "+retry.ErrUnanswered.Error(); got != want {
 			t.Fatalf("reported: %q, want %q", got, want)
 		}
-		if lanes := s.scheduler.BackingOff(); len(lanes) != 1 || lanes[0].String() != "q to queue dead" {
+		if lanes := s.scheduler.Unreachable(); len(lanes) != 1 || lanes[0].String() != "q to queue dead" {
 			t.Errorf("%v are backing off; want only \"q to queue dead\"", lanes)
 		}
 		close(sender.answers)
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if got := s.reported(); !strings.HasSuffix(got, "; q to queue dead: <nil>") || len(s.scheduler.BackingOff()) != 0 || sender.sentOf("stuck") != 3 {
-			t.Errorf("after it answered: reported %q, want \"…; q to queue dead: <nil>\" at the end; %v are backing off, want none; %d were sent, want 3", got, s.scheduler.BackingOff(), sender.sentOf("stuck"))
+		if got := s.reported(); !strings.HasSuffix(got, "; q to queue dead: <nil>") || len(s.scheduler.Unreachable()) != 0 || sender.sentOf("stuck") != 3 {
+			t.Errorf("after it answered: reported %q, want \"…; q to queue dead: <nil>\" at the end; %v are backing off, want none; %d were sent, want 3", got, s.scheduler.Unreachable(), sender.sentOf("stuck"))
 		}
 	})
 }

@@ -36,12 +36,12 @@ func (d *DelayQueues) UseConsent(c Consent) { d.targets.consent = c }
 
 // decideUnproven decides about a queue that only a report names and that has no retry exchange.
 // The zero Result means that it may be declared one.
-func (e *retryTargets) decideUnproven(queue string) Result {
+func (t *retryTargets) decideUnproven(queue string) Result {
 	none := Result{Park: fmt.Sprintf("the queue %q is not enrolled: nothing was dead-lettered from it yet, its dead-letter exchange is not redrive, and no policy names it exactly", queue)}
-	if e.consent == nil {
+	if t.consent == nil {
 		return none
 	}
-	yes, asOf, err := e.consent.Consented(queue)
+	yes, asOf, err := t.consent.Consented(queue)
 	switch {
 	case yes:
 		return Result{}

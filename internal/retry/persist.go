@@ -24,7 +24,7 @@ type keeper struct {
 	// identities are those of the batch under way, by index. When it could not be stored, and
 	// is passed again, they stay: a store on a network may have stored it and then report an
 	// error.
-	identities map[int]identity
+	identities map[int]*identity
 	// durable has the messages of the batch under way that are safe already, in RabbitMQ or
 	// in the store, each with its event: when the batch is passed again, neither must get
 	// them twice.
@@ -40,9 +40,9 @@ type recordToStore struct {
 // identity is the id of a dead letter, the same for each delivery of it.
 type identity struct {
 	id          uuid.UUID
-	fingerprint [16]byte // zero: it needs no receipt, since its headers have the id
-	first       time.Time
-	hasReceipt  bool // its receipt is in the store already
+	fingerprint [16]byte  // zero: it needs no receipt, since its headers have the id
+	firstFailed time.Time // now, where it is not known
+	hasReceipt  bool      // its receipt is in the store already
 }
 
 // Connected must be called for each new connection, before Handle: RabbitMQ is about to deliver
@@ -87,19 +87,17 @@ func (k *keeper) begin(ctx context.Context, batch []wire.Delivery) error {
 			return err
 		}
 	}
-	k.identities = map[int]identity{}
+	k.identities = map[int]*identity{}
 	return nil
 }
 
-// identify gives the message of a batch its id, as receipts do. Its first failure is now when
-// it is not known.
-func (k *keeper) identify(i int, d *wire.Delivery, now time.Time) identity {
-	known, ok := k.identities[i]
-	if !ok {
-		known = k.receipts.identify(d, now)
-		k.identities[i] = known
+// identify returns the identity of a message in the batch, as receipts do.
+func (k *keeper) identify(i int, d *wire.Delivery, now time.Time) *identity {
+	if k.identities[i] == nil {
+		is := k.receipts.identify(d, now)
+		k.identities[i] = &is
 	}
-	return known
+	return k.identities[i]
 }
 
 func (k *keeper) load(ctx context.Context) (err error) {
@@ -133,8 +131,9 @@ func (k *keeper) keep(ctx context.Context, records []recordToStore, events []Eve
 	return nil
 }
 
-// add stores records in one commit, or in halves. A store that has no room for that many at once may have
-// room for fewer: one with a small reserve, though empty, would refuse the same batch for ever.
+// add stores records in one commit, or in halves. A store that has no room for that many at once
+// may have room for fewer: one with a small reserve, though empty, would refuse the same batch for
+// ever.
 func (k *keeper) add(ctx context.Context, records []recordToStore, events []Event) error {
 	if len(records) == 0 {
 		return nil

@@ -109,7 +109,7 @@ func (r *receipts) reset(o outage, shared bool) {
 func (r *receipts) load(kept []store.Receipt) {
 	for _, k := range kept {
 		if k.Fingerprint != ([16]byte{}) && !r.issued[k.ID] {
-			r.add(&r.processes, k.Process, &receipt{identity: identity{id: k.ID, fingerprint: k.Fingerprint, first: k.FirstFailed}})
+			r.add(&r.processes, k.Process, &receipt{identity: identity{id: k.ID, fingerprint: k.Fingerprint, firstFailed: k.FirstFailed}})
 		}
 	}
 }
@@ -143,12 +143,12 @@ func (r *receipts) areMissing(batch []wire.Delivery) bool {
 // one. The fingerprint is zero where the headers have the id.
 func (r *receipts) identify(d *wire.Delivery, now time.Time) identity {
 	if id, ok := headers.ID(&d.Message); ok {
-		return identity{id: id, first: now}
+		return identity{id: id, firstFailed: now}
 	}
 	f := fingerprint(&d.Message, &r.scratch)
 	is, repeated := r.use(f, d)
 	if !repeated {
-		is = identity{id: uuid.Must(uuid.NewV7()), fingerprint: f, first: now}
+		is = identity{id: uuid.Must(uuid.NewV7()), fingerprint: f, firstFailed: now}
 	}
 	// A message of this connection never matches one that is marked as redelivered, but
 	// RabbitMQ may still dead-letter it again.
@@ -190,7 +190,7 @@ func (r *receipts) use(f [16]byte, d *wire.Delivery) (identity, bool) {
 			for _, other := range same { // also those of copies from an earlier outage
 				other.deadLetteredAgain = true
 			}
-			return identity{id: k.id, fingerprint: f, first: k.first}, true
+			return identity{id: k.id, fingerprint: f, firstFailed: k.firstFailed}, true
 		}
 	}
 	return identity{}, false

@@ -27,8 +27,8 @@ const (
 // messages may be retried to (retryTargets) are never counted.
 type ReportedNames struct {
 	store store.Store
-	// Whether messages may be retried to a queue: lookUpIfUnknown begins a lookup in RabbitMQ where that is not
-	// known, cached does not.
+	// Whether messages may be retried to a queue: lookUpIfUnknown begins a lookup in RabbitMQ
+	// where that is not known, cached does not.
 	lookUpIfUnknown, cached func(queue string) (yes, known bool)
 
 	mu         sync.Mutex

@@ -31,26 +31,43 @@ type retryTargets struct {
 	consent  Consent // nil: RabbitMQ is not asked
 
 	lookup *exchangeLookup
-
-	mu     sync.Mutex
-	bound  map[string]bool // queues whose retry exchange this process has seen or declared
-	proven map[string]bool // queues that RabbitMQ has dead-lettered from
-}
-
-// maxTargets bounds how many queues each map remembers: queues with generated names may come
-// and go for years. A forgotten one is looked up again.
-const maxTargets = 10_000
-
-// rememberQueue adds a queue to one of the maps. The caller holds mu.
-func rememberQueue(queues map[string]bool, queue string) {
-	if !queues[queue] && len(queues) >= maxTargets {
-		clear(queues)
-	}
-	queues[queue] = true
+	bound  queueSet // whose retry exchange this process has seen or declared
+	proven queueSet // that RabbitMQ has dead-lettered from
 }
 
 func newRetryTargets(b RetryExchanges, policies func() policy.Set) *retryTargets {
-	return &retryTargets{broker: b, policies: policies, lookup: newExchangeLookup(b.RetryExchangeExists), bound: map[string]bool{}, proven: map[string]bool{}}
+	return &retryTargets{broker: b, policies: policies, lookup: newExchangeLookup(b.RetryExchangeExists)}
+}
+
+// queueSet remembers queues. The zero value has none.
+type queueSet struct {
+	mu     sync.Mutex
+	queues map[string]bool
+}
+
+// maxTargets bounds how many queues a set remembers: queues with generated names may come and go
+// for years. A forgotten one is looked up again.
+const maxTargets = 10_000
+
+func (s *queueSet) add(queue string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.queues == nil || !s.queues[queue] && len(s.queues) >= maxTargets {
+		s.queues = map[string]bool{}
+	}
+	s.queues[queue] = true
+}
+
+func (s *queueSet) has(queue string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.queues[queue]
+}
+
+func (s *queueSet) remove(queue string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.queues, queue)
 }
 
 // Three methods tell whether messages can be retried to a queue. All answer at once, from
@@ -62,95 +79,78 @@ func newRetryTargets(b RetryExchanges, policies func() policy.Set) *retryTargets
 //	withoutLookups   policies, dead letters, consent           nothing
 
 // lookUpIfUnknown begins a lookup in RabbitMQ where the answer is not known.
-func (e *retryTargets) lookUpIfUnknown(queue string) (yes, known bool) {
-	if yes, known, _ = e.withoutLookups(queue); known {
+func (t *retryTargets) lookUpIfUnknown(queue string) (yes, known bool) {
+	if yes, known, _ = t.withoutLookups(queue); known {
 		return yes, true
 	}
-	yes, _, err := e.lookup.exists(queue, time.Now().Add(-maxLookupWait))
+	yes, _, err := t.lookup.exists(queue, time.Now().Add(-maxLookupWait))
 	return yes, err == nil
 }
 
 // cached begins no lookup. "No" is known only where neither a retry exchange nor the owner's
 // consent existed within maxLookupWait.
-func (e *retryTargets) cached(queue string) (yes, known bool) {
-	yes, known, consent := e.withoutLookups(queue)
+func (t *retryTargets) cached(queue string) (yes, known bool) {
+	yes, known, consent := t.withoutLookups(queue)
 	if known {
 		return yes, true
 	}
 	since := time.Now().Add(-maxLookupWait)
-	yes, known = e.lookup.cached(queue, since)
-	return yes, yes || known && (e.consent == nil || consent.After(since))
+	yes, known = t.lookup.cached(queue, since)
+	return yes, yes || known && (t.consent == nil || consent.After(since))
 }
 
 // withoutLookups uses no answer to a lookup. Where it knows nothing, consent is the time as of
 // which the queue's owner had not consented (see Consent).
-func (e *retryTargets) withoutLookups(queue string) (yes, known bool, consent time.Time) {
-	policies := e.policies()
+func (t *retryTargets) withoutLookups(queue string) (yes, known bool, consent time.Time) {
+	policies := t.policies()
 	if _, ok := policies.Match(queue); !ok || wire.OwnQueue(queue) {
 		return false, true, consent
 	}
-	e.mu.Lock()
-	yes = e.bound[queue] || e.proven[queue]
-	e.mu.Unlock()
-	if yes || policies.Exact(queue) {
+	if t.bound.has(queue) || t.proven.has(queue) || policies.Exact(queue) {
 		return true, true, consent
 	}
-	if e.consent != nil {
-		yes, consent, _ = e.consent.Consented(queue)
+	if t.consent != nil {
+		yes, consent, _ = t.consent.Consented(queue)
 	}
 	return yes, yes, consent
-}
-
-// markProven remembers that RabbitMQ has dead-lettered from a queue.
-func (e *retryTargets) markProven(queue string) {
-	e.mu.Lock()
-	rememberQueue(e.proven, queue)
-	e.mu.Unlock()
 }
 
 // route makes sure that messages can be retried to the queue, and remembers that. The zero
 // Result means that they can. due is that of the newest message: for a queue that only a report
 // names, an older answer is not enough.
-func (e *retryTargets) route(ctx context.Context, queue string, proven bool, due time.Time) Result {
-	policies := e.policies()
+func (t *retryTargets) route(ctx context.Context, queue string, proven bool, due time.Time) Result {
+	policies := t.policies()
 	if _, ok := policies.Match(queue); !ok || wire.OwnQueue(queue) {
 		return Result{Park: fmt.Sprintf("no policy allows the queue %q", queue)}
 	}
 	if !utf8.ValidString(queue) { // kept by an earlier version
 		return Result{Park: fmt.Sprintf("the name of the queue %q is not valid UTF-8, so RabbitMQ has no such queue", queue)}
 	}
-	e.mu.Lock()
-	bound := e.bound[queue]
-	e.mu.Unlock()
-	if bound {
+	if t.bound.has(queue) {
 		return Result{}
 	}
 	if !proven && !policies.Exact(queue) {
 		// Only a client's report names the queue. That must declare nothing.
-		exists, asOf, err := e.lookup.exists(queue, due)
+		exists, asOf, err := t.lookup.exists(queue, due)
 		if err != nil {
 			return Result{Err: err}
 		}
 		if !exists {
-			if r := e.decideUnproven(queue); r.Park != "" || r.Err != nil {
+			if r := t.decideUnproven(queue); r.Park != "" || r.Err != nil {
 				return r.dependingOn(asOf)
 			}
 		}
 	}
-	switch err := e.broker.BindRetryExchange(ctx, queue); {
+	switch err := t.broker.BindRetryExchange(ctx, queue); {
 	case errors.Is(err, wire.ErrQueueGone):
-		e.mu.Lock()
-		delete(e.proven, queue)
-		e.mu.Unlock()
-		e.lookup.forget(queue)
+		t.proven.remove(queue)
+		t.lookup.forget(queue)
 		return Result{Park: fmt.Sprintf("the queue %q does not exist any more", queue)}
 	case err != nil:
 		return Result{Err: fmt.Errorf("binding the retry exchange of queue %q: %w", queue, err)}
 	}
-	e.mu.Lock()
-	rememberQueue(e.bound, queue)
-	e.mu.Unlock()
-	e.lookup.forget(queue) // or it would be remembered as existing when it is deleted
+	t.bound.add(queue)
+	t.lookup.forget(queue) // or it would be remembered as existing when it is deleted
 	return Result{}
 }
 
@@ -164,9 +164,7 @@ func (r Result) dependingOn(asOf time.Time) Result {
 	return r
 }
 
-func (e *retryTargets) forget(queue string) {
-	e.mu.Lock()
-	delete(e.bound, queue)
-	e.mu.Unlock()
-	e.lookup.forget(queue)
+func (t *retryTargets) forget(queue string) {
+	t.bound.remove(queue)
+	t.lookup.forget(queue)
 }

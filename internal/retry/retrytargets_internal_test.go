@@ -20,7 +20,7 @@ func TestEnrolledQueuesAreNotRememberedForEver(t *testing.T) {
 	const n = 3*maxTargets + 5
 	for i := range n {
 		name := fmt.Sprintf("reply.%d", i)
-		e.markProven(name)
+		e.proven.add(name)
 		if f := e.route(t.Context(), name, true, time.Time{}); f.Park != "" || f.Err != nil {
 			t.Fatal(f)
 		}
@@ -28,8 +28,8 @@ func TestEnrolledQueuesAreNotRememberedForEver(t *testing.T) {
 			t.Fatalf("%s is enrolled: %v, known: %v", name, yes, known)
 		}
 	}
-	if len(e.bound) > maxTargets || len(e.proven) > maxTargets {
-		t.Errorf("%d are remembered as bound and %d as proven", len(e.bound), len(e.proven))
+	if len(e.bound.queues) > maxTargets || len(e.proven.queues) > maxTargets {
+		t.Errorf("%d are remembered as bound and %d as proven", len(e.bound.queues), len(e.proven.queues))
 	}
 	if f := e.route(t.Context(), "reply.0", true, time.Time{}); f.Park != "" || f.Err != nil || broker.bound != n+1 {
 		t.Errorf("%v; %d were bound, want %d", f, broker.bound, n+1)

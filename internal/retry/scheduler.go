@@ -34,8 +34,8 @@ const (
 	// machine it wakes late, and it waits for store and RabbitMQ.
 	catchUp = 500 * time.Millisecond
 
-	// unansweredAfter is how long after it was sent a batch without an answer makes its lane
-	// count as stuck: more than a queue takes to elect a leader.
+	// unansweredAfter is how long RabbitMQ may take to answer a batch before its lane counts as
+	// unreachable: more than a queue takes to elect a leader.
 	unansweredAfter = 30 * time.Second
 )
 
@@ -83,7 +83,7 @@ type Scheduler struct {
 	served map[store.Lane]bool
 
 	mu       sync.Mutex
-	backoffs map[store.Lane]backoff // lanes that back off
+	backoffs map[store.Lane]backoff // of unreachable lanes
 	paused   map[string]bool        // queues whose retries a person has paused, see pause.go
 }
 
@@ -93,11 +93,11 @@ type sentBatch struct {
 	claims       []store.Claim
 	wait         func(context.Context) []Result
 	results      []Result // once RabbitMQ has answered
-	filledWindow bool     // the batch filled the window of its destination
+	filledWindow bool     // the batch filled the window of its destination, see claimed.go
 }
 
-// NewScheduler makes a scheduler. report receives why a lane is stuck, and nil when it works
-// again; it is called on change only, by several goroutines.
+// NewScheduler makes a scheduler. report receives why a lane is unreachable, each time that it was
+// tried, and nil once when it is reachable again; it is called by several goroutines.
 func NewScheduler(s Store, sender BatchSender, throttle Throttle, events Listener, log *slog.Logger, report func(lane store.Lane, err error)) *Scheduler {
 	throttle.SetCatchUp(catchUp)
 	return &Scheduler{store: s, sender: sender, throttle: throttle, events: events, log: log, report: report,
@@ -109,8 +109,8 @@ func NewScheduler(s Store, sender BatchSender, throttle Throttle, events Listene
 // what it has published, for grace at most.
 //
 // This goroutine claims and publishes, in due order. One for each batch waits for RabbitMQ's
-// answers, since those of one lane may take long. One finishes the claims that were answered. So the next
-// batches are under way while others are confirmed or made durable.
+// answers, since those of one lane may take long. One finishes the claims that were answered. So
+// the next batches are under way while others are confirmed or made durable.
 func (s *Scheduler) Run(ctx context.Context, grace time.Duration) {
 	finishCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -164,8 +164,8 @@ func (s *Scheduler) Run(ctx context.Context, grace time.Duration) {
 	}
 }
 
-// waitAndReport waits for the results of a batch, and reports its lane as stuck when they take
-// longer than unansweredAfter.
+// waitAndReport waits for the results of a batch, and reports its lane as unreachable when they
+// take longer than unansweredAfter.
 func (s *Scheduler) waitAndReport(ctx context.Context, b sentBatch) []Result {
 	reported := make(chan struct{})
 	timer := time.AfterFunc(unansweredAfter, func() {
@@ -174,7 +174,7 @@ func (s *Scheduler) waitAndReport(ctx context.Context, b sentBatch) []Result {
 	})
 	results := b.wait(ctx)
 	if !timer.Stop() {
-		<-reported // or its backoff would begin after the results, and last
+		<-reported // or ErrUnanswered would be set after the results, and last
 	}
 	return results
 }
@@ -276,7 +276,7 @@ func withAnswered(first sentBatch, answered <-chan sentBatch) []sentBatch {
 
 // finishClaims ends the claims of batches that were answered: what RabbitMQ
 // confirmed is deleted, messages that can never be retried are parked, and the others
-// continue to wait while their lane backs off.
+// continue to wait while their lane is unreachable.
 func (s *Scheduler) finishClaims(ctx context.Context, batches []sentBatch) {
 	now := time.Now()
 	var outcomes []store.Outcome

@@ -345,7 +345,7 @@ func TestTheBackoffOfALaneWithoutMessagesIsForgotten(t *testing.T) {
 		}
 		time.Sleep(10 * time.Minute)
 		var backingOff []string
-		for _, lane := range scheduler.BackingOff() {
+		for _, lane := range scheduler.Unreachable() {
 			backingOff = append(backingOff, lane.String())
 		}
 		slices.Sort(backingOff)

@@ -60,13 +60,13 @@ func (s *Sender) MayRetryTo(queue string) (yes, known bool) { return s.targets.l
 // Close cancels the lookups under way. Call it after the last Send.
 func (s *Sender) Close() { s.targets.lookup.close() }
 
-// route makes sure that claims can be published to their queue. One that was not known to be a
-// target has its retry exchange declared, and the claims are tried again at once: by then the
+// route makes sure that claims can be published to their queue. The retry exchange of one that was
+// not known to be a target is declared, and the claims are tried again at once: by then the
 // throttle (server/consumers.go) knows that it is one, and checks for consumers.
 func (s *Sender) route(ctx context.Context, queue string, claims []store.Claim) Result {
-	known, _ := s.targets.lookUpIfUnknown(queue)
+	wasTarget, _ := s.targets.lookUpIfUnknown(queue)
 	result := s.targets.route(ctx, queue, anyProven(claims), newestDue(claims))
-	if result.Park == "" && result.Err == nil && !known {
+	if result.Park == "" && result.Err == nil && !wasTarget {
 		result.Err = ErrTryAtOnce
 	}
 	return result

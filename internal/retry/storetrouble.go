@@ -25,39 +25,39 @@ type storeTroubles struct {
 }
 
 // storeFailed logs, once, that an operation of the store fails.
-func (s *Scheduler) storeFailed(ctx context.Context, at string, err error) {
+func (s *Scheduler) storeFailed(ctx context.Context, operation string, err error) {
 	s.troubles.mu.Lock()
 	defer s.troubles.mu.Unlock()
-	if _, known := s.troubles.since[at]; known || ctx.Err() != nil {
+	if _, known := s.troubles.since[operation]; known || ctx.Err() != nil {
 		return
 	}
-	s.troubles.since[at] = time.Now()
-	s.log.Error("store: "+at+" fails; trying again until it works", "error", err)
+	s.troubles.since[operation] = time.Now()
+	s.log.Error("store: "+operation+" fails; trying again until it works", "error", err)
 }
 
 // storeWorks logs, once, that a failing operation works again.
-func (s *Scheduler) storeWorks(at string) {
+func (s *Scheduler) storeWorks(operation string) {
 	s.troubles.mu.Lock()
 	defer s.troubles.mu.Unlock()
-	if since, known := s.troubles.since[at]; known {
-		delete(s.troubles.since, at)
-		s.log.Info("store: "+at+" works again", "after", time.Since(since).Round(time.Millisecond))
+	if since, known := s.troubles.since[operation]; known {
+		delete(s.troubles.since, operation)
+		s.log.Info("store: "+operation+" works again", "after", time.Since(since).Round(time.Millisecond))
 	}
 }
 
 // repeatUntilDone repeats an operation while the store fails: a forgotten claim would make its
 // message wait until the next start, and unread pauses would retry what a person has paused.
-func (s *Scheduler) repeatUntilDone(ctx context.Context, what string, try func() error) {
+func (s *Scheduler) repeatUntilDone(ctx context.Context, operation string, try func() error) {
 	for wait := minBackoff; ; wait = min(2*wait, maxStoreWait) {
 		err := try()
 		if err == nil {
-			s.storeWorks(what)
+			s.storeWorks(operation)
 			return
 		}
 		if ctx.Err() != nil {
 			return
 		}
-		s.storeFailed(ctx, what, err)
+		s.storeFailed(ctx, operation, err)
 		select {
 		case <-ctx.Done():
 			return

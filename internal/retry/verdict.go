@@ -93,7 +93,7 @@ func (in *Intake) failedRecord(o origin, i int, d *wire.Delivery, now time.Time)
 // record makes the record of a message, with the failures that its headers count.
 func (k *keeper) record(i int, d *wire.Delivery, now time.Time) *store.Record {
 	known := k.identify(i, d, now)
-	rec := &store.Record{ID: known.id, Fingerprint: known.fingerprint, FirstFailed: known.first, FailedAt: now, Message: d.Message}
+	rec := &store.Record{ID: known.id, Fingerprint: known.fingerprint, FirstFailed: known.firstFailed, FailedAt: now, Message: d.Message}
 	addNote(rec, d.Note)
 	var note string
 	rec.Failures, note = headers.Failures(&d.Message)

@@ -41,7 +41,7 @@ func (s *vhost) policyLimits(policy string) throttle.Rules {
 
 var transitionKinds = map[throttle.State]retry.Kind{
 	throttle.Open: retry.Opened, throttle.HalfOpen: retry.HalfOpened, throttle.Ramp: retry.Ramping, throttle.Closed: retry.Closed,
-	throttle.NoConsumer: retry.NoConsumer, throttle.ConsumersReturned: retry.ConsumerBack,
+	throttle.NoConsumer: retry.NoConsumer, throttle.ConsumerBack: retry.ConsumerBack,
 }
 
 // retriesChanged reports that a queue's breaker has changed, or whether it has consumers. The
@@ -65,7 +65,7 @@ func (s *vhost) retriesChanged(t throttle.Transition) {
 	case throttle.NoConsumer:
 		s.health.set(partConsumers+t.Queue, "it has no consumers: what is due for it waits")
 		log.Warn("retries of the queue are paused: it has no consumers; they resume by themselves when it has one")
-	case throttle.ConsumersReturned:
+	case throttle.ConsumerBack:
 		s.health.set(partConsumers+t.Queue, "")
 		log.Info("retries of the queue are no longer paused for lack of consumers")
 	default:
@@ -105,7 +105,7 @@ func (s *vhost) retryStates(shown func(queue string) bool) (all []metrics.QueueR
 		}
 	}
 	var unreachable []string
-	for _, lane := range s.scheduler.BackingOff() {
+	for _, lane := range s.scheduler.Unreachable() {
 		switch {
 		case lane.Forwards() && shown(lane.Queue):
 			r := of(lane.Queue)

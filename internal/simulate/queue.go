@@ -12,15 +12,15 @@ import (
 	"github.com/redrive-mq/redrive/policy"
 )
 
-// batch is messages that are treated alike: the same number of attempts, at the same
-// place at the same time. One that goes through a throttle is one message with an id.
+// batch is n messages with the same number of attempts, at the same place at the same time. Where
+// there is a throttle, a batch is one message with an id.
 type batch struct {
 	n, attempt int
 	id         uint64
 }
 
-// queue is the way of a message: the work queue, a call, the wait after a failure,
-// the throttle, and the work queue again.
+// queue simulates a work queue with its retries. A message passes the work queue, a call, the wait
+// after a failure, the throttle, and the work queue again.
 type queue struct {
 	Options
 	rec    *record
@@ -33,9 +33,9 @@ type queue struct {
 
 	work    fifo    // in the work queue
 	waiting []*fifo // by the tick they are due
-	due     fifo    // due, and not let through yet
-	arrive  whole
-	calls   whole
+	due     fifo    // due, and not allowed by the throttle yet
+	arrive  carry
+	calls   carry
 	next    uint64 // the id of the latest message
 	inWait  int    // messages in waiting
 	ids     []uuid.UUID
@@ -90,7 +90,7 @@ func (q *queue) step(t int) {
 			to = &q.due
 		}
 		for b.n > 0 {
-			to.push(b.pop(b.n))
+			to.push(b.pop(b.n), 1)
 		}
 	}
 	q.retryDue(t)
@@ -99,20 +99,15 @@ func (q *queue) step(t int) {
 }
 
 func (q *queue) arrivals() {
-	n := q.arrive.of(q.Rate / float64(ticksPerSecond))
-	q.rec.arrived += int64(n)
-	q.enter(n)
-}
-
-// enter puts new messages into the work queue.
-func (q *queue) enter(n int) {
+	n := q.arrive.whole(q.Rate / float64(ticksPerSecond))
+	q.rec.Arrived += int64(n)
 	for n > 0 {
 		b := batch{n: n, attempt: 1}
 		if q.throttle != nil {
 			q.next++
 			b.n, b.id = 1, q.next
 		}
-		q.work.push(b)
+		q.work.push(b, 1)
 		n -= b.n
 	}
 }
@@ -129,7 +124,7 @@ func (q *queue) retryDue(t int) {
 		for range n {
 			b := q.due.pop(1)
 			q.ids = append(q.ids, idOf(b.id))
-			q.work.push(b)
+			q.work.push(b, 1)
 		}
 		q.throttle.Retried(queueName, q.ids, at(t))
 	}
@@ -141,11 +136,10 @@ func idOf(n uint64) (id uuid.UUID) {
 	return id
 }
 
-// consume has the consumers call the upstream, for as many as they can.
+// consume makes the calls of one tick.
 func (q *queue) consume(t int) {
-	able := q.calls.of(q.Consumers / float64(ticksPerSecond))
-	calls := min(q.work.n, able)
-	// Which succeed is chance, how many is not.
+	calls := min(q.work.n, q.calls.whole(q.Consumers/float64(ticksPerSecond)))
+	// Chance decides which succeed, and not how many.
 	succeed := q.round(q.up.serves(t, float64(calls)), calls)
 	for left := calls; left > 0; {
 		b := q.work.pop(left)
@@ -159,7 +153,7 @@ func (q *queue) consume(t int) {
 	}
 }
 
-// round is v as a whole number: by chance the lower or the upper one, at most most.
+// round returns v as a whole number, up to most: by chance the next lower or the next higher.
 func (q *queue) round(v float64, most int) int {
 	n := int(v)
 	if over := v - float64(n); over > 1e-9 && q.random.Float64() < over {
@@ -168,7 +162,7 @@ func (q *queue) round(v float64, most int) int {
 	return min(n, most)
 }
 
-// fail asks the policy what becomes of messages that failed.
+// fail does with messages that failed what the policy decides.
 func (q *queue) fail(t int, b batch) {
 	if q.throttle != nil {
 		q.throttle.Failed(queueName, idOf(b.id), at(t))
@@ -184,38 +178,33 @@ func (q *queue) fail(t int, b batch) {
 		v := q.policy.Decide(policy.Failure{Queue: queueName, Reason: policy.Reported, Attempt: some.attempt, Seed: q.random.Uint64()})
 		if v.Action != policy.Retry {
 			b.n += some.n // all of one batch have as many attempts
-			q.rec.parked += int64(b.n)
+			q.rec.Parked += int64(b.n)
 			return
 		}
 		if some.attempt++; q.forever {
 			some.attempt = 2
 		}
 		due := t + max(int((v.Delay+tick-1)/tick), 1)
-		if due < len(q.waiting) { // the end comes before what is due later
+		if due < len(q.waiting) { // otherwise the simulation ends first
 			if q.waiting[due] == nil {
 				q.waiting[due] = new(fifo)
 			}
-			q.waiting[due].join(some)
+			q.waiting[due].push(some, 16) // in any order, so that more becomes one batch
 		}
 		q.inWait += some.n
 	}
 }
 
-// fifo is batches in order.
+// fifo holds batches in order.
 type fifo struct {
 	batches []batch
 	first   int
 	n       int // messages
 }
 
-func (f *fifo) push(b batch) { f.add(b, 1) }
-
-// join is push where the order does not matter, so that more becomes one batch.
-func (f *fifo) join(b batch) { f.add(b, 16) }
-
-// add puts b into one of the last so many batches that is like it, or at the end. What
-// has an id stays by itself.
-func (f *fifo) add(b batch, near int) {
+// push adds b to one of the last near batches with the same number of attempts, or at the end. A
+// message with an id remains a batch of its own.
+func (f *fifo) push(b batch, near int) {
 	f.n += b.n
 	if b.id == 0 {
 		for i := len(f.batches) - 1; i >= max(f.first, len(f.batches)-near); i-- {
@@ -228,7 +217,7 @@ func (f *fifo) add(b batch, near int) {
 	f.batches = append(f.batches, b)
 }
 
-// pop takes a batch of at most so many messages from the front.
+// pop removes a batch from the front, or most messages of it.
 func (f *fifo) pop(most int) batch {
 	b := f.batches[f.first]
 	if b.n > most {

@@ -20,24 +20,12 @@ type Report struct {
 	Ways           []WayReport `json:"ways"`
 }
 
-// WayReport is an outcome.
+// WayReport is an outcome, with its times in seconds.
 type WayReport struct {
-	Way              string         `json:"way"`
-	Title            string         `json:"title"`
-	CallsWhileDown   int64          `json:"calls_while_down"`
-	RetriesWhileDown int64          `json:"retries_while_down"`
-	RetriesShare     float64        `json:"retries_share"` // of those with backoff alone
-	Peak             float64        `json:"peak"`
-	RecoveredAfter   *float64       `json:"recovered_after,omitempty"`
-	DrainedAfter     *float64       `json:"drained_after,omitempty"`
-	OverBest         *float64       `json:"over_best,omitempty"`
-	Arrived          int64          `json:"arrived"`
-	Served           int64          `json:"served"`
-	Parked           int64          `json:"parked"`
-	Waiting          int64          `json:"waiting"`
-	Load             []float64      `json:"load"`
-	Left             []int64        `json:"left"`
-	Breaker          []ChangeReport `json:"breaker,omitempty"`
+	Outcome
+	RecoveredAfter *float64       `json:"recovered_after,omitempty"`
+	DrainedAfter   *float64       `json:"drained_after,omitempty"`
+	Breaker        []ChangeReport `json:"breaker,omitempty"`
 }
 
 // ChangeReport is a change of the breaker.
@@ -47,7 +35,7 @@ type ChangeReport struct {
 	Why   string  `json:"why"`
 }
 
-// Report makes one.
+// Report returns the result for programs.
 func (r *Result) Report() Report {
 	o := r.Options
 	seconds := func(d *time.Duration) *float64 {
@@ -59,9 +47,7 @@ func (r *Result) Report() Report {
 	p := Report{Policy: o.Policy.Name, Rate: o.Rate, Capacity: o.Capacity, OutageSeconds: o.Outage.Seconds(), LimpSeconds: o.Limp.Seconds(), Seed: o.Seed,
 		BestDrainAfter: seconds(r.Best), BeginsAt: -o.Before.Seconds(), StepSeconds: r.Bin.Seconds()}
 	for _, w := range r.Ways {
-		v := WayReport{Way: w.ID, Title: w.Title, CallsWhileDown: w.Calls, RetriesWhileDown: w.Retries, RetriesShare: w.Share, Peak: w.Peak,
-			RecoveredAfter: seconds(w.Recovered), DrainedAfter: seconds(w.Drained), OverBest: w.Over, Arrived: w.Arrived, Served: w.Served, Parked: w.Parked, Waiting: w.Waiting,
-			Load: w.Load, Left: w.Left}
+		v := WayReport{Outcome: w, RecoveredAfter: seconds(w.Recovered), DrainedAfter: seconds(w.Drained)}
 		for _, c := range w.Changes {
 			v.Breaker = append(v.Breaker, ChangeReport{(c.At - o.Before).Seconds(), string(c.State), c.Why})
 		}
@@ -70,7 +56,7 @@ func (r *Result) Report() Report {
 	return p
 }
 
-// Series is the load over time, and what is left to serve, with a header.
+// Series is the rows of a CSV file: the load over time, and what is left to serve.
 func (r *Result) Series() [][]string {
 	rows := [][]string{{"seconds"}}
 	for _, w := range r.Ways {
@@ -86,7 +72,7 @@ func (r *Result) Series() [][]string {
 	return rows
 }
 
-// Table is the numbers for people, with a header.
+// Table is the rows of a table for people, the first with the headings.
 func (r *Result) Table() [][]string {
 	rows := [][]string{{"WAY", "RETRIES WHILE DOWN", "OF BACKOFF'S", "PEAK", "ARRIVALS SERVED AFTER", "DRAINED AFTER", "PARKED"}}
 	for _, w := range r.Ways {

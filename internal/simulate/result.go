@@ -9,7 +9,7 @@ import (
 // Result is what came of a simulation.
 type Result struct {
 	Options Options
-	// Best is the best possible Drained; nil when the upstream has no capacity to
+	// Best is the best possible Drained (see Outcome); nil when the upstream has no capacity to
 	// spare.
 	Best *time.Duration
 	Bin  time.Duration // the time between two values of Load and Left
@@ -17,31 +17,37 @@ type Result struct {
 }
 
 // Way is one of the ways to retry messages.
-type Way struct{ ID, Title string }
-
-// Outcome is what one way did.
-type Outcome struct {
-	Way
-	// Calls reached the upstream while it was down; Retries are those of them that
-	// were not the first of their message, which only the consumer can spare.
-	Calls, Retries int64
-	// Share is Retries as a share of those with backoff alone.
-	Share float64
-	Peak  float64 // most calls in a second
-	// Recovered is how long after the outage new messages were served as before: for
-	// a minute 99 % of them at their first delivery, and none behind more than what
-	// comes in a second. Drained is when no more than a thousandth of what
-	// the outage left was waiting. nil: not within the simulation.
-	Recovered, Drained *time.Duration
-	// Over is how much longer than the best Drained is, as a share; nil: not known.
-	Over                             *float64
-	Arrived, Served, Parked, Waiting int64     // Waiting: in the work queue, or for their next attempt
-	Load                             []float64 // calls a second
-	Left                             []int64   // messages neither served nor parked
-	Changes                          []Change  // of the breaker
+type Way struct {
+	ID    string `json:"way"`
+	Title string `json:"title"`
 }
 
-// Change is one of the breaker's.
+// Outcome is what one way to retry messages led to.
+type Outcome struct {
+	Way
+	// Calls reached the upstream while it was down; Retries are those of them that were not the
+	// first of their message.
+	Calls   int64   `json:"calls_while_down"`
+	Retries int64   `json:"retries_while_down"`
+	Share   float64 `json:"retries_share"` // Retries, as a share of those with backoff alone
+	Peak    float64 `json:"peak"`          // the most calls in a second
+	// Recovered is how long after the outage new messages were served as before: for
+	// a minute 99 % of them at their first delivery, and none behind more messages than
+	// arrive in a second. Drained is how long after the outage no more than a thousandth of what
+	// it left was waiting. nil: not within the simulation.
+	Recovered, Drained *time.Duration `json:"-"`
+	// Over is by how much Drained exceeds the best, as a share of the best; nil: not known.
+	Over    *float64  `json:"over_best,omitempty"`
+	Arrived int64     `json:"arrived"`
+	Served  int64     `json:"served"`
+	Parked  int64     `json:"parked"`
+	Waiting int64     `json:"waiting"` // in the work queue, or for their next attempt
+	Load    []float64 `json:"load"`    // calls a second
+	Left    []int64   `json:"left"`    // messages neither served nor parked
+	Changes []Change  `json:"-"`
+}
+
+// Change is one change of the breaker's state.
 type Change struct {
 	At    time.Duration // since the simulation began
 	State throttle.State
@@ -50,22 +56,19 @@ type Change struct {
 
 const bins = 360
 
-// record notes what happens, tick by tick.
+// record counts what happens, tick by tick.
 type record struct {
-	o                       Options
-	arrived, served, parked int64
-	waiting                 int64
-	perBin                  int // ticks
-	load, left              []int64
-	ticks                   int
-	second, peak            int64
-	calls, returns          int64
-	first, good             int64 // first deliveries of this minute, and those served
-	crowded                 bool  // somebody stood in line in this minute
-	recovered, drained      int   // tick, or -1
-	most                    int64 // left by the outage
-	changes                 []Change
-	check                   func(t int, s state) // for tests
+	Outcome // so far
+	o       Options
+	perBin  int     // ticks
+	calls   []int64 // by bin
+	ticks   int
+	second  int64 // calls in this second
+	// firsts are the first deliveries of this minute, of which firstsServed were served; crowded
+	// tells that more messages than arrive in a second were in the work queue.
+	firsts, firstsServed int64
+	crowded              bool
+	check                func(t int, s state) // for tests
 }
 
 type state struct {
@@ -77,29 +80,30 @@ func newRecord(o Options) *record {
 	all := int(o.Duration / tick)
 	per := max((all+bins-1)/bins, 1)
 	n := (all + per - 1) / per
-	return &record{o: o, perBin: per, load: make([]int64, n), left: make([]int64, n), recovered: -1, drained: -1}
+	return &record{Outcome: Outcome{Left: make([]int64, n)}, o: o, perBin: per, calls: make([]int64, n)}
 }
 
-// called counts n calls, of which good were served: of first deliveries, or others.
-func (r *record) called(t int, first bool, n, good int) {
-	r.served += int64(good)
+// called counts n calls, of which served succeeded; first tells that they are of messages that
+// are delivered for the first time.
+func (r *record) called(t int, first bool, n, served int) {
+	r.Served += int64(served)
 	r.second += int64(n)
-	r.load[t/r.perBin] += int64(n)
+	r.calls[t/r.perBin] += int64(n)
 	if first {
-		r.first += int64(n)
-		r.good += int64(good)
+		r.firsts += int64(n)
+		r.firstsServed += int64(served)
 	}
 	if r.o.down(t) {
-		r.calls += int64(n)
+		r.Calls += int64(n)
 		if !first {
-			r.returns += int64(n)
+			r.Retries += int64(n)
 		}
 	}
 }
 
 func (r *record) changed(c throttle.Transition) {
 	if c.From != "" {
-		r.changes = append(r.changes, Change{c.At.Sub(epoch), c.To, c.Reason})
+		r.Changes = append(r.Changes, Change{c.At.Sub(epoch), c.To, c.Reason})
 	}
 }
 
@@ -109,42 +113,33 @@ func (r *record) tick(t int, s state) {
 		r.check(t, s)
 	}
 	r.ticks = t + 1
-	r.waiting = int64(s.queued + s.waiting)
-	r.left[t/r.perBin] = r.waiting
+	r.Waiting = int64(s.queued + s.waiting)
+	r.Left[t/r.perBin] = r.Waiting
 	if r.ticks%ticksPerSecond == 0 {
-		r.peak, r.second = max(r.peak, r.second), 0
+		r.Peak, r.second = max(r.Peak, float64(r.second)), 0
 	}
 	r.crowded = r.crowded || float64(s.queued) > r.o.Rate
-	back := int((r.o.Before + r.o.Outage) / tick)
-	if after := r.ticks - back; after <= 0 {
-		r.first, r.good, r.crowded = 0, 0, false
-		r.most = r.waiting
-		return
-	} else if after%(60*ticksPerSecond) == 0 {
-		if r.recovered < 0 && !r.crowded && r.good*100 >= r.first*99 {
-			r.recovered = r.ticks - 60*ticksPerSecond
-		}
-		r.first, r.good, r.crowded = 0, 0, false
+	since := time.Duration(r.ticks)*tick - r.o.Before - r.o.Outage // the end of the outage
+	after := r.ticks - int((r.o.Before+r.o.Outage)/tick)
+	minute := after%(60*ticksPerSecond) == 0
+	if after > 0 && minute && r.Recovered == nil && !r.crowded && r.firstsServed*100 >= r.firsts*99 {
+		r.Recovered = ptr(since - time.Minute)
 	}
-	if r.drained < 0 && float64(r.waiting) <= max(r.o.Rate*r.o.Outage.Seconds()*drained, 1) {
-		r.drained = r.ticks
+	if after <= 0 || minute {
+		r.firsts, r.firstsServed, r.crowded = 0, 0, false
+	}
+	if after > 0 && r.Drained == nil && float64(r.Waiting) <= max(r.o.Rate*r.o.Outage.Seconds()*drained, 1) {
+		r.Drained = &since
 	}
 }
 
 func (r *record) outcome(w Way) Outcome {
-	o := Outcome{Way: w, Calls: r.calls, Retries: r.returns, Peak: float64(r.peak), Arrived: r.arrived, Served: r.served, Parked: r.parked, Waiting: r.waiting, Left: r.left, Changes: r.changes}
-	since := func(t int) *time.Duration {
-		if t < 0 {
-			return nil
-		}
-		return ptr(time.Duration(t)*tick - r.o.Before - r.o.Outage)
-	}
-	o.Recovered, o.Drained = since(r.recovered), since(r.drained)
-	for i, n := range r.load {
+	r.Way = w
+	for i, n := range r.calls {
 		ticks := min(r.perBin, r.ticks-i*r.perBin)
-		o.Load = append(o.Load, float64(n)/float64(ticks)*float64(ticksPerSecond))
+		r.Load = append(r.Load, float64(n)/float64(ticks)*float64(ticksPerSecond))
 	}
-	return o
+	return r.Outcome
 }
 
 // compare sets each way against backoff alone, and against the best.

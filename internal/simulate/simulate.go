@@ -27,36 +27,35 @@ const tick = 100 * time.Millisecond
 
 const ticksPerSecond = int(time.Second / tick)
 
-// most messages and ticks that a simulation may have: beyond them it takes minutes.
+// The most messages and ticks of a simulation: with more it takes minutes.
 const (
 	mostMessages = 20_000_000
 	mostTicks    = 4_000_000
 )
 
-// Options are what is simulated. Fill sets what is left zero.
+// Options are what is simulated. Fill sets those that are 0.
 type Options struct {
 	Policy policy.Policy
 	Rules  throttle.Rules // how the policy's retries are limited
 	// Rate is how many messages a second are published, and Capacity how many
 	// calls a second the upstream can serve.
 	Rate, Capacity float64
-	// Refusing is what a call costs the upstream that it turns away because it is
-	// at its capacity, as a share of one that it serves.
+	// Refusing is what a call beyond its capacity costs the upstream, as a share of what a call
+	// costs that it serves.
 	Refusing float64
 	// Consumers is how many calls a second the consumers make at most.
 	Consumers float64
 	// Fixed is the delay of the variant with a fixed one.
 	Fixed time.Duration
-	// Outage is how long the upstream is down; before it all is well for Before.
-	// For Limp after it a share of the calls fails, which falls from all to none.
+	// All is well for Before, the upstream is down for Outage, and for Limp after that a share of
+	// the calls fails, which falls from all to none. A negative Limp is none.
 	Before, Outage, Limp time.Duration
-	// Duration is the time that is looked at, Before included.
+	// Duration is the time that is simulated, Before included.
 	Duration time.Duration
 	Seed     uint64
 }
 
-// Fill gives what is left out its default. Filled options are not to be filled again: a
-// Limp of none would be left out.
+// Fill sets what is 0 to its default. Call it once: it makes a negative Limp 0.
 func (o Options) Fill() Options {
 	o.Capacity = or(o.Capacity, 2*o.Rate)
 	o.Consumers = or(o.Consumers, max(25*o.Capacity, 50))
@@ -65,13 +64,13 @@ func (o Options) Fill() Options {
 	if o.Limp == 0 {
 		o.Limp = (o.Outage / 12).Round(tick)
 	}
-	o.Limp = max(o.Limp, 0) // a negative one: none
+	o.Limp = max(o.Limp, 0)
 	if o.Duration == 0 {
 		best, ok := o.bestDrain()
 		if !ok {
 			best = o.Outage
 		}
-		// A rate of next to nothing takes years to drain: that is seen without its end.
+		// With a rate of next to nothing the drain takes years: its end is not simulated.
 		best = min(best, mostOutages*o.Outage)
 		// Room to see others drain, or not.
 		o.Duration = (o.Before + o.Outage + o.Limp + max(best*5/4+o.Outage/6, o.Outage/2)).Round(time.Minute)
@@ -79,11 +78,11 @@ func (o Options) Fill() Options {
 	return o
 }
 
-// mostOutages is how many times as long as the outage a drain is drawn, unless asked.
+// mostOutages is how many times as long as the outage a drain is simulated by default.
 const mostOutages = 10
 
-// Brief is a simulation of a policy that is quick enough for a page: as many messages a
-// second as the policy retries, and an outage of so long that they are not too many.
+// Brief returns the options of a simulation that is quick enough for a page: as many messages a
+// second as the policy retries, and the shorter an outage the more these are.
 func Brief(p policy.Policy, r throttle.Rules) Options {
 	rate := min(max(or(r.Rate, 10), 1), 200)
 	outage := time.Duration(30_000 / rate * float64(time.Second)).Round(time.Minute)
@@ -97,7 +96,7 @@ func or[T float64 | time.Duration](v, otherwise T) T {
 	return v
 }
 
-// Validate says what is wrong with filled options.
+// Validate returns an error for filled options that cannot be simulated.
 func (o Options) Validate() error {
 	switch {
 	case !(o.Rate > 0 && o.Rate <= 1e6):
@@ -121,16 +120,15 @@ func (o Options) Validate() error {
 	return o.Policy.Validate()
 }
 
-// Run simulates each way in turn. It ends early when ctx does.
+// Run fills the options, and simulates each way with them. It ends with an error when ctx does.
 func Run(ctx context.Context, o Options) (*Result, error) {
 	o = o.Fill()
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
 	r := &Result{Options: o}
-	best, ok := o.bestDrain()
-	if ok {
-		r.Best = ptr(best)
+	if best, ok := o.bestDrain(); ok {
+		r.Best = &best
 	}
 	for _, v := range []struct {
 		way Way

@@ -92,8 +92,8 @@ func TestNoMessageIsLostOrMadeUp(t *testing.T) {
 		for _, run := range []func(context.Context, Options, *record) error{requeue, fixedDelay, backoff, throttled} {
 			r := newRecord(o)
 			r.check = func(tick int, s state) {
-				if all := r.served + r.parked + int64(s.queued+s.waiting); r.arrived != all || s.queued < 0 || s.waiting < 0 {
-					t.Fatalf("tick %d: %d arrived, and %d are served, parked, queued or waiting: %+v", tick, r.arrived, all, s)
+				if all := r.Served + r.Parked + int64(s.queued+s.waiting); r.Arrived != all || s.queued < 0 || s.waiting < 0 {
+					t.Fatalf("tick %d: %d arrived, and %d are served, parked, queued or waiting: %+v", tick, r.Arrived, all, s)
 				}
 			}
 			if err := run(context.Background(), o, r); err != nil {
@@ -124,12 +124,12 @@ func TestAnOpenBreakerLetsOnlyProbesThrough(t *testing.T) {
 	var before int64
 	changes := 0
 	r.check = func(tick int, _ state) {
-		made, changed := r.returns-before, len(r.changes) > changes
-		before, changes = r.returns, len(r.changes)
+		made, changed := r.Retries-before, len(r.Changes) > changes
+		before, changes = r.Retries, len(r.Changes)
 		if changes == 0 || !o.down(tick) {
 			return
 		}
-		switch now := r.changes[changes-1]; {
+		switch now := r.Changes[changes-1]; {
 		case !changed && now.State == throttle.Open && made > 0:
 			t.Errorf("%d messages are retried at %s, and the breaker is open", made, now.At)
 		case changed && changes > 1 && made > int64(o.Rules.Breaker.Probes):

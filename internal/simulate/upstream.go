@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// failing is the share of calls that fail at a tick, whatever the load.
+// failing returns the share of calls that fail at a tick, whatever the load.
 func (o Options) failing(t int) float64 {
 	at := time.Duration(t) * tick
 	since := at - o.Before - o.Outage // since it is back
@@ -18,15 +18,15 @@ func (o Options) failing(t int) float64 {
 	return 1 - float64(since)/float64(o.Limp)
 }
 
-// upstream is what the consumers call. What it can serve and was not asked for lasts
-// for a second: few calls come in no even flow.
+// upstream is what the consumers call. Capacity that was not used can be used for a second, since
+// few calls make no even flow.
 type upstream struct {
 	Options
-	able float64 // calls that it can serve now
+	able float64 // how many calls it can serve now
 }
 
-// serves is how many of so many calls in a tick succeed. Those beyond its capacity
-// fail, and take some of it with them where refusing costs something.
+// serves returns how many of the calls in a tick succeed. Those beyond its capacity fail, and use
+// some of it where refusing costs something.
 func (u *upstream) serves(t int, calls float64) float64 {
 	u.able = min(u.able+u.Capacity/float64(ticksPerSecond), max(u.Capacity, 1))
 	able := u.able
@@ -43,16 +43,16 @@ func (o Options) down(t int) bool {
 	return at >= o.Before && at < o.Before+o.Outage
 }
 
-// longestDrain bounds the length of a drain: a rate of next to nothing would
-// take longer than a Duration can say.
+// longestDrain bounds the length of a drain: with a rate of next to nothing it would be longer than
+// a Duration can hold.
 const longestDrain = 100 * 365 * 24 * time.Hour
 
-// drained is so small a part of what the outage left that it counts as none.
+// drained is the part of what the outage left that may wait when it counts as drained.
 const drained = 1.0 / 1000
 
-// bestDrain is how soon after the outage all its messages could have been served: by
-// whoever knew the moment, lost no call, and kept to the policy's rate. There is no
-// such time when what comes takes all the upstream can do.
+// bestDrain returns how long after the outage its messages would be drained by one who knew when
+// it ends, made no call that fails, and kept to the policy's rate; false: never, since new messages
+// take all that the upstream can serve.
 func (o Options) bestDrain() (time.Duration, bool) {
 	left := o.Rate * o.Outage.Seconds()
 	small := left * drained
@@ -73,12 +73,12 @@ func (o Options) bestDrain() (time.Duration, bool) {
 	return min(time.Duration(t-back)*tick+time.Duration(min(rest, float64(longestDrain/tick)))*tick, longestDrain), true
 }
 
-// whole turns a flow into whole numbers without losing what is over.
-type whole struct{ over float64 }
+// carry turns a flow into whole numbers, and carries the rest over to the next.
+type carry struct{ rest float64 }
 
-func (w *whole) of(v float64) int {
-	w.over += v
-	n := math.Floor(w.over + 1e-9)
-	w.over -= n
+func (c *carry) whole(v float64) int {
+	c.rest += v
+	n := math.Floor(c.rest + 1e-9)
+	c.rest -= n
 	return int(n)
 }

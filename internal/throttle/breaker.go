@@ -13,14 +13,14 @@ type breaker struct {
 	reason      string
 	by          string // who forced it
 	forced      bool
-	until       time.Time // open: when the first probe goes
+	until       time.Time // open: when the first probe is retried
 	firstOpened time.Time // when it opened first, and has not been closed since; zero: it is closed
 	stateNumber int64     // see BreakerState
 
-	// Retries have sequence numbers (retry.seq). Those before firstCounted were made before the state
-	// began, and are not counted in it. Those before failedUpTo have finished because a later
-	// one failed again, those before settledUpTo because the settle time has passed.
-	firstCounted, failedUpTo, settledUpTo uint64
+	// Retries have sequence numbers (retry.seq). Those below firstCounted were made before the
+	// state began, and are not counted in it. Those below finishedByFailure have finished because
+	// they or a later one failed again, those below finishedByTime because their settle time is over.
+	firstCounted, finishedByFailure, finishedByTime uint64
 
 	window window
 }
@@ -29,7 +29,7 @@ type breaker struct {
 func (q *queue) latest(now time.Time) (finished, failed int) {
 	first, failed := q.window.count(q.nextSeq, now)
 	first = max(first, q.firstCounted)
-	if to := max(q.failedUpTo, q.settledUpTo); to > first {
+	if to := max(q.finishedByFailure, q.finishedByTime); to > first {
 		finished = int(to - first)
 	}
 	return finished, failed
@@ -41,7 +41,7 @@ func (q *queue) failedAgain(r retry, now time.Time) {
 	if b == nil || r.seq < q.firstCounted {
 		return
 	}
-	q.failedUpTo = max(q.failedUpTo, r.seq+1)
+	q.finishedByFailure = max(q.finishedByFailure, r.seq+1)
 	q.window.failed(r)
 	if q.state == HalfOpen && !q.forced && q.throttle.leads {
 		q.open(now, "a probe failed again")
@@ -78,7 +78,7 @@ func (q *queue) open(now time.Time, reason string) {
 
 // advance applies the changes that time alone causes.
 func (q *queue) advance(now time.Time) {
-	q.settledUpTo = max(q.settledUpTo, q.tracked.finishBefore(now.Add(-q.rules.settle())))
+	q.finishedByTime = max(q.finishedByTime, q.tracked.finishBefore(now.Add(-q.rules.settle())))
 	b := q.rules.Breaker
 	switch {
 	case q.forced:
@@ -89,7 +89,7 @@ func (q *queue) advance(now time.Time) {
 	case !q.throttle.leads:
 	case q.state == Open && !now.Before(q.until):
 		q.change(HalfOpen, now, fmt.Sprintf("the wait is over: up to %d probes go", b.Probes), "")
-	case q.state == HalfOpen && q.nextSeq > q.firstCounted && q.settledUpTo >= q.nextSeq && q.reserved == 0:
+	case q.state == HalfOpen && q.nextSeq > q.firstCounted && q.finishedByTime >= q.nextSeq && q.reserved == 0:
 		q.change(Ramp, now, fmt.Sprintf("no probe failed again within %s", q.rules.settle()), "")
 	case q.state == Ramp && now.Sub(q.since) >= b.Ramp:
 		q.change(Closed, now, "retries succeed", "")

@@ -35,7 +35,7 @@ func TestTheThrottleKeepsItsLimitsWhateverHappens(t *testing.T) {
 		state, last := throttle.Closed, now
 		var forcing bool
 		th := throttle.New(func(string) throttle.Rules { return r }, func() float64 { return rapid.Float64Range(0, 0.999).Draw(t, "random") }, func(tr throttle.Transition) {
-			if tr.To == throttle.NoConsumer || tr.To == throttle.ConsumersReturned {
+			if tr.To == throttle.NoConsumer || tr.To == throttle.ConsumerBack {
 				return
 			}
 			ok := forcing

@@ -12,11 +12,11 @@ type queue struct {
 	rules    Rules
 	used     time.Time
 
-	reserved int    // allowed, and neither retried nor unsent yet
+	reserved int    // allowed, and reported neither to Retried nor to NotRetried yet
 	nextSeq  uint64 // of the next retry
 	tracked  trackedRetries
-	// earlyFailures are those of messages whose retry is not confirmed yet as far as
-	// is known here: a consumer can be quicker than RabbitMQ's answer to us.
+	// earlyFailures are the failures of messages whose retry is not known to be confirmed yet: a
+	// consumer can be quicker than RabbitMQ's answer to us.
 	earlyFailures trackedRetries
 
 	bucket
@@ -42,9 +42,9 @@ func (q *queue) allowed(most int, now time.Time) (n int, retryAt time.Time, why 
 	if share.N == 0 && !q.rules.unlimited() {
 		limit(0, time.Time{}, WhyRate) // until SetShare says otherwise, and wakes
 	}
-	oldestSettles := func() (at time.Time) {
+	oldestFinishes := func() (at time.Time) {
 		if oldest, ok := q.tracked.oldest(); ok {
-			at = oldest.Add(q.rules.settle())
+			at = oldest.at.Add(q.rules.settle())
 		}
 		return at
 	}
@@ -57,10 +57,10 @@ func (q *queue) allowed(most int, now time.Time) (n int, retryAt time.Time, why 
 	case q.state == HalfOpen && !q.throttle.leads:
 		limit(0, time.Time{}, WhyBreaker) // until Follow says otherwise
 	case q.state == HalfOpen && q.rules.Breaker != nil:
-		limit(max(q.rules.Breaker.Probes, 1)-int(q.nextSeq-q.firstCounted)-q.reserved, oldestSettles(), WhyBreaker)
+		limit(max(q.rules.Breaker.Probes, 1)-int(q.nextSeq-q.firstCounted)-q.reserved, oldestFinishes(), WhyBreaker)
 	}
 	if q.rules.InFlight > 0 {
-		limit(share.of(min(q.rules.InFlight, MaxTracked))-len(q.tracked.unfinished)-q.reserved, oldestSettles(), WhyInFlight)
+		limit(share.of(min(q.rules.InFlight, MaxTracked))-q.inFlight(), oldestFinishes(), WhyInFlight)
 	}
 	if n > 0 {
 		tokens, at := q.allowedByRate(n, share.N, now)
@@ -69,16 +69,19 @@ func (q *queue) allowed(most int, now time.Time) (n int, retryAt time.Time, why 
 	return n, retryAt, why
 }
 
+// inFlight is how many messages are being retried, or were and may still fail again.
+func (q *queue) inFlight() int { return len(q.tracked.byID) + q.reserved }
+
 // bucket holds a token for each message that a rate lets through.
 type bucket struct {
 	rate   float64 // tokens a second; 0: no limit, so far
-	tokens float64 // as many it held at that time
+	tokens float64 // how many it held at the time at
 	at     time.Time
 }
 
-// burst returns how many tokens a bucket holds: those of a tenth of a second. few is how many
-// there are when a caller is to ask again: a quarter of that, so that a few messages go
-// together.
+// burst returns how many tokens a bucket holds at most: those of a tenth of a second. few is how
+// many there are when a caller is to ask again: a quarter of that, so that a few messages are
+// retried together.
 func (b *bucket) burst() (burst, few float64) {
 	burst = max(1, math.Ceil(b.rate/10))
 	if b.rate >= 2 {
@@ -124,8 +127,8 @@ func (q *queue) reserve(n int, now time.Time) {
 	}
 }
 
-// unsent frees reserved messages: fewer waited, or they cannot be retried.
-func (q *queue) unsent(n int) {
+// unreserve frees n reserved messages that were not retried, and returns their tokens.
+func (q *queue) unreserve(n int) {
 	q.reserved = max(0, q.reserved-n)
 	q.tokens += float64(n)
 	q.waiting = false

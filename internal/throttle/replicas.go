@@ -1,8 +1,6 @@
 package throttle
 
-import (
-	"time"
-)
+import "time"
 
 // Share is how much of all limits one replica's throttle may use: the I-th of N shares, from
 // 0 on. N is 0 while it has none. Without replicas N is 1.
@@ -58,11 +56,11 @@ type BreakerState struct {
 	Until       time.Time `json:"until,omitzero"`
 	Reason      string    `json:"why,omitempty"`
 	By          string    `json:"by,omitempty"`
-	FirstOpened time.Time `json:"first,omitzero"` // and not closed since
-	Number      int64     `json:"number"`         // another one for each change
+	FirstOpened time.Time `json:"first,omitzero"` // when it opened first, and has not been closed since
+	Number      int64     `json:"number"`         // identifies the state: each change has another
 }
 
-// noState is the number of no state.
+// noState is the number of no state: whatever the leader announces next is applied.
 const noState = -1
 
 // newStateNumber returns the number of a state that begins: 0 for Closed, which needs no
@@ -89,7 +87,7 @@ func (t *Throttle) BreakerStates(now time.Time) map[string]BreakerState {
 }
 
 // Follow applies what the leader's throttle has decided: all breakers but these are
-// closed. Those that a person has set stay as they are. It does nothing while this
+// closed. Those that a person has forced stay as they are. It does nothing while this
 // throttle leads.
 func (t *Throttle) Follow(all map[string]BreakerState, now time.Time) {
 	t.mu.Lock()
@@ -119,13 +117,14 @@ func (t *Throttle) Follow(all map[string]BreakerState, now time.Time) {
 	}
 }
 
-// RetryStats counts one replica's latest retries of a queue.
+// RetryStats counts one replica's latest retries of a queue, for the others: the JSON names stay,
+// since replicas of two versions may run together.
 type RetryStats struct {
-	// Number is that of the breaker's state: retries from before the state are not counted.
+	// Number is BreakerState.Number: retries from before the state are not counted.
 	Number   int64 `json:"number,omitempty"`
 	Finished int   `json:"ended,omitempty"`
-	Failed   int   `json:"failed,omitempty"` // of those: again
-	InFlight int   `json:"flight,omitempty"` // neither failed again nor settled
+	Failed   int   `json:"failed,omitempty"` // how many of Finished failed again
+	InFlight int   `json:"flight,omitempty"`
 }
 
 type replicaReport struct {
@@ -147,7 +146,7 @@ func (t *Throttle) RetryStats(now time.Time) map[string]RetryStats {
 			continue
 		}
 		q.advance(now)
-		report := RetryStats{Number: q.stateNumber, InFlight: len(q.tracked.unfinished) + q.reserved}
+		report := RetryStats{Number: q.stateNumber, InFlight: q.inFlight()}
 		report.Finished, report.Failed = q.latest(now)
 		if report.InFlight > 0 || report.Finished > 0 {
 			all[name] = report
@@ -162,15 +161,10 @@ func (t *Throttle) Receive(replica string, all map[string]RetryStats, now time.T
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for name, report := range all {
-		q := t.queues[name]
-		if q == nil {
-			q = t.add(name, now)
-			q.setRules(t.rules(name))
-		}
+		q := t.use(name, t.rules(name), now)
 		if q.others == nil {
 			q.others = map[string]replicaReport{}
 		}
-		q.used = now
 		q.others[replica] = replicaReport{report, now}
 		q.advance(now)
 		q.openIfFailing(now)

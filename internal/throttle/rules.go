@@ -26,8 +26,8 @@ import (
 // of a queue that is known to have no consumers.
 type Rules struct {
 	Rate     float64       // retries per second; 0: no limit
-	InFlight int           // retried messages that have neither failed again nor settled; 0: no limit
-	Settle   time.Duration // a retried message that has not failed again for that long has settled: it counts as processed; 0: DefaultSettle
+	InFlight int           // messages in flight: retried, not failed again, within Settle; 0: no limit
+	Settle   time.Duration // for how long after a retry a failure counts as that retry's; 0: DefaultSettle
 	Breaker  *Breaker      // nil: none
 	// NoConsumer is PauseWithoutConsumers, or RetryWithoutConsumers for queues that are read
 	// with basic.get; "" is the first.
@@ -66,28 +66,29 @@ const (
 	RetryWithoutConsumers = "retry"
 )
 
-// DefaultSettle is how long after a retry a failure of the message counts as that retry's.
+// DefaultSettle is the settle time of rules without one.
 const DefaultSettle = 30 * time.Second
 
 // MaxTracked is how many retried messages of a queue are remembered at once. It
 // bounds memory, and InFlight.
 const MaxTracked = 65_536
 
-// Breaker says when a queue's retries pause: when at least MinRetries of the last Window have
-// finished, and FailureRatio of these have failed again. A retry has finished
+// Breaker says when a queue's retries pause: when at least MinRetries of those in the last Window
+// have finished, and FailureRatio of these have failed again. A retry has finished
 //
 //   - when it fails again;
 //   - when a later one fails again, since a queue is nearly in order;
-//   - when it has settled.
+//   - when its settle time is over (Rules.Settle).
 type Breaker struct {
 	FailureRatio float64 // 0…1
 	MinRetries   int
 	Window       time.Duration
-	// Wait is how long it is open before Probes messages go; later a twentieth of the
-	// time since it first opened, up to MaxWait; each ±20 %.
+	// Wait is how long the breaker is open before Probes messages are retried. While these fail,
+	// it grows to a twentieth of the time since the breaker first opened, and to MaxWait at most.
+	// Each wait is up to 20 % shorter or longer.
 	Wait, MaxWait time.Duration
 	Probes        int
-	// Ramp is how long the rate rises after all probes have settled.
+	// Ramp is how long the rate rises after no probe has failed again within the settle time.
 	Ramp time.Duration
 }
 
@@ -114,8 +115,8 @@ var States = []State{Closed, Open, HalfOpen, Ramp}
 // Transition.To can also be one of these: a queue has no consumers any more, or has some
 // again.
 const (
-	NoConsumer        State = "no-consumer"
-	ConsumersReturned State = "consumer-back"
+	NoConsumer   State = "no-consumer"
+	ConsumerBack State = "consumer-back"
 )
 
 // ForceAuto passed to Force lets the breaker decide again.
@@ -124,11 +125,11 @@ const ForceAuto = "auto"
 // Transition is one change of a queue.
 type Transition struct {
 	Queue      string
-	From, To   State // From is "" when To is NoConsumer or ConsumersReturned
+	From, To   State // From is "" when To is NoConsumer or ConsumerBack
 	At         time.Time
 	Reason     string
 	By         string    // who forced it; "" when no one did
-	Until      time.Time // To is Open: when the first probe goes; zero: when a person says so
+	Until      time.Time // To is Open: when the first probe is retried; zero: when a person closes it
 	OnFollower bool      // this replica does not lead: the leader reports it
 }
 

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// forgetIdle is how long a queue without any state is remembered, and forgetUnused any
+	// forgetIdle is how long a queue with nothing to remember is remembered, and forgetUnused any
 	// queue that no call was about.
 	forgetIdle   = 10 * time.Minute
 	forgetUnused = 24 * time.Hour
@@ -32,8 +32,9 @@ type Throttle struct {
 	catchUp time.Duration
 }
 
-// New makes a throttle. rules returns those in force; random is in [0, 1); changed receives
-// each change, in their order, and must be quick and not call the throttle.
+// New makes a throttle. rules returns a queue's rules in force, and random a number in [0, 1);
+// changed receives each transition, in their order. All three must be quick, and not call the
+// throttle.
 func New(rules func(queue string) Rules, random func() float64, changed func(Transition)) *Throttle {
 	return &Throttle{rules: rules, random: random, changed: changed, queues: map[string]*queue{}, share: Share{N: 1}, leads: true}
 }
@@ -48,20 +49,15 @@ func (t *Throttle) SetCatchUp(by time.Duration) {
 
 // Allow says how many messages, most at most, may be retried to queue now, and reserves
 // them: each is then reported to Retried or NotRetried. If they are fewer than most, retryAt
-// is when to ask again; when that is zero, nothing may go before something happens.
+// is when to ask again; zero: when another method has changed something.
 func (t *Throttle) Allow(queue string, most int, now time.Time) (n int, retryAt time.Time) {
 	r := t.rules(queue)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	q := t.queues[queue]
-	if q == nil {
-		if r.unlimited() {
-			return most, time.Time{}
-		}
-		q = t.add(queue, now)
+	if t.queues[queue] == nil && r.unlimited() {
+		return most, time.Time{}
 	}
-	q.setRules(r)
-	q.used = now
+	q := t.use(queue, r, now)
 	q.advance(now)
 	n, retryAt, why := q.allowed(most, now)
 	if n > 0 {
@@ -79,7 +75,7 @@ func (t *Throttle) NotRetried(queue string, n int, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if q := t.queues[queue]; q != nil && n > 0 {
-		q.unsent(n)
+		q.unreserve(n)
 		q.advance(now)
 	}
 }
@@ -141,12 +137,8 @@ func (t *Throttle) Consumers(queue string, n int, now time.Time) {
 	r := t.rules(queue)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	q := t.queues[queue]
-	if q == nil {
-		q = t.add(queue, now)
-	}
-	q.setRules(r)
-	q.consumers, q.used = n, now
+	q := t.use(queue, r, now)
+	q.consumers = n
 	paused := n == 0 && q.rules.NoConsumer != RetryWithoutConsumers
 	switch was := !q.noConsumersSince.IsZero(); {
 	case paused && !was:
@@ -161,7 +153,7 @@ func (t *Throttle) Consumers(queue string, n int, now time.Time) {
 		case n == 0:
 			why = "its policy retries without consumers"
 		}
-		t.changed(Transition{Queue: queue, To: ConsumersReturned, At: now, Reason: why})
+		t.changed(Transition{Queue: queue, To: ConsumerBack, At: now, Reason: why})
 	}
 }
 
@@ -177,24 +169,20 @@ func (t *Throttle) Force(queue, to, by, reason string, now time.Time) error {
 	r := t.rules(queue)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	q := t.queues[queue]
-	if q == nil {
-		q = t.add(queue, now)
-	}
-	q.setRules(r)
-	q.used, q.firstOpened = now, time.Time{}
+	q := t.use(queue, r, now)
+	q.firstOpened = time.Time{}
 	switch {
 	case to != ForceAuto:
 		q.forced, q.until = true, time.Time{}
 		q.change(State(to), now, reason, by)
 	case !q.forced:
 		return nil
-	case !t.leads: // what it is then, Follow says
+	case !t.leads: // Follow sets its state then
 		q.forced, q.stateNumber = false, noState
 	default:
 		state := Closed
 		if q.state == Open && q.rules.Breaker != nil {
-			state = HalfOpen // it is not known how the queue's consumers are
+			state = HalfOpen // it is not known whether retries succeed
 		}
 		q.forced = false
 		q.change(state, now, reason, by)
@@ -216,6 +204,17 @@ func (t *Throttle) sweep(now time.Time) {
 	}
 }
 
+// use returns a queue with rules applied, and remembers it.
+func (t *Throttle) use(name string, r Rules, now time.Time) *queue {
+	q := t.queues[name]
+	if q == nil {
+		q = t.add(name, now)
+	}
+	q.setRules(r)
+	q.used = now
+	return q
+}
+
 func (t *Throttle) add(name string, now time.Time) *queue {
 	t.sweep(now)
 	q := &queue{throttle: t, name: name, used: now, consumers: -1, breaker: breaker{state: Closed, since: now}}
@@ -232,7 +231,7 @@ func (q *queue) setRules(r Rules) {
 		q.firstCounted = q.nextSeq
 		q.window.reset(r.Breaker.Window)
 	}
-	if !r.tracks() && q.tracked.unfinished != nil {
+	if !r.tracks() && q.tracked.byID != nil {
 		q.tracked, q.earlyFailures = trackedRetries{}, trackedRetries{}
 	}
 }

@@ -1,17 +1,17 @@
 package throttle
 
 import (
+	"container/list"
 	"time"
 
 	"github.com/google/uuid"
 )
 
-// trackedRetries are the latest retries that have not finished yet, in their order. Beyond
-// MaxTracked the oldest is forgotten.
+// trackedRetries are the latest retries of which it is not known yet whether they fail again, in
+// their order. Beyond MaxTracked the oldest is forgotten. The zero value has none.
 type trackedRetries struct {
-	unfinished map[uuid.UUID]retry
-	order      []entry // from head on; one that is no longer in unfinished has finished
-	head       int
+	byID  map[uuid.UUID]*list.Element // of order
+	order list.List                   // the oldest first; each Value is a trackedRetry
 }
 
 type retry struct {
@@ -19,69 +19,48 @@ type retry struct {
 	at  time.Time
 }
 
-type entry struct {
+type trackedRetry struct {
 	id uuid.UUID
 	retry
 }
 
 func (t *trackedRetries) add(id uuid.UUID, r retry) {
-	if t.unfinished == nil {
-		t.unfinished = map[uuid.UUID]retry{}
+	if t.byID == nil {
+		t.byID = map[uuid.UUID]*list.Element{}
 	}
-	t.unfinished[id] = r // a second copy with the same id takes the first's place
-	t.order = append(t.order, entry{id, r})
-	for len(t.unfinished) > MaxTracked {
-		t.pop()
-	}
-	if len(t.order)-t.head > 2*len(t.unfinished)+1024 { // many failed again long before they would have settled
-		t.compact()
+	t.remove(id) // a second copy with the same id takes the first's place
+	t.byID[id] = t.order.PushBack(trackedRetry{id, r})
+	if len(t.byID) > MaxTracked {
+		t.removeOldest()
 	}
 }
 
-// remove removes a retry that has finished.
 func (t *trackedRetries) remove(id uuid.UUID) (retry, bool) {
-	r, ok := t.unfinished[id]
-	delete(t.unfinished, id)
-	return r, ok
+	e := t.byID[id]
+	if e == nil {
+		return retry{}, false
+	}
+	delete(t.byID, id)
+	return t.order.Remove(e).(trackedRetry).retry, true
 }
 
-// finishBefore finishes those retried before at, and returns up to where all have finished.
+func (t *trackedRetries) removeOldest() {
+	delete(t.byID, t.order.Remove(t.order.Front()).(trackedRetry).id)
+}
+
+// finishBefore removes those that were retried at a time or before, and returns the sequence
+// number up to which it has.
 func (t *trackedRetries) finishBefore(at time.Time) (to uint64) {
-	for t.head < len(t.order) && !t.order[t.head].at.After(at) {
-		to = t.order[t.head].seq + 1
-		t.pop()
+	for r, ok := t.oldest(); ok && !r.at.After(at); r, ok = t.oldest() {
+		to = r.seq + 1
+		t.removeOldest()
 	}
 	return to
 }
 
-// oldest returns when the first retry that has not finished was made.
-func (t *trackedRetries) oldest() (at time.Time, ok bool) {
-	for ; t.head < len(t.order); t.pop() {
-		if e := &t.order[t.head]; t.unfinished[e.id] == e.retry {
-			return e.at, true
-		}
+func (t *trackedRetries) oldest() (r retry, ok bool) {
+	if e := t.order.Front(); e != nil {
+		return e.Value.(trackedRetry).retry, true
 	}
-	return time.Time{}, false
-}
-
-func (t *trackedRetries) pop() {
-	e := &t.order[t.head]
-	if t.unfinished[e.id] == e.retry {
-		delete(t.unfinished, e.id)
-	}
-	if t.head++; t.head == len(t.order) {
-		t.order, t.head = t.order[:0], 0
-	} else if t.head > 1024 && t.head > len(t.order)/2 {
-		t.compact()
-	}
-}
-
-func (t *trackedRetries) compact() {
-	kept := t.order[:0]
-	for _, e := range t.order[t.head:] {
-		if t.unfinished[e.id] == e.retry {
-			kept = append(kept, e)
-		}
-	}
-	t.order, t.head = kept, 0
+	return r, false
 }

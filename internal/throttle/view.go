@@ -7,27 +7,28 @@ import (
 
 // View is a queue's state for people and metrics.
 type View struct {
-	State       State
-	Since       time.Time
-	Reason      string
-	By          string     // who forced it
-	Until       time.Time  // open: when the first probe goes
-	Forced      bool       // until a person says otherwise
-	HasBreaker  bool       // its policy has a breaker
+	// The breaker. Without one in the policy it is closed, unless a person has forced it.
+	HasBreaker bool // the policy has one
+	State      State
+	Since      time.Time
+	Reason     string
+	By         string    // who forced it
+	Until      time.Time // open: when the first probe is retried
+	Forced     bool      // a person has set State; it stays until a person changes it
+
 	WaitReason  WaitReason // why nothing may be retried just now; never WhyPerson or WhyUnreachable
 	Rate        float64    // retries per second that are allowed now, of all replicas; 0: no limit
 	MaxInFlight int        // in_flight of its policy; 0: no limit
-	// InFlight are retried messages of which nothing is known yet, as far as its
-	// rules have them counted.
+	// InFlight are retried messages that may still fail again. They are counted only where the
+	// policy has in_flight or a breaker.
 	InFlight         int
 	Consumers        int // -1: not known
 	NoConsumersSince time.Time
-	// Finished is how many of the latest retries have finished, of which FailedShare failed again.
-	Finished    int
-	FailedShare float64
+	Finished         int     // how many of the retries that the breaker counts have finished
+	FailedShare      float64 // how much of Finished failed again, from 0 to 1
 }
 
-// View tells how a queue is.
+// View returns the state of a queue.
 func (t *Throttle) View(queue string, now time.Time) View {
 	r := t.rules(queue)
 	t.mu.Lock()
@@ -39,7 +40,7 @@ func (t *Throttle) View(queue string, now time.Time) View {
 	}
 	q.setRules(r)
 	q.advance(now)
-	inFlight := len(q.tracked.unfinished) + q.reserved
+	inFlight := q.inFlight()
 	for _, report := range q.reports(now) {
 		inFlight += report.InFlight
 	}

@@ -40,9 +40,9 @@ var policyFaults = []fault{
 	{"a pattern matches names that only begin like it", "policy/match.go",
 		`return strings.Trim(pattern[p:], "*") == ""`, `return true`, "TestFirstMatchWins", ""},
 	{"? matches one byte of a character", "policy/match.go",
-		`n += charLen(name[n:])`, `n++`, "TestFirstMatchWins", ""},
+		`p, n = p+1, n+size`, `p, n = p+min(size, 1), n+1`, "TestFirstMatchWins", ""},
 	{"an exact queue is matched by its pattern", "policy/match.go",
-		`if pattern == queue {`, `if glob(pattern, queue) {`, "TestFirstMatchWins", ""},
+		`slices.Contains(p.Queues, queue)`, `slices.Contains(p.Queues, queue) || MatchQueue(p.Queues[0], queue)`, "TestFirstMatchWins", ""},
 }
 
 // What a message carries, and the names in RabbitMQ.
@@ -58,7 +58,7 @@ var messageFaults = []fault{
 	{"a retried message expires again", "internal/headers/history.go",
 		`m.Expiration = ""`, `_ = m.Expiration`, "TestAMarkedMessageHasOurHistoryAndNotRabbitMQs", ""},
 	{"one failure too few is counted", "internal/headers/history.go",
-		`int64(h.Attempt)`, `int64(h.Attempt - 1)`, "TestAMarkedMessageHasOurHistoryAndNotRabbitMQs", ""},
+		`int64(h.Failures)`, `int64(h.Failures - 1)`, "TestAMarkedMessageHasOurHistoryAndNotRabbitMQs", ""},
 	{"a negative number of attempts is believed", "internal/headers/read.go",
 		`!ok || i < 0 || i > wire.MaxAttempt`, `!ok || i > wire.MaxAttempt`, "TestImpossibleHistoryIsNotBelieved", ""},
 	{"any number of attempts is believed", "internal/headers/read.go",
