@@ -15,7 +15,7 @@ var (
 	ErrUnacceptable = errors.New("the broker or its client never takes such a message")
 	// ErrNoAnswer: there is no answer, since the connection or the context ended first. The
 	// message may have arrived or not.
-	ErrNoAnswer = errors.New("the connection was lost before the broker answered")
+	ErrNoAnswer = errors.New("the broker has not answered")
 	// ErrQueueGone: the work queue does not exist.
 	ErrQueueGone = errors.New("the queue does not exist")
 	// ErrDiffers: an exchange or queue of that name exists with other settings.

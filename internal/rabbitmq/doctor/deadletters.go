@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"context"
 	"fmt"
 	"strings"
 
@@ -11,7 +10,7 @@ import (
 
 // deadLettering looks at the queues that policies match. One that is named
 // exactly is meant; of the others some may be none of ours.
-func deadLettering(_ context.Context, s *Scene) (all []Finding) {
+func deadLettering(s *Scene) (all []Finding) {
 	handled := s.handled()
 	for _, q := range s.workQueues() {
 		if _, ok := s.Config.Policies.Match(q.Name); !ok {
@@ -100,7 +99,7 @@ func keepsDeadLetters(q *management.QueueState) bool {
 	return q.Type == "quorum" && setting(q, "dead-letter-strategy") == "at-least-once" && setting(q, "overflow") == "reject-publish"
 }
 
-func atLeastOnce(_ context.Context, s *Scene) (all []Finding) {
+func atLeastOnce(s *Scene) (all []Finding) {
 	for _, q := range s.enrolledQueues() {
 		strategy, overflow := setting(q, "dead-letter-strategy"), setting(q, "overflow")
 		switch {

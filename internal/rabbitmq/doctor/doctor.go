@@ -11,7 +11,6 @@ package doctor
 
 import (
 	"cmp"
-	"context"
 	"slices"
 	"strings"
 )
@@ -52,9 +51,9 @@ type Check struct {
 	Title, Why string
 	// Needs are the parts of a scene without which it cannot be made.
 	Needs []Part
-	Run   func(context.Context, *Scene) []Finding
+	Run   func(*Scene) []Finding
 	// ByAMQP is as much of it as AMQP shows where the management API is missing.
-	ByAMQP func(context.Context, *Scene) []Finding
+	ByAMQP func(*Scene) []Finding
 }
 
 // Report is what all checks found.
@@ -70,14 +69,14 @@ type Report struct {
 }
 
 // Examine makes every check. A check without problems has one finding, OK.
-func Examine(ctx context.Context, s *Scene) Report {
+func Examine(s *Scene) Report {
 	r := Report{Status: OK, Broker: s.Broker, VHost: s.VHost, Version: s.Version}
 	if s.Missing[Queues] == nil {
 		all, enrolled := len(s.workQueues()), len(s.enrolledQueues())
 		r.Queues, r.Enrolled = &all, &enrolled
 	}
 	for _, c := range Checks {
-		for _, f := range c.make(ctx, s) {
+		for _, f := range c.make(s) {
 			if f.Queue != "" && !s.selected(f.Queue) {
 				continue
 			}
@@ -95,7 +94,7 @@ func Examine(ctx context.Context, s *Scene) Report {
 	return r
 }
 
-func (c *Check) make(ctx context.Context, s *Scene) (all []Finding) {
+func (c *Check) make(s *Scene) (all []Finding) {
 	var why []string
 	for _, p := range c.Needs {
 		if err := s.Missing[p]; err != nil && !slices.Contains(why, err.Error()) {
@@ -103,14 +102,14 @@ func (c *Check) make(ctx context.Context, s *Scene) (all []Finding) {
 		}
 	}
 	if len(why) == 0 {
-		if all = c.Run(ctx, s); len(all) == 0 {
+		if all = c.Run(s); len(all) == 0 {
 			all = []Finding{{Status: OK, What: c.Title}}
 		}
 		return all
 	}
 	unknown := Finding{Status: Unknown, What: "not looked at: " + c.Title, Why: strings.Join(why, "; ")}
 	if c.ByAMQP != nil && s.Missing[AMQP] == nil {
-		all = c.ByAMQP(ctx, s)
+		all = c.ByAMQP(s)
 		unknown.What = "looked at only as far as AMQP shows it: " + c.Title
 	}
 	return append(all, unknown)

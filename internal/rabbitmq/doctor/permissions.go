@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"regexp"
@@ -14,7 +13,7 @@ import (
 
 // userPermissions holds the service's user to what it needs for what is there: its own
 // names, the queues that are enrolled, and what its policies forward to.
-func userPermissions(_ context.Context, s *Scene) []Finding {
+func userPermissions(s *Scene) []Finding {
 	if s.Missing[Permissions] != nil {
 		return s.permissionsUnseen()
 	}

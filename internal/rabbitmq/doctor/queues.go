@@ -1,13 +1,12 @@
 package doctor
 
 import (
-	"context"
 	"fmt"
 
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 )
 
-func lifetime(_ context.Context, s *Scene) (all []Finding) {
+func lifetime(s *Scene) (all []Finding) {
 	for _, q := range s.workQueues() {
 		if !s.enrolled(q) && !s.Config.Policies.Exact(q.Name) {
 			continue
@@ -31,26 +30,29 @@ func lifetime(_ context.Context, s *Scene) (all []Finding) {
 	return all
 }
 
-const noConsumer = "RabbitMQ does not record since when"
+func (s *Scene) noConsumer(queue string, messages int) Finding {
+	return Finding{Queue: queue, Status: Warning, What: fmt.Sprintf("it has no consumer, and %d messages; RabbitMQ does not record since when", messages),
+		Remedy: "Start its consumer; meanwhile pause its retries:", Commands: []string{s.call() + " pause " + Quote(queue)}}
+}
 
-func consumers(_ context.Context, s *Scene) (all []Finding) {
+func consumers(s *Scene) (all []Finding) {
 	for _, q := range s.enrolledQueues() {
 		if q.Consumers > 0 || q.Exclusive {
 			continue
 		}
-		what := fmt.Sprintf("it has no consumer, and %d messages; %s", q.Messages, noConsumer)
+		f := s.noConsumer(q.Name, q.Messages)
 		if q.IdleSince != "" {
-			what += ", but nothing was delivered or came in since " + q.IdleSince
+			f.What += ", but nothing was delivered or came in since " + q.IdleSince
 		}
-		all = append(all, Finding{Queue: q.Name, Status: Warning, What: what, Remedy: "Start its consumer; meanwhile pause its retries:", Commands: []string{s.call() + " pause " + Quote(q.Name)}})
+		all = append(all, f)
 	}
 	return all
 }
 
-func consumersByAMQP(_ context.Context, s *Scene) (all []Finding) {
+func consumersByAMQP(s *Scene) (all []Finding) {
 	for _, q := range s.Probed.Named {
 		if q.Exists && q.Consumers == 0 {
-			all = append(all, Finding{Queue: q.Name, Status: Warning, What: fmt.Sprintf("it has no consumer, and %d messages; %s", q.Ready, noConsumer), Remedy: "Start its consumer; meanwhile pause its retries:", Commands: []string{s.call() + " pause " + Quote(q.Name)}})
+			all = append(all, s.noConsumer(q.Name, q.Ready))
 		}
 	}
 	return all
@@ -63,7 +65,7 @@ const (
 	shareRequeue = 0.5
 )
 
-func requeue(_ context.Context, s *Scene) (all []Finding) {
+func requeue(s *Scene) (all []Finding) {
 	for _, q := range s.workQueues() {
 		again, delivered := q.Stats.Redelivered.Rate, q.Stats.Delivered.Rate
 		if again < fastRequeue || again < shareRequeue*delivered {
@@ -77,7 +79,7 @@ func requeue(_ context.Context, s *Scene) (all []Finding) {
 
 // ends says what ends such a circle.
 func (s *Scene) ends(q *management.QueueState) string {
-	limit, limited := s.limitOf(q)
+	limit, limited := q.LimitInForce(s.Version)
 	switch {
 	case limited && s.versionAtLeast(4, 3):
 		return fmt.Sprintf("; after basic.reject the delivery limit (%d) ends that, after basic.nack nothing does", limit)

@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"net"
 
@@ -10,7 +9,7 @@ import (
 )
 
 // redis tells what Redis does with what it is given, and what that can lose.
-func redis(_ context.Context, s *Scene) (all []Finding) {
+func redis(s *Scene) (all []Finding) {
 	c := s.Config.Store.Redis
 	if c.URL == "" {
 		return []Finding{{Status: OK, What: "messages are kept on this machine's disk, not in Redis"}}

@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"context"
 	"fmt"
 	"regexp"
 	"slices"
@@ -16,7 +15,7 @@ const enough = 3
 
 // replicas finds our quorum queues that were declared when there were fewer nodes, or
 // that lost one: RabbitMQ gives them no other by itself.
-func replicas(_ context.Context, s *Scene) []Finding {
+func replicas(s *Scene) []Finding {
 	want := min(enough, len(s.Nodes))
 	var lack, few []string
 	add := map[string][]string{} // queues, by the node that can have a replica

@@ -8,6 +8,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/version"
 	"github.com/redrive-mq/redrive/internal/store/redisstore"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
@@ -132,18 +133,18 @@ func (s *Scene) enrolled(q *management.QueueState) bool {
 }
 
 func (s *Scene) queue(name string) *management.QueueState {
-	for i := range s.Queues {
-		if s.Queues[i].Name == name {
-			return &s.Queues[i]
-		}
-	}
-	return nil
+	return first(s.Queues, func(q *management.QueueState) bool { return q.Name == name })
 }
 
 func (s *Scene) exchange(name string) *management.Exchange {
-	for i := range s.Exchanges {
-		if s.Exchanges[i].Name == name {
-			return &s.Exchanges[i]
+	return first(s.Exchanges, func(e *management.Exchange) bool { return e.Name == name })
+}
+
+// first returns the first of all that is; nil when none is.
+func first[T any](all []T, is func(*T) bool) *T {
+	for i := range all {
+		if is(&all[i]) {
+			return &all[i]
 		}
 	}
 	return nil
@@ -164,8 +165,8 @@ func isArgument(q *management.QueueState, key string) bool {
 
 // versionAtLeast tells whether RabbitMQ is of that version or later; not known is not.
 func (s *Scene) versionAtLeast(major, minor int) bool {
-	is, ok := versionOf(s.Version)
-	return ok && (is[0] > major || is[0] == major && is[1] >= minor)
+	yes, _ := version.AtLeast(s.Version, major, minor)
+	return yes
 }
 
 // call is how our command is called.

@@ -47,7 +47,7 @@ func (s *Scene) watchDeadLetters(ctx context.Context, long time.Duration) (map[s
 
 // standing finds dead letters that stand still: their target is missing, or the process in
 // RabbitMQ that publishes them, one beside each queue's leader, does not go on.
-func standing(_ context.Context, s *Scene) (all []Finding) {
+func standing(s *Scene) (all []Finding) {
 	for i := range s.Queues {
 		q := &s.Queues[i]
 		n := s.Standing[q.Name]

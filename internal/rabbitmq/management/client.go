@@ -168,6 +168,14 @@ type Policy struct {
 	Definition map[string]any `json:"definition"`
 }
 
+// PolicyNamed returns the policy of that name; nil when there is none.
+func PolicyNamed(all []Policy, name string) *Policy {
+	if i := slices.IndexFunc(all, func(p Policy) bool { return p.Name == name }); i >= 0 {
+		return &all[i]
+	}
+	return nil
+}
+
 // Overview is the broker at a glance.
 type Overview struct {
 	Version string `json:"rabbitmq_version"`
