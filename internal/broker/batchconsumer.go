@@ -39,8 +39,8 @@ func NewIntakeConsumer(c Config, prefetch int, onState func(error), quarantine f
 	return &BatchConsumer{link: link{Config: c, reconnectsAtOnce: true}, queue: wire.QueueIntake, topology: intakeTopology(), prefetch: prefetch, onState: onState, quarantine: quarantine}
 }
 
-// NewParkedConsumer makes that of redrive.parked, which others may consume too: nothing is
-// quarantined there.
+// NewParkedConsumer makes the consumer of redrive.parked, which other programs may consume too.
+// Nothing is quarantined from it.
 func NewParkedConsumer(c Config, prefetch int, onState func(error)) *BatchConsumer {
 	return &BatchConsumer{link: link{Config: c}, queue: wire.QueueParked, topology: delay.Parked(), prefetch: prefetch, onState: onState}
 }

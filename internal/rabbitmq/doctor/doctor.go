@@ -1,7 +1,7 @@
 // Package doctor finds what is wrong with Redrive's surroundings: RabbitMQ, its
 // queues and their policies, the service's rights and disk. Read it in this order:
 //
-//	doctor.go  checks, findings, and what becomes of a check that cannot be made
+//	doctor.go  checks, findings, and what is shown of a check that cannot run
 //	scene.go   what the checks look at; gather.go: where it comes from
 //	checks.go  all checks, in order; they are in the files beside it, by subject
 //	fix.go     what --fix does
@@ -27,11 +27,11 @@ const (
 
 func (s Status) rank() int { return slices.Index([]Status{OK, Unknown, Warning, Wrong}, s) }
 
-// Finding is what a check says, of one queue or of all.
+// Finding is one result of a check: about one work queue, the broker or the service.
 type Finding struct {
 	Check  string `json:"check"`
 	Status Status `json:"status"`
-	// Queue is the work queue that it is about; "": the broker or the service.
+	// Queue is the work queue; "" for the broker and the service.
 	Queue string `json:"queue,omitempty"`
 	What  string `json:"what"`
 	// Why it matters.
@@ -39,20 +39,20 @@ type Finding struct {
 	// Remedy is what to do, in words; Commands do it.
 	Remedy   string   `json:"remedy,omitempty"`
 	Commands []string `json:"commands,omitempty"`
-	// Fixable: --fix does it. It adds what is missing, and takes nothing away.
+	// Fixable: --fix repairs it. It only adds what is missing.
 	Fixable bool `json:"fixable,omitempty"`
 	fix     fix
 }
 
-// Check is one of them.
+// Check looks at one thing in a scene.
 type Check struct {
 	Name string
 	// Title is what it looks at, Why the reason, as docs/reference/doctor.md has them.
 	Title, Why string
-	// Needs are the parts of a scene without which it cannot be made.
+	// Needs are the parts of a scene without which it cannot run.
 	Needs []Part
 	Run   func(*Scene) []Finding
-	// ByAMQP is as much of it as AMQP shows where the management API is missing.
+	// ByAMQP is what AMQP alone can show of it, for when a part is missing; may be nil.
 	ByAMQP func(*Scene) []Finding
 }
 
@@ -68,7 +68,7 @@ type Report struct {
 	Findings []Finding `json:"findings"`
 }
 
-// Examine makes every check. A check without problems has one finding, OK.
+// Examine runs every check. A check without problems has one finding, OK.
 func Examine(s *Scene) Report {
 	r := Report{Status: OK, Broker: s.Broker, VHost: s.VHost, Version: s.Version}
 	if s.Missing[Queues] == nil {

@@ -26,7 +26,7 @@ func deadLetterExchange(s *Scene) (all []Finding) {
 		return s.missing("the exchange redrive does not exist")
 	}
 	if not := differs(x, "fanout", true); not != "" {
-		all = append(all, Finding{Status: Wrong, What: "the exchange redrive is " + not, Remedy: "Delete it and start the service, which declares it as it must be; bring queues' dead letters to rest meanwhile, since they are lost while it is missing.",
+		all = append(all, Finding{Status: Wrong, What: "the exchange redrive is " + not, Remedy: "Delete it and start the service, which declares it as it must be. Stop the consumers whose messages fail meanwhile: dead letters are lost while it is missing.",
 			Commands: []string{s.deleteCommand(s.Manage.URL("exchanges", wire.ExchangeDeadLetters)), s.redrive("doctor --fix")}})
 	}
 	bound := false
@@ -83,7 +83,7 @@ func (s *Scene) deleteWhenEmpty(queue string) []string {
 	return []string{s.rabbitmqctl("list_queues", "name", "messages"), s.rabbitmqctl("delete_queue", queue), s.redrive("doctor --fix")}
 }
 
-// losingKeys are settings that lose messages, or refuse them.
+// losingKeys are settings with which a queue loses messages, or refuses them.
 var losingKeys = []string{"message-ttl", "expires", "max-length", "max-length-bytes", "overflow"}
 
 func intake(s *Scene) (all []Finding) {
@@ -105,7 +105,7 @@ func intake(s *Scene) (all []Finding) {
 		all = append(all, Finding{Status: Wrong, What: "redrive.intake is " + strings.Join(not, ", "), Remedy: deleteEmpty,
 			Commands: s.deleteWhenEmpty(wire.QueueIntake)})
 	}
-	// All our queues: what a policy of "everything" does to one it does to the others.
+	// All our queues: a RabbitMQ policy on every queue is on all of them.
 	for i := range s.Queues {
 		own := &s.Queues[i]
 		if !wire.OwnQueue(own.Name) {
@@ -140,8 +140,8 @@ func (s *Scene) smallLimits() (all []Finding) {
 	return all
 }
 
-// others finds services with a store of their own beside this config's. Where one store
-// has several, they know how many they are, and say so themselves.
+// others finds services with a store of their own beside this config's. Replicas that share a store
+// know each other, so nothing is said of them here.
 func others(s *Scene) []Finding {
 	if n := s.Probed.Consumers; n > 1 && s.Config.Store.Redis.URL == "" {
 		return []Finding{{Status: Wrong, What: fmt.Sprintf("redrive.intake has %d consumers, and a service with its store on disk is one: each takes a part of the failed messages", n),

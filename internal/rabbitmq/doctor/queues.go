@@ -23,7 +23,7 @@ func lifetime(s *Scene) (all []Finding) {
 			{!q.Durable, "it is not durable: a restart of RabbitMQ takes it and its messages"},
 		} {
 			if is.so {
-				all = append(all, Finding{Queue: q.Name, Status: Wrong, What: is.what, Remedy: "Declare it durable, not auto-delete and not exclusive; what it is cannot be changed."})
+				all = append(all, Finding{Queue: q.Name, Status: Wrong, What: is.what, Remedy: "Delete it and declare it again, durable, not auto-delete and not exclusive: RabbitMQ cannot change that."})
 			}
 		}
 	}
@@ -58,8 +58,8 @@ func consumersByAMQP(s *Scene) (all []Finding) {
 	return all
 }
 
-// A queue whose consumers requeue redelivers this often a second, and more than
-// this share of what it delivers. A consumer that crashed redelivers once.
+// The consumers of a queue requeue in a circle where it redelivers this often a second, and this
+// share of what it delivers. After a crash of a consumer messages are redelivered only once.
 const (
 	fastRequeue  = 1.0
 	shareRequeue = 0.5
@@ -77,7 +77,7 @@ func requeue(s *Scene) (all []Finding) {
 	return all
 }
 
-// ends says what ends such a circle.
+// ends says what ends the redeliveries of a queue.
 func (s *Scene) ends(q *management.QueueState) string {
 	limit, limited := q.LimitInForce(s.Version)
 	switch {

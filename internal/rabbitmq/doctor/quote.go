@@ -6,8 +6,8 @@ import (
 	"unicode"
 )
 
-// Quote makes one word of a POSIX shell's of any text; of what a terminal would obey
-// too (as $'…', of bash and others).
+// Quote makes one word of any text for a POSIX shell. A text with control characters, which a
+// terminal would interpret, becomes $'…', as bash and others read it.
 func Quote(s string) string {
 	switch {
 	case s != "" && strings.IndexFunc(s, func(r rune) bool {

@@ -8,7 +8,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store/redisstore"
 )
 
-// redis tells what Redis does with what it is given, and what that can lose.
+// redis says how safe messages are in Redis, and what can be lost.
 func redis(s *Scene) (all []Finding) {
 	c := s.Config.Store.Redis
 	if c.URL == "" {
@@ -24,7 +24,7 @@ func redis(s *Scene) (all []Finding) {
 	return all
 }
 
-// redisServer is what is to be said of one.
+// redisServer says that of one server.
 func redisServer(r *redisstore.Server, durability string, replicas int) (all []Finding) {
 	at := "Redis at " + r.Addr
 	set := func(name, value string) []string {
@@ -65,7 +65,8 @@ func redisServer(r *redisstore.Server, durability string, replicas int) (all []F
 	return append(all, safe)
 }
 
-// redisRoom is the room in the server that has the least; 0, 0 when none has a bound.
+// redisRoom is the free space of the server that has the least, and its limit; 0, 0 when none has a
+// limit.
 func redisRoom(all []redisstore.Server) (free, limit uint64) {
 	for _, r := range all {
 		if is := r.Max - min(r.Max, r.Used); r.Max > 0 && (limit == 0 || is < free) {

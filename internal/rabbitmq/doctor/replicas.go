@@ -9,8 +9,7 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// enough replicas survive the loss of one node; it is also what RabbitMQ gives a
-// quorum queue by default.
+// enough replicas survive the loss of one node. RabbitMQ gives a quorum queue as many by default.
 const enough = 3
 
 // replicas finds our quorum queues that were declared when there were fewer nodes, or

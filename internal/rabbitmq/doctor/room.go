@@ -57,7 +57,7 @@ func roomLeft(free, reserve uint64, what, remedy string) []Finding {
 	return []Finding{{Status: OK, What: what}}
 }
 
-// tolerated is a difference of clocks that no one notices.
+// tolerated is a difference of clocks that matters to nobody.
 const tolerated = 3 * time.Second
 
 func clock(s *Scene) []Finding {

@@ -5,8 +5,7 @@ import "fmt"
 // usualFrame is RabbitMQ's default, in bytes.
 const usualFrame = 131_072
 
-// largest is RabbitMQ's default limit of a message, in bytes; it does not tell the
-// one in force.
+// largest is RabbitMQ's default limit of a message, in bytes. The one in force it does not report.
 func (s *Scene) largest() int64 {
 	if s.versionAtLeast(4, 0) {
 		return 16 << 20
@@ -14,7 +13,7 @@ func (s *Scene) largest() int64 {
 	return 128 << 20
 }
 
-// frames are as much as AMQP shows.
+// frames checks the limit of a frame, which AMQP shows.
 func frames(s *Scene) (all []Finding) {
 	if s.FrameMax > 0 && s.FrameMax < usualFrame {
 		all = append(all, Finding{Status: Warning, What: fmt.Sprintf("frames are limited to %d bytes", s.FrameMax),

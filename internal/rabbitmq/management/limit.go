@@ -13,7 +13,7 @@ func (q *QueueState) LimitInForce(of string) (limit int, limited bool) {
 			limit, limited = int(f), true
 		}
 	}
-	if q.DeliveryLimit != nil { // from 4.0 on RabbitMQ says what holds
+	if q.DeliveryLimit != nil { // RabbitMQ has combined them
 		least(q.DeliveryLimit)
 		return limit, limited
 	}
