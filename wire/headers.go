@@ -9,7 +9,7 @@ const (
 	HeaderExchange    = "x-redrive-exchange"     // string, the exchange it was first published to
 	HeaderRoutingKey  = "x-redrive-routing-key"  // string, the routing key it was first published with
 	HeaderFirstFailed = "x-redrive-first-failed" // timestamp of the first failure
-	HeaderReason      = "x-redrive-reason"       // string, why it failed: one of the Reason constants
+	HeaderReason      = "x-redrive-reason"       // string, why it failed: one of the reasons below
 	HeaderError       = "x-redrive-error"        // string, the latest error, when known
 	HeaderUserID      = "x-redrive-user-id"      // string, the user-id property as first published, which RabbitMQ refuses from another user
 )
