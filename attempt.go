@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime/debug"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -23,8 +22,8 @@ type attempt struct {
 }
 
 // begin reads a delivery. One that cannot be published again is passed to no handler.
-func (r *run) begin(c connection, d *amqp.Delivery) *attempt {
-	a := &attempt{d: d, m: message(d, r.acknowledger.consumer.Queue, r.acknowledger.limits.QueueCounts), cannotRepublish: c.CannotRepublish(d)}
+func (r *run) begin(sub subscription, d *amqp.Delivery) *attempt {
+	a := &attempt{d: d, m: message(d, r.acknowledger.consumer.Queue, r.acknowledger.limits.QueueCounts), cannotRepublish: sub.CannotRepublish(d)}
 	r.acknowledger.checkEarly(a.m)
 	if a.cannotRepublish != "" {
 		a.failed = errors.New(a.cannotRepublish)
@@ -33,18 +32,18 @@ func (r *run) begin(c connection, d *amqp.Delivery) *attempt {
 }
 
 // attempt calls the handler with one delivery and ends it.
-func (r *run) attempt(c connection, d *amqp.Delivery) {
-	a := r.begin(c, d)
+func (r *run) attempt(sub subscription, d *amqp.Delivery) {
+	a := r.begin(sub, d)
 	began := time.Now()
 	if a.cannotRepublish == "" {
 		a.failed = callHandler(r.handleCtx, r.acknowledger.consumer.Timeout, r.handle, a.m)
 	}
 	a.took = time.Since(began)
-	r.end(c, a)
+	r.end(sub, a)
 }
 
 // end acknowledges the delivery of an attempt; if it failed, only once its copy is confirmed.
-func (r *run) end(c connection, a *attempt) {
+func (r *run) end(sub subscription, a *attempt) {
 	m := a.m
 	number := m.Attempt // the message is the handler's as well
 	outcome, err := Unsettled, error(nil)
@@ -55,15 +54,16 @@ func (r *run) end(c connection, a *attempt) {
 		if a.cannotRepublish == "" {
 			f = r.acknowledger.classify(a.failed)
 		}
-		if err = r.waitPrepared(c); err == nil {
-			outcome, err = r.acknowledger.acknowledge(c.ctx, a.d, m, a.cannotRepublish, f)
+		if err = r.waitPrepared(sub); err == nil {
+			outcome, err = r.acknowledger.acknowledge(sub.ctx, a.d, m, a.cannotRepublish, f)
 		}
 		r.logFailure(m, outcome, &f, err)
 	}
 	if err != nil {
 		r.logUnsettled(m, outcome, err)
 	}
-	r.client.countAttempt(AttemptEvent{Queue: r.acknowledger.consumer.Queue, Attempt: number, Outcome: outcome, Duration: a.took})
+	queue := r.acknowledger.consumer.Queue
+	count(r.client, queue, r.client.config.Metrics.Attempt, AttemptEvent{Queue: queue, Attempt: number, Outcome: outcome, Duration: a.took})
 }
 
 var (
@@ -73,12 +73,12 @@ var (
 
 // waitPrepared waits until the exchanges and queues that failed messages need are declared. Its
 // error is why the failure needs no copy: the message is in its queue again, or soon will be.
-func (r *run) waitPrepared(c connection) error {
+func (r *run) waitPrepared(sub subscription) error {
 	select {
-	case <-c.prepared:
-	case <-c.ctx.Done():
+	case <-sub.prepared:
+	case <-sub.ctx.Done():
 	}
-	if c.ended() {
+	if sub.ended() {
 		return errLost
 	}
 	if r.handleCtx.Err() != nil {
@@ -122,15 +122,18 @@ func (r *run) logUnsettled(m *Message, o Outcome, err error) {
 
 // callHandler calls a handler once. A panic is an error.
 func callHandler(ctx context.Context, timeout time.Duration, handle Handler, m *Message) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = &PanicError{Value: p, Stack: debug.Stack()}
-		}
-	}()
-	if timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, timeout)
-		defer cancel()
+	ctx, cancel := withTimeout(ctx, timeout)
+	defer cancel()
+	if p := catch(func() { err = handle(ctx, m) }); p != nil {
+		return p
 	}
-	return handle(ctx, m)
+	return err
+}
+
+// withTimeout returns a context that ends with ctx, and after timeout unless that is 0.
+func withTimeout(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
+	if timeout > 0 {
+		return context.WithTimeout(ctx, timeout)
+	}
+	return context.WithCancel(ctx)
 }

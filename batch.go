@@ -3,7 +3,6 @@ package redrive
 import (
 	"context"
 	"errors"
-	"runtime/debug"
 	"sync"
 	"time"
 
@@ -34,22 +33,22 @@ var errNotOfBatch = errors.New("redrive: the batch handler returned an error for
 
 // workBatches attempts one batch after the other, until there are no more messages. One worker
 // at a time collects, or each would wait with a part of what has arrived.
-func (r *run) workBatches(c connection) {
+func (r *run) workBatches(sub subscription) {
 	b := r.acknowledger.consumer.Batch
 	for {
 		select {
-		case c.collecting <- struct{}{}:
+		case sub.collecting <- struct{}{}:
 		case <-r.consumeCtx.Done():
 			return
-		case <-c.Ended:
+		case <-sub.Ended:
 			return
 		}
-		deliveries := collect(r.consumeCtx, c.In, c.Ended, b.Size, b.Wait)
-		<-c.collecting
-		if len(deliveries) == 0 || c.ended() {
+		deliveries := collect(r.consumeCtx, sub.In, sub.Ended, b.Size, b.Wait)
+		<-sub.collecting
+		if len(deliveries) == 0 || sub.ended() {
 			return
 		}
-		r.attemptBatch(c, deliveries)
+		r.attemptBatch(sub, deliveries)
 	}
 }
 
@@ -74,9 +73,7 @@ func collect(ctx context.Context, in <-chan amqp.Delivery, ended <-chan struct{}
 				return nil
 			}
 			if batch = append(batch, d); len(batch) == 1 {
-				limit := time.NewTimer(wait)
-				defer limit.Stop()
-				over = limit.C
+				over = time.After(wait)
 			}
 		}
 	}
@@ -84,11 +81,11 @@ func collect(ctx context.Context, in <-chan amqp.Delivery, ended <-chan struct{}
 }
 
 // attemptBatch calls the handler with a batch and ends the attempt at each of its messages.
-func (r *run) attemptBatch(c connection, deliveries []amqp.Delivery) {
+func (r *run) attemptBatch(sub subscription, deliveries []amqp.Delivery) {
 	all := make([]*attempt, len(deliveries))
 	var batch []*Message
 	for i := range deliveries {
-		if all[i] = r.begin(c, &deliveries[i]); all[i].cannotRepublish == "" {
+		if all[i] = r.begin(sub, &deliveries[i]); all[i].cannotRepublish == "" {
 			batch = append(batch, all[i].m)
 		}
 	}
@@ -108,31 +105,26 @@ func (r *run) attemptBatch(c connection, deliveries []amqp.Delivery) {
 			}
 		}
 		if a.failed == nil {
-			r.end(c, a)
+			r.end(sub, a)
 			continue
 		}
-		ending.Go(func() { r.end(c, a) })
+		ending.Go(func() { r.end(sub, a) })
 	}
 	ending.Wait()
 }
 
 // callBatchHandler calls a batch handler once.
 func callBatchHandler(ctx context.Context, c Consumer, batch []*Message) (failed map[*Message]error, other error) {
-	defer func() {
-		if p := recover(); p != nil {
-			other = &PanicError{Value: p, Stack: debug.Stack()}
-		}
-	}()
-	if c.Timeout > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, c.Timeout)
-		defer cancel()
-	}
+	ctx, cancel := withTimeout(ctx, c.Timeout)
+	defer cancel()
 	known := make(map[*Message]bool, len(batch))
 	for _, m := range batch {
 		known[m] = true
 	}
-	returned := c.Batch.Handler(ctx, batch)
+	var returned map[*Message]error
+	if p := catch(func() { returned = c.Batch.Handler(ctx, batch) }); p != nil {
+		return nil, p
+	}
 	failed = make(map[*Message]error, len(returned)) // the handler may keep its own
 	for m, err := range returned {
 		switch {

@@ -92,8 +92,8 @@ func (c *Config) check() error {
 	return nil
 }
 
-// connection is the configuration of one of the two connections.
-func (c *Config) connection(does string) broker.Config {
+// brokerConfig is the configuration of one of the two connections.
+func (c *Config) brokerConfig(does string) broker.Config {
 	name, _ := c.AMQP.Properties["connection_name"].(string)
 	return broker.Config{URL: addresses.Join(c.URLs), Name: cmp.Or(name, "redrive") + " (" + does + ")", Log: c.Log, AMQP: c.AMQP}
 }
@@ -146,9 +146,9 @@ func NewClient(ctx context.Context, config Config) (*Client, error) {
 		config.Log = slog.Default()
 	}
 	c := &Client{config: config}
-	publishes := config.connection("publishes")
+	publishes := config.brokerConfig("publishes")
 	publishes.Strict = true
-	c.publish, c.subscribe = broker.NewPublisher(publishes), broker.NewSubscriber(config.connection("consumes"))
+	c.publish, c.subscribe = broker.NewPublisher(publishes), broker.NewSubscriber(config.brokerConfig("consumes"))
 	c.consumeCtx, c.stopConsuming = context.WithCancel(context.Background())
 	c.connCtx, c.disconnect = context.WithCancel(context.Background())
 	connecting, cancel := context.WithCancelCause(ctx)

@@ -22,31 +22,37 @@ type failure struct {
 // classify reads what an error asks for. A panic in the user's code is a failure like a
 // handler's.
 func (a *acknowledger) classify(err error) (f failure) {
-	defer func() {
-		if p := recover(); p != nil {
-			f = failure{panicked: &PanicError{Value: p, Stack: debug.Stack()}}
-			f.err, f.text = f.panicked, textOf(f.panicked)
+	p := catch(func() {
+		f = failure{err: err, text: textOf(err), discard: errors.Is(err, ErrDiscard), park: errors.As(err, new(*ParkError))}
+		errors.As(err, &f.retryAfter)
+		errors.As(err, &f.panicked)
+		if a.consumer.Retry != nil && !f.discard && !f.park && f.retryAfter == nil {
+			f.notRetried = !a.consumer.Retry(err)
 		}
-	}()
-	f.err, f.text = err, textOf(err)
-	f.discard = errors.Is(err, ErrDiscard)
-	f.park = errors.As(err, new(*ParkError))
-	errors.As(err, &f.retryAfter)
-	errors.As(err, &f.panicked)
-	if a.consumer.Retry != nil && !f.discard && !f.park && f.retryAfter == nil {
-		f.notRetried = !a.consumer.Retry(err)
+	})
+	if p != nil {
+		return failure{err: p, text: textOf(p), panicked: p}
 	}
 	return f
 }
 
-// textOf returns an error's text, even where the error is a nil pointer or its Error panics.
-func textOf(err error) (text string) {
+// catch calls f, and returns the panic that it ended with, or nil.
+func catch(f func()) (p *PanicError) {
 	defer func() {
-		if p := recover(); p != nil {
-			text = fmt.Sprintf("a %T, whose Error method panics: %v", err, p)
+		if v := recover(); v != nil {
+			p = &PanicError{Value: v, Stack: debug.Stack()}
 		}
 	}()
-	return err.Error()
+	f()
+	return nil
+}
+
+// textOf returns an error's text, even where the error is a nil pointer or its Error panics.
+func textOf(err error) (text string) {
+	if p := catch(func() { text = err.Error() }); p != nil {
+		return fmt.Sprintf("a %T, whose Error method panics: %v", err, p.Value)
+	}
+	return text
 }
 
 // header returns a failure's text for a header: for people, and for the next attempt.

@@ -3,7 +3,6 @@ package redrive
 import (
 	"context"
 	"fmt"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -43,7 +42,7 @@ func newHook(c *Client) *hook {
 	h := &hook{client: c, events: make(chan ParkedMessage, hookBuffer), stop: make(chan struct{}), done: make(chan struct{}), cancel: cancel}
 	go func() { // close waits for it
 		defer close(h.done)
-		h.run(ctx)
+		h.callAll(ctx)
 	}()
 	return h
 }
@@ -61,10 +60,12 @@ func (h *hook) add(m ParkedMessage) {
 	if h.full.CompareAndSwap(false, true) { // once, not for each message
 		h.client.config.Log.Error("Config.OnParked is too slow: calls are dropped", "queue", m.Queue, "id", m.ID, "waiting", hookBuffer)
 	}
-	h.client.countHook(m.Queue, HookDropped)
+	h.count(m.Queue, HookDropped)
 }
 
-func (h *hook) run(ctx context.Context) {
+// callAll calls Config.OnParked for one message after the other, until close has stopped it and none
+// is left, or ctx ends.
+func (h *hook) callAll(ctx context.Context) {
 	for ctx.Err() == nil {
 		select {
 		case m := <-h.events:
@@ -79,24 +80,25 @@ func (h *hook) run(ctx context.Context) {
 		}
 	}
 	for range len(h.events) {
-		h.client.countHook((<-h.events).Queue, HookDropped)
+		h.count((<-h.events).Queue, HookDropped)
 	}
 }
 
 func (h *hook) call(ctx context.Context, m ParkedMessage) {
-	result := HookPanicked
-	defer func() {
-		if p := recover(); p != nil {
-			stack := debug.Stack()
-			h.panics.Do(func() { // once; each is counted
-				h.client.config.Log.Error("Config.OnParked panicked", "queue", m.Queue, "id", m.ID, "panic", fmt.Sprint(p), "stack", string(stack))
-			})
-		}
-		h.client.countHook(m.Queue, result)
-	}()
-	h.client.config.OnParked(ctx, m)
+	config := &h.client.config
+	if p := catch(func() { config.OnParked(ctx, m) }); p != nil {
+		h.panics.Do(func() { // once; each is counted
+			config.Log.Error("Config.OnParked panicked", "queue", m.Queue, "id", m.ID, "panic", fmt.Sprint(p.Value), "stack", string(p.Stack))
+		})
+		h.count(m.Queue, HookPanicked)
+		return
+	}
 	h.full.Store(false)
-	result = HookReturned
+	h.count(m.Queue, HookReturned)
+}
+
+func (h *hook) count(queue string, r HookResult) {
+	count(h.client, queue, h.client.config.Metrics.Hook, HookEvent{queue, r})
 }
 
 // close waits for the remaining calls, for hookGrace, and then for returnGrace for the one
@@ -107,19 +109,15 @@ func (h *hook) close() {
 	}
 	defer h.cancel()
 	close(h.stop)
-	grace := time.NewTimer(hookGrace)
-	defer grace.Stop()
 	select {
 	case <-h.done:
 		return
-	case <-grace.C:
+	case <-time.After(hookGrace):
 	}
 	h.cancel()
-	last := time.NewTimer(returnGrace)
-	defer last.Stop()
 	select {
 	case <-h.done:
-	case <-last.C:
+	case <-time.After(returnGrace):
 		h.client.config.Log.Error("Config.OnParked did not return when its context ended, and is left behind", "waiting", len(h.events))
 	}
 }

@@ -2,7 +2,6 @@ package redrive
 
 import (
 	"fmt"
-	"runtime/debug"
 	"time"
 )
 
@@ -51,35 +50,15 @@ const (
 	HookDropped  HookResult = "dropped" // not called, as too many calls were waiting
 )
 
-// countAttempt, countConsuming and countHook report to Config.Metrics.
-func (c *Client) countAttempt(e AttemptEvent) {
-	if f := c.config.Metrics.Attempt; f != nil {
-		c.measure(e.Queue, func() { f(e) })
+// count calls one of the functions of Config.Metrics, if it is set. A panic there costs what it
+// would have counted, and the first one is logged.
+func count[E any](c *Client, queue string, f func(E), event E) {
+	if f == nil {
+		return
 	}
-}
-
-func (c *Client) countConsuming(queue string, yes bool) {
-	if f := c.config.Metrics.Consumer; f != nil {
-		c.measure(queue, func() { f(ConsumerEvent{queue, yes}) })
+	if p := catch(func() { f(event) }); p != nil {
+		c.metricsPanic.Do(func() {
+			c.config.Log.Error("Config.Metrics panicked; what it counts is incomplete", "queue", queue, "panic", fmt.Sprint(p.Value), "stack", string(p.Stack))
+		})
 	}
-}
-
-func (c *Client) countHook(queue string, r HookResult) {
-	if f := c.config.Metrics.Hook; f != nil {
-		c.measure(queue, func() { f(HookEvent{queue, r}) })
-	}
-}
-
-// measure calls a function of Config.Metrics. A panic there costs what it would have
-// counted, and is logged once.
-func (c *Client) measure(queue string, report func()) {
-	defer func() {
-		if p := recover(); p != nil {
-			stack := debug.Stack()
-			c.metricsPanic.Do(func() {
-				c.config.Log.Error("Config.Metrics panicked; what it counts is incomplete", "queue", queue, "panic", fmt.Sprint(p), "stack", string(stack))
-			})
-		}
-	}()
-	report()
 }

@@ -27,7 +27,9 @@ func (c *Client) run(ctx context.Context, a *acknowledger, handle Handler) error
 	})()
 
 	r := &run{client: c, acknowledger: a, consumeCtx: ctx, handleCtx: working, waitCtx: over, handle: handle, slots: make(chan struct{}, k.Concurrency)}
-	q := broker.ConsumeOptions{Queue: k.Queue, Prefetch: k.Prefetch, Log: c.config.Log, Observe: func(yes bool) { c.countConsuming(k.Queue, yes) }}
+	q := broker.ConsumeOptions{Queue: k.Queue, Prefetch: k.Prefetch, Log: c.config.Log, Observe: func(yes bool) {
+		count(c, k.Queue, c.config.Metrics.Consumer, ConsumerEvent{k.Queue, yes})
+	}}
 	if err := c.subscribe.Consume(ctx, q, r.consume); err != nil {
 		return fmt.Errorf("redrive: %w", err)
 	}
@@ -46,8 +48,8 @@ type run struct {
 	reconnected  bool            // not the first connection
 }
 
-// connection is what one connection delivers, and how long its failures are published.
-type connection struct {
+// subscription is what one connection delivers, and how long its failures are published.
+type subscription struct {
 	broker.Subscription
 	ctx        context.Context // ends with the connection, and with run.handleCtx
 	prepared   <-chan struct{} // closed when prepareAgain has ended
@@ -63,7 +65,7 @@ func (r *run) consume(s broker.Subscription) {
 	ctx, cancel := context.WithCancelCause(r.handleCtx)
 	prepared := r.prepareAgain(ctx)
 	defer func() { cancel(errLost); <-prepared }()
-	c := connection{s, ctx, prepared, make(chan struct{}, 1)}
+	sub := subscription{s, ctx, prepared, make(chan struct{}, 1)}
 	done := make(chan struct{})
 	var left atomic.Int32
 	left.Store(int32(cap(r.slots)))
@@ -77,7 +79,7 @@ func (r *run) consume(s broker.Subscription) {
 			select {
 			case r.slots <- struct{}{}:
 				defer func() { <-r.slots }()
-				r.work(c)
+				r.work(sub)
 			case <-s.Ended:
 			case <-r.consumeCtx.Done():
 			}
@@ -111,31 +113,31 @@ func (r *run) prepareAgain(ctx context.Context) (prepared <-chan struct{}) {
 }
 
 // work attempts one message after the other, until there are no more.
-func (r *run) work(c connection) {
+func (r *run) work(sub subscription) {
 	if r.handle == nil {
-		r.workBatches(c)
+		r.workBatches(sub)
 		return
 	}
 	for {
 		select {
 		case <-r.consumeCtx.Done():
 			return
-		case <-c.Ended:
+		case <-sub.Ended:
 			return
-		case d, ok := <-c.In:
+		case d, ok := <-sub.In:
 			// A select may receive a message although another case is ready too.
-			if !ok || r.consumeCtx.Err() != nil || c.ended() {
+			if !ok || r.consumeCtx.Err() != nil || sub.ended() {
 				return
 			}
-			r.attempt(c, &d)
+			r.attempt(sub, &d)
 		}
 	}
 }
 
 // ended tells that RabbitMQ has requeued what was delivered.
-func (c *connection) ended() bool {
+func (sub *subscription) ended() bool {
 	select {
-	case <-c.Ended:
+	case <-sub.Ended:
 		return true
 	default:
 		return false

@@ -2,8 +2,8 @@ package wire
 
 import "errors"
 
-// What became of a published message that was not confirmed, and why something could not be
-// declared or connected. Test for them with errors.Is.
+// Results of publishing a message that RabbitMQ has not confirmed, or has returned. Test for them
+// with errors.Is.
 var (
 	// ErrUnroutable: the broker received the message and had no queue for it.
 	ErrUnroutable = errors.New("no queue is bound there")
@@ -14,8 +14,15 @@ var (
 	// its body exceeds the broker's limit, or a header has a type that the client cannot send.
 	ErrUnacceptable = errors.New("the broker or its client never takes such a message")
 	// ErrNoAnswer: there is no answer, since the connection or the context ended first. The
-	// message may have arrived or not.
-	ErrNoAnswer = errors.New("the connection was lost before the broker answered")
+	// message may have arrived or not. Questions and declarations have this error too.
+	ErrNoAnswer = errors.New("the broker has not answered")
+	// ErrForbidden: the broker user lacks a permission, or its password is wrong. Declaring and
+	// connecting have this error too.
+	ErrForbidden = errors.New("permission denied by the broker")
+)
+
+// Why the broker cannot be connected to, or something cannot be declared there.
+var (
 	// ErrQueueGone: the work queue does not exist.
 	ErrQueueGone = errors.New("the queue does not exist")
 	// ErrDiffers: an exchange or queue of that name exists with other settings.
@@ -27,6 +34,4 @@ var (
 	ErrTLS = errors.New("TLS")
 	// ErrNoVHost: the virtual host of the broker's URL does not exist.
 	ErrNoVHost = errors.New("the virtual host does not exist")
-	// ErrForbidden: the broker user lacks a permission.
-	ErrForbidden = errors.New("permission denied by the broker")
 )

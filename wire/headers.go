@@ -1,7 +1,7 @@
 package wire
 
-// Headers on a retried message. No others are added, but for RabbitMQ's own of a
-// wait there, such as x-death.
+// Headers of a retried message. Redrive adds no others; RabbitMQ adds its own, such as x-death, to
+// a message that waits there.
 const (
 	HeaderID          = "x-redrive-id"           // string, a UUID, stable over all attempts
 	HeaderAttempt     = "x-redrive-attempt"      // int64, number of failures so far
@@ -20,7 +20,8 @@ const HeaderParkReason = "x-redrive-parked-for" // string, why the message is in
 // HeaderDelay is read from reports. Redrive never publishes it.
 const HeaderDelay = "x-redrive-delay" // milliseconds, only in reports: the delay that the consumer asks for (an upstream's Retry-After)
 
-// MaxAttempt is the largest value believed in HeaderAttempt.
+// MaxAttempt is the largest number of failures that is accepted in HeaderAttempt. A larger one, which
+// only another program can have written, counts as 0.
 const MaxAttempt = 1_000_000
 
 // Reasons of a failure. The first four are RabbitMQ's own.

@@ -72,7 +72,7 @@ func exchangeOrQueueName(prefix, queue string) string {
 	return strings.ToValidUTF8(name[:min(len(name), maxNameBytes-len(tail))], "") + tail
 }
 
-// hashSize is how much of the hash is in a short form, in bytes.
+// hashSize is how many bytes of the hash are in a short form.
 const hashSize = 16
 
 // looksShortened tells whether a name could be the short form of another: it is as long as

@@ -1,6 +1,6 @@
-// Package addresses is where RabbitMQ is: the URL of one node, or those of several
-// nodes of one cluster in one text, separated by commas. Whoever takes a URL of
-// RabbitMQ's takes such a text.
+// Package addresses reads the addresses of RabbitMQ: the URL of one node, or those of several
+// nodes of one cluster in one text, separated by commas. Wherever a URL of RabbitMQ is
+// accepted, such a text is.
 package addresses
 
 import (
@@ -13,14 +13,14 @@ import (
 	"strings"
 )
 
-// begins is how a URL does; a comma before anything else is part of the one before,
-// of its password perhaps.
-var begins = regexp.MustCompile(`^\s*[A-Za-z][A-Za-z0-9+.-]*://`)
+// urlStart matches the start of a URL. A comma before anything else belongs to the URL before it,
+// perhaps to its password.
+var urlStart = regexp.MustCompile(`^\s*[A-Za-z][A-Za-z0-9+.-]*://`)
 
-// Split takes a text apart. It is never empty.
+// Split returns the URLs of a text, at least one.
 func Split(text string) (urls []string) {
 	for piece := range strings.SplitSeq(text, ",") {
-		if last := len(urls) - 1; last >= 0 && !begins.MatchString(piece) {
+		if last := len(urls) - 1; last >= 0 && !urlStart.MatchString(piece) {
 			urls[last] += "," + piece
 			continue
 		}
@@ -32,10 +32,11 @@ func Split(text string) (urls []string) {
 	return urls
 }
 
-// Join is the other way round.
+// Join is the reverse of Split.
 func Join(urls []string) string { return strings.Join(urls, ",") }
 
-// ErrURL: it is no URL. Which, no error here says: it may hold a password.
+// ErrURL: the text is not a URL. No error of this package quotes it, since it may contain a
+// password.
 var ErrURL = errors.New("is not a URL")
 
 // ErrPassword: a character of the password ends it early, and the rest of it would be
@@ -49,7 +50,7 @@ func hasUnencodedPassword(s string) bool {
 	return end >= 0 && strings.ContainsAny(rest[end:], "@#")
 }
 
-// Each changes every URL of a text.
+// Each calls change for every URL of a text, and returns the text with what that made of them.
 func Each(text string, change func(*url.URL)) (string, error) {
 	urls := Split(text)
 	for i, s := range urls {
@@ -63,9 +64,9 @@ func Each(text string, change func(*url.URL)) (string, error) {
 	return Join(urls), nil
 }
 
-// Check says what is wrong with a text: a URL that is none or has another scheme,
-// or several that cannot be nodes of one cluster, since they name different virtual
-// hosts, users or passwords.
+// Check returns an error for a text that cannot be used: with a URL that is malformed or has
+// another scheme, or with several that cannot be nodes of one cluster, since they name different
+// virtual hosts, users or passwords.
 func Check(text string, schemes ...string) error {
 	var first *url.URL
 	for i, s := range Split(text) {
@@ -79,12 +80,12 @@ func Check(text string, schemes ...string) error {
 			err = fmt.Errorf("begins with %q: expected %s://", u.Scheme+"://", strings.Join(schemes, ":// or "))
 		case strings.Contains(u.Host, ","):
 			err = fmt.Errorf("has several hosts in one URL: expected a whole URL for each, %s://user:password@host1:port/,%s://user:password@host2:port/", u.Scheme, u.Scheme)
-		case parameters(u) != nil:
-			err = parameters(u)
+		case checkParameters(u) != nil:
+			err = checkParameters(u)
 		case i == 0:
 			first = u
 		default:
-			err = differ(first, u)
+			err = sameCluster(first, u)
 		}
 		if err != nil {
 			return err
@@ -93,8 +94,8 @@ func Check(text string, schemes ...string) error {
 	return nil
 }
 
-// differ says why two URLs are not of one cluster and user.
-func differ(a, b *url.URL) error {
+// sameCluster returns an error for two URLs that are not of one cluster and user.
+func sameCluster(a, b *url.URL) error {
 	const all = "all must be nodes of one cluster, with the same virtual host, user and password"
 	at, password := a.User.Username(), func(u *url.URL) string { p, _ := u.User.Password(); return p }
 	switch vhost, other := vhostOf(a), vhostOf(b); {
@@ -108,7 +109,7 @@ func differ(a, b *url.URL) error {
 	return nil
 }
 
-// parsed is a URL, an empty one where it cannot be parsed.
+// parsed returns a URL; an empty one where it cannot be parsed.
 func parsed(rawURL string) *url.URL {
 	if u, err := url.Parse(rawURL); err == nil {
 		return u
@@ -129,7 +130,7 @@ func vhostOf(u *url.URL) string {
 // User is the user that the URLs name.
 func User(text string) string { return parsed(Split(text)[0]).User.Username() }
 
-// Host is the host:port that a URL names; "" where it cannot be parsed.
+// Host is the host:port of a URL; "" where it cannot be parsed.
 func Host(rawURL string) string { return parsed(rawURL).Host }
 
 // Order is the order in which to try URLs, as indexes, each once. It is random, so that
@@ -158,8 +159,8 @@ func Redact(text string) string {
 	return strings.Join(urls, ", ")
 }
 
-// PathPart is a text as one part of a path: it can neither be taken apart there nor
-// be cleaned away.
+// PathPart escapes a text as one segment of a URL's path. The result has no slash, and is not a .
+// or .. that would be cleaned away.
 func PathPart(text string) string {
 	if text == "." || text == ".." {
 		return strings.ReplaceAll(text, ".", "%2E")

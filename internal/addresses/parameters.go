@@ -12,24 +12,25 @@ import (
 	"github.com/redrive-mq/redrive/internal/hint"
 )
 
-// ErrParameter: a URL has a parameter, as in ?name=value, that means nothing here.
+// ErrParameter: a URL has a parameter, as in ?name=value, that is not accepted.
 var ErrParameter = errors.New("has a parameter that cannot be kept")
 
-// LongestHeartbeat is what a URL may ask for, in seconds.
+// LongestHeartbeat is the longest that a URL may ask for, in seconds.
 const LongestHeartbeat = 60
 
 var (
-	// securing are the parameters that are for amqps:// alone.
-	securing = []string{"cacertfile", "certfile", "keyfile", "server_name_indication"}
-	// known are also those that amqp091-go knows, and that make sense here.
-	known = append(slices.Clone(securing), "auth_mechanism", "heartbeat", "connection_timeout", "verify")
-	// shown may stand in an error: it cannot be a part of a password that a ? has cut off.
-	shown = regexp.MustCompile(`^[a-z][a-z_]{0,30}$`)
+	// tlsParameters are for amqps:// alone.
+	tlsParameters = []string{"cacertfile", "certfile", "keyfile", "server_name_indication"}
+	// known are all that are accepted.
+	known = append(slices.Clone(tlsParameters), "auth_mechanism", "heartbeat", "connection_timeout", "verify")
+	// printable matches names that an error may quote: they cannot be a part of a password that a ?
+	// has cut off.
+	printable = regexp.MustCompile(`^[a-z][a-z_]{0,30}$`)
 )
 
-// parameters says what is wrong with those of an AMQP URL. What is not known is refused:
-// a mistake in a name would else be taken for the default.
-func parameters(u *url.URL) error {
+// checkParameters returns an error for the parameters of an AMQP URL. Unknown ones are refused:
+// after a mistake in a name the default would apply, and nobody would notice.
+func checkParameters(u *url.URL) error {
 	if !strings.HasPrefix(u.Scheme, "amqp") {
 		return nil
 	}
@@ -40,11 +41,11 @@ func parameters(u *url.URL) error {
 		case name == "verify" && value != "verify_peer":
 			return hint.Errorf("name its authority with cacertfile=FILE", "%w: verify=verify_none, since RabbitMQ's certificate is always verified", ErrParameter)
 		case !slices.Contains(known, name):
-			if !shown.MatchString(name) {
+			if !printable.MatchString(name) {
 				name = "one"
 			}
 			return fmt.Errorf("%w: %s; expected some of %s", ErrParameter, name, strings.Join(known, ", "))
-		case u.Scheme != "amqps" && slices.Contains(securing, name):
+		case u.Scheme != "amqps" && slices.Contains(tlsParameters, name):
 			return fmt.Errorf("%w: %s, which is for amqps://", ErrParameter, name)
 		case name == "heartbeat" && !between(value, LongestHeartbeat):
 			return fmt.Errorf("%w: heartbeat; expected seconds from 1 to %d (10 when left out)", ErrParameter, LongestHeartbeat)
@@ -59,11 +60,11 @@ func parameters(u *url.URL) error {
 	return nil
 }
 
-// Secure tells whether all URLs are amqps:// and leave it to others how to.
+// Secure tells whether all URLs are amqps://, and none has TLS parameters of its own.
 func Secure(text string) bool {
 	for _, s := range Split(text) {
 		u, err := url.Parse(s)
-		if err != nil || u.Scheme != "amqps" || slices.ContainsFunc(securing, u.Query().Has) {
+		if err != nil || u.Scheme != "amqps" || slices.ContainsFunc(tlsParameters, u.Query().Has) {
 			return false
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -22,11 +23,10 @@ type BatchConsumer struct {
 	// It is to be set before Run.
 	Consumers func(n int)
 
-	names          declaredNames
-	consumedBefore bool // on an earlier connection
+	topology       delay.Topology // what it declares
+	consumedBefore bool           // on an earlier connection
 	link           link
 	queue          string
-	declare        func(*amqp.Connection) error
 	prefetch       int
 	onState        func(error)
 	quarantine     func(int) // nil: nothing is quarantined from it
@@ -36,13 +36,13 @@ type BatchConsumer struct {
 // unacknowledged messages. onState receives why a batch cannot be stored, and nil for one that was;
 // quarantine receives, now and then, how many messages RabbitMQ could not deliver.
 func NewIntakeConsumer(c Config, prefetch int, onState func(error), quarantine func(int)) *BatchConsumer {
-	return &BatchConsumer{link: link{Config: c, reconnectsAtOnce: true}, queue: wire.QueueIntake, names: intakeNames, declare: declareForIntake, prefetch: prefetch, onState: onState, quarantine: quarantine}
+	return &BatchConsumer{link: link{Config: c, reconnectsAtOnce: true}, queue: wire.QueueIntake, topology: intakeTopology(), prefetch: prefetch, onState: onState, quarantine: quarantine}
 }
 
-// NewParkedConsumer makes that of redrive.parked, which others may consume too: nothing is
-// quarantined there.
+// NewParkedConsumer makes the consumer of redrive.parked, which other programs may consume too.
+// Nothing is quarantined from it.
 func NewParkedConsumer(c Config, prefetch int, onState func(error)) *BatchConsumer {
-	return &BatchConsumer{link: link{Config: c}, queue: wire.QueueParked, names: parkedNames, declare: declareForParked, prefetch: prefetch, onState: onState}
+	return &BatchConsumer{link: link{Config: c}, queue: wire.QueueParked, topology: delay.Parked(), prefetch: prefetch, onState: onState}
 }
 
 // Handler receives the messages. Connected is called before the first Handle of each connection,
@@ -216,11 +216,15 @@ const watchEvery, redeclareEvery = time.Second, 3
 // ends. Its error is why something cannot be declared.
 func (c *BatchConsumer) watch(ctx context.Context, conn *amqp.Connection, connectedOnce func()) error {
 	for n := 1; ; n++ {
-		if q, err := inspectQueue(conn, wire.QueueQuarantine); err == nil && c.quarantine != nil {
-			c.quarantine(q.Messages)
+		if c.quarantine != nil {
+			if q, err := stateOf(conn, wire.QueueQuarantine); err == nil {
+				c.quarantine(q.Messages)
+			}
 		}
-		if q, err := inspectQueue(conn, c.queue); err == nil && c.Consumers != nil {
-			c.Consumers(q.Consumers)
+		if c.Consumers != nil {
+			if q, err := stateOf(conn, c.queue); err == nil {
+				c.Consumers(q.Consumers)
+			}
 		}
 		select {
 		case <-ctx.Done():

@@ -1,61 +1,46 @@
 package broker
 
-import "sync/atomic"
+import "sync"
 
 // byteLimit counts bytes of bodies that were read and are in no batch yet.
 type byteLimit struct {
-	buffered atomic.Int64
-	freed    chan struct{}
-	lifted   chan struct{}
-	isLifted atomic.Bool
-	idle     atomic.Bool // the consumer waits for a message: one of any size may be read
+	mu       sync.Mutex
+	changed  sync.Cond // any of these
+	buffered int
+	idle     bool // the consumer waits for a message: one of any size may be read
+	lifted   bool // there is no limit any more
 }
 
 // maxBuffered bounds the bodies, in bytes, that are read before the consumer needs them.
 const maxBuffered = 32 << 20
 
-func (l *byteLimit) init() { l.freed, l.lifted = make(chan struct{}, 1), make(chan struct{}) }
+func (l *byteLimit) init() { l.changed.L = &l.mu }
 
 // add counts n bytes that were read, and waits while there are too many, unless the consumer is
 // idle: one message may be larger than the bound. It tells whether it waited.
 func (l *byteLimit) add(n int) (waited bool) {
-	if l.isLifted.Load() { // open: nothing is counted out
-		return false
-	}
-	for now := l.buffered.Add(int64(n)); now > maxBuffered && !l.idle.Load(); now = l.buffered.Load() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.buffered += n
+	for l.buffered > maxBuffered && !l.idle && !l.lifted {
 		waited = true
-		select {
-		case <-l.freed:
-		case <-l.lifted:
-			return waited
-		}
+		l.changed.Wait()
 	}
 	return waited
 }
 
 // remove counts n bytes that are in a batch now.
-func (l *byteLimit) remove(n int) {
-	l.buffered.Add(-int64(n))
-	l.signal()
-}
+func (l *byteLimit) remove(n int) { l.change(func() { l.buffered -= n }) }
 
 // setIdle sets whether the consumer waits for a message.
-func (l *byteLimit) setIdle(yes bool) {
-	l.idle.Store(yes)
-	if yes {
-		l.signal()
-	}
-}
+func (l *byteLimit) setIdle(yes bool) { l.change(func() { l.idle = yes }) }
 
-func (l *byteLimit) signal() {
-	select {
-	case l.freed <- struct{}{}:
-	default:
-	}
-}
+// lift ends the limit, and the wait of add.
+func (l *byteLimit) lift() { l.change(func() { l.lifted = true }) }
 
-func (l *byteLimit) lift() {
-	if l.isLifted.CompareAndSwap(false, true) {
-		close(l.lifted)
-	}
+func (l *byteLimit) change(do func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	do()
+	l.changed.Signal() // one goroutine reads
 }

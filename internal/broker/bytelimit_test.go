@@ -21,6 +21,12 @@ func bodyFrames(w io.Writer) {
 	}
 }
 
+func buffered(c *consumingConn) int {
+	c.bodies.mu.Lock()
+	defer c.bodies.mu.Unlock()
+	return c.bodies.buffered
+}
+
 // readToLimit reads from endless bodies until the byte limit is reached, and passes what
 // Read then says.
 func readToLimit(t *testing.T) (c *consumingConn, reads <-chan error) {
@@ -34,7 +40,7 @@ func readToLimit(t *testing.T) (c *consumingConn, reads <-chan error) {
 		defer close(read)
 		b := make([]byte, 2<<20)
 		for over := false; ; {
-			over = over || c.bodies.buffered.Load() >= maxBuffered
+			over = over || buffered(c) >= maxBuffered
 			_, err := c.Read(b)
 			if over || err != nil {
 				select {
@@ -55,10 +61,10 @@ func readToLimit(t *testing.T) (c *consumingConn, reads <-chan error) {
 		<-sent
 		<-read
 	})
-	for c.bodies.buffered.Load() <= maxBuffered {
+	for buffered(c) <= maxBuffered {
 		select {
 		case err := <-results:
-			t.Fatalf("read on at %d bytes: %v", c.bodies.buffered.Load(), err)
+			t.Fatalf("read on at %d bytes: %v", buffered(c), err)
 		default:
 		}
 	}
@@ -67,7 +73,7 @@ func readToLimit(t *testing.T) (c *consumingConn, reads <-chan error) {
 
 func TestReadingStopsAtTheByteLimit(t *testing.T) {
 	c, reads := readToLimit(t)
-	if in := c.bodies.buffered.Load(); in > maxBuffered+1<<20 {
+	if in := buffered(c); in > maxBuffered+1<<20 {
 		t.Errorf("%d bytes are in memory", in)
 	}
 	// The client's deadline passed meanwhile; that is no reason to lose the connection.

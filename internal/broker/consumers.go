@@ -38,7 +38,7 @@ func (p *Publisher) Consumers(ctx context.Context, queues []string, visit func(q
 		countCtx, cancel := context.WithTimeout(ctx, consumersTimeout)
 		err := p.onChannel(countCtx, func(ch *amqp.Channel) error {
 			for _, q := range remaining {
-				is, err := ch.QueueDeclarePassive(q, true, false, false, false, nil)
+				is, err := queueState(ch, q)
 				var e *amqp.Error
 				switch {
 				case errors.As(err, &e) && e.Server:

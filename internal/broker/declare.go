@@ -52,7 +52,7 @@ func (p *Publisher) Verify(ctx context.Context, t delay.Topology) error {
 	}
 	for _, q := range t.Queues {
 		if err := p.onChannel(ctx, func(ch *amqp.Channel) error {
-			_, err := ch.QueueDeclarePassive(q.Name, true, false, false, false, nil)
+			_, err := queueState(ch, q.Name)
 			return err
 		}); err != nil {
 			return fmt.Errorf("queue %q: %w", q.Name, err)
@@ -90,7 +90,7 @@ func declare(ch *amqp.Channel, t delay.Topology) error {
 		return err
 	}
 	for _, q := range t.Queues {
-		if _, err := ch.QueueDeclare(q.Name, true, false, false, false, q.Args); err != nil {
+		if err := declareQueue(ch, q); err != nil {
 			return declaring("queue", q.Name, err)
 		}
 	}
@@ -119,9 +119,18 @@ func declareExchanges(ch *amqp.Channel, t delay.Topology, autoDelete bool) error
 		if e.AutoDelete != autoDelete {
 			continue
 		}
-		if err := ch.ExchangeDeclare(e.Name, e.Kind, true, e.AutoDelete, e.Internal, false, e.Args); err != nil {
+		if err := declareExchange(ch, e); err != nil {
 			return declaring("exchange", e.Name, err)
 		}
 	}
 	return nil
+}
+
+func declareExchange(ch *amqp.Channel, e delay.Exchange) error {
+	return ch.ExchangeDeclare(e.Name, e.Kind, true, e.AutoDelete, e.Internal, false, e.Args)
+}
+
+func declareQueue(ch *amqp.Channel, q delay.Queue) error {
+	_, err := ch.QueueDeclare(q.Name, true, false, false, false, q.Args)
+	return err
 }

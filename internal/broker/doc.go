@@ -20,6 +20,7 @@
 //	(movewindow.go, movepublish.go, verbatim.go: a window at a time, byte for byte)
 //	probe.go         what the doctor asks
 //	consumers.go     how many consumers queues have
+//	channel.go       questions on a channel of their own
 //	majority.go      declarations while a node hangs
 //	message.go       deliveries and messages of package wire
 package broker

@@ -13,16 +13,12 @@ import (
 // the frame shows both.
 func duplicateIn(table []byte) string {
 	var seen []string
-	for t := table; len(t) > 0; {
-		name, value, ok := cutName(t)
+	for len(table) > 0 {
+		name, value, rest, ok := cutEntry(table)
 		if !ok {
 			return malformedTable
 		}
-		rest, ok := skipValue(value)
-		if !ok {
-			return malformedTable
-		}
-		t = rest
+		table = rest
 		if !deathHeader(name) {
 			continue
 		}
@@ -44,32 +40,26 @@ func deathHeader(name []byte) bool {
 	return s == "x-death" || strings.HasPrefix(s, "x-first-death-") || strings.HasPrefix(s, "x-last-death-")
 }
 
-// duplicateField finds a field that is there twice in an entry of a list of tables.
+// duplicateField finds a field that is there twice in an entry of a list of tables. The list is
+// whole: cutEntry has cut it off.
 func duplicateField(header, value []byte) string {
 	if value[0] != 'A' {
 		return ""
 	}
-	list, _, ok := cutLong(value[1:])
-	if !ok {
-		return malformedTable
-	}
+	list, _, _ := cutLong(value[1:])
 	for n := 1; len(list) > 0; n++ {
-		rest, ok := skipValue(list)
-		if !ok {
+		entry := list
+		var ok bool
+		if list, ok = skipValue(entry); !ok {
 			return malformedTable
 		}
-		entry := list
-		list = rest
 		if entry[0] != 'F' {
 			continue
 		}
-		fields, _, ok := cutLong(entry[1:])
-		if !ok {
-			return malformedTable
-		}
+		fields, _, _ := cutLong(entry[1:])
 		seen := map[string]bool{}
 		for len(fields) > 0 {
-			name, v, ok := cutName(fields)
+			name, _, rest, ok := cutEntry(fields)
 			if !ok {
 				return malformedTable
 			}
@@ -77,19 +67,19 @@ func duplicateField(header, value []byte) string {
 				return fmt.Sprintf("entry %d of its header %q has the field %q twice", n, header, name)
 			}
 			seen[string(name)] = true
-			if fields, ok = skipValue(v); !ok {
-				return malformedTable
-			}
+			fields = rest
 		}
 	}
 	return ""
 }
 
-// cutName cuts the name off an entry of a table; the value has at least one byte.
-func cutName(t []byte) (name, value []byte, ok bool) {
-	n := 1 + int(t[0])
-	if len(t) < n+1 {
-		return nil, nil, false
+// cutEntry cuts the first entry off a table that is not empty; value begins with its type. ok is
+// false where it is not well formed; what the value contains is not looked at.
+func cutEntry(table []byte) (name, value, rest []byte, ok bool) {
+	n := 1 + int(table[0])
+	if len(table) < n+1 {
+		return nil, nil, nil, false
 	}
-	return t[1:n], t[n:], true
+	rest, ok = skipValue(table[n:])
+	return table[1:n], table[n : len(table)-len(rest)], rest, ok
 }

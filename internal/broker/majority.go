@@ -7,6 +7,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-mq/redrive/internal/rabbitmq/version"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -22,10 +23,14 @@ var errPartitioned = fmt.Errorf("RabbitMQ's node has not answered within %s what
 // needsMajority tells whether RabbitMQ is of a version that agrees on bindings by majority.
 // Before 4.3 all nodes must agree, and one that hangs delays the others, which work.
 func needsMajority(conn *amqp.Connection) bool {
+	yes, _ := version.AtLeast(versionOf(conn), 4, 3)
+	return yes
+}
+
+// versionOf is RabbitMQ's version, such as "4.3.1".
+func versionOf(conn *amqp.Connection) string {
 	v, _ := conn.Properties["version"].(string)
-	var major, minor int
-	_, err := fmt.Sscanf(v, "%d.%d", &major, &minor)
-	return err == nil && (major > 4 || major == 4 && minor >= 3)
+	return v
 }
 
 // watchMajority returns true when the connection's node is partitioned from most of its

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // send publishes a batch in order, and returns when all of it is confirmed and none of it was
@@ -17,7 +19,7 @@ func (m *Mover) send(ctx context.Context, exchange string, batch []amqp.Delivery
 	put := func(i int) (err error) {
 		m.out.push(raws[i])
 		// Mandatory. RabbitMQ alone decides how long it takes: there is no timeout here.
-		pending[i], err = m.publish.PublishWithDeferredConfirm(exchange, batch[i].RoutingKey, true, false, amqp.Publishing{Body: batch[i].Body})
+		pending[i], err = m.session.publish(&wire.Outgoing{Exchange: exchange, RoutingKey: batch[i].RoutingKey, Message: &wire.Message{Body: batch[i].Body}})
 		return err
 	}
 	for i, d := range batch {
@@ -28,8 +30,9 @@ func (m *Mover) send(ctx context.Context, exchange string, batch []amqp.Delivery
 		if lost {
 			m.LostUserIDs++
 		}
-		if raws[i] = raw; put(i) != nil {
-			return m.closed()
+		raws[i] = raw
+		if err := put(i); err != nil {
+			return err
 		}
 	}
 	// A batch that was begun is finished, unless RabbitMQ does not answer: under an alarm that
@@ -39,33 +42,25 @@ func (m *Mover) send(ctx context.Context, exchange string, batch []amqp.Delivery
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(closeLimit, giveUp) })()
 	for i := range batch {
 		for wait := minReconnectWait; ; wait = min(2*wait, maxReconnectWait) {
-			acked, err := pending[i].WaitContext(waiting)
-			if acked {
+			err := m.session.answer(waiting, pending[i])
+			if err == nil {
 				break
 			}
-			if err != nil || m.publish.IsClosed() {
-				return m.closed()
+			if !errors.Is(err, wire.ErrNacked) {
+				return err
 			}
 			select {
 			case <-ctx.Done():
 				return errFull
 			case <-time.After(wait):
 			}
-			if put(i) != nil {
-				return m.closed()
+			if err := put(i); err != nil {
+				return err
 			}
 		}
 	}
-	select {
-	case <-m.seen:
-	case <-m.ended:
-	}
-	if m.returned {
+	if m.session.hasReturned() {
 		return errGone
 	}
 	return nil
-}
-
-func (m *Mover) closed() error {
-	return errors.New("the connection that publishes has ended")
 }

@@ -30,11 +30,8 @@ type Mover struct {
 	in           *consumingConn
 	out          *verbatimConn
 	outRaw       net.Conn
-	publish      *amqp.Channel
+	session      *session // of sink
 	user         string
-	seen         chan struct{} // see listen
-	returned     bool          // written by listen, read after a receive from seen
-	ended        chan struct{}
 	// LostUserIDs counts messages whose user-id RabbitMQ would have refused.
 	LostUserIDs int
 }
@@ -42,7 +39,7 @@ type Mover struct {
 // NewMover connects. lock is the name of a queue that is exclusive to this mover's connection:
 // ErrLocked when another process has declared it.
 func NewMover(ctx context.Context, c Config, lock string) (_ *Mover, err error) {
-	m := &Mover{seen: make(chan struct{}), ended: make(chan struct{}), user: addresses.User(c.URL)}
+	m := &Mover{user: addresses.User(c.URL)}
 	m.source, _, err = dial(ctx, &c, "", func(conn net.Conn) net.Conn {
 		m.in = newConsumingConn(newCoalescingConn(conn))
 		m.in.raw = map[uint64][]byte{}
@@ -54,13 +51,13 @@ func NewMover(ctx context.Context, c Config, lock string) (_ *Mover, err error) 
 	}
 	if err := m.Do(func(ch *amqp.Channel) error {
 		_, err := ch.QueueDeclare(lock, false, false, true, false, amqp.Table{"x-queue-type": "classic"})
-		return err
-	}); err != nil {
-		closeSoon(m.source, m.in)
 		var e *amqp.Error
 		if errors.As(err, &e) && e.Code == amqp.ResourceLocked {
 			err = ErrLocked
 		}
+		return err
+	}); err != nil {
+		closeSoon(m.source, m.in)
 		return nil, err
 	}
 	sink := c
@@ -74,69 +71,30 @@ func NewMover(ctx context.Context, c Config, lock string) (_ *Mover, err error) 
 		closeSoon(m.source, m.in)
 		return nil, err
 	}
-	if m.publish, err = m.sink.Channel(); err == nil {
-		err = m.publish.Confirm(false)
-	}
-	if err != nil {
-		close(m.ended)
+	if m.session, err = newSession(m.sink); err != nil {
 		m.Close()
-		return nil, explain(err)
+		return nil, err
 	}
-	// Not buffered: when the client continues with the ack, listen has received the return
-	// before it, and a receive from seen makes that visible.
-	returns := m.publish.NotifyReturn(make(chan amqp.Return))
-	go m.listen(returns)
 	return m, nil
-}
-
-// listen ends with the channel that publishes; Close waits for it.
-func (m *Mover) listen(returns <-chan amqp.Return) {
-	defer close(m.ended)
-	for {
-		select {
-		case _, ok := <-returns:
-			if !ok {
-				return
-			}
-			m.returned = true
-		case m.seen <- struct{}{}:
-		}
-	}
 }
 
 // Close closes both connections. RabbitMQ requeues what is not acknowledged.
 func (m *Mover) Close() {
 	closeSoon(m.sink, m.outRaw)
-	<-m.ended
+	if m.session != nil {
+		<-m.session.closed
+	}
 	closeSoon(m.source, m.in)
 }
 
 // Do changes exchanges, queues and bindings on the connection that has the lock: when that
 // is lost, nothing is changed any more.
-func (m *Mover) Do(do func(*amqp.Channel) error) error {
-	ch, err := m.source.Channel()
-	if err != nil {
-		return explain(err)
-	}
-	defer ch.Close()
-	if err := do(ch); err != nil {
-		var e *amqp.Error
-		if errors.As(err, &e) && e.Code == amqp.ResourceLocked {
-			return err
-		}
-		return explain(err)
-	}
-	return nil
-}
+func (m *Mover) Do(do func(*amqp.Channel) error) error { return onChannel(m.source, do) }
 
 // Depth returns how many ready messages and consumers a queue has.
 func (m *Mover) Depth(queue string) (ready, consumers int, err error) {
-	err = m.Do(func(ch *amqp.Channel) error {
-		q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
-		ready, consumers = q.Messages, q.Consumers
-		return err
-	})
-	return ready, consumers, err
+	q, err := stateOf(m.source, queue)
+	return q.Messages, q.Consumers, err
 }
 
 // DeleteClassic deletes a classic queue if it is empty and unused, which RabbitMQ

@@ -37,7 +37,7 @@ func (m *Mover) Move(ctx context.Context, queue, exchange string, most int, idle
 		}
 	}
 	// Each answer about the queue is time in which acknowledgements arrive.
-	_, _ = ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+	_, _ = queueState(ch, queue)
 	return ctx.Err()
 }
 

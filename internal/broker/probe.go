@@ -11,8 +11,7 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Probe examines RabbitMQ on a short connection, which neither consumes nor
-// publishes. Not safe
+// Probe examines RabbitMQ on a short connection, which neither consumes nor publishes. Not safe
 // for concurrent use.
 type Probe struct {
 	conn *amqp.Connection
@@ -34,10 +33,7 @@ func (p *Probe) Close() error { return p.conn.Close() }
 func (p *Probe) At() string { return p.at }
 
 // Version is RabbitMQ's.
-func (p *Probe) Version() string {
-	v, _ := p.conn.Properties["version"].(string)
-	return v
-}
+func (p *Probe) Version() string { return versionOf(p.conn) }
 
 // FrameMax is the largest frame that RabbitMQ and its clients agree on, in bytes;
 // 0: any.
@@ -45,7 +41,7 @@ func (p *Probe) FrameMax() int { return p.conn.Config.FrameSize }
 
 // Exchange finds out whether one is there: wire.ErrUnroutable when it is not.
 func (p *Probe) Exchange(name string) error {
-	return p.do(func(ch *amqp.Channel) error {
+	return onChannel(p.conn, func(ch *amqp.Channel) error {
 		return ch.ExchangeDeclarePassive(name, amqp.ExchangeFanout, true, false, false, false, nil)
 	})
 }
@@ -53,12 +49,8 @@ func (p *Probe) Exchange(name string) error {
 // Queue returns how many consumers and ready messages a queue has: wire.ErrQueueGone
 // when there is no such queue.
 func (p *Probe) Queue(name string) (consumers, ready int, err error) {
-	err = p.do(func(ch *amqp.Channel) error {
-		q, err := ch.QueueDeclarePassive(name, true, false, false, false, nil)
-		consumers, ready = q.Consumers, q.Messages
-		return err
-	})
-	return consumers, ready, err
+	q, err := stateOf(p.conn, name)
+	return q.Consumers, q.Messages, err
 }
 
 // IntakeQueue finds out whether the exchange redrive and the queue redrive.intake are
@@ -67,10 +59,10 @@ func (p *Probe) Queue(name string) (consumers, ready int, err error) {
 // declaration that differs; one that does not changes nothing.
 func (p *Probe) IntakeQueue() (exchange, queue error) {
 	if exchange = p.Exchange(wire.ExchangeDeadLetters); exchange == nil {
-		exchange = p.do(declareDeadLetterExchange)
+		exchange = onChannel(p.conn, func(ch *amqp.Channel) error { return declareExchange(ch, deadLetterExchange) })
 	}
 	if _, _, queue = p.Queue(wire.QueueIntake); queue == nil {
-		queue = p.do(declareIntakeQueue)
+		queue = onChannel(p.conn, func(ch *amqp.Channel) error { return declareQueue(ch, intakeQueue) })
 	}
 	return exchange, queue
 }
@@ -78,29 +70,14 @@ func (p *Probe) IntakeQueue() (exchange, queue error) {
 // DeclareAll declares what consumers of redrive.intake and redrive.parked need, as the service
 // does when it starts.
 func (p *Probe) DeclareAll() error {
-	err := declareForIntake(p.conn)
-	var permanent permanentError
-	if errors.As(err, &permanent) {
-		err = permanent.error
+	var all []error
+	for _, t := range []delay.Topology{intakeTopology(), delay.Parked()} {
+		all = append(all, onChannel(p.conn, func(ch *amqp.Channel) error { return declare(ch, t) }))
 	}
-	return errors.Join(err, p.do(func(ch *amqp.Channel) error { return declare(ch, delay.Parked()) }))
+	return errors.Join(all...)
 }
 
 // BindRetryExchange makes the retry exchange of a queue and binds it to that.
 func (p *Probe) BindRetryExchange(queue string) error {
-	return p.do(func(ch *amqp.Channel) error { return bindRetryExchange(ch, queue, wire.RetryExchange(queue)) })
-}
-
-// do is on a channel of its own, which an error ends.
-func (p *Probe) do(do func(*amqp.Channel) error) error {
-	ch, err := p.conn.Channel()
-	if err != nil {
-		return explain(err)
-	}
-	err = do(ch)
-	_ = ch.Close()
-	if err == nil {
-		return nil
-	}
-	return explain(err)
+	return onChannel(p.conn, func(ch *amqp.Channel) error { return bindRetryExchange(ch, queue, wire.RetryExchange(queue)) })
 }

@@ -290,8 +290,7 @@ func (p *Publisher) Version(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	v, _ := conn.Properties["version"].(string)
-	return v, nil
+	return versionOf(conn), nil
 }
 
 // BindRetryExchange makes the retry exchange of queue and binds that queue alone:
@@ -341,7 +340,7 @@ func (p *Publisher) Queue(ctx context.Context, name string) (consumers, ready in
 	}
 	answer := make(chan amqp.Queue, 1) // onChannel may abandon its function, so they share nothing else
 	err = p.onChannel(ctx, func(ch *amqp.Channel) error {
-		q, err := ch.QueueDeclarePassive(name, true, false, false, false, nil)
+		q, err := queueState(ch, name)
 		answer <- q
 		return err
 	})
@@ -360,24 +359,9 @@ func (p *Publisher) onChannel(ctx context.Context, do func(*amqp.Channel) error)
 	if err != nil {
 		return err
 	}
-	done := make(chan error, 1)
-	go func() {
-		ch, err := conn.Channel()
-		if err != nil {
-			done <- fmt.Errorf("%w: %v", wire.ErrNoAnswer, explain(err))
-			return
-		}
-		err = do(ch)
-		_ = ch.Close()
-		done <- err
-	}()
-	select {
-	case err := <-done:
-		if err != nil {
-			return explain(err)
-		}
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("%w: %v", wire.ErrNoAnswer, ctx.Err())
+	_, err = untilEnd(ctx, func() (struct{}, error) { return struct{}{}, onChannel(conn, do) }, nil)
+	if err != nil && errors.Is(err, ctx.Err()) {
+		return fmt.Errorf("%w: %v", wire.ErrNoAnswer, err)
 	}
+	return err
 }

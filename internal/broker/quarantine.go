@@ -7,6 +7,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-mq/redrive/internal/rabbitmq/version"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -33,7 +34,8 @@ func OpenQuarantine(ctx context.Context, c Config) (*Quarantine, error) {
 	if err != nil {
 		return nil, err
 	}
-	q := &Quarantine{conn: l.conn, Forgeable: forgeable(l.Version())}
+	replaces, _ := version.AtLeast(l.Version(), 4, 0)
+	q := &Quarantine{conn: l.conn, Forgeable: !replaces}
 	if _, q.Ready, err = l.Queue(wire.QueueQuarantine); err == nil {
 		q.ch, err = q.conn.Channel()
 	}
@@ -62,10 +64,4 @@ func (q *Quarantine) Get() (m *wire.Message, ack func() error, ok bool, err erro
 		return nil, nil, false, fmt.Errorf("%w: %w", ErrUndeliverable, explain(err))
 	}
 	return nil, nil, false, explain(err)
-}
-
-func forgeable(version string) bool {
-	var major int
-	_, err := fmt.Sscanf(version, "%d.", &major)
-	return err != nil || major < 4
 }

@@ -6,34 +6,31 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/wire"
-)
-
-// declaredNames are the exchanges and queues that a BatchConsumer declares.
-type declaredNames struct{ exchanges, queues []string }
-
-var (
-	intakeNames = declaredNames{[]string{wire.ExchangeDeadLetters, wire.ExchangeFailures, wire.ExchangeQuarantine}, []string{wire.QueueQuarantine, wire.QueueIntake}}
-	parkedNames = declaredNames{[]string{wire.ExchangeParked}, []string{wire.QueueParked}}
+	"github.com/redrive-mq/redrive/internal/delay"
 )
 
 // OwnNames returns the names that BatchConsumer.Redeclared can receive.
 func OwnNames() (all []string) {
-	for _, n := range []declaredNames{intakeNames, parkedNames} {
-		for _, e := range n.exchanges {
-			all = append(all, "exchange "+e)
+	for _, t := range []delay.Topology{intakeTopology(), delay.Parked()} {
+		for _, e := range t.Exchanges {
+			all = append(all, "exchange "+e.Name)
 		}
-		for _, q := range n.queues {
-			all = append(all, "queue "+q)
+		for _, q := range t.Queues {
+			all = append(all, "queue "+q.Name)
 		}
 	}
 	return all
 }
 
+// declare declares all that the consumer needs.
+func (c *BatchConsumer) declare(conn *amqp.Connection) error {
+	return onChannel(conn, func(ch *amqp.Channel) error { return declare(ch, c.topology) })
+}
+
 // redeclare declares again what was deleted, and binds all of it: RabbitMQ shows no bindings to
 // its clients. Redeclared receives what was missing.
 func (c *BatchConsumer) redeclare(conn *amqp.Connection) error {
-	missing, err := c.names.missing(conn)
+	missing, err := missingOf(conn, c.topology)
 	if err != nil {
 		return err
 	}
@@ -46,8 +43,9 @@ func (c *BatchConsumer) redeclare(conn *amqp.Connection) error {
 	return nil
 }
 
-// missing asks by passive declares; one that fails ends its channel.
-func (n declaredNames) missing(conn *amqp.Connection) (all []string, err error) {
+// missingOf returns which exchanges and queues of t do not exist. It asks by passive declares, of
+// which one that fails ends its channel.
+func missingOf(conn *amqp.Connection, t delay.Topology) (all []string, err error) {
 	var ch *amqp.Channel
 	look := func(what, name string, declare func(*amqp.Channel) error) {
 		if err != nil {
@@ -69,14 +67,14 @@ func (n declaredNames) missing(conn *amqp.Connection) (all []string, err error) 
 			}
 		}
 	}
-	for _, name := range n.exchanges {
-		look("exchange", name, func(ch *amqp.Channel) error {
-			return ch.ExchangeDeclarePassive(name, amqp.ExchangeFanout, true, false, false, false, nil)
+	for _, e := range t.Exchanges {
+		look("exchange", e.Name, func(ch *amqp.Channel) error {
+			return ch.ExchangeDeclarePassive(e.Name, amqp.ExchangeFanout, true, false, false, false, nil)
 		})
 	}
-	for _, name := range n.queues {
-		look("queue", name, func(ch *amqp.Channel) error {
-			_, err := ch.QueueDeclarePassive(name, true, false, false, false, nil)
+	for _, q := range t.Queues {
+		look("queue", q.Name, func(ch *amqp.Channel) error {
+			_, err := queueState(ch, q.Name)
 			return err
 		})
 	}

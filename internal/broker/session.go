@@ -163,31 +163,9 @@ func newSession(conn *amqp.Connection) (*session, error) {
 	return s, nil
 }
 
-// newSessionUntil is newSession, abandoned when ctx ends: RabbitMQ reads nothing from a
-// connection that an alarm blocks, so it answers nothing either. An abandoned session ends with
-// its connection.
+// newSessionUntil is newSession, abandoned when ctx ends.
 func newSessionUntil(ctx context.Context, conn *amqp.Connection) (*session, error) {
-	opened, failed := make(chan *session), make(chan error, 1)
-	go func() {
-		s, err := newSession(conn)
-		if err != nil {
-			failed <- err
-			return
-		}
-		select {
-		case opened <- s:
-		case <-ctx.Done():
-			s.close()
-		}
-	}()
-	select {
-	case s := <-opened:
-		return s, nil
-	case err := <-failed:
-		return nil, err
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
+	return untilEnd(ctx, func() (*session, error) { return newSession(conn) }, (*session).close)
 }
 
 // listen ends when the channel does: amqp091-go then closes both its channels.
@@ -249,6 +227,7 @@ func (s *session) publish(o *wire.Outgoing) (*amqp.DeferredConfirmation, error) 
 		return nil, fmt.Errorf("%w: %v", wire.ErrNoAnswer, explain(err))
 	}
 	s.mu.Lock()
+	s.dropAnswered()
 	if s.sent++; len(s.underWay) == 0 {
 		s.answered = time.Now()
 	}
@@ -286,6 +265,15 @@ func (s *session) syncReturns() {
 	case <-s.sync:
 	case <-s.closed:
 	}
+}
+
+// hasReturned tells whether RabbitMQ has returned any message, up to the latest answer that was
+// waited for.
+func (s *session) hasReturned() bool {
+	s.syncReturns()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.returned) > 0
 }
 
 // routed returns wire.ErrUnroutable for a confirmed message that RabbitMQ returned.

@@ -284,21 +284,11 @@ func timedOut(q *ConsumeOptions) error {
 // wasCancelled finds out why RabbitMQ has cancelled the consumer: from 4.3 on that is how it
 // ends one of a quorum queue after consumer_timeout.
 func wasCancelled(conn *amqp.Connection, q *ConsumeOptions) error {
-	answer := make(chan error, 1)
-	go func() { // it ends with the connection, if not before
-		ch, err := conn.Channel()
-		if err == nil {
-			_, err = ch.QueueDeclarePassive(q.Queue, true, false, false, false, nil)
-			_ = ch.Close()
-		}
-		answer <- err
-	}()
-	select {
-	case err := <-answer:
-		if err != nil {
-			return fmt.Errorf("RabbitMQ cancelled the consumer of queue %q: %w", q.Queue, explain(err))
-		}
-	case <-time.After(closeLimit):
+	ctx, cancel := context.WithTimeout(context.Background(), closeLimit)
+	defer cancel()
+	_, err := untilEnd(ctx, func() (amqp.Queue, error) { return stateOf(conn, q.Queue) }, nil)
+	if err != nil && ctx.Err() == nil {
+		return fmt.Errorf("RabbitMQ cancelled the consumer of queue %q: %w", q.Queue, err)
 	}
 	return fmt.Errorf("RabbitMQ cancelled the consumer of queue %q, which is still there: it has moved to another node, or %w", q.Queue, timedOut(q))
 }
@@ -309,12 +299,11 @@ func wasCancelled(conn *amqp.Connection, q *ConsumeOptions) error {
 // 4.3.6] And messages that a closing channel leaves count as failed deliveries; nacked ones do
 // not. [measured on 4.3.6]
 func requeueUnacknowledged(ch *amqp.Channel, consumer, queue string, drained *sync.WaitGroup) {
-	declare := func() { _, _ = ch.QueueDeclarePassive(queue, true, false, false, false, nil) }
-	declare()
+	_, _ = queueState(ch, queue)
 	if ch.Cancel(consumer, false) != nil {
 		return
 	}
 	drained.Wait()
 	_ = ch.Nack(0, true, true)
-	declare()
+	_, _ = queueState(ch, queue)
 }

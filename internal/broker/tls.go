@@ -131,26 +131,11 @@ func dialWithin(ctx context.Context, dial func(network, addr string) (net.Conn, 
 	if dial == nil {
 		return (&net.Dialer{}).DialContext(ctx, network, addr)
 	}
-	type dialed struct {
-		conn net.Conn
-		err  error
+	conn, err := untilEnd(ctx, func() (net.Conn, error) { return dial(network, addr) }, func(late net.Conn) { _ = late.Close() })
+	if err != nil && ctx.Err() != nil {
+		return nil, fmt.Errorf("the dialer: %w", err)
 	}
-	done := make(chan dialed, 1)
-	go func() {
-		conn, err := dial(network, addr)
-		done <- dialed{conn, err}
-	}()
-	select {
-	case d := <-done:
-		return d.conn, d.err
-	case <-ctx.Done():
-		go func() {
-			if d := <-done; d.err == nil {
-				_ = d.conn.Close()
-			}
-		}()
-		return nil, fmt.Errorf("the dialer: %w", ctx.Err())
-	}
+	return conn, err
 }
 
 // tlsConn closes as a plain connection does: a close_notify of TLS could wait for a broker that

@@ -168,15 +168,11 @@ func republishable(p []byte, user string) (out []byte, lost bool) {
 func withoutCounts(table []byte) []byte {
 	out := make([]byte, 0, len(table))
 	for t := table; len(t) > 0; {
-		n := 1 + int(t[0])
-		if len(t) < n+1 {
-			return table
-		}
-		after, ok := skipValue(t[n:])
+		name, _, after, ok := cutEntry(t)
 		if !ok {
 			return table
 		}
-		if name := string(t[1:n]); name != "x-delivery-count" && name != "x-acquired-count" {
+		if name := string(name); name != "x-delivery-count" && name != "x-acquired-count" {
 			out = append(out, t[:len(t)-len(after)]...)
 		}
 		t = after
@@ -184,6 +180,8 @@ func withoutCounts(table []byte) []byte {
 	return out
 }
 
+// skipValue returns what follows a value, whose first byte is its type; ok is false where it is
+// longer than p.
 func skipValue(p []byte) (rest []byte, ok bool) {
 	if n, sized := valueSizes[p[0]]; sized {
 		if len(p) < 1+n {

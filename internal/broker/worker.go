@@ -33,7 +33,7 @@ const (
 )
 
 // worker publishes the messages of one destination, one after the other: on one session, or
-// on several where that is out of credit. Its goroutine runs while it has work.
+// on several where that is out of credit. Its goroutine runs while it has jobs.
 type worker struct {
 	publisher *Publisher
 
@@ -69,7 +69,7 @@ func destinationOf(o *wire.Outgoing) string {
 	return o.Exchange + "\x00" + o.RoutingKey
 }
 
-// dispatch passes work to the worker of a destination. After the end of Run nothing is
+// dispatch passes a job to the worker of its destination. After the end of Run nothing is
 // published any more.
 func (p *Publisher) dispatch(j *job) {
 	p.mu.Lock()
@@ -175,7 +175,7 @@ func (p *Publisher) closeIdle(now time.Time) {
 	p.workers = kept
 }
 
-// run publishes until there is no more work.
+// run publishes until there is no other job.
 func (w *worker) run() {
 	p := w.publisher
 	for {
@@ -278,8 +278,8 @@ func (w *worker) open(ctx context.Context) (*session, error) {
 	}
 }
 
-// answers adds the published messages of the work to pending, and the errors of the others to
-// errs. When ctx ends before the work is done, all of its messages count as unsent.
+// answers adds the published messages of the job to pending, and the errors of the others to
+// errs. When ctx ends before the job is done, all of its messages get wire.ErrNoAnswer.
 func (j *job) answers(ctx context.Context, p *Publisher, pending []sentMessage, errs []error) []sentMessage {
 	select {
 	case <-j.published:

@@ -163,7 +163,7 @@ func examine(ctx context.Context, o doctor.Options) (doctor.Report, error) {
 	if err != nil {
 		return doctor.Report{}, exitError{ExitUnreachable, err}
 	}
-	return doctor.Examine(ctx, scene), nil
+	return doctor.Examine(scene), nil
 }
 
 // repair writes the steps of a plan, and executes them unless dry.

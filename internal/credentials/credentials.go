@@ -1,6 +1,6 @@
-// Package credentials is what a client of RabbitMQ proves itself with, and by what it
-// believes the server: TLS files and a login. Both are read from disk for each new
-// connection, so a renewed certificate or password needs no restart.
+// Package credentials reads what a client and RabbitMQ authenticate each other with: TLS files and
+// a login. Both are read from disk for each new connection, so a renewed certificate or password
+// needs no restart.
 package credentials
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Client is all of a client's credentials that are files.
+// Client has the credentials of a client that are in files.
 type Client struct {
 	TLS   TLS
 	Login Login
@@ -27,8 +27,7 @@ type TLS struct {
 	ServerName string // the name that the server's certificate must be for; "": the host of the URL
 }
 
-// Config reads the files for a connection to a host. The server's certificate is
-// always verified.
+// Config reads the files, for a connection to host. The server's certificate is always verified.
 func (t TLS) Config(host string) (*tls.Config, error) {
 	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: host}
 	if t.ServerName != "" {
@@ -58,17 +57,17 @@ func (t TLS) Config(host string) (*tls.Config, error) {
 	return c, nil
 }
 
-// Login names the file that a password is in: alone, or within a URL. Neither: the
-// password never changes.
+// Login names the file that has the password: alone, or within a URL. Without a file the password
+// never changes.
 type Login struct {
 	User         string // whose password PasswordFile holds
 	PasswordFile string
 	URLFile      string // has the user too
 }
 
-// Current is the user and password as the file has them now; was where there is no
-// file, or it cannot be read: some delete a secret once it has been read.
-func (l Login) Current(was *url.Userinfo) *url.Userinfo {
+// Current returns the user and password that the file has now. Without a file, or where it cannot
+// be read (some delete a secret once it has been read), it returns before.
+func (l Login) Current(before *url.Userinfo) *url.Userinfo {
 	read := func(file string) string {
 		if file == "" {
 			return ""
@@ -83,5 +82,5 @@ func (l Login) Current(was *url.Userinfo) *url.Userinfo {
 	if u, err := url.Parse(first); err == nil && u.User != nil {
 		return u.User
 	}
-	return was
+	return before
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Explain says in plain words what is wrong with a certificate, and what to do. Other
-// errors are returned as they are.
+// Explain turns an error of TLS into one that says what is wrong with a certificate, with the
+// remedy. Other errors are returned as they are.
 func Explain(err error) error {
 	var name x509.HostnameError
 	var unknown x509.UnknownAuthorityError
@@ -50,7 +50,7 @@ func Refused(text string) error {
 	return fmt.Errorf("%w: RabbitMQ refuses the connection: %s", wire.ErrTLS, text)
 }
 
-// namesOf a certificate that clients look at.
+// namesOf returns the names of a certificate that clients compare with the host.
 func namesOf(c *x509.Certificate) string {
 	all := slices.Clone(c.DNSNames)
 	for _, ip := range c.IPAddresses {

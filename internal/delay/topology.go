@@ -21,7 +21,7 @@ type Topology struct {
 type Exchange struct {
 	Name, Kind string
 	Internal   bool
-	AutoDelete bool // gone with its last binding
+	AutoDelete bool // RabbitMQ deletes it with its last binding
 	Args       amqp.Table
 }
 

@@ -10,11 +10,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-mq/redrive/internal/rabbitmq/version"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -150,13 +150,9 @@ func linear(first time.Duration, n int, longest time.Duration) time.Duration {
 
 // CheckVersion returns an error for a RabbitMQ version ("4.3.1") on which the way does not
 // work.
-func (l Limits) CheckVersion(version string) error {
-	var v [2]int
-	if _, err := fmt.Sscanf(version, "%d.%d", &v[0], &v[1]); err != nil {
-		return nil // not RabbitMQ's way to write one: let it try
-	}
-	if slices.Compare(v[:], l.Since[:]) < 0 {
-		return fmt.Errorf("%s needs %s, and the broker is %s", l.Name, l.Needs, version)
+func (l Limits) CheckVersion(broker string) error {
+	if yes, ok := version.AtLeast(broker, l.Since[0], l.Since[1]); ok && !yes { // one that cannot be read: let it try
+		return fmt.Errorf("%s needs %s, and the broker is %s", l.Name, l.Needs, broker)
 	}
 	return nil
 }

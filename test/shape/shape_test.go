@@ -68,7 +68,7 @@ func TestRetrySeesNoEngineAndNoHTTP(t *testing.T) {
 
 // What the path of a message is made of knows nothing above it.
 func TestTheFoundationsImportNothingAboveThem(t *testing.T) {
-	below := []string{"policy", "wire", "internal/delay", "internal/throttle", "internal/headers", "internal/errorgroup"}
+	below := []string{"policy", "wire", "internal/delay", "internal/throttle", "internal/headers", "internal/errorgroup", "internal/rabbitmq/version"}
 	for _, pkg := range below[2:] {
 		for _, i := range imports(t, pkg) {
 			if own, is := strings.CutPrefix(i, module+"/"); is && !slices.Contains(below, own) {
@@ -163,7 +163,7 @@ func TestOnlyAFewKnowOfSeveralVirtualHosts(t *testing.T) {
 // our own: nothing of the service's.
 func TestTheLibraryIsLight(t *testing.T) {
 	allowed := []string{"github.com/rabbitmq/amqp091-go", "github.com/google/uuid"}
-	ours := []string{"", "/policy", "/wire", "/internal/addresses", "/internal/broker", "/internal/credentials", "/internal/headers", "/internal/hint", "/internal/delay"}
+	ours := []string{"", "/policy", "/wire", "/internal/addresses", "/internal/broker", "/internal/credentials", "/internal/headers", "/internal/hint", "/internal/delay", "/internal/rabbitmq/version"}
 	for _, dep := range list(t, `{{if not .Standard}}{{.ImportPath}}{{end}}`, "-deps", ".", "./policy", "./redrivetest", "./examples/levels") {
 		if own, is := strings.CutPrefix(dep, module); is {
 			if slices.Contains(ours, own) || own == "/redrivetest" || strings.HasPrefix(own, "/examples/") ||

@@ -10,8 +10,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/delay"
 )
 
-// Way rejects with requeue. A nack would not count: on 4.3 such a message goes
-// round for ever at the shortest delay. [measured on 4.3.6]
+// Way rejects with requeue. A nack would not count as a failure: RabbitMQ 4.3 delivers such a
+// message again for ever, at the shortest delay. [measured on 4.3.6]
 type Way struct{}
 
 // Limits implements delay.Way.
@@ -22,8 +22,8 @@ func (Way) Limits() delay.Limits {
 		Needs:    "RabbitMQ 4.3; older ones accept the arguments and ignore them", Since: [2]int{4, 3}}
 }
 
-// Arguments are those of a work queue that waits so: min after the first failure,
-// as much more after each, max at most.
+// Arguments are those of a work queue that delays its messages: min after the first failure, min
+// more after each further one, and max at most.
 func Arguments(min, max time.Duration) amqp.Table {
 	return amqp.Table{"x-queue-type": "quorum", "x-delayed-retry-type": "failed",
 		"x-delayed-retry-min": min.Milliseconds(), "x-delayed-retry-max": max.Milliseconds(),

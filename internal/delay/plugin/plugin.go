@@ -17,11 +17,10 @@ import (
 // Way waits in one exchange, which is bound to redrive.due: a message is retried to
 // the queue that it failed in, never to one that a header names.
 //
-// To RabbitMQ a message that the plugin delays has no queue: published as
-// mandatory RabbitMQ returns it as unroutable, and an alternate exchange of the delayed
-// one gets a copy at once. [measured with 3.10.2 on 3.10.8] So it is published
-// without mandatory, and what has no queue when it comes due is parked one
-// exchange further on.
+// For RabbitMQ a message that the plugin delays has no queue: if it is mandatory, RabbitMQ returns
+// it as unroutable, and an alternate exchange of the delayed one would get a copy at once.
+// [measured with plugin 3.10.2 on RabbitMQ 3.10.8] So it is published without mandatory. One whose
+// queue no longer exists when it comes due goes from redrive.due to redrive.parked.
 type Way struct{}
 
 // longest is the plugin's limit, in milliseconds an unsigned 32 bit number.

@@ -20,8 +20,8 @@ func (Way) Limits() delay.Limits {
 		Needs:    "the Redrive service, with a policy that matches the queue, and names it exactly unless the queue is enrolled"}
 }
 
-// Topology implements delay.Way. The exchange is the service's: until it has
-// started once, nothing takes what is reported.
+// Topology implements delay.Way. The service declares the exchange of reports: until it has started
+// once, reports cannot be published.
 func (Way) Topology(string) delay.Topology { return delay.Parked() }
 
 // Ticket implements delay.Way.

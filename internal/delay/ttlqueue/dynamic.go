@@ -10,24 +10,24 @@ import (
 	"github.com/redrive-mq/redrive/policy"
 )
 
-// Dynamic waits in a queue per delay, made when it is needed and gone when it is
+// Dynamic waits in a queue for each delay. It is declared when it is needed, and expires when it is
 // idle (x-expires).
 //
-// The queues are classic. x-expires deletes a queue with the messages in it, and
-// only declaring it again puts that off, on classic queues alone: a quorum queue
-// takes no notice. [measured on 3.10.8 and 4.3.6] So each publish comes soon after a
-// declaration, the expiry is well past the delay, and a message counts as held
-// only if the confirm came while the declaration still covered its whole wait.
+// x-expires deletes a queue with the messages in it. Declaring the queue again postpones that for
+// classic queues, but not for quorum queues [measured on 3.10.8 and 4.3.6], so these queues are
+// classic. Each publish comes soon after a declaration, the expiry is well past the delay, and a
+// message counts as waiting only if it was confirmed while that declaration still covered its
+// whole wait.
 type Dynamic struct {
 	step time.Duration
-	// Spare is how much longer than its delay a queue lives when it is not used. Half is for
-	// the time from declaration to confirm, half for a broker that is slow to pass messages
-	// on. Tests shorten it.
+	// Spare is how much longer than its delay a queue exists when it is not used. Half of it is
+	// for the time from declaration to confirm, half for a broker that dead-letters slowly.
+	// Tests shorten it.
 	Spare func(time.Duration) time.Duration
 }
 
-// NewDynamic rounds delays up to two significant digits, and to at least step,
-// from 1 ms: 90 queues a power of ten, at most.
+// NewDynamic rounds delays up to two significant digits, and to at least step, which is 1 ms or
+// more. That makes at most 90 queues for each power of ten.
 func NewDynamic(step time.Duration) (*Dynamic, error) {
 	if step < time.Millisecond || step%time.Millisecond != 0 {
 		return nil, fmt.Errorf("a step of %s is not a number of whole milliseconds from 1 ms", step)
@@ -61,7 +61,7 @@ func (d *Dynamic) Ticket(queue string, wait time.Duration) (delay.Ticket, error)
 	return delay.Ticket{Exchange: name, RoutingKey: queue, Delay: wait, DeclareFirst: &first, ConfirmWithin: d.Spare(wait) / 2}, nil
 }
 
-// round goes up to two significant digits, or jitter would make a queue a
+// round rounds up to two significant digits: with more, jitter would make a queue for each
 // message.
 func (d *Dynamic) round(wait time.Duration) time.Duration {
 	step := d.step
@@ -71,7 +71,7 @@ func (d *Dynamic) round(wait time.Duration) time.Duration {
 	return max(roundUp(wait, step), d.step)
 }
 
-// most is how many different delays there are up to longest, and so queues.
+// most is how many different delays there are up to longest, each with a queue.
 func (d *Dynamic) most(longest time.Duration) (n int) {
 	for wait := d.step; wait <= longest; wait = d.round(wait + 1) {
 		n++

@@ -1,13 +1,13 @@
-// Package ttlqueue waits in queues whose messages expire and are dead-lettered: those that are
-// quorum queues and shared to the exchange redrive.lane, the others to redrive.due. Both know
-// each work queue by its name.
+// Package ttlqueue waits in queues whose messages expire. RabbitMQ then dead-letters them: from
+// quorum queues that work queues share to the exchange redrive.lane, from the others to
+// redrive.due. Both exchanges route by the name of the work queue.
 //
-// Each delay queue has a fanout exchange of its own before it, so that the
-// routing key stays free: it is the work queue's name from the first hop on, and
-// RabbitMQ keeps it when it dead-letters.
+// Each delay queue has a fanout exchange of its own before it, so that the routing key can be the
+// name of the work queue from the first hop on. RabbitMQ keeps it when it dead-letters.
 package ttlqueue
 
 import (
+	"maps"
 	"strings"
 	"time"
 
@@ -25,10 +25,10 @@ const (
 	// Quorum queues dead-letter at-least-once: what waits survives the loss of a
 	// minority of nodes, and is kept until it has arrived.
 	Quorum Type = "quorum"
-	// Classic queues are on one node, and dead-letter at-most-once: what expires
-	// while its work queue cannot take it is lost. A quorum queue cannot just after
-	// RabbitMQ has started, when it has no leader yet and all that came due
-	// meanwhile is published. [measured on 3.10.8]
+	// Classic queues are on one node, and dead-letter at-most-once: what expires while its work
+	// queue cannot accept it is lost. A quorum work queue accepts nothing just after RabbitMQ has
+	// started, when it has no leader yet and all that came due meanwhile is published. [measured
+	// on 3.10.8]
 	Classic Type = "classic"
 )
 
@@ -51,8 +51,8 @@ func label(d time.Duration) string {
 	return s
 }
 
-// name of a delay queue and its exchange. Types never share one: declaring it
-// with another type would be refused (406).
+// name of a delay queue and its exchange. It depends on the type: RabbitMQ refuses to declare a
+// queue again with another type (406).
 func (t Type) name(label string) string {
 	if t == Classic {
 		return wire.DelayPrefix + label + ".classic"
@@ -60,16 +60,13 @@ func (t Type) name(label string) string {
 	return wire.DelayPrefix + label
 }
 
-// delayQueue is a queue of that name, shared by work queues, and the exchange before
-// it.
+// delayQueue is a queue that work queues share, and the exchange before it.
 func (t Type) delayQueue(name string, ttl time.Duration, more amqp.Table) delay.Topology {
 	args := delay.AtLeastOnce(wire.ExchangeLane, ttl)
 	if t == Classic {
 		args = amqp.Table{"x-queue-type": string(t), "x-message-ttl": ttl.Milliseconds(), "x-dead-letter-exchange": wire.ExchangeDue}
 	}
-	for k, v := range more {
-		args[k] = v
-	}
+	maps.Copy(args, more)
 	return queueBehind(name, args)
 }
 
@@ -82,7 +79,7 @@ func queueBehind(name string, args amqp.Table) delay.Topology {
 	}
 }
 
-// roundUp never makes a delay shorter: early is never.
+// roundUp rounds up, since no message may be retried early.
 func roundUp(d, step time.Duration) time.Duration {
 	if r := d % step; r > 0 {
 		d += step - r

@@ -283,7 +283,7 @@ func TestLookingTouchesNothing(t *testing.T) {
 		for _, q := range []string{"orders", wire.QueueIntake, wire.QueueQuarantine, wire.QueueParked} {
 			v.Publish("", q, amqp.Publishing{})
 		}
-		Examine(context.Background(), gather(t, c))
+		Examine(gather(t, c))
 		for _, q := range []string{"orders", wire.QueueIntake, wire.QueueQuarantine, wire.QueueParked} {
 			d, ok, err := v.Channel().Get(q, true)
 			if err != nil || !ok || d.Redelivered {

@@ -1,13 +1,11 @@
 package doctor
 
-import "context"
-
 // Checks are all of them, in the order in which they are shown. docs/reference/doctor.md has
 // each, and a test holds it to this list.
 var Checks = []Check{
 	{Name: "connection", Title: "RabbitMQ takes connections by AMQP", Run: connection,
 		Why: "The service does all its work by AMQP."},
-	{Name: "rabbitmq-version", Title: "RabbitMQ's version", Run: version,
+	{Name: "rabbitmq-version", Title: "RabbitMQ's version", Run: rabbitmqVersion,
 		Why: "On RabbitMQ 3 a publisher can forge x-death: one that is malformed ends each connection that consumes the dead letter, or at-least-once dead-lettering for the whole node. RabbitMQ 4 replaces such headers."},
 	{Name: "alarms", Title: "alarms of RabbitMQ's nodes", Needs: []Part{Nodes}, Run: alarms,
 		Why: "During an alarm RabbitMQ accepts no messages, so nothing is retried until it ends."},
@@ -51,7 +49,7 @@ var Checks = []Check{
 		Why: "RabbitMQ applies one policy to a queue: one of higher priority silently replaces ours. An operator policy is applied as well."},
 	{Name: "retry-policy", Title: "a policy of Redrive's matches each enrolled queue", Needs: []Part{Queues}, Run: unmatched,
 		Why: "A message that no policy matches is parked at its first failure."},
-	{Name: "reports", Title: "the management API says which queues' reports are retried", Needs: []Part{Queues}, Run: func(context.Context, *Scene) []Finding { return nil }, ByAMQP: reportsByAMQP,
+	{Name: "reports", Title: "the management API says which queues' reports are retried", Needs: []Part{Queues}, Run: func(*Scene) []Finding { return nil }, ByAMQP: reportsByAMQP,
 		Why: "A report is retried where the queue's dead-letter exchange is redrive. While the management API cannot be asked about that, reports for queues that are not enrolled and that no policy names exactly wait."},
 	{Name: "native-retry", Title: "no delayed retry of RabbitMQ's on top", Needs: []Part{Queues}, Run: nativeRetry,
 		Why: "RabbitMQ 4.3 then delays requeued messages itself, besides Redrive's delays."},

@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"context"
 	"fmt"
 	"strings"
 
@@ -9,25 +8,25 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// deadLettering looks at the queues that policies match. One that is named
-// exactly is meant; of the others some may be none of ours.
-func deadLettering(_ context.Context, s *Scene) (all []Finding) {
+// deadLettering looks at the queues that policies match. A problem of one that a policy names
+// exactly is Wrong; one that only a pattern matches may not be meant, so there it is a Warning.
+func deadLettering(s *Scene) (all []Finding) {
 	handled := s.handled()
 	for _, q := range s.workQueues() {
 		if _, ok := s.Config.Policies.Match(q.Name); !ok {
 			continue
 		}
 		exact := s.Config.Policies.Exact(q.Name)
-		ill := Warning
+		status := Warning
 		if exact {
-			ill = Wrong
+			status = Wrong
 		}
 		to, has := setting(q, "dead-letter-exchange").(string)
 		switch {
 		case !has && ((q.Exclusive || q.AutoDelete) && !exact || handled[q.Name]):
 			// A reply queue; the library's; somebody's own dead-letter queue.
 		case !has:
-			all = append(all, Finding{Queue: q.Name, Status: ill, What: "it has no dead-letter exchange: " + s.dropped(q), Remedy: "Point it at Redrive:", Commands: []string{s.redrive("enroll", q.Name)}})
+			all = append(all, Finding{Queue: q.Name, Status: status, What: "it has no dead-letter exchange: " + s.dropped(q), Remedy: "Point it at Redrive:", Commands: []string{s.redrive("enroll", q.Name)}})
 		case to == wire.ExchangeDeadLetters:
 			if key := setting(q, "dead-letter-routing-key"); key != nil {
 				all = append(all, Finding{Queue: q.Name, Status: Warning, What: fmt.Sprintf("its dead letters get the routing key %q, and are retried with it", key),
@@ -42,7 +41,7 @@ func deadLettering(_ context.Context, s *Scene) (all []Finding) {
 			}
 			all = append(all, s.elsewhere(q, Wrong, fmt.Sprintf("it dead-letters to the exchange %s, which does not exist: its dead letters %s", to, becomes)))
 		default:
-			all = append(all, s.elsewhere(q, ill, fmt.Sprintf("it dead-letters to the exchange %q, not to Redrive", to)))
+			all = append(all, s.elsewhere(q, status, fmt.Sprintf("it dead-letters to the exchange %q, not to Redrive", to)))
 		}
 	}
 	return all
@@ -58,7 +57,7 @@ func (s *Scene) elsewhere(q *management.QueueState, st Status, what string) Find
 	return f
 }
 
-// dropped says what is lost without a dead-letter exchange.
+// dropped says which messages of a queue are lost without a dead-letter exchange.
 func (s *Scene) dropped(q *management.QueueState) string {
 	if q.Type == "quorum" && s.versionAtLeast(4, 0) {
 		return "what consumers reject is gone, and what they requeue too often as well"
@@ -66,9 +65,8 @@ func (s *Scene) dropped(q *management.QueueState) string {
 	return "what consumers reject is gone"
 }
 
-// handled are queues whose messages somebody else takes care of: consumers of the
-// Go library retry them by themselves, or they are where dead letters of other
-// queues go.
+// handled are the queues that need no dead-letter exchange: their consumers use the Go library,
+// which retries by itself, or they are what other queues dead-letter to.
 func (s *Scene) handled() map[string]bool {
 	all, to := map[string]bool{}, map[string]bool{wire.ExchangeDue: true}
 	for i := range s.Queues {
@@ -100,7 +98,7 @@ func keepsDeadLetters(q *management.QueueState) bool {
 	return q.Type == "quorum" && setting(q, "dead-letter-strategy") == "at-least-once" && setting(q, "overflow") == "reject-publish"
 }
 
-func atLeastOnce(_ context.Context, s *Scene) (all []Finding) {
+func atLeastOnce(s *Scene) (all []Finding) {
 	for _, q := range s.enrolledQueues() {
 		strategy, overflow := setting(q, "dead-letter-strategy"), setting(q, "overflow")
 		switch {

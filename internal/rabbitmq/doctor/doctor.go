@@ -1,7 +1,7 @@
 // Package doctor finds what is wrong with Redrive's surroundings: RabbitMQ, its
 // queues and their policies, the service's rights and disk. Read it in this order:
 //
-//	doctor.go  checks, findings, and what becomes of a check that cannot be made
+//	doctor.go  checks, findings, and what is shown of a check that cannot run
 //	scene.go   what the checks look at; gather.go: where it comes from
 //	checks.go  all checks, in order; they are in the files beside it, by subject
 //	fix.go     what --fix does
@@ -11,7 +11,6 @@ package doctor
 
 import (
 	"cmp"
-	"context"
 	"slices"
 	"strings"
 )
@@ -28,11 +27,11 @@ const (
 
 func (s Status) rank() int { return slices.Index([]Status{OK, Unknown, Warning, Wrong}, s) }
 
-// Finding is what a check says, of one queue or of all.
+// Finding is one result of a check: about one work queue, the broker or the service.
 type Finding struct {
 	Check  string `json:"check"`
 	Status Status `json:"status"`
-	// Queue is the work queue that it is about; "": the broker or the service.
+	// Queue is the work queue; "" for the broker and the service.
 	Queue string `json:"queue,omitempty"`
 	What  string `json:"what"`
 	// Why it matters.
@@ -40,21 +39,21 @@ type Finding struct {
 	// Remedy is what to do, in words; Commands do it.
 	Remedy   string   `json:"remedy,omitempty"`
 	Commands []string `json:"commands,omitempty"`
-	// Fixable: --fix does it. It adds what is missing, and takes nothing away.
+	// Fixable: --fix repairs it. It only adds what is missing.
 	Fixable bool `json:"fixable,omitempty"`
 	fix     fix
 }
 
-// Check is one of them.
+// Check looks at one thing in a scene.
 type Check struct {
 	Name string
 	// Title is what it looks at, Why the reason, as docs/reference/doctor.md has them.
 	Title, Why string
-	// Needs are the parts of a scene without which it cannot be made.
+	// Needs are the parts of a scene without which it cannot run.
 	Needs []Part
-	Run   func(context.Context, *Scene) []Finding
-	// ByAMQP is as much of it as AMQP shows where the management API is missing.
-	ByAMQP func(context.Context, *Scene) []Finding
+	Run   func(*Scene) []Finding
+	// ByAMQP is what AMQP alone can show of it, for when a part is missing; may be nil.
+	ByAMQP func(*Scene) []Finding
 }
 
 // Report is what all checks found.
@@ -69,15 +68,15 @@ type Report struct {
 	Findings []Finding `json:"findings"`
 }
 
-// Examine makes every check. A check without problems has one finding, OK.
-func Examine(ctx context.Context, s *Scene) Report {
+// Examine runs every check. A check without problems has one finding, OK.
+func Examine(s *Scene) Report {
 	r := Report{Status: OK, Broker: s.Broker, VHost: s.VHost, Version: s.Version}
 	if s.Missing[Queues] == nil {
 		all, enrolled := len(s.workQueues()), len(s.enrolledQueues())
 		r.Queues, r.Enrolled = &all, &enrolled
 	}
 	for _, c := range Checks {
-		for _, f := range c.make(ctx, s) {
+		for _, f := range c.make(s) {
 			if f.Queue != "" && !s.selected(f.Queue) {
 				continue
 			}
@@ -95,7 +94,7 @@ func Examine(ctx context.Context, s *Scene) Report {
 	return r
 }
 
-func (c *Check) make(ctx context.Context, s *Scene) (all []Finding) {
+func (c *Check) make(s *Scene) (all []Finding) {
 	var why []string
 	for _, p := range c.Needs {
 		if err := s.Missing[p]; err != nil && !slices.Contains(why, err.Error()) {
@@ -103,14 +102,14 @@ func (c *Check) make(ctx context.Context, s *Scene) (all []Finding) {
 		}
 	}
 	if len(why) == 0 {
-		if all = c.Run(ctx, s); len(all) == 0 {
+		if all = c.Run(s); len(all) == 0 {
 			all = []Finding{{Status: OK, What: c.Title}}
 		}
 		return all
 	}
 	unknown := Finding{Status: Unknown, What: "not looked at: " + c.Title, Why: strings.Join(why, "; ")}
 	if c.ByAMQP != nil && s.Missing[AMQP] == nil {
-		all = c.ByAMQP(ctx, s)
+		all = c.ByAMQP(s)
 		unknown.What = "looked at only as far as AMQP shows it: " + c.Title
 	}
 	return append(all, unknown)

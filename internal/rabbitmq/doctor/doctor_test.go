@@ -213,7 +213,7 @@ func TestReports(t *testing.T) {
 			s.Missing[p] = errors.New("no " + string(p))
 		}
 	})
-	r := Examine(context.Background(), s)
+	r := Examine(s)
 	if r.Status != Wrong || r.Queues != nil { // no connection
 		t.Errorf("a report of nothing is %s", r.Status)
 	}
@@ -231,7 +231,7 @@ func TestReports(t *testing.T) {
 			s.Queues = append(s.Queues, management.QueueState{Queue: management.Queue{Name: name, Type: "classic", Arguments: map[string]any{"x-dead-letter-exchange": "redrive"}, Durable: true}})
 		}
 	})
-	r = Examine(context.Background(), s)
+	r = Examine(s)
 	if *r.Enrolled != 1 || slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Queue == "beta" }) || !slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Queue == "alpha" }) {
 		t.Errorf("with --queue a*: %+v", r)
 	}

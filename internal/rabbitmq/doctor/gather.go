@@ -28,25 +28,24 @@ import (
 type Options struct {
 	Config *config.Config
 	File   string   // of the config
-	Call   string   // our command, with what else it must be called with; "": redrive
+	Call   string   // how our command is called; "": redrive
 	Only   []string // patterns of queues
-	// Service is where it should answer, as a URL; Named that somebody said so.
+	// Service is the URL at which the service should answer; Named: that was given.
 	Service string
 	Named   bool
 	HTTP    *http.Client // for the service
-	// Redis asks the servers of the config's store.redis; called only where it has one.
+	// Redis asks the servers of the config's store.redis. It is called only where there is one.
 	Redis func(context.Context) (servers []redisstore.Server, failover bool, err error)
 	// Insecure: REDRIVE_INSECURE is set.
 	Insecure bool
-	// Standing is how long dead letters are watched, where a queue keeps some; 0: as long as
-	// it takes to tell.
+	// Standing is how long queues that keep dead letters are watched; 0: watchFor.
 	Standing time.Duration
 }
 
 // ErrNothing: neither AMQP nor the management API answers.
 var ErrNothing = errors.New("RabbitMQ answers neither by AMQP nor by its management API")
 
-// partTimeout is how long a part of the look may take.
+// partTimeout is how long one part may take.
 const partTimeout = 30 * time.Second
 
 // Gather reads all parts of a Scene once. It changes nothing. A part that cannot be read is in
@@ -212,9 +211,8 @@ func (s *Scene) missingManagement(err error) {
 	}
 }
 
-// guest tries the user and password that everybody knows, from where RabbitMQ
-// should refuse them. From its own machine it lets them in by default, which says
-// nothing.
+// guest tries the user and password that everybody knows, unless it runs on RabbitMQ's machine,
+// from where RabbitMQ accepts them by default.
 func (s *Scene) guest(ctx context.Context) {
 	if s.Manage != nil && slices.ContainsFunc(hosts(s.Config.Broker.Management), away) {
 		s.Guest = letsGuestIn(ctx, s.Manage)
@@ -226,7 +224,7 @@ func letsGuestIn(ctx context.Context, api *management.Client) bool {
 	return err == nil
 }
 
-// disk finds the room of the store, where it is on this machine.
+// disk reads the free space of the store, if that is on this machine.
 func (s *Scene) disk(folder string) {
 	if _, err := os.Stat(folder); err != nil {
 		s.Missing[Store] = fmt.Errorf("the store's folder %s is not here: run this where the service runs", folder)
@@ -243,7 +241,7 @@ func (s *Scene) disk(folder string) {
 	}
 }
 
-// service asks the service how it is.
+// service asks the service whether it is ready.
 func (s *Scene) service(ctx context.Context, o Options) {
 	if o.Service == "" {
 		return

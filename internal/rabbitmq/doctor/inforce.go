@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,32 +11,26 @@ import (
 // operatorKeys are keys of operator policies that change what happens to messages.
 var operatorKeys = []string{"message-ttl", "expires", "max-length", "max-length-bytes", "overflow", "delivery-limit"}
 
-func policyInForce(_ context.Context, s *Scene) (all []Finding) {
+func policyInForce(s *Scene) (all []Finding) {
 	for _, q := range s.workQueues() {
-		ours := slices.IndexFunc(s.Policies, func(p management.Policy) bool { return p.Name == "redrive."+q.Name })
+		ours := management.PolicyNamed(s.Policies, "redrive."+q.Name)
 		enrolled := s.enrolled(q)
-		if ours >= 0 && !enrolled && !isArgument(q, "dead-letter-exchange") {
+		if ours != nil && !enrolled && !isArgument(q, "dead-letter-exchange") {
 			by := "nothing applies"
 			if q.Policy != "" {
 				by = fmt.Sprintf("policy %q is", q.Policy)
-				if i := slices.IndexFunc(s.Policies, func(p management.Policy) bool { return p.Name == q.Policy }); i >= 0 {
-					by = fmt.Sprintf("policy %q of priority %d is", q.Policy, s.Policies[i].Priority)
+				if other := management.PolicyNamed(s.Policies, q.Policy); other != nil {
+					by = fmt.Sprintf("policy %q of priority %d is", q.Policy, other.Priority)
 				}
 			}
-			all = append(all, Finding{Queue: q.Name, Status: Wrong, What: fmt.Sprintf("its policy %q of priority %d is not in force: %s", s.Policies[ours].Name, s.Policies[ours].Priority, by),
+			all = append(all, Finding{Queue: q.Name, Status: Wrong, What: fmt.Sprintf("its policy %q of priority %d is not in force: %s", ours.Name, ours.Priority, by),
 				Remedy: "Merge both, above the other:", Commands: []string{s.redrive("enroll", q.Name)}})
 		}
 		if q.OperatorPolicy == "" || !enrolled {
 			continue
 		}
-		if i := slices.IndexFunc(s.OperatorPolicies, func(p management.Policy) bool { return p.Name == q.OperatorPolicy }); i >= 0 {
-			var keys []string
-			for _, key := range operatorKeys {
-				if v, ok := s.OperatorPolicies[i].Definition[key]; ok {
-					keys = append(keys, fmt.Sprintf("%s: %s", key, management.Text(v)))
-				}
-			}
-			if len(keys) > 0 {
+		if operator := management.PolicyNamed(s.OperatorPolicies, q.OperatorPolicy); operator != nil {
+			if keys := settings(operator.Definition, operatorKeys); len(keys) > 0 {
 				all = append(all, Finding{Queue: q.Name, Status: Warning, What: fmt.Sprintf("the operator policy %q puts %s on it, whatever its own policy says", q.OperatorPolicy, strings.Join(keys, ", ")),
 					Remedy: "Ask who set it, or take it away:", Commands: []string{s.rabbitmqctl("clear_operator_policy", q.OperatorPolicy)}})
 			}
@@ -46,7 +39,17 @@ func policyInForce(_ context.Context, s *Scene) (all []Finding) {
 	return all
 }
 
-func unmatched(_ context.Context, s *Scene) (all []Finding) {
+// settings are those of some keys that a policy sets.
+func settings(definition map[string]any, keys []string) (all []string) {
+	for _, key := range keys {
+		if v, ok := definition[key]; ok {
+			all = append(all, fmt.Sprintf("%s: %s", key, management.Text(v)))
+		}
+	}
+	return all
+}
+
+func unmatched(s *Scene) (all []Finding) {
 	for _, q := range s.enrolledQueues() {
 		if _, ok := s.Config.Policies.Match(q.Name); !ok {
 			f := Finding{Queue: q.Name, Status: Warning, What: "no policy of Redrive's config matches it", Remedy: "Add it to the queues of a policy, then:"}
@@ -59,7 +62,7 @@ func unmatched(_ context.Context, s *Scene) (all []Finding) {
 	return all
 }
 
-func nativeRetry(_ context.Context, s *Scene) (all []Finding) {
+func nativeRetry(s *Scene) (all []Finding) {
 	for _, q := range s.enrolledQueues() {
 		kind, _ := setting(q, "delayed-retry-type").(string)
 		if kind == "" || kind == "disabled" || q.Type != "quorum" {
@@ -75,10 +78,10 @@ func nativeRetry(_ context.Context, s *Scene) (all []Finding) {
 	return all
 }
 
-func deliveryLimit(_ context.Context, s *Scene) (all []Finding) {
+func deliveryLimit(s *Scene) (all []Finding) {
 	for _, q := range s.enrolledQueues() {
 		p, ok := s.Config.Policies.Match(q.Name)
-		limit, limited := s.limitOf(q)
+		limit, limited := q.LimitInForce(s.Version)
 		if !ok || !limited || limit >= p.Attempts {
 			continue
 		}
@@ -99,9 +102,4 @@ func (s *Scene) raise(q *management.QueueState) string {
 		return "The queue was declared with it (x-delivery-limit), which no policy can raise."
 	}
 	return fmt.Sprintf("It is delivery-limit in the RabbitMQ policy %q.", q.Policy)
-}
-
-// limitOf is the delivery limit of a quorum queue, when there is one.
-func (s *Scene) limitOf(q *management.QueueState) (limit int, limited bool) {
-	return q.LimitInForce(s.Version)
 }

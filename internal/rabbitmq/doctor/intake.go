@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,13 +20,13 @@ func (s *Scene) missing(what string) []Finding {
 	return []Finding{{Status: Wrong, What: what, Remedy: startIt, Commands: []string{s.redrive("doctor --fix")}, Fixable: true, fix: fix{topology: true}}}
 }
 
-func deadLetterExchange(_ context.Context, s *Scene) (all []Finding) {
+func deadLetterExchange(s *Scene) (all []Finding) {
 	x := s.exchange(wire.ExchangeDeadLetters)
 	if x == nil {
 		return s.missing("the exchange redrive does not exist")
 	}
 	if not := differs(x, "fanout", true); not != "" {
-		all = append(all, Finding{Status: Wrong, What: "the exchange redrive is " + not, Remedy: "Delete it and start the service, which declares it as it must be; bring queues' dead letters to rest meanwhile, since they are lost while it is missing.",
+		all = append(all, Finding{Status: Wrong, What: "the exchange redrive is " + not, Remedy: "Delete it and start the service, which declares it as it must be. Stop the consumers whose messages fail meanwhile: dead letters are lost while it is missing.",
 			Commands: []string{s.deleteCommand(s.Manage.URL("exchanges", wire.ExchangeDeadLetters)), s.redrive("doctor --fix")}})
 	}
 	bound := false
@@ -65,7 +64,7 @@ func differs(x *management.Exchange, kind string, internal bool) string {
 	return strings.Join(not, ", ")
 }
 
-func deadLetterExchangeByAMQP(_ context.Context, s *Scene) []Finding {
+func deadLetterExchangeByAMQP(s *Scene) []Finding {
 	switch err := s.Probed.Exchange; {
 	case errors.Is(err, wire.ErrUnroutable):
 		return s.missing("the exchange redrive does not exist")
@@ -77,9 +76,6 @@ func deadLetterExchangeByAMQP(_ context.Context, s *Scene) []Finding {
 	return nil
 }
 
-// intakeArguments are those that the service declares.
-var intakeArguments = map[string]any{"x-queue-type": "quorum", "x-dead-letter-exchange": wire.ExchangeQuarantine}
-
 // deleteEmpty is for one of our queues that was declared with other arguments.
 const deleteEmpty = "Stop the consumers whose messages fail, have the version of the service that declared it empty it, and delete it when it shows 0 messages; the service then declares it as it must be:"
 
@@ -87,10 +83,10 @@ func (s *Scene) deleteWhenEmpty(queue string) []string {
 	return []string{s.rabbitmqctl("list_queues", "name", "messages"), s.rabbitmqctl("delete_queue", queue), s.redrive("doctor --fix")}
 }
 
-// losingKeys are settings that lose messages, or refuse them.
+// losingKeys are settings with which a queue loses messages, or refuses them.
 var losingKeys = []string{"message-ttl", "expires", "max-length", "max-length-bytes", "overflow"}
 
-func intake(_ context.Context, s *Scene) (all []Finding) {
+func intake(s *Scene) (all []Finding) {
 	q := s.queue(wire.QueueIntake)
 	if q == nil {
 		return s.missing("the queue redrive.intake does not exist")
@@ -102,28 +98,20 @@ func intake(_ context.Context, s *Scene) (all []Finding) {
 	if !q.Durable {
 		not = append(not, "not durable")
 	}
-	for key, want := range intakeArguments {
-		if got := q.Arguments[key]; got != want && key != "x-queue-type" {
-			not = append(not, fmt.Sprintf("declared with %s %v, not %v", key, got, want))
-		}
+	if to := q.Arguments["x-dead-letter-exchange"]; to != wire.ExchangeQuarantine {
+		not = append(not, fmt.Sprintf("declared with x-dead-letter-exchange %v, not %s", to, wire.ExchangeQuarantine))
 	}
 	if len(not) > 0 {
 		all = append(all, Finding{Status: Wrong, What: "redrive.intake is " + strings.Join(not, ", "), Remedy: deleteEmpty,
 			Commands: s.deleteWhenEmpty(wire.QueueIntake)})
 	}
-	// All our queues: what a policy of "everything" does to one it does to the others.
+	// All our queues: a RabbitMQ policy on every queue is on all of them.
 	for i := range s.Queues {
 		own := &s.Queues[i]
 		if !wire.OwnQueue(own.Name) {
 			continue
 		}
-		var keys []string
-		for _, key := range losingKeys {
-			if v, ok := own.Effective[key]; ok {
-				keys = append(keys, fmt.Sprintf("%s: %v", key, management.Text(v)))
-			}
-		}
-		if len(keys) > 0 {
+		if keys := settings(own.Effective, losingKeys); len(keys) > 0 {
 			names, commands := s.leavingOut(own)
 			all = append(all, Finding{Status: Wrong, What: fmt.Sprintf("a RabbitMQ policy (%s) puts %s on our queue %s", strings.Join(names, ", "), strings.Join(keys, ", "), own.Name),
 				Remedy: "Let the policy's pattern leave out names that begin with redrive.", Commands: commands})
@@ -142,7 +130,7 @@ func (s *Scene) smallLimits() (all []Finding) {
 		if q == nil {
 			continue
 		}
-		if limit, limited := s.limitOf(q); limited && limit < broker.DeliveryLimit {
+		if limit, limited := q.LimitInForce(s.Version); limited && limit < broker.DeliveryLimit {
 			names, commands := s.leavingOut(q)
 			all = append(all, Finding{Status: Wrong, What: fmt.Sprintf("the delivery limit in force of our queue %s is %d, by a RabbitMQ policy (%s): %s", name, limit, strings.Join(names, ", "), becomes),
 				Remedy: "Let the policy's pattern leave out names that begin with redrive.", Commands: commands})
@@ -152,9 +140,9 @@ func (s *Scene) smallLimits() (all []Finding) {
 	return all
 }
 
-// others finds services with a store of their own beside this config's. Where one store
-// has several, they know how many they are, and say so themselves.
-func others(_ context.Context, s *Scene) []Finding {
+// others finds services with a store of their own beside this config's. Replicas that share a store
+// know each other, so nothing is said of them here.
+func others(s *Scene) []Finding {
 	if n := s.Probed.Consumers; n > 1 && s.Config.Store.Redis.URL == "" {
 		return []Finding{{Status: Wrong, What: fmt.Sprintf("redrive.intake has %d consumers, and a service with its store on disk is one: each takes a part of the failed messages", n),
 			Remedy: "Stop the other services of this virtual host, or give all of them one store (store.redis). To list the consumers:", Commands: []string{s.rabbitmqctl("list_consumers", "queue_name", "channel_pid")}}}
@@ -173,8 +161,7 @@ func (s *Scene) leavingOut(own *management.QueueState) (names, commands []string
 			continue
 		}
 		names = append(names, from.name)
-		if i := slices.IndexFunc(from.all, func(p management.Policy) bool { return p.Name == from.name }); i >= 0 {
-			p := from.all[i]
+		if p := management.PolicyNamed(from.all, from.name); p != nil {
 			definition, _ := json.Marshal(p.Definition) // it came as JSON
 			commands = append(commands, s.rabbitmqctl(from.command, p.Name, `^(?!redrive\.).*?(?:`+p.Pattern+`)`, string(definition), "--priority", strconv.Itoa(p.Priority), "--apply-to", p.ApplyTo))
 		}
@@ -182,7 +169,7 @@ func (s *Scene) leavingOut(own *management.QueueState) (names, commands []string
 	return names, commands
 }
 
-func intakeByAMQP(_ context.Context, s *Scene) []Finding {
+func intakeByAMQP(s *Scene) []Finding {
 	switch err := s.Probed.Intake; {
 	case errors.Is(err, wire.ErrQueueGone):
 		return s.missing("the queue redrive.intake does not exist")
@@ -194,7 +181,7 @@ func intakeByAMQP(_ context.Context, s *Scene) []Finding {
 	return nil
 }
 
-func quarantine(_ context.Context, s *Scene) []Finding {
+func quarantine(s *Scene) []Finding {
 	if n := s.Probed.Quarantine.Ready; n > 0 {
 		return []Finding{{Status: Warning, What: fmt.Sprintf("messages in redrive.quarantine: %d", n), Remedy: "Look at them, and have them retried or export them:",
 			Commands: []string{s.redrive("quarantine list"), s.redrive("quarantine replay"), s.redrive("quarantine export", "quarantine.jsonl")}}}
@@ -202,7 +189,7 @@ func quarantine(_ context.Context, s *Scene) []Finding {
 	return nil
 }
 
-func parked(_ context.Context, s *Scene) []Finding {
+func parked(s *Scene) []Finding {
 	p := s.Probed.Parked
 	if p.Exists && p.Ready > 0 && p.Consumers == 0 {
 		return []Finding{{Status: Warning, What: fmt.Sprintf("messages in redrive.parked: %d, and no service collects them", p.Ready), Remedy: "Run the service, which collects, shows and replays them:", Commands: []string{s.redrive("serve")}}}

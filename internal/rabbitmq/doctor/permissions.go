@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"regexp"
@@ -12,9 +11,9 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// userPermissions holds the service's user to what it needs for what is there: its own
-// names, the queues that are enrolled, and what its policies forward to.
-func userPermissions(_ context.Context, s *Scene) []Finding {
+// userPermissions checks that the service's user has what it needs at present: for its own names,
+// the queues that are enrolled, and what its policies forward to.
+func userPermissions(s *Scene) []Finding {
 	if s.Missing[Permissions] != nil {
 		return s.permissionsUnseen()
 	}
@@ -48,8 +47,8 @@ func userPermissions(_ context.Context, s *Scene) []Finding {
 	return []Finding{s.grant("it lacks " + strings.Join(lacks, "; "))}
 }
 
-// written are the queues that the service has to bind, and where its policies forward
-// to.
+// written are the queues that the service has to bind, and the exchanges to which its policies
+// forward.
 func (s *Scene) written() (all []string) {
 	for _, q := range s.enrolledQueues() {
 		all = append(all, q.Name)
@@ -62,8 +61,8 @@ func (s *Scene) written() (all []string) {
 	return all
 }
 
-// permissionsUnseen knows only what was refused, and what a service that is ready has
-// proved: it has declared, bound and consumes what is its own.
+// permissionsUnseen is for when the permissions cannot be read. It reports what RabbitMQ has refused;
+// a service that is ready has declared, bound and consumes what is its own.
 func (s *Scene) permissionsUnseen() []Finding {
 	for _, err := range []error{s.Probed.Exchange, s.Probed.Intake} {
 		if errors.Is(err, wire.ErrForbidden) {
@@ -76,7 +75,7 @@ func (s *Scene) permissionsUnseen() []Finding {
 	return []Finding{{Status: Unknown, What: "not looked at: the rights of the service's user", Why: s.Missing[Permissions].Error()}}
 }
 
-// grant gives the service's user what it lacks.
+// grant is the finding that the service's user lacks something, with the command that grants it.
 func (s *Scene) grant(lacks string) Finding {
 	r := permissions.Service(s.Config.Policies)
 	return Finding{Status: Wrong, What: fmt.Sprintf("user %q: %s", s.User, lacks),

@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"context"
 	"net/http"
 	"net/url"
 	"strings"
@@ -47,7 +46,7 @@ func TestWithFewerRights(t *testing.T) {
 		as.User = url.UserPassword(user, "s3cret")
 		c.Broker.Management = as.String()
 		unknown := func() (all []string) {
-			for _, f := range Examine(context.Background(), gather(t, c)).Findings {
+			for _, f := range Examine(gather(t, c)).Findings {
 				if f.Status == Unknown {
 					all = append(all, f.Check)
 					if strings.Contains(f.Why, "s3cret") || f.Why == "" {

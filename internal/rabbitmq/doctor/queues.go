@@ -1,13 +1,12 @@
 package doctor
 
 import (
-	"context"
 	"fmt"
 
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 )
 
-func lifetime(_ context.Context, s *Scene) (all []Finding) {
+func lifetime(s *Scene) (all []Finding) {
 	for _, q := range s.workQueues() {
 		if !s.enrolled(q) && !s.Config.Policies.Exact(q.Name) {
 			continue
@@ -24,46 +23,49 @@ func lifetime(_ context.Context, s *Scene) (all []Finding) {
 			{!q.Durable, "it is not durable: a restart of RabbitMQ takes it and its messages"},
 		} {
 			if is.so {
-				all = append(all, Finding{Queue: q.Name, Status: Wrong, What: is.what, Remedy: "Declare it durable, not auto-delete and not exclusive; what it is cannot be changed."})
+				all = append(all, Finding{Queue: q.Name, Status: Wrong, What: is.what, Remedy: "Delete it and declare it again, durable, not auto-delete and not exclusive: RabbitMQ cannot change that."})
 			}
 		}
 	}
 	return all
 }
 
-const noConsumer = "RabbitMQ does not record since when"
+func (s *Scene) noConsumer(queue string, messages int) Finding {
+	return Finding{Queue: queue, Status: Warning, What: fmt.Sprintf("it has no consumer, and %d messages; RabbitMQ does not record since when", messages),
+		Remedy: "Start its consumer; meanwhile pause its retries:", Commands: []string{s.call() + " pause " + Quote(queue)}}
+}
 
-func consumers(_ context.Context, s *Scene) (all []Finding) {
+func consumers(s *Scene) (all []Finding) {
 	for _, q := range s.enrolledQueues() {
 		if q.Consumers > 0 || q.Exclusive {
 			continue
 		}
-		what := fmt.Sprintf("it has no consumer, and %d messages; %s", q.Messages, noConsumer)
+		f := s.noConsumer(q.Name, q.Messages)
 		if q.IdleSince != "" {
-			what += ", but nothing was delivered or came in since " + q.IdleSince
+			f.What += ", but nothing was delivered or came in since " + q.IdleSince
 		}
-		all = append(all, Finding{Queue: q.Name, Status: Warning, What: what, Remedy: "Start its consumer; meanwhile pause its retries:", Commands: []string{s.call() + " pause " + Quote(q.Name)}})
+		all = append(all, f)
 	}
 	return all
 }
 
-func consumersByAMQP(_ context.Context, s *Scene) (all []Finding) {
+func consumersByAMQP(s *Scene) (all []Finding) {
 	for _, q := range s.Probed.Named {
 		if q.Exists && q.Consumers == 0 {
-			all = append(all, Finding{Queue: q.Name, Status: Warning, What: fmt.Sprintf("it has no consumer, and %d messages; %s", q.Ready, noConsumer), Remedy: "Start its consumer; meanwhile pause its retries:", Commands: []string{s.call() + " pause " + Quote(q.Name)}})
+			all = append(all, s.noConsumer(q.Name, q.Ready))
 		}
 	}
 	return all
 }
 
-// A queue whose consumers requeue redelivers this often a second, and more than
-// this share of what it delivers. A consumer that crashed redelivers once.
+// The consumers of a queue requeue in a circle where it redelivers this often a second, and this
+// share of what it delivers. After a crash of a consumer messages are redelivered only once.
 const (
 	fastRequeue  = 1.0
 	shareRequeue = 0.5
 )
 
-func requeue(_ context.Context, s *Scene) (all []Finding) {
+func requeue(s *Scene) (all []Finding) {
 	for _, q := range s.workQueues() {
 		again, delivered := q.Stats.Redelivered.Rate, q.Stats.Delivered.Rate
 		if again < fastRequeue || again < shareRequeue*delivered {
@@ -75,9 +77,9 @@ func requeue(_ context.Context, s *Scene) (all []Finding) {
 	return all
 }
 
-// ends says what ends such a circle.
+// ends says what ends the redeliveries of a queue.
 func (s *Scene) ends(q *management.QueueState) string {
-	limit, limited := s.limitOf(q)
+	limit, limited := q.LimitInForce(s.Version)
 	switch {
 	case limited && s.versionAtLeast(4, 3):
 		return fmt.Sprintf("; after basic.reject the delivery limit (%d) ends that, after basic.nack nothing does", limit)

@@ -2,13 +2,12 @@ package doctor
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 	"unicode"
 )
 
-// Quote makes one word of a POSIX shell's of any text; of what a terminal would obey
-// too (as $'…', of bash and others).
+// Quote makes one word of any text for a POSIX shell. A text with control characters, which a
+// terminal would interpret, becomes $'…', as bash and others read it.
 func Quote(s string) string {
 	switch {
 	case s != "" && strings.IndexFunc(s, func(r rune) bool {
@@ -31,16 +30,4 @@ func Quote(s string) string {
 		}
 	}
 	return b.String() + "'"
-}
-
-// versionOf reads "4.3.6" as far as it goes.
-func versionOf(s string) (v [2]int, ok bool) {
-	parts := strings.SplitN(s, ".", 3)
-	if len(parts) < 2 {
-		return v, false
-	}
-	var err1, err2 error
-	v[0], err1 = strconv.Atoi(parts[0])
-	v[1], err2 = strconv.Atoi(parts[1])
-	return v, err1 == nil && err2 == nil
 }

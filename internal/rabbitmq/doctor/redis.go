@@ -2,15 +2,14 @@ package doctor
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"net"
 
 	"github.com/redrive-mq/redrive/internal/store/redisstore"
 )
 
-// redis tells what Redis does with what it is given, and what that can lose.
-func redis(_ context.Context, s *Scene) (all []Finding) {
+// redis says how safe messages are in Redis, and what can be lost.
+func redis(s *Scene) (all []Finding) {
 	c := s.Config.Store.Redis
 	if c.URL == "" {
 		return []Finding{{Status: OK, What: "messages are kept on this machine's disk, not in Redis"}}
@@ -25,7 +24,7 @@ func redis(_ context.Context, s *Scene) (all []Finding) {
 	return all
 }
 
-// redisServer is what is to be said of one.
+// redisServer says that of one server.
 func redisServer(r *redisstore.Server, durability string, replicas int) (all []Finding) {
 	at := "Redis at " + r.Addr
 	set := func(name, value string) []string {
@@ -66,7 +65,8 @@ func redisServer(r *redisstore.Server, durability string, replicas int) (all []F
 	return append(all, safe)
 }
 
-// redisRoom is the room in the server that has the least; 0, 0 when none has a bound.
+// redisRoom is the free space of the server that has the least, and its limit; 0, 0 when none has a
+// limit.
 func redisRoom(all []redisstore.Server) (free, limit uint64) {
 	for _, r := range all {
 		if is := r.Max - min(r.Max, r.Used); r.Max > 0 && (limit == 0 || is < free) {

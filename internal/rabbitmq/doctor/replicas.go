@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"context"
 	"fmt"
 	"regexp"
 	"slices"
@@ -10,13 +9,12 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// enough replicas survive the loss of one node; it is also what RabbitMQ gives a
-// quorum queue by default.
+// enough replicas survive the loss of one node. RabbitMQ gives a quorum queue as many by default.
 const enough = 3
 
 // replicas finds our quorum queues that were declared when there were fewer nodes, or
 // that lost one: RabbitMQ gives them no other by itself.
-func replicas(_ context.Context, s *Scene) []Finding {
+func replicas(s *Scene) []Finding {
 	want := min(enough, len(s.Nodes))
 	var lack, few []string
 	add := map[string][]string{} // queues, by the node that can have a replica

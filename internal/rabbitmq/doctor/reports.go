@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -10,7 +9,7 @@ import (
 )
 
 // reportsByAMQP is asked where the management API is missing: the service then lacks it, too.
-func reportsByAMQP(_ context.Context, s *Scene) []Finding {
+func reportsByAMQP(s *Scene) []Finding {
 	var patterns []string
 	for i := range s.Config.Policies {
 		for _, q := range s.Config.Policies[i].Queues {

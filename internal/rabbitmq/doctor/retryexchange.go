@@ -1,16 +1,14 @@
 package doctor
 
 import (
-	"context"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/wire"
 )
 
-func retryExchange(_ context.Context, s *Scene) (all []Finding) {
+func retryExchange(s *Scene) (all []Finding) {
 	of := map[string]bool{} // retry exchanges of queues that exist
 	from := map[string][]management.Binding{}
 	for _, b := range s.Bindings {
@@ -26,7 +24,7 @@ func retryExchange(_ context.Context, s *Scene) (all []Finding) {
 		x := s.exchange(name)
 		if x == nil {
 			// Declared with the argument, a queue gets it with its first dead letter.
-			if s.enrolled(q) && slices.ContainsFunc(s.Policies, func(p management.Policy) bool { return p.Name == "redrive."+q.Name }) {
+			if s.enrolled(q) && management.PolicyNamed(s.Policies, "redrive."+q.Name) != nil {
 				all = append(all, s.bind(q.Name, fmt.Sprintf("its retry exchange %s does not exist", name)))
 			}
 			continue
@@ -60,7 +58,7 @@ func (s *Scene) bind(queue, what string) Finding {
 	return Finding{Queue: queue, Status: Wrong, What: what, Remedy: "Declare it and bind it:", Commands: []string{s.redrive("doctor --fix --queue=" + Quote(queue))}, Fixable: true, fix: fix{queue: queue}}
 }
 
-func retryExchangeByAMQP(_ context.Context, s *Scene) (all []Finding) {
+func retryExchangeByAMQP(s *Scene) (all []Finding) {
 	for _, q := range s.Probed.Named {
 		switch {
 		case !q.Exists:

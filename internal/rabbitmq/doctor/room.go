@@ -1,12 +1,11 @@
 package doctor
 
 import (
-	"context"
 	"fmt"
 	"time"
 )
 
-func alarms(_ context.Context, s *Scene) (all []Finding) {
+func alarms(s *Scene) (all []Finding) {
 	for _, n := range s.Nodes {
 		if !n.Running {
 			all = append(all, Finding{Status: Wrong, What: fmt.Sprintf("node %s is down", n.Name), Remedy: "Start it: its quorum queues have fewer members to lose.",
@@ -23,7 +22,7 @@ func alarms(_ context.Context, s *Scene) (all []Finding) {
 	return all
 }
 
-func diskRoom(_ context.Context, s *Scene) (all []Finding) {
+func diskRoom(s *Scene) (all []Finding) {
 	for _, n := range s.Nodes {
 		if n.Running && !n.DiskAlarm && n.DiskLimit > 0 && n.DiskFree < 2*n.DiskLimit {
 			all = append(all, Finding{Status: Warning, What: fmt.Sprintf("node %s has %s free, and its alarm comes at %s", n.Name, size(n.DiskFree), size(n.DiskLimit)), Remedy: "Make room on its disk."})
@@ -32,7 +31,7 @@ func diskRoom(_ context.Context, s *Scene) (all []Finding) {
 	return all
 }
 
-func storeRoom(_ context.Context, s *Scene) []Finding {
+func storeRoom(s *Scene) []Finding {
 	free, reserve := s.StoreFree, s.Config.Store.Reserve
 	if s.Config.Store.Redis.URL != "" {
 		free, limit := redisRoom(s.Redis)
@@ -58,10 +57,10 @@ func roomLeft(free, reserve uint64, what, remedy string) []Finding {
 	return []Finding{{Status: OK, What: what}}
 }
 
-// tolerated is a difference of clocks that no one notices.
+// tolerated is a difference of clocks that matters to nobody.
 const tolerated = 3 * time.Second
 
-func clock(_ context.Context, s *Scene) []Finding {
+func clock(s *Scene) []Finding {
 	by := s.Ahead.Abs()
 	if by <= tolerated+s.Within {
 		return nil

@@ -1,13 +1,12 @@
 package doctor
 
 import (
-	"context"
 	"fmt"
 
 	"github.com/redrive-mq/redrive/internal/inspect"
 )
 
-func running(_ context.Context, s *Scene) (all []Finding) {
+func running(s *Scene) (all []Finding) {
 	v := s.Service
 	switch {
 	case v.Asked == "":

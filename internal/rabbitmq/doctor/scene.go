@@ -8,6 +8,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/version"
 	"github.com/redrive-mq/redrive/internal/store/redisstore"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
@@ -35,9 +36,9 @@ type Scene struct {
 	Config *config.Config
 	// File is the config's, for commands; "": there is none.
 	File string
-	// Call is our command, with what else it must be called with; "": redrive.
+	// Call is how our command is called, for the commands of findings; "": redrive.
 	Call string
-	// Only are patterns of the queues to tell of; none: all.
+	// Only are patterns of the work queues to look at; none: all.
 	Only []string
 
 	Broker, VHost, User string // Broker without its password
@@ -45,7 +46,7 @@ type Scene struct {
 	FrameMax            int    // 0: any
 	// Unreached is why some of several addresses do not answer.
 	Unreached []error
-	// Manage makes URLs for commands.
+	// Manage makes the URLs of commands.
 	Manage *management.Client
 	// Missing says why a part could not be gathered.
 	Missing map[Part]error
@@ -58,22 +59,21 @@ type Scene struct {
 	Nodes            []management.Node
 	Permission       management.Permission
 
-	// Standing are how many dead letters their queues keep and did not release while the
-	// scene was looked at, by queue.
+	// Standing is how many dead letters a queue keeps and has not released while it was
+	// watched, by queue.
 	Standing map[string]int
 
 	Ahead, Within time.Duration // the broker's clock against this one, and how exact that is
 	StoreFree     uint64        // bytes
-	// Redis are the primaries that messages are kept in; Failover: a replica may replace
-	// one of them.
+	// Redis are the primaries of the store; Failover: a replica may replace one of them.
 	Redis    []redisstore.Server
 	Failover bool
 
 	Probed Probed
-	// Guest: the user guest with the password guest was let in from another machine.
+	// Guest: RabbitMQ has accepted the user guest with the password guest from another machine.
 	Guest   bool
 	Service Service
-	// Insecure: the environment lets tokens go out without TLS.
+	// Insecure: the environment allows to send tokens without TLS.
 	Insecure bool
 }
 
@@ -82,8 +82,7 @@ type Probed struct {
 	Exchange, Intake   error // as broker.Probe.IntakeQueue returns them
 	Parked, Quarantine Depth
 	Consumers          int // of redrive.intake
-	// Named are the queues that policies name without * or ?.
-	Named []NamedQueue
+	Named              []NamedQueue
 }
 
 // Depth of a queue.
@@ -92,17 +91,17 @@ type Depth struct {
 	Consumers, Ready int
 }
 
-// NamedQueue is one that a policy names.
+// NamedQueue is a queue that a policy names without * or ?.
 type NamedQueue struct {
 	Name string
 	Depth
 	RetryExchange bool // it exists
 }
 
-// Service is what the service answers about itself.
+// Service is what the service says about itself.
 type Service struct {
 	Asked    string   // the URL; "" when no service was asked
-	Named    bool     // somebody said that it is there
+	Named    bool     // its address was given: that nothing answers there is a problem
 	Err      error    // nothing answers
 	Problems []string // of a service that is not ready
 	Notices  []string
@@ -132,24 +131,24 @@ func (s *Scene) enrolled(q *management.QueueState) bool {
 }
 
 func (s *Scene) queue(name string) *management.QueueState {
-	for i := range s.Queues {
-		if s.Queues[i].Name == name {
-			return &s.Queues[i]
-		}
-	}
-	return nil
+	return first(s.Queues, func(q *management.QueueState) bool { return q.Name == name })
 }
 
 func (s *Scene) exchange(name string) *management.Exchange {
-	for i := range s.Exchanges {
-		if s.Exchanges[i].Name == name {
-			return &s.Exchanges[i]
+	return first(s.Exchanges, func(e *management.Exchange) bool { return e.Name == name })
+}
+
+// first returns the first of all that is; nil when none is.
+func first[T any](all []T, is func(*T) bool) *T {
+	for i := range all {
+		if is(&all[i]) {
+			return &all[i]
 		}
 	}
 	return nil
 }
 
-// setting is a queue's argument or, where it has none, what its policies say.
+// setting is a queue's argument or, where it has none, what its RabbitMQ policies set.
 func setting(q *management.QueueState, key string) any {
 	if v, ok := q.Arguments["x-"+key]; ok {
 		return v
@@ -162,16 +161,16 @@ func isArgument(q *management.QueueState, key string) bool {
 	return ok
 }
 
-// versionAtLeast tells whether RabbitMQ is of that version or later; not known is not.
+// versionAtLeast tells whether RabbitMQ is of that version or later; false when it is not known.
 func (s *Scene) versionAtLeast(major, minor int) bool {
-	is, ok := versionOf(s.Version)
-	return ok && (is[0] > major || is[0] == major && is[1] >= minor)
+	yes, _ := version.AtLeast(s.Version, major, minor)
+	return yes
 }
 
 // call is how our command is called.
 func (s *Scene) call() string { return cmp.Or(s.Call, "redrive") }
 
-// redrive is a command of ours, to be copied.
+// redrive is a command line of ours, for people to copy.
 func (s *Scene) redrive(command string, args ...string) string {
 	var b strings.Builder
 	b.WriteString(s.call() + " " + command)
@@ -187,8 +186,8 @@ func (s *Scene) redrive(command string, args ...string) string {
 	return b.String()
 }
 
-// deleteCommand is a command that deletes something by the management API; it asks
-// for the password.
+// deleteCommand is a command line that deletes what is at a URL of the management API; it asks for
+// the password.
 func (s *Scene) deleteCommand(at string) string {
 	return "curl -u " + Quote(s.Manage.User()) + " -X DELETE " + Quote(at)
 }

@@ -46,7 +46,7 @@ func check(name string) Check {
 func ills(s *Scene, name string) string {
 	var lines []string
 	c := check(name)
-	for _, f := range c.make(context.Background(), s) {
+	for _, f := range c.make(s) {
 		if f.Status != OK {
 			lines = append(lines, strings.TrimSpace(string(f.Status)+" "+f.Queue)+": "+f.What+" $ "+strings.Join(f.Commands, " $ "))
 		}
@@ -85,7 +85,7 @@ func (s *saying) Fatalf(format string, args ...any) {
 
 func mendAll(t *testing.T, c *config.Config) {
 	t.Helper()
-	r := Examine(context.Background(), gather(t, c))
+	r := Examine(gather(t, c))
 	if err := r.Plan().Apply(context.Background(), c); err != nil {
 		t.Fatal(err)
 	}

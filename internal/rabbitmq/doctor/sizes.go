@@ -1,15 +1,11 @@
 package doctor
 
-import (
-	"context"
-	"fmt"
-)
+import "fmt"
 
 // usualFrame is RabbitMQ's default, in bytes.
 const usualFrame = 131_072
 
-// largest is RabbitMQ's default limit of a message, in bytes; it does not tell the
-// one in force.
+// largest is RabbitMQ's default limit of a message, in bytes. The one in force it does not report.
 func (s *Scene) largest() int64 {
 	if s.versionAtLeast(4, 0) {
 		return 16 << 20
@@ -17,8 +13,8 @@ func (s *Scene) largest() int64 {
 	return 128 << 20
 }
 
-// frames are as much as AMQP shows.
-func frames(_ context.Context, s *Scene) (all []Finding) {
+// frames checks the limit of a frame, which AMQP shows.
+func frames(s *Scene) (all []Finding) {
 	if s.FrameMax > 0 && s.FrameMax < usualFrame {
 		all = append(all, Finding{Status: Warning, What: fmt.Sprintf("frames are limited to %d bytes", s.FrameMax),
 			Remedy: fmt.Sprintf("Set frame_max = %d, RabbitMQ's default, in rabbitmq.conf: messages with more headers than fit are parked.", usualFrame)})
@@ -26,8 +22,8 @@ func frames(_ context.Context, s *Scene) (all []Finding) {
 	return all
 }
 
-func sizes(ctx context.Context, s *Scene) []Finding {
-	all := frames(ctx, s)
+func sizes(s *Scene) []Finding {
+	all := frames(s)
 	for _, q := range s.workQueues() {
 		if q.Messages > 0 && q.Bytes/int64(q.Messages) > s.largest() {
 			all = append(all, Finding{Queue: q.Name, Status: Warning, What: fmt.Sprintf("its messages have %s on average, and RabbitMQ %s takes %s unless max_message_size says otherwise", size(q.Bytes/int64(q.Messages)), s.Version, size(s.largest())),

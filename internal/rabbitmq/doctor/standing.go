@@ -47,7 +47,7 @@ func (s *Scene) watchDeadLetters(ctx context.Context, long time.Duration) (map[s
 
 // standing finds dead letters that stand still: their target is missing, or the process in
 // RabbitMQ that publishes them, one beside each queue's leader, does not go on.
-func standing(_ context.Context, s *Scene) (all []Finding) {
+func standing(s *Scene) (all []Finding) {
 	for i := range s.Queues {
 		q := &s.Queues[i]
 		n := s.Standing[q.Name]
@@ -79,8 +79,8 @@ func standing(_ context.Context, s *Scene) (all []Finding) {
 	return all
 }
 
-// nowhere says why a dead letter of a queue cannot arrive; "": it can, as far as bindings
-// that do not ask for a routing key tell.
+// nowhere says why a dead letter of a queue cannot be routed; "" if it can. It does not look at the
+// routing keys of bindings.
 func (s *Scene) nowhere(q *management.QueueState, to string) string {
 	if to == "" {
 		if key, ok := setting(q, "dead-letter-routing-key").(string); ok && s.queue(key) == nil {
@@ -98,8 +98,8 @@ func (s *Scene) nowhere(q *management.QueueState, to string) string {
 	return ""
 }
 
-// anotherLeader says how the process is started again: where the queue's leader goes, another
-// one begins. RabbitMQ has no command for one queue, so it is an expression of its own code.
+// anotherLeader returns how to start the process again: it begins anew on the node of a new leader.
+// RabbitMQ has no command for that for a single queue, so this calls its code.
 func (s *Scene) anotherLeader(q *management.QueueState) (remedy string, commands []string) {
 	for _, node := range q.Online {
 		if node != q.Leader {

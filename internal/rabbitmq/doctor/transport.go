@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"net/url"
@@ -33,7 +32,7 @@ func hosts(urls string) (all []string) {
 // away tells whether a host is another machine.
 func away(host string) bool { return host != "" && !auth.Loopback(net.JoinHostPort(host, "0")) }
 
-func transport(_ context.Context, s *Scene) (all []Finding) {
+func transport(s *Scene) (all []Finding) {
 	for _, at := range []struct{ key, url, plain, secure string }{
 		{"broker.url", s.Config.Broker.URL, "amqp", "amqps://…:5671/"},
 		{"broker.management", s.Config.Broker.Management, "http", "https://…:15671"},
@@ -59,7 +58,7 @@ func transport(_ context.Context, s *Scene) (all []Finding) {
 	return all
 }
 
-func guest(_ context.Context, s *Scene) (all []Finding) {
+func guest(s *Scene) (all []Finding) {
 	if s.Guest {
 		all = append(all, Finding{Status: Wrong, What: "RabbitMQ lets guest in from other machines, with the password guest",
 			Remedy: "Delete the user, or change its password and take it out of use; keep loopback_users.guest = true.", Commands: []string{"rabbitmqctl delete_user guest"}})

@@ -1,11 +1,12 @@
 package doctor
 
 import (
-	"context"
 	"fmt"
+
+	"github.com/redrive-mq/redrive/internal/rabbitmq/version"
 )
 
-func connection(_ context.Context, s *Scene) (all []Finding) {
+func connection(s *Scene) (all []Finding) {
 	if err := s.Missing[AMQP]; err != nil {
 		return []Finding{{Status: Wrong, What: err.Error(), Remedy: "Check broker.url: host, port, user, password, virtual host. As RabbitMQ sees the user:",
 			Commands: []string{"rabbitmqctl authenticate_user " + Quote(s.User), "rabbitmqctl list_user_permissions " + Quote(s.User)}}}
@@ -17,14 +18,14 @@ func connection(_ context.Context, s *Scene) (all []Finding) {
 	return all
 }
 
-func version(_ context.Context, s *Scene) []Finding {
-	v, ok := versionOf(s.Version)
+func rabbitmqVersion(s *Scene) []Finding {
+	supported, ok := version.AtLeast(s.Version, 3, 10)
 	switch {
 	case !ok:
 		return []Finding{{Status: Unknown, What: "RabbitMQ did not say its version"}}
-	case v[0] < 3 || v[0] == 3 && v[1] < 10:
+	case !supported:
 		return []Finding{{Status: Wrong, What: "RabbitMQ " + s.Version + " is too old: Redrive needs 3.10", Remedy: "Upgrade RabbitMQ."}}
-	case v[0] == 3:
+	case !s.versionAtLeast(4, 0):
 		return []Finding{{Status: Warning, What: "RabbitMQ " + s.Version + " fails over a malformed x-death",
 			Remedy: "Upgrade to RabbitMQ 4. Until then let only users publish whom you trust, look at redrive.quarantine (redrive quarantine list), and prefer at-most-once where publishers are strangers."}}
 	}

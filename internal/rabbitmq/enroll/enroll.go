@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"maps"
 	"regexp"
-	"slices"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
@@ -122,15 +121,9 @@ func plan(q management.Queue, policies []management.Policy, target Target, atLea
 	if err := canEnroll(q, atLeastOnce); err != nil {
 		return nil, err
 	}
-	byName := func(name string) *management.Policy {
-		if i := slices.IndexFunc(policies, func(p management.Policy) bool { return p.Name == name && name != "" }); i >= 0 {
-			return &policies[i]
-		}
-		return nil
-	}
-	p := &Plan{Queue: q, Target: target, Before: byName(q.Policy)}
+	p := &Plan{Queue: q, Target: target, Before: management.PolicyNamed(policies, q.Policy)}
 	set := target.policy(q.Name)
-	if was := byName(set.Name); was != nil && was.Pattern != set.Pattern {
+	if was := management.PolicyNamed(policies, set.Name); was != nil && was.Pattern != set.Pattern {
 		return nil, fmt.Errorf("queue %q: there is a policy %q already, on %s, which is not Redrive's: rename it", q.Name, was.Name, was.Pattern)
 	}
 	if err := target.checkArguments(q, atLeastOnce); err != nil {

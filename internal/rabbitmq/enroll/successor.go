@@ -11,11 +11,10 @@ import (
 // and type: what is in force on old, with dead letters to Redrive, and above
 // whatever else matches the name.
 func Successor(old management.Queue, policies []management.Policy, name, kind string) *Plan {
-	p := &Plan{Queue: management.Queue{Name: name, Type: kind}, Target: serviceTarget(name)}
+	p := &Plan{Queue: management.Queue{Name: name, Type: kind}, Target: serviceTarget(name), Before: management.PolicyNamed(policies, old.Policy)}
 	set := p.Target.policy(name)
 	def := map[string]any{}
-	if i := slices.IndexFunc(policies, func(p management.Policy) bool { return p.Name == old.Policy && old.Policy != "" }); i >= 0 {
-		p.Before = &policies[i]
+	if p.Before != nil {
 		maps.Copy(def, p.Before.Definition)
 	}
 	delete(def, "dead-letter-routing-key")

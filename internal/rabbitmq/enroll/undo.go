@@ -63,11 +63,11 @@ func PlanUndo(ctx context.Context, m *management.Client, names []string, pattern
 	}
 	add := func(name string) bool {
 		ours := serviceTarget(name).policy(name)
-		i := slices.IndexFunc(policies, func(p management.Policy) bool { return p.Name == ours.Name && p.Pattern == ours.Pattern })
-		if i < 0 {
+		is := management.PolicyNamed(policies, ours.Name)
+		if is == nil || is.Pattern != ours.Pattern {
 			return false
 		}
-		u := UndoPlan{Queue: name, Ours: policies[i]}
+		u := UndoPlan{Queue: name, Ours: *is}
 		q := slices.IndexFunc(queues, func(q management.Queue) bool { return q.Name == name })
 		if u.Gone = q < 0; !u.Gone {
 			known := false

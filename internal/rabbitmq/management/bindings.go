@@ -5,7 +5,7 @@ import (
 	"net/http"
 )
 
-// Binding is how messages come from an exchange.
+// Binding leads messages from an exchange to a queue or another exchange.
 type Binding struct {
 	Source          string         `json:"source"` // "": the default exchange
 	Destination     string         `json:"destination"`
@@ -29,7 +29,7 @@ func (c *Client) Exchange(ctx context.Context, name string) (e Exchange, err err
 	return e, c.Call(ctx, http.MethodGet, c.path("exchanges", name), nil, &e)
 }
 
-// QueueBindings are those of a queue, but for the one by its name that each has.
+// QueueBindings are those of a queue, but for the one to the default exchange that each has.
 func (c *Client) QueueBindings(ctx context.Context, queue string) (all []Binding, err error) {
 	var answer []Binding
 	err = c.Call(ctx, http.MethodGet, c.path("queues", queue, "bindings"), nil, &answer)
@@ -41,7 +41,7 @@ func (c *Client) QueueBindings(ctx context.Context, queue string) (all []Binding
 	return all, err
 }
 
-// BindingsTo are those by which messages come to an exchange.
+// BindingsTo are those that lead to an exchange.
 func (c *Client) BindingsTo(ctx context.Context, exchange string) (all []Binding, err error) {
 	return all, c.Call(ctx, http.MethodGet, c.path("exchanges", exchange, "bindings", "destination"), nil, &all)
 }

@@ -12,20 +12,19 @@ import (
 type QueueState struct {
 	Queue
 	Bytes int64 `json:"message_bytes"`
-	// Dead are dead letters that a quorum queue keeps, at-least-once, until they are where
-	// they go; they count neither as ready nor as unacknowledged.
+	// Dead are the dead letters that a quorum queue keeps, at-least-once, until their target has
+	// confirmed them. They count neither as ready nor as unacknowledged.
 	Dead int `json:"messages_dlx"`
 	// IdleSince is when it last did anything, in whatever form this version writes.
 	IdleSince string `json:"idle_since"`
-	// Members are the nodes with a replica of a quorum queue's.
+	// Members are the nodes with a replica of a quorum queue, Leader is the one that leads, and
+	// Online are those that run.
 	Members []string `json:"members"`
-	// Leader is the one of them that leads, and Online those that run.
-	Leader string   `json:"leader"`
-	Online []string `json:"online"`
-	// DeliveryLimit and DelayedRetry are of RabbitMQ 4.3 and later.
-	DeliveryLimit any    `json:"delivery_limit"`
-	DelayedRetry  string `json:"delayed_retry"`
-	Stats         Stats  `json:"message_stats"`
+	Leader  string   `json:"leader"`
+	Online  []string `json:"online"`
+	// DeliveryLimit is the one in force; nil where RabbitMQ is too old to report it.
+	DeliveryLimit any   `json:"delivery_limit"`
+	Stats         Stats `json:"message_stats"`
 }
 
 // Stats are how many of a queue's messages a second, over the last seconds.
@@ -39,7 +38,7 @@ type rate struct {
 }
 
 // stateColumns keep the answer small where there are many queues.
-const stateColumns = "name,type,arguments,policy,consumers,messages,messages_ready,messages_unacknowledged,durable,auto_delete,exclusive,operator_policy,effective_policy_definition,message_bytes,idle_since,delivery_limit,delayed_retry,message_stats,members,leader,online,messages_dlx"
+const stateColumns = "name,type,arguments,policy,consumers,messages,messages_ready,messages_unacknowledged,durable,auto_delete,exclusive,operator_policy,effective_policy_definition,message_bytes,idle_since,delivery_limit,message_stats,members,leader,online,messages_dlx"
 
 // Node is one of the broker's.
 type Node struct {
@@ -108,7 +107,7 @@ func (c *Client) ClockAhead(ctx context.Context) (ahead, within time.Duration, e
 	return at.Add(time.Second / 2).Sub(before.Add(took / 2)), (took + time.Second) / 2, nil
 }
 
-// User is who it asks as.
+// User is the name that it signs in with.
 func (c *Client) User() string { return c.user.Username() }
 
 // URL is the URL of a path below /api/, without a password, for commands people copy.

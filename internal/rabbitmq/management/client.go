@@ -25,9 +25,9 @@ import (
 )
 
 var (
-	// ErrNotFound: there is no such thing.
+	// ErrNotFound: what was asked for does not exist.
 	ErrNotFound = errors.New("not found")
-	// ErrDenied: the user may not.
+	// ErrDenied: the user lacks a permission or a tag.
 	ErrDenied = errors.New("not allowed")
 )
 
@@ -76,7 +76,7 @@ func (c *Client) WithCredentials(of credentials.Client) *Client {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.ForceAttemptHTTP2 = false
 	if through, err := of.TLS.Config(""); err == nil {
-		t.TLSClientConfig = through // by way of a proxy, which net/http speaks TLS through itself
+		t.TLSClientConfig = through // for a proxy: net/http itself begins TLS through it
 	}
 	t.DialTLSContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		host, _, err := net.SplitHostPort(addr)
@@ -93,7 +93,7 @@ func (c *Client) WithCredentials(of credentials.Client) *Client {
 	return c
 }
 
-// As is a client of another user's.
+// As returns a client of the same API for another user.
 func (c *Client) As(user, password string) *Client {
 	return &Client{nodes: c.nodes, user: url.UserPassword(user, password), vhost: c.vhost, http: c.http}
 }
@@ -115,16 +115,15 @@ type Queue struct {
 	Durable   bool           `json:"durable"`
 	// AutoDelete: it goes with its last consumer.
 	AutoDelete bool `json:"auto_delete"`
-	// OperatorPolicy is the one in force besides Policy; Effective is what both say,
-	// and nil while RabbitMQ has not told yet: 3.10 does seconds after a quorum queue
-	// was declared.
+	// OperatorPolicy is in force besides Policy. Effective is what both set; nil while RabbitMQ
+	// does not know it yet: 3.10 takes seconds after a quorum queue was declared.
 	OperatorPolicy string     `json:"operator_policy"`
 	Effective      Definition `json:"effective_policy_definition"`
-	// Of Queue alone, which asks for one.
+	// ConsumerDetails are known only to Client.Queue, which asks for one queue.
 	ConsumerDetails []QueueConsumer `json:"consumer_details"`
 }
 
-// QueueConsumer is a consumer of a queue's.
+// QueueConsumer is a consumer of a queue.
 type QueueConsumer struct {
 	Tag     string          `json:"consumer_tag"`
 	Channel ConsumerChannel `json:"channel_details"`
@@ -136,8 +135,7 @@ type ConsumerChannel struct {
 	User       string `json:"user"`
 }
 
-// UnmarshalJSON also takes the empty list that RabbitMQ says of a channel that has
-// just closed.
+// UnmarshalJSON also accepts the empty list that RabbitMQ has for a channel that has just closed.
 func (c *ConsumerChannel) UnmarshalJSON(data []byte) error {
 	if string(data) == "[]" {
 		*c = ConsumerChannel{}
@@ -150,7 +148,7 @@ func (c *ConsumerChannel) UnmarshalJSON(data []byte) error {
 // Definition is what a policy sets.
 type Definition map[string]any
 
-// UnmarshalJSON also takes the empty list that RabbitMQ 3 says for nothing.
+// UnmarshalJSON also accepts the empty list that RabbitMQ 3 has for no settings.
 func (d *Definition) UnmarshalJSON(data []byte) error {
 	if string(data) == "[]" {
 		*d = Definition{}
@@ -159,7 +157,7 @@ func (d *Definition) UnmarshalJSON(data []byte) error {
 	return json.Unmarshal(data, (*map[string]any)(d))
 }
 
-// Policy is a policy of RabbitMQ's.
+// Policy is a RabbitMQ policy.
 type Policy struct {
 	Name       string         `json:"name,omitempty"`
 	Pattern    string         `json:"pattern"`
@@ -168,7 +166,15 @@ type Policy struct {
 	Definition map[string]any `json:"definition"`
 }
 
-// Overview is the broker at a glance.
+// PolicyNamed returns the policy of that name; nil when there is none.
+func PolicyNamed(all []Policy, name string) *Policy {
+	if i := slices.IndexFunc(all, func(p Policy) bool { return p.Name == name }); i >= 0 {
+		return &all[i]
+	}
+	return nil
+}
+
+// Overview is the version and the node that has answered.
 type Overview struct {
 	Version string `json:"rabbitmq_version"`
 	Node    string `json:"node"`
@@ -232,13 +238,13 @@ func (c *Client) Call(ctx context.Context, method, path string, in, out any) err
 	return err
 }
 
-// unavailableError: a node does not answer, or does not answer the request.
+// unavailableError: a node does not answer, or answers that it cannot (5xx).
 type unavailableError struct{ error }
 
 func (e unavailableError) Unwrap() error { return e.error }
 
-// call is Call, and tells the answer's Date. Asking the next node for the same again
-// is safe: all that is changed here comes to the same when it is done twice.
+// call is Call, and returns the answer's Date. When a node does not answer, the next one is asked:
+// that is safe, since no request of this package has another result when it is made twice.
 func (c *Client) call(ctx context.Context, method, path string, in, out any) (date string, err error) {
 	var body []byte
 	if in != nil {
@@ -247,8 +253,8 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) (da
 		}
 	}
 	for segment := range strings.SplitSeq(path, "/") {
-		// RabbitMQ would take them for a step up, however they are escaped, and
-		// answer for something else.
+		// However they are escaped, RabbitMQ would resolve them as parts of a path, and answer
+		// for another name.
 		if segment == "." || segment == ".." {
 			return "", fmt.Errorf("RabbitMQ's management API cannot address the name %q", segment)
 		}

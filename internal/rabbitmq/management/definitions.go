@@ -22,13 +22,8 @@ type Definitions struct {
 }
 
 type exchangeDefinition struct {
-	Name       string         `json:"name"`
-	VHost      string         `json:"vhost"`
-	Type       string         `json:"type"`
-	Durable    bool           `json:"durable"`
-	AutoDelete bool           `json:"auto_delete"`
-	Internal   bool           `json:"internal"`
-	Arguments  map[string]any `json:"arguments"`
+	VHost string `json:"vhost"`
+	Exchange
 }
 
 type queueDefinition struct {
@@ -57,7 +52,7 @@ type policyDefinition struct {
 func Define(vhost string, t delay.Topology, policies ...Policy) Definitions {
 	d := Definitions{Exchanges: []exchangeDefinition{}, Queues: []queueDefinition{}, Bindings: []bindingDefinition{}}
 	for _, e := range t.Exchanges {
-		d.Exchanges = append(d.Exchanges, exchangeDefinition{Name: e.Name, VHost: vhost, Type: e.Kind, Durable: true, AutoDelete: e.AutoDelete, Internal: e.Internal, Arguments: arguments(e.Args)})
+		d.Exchanges = append(d.Exchanges, exchangeDefinition{vhost, Exchange{Name: e.Name, Type: e.Kind, Durable: true, AutoDelete: e.AutoDelete, Internal: e.Internal, Arguments: arguments(e.Args)}})
 	}
 	for _, q := range t.Queues {
 		d.Queues = append(d.Queues, queueDefinition{Name: q.Name, VHost: vhost, Durable: true, Arguments: arguments(q.Args)})

@@ -13,8 +13,8 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// FetchedMessage is a message as the API shows it: numbers, times and texts of its headers are shown
-// apart no better than JSON does.
+// FetchedMessage is a message as the API shows it, in JSON, which does not keep the AMQP types of
+// its headers.
 type FetchedMessage struct {
 	Payload    string          `json:"payload"`
 	Encoding   string          `json:"payload_encoding"`
@@ -25,8 +25,8 @@ type FetchedMessage struct {
 }
 
 // Get takes up to n messages from the head of a queue and, with requeue, puts them back.
-// truncate bounds what it shows of bodies, in bytes; 0: all. It asks one node alone: done
-// twice it could take others.
+// truncate bounds what it shows of bodies, in bytes; 0: all. It asks one node alone: a second
+// request would get other messages.
 func (c *Client) Get(ctx context.Context, queue string, n int, requeue bool, truncate int) (all []FetchedMessage, err error) {
 	in := map[string]any{"count": n, "ackmode": "ack_requeue_false", "encoding": "base64"}
 	if requeue {

@@ -1,10 +1,10 @@
 package management
 
-import "strings"
+import "github.com/redrive-mq/redrive/internal/rabbitmq/version"
 
 // LimitInForce is the delivery limit in force of a quorum queue, when there is one: the least
-// of what its argument, its policy and an operator policy say. version is RabbitMQ's.
-func (q *QueueState) LimitInForce(version string) (limit int, limited bool) {
+// of what its argument, its policy and an operator policy say. of is RabbitMQ's version.
+func (q *QueueState) LimitInForce(of string) (limit int, limited bool) {
 	if q.Type != "quorum" {
 		return 0, false
 	}
@@ -13,14 +13,14 @@ func (q *QueueState) LimitInForce(version string) (limit int, limited bool) {
 			limit, limited = int(f), true
 		}
 	}
-	if q.DeliveryLimit != nil { // from 4.0 on RabbitMQ says what holds
+	if q.DeliveryLimit != nil { // RabbitMQ has combined them
 		least(q.DeliveryLimit)
 		return limit, limited
 	}
 	argument, policy := q.Arguments["x-delivery-limit"], q.Effective["delivery-limit"]
 	least(argument)
 	least(policy)
-	if argument == nil && policy == nil && version != "" && !strings.HasPrefix(version, "3.") {
+	if limits, _ := version.AtLeast(of, 4, 0); argument == nil && policy == nil && limits {
 		return 20, true
 	}
 	return limit, limited
