@@ -285,7 +285,7 @@ func (s *Shop) operations() {
 	}
 	running := op("op4", `state:parked queue:orders.* error:"timeout"`, 84210, 41873, 12, 0, operations.Running)
 	running.PerSecond, running.Left = 198.4, "3m 33s"
-	canary := op("op3", `state:parked queue:invoices.*`, 2130, 20, 0, 0, operations.Canary)
+	canary := op("op3", `state:parked queue:invoices.*`, 2130, 20, 0, 0, operations.Watching)
 	canary.CanarySize = 20
 	stopped := op("op2", `state:parked queue:webhooks`, 40, 3, 0, 1, operations.Stopped)
 	stopped.Why, stopped.Ended = `the queue "webhooks" is gone`, &ended
