@@ -96,7 +96,7 @@ func (a *Actions) Act(ctx context.Context, by auth.Caller, act Act) (Acted, erro
 			return Acted{}, err
 		}
 	}
-	acted, targets, at, err := a.findNamed(ctx, by, d, act)
+	acted, refs, at, err := a.findNamed(ctx, by, d, act)
 	if err != nil {
 		return Acted{}, err
 	}
@@ -112,12 +112,12 @@ func (a *Actions) Act(ctx context.Context, by auth.Caller, act Act) (Acted, erro
 	// audit log says what was.
 	ctx = context.WithoutCancel(ctx)
 	var all []Outcome
-	for len(all) < len(targets) && err == nil {
+	for len(all) < len(refs) && err == nil {
 		var some []Outcome
-		some, err = a.Apply(ctx, d, targets[len(all):], nil)
+		some, err = a.Apply(ctx, d, refs[len(all):], nil)
 		all = append(all, some...)
 	}
-	for i, t := range targets {
+	for i, t := range refs {
 		switch {
 		case i < len(all):
 			acted.Outcomes[at[i]] = all[i]
@@ -145,8 +145,8 @@ func (a *Act) check() error {
 }
 
 // findNamed finds the messages that are named, and tells what would come of each. at is the
-// index in IDs of each of targets.
-func (a *Actions) findNamed(ctx context.Context, by auth.Caller, d RecordChange, act Act) (acted Acted, targets []MessageRef, at []int, err error) {
+// index in IDs of each of refs.
+func (a *Actions) findNamed(ctx context.Context, by auth.Caller, d RecordChange, act Act) (acted Acted, refs []MessageRef, at []int, err error) {
 	acted = Acted{Outcomes: make([]Outcome, len(act.IDs))}
 	seen := map[store.Key]bool{}
 	for i, id := range act.IDs {
@@ -164,11 +164,11 @@ func (a *Actions) findNamed(ctx context.Context, by auth.Caller, d RecordChange,
 		seen[l.Key] = true
 		t := MessageRef{ID: l.Record.ID.String(), Queue: l.Record.Queue, Key: l.Key}
 		if acted.Outcomes[i], _ = d.outcome(t, l.Record, a.now()); !act.DryRun {
-			targets, at = append(targets, t), append(at, i)
+			refs, at = append(refs, t), append(at, i)
 		}
 		acted.Outcomes[i].New = "" // of a copy that is not made yet
 	}
-	return acted, targets, at, nil
+	return acted, refs, at, nil
 }
 
 // find finds the message of an id or a key; why is what stands against it. One in a
@@ -194,19 +194,19 @@ func (a *Actions) find(ctx context.Context, by auth.Caller, name string) (l stor
 	return l, "several messages carry this id: name one by its key: " + strings.Join(keys, ", "), nil
 }
 
-// Apply does an action to as many of the targets as the store takes in one step, from
+// Apply does an action to as many of the refs as the store takes in one step, from
 // the first on, and returns their outcomes. alsoWrite, when not nil, returns entries to write in
 // the same step.
-func (a *Actions) Apply(ctx context.Context, d RecordChange, targets []MessageRef, alsoWrite func([]Outcome) []store.Entry) ([]Outcome, error) {
+func (a *Actions) Apply(ctx context.Context, d RecordChange, refs []MessageRef, alsoWrite func([]Outcome) []store.Entry) ([]Outcome, error) {
 	d.restorable = a.Restorable
-	keys := make([]store.Key, len(targets))
-	for i, t := range targets {
+	keys := make([]store.Key, len(refs))
+	for i, t := range refs {
 		keys[i] = t.Key
 	}
 	now := a.now()
 	var outcomes []Outcome
 	edit := func(_ store.Key, r *store.Record) store.Edit {
-		o, e := d.outcome(targets[len(outcomes)], r, now)
+		o, e := d.outcome(refs[len(outcomes)], r, now)
 		outcomes = append(outcomes, o)
 		return e
 	}

@@ -22,8 +22,8 @@ type RecordChange struct {
 	By   string
 	To   string     // copy
 	At   *time.Time // replay; nil: now
-	// Sent, when not nil, receives each message that is on its way now.
-	Sent func(*store.Record)
+	// Changed, when not nil, receives each record as it is made: of a copy, the copy.
+	Changed func(*store.Record)
 
 	restorable time.Duration // how long what is discarded can be restored; Apply sets it
 }
@@ -141,8 +141,8 @@ func (d RecordChange) outcome(t MessageRef, r *store.Record, now time.Time) (Out
 		r = made
 		o.New = made.ID.String()
 	}
-	if d.Sent != nil {
-		d.Sent(r)
+	if d.Changed != nil {
+		d.Changed(r)
 	}
 	return o, e
 }

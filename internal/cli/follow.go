@@ -144,7 +144,7 @@ func (b *bar) update(op operations.Operation) {
 		if op.Left != "" {
 			line += ", " + op.Left + " left"
 		}
-	case operations.Canary:
+	case operations.Watching:
 		line += ", waiting whether the first fail again"
 	default:
 		line += ", " + op.State

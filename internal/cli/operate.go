@@ -43,7 +43,7 @@ func (p *program) operate(ctx context.Context, client httpapi.Client, d *action,
 			return err
 		}
 	}
-	op, err := client.Start(ctx, plan.ID, operations.Start{ExpectCount: &plan.Count, Rate: d.rate, Canary: d.canary, CanaryWait: d.canaryWait})
+	op, err := client.Start(ctx, plan.ID, operations.Start{ExpectCount: &plan.Count, Rate: d.rate, CanarySize: d.canary, CanaryWait: d.canaryWait})
 	if err != nil {
 		return err
 	}

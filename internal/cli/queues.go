@@ -44,8 +44,8 @@ func queues(w io.Writer, all []inspect.Queue, now time.Time) {
 		if why := q.Throttle.Text(); why != "" {
 			retries = why
 		}
-		if q.Blocked != "" { // as on the page: it must be repaired first
-			retries = "no: " + q.Blocked
+		if q.Unreachable != "" { // as on the page: it must be repaired first
+			retries = "no: " + q.Unreachable
 		}
 		if h := q.Pause; h != nil {
 			retries = fmt.Sprintf("paused %s by %s", ago(&h.Since, now), h.By)

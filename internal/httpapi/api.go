@@ -151,37 +151,41 @@ func (a *API) Guarded(next http.Handler) http.Handler {
 
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.handler.ServeHTTP(w, r) }
 
-// body is what a route answers with.
+// route is a route of the API; tag is its section of the document.
+func route(method, path, id, tag, summary string) huma.Operation {
+	return huma.Operation{Method: method, Path: v1 + path, OperationID: id, Summary: summary, Tags: []string{tag}}
+}
+
+// body is the body of a request or of an answer.
 type body[T any] struct{ Body T }
 
-// none is the input of a route that has none.
+// none is what a route has no input or no answer of.
 type none struct{}
 
 // handle registers a route that calls the console for its caller.
 func handle[I, O any](a *API, op huma.Operation, do func(ctx context.Context, c auth.Caller, in *I) (O, error)) {
+	register(a, op, func(ctx context.Context, c auth.Caller, in *I) (*body[O], error) {
+		out, err := do(ctx, c, in)
+		return &body[O]{out}, err
+	})
+}
+
+// handleNothing registers a route whose answer has no content.
+func handleNothing[I any](a *API, op huma.Operation, do func(ctx context.Context, c auth.Caller, in *I) error) {
+	op.DefaultStatus = http.StatusNoContent
+	register(a, op, func(ctx context.Context, c auth.Caller, in *I) (*none, error) { return nil, do(ctx, c, in) })
+}
+
+func register[I, O any](a *API, op huma.Operation, do func(ctx context.Context, c auth.Caller, in *I) (*O, error)) {
 	a.describe(&op)
-	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*body[O], error) {
+	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*O, error) {
 		ctx, cancel := a.withTimeout(ctx, op)
 		defer cancel()
 		out, err := do(ctx, auth.From(ctx), in)
 		if err != nil {
 			return nil, a.failed(op, err)
 		}
-		return &body[O]{out}, nil
-	})
-}
-
-// handleNothing registers a route whose answer has no content.
-func handleNothing[I any](a *API, op huma.Operation, do func(ctx context.Context, c auth.Caller, in *I) error) {
-	a.describe(&op)
-	op.DefaultStatus = http.StatusNoContent
-	huma.Register(a.huma, op, func(ctx context.Context, in *I) (*none, error) {
-		ctx, cancel := a.withTimeout(ctx, op)
-		defer cancel()
-		if err := do(ctx, auth.From(ctx), in); err != nil {
-			return nil, a.failed(op, err)
-		}
-		return nil, nil
+		return out, nil
 	})
 }
 

@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/operations"
 )
@@ -68,9 +66,8 @@ func (l *live) enter(c auth.Caller) (leave func(), err error) {
 func (a *API) EndStreams() { a.live.closeOnce.Do(func() { close(a.live.closing) }) }
 
 func (a *API) liveRoute() {
-	op := huma.Operation{Method: http.MethodGet, Path: v1 + "/live", OperationID: "live", Tags: []string{"See"},
-		Summary:     "What has changed, as server-sent events",
-		Description: "Each event's data is a Tick as JSON, at most one a second. A stream ends with the event `again` after a while; ask again then."}
+	op := route(http.MethodGet, "/live", "live", "See", "What has changed, as server-sent events")
+	op.Description = "Each event's data is a Tick as JSON, at most one a second. A stream ends with the event `again` after a while; ask again then."
 	a.huma.OpenAPI().Components.Schemas.Schema(typeOf[operations.Tick](), true, "")
 	stream(a, op, []string{typeEvents}, func(ctx context.Context, c auth.Caller, _ *none, w http.ResponseWriter, _ *http.Request) error {
 		if err := c.May(auth.Viewer, ""); err != nil {

@@ -88,7 +88,7 @@ func newLookingConsole(t testing.TB, s store.Store, returns func(string) string)
 		t.Fatal(err)
 	}
 	none := func() []string { return nil }
-	return newConsole(s, &book{}, inspect.Config{Log: slog.New(slog.DiscardHandler), Problems: none, Notices: none, Decoder: decoder, Blocked: returns})
+	return newConsole(s, &book{}, inspect.Config{Log: slog.New(slog.DiscardHandler), Problems: none, Notices: none, Decoder: decoder, Unreachable: returns})
 }
 
 func lookAt(t testing.TB, service http.Handler, path string) string {

@@ -143,7 +143,7 @@ func TestTheOverviewShowsStoppedQueuesFirst(t *testing.T) {
 		return map[string]string{last: "it does not exist"}[queue]
 	})
 	o, err := c.Overview(t.Context(), auth.Caller{Name: "ann", Role: auth.Viewer})
-	if err != nil || len(o.Queues) != 100 || o.Queues[99].Name != last || o.Queues[99].Blocked == "" {
+	if err != nil || len(o.Queues) != 100 || o.Queues[99].Name != last || o.Queues[99].Unreachable == "" {
 		t.Errorf("the overview shows %d queues: %v", len(o.Queues), err)
 	}
 }

@@ -37,7 +37,8 @@ func description(base string) huma.Config {
 	}
 }
 
-// schemaName distinguishes types of the same name in two packages.
+// schemaName distinguishes types of the same name in two packages. What a queue's throttle is seen
+// as is named after the throttle.
 func schemaName(t reflect.Type, hint string) string {
 	name := huma.DefaultSchemaNamer(t, hint)
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
@@ -49,7 +50,7 @@ func schemaName(t reflect.Type, hint string) string {
 	case strings.HasSuffix(t.PkgPath(), "/internal/audit"):
 		return "Audit" + name
 	}
-	return name
+	return strings.TrimSuffix(name, "View")
 }
 
 func typeOf[T any]() reflect.Type { return reflect.TypeFor[T]() }

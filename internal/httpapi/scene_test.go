@@ -144,7 +144,7 @@ func newScene(t testing.TB, who *access, readOnly bool) *scene {
 	log := slog.New(slog.DiscardHandler)
 	none := func() []string { return nil }
 	problems := func() []string { return []string{"queue " + orders + ": it does not exist"} }
-	s.console = newConsole(s.store, s.book, inspect.Config{Log: log, ReadOnly: readOnly, Problems: problems, Notices: none, Decoder: decoder, Blocked: func(string) string { return "" }})
+	s.console = newConsole(s.store, s.book, inspect.Config{Log: log, ReadOnly: readOnly, Problems: problems, Notices: none, Decoder: decoder, Unreachable: func(string) string { return "" }})
 	guard := auth.NewGuard(auth.Config{Required: true, ReadOnly: readOnly, Tokens: who.tokens, Log: log,
 		Public: func(r *http.Request) bool { return httpapi.Public(r) || strings.HasPrefix(r.URL.Path, "/assets/") }})
 	s.API = httpapi.New(httpapi.Config{Console: s.console, Decoder: decoder, Entries: s.store, Problems: problems, Notices: none, Ready: func() bool { return false }, Guard: guard, Tokens: who.tokens, Log: log,

@@ -86,38 +86,33 @@ type Named struct {
 const recountsAtOnce = 16
 
 func (a *API) showRoutes() {
-	get := func(path, id, summary string) huma.Operation {
-		return huma.Operation{Method: http.MethodGet, Path: v1 + path, OperationID: id, Summary: summary, Tags: []string{"See"}}
-	}
-	handle(a, get("/overview", "overview", "The state of the service on one page"), func(ctx context.Context, c auth.Caller, _ *none) (inspect.Overview, error) {
+	handle(a, route(http.MethodGet, "/overview", "overview", "See", "The state of the service on one page"), func(ctx context.Context, c auth.Caller, _ *none) (inspect.Overview, error) {
 		return a.Console.Overview(ctx, c)
 	})
-	handle(a, get("/messages", "messages", "Messages that a query finds, newest first"), func(ctx context.Context, c auth.Caller, in *struct {
+	handle(a, route(http.MethodGet, "/messages", "messages", "See", "Messages that a query finds, newest first"), func(ctx context.Context, c auth.Caller, in *struct {
 		Query
 		Paged
 	}) (inspect.Page, error) {
-		p, err := a.Console.Search(ctx, c, in.Q, in.After, in.Limit)
-		p.Messages = list(p.Messages)
-		return p, err
+		return a.Console.Search(ctx, c, in.Q, in.After, in.Limit)
 	})
-	handle(a, get("/messages/{id}", "message", "All that is known of a message but its raw body"), func(ctx context.Context, c auth.Caller, in *Named) (inspect.Detail, error) {
+	handle(a, route(http.MethodGet, "/messages/{id}", "message", "See", "All that is known of a message but its raw body"), func(ctx context.Context, c auth.Caller, in *Named) (inspect.Detail, error) {
 		return a.Console.Message(ctx, c, in.ID)
 	})
-	handle(a, get("/count", "count", "How many messages a query finds"), func(ctx context.Context, c auth.Caller, in *Query) (Count, error) {
+	handle(a, route(http.MethodGet, "/count", "count", "See", "How many messages a query finds"), func(ctx context.Context, c auth.Caller, in *Query) (Count, error) {
 		n, exact, err := a.Console.Count(ctx, c, in.Q)
 		return Count{n, exact}, err
 	})
-	handle(a, get("/groups", "groups", "Groups of failures among what a query finds"), func(ctx context.Context, c auth.Caller, in *struct {
+	handle(a, route(http.MethodGet, "/groups", "groups", "See", "Groups of failures among what a query finds"), func(ctx context.Context, c auth.Caller, in *struct {
 		Query
 		Paged
 	}) (inspect.GroupPage, error) {
 		return a.Console.Groups(ctx, c, in.Q, in.After, in.Limit)
 	})
-	handle(a, get("/queues", "queues", "Work queues: what is kept for them, and what RabbitMQ says"), func(ctx context.Context, c auth.Caller, in *Paged) (Queues, error) {
+	handle(a, route(http.MethodGet, "/queues", "queues", "See", "Work queues: what is kept for them, and what RabbitMQ says"), func(ctx context.Context, c auth.Caller, in *Paged) (Queues, error) {
 		q, after, err := a.Console.Queues(ctx, c, in.After, in.Limit)
-		return Queues{list(q), after}, err
+		return Queues{q, after}, err
 	})
-	recounts := get("/ledger", "ledger", "How many messages came for each queue, and what became of them")
+	recounts := route(http.MethodGet, "/ledger", "ledger", "See", "How many messages came for each queue, and what became of them")
 	recounts.Middlewares = huma.Middlewares{atMost(recountsAtOnce)}
 	handle(a, recounts, func(ctx context.Context, c auth.Caller, in *struct {
 		Paged
@@ -125,13 +120,13 @@ func (a *API) showRoutes() {
 	}) (inspect.Ledger, error) {
 		return a.Console.Ledger(ctx, c, in.Recount, in.After, in.Limit)
 	})
-	handle(a, get("/policies", "policies", "Policies in force, and the waits each gives"), func(ctx context.Context, c auth.Caller, _ *none) (Policies, error) {
+	handle(a, route(http.MethodGet, "/policies", "policies", "See", "Policies in force, and the waits each gives"), func(ctx context.Context, c auth.Caller, _ *none) (Policies, error) {
 		p, err := a.Console.Policies(ctx, c)
-		return Policies{list(p)}, err
+		return Policies{p}, err
 	})
-	handle(a, get("/audit", "audit", "The audit log, newest first"), func(ctx context.Context, c auth.Caller, in *Paged) (AuditPage, error) {
+	handle(a, route(http.MethodGet, "/audit", "audit", "See", "The audit log, newest first"), func(ctx context.Context, c auth.Caller, in *Paged) (AuditPage, error) {
 		e, after, err := a.Console.AuditLog(ctx, c, in.After, in.Limit)
-		return AuditPage{list(e), after}, err
+		return AuditPage{e, after}, err
 	})
 }
 
@@ -142,8 +137,8 @@ const (
 )
 
 func (a *API) decodeRoute() {
-	op := huma.Operation{Method: http.MethodPost, Path: v1 + "/decode", OperationID: "decode", Summary: "Read a body as one of a message's is read", Tags: []string{"See"},
-		MaxBodyBytes: mostDecode, Middlewares: huma.Middlewares{atMost(decodedAtOnce)}}
+	op := route(http.MethodPost, "/decode", "decode", "See", "Read a body as one of a message's is read")
+	op.MaxBodyBytes, op.Middlewares = mostDecode, huma.Middlewares{atMost(decodedAtOnce)}
 	handle(a, op, func(ctx context.Context, c auth.Caller, in *body[DecodeRequest]) (*decode.Result, error) {
 		b := in.Body
 		if b.Queue != "" && !c.Sees(b.Queue) { // its schema is not theirs to see
@@ -151,12 +146,4 @@ func (a *API) decodeRoute() {
 		}
 		return a.Decoder.Decode(ctx, decode.Body{Bytes: b.Body, Queue: b.Queue, ContentType: b.ContentType, ContentEncoding: b.ContentEncoding, Type: b.Type}), nil
 	})
-}
-
-// list is never null in JSON.
-func list[T any](l []T) []T {
-	if l == nil {
-		return []T{}
-	}
-	return l
 }

@@ -67,12 +67,8 @@ func (b *firstByte) Write(p []byte) (int, error) {
 // Unwrap is for http.ResponseController.
 func (b *firstByte) Unwrap() http.ResponseWriter { return b.ResponseWriter }
 
-func transferRoute(method, path, id, summary string) huma.Operation {
-	return huma.Operation{Method: method, Path: v1 + path, OperationID: id, Summary: summary, Tags: []string{"Transfer"}}
-}
-
 func (a *API) transferRoutes() {
-	stream(a, transferRoute(http.MethodGet, "/messages/{id}/body", "body", "A message's raw body, as a download"), []string{"application/octet-stream"},
+	stream(a, route(http.MethodGet, "/messages/{id}/body", "body", "Transfer", "A message's raw body, as a download"), []string{"application/octet-stream"},
 		func(ctx context.Context, c auth.Caller, in *Named, w http.ResponseWriter, _ *http.Request) error {
 			body, err := a.Console.Body(ctx, c, in.ID)
 			if err != nil {
@@ -90,15 +86,15 @@ func (a *API) transferRoutes() {
 	a.exportRoute()
 	a.importRoute()
 
-	snapshot := a.changingRoute(http.MethodPost, "/snapshot", "snapshot", "Write a copy of the store, as it is at one moment, to a folder on the service's machine")
-	snapshot.Tags, snapshot.Metadata = []string{"Transfer"}, map[string]any{"timeout": time.Duration(-1)}
+	snapshot := a.changingRoute(http.MethodPost, "/snapshot", "snapshot", "Transfer", "Write a copy of the store, as it is at one moment, to a folder on the service's machine")
+	snapshot.Metadata = map[string]any{"timeout": time.Duration(-1)}
 	handle(a, snapshot, func(ctx context.Context, c auth.Caller, in *body[Snapshot]) (actions.SnapshotMade, error) {
 		return a.Console.Snapshot(ctx, c, in.Body.Folder)
 	})
 }
 
 func (a *API) exportRoute() {
-	op := transferRoute(http.MethodGet, "/export", "export", "All that a query finds: jsonl with bodies, which an import takes; csv without, for people")
+	op := route(http.MethodGet, "/export", "export", "Transfer", "All that a query finds: jsonl with bodies, which an import takes; csv without, for people")
 	stream(a, op, []string{typeJSONLines, typeCSV}, func(ctx context.Context, c auth.Caller, in *struct {
 		Query
 		Format string `query:"format" enum:"jsonl,csv" default:"jsonl"`
@@ -120,8 +116,7 @@ func (a *API) exportRoute() {
 }
 
 func (a *API) importRoute() {
-	in := a.changingRoute(http.MethodPost, "/import", "import", "Keep the messages of an export, parked")
-	in.Tags = []string{"Transfer"}
+	in := a.changingRoute(http.MethodPost, "/import", "import", "Transfer", "Keep the messages of an export, parked")
 	in.Metadata = map[string]any{"timeout": time.Duration(-1)}
 	in.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{typeJSONLines: {Schema: &huma.Schema{Type: huma.TypeString}}}}
 	in.Middlewares = slices.Concat(huma.Middlewares{requireRole(auth.Editor)}, in.Middlewares, huma.Middlewares{upload})

@@ -10,12 +10,12 @@ import (
 	"github.com/redrive-mq/redrive/internal/auth"
 )
 
-// AuditLog is who did what, newest first; after is the end of the page before.
+// AuditLog returns a page of who did what, newest first; after is the end of the page before.
 func (in *Inspector) AuditLog(ctx context.Context, by auth.Caller, after string, limit int) (page []audit.Entry, next string, err error) {
 	if err := by.MaySee(auth.Admin); err != nil {
 		return nil, "", err
 	}
-	if by.Queues != nil { // a line tells of any queue, in words that no program can take apart
+	if by.Queues != nil { // a line may name any queue, in free text
 		return nil, "", fmt.Errorf("%w: the audit log is about all queues, and %s is limited to some", auth.ErrForbidden, by.Name)
 	}
 	before := int64(math.MaxInt64)

@@ -10,12 +10,13 @@ import (
 )
 
 const (
-	// refreshAfter is when RabbitMQ is asked again about a queue that somebody looks at, and
-	// brokerWait how long a page waits for its answer, once the one it has is twice
-	// as old: what RabbitMQ has not said by then is left out.
+	// refreshAfter is how old an answer may be before RabbitMQ is asked again about a queue that
+	// is on somebody's page. A page that has an answer twice as old waits brokerWait for a new one,
+	// and then shows what there is.
 	refreshAfter = 5 * time.Second
 	brokerWait   = time.Second
-	// watchedFor is how long after somebody's look they are taken to look still.
+	// watchedFor is how long after a queue was shown its answer is kept fresh: somebody may still
+	// look at it.
 	watchedFor = 15 * time.Second
 	// maxAskers is how many queues RabbitMQ is asked about at once.
 	maxAskers = 4
@@ -23,11 +24,11 @@ const (
 	mostKnown = 10_000
 )
 
-// queueCache is what RabbitMQ said of queues a moment ago.
+// queueCache has RabbitMQ's latest answers about queues.
 type queueCache struct {
 	mu     sync.Mutex
 	known  map[string]answer
-	silent time.Time // when it did not answer
+	silent time.Time // when RabbitMQ last did not answer
 }
 
 type answer struct {
@@ -36,8 +37,8 @@ type answer struct {
 	wanted time.Time // when somebody last looked
 }
 
-// keepFresh asks again about the queues that somebody looks at, so that a page waits
-// for RabbitMQ only when it is the first to ask.
+// keepFresh asks again about the queues that somebody looks at, so that only the first page with
+// a queue waits for RabbitMQ.
 func (q *queueCache) keepFresh(ctx context.Context, b Broker) {
 	each := time.NewTicker(refreshAfter / 2)
 	defer each.Stop()
@@ -63,8 +64,8 @@ func (q *queueCache) wanted() (names []string) {
 	return names
 }
 
-// ask tells what is known of the queues. It takes no longer than brokerWait; what
-// RabbitMQ has not said by then is left out.
+// ask returns what is known of the queues. It takes no longer than brokerWait, and leaves out
+// those for which RabbitMQ has not answered by then.
 func (q *queueCache) ask(ctx context.Context, b Broker, names []string) map[string]AtBroker {
 	if b == nil {
 		return nil
@@ -124,8 +125,8 @@ func (q *queueCache) refresh(ctx context.Context, b Broker, stale []string) {
 	}
 }
 
-// stale are the queues whose answers are older than that, the oldest first: of very
-// many, not all are answered in one go.
+// stale returns the queues whose answers are older than this, the oldest first: of very many,
+// RabbitMQ may answer only the first in time.
 func (q *queueCache) stale(names []string, than time.Duration) (stale []string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -155,8 +156,8 @@ const brokerTimeout = 5 * time.Second
 
 var errNoManagement = errors.New("RabbitMQ's management API is not configured")
 
-// AtBroker asks RabbitMQ about a queue, for who acts on the answer: it is none of a moment
-// ago, as Queues may show it.
+// AtBroker asks RabbitMQ about a queue now, for callers that act on the answer; Queues may show
+// one of a moment ago.
 func (in *Inspector) AtBroker(ctx context.Context, queue string) (AtBroker, error) {
 	if in.Broker == nil {
 		return AtBroker{}, errNoManagement

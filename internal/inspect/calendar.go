@@ -24,6 +24,15 @@ const (
 	mostDue = 500
 )
 
+// Slot is how many messages are due in a stretch of time.
+type Slot struct {
+	From  time.Time `json:"from"`
+	To    time.Time `json:"to"`
+	Count int64     `json:"count"`
+	// AtLeast: there are more; counting them all would have taken too long.
+	AtLeast bool `json:"at_least,omitempty"`
+}
+
 // calendarCache is what was counted a moment ago, for each set of queues that
 // callers are limited to.
 type calendarCache struct {

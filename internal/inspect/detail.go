@@ -15,8 +15,8 @@ import (
 	"github.com/redrive-mq/redrive/policy"
 )
 
-// Message tells all of one message, by its id or its key. Of one that was retried
-// it tells what is remembered.
+// Message returns all that is known of one message, by its id or its key; of one that was retried,
+// what is remembered.
 func (in *Inspector) Message(ctx context.Context, by auth.Caller, id string) (Detail, error) {
 	l, others, err := in.messageNamed(ctx, by, id)
 	if err != nil {
@@ -57,8 +57,8 @@ func (in *Inspector) Body(ctx context.Context, by auth.Caller, id string) ([]byt
 	return l.Record.Message.Body, nil
 }
 
-// messageNamed finds a message by id or key: kept, or else as it ended. others carry the same
-// id.
+// messageNamed finds a message by id or key; one that is not kept any more by its last past
+// failure. others have the same id.
 func (in *Inspector) messageNamed(ctx context.Context, by auth.Caller, name string) (l store.Listed, others []store.Listed, err error) {
 	if err := by.May(auth.Viewer, ""); err != nil {
 		return l, nil, err
@@ -84,8 +84,8 @@ func (in *Inspector) messageNamed(ctx context.Context, by auth.Caller, name stri
 	return all[0], nil, nil
 }
 
-// Named are the messages that are kept of an id, or the one of a key, in queues that the
-// caller sees.
+// Named returns the stored messages with an id, or the one with a key, in queues that the caller
+// sees.
 func (in *Inspector) Named(ctx context.Context, by auth.Caller, name string) (all []store.Listed, err error) {
 	if id, isID := idOf(name); isID {
 		all, err = in.Store.Find(ctx, id)

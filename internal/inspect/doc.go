@@ -8,12 +8,12 @@
 //	                messages that are no longer kept
 //	detail.go       one message in full; envelope.go: its properties and headers
 //	queue.go        a queue as it is shown; throttle.go: how its retries are limited;
-//	                settings.go: what persons set for it
+//	                settings.go: what people set for it
 //	queues.go, groups.go, policies.go, overview.go: lists; calendar.go: what is due when
 //	queuecounts.go  what a store counted, and its pages; brokerqueues.go: what RabbitMQ says
 //	ledger.go       how many messages came, and what became of them; recount.go: counted
 //	                one by one
-//	totals.go       the numbers of one moment, for who watches
+//	totals.go       the numbers of one moment, for those who watch
 //	ready.go        which problems are of single queues; replicas.go: those that share a store
 //	auditlog.go     who did what
 package inspect

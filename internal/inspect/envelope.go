@@ -19,7 +19,7 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// properties are those that are there.
+// properties are those that are set.
 func properties(m *wire.Message) []Property {
 	all := []Property{}
 	add := func(name, value string) {
@@ -54,20 +54,20 @@ func properties(m *wire.Message) []Property {
 	return all
 }
 
-// headersOf are the headers, sorted, each with whose word it is.
+// headersOf are the headers, sorted, each with who has set it.
 func headersOf(r *store.Record) []Header {
 	all := []Header{}
 	for _, name := range slices.Sorted(maps.Keys(r.Message.Headers)) {
 		v := r.Message.Headers[name]
-		all = append(all, Header{Name: name, Type: TypeName(v), Value: readable(v), From: whose(name, r)})
+		all = append(all, Header{Name: name, Type: TypeName(v), Value: readable(v), From: setBy(name, r)})
 	}
 	return all
 }
 
-// whose word a header is. What the broker writes can be believed only where the
-// broker itself dead-lettered the message; x-first-death-… and x-last-death-… not
-// even then, since RabbitMQ 3 leaves a publisher's as they are.
-func whose(name string, r *store.Record) string {
+// setBy is who has set a header. What the broker writes can be believed only where the broker
+// itself dead-lettered the message; x-first-death-… and x-last-death-… not even then, since
+// RabbitMQ 3 leaves a publisher's as they are.
+func setBy(name string, r *store.Record) string {
 	switch {
 	case strings.HasPrefix(name, "x-redrive-"):
 		return "redrive"

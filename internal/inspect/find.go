@@ -10,7 +10,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// narrow asks the store what it has, as far as the caller may see it.
+// narrow returns what of a query the store's indexes can answer, for the queues that the caller sees.
 func (in *Inspector) narrow(ctx context.Context, by auth.Caller, q *query.Query) (*query.Narrowed, error) {
 	counts, err := in.Store.Counts(ctx)
 	if err != nil {
@@ -33,7 +33,7 @@ func (in *Inspector) narrow(ctx context.Context, by auth.Caller, q *query.Query)
 	return n, nil
 }
 
-// decoded reads the body, when it is asked.
+// decoded returns a function that decodes the body.
 func (in *Inspector) decoded(ctx context.Context, l *store.Listed) func() *decode.Result {
 	return func() *decode.Result {
 		return in.Decoder.Decode(ctx, BodyOf(l.Record))
@@ -46,7 +46,8 @@ func BodyOf(r *store.Record) decode.Body {
 	return decode.Body{Bytes: m.Body, Queue: r.Queue, ContentType: m.ContentType, ContentEncoding: m.ContentEncoding, Type: m.Type, Headers: m.Headers}
 }
 
-// scan visits what a query may mean: by the ids that it names, else by the range.
+// scan visits the messages that a query may find: by its ids where it names them, otherwise all of
+// the range.
 func (in *Inspector) scan(ctx context.Context, by auth.Caller, q *query.Query, r store.Range, visit func(store.Listed) (bool, error)) error {
 	ids, only := q.IDs()
 	if !only {
@@ -69,8 +70,8 @@ func (in *Inspector) scan(ctx context.Context, by auth.Caller, q *query.Query, r
 	return nil
 }
 
-// Find visits every message that a query means, by when it was parked or is due;
-// with upto, only what had been added then (see NewestKey of package store).
+// Find visits every message that a query finds, in the order of when it was parked or is due;
+// with upto, only those that were added up to that key (see NewestKey of package store).
 func (in *Inspector) Find(ctx context.Context, by auth.Caller, text string, upto *uint64, body bool, visit func(store.Listed) (bool, error)) error {
 	q, err := in.parse(by, text)
 	if err != nil {
@@ -90,8 +91,8 @@ func (in *Inspector) Find(ctx context.Context, by auth.Caller, text string, upto
 	})
 }
 
-// Count is how many messages a query means; exact is false when there may be more
-// than were looked at.
+// Count returns how many messages a query finds; exact is false when not all were looked at, so
+// that there may be more.
 func (in *Inspector) Count(ctx context.Context, by auth.Caller, text string) (n int64, exact bool, err error) {
 	q, err := in.parse(by, text)
 	if err != nil {
@@ -149,10 +150,10 @@ func (in *Inspector) Count(ctx context.Context, by auth.Caller, text string) (n 
 	return in.countEach(ctx, by, q)
 }
 
-// longestCount is how long it counts one by one.
+// longestCount is how long messages are counted one by one.
 const longestCount = 5 * time.Second
 
-// countEach counts one by one, as far as a search looks.
+// countEach counts one by one, at most as many as a search looks at.
 func (in *Inspector) countEach(ctx context.Context, by auth.Caller, q *query.Query) (n int64, exact bool, err error) {
 	narrowed, err := in.narrow(ctx, by, q)
 	if err != nil || narrowed.None {

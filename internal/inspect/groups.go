@@ -7,15 +7,39 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// Groups are the error groups, those with the most parked and
-// waiting first. The query is about what they share: queue, reason, state, group,
-// and error, type and note in their own words; nothing else. A page has limit of them; 0:
-// MostQueues. One whose messages become fewer meanwhile may be on two pages.
+// Group is an error group: the failures with the same error.
+type Group struct {
+	ID        string    `json:"id"`
+	Queue     string    `json:"queue"`
+	Reason    string    `json:"reason"`
+	Error     string    `json:"error,omitempty" doc:"With numbers, ids and times replaced."`
+	Type      string    `json:"type,omitempty" doc:"Of the messages, where no error is known."`
+	Waiting   int64     `json:"waiting"`
+	Parked    int64     `json:"parked"`
+	Discarded int64     `json:"discarded"`
+	First     time.Time `json:"first"`
+	Last      time.Time `json:"last"`
+	Hours     []int64   `json:"hours" doc:"Failures in each of the last 24 hours, the current one last."`
+	Note      string    `json:"note,omitempty"`
+}
+
+// GroupPage is a page of groups.
+type GroupPage struct {
+	Groups []Group `json:"groups"`
+	Total  int     `json:"total" doc:"How many groups the query finds, on all pages."`
+	After  string  `json:"after,omitempty" doc:"Ask with it for the next page; absent on the last."`
+}
+
+// Groups returns a page of the error groups, those with the most parked and waiting messages
+// first. The query may name what groups have: queue, reason, state, group, error (with numbers
+// and ids replaced), type and note; nothing else. A page has limit of them; 0: MostQueues. One
+// whose messages become fewer meanwhile may be on two pages.
 func (in *Inspector) Groups(ctx context.Context, by auth.Caller, text, after string, limit int) (page GroupPage, err error) {
 	page.Groups = []Group{}
 	q, err := in.parse(by, text)
@@ -58,7 +82,7 @@ func (in *Inspector) Groups(ctx context.Context, by auth.Caller, text, after str
 	return page, nil
 }
 
-// Group is one group of failures; the caller sees its queue.
+// Group returns one error group, if the caller sees its queue.
 func (in *Inspector) Group(ctx context.Context, by auth.Caller, id string) (store.GroupCount, error) {
 	seen, err := in.groupsSeen(ctx, by)
 	if err != nil {
@@ -77,8 +101,8 @@ func (in *Inspector) groupsSeen(ctx context.Context, by auth.Caller) ([]store.Gr
 	return slices.DeleteFunc(all, func(g store.GroupCount) bool { return !by.Sees(g.Queue) }), err
 }
 
-// groupPlace is a group's place in their order: those with the most messages first, of
-// these the ones that failed last.
+// groupPlace is a group's place in the list: those with the most messages come first, and of
+// equal ones the one that failed last.
 type groupPlace struct {
 	kept, last int64
 	id         string

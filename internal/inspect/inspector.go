@@ -37,8 +37,8 @@ type Store interface {
 	settings
 }
 
-// Broker answers what RabbitMQ knows of a queue; an error is that it does not
-// answer. A queue that is not there is no error.
+// Broker asks RabbitMQ about queues. An error means that it does not answer; that a queue does not
+// exist is an answer.
 type Broker interface {
 	Queue(ctx context.Context, name string) (AtBroker, error)
 }
@@ -72,8 +72,8 @@ type Config struct {
 	Way func(policy string) delay.Way
 	// Limits says how a policy limits its retries, in words; nil: not at all.
 	Limits func(policy string) string
-	// Blocked is why no message of a queue can be retried, or "".
-	Blocked func(queue string) string
+	// Unreachable is why messages cannot be published to a queue now, or "".
+	Unreachable func(queue string) string
 	// Decoder reads bodies; nil: without any schema.
 	Decoder *decode.Decoder
 	// Throttle is how the retries of a queue are limited; nil, as a function and as its

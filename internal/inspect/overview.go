@@ -8,10 +8,41 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// Unread begins the problem that a store does not answer, so that no queue is shown.
+// Overview is the state of the service on one page.
+type Overview struct {
+	Version    string     `json:"version"`
+	Since      time.Time  `json:"since" doc:"When the service started."`
+	Now        time.Time  `json:"now"`
+	Broker     string     `json:"broker" doc:"Where RabbitMQ is, without the password."`
+	ReadOnly   bool       `json:"read_only"`
+	Ready      bool       `json:"ready" doc:"As /readyz says."`
+	Problems   []string   `json:"problems" doc:"What is wrong now, with single queues also while it is ready; empty when nothing is."`
+	Notices    []string   `json:"notices,omitempty" doc:"What needs a person's attention, though it stops nothing."`
+	Waiting    int64      `json:"waiting"`
+	Parked     int64      `json:"parked"`
+	Discarded  int64      `json:"discarded"`
+	Oldest     *time.Time `json:"oldest,omitempty" doc:"When the message with the earliest due time last failed."`
+	NextDue    *time.Time `json:"next_due,omitempty"`
+	PerMinute  Flow       `json:"per_minute" doc:"In the last minute."`
+	Hour       []Flow     `json:"hour" doc:"Each of the last 60 minutes, the current one last."`
+	Calendar   []Slot     `json:"calendar" doc:"Upcoming retries, by time, in the next hours."`
+	Queues     []Queue    `json:"queues"`
+	MoreQueues int        `json:"more_queues,omitempty" doc:"How many queues are left out: the list of queues has them, a page at a time."`
+	Replicas   []Replica  `json:"replicas,omitempty" doc:"The services that share the store, in the order of their ids; absent where only one can."`
+}
+
+// Flow is what happened in a minute.
+type Flow struct {
+	Failed    int64 `json:"failed"`
+	Retried   int64 `json:"retried"`
+	Parked    int64 `json:"parked"`
+	Discarded int64 `json:"discarded"`
+}
+
+// Unread is how the problem begins that the store does not answer. No queue is shown then.
 const Unread = "what is kept is unknown: "
 
-// Overview tells how the service is, in one look.
+// Overview returns the state of the service.
 func (in *Inspector) Overview(ctx context.Context, by auth.Caller) (Overview, error) {
 	if err := by.May(auth.Viewer, ""); err != nil {
 		return Overview{}, err
@@ -55,9 +86,9 @@ func (in *Inspector) Overview(ctx context.Context, by auth.Caller) (Overview, er
 	return o, err
 }
 
-// ProblemsFor are what is wrong now, as far as it is the caller's to know. Those of
-// single queues name them, so who is limited to queues finds their own in
-// Queue.Blocked instead.
+// ProblemsFor returns what is wrong now, as far as the caller may know it. Problems of single
+// queues name them: a caller who is limited to queues finds those of their own in
+// Queue.Unreachable instead.
 func (in *Inspector) ProblemsFor(by auth.Caller) []string {
 	all := []string{}
 	if in.Problems != nil && by.May(auth.Viewer, "") == nil {

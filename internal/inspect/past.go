@@ -13,7 +13,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// searchIDs finds by id, which an index knows: kept ones, else how they ended.
+// searchIDs finds messages by id, by an index: stored ones, and of others the last past failure.
 func (s *search) searchIDs(ctx context.Context, ids []uuid.UUID) error {
 	n := s.query.Narrow(s.Now(), nil, nil)
 	n.GroupOf = s.Store.GroupOf
@@ -43,7 +43,7 @@ func (s *search) searchIDs(ctx context.Context, ids []uuid.UUID) error {
 	return nil
 }
 
-// lastOf returns the last of a message's attempts that the caller may see, or nothing.
+// lastOf returns the last past failure of a message that the caller may see, or nothing.
 func (in *Inspector) lastOf(ctx context.Context, by auth.Caller, id uuid.UUID) ([]store.Listed, error) {
 	past, err := in.Store.PastFailures(ctx, id)
 	for _, p := range slices.Backward(past) {

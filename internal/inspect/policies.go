@@ -12,6 +12,28 @@ import (
 	"github.com/redrive-mq/redrive/policy"
 )
 
+// PolicyInForce is a policy, and the waits it gives.
+type PolicyInForce struct {
+	Name      string   `json:"name"`
+	Queues    []string `json:"queues"`
+	Attempts  int      `json:"attempts"`
+	Backoff   string   `json:"backoff"`
+	Jitter    string   `json:"jitter"`
+	Reasons   []string `json:"reasons"`
+	Exhausted string   `json:"exhausted"`
+	Way       string   `json:"wait"`
+	Limits    string   `json:"throttle" doc:"Limits on retries: rate, in flight, breaker. Empty: none. (Retries also wait for consumers.)"`
+	// Waits is the delay after each failure but the last.
+	Waits []Wait `json:"waits"`
+}
+
+// Wait is a delay of a policy: with jitter, from least to most.
+type Wait struct {
+	Attempt int    `json:"attempt"`
+	Least   string `json:"least"`
+	Most    string `json:"most"`
+}
+
 // mostWaits is how many of a policy's waits are shown; those after are like the
 // last, or the list is too long to read.
 const mostWaits = 100

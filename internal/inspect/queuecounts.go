@@ -90,7 +90,8 @@ func (in *Inspector) queuesOf(ctx context.Context, by auth.Caller, pauses map[st
 
 func byQueue(n store.QueueCount, name string) int { return cmp.Compare(n.Queue, name) }
 
-// firstInOrder are the n that come first in an order, without all being put in order.
+// firstInOrder returns the n that come first in an order, without sorting all: there may be a
+// hundred thousand.
 func firstInOrder[T any](n int, of func(yield func(T) bool), order func(a, b T) int) []T {
 	var some []T
 	cut := func() {
@@ -111,8 +112,8 @@ func firstInOrder[T any](n int, of func(yield func(T) bool), order func(a, b T) 
 	return some
 }
 
-// pageOf is the page of a list, ordered by name, that begins after the end of the one
-// before; next is "" at the end of the list.
+// pageOf returns the page of a list, ordered by name, that begins behind after, the end of the
+// page before; next is "" at the end of the list.
 func pageOf[T any](all []T, name func(T) string, after string, limit int) (page []T, next string, err error) {
 	if after != "" {
 		last, err := base64.RawURLEncoding.DecodeString(after)

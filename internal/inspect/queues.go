@@ -113,10 +113,11 @@ func (s *visibleQueues) topQueues() []store.QueueCount {
 	return some
 }
 
-// restricted is 1 for a queue whose retries are paused or blocked, or restricted by its breaker.
+// restricted is 1 for a queue that is paused, unreachable or restricted by its breaker or for lack of
+// consumers.
 func (s *visibleQueues) restricted(queue string) int {
 	_, paused := s.pauses[queue]
-	if paused || s.Blocked != nil && s.Blocked(queue) != "" || s.Throttle != nil && s.Throttle(queue).Text() != "" {
+	if paused || s.Unreachable != nil && s.Unreachable(queue) != "" || s.Throttle != nil && s.Throttle(queue).Text() != "" {
 		return 1
 	}
 	return 0
@@ -139,8 +140,8 @@ func (in *Inspector) queue(n store.QueueCount, policies policy.Set, pauses map[s
 	if p, ok := policies.Match(n.Queue); ok {
 		q.Policy, q.Way = p.Name, wayName(in.way(p.Name))
 	}
-	if in.Blocked != nil {
-		q.Blocked = in.Blocked(n.Queue)
+	if in.Unreachable != nil {
+		q.Unreachable = in.Unreachable(n.Queue)
 	}
 	if p, ok := pauses[n.Queue]; ok {
 		q.Pause = &p

@@ -11,8 +11,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// recountEvery is how often what is kept is compared with the ledger; at most a
-// twentieth of the time is spent on it.
+// recountEvery is how often the ledger is compared with what is stored; where that takes long, less
+// often, so that it takes one part in recountShare of the time.
 const (
 	recountEvery = 10 * time.Minute
 	recountShare = 20

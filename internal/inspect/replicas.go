@@ -19,11 +19,12 @@ type Replica struct {
 	Problems []string  `json:"problems,omitempty" doc:"What is wrong there; with single queues also while it is ready."`
 }
 
-// Silent tells of a replica, which beats four times a second, that it has missed several
-// beats; soon it counts as gone.
+// Silent tells whether several of its heartbeats, four a second, are missing; soon it counts as
+// gone.
 func (r Replica) Silent(now time.Time) bool { return now.Sub(r.Beat) > 2*time.Second }
 
-// replicasFor are those there are, for callers with permission to know what is wrong.
+// replicasFor returns the live replicas; callers who are limited to queues do not see the problems
+// that name queues.
 func (in *Inspector) replicasFor(by auth.Caller) []Replica {
 	if in.Replicas == nil {
 		return nil

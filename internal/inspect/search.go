@@ -16,17 +16,17 @@ import (
 
 const (
 	// mostLooked is how many messages a search looks at when no index leads to those
-	// it means.
+	// that it finds.
 	mostLooked = 100_000
-	// longestLook is how long it looks for one page then: the page has an After, and
-	// the next one continues there. So an answer streams, and ends with its caller.
+	// longestLook is how long it looks for one page then. The page is short, and its After is
+	// where the next one continues; so no request takes long.
 	longestLook = time.Second
-	// lookAhead is how far a full page looks for whether there is more.
+	// lookAhead is how many messages after a full page are searched for one more.
 	lookAhead = 1000
 )
 
-// Search finds messages, newest first: those that fail, park and are due the
-// latest. A page may be short, even empty, and not be the last.
+// Search finds messages, those first that are due the latest, or were parked or retried last. A
+// page may be short, even empty, and not be the last.
 func (in *Inspector) Search(ctx context.Context, by auth.Caller, text, after string, limit int) (Page, error) {
 	q, err := in.parse(by, text)
 	if err != nil {
@@ -52,7 +52,7 @@ func (in *Inspector) Search(ctx context.Context, by auth.Caller, text, after str
 	return s.page, nil
 }
 
-// limitOf is how many a page has at most; 0: 100.
+// limitOf is how many entries a page has at most; 0: 100.
 func limitOf(limit int) (int, error) {
 	if limit < 0 || limit > 1000 {
 		return 0, fmt.Errorf("%w: limit is %d, and must be from 1 to 1,000", ErrInvalid, limit)

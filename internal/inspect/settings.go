@@ -9,7 +9,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// settings has what persons set for queues: a store's side table.
+// settings is the side table of a store, where what people set for queues is.
 type settings interface {
 	Entries(ctx context.Context, prefix, after string, visit func(store.Entry) (more bool, err error)) error
 }
@@ -19,7 +19,7 @@ func Pauses(ctx context.Context, s settings) (map[string]QueuePause, error) {
 	return readSettings[QueuePause](ctx, s, store.PausePrefix, "pause")
 }
 
-// ForcedBreakers are the breakers that persons have set, by queue.
+// ForcedBreakers are the breakers that people have set, by queue.
 func ForcedBreakers(ctx context.Context, s settings) (map[string]Forced, error) {
 	return readSettings[Forced](ctx, s, store.BreakerPrefix, "breaker")
 }

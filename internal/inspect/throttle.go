@@ -7,8 +7,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
-// ThrottleView is how the retries of a queue are limited just now, as people see it. What limits them
-// is throttle.ThrottleView. The names in JSON are the API's, and never change.
+// ThrottleView is how the retries of a queue are limited just now, as people see it; what limits
+// them is throttle.Throttle. The names in JSON are the API's, and never change.
 type ThrottleView struct {
 	State string `json:"state" enum:"closed,open,half-open,ramp" doc:"Of the circuit breaker: closed retries all due messages, open none, half-open a few probes, ramp more and more."`
 	// Why the breaker is in its state, in words.
@@ -18,7 +18,7 @@ type ThrottleView struct {
 	Forced *Forced    `json:"forced,omitempty" doc:"A person has set it."`
 
 	Rate        float64             `json:"rate,omitempty" doc:"Retries per second now; absent: unlimited."`
-	InFlight    int                 `json:"in_flight,omitempty" doc:"Retried messages that have neither failed again nor settled yet."`
+	InFlight    int                 `json:"in_flight,omitempty" doc:"Retried messages that have neither failed again nor finished yet."`
 	MaxInFlight int                 `json:"most_in_flight,omitempty"`
 	FailedShare float64             `json:"failed_share,omitempty" doc:"Share of the retries in the window that failed again: 0 to 1."`
 	Finished    int                 `json:"judged,omitempty" doc:"How many retries that share is of."`

@@ -14,12 +14,10 @@ type Totals struct {
 	Parked    int64     `json:"parked"`
 	Discarded int64     `json:"discarded"`
 	PerMinute Flow      `json:"per_minute"`
-	// Failed is left to who watches.
-	Failed   int64    `json:"failed" doc:"Messages that failed since the tick before."`
-	Problems []string `json:"problems"`
+	Problems  []string  `json:"problems"`
 }
 
-// Totals are those of now.
+// Totals returns the numbers of now, of the queues that the caller sees.
 func (in *Inspector) Totals(ctx context.Context, by auth.Caller) (Totals, error) {
 	if err := by.May(auth.Viewer, ""); err != nil {
 		return Totals{}, err

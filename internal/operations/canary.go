@@ -15,91 +15,91 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// sent is one of the first messages of an operation, as it was sent. A record with the
-// same id, and another attempt or failure, is of a message that failed again.
-type sent struct {
+// canary is one of the first messages of an operation, as the operation changed it. A record
+// with the same id, and other failures, is of a message that failed again. Its names in JSON are
+// stored.
+type canary struct {
 	ID      uuid.UUID
 	Attempt int
 	Failed  int64 // microseconds
 }
 
-func sentAs(r *store.Record) sent { return sent{r.ID, r.Failures, r.FailedAt.UnixMicro()} }
+func canaryOf(r *store.Record) canary { return canary{r.ID, r.Failures, r.FailedAt.UnixMicro()} }
 
-// canaryChecks is how often the first messages are looked for while they are
-// watched, minCheck and maxCheck how far apart.
+// canaryChecks is how often the canaries are looked for while they are watched, minCheck and
+// maxCheck how far apart.
 const (
 	canaryChecks = 20
 	minCheck     = 100 * time.Millisecond
 	maxCheck     = 5 * time.Second
 )
 
-// checkCanary looks whether any of the first messages failed again. It asks the store, not
-// only memory, so the result is the same after a restart. The wait begins when all of them
-// have been retried.
-func (r *Runner) checkCanary(ctx context.Context, op *operation) (next time.Time, err error) {
-	if op.firstSent == nil {
-		if op.firstSent, err = r.readCanary(ctx, op.ID); err != nil {
+// checkCanaries looks whether any canary failed again. It asks the store, not only memory, so
+// the result is the same after a restart. The wait begins when all of them have been retried.
+func (r *Runner) checkCanaries(ctx context.Context, op *operation) (next time.Time, err error) {
+	if op.canaries == nil {
+		if op.canaries, err = r.readCanaries(ctx, op.ID); err != nil {
 			return next, err
 		}
 	}
-	r.canaries.add(op.ID, op.firstSent)
-	failed, unsent, first := 0, 0, ""
+	r.canaryFailures.add(op.ID, op.canaries)
+	failed, pending, first := 0, 0, ""
 	p, now := op.progress, r.now()
 	last := !p.Watched.IsZero() && now.Sub(p.Watched) >= op.CanaryWait
-	for _, s := range op.firstSent {
-		how, why, err := r.whereIs(ctx, s, last)
+	for _, c := range op.canaries {
+		how, why, err := r.whereIs(ctx, c, last)
 		if err != nil {
 			return next, err
 		}
 		switch how {
 		case hasFailed:
 			if failed++; first == "" {
-				first = fmt.Sprintf("message %s: %s", s.ID, why)
+				first = fmt.Sprintf("message %s: %s", c.ID, why)
 			}
-		case notYetSent:
-			unsent++
+		case notYetRetried:
+			pending++
 		}
 	}
 	switch every := min(max(op.CanaryWait/canaryChecks, minCheck), maxCheck); {
-	case len(op.firstSent) == 0: // none of the messages existed any more
+	case len(op.canaries) == 0: // none of the messages existed any more
 		return r.saveState(ctx, op, Running, "")
 	case failed > 0:
-		return r.saveState(ctx, op, Stopped, fmt.Sprintf("of the first %d messages %d failed again (%s); what is left is as it was", len(op.firstSent), failed, first))
-	case unsent > 0:
+		return r.saveState(ctx, op, Stopped, fmt.Sprintf("of the first %d messages %d failed again (%s); what is left is as it was", len(op.canaries), failed, first))
+	case pending > 0:
 		if p.Watched.IsZero() {
 			return time.Now().Add(every), nil
 		}
 		op.set(func() { op.progress.Watched = time.Time{} })
-		return r.saveState(ctx, op, Canary, "")
+		return r.saveState(ctx, op, Watching, "")
 	case p.Watched.IsZero():
 		op.set(func() { op.progress.Watched = now })
-		return r.saveState(ctx, op, Canary, "")
+		return r.saveState(ctx, op, Watching, "")
 	case now.Sub(p.Watched) < op.CanaryWait:
 		return time.Now().Add(min(every, op.CanaryWait-now.Sub(p.Watched))), nil
 	}
 	return r.saveState(ctx, op, Running, "")
 }
 
-// whereIs looks for a message in the store, among the failures since it was sent, and at
-// the last check also among earlier attempts: one that failed again and was retried since is
+// whereIs looks for a canary in the store, among the failures since it was retried, and at
+// the last check also among past failures: one that failed again and was retried since is
 // not in the store, nor is one that waits in RabbitMQ or that its policy discards.
-func (r *Runner) whereIs(ctx context.Context, s sent, last bool) (how whereabouts, why string, err error) {
-	kept, err := r.Store.Find(ctx, s.ID)
+func (r *Runner) whereIs(ctx context.Context, c canary, last bool) (how whereabouts, why string, err error) {
+	kept, err := r.Store.Find(ctx, c.ID)
 	if err != nil {
 		return notKept, "", err
 	}
-	if how, why = s.among(kept); how != notKept {
+	if how, why = c.among(kept); how != notKept {
 		return how, why, nil
 	}
-	if why, failed := r.canaries.failed(s); failed {
+	if why, failed := r.canaryFailures.of(c); failed {
 		return hasFailed, why, nil
 	}
 	if !last {
 		return notKept, "", nil
 	}
-	past, err := r.Store.PastFailures(ctx, s.ID)
+	past, err := r.Store.PastFailures(ctx, c.ID)
 	for _, p := range past {
-		if p.FailedAt.UnixMicro() > s.Failed {
+		if p.FailedAt.UnixMicro() > c.Failed {
 			return hasFailed, failedAgain(p.Reason, p.Error), err
 		}
 	}
@@ -114,44 +114,44 @@ func failedAgain(reason, problem string) string {
 	return "it failed again: " + reason
 }
 
-// canaries are the messages that are watched, and how those failed that did.
-type canaries struct {
-	mu      sync.Mutex
-	watched map[uuid.UUID]*failure
+// canaryFailures are the canaries of all operations, and how those failed that did.
+type canaryFailures struct {
+	mu   sync.Mutex
+	byID map[uuid.UUID]*canaryFailure
 }
 
-type failure struct {
-	of  string // the operation that watches it
-	at  int64  // microseconds; 0: it has not failed
-	why string
+type canaryFailure struct {
+	operation string
+	at        int64 // microseconds; 0: it has not failed
+	why       string
 }
 
-// add begins to watch messages; those that are watched already stay so.
-func (w *canaries) add(operation string, all []sent) {
+// add begins to watch canaries; those that are watched already stay so.
+func (w *canaryFailures) add(operation string, all []canary) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, s := range all {
-		if w.watched == nil {
-			w.watched = map[uuid.UUID]*failure{}
-		}
-		if w.watched[s.ID] == nil {
-			w.watched[s.ID] = &failure{of: operation}
+	if w.byID == nil {
+		w.byID = map[uuid.UUID]*canaryFailure{}
+	}
+	for _, c := range all {
+		if w.byID[c.ID] == nil {
+			w.byID[c.ID] = &canaryFailure{operation: operation}
 		}
 	}
 }
 
-// remove ends that for all messages of an operation.
-func (w *canaries) remove(operation string) {
+// remove ends that for the canaries of an operation.
+func (w *canaryFailures) remove(operation string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	maps.DeleteFunc(w.watched, func(_ uuid.UUID, f *failure) bool { return f.of == operation })
+	maps.DeleteFunc(w.byID, func(_ uuid.UUID, f *canaryFailure) bool { return f.operation == operation })
 }
 
-func (w *canaries) failed(s sent) (why string, failed bool) {
+func (w *canaryFailures) of(c canary) (why string, failed bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	f := w.watched[s.ID]
-	if f == nil || f.at <= s.Failed {
+	f := w.byID[c.ID]
+	if f == nil || f.at <= c.Failed {
 		return "", false
 	}
 	return f.why, true
@@ -159,9 +159,9 @@ func (w *canaries) failed(s sent) (why string, failed bool) {
 
 // Failed receives each message that fails; it may be called by several goroutines.
 func (r *Runner) Failed(e retry.Event) {
-	r.canaries.mu.Lock()
-	defer r.canaries.mu.Unlock()
-	if f := r.canaries.watched[e.ID]; f != nil {
+	r.canaryFailures.mu.Lock()
+	defer r.canaryFailures.mu.Unlock()
+	if f := r.canaryFailures.byID[e.ID]; f != nil {
 		f.at, f.why = e.At.UnixMicro(), failedAgain(e.Reason, e.Error)
 	}
 }
@@ -170,30 +170,30 @@ type whereabouts int
 
 const (
 	notKept whereabouts = iota
-	notYetSent
+	notYetRetried
 	hasFailed
 )
 
-// among looks for a message in the records of its id.
-func (s sent) among(kept []store.Listed) (how whereabouts, why string) {
+// among looks for a canary in the records of its id.
+func (c canary) among(kept []store.Listed) (how whereabouts, why string) {
 	for _, l := range kept {
 		r := l.Record
-		switch same := r.Failures == s.Attempt && r.FailedAt.UnixMicro() == s.Failed; {
+		switch same := r.Failures == c.Attempt && r.FailedAt.UnixMicro() == c.Failed; {
 		case !same:
 			return hasFailed, failedAgain(r.Reason, r.Error)
 		case r.State == store.Parked: // it could not be retried
 			return hasFailed, r.ParkedFor
 		case r.State == store.Waiting:
-			how = notYetSent
+			how = notYetRetried
 		}
 	}
 	return how, ""
 }
 
-func (r *Runner) readCanary(ctx context.Context, id string) ([]sent, error) {
-	all := []sent{}
+func (r *Runner) readCanaries(ctx context.Context, id string) ([]canary, error) {
+	all := []canary{}
 	err := r.Store.Entries(ctx, partsOf(id)+"canary/", "", func(e store.Entry) (bool, error) {
-		var part []sent
+		var part []canary
 		if err := json.Unmarshal(e.Value, &part); err != nil {
 			return false, fmt.Errorf("%s: %w", e.Name, err)
 		}

@@ -31,9 +31,9 @@ func TestTheRestIsChangedOnlyIfTheCanaryDoesNotFailAgain(t *testing.T) {
 		inFakeTime(t, func(t *testing.T, d *desk) {
 			d.parked(t, "orders", 30)
 			p := d.plan(t, actions.Replay, "queue:orders")
-			d.begin(t, p, operations.Start{Canary: 5, CanaryWait: "30s"})
+			d.begin(t, p, operations.Start{CanarySize: 5, CanaryWait: "30s"})
 			time.Sleep(time.Hour) // nothing is retried: RabbitMQ is away, or the queue is paused
-			d.is(t, p.ID, operations.Canary, 5)
+			d.is(t, p.ID, operations.Watching, 5)
 			d.give(t, "orders", func(r *store.Record) bool { return back && string(r.Message.Body) == "2" })
 			time.Sleep(20 * time.Second)
 			if back {
@@ -44,7 +44,7 @@ func TestTheRestIsChangedOnlyIfTheCanaryDoesNotFailAgain(t *testing.T) {
 				d.is(t, p.ID, operations.Stopped, 5)
 				return
 			}
-			d.is(t, p.ID, operations.Canary, 5)
+			d.is(t, p.ID, operations.Watching, 5)
 			time.Sleep(20 * time.Second)
 			d.is(t, p.ID, operations.Finished, 30)
 		})
@@ -70,9 +70,9 @@ func TestACanaryWhoseMessagesFailedAgainIsNotDone(t *testing.T) {
 				inFakeTime(t, func(t *testing.T, d *desk) {
 					all := d.parked(t, "orders", count)
 					p := d.plan(t, actions.Replay, "queue:orders")
-					d.begin(t, p, operations.Start{Canary: 5, CanaryWait: "30s"})
+					d.begin(t, p, operations.Start{CanarySize: 5, CanaryWait: "30s"})
 					time.Sleep(time.Second)
-					d.is(t, p.ID, operations.Canary, 5)
+					d.is(t, p.ID, operations.Watching, 5)
 					d.give(t, "orders", func(*store.Record) bool { return false })
 					time.Sleep(time.Second)
 					fail(t, d, all[2])
@@ -96,16 +96,16 @@ func TestTheFirstFewAreThoseThatWereSent(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		d.begin(t, p, operations.Start{Canary: 5, CanaryWait: "30s"})
+		d.begin(t, p, operations.Start{CanarySize: 5, CanaryWait: "30s"})
 		time.Sleep(time.Minute)
-		if o := d.is(t, p.ID, operations.Canary, 5); o.SkippedN != 10 {
+		if o := d.is(t, p.ID, operations.Watching, 5); o.SkippedN != 10 {
 			t.Errorf("%+v", o)
 		}
 		d.give(t, "orders", func(*store.Record) bool { return false })
 		time.Sleep(time.Minute)
 		d.is(t, p.ID, operations.Finished, 20)
 		d.give(t, "orders", func(*store.Record) bool { return false })
-		d.begin(t, none, operations.Start{Canary: 5})
+		d.begin(t, none, operations.Start{CanarySize: 5})
 		time.Sleep(time.Second)
 		d.is(t, none.ID, operations.Finished, 0)
 	})
@@ -118,7 +118,7 @@ func TestACanarySurvivesARestart(t *testing.T) {
 		stop := d.run(t)
 		d.parked(t, "orders", 30)
 		p := d.plan(t, actions.Replay, "queue:orders")
-		d.begin(t, p, operations.Start{Canary: 3, CanaryWait: "30s"})
+		d.begin(t, p, operations.Start{CanarySize: 3, CanaryWait: "30s"})
 		time.Sleep(time.Second)
 		d.give(t, "orders", func(*store.Record) bool { return false })
 		time.Sleep(20 * time.Second)
@@ -127,7 +127,7 @@ func TestACanarySurvivesARestart(t *testing.T) {
 		stop = d.run(t)
 		defer stop()
 		time.Sleep(time.Second)
-		d.is(t, p.ID, operations.Canary, 3)
+		d.is(t, p.ID, operations.Watching, 3)
 		time.Sleep(15 * time.Second)
 		d.is(t, p.ID, operations.Finished, 30)
 	})

@@ -2,15 +2,16 @@
 // a plan, whose messages are fixed at that moment; once it is started, it is an operation.
 // Read it in this order:
 //
-//	operation.go    plans and operations as they are shown
+//	shown.go        plans and operations as they are shown
 //	plan.go         what an action would do to all that a query finds; frozen.go: its selection
 //	runner.go       what the Runner needs and keeps
-//	operations.go   plans and operations in memory and in the store
-//	start.go        a plan becomes an operation; order.go: pausing it; outcomes.go: its results
+//	operation.go    plans and operations in memory and in the store
+//	start.go        a plan becomes an operation; order.go: an order, such as to start or pause it;
+//	                outcomes.go: its results
 //	run.go          all operations in turn; step.go: one step of one; targetqueue.go: whether
 //	                its destination exists; canary.go: whether its first messages fail again
-//	replicas.go     with several replicas the leader runs operations; orderentry.go: requests
-//	                reach it through the store
+//	replicas.go     with several replicas the leader runs operations; requests.go: orders reach it
+//	                through the store
 //	forget.go       the end of old plans and operations
 //	live.go         what has changed since a moment ago
 package operations

@@ -40,7 +40,7 @@ func TestAKilledOperationDoesEachMessageOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.begin(t, p, operations.Start{Rate: 2000, Canary: 10, CanaryWait: "100ms"})
+	d.begin(t, p, operations.Start{Rate: 2000, CanarySize: 10, CanaryWait: "100ms"})
 	if _, err := d.Start(ctx, caller(auth.Editor), copies.ID, operations.Start{Rate: 2000}); err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 // Tick is what watchers receive once a second, when something changed.
 type Tick struct {
 	inspect.Totals
+	Failed     int64       `json:"failed" doc:"Messages that failed since the tick before."`
 	Operations []Operation `json:"operations,omitempty" doc:"Those that changed; in the first one, those that have not ended."`
 }
 
@@ -93,7 +94,7 @@ func (w *watcher) next(ctx context.Context) (t Tick, news bool, err error) {
 		}
 	}
 	is, was := t.Totals, w.last.Totals
-	is.At, is.Failed, was.At, was.Failed = time.Time{}, 0, time.Time{}, 0
+	is.At, was.At = time.Time{}, time.Time{}
 	return t, t.Failed > 0 || t.Operations != nil || !reflect.DeepEqual(is, was), nil
 }
 

@@ -1,110 +1,235 @@
 package operations
 
 import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/actions"
+	"golang.org/x/time/rate"
+
+	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// PlanRequest asks what an action on all that a query finds would do.
-type PlanRequest struct {
-	Verb   actions.Verb `json:"verb" enum:"replay,discard,restore,copy"`
-	Query  string       `json:"query" doc:"In the query language; it must not be empty."`
-	At     *time.Time   `json:"at,omitempty" doc:"Replay: when; left out: now."`
-	To     string       `json:"to,omitempty" doc:"Copy: the queue."`
-	Reason string       `json:"reason,omitempty" maxLength:"500"`
-}
-
-// Plan is an action on many messages before it begins. The messages are those that
-// were found when it was made: what fails later is not among them.
-type Plan struct {
-	ID       string            `json:"id"`
-	Verb     actions.Verb      `json:"verb"`
-	Query    string            `json:"query"`
-	At       *time.Time        `json:"at,omitempty"`
-	To       string            `json:"to,omitempty"`
-	Reason   string            `json:"reason,omitempty"`
-	By       string            `json:"by"`
-	Made     time.Time         `json:"made"`
-	Expires  time.Time         `json:"expires" doc:"It must be started before."`
-	Count    int64             `json:"count" doc:"The exact number of messages."`
-	Oldest   *time.Time        `json:"oldest,omitempty" doc:"When the first of them failed."`
-	Newest   *time.Time        `json:"newest,omitempty"`
-	Queues   []PlanQueue       `json:"queues" doc:"Split by work queue."`
-	Skipped  []Skipped         `json:"skipped,omitempty" doc:"Found by the query, but left out."`
-	Samples  []inspect.Message `json:"samples"`
-	Blocked  []string          `json:"blocked,omitempty" doc:"Why it cannot start; empty when it can."`
-	Warnings []string          `json:"warnings,omitempty"`
-}
-
-// PlanQueue is a plan's part for one queue.
-type PlanQueue struct {
-	Queue     string `json:"queue"`
-	Count     int64  `json:"count"`
-	Known     bool   `json:"known" doc:"RabbitMQ answered. When false, the next three say nothing."`
-	Exists    bool   `json:"exists"`
-	Consumers int    `json:"consumers"`
-	Ready     int    `json:"ready" doc:"Messages in the queue now."`
-	Paused    bool   `json:"paused"`
-}
-
-// Skipped is how many a plan leaves out, and why.
-type Skipped struct {
-	Why   string `json:"why"`
-	Count int64  `json:"count"`
-}
-
-// Start begins a plan.
-type Start struct {
-	ExpectCount *int64  `json:"expect_count,omitempty" doc:"Refuse when the plan has another count."`
-	Rate        float64 `json:"rate,omitempty" minimum:"0" doc:"Messages per second (0 = unlimited)."`
-	Canary      int     `json:"canary,omitempty" minimum:"0" maximum:"10000" doc:"How many to replay first; the rest follow only if none of them fails again."`
-	// CanaryWait is how long the first are watched.
-	CanaryWait string `json:"canary_wait,omitempty" doc:"How long they are watched, such as 30s; left out: 1m."`
-	Reason     string `json:"reason,omitempty" maxLength:"500"`
-}
-
-// States of an operation.
+// A plan, and the operation that it becomes, are entries of the store's side table:
+//
+//	operations/<id>            (with an s) the plan and, once it is started, its settings (head)
+//	operation/<id>/progress    its progress
+//	operation/<id>/keys/<n>    its messages, in order (frozen.go)
+//	operation/<id>/outcome/<n> the results of those from the n-th on
+//	operation/<id>/canary/<n>  its canaries: the first messages (canary.go)
+//	order/<id>, answer/<id>    orders to the leader of several replicas (requests.go)
+//
+// Progress and outcomes are written in the same step as the messages themselves, so
+// that after a crash each message is processed once, and has one outcome.
 const (
-	Running  = "running"
-	Canary   = "canary" // the first are sent; waiting whether they fail again
-	Paused   = "paused"
-	Finished = "finished"
-	Canceled = "canceled"
-	Stopped  = "stopped" // by itself: see Why
+	headPrefix = "operations/"
+	partPrefix = "operation/"
 )
 
-// Operation is a plan that was started.
-type Operation struct {
-	Plan
-	State string  `json:"state" enum:"running,canary,paused,finished,canceled,stopped"`
-	Why   string  `json:"why,omitempty" doc:"Why it is paused or stopped."`
-	Rate  float64 `json:"rate"`
-	// CanarySize is how many messages are sent first.
-	CanarySize int        `json:"canary"`
-	Started    time.Time  `json:"started"`
-	StartedBy  string     `json:"started_by"`
-	Ended      *time.Time `json:"ended,omitempty"`
-	Done       int64      `json:"done"`
-	SkippedN   int64      `json:"skipped_now" doc:"Messages that were gone, being retried or in another state when it was their turn."`
-	Failed     int64      `json:"failed"`
-	PerSecond  float64    `json:"per_second" doc:"Lately."`
-	Left       string     `json:"left,omitempty" doc:"About how long the rest will take."`
+func partsOf(id string) string { return partPrefix + id + "/" }
+
+// head is what does not change while an operation runs.
+type head struct {
+	Operation  // its progress is elsewhere
+	CanaryWait time.Duration
+	StartedAs  auth.Caller // for the audit log's last line
 }
 
-// Order is what a person asks of a running operation.
-type Order string
+// progress is what changes. Unlogged is of an operation whose last line in the audit log is not
+// written yet.
+type progress struct {
+	State                string
+	Was                  string     `json:",omitempty"` // Paused: what it goes back to
+	Why                  string     `json:",omitempty"`
+	Done, Skipped, Fails int64      // together: how many of the keys were processed
+	Watched              time.Time  `json:",omitzero"` // Watching: since when all canaries have been retried
+	Ended                *time.Time `json:",omitempty"`
+	Unlogged             bool       `json:"Untold,omitempty"` // stored name; never changes
+}
 
-// Orders.
-const (
-	Pause  Order = "pause"
-	Resume Order = "resume"
-	Cancel Order = "cancel"
-)
+func (p *progress) processed() int64 { return p.Done + p.Skipped + p.Fails }
 
-// Outcomes is one page of the results of an operation's messages.
-type Outcomes struct {
-	Outcomes []actions.Outcome `json:"outcomes"`
-	After    string            `json:"after,omitempty"`
+// active tells whether it has begun and not ended.
+func (p *progress) active() bool {
+	return p.State == Running || p.State == Watching || p.State == Paused
+}
+
+// operation is a plan (State ""), or the operation that it became.
+type operation struct {
+	// stepping is locked during a step, so that an order is handled between two. Its holder may
+	// read all fields, and locks mu to write. Others lock mu only, and so never wait for a step.
+	stepping sync.Mutex
+	mu       sync.Mutex
+	head
+	progress
+
+	limit     *rate.Limiter
+	next      time.Time // the next step is not before
+	tries     int       // steps that failed, one after another
+	uncertain bool      // a write of its progress failed, and may have happened all the same
+	stepLimit int       // at most so many keys in a step, since one of them may be what fails; 0: no limit
+	trouble   string    // why the last step failed
+	canaries  []canary  // once read
+	speed     []pace
+	targets   map[string]*targetQueue // by queue
+	lookups   int                     // of targets, in progress
+}
+
+// pace is how many messages were processed at a time.
+type pace struct {
+	at time.Time
+	n  int64
+}
+
+// operations are all plans and operations, by id; the first call reads them.
+func (r *Runner) operations(ctx context.Context) (map[string]*operation, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.loaded {
+		return maps.Clone(r.all), nil
+	}
+	all := map[string]*operation{}
+	err := r.Store.Entries(ctx, headPrefix, "", func(e store.Entry) (bool, error) {
+		op, err := r.readOperation(ctx, e)
+		if err == nil {
+			all[op.ID] = op
+		}
+		return true, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading the operations: %w", err)
+	}
+	r.all, r.loaded = all, true
+	clear(r.active)
+	for id, op := range all {
+		if op.progress.active() {
+			r.active[id] = true
+		}
+	}
+	return maps.Clone(all), nil
+}
+
+// readOperation reads an operation, whose head is an entry.
+func (r *Runner) readOperation(ctx context.Context, e store.Entry) (*operation, error) {
+	op := &operation{}
+	if err := json.Unmarshal(e.Value, &op.head); err != nil {
+		return nil, fmt.Errorf("%s: %w", e.Name, err)
+	}
+	p, err := r.Store.Entry(ctx, partsOf(op.ID)+"progress")
+	if err == nil && p != nil {
+		err = json.Unmarshal(p, &op.progress)
+	}
+	return op, err
+}
+
+// byID finds a plan or an operation; nil when there is none.
+func (r *Runner) byID(ctx context.Context, id string) (*operation, error) {
+	all, err := r.operations(ctx)
+	if err != nil || all[id] != nil || !r.shared() {
+		return all[id], err
+	}
+	// It may have been made at another replica, a moment ago.
+	if err := r.refresh(ctx, id, nil); err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.all[id], nil
+}
+
+// operation finds one that the caller may see: they see all its queues.
+func (r *Runner) operation(ctx context.Context, by auth.Caller, id string) (*operation, error) {
+	op, err := r.byID(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if op != nil && op.seenBy(by) {
+		return op, nil
+	}
+	return nil, fmt.Errorf("%w: no plan or operation %.60q; plans are forgotten %s after they were made, operations after %d days", inspect.ErrNotFound, id, planLives, int(operationLives.Hours()/24))
+}
+
+func (op *operation) seenBy(by auth.Caller) bool {
+	for _, q := range op.Queues { // never written after it was made
+		if !by.Sees(q.Queue) {
+			return false
+		}
+	}
+	return len(op.Queues) > 0 || op.By == by.Name
+}
+
+// show returns the operation as it is now. The caller holds mu.
+func (op *operation) show(now time.Time) Operation {
+	o := op.head.Operation
+	p := &op.progress
+	o.State, o.Why, o.Ended = p.State, p.Why, p.Ended
+	o.Done, o.SkippedN, o.Failed = p.Done, p.Skipped, p.Fails
+	if o.Why == "" {
+		o.Why = op.trouble
+	}
+	if p.State == Running {
+		op.dropOldSpeed(now)
+		if len(op.speed) > 0 {
+			if took := now.Sub(op.speed[0].at).Seconds(); took > 0 {
+				o.PerSecond = float64(p.processed()-op.speed[0].n) / took
+			}
+		}
+		if left := float64(o.Count - p.processed()); o.PerSecond > 0 {
+			o.Left = time.Duration(left / o.PerSecond * float64(time.Second)).Round(time.Second).String()
+		}
+	}
+	return o
+}
+
+// speedWindow is what the speed is measured over.
+const speedWindow = 10 * time.Second
+
+func (op *operation) dropOldSpeed(now time.Time) {
+	for len(op.speed) > 1 && now.Sub(op.speed[1].at) > speedWindow {
+		op.speed = op.speed[1:]
+	}
+}
+
+// Operations are those that were started, the newest first.
+func (r *Runner) Operations(ctx context.Context, by auth.Caller) ([]Operation, error) {
+	if err := by.May(auth.Viewer, ""); err != nil {
+		return nil, err
+	}
+	all, err := r.operations(ctx)
+	if err != nil {
+		return nil, err
+	}
+	list := []Operation{}
+	for _, id := range slices.Backward(slices.Sorted(maps.Keys(all))) {
+		op := all[id]
+		op.mu.Lock()
+		if op.progress.State != "" && op.seenBy(by) {
+			list = append(list, op.show(r.now()))
+		}
+		op.mu.Unlock()
+	}
+	return list, nil
+}
+
+// Operation is one that was started.
+func (r *Runner) Operation(ctx context.Context, by auth.Caller, id string) (Operation, error) {
+	if err := by.May(auth.Viewer, ""); err != nil {
+		return Operation{}, err
+	}
+	op, err := r.operation(ctx, by, id)
+	if err != nil {
+		return Operation{}, err
+	}
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	if op.progress.State == "" {
+		return Operation{}, fmt.Errorf("%w: %s is a plan that was not started", inspect.ErrNotFound, id)
+	}
+	return op.show(r.now()), nil
 }

@@ -30,32 +30,69 @@ func (r *Runner) Order(ctx context.Context, by auth.Caller, id string, o Order) 
 			return Operation{}, err
 		}
 	}
+	return r.give(ctx, op, request{Operation: id, Order: o, By: by}, "operation."+string(o), id, "")
+}
+
+// give executes an order or, where the store can be shared, sends it to the leader.
+func (r *Runner) give(ctx context.Context, op *operation, q request, did, on, why string) (Operation, error) {
 	if r.shared() {
-		return r.sendOrder(ctx, by, "operation."+string(o), id, op.Count, "", orderEntry{Operation: id, Order: o, By: by})
+		return r.send(ctx, q, did, on, op.Count, why)
 	}
 	op.stepping.Lock()
 	defer op.stepping.Unlock()
-	p, err := op.afterOrder(o, by, r.now())
+	c, err := r.changeOf(op, q)
 	if err != nil {
 		return Operation{}, err
 	}
-	end, err := r.Actions.Begin(by, "operation."+string(o), id, op.Count, "")
+	end, err := r.Actions.Begin(q.By, did, on, op.Count, why)
 	if err != nil {
 		return Operation{}, err
 	}
-	err = r.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{entryOf(partsOf(id)+"progress", p)})
-	if op.uncertain = op.uncertain || err != nil; err == nil {
-		op.applyOrder(p)
-		r.Wake()
-	}
-	end(err, p.processed())
+	err = op.apply(c, func(entries []store.Entry) error { return r.Store.PutEntries(context.WithoutCancel(ctx), entries) })
+	end(err, c.processed)
 	return op.snapshot(r.now()), err
+}
+
+// change is what an order makes of a plan or an operation.
+type change struct {
+	entries   []store.Entry
+	made      func() // makes it in memory, once the entries are written
+	processed int64  // messages, until now
+}
+
+// changeOf returns the change, or why the order is refused. The caller has op.stepping.
+func (r *Runner) changeOf(op *operation, q request) (change, error) {
+	now := r.now()
+	if q.Start != nil {
+		h, err := r.checkStart(op, *q.Start, q.By, now)
+		p := progress{State: Running, Unlogged: true}
+		return change{entries: []store.Entry{entryOf(headPrefix+h.ID, h), entryOf(partsOf(h.ID)+"progress", p)}, made: func() {
+			op.applyStart(h, p)
+			r.setActive(op.ID)
+		}}, err
+	}
+	p, err := op.afterOrder(q.Order, q.By, now)
+	return change{entries: []store.Entry{entryOf(partsOf(op.ID)+"progress", p)}, processed: p.processed(), made: func() {
+		op.set(func() { op.progress, op.trouble, op.speed = p, "", nil })
+		op.limit, op.next, op.tries = nil, time.Time{}, 0
+		r.Wake()
+	}}, err
+}
+
+// apply writes a change and makes it. The caller has op.stepping.
+func (op *operation) apply(c change, write func([]store.Entry) error) error {
+	if err := write(c.entries); err != nil {
+		op.uncertain = true
+		return err
+	}
+	c.made()
+	return nil
 }
 
 // afterOrder is what an order makes of an operation. The caller has op.stepping.
 func (op *operation) afterOrder(o Order, by auth.Caller, now time.Time) (progress, error) {
 	p := op.progress
-	active := p.State == Running || p.State == Canary
+	active := p.State == Running || p.State == Watching
 	switch {
 	case o == Pause && active:
 		p.Was, p.State, p.Why = p.State, Paused, "paused by "+by.Name
@@ -67,12 +104,6 @@ func (op *operation) afterOrder(o Order, by auth.Caller, now time.Time) (progres
 		return p, fmt.Errorf("%w: operation %s cannot be asked to %s: it is %s", inspect.ErrPrecondition, op.ID, o, cmp.Or(p.State, "a plan"))
 	}
 	return p, nil
-}
-
-// applyOrder applies an order that is written. The caller has op.stepping.
-func (op *operation) applyOrder(p progress) {
-	op.set(func() { op.progress, op.trouble, op.speed = p, "", nil })
-	op.limit, op.next, op.tries = nil, time.Time{}, 0
 }
 
 // set changes what others may read.

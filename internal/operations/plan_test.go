@@ -78,9 +78,9 @@ func TestPlansThatCannotStart(t *testing.T) {
 			"no queue":       {operations.PlanRequest{Verb: actions.Replay, Query: "queue:*"}, operations.Start{}, `"gone" does not exist`},
 			"no target":      {operations.PlanRequest{Verb: actions.Copy, Query: "queue:orders", To: "gone"}, operations.Start{}, `"gone" does not exist`},
 			"another count":  {operations.PlanRequest{Verb: actions.Discard, Query: "queue:orders"}, operations.Start{ExpectCount: &two}, "about 3 messages, and 2"},
-			"a canary wait":  {operations.PlanRequest{Verb: actions.Replay, Query: "queue:orders"}, operations.Start{Canary: 1, CanaryWait: "soon"}, "canary_wait"},
+			"a canary wait":  {operations.PlanRequest{Verb: actions.Replay, Query: "queue:orders"}, operations.Start{CanarySize: 1, CanaryWait: "soon"}, "canary_wait"},
 			"a negative one": {operations.PlanRequest{Verb: actions.Replay, Query: "queue:orders"}, operations.Start{Rate: -1}, "rate"},
-			"no use":         {operations.PlanRequest{Verb: actions.Discard, Query: "queue:orders"}, operations.Start{Canary: 1}, "leave canary out"},
+			"no use":         {operations.PlanRequest{Verb: actions.Discard, Query: "queue:orders"}, operations.Start{CanarySize: 1}, "leave canary out"},
 		} {
 			p, err := d.Plan(ctx, caller(auth.Editor), c.r)
 			if err != nil {

@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	firstRest   = 250 * time.Millisecond
-	longestRest = 15 * time.Second
+	minBackoff = 250 * time.Millisecond
+	maxBackoff = 15 * time.Second
 	// stepsASecond is the least number of steps per second of an operation with a rate, so
 	// that its messages are not retried in bursts.
 	stepsASecond = 10
@@ -77,7 +77,7 @@ func (r *Runner) round(ctx context.Context) (next time.Time) {
 		if ctx.Err() == nil {
 			r.log.Error("operations cannot continue; trying again", "error", err)
 		}
-		return time.Now().Add(longestRest)
+		return time.Now().Add(maxBackoff)
 	}
 	for _, id := range slices.Sorted(maps.Keys(all)) {
 		op := all[id]

@@ -47,9 +47,9 @@ type Runner struct {
 	active   map[string]bool // have begun, and not ended
 	planning map[string]bool // plans whose selection is being written
 	wake     chan struct{}   // there is work
-	// canaries are noted as they fail: no record shows the failure of those that are not stored.
-	canaries canaries
-	lookups  sync.WaitGroup // goroutines that ask RabbitMQ about queues; Lead waits for them
+	// canaryFailures are noted as they happen: no record shows those of messages that are not stored.
+	canaryFailures canaryFailures
+	lookups        sync.WaitGroup // goroutines that ask RabbitMQ about queues; Lead waits for them
 }
 
 // New makes a Runner.

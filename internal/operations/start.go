@@ -11,7 +11,6 @@ import (
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/inspect"
-	"github.com/redrive-mq/redrive/internal/store"
 )
 
 const (
@@ -35,29 +34,7 @@ func (r *Runner) Start(ctx context.Context, by auth.Caller, planID string, s Sta
 	if err := r.Actions.Permit(by, op.Verb.Role(), "operation.start", planID, targetOf(&op.Plan)...); err != nil {
 		return Operation{}, err
 	}
-	if r.shared() {
-		return r.sendOrder(ctx, by, "operation.start", startText(&op.head), op.Count, cmp.Or(s.Reason, op.head.Reason), orderEntry{Operation: planID, Start: &s, By: by})
-	}
-	op.stepping.Lock()
-	defer op.stepping.Unlock()
-	now := r.now()
-	h, err := r.checkStart(op, s, by, now)
-	if err != nil {
-		return Operation{}, err
-	}
-	end, err := r.Actions.Begin(by, "operation.start", startText(&h), h.Count, h.Reason)
-	if err != nil {
-		return Operation{}, err
-	}
-	entries, p := startEntries(h)
-	err = r.Store.PutEntries(context.WithoutCancel(ctx), entries)
-	end(err, 0)
-	if err != nil {
-		return Operation{}, err
-	}
-	op.applyStart(h, p)
-	r.setActive(op.ID)
-	return op.snapshot(now), nil
+	return r.give(ctx, op, request{Operation: planID, Start: &s, By: by}, "operation.start", startText(&op.head), cmp.Or(s.Reason, op.head.Reason))
 }
 
 // startText names a started plan in the audit log.
@@ -87,14 +64,8 @@ func (r *Runner) checkStart(op *operation, s Start, by auth.Caller, now time.Tim
 	if s.Reason != "" {
 		h.Reason = s.Reason
 	}
-	h.Rate, h.CanarySize, h.Started, h.StartedBy, h.StartedAs = s.Rate, s.Canary, now, by.Name, by
+	h.Rate, h.CanarySize, h.Started, h.StartedBy, h.StartedAs = s.Rate, s.CanarySize, now, by.Name, by
 	return h, nil
-}
-
-// startEntries are what is written when an operation begins.
-func startEntries(h head) ([]store.Entry, progress) {
-	p := progress{State: Running, Unlogged: true}
-	return []store.Entry{entryOf(headPrefix+h.ID, h), entryOf(partsOf(h.ID)+"progress", p)}, p
 }
 
 // applyStart applies a start that is written. The caller has op.stepping.
@@ -116,9 +87,9 @@ func (s Start) check(v actions.Verb) (wait time.Duration, err error) {
 	switch {
 	case !(s.Rate >= 0) || s.Rate > 1e9: // a NaN is neither
 		return 0, fmt.Errorf("%w: the rate is %v: expected messages per second, or 0 for unlimited", inspect.ErrInvalid, s.Rate)
-	case s.Canary < 0 || s.Canary > mostCanary:
-		return 0, fmt.Errorf("%w: canary is %d: expected 0 to %d", inspect.ErrInvalid, s.Canary, mostCanary)
-	case s.Canary > 0 && !v.Publishes():
+	case s.CanarySize < 0 || s.CanarySize > mostCanary:
+		return 0, fmt.Errorf("%w: canary is %d: expected 0 to %d", inspect.ErrInvalid, s.CanarySize, mostCanary)
+	case s.CanarySize > 0 && !v.Publishes():
 		return 0, fmt.Errorf("%w: %s publishes nothing that could fail again, so there is nothing to watch: leave canary out", inspect.ErrInvalid, v)
 	}
 	return wait, nil

@@ -25,14 +25,14 @@ func (r *Runner) step(ctx context.Context, op *operation) (next time.Time) {
 	p := &op.progress
 	var err error
 	switch ended := p.Ended != nil; {
-	case ended && !p.Unlogged || !ended && p.State != Running && p.State != Canary:
+	case ended && !p.Unlogged || !ended && p.State != Running && p.State != Watching:
 		return time.Time{}
 	case time.Now().Before(op.next):
 		return op.next
 	case ended: // the service ended before it was logged
 		err = r.logEnd(ctx, op)
-	case p.State == Canary:
-		op.next, err = r.checkCanary(ctx, op)
+	case p.State == Watching:
+		op.next, err = r.checkCanaries(ctx, op)
 	default:
 		op.next, err = r.processNext(ctx, op)
 	}
@@ -55,7 +55,7 @@ func (r *Runner) failing(ctx context.Context, op *operation, err error) (next ti
 	if op.trouble == "" {
 		r.log.Warn("an operation cannot continue for now; trying again", "operation", op.ID, "error", err)
 	}
-	op.next = time.Now().Add(min(firstRest<<min(op.tries, 16), longestRest))
+	op.next = time.Now().Add(min(minBackoff<<min(op.tries, 16), maxBackoff))
 	op.tries++
 	op.set(func() { op.trouble = err.Error() })
 	return op.next
@@ -102,35 +102,35 @@ func outcomeName(id string, at int64) string {
 // processNext processes the next messages of an operation, as many as one step may.
 func (r *Runner) processNext(ctx context.Context, op *operation) (next time.Time, err error) {
 	p := op.progress
-	if p.processed() == op.Count { // its last messages were the canary
+	if p.processed() == op.Count { // its last messages were the canaries
 		return r.saveState(ctx, op, Finished, "")
 	}
 	now := time.Now()
-	frozen, wait, err := r.nextOf(ctx, op, now)
+	frozen, readyAt, err := r.nextOf(ctx, op, now)
 	switch {
-	case err != nil || !wait.IsZero():
-		return wait, err
+	case err != nil || !readyAt.IsZero():
+		return readyAt, err
 	case len(frozen) == 0:
 		return r.saveState(ctx, op, Stopped, "the list of its messages is damaged: make a new plan for what is left")
 	}
 	if why := r.missingTarget(ctx, op, frozen); why != "" {
 		return r.saveState(ctx, op, Stopped, why)
 	}
-	targets := make([]actions.MessageRef, len(frozen))
+	refs := make([]actions.MessageRef, len(frozen))
 	for i, f := range frozen {
 		id, _, _ := f.Key.Parts()
-		targets[i] = actions.MessageRef{ID: id.String(), Queue: op.Queues[f.Queue].Queue, Key: f.Key, State: f.State}
+		refs[i] = actions.MessageRef{ID: id.String(), Queue: op.Queues[f.Queue].Queue, Key: f.Key, State: f.State}
 	}
 	d := actions.RecordChange{Verb: op.Verb, By: op.StartedBy, To: op.To, At: op.At}
-	var canary []sent
+	var canaries []canary
 	if p.Done < int64(op.CanarySize) {
-		d.Sent = func(m *store.Record) {
-			canary = append(canary, sentAs(m))
-			r.canaries.add(op.ID, canary[len(canary)-1:]) // before it can fail
+		d.Changed = func(m *store.Record) {
+			canaries = append(canaries, canaryOf(m))
+			r.canaryFailures.add(op.ID, canaries[len(canaries)-1:]) // before it can fail
 		}
 	}
-	outcomes, err := r.Actions.Apply(ctx, d, targets, func(all []actions.Outcome) (entries []store.Entry) {
-		p, entries = op.withOutcomes(all, canary, r.now())
+	outcomes, err := r.Actions.Apply(ctx, d, refs, func(all []actions.Outcome) (entries []store.Entry) {
+		p, entries = op.withOutcomes(all, canaries, r.now())
 		return entries
 	})
 	switch {
@@ -140,14 +140,14 @@ func (r *Runner) processNext(ctx context.Context, op *operation) (next time.Time
 		return now, nil
 	case op.uncertain || ctx.Err() != nil || errors.Is(err, store.ErrFull) || deposed(err):
 		return next, err
-	case len(targets) > 1: // perhaps because of one of them: the others continue without it
-		op.stepLimit = len(targets) / 2
+	case len(refs) > 1: // perhaps because of one of them: the others continue without it
+		op.stepLimit = len(refs) / 2
 		return now, nil
 	case op.tries < 2:
 		return next, err
 	default:
-		t, entries := targets[0], []store.Entry(nil)
-		outcomes = []actions.Outcome{{ID: t.ID, Key: string(t.Key), Queue: t.Queue, Outcome: actions.Failed, Why: err.Error(), At: r.now()}}
+		m, entries := refs[0], []store.Entry(nil)
+		outcomes = []actions.Outcome{{ID: m.ID, Key: string(m.Key), Queue: m.Queue, Outcome: actions.Failed, Why: err.Error(), At: r.now()}}
 		if p, entries = op.withOutcomes(outcomes, nil, r.now()); r.Store.PutEntries(ctx, entries) != nil {
 			op.uncertain = true
 			return next, err
@@ -168,9 +168,9 @@ func (r *Runner) noteProgress(op *operation, p progress, now time.Time) {
 	r.changed(op.ID)
 }
 
-// nextOf returns the messages of an operation's next step, or when that may begin; none when
-// their list is damaged.
-func (r *Runner) nextOf(ctx context.Context, op *operation, now time.Time) (next []frozen, wait time.Time, err error) {
+// nextOf returns the messages of an operation's next step or, where its rate does not allow that
+// yet, when it will; neither when their list is damaged.
+func (r *Runner) nextOf(ctx context.Context, op *operation, now time.Time) (next []frozen, readyAt time.Time, err error) {
 	at := op.processed()
 	n := min(chunk, op.Count-at)
 	if left := int64(op.CanarySize) - op.Done; left > 0 {
@@ -187,7 +187,7 @@ func (r *Runner) nextOf(ctx context.Context, op *operation, now time.Time) (next
 	}
 	all, err := r.readChunk(ctx, chunkName(op.ID, at/chunk))
 	if err != nil || at%chunk >= int64(len(all)) {
-		return nil, wait, err
+		return nil, readyAt, err
 	}
 	next = all[at%chunk:]
 	next = next[:min(n, int64(len(next)))]
@@ -196,7 +196,7 @@ func (r *Runner) nextOf(ctx context.Context, op *operation, now time.Time) (next
 		defer reserved.CancelAt(now)
 		return nil, now.Add(reserved.DelayFrom(now)), nil
 	}
-	return next, wait, nil
+	return next, readyAt, nil
 }
 
 // wasDone tells whether a step that returned an error was done; op.uncertain stays true while
@@ -209,7 +209,7 @@ func (r *Runner) wasDone(ctx context.Context, op *operation) bool {
 
 // withOutcomes returns the progress of an operation with more outcomes, and what is
 // written of it.
-func (op *operation) withOutcomes(all []actions.Outcome, sent []sent, now time.Time) (progress, []store.Entry) {
+func (op *operation) withOutcomes(all []actions.Outcome, canaries []canary, now time.Time) (progress, []store.Entry) {
 	p := op.progress
 	at := p.processed()
 	for _, o := range all {
@@ -222,16 +222,16 @@ func (op *operation) withOutcomes(all []actions.Outcome, sent []sent, now time.T
 			p.Fails++
 		}
 	}
-	canary := int64(op.CanarySize)
+	first := int64(op.CanarySize)
 	switch processed := p.processed(); {
-	case op.progress.Done < canary && (p.Done == canary || processed == op.Count):
-		p.State = Canary
+	case op.progress.Done < first && (p.Done == first || processed == op.Count):
+		p.State = Watching
 	case processed == op.Count:
 		p.State, p.Ended = Finished, &now
 	}
 	entries := []store.Entry{entryOf(partsOf(op.ID)+"progress", p), entryOf(outcomeName(op.ID, at), all)}
-	if len(sent) > 0 {
-		entries = append(entries, entryOf(fmt.Sprintf("%scanary/%012d", partsOf(op.ID), at), sent))
+	if len(canaries) > 0 {
+		entries = append(entries, entryOf(fmt.Sprintf("%scanary/%012d", partsOf(op.ID), at), canaries))
 	}
 	return p, entries
 }
@@ -280,7 +280,7 @@ func (r *Runner) missingTarget(ctx context.Context, op *operation, of []frozen) 
 // there once or, when the service ends in between, twice. The caller has op.stepping.
 func (r *Runner) logEnd(ctx context.Context, op *operation) error {
 	r.setInactive(op.ID)
-	r.canaries.remove(op.ID)
+	r.canaryFailures.remove(op.ID)
 	p := op.progress
 	end, err := r.Actions.Begin(op.StartedAs, "operation.end", op.ID, op.Count, p.Why)
 	if err != nil {

@@ -54,8 +54,8 @@ func TestTheCanonicalForm(t *testing.T) {
 		if got := q.String(); got != want {
 			t.Errorf("%s\n is %s\nnot %s", text, got, want)
 		}
-		if q.Empty() != (want == "") {
-			t.Errorf("%s is empty: %v", text, q.Empty())
+		if (q.root == nil) != (want == "") {
+			t.Errorf("%s is empty: %v", text, q.root == nil)
 		}
 	}
 }

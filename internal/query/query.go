@@ -15,7 +15,6 @@
 package query
 
 import (
-	"strings"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/decode"
@@ -33,17 +32,6 @@ type Query struct {
 	root node // nil: everything
 }
 
-// Empty tells whether it says nothing, and so matches everything.
-func (q *Query) Empty() bool { return q.root == nil }
-
-// String is the query in its canonical form, which parses to the same.
-func (q *Query) String() string {
-	if q.root == nil {
-		return ""
-	}
-	return q.root.write(true)
-}
-
 // NeedsBody tells whether some of it is about bodies.
 func (q *Query) NeedsBody() bool { return q.mentions(knowsBody) }
 
@@ -58,12 +46,8 @@ func (q *Query) terms(visit func(*term)) {
 	}
 }
 
-// Match tells whether it means a message, at a moment. decoded is asked at most
-// once, and only when the answer depends on the body.
-func (q *Query) Match(now time.Time, l *store.Listed, decoded func() *decode.Result) bool {
-	return q.match(&env{now: now, l: l, groupOf: ofItself}, decoded)
-}
-
+// match tells whether it means a message. decoded is asked at most once, and only when the answer
+// depends on the body.
 func (q *Query) match(e *env, decoded func() *decode.Result) bool {
 	if q.root == nil {
 		return true
@@ -132,8 +116,6 @@ func (e *env) body() *decode.Result {
 // node is a part of a query.
 type node interface {
 	eval(*env) answer
-	// write gives the canonical form; alone: nothing stands beside it.
-	write(alone bool) string
 	each(func(*term))
 	bounds(now time.Time) span
 	ids() (of idSet, only bool)
@@ -176,22 +158,6 @@ func (t *term) eval(e *env) answer {
 		return maybe
 	}
 	return answerOf(t.holds(e))
-}
-
-func (n and) write(alone bool) string { return joined(n, " ", alone) }
-func (n or) write(alone bool) string  { return joined(n, " OR ", alone) }
-func (n not) write(bool) string       { return "-" + n.of.write(false) }
-
-func joined(all []node, with string, alone bool) string {
-	parts := make([]string, len(all))
-	for i, n := range all {
-		parts[i] = n.write(false)
-	}
-	s := strings.Join(parts, with)
-	if !alone {
-		s = "(" + s + ")"
-	}
-	return s
 }
 
 func (n and) each(visit func(*term))   { eachOf(n, visit) }

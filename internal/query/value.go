@@ -55,30 +55,6 @@ type literal struct {
 	isID     bool
 }
 
-func (t *term) write(bool) string {
-	name := t.field.name
-	if path := t.path; path != "" {
-		if !plainPath(path) {
-			path = Quote(path)
-		}
-		name += path
-	}
-	switch t.op {
-	case exists:
-		return name + ":*"
-	case between:
-		return name + ":" + t.a.write() + ".." + t.b.write()
-	}
-	return name + ":" + string(t.op) + t.a.write()
-}
-
-func (l literal) write() string {
-	if l.quoted {
-		return Quote(l.text)
-	}
-	return l.text
-}
-
 // Quote writes a text so that it means itself in a query.
 func Quote(s string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
@@ -87,10 +63,6 @@ func Quote(s string) string {
 // plain tells whether a text means the same without its quotes.
 func plain(s string) bool {
 	return s != "" && !strings.ContainsFunc(s, ends) && !strings.ContainsAny(s, "*?") && !strings.Contains(s, "..") && !strings.ContainsRune("<>=", rune(s[0]))
-}
-
-func plainPath(s string) bool {
-	return s != "" && !strings.ContainsFunc(s, ends) && !strings.Contains(s, ":")
 }
 
 // ends tells whether a character ends what is written without quotes.

@@ -79,7 +79,7 @@ func (s *vhost) openActions() {
 		Activity: &s.activity, Problems: s.problems, Notices: s.notices, Ready: s.health.ready, Decoder: s.decoder, Way: s.intake.Way,
 		Limits:    func(policy string) string { return s.policyLimits(policy).String() },
 		Recounted: s.recounted, Throttle: s.throttleOf,
-		Blocked: func(queue string) string { return s.health.problemOf(partQueue + queue) },
+		Unreachable: func(queue string) string { return s.health.problemOf(partQueue + queue) },
 	}
 	if s.replica != nil {
 		c.Replicas, c.Changed = s.replica.forInspect, s.replica.Changed

@@ -52,7 +52,7 @@ func (s *server) overview(r *http.Request, c auth.Caller) (view, error) {
 		if q.Throttle.Text() != "" {
 			d.Throttled = append(d.Throttled, q)
 		}
-		if q.Failed > 0 || q.Waiting > 0 || q.Parked > 0 || q.Blocked != "" || q.Pause != nil {
+		if q.Failed > 0 || q.Waiting > 0 || q.Parked > 0 || q.Unreachable != "" || q.Pause != nil {
 			d.Failing = append(d.Failing, q)
 		}
 	}

@@ -63,7 +63,7 @@ func (s *server) start(r *http.Request, c auth.Caller) (view, error) {
 		}
 	}
 	if v := strings.TrimSpace(in.Get("canary")); v != "" {
-		if st.Canary, err = strconv.Atoi(v); err != nil || st.Canary < 0 {
+		if st.CanarySize, err = strconv.Atoi(v); err != nil || st.CanarySize < 0 {
 			return view{}, fmt.Errorf("%w: the canary %q is not a number of messages", inspect.ErrInvalid, v)
 		}
 	}

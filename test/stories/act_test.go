@@ -136,7 +136,7 @@ func TestAPersonReplaysParkedMessages(t *testing.T) {
 		if err != nil || p.Count != 29 || len(p.Blocked) > 0 || len(p.Queues) != 1 || !p.Queues[0].Exists {
 			t.Fatalf("%+v, %v", p, err)
 		}
-		if _, err := s.Client.Start(ctx, p.ID, operations.Start{Canary: 4, CanaryWait: "300ms", ExpectCount: &p.Count}); err != nil {
+		if _, err := s.Client.Start(ctx, p.ID, operations.Start{CanarySize: 4, CanaryWait: "300ms", ExpectCount: &p.Count}); err != nil {
 			t.Fatal(err)
 		}
 		got := orders.bodies(29)
@@ -167,7 +167,7 @@ func TestACanaryReplaysTheFirstMessagesAlone(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Client.Start(ctx, p.ID, operations.Start{Canary: 2, CanaryWait: "10m"}); err != nil {
+		if _, err := s.Client.Start(ctx, p.ID, operations.Start{CanarySize: 2, CanaryWait: "10m"}); err != nil {
 			t.Fatal(err)
 		}
 		reject(t, orders.next())

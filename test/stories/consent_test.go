@@ -96,7 +96,7 @@ func TestAReportWaitsWhileConsentIsUnknown(t *testing.T) {
 				all := strings.Join(s.Problems(), "\n")
 				return strings.Contains(all, "queue "+queue+": ") && strings.Contains(all, "reports of failures wait") && strings.Contains(all, way.says)
 			})
-			if q := s.kept(t, queue); q.Waiting != 1 || q.Parked != 0 || !strings.Contains(q.Blocked, way.says) {
+			if q := s.kept(t, queue); q.Waiting != 1 || q.Parked != 0 || !strings.Contains(q.Unreachable, way.says) {
 				t.Errorf("the queue is %+v", q)
 			}
 			resp, err := http.Get("http://" + s.Addr() + "/readyz")

@@ -240,7 +240,7 @@ func (s *Shop) Start(ctx context.Context, c auth.Caller, plan string, st operati
 	case st.ExpectCount != nil && *st.ExpectCount != p.Count:
 		return operations.Operation{}, fmt.Errorf("%w: the plan is about %d messages, not %d", inspect.ErrPrecondition, p.Count, *st.ExpectCount)
 	}
-	o := operations.Operation{Plan: p, State: operations.Running, Rate: st.Rate, CanarySize: st.Canary, Started: s.Now, StartedBy: c.Name, Left: "40s"}
+	o := operations.Operation{Plan: p, State: operations.Running, Rate: st.Rate, CanarySize: st.CanarySize, Started: s.Now, StartedBy: c.Name, Left: "40s"}
 	o.ID = fmt.Sprintf("op%d", len(s.Ops)+1)
 	s.Ops = append([]operations.Operation{o}, s.Ops...)
 	return o, nil

@@ -190,7 +190,7 @@ func (s *Shop) queues() {
 	until, since := s.Now.Add(40*time.Second), s.Now.Add(-3*time.Minute)
 	at["invoices.render"].Throttle = &inspect.ThrottleView{State: "open", Why: "38 of 40 retries failed again within 1m", Since: &since, Until: &until, FailedShare: 0.95, Finished: 40, InFlight: 3, MaxInFlight: 50}
 	at["search.index"].Throttle = &inspect.ThrottleView{State: "closed", NoConsumer: &since}
-	at["webhooks"].Broker, at["webhooks"].Blocked = &inspect.AtBroker{}, "RabbitMQ has no such queue"
+	at["webhooks"].Broker, at["webhooks"].Unreachable = &inspect.AtBroker{}, "RabbitMQ has no such queue"
 	at["search.index"].Broker.Consumers = 0
 	at["stock.sync"].Broker = nil
 	for i := range troubles {
@@ -285,7 +285,7 @@ func (s *Shop) operations() {
 	}
 	running := op("op4", `state:parked queue:orders.* error:"timeout"`, 84210, 41873, 12, 0, operations.Running)
 	running.PerSecond, running.Left = 198.4, "3m 33s"
-	canary := op("op3", `state:parked queue:invoices.*`, 2130, 20, 0, 0, operations.Canary)
+	canary := op("op3", `state:parked queue:invoices.*`, 2130, 20, 0, 0, operations.Watching)
 	canary.CanarySize = 20
 	stopped := op("op2", `state:parked queue:webhooks`, 40, 3, 0, 1, operations.Stopped)
 	stopped.Why, stopped.Ended = `the queue "webhooks" is gone`, &ended
@@ -301,7 +301,7 @@ func WaitingQueue(why throttle.WaitReason, now time.Time) inspect.Queue {
 	case throttle.WhyPerson:
 		q.Pause = &inspect.QueuePause{By: "dana", Since: now}
 	case throttle.WhyUnreachable:
-		q.Blocked = "the queue is full"
+		q.Unreachable = "the queue is full"
 	case throttle.WhyBreaker:
 		q.Throttle = &inspect.ThrottleView{State: string(throttle.Open), Why: "9 of 10 failed"}
 	case throttle.WhyNoConsumer:

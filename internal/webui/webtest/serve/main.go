@@ -58,7 +58,7 @@ func main() {
 		tick := time.NewTicker(time.Second)
 		defer tick.Stop()
 		for n := int64(0); ; n++ {
-			data, _ := json.Marshal(operations.Tick{Totals: inspect.Totals{At: time.Now(), Waiting: 64 + n, Parked: 81, PerMinute: inspect.Flow{Failed: 491 + n%7, Retried: 410, Parked: 9}, Failed: n % 2, Problems: shop.Problems}})
+			data, _ := json.Marshal(operations.Tick{Totals: inspect.Totals{At: time.Now(), Waiting: 64 + n, Parked: 81, PerMinute: inspect.Flow{Failed: 491 + n%7, Retried: 410, Parked: 9}, Problems: shop.Problems}, Failed: n % 2})
 			fmt.Fprintf(w, "event: tick\ndata: %s\n\n", data)
 			_ = http.NewResponseController(w).Flush()
 			select {

@@ -18,7 +18,8 @@ import (
 // With several replicas the leader runs the operations, and only it writes their progress.
 // What a person orders at any replica is an entry order/<id>. The leader executes it between
 // two steps, and in one step of the store removes it and writes answer/<id>. So it is done
-// once, whichever replica ends when.
+// once, whichever replica ends when. It needs no connection between the replicas, which may have
+// none that is open to them; and an order that no replica leads for yet waits for one that does.
 const (
 	orderPrefix  = "order/"
 	answerPrefix = "answer/"
@@ -32,8 +33,8 @@ const (
 // ErrNoLeader: no replica leads just now, so none has executed an order yet.
 var ErrNoLeader = errors.New("no replica leads just now")
 
-// orderEntry is what a person orders: Order or Start.
-type orderEntry struct {
+// request is what a person orders: Order or Start. Its names in JSON are stored.
+type request struct {
 	ID        string
 	Operation string
 	Order     Order  `json:",omitempty"`
@@ -76,24 +77,24 @@ func (a orderAnswer) err() error {
 	return fmt.Errorf("%w%s", is, strings.TrimPrefix(a.Error, is.Error()))
 }
 
-// sendOrder writes an order, and waits until the leader has executed it.
-func (r *Runner) sendOrder(ctx context.Context, by auth.Caller, did, on string, count int64, why string, order orderEntry) (Operation, error) {
-	end, err := r.Actions.Begin(by, did, on, count, why)
+// send writes an order, and waits until the leader has executed it.
+func (r *Runner) send(ctx context.Context, q request, did, on string, count int64, why string) (Operation, error) {
+	end, err := r.Actions.Begin(q.By, did, on, count, why)
 	if err != nil {
 		return Operation{}, err
 	}
-	order.ID = uuid.Must(uuid.NewV7()).String()
+	q.ID = uuid.Must(uuid.NewV7()).String()
 	a := orderAnswer{}
-	if err = r.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{entryOf(orderPrefix+order.ID, order)}); err == nil {
+	if err = r.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{entryOf(orderPrefix+q.ID, q)}); err == nil {
 		r.changed()
-		a, err = r.awaitAnswer(ctx, order.ID)
+		a, err = r.awaitAnswer(ctx, q.ID)
 	}
 	end(err, a.Processed)
 	if err != nil {
 		return Operation{}, err
 	}
-	r.ChangedElsewhere(ctx, order.Operation)
-	return r.Operation(ctx, by, order.Operation)
+	r.ChangedElsewhere(ctx, q.Operation)
+	return r.Operation(ctx, q.By, q.Operation)
 }
 
 // awaitAnswer waits for the answer to an order.
@@ -126,13 +127,13 @@ func (r *Runner) awaitAnswer(ctx context.Context, id string) (a orderAnswer, err
 
 // executeOrders executes the orders of other replicas. It is called by the leader, between steps.
 func (r *Runner) executeOrders(ctx context.Context) error {
-	var all []orderEntry
+	var all []request
 	err := r.Store.Entries(ctx, orderPrefix, "", func(e store.Entry) (bool, error) { // in the order they were given
-		var order orderEntry
-		if err := json.Unmarshal(e.Value, &order); err != nil {
+		var q request
+		if err := json.Unmarshal(e.Value, &q); err != nil {
 			return false, fmt.Errorf("%s: %w", e.Name, err)
 		}
-		all = append(all, order)
+		all = append(all, q)
 		return true, nil
 	})
 	for i := 0; i < len(all) && err == nil; i++ {
@@ -145,47 +146,28 @@ func (r *Runner) executeOrders(ctx context.Context) error {
 }
 
 // execute executes one order, and answers it.
-func (r *Runner) execute(ctx context.Context, order orderEntry) error {
-	op, err := r.byID(ctx, order.Operation)
+func (r *Runner) execute(ctx context.Context, q request) error {
+	op, err := r.byID(ctx, q.Operation)
 	if err != nil {
 		return err
 	}
 	if op == nil {
-		return r.answer(ctx, order, nil, answerOf(fmt.Errorf("%w: no plan or operation %.60q", inspect.ErrNotFound, order.Operation), 0))
+		return r.answer(ctx, q, nil, answerOf(fmt.Errorf("%w: no plan or operation %.60q", inspect.ErrNotFound, q.Operation), 0))
 	}
 	op.stepping.Lock()
 	defer op.stepping.Unlock()
-	if order.Start != nil {
-		h, refused := r.checkStart(op, *order.Start, order.By, r.now())
-		if refused != nil {
-			return r.answer(ctx, order, nil, answerOf(refused, 0))
-		}
-		entries, p := startEntries(h)
-		if err := r.answer(ctx, order, entries, orderAnswer{}); err != nil {
-			op.uncertain = true
-			return err
-		}
-		op.applyStart(h, p)
-		r.setActive(op.ID)
-		return nil
-	}
-	p, refused := op.afterOrder(order.Order, order.By, r.now())
+	c, refused := r.changeOf(op, q)
 	if refused != nil {
-		return r.answer(ctx, order, nil, answerOf(refused, p.processed()))
+		return r.answer(ctx, q, nil, answerOf(refused, c.processed))
 	}
-	if err := r.answer(ctx, order, []store.Entry{entryOf(partsOf(op.ID)+"progress", p)}, answerOf(nil, p.processed())); err != nil {
-		op.uncertain = true
-		return err
-	}
-	op.applyOrder(p)
-	return nil
+	return op.apply(c, func(entries []store.Entry) error { return r.answer(ctx, q, entries, answerOf(nil, c.processed)) })
 }
 
 // answer writes what an order has changed, and that it was executed.
-func (r *Runner) answer(ctx context.Context, order orderEntry, changed []store.Entry, a orderAnswer) error {
-	err := r.Store.PutEntries(ctx, append(changed, store.Entry{Name: orderPrefix + order.ID}, entryOf(answerPrefix+order.ID, a)))
+func (r *Runner) answer(ctx context.Context, q request, changed []store.Entry, a orderAnswer) error {
+	err := r.Store.PutEntries(ctx, append(changed, store.Entry{Name: orderPrefix + q.ID}, entryOf(answerPrefix+q.ID, a)))
 	if err == nil {
-		r.changed(order.Operation)
+		r.changed(q.Operation)
 	}
 	return err
 }

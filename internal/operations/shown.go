@@ -1,0 +1,109 @@
+package operations
+
+import (
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/actions"
+	"github.com/redrive-mq/redrive/internal/inspect"
+)
+
+// PlanRequest asks what an action on all that a query finds would do.
+type PlanRequest struct {
+	Verb   actions.Verb `json:"verb" enum:"replay,discard,restore,copy"`
+	Query  string       `json:"query" doc:"In the query language; it must not be empty."`
+	At     *time.Time   `json:"at,omitempty" doc:"Replay: when; left out: now."`
+	To     string       `json:"to,omitempty" doc:"Copy: the queue."`
+	Reason string       `json:"reason,omitempty" maxLength:"500"`
+}
+
+// Plan is an action on many messages before it begins. The messages are those that
+// were found when it was made: what fails later is not among them.
+type Plan struct {
+	ID       string            `json:"id"`
+	Verb     actions.Verb      `json:"verb"`
+	Query    string            `json:"query"`
+	At       *time.Time        `json:"at,omitempty"`
+	To       string            `json:"to,omitempty"`
+	Reason   string            `json:"reason,omitempty"`
+	By       string            `json:"by"`
+	Made     time.Time         `json:"made"`
+	Expires  time.Time         `json:"expires" doc:"It must be started before."`
+	Count    int64             `json:"count" doc:"The exact number of messages."`
+	Oldest   *time.Time        `json:"oldest,omitempty" doc:"When the first of them failed."`
+	Newest   *time.Time        `json:"newest,omitempty"`
+	Queues   []PlanQueue       `json:"queues" doc:"Split by work queue."`
+	Skipped  []Skipped         `json:"skipped,omitempty" doc:"Found by the query, but left out."`
+	Samples  []inspect.Message `json:"samples"`
+	Blocked  []string          `json:"blocked,omitempty" doc:"Why it cannot start; empty when it can."`
+	Warnings []string          `json:"warnings,omitempty"`
+}
+
+// PlanQueue is a plan's part for one queue.
+type PlanQueue struct {
+	Queue     string `json:"queue"`
+	Count     int64  `json:"count"`
+	Known     bool   `json:"known" doc:"RabbitMQ answered. When false, the next three say nothing."`
+	Exists    bool   `json:"exists"`
+	Consumers int    `json:"consumers"`
+	Ready     int    `json:"ready" doc:"Messages in the queue now."`
+	Paused    bool   `json:"paused"`
+}
+
+// Skipped is how many a plan leaves out, and why.
+type Skipped struct {
+	Why   string `json:"why"`
+	Count int64  `json:"count"`
+}
+
+// Start begins a plan.
+type Start struct {
+	ExpectCount *int64  `json:"expect_count,omitempty" doc:"Refuse when the plan has another count."`
+	Rate        float64 `json:"rate,omitempty" minimum:"0" doc:"Messages per second (0 = unlimited)."`
+	CanarySize  int     `json:"canary,omitempty" minimum:"0" maximum:"10000" doc:"How many to replay first; the rest follow only if none of them fails again."`
+	CanaryWait  string  `json:"canary_wait,omitempty" doc:"How long they are watched, such as 30s; left out: 1m."`
+	Reason      string  `json:"reason,omitempty" maxLength:"500"`
+}
+
+// States of an operation.
+const (
+	Running  = "running"
+	Watching = "canary" // whether its first messages, its canaries, fail again
+	Paused   = "paused"
+	Finished = "finished"
+	Canceled = "canceled"
+	Stopped  = "stopped" // by itself: see Why
+)
+
+// Operation is a plan that was started.
+type Operation struct {
+	Plan
+	State string  `json:"state" enum:"running,canary,paused,finished,canceled,stopped"`
+	Why   string  `json:"why,omitempty" doc:"Why it is paused or stopped."`
+	Rate  float64 `json:"rate"`
+	// CanarySize is how many messages are replayed first.
+	CanarySize int        `json:"canary"`
+	Started    time.Time  `json:"started"`
+	StartedBy  string     `json:"started_by"`
+	Ended      *time.Time `json:"ended,omitempty"`
+	Done       int64      `json:"done"`
+	SkippedN   int64      `json:"skipped_now" doc:"Messages that were gone, being retried or in another state when it was their turn."`
+	Failed     int64      `json:"failed"`
+	PerSecond  float64    `json:"per_second" doc:"Lately."`
+	Left       string     `json:"left,omitempty" doc:"About how long the rest will take."`
+}
+
+// Order is what a person asks of a running operation.
+type Order string
+
+// Orders.
+const (
+	Pause  Order = "pause"
+	Resume Order = "resume"
+	Cancel Order = "cancel"
+)
+
+// Outcomes is one page of the results of an operation's messages.
+type Outcomes struct {
+	Outcomes []actions.Outcome `json:"outcomes"`
+	After    string            `json:"after,omitempty"`
+}
