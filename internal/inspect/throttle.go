@@ -8,7 +8,7 @@ import (
 )
 
 // ThrottleView is how the retries of a queue are limited just now, as people see it. What limits them
-// is throttle.ThrottleView. The names in JSON are the API's, and never change.
+// is throttle.Throttle. The names in JSON are the API's, and never change.
 type ThrottleView struct {
 	State string `json:"state" enum:"closed,open,half-open,ramp" doc:"Of the circuit breaker: closed retries all due messages, open none, half-open a few probes, ramp more and more."`
 	// Why the breaker is in its state, in words.
@@ -52,14 +52,8 @@ func (t *ThrottleView) Text() string {
 // LimitText is in words the limit that due messages wait for just now, or "". They are retried as
 // fast as the policy allows, so that this is no pause, and Text leaves it out.
 func (t *ThrottleView) LimitText() string {
-	if t == nil {
+	if t == nil || t.LimitedBy == "" {
 		return ""
 	}
-	switch t.LimitedBy {
-	case throttle.WhyRate:
-		return "limited by rate"
-	case throttle.WhyInFlight:
-		return "limited by in_flight"
-	}
-	return ""
+	return "limited by " + string(t.LimitedBy)
 }

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/inspect"
-	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
 // throttleOf is a queue's throttle as people see it; nil when nothing limits the queue.
@@ -16,7 +15,7 @@ func (s *vhost) throttleOf(queue string) *inspect.ThrottleView {
 	}
 	shown := &inspect.ThrottleView{State: string(v.State), Why: v.Reason, Since: timeOrNil(v.Since), Until: timeOrNil(v.Until), NoConsumer: timeOrNil(v.NoConsumersSince),
 		Rate: v.Rate, InFlight: v.InFlight, MaxInFlight: v.MaxInFlight, FailedShare: v.FailedShare, Finished: v.Finished}
-	if v.WaitReason == throttle.WhyRate || v.WaitReason == throttle.WhyInFlight {
+	if v.WaitReason.IsLimit() {
 		shown.LimitedBy = v.WaitReason
 	}
 	return shown

@@ -99,8 +99,7 @@ func (s *vhost) retryStates(shown func(queue string) bool) (all []metrics.QueueR
 			continue
 		}
 		r := of(q)
-		switch why := r.View.WaitReason; {
-		case why == throttle.WhyBreaker || why == throttle.WhyNoConsumer, why != "" && due[q]:
+		if why := r.View.WaitReason; why != "" && (!why.IsLimit() || due[q]) {
 			r.WaitReasons = append(r.WaitReasons, why)
 		}
 	}
@@ -109,7 +108,7 @@ func (s *vhost) retryStates(shown func(queue string) bool) (all []metrics.QueueR
 		switch {
 		case lane.Forwards() && shown(lane.Queue):
 			r := of(lane.Queue)
-			r.BlockedTargets = append(r.BlockedTargets, lane.Forward.String())
+			r.UnreachableTargets = append(r.UnreachableTargets, lane.Forward.String())
 		case !lane.Forwards():
 			unreachable = append(unreachable, lane.Queue)
 		}
