@@ -79,7 +79,7 @@ func (p *program) storeAt(place string, mustExist bool) (store.CopyTarget, strin
 	if err != nil {
 		return nil, "", err
 	}
-	if at.Redis.URL == "" && mustExist {
+	if at.OnDisk() && mustExist {
 		if _, err := os.Stat(at.Disk); err != nil {
 			return nil, "", fmt.Errorf("there is no store: %w", err)
 		}

@@ -30,7 +30,7 @@ type engine interface {
 // on disk of one process share; nil: its own. onSync receives how long each write took, and onState each
 // second what is wrong with a server, or nil.
 func openStore(c *config.Config, memory *diskstore.Memory, log *slog.Logger, onSync func(time.Duration), onState func(error)) (engine, error) {
-	if c.Store.Redis.URL == "" {
+	if c.Store.OnDisk() {
 		return diskstore.Open(c.Store.Disk, diskstore.Options{Log: log, Reserve: c.Store.Reserve, OnSync: onSync, Memory: memory})
 	}
 	o, err := redisOptions(&c.Store)

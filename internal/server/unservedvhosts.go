@@ -17,7 +17,7 @@ import (
 // unservedIn are notices of the folders in which messages wait and are parked of virtual
 // hosts that are not served any more: nothing else looks at them.
 func unservedIn(c *config.Config, served []*config.Config, log *slog.Logger) (notices []string) {
-	if c.Store.Redis.URL != "" {
+	if !c.Store.OnDisk() {
 		return nil
 	}
 	folder := filepath.Join(c.Store.Disk, "vhosts")

@@ -155,7 +155,7 @@ func (s *Scene) smallLimits() (all []Finding) {
 // others finds services with a store of their own beside this config's. Where one store
 // has several, they know how many they are, and say so themselves.
 func others(_ context.Context, s *Scene) []Finding {
-	if n := s.Probed.Consumers; n > 1 && s.Config.Store.Redis.URL == "" {
+	if n := s.Probed.Consumers; n > 1 && s.Config.Store.OnDisk() {
 		return []Finding{{Status: Wrong, What: fmt.Sprintf("redrive.intake has %d consumers, and a service with its store on disk is one: each takes a part of the failed messages", n),
 			Remedy: "Stop the other services of this virtual host, or give all of them one store (store.redis). To list the consumers:", Commands: []string{s.rabbitmqctl("list_consumers", "queue_name", "channel_pid")}}}
 	}
