@@ -20,7 +20,7 @@ import (
 // Metrics of one service.
 type Metrics struct {
 	registry *prometheus.Registry
-	register prometheus.Registerer // to it, with the labels that all have
+	register prometheus.Registerer // to it, with the label vhost where the process serves several
 
 	// counters with the label queue; byQueue are all of them, and fromZero those without
 	// another label, which begin at 0: see label
@@ -46,14 +46,14 @@ type Metrics struct {
 	off    map[string]int64     // ledgers that are off, as counting what is kept showed
 }
 
-// New makes the metrics of a service that keeps its messages in s; free tells
-// the room left on its disk and what is kept in reserve, in bytes. All have the labels.
-func New(s store.Store, free func() (uint64, uint64, error), version string, labels prometheus.Labels) *Metrics {
+// New makes the metrics of a service that keeps its messages in s; free returns the room left
+// for them and what is kept in reserve, in bytes. Unless vhost is "", all have the label vhost.
+func New(s store.Store, free func() (uint64, uint64, error), version, vhost string) *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry(), queues: map[string]time.Time{}}
-	for name, value := range labels { // a virtual host's name is bytes, too
-		labels[name] = clean(value)
+	m.register = m.registry
+	if vhost != "" {
+		m.register = prometheus.WrapRegistererWith(prometheus.Labels{"vhost": clean(vhost)}, m.registry)
 	}
-	m.register = prometheus.WrapRegistererWith(labels, m.registry)
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "redrive_" + name, Help: help}, labels)
 		m.register.MustRegister(c)
