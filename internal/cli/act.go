@@ -17,16 +17,17 @@ import (
 
 // action is an action with its flags.
 type action struct {
-	verb                actions.Verb
-	query, queue, state string
-	at, to, reason      string
-	expect              int64
-	dry, detach         bool
-	rate                float64
-	canary              int
-	canaryWait          string
-	onlyQuery           []string // flags that were given and need a query, not IDs
-	queueMeansParked    bool
+	verb actions.Verb
+	queryFlags
+	at, to, reason string
+	expect         int64
+	dry, detach    bool
+	rate           float64
+	canary         int
+	canaryWait     string
+	onlyQuery      []string // flags that were given and need a query, not IDs
+	// queueMeansParked: --queue alone is the parked messages of the queue.
+	queueMeansParked bool
 }
 
 func (p *program) replay() *cobra.Command {
@@ -84,7 +85,7 @@ func (p *program) act(d action, c *cobra.Command) *cobra.Command {
 		return p.perform(c.Context(), &d, args)
 	}
 	f := c.Flags()
-	withQueryFlags(p, c, &d.query, &d.queue, &d.state)
+	d.add(p, c)
 	if d.queueMeansParked {
 		f.Lookup("queue").Usage = "all parked messages of this work queue; with --state, of that state"
 	}
@@ -126,7 +127,7 @@ func (p *program) perform(ctx context.Context, d *action, args []string) error {
 		return err
 	case ids > 0 && ids < len(args):
 		return fmt.Errorf("some arguments are message ids and some are not: give ids, or a query: %w", errUsage)
-	case ids > 0 && (d.query != "" || d.queue != "" || d.state != ""):
+	case ids > 0 && d.queryFlags != (queryFlags{}):
 		return fmt.Errorf("give message IDs or a query (--query, --queue, --state), not both: %w", errUsage)
 	case ids > 0 && len(d.onlyQuery) > 0:
 		return fmt.Errorf("%s makes sense with a query, not with message IDs: %w", strings.Join(d.onlyQuery, ", "), errUsage)
@@ -140,11 +141,11 @@ func (p *program) perform(ctx context.Context, d *action, args []string) error {
 		}
 		return p.actOnIDs(ctx, client, d, actions.Act{Verb: d.verb, IDs: args, At: due, To: d.to, Reason: d.reason, DryRun: d.dry})
 	}
-	state := d.state
-	if d.queueMeansParked && d.queue != "" && state == "" && d.query == "" && len(args) == 0 {
-		state = inspect.Parked
+	flags := d.queryFlags
+	if d.queueMeansParked && flags == (queryFlags{queue: d.queue}) && d.queue != "" && len(args) == 0 {
+		flags.state = inspect.Parked
 	}
-	q, err := queryFrom(args, d.query, d.queue, state)
+	q, err := flags.query(args)
 	if err != nil {
 		return err
 	}

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -25,21 +24,9 @@ func (p *program) withManagement(c *cobra.Command, run func(context.Context, *ma
 		if err != nil {
 			return err
 		}
-		return managementExit(run(c.Context(), m, cfg, args))
+		return run(c.Context(), m, cfg, args)
 	}
 	p.withConfig(c, "the config file (YAML), for broker.url and broker.management")
-}
-
-// managementExit gives an error of the management API its exit code.
-func managementExit(err error) error {
-	switch {
-	case errors.As(err, new(exitError)):
-	case errors.Is(err, management.ErrDenied):
-		return exitError{ExitForbidden, err}
-	case errors.Is(err, management.ErrNotFound):
-		return exitError{ExitNotFound, err}
-	}
-	return err
 }
 
 // selection is the flags that choose queues.

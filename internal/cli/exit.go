@@ -1,16 +1,22 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/migrate"
+	"github.com/redrive-mq/redrive/internal/quarantine"
 	"github.com/redrive-mq/redrive/internal/query"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/move"
 )
 
 // Exit codes. Scripts rely on them.
@@ -69,6 +75,14 @@ var codes = []struct {
 	{auth.ErrTaken, ExitPrecondition},
 	{inspect.ErrNotFound, ExitNotFound},
 	{config.ErrNoVHost, ExitNotFound},
+	{management.ErrDenied, ExitForbidden},
+	{management.ErrNotFound, ExitNotFound},
+	{quarantine.ErrLimit, ExitPrecondition},
+	{move.ErrConsumers, ExitPartly},
+	{move.ErrRefused, ExitPrecondition},
+	{broker.ErrLocked, ExitPrecondition},
+	{migrate.ErrRefused, ExitPrecondition},
+	{migrate.ErrDiffers, ExitPrecondition},
 }
 
 func codeOf(err error) int {
@@ -85,6 +99,14 @@ func codeOf(err error) int {
 		}
 	}
 	return ExitError
+}
+
+// continues is the error of a command that goes on where it was interrupted.
+func continues(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return exitErrorf(ExitPartly, "run the same command again to continue")
+	}
+	return err
 }
 
 // printError prints an error on standard error, its hint on a line of its own, and for an error

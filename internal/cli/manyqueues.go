@@ -123,7 +123,7 @@ func (t *manyQueues) end(ctx context.Context, do func(i int) (string, error)) er
 	case len(t.changes) == 1:
 		return t.failed[0]
 	case n == len(t.changes):
-		return exitErrorf(max(ExitError, codeOf(managementExit(errors.Join(t.failed...)))), "nothing was done")
+		return exitErrorf(max(ExitError, codeOf(errors.Join(t.failed...))), "nothing was done")
 	default:
 		return exitErrorf(ExitPartly, "%d of %s unchanged", n, plural(len(t.changes), "queue", "queues"))
 	}

@@ -79,7 +79,7 @@ func (p *program) storeAt(place string, mustExist bool) (store.CopyTarget, strin
 	if err != nil {
 		return nil, "", err
 	}
-	if at.Redis.URL == "" && mustExist {
+	if at.OnDisk() && mustExist {
 		if _, err := os.Stat(at.Disk); err != nil {
 			return nil, "", fmt.Errorf("there is no store: %w", err)
 		}
@@ -91,14 +91,14 @@ func (p *program) storeAt(place string, mustExist bool) (store.CopyTarget, strin
 func (p *program) runMigration(ctx context.Context, m *migrate.Migration, dry, abort bool) error {
 	if abort {
 		if err := m.Abort(ctx); err != nil {
-			return migrateExit(err)
+			return continues(err)
 		}
 		fmt.Fprintf(p.out, "%s can be used again; empty %s before anything else uses it\n", plain(m.FromName), plain(m.ToName))
 		return nil
 	}
 	plan, err := m.Check(ctx)
 	if err != nil {
-		return migrateExit(err)
+		return continues(err)
 	}
 	for _, q := range plan.Queues {
 		fmt.Fprintf(p.out, "%s: %s waiting, %s parked, %s discarded\n", plain(q.Queue), count(q.Waiting), count(q.Parked), count(q.Discarded))
@@ -121,19 +121,8 @@ func (p *program) runMigration(ctx context.Context, m *migrate.Migration, dry, a
 	err = m.Run(ctx)
 	meter.end()
 	if err != nil {
-		return migrateExit(err)
+		return continues(err)
 	}
 	fmt.Fprintf(p.out, "everything is in %s and was compared; services can use it now, and no longer %s\n", plain(m.ToName), plain(m.FromName))
 	return nil
-}
-
-// migrateExit gives a migration's error its exit code.
-func migrateExit(err error) error {
-	switch {
-	case errors.Is(err, context.Canceled):
-		return exitErrorf(ExitPartly, "run the same command again to continue")
-	case errors.Is(err, migrate.ErrRefused), errors.Is(err, migrate.ErrDiffers):
-		return exitError{ExitPrecondition, err}
-	}
-	return err
 }

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -45,7 +44,7 @@ queues and on redrive.*, and read on the exchanges they are bound to.`,
 		m.Report = func(s string) { fmt.Fprintln(p.err, plain(s)) }
 		s, err := m.Look(ctx)
 		if err != nil {
-			return moveExit(err)
+			return continues(err)
 		}
 		m.Write(p.out, s)
 		if dry {
@@ -73,24 +72,11 @@ func (p *program) runMove(ctx context.Context, m *move.Move) error {
 	err := m.Run(ctx)
 	meter.end()
 	if err != nil {
-		return moveExit(err)
+		return continues(err)
 	}
 	if n := m.LostUserIDs(); n > 0 {
 		fmt.Fprintf(p.err, "%s without their user-id now: RabbitMQ takes it from that user only\n", plural(n, "message is", "messages are"))
 	}
 	fmt.Fprintf(p.out, "queue %q is moved to %q\n", m.From, m.To)
 	return nil
-}
-
-// moveExit gives a move's error its exit code.
-func moveExit(err error) error {
-	switch {
-	case errors.Is(err, move.ErrConsumers):
-		return exitError{ExitPartly, err}
-	case errors.Is(err, context.Canceled):
-		return exitErrorf(ExitPartly, "run the same command again to continue")
-	case errors.Is(err, move.ErrRefused), errors.Is(err, broker.ErrLocked):
-		return exitError{ExitPrecondition, err}
-	}
-	return err
 }

@@ -232,10 +232,7 @@ disk. On RabbitMQ 3 a note says that its queue is only claimed: check it before 
 func (p *program) withQuarantine(c *cobra.Command, run func(context.Context, *quarantine.Quarantine, []string) error) {
 	p.withManagement(c, func(ctx context.Context, m *management.Client, cfg *config.Config, args []string) error {
 		err := run(ctx, &quarantine.Quarantine{Broker: broker.Config{URL: cfg.Broker.URL, Credentials: cfg.Broker.Credentials, Name: "redrive quarantine"}, API: m}, args)
-		switch {
-		case errors.Is(err, quarantine.ErrLimit):
-			return exitError{ExitPrecondition, err}
-		case errors.Is(err, wire.ErrQueueGone):
+		if errors.Is(err, wire.ErrQueueGone) {
 			return exitErrorf(ExitNotFound, "the virtual host %q has no queue %s: no service has run there", cfg.VHost(), wire.QueueQuarantine)
 		}
 		return err

@@ -21,7 +21,7 @@ func onRedis(file string) bool {
 		return false
 	}
 	c, err := Parse(file, data)
-	return err == nil && c.Store.Redis.URL != ""
+	return err == nil && !c.Store.OnDisk()
 }
 
 // StoreAt is the store that a command line means: disk:FOLDER; a URL of Redis's or

@@ -24,9 +24,12 @@ type Redis struct {
 	CA, Cert, Key string
 }
 
+// OnDisk tells whether messages are kept in the folder Disk, which one service alone can use.
+func (s *Store) OnDisk() bool { return s.Redis.URL == "" }
+
 // Place is where the store is, for logs.
 func (s *Store) Place() string {
-	if s.Redis.URL == "" {
+	if s.OnDisk() {
 		return s.Disk
 	}
 	u, err := url.Parse(s.Redis.URL)

@@ -124,7 +124,7 @@ func isFor(only []string, vhost string) bool {
 func (c *Config) moveTo(vhost string) {
 	folder := filepath.Join("vhosts", folderOf(vhost))
 	c.Store.Disk = filepath.Join(c.Store.Disk, folder)
-	if c.Store.Redis.URL != "" {
+	if !c.Store.OnDisk() {
 		c.Store.Redis.Prefix = cmp.Or(c.Store.Redis.Prefix, "redrive") + ":vhost:" + addresses.PathPart(vhost)
 	}
 	if c.Access.AuditFolder != "" {
@@ -280,7 +280,7 @@ func describeVHosts(w io.Writer, c *Config) error {
 		}
 		policies := cmp.Or(strings.Join(names, ", "), "none")
 		place := t.Store.Disk
-		if t.Store.Redis.URL != "" {
+		if !t.Store.OnDisk() {
 			place = "prefix " + cmp.Or(t.Store.Redis.Prefix, "redrive")
 		}
 		fmt.Fprintf(w, "virtual host\t%s\tas %s, in %s, policies: %s\n", t.VHost(), addresses.User(t.Broker.URL), place, policies)

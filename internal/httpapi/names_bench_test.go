@@ -73,7 +73,7 @@ func looking(t testing.TB, s store.Store) http.Handler {
 	c, none := newLookingConsole(t, s, func(string) string { return "" }), func() []string { return nil }
 	log := slog.New(slog.DiscardHandler)
 	guard := auth.NewGuard(auth.Config{Log: log, Tokens: auth.NewTokens(memstore.New(), &book{})})
-	m := metrics.New(s, func() (uint64, uint64, error) { return 1, 1, nil }, "test", nil)
+	m := metrics.New(s, func() (uint64, uint64, error) { return 1, 1, nil }, "test", "")
 	a := httpapi.New(httpapi.Config{Console: c, Decoder: c.Decoder, Entries: s, Problems: none, Notices: none, Ready: func() bool { return true }, Guard: guard, Log: log, Metrics: m.Handler()})
 	for pattern, h := range webui.Routes(c, webui.Options{Caller: func(r *http.Request) auth.Caller { return auth.From(r.Context()) }, Problems: c.ProblemsFor}) {
 		a.Handle(pattern, h)

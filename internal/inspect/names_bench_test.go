@@ -82,7 +82,7 @@ func lookAtNames(b *testing.B, path string) map[string]time.Duration {
 		return err
 	})
 	timed("next", func() error { _, err := s.Next(ctx); return err })
-	m := metrics.New(s, func() (uint64, uint64, error) { return 1, 1, nil }, "test", nil)
+	m := metrics.New(s, func() (uint64, uint64, error) { return 1, 1, nil }, "test", "")
 	m.Retries(func(shown func(string) bool) (all []metrics.QueueRetries) {
 		for _, q := range limits.Queues() {
 			if !shown(q) {

@@ -49,7 +49,7 @@ func (m *Metrics) label(queue string, why labelNeed) string {
 	m.queues[queue] = time.Now()
 	// They begin at 0 where they can be seen: a counter that comes up with a hundred
 	// is no increase to Prometheus.
-	for _, c := range []*prometheus.CounterVec{m.retried, m.forwarded, m.parked, m.discarded, m.replayed} {
+	for _, c := range m.fromZero {
 		c.WithLabelValues(queue)
 	}
 	return queue
@@ -78,7 +78,7 @@ func (m *Metrics) release(counts []store.QueueCount) {
 	slices.SortFunc(idle, func(a, b string) int { return m.queues[a].Compare(m.queues[b]) })
 	for _, queue := range idle[:min(mostReleased, len(idle))] {
 		delete(m.queues, queue)
-		for _, c := range []*prometheus.CounterVec{m.deadLetters, m.retried, m.forwarded, m.parked, m.discarded, m.replayed, m.waits, m.refused, m.opened} {
+		for _, c := range m.byQueue {
 			c.DeletePartialMatch(prometheus.Labels{"queue": queue})
 		}
 	}

@@ -20,7 +20,7 @@ import (
 func TestLabelsOfIdleQueuesAreReleased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()
-		m := New(s, func() (uint64, uint64, error) { return 1, 1, nil }, "test", nil)
+		m := New(s, func() (uint64, uint64, error) { return 1, 1, nil }, "test", "")
 		parked := func(queue string) string {
 			return fmt.Sprintf("redrive_parked_total{queue=%q} ", queue)
 		}

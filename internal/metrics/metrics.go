@@ -20,11 +20,15 @@ import (
 // Metrics of one service.
 type Metrics struct {
 	registry *prometheus.Registry
-	register prometheus.Registerer // to it, with the labels that all have
+	register prometheus.Registerer // to it, with the label vhost where the process serves several
 
-	deadLetters, retried, forwarded, parked, discarded, replayed *prometheus.CounterVec
+	// counters with the label queue; byQueue are all of them, and fromZero those without
+	// another label, which begin at 0: see label
+	deadLetters, retried, forwarded, parked, discarded, replayed, waits, refused, opened *prometheus.CounterVec
 
-	waits, refused, opened, declaredAgain, listeners *prometheus.CounterVec
+	byQueue, fromZero []*prometheus.CounterVec
+
+	declaredAgain, listeners, notifications *prometheus.CounterVec
 
 	lateness      prometheus.Histogram
 	sync          prometheus.Histogram
@@ -42,17 +46,24 @@ type Metrics struct {
 	off    map[string]int64     // ledgers that are off, as counting what is kept showed
 }
 
-// New makes the metrics of a service that keeps its messages in s; free tells
-// the room left on its disk and what is kept in reserve, in bytes. All have the labels.
-func New(s store.Store, free func() (uint64, uint64, error), version string, labels prometheus.Labels) *Metrics {
+// New makes the metrics of a service that keeps its messages in s; free returns the room left
+// for them and what is kept in reserve, in bytes. Unless vhost is "", all have the label vhost.
+func New(s store.Store, free func() (uint64, uint64, error), version, vhost string) *Metrics {
 	m := &Metrics{registry: prometheus.NewRegistry(), queues: map[string]time.Time{}}
-	for name, value := range labels { // a virtual host's name is bytes, too
-		labels[name] = clean(value)
+	m.register = m.registry
+	if vhost != "" {
+		m.register = prometheus.WrapRegistererWith(prometheus.Labels{"vhost": clean(vhost)}, m.registry)
 	}
-	m.register = prometheus.WrapRegistererWith(labels, m.registry)
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "redrive_" + name, Help: help}, labels)
 		m.register.MustRegister(c)
+		return c
+	}
+	byQueue := func(name, help string, more ...string) *prometheus.CounterVec {
+		c := counter(name, help, append([]string{"queue"}, more...)...)
+		if m.byQueue = append(m.byQueue, c); len(more) == 0 {
+			m.fromZero = append(m.fromZero, c)
+		}
 		return c
 	}
 	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
@@ -66,16 +77,17 @@ func New(s store.Store, free func() (uint64, uint64, error), version string, lab
 		m.register.MustRegister(h)
 		return h
 	}
-	m.deadLetters = counter("dead_letters_total", "Failed messages received.", "queue", "reason")
-	m.retried = counter("retried_total", "Messages that RabbitMQ confirmed in their work queue again.", "queue")
-	m.forwarded = counter("forwarded_total", "Messages forwarded after their last attempt.", "queue")
-	m.parked = counter("parked_total", "Messages parked.", "queue")
-	m.discarded = counter("discarded_total", "Messages discarded, by their policy or by a person.", "queue")
-	m.replayed = counter("replayed_total", "Parked or waiting messages that a person replayed.", "queue")
-	m.waits = counter("waits_total", "Messages that started to wait, by place: disk (the store, also in Redis), or a way in RabbitMQ.", "queue", "wait")
-	m.refused = counter("wait_refused_total", "Messages that wait in the store because RabbitMQ did not accept them.", "queue", "wait")
-	m.opened = counter("breaker_opened_total", "How often the queue's breaker opened.", "queue")
+	m.deadLetters = byQueue("dead_letters_total", "Failed messages received.", "reason")
+	m.retried = byQueue("retried_total", "Messages that RabbitMQ confirmed in their work queue again.")
+	m.forwarded = byQueue("forwarded_total", "Messages that RabbitMQ confirmed where their policy, or a person's copy, sends them.")
+	m.parked = byQueue("parked_total", "Messages parked.")
+	m.discarded = byQueue("discarded_total", "Messages discarded, by their policy or by a person.")
+	m.replayed = byQueue("replayed_total", "Parked or waiting messages that a person replayed.")
+	m.waits = byQueue("waits_total", "Messages that started to wait, by place: disk (the store, also in Redis), or a way in RabbitMQ.", "wait")
+	m.refused = byQueue("wait_refused_total", "Messages that wait in the store because RabbitMQ did not accept them.", "wait")
+	m.opened = byQueue("breaker_opened_total", "How often the queue's breaker opened.")
 	m.listeners = counter("event_failures_total", "Events that a part of the service (listener) missed because it panicked.", "listener")
+	m.notifications = counter("notifications_total", "Notifications, by route and result: sent, or failed (tried again later).", "route", "result")
 	m.lateness = histogram("retry_lateness_seconds", "Time from due to confirmed by RabbitMQ.", 0.0005, 20)
 	m.sync = histogram("store_sync_seconds", "Time to make a batch durable in the store.", 0.0001, 18)
 	m.confirm = histogram("confirm_seconds", "Time from sending a batch to RabbitMQ's last answer.", 0.0005, 18)
@@ -166,6 +178,11 @@ func (m *Metrics) Recounted(off map[string]int64) {
 
 // ListenerFailed counts an event that a listener panicked at.
 func (m *Metrics) ListenerFailed(listener string) { m.listeners.WithLabelValues(clean(listener)).Inc() }
+
+// Notified counts a notification by what came of it: sent or failed.
+func (m *Metrics) Notified(route, result string) {
+	m.notifications.WithLabelValues(clean(route), result).Inc()
+}
 
 // Synced observes a commit.
 func (m *Metrics) Synced(d time.Duration) { m.sync.Observe(d.Seconds()) }

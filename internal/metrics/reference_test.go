@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/redrive-mq/redrive/internal/cluster"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
 )
 
@@ -20,11 +21,10 @@ var update = flag.Bool("update", false, "write docs/reference/metrics.md")
 // The reference has each metric that is registered.
 func TestTheReference(t *testing.T) {
 	const file, begin = "../../docs/reference/metrics.md", "<!-- go test ./internal/metrics -run TestTheReference -update writes what follows -->\n"
-	m := New(memstore.New(), func() (uint64, uint64, error) { return 1, 1, nil }, "1.0.0", nil)
-	m.Notifications()
+	m := New(memstore.New(), func() (uint64, uint64, error) { return 1, 1, nil }, "1.0.0", "")
 	m.Retries(func(func(string) bool) []QueueRetries { return nil })
 	m.Store("id")
-	m.Replicas(func() []Replica { return nil })
+	m.Replicas(func() []cluster.Replica { return nil })
 
 	kinds := map[string]string{}
 	families, err := m.registry.Gather()

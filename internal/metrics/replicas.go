@@ -4,14 +4,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-)
 
-// Replica is one service of several that share a store.
-type Replica struct {
-	ID, Address, Version string
-	Since, Beat          time.Time
-	Leads                bool
-}
+	"github.com/redrive-mq/redrive/internal/cluster"
+)
 
 var (
 	replicaDesc = prometheus.NewDesc("redrive_replica_start_time_seconds", "Start time of each live replica, in seconds since 1970.", []string{"replica", "address", "version"}, nil)
@@ -19,19 +14,19 @@ var (
 	beatDesc    = prometheus.NewDesc("redrive_replica_beat_age_seconds", "Time since the last heartbeat that this replica received from the one in the label.", []string{"replica"}, nil)
 )
 
-// replicas shows those that are alive when it is asked.
-type replicas struct{ all func() []Replica }
+// replicas collects the live replicas, at each scrape.
+type replicas struct{ all func() []cluster.Replica }
 
-// Store shows which store the service shares with others, so that what all show of it can
-// be known for one.
+// Store shows the id of a store that services share, so that dashboards count what each of them
+// shows of it once.
 func (m *Metrics) Store(id string) {
 	g := prometheus.NewGauge(prometheus.GaugeOpts{Name: "redrive_store_info", Help: "Always 1; the label store names the store that replicas share. Absent where only one service can use the store.", ConstLabels: prometheus.Labels{"store": id}})
 	g.Set(1)
 	m.register.MustRegister(g)
 }
 
-// Replicas shows what all tells.
-func (m *Metrics) Replicas(all func() []Replica) { m.register.MustRegister(&replicas{all}) }
+// Replicas shows the live replicas, which all returns.
+func (m *Metrics) Replicas(all func() []cluster.Replica) { m.register.MustRegister(&replicas{all}) }
 
 func (r *replicas) Describe(ch chan<- *prometheus.Desc) {
 	ch <- replicaDesc

@@ -1,7 +1,6 @@
 package metrics
 
 import (
-	"slices"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -14,15 +13,15 @@ type QueueRetries struct {
 	Queue       string
 	View        throttle.View
 	WaitReasons []throttle.WaitReason // why due messages wait, or would
-	// BlockedTargets are the forward targets that RabbitMQ accepts no message for just now.
-	BlockedTargets []string
+	// UnreachableTargets are the forward targets that RabbitMQ accepts no message for just now.
+	UnreachableTargets []string
 }
 
 var (
-	breakerDesc   = prometheus.NewDesc("redrive_breaker_state", "1 for the state that the queue's breaker is in: closed, open, half-open or ramp.", []string{"queue", "state"}, nil)
-	pausedDesc    = prometheus.NewDesc("redrive_queue_paused", "1 while retries of the queue are paused or limited, by why: "+waitReasons()+". rate and in_flight only slow retries down, and are shown only while a message is due; the others stop them.", []string{"queue", "why"}, nil)
-	blockedDesc   = prometheus.NewDesc("redrive_forward_blocked", "1 while RabbitMQ accepts no message of the queue for the forward target.", []string{"queue", "target"}, nil)
-	consumersDesc = prometheus.NewDesc("redrive_queue_consumers", "Consumers of a queue with due messages.", []string{"queue"}, nil)
+	breakerDesc     = prometheus.NewDesc("redrive_breaker_state", "1 for the state that the queue's breaker is in: closed, open, half-open or ramp.", []string{"queue", "state"}, nil)
+	pausedDesc      = prometheus.NewDesc("redrive_queue_paused", "1 while retries of the queue are paused or limited, by why: "+waitReasons()+". rate and in_flight only slow retries down, and are shown only while a message is due; the others stop them.", []string{"queue", "why"}, nil)
+	unreachableDesc = prometheus.NewDesc("redrive_forward_blocked", "1 while RabbitMQ accepts no message of the queue for the forward target.", []string{"queue", "target"}, nil)
+	consumersDesc   = prometheus.NewDesc("redrive_queue_consumers", "Consumers of a queue with due messages.", []string{"queue"}, nil)
 )
 
 // waitReasons lists the values of the label why.
@@ -48,7 +47,7 @@ func (m *Metrics) Retries(all func(shown func(queue string) bool) []QueueRetries
 }
 
 func (r *queueRetries) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{breakerDesc, pausedDesc, blockedDesc, consumersDesc} {
+	for _, d := range []*prometheus.Desc{breakerDesc, pausedDesc, unreachableDesc, consumersDesc} {
 		ch <- d
 	}
 }
@@ -66,9 +65,11 @@ func (r *queueRetries) Collect(ch chan<- prometheus.Metric) {
 		for _, why := range q.WaitReasons {
 			show(pausedDesc, 1, string(why))
 		}
-		for i, target := range q.BlockedTargets {
-			if q.BlockedTargets[i] = clean(target); !slices.Contains(q.BlockedTargets[:i], q.BlockedTargets[i]) {
-				show(blockedDesc, 1, q.BlockedTargets[i])
+		targets := map[string]bool{} // two may be the same once they are clean
+		for _, target := range q.UnreachableTargets {
+			if target = clean(target); !targets[target] {
+				targets[target] = true
+				show(unreachableDesc, 1, target)
 			}
 		}
 		if q.View.Consumers >= 0 {

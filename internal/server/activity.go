@@ -18,7 +18,7 @@ type activity struct {
 	swept  int64 // the minute in which idle ones were last forgotten
 }
 
-// queueActivity is one queue: what of a Flow happened, second by second and minute by minute.
+// queueActivity counts for one queue what a Flow has, by second and by minute.
 type queueActivity [flowKinds]struct {
 	seconds, minutes ring
 	all              int64 // since the start
@@ -28,10 +28,10 @@ type queueActivity [flowKinds]struct {
 // their names up.
 const maxActiveQueues = 10_000
 
-// Beyond keptIdleQueues queues those are forgotten that nothing happened to for an hour.
+// keptIdleQueues is how many queues are kept although nothing happened to them for an hour.
 const keptIdleQueues = 1000
 
-// sweep forgets them, once a minute. The caller holds mu.
+// sweep forgets the idle queues beyond keptIdleQueues, once a minute. The caller holds mu.
 func (r *activity) sweep(minute int64) {
 	if minute <= r.swept || len(r.queues) <= keptIdleQueues {
 		return
@@ -118,7 +118,7 @@ func (r *activity) count(queue string, n [flowKinds]int64, at time.Time) {
 	}
 }
 
-// Minute is what happened to a queue in the last minute.
+// Minute returns what happened to a queue in the last minute.
 func (r *activity) Minute(queue string, now time.Time) (f inspect.Flow) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -130,8 +130,8 @@ func (r *activity) Minute(queue string, now time.Time) (f inspect.Flow) {
 	return f
 }
 
-// Hour is what happened in each of the last 60 minutes, the current one last, to the
-// queues that sees says yes to.
+// Hour returns what happened in each of the last 60 minutes, the current one last, to the
+// queues for which sees is true.
 func (r *activity) Hour(now time.Time, sees func(queue string) bool) []inspect.Flow {
 	hour := make([]inspect.Flow, 60)
 	minute := now.Unix() / 60
@@ -152,15 +152,15 @@ func (r *activity) Hour(now time.Time, sees func(queue string) bool) []inspect.F
 	return hour
 }
 
-// Queues are those that anything happened to since the start, but for forgotten ones.
+// Queues returns those that something happened to since the start, but for forgotten ones.
 func (r *activity) Queues() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Collect(maps.Keys(r.queues))
 }
 
-// Failed is how many messages failed since the start, in the queues that sees says
-// yes to, and that are not forgotten.
+// Failed returns how many messages failed since the start, in the queues for which sees is true
+// and that are not forgotten.
 func (r *activity) Failed(sees func(queue string) bool) (n int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

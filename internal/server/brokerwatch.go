@@ -11,7 +11,7 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// quarantined reports, once, how many messages RabbitMQ could not deliver and moved to quarantine.
+// quarantined receives how many messages are in quarantine, and logs when there are more.
 func (s *vhost) quarantined(n int) {
 	was := s.quarantine.Swap(int64(n))
 	if was == int64(n) {

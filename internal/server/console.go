@@ -20,9 +20,6 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// problems are what is wrong now. Without any it is ready; some leave it so.
-func (s *vhost) problems() []string { return s.health.problems() }
-
 // notices are what a person should look at though it stops nothing.
 func (s *vhost) notices() []string {
 	all := slices.Concat(s.refused.notices(), s.damaged(), s.unserved)
@@ -60,7 +57,7 @@ func (s *vhost) openConsole() error {
 	all := console{s.inspect, s.actions, s.operations}
 	s.api = httpapi.New(httpapi.Config{
 		Console: all, Decoder: s.decoder, Entries: s.store, Metrics: s.metricsHandler(),
-		Problems: s.problems, Notices: s.notices, Ready: s.inspect.IsReady, Guard: s.guard, Tokens: tokens, Log: s.Log, Base: s.base,
+		Problems: s.health.problems, Notices: s.notices, Ready: s.inspect.IsReady, Guard: s.guard, Tokens: tokens, Log: s.Log, Base: s.base,
 	})
 	for pattern, h := range webui.Routes(all, webui.Options{
 		Caller: func(r *http.Request) auth.Caller { return auth.From(r.Context()) }, Problems: s.inspect.ProblemsFor, Simulation: s.drawOutage, Version: s.Version, Log: s.Log,
@@ -76,7 +73,7 @@ func (s *vhost) openActions() {
 	c := inspect.Config{
 		Store: s.store, Broker: brokerQueues{publish: s.publisher, manage: s.manage}, Audit: s.audit, Policies: s.intake.Policies, Log: s.Log,
 		Version: s.Version, Since: s.since, ReadOnly: s.config.Access.ReadOnly, BrokerAt: s.brokerAt,
-		Activity: &s.activity, Problems: s.problems, Notices: s.notices, Ready: s.health.ready, Decoder: s.decoder, Way: s.intake.Way,
+		Activity: &s.activity, Problems: s.health.problems, Notices: s.notices, Ready: s.health.ready, Decoder: s.decoder, Way: s.intake.Way,
 		Limits:    func(policy string) string { return s.policyLimits(policy).String() },
 		Recounted: s.recounted, Throttle: s.throttleOf,
 		Unreachable: func(queue string) string { return s.health.problemOf(partQueue + queue) },

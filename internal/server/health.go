@@ -14,15 +14,15 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// health has the problems at the moment, by part of the service. A part that has not reported yet
-// is not ready.
+// health has the problems now, by part of the service. The parts without which the service is not
+// ready have one from the start: that they are connecting.
 type health struct {
 	log     *slog.Logger
 	metrics *metrics.Metrics
 
 	mu    sync.Mutex
-	wrong map[string]string
-	until map[string]time.Time // when a part's problem is over by itself
+	wrong map[string]string    // the problem of a part
+	until map[string]time.Time // when it is over by itself, of those that setFor has set
 }
 
 const (
@@ -61,7 +61,7 @@ func newHealth(log *slog.Logger, m *metrics.Metrics) *health {
 	return h
 }
 
-// refusals are the ways to wait for which RabbitMQ does not confirm messages, and why.
+// refusals are the ways to wait whose messages RabbitMQ does not confirm, and why.
 type refusals struct {
 	mu  sync.Mutex
 	why map[string]error
@@ -78,7 +78,7 @@ func (r *refusals) set(way string, err error) {
 	}
 }
 
-// notices returns them for people.
+// notices returns a line for people about each.
 func (r *refusals) notices() (all []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -100,12 +100,16 @@ func (h *health) set(part, what string) (changed bool) {
 		h.wrong[part] = what
 	}
 	if !inspect.OfQueue(part) { // of queues there may be a hundred thousand
-		h.metrics.Ready(isReady(h.wrong), h.wrong[partStore] != "" || h.wrong[partRedis] != "")
+		h.showReady()
 	}
 	return changed
 }
 
-// setFor is set for something that happened once, and is shown for that long.
+func (h *health) showReady() {
+	h.metrics.Ready(isReady(h.wrong), h.wrong[partStore] != "" || h.wrong[partRedis] != "")
+}
+
+// setFor is set for something that happened once: the problem is over after d.
 func (h *health) setFor(d time.Duration, part, what string) {
 	h.mu.Lock()
 	h.until[part] = time.Now().Add(d)
@@ -119,7 +123,7 @@ func (h *health) expire() {
 		if time.Now().After(until) {
 			delete(h.until, part)
 			delete(h.wrong, part)
-			h.metrics.Ready(isReady(h.wrong), h.wrong[partStore] != "" || h.wrong[partRedis] != "")
+			h.showReady()
 		}
 	}
 }
@@ -153,7 +157,7 @@ func (h *health) byPart() map[string]string {
 	return maps.Clone(h.wrong)
 }
 
-// withoutPart is an error's text without its part; "" for none.
+// withoutPart returns the text of an error of the store in Redis without its part; "" for nil.
 func withoutPart(err error) string {
 	if err == nil {
 		return ""
@@ -198,4 +202,17 @@ func (h *health) problemOf(part string) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.wrong[part]
+}
+
+// recounted receives by how much the ledger is off, by queue, each time stored messages were
+// counted. Messages are lost or in excess then, so the service is not ready until a person has
+// looked.
+func (s *vhost) recounted(off map[string]int64) {
+	s.metrics.Recounted(off)
+	s.ledgerOff.Store(&off)
+	what := ""
+	if len(off) > 0 {
+		what = fmt.Sprintf("the ledger does not balance: messages are missing, or there are more than came; queues affected: %d (`redrive ledger` shows which)", len(off))
+	}
+	s.health.set(partLedger, what)
 }

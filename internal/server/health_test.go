@@ -16,7 +16,7 @@ import (
 )
 
 func testHealth() (*health, *metrics.Metrics) {
-	m := metrics.New(memstore.New(), func() (uint64, uint64, error) { return 1 << 30, 1 << 20, nil }, "test", nil)
+	m := metrics.New(memstore.New(), func() (uint64, uint64, error) { return 1 << 30, 1 << 20, nil }, "test", "")
 	return newHealth(slog.New(slog.DiscardHandler), m), m
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/broker"
 )
 
-// nodes are where the connections are, where RabbitMQ has several addresses.
+// nodes are the addresses that the connections are to.
 type nodes struct {
 	mu sync.Mutex
 	at map[string]string // by part of the service
@@ -41,7 +41,7 @@ func (n *nodes) String() string {
 	return strings.Join(all, ", ")
 }
 
-// brokerAt tells where RabbitMQ is and, of several addresses, which are used.
+// brokerAt returns where RabbitMQ is and, of several addresses, which of them are in use.
 func (s *vhost) brokerAt() string {
 	text := addresses.Redact(s.config.Broker.URL)
 	if len(addresses.Split(s.config.Broker.URL)) > 1 {

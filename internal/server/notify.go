@@ -21,12 +21,12 @@ const disconnectedFor = 2 * time.Minute
 
 // openNotify makes the notifications.
 func (s *vhost) openNotify() (err error) {
-	s.notify, err = notify.New(s.config.Notify, notify.Options{Store: s.store, Conditions: s.conditions, Count: s.metrics.Notifications(), Log: s.Log, Replica: s.replica.id()})
+	s.notify, err = notify.New(s.config.Notify, notify.Options{Store: s.store, Conditions: s.conditions, Count: s.metrics.Notified, Log: s.Log, Replica: s.replica.id()})
 	s.notified = s.config.Notify
 	return err
 }
 
-// reloadNotify puts other routes in force, when they are others.
+// reloadNotify puts the notifications' settings in force, when they have changed.
 func (s *vhost) reloadNotify(c *config.Config) error {
 	if reflect.DeepEqual(c.Notify, s.notified) {
 		return nil
@@ -38,7 +38,7 @@ func (s *vhost) reloadNotify(c *config.Config) error {
 	return err
 }
 
-// conditions returns what lasts now and people may want a notification of.
+// conditions returns the conditions that are on now.
 func (s *vhost) conditions(ctx context.Context, t *notify.Settings) ([]notify.Condition, error) {
 	all := conditionsOf(s.wrongAnywhere())
 	now := time.Now()
@@ -68,7 +68,7 @@ func (s *vhost) conditions(ctx context.Context, t *notify.Settings) ([]notify.Co
 			all = append(all, notify.Condition{Kind: notify.NoConsumer, Queue: q, Since: v.NoConsumersSince, After: t.NoConsumer})
 		}
 	}
-	if off := s.ledger.off.Load(); off == nil {
+	if off := s.ledgerOff.Load(); off == nil {
 		all = append(all, notify.Condition{Kind: notify.LedgerOff, Unknown: true})
 	} else {
 		for q, n := range *off {
@@ -84,10 +84,10 @@ func (s *vhost) conditions(ctx context.Context, t *notify.Settings) ([]notify.Co
 }
 
 // conditionsOf returns the conditions that follow from the problems of the replicas. The intake has
-// stopped when it runs at none of them; a queue's retries fail, and RabbitMQ blocks publishing, when
-// they do so at any: the others meet the same.
+// stopped when it runs at none of them. A lane is unreachable, and RabbitMQ blocks publishing, when
+// one of them reports it: the others would find the same.
 func conditionsOf(replicas []map[string]string) (all []notify.Condition) {
-	blocked, failing, targets := "", map[string]string{}, map[[2]string]string{}
+	blocked, unreachable, targets := "", map[string]string{}, map[[2]string]string{}
 	var intake *notify.Condition
 	intakeRuns := false
 	for _, wrong := range replicas {
@@ -98,7 +98,7 @@ func conditionsOf(replicas []map[string]string) (all []notify.Condition) {
 			case strings.HasPrefix(what, blockedBy):
 				blocked = what
 			case isQueue:
-				failing[queue] = "they fail: " + what
+				unreachable[queue] = "they fail: " + what
 			case isForward:
 				queue, target := splitLane(lane)
 				targets[[2]string{queue, target}] = what
@@ -108,7 +108,7 @@ func conditionsOf(replicas []map[string]string) (all []notify.Condition) {
 			intakeRuns = true
 		}
 	}
-	for queue, what := range failing {
+	for queue, what := range unreachable {
 		all = append(all, notify.Condition{Kind: notify.QueuePaused, Queue: queue, Text: what})
 	}
 	for lane, what := range targets {
@@ -133,7 +133,7 @@ func splitLane(lane string) (queue, target string) {
 	return lane[:at], lane[at+len(" to "):]
 }
 
-// stoppedBy is what has stopped an intake, or nil.
+// stoppedBy returns the condition of a replica whose intake has stopped; nil when it runs.
 func stoppedBy(wrong map[string]string) *notify.Condition {
 	stopped := notify.Condition{Kind: notify.IntakeStopped, Text: wrong[partStore]}
 	for _, part := range []string{partRedis, partParkedStore} {

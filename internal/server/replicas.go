@@ -19,7 +19,6 @@ import (
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/cluster"
 	"github.com/redrive-mq/redrive/internal/inspect"
-	"github.com/redrive-mq/redrive/internal/metrics"
 	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
@@ -296,14 +295,6 @@ func (r *replica) forInspect() (all []inspect.Replica) {
 	return all
 }
 
-// forMetrics returns the replicas as the metrics show them.
-func (r *replica) forMetrics() (all []metrics.Replica) {
-	for _, one := range r.All() {
-		all = append(all, metrics.Replica{ID: one.ID, Address: one.Address, Version: one.Version, Since: one.Since, Beat: one.Beat, Leads: one.Leads})
-	}
-	return all
-}
-
 // openReplica makes this service one of several, when the store can have several.
 func (s *vhost) openReplica(listen string) {
 	shared, ok := s.store.(store.Shared)
@@ -314,7 +305,7 @@ func (s *vhost) openReplica(listen string) {
 	s.replica = newReplica(shared, func() cluster.About {
 		return cluster.About{Address: address, Version: s.Version, Since: s.since, Problems: s.health.byPart(), NotReady: !s.health.ready(), CanPublish: s.publisher.Ready()}
 	}, s.Log)
-	s.metrics.Replicas(s.replica.forMetrics)
+	s.metrics.Replicas(s.replica.All)
 }
 
 // joinReplicas gives the replica what it uses, once all of that is made. Nothing that has a limit

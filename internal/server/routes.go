@@ -51,25 +51,26 @@ func (s *Service) vhostLinks(here int) (all []webui.VHost) {
 	return all
 }
 
-// readyz is ready when all are, and tells of each what it tells this caller.
+// readyz answers "ready" when all virtual hosts are ready, and with the lines that each of them
+// shows this caller.
 func (s *Service) readyz(w http.ResponseWriter, r *http.Request) {
-	ready, unsaid, lines := true, false, ""
+	ready, hidden, lines := true, false, ""
 	for _, v := range s.vhosts {
-		said := answer{header: http.Header{}, status: http.StatusOK}
-		v.api.ServeHTTP(&said, r)
-		switch said.status {
+		got := answer{header: http.Header{}, status: http.StatusOK}
+		v.api.ServeHTTP(&got, r)
+		switch got.status {
 		case http.StatusOK:
 		case http.StatusServiceUnavailable:
 			ready = false
 		default: // without permission to ask
-			said.copyTo(w)
+			got.copyTo(w)
 			return
 		}
-		for line := range strings.Lines(said.body.String()) {
+		for line := range strings.Lines(got.body.String()) {
 			switch strings.TrimSpace(line) {
 			case "ready":
-			case httpapi.Unsaid: // nor of which
-				unsaid = true
+			case httpapi.Unsaid: // once for all of them
+				hidden = true
 			default:
 				lines += "virtual host " + v.config.VHost() + ": " + line
 			}
@@ -83,12 +84,12 @@ func (s *Service) readyz(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
 	fmt.Fprint(w, lines)
-	if unsaid {
+	if hidden {
 		fmt.Fprintln(w, httpapi.Unsaid)
 	}
 }
 
-// answer keeps what a handler answers.
+// answer records a handler's answer.
 type answer struct {
 	header http.Header
 	status int

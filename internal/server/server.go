@@ -101,7 +101,7 @@ func (s *Service) open(all []*config.Config) (err error) {
 	return nil
 }
 
-// inVHost says which virtual host an error is of, where there are several.
+// inVHost adds to an error which virtual host it is of, where there are several.
 func (s *Service) inVHost(c *config.Config, at process, err error) error {
 	if at.multiVHost {
 		return fmt.Errorf("virtual host %q: %w", c.VHost(), err)
@@ -139,16 +139,18 @@ func listenOn(c *config.Config) (net.Listener, error) {
 }
 
 // Problems are what is wrong now. Without any the service is ready; some leave it so.
-func (s *Service) Problems() []string { return s.each((*vhost).problems) }
+func (s *Service) Problems() []string {
+	return s.each(func(v *vhost) []string { return v.health.problems() })
+}
 
 // Notices are what a person should look at though it stops nothing.
 func (s *Service) Notices() []string { return s.each((*vhost).notices) }
 
-// each is what all vhosts say, and of several which does.
-func (s *Service) each(say func(*vhost) []string) []string {
+// each collects lines of all vhosts; where there are several, each line begins with the vhost.
+func (s *Service) each(lines func(*vhost) []string) []string {
 	all := []string{}
 	for _, v := range s.vhosts {
-		for _, line := range say(v) {
+		for _, line := range lines(v) {
 			if len(s.vhosts) > 1 {
 				line = "virtual host " + v.config.VHost() + ": " + line
 			}
@@ -158,7 +160,7 @@ func (s *Service) each(say func(*vhost) []string) []string {
 	return all
 }
 
-// Counts tells what it keeps: of several virtual hosts what each keeps of a queue.
+// Counts returns the counts of the stores of all virtual hosts, one after the other.
 func (s *Service) Counts(ctx context.Context) (all []store.QueueCount, err error) {
 	for _, v := range s.vhosts {
 		counts, err := v.store.Counts(ctx)
@@ -175,9 +177,9 @@ func (s *Service) Scan(ctx context.Context, r store.Range, visit func(store.List
 	return s.vhosts[0].store.Scan(ctx, r, visit)
 }
 
-// Run works until ctx ends, then stops in order: the vhosts, all at once; then what is
-// asked and done by HTTP; then the stores. Its error is one that trying again would not
-// repair: of a single virtual host. One of several never ends the others.
+// Run works until ctx ends, then stops in order: all vhosts at once, the HTTP server and its
+// requests, the stores. A single virtual host ends it too, with an error that trying again would
+// not repair. One of several never ends the others.
 func (s *Service) Run(ctx context.Context) error {
 	server := s.server()
 	requests, endRequests := context.WithCancel(context.WithoutCancel(ctx))
@@ -255,8 +257,8 @@ func (s *Service) serve(server *http.Server) {
 	}
 }
 
-// reload puts new policies in force, and reads bodies by the new schemas. Where to
-// connect, keep and listen, and access control, is fixed until the next start.
+// reload puts new policies, schemas of bodies and notifications in force. Broker, store, port and
+// access control stay as they are until the next start.
 func (s *Service) reload(c *config.Config, err error) {
 	var configs []*config.Config
 	if err == nil {
@@ -294,8 +296,8 @@ func (s *Service) reload(c *config.Config, err error) {
 	}
 }
 
-// configOf is the configuration of the virtual host i among new ones; nil: they have it no more,
-// and it is served as it is until the next start.
+// configOf finds the new configuration of the i-th vhost; nil: there is none any more, and the vhost
+// is served as it is until the next start.
 func (s *Service) configOf(configs []*config.Config, i int) *config.Config {
 	v := s.vhosts[i]
 	if at := slices.IndexFunc(configs, func(c *config.Config) bool { return c.VHost() == v.config.VHost() }); at >= 0 {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/hint"
+	"github.com/redrive-mq/redrive/internal/migrate"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
 	"github.com/redrive-mq/redrive/internal/store/redisstore"
@@ -26,11 +27,11 @@ type engine interface {
 	Free() (free, reserve uint64, err error)
 }
 
-// openStore opens the engine that a configuration names. memory is the cache that stores
-// on disk of one process share; nil: its own. onSync receives how long each write took, and onState each
+// openStore opens the engine that a configuration names. memory is the cache that stores on disk
+// of one process share; nil: its own. onSync receives how long each write took, and onState each
 // second what is wrong with a server, or nil.
 func openStore(c *config.Config, memory *diskstore.Memory, log *slog.Logger, onSync func(time.Duration), onState func(error)) (engine, error) {
-	if c.Store.Redis.URL == "" {
+	if c.Store.OnDisk() {
 		return diskstore.Open(c.Store.Disk, diskstore.Options{Log: log, Reserve: c.Store.Reserve, OnSync: onSync, Memory: memory})
 	}
 	o, err := redisOptions(&c.Store)
@@ -41,11 +42,13 @@ func openStore(c *config.Config, memory *diskstore.Memory, log *slog.Logger, onS
 	return redisstore.Open(context.Background(), o)
 }
 
-// ensureOwner makes the virtual host the owner of a store that has none, and refuses the store of
-// another: messages that wait for a queue would be retried to the queue of the same name in the
-// wrong virtual host. An old store without an owner becomes that of the first service that opens
-// it.
-func ensureOwner(ctx context.Context, s store.Store, c *config.Config) error {
+// checkOwner makes the virtual host the owner of a store that has none. It refuses the store of
+// another, whose messages would be retried to the queue of the same name in the wrong virtual
+// host, and a store that a migration has not finished.
+func checkOwner(ctx context.Context, s store.Store, c *config.Config) error {
+	if err := migrate.Refuse(ctx, s); err != nil {
+		return err
+	}
 	vhost := c.VHost()
 	owner, err := s.Entry(ctx, store.OwnerEntry)
 	switch {

@@ -14,10 +14,10 @@ import (
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
 )
 
-// unservedIn are notices of the folders in which messages wait and are parked of virtual
-// hosts that are not served any more: nothing else looks at them.
+// unservedIn returns notices of folders with messages of virtual hosts that are not served any
+// more: nothing else looks at them.
 func unservedIn(c *config.Config, served []*config.Config, log *slog.Logger) (notices []string) {
-	if c.Store.Redis.URL != "" {
+	if !c.Store.OnDisk() {
 		return nil
 	}
 	folder := filepath.Join(c.Store.Disk, "vhosts")
@@ -45,7 +45,7 @@ func unservedIn(c *config.Config, served []*config.Config, log *slog.Logger) (no
 	return notices
 }
 
-// heldIn tells what a store on disk has.
+// heldIn returns the owner of a store on disk, and how many messages are in it.
 func heldIn(path string, log *slog.Logger) (vhost string, messages int64, err error) {
 	s, err := diskstore.Open(path, diskstore.Options{Log: log, Existing: true})
 	if err != nil {

@@ -8,8 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/auth"
@@ -19,7 +17,6 @@ import (
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/metrics"
-	"github.com/redrive-mq/redrive/internal/migrate"
 	"github.com/redrive-mq/redrive/internal/notify"
 	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
@@ -88,7 +85,8 @@ type vhost struct {
 	refused     refusals
 	unserved    []string // notices about folders below its store's: see unservedIn
 	nodes       nodes
-	ledger      ledgerState
+	// ledgerOff is by how much the ledger is off, of the queues where it is; nil until it was counted.
+	ledgerOff atomic.Pointer[map[string]int64]
 
 	manage           *management.Client // nil: none is configured
 	consent          *management.Consent
@@ -114,15 +112,7 @@ func (s *vhost) vhostLabel() string {
 	return s.config.VHost()
 }
 
-// labels are on all of its metrics.
-func (s *vhost) labels() prometheus.Labels {
-	if !s.multiVHost {
-		return nil
-	}
-	return prometheus.Labels{"vhost": s.vhostLabel()}
-}
-
-// metricsHandler serves its metrics, and the process's where it is the only virtual host.
+// metricsHandler serves its metrics, with the process's own where it is the only virtual host.
 func (s *vhost) metricsHandler() http.Handler {
 	if s.multiVHost {
 		return s.metrics.Handler()
@@ -146,24 +136,15 @@ func newVHost(c *config.Config, o Options, at process) (*vhost, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.checkOwner(context.Background()); err != nil {
+	if err := checkOwner(context.Background(), s.store, c); err != nil {
 		return nil, errors.Join(err, s.store.Close())
 	}
 	return s, nil
 }
 
-// checkOwner returns an error for the store of another virtual host, and for one that a
-// migration has not finished.
-func (s *vhost) checkOwner(ctx context.Context) error {
-	if err := migrate.Refuse(ctx, s.store); err != nil {
-		return err
-	}
-	return ensureOwner(ctx, s.store, s.config)
-}
-
-// open makes and connects all of it; address is where the service listens.
+// open makes the rest, and wires it; address is where the service listens.
 func (s *vhost) open(address string) error {
-	s.metrics = metrics.New(s.store, s.store.Free, s.Version, s.labels())
+	s.metrics = metrics.New(s.store, s.store.Free, s.Version, s.vhostLabel())
 	s.openMetrics.Store(s.metrics)
 	s.metrics.DeclaredAgain(0, broker.OwnNames()...)
 	if shared, ok := s.store.(interface{ ID() string }); ok {

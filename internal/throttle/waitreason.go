@@ -1,9 +1,7 @@
 package throttle
 
 // WaitReason is why due messages of a queue are not retried just now. Its text is a label of
-// the metric redrive_queue_paused; rate and in_flight are in the API too. WhyRate and
-// WhyInFlight are limits: messages continue to be retried, as fast as these allow, so people
-// are shown a limit and no pause.
+// the metric redrive_queue_paused; those that are limits are in the API too.
 type WaitReason string
 
 // The reasons. The throttle decides WhyBreaker, WhyNoConsumer, WhyRate and WhyInFlight. A person
@@ -21,3 +19,7 @@ const (
 // WaitReasons lists all of them. Page, command line, metrics and alert rules each have a test
 // that walks this list.
 var WaitReasons = []WaitReason{WhyPerson, WhyBreaker, WhyNoConsumer, WhyRate, WhyInFlight, WhyUnreachable}
+
+// IsLimit tells whether messages continue to be retried, as fast as the limit allows, so that
+// people are shown a limit and no pause.
+func (w WaitReason) IsLimit() bool { return w == WhyRate || w == WhyInFlight }

@@ -143,7 +143,7 @@ func (s *Scene) smallLimits() (all []Finding) {
 // others finds services with a store of their own beside this config's. Replicas that share a store
 // know each other, so nothing is said of them here.
 func others(s *Scene) []Finding {
-	if n := s.Probed.Consumers; n > 1 && s.Config.Store.Redis.URL == "" {
+	if n := s.Probed.Consumers; n > 1 && s.Config.Store.OnDisk() {
 		return []Finding{{Status: Wrong, What: fmt.Sprintf("redrive.intake has %d consumers, and a service with its store on disk is one: each takes a part of the failed messages", n),
 			Remedy: "Stop the other services of this virtual host, or give all of them one store (store.redis). To list the consumers:", Commands: []string{s.rabbitmqctl("list_consumers", "queue_name", "channel_pid")}}}
 	}
