@@ -13,12 +13,7 @@ import (
 type Proxies []netip.Prefix
 
 func (p Proxies) has(a netip.Addr) bool {
-	for _, prefix := range p {
-		if prefix.Contains(a) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(p, func(prefix netip.Prefix) bool { return prefix.Contains(a) })
 }
 
 // client is where a request came from: the last address that no proxy of ours

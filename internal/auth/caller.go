@@ -5,6 +5,7 @@ package auth
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/redrive-mq/redrive/policy"
 )
@@ -36,10 +37,8 @@ func (r Role) String() string { return roleNames[r] }
 
 // ParseRole reads a role's name.
 func ParseRole(s string) (Role, error) {
-	for r, name := range roleNames {
-		if r > 0 && s == name {
-			return Role(r), nil
-		}
+	if r := slices.Index(roleNames[:], s); r > 0 {
+		return Role(r), nil
 	}
 	return NoRole, fmt.Errorf("%q is not a role: expected viewer, operator, editor or admin", s)
 }
@@ -84,13 +83,5 @@ func (c Caller) MaySee(role Role) error {
 
 // Sees tells whether a queue is among the caller's.
 func (c Caller) Sees(queue string) bool {
-	if c.Queues == nil {
-		return true
-	}
-	for _, p := range c.Queues {
-		if policy.MatchQueue(p, queue) {
-			return true
-		}
-	}
-	return false
+	return c.Queues == nil || slices.ContainsFunc(c.Queues, func(p string) bool { return policy.MatchQueue(p, queue) })
 }

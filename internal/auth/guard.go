@@ -11,6 +11,8 @@ import (
 	"path"
 	"strconv"
 	"strings"
+
+	"github.com/redrive-mq/redrive/internal/store"
 )
 
 // Config is whom a guard lets in.
@@ -33,8 +35,8 @@ type Config struct {
 	// Base is the escaped path that the service is under, without a slash at its end,
 	// where several are at one host; "" where it is alone. Requests come without it.
 	Base string
-	// Sessions, when not nil, is where sessions are kept, for several replicas to know.
-	Sessions SessionStore
+	// Sessions, when not nil, is where sessions are kept for all replicas.
+	Sessions store.SideTable
 	Log      *slog.Logger
 }
 
@@ -171,10 +173,10 @@ func (g *Guard) bySession(r *http.Request) (Caller, error) {
 			return Caller{}, err
 		case !ok:
 			continue
-		case s.token != "":
-			return g.Tokens.caller(r.Context(), s.token)
+		case s.Token != "":
+			return g.Tokens.caller(r.Context(), s.Token)
 		}
-		return s.caller, nil
+		return s.Caller, nil
 	}
 	return Caller{}, ErrSignIn
 }

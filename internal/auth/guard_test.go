@@ -267,7 +267,7 @@ func TestSessionsAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if v, ok, _ := s.get(t.Context(), last); len(s.all) > mostSessions || !ok || v.caller.Name != "root" {
+	if v, ok, _ := s.get(t.Context(), last); len(s.all) > mostSessions || !ok || v.Caller.Name != "root" {
 		t.Errorf("%d sessions are kept, the last one: %v", len(s.all), ok)
 	}
 }

@@ -134,13 +134,13 @@ func TestAnAttackerLocksOutNobodyElseAtTheSameAddress(t *testing.T) {
 func TestWhoSignedInBeforeARestartIsNotHeldUpByOthers(t *testing.T) {
 	url, kept := directory(t), memstore.New()
 	const proxy = "192.0.2.1"
-	started := func(s SessionStore) *Users {
+	started := func(s store.SideTable) *Users {
 		u, err := usersAt(url, "/", DefaultGrants())
 		if err != nil {
 			t.Fatal(err)
 		}
 		if s != nil {
-			u.KeepIn(s)
+			u.RememberIn(s)
 		}
 		return u
 	}
@@ -149,7 +149,7 @@ func TestWhoSignedInBeforeARestartIsNotHeldUpByOthers(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name, from string
-		kept       SessionStore
+		kept       store.SideTable
 		in         bool
 	}{{"alice", proxy, kept, true}, {"ALICE", proxy, kept, true}, {"alice", "192.0.2.2", kept, false}, {"alice", proxy, nil, false}} {
 		u := started(c.kept)
@@ -170,22 +170,22 @@ func TestWhoSignedInBeforeARestartIsNotHeldUpByOthers(t *testing.T) {
 // What is kept of who signed in does not grow for ever.
 func TestWhoSignedInLongAgoIsForgotten(t *testing.T) {
 	kept := memstore.New()
-	old, err := time.Now().Add(-cameFor - time.Hour).MarshalText()
+	old, err := time.Now().Add(-signedInFor - time.Hour).MarshalText()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := kept.PutEntries(t.Context(), []store.Entry{{Name: cameName("bob 192.0.2.1"), Value: old}}); err != nil {
+	if err := kept.PutEntries(t.Context(), []store.Entry{{Name: signedInName("bob 192.0.2.1"), Value: old}}); err != nil {
 		t.Fatal(err)
 	}
 	u, err := usersAt(directory(t), "/", DefaultGrants())
 	if err != nil {
 		t.Fatal(err)
 	}
-	u.KeepIn(kept)
+	u.RememberIn(kept)
 	if _, err := u.SignIn(t.Context(), "alice", "s3:cret", "192.0.2.1"); err != nil {
 		t.Fatal(err)
 	}
-	if u.hasCome(t.Context(), "bob 192.0.2.1") || !u.hasCome(t.Context(), "alice 192.0.2.1") {
+	if u.signedInBefore(t.Context(), "bob 192.0.2.1") || !u.signedInBefore(t.Context(), "alice 192.0.2.1") {
 		t.Error("it keeps what is old, or not what is new")
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// limiter lets each key fail so many times, and then once in a while. It is one
-// bucket a key, which fills with each failure and leaks.
+// limiter allows each key a number of failures, and then one from time to time: a leaky bucket
+// for each key, which each failure fills.
 type limiter struct {
 	most  float64
 	every time.Duration
@@ -25,9 +25,9 @@ type bucket struct {
 // mostBuckets bounds memory; beyond it all new keys share one bucket.
 const mostBuckets = 10_000
 
-// take counts a failure that is about to happen, and says how long to wait where
-// there have been too many: attempts that run at the same time count each.
-func (l *limiter) take(key string) (wait time.Duration) {
+// charge counts an attempt before it is made, as if it had failed, so that attempts at the same
+// time all count. After too many it counts none, and returns how long to wait.
+func (l *limiter) charge(key string) (wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
@@ -51,8 +51,8 @@ func (l *limiter) take(key string) (wait time.Duration) {
 	return 0
 }
 
-// give takes back one that was no failure.
-func (l *limiter) give(key string) {
+// refund uncounts an attempt that did not fail.
+func (l *limiter) refund(key string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if _, own := l.buckets[key]; !own {

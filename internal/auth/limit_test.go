@@ -11,7 +11,7 @@ func TestFailuresAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limiter{most: 3, every: time.Minute}
 		allowed := func(key string) (n int) {
-			for l.take(key) == 0 {
+			for l.charge(key) == 0 {
 				n++
 			}
 			return n
@@ -22,11 +22,11 @@ func TestFailuresAreLimited(t *testing.T) {
 		if n := allowed("b"); n != 3 {
 			t.Errorf("%d failures for another", n)
 		}
-		if wait := l.take("a"); wait != time.Minute {
+		if wait := l.charge("a"); wait != time.Minute {
 			t.Errorf("it says to wait %s", wait)
 		}
 		time.Sleep(30 * time.Second)
-		if wait := l.take("a"); wait != 30*time.Second {
+		if wait := l.charge("a"); wait != 30*time.Second {
 			t.Errorf("after half of it, %s", wait)
 		}
 		time.Sleep(30 * time.Second)
@@ -37,7 +37,7 @@ func TestFailuresAreLimited(t *testing.T) {
 		if n := allowed("a"); n != 3 {
 			t.Errorf("%d failures after an hour", n)
 		}
-		l.give("a")
+		l.refund("a")
 		if n := allowed("a"); n != 1 {
 			t.Errorf("%d failures after one that was none", n)
 		}
@@ -48,16 +48,16 @@ func TestTheLimiterIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limiter{most: 3, every: time.Minute}
 		for i := range 3 * mostBuckets {
-			l.take(strconv.Itoa(i))
+			l.charge(strconv.Itoa(i))
 		}
 		if len(l.buckets) > mostBuckets+1 {
 			t.Errorf("%d are kept", len(l.buckets))
 		}
-		if l.take("new") == 0 {
+		if l.charge("new") == 0 {
 			t.Error("who comes when all are full is not limited")
 		}
 		time.Sleep(time.Hour)
-		if l.take("new") != 0 || len(l.buckets) != 1 {
+		if l.charge("new") != 0 || len(l.buckets) != 1 {
 			t.Errorf("after an hour %d are kept", len(l.buckets))
 		}
 	})

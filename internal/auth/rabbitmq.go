@@ -18,6 +18,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
+	"github.com/redrive-mq/redrive/internal/store"
 )
 
 // ErrUnchecked: RabbitMQ does not answer, so no user can be checked.
@@ -53,14 +54,15 @@ type Users struct {
 	pairs     limiter       // of a name from an address
 	names     limiter       // of a name, from wherever
 	addresses limiter       // of an address, for names that have not signed in from there
-	asking    chan struct{} // bounds how many checks run at once
+	checks    chan struct{} // bounds how many run at once
 
-	kept  SessionStore // nil: who signed in is known until the process ends
+	kept  store.SideTable // nil: who signed in is known until the process ends
 	sweep sync.Once
 
 	mu    sync.Mutex
 	known map[[32]byte]knownUser
-	came  map[string]bool // pairs that signed in: what others do at their address is not theirs
+	// signedIn has the pairs that signed in: failures of others at their address do not limit them.
+	signedIn map[string]bool
 }
 
 type knownUser struct {
@@ -73,7 +75,7 @@ const (
 	// before, where each request has the password.
 	knownFor     = 2 * time.Minute
 	mostKnown    = 1_000
-	mostCame     = 10_000
+	mostSignedIn = 10_000
 	mostName     = 255 // bytes, as in AMQP
 	checkWithin  = 10 * time.Second
 	checksAtOnce = 8
@@ -81,7 +83,7 @@ const (
 
 // NewUsers are those of the RabbitMQ whose management API a client is of.
 func NewUsers(client *management.Client, vhost string, grants map[string]Grant) *Users {
-	users := &Users{api: client, vhost: vhost, grants: grants, asking: make(chan struct{}, checksAtOnce), known: map[[32]byte]knownUser{}, came: map[string]bool{},
+	users := &Users{api: client, vhost: vhost, grants: grants, checks: make(chan struct{}, checksAtOnce), known: map[[32]byte]knownUser{}, signedIn: map[string]bool{},
 		pairs: limiter{most: 10, every: 30 * time.Second}, names: limiter{most: 30, every: 10 * time.Second}, addresses: limiter{most: 100, every: 5 * time.Second}}
 	_, _ = rand.Read(users.key[:]) // it never fails
 	return users
@@ -123,18 +125,18 @@ func (u *Users) SignIn(ctx context.Context, name, password, from string) (Caller
 		key string
 	}{{&u.pairs, pair}, {&u.names, called}, {&u.addresses, from}}
 	u.mu.Lock()
-	if u.came[pair] {
+	if u.signedIn[pair] {
 		limits = limits[:2]
 	}
 	u.mu.Unlock()
 	for i, l := range limits {
-		if wait := l.of.take(l.key); wait > 0 {
-			if l.of == &u.addresses && u.hasCome(ctx, pair) {
+		if wait := l.of.charge(l.key); wait > 0 {
+			if l.of == &u.addresses && u.signedInBefore(ctx, pair) {
 				limits = limits[:i]
 				break
 			}
-			for _, taken := range limits[:i] {
-				taken.of.give(taken.key)
+			for _, charged := range limits[:i] {
+				charged.of.refund(charged.key)
 			}
 			return Caller{}, &TooMany{wait}
 		}
@@ -142,11 +144,11 @@ func (u *Users) SignIn(ctx context.Context, name, password, from string) (Caller
 	c, err := u.check(ctx, name, password)
 	if !errors.Is(err, ErrSignIn) {
 		for _, l := range limits {
-			l.of.give(l.key)
+			l.of.refund(l.key)
 		}
 	}
 	if err == nil && u.remember(key, pair, c) {
-		u.keepCome(ctx, pair)
+		u.keepSignedIn(ctx, pair)
 	}
 	return c, err
 }
@@ -155,8 +157,8 @@ func (u *Users) SignIn(ctx context.Context, name, password, from string) (Caller
 func (u *Users) remember(key [32]byte, pair string, c Caller) (first bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if first = !u.came[pair] && len(u.came) < mostCame; first {
-		u.came[pair] = true
+	if first = !u.signedIn[pair] && len(u.signedIn) < mostSignedIn; first {
+		u.signedIn[pair] = true
 	}
 	now := time.Now()
 	if len(u.known) >= mostKnown {
@@ -172,8 +174,8 @@ func (u *Users) check(ctx context.Context, name, password string) (Caller, error
 	ctx, cancel := context.WithTimeout(ctx, checkWithin)
 	defer cancel()
 	select {
-	case u.asking <- struct{}{}:
-		defer func() { <-u.asking }()
+	case u.checks <- struct{}{}:
+		defer func() { <-u.checks }()
 	case <-ctx.Done():
 		return Caller{}, fmt.Errorf("%w: %w", ErrUnchecked, ctx.Err())
 	}

@@ -8,23 +8,25 @@ import (
 	"maps"
 	"sync"
 	"time"
+
+	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// sessions are those of people who have signed in with the page, under the hash of
-// what the browser has. They are in memory alone, and end with the process; or kept
-// in a store that several replicas share, so that each of them knows them.
+// sessions are those of people who signed in with the page, under the hash of what the browser
+// has. They are in memory and end with the process, or in a store that replicas share.
 type sessions struct {
-	kept SessionStore // nil: in memory
+	kept store.SideTable // nil: in memory
 
 	mu  sync.Mutex
 	all map[[32]byte]session
 }
 
+// session is stored as JSON: its fields' names never change.
 type session struct {
-	caller Caller
-	token  string // the name that the token is kept under, if it was begun with one
-	idle   time.Time
-	end    time.Time
+	Caller Caller
+	Token  string    `json:",omitempty"` // the name that the token is kept under, if it was begun with one
+	Idle   time.Time // when it ends, unless it is used before
+	End    time.Time
 }
 
 const (
@@ -61,7 +63,7 @@ func (s *sessions) begin(ctx context.Context, c Caller, token string) (id string
 	return id, nil
 }
 
-func (v session) over(now time.Time) bool { return !now.Before(v.idle) || !now.Before(v.end) }
+func (v session) over(now time.Time) bool { return !now.Before(v.Idle) || !now.Before(v.End) }
 
 func (s *sessions) get(ctx context.Context, id string) (session, bool, error) {
 	key, now := sha256.Sum256([]byte(id)), time.Now()
@@ -75,7 +77,7 @@ func (s *sessions) get(ctx context.Context, id string) (session, bool, error) {
 		delete(s.all, key)
 		return session{}, false, nil
 	}
-	v.idle = now.Add(sessionIdle)
+	v.Idle = now.Add(sessionIdle)
 	s.all[key] = v
 	return v, true, nil
 }

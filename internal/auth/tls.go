@@ -3,7 +3,6 @@ package auth
 import (
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -47,7 +46,7 @@ func (f TLSFiles) load() (*tls.Config, error) {
 		}
 		c.ClientCAs, c.ClientAuth = x509.NewCertPool(), tls.RequireAndVerifyClientCert
 		if !c.ClientCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("tls.client_ca %s: %w", f.ClientCA, errors.New("there is no certificate in it"))
+			return nil, fmt.Errorf("tls.client_ca %s: there is no certificate in it", f.ClientCA)
 		}
 	}
 	return c, nil

@@ -46,14 +46,6 @@ type NewToken struct {
 	Lasts  time.Duration // 0: for ever
 }
 
-// TokenStore is where tokens are kept: the side table of the store, so that they are
-// as durable as the messages and one backup has both.
-type TokenStore interface {
-	Entry(ctx context.Context, name string) ([]byte, error)
-	Entries(ctx context.Context, prefix, after string, visit func(store.Entry) (more bool, err error)) error
-	PutEntries(ctx context.Context, entries []store.Entry) error
-}
-
 // Audit is the log that making and revoking tokens is written to before it is done.
 type Audit interface {
 	Begin(e audit.Entry) (done func(outcome string, count int64), err error)
@@ -64,13 +56,13 @@ type Audit interface {
 // and cost each request. The hash is part of the name it is kept under, so that a
 // request looks up one name, and no response time tells how much of a guess was right.
 type Tokens struct {
-	store  TokenStore
+	store  store.SideTable
 	audit  Audit
 	making sync.Mutex // one at a time, so that no name is given twice
 }
 
 // NewTokens keeps tokens in a store.
-func NewTokens(s TokenStore, a Audit) *Tokens { return &Tokens{store: s, audit: a} }
+func NewTokens(s store.SideTable, a Audit) *Tokens { return &Tokens{store: s, audit: a} }
 
 const (
 	tokenPrefix = "token/"

@@ -39,6 +39,11 @@ func (s shelf) PutEntries(_ context.Context, entries []store.Entry) error {
 	return nil
 }
 
+func (s shelf) DeleteEntries(_ context.Context, prefix string) error {
+	maps.DeleteFunc(s, func(name string, _ []byte) bool { return strings.HasPrefix(name, prefix) })
+	return nil
+}
+
 // logbook is an audit log that may be full.
 type logbook struct {
 	lines []string

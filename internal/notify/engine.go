@@ -12,16 +12,9 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// Store is the part of a store that this package needs.
-type Store interface {
-	Entries(ctx context.Context, prefix, after string, visit func(store.Entry) (more bool, err error)) error
-	PutEntries(ctx context.Context, entries []store.Entry) error
-	DeleteEntries(ctx context.Context, prefix string) error
-}
-
 // Options of an Engine.
 type Options struct {
-	Store Store
+	Store store.SideTable
 	// Conditions are all that are present now, by the thresholds of the settings. It is called
 	// every 15 seconds; after an error, the conditions of before continue.
 	Conditions func(context.Context, *Settings) ([]Condition, error)

@@ -3,6 +3,7 @@ package notify
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"syscall"
 )
 
@@ -32,15 +33,9 @@ func guard(allowed []netip.Prefix) func(network, address string, _ syscall.RawCo
 			return fmt.Errorf("%q is no address", address)
 		}
 		ip := at.Addr().Unmap().WithZone("")
-		for _, p := range allowed {
-			if p.Contains(ip) {
-				return nil
-			}
-		}
-		for _, p := range privateNetworks {
-			if p.Contains(ip) {
-				return fmt.Errorf("%w: %s (if that is meant, add it to notify.allow_private)", errPrivate, ip)
-			}
+		in := func(p netip.Prefix) bool { return p.Contains(ip) }
+		if slices.ContainsFunc(privateNetworks, in) && !slices.ContainsFunc(allowed, in) {
+			return fmt.Errorf("%w: %s (if that is meant, add it to notify.allow_private)", errPrivate, ip)
 		}
 		return nil
 	}

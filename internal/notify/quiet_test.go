@@ -16,7 +16,7 @@ func zone(t *testing.T, name string) *time.Location {
 	return z
 }
 
-func entries(t *testing.T, s Store) (n int) {
+func entries(t *testing.T, s store.SideTable) (n int) {
 	if err := s.Entries(context.Background(), prefix, "", func(store.Entry) (bool, error) { n++; return true, nil }); err != nil {
 		t.Fatal(err)
 	}

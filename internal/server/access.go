@@ -6,6 +6,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/store"
 )
 
 // newGuard makes the guard, which tells who calls.
@@ -18,9 +19,9 @@ func (s *vhost) newGuard(tokens *auth.Tokens) (*auth.Guard, error) {
 			return nil, err
 		}
 		users = auth.NewUsers(api, s.config.VHost(), a.Roles)
-		users.KeepIn(s.store)
+		users.RememberIn(s.store)
 	}
-	var sessions auth.SessionStore // nil: in memory
+	var sessions store.SideTable // nil: in memory
 	if s.replica != nil {
 		sessions = s.store
 	}

@@ -12,7 +12,7 @@ const (
 	ChangeBytes = 64 << 20
 )
 
-// Changer changes stored records by people's actions, and has the side table.
+// Changer changes stored records by people's actions.
 type Changer interface {
 	// Change passes each record to edit and applies the Edit that it returns, all in one
 	// step that survives a crash. On an error nothing is changed.
@@ -36,6 +36,19 @@ type Changer interface {
 	//     only when the change is done or can no longer be.
 	Change(ctx context.Context, keys []Key, edit func(Key, *Record) Edit, entries func(n int) []Entry) (n int, err error)
 
+	SideTable
+
+	// NewestKey returns the newest key, a bound for Range.Upto. A record that is added
+	// while it runs is either stored and not above the bound when it returns, or above it.
+	NewestKey(ctx context.Context) (uint64, error)
+
+	// Forget deletes discarded records that can no longer be restored (Due ≤ now), in
+	// batches that are each durable. It returns how many, also with an error.
+	Forget(ctx context.Context, now time.Time) (int, error)
+}
+
+// SideTable has what belongs to the messages but is none, each as an Entry.
+type SideTable interface {
 	// Entry reads a value of the side table; nil when there is none.
 	Entry(ctx context.Context, name string) ([]byte, error)
 	// Entries visits the entries whose names begin with prefix and come after after, in
@@ -47,14 +60,6 @@ type Changer interface {
 	PutEntries(ctx context.Context, entries []Entry) error
 	// DeleteEntries deletes all entries whose names begin with prefix, in one step.
 	DeleteEntries(ctx context.Context, prefix string) error
-
-	// NewestKey returns the newest key, a bound for Range.Upto. A record that is added
-	// while it runs is either stored and not above the bound when it returns, or above it.
-	NewestKey(ctx context.Context) (uint64, error)
-
-	// Forget deletes discarded records that can no longer be restored (Due ≤ now), in
-	// batches that are each durable. It returns how many, also with an error.
-	Forget(ctx context.Context, now time.Time) (int, error)
 }
 
 // Edit is what Change does with a record.
@@ -66,9 +71,8 @@ type Edit struct {
 	Add []*Record
 }
 
-// Entry is a value of a store's side table, which has what belongs to the messages but
-// is none: operations, pauses, notes, tokens. Names are paths such as
-// "operation/7/outcome/000012".
+// Entry is a value of a store's side table: operations, pauses, notes, tokens. Names are paths
+// such as "operation/7/outcome/000012".
 type Entry struct {
 	Name  string
 	Value []byte

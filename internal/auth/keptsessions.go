@@ -12,14 +12,6 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// SessionStore is where sessions are kept that several replicas know: the side table
-// of the store they share.
-type SessionStore interface {
-	Entries(ctx context.Context, prefix, after string, visit func(store.Entry) (more bool, err error)) error
-	PutEntries(ctx context.Context, entries []store.Entry) error
-	DeleteEntries(ctx context.Context, prefix string) error
-}
-
 // A session is two entries: what it is, written once, and when it was used last. So a
 // request that is under way while somebody signs out, at another replica, cannot
 // write the session again.
@@ -38,16 +30,8 @@ func sessionName(id string) string {
 	return sessionPrefix + hex.EncodeToString(sum[:]) + "/"
 }
 
-// keptSession is the first of its entries.
-type keptSession struct {
-	Caller Caller
-	Token  string `json:",omitempty"`
-	Idle   time.Time
-	End    time.Time
-}
-
 func (s *sessions) keep(ctx context.Context, id string, v session) error {
-	value, err := json.Marshal(keptSession{v.caller, v.token, v.idle, v.end})
+	value, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
@@ -61,11 +45,11 @@ func (s *sessions) find(ctx context.Context, id string, now time.Time) (session,
 	if err != nil || !ok || v.over(now) {
 		return session{}, false, err
 	}
-	if idle := now.Add(sessionIdle); idle.Sub(v.idle) >= usedEvery {
+	if idle := now.Add(sessionIdle); idle.Sub(v.Idle) >= usedEvery {
 		if err := s.use(ctx, id, idle); err != nil {
 			return session{}, false, err
 		}
-		v.idle = idle
+		v.Idle = idle
 	}
 	return v, true, nil
 }
@@ -82,13 +66,12 @@ func (s *sessions) use(ctx context.Context, id string, idle time.Time) error {
 func (s *sessions) read(ctx context.Context, name string) (v session, ok bool, err error) {
 	var used time.Time
 	err = s.kept.Entries(ctx, name, "", func(e store.Entry) (bool, error) {
-		var k keptSession
 		switch strings.TrimPrefix(e.Name, name) {
 		case sessionIs:
-			if err := json.Unmarshal(e.Value, &k); err != nil {
+			if err := json.Unmarshal(e.Value, &v); err != nil {
 				return false, fmt.Errorf("the store's entry %s: %w", e.Name, err)
 			}
-			v, ok = session{k.Caller, k.Token, k.Idle, k.End}, true
+			ok = true
 		case sessionUsed:
 			if err := used.UnmarshalText(e.Value); err != nil {
 				return false, fmt.Errorf("the store's entry %s: %w", e.Name, err)
@@ -96,8 +79,8 @@ func (s *sessions) read(ctx context.Context, name string) (v session, ok bool, e
 		}
 		return true, nil
 	})
-	if used.After(v.idle) {
-		v.idle = used
+	if used.After(v.Idle) {
+		v.Idle = used
 	}
 	return v, ok, err
 }
