@@ -28,12 +28,7 @@ First come the steps, each with what it found, then the text.
 Output: table; json, everything that is known; raw, the innermost bytes as they are; hex.
 
 Protobuf is read with the types that the config file names (decode.protobuf).`,
-		Args: func(c *cobra.Command, args []string) error {
-			if len(args) > 1 {
-				return fmt.Errorf("%s takes one file, or - for standard input: %w", c.CommandPath(), errUsage)
-			}
-			return nil
-		},
+		Args: argsBetween(0, 1, "one file, or - for standard input"),
 		RunE: func(c *cobra.Command, args []string) error {
 			cfg := config.Default()
 			if p.config != "" {

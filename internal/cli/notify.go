@@ -44,12 +44,7 @@ queues and quiet hours; no service has to run.
 
 Exit codes: 0 all were sent, 3 some, 1 none; 6 there is no such route, or no route.`,
 		Example: "  redrive notify test --config redrive.yaml\n  redrive notify test pager --event intake_stopped --config redrive.yaml",
-		Args: func(c *cobra.Command, args []string) error {
-			if len(args) > 1 {
-				return fmt.Errorf("%s takes one route, or none for all: %w", c.CommandPath(), errUsage)
-			}
-			return nil
-		},
+		Args:    argsBetween(0, 1, "one route, or none for all"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if !slices.Contains(notify.KindNames(), event) {
 				return fmt.Errorf("--event %q: expected %s: %w", event, strings.Join(notify.KindNames(), ", "), errUsage)

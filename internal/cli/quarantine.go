@@ -22,9 +22,8 @@ import (
 
 func (p *program) quarantine() *cobra.Command {
 	c := &cobra.Command{
-		Use:     "quarantine",
-		Aliases: []string{"aside"},
-		Short:   "Show, replay and export messages that RabbitMQ could not deliver to Redrive",
+		Use:   "quarantine",
+		Short: "Show, replay and export messages that RabbitMQ could not deliver to Redrive",
 	}
 	c.AddCommand(p.quarantineList(), p.quarantineReplay(), p.quarantineExport())
 	return commandGroup(c)

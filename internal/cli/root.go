@@ -113,9 +113,11 @@ func commandGroup(c *cobra.Command) *cobra.Command {
 	return c
 }
 
-func exactArgs(n int, what string) cobra.PositionalArgs {
+func exactArgs(n int, what string) cobra.PositionalArgs { return argsBetween(n, n, what) }
+
+func argsBetween(least, most int, what string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
-		if len(args) != n {
+		if len(args) < least || len(args) > most {
 			return fmt.Errorf("%s takes %s: %w", c.CommandPath(), what, errUsage)
 		}
 		return nil

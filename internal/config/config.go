@@ -40,15 +40,13 @@ type Config struct {
 	// Notify is which notifications go to whom.
 	Notify    notify.Settings
 	routeURLs []routeURL
-	// vhosts are where each of Broker.VHosts stands in the file, and its password; forVHosts
-	// is which virtual hosts a policy or a route of notify is for, by its name: those
-	// that are not there are for all.
+	// vhosts are where each of Broker.VHosts stands in the file, and its password.
 	vhosts []secretSource
-	// tlsAt is where broker.tls stands in the file; derived that Broker.Management is
-	// made of Broker.URL.
-	tlsAt     secretSource
-	derived   bool
-	forVHosts struct{ policies, routes map[string][]string }
+	// policyVHosts and routeVHosts are the patterns of virtual hosts that a policy or a route of
+	// notify is for, by its name; nil: all.
+	policyVHosts, routeVHosts map[string][]string
+	tlsAt                     secretSource // where broker.tls stands in the file
+	derived                   bool         // Broker.Management is made of Broker.URL
 	// Warnings are about what is allowed and hardly meant.
 	Warnings []string
 }
@@ -84,6 +82,8 @@ func Default() *Config {
 		Access:   Access{Roles: auth.DefaultGrants()},
 		Policies: policy.Set{policy.Default()},
 		Notify:   notify.DefaultSettings(),
+
+		policyVHosts: map[string][]string{}, routeVHosts: map[string][]string{},
 	}
 }
 
@@ -145,14 +145,10 @@ func (c *Config) environment(getenv func(string) string) error {
 	if c.Broker.Management == "" {
 		c.Broker.Management, c.derived = managementOf(c.Broker.URL), true
 	}
-	if err := c.credentials(getenv); err != nil {
-		return err
-	}
-	if err := c.readPasswords(getenv); err != nil {
-		return err
-	}
-	if err := c.readRouteURLs(getenv); err != nil {
-		return err
+	for _, step := range []func(func(string) string) error{c.credentials, c.readPasswords, c.readRouteURLs} {
+		if err := step(getenv); err != nil {
+			return err
+		}
 	}
 	return c.checkVHosts()
 }

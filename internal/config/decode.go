@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"path/filepath"
 	"strconv"
 
 	"github.com/goccy/go-yaml/ast"
@@ -51,10 +50,8 @@ func (d *document) protobuf(n ast.Node) (p decode.Protobuf) {
 
 func (d *document) paths(n ast.Node, where, expected string) []string {
 	out := d.texts(n, where, expected)
-	for i, path := range out {
-		if !filepath.IsAbs(path) {
-			out[i] = filepath.Join(filepath.Dir(d.file), path)
-		}
+	for i := range out {
+		out[i] = d.path(out[i])
 	}
 	return out
 }

@@ -26,12 +26,12 @@ func Describe(w io.Writer, c *Config) error {
 		if limits := c.Throttle[p.Name].String(); limits != "" {
 			what += " (throttle: " + limits + ")"
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\n", p.Name, strings.Join(p.Queues, " "), what+describeFor(c.forVHosts.policies[p.Name]))
+		fmt.Fprintf(table, "%s\t%s\t%s\n", p.Name, strings.Join(p.Queues, " "), what+describeFor(c.policyVHosts[p.Name]))
 	}
 	for _, q := range c.Decode.Protobuf.Queues {
 		fmt.Fprintf(table, "protobuf\t%s\t%s\n", strings.Join(q.Queues, " "), q.Message)
 	}
-	if who := describeNotify(&c.Notify, c.forVHosts.routes); who != "" {
+	if who := describeNotify(&c.Notify, c.routeVHosts); who != "" {
 		fmt.Fprintln(table, who)
 	}
 	if c.Store.Restorable != Default().Store.Restorable {

@@ -145,7 +145,7 @@ func (d *document) policy(n ast.Node, i int, c *Config) policy.Policy {
 		c.Ways[p.Name] = way
 	}
 	c.Throttle[p.Name] = limits
-	limitTo(&c.forVHosts.policies, p.Name, vhosts)
+	c.policyVHosts[p.Name] = vhosts
 	c.warnOfLimits(&p, way, limits)
 	return p
 }

@@ -6,7 +6,6 @@ import (
 	"math"
 	"net/url"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -29,13 +28,6 @@ type secretSource struct {
 func (d *document) secretSource(n ast.Node) secretSource {
 	t := n.GetToken().Position
 	return secretSource{fail: Error{File: d.file, Line: t.Line, Column: t.Column}}
-}
-
-// setFile sets the file that holds the secret; its path is from the folder of the config file.
-func (f *secretSource) setFile(d *document, path string) {
-	if f.file = path; !filepath.IsAbs(path) {
-		f.file = filepath.Join(filepath.Dir(d.file), path)
-	}
 }
 
 func (f *secretSource) wrong(format string, args ...any) error {
@@ -120,7 +112,7 @@ func (d *document) route(n ast.Node, i int, c *Config) notify.Route {
 			r.URL = notify.Secret(place(n, "url"))
 		},
 		"url_env":  func(n ast.Node) { env := place(n, "url_env"); at.env = env },
-		"url_file": func(n ast.Node) { file := place(n, "url_file"); at.setFile(d, file) },
+		"url_file": func(n ast.Node) { file := place(n, "url_file"); at.file = d.path(file) },
 		"body":     func(n ast.Node) { r.Body = d.body(n, where+".body") },
 		"events":   func(n ast.Node) { r.Kinds = d.events(n, where+".events") },
 		"queues":   func(n ast.Node) { r.Queues = d.queues(n, where+".queues") },
@@ -151,7 +143,7 @@ func (d *document) route(n ast.Node, i int, c *Config) notify.Route {
 	default:
 		c.routeURLs = append(c.routeURLs, at)
 	}
-	limitTo(&c.forVHosts.routes, r.Name, vhosts)
+	c.routeVHosts[r.Name] = vhosts
 	return r
 }
 
@@ -278,8 +270,7 @@ func describeNotify(s *notify.Settings, only map[string][]string) string {
 		r := &s.Routes[i]
 		events, queues := "all events", "all queues"
 		if len(r.Kinds) > 0 {
-			events = strings.ReplaceAll(fmt.Sprint(r.Kinds), "[", "")
-			events = strings.ReplaceAll(events, "]", "")
+			events = strings.Trim(fmt.Sprint(r.Kinds), "[]")
 		}
 		if len(r.Queues) > 0 {
 			queues = strings.Join(r.Queues, " ")

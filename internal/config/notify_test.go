@@ -121,7 +121,7 @@ func TestMistakesInNotify(t *testing.T) {
 		{head + "      body: {text: \"{{.titel}}\"}", `map has no entry for key "titel"`},
 		{"notify: {routes: [{name: a, url: \"slack+https://h/s3cret\", body: {text: hi}}]}", "f:1:34: notify.routes[0].url is of slack, which has a body of its own"},
 		{"notify: {routes: [{name: a, url: \"alertmanager+https://s3cret@h/\", repeat: 1h}]}", "f:1:34: notify.routes[0].url is of alertmanager, which groups, repeats and silences by itself"},
-		{"notify: {routes: [{name: a, url: \"telegram://s3cret:s3cret@telegram?chats=1\"}]}", "is of telegram, which is no longer supported by name; write generic+https://HOST/PATH and a body"},
+		{"notify: {routes: [{name: a, url: \"telegram://s3cret:s3cret@telegram?chats=1\"}]}", "is a URL of no known service; expected one of alertmanager, discord,"},
 		{head + "      events: [lunch]", "f:5:16: notify.routes[0].events has \"lunch\"; expected some of parked, parked_burst"},
 		{head + "      severity: bad", `f:5:17: notify.routes[0].severity: "bad" is not a severity`},
 		{head + "      repeat: 10s", "expected a duration from 1m0s to a year"},

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -95,6 +96,14 @@ func (d *document) refuse(n ast.Node, err error) {
 		e.Line, e.Column = t.Position.Line, t.Position.Column
 	}
 	panic(e)
+}
+
+// path is that of a file or folder that the config file names: from its own folder.
+func (d *document) path(name string) string {
+	if filepath.IsAbs(name) {
+		return name
+	}
+	return filepath.Join(filepath.Dir(d.file), name)
 }
 
 // field reads the value of a key.

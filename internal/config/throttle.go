@@ -57,6 +57,18 @@ func (d *document) rate(n ast.Node, where string) float64 {
 	return v
 }
 
+// ParseRate reads a rate per second, minute or hour ("200/s", "30/min", "5/h"), as messages
+// per second.
+func ParseRate(s string) (perSecond float64, ok bool) {
+	number, per, _ := strings.Cut(s, "/")
+	seconds := map[string]float64{"s": 1, "min": 60, "h": 3600}[strings.TrimSpace(per)]
+	v, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
+	if seconds == 0 || err != nil || !(v > 0 && v/seconds <= mostRate) {
+		return 0, false
+	}
+	return v / seconds, true
+}
+
 func (d *document) whole(n ast.Node, where string, most int) int {
 	v, err := strconv.Atoi(d.text(n, where, "a whole number"))
 	if err != nil || v < 1 || v > most {

@@ -4,7 +4,6 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net/url"
-	"path/filepath"
 	"reflect"
 	"time"
 
@@ -24,10 +23,7 @@ func (d *document) brokerTLS(n ast.Node, c *Config) {
 	t, at := &c.Broker.Credentials.TLS, n
 	file := func(to *string) field {
 		return func(n ast.Node) {
-			if *to = d.text(n, where, "a file in PEM"); !filepath.IsAbs(*to) {
-				*to = filepath.Join(filepath.Dir(d.file), *to)
-			}
-			at = n
+			*to, at = d.path(d.text(n, where, "a file in PEM")), n
 		}
 	}
 	d.mapping(n, where, map[string]field{

@@ -100,9 +100,9 @@ func (v VHost) setUser(u *url.URL) { u.User = url.UserPassword(v.User, v.Passwor
 func (c *Config) restrictedTo(vhost string) *Config {
 	t := *c
 	t.Broker.VHosts, t.Warnings, t.routeURLs, t.vhosts = nil, nil, nil, nil
-	t.forVHosts.policies, t.forVHosts.routes = nil, nil
-	t.Policies = slices.DeleteFunc(slices.Clone(c.Policies), func(p policy.Policy) bool { return !isFor(c.forVHosts.policies[p.Name], vhost) })
-	t.Notify.Routes = slices.DeleteFunc(slices.Clone(c.Notify.Routes), func(r notify.Route) bool { return !isFor(c.forVHosts.routes[r.Name], vhost) })
+	t.policyVHosts, t.routeVHosts = nil, nil
+	t.Policies = slices.DeleteFunc(slices.Clone(c.Policies), func(p policy.Policy) bool { return !isFor(c.policyVHosts[p.Name], vhost) })
+	t.Notify.Routes = slices.DeleteFunc(slices.Clone(c.Notify.Routes), func(r notify.Route) bool { return !isFor(c.routeVHosts[r.Name], vhost) })
 	if len(c.Broker.VHosts) > 0 {
 		t.Notify.VHost = vhost
 	}
@@ -115,7 +115,7 @@ func (c *Config) restrictedTo(vhost string) *Config {
 	return &t
 }
 
-// isFor tells whether what is only for some virtual hosts is for this one.
+// isFor tells whether one of the patterns matches a virtual host; nil: all do.
 func isFor(only []string, vhost string) bool {
 	return only == nil || slices.ContainsFunc(only, func(pattern string) bool { return policy.MatchQueue(pattern, vhost) })
 }
@@ -171,7 +171,7 @@ func (d *document) vhost(n ast.Node, where string) (v VHost, at secretSource) {
 			"name":          func(n ast.Node) { v.Name, at.fail = d.text(n, where+".name", "a name"), d.secretSource(n).fail },
 			"user":          func(n ast.Node) { v.User = d.text(n, where+".user", "a user of RabbitMQ's") },
 			"password_env":  func(n ast.Node) { at.env = given("password_env", n) },
-			"password_file": func(n ast.Node) { at.setFile(d, given("password_file", n)) },
+			"password_file": func(n ast.Node) { at.file = d.path(given("password_file", n)) },
 		})
 		switch {
 		case len(passwords) > 1:
@@ -197,17 +197,6 @@ func (d *document) vhostPatterns(n ast.Node, where string) []string {
 	return all
 }
 
-// limitTo records that a policy or route is only for some virtual hosts.
-func limitTo(of *map[string][]string, name string, vhosts []string) {
-	if vhosts == nil {
-		return
-	}
-	if *of == nil {
-		*of = map[string][]string{}
-	}
-	(*of)[name] = vhosts
-}
-
 // warnOfOverlaps warns of queues that an earlier policy has taken, in a virtual host
 // that both are for.
 func (c *Config) warnOfOverlaps() {
@@ -228,7 +217,7 @@ func (c *Config) overlap(a, b string) bool {
 	for _, v := range c.Broker.VHosts {
 		names = append(names, v.Name)
 	}
-	one, other := c.forVHosts.policies[a], c.forVHosts.policies[b]
+	one, other := c.policyVHosts[a], c.policyVHosts[b]
 	return one == nil || other == nil || slices.ContainsFunc(names, func(name string) bool { return isFor(one, name) && isFor(other, name) })
 }
 

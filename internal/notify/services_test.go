@@ -110,7 +110,6 @@ func TestFormerURLs(t *testing.T) {
 		"telegram://110201543:AAHdqTcvCH1vGWJxfSeofSAs0K5@telegram?chats=42":    "write generic+https://HOST/PATH and a body",
 		"ntfy://user:pass@ntfy.example.com/alerts":                              "write generic+https://HOST/PATH and a body",
 		"gotify://gotify.example.com/sub/Aaaaaaaaaaaaaaa":                       "write generic+https://HOST/PATH and a body",
-		"generic://hooks.example.com/a?disabletls=yes":                          "generic+https://HOST/PATH",
 		"pagerduty://events.pagerduty.com/abcdef0123456789?disabletls=yes":      "pagerduty://events.pagerduty.com/INTEGRATION-KEY",
 		"smtp://user:pass@mail.example/?from=a@b.example&to=c@d.e&auth=CRAMMD5": "with fromname, clienthost and encryption",
 		"smtp://mail.example/?from=a@b.example&to=c@d.e&encryption=Perhaps":     "encryption (Auto, ExplicitTLS, ImplicitTLS, None)",

@@ -45,9 +45,6 @@ var services = map[string]service{
 	"smtp":         {true, "smtp://USER:PASSWORD@HOST:PORT/?from=…&to=…, with fromname, clienthost and encryption (Auto, ExplicitTLS, ImplicitTLS, None) as parameters", mail},
 }
 
-// gone are services that earlier versions supported.
-var gone = []string{"telegram", "ntfy", "gotify"}
-
 // Check says what is wrong with a route's URL and body, without repeating the URL.
 func Check(r *Route) error {
 	_, err := open(r)
@@ -62,10 +59,8 @@ func open(r *Route) (*target, error) {
 	name, transport, _ := strings.Cut(u.Scheme, "+")
 	s, ok := services[name]
 	switch {
-	case slices.Contains(gone, name):
-		return nil, hint.Errorf("write generic+https://HOST/PATH and a body, or alertmanager+https://HOST: docs/how-to/notifications.md has an example", "is of %s, which is no longer supported by name", name)
 	case !ok || transport != "" && transport != "https" && transport != "http":
-		return nil, errors.New("is a URL of no known service; expected one of " + strings.Join(slices.Sorted(maps.Keys(services)), ", "))
+		return nil, hint.Errorf("for any other service write generic+https://HOST/PATH and a body: docs/how-to/notifications.md has examples", "is a URL of no known service; expected one of %s", strings.Join(slices.Sorted(maps.Keys(services)), ", "))
 	case r.Body != nil && name != "generic":
 		return nil, errors.New("is of " + name + ", which has a body of its own; a route's body is for generic+https://HOST/PATH")
 	case name == "alertmanager" && !r.plain():

@@ -29,8 +29,6 @@ func webhook(post func(*Message) map[string]any) func(*url.URL, *Route) (send, e
 				header.Set(name[1:], values[0])
 			case strings.HasPrefix(name, "$") && len(name) > 1:
 				fields[name[1:]] = values[0]
-			case name == "disabletls", name == "template": // earlier versions read them; they mean nothing to its server
-				return nil, errURL
 			default:
 				rest[name] = values
 			}
