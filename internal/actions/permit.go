@@ -69,7 +69,7 @@ func (a *Actions) Begin(by auth.Caller, did, on string, count int64, why string)
 }
 
 func auditLine(by auth.Caller, did, on string, count int64, why string) audit.Entry {
-	return audit.Entry{Who: by.Name, How: by.How, From: by.From, Face: by.Face, Did: did, On: on, Count: count, Why: why, Outcome: "begun"}
+	return audit.Entry{Who: by.Name, How: by.How, From: by.From, Interface: by.Interface, Did: did, On: on, Count: count, Why: why, Outcome: "begun"}
 }
 
 // CheckCopyQueue refuses a queue that a copy cannot go to, also when it is not known whether the

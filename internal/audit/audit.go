@@ -16,20 +16,20 @@ import "time"
 
 // Entry is one line of the log.
 type Entry struct {
-	N       int64     `json:"n"`
-	At      time.Time `json:"at"`
-	Who     string    `json:"who"`
-	How     string    `json:"how" doc:"How they signed in: rabbitmq, token or local."`
-	From    string    `json:"from" doc:"The address the call came from."`
-	Face    string    `json:"face" enum:"page,api,cli"`
-	Did     string    `json:"did" doc:"The action, such as replay, edit, pause or operation.start."`
-	On      string    `json:"on" doc:"The messages' ids, the query, the queue, or the operation."`
-	Count   int64     `json:"count,omitempty" doc:"How many messages."`
-	Why     string    `json:"why,omitempty" doc:"The reason they gave."`
-	Of      int64     `json:"of,omitempty" doc:"The line whose outcome this one records."`
-	Outcome string    `json:"outcome" doc:"begun, done, refused, or what went wrong."`
-	Prev    string    `json:"prev"`
-	Hash    string    `json:"hash"`
+	N         int64     `json:"n"`
+	At        time.Time `json:"at"`
+	Who       string    `json:"who"`
+	How       string    `json:"how" doc:"How they signed in: rabbitmq, token or local."`
+	From      string    `json:"from" doc:"The address the call came from."`
+	Interface string    `json:"face" enum:"page,api,cli"`
+	Did       string    `json:"did" doc:"The action, such as replay, edit, pause or operation.start."`
+	On        string    `json:"on" doc:"The messages' ids, the query, the queue, or the operation."`
+	Count     int64     `json:"count,omitempty" doc:"How many messages."`
+	Why       string    `json:"why,omitempty" doc:"The reason they gave."`
+	Of        int64     `json:"of,omitempty" doc:"The line whose outcome this one records."`
+	Outcome   string    `json:"outcome" doc:"begun, done, refused, or what went wrong."`
+	Prev      string    `json:"prev"`
+	Hash      string    `json:"hash"`
 }
 
 // Lines that the log writes about itself.

@@ -29,7 +29,7 @@ func (h head) next(e Entry) ([]byte, head, error) {
 	e.N, e.Prev, e.Hash = h.n+1, h.hash, ""
 	e.At = e.At.UTC()
 	e.On = cut(e.On, mostOn)
-	for _, s := range []*string{&e.Who, &e.How, &e.From, &e.Face, &e.Did, &e.Why, &e.Outcome} {
+	for _, s := range []*string{&e.Who, &e.How, &e.From, &e.Interface, &e.Did, &e.Why, &e.Outcome} {
 		*s = cut(*s, mostText)
 	}
 	line, err := json.Marshal(e)

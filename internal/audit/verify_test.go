@@ -30,7 +30,7 @@ func fill(t *testing.T, folder string, o Options, n int) {
 	t.Helper()
 	l := openAt(t, folder, o)
 	for i := range n {
-		done, err := l.Begin(Entry{Who: "ann", How: "rabbitmq", From: "10.0.0.7", Face: "cli", Did: "replay", On: fmt.Sprintf("queue:orders.%d", i), Why: "<fixed> & \u2028 \"deployed\""})
+		done, err := l.Begin(Entry{Who: "ann", How: "rabbitmq", From: "10.0.0.7", Interface: "cli", Did: "replay", On: fmt.Sprintf("queue:orders.%d", i), Why: "<fixed> & \u2028 \"deployed\""})
 		if err != nil {
 			t.Fatal(err)
 		}

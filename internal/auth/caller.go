@@ -45,12 +45,13 @@ func ParseRole(s string) (Role, error) {
 
 // Caller is somebody who asks for something.
 type Caller struct {
-	Name   string   // the user, or the token's name; "local" for whoever is on this machine where no one signs in
-	How    string   // "rabbitmq", "token" or "local"
-	From   string   // the address the call came from
-	Face   string   // "page", "api" or "cli"
-	Role   Role     // what kind of thing
-	Queues []string // which queues, as in a policy; nil: all
+	Name string // the user, or the token's name; "local" for whoever is on this machine where no one signs in
+	How  string // "rabbitmq", "token" or "local"
+	From string // the address the call came from
+	// Interface is "page", "api" or "cli". Its name in JSON is that of stored sessions.
+	Interface string   `json:"Face"`
+	Role      Role     // what kind of thing
+	Queues    []string // which queues, as in a policy; nil: all
 	// ReadOnly takes away all but seeing.
 	ReadOnly bool
 }

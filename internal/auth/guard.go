@@ -78,9 +78,8 @@ func Still(ctx context.Context) error {
 	return nil
 }
 
-// FaceHeader is how our own command line says that it is one; it is for the audit
-// log alone.
-const FaceHeader = "X-Redrive-Face"
+// InterfaceHeader is how our own command line says that it is one, for the audit log alone.
+const InterfaceHeader = "X-Redrive-Face"
 
 // Handler lets requests of known callers through, and all to what is public. It also
 // refuses what a page of another site makes a browser ask for, but for following a
@@ -136,9 +135,9 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 
 // caller is who asks. Its errors are those of Users.SignIn and Tokens.
 func (g *Guard) caller(r *http.Request) (c Caller, err error) {
-	face := "api"
-	if r.Header.Get(FaceHeader) == "cli" {
-		face = "cli"
+	by := "api"
+	if r.Header.Get(InterfaceHeader) == "cli" {
+		by = "cli"
 	}
 	from := g.Proxies.client(r)
 	given := r.Header.Get("Authorization")
@@ -154,13 +153,13 @@ func (g *Guard) caller(r *http.Request) (c Caller, err error) {
 	case !g.Required:
 		c = Caller{Name: "local", How: "local", Role: Admin}
 		if r.Header.Get("Sec-Fetch-Site") != "" {
-			face = "page"
+			by = "page"
 		}
 	default:
-		face = "page"
+		by = "page"
 		c, err = g.bySession(r)
 	}
-	c.From, c.Face = from.String(), face
+	c.From, c.Interface = from.String(), by
 	return c, err
 }
 

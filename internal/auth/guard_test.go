@@ -36,7 +36,7 @@ func peerAt(addr string) func(*http.Request) {
 // says shows who the guard says calls.
 var says = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 	c := From(r.Context())
-	fmt.Fprintf(w, "%s %s %s %s %s %v", c.Name, c.How, c.Role, c.Face, c.From, c.ReadOnly)
+	fmt.Fprintf(w, "%s %s %s %s %s %v", c.Name, c.How, c.Role, c.Interface, c.From, c.ReadOnly)
 })
 
 func TestWhereNobodySignsInOnlyThisMachineIsAnswered(t *testing.T) {
@@ -44,7 +44,7 @@ func TestWhereNobodySignsInOnlyThisMachineIsAnswered(t *testing.T) {
 	if w := request(h, "GET", "/"); w.Code != 200 || w.Body.String() != "local local admin api 127.0.0.1 false" {
 		t.Errorf("%d %s", w.Code, w.Body)
 	}
-	if w := request(h, "GET", "/", header(FaceHeader, "cli")); !strings.Contains(w.Body.String(), " cli ") {
+	if w := request(h, "GET", "/", header(InterfaceHeader, "cli")); !strings.Contains(w.Body.String(), " cli ") {
 		t.Errorf("the command line: %s", w.Body)
 	}
 	host := func(name string) func(*http.Request) { return func(r *http.Request) { r.Host = name } }

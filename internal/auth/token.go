@@ -173,7 +173,7 @@ func (t *Tokens) Revoke(ctx context.Context, c Caller, name string) error {
 }
 
 func (t *Tokens) write(ctx context.Context, c Caller, did, on string, e store.Entry) error {
-	done, err := t.audit.Begin(audit.Entry{Who: c.Name, How: c.How, From: c.From, Face: c.Face, Did: did, On: on})
+	done, err := t.audit.Begin(audit.Entry{Who: c.Name, How: c.How, From: c.From, Interface: c.Interface, Did: did, On: on})
 	if err != nil {
 		return fmt.Errorf("the audit log cannot be written, and nothing is done without it: %w", err)
 	}

@@ -79,7 +79,7 @@ type believing struct{ httpapi.Guard }
 
 func (believing) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c := auth.Caller{Name: "ann", How: "token", From: "192.0.2.1", Face: "api", Role: auth.Admin}
+		c := auth.Caller{Name: "ann", How: "token", From: "192.0.2.1", Interface: "api", Role: auth.Admin}
 		if as := r.Header.Get("Test-Caller"); as != "" {
 			c = auth.Caller{}
 			if err := json.Unmarshal([]byte(as), &c); err != nil {

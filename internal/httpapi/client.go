@@ -130,7 +130,7 @@ func (c Client) do(ctx context.Context, r request) (*http.Response, error) {
 	if r.accept != "" {
 		req.Header.Set("Accept", r.accept)
 	}
-	req.Header.Set(auth.FaceHeader, "cli")
+	req.Header.Set(auth.InterfaceHeader, "cli")
 	switch {
 	case c.Token != "":
 		req.Header.Set("Authorization", "Bearer "+c.Token)

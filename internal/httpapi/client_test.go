@@ -108,7 +108,7 @@ func TestTheClientDoesAllOfIt(t *testing.T) {
 	outcomes, err := c.Outcomes(ctx, plan.ID, "", 10)
 	check("outcomes", len(outcomes.Outcomes) == 0, err, outcomes)
 	log, err := c.Audit(ctx, "", 2)
-	check("audit", len(log.Entries) == 2 && log.After != "" && log.Entries[0].Did == "operation.pause" && log.Entries[0].Who == "admin" && log.Entries[0].Face == "cli", err, log)
+	check("audit", len(log.Entries) == 2 && log.After != "" && log.Entries[0].Did == "operation.pause" && log.Entries[0].Who == "admin" && log.Entries[0].Interface == "cli", err, log)
 	older, err := c.Audit(ctx, log.After, 2)
 	check("older audit", len(older.Entries) == 2 && older.Entries[0].N < log.Entries[1].N, err, older)
 	r, err := c.Decode(ctx, httpapi.DecodeRequest{Body: []byte("aGVsbG8gd29ybGQhIGhlbGxvIQ==")})

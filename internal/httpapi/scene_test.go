@@ -34,7 +34,7 @@ const secret = "s3cr3t"
 const orders = "orders-" + secret
 
 // root may do everything.
-var root = auth.Caller{Name: "root", How: "local", From: "127.0.0.1", Face: "api", Role: auth.Admin}
+var root = auth.Caller{Name: "root", How: "local", From: "127.0.0.1", Interface: "api", Role: auth.Admin}
 
 // book is an audit log in memory.
 type book struct {

@@ -87,7 +87,7 @@ func attacked(t *testing.T) (s *scene, ids []string, operation string) {
 			told.problems, told.notices = append(told.problems, p), append(told.notices, p)
 		}
 		reason := string([]rune(strings.ToValidUTF8(p, "?"))[:min(400, utf8.RuneCountInString(p))])
-		by := auth.Caller{Name: p, How: "rabbitmq", From: p, Face: "page", Role: auth.Admin}
+		by := auth.Caller{Name: p, How: "rabbitmq", From: p, Interface: "page", Role: auth.Admin}
 		if i%5 == 0 {
 			if err := s.PauseQueue(t.Context(), by, parked.Queue, reason); err != nil && parked.Queue != "" {
 				t.Errorf("pausing %q: %v", parked.Queue, err)

@@ -81,7 +81,7 @@ func (o options) here() (vhost, base string) {
 }
 
 // root may do everything.
-var root = auth.Caller{Name: "dana", How: "local", From: "127.0.0.1", Face: "page", Role: auth.Admin}
+var root = auth.Caller{Name: "dana", How: "local", From: "127.0.0.1", Interface: "page", Role: auth.Admin}
 
 // told is what RabbitMQ and the traffic would tell.
 type told struct {

@@ -25,7 +25,7 @@ import (
 
 // Caller is Ann with a role, limited to queues where some are given.
 func Caller(role auth.Role, queues ...string) auth.Caller {
-	return auth.Caller{Name: "ann", How: "token", From: "127.0.0.1", Face: "api", Role: role, Queues: queues}
+	return auth.Caller{Name: "ann", How: "token", From: "127.0.0.1", Interface: "api", Role: role, Queues: queues}
 }
 
 // AuditLog is an audit log in memory that can refuse.

@@ -266,12 +266,12 @@ func (s *Shop) log() {
 	for i, e := range []audit.Entry{
 		{Who: "dana", How: "rabbitmq", Did: "pause", On: "mail.send", Why: "provider blocks us until noon", Outcome: "done"},
 		{Who: "dana", How: "rabbitmq", Did: "operation.start", On: `state:parked queue:invoices.* error:"VAT"`, Count: 2130, Why: "template fixed in 2.18.1", Outcome: "begun"},
-		{Who: "ci", How: "token", Face: "api", Did: "replay", On: "1f0c1e0a-8a55-5a3c-9d3e-0f5f0cfe2b11", Count: 1, Outcome: "done"},
+		{Who: "ci", How: "token", Interface: "api", Did: "replay", On: "1f0c1e0a-8a55-5a3c-9d3e-0f5f0cfe2b11", Count: 1, Outcome: "done"},
 		{Who: "erik", How: "rabbitmq", Did: "discard", On: "state:parked queue:webhooks", Count: 40, Outcome: "refused: erik is viewer, and this needs operator"},
 	} {
 		e.N, e.At, e.From, e.Hash = int64(4812-i), s.Now.Add(-time.Duration(i*i*19+3)*time.Minute), "10.2.4.17", fmt.Sprintf("%064x", i+77)
-		if e.Face == "" {
-			e.Face = "page"
+		if e.Interface == "" {
+			e.Interface = "page"
 		}
 		s.Log = append(s.Log, e)
 	}

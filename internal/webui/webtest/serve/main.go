@@ -30,7 +30,7 @@ func main() {
 	flag.Parse()
 	now := time.Now()
 	shop := webtest.New(now)
-	caller := auth.Caller{Name: "dana", How: "rabbitmq", Role: auth.Admin, Face: "page"}
+	caller := auth.Caller{Name: "dana", How: "rabbitmq", Role: auth.Admin, Interface: "page"}
 	o := webui.Options{Caller: func(*http.Request) auth.Caller { return caller }, Problems: func(auth.Caller) []string { return shop.Problems }, Simulation: storm, Version: "1.4.0"}
 	switch *state {
 	case "empty":
