@@ -1,15 +1,14 @@
 // Package audit is the log of who did what: append-only, each line carrying the
 // hash of the one before it, so that a change or a gap shows.
 //
-// A log is a folder of files, each named after the number of its first line, which
-// starts the chain or says which it goes on with. A line is an Entry as JSON; its
-// hash is the SHA-256 of all its bytes before the hash, the hash of the line before
-// included.
+// A log is a folder of files, each named after the number of its first line, which starts
+// the chain or names the file that it continues. A line is an Entry as JSON; its hash is the
+// SHA-256 of all its bytes before the hash, the hash of the line before included.
 //
 // The chain has no secret: a user who can write the files can cut lines off the end, or
-// write everything from some line on again, and no look at the files alone finds
-// that. A mark (the number and hash of a line, as `redrive audit verify` and the
-// service's own log say it) that is kept elsewhere does.
+// rewrite everything from some line on, and the files alone do not show that. A mark that is
+// kept elsewhere does: the number and hash of a line, which `redrive audit verify` and the
+// service's own log print.
 package audit
 
 import "time"
@@ -35,5 +34,5 @@ type Entry struct {
 // Lines that the log writes about itself.
 const (
 	didStart  = "audit.start"  // the first line of a file
-	didRepair = "audit.repair" // what a crash left before this line is no line
+	didRepair = "audit.repair" // what stands before this line is what a crash left, and no line
 )

@@ -28,9 +28,9 @@ func firstOf(path string) (int64, bool) {
 	return n, ok && ok2 && err == nil && n > 0
 }
 
-// Files are those of the log in a folder, oldest first; of a file, itself. A file that
-// was renamed is known by its first line: without it the log would go on as if the
-// entries in it had never been.
+// Files returns the files of the log in a folder, oldest first; of a file, itself. A file that
+// was renamed is found by its first line: without it the log would continue as if its entries
+// had never been.
 func Files(path string) ([]string, error) {
 	info, err := os.Stat(path)
 	if err != nil || !info.IsDir() {
@@ -41,11 +41,11 @@ func Files(path string) ([]string, error) {
 		return nil, err
 	}
 	files := map[int64]string{} // by the number of their first entry
-	type stranger struct {
+	type misnamed struct {
 		path  string
 		first Entry
 	}
-	var strangers []stranger
+	var renamed []misnamed
 	for _, f := range all {
 		at := filepath.Join(path, f.Name())
 		byName, isNamed := firstOf(at)
@@ -55,19 +55,19 @@ func Files(path string) ([]string, error) {
 		}
 		switch {
 		case isLog && (!isNamed || e.N != byName):
-			strangers = append(strangers, stranger{at, e})
+			renamed = append(renamed, misnamed{at, e})
 		case isNamed: // Verify says what is wrong with its first line
 			files[byName] = at
 		}
 	}
-	// One that begins where another ends is of this log; one that begins within another
-	// is a copy of a part. Each that is found may be what the next goes on from.
-	slices.SortFunc(strangers, func(a, b stranger) int { return cmp.Compare(a.first.N, b.first.N) })
-	for _, x := range strangers {
+	// A renamed file that begins where another ends is of this log; one that begins within
+	// another is a copy of a part. In order, since a renamed file may continue a renamed one.
+	slices.SortFunc(renamed, func(a, b misnamed) int { return cmp.Compare(a.first.N, b.first.N) })
+	for _, x := range renamed {
 		if files[x.first.N] == "" && (x.first.N == 1 || follows(x.first, files)) {
 			files[x.first.N] = x.path
 		} else if n, isNamed := firstOf(x.path); isNamed && files[n] == "" {
-			files[n] = x.path // what is wrong with it, Verify says
+			files[n] = x.path // Verify says what is wrong with it
 		}
 	}
 	var inOrder []string
@@ -133,30 +133,30 @@ func firstIn(path string) (e Entry, ok bool) {
 	return e, err == nil
 }
 
-// rename gives files their own names again, in two steps, since they may have each
-// other's. Whatever ends it in between, they are found again.
+// rename gives files their own names again, in two steps, since they may have each other's. After
+// a crash in between, Files finds them.
 func (l *Log) rename(files []string) error {
-	aside := map[int]string{}
+	own := map[int]string{} // the name of files[i], where it has another
 	for i, path := range files {
 		e, isLog := firstIn(path)
 		if named, ok := firstOf(path); !isLog || ok && named == e.N {
 			continue
 		}
-		aside[i] = filepath.Join(l.folder, nameOf(e.N))
-		files[i] = aside[i] + ".renamed"
+		own[i] = filepath.Join(l.folder, nameOf(e.N))
+		files[i] = own[i] + ".renamed"
 		if err := os.Rename(path, files[i]); err != nil {
 			return err
 		}
-		l.log.Warn("a file of the audit log was renamed; it has its own name again", "was", path, "is", aside[i])
+		l.log.Warn("a file of the audit log was renamed; it has its own name again", "was", path, "is", own[i])
 	}
-	for i, own := range aside {
-		if _, err := os.Stat(own); !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("%s and %s both begin with the same entry, or the first is damaged: put one of them elsewhere (%v)", own, files[i], err)
+	for i, name := range own {
+		if _, err := os.Stat(name); !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("%s and %s both begin with the same entry, or the first is damaged: put one of them elsewhere (%v)", name, files[i], err)
 		}
-		if err := os.Rename(files[i], own); err != nil {
+		if err := os.Rename(files[i], name); err != nil {
 			return err
 		}
-		files[i] = own
+		files[i] = name
 	}
 	return nil
 }
@@ -196,8 +196,7 @@ func (l *Log) load() error {
 	if _, err := io.Copy(rest, io.NewSectionReader(l.file, good, size-good)); err != nil {
 		return err
 	}
-	note := Entry{At: time.Now(), Did: didRepair, On: torn(size-good, rest.Sum(nil)), Outcome: "done"}
-	line, h, err := l.head.next(note)
+	line, h, err := l.head.next(Entry{At: time.Now(), Did: didRepair, On: repairText(size-good, rest.Sum(nil)), Outcome: "done"})
 	if err != nil {
 		return err
 	}
@@ -205,8 +204,8 @@ func (l *Log) load() error {
 	return l.append(append([]byte("\n"), line...), h)
 }
 
-// finish gives a last line that only lacks its line feed that, and returns how long
-// the file is then.
+// finish adds the line feed to a last line that lacks only that, and returns the size of the file
+// then.
 func (l *Log) finish(size int64) (int64, error) {
 	end := make([]byte, min(size, mostLine))
 	if _, err := l.file.ReadAt(end, size-int64(len(end))); err != nil {

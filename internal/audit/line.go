@@ -10,8 +10,7 @@ import (
 )
 
 const (
-	// mostOn and mostText bound what is kept of a text, in bytes, so that a line
-	// can be read into memory whatever it tells of.
+	// mostOn and mostText bound the texts of a line, in bytes, so that each line fits into memory.
 	mostOn   = 512 << 10 // room for the ids of 10,000 messages
 	mostText = 4 << 10
 	// mostLine is more than any line has: each byte of a text may take six.
@@ -24,7 +23,7 @@ type head struct {
 	hash string
 }
 
-// next is the entry as the line after the head, and the head then.
+// next returns an entry as the line after the head, and the head then.
 func (h head) next(e Entry) ([]byte, head, error) {
 	e.N, e.Prev, e.Hash = h.n+1, h.hash, ""
 	e.At = e.At.UTC()
@@ -72,7 +71,7 @@ func cut(s string, most int) string {
 	return fmt.Sprintf("%s… (and %d bytes more)", s[:most], len(s)-most)
 }
 
-// torn is how a line of repair tells of the bytes that a crash left before it.
-func torn(n int64, sum []byte) string {
+// repairText describes, in a line of repair, the bytes that a crash left before it.
+func repairText(n int64, sum []byte) string {
 	return fmt.Sprintf("a crash left %d bytes that are no line, SHA-256 %x", n, sum)
 }

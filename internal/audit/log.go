@@ -36,9 +36,9 @@ type Log struct {
 	writing sync.Mutex
 	file    file
 	head    head
-	end     int64 // of what is written and synced
-	dirty   bool  // there may be more in the file: a write failed
-	late    []*Entry
+	end     int64    // of what is written and synced
+	dirty   bool     // there may be more in the file: a write failed
+	late    []*Entry // outcomes that could not be written yet: the next write has them first
 	closed  bool
 
 	mu    sync.Mutex
@@ -66,8 +66,8 @@ type file interface {
 // ErrClosed: the log was closed.
 var ErrClosed = errors.New("the audit log is closed")
 
-// Open opens the log in a folder and makes it when there is none. What a crash has
-// left of a line stays where it is: a line after it tells of it.
+// Open opens the log in a folder, or makes it. What a crash has left of a line stays where it is,
+// and a line of repair after it describes it.
 func Open(folder string, o Options) (*Log, error) { return open(folder, o, openFile) }
 
 func openFile(name string) (file, error) { return os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600) }
@@ -91,9 +91,9 @@ func open(folder string, o Options, openFile func(string) (file, error)) (*Log, 
 	return l, nil
 }
 
-// Begin writes that something is about to be done and returns when that is
-// durable; where it cannot be, nothing may be done. done writes what came of it,
-// once; where that cannot be written at once, before the next line that can.
+// Begin writes that something is about to be done, and returns when that is durable; on an error
+// it must not be done. done writes the outcome, once; if that cannot be written now, it is written
+// before the next line that can be.
 func (l *Log) Begin(e Entry) (done func(outcome string, count int64), err error) {
 	e.At, e.Of, e.Outcome = time.Now(), 0, "begun"
 	if err := l.add(&e); err != nil {
@@ -105,7 +105,7 @@ func (l *Log) Begin(e Entry) (done func(outcome string, count int64), err error)
 			e := e
 			e.At, e.Of, e.Outcome, e.Count, e.Why = time.Now(), e.N, outcome, count, ""
 			if len(e.On) > 1024 {
-				e.On = "" // the line it tells the outcome of has it
+				e.On = "" // the line with number Of has it
 			}
 			if err := l.add(&e); err != nil {
 				l.writing.Lock()
@@ -185,7 +185,7 @@ func (l *Log) append(lines []byte, h head) error {
 		err = l.file.Sync()
 	}
 	if err != nil {
-		// Whatever got there was promised to no one.
+		// No caller was told that it is durable.
 		return errors.Join(fmt.Errorf("writing the audit log: %w", err), l.clean())
 	}
 	l.dirty, l.head, l.end = false, h, l.end+int64(len(lines))
@@ -195,7 +195,7 @@ func (l *Log) append(lines []byte, h head) error {
 	return nil
 }
 
-// clean takes away what a failed write left.
+// clean removes what a failed write left.
 func (l *Log) clean() error {
 	if !l.dirty {
 		return nil
@@ -211,8 +211,8 @@ func (l *Log) clean() error {
 	return nil
 }
 
-// Mark is where the chain ends now: what is kept of it elsewhere proves later that
-// nothing up to there was cut off or rewritten.
+// Mark returns where the chain ends now: kept elsewhere, it proves later that nothing up to there
+// was cut off or rewritten.
 func (l *Log) Mark() string {
 	l.writing.Lock()
 	defer l.writing.Unlock()

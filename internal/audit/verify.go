@@ -27,7 +27,7 @@ type Report struct {
 	Files       int
 	First, Last int64
 	Mark        string // of the last line
-	// Repaired tells where crashes left what is no line.
+	// Repaired are the places where crashes left what is no line.
 	Repaired []string
 }
 
@@ -43,9 +43,8 @@ func (b *Broken) Error() string {
 	return fmt.Sprintf("%s:%d (entry %d): %s", b.File, b.Line, b.N, b.Why)
 }
 
-// Verify walks the chain over files, oldest first. Its error is a *Broken for the
-// first line that is wrong, or that a file cannot be read; the report then tells
-// how far the log is whole.
+// Verify follows the chain through files, oldest first. Its error is a *Broken for the first line
+// that is wrong, or that a file cannot be read; the report then covers what is whole before it.
 func Verify(files []string, want Expected) (Report, error) {
 	v := verifier{report: Report{Files: len(files)}, from: max(want.From, 1)}
 	if want.Mark != "" {
@@ -111,7 +110,7 @@ func (v *verifier) file(path string, last bool) error {
 		case !whole:
 			err = v.broken("the file ends within the line: it was cut off")
 		default:
-			err = v.take(line, rest)
+			err = v.next(line, rest)
 		}
 		switch {
 		case err == nil:
@@ -133,8 +132,8 @@ func (v *verifier) file(path string, last bool) error {
 	return rest.err
 }
 
-// leftover is what does not go on with the chain, from its first line on, so long as
-// a line may follow that tells of it.
+// leftover is what does not continue the chain, from its first line on: an error, unless a line of
+// repair follows that describes it.
 type leftover struct {
 	err   error
 	sum   hash.Hash
@@ -152,8 +151,8 @@ func (r *leftover) add(line []byte) {
 	r.lines++
 }
 
-// take goes on with the chain.
-func (v *verifier) take(line []byte, rest leftover) error {
+// next checks that a line continues the chain.
+func (v *verifier) next(line []byte, rest leftover) error {
 	e, err := parse(line)
 	if err != nil {
 		return v.broken("%v", err)
@@ -174,7 +173,7 @@ func (v *verifier) take(line []byte, rest leftover) error {
 		return v.broken("a file begins with it, and it does not say so: what was before it is missing")
 	case e.N == v.mark.n && e.Hash != v.mark.hash:
 		return v.broken("it is not the line of the mark: the log was rewritten")
-	case rest.err != nil && (e.Did != didRepair || e.On != torn(rest.n, rest.sum.Sum(nil))):
+	case rest.err != nil && (e.Did != didRepair || e.On != repairText(rest.n, rest.sum.Sum(nil))):
 		return rest.err
 	}
 	if rest.err != nil {

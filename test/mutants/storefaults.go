@@ -43,7 +43,7 @@ var storeFaults = []fault{
 	{"a page of a listing repeats its first message", "internal/store/diskstore/merge.go",
 		`low = append(at, 0)`, `low = at`, "TestDiskEngine", ""},
 	{"an audit entry is not synced", "internal/audit/log.go",
-		"if err == nil {\n\t\terr = l.file.Sync()\n\t}\n\tif err != nil {\n\t\t// Whatever", "if err != nil {\n\t\t// Whatever", "TestSyncsAreShared TestAnythingThatACrashLeavesIsMended TestAFullDisk", ""},
+		"if err == nil {\n\t\terr = l.file.Sync()\n\t}\n\tif err != nil {\n\t\t// No caller", "if err != nil {\n\t\t// No caller", "TestSyncsAreShared TestAnythingThatACrashLeavesIsMended TestAFullDisk", ""},
 	{"an audit log that was cut off is whole", "internal/audit/verify.go",
 		`if v.mark.n > v.last.n || `, `if `, "TestWhatIsWrongIsNamed TestEveryChangedByteIsFound", ""},
 	{"a missing audit entry goes unnoticed", "internal/audit/verify.go",
