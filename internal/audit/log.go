@@ -211,14 +211,7 @@ func (l *Log) clean() error {
 	return nil
 }
 
-// Mark returns where the chain ends now: kept elsewhere, it proves later that nothing up to there
-// was cut off or rewritten.
-func (l *Log) Mark() string {
-	l.writing.Lock()
-	defer l.writing.Unlock()
-	return l.head.mark()
-}
-
+// mark proves later, when it is kept elsewhere, that nothing up to there was cut off or rewritten.
 func (h head) mark() string { return fmt.Sprintf("%d:%s", h.n, h.hash) }
 
 // Close waits for what is being written.

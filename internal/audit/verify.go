@@ -18,7 +18,7 @@ type Expected struct {
 	// From is the number of the first line that must be there; 0 is 1. Set it where
 	// older files were put elsewhere.
 	From int64
-	// Mark, when not empty, is a line that the log must have: see Log.Mark.
+	// Mark, when not empty, is a line that the log must have: see Report.Mark.
 	Mark string
 }
 

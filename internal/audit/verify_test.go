@@ -76,8 +76,8 @@ func TestALogGoesOnOverRestartsAndFiles(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	l := openAt(t, folder, o)
-	if l.Mark() != r.Mark {
-		t.Errorf("the mark is %s, and was %s", l.Mark(), r.Mark)
+	if l.head.mark() != r.Mark {
+		t.Errorf("the mark is %s, and was %s", l.head.mark(), r.Mark)
 	}
 	var all, some []Entry
 	if err := l.Before(t.Context(), math.MaxInt64, func(e Entry) (bool, error) { all = append(all, e); return true, nil }); err != nil {

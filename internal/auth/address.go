@@ -9,20 +9,20 @@ import (
 	"strings"
 )
 
-// Proxies are the addresses whose word about where a request came from is believed.
+// Proxies are the addresses whose header X-Forwarded-For is believed.
 type Proxies []netip.Prefix
 
 func (p Proxies) has(a netip.Addr) bool {
 	return slices.ContainsFunc(p, func(prefix netip.Prefix) bool { return prefix.Contains(a) })
 }
 
-// client is where a request came from: the last address that no proxy of ours
-// wrote. What is before it in the header is the caller's to invent.
+// client returns the address that a request comes from: the last one in X-Forwarded-For that is no
+// proxy of ours. A caller can make up what is before it.
 func (p Proxies) client(r *http.Request) netip.Addr {
 	at := peer(r)
-	said := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
-	for i := len(said) - 1; i >= 0 && p.has(at); i-- {
-		a, err := netip.ParseAddr(strings.TrimSpace(said[i]))
+	forwarded := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
+	for i := len(forwarded) - 1; i >= 0 && p.has(at); i-- {
+		a, err := netip.ParseAddr(strings.TrimSpace(forwarded[i]))
 		if err != nil {
 			break
 		}
@@ -31,14 +31,14 @@ func (p Proxies) client(r *http.Request) netip.Addr {
 	return at
 }
 
-// peer is whom the connection is with.
+// peer returns the address at the other end of the connection.
 func peer(r *http.Request) netip.Addr {
 	at, _ := netip.ParseAddrPort(r.RemoteAddr)
 	return at.Addr().Unmap().WithZone("")
 }
 
-// limited is whose failures count together: an address, or the network that one
-// customer of a provider has all of.
+// limited returns the key under which failures count together: an IPv4 address, or the IPv6 network
+// that one customer of a provider has.
 func limited(a netip.Addr) string {
 	if a.Is6() {
 		network, _ := a.Prefix(64)
@@ -47,9 +47,9 @@ func limited(a netip.Addr) string {
 	return a.String()
 }
 
-// local is nil for a request of this machine's own. Where no one signs in, any other
-// would make an administrator of a stranger: a page that points a name of its own
-// at 127.0.0.1 (the Host then is that name), or whoever a proxy lets through.
+// local returns nil for a request from this machine. Without sign-in its callers are administrators,
+// so others must not pass for them: a web page whose own host name resolves to 127.0.0.1 (Host is
+// that name then), or callers that come by a proxy.
 func local(r *http.Request) error {
 	if !Loopback(r.Host) {
 		return errors.New("ask for this service by its loopback address")
@@ -72,8 +72,7 @@ func local(r *http.Request) error {
 	return nil
 }
 
-// Loopback tells whether a host, with a port or without, is this machine by its name
-// or address.
+// Loopback tells whether a host, with a port or without, is localhost or a loopback address.
 func Loopback(hostport string) bool {
 	host, _, err := net.SplitHostPort(hostport)
 	if err != nil {
@@ -83,7 +82,7 @@ func Loopback(hostport string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// Foreign tells whether a page of another site makes a browser ask for this.
+// Foreign tells whether a page of another site has caused a browser to send the request.
 func Foreign(r *http.Request) bool {
 	site := r.Header.Get("Sec-Fetch-Site")
 	return site == "cross-site" || site == "same-site"

@@ -1,5 +1,12 @@
-// Package auth tells who calls and what they may: signing in with a user of
-// RabbitMQ's or a token, roles, and the queues they are limited to.
+// Package auth is access control: signing in with a user of RabbitMQ's or a token, roles, and the
+// queues that callers are limited to. Read it in this order:
+//
+//	caller.go    a caller, their role and queues; address.go: where a request comes from
+//	guard.go     lets requests of known callers through
+//	token.go     tokens; rabbitmq.go: RabbitMQ's users, with signedin.go and limit.go against guessing
+//	signin.go    signing in and out with the page
+//	session.go   sessions, in memory; keptsessions.go: in a store that replicas share
+//	tls.go       certificates that are renewed while the service runs
 package auth
 
 import (
@@ -11,15 +18,15 @@ import (
 )
 
 var (
-	// ErrForbidden: the caller is known and may not do it.
+	// ErrForbidden: the caller is signed in and lacks the permission.
 	ErrForbidden = errors.New("not allowed")
 	// ErrSignIn: the caller is not signed in, or what they signed in with is not valid.
 	ErrSignIn = errors.New("sign in first")
-	// ErrReadOnly: this service only shows, whoever calls.
+	// ErrReadOnly: the service refuses all changes, whoever calls.
 	ErrReadOnly = errors.New("this service is read-only")
 )
 
-// Role is what kind of thing a caller may do. Each may what the one before may.
+// Role is a caller's permission. Each includes the one before.
 type Role uint8
 
 // Roles.
@@ -43,21 +50,21 @@ func ParseRole(s string) (Role, error) {
 	return NoRole, fmt.Errorf("%q is not a role: expected viewer, operator, editor or admin", s)
 }
 
-// Caller is somebody who asks for something.
+// Caller is the person or program that has sent a request.
 type Caller struct {
 	Name string // the user, or the token's name; "local" for whoever is on this machine where no one signs in
 	How  string // "rabbitmq", "token" or "local"
 	From string // the address the call came from
 	// Interface is "page", "api" or "cli". Its name in JSON is that of stored sessions.
-	Interface string   `json:"Face"`
-	Role      Role     // what kind of thing
-	Queues    []string // which queues, as in a policy; nil: all
-	// ReadOnly takes away all but seeing.
+	Interface string `json:"Face"`
+	Role      Role
+	Queues    []string // names or patterns that they are limited to, as in a policy; nil: all
+	// ReadOnly: whatever the role, nothing may be changed.
 	ReadOnly bool
 }
 
-// May is nil when the caller has the role, and the queue (where one is given) is
-// among theirs. Its errors are ErrReadOnly, ErrSignIn or ErrForbidden.
+// May returns nil when the caller has the role and may act on the queue; "" is none. Its errors are
+// ErrReadOnly, ErrSignIn or ErrForbidden.
 func (c Caller) May(role Role, queue string) error {
 	switch {
 	case c.Role == NoRole:
@@ -70,8 +77,8 @@ func (c Caller) May(role Role, queue string) error {
 	return c.MaySee(role)
 }
 
-// MaySee is May for what changes nothing and yet needs a role, such as the audit
-// log: a service that is read-only shows it.
+// MaySee is May for what changes nothing and yet needs a role, such as the audit log: it is shown
+// by a read-only service too.
 func (c Caller) MaySee(role Role) error {
 	switch {
 	case c.Role == NoRole:

@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// Config is whom a guard lets in.
+// Config of a Guard.
 type Config struct {
 	// Required: everybody signs in. Otherwise whoever is on this machine is its
 	// administrator, and no one else has access.
@@ -23,12 +23,12 @@ type Config struct {
 	ReadOnly bool
 	Tokens   *Tokens
 	Users    *Users // nil: only tokens
-	// Proxies tell the address that a request really came from.
+	// Proxies are those whose header X-Forwarded-For is believed.
 	Proxies Proxies
 	// Secure: browsers reach the service by HTTPS, here or at a proxy.
 	Secure bool
-	// Public is what everybody may ask for besides signing in and out: health, and
-	// what the page to sign in consists of. nil: nothing.
+	// Public tells whether a request needs no sign-in, as those for health and for the assets of
+	// the sign-in page. Signing in and out never needs one. nil: no others.
 	Public func(*http.Request) bool
 	// SignInPage is where a browser that is not signed in is sent; "": nowhere.
 	SignInPage string
@@ -40,7 +40,7 @@ type Config struct {
 	Log      *slog.Logger
 }
 
-// Guard tells for each request who calls.
+// Guard finds out for each request who calls.
 type Guard struct {
 	Config
 	sessions sessions
@@ -49,28 +49,28 @@ type Guard struct {
 // NewGuard makes a guard.
 func NewGuard(c Config) *Guard { return &Guard{Config: c, sessions: sessions{kept: c.Sessions}} }
 
-// public never says yes to a path that may come to mean another one.
+// public is false for a path that is not clean: a handler may serve another one.
 func (g *Guard) public(r *http.Request) bool {
 	return r.URL.Path == SignInPath || r.URL.Path == SignOutPath || g.Public != nil && path.Clean(r.URL.Path) == r.URL.Path && g.Public(r)
 }
 
 type contextKey struct{}
 
-// From is the caller; without a role where no guard has said so.
+// From returns the caller of a request; one without a role when no guard has let it through.
 func From(ctx context.Context) Caller {
 	c, _ := ctx.Value(contextKey{}).(Caller)
 	return c
 }
 
-// With is a context of a caller's request.
+// With returns the context of a caller's request.
 func With(ctx context.Context, c Caller) context.Context {
 	return context.WithValue(ctx, contextKey{}, c)
 }
 
 type stillKey struct{}
 
-// Still is nil while the caller of a request would be let in again: for answers that
-// go on for long, since a token is revoked at once.
+// Still returns nil while the caller of a request would be let through again. Long answers, such as
+// streams, ask it from time to time: a revoked token ends them at once.
 func Still(ctx context.Context) error {
 	if still, ok := ctx.Value(stillKey{}).(func() error); ok {
 		return still()
@@ -81,10 +81,9 @@ func Still(ctx context.Context) error {
 // InterfaceHeader is how our own command line says that it is one, for the audit log alone.
 const InterfaceHeader = "X-Redrive-Face"
 
-// Handler lets requests of known callers through, and all to what is public. It also
-// refuses what a page of another site makes a browser ask for, but for following a
-// link: it could not read the answers, and yet fill the audit log with exports, or
-// take all places of those who watch.
+// Handler lets requests of known callers through, and all requests that are public. It refuses those
+// that a page of another site causes, but for following a link: such a page could not read the
+// answers, and yet fill the audit log with exports, or use up the streams.
 func (g *Guard) Handler(next http.Handler) http.Handler {
 	next = http.NewCrossOriginProtection().Handler(next)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -133,7 +132,7 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 	})
 }
 
-// caller is who asks. Its errors are those of Users.SignIn and Tokens.
+// caller returns who sent a request. Its errors are those of Users.SignIn and Tokens.
 func (g *Guard) caller(r *http.Request) (c Caller, err error) {
 	by := "api"
 	if r.Header.Get(InterfaceHeader) == "cli" {
@@ -163,7 +162,7 @@ func (g *Guard) caller(r *http.Request) (c Caller, err error) {
 	return c, err
 }
 
-// bySession is who signed in with the page.
+// bySession returns the caller who signed in with the page.
 func (g *Guard) bySession(r *http.Request) (Caller, error) {
 	for _, id := range g.sessionsOf(r) {
 		s, ok, err := g.sessions.get(r.Context(), id)
@@ -187,7 +186,7 @@ func (g *Guard) byToken(ctx context.Context, secret string) (Caller, error) {
 	return g.Tokens.caller(ctx, nameOf(secret))
 }
 
-// byUser logs who did not sign in: that is how guessing shows.
+// byUser logs failures, so that guessing shows.
 func (g *Guard) byUser(r *http.Request, name, password string) (c Caller, err error) {
 	if g.Users == nil {
 		return Caller{}, ErrSignIn
@@ -204,7 +203,7 @@ func (g *Guard) byUser(r *http.Request, name, password string) (c Caller, err er
 	return c, err
 }
 
-// loggable is a name as typed; people mistake the field.
+// loggable returns a name for the log, without a token that somebody typed as a name.
 func loggable(name string) string {
 	if strings.HasPrefix(name, secretPrefix) {
 		return secretPrefix + "…"
@@ -212,8 +211,7 @@ func loggable(name string) string {
 	return strings.ToValidUTF8(name[:min(len(name), 64)], "")
 }
 
-// Whole refuses callers who are limited to some queues: what is behind it tells of
-// all.
+// Whole refuses callers who are limited to some queues, for answers that are about all of them.
 func Whole(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c := From(r.Context()); c.Queues != nil {
@@ -224,14 +222,13 @@ func Whole(next http.Handler) http.Handler {
 	})
 }
 
-// navigates tells a person's browser, which opens a page or sends one's form, from a
-// program.
+// navigates tells whether a person's browser opens a page or sends its form.
 func navigates(r *http.Request) bool {
 	form := r.Method == http.MethodPost && strings.HasPrefix(r.Header.Get("Content-Type"), "application/x-www-form-urlencoded")
 	return (r.Method == http.MethodGet || form) && strings.Contains(r.Header.Get("Accept"), "text/html")
 }
 
-// refuse answers with why a caller is not let in.
+// refuse answers with the reason why a request is not let through.
 func (g *Guard) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	var many *TooMany
 	switch {
@@ -254,7 +251,7 @@ func (g *Guard) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	}
 }
 
-// codes name the refusals for programs, as package api names all others.
+// codes name the refusals for programs; package httpapi names all other errors.
 var codes = map[int]string{http.StatusBadRequest: "malformed", http.StatusUnauthorized: "sign_in", http.StatusForbidden: "forbidden",
 	http.StatusTooManyRequests: "too_many", http.StatusServiceUnavailable: "unchecked", http.StatusInternalServerError: "internal"}
 

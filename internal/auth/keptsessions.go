@@ -12,14 +12,13 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// A session is two entries: what it is, written once, and when it was used last. So a
-// request that is under way while somebody signs out, at another replica, cannot
-// write the session again.
+// A stored session is two entries: the session, written once, and until when it lasts unused. So a
+// request at another replica, while the person signs out, cannot write the session again.
 const (
 	sessionPrefix = "session/"
 	sessionIs     = "is"
 	sessionUsed   = "used"
-	// usedEvery is how exactly it is known when a session was used last.
+	// usedEvery is how often the use of a session is written.
 	usedEvery = 10 * time.Minute
 	// forgetEvery is how often those that are over are deleted.
 	forgetEvery = time.Hour
@@ -38,7 +37,7 @@ func (s *sessions) keep(ctx context.Context, id string, v session) error {
 	return s.kept.PutEntries(ctx, []store.Entry{{Name: sessionName(id) + sessionIs, Value: value}})
 }
 
-// find reads a session, and notes that it was used.
+// find reads a session, and writes that it is used.
 func (s *sessions) find(ctx context.Context, id string, now time.Time) (session, bool, error) {
 	name := sessionName(id)
 	v, ok, err := s.read(ctx, name)
@@ -54,7 +53,7 @@ func (s *sessions) find(ctx context.Context, id string, now time.Time) (session,
 	return v, true, nil
 }
 
-// use notes until when a session lasts unused.
+// use writes until when a session lasts unused.
 func (s *sessions) use(ctx context.Context, id string, idle time.Time) error {
 	used, err := idle.MarshalText()
 	if err != nil {
@@ -85,8 +84,7 @@ func (s *sessions) read(ctx context.Context, name string) (v session, ok bool, e
 	return v, ok, err
 }
 
-// Forget deletes kept sessions that are over, now and then until ctx ends. One replica
-// does.
+// Forget deletes stored sessions that are over, every hour until ctx ends. Only the leader calls it.
 func (g *Guard) Forget(ctx context.Context) {
 	tick := time.NewTicker(forgetEvery)
 	defer tick.Stop()

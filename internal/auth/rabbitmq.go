@@ -24,27 +24,27 @@ import (
 // ErrUnchecked: RabbitMQ does not answer, so no user can be checked.
 var ErrUnchecked = errors.New("RabbitMQ's management API does not answer, so no user can sign in")
 
-// TooMany is that there were too many attempts to sign in.
+// TooMany: too many attempts to sign in have failed; Wait is when to try again.
 type TooMany struct{ Wait time.Duration }
 
 func (e *TooMany) Error() string {
 	return fmt.Sprintf("too many attempts to sign in have failed: try again in %s", e.Wait.Round(time.Second))
 }
 
-// Grant is what users with a tag may.
+// Grant is the permissions of users with a tag.
 type Grant struct {
 	Role   Role
 	Queues []string // nil: all
 }
 
-// DefaultGrants are those of the tags that let a user into RabbitMQ's management:
-// who administers RabbitMQ can do anything to its messages anyway, and a user who can look
-// there may look here. To change anything here needs a tag that the config names.
+// DefaultGrants are those of RabbitMQ's own tags: its administrators can do anything to its
+// messages anyway, and users who can see its management API may see messages here. Nobody else
+// can change anything here unless the config gives their tag a role.
 func DefaultGrants() map[string]Grant {
 	return map[string]Grant{"administrator": {Role: Admin}, "monitoring": {Role: Viewer}, "policymaker": {Role: Viewer}, "management": {Role: Viewer}}
 }
 
-// Users are RabbitMQ's.
+// Users signs in users of RabbitMQ, by its management API.
 type Users struct {
 	api    *management.Client
 	vhost  string
@@ -71,8 +71,8 @@ type knownUser struct {
 }
 
 const (
-	// knownFor is how long a user who was removed or whose tags changed goes on as
-	// before, where each request has the password.
+	// knownFor is how long an answer of RabbitMQ's is used again, where each request has the
+	// password: so long, a removed user still has access.
 	knownFor     = 2 * time.Minute
 	mostKnown    = 1_000
 	mostSignedIn = 10_000
@@ -81,7 +81,7 @@ const (
 	checksAtOnce = 8
 )
 
-// NewUsers are those of the RabbitMQ whose management API a client is of.
+// NewUsers makes the users of the RabbitMQ that the client calls.
 func NewUsers(client *management.Client, vhost string, grants map[string]Grant) *Users {
 	users := &Users{api: client, vhost: vhost, grants: grants, checks: make(chan struct{}, checksAtOnce), known: map[[32]byte]knownUser{}, signedIn: map[string]bool{},
 		pairs: limiter{most: 10, every: 30 * time.Second}, names: limiter{most: 30, every: 10 * time.Second}, addresses: limiter{most: 100, every: 5 * time.Second}}
@@ -89,12 +89,11 @@ func NewUsers(client *management.Client, vhost string, grants map[string]Grant) 
 	return users
 }
 
-// SignIn tells who has a name and password of RabbitMQ's. Its errors are ErrSignIn,
-// ErrForbidden (a user without a role here), *TooMany and ErrUnchecked. Failures
-// count for the name from this address, so that an attacker locks out no one else behind
-// the same proxy; for the name over all addresses; and for the address, as long as the
-// name has not signed in from there. Who was right a moment ago is not stopped by others
-// who are wrong under the same name.
+// SignIn returns the caller with this name and password in RabbitMQ. Its errors are ErrSignIn,
+// ErrForbidden (a user without a role here), *TooMany and ErrUnchecked. Failures count for the
+// name from this address, so that an attacker locks out no one else behind the same proxy; for
+// the name over all addresses; and for the address, as long as the name has not signed in from
+// there. A password that was right a moment ago is accepted in spite of them.
 func (u *Users) SignIn(ctx context.Context, name, password, from string) (Caller, error) {
 	if name == "" || password == "" {
 		return Caller{}, fmt.Errorf("%w: a user of RabbitMQ's has a name and a password", ErrSignIn)
@@ -208,8 +207,7 @@ func (u *Users) check(ctx context.Context, name, password string) (Caller, error
 	return Caller{Name: name, How: "rabbitmq", Role: g.Role, Queues: g.Queues}, nil
 }
 
-// grant is the highest of several tags'; the queues of those that are equally high
-// add up.
+// grant returns the highest of the tags' grants; the queues of equal ones add up.
 func (u *Users) grant(tags []string) (best Grant) {
 	for _, tag := range tags {
 		switch g := u.grants[tag]; {

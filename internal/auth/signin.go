@@ -15,11 +15,10 @@ const (
 	SignOutPath = "/signout"
 )
 
-// cookieName has the prefix by which browsers hold a cookie to HTTPS and this host,
-// where there is HTTPS. Under a base the cookie has the base for its path, so that it
-// goes to no other virtual host; browsers take the name __Host- only with the path /,
-// and so it is held to HTTPS alone. It has a name of its own, since those of the
-// service at / are sent to whatever is under it.
+// cookieName returns the name of the session cookie. With HTTPS its prefix __Host- makes browsers
+// accept it from this host by HTTPS only. Under a base its path is the base, so that it goes to no
+// other virtual host; __Host- requires the path /, so it is __Secure- then (HTTPS only). The name
+// is another one then, since browsers send the cookies of / to all paths below.
 func (g *Guard) cookieName() string {
 	switch {
 	case g.Secure && g.Base != "":
@@ -32,12 +31,11 @@ func (g *Guard) cookieName() string {
 	return "redrive"
 }
 
-// mostCookies are looked at: each may be a question to the store.
+// mostCookies is how many are tried: each may take a read of the store.
 const mostCookies = 8
 
-// sessionsOf are what a browser sends as sessions of this guard's. There may be
-// several: sites of the same domain can set cookies of this name, and those of the
-// longest path come first.
+// sessionsOf returns the session ids that a browser sends. There may be several: other sites of the
+// same domain can set cookies of this name, and those with the longest path come first.
 func (g *Guard) sessionsOf(r *http.Request) (ids []string) {
 	for _, c := range r.CookiesNamed(g.cookieName()) {
 		if c.Value != "" && len(ids) < mostCookies {
@@ -131,7 +129,7 @@ func (g *Guard) beginSession(w http.ResponseWriter, r *http.Request, c Caller, t
 	return nil
 }
 
-// redirect sends a browser to the page to sign in, from where it goes on.
+// redirect sends a browser to the sign-in page, with the path to return to.
 func (g *Guard) redirect(w http.ResponseWriter, r *http.Request, next, why string) {
 	q := url.Values{"next": {next}}
 	if why != "" {
@@ -164,9 +162,8 @@ func (g *Guard) setCookie(w http.ResponseWriter, value string, maxAge int) {
 	http.SetCookie(w, &http.Cookie{Name: g.cookieName(), Value: value, Path: g.Base + "/", MaxAge: maxAge, HttpOnly: true, Secure: g.Secure, SameSite: http.SameSiteStrictMode})
 }
 
-// LocalPath is a path of this service without its base, never another site or what is
-// beside the base: who sends a link must not choose where a person goes on from the
-// page to sign in.
+// LocalPath returns a path of this service without its base, or / if to leads to another site or out
+// of the base: the sender of a link must not choose where a person lands after signing in.
 func LocalPath(to string) string {
 	u, err := url.Parse(to)
 	if err != nil || u.Scheme != "" || u.Host != "" || !strings.HasPrefix(to, "/") || strings.HasPrefix(to, "//") || strings.ContainsAny(to, "\\\r\n\t") {

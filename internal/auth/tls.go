@@ -52,7 +52,7 @@ func (f TLSFiles) load() (*tls.Config, error) {
 	return c, nil
 }
 
-// keypair is what the files held when they were last looked at.
+// keypair is the content of the files when they were last read, and when they had changed.
 type keypair struct {
 	files TLSFiles
 	log   *slog.Logger
@@ -74,8 +74,8 @@ func (k *keypair) times() []time.Time {
 	return all
 }
 
-// current is for one handshake. A pair of which only one file is renewed yet does
-// not load; the next handshake after the other one is changes to both.
+// current returns the configuration for one handshake. While only one file of a pair is renewed, it
+// does not load, and the old pair is used until a handshake after the other is renewed too.
 func (k *keypair) current() *tls.Config {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -20,7 +20,7 @@ import (
 )
 
 var (
-	// ErrInvalid: what was asked for makes no sense; the error says which part.
+	// ErrInvalid: a token cannot be made as requested; the error says what is wrong.
 	ErrInvalid = errors.New("invalid")
 	// ErrTaken: there is a token of that name.
 	ErrTaken = errors.New("the name is taken")
@@ -51,10 +51,10 @@ type Audit interface {
 	Begin(e audit.Entry) (done func(outcome string, count int64), err error)
 }
 
-// Tokens are the service's. What is kept of one is the SHA-256 of its 256 random
-// bits: a slow hash, as passwords need, would gain nothing against guessing those,
-// and cost each request. The hash is part of the name it is kept under, so that a
-// request looks up one name, and no response time tells how much of a guess was right.
+// Tokens are the service's. Of each the SHA-256 of its 256 random bits is stored: a slow hash, as
+// passwords need, would not make those harder to guess, and cost each request. The hash is part of
+// the entry's name, so that a request looks up one name, and no response time shows how much of a
+// guess was right.
 type Tokens struct {
 	store  store.SideTable
 	audit  Audit
@@ -122,9 +122,9 @@ func (t *Tokens) Create(ctx context.Context, c Caller, n NewToken) (secret strin
 	return secret, made, nil
 }
 
-// covers tells whether queues, nil being all, are among the caller's, or else which
-// are not. A pattern can match more than the queues it is matched by as a name, so it
-// must be one of the caller's own.
+// covers tells whether queues (nil: all) are among the caller's, and if not, names the first that is
+// not. A pattern must be one of the caller's own: that one of theirs matches it as a name does not
+// mean that they may see all that it matches.
 func (c Caller) covers(queues []string) (not string, ok bool) {
 	if c.Queues != nil && queues == nil {
 		return "*", false

@@ -13,18 +13,18 @@ import (
 	"github.com/redrive-mq/redrive/internal/hint"
 )
 
-// Access is access control: who reaches the service, and what they can do.
+// Access is access control.
 type Access struct {
-	// SignIn is whether callers must sign in. Where not, whoever is on this machine
-	// is its administrator, and no one else has access.
+	// SignIn: callers must sign in. Without it everybody on this machine is an administrator, and no
+	// one else has access.
 	SignIn bool
-	// Roles are what RabbitMQ's users may, by their tags.
+	// Roles are the permissions of RabbitMQ's users, by their tags.
 	Roles map[string]auth.Grant
 	// OpenMetrics shows the metrics to everybody.
 	OpenMetrics bool
 	Proxies     auth.Proxies
 	TLS         auth.TLSFiles // none: plain HTTP
-	// BehindProxy says that callers reach it by a proxy, which does the TLS.
+	// BehindProxy: callers come by a proxy, which does the TLS.
 	BehindProxy bool
 	ReadOnly    bool
 	AuditFolder string // "": in the store's folder
@@ -33,9 +33,9 @@ type Access struct {
 // HasTLS tells whether the service speaks TLS itself.
 func (a *Access) HasTLS() bool { return a.TLS != auth.TLSFiles{} }
 
-// Audit is the folder of the audit log. In the store's folder it is on the same
-// disk, has the same owner, and one backup has both; a folder of its own there,
-// since the database that shares it deletes what looks like a file of its own.
+// Audit returns the folder of the audit log. By default it is in the store's folder, so that one
+// backup has both; in a folder of its own there, since the database deletes files that look like
+// its own.
 func (c *Config) Audit() string {
 	if c.Access.AuditFolder != "" {
 		return c.Access.AuditFolder
@@ -43,8 +43,8 @@ func (c *Config) Audit() string {
 	return filepath.Join(c.Store.Disk, "audit")
 }
 
-// CheckExposure says what is missing before the service may listen where others can reach
-// it; nil when nothing is.
+// CheckExposure returns an error when other machines could reach the service without signing in, or
+// without TLS.
 func (c *Config) CheckExposure() error {
 	open := !auth.Loopback(c.Listen)
 	a := &c.Access
@@ -103,7 +103,7 @@ func (d *document) access(a *Access) map[string]field {
 	}
 }
 
-// roles are those of tags, whose names are RabbitMQ's to choose.
+// roles reads the roles of tags; any name may be a tag.
 func (d *document) roles(n ast.Node, where string) map[string]auth.Grant {
 	values, _ := pairs(n)
 	if len(values) == 0 {
@@ -161,7 +161,7 @@ func (d *document) networks(n ast.Node, where string) (all []netip.Prefix) {
 	return all
 }
 
-// describe says who can reach the service; "" is that it is as by default.
+// describe says in words who has access; "": as by default.
 func (a *Access) describe() string {
 	var parts []string
 	if a.SignIn {

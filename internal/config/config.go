@@ -1,5 +1,13 @@
-// Package config reads the service's file: strictly, with everything defaulted,
-// and with errors that name file, line and column.
+// Package config reads the service's file. Every key has a default, unknown keys are refused, and
+// errors name file, line and column. Read it in this order:
+//
+//	config.go    what there is, Load, and the environment
+//	parse.go     reads YAML: mappings, lists, texts, and errors at their place
+//	keys.go      the keys; those of a part are in throttle.go, ways.go, redis.go, tls.go,
+//	             access.go, notify.go, decode.go
+//	vhosts.go    a configuration of its own for each virtual host
+//	place.go     the store that an argument of redrive migrate names
+//	describe.go  what redrive check prints
 package config
 
 import (
@@ -35,9 +43,9 @@ type Config struct {
 	Ways map[string]delay.Way
 	// Throttle limits the retries of each policy, by its name.
 	Throttle map[string]throttle.Rules
-	// Decode is how bodies are read.
+	// Decode are the types of bodies.
 	Decode decode.Options
-	// Notify is which notifications go to whom.
+	// Notify are the notifications.
 	Notify    notify.Settings
 	routeURLs []routeURL
 	// vhosts are where each of Broker.VHosts stands in the file, and its password.
@@ -47,19 +55,18 @@ type Config struct {
 	policyVHosts, routeVHosts map[string][]string
 	tlsAt                     secretSource // where broker.tls stands in the file
 	derived                   bool         // Broker.Management is made of Broker.URL
-	// Warnings are about what is allowed and hardly meant.
+	// Warnings are about what is allowed, but probably a mistake.
 	Warnings []string
 }
 
-// Broker is where RabbitMQ is: each is one URL, or several of one cluster's nodes,
-// see addresses.
+// Broker is where RabbitMQ is. Each text is one URL, or those of several nodes: see package addresses.
 type Broker struct {
 	URL        string // amqp:// or amqps://, with credentials
 	Management string // http:// or https://, with credentials
 	// VHosts are served beside the virtual host that URL names: see PerVHost.
 	VHosts []VHost
-	// Credentials are those of URL that are in files; ManagementLogin is that of
-	// Management, which has the same TLS files.
+	// Credentials are the TLS files of both, and the files with the password of URL; ManagementLogin
+	// are those with the password of Management.
 	Credentials     credentials.Client
 	ManagementLogin credentials.Login
 }
@@ -69,7 +76,7 @@ type Store struct {
 	Disk    string // a folder; with Redis it has the audit log alone
 	Redis   Redis
 	Reserve uint64 // bytes to leave free on its disk, or in Redis's memory
-	// Restorable is how long what a person discarded is kept and can be restored.
+	// Restorable is how long a message that a person discarded can be restored.
 	Restorable time.Duration
 }
 
@@ -153,8 +160,8 @@ func (c *Config) environment(getenv func(string) string) error {
 	return c.checkVHosts()
 }
 
-// variable is the value of an environment variable, or of the file that name_FILE
-// names, and which of the two it is from.
+// variable returns the value of an environment variable, or of the file that name_FILE names, and
+// the name of the variable that it is from.
 func variable(name string, getenv func(string) string) (value, from string, err error) {
 	value, file := getenv(name), getenv(name+"_FILE")
 	switch {
@@ -170,8 +177,8 @@ func variable(name string, getenv func(string) string) (value, from string, err 
 	return strings.TrimSpace(string(data)), name + "_FILE", nil
 }
 
-// managementOf guesses where the management API is: same hosts and credentials, its
-// standard port.
+// managementOf returns the URLs of the management API at its standard port, with the same hosts and
+// credentials; "" when the broker's URL is none.
 func managementOf(broker string) string {
 	text, err := addresses.Each(broker, func(u *url.URL) {
 		m := url.URL{Scheme: "http", User: u.User, Host: net.JoinHostPort(u.Hostname(), "15672")}
@@ -190,9 +197,8 @@ func withPassword(urls, password string) (string, error) {
 	return addresses.Each(urls, func(u *url.URL) { u.User = url.UserPassword(u.User.Username(), password) })
 }
 
-// CheckBroker says what is wrong with a broker's URL, or several, without repeating
-// it.
+// CheckBroker returns what is wrong with the URLs of a broker, without repeating them.
 func CheckBroker(urls string) error { return addresses.Check(urls, "amqp", "amqps") }
 
-// VHost is the virtual host that the broker URL names.
+// VHost returns the virtual host that the broker's URL names.
 func (c *Config) VHost() string { return addresses.VHost(c.Broker.URL) }

@@ -9,8 +9,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/decode"
 )
 
-// protobuf says which types there are, and who has which. The files are read later,
-// by decode.New; paths are from the folder of the config file.
+// protobuf reads where Protobuf types are, and which queues have which. decode.New reads the files.
 func (d *document) protobuf(n ast.Node) (p decode.Protobuf) {
 	const where = "decode.protobuf"
 	var files, types ast.Node

@@ -12,9 +12,9 @@ import (
 	"github.com/redrive-mq/redrive/policy"
 )
 
-// Describe writes what each policy comes to: its waits as they really are, and
-// where when that is RabbitMQ, and what then; and which queues hold which Protobuf,
-// and what differs from the defaults besides.
+// Describe writes for each policy its real waits, where messages wait if that is RabbitMQ, and what
+// happens after the last attempt; then Protobuf types by queue, routes of notifications, and what
+// else differs from the defaults.
 func Describe(w io.Writer, c *Config) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	if err := describeVHosts(table, c); err != nil {

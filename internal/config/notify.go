@@ -19,10 +19,10 @@ import (
 	"github.com/redrive-mq/redrive/internal/notify"
 )
 
-// secretSource is where a secret comes from; Load reads it there.
+// secretSource names the variable or file that Load reads a secret from.
 type secretSource struct {
 	env, file string
-	fail      Error // at its place in the file
+	fail      Error // its place in the config file, for errors
 }
 
 func (d *document) secretSource(n ast.Node) secretSource {
@@ -38,7 +38,7 @@ func (f *secretSource) wrong(format string, args ...any) error {
 	return &e
 }
 
-// read returns the secret, and what it was read from. of is what it is, for errors.
+// read returns the secret, and in words where it was read from. of is its name in errors.
 func (f *secretSource) read(getenv func(string) string, of string) (value, what string, err error) {
 	value, what = getenv(f.env), "the environment variable "+f.env
 	if f.file != "" {
@@ -87,7 +87,7 @@ func (d *document) notify(n ast.Node, c *Config) {
 	})
 }
 
-// routeName is one that is a label and a part of a path as it is.
+// routeName is a name that needs no escaping in labels and paths.
 var routeName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$`)
 
 func (d *document) route(n ast.Node, i int, c *Config) notify.Route {
@@ -243,7 +243,7 @@ func clock(s string) (int, error) {
 	return 60*t.Hour() + t.Minute(), err
 }
 
-// readRouteURLs takes the URLs of routes from where the file says they are.
+// readRouteURLs reads the URLs of routes that are in variables and files.
 func (c *Config) readRouteURLs(getenv func(string) string) error {
 	for _, at := range c.routeURLs {
 		r := &c.Notify.Routes[at.route]
@@ -263,7 +263,7 @@ func (c *Config) readRouteURLs(getenv func(string) string) error {
 	return nil
 }
 
-// describeNotify says which notifications go to whom.
+// describeNotify describes the routes, a line for each.
 func describeNotify(s *notify.Settings, only map[string][]string) string {
 	var lines []string
 	for i := range s.Routes {

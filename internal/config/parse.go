@@ -20,7 +20,7 @@ type Error struct {
 	File         string
 	Line, Column int
 	Msg          string
-	Hint         string // what to write instead; "" where Msg says all
+	Hint         string // what to write instead; "" when Msg has it
 }
 
 func (e *Error) Error() string {
@@ -75,8 +75,8 @@ func Parse(name string, data []byte) (c *Config, err error) {
 
 func firstLine(s string) string { line, _, _ := strings.Cut(s, "\n"); return line }
 
-// document reads one file. Its methods stop at the first thing that is wrong by
-// panicking with an *Error, which Parse turns into its result.
+// document reads one file. At the first mistake its methods panic with an *Error, which Parse
+// returns.
 type document struct{ file string }
 
 // fail reports what is wrong at n. What follows the last semicolon of the format is the hint,
@@ -120,8 +120,8 @@ func pairs(n ast.Node) ([]*ast.MappingValueNode, bool) {
 	return nil, false
 }
 
-// mapping reads a mapping whose keys are some of those given, and tells how many it has.
-// where names it in errors.
+// mapping reads a mapping that has some of the keys in fields, and returns how many. where is its
+// name in errors.
 func (d *document) mapping(n ast.Node, where string, fields map[string]field) int {
 	values, ok := pairs(n)
 	if !ok {

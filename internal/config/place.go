@@ -13,8 +13,7 @@ var ErrPlace = errors.New("names no store")
 
 const redisPassword = "REDRIVE_REDIS_PASSWORD"
 
-// onRedis tells whether a config file names a store on Redis. What else may be wrong
-// with it, Load says.
+// onRedis tells whether a config file names a store in Redis; no for a file that cannot be read.
 func onRedis(file string) bool {
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -24,9 +23,9 @@ func onRedis(file string) bool {
 	return err == nil && !c.Store.OnDisk()
 }
 
-// StoreAt is the store that a command line means: disk:FOLDER; a URL of Redis's or
-// Valkey's without a password, which REDRIVE_REDIS_PASSWORD (or …_FILE) has; or
-// config:FILE, the store of a config file: that of a virtual host, "" for the first.
+// StoreAt returns the store that an argument names: disk:FOLDER; a URL of Redis or Valkey without a
+// password, which REDRIVE_REDIS_PASSWORD (or …_FILE) has; or config:FILE, the store of a virtual
+// host of that file, "" for the first.
 func StoreAt(place, vhost string, getenv func(string) string) (Store, error) {
 	kind, rest, _ := strings.Cut(place, ":")
 	c := Default()

@@ -11,8 +11,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/addresses"
 )
 
-// Redis is where messages are kept instead of on disk; without URL they are not. What
-// is zero has the store's default.
+// Redis is where messages are kept instead of on disk; URL is "" when they are on disk. For a zero
+// value the store has a default.
 type Redis struct {
 	URL        string // redis:// or rediss://, with credentials
 	Prefix     string

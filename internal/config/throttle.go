@@ -85,7 +85,7 @@ func (d *document) span(n ast.Node, where string) time.Duration {
 	return v
 }
 
-// breaker reads one, and tells whether it says its window.
+// breaker reads a breaker, and returns whether its window was given.
 func (d *document) breaker(n ast.Node, where string) (b *throttle.Breaker, window bool) {
 	is := throttle.DefaultBreaker()
 	if _, ok := pairs(n); !ok {
@@ -128,7 +128,7 @@ func (d *document) breaker(n ast.Node, where string) (b *throttle.Breaker, windo
 	return &is, window
 }
 
-// warnOfLimits warns of limits that hardly limit anything, or that others leave no room for.
+// warnOfLimits warns of limits that apply to replays alone, and of a rate that in_flight does not allow.
 func (c *Config) warnOfLimits(p *policy.Policy, way delay.Way, r throttle.Rules) {
 	if way != nil && (r.Rate > 0 || r.InFlight > 0 || r.Breaker != nil) {
 		c.Warnings = append(c.Warnings, fmt.Sprintf("policy %q: rate, in_flight and breaker apply to replays alone: RabbitMQ itself retries messages that wait in it (%s); with wait: disk they apply to all", p.Name, way.Limits().Name))

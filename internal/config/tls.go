@@ -15,9 +15,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 )
 
-// brokerTLS reads with what the service proves itself to RabbitMQ, and by what it
-// believes it. Files must be there and usable already; paths are from the folder of the
-// config file.
+// brokerTLS reads the service's client certificate and RabbitMQ's authorities. The files must exist
+// and be usable when the config is read.
 func (d *document) brokerTLS(n ast.Node, c *Config) {
 	const where = "broker.tls"
 	t, at := &c.Broker.Credentials.TLS, n
@@ -57,8 +56,8 @@ func (c *Config) warnOfExpiry(file string, pairs []tls.Certificate) {
 	}
 }
 
-// credentials finds the files that hold what the environment says, so that they can be
-// read again, and says what is wrong with TLS.
+// credentials records which files hold passwords, so that each new connection reads them again, and
+// returns what is wrong with TLS.
 func (c *Config) credentials(getenv func(string) string) error {
 	of := func(urls, urlFile string) (l credentials.Login) {
 		switch password := getenv("REDRIVE_BROKER_PASSWORD_FILE"); {
@@ -101,7 +100,7 @@ func (c *Config) credentials(getenv func(string) string) error {
 	return nil
 }
 
-// Same tells whether two are the same but for passwords that are read again from files.
+// Same tells whether two are equal; passwords that each connection reads again do not count.
 func (b Broker) Same(as Broker) bool {
 	bare := func(b Broker) Broker {
 		for _, of := range []struct {
@@ -117,7 +116,7 @@ func (b Broker) Same(as Broker) bool {
 	return reflect.DeepEqual(bare(b), bare(as))
 }
 
-// API is a client of the management API, for a virtual host.
+// API returns a client of the management API, for a virtual host.
 func (b *Broker) API(vhost string) (*management.Client, error) {
 	client, err := management.New(b.Management, vhost)
 	if err != nil {

@@ -29,9 +29,9 @@ type VHost struct {
 	User, Password string // "": those of Broker.URL and Broker.Management
 }
 
-// PerVHost returns a whole configuration for each virtual host, as of a service that serves
-// it alone: that of Broker.URL first, then those of Broker.VHosts. So whoever is given
-// one need not know that there are others.
+// PerVHost returns a configuration for each virtual host, as of a service that serves it alone:
+// that of Broker.URL first, then those of Broker.VHosts. So the code that gets one need not know
+// of the others.
 func (c *Config) PerVHost() ([]*Config, error) {
 	first := c.VHost()
 	all := []*Config{c.restrictedTo(first)}
@@ -96,7 +96,7 @@ func (v VHost) setVHost(u *url.URL) {
 
 func (v VHost) setUser(u *url.URL) { u.User = url.UserPassword(v.User, v.Password) }
 
-// restrictedTo returns what of a configuration is a virtual host's.
+// restrictedTo returns a configuration with the policies and routes of one virtual host.
 func (c *Config) restrictedTo(vhost string) *Config {
 	t := *c
 	t.Broker.VHosts, t.Warnings, t.routeURLs, t.vhosts = nil, nil, nil, nil
@@ -120,7 +120,7 @@ func isFor(only []string, vhost string) bool {
 	return only == nil || slices.ContainsFunc(only, func(pattern string) bool { return policy.MatchQueue(pattern, vhost) })
 }
 
-// moveTo gives a virtual host that is not the first all places of its own.
+// moveTo gives a further virtual host places of its own: store, audit log, page.
 func (c *Config) moveTo(vhost string) {
 	folder := filepath.Join("vhosts", folderOf(vhost))
 	c.Store.Disk = filepath.Join(c.Store.Disk, folder)
@@ -135,10 +135,10 @@ func (c *Config) moveTo(vhost string) {
 	}
 }
 
-// longestFolder is what file systems take, with room to spare.
+// longestFolder is less than the longest name that file systems allow.
 const longestFolder = 200
 
-// folderOf is a virtual host's name as one of a folder.
+// folderOf returns the name of a virtual host's folder.
 func folderOf(vhost string) string {
 	name := addresses.PathPart(vhost)
 	if len(name) > longestFolder {
@@ -197,8 +197,8 @@ func (d *document) vhostPatterns(n ast.Node, where string) []string {
 	return all
 }
 
-// warnOfOverlaps warns of queues that an earlier policy has taken, in a virtual host
-// that both are for.
+// warnOfOverlaps warns of queues that an earlier policy matches too, in a virtual host that both
+// are for.
 func (c *Config) warnOfOverlaps() {
 	for i, p := range c.Policies {
 		for _, q := range p.Queues {
@@ -221,7 +221,7 @@ func (c *Config) overlap(a, b string) bool {
 	return one == nil || other == nil || slices.ContainsFunc(names, func(name string) bool { return isFor(one, name) && isFor(other, name) })
 }
 
-// readPasswords takes the passwords of virtual hosts from where the file says they are.
+// readPasswords reads the passwords of virtual hosts from variables and files.
 func (c *Config) readPasswords(getenv func(string) string) error {
 	for i := range c.vhosts {
 		v, at := &c.Broker.VHosts[i], &c.vhosts[i]
@@ -241,8 +241,8 @@ func (c *Config) readPasswords(getenv func(string) string) error {
 	return nil
 }
 
-// checkVHosts says what is wrong with the virtual hosts, and warns of what is hardly
-// meant. Which is the first, the environment may say.
+// checkVHosts returns what is wrong with the virtual hosts, and warns of those without a policy. It
+// comes after the environment, which may name the first one.
 func (c *Config) checkVHosts() error {
 	all, err := c.PerVHost()
 	if err != nil {
@@ -256,7 +256,7 @@ func (c *Config) checkVHosts() error {
 	return nil
 }
 
-// describeVHosts says which are served, when there are several.
+// describeVHosts describes the virtual hosts, when there are several.
 func describeVHosts(w io.Writer, c *Config) error {
 	all, err := c.PerVHost()
 	if err != nil || len(all) == 1 {
@@ -277,7 +277,7 @@ func describeVHosts(w io.Writer, c *Config) error {
 	return nil
 }
 
-// describeFor tells which virtual hosts something is only for.
+// describeFor says in words that something is only for some virtual hosts.
 func describeFor(only []string) string {
 	if only == nil {
 		return ""
