@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/operations"
 )
 
-// action is an action with its flags.
+// action is a verb with the flags of its command.
 type action struct {
 	verb actions.Verb
 	queryFlags
@@ -69,7 +69,7 @@ later. Before it changes more than one message it asks, or needs --yes where
 it cannot ask. It then runs in the service: Ctrl-C here only ends the
 watching. Messages that are named by their ids are not asked about.`
 
-// act completes the command of an action.
+// act completes the command of a verb.
 func (p *program) act(d action, c *cobra.Command) *cobra.Command {
 	c.Use = string(d.verb) + " [QUERY|ID…]"
 	if c.Long == "" {
@@ -110,10 +110,10 @@ func (p *program) act(d action, c *cobra.Command) *cobra.Command {
 	return p.withOutput(p.withAddress(c))
 }
 
-// anID is a message's id, or its key.
+// anID matches a message's id, or its key.
 var anID = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(\.[0-9]+)?$`)
 
-// perform does the action to the messages that the arguments name or find.
+// perform does it to the messages that the arguments name, or that their query finds.
 func (p *program) perform(ctx context.Context, d *action, args []string) error {
 	ids := 0
 	for _, a := range args {
@@ -162,7 +162,7 @@ func (p *program) perform(ctx context.Context, d *action, args []string) error {
 // idsPerRequest is how many ids the service takes at once.
 const idsPerRequest = 1000
 
-// actOnIDs acts on messages that are named.
+// actOnIDs acts on messages that are named by their ids.
 func (p *program) actOnIDs(ctx context.Context, client httpapi.Client, d *action, a actions.Act) error {
 	if d.expect >= 0 {
 		would := a
@@ -199,7 +199,7 @@ func (p *program) actOnIDs(ctx context.Context, client httpapi.Client, d *action
 	return leftOut(done)
 }
 
-// actInBatches acts on the messages, as many at a time as the service takes.
+// actInBatches acts on the messages, at most idsPerRequest at a time.
 func actInBatches(ctx context.Context, client httpapi.Client, a actions.Act) (done actions.Acted, err error) {
 	all := a.IDs
 	for i := 0; i < len(all) && err == nil; i += idsPerRequest {
@@ -215,7 +215,7 @@ func actInBatches(ctx context.Context, client httpapi.Client, a actions.Act) (do
 	return done, err
 }
 
-// leftOut says by the exit code whether an action left out messages.
+// leftOut returns the exit code for messages that were left out.
 func leftOut(done actions.Acted) error {
 	missing := 0
 	for _, o := range done.Outcomes {

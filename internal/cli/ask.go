@@ -17,7 +17,7 @@ func (p *program) withYes(c *cobra.Command, usage string) {
 	c.Flags().BoolVar(&p.yes, "yes", false, usage)
 }
 
-// confirm asks a person, unless --yes says it already.
+// confirm asks a person, unless --yes was given.
 func (p *program) confirm(ctx context.Context, question string) error {
 	if p.yes {
 		return nil
@@ -25,7 +25,7 @@ func (p *program) confirm(ctx context.Context, question string) error {
 	return p.prompt(ctx, question)
 }
 
-// prompt asks a person, and refuses where there is none.
+// prompt asks a person; without a terminal it is an error.
 func (p *program) prompt(ctx context.Context, question string) error {
 	if !isTerminal(p.in) {
 		return fmt.Errorf("this is not a terminal, so it cannot ask: give --yes or --dry-run: %w", errUsage)

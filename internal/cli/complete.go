@@ -16,7 +16,7 @@ const completionTimeout = time.Second
 
 const noFiles = cobra.ShellCompDirectiveNoFileComp
 
-// names asks the service for names that begin with a word; none if it does not answer.
+// names returns the names that begin with a word; none if the service does not answer.
 func (p *program) names(c *cobra.Command, word string, ask func(context.Context, httpapi.Client) ([]string, error)) (some []string) {
 	ctx, cancel := context.WithTimeout(c.Context(), completionTimeout)
 	defer cancel()

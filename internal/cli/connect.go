@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -14,11 +15,8 @@ import (
 // withAddress adds the flags that say which service to ask. Credentials come from the
 // environment only: every user of the machine can read arguments.
 func (p *program) withAddress(c *cobra.Command) *cobra.Command {
-	def := p.getenv("REDRIVE_ADDRESS")
-	if def == "" {
-		def = config.Default().Listen
-	}
-	c.Flags().StringVar(&p.address, "address", def, "where the service listens, or a URL with https://; or REDRIVE_ADDRESS")
+	address := cmp.Or(p.getenv("REDRIVE_ADDRESS"), config.Default().Listen)
+	c.Flags().StringVar(&p.address, "address", address, "where the service listens, or a URL with https://; or REDRIVE_ADDRESS")
 	withVHost(c)
 	c.Flags().StringVar(&p.caFile, "ca-file", "", "certificates that sign the service's, besides the system's; or REDRIVE_CA_FILE")
 	return c
@@ -36,7 +34,7 @@ func (p *program) client() (httpapi.Client, error) {
 	})
 }
 
-// choosesVHost marks the commands that are about one virtual host: see --vhost.
+// choosesVHost annotates the commands that take --vhost.
 const choosesVHost = "vhost"
 
 func withVHost(c *cobra.Command) *cobra.Command {
@@ -87,7 +85,7 @@ func (p *program) loadAny() (cfg *config.Config, own string, err error) {
 	return cfg, own, err
 }
 
-// withClient completes a command that asks the service: run gets a client of it.
+// withClient completes a command that calls the service's API.
 func (p *program) withClient(c *cobra.Command, run func(ctx context.Context, client httpapi.Client, args []string) error) *cobra.Command {
 	c.RunE = func(c *cobra.Command, args []string) error {
 		client, err := p.client()

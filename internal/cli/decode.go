@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -106,12 +107,8 @@ func (p *program) steps(r *decode.Result) error {
 	if r.Truncated {
 		fmt.Fprintln(p.err, "what follows is shortened")
 	}
-	text := r.Text
-	if text == "" {
-		text = r.Hex
-	}
 	fmt.Fprintln(p.out)
-	return lines(p.out, text)
+	return lines(p.out, cmp.Or(r.Text, r.Hex))
 }
 
 // notRaw refuses to send raw bytes to a terminal.

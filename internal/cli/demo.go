@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"net/url"
 	"os"
@@ -31,10 +32,7 @@ and accounts for every message. It needs RabbitMQ installed, or --broker.`,
 			if hasSecret(broker) {
 				return fmt.Errorf("--broker has a password, and every user of the machine can read arguments: put the URL into REDRIVE_DEMO_BROKER_URL: %w", errUsage)
 			}
-			if broker == "" {
-				broker = p.getenv("REDRIVE_DEMO_BROKER_URL")
-			}
-			if broker != "" {
+			if broker = cmp.Or(broker, p.getenv("REDRIVE_DEMO_BROKER_URL")); broker != "" {
 				if err := config.CheckBroker(broker); err != nil {
 					return fmt.Errorf("the URL in --broker or REDRIVE_DEMO_BROKER_URL %v: %w", err, errUsage)
 				}

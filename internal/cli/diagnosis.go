@@ -32,7 +32,7 @@ func (p *program) showReports(reports []doctor.Report) error {
 type diagnosis struct {
 	w      io.Writer
 	colour bool
-	said   map[string]bool // checks whose reason was given
+	shown  map[string]bool // reasons that were written, by check
 }
 
 func (d *diagnosis) paint(s doctor.Status, text string) string {
@@ -78,7 +78,7 @@ func (d *diagnosis) write(r doctor.Report) {
 	}
 }
 
-// queueFindings is what was found of one queue, or of several in the same words.
+// queueFindings are the findings of one queue, or of several with the same findings.
 type queueFindings struct {
 	queue    string
 	others   []string
@@ -125,9 +125,9 @@ func (d *diagnosis) group(g queueFindings) {
 	indent := strings.Repeat(" ", 11)
 	for _, f := range g.findings {
 		fmt.Fprintf(d.w, "  %s  %-*s  %s\n", d.paint(f.Status, fmt.Sprintf("%-7s", f.Status)), width, f.Check, plain(f.What))
-		if !d.said[f.Check+f.Why] {
+		if !d.shown[f.Check+f.Why] {
 			d.wrap(indent, f.Why)
-			d.said[f.Check+f.Why] = true
+			d.shown[f.Check+f.Why] = true
 		}
 		d.wrap(indent, f.Remedy)
 		for _, c := range f.Commands {

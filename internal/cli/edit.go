@@ -16,7 +16,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/inspect"
 )
 
-// editFlags is one edit.
+// editFlags are the arguments of one edit.
 type editFlags struct {
 	id, bodyFile string
 	set, remove  []string
@@ -188,8 +188,7 @@ func (p *program) editByHand(ctx context.Context, client httpapi.Client, e editF
 	}
 }
 
-// editable is the text to edit: the decoded document, or the body where that is
-// text as it is.
+// editable returns the text to edit: the decoded document, or a body that is plain text.
 func editable(ctx context.Context, client httpapi.Client, id string) (text, suffix string, document bool, err error) {
 	m, err := client.Message(ctx, id)
 	if err != nil {

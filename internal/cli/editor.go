@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -11,8 +12,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/hint"
 )
 
-// privateFile is a file that no one else can read, in a folder that no one else can
-// look into: editors put copies beside it.
+// privateFile makes a file that no one else can read, in a folder of its own that no one else can
+// read: editors put copies beside it.
 func privateFile(text, suffix string) (file string, remove func(), err error) {
 	folder, err := os.MkdirTemp("", "redrive-edit-") // 0700
 	if err != nil {
@@ -27,16 +28,10 @@ func privateFile(text, suffix string) (file string, remove func(), err error) {
 	return file, remove, nil
 }
 
-// editor opens a file and waits for its end. It has the terminal, and Ctrl-C in it
-// is its own.
+// editor opens a file in the person's editor and waits for its end. The editor has the terminal, and
+// handles Ctrl-C itself.
 func (p *program) editor(file string) error {
-	command := p.getenv("VISUAL")
-	if command == "" {
-		command = p.getenv("EDITOR")
-	}
-	if command == "" {
-		command = "vi"
-	}
+	command := cmp.Or(p.getenv("VISUAL"), p.getenv("EDITOR"), "vi")
 	var c *exec.Cmd
 	if sh, err := exec.LookPath("sh"); err == nil { // "code --wait", as git takes it
 		c = exec.Command(sh, "-c", command+` "$1"`, command, file)

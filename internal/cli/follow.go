@@ -14,21 +14,20 @@ import (
 )
 
 const (
-	// firstPoll is how soon an operation is looked at again, at first: most are over
-	// at once.
+	// firstPoll is the first interval between two polls: most operations are over at once.
 	firstPoll = 50 * time.Millisecond
 	lastPoll  = time.Second
-	// noAnswerFor is how long a service that does not answer is asked again: it may
-	// be starting again, and goes on with its operations then.
+	// noAnswerFor is how long a service that does not answer is polled: it may be restarting, and
+	// continues its operations then.
 	noAnswerFor = time.Minute
 )
 
-// stillRunning: the watching of an operation ended before the operation.
+// stillRunning is why an operation is no longer watched, though it has not ended.
 type stillRunning struct{ error }
 
 func (s *stillRunning) Unwrap() error { return s.error }
 
-// follow shows how far an operation is until it has ended.
+// follow shows an operation's progress until it has ended.
 func (p *program) follow(ctx context.Context, client httpapi.Client, op operations.Operation) (operations.Operation, error) {
 	show := p.operationProgress()
 	defer func() { show.end() }()
@@ -46,7 +45,7 @@ func (p *program) follow(ctx context.Context, client httpapi.Client, op operatio
 		switch {
 		case err == nil:
 			op, answered = now, time.Now()
-		case ctx.Err() != nil: // said above
+		case ctx.Err() != nil: // the select above returns
 		case !errors.Is(err, httpapi.ErrUnreachable) || time.Since(answered) > noAnswerFor:
 			return op, &stillRunning{err}
 		}
@@ -66,10 +65,10 @@ func (p *program) operationProgress() progress {
 	return &jsonLines{w: p.err}
 }
 
-// draws tells whether a line on standard error can be written over.
+// draws tells whether a line on standard error can be overwritten.
 func (p *program) draws() bool { return isTerminal(p.err) && p.getenv("TERM") != "dumb" }
 
-// jsonLines is a line a second, for programs.
+// jsonLines writes a line per second, for programs.
 type jsonLines struct {
 	w    io.Writer
 	last time.Time
@@ -98,14 +97,14 @@ func (j *jsonLines) update(op operations.Operation) {
 
 func (*jsonLines) end() {}
 
-// bar is a line that is written over, without any escape.
+// bar is a line that is overwritten, without escape sequences.
 type bar struct {
 	w     io.Writer
 	drawn int
 }
 
-// meter shows how far a command is: on a terminal in a line that is written over, elsewhere
-// in a line a second.
+// meter shows the progress of a command: on a terminal in a line that is overwritten, elsewhere in a
+// line per second.
 type meter struct {
 	p    *program
 	bar  bar

@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -33,18 +35,12 @@ are taken out; or with the same reason and type where no error is known. To see 
 func groups(w io.Writer, all []inspect.Group, now time.Time) {
 	fmt.Fprintln(w, "ID\tQUEUE\tWAITING\tPARKED\tFIRST\tLAST\tLAST 24 H\tWHAT\tNOTE")
 	for _, g := range all {
-		what := g.Error
-		if what == "" {
-			what = g.Reason
-			if g.Type != "" {
-				what += " " + g.Type
-			}
-		}
+		what := cmp.Or(g.Error, strings.TrimSuffix(g.Reason+" "+g.Type, " "))
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", plain(g.ID), cell(g.Queue, 40), count(g.Waiting), count(g.Parked), ago(&g.First, now), ago(&g.Last, now), spark(g.Hours), cell(what, 80), cell(g.Note, 60))
 	}
 }
 
-// spark is numbers as bars.
+// spark draws numbers as bars.
 func spark(hours []int64) string {
 	if len(hours) == 0 {
 		return "-"

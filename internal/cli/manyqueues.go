@@ -25,7 +25,7 @@ type change struct {
 
 func changeName(c change) string { return c.Queue }
 
-// What becomes of a queue.
+// Results of a change.
 const (
 	wouldSet = "would be set"
 	isSet    = "set"
@@ -57,7 +57,7 @@ func (t *manyQueues) shown() io.Writer {
 	return t.p.err
 }
 
-// fail keeps what is wrong with one queue, and says so where there are others.
+// fail records the error of one queue, and prints it if there are others.
 func (t *manyQueues) fail(i int, err error) {
 	if err == nil {
 		return
@@ -69,8 +69,7 @@ func (t *manyQueues) fail(i int, err error) {
 	}
 }
 
-// ask asks a person, where there is something to ask about; question has a place
-// for how many policies.
+// ask asks a person, if a policy is to be set; question has a verb for how many.
 func (t *manyQueues) ask(ctx context.Context, question string) error {
 	n := 0
 	for _, c := range t.changes {
@@ -84,8 +83,8 @@ func (t *manyQueues) ask(ctx context.Context, question string) error {
 	return t.p.confirm(ctx, fmt.Sprintf(question, plural(n, "policy", "policies")))
 }
 
-// end does it to each queue, unless that was not wanted, and says what came of
-// it. do returns a line about what it did.
+// end does it to each queue, unless --dry-run, and shows the results. do returns a line about what it
+// did.
 func (t *manyQueues) end(ctx context.Context, do func(i int) (string, error)) error {
 	b := &bar{w: t.p.err}
 	for i := range t.changes {
@@ -98,7 +97,7 @@ func (t *manyQueues) end(ctx context.Context, do func(i int) (string, error)) er
 			c.Result = notDone
 			continue
 		}
-		said, err := do(i)
+		text, err := do(i)
 		if t.fail(i, err); err != nil {
 			continue
 		}
@@ -106,7 +105,7 @@ func (t *manyQueues) end(ctx context.Context, do func(i int) (string, error)) er
 			c.Result = isSet
 		}
 		if t.p.format == "table" {
-			fmt.Fprintln(t.p.out, plain(said))
+			fmt.Fprintln(t.p.out, plain(text))
 		} else if t.p.draws() && len(t.changes) > 1 {
 			b.draw(fmt.Sprintf("%s %s of %s", gauge(int64(i+1), int64(len(t.changes))), count(i+1), plural(len(t.changes), "queue", "queues")))
 		}

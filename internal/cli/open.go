@@ -26,11 +26,11 @@ func (p *program) open() *cobra.Command {
 			}
 			u.User, u.RawQuery, u.Fragment = nil, "", ""
 			page = strings.TrimSuffix(u.String(), "/")
-			switch said := strings.TrimSpace(strings.Join(args, " ")); {
-			case anID.MatchString(said):
-				page += "/messages/" + url.PathEscape(said)
-			case said != "":
-				page += "/messages?" + url.Values{"q": {said}}.Encode()
+			switch text := strings.TrimSpace(strings.Join(args, " ")); {
+			case anID.MatchString(text):
+				page += "/messages/" + url.PathEscape(text)
+			case text != "":
+				page += "/messages?" + url.Values{"q": {text}}.Encode()
 			default:
 				page += "/"
 			}
@@ -46,8 +46,7 @@ func (p *program) open() *cobra.Command {
 	return p.withAddress(c)
 }
 
-// browse opens a browser where somebody could see one; that it does not work is
-// no error, since the address is printed.
+// browse opens a browser where there is a desktop. A failure is no error, since the address is printed.
 func (p *program) browse(page string) {
 	var with []string
 	switch {

@@ -12,8 +12,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/operations"
 )
 
-// operate makes a plan of what a query finds, shows it, asks, starts it and follows
-// it.
+// operate makes a plan of what a query finds, shows it, asks, starts it and follows it.
 func (p *program) operate(ctx context.Context, client httpapi.Client, d *action, r operations.PlanRequest) error {
 	plan, err := client.Plan(ctx, r)
 	if err != nil {
@@ -63,11 +62,10 @@ func (p *program) expected(d *action, plan operations.Plan) error {
 	return nil
 }
 
-// toTheEnd follows an operation, and shows what came of it.
+// toTheEnd follows an operation, and shows its result.
 func (p *program) toTheEnd(ctx context.Context, client httpapi.Client, op operations.Operation) error {
 	op, err := p.follow(ctx, client, op)
-	var gone *stillRunning
-	if errors.As(err, &gone) {
+	if errors.As(err, new(*stillRunning)) {
 		fmt.Fprintf(p.err, "Operation %s is no longer watched, and continues in the service:\n%s", plain(op.ID), orders(op.ID))
 	}
 	if err != nil {
@@ -90,7 +88,7 @@ func (p *program) toTheEnd(ctx context.Context, client httpapi.Client, op operat
 	return exitErrorf(code, "operation %s is %s%s", op.ID, op.State, why)
 }
 
-// ended says what came of an operation.
+// ended writes the result of an operation.
 func ended(w io.Writer, op operations.Operation) {
 	fmt.Fprintln(w, doneText(op.Verb, op.Done, op.At))
 	if op.SkippedN > 0 {

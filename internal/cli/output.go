@@ -39,7 +39,7 @@ func (p *program) withFormats(c *cobra.Command, some ...string) *cobra.Command {
 	return c
 }
 
-// write shows one thing.
+// write shows one value.
 func write[T any](p *program, v T, name func(T) string, table func(io.Writer)) error {
 	return list(p, v, []T{v}, name, table)
 }
@@ -80,7 +80,7 @@ func list[T any](p *program, whole any, items []T, name func(T) string, table fu
 	return w.Flush()
 }
 
-// more says how to see the next page, where the output does not say it itself.
+// more prints how to see the next page, unless the output has that itself.
 func (p *program) more(after string) {
 	if after != "" && p.format != "json" && p.format != "yaml" {
 		fmt.Fprintf(p.err, "there are more: --after %s\n", plain(after))

@@ -21,7 +21,7 @@ import (
 type grant struct {
 	User  string `json:"user"`
 	VHost string `json:"vhost"`
-	// tagged is the user with the tags: that of broker.management, which may be another.
+	// tagged is the user that needs the tags: that of broker.management, which may be another.
 	tagged string
 	permissions.Rights
 }
@@ -50,10 +50,7 @@ definitions is JSON for rabbitmqctl import_definitions, without users.`,
 		if err != nil {
 			return err
 		}
-		vhost := p.vhost
-		if vhost == "" {
-			vhost = cfg.VHost()
-		}
+		vhost := cmp.Or(p.vhost, cfg.VHost())
 		if own != "" && !c.Flags().Changed("user") {
 			user = own
 		}
@@ -92,7 +89,7 @@ func managementUser(cfg *config.Config, vhost string) string {
 	return api.User()
 }
 
-// grants are the rights of a role, or of all: what is the same for each is in like.
+// grants returns the rights of a role, or of all; like has what is the same for each.
 func grants(rights []permissions.Rights, role string, like grant) (all []grant) {
 	for _, r := range rights {
 		g := like
@@ -108,7 +105,7 @@ func grants(rights []permissions.Rights, role string, like grant) (all []grant) 
 	return all
 }
 
-// policiesFor are policies for these queues alone, which forward as they did.
+// policiesFor returns policies for these queues alone, with the same forward targets.
 func policiesFor(policies policy.Set, queues []string) policy.Set {
 	narrow := policy.Default()
 	narrow.Queues = queues

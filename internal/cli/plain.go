@@ -76,8 +76,7 @@ func isTerminal(stream any) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// harmlessWriter passes on what a terminal may show, and makes the rest harmless
-// by to, a line's characters at a time.
+// harmlessWriter passes text through to, which makes it harmless, whole characters at a time.
 type harmlessWriter struct {
 	w    io.Writer
 	to   func(string) string

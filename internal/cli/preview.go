@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -17,7 +18,7 @@ func (p *program) tableToStderr(table func(io.Writer)) error {
 	return w.Flush()
 }
 
-// question is what a person says yes to.
+// question is what a person is asked.
 func question(p operations.Plan) string {
 	q := p.Verb.Title() + " " + messages(p.Count)
 	if len(p.Queues) > 1 {
@@ -34,7 +35,7 @@ func question(p operations.Plan) string {
 	return q + "?"
 }
 
-// preview says of a plan what the page says of it.
+// preview writes a plan as the page shows it.
 func preview(w io.Writer, p operations.Plan, now time.Time) {
 	fmt.Fprintf(w, "%s Nothing is done yet.\n%s\n", plain(question(p)), plain(p.Query))
 	if p.Count > 0 {
@@ -65,22 +66,19 @@ func preview(w io.Writer, p operations.Plan, now time.Time) {
 	if len(p.Samples) > 0 {
 		fmt.Fprintln(w, "\nSome of them:\nID\tSTATE\tFAILED\tWHAT WENT WRONG")
 		for _, m := range p.Samples {
-			said := m.Error
-			if said == "" {
-				said = m.Reason
-			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", plain(m.ID), plain(m.State), ago(&m.Failed, now), cell(said, 80))
+			why := cmp.Or(m.Error, m.Reason)
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", plain(m.ID), plain(m.State), ago(&m.Failed, now), cell(why, 80))
 		}
 	}
 	section(w, "Before you start:", p.Warnings)
 	section(w, "It cannot start:", p.Blocked)
 }
 
-func section(w io.Writer, title string, said []string) {
-	if len(said) > 0 {
+func section(w io.Writer, title string, lines []string) {
+	if len(lines) > 0 {
 		fmt.Fprintln(w, "\n"+title)
 	}
-	for _, s := range said {
+	for _, s := range lines {
 		fmt.Fprintln(w, "  "+strings.TrimSpace(plain(s)))
 	}
 }

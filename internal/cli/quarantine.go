@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -104,7 +105,7 @@ type quarantineReplay struct {
 	limit          int
 	queue          string // "": the one in their headers
 	dry, unchecked bool
-	each           bool // a person must say yes to each message
+	each           bool // a person is asked for each message
 }
 
 func (r *quarantineReplay) run(ctx context.Context) (err error) {
@@ -121,7 +122,7 @@ func (r *quarantineReplay) run(ctx context.Context) (err error) {
 	return err
 }
 
-// asksForEach tells whether a person must say yes to each message: its queue is only claimed.
+// asksForEach tells whether a person is asked for each message, because its queue is only claimed.
 func (r *quarantineReplay) asksForEach(ctx context.Context) (bool, error) {
 	if r.queue != "" || r.dry {
 		return false, nil
@@ -254,22 +255,14 @@ func quarantined(w io.Writer, all []*quarantine.Message, total int, now time.Tim
 	}
 	fmt.Fprintln(w, "QUEUE\tREASON\tATTEMPT\tSINCE\tBYTES\tEXCHANGE\tROUTING KEY\tBY AMQP")
 	for _, m := range all {
-		amqp, queue := "yes", m.Queue
+		amqp, queue := "yes", cell(cmp.Or(m.Queue, "?"), 60)
 		if m.ByAPI {
 			amqp = "no"
 		}
-		if queue == "" {
-			queue = "?"
-		}
-		queue = cell(queue, 60)
 		if m.Claimed {
 			queue += " (claimed)"
 		}
-		since := "-"
-		if !m.Since.IsZero() {
-			since = ago(&m.Since, now)
-		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%d\t%s\t%s\t%s\n", queue, cell(m.Reason, 20), m.Attempt, since, m.Size, cell(m.Exchange, 40), cell(m.RoutingKey, 40), amqp)
+		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%d\t%s\t%s\t%s\n", queue, cell(m.Reason, 20), m.Attempt, ago(&m.Since, now), m.Size, cell(m.Exchange, 40), cell(m.RoutingKey, 40), amqp)
 	}
 	if total > len(all) {
 		fmt.Fprintf(w, "%d of %d; raise --limit to see more\n", len(all), total)

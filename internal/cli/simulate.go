@@ -81,8 +81,7 @@ Output: table; json, everything; csv, load and backlog over time. --svg writes a
 	return p.withFormats(c, "table", "json", "csv")
 }
 
-// options are those of the simulation. What a person should know of them goes to
-// notes.
+// options returns those of the simulation, and writes notes for people.
 func (s simulateFlags) options(notes io.Writer) (o simulate.Options, err error) {
 	if s.file == "" {
 		return o, fmt.Errorf("which policy? --policy FILE names a config file that has it: %w", errUsage)

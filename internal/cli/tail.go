@@ -41,7 +41,7 @@ type failure struct {
 	failed  time.Time
 }
 
-// slack is how much later a search may find a failure than one that happened after it.
+// slack is how long after a later failure a search may still find an earlier one.
 const slack = 10 * time.Second
 
 // tail shows failures.
@@ -52,7 +52,7 @@ type tail struct {
 	left   int // 0: any number
 	since  time.Time
 	seen   map[failure]bool // since then
-	begun  bool             // the table has its head
+	begun  bool             // the table's head was written
 }
 
 var errEnough = errors.New("as many as were asked for")

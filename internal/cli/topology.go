@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -74,9 +75,7 @@ func (p *program) withTopologyFlags(c *cobra.Command, run func(topologyFlags, *c
 		if err != nil {
 			return err
 		}
-		if at.vhost = p.vhost; at.vhost == "" {
-			at.vhost = cfg.VHost()
-		}
+		at.vhost = cmp.Or(p.vhost, cfg.VHost())
 		kind := ttlqueue.Quorum
 		if at.classic {
 			kind = ttlqueue.Classic

@@ -17,10 +17,10 @@ import (
 
 const (
 	// alertEvery is how often an alert is sent while it lasts, and alertLasts how long
-	// Alertmanager keeps it firing after the last one, whatever its resolve_timeout.
+	// Alertmanager keeps it firing after the last time, whatever its resolve_timeout.
 	alertEvery = time.Minute
-	// countEvery is how often while its count grows: within a group_wait, whose
-	// notification then has all of a burst.
+	// countEvery is how often it is sent while its count grows: shorter than a group_wait, so
+	// that the notification has all of a burst.
 	countEvery = 10 * time.Second
 	alertLasts = 5 * time.Minute
 	// parkedLasts is how long an alert lasts after the last parked message: longer than

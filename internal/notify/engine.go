@@ -28,7 +28,7 @@ type Options struct {
 }
 
 const (
-	pollEvery     = 15 * time.Second // between two looks at conditions
+	pollEvery     = 15 * time.Second // between two calls of Conditions
 	longestReason = 1 << 10          // bytes of an error that are read
 )
 

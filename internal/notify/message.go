@@ -31,7 +31,7 @@ type Item struct {
 	Target       string // where its messages are forwarded to, of ForwardStopped
 	N            int64  // messages
 	Since, Until time.Time
-	Text         string // hostile
+	Text         string // why; may be hostile
 	Errors       []ErrorCount
 	Resolved     bool
 	Again        bool // it was sent before and still lasts
@@ -54,7 +54,7 @@ const (
 	mostItemErrors = 5
 )
 
-// format is how a service writes hostile text, which must not become markup.
+// format writes hostile text so that it does not become a service's markup.
 type format struct{ foreign func(string) string }
 
 var plainText = format{func(s string) string { return s }}
@@ -71,7 +71,7 @@ func (m *Message) total() (n int64) {
 	return n
 }
 
-// queue is the only one it is about, or "".
+// queue returns the only queue it is about, or "".
 func (m *Message) queue() string {
 	if len(m.Items) == 1 {
 		return m.Items[0].Queue
@@ -200,7 +200,7 @@ func (m *Message) fields() map[string]any {
 		"count": m.total(), "link": m.Link, "resolved": m.Resolved(), "test": m.Test, "at": m.At.UTC(), "items": items, "more_items": len(m.Items) - len(items)}
 }
 
-// link opens the page where a message's subject is listed.
+// link returns the URL of the page that lists what a message is about.
 func link(page string, m *Message) string {
 	if page == "" {
 		return ""
@@ -235,8 +235,7 @@ func link(page string, m *Message) string {
 	return page + "/messages?" + url.Values{"q": {strings.Join(terms, " ")}}.Encode()
 }
 
-// inOrder sorts the worst first: conditions that are on before those that are over, then by
-// count.
+// inOrder sorts: conditions that are on before those that are over, then the largest count first.
 func inOrder(items []Item) {
 	slices.SortFunc(items, func(a, b Item) int {
 		over := func(i Item) int {

@@ -3,7 +3,7 @@
 //
 //	notify.go   the events, the settings and the routes
 //	engine.go   passes events and conditions to the routes that want them
-//	route.go    one route: a loop that gathers, plans and sends
+//	route.go    one route: a loop that collects, plans and sends
 //	relay.go    counts of parked messages, on their way from a replica to the leader
 //	pending.go  what a route has to send, and when: pure, time is passed in
 //	quiet.go    hours in which only critical notifications are sent
@@ -29,7 +29,7 @@ import (
 // Kind of an event.
 type Kind string
 
-// Parked is counted; all others are conditions, which begin and end.
+// Parked is an event that is counted; all others are conditions, which begin and end.
 const (
 	Parked         Kind = "parked"
 	ParkedBurst    Kind = "parked_burst"
@@ -43,12 +43,12 @@ const (
 	LedgerOff      Kind = "ledger_off"
 )
 
-// Meaning is how a kind is reported.
+// Meaning is a kind with its texts.
 type Meaning struct {
 	Kind     Kind
 	Severity Severity
 	Means    string // of a queue, where it concerns one
-	Over     string
+	Over     string // the same when it is over
 }
 
 // Kinds are all of them, with their texts.
@@ -100,7 +100,7 @@ type Settings struct {
 	VHost        string
 	Page         string         // where people open the page; "": no links
 	AllowPrivate []netip.Prefix // private addresses that routes may reach
-	Critical     []string       // patterns of queues of which all is critical
+	Critical     []string       // patterns of queues whose events are all critical
 	// NoConsumer, OldestWaiting and Burst are the thresholds of their events.
 	NoConsumer    time.Duration
 	OldestWaiting time.Duration

@@ -15,7 +15,7 @@ const (
 	otherErrors   = "(other errors)"
 )
 
-// key identifies one notification's subject.
+// key is what a notification is about.
 type key struct {
 	Kind   Kind
 	Queue  string
@@ -69,13 +69,13 @@ func (t *tally) join(u *tally) {
 	}
 }
 
-// entry is the state of a key, kept over restarts.
+// entry is the state of a key, kept over restarts. Its names in JSON are stored, and never change.
 type entry struct {
 	Sent  time.Time `json:"Told,omitzero"` // when a notification was last sent
-	Tally tally     // parked, not sent yet
+	Tally tally     // messages parked since then
 	// of a condition
 	On       bool      `json:",omitempty"`
-	Reported bool      `json:"Said,omitempty"` // a notification said that it is on
+	Reported bool      `json:"Said,omitempty"` // the last notification reported it as on
 	Since    time.Time `json:",omitzero"`
 	Changed  time.Time `json:"Seen,omitzero"` // when it was first seen to be on, or over
 	Text     string    `json:",omitempty"`
@@ -93,7 +93,7 @@ type Condition struct {
 	After  time.Duration // it is reported only when it has lasted that long
 	Text   string        // why; may be hostile
 
-	// Unknown says that nothing is known about a kind: its conditions continue.
+	// Unknown: nothing is known about the kind now, so its conditions stay as they were.
 	Unknown bool
 }
 
@@ -110,7 +110,7 @@ func newPending(s *Settings, r *Route) *pending {
 	return &pending{settings: s, route: r, entries: map[key]*entry{}, changed: map[key]bool{}, firstSeen: map[key]time.Time{}}
 }
 
-// entryOf is the entry of a key, which may be the one that others share.
+// entryOf returns the entry of a key, or beyond mostQueues the one that all other queues share.
 func (b *pending) entryOf(k key) (key, *entry) {
 	e := b.entries[k]
 	if e == nil {
@@ -133,14 +133,14 @@ func (b *pending) entryOf(k key) (key, *entry) {
 	return k, e
 }
 
-// count adds a tally.
+// count adds messages parked.
 func (b *pending) count(k key, t *tally) {
 	_, e := b.entryOf(k)
 	e.Tally.join(t)
 }
 
-// update compares with the conditions of now. One that is not among them is over, unless
-// starting says that it is too early to know.
+// update applies the conditions that are on now. Others are over, but not while starting: the service
+// may not know of them yet.
 func (b *pending) update(now time.Time, all []Condition, starting bool) {
 	there, unknown := map[key]bool{}, map[Kind]bool{}
 	for _, c := range all {
@@ -181,8 +181,8 @@ func (b *pending) update(now time.Time, all []Condition, starting bool) {
 	}
 }
 
-// due is when an entry is to be sent after a wait for others, and whether quiet hours
-// deferred it; false when there is nothing to send.
+// due returns when an entry is to be sent, with wait for more to join it, and whether quiet hours
+// deferred it; ok is false when there is nothing to send.
 func (b *pending) due(k key, e *entry, now time.Time, wait time.Duration) (at time.Time, deferred, ok bool) {
 	again := e.Sent.Add(b.route.Repeat)
 	switch {
@@ -210,7 +210,7 @@ func (b *pending) due(k key, e *entry, now time.Time, wait time.Duration) (at ti
 	return at, deferred, true
 }
 
-// plan returns what to send now, and when to call it again at the latest.
+// plan returns what to send now, and when to call plan again at the latest.
 func (b *pending) plan(now time.Time, perKind bool) (messages []*Message, next time.Time) {
 	next = now.Add(time.Hour)
 	due := map[Kind]bool{}

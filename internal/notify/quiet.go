@@ -21,8 +21,7 @@ func (q Quiet) in(t time.Time) bool {
 	return m >= q.From || m < q.To
 }
 
-// until tells whether t is in quiet hours, and when they end: by local time, which summer
-// time shifts.
+// until returns whether t is in quiet hours, and when they end, by local time.
 func (q Quiet) until(t time.Time) (end time.Time, quiet bool) {
 	if !q.in(t) {
 		return t, false

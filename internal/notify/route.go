@@ -45,23 +45,23 @@ type parkReason struct {
 	ours bool
 }
 
-// arrival is what came in of a key since the last round.
+// arrival counts what was parked of a key since the last round.
 type arrival struct {
 	tally
 	reasons map[parkReason]int64
 }
 
-// mostReasons is how many different texts a route reads between two rounds: to find what
-// they have in common takes longer than the intake has time for. Beyond that, messages
-// are counted and errors are not.
+// mostReasons is how many different texts are kept between two rounds: to find what they have in
+// common takes longer than the intake has time for. Beyond that, messages are counted and errors
+// are not.
 const mostReasons = 256
 
-// arrivals are what came in since the last round.
+// arrivals counts what was parked since the last round.
 type arrivals struct {
 	mu    sync.Mutex
 	byKey map[key]*arrival
-	texts int           // different ones in it
-	wake  chan struct{} // has one when something came in
+	texts int           // how many different reasons are in it
+	wake  chan struct{} // has a value when something was counted
 }
 
 func newArrivals() arrivals { return arrivals{wake: make(chan struct{}, 1)} }
@@ -96,7 +96,7 @@ func (r *arrivals) addReason(a *arrival, why parkReason, n int64) {
 	}
 }
 
-// drain returns what came in since it was last called. The caller holds mu.
+// drain returns what was counted since the last call. The caller holds mu.
 func (r *arrivals) drain() map[key]*arrival {
 	news := r.byKey
 	r.byKey, r.texts = nil, 0
@@ -170,7 +170,7 @@ func wait(ctx context.Context, d time.Duration) {
 	<-ctx.Done()
 }
 
-// gather adds what came in to the pending notifications.
+// gather adds what was parked, and the conditions, to what is pending.
 func (r *route) gather(now time.Time, starting bool) {
 	r.mu.Lock()
 	news, conditions, updated := r.drain(), r.latest, r.updated

@@ -20,7 +20,7 @@ type target struct {
 	scheme  string
 	send    send
 	secrets []string
-	// perKind: the service opens and closes incidents, so each kind of event is a message.
+	// perKind: the service opens and closes incidents, so each kind of event is a message of its own.
 	perKind bool
 	// isAlertmanager: it receives all conditions repeatedly, see alertmanager.go.
 	isAlertmanager bool
@@ -29,7 +29,7 @@ type target struct {
 // service is a kind of URL: NAME+https, NAME+http, or NAME alone where bare.
 type service struct {
 	bare bool
-	form string // how its URLs look
+	form string // its URLs, for errors
 	open func(u *url.URL, r *Route) (send, error)
 }
 
@@ -45,7 +45,7 @@ var services = map[string]service{
 	"smtp":         {true, "smtp://USER:PASSWORD@HOST:PORT/?from=…&to=…, with fromname, clienthost and encryption (Auto, ExplicitTLS, ImplicitTLS, None) as parameters", mail},
 }
 
-// Check says what is wrong with a route's URL and body, without repeating the URL.
+// Check returns what is wrong with a route's URL and body, without repeating the URL.
 func Check(r *Route) error {
 	_, err := open(r)
 	return err

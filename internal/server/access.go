@@ -9,7 +9,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// newGuard makes the guard, which tells who calls.
+// newGuard makes the guard, which finds out who calls.
 func (s *vhost) newGuard(tokens *auth.Tokens) (*auth.Guard, error) {
 	a := &s.config.Access
 	var users *auth.Users

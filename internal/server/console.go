@@ -20,7 +20,7 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// notices are what a person should look at though it stops nothing.
+// notices returns what needs a person's attention, though it stops nothing.
 func (s *vhost) notices() []string {
 	all := slices.Concat(s.refused.notices(), s.damaged(), s.unserved)
 	if kept, ok := s.store.(interface{ Notices() []string }); ok {
@@ -87,8 +87,8 @@ func (s *vhost) openActions() {
 	s.operations = operations.New(operations.Config{Inspect: s.inspect, Actions: s.actions, Store: s.store})
 }
 
-// brokerQueues tells people what RabbitMQ knows of a queue: by its management API
-// or, where that does not answer, by AMQP, which knows less.
+// brokerQueues asks RabbitMQ about a queue: by its management API or, if that does not answer, by
+// AMQP, which knows less.
 type brokerQueues struct {
 	manage  *management.Client // nil: there is none
 	publish *broker.Publisher
@@ -96,7 +96,7 @@ type brokerQueues struct {
 
 func (q brokerQueues) Queue(ctx context.Context, name string) (inspect.AtBroker, error) {
 	if name == "" {
-		return inspect.AtBroker{}, nil // to AMQP it would be any
+		return inspect.AtBroker{}, nil // a passive declare without a name asks for none in particular
 	}
 	err := errNoManagement
 	if q.manage != nil {

@@ -7,7 +7,7 @@
 //	throttle.go         the throttle: what its changes log, what people and metrics see of it
 //	(consumers.go: the throttle that the scheduler asks, which waits until it knows whether a
 //	queue has consumers)
-//	listeners.go        passes each event to all that listen (vhost.go says who), and
+//	listeners.go        passes each event to all listeners (vhost.go has the list), and
 //	                    survives their panics
 //	health.go           the problems now, by part of the service; readiness follows from them
 //	replicas.go         several services on one store: members, leader, shared breakers

@@ -29,8 +29,7 @@ import (
 // closed, as the leader decided it. All replicas follow it, and so does the next leader.
 const breakerStatePrefix = "breaker-state/"
 
-// replica is what this service does as one of several replicas. Without a store that
-// several can share there is none.
+// replica is this service as one of several replicas; nil when the store cannot be shared.
 type replica struct {
 	*cluster.Replicas
 	store      store.Shared
@@ -43,7 +42,7 @@ type replica struct {
 	log        *slog.Logger
 	// leaderTasks run while this replica leads.
 	leaderTasks []func(context.Context)
-	// others: there are other replicas. Without any, nothing is announced.
+	// others: there are other replicas. Without them nothing is announced.
 	others atomic.Bool
 
 	mu         sync.Mutex
@@ -66,7 +65,7 @@ func newReplica(shared store.Shared, about func() cluster.About, log *slog.Logge
 	return r
 }
 
-// id is that of this replica; "" without others.
+// id returns the id of this replica; "" when the store cannot be shared.
 func (r *replica) id() string {
 	if r == nil {
 		return ""
@@ -257,7 +256,7 @@ func (r *replica) missed(context.Context) error {
 	return nil
 }
 
-// event announces what the other replicas count too.
+// event announces an event that the other replicas count too.
 func (r *replica) event(e retry.Event, elsewhere bool) {
 	kind, counted := flowOf[e.Kind]
 	if !r.others.Load() || !counted && !elsewhere {
@@ -275,7 +274,7 @@ func (r *replica) event(e retry.Event, elsewhere bool) {
 	})
 }
 
-// Changed is for inspect.Config.
+// Changed implements inspect.Config.Changed.
 func (r *replica) Changed(operations ...string) {
 	r.Announce(func(a *cluster.Announcement) {
 		a.SideTableChanged = a.SideTableChanged || len(operations) == 0
@@ -295,7 +294,7 @@ func (r *replica) forInspect() (all []inspect.Replica) {
 	return all
 }
 
-// openReplica makes this service one of several, when the store can have several.
+// openReplica makes the replica, when the store can be shared.
 func (s *vhost) openReplica(listen string) {
 	shared, ok := s.store.(store.Shared)
 	if !ok {
@@ -308,8 +307,8 @@ func (s *vhost) openReplica(listen string) {
 	s.metrics.Replicas(s.replica.All)
 }
 
-// joinReplicas gives the replica what it uses, once all of that is made. Nothing that has a limit
-// is retried before this replica has its share of it.
+// joinReplicas gives the replica what it uses, once that is made. Queues with any limit are
+// not retried before this replica has its share of it.
 func (s *vhost) joinReplicas(ctx context.Context) error {
 	r := s.replica
 	r.throttle, r.scheduler, r.activity = s.throttle, s.scheduler, &s.activity
@@ -323,7 +322,7 @@ func (s *vhost) joinReplicas(ctx context.Context) error {
 	return r.followBreakers(ctx)
 }
 
-// advertised is an address as others may reach it.
+// advertised returns an address at which other machines may reach this one.
 func advertised(listen string) string {
 	host, port, err := net.SplitHostPort(listen)
 	if ip := net.ParseIP(host); err != nil || ip == nil || !ip.IsUnspecified() {
@@ -336,7 +335,7 @@ func advertised(listen string) string {
 	return net.JoinHostPort(name, port)
 }
 
-// wrongAnywhere returns the problems of each replica that is alive.
+// wrongAnywhere returns the problems of each live replica, this one first.
 func (s *vhost) wrongAnywhere() []map[string]string {
 	all := []map[string]string{s.health.byPart()}
 	if s.replica != nil {

@@ -138,12 +138,12 @@ func listenOn(c *config.Config) (net.Listener, error) {
 	return l, nil
 }
 
-// Problems are what is wrong now. Without any the service is ready; some leave it so.
+// Problems returns what is wrong now. The service may be ready in spite of some of them.
 func (s *Service) Problems() []string {
 	return s.each(func(v *vhost) []string { return v.health.problems() })
 }
 
-// Notices are what a person should look at though it stops nothing.
+// Notices returns what needs a person's attention, though it stops nothing.
 func (s *Service) Notices() []string { return s.each((*vhost).notices) }
 
 // each collects lines of all vhosts; where there are several, each line begins with the vhost.

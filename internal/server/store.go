@@ -23,7 +23,7 @@ import (
 // engine is what the service needs of a store.
 type engine interface {
 	store.CopyTarget
-	// Free is the room left, and what is kept free of it, in bytes.
+	// Free returns the room left, and how much of it is kept in reserve, in bytes.
 	Free() (free, reserve uint64, err error)
 }
 
@@ -80,7 +80,7 @@ func redisOptions(s *config.Store) (redisstore.Options, error) {
 	}, err
 }
 
-// damaged says that something in the store cannot be read.
+// damaged returns the notice of a store that cannot be read in part.
 func (s *vhost) damaged() []string {
 	d, ok := s.store.(store.Damageable)
 	if !ok {

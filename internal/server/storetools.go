@@ -37,8 +37,8 @@ func SalvageStore(ctx context.Context, from, to string, log *slog.Logger) (disks
 	return diskstore.Salvage(ctx, from, to, diskstore.Options{Log: log})
 }
 
-// AcceptLoss lets a store on disk be used without what is missing of it, and says how much
-// that is; nil when nothing is.
+// AcceptLoss makes a store on disk usable without its missing commits, and returns how many those
+// are; nil when none is missing.
 func AcceptLoss(folder string, log *slog.Logger) (lost *diskstore.LostError, err error) {
 	o := diskstore.Options{Log: log, Existing: true}
 	s, err := diskstore.Open(folder, o)
