@@ -52,14 +52,8 @@ func (t *ThrottleView) Text() string {
 // LimitText is in words the limit that due messages wait for just now, or "". They are retried as
 // fast as the policy allows, so that this is no pause, and Text leaves it out.
 func (t *ThrottleView) LimitText() string {
-	if t == nil {
+	if t == nil || t.LimitedBy == "" {
 		return ""
 	}
-	switch t.LimitedBy {
-	case throttle.WhyRate:
-		return "limited by rate"
-	case throttle.WhyInFlight:
-		return "limited by in_flight"
-	}
-	return ""
+	return "limited by " + string(t.LimitedBy)
 }
