@@ -75,8 +75,8 @@ const (
 // Act does something to messages that are named, and tells what came of each. On an
 // error the outcomes are those of the messages that it came to.
 func (a *Actions) Act(ctx context.Context, by auth.Caller, act Act) (Acted, error) {
-	d := RecordChange{Verb: act.Verb, By: by.Name, To: act.To, At: act.At}
-	if err := d.Check(); err != nil {
+	c := RecordChange{Verb: act.Verb, By: by.Name, To: act.To, At: act.At}
+	if err := c.Check(); err != nil {
 		return Acted{}, err
 	}
 	if err := act.check(); err != nil {
@@ -96,7 +96,7 @@ func (a *Actions) Act(ctx context.Context, by auth.Caller, act Act) (Acted, erro
 			return Acted{}, err
 		}
 	}
-	acted, refs, at, err := a.findNamed(ctx, by, d, act)
+	acted, refs, at, err := a.findNamed(ctx, by, c, act)
 	if err != nil {
 		return Acted{}, err
 	}
@@ -114,7 +114,7 @@ func (a *Actions) Act(ctx context.Context, by auth.Caller, act Act) (Acted, erro
 	var all []Outcome
 	for len(all) < len(refs) && err == nil {
 		var some []Outcome
-		some, err = a.Apply(ctx, d, refs[len(all):], nil)
+		some, err = a.Apply(ctx, c, refs[len(all):], nil)
 		all = append(all, some...)
 	}
 	for i, t := range refs {
@@ -126,7 +126,7 @@ func (a *Actions) Act(ctx context.Context, by auth.Caller, act Act) (Acted, erro
 		}
 	}
 	acted.Done = len(succeeded(all))
-	a.Announce(d, all)
+	a.Announce(c, all)
 	end(err, int64(acted.Done))
 	return acted, err
 }
@@ -146,7 +146,7 @@ func (a *Act) check() error {
 
 // findNamed finds the messages that are named, and tells what would come of each. at is the
 // index in IDs of each of refs.
-func (a *Actions) findNamed(ctx context.Context, by auth.Caller, d RecordChange, act Act) (acted Acted, refs []MessageRef, at []int, err error) {
+func (a *Actions) findNamed(ctx context.Context, by auth.Caller, c RecordChange, act Act) (acted Acted, refs []MessageRef, at []int, err error) {
 	acted = Acted{Outcomes: make([]Outcome, len(act.IDs))}
 	seen := map[store.Key]bool{}
 	for i, id := range act.IDs {
@@ -163,7 +163,7 @@ func (a *Actions) findNamed(ctx context.Context, by auth.Caller, d RecordChange,
 		}
 		seen[l.Key] = true
 		t := MessageRef{ID: l.Record.ID.String(), Queue: l.Record.Queue, Key: l.Key}
-		if acted.Outcomes[i], _ = d.outcome(t, l.Record, a.now()); !act.DryRun {
+		if acted.Outcomes[i], _ = c.outcome(t, l.Record, a.now()); !act.DryRun {
 			refs, at = append(refs, t), append(at, i)
 		}
 		acted.Outcomes[i].New = "" // of a copy that is not made yet
@@ -197,8 +197,8 @@ func (a *Actions) find(ctx context.Context, by auth.Caller, name string) (l stor
 // Apply does an action to as many of the refs as the store takes in one step, from
 // the first on, and returns their outcomes. alsoWrite, when not nil, returns entries to write in
 // the same step.
-func (a *Actions) Apply(ctx context.Context, d RecordChange, refs []MessageRef, alsoWrite func([]Outcome) []store.Entry) ([]Outcome, error) {
-	d.restorable = a.Restorable
+func (a *Actions) Apply(ctx context.Context, c RecordChange, refs []MessageRef, alsoWrite func([]Outcome) []store.Entry) ([]Outcome, error) {
+	c.restorable = a.Restorable
 	keys := make([]store.Key, len(refs))
 	for i, t := range refs {
 		keys[i] = t.Key
@@ -206,7 +206,7 @@ func (a *Actions) Apply(ctx context.Context, d RecordChange, refs []MessageRef, 
 	now := a.now()
 	var outcomes []Outcome
 	edit := func(_ store.Key, r *store.Record) store.Edit {
-		o, e := d.outcome(refs[len(outcomes)], r, now)
+		o, e := c.outcome(refs[len(outcomes)], r, now)
 		outcomes = append(outcomes, o)
 		return e
 	}
@@ -231,12 +231,12 @@ func succeeded(all []Outcome) (some []Outcome) {
 }
 
 // Announce sends one event for each queue.
-func (a *Actions) Announce(d RecordChange, all []Outcome) {
+func (a *Actions) Announce(c RecordChange, all []Outcome) {
 	n := map[string]int{}
 	for _, o := range succeeded(all) {
 		n[o.Queue]++
 	}
 	for _, queue := range slices.Sorted(maps.Keys(n)) {
-		a.event(retry.Event{Kind: verbs[d.Verb].kind, Queue: queue, N: n[queue], By: d.By, Why: d.To})
+		a.event(retry.Event{Kind: verbs[c.Verb].kind, Queue: queue, N: n[queue], By: c.By, Why: c.To})
 	}
 }

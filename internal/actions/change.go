@@ -55,28 +55,28 @@ func (v Verb) Title() string { return verbs[v].title }
 func (v Verb) Result() (one, more string) { return verbs[v].one, verbs[v].more }
 
 // Skip is why the verb leaves a record as it is, or "".
-func (d RecordChange) Skip(r *store.Record) string {
+func (c RecordChange) Skip(r *store.Record) string {
 	switch {
 	case r == nil:
 		return gone
-	case d.Verb == Replay && r.State == store.Discarded:
+	case c.Verb == Replay && r.State == store.Discarded:
 		return "it is discarded: restore it first"
-	case d.Verb == Discard && r.State == store.Discarded:
+	case c.Verb == Discard && r.State == store.Discarded:
 		return "it is discarded already"
-	case d.Verb == Restore && r.State != store.Discarded:
+	case c.Verb == Restore && r.State != store.Discarded:
 		return "it is not discarded"
 	}
 	return ""
 }
 
 // do does the verb to a record that Skip does not leave out.
-func (d RecordChange) do(r *store.Record, now time.Time) (e store.Edit, made *store.Record) {
+func (c RecordChange) do(r *store.Record, now time.Time) (e store.Edit, made *store.Record) {
 	due := now
-	if d.At != nil && d.At.After(now) {
-		due = *d.At
+	if c.At != nil && c.At.After(now) {
+		due = *c.At
 	}
 	due = notBefore(due)
-	switch d.Verb {
+	switch c.Verb {
 	case Replay:
 		if r.State == store.Waiting {
 			r.Due = due
@@ -84,15 +84,15 @@ func (d RecordChange) do(r *store.Record, now time.Time) (e store.Edit, made *st
 			r.Replay(due)
 		}
 	case Discard:
-		r.State, r.Due = store.Discarded, now.Add(d.restorable)
+		r.State, r.Due = store.Discarded, now.Add(c.restorable)
 	case Restore:
 		if r.ParkedFor == "" {
-			r.ParkedFor = "it was discarded while it waited, and restored by " + d.By
+			r.ParkedFor = "it was discarded while it waited, and restored by " + c.By
 		}
 		r.State, r.Due = store.Parked, now
 	case Copy:
 		made = copyOf(r, due)
-		made.Queue, made.Forward = d.To, &store.Destination{RoutingKey: d.To}
+		made.Queue, made.Forward = c.To, &store.Destination{RoutingKey: c.To}
 		made.Proven = false // RabbitMQ never dead-lettered it from there
 		e.Add = []*store.Record{made}
 		if r.MadeInto != uuid.Nil { // of an edited one the link stays what it was
@@ -123,8 +123,8 @@ func notBefore(t time.Time) time.Time {
 }
 
 // outcome is what came of one record.
-func (d RecordChange) outcome(t MessageRef, r *store.Record, now time.Time) (Outcome, store.Edit) {
-	o := Outcome{ID: t.ID, Key: string(t.Key), Queue: t.Queue, Outcome: Skipped, Why: d.Skip(r), At: now}
+func (c RecordChange) outcome(t MessageRef, r *store.Record, now time.Time) (Outcome, store.Edit) {
+	o := Outcome{ID: t.ID, Key: string(t.Key), Queue: t.Queue, Outcome: Skipped, Why: c.Skip(r), At: now}
 	if r != nil && r.Unreadable != nil {
 		o.Outcome, o.Why = Failed, r.Unreadable.Error()
 	}
@@ -135,14 +135,14 @@ func (d RecordChange) outcome(t MessageRef, r *store.Record, now time.Time) (Out
 		o.Why = fmt.Sprintf("it was %s when the plan was made, and is %s now", inspect.StateName(t.State), inspect.StateName(r.State))
 		return o, store.Edit{}
 	}
-	e, made := d.do(r, now)
+	e, made := c.do(r, now)
 	o.Outcome = Done
 	if made != nil {
 		r = made
 		o.New = made.ID.String()
 	}
-	if d.Changed != nil {
-		d.Changed(r)
+	if c.Changed != nil {
+		c.Changed(r)
 	}
 	return o, e
 }
@@ -156,16 +156,16 @@ type MessageRef struct {
 }
 
 // Check refuses a verb that is none, and what does not belong to it.
-func (d RecordChange) Check() error {
-	switch _, known := verbs[d.Verb]; {
+func (c RecordChange) Check() error {
+	switch _, known := verbs[c.Verb]; {
 	case !known:
-		return fmt.Errorf("%w: the verb %.40q: expected replay, discard, restore or copy", inspect.ErrInvalid, d.Verb)
-	case d.Verb == Copy && d.To == "":
+		return fmt.Errorf("%w: the verb %.40q: expected replay, discard, restore or copy", inspect.ErrInvalid, c.Verb)
+	case c.Verb == Copy && c.To == "":
 		return fmt.Errorf("%w: a copy needs a queue to go to", inspect.ErrInvalid)
-	case d.Verb != Copy && d.To != "":
-		return fmt.Errorf("%w: only a copy goes to another queue; this is %s", inspect.ErrInvalid, d.Verb)
-	case d.Verb != Replay && d.At != nil:
-		return fmt.Errorf("%w: only a replay has a time; this is %s", inspect.ErrInvalid, d.Verb)
+	case c.Verb != Copy && c.To != "":
+		return fmt.Errorf("%w: only a copy goes to another queue; this is %s", inspect.ErrInvalid, c.Verb)
+	case c.Verb != Replay && c.At != nil:
+		return fmt.Errorf("%w: only a replay has a time; this is %s", inspect.ErrInvalid, c.Verb)
 	}
 	return nil
 }

@@ -15,7 +15,7 @@ import (
 
 var shownByte = regexp.MustCompile(`\\x[0-9a-f]{2}`)
 
-// unshown puts the bytes back that shown made visible.
+// unshown puts the bytes back that shown has written as \xHH.
 func unshown(s string) []byte {
 	return shownByte.ReplaceAllFunc([]byte(s), func(b []byte) []byte {
 		c, _ := strconv.ParseUint(string(b[2:]), 16, 8)
@@ -25,10 +25,10 @@ func unshown(s string) []byte {
 
 var xmlCharset = regexp.MustCompile(`^<\?xml [^>]*encoding=["']([^"']+)`)
 
-// isText: UTF-8 that people can read.
+// isText tells whether bytes are UTF-8 that people can read.
 func isText(s []byte) bool { return utf8.Valid(s) && readable(s, 0) }
 
-// readable: at most so many bytes are no characters that people can read.
+// readable tells whether at most bad bytes are no characters that people can read.
 func readable(s []byte, bad int) bool {
 	for len(s) > 0 && bad >= 0 {
 		c, size := rune(s[0]), 1
@@ -45,7 +45,7 @@ func readable(s []byte, bad int) bool {
 	return bad >= 0
 }
 
-// charsets: text that is not plain UTF-8 becomes it.
+// recode makes UTF-8 of text in another charset, and removes a byte order mark.
 func (r *reading) recode() bool {
 	if r.charset || len(r.data) > mostOutput {
 		return false
@@ -98,7 +98,8 @@ func (r *reading) recode() bool {
 	return true
 }
 
-// zeros: of each pair of bytes, this one is mostly 0, as in UTF-16 of western text.
+// zeros tells whether the first (0) or the second (1) byte of each pair is mostly zero, as in
+// UTF-16 of western text.
 func zeros(s []byte, which int) bool {
 	if len(s) < 8 || len(s)%2 != 0 {
 		return false
@@ -144,7 +145,7 @@ func toUTF16(out, s []byte, order binary.ByteOrder) []byte {
 
 func (r *reading) latin1() bool {
 	if utf8.Valid(r.data) {
-		return false // and ASCII, or said wrongly
+		return false // it is ASCII, or the charset is wrong
 	}
 	var out []byte
 	for _, c := range r.data {
@@ -167,7 +168,7 @@ func (r *reading) latin1() bool {
 	return true
 }
 
-// text takes what is mostly readable; anything when said.
+// text reads what is mostly readable, or anything where the message says that it is text.
 func (r *reading) text(said bool) bool {
 	most := r.data[:min(len(r.data), mostOutput)]
 	valid := utf8.Valid(r.data)

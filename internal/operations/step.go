@@ -121,15 +121,15 @@ func (r *Runner) processNext(ctx context.Context, op *operation) (next time.Time
 		id, _, _ := f.Key.Parts()
 		refs[i] = actions.MessageRef{ID: id.String(), Queue: op.Queues[f.Queue].Queue, Key: f.Key, State: f.State}
 	}
-	d := actions.RecordChange{Verb: op.Verb, By: op.StartedBy, To: op.To, At: op.At}
+	c := actions.RecordChange{Verb: op.Verb, By: op.StartedBy, To: op.To, At: op.At}
 	var canaries []canary
 	if p.Done < int64(op.CanarySize) {
-		d.Changed = func(m *store.Record) {
+		c.Changed = func(m *store.Record) {
 			canaries = append(canaries, canaryOf(m))
 			r.canaryFailures.add(op.ID, canaries[len(canaries)-1:]) // before it can fail
 		}
 	}
-	outcomes, err := r.Actions.Apply(ctx, d, refs, func(all []actions.Outcome) (entries []store.Entry) {
+	outcomes, err := r.Actions.Apply(ctx, c, refs, func(all []actions.Outcome) (entries []store.Entry) {
 		p, entries = op.withOutcomes(all, canaries, r.now())
 		return entries
 	})
@@ -154,7 +154,7 @@ func (r *Runner) processNext(ctx context.Context, op *operation) (next time.Time
 		}
 	}
 	r.noteProgress(op, p, now)
-	r.Actions.Announce(d, outcomes)
+	r.Actions.Announce(c, outcomes)
 	return now, nil
 }
 
