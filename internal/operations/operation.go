@@ -77,8 +77,6 @@ type operation struct {
 	trouble   string    // why the last step failed
 	canaries  []canary  // once read
 	speed     []pace
-	targets   map[string]*targetQueue // by queue
-	lookups   int                     // of targets, in progress
 }
 
 // pace is how many messages were processed at a time.

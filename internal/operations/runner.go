@@ -49,7 +49,6 @@ type Runner struct {
 	wake     chan struct{}   // there is work
 	// canaryFailures are noted as they happen: no record shows those of messages that are not stored.
 	canaryFailures canaryFailures
-	lookups        sync.WaitGroup // goroutines that ask RabbitMQ about queues; Lead waits for them
 }
 
 // New makes a Runner.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -256,20 +257,23 @@ func (r *Runner) saveState(ctx context.Context, op *operation, state, why string
 // missingTarget is why messages can no longer be published, or "". That RabbitMQ does not
 // answer is no reason: the messages wait then.
 func (r *Runner) missingTarget(ctx context.Context, op *operation, of []frozen) string {
-	ask := map[string]bool{}
+	var queues []string
 	switch op.Verb {
 	case actions.Replay:
 		for _, f := range of {
-			ask[op.Queues[f.Queue].Queue] = true
+			queues = append(queues, op.Queues[f.Queue].Queue)
 		}
+		slices.Sort(queues)
+		queues = slices.Compact(queues)
 	case actions.Copy:
-		ask[op.To] = true
+		queues = []string{op.To}
 	}
-	for queue := range ask {
+	at := r.Inspect.LatelyAtBroker(ctx, queues)
+	for _, queue := range queues {
 		if op.Verb == actions.Replay && !r.Inspect.HasPolicy(queue) {
 			return fmt.Sprintf("no policy allows the queue %q any more; what is left is as it was", queue)
 		}
-		if r.isGone(ctx, op, queue) {
+		if q, known := at[queue]; known && !q.Exists {
 			return fmt.Sprintf("the queue %q does not exist any more; what is left is as it was", queue)
 		}
 	}
