@@ -27,14 +27,8 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/decode"
+	"github.com/redrive-mq/redrive/internal/operations"
 )
-
-// Console is what a caller may see and do; it checks the caller.
-type Console interface {
-	Inspector
-	Actor
-	Runner
-}
 
 // Decoder reads bodies.
 type Decoder interface {
@@ -50,7 +44,7 @@ type Guard interface {
 
 // Config is what an API is made of.
 type Config struct {
-	Console Console
+	Console operations.Console
 	Decoder Decoder
 	// Base is the escaped path that all is under, without a slash at its end, where a
 	// service has several virtual hosts; "" where it is alone. Requests come without it:

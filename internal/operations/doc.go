@@ -14,4 +14,5 @@
 //	                through the store
 //	forget.go       the end of old plans and operations
 //	live.go         what has changed since a moment ago
+//	console.go      what page and API call
 package operations
