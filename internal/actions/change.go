@@ -28,7 +28,7 @@ type RecordChange struct {
 	restorable time.Duration // how long what is discarded can be restored; Apply sets it
 }
 
-// verbs are what can be done, in the words of the command line and the page.
+// verbs are all verbs, in the words of the command line and the page.
 var verbs = map[Verb]struct {
 	title     string
 	one, more string    // what became of one message, and of several
@@ -105,7 +105,7 @@ func (c RecordChange) do(r *store.Record, now time.Time) (e store.Edit, made *st
 }
 
 // copyOf is a new message like r that is due at due, and starts again at attempt 1.
-// It has no fingerprint: nothing that RabbitMQ delivers again is this one.
+// It has no fingerprint: no message that RabbitMQ delivers again is this one.
 func copyOf(r *store.Record, due time.Time) *store.Record {
 	made := *r
 	made.ID, made.MadeFrom, made.MadeInto = uuid.Must(uuid.NewV7()), r.ID, uuid.Nil
@@ -114,7 +114,7 @@ func copyOf(r *store.Record, due time.Time) *store.Record {
 	return &made
 }
 
-// notBefore rounds up to what a store keeps: early is never.
+// notBefore rounds up to the microseconds that a store keeps: no message is retried early.
 func notBefore(t time.Time) time.Time {
 	if cut := t.Truncate(time.Microsecond); cut.Before(t) {
 		return cut.Add(time.Microsecond)
@@ -122,7 +122,7 @@ func notBefore(t time.Time) time.Time {
 	return t
 }
 
-// outcome is what came of one record.
+// outcome changes one record, or says why not.
 func (c RecordChange) outcome(t MessageRef, r *store.Record, now time.Time) (Outcome, store.Edit) {
 	o := Outcome{ID: t.ID, Key: string(t.Key), Queue: t.Queue, Outcome: Skipped, Why: c.Skip(r), At: now}
 	if r != nil && r.Unreadable != nil {
@@ -147,15 +147,15 @@ func (c RecordChange) outcome(t MessageRef, r *store.Record, now time.Time) (Out
 	return o, e
 }
 
-// MessageRef is a message that something is to be done to.
+// MessageRef names a message to change.
 type MessageRef struct {
 	ID, Queue string
 	Key       store.Key
-	// State, when not 0, is what it must be in still.
+	// State, when not 0, is the state that it must still be in.
 	State store.State
 }
 
-// Check refuses a verb that is none, and what does not belong to it.
+// Check refuses an unknown verb, and fields that do not belong to the verb.
 func (c RecordChange) Check() error {
 	switch _, known := verbs[c.Verb]; {
 	case !known:

@@ -89,7 +89,7 @@ func orNone(v any) any {
 	return v
 }
 
-// longestPath is in bytes; no path of those below tells more.
+// longestPath is how many bytes of a path are shown.
 const longestPath = 500
 
 func (d *fields) compare(path string, a, b any) {
@@ -204,7 +204,7 @@ func leafText(v any) string {
 	return string(b)
 }
 
-// Short is the first of a text that comes from a message.
+// Short is the beginning of a text that comes from a message.
 func Short(s string) string {
 	s = strings.ToValidUTF8(s, "\ufffd")
 	if utf8.RuneCountInString(s) <= fieldText {

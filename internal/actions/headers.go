@@ -28,9 +28,9 @@ type typed struct {
 	Value json.RawMessage `json:"value,omitempty"`
 }
 
-// deepest is how far tables nest as JSON, each level of which is read once for every
-// level around it. What is deeper, which only somebody who means harm makes, is packed:
-// as a store keeps it, in base64.
+// deepest is how deep tables nest as JSON, where each level is read once for every level around
+// it. A table that is deeper, which only an attacker makes, is packed: as a store keeps it, in
+// base64.
 const deepest = 50
 
 const kindPacked = "packed"
@@ -133,8 +133,8 @@ func fromValue(v any, depth int) (typed, error) {
 	return typed{Type: kind, Value: raw}, err
 }
 
-// fromFloat writes the bits of what is not a number: JSON has no word for it, and
-// there are many.
+// fromFloat writes infinities and NaNs, of which there are many, by their bits: JSON has no
+// numbers for them.
 func fromFloat(v float64, size int, bits uint64) any {
 	if math.IsNaN(v) || math.IsInf(v, 0) {
 		return fmt.Sprintf("bits:%x", bits)

@@ -34,7 +34,7 @@ const (
 	longestName = 255
 )
 
-// Imported is what came of an import.
+// Imported is the result of an import.
 type Imported struct {
 	Count  int64            `json:"count" doc:"Messages that are parked now; with dry_run: that would be."`
 	Queues map[string]int64 `json:"queues" doc:"How many of each queue."`
@@ -213,7 +213,8 @@ func (a *Actions) importLine(by auth.Caller, line []byte) (*store.Record, error)
 // importedIDs is the name space of the ids of imported messages.
 var importedIDs = uuid.MustParse("6f2b8a53-9a0e-4f0f-8f0e-0d5f7c1e2a44")
 
-// unproven are the names of what a file may say and consumers take for RabbitMQ's or Redrive's word.
+// unproven names the headers and properties that consumers believe RabbitMQ or Redrive has set:
+// of an import, only the file says so.
 func unproven(m *wire.Message) (names []string) {
 	if m.UserID != "" {
 		names = append(names, fmt.Sprintf("user_id %.100q", m.UserID))

@@ -105,7 +105,7 @@ func (a *Actions) checkWorkQueue(ctx context.Context, queue string) error {
 	if !a.Inspect.HasPolicy(queue) {
 		return fmt.Errorf("%w: no policy names the queue %q, and nothing is kept for it", inspect.ErrNotFound, queue)
 	}
-	// Where RabbitMQ does not answer, a person who pauses a queue now is right.
+	// Where RabbitMQ does not answer, the queue is taken to exist: that may be why it is paused.
 	if at, err := a.Inspect.AtBroker(ctx, queue); err == nil && !at.Exists {
 		return fmt.Errorf("%w: RabbitMQ has no queue %q, and nothing is kept for it", inspect.ErrNotFound, queue)
 	}

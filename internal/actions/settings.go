@@ -10,8 +10,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// ReadSettings reads what other replicas have written about pauses and breakers: scheduler
-// and throttle here then follow that. Call it every half second.
+// ReadSettings reads the pauses and breakers that other replicas have set, and sets them here in
+// the scheduler and the throttle. It is called every half second.
 func (a *Actions) ReadSettings(ctx context.Context, setPauses func(queues map[string]bool)) error {
 	a.settingsMu.Lock()
 	defer a.settingsMu.Unlock()

@@ -37,8 +37,8 @@ func description(base string) huma.Config {
 	}
 }
 
-// schemaName distinguishes types of the same name in two packages. What a queue's throttle is seen
-// as is named after the throttle.
+// schemaName distinguishes types of the same name in two packages. ThrottleView is named Throttle
+// in the API.
 func schemaName(t reflect.Type, hint string) string {
 	name := huma.DefaultSchemaNamer(t, hint)
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {

@@ -73,7 +73,7 @@ func leaves(v any, try func(any) bool) bool {
 	return false
 }
 
-// value compares one of a header or a body.
+// value tells whether the term is true of one value of a header or a body.
 func (t *term) value(v any) bool {
 	if t.op == exists {
 		return true

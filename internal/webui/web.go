@@ -9,8 +9,8 @@
 //	overview.go messages.go message.go …   a page each
 //	act.go plan.go edit.go                 what people do
 //
-// Everything goes through the console, which checks the caller's rights, so
-// nothing here does; what a caller may not do is only not offered.
+// Everything goes through the console, which checks what the caller may do. Nothing here does: the
+// page only does not offer what a caller may not do.
 package webui
 
 import (
