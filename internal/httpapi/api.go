@@ -94,7 +94,8 @@ func New(c Config) *API {
 	if c.Unauthenticated == 0 {
 		c.Unauthenticated = 10 * time.Second
 	}
-	a := &API{Config: c, mux: http.NewServeMux(), page: http.NewServeMux(), live: newLive()}
+	a := &API{Config: c, mux: http.NewServeMux(), page: http.NewServeMux(),
+		live: live{slots: make(chan struct{}, mostWatchers), closing: make(chan struct{}), perCaller: map[string]int{}}}
 	a.idempotency = idempotency{API: a, running: map[string]bool{}}
 	ourErrors()
 	a.huma = humago.New(registrar{a}, description(c.Base))

@@ -12,9 +12,9 @@ func (t *term) holds(e *env) bool {
 	f := t.field
 	switch {
 	case f == headerField:
-		return t.header(e.l.Record.Message.Headers)
+		return find(e.l.Record.Message.Headers, t.path, t.value)
 	case f == bodyField:
-		return t.inBody(e.body().Value)
+		return find(e.body().Value, t.path, t.value)
 	case f.kind == aState:
 		return t.op == exists || e.l.Record.State == t.a.state
 	case f.kind == aGroup:

@@ -11,10 +11,6 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-func (t *term) header(h amqp.Table) bool { return find(h, t.path, t.value) }
-
-func (t *term) inBody(v any) bool { return find(v, t.path, t.value) }
-
 // find tries what a path leads to. Names may hold dots themselves, so a.b is both a
 // name and b within a; in a list all elements are tried, or the one that is counted
 // from 0. Each value is tried at most once, whatever the message holds.
