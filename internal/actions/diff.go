@@ -102,12 +102,9 @@ func (d *fields) compare(path string, a, b any) {
 	switch aIs, bIs := shapeOf(a), shapeOf(b); {
 	case aIs == aMap && (bIs == aMap || bIs == absent), aIs == absent && bIs == aMap:
 		am, bm := asMap(a), asMap(b)
-		names := maps.Clone(am)
-		if names == nil {
-			names = map[string]any{}
-		}
-		maps.Copy(names, bm)
-		for _, name := range slices.Sorted(maps.Keys(names)) {
+		names := slices.AppendSeq(slices.Collect(maps.Keys(am)), maps.Keys(bm))
+		slices.Sort(names)
+		for _, name := range slices.Compact(names) {
 			d.compare(path+"."+name, member(am, name), member(bm, name))
 		}
 	case aIs == aList && (bIs == aList || bIs == absent), aIs == absent && bIs == aList:
@@ -145,21 +142,14 @@ const (
 )
 
 func shapeOf(v any) shape {
-	switch v := v.(type) {
-	case none:
+	list, _ := v.([]any)
+	switch {
+	case v == none{}:
 		return absent
-	case map[string]any:
-		if len(v) > 0 {
-			return aMap
-		}
-	case amqp.Table:
-		if len(v) > 0 {
-			return aMap
-		}
-	case []any:
-		if len(v) > 0 {
-			return aList
-		}
+	case len(asMap(v)) > 0:
+		return aMap
+	case len(list) > 0:
+		return aList
 	}
 	return aLeaf
 }
