@@ -2,15 +2,16 @@ package decode
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
-	"fmt"
 	"regexp"
 	"strconv"
 	"strings"
 	"unicode"
-	"unicode/utf16"
 	"unicode/utf8"
+
+	"golang.org/x/text/encoding"
+	"golang.org/x/text/encoding/charmap"
+	unicodes "golang.org/x/text/encoding/unicode"
 )
 
 var shownByte = regexp.MustCompile(`\\x[0-9a-f]{2}`)
@@ -54,45 +55,41 @@ func (r *reading) recode() bool {
 	if m := xmlCharset.FindSubmatch(r.data[:min(len(r.data), 100)]); m != nil && name == "" {
 		name = strings.ToLower(string(m[1]))
 	}
-	var order binary.ByteOrder
-	mark := []byte{}
+	mark, from := "", encoding.Nop
+	little, big := unicodes.UTF16(unicodes.LittleEndian, unicodes.IgnoreBOM), unicodes.UTF16(unicodes.BigEndian, unicodes.IgnoreBOM)
+	even := len(r.data)%2 == 0
 	switch {
 	case bytes.HasPrefix(r.data, []byte("\xef\xbb\xbf")):
-		mark, name = r.data[:3], "UTF-8"
-	case bytes.HasPrefix(r.data, []byte("\xff\xfe")) && len(r.data)%2 == 0:
-		mark, name, order = r.data[:2], "UTF-16, little endian", binary.LittleEndian
-	case bytes.HasPrefix(r.data, []byte("\xfe\xff")) && len(r.data)%2 == 0:
-		mark, name, order = r.data[:2], "UTF-16, big endian", binary.BigEndian
+		mark, name = "\xef\xbb\xbf", "UTF-8"
+	case bytes.HasPrefix(r.data, []byte("\xff\xfe")) && even:
+		mark, name, from = "\xff\xfe", "UTF-16, little endian", little
+	case bytes.HasPrefix(r.data, []byte("\xfe\xff")) && even:
+		mark, name, from = "\xfe\xff", "UTF-16, big endian", big
 	case name == "utf-16le" || name != "utf-16be" && zeros(r.data, 1):
-		name, order = "UTF-16, little endian", binary.LittleEndian
+		name, from = "UTF-16, little endian", little
 	case name == "utf-16be" || name == "utf-16" || zeros(r.data, 0):
-		name, order = "UTF-16, big endian", binary.BigEndian
-	case name == "iso-8859-1" || name == "latin1":
-		return r.latin1()
+		name, from = "UTF-16, big endian", big
+	case (name == "iso-8859-1" || name == "latin1") && !utf8.Valid(r.data): // otherwise it is ASCII, or the charset is wrong
+		name, from = "ISO-8859-1", charmap.ISO8859_1
 	default:
 		return false
 	}
-	out := r.data[len(mark):]
-	if order != nil {
-		var ok bool
-		if out, ok = fromUTF16(out, order); !ok {
-			return false
-		}
-	} else if !isText(out) {
+	coded := r.data[len(mark):]
+	out, err := from.NewDecoder().Bytes(coded)
+	again, errAgain := from.NewEncoder().Bytes(out)
+	if err != nil || errAgain != nil || !bytes.Equal(again, coded) || len(out) > mostOutput || !isText(out) && from != charmap.ISO8859_1 {
 		return false
 	}
 	found := name + " text"
-	if len(mark) > 0 {
+	if mark != "" {
 		found += " that begins with a byte order mark"
 	}
 	r.inside("text", found, out, func(inner []byte) ([]byte, error) {
-		if order == nil {
-			return append(bytes.Clone(mark), inner...), nil
+		coded, err := from.NewEncoder().Bytes(inner)
+		if err != nil || !utf8.Valid(inner) {
+			return nil, errors.New("the text has characters that are not in " + name)
 		}
-		if !utf8.Valid(inner) {
-			return nil, errors.New("what is not UTF-8 cannot become UTF-16")
-		}
-		return toUTF16(bytes.Clone(mark), inner, order), nil
+		return append([]byte(mark), coded...), nil
 	})
 	r.charset = true
 	return true
@@ -111,61 +108,6 @@ func zeros(s []byte, which int) bool {
 		}
 	}
 	return n[which] > min(len(s), 1<<10)/3 && n[1-which] == 0
-}
-
-// fromUTF16 refuses what would not come back the same, or is not text.
-func fromUTF16(s []byte, order binary.ByteOrder) ([]byte, bool) {
-	if len(s)%2 != 0 {
-		return nil, false
-	}
-	out := make([]byte, 0, len(s))
-	for i := 0; i < len(s); i += 2 {
-		c := rune(order.Uint16(s[i:]))
-		if utf16.IsSurrogate(c) {
-			if i += 2; i >= len(s) {
-				return nil, false
-			}
-			if c = utf16.DecodeRune(c, rune(order.Uint16(s[i:]))); c == utf8.RuneError {
-				return nil, false
-			}
-		}
-		out = utf8.AppendRune(out, c)
-	}
-	return out, isText(out) && len(out) <= mostOutput
-}
-
-func toUTF16(out, s []byte, order binary.ByteOrder) []byte {
-	for _, c := range utf16.Encode([]rune(string(s))) {
-		var b [2]byte
-		order.PutUint16(b[:], c)
-		out = append(out, b[:]...)
-	}
-	return out
-}
-
-func (r *reading) latin1() bool {
-	if utf8.Valid(r.data) {
-		return false // it is ASCII, or the charset is wrong
-	}
-	var out []byte
-	for _, c := range r.data {
-		out = utf8.AppendRune(out, rune(c))
-	}
-	if len(out) > mostOutput {
-		return false
-	}
-	r.inside("text", "ISO-8859-1 text", out, func(inner []byte) ([]byte, error) {
-		out := make([]byte, 0, len(inner))
-		for _, c := range string(inner) {
-			if c > 0xff {
-				return nil, fmt.Errorf("%q is not in ISO-8859-1", c)
-			}
-			out = append(out, byte(c))
-		}
-		return out, nil
-	})
-	r.charset = true
-	return true
 }
 
 // text reads what is mostly readable, or anything where the message says that it is text.
