@@ -22,12 +22,13 @@ func (a *Actions) PauseQueue(ctx context.Context, by auth.Caller, queue, reason 
 	if err := a.checkWorkQueue(ctx, queue); err != nil {
 		return err
 	}
-	pause, err := a.pausedAlready(ctx, queue)
+	pauses, err := inspect.Pauses(ctx, a.Store)
 	if err != nil {
 		return err
 	}
+	pause, paused := pauses[queue]
 	switch {
-	case pause.By == "":
+	case !paused:
 		pause = inspect.QueuePause{By: by.Name, Since: a.now(), Reason: reason}
 	case reason != "" && reason != pause.Reason: // the first reason stays
 		pause.Reason = strings.TrimPrefix(pause.Reason+"; "+by.Name+": "+reason, "; ")
@@ -37,18 +38,6 @@ func (a *Actions) PauseQueue(ctx context.Context, by auth.Caller, queue, reason 
 		return err
 	}
 	return a.setPaused(ctx, by, retry.Paused, queue, reason, entry)
-}
-
-// pausedAlready is the pause of a queue, without By where there is none.
-func (a *Actions) pausedAlready(ctx context.Context, queue string) (p inspect.QueuePause, err error) {
-	value, err := a.Store.Entry(ctx, store.PausePrefix+queue)
-	if err != nil || value == nil {
-		return p, err
-	}
-	if err := json.Unmarshal(value, &p); err != nil {
-		return p, fmt.Errorf("the pause of %q: %w", queue, err)
-	}
-	return p, nil
 }
 
 // ResumeQueue resumes the retries of a queue: due messages are retried at once.
