@@ -37,7 +37,7 @@ func (a *Actions) PauseQueue(ctx context.Context, by auth.Caller, queue, reason 
 	if err != nil {
 		return err
 	}
-	return a.setPaused(ctx, by, retry.Paused, queue, reason, entry)
+	return a.setPaused(ctx, by, "pause", retry.Paused, queue, reason, entry)
 }
 
 // ResumeQueue resumes the retries of a queue: due messages are retried at once.
@@ -51,28 +51,18 @@ func (a *Actions) ResumeQueue(ctx context.Context, by auth.Caller, queue, reason
 	case entry == nil:
 		return fmt.Errorf("%w: the retries of the queue %q are not paused", inspect.ErrPrecondition, queue)
 	}
-	return a.setPaused(ctx, by, retry.Resumed, queue, reason, nil)
+	return a.setPaused(ctx, by, "resume", retry.Resumed, queue, reason, nil)
 }
 
-// setPaused writes the pause to the store before it calls the scheduler: a pause must not
-// be forgotten at the next start.
-func (a *Actions) setPaused(ctx context.Context, by auth.Caller, kind retry.Kind, queue, reason string, pause []byte) error {
-	did := map[retry.Kind]string{retry.Paused: "pause", retry.Resumed: "resume"}[kind]
-	end, err := a.Begin(by, did, queue, 0, reason)
-	if err != nil {
-		return err
-	}
-	a.settingsMu.Lock()
-	err = a.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{{Name: store.PausePrefix + queue, Value: pause}})
-	if err == nil && a.SetPaused != nil {
-		a.SetPaused(queue, pause != nil)
-	}
-	a.settingsMu.Unlock()
-	a.changed()
+func (a *Actions) setPaused(ctx context.Context, by auth.Caller, did string, kind retry.Kind, queue, reason string, pause []byte) error {
+	err := a.set(ctx, by, did, queue, reason, store.Entry{Name: store.PausePrefix + queue, Value: pause}, func() {
+		if a.SetPaused != nil {
+			a.SetPaused(queue, pause != nil)
+		}
+	})
 	if err == nil {
 		a.event(retry.Event{Kind: kind, Queue: queue, By: by.Name, Why: reason})
 	}
-	end(err, 0)
 	return err
 }
 
