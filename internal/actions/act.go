@@ -20,12 +20,12 @@ type Verb string
 
 // What can be done.
 const (
-	// Replay: a parked one is retried and starts again at attempt 1; of
-	// a waiting one, when it is due is changed, and its attempts stay.
+	// Replay: a parked message is retried, and starts again at attempt 1; a waiting one gets
+	// another due time, and keeps its attempts.
 	Replay Verb = "replay"
-	// Discard: removed; it can be restored for a set time.
+	// Discard: a message is removed; it can be restored for a set time.
 	Discard Verb = "discard"
-	// Restore: a discarded one is parked again.
+	// Restore: a discarded message is parked again.
 	Restore Verb = "restore"
 	// Copy: a new message with the same content goes to another queue.
 	Copy Verb = "copy"
@@ -41,13 +41,13 @@ type Act struct {
 	DryRun bool       `json:"dry_run,omitempty" doc:"Only show what would be done."`
 }
 
-// Acted is what came of it.
+// Acted is the result of an Act.
 type Acted struct {
 	Done     int       `json:"done"`
 	Outcomes []Outcome `json:"outcomes" doc:"One for each id, in their order."`
 }
 
-// Outcome is what came of one message.
+// Outcome is the result for one message.
 type Outcome struct {
 	ID      string    `json:"id"`
 	Key     string    `json:"key,omitempty"`
@@ -58,7 +58,7 @@ type Outcome struct {
 	At      time.Time `json:"at"`
 }
 
-// What came of a message.
+// Outcomes of a message.
 const (
 	Done    = "done"
 	Skipped = "skipped"
@@ -72,11 +72,11 @@ const (
 	longestID = 100
 )
 
-// Act does something to messages that are named, and tells what came of each. On an
-// error the outcomes are those of the messages that it came to.
+// Act changes messages that are named, and returns the outcome of each. An error in the middle
+// leaves those before it changed: their outcomes say so.
 func (a *Actions) Act(ctx context.Context, by auth.Caller, act Act) (Acted, error) {
-	d := RecordChange{Verb: act.Verb, By: by.Name, To: act.To, At: act.At}
-	if err := d.Check(); err != nil {
+	c := RecordChange{Verb: act.Verb, By: by.Name, To: act.To, At: act.At}
+	if err := c.Check(); err != nil {
 		return Acted{}, err
 	}
 	if err := act.check(); err != nil {
@@ -96,7 +96,7 @@ func (a *Actions) Act(ctx context.Context, by auth.Caller, act Act) (Acted, erro
 			return Acted{}, err
 		}
 	}
-	acted, refs, at, err := a.findNamed(ctx, by, d, act)
+	acted, refs, at, err := a.findNamed(ctx, by, c, act)
 	if err != nil {
 		return Acted{}, err
 	}
@@ -114,7 +114,7 @@ func (a *Actions) Act(ctx context.Context, by auth.Caller, act Act) (Acted, erro
 	var all []Outcome
 	for len(all) < len(refs) && err == nil {
 		var some []Outcome
-		some, err = a.Apply(ctx, d, refs[len(all):], nil)
+		some, err = a.Apply(ctx, c, refs[len(all):], nil)
 		all = append(all, some...)
 	}
 	for i, t := range refs {
@@ -126,12 +126,12 @@ func (a *Actions) Act(ctx context.Context, by auth.Caller, act Act) (Acted, erro
 		}
 	}
 	acted.Done = len(succeeded(all))
-	a.Announce(d, all)
+	a.Announce(c, all)
 	end(err, int64(acted.Done))
 	return acted, err
 }
 
-// check refuses too many names, and what is none.
+// check refuses too many names, and texts that cannot be one.
 func (a *Act) check() error {
 	if len(a.IDs) == 0 || len(a.IDs) > mostNamed {
 		return fmt.Errorf("%w: %d messages are named: expected 1 to %d; for more make a plan", inspect.ErrInvalid, len(a.IDs), mostNamed)
@@ -144,9 +144,9 @@ func (a *Act) check() error {
 	return nil
 }
 
-// findNamed finds the messages that are named, and tells what would come of each. at is the
+// findNamed finds the messages that are named, and what the change would make of each. at is the
 // index in IDs of each of refs.
-func (a *Actions) findNamed(ctx context.Context, by auth.Caller, d RecordChange, act Act) (acted Acted, refs []MessageRef, at []int, err error) {
+func (a *Actions) findNamed(ctx context.Context, by auth.Caller, c RecordChange, act Act) (acted Acted, refs []MessageRef, at []int, err error) {
 	acted = Acted{Outcomes: make([]Outcome, len(act.IDs))}
 	seen := map[store.Key]bool{}
 	for i, id := range act.IDs {
@@ -163,7 +163,7 @@ func (a *Actions) findNamed(ctx context.Context, by auth.Caller, d RecordChange,
 		}
 		seen[l.Key] = true
 		t := MessageRef{ID: l.Record.ID.String(), Queue: l.Record.Queue, Key: l.Key}
-		if acted.Outcomes[i], _ = d.outcome(t, l.Record, a.now()); !act.DryRun {
+		if acted.Outcomes[i], _ = c.outcome(t, l.Record, a.now()); !act.DryRun {
 			refs, at = append(refs, t), append(at, i)
 		}
 		acted.Outcomes[i].New = "" // of a copy that is not made yet
@@ -171,8 +171,8 @@ func (a *Actions) findNamed(ctx context.Context, by auth.Caller, d RecordChange,
 	return acted, refs, at, nil
 }
 
-// find finds the message of an id or a key; why is what stands against it. One in a
-// queue that the caller may not see is not there.
+// find returns the message with an id or a key, or why there is none to act on. Messages in queues
+// that the caller does not see are as if they did not exist.
 func (a *Actions) find(ctx context.Context, by auth.Caller, name string) (l store.Listed, why string, err error) {
 	all, err := a.Inspect.Named(ctx, by, name)
 	if errors.Is(err, store.ErrUnreadable) {
@@ -194,11 +194,11 @@ func (a *Actions) find(ctx context.Context, by auth.Caller, name string) (l stor
 	return l, "several messages carry this id: name one by its key: " + strings.Join(keys, ", "), nil
 }
 
-// Apply does an action to as many of the refs as the store takes in one step, from
-// the first on, and returns their outcomes. alsoWrite, when not nil, returns entries to write in
+// Apply changes as many of the messages as the store takes in one step, from the first on, and
+// returns their outcomes. alsoWrite, when not nil, returns entries to write in
 // the same step.
-func (a *Actions) Apply(ctx context.Context, d RecordChange, refs []MessageRef, alsoWrite func([]Outcome) []store.Entry) ([]Outcome, error) {
-	d.restorable = a.Restorable
+func (a *Actions) Apply(ctx context.Context, c RecordChange, refs []MessageRef, alsoWrite func([]Outcome) []store.Entry) ([]Outcome, error) {
+	c.restorable = a.Restorable
 	keys := make([]store.Key, len(refs))
 	for i, t := range refs {
 		keys[i] = t.Key
@@ -206,7 +206,7 @@ func (a *Actions) Apply(ctx context.Context, d RecordChange, refs []MessageRef, 
 	now := a.now()
 	var outcomes []Outcome
 	edit := func(_ store.Key, r *store.Record) store.Edit {
-		o, e := d.outcome(refs[len(outcomes)], r, now)
+		o, e := c.outcome(refs[len(outcomes)], r, now)
 		outcomes = append(outcomes, o)
 		return e
 	}
@@ -231,12 +231,12 @@ func succeeded(all []Outcome) (some []Outcome) {
 }
 
 // Announce sends one event for each queue.
-func (a *Actions) Announce(d RecordChange, all []Outcome) {
+func (a *Actions) Announce(c RecordChange, all []Outcome) {
 	n := map[string]int{}
 	for _, o := range succeeded(all) {
 		n[o.Queue]++
 	}
 	for _, queue := range slices.Sorted(maps.Keys(n)) {
-		a.event(retry.Event{Kind: verbs[d.Verb].kind, Queue: queue, N: n[queue], By: d.By, Why: d.To})
+		a.event(retry.Event{Kind: verbs[c.Verb].kind, Queue: queue, N: n[queue], By: c.By, Why: c.To})
 	}
 }

@@ -36,7 +36,7 @@ type Audit interface {
 
 // Config is what actions work with. What needs a part that is left out is refused.
 type Config struct {
-	// Inspect knows what there is to act on, and lends its log, its time and its decoder.
+	// Inspect finds what to act on. Its log, clock and decoder are used, too.
 	Inspect *inspect.Inspector
 	Store   Store
 	Audit   Audit
@@ -54,10 +54,10 @@ type Config struct {
 // goroutines, and each checks its caller.
 type Actions struct {
 	Config
-	// settingsMu: store, scheduler and throttle receive pauses and breakers in the same order.
+	// settingsMu keeps pauses and breakers in the same order in store, scheduler and throttle.
 	settingsMu sync.Mutex
-	// forcedEntries are the entries of the breakers that were set here or that were looked
-	// at; settingsMu guards them.
+	// forcedEntries are the entries of the breakers that were set here or that ReadSettings has
+	// found, by queue; settingsMu guards them.
 	forcedEntries map[string]string
 }
 
@@ -66,7 +66,7 @@ func New(c Config) *Actions { return &Actions{Config: c} }
 
 func (a *Actions) now() time.Time { return a.Inspect.Now() }
 
-// changed lets other replicas know of something new in the side table.
+// changed announces to the other replicas that the side table has changed.
 func (a *Actions) changed() {
 	if a.Inspect.Changed != nil {
 		a.Inspect.Changed()

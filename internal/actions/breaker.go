@@ -35,18 +35,10 @@ func (a *Actions) Breaker(ctx context.Context, by auth.Caller, queue, to, reason
 	default:
 		return fmt.Errorf("%w: a breaker can be set to open, closed or auto, not to %.20q", inspect.ErrInvalid, to)
 	}
-	end, err := a.Begin(by, "breaker "+to, queue, 0, reason)
-	if err != nil {
-		return err
-	}
-	a.settingsMu.Lock()
-	err = a.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{{Name: store.BreakerPrefix + queue, Value: entry}})
-	if err == nil && a.Force != nil {
-		a.Force(queue, to, by.Name, reason)
-		a.noteForced(queue, entry)
-	}
-	a.settingsMu.Unlock()
-	a.changed()
-	end(err, 0)
-	return err
+	return a.set(ctx, by, "breaker "+to, queue, reason, store.Entry{Name: store.BreakerPrefix + queue, Value: entry}, func() {
+		if a.Force != nil {
+			a.Force(queue, to, by.Name, reason)
+			a.noteForced(queue, entry)
+		}
+	})
 }

@@ -28,7 +28,7 @@ type RecordChange struct {
 	restorable time.Duration // how long what is discarded can be restored; Apply sets it
 }
 
-// verbs are what can be done, in the words of the command line and the page.
+// verbs are all verbs, in the words of the command line and the page.
 var verbs = map[Verb]struct {
 	title     string
 	one, more string    // what became of one message, and of several
@@ -55,28 +55,28 @@ func (v Verb) Title() string { return verbs[v].title }
 func (v Verb) Result() (one, more string) { return verbs[v].one, verbs[v].more }
 
 // Skip is why the verb leaves a record as it is, or "".
-func (d RecordChange) Skip(r *store.Record) string {
+func (c RecordChange) Skip(r *store.Record) string {
 	switch {
 	case r == nil:
 		return gone
-	case d.Verb == Replay && r.State == store.Discarded:
+	case c.Verb == Replay && r.State == store.Discarded:
 		return "it is discarded: restore it first"
-	case d.Verb == Discard && r.State == store.Discarded:
+	case c.Verb == Discard && r.State == store.Discarded:
 		return "it is discarded already"
-	case d.Verb == Restore && r.State != store.Discarded:
+	case c.Verb == Restore && r.State != store.Discarded:
 		return "it is not discarded"
 	}
 	return ""
 }
 
 // do does the verb to a record that Skip does not leave out.
-func (d RecordChange) do(r *store.Record, now time.Time) (e store.Edit, made *store.Record) {
+func (c RecordChange) do(r *store.Record, now time.Time) (e store.Edit, made *store.Record) {
 	due := now
-	if d.At != nil && d.At.After(now) {
-		due = *d.At
+	if c.At != nil && c.At.After(now) {
+		due = *c.At
 	}
 	due = notBefore(due)
-	switch d.Verb {
+	switch c.Verb {
 	case Replay:
 		if r.State == store.Waiting {
 			r.Due = due
@@ -84,15 +84,15 @@ func (d RecordChange) do(r *store.Record, now time.Time) (e store.Edit, made *st
 			r.Replay(due)
 		}
 	case Discard:
-		r.State, r.Due = store.Discarded, now.Add(d.restorable)
+		r.State, r.Due = store.Discarded, now.Add(c.restorable)
 	case Restore:
 		if r.ParkedFor == "" {
-			r.ParkedFor = "it was discarded while it waited, and restored by " + d.By
+			r.ParkedFor = "it was discarded while it waited, and restored by " + c.By
 		}
 		r.State, r.Due = store.Parked, now
 	case Copy:
 		made = copyOf(r, due)
-		made.Queue, made.Forward = d.To, &store.Destination{RoutingKey: d.To}
+		made.Queue, made.Forward = c.To, &store.Destination{RoutingKey: c.To}
 		made.Proven = false // RabbitMQ never dead-lettered it from there
 		e.Add = []*store.Record{made}
 		if r.MadeInto != uuid.Nil { // of an edited one the link stays what it was
@@ -105,7 +105,7 @@ func (d RecordChange) do(r *store.Record, now time.Time) (e store.Edit, made *st
 }
 
 // copyOf is a new message like r that is due at due, and starts again at attempt 1.
-// It has no fingerprint: nothing that RabbitMQ delivers again is this one.
+// It has no fingerprint: no message that RabbitMQ delivers again is this one.
 func copyOf(r *store.Record, due time.Time) *store.Record {
 	made := *r
 	made.ID, made.MadeFrom, made.MadeInto = uuid.Must(uuid.NewV7()), r.ID, uuid.Nil
@@ -114,7 +114,7 @@ func copyOf(r *store.Record, due time.Time) *store.Record {
 	return &made
 }
 
-// notBefore rounds up to what a store keeps: early is never.
+// notBefore rounds up to the microseconds that a store keeps: no message is retried early.
 func notBefore(t time.Time) time.Time {
 	if cut := t.Truncate(time.Microsecond); cut.Before(t) {
 		return cut.Add(time.Microsecond)
@@ -122,9 +122,9 @@ func notBefore(t time.Time) time.Time {
 	return t
 }
 
-// outcome is what came of one record.
-func (d RecordChange) outcome(t MessageRef, r *store.Record, now time.Time) (Outcome, store.Edit) {
-	o := Outcome{ID: t.ID, Key: string(t.Key), Queue: t.Queue, Outcome: Skipped, Why: d.Skip(r), At: now}
+// outcome changes one record, or says why not.
+func (c RecordChange) outcome(t MessageRef, r *store.Record, now time.Time) (Outcome, store.Edit) {
+	o := Outcome{ID: t.ID, Key: string(t.Key), Queue: t.Queue, Outcome: Skipped, Why: c.Skip(r), At: now}
 	if r != nil && r.Unreadable != nil {
 		o.Outcome, o.Why = Failed, r.Unreadable.Error()
 	}
@@ -135,37 +135,37 @@ func (d RecordChange) outcome(t MessageRef, r *store.Record, now time.Time) (Out
 		o.Why = fmt.Sprintf("it was %s when the plan was made, and is %s now", inspect.StateName(t.State), inspect.StateName(r.State))
 		return o, store.Edit{}
 	}
-	e, made := d.do(r, now)
+	e, made := c.do(r, now)
 	o.Outcome = Done
 	if made != nil {
 		r = made
 		o.New = made.ID.String()
 	}
-	if d.Changed != nil {
-		d.Changed(r)
+	if c.Changed != nil {
+		c.Changed(r)
 	}
 	return o, e
 }
 
-// MessageRef is a message that something is to be done to.
+// MessageRef names a message to change.
 type MessageRef struct {
 	ID, Queue string
 	Key       store.Key
-	// State, when not 0, is what it must be in still.
+	// State, when not 0, is the state that it must still be in.
 	State store.State
 }
 
-// Check refuses a verb that is none, and what does not belong to it.
-func (d RecordChange) Check() error {
-	switch _, known := verbs[d.Verb]; {
+// Check refuses an unknown verb, and fields that do not belong to the verb.
+func (c RecordChange) Check() error {
+	switch _, known := verbs[c.Verb]; {
 	case !known:
-		return fmt.Errorf("%w: the verb %.40q: expected replay, discard, restore or copy", inspect.ErrInvalid, d.Verb)
-	case d.Verb == Copy && d.To == "":
+		return fmt.Errorf("%w: the verb %.40q: expected replay, discard, restore or copy", inspect.ErrInvalid, c.Verb)
+	case c.Verb == Copy && c.To == "":
 		return fmt.Errorf("%w: a copy needs a queue to go to", inspect.ErrInvalid)
-	case d.Verb != Copy && d.To != "":
-		return fmt.Errorf("%w: only a copy goes to another queue; this is %s", inspect.ErrInvalid, d.Verb)
-	case d.Verb != Replay && d.At != nil:
-		return fmt.Errorf("%w: only a replay has a time; this is %s", inspect.ErrInvalid, d.Verb)
+	case c.Verb != Copy && c.To != "":
+		return fmt.Errorf("%w: only a copy goes to another queue; this is %s", inspect.ErrInvalid, c.Verb)
+	case c.Verb != Replay && c.At != nil:
+		return fmt.Errorf("%w: only a replay has a time; this is %s", inspect.ErrInvalid, c.Verb)
 	}
 	return nil
 }

@@ -89,7 +89,7 @@ func orNone(v any) any {
 	return v
 }
 
-// longestPath is in bytes; no path of those below tells more.
+// longestPath is how many bytes of a path are shown.
 const longestPath = 500
 
 func (d *fields) compare(path string, a, b any) {
@@ -102,12 +102,9 @@ func (d *fields) compare(path string, a, b any) {
 	switch aIs, bIs := shapeOf(a), shapeOf(b); {
 	case aIs == aMap && (bIs == aMap || bIs == absent), aIs == absent && bIs == aMap:
 		am, bm := asMap(a), asMap(b)
-		names := maps.Clone(am)
-		if names == nil {
-			names = map[string]any{}
-		}
-		maps.Copy(names, bm)
-		for _, name := range slices.Sorted(maps.Keys(names)) {
+		names := slices.AppendSeq(slices.Collect(maps.Keys(am)), maps.Keys(bm))
+		slices.Sort(names)
+		for _, name := range slices.Compact(names) {
 			d.compare(path+"."+name, member(am, name), member(bm, name))
 		}
 	case aIs == aList && (bIs == aList || bIs == absent), aIs == absent && bIs == aList:
@@ -145,21 +142,14 @@ const (
 )
 
 func shapeOf(v any) shape {
-	switch v := v.(type) {
-	case none:
+	list, _ := v.([]any)
+	switch {
+	case v == none{}:
 		return absent
-	case map[string]any:
-		if len(v) > 0 {
-			return aMap
-		}
-	case amqp.Table:
-		if len(v) > 0 {
-			return aMap
-		}
-	case []any:
-		if len(v) > 0 {
-			return aList
-		}
+	case len(asMap(v)) > 0:
+		return aMap
+	case len(list) > 0:
+		return aList
 	}
 	return aLeaf
 }
@@ -204,7 +194,7 @@ func leafText(v any) string {
 	return string(b)
 }
 
-// Short is the first of a text that comes from a message.
+// Short is the beginning of a text that comes from a message.
 func Short(s string) string {
 	s = strings.ToValidUTF8(s, "\ufffd")
 	if utf8.RuneCountInString(s) <= fieldText {

@@ -8,7 +8,7 @@
 //	              record, and of as many as an operation passes
 //	edit.go       a message replaced by an edited one; diff.go: how the two differ
 //	pause.go      pauses the retries of a queue; breaker.go: sets its circuit breaker;
-//	              settings.go: what is set at other replicas
+//	              settings.go: both in force, also those that other replicas set
 //	export.go     messages as lines of JSON; import.go reads them
 //	(line.go, headers.go: a line, exact to the last byte)
 //	note.go, snapshot.go, forget.go: notes on groups, copies of the store, the end of what was

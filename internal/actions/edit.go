@@ -38,7 +38,7 @@ type EditRequest struct {
 	DryRun        bool              `json:"dry_run,omitempty" doc:"Only show the difference."`
 }
 
-// Edited is what came of an edit.
+// Edited is the result of an edit.
 type Edited struct {
 	New    string   `json:"new,omitempty" doc:"The id of the edited message; absent with dry_run."`
 	Bytes  string   `json:"bytes" doc:"The difference of the bodies, in hex, as a unified diff."`
@@ -148,7 +148,7 @@ func (a *Actions) applyEdit(ctx context.Context, r *store.Record, e EditRequest)
 	return done, body, headers, nil
 }
 
-// checks are what is read otherwise than before.
+// checks says what the decoder finds otherwise than before.
 func checks(was, is *decode.Result) (all []string) {
 	if was.Format != is.Format {
 		all = append(all, fmt.Sprintf("the body was %s, and is %s now", was.Format, is.Format))
@@ -159,7 +159,7 @@ func checks(was, is *decode.Result) (all []string) {
 	return all
 }
 
-// editHeaders is a copy of the table with some set and some taken away.
+// editHeaders returns a copy of the table with some headers set and some removed.
 func editHeaders(was amqp.Table, e EditRequest) (amqp.Table, error) {
 	if len(e.SetHeaders) == 0 && len(e.RemoveHeaders) == 0 {
 		return was, nil

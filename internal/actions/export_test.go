@@ -3,7 +3,6 @@ package actions_test
 import (
 	"bytes"
 	"errors"
-	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -20,9 +19,6 @@ import (
 	"github.com/redrive-mq/redrive/internal/store/storetest"
 )
 
-// once hides that a reader could be read again.
-type once struct{ io.Reader }
-
 func TestWhatWasExportedIsImportedAsItWas(t *testing.T) {
 	each(t, func(t *testing.T, d *desk) {
 		r := storetest.Everything()
@@ -38,7 +34,7 @@ func TestWhatWasExportedIsImportedAsItWas(t *testing.T) {
 		if err != nil || dry.Count != 1 || dry.Queues["orders"] != 1 {
 			t.Fatalf("%+v, %v", dry, err)
 		}
-		im, err := d.Import(ctx, caller(auth.Editor), once{&out}, false)
+		im, err := d.Import(ctx, caller(auth.Editor), &out, false)
 		if err != nil || im.Count != 1 {
 			t.Fatalf("%+v, %v", im, err)
 		}
@@ -78,7 +74,7 @@ func TestAFileImportedTwiceDoublesNothing(t *testing.T) {
 			if err != nil || dry.Count != c.count || dry.Already != c.already {
 				t.Errorf("%d, dry: %+v, %v", i, dry, err)
 			}
-			im, err := d.Import(ctx, caller(auth.Editor), once{strings.NewReader(c.text)}, false)
+			im, err := d.Import(ctx, caller(auth.Editor), strings.NewReader(c.text), false)
 			if err != nil || im.Count != c.count || im.Already != c.already {
 				t.Errorf("%d: %+v, %v", i, im, err)
 			}

@@ -28,9 +28,9 @@ type typed struct {
 	Value json.RawMessage `json:"value,omitempty"`
 }
 
-// deepest is how far tables nest as JSON, each level of which is read once for every
-// level around it. What is deeper, which only somebody who means harm makes, is packed:
-// as a store keeps it, in base64.
+// deepest is how deep tables nest as JSON, where each level is read once for every level around
+// it. A table that is deeper, which only an attacker makes, is packed: as a store keeps it, in
+// base64.
 const deepest = 50
 
 const kindPacked = "packed"
@@ -133,8 +133,8 @@ func fromValue(v any, depth int) (typed, error) {
 	return typed{Type: kind, Value: raw}, err
 }
 
-// fromFloat writes the bits of what is not a number: JSON has no word for it, and
-// there are many.
+// fromFloat writes infinities and NaNs, of which there are many, by their bits: JSON has no
+// numbers for them.
 func fromFloat(v float64, size int, bits uint64) any {
 	if math.IsNaN(v) || math.IsInf(v, 0) {
 		return fmt.Sprintf("bits:%x", bits)
@@ -169,25 +169,14 @@ func toValue(v typed, depth int) (any, error) {
 	if depth > deepest+1 {
 		return nil, fmt.Errorf("nested more than %d deep", deepest)
 	}
+	if scalar := scalars[v.Type]; scalar != nil {
+		return scalar(v)
+	}
 	switch v.Type {
 	case kindPacked:
 		return unpacked(v)
 	case "void":
 		return nil, nil
-	case "bool":
-		return valueAs[bool](v)
-	case "int8":
-		return valueAs[int8](v)
-	case "uint8":
-		return valueAs[uint8](v)
-	case "int16":
-		return valueAs[int16](v)
-	case "uint16":
-		return valueAs[uint16](v)
-	case "int32":
-		return valueAs[int32](v)
-	case "uint32":
-		return valueAs[uint32](v)
 	case "bytes":
 		b, err := valueAs[[]byte](v)
 		if err == nil && b == nil {
@@ -217,6 +206,12 @@ func toValue(v typed, depth int) (any, error) {
 	}
 	return nil, fmt.Errorf("%.40q is not a type of AMQP's", v.Type)
 }
+
+// scalars read values that JSON has, too.
+var scalars = map[string]func(typed) (any, error){"bool": scalarAs[bool], "int8": scalarAs[int8], "uint8": scalarAs[uint8],
+	"int16": scalarAs[int16], "uint16": scalarAs[uint16], "int32": scalarAs[int32], "uint32": scalarAs[uint32]}
+
+func scalarAs[T any](v typed) (any, error) { return valueAs[T](v) }
 
 func valueAs[T any](v typed) (T, error) {
 	var x T

@@ -34,7 +34,7 @@ const (
 	longestName = 255
 )
 
-// Imported is what came of an import.
+// Imported is the result of an import.
 type Imported struct {
 	Count  int64            `json:"count" doc:"Messages that are parked now; with dry_run: that would be."`
 	Queues map[string]int64 `json:"queues" doc:"How many of each queue."`
@@ -42,31 +42,22 @@ type Imported struct {
 	Already int64 `json:"already,omitempty" doc:"Messages that were imported before, and are skipped."`
 }
 
-// Import parks what Export wrote: new messages, with new ids, that say which ones
-// they were made from. A line that was imported before is left out: an import that was
-// cut short can be repeated. It checks each line before it keeps it. Where r can be read
-// twice (a file), all lines are checked before the first is kept; else those before
-// a bad line are kept, and Imported says how many. An error names the line.
+// Import parks what Export wrote: new messages, with new ids, that say which ones they were made
+// from. A line that was imported before is left out, so an import that was cut short can be
+// repeated. An error names the line; batches before it are kept, and Imported says how many
+// messages they have. With dryRun all lines are checked, and none is kept.
 func (a *Actions) Import(ctx context.Context, by auth.Caller, r io.Reader, dryRun bool) (Imported, error) {
 	im := Imported{Queues: map[string]int64{}}
 	if err := a.Permit(by, auth.Editor, "import", ""); err != nil {
 		return im, err
 	}
-	if again, ok := r.(io.ReadSeeker); ok || dryRun {
+	if dryRun {
 		err := a.readLines(ctx, by, r, func(records []*store.Record) error {
-			if !dryRun {
-				return nil
-			}
 			records, err := a.notImported(ctx, &im, records)
 			im.add(records)
 			return err
 		})
-		if err != nil || dryRun {
-			return im, err
-		}
-		if _, err := again.Seek(0, io.SeekStart); err != nil {
-			return im, fmt.Errorf("reading it again from its start: %w", err)
-		}
+		return im, err
 	}
 	end, err := a.Begin(by, "import", "", 0, "")
 	if err != nil {
@@ -122,7 +113,7 @@ func (a *Actions) notImported(ctx context.Context, im *Imported, records []*stor
 	return left, nil
 }
 
-// readLines passes the checked records of an export to keep, a batch at a time.
+// readLines passes the records of an export to keep, a batch of checked lines at a time.
 func (a *Actions) readLines(ctx context.Context, by auth.Caller, from io.Reader, keep func([]*store.Record) error) error {
 	in := bufio.NewReaderSize(from, 64<<10)
 	var batch []*store.Record
@@ -222,7 +213,8 @@ func (a *Actions) importLine(by auth.Caller, line []byte) (*store.Record, error)
 // importedIDs is the name space of the ids of imported messages.
 var importedIDs = uuid.MustParse("6f2b8a53-9a0e-4f0f-8f0e-0d5f7c1e2a44")
 
-// unproven are the names of what a file may say and consumers take for RabbitMQ's or Redrive's word.
+// unproven names the headers and properties that consumers believe RabbitMQ or Redrive has set:
+// of an import, only the file says so.
 func unproven(m *wire.Message) (names []string) {
 	if m.UserID != "" {
 		names = append(names, fmt.Sprintf("user_id %.100q", m.UserID))

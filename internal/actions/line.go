@@ -212,8 +212,8 @@ func parseLine(b []byte) (*store.Record, error) {
 	return r, nil
 }
 
-// strictly refuses names that it does not know: a field with a typing error
-// would else be lost in silence.
+// strictly decodes JSON and refuses unknown names: otherwise a field with a typing error would be
+// lost unnoticed.
 func strictly(b []byte, into any) error {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()

@@ -13,7 +13,7 @@ import (
 // longestNote is in characters.
 const longestNote = 2000
 
-// NoteGroup sets what people say of a group; "" takes it away.
+// NoteGroup sets the note of an error group; "" removes it.
 func (a *Actions) NoteGroup(ctx context.Context, by auth.Caller, groupID, note string) error {
 	if err := a.Permit(by, auth.Operator, "note", groupID); err != nil {
 		return err

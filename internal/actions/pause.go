@@ -22,12 +22,13 @@ func (a *Actions) PauseQueue(ctx context.Context, by auth.Caller, queue, reason 
 	if err := a.checkWorkQueue(ctx, queue); err != nil {
 		return err
 	}
-	pause, err := a.pausedAlready(ctx, queue)
+	pauses, err := inspect.Pauses(ctx, a.Store)
 	if err != nil {
 		return err
 	}
+	pause, paused := pauses[queue]
 	switch {
-	case pause.By == "":
+	case !paused:
 		pause = inspect.QueuePause{By: by.Name, Since: a.now(), Reason: reason}
 	case reason != "" && reason != pause.Reason: // the first reason stays
 		pause.Reason = strings.TrimPrefix(pause.Reason+"; "+by.Name+": "+reason, "; ")
@@ -36,19 +37,7 @@ func (a *Actions) PauseQueue(ctx context.Context, by auth.Caller, queue, reason 
 	if err != nil {
 		return err
 	}
-	return a.setPaused(ctx, by, retry.Paused, queue, reason, entry)
-}
-
-// pausedAlready is the pause of a queue, without By where there is none.
-func (a *Actions) pausedAlready(ctx context.Context, queue string) (p inspect.QueuePause, err error) {
-	value, err := a.Store.Entry(ctx, store.PausePrefix+queue)
-	if err != nil || value == nil {
-		return p, err
-	}
-	if err := json.Unmarshal(value, &p); err != nil {
-		return p, fmt.Errorf("the pause of %q: %w", queue, err)
-	}
-	return p, nil
+	return a.setPaused(ctx, by, "pause", retry.Paused, queue, reason, entry)
 }
 
 // ResumeQueue resumes the retries of a queue: due messages are retried at once.
@@ -62,28 +51,18 @@ func (a *Actions) ResumeQueue(ctx context.Context, by auth.Caller, queue, reason
 	case entry == nil:
 		return fmt.Errorf("%w: the retries of the queue %q are not paused", inspect.ErrPrecondition, queue)
 	}
-	return a.setPaused(ctx, by, retry.Resumed, queue, reason, nil)
+	return a.setPaused(ctx, by, "resume", retry.Resumed, queue, reason, nil)
 }
 
-// setPaused writes the pause to the store before it calls the scheduler: a pause must not
-// be forgotten at the next start.
-func (a *Actions) setPaused(ctx context.Context, by auth.Caller, kind retry.Kind, queue, reason string, pause []byte) error {
-	did := map[retry.Kind]string{retry.Paused: "pause", retry.Resumed: "resume"}[kind]
-	end, err := a.Begin(by, did, queue, 0, reason)
-	if err != nil {
-		return err
-	}
-	a.settingsMu.Lock()
-	err = a.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{{Name: store.PausePrefix + queue, Value: pause}})
-	if err == nil && a.SetPaused != nil {
-		a.SetPaused(queue, pause != nil)
-	}
-	a.settingsMu.Unlock()
-	a.changed()
+func (a *Actions) setPaused(ctx context.Context, by auth.Caller, did string, kind retry.Kind, queue, reason string, pause []byte) error {
+	err := a.set(ctx, by, did, queue, reason, store.Entry{Name: store.PausePrefix + queue, Value: pause}, func() {
+		if a.SetPaused != nil {
+			a.SetPaused(queue, pause != nil)
+		}
+	})
 	if err == nil {
 		a.event(retry.Event{Kind: kind, Queue: queue, By: by.Name, Why: reason})
 	}
-	end(err, 0)
 	return err
 }
 
@@ -105,7 +84,7 @@ func (a *Actions) checkWorkQueue(ctx context.Context, queue string) error {
 	if !a.Inspect.HasPolicy(queue) {
 		return fmt.Errorf("%w: no policy names the queue %q, and nothing is kept for it", inspect.ErrNotFound, queue)
 	}
-	// Where RabbitMQ does not answer, a person who pauses a queue now is right.
+	// Where RabbitMQ does not answer, the queue is taken to exist: that may be why it is paused.
 	if at, err := a.Inspect.AtBroker(ctx, queue); err == nil && !at.Exists {
 		return fmt.Errorf("%w: RabbitMQ has no queue %q, and nothing is kept for it", inspect.ErrNotFound, queue)
 	}

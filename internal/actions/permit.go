@@ -16,12 +16,11 @@ import (
 // longestReason is how long the reason that a person gives may be, in characters.
 const longestReason = 500
 
-// mostRefused is how much is kept of what was not allowed, in bytes.
+// mostRefused is how many bytes the audit log keeps of what a refused action was on.
 const mostRefused = 256
 
-// Permit is the one permission check of an action: the role, and each queue that is
-// named. What was not allowed goes to the audit log too, as far as it can be
-// written; nothing is done in any case.
+// Permit checks that the caller may do an action: the role, and each queue that is named. A
+// refusal goes to the audit log too, if that can be written.
 func (a *Actions) Permit(by auth.Caller, role auth.Role, did, on string, queues ...string) error {
 	err := by.May(role, "")
 	for _, q := range queues {
@@ -30,7 +29,7 @@ func (a *Actions) Permit(by auth.Caller, role auth.Role, did, on string, queues 
 		}
 	}
 	if errors.Is(err, auth.ErrForbidden) && a.Audit != nil {
-		// Not all that it was about: a caller without permission must not fill the disk.
+		// Only the beginning: a caller without permission must not fill the disk.
 		if end, auditErr := a.Audit.Begin(auditLine(by, did, on[:min(len(on), mostRefused)], 0, "")); auditErr == nil {
 			end("refused: "+err.Error(), 0)
 		}

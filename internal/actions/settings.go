@@ -6,12 +6,31 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// ReadSettings reads what other replicas have written about pauses and breakers: scheduler
-// and throttle here then follow that. Call it every half second.
+// set changes what is set for a queue: in the store before it is put into force, so that it is not
+// forgotten at the next start.
+func (a *Actions) set(ctx context.Context, by auth.Caller, did, queue, reason string, e store.Entry, putIntoForce func()) error {
+	end, err := a.Begin(by, did, queue, 0, reason)
+	if err != nil {
+		return err
+	}
+	a.settingsMu.Lock()
+	err = a.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{e})
+	if err == nil {
+		putIntoForce()
+	}
+	a.settingsMu.Unlock()
+	a.changed()
+	end(err, 0)
+	return err
+}
+
+// ReadSettings reads the pauses and breakers that other replicas have set, and sets them here in
+// the scheduler and the throttle. It is called every half second.
 func (a *Actions) ReadSettings(ctx context.Context, setPauses func(queues map[string]bool)) error {
 	a.settingsMu.Lock()
 	defer a.settingsMu.Unlock()

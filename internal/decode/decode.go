@@ -65,7 +65,7 @@ func (d *Decoder) Reload(o Options) error {
 // in its words.
 func (d *Decoder) Decode(ctx context.Context, b Body) *Result { return d.read(ctx, b).result }
 
-// reading is one body on its way inwards.
+// reading is one body that is being read, layer by layer.
 type reading struct {
 	schemas *schemas
 	ctx     context.Context
@@ -79,7 +79,7 @@ type reading struct {
 	layers  []layer
 	charset bool // data is UTF-8 that a step made
 	partial bool // data is only the beginning
-	trying  bool // a trial: only what is certain counts
+	trying  bool // this is a trial: only what is certain counts
 	// encode makes the innermost bytes of an edited document, and says what it checked.
 	encode func(document string) ([]byte, []string, error)
 }
@@ -114,7 +114,7 @@ func (d *Decoder) read(ctx context.Context, b Body) *reading {
 	return r
 }
 
-// mediaType also takes what is hardly a content type.
+// mediaType also reads a content type that is not quite right.
 func mediaType(s string) (string, map[string]string) {
 	t, params, err := mime.ParseMediaType(s)
 	if err != nil {
@@ -123,7 +123,7 @@ func mediaType(s string) (string, map[string]string) {
 	return strings.TrimSpace(t), params
 }
 
-// step notes a decoder's word, which may quote the body.
+// step notes what a decoder has found, which may quote the body.
 func (r *reading) step(decoder, found string) {
 	if found = shown(found); len(found) > mostFound {
 		found = strings.ToValidUTF8(found[:mostFound], "") + "…"
@@ -152,7 +152,7 @@ var (
 	errTime    = fmt.Errorf("takes longer than %v", mostTime)
 )
 
-// refused: bytes may well be what they were taken for, and are too much.
+// refused tells whether an error means that bytes are too much, although they may be of the format.
 func refused(err error) bool {
 	return errors.Is(err, errNesting) || errors.Is(err, errValues) || errors.Is(err, errTag) || errors.Is(err, errTime)
 }

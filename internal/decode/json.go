@@ -158,10 +158,10 @@ func codeUnit(digits []byte) rune {
 	return rune(v)
 }
 
-// looksJSON: an object or a list; no one would call a lone number or word JSON who
-// does not say so.
+// looksJSON tells whether it begins as an object or a list does: a lone number or word is JSON only
+// where the message says so.
 func looksJSON(s []byte) bool {
-	s = bytes.TrimLeft(s, " \t\r\n")
+	s = bytes.TrimLeft(s, jsonSpace)
 	return len(s) > 0 && (s[0] == '{' || s[0] == '[')
 }
 

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// said is the format that the content type names.
+// said is the format that the content type names, or "".
 func (r *reading) said() string {
 	m := r.media
 	switch {
@@ -55,8 +55,7 @@ func (r *reading) leaf() {
 			return
 		}
 	}
-	// Text in a text's clothes; and what says text and is something else is often
-	// a library's default.
+	// Text comes before a content type of text: libraries say text/plain of anything by default.
 	if isText(r.data) && r.format("text", false) {
 		return
 	}
@@ -74,7 +73,7 @@ func (r *reading) leaf() {
 	r.binary()
 }
 
-// trial looks at bytes that would be inside, and takes no layer off for it.
+// trial reads bytes that may be inside of a layer, which is not undone for it.
 func (r *reading) trial(inner []byte) *reading {
 	return &reading{schemas: r.schemas, ctx: r.ctx, since: r.since, body: r.body, media: r.media, params: r.params, trying: true, result: &Result{}, data: inner}
 }
@@ -93,7 +92,7 @@ func (r *reading) binary() {
 	r.step("hex", "no decoder knows it: as bytes")
 }
 
-// recognised: these bytes are something, and not what base64 makes of a word.
+// recognised tells whether bytes are of a known format, and not what base64 makes of a word.
 func (r *reading) recognised() bool {
 	s := r.data
 	if len(s) >= 12 && isText(s) || bytes.HasPrefix(s, []byte("\xef\xbb\xbf")) {

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// What JSON has no word for is an object with one of these keys:
+// A value that JSON does not have is an object with one of these keys:
 //
 //	{"$bytes": "base64"}              bytes
 //	{"$float": "NaN"}                 NaN, Infinity, -Infinity
@@ -77,8 +77,8 @@ func keyOf(v *value) (key, error) {
 
 var errKey = errors.New("a key is a list or a map")
 
-// convincing: bytes without a type are MessagePack or CBOR, if they are texts by
-// name. Every other byte is a number in both.
+// convincing tells whether a document may be MessagePack or CBOR though the message does not say
+// so: where it has texts, by name. Half of all bytes are a number in both.
 func convincing(v *value) bool {
 	switch v.kind {
 	case object:

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 )
 
-// The words of a document that no field has.
+// Keys of a document that are no field of the message.
 const (
 	keyUnknown  = "@unknown" // fields the type does not know, in base64
 	keyAnyType  = "@type"    // as protojson has it
@@ -248,7 +248,7 @@ func (p *protoReader) single(f protoreflect.FieldDescriptor, val protoreflect.Va
 	return value{kind: number, text: val.String()} // integers: exact
 }
 
-// protoFloat writes what JSON has no number for as protojson does.
+// protoFloat writes NaN and the infinities as protojson does.
 func protoFloat(f float64, bits int) value {
 	v := float(f, bits)
 	if v.kind == object {

@@ -27,7 +27,7 @@ type Result struct {
 	Inner []byte `json:"-"`
 }
 
-// Step is one decoder's word.
+// Step is what one decoder found.
 type Step struct {
 	Decoder string `json:"decoder" enum:"base64,gzip,zlib,deflate,zstd,confluent,json,text,xml,messagepack,cbor,protobuf,hex"`
 	Found   string `json:"found" doc:"What it decoded, or why it stopped."`

@@ -2,20 +2,21 @@ package decode
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
-	"fmt"
 	"regexp"
 	"strconv"
 	"strings"
 	"unicode"
-	"unicode/utf16"
 	"unicode/utf8"
+
+	"golang.org/x/text/encoding"
+	"golang.org/x/text/encoding/charmap"
+	unicodes "golang.org/x/text/encoding/unicode"
 )
 
 var shownByte = regexp.MustCompile(`\\x[0-9a-f]{2}`)
 
-// unshown puts the bytes back that shown made visible.
+// unshown puts the bytes back that shown has written as \xHH.
 func unshown(s string) []byte {
 	return shownByte.ReplaceAllFunc([]byte(s), func(b []byte) []byte {
 		c, _ := strconv.ParseUint(string(b[2:]), 16, 8)
@@ -25,10 +26,10 @@ func unshown(s string) []byte {
 
 var xmlCharset = regexp.MustCompile(`^<\?xml [^>]*encoding=["']([^"']+)`)
 
-// isText: UTF-8 that people can read.
+// isText tells whether bytes are UTF-8 that people can read.
 func isText(s []byte) bool { return utf8.Valid(s) && readable(s, 0) }
 
-// readable: at most so many bytes are no characters that people can read.
+// readable tells whether at most bad bytes are no characters that people can read.
 func readable(s []byte, bad int) bool {
 	for len(s) > 0 && bad >= 0 {
 		c, size := rune(s[0]), 1
@@ -45,7 +46,7 @@ func readable(s []byte, bad int) bool {
 	return bad >= 0
 }
 
-// charsets: text that is not plain UTF-8 becomes it.
+// recode makes UTF-8 of text in another charset, and removes a byte order mark.
 func (r *reading) recode() bool {
 	if r.charset || len(r.data) > mostOutput {
 		return false
@@ -54,51 +55,48 @@ func (r *reading) recode() bool {
 	if m := xmlCharset.FindSubmatch(r.data[:min(len(r.data), 100)]); m != nil && name == "" {
 		name = strings.ToLower(string(m[1]))
 	}
-	var order binary.ByteOrder
-	mark := []byte{}
+	mark, from := "", encoding.Nop
+	little, big := unicodes.UTF16(unicodes.LittleEndian, unicodes.IgnoreBOM), unicodes.UTF16(unicodes.BigEndian, unicodes.IgnoreBOM)
+	even := len(r.data)%2 == 0
 	switch {
 	case bytes.HasPrefix(r.data, []byte("\xef\xbb\xbf")):
-		mark, name = r.data[:3], "UTF-8"
-	case bytes.HasPrefix(r.data, []byte("\xff\xfe")) && len(r.data)%2 == 0:
-		mark, name, order = r.data[:2], "UTF-16, little endian", binary.LittleEndian
-	case bytes.HasPrefix(r.data, []byte("\xfe\xff")) && len(r.data)%2 == 0:
-		mark, name, order = r.data[:2], "UTF-16, big endian", binary.BigEndian
+		mark, name = "\xef\xbb\xbf", "UTF-8"
+	case bytes.HasPrefix(r.data, []byte("\xff\xfe")) && even:
+		mark, name, from = "\xff\xfe", "UTF-16, little endian", little
+	case bytes.HasPrefix(r.data, []byte("\xfe\xff")) && even:
+		mark, name, from = "\xfe\xff", "UTF-16, big endian", big
 	case name == "utf-16le" || name != "utf-16be" && zeros(r.data, 1):
-		name, order = "UTF-16, little endian", binary.LittleEndian
+		name, from = "UTF-16, little endian", little
 	case name == "utf-16be" || name == "utf-16" || zeros(r.data, 0):
-		name, order = "UTF-16, big endian", binary.BigEndian
-	case name == "iso-8859-1" || name == "latin1":
-		return r.latin1()
+		name, from = "UTF-16, big endian", big
+	case (name == "iso-8859-1" || name == "latin1") && !utf8.Valid(r.data): // otherwise it is ASCII, or the charset is wrong
+		name, from = "ISO-8859-1", charmap.ISO8859_1
 	default:
 		return false
 	}
-	out := r.data[len(mark):]
-	if order != nil {
-		var ok bool
-		if out, ok = fromUTF16(out, order); !ok {
-			return false
-		}
-	} else if !isText(out) {
+	coded := r.data[len(mark):]
+	out, err := from.NewDecoder().Bytes(coded)
+	again, errAgain := from.NewEncoder().Bytes(out)
+	if err != nil || errAgain != nil || !bytes.Equal(again, coded) || len(out) > mostOutput || !isText(out) && from != charmap.ISO8859_1 {
 		return false
 	}
 	found := name + " text"
-	if len(mark) > 0 {
+	if mark != "" {
 		found += " that begins with a byte order mark"
 	}
 	r.inside("text", found, out, func(inner []byte) ([]byte, error) {
-		if order == nil {
-			return append(bytes.Clone(mark), inner...), nil
+		coded, err := from.NewEncoder().Bytes(inner)
+		if err != nil || !utf8.Valid(inner) {
+			return nil, errors.New("the text has characters that are not in " + name)
 		}
-		if !utf8.Valid(inner) {
-			return nil, errors.New("what is not UTF-8 cannot become UTF-16")
-		}
-		return toUTF16(bytes.Clone(mark), inner, order), nil
+		return append([]byte(mark), coded...), nil
 	})
 	r.charset = true
 	return true
 }
 
-// zeros: of each pair of bytes, this one is mostly 0, as in UTF-16 of western text.
+// zeros tells whether the first (0) or the second (1) byte of each pair is mostly zero, as in
+// UTF-16 of western text.
 func zeros(s []byte, which int) bool {
 	if len(s) < 8 || len(s)%2 != 0 {
 		return false
@@ -112,62 +110,7 @@ func zeros(s []byte, which int) bool {
 	return n[which] > min(len(s), 1<<10)/3 && n[1-which] == 0
 }
 
-// fromUTF16 refuses what would not come back the same, or is not text.
-func fromUTF16(s []byte, order binary.ByteOrder) ([]byte, bool) {
-	if len(s)%2 != 0 {
-		return nil, false
-	}
-	out := make([]byte, 0, len(s))
-	for i := 0; i < len(s); i += 2 {
-		c := rune(order.Uint16(s[i:]))
-		if utf16.IsSurrogate(c) {
-			if i += 2; i >= len(s) {
-				return nil, false
-			}
-			if c = utf16.DecodeRune(c, rune(order.Uint16(s[i:]))); c == utf8.RuneError {
-				return nil, false
-			}
-		}
-		out = utf8.AppendRune(out, c)
-	}
-	return out, isText(out) && len(out) <= mostOutput
-}
-
-func toUTF16(out, s []byte, order binary.ByteOrder) []byte {
-	for _, c := range utf16.Encode([]rune(string(s))) {
-		var b [2]byte
-		order.PutUint16(b[:], c)
-		out = append(out, b[:]...)
-	}
-	return out
-}
-
-func (r *reading) latin1() bool {
-	if utf8.Valid(r.data) {
-		return false // and ASCII, or said wrongly
-	}
-	var out []byte
-	for _, c := range r.data {
-		out = utf8.AppendRune(out, rune(c))
-	}
-	if len(out) > mostOutput {
-		return false
-	}
-	r.inside("text", "ISO-8859-1 text", out, func(inner []byte) ([]byte, error) {
-		out := make([]byte, 0, len(inner))
-		for _, c := range string(inner) {
-			if c > 0xff {
-				return nil, fmt.Errorf("%q is not in ISO-8859-1", c)
-			}
-			out = append(out, byte(c))
-		}
-		return out, nil
-	})
-	r.charset = true
-	return true
-}
-
-// text takes what is mostly readable; anything when said.
+// text reads what is mostly readable, or anything where the message says that it is text.
 func (r *reading) text(said bool) bool {
 	most := r.data[:min(len(r.data), mostOutput)]
 	valid := utf8.Valid(r.data)

@@ -19,7 +19,7 @@ var undo = map[string]string{
 	"deflate": "deflate", "zlib": "zlib", "zstd": "zstd", "x-zstd": "zstd",
 }
 
-// inside: a layer is undone.
+// inside notes that a layer is undone: out is inside of it, and wrap puts the layer around again.
 func (r *reading) inside(decoder, found string, out []byte, wrap func([]byte) ([]byte, error)) {
 	r.data = out
 	r.layers = append(r.layers, layer{decoder, wrap})
@@ -70,8 +70,8 @@ func (r *reading) inflate(from io.Reader) (out []byte, err error) {
 	return b.Bytes(), err
 }
 
-// inflated: what came out replaces the data. Broken bytes still show what was in
-// front of the break.
+// inflated continues with what came out. Of compressed bytes that are damaged, that is what was
+// before the damage.
 func (r *reading) inflated(decoder string, out []byte, err error, wrap func([]byte) ([]byte, error)) bool {
 	found := fmt.Sprintf("%d bytes became %d", len(r.data), len(out))
 	if err != nil {
@@ -116,7 +116,8 @@ func compressed(b *bytes.Buffer, w io.WriteCloser, inner []byte) ([]byte, error)
 	return b.Bytes(), nil
 }
 
-// zlib has a weak mark, two bytes; so all of it must be right unless it is said.
+// zlib begins with two bytes that others may begin with too; so all of it must be right, unless
+// the message says that it is zlib.
 func (r *reading) zlib() bool {
 	said := r.says("zlib") || r.says("deflate")
 	if len(r.data) < 8 || r.data[0]&0x0f != 8 || (int(r.data[0])<<8|int(r.data[1]))%31 != 0 || !said && r.data[0] != 0x78 {
@@ -136,8 +137,8 @@ func (r *reading) zlib() bool {
 	})
 }
 
-// deflate has no mark at all, so it must be said, and all of it be right: there may be
-// another layer around it.
+// deflate has no such first bytes, so the message must say that it is, and all of it be right:
+// there may be another layer around it.
 func (r *reading) deflate() bool {
 	if !r.says("deflate") {
 		return false
@@ -157,8 +158,8 @@ func (r *reading) deflate() bool {
 	})
 }
 
-// base64 must decode wholly. Unless it is said, what comes out must be something: a
-// word of eight letters is base64 as well.
+// base64 must decode wholly. Unless the message says that it is base64, what comes out must be
+// something that is recognised: a word of eight letters is base64 as well.
 func (r *reading) base64() bool {
 	said := r.says("base64")
 	if len(r.data) < leastBase64 && !said {

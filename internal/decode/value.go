@@ -34,7 +34,7 @@ type key struct {
 	raw  []byte
 }
 
-// values are for queries: exact, and made of nothing but Go's own types.
+// values are the document for queries: exact, and made of Go's own types alone.
 func (v *value) values() any {
 	switch v.kind {
 	case boolean:
@@ -212,16 +212,12 @@ func showByte(b []byte, c byte) []byte {
 	return append(b, '\\', 'x', digits[c>>4], digits[c&15])
 }
 
-// cut keeps a text to the limit, at the border of a character.
+// cut returns as much of a text as a result may have, and whether there is more.
 func cut(s string) (string, bool) {
 	if len(s) <= mostOutput {
 		return s, false
 	}
-	n := mostOutput
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return s[:n], true
+	return strings.ToValidUTF8(s[:mostOutput], ""), true // without half a character
 }
 
 // document makes v the result.

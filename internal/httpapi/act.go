@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"context"
-	"io"
 	"net/http"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -16,19 +15,6 @@ const (
 	mostEdit     = 24 << 20
 	editedAtOnce = 8
 )
-
-// Actor does what a caller asks for: see package actions.
-type Actor interface {
-	Act(ctx context.Context, c auth.Caller, a actions.Act) (actions.Acted, error)
-	Edit(ctx context.Context, c auth.Caller, e actions.EditRequest) (actions.Edited, error)
-	NoteGroup(ctx context.Context, c auth.Caller, group, note string) error
-	Breaker(ctx context.Context, c auth.Caller, queue, to, reason string) error
-	PauseQueue(ctx context.Context, c auth.Caller, queue, reason string) error
-	ResumeQueue(ctx context.Context, c auth.Caller, queue, reason string) error
-	Export(ctx context.Context, c auth.Caller, query string, w io.Writer) (n int64, err error)
-	Import(ctx context.Context, c auth.Caller, r io.Reader, dryRun bool) (actions.Imported, error)
-	Snapshot(ctx context.Context, c auth.Caller, folder string) (actions.SnapshotMade, error)
-}
 
 // changingRoute is a route that changes something, once for each idempotency key.
 func (a *API) changingRoute(method, path, id, tag, summary string) huma.Operation {

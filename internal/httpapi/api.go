@@ -27,14 +27,8 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/decode"
+	"github.com/redrive-mq/redrive/internal/operations"
 )
-
-// Console is what a caller may see and do; it checks the caller.
-type Console interface {
-	Inspector
-	Actor
-	Runner
-}
 
 // Decoder reads bodies.
 type Decoder interface {
@@ -50,7 +44,7 @@ type Guard interface {
 
 // Config is what an API is made of.
 type Config struct {
-	Console Console
+	Console operations.Console
 	Decoder Decoder
 	// Base is the escaped path that all is under, without a slash at its end, where a
 	// service has several virtual hosts; "" where it is alone. Requests come without it:
@@ -100,7 +94,8 @@ func New(c Config) *API {
 	if c.Unauthenticated == 0 {
 		c.Unauthenticated = 10 * time.Second
 	}
-	a := &API{Config: c, mux: http.NewServeMux(), page: http.NewServeMux(), live: newLive()}
+	a := &API{Config: c, mux: http.NewServeMux(), page: http.NewServeMux(),
+		live: live{slots: make(chan struct{}, mostWatchers), closing: make(chan struct{}), perCaller: map[string]int{}}}
 	a.idempotency = idempotency{API: a, running: map[string]bool{}}
 	ourErrors()
 	a.huma = humago.New(registrar{a}, description(c.Base))

@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 // scripted is a console that does what a test says: for what a real one does not do
 // on command. What the test does not say panics.
 type scripted struct {
-	httpapi.Console
+	operations.Console
 	act    func(context.Context, actions.Act) (actions.Acted, error)
 	search func(query, after string) (inspect.Page, error)
 	export func(context.Context, io.Writer) (int64, error)
@@ -101,7 +101,7 @@ func as(c auth.Caller) func(*http.Request) {
 	return header("Test-Caller", string(text))
 }
 
-func config(c httpapi.Console) httpapi.Config {
+func config(c operations.Console) httpapi.Config {
 	d, err := decode.New(decode.Options{})
 	if err != nil {
 		panic(err)

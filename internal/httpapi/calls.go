@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"net/http"
+	"net/url"
 	"strconv"
 
 	"github.com/redrive-mq/redrive/internal/actions"
@@ -18,14 +19,12 @@ const v1 = "/api/v1"
 // mostPaged is the page size when the client reads a whole list.
 const mostPaged = 1000
 
-func page(q map[string]string, after string, limit int) (pairs []string) {
-	for k, v := range q {
-		pairs = append(pairs, k, v)
-	}
+// page are the parameters of a page of a list.
+func page(after string, limit int, pairs ...string) url.Values {
 	if limit > 0 {
 		pairs = append(pairs, "limit", strconv.Itoa(limit))
 	}
-	return append(pairs, "after", after)
+	return values(append(pairs, "after", after)...)
 }
 
 // Alive is nil when a service answers at all. It sends no credentials, and on this machine
@@ -56,7 +55,7 @@ func (c Client) Overview(ctx context.Context) (o inspect.Overview, err error) {
 
 // Messages is one page of what a query finds, newest first; limit 0: 100.
 func (c Client) Messages(ctx context.Context, query, after string, limit int) (p inspect.Page, err error) {
-	return p, c.call(ctx, http.MethodGet, v1+"/messages", values(page(map[string]string{"q": query}, after, limit)...), nil, &p)
+	return p, c.call(ctx, http.MethodGet, v1+"/messages", page(after, limit, "q", query), nil, &p)
 }
 
 // Count is how many messages a query finds.
@@ -73,7 +72,7 @@ func (c Client) Message(ctx context.Context, id string) (d inspect.Detail, err e
 func (c Client) Groups(ctx context.Context, query string) (all inspect.GroupPage, err error) {
 	for after := ""; ; {
 		var next inspect.GroupPage
-		if err := c.call(ctx, http.MethodGet, v1+"/groups", values(page(map[string]string{"q": query}, after, mostPaged)...), nil, &next); err != nil {
+		if err := c.call(ctx, http.MethodGet, v1+"/groups", page(after, mostPaged, "q", query), nil, &next); err != nil {
 			return all, err
 		}
 		all.Groups, all.Total = append(all.Groups, next.Groups...), next.Total
@@ -92,7 +91,7 @@ func (c Client) NoteGroup(ctx context.Context, group, note string) error {
 func (c Client) Queues(ctx context.Context) (all Queues, err error) {
 	for after := ""; ; {
 		var next Queues
-		if err := c.call(ctx, http.MethodGet, v1+"/queues", values(page(nil, after, mostPaged)...), nil, &next); err != nil {
+		if err := c.call(ctx, http.MethodGet, v1+"/queues", page(after, mostPaged), nil, &next); err != nil {
 			return all, err
 		}
 		all.Queues = append(all.Queues, next.Queues...)
@@ -105,13 +104,10 @@ func (c Client) Queues(ctx context.Context) (all Queues, err error) {
 // Ledger is how many messages came for each queue, and what became of them: all lines,
 // page by page.
 func (c Client) Ledger(ctx context.Context, recount bool) (all inspect.Ledger, err error) {
-	first := map[string]string{}
-	if recount {
-		first["recount"] = "true"
-	}
+	first := []string{"recount", strconv.FormatBool(recount)}
 	for after := ""; ; first = nil {
 		var next inspect.Ledger
-		if err := c.call(ctx, http.MethodGet, v1+"/ledger", values(page(first, after, mostPaged)...), nil, &next); err != nil {
+		if err := c.call(ctx, http.MethodGet, v1+"/ledger", page(after, mostPaged, first...), nil, &next); err != nil {
 			return all, err
 		}
 		next.Queues = append(all.Queues, next.Queues...)
@@ -194,12 +190,12 @@ func (c Client) Order(ctx context.Context, id string, order operations.Order) (o
 
 // Outcomes is one page of what came of an operation's messages.
 func (c Client) Outcomes(ctx context.Context, id, after string, limit int) (o operations.Outcomes, err error) {
-	return o, c.call(ctx, http.MethodGet, v1+"/operations"+escaped(id)+"/outcomes", values(page(nil, after, limit)...), nil, &o)
+	return o, c.call(ctx, http.MethodGet, v1+"/operations"+escaped(id)+"/outcomes", page(after, limit), nil, &o)
 }
 
 // Audit is one page of the audit log, newest first.
 func (c Client) Audit(ctx context.Context, after string, limit int) (a AuditPage, err error) {
-	return a, c.call(ctx, http.MethodGet, v1+"/audit", values(page(nil, after, limit)...), nil, &a)
+	return a, c.call(ctx, http.MethodGet, v1+"/audit", page(after, limit), nil, &a)
 }
 
 // Me is who the service takes the caller for.

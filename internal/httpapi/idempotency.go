@@ -39,9 +39,9 @@ type Entries interface {
 	PutEntries(ctx context.Context, entries []store.Entry) error
 }
 
-// idempotency answers a request that is sent again with the same key as the first time. The
-// key is on disk before anything is done, so that what a crash interrupted is never
-// done a second time by itself.
+// idempotency answers a request that is sent again with the same key as the first time. The key
+// is in the store before anything is done, so that what a crash interrupted is never done a second
+// time.
 type idempotency struct {
 	*API
 	mu      sync.Mutex
@@ -128,7 +128,7 @@ func (g *idempotency) keep(r *http.Request, name string, sent *hashing, rec *rec
 	case rec.status < 300 && rec.body.Len() <= mostAnswer:
 		_, _ = io.Copy(io.Discard, sent) // the hash is of all that was sent
 		err = g.write(ctx, name, &answer{At: g.Now(), Done: true, Request: sent.sum.Sum(nil), Status: rec.status, Type: rec.Header().Get("Content-Type"), Body: rec.body.Bytes()})
-	case rec.status < 500 && r.Context().Err() == nil, rec.nothing():
+	case rec.status < 500 && r.Context().Err() == nil, rec.nothingDone():
 		err = g.Entries.PutEntries(ctx, []store.Entry{{Name: name}}) // refused: nothing was done, and the key is free
 	} // otherwise the result is unknown: it stays begun
 	if err != nil {
@@ -225,8 +225,8 @@ type recorder struct {
 func (r *recorder) WriteHeader(status int)      { r.status = status }
 func (r *recorder) Write(p []byte) (int, error) { return r.body.Write(p) }
 
-// nothing tells whether the answer's error means that nothing was done.
-func (r *recorder) nothing() bool {
+// nothingDone tells whether the answer is an error which means that nothing was done.
+func (r *recorder) nothingDone() bool {
 	var p Problem
 	return r.status >= 500 && json.Unmarshal(r.body.Bytes(), &p) == nil && (p.Code == "no_audit" || p.Code == "full")
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"reflect"
 	"sync"
 	"time"
 
@@ -27,14 +28,10 @@ const (
 type live struct {
 	slots     chan struct{}
 	closing   chan struct{} // closed when all of them are to end
-	closeOnce *sync.Once
+	closeOnce sync.Once
 
-	mu        *sync.Mutex
+	mu        sync.Mutex
 	perCaller map[string]int // streams of a caller
-}
-
-func newLive() live {
-	return live{slots: make(chan struct{}, mostWatchers), closing: make(chan struct{}), closeOnce: new(sync.Once), mu: new(sync.Mutex), perCaller: map[string]int{}}
 }
 
 // enter counts a stream of a caller until leave is called.
@@ -68,7 +65,7 @@ func (a *API) EndStreams() { a.live.closeOnce.Do(func() { close(a.live.closing) 
 func (a *API) liveRoute() {
 	op := route(http.MethodGet, "/live", "live", "See", "What has changed, as server-sent events")
 	op.Description = "Each event's data is a Tick as JSON, at most one a second. A stream ends with the event `again` after a while; ask again then."
-	a.huma.OpenAPI().Components.Schemas.Schema(typeOf[operations.Tick](), true, "")
+	a.huma.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[operations.Tick](), true, "")
 	stream(a, op, []string{typeEvents}, func(ctx context.Context, c auth.Caller, _ *none, w http.ResponseWriter, _ *http.Request) error {
 		if err := c.May(auth.Viewer, ""); err != nil {
 			return err

@@ -175,20 +175,22 @@ func (a *API) withTimeout(ctx context.Context, op huma.Operation) (context.Conte
 }
 
 // requireSignIn refuses a caller who is not signed in before anything of theirs is read.
-func requireSignIn(ctx huma.Context, next func(huma.Context)) {
-	if auth.From(ctx.Context()).Role == auth.NoRole {
-		_, w := humago.Unwrap(ctx)
-		writeProblem(w, problemOf(auth.ErrSignIn))
-		return
+var requireSignIn = check(func(c auth.Caller) error {
+	if c.Role == auth.NoRole {
+		return auth.ErrSignIn
 	}
-	next(ctx)
-}
+	return nil
+})
 
 // requireRole refuses a caller without a role before the body is read: bodies are large. The
 // console checks again, for each message.
 func requireRole(r auth.Role) func(huma.Context, func(huma.Context)) {
+	return check(func(c auth.Caller) error { return c.May(r, "") })
+}
+
+func check(refuses func(auth.Caller) error) func(huma.Context, func(huma.Context)) {
 	return func(ctx huma.Context, next func(huma.Context)) {
-		if err := auth.From(ctx.Context()).May(r, ""); err != nil {
+		if err := refuses(auth.From(ctx.Context())); err != nil {
 			_, w := humago.Unwrap(ctx)
 			writeProblem(w, problemOf(err))
 			return

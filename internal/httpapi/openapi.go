@@ -37,8 +37,8 @@ func description(base string) huma.Config {
 	}
 }
 
-// schemaName distinguishes types of the same name in two packages. What a queue's throttle is seen
-// as is named after the throttle.
+// schemaName distinguishes types of the same name in two packages. ThrottleView is named Throttle
+// in the API.
 func schemaName(t reflect.Type, hint string) string {
 	name := huma.DefaultSchemaNamer(t, hint)
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice {
@@ -53,8 +53,6 @@ func schemaName(t reflect.Type, hint string) string {
 	return strings.TrimSuffix(name, "View")
 }
 
-func typeOf[T any]() reflect.Type { return reflect.TypeFor[T]() }
-
 // describe completes a route: it needs a sign-in, unless it says otherwise.
 func (a *API) describe(op *huma.Operation) {
 	op.BodyReadTimeout = -1 // boundedBody does it
@@ -63,7 +61,7 @@ func (a *API) describe(op *huma.Operation) {
 	}
 	if op.Responses != nil { // huma adds it only to routes without Responses
 		op.Responses["default"] = &huma.Response{Description: "Error", Content: map[string]*huma.MediaType{
-			"application/problem+json": {Schema: a.huma.OpenAPI().Components.Schemas.Schema(typeOf[Problem](), true, "")}}}
+			"application/problem+json": {Schema: a.huma.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[Problem](), true, "")}}}
 	}
 }
 

@@ -8,18 +8,6 @@ import (
 	"github.com/redrive-mq/redrive/internal/operations"
 )
 
-// Runner plans operations on many messages and runs them: see package operations.
-type Runner interface {
-	Plan(ctx context.Context, c auth.Caller, r operations.PlanRequest) (operations.Plan, error)
-	GetPlan(ctx context.Context, c auth.Caller, id string) (operations.Plan, error)
-	Start(ctx context.Context, c auth.Caller, plan string, s operations.Start) (operations.Operation, error)
-	Operations(ctx context.Context, c auth.Caller) ([]operations.Operation, error)
-	Operation(ctx context.Context, c auth.Caller, id string) (operations.Operation, error)
-	Order(ctx context.Context, c auth.Caller, id string, o operations.Order) (operations.Operation, error)
-	Outcomes(ctx context.Context, c auth.Caller, id, after string, limit int) (operations.Outcomes, error)
-	Watch(ctx context.Context, c auth.Caller) <-chan operations.Tick
-}
-
 func (a *API) operationRoutes() {
 	plan := a.changingRoute(http.MethodPost, "/plans", "plan", "Operations", "What an action on all that a query finds would do; the messages are frozen")
 	plan.Metadata = map[string]any{"timeout": planTimeout}

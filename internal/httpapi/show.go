@@ -8,25 +8,10 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/inspect"
 )
-
-// Inspector is what a caller sees: see package inspect.
-type Inspector interface {
-	Overview(ctx context.Context, c auth.Caller) (inspect.Overview, error)
-	Search(ctx context.Context, c auth.Caller, query, after string, limit int) (inspect.Page, error)
-	Count(ctx context.Context, c auth.Caller, query string) (n int64, exact bool, err error)
-	Message(ctx context.Context, c auth.Caller, id string) (inspect.Detail, error)
-	Body(ctx context.Context, c auth.Caller, id string) ([]byte, error)
-	Groups(ctx context.Context, c auth.Caller, query, after string, limit int) (inspect.GroupPage, error)
-	Queues(ctx context.Context, c auth.Caller, after string, limit int) ([]inspect.Queue, string, error)
-	Ledger(ctx context.Context, c auth.Caller, recount bool, after string, limit int) (inspect.Ledger, error)
-	Policies(ctx context.Context, c auth.Caller) ([]inspect.PolicyInForce, error)
-	AuditLog(ctx context.Context, c auth.Caller, after string, limit int) ([]audit.Entry, string, error)
-}
 
 // Public tells whether a request needs no sign-in: whether the service lives and is ready,
 // and what its API looks like.

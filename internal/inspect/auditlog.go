@@ -24,7 +24,7 @@ func (in *Inspector) AuditLog(ctx context.Context, by auth.Caller, after string,
 			return nil, "", fmt.Errorf("%w: %.60q is not the end of a page", ErrInvalid, after)
 		}
 	}
-	if limit, err = limitOf(limit); err != nil {
+	if limit, err = PageSize(limit); err != nil {
 		return nil, "", err
 	}
 	page = []audit.Entry{}

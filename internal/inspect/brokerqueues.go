@@ -156,8 +156,13 @@ const brokerTimeout = 5 * time.Second
 
 var errNoManagement = errors.New("RabbitMQ's management API is not configured")
 
-// AtBroker asks RabbitMQ about a queue now, for callers that act on the answer; Queues may show
-// one of a moment ago.
+// LatelyAtBroker returns RabbitMQ's answers about queues, of at most three times refreshAfter ago,
+// and waits for those that it lacks for at most brokerWait. Those without an answer are left out.
+func (in *Inspector) LatelyAtBroker(ctx context.Context, queues []string) map[string]AtBroker {
+	return in.queues.ask(ctx, in.Broker, queues)
+}
+
+// AtBroker asks RabbitMQ about a queue now.
 func (in *Inspector) AtBroker(ctx context.Context, queue string) (AtBroker, error) {
 	if in.Broker == nil {
 		return AtBroker{}, errNoManagement

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/query"
 	"github.com/redrive-mq/redrive/internal/store"
@@ -64,7 +62,7 @@ func (in *Inspector) messageNamed(ctx context.Context, by auth.Caller, name stri
 		return l, nil, err
 	}
 	all, err := in.Named(ctx, by, name)
-	id, isID := idOf(name)
+	id, isID := query.ParseID(name)
 	switch {
 	case err != nil:
 		return l, nil, err
@@ -87,7 +85,7 @@ func (in *Inspector) messageNamed(ctx context.Context, by auth.Caller, name stri
 // Named returns the stored messages with an id, or the one with a key, in queues that the caller
 // sees.
 func (in *Inspector) Named(ctx context.Context, by auth.Caller, name string) (all []store.Listed, err error) {
-	if id, isID := idOf(name); isID {
+	if id, isID := query.ParseID(name); isID {
 		all, err = in.Store.Find(ctx, id)
 	} else if l, getErr := in.Store.Get(ctx, store.Key(name)); getErr == nil {
 		all = []store.Listed{l}
@@ -95,11 +93,6 @@ func (in *Inspector) Named(ctx context.Context, by auth.Caller, name string) (al
 		err = getErr
 	}
 	return slices.DeleteFunc(all, func(l store.Listed) bool { return !by.Sees(l.Record.Queue) }), err
-}
-
-func idOf(name string) (id uuid.UUID, is bool) {
-	id, err := uuid.Parse(name)
-	return id, err == nil && len(name) == 36
 }
 
 // timeline is each failure that is remembered, and what came of it.

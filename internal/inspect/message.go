@@ -19,18 +19,10 @@ const (
 	Discarded = "discarded" // restorable until a date
 )
 
+var stateNames = map[store.State]string{store.Waiting: Waiting, store.Parked: Parked, store.Discarded: Discarded}
+
 // StateName is that word for a state that records have.
-func StateName(s store.State) string {
-	switch s {
-	case store.Waiting:
-		return Waiting
-	case store.Parked:
-		return Parked
-	case store.Discarded:
-		return Discarded
-	}
-	return ""
-}
+func StateName(s store.State) string { return stateNames[s] }
 
 // Message is a message without headers and body.
 type Message struct {

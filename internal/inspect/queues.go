@@ -44,7 +44,7 @@ func (in *Inspector) askBroker(ctx context.Context, all []Queue) {
 	for i := range all {
 		names[i] = all[i].Name
 	}
-	at := in.queues.ask(ctx, in.Broker, names)
+	at := in.LatelyAtBroker(ctx, names)
 	for i := range all {
 		if q, ok := at[all[i].Name]; ok {
 			all[i].Broker = &q

@@ -32,7 +32,7 @@ func (in *Inspector) Search(ctx context.Context, by auth.Caller, text, after str
 	if err != nil {
 		return Page{}, err
 	}
-	if limit, err = limitOf(limit); err != nil {
+	if limit, err = PageSize(limit); err != nil {
 		return Page{}, err
 	}
 	s := &search{Inspector: in, by: by, query: q, limit: limit, page: Page{Messages: []Message{}}}
@@ -52,8 +52,8 @@ func (in *Inspector) Search(ctx context.Context, by auth.Caller, text, after str
 	return s.page, nil
 }
 
-// limitOf is how many entries a page has at most; 0: 100.
-func limitOf(limit int) (int, error) {
+// PageSize is how many entries a page has at most, of the limit that its caller gives; 0: 100.
+func PageSize(limit int) (int, error) {
 	if limit < 0 || limit > 1000 {
 		return 0, fmt.Errorf("%w: limit is %d, and must be from 1 to 1,000", ErrInvalid, limit)
 	}

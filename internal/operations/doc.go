@@ -8,10 +8,11 @@
 //	operation.go    plans and operations in memory and in the store
 //	start.go        a plan becomes an operation; order.go: an order, such as to start or pause it;
 //	                outcomes.go: its results
-//	run.go          all operations in turn; step.go: one step of one; targetqueue.go: whether
-//	                its destination exists; canary.go: whether its first messages fail again
+//	run.go          all operations in turn; step.go: one step of one; canary.go: whether its
+//	                first messages fail again
 //	replicas.go     with several replicas the leader runs operations; requests.go: orders reach it
 //	                through the store
 //	forget.go       the end of old plans and operations
 //	live.go         what has changed since a moment ago
+//	console.go      what page and API call
 package operations

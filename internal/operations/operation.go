@@ -41,8 +41,7 @@ type head struct {
 	StartedAs  auth.Caller // for the audit log's last line
 }
 
-// progress is what changes. Unlogged is of an operation whose last line in the audit log is not
-// written yet.
+// progress is what changes.
 type progress struct {
 	State                string
 	Was                  string     `json:",omitempty"` // Paused: what it goes back to
@@ -50,7 +49,7 @@ type progress struct {
 	Done, Skipped, Fails int64      // together: how many of the keys were processed
 	Watched              time.Time  `json:",omitzero"` // Watching: since when all canaries have been retried
 	Ended                *time.Time `json:",omitempty"`
-	Unlogged             bool       `json:"Untold,omitempty"` // stored name; never changes
+	Unlogged             bool       `json:"Untold,omitempty"` // its last line in the audit log is not written yet; the stored name never changes
 }
 
 func (p *progress) processed() int64 { return p.Done + p.Skipped + p.Fails }
@@ -77,11 +76,9 @@ type operation struct {
 	trouble   string    // why the last step failed
 	canaries  []canary  // once read
 	speed     []pace
-	targets   map[string]*targetQueue // by queue
-	lookups   int                     // of targets, in progress
 }
 
-// pace is how many messages were processed at a time.
+// pace is how many messages were processed by a moment.
 type pace struct {
 	at time.Time
 	n  int64

@@ -33,9 +33,8 @@ func (d *desk) parked(t *testing.T, queue string, n int) []*store.Record {
 func (d *desk) run(t testing.TB) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	running.Go(func() {
-		d.Runner.Run(ctx)
-	})
+	running.Go(func() { d.Inspector.Run(ctx) })
+	running.Go(func() { d.Runner.Run(ctx) })
 	return sync.OnceFunc(func() { cancel(); running.Wait() })
 }
 

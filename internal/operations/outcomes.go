@@ -19,11 +19,9 @@ func (r *Runner) Outcomes(ctx context.Context, by auth.Caller, id, after string,
 	if err := by.May(auth.Viewer, ""); err != nil {
 		return page, err
 	}
-	if limit < 0 || limit > 1000 {
-		return page, fmt.Errorf("%w: the limit is %d: expected 1 to 1000", inspect.ErrInvalid, limit)
-	}
-	if limit == 0 {
-		limit = 100
+	limit, err := inspect.PageSize(limit)
+	if err != nil {
+		return page, err
 	}
 	if _, err := r.operation(ctx, by, id); err != nil {
 		return page, err

@@ -31,8 +31,8 @@ const (
 // Plan finds the messages of an action, and keeps that set: what fails later,
 // or is changed, is not in it. It changes no message.
 func (r *Runner) Plan(ctx context.Context, by auth.Caller, q PlanRequest) (Plan, error) {
-	d := actions.RecordChange{Verb: q.Verb, By: by.Name, To: q.To, At: q.At}
-	if err := d.Check(); err != nil {
+	c := actions.RecordChange{Verb: q.Verb, By: by.Name, To: q.To, At: q.At}
+	if err := c.Check(); err != nil {
 		return Plan{}, err
 	}
 	if strings.TrimSpace(q.Query) == "" {
@@ -55,7 +55,7 @@ func (r *Runner) Plan(ctx context.Context, by auth.Caller, q PlanRequest) (Plan,
 		return Plan{}, err
 	}
 	defer r.endPlanning(op.ID)
-	err := r.freeze(ctx, by, d, &op.Operation.Plan)
+	err := r.freeze(ctx, by, c, &op.Operation.Plan)
 	if err == nil {
 		err = r.checkQueues(ctx, &op.Operation.Plan)
 	}
@@ -79,7 +79,7 @@ func (r *Runner) Plan(ctx context.Context, by auth.Caller, q PlanRequest) (Plan,
 }
 
 // freeze writes down the messages, and counts them.
-func (r *Runner) freeze(ctx context.Context, by auth.Caller, d actions.RecordChange, p *Plan) error {
+func (r *Runner) freeze(ctx context.Context, by auth.Caller, c actions.RecordChange, p *Plan) error {
 	upto, err := r.Store.NewestKey(ctx)
 	if err != nil {
 		return err
@@ -88,7 +88,7 @@ func (r *Runner) freeze(ctx context.Context, by auth.Caller, d actions.RecordCha
 	index, skips := map[string]int{}, map[string]int64{}
 	err = r.Inspect.Find(ctx, by, p.Query, &upto, false, func(l store.Listed) (bool, error) {
 		m := l.Record
-		if why := d.Skip(m); why != "" {
+		if why := c.Skip(m); why != "" {
 			skips[why]++
 			return true, nil
 		}

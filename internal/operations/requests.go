@@ -18,8 +18,8 @@ import (
 // With several replicas the leader runs the operations, and only it writes their progress.
 // What a person orders at any replica is an entry order/<id>. The leader executes it between
 // two steps, and in one step of the store removes it and writes answer/<id>. So it is done
-// once, whichever replica ends when. It needs no connection between the replicas, which may have
-// none that is open to them; and an order that no replica leads for yet waits for one that does.
+// once, whichever replica ends when. The replicas need no way to reach each other, and an order
+// that finds no leader is executed by the next one.
 const (
 	orderPrefix  = "order/"
 	answerPrefix = "answer/"

@@ -34,7 +34,6 @@ func (r *Runner) Run(ctx context.Context) {
 func (r *Runner) Lead(ctx context.Context) {
 	var forgetting sync.WaitGroup
 	defer forgetting.Wait()
-	defer r.lookups.Wait()
 	if r.shared() {
 		r.setLeads(true)
 		defer r.setLeads(false)

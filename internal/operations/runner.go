@@ -49,7 +49,6 @@ type Runner struct {
 	wake     chan struct{}   // there is work
 	// canaryFailures are noted as they happen: no record shows those of messages that are not stored.
 	canaryFailures canaryFailures
-	lookups        sync.WaitGroup // goroutines that ask RabbitMQ about queues; Lead waits for them
 }
 
 // New makes a Runner.
@@ -59,8 +58,8 @@ func New(c Config) *Runner {
 
 func (r *Runner) now() time.Time { return r.Inspect.Now() }
 
-// shared tells whether several replicas can share the store: then one of them leads, also of
-// one alone, and it alone runs operations.
+// shared tells whether several replicas can share the store. Then one of them leads, even if it
+// is the only one, and it alone runs operations.
 func (r *Runner) shared() bool { return r.Inspect.Changed != nil }
 
 // changed announces changed operations to the other replicas.

@@ -55,7 +55,7 @@ type Skipped struct {
 	Count int64  `json:"count"`
 }
 
-// Start begins a plan.
+// Start is how a plan is started.
 type Start struct {
 	ExpectCount *int64  `json:"expect_count,omitempty" doc:"Refuse when the plan has another count."`
 	Rate        float64 `json:"rate,omitempty" minimum:"0" doc:"Messages per second (0 = unlimited)."`

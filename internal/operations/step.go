@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -121,15 +122,15 @@ func (r *Runner) processNext(ctx context.Context, op *operation) (next time.Time
 		id, _, _ := f.Key.Parts()
 		refs[i] = actions.MessageRef{ID: id.String(), Queue: op.Queues[f.Queue].Queue, Key: f.Key, State: f.State}
 	}
-	d := actions.RecordChange{Verb: op.Verb, By: op.StartedBy, To: op.To, At: op.At}
+	c := actions.RecordChange{Verb: op.Verb, By: op.StartedBy, To: op.To, At: op.At}
 	var canaries []canary
 	if p.Done < int64(op.CanarySize) {
-		d.Changed = func(m *store.Record) {
+		c.Changed = func(m *store.Record) {
 			canaries = append(canaries, canaryOf(m))
 			r.canaryFailures.add(op.ID, canaries[len(canaries)-1:]) // before it can fail
 		}
 	}
-	outcomes, err := r.Actions.Apply(ctx, d, refs, func(all []actions.Outcome) (entries []store.Entry) {
+	outcomes, err := r.Actions.Apply(ctx, c, refs, func(all []actions.Outcome) (entries []store.Entry) {
 		p, entries = op.withOutcomes(all, canaries, r.now())
 		return entries
 	})
@@ -154,7 +155,7 @@ func (r *Runner) processNext(ctx context.Context, op *operation) (next time.Time
 		}
 	}
 	r.noteProgress(op, p, now)
-	r.Actions.Announce(d, outcomes)
+	r.Actions.Announce(c, outcomes)
 	return now, nil
 }
 
@@ -256,20 +257,23 @@ func (r *Runner) saveState(ctx context.Context, op *operation, state, why string
 // missingTarget is why messages can no longer be published, or "". That RabbitMQ does not
 // answer is no reason: the messages wait then.
 func (r *Runner) missingTarget(ctx context.Context, op *operation, of []frozen) string {
-	ask := map[string]bool{}
+	var queues []string
 	switch op.Verb {
 	case actions.Replay:
 		for _, f := range of {
-			ask[op.Queues[f.Queue].Queue] = true
+			queues = append(queues, op.Queues[f.Queue].Queue)
 		}
+		slices.Sort(queues)
+		queues = slices.Compact(queues)
 	case actions.Copy:
-		ask[op.To] = true
+		queues = []string{op.To}
 	}
-	for queue := range ask {
+	at := r.Inspect.LatelyAtBroker(ctx, queues)
+	for _, queue := range queues {
 		if op.Verb == actions.Replay && !r.Inspect.HasPolicy(queue) {
 			return fmt.Sprintf("no policy allows the queue %q any more; what is left is as it was", queue)
 		}
-		if r.isGone(ctx, op, queue) {
+		if q, known := at[queue]; known && !q.Exists {
 			return fmt.Sprintf("the queue %q does not exist any more; what is left is as it was", queue)
 		}
 	}

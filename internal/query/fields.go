@@ -23,7 +23,7 @@ const (
 	anything                // headers and bodies: name, number or moment, as the value is
 )
 
-// takes says it in the documentation.
+// takes describes each kind in the documentation.
 var takes = [...]string{
 	wholeName:   "the whole, with `*` for any characters and `?` for one",
 	partOf:      "a part of it, in capitals or not",
@@ -37,7 +37,7 @@ var takes = [...]string{
 	anything:    "the whole, with `*` and `?`; a number or a time also with `>` `>=` `<` `<=` or `a..b`",
 }
 
-// field is something that can be asked for.
+// field is something that a query can name.
 type field struct {
 	name    string
 	kind    kind

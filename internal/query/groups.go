@@ -19,8 +19,8 @@ func (q *Query) OnlyGroups() (err error) {
 	return err
 }
 
-// MatchGroup tells whether a query of OnlyGroups means a group: error is its pattern
-// then, note a person's, text either, and state whether it has any of that state.
+// MatchGroup tells whether a query that OnlyGroups takes finds a group: error is its pattern then,
+// note a person's, text either, and state whether it has messages of that state.
 func (q *Query) MatchGroup(g *store.GroupCount) bool {
 	r := store.Record{Queue: g.Queue, Reason: g.Reason, Error: g.Pattern, Notes: []string{g.Note}}
 	r.Message.Type, r.Message.Body = g.Type, []byte(g.Note)

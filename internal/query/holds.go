@@ -12,9 +12,9 @@ func (t *term) holds(e *env) bool {
 	f := t.field
 	switch {
 	case f == headerField:
-		return t.header(e.l.Record.Message.Headers)
+		return find(e.l.Record.Message.Headers, t.path, t.value)
 	case f == bodyField:
-		return t.inBody(e.body().Value)
+		return find(e.body().Value, t.path, t.value)
 	case f.kind == aState:
 		return t.op == exists || e.l.Record.State == t.a.state
 	case f.kind == aGroup:
@@ -46,7 +46,7 @@ func (t *term) text(s string) bool {
 	return t.a.names(s)
 }
 
-// names tells whether a literal means the whole of a text.
+// names tells whether a literal matches the whole of a text.
 func (l *literal) names(s string) bool {
 	if l.quoted {
 		return l.text == s
@@ -72,8 +72,8 @@ func (t *term) compares(d decimal) bool {
 	return c == 0
 }
 
-// inText looks into the error, then into the body: as it came out of the decoders,
-// and as they show it.
+// inText looks into the error, then into the body: as it is, as it came out of the decoders, and
+// as they show it.
 func (t *term) inText(e *env) bool {
 	if t.op == exists {
 		return e.l.BodySize > 0

@@ -11,10 +11,6 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-func (t *term) header(h amqp.Table) bool { return find(h, t.path, t.value) }
-
-func (t *term) inBody(v any) bool { return find(v, t.path, t.value) }
-
 // find tries what a path leads to. Names may hold dots themselves, so a.b is both a
 // name and b within a; in a list all elements are tried, or the one that is counted
 // from 0. Each value is tried at most once, whatever the message holds.
@@ -73,7 +69,7 @@ func leaves(v any, try func(any) bool) bool {
 	return false
 }
 
-// value compares one of a header or a body.
+// value tells whether the term is true of one value of a header or a body.
 func (t *term) value(v any) bool {
 	if t.op == exists {
 		return true

@@ -10,11 +10,11 @@ import (
 
 // Narrowed is a query at a moment, over what a store has.
 type Narrowed struct {
-	// Range holds all that the query means, and more: Match has the last word.
+	// Range has all messages that the query finds, and others, which Match leaves out.
 	Range store.Range
 	// None: nothing in the store can match.
 	None bool
-	// Sure: whoever goes through Range meets few that do not match.
+	// Sure: nearly all messages of Range match.
 	Sure bool
 	// GroupOf is the group that a store counts a record in: it knows better than the
 	// record where it keeps one for all that is rare.
@@ -23,20 +23,20 @@ type Narrowed struct {
 	now     time.Time
 }
 
-// Match tells whether the query means a message of the range. decoded is asked at
-// most once, and only when the answer depends on the body.
+// Match tells whether the query finds a message of the range. decoded is called at most once, and
+// only when the answer depends on the body.
 func (n *Narrowed) Match(l *store.Listed, decoded func() *decode.Result) bool {
 	return n.query.match(&env{now: n.now, l: l, groupOf: n.GroupOf}, decoded)
 }
 
-// mostGroups is how many groups are worth going through side by side.
+// mostGroups is the most groups that are scanned side by side; of more, all messages are.
 const mostGroups = 300
 
 // ByGroup tells whether Narrow wants to know the groups.
 func (q *Query) ByGroup() bool { return q.mentions(knowsGroup | knowsReason) }
 
-// Narrow chooses what a store's indexes can. queues are all that the caller may
-// see and the store has; groups are all groups, or nil.
+// Narrow returns what a store's indexes can answer of the query. queues are all that the caller
+// may see and the store has; groups are all groups, or nil.
 func (q *Query) Narrow(now time.Time, queues []string, groups []store.GroupCount) *Narrowed {
 	n := &Narrowed{query: q, now: now, Sure: true, GroupOf: ofItself}
 	if q.root == nil {
@@ -70,8 +70,8 @@ func (q *Query) Narrow(now time.Time, queues []string, groups []store.GroupCount
 	return n
 }
 
-// narrowGroups chooses groups where that leaves something out, and tells whether the
-// reason of all that is left is known by them.
+// narrowGroups narrows the range to groups where that leaves something out, and tells whether
+// each of the groups that are left has one reason.
 func (q *Query) narrowGroups(n *Narrowed, groups []store.GroupCount) (byReason bool) {
 	if groups == nil || !q.ByGroup() {
 		return false
@@ -95,7 +95,7 @@ func (q *Query) narrowGroups(n *Narrowed, groups []store.GroupCount) (byReason b
 	case len(kept) > mostGroups:
 		return false
 	case !q.mentions(knowsGroup) && (waiting+parked+discarded)*10 > all:
-		// Most that is met matches; going through the groups would only be slower.
+		// Most messages match; going through the groups would only be slower.
 	default:
 		n.Range.Groups = kept
 		// A store has to look for a group's waiting ones one by one.

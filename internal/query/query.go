@@ -26,8 +26,7 @@ import (
 // past failure. No record in a store has it.
 const Retried store.State = 0xFF
 
-// Query is a parsed one. It is not changed any more, and may be used from many
-// goroutines.
+// Query is a parsed query. It never changes, and may be used from many goroutines.
 type Query struct {
 	root node // nil: everything
 }
@@ -46,8 +45,8 @@ func (q *Query) terms(visit func(*term)) {
 	}
 }
 
-// match tells whether it means a message. decoded is asked at most once, and only when the answer
-// depends on the body.
+// match tells whether the query finds a message. decoded is called at most once, and only when the
+// answer depends on the body.
 func (q *Query) match(e *env, decoded func() *decode.Result) bool {
 	if q.root == nil {
 		return true
@@ -77,7 +76,7 @@ const (
 	knowsRecord = knowsState | knowsQueue | knowsReason | knowsGroup | knowsRest
 )
 
-// answer is a query's: maybe, when it depends on what is not known.
+// answer is a query's answer about a message: maybe when it depends on what is not known.
 type answer int8
 
 const (
@@ -93,7 +92,7 @@ func answerOf(b bool) answer {
 	return no
 }
 
-// env is a message, as far as it is known.
+// env is a message that a query is asked about, as far as it is known.
 type env struct {
 	now     time.Time
 	l       *store.Listed

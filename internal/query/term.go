@@ -38,7 +38,7 @@ func (p *parser) text(t *term, from int, l literal) node {
 	return t
 }
 
-// close sees to it that nothing sticks to the end of a term.
+// close refuses what follows a term without a space.
 func (p *parser) close() {
 	if !p.end() && (p.peek(`"`) || p.peek("(") || !ends(p.in[p.at])) {
 		p.fail(p.at, "expected a space before this")

@@ -75,7 +75,7 @@ func (l *literal) understand(f *field) (expected string) {
 	case partOf:
 		l.borders = bordersOf(l.lower)
 	case wholeName:
-		l.id, l.isID = parseID(l.text)
+		l.id, l.isID = ParseID(l.text)
 		if f.values != nil && !strings.ContainsAny(l.text, "*?") && !slices.Contains(f.values, l.text) {
 			return "expected one of " + strings.Join(f.values, ", ")
 		}
@@ -98,7 +98,7 @@ func (l *literal) understand(f *field) (expected string) {
 		}
 	case anAge:
 		var ok bool
-		if l.span, ok = parseSpan(l.text); !ok {
+		if l.span, ok = ParseDuration(l.text); !ok {
 			return "expected a duration such as 90s, 2h or 1d"
 		}
 	case aMoment:
@@ -107,7 +107,7 @@ func (l *literal) understand(f *field) (expected string) {
 		}
 	case aMomentSoon:
 		var ok bool
-		if l.span, ok = parseSpan(l.text); !ok && !l.when() {
+		if l.span, ok = ParseDuration(l.text); !ok && !l.when() {
 			return "expected a duration such as 10m, or a time such as 2026-11-21T10:00Z"
 		}
 	case anything:
@@ -122,8 +122,8 @@ func (l *literal) when() bool {
 	return l.isTime
 }
 
-// parseID takes ids as they are shown, and no other form of a UUID.
-func parseID(s string) (uuid.UUID, bool) {
+// ParseID reads a message's id as it is shown, and no other form of a UUID.
+func ParseID(s string) (uuid.UUID, bool) {
 	if len(s) != 36 {
 		return uuid.Nil, false
 	}
@@ -160,8 +160,8 @@ func parseTime(s string) (from, to time.Time, ok bool) {
 var units = map[string]time.Duration{"ns": 1, "us": time.Microsecond, "µs": time.Microsecond, "ms": time.Millisecond, "s": time.Second,
 	"m": time.Minute, "h": time.Hour, "d": 24 * time.Hour, "w": 7 * 24 * time.Hour}
 
-// parseSpan reads a duration: numbers with units, such as 1d12h or -5m.
-func parseSpan(s string) (time.Duration, bool) {
+// ParseDuration reads numbers with units, such as 1d12h or -5m.
+func ParseDuration(s string) (time.Duration, bool) {
 	rest, negative := strings.CutPrefix(s, "-")
 	var total float64
 	for first := true; rest != "" || first; first = false {

@@ -22,9 +22,9 @@ type actData struct {
 	When     string // of the form: a time as the browser gives it
 	Back     string // the query of the list it was chosen in
 	One      bool   // chosen on the page of the message
-	Happened bool
+	Happened bool   // it was done, and not only shown
 	Skipped  int
-	Asks     bool   // to which queue copies go
+	Asks     bool   // for the queue of the copies
 	Problem  string // with that queue
 }
 
@@ -47,7 +47,7 @@ func (s *server) act(r *http.Request, c auth.Caller) (view, error) {
 		return ask, nil
 	}
 	d.Acted, err = s.console.Act(r.Context(), c, d.Act)
-	if d.Verb == actions.Copy && errors.Is(err, inspect.ErrPrecondition) { // a slip of the pen, such as no such queue
+	if d.Verb == actions.Copy && errors.Is(err, inspect.ErrPrecondition) { // such as a queue that does not exist: ask again
 		d.Asks, d.Problem, ask.status = true, err.Error(), http.StatusConflict
 		ask.data = d
 		return ask, nil
@@ -111,13 +111,13 @@ func due(in url.Values) (*time.Time, error) {
 }
 
 // results are actions on queues and groups that were done, in words.
-var results = map[string][2]string{
-	"pause":  {"retries paused, until a person resumes them", ""},
-	"resume": {"retries resumed: due messages are retried now", ""},
-	"open":   {"breaker open: retries are paused until it is set otherwise", ""},
-	"closed": {"breaker closed: it does not open by itself", ""},
-	"auto":   {"the breaker opens and closes by itself again", ""},
-	"note":   {"note kept", ""},
+var results = map[string]string{
+	"pause":  "retries paused, until a person resumes them",
+	"resume": "retries resumed: due messages are retried now",
+	"open":   "breaker open: retries are paused until it is set otherwise",
+	"closed": "breaker closed: it does not open by itself",
+	"auto":   "the breaker opens and closes by itself again",
+	"note":   "note kept",
 }
 
 // did says in words what was done, from the URL that an action leads to; nothing else of the URL
@@ -125,8 +125,8 @@ var results = map[string][2]string{
 func did(q url.Values) string {
 	n, err := strconv.Atoi(q.Get("n"))
 	one, more := actions.Verb(q.Get("did")).Result()
-	if words, ok := results[q.Get("did")]; ok {
-		one, more = words[0], words[1]
+	if text, ok := results[q.Get("did")]; ok {
+		one, more = text, ""
 	}
 	if err != nil || one == "" || n < 0 {
 		return ""

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/query"
 	"github.com/redrive-mq/redrive/policy"
 )
 
@@ -79,21 +80,8 @@ func policyBars(p inspect.PolicyInForce) policyView {
 	return v
 }
 
-// duration reads "1m 4s", as policies write it; 0 for what is none.
+// duration reads a duration as policies write it, such as "1m 4s"; 0 for what is none.
 func duration(s string) time.Duration {
-	d, err := time.ParseDuration(days(strings.ReplaceAll(s, " ", "")))
-	if err != nil {
-		return 0
-	}
+	d, _ := query.ParseDuration(strings.ReplaceAll(s, " ", ""))
 	return d
-}
-
-// days turns a leading "2d" into hours, which Go's durations stop at.
-func days(s string) string {
-	n, rest, ok := strings.Cut(s, "d")
-	var d int
-	if _, err := fmt.Sscan(n, &d); !ok || err != nil {
-		return s
-	}
-	return fmt.Sprintf("%dh%s", 24*d, rest)
 }

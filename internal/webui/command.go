@@ -25,12 +25,17 @@ func positional(query string) []string {
 	return []string{query}
 }
 
+// plain tells whether a text has only letters of ASCII, digits and some other characters.
+func plain(s, others string) bool {
+	return s != "" && !strings.ContainsFunc(s, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune(others, r)
+	})
+}
+
+// shellWord quotes a word for a shell, if it has to be.
 func shellWord(s string) string {
-	plain := func(r rune) bool {
-		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-/:=,@%+", r)
-	}
 	switch {
-	case s != "" && !strings.ContainsFunc(s, func(r rune) bool { return !plain(r) }):
+	case plain(s, "._-/:=,@%+"):
 		return s
 	case clean(s) == s && !strings.ContainsAny(s, "\n\t"):
 		return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"

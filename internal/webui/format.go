@@ -13,6 +13,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/digits"
 	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/query"
 )
 
 // functions are what templates of every page can call; base.go has those that make
@@ -20,7 +21,6 @@ import (
 var functions = template.FuncMap{
 	"count":     count,
 	"size":      size,
-	"moment":    moment,
 	"when":      when,
 	"silent":    func(r inspect.Replica) bool { return r.Silent(time.Now()) },
 	"clean":     clean,
@@ -35,7 +35,6 @@ var functions = template.FuncMap{
 	"json":      tokens,
 	"join":      strings.Join,
 	"plural":    plural,
-	"ref":       ref,
 	"found":     found,
 	"speed":     speed,
 	"split":     strings.Fields,
@@ -160,16 +159,13 @@ func speed(perSecond float64) string {
 	return count(int64(perSecond))
 }
 
-// found is what a decoder found, without its name, which is shown beside it.
+// found is what a decoder found, without the decoder's name, which the page shows beside it.
 func found(decoder, text string) string {
 	if n := len(decoder); len(text) > n && strings.EqualFold(text[:n], decoder) {
 		return strings.TrimLeft(text[n:], ", ")
 	}
 	return text
 }
-
-// ref names a message in a URL or an action.
-func ref(m inspect.Message) string { return m.ID }
 
 func messageURL(id string) string { return "/messages/" + url.PathEscape(id) }
 
@@ -192,13 +188,10 @@ func queryOf(pairs ...string) string {
 
 // quoteValue quotes a value for the query language where that is needed.
 func quoteValue(s string) string {
-	plain := func(r rune) bool {
-		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-/", r)
-	}
-	if s != "" && !strings.ContainsFunc(s, func(r rune) bool { return !plain(r) }) {
+	if plain(s, "._-/") {
 		return s
 	}
-	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
+	return query.Quote(s)
 }
 
 // queryHelp is what the page of help says of queries.

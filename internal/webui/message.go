@@ -2,7 +2,7 @@ package webui
 
 import (
 	"net/http"
-	"unicode/utf8"
+	"strings"
 
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/auth"
@@ -38,7 +38,7 @@ func (s *server) message(r *http.Request, c auth.Caller) (view, error) {
 	if m.Body != nil {
 		d.Text = m.Body.Text
 		if len(d.Text) > mostShown && r.URL.Query().Get("body") != "all" {
-			d.Text, d.Cut = cut(d.Text, mostShown), true
+			d.Text, d.Cut = strings.ToValidUTF8(d.Text[:mostShown], ""), true // without half a character
 		}
 		switch m.Body.Format {
 		case "json", "protobuf", "messagepack", "cbor":
@@ -46,14 +46,6 @@ func (s *server) message(r *http.Request, c auth.Caller) (view, error) {
 		}
 	}
 	return view{template: "message", title: "Message in " + short(60, m.Queue), nav: "/messages", command: command("redrive", "messages", "show", id), data: d}, nil
-}
-
-// cut is the first of a text, at most so many bytes, with whole characters.
-func cut(s string, most int) string {
-	for most > 0 && !utf8.RuneStart(s[most]) {
-		most--
-	}
-	return s[:most]
 }
 
 // body is the raw body, as a download: a browser must never show it as a page.
@@ -94,9 +86,9 @@ func tokens(s string) (all []token) {
 			}
 			add(kind, n)
 		case c == '-' || c >= '0' && c <= '9':
-			add("num", run(s, "+-.eE0123456789"))
+			add("num", len(s)-len(strings.TrimLeft(s, "+-.eE0123456789")))
 		case c >= 'a' && c <= 'z':
-			add("word", run(s, "abcdefghijklmnopqrstuvwxyz"))
+			add("word", len(s)-len(strings.TrimLeft(s, "abcdefghijklmnopqrstuvwxyz")))
 		default:
 			n := 1
 			for n < len(s) && s[n] != '"' && s[n] != '-' && (s[n] < '0' || s[n] > '9') && (s[n] < 'a' || s[n] > 'z') {
@@ -106,22 +98,4 @@ func tokens(s string) (all []token) {
 		}
 	}
 	return all
-}
-
-// run is how many bytes at the beginning are of a set.
-func run(s, set string) int {
-	n := 0
-	for n < len(s) && containsByte(set, s[n]) {
-		n++
-	}
-	return n
-}
-
-func containsByte(set string, c byte) bool {
-	for i := range len(set) {
-		if set[i] == c {
-			return true
-		}
-	}
-	return false
 }

@@ -28,7 +28,7 @@ type messagesData struct {
 	Query      string
 	State      string // of the tab, "" for all
 	Tabs       []tab
-	QueryError *queryError // of the query
+	QueryError *queryError
 	inspect.Page
 	Newest string // the first message of the list: what is above it later is new
 	First  bool   // this is the first page
@@ -77,7 +77,7 @@ func (s *server) messages(r *http.Request, c auth.Caller) (view, error) {
 	}
 	d.Page = page
 	if len(page.Messages) > 0 {
-		d.Newest = ref(page.Messages[0])
+		d.Newest = page.Messages[0].ID
 	}
 	if page.After != "" {
 		d.Next = "/messages?" + url.Values{"q": {query}, "after": {page.After}}.Encode()
@@ -145,8 +145,8 @@ func (s *server) countMessages(r *http.Request, c auth.Caller) (view, error) {
 	return view{template: "messages", part: "total", data: text}, nil
 }
 
-// newMessages is how many messages are above the first of a list: they wait there,
-// since no row may move under a cursor.
+// newMessages is how many messages are newer than the first of a list. They are shown only when a
+// person asks: no row may move under a cursor.
 func (s *server) newMessages(r *http.Request, c auth.Caller) (view, error) {
 	in := r.URL.Query()
 	v := view{template: "messages", part: "newer", data: map[string]string{}}
@@ -155,7 +155,7 @@ func (s *server) newMessages(r *http.Request, c auth.Caller) (view, error) {
 		return v, nil // the list itself tells of errors
 	}
 	n := 0
-	for n < len(page.Messages) && ref(page.Messages[n]) != in.Get("above") {
+	for n < len(page.Messages) && page.Messages[n].ID != in.Get("above") {
 		n++
 	}
 	text := ""

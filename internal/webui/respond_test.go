@@ -15,10 +15,11 @@ import (
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/operations"
 )
 
 // endless is a console whose searches end with their context.
-type endless struct{ Console }
+type endless struct{ operations.Console }
 
 func (endless) Search(ctx context.Context, _ auth.Caller, _, _ string, _ int) (inspect.Page, error) {
 	<-ctx.Done()
@@ -60,7 +61,7 @@ func TestAFormIsBounded(t *testing.T) {
 }
 
 // one is a console with one message.
-type one struct{ Console }
+type one struct{ operations.Console }
 
 func (one) Search(context.Context, auth.Caller, string, string, int) (inspect.Page, error) {
 	return inspect.Page{Messages: []inspect.Message{{ID: "a&b", State: inspect.Parked}}}, nil
@@ -85,7 +86,7 @@ func TestWhatAPageAsksForByItself(t *testing.T) {
 }
 
 // refusing refuses with a remedy.
-type refusing struct{ Console }
+type refusing struct{ operations.Console }
 
 func (refusing) Search(context.Context, auth.Caller, string, string, int) (inspect.Page, error) {
 	return inspect.Page{}, hint.Errorf("set <b>, or stop", "it is <i>locked")

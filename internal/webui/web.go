@@ -9,66 +9,22 @@
 //	overview.go messages.go message.go …   a page each
 //	act.go plan.go edit.go                 what people do
 //
-// Everything goes through the console, which checks the caller's rights, so
-// nothing here does; what a caller may not do is only not offered.
+// Everything goes through the console, which checks what the caller may do. Nothing here does: the
+// page only does not offer what a caller may not do.
 package webui
 
 import (
 	"context"
 	"embed"
 	"html/template"
-	"io"
 	"log/slog"
 	"net/http"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/actions"
-	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/background"
-	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/operations"
 )
-
-// Console is what the page needs of packages inspect, actions and operations.
-type Console interface {
-	inspector
-	actor
-	runner
-}
-
-type inspector interface {
-	Overview(ctx context.Context, c auth.Caller) (inspect.Overview, error)
-	Search(ctx context.Context, c auth.Caller, query, after string, limit int) (inspect.Page, error)
-	Count(ctx context.Context, c auth.Caller, query string) (n int64, exact bool, err error)
-	Message(ctx context.Context, c auth.Caller, id string) (inspect.Detail, error)
-	Body(ctx context.Context, c auth.Caller, id string) ([]byte, error)
-	Groups(ctx context.Context, c auth.Caller, query, after string, limit int) (inspect.GroupPage, error)
-	Queues(ctx context.Context, c auth.Caller, after string, limit int) ([]inspect.Queue, string, error)
-	Ledger(ctx context.Context, c auth.Caller, recount bool, after string, limit int) (inspect.Ledger, error)
-	Policies(ctx context.Context, c auth.Caller) ([]inspect.PolicyInForce, error)
-	AuditLog(ctx context.Context, c auth.Caller, after string, limit int) ([]audit.Entry, string, error)
-}
-
-type actor interface {
-	Act(ctx context.Context, c auth.Caller, a actions.Act) (actions.Acted, error)
-	Edit(ctx context.Context, c auth.Caller, e actions.EditRequest) (actions.Edited, error)
-	Export(ctx context.Context, c auth.Caller, query string, w io.Writer) (int64, error)
-	Breaker(ctx context.Context, c auth.Caller, queue, to, reason string) error
-	PauseQueue(ctx context.Context, c auth.Caller, queue, reason string) error
-	ResumeQueue(ctx context.Context, c auth.Caller, queue, reason string) error
-	NoteGroup(ctx context.Context, c auth.Caller, group, note string) error
-}
-
-type runner interface {
-	Plan(ctx context.Context, c auth.Caller, p operations.PlanRequest) (operations.Plan, error)
-	GetPlan(ctx context.Context, c auth.Caller, id string) (operations.Plan, error)
-	Start(ctx context.Context, c auth.Caller, plan string, s operations.Start) (operations.Operation, error)
-	Operations(ctx context.Context, c auth.Caller) ([]operations.Operation, error)
-	Operation(ctx context.Context, c auth.Caller, id string) (operations.Operation, error)
-	Order(ctx context.Context, c auth.Caller, id string, o operations.Order) (operations.Operation, error)
-	Outcomes(ctx context.Context, c auth.Caller, id, after string, limit int) (operations.Outcomes, error)
-}
 
 // Options of a page.
 type Options struct {
@@ -108,13 +64,13 @@ var templates embed.FS
 
 type server struct {
 	Options
-	console   Console
+	console   operations.Console
 	pages     map[string]*template.Template
 	rendering background.Work
 }
 
 // Handler serves the page. Its caller must refuse cross-site posts.
-func Handler(c Console, o Options) http.Handler {
+func Handler(c operations.Console, o Options) http.Handler {
 	mux := http.NewServeMux()
 	for pattern, h := range Routes(c, o) {
 		mux.Handle(pattern, h)
@@ -123,7 +79,7 @@ func Handler(c Console, o Options) http.Handler {
 }
 
 // Routes are the page's, by their patterns.
-func Routes(c Console, o Options) map[string]http.Handler {
+func Routes(c operations.Console, o Options) map[string]http.Handler {
 	if o.Problems == nil {
 		o.Problems = func(auth.Caller) []string { return nil }
 	}

@@ -21,9 +21,11 @@ import (
 	"github.com/redrive-mq/redrive/internal/query"
 )
 
-// Shop is the console. Its fields are what it shows; tests change them before they
+// Shop is an operations.Console. Its fields are what it shows; tests change them before they
 // serve it.
 type Shop struct {
+	operations.Console // nil: of what the page does not call
+
 	mu sync.Mutex
 
 	Now        time.Time
