@@ -1,6 +1,6 @@
-// Package redrive consumes RabbitMQ queues with retries: a message whose handler fails
-// comes back after a delay that grows, and what keeps failing is parked for a person. It
-// needs nothing but RabbitMQ 3.10 or later.
+// Package redrive consumes RabbitMQ queues with retries: a message whose handler fails is
+// retried after a delay that grows, and what keeps failing is parked for a person. It needs
+// nothing but RabbitMQ 3.10 or later.
 //
 //	err := redrive.Consume(ctx, redrive.Config{URLs: []string{"amqp://guest:guest@localhost"}}, redrive.Consumer{
 //		Queue:  "orders.created",
@@ -11,8 +11,8 @@
 //		},
 //	})
 //
-// It consumes until ctx ends. The work queue must exist; a quorum queue is the better one.
-// What else is needed is declared, or only checked with Config.Verify.
+// It consumes until ctx ends. The work queue must exist, and should be a quorum queue. What else
+// is needed is declared, or only checked with Config.Verify.
 //
 // # Several queues
 //
@@ -33,10 +33,9 @@
 //   - any error, or a panic: it is retried, as [policy.Policy] says;
 //   - [Park]: it is parked at once, since no retry can help;
 //   - [RetryAfter]: it is retried after that delay, as an upstream asked for;
-//   - [ErrDiscard]: it is acknowledged and gone.
+//   - [ErrDiscard]: it is discarded: acknowledged, and not retried.
 //
-// They may be wrapped with %w. Consumer.Retry tells by the error alone which ones are
-// retried. A test asserts a handler's error with errors.Is and errors.As: the types are
+// They may be wrapped with %w. Consumer.Retry chooses which other errors are retried. A test asserts a handler's error with errors.Is and errors.As: the types are
 // [*ParkError] and [*RetryAfterError].
 //
 // A handler sees the message as it was first published: exchange, routing key, headers and
@@ -51,14 +50,14 @@
 // A failed message is published to where it waits, RabbitMQ confirms that, and only then
 // is it acknowledged. If it cannot be published it stays unacknowledged, and that is tried
 // until it works or the consumer ends; then RabbitMQ delivers it again. So no message is
-// lost, and none comes back before its time. A crash between confirm and acknowledgement
-// makes a duplicate: it has the same Message.ID, if the publisher has set a message id,
-// and the same Message.Attempt.
+// lost, and none is retried early. A crash between confirm and acknowledgement makes a
+// duplicate: it has the same Message.ID, if the publisher has set a message id, and the same
+// Message.Attempt.
 //
 // After the last attempt a message is in the queue redrive.parked, with the error in its
 // header x-redrive-error and the reason for parking in x-redrive-parked-for, unless the
-// policy discards or forwards it. Config.OnParked is called for it. Moved back from there
-// to its queue by hand it begins again.
+// policy discards or forwards it. Config.OnParked is called for it. When a person moves it from
+// there to its queue, it begins again at attempt 1.
 //
 // # Ways to wait
 //
@@ -69,13 +68,12 @@
 //
 // # Stopping, and lost connections
 //
-// When ctx ends, or Close is called, a consumer takes no more messages, what was only
-// prefetched goes back to its queue, and handlers have Consumer.Shutdown to finish. A lost
-// connection is made again for as long as it takes. An error is returned only for what a
-// person must fix: a setting that is not valid, a password, a missing queue, permission or
-// plugin.
+// When ctx ends, or Close is called, a consumer starts no more attempts, messages that were only
+// prefetched are requeued, and handlers have Consumer.Shutdown to finish. A lost connection is
+// made again for as long as it takes. An error is returned only for what a person must fix: a
+// setting that is not valid, a password, a missing queue, permission or plugin.
 //
-// # Around it
+// # Related packages
 //
 // A [Settler] is for programs that keep an amqp091-go loop of their own. Package
 // redrivetest follows a message through its attempts in tests, without a broker. Packages

@@ -47,7 +47,7 @@ func newHook(c *Client) *hook {
 	return h
 }
 
-// add makes the hook be called soon. It never waits.
+// add passes a message to the hook. It never waits.
 func (h *hook) add(m ParkedMessage) {
 	if h == nil {
 		return

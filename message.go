@@ -35,21 +35,20 @@ type Message struct {
 	Redelivered bool
 }
 
-// message reads a delivery. countsItself is for queues that delay messages by themselves: there
-// the broker counts.
-func message(d *amqp.Delivery, queue string, countsItself bool) *Message {
+// message reads a delivery. queueCounts is the limit QueueCounts of the consumer's way to wait.
+func message(d *amqp.Delivery, queue string, queueCounts bool) *Message {
 	m := &Message{Queue: queue, Attempt: 1, Redelivered: d.Redelivered, Message: broker.Received(d)}
 	m.Headers = clone(d.Headers)
 	switch {
 	case len(d.Headers) == 0:
-	case countsItself:
-		// On the first delivery the header would be a publisher's.
+	case queueCounts:
+		// On the first delivery RabbitMQ's count would be a publisher's header.
 		if d.Redelivered {
 			m.Attempt = int(headers.Deliveries(d.Headers)) + 1
 			m.Headers = headers.Clean(m.Headers)
 		}
-	// Every publisher of the queue can write our headers: what comes by
-	// another exchange than Redrive's is as it was first published.
+	// Every publisher of the queue can write our headers, so they count only in what has come
+	// through an exchange of Redrive's. Other messages are as they were first published.
 	case strings.HasPrefix(d.Exchange, "redrive."):
 		t := headers.Read(d.Headers, time.Now())
 		if t.Failures == 0 {

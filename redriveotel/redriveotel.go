@@ -12,6 +12,8 @@ package redriveotel
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 	"go.opentelemetry.io/otel"
@@ -106,10 +108,4 @@ func (h headers) Set(key, value string) {
 	h.Headers[key] = value
 }
 
-func (h headers) Keys() []string {
-	keys := make([]string, 0, len(h.Headers))
-	for k := range h.Headers {
-		keys = append(keys, k)
-	}
-	return keys
-}
+func (h headers) Keys() []string { return slices.Collect(maps.Keys(h.Headers)) }

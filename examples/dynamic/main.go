@@ -12,16 +12,13 @@ import (
 	"github.com/redrive-mq/redrive/policy"
 )
 
-func main() { shop.Main(run) }
-
-func run(ctx context.Context, url string) error {
-	if err := shop.Order(ctx, url, "orders", shop.Quorum); err != nil {
-		return err
-	}
-	return redrive.Consume(ctx, redrive.Config{URLs: []string{url}}, redrive.Consumer{
-		Queue:   "orders",
-		Policy:  policy.Policy{Attempts: 4, Backoff: policy.Exponential(time.Second, 1.5, time.Minute), Jitter: policy.Fraction(0.2)},
-		Wait:    redrive.Dynamic(),
-		Handler: shop.Pay,
+func main() {
+	shop.Main(shop.Quorum, func(ctx context.Context, url string) error {
+		return redrive.Consume(ctx, redrive.Config{URLs: []string{url}}, redrive.Consumer{
+			Queue:   "orders",
+			Policy:  policy.Policy{Attempts: 4, Backoff: policy.Exponential(time.Second, 1.5, time.Minute), Jitter: policy.Fraction(0.2)},
+			Wait:    redrive.Dynamic(),
+			Handler: shop.Pay,
+		})
 	})
 }

@@ -13,16 +13,13 @@ import (
 	"github.com/redrive-mq/redrive/policy"
 )
 
-func main() { shop.Main(run) }
-
-func run(ctx context.Context, url string) error {
-	if err := shop.Order(ctx, url, "orders", shop.Quorum); err != nil {
-		return err
-	}
-	return redrive.Consume(ctx, redrive.Config{URLs: []string{url}}, redrive.Consumer{
-		Queue:   "orders",
-		Policy:  policy.Policy{Attempts: 4, Backoff: policy.Exponential(time.Second, 2, 4*time.Second)},
-		Wait:    redrive.Levels(1*time.Second, 2*time.Second, 4*time.Second),
-		Handler: shop.Pay,
+func main() {
+	shop.Main(shop.Quorum, func(ctx context.Context, url string) error {
+		return redrive.Consume(ctx, redrive.Config{URLs: []string{url}}, redrive.Consumer{
+			Queue:   "orders",
+			Policy:  policy.Policy{Attempts: 4, Backoff: policy.Exponential(time.Second, 2, 4*time.Second)},
+			Wait:    redrive.Levels(1*time.Second, 2*time.Second, 4*time.Second),
+			Handler: shop.Pay,
+		})
 	})
 }

@@ -12,16 +12,13 @@ import (
 	"github.com/redrive-mq/redrive/policy"
 )
 
-func main() { shop.Main(run) }
-
-func run(ctx context.Context, url string) error {
-	if err := shop.Order(ctx, url, "orders", shop.Quorum); err != nil {
-		return err
-	}
-	return redrive.Consume(ctx, redrive.Config{URLs: []string{url}}, redrive.Consumer{
-		Queue:   "orders",
-		Policy:  policy.Policy{}, // the service has its own
-		Wait:    redrive.Service(),
-		Handler: shop.Pay,
+func main() {
+	shop.Main(shop.Quorum, func(ctx context.Context, url string) error {
+		return redrive.Consume(ctx, redrive.Config{URLs: []string{url}}, redrive.Consumer{
+			Queue:   "orders",
+			Policy:  policy.Policy{}, // the service has its own
+			Wait:    redrive.Service(),
+			Handler: shop.Pay,
+		})
 	})
 }

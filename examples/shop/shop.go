@@ -1,5 +1,5 @@
-// Package shop is what the examples have in common: a work queue with an order in it, a
-// handler, which need not know how messages wait, a start and an end.
+// Package shop is what the examples have in common: a work queue with an order in it, and a handler,
+// which need not know how messages wait.
 package shop
 
 import (
@@ -16,14 +16,18 @@ import (
 	"github.com/redrive-mq/redrive"
 )
 
-// Main runs an example on the broker of REDRIVE_BROKER_URL, until it fails or
-// is interrupted.
-func Main(run func(ctx context.Context, url string) error) {
+// Main declares the work queue "orders" with args on the broker of REDRIVE_BROKER_URL, publishes an
+// order to it, and consumes the queue until that fails or the program is interrupted.
+func Main(args amqp.Table, consume func(ctx context.Context, url string) error) {
 	log.SetFlags(log.Lmicroseconds)
 	log.SetOutput(os.Stdout)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, cmp.Or(os.Getenv("REDRIVE_BROKER_URL"), "amqp://guest:guest@127.0.0.1:5672/")); err != nil {
+	url := cmp.Or(os.Getenv("REDRIVE_BROKER_URL"), "amqp://guest:guest@127.0.0.1:5672/")
+	if err := publishOrder(ctx, url, args); err != nil {
+		log.Fatal(err)
+	}
+	if err := consume(ctx, url); err != nil {
 		log.Fatal(err)
 	}
 }
@@ -42,8 +46,7 @@ func Pay(_ context.Context, m *redrive.Message) error {
 	return nil
 }
 
-// Order declares the queue and publishes one order to it.
-func Order(ctx context.Context, url, queue string, args amqp.Table) error {
+func publishOrder(ctx context.Context, url string, args amqp.Table) error {
 	conn, err := amqp.Dial(url)
 	if err != nil {
 		return err
@@ -56,10 +59,10 @@ func Order(ctx context.Context, url, queue string, args amqp.Table) error {
 	if err := ch.Confirm(false); err != nil {
 		return err
 	}
-	if _, err := ch.QueueDeclare(queue, true, false, false, false, args); err != nil {
+	if _, err := ch.QueueDeclare("orders", true, false, false, false, args); err != nil {
 		return err
 	}
-	c, err := ch.PublishWithDeferredConfirm("", queue, true, false, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: []byte("order 1")})
+	c, err := ch.PublishWithDeferredConfirm("", "orders", true, false, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: []byte("order 1")})
 	if err != nil {
 		return err
 	}

@@ -102,13 +102,7 @@ func (l *link) observe(s State) {
 	}
 	l.state = s
 	l.mu.Unlock()
-	text := func(err error) string {
-		if err == nil {
-			return ""
-		}
-		return err.Error()
-	}
-	if was.Connected == s.Connected && was.Blocked == s.Blocked && text(was.Err) == text(s.Err) {
+	if was.Connected == s.Connected && was.Blocked == s.Blocked && fmt.Sprint(was.Err) == fmt.Sprint(s.Err) {
 		return
 	}
 	log := l.Log.With("connection", l.Name)

@@ -267,11 +267,9 @@ func (s *Subscriber) leave(ctx context.Context, now *sharedConn, c *consumerChan
 		drained.Wait()
 		now.frames.forget(consumer)
 	})
-	limit := time.NewTimer(closeLimit)
-	defer limit.Stop()
 	select {
 	case <-left:
-	case <-limit.C:
+	case <-time.After(closeLimit):
 	}
 }
 

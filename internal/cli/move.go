@@ -59,7 +59,7 @@ queues and on redrive.*, and read on the exchanges they are bound to.`,
 	f.StringVar(&m.To, "to", "", "the name of the new queue")
 	f.StringVar(&m.Type, "type", "", "the type of the new queue, classic or quorum (default that of the old one)")
 	f.BoolVar(&m.Keep, "keep", false, "keep the old queue, empty and without bindings")
-	f.BoolVar(&m.Unready, "without-consumers", false, "continue although the new queue has no consumers yet")
+	f.BoolVar(&m.WithoutConsumers, "without-consumers", false, "continue although the new queue has no consumers yet")
 	f.DurationVar(&m.Quiet, "quiet", 10*time.Second, "delete the old queue when it has received nothing for this long")
 	p.withYes(c, "do not ask")
 	f.BoolVar(&dry, "dry-run", false, "only show the steps")

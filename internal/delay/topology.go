@@ -1,6 +1,9 @@
 package delay
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"slices"
 	"strings"
 	"time"
 
@@ -41,9 +44,7 @@ type Binding struct {
 
 // With returns t with more added.
 func (t Topology) With(more Topology) Topology {
-	return Topology{append(t.Exchanges[:len(t.Exchanges):len(t.Exchanges)], more.Exchanges...),
-		append(t.Queues[:len(t.Queues):len(t.Queues)], more.Queues...),
-		append(t.Bindings[:len(t.Bindings):len(t.Bindings)], more.Bindings...)}
+	return Topology{slices.Concat(t.Exchanges, more.Exchanges), slices.Concat(t.Queues, more.Queues), slices.Concat(t.Bindings, more.Bindings)}
 }
 
 // NoLimit is a delivery limit that is never reached. RabbitMQ 4 gives quorum queues a limit of
@@ -96,6 +97,16 @@ func DuePerQueue(queue string) Topology {
 func AtLeastOnce(exchange string, ttl time.Duration) amqp.Table {
 	return amqp.Table{"x-queue-type": "quorum", "x-message-ttl": ttl.Milliseconds(), "x-dead-letter-exchange": exchange,
 		"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish", "x-delivery-limit": NoLimit}
+}
+
+// NameIn returns the name of a work queue as a part of a longer name: as it is, or a hash of it
+// where it has more than room bytes. A name that looks like such a hash is hashed too.
+func NameIn(queue string, room int) string {
+	if len(queue) <= room && !strings.HasPrefix(queue, "sha256.") {
+		return queue
+	}
+	sum := sha256.Sum256([]byte(queue))
+	return "sha256." + hex.EncodeToString(sum[:])
 }
 
 // EndsWait tells whether a wait ends at an exchange: a message that reached its work queue

@@ -14,11 +14,11 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Message is one in quarantine.
+// Message is a message in quarantine.
 type Message struct {
 	// Queue is the work queue it failed in; "": its headers do not say.
 	Queue string `json:"queue"`
-	// Claimed: a publisher can have forged Queue, which proves nothing.
+	// Claimed: a publisher may have forged Queue.
 	Claimed    bool      `json:"queue_claimed,omitempty"`
 	Reason     string    `json:"reason"`
 	Attempt    int       `json:"attempt"` // failures so far, this one included
@@ -107,7 +107,7 @@ func (x *Message) content() string {
 // Replayer makes reports of messages: the intake treats them as if they failed now.
 type Replayer struct{ same map[string]int }
 
-// Report is how a message is published again: to the exchange of failures, by the name of
+// Report returns how a message is published again: to the exchange of failures, by the name of
 // its queue, with its history in our headers and without RabbitMQ's.
 func (r *Replayer) Report(x *Message) wire.Outgoing {
 	if r.same == nil {

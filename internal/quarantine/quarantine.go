@@ -21,7 +21,7 @@ import (
 // Quarantine is the queue redrive.quarantine of a virtual host.
 type Quarantine struct {
 	Broker broker.Config      // RabbitMQ, by AMQP
-	API    *management.Client // for what no AMQP client can be given
+	API    *management.Client // for what RabbitMQ can deliver to no AMQP client
 
 	forgeable bool // as broker.Quarantine has it
 }

@@ -24,7 +24,7 @@ func openRescue() (*rescue, error) {
 	if err != nil {
 		var second error
 		if f, second = createRescue(os.TempDir()); second != nil {
-			return nil, fmt.Errorf("a file is needed, in case that RabbitMQ hands out another message than the one that was kept: %w", errors.Join(err, second))
+			return nil, fmt.Errorf("a file is needed, in case that RabbitMQ delivers another message than the one that was kept: %w", errors.Join(err, second))
 		}
 	}
 	return &rescue{f: f}, nil
@@ -71,7 +71,7 @@ func (r *rescue) keep(g management.FetchedMessage) (lost func(error) error) {
 	}
 }
 
-// release: the message is kept elsewhere.
+// release says that the message is kept elsewhere, so that Close removes the file.
 func (r *rescue) release() { r.used = false }
 
 // Close removes a file that nothing needs.

@@ -9,8 +9,6 @@
 package binary
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"strings"
 	"time"
@@ -29,8 +27,7 @@ const Bits = 28
 // Ladder waits in Bits queues, shared by all work queues.
 type Ladder struct{ unit time.Duration }
 
-// New makes a ladder; unit is from 1 ms on, in whole milliseconds, and at most a
-// second: then the longest delay is eight years and a half.
+// New makes a ladder. unit is a number of whole milliseconds, from 1 ms to 1 s.
 func New(unit time.Duration) (*Ladder, error) {
 	if unit < time.Millisecond || unit > time.Second || unit%time.Millisecond != 0 {
 		return nil, fmt.Errorf("a unit of %s is not a number of whole milliseconds from 1 ms to 1 s", unit)
@@ -46,10 +43,12 @@ func (l *Ladder) Limits() delay.Limits {
 }
 
 // level is the name of a level's queue and of the exchange before it.
-func (l *Ladder) level(n int) string { return fmt.Sprintf("redrive.delay.binary.%s.%02d", l.unit, n) }
+func (l *Ladder) level(n int) string {
+	return fmt.Sprintf(wire.DelayPrefix+"binary.%s.%02d", l.unit, n)
+}
 
 // out is the exchange after the last level, bound to the lane queue of each work queue.
-func (l *Ladder) out() string { return fmt.Sprintf("redrive.delay.binary.%s.lane", l.unit) }
+func (l *Ladder) out() string { return fmt.Sprintf(wire.DelayPrefix+"binary.%s.lane", l.unit) }
 
 // Topology implements delay.Way.
 func (l *Ladder) Topology(queue string) delay.Topology {
@@ -94,10 +93,9 @@ func (l *Ladder) Ticket(queue string, wait time.Duration) (delay.Ticket, error) 
 // destination is the work queue's name as the end of a routing key: as it is, or
 // a hash where it is too long or would mean something to a topic exchange.
 func destination(queue string) string {
-	const room = 255 - 2*Bits
-	if len(queue) <= room && !strings.ContainsAny(queue, "*#") && !strings.HasPrefix(queue, "sha256.") {
-		return queue
+	room := 255 - 2*Bits
+	if strings.ContainsAny(queue, "*#") {
+		room = 0
 	}
-	sum := sha256.Sum256([]byte(queue))
-	return "sha256." + hex.EncodeToString(sum[:])
+	return delay.NameIn(queue, room)
 }

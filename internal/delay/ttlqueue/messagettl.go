@@ -1,11 +1,8 @@
 package ttlqueue
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -15,10 +12,9 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// MessageTTL waits in one queue for each work queue, each message with a time to
-// live of its own. RabbitMQ expires messages at the head only, so one with a short
-// delay stays until those before it are gone: of the same work queue at least, and
-// of no other.
+// MessageTTL waits in one queue for each work queue, each message with a time to live of its own.
+// RabbitMQ expires messages at the head only, so one with a short delay stays until those of the
+// same work queue before it have expired.
 type MessageTTL struct {
 	kind  Type
 	mixed bool
@@ -33,15 +29,10 @@ func (m *MessageTTL) Limits() delay.Limits {
 		Declares: "one queue and one exchange for each work queue"}
 }
 
-// queue is the delay queue of a work queue, by its name or, where that is too
-// long, a hash of it.
+// queue is the name of a work queue's delay queue.
 func (m *MessageTTL) queue(work string) string {
 	prefix := wire.DelayPrefix + "message-ttl." + string(m.kind) + "."
-	if len(prefix)+len(work) <= 255 && !strings.HasPrefix(work, "sha256.") {
-		return prefix + work
-	}
-	sum := sha256.Sum256([]byte(work))
-	return prefix + "sha256." + hex.EncodeToString(sum[:])
+	return prefix + delay.NameIn(work, 255-len(prefix))
 }
 
 // Topology implements delay.Way.

@@ -1,6 +1,6 @@
-// Package enroll points the dead-lettering of an existing queue at Redrive. A
-// queue's arguments cannot be changed, so it sets a RabbitMQ policy; one policy
-// applies to a queue at a time, so it takes over what the one in force says.
+// Package enroll makes an existing queue dead-letter to Redrive. A queue's arguments cannot be
+// changed, so it sets a RabbitMQ policy. One policy applies to a queue at a time, so that has the
+// keys of the one in force as well.
 package enroll
 
 import (
@@ -11,12 +11,13 @@ import (
 	"regexp"
 	"time"
 
+	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/wire"
 )
 
 var (
-	// ErrArgument: the queue's own arguments decide, and a policy cannot.
+	// ErrArgument: an argument of the queue has precedence over any policy.
 	ErrArgument = errors.New("the queue was declared with x-dead-letter-exchange, which no policy can change")
 	// ErrNotEnrolled: there is nothing to undo.
 	ErrNotEnrolled = errors.New("nothing to undo")
@@ -29,12 +30,13 @@ type Target struct {
 	RoutingKey string
 	// PolicyPrefix leads the names of the policies, one for each kind of target.
 	PolicyPrefix string
-	// AtMostOnce: it leads in a circle, where at-least-once dead-lettering would
-	// keep what RabbitMQ takes for a cycle, and in the end stand still.
+	// AtMostOnce: dead letters come back to the queue, and RabbitMQ refuses some as a cycle.
+	// With at-least-once they would stay, and in the end stop the queue's dead-lettering.
 	AtMostOnce bool
 	// Makes is what the queue needs besides the policy, in words.
 	Makes string
-	make  func(context.Context, *management.Client) error
+	// topology is that, as it is declared.
+	topology delay.Topology
 }
 
 const servicePrefix = "redrive."
@@ -43,12 +45,7 @@ const servicePrefix = "redrive."
 func serviceTarget(queue string) Target {
 	exchange := wire.RetryExchange(queue)
 	return Target{Exchange: wire.ExchangeDeadLetters, PolicyPrefix: servicePrefix, Makes: fmt.Sprintf("makes exchange %q and binds the queue to it", exchange),
-		make: func(ctx context.Context, m *management.Client) error {
-			if err := m.DeclareFanout(ctx, exchange); err != nil {
-				return err
-			}
-			return m.BindQueue(ctx, exchange, queue)
-		}}
+		topology: delay.Topology{Exchanges: []delay.Exchange{{Name: exchange, Kind: "fanout"}}, Bindings: []delay.Binding{{From: exchange, ToQueue: queue}}}}
 }
 
 // policy of a queue.
@@ -60,13 +57,13 @@ func (t Target) policy(queue string) management.Policy {
 	return management.Policy{Name: t.PolicyPrefix + queue, Pattern: "^" + regexp.QuoteMeta(queue) + "$", ApplyTo: "queues", Definition: def}
 }
 
-// isSetIn tells whether a policy's definition sends dead letters there already.
+// isSetIn tells whether a policy's definition dead-letters to the target already.
 func (t Target) isSetIn(def map[string]any) bool {
 	key, _ := def["dead-letter-routing-key"].(string)
 	return def["dead-letter-exchange"] == t.Exchange && (t.RoutingKey == "" || t.RoutingKey == key)
 }
 
-// Plan is what enrolling a queue changes.
+// Plan is what enrolling one queue changes.
 type Plan struct {
 	Queue  management.Queue
 	Target Target
@@ -74,12 +71,12 @@ type Plan struct {
 	Before *management.Policy
 	// Policy is what is set; nil when the queue dead-letters to Redrive already.
 	Policy *management.Policy
-	// Notes are what a person should know of it.
+	// Notes are what a person should know before it is applied.
 	Notes []string
 }
 
-// ReadQueue asks for a queue and the policies until RabbitMQ says which policy is in
-// force: one that is not known could not be taken over.
+// ReadQueue reads a queue and the policies, until RabbitMQ reports the queue's policy as the
+// policies have it.
 func ReadQueue(ctx context.Context, m *management.Client, queue string) (management.Queue, []management.Policy, error) {
 	for deadline := time.Now().Add(policyTimeout); ; {
 		q, err := m.Queue(ctx, queue)
@@ -104,14 +101,14 @@ func ReadQueue(ctx context.Context, m *management.Client, queue string) (managem
 	}
 }
 
-// knowsPolicy is false while what RabbitMQ says of a queue is older than its policies.
+// knowsPolicy is false while RabbitMQ's report of a queue is older than its policies.
 func knowsPolicy(q management.Queue, policies []management.Policy) bool {
 	want, known := policyWithout(q, policies, "")
 	return q.Effective != nil && (!known || want == nil && q.Policy == "" || want != nil && want.Name == q.Policy)
 }
 
 const (
-	policyTimeout = 20 * time.Second // RabbitMQ 3.10 tells every 5, of a quorum queue
+	policyTimeout = 20 * time.Second // RabbitMQ 3.10 reports on a quorum queue every 5 s
 	retryEvery    = 500 * time.Millisecond
 )
 
@@ -203,10 +200,10 @@ func mergePolicy(set management.Policy, before *management.Policy, target Target
 	return &set
 }
 
-// Apply carries a plan out. The way back is made first, so that nothing fails
-// into Redrive that could not be retried.
+// Apply carries a plan out. The path back to the queue is made first, so that no message
+// dead-letters to Redrive that could not be retried.
 func (p *Plan) Apply(ctx context.Context, m *management.Client) error {
-	if err := p.Target.make(ctx, m); err != nil {
+	if err := m.Declare(ctx, p.Target.topology); err != nil {
 		return err
 	}
 	if p.Policy == nil {

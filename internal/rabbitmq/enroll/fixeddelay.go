@@ -16,10 +16,10 @@ import (
 
 // FixedDelay is the recipe "reject → TTL queue → back", by RabbitMQ alone.
 //
-// Its delay queue is not one of the library's. A message that left its work queue
-// by anything but a reject cannot be retried, since RabbitMQ takes it for a cycle;
-// a queue that dead-letters at-least-once keeps it then and tries for ever, and 32
-// of them stop the queue. So this one is at-most-once, and drops them.
+// Its delay queue is not one of the library's. RabbitMQ does not route a message back to its work
+// queue that left it by anything but a reject: that is a cycle. A queue that dead-letters
+// at-least-once would keep such a message and try for ever, and 32 of them stop the queue. So this
+// one is at-most-once, and drops them.
 type FixedDelay struct {
 	queue, name string // name is that of the delay queue and its exchange
 	delay       time.Duration
@@ -36,9 +36,8 @@ func NewFixedDelay(queue string, delay time.Duration, kind ttlqueue.Type) (*Fixe
 	return &FixedDelay{queue, t.Exchange + ".alone", delay, kind}, err
 }
 
-// Topology is all but the policy. A dead letter's routing key is the work
-// queue's name, which moves it there; where there is no such queue any more it is
-// parked.
+// Topology is all but the policy. A dead letter's routing key is the work queue's name, by which it
+// goes back there; if that queue no longer exists it is parked.
 func (a *FixedDelay) Topology() delay.Topology {
 	args := amqp.Table{"x-queue-type": string(a.kind), "x-message-ttl": a.delay.Milliseconds(), "x-dead-letter-exchange": wire.ExchangeDue}
 	if a.kind == ttlqueue.Quorum {
@@ -53,13 +52,13 @@ func (a *FixedDelay) Topology() delay.Topology {
 
 func (a *FixedDelay) target() Target {
 	return Target{Exchange: a.name, RoutingKey: a.queue, PolicyPrefix: fixedDelayPrefix, AtMostOnce: true,
-		Makes: fmt.Sprintf("makes exchange and queue %q, where a rejected message waits %s, and the way back to its queue", a.name, policy.FormatDuration(a.delay)),
-		make:  func(ctx context.Context, m *management.Client) error { return m.Declare(ctx, a.Topology()) }}
+		Makes:    fmt.Sprintf("makes exchange and queue %q, where a rejected message waits %s, and the way back to its queue", a.name, policy.FormatDuration(a.delay)),
+		topology: a.Topology()}
 }
 
 const fixedDelayPrefix = "redrive-fixed."
 
-// Policy points the work queue at it where no other policy applies; Plan merges.
+// Policy dead-letters the work queue to it, for where no other policy applies; Plan merges them.
 func (a *FixedDelay) Policy() management.Policy { return a.target().policy(a.queue) }
 
 // Plan returns what it changes.

@@ -16,13 +16,11 @@ type QueuePlan struct {
 	Err   error
 }
 
-// PlanMany plans for the queues named, and all that match a pattern, in order. Each has
-// a policy of its own. One on a pattern would also catch queues that are made
-// later, and take from each the policy that it had; and since what is in force
-// differs from queue to queue, it could not keep it for all.
+// PlanMany plans for the queues named, and all that match a pattern, in order. Each gets a policy of
+// its own. A single policy on the pattern would also apply to queues that are declared later, and
+// it could not keep what is in force, which differs from queue to queue.
 //
-// A pattern leaves out what is never meant: Redrive's own queues, streams, and
-// queues that go with their connection.
+// A pattern never means Redrive's own queues, streams and exclusive queues.
 func PlanMany(ctx context.Context, m *management.Client, names []string, pattern string, atLeastOnce bool) ([]QueuePlan, error) {
 	queues, err := m.Queues(ctx)
 	if err != nil {

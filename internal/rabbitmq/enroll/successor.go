@@ -7,9 +7,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 )
 
-// Successor plans the policy of a queue that takes old's place under another name
-// and type: what is in force on old, with dead letters to Redrive, and above
-// whatever else matches the name.
+// Successor plans the policy of a queue that replaces old under another name and type: with what is
+// in force on old, dead letters to Redrive, and a priority above all others that match the name.
 func Successor(old management.Queue, policies []management.Policy, name, kind string) *Plan {
 	p := &Plan{Queue: management.Queue{Name: name, Type: kind}, Target: serviceTarget(name), Before: management.PolicyNamed(policies, old.Policy)}
 	set := p.Target.policy(name)

@@ -13,10 +13,8 @@ import (
 	"github.com/redrive-mq/redrive/policy"
 )
 
-// Undo removes our policy, so that the one before applies again: RabbitMQ has
-// kept it all the time, below ours, so there is nothing to remember, and any
-// machine can undo. The retry exchange stays: messages that wait still have to
-// come back.
+// Undo removes our policy, so that the one before applies again. RabbitMQ has kept that all the
+// time, so any machine can undo. The retry exchange stays: messages that wait are still retried.
 func Undo(ctx context.Context, m *management.Client, queue string) error {
 	return undo(ctx, m, serviceTarget(queue).policy(queue), queue)
 }
@@ -43,10 +41,10 @@ func undo(ctx context.Context, m *management.Client, ours management.Policy, que
 type UndoPlan struct {
 	Queue string
 	Ours  management.Policy
-	// After applies then; nil for none. Unknown: RabbitMQ will choose.
+	// After applies then; nil for none. Unknown: it is not known which one RabbitMQ chooses.
 	After   *management.Policy
 	Unknown bool
-	// Gone: the queue is, and has left its policy behind.
+	// Gone: the queue no longer exists, only its policy.
 	Gone bool
 }
 
@@ -92,7 +90,7 @@ func PlanUndo(ctx context.Context, m *management.Client, names []string, pattern
 	return found, missing, nil
 }
 
-// Write shows a person what applies then.
+// Write shows a person what applies afterwards.
 func (u *UndoPlan) Write(w io.Writer) {
 	fmt.Fprintf(w, "queue %q: policy %q of priority %d goes; ", u.Queue, u.Ours.Name, u.Ours.Priority)
 	switch {
@@ -110,9 +108,8 @@ func (u *UndoPlan) Write(w io.Writer) {
 	writeKeys(w, diffPolicies(&u.Ours, u.After), "")
 }
 
-// policyWithout is the policy that would be in force on a queue without those named. It
-// is known only where this program reads patterns as RabbitMQ does, and where no
-// two of the same priority match.
+// policyWithout is the policy that would be in force on a queue if the one named did not exist. It is
+// known only where Go can compile all patterns, and no two of the same priority match.
 func policyWithout(q management.Queue, policies []management.Policy, without string) (best *management.Policy, known bool) {
 	known = true
 	for i := range policies {
@@ -133,8 +130,8 @@ func policyWithout(q management.Queue, policies []management.Policy, without str
 	return best, known
 }
 
-// appliesTo tells whether a policy is for a type of queue. What later versions of
-// RabbitMQ may add is taken to be for all.
+// appliesTo tells whether a policy is for a type of queue. A value that only later versions of
+// RabbitMQ have counts as all types.
 func appliesTo(to, kind string) bool {
 	switch to {
 	case "exchanges":
@@ -145,8 +142,8 @@ func appliesTo(to, kind string) bool {
 	return true
 }
 
-// matches tells whether RabbitMQ's pattern matches; ok is false where it says
-// something that only RabbitMQ's expressions can.
+// matches tells whether RabbitMQ's pattern matches; ok is false for an expression that Go cannot
+// compile.
 func matches(pattern, name string) (is, ok bool) {
 	re, err := regexp.Compile(pattern)
 	if err != nil {

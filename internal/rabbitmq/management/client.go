@@ -214,16 +214,6 @@ func (c *Client) DeletePolicy(ctx context.Context, name string) error {
 	return c.Call(ctx, http.MethodDelete, c.path("policies", name), nil, nil)
 }
 
-// DeclareFanout makes a durable fanout exchange.
-func (c *Client) DeclareFanout(ctx context.Context, name string) error {
-	return c.Call(ctx, http.MethodPut, c.path("exchanges", name), map[string]any{"type": "fanout", "durable": true}, nil)
-}
-
-// BindQueue binds a queue to an exchange, without a routing key.
-func (c *Client) BindQueue(ctx context.Context, exchange, queue string) error {
-	return c.Call(ctx, http.MethodPost, "bindings/"+url.PathEscape(c.vhost)+"/e/"+url.PathEscape(exchange)+"/q/"+url.PathEscape(queue), map[string]any{"routing_key": ""}, nil)
-}
-
 func (c *Client) path(kind string, names ...string) string {
 	parts := []string{kind, url.PathEscape(c.vhost)}
 	for _, n := range names {

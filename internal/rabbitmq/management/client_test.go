@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 )
@@ -89,11 +90,9 @@ func TestQueues(t *testing.T) {
 			if q.Name != name || q.Type != "classic" || q.Policy != "" || q.Arguments["x-max-length"] != 7.0 {
 				t.Errorf("queue %q is %+v", name, q)
 			}
-			if err := m.DeclareFanout(ctx, "to "+name); err != nil {
+			to := delay.Topology{Exchanges: []delay.Exchange{{Name: "to " + name, Kind: amqp.ExchangeFanout}}, Bindings: []delay.Binding{{From: "to " + name, ToQueue: name}}}
+			if err := m.Declare(ctx, to); err != nil {
 				t.Errorf("exchange for %q: %v", name, err)
-			}
-			if err := m.BindQueue(ctx, "to "+name, name); err != nil {
-				t.Errorf("binding %q: %v", name, err)
 			}
 			v.Publish("to "+name, "", amqp.Publishing{Body: []byte(name)})
 			c := v.Consume(name)
@@ -150,7 +149,7 @@ func TestRefusedUsers(t *testing.T) {
 		if err := m.PutPolicy(ctx, management.Policy{Name: "p", Pattern: "x", ApplyTo: "queues", Definition: map[string]any{"max-length": 5}}); err != nil {
 			t.Errorf("with the tag policymaker: %v", err)
 		}
-		err := m.DeclareFanout(ctx, "e")
+		err := m.Declare(ctx, delay.Topology{Exchanges: []delay.Exchange{{Name: "e", Kind: amqp.ExchangeFanout}}})
 		if err == nil {
 			t.Error("an exchange was made without the right")
 		} else {

@@ -13,11 +13,11 @@ import (
 )
 
 const (
-	// nearEmpty is how few messages make the old queue as good as empty: those are what
-	// newer ones may overtake.
+	// nearEmpty is how many messages may be left in the old queue at the switch: newer ones
+	// may overtake those.
 	nearEmpty = 8 * maxUnconfirmed
-	// stagnant is how long it may take to become less, before publishers are taken
-	// to be faster.
+	// stagnant is how long the number may not fall before drain gives up, since publishers are
+	// faster.
 	stagnant = 10 * time.Second
 )
 
@@ -37,11 +37,11 @@ func (m *Move) drain(ctx context.Context, c *broker.Mover) error {
 	})
 }
 
-// moveMessages moves messages until none comes for idle, or more says no.
+// moveMessages moves messages until none has arrived for idle, or more returns false.
 func (m *Move) moveMessages(ctx context.Context, c *broker.Mover, idle time.Duration, more func() bool) error {
 	at := maxUnconfirmed
 	if m.rejects {
-		at = 1 // or one that was refused would be overtaken by the next
+		at = 1 // or the next would overtake one that was refused
 	}
 	return c.Move(ctx, m.From, wire.RetryExchange(m.To), at, idle, func(n int) bool {
 		m.moved += n
@@ -72,7 +72,7 @@ func (m *Move) finish(ctx context.Context, c *broker.Mover, s *State) error {
 			consumers(&who, &q)
 			return fmt.Errorf("queue %q is still consumed:\n%sstop them; %w", m.From, who.String(), ErrConsumers)
 		}
-		if q.Messages > 0 { // in the hands of a consumer, or RabbitMQ counts later
+		if q.Messages > 0 { // unacknowledged, or counted some seconds ago
 			select {
 			case <-ctx.Done():
 				return ctx.Err()

@@ -13,23 +13,23 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// State is what RabbitMQ says.
+// State is the state of a move, as RabbitMQ shows it.
 type State struct {
-	Old, New *management.Queue // nil: not there
-	// Arguments of the new queue, and those of the old one that it does without.
+	Old, New *management.Queue // nil when it does not exist
+	// Type and Arguments of the new queue, and those of the old one that it does not get.
 	Type      string
 	Arguments map[string]any
 	Dropped   []string
 	Policy    *enroll.Plan
 	// Bindings of the old queue, without those from the exchange of the detour.
 	Bindings []management.Binding
-	// Detour: its exchange exists. DetourToOld: that leads to the old queue.
+	// Detour: its exchange exists, see switch.go. DetourToOld: it leads to the old queue.
 	Detour         bool
 	DetourBindings []management.Binding
 	DetourToOld    bool
 }
 
-// Look asks RabbitMQ, and refuses what cannot be moved.
+// Look reads the state, and refuses what cannot be moved.
 func (m *Move) Look(ctx context.Context) (*State, error) {
 	if m.From == m.To {
 		return nil, refusef("the new name is the old one; a queue cannot be changed in place, since what is published to its name between its end and its new beginning would be lost")
@@ -79,7 +79,7 @@ func (m *Move) Look(ctx context.Context) (*State, error) {
 		return nil, err
 	}
 	s.Policy = enroll.Successor(*s.Old, policies, m.To, s.Type)
-	return s, m.sameAs(s)
+	return s, m.checkNew(s)
 }
 
 func (m *Move) queue(ctx context.Context, name string) (*management.Queue, error) {
@@ -106,8 +106,8 @@ func (m *Move) lookAtDetour(ctx context.Context, s *State) error {
 	return err
 }
 
-// Not of every type: binding another destination to an exchange that spreads
-// messages, or sends old ones to whoever comes new, changes what others get.
+// movableFrom are the types of exchanges whose bindings can be moved. With other types, such as a
+// consistent hash or a history of messages, one binding more changes what other queues receive.
 var movableFrom = []string{"direct", "fanout", "topic", "headers", "x-delayed-message"}
 
 func (m *Move) movable(ctx context.Context, b management.Binding) error {
@@ -158,8 +158,8 @@ func (s *State) arguments(kind string) {
 	slices.Sort(s.Dropped)
 }
 
-// sameAs refuses a new queue that is there and another.
-func (m *Move) sameAs(s *State) error {
+// checkNew refuses a new queue that exists already and is not as it would be declared.
+func (m *Move) checkNew(s *State) error {
 	if s.New == nil {
 		return nil
 	}
@@ -209,7 +209,7 @@ func (m *Move) Write(w io.Writer, s *State) {
 	}
 	mark(s.Detour && len(s.Bindings) == 0, "leads its bindings to %q, by way of exchange %q, which switches to it in one step: no message comes to both, or to none", m.To, wire.MoveExchange(m.From))
 	for _, b := range append(slices.Clone(s.Bindings), s.DetourBindings...) {
-		fmt.Fprintf(w, "    from exchange %q, routing key %q%s\n", b.Source, b.RoutingKey, of(b.Arguments))
+		fmt.Fprintf(w, "    from exchange %q, routing key %q%s\n", b.Source, b.RoutingKey, withArguments(b.Arguments))
 	}
 	mark(false, "moves its messages, in order and as they are; consumers see %q as their exchange", wire.RetryExchange(m.To))
 	fmt.Fprintf(w, "    their time to live begins again: how much was left, RabbitMQ does not say; what is published after the switch may be in front of the last of them\n")

@@ -3,13 +3,13 @@
 // bindings and messages, and then the old one is deleted. Read it in this order:
 //
 //	move.go     the steps, in order
-//	look.go     what RabbitMQ says, from which the steps left are derived
+//	look.go     the state in RabbitMQ, which shows what steps are left
 //	prepare.go  the new queue
 //	switch.go   the bindings, without a message lost or duplicated
 //	finish.go   the messages, and the end of the old queue
 //
-// Nothing is remembered but in RabbitMQ, so a move that was interrupted anywhere
-// continues when the same command is given again, on any machine.
+// The state of a move is in RabbitMQ alone, so one that was interrupted anywhere continues when the
+// same command is run again, on any machine.
 package move
 
 import (
@@ -24,10 +24,10 @@ import (
 )
 
 var (
-	// ErrConsumers: people must do something before it continues; the message says
-	// what. What was done stays done.
+	// ErrConsumers: consumers must be started or stopped before the move continues; the message
+	// says which. What was done stays done.
 	ErrConsumers = errors.New("run the same command again to continue")
-	// ErrRefused: it cannot be moved as things are. Nothing was lost.
+	// ErrRefused: the queue cannot be moved as it is. Nothing was lost.
 	ErrRefused = errors.New("cannot be moved")
 )
 
@@ -42,11 +42,10 @@ type Move struct {
 	Type string
 	// Keep leaves the old queue there, empty and without bindings.
 	Keep bool
-	// Unready continues although no one consumes the new queue and somebody does the
-	// old one.
-	Unready bool
-	// Quiet is how long nothing may have come to the old queue before it is deleted:
-	// publishers that use its name need no binding.
+	// WithoutConsumers continues although the new queue has no consumers and the old one has.
+	WithoutConsumers bool
+	// Quiet is how long the old queue must have received nothing before it is deleted: publishers
+	// that use its name need no binding.
 	Quiet time.Duration
 
 	API    *management.Client
@@ -70,7 +69,7 @@ const (
 	lockTimeout = 10 * time.Second
 )
 
-// Run does all that is left to do. Connections that end are made again.
+// Run does all that is left to do. It connects again when a connection ends.
 func (m *Move) Run(ctx context.Context) error {
 	began := time.Now()
 	for connected := false; ; {
@@ -106,14 +105,14 @@ func (m *Move) Run(ctx context.Context) error {
 	}
 }
 
-// steps are the same at every start; those that are done find nothing to do.
+// steps are the same each time; those that are done already find nothing to do.
 func (m *Move) steps(ctx context.Context, c *broker.Mover) error {
 	s, err := m.Look(ctx)
 	if err != nil {
 		return err
 	}
 	if s.Old == nil {
-		return m.rebind(ctx, c, s) // the old one was deleted, and perhaps not all is cleared away
+		return m.rebind(ctx, c, s) // the old one was deleted, and perhaps the detour was not
 	}
 	if err := m.prepare(ctx, c, s); err != nil {
 		return err
@@ -136,6 +135,5 @@ func (m *Move) steps(ctx context.Context, c *broker.Mover) error {
 	return m.finish(ctx, c, s)
 }
 
-// LostUserIDs is how many messages lost their user-id, which RabbitMQ takes only
-// from that user.
+// LostUserIDs is how many messages lost their user-id, which RabbitMQ accepts only from that user.
 func (m *Move) LostUserIDs() int { return m.lost }

@@ -16,8 +16,8 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// prepare makes the new queue, with its policy and its retry exchange. The policy
-// comes first, so that the queue is never without.
+// prepare declares the new queue, with its RabbitMQ policy and its retry exchange. The policy comes
+// first, so that the queue is never without it.
 func (m *Move) prepare(ctx context.Context, c *broker.Mover, s *State) error {
 	if s.New == nil || s.New.Policy != s.Policy.Policy.Name {
 		if err := m.API.PutPolicy(ctx, *s.Policy.Policy); err != nil {
@@ -44,9 +44,9 @@ func (m *Move) prepare(ctx context.Context, c *broker.Mover, s *State) error {
 	return m.sameInForce(ctx, s)
 }
 
-// sameInForce waits until the same is in force on both queues, but for dead
-// letters, and refuses when it does not come to that: an operator policy may give
-// the new name a limit that would drop messages.
+// sameInForce waits until the same settings are in force on both queues, but for dead letters, and
+// refuses when they stay different: an operator policy may give the new name a limit that would
+// drop messages.
 func (m *Move) sameInForce(ctx context.Context, s *State) error {
 	want := withoutDeadLetters(s.Old.Effective)
 	for deadline := time.Now().Add(30 * time.Second); ; {
@@ -76,14 +76,14 @@ func (m *Move) sameInForce(ctx context.Context, s *State) error {
 	}
 }
 
-// ready tells whether consumers are where they are to be.
+// ready returns an error while consumers are missing at the new queue.
 func (m *Move) ready(c *broker.Mover, s *State) error {
 	_, old, err := c.Depth(m.From)
 	if err != nil {
 		return err
 	}
 	_, now, err := c.Depth(m.To)
-	if err != nil || old == 0 || now > 0 || m.Unready || s.Detour {
+	if err != nil || old == 0 || now > 0 || m.WithoutConsumers || s.Detour {
 		return err
 	}
 	if len(s.Old.ConsumerDetails) == 0 {
@@ -113,7 +113,7 @@ func withoutDeadLetters(def map[string]any) map[string]any {
 	return out
 }
 
-// table is what JSON said, as AMQP's: whole numbers are whole again.
+// table converts arguments from JSON, where all numbers are floats, to AMQP.
 func table(m map[string]any) amqp.Table {
 	t := amqp.Table{}
 	for k, v := range m {
@@ -136,7 +136,7 @@ func arguments(m map[string]any) string {
 	return strings.Join(all, ", ")
 }
 
-func of(args map[string]any) string {
+func withArguments(args map[string]any) string {
 	if len(args) == 0 {
 		return ""
 	}

@@ -23,7 +23,7 @@ import (
 //
 // Of these only the switch changes where a message goes, and it is one step.
 
-// detour leads the old queue's bindings round by an exchange.
+// detour leads the old queue's bindings through an exchange.
 func (m *Move) detour(ctx context.Context, c *broker.Mover, s *State) error {
 	if len(s.Bindings) == 0 {
 		return nil
@@ -76,19 +76,18 @@ func (m *Move) switchBindings(_ context.Context, c *broker.Mover, s *State) erro
 	return err
 }
 
-// rebind lets the bindings lead to the new queue directly, and clears the detour
-// away.
+// rebind leads the bindings to the new queue directly, and deletes the detour.
 func (m *Move) rebind(ctx context.Context, c *broker.Mover, s *State) error {
 	if !s.Detour {
 		return nil
 	}
 	exchange := wire.MoveExchange(m.From)
-	led, err := m.API.BindingsTo(ctx, exchange)
+	bindings, err := m.API.BindingsTo(ctx, exchange)
 	if err != nil {
 		return err
 	}
 	err = c.Do(func(ch *amqp.Channel) error {
-		for _, b := range led {
+		for _, b := range bindings {
 			if err := ch.QueueBind(m.To, b.RoutingKey, b.Source, false, table(b.Arguments)); err != nil {
 				return fmt.Errorf("binding to exchange %q: %w", b.Source, err)
 			}
@@ -105,12 +104,12 @@ func (m *Move) rebind(ctx context.Context, c *broker.Mover, s *State) error {
 	if left, err = m.API.BindingsTo(ctx, exchange); err != nil {
 		return err
 	}
-	if len(left) > 0 { // with the exchange they would go, and be lost
+	if len(left) > 0 { // deleting the exchange would delete them
 		return fmt.Errorf("exchange %q was bound to exchange %q just now", exchange, left[0].Source)
 	}
 	if err := c.Do(func(ch *amqp.Channel) error { return ch.ExchangeDelete(exchange, true, false) }); err != nil {
 		return err
 	}
-	m.Report(fmt.Sprintf("%d bindings lead to queue %q", len(led), m.To))
+	m.Report(fmt.Sprintf("%d bindings lead to queue %q", len(bindings), m.To))
 	return nil
 }
