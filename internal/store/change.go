@@ -19,7 +19,7 @@ type Changer interface {
 	//
 	//   - edit is called with nil for a record that is claimed now, is not stored, or was added
 	//     earlier in keys. For one that is stored but unreadable it is called with a
-	//     record that has Unreadable alone, and whatever it returns, that one stays.
+	//     record that has Unreadable alone, and what it returns is ignored.
 	//   - edit may change its record, except the ID and the shared parts of its Message:
 	//     it replaces Body and Headers, and never writes into them.
 	//   - entries, when not nil, is called once, after all edits. The entries that it

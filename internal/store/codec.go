@@ -12,9 +12,8 @@ import (
 
 // A record as bytes: a version, the size of the body, then its fields in a fixed
 // order, the body last so that a listing can leave it where it is. Lengths and
-// integers are varints;
-// header values carry the type letter AMQP 0-9-1 gives them, so that they come
-// back with the very type they had.
+// integers are varints; header values carry the type letter AMQP 0-9-1 gives them,
+// so that they come back with the very type they had.
 
 const (
 	// recordVersion is what is written. Version 1, which is still read, has no

@@ -10,7 +10,7 @@ type CopyTarget interface {
 	// AddListed stores records, with their bodies, under the keys that they have. It is
 	// idempotent: a key that is stored already is skipped. On an error some may be
 	// stored. When it returns nil they survive a crash and a power cut. The ledger counts
-	// each as come and in its state; no failure is counted. ErrFull when there is no room.
+	// each in In and in its state; no failure is counted. ErrFull when there is no room.
 	AddListed(ctx context.Context, records []Listed) error
 
 	// SetMetadata replaces the store's metadata by that of the other store, after all

@@ -12,7 +12,7 @@ import (
 // state. To all but engines it is opaque, and printable.
 type Key string
 
-// MakeKey names a record by its ID, and by the number it was given when it was
+// MakeKey names a record by its ID, and by its number, from when it was
 // added, which distinguishes it from others with that ID.
 func MakeKey(id uuid.UUID, seq uint64) Key {
 	k := hex.AppendEncode(make([]byte, 0, 64), id[:4])

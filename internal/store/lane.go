@@ -3,7 +3,7 @@ package store
 import "fmt"
 
 // Lane is a destination that waiting records have in common: a work queue, or where a policy
-// forwards those of a work queue. One that accepts nothing delays no other. (The queues
+// or a person sends those of a work queue. One that is unreachable delays no other. (The queues
 // redrive.lane.<queue> in RabbitMQ are something else: wire.LaneQueue.)
 type Lane struct {
 	Queue string // the work queue

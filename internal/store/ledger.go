@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// Bookkeeper accounts for every message since the ledger began: when the store was made, or when
-// a version that has a ledger first opened it.
+// Bookkeeper accounts for every message since the ledger began: when the store was made or, on
+// a disk that has lost a part of the counts, when the store was opened after that.
 type Bookkeeper interface {
 	// Ledger returns what was counted, a line for each queue, ordered by name. Messages are
 	// counted in the same step as their record is written, so each line balances at every
@@ -37,7 +37,7 @@ const (
 	Retried         Column = 4 // RabbitMQ confirmed it in its work queue
 	Forwarded       Column = 5 // RabbitMQ confirmed it where its policy, or a person, sent it
 	Forgotten       Column = 6 // discarded for good
-	Moved           Column = 7 // it is another queue's now, and counted in In there
+	Moved           Column = 7 // another queue's now, and counted in In there: no action does that yet
 	Delayed         Column = 8 // it waits in RabbitMQ
 	DiscardedAtOnce Column = 9 // its policy discarded it at once
 	columns                = 10

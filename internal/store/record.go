@@ -80,6 +80,23 @@ func (r *Record) Validate() error {
 	return nil
 }
 
+// ValidateEdit returns an error for a record that Change cannot keep instead of was.
+func (r *Record) ValidateEdit(was *Record) error {
+	if r.ID != was.ID {
+		return fmt.Errorf("message %s of queue %q was given another id: add a new one instead", was.ID, was.Queue)
+	}
+	return r.Validate()
+}
+
+// Ended is how the wait of a record ends that RabbitMQ has confirmed, and where the ledger
+// counts that.
+func (r *Record) Ended() (Ending, Column) {
+	if r.Forward != nil {
+		return EndedForwarded, Forwarded
+	}
+	return EndedRetried, Retried
+}
+
 // Replay makes a parked record waiting, due at due, without failures and with its own queue as
 // the target.
 func (r *Record) Replay(due time.Time) {

@@ -37,7 +37,7 @@ type Scanner interface {
 type Searcher interface {
 	Scanner
 
-	// Groups returns every group with something kept or seen within a day. Beyond
+	// Groups returns every group with a message that is kept, or a failure within a day. Beyond
 	// GroupsKept of them a failure counts as one of its queue's other errors.
 	Groups(ctx context.Context) ([]GroupCount, error)
 
@@ -46,17 +46,17 @@ type Searcher interface {
 	GroupOf(r *Record) errorgroup.ID
 
 	// CountDue counts the waiting records of queues by when they are due: counts[i] are
-	// due before edges[i], and not before the edge in front of it. It stops counting
-	// between two edges at most. Edges ascend.
+	// due before edges[i], and not before the edge in front of it; but no count is larger than
+	// most. Edges ascend.
 	CountDue(ctx context.Context, queues []string, edges []time.Time, most int64) (counts []int64, err error)
 
-	// PastFailures returns the earlier failures of a message and how each wait ended, oldest first. The
-	// newest PastKept of all messages are known, older ones forgotten. This is history, and no
+	// PastFailures returns the earlier failures of a message and how each wait ended, oldest
+	// first. The newest PastFailuresKept of all messages are known, older ones forgotten. This is history, and no
 	// promise: a killed process may leave out its last moment, and a power cut the last half
 	// minute or so. What is kept, and how many of each group, stays exact.
 	PastFailures(ctx context.Context, id uuid.UUID) ([]PastFailure, error)
 
-	// EachPastFailure visits those of all messages, newest first.
+	// EachPastFailure visits the past failures of all messages, newest first.
 	EachPastFailure(ctx context.Context, visit func(PastFailure) (more bool, err error)) error
 }
 
@@ -75,7 +75,7 @@ type Range struct {
 	After string
 	Body  bool
 	// Upto leaves out what was added after NewestKey returned this; nil: nothing is
-	// left out. What is moved or changed was not added by that.
+	// left out. A record that is changed keeps its number.
 	Upto *uint64
 }
 

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 )
 
@@ -134,6 +135,15 @@ type Listed struct {
 	Cursor   string
 	Record   *Record
 	BodySize int
+}
+
+// Number is the number in the key of a record that is to be stored under it.
+func (l *Listed) Number() (uint64, error) {
+	id, n, ok := l.Key.Parts()
+	if !ok || id != l.Record.ID {
+		return 0, fmt.Errorf("message %s of queue %q cannot be kept under the key %q", l.Record.ID, l.Record.Queue, l.Key)
+	}
+	return n, l.Record.Validate()
 }
 
 // Damageable is a store that continues to work when a part of it cannot be read.

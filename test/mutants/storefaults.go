@@ -9,7 +9,7 @@ var storeFaults = []fault{
 	{"records of version 1 are not read", "internal/store/codec.go",
 		`(v < 1 || v > recordVersion)`, `v != recordVersion`, "TestARecordOfVersion1IsRead", ""},
 	{"a message that is claimed is changed", "internal/store/memstore/change.go",
-		`e.claimed == nil && !given[key]`, `!given[key]`, "TestMemoryEngine", ""},
+		`e.claimed == nil && !seen[key]`, `!seen[key]`, "TestMemoryEngine", ""},
 	{"a message is claimed twice", "internal/store/memstore/memstore.go",
 		`e.rec.Lane() == lane && e.claimed == nil && `, `e.rec.Lane() == lane && `, "TestMemoryEngine", ""},
 	{"a message is claimed before it is due", "internal/store/memstore/memstore.go",

@@ -76,8 +76,8 @@ func hasLarge(records []*store.Record) bool {
 	return slices.ContainsFunc(records, func(r *store.Record) bool { return len(r.Message.Body) >= largeBody })
 }
 
-// flushLarge waits until it is. What goes wrong with that, Pebble says in its log and at
-// the next commit; the record is in the log of the store already.
+// flushLarge waits until a large body is on the disk outside of the log. What goes wrong with
+// that, Pebble says at the next commit; the record is in the log of the database already.
 func (s *Store) flushLarge() {
 	_ = s.db.Flush()
 	debug.FreeOSMemory() // or it would be there twice as often until the next collection

@@ -55,7 +55,7 @@ func (l *loose) largeRecord(key []byte, p blobPlace, id uuid.UUID) (found []byte
 			continue
 		}
 		r, _, failed := store.DecodeRecord(value, false)
-		if failed != nil || !bytes.Equal(placedKey(r, seqOf(key)), key) {
+		if failed != nil || !bytes.Equal(keyOf(r, seqOf(key)), key) {
 			continue
 		}
 		switch {

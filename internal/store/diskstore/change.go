@@ -3,6 +3,7 @@ package diskstore
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -128,16 +129,10 @@ func (m *change) editOne(name store.Key, edit func(store.Key, *store.Record) sto
 	case r == nil:
 		return true, nil
 	case e.Keep:
-		if r.ID != was.ID {
-			return false, fmt.Errorf("message %s of queue %q was given another id: add a new one instead", was.ID, was.Queue)
-		}
-		to, err := keyOf(r, seqOf(key))
-		if err == nil {
-			err = m.remove(key, &was, true)
-		}
-		if err != nil {
+		if err := errors.Join(r.ValidateEdit(&was), m.remove(key, &was, true)); err != nil {
 			return false, err
 		}
+		to := keyOf(r, seqOf(key))
 		if r.Queue != was.Queue {
 			m.count(store.Moved, was.Queue, 1)
 			m.count(store.In, r.Queue, 1)

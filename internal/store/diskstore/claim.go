@@ -170,15 +170,12 @@ func (s *Store) Finish(ctx context.Context, outcomes []store.Outcome) (n int, er
 		if o.Park != "" {
 			parked := *r
 			parked.State, parked.ParkedFor, parked.Due = store.Parked, o.Park, o.At
-			if err := c.put(recordKey(store.Parked, r.Queue, o.At, seqOf(key)), &parked); err != nil {
+			if err := c.put(keyOf(&parked, seqOf(key)), &parked); err != nil {
 				return 0, err
 			}
 			continue
 		}
-		ending, as := store.EndedRetried, store.Retried
-		if r.Forward != nil {
-			ending, as = store.EndedForwarded, store.Forwarded
-		}
+		ending, as := r.Ended()
 		c.count(as, r.Queue, 1)
 		p := store.PastFailureOf(r, o.At, ending)
 		c.past.add(&p)

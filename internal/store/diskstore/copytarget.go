@@ -3,7 +3,6 @@ package diskstore
 import (
 	"context"
 	"encoding/binary"
-	"fmt"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/errorgroup"
@@ -30,21 +29,18 @@ func (s *Store) AddListed(ctx context.Context, records []store.Listed) error {
 	defer c.close()
 	var keys [][]byte
 	for _, l := range records {
-		id, seq, ok := l.Key.Parts()
-		if !ok || id != l.Record.ID {
-			return fmt.Errorf("message %s of queue %q cannot be kept under the key %q", l.Record.ID, l.Record.Queue, l.Key)
+		seq, err := l.Number()
+		if err != nil {
+			return err
 		}
-		there, err := s.get(idKey(id, seq))
+		there, err := s.get(idKey(l.Record.ID, seq))
 		if err != nil {
 			return err
 		}
 		if there != nil {
 			continue
 		}
-		key, err := keyOf(l.Record, seq)
-		if err != nil {
-			return err
-		}
+		key := keyOf(l.Record, seq)
 		if err := c.put(key, l.Record); err != nil {
 			return err
 		}

@@ -70,8 +70,8 @@ type Store struct {
 	intoHistory sync.RWMutex
 	closeLock   func() error
 
-	// committing is held, for reading, by each commit with what belongs to it outside of
-	// the database.
+	// committing is held, for reading, by each commit until the witness and the history have
+	// what belongs to it. A snapshot holds it alone.
 	committing sync.RWMutex
 	snapshots  sync.Mutex // one at a time
 

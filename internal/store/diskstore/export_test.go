@@ -64,7 +64,7 @@ func (s *Store) Check() error {
 			if err != nil {
 				return err
 			}
-			if to := placedKey(r, seqOf(key)); r.State != state || !bytes.Equal(to, key) {
+			if to := keyOf(r, seqOf(key)); r.State != state || !bytes.Equal(to, key) {
 				return fmt.Errorf("the record under %x belongs under %x", key, to)
 			}
 			counts[place{state, r.Queue}]++

@@ -17,9 +17,9 @@ import (
 // the same on disk: a key with what its members share, and one with its tally.
 type groups struct {
 	mu       sync.Mutex
-	known    map[errorgroup.ID]*groupState
-	ordinary int   // how many of them are not a queue's other errors
-	swept    int64 // the hour in which old ones were last forgotten
+	known    map[errorgroup.ID]*groupState // a queue's other errors among them
+	ordinary int                           // how many of them are not a queue's other errors
+	swept    int64                         // the hour in which old ones were last forgotten
 	cache    groupCache
 }
 

@@ -88,9 +88,9 @@ func (h *history) load() error {
 	return nil
 }
 
-// idHint tells for most ids that a file lacks that it does: to look for a message's
-// past in all files would read some ten megabytes. A bit stands for all ids that end
-// alike, and the ids of most messages end at random.
+// idHint says of an id that a file cannot have it: to look for a message's past in all files
+// would read some ten megabytes. A bit stands for all ids that end alike, and the ids of most
+// messages end at random, so few files are read that do not have the id.
 type idHint [1 << 20 / 64]uint64
 
 func hintBit(id []byte) (word int, bit uint64) {
@@ -180,7 +180,7 @@ func (h *history) close() error {
 	return errors.Join(h.out.Sync(), h.out.Close(), syncFolder(h.fs, h.folder))
 }
 
-// names are of all files, oldest first.
+// names are those of all files, oldest first.
 func (h *history) names() []uint64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()

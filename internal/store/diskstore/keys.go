@@ -75,10 +75,6 @@ func queuePrefix(state store.State, queue string) []byte {
 	return append(append(k, prefixes[state], byte(len(queue))), queue...)
 }
 
-func recordKey(state store.State, queue string, due time.Time, seq uint64) []byte {
-	return append(queuePrefix(state, queue), place(due, seq)...)
-}
-
 // forwardPrefix leads all records of a queue that go to forward targets.
 func forwardPrefix(queue string) []byte {
 	k := queuePrefix(store.Waiting, queue)
@@ -94,20 +90,12 @@ func lanePrefix(l store.Lane) []byte {
 	return store.AppendTexts(forwardPrefix(l.Queue), l.Forward.Exchange, l.Forward.RoutingKey)
 }
 
-// placedKey is where a record belongs that is sound.
-func placedKey(r *store.Record, seq uint64) []byte {
+// keyOf is where a valid record belongs.
+func keyOf(r *store.Record, seq uint64) []byte {
 	if r.State == store.Waiting {
 		return append(lanePrefix(r.Lane()), place(r.Due, seq)...)
 	}
-	return recordKey(r.State, r.Queue, r.Due, seq)
-}
-
-// keyOf is where a record belongs; an error is that it belongs nowhere.
-func keyOf(r *store.Record, seq uint64) ([]byte, error) {
-	if err := r.Validate(); err != nil {
-		return nil, err
-	}
-	return placedKey(r, seq), nil
+	return append(queuePrefix(r.State, r.Queue), place(r.Due, seq)...)
 }
 
 // isWaiting tells the key of a waiting record from others.

@@ -20,7 +20,7 @@ type queue struct {
 
 // lane is what is kept in memory of one.
 type lane struct {
-	// low: no waiting record before this key is unclaimed. Without it each claim
+	// low: all waiting records before this key are claimed. Without it each claim
 	// would read the tombstones of all that was retried before.
 	low []byte
 	// next is when the first unclaimed record is due; zero when there is none.
@@ -28,8 +28,8 @@ type lane struct {
 	// again: a claim left out what could not be read, and this is when it is looked for
 	// again, as a disk may read then; zero: nothing was left out.
 	again time.Time
-	// claimed has the tokens of claims; false while one is being finished, so that a claim
-	// given twice is counted once.
+	// claimed has the tokens of claims, and the keys that a Change holds. It is false for
+	// those, and for a claim that is being finished: so Finish counts none twice.
 	claimed map[string]bool
 }
 

@@ -17,7 +17,8 @@ func (s *Store) PastFailures(ctx context.Context, id uuid.UUID) (found []store.P
 		return nil, err
 	}
 	defer done()
-	// What is kept needs no look at the commits under way: each is a disk's sync.
+	// A message that is kept has failed again since its past failures, so these are in the
+	// history. Those of any other may be on their way there, for as long as a disk syncs.
 	kept, err := s.keeps(id)
 	if err != nil {
 		return nil, err

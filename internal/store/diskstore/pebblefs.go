@@ -13,8 +13,9 @@ import (
 	"github.com/redrive-mq/redrive/internal/background"
 )
 
-// pebbleFS gives way while tables are made: that is seconds of work. It removes no file
-// before keepNoMore: a damaged MANIFEST makes Pebble take what it has lost for obsolete.
+// pebbleFS is the file system that Pebble uses. It gives way to others while tables are made,
+// which is seconds of work. It removes no file before keepNoMore: with a damaged MANIFEST
+// Pebble takes files that it has lost track of for obsolete.
 type pebbleFS struct {
 	vfs.FS
 	making background.Work

@@ -17,8 +17,8 @@ type writeBatch struct {
 	value  []byte                 // scratch: the batch copies it. A record without its body
 	counts map[string]*store.Sums // by queue
 	groups map[*groupState]*grouped
-	like   *store.Record // the last that was counted,
-	last   *grouped      // in this group
+	like   *store.Record // the last one that was counted, and
+	last   *grouped      // its group
 	began  time.Time
 	fails  bool // what is put are new failures
 	past   pastFailures
@@ -75,11 +75,11 @@ func (c *writeBatch) enter(key []byte, r *store.Record) error {
 func (c *writeBatch) add(records []*store.Record) (keys [][]byte, err error) {
 	first := c.s.seq.Add(uint64(len(records))) - uint64(len(records)) + 1
 	for i, r := range records {
-		key, err := keyOf(r, first+uint64(i))
-		if err == nil {
-			err = c.put(key, r)
+		if err := r.Validate(); err != nil {
+			return nil, err
 		}
-		if err != nil {
+		key := keyOf(r, first+uint64(i))
+		if err := c.put(key, r); err != nil {
 			return nil, err
 		}
 		c.count(store.In, r.Queue, 1)
@@ -140,8 +140,8 @@ func (c *writeBatch) commit() (err error) {
 	return nil
 }
 
-// commitWithPast lets no one look for what ended in the batch between the two: it
-// would be nowhere.
+// commitWithPast commits the batch, and writes the past failures of what ended in it to the
+// history.
 func (c *writeBatch) commitWithPast() error {
 	var sums store.Sums
 	for _, more := range c.counts {
@@ -161,7 +161,7 @@ func (c *writeBatch) commitWithPast() error {
 	return nil
 }
 
-// awaitHistory waits until what is no longer kept is in the history.
+// awaitHistory waits until all that ended up to now is in the history.
 func (s *Store) awaitHistory() {
 	s.intoHistory.Lock()
 	s.intoHistory.Unlock()

@@ -3,7 +3,6 @@ package memstore
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -20,12 +19,12 @@ func (s *Store) Change(ctx context.Context, keys []store.Key, edit func(store.Ke
 		return 0, err
 	}
 	changed := map[store.Key]*store.Record{} // nil: deleted
-	given := map[store.Key]bool{}
+	seen := map[store.Key]bool{}
 	var added []*store.Record
 	n, size := 0, 0
 	for _, key := range keys[:min(len(keys), store.ChangeMost)] {
 		var r *store.Record
-		if e := s.kept[key]; e != nil && e.claimed == nil && !given[key] {
+		if e := s.kept[key]; e != nil && e.claimed == nil && !seen[key] {
 			if size > 0 && size+len(e.rec.Message.Body) > store.ChangeBytes {
 				break
 			}
@@ -34,24 +33,21 @@ func (s *Store) Change(ctx context.Context, keys []store.Key, edit func(store.Ke
 			r = &rec
 		}
 		n++
-		given[key] = true
+		seen[key] = true
 		does := edit(key, r)
 		added = append(added, does.Add...)
 		switch {
 		case r == nil:
 		case does.Keep:
-			if r.ID != s.kept[key].rec.ID {
-				return 0, fmt.Errorf("message %s of queue %q was given another id: add a new one instead", s.kept[key].rec.ID, r.Queue)
+			if err := r.ValidateEdit(&s.kept[key].rec); err != nil {
+				return 0, err
 			}
 			changed[key] = r
 		case does.Delete:
 			changed[key] = nil
 		}
 	}
-	for _, r := range slices.Concat(slices.Collect(maps.Values(changed)), added) {
-		if r == nil {
-			continue
-		}
+	for _, r := range added {
 		if err := r.Validate(); err != nil {
 			return 0, err
 		}

@@ -2,7 +2,6 @@ package memstore
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -17,10 +16,7 @@ func (s *Store) AddListed(_ context.Context, records []store.Listed) error {
 		return err
 	}
 	for _, l := range records {
-		if id, _, ok := l.Key.Parts(); !ok || id != l.Record.ID {
-			return fmt.Errorf("message %s cannot be kept under the key %q", l.Record.ID, l.Key)
-		}
-		if err := l.Record.Validate(); err != nil {
+		if _, err := l.Number(); err != nil {
 			return err
 		}
 	}

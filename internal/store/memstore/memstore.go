@@ -175,10 +175,7 @@ func (s *Store) Finish(_ context.Context, outcomes []store.Outcome) (int, error)
 		s.count(&e.rec, -1)
 		if o.Park == "" {
 			delete(s.kept, o.Claim.Key)
-			how, as := store.EndedRetried, store.Retried
-			if e.rec.Forward != nil {
-				how, as = store.EndedForwarded, store.Forwarded
-			}
+			how, as := e.rec.Ended()
 			s.sum(as, e.rec.Queue, 1)
 			s.passed(&e.rec, o.At, how)
 			continue

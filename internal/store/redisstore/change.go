@@ -86,14 +86,14 @@ const lockTimeout = 5 * time.Second
 
 // lock locks the records of keys, as many as may be in memory at once.
 func (c *change) lock(ctx context.Context, keys []store.Key) error {
-	given := map[store.Key]bool{}
+	seen := map[store.Key]bool{}
 	for _, key := range keys {
 		t := &lockedRecord{key: key}
 		id, seq, ok := key.Parts()
-		if t.id = id; ok && !given[key] {
+		if t.id = id; ok && !seen[key] {
 			t.number, t.locked = seq, true
 		}
-		given[key] = true
+		seen[key] = true
 		c.records = append(c.records, t)
 	}
 	for began := time.Now(); ; {
@@ -229,9 +229,6 @@ func (c *change) editOne(t *lockedRecord, value string, edit func(store.Key, *st
 	e := edit(t.key, r)
 	switch {
 	case e.Keep:
-		if r.ID != was.ID {
-			return fmt.Errorf("message %s of queue %q was given another id: add a new one instead", was.ID, was.Queue)
-		}
 		if err := c.keep(t, &was, r, g); err != nil {
 			return err
 		}
@@ -249,7 +246,7 @@ func (c *change) editOne(t *lockedRecord, value string, edit func(store.Key, *st
 
 // keep writes a record again; g is the group it was in.
 func (c *change) keep(t *lockedRecord, was, r *store.Record, g groupID) error {
-	if err := r.Validate(); err != nil {
+	if err := r.ValidateEdit(was); err != nil {
 		return err
 	}
 	if into := r.Group(); into.ID != was.Group().ID {

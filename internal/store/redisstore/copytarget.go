@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -19,9 +18,9 @@ func (s *Store) AddListed(ctx context.Context, records []store.Listed) error {
 	defer done()
 	b := batch{groups: groupChanges{}}
 	for _, l := range records {
-		id, n, ok := l.Key.Parts()
-		if !ok || id != l.Record.ID {
-			return fmt.Errorf("message %s of queue %q cannot be kept under the key %q", l.Record.ID, l.Record.Queue, l.Key)
+		n, err := l.Number()
+		if err != nil {
+			return err
 		}
 		if _, err := b.put(s, l.Record, itoa(n)); err != nil {
 			return err

@@ -17,9 +17,10 @@ type idle struct {
 	since time.Time
 }
 
-// Forget implements store.Changer. Who stood still in it does no harm when it goes on:
-// in a term it is refused, and in any case each record is locked and looked at again
-// before it is deleted. One that was restored, or discarded again, stays.
+// Forget implements store.Changer. A process that stood still in the middle of it does no
+// harm when it goes on: as a former leader it is refused, and in any case each record is
+// locked and looked at again before it is deleted. One that was restored, or discarded again,
+// stays.
 func (s *Store) Forget(ctx context.Context, now time.Time) (int, error) {
 	n, err := store.Forget(ctx, s, now)
 	if err != nil {
@@ -28,10 +29,9 @@ func (s *Store) Forget(ctx context.Context, now time.Time) (int, error) {
 	return n, s.forgetQueues(ctx)
 }
 
-// forgetStep is about how much of the ledger is read at once, and forgetMost how much
-// each time it forgets: queues that something is kept for may be a hundred thousand, and
-// what goes to zero among them is found within some rounds. That of a usual number of
-// queues is read whole.
+// forgetStep is about how many of the ledger's counts are read at once, and forgetMost how
+// many in one call of Forget. Among a hundred thousand queues, those that nothing is kept for
+// any more are found within some calls.
 const (
 	forgetStep = 1000
 	forgetMost = 20_000

@@ -12,7 +12,7 @@ import (
 // Keys, all behind {prefix}, which puts a store in one slot of a cluster:
 //
 //	:format           the version of what is here
-//	:seq              the number that was given last
+//	:seq              the largest number of a record
 //	:none             never exists: see lua/store.lua
 //	:m:NUMBER         a record: see value
 //	:w:LANE           sorted set: waiting and unclaimed; Due in µs → number

@@ -45,7 +45,7 @@ func (c *claims) all() (pairs []string) {
 // token is one that no claim ever had.
 func (s *Store) token() string { return s.name + "." + strconv.FormatUint(s.tokens.Add(1), 36) }
 
-// renewing keeps what this process has claimed from being given to others, until
+// renewing keeps what this process has claimed from being claimed by others, until
 // Close.
 func (s *Store) renewing() {
 	tick := time.NewTicker(s.Lease / 3)

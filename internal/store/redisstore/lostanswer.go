@@ -12,7 +12,7 @@ const doneFor = 7 * 24 * time.Hour
 
 // resolve finds out what became of the last Change of this process, when its answer was
 // lost: after it the Change is done, or never will be. Without that it could still be on
-// its way to Redis while who reads its account takes it for not done, and does it again.
+// its way to Redis while somebody finds its entries missing, and does it again.
 // The caller holds changing.
 func (s *Store) resolve(ctx context.Context) error {
 	c := s.doubt.Load()

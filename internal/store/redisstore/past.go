@@ -13,7 +13,7 @@ import (
 // pastKept is how many past failures are kept, as an argument.
 var pastKept = itoa(store.PastFailuresKept)
 
-// past failure is what is left of a record, as it is kept.
+// pastFailure is what is left of a record, as it is kept.
 func pastFailure(r *store.Record, ended time.Time, how store.Ending) string {
 	return pastFailureText(store.PastFailureOf(r, ended, how))
 }

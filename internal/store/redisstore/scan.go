@@ -52,10 +52,10 @@ func (s *Store) Scan(ctx context.Context, r store.Range, visit func(store.Listed
 	return nil
 }
 
-// visited are the numbers of records that were.
+// visited has a bit for the number of each record that was visited.
 type visited map[uint64]uint64
 
-// first notes one, and tells whether it was none before.
+// first notes a visit, and tells whether it is the record's first.
 func (v visited) first(seq uint64) bool {
 	bit := uint64(1) << (seq % 64)
 	was := v[seq/64]

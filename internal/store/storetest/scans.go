@@ -98,8 +98,6 @@ func scanOrder(t *testing.T, e Engine) {
 	want(t, "with a claim", scan(t, s, store.Range{State: store.Waiting}), "w2c w4 w6")
 }
 
-// Behind each record of each order comes what comes after it, also when that
-// record is gone meanwhile; pages meet.
 func countDue(t *testing.T, e Engine) {
 	s := open(t, e)
 	mixed(t, s)
@@ -127,6 +125,8 @@ func countDue(t *testing.T, e Engine) {
 	}
 }
 
+// Behind each record of each order comes what comes after it, also when that
+// record is gone meanwhile; pages meet.
 func scanAfter(t *testing.T, e Engine) {
 	s := open(t, e)
 	mixed(t, s)

@@ -24,7 +24,7 @@ for i, e in ipairs(ends) do
     local m = meta(e.number)
     if not m then
       -- Its record was taken away behind our back: the others are to be finished, and
-      -- the recount tells of it.
+      -- the recount shows it.
     elseif e.new then
       local body = m.body > 0 and call('GETRANGE', P .. 'm:' .. e.number, -m.body, -1) or ''
       put(e.number, 'p', queue, e.what, m.group .. e.new .. body)
