@@ -83,7 +83,7 @@ func TestImpossibleHistoryIsNotBelieved(t *testing.T) {
 // What a message carries is what is shown of it, and without our count of attempts it carries nothing.
 func TestAHistoryIsReadAsItWasWritten(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
-	h := headers.History{ID: "01900000-0000-7000-8000-000000000000", Attempt: 1, Queue: "q", FirstFailed: now.Add(-time.Hour), Reason: "rejected", Error: "no stock"}
+	h := headers.History{ID: "01900000-0000-7000-8000-000000000000", Failures: 1, Queue: "q", FirstFailed: now.Add(-time.Hour), Reason: "rejected", Error: "no stock"}
 	sent := h.ApplyTo(wire.Message{Exchange: "shop", RoutingKey: "eu", UserID: "alice"})
 	h.Exchange, h.RoutingKey, h.UserID = "shop", "eu", "alice"
 	if got := headers.Read(sent.Headers, now); got != h {
@@ -94,7 +94,7 @@ func TestAHistoryIsReadAsItWasWritten(t *testing.T) {
 		t.Errorf("without the number of attempts read as %+v", got)
 	}
 	sent.Headers[wire.HeaderAttempt], sent.Headers[wire.HeaderID] = int64(1), "forged"
-	if got := headers.Read(sent.Headers, now); got.ID != "" || got.Attempt != 1 {
+	if got := headers.Read(sent.Headers, now); got.ID != "" || got.Failures != 1 {
 		t.Errorf("with another's id read as %+v", got)
 	}
 }

@@ -57,7 +57,7 @@ func TestNewTargetsThatHangHaveASmallPartEach(t *testing.T) {
 	sender := &fakeTargets{unavailable: true}
 	inScene(t, throttle.Rules{}, sender, func(t *testing.T, s *scene) {
 		for i := range 250 {
-			s.add(t, 100, "q", "stuck", fmt.Sprint("dead", i))
+			s.add(t, 20, "q", "stuck", fmt.Sprint("dead", i))
 		}
 		time.Sleep(time.Second)
 		s.add(t, 100, "works", "retry", "")

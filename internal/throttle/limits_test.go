@@ -48,8 +48,8 @@ func TestWhatWasNotSentMayGoStill(t *testing.T) {
 	b.goes(512)
 	b.after(time.Second)
 	b.allows(5, 5, never)
-	b.Unsent("q", 2, b.now)
-	b.Unsent("unknown", 2, b.now)
+	b.NotRetried("q", 2, b.now)
+	b.NotRetried("unknown", 2, b.now)
 	b.allows(512, 7, 10*time.Millisecond)
 }
 
@@ -58,7 +58,7 @@ func TestNothingUnsentChangesNothing(t *testing.T) {
 	b := newScene(t, throttle.Rules{Rate: 100})
 	b.SetCatchUp(250 * time.Millisecond)
 	b.goes(512)
-	b.Unsent("q", 0, b.now)
+	b.NotRetried("q", 0, b.now)
 	b.after(210 * time.Millisecond)
 	if n := len(b.goes(512)); n != 21 {
 		t.Errorf("after 210 ms %d go, want 21", n)

@@ -182,7 +182,7 @@ func TestReportsOfOtherReplicasCount(t *testing.T) {
 	for _, name := range []string{"free", "idle", "q", "r"} {
 		other.Allow(name, 3, now)
 	}
-	other.Unsent("idle", 3, now)
+	other.NotRetried("idle", 3, now)
 	ids := []uuid.UUID{uuid.New(), uuid.New()}
 	other.Retried("q", ids, now)
 	other.Failed("q", ids[1], now)
@@ -193,7 +193,7 @@ func TestReportsOfOtherReplicasCount(t *testing.T) {
 		}
 	}
 	other.Failed("q", ids[0], now)
-	other.Unsent("q", 1, now)
+	other.NotRetried("q", 1, now)
 	if stats := other.RetryStats(now)["q"]; stats != (throttle.RetryStats{Finished: 2, Failed: 2}) {
 		t.Fatalf("where nothing is in flight it reports %+v", stats)
 	}
