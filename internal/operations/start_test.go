@@ -105,11 +105,11 @@ func TestAnOperationEndsWithItsLastMessage(t *testing.T) {
 		"a step of one":       {2001, operations.Start{}},
 		"a rate":              {100, operations.Start{Rate: 50}},
 		"a rate, and one":     {101, operations.Start{Rate: 50}},
-		"a canary":            {20, operations.Start{Rate: 50, Canary: 10, CanaryWait: "1s"}},
-		"a canary and one":    {11, operations.Start{Canary: 10, CanaryWait: "1s"}},
-		"nothing but canary":  {10, operations.Start{Canary: 10, CanaryWait: "1s"}},
-		"less than a canary":  {9, operations.Start{Canary: 10, CanaryWait: "1s"}},
-		"a canary of 2 steps": {12, operations.Start{Rate: 50, Canary: 10, CanaryWait: "1s"}},
+		"a canary":            {20, operations.Start{Rate: 50, CanarySize: 10, CanaryWait: "1s"}},
+		"a canary and one":    {11, operations.Start{CanarySize: 10, CanaryWait: "1s"}},
+		"nothing but canary":  {10, operations.Start{CanarySize: 10, CanaryWait: "1s"}},
+		"less than a canary":  {9, operations.Start{CanarySize: 10, CanaryWait: "1s"}},
+		"a canary of 2 steps": {12, operations.Start{Rate: 50, CanarySize: 10, CanaryWait: "1s"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inFakeTime(t, func(t *testing.T, d *desk) {

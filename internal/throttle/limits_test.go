@@ -128,7 +128,12 @@ func TestTheRatioAndTheWindowAreExact(t *testing.T) {
 
 	b = newScene(t, withBreaker())
 	b.fail(b.goes(19))
-	b.after(time.Minute)
+	if v := b.after(time.Minute - time.Nanosecond); v.Finished != 19 {
+		t.Errorf("within the window %d have finished", v.Finished)
+	}
+	if v := b.after(time.Nanosecond); v.Finished != 0 {
+		t.Errorf("after the window %d have finished", v.Finished)
+	}
 	b.fail(b.goes(1))
 	b.is(throttle.Closed)
 }
@@ -147,6 +152,17 @@ func TestTheBreakersWaitVaries(t *testing.T) {
 			t.Errorf("it waits %s, want %s", v.Until.Sub(now), want)
 		}
 	}
+}
+
+// What was retried before the breaker opened says nothing of its probes.
+func TestLateFailuresAreNoProbes(t *testing.T) {
+	b := newScene(t, withBreaker())
+	ids := b.goes(25)
+	b.fail(ids[:20])
+	b.after(10 * time.Second)
+	b.is(throttle.HalfOpen)
+	b.fail(ids[20:])
+	b.is(throttle.HalfOpen)
 }
 
 // A probe that is being published is one.
