@@ -3,6 +3,7 @@
 # make bench  side by side with the alternatives; BENCHFLAGS="-steady 1000" or
 #             "-waiting 1000000" for lateness and size, BENCHFLAGS=--help for all
 # make mutants  seeded faults, each of which a test must catch; MUTANTSFLAGS="-only auth"
+# make mutation  all mutants of some packages, and the score of their tests
 # make build  bin/redrive
 
 GO ?= go
@@ -12,7 +13,7 @@ export BROKERS MANAGEMENT
 export CGO_ENABLED = 0
 export GOFLAGS := $(shell $(GO) env GOFLAGS) -trimpath
 
-.PHONY: build run test test-tls vulncheck unit bench mutants vet lint words install-rabbitmq install-rabbitmq-4 install-redis install-valkey install-clients install-prometheus install-podman
+.PHONY: build run test test-tls vulncheck unit bench mutants mutation vet lint words install-rabbitmq install-rabbitmq-4 install-redis install-valkey install-clients install-prometheus install-podman
 
 build:
 	$(GO) build -o bin/redrive ./cmd/redrive
@@ -70,6 +71,12 @@ bench: build
 # Without brokers, some minutes: of each fault, the package that has it and its tests are compiled.
 mutants:
 	$(GO) run ./test/mutants $(MUTANTSFLAGS)
+
+# The packages that decide. An hour on two cores, and what is found of each is printed at once;
+# MUTATIONFLAGS="-budget 20m" for a sample, or "-only policy/match.go" for a file.
+SCORED = policy internal/headers internal/query internal/throttle internal/retry
+mutation:
+	$(GO) run ./test/mutants -score "$(SCORED)" $(MUTATIONFLAGS)
 
 install-rabbitmq:
 	scripts/install-rabbitmq

@@ -43,13 +43,22 @@ func TestAMarkedMessageHasOurHistoryAndNotRabbitMQs(t *testing.T) {
 // Headers that no version of Redrive writes are not believed.
 func TestImpossibleHistoryIsNotBelieved(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
+	const longestExact = math.MaxInt64 / int64(time.Millisecond)
 	of := func(header string, v any) *wire.Message { return &wire.Message{Headers: amqp.Table{header: v}} }
-	for v, want := range map[any]int{int64(2): 2, uint8(2): 2, int64(-1): 0, int64(wire.MaxAttempt): wire.MaxAttempt, int64(wire.MaxAttempt + 1): 0, "2": 0} {
+	for v, want := range map[any]int{int64(2): 2, uint8(2): 2, int64(1): 1, int64(-1): 0, int64(wire.MaxAttempt): wire.MaxAttempt, int64(wire.MaxAttempt + 1): 0, "2": 0} {
 		if n, note := headers.Failures(of(wire.HeaderAttempt, v)); n != want || (note != "") != (want == 0) {
 			t.Errorf("attempt %v is read as %d, %q", v, n, note)
 		}
 	}
-	for v, want := range map[any]time.Duration{int64(1500): 1500 * time.Millisecond, int64(-1): 0, "9": 0, int64(math.MaxInt64): math.MaxInt64} {
+	// 0 is a number that may be.
+	if n, note := headers.Failures(of(wire.HeaderAttempt, int64(0))); n != 0 || note != "" {
+		t.Errorf("attempt 0 is read as %d, %q", n, note)
+	}
+	if d, note := headers.SuggestedDelay(of(wire.HeaderDelay, int64(0))); d != 0 || note != "" {
+		t.Errorf("delay 0 is read as %s, %q", d, note)
+	}
+	for v, want := range map[any]time.Duration{int64(1500): 1500 * time.Millisecond, int64(-1): 0, "9": 0, int64(math.MaxInt64): math.MaxInt64,
+		int64(longestExact): time.Duration(longestExact) * time.Millisecond, int64(longestExact + 1): math.MaxInt64} {
 		if d, note := headers.SuggestedDelay(of(wire.HeaderDelay, v)); d != want || (note != "") != (want == 0) {
 			t.Errorf("delay %v is read as %s, %q", v, d, note)
 		}
@@ -68,5 +77,24 @@ func TestImpossibleHistoryIsNotBelieved(t *testing.T) {
 		if n := headers.Deliveries(amqp.Table{"x-delivery-count": v}); n != want {
 			t.Errorf("x-delivery-count %v is read as %d", v, n)
 		}
+	}
+}
+
+// What a message carries is what is shown of it, and without our count of attempts it carries nothing.
+func TestAHistoryIsReadAsItWasWritten(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	h := headers.History{ID: "01900000-0000-7000-8000-000000000000", Failures: 1, Queue: "q", FirstFailed: now.Add(-time.Hour), Reason: "rejected", Error: "no stock"}
+	sent := h.ApplyTo(wire.Message{Exchange: "shop", RoutingKey: "eu", UserID: "alice"})
+	h.Exchange, h.RoutingKey, h.UserID = "shop", "eu", "alice"
+	if got := headers.Read(sent.Headers, now); got != h {
+		t.Errorf("read as %+v, want %+v", got, h)
+	}
+	delete(sent.Headers, wire.HeaderAttempt)
+	if got := headers.Read(sent.Headers, now); got != (headers.History{}) {
+		t.Errorf("without the number of attempts read as %+v", got)
+	}
+	sent.Headers[wire.HeaderAttempt], sent.Headers[wire.HeaderID] = int64(1), "forged"
+	if got := headers.Read(sent.Headers, now); got.ID != "" || got.Failures != 1 {
+		t.Errorf("with another's id read as %+v", got)
 	}
 }

@@ -79,6 +79,20 @@ func check(root string, list []fault) error {
 	return errors.Join(wrong...)
 }
 
+// checkEquivalents returns all that is wrong with the list of equivalents.
+func checkEquivalents(root string, list []equivalent) error {
+	var wrong []error
+	for _, e := range list {
+		if _, err := e.source(root); err != nil {
+			wrong = append(wrong, err)
+		}
+		if e.why == "" {
+			wrong = append(wrong, fmt.Errorf("%s: %q is equivalent for no reason", e.file, e.new))
+		}
+	}
+	return errors.Join(wrong...)
+}
+
 func testsIn(folder string) (string, error) {
 	files, err := filepath.Glob(filepath.Join(folder, "*_test.go"))
 	var all strings.Builder

@@ -15,6 +15,9 @@ func TestTheListFitsTheCode(t *testing.T) {
 	if err := check("../..", faults()); err != nil {
 		t.Error(err)
 	}
+	if err := checkEquivalents("../..", equivalents); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestAListThatDoesNotFitIsRefused(t *testing.T) {

@@ -78,4 +78,10 @@ var retryFaults = []fault{
 		`first.Before(again) && r.outage.precedes(first) && r.outage.follows(again)`, `first.Before(again)`, "TestACopyAfterALeaderMovedKeepsItsID TestACopyKeepsItsIDWhenRedriveWentDownToo", ""},
 	{"an owner who does not consent has a queue enrolled by a report", "internal/retry/ownerconsent.go",
 		`none.asOf, none.errAfter = asOf, consentUnknown(err)`, `return Result{}`, "TestAReportIsParkedOnlyByAnAnswerNewerThanItself", ""},
+	{"a round that was cut short begins with the same queue again", "internal/retry/scheduler.go",
+		`if s.served[n.Lane] {`, `if false {`, "TestARoundThatIsCutShortContinuesWithTheOtherQueues", ""},
+	{"a round begins with the same queue again though it was cut short", "internal/retry/scheduler.go",
+		"return maxBackoff, nil // until", "clear(s.served); return maxBackoff, nil // until", "TestARoundThatIsCutShortContinuesWithTheOtherQueues", ""},
+	{"targets that never confirmed may have all claims", "internal/retry/claimed.go",
+		`most = min(most, max(1, free/firstPart))`, `most += 0`, "TestNewTargetsThatHangHaveASmallPartEach", ""},
 }

@@ -50,6 +50,7 @@ func (r result) String() string {
 // event is a line of go test -json.
 type event struct {
 	Action, Test, Output string
+	Elapsed              float64 // seconds
 }
 
 // outcome is what a run of go test printed.
@@ -57,7 +58,9 @@ type outcome struct {
 	passed, failed map[string]bool // tests, without subtests
 	subtest        map[string]string
 	timedOut       bool
-	output         string // without that of tests
+	took           map[string]time.Duration // tests that passed
+	flags          []string                 // of the test binary
+	output         string                   // without that of tests
 	err            error
 }
 
@@ -90,7 +93,11 @@ func (r *runner) run(ctx context.Context, f fault) result {
 		return result{broken, err.Error()}
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	overlay, err := r.overlay(dir, &f)
+	source, err := f.source(r.root)
+	if err != nil {
+		return result{broken, err.Error()}
+	}
+	overlay, err := r.overlay(dir, f.file, source)
 	if err != nil {
 		return result{broken, err.Error()}
 	}
@@ -110,18 +117,14 @@ func (r *runner) run(ctx context.Context, f fault) result {
 	return result{caught, strings.Join(by, " ")}
 }
 
-// overlay writes the file with the fault to dir, and what go test needs to read it in place
-// of the tree's.
-func (r *runner) overlay(dir string, f *fault) (file string, err error) {
-	source, err := f.source(r.root)
+// overlay writes a file's other source to dir, and what go test needs to read it in place of
+// the tree's.
+func (r *runner) overlay(dir, of, source string) (file string, err error) {
+	original, err := filepath.Abs(filepath.Join(r.root, of))
 	if err != nil {
 		return "", err
 	}
-	original, err := filepath.Abs(filepath.Join(r.root, f.file))
-	if err != nil {
-		return "", err
-	}
-	changed := filepath.Join(dir, filepath.Base(f.file))
+	changed := filepath.Join(dir, filepath.Base(of))
 	if err := os.WriteFile(changed, []byte(source), 0o600); err != nil {
 		return "", err
 	}
@@ -133,13 +136,17 @@ func (r *runner) overlay(dir string, f *fault) (file string, err error) {
 	return file, os.WriteFile(file, replace, 0o600)
 }
 
-// test runs tests of one package.
+// test runs tests of one package, all if none are named.
 func (r *runner) test(ctx context.Context, in string, names []string, timeout time.Duration, flags ...string) outcome {
-	args := append([]string{"test", "-json", "-vet=off", "-count=1", "-timeout=" + timeout.String(),
-		"-run=^(" + strings.Join(names, "|") + ")$"}, append(flags, "./"+in)...)
-	if source, _ := testsIn(filepath.Join(r.root, in)); strings.Contains(source, `"pgregory.net/rapid"`) {
-		args = append(args, "-rapid.nofailfile") // its reminder of a fault would stay in the tree
+	if len(names) > 0 {
+		flags = append(flags, "-run=^("+strings.Join(names, "|")+")$")
 	}
+	args := append([]string{"test", "-json", "-vet=off", "-count=1", "-timeout=" + timeout.String()}, append(flags, "./"+in)...)
+	var binaryFlags []string
+	if source, _ := testsIn(filepath.Join(r.root, in)); strings.Contains(source, `"pgregory.net/rapid"`) {
+		binaryFlags = []string{"-rapid.nofailfile"} // its reminder of a fault would stay in the tree
+	}
+	args = append(args, binaryFlags...)
 	c := exec.CommandContext(ctx, "go", args...)
 	c.Dir = r.root
 	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }
@@ -148,13 +155,13 @@ func (r *runner) test(ctx context.Context, in string, names []string, timeout ti
 	c.Stdout, c.Stderr = &stdout, &stderr
 	err := c.Run()
 	o := read(stdout.Bytes())
-	o.err, o.output = err, o.output+stderr.String()
+	o.err, o.output, o.flags = err, o.output+stderr.String(), binaryFlags
 	return o
 }
 
 // read reads the lines of go test -json.
 func read(lines []byte) outcome {
-	o := outcome{passed: map[string]bool{}, failed: map[string]bool{}, subtest: map[string]string{}}
+	o := outcome{passed: map[string]bool{}, failed: map[string]bool{}, subtest: map[string]string{}, took: map[string]time.Duration{}}
 	for line := range bytes.Lines(lines) {
 		var e event
 		if json.Unmarshal(line, &e) != nil {
@@ -168,6 +175,9 @@ func read(lines []byte) outcome {
 			o.output += e.Output
 		case e.Action == "pass" && !isSubtest:
 			o.passed[name] = true
+			if name != "" {
+				o.took[name] = time.Duration(e.Elapsed * float64(time.Second))
+			}
 		case e.Action == "fail" && isSubtest && o.subtest[name] == "": // the innermost is the first
 			o.subtest[name] = "/" + subtest
 		case e.Action == "fail" && name != "":

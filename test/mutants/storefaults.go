@@ -50,4 +50,12 @@ var storeFaults = []fault{
 		`!first && e.N > v.last.n+1:`, `false:`, "TestWhatIsWrongIsNamed", ""},
 	{"a replaced audit entry goes unnoticed", "internal/audit/verify.go",
 		`!first && e.Prev != v.last.hash:`, `false:`, "TestWhatIsWrongIsNamed TestEveryChangedByteIsFound", ""},
+	{"receipts are kept on disk for ever", "internal/store/diskstore/receipts.go",
+		`for l.kept-l.batches[0].size >= store.ReceiptsKept {`, `for false {`, "TestOldReceiptsAreTakenOffTheDisk", ""},
+	{"receipts that are needed are taken off the disk", "internal/store/diskstore/receipts.go",
+		`for l.kept-l.batches[0].size >= store.ReceiptsKept {`, `for l.kept > store.ReceiptsKept {`, "TestOldReceiptsAreTakenOffTheDisk TestDiskEngine", ""},
+	{"receipts are numbered from 1 again after a restart", "internal/store/diskstore/receipts.go",
+		`l.add(binary.BigEndian.Uint64(key[1:]), len(value)/store.ReceiptSize)
+		return nil`, `_, _ = value, binary.BigEndian
+		return nil`, "TestOldReceiptsAreTakenOffTheDisk TestDiskEngine", ""},
 }
