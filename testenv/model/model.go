@@ -13,13 +13,17 @@ package model
 import (
 	"errors"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 )
 
+// Versions are those of RabbitMQ that were measured.
+var Versions = []string{"3.10.8", "4.3.6"}
+
 // Options are what differs from broker to broker.
 type Options struct {
-	Version        string // 3.10.8 or 4.3.6
+	Version        string // one of Versions
 	VHost          string // default "/"
 	User, Password string // default guest
 }
@@ -43,7 +47,7 @@ type Broker struct {
 // New starts one. Close it. Of a version that was not measured it would be made up: New
 // panics.
 func New(o Options) *Broker {
-	if o.Version != "3.10.8" && o.Version != "4.3.6" {
+	if !slices.Contains(Versions, o.Version) {
 		panic("the model of RabbitMQ has no version " + o.Version)
 	}
 	if o.VHost == "" {

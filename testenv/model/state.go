@@ -1,0 +1,31 @@
+package model
+
+// QueueState is what RabbitMQ's management API says of a queue.
+type QueueState struct {
+	Messages int // ready, unacknowledged, and dead letters that it keeps
+}
+
+// Queue tells of a queue; false when there is none of this name.
+func (b *Broker) Queue(name string) (QueueState, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	q := b.queues[name]
+	if q == nil {
+		return QueueState{}, false
+	}
+	return QueueState{Messages: len(q.ready) + b.unacknowledged(q)}, true
+}
+
+// unacknowledged counts a queue's messages that clients have.
+func (b *Broker) unacknowledged(q *queue) (n int) {
+	for _, c := range b.connections {
+		for _, ch := range c.channels {
+			for _, d := range ch.unacked {
+				if d.q == q {
+					n++
+				}
+			}
+		}
+	}
+	return n
+}
