@@ -45,8 +45,10 @@ func (ch *channel) settleMethod(m method, r *reader) *fault {
 	tag, f := r.longlong(), r.flags()
 	multiple, do := f.bit(0), acknowledge
 	switch {
-	case m == basicReject && f.bit(0), m == basicNack && f.bit(1):
-		do = requeue
+	case m == basicReject && f.bit(0):
+		do = requeue(rejected)
+	case m == basicNack && f.bit(1):
+		do = requeue(nacked)
 	case m != basicAck:
 		do = reject
 	}
@@ -88,6 +90,7 @@ func (ch *channel) consume(r *reader) *fault {
 	ch.consumers = append(ch.consumers, co)
 	ch.answer(noWait, basicConsumeOk, func(w *writer) { w.shortstr(tag) })
 	q.active = append(q.active, co)
+	q.use()
 	q.run()
 	return nil
 }

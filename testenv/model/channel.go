@@ -16,6 +16,7 @@ type channel struct {
 	published uint64      // since confirm.select
 	tag       uint64      // of the last delivery
 	unacked   []*delivery // by tag
+	flying    []*delivery // of quorum queues, on their way
 	consumers []*consumer // oldest first
 }
 
@@ -117,12 +118,15 @@ func (ch *channel) remove() {
 // release ends the consumers, then requeues what was not acknowledged, then deletes the
 // queues whose last consumer that was.
 func (ch *channel) release() {
-	consumers, unacked := ch.consumers, ch.unacked
-	ch.consumers, ch.unacked, ch.incoming = nil, nil, nil
+	consumers, unacked := ch.consumers, append(ch.unacked, ch.flying...)
+	ch.consumers, ch.unacked, ch.flying, ch.incoming, ch.opened = nil, nil, nil, nil, false
 	for _, co := range consumers {
 		co.q.forget(co)
 	}
-	settle(unacked, requeue)
+	settle(unacked, requeue(ended))
+	for _, co := range consumers {
+		co.q.use()
+	}
 	for _, co := range consumers {
 		co.q.deleteWhenUnused()
 	}

@@ -14,33 +14,46 @@ type death struct {
 	expires                      bool
 }
 
-// deadLetter publishes a copy to the queue's dead-letter exchange, at most once: no route,
-// a full queue or a cycle loses it.
+// deadLetter publishes a copy to the queue's dead-letter exchange. At most once, no route, a
+// full queue or a cycle loses it.
 func (q *queue) deadLetter(m *entry, reason string) {
 	x := q.b.exchanges[q.deadExchange]
-	if !q.hasDead || x == nil {
+	switch {
+	case q.worker != nil:
+		q.worker.add(m, reason)
+		return
+	case !q.hasDead || x == nil:
 		return
 	}
+	dead := q.dying(m, reason)
+	for _, to := range q.b.route(x, dead) {
+		if reason == "rejected" || !dead.cycles(to.name) {
+			to.publish(dead, nil)
+		}
+	}
+}
+
+// dying is a message as it is dead-lettered.
+func (q *queue) dying(m *entry, reason string) *message {
 	d := death{queue: q.name, reason: reason, exchange: m.exchange, key: m.key, time: seconds(time.Now()), count: 1,
 		expiration: m.content.texts[expiration], expires: m.content.is(expiration)}
-	dead := &message{exchange: x.name, key: m.key, content: m.content.copy(), first: m.first}
+	dead := &message{exchange: q.deadExchange, key: m.key, content: m.content.copy(), first: m.first}
 	if q.hasDK {
 		dead.key = q.deadKey
 	}
 	dead.content.remove(expiration)
 	if q.b.since4() {
 		dead.record(m.deaths, d)
-		dead.redelivered = reason == "rejected" || m.redelivered // measured on 4.3.6
+		dead.failed = m.failed
+		if reason == "rejected" {
+			dead.failed++
+		}
 	} else {
 		former, _ := deathsOf(m.content.headers)
 		dead.deaths = count(former, d)
 		dead.content.setHeaders(rewritten(m.content.headers, dead.deaths, d, len(former) == 0))
 	}
-	for _, to := range q.b.route(x, dead) {
-		if reason == "rejected" || !dead.cycles(to.name) {
-			to.publish(dead)
-		}
-	}
+	return dead
 }
 
 // count adds a death to those of the same queue and reason, and puts it first.

@@ -97,24 +97,13 @@ var dying = []behaviour{
 		w.headersAre(d, with(deathHeaders("first", "q", "expired", ""), "x-death",
 			[]any{with(entry(1, "q", "expired", "", "q"), "original-expiration", "7")}), deathHeaders("last", "q", "expired", ""))
 	}},
-	{"a dead letter of RabbitMQ 4 is redelivered if it was delivered before", func(w *world) {
-		w.deadLetters("q", amqp.Table{"x-message-ttl": int32(300)})
-		w.bodies("q", "rejected")
-		ch := w.another()
-		from := w.consume(ch, "q")
-		w.must(w.next(from, "rejected").Reject(false))
-		if d := w.get("dead"); d.Redelivered != w.since4 {
-			w.Errorf("rejected: redelivered %t", d.Redelivered)
-		}
-		w.bodies("q", "requeued")
-		w.next(from, "requeued")
-		w.must(ch.Close())
-		if d := w.get("dead"); d.Redelivered != w.since4 {
-			w.Errorf("requeued, then expired: redelivered %t", d.Redelivered)
-		}
-		w.bodies("q", "new")
-		if d := w.get("dead"); d.Redelivered {
-			w.Error("never delivered: redelivered")
+	{"a dead letter is not redelivered to a consumer that waits at a classic queue", func(w *world) {
+		w.deadLetters("q", nil)
+		dead := w.consume(w.another(), "dead")
+		w.bodies("q", "m")
+		w.reject("q")
+		if d := w.next(dead, "m"); d.Redelivered {
+			w.Error("it is redelivered")
 		}
 	}},
 	{"messages expire at the head only", func(w *world) {

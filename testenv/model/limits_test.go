@@ -81,12 +81,12 @@ func TestTheModelRefusesWhatItDoesNotKnow(t *testing.T) {
 			what string
 			do   func(*amqp.Channel) error
 		}{
-			{"queue type quorum", func(ch *amqp.Channel) error {
-				_, err := ch.QueueDeclare("q", true, false, false, false, amqp.Table{"x-queue-type": "quorum"})
+			{"queue type stream", func(ch *amqp.Channel) error {
+				_, err := ch.QueueDeclare("q", true, false, false, false, amqp.Table{"x-queue-type": "stream"})
 				return err
 			}},
-			{"argument x-expires for a queue", func(ch *amqp.Channel) error {
-				_, err := ch.QueueDeclare("q", true, false, false, false, amqp.Table{"x-expires": int32(1)})
+			{"argument x-max-length-bytes for a queue", func(ch *amqp.Channel) error {
+				_, err := ch.QueueDeclare("q", true, false, false, false, amqp.Table{"x-max-length-bytes": int32(1)})
 				return err
 			}},
 			{"queue that is neither durable nor exclusive", func(ch *amqp.Channel) error {

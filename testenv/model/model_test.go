@@ -29,7 +29,7 @@ type behaviour struct {
 }
 
 func behaviours() (all []behaviour) {
-	for _, some := range [][]behaviour{declaring, routing, delivering, dying} {
+	for _, some := range [][]behaviour{declaring, routing, delivering, dying, quorums} {
 		all = append(all, some...)
 	}
 	return all

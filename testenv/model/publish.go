@@ -1,6 +1,9 @@
 package model
 
-import "strconv"
+import (
+	"strconv"
+	"time"
+)
 
 // publishing is a message on its way into the broker.
 type publishing struct {
@@ -16,7 +19,7 @@ type message struct {
 	content       *content
 	deaths        []death // newest first; on RabbitMQ 3 they are in the headers alone
 	first         *death
-	redelivered   bool // of a dead letter, from its first delivery on
+	failed        int64 // of a dead letter of RabbitMQ 4: how often it was returned or rejected
 }
 
 func (ch *channel) publish(r *reader) *fault {
@@ -114,22 +117,30 @@ func (ch *channel) route(x *exchange, p *publishing) {
 			w.shortstr(p.key)
 		}, p.content)
 	}
-	accepted := true
+	accepted, slow := true, false
 	for _, q := range to {
-		if !q.publish(m) {
-			accepted = false
-		}
+		accepted = q.publish(m, ch) && accepted
+		slow = slow || q.quorum
 	}
 	if !ch.confirms {
 		return
 	}
 	ch.published++
-	answer := basicAck
+	tag, answer := ch.published, basicAck
 	if !accepted {
 		answer = basicNack
 	}
-	ch.send(answer, func(w *writer) {
-		w.longlong(ch.published)
-		w.octet(0)
-	})
+	confirm := func() {
+		if ch.opened && !ch.closing {
+			ch.send(answer, func(w *writer) {
+				w.longlong(tag)
+				w.octet(0)
+			})
+		}
+	}
+	if slow {
+		ch.c.b.clock.set(time.Now().Add(replication), confirm)
+	} else {
+		confirm()
+	}
 }

@@ -8,35 +8,26 @@ import (
 	"time"
 )
 
-// queue is a classic queue.
+// queue is a classic or a quorum queue.
 type queue struct {
 	b                   *Broker
 	name                string
 	durable, autoDelete bool
 	exclusive           *connection
 	arguments           table
+	quorum              bool
+	settings
 
-	ttl            int64 // ms; -1 without
-	maxLength      int64 // -1 without
-	rejects        bool  // overflow: reject-publish
-	deadExchange   string
-	deadKey        string
-	hasDead, hasDK bool
+	backlog
+	active         []*consumer // in the order in which they receive
+	blocked        []*consumer // wait for an ack
+	alarm          *alarm      // of the head's expiry
+	declared, used time.Time
+	unused         *alarm // of x-expires
+	deleted        bool
 
-	ready   []*entry    // by position; the head first
-	last    uint64      // position
-	active  []*consumer // in the order in which they receive
-	blocked []*consumer // wait for an ack
-	alarm   *alarm      // of the head's expiry
-	deleted bool
-}
-
-// entry is a message in a queue.
-type entry struct {
-	*message
-	position    uint64
-	expires     time.Time // zero: never
-	redelivered bool
+	worker     *worker      // of a quorum queue that dead-letters at least once
+	publishers map[any]bool // of a quorum queue that rejects: who knows that it is full
 }
 
 func (ch *channel) queueMethod(m method, r *reader) *fault {
@@ -66,15 +57,18 @@ func (ch *channel) queueMethod(m method, r *reader) *fault {
 		}
 		ch.answer(noWait, answer, nil)
 	case queuePurge:
-		noWait, n := r.flags().bit(0), len(q.ready)
-		q.ready = nil
+		noWait, n := r.flags().bit(0), q.count()
+		q.clear()
+		q.informPublishers()
 		q.watch()
 		ch.answer(noWait, queuePurgeOk, func(w *writer) { w.long(uint32(n)) })
 	case queueDelete:
 		f := r.flags()
 		n := 0
 		if q != nil {
-			switch n = len(q.ready); {
+			switch n = q.count(); {
+			case q.quorum && (f.bit(0) || f.bit(1)):
+				return q.conditionalDelete(f.bit(0))
 			case f.bit(1) && n > 0:
 				return faultf(406, "%s not empty", ch.c.b.in("queue", q.name))
 			case f.bit(0) && q.consumers() > 0:
@@ -127,14 +121,12 @@ func (ch *channel) declareQueue(name string, f flags, arguments table) *fault {
 		}
 	case strings.HasPrefix(name, "amq."):
 		return faultf(403, "queue name '%s' contains reserved prefix 'amq.*'", name)
-	case !durable && !exclusive:
-		return unknown("queue that is neither durable nor exclusive")
 	default:
 		if name == "" {
 			b.names++
 			name = fmt.Sprintf("amq.gen-%022d", b.names)
 		}
-		q = &queue{b: b, name: name, durable: durable, autoDelete: autoDelete, arguments: arguments, ttl: -1, maxLength: -1}
+		q = &queue{b: b, name: name, durable: durable, autoDelete: autoDelete, arguments: arguments, declared: time.Now(), publishers: map[any]bool{}}
 		if exclusive {
 			q.exclusive = ch.c
 		}
@@ -142,11 +134,15 @@ func (ch *channel) declareQueue(name string, f flags, arguments table) *fault {
 			return f
 		}
 		b.queues[name] = q
+		q.use()
 	}
 	ch.lastQueue = q.name
+	if !q.quorum && !passive {
+		q.use()
+	}
 	ch.answer(noWait, queueDeclareOk, func(w *writer) {
 		w.shortstr(q.name)
-		w.long(uint32(len(q.ready)))
+		w.long(uint32(q.count()))
 		w.long(uint32(q.consumers()))
 	})
 	return nil
@@ -163,16 +159,23 @@ func (ch *channel) sameQueue(q *queue, durable, exclusive, autoDelete bool, argu
 	case autoDelete != q.autoDelete:
 		return inequivalent("auto_delete", subject, "'"+truth(autoDelete)+"'", "'"+truth(q.autoDelete)+"'")
 	}
-	for _, a := range arguments {
-		if !slices.Contains(queueArguments, a.key) {
-			return unknown("argument %s for a queue", a.key)
-		}
+	if f := q.knows(arguments); f != nil {
+		return f
 	}
-	return sameArguments(subject, arguments, q.arguments, queueArguments...)
+	if _, is := arguments.get("x-queue-type"); !is && ch.c.b.since4() {
+		arguments = arguments.with("x-queue-type", "classic")
+	}
+	return sameArguments(subject, arguments, q.arguments, q.argumentNames()...)
 }
 
-// queueArguments are those that the model has, in the order in which they are checked.
-var queueArguments = []string{"x-message-ttl", "x-dead-letter-exchange", "x-dead-letter-routing-key", "x-max-length", "x-overflow", "x-queue-type"}
+// conditionalDelete is what a quorum queue cannot do.
+func (q *queue) conditionalDelete(ifUnused bool) *fault {
+	condition := "if-empty"
+	if ifUnused {
+		condition = "if-unused"
+	}
+	return faultf(540, "cannot delete %s. queue.delete operations with %s flag set are not supported by quorum queues", q.b.in("queue", q.name), condition)
+}
 
 // sameArguments compares those that matter.
 func sameArguments(subject string, received, current table, keys ...string) *fault {
@@ -203,8 +206,12 @@ func described(value any, is bool) string {
 func (b *Broker) deleteQueue(q *queue) {
 	delete(b.queues, q.name)
 	q.deleted = true
-	q.ready = nil
+	q.clear()
 	q.watch()
+	q.watchUse()
+	if q.worker != nil {
+		q.worker.stop()
+	}
 	consumers := append(q.active, q.blocked...)
 	q.active, q.blocked = nil, nil
 	slices.SortFunc(consumers, func(a, b *consumer) int { return int(a.number) - int(b.number) })

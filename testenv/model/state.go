@@ -1,5 +1,7 @@
 package model
 
+import "slices"
+
 // QueueState is what RabbitMQ's management API says of a queue.
 type QueueState struct {
 	Messages int // ready, unacknowledged, and dead letters that it keeps
@@ -13,14 +15,18 @@ func (b *Broker) Queue(name string) (QueueState, bool) {
 	if q == nil {
 		return QueueState{}, false
 	}
-	return QueueState{Messages: len(q.ready) + b.unacknowledged(q)}, true
+	n := q.count() + b.unacknowledged(q)
+	if q.worker != nil {
+		n += q.worker.count()
+	}
+	return QueueState{Messages: n}, true
 }
 
 // unacknowledged counts a queue's messages that clients have.
 func (b *Broker) unacknowledged(q *queue) (n int) {
 	for _, c := range b.connections {
 		for _, ch := range c.channels {
-			for _, d := range ch.unacked {
+			for _, d := range append(slices.Clone(ch.unacked), ch.flying...) {
 				if d.q == q {
 					n++
 				}
