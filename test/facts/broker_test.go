@@ -129,18 +129,15 @@ func (m modelled) dial(t *testing.T, wrap func(net.Conn) net.Conn) *amqp.Connect
 
 func (m modelled) queue(_ *testing.T, name string) (state, bool) {
 	q, is := m.Queue(name)
-	return state{messages: q.Messages}, is
+	return state{q.Messages, q.Policy}, is
 }
 
-func (modelled) setPolicy(t *testing.T, name, _ string, _ int, _ map[string]any) {
+func (m modelled) setPolicy(t *testing.T, name, pattern string, priority int, definition map[string]any) {
 	t.Helper()
-	t.Fatalf("policy %q: the model of RabbitMQ has no policies", name)
+	must(t, m.SetPolicy(model.Policy{Name: name, Pattern: pattern, ApplyTo: "queues", Priority: priority, Definition: definition}))
 }
 
-func (modelled) deletePolicy(t *testing.T, name string) {
-	t.Helper()
-	t.Fatalf("policy %q: the model of RabbitMQ has no policies", name)
-}
+func (m modelled) deletePolicy(_ *testing.T, name string) { m.DeletePolicy(name) }
 
 func (modelled) purge(t *testing.T, queue string) {
 	t.Helper()
@@ -153,9 +150,6 @@ func (modelled) payload(t *testing.T, queue string) (string, bool) {
 	return "", false
 }
 
-func (modelled) setMemoryAlarm(t *testing.T, _ bool) {
-	t.Helper()
-	t.Fatal("the model of RabbitMQ has no alarms")
-}
+func (m modelled) setMemoryAlarm(_ *testing.T, on bool) { m.SetMemoryAlarm(on) }
 
 func (modelled) settle() { synctest.Wait() }

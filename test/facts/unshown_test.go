@@ -12,12 +12,6 @@ var unshown = []struct {
 		"TestNativeDelayedRetryGrowsAfterRejectOnly",
 		"TestNativeDelayedRetryIsIgnoredBefore43",
 	}},
-	{"it has no policies", nil, []string{
-		"TestArgumentsBeatAPolicyKeyByKey",
-		"TestAtMostOnceDeletesMessagesOfAnUnavailableTarget",
-		"TestOnePolicyAtATimeAndTheHigherPriorityShadows",
-	}},
-	{"it has no alarms", nil, []string{"TestAnAlarmStopsAcksOfConnectionsThatPublishOnly"}},
 	{"it has no CC and BCC", nil, []string{"TestCCStaysAndIsReadAgainOnARepublishSince313"}},
 	{"it has no field type L", nil, []string{"TestHeaderOfTypeLIsDeliveredAsItIsBefore4AndSignedSince"}},
 	{"it refuses a header that fills its frame", nil, []string{"TestDeadLetteringGrowsAHeaderFramePastItsLimit"}},

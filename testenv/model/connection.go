@@ -43,6 +43,8 @@ type connection struct {
 	sent, received       bool // since the heartbeats last looked
 	silent               int  // how often nothing was received
 	alarms               []*alarm
+	canBeBlocked         bool // the client understands connection.blocked
+	blocked              bool // nothing is read from it
 }
 
 func newConnection(b *Broker, e *end) *connection {
@@ -80,7 +82,7 @@ func (c *connection) greet(in io.Reader) bool {
 		w.table(table{
 			{"capabilities", table{
 				{"publisher_confirms", true}, {"exchange_exchange_bindings", true}, {"basic.nack", true},
-				{"consumer_cancel_notify", true}, {"authentication_failure_close", true}, {"per_consumer_qos", true},
+				{"consumer_cancel_notify", true}, {"authentication_failure_close", true}, {"per_consumer_qos", true}, {"connection.blocked", true},
 			}},
 			{"product", "RabbitMQ"},
 			{"version", c.b.options.Version},
@@ -109,6 +111,7 @@ func (c *connection) next(in io.Reader) bool {
 	c.b.mu.Lock()
 	defer c.b.mu.Unlock()
 	c.received = true
+	defer c.waitUnblocked()
 	switch {
 	case c.ended:
 		return false
@@ -139,6 +142,9 @@ func (c *connection) frame(kind byte, number uint16, payload []byte) {
 		ch, f := c.channel(number)
 		if f == nil {
 			f = ch.frame(kind, payload)
+		}
+		if kind != methodFrame {
+			c.block()
 		}
 		if f != nil && (f.hard() || ch == nil) {
 			c.fail(f, 0)
@@ -199,7 +205,7 @@ func (c *connection) authenticate(r *reader) *fault {
 	if parts := strings.Split(response, "\x00"); len(parts) != 3 || parts[1] != c.b.options.User || parts[2] != c.b.options.Password {
 		return c.refuse(properties)
 	}
-	c.step = tuning
+	c.step, c.canBeBlocked = tuning, capable(properties, "connection.blocked")
 	c.send(0, connectionTune, func(w *writer) {
 		w.short(channelMax)
 		w.long(frameMax)
@@ -208,12 +214,17 @@ func (c *connection) authenticate(r *reader) *fault {
 	return nil
 }
 
+func capable(properties table, of string) bool {
+	value, _ := properties.get("capabilities")
+	capabilities, _ := value.(table)
+	can, _ := capabilities.get(of)
+	return can == true
+}
+
 // refuse ends a connection without the right password: without a word, to a client that
 // cannot take one.
 func (c *connection) refuse(properties table) *fault {
-	value, _ := properties.get("capabilities")
-	capabilities, _ := value.(table)
-	if can, _ := capabilities.get("authentication_failure_close"); can == true {
+	if capable(properties, "authentication_failure_close") {
 		return faultf(403, "Login was refused using authentication mechanism PLAIN. For details see the broker logfile.")
 	}
 	c.step = closing
@@ -250,8 +261,8 @@ func (c *connection) every(n int, interval time.Duration, do func()) {
 
 // beat sends a heartbeat when nothing else was sent.
 func (c *connection) beat() {
-	if !c.sent {
-		c.write(heartbeatFrame, 0, nil)
+	if !c.sent && c.write(heartbeatFrame, 0, nil) != nil {
+		c.terminate() // a client of which nothing is read has gone
 	}
 	c.sent = false
 }
@@ -259,7 +270,7 @@ func (c *connection) beat() {
 // listen ends a connection that was silent for two intervals, as rabbit_heartbeat does.
 func (c *connection) listen() {
 	c.silent++
-	if c.received {
+	if c.received || c.blocked {
 		c.silent = 0
 	}
 	c.received = false
@@ -284,6 +295,7 @@ func (c *connection) terminate() {
 		return
 	}
 	c.ended = true
+	c.b.unblocked.Broadcast()
 	for _, a := range c.alarms {
 		c.b.clock.cancel(a)
 	}
@@ -311,18 +323,19 @@ func (c *connection) send(number uint16, m method, write func(*writer)) {
 	if write != nil {
 		write(w)
 	}
-	c.write(methodFrame, number, w.b)
+	_ = c.write(methodFrame, number, w.b) // a client that is gone receives nothing
 }
 
-func (c *connection) write(kind byte, number uint16, payload []byte) {
+func (c *connection) write(kind byte, number uint16, payload []byte) error {
 	w := &writer{b: make([]byte, 0, len(payload)+8)}
 	w.octet(kind)
 	w.short(number)
 	w.long(uint32(len(payload)))
 	w.b = append(w.b, payload...)
 	w.octet(frameEnd)
-	_, _ = c.end.Write(w.b) // a client that is gone receives nothing
+	_, err := c.end.Write(w.b)
 	c.sent = true
+	return err
 }
 
 // sendContent writes a method and the message that follows it.
@@ -333,8 +346,8 @@ func (c *connection) sendContent(number uint16, m method, write func(*writer), m
 	w.short(0)
 	w.longlong(uint64(len(message.body)))
 	message.write(w)
-	c.write(headerFrame, number, w.b)
+	_ = c.write(headerFrame, number, w.b)
 	for part := range slices.Chunk(message.body, c.frameMax-8) {
-		c.write(bodyFrame, number, part)
+		_ = c.write(bodyFrame, number, part)
 	}
 }

@@ -39,7 +39,10 @@ type Broker struct {
 	connections []*connection // oldest first
 	exchanges   map[string]*exchange
 	queues      map[string]*queue
+	policies    map[string]*Policy
 	names       int // made by the broker so far
+	memoryAlarm bool
+	unblocked   sync.Cond // a connection is read again, or has ended
 
 	goroutines sync.WaitGroup
 }
@@ -56,13 +59,14 @@ func New(o Options) *Broker {
 	if o.User == "" {
 		o.User, o.Password = "guest", "guest"
 	}
-	b := &Broker{options: o, clock: newClock(), exchanges: map[string]*exchange{}, queues: map[string]*queue{}}
+	b := &Broker{options: o, clock: newClock(), exchanges: map[string]*exchange{}, queues: map[string]*queue{}, policies: map[string]*Policy{}}
 	for _, x := range []struct{ name, kind string }{
 		{"", "direct"}, {"amq.direct", "direct"}, {"amq.fanout", "fanout"},
 		{"amq.topic", "topic"}, {"amq.headers", "headers"}, {"amq.match", "headers"},
 	} {
 		b.exchanges[x.name] = &exchange{name: x.name, kind: x.kind, durable: true}
 	}
+	b.unblocked.L = &b.mu
 	b.goroutines.Add(1)
 	go b.runClock()
 	return b
@@ -92,6 +96,8 @@ func (b *Broker) Close() {
 		for _, c := range b.connections {
 			_ = c.end.Close() // never fails
 		}
+		b.memoryAlarm = false
+		b.unblocked.Broadcast()
 	}
 	b.mu.Unlock()
 	b.goroutines.Wait()

@@ -16,6 +16,7 @@ type queue struct {
 	exclusive           *connection
 	arguments           table
 	quorum              bool
+	policy              *Policy
 	settings
 
 	backlog

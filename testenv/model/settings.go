@@ -78,6 +78,9 @@ func (q *queue) configure() *fault {
 	if !q.durable && q.exclusive == nil {
 		return unknown("queue that is neither durable nor exclusive")
 	}
+	if _, several := q.matching(); several {
+		return unknown("second policy of the same priority for queue %q", q.name)
+	}
 	q.applySettings()
 	return nil
 }
@@ -145,43 +148,23 @@ func (q *queue) check(key string, value any) *fault {
 
 // applySettings reads what holds now.
 func (q *queue) applySettings() {
+	q.policy, _ = q.matching()
 	s := settings{ttl: q.least("message-ttl"), expires: q.least("expires"), maxLength: q.least("max-length")}
-	if limit, is := q.argument("delivery-limit"); is && q.quorum {
-		s.deliveryLimit, _ = whole(limit)
-		s.limited = s.deliveryLimit >= 0 || !q.b.since4()
-	} else if q.quorum && q.b.since4() {
-		s.limited, s.deliveryLimit = true, defaultDeliveryLimit
-	}
-	s.rejects = q.text("overflow") == "reject-publish"
-	_, s.hasDead = q.argument("dead-letter-exchange")
-	_, s.hasDK = q.argument("dead-letter-routing-key")
-	s.deadExchange, s.deadKey = q.text("dead-letter-exchange"), q.text("dead-letter-routing-key")
-	s.atLeastOnce = q.quorum && s.hasDead && s.rejects && q.text("dead-letter-strategy") == "at-least-once"
+	s.deliveryLimit, s.limited = q.limitOf()
+	overflow, _ := q.text("overflow")
+	s.rejects = overflow == "reject-publish"
+	s.deadExchange, s.hasDead = q.text("dead-letter-exchange")
+	s.deadKey, s.hasDK = q.text("dead-letter-routing-key")
+	strategy, _ := q.text("dead-letter-strategy")
+	s.atLeastOnce = q.quorum && s.hasDead && s.rejects && strategy == "at-least-once"
 	q.settings = s
 	switch {
 	case s.atLeastOnce && q.worker == nil:
 		q.worker = &worker{q: q}
-	case !s.atLeastOnce && q.worker != nil:
+	case s.atLeastOnce:
+		q.worker.redeliver()
+	case q.worker != nil: // what it has is deleted
 		q.worker.stop()
 		q.worker = nil
 	}
-}
-
-// argument is an argument of the queue.
-func (q *queue) argument(name string) (any, bool) { return q.arguments.get("x-" + name) }
-
-func (q *queue) text(name string) string {
-	value, _ := q.argument(name)
-	text, _ := value.(string)
-	return text
-}
-
-// least is the lowest value; -1 without.
-func (q *queue) least(name string) int64 {
-	value, is := q.argument(name)
-	if !is {
-		return -1
-	}
-	n, _ := whole(value)
-	return n
 }

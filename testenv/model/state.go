@@ -5,6 +5,8 @@ import "slices"
 // QueueState is what RabbitMQ's management API says of a queue.
 type QueueState struct {
 	Messages int // ready, unacknowledged, and dead letters that it keeps
+	Ready    int
+	Policy   string // that applies
 }
 
 // Queue tells of a queue; false when there is none of this name.
@@ -19,7 +21,11 @@ func (b *Broker) Queue(name string) (QueueState, bool) {
 	if q.worker != nil {
 		n += q.worker.count()
 	}
-	return QueueState{Messages: n}, true
+	s := QueueState{Messages: n, Ready: q.count()}
+	if q.policy != nil {
+		s.Policy = q.policy.Name
+	}
+	return s, true
 }
 
 // unacknowledged counts a queue's messages that clients have.
