@@ -1,13 +1,14 @@
 // Package model is RabbitMQ in the memory of a test: an AMQP 0-9-1 server that
 // amqp091-go connects to with amqp.Config.Dial, also within a bubble of testing/synctest.
 //
-// It has one virtual host, classic queues and one user. What it does not model it refuses
-// with the error 540, which names it. The same steps give the same bytes; what several
-// goroutines do at one instant arrives in the order in which Go runs them. Its tests run the
-// same list of behaviours on it and on real brokers.
+// It has one virtual host, classic and quorum queues, policies and one user. What it does not
+// model it refuses with the error 540, which names it; test/facts lists the facts that it does
+// not show. The same steps give the same bytes; what several goroutines do at one instant
+// arrives in the order in which Go runs them. Its tests run the same list of behaviours on it
+// and on real brokers.
 //
 // Read model.go, connection.go and channel.go, then publish.go, route.go, queue.go,
-// deliver.go and deadletter.go.
+// deliver.go and deadletter.go, then quorum.go, worker.go and policy.go.
 package model
 
 import (
