@@ -30,6 +30,9 @@ func (ch *channel) basicMethod(m method, r *reader) *fault {
 	case basicGet:
 		r.short()
 		name, noAck := r.shortstr(), r.flags().bit(0)
+		if f := ch.may("read", "queue", ch.named(name)); f != nil {
+			return f
+		}
 		q, f := ch.find(name)
 		if f == nil {
 			ch.get(q, noAck)
@@ -69,6 +72,9 @@ func (ch *channel) consume(r *reader) *fault {
 	}
 	if noLocal {
 		return unknown("consumer with no-local")
+	}
+	if f := ch.may("read", "queue", ch.named(name)); f != nil {
+		return f
 	}
 	q, notFound := ch.find(name)
 	switch {

@@ -1,12 +1,19 @@
 package model
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
 
 // channel is one channel of a connection.
 type channel struct {
-	c       *connection
-	number  uint16
-	opened  bool
+	c      *connection
+	number uint16
+	opened bool
+
+	permitted []string // last, the newest first
+	heard     time.Time
+
 	closing bool // the model has sent channel.close
 
 	incoming  *publishing // a message whose content is arriving
@@ -39,6 +46,7 @@ func (ch *channel) frame(kind byte, payload []byte) *fault {
 		case ch.incoming != nil:
 			return faultf(505, "expected content header for class 60, got non content header frame instead")
 		}
+		ch.hear()
 		f := ch.method(m, r)
 		if f == nil && r.err != nil {
 			f = faultf(502, "method %s: %v", m, r.err)

@@ -34,6 +34,7 @@ const (
 type connection struct {
 	b        *Broker
 	end      *end
+	userName string
 	step     step
 	ended    bool
 	channels []*channel // by number
@@ -186,8 +187,11 @@ func (c *connection) method(m method, r *reader) *fault {
 	case m == connectionTuneOk && c.step == tuning:
 		return c.tune(int(r.short()), int(r.long()), r.short())
 	case m == connectionOpen && c.step == opening:
-		if vhost := r.shortstr(); vhost != c.b.options.VHost {
+		switch vhost, u := r.shortstr(), c.user(); {
+		case vhost != c.b.options.VHost:
 			return faultf(530, "vhost %s not found", vhost)
+		case u == nil || u.rights == nil:
+			return faultf(530, "access to vhost '%s' refused for user '%s'", vhost, c.userName)
 		}
 		c.step = opened
 		c.send(0, connectionOpenOk, func(w *writer) { w.shortstr("") })
@@ -202,9 +206,11 @@ func (c *connection) authenticate(r *reader) *fault {
 	if mechanism != "PLAIN" {
 		return unknown("authentication mechanism %s", mechanism)
 	}
-	if parts := strings.Split(response, "\x00"); len(parts) != 3 || parts[1] != c.b.options.User || parts[2] != c.b.options.Password {
+	parts := strings.Split(response, "\x00")
+	if len(parts) != 3 || c.b.users[parts[1]] == nil || parts[2] != c.b.users[parts[1]].password {
 		return c.refuse(properties)
 	}
+	c.userName = parts[1]
 	c.step, c.canBeBlocked = tuning, capable(properties, "connection.blocked")
 	c.send(0, connectionTune, func(w *writer) {
 		w.short(channelMax)

@@ -3,6 +3,7 @@ package model_test
 import (
 	"context"
 	"errors"
+	"net/http"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,6 +24,9 @@ type world struct {
 
 	setPolicy func(name, pattern string, definition map[string]any)
 	policyOf  func(queue string) string
+	user      func(name string) // makes one without rights; the password is the name
+	grant     func(user, configure, write, read string)
+	topics    func(user, exchange, write, read string)
 }
 
 // behaviour is what holds on the model and on each RabbitMQ.
@@ -32,7 +36,7 @@ type behaviour struct {
 }
 
 func behaviours() (all []behaviour) {
-	for _, some := range [][]behaviour{declaring, routing, delivering, dying, quorums, policies} {
+	for _, some := range [][]behaviour{declaring, routing, delivering, dying, quorums, policies, permitting} {
 		all = append(all, some...)
 	}
 	return all
@@ -58,6 +62,11 @@ func TestTheModelBehavesSo(t *testing.T) {
 						q, _ := broker.Queue(queue)
 						return q.Policy
 					}
+					w.user = func(name string) { broker.SetUser(name, name) }
+					w.grant = func(user, configure, write, read string) {
+						w.must(broker.Grant(user, model.Rights{Configure: configure, Write: write, Read: read}))
+					}
+					w.topics = func(user, exchange, write, read string) { w.must(broker.GrantTopics(user, exchange, write, read)) }
 					w.run(b)
 				})
 			})
@@ -82,6 +91,11 @@ func TestRabbitMQBehavesAsTheModel(t *testing.T) {
 					q, err := v.API().Queue(context.Background(), queue)
 					w.must(err)
 					return q.Policy
+				}
+				w.user = func(name string) { v.User(name, name) }
+				w.grant = v.Grant
+				w.topics = func(user, exchange, write, read string) {
+					v.Must(http.MethodPut, "topic-permissions/"+v.Name+"/"+user, map[string]any{"exchange": exchange, "write": write, "read": read})
 				}
 				w.run(b)
 			})

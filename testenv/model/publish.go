@@ -69,6 +69,9 @@ func (ch *channel) whole() *fault {
 		return faultf(505, "a body of %d bytes where %d are declared", n, p.size)
 	}
 	ch.incoming = nil
+	if f := ch.may("write", "exchange", p.exchange); f != nil {
+		return f
+	}
 	b := ch.c.b
 	x := b.exchanges[p.exchange]
 	if x == nil {
@@ -76,6 +79,9 @@ func (ch *channel) whole() *fault {
 	}
 	if x.internal {
 		return faultf(403, "cannot publish to internal %s", b.in("exchange", p.exchange))
+	}
+	if f := ch.mayTopic("write", x, p.key); f != nil {
+		return f
 	}
 	if f := ch.check(p.content); f != nil {
 		return f
@@ -86,8 +92,8 @@ func (ch *channel) whole() *fault {
 
 // check refuses what RabbitMQ refuses, and what the model cannot carry on.
 func (ch *channel) check(c *content) *fault {
-	if user := c.texts[userID]; c.is(userID) && user != ch.c.b.options.User {
-		return faultf(406, "user_id property set to '%s' but authenticated user was '%s'", user, ch.c.b.options.User)
+	if user := c.texts[userID]; c.is(userID) && user != ch.c.userName {
+		return faultf(406, "user_id property set to '%s' but authenticated user was '%s'", user, ch.c.userName)
 	}
 	if c.is(expiration) {
 		if ttl, err := strconv.ParseUint(c.texts[expiration], 10, 63); err != nil || ttl > longestTTL {

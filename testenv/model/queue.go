@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"slices"
@@ -38,6 +39,9 @@ func (ch *channel) queueMethod(m method, r *reader) *fault {
 		f := r.flags()
 		return ch.declareQueue(name, f, r.table())
 	}
+	if f := ch.mayQueue(m, ch.named(name)); f != nil {
+		return f
+	}
 	q, f := ch.find(name)
 	if f != nil && (m != queueDelete || f.code != 404) { // to delete what is not there succeeds
 		return f
@@ -51,6 +55,9 @@ func (ch *channel) queueMethod(m method, r *reader) *fault {
 		}
 		if source == "" {
 			return faultf(403, "operation not permitted on the default exchange")
+		}
+		if f := ch.mayBind("queue", name, source, key); f != nil {
+			return f
 		}
 		bound := &binding{queue: q, key: key, arguments: r.table()}
 		if f := ch.bindTo(source, bound, "queue", name, m == queueUnbind); f != nil {
@@ -84,6 +91,22 @@ func (ch *channel) queueMethod(m method, r *reader) *fault {
 	return nil
 }
 
+// named is the name of a queue; "" is the last that was declared.
+func (ch *channel) named(name string) string { return cmp.Or(name, ch.lastQueue) }
+
+// mayQueue is for methods that name a queue, but for declare and bind.
+func (ch *channel) mayQueue(m method, name string) *fault {
+	switch m {
+	case queuePurge:
+		return ch.may("read", "queue", name)
+	case queueDelete:
+		return ch.may("configure", "queue", name)
+	case queueBind, queueUnbind:
+		return ch.may("write", "queue", name)
+	}
+	return nil
+}
+
 // find finds a queue that this connection can use; "" is the last that was declared.
 func (ch *channel) find(name string) (*queue, *fault) {
 	if name == "" {
@@ -107,8 +130,10 @@ func (ch *channel) locked(name string) *fault {
 }
 
 func (ch *channel) declareQueue(name string, f flags, arguments table) *fault {
-	b := ch.c.b
 	passive, durable, exclusive, autoDelete, noWait := f.bit(0), f.bit(1), f.bit(2), f.bit(3), f.bit(4)
+	if f := ch.mayDeclare(passive, "queue", name); f != nil {
+		return f
+	}
 	q, notFound := ch.find(name)
 	switch {
 	case passive && notFound != nil:
@@ -123,19 +148,10 @@ func (ch *channel) declareQueue(name string, f flags, arguments table) *fault {
 	case strings.HasPrefix(name, "amq."):
 		return faultf(403, "queue name '%s' contains reserved prefix 'amq.*'", name)
 	default:
-		if name == "" {
-			b.names++
-			name = fmt.Sprintf("amq.gen-%022d", b.names)
-		}
-		q = &queue{b: b, name: name, durable: durable, autoDelete: autoDelete, arguments: arguments, declared: time.Now(), publishers: map[any]bool{}}
-		if exclusive {
-			q.exclusive = ch.c
-		}
-		if f := q.configure(); f != nil {
+		var f *fault
+		if q, f = ch.newQueue(name, durable, exclusive, autoDelete, arguments); f != nil {
 			return f
 		}
-		b.queues[name] = q
-		q.use()
 	}
 	ch.lastQueue = q.name
 	if !q.quorum && !passive {
@@ -147,6 +163,33 @@ func (ch *channel) declareQueue(name string, f flags, arguments table) *fault {
 		w.long(uint32(q.consumers()))
 	})
 	return nil
+}
+
+func (ch *channel) newQueue(name string, durable, exclusive, autoDelete bool, arguments table) (*queue, *fault) {
+	b := ch.c.b
+	if name == "" {
+		b.names++
+		name = fmt.Sprintf("amq.gen-%022d", b.names)
+		if f := ch.may("configure", "queue", name); f != nil {
+			return nil, f
+		}
+	}
+	q := &queue{b: b, name: name, durable: durable, autoDelete: autoDelete, arguments: arguments, declared: time.Now(), publishers: map[any]bool{}}
+	if exclusive {
+		q.exclusive = ch.c
+	}
+	if x, is := arguments.get("x-dead-letter-exchange"); is {
+		text, _ := x.(string)
+		if f := ch.mayLead("queue", name, text); f != nil {
+			return nil, f
+		}
+	}
+	if f := q.configure(); f != nil {
+		return nil, f
+	}
+	b.queues[name] = q
+	q.use()
+	return q, nil
 }
 
 // sameQueue refuses to declare a queue again otherwise.
