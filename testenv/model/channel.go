@@ -28,7 +28,7 @@ type channel struct {
 }
 
 func (ch *channel) frame(kind byte, payload []byte) *fault {
-	r := &reader{b: payload}
+	r := &reader{b: payload, signed: ch.c.b.since4()}
 	switch {
 	case kind == methodFrame:
 		m := method(r.long())

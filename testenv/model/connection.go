@@ -102,7 +102,7 @@ func (c *connection) next(in io.Reader) bool {
 	}
 	kind, number, size := head[0], binary.BigEndian.Uint16(head[1:]), int(binary.BigEndian.Uint32(head[3:]))
 	payload := []byte(nil)
-	tooLarge := size > c.frameMax-8
+	tooLarge := size > c.frameMax // RabbitMQ lets clients exceed the size by the 8 bytes around it
 	if !tooLarge {
 		payload = make([]byte, size+1)
 		if _, err := io.ReadFull(in, payload); err != nil {

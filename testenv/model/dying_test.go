@@ -85,6 +85,26 @@ var dying = []behaviour{
 		w.headersAre(w.get("b"), with(deathHeaders("first", "a", "rejected", ""), "x-death",
 			[]any{entry(2, "a", "rejected", "", "a"), entry(1, "b", "rejected", "", "b")}), deathHeaders("last", "a", "rejected", ""))
 	}},
+	{"through four queues: where the others are, on RabbitMQ 3, turns around each time", func(w *world) {
+		names := []string{"a", "b", "c", "d", "end"}
+		w.queue("end", nil)
+		for i, name := range names[:4] {
+			w.queue(name, amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": names[i+1]})
+		}
+		w.bodies("a", "m")
+		order := ""
+		for _, name := range names[:4] {
+			w.reject(name)
+		}
+		for _, e := range w.get("end").Headers["x-death"].([]any) {
+			order += e.(amqp.Table)["queue"].(string)
+		}
+		if want := "dcba"; w.since4 {
+			w.is("order", order, want)
+		} else {
+			w.is("order", order, "dbac")
+		}
+	}},
 	{"expired by its queue, and by itself", func(w *world) {
 		w.deadLetters("q", amqp.Table{"x-message-ttl": int32(50)})
 		w.bodies("q", "m")

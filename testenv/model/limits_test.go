@@ -98,9 +98,9 @@ func TestTheModelRefusesWhatItDoesNotKnow(t *testing.T) {
 			}},
 			{"method 90.10", func(ch *amqp.Channel) error { return ch.Tx() }},
 			{"global prefetch", func(ch *amqp.Channel) error { return ch.Qos(1, 0, true) }},
-			{"header CC", func(ch *amqp.Channel) error {
+			{"CC that is no list of texts", func(ch *amqp.Channel) error {
 				ended := ch.NotifyClose(make(chan *amqp.Error, 1))
-				if err := ch.PublishWithContext(context.Background(), "amq.direct", "", false, false, amqp.Publishing{Headers: amqp.Table{"CC": []any{"q"}}}); err != nil {
+				if err := ch.PublishWithContext(context.Background(), "amq.direct", "", false, false, amqp.Publishing{Headers: amqp.Table{"CC": "q"}}); err != nil {
 					return err
 				}
 				return <-ended

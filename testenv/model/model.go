@@ -81,8 +81,8 @@ func New(o Options) *Broker {
 func (b *Broker) Dial(string, string) (net.Conn, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.closed {
-		return nil, errors.New("the model of RabbitMQ is closed")
+	if b.closed || b.down {
+		return nil, errors.New("the model of RabbitMQ is not running")
 	}
 	client, server := pipe()
 	c := newConnection(b, server)

@@ -36,7 +36,7 @@ type behaviour struct {
 }
 
 func behaviours() (all []behaviour) {
-	for _, some := range [][]behaviour{declaring, routing, delivering, dying, quorums, policies, permitting} {
+	for _, some := range [][]behaviour{declaring, routing, delivering, dying, quorums, policies, permitting, copying} {
 		all = append(all, some...)
 	}
 	return all

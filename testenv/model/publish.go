@@ -16,6 +16,8 @@ type publishing struct {
 // message is one that the broker has. Copies in several queues share it.
 type message struct {
 	exchange, key string
+	copies        []string // further routing keys, of the headers CC and BCC
+	open          int      // how many of them are of CC
 	content       *content
 	deaths        []death // newest first; on RabbitMQ 3 they are in the headers alone
 	first         *death
@@ -86,7 +88,11 @@ func (ch *channel) whole() *fault {
 	if f := ch.check(p.content); f != nil {
 		return f
 	}
-	ch.route(x, p)
+	m := &message{exchange: p.exchange, key: p.key, content: p.content}
+	if f := m.readCopies(); f != nil {
+		return f
+	}
+	ch.route(x, p, m)
 	return nil
 }
 
@@ -100,20 +106,37 @@ func (ch *channel) check(c *content) *fault {
 			return unknown("expiration %q", c.texts[expiration])
 		}
 	}
-	for _, key := range []string{"CC", "BCC"} {
-		if _, is := c.headers.get(key); is {
-			return unknown("header %s", key)
+	return nil
+}
+
+// readCopies reads CC and BCC, and removes BCC.
+func (m *message) readCopies() *fault {
+	for _, header := range []string{"CC", "BCC"} {
+		value, is := m.content.headers.get(header)
+		if !is {
+			continue
+		}
+		keys, isArray := value.(array)
+		for _, key := range keys {
+			text, isText := key.(string)
+			isArray = isArray && isText
+			m.copies = append(m.copies, text)
+			if header == "CC" {
+				m.open++
+			}
+		}
+		if !isArray {
+			return unknown("%s that is no list of texts", header)
 		}
 	}
-	if !ch.c.b.since4() && !trusted(c.headers) {
-		return unknown("x-death that RabbitMQ did not write")
+	if m.content.is(headers) {
+		m.content.setHeaders(m.content.headers.without("BCC"))
 	}
 	return nil
 }
 
 // route publishes to the queues, then returns or confirms.
-func (ch *channel) route(x *exchange, p *publishing) {
-	m := &message{exchange: p.exchange, key: p.key, content: p.content}
+func (ch *channel) route(x *exchange, p *publishing, m *message) {
 	to := ch.c.b.route(x, m)
 	if len(to) == 0 && p.mandatory {
 		ch.c.sendContent(ch.number, basicReturn, func(w *writer) {

@@ -48,7 +48,9 @@ func (w *worker) run() {
 		d := w.waiting[0]
 		w.waiting = w.waiting[1:]
 		x := w.q.b.exchanges[w.q.deadExchange]
-		d.dead = w.q.dying(d.entry, d.reason)
+		if d.dead = w.q.dying(d.entry, d.reason); d.dead == nil {
+			return
+		}
 		w.pending = append(w.pending, d)
 		w.publish(x, d)
 	}
@@ -106,9 +108,9 @@ func (w *worker) redeliver() {
 
 // readdress follows a policy that has changed.
 func (q *queue) readdress(d *deadLetter) {
-	d.dead.exchange, d.dead.key = q.deadExchange, d.key
+	d.dead.exchange, d.dead.key, d.dead.copies = q.deadExchange, d.key, d.copies
 	if q.hasDK {
-		d.dead.key = q.deadKey
+		d.dead.key, d.dead.copies = q.deadKey, nil
 	}
 }
 
