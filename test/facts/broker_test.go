@@ -27,6 +27,7 @@ type broker interface {
 	purge(t *testing.T, queue string)
 	payload(t *testing.T, queue string) (string, bool) // of the first message, which stays
 	setMemoryAlarm(*testing.T, bool)                   // of a broker of the test's own
+	kill(*testing.T)                                   // and starts the node again; of the test's own too
 	settle()                                           // waits for what is under way, if it can
 }
 
@@ -108,6 +109,15 @@ func (r rabbit) setMemoryAlarm(t *testing.T, on bool) {
 	must(t, err)
 }
 
+func (r rabbit) kill(t *testing.T) {
+	t.Helper()
+	// Or a node of RabbitMQ 3 has forgotten the quorum queues of the last minutes.
+	_, err := r.node.Eval(context.Background(), "[dets:sync(T) || T <- dets:all()].")
+	must(t, err)
+	r.node.Kill()
+	must(t, r.node.Restart(context.Background()))
+}
+
 func (rabbit) settle() {}
 
 // modelled is the model of RabbitMQ.
@@ -151,5 +161,10 @@ func (modelled) payload(t *testing.T, queue string) (string, bool) {
 }
 
 func (m modelled) setMemoryAlarm(_ *testing.T, on bool) { m.SetMemoryAlarm(on) }
+
+func (m modelled) kill(*testing.T) {
+	m.Kill()
+	m.Restart()
+}
 
 func (modelled) settle() { synctest.Wait() }

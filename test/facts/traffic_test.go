@@ -81,6 +81,16 @@ func (v *vhost) Publish(exchange, key string, p amqp.Publishing) {
 	}
 }
 
+// kill kills the node and starts it again.
+func (v *vhost) kill(t *testing.T) {
+	t.Helper()
+	v.broker.kill(t)
+	if v.channel != nil {
+		_ = v.channel.Close()
+		v.channel = nil
+	}
+}
+
 // Depth is how many messages a queue has ready.
 func (v *vhost) Depth(queue string) int {
 	v.t.Helper()
