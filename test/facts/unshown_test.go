@@ -8,10 +8,6 @@ var unshown = []struct {
 	facts    []string
 }{
 	{"it has no consumer timeout", []string{"4.3.6"}, []string{"TestAPublishRemindsAQuorumQueueOfConsumerTimeout"}},
-	{"it has no delayed retry", []string{"4.3.6"}, []string{
-		"TestNativeDelayedRetryGrowsAfterRejectOnly",
-		"TestNativeDelayedRetryIsIgnoredBefore43",
-	}},
 	{"it does not know how a crash over an x-death goes on", []string{"3.10.8"}, []string{
 		"TestFloatCountInXDeathEndsEachConsumersConnectionOn3",
 		"TestMalformedXDeathCrashesAClassicQueueOn3",

@@ -28,6 +28,8 @@ type queue struct {
 	unused         *alarm // of x-expires
 	deleted        bool
 
+	delayed    []delayed // of a quorum queue, the next first
+	delay      *alarm
 	worker     *worker      // of a quorum queue that dead-letters at least once
 	publishers map[any]bool // of a quorum queue that rejects: who knows that it is full
 }
@@ -251,6 +253,8 @@ func (b *Broker) deleteQueue(q *queue) {
 	delete(b.queues, q.name)
 	q.deleted = true
 	q.clear()
+	q.delayed = nil
+	q.watchDelayed()
 	q.watch()
 	q.watchUse()
 	if q.worker != nil {

@@ -40,6 +40,7 @@ func (q *queue) returnToQuorum(e *entry, by giver) {
 		q.deadLetter(e, "delivery_limit")
 	case !q.limited && by != ended && !q.b.since4():
 		q.add(e)
+	case q.keepBack(e, failed):
 	default:
 		q.returned = append(q.returned, e)
 	}
@@ -88,7 +89,7 @@ func (q *queue) refuses(from any) bool {
 func (q *queue) isOver() bool { return q.maxLength >= 0 && q.length() > q.maxLength }
 
 func (q *queue) length() int64 {
-	n := q.count()
+	n := q.count() + len(q.delayed)
 	if q.worker != nil {
 		n += q.worker.count()
 	}

@@ -3,6 +3,7 @@ package model
 import (
 	"fmt"
 	"slices"
+	"strings"
 )
 
 const (
@@ -23,6 +24,7 @@ type settings struct {
 	deadKey       string
 	hasDead       bool
 	hasDK         bool
+	retry         delayedRetry
 }
 
 // The arguments that each type of queue has, in the order in which they are compared.
@@ -30,10 +32,12 @@ var (
 	classicArguments = []string{"x-expires", "x-message-ttl", "x-dead-letter-exchange", "x-dead-letter-routing-key",
 		"x-max-length", "x-overflow", "x-queue-type"}
 	quorumArguments = []string{"x-dead-letter-exchange", "x-dead-letter-routing-key", "x-dead-letter-strategy", "x-expires",
-		"x-max-length", "x-overflow", "x-queue-type", "x-delivery-limit", "x-message-ttl"}
+		"x-max-length", "x-overflow", "x-queue-type", "x-delivery-limit", "x-message-ttl",
+		"x-delayed-retry-type", "x-delayed-retry-min", "x-delayed-retry-max"}
 	// checked is the order in which values are checked.
 	checked = []string{"x-expires", "x-message-ttl", "x-dead-letter-exchange", "x-dead-letter-routing-key",
-		"x-dead-letter-strategy", "x-max-length", "x-overflow", "x-delivery-limit"}
+		"x-dead-letter-strategy", "x-max-length", "x-overflow", "x-delivery-limit",
+		"x-delayed-retry-type", "x-delayed-retry-min", "x-delayed-retry-max"}
 )
 
 func (q *queue) argumentNames() []string {
@@ -97,7 +101,7 @@ func (q *queue) knows(arguments table) *fault {
 
 // ignores tells whether an argument is of a later version.
 func (q *queue) ignores(key string) bool {
-	return !q.b.since4() && slices.Contains([]string{"x-delayed-retry-type", "x-delayed-retry-min", "x-delayed-retry-max", "x-consumer-timeout"}, key)
+	return !q.b.since4() && (key == "x-consumer-timeout" || strings.HasPrefix(key, "x-delayed-retry-"))
 }
 
 func (q *queue) check(key string, value any) *fault {
@@ -106,6 +110,11 @@ func (q *queue) check(key string, value any) *fault {
 	}
 	text, isText := value.(string)
 	switch key {
+	case "x-delayed-retry-min", "x-delayed-retry-max":
+		if n, is := whole(value); !is || n <= 0 { // RabbitMQ does not look at it
+			return unknown("%s = %v", key, value)
+		}
+		return nil
 	case "x-message-ttl", "x-max-length", "x-expires", "x-delivery-limit":
 		switch n, is := whole(value); {
 		case !is && key == "x-delivery-limit": // RabbitMQ does not look at it
@@ -134,6 +143,10 @@ func (q *queue) check(key string, value any) *fault {
 		if text != "at-most-once" && text != "at-least-once" {
 			return wrong("invalid_dlx_strategy")
 		}
+	case "x-delayed-retry-type":
+		if !slices.Contains([]string{"disabled", "all", "failed", "returned"}, text) {
+			return unknown("%s %s", key, text)
+		}
 	case "x-overflow":
 		switch text {
 		case "drop-head", "reject-publish":
@@ -157,6 +170,7 @@ func (q *queue) applySettings() {
 	s.deadKey, s.hasDK = q.text("dead-letter-routing-key")
 	strategy, _ := q.text("dead-letter-strategy")
 	s.atLeastOnce = q.quorum && s.hasDead && s.rejects && strategy == "at-least-once"
+	s.retry = q.readDelayedRetry()
 	q.settings = s
 	switch {
 	case s.atLeastOnce && q.worker == nil:

@@ -17,7 +17,7 @@ func (b *Broker) Queue(name string) (QueueState, bool) {
 	if q == nil {
 		return QueueState{}, false
 	}
-	n := q.count() + b.unacknowledged(q)
+	n := q.count() + len(q.delayed) + b.unacknowledged(q)
 	if q.worker != nil {
 		n += q.worker.count()
 	}

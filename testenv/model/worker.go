@@ -117,9 +117,14 @@ func (q *queue) readdress(d *deadLetter) {
 // stop drops what it has.
 func (w *worker) stop() {
 	w.waiting, w.pending = nil, nil
-	for _, a := range []*alarm{w.tryAgain, w.pass} {
-		if a != nil {
-			w.q.b.clock.cancel(a)
+	w.cancel()
+}
+
+func (w *worker) cancel() {
+	for _, a := range []**alarm{&w.tryAgain, &w.pass} {
+		if *a != nil {
+			w.q.b.clock.cancel(*a)
+			*a = nil
 		}
 	}
 }
