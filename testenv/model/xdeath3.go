@@ -62,18 +62,13 @@ func (t table) text(key string) string {
 	return text
 }
 
-// deathsIn is what an x-death says of queues and reasons. An entry that is no table ends a
-// cycle, as a rejection does.
+// deathsIn is what an x-death that was rewritten says of queues and reasons.
 func deathsIn(h table) (all []death) {
 	value, _ := h.get("x-death")
 	entries, _ := value.(array)
 	for _, e := range entries {
-		t, isTable := e.(table)
-		d := death{queue: t.text("queue"), reason: t.text("reason")}
-		if !isTable {
-			d.reason = "rejected"
-		}
-		all = append(all, d)
+		t, _ := e.(table)
+		all = append(all, death{queue: t.text("queue"), reason: t.text("reason")})
 	}
 	return all
 }
