@@ -3,6 +3,7 @@ package facts_test
 import (
 	"maps"
 	"testing"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -115,8 +116,10 @@ func TestAtLeastOnceKeepsMessagesWithoutATarget(t *testing.T) {
 		brokertest.Eventually(t, "one queue kept its 31, the other all 33", func() bool {
 			return held(t, v, "goes on") == inFlight-1 && held(t, v, "stands") == inFlight+1 && v.Depth("stands") == 0
 		})
-		if target.Arrived() {
+		select {
+		case <-target.In:
 			t.Error("32 messages without a target did not stop the others")
+		case <-time.After(500 * time.Millisecond):
 		}
 	})
 }
