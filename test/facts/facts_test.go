@@ -1,6 +1,9 @@
 // Package facts_test pins what Redrive relies on in RabbitMQ. A test that fails
 // here after an update means that RabbitMQ has changed, and that the design must
 // be looked at again, not only the test.
+//
+// Each fact is tried on the model of RabbitMQ (testenv/model) too, but for those in
+// unshown_test.go. REDRIVE_FACTS_ON=model tries them on the model alone, without RabbitMQ.
 package facts_test
 
 import (

@@ -117,6 +117,28 @@ func TestTheModelRefusesWhatItDoesNotKnow(t *testing.T) {
 	})
 }
 
+// deadLettersAtLeastOnce lets a policy, a quorum queue and its worker do what they can, and
+// the node be killed.
+func (w *world) deadLettersAtLeastOnce(broker *model.Broker) {
+	w.Helper()
+	w.must(broker.SetPolicy(model.Policy{Name: "p", Pattern: "^least", ApplyTo: "queues", Definition: map[string]any{
+		"dead-letter-exchange": "f", "dead-letter-strategy": "at-least-once", "overflow": "reject-publish", "message-ttl": 70_000}}))
+	w.quorum("least", nil)
+	w.must(w.ch.Qos(2, 0, false))
+	from, err := w.ch.Consume("least", "c", false, false, false, false, nil) // the client's own tags count on from run to run
+	w.must(err)
+	w.bodies("least", "1", "2", "3", "4", "5")
+	w.must(w.next(from, "1").Nack(false, true))
+	w.must(w.next(from, "2").Reject(false))
+	time.Sleep(2*time.Minute + 2*time.Millisecond)
+	w.must(w.ch.Cancel("c", false))
+	for _, key := range []string{"a", "b", "c", "d"} {
+		for range 3 {
+			w.get("f " + key)
+		}
+	}
+}
+
 // The same steps give the same bytes.
 func TestTheModelIsDeterministic(t *testing.T) {
 	var first []byte
@@ -142,6 +164,7 @@ func TestTheModelIsDeterministic(t *testing.T) {
 				for range 4 {
 					w.get("dead")
 				}
+				w.deadLettersAtLeastOnce(broker)
 			}})
 			if err := c.Close(); err != nil {
 				t.Fatal(err)
