@@ -1,18 +1,14 @@
 package facts_test
 
 import (
-	"context"
 	"testing"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
-
-	"github.com/redrive-mq/redrive/testenv/brokertest"
-	"github.com/redrive-mq/redrive/testenv/rabbitnode"
 )
 
 func TestAnAlarmStopsAcksOfConnectionsThatPublishOnly(t *testing.T) {
-	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
+	onEachPrivate(t, func(t *testing.T, v *vhost) {
 		const messages = 50
 		for _, q := range []string{"quiet", "mixed"} {
 			v.Queue(q, nil)
@@ -25,7 +21,7 @@ func TestAnAlarmStopsAcksOfConnectionsThatPublishOnly(t *testing.T) {
 		ch, err := mixed.Channel()
 		must(t, err)
 		publishes, quiet := v.ConsumeOn(ch, "mixed"), v.Consume("quiet")
-		watermark(t, n, "0.00001")
+		v.setMemoryAlarm(t, true)
 		must(t, ch.Publish("", "elsewhere", false, false, amqp.Publishing{}))
 		select {
 		case b := <-blocked:
@@ -43,14 +39,7 @@ func TestAnAlarmStopsAcksOfConnectionsThatPublishOnly(t *testing.T) {
 		if publishes.Arrived() {
 			t.Error("an ack on the connection that published was read")
 		}
-		watermark(t, n, "0.9")
+		v.setMemoryAlarm(t, false)
 		publishes.Next()
 	})
-}
-
-// watermark sets the share of the memory at which the memory alarm goes off.
-func watermark(t *testing.T, n *rabbitnode.Node, share string) {
-	t.Helper()
-	_, err := n.Eval(context.Background(), "vm_memory_monitor:set_vm_memory_high_watermark("+share+").")
-	must(t, err)
 }

@@ -4,14 +4,12 @@ import (
 	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
-
-	"github.com/redrive-mq/redrive/testenv/brokertest"
 )
 
 // The client drops what is delivered then, and a later ack of several takes it with
 // it. So a move ends a consumer while its window is full, when nothing is under way.
 func TestAQuorumQueueDeliversAfterItConfirmedACancelUnlessTheWindowIsFull(t *testing.T) {
-	onEach(t, func(t *testing.T, v *brokertest.VHost) {
+	onEach(t, func(t *testing.T, v *vhost) {
 		const window, messages, rounds = 32, 300, 8
 		for _, kind := range []string{"classic", "quorum"} {
 			for _, full := range []bool{true, false} {

@@ -3,6 +3,7 @@ package facts_test
 import (
 	"maps"
 	"testing"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -13,21 +14,21 @@ import (
 var leaves = map[string]struct {
 	args  amqp.Table // of the queue
 	p     amqp.Publishing
-	leave func(*testing.T, *brokertest.VHost)
+	leave func(*testing.T, *vhost)
 }{
-	"expired": {nil, amqp.Publishing{Expiration: "1"}, func(*testing.T, *brokertest.VHost) {}},
-	"maxlen": {amqp.Table{"x-max-length": int32(1)}, amqp.Publishing{}, func(t *testing.T, v *brokertest.VHost) {
+	"expired": {nil, amqp.Publishing{Expiration: "1"}, func(*testing.T, *vhost) {}},
+	"maxlen": {amqp.Table{"x-max-length": int32(1)}, amqp.Publishing{}, func(t *testing.T, v *vhost) {
 		v.Publish("", "work", amqp.Publishing{Body: []byte("newer")})
 		work := v.Consume("work")
 		work.Take("newer")
 		must(t, work.Channel.Close())
 	}},
-	"delivery_limit": {amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": int32(0)}, amqp.Publishing{}, func(t *testing.T, v *brokertest.VHost) {
+	"delivery_limit": {amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": int32(0)}, amqp.Publishing{}, func(t *testing.T, v *vhost) {
 		work := v.Consume("work")
 		must(t, work.Next().Reject(true))
 		must(t, work.Channel.Close())
 	}},
-	"rejected": {nil, amqp.Publishing{}, func(t *testing.T, v *brokertest.VHost) {
+	"rejected": {nil, amqp.Publishing{}, func(t *testing.T, v *vhost) {
 		work := v.Consume("work")
 		work.Reject()
 		must(t, work.Channel.Close())
@@ -36,7 +37,7 @@ var leaves = map[string]struct {
 
 // loop makes the message "looping" go from work to the queue delay, from where
 // its TTL retries it to work.
-func loop(t *testing.T, v *brokertest.VHost, reason string, delay amqp.Table) {
+func loop(t *testing.T, v *vhost, reason string, delay amqp.Table) {
 	how := leaves[reason]
 	work := amqp.Table{"x-dead-letter-exchange": "died"}
 	maps.Copy(work, how.args)
@@ -58,7 +59,7 @@ func loop(t *testing.T, v *brokertest.VHost, reason string, delay amqp.Table) {
 func TestLoopsOfTheBrokerAloneLoseWhatWasNotRejected(t *testing.T) {
 	for reason := range leaves {
 		t.Run(reason, func(t *testing.T) {
-			onEach(t, func(t *testing.T, v *brokertest.VHost) {
+			onEach(t, func(t *testing.T, v *vhost) {
 				loop(t, v, reason, nil)
 				work := v.Consume("work")
 				if reason == "rejected" {
@@ -83,7 +84,7 @@ func TestLoopsOfTheBrokerAloneJamUnderAtLeastOnce(t *testing.T) {
 			continue
 		}
 		t.Run(reason, func(t *testing.T) {
-			onEach(t, func(t *testing.T, v *brokertest.VHost) {
+			onEach(t, func(t *testing.T, v *vhost) {
 				loop(t, v, reason, atLeastOnce)
 				v.Publish("", "delay", amqp.Publishing{Body: []byte("behind")})
 				v.Consume("work").Take("behind")
@@ -96,7 +97,7 @@ func TestLoopsOfTheBrokerAloneJamUnderAtLeastOnce(t *testing.T) {
 }
 
 func TestAtLeastOnceKeepsMessagesWithoutATarget(t *testing.T) {
-	onEach(t, func(t *testing.T, v *brokertest.VHost) {
+	onEach(t, func(t *testing.T, v *vhost) {
 		const inFlight = 32 // of a queue's one dead-letter worker
 		for name, unroutable := range map[string]int{"goes on": inFlight - 1, "stands": inFlight} {
 			args := amqp.Table{"x-dead-letter-exchange": "died", "x-message-ttl": int32(1)}
@@ -115,14 +116,16 @@ func TestAtLeastOnceKeepsMessagesWithoutATarget(t *testing.T) {
 		brokertest.Eventually(t, "one queue kept its 31, the other all 33", func() bool {
 			return held(t, v, "goes on") == inFlight-1 && held(t, v, "stands") == inFlight+1 && v.Depth("stands") == 0
 		})
-		if target.Arrived() {
+		select {
+		case <-target.In:
 			t.Error("32 messages without a target did not stop the others")
+		case <-time.After(500 * time.Millisecond):
 		}
 	})
 }
 
 func TestAtMostOnceLosesMessagesWithoutATarget(t *testing.T) {
-	onEach(t, func(t *testing.T, v *brokertest.VHost) {
+	onEach(t, func(t *testing.T, v *vhost) {
 		for name, args := range map[string]amqp.Table{
 			"classic":                     {},
 			"quorum":                      {"x-queue-type": "quorum"},
@@ -140,7 +143,7 @@ func TestAtMostOnceLosesMessagesWithoutATarget(t *testing.T) {
 // What stands still in a queue is deleted when the queue becomes at-most-once: it does not
 // come when its target is there.
 func TestAtMostOnceDeletesMessagesOfAnUnavailableTarget(t *testing.T) {
-	onEach(t, func(t *testing.T, v *brokertest.VHost) {
+	onEach(t, func(t *testing.T, v *vhost) {
 		ids := []string{"a", "b", "c"}
 		strategy := func(name string) {
 			v.Policy("kept", "^kept$", 1, map[string]any{"dead-letter-exchange": "died", "dead-letter-strategy": name, "overflow": "reject-publish", "message-ttl": 1})

@@ -10,7 +10,7 @@ import (
 )
 
 func TestMessageTTLExpiresAtTheHeadOnly(t *testing.T) {
-	onEach(t, func(t *testing.T, v *brokertest.VHost) {
+	onEach(t, func(t *testing.T, v *vhost) {
 		for _, kind := range bothTypes {
 			deadLetters(v, kind, "dead of "+kind, amqp.Table{"x-queue-type": kind})
 			deadLetters(v, "free "+kind, "dead of free "+kind, amqp.Table{"x-queue-type": kind})
@@ -30,7 +30,7 @@ func TestMessageTTLExpiresAtTheHeadOnly(t *testing.T) {
 }
 
 func TestXExpiresDeletesTheMessagesInside(t *testing.T) {
-	onEach(t, func(t *testing.T, v *brokertest.VHost) {
+	onEach(t, func(t *testing.T, v *vhost) {
 		for _, kind := range bothTypes {
 			deadLetters(v, kind, "dead", amqp.Table{"x-queue-type": kind, "x-expires": int32(1000)})
 			v.Publish("", kind, amqp.Publishing{})
@@ -43,7 +43,7 @@ func TestXExpiresDeletesTheMessagesInside(t *testing.T) {
 }
 
 func TestDeclaringAgainRenewsXExpiresOfAClassicQueueOnly(t *testing.T) {
-	onEach(t, func(t *testing.T, v *brokertest.VHost) {
+	onEach(t, func(t *testing.T, v *vhost) {
 		for _, kind := range bothTypes {
 			if renewed := staysWhileDeclared(t, v, kind, 2*time.Second); renewed != (kind == "classic") {
 				t.Errorf("%s: declaring again renews: %t", kind, renewed)
@@ -54,7 +54,7 @@ func TestDeclaringAgainRenewsXExpiresOfAClassicQueueOnly(t *testing.T) {
 
 // staysWhileDeclared declares a queue with a message in it again and again, for
 // longer than its x-expires, and tells whether the message stays.
-func staysWhileDeclared(t *testing.T, v *brokertest.VHost, kind string, expires time.Duration) bool {
+func staysWhileDeclared(t *testing.T, v *vhost, kind string, expires time.Duration) bool {
 	ch := v.Channel()
 	declare := func() (amqp.Queue, error) {
 		return ch.QueueDeclare(kind, true, false, false, false, amqp.Table{"x-queue-type": kind, "x-expires": expires.Milliseconds()})
@@ -87,7 +87,7 @@ func staysWhileDeclared(t *testing.T, v *brokertest.VHost, kind string, expires 
 }
 
 func TestTTLIsLimitedToTenYears(t *testing.T) {
-	onEach(t, func(t *testing.T, v *brokertest.VHost) {
+	onEach(t, func(t *testing.T, v *vhost) {
 		const longest = int64(315_360_000_000)
 		v.Queue("longest", amqp.Table{"x-message-ttl": longest})
 		_, err := v.Channel().QueueDeclare("longer", true, false, false, false, amqp.Table{"x-message-ttl": longest + 1})

@@ -1,10 +1,12 @@
 // Package facts_test pins what Redrive relies on in RabbitMQ. A test that fails
 // here after an update means that RabbitMQ has changed, and that the design must
 // be looked at again, not only the test.
+//
+// Each fact is tried on the model of RabbitMQ (testenv/model) too, but for those in
+// unshown_test.go. REDRIVE_FACTS_ON=model tries them on the model alone, without RabbitMQ.
 package facts_test
 
 import (
-	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -12,9 +14,6 @@ import (
 	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
-
-	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
-	"github.com/redrive-mq/redrive/testenv/brokertest"
 )
 
 // These tests wait far more than they work.
@@ -26,14 +25,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// onEach runs a test on every broker, beside the other tests.
-func onEach(t *testing.T, test func(*testing.T, *brokertest.VHost)) {
-	t.Parallel()
-	brokertest.Each(t, test)
-}
-
 // since tells whether the broker is of this version or later.
-func since(v *brokertest.VHost, major, minor int) bool {
+func since(v *vhost, major, minor int) bool {
 	var m, n int
 	if _, err := fmt.Sscanf(v.Version, "%d.%d", &m, &n); err != nil {
 		panic(err)
@@ -43,7 +36,7 @@ func since(v *brokertest.VHost, major, minor int) bool {
 
 // deadLetters declares a queue whose dead letters go to another, which is
 // declared as well.
-func deadLetters(v *brokertest.VHost, from, to string, args amqp.Table) {
+func deadLetters(v *vhost, from, to string, args amqp.Table) {
 	v.Queue(to, nil)
 	all := amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": to}
 	for k, a := range args {
@@ -64,31 +57,34 @@ func must(t *testing.T, err error) {
 // refused fails unless err is RabbitMQ's, with this code.
 func refused(t *testing.T, what string, err error, code int) {
 	t.Helper()
-	var e *amqp.Error
-	if !errors.As(err, &e) || e.Code != code {
+	if !isRefused(err, code) {
 		t.Errorf("%s: %v, want code %d", what, err, code)
 	}
+}
+
+func isRefused(err error, code int) bool {
+	var e *amqp.Error
+	return errors.As(err, &e) && e.Code == code
 }
 
 // closes waits for a channel to be closed by RabbitMQ.
 func closes(ch *amqp.Channel) <-chan *amqp.Error { return ch.NotifyClose(make(chan *amqp.Error, 1)) }
 
 // held is how many messages a queue holds, those in no consumer's reach too.
-func held(t *testing.T, v *brokertest.VHost, queue string) int {
+func held(t *testing.T, v *vhost, queue string) int {
 	t.Helper()
-	q, err := v.API().Queue(context.Background(), queue)
-	must(t, err)
-	return q.Messages
+	q, is := v.queue(t, queue)
+	if !is {
+		t.Fatalf("there is no queue %q", queue)
+	}
+	return q.messages
 }
 
 // gone tells whether a queue does not exist.
-func gone(t *testing.T, v *brokertest.VHost, queue string) bool {
+func gone(t *testing.T, v *vhost, queue string) bool {
 	t.Helper()
-	_, err := v.API().Queue(context.Background(), queue)
-	if err != nil && !errors.Is(err, management.ErrNotFound) {
-		t.Fatal(err)
-	}
-	return err != nil
+	_, is := v.queue(t, queue)
+	return !is
 }
 
 // deaths are the entries of x-death.

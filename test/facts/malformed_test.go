@@ -2,14 +2,12 @@ package facts_test
 
 import (
 	"fmt"
-	"net/http"
 	"testing"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/testenv/brokertest"
-	"github.com/redrive-mq/redrive/testenv/rabbitnode"
 )
 
 // death is an x-death that names the queue the message is in: RabbitMQ 3 counts
@@ -19,7 +17,7 @@ func death(queue string, count any) []any {
 }
 
 func TestMalformedXDeathThatHarmsNothing(t *testing.T) {
-	onEach(t, func(t *testing.T, v *brokertest.VHost) {
+	onEach(t, func(t *testing.T, v *vhost) {
 		for _, kind := range bothTypes {
 			deadLetters(v, kind, "dead of "+kind, amqp.Table{"x-queue-type": kind})
 			work, dead := v.Consume(kind), v.Consume("dead of "+kind)
@@ -44,7 +42,7 @@ func crashing(queue string) map[string]any {
 
 // again takes a message from a queue that has just crashed: until it is there
 // again, RabbitMQ answers with 404, 541 or nothing.
-func again(t *testing.T, v *brokertest.VHost, queue string) (d amqp.Delivery) {
+func again(t *testing.T, v *vhost, queue string) (d amqp.Delivery) {
 	t.Helper()
 	brokertest.Eventually(t, queue+" gives its message again", func() bool {
 		ch, err := v.Dial().Channel()
@@ -67,7 +65,7 @@ func again(t *testing.T, v *brokertest.VHost, queue string) (d amqp.Delivery) {
 // On 3.10 the classic queue of a publisher who sends such a message crashes, its
 // consumers are cancelled as a rule, and the message comes again.
 func TestMalformedXDeathCrashesAClassicQueueOn3(t *testing.T) {
-	onEach(t, func(t *testing.T, v *brokertest.VHost) {
+	onEach(t, func(t *testing.T, v *vhost) {
 		for name := range crashing("") {
 			deadLetters(v, name, "dead of "+name, amqp.Table{"x-queue-type": "classic"})
 			v.Publish("", name, amqp.Publishing{Headers: amqp.Table{"x-death": crashing(name)[name]}, DeliveryMode: amqp.Persistent, Body: []byte("m")})
@@ -97,7 +95,7 @@ func TestMalformedXDeathCrashesAClassicQueueOn3(t *testing.T) {
 // On 3.10 a quorum queue loses it, and its consumer gets nothing more until it
 // consumes again.
 func TestMalformedXDeathIsLostByAQuorumQueueOn3(t *testing.T) {
-	onEach(t, func(t *testing.T, v *brokertest.VHost) {
+	onEach(t, func(t *testing.T, v *vhost) {
 		for name := range crashing("") {
 			deadLetters(v, name, "dead of "+name, amqp.Table{"x-queue-type": "quorum"})
 			v.Publish("", name, amqp.Publishing{Headers: amqp.Table{"x-death": crashing(name)[name]}, Body: []byte("m")})
@@ -122,7 +120,7 @@ func TestMalformedXDeathIsLostByAQuorumQueueOn3(t *testing.T) {
 // quorum queue moves it, and what is delivered with it, out of the way: see
 // DeliveryLimit in internal/broker.
 func TestFloatCountInXDeathEndsEachConsumersConnectionOn3(t *testing.T) {
-	onEach(t, func(t *testing.T, v *brokertest.VHost) {
+	onEach(t, func(t *testing.T, v *vhost) {
 		const limit = 3
 		quorum := amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(1_000_000_000)}
 		v.Queue("aside", quorum)
@@ -162,13 +160,12 @@ func TestFloatCountInXDeathEndsEachConsumersConnectionOn3(t *testing.T) {
 		// There a get ends the connection too; the management API shows it.
 		_, _, err := v.Channel().Get("aside", false)
 		refused(t, "getting", err, amqp.InternalError)
-		var shown []struct{ Payload string }
 		brokertest.Eventually(t, "the management API shows it", func() bool {
-			must(t, v.API().Call(t.Context(), http.MethodPost, "queues/"+v.Name+"/aside/get", map[string]any{"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto"}, &shown))
-			return len(shown) == 1 && shown[0].Payload == "m"
+			body, is := v.payload(t, "aside")
+			return is && body == "m"
 		})
 		brokertest.Eventually(t, "it can be purged", func() bool {
-			v.Must(http.MethodDelete, "queues/"+v.Name+"/aside/contents", nil)
+			v.purge(t, "aside")
 			return held(t, v, "aside") == 0
 		})
 	})
@@ -177,8 +174,7 @@ func TestFloatCountInXDeathEndsEachConsumersConnectionOn3(t *testing.T) {
 // On 3.10 at-least-once dead-lettering is one process, and what it cannot count
 // ends it for all queues of the node: a new one that wants it is refused.
 func TestMalformedXDeathEndsAtLeastOnceOn3(t *testing.T) {
-	t.Parallel()
-	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, _ *rabbitnode.Node) {
+	onEachPrivate(t, func(t *testing.T, v *vhost) {
 		atLeastOnce := amqp.Table{"x-queue-type": "quorum", "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
 		deadLetters(v, "work", "dead", atLeastOnce)
 		v.Publish("", "work", amqp.Publishing{Headers: amqp.Table{"x-death": death("work", "many")}, Body: []byte("m")})

@@ -1,7 +1,6 @@
 package facts_test
 
 import (
-	"context"
 	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -10,15 +9,14 @@ import (
 )
 
 func TestOnePolicyAtATimeAndTheHigherPriorityShadows(t *testing.T) {
-	onEach(t, func(t *testing.T, v *brokertest.VHost) {
+	onEach(t, func(t *testing.T, v *vhost) {
 		v.Queue("work", nil)
 		v.Queue("dead", nil)
 		applies := func(name string) {
 			t.Helper()
 			brokertest.Eventually(t, name+" applies", func() bool {
-				q, err := v.API().Queue(context.Background(), "work")
-				must(t, err)
-				return q.Policy == name
+				q, _ := v.queue(t, "work")
+				return q.policy == name
 			})
 		}
 		v.Policy("ours", "^work$", 1, map[string]any{"dead-letter-exchange": "", "dead-letter-routing-key": "dead"})
@@ -34,7 +32,7 @@ func TestOnePolicyAtATimeAndTheHigherPriorityShadows(t *testing.T) {
 		work.Reject()
 		must(t, work.Channel.Qos(1, 0, false)) // when this is answered, so was the rejection heard
 
-		must(t, v.API().DeletePolicy(context.Background(), "theirs"))
+		v.deletePolicy(t, "theirs")
 		applies("ours")
 		v.Publish("", "work", amqp.Publishing{Body: []byte("after")})
 		work.Reject()
@@ -43,13 +41,12 @@ func TestOnePolicyAtATimeAndTheHigherPriorityShadows(t *testing.T) {
 }
 
 func TestArgumentsBeatAPolicyKeyByKey(t *testing.T) {
-	onEach(t, func(t *testing.T, v *brokertest.VHost) {
+	onEach(t, func(t *testing.T, v *vhost) {
 		deadLetters(v, "work", "dead", nil)
 		v.Policy("theirs", "^work$", 9, map[string]any{"dead-letter-routing-key": "nowhere", "message-ttl": 1})
 		brokertest.Eventually(t, "the policy applies", func() bool {
-			q, err := v.API().Queue(context.Background(), "work")
-			must(t, err)
-			return q.Policy == "theirs"
+			q, _ := v.queue(t, "work")
+			return q.policy == "theirs"
 		})
 		v.Publish("", "work", amqp.Publishing{Body: []byte("m")}) // expires by the policy
 		v.Consume("dead").Take("m")                               // goes where the argument says

@@ -6,12 +6,10 @@ import (
 	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
-
-	"github.com/redrive-mq/redrive/testenv/brokertest"
 )
 
 func TestCCStaysAndIsReadAgainOnARepublishSince313(t *testing.T) {
-	onEach(t, func(t *testing.T, v *brokertest.VHost) {
+	onEach(t, func(t *testing.T, v *vhost) {
 		deadLetters(v, "work", "dead", nil)
 		v.Queue("copy", nil)
 		v.Queue("blind", nil)
@@ -41,7 +39,7 @@ func TestCCStaysAndIsReadAgainOnARepublishSince313(t *testing.T) {
 }
 
 func TestUserIDOfAnotherIsRefused(t *testing.T) {
-	onEach(t, func(t *testing.T, v *brokertest.VHost) {
+	onEach(t, func(t *testing.T, v *vhost) {
 		v.Queue("work", nil)
 		ch := v.Channel()
 		end := closes(ch)
@@ -51,7 +49,7 @@ func TestUserIDOfAnotherIsRefused(t *testing.T) {
 }
 
 func TestInternalExchangeRefusesPublishersAndTakesDeadLetters(t *testing.T) {
-	onEach(t, func(t *testing.T, v *brokertest.VHost) {
+	onEach(t, func(t *testing.T, v *vhost) {
 		ch := v.Channel()
 		must(t, ch.ExchangeDeclare("internal", "fanout", true, false, true, false, nil))
 		v.Queue("dead", nil)
@@ -67,7 +65,7 @@ func TestInternalExchangeRefusesPublishersAndTakesDeadLetters(t *testing.T) {
 }
 
 func TestUnroutableIsReturnedThenAckedOrJustAcked(t *testing.T) {
-	onEach(t, func(t *testing.T, v *brokertest.VHost) {
+	onEach(t, func(t *testing.T, v *vhost) {
 		for _, mandatory := range []bool{true, false} {
 			ch := v.Channel()
 			must(t, ch.Confirm(false))
@@ -86,7 +84,7 @@ func TestUnroutableIsReturnedThenAckedOrJustAcked(t *testing.T) {
 }
 
 func TestPropertiesOverAFrameEndTheWholeConnection(t *testing.T) {
-	onEach(t, func(t *testing.T, v *brokertest.VHost) {
+	onEach(t, func(t *testing.T, v *vhost) {
 		const frame = 131_072
 		v.Queue("work", nil)
 		conn := v.Dial()
@@ -102,7 +100,7 @@ func TestPropertiesOverAFrameEndTheWholeConnection(t *testing.T) {
 }
 
 func TestLargestBodyIs16MiBSince4(t *testing.T) {
-	onEach(t, func(t *testing.T, v *brokertest.VHost) {
+	onEach(t, func(t *testing.T, v *vhost) {
 		const largest = 16 << 20
 		v.Queue("work", nil)
 		body := bytes.Repeat([]byte{'x'}, largest+1)

@@ -5,8 +5,6 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
-
-	"github.com/redrive-mq/redrive/testenv/brokertest"
 )
 
 // requeues are the two ways to put a message back.
@@ -16,7 +14,7 @@ var requeues = map[string]func(amqp.Delivery) error{
 }
 
 func TestDeliveryLimitCountsRejectsAndUntil42AlsoNacks(t *testing.T) {
-	onEach(t, func(t *testing.T, v *brokertest.VHost) {
+	onEach(t, func(t *testing.T, v *vhost) {
 		const limit = 2
 		for how, requeue := range requeues {
 			deadLetters(v, how, "dead of "+how, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": int32(limit)})
@@ -44,7 +42,7 @@ func TestDeliveryLimitCountsRejectsAndUntil42AlsoNacks(t *testing.T) {
 }
 
 func TestDeliveryLimitOfQuorumQueuesIs20Since4(t *testing.T) {
-	onEach(t, func(t *testing.T, v *brokertest.VHost) {
+	onEach(t, func(t *testing.T, v *vhost) {
 		deadLetters(v, "work", "dead", amqp.Table{"x-queue-type": "quorum"})
 		v.Publish("", "work", amqp.Publishing{Body: []byte("m")})
 		work := v.Consume("work")
@@ -62,7 +60,7 @@ func TestDeliveryLimitOfQuorumQueuesIs20Since4(t *testing.T) {
 // A huge limit is none on every version. -1 is none since 4.0; before, it is
 // accepted too, and the first return dead-letters.
 func TestDeliveryLimitCanBeSwitchedOffByAHugeOne(t *testing.T) {
-	onEach(t, func(t *testing.T, v *brokertest.VHost) {
+	onEach(t, func(t *testing.T, v *vhost) {
 		for name, limit := range map[string]int64{"huge": 1_000_000_000, "minus one": -1} {
 			deadLetters(v, name, "dead of "+name, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": limit})
 			v.Publish("", name, amqp.Publishing{Body: []byte("m")})
@@ -81,13 +79,13 @@ func TestDeliveryLimitCanBeSwitchedOffByAHugeOne(t *testing.T) {
 }
 
 // delayedRetry declares a queue with RabbitMQ 4.3's own delayed retry.
-func delayedRetry(v *brokertest.VHost, name, kind string, least time.Duration) {
+func delayedRetry(v *vhost, name, kind string, least time.Duration) {
 	v.Queue(name, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(1000),
 		"x-delayed-retry-type": kind, "x-delayed-retry-min": least.Milliseconds(), "x-delayed-retry-max": (time.Hour).Milliseconds()})
 }
 
 // gaps are the waits between deliveries that are put back.
-func gaps(t *testing.T, v *brokertest.VHost, queue, how string, n int) (waits []time.Duration) {
+func gaps(t *testing.T, v *vhost, queue, how string, n int) (waits []time.Duration) {
 	v.Publish("", queue, amqp.Publishing{})
 	work := v.Consume(queue)
 	d := work.Next()
@@ -101,7 +99,7 @@ func gaps(t *testing.T, v *brokertest.VHost, queue, how string, n int) (waits []
 }
 
 func TestNativeDelayedRetryIsIgnoredBefore43(t *testing.T) {
-	onEach(t, func(t *testing.T, v *brokertest.VHost) {
+	onEach(t, func(t *testing.T, v *vhost) {
 		if since(v, 4, 3) {
 			delayedRetry(v, "work", "all", time.Second)
 			if got := gaps(t, v, "work", "reject", 1)[0]; got < time.Second {
@@ -115,7 +113,7 @@ func TestNativeDelayedRetryIsIgnoredBefore43(t *testing.T) {
 }
 
 func TestNativeDelayedRetryGrowsAfterRejectOnly(t *testing.T) {
-	onEach(t, func(t *testing.T, v *brokertest.VHost) {
+	onEach(t, func(t *testing.T, v *vhost) {
 		if !since(v, 4, 3) {
 			return // see TestNativeDelayedRetryIsIgnoredBefore43
 		}
@@ -148,7 +146,7 @@ func TestNativeDelayedRetryGrowsAfterRejectOnly(t *testing.T) {
 // therefore says at its first delivery already that it was delivered before. So that mark
 // does not prove a redelivery.
 func TestSince43ARejectedMessageArrivesAsRedelivered(t *testing.T) {
-	onEach(t, func(t *testing.T, v *brokertest.VHost) {
+	onEach(t, func(t *testing.T, v *vhost) {
 		v.Queue("dead", amqp.Table{"x-queue-type": "quorum"})
 		v.Queue("work", amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
 		v.Publish("", "work", amqp.Publishing{Body: []byte("m")})

@@ -10,8 +10,6 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
-
-	"github.com/redrive-mq/redrive/testenv/brokertest"
 )
 
 // wire is a connection that replaces bytes on their way out, and notes what comes
@@ -54,24 +52,20 @@ func (w *wire) headerFrame() (frame []byte, size int) {
 }
 
 // dialWire connects over a wire.
-func dialWire(t *testing.T, v *brokertest.VHost, old, new string) (*wire, *amqp.Connection) {
-	t.Helper()
+func dialWire(v *vhost, old, new string) (*wire, *amqp.Connection) {
+	v.t.Helper()
 	w := &wire{old: old, new: new}
-	conn, err := amqp.DialConfig(v.URL(), amqp.Config{Dial: func(network, addr string) (net.Conn, error) {
-		c, err := net.DialTimeout(network, addr, time.Minute)
+	return w, v.DialOver(func(c net.Conn) net.Conn {
 		w.Conn = c
-		return w, err
-	}})
-	must(t, err)
-	t.Cleanup(func() { conn.Close() })
-	return w, conn
+		return w
+	})
 }
 
 // delivered consumes a queue until a message has come or the connection has ended
 // over it.
-func delivered(t *testing.T, v *brokertest.VHost, queue string) (*wire, *amqp.Error) {
+func delivered(t *testing.T, v *vhost, queue string) (*wire, *amqp.Error) {
 	t.Helper()
-	w, conn := dialWire(t, v, "", "")
+	w, conn := dialWire(v, "", "")
 	end := conn.NotifyClose(make(chan *amqp.Error, 1))
 	ch, err := conn.Channel()
 	must(t, err)
@@ -90,9 +84,9 @@ func delivered(t *testing.T, v *brokertest.VHost, queue string) (*wire, *amqp.Er
 }
 
 func TestHeaderOfTypeLIsDeliveredAsItIsBefore4AndSignedSince(t *testing.T) {
-	onEach(t, func(t *testing.T, v *brokertest.VHost) {
+	onEach(t, func(t *testing.T, v *vhost) {
 		v.Queue("work", nil)
-		_, conn := dialWire(t, v, "\x08unsignedl", "\x08unsignedL")
+		_, conn := dialWire(v, "\x08unsignedl", "\x08unsignedL")
 		ch, err := conn.Channel()
 		must(t, err)
 		must(t, ch.Confirm(false))
@@ -123,7 +117,7 @@ func TestHeaderOfTypeLIsDeliveredAsItIsBefore4AndSignedSince(t *testing.T) {
 // RabbitMQ adds its death headers without looking at the frame size it agreed to,
 // and sends what comes of it.
 func TestDeadLetteringGrowsAHeaderFramePastItsLimit(t *testing.T) {
-	onEach(t, func(t *testing.T, v *brokertest.VHost) {
+	onEach(t, func(t *testing.T, v *vhost) {
 		const frame = 131_072
 		const largest = 131_043 // such a header makes a frame of just this size
 		for queue, header := range map[string]int{"fits": largest - 1000, "largest": largest} {

@@ -5,12 +5,10 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
-
-	"github.com/redrive-mq/redrive/testenv/brokertest"
 )
 
 func TestXDeathCountAfterRepublish(t *testing.T) {
-	onEach(t, func(t *testing.T, v *brokertest.VHost) {
+	onEach(t, func(t *testing.T, v *vhost) {
 		deadLetters(v, "work", "dead", nil)
 		work, dead := v.Consume("work"), v.Consume("dead")
 		v.Publish("", "work", amqp.Publishing{Body: []byte("m")})
@@ -42,7 +40,7 @@ func TestXDeathCountAfterRepublish(t *testing.T) {
 }
 
 func TestForgedXDeathDoesNotReachTheHeadEntryButForTheCountOn3(t *testing.T) {
-	onEach(t, func(t *testing.T, v *brokertest.VHost) {
+	onEach(t, func(t *testing.T, v *vhost) {
 		deadLetters(v, "work", "dead", nil)
 		work, dead := v.Consume("work"), v.Consume("dead")
 		forged := func(queue string) amqp.Table {

@@ -30,6 +30,9 @@ func (ch *channel) basicMethod(m method, r *reader) *fault {
 	case basicGet:
 		r.short()
 		name, noAck := r.shortstr(), r.flags().bit(0)
+		if f := ch.may("read", "queue", ch.named(name)); f != nil {
+			return f
+		}
 		q, f := ch.find(name)
 		if f == nil {
 			ch.get(q, noAck)
@@ -45,8 +48,10 @@ func (ch *channel) settleMethod(m method, r *reader) *fault {
 	tag, f := r.longlong(), r.flags()
 	multiple, do := f.bit(0), acknowledge
 	switch {
-	case m == basicReject && f.bit(0), m == basicNack && f.bit(1):
-		do = requeue
+	case m == basicReject && f.bit(0):
+		do = requeue(rejected)
+	case m == basicNack && f.bit(1):
+		do = requeue(nacked)
 	case m != basicAck:
 		do = reject
 	}
@@ -68,6 +73,9 @@ func (ch *channel) consume(r *reader) *fault {
 	if noLocal {
 		return unknown("consumer with no-local")
 	}
+	if f := ch.may("read", "queue", ch.named(name)); f != nil {
+		return f
+	}
 	q, notFound := ch.find(name)
 	switch {
 	case notFound != nil:
@@ -88,6 +96,7 @@ func (ch *channel) consume(r *reader) *fault {
 	ch.consumers = append(ch.consumers, co)
 	ch.answer(noWait, basicConsumeOk, func(w *writer) { w.shortstr(tag) })
 	q.active = append(q.active, co)
+	q.use()
 	q.run()
 	return nil
 }

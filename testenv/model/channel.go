@@ -1,12 +1,19 @@
 package model
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
 
 // channel is one channel of a connection.
 type channel struct {
-	c       *connection
-	number  uint16
-	opened  bool
+	c      *connection
+	number uint16
+	opened bool
+
+	permitted []string // last, the newest first
+	heard     time.Time
+
 	closing bool // the model has sent channel.close
 
 	incoming  *publishing // a message whose content is arriving
@@ -16,11 +23,12 @@ type channel struct {
 	published uint64      // since confirm.select
 	tag       uint64      // of the last delivery
 	unacked   []*delivery // by tag
+	flying    []*delivery // of quorum queues, on their way
 	consumers []*consumer // oldest first
 }
 
 func (ch *channel) frame(kind byte, payload []byte) *fault {
-	r := &reader{b: payload}
+	r := &reader{b: payload, signed: ch.c.b.since4()}
 	switch {
 	case kind == methodFrame:
 		m := method(r.long())
@@ -38,6 +46,7 @@ func (ch *channel) frame(kind byte, payload []byte) *fault {
 		case ch.incoming != nil:
 			return faultf(505, "expected content header for class 60, got non content header frame instead")
 		}
+		ch.hear()
 		f := ch.method(m, r)
 		if f == nil && r.err != nil {
 			f = faultf(502, "method %s: %v", m, r.err)
@@ -117,12 +126,15 @@ func (ch *channel) remove() {
 // release ends the consumers, then requeues what was not acknowledged, then deletes the
 // queues whose last consumer that was.
 func (ch *channel) release() {
-	consumers, unacked := ch.consumers, ch.unacked
-	ch.consumers, ch.unacked, ch.incoming = nil, nil, nil
+	consumers, unacked := ch.consumers, append(ch.unacked, ch.flying...)
+	ch.consumers, ch.unacked, ch.flying, ch.incoming, ch.opened = nil, nil, nil, nil, false
 	for _, co := range consumers {
 		co.q.forget(co)
 	}
-	settle(unacked, requeue)
+	settle(unacked, requeue(ended))
+	for _, co := range consumers {
+		co.q.use()
+	}
 	for _, co := range consumers {
 		co.q.deleteWhenUnused()
 	}

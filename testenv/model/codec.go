@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 )
 
@@ -24,6 +25,9 @@ type decimal [5]byte
 
 // timestamp is in seconds.
 type timestamp uint64
+
+// unsignedLong is of the field type L, which RabbitMQ 4 takes for a signed one.
+type unsignedLong uint64
 
 func (t table) get(key string) (any, bool) {
 	for _, f := range t {
@@ -50,10 +54,16 @@ func (t table) with(key string, value any) table {
 	return next
 }
 
+// without is the table without a key.
+func (t table) without(key string) table {
+	return slices.DeleteFunc(slices.Clone(t), func(f field) bool { return f.key == key })
+}
+
 // reader decodes AMQP's types. The first error stays, and all later values are zero.
 type reader struct {
-	b   []byte
-	err error
+	b      []byte
+	err    error
+	signed bool // unsigned long integers are taken for signed ones
 }
 
 func (r *reader) take(n int) []byte {
@@ -81,7 +91,7 @@ func (r *reader) longlong() uint64  { return r.integer(8) }
 func (r *reader) shortstr() string  { return string(r.take(int(r.octet()))) }
 func (r *reader) longstr() string   { return string(r.take(int(r.long()))) }
 func (r *reader) flags() flags      { return flags(r.octet()) }
-func (r *reader) sub(n int) *reader { return &reader{b: r.take(n), err: r.err} }
+func (r *reader) sub(n int) *reader { return &reader{r.take(n), r.err, r.signed} }
 
 // flags are the bits of a method, in the order of their fields.
 type flags byte
@@ -124,6 +134,11 @@ func (r *reader) value() any {
 		return r.long()
 	case 'l':
 		return int64(r.longlong())
+	case 'L':
+		if r.signed {
+			return int64(r.longlong())
+		}
+		return unsignedLong(r.longlong())
 	case 'f':
 		return math.Float32frombits(r.long())
 	case 'd':
@@ -214,6 +229,8 @@ func (w *writer) value(value any) {
 		w.tag('i').long(v)
 	case int64:
 		w.tag('l').longlong(uint64(v))
+	case unsignedLong:
+		w.tag('L').longlong(uint64(v))
 	case float32:
 		w.tag('f').long(math.Float32bits(v))
 	case float64:

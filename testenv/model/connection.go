@@ -34,6 +34,7 @@ const (
 type connection struct {
 	b        *Broker
 	end      *end
+	userName string
 	step     step
 	ended    bool
 	channels []*channel // by number
@@ -43,6 +44,8 @@ type connection struct {
 	sent, received       bool // since the heartbeats last looked
 	silent               int  // how often nothing was received
 	alarms               []*alarm
+	canBeBlocked         bool // the client understands connection.blocked
+	blocked              bool // nothing is read from it
 }
 
 func newConnection(b *Broker, e *end) *connection {
@@ -80,7 +83,7 @@ func (c *connection) greet(in io.Reader) bool {
 		w.table(table{
 			{"capabilities", table{
 				{"publisher_confirms", true}, {"exchange_exchange_bindings", true}, {"basic.nack", true},
-				{"consumer_cancel_notify", true}, {"authentication_failure_close", true}, {"per_consumer_qos", true},
+				{"consumer_cancel_notify", true}, {"authentication_failure_close", true}, {"per_consumer_qos", true}, {"connection.blocked", true},
 			}},
 			{"product", "RabbitMQ"},
 			{"version", c.b.options.Version},
@@ -99,7 +102,7 @@ func (c *connection) next(in io.Reader) bool {
 	}
 	kind, number, size := head[0], binary.BigEndian.Uint16(head[1:]), int(binary.BigEndian.Uint32(head[3:]))
 	payload := []byte(nil)
-	tooLarge := size > c.frameMax-8
+	tooLarge := size > c.frameMax // RabbitMQ lets clients exceed the size by the 8 bytes around it
 	if !tooLarge {
 		payload = make([]byte, size+1)
 		if _, err := io.ReadFull(in, payload); err != nil {
@@ -109,6 +112,7 @@ func (c *connection) next(in io.Reader) bool {
 	c.b.mu.Lock()
 	defer c.b.mu.Unlock()
 	c.received = true
+	defer c.waitUnblocked()
 	switch {
 	case c.ended:
 		return false
@@ -139,6 +143,9 @@ func (c *connection) frame(kind byte, number uint16, payload []byte) {
 		ch, f := c.channel(number)
 		if f == nil {
 			f = ch.frame(kind, payload)
+		}
+		if kind != methodFrame {
+			c.block()
 		}
 		if f != nil && (f.hard() || ch == nil) {
 			c.fail(f, 0)
@@ -180,8 +187,11 @@ func (c *connection) method(m method, r *reader) *fault {
 	case m == connectionTuneOk && c.step == tuning:
 		return c.tune(int(r.short()), int(r.long()), r.short())
 	case m == connectionOpen && c.step == opening:
-		if vhost := r.shortstr(); vhost != c.b.options.VHost {
+		switch vhost, u := r.shortstr(), c.user(); {
+		case vhost != c.b.options.VHost:
 			return faultf(530, "vhost %s not found", vhost)
+		case u == nil || u.rights == nil:
+			return faultf(530, "access to vhost '%s' refused for user '%s'", vhost, c.userName)
 		}
 		c.step = opened
 		c.send(0, connectionOpenOk, func(w *writer) { w.shortstr("") })
@@ -196,10 +206,12 @@ func (c *connection) authenticate(r *reader) *fault {
 	if mechanism != "PLAIN" {
 		return unknown("authentication mechanism %s", mechanism)
 	}
-	if parts := strings.Split(response, "\x00"); len(parts) != 3 || parts[1] != c.b.options.User || parts[2] != c.b.options.Password {
+	parts := strings.Split(response, "\x00")
+	if len(parts) != 3 || c.b.users[parts[1]] == nil || parts[2] != c.b.users[parts[1]].password {
 		return c.refuse(properties)
 	}
-	c.step = tuning
+	c.userName = parts[1]
+	c.step, c.canBeBlocked = tuning, capable(properties, "connection.blocked")
 	c.send(0, connectionTune, func(w *writer) {
 		w.short(channelMax)
 		w.long(frameMax)
@@ -208,12 +220,17 @@ func (c *connection) authenticate(r *reader) *fault {
 	return nil
 }
 
+func capable(properties table, of string) bool {
+	value, _ := properties.get("capabilities")
+	capabilities, _ := value.(table)
+	can, _ := capabilities.get(of)
+	return can == true
+}
+
 // refuse ends a connection without the right password: without a word, to a client that
 // cannot take one.
 func (c *connection) refuse(properties table) *fault {
-	value, _ := properties.get("capabilities")
-	capabilities, _ := value.(table)
-	if can, _ := capabilities.get("authentication_failure_close"); can == true {
+	if capable(properties, "authentication_failure_close") {
 		return faultf(403, "Login was refused using authentication mechanism PLAIN. For details see the broker logfile.")
 	}
 	c.step = closing
@@ -250,8 +267,8 @@ func (c *connection) every(n int, interval time.Duration, do func()) {
 
 // beat sends a heartbeat when nothing else was sent.
 func (c *connection) beat() {
-	if !c.sent {
-		c.write(heartbeatFrame, 0, nil)
+	if !c.sent && c.write(heartbeatFrame, 0, nil) != nil {
+		c.terminate() // a client of which nothing is read has gone
 	}
 	c.sent = false
 }
@@ -259,7 +276,7 @@ func (c *connection) beat() {
 // listen ends a connection that was silent for two intervals, as rabbit_heartbeat does.
 func (c *connection) listen() {
 	c.silent++
-	if c.received {
+	if c.received || c.blocked {
 		c.silent = 0
 	}
 	c.received = false
@@ -284,6 +301,7 @@ func (c *connection) terminate() {
 		return
 	}
 	c.ended = true
+	c.b.unblocked.Broadcast()
 	for _, a := range c.alarms {
 		c.b.clock.cancel(a)
 	}
@@ -311,18 +329,19 @@ func (c *connection) send(number uint16, m method, write func(*writer)) {
 	if write != nil {
 		write(w)
 	}
-	c.write(methodFrame, number, w.b)
+	_ = c.write(methodFrame, number, w.b) // a client that is gone receives nothing
 }
 
-func (c *connection) write(kind byte, number uint16, payload []byte) {
+func (c *connection) write(kind byte, number uint16, payload []byte) error {
 	w := &writer{b: make([]byte, 0, len(payload)+8)}
 	w.octet(kind)
 	w.short(number)
 	w.long(uint32(len(payload)))
 	w.b = append(w.b, payload...)
 	w.octet(frameEnd)
-	_, _ = c.end.Write(w.b) // a client that is gone receives nothing
+	_, err := c.end.Write(w.b)
 	c.sent = true
+	return err
 }
 
 // sendContent writes a method and the message that follows it.
@@ -333,8 +352,8 @@ func (c *connection) sendContent(number uint16, m method, write func(*writer), m
 	w.short(0)
 	w.longlong(uint64(len(message.body)))
 	message.write(w)
-	c.write(headerFrame, number, w.b)
+	_ = c.write(headerFrame, number, w.b)
 	for part := range slices.Chunk(message.body, c.frameMax-8) {
-		c.write(bodyFrame, number, part)
+		_ = c.write(bodyFrame, number, part)
 	}
 }

@@ -1,7 +1,6 @@
 package model
 
 import (
-	"cmp"
 	"slices"
 	"strconv"
 	"time"
@@ -29,15 +28,28 @@ type delivery struct {
 
 func (q *queue) consumers() int { return len(q.active) + len(q.blocked) }
 
-// publish adds a message to the queue; false when the queue is full and rejects it.
-func (q *queue) publish(m *message) bool {
-	if q.rejects && q.maxLength >= 0 && int64(len(q.ready)) >= q.maxLength {
+// publish adds a message to the queue; false when the queue is full and rejects it. A quorum
+// queue takes messages of nobody, which are dead letters at most once, even so.
+func (q *queue) publish(m *message, from any) bool {
+	if q.quorum && from != nil && q.refuses(from) {
 		return false
 	}
-	q.last++
-	e := &entry{message: m, position: q.last, redelivered: m.redelivered}
+	if !q.quorum && q.rejects && q.maxLength >= 0 && q.length() >= q.maxLength {
+		return false
+	}
+	e := &entry{message: m, failed: m.failed, rank: q.rank(m)}
 	if ttl := q.lifetime(m); ttl >= 0 {
+		if q.quorum {
+			ttl = max(ttl, 1)
+		}
 		e.expires = time.Now().Add(time.Duration(ttl) * time.Millisecond)
+	}
+	if q.quorum {
+		q.add(e)
+		q.run()
+		q.dropHead()
+		q.informPublishers()
+		return true
 	}
 	if len(q.ready) == 0 {
 		if co := q.receiver(); co != nil { // even one that expires at once
@@ -45,7 +57,8 @@ func (q *queue) publish(m *message) bool {
 			return true
 		}
 	}
-	q.ready = append(q.ready, e)
+	e.redelivered = e.failed > 0
+	q.add(e)
 	q.dropHead()
 	q.run()
 	return true
@@ -65,30 +78,33 @@ func (q *queue) lifetime(m *message) int64 {
 
 // dropHead keeps the queue's length.
 func (q *queue) dropHead() {
-	for !q.rejects && q.maxLength >= 0 && int64(len(q.ready)) > q.maxLength {
-		head := q.ready[0]
-		q.ready = q.ready[1:]
-		q.deadLetter(head, "maxlen")
+	var dropped []*entry
+	for !q.rejects && q.isOver() {
+		dropped = append(dropped, q.takeHead())
+	}
+	if q.quorum && !q.b.since4() { // the last one first [measured on 3.10.8]
+		slices.Reverse(dropped)
+	}
+	for _, e := range dropped {
+		q.deadLetter(e, "maxlen")
 	}
 }
 
 // run drops what has expired at the head, then delivers while a consumer can receive.
 func (q *queue) run() {
-	for !q.deleted && len(q.ready) > 0 {
-		head := q.ready[0]
+	for head := q.head(); head != nil && !q.deleted; head = q.head() {
 		if !head.expires.IsZero() && !time.Now().Before(head.expires) {
-			q.ready = q.ready[1:]
-			q.deadLetter(head, "expired")
+			q.deadLetter(q.takeHead(), "expired")
 			continue
 		}
 		co := q.receiver()
 		if co == nil {
 			break
 		}
-		q.ready = q.ready[1:]
-		q.deliver(co, head)
+		q.deliver(co, q.takeHead())
 	}
 	q.watch()
+	q.informPublishers()
 }
 
 // watch sets the alarm for the head: a message behind it expires no earlier.
@@ -97,8 +113,8 @@ func (q *queue) watch() {
 		q.b.clock.cancel(q.alarm)
 		q.alarm = nil
 	}
-	if len(q.ready) > 0 && !q.ready[0].expires.IsZero() {
-		q.alarm = q.b.clock.set(q.ready[0].expires, q.run)
+	if head := q.head(); head != nil && !head.expires.IsZero() {
+		q.alarm = q.b.clock.set(head.expires, q.run)
 	}
 }
 
@@ -120,42 +136,63 @@ func (q *queue) receiver() *consumer {
 func (co *consumer) full() bool { return !co.noAck && co.prefetch > 0 && co.unacked >= co.prefetch }
 
 func (q *queue) deliver(co *consumer, e *entry) {
-	ch := co.ch
-	ch.tag++
+	d := &delivery{0, e, q, co}
 	if !co.noAck {
 		co.unacked++
-		ch.unacked = append(ch.unacked, &delivery{ch.tag, e, q, co})
+	}
+	if !q.quorum {
+		co.ch.hand(d, e.content, e.redelivered)
+		return
+	}
+	if co.full() { // it takes its turn again when it acknowledges
+		q.forget(co)
+		q.blocked = append(q.blocked, co)
+	}
+	co.ch.fly(d)
+}
+
+// hand sends a delivery to the client.
+func (ch *channel) hand(d *delivery, c *content, redelivered bool) {
+	ch.tag++
+	d.tag = ch.tag
+	if !d.to.noAck {
+		ch.unacked = append(ch.unacked, d)
 	}
 	ch.c.sendContent(ch.number, basicDeliver, func(w *writer) {
-		w.shortstr(co.tag)
-		w.longlong(ch.tag)
-		w.bool(e.redelivered)
-		w.shortstr(e.exchange)
-		w.shortstr(e.key)
-	}, e.content)
+		w.shortstr(d.to.tag)
+		w.longlong(d.tag)
+		w.bool(redelivered)
+		w.shortstr(d.exchange)
+		w.shortstr(d.key)
+	}, c)
 }
 
 // get is basic.get.
 func (ch *channel) get(q *queue, noAck bool) {
+	q.use()
 	q.run()
-	if len(q.ready) == 0 {
+	if q.count() == 0 {
 		ch.send(basicGetEmpty, func(w *writer) { w.shortstr("") })
 		return
 	}
-	e := q.ready[0]
-	q.ready = q.ready[1:]
+	e := q.takeHead()
 	q.watch()
+	q.informPublishers()
+	c, redelivered := e.content, e.redelivered
+	if q.quorum {
+		c, redelivered = q.counted(e, true)
+	}
 	ch.tag++
 	if !noAck {
 		ch.unacked = append(ch.unacked, &delivery{ch.tag, e, q, nil})
 	}
 	ch.c.sendContent(ch.number, basicGetOk, func(w *writer) {
 		w.longlong(ch.tag)
-		w.bool(e.redelivered)
+		w.bool(redelivered)
 		w.shortstr(e.exchange)
 		w.shortstr(e.key)
-		w.long(uint32(len(q.ready)))
-	}, e.content)
+		w.long(uint32(q.count()))
+	}, c)
 }
 
 // take removes the deliveries that an answer of the client is about.
@@ -200,8 +237,11 @@ func settle(taken []*delivery, do func(*delivery)) {
 		}
 	}
 	for _, q := range queues {
-		q.dropHead() // what was requeued counts
+		if !q.quorum {
+			q.dropHead() // what was requeued counts
+		}
 		q.run()
+		q.dropHead()
 	}
 }
 
@@ -209,12 +249,28 @@ func acknowledge(*delivery) {}
 
 func reject(d *delivery) { d.q.deadLetter(d.entry, "rejected") }
 
-// requeue puts a message where it was.
-func requeue(d *delivery) {
-	q := d.q
-	d.redelivered = true
-	at, _ := slices.BinarySearchFunc(q.ready, d.position, func(e *entry, p uint64) int { return cmp.Compare(e.position, p) })
-	q.ready = slices.Insert(q.ready, at, d.entry)
+// giver is how a message comes back to its queue.
+type giver int
+
+const (
+	rejected giver = iota
+	nacked
+	ended // its channel has
+)
+
+// requeue puts a message where it was; a quorum queue has its own rules.
+func requeue(by giver) func(*delivery) {
+	return func(d *delivery) {
+		if d.q.quorum {
+			d.q.returnToQuorum(d.entry, by)
+			return
+		}
+		d.redelivered = true
+		if by != nacked && d.q.b.since4() { // the queue that it is dead-lettered to shows it
+			d.failed++
+		}
+		d.q.insert(d.entry)
+	}
 }
 
 // forget removes a consumer from its queue.

@@ -85,6 +85,26 @@ var dying = []behaviour{
 		w.headersAre(w.get("b"), with(deathHeaders("first", "a", "rejected", ""), "x-death",
 			[]any{entry(2, "a", "rejected", "", "a"), entry(1, "b", "rejected", "", "b")}), deathHeaders("last", "a", "rejected", ""))
 	}},
+	{"through four queues: where the others are, on RabbitMQ 3, turns around each time", func(w *world) {
+		names := []string{"a", "b", "c", "d", "end"}
+		w.queue("end", nil)
+		for i, name := range names[:4] {
+			w.queue(name, amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": names[i+1]})
+		}
+		w.bodies("a", "m")
+		order := ""
+		for _, name := range names[:4] {
+			w.reject(name)
+		}
+		for _, e := range w.get("end").Headers["x-death"].([]any) {
+			order += e.(amqp.Table)["queue"].(string)
+		}
+		if want := "dcba"; w.since4 {
+			w.is("order", order, want)
+		} else {
+			w.is("order", order, "dbac")
+		}
+	}},
 	{"expired by its queue, and by itself", func(w *world) {
 		w.deadLetters("q", amqp.Table{"x-message-ttl": int32(50)})
 		w.bodies("q", "m")
@@ -97,24 +117,13 @@ var dying = []behaviour{
 		w.headersAre(d, with(deathHeaders("first", "q", "expired", ""), "x-death",
 			[]any{with(entry(1, "q", "expired", "", "q"), "original-expiration", "7")}), deathHeaders("last", "q", "expired", ""))
 	}},
-	{"a dead letter of RabbitMQ 4 is redelivered if it was delivered before", func(w *world) {
-		w.deadLetters("q", amqp.Table{"x-message-ttl": int32(300)})
-		w.bodies("q", "rejected")
-		ch := w.another()
-		from := w.consume(ch, "q")
-		w.must(w.next(from, "rejected").Reject(false))
-		if d := w.get("dead"); d.Redelivered != w.since4 {
-			w.Errorf("rejected: redelivered %t", d.Redelivered)
-		}
-		w.bodies("q", "requeued")
-		w.next(from, "requeued")
-		w.must(ch.Close())
-		if d := w.get("dead"); d.Redelivered != w.since4 {
-			w.Errorf("requeued, then expired: redelivered %t", d.Redelivered)
-		}
-		w.bodies("q", "new")
-		if d := w.get("dead"); d.Redelivered {
-			w.Error("never delivered: redelivered")
+	{"a dead letter is not redelivered to a consumer that waits at a classic queue", func(w *world) {
+		w.deadLetters("q", nil)
+		dead := w.consume(w.another(), "dead")
+		w.bodies("q", "m")
+		w.reject("q")
+		if d := w.next(dead, "m"); d.Redelivered {
+			w.Error("it is redelivered")
 		}
 	}},
 	{"messages expire at the head only", func(w *world) {

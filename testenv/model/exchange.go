@@ -12,6 +12,9 @@ func (ch *channel) exchangeMethod(m method, r *reader) *fault {
 	case exchangeDelete:
 		r.short()
 		name, f := r.shortstr(), r.flags()
+		if refused := ch.may("configure", "exchange", name); refused != nil && name != "" {
+			return refused
+		}
 		return ch.deleteExchange(name, f.bit(0), f.bit(1))
 	case exchangeBind, exchangeUnbind:
 		r.short()
@@ -23,6 +26,9 @@ func (ch *channel) exchangeMethod(m method, r *reader) *fault {
 		}
 		if source == "" || destination == "" {
 			return faultf(403, "operation not permitted on the default exchange")
+		}
+		if f := ch.mayBind("exchange", destination, source, key); f != nil {
+			return f
 		}
 		bound := &binding{exchange: ch.c.b.exchanges[destination], key: key, arguments: arguments}
 		if f := ch.bindTo(source, bound, "exchange", destination, m == exchangeUnbind); f != nil {
@@ -46,6 +52,11 @@ func (ch *channel) declareExchange(r *reader) *fault {
 	switch {
 	case declared.name == "":
 		return faultf(403, "operation not permitted on the default exchange")
+	}
+	if f := ch.mayDeclare(passive, "exchange", declared.name); f != nil {
+		return f
+	}
+	switch {
 	case passive && there == nil:
 		return faultf(404, "no %s", b.in("exchange", declared.name))
 	case passive:
@@ -61,6 +72,11 @@ func (ch *channel) declareExchange(r *reader) *fault {
 		for _, a := range declared.arguments {
 			if _, text := a.value.(string); a.key != "alternate-exchange" || !text {
 				return unknown("argument %s of type %s for an exchange", a.key, typeName(a.value))
+			}
+		}
+		if to := declared.alternate(); to != "" {
+			if f := ch.mayLead("exchange", declared.name, to); f != nil {
+				return f
 			}
 		}
 		b.exchanges[declared.name] = declared

@@ -81,12 +81,12 @@ func TestTheModelRefusesWhatItDoesNotKnow(t *testing.T) {
 			what string
 			do   func(*amqp.Channel) error
 		}{
-			{"queue type quorum", func(ch *amqp.Channel) error {
-				_, err := ch.QueueDeclare("q", true, false, false, false, amqp.Table{"x-queue-type": "quorum"})
+			{"queue type stream", func(ch *amqp.Channel) error {
+				_, err := ch.QueueDeclare("q", true, false, false, false, amqp.Table{"x-queue-type": "stream"})
 				return err
 			}},
-			{"argument x-expires for a queue", func(ch *amqp.Channel) error {
-				_, err := ch.QueueDeclare("q", true, false, false, false, amqp.Table{"x-expires": int32(1)})
+			{"argument x-max-length-bytes for a queue", func(ch *amqp.Channel) error {
+				_, err := ch.QueueDeclare("q", true, false, false, false, amqp.Table{"x-max-length-bytes": int32(1)})
 				return err
 			}},
 			{"queue that is neither durable nor exclusive", func(ch *amqp.Channel) error {
@@ -98,9 +98,9 @@ func TestTheModelRefusesWhatItDoesNotKnow(t *testing.T) {
 			}},
 			{"method 90.10", func(ch *amqp.Channel) error { return ch.Tx() }},
 			{"global prefetch", func(ch *amqp.Channel) error { return ch.Qos(1, 0, true) }},
-			{"header CC", func(ch *amqp.Channel) error {
+			{"CC that is no list of texts", func(ch *amqp.Channel) error {
 				ended := ch.NotifyClose(make(chan *amqp.Error, 1))
-				if err := ch.PublishWithContext(context.Background(), "amq.direct", "", false, false, amqp.Publishing{Headers: amqp.Table{"CC": []any{"q"}}}); err != nil {
+				if err := ch.PublishWithContext(context.Background(), "amq.direct", "", false, false, amqp.Publishing{Headers: amqp.Table{"CC": "q"}}); err != nil {
 					return err
 				}
 				return <-ended
@@ -115,6 +115,28 @@ func TestTheModelRefusesWhatItDoesNotKnow(t *testing.T) {
 			}
 		}
 	})
+}
+
+// deadLettersAtLeastOnce lets a policy, a quorum queue and its worker do what they can, and
+// the node be killed.
+func (w *world) deadLettersAtLeastOnce(broker *model.Broker) {
+	w.Helper()
+	w.must(broker.SetPolicy(model.Policy{Name: "p", Pattern: "^least", ApplyTo: "queues", Definition: map[string]any{
+		"dead-letter-exchange": "f", "dead-letter-strategy": "at-least-once", "overflow": "reject-publish", "message-ttl": 70_000}}))
+	w.quorum("least", nil)
+	w.must(w.ch.Qos(2, 0, false))
+	from, err := w.ch.Consume("least", "c", false, false, false, false, nil) // the client's own tags count on from run to run
+	w.must(err)
+	w.bodies("least", "1", "2", "3", "4", "5")
+	w.must(w.next(from, "1").Nack(false, true))
+	w.must(w.next(from, "2").Reject(false))
+	time.Sleep(2*time.Minute + 2*time.Millisecond)
+	w.must(w.ch.Cancel("c", false))
+	for _, key := range []string{"a", "b", "c", "d"} {
+		for range 3 {
+			w.get("f " + key)
+		}
+	}
 }
 
 // The same steps give the same bytes.
@@ -142,6 +164,7 @@ func TestTheModelIsDeterministic(t *testing.T) {
 				for range 4 {
 					w.get("dead")
 				}
+				w.deadLettersAtLeastOnce(broker)
 			}})
 			if err := c.Close(); err != nil {
 				t.Fatal(err)

@@ -18,6 +18,8 @@ const (
 	connectionOpenOk  method = 10<<16 | 41
 	connectionClose   method = 10<<16 | 50
 	connectionCloseOk method = 10<<16 | 51
+	connectionBlocked method = 10<<16 | 60
+	connectionUnblock method = 10<<16 | 61
 
 	channelOpen    method = 20<<16 | 10
 	channelOpenOk  method = 20<<16 | 11

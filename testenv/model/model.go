@@ -1,27 +1,32 @@
 // Package model is RabbitMQ in the memory of a test: an AMQP 0-9-1 server that
 // amqp091-go connects to with amqp.Config.Dial, also within a bubble of testing/synctest.
 //
-// It has one virtual host, classic queues and one user. What it does not model it refuses
-// with the error 540, which names it. The same steps give the same bytes; what several
-// goroutines do at one instant arrives in the order in which Go runs them. Its tests run the
-// same list of behaviours on it and on real brokers.
+// It has one virtual host, classic and quorum queues, policies, users and their rights. What
+// it does not model it refuses with the error 540, which names it; test/facts lists the facts
+// that it does not show. The same steps give the same bytes; what several goroutines do at one
+// instant arrives in the order in which Go runs them. Its tests run the same list of
+// behaviours on it and on real brokers.
 //
 // Read model.go, connection.go and channel.go, then publish.go, route.go, queue.go,
-// deliver.go and deadletter.go.
+// deliver.go and deadletter.go, then quorum.go, worker.go and policy.go.
 package model
 
 import (
 	"errors"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 )
 
+// Versions are those of RabbitMQ that were measured.
+var Versions = []string{"3.10.8", "4.3.6"}
+
 // Options are what differs from broker to broker.
 type Options struct {
-	Version        string // 3.10.8 or 4.3.6
+	Version        string // one of Versions
 	VHost          string // default "/"
-	User, Password string // default guest
+	User, Password string // who has all rights; default guest
 }
 
 // Broker is one RabbitMQ node. One lock guards all of it: a frame is processed wholly
@@ -32,10 +37,15 @@ type Broker struct {
 
 	mu          sync.Mutex
 	closed      bool
+	down        bool          // killed
 	connections []*connection // oldest first
 	exchanges   map[string]*exchange
 	queues      map[string]*queue
+	policies    map[string]*Policy
+	users       map[string]*user
 	names       int // made by the broker so far
+	memoryAlarm bool
+	unblocked   sync.Cond // a connection is read again, or has ended
 
 	goroutines sync.WaitGroup
 }
@@ -43,7 +53,7 @@ type Broker struct {
 // New starts one. Close it. Of a version that was not measured it would be made up: New
 // panics.
 func New(o Options) *Broker {
-	if o.Version != "3.10.8" && o.Version != "4.3.6" {
+	if !slices.Contains(Versions, o.Version) {
 		panic("the model of RabbitMQ has no version " + o.Version)
 	}
 	if o.VHost == "" {
@@ -52,13 +62,16 @@ func New(o Options) *Broker {
 	if o.User == "" {
 		o.User, o.Password = "guest", "guest"
 	}
-	b := &Broker{options: o, clock: newClock(), exchanges: map[string]*exchange{}, queues: map[string]*queue{}}
+	b := &Broker{options: o, clock: newClock(), exchanges: map[string]*exchange{}, queues: map[string]*queue{}, policies: map[string]*Policy{}, users: map[string]*user{}}
 	for _, x := range []struct{ name, kind string }{
 		{"", "direct"}, {"amq.direct", "direct"}, {"amq.fanout", "fanout"},
 		{"amq.topic", "topic"}, {"amq.headers", "headers"}, {"amq.match", "headers"},
 	} {
 		b.exchanges[x.name] = &exchange{name: x.name, kind: x.kind, durable: true}
 	}
+	b.unblocked.L = &b.mu
+	b.SetUser(o.User, o.Password)
+	_ = b.Grant(o.User, Rights{".*", ".*", ".*"}) // valid patterns
 	b.goroutines.Add(1)
 	go b.runClock()
 	return b
@@ -68,8 +81,8 @@ func New(o Options) *Broker {
 func (b *Broker) Dial(string, string) (net.Conn, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.closed {
-		return nil, errors.New("the model of RabbitMQ is closed")
+	if b.closed || b.down {
+		return nil, errors.New("the model of RabbitMQ is not running")
 	}
 	client, server := pipe()
 	c := newConnection(b, server)
@@ -88,6 +101,8 @@ func (b *Broker) Close() {
 		for _, c := range b.connections {
 			_ = c.end.Close() // never fails
 		}
+		b.memoryAlarm = false
+		b.unblocked.Broadcast()
 	}
 	b.mu.Unlock()
 	b.goroutines.Wait()

@@ -3,6 +3,7 @@ package model_test
 import (
 	"context"
 	"errors"
+	"net/http"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,6 +21,12 @@ type world struct {
 	since4 bool
 	dial   func(user string) (*amqp.Connection, error)
 	ch     *amqp.Channel // of the first connection
+
+	setPolicy func(name, pattern string, definition map[string]any)
+	policyOf  func(queue string) string
+	user      func(name string) // makes one without rights; the password is the name
+	grant     func(user, configure, write, read string)
+	topics    func(user, exchange, write, read string)
 }
 
 // behaviour is what holds on the model and on each RabbitMQ.
@@ -29,7 +36,7 @@ type behaviour struct {
 }
 
 func behaviours() (all []behaviour) {
-	for _, some := range [][]behaviour{declaring, routing, delivering, dying} {
+	for _, some := range [][]behaviour{declaring, routing, delivering, dying, quorums, policies, permitting, copying} {
 		all = append(all, some...)
 	}
 	return all
@@ -48,6 +55,18 @@ func TestTheModelBehavesSo(t *testing.T) {
 					w := &world{T: t, vhost: vhost, since4: version[0] == '4', dial: func(user string) (*amqp.Connection, error) {
 						return amqp.DialConfig("amqp://"+user+":"+user+"@model/"+vhost, amqp.Config{Dial: broker.Dial})
 					}}
+					w.setPolicy = func(name, pattern string, definition map[string]any) {
+						w.must(broker.SetPolicy(model.Policy{Name: name, Pattern: pattern, ApplyTo: "queues", Definition: definition}))
+					}
+					w.policyOf = func(queue string) string {
+						q, _ := broker.Queue(queue)
+						return q.Policy
+					}
+					w.user = func(name string) { broker.SetUser(name, name) }
+					w.grant = func(user, configure, write, read string) {
+						w.must(broker.Grant(user, model.Rights{Configure: configure, Write: write, Read: read}))
+					}
+					w.topics = func(user, exchange, write, read string) { w.must(broker.GrantTopics(user, exchange, write, read)) }
 					w.run(b)
 				})
 			})
@@ -65,6 +84,19 @@ func TestRabbitMQBehavesAsTheModel(t *testing.T) {
 				w := &world{T: t, vhost: v.Name, since4: v.Since4(), dial: func(user string) (*amqp.Connection, error) {
 					return brokertest.Connect(v.URLAs(user, user))
 				}}
+				w.setPolicy = func(name, pattern string, definition map[string]any) {
+					v.Policy(name, pattern, 0, definition)
+				}
+				w.policyOf = func(queue string) string {
+					q, err := v.API().Queue(context.Background(), queue)
+					w.must(err)
+					return q.Policy
+				}
+				w.user = func(name string) { v.User(name, name) }
+				w.grant = v.Grant
+				w.topics = func(user, exchange, write, read string) {
+					v.Must(http.MethodPut, "topic-permissions/"+v.Name+"/"+user, map[string]any{"exchange": exchange, "write": write, "read": read})
+				}
 				w.run(b)
 			})
 		}
@@ -116,9 +148,10 @@ func (w *world) queue(name string, args amqp.Table) {
 	w.must(err)
 }
 
+// publish publishes and waits for the answer, so that other connections find the message.
 func (w *world) publish(exchange, key string, p amqp.Publishing) {
 	w.Helper()
-	w.must(w.ch.PublishWithContext(context.Background(), exchange, key, false, false, p))
+	w.confirmed(exchange, key, false, p)
 }
 
 func (w *world) bodies(queue string, bodies ...string) {

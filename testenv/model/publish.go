@@ -1,6 +1,9 @@
 package model
 
-import "strconv"
+import (
+	"strconv"
+	"time"
+)
 
 // publishing is a message on its way into the broker.
 type publishing struct {
@@ -13,10 +16,12 @@ type publishing struct {
 // message is one that the broker has. Copies in several queues share it.
 type message struct {
 	exchange, key string
+	copies        []string // further routing keys, of the headers CC and BCC
+	open          int      // how many of them are of CC
 	content       *content
 	deaths        []death // newest first; on RabbitMQ 3 they are in the headers alone
 	first         *death
-	redelivered   bool // of a dead letter, from its first delivery on
+	failed        int64 // of a dead letter of RabbitMQ 4: how often it was returned or rejected
 }
 
 func (ch *channel) publish(r *reader) *fault {
@@ -66,6 +71,9 @@ func (ch *channel) whole() *fault {
 		return faultf(505, "a body of %d bytes where %d are declared", n, p.size)
 	}
 	ch.incoming = nil
+	if f := ch.may("write", "exchange", p.exchange); f != nil {
+		return f
+	}
 	b := ch.c.b
 	x := b.exchanges[p.exchange]
 	if x == nil {
@@ -74,37 +82,61 @@ func (ch *channel) whole() *fault {
 	if x.internal {
 		return faultf(403, "cannot publish to internal %s", b.in("exchange", p.exchange))
 	}
+	if f := ch.mayTopic("write", x, p.key); f != nil {
+		return f
+	}
 	if f := ch.check(p.content); f != nil {
 		return f
 	}
-	ch.route(x, p)
+	m := &message{exchange: p.exchange, key: p.key, content: p.content}
+	if f := m.readCopies(); f != nil {
+		return f
+	}
+	ch.route(x, p, m)
 	return nil
 }
 
 // check refuses what RabbitMQ refuses, and what the model cannot carry on.
 func (ch *channel) check(c *content) *fault {
-	if user := c.texts[userID]; c.is(userID) && user != ch.c.b.options.User {
-		return faultf(406, "user_id property set to '%s' but authenticated user was '%s'", user, ch.c.b.options.User)
+	if user := c.texts[userID]; c.is(userID) && user != ch.c.userName {
+		return faultf(406, "user_id property set to '%s' but authenticated user was '%s'", user, ch.c.userName)
 	}
 	if c.is(expiration) {
 		if ttl, err := strconv.ParseUint(c.texts[expiration], 10, 63); err != nil || ttl > longestTTL {
 			return unknown("expiration %q", c.texts[expiration])
 		}
 	}
-	for _, key := range []string{"CC", "BCC"} {
-		if _, is := c.headers.get(key); is {
-			return unknown("header %s", key)
+	return nil
+}
+
+// readCopies reads CC and BCC, and removes BCC.
+func (m *message) readCopies() *fault {
+	for _, header := range []string{"CC", "BCC"} {
+		value, is := m.content.headers.get(header)
+		if !is {
+			continue
+		}
+		keys, isArray := value.(array)
+		for _, key := range keys {
+			text, isText := key.(string)
+			isArray = isArray && isText
+			m.copies = append(m.copies, text)
+			if header == "CC" {
+				m.open++
+			}
+		}
+		if !isArray {
+			return unknown("%s that is no list of texts", header)
 		}
 	}
-	if !ch.c.b.since4() && !trusted(c.headers) {
-		return unknown("x-death that RabbitMQ did not write")
+	if m.content.is(headers) {
+		m.content.setHeaders(m.content.headers.without("BCC"))
 	}
 	return nil
 }
 
 // route publishes to the queues, then returns or confirms.
-func (ch *channel) route(x *exchange, p *publishing) {
-	m := &message{exchange: p.exchange, key: p.key, content: p.content}
+func (ch *channel) route(x *exchange, p *publishing, m *message) {
 	to := ch.c.b.route(x, m)
 	if len(to) == 0 && p.mandatory {
 		ch.c.sendContent(ch.number, basicReturn, func(w *writer) {
@@ -114,22 +146,30 @@ func (ch *channel) route(x *exchange, p *publishing) {
 			w.shortstr(p.key)
 		}, p.content)
 	}
-	accepted := true
+	accepted, slow := true, false
 	for _, q := range to {
-		if !q.publish(m) {
-			accepted = false
-		}
+		accepted = q.publish(m, ch) && accepted
+		slow = slow || q.quorum
 	}
 	if !ch.confirms {
 		return
 	}
 	ch.published++
-	answer := basicAck
+	tag, answer := ch.published, basicAck
 	if !accepted {
 		answer = basicNack
 	}
-	ch.send(answer, func(w *writer) {
-		w.longlong(ch.published)
-		w.octet(0)
-	})
+	confirm := func() {
+		if ch.opened && !ch.closing {
+			ch.send(answer, func(w *writer) {
+				w.longlong(tag)
+				w.octet(0)
+			})
+		}
+	}
+	if slow {
+		ch.c.b.clock.set(time.Now().Add(replication), confirm)
+	} else {
+		confirm()
+	}
 }

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"slices"
@@ -8,35 +9,29 @@ import (
 	"time"
 )
 
-// queue is a classic queue.
+// queue is a classic or a quorum queue.
 type queue struct {
 	b                   *Broker
 	name                string
 	durable, autoDelete bool
 	exclusive           *connection
 	arguments           table
+	quorum              bool
+	policy              *Policy
+	settings
 
-	ttl            int64 // ms; -1 without
-	maxLength      int64 // -1 without
-	rejects        bool  // overflow: reject-publish
-	deadExchange   string
-	deadKey        string
-	hasDead, hasDK bool
+	backlog
+	active         []*consumer // in the order in which they receive
+	blocked        []*consumer // wait for an ack
+	alarm          *alarm      // of the head's expiry
+	declared, used time.Time
+	unused         *alarm // of x-expires
+	deleted        bool
 
-	ready   []*entry    // by position; the head first
-	last    uint64      // position
-	active  []*consumer // in the order in which they receive
-	blocked []*consumer // wait for an ack
-	alarm   *alarm      // of the head's expiry
-	deleted bool
-}
-
-// entry is a message in a queue.
-type entry struct {
-	*message
-	position    uint64
-	expires     time.Time // zero: never
-	redelivered bool
+	delayed    []delayed // of a quorum queue, the next first
+	delay      *alarm
+	worker     *worker      // of a quorum queue that dead-letters at least once
+	publishers map[any]bool // of a quorum queue that rejects: who knows that it is full
 }
 
 func (ch *channel) queueMethod(m method, r *reader) *fault {
@@ -45,6 +40,9 @@ func (ch *channel) queueMethod(m method, r *reader) *fault {
 	if m == queueDeclare {
 		f := r.flags()
 		return ch.declareQueue(name, f, r.table())
+	}
+	if f := ch.mayQueue(m, ch.named(name)); f != nil {
+		return f
 	}
 	q, f := ch.find(name)
 	if f != nil && (m != queueDelete || f.code != 404) { // to delete what is not there succeeds
@@ -60,21 +58,27 @@ func (ch *channel) queueMethod(m method, r *reader) *fault {
 		if source == "" {
 			return faultf(403, "operation not permitted on the default exchange")
 		}
+		if f := ch.mayBind("queue", name, source, key); f != nil {
+			return f
+		}
 		bound := &binding{queue: q, key: key, arguments: r.table()}
 		if f := ch.bindTo(source, bound, "queue", name, m == queueUnbind); f != nil {
 			return f
 		}
 		ch.answer(noWait, answer, nil)
 	case queuePurge:
-		noWait, n := r.flags().bit(0), len(q.ready)
-		q.ready = nil
+		noWait, n := r.flags().bit(0), q.count()
+		q.clear()
+		q.informPublishers()
 		q.watch()
 		ch.answer(noWait, queuePurgeOk, func(w *writer) { w.long(uint32(n)) })
 	case queueDelete:
 		f := r.flags()
 		n := 0
 		if q != nil {
-			switch n = len(q.ready); {
+			switch n = q.count(); {
+			case q.quorum && (f.bit(0) || f.bit(1)):
+				return q.conditionalDelete(f.bit(0))
 			case f.bit(1) && n > 0:
 				return faultf(406, "%s not empty", ch.c.b.in("queue", q.name))
 			case f.bit(0) && q.consumers() > 0:
@@ -85,6 +89,22 @@ func (ch *channel) queueMethod(m method, r *reader) *fault {
 		ch.answer(f.bit(2), queueDeleteOk, func(w *writer) { w.long(uint32(n)) })
 	default:
 		return unknown("method %s", m)
+	}
+	return nil
+}
+
+// named is the name of a queue; "" is the last that was declared.
+func (ch *channel) named(name string) string { return cmp.Or(name, ch.lastQueue) }
+
+// mayQueue is for methods that name a queue, but for declare and bind.
+func (ch *channel) mayQueue(m method, name string) *fault {
+	switch m {
+	case queuePurge:
+		return ch.may("read", "queue", name)
+	case queueDelete:
+		return ch.may("configure", "queue", name)
+	case queueBind, queueUnbind:
+		return ch.may("write", "queue", name)
 	}
 	return nil
 }
@@ -112,8 +132,10 @@ func (ch *channel) locked(name string) *fault {
 }
 
 func (ch *channel) declareQueue(name string, f flags, arguments table) *fault {
-	b := ch.c.b
 	passive, durable, exclusive, autoDelete, noWait := f.bit(0), f.bit(1), f.bit(2), f.bit(3), f.bit(4)
+	if f := ch.mayDeclare(passive, "queue", name); f != nil {
+		return f
+	}
 	q, notFound := ch.find(name)
 	switch {
 	case passive && notFound != nil:
@@ -127,29 +149,49 @@ func (ch *channel) declareQueue(name string, f flags, arguments table) *fault {
 		}
 	case strings.HasPrefix(name, "amq."):
 		return faultf(403, "queue name '%s' contains reserved prefix 'amq.*'", name)
-	case !durable && !exclusive:
-		return unknown("queue that is neither durable nor exclusive")
 	default:
-		if name == "" {
-			b.names++
-			name = fmt.Sprintf("amq.gen-%022d", b.names)
-		}
-		q = &queue{b: b, name: name, durable: durable, autoDelete: autoDelete, arguments: arguments, ttl: -1, maxLength: -1}
-		if exclusive {
-			q.exclusive = ch.c
-		}
-		if f := q.configure(); f != nil {
+		var f *fault
+		if q, f = ch.newQueue(name, durable, exclusive, autoDelete, arguments); f != nil {
 			return f
 		}
-		b.queues[name] = q
 	}
 	ch.lastQueue = q.name
+	if !q.quorum && !passive {
+		q.use()
+	}
 	ch.answer(noWait, queueDeclareOk, func(w *writer) {
 		w.shortstr(q.name)
-		w.long(uint32(len(q.ready)))
+		w.long(uint32(q.count()))
 		w.long(uint32(q.consumers()))
 	})
 	return nil
+}
+
+func (ch *channel) newQueue(name string, durable, exclusive, autoDelete bool, arguments table) (*queue, *fault) {
+	b := ch.c.b
+	if name == "" {
+		b.names++
+		name = fmt.Sprintf("amq.gen-%022d", b.names)
+		if f := ch.may("configure", "queue", name); f != nil {
+			return nil, f
+		}
+	}
+	q := &queue{b: b, name: name, durable: durable, autoDelete: autoDelete, arguments: arguments, declared: time.Now(), publishers: map[any]bool{}}
+	if exclusive {
+		q.exclusive = ch.c
+	}
+	if x, is := arguments.get("x-dead-letter-exchange"); is {
+		text, _ := x.(string)
+		if f := ch.mayLead("queue", name, text); f != nil {
+			return nil, f
+		}
+	}
+	if f := q.configure(); f != nil {
+		return nil, f
+	}
+	b.queues[name] = q
+	q.use()
+	return q, nil
 }
 
 // sameQueue refuses to declare a queue again otherwise.
@@ -163,16 +205,23 @@ func (ch *channel) sameQueue(q *queue, durable, exclusive, autoDelete bool, argu
 	case autoDelete != q.autoDelete:
 		return inequivalent("auto_delete", subject, "'"+truth(autoDelete)+"'", "'"+truth(q.autoDelete)+"'")
 	}
-	for _, a := range arguments {
-		if !slices.Contains(queueArguments, a.key) {
-			return unknown("argument %s for a queue", a.key)
-		}
+	if f := q.knows(arguments); f != nil {
+		return f
 	}
-	return sameArguments(subject, arguments, q.arguments, queueArguments...)
+	if _, is := arguments.get("x-queue-type"); !is && ch.c.b.since4() {
+		arguments = arguments.with("x-queue-type", "classic")
+	}
+	return sameArguments(subject, arguments, q.arguments, q.argumentNames()...)
 }
 
-// queueArguments are those that the model has, in the order in which they are checked.
-var queueArguments = []string{"x-message-ttl", "x-dead-letter-exchange", "x-dead-letter-routing-key", "x-max-length", "x-overflow", "x-queue-type"}
+// conditionalDelete is what a quorum queue cannot do.
+func (q *queue) conditionalDelete(ifUnused bool) *fault {
+	condition := "if-empty"
+	if ifUnused {
+		condition = "if-unused"
+	}
+	return faultf(540, "cannot delete %s. queue.delete operations with %s flag set are not supported by quorum queues", q.b.in("queue", q.name), condition)
+}
 
 // sameArguments compares those that matter.
 func sameArguments(subject string, received, current table, keys ...string) *fault {
@@ -203,8 +252,14 @@ func described(value any, is bool) string {
 func (b *Broker) deleteQueue(q *queue) {
 	delete(b.queues, q.name)
 	q.deleted = true
-	q.ready = nil
+	q.clear()
+	q.delayed = nil
+	q.watchDelayed()
 	q.watch()
+	q.watchUse()
+	if q.worker != nil {
+		q.worker.stop()
+	}
 	consumers := append(q.active, q.blocked...)
 	q.active, q.blocked = nil, nil
 	slices.SortFunc(consumers, func(a, b *consumer) int { return int(a.number) - int(b.number) })

@@ -39,15 +39,17 @@ func (b *Broker) route(from *exchange, m *message) (to []*queue) {
 		}
 		visited[x] = true
 		if x.name == "" {
-			if q := b.queues[m.key]; q != nil {
-				to = append(to, q)
+			for _, key := range m.keys() {
+				if q := b.queues[key]; q != nil && !slices.Contains(to, q) {
+					to = append(to, q)
+				}
 			}
 			return
 		}
 		routed := false
 		for _, bound := range x.bindings {
 			switch {
-			case !b.matches(bound, m):
+			case !slices.ContainsFunc(m.keys(), func(key string) bool { return b.matches(bound, key, m.content.headers) }):
 				continue
 			case bound.exchange != nil:
 				visit(bound.exchange)
@@ -64,16 +66,18 @@ func (b *Broker) route(from *exchange, m *message) (to []*queue) {
 	return to
 }
 
-func (b *Broker) matches(bound *binding, m *message) bool {
+func (m *message) keys() []string { return append([]string{m.key}, m.copies...) }
+
+func (b *Broker) matches(bound *binding, key string, headers table) bool {
 	switch bound.source.kind {
 	case "fanout":
 		return true
 	case "topic":
-		return topicMatches(words(bound.key), words(m.key))
+		return topicMatches(words(bound.key), words(key))
 	case "headers":
-		return headersMatch(bound.arguments, m.content.headers)
+		return headersMatch(bound.arguments, headers)
 	}
-	return bound.key == m.key
+	return bound.key == key
 }
 
 func words(key string) []string {

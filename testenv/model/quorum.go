@@ -1,0 +1,139 @@
+package model
+
+import (
+	"slices"
+	"time"
+)
+
+const (
+	// replication is how long a quorum queue takes: what it delivers and confirms arrives so
+	// much later. In the meantime a client may cancel, or its connection end.
+	replication = time.Millisecond
+
+	tick = 5 * time.Second // a quorum queue looks so often at its x-expires
+
+	usualPriority = 4 // of a message without one, since RabbitMQ 4.3
+	mostPriority  = 31
+)
+
+// rank is the priority of a message in a quorum queue of RabbitMQ 4.3.
+func (q *queue) rank(m *message) byte {
+	switch {
+	case !q.quorum || !q.b.since4():
+		return 0
+	case m.content.is(priority):
+		return min(m.content.priority, mostPriority)
+	}
+	return usualPriority
+}
+
+// returnToQuorum puts a message back into a quorum queue: in front, behind what was returned
+// before. On RabbitMQ 3, without a delivery limit, what the client returned goes to the end.
+func (q *queue) returnToQuorum(e *entry, by giver) {
+	e.acquired++
+	failed := by != nacked || !q.b.since4()
+	if failed {
+		e.failed++
+	}
+	switch {
+	case q.limited && e.failed > q.deliveryLimit:
+		q.deadLetter(e, "delivery_limit")
+	case !q.limited && by != ended && !q.b.since4():
+		q.add(e)
+	case q.keepBack(e, failed):
+	default:
+		q.returned = append(q.returned, e)
+	}
+}
+
+// counted is a message as a quorum queue delivers it: with the counts of its returns.
+func (q *queue) counted(e *entry, get bool) (c *content, redelivered bool) {
+	acquired, c := e.acquired, e.content
+	if acquired == 0 {
+		acquired = e.failed // of the queue where it was rejected
+	}
+	with := func(key string, n int64) {
+		c = c.copy()
+		c.setHeaders(c.headers.with(key, n))
+	}
+	switch {
+	case !q.b.since4():
+		if e.failed > 0 || get {
+			with("x-delivery-count", e.failed)
+		}
+		return c, e.failed > 0
+	case acquired > 0:
+		with("x-acquired-count", acquired)
+		if e.failed > 0 {
+			with("x-delivery-count", e.failed)
+		}
+	}
+	return c, acquired > 0
+}
+
+// refuses tells whether a full quorum queue refuses what this publisher publishes. A publisher
+// learns only when its message was the one too many.
+func (q *queue) refuses(from any) bool {
+	if !q.rejects {
+		return false
+	}
+	refused, known := q.publishers[from]
+	if !known {
+		refused = q.isOver()
+		q.publishers[from] = refused
+	}
+	return refused
+}
+
+// isOver tells whether a queue is longer than its limit.
+func (q *queue) isOver() bool { return q.maxLength >= 0 && q.length() > q.maxLength }
+
+func (q *queue) length() int64 {
+	n := q.count() + len(q.delayed)
+	if q.worker != nil {
+		n += q.worker.count()
+	}
+	return int64(n)
+}
+
+// informPublishers follows each change of a quorum queue's length. It accepts messages again
+// below 80 % of its limit.
+func (q *queue) informPublishers() {
+	over, low := q.isOver(), q.length() <= q.maxLength*8/10
+	if !q.quorum || !q.rejects || !over && !low {
+		return
+	}
+	for from := range q.publishers {
+		q.publishers[from] = over
+	}
+}
+
+// fly is a delivery of a quorum queue on its way to the channel.
+func (ch *channel) fly(d *delivery) {
+	ch.flying = append(ch.flying, d)
+	d.q.b.clock.set(time.Now().Add(replication), func() {
+		i := slices.Index(ch.flying, d)
+		if i < 0 {
+			return // the channel has ended, and the message is in the queue again
+		}
+		ch.flying = slices.Delete(ch.flying, i, i+1)
+		if d.q.deleted {
+			return
+		}
+		c, redelivered := d.q.counted(d.entry, false)
+		ch.hand(d, c, redelivered)
+	})
+}
+
+// declareQuorum refuses what a quorum queue cannot be.
+func (q *queue) declareQuorum() *fault {
+	for _, wrong := range []struct {
+		is       bool
+		property string
+	}{{q.autoDelete, "auto-delete"}, {q.exclusive != nil, "exclusive-owner"}, {!q.durable, "non-durable"}} {
+		if wrong.is {
+			return faultf(406, "invalid property '%s' for %s", wrong.property, q.b.in("queue", q.name))
+		}
+	}
+	return nil
+}
