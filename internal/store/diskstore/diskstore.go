@@ -139,7 +139,7 @@ func lockFolder(path string, o Options) (*pebble.Lock, error) {
 	if info, err := o.FS.Stat(path); o.Existing && (err != nil || !info.IsDir()) {
 		return nil, errors.Join(fmt.Errorf("data folder %s: %w", path, ErrNone), err)
 	}
-	if err := o.FS.MkdirAll(path, 0o700); err != nil {
+	if err := makeFolder(o.FS, path); err != nil {
 		return nil, fmt.Errorf("making the data folder %s: %w: %s", path, err, folderHint)
 	}
 	// Pebble waits for nothing here, but its error does not say what to do.
@@ -151,6 +151,31 @@ func lockFolder(path string, o Options) (*pebble.Lock, error) {
 		return nil, fmt.Errorf("locking the data folder %s: %w: %s", path, err, folderHint)
 	}
 	return lock, nil
+}
+
+// makeFolder makes the folder and what is missing above it, and syncs their entries:
+// Pebble would sync only that of the lowest, and a power cut would take all of them.
+func makeFolder(disk vfs.FS, path string) error {
+	var above []string // whose entries are new
+	for at := path; ; at = disk.PathDir(at) {
+		if _, err := disk.Stat(at); err == nil || at == disk.PathDir(at) {
+			break
+		}
+		above = append(above, disk.PathDir(at))
+	}
+	if err := disk.MkdirAll(path, 0o700); err != nil {
+		return err
+	}
+	for _, folder := range above {
+		d, err := disk.OpenDir(folder)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(d.Sync(), d.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func openLocked(path string, o Options, lock *pebble.Lock) (*Store, error) {
