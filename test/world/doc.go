@@ -1,0 +1,15 @@
+// Package world runs Redrive's core in a made-up world that a seed decides: the intake, the
+// verdict, the store on a disk that can crash, the scheduler and the publisher as the service
+// has them, against a model of RabbitMQ, in fake time. A ledger of its own checks the promises.
+//
+//	seed.go      what a seed chooses: queues, policies, messages and faults
+//	world.go     one run: it makes all parts and lets the seed's steps happen
+//	process.go   the service: it starts, crashes and starts again
+//	disk.go      the disk, which can be full and lose power
+//	network.go   the connections, which are cut at a chosen byte
+//	consumer.go  the work queues' consumers, which fail messages as the seed says
+//	ledger.go    what happened to each message, and what must never happen
+//
+// `make simulate SEEDS=n` runs the seeds from 1 on; `go test ./test/world -seed N -v` runs one
+// and shows its log.
+package world

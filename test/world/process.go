@@ -1,0 +1,128 @@
+package world
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/broker"
+	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/diskstore"
+	"github.com/redrive-mq/redrive/internal/store/memstore"
+	"github.com/redrive-mq/redrive/internal/throttle"
+	"github.com/redrive-mq/redrive/policy"
+)
+
+// folder is where the store is, on the world's disk.
+const folder = "/var/lib/redrive"
+
+// process is the service as server wires it: the path of a message, without page and API.
+type process struct {
+	store   engine
+	network *network
+	stop    context.CancelFunc
+	ended   sync.WaitGroup
+}
+
+type engine interface {
+	retry.Store
+	store.Bookkeeper
+	store.Searcher
+	Close() error
+}
+
+// startProcess opens the store on the disk and starts. d is nil for a store in memory, which
+// then is memory.
+func startProcess(s *scenario, d *disk, memory *memstore.Store, n *network, log *slog.Logger, events retry.Listener) (*process, error) {
+	p := &process{network: n}
+	if d == nil {
+		p.store = memory
+	} else {
+		onDisk, err := diskstore.Open(folder, diskstore.Options{FS: d, Log: log})
+		if err != nil {
+			return nil, fmt.Errorf("opening the store: %w", err)
+		}
+		p.store = onDisk
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	p.stop = stop
+	p.run(ctx, s, log, events)
+	return p, nil
+}
+
+func (p *process) run(ctx context.Context, s *scenario, log *slog.Logger, events retry.Listener) {
+	connection := func(name string) broker.Config {
+		return broker.Config{URL: "amqp://guest:guest@model/%2F", Name: name, Log: log, AMQP: amqp.Config{Dial: p.network.Dial}}
+	}
+	var policies policy.Set
+	limits := map[string]throttle.Rules{}
+	for _, q := range s.queues {
+		policies = append(policies, q.policy)
+		limits[q.name] = q.limits
+	}
+	th := throttle.New(func(queue string) throttle.Rules { return limits[queue] }, rand.Float64, func(throttle.Transition) {})
+	heard := func(e retry.Event) {
+		if e.Kind == retry.Failed {
+			th.Failed(e.Queue, e.ID, e.At)
+		}
+		events(e)
+	}
+	publisher := broker.NewPublisher(connection("redrive retries"))
+	delayPublisher := broker.NewPublisher(connection("redrive delays"))
+	var intake *retry.Intake
+	rules := func() policy.Set { return intake.Policies() }
+	delays := retry.NewDelayQueues(delayPublisher, rules, func(string, error) {})
+	intake = retry.NewIntake(p.store, retry.Rules{Policies: policies}, delays, heard)
+	parkedIntake := retry.NewParkedIntake(p.store, delays.MarkLost, heard)
+	intakeConsumer := broker.NewIntakeConsumer(connection("redrive intake"), 4096, func(err error) {
+		if err != nil {
+			log.Error("intake", "error", err)
+		}
+	}, func(int) {})
+	parkedConsumer := broker.NewParkedConsumer(connection("redrive parked"), 1024, func(error) {})
+	sender := retry.NewSender(publisher, rules, heard)
+	names := retry.NewReportedNames(p.store, sender)
+	intake.UseReportedNames(names, sender)
+	parkedIntake.UseReportedNames(names)
+	scheduler := retry.NewScheduler(p.store, sender, th, heard, log, func(store.Lane, error) {})
+	sender.OnLookupAnswered(scheduler.Wake)
+
+	publishing, stopPublishing := context.WithCancel(context.WithoutCancel(ctx))
+	var publishers, workers sync.WaitGroup
+	publishers.Go(func() { _ = publisher.Run(publishing) })
+	publishers.Go(func() { _ = delayPublisher.Run(publishing) })
+	workers.Go(func() { scheduler.Run(ctx, 10*time.Second) })
+	workers.Go(func() { _ = intakeConsumer.Run(ctx, intake) })
+	workers.Go(func() { _ = parkedConsumer.Run(ctx, parkedIntake) })
+	p.ended.Go(func() {
+		workers.Wait()
+		sender.Close()
+		stopPublishing()
+		publishers.Wait()
+		delays.Wait()
+	})
+}
+
+// end stops the service in order, and closes its store; memory stays open.
+func (p *process) end() error {
+	p.stop()
+	p.ended.Wait()
+	if _, ok := p.store.(*memstore.Store); ok {
+		return nil
+	}
+	return p.store.Close()
+}
+
+// crash ends it at this instant: nothing of it reaches RabbitMQ any more, and what it still
+// writes is on a disk that nobody reads. The disk that it leaves behind is returned.
+func (p *process) crash(d *disk, survives int, r *rand.Rand) *disk {
+	left := d.afterCrash(survives, r)
+	p.network.end()
+	return left
+}

@@ -1,0 +1,275 @@
+package world
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/memstore"
+	"github.com/redrive-mq/redrive/testenv/model"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+const (
+	// settling is when the first message is published: what the service declares is there.
+	settling = 10 * time.Second
+	// patience is how long after the last fault all must be where it belongs.
+	patience = 24 * time.Hour
+)
+
+// World is one run.
+type World struct {
+	scenario  *scenario
+	random    *rand.Rand
+	log       io.Writer
+	service   *slog.Logger
+	broker    *model.Broker
+	disk      *disk
+	memory    *memstore.Store
+	process   *process
+	consumers *network
+	ledger    *ledger
+	old       sync.WaitGroup // processes that have crashed, until they notice
+
+	mu     sync.Mutex
+	faults []error
+}
+
+// Run lets the world of a seed happen, and returns what went wrong. Call it in a bubble of
+// testing/synctest. log receives the steps, service what the service says.
+func Run(seed uint64, log io.Writer, service *slog.Logger) error {
+	s := newScenario(seed)
+	w := &World{scenario: s, random: rand.New(rand.NewPCG(seed, 41)), log: log, service: service,
+		broker: model.New(model.Options{Version: s.version}), memory: memstore.New(), ledger: newLedger(s)}
+	defer w.broker.Close()
+	if s.onDisk {
+		w.disk = newDisk()
+	}
+	w.say("RabbitMQ %s, %d queues, %d messages, %d faults, on disk: %t", s.version, len(s.queues), len(s.messages), len(s.faults), s.onDisk)
+	for _, q := range s.queues {
+		w.say("%s: %s, %d attempts, then %s, limits: %s", q.name, q.kind, q.policy.Attempts, q.policy.Exhausted.Action, q.limits)
+	}
+	return w.run()
+}
+
+func (w *World) run() (err error) {
+	if err := w.start(); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, w.process.end()) }()
+	time.Sleep(settling)
+	conn, err := amqp.DialConfig("amqp://guest:guest@model/%2F", amqp.Config{Dial: w.broker.Dial, Heartbeat: 10 * time.Second})
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ch, err := conn.Channel()
+	if err != nil {
+		return err
+	}
+	if err := w.declare(ch); err != nil {
+		return err
+	}
+	w.consumers = &network{dial: w.broker.Dial}
+	ctx, stop := context.WithCancel(context.Background())
+	var consumers sync.WaitGroup
+	defer w.old.Wait()
+	defer consumers.Wait()
+	defer stop()
+	for i := range w.scenario.queues {
+		consumers.Go(func() { w.consume(ctx, &w.scenario.queues[i]) })
+	}
+	if err := w.steps(ctx, ch); err != nil {
+		return err
+	}
+	return w.settle(ctx, ch)
+}
+
+// start starts the service, on the disk as it is.
+func (w *World) start() (err error) {
+	w.process, err = startProcess(w.scenario, w.disk, w.memory, &network{dial: w.broker.Dial}, w.service, func(retry.Event) {})
+	return err
+}
+
+func (w *World) declare(ch *amqp.Channel) error {
+	for _, q := range w.scenario.queues {
+		if _, err := ch.QueueDeclare(q.name, true, false, false, false, amqp.Table{"x-queue-type": q.kind, "x-dead-letter-exchange": wire.ExchangeDeadLetters}); err != nil {
+			return err
+		}
+		if q.forwardTo != "" {
+			if _, err := ch.QueueDeclare(q.forwardTo, true, false, false, false, nil); err != nil {
+				return err
+			}
+		}
+	}
+	return ch.Confirm(false)
+}
+
+// steps publishes the messages and makes the faults, each at its time.
+func (w *World) steps(ctx context.Context, ch *amqp.Channel) error {
+	type step struct {
+		at time.Duration
+		do func() error
+	}
+	var all []step
+	for i := range w.scenario.messages {
+		m := &w.scenario.messages[i]
+		all = append(all, step{m.at, func() error { return w.publish(ctx, ch, m) }})
+	}
+	for _, f := range w.scenario.faults {
+		all = append(all, step{f.at, func() error { return w.fail(f) }})
+	}
+	slices.SortStableFunc(all, func(a, b step) int { return int(a.at - b.at) })
+	began := time.Now()
+	for _, s := range all {
+		time.Sleep(time.Until(began.Add(s.at)))
+		if err := s.do(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *World) publish(ctx context.Context, ch *amqp.Channel, m *message) error {
+	confirm, err := ch.PublishWithDeferredConfirmWithContext(ctx, "", w.scenario.queues[m.queue].name, true, false,
+		amqp.Publishing{Headers: amqp.Table{idHeader: m.id}, Body: make([]byte, m.size), DeliveryMode: amqp.Persistent})
+	if err != nil {
+		return err
+	}
+	if ok, err := confirm.WaitContext(ctx); err != nil || !ok {
+		return fmt.Errorf("%s was not confirmed: %w", m.id, err)
+	}
+	w.ledger.published(m.id)
+	return nil
+}
+
+// fail makes a fault happen.
+func (w *World) fail(f fault) error {
+	w.say("%s", f)
+	switch f.kind {
+	case cutService, cutConsumer:
+		of := w.process.network
+		if f.kind == cutConsumer {
+			of = w.consumers
+		}
+		open := of.open()
+		if len(open) == 0 {
+			return nil
+		}
+		up, down := f.bytes, -1
+		if f.down {
+			up, down = -1, f.bytes
+		}
+		open[f.conn%len(open)].arm(up, down, w.ledger.cut)
+		return nil
+	case crash:
+		w.ledger.cut()
+		crashed := w.process
+		w.disk = crashed.crash(w.disk, f.survives, w.random)
+		w.old.Go(func() { _ = crashed.end() }) // its disk is gone: whatever it says is of no account
+	case fullDisk:
+		w.disk.full.Store(true)
+		time.Sleep(f.away)
+		w.disk.full.Store(false)
+		return nil
+	default:
+		if err := w.process.end(); err != nil {
+			return fmt.Errorf("stopping: %w", err)
+		}
+	}
+	time.Sleep(f.away)
+	return w.start()
+}
+
+// settle waits until all messages are where they belong, and then checks all.
+func (w *World) settle(ctx context.Context, ch *amqp.Channel) error {
+	w.say("no more faults")
+	at := ends{forwarded: map[string]int{}}
+	var missing []string
+	for began := time.Now(); ; {
+		time.Sleep(10 * time.Minute)
+		var err error
+		if at.parked, err = w.parked(ctx); err != nil {
+			return err
+		}
+		if err := w.drainForwarded(ch, at.forwarded); err != nil {
+			return err
+		}
+		if missing = w.ledger.missing(at); len(missing) == 0 {
+			break
+		}
+		if time.Since(began) > patience {
+			return errors.Join(append(w.faults, fmt.Errorf("after %s these are not where they belong:\n%s", patience, strings.Join(missing, "\n")))...)
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, what := range w.ledger.wrong(at) {
+		w.faults = append(w.faults, errors.New(what))
+	}
+	return errors.Join(append(w.faults, w.balanced(ctx))...)
+}
+
+// parked counts the copies of each message that are parked.
+func (w *World) parked(ctx context.Context) (map[string]int, error) {
+	all := map[string]int{}
+	err := w.process.store.Scan(ctx, store.Range{State: store.Parked}, func(l store.Listed) (bool, error) {
+		id, _ := l.Record.Message.Headers[idHeader].(string)
+		all[id]++
+		return true, nil
+	})
+	return all, err
+}
+
+func (w *World) drainForwarded(ch *amqp.Channel, counts map[string]int) error {
+	for _, q := range w.scenario.queues {
+		for q.forwardTo != "" {
+			d, ok, err := ch.Get(q.forwardTo, true)
+			if err != nil {
+				return err
+			}
+			if !ok {
+				break
+			}
+			id, _ := d.Headers[idHeader].(string)
+			counts[id]++
+		}
+	}
+	return nil
+}
+
+// balanced checks the service's own ledger.
+func (w *World) balanced(ctx context.Context) error {
+	lines, err := w.process.store.Recount(ctx)
+	if err != nil {
+		return err
+	}
+	for _, l := range lines {
+		if off := l.Off(); off != 0 {
+			return fmt.Errorf("the store's ledger of %s is off by %d", l.Queue, off)
+		}
+	}
+	return nil
+}
+
+// broken enters what must never happen; the run continues.
+func (w *World) broken(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.faults = append(w.faults, fmt.Errorf("%s: %w", time.Since(w.ledger.start), err))
+}
+
+func (w *World) say(format string, args ...any) {
+	fmt.Fprintf(w.log, "%s "+format+"\n", append([]any{time.Since(w.ledger.start).Truncate(time.Millisecond)}, args...)...)
+}
