@@ -4,6 +4,7 @@
 #             "-waiting 1000000" for lateness and size, BENCHFLAGS=--help for all
 # make mutants  seeded faults, each of which a test must catch; MUTANTSFLAGS="-only auth"
 # make mutation  all mutants of some packages, and the score of their tests
+# make simulate  worlds by seed, in fake time; SEEDS=1000
 # make build  bin/redrive
 
 GO ?= go
@@ -13,7 +14,7 @@ export BROKERS MANAGEMENT
 export CGO_ENABLED = 0
 export GOFLAGS := $(shell $(GO) env GOFLAGS) -trimpath
 
-.PHONY: build run test test-tls vulncheck unit bench mutants mutation vet lint words install-rabbitmq install-rabbitmq-4 install-redis install-valkey install-clients install-prometheus install-podman
+.PHONY: build run test test-tls vulncheck unit bench mutants mutation simulate vet lint words install-rabbitmq install-rabbitmq-4 install-redis install-valkey install-clients install-prometheus install-podman
 
 build:
 	$(GO) build -o bin/redrive ./cmd/redrive
@@ -77,6 +78,11 @@ mutants:
 SCORED = policy internal/headers internal/query internal/throttle internal/retry
 mutation:
 	$(GO) run ./test/mutants -score "$(SCORED)" $(MUTATIONFLAGS)
+
+# Worlds by seed, without brokers: the core on a model of RabbitMQ, with crashes and cuts.
+SEEDS ?= 1000
+simulate:
+	$(GO) test ./test/world -count=1 -timeout 0 -seeds $(SEEDS)
 
 install-rabbitmq:
 	scripts/install-rabbitmq

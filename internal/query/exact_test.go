@@ -54,12 +54,12 @@ func TestSpansAndSizes(t *testing.T) {
 		"1d12h": 36 * time.Hour, "1w1d1h1m1s1ms1us1ns": 8*24*time.Hour + time.Hour + time.Minute + time.Second + time.Millisecond + time.Microsecond + 1,
 		"-5m": -5 * time.Minute, "1.5h": 90 * time.Minute, "0s": 0, "3000w": 3000 * 7 * 24 * time.Hour,
 	} {
-		if d, ok := parseSpan(text); !ok || d != want {
+		if d, ok := ParseDuration(text); !ok || d != want {
 			t.Errorf("%s is %s, %v; want %s", text, d, ok, want)
 		}
 	}
 	for _, none := range []string{"", "-", "5", "h", "5x", "1h2", "1.2.3h", "5000w", "-5000w"} {
-		if d, ok := parseSpan(none); ok {
+		if d, ok := ParseDuration(none); ok {
 			t.Errorf("%q is %s", none, d)
 		}
 	}
@@ -334,7 +334,7 @@ func TestIDs(t *testing.T) {
 			t.Errorf("%s can match %q, %v; want %q", text, got, ok, want)
 		}
 	}
-	if id, ok := parseID(strings.ToUpper(anID)); !ok || id != uuid.MustParse(anID) {
+	if id, ok := ParseID(strings.ToUpper(anID)); !ok || id != uuid.MustParse(anID) {
 		t.Error("an id in capitals is none")
 	}
 }

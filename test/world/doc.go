@@ -10,6 +10,7 @@
 //	consumer.go  the work queues' consumers, which fail messages as the seed says
 //	ledger.go    what happened to each message, and what must never happen
 //
-// `make simulate SEEDS=n` runs the seeds from 1 on; `go test ./test/world -seed N -v` runs one
-// and shows its log.
+// `make simulate SEEDS=n` runs the seeds from 1 to n; `go test ./test/world -seed N -v` runs one
+// and shows its log. What a seed decides is the same in each run; in which order goroutines
+// act at one instant is not.
 package world

@@ -10,7 +10,7 @@ import (
 )
 
 // faultsEnd is when the last fault has happened; after it all must come to where it belongs.
-const faultsEnd = 30 * time.Minute
+const faultsEnd = 10 * time.Minute
 
 // scenario is what a seed decides beforehand.
 type scenario struct {

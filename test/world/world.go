@@ -198,7 +198,7 @@ func (w *World) settle(ctx context.Context, ch *amqp.Channel) error {
 	at := ends{forwarded: map[string]int{}}
 	var missing []string
 	for began := time.Now(); ; {
-		time.Sleep(10 * time.Minute)
+		time.Sleep(time.Minute)
 		var err error
 		if at.parked, err = w.parked(ctx); err != nil {
 			return err
