@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -10,10 +11,12 @@ import (
 // minute on it shows the two largest units only.
 func FormatDuration(d time.Duration) string {
 	if d < 0 {
-		return "-" + FormatDuration(-d)
+		return "-" + FormatDuration(-max(d, -math.MaxInt64)) // the least of all has no opposite
 	}
 	if d < time.Minute {
-		return d.Round(roundTo(d)).String()
+		if d = d.Round(roundTo(d)); d < time.Minute {
+			return d.String()
+		}
 	}
 	d = d.Round(time.Second)
 	units := []struct {

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"math"
 	"regexp"
 	"strings"
 	"testing"
@@ -161,6 +162,7 @@ func FuzzGlob(f *testing.F) {
 
 func TestFormatDuration(t *testing.T) {
 	for d, want := range map[time.Duration]string{
+		math.MinInt64: "-106751d 23h", 59960 * time.Millisecond: "1m", 9996 * time.Millisecond: "10s",
 		0: "0s", 1500 * time.Millisecond: "1.5s", 64 * time.Second: "1m 4s", time.Hour: "1h",
 		17*time.Minute + 3*time.Second: "17m 3s", 52 * time.Hour: "2d 4h", time.Hour + time.Second: "1h",
 	} {

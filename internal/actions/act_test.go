@@ -163,6 +163,9 @@ func TestNothingIsDoneWithoutRightOrAudit(t *testing.T) {
 		if _, err := d.Act(ctx, caller(auth.Viewer), actions.Act{Verb: actions.Discard, IDs: slices.Repeat(id, 1000)}); !errors.Is(err, auth.ErrForbidden) {
 			t.Error(err)
 		}
+		if len(d.audit.All()) == 0 {
+			t.Error("the audit log has none of what was refused")
+		}
 		for _, l := range d.audit.All() {
 			if !strings.Contains(l, ": refused") || len(l) > 1000 {
 				t.Errorf("audit: %s", l)

@@ -41,8 +41,12 @@ func (e *Error) Show(text string) string {
 func Parse(text string) (q *Query, err error) {
 	p := &parser{in: []rune(text)}
 	defer func() {
-		if e, ok := recover().(*Error); ok {
+		switch e := recover().(type) {
+		case nil:
+		case *Error:
 			q, err = nil, e
+		default:
+			panic(e)
 		}
 	}()
 	if len(p.in) > longest {

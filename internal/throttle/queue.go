@@ -34,8 +34,8 @@ type queue struct {
 func (q *queue) allowed(most int, now time.Time) (n int, retryAt time.Time, why WaitReason) {
 	n = most
 	limit := func(to int, at time.Time, reason WaitReason) {
-		if to < n {
-			n, retryAt, why = max(to, 0), at, reason
+		if to = max(to, 0); to < n {
+			n, retryAt, why = to, at, reason
 		}
 	}
 	share := q.throttle.currentShare(now)
