@@ -187,6 +187,22 @@ func TestAQueueThatIsGoneStopsTheOperation(t *testing.T) {
 	})
 }
 
+// That a queue did not exist some seconds ago is no answer for one that was declared since.
+func TestAQueueThatWasJustDeclaredStopsNothing(t *testing.T) {
+	inFakeTime(t, func(t *testing.T, d *desk) {
+		d.parked(t, "orders", 10)
+		p := d.plan(t, actions.Replay, "queue:orders")
+		d.broker.Set("orders", inspect.AtBroker{})
+		d.LatelyAtBroker(t.Context(), []string{"orders"})
+		d.broker.Set("orders", inspect.AtBroker{Exists: true})
+		d.begin(t, p, operations.Start{})
+		time.Sleep(time.Second)
+		if o := d.look(t, p.ID); o.State != operations.Finished || o.Done != 10 {
+			t.Errorf("%s with %d done: %s", o.State, o.Done, o.Why)
+		}
+	})
+}
+
 // Without a policy a queue's messages would be parked again.
 func TestAQueueWithoutAPolicyIsNotReplayed(t *testing.T) {
 	inFakeTime(t, func(t *testing.T, d *desk) {

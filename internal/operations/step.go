@@ -273,7 +273,11 @@ func (r *Runner) missingTarget(ctx context.Context, op *operation, of []frozen) 
 		if op.Verb == actions.Replay && !r.Inspect.HasPolicy(queue) {
 			return fmt.Sprintf("no policy allows the queue %q any more; what is left is as it was", queue)
 		}
-		if q, known := at[queue]; known && !q.Exists {
+		if q, known := at[queue]; !known || q.Exists {
+			continue
+		}
+		// It may have been declared since: that answer is some seconds old.
+		if q, err := r.Inspect.AtBroker(ctx, queue); err == nil && !q.Exists {
 			return fmt.Sprintf("the queue %q does not exist any more; what is left is as it was", queue)
 		}
 	}

@@ -142,7 +142,7 @@ func TestARevokedPermissionLosesNothing(t *testing.T) {
 			l.publish(200)
 			brokertest.Eventually(t, "the service says what is denied", func() bool {
 				r := p.readyz()
-				return strings.Contains(r, "permission denied") && strings.Contains(r, "binding of redrive.")
+				return strings.Contains(r, "permission denied") && strings.Contains(r, "binding of queue redrive.")
 			})
 			v.ServiceURL(brokertest.Works("orders")) // grants them again
 		})

@@ -17,7 +17,7 @@ var operationFaults = []fault{
 	{"an operation ignores its rate", "internal/operations/step.go",
 		`if op.limit != nil && !op.limit.AllowN(now, len(next)) {`, `if false {`, "TestAnOperationKeepsItsRate", ""},
 	{"an operation goes on to a queue that is gone", "internal/operations/step.go",
-		`if q, known := at[queue]; known && !q.Exists {`, `if q, known := at[queue]; known && q.Kind == "gone" {`, "TestAQueueThatIsGoneStopsTheOperation", ""},
+		`err == nil && !q.Exists {`, `err == nil && q.Kind == "gone" {`, "TestAQueueThatIsGoneStopsTheOperation", ""},
 	{"an operation replays to a queue without a policy", "internal/operations/step.go",
 		`if op.Verb == actions.Replay && !r.Inspect.HasPolicy(queue) {`, `if false {`, "TestAQueueWithoutAPolicyIsNotReplayed", ""},
 	{"plans are kept for ever", "internal/operations/forget.go",
