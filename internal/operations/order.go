@@ -92,13 +92,13 @@ func (op *operation) apply(c change, write func([]store.Entry) error) error {
 // afterOrder is what an order makes of an operation. The caller has op.stepping.
 func (op *operation) afterOrder(o Order, by auth.Caller, now time.Time) (progress, error) {
 	p := op.progress
-	active := p.State == Running || p.State == Watching
+	works := p.State == Running || p.State == Watching
 	switch {
-	case o == Pause && active:
+	case o == Pause && works:
 		p.Was, p.State, p.Why = p.State, Paused, "paused by "+by.Name
 	case o == Resume && p.State == Paused:
 		p.State, p.Was, p.Why = p.Was, "", ""
-	case o == Cancel && (active || p.State == Paused):
+	case o == Cancel && (works || p.State == Paused):
 		p.State, p.Was, p.Why, p.Ended = Canceled, "", "canceled by "+by.Name, &now
 	default:
 		return p, fmt.Errorf("%w: operation %s cannot be asked to %s: it is %s", inspect.ErrPrecondition, op.ID, o, cmp.Or(p.State, "a plan"))

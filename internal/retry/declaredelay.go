@@ -63,7 +63,7 @@ func (d *DelayQueues) prepare(ctx context.Context, m *delayedMessage, t *delay.T
 }
 
 // declare declares a topology: once for each process and, where it can expire, again when the
-// last time is longer ago than within. After an error it is not tried again for retryWayAfter.
+// last time is longer ago than within. After an error it is not tried again for tryAgainAfter.
 func (d *DelayQueues) declare(ctx context.Context, key any, t func() delay.Topology, within time.Duration) error {
 	was, ok := d.declared[key]
 	age := time.Since(was.at)

@@ -15,8 +15,8 @@ import (
 
 // Publisher publishes messages to RabbitMQ.
 type Publisher interface {
-	// Send publishes persistent and mandatory, in order, and returns a function that waits for
-	// RabbitMQ's answer to each message: nil when confirmed and routed, or an error of package
+	// Send publishes persistent and mandatory, and nearly in order (broker.Publisher says when
+	// not). It returns a function that waits for RabbitMQ's answer to each message: nil when confirmed and routed, or an error of package
 	// wire. It is called from one goroutine at a time and blocks while there is no connection.
 	Send(ctx context.Context, out []wire.Outgoing) (wait func(context.Context) []error)
 	RetryExchanges
@@ -87,7 +87,7 @@ func newestDue(claims []store.Claim) (due time.Time) {
 	return due
 }
 
-// Send publishes claims of one lane, in their order, and returns a function that waits for
+// Send publishes claims of one lane, nearly in their order, and returns a function that waits for
 // the result of each. It must not be called by two goroutines at a time.
 func (s *Sender) Send(ctx context.Context, queue string, claims []store.Claim) (wait func(context.Context) []Result) {
 	results := make([]Result, len(claims))

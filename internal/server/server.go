@@ -199,7 +199,7 @@ func (s *Service) Run(ctx context.Context) error {
 	serving.Go(func() { s.serve(server) })
 	for i, v := range s.vhosts {
 		workers.Go(func() {
-			defer stop()
+			defer stop() // of several vhosts none returns before ctx ends: see broker.Config.Lasting
 			failures[i] = v.run(ctx)
 		})
 	}
@@ -264,7 +264,8 @@ func (s *Service) reload(c *config.Config, err error) {
 	if err == nil {
 		configs, err = c.PerVHost()
 	}
-	// Only these two can refuse a config, so they are first. Policies change after them.
+	// Only these two can refuse a config, so they are first; policies change after them. What
+	// notify could refuse was checked when the file was read.
 	steps := []func(*vhost, *config.Config) error{
 		func(v *vhost, c *config.Config) error { return v.decoder.Reload(c.Decode) },
 		(*vhost).reloadNotify,

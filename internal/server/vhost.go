@@ -232,8 +232,8 @@ func (s *vhost) connection(part, name string) broker.Config {
 	}}
 }
 
-// retryRules returns the policies and ways to wait of a configuration. The first policy that
-// waits in RabbitMQ opens the connection for it.
+// retryRules returns the policies and ways to wait of a configuration, and puts the throttle's
+// limits in force. The first policy that waits in RabbitMQ opens the connection for it.
 func (s *vhost) retryRules(c *config.Config) retry.Rules {
 	if len(c.Ways) > 0 {
 		s.delayOnce.Do(func() {

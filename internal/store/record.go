@@ -97,7 +97,7 @@ func (r *Record) Ended() (Ending, Column) {
 	return EndedRetried, Retried
 }
 
-// Replay makes a parked record waiting, due at due, without failures and with its own queue as
+// Replay makes a parked record, or a copy of any, waiting: due at due, without failures and with its own queue as
 // the target.
 func (r *Record) Replay(due time.Time) {
 	r.State, r.Due, r.ParkedFor = Waiting, due, ""
