@@ -123,7 +123,7 @@ func TestTheLongestAndTheShortestWait(t *testing.T) {
 	}
 }
 
-// The seed alone decides, in each version the same way: what waits is not spread anew by an
+// The seed alone decides, in each version the same way: what waits is not spread again by an
 // update. The first two are the published values of splitmix64.
 func TestASeedHasItsPlaceInTheRange(t *testing.T) {
 	for seed, want := range map[uint64]uint64{0: 0xe220a8397b1dcdaf, 0x9e3779b97f4a7c15: 0x6e789e6aa1b965f4} {

@@ -29,7 +29,7 @@ var (
 )
 
 // checkParameters returns an error for the parameters of an AMQP URL. Unknown ones are refused:
-// after a mistake in a name the default would apply, and nobody would notice.
+// after a mistake in a name the default would apply, and no one would notice.
 func checkParameters(u *url.URL) error {
 	if !strings.HasPrefix(u.Scheme, "amqp") {
 		return nil

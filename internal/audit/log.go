@@ -185,7 +185,7 @@ func (l *Log) append(lines []byte, h head) error {
 		err = l.file.Sync()
 	}
 	if err != nil {
-		// No caller was told that it is durable.
+		// No caller has an answer that it is durable.
 		return errors.Join(fmt.Errorf("writing the audit log: %w", err), l.clean())
 	}
 	l.dirty, l.head, l.end = false, h, l.end+int64(len(lines))

@@ -38,7 +38,7 @@ type Grant struct {
 }
 
 // DefaultGrants are those of RabbitMQ's own tags: its administrators can do anything to its
-// messages anyway, and users who can see its management API may see messages here. Nobody else
+// messages anyway, and users who can see its management API may see messages here. No one else
 // can change anything here unless the config gives their tag a role.
 func DefaultGrants() map[string]Grant {
 	return map[string]Grant{"administrator": {Role: Admin}, "monitoring": {Role: Viewer}, "policymaker": {Role: Viewer}, "management": {Role: Viewer}}

@@ -14,7 +14,7 @@ import (
 //go:embed invoice.proto
 var invoiceProto []byte
 
-// The queues of the shop. Their names have a prefix, so that nobody takes them for their own.
+// The queues of the shop. Their names have a prefix, so that no one takes them for their own.
 const (
 	orders   = "redrive-demo.orders"   // JSON; what fails is reported with its error
 	mail     = "redrive-demo.mail"     // JSON; what fails is rejected: the consumer knows nothing of Redrive

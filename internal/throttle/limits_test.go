@@ -20,7 +20,7 @@ func (b *scene) allows(most, want int, again time.Duration) {
 
 const never = -1 // something must happen first
 
-// A caller is told when a message may go, or a few if many wait; not at once, nor much later.
+// A caller learns when a message may go, or a few if many wait; not at once, nor much later.
 func TestWhenToAskAgain(t *testing.T) {
 	b := newScene(t, throttle.Rules{Rate: 100})
 	b.allows(512, 1, 10*time.Millisecond) // one has gone: the next one
@@ -212,7 +212,7 @@ func TestAQueueWithoutRulesIsNotRemembered(t *testing.T) {
 		t.Errorf("%+v", v)
 	}
 	b.SetShare(throttle.Share{N: 1}, b.now)
-	b.rules.Rate = 1 // needs nobody to know what became of a message
+	b.rules.Rate = 1 // needs no one to know what became of a message
 	b.goes(1)
 	if b.Failed("q", uuid.New(), b.now) || len(b.RetryStats(b.now)) != 0 {
 		t.Error("failures of a queue with a rate alone matter")

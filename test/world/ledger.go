@@ -27,7 +27,7 @@ type account struct {
 	published bool
 	// failedAt is when its consumer first failed it, by how often it had failed before.
 	failedAt  map[int]time.Time
-	seen      []time.Time // when anything happened to it that anybody saw
+	seen      []time.Time // when anything happened to it that anyone saw
 	processed int
 }
 
@@ -128,7 +128,7 @@ func (l *ledger) missing(at ends) (all []string) {
 }
 
 // ended is how often its failures ended as its policy says. That a message was discarded
-// nobody sees but in its last failure.
+// no one sees but in its last failure.
 func (a *account) ended(at ends) int {
 	switch a.queue.policy.Exhausted.Action {
 	case policy.Park:

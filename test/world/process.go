@@ -120,7 +120,7 @@ func (p *process) end() error {
 }
 
 // crash ends it at this instant: nothing of it reaches RabbitMQ any more, and what it still
-// writes is on a disk that nobody reads. The disk that it leaves behind is returned.
+// writes is on a disk that no one reads. The disk that it leaves behind is returned.
 func (p *process) crash(d *disk, survives int, r *rand.Rand) *disk {
 	left := d.afterCrash(survives, r)
 	p.network.end()

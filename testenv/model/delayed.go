@@ -31,7 +31,7 @@ func (q *queue) readDelayedRetry() (r delayedRetry) {
 	return r
 }
 
-// keepBack keeps a returned message back, when the queue does so.
+// keepBack keeps a message that was returned back, when the queue does so.
 func (q *queue) keepBack(e *entry, failed bool) bool {
 	if failed && !q.retry.failed || !failed && !q.retry.returned {
 		return false

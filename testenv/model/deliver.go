@@ -29,7 +29,7 @@ type delivery struct {
 func (q *queue) consumers() int { return len(q.active) + len(q.blocked) }
 
 // publish adds a message to the queue; false when the queue is full and rejects it. A quorum
-// queue takes messages of nobody, which are dead letters at most once, even so.
+// queue takes messages of no one, which are dead letters at most once, even so.
 func (q *queue) publish(m *message, from any) bool {
 	if q.quorum && from != nil && q.refuses(from) {
 		return false

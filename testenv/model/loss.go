@@ -15,7 +15,7 @@ func (b *Broker) Cut() {
 }
 
 // Kill ends the node at once. It has what was confirmed and is on disk when it is started
-// again; until then nobody can connect.
+// again; until then no one can connect.
 func (b *Broker) Kill() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -35,7 +35,7 @@ func (w *world) sees(d amqp.Delivery, on3, on4 string) {
 	}
 }
 
-// consumed are the next deliveries of a queue, which nobody acknowledges before the channel
+// consumed are the next deliveries of a queue, which no one acknowledges before the channel
 // ends.
 func (w *world) consumed(queue string, n int) (ch *amqp.Channel, all []amqp.Delivery) {
 	w.Helper()

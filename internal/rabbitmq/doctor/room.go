@@ -57,7 +57,7 @@ func roomLeft(free, reserve uint64, what, remedy string) []Finding {
 	return []Finding{{Status: OK, What: what}}
 }
 
-// tolerated is a difference of clocks that matters to nobody.
+// tolerated is a difference of clocks that matters to no one.
 const tolerated = 3 * time.Second
 
 func clock(s *Scene) []Finding {

@@ -98,7 +98,7 @@ func (s *Scene) nowhere(q *management.QueueState, to string) string {
 	return ""
 }
 
-// anotherLeader returns how to start the process again: it begins anew on the node of a new leader.
+// anotherLeader returns how to start the process again: it begins again on the node of a new leader.
 // RabbitMQ has no command for that for a single queue, so this calls its code.
 func (s *Scene) anotherLeader(q *management.QueueState) (remedy string, commands []string) {
 	for _, node := range q.Online {
