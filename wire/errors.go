@@ -14,7 +14,7 @@ var (
 	// its body exceeds the broker's limit, or a header has a type that the client cannot send.
 	ErrUnacceptable = errors.New("the broker or its client never takes such a message")
 	// ErrNoAnswer: there is no answer, since the connection or the context ended first. The
-	// message may have arrived or not. Questions and declarations have this error too.
+	// message may have arrived or not. Lookups and declarations have this error too.
 	ErrNoAnswer = errors.New("the broker has not answered")
 	// ErrForbidden: the broker user lacks a permission, or its password is wrong. Declaring and
 	// connecting have this error too.

@@ -17,7 +17,8 @@ const (
 // HeaderParkReason is on messages that are parked in RabbitMQ.
 const HeaderParkReason = "x-redrive-parked-for" // string, why the message is in redrive.parked
 
-// HeaderDelay is read from reports. Redrive never publishes it.
+// HeaderDelay is only in reports, also those of the library (Service). It is never on a retried
+// message.
 const HeaderDelay = "x-redrive-delay" // milliseconds, only in reports: the delay that the consumer asks for (an upstream's Retry-After)
 
 // MaxAttempt is the largest number of failures that is accepted in HeaderAttempt. A larger one, which

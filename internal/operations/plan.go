@@ -44,7 +44,7 @@ func (r *Runner) Plan(ctx context.Context, by auth.Caller, q PlanRequest) (Plan,
 	if err := r.Actions.Permit(by, q.Verb.Role(), "plan."+string(q.Verb), q.Query, targetOf(&Plan{Verb: q.Verb, To: q.To})...); err != nil {
 		return Plan{}, err
 	}
-	if _, err := r.operations(ctx); err != nil { // or Run would delete its keys as a crash's
+	if _, err := r.operations(ctx); err != nil { // or Lead would delete its keys as a crash's
 		return Plan{}, err
 	}
 	now := r.now()
@@ -63,7 +63,7 @@ func (r *Runner) Plan(ctx context.Context, by auth.Caller, q PlanRequest) (Plan,
 		err = r.Store.PutEntries(ctx, []store.Entry{entryOf(headPrefix+op.ID, op.head)})
 	}
 	if err != nil {
-		// What is written is of no use; when this fails too, Run deletes it.
+		// What is written is of no use; when this fails too, Lead deletes it.
 		_ = r.Store.DeleteEntries(context.WithoutCancel(ctx), partsOf(op.ID))
 		return Plan{}, err
 	}

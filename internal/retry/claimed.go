@@ -17,7 +17,7 @@ const (
 	// firstPart: a destination with its first window may have 1/firstPart of what is free, so
 	// that something is left for the next ones.
 	firstPart = 64
-	// reserve is the last part of MaxClaimed, of which a destination may have 1/reservePart:
+	// While no more than reserve is free, a destination may have 1/reservePart of what is free:
 	// those that are unreachable leave something for others.
 	reserve, reservePart = maxBatch / 2, 16
 	// windowKept is how long a destination keeps its window while nothing is claimed for it.
@@ -40,7 +40,7 @@ type claimed struct {
 type laneWindow struct {
 	messages, bytes int
 	// size is how many messages may be claimed. It grows windowGrowth times with each batch
-	// that filled it and was confirmed, and is firstWindow again when one was not.
+	// that filled half of it and was confirmed, and is firstWindow again when one was not.
 	size int
 	used time.Time
 	last chan struct{} // closed when the answers to its latest batch were passed on
@@ -94,8 +94,8 @@ func (c *claimed) mayClaim(l store.Lane, now time.Time) (messages, bytes int, fu
 	return messages, bytes, false
 }
 
-// begin counts what was claimed of a lane. filled tells whether it fills the window; previous
-// is closed when the answers to the previous batch were passed on, and passedOn is to be
+// begin counts what was claimed of a lane. filled tells whether at least half of the window is in
+// use with it; previous is closed when the answers to the previous batch were passed on, and passedOn is to be
 // closed when those to this one were.
 func (c *claimed) begin(l store.Lane, messages, bytes int) (filled bool, previous <-chan struct{}, passedOn chan struct{}) {
 	c.mu.Lock()

@@ -58,7 +58,8 @@ func (s *Scheduler) backoffUntil(lane store.Lane) time.Time {
 	return s.backoffs[lane].until
 }
 
-// Unreachable returns the lanes whose messages RabbitMQ did not take when they were last tried.
+// Unreachable returns the lanes that back off: whose messages RabbitMQ did not take or has not
+// answered when they were last tried, or, for a moment, whose queue is being looked up.
 func (s *Scheduler) Unreachable() []store.Lane {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 type origin struct {
 	queue  string
 	reason string
-	// proven: RabbitMQ itself wrote it, which makes the queue one of the retryTargets.
+	// proven: RabbitMQ itself wrote queue and reason, which makes the queue one of the retryTargets.
 	proven bool
 	// retried: Redrive published it last, so the headers that only Redrive writes can be
 	// believed.

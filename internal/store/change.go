@@ -17,8 +17,8 @@ type Changer interface {
 	// Change passes each record to edit and applies the Edit that it returns, all in one
 	// step that survives a crash. On an error nothing is changed.
 	//
-	//   - edit is called with nil for a record that is claimed now, is not stored, or was added
-	//     earlier in keys. For one that is stored but unreadable it is called with a
+	//   - edit is called with nil for a record that is claimed now, is not stored, or whose
+	//     key stands in keys before. For one that is stored but unreadable it is called with a
 	//     record that has Unreadable alone, and what it returns is ignored.
 	//   - edit may change its record, except the ID and the shared parts of its Message:
 	//     it replaces Body and Headers, and never writes into them.
@@ -72,7 +72,7 @@ type Edit struct {
 }
 
 // Entry is a value of a store's side table: operations, pauses, notes, tokens. Names are paths
-// such as "operation/7/outcome/000012".
+// such as "operation/<id>/outcome/000000000012".
 type Entry struct {
 	Name  string
 	Value []byte

@@ -29,7 +29,7 @@ type Bookkeeper interface {
 // Column is one of a ledger's: In, or what became of a message. Their numbers are on disk.
 type Column uint8
 
-// Columns. The first ones after In are the states of what is kept. Discarded messages can be
+// Columns. 1 to 3 are the numbers of State (record.go), of what is kept. Discarded messages can be
 // restored for a while and are Forgotten then; what a policy discards is DiscardedAtOnce, and
 // called "dropped" on the outside.
 const (

@@ -41,8 +41,8 @@ type Record struct {
 	ParkedFor   string    // Parked: why, in words for a person
 	Notes       []string  // what was wrong with its headers, in words for a person
 
-	// Proven: the broker itself dead-lettered it from Queue, so the queue may be
-	// enrolled on its account. A failure reported by a client proves nothing.
+	// Proven: the broker itself dead-lettered it from Queue, so its retry
+	// exchange may be declared. A failure reported by a client proves nothing.
 	Proven bool
 	// Forward, when set, is where its policy forwards it, or a person copies it, instead of a
 	// retry to Queue.

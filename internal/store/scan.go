@@ -14,7 +14,7 @@ import (
 var ErrCursor = errors.New("not the end of a page")
 
 // Scanner searches kept messages. That changes nothing, and may go on
-// for long while others write. It sees one moment in time, but in an engine that
+// for long while others write. It sees one moment in time, except in an engine that
 // several processes share: there it visits once what is kept all the while, at most
 // once what is changed meanwhile, and nothing that was never there.
 type Scanner interface {
@@ -51,8 +51,8 @@ type Searcher interface {
 	CountDue(ctx context.Context, queues []string, edges []time.Time, most int64) (counts []int64, err error)
 
 	// PastFailures returns the earlier failures of a message and how each wait ended, oldest
-	// first. The newest PastFailuresKept of all messages are known, older ones forgotten. This is history, and no
-	// promise: a killed process may leave out its last moment, and a power cut the last half
+	// first. At least the newest PastFailuresKept of all messages are known. This is history, and
+	// no promise: a killed process may leave out its last moment, and a power cut the last half
 	// minute or so. What is kept, and how many of each group, stays exact.
 	PastFailures(ctx context.Context, id uuid.UUID) ([]PastFailure, error)
 

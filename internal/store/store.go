@@ -24,7 +24,7 @@ var (
 	ErrOwner = errors.New("keeps the messages of the virtual host")
 	// ErrUnreadable: a record is kept where the store is damaged.
 	ErrUnreadable = errors.New("it cannot be read: the store is damaged there")
-	// ErrNotFound: no record with that ID.
+	// ErrNotFound: no record with that key.
 	ErrNotFound = errors.New("no such message")
 )
 
