@@ -13,7 +13,7 @@ import (
 
 var (
 	oneSeed = flag.Uint64("seed", 0, "run the world of this seed alone, and log it")
-	seeds   = flag.Uint64("seeds", 200, "run the worlds of the seeds 1 to n")
+	seeds   = flag.Uint64("seeds", 100, "run the worlds of the seeds 1 to n")
 )
 
 func TestWorlds(t *testing.T) {
