@@ -8,7 +8,9 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // ledger accounts for each message on its own, from what publishers and consumers see.
@@ -18,13 +20,16 @@ type ledger struct {
 	mu       sync.Mutex
 	accounts map[string]*account
 	cuts     []time.Time // when a connection was cut or the process crashed
+	// said is when the service said that it took or published a message, by the id that it gave it.
+	// Its consumer may learn of that long after.
+	said map[string][]time.Time
 }
 
 // account is what happened to one message.
 type account struct {
 	message
 	queue     *workQueue
-	published bool
+	redriveID string // that the service gave it; "" until it failed
 	// failedAt is when its consumer first failed it, by how often it had failed before.
 	failedAt  map[int]time.Time
 	seen      []time.Time // when anything happened to it that anyone saw
@@ -32,23 +37,32 @@ type account struct {
 }
 
 func newLedger(s *scenario) *ledger {
-	l := &ledger{start: time.Now(), accounts: map[string]*account{}}
+	l := &ledger{start: time.Now(), accounts: map[string]*account{}, said: map[string][]time.Time{}}
 	for _, m := range s.messages {
 		l.accounts[m.id] = &account{message: m, queue: &s.queues[m.queue], failedAt: map[int]time.Time{}}
 	}
 	return l
 }
 
-func (l *ledger) published(id string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.accounts[id].published = true
-}
-
 func (l *ledger) cut() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.cuts = append(l.cuts, time.Now())
+}
+
+// heard enters what the service says of a message.
+func (l *ledger) heard(e retry.Event) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	id := e.ID.String()
+	l.said[id] = append(l.said[id], time.Now())
+}
+
+// named enters the id that the service gave a message.
+func (l *ledger) named(message, id string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.accounts[message].redriveID = id
 }
 
 // delivered enters that a consumer received a message, and checks what must hold then.
@@ -59,7 +73,7 @@ func (l *ledger) delivered(q *workQueue, d amqp.Delivery, failures int, now time
 	a := l.accounts[id]
 	switch {
 	case a == nil:
-		return message{}, fmt.Errorf("%s received a message that nobody published: %q", q.name, id)
+		return message{}, fmt.Errorf("%s received a message that was never published: %q", q.name, id)
 	case a.queue.name != q.name:
 		return message{}, fmt.Errorf("%s received %s, which is of %s", q.name, id, a.queue.name)
 	case len(d.Body) != a.size:
@@ -81,6 +95,7 @@ func (l *ledger) delivered(q *workQueue, d amqp.Delivery, failures int, now time
 			return message{}, fmt.Errorf("%s was retried %s after failure %d: its policy says %s at least", id, waited, failures, least)
 		}
 	}
+	a.redriveID, _ = d.Headers[wire.HeaderID].(string)
 	a.seen = append(a.seen, now)
 	return a.message, nil
 }
@@ -151,7 +166,7 @@ func (l *ledger) wrong(at ends) (all []string) {
 			all = append(all, fmt.Sprintf("%s is parked %d and forwarded %d times, and %d attempts were enough", id, at.parked[id], at.forwarded[id], a.fails+1))
 		}
 		if copies := a.processed + at.parked[id] + at.forwarded[id]; copies > 1 && !l.explained(a) {
-			all = append(all, fmt.Sprintf("%s has %d copies at the end, and nothing happened to it when a connection was cut", id, copies))
+			all = append(all, fmt.Sprintf("%s has %d copies at the end, and nothing happened to it when a connection was cut: it was seen at %s, the service had it at %s, and cuts were at %s", id, copies, l.times(a.seen), l.times(l.said[a.redriveID]), l.times(l.cuts)))
 		}
 	}
 	slices.Sort(all)
@@ -162,9 +177,18 @@ func (l *ledger) wrong(at ends) (all []string) {
 // no answer then is published or delivered again, and that is allowed.
 func (l *ledger) explained(a *account) bool {
 	for _, cut := range l.cuts {
-		if slices.ContainsFunc(a.seen, func(at time.Time) bool { return at.Sub(cut).Abs() <= time.Second+2*a.queue.handles }) {
+		near := func(at time.Time) bool { return at.Sub(cut).Abs() <= time.Second+2*a.queue.handles }
+		if slices.ContainsFunc(a.seen, near) || slices.ContainsFunc(l.said[a.redriveID], near) {
 			return true
 		}
 	}
 	return false
+}
+
+// times are moments as the log has them.
+func (l *ledger) times(all []time.Time) (since []time.Duration) {
+	for _, at := range all {
+		since = append(since, at.Sub(l.start))
+	}
+	return since
 }

@@ -15,7 +15,7 @@ const faultsEnd = 10 * time.Minute
 // scenario is what a seed decides beforehand.
 type scenario struct {
 	version  string // of RabbitMQ
-	onDisk   bool   // the store is on disk; otherwise in memory, and the service neither stops nor crashes
+	onDisk   bool   // the store is on disk; otherwise in memory, and nothing crashes
 	queues   []workQueue
 	messages []message
 	faults   []fault
@@ -126,7 +126,7 @@ func newWorkQueue(r *rand.Rand, i int) workQueue {
 func newFault(r *rand.Rand, onDisk bool) fault {
 	kinds := int(faultKinds)
 	if !onDisk {
-		kinds = int(stopAndStart) // a store in memory does not outlive its process
+		kinds = int(crash)
 	}
 	return fault{at: between(r, 0, faultsEnd), kind: faultKind(r.IntN(kinds)), conn: r.IntN(8), bytes: pick(r, 0, 1, r.IntN(50), r.IntN(5000)),
 		down: r.IntN(2) == 0, away: pick(r, 0, time.Second, time.Minute), survives: pick(r, 0, 50, 100)}

@@ -14,7 +14,6 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
 	"github.com/redrive-mq/redrive/testenv/model"
@@ -98,7 +97,7 @@ func (w *World) run() (err error) {
 
 // start starts the service, on the disk as it is.
 func (w *World) start() (err error) {
-	w.process, err = startProcess(w.scenario, w.disk, w.memory, &network{dial: w.broker.Dial}, w.service, func(retry.Event) {})
+	w.process, err = startProcess(w.scenario, w.disk, w.memory, &network{dial: w.broker.Dial}, w.service, w.ledger.heard)
 	return err
 }
 
@@ -150,7 +149,6 @@ func (w *World) publish(ctx context.Context, ch *amqp.Channel, m *message) error
 	if ok, err := confirm.WaitContext(ctx); err != nil || !ok {
 		return fmt.Errorf("%s was not confirmed: %w", m.id, err)
 	}
-	w.ledger.published(m.id)
 	return nil
 }
 
@@ -227,6 +225,7 @@ func (w *World) parked(ctx context.Context) (map[string]int, error) {
 	err := w.process.store.Scan(ctx, store.Range{State: store.Parked}, func(l store.Listed) (bool, error) {
 		id, _ := l.Record.Message.Headers[idHeader].(string)
 		all[id]++
+		w.ledger.named(id, l.Record.ID.String())
 		return true, nil
 	})
 	return all, err
@@ -244,6 +243,8 @@ func (w *World) drainForwarded(ch *amqp.Channel, counts map[string]int) error {
 			}
 			id, _ := d.Headers[idHeader].(string)
 			counts[id]++
+			redriveID, _ := d.Headers[wire.HeaderID].(string)
+			w.ledger.named(id, redriveID)
 		}
 	}
 	return nil
