@@ -69,7 +69,7 @@ type Outcome string
 
 const (
 	Succeeded Outcome = "succeeded" // acknowledged
-	Retried   Outcome = "retried"   // waits for its next attempt
+	Retried   Outcome = "retried"   // waits for its next attempt, and comes back to its queue
 	Parked    Outcome = "parked"    // in the queue redrive.parked, for a person
 	Discarded Outcome = "discarded" // acknowledged, as the handler or the policy decided
 	Forwarded Outcome = "forwarded" // published where the policy forwards

@@ -237,6 +237,6 @@ func (a *Actions) Announce(c RecordChange, all []Outcome) {
 		n[o.Queue]++
 	}
 	for _, queue := range slices.Sorted(maps.Keys(n)) {
-		a.event(retry.Event{Kind: verbs[c.Verb].kind, Queue: queue, N: n[queue], By: c.By, Why: c.To})
+		a.event(retry.Event{Kind: verbs[c.Verb].kind, Queue: queue, N: n[queue], By: c.By})
 	}
 }

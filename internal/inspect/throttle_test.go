@@ -1,6 +1,8 @@
 package inspect_test
 
 import (
+	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -47,5 +49,19 @@ func TestAThrottleInWords(t *testing.T) {
 		if got := c.throttle.Text(); got != c.want {
 			t.Errorf("%+v: %q, want %q", c.throttle, got, c.want)
 		}
+	}
+}
+
+// The API's document names each limit that people can be shown.
+func TestEachLimitIsInTheDocument(t *testing.T) {
+	var limits []string
+	for _, why := range throttle.WaitReasons {
+		if why.IsLimit() {
+			limits = append(limits, string(why))
+		}
+	}
+	field, _ := reflect.TypeFor[inspect.ThrottleView]().FieldByName("LimitedBy")
+	if enum := field.Tag.Get("enum"); enum != strings.Join(limits, ",") {
+		t.Errorf("the enum of LimitedBy is %q, and the limits are %q", enum, limits)
 	}
 }

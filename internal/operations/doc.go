@@ -10,7 +10,7 @@
 //	                outcomes.go: its results
 //	run.go          all operations in turn; step.go: one step of one; canary.go: whether its
 //	                first messages fail again
-//	replicas.go     with several replicas the leader runs operations; requests.go: orders reach it
+//	replicas.go     with several replicas the leader runs operations; orderentries.go: orders reach it
 //	                through the store
 //	forget.go       the end of old plans and operations
 //	live.go         what has changed since a moment ago

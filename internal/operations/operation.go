@@ -23,7 +23,7 @@ import (
 //	operation/<id>/keys/<n>    its messages, in order (frozen.go)
 //	operation/<id>/outcome/<n> the results of those from the n-th on
 //	operation/<id>/canary/<n>  its canaries: the first messages (canary.go)
-//	order/<id>, answer/<id>    orders to the leader of several replicas (requests.go)
+//	order/<id>, answer/<id>    orders to the leader of several replicas (orderentries.go)
 //
 // Progress and outcomes are written in the same step as the messages themselves, so
 // that after a crash each message is processed once, and has one outcome.

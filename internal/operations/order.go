@@ -30,11 +30,11 @@ func (r *Runner) Order(ctx context.Context, by auth.Caller, id string, o Order) 
 			return Operation{}, err
 		}
 	}
-	return r.give(ctx, op, request{Operation: id, Order: o, By: by}, "operation."+string(o), id, "")
+	return r.give(ctx, op, orderEntry{Operation: id, Order: o, By: by}, "operation."+string(o), id, "")
 }
 
 // give executes an order or, where the store can be shared, sends it to the leader.
-func (r *Runner) give(ctx context.Context, op *operation, q request, did, on, why string) (Operation, error) {
+func (r *Runner) give(ctx context.Context, op *operation, q orderEntry, did, on, why string) (Operation, error) {
 	if r.shared() {
 		return r.send(ctx, q, did, on, op.Count, why)
 	}
@@ -61,7 +61,7 @@ type change struct {
 }
 
 // changeOf returns the change, or why the order is refused. The caller has op.stepping.
-func (r *Runner) changeOf(op *operation, q request) (change, error) {
+func (r *Runner) changeOf(op *operation, q orderEntry) (change, error) {
 	now := r.now()
 	if q.Start != nil {
 		h, err := r.checkStart(op, *q.Start, q.By, now)

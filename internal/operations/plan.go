@@ -80,7 +80,7 @@ func (r *Runner) Plan(ctx context.Context, by auth.Caller, q PlanRequest) (Plan,
 
 // freeze writes down the messages, and counts them.
 func (r *Runner) freeze(ctx context.Context, by auth.Caller, c actions.RecordChange, p *Plan) error {
-	upto, err := r.Store.NewestKey(ctx)
+	upto, err := r.Store.NewestNumber(ctx)
 	if err != nil {
 		return err
 	}

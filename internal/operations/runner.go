@@ -18,7 +18,7 @@ import (
 type Store interface {
 	Find(ctx context.Context, id uuid.UUID) ([]store.Listed, error)
 	PastFailures(ctx context.Context, id uuid.UUID) ([]store.PastFailure, error)
-	NewestKey(ctx context.Context) (uint64, error)
+	NewestNumber(ctx context.Context) (uint64, error)
 	Entry(ctx context.Context, name string) ([]byte, error)
 	Entries(ctx context.Context, prefix, after string, visit func(store.Entry) (more bool, err error)) error
 	PutEntries(ctx context.Context, entries []store.Entry) error

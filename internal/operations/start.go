@@ -34,7 +34,7 @@ func (r *Runner) Start(ctx context.Context, by auth.Caller, planID string, s Sta
 	if err := r.Actions.Permit(by, op.Verb.Role(), "operation.start", planID, targetOf(&op.Plan)...); err != nil {
 		return Operation{}, err
 	}
-	return r.give(ctx, op, request{Operation: planID, Start: &s, By: by}, "operation.start", startText(&op.head), cmp.Or(s.Reason, op.head.Reason))
+	return r.give(ctx, op, orderEntry{Operation: planID, Start: &s, By: by}, "operation.start", startText(&op.head), cmp.Or(s.Reason, op.head.Reason))
 }
 
 // startText names a started plan in the audit log.

@@ -40,8 +40,8 @@ type growing struct {
 	late *store.Record
 }
 
-func (g growing) NewestKey(ctx context.Context) (uint64, error) {
-	newest, err := g.Store.NewestKey(ctx)
+func (g growing) NewestNumber(ctx context.Context) (uint64, error) {
+	newest, err := g.Store.NewestNumber(ctx)
 	return newest, errors.Join(err, g.Add(ctx, []*store.Record{g.late}))
 }
 

@@ -187,9 +187,19 @@ func TestLanesBackOff(t *testing.T) {
 		}
 		const ms = time.Millisecond
 		rests(ErrLookupPending, 250*ms, 500*ms, 1000*ms, 1000*ms)
-		if delete(s.backoffs, lane); len(reports) != 0 {
-			t.Errorf("a lookup is reported: %v", reports)
+		if lanes := s.Unreachable(); len(lanes) != 0 || len(reports) != 0 {
+			t.Errorf("while its queue is looked up, the lane is unreachable: %v, %v", lanes, reports)
 		}
+		rests(full, 4000*ms)
+		if len(s.Unreachable()) != 1 || len(reports) != 1 {
+			t.Errorf("after an obstacle the lane is reachable: %v", reports)
+		}
+		rests(ErrLookupPending, 1000*ms)
+		if len(s.Unreachable()) != 1 {
+			t.Error("a lookup makes an unreachable lane reachable")
+		}
+		reports = nil
+		delete(s.backoffs, lane)
 		rests(ErrTryAtOnce, 0, 500*ms)
 		delete(s.backoffs, lane)
 		rests(context.Canceled, 250*ms)

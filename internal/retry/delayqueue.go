@@ -48,7 +48,8 @@ var (
 // RabbitMQ does not accept waits in the store: a way that fails may cost a duplicate, never
 // the message, and never stops the intake. So a publish is tried once here, and an exchange or
 // queue that was deleted is declared again for the next message; the library, which has no
-// store, tries until RabbitMQ has confirmed it. It is used by one goroutine, the intake's.
+// store, tries until RabbitMQ has confirmed it. One goroutine publishes, the intake's, and never
+// beside a batch that was abandoned.
 type DelayQueues struct {
 	broker  Declarer
 	targets *retryTargets
@@ -82,7 +83,7 @@ type delayedMessage struct {
 	way   delay.Way
 	delay time.Duration
 
-	message, event int // their indexes in the batch and in its events
+	messageIndex, eventIndex int // their indexes in the batch and in its events
 
 	rounded time.Duration // the delay, as the way rounds it
 	err     error         // why RabbitMQ has not confirmed it; nil: it has

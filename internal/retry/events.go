@@ -20,7 +20,7 @@ const (
 	Replayed  Kind = "replayed"  // a person replayed N parked or waiting messages of Queue
 	Restored  Kind = "restored"  // a person parked N discarded messages of Queue again
 	Edited    Kind = "edited"    // a person replaced the message ID of Queue by an edited one
-	Copied    Kind = "copied"    // a person has copies of N messages of Queue sent to the queue that Why names
+	Copied    Kind = "copied"    // a person has copies of N messages of Queue sent to another queue
 	Imported  Kind = "imported"  // a person imported N messages of Queue, which are parked
 	Paused    Kind = "paused"    // a person paused the retries of Queue, and Why
 	Resumed   Kind = "resumed"   // a person resumed them

@@ -113,19 +113,19 @@ func (in *Intake) Handle(ctx context.Context, batch []wire.Delivery) error {
 			toStore = append(toStore, recordToStore{rec, i, len(events) - 1})
 			continue
 		}
-		m.message, m.event = i, len(events)-1
+		m.messageIndex, m.eventIndex = i, len(events)-1
 		delayed = append(delayed, *m)
 	}
 	in.publishDelayed(ctx, delayed)
 	for _, m := range delayed {
-		e, name := &events[m.event], m.way.Limits().Name
+		e, name := &events[m.eventIndex], m.way.Limits().Name
 		if m.err == nil {
 			e.Way, e.Delay = name, m.rounded
-			in.markDurable(m.message, *e)
+			in.markDurable(m.messageIndex, *e)
 			continue
 		}
 		e.Instead = name
-		toStore = append(toStore, recordToStore{m.rec, m.message, m.event})
+		toStore = append(toStore, recordToStore{m.rec, m.messageIndex, m.eventIndex})
 	}
 	if err := in.keep(ctx, toStore, events, now); err != nil {
 		return err
@@ -154,14 +154,14 @@ func (in *Intake) publishDelayed(ctx context.Context, delayed []delayedMessage) 
 	}
 	var receipts []store.Receipt
 	for _, m := range delayed {
-		if m.rec.Fingerprint != ([16]byte{}) && !in.identities[m.message].hasReceipt {
+		if m.rec.Fingerprint != ([16]byte{}) && !in.identities[m.messageIndex].hasReceipt {
 			receipts = append(receipts, m.rec.Receipt())
 		}
 	}
 	// A full disk stops messages that must wait there, and no others.
 	if len(receipts) == 0 || in.store.Remember(ctx, receipts) == nil {
 		for _, m := range delayed {
-			in.identities[m.message].hasReceipt = true
+			in.identities[m.messageIndex].hasReceipt = true
 			m.rec.Fingerprint = [16]byte{} // otherwise it would have two receipts if it is stored after all
 		}
 	}

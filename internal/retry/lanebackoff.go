@@ -3,8 +3,6 @@ package retry
 import (
 	"context"
 	"errors"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/store"
@@ -21,10 +19,11 @@ const backoffKept = 2 * time.Minute
 // changes wakes it.
 const maxSleep = time.Hour
 
-// backoff is until when nothing of an unreachable lane is published.
+// backoff is until when nothing of a lane is published.
 type backoff struct {
-	until time.Time
-	tries int // since it was reachable last
+	until     time.Time
+	tries     int  // since it was reachable last
+	reachable bool // as far as is known: its queue is being looked up
 }
 
 // setBackoff keeps a lane's messages waiting after an obstacle, longer each time. Without one, a
@@ -32,16 +31,18 @@ type backoff struct {
 func (s *Scheduler) setBackoff(lane store.Lane, obstacle error) {
 	s.mu.Lock()
 	b, wasBackingOff := s.backoffs[lane]
+	reachable := !wasBackingOff || b.reachable
 	switch {
 	case obstacle == nil:
 		delete(s.backoffs, lane)
 	case errors.Is(obstacle, ErrTryAtOnce) && b.tries == 0:
 		// Only once, or a queue that is bound and yet unroutable would be tried without end.
-		s.backoffs[lane] = backoff{until: time.Now(), tries: 1}
+		s.backoffs[lane] = backoff{until: time.Now(), tries: 1, reachable: reachable}
 	case errors.Is(obstacle, ErrUnanswered): // its window bounds what is claimed
+		b.reachable = false
 		s.backoffs[lane] = b
 	case errors.Is(obstacle, ErrLookupPending): // the answer is on its way
-		s.backoffs[lane] = backoff{until: time.Now().Add(minBackoff << min(b.tries, 2)), tries: b.tries + 1}
+		s.backoffs[lane] = backoff{until: time.Now().Add(minBackoff << min(b.tries, 2)), tries: b.tries + 1, reachable: reachable}
 	default:
 		s.backoffs[lane] = backoff{until: time.Now().Add(min(minBackoff<<min(b.tries, 16), maxBackoff)), tries: b.tries + 1}
 	}
@@ -58,12 +59,17 @@ func (s *Scheduler) backoffUntil(lane store.Lane) time.Time {
 	return s.backoffs[lane].until
 }
 
-// Unreachable returns the lanes that back off: whose messages RabbitMQ did not take or has not
-// answered when they were last tried, or, for a moment, whose queue is being looked up.
-func (s *Scheduler) Unreachable() []store.Lane {
+// Unreachable returns the lanes whose messages RabbitMQ did not take or has not answered when they
+// were last tried.
+func (s *Scheduler) Unreachable() (lanes []store.Lane) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Collect(maps.Keys(s.backoffs))
+	for lane, b := range s.backoffs {
+		if !b.reachable {
+			lanes = append(lanes, lane)
+		}
+	}
+	return lanes
 }
 
 // forgetBackoffs ends the backoff of lanes whose messages are gone, because a person discarded
@@ -71,11 +77,13 @@ func (s *Scheduler) Unreachable() []store.Lane {
 // may sleep.
 func (s *Scheduler) forgetBackoffs(next []store.NextDue, now time.Time) (sleep time.Duration) {
 	gone := map[store.Lane]bool{}
-	for _, lane := range s.Unreachable() {
+	s.mu.Lock()
+	for lane := range s.backoffs {
 		if !s.claimed.has(lane) {
 			gone[lane] = true
 		}
 	}
+	s.mu.Unlock()
 	for _, n := range next {
 		delete(gone, n.Lane)
 	}

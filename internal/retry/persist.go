@@ -33,8 +33,8 @@ type keeper struct {
 
 // recordToStore is a record, with the indexes of its message in the batch and of its event.
 type recordToStore struct {
-	rec            *store.Record
-	message, event int
+	rec                      *store.Record
+	messageIndex, eventIndex int
 }
 
 // identity is the id of a dead letter, the same for each delivery of it.
@@ -151,7 +151,7 @@ func (k *keeper) add(ctx context.Context, records []recordToStore, events []Even
 		return err
 	}
 	for _, r := range records[:half] {
-		k.markDurable(r.message, events[r.event])
+		k.markDurable(r.messageIndex, events[r.eventIndex])
 	}
 	return k.add(ctx, records[half:], events)
 }

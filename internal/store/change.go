@@ -38,9 +38,9 @@ type Changer interface {
 
 	SideTable
 
-	// NewestKey returns the newest key, a bound for Range.Upto. A record that is added
+	// NewestNumber returns the number of the newest key, a bound for Range.Upto. A record that is added
 	// while it runs is either stored and not above the bound when it returns, or above it.
-	NewestKey(ctx context.Context) (uint64, error)
+	NewestNumber(ctx context.Context) (uint64, error)
 
 	// Forget deletes discarded records that can no longer be restored (Due ≤ now), in
 	// batches that are each durable. It returns how many, also with an error.

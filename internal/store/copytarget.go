@@ -34,7 +34,7 @@ func MetadataOf(ctx context.Context, s Store) (b Metadata, err error) {
 	if b.Groups, err = s.Groups(ctx); err != nil {
 		return b, err
 	}
-	if b.Newest, err = s.NewestKey(ctx); err != nil {
+	if b.Newest, err = s.NewestNumber(ctx); err != nil {
 		return b, err
 	}
 	err = s.EachPastFailure(ctx, func(p PastFailure) (bool, error) {

@@ -91,10 +91,10 @@ type LedgerLine struct {
 	Sums
 }
 
-// EmptyKept is how many queues that nothing is kept for have a line of their own in the
+// EmptyLinesKept is how many queues that nothing is kept for have a line of their own in the
 // ledger. Beyond it those that nothing happened to for longest are added to the line of
 // OtherQueues: invented names must not use memory for ever.
-const EmptyKept = 1000
+const EmptyLinesKept = 1000
 
 // OtherQueues is the line in the ledger of queues that were forgotten.
 const OtherQueues = "(other)"

@@ -74,7 +74,7 @@ type Range struct {
 	// After goes on behind a record that was visited: the Cursor of it.
 	After string
 	Body  bool
-	// Upto leaves out what was added after NewestKey returned this; nil: nothing is
+	// Upto leaves out what was added after NewestNumber returned this; nil: nothing is
 	// left out. A record that is changed keeps its number.
 	Upto *uint64
 }

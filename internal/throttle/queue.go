@@ -40,7 +40,9 @@ func (q *queue) allowed(most int, now time.Time) (n int, retryAt time.Time, why 
 	}
 	share := q.throttle.currentShare(now)
 	if share.N == 0 && !q.rules.unlimited() {
-		limit(0, time.Time{}, WhyRate) // until SetShare says otherwise, and wakes
+		// Whatever the limits are, people are shown a rate of which this replica has no share yet:
+		// until SetShare says otherwise, and wakes.
+		limit(0, time.Time{}, WhyRate)
 	}
 	oldestFinishes := func() (at time.Time) {
 		if oldest, ok := q.tracked.oldest(); ok {

@@ -317,8 +317,8 @@ func (s *Store) findFirst(which store.Lane) {
 	}
 }
 
-// NewestKey implements store.Changer.
-func (s *Store) NewestKey(context.Context) (uint64, error) {
+// NewestNumber implements store.Changer.
+func (s *Store) NewestNumber(context.Context) (uint64, error) {
 	s.adding.Lock()
 	defer s.adding.Unlock()
 	return s.seq.Load(), nil

@@ -79,7 +79,7 @@ type Store struct {
 	// moved twice.
 	changing sync.Mutex
 	// adding is held, for reading, from when new records get their numbers until
-	// they are committed: see NewestKey.
+	// they are committed: see NewestNumber.
 	adding sync.RWMutex
 
 	// large is held while a large body is added.

@@ -14,7 +14,7 @@ import (
 // forgetStep is how many queues are forgotten in one commit.
 const forgetStep = 1000
 
-// forgetQueues forgets queues that nothing is kept for, but for the EmptyKept that
+// forgetQueues forgets queues that nothing is kept for, but for the EmptyLinesKept that
 // something happened to last: what was counted of them moves to the line of OtherQueues,
 // so that the ledger of the store balances as before. Counters are merged, so one that
 // has a message just now is counted right all the same.
@@ -24,8 +24,8 @@ func (s *Store) forgetQueues(ctx context.Context) error {
 		return err
 	}
 	defer done()
-	for empty := s.emptyQueues(); len(empty) > store.EmptyKept && ctx.Err() == nil; {
-		n := min(forgetStep, len(empty)-store.EmptyKept)
+	for empty := s.emptyQueues(); len(empty) > store.EmptyLinesKept && ctx.Err() == nil; {
+		n := min(forgetStep, len(empty)-store.EmptyLinesKept)
 		if err := s.forgetNames(empty[:n]); err != nil {
 			return err
 		}

@@ -67,7 +67,7 @@ func TestQueuesWithNothingLeftAreForgotten(t *testing.T) {
 	}
 	const over = 300
 	var names []string
-	for i := range store.EmptyKept + over {
+	for i := range store.EmptyLinesKept + over {
 		names = append(names, fmt.Sprintf("invented.%04d", i))
 	}
 	add("kept")
@@ -92,7 +92,7 @@ func TestQueuesWithNothingLeftAreForgotten(t *testing.T) {
 	if sum != before {
 		t.Errorf("the ledger's sums are %v, and were %v", sum, before)
 	}
-	if n := len(left); n > store.EmptyKept+2+over/10 || !slices.Contains(left, store.OtherQueues) || !slices.Contains(left, "kept") {
+	if n := len(left); n > store.EmptyLinesKept+2+over/10 || !slices.Contains(left, store.OtherQueues) || !slices.Contains(left, "kept") {
 		t.Errorf("%d lines are left", n)
 	}
 	if err := s.Close(); err != nil {

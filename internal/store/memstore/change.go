@@ -150,8 +150,8 @@ func (s *Store) DeleteEntries(ctx context.Context, prefix string) error {
 	return err
 }
 
-// NewestKey implements store.Changer.
-func (s *Store) NewestKey(context.Context) (uint64, error) {
+// NewestNumber implements store.Changer.
+func (s *Store) NewestNumber(context.Context) (uint64, error) {
 	unlock, err := s.lock()
 	defer unlock()
 	return s.seq, err

@@ -35,7 +35,7 @@ func (s *Store) forgetQueues() error {
 		}
 	}
 	slices.SortFunc(empty, func(a, b string) int { return cmp.Compare(s.used[a], s.used[b]) })
-	for _, queue := range empty[:max(0, len(empty)-store.EmptyKept)] {
+	for _, queue := range empty[:max(0, len(empty)-store.EmptyLinesKept)] {
 		for as, n := range s.sums[queue] {
 			s.sum(store.Column(as), store.OtherQueues, n)
 		}

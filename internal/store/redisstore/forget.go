@@ -46,7 +46,7 @@ type forgetting struct {
 	read int             // how much of the ledger was read in all
 }
 
-// forgetQueues forgets the lines of queues that nothing is kept for, but for EmptyKept:
+// forgetQueues forgets the lines of queues that nothing is kept for, but for EmptyLinesKept:
 // see the disk engine's. They are moved in one step, and only where nothing is kept, so
 // that what comes meanwhile is counted right.
 func (s *Store) forgetQueues(ctx context.Context) error {
@@ -69,7 +69,7 @@ func (s *Store) forgetQueues(ctx context.Context) error {
 		read += n
 	}
 	names := f.longestIdle()
-	for some := range slices.Chunk(names[:max(0, len(names)-store.EmptyKept)], maxPerScript) {
+	for some := range slices.Chunk(names[:max(0, len(names)-store.EmptyLinesKept)], maxPerScript) {
 		if err := ctx.Err(); err != nil {
 			return err
 		}

@@ -13,7 +13,7 @@ import (
 // Forgetting queues reads a bounded part of a large ledger each time, and all of it in some
 // rounds; queues that something is kept for stay.
 func TestForgettingQueuesReadsTheLedgerInParts(t *testing.T) {
-	const kept, gone, most = 3000, store.EmptyKept + 500, 2000
+	const kept, gone, most = 3000, store.EmptyLinesKept + 500, 2000
 	server := start(t, "")
 	s := openAt(t, server.options())
 	add := func(prefix string, n int, state store.State, due time.Time) {
@@ -57,7 +57,7 @@ func TestForgettingQueuesReadsTheLedgerInParts(t *testing.T) {
 			left++
 		}
 	}
-	if left != store.EmptyKept || sum[store.In] != kept+gone || sum[store.Parked] != kept || sum[store.Forgotten] != gone {
-		t.Errorf("%d queues with nothing kept are left, want %d; in all %v", left, store.EmptyKept, sum)
+	if left != store.EmptyLinesKept || sum[store.In] != kept+gone || sum[store.Parked] != kept || sum[store.Forgotten] != gone {
+		t.Errorf("%d queues with nothing kept are left, want %d; in all %v", left, store.EmptyLinesKept, sum)
 	}
 }

@@ -298,8 +298,8 @@ func (s *Store) get(ctx context.Context, name string) (string, error) {
 	return value, s.wrapError(err)
 }
 
-// NewestKey implements store.Changer.
-func (s *Store) NewestKey(ctx context.Context) (uint64, error) {
+// NewestNumber implements store.Changer.
+func (s *Store) NewestNumber(ctx context.Context) (uint64, error) {
 	text, err := s.get(ctx, "seq")
 	return number(text), err
 }

@@ -161,7 +161,7 @@ func ledgerAlways(t *testing.T, e Engine) {
 	}
 }
 
-// Beyond EmptyKept the queues that nothing is kept for are forgotten, the one that was
+// Beyond EmptyLinesKept the queues that nothing is kept for are forgotten, the one that was
 // idle longest first: their lines become one, and the sums of the ledger stay, also of a
 // name that messages come for meanwhile.
 func forgotten(t *testing.T, e Engine) {
@@ -169,10 +169,10 @@ func forgotten(t *testing.T, e Engine) {
 	const old, over = 10, 40
 	add(t, s, append(expired("z.old", old), parked("kept", "x"))...)
 	forgets(t, s, old)
-	add(t, s, expired("new", store.EmptyKept)...)
-	forgets(t, s, store.EmptyKept)
+	add(t, s, expired("new", store.EmptyLinesKept)...)
+	forgets(t, s, store.EmptyLinesKept)
 	lines := Balances(t, s)
-	if len(lines) != store.EmptyKept+2 || names(lines, "new.") != store.EmptyKept || lines[store.OtherQueues] != (store.Sums{store.In: old, store.Forgotten: old}) {
+	if len(lines) != store.EmptyLinesKept+2 || names(lines, "new.") != store.EmptyLinesKept || lines[store.OtherQueues] != (store.Sums{store.In: old, store.Forgotten: old}) {
 		t.Errorf("%d lines are left, %d of them of queues that were used last, and of others it says %v", len(lines), names(lines, "new."), lines[store.OtherQueues])
 	}
 
@@ -187,11 +187,11 @@ func forgotten(t *testing.T, e Engine) {
 		for _, sums := range lines {
 			sum.Add(&sums)
 		}
-		gone := int64(old + store.EmptyKept + over)
+		gone := int64(old + store.EmptyLinesKept + over)
 		if want := (store.Sums{store.In: gone + over + 1 + 3, store.Waiting: over, store.Parked: 1, store.Forgotten: gone, store.DiscardedAtOnce: 3}); sum != want {
 			t.Errorf("the ledger's sums are %v, want %v", sum, want)
 		}
-		if most := store.EmptyKept + over + 2; len(lines) > most || names(lines, "z.old") != 0 {
+		if most := store.EmptyLinesKept + over + 2; len(lines) > most || names(lines, "z.old") != 0 {
 			t.Errorf("%d lines are left, want %d at most", len(lines), most)
 		}
 		counts, err := s.Counts(context.Background())

@@ -23,8 +23,8 @@ var scans = []testCase{
 	{"a scan ends when visit returns false or an error, or ctx ends", scanEnds},
 	{"a scan sees one moment, and visit may call the store", scanMoment},
 	{"a scan visits once what is kept all the while", scanOnce},
-	{"a scan leaves out what was added after NewestKey", scanUpto},
-	{"NewestKey counts in what is being added, or nothing of it", uptoWhileAdding},
+	{"a scan leaves out what was added after NewestNumber", scanUpto},
+	{"NewestNumber counts in what is being added, or nothing of it", uptoWhileAdding},
 	{"by id and by key", byIDAndKey},
 	{"what is due is counted between edges, claimed or not", countDue},
 }
@@ -271,7 +271,7 @@ func scanUpto(t *testing.T, e Engine) {
 	if s = reopened(t, e, s); s != nil {
 		want(t, "after a crash", scan(t, s, r), "p1 w6 d5 w4 w2c p2b p2")
 		if newest(t, s) < *r.Upto {
-			t.Error("NewestKey went back")
+			t.Error("NewestNumber went back")
 		}
 	}
 }
@@ -309,7 +309,7 @@ func uptoWhileAdding(t *testing.T, e Engine) {
 
 func newest(t *testing.T, s store.Store) uint64 {
 	t.Helper()
-	b, err := s.NewestKey(context.Background())
+	b, err := s.NewestNumber(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,8 +33,8 @@ const (
 // ErrNoLeader: no replica leads just now, so none has executed an order yet.
 var ErrNoLeader = errors.New("no replica leads just now")
 
-// request is what a person orders: Order or Start. Its names in JSON are stored.
-type request struct {
+// orderEntry is what a person orders at some replica, an Order or the Start of a plan, for the leader. Its names in JSON are stored.
+type orderEntry struct {
 	ID        string
 	Operation string
 	Order     Order  `json:",omitempty"`
@@ -78,7 +78,7 @@ func (a orderAnswer) err() error {
 }
 
 // send writes an order, and waits until the leader has executed it.
-func (r *Runner) send(ctx context.Context, q request, did, on string, count int64, why string) (Operation, error) {
+func (r *Runner) send(ctx context.Context, q orderEntry, did, on string, count int64, why string) (Operation, error) {
 	end, err := r.Actions.Begin(q.By, did, on, count, why)
 	if err != nil {
 		return Operation{}, err
@@ -127,9 +127,9 @@ func (r *Runner) awaitAnswer(ctx context.Context, id string) (a orderAnswer, err
 
 // executeOrders executes the orders of other replicas. It is called by the leader, between steps.
 func (r *Runner) executeOrders(ctx context.Context) error {
-	var all []request
+	var all []orderEntry
 	err := r.Store.Entries(ctx, orderPrefix, "", func(e store.Entry) (bool, error) { // in the order they were given
-		var q request
+		var q orderEntry
 		if err := json.Unmarshal(e.Value, &q); err != nil {
 			return false, fmt.Errorf("%s: %w", e.Name, err)
 		}
@@ -146,7 +146,7 @@ func (r *Runner) executeOrders(ctx context.Context) error {
 }
 
 // execute executes one order, and answers it.
-func (r *Runner) execute(ctx context.Context, q request) error {
+func (r *Runner) execute(ctx context.Context, q orderEntry) error {
 	op, err := r.byID(ctx, q.Operation)
 	if err != nil {
 		return err
@@ -164,7 +164,7 @@ func (r *Runner) execute(ctx context.Context, q request) error {
 }
 
 // answer writes what an order has changed, and that it was executed.
-func (r *Runner) answer(ctx context.Context, q request, changed []store.Entry, a orderAnswer) error {
+func (r *Runner) answer(ctx context.Context, q orderEntry, changed []store.Entry, a orderAnswer) error {
 	err := r.Store.PutEntries(ctx, append(changed, store.Entry{Name: orderPrefix + q.ID}, entryOf(answerPrefix+q.ID, a)))
 	if err == nil {
 		r.changed(q.Operation)
