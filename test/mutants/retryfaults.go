@@ -7,7 +7,7 @@ var retryFaults = []fault{
 	{"half of a batch that does not fit is dropped", "internal/retry/persist.go",
 		`return k.add(ctx, records[half:], events)`, `return nil`, "TestABatchThatDoesNotFitIsStoredInParts", ""},
 	{"what was stored of a batch is stored again", "internal/retry/persist.go",
-		`k.markDurable(r.message, events[r.event])`, `_ = r`, "TestABatchThatDoesNotFitIsStoredInParts", ""},
+		`k.markDurable(r.messageIndex, events[r.eventIndex])`, `_ = r`, "TestABatchThatDoesNotFitIsStoredInParts", ""},
 	{"a batch that is passed again gets new ids", "internal/retry/persist.go",
 		`return nil // it is passed again`, `k.identities = map[int]*identity{}; return nil`, "TestABatchOfferedAgainKeepsItsIDs", ""},
 	{"an attempt is not counted", "internal/retry/verdict.go",
