@@ -10,6 +10,7 @@ import (
 	"os"
 	"path"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -24,6 +25,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/delay/plugin"
 	"github.com/redrive-mq/redrive/internal/delay/report"
 	"github.com/redrive-mq/redrive/internal/delay/ttlqueue"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/permissions"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 )
 
@@ -60,6 +62,34 @@ var suiteWays = []suiteWay{
 	// The first failure waits 300 ms, the second twice as long.
 	{name: "Native", way: native.Way{}, delays: []time.Duration{300 * ms}, queue: native.Arguments(300*ms, 10*time.Second), needs: delayedRetry},
 	{name: "Service", way: report.Way{}, elsewhere: true},
+}
+
+// A consumer with the rights that `redrive permissions` lists may declare what each way needs.
+func TestAConsumerMayDeclareWhatItsWayNeeds(t *testing.T) {
+	may := regexp.MustCompile(permissions.Consumer("orders").Configure)
+	for _, s := range suiteWays {
+		if s.elsewhere {
+			continue
+		}
+		needs := s.way.Topology("orders")
+		for _, d := range s.delays {
+			if ticket, err := s.way.Ticket("orders", d); err != nil {
+				t.Error(err)
+			} else if ticket.DeclareFirst != nil {
+				needs = needs.With(*ticket.DeclareFirst)
+			}
+		}
+		for _, e := range needs.Exchanges {
+			if !may.MatchString(e.Name) {
+				t.Errorf("%s needs the exchange %q, and a consumer may only declare %s", s.name, e.Name, may)
+			}
+		}
+		for _, q := range needs.Queues {
+			if !may.MatchString(q.Name) {
+				t.Errorf("%s needs the queue %q, and a consumer may only declare %s", s.name, q.Name, may)
+			}
+		}
+	}
 }
 
 func made[W delay.Way](w W, err error) delay.Way {
