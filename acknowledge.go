@@ -116,7 +116,8 @@ func (a *acknowledger) verdict(m *Message, f *failure, cannotRepublish string) (
 		return policy.Verdict{Why: err.Error()}, delay.Ticket{}
 	}
 	if a.limits.ServiceDecides && v.Delay > 0 {
-		t.Headers = amqp.Table{wire.HeaderDelay: v.Delay.Milliseconds()}
+		// Rounded up, or the message would come back before its delay is over.
+		t.Headers = amqp.Table{wire.HeaderDelay: int64((v.Delay-1)/time.Millisecond) + 1}
 	}
 	return v, t
 }
@@ -152,7 +153,7 @@ type Decision struct {
 	Outcome Outcome
 	// Delay until the next attempt of a message that is retried, rounded up to what
 	// Consumer.Wait can keep. With Service it is what RetryAfter asked for, or 0, and the
-	// service decides; with Native it is the queue's, which has its own arguments.
+	// service decides; with Native it is the policy's, and the queue waits as its arguments say.
 	Delay time.Duration
 	// Asked is what RetryAfter asked for, where the policy allows less; else 0.
 	Asked time.Duration

@@ -4,12 +4,16 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"math"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/delay/report"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // A batch ends when it is full, when its first message has waited, when the consumer stops,
@@ -54,6 +58,20 @@ func TestCollect(t *testing.T) {
 		close(ended)
 		expect("the connection is lost", 0, 0)
 	})
+}
+
+// The service is asked for the delay in whole milliseconds, and never for less than the handler asked.
+func TestTheServiceIsAskedForNoShorterDelay(t *testing.T) {
+	a := &acknowledger{way: report.Way{}, limits: report.Way{}.Limits()}
+	for delay, want := range map[time.Duration]any{
+		0: nil, -time.Second: nil, 1: int64(1), time.Millisecond: int64(1), 1500 * time.Microsecond: int64(2), time.Minute: int64(60_000),
+		math.MaxInt64: int64(math.MaxInt64/int64(time.Millisecond)) + 1,
+	} {
+		_, ticket := a.verdict(&Message{}, &failure{retryAfter: &RetryAfterError{Delay: delay}}, "")
+		if got := ticket.Headers[wire.HeaderDelay]; got != want {
+			t.Errorf("for a delay of %s the service is asked for %v ms, want %v", delay, got, want)
+		}
+	}
 }
 
 // A hook that hangs holds up only itself: calls beyond a bound are dropped, and

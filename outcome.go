@@ -29,7 +29,8 @@ func (e *ParkError) Unwrap() error { return e.Err }
 // an HTTP Retry-After asks for. It counts as an attempt like any other. It may be wrapped.
 type RetryAfterError struct {
 	Err error // why; may be nil
-	// Delay until the next attempt, at least. A negative one is none. A delay longer than
+	// Delay until the next attempt, at least. One of 0 or less is none: the next attempt is made
+	// at once or, with Service, after what the service's policy says. A delay longer than
 	// policy.Policy.MaxRetryAfter, or else the policy's longest wait, is cut to that.
 	Delay time.Duration
 }

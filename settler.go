@@ -17,7 +17,7 @@ type Settler struct {
 
 var errZeroSettler = hint.Errorf("make one with Client.NewSettler", "redrive: the Settler is nil or its zero value")
 
-// NewSettler makes a Settler for one queue, which lasts until Close. It declares what
+// NewSettler makes a Settler for one queue, which lasts until Client.Close. It declares what
 // consumer.Wait needs in RabbitMQ, for as long as it takes or until ctx ends. Of consumer,
 // Queue, Policy, Wait and Retry are used. Its errors are those with which Consume cannot
 // begin.

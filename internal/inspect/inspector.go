@@ -57,11 +57,11 @@ type Config struct {
 	Policies func() policy.Set
 	Log      *slog.Logger
 
-	Version  string
-	Since    time.Time     // when the service started
-	BrokerAt func() string // where RabbitMQ is, without the password; nil: not known
-	ReadOnly bool
-	Activity Activity
+	Version   string
+	Since     time.Time     // when the service started
+	BrokerURL func() string // where RabbitMQ is, without the password; nil: not known
+	ReadOnly  bool
+	Activity  Activity
 	// Problems are what is wrong now, Notices what a person should look at though
 	// it stops nothing.
 	Problems, Notices func() []string

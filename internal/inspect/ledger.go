@@ -20,7 +20,7 @@ type LedgerLine struct {
 	Forgotten int64  `json:"forgotten" doc:"They were discarded, and their time to be restored is over."`
 	Delayed   int64  `json:"delayed" doc:"They wait, or waited, in RabbitMQ."`
 	Dropped   int64  `json:"dropped" doc:"Their policy discarded them at once."`
-	Moved     int64  `json:"moved,omitempty" doc:"They belong to another queue now, and count as in there. No action does so yet; not of redrive move."`
+	Moved     int64  `json:"moved,omitempty" doc:"They belong to another queue now, and count as in there. No action does so yet; messages that redrive move moves do not count."`
 	Off       int64  `json:"off" doc:"Messages that came in and are in no other column; negative: too many in the others. 0 is right."`
 }
 

@@ -56,8 +56,8 @@ func (in *Inspector) Overview(ctx context.Context, by auth.Caller) (Overview, er
 	now := in.Now()
 	o := Overview{Replicas: in.replicasFor(by), Version: in.Version, Since: in.Since, Now: now, ReadOnly: in.ReadOnly || by.ReadOnly,
 		Ready: in.IsReady(), Problems: in.ProblemsFor(by), Hour: []Flow{}, Queues: shown, MoreQueues: len(s.counts) - len(shown)}
-	if in.BrokerAt != nil {
-		o.Broker = in.BrokerAt()
+	if in.BrokerURL != nil {
+		o.Broker = in.BrokerURL()
 	}
 	if in.Notices != nil {
 		o.Notices = in.Notices()

@@ -146,7 +146,7 @@ func TestOverview(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()
 		quiet := &silence{}
-		c := inspect.New(inspect.Config{Store: s, Activity: &activity{}, Broker: quiet, Version: "v1", BrokerAt: func() string { return "amqp://h" }, Problems: func() []string { return []string{"p", "queue orders: gone"} }})
+		c := inspect.New(inspect.Config{Store: s, Activity: &activity{}, Broker: quiet, Version: "v1", BrokerURL: func() string { return "amqp://h" }, Problems: func() []string { return []string{"p", "queue orders: gone"} }})
 		now := time.Now()
 		for i := range 3 {
 			r := record("orders", store.Waiting, "x")

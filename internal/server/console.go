@@ -72,7 +72,7 @@ func (s *vhost) openConsole() error {
 func (s *vhost) openActions() {
 	c := inspect.Config{
 		Store: s.store, Broker: brokerQueues{publish: s.publisher, manage: s.manage}, Audit: s.audit, Policies: s.intake.Policies, Log: s.Log,
-		Version: s.Version, Since: s.since, ReadOnly: s.config.Access.ReadOnly, BrokerAt: s.brokerAt,
+		Version: s.Version, Since: s.since, ReadOnly: s.config.Access.ReadOnly, BrokerURL: s.brokerAt,
 		Activity: &s.activity, Problems: s.health.problems, Notices: s.notices, Ready: s.health.ready, Decoder: s.decoder, Way: s.intake.Way,
 		Limits:    func(policy string) string { return s.policyLimits(policy).String() },
 		Recounted: s.recounted, Throttle: s.throttleOf,
