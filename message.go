@@ -21,15 +21,16 @@ type Message struct {
 	// Queue is the work queue.
 	Queue string
 	// ID is the same at every attempt from the second one on; also on a duplicate after a
-	// crash, if the publisher has set a message id. It is "" at the first attempt, and at
+	// crash, if the publisher has set a message id. It is "" before the first failure, and at
 	// all attempts with Native.
 	ID string
-	// Attempt is 1 at the first one, and one more after each failure.
+	// Attempt is 1 at the first one, and one more after each failure. Once a person has
+	// replayed a parked message it begins with 1 again, and ID, FirstFailed and LastError stay.
 	Attempt int
-	// FirstFailed is when the first attempt failed; zero at the first.
+	// FirstFailed is when it first failed; zero before.
 	FirstFailed time.Time
-	// LastError is the text of the error of the attempt before, up to 2 KiB; "" at the
-	// first.
+	// LastError is the text of the error of the attempt before, up to 2 KiB; "" before the
+	// first failure.
 	LastError string
 	// Redelivered is whether RabbitMQ has delivered it before, and got no acknowledgement.
 	Redelivered bool
@@ -50,8 +51,8 @@ func message(d *amqp.Delivery, queue string, queueCounts bool) *Message {
 	// Every publisher of the queue can write our headers, so they count only in what has come
 	// through an exchange of Redrive's. Other messages are as they were first published.
 	case strings.HasPrefix(d.Exchange, "redrive."):
-		t := headers.Read(d.Headers, time.Now())
-		if t.Failures == 0 {
+		t, ok := headers.Read(d.Headers, time.Now())
+		if !ok {
 			return m
 		}
 		m.ID, m.Attempt, m.FirstFailed, m.LastError = t.ID, t.Failures+1, t.FirstFailed, t.Error

@@ -86,15 +86,24 @@ func TestAHistoryIsReadAsItWasWritten(t *testing.T) {
 	h := headers.History{ID: "01900000-0000-7000-8000-000000000000", Failures: 1, Queue: "q", FirstFailed: now.Add(-time.Hour), Reason: "rejected", Error: "no stock"}
 	sent := h.ApplyTo(wire.Message{Exchange: "shop", RoutingKey: "eu", UserID: "alice"})
 	h.Exchange, h.RoutingKey, h.UserID = "shop", "eu", "alice"
-	if got := headers.Read(sent.Headers, now); got != h {
-		t.Errorf("read as %+v, want %+v", got, h)
-	}
-	delete(sent.Headers, wire.HeaderAttempt)
-	if got := headers.Read(sent.Headers, now); got != (headers.History{}) {
-		t.Errorf("without the number of attempts read as %+v", got)
+	for _, failures := range []int{1, 0, wire.MaxAttempt} { // 0: a replayed message has all its attempts again
+		h.Failures, sent.Headers[wire.HeaderAttempt] = failures, int64(failures)
+		if got, ok := headers.Read(sent.Headers, now); !ok || got != h {
+			t.Errorf("read as %+v, %t, want %+v", got, ok, h)
+		}
 	}
 	sent.Headers[wire.HeaderAttempt], sent.Headers[wire.HeaderID] = int64(1), "forged"
-	if got := headers.Read(sent.Headers, now); got.ID != "" || got.Failures != 1 {
-		t.Errorf("with another's id read as %+v", got)
+	if got, ok := headers.Read(sent.Headers, now); !ok || got.ID != "" || got.Failures != 1 {
+		t.Errorf("with another's id read as %+v, %t", got, ok)
+	}
+	for _, failures := range []any{int64(-1), int64(wire.MaxAttempt + 1), "2", nil} {
+		sent.Headers[wire.HeaderAttempt] = failures
+		if got, ok := headers.Read(sent.Headers, now); ok || got != (headers.History{}) {
+			t.Errorf("with the number of failures %v read as %+v, %t", failures, got, ok)
+		}
+	}
+	delete(sent.Headers, wire.HeaderAttempt)
+	if got, ok := headers.Read(sent.Headers, now); ok || got != (headers.History{}) {
+		t.Errorf("without the number of failures read as %+v, %t", got, ok)
 	}
 }

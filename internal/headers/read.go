@@ -64,13 +64,15 @@ func FirstFailed(m *wire.Message, now time.Time) time.Time {
 	return now
 }
 
-// Read returns the history in a message's headers. Its Failures are 0, and all else is empty, when
-// there is none or the number of failures cannot be believed.
-func Read(h amqp.Table, now time.Time) (t History) {
+// Read returns the history in a message's headers; false: there is none, or its number of failures
+// cannot be believed. That of a replayed message has 0 failures.
+func Read(h amqp.Table, now time.Time) (t History, ok bool) {
 	m := &wire.Message{Headers: h}
-	if t.Failures, _ = Failures(m); t.Failures == 0 {
-		return t
+	n, note := Failures(m)
+	if _, there := h[wire.HeaderAttempt]; !there || note != "" {
+		return t, false
 	}
+	t.Failures = n
 	if id, ok := ID(m); ok {
 		t.ID = id.String()
 	}
@@ -81,7 +83,7 @@ func Read(h amqp.Table, now time.Time) (t History) {
 	t.Reason, _ = h[wire.HeaderReason].(string)
 	t.Error, _ = h[wire.HeaderError].(string)
 	t.UserID, _ = h[wire.HeaderUserID].(string)
-	return t
+	return t, true
 }
 
 // Deliveries returns how often a quorum queue has delivered the message before.

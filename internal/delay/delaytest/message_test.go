@@ -47,7 +47,7 @@ func TestAMessageComesBackWithItsProperties(t *testing.T) {
 		for range 2 {
 			h := b.fail(d, "orders", b.delays[0])
 			d = b.back(c, string(sent.Body), h)
-			history := headers.Read(d.Headers, time.Now())
+			history, _ := headers.Read(d.Headers, time.Now())
 			if history.Exchange != "shop" || history.RoutingKey != "order.eu" || history.UserID != "guest" || history.Failures != 1 || history.Queue != "orders" {
 				t.Errorf("its history is %+v", history)
 			}
