@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -33,7 +34,10 @@ func queues(w io.Writer, all []inspect.Queue, now time.Time) {
 	for _, q := range all {
 		kind, consumers, ready, unacked := "?", "?", "?", "?"
 		if b := q.Broker; b != nil && b.Exists {
-			kind, consumers, ready, unacked = plain(b.Kind), count(b.Consumers), count(b.Ready), count(b.Unacked)
+			kind, consumers, ready = cmp.Or(plain(b.Kind), kind), count(b.Consumers), count(b.Ready)
+			if b.Unacked != nil {
+				unacked = count(*b.Unacked)
+			}
 		} else if b != nil {
 			kind, consumers, ready, unacked = "not there", "-", "-", "-"
 		}

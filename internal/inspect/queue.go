@@ -19,7 +19,7 @@ type Queue struct {
 	Unreachable string        `json:"blocked,omitempty" doc:"Why messages cannot be published to it now, so that none is retried; absent when they can."`
 	Pause       *QueuePause   `json:"pause,omitempty" doc:"Set by a person."`
 	Throttle    *ThrottleView `json:"throttle,omitempty" doc:"How its retries are limited; absent when they are not."`
-	Broker      *AtBroker     `json:"broker,omitempty" doc:"What RabbitMQ says; absent when its management API does not answer."`
+	Broker      *AtBroker     `json:"broker,omitempty" doc:"What RabbitMQ says; absent when it does not answer."`
 }
 
 // QueuePause is a person's pause of a queue's retries.
@@ -32,8 +32,8 @@ type QueuePause struct {
 // AtBroker is a queue as RabbitMQ has it.
 type AtBroker struct {
 	Exists    bool   `json:"exists"`
-	Kind      string `json:"kind,omitempty" doc:"classic, quorum or stream."`
+	Kind      string `json:"kind,omitempty" doc:"classic, quorum or stream; absent when the management API does not answer."`
 	Consumers int    `json:"consumers"`
 	Ready     int    `json:"ready"`
-	Unacked   int    `json:"unacked"`
+	Unacked   *int   `json:"unacked,omitempty" doc:"Absent when the management API does not answer."`
 }

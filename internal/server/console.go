@@ -102,7 +102,7 @@ func (q brokerQueues) Queue(ctx context.Context, name string) (inspect.AtBroker,
 	if q.manage != nil {
 		var at management.Queue
 		if at, err = q.manage.Queue(ctx, name); err == nil {
-			return inspect.AtBroker{Exists: true, Kind: at.Type, Consumers: at.Consumers, Ready: at.Ready, Unacked: at.Unacked}, nil
+			return inspect.AtBroker{Exists: true, Kind: at.Type, Consumers: at.Consumers, Ready: at.Ready, Unacked: &at.Unacked}, nil
 		}
 	}
 	consumers, ready, amqpErr := q.publish.Queue(ctx, name)

@@ -44,7 +44,12 @@ var functions = template.FuncMap{
 }
 
 // count is a number with its thousands separated.
-func count(v any) string { return digits.Group(fmt.Sprint(v)) }
+func count(v any) string {
+	if n, ok := v.(*int); ok { // as templates pass a field that may be absent
+		v = *n
+	}
+	return digits.Group(fmt.Sprint(v))
+}
 
 // plural is "1 message", "2 messages".
 func plural(n any, one, many string) string {

@@ -42,7 +42,7 @@ func (s *server) queues(r *http.Request, c auth.Caller) (view, error) {
 	queues, after, err := s.console.Queues(r.Context(), c, r.URL.Query().Get("after"), rowsPerPage)
 	d := struct {
 		Queues []inspect.Queue
-		Silent bool // RabbitMQ's management API does not answer
+		Silent bool // RabbitMQ does not answer
 		Next   string
 	}{Queues: queues}
 	if after != "" {

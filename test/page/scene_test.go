@@ -168,7 +168,7 @@ func newScene(t testing.TB, o options) *scene {
 	must(err)
 	problems, notices := func() []string { return o.told.problems }, func() []string { return o.told.notices }
 	s.Inspector = inspect.New(inspect.Config{Store: s.store, Broker: o.told, Audit: s.audit, Log: log, Activity: o.told, ReadOnly: o.readOnly,
-		Version: "1.4.0", Since: time.Now().Add(-51 * time.Hour), BrokerAt: func() string { return "amqp://redrive@rabbit-1.shop.example:5672/shop" },
+		Version: "1.4.0", Since: time.Now().Add(-51 * time.Hour), BrokerURL: func() string { return "amqp://redrive@rabbit-1.shop.example:5672/shop" },
 		Policies: policies, Problems: problems, Notices: notices, Decoder: decoder, Unreachable: func(q string) string { return o.told.returns[q] }})
 	s.Actions = actions.New(actions.Config{Inspect: s.Inspector, Store: s.store, Audit: s.audit, Restorable: 30 * 24 * time.Hour})
 	s.Runner = operations.New(operations.Config{Inspect: s.Inspector, Actions: s.Actions, Store: s.store})

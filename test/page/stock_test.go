@@ -85,7 +85,7 @@ func message(i int, state store.State, now time.Time) *store.Record {
 // traffic is what the shop's queues would tell.
 func traffic() *told {
 	there := func(consumers, ready, unacked int) inspect.AtBroker {
-		return inspect.AtBroker{Exists: true, Kind: "quorum", Consumers: consumers, Ready: ready, Unacked: unacked}
+		return inspect.AtBroker{Exists: true, Kind: "quorum", Consumers: consumers, Ready: ready, Unacked: &unacked}
 	}
 	t := &told{
 		queues: map[string]inspect.AtBroker{"orders.capture": there(8, 4213, 80), "mail.send": there(2, 310, 40), "stock.sync": there(4, 0, 3), "search.index": there(0, 12, 0)},

@@ -159,11 +159,11 @@ func (s *Shop) body(m *inspect.Detail, r *rand.Rand, i, kind int) {
 }
 
 func (s *Shop) queues() {
-	at := map[string]*inspect.Queue{}
+	at, unacked := map[string]*inspect.Queue{}, 40
 	for i := range troubles {
 		q := troubles[i].queue
 		if at[q] == nil {
-			at[q] = &inspect.Queue{Name: q, Policy: strings.Split(q, ".")[0], Way: "disk", Broker: &inspect.AtBroker{Exists: true, Kind: "quorum", Consumers: 4, Ready: 12 * i, Unacked: 40}}
+			at[q] = &inspect.Queue{Name: q, Policy: strings.Split(q, ".")[0], Way: "disk", Broker: &inspect.AtBroker{Exists: true, Kind: "quorum", Consumers: 4, Ready: 12 * i, Unacked: &unacked}}
 		}
 	}
 	for i := range s.Messages {

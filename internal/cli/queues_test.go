@@ -24,3 +24,19 @@ func TestQueuesShowsEachWaitReason(t *testing.T) {
 		}
 	}
 }
+
+// What only the management API knows is not shown as none.
+func TestQueuesShowsWhatIsNotKnown(t *testing.T) {
+	unacked := 7
+	for want, at := range map[string]*inspect.AtBroker{
+		"\tquorum\t2\t5\t7\t":    {Exists: true, Kind: "quorum", Consumers: 2, Ready: 5, Unacked: &unacked},
+		"\t?\t2\t5\t?\t":         {Exists: true, Consumers: 2, Ready: 5},
+		"\tnot there\t-\t-\t-\t": {},
+		"\t?\t?\t?\t?\t":         nil,
+	} {
+		var out strings.Builder
+		if queues(&out, []inspect.Queue{{Name: "orders", Broker: at}}, time.Now()); !strings.Contains(out.String(), want) {
+			t.Errorf("%q is not in\n%s", want, out.String())
+		}
+	}
+}

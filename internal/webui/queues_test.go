@@ -27,3 +27,17 @@ func TestThePageShowsEachWaitReason(t *testing.T) {
 		}
 	}
 }
+
+// What only the management API knows is not shown as none.
+func TestThePageShowsWhatIsNotKnown(t *testing.T) {
+	unacked := 0
+	for want, at := range map[string]*inspect.AtBroker{
+		`<td class="n">5</td><td class="n">0</td>`:                                  {Exists: true, Kind: "quorum", Consumers: 2, Ready: 5, Unacked: &unacked},
+		`<td class="n">5</td><td class="n"><span class="dim">not known</span></td>`: {Exists: true, Consumers: 2, Ready: 5},
+	} {
+		shop := &webtest.Shop{Now: time.Now(), Hour: make([]inspect.Flow, 60), Plans: map[string]operations.Plan{}, QueueList: []inspect.Queue{{Name: "orders", Broker: at}}}
+		if page := get(scene{shop: shop, caller: auth.Caller{Name: "dana", Role: auth.Viewer}}.handler(), "/queues").Body.String(); !strings.Contains(page, want) {
+			t.Errorf("the page of the queues does not show %q", want)
+		}
+	}
+}
