@@ -157,7 +157,8 @@ type Decision struct {
 	Delay time.Duration
 	// Asked is what RetryAfter asked for, where the policy allows less; else 0.
 	Asked time.Duration
-	// Why it is parked, discarded or forwarded by the policy, in words; else "".
+	// Why it is parked, or what the policy made of it after the last attempt, in words; "" for a
+	// retry and for ErrDiscard.
 	Why string
 }
 

@@ -50,7 +50,7 @@ type Config struct {
 	AMQP amqp.Config
 
 	// Verify makes the Client declare nothing: what is missing in RabbitMQ is an error
-	// instead. It is for users without the permission to configure.
+	// instead, but for the exchange redrive.failures, which the service declares. It is for users without the permission to configure.
 	Verify bool
 
 	// Log receives what a person should know, and never a payload. The default is slog.Default.

@@ -12,7 +12,7 @@ import (
 // person replays or discards it.
 type ParkedMessage struct {
 	Queue     string // the work queue
-	ID        string // as Message.ID
+	ID        string // its header x-redrive-id
 	MessageID string // as the publisher set it; "" if not
 	Attempt   int    // the last one, from 1
 	Reason    string // why it was parked, in words

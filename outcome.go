@@ -19,7 +19,7 @@ type ParkError struct {
 // Park returns a *ParkError. err may be nil.
 func Park(err error) error { return &ParkError{Err: err} }
 
-// Error is the text of Err.
+// Error is the text of Err, or says that there is none.
 func (e *ParkError) Error() string { return textOr(e.Err, "its handler parked it, without an error") }
 
 // Unwrap returns Err.
@@ -40,7 +40,7 @@ func RetryAfter(err error, delay time.Duration) error {
 	return &RetryAfterError{Err: err, Delay: delay}
 }
 
-// Error is the text of Err.
+// Error is the text of Err, or says that there is none.
 func (e *RetryAfterError) Error() string {
 	return textOr(e.Err, fmt.Sprintf("its handler asked for another attempt in %s, without an error", e.Delay))
 }

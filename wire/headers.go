@@ -1,7 +1,8 @@
 package wire
 
-// Headers of a retried message. Redrive adds no others; RabbitMQ adds its own, such as x-death, to
-// a message that waits there.
+// Headers of a retried message. Redrive adds no others, but to a message that a person has replayed
+// although RabbitMQ's client could not read its headers (HeaderUnreadable); RabbitMQ adds its own,
+// such as x-death, to a message that waits there.
 const (
 	HeaderID          = "x-redrive-id"           // string, a UUID, stable over all attempts
 	HeaderAttempt     = "x-redrive-attempt"      // int64, number of failures so far
@@ -16,6 +17,10 @@ const (
 
 // HeaderParkReason is on messages that are parked in RabbitMQ.
 const HeaderParkReason = "x-redrive-parked-for" // string, why the message is in redrive.parked
+
+// HeaderUnreadable is on a message with more headers than RabbitMQ's Go client reads (8,192): it is
+// parked, and keeps this header when a person replays it.
+const HeaderUnreadable = "x-redrive-unreadable" // bytes, all its headers as AMQP encodes them
 
 // HeaderDelay is only in reports, also those of the library (Service). It is never on a retried
 // message.

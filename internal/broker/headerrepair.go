@@ -3,6 +3,8 @@ package broker
 import (
 	"encoding/binary"
 	"fmt"
+
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // What amqp091-go refuses to read, and ends the connection over. [read.go of
@@ -11,10 +13,6 @@ const (
 	maxNesting  = 32
 	maxElements = 8192
 )
-
-// HeaderUnreadable holds, as bytes, a whole header table that had too many
-// entries for the client. It is on parked messages only.
-const HeaderUnreadable = "x-redrive-unreadable"
 
 // headerRepair is what was changed in a message's headers so that the client can read it.
 type headerRepair struct {
@@ -75,7 +73,7 @@ func repairHeader(p []byte) ([]byte, headerRepair) {
 		return p, m
 	}
 	kept := append([]byte(nil), death...)
-	kept = append(append(kept, byte(len(HeaderUnreadable))), HeaderUnreadable...)
+	kept = append(append(kept, byte(len(wire.HeaderUnreadable))), wire.HeaderUnreadable...)
 	kept = append(binary.BigEndian.AppendUint32(append(kept, 'x'), uint32(len(table))), table...)
 	out := append([]byte(nil), p[:len(p)-len(rest)]...)
 	out = append(binary.BigEndian.AppendUint32(out, uint32(len(kept))), kept...)

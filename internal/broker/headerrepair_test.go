@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // header is a content header with a content type and a header table.
@@ -53,7 +55,7 @@ func TestHeadersAreRepairedOnlyWhereTheClientCannotReadThem(t *testing.T) {
 		{"a list too long", header(entry("a", 'A', sized(bytes.Repeat([]byte{'V'}, maxElements+1)))),
 			header(entry("a", 'x', sized(bytes.Repeat([]byte{'V'}, maxElements+1)))), "", "more than 8192 entries"},
 		{"too many headers", header(append(many, death)...),
-			header(death, entry(HeaderUnreadable, 'x', sized(bytes.Join(append(many, death), nil)))), "", "8194 headers"},
+			header(death, entry(wire.HeaderUnreadable, 'x', sized(bytes.Join(append(many, death), nil)))), "", "8194 headers"},
 		{"an unknown type is the client's to judge", header(entry("a", '?', nil)), header(entry("a", '?', nil)), "", ""},
 		{"a length past the end", header(entry("a", 'S', []byte{0, 0, 0, 9, 'x'})), header(entry("a", 'S', []byte{0, 0, 0, 9, 'x'})), "", ""},
 	} {

@@ -29,7 +29,7 @@ type session struct {
 	cause  error
 
 	returns chan amqp.Return
-	sync    chan struct{}
+	sync    chan struct{} // passes once returns has nothing left, see newSession
 	opened  time.Time
 
 	mu       sync.Mutex

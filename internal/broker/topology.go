@@ -20,9 +20,10 @@ var ErrNotInternal = hint.Errorf("delete it and start again: Redrive declares it
 // they are delivered to (541, see the facts), and only this limit removes them: about 10 ms
 // each time [measured on 3.10.8]. No other message reaches it.
 // RabbitMQ counts a delivery of each message that is in the consumer's window when a connection
-// ends. Each connection begins with a window of one message (consumeWindow), so one that ends at
-// such a message has acknowledged about a seventh as many as its last window has: the others are
-// in a window with it some thirty times, seven for each of the windows of 8, 64, 512 and 4,096.
+// ends. Each connection begins with a window of one message, and each window is eight times the one
+// before: 8, 64, 512 and 4,096 (consumeWindow). A connection that ends at such a message has by then
+// acknowledged a seventh of its last window, so of each size at most seven connections end before
+// another message is acknowledged: it is delivered some thirty times.
 // For a message that has become the first of the queue only those connections count that end
 // before it is acknowledged.
 //

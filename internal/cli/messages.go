@@ -27,8 +27,8 @@ func (p *program) messagesList() *cobra.Command {
 	c := p.withQuery(&cobra.Command{
 		Use:   "list [QUERY]",
 		Short: "List messages, without consuming them",
-		Long: `List messages, newest first, without consuming them. Page and API have the
-same query language.`,
+		Long: `List messages without consuming them, latest first: by when each is due, or was
+parked or retried. Page and API have the same query language.`,
 		Example: `  redrive messages list 'queue:orders.* state:parked error:"timeout" age:>2h'
   redrive messages list --queue orders -o name | xargs redrive replay`,
 	}, func(ctx context.Context, client httpapi.Client, query string) error {

@@ -45,8 +45,10 @@ func queues(w io.Writer, all []inspect.Queue, now time.Time) {
 		if limit := q.Throttle.LimitText(); limit != "" {
 			retries = "yes, " + limit
 		}
-		if why := q.Throttle.Text(); why != "" {
-			retries = why
+		if state := q.Throttle.Text(); q.Throttle.KeepsBack() {
+			retries = state
+		} else if state != "" {
+			retries += ", " + state
 		}
 		if q.Unreachable != "" { // as on the page: it must be repaired first
 			retries = "no: " + q.Unreachable

@@ -40,3 +40,14 @@ func TestQueuesShowsWhatIsNotKnown(t *testing.T) {
 		}
 	}
 }
+
+// A breaker that a person has closed keeps nothing back.
+func TestQueuesShowsAForcedBreaker(t *testing.T) {
+	for to, want := range map[string]string{"closed": "\tyes, breaker set to closed by dana", "open": "\tbreaker set to open by dana"} {
+		var out strings.Builder
+		view := inspect.ThrottleView{State: to, Forced: &inspect.Forced{To: to, By: "dana"}}
+		if queues(&out, []inspect.Queue{{Name: "orders", Throttle: &view}}, time.Now()); !strings.Contains(out.String(), want) {
+			t.Errorf("%q is not in\n%s", want, out.String())
+		}
+	}
+}

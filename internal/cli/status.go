@@ -99,19 +99,19 @@ func replicas(w io.Writer, all []inspect.Replica, now time.Time) {
 
 // failing shows the queues with failed messages.
 func failing(w io.Writer, st inspect.Overview, now time.Time) {
-	fmt.Fprintln(w, "\nQUEUE\tPOLICY\tWAIT\tWAITING\tNEXT DUE\tOLDEST\tPARKED\tFAILED/MIN\tRETRIED/MIN\tPARKED/MIN")
+	fmt.Fprintln(w, "\nQUEUE\tPOLICY\tWAIT\tWAITING\tNEXT DUE\tLAST FAILED\tPARKED\tFAILED/MIN\tRETRIED/MIN\tPARKED/MIN")
 	elsewhere := false
 	for _, q := range st.Queues {
-		next, oldest := "-", "-"
+		next, failed := "-", "-"
 		if q.NextDue != nil {
 			next = untilText(*q.NextDue, now)
-			oldest = policy.FormatDuration(now.Sub(*q.Oldest).Round(time.Second))
+			failed = policy.FormatDuration(now.Sub(*q.Oldest).Round(time.Second)) + " ago" // the one due next
 		}
 		waiting := strconv.FormatInt(q.Waiting, 10)
 		if q.Way != "" && q.Way != "disk" {
 			elsewhere, waiting = true, waiting+" + RabbitMQ's"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\n", cell(q.Name, 40), cell(q.Policy, 20), cell(q.Way, 20), waiting, next, oldest, q.Parked, q.Failed, q.Retried, q.ParkedIn)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\n", cell(q.Name, 40), cell(q.Policy, 20), cell(q.Way, 20), waiting, next, failed, q.Parked, q.Failed, q.Retried, q.ParkedIn)
 	}
 	if st.MoreQueues > 0 {
 		fmt.Fprintf(w, "\nand %d more: redrive queues\n", st.MoreQueues)

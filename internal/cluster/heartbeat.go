@@ -56,7 +56,7 @@ func (r *Replicas) runHeartbeats(ctx context.Context) {
 				r.Log.Info("this replica can read and write heartbeats again")
 			}
 		case ctx.Err() == nil && !failing:
-			r.Log.Warn("this replica cannot write its heartbeat, nor read those of others; until it can, it retries nothing to queues with a rate or a breaker", "error", err)
+			r.Log.Warn("this replica cannot write its heartbeat, nor read those of others; until it can, it retries nothing to queues with a rate, a bound in flight or a breaker", "error", err)
 		}
 		failing = err != nil
 		select {

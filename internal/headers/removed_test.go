@@ -27,7 +27,7 @@ func TestEveryHeaderOfWireIsRemoved(t *testing.T) {
 			return true
 		}
 		for i, name := range spec.Names {
-			if !strings.HasPrefix(name.Name, "Header") {
+			if !strings.HasPrefix(name.Name, "Header") || name.Name == "HeaderUnreadable" { // which replaces the message's own
 				continue
 			}
 			header, err := strconv.Unquote(spec.Values[i].(*ast.BasicLit).Value)

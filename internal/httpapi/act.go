@@ -21,7 +21,7 @@ func (a *API) changingRoute(method, path, id, tag, summary string) huma.Operatio
 	op := route(method, path, id, tag, summary)
 	op.Middlewares = huma.Middlewares{a.idempotency.middleware}
 	op.Parameters = []*huma.Param{{Name: keyHeader, In: "header", Schema: &huma.Schema{Type: huma.TypeString, MaxLength: ptr(mostKey)},
-		Description: "Of the caller's choosing. The same key and request again within 24 h is answered as the first time, and not done again."}}
+		Description: "Of the caller's choosing. The same key and request again within 24 h is answered as the first time, and not done again. A request that was refused leaves its key free."}}
 	return op
 }
 

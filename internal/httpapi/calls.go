@@ -53,7 +53,8 @@ func (c Client) Overview(ctx context.Context) (o inspect.Overview, err error) {
 	return o, c.call(ctx, http.MethodGet, v1+"/overview", nil, nil, &o)
 }
 
-// Messages is one page of what a query finds, newest first; limit 0: 100.
+// Messages is one page of what a query finds, latest first: by when each is due, or was parked or
+// retried; limit 0: 100.
 func (c Client) Messages(ctx context.Context, query, after string, limit int) (p inspect.Page, err error) {
 	return p, c.call(ctx, http.MethodGet, v1+"/messages", page(after, limit, "q", query), nil, &p)
 }

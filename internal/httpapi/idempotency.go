@@ -49,7 +49,7 @@ type idempotency struct {
 	swept   time.Time
 }
 
-// answer is what was answered; without Done the service ended before it answered.
+// answer is what was answered; without Done it is not known whether anything was done.
 type answer struct {
 	At      time.Time
 	Done    bool
@@ -128,9 +128,9 @@ func (g *idempotency) keep(r *http.Request, name string, sent *hashing, rec *rec
 	case rec.status < 300 && rec.body.Len() <= mostAnswer:
 		_, _ = io.Copy(io.Discard, sent) // the hash is of all that was sent
 		err = g.write(ctx, name, &answer{At: g.Now(), Done: true, Request: sent.sum.Sum(nil), Status: rec.status, Type: rec.Header().Get("Content-Type"), Body: rec.body.Bytes()})
-	case rec.status < 500 && r.Context().Err() == nil, rec.nothingDone():
+	case rec.status >= 300 && rec.status < 500 && r.Context().Err() == nil, rec.nothingDone():
 		err = g.Entries.PutEntries(ctx, []store.Entry{{Name: name}}) // refused: nothing was done, and the key is free
-	} // otherwise the result is unknown: it stays begun
+	} // otherwise it stays begun: the result is unknown, or too large to be kept
 	if err != nil {
 		g.Log.Error("an answer is not remembered: the same request would be refused", "error", err)
 	}

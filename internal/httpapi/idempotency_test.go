@@ -114,6 +114,17 @@ func TestAKeyOfWhatWasInterrupted(t *testing.T) {
 	if w := ask(httpapi.New(c), "POST", "/api/v1/act", replayX, key("k")); w.Code != 409 || code(t, w) != "interrupted" || done.n != 0 {
 		t.Errorf("%d, done %d times: %s", w.Code, done.n, w.Body)
 	}
+	large := &scripted{act: func(context.Context, actions.Act) (actions.Acted, error) {
+		return actions.Acted{Done: 1, Outcomes: []actions.Outcome{{Why: strings.Repeat("x", 4<<20)}}}, nil
+	}}
+	c.Console = large
+	if w := ask(httpapi.New(c), "POST", "/api/v1/act", replayX, key("large")); w.Code != 200 {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	c.Console = done.console()
+	if w := ask(httpapi.New(c), "POST", "/api/v1/act", replayX, key("large")); w.Code != 409 || code(t, w) != "interrupted" || done.n != 0 {
+		t.Errorf("after an answer too large to be kept: %d, done %d times", w.Code, done.n)
+	}
 	done.err = errors.New("the disk is gone")
 	if w := ask(httpapi.New(c), "POST", "/api/v1/act", replayX, key("l")); w.Code != 500 {
 		t.Errorf("%d %s", w.Code, w.Body)

@@ -28,8 +28,9 @@ var (
 	ErrUnreachable = errors.New("no service answers")
 	// ErrInProgress: a request with this idempotency key is being answered now.
 	ErrInProgress = errors.New("a request with this Idempotency-Key is under way")
-	// ErrInterrupted: the service ended while it answered a request with this key.
-	ErrInterrupted = errors.New("the service ended before it answered the first request with this Idempotency-Key")
+	// ErrInterrupted: the service ended, or something failed, while it answered a request with
+	// this key.
+	ErrInterrupted = errors.New("whether the first request with this Idempotency-Key was done is not known")
 	// ErrKeyReused: an idempotency key came with another request.
 	ErrKeyReused = errors.New("this Idempotency-Key was used for another request")
 	// ErrTooLarge: the request's body is too large.

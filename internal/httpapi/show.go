@@ -74,7 +74,7 @@ func (a *API) showRoutes() {
 	handle(a, route(http.MethodGet, "/overview", "overview", "See", "The state of the service on one page"), func(ctx context.Context, c auth.Caller, _ *none) (inspect.Overview, error) {
 		return a.Console.Overview(ctx, c)
 	})
-	handle(a, route(http.MethodGet, "/messages", "messages", "See", "Messages that a query finds, newest first"), func(ctx context.Context, c auth.Caller, in *struct {
+	handle(a, route(http.MethodGet, "/messages", "messages", "See", "Messages that a query finds, latest first: by when each is due, or was parked or retried"), func(ctx context.Context, c auth.Caller, in *struct {
 		Query
 		Paged
 	}) (inspect.Page, error) {

@@ -64,7 +64,7 @@ func headersOf(r *store.Record) []Header {
 	return all
 }
 
-// setBy is who has set a header. What the broker writes can be believed only where the broker
+// setBy is who sets a header of that name; a publisher can send one of ours too. What the broker writes can be believed only where the broker
 // itself dead-lettered the message; x-first-death-… and x-last-death-… not even then, since
 // RabbitMQ 3 leaves a publisher's as they are.
 func setBy(name string, r *store.Record) string {

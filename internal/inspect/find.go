@@ -71,7 +71,7 @@ func (in *Inspector) scan(ctx context.Context, by auth.Caller, q *query.Query, r
 }
 
 // Find visits every message that a query finds, in the order of when it was parked or is due;
-// with upto, only those that were added up to that key (see NewestNumber of package store).
+// with upto, only those that were added up to that number (see NewestNumber of package store).
 func (in *Inspector) Find(ctx context.Context, by auth.Caller, text string, upto *uint64, body bool, visit func(store.Listed) (bool, error)) error {
 	q, err := in.parse(by, text)
 	if err != nil {

@@ -66,7 +66,7 @@ type Config struct {
 	// it stops nothing.
 	Problems, Notices func() []string
 	// Ready tells whether the service is ready, which it may be with problems of single
-	// queues; nil: it is without problems.
+	// queues. Where Ready is nil, it is ready when there are no problems.
 	Ready func() bool
 	// Way is how the messages of a policy wait in RabbitMQ; nil: they wait in the store.
 	Way func(policy string) delay.Way

@@ -88,8 +88,7 @@ type Header struct {
 	Name  string `json:"name"`
 	Type  string `json:"type" doc:"Of AMQP: string, bytes, int8 … int64, float32, float64, decimal, bool, timestamp, table, array, void."`
 	Value string `json:"value" doc:"Tables and arrays as JSON."`
-	// From: whoever publishes can set "publisher" headers to anything.
-	From string `json:"from" enum:"publisher,broker,redrive"`
+	From  string `json:"from" enum:"publisher,broker,redrive" doc:"Who sets headers of this name. Only of broker it is proven: a publisher can send the others as it likes."`
 }
 
 // Page is a piece of an answer.

@@ -87,8 +87,8 @@ func (in *Inspector) Overview(ctx context.Context, by auth.Caller) (Overview, er
 }
 
 // ProblemsFor returns what is wrong now, as far as the caller may know it. Problems of single
-// queues name them: a caller who is limited to queues finds those of their own in
-// Queue.Unreachable instead.
+// queues name them: a caller who is limited to queues finds those of their own in Queue.Unreachable
+// and Queue.Throttle instead, but for those of forward targets.
 func (in *Inspector) ProblemsFor(by auth.Caller) []string {
 	all := []string{}
 	if in.Problems != nil && by.May(auth.Viewer, "") == nil {

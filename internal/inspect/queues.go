@@ -117,7 +117,7 @@ func (s *visibleQueues) topQueues() []store.QueueCount {
 // consumers.
 func (s *visibleQueues) restricted(queue string) int {
 	_, paused := s.pauses[queue]
-	if paused || s.Unreachable != nil && s.Unreachable(queue) != "" || s.Throttle != nil && s.Throttle(queue).Text() != "" {
+	if paused || s.Unreachable != nil && s.Unreachable(queue) != "" || s.Throttle != nil && s.Throttle(queue).KeepsBack() {
 		return 1
 	}
 	return 0

@@ -131,7 +131,7 @@ func (s *search) kept(ctx context.Context, after string) error {
 	return err
 }
 
-var bounded = fmt.Sprintf("only the newest %d messages were looked at: say more of queue, state, reason or group, or when they were parked or are due", mostLooked)
+var bounded = fmt.Sprintf("only the latest %d messages were looked at: say more of queue, state, reason or group, or when they were parked or are due", mostLooked)
 
 // place is where a search continues, and how many messages it has read before.
 type place struct {

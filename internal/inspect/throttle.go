@@ -34,7 +34,7 @@ type Forced struct {
 	Reason string    `json:"reason,omitempty"`
 }
 
-// Text is the state in words, or "" when all due messages are retried.
+// Text is in words what stops retries, or what a person has set the breaker to; "" for neither.
 func (t *ThrottleView) Text() string {
 	switch {
 	case t == nil:
@@ -47,6 +47,11 @@ func (t *ThrottleView) Text() string {
 		return strings.TrimSuffix("breaker "+t.State+": "+t.Why, ": ")
 	}
 	return ""
+}
+
+// KeepsBack tells whether due messages are not retried, or not all.
+func (t *ThrottleView) KeepsBack() bool {
+	return t != nil && (t.NoConsumer != nil || t.State != "closed")
 }
 
 // LimitText is in words the limit that due messages wait for just now, or "". They are retried as

@@ -39,15 +39,18 @@ func TestAThrottleInWords(t *testing.T) {
 	for _, c := range []struct {
 		throttle *inspect.ThrottleView
 		want     string
+		keeps    bool
 	}{
-		{nil, ""},
-		{&inspect.ThrottleView{State: "closed"}, ""},
-		{&inspect.ThrottleView{State: "open", Why: "9 of 10 failed"}, "breaker open: 9 of 10 failed"},
-		{&inspect.ThrottleView{State: "ramp"}, "breaker ramp"},
-		{&inspect.ThrottleView{State: "closed", Forced: &inspect.Forced{To: "closed", By: "dana"}}, "breaker set to closed by dana"},
+		{nil, "", false},
+		{&inspect.ThrottleView{State: "closed"}, "", false},
+		{&inspect.ThrottleView{State: "open", Why: "9 of 10 failed"}, "breaker open: 9 of 10 failed", true},
+		{&inspect.ThrottleView{State: "ramp"}, "breaker ramp", true},
+		{&inspect.ThrottleView{State: "closed", NoConsumer: &time.Time{}}, "paused: no consumers", true},
+		{&inspect.ThrottleView{State: "open", Forced: &inspect.Forced{To: "open", By: "dana"}}, "breaker set to open by dana", true},
+		{&inspect.ThrottleView{State: "closed", Forced: &inspect.Forced{To: "closed", By: "dana"}}, "breaker set to closed by dana", false},
 	} {
-		if got := c.throttle.Text(); got != c.want {
-			t.Errorf("%+v: %q, want %q", c.throttle, got, c.want)
+		if got := c.throttle.Text(); got != c.want || c.throttle.KeepsBack() != c.keeps {
+			t.Errorf("%+v: %q, want %q; keeps messages back: %t", c.throttle, got, c.want, !c.keeps)
 		}
 	}
 }

@@ -90,7 +90,7 @@ func New(s store.Store, free func() (uint64, uint64, error), version, vhost stri
 	m.notifications = counter("notifications_total", "Notifications, by route and result: sent, or failed (tried again later).", "route", "result")
 	m.lateness = histogram("retry_lateness_seconds", "Time from due to confirmed by RabbitMQ.", 0.0005, 20)
 	m.sync = histogram("store_sync_seconds", "Time to make a batch durable in the store.", 0.0001, 18)
-	m.confirm = histogram("confirm_seconds", "Time from sending a batch to RabbitMQ's last answer.", 0.0005, 18)
+	m.confirm = histogram("confirm_seconds", "Time from sending a batch to RabbitMQ's last answer, with the wait for a connection.", 0.0005, 18)
 	m.connected = gauge("connected", "1 while connected to RabbitMQ.", "connection")
 	m.blocked = gauge("blocked", "1 while a RabbitMQ alarm blocks the connection.", "connection")
 	m.ready = gauge("ready", "1 while /readyz answers 200.").WithLabelValues()

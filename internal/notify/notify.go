@@ -33,7 +33,7 @@ type Kind string
 const (
 	Parked         Kind = "parked"
 	ParkedBurst    Kind = "parked_burst"
-	QueuePaused    Kind = "queue_paused"
+	QueuePaused    Kind = "queue_paused" // by a person, or because it is unreachable
 	ForwardStopped Kind = "forward_stopped"
 	BreakerOpen    Kind = "breaker_open"
 	NoConsumer     Kind = "no_consumer"

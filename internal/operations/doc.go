@@ -12,7 +12,7 @@
 //	                first messages fail again
 //	replicas.go     with several replicas the leader runs operations; orderentries.go: orders reach it
 //	                through the store
-//	forget.go       the end of old plans and operations
+//	forget.go       deletes discarded messages for good, and old plans and operations
 //	live.go         what has changed since a moment ago
 //	console.go      what page and API call
 package operations

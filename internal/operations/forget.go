@@ -11,7 +11,8 @@ import (
 )
 
 const (
-	// forgetEvery is how often old plans, operations and answers are looked for.
+	// forgetEvery is how often discarded messages that can no longer be restored, and old plans,
+	// operations and answers, are looked for.
 	forgetEvery = time.Minute
 	// operationLives is how long an ended operation is known, and mostOperations how
 	// many are.

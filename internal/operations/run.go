@@ -25,7 +25,8 @@ func (r *Runner) Run(ctx context.Context) {
 }
 
 // Lead runs operations until ctx ends, also those that were running when the service, or the
-// leader before, ended; and deletes old plans and operations. What is still running when ctx
+// leader before, ended; and deletes discarded messages whose time to be restored is over, and old
+// plans and operations. What is still running when ctx
 // ends continues at the next start, or at the next leader.
 //
 // One goroutine runs all operations, a step of each in turn: one of a million messages

@@ -59,7 +59,7 @@ type Skipped struct {
 type Start struct {
 	ExpectCount *int64  `json:"expect_count,omitempty" doc:"Refuse when the plan has another count."`
 	Rate        float64 `json:"rate,omitempty" minimum:"0" doc:"Messages per second (0 = unlimited)."`
-	CanarySize  int     `json:"canary,omitempty" minimum:"0" maximum:"10000" doc:"How many to replay first; the rest follow only if none of them fails again."`
+	CanarySize  int     `json:"canary,omitempty" minimum:"0" maximum:"10000" doc:"How many to process first; the rest follow only if none of them fails again."`
 	CanaryWait  string  `json:"canary_wait,omitempty" doc:"How long they are watched, such as 30s; left out: 1m."`
 	Reason      string  `json:"reason,omitempty" maxLength:"500"`
 }
@@ -80,7 +80,7 @@ type Operation struct {
 	State string  `json:"state" enum:"running,canary,paused,finished,canceled,stopped"`
 	Why   string  `json:"why,omitempty" doc:"Why it is paused or stopped."`
 	Rate  float64 `json:"rate"`
-	// CanarySize is how many messages are replayed first.
+	// CanarySize is how many messages are processed first.
 	CanarySize int        `json:"canary"`
 	Started    time.Time  `json:"started"`
 	StartedBy  string     `json:"started_by"`

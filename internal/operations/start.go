@@ -22,7 +22,7 @@ const (
 )
 
 // Start begins a plan. From then on it continues by itself, also after a restart, until it is
-// done or a person pauses or cancels it.
+// done, stops by itself (see Stopped), or a person pauses or cancels it.
 func (r *Runner) Start(ctx context.Context, by auth.Caller, planID string, s Start) (Operation, error) {
 	if err := r.Actions.Permit(by, auth.Operator, "operation.start", planID); err != nil {
 		return Operation{}, err

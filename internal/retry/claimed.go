@@ -94,10 +94,10 @@ func (c *claimed) mayClaim(l store.Lane, now time.Time) (messages, bytes int, fu
 	return messages, bytes, false
 }
 
-// begin counts what was claimed of a lane. filled tells whether at least half of the window is in
+// begin counts what was claimed of a lane. halfFull tells whether at least half of the window is in
 // use with it; previous is closed when the answers to the previous batch were passed on, and passedOn is to be
 // closed when those to this one were.
-func (c *claimed) begin(l store.Lane, messages, bytes int) (filled bool, previous <-chan struct{}, passedOn chan struct{}) {
+func (c *claimed) begin(l store.Lane, messages, bytes int) (halfFull bool, previous <-chan struct{}, passedOn chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	w := c.windowOf(l)
@@ -127,7 +127,7 @@ func (c *claimed) end(s *sentBatch, confirmed bool) {
 	switch {
 	case !confirmed:
 		w.size = firstWindow
-	case s.filledWindow:
+	case s.halfFull:
 		w.size = min(windowGrowth*w.size, maxWindow)
 	}
 }

@@ -39,9 +39,9 @@ const (
 )
 
 var (
-	errNotReady = errors.New("there is no connection, or an alarm of RabbitMQ blocks it")
-	errNoAnswer = fmt.Errorf("RabbitMQ has not confirmed within %s", batchTimeout)
-	errNoRoute  = errors.New("messages cannot be retried to its queue")
+	errNotReady     = errors.New("there is no connection, or an alarm of RabbitMQ blocks it")
+	errNotConfirmed = fmt.Errorf("RabbitMQ has not confirmed within %s", batchTimeout)
+	errNoRoute      = errors.New("messages cannot be retried to its queue")
 )
 
 // DelayQueues publishes failed messages to the queues of RabbitMQ where they wait. What
@@ -110,7 +110,7 @@ func (d *DelayQueues) publish(ctx context.Context, batch []delayedMessage) {
 			}
 		case <-limit.C:
 			d.busy, d.notBefore = done, time.Now().Add(tryAgainAfter)
-			refuse(batch, errNoAnswer)
+			refuse(batch, errNotConfirmed)
 		}
 	}
 	d.reportWays(batch)
@@ -129,11 +129,11 @@ func (d *DelayQueues) ready() error {
 		case <-d.busy:
 			d.busy = nil
 		default:
-			return errNoAnswer
+			return errNotConfirmed
 		}
 	}
 	if time.Now().Before(d.notBefore) {
-		return errNoAnswer
+		return errNotConfirmed
 	}
 	if !d.broker.Ready() {
 		return errNotReady
@@ -174,7 +174,7 @@ func (d *DelayQueues) publishBatch(ctx context.Context, batch []delayedMessage) 
 		out, sent, tickets = append(out, t.Outgoing(id, message)), append(sent, i), append(tickets, t)
 	}
 	if ctx.Err() != nil { // abandoned: by now it is in the store
-		refuse(batch, errNoAnswer)
+		refuse(batch, errNotConfirmed)
 		return
 	}
 	if len(out) == 0 {

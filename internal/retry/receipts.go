@@ -55,7 +55,7 @@ type receipts struct {
 // receipt is the id and fingerprint of a dead letter, and which rules have used it.
 type receipt struct {
 	identity
-	redelivered, deadLetteredAgain bool // used up
+	usedByRedelivered, usedByAgain bool
 }
 
 // outage is when there was no connection. For the one before the first connection, began is
@@ -153,18 +153,20 @@ func (r *receipts) identify(d *wire.Delivery, now time.Time) identity {
 	// A message of this connection never matches one that is marked as redelivered, but
 	// RabbitMQ may still dead-letter it again.
 	if r.outage.precedes(timeOf(f)) || hasMessageID(d) && !repeated {
-		r.add(&r.queues, deadLetteredFrom(&d.Message), &receipt{identity: is, redelivered: true})
+		r.add(&r.queues, deadLetteredFrom(&d.Message), &receipt{identity: is, usedByRedelivered: true})
 	}
 	r.noteIssued(is.id)
 	return is
 }
 
-func (r *receipt) matchesRedelivered(f [16]byte) bool { return r.fingerprint == f && !r.redelivered }
+func (r *receipt) matchesRedelivered(f [16]byte) bool {
+	return r.fingerprint == f && !r.usedByRedelivered
+}
 
 // matchesAgain tells whether f may be the fingerprint of a copy of k.
 func (r *receipts) matchesAgain(k *receipt, f [16]byte, hasMessageID bool) bool {
 	first, again := timeOf(k.fingerprint), timeOf(f)
-	if k.deadLetteredAgain || first.IsZero() || again.IsZero() {
+	if k.usedByAgain || first.IsZero() || again.IsZero() {
 		return false
 	}
 	return hasMessageID && again.Sub(first).Abs() <= maxLeaderMove ||
@@ -176,7 +178,7 @@ func (r *receipts) use(f [16]byte, d *wire.Delivery) (identity, bool) {
 	same := r.byContent[contentOf(f)]
 	for _, k := range same {
 		if d.Redelivered && k.matchesRedelivered(f) {
-			k.redelivered = true
+			k.usedByRedelivered = true
 			return k.identity, true
 		}
 	}
@@ -188,7 +190,7 @@ func (r *receipts) use(f [16]byte, d *wire.Delivery) (identity, bool) {
 	for _, k := range same {
 		if r.matchesAgain(k, f, hasMessageID(d)) {
 			for _, other := range same { // also those of copies from an earlier outage
-				other.deadLetteredAgain = true
+				other.usedByAgain = true
 			}
 			return identity{id: k.id, fingerprint: f, firstFailed: k.firstFailed}, true
 		}

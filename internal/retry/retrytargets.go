@@ -74,7 +74,7 @@ func (s *queueSet) remove(queue string) {
 //
 //	                 yes or no, from                           if not known
 //	lookUpIfUnknown  policies, dead letters, consent, lookups  a lookup begins
-//	cached           the same, "no" of the last minute only    nothing
+//	cached           the same; a "no" for a minute             nothing
 //	withoutLookups   policies, dead letters, consent           nothing
 
 // lookUpIfUnknown begins a lookup in RabbitMQ where the answer is not known.

@@ -89,11 +89,11 @@ type Scheduler struct {
 
 // sentBatch is a batch that was published, and whose claims are not finished yet.
 type sentBatch struct {
-	lane         store.Lane
-	claims       []store.Claim
-	wait         func(context.Context) []Result
-	results      []Result // once RabbitMQ has answered
-	filledWindow bool     // the batch filled the window of its destination, see claimed.go
+	lane     store.Lane
+	claims   []store.Claim
+	wait     func(context.Context) []Result
+	results  []Result // once RabbitMQ has answered
+	halfFull bool     // with it at least half of its destination's window was in use, see claimed.go
 }
 
 // NewScheduler makes a scheduler. report receives why a lane is unreachable, each time that it was
@@ -128,8 +128,8 @@ func (s *Scheduler) Run(ctx context.Context, grace time.Duration) {
 	defer close(answered)
 	defer waiting.Wait()
 	await := func(b sentBatch) {
-		filledWindow, previous, passedOn := s.claimed.begin(b.lane, len(b.claims), bodies(b.claims))
-		b.filledWindow = filledWindow
+		halfFull, previous, passedOn := s.claimed.begin(b.lane, len(b.claims), bodies(b.claims))
+		b.halfFull = halfFull
 		waiting.Go(func() {
 			defer close(passedOn)
 			b.results = s.waitAndReport(finishCtx, b)

@@ -52,7 +52,8 @@ type SideTable interface {
 	// Entry reads a value of the side table; nil when there is none.
 	Entry(ctx context.Context, name string) ([]byte, error)
 	// Entries visits the entries whose names begin with prefix and come after after, in
-	// the order of names, as they are at one moment.
+	// the order of names: as they are at one moment, except in an engine that several processes
+	// share, where it may see some of what is written meanwhile.
 	Entries(ctx context.Context, prefix, after string, visit func(Entry) (more bool, err error)) error
 	// PutEntries writes entries durably, all or none. A nil Value deletes. ErrFull when
 	// there is no room. It may use a quarter of the reserve, so that an operation which

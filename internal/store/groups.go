@@ -24,8 +24,8 @@ type GroupCount struct {
 // GroupsKept is how many groups a store counts apart.
 const GroupsKept = 10_000
 
-// GroupFor is the group that a failure counts in whose own group is own: that one, or its
-// queue's other errors. A record must be taken out of the very group it was put into, and
+// GroupFor returns the group in which a failure is counted: its own, or the other errors of its
+// queue. A record must be taken out of the very group it was put into, and
 // nothing but its content tells which that was. So once a queue has other errors, its new
 // groups count there too until that is empty: then a record is in its own group exactly when
 // that is known. inUse tells whether a group that is known has something; room, whether one

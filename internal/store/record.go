@@ -88,7 +88,7 @@ func (r *Record) ValidateEdit(was *Record) error {
 	return r.Validate()
 }
 
-// Ended is how the wait of a record ends that RabbitMQ has confirmed, and where the ledger
+// Ended is how the wait of a record ended once RabbitMQ has confirmed it, and where the ledger
 // counts that.
 func (r *Record) Ended() (Ending, Column) {
 	if r.Forward != nil {

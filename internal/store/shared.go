@@ -10,8 +10,7 @@ import (
 var ErrDeposed = errors.New("another replica leads by now")
 
 // Shared is a store that several services use at once, with what makes them replicas of one
-// service. Nothing here is durable: what must not be lost is a record, an entry of the side
-// table, or a term's number.
+// service. Nothing of what it adds to Store is durable but the numbers of terms.
 type Shared interface {
 	Store
 

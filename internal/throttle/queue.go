@@ -40,8 +40,7 @@ func (q *queue) allowed(most int, now time.Time) (n int, retryAt time.Time, why 
 	}
 	share := q.throttle.currentShare(now)
 	if share.N == 0 && !q.rules.unlimited() {
-		// Whatever the limits are, people are shown a rate of which this replica has no share yet:
-		// until SetShare says otherwise, and wakes.
+		// Shown as a rate, whatever limits there are. SetShare ends it, and wakes the scheduler.
 		limit(0, time.Time{}, WhyRate)
 	}
 	oldestFinishes := func() (at time.Time) {
@@ -76,7 +75,7 @@ func (q *queue) inFlight() int { return len(q.tracked.byID) + q.reserved }
 
 // bucket holds a token for each message that a rate lets through.
 type bucket struct {
-	rate   float64 // tokens a second; 0: no limit, so far
+	rate   float64 // tokens a second; 0: there was no limit when it was asked last
 	tokens float64 // how many it held at the time at
 	at     time.Time
 }

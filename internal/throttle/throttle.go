@@ -109,9 +109,9 @@ func (t *Throttle) Retried(queue string, ids []uuid.UUID, now time.Time) {
 	}
 }
 
-// Failed counts a message that failed. elsewhere tells that the queue's failures matter and
+// Failed counts a message that failed. announce tells that the queue's failures matter and
 // that this message is not known as a retry of this throttle: other replicas need to know.
-func (t *Throttle) Failed(queue string, id uuid.UUID, now time.Time) (elsewhere bool) {
+func (t *Throttle) Failed(queue string, id uuid.UUID, now time.Time) (announce bool) {
 	r := t.rules(queue)
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -49,7 +49,7 @@ func (s *server) overview(r *http.Request, c auth.Caller) (view, error) {
 		d.Slots = append(d.Slots, slot{sl, 100 * float64(sl.Count) / float64(max(most, 1))})
 	}
 	for _, q := range o.Queues {
-		if q.Throttle.Text() != "" {
+		if q.Throttle.KeepsBack() {
 			d.Throttled = append(d.Throttled, q)
 		}
 		if q.Failed > 0 || q.Waiting > 0 || q.Parked > 0 || q.Unreachable != "" || q.Pause != nil {

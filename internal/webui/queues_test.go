@@ -41,3 +41,14 @@ func TestThePageShowsWhatIsNotKnown(t *testing.T) {
 		}
 	}
 }
+
+// The overview names the queues whose breaker keeps retries back, and not one that a person has closed.
+func TestTheOverviewNamesWhatIsPaused(t *testing.T) {
+	for to, named := range map[string]bool{"closed": false, "open": true} {
+		queue := inspect.Queue{Name: "orders", Throttle: &inspect.ThrottleView{State: to, Forced: &inspect.Forced{To: to, By: "dana"}}}
+		shop := &webtest.Shop{Now: time.Now(), Hour: make([]inspect.Flow, 60), Plans: map[string]operations.Plan{}, QueueList: []inspect.Queue{queue}}
+		if page := get(scene{shop: shop, caller: auth.Caller{Name: "dana", Role: auth.Viewer}}.handler(), "/").Body.String(); strings.Contains(page, "Retries paused") != named {
+			t.Errorf("with a breaker set to %s the overview says that retries are paused: %t", to, !named)
+		}
+	}
+}

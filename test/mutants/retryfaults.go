@@ -73,7 +73,7 @@ var retryFaults = []fault{
 	{"a redelivered message gets a new id", "internal/retry/receipts.go",
 		`if d.Redelivered && k.matchesRedelivered(f) {`, `if false {`, "TestARedeliveryKeepsItsID", ""},
 	{"a receipt is used twice", "internal/retry/receipts.go",
-		`k.redelivered = true`, `_ = k`, "TestARedeliveryKeepsItsID", ""},
+		`k.usedByRedelivered = true`, `_ = k`, "TestARedeliveryKeepsItsID", ""},
 	{"equal messages without an outage are copies", "internal/retry/receipts.go",
 		`first.Before(again) && r.outage.precedes(first) && r.outage.follows(again)`, `first.Before(again)`, "TestACopyAfterALeaderMovedKeepsItsID TestACopyKeepsItsIDWhenRedriveWentDownToo", ""},
 	{"an owner who does not consent has a queue enrolled by a report", "internal/retry/ownerconsent.go",

@@ -224,7 +224,7 @@ func TestTroubledPagesAreForEverybody(t *testing.T) {
 	shop, handler, names := madeUp()
 	b := troubled(t, handler)
 	b.expect("500")
-	shop.Bounded = "only the newest 100,000 of 1,204,332 messages, since bodies have to be decoded for this query"
+	shop.Bounded = "only the latest 100,000 of 1,204,332 messages, since bodies have to be decoded for this query"
 	b.each(bounded, names, func(page string) {
 		b.shows("#bounded")
 		b.look("bounded " + page)

@@ -51,7 +51,7 @@ func (s *Store) claimFirst(l *lane, it *walk, upTo time.Time, n, maxBytes int) (
 			continue
 		}
 		lazy := it.LazyValue()
-		if dueOf(key).After(upTo) || len(claims) == n || len(claims) > 0 && lazy.Len()-largeValue > maxBytes { // is not read, then
+		if dueOf(key).After(upTo) || len(claims) == n || len(claims) > 0 && lazy.Len()-largeValue > maxBytes { // the record itself is not read
 			return claims, bytes.Clone(key), nil
 		}
 		r, err := s.recordAt(it, true)

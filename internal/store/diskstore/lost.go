@@ -105,7 +105,7 @@ func (l *lostBlocks) list() []lostBlock {
 	return slices.Clone(l.all)
 }
 
-// pending are those without which nothing was made again yet.
+// pending are those since whose loss counters and indexes were not rebuilt.
 func (l *lostBlocks) pending() []lostBlock {
 	return slices.DeleteFunc(l.list(), func(b lostBlock) bool { return b.Rebuilt })
 }

@@ -31,7 +31,7 @@ type state struct {
 	past     []store.PastFailure
 	receipts []store.Receipt
 	sums     map[string]*store.Sums // the ledger, without what is kept
-	used     map[string]uint64      // when something was last counted of a queue: the value that counted had
+	used     map[string]uint64      // when something was last counted of a queue: counted then
 	counted  uint64
 	opened   []*Store
 	terms    map[string]lead // of what there is a leader, see replicas.go

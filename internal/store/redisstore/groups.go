@@ -33,7 +33,7 @@ type knownGroup struct {
 
 func (k *knownGroup) any() bool { return k.kept != [len(k.kept)]int64{} }
 
-// of is the group that a record counts in that is put. Beyond the bound there may be a few
+// of is the group in which a record that is put is counted. Beyond the bound there may be a few
 // more, since others learn within a minute of new ones.
 func (g *groups) of(r *store.Record) errorgroup.Group {
 	g.mu.Lock()

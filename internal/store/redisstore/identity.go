@@ -125,8 +125,8 @@ func (s *Store) generation() uint64 {
 	return s.identity.generation
 }
 
-// checkGeneration notes that the generation is n, and was confirmed to be larger before that was
-// asked.
+// checkGeneration notes a loss when the generation is n, and smaller than was, which had been
+// confirmed before n was read.
 func (s *Store) checkGeneration(n, was uint64) {
 	is := &s.identity
 	is.mu.Lock()

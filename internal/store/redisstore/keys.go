@@ -19,7 +19,7 @@ import (
 //	:c:LANE           the same of what waits and is claimed, or locked by a Change
 //	:p: :d:QUEUE      the same of what is parked, discarded
 //	:to:QUEUE         set of the lanes of its forward targets, see laneText
-//	:g:p: :g:d:GROUP  the same of a group's parked and discarded
+//	:g:p: :g:d:GROUP  sorted sets too: a group's parked, discarded
 //	:wq :queues       sets of the lanes that have something waiting, of the queues that have anything
 //	:lease :locks     sorted sets: until when (ms, Redis's clock) → number that is claimed, locked
 //	:token            number → "token lane" of that claim or lock

@@ -13,7 +13,7 @@ func (s *Store) unlockAbandoned(ctx context.Context) error { return s.unlock(ctx
 // unlock releases what is locked by changes whose time is over, or by those of one store,
 // whose process led and may have ended: who leads now finds nothing locked by it.
 func (s *Store) unlock(ctx context.Context, of string) error {
-	args := []string{itoa(maxPerScript), of, itoa(doneFor.Milliseconds())}
+	args := []string{itoa(maxPerScript), of, itoa(forbiddenFor.Milliseconds())}
 	m, err := s.do(ctx, scriptUnlock, append(args, "0")...)
 	if err != nil {
 		return err

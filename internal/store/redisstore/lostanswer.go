@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// doneFor is how long it is remembered that a change must not be done.
-const doneFor = 7 * 24 * time.Hour
+// forbiddenFor is how long it is remembered that a change must not be done.
+const forbiddenFor = 7 * 24 * time.Hour
 
 // resolve finds out what became of the last Change of this process, when its answer was
 // lost: after it the Change is done, or never will be. Without that it could still be on
@@ -19,7 +19,7 @@ func (s *Store) resolve(ctx context.Context) error {
 	if c == nil {
 		return nil
 	}
-	if _, err := s.write(ctx, scriptForbid, c.token, itoa(doneFor.Milliseconds())); err != nil {
+	if _, err := s.write(ctx, scriptForbid, c.token, itoa(forbiddenFor.Milliseconds())); err != nil {
 		return fmt.Errorf("whether the last change was done is not known yet: %w", err)
 	}
 	if err := c.release(ctx, c.records); err != nil {

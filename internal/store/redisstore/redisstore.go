@@ -95,7 +95,7 @@ type Store struct {
 	cancel context.CancelFunc
 	mu     sync.Mutex
 	calls  store.OpenCalls
-	// predecessors has, by what this process leads, the store of the one that led before and
+	// predecessors has, by what this process leads, the name (Store.name) of the process that led before and
 	// may have left locks: they are released before it leads.
 	predecessors   sync.Map
 	confirmedTerms sync.Map // by what this process leads

@@ -42,7 +42,7 @@ func main() {
 	case "readonly":
 		caller.ReadOnly = true
 	case "bounded":
-		shop.Bounded = "only the newest 100,000 of 1,204,332 messages, since bodies have to be decoded for this query"
+		shop.Bounded = "only the latest 100,000 of 1,204,332 messages, since bodies have to be decoded for this query"
 	case "viewer":
 		caller.Role = auth.Viewer
 	case "vhosts":
