@@ -27,6 +27,7 @@ type scoring struct {
 // tally is what became of the mutants of one package.
 type tally struct {
 	all, caught, survived, equivalent, notRun int
+	hung                                      int // of those caught: their tests ran into the timeout
 }
 
 // percent returns the part of mutants that were caught, of those that could be.
@@ -88,7 +89,7 @@ func (s *scoring) runAll(ctx context.Context, all []mutant, suites map[string]su
 		wait.Go(func() {
 			defer func() { <-free }()
 			results[i] = s.runAllOn(ctx, suites[path.Dir(m.file)], m.file, m.source)
-			if v := results[i].verdict; v == survived || i%50 == 49 {
+			if v := results[i].verdict; v == survived || v == hung || i%50 == 49 {
 				fmt.Fprintf(os.Stderr, "%d/%d %s: %s\n", i+1, len(all), m, results[i])
 			}
 		})
@@ -108,7 +109,9 @@ func (s *scoring) report(w io.Writer, all []mutant, results []result) (code int)
 		t := tallies[path.Dir(all[i].file)]
 		t.all++
 		switch results[i].verdict {
-		case caught, hung:
+		case hung:
+			t.caught, t.hung = t.caught+1, t.hung+1
+		case caught:
 			t.caught++
 		case survived:
 			t.survived++
@@ -126,10 +129,10 @@ func (s *scoring) report(w io.Writer, all []mutant, results []result) (code int)
 		fmt.Fprintln(w, line)
 	}
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "package\tmutants\tcaught\tsurvived\tequivalent\tnot run\tscore")
+	fmt.Fprintln(table, "package\tmutants\tcaught\thung\tsurvived\tequivalent\tnot run\tscore")
 	for _, in := range s.packages {
 		t := tallies[in]
-		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%d\t%d\t%.1f %%\n", in, t.all, t.caught, t.survived, t.equivalent, t.notRun, t.percent())
+		fmt.Fprintf(table, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%.1f %%\n", in, t.all, t.caught, t.hung, t.survived, t.equivalent, t.notRun, t.percent())
 		if t.percent() < s.least {
 			code = 1
 		}

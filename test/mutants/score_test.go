@@ -42,8 +42,7 @@ func TestTheScore(t *testing.T) {
 		}
 		all = append(all, mutant{file: "sum.go", line: 4, old: "a + b", new: becomes, source: source})
 	}
-	of := suite{in: ".", timeout: 2 * time.Second, slow: "TestRed", flags: nil}
-	of.slow = "^(TestRed)$"
+	of := suite{in: ".", quickTimeout: 2 * time.Second, slowTimeout: 2 * time.Second, slow: "^(TestRed)$"}
 	results := s.runAll(context.Background(), all, map[string]suite{".": of})
 	// TestRed fails always, and so the last word on a mutant is that of the slow tests.
 	for i, want := range []string{"TestSum", "TestRed", "", "TestSum", "TestRed"} {
@@ -51,12 +50,12 @@ func TestTheScore(t *testing.T) {
 			t.Errorf("%s: %s, want %q", &all[i], got, want)
 		}
 	}
-	results[1].verdict, results[4].verdict = survived, isEquivalent
+	results[1].verdict, results[3].verdict, results[4].verdict = survived, hung, isEquivalent
 	var table strings.Builder
 	if code := s.report(&table, all, results); code != 0 {
 		t.Errorf("exit code %d with 2 of 3 caught", code)
 	}
-	for _, want := range []string{"SURVIVED sum.go:4: a + b becomes b + a", ".        4        2       1         1           0        66.7 %"} {
+	for _, want := range []string{"SURVIVED sum.go:4: a + b becomes b + a", ".        4        2       1     1         1           0        66.7 %"} {
 		if !strings.Contains(table.String(), want) {
 			t.Errorf("%q is missing in\n%s", want, table.String())
 		}
@@ -93,10 +92,10 @@ func TestTheOrderIsFairAndTheSame(t *testing.T) {
 
 func TestTheSlowTestsAreThoseThatTakeMostOfTheTime(t *testing.T) {
 	took := map[string]time.Duration{"A": 3 * time.Second, "B": 2 * time.Second, "C": 500 * time.Millisecond, "D": 100 * time.Millisecond}
-	if slow, total := slowest(took); !slices.Equal(slow, []string{"A", "B"}) || total != 5600*time.Millisecond {
-		t.Errorf("%q of %s", slow, total)
+	if slow, quickTook, slowTook := slowest(took); !slices.Equal(slow, []string{"A", "B"}) || quickTook != 600*time.Millisecond || slowTook != 5*time.Second {
+		t.Errorf("%q take %s, the others %s", slow, slowTook, quickTook)
 	}
-	if slow, _ := slowest(map[string]time.Duration{"A": 900 * time.Millisecond}); len(slow) != 0 {
+	if slow, _, _ := slowest(map[string]time.Duration{"A": 900 * time.Millisecond}); len(slow) != 0 {
 		t.Errorf("%q are slow, and take less than a second", slow)
 	}
 }
