@@ -22,4 +22,10 @@ var equivalents = []equivalent{
 	{"internal/throttle/queue.go", `if q.rate > 0 {`, `if q.rate >= 0 {`, "without a rate the bucket is emptied each time"},
 	{"internal/throttle/replicas.go", `const noState = -1`, `const noState = +1`, "no state begins in the first microsecond of 1970"},
 	{"internal/throttle/rules.go", `math.Round(r*60)) < 1e-9:`, `math.Round(r*60)) <= 1e-9:`, "no rate that anyone writes differs by exactly that"},
+	{"internal/query/fields.go", `len(fields)+2)`, `len(fields)-2)`, "only a capacity"},
+	{"internal/query/holds.go", `s[i] >= utf8.RuneSelf`, `s[i] > utf8.RuneSelf`, "a query is valid UTF-8, where a character that is not ASCII begins with a larger byte"},
+	{"internal/query/narrow.go", `e.known |= knowsState`, `e.known = knowsState`, "nothing is known before"},
+	{"internal/query/value.go", `if n <= 0 {`, `if n < 0 {`, "without digits it is no number"},
+	{"internal/query/value.go", `if u < 0 {`, `if u <= 0 {`, "a digit or a point is never the first of what is left behind a number"},
+	{"internal/query/decimal.go", `"eE"); i >= 0 {`, `"eE"); i > 0 {`, "what begins with an e is no number, with an exponent or without"},
 }
