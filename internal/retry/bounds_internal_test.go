@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // What may be claimed for a destination, by what it and the others have.
@@ -47,6 +48,39 @@ func TestWhatMayBeClaimed(t *testing.T) {
 	}
 }
 
+// What is claimed and finished is counted, of all and of its destination, and a batch that filled
+// half of its window and was confirmed makes the window larger.
+func TestClaimsAreCounted(t *testing.T) {
+	lane := store.Lane{Queue: "q"}
+	c := claimed{perDestination: map[store.Lane]*laneWindow{}}
+	batch := func(n, body int) sentBatch {
+		b := sentBatch{lane: lane}
+		for range n {
+			b.claims = append(b.claims, store.Claim{Record: &store.Record{Message: wire.Message{Body: make([]byte, body)}}})
+		}
+		return b
+	}
+	counted := func(messages, bytes, size int) {
+		t.Helper()
+		if w := c.windowOf(lane); c.messages != messages || c.bytes != bytes || w.messages != messages || w.bytes != bytes || w.size != size {
+			t.Errorf("%d messages and %d bytes of all, %d and %d of it in a window of %d; want %d, %d, %d", c.messages, c.bytes, w.messages, w.bytes, w.size, messages, bytes, size)
+		}
+	}
+	few, half, more := batch(7, 10), batch(1, 5), batch(8, 1)
+	for i, b := range []*sentBatch{&few, &half, &more} {
+		if b.halfFull, _, _ = c.begin(lane, len(b.claims), bodies(b.claims)); b.halfFull != (i > 0) {
+			t.Errorf("batch %d fills half of the window: %v", i, b.halfFull)
+		}
+	}
+	counted(16, 83, firstWindow)
+	c.end(&few, true)
+	counted(9, 13, firstWindow)
+	c.end(&half, true)
+	counted(8, 8, windowGrowth*firstWindow)
+	c.end(&more, false)
+	counted(0, 0, firstWindow)
+}
+
 func TestIdleDestinationsAreForgotten(t *testing.T) {
 	began := time.Unix(1_700_000_000, 0)
 	idle, busy := store.Lane{Queue: "idle"}, store.Lane{Queue: "busy"}
@@ -80,10 +114,18 @@ func TestReceiptsBeyondTheLimit(t *testing.T) {
 	for _, c := range []struct {
 		name          string
 		n, lost, left int
-	}{{"a", 10, 0, 10}, {"a", 1, 6, 5}, {"b", 5, 0, 10}, {"a", 1, 3, 8}, {"b", 2, 0, 10}, {"b", 1, 4, 7}, {"c", 1, 3, 5}, {"c", 5, 0, 10}} {
+	}{{"a", 10, 0, 10}, {"a", 1, 6, 5}, {"b", 5, 0, 10}, {"a", 1, 3, 8}, {"b", 2, 0, 10}, {"b", 1, 4, 7}, {"c", 1, 3, 5}, {"c", 5, 0, 10}, {"b", 1, 3, 8}, {"c", 3, 3, 8}} {
 		if lost := push(&r, c.name, c.n); lost != c.lost || r.count != c.left {
 			t.Errorf("%d more of %s: %d are lost and %d left, want %d and %d", c.n, c.name, lost, r.count, c.lost, c.left)
 		}
+	}
+	if b, c := r.byName["b"].Value.(*series), r.byName["c"].Value.(*series); len(b.all) != 5 || len(c.all) != 3 {
+		t.Errorf("%d of b and %d of c are left, want 5 and 3", len(b.all), len(c.all))
+	}
+	r = newRecentReceipts(2, 0, 9)
+	push(&r, "a", 5)
+	if push(&r, "b", 5); len(r.byName["a"].Value.(*series).all) != 5 {
+		t.Error("of two names with equally many the one loses that did not get another")
 	}
 	r = newRecentReceipts(2, 2, 0)
 	if lost := push(&r, "a", 4); lost != 0 {

@@ -2,6 +2,7 @@ package retry_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -12,6 +13,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
 	"github.com/redrive-mq/redrive/internal/store/storetest"
+	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -74,4 +76,93 @@ func TestMessagesParkedInRabbitMQAreCollected(t *testing.T) {
 			t.Errorf("%s: kept as %+v", name, r)
 		}
 	}
+}
+
+// A message's queue is in a header; of one whose wait in RabbitMQ ended it is the routing key, and
+// the caller hears that the queue lacks its binding.
+func TestWhichQueueAMessageInParkedIsOf(t *testing.T) {
+	for from, c := range map[string]struct {
+		queue string
+		lost  []string
+		state store.State
+	}{
+		wire.ExchangeParked:  {"header", nil, store.Parked},
+		wire.ExchangeDue:     {"key", []string{"key"}, store.Waiting},
+		wire.ExchangeLane:    {"key", []string{"key"}, store.Waiting},
+		wire.ExchangeDelayed: {"key", []string{"key"}, store.Waiting},
+		"others":             {"header", []string{"header"}, store.Parked},
+	} {
+		var lost []string
+		s, events := memstore.New(), []retry.Event(nil)
+		in := retry.NewParkedIntake(s, func(queue string) { lost = append(lost, queue) }, func(e retry.Event) { events = append(events, e) })
+		d := wire.Delivery{Message: wire.Message{Exchange: from, RoutingKey: "key", Headers: amqp.Table{wire.HeaderQueue: "header", wire.HeaderAttempt: int64(2)}}}
+		must(t, in.Handle(t.Context(), []wire.Delivery{d}))
+		r := kept(t, s)[0].Record
+		if r.Queue != c.queue || r.State != c.state || !slices.Equal(lost, c.lost) {
+			t.Errorf("%s: it is of %q, state %v; lost are %q", from, r.Queue, r.State, lost)
+		}
+		want := retry.Event{Kind: retry.Parked, At: r.FailedAt, Queue: c.queue, ID: r.ID, Failures: 2, Why: r.ParkedFor}
+		if c.state == store.Waiting {
+			want.Kind, want.Way, want.Why = retry.Waiting, retry.InStore, ""
+		}
+		if len(events) != 1 || events[0] != want {
+			t.Errorf("%s: events %+v, want %+v", from, events, want)
+		}
+	}
+}
+
+// Without the name of a queue none is reported as lost, and a header that is too long for a name
+// is none.
+func TestAMessageInParkedWithoutAQueue(t *testing.T) {
+	for name, c := range map[string]struct{ header, queue string }{"none": {"", ""}, "the longest": {strings.Repeat("q", 255), strings.Repeat("q", 255)}, "too long": {strings.Repeat("q", 256), ""}} {
+		var lost []string
+		s := memstore.New()
+		in := retry.NewParkedIntake(s, func(queue string) { lost = append(lost, queue) }, func(retry.Event) {})
+		d := wire.Delivery{Message: wire.Message{Exchange: "others", Headers: amqp.Table{wire.HeaderQueue: c.header}}}
+		must(t, in.Handle(t.Context(), []wire.Delivery{d}))
+		if r := kept(t, s)[0].Record; r.Queue != c.queue || (len(lost) > 0) != (c.queue != "") {
+			t.Errorf("%s: it is of %q, and %q were lost", name, r.Queue, lost)
+		}
+	}
+}
+
+// A user-id that only a header has is shown, and only then.
+func TestAUserIDInAHeaderIsNoted(t *testing.T) {
+	for header, want := range map[string]bool{"": false, "shop": true} {
+		s := memstore.New()
+		d := wire.Delivery{Message: wire.Message{Exchange: wire.ExchangeParked, Headers: amqp.Table{wire.HeaderQueue: "q", wire.HeaderAttempt: int64(1), wire.HeaderUserID: header}}}
+		must(t, retry.NewParkedIntake(s, nil, func(retry.Event) {}).Handle(t.Context(), []wire.Delivery{d}))
+		if notes := strings.Join(kept(t, s)[0].Record.Notes, "; "); strings.Contains(notes, wire.HeaderUserID+` header is "shop"`) != want || !want && notes != "" {
+			t.Errorf("%q: the notes are %q", header, notes)
+		}
+	}
+}
+
+// Why a message was parked in RabbitMQ stays the first of the reasons for which it is parked.
+func TestAllReasonsForParkingAreKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		// No policy allows a queue, so all names are known not to be targets.
+		g := retry.NewSender(&slowBroker{lookups: map[string]int{}}, func() policy.Set { return nil }, func(retry.Event) {})
+		defer g.Close()
+		names := retry.NewReportedNames(memstore.New(), g)
+		handle := func(s store.Store, queue, cannotRepublish string) {
+			t.Helper()
+			in := retry.NewParkedIntake(s, nil, func(retry.Event) {})
+			in.UseReportedNames(names)
+			must(t, in.Handle(t.Context(), []wire.Delivery{{CannotRepublish: cannotRepublish, Message: wire.Message{Exchange: wire.ExchangeParked,
+				Headers: amqp.Table{wire.HeaderQueue: queue, wire.HeaderParkReason: "no more attempts"}}}}))
+		}
+		for i := range 1000 {
+			handle(memstore.New(), fmt.Sprint("invented.", i), "")
+		}
+		for why, c := range map[string]struct{ queue, cannotRepublish string }{
+			`names the queue "one more"`: {"one more", ""}, "not valid UTF-8": {"\xff", ""}, "a header of no known type": {"invented.0", "a header of no known type"},
+		} {
+			s := memstore.New()
+			handle(s, c.queue, c.cannotRepublish)
+			if parked := kept(t, s)[0].Record.ParkedFor; !strings.HasPrefix(parked, "no more attempts; ") || !strings.Contains(parked, why) {
+				t.Errorf("it is parked for %q, want no more attempts and %q", parked, why)
+			}
+		}
+	})
 }

@@ -96,3 +96,19 @@ func TestVerdicts(t *testing.T) {
 		}
 	}
 }
+
+// What is at the limits of what RabbitMQ writes is retried.
+func TestOriginsAtTheLimits(t *testing.T) {
+	longest, withoutKeys := deadLetter(strings.Repeat("q", 255), "x"), deadLetter("q", "x")
+	withoutKeys.Message.Headers["x-death"].([]any)[0].(amqp.Table)["routing-keys"] = []any{}
+	for name, c := range map[string]struct {
+		of  wire.Delivery
+		key string
+	}{"the longest name": {longest, "key"}, "no routing keys": {withoutKeys, ""}} {
+		s := memstore.New()
+		must(t, newIntake(s).Handle(t.Context(), []wire.Delivery{c.of}))
+		if r := kept(t, s)[0].Record; r.State != store.Waiting || r.Queue == "" || r.Message.RoutingKey != c.key {
+			t.Errorf("%s: %v, %q with key %q, parked for %q", name, r.State, r.Queue, r.Message.RoutingKey, r.ParkedFor)
+		}
+	}
+}
