@@ -65,8 +65,8 @@ func (r soakReport) markdown() string {
 		if p.Failed {
 			done += ", then it failed"
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %d | %d | %d | %d | %d | %s |\n", p.Fault, p.On, done,
-			thousands(p.Messages), p.Lost, p.Early, p.Changed, p.Doubled, p.Unexplained, seconds(p.Seconds))
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n", p.Fault, p.On, done,
+			thousands(p.Messages), thousands(p.Lost), thousands(p.Early), thousands(p.Changed), thousands(p.Doubled), thousands(p.Unexplained), seconds(p.Seconds))
 	}
 	for _, p := range r.Parts {
 		if p.Note != "" {
