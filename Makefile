@@ -5,6 +5,7 @@
 # make mutants  seeded faults, each of which a test must catch; MUTANTSFLAGS="-only auth"
 # make mutation  all mutants of some packages, and the score of their tests
 # make simulate  worlds by seed, in fake time; SEEDS=1000
+# make soak   faults again and again on real brokers, and a table; SOAKFLAGS="-budget 2h"
 # make build  bin/redrive
 
 GO ?= go
@@ -14,7 +15,7 @@ export BROKERS MANAGEMENT
 export CGO_ENABLED = 0
 export GOFLAGS := $(shell $(GO) env GOFLAGS) -trimpath
 
-.PHONY: build run test test-tls vulncheck unit bench mutants mutation simulate vet lint words install-rabbitmq install-rabbitmq-4 install-redis install-valkey install-clients install-prometheus install-podman
+.PHONY: build run test test-tls vulncheck unit bench mutants mutation simulate soak vet lint words install-rabbitmq install-rabbitmq-4 install-redis install-valkey install-clients install-prometheus install-podman
 
 build:
 	$(GO) build -o bin/redrive ./cmd/redrive
@@ -83,6 +84,16 @@ mutation:
 SEEDS ?= 1000
 simulate:
 	$(GO) test ./test/world -count=1 -timeout 0 -seeds $(SEEDS)
+
+# Kills and cuts with an account of each message, for as long as -budget says, and a table of
+# them; SOAKFLAGS="-budget 10m -only Redis" for some rows, "-budget 2h -json" for scripts.
+SOAKFLAGS ?= -budget 30m
+export SOAKFLAGS
+soak:
+	@[ -n "$(BROKERS)" ] || { scripts/install-rabbitmq && scripts/install-rabbitmq-4; }
+	@scripts/install-redis
+	@scripts/install-valkey
+	$(GO) run ./test/brokers $(GO) test -vet=off ./test/faults -run '^TestSoak$$' -count=1 -timeout 0 -v -args $(SOAKFLAGS)
 
 install-rabbitmq:
 	scripts/install-rabbitmq

@@ -20,6 +20,25 @@ const finishTime = 10 * time.Second
 // the confirm of its at-least-once dead-lettering, and that of its retry may be lost.
 const maxCopies = 3
 
+// sums are what became of the messages of a tally.
+type sums struct {
+	Messages    int `json:"messages"`
+	Lost        int `json:"lost"`    // not acknowledged in time
+	Early       int `json:"early"`   // came before they were due
+	Changed     int `json:"changed"` // came altered, to another queue, or as what they are not
+	Doubled     int `json:"doubled"` // copies
+	Unexplained int `json:"doubled_without_a_fault"`
+}
+
+func (s *sums) add(other sums) {
+	s.Messages += other.Messages
+	s.Lost += other.Lost
+	s.Early += other.Early
+	s.Changed += other.Changed
+	s.Doubled += other.Doubled
+	s.Unexplained += other.Unexplained
+}
+
 // during runs what breaks something. Messages that are in flight meanwhile, and no
 // others, may be duplicated.
 func (t *tally) during(breaks func()) {
@@ -43,7 +62,17 @@ func (t *tally) account() {
 		}
 		t.test.Error(w)
 	}
+	t.sum.Doubled, t.sum.Unexplained = duplicates, len(unexplained)
 	t.test.Logf("%d messages: 0 lost, %d wrong, %d duplicates over %d faults with %d in flight", len(t.bodies), len(t.wrong), duplicates, len(t.faults), inFlight)
+}
+
+// result is what is known of its messages so far.
+func (t *tally) result() sums {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.sum
+	s.Messages, s.Changed = len(t.bodies), len(t.wrong)-s.Early
+	return s
 }
 
 // duplicates counts those among the arrivals of messages, tells how many messages were in

@@ -2,6 +2,7 @@ package faults_test
 
 import (
 	"context"
+	"iter"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -23,45 +24,53 @@ func TestKillingTheServiceLosesNothing(t *testing.T) {
 	}{{"disk", policies, 30}, {"levels", policiesInRabbitMQ, 15}} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			killing(t, c.policies, c.kills)
+			brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+				killing(t, newTally(t, v, "orders"), c.policies, times(c.kills))
+			})
 		})
 	}
 }
 
-// killing kills a service so often on each of two versions.
-func killing(t *testing.T, policies string, kills int) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		l := newTally(t, v, "orders")
-		p := newProcess(t, v.ServiceURL(brokertest.Works("orders")))
-		p.configure(policies)
-		p.start()
-		p.waitReady() // until the exchange is there RabbitMQ drops what is dead-lettered to it
-		p.kill()
-		consuming(t, l)
-		seed := rand.Uint64()
-		t.Logf("seed %d", seed)
-		random := rand.New(rand.NewPCG(seed, 0))
-		for range kills {
-			p.start()
-			l.publish(150)
-			// Any moment will do: while it opens, connects, stores, or retries.
-			<-time.After(time.Duration(random.IntN(600)) * time.Millisecond)
-			l.during(p.kill)
+// times counts to n.
+func times(n int) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		for i := range n {
+			if !yield(i) {
+				return
+			}
 		}
+	}
+}
+
+// killing kills a service so often while messages of a tally fail and come back.
+func killing(t *testing.T, l *tally, policies string, kills iter.Seq[int]) {
+	p := newProcess(t, l.v.ServiceURL(brokertest.Works("orders")))
+	p.configure(policies)
+	p.start()
+	p.waitReady() // until the exchange is there RabbitMQ drops what is dead-lettered to it
+	p.kill()
+	consuming(t, l)
+	random := random(t)
+	for range kills {
 		p.start()
-		l.awaitAcknowledged(acknowledgedWithin)
+		l.publish(150)
+		// Any moment will do: while it opens, connects, stores, or retries.
+		<-time.After(time.Duration(random.IntN(600)) * time.Millisecond)
 		l.during(p.kill)
-		p.start()
-		l.publish(300) // what fails only now comes once, though it has just started after a kill
-		l.awaitAcknowledged(acknowledgedWithin)
-		p.waitReady()
-		// Its own account of them balances, or this fails.
-		t.Log(p.cli("ledger", "--recount"))
-		if err := p.term(); err != nil {
-			t.Errorf("after SIGTERM: %v", err)
-		}
-		l.account()
-	})
+	}
+	p.start()
+	l.awaitAcknowledged(acknowledgedWithin)
+	l.during(p.kill)
+	p.start()
+	l.publish(300) // what fails only now comes once, though it has just started after a kill
+	l.awaitAcknowledged(acknowledgedWithin)
+	p.waitReady()
+	// Its own account of them balances, or this fails.
+	t.Log(p.cli("ledger", "--recount"))
+	if err := p.term(); err != nil {
+		t.Errorf("after SIGTERM: %v", err)
+	}
+	l.account()
 }
 
 func TestStoppingTheServiceDuplicatesNothing(t *testing.T) {
@@ -88,41 +97,46 @@ func TestStoppingTheServiceDuplicatesNothing(t *testing.T) {
 func TestKillingRabbitMQLosesNothing(t *testing.T) {
 	t.Parallel()
 	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
-		l := newTally(t, v, "orders")
-		p := newProcess(t, v.ServiceURL(brokertest.Works("orders")))
-		p.start()
-		p.waitReady()
-		// RabbitMQ 3.10 writes the registration of a quorum queue to disk some
-		// minutes after it was declared, and a kill before that loses the queue
-		// for good [measured on 3.10.8: names.dets]. These queues are to be old.
-		if _, err := n.Eval(context.Background(), "[dets:sync(T) || T <- dets:all()]."); err != nil {
-			t.Fatal(err)
-		}
-		consuming(t, l)
 		const kills = 2
-		for range kills {
-			l.publish(2000)
-			<-time.After(200 * time.Millisecond)
-			l.during(func() {
-				n.Kill()
-				restart(t, v, n, "orders", wire.QueueIntake)
-				p.waitReady()
-			})
-		}
+		killingRabbitMQ(t, newTally(t, v, "orders"), n, times(kills))
+	})
+}
+
+// killingRabbitMQ kills the node of a tally so often, and stops it once.
+func killingRabbitMQ(t *testing.T, l *tally, n *rabbitnode.Node, kills iter.Seq[int]) {
+	v := l.v
+	p := newProcess(t, v.ServiceURL(brokertest.Works("orders")))
+	p.start()
+	p.waitReady()
+	// RabbitMQ 3.10 writes the registration of a quorum queue to disk some
+	// minutes after it was declared, and a kill before that loses the queue
+	// for good [measured on 3.10.8: names.dets]. These queues are to be old.
+	if _, err := n.Eval(context.Background(), "[dets:sync(T) || T <- dets:all()]."); err != nil {
+		t.Fatal(err)
+	}
+	consuming(t, l)
+	for range kills {
 		l.publish(2000)
 		<-time.After(200 * time.Millisecond)
 		l.during(func() {
-			if _, err := n.Shell(context.Background(), "rabbitmqctl stop_app && rabbitmqctl start_app"); err != nil {
-				t.Fatal(err)
-			}
+			n.Kill()
+			restart(t, v, n, "orders", wire.QueueIntake)
 			p.waitReady()
 		})
-		l.awaitAcknowledged(acknowledgedWithin)
+	}
+	l.publish(2000)
+	<-time.After(200 * time.Millisecond)
+	l.during(func() {
+		if _, err := n.Shell(context.Background(), "rabbitmqctl stop_app && rabbitmqctl start_app"); err != nil {
+			t.Fatal(err)
+		}
 		p.waitReady()
-		l.publish(300) // what fails only now comes once
-		l.awaitAcknowledged(acknowledgedWithin)
-		l.account()
 	})
+	l.awaitAcknowledged(acknowledgedWithin)
+	p.waitReady()
+	l.publish(300) // what fails only now comes once
+	l.awaitAcknowledged(acknowledgedWithin)
+	l.account()
 }
 
 // restart starts a killed RabbitMQ, and again where it has not restored a

@@ -40,7 +40,11 @@ var binary = sync.OnceValues(func() (string, error) {
 func TestMain(m *testing.M) {
 	brokertest.AlsoByTLS()
 	flag.Parse()
-	if err := flag.Set("test.parallel", "4"); err != nil {
+	parallel := "4"
+	if *soakBudget > 0 {
+		parallel = "32" // of one row, that wait even more
+	}
+	if err := flag.Set("test.parallel", parallel); err != nil {
 		panic(err)
 	}
 	code := m.Run()

@@ -3,6 +3,7 @@ package faults_test
 import (
 	"context"
 	"fmt"
+	"iter"
 	"math/rand/v2"
 	"strconv"
 	"strings"
@@ -107,21 +108,26 @@ func TestKillingAReplicaLosesNothing(t *testing.T) {
 	t.Parallel()
 	const kills = 25 // with Redis and with Valkey: fifty
 	eachRedis(t, func(t *testing.T, v *brokertest.VHost, o redisnode.Options) {
-		l, all := newRedisTally(t, v), replicas(t, v, redisnode.New(t, o).URL(), synced, shortLease)
-		start(all)
-		consuming(t, l)
-		random := random(t)
-		for range kills {
-			l.publish(150)
-			// Any moment will do: while it opens, connects, stores, or retries.
-			<-time.After(time.Duration(random.IntN(600)) * time.Millisecond)
-			p := all[random.IntN(len(all))]
-			l.during(p.kill)
-			p.start()
-		}
-		finish(t, l, all)
-		l.account()
+		killingReplicas(t, newRedisTally(t, v), o, times(kills))
 	})
+}
+
+// killingReplicas kills one of two replicas so often while messages fail and come back.
+func killingReplicas(t *testing.T, l *tally, o redisnode.Options, kills iter.Seq[int]) {
+	all := replicas(t, l.v, redisnode.New(t, o).URL(), synced, shortLease)
+	start(all)
+	consuming(t, l)
+	random := random(t)
+	for range kills {
+		l.publish(150)
+		// Any moment will do: while it opens, connects, stores, or retries.
+		<-time.After(time.Duration(random.IntN(600)) * time.Millisecond)
+		p := all[random.IntN(len(all))]
+		l.during(p.kill)
+		p.start()
+	}
+	finish(t, l, all)
+	l.account()
 }
 
 // A service that stands still for longer than its lease goes on with what others have
@@ -158,25 +164,30 @@ func TestKillingRedisLosesNothing(t *testing.T) {
 	t.Parallel()
 	const kills = 4
 	eachRedis(t, func(t *testing.T, v *brokertest.VHost, o redisnode.Options) {
-		server := redisnode.New(t, o)
-		l, all := newRedisTally(t, v), replicas(t, v, server.URL(), synced, longLease)
-		start(all)
-		consuming(t, l)
-		for i := range kills {
-			l.publish(500)
-			<-time.After(wait)
-			server.Kill()
-			l.publish(100) // they stay in RabbitMQ
-			if i == 0 {
-				brokertest.Eventually(t, "the service says that it is not ready", func() bool { return all[0].readyz() != "" })
-			}
-			if err := server.Restart(context.Background()); err != nil {
-				t.Fatal(err)
-			}
-		}
-		finish(t, l, all)
-		l.account()
+		killingRedis(t, newRedisTally(t, v), o, times(kills))
 	})
+}
+
+// killingRedis kills the Redis of two replicas so often.
+func killingRedis(t *testing.T, l *tally, o redisnode.Options, kills iter.Seq[int]) {
+	server := redisnode.New(t, o)
+	all := replicas(t, l.v, server.URL(), synced, longLease)
+	start(all)
+	consuming(t, l)
+	for i := range kills {
+		l.publish(500)
+		<-time.After(wait)
+		server.Kill()
+		l.publish(100) // they stay in RabbitMQ
+		if i == 0 {
+			brokertest.Eventually(t, "the service says that it is not ready", func() bool { return all[0].readyz() != "" })
+		}
+		if err := server.Restart(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	finish(t, l, all)
+	l.account()
 }
 
 // A Redis that is away is reported once by each part that needs it, however long it is

@@ -45,6 +45,9 @@ type tally struct {
 	ids       map[string]string // the first x-redrive-id by message id: no copy has another
 	faults    []fault
 	wrong     []string
+	failures  int                // of each message
+	various   bool               // its messages differ in size and headers: see various_test.go
+	sum       sums               // see account
 	at        string             // see only
 	conns     []*amqp.Connection // of its own clients
 }
@@ -55,7 +58,7 @@ type tally struct {
 func newTally(t *testing.T, v *brokertest.VHost, queue string) *tally {
 	v.Queue(queue, amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "redrive",
 		"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"})
-	return &tally{test: t, v: v, queue: queue, bodies: map[string][sha256.Size]byte{}, failed: map[string]time.Time{}, seen: map[string][]time.Time{}, acked: map[string]int{},
+	return &tally{test: t, v: v, queue: queue, failures: failures, bodies: map[string][sha256.Size]byte{}, failed: map[string]time.Time{}, seen: map[string][]time.Time{}, acked: map[string]int{},
 		uncertain: map[string]bool{}, ids: map[string]string{}}
 }
 
@@ -69,12 +72,7 @@ func (t *tally) publish(n int) {
 	}
 	var confirms []*amqp.DeferredConfirmation
 	for range n {
-		t.mu.Lock()
-		id := fmt.Sprintf("%s-%d", t.queue, len(t.bodies))
-		body := []byte("body of " + id)
-		t.bodies[id] = sha256.Sum256(body)
-		t.mu.Unlock()
-		c, err := ch.PublishWithDeferredConfirm("", t.queue, true, false, amqp.Publishing{MessageId: id, DeliveryMode: 2, Body: body, Headers: amqp.Table{"n": id, "of": t.v.Name}})
+		c, err := ch.PublishWithDeferredConfirm("", t.queue, true, false, t.next(false))
 		if err != nil {
 			t.test.Fatal(err)
 		}
@@ -85,6 +83,24 @@ func (t *tally) publish(n int) {
 			t.test.Fatal("RabbitMQ did not confirm a message of the test's own")
 		}
 	}
+}
+
+// next is the next message to publish; uncertain until its confirm is read, if so.
+func (t *tally) next(uncertain bool) amqp.Publishing {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := len(t.bodies)
+	p := amqp.Publishing{MessageId: fmt.Sprintf("%s-%d", t.queue, n), DeliveryMode: 2, Headers: amqp.Table{}}
+	p.Body = []byte("body of " + p.MessageId)
+	if t.various {
+		p = various(p.MessageId, true)
+	}
+	p.Headers["n"], p.Headers["of"] = p.MessageId, t.v.Name
+	t.bodies[p.MessageId] = sha256.Sum256(p.Body)
+	if uncertain {
+		t.uncertain[p.MessageId] = true
+	}
+	return p
 }
 
 // consume takes deliveries until ctx ends, and connects again when it must.
@@ -114,7 +130,10 @@ func (t *tally) delivered(d amqp.Delivery) {
 	id := d.MessageId
 	want, known := t.bodies[id]
 	if !known || sha256.Sum256(d.Body) != want || d.Headers["n"] != id || d.Headers["of"] != t.v.Name || d.RoutingKey != t.queue {
-		t.wrong = append(t.wrong, fmt.Sprintf("%q came altered or is not of this queue: %q, headers %v", id, d.Body, d.Headers))
+		t.wrong = append(t.wrong, fmt.Sprintf("%q came altered or is not of this queue: %q, headers %v", id, d.Body[:min(len(d.Body), 100)], d.Headers))
+	}
+	if t.various && known {
+		t.wrong = append(t.wrong, changes(d)...)
 	}
 	attempt, _ := d.Headers[wire.HeaderAttempt].(int64)
 	if mark, ok := d.Headers[wire.HeaderID].(string); ok && t.ids[id] == "" {
@@ -124,17 +143,18 @@ func (t *tally) delivered(d amqp.Delivery) {
 	}
 	if attempt > 0 && !d.Redelivered {
 		if early := t.failed[fmt.Sprint(id, " ", attempt)].Add(wait); time.Now().Before(early) {
+			t.sum.Early++
 			t.wrong = append(t.wrong, fmt.Sprintf("%s attempt %d came %s early", id, attempt, time.Until(early)))
 		}
 	}
-	if attempt > failures {
+	if attempt > int64(t.failures) {
 		t.wrong = append(t.wrong, fmt.Sprintf("%s came as attempt %d though it never failed so often", id, attempt))
 	}
 	if !d.Redelivered { // what RabbitMQ hands out again is no duplicate of ours
 		key := fmt.Sprint(id, " ", attempt)
 		t.seen[key] = append(t.seen[key], time.Now())
 	}
-	if attempt < failures {
+	if attempt < int64(t.failures) {
 		if key := fmt.Sprint(id, " ", attempt+1); t.failed[key].IsZero() {
 			t.failed[key] = time.Now()
 		}
@@ -201,16 +221,12 @@ func (t *tally) publishSome(ctx context.Context, ch *amqp.Channel) (all bool) {
 	defer cancel()
 	confirms := map[string]*amqp.DeferredConfirmation{}
 	for range 10 {
-		t.mu.Lock()
-		id := fmt.Sprintf("%s-%d", t.queue, len(t.bodies))
-		body := []byte("body of " + id)
-		t.bodies[id], t.uncertain[id] = sha256.Sum256(body), true
-		t.mu.Unlock()
-		c, err := ch.PublishWithDeferredConfirm("", t.queue, true, false, amqp.Publishing{MessageId: id, DeliveryMode: 2, Body: body, Headers: amqp.Table{"n": id, "of": t.v.Name}})
+		p := t.next(true)
+		c, err := ch.PublishWithDeferredConfirm("", t.queue, true, false, p)
 		if err != nil {
 			return false
 		}
-		confirms[id] = c
+		confirms[p.MessageId] = c
 	}
 	all = true
 	for id, c := range confirms {
@@ -264,6 +280,9 @@ func (t *tally) awaitAcknowledged(most time.Duration) {
 			return
 		}
 		if time.Now().After(deadline) {
+			t.mu.Lock()
+			t.sum.Lost = missing
+			t.mu.Unlock()
 			t.test.Fatalf("%d of %d messages were not acknowledged within %s: lost, or still on their way", missing, len(t.bodies), most)
 		}
 		<-time.After(20 * time.Millisecond)

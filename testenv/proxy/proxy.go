@@ -52,6 +52,8 @@ func Start(target string) (*Proxy, error) {
 	close(p.pass)
 	p.answers = p.pass
 	p.budget.Store(-1)
+	p.toServer.budget.Store(-1)
+	p.toClient.budget.Store(-1)
 	p.ended.Go(p.accept)
 	return p, nil
 }
@@ -73,9 +75,11 @@ func (p *Proxy) Limit(bytesPerSecond int64) {
 	p.toClient.perSecond.Store(bytesPerSecond)
 }
 
-// pace is how fast bytes pass one way.
+// pace is how fast bytes pass one way, and how many.
 type pace struct {
 	perSecond atomic.Int64
+	budget    atomic.Int64 // as Proxy's
+	passed    atomic.Int64
 	mu        sync.Mutex
 	free      time.Time // when all that was let through before has passed
 }
@@ -99,7 +103,19 @@ func (p *pace) wait(bytes int) {
 // CutAfter cuts all connections when so many more bytes have passed.
 func (p *Proxy) CutAfter(bytes int64) { p.budget.Store(bytes) }
 
-// Cuts is how often CutAfter has cut.
+// CutToServerAfter cuts all connections when so many more bytes have passed to the server;
+// < 0: no more.
+func (p *Proxy) CutToServerAfter(bytes int64) { p.toServer.budget.Store(bytes) }
+
+// CutToClientAfter is the same of those to the client.
+func (p *Proxy) CutToClientAfter(bytes int64) { p.toClient.budget.Store(bytes) }
+
+// Passed is how many bytes have passed each way.
+func (p *Proxy) Passed() (toServer, toClient int64) {
+	return p.toServer.passed.Load(), p.toClient.passed.Load()
+}
+
+// Cuts is how often bytes have cut.
 func (p *Proxy) Cuts() int { return int(p.cuts.Load()) }
 
 // Cut cuts all connections now.
@@ -187,15 +203,18 @@ func (p *Proxy) pump(to, from net.Conn, pace *pace) {
 			<-answers
 		}
 		pace.wait(n)
-		if left := p.budget.Load(); left >= 0 && n > 0 {
-			if rest := p.budget.Add(-int64(n)); rest < 0 {
-				n = max(0, n+int(rest)) // the byte it is cut at
-				if p.budget.CompareAndSwap(rest, -1) {
-					defer func() { p.Cut(); p.cuts.Add(1) }() // whoever sees it counted finds them cut
+		for _, budget := range []*atomic.Int64{&p.budget, &pace.budget} {
+			if left := budget.Load(); left >= 0 && n > 0 {
+				if rest := budget.Add(-int64(n)); rest < 0 {
+					n = max(0, n+int(rest)) // the byte it is cut at
+					if budget.CompareAndSwap(rest, -1) {
+						defer func() { p.Cut(); p.cuts.Add(1) }() // whoever sees it counted finds them cut
+					}
+					err = io.EOF
 				}
-				err = io.EOF
 			}
 		}
+		pace.passed.Add(int64(n))
 		if _, werr := to.Write(b[:n]); werr != nil || err != nil {
 			return
 		}

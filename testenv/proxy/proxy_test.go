@@ -68,3 +68,36 @@ func TestALinkIsNoFasterThanItsLimit(t *testing.T) {
 		t.Errorf("%d bytes took %s there and back, and should take %s at least", 2*each, took, least)
 	}
 }
+
+// One way is cut at its byte, whatever passes the other way.
+func TestOneWayIsCutAtItsByte(t *testing.T) {
+	p := proxy.New(t, echo(t))
+	for _, c := range []struct {
+		name string
+		cut  func(int64)
+	}{{"to the server", p.CutToServerAfter}, {"to the client", p.CutToClientAfter}} {
+		for bytes := range int64(3) {
+			conn, err := net.Dial("tcp", p.Addr())
+			if err != nil {
+				t.Fatal(err)
+			}
+			cuts := p.Cuts()
+			_, before := p.Passed()
+			c.cut(bytes)
+			if _, err := conn.Write([]byte("12345")); err != nil {
+				t.Fatal(err)
+			}
+			for p.Cuts() == cuts {
+				time.Sleep(time.Millisecond)
+			}
+			conn.Close()
+			toServer, toClient := p.Passed()
+			if got := toClient - before; got > bytes || c.name == "to the client" && got != bytes {
+				t.Errorf("%s: %d bytes came back of %d", c.name, got, bytes)
+			}
+			if want := map[string]int64{"to the server": bytes * (bytes + 1) / 2, "to the client": 3 + 5*(bytes+1)}[c.name]; toServer != want {
+				t.Errorf("%s: %d bytes reached the server when %d are cut, not %d", c.name, toServer, bytes, want)
+			}
+		}
+	}
+}

@@ -1,0 +1,208 @@
+package faults_test
+
+import (
+	"flag"
+	"fmt"
+	"iter"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/rabbitnode"
+	"github.com/redrive-mq/redrive/testenv/redisnode"
+)
+
+var (
+	soakBudget = flag.Duration("budget", 0, "TestSoak: how long all rows together may take; 0: each row as short as it can be")
+	soakOnly   = flag.String("only", "", "TestSoak: the rows whose names contain this")
+	soakJSON   = flag.Bool("json", false, "TestSoak: print JSON, not a table")
+)
+
+// soakRows are the faults that `make soak` repeats, with the shares of the time that each gets.
+var soakRows = []struct {
+	name  string
+	share int
+	run   func(*testing.T, *soakRow)
+}{
+	{"kill -9 of the service", 4, soakKills},
+	{"kill -9 of one of two replicas", 3, soakReplicas},
+	{"connections to RabbitMQ cut at each byte", 4, soakBytes},
+	{"connections to Redis cut at each byte", 2, soakRedisBytes},
+	{"kill -9 of RabbitMQ", 4, soakRabbitMQ},
+	{"kill -9 of Redis", 2, soakRedis},
+}
+
+// TestSoak repeats faults until each row has met its goal or its time is over, and prints
+// what became of the messages. Within `make test` each row is as short as it can be.
+func TestSoak(t *testing.T) {
+	if *soakBudget == 0 {
+		t.Parallel()
+	}
+	s := &soak{began: time.Now()}
+	t.Cleanup(func() { s.print(t) })
+	shares := 0
+	for _, r := range soakRows {
+		if strings.Contains(r.name, *soakOnly) {
+			shares += r.share
+		}
+	}
+	if shares == 0 {
+		t.Fatalf("no row has a name with %q", *soakOnly)
+	}
+	for _, r := range soakRows {
+		if !strings.Contains(r.name, *soakOnly) {
+			continue
+		}
+		left := *soakBudget - time.Since(s.began)
+		row := &soakRow{soak: s, name: r.name, until: time.Now().Add(left * time.Duration(r.share) / time.Duration(shares))}
+		shares -= r.share
+		t.Run(r.name, func(t *testing.T) {
+			if *soakBudget == 0 {
+				if r.name == "kill -9 of RabbitMQ" {
+					return // which takes a minute, and TestKillingRabbitMQLosesNothing does the same
+				}
+				t.Parallel()
+			}
+			r.run(t, row)
+		})
+	}
+}
+
+// soak has the parts of all rows, as they began.
+type soak struct {
+	began time.Time
+	mu    sync.Mutex
+	parts []*soakPart
+}
+
+// soakRow is one fault.
+type soakRow struct {
+	*soak
+	name  string
+	until time.Time
+}
+
+// soakPart is a fault on one RabbitMQ or Redis.
+type soakPart struct {
+	Fault  string `json:"fault"`
+	On     string `json:"on"`
+	Goal   int    `json:"goal"`
+	Done   int    `json:"done"`
+	sums          // of its messages
+	Failed bool   `json:"failed"`
+	// Note is what else is to be known of it.
+	Note    string  `json:"note,omitempty"`
+	Seconds float64 `json:"seconds"`
+
+	until time.Time
+	tally *tally // of the episode that runs
+}
+
+func (r *soakRow) part(on string, goal int) *soakPart {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p := &soakPart{Fault: r.name, On: on, Goal: goal, until: r.until}
+	r.parts = append(r.parts, p)
+	return p
+}
+
+// over tells whether a part has met its goal or has no time left.
+func (p *soakPart) over() bool { return p.Done >= p.Goal || time.Now().After(p.until) }
+
+// faults counts those of one episode, so many at most. There is always one: within `make
+// test` there is no other.
+func (p *soakPart) faults(most int) iter.Seq[int] {
+	return func(yield func(int) bool) {
+		for i := 0; i < most && (i == 0 || !p.over()); i++ {
+			if !yield(i) {
+				return
+			}
+			p.Done++
+		}
+	}
+}
+
+// newTally is a tally of various messages, which counts for the part.
+func (p *soakPart) newTally(t *testing.T, v *brokertest.VHost) *tally {
+	p.tally = newTally(t, v, "orders")
+	p.tally.various = true
+	return p.tally
+}
+
+// episodes runs one after the other, each in a test of its own, until the part is over or
+// one fails.
+func (p *soakPart) episodes(t *testing.T, episode func(t *testing.T)) {
+	began := time.Now()
+	defer func() { p.Seconds = time.Since(began).Seconds() }()
+	for n := 1; n == 1 || !p.over(); n++ {
+		ok := t.Run(fmt.Sprint(n), episode)
+		if p.tally != nil {
+			p.add(p.tally.result())
+		}
+		if p.tally = nil; !ok {
+			p.Failed = true
+			return
+		}
+	}
+}
+
+// Kills of the service while messages wait on its disk, 1,000 in all.
+func soakKills(t *testing.T, r *soakRow) {
+	r.onEachBroker(t, "messages on disk", 1000, func(t *testing.T, b brokertest.Broker, p *soakPart) {
+		killing(t, p.newTally(t, brokertest.NewVHost(t, b)), policies, p.faults(30))
+	})
+}
+
+// onEachBroker runs episodes on each broker; each has its share of the goal.
+func (r *soakRow) onEachBroker(t *testing.T, what string, goal int, episode func(*testing.T, brokertest.Broker, *soakPart)) {
+	brokers := brokertest.All(t)
+	for _, b := range brokers {
+		t.Run("RabbitMQ "+b.Version, func(t *testing.T) {
+			t.Parallel()
+			p := r.part(fmt.Sprintf("RabbitMQ %s, %s", b.Version, what), goal/len(brokers))
+			p.episodes(t, func(t *testing.T) { episode(t, b, p) })
+		})
+	}
+}
+
+// Kills of a replica, 200 in all.
+func soakReplicas(t *testing.T, r *soakRow) {
+	r.onEachRedis(t, 200, func(t *testing.T, l *tally, o redisnode.Options, p *soakPart) { killingReplicas(t, l, o, p.faults(25)) })
+}
+
+// Kills of Redis, 300 in all.
+func soakRedis(t *testing.T, r *soakRow) {
+	r.onEachRedis(t, 300, func(t *testing.T, l *tally, o redisnode.Options, p *soakPart) { killingRedis(t, l, o, p.faults(10)) })
+}
+
+// onEachRedis runs episodes with Redis and with Valkey, each beside one broker.
+func (r *soakRow) onEachRedis(t *testing.T, goal int, episode func(*testing.T, *tally, redisnode.Options, *soakPart)) {
+	brokers := brokertest.All(t)
+	redisnode.Each(t, func(t *testing.T, o redisnode.Options) {
+		b := brokers[0]
+		if o.Root != "" {
+			b = brokers[len(brokers)-1]
+		}
+		p := r.part(fmt.Sprintf("%s, RabbitMQ %s", o.Name(), b.Version), goal/2)
+		p.episodes(t, func(t *testing.T) { episode(t, p.newTally(t, brokertest.NewVHost(t, b)), o, p) })
+	})
+}
+
+// Kills of a node, 300 of each version.
+func soakRabbitMQ(t *testing.T, r *soakRow) {
+	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
+		p := r.part("RabbitMQ "+v.Version, 300)
+		p.episodes(t, func(t *testing.T) {
+			v.DeleteQueue("orders")
+			killingRabbitMQ(t, p.newTally(t, v), n, p.faults(20))
+		})
+	})
+}
+
+// soakCommand is how this was run.
+func soakCommand() string {
+	return fmt.Sprintf("make soak SOAKFLAGS=%q", os.Getenv("SOAKFLAGS"))
+}
