@@ -14,6 +14,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
 	"github.com/redrive-mq/redrive/testenv/model"
@@ -55,9 +56,9 @@ func Run(seed uint64, log io.Writer, service *slog.Logger) error {
 	if s.onDisk {
 		w.disk = newDisk()
 	}
-	w.say("RabbitMQ %s, %d queues, %d messages, %d faults, on disk: %t", s.version, len(s.queues), len(s.messages), len(s.faults), s.onDisk)
+	w.say("RabbitMQ %s, %d queues, %d messages, %d faults, %d actions, on disk: %t", s.version, len(s.queues), len(s.messages), len(s.faults), len(s.actions), s.onDisk)
 	for _, q := range s.queues {
-		w.say("%s: %s, %d attempts, then %s, limits: %s", q.name, q.kind, q.policy.Attempts, q.policy.Exhausted.Action, q.limits)
+		w.say("%s", q)
 	}
 	return w.run()
 }
@@ -86,8 +87,8 @@ func (w *World) run() (err error) {
 	defer w.old.Wait()
 	defer consumers.Wait()
 	defer stop()
-	for i := range w.scenario.queues {
-		consumers.Go(func() { w.consume(ctx, &w.scenario.queues[i]) })
+	for _, q := range w.scenario.queues {
+		consumers.Go(func() { w.consume(ctx, q) })
 	}
 	if err := w.steps(ctx, ch); err != nil {
 		return err
@@ -97,8 +98,18 @@ func (w *World) run() (err error) {
 
 // start starts the service, on the disk as it is.
 func (w *World) start() (err error) {
-	w.process, err = startProcess(w.scenario, w.disk, w.memory, &network{dial: w.broker.Dial}, w.service, w.ledger.heard)
+	w.process, err = startProcess(w.scenario, w.rules(), w.disk, w.memory, &network{dial: w.broker.Dial}, w.service, w.ledger.heard)
 	return err
+}
+
+// rules are the policies as they were reloaded last.
+func (w *World) rules() (r retry.Rules) {
+	for _, q := range w.scenario.queues {
+		p := q.policy
+		p.Attempts = w.ledger.allows(q)
+		r.Policies = append(r.Policies, p)
+	}
+	return r
 }
 
 func (w *World) declare(ch *amqp.Channel) error {
@@ -115,7 +126,7 @@ func (w *World) declare(ch *amqp.Channel) error {
 	return ch.Confirm(false)
 }
 
-// steps publishes the messages and makes the faults, each at its time.
+// steps publishes the messages, makes the faults and does what people do, each at its time.
 func (w *World) steps(ctx context.Context, ch *amqp.Channel) error {
 	type step struct {
 		at time.Duration
@@ -129,6 +140,9 @@ func (w *World) steps(ctx context.Context, ch *amqp.Channel) error {
 	for _, f := range w.scenario.faults {
 		all = append(all, step{f.at, func() error { return w.fail(f) }})
 	}
+	for _, a := range w.scenario.actions {
+		all = append(all, step{a.at, func() error { return w.act(ctx, a) }})
+	}
 	slices.SortStableFunc(all, func(a, b step) int { return int(a.at - b.at) })
 	began := time.Now()
 	for _, s := range all {
@@ -141,7 +155,7 @@ func (w *World) steps(ctx context.Context, ch *amqp.Channel) error {
 }
 
 func (w *World) publish(ctx context.Context, ch *amqp.Channel, m *message) error {
-	confirm, err := ch.PublishWithDeferredConfirmWithContext(ctx, "", w.scenario.queues[m.queue].name, true, false,
+	confirm, err := ch.PublishWithDeferredConfirmWithContext(ctx, "", m.queue.name, true, false,
 		amqp.Publishing{Headers: amqp.Table{idHeader: m.id}, Body: make([]byte, m.size), DeliveryMode: amqp.Persistent})
 	if err != nil {
 		return err
@@ -152,53 +166,21 @@ func (w *World) publish(ctx context.Context, ch *amqp.Channel, m *message) error
 	return nil
 }
 
-// fail makes a fault happen.
-func (w *World) fail(f fault) error {
-	w.say("%s", f)
-	switch f.kind {
-	case cutService, cutConsumer:
-		of := w.process.network
-		if f.kind == cutConsumer {
-			of = w.consumers
-		}
-		open := of.open()
-		if len(open) == 0 {
-			return nil
-		}
-		up, down := f.bytes, -1
-		if f.down {
-			up, down = -1, f.bytes
-		}
-		open[f.conn%len(open)].arm(up, down, w.ledger.cut)
-		return nil
-	case crash:
-		w.ledger.cut()
-		crashed := w.process
-		w.disk = crashed.crash(w.disk, f.survives, w.random)
-		w.old.Go(func() { _ = crashed.end() }) // its disk is gone: whatever it says is of no account
-	case fullDisk:
-		w.disk.full.Store(true)
-		time.Sleep(f.away)
-		w.disk.full.Store(false)
-		return nil
-	default:
-		if err := w.process.end(); err != nil {
-			return fmt.Errorf("stopping: %w", err)
-		}
-	}
-	time.Sleep(f.away)
-	return w.start()
-}
-
 // settle waits until all messages are where they belong, and then checks all.
 func (w *World) settle(ctx context.Context, ch *amqp.Channel) error {
 	w.say("no more faults")
+	if err := w.resumeAll(ctx); err != nil {
+		return err
+	}
 	at := ends{forwarded: map[string]int{}}
 	var missing []string
 	for began := time.Now(); ; {
 		time.Sleep(time.Minute)
 		var err error
-		if at.parked, err = w.parked(ctx); err != nil {
+		if at.parked, err = w.kept(ctx, store.Parked); err != nil {
+			return err
+		}
+		if at.discarded, err = w.kept(ctx, store.Discarded); err != nil {
 			return err
 		}
 		if err := w.drainForwarded(ch, at.forwarded); err != nil {
@@ -211,19 +193,14 @@ func (w *World) settle(ctx context.Context, ch *amqp.Channel) error {
 			return errors.Join(append(w.faults, fmt.Errorf("after %s these are not where they belong:\n%s", patience, strings.Join(missing, "\n")))...)
 		}
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, what := range w.ledger.wrong(at) {
-		w.faults = append(w.faults, errors.New(what))
-	}
-	return errors.Join(append(w.faults, w.balanced(ctx))...)
+	return errors.Join(w.faultsAt(at), w.balanced(ctx))
 }
 
-// parked counts the copies of each message that are parked.
-func (w *World) parked(ctx context.Context) (map[string]int, error) {
+// kept counts the copies of each message that the store has in a state.
+func (w *World) kept(ctx context.Context, state store.State) (map[string]int, error) {
 	all := map[string]int{}
-	err := w.process.store.Scan(ctx, store.Range{State: store.Parked}, func(l store.Listed) (bool, error) {
-		id, _ := l.Record.Message.Headers[idHeader].(string)
+	err := w.process.store.Scan(ctx, store.Range{State: state}, func(l store.Listed) (bool, error) {
+		id := idOf(l)
 		all[id]++
 		w.ledger.named(id, l.Record.ID.String())
 		return true, nil
