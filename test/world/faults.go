@@ -60,6 +60,7 @@ func newFault(r *rand.Rand, onDisk bool) fault {
 // fail makes a fault happen.
 func (w *World) fail(f fault) error {
 	w.say("%s", f)
+	w.ledger.trouble()
 	switch f.kind {
 	case cutService, cutConsumer:
 		of := w.process.network

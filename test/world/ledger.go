@@ -24,6 +24,7 @@ type ledger struct {
 	said     map[string][]time.Time
 	attempts map[*workQueue][]allowed
 	pauses   map[*workQueue]time.Time // since when
+	troubled bool                     // there was a fault
 	broken   []string                 // what the service said and must not have done
 }
 
@@ -78,12 +79,22 @@ func (l *ledger) cut() {
 	l.cuts = append(l.cuts, time.Now())
 }
 
+// trouble enters that something happens to the service.
+func (l *ledger) trouble() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.troubled = true
+}
+
 // heard enters what the service says of a message.
 func (l *ledger) heard(e retry.Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	id, now := e.ID.String(), time.Now()
 	l.said[id] = append(l.said[id], now)
+	if e.Instead != "" && !l.troubled {
+		l.broken = append(l.broken, fmt.Sprintf("%s waits in the store instead of %s, and nothing had happened to the service", id, e.Instead))
+	}
 	for q, since := range l.pauses {
 		if e.Kind == retry.Retried && q.name == e.Queue && now.Sub(since) > time.Second {
 			l.broken = append(l.broken, fmt.Sprintf("%s was retried to %s at %s, which is paused since %s", id, q.name, now.Sub(l.start), since.Sub(l.start)))
@@ -214,7 +225,7 @@ func (l *ledger) delivered(q *workQueue, d amqp.Delivery, failures int, now time
 	case d.RoutingKey != q.name:
 		return id, 0, fmt.Errorf("%s came with the routing key %q", id, d.RoutingKey)
 	}
-	if _, has := d.Headers["x-death"]; has {
+	if _, has := d.Headers["x-death"]; has && q.way == nil {
 		return id, 0, fmt.Errorf("%s was retried with an x-death header", id)
 	}
 	a.redriveID, _ = d.Headers[wire.HeaderID].(string)

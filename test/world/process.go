@@ -84,7 +84,9 @@ func (p *process) run(ctx context.Context, s *scenario, rules retry.Rules, log *
 	publisher := broker.NewPublisher(connection("redrive retries"))
 	delayPublisher := broker.NewPublisher(connection("redrive delays"))
 	policies := func() policy.Set { return p.intake.Policies() }
-	delays := retry.NewDelayQueues(delayPublisher, policies, func(string, error) {})
+	delays := retry.NewDelayQueues(delayPublisher, policies, func(way string, err error) {
+		log.Info("wait in RabbitMQ", "way", way, "error", err)
+	})
 	p.intake = retry.NewIntake(p.store, rules, delays, heard)
 	parkedIntake := retry.NewParkedIntake(p.store, delays.MarkLost, heard)
 	intakeConsumer := broker.NewIntakeConsumer(connection("redrive intake"), 4096, func(err error) {

@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/redrive-mq/redrive/internal/delay"
+	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/policy"
 )
@@ -28,6 +30,7 @@ type workQueue struct {
 	name      string
 	kind      string // classic or quorum
 	policy    policy.Policy
+	way       delay.Way // nil: what waits is in the store
 	limits    throttle.Rules
 	prefetch  int
 	handles   time.Duration // how long the consumer takes for a message
@@ -36,12 +39,15 @@ type workQueue struct {
 }
 
 func (q *workQueue) String() string {
-	by := "rejects"
+	by, in := "rejects", retry.InStore
+	if q.way != nil {
+		in = q.way.Limits().Name
+	}
 	if q.reports {
 		by = "reports"
 	}
-	return fmt.Sprintf("%s: %s, %d attempts %s, then %s, limits: %s; its consumer handles each for %s, %d at a time, and %s", q.name, q.kind,
-		q.policy.Attempts, q.policy.Backoff, q.policy.Exhausted.Action, q.limits, q.handles, q.prefetch, by)
+	return fmt.Sprintf("%s: %s, %d attempts %s (%s), then %s, limits: %s; its consumer handles each for %s, %d at a time, and %s", q.name, q.kind,
+		q.policy.Attempts, q.policy.Backoff, in, q.policy.Exhausted.Action, q.limits, q.handles, q.prefetch, by)
 }
 
 // message is published once, at a time since the beginning, and its consumer fails it so often.
@@ -74,6 +80,7 @@ func newScenario(seed uint64) *scenario {
 		s.faults = append(s.faults, newFault(r, s.onDisk))
 	}
 	s.drawActions(rand.New(rand.NewPCG(seed, 15)))
+	s.drawWays(rand.New(rand.NewPCG(seed, 16)))
 	return s
 }
 

@@ -14,6 +14,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
@@ -103,11 +104,15 @@ func (w *World) start() (err error) {
 }
 
 // rules are the policies as they were reloaded last.
-func (w *World) rules() (r retry.Rules) {
+func (w *World) rules() retry.Rules {
+	r := retry.Rules{Ways: map[string]delay.Way{}}
 	for _, q := range w.scenario.queues {
 		p := q.policy
 		p.Attempts = w.ledger.allows(q)
 		r.Policies = append(r.Policies, p)
+		if q.way != nil {
+			r.Ways[p.Name] = q.way
+		}
 	}
 	return r
 }
