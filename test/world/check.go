@@ -84,6 +84,7 @@ func (l *ledger) missing(at ends) (all []string) {
 			all = append(all, fmt.Sprintf("%s of %s (failed %d of %d times)", id, a.queue.name, len(a.life().failedAt), a.life().fails))
 		}
 	}
+	all = append(all, l.missingHostile(at)...)
 	slices.Sort(all)
 	return all
 }
@@ -153,12 +154,19 @@ func (l *ledger) wrong(at ends) (all []string) {
 	return append(all, l.broken...)
 }
 
-// explained tells whether something happened to the message within a second of a cut: what has
-// no answer then is published or delivered again, and that is allowed.
+// explained tells whether something happened to the message within a second of a cut, or
+// during an alarm: what has no answer then is published or delivered again, and that is allowed.
 func (l *ledger) explained(a *account) bool {
+	seen := slices.Concat(a.seen, l.said[a.redriveID])
+	for _, alarm := range l.alarms {
+		during := func(at time.Time) bool { return !at.Before(alarm.from) && at.Sub(alarm.to) <= time.Second }
+		if slices.ContainsFunc(seen, during) {
+			return true
+		}
+	}
 	for _, cut := range l.cuts {
 		near := func(at time.Time) bool { return at.Sub(cut).Abs() <= time.Second+2*a.queue.handles }
-		if slices.ContainsFunc(a.seen, near) || slices.ContainsFunc(l.said[a.redriveID], near) {
+		if slices.ContainsFunc(seen, near) {
 			return true
 		}
 	}

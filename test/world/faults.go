@@ -26,11 +26,11 @@ const (
 	stopAndStart
 	crash
 	fullDisk
-	faultKinds
+	memoryAlarm // drawn apart
 )
 
 func (k faultKind) String() string {
-	return [...]string{"cut a connection of the service", "cut the consumers' connection", "stop and start", "crash", "the disk is full"}[k]
+	return [...]string{"cut a connection of the service", "cut the consumers' connection", "stop and start", "crash", "the disk is full", "memory alarm"}[k]
 }
 
 func (f fault) String() string {
@@ -49,12 +49,19 @@ func (f fault) String() string {
 }
 
 func newFault(r *rand.Rand, onDisk bool) fault {
-	kinds := int(faultKinds)
+	kinds := int(memoryAlarm)
 	if !onDisk {
 		kinds = int(crash)
 	}
 	return fault{at: between(r, 0, faultsEnd), kind: faultKind(r.IntN(kinds)), conn: r.IntN(8), bytes: pick(r, 0, 1, r.IntN(50), r.IntN(5000)),
 		down: r.IntN(2) == 0, away: pick(r, 0, time.Second, time.Minute), survives: pick(r, 0, 50, 100)}
+}
+
+// drawAlarms makes RabbitMQ short of memory, for a while.
+func (s *scenario) drawAlarms(r *rand.Rand) {
+	for range max(0, r.IntN(5)-2) {
+		s.faults = append(s.faults, fault{at: between(r, 0, faultsEnd), kind: memoryAlarm, away: pick(r, time.Second, 20*time.Second, 3*time.Minute)})
+	}
 }
 
 // fail makes a fault happen.
@@ -86,6 +93,16 @@ func (w *World) fail(f fault) error {
 		w.disk.full.Store(true)
 		time.Sleep(f.away)
 		w.disk.full.Store(false)
+		return nil
+	case memoryAlarm:
+		w.ledger.alarm(f.away)
+		w.broker.SetMemoryAlarm(true)
+		w.old.Go(func() {
+			time.Sleep(f.away)
+			if w.ledger.alarmOver() {
+				w.broker.SetMemoryAlarm(false)
+			}
+		})
 		return nil
 	default:
 		if err := w.process.end(); err != nil {

@@ -2,6 +2,7 @@ package world
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,7 +15,8 @@ import (
 
 // ledger accounts for each message on its own, from what publishers, consumers and people see.
 type ledger struct {
-	start time.Time
+	scenario *scenario
+	start    time.Time
 
 	mu       sync.Mutex
 	accounts map[string]*account
@@ -25,8 +27,14 @@ type ledger struct {
 	attempts map[*workQueue][]allowed
 	pauses   map[*workQueue]time.Time // since when
 	troubled bool                     // there was a fault
-	broken   []string                 // what the service said and must not have done
+	alarms   []alarm
+	// strangers is how many consumers received of each hostile message.
+	strangers map[string]int
+	broken    []string // what the service said and must not have done
 }
+
+// alarm is when RabbitMQ was short of memory.
+type alarm struct{ from, to time.Time }
 
 // allowed is how many attempts a policy allows from a moment on.
 type allowed struct {
@@ -62,7 +70,7 @@ func newLife(due time.Time, fails int) *life {
 }
 
 func newLedger(s *scenario) *ledger {
-	l := &ledger{start: time.Now(), accounts: map[string]*account{}, said: map[string][]time.Time{},
+	l := &ledger{scenario: s, strangers: map[string]int{}, start: time.Now(), accounts: map[string]*account{}, said: map[string][]time.Time{},
 		attempts: map[*workQueue][]allowed{}, pauses: map[*workQueue]time.Time{}}
 	for _, q := range s.queues {
 		l.attempts[q] = []allowed{{l.start, q.policy.Attempts}}
@@ -96,10 +104,48 @@ func (l *ledger) heard(e retry.Event) {
 		l.broken = append(l.broken, fmt.Sprintf("%s waits in the store instead of %s, and nothing had happened to the service", id, e.Instead))
 	}
 	for q, since := range l.pauses {
+		if n := len(l.alarms); n > 0 && l.alarms[n-1].to.After(since) {
+			since = l.alarms[n-1].to // what was published before may come in until then
+		}
 		if e.Kind == retry.Retried && q.name == e.Queue && now.Sub(since) > time.Second {
 			l.broken = append(l.broken, fmt.Sprintf("%s was retried to %s at %s, which is paused since %s", id, q.name, now.Sub(l.start), since.Sub(l.start)))
 		}
 	}
+}
+
+// alarm enters that RabbitMQ is short of memory for a while.
+func (l *ledger) alarm(lasts time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.alarms = append(l.alarms, alarm{time.Now(), time.Now().Add(lasts)})
+}
+
+// alarmOver tells whether all alarms are over.
+func (l *ledger) alarmOver() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !slices.ContainsFunc(l.alarms, func(a alarm) bool { return a.to.After(time.Now()) })
+}
+
+// has tells whether the ledger has an account for a message.
+func (l *ledger) has(id string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.accounts[id] != nil
+}
+
+// stranger enters a hostile message that a consumer received; false: it is none of its queue's.
+func (l *ledger) stranger(q *workQueue, d amqp.Delivery) bool {
+	id, _ := d.Headers[idHeader].(string)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, h := range l.scenario.hostile {
+		if h.id == id && h.queue == q && hostileKinds[h.kind].key == anyQueue {
+			l.strangers[id]++
+			return true
+		}
+	}
+	return false
 }
 
 // allow enters that a queue's policy is reloaded.
@@ -225,10 +271,12 @@ func (l *ledger) delivered(q *workQueue, d amqp.Delivery, failures int, now time
 	case d.RoutingKey != q.name:
 		return id, 0, fmt.Errorf("%s came with the routing key %q", id, d.RoutingKey)
 	}
-	if _, has := d.Headers["x-death"]; has && q.way == nil {
+	if _, has := d.Headers["x-death"]; has && q.way == nil && failures > 0 {
 		return id, 0, fmt.Errorf("%s was retried with an x-death header", id)
 	}
-	a.redriveID, _ = d.Headers[wire.HeaderID].(string)
+	if failures > 0 || len(a.lives) > 1 {
+		a.redriveID, _ = d.Headers[wire.HeaderID].(string)
+	}
 	a.seen = append(a.seen, now)
 	return id, a.life().fails, l.early(a, failures, now)
 }

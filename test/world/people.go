@@ -118,7 +118,9 @@ func (w *World) choose(ctx context.Context, a action) (l store.Listed, found boo
 	var all []store.Listed
 	for _, state := range states {
 		err := w.process.store.Scan(ctx, store.Range{State: state}, func(l store.Listed) (bool, error) {
-			all = append(all, l)
+			if w.ledger.has(idOf(l)) {
+				all = append(all, l)
+			}
 			return true, nil
 		})
 		if err != nil {

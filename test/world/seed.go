@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
+
 	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/throttle"
@@ -23,6 +25,7 @@ type scenario struct {
 	messages []message
 	faults   []fault
 	actions  []action
+	hostile  []hostile
 }
 
 // workQueue is a queue with its policy, its limits and its consumer.
@@ -50,6 +53,9 @@ func (q *workQueue) String() string {
 		q.policy.Attempts, q.policy.Backoff, in, q.policy.Exhausted.Action, q.limits, q.handles, q.prefetch, by)
 }
 
+// discards tells whether its policy discards what is out of attempts.
+func (q *workQueue) discards() bool { return q.policy.Exhausted.Action == policy.Discard }
+
 // message is published once, at a time since the beginning, and its consumer fails it so often.
 type message struct {
 	id    string
@@ -57,10 +63,12 @@ type message struct {
 	at    time.Duration
 	fails int
 	size  int
+	// forged are headers that its publisher should not set.
+	forged amqp.Table
 }
 
 func (m message) String() string {
-	return fmt.Sprintf("%s to %s, %d bytes, fails %d times", m.id, m.queue.name, m.size, m.fails)
+	return fmt.Sprintf("%s to %s, %d bytes, fails %d times %v", m.id, m.queue.name, m.size, m.fails, m.forged)
 }
 
 // newScenario draws each kind of thing from random numbers of its own: what is added for one
@@ -81,6 +89,8 @@ func newScenario(seed uint64) *scenario {
 	}
 	s.drawActions(rand.New(rand.NewPCG(seed, 15)))
 	s.drawWays(rand.New(rand.NewPCG(seed, 16)))
+	s.drawHostile(rand.New(rand.NewPCG(seed, 17)))
+	s.drawAlarms(rand.New(rand.NewPCG(seed, 18)))
 	return s
 }
 

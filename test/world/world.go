@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -131,25 +132,39 @@ func (w *World) declare(ch *amqp.Channel) error {
 	return ch.Confirm(false)
 }
 
-// steps publishes the messages, makes the faults and does what people do, each at its time.
+// step is what happens at a time since the beginning.
+type step struct {
+	at time.Duration
+	do func() error
+}
+
+// steps publishes the messages and, beside that, makes the faults and does what people do, each at
+// its time.
 func (w *World) steps(ctx context.Context, ch *amqp.Channel) error {
-	type step struct {
-		at time.Duration
-		do func() error
+	var published, others []step
+	for _, m := range w.scenario.messages {
+		published = append(published, step{m.at, func() error { return w.publish(ctx, ch, m) }})
 	}
-	var all []step
-	for i := range w.scenario.messages {
-		m := &w.scenario.messages[i]
-		all = append(all, step{m.at, func() error { return w.publish(ctx, ch, m) }})
+	for _, h := range w.scenario.hostile {
+		published = append(published, step{h.at, func() error { return w.publishHostile(ctx, ch, h) }})
 	}
 	for _, f := range w.scenario.faults {
-		all = append(all, step{f.at, func() error { return w.fail(f) }})
+		others = append(others, step{f.at, func() error { return w.fail(f) }})
 	}
 	for _, a := range w.scenario.actions {
-		all = append(all, step{a.at, func() error { return w.act(ctx, a) }})
+		others = append(others, step{a.at, func() error { return w.act(ctx, a) }})
 	}
-	slices.SortStableFunc(all, func(a, b step) int { return int(a.at - b.at) })
 	began := time.Now()
+	var publishing sync.WaitGroup
+	var failed error
+	publishing.Go(func() { failed = inOrder(began, published) })
+	err := inOrder(began, others)
+	publishing.Wait()
+	return errors.Join(failed, err)
+}
+
+func inOrder(began time.Time, all []step) error {
+	slices.SortStableFunc(all, func(a, b step) int { return int(a.at - b.at) })
 	for _, s := range all {
 		time.Sleep(time.Until(began.Add(s.at)))
 		if err := s.do(); err != nil {
@@ -159,14 +174,19 @@ func (w *World) steps(ctx context.Context, ch *amqp.Channel) error {
 	return nil
 }
 
-func (w *World) publish(ctx context.Context, ch *amqp.Channel, m *message) error {
-	confirm, err := ch.PublishWithDeferredConfirmWithContext(ctx, "", m.queue.name, true, false,
-		amqp.Publishing{Headers: amqp.Table{idHeader: m.id}, Body: make([]byte, m.size), DeliveryMode: amqp.Persistent})
+func (w *World) publish(ctx context.Context, ch *amqp.Channel, m message) error {
+	headers := amqp.Table{idHeader: m.id}
+	maps.Copy(headers, m.forged)
+	return w.confirmed(ctx, ch, m.id, "", m.queue.name, amqp.Publishing{Headers: headers, Body: make([]byte, m.size), DeliveryMode: amqp.Persistent})
+}
+
+func (w *World) confirmed(ctx context.Context, ch *amqp.Channel, id, exchange, key string, p amqp.Publishing) error {
+	confirm, err := ch.PublishWithDeferredConfirmWithContext(ctx, exchange, key, true, false, p)
 	if err != nil {
-		return err
+		return fmt.Errorf("publishing %s: %w", id, err)
 	}
 	if ok, err := confirm.WaitContext(ctx); err != nil || !ok {
-		return fmt.Errorf("%s was not confirmed: %w", m.id, err)
+		return fmt.Errorf("%s was not confirmed: %w", id, err)
 	}
 	return nil
 }
