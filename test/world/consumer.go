@@ -63,8 +63,11 @@ func (w *World) consumeOnce(ctx context.Context, q *workQueue) error {
 
 // handle fails a message as often as the scenario says, and then processes it.
 func (w *World) handle(ctx context.Context, q *workQueue, ch *amqp.Channel, d amqp.Delivery) error {
-	failures, _ := d.Headers[wire.HeaderAttempt].(int64)
-	m, err := w.ledger.delivered(q, d, int(failures), time.Now())
+	failures := failuresOf(d.Headers)
+	if w.ledger.stranger(q, d) {
+		return d.Ack(false)
+	}
+	id, fails, err := w.ledger.delivered(q, d, failures, time.Now())
 	if err != nil {
 		w.broken(err)
 		return d.Ack(false)
@@ -72,11 +75,11 @@ func (w *World) handle(ctx context.Context, q *workQueue, ch *amqp.Channel, d am
 	if q.handles > 0 {
 		time.Sleep(q.handles)
 	}
-	if int(failures) >= m.fails {
-		w.ledger.processed(m.id)
+	if failures >= fails {
+		w.ledger.processed(id)
 		return d.Ack(false)
 	}
-	w.ledger.failed(m.id, int(failures), time.Now())
+	w.ledger.failed(id, failures, time.Now())
 	if !q.reports {
 		return d.Reject(false)
 	}
@@ -84,7 +87,7 @@ func (w *World) handle(ctx context.Context, q *workQueue, ch *amqp.Channel, d am
 	for k, v := range d.Headers {
 		headers[k] = v
 	}
-	if failures == 0 { // else they are there
+	if d.Exchange == "" { // it comes from its publisher; else Redrive has written them
 		headers[wire.HeaderExchange], headers[wire.HeaderRoutingKey] = d.Exchange, d.RoutingKey
 	}
 	headers[wire.HeaderError] = fmt.Sprintf("failure %d", failures+1)

@@ -9,37 +9,74 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/internal/retry"
-	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// ledger accounts for each message on its own, from what publishers and consumers see.
+// ledger accounts for each message on its own, from what publishers, consumers and people see.
 type ledger struct {
-	start time.Time
+	scenario *scenario
+	start    time.Time
 
 	mu       sync.Mutex
 	accounts map[string]*account
 	cuts     []time.Time // when a connection was cut or the process crashed
 	// said is when the service said that it took or published a message, by the id that it gave it.
 	// Its consumer may learn of that long after.
-	said map[string][]time.Time
+	said     map[string][]time.Time
+	attempts map[*workQueue][]allowed
+	pauses   map[*workQueue]time.Time // since when
+	troubled bool                     // there was a fault
+	alarms   []alarm
+	// strangers is how many consumers received of each hostile message.
+	strangers map[string]int
+	broken    []string // what the service said and must not have done
+}
+
+// alarm is when RabbitMQ was short of memory.
+type alarm struct{ from, to time.Time }
+
+// allowed is how many attempts a policy allows from a moment on.
+type allowed struct {
+	from     time.Time
+	attempts int
 }
 
 // account is what happened to one message.
 type account struct {
 	message
-	queue     *workQueue
 	redriveID string // that the service gave it; "" until it failed
-	// failedAt is when its consumer first failed it, by how often it had failed before.
-	failedAt  map[int]time.Time
+	lives     []*life
 	seen      []time.Time // when anything happened to it that anyone saw
 	processed int
+	edits     int
+	// discarded and restored: that is what a person did last.
+	discarded, restored bool
+}
+
+// life is from attempt 1 on: the first from the message's publishing, each other from its replay.
+type life struct {
+	due   time.Time
+	fails int
+	// failedAt is when its consumer first failed it, by how often it had failed before.
+	failedAt map[int]time.Time
+	hastened []time.Time // to when a person moved what waited
+}
+
+func (a *account) life() *life { return a.lives[len(a.lives)-1] }
+
+func newLife(due time.Time, fails int) *life {
+	return &life{due: due, fails: fails, failedAt: map[int]time.Time{}}
 }
 
 func newLedger(s *scenario) *ledger {
-	l := &ledger{start: time.Now(), accounts: map[string]*account{}, said: map[string][]time.Time{}}
+	l := &ledger{scenario: s, strangers: map[string]int{}, start: time.Now(), accounts: map[string]*account{}, said: map[string][]time.Time{},
+		attempts: map[*workQueue][]allowed{}, pauses: map[*workQueue]time.Time{}}
+	for _, q := range s.queues {
+		l.attempts[q] = []allowed{{l.start, q.policy.Attempts}}
+	}
 	for _, m := range s.messages {
-		l.accounts[m.id] = &account{message: m, queue: &s.queues[m.queue], failedAt: map[int]time.Time{}}
+		l.accounts[m.id] = &account{message: m, lives: []*life{newLife(l.start, m.fails)}}
 	}
 	return l
 }
@@ -50,67 +87,206 @@ func (l *ledger) cut() {
 	l.cuts = append(l.cuts, time.Now())
 }
 
+// trouble enters that something happens to the service.
+func (l *ledger) trouble() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.troubled = true
+}
+
 // heard enters what the service says of a message.
 func (l *ledger) heard(e retry.Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	id := e.ID.String()
-	l.said[id] = append(l.said[id], time.Now())
+	id, now := e.ID.String(), time.Now()
+	l.said[id] = append(l.said[id], now)
+	if e.Instead != "" && !l.troubled {
+		l.broken = append(l.broken, fmt.Sprintf("%s waits in the store instead of %s, and nothing had happened to the service", id, e.Instead))
+	}
+	for q, since := range l.pauses {
+		if n := len(l.alarms); n > 0 && l.alarms[n-1].to.After(since) {
+			since = l.alarms[n-1].to // what was published before may come in until then
+		}
+		if e.Kind == retry.Retried && q.name == e.Queue && now.Sub(since) > time.Second {
+			l.broken = append(l.broken, fmt.Sprintf("%s was retried to %s at %s, which is paused since %s", id, q.name, now.Sub(l.start), since.Sub(l.start)))
+		}
+	}
+}
+
+// alarm enters that RabbitMQ is short of memory for a while.
+func (l *ledger) alarm(lasts time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.alarms = append(l.alarms, alarm{time.Now(), time.Now().Add(lasts)})
+}
+
+// alarmOver tells whether all alarms are over.
+func (l *ledger) alarmOver() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !slices.ContainsFunc(l.alarms, func(a alarm) bool { return a.to.After(time.Now()) })
+}
+
+// has tells whether the ledger has an account for a message.
+func (l *ledger) has(id string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.accounts[id] != nil
+}
+
+// stranger enters a hostile message that a consumer received; false: it is none of its queue's.
+func (l *ledger) stranger(q *workQueue, d amqp.Delivery) bool {
+	id, _ := d.Headers[idHeader].(string)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, h := range l.scenario.hostile {
+		if h.id == id && h.queue == q && hostileKinds[h.kind].key == anyQueue {
+			l.strangers[id]++
+			return true
+		}
+	}
+	return false
+}
+
+// allow enters that a queue's policy is reloaded.
+func (l *ledger) allow(q *workQueue, attempts int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.attempts[q] = append(l.attempts[q], allowed{time.Now(), attempts})
+}
+
+// allows is how many attempts a queue's policy allows now.
+func (l *ledger) allows(q *workQueue) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.attempts[q][len(l.attempts[q])-1].attempts
+}
+
+// pause enters that a queue's retries are paused since then; the zero time: they are not.
+func (l *ledger) pause(q *workQueue, since time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if delete(l.pauses, q); !since.IsZero() {
+		l.pauses[q] = since
+	}
+}
+
+// pausedSince is the zero time for a queue that is not paused.
+func (l *ledger) pausedSince(q *workQueue) time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.pauses[q]
 }
 
 // named enters the id that the service gave a message.
 func (l *ledger) named(message, id string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.accounts[message].redriveID = id
+	if a := l.accounts[message]; a != nil {
+		a.redriveID = id
+	}
 }
 
-// delivered enters that a consumer received a message, and checks what must hold then.
-func (l *ledger) delivered(q *workQueue, d amqp.Delivery, failures int, now time.Time) (message, error) {
-	id, _ := d.Headers[idHeader].(string)
+// begin enters what a person is about to do to a message in this state; end tells whether it was done.
+func (l *ledger) begin(id string, a action, state store.State) (end func(done bool)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	of := l.accounts[id]
+	was := *of
+	now := time.Now()
+	undo := func() {}
+	if a.verb == replay {
+		undo = of.replay(a, state, now.Add(a.later))
+	}
+	return func(done bool) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if !done {
+			undo()
+			of.discarded, of.restored = was.discarded, was.restored
+			return
+		}
+		of.discarded, of.restored = a.verb == discard || a.verb == edit, a.verb == restore
+	}
+}
+
+func (of *account) replay(a action, state store.State, due time.Time) (undo func()) {
+	if state == store.Parked {
+		next := newLife(due, of.life().fails)
+		if a.heals {
+			next.fails = 0
+		}
+		of.lives = append(of.lives, next)
+		return func() { of.lives = of.lives[:len(of.lives)-1] }
+	}
+	life := of.life()
+	fails, hastened := life.fails, life.hastened
+	life.hastened = append(life.hastened, due)
+	if a.heals {
+		life.fails = 0
+	}
+	return func() { life.fails, life.hastened = fails, hastened }
+}
+
+// edit enters the message that a person is about to make of another, and returns its id; end tells
+// whether it was made.
+func (l *ledger) edit(id string, a action) (made string, end func(done bool)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	of := l.accounts[id]
+	of.edits++
+	m := of.message
+	m.id = fmt.Sprintf("%s.%d", id, of.edits)
+	fails := of.life().fails
+	if a.heals {
+		fails = 0
+	}
+	if a.size >= 0 {
+		m.size = a.size
+	}
+	l.accounts[m.id] = &account{message: m, lives: []*life{newLife(time.Now(), fails)}}
+	return m.id, func(done bool) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if !done {
+			delete(l.accounts, m.id)
+		}
+	}
+}
+
+// delivered enters that a consumer received a message, checks what must hold then, and returns
+// how often its consumer fails it.
+func (l *ledger) delivered(q *workQueue, d amqp.Delivery, failures int, now time.Time) (id string, fails int, err error) {
+	id, _ = d.Headers[idHeader].(string)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	a := l.accounts[id]
 	switch {
 	case a == nil:
-		return message{}, fmt.Errorf("%s received a message that was never published: %q", q.name, id)
-	case a.queue.name != q.name:
-		return message{}, fmt.Errorf("%s received %s, which is of %s", q.name, id, a.queue.name)
+		return id, 0, fmt.Errorf("%s received a message that was never published: %q", q.name, id)
+	case a.queue != q:
+		return id, 0, fmt.Errorf("%s received %s, which is of %s", q.name, id, a.queue.name)
 	case len(d.Body) != a.size:
-		return message{}, fmt.Errorf("%s came with a body of %d bytes instead of %d", id, len(d.Body), a.size)
+		return id, 0, fmt.Errorf("%s came with a body of %d bytes instead of %d", id, len(d.Body), a.size)
 	case d.RoutingKey != q.name:
-		return message{}, fmt.Errorf("%s came with the routing key %q", id, d.RoutingKey)
-	case failures >= q.policy.Attempts:
-		return message{}, fmt.Errorf("%s was delivered although it has failed %d times, and %d attempts are allowed", id, failures, q.policy.Attempts)
+		return id, 0, fmt.Errorf("%s came with the routing key %q", id, d.RoutingKey)
 	}
-	if _, has := d.Headers["x-death"]; has {
-		return message{}, fmt.Errorf("%s was retried with an x-death header", id)
+	if _, has := d.Headers["x-death"]; has && q.way == nil && failures > 0 {
+		return id, 0, fmt.Errorf("%s was retried with an x-death header", id)
 	}
-	if failures > 0 {
-		failed, did := a.failedAt[failures-1]
-		if !did {
-			return message{}, fmt.Errorf("%s was retried as failed %d times, which it has not", id, failures)
-		}
-		if waited, least := now.Sub(failed), leastWait(&q.policy, failures); waited < least {
-			return message{}, fmt.Errorf("%s was retried %s after failure %d: its policy says %s at least", id, waited, failures, least)
-		}
+	if failures > 0 || len(a.lives) > 1 {
+		a.redriveID, _ = d.Headers[wire.HeaderID].(string)
 	}
-	a.redriveID, _ = d.Headers[wire.HeaderID].(string)
 	a.seen = append(a.seen, now)
-	return a.message, nil
-}
-
-// leastWait is what a policy waits at least after a failure.
-func leastWait(p *policy.Policy, failures int) time.Duration {
-	return time.Duration(float64(p.Backoff.Delay(failures)) * 0.8).Truncate(time.Millisecond)
+	return id, a.life().fails, l.early(a, failures, now)
 }
 
 func (l *ledger) failed(id string, failures int, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	a := l.accounts[id]
-	if _, did := a.failedAt[failures]; !did {
-		a.failedAt[failures] = now
+	if _, did := a.life().failedAt[failures]; !did {
+		a.life().failedAt[failures] = now
 	}
 	a.seen = append(a.seen, now)
 }
@@ -121,74 +297,4 @@ func (l *ledger) processed(id string) {
 	a := l.accounts[id]
 	a.processed++
 	a.seen = append(a.seen, time.Now())
-}
-
-// ends is where messages are at the end: how many copies of each.
-type ends struct{ parked, forwarded map[string]int }
-
-// missing are the messages that have not come to where they belong.
-func (l *ledger) missing(at ends) (all []string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for id, a := range l.accounts {
-		switch {
-		case a.fails < a.queue.policy.Attempts && a.processed > 0:
-		case a.fails >= a.queue.policy.Attempts && a.ended(at) > 0:
-		default:
-			all = append(all, fmt.Sprintf("%s of %s (failed %d of %d times)", id, a.queue.name, len(a.failedAt), a.fails))
-		}
-	}
-	slices.Sort(all)
-	return all
-}
-
-// ended is how often its failures ended as its policy says. That a message was discarded
-// no one sees but in its last failure.
-func (a *account) ended(at ends) int {
-	switch a.queue.policy.Exhausted.Action {
-	case policy.Park:
-		return at.parked[a.id]
-	case policy.Forward:
-		return at.forwarded[a.id]
-	default:
-		_, did := a.failedAt[a.queue.policy.Attempts-1]
-		return map[bool]int{true: 1}[did]
-	}
-}
-
-// wrong is what must not be at the end: messages where they do not belong, and copies that
-// no cut explains.
-func (l *ledger) wrong(at ends) (all []string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for id, a := range l.accounts {
-		if a.fails < a.queue.policy.Attempts && at.parked[id]+at.forwarded[id] > 0 {
-			all = append(all, fmt.Sprintf("%s is parked %d and forwarded %d times, and %d attempts were enough", id, at.parked[id], at.forwarded[id], a.fails+1))
-		}
-		if copies := a.processed + at.parked[id] + at.forwarded[id]; copies > 1 && !l.explained(a) {
-			all = append(all, fmt.Sprintf("%s has %d copies at the end, and nothing happened to it when a connection was cut: it was seen at %s, the service had it at %s, and cuts were at %s", id, copies, l.times(a.seen), l.times(l.said[a.redriveID]), l.times(l.cuts)))
-		}
-	}
-	slices.Sort(all)
-	return all
-}
-
-// explained tells whether something happened to the message within a second of a cut: what has
-// no answer then is published or delivered again, and that is allowed.
-func (l *ledger) explained(a *account) bool {
-	for _, cut := range l.cuts {
-		near := func(at time.Time) bool { return at.Sub(cut).Abs() <= time.Second+2*a.queue.handles }
-		if slices.ContainsFunc(a.seen, near) || slices.ContainsFunc(l.said[a.redriveID], near) {
-			return true
-		}
-	}
-	return false
-}
-
-// times are moments as the log has them.
-func (l *ledger) times(all []time.Time) (since []time.Duration) {
-	for _, at := range all {
-		since = append(since, at.Sub(l.start))
-	}
-	return since
 }

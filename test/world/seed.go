@@ -5,6 +5,10 @@ import (
 	"math/rand/v2"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/delay"
+	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/policy"
 )
@@ -14,11 +18,14 @@ const faultsEnd = 10 * time.Minute
 
 // scenario is what a seed decides beforehand.
 type scenario struct {
+	seed     uint64
 	version  string // of RabbitMQ
 	onDisk   bool   // the store is on disk; otherwise in memory, and nothing crashes
-	queues   []workQueue
+	queues   []*workQueue
 	messages []message
 	faults   []fault
+	actions  []action
+	hostile  []hostile
 }
 
 // workQueue is a queue with its policy, its limits and its consumer.
@@ -26,6 +33,7 @@ type workQueue struct {
 	name      string
 	kind      string // classic or quorum
 	policy    policy.Policy
+	way       delay.Way // nil: what waits is in the store
 	limits    throttle.Rules
 	prefetch  int
 	handles   time.Duration // how long the consumer takes for a message
@@ -33,76 +41,61 @@ type workQueue struct {
 	forwardTo string        // the queue that its exhausted messages go to; "": none
 }
 
+func (q *workQueue) String() string {
+	by, in := "rejects", retry.InStore
+	if q.way != nil {
+		in = q.way.Limits().Name
+	}
+	if q.reports {
+		by = "reports"
+	}
+	return fmt.Sprintf("%s: %s, %d attempts %s (%s), then %s, limits: %s; its consumer handles each for %s, %d at a time, and %s", q.name, q.kind,
+		q.policy.Attempts, q.policy.Backoff, in, q.policy.Exhausted.Action, q.limits, q.handles, q.prefetch, by)
+}
+
+// discards tells whether its policy discards what is out of attempts.
+func (q *workQueue) discards() bool { return q.policy.Exhausted.Action == policy.Discard }
+
 // message is published once, at a time since the beginning, and its consumer fails it so often.
 type message struct {
 	id    string
-	queue int
+	queue *workQueue
 	at    time.Duration
 	fails int
 	size  int
+	// forged are headers that its publisher should not set.
+	forged amqp.Table
 }
 
-type fault struct {
-	at   time.Duration
-	kind faultKind
-	// which of the connections is cut, and behind how many more bytes in that direction.
-	conn, bytes int
-	down        bool // from RabbitMQ; otherwise to it
-	// A crash: how long the process is away, and the chance in percent of each write that was
-	// not synced to be on the disk.
-	away     time.Duration
-	survives int
+func (m message) String() string {
+	return fmt.Sprintf("%s to %s, %d bytes, fails %d times %v", m.id, m.queue.name, m.size, m.fails, m.forged)
 }
 
-type faultKind int
-
-const (
-	cutService faultKind = iota
-	cutConsumer
-	stopAndStart
-	crash
-	fullDisk
-	faultKinds
-)
-
-func (k faultKind) String() string {
-	return [...]string{"cut a connection of the service", "cut the consumers' connection", "stop and start", "crash", "the disk is full"}[k]
-}
-
-func (f fault) String() string {
-	switch f.kind {
-	case cutService, cutConsumer:
-		way := "to"
-		if f.down {
-			way = "from"
-		}
-		return fmt.Sprintf("%s (%d) behind %d bytes %s RabbitMQ", f.kind, f.conn, f.bytes, way)
-	case crash:
-		return fmt.Sprintf("crash for %s, %d%% of what is not synced survives", f.away, f.survives)
-	default:
-		return fmt.Sprintf("%s for %s", f.kind, f.away)
-	}
-}
-
+// newScenario draws each kind of thing from random numbers of its own: what is added for one
+// leaves the others of a seed as they were.
 func newScenario(seed uint64) *scenario {
 	r := rand.New(rand.NewPCG(seed, 14))
-	s := &scenario{version: pick(r, "3.10.8", "4.3.6"), onDisk: r.IntN(4) > 0}
+	s := &scenario{seed: seed, version: pick(r, "3.10.8", "4.3.6"), onDisk: r.IntN(4) > 0}
 	for i := range 1 + r.IntN(4) {
 		s.queues = append(s.queues, newWorkQueue(r, i))
 	}
 	for i := range 1 + r.IntN(150) {
-		q := r.IntN(len(s.queues))
+		q := s.queues[r.IntN(len(s.queues))]
 		s.messages = append(s.messages, message{id: fmt.Sprintf("m%03d", i), queue: q, at: between(r, 0, faultsEnd),
-			fails: r.IntN(s.queues[q].policy.Attempts + 1), size: pick(r, 0, 1, 100, 5000, 200_000)})
+			fails: r.IntN(q.policy.Attempts + 1), size: pick(r, 0, 1, 100, 5000, 200_000)})
 	}
 	for range r.IntN(9) {
 		s.faults = append(s.faults, newFault(r, s.onDisk))
 	}
+	s.drawActions(rand.New(rand.NewPCG(seed, 15)))
+	s.drawWays(rand.New(rand.NewPCG(seed, 16)))
+	s.drawHostile(rand.New(rand.NewPCG(seed, 17)))
+	s.drawAlarms(rand.New(rand.NewPCG(seed, 18)))
 	return s
 }
 
-func newWorkQueue(r *rand.Rand, i int) workQueue {
-	q := workQueue{name: fmt.Sprintf("work.%d", i), kind: pick(r, "classic", "quorum"), prefetch: pick(r, 1, 5, 50),
+func newWorkQueue(r *rand.Rand, i int) *workQueue {
+	q := &workQueue{name: fmt.Sprintf("work.%d", i), kind: pick(r, "classic", "quorum"), prefetch: pick(r, 1, 5, 50),
 		handles: pick(r, 0, 0, time.Millisecond, time.Second), reports: r.IntN(4) == 0}
 	wait := pick(r, time.Second, 10*time.Second, 3*time.Minute)
 	q.policy = policy.Policy{Name: q.name, Queues: []string{q.name}, Attempts: 1 + r.IntN(6), Jitter: policy.Fraction(0.2),
@@ -121,15 +114,6 @@ func newWorkQueue(r *rand.Rand, i int) workQueue {
 		q.limits.InFlight = pick(r, 1, 10)
 	}
 	return q
-}
-
-func newFault(r *rand.Rand, onDisk bool) fault {
-	kinds := int(faultKinds)
-	if !onDisk {
-		kinds = int(crash)
-	}
-	return fault{at: between(r, 0, faultsEnd), kind: faultKind(r.IntN(kinds)), conn: r.IntN(8), bytes: pick(r, 0, 1, r.IntN(50), r.IntN(5000)),
-		down: r.IntN(2) == 0, away: pick(r, 0, time.Second, time.Minute), survives: pick(r, 0, 50, 100)}
 }
 
 func pick[T any](r *rand.Rand, from ...T) T { return from[r.IntN(len(from))] }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -14,6 +15,8 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-mq/redrive/internal/delay"
+	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
 	"github.com/redrive-mq/redrive/testenv/model"
@@ -55,9 +58,9 @@ func Run(seed uint64, log io.Writer, service *slog.Logger) error {
 	if s.onDisk {
 		w.disk = newDisk()
 	}
-	w.say("RabbitMQ %s, %d queues, %d messages, %d faults, on disk: %t", s.version, len(s.queues), len(s.messages), len(s.faults), s.onDisk)
+	w.say("RabbitMQ %s, %d queues, %d messages, %d faults, %d actions, on disk: %t", s.version, len(s.queues), len(s.messages), len(s.faults), len(s.actions), s.onDisk)
 	for _, q := range s.queues {
-		w.say("%s: %s, %d attempts, then %s, limits: %s", q.name, q.kind, q.policy.Attempts, q.policy.Exhausted.Action, q.limits)
+		w.say("%s", q)
 	}
 	return w.run()
 }
@@ -86,8 +89,8 @@ func (w *World) run() (err error) {
 	defer w.old.Wait()
 	defer consumers.Wait()
 	defer stop()
-	for i := range w.scenario.queues {
-		consumers.Go(func() { w.consume(ctx, &w.scenario.queues[i]) })
+	for _, q := range w.scenario.queues {
+		consumers.Go(func() { w.consume(ctx, q) })
 	}
 	if err := w.steps(ctx, ch); err != nil {
 		return err
@@ -97,8 +100,22 @@ func (w *World) run() (err error) {
 
 // start starts the service, on the disk as it is.
 func (w *World) start() (err error) {
-	w.process, err = startProcess(w.scenario, w.disk, w.memory, &network{dial: w.broker.Dial}, w.service, w.ledger.heard)
+	w.process, err = startProcess(w.scenario, w.rules(), w.disk, w.memory, &network{dial: w.broker.Dial}, w.service, w.ledger.heard)
 	return err
+}
+
+// rules are the policies as they were reloaded last.
+func (w *World) rules() retry.Rules {
+	r := retry.Rules{Ways: map[string]delay.Way{}}
+	for _, q := range w.scenario.queues {
+		p := q.policy
+		p.Attempts = w.ledger.allows(q)
+		r.Policies = append(r.Policies, p)
+		if q.way != nil {
+			r.Ways[p.Name] = q.way
+		}
+	}
+	return r
 }
 
 func (w *World) declare(ch *amqp.Channel) error {
@@ -115,22 +132,39 @@ func (w *World) declare(ch *amqp.Channel) error {
 	return ch.Confirm(false)
 }
 
-// steps publishes the messages and makes the faults, each at its time.
+// step is what happens at a time since the beginning.
+type step struct {
+	at time.Duration
+	do func() error
+}
+
+// steps publishes the messages and, beside that, makes the faults and does what people do, each at
+// its time.
 func (w *World) steps(ctx context.Context, ch *amqp.Channel) error {
-	type step struct {
-		at time.Duration
-		do func() error
+	var published, others []step
+	for _, m := range w.scenario.messages {
+		published = append(published, step{m.at, func() error { return w.publish(ctx, ch, m) }})
 	}
-	var all []step
-	for i := range w.scenario.messages {
-		m := &w.scenario.messages[i]
-		all = append(all, step{m.at, func() error { return w.publish(ctx, ch, m) }})
+	for _, h := range w.scenario.hostile {
+		published = append(published, step{h.at, func() error { return w.publishHostile(ctx, ch, h) }})
 	}
 	for _, f := range w.scenario.faults {
-		all = append(all, step{f.at, func() error { return w.fail(f) }})
+		others = append(others, step{f.at, func() error { return w.fail(f) }})
 	}
-	slices.SortStableFunc(all, func(a, b step) int { return int(a.at - b.at) })
+	for _, a := range w.scenario.actions {
+		others = append(others, step{a.at, func() error { return w.act(ctx, a) }})
+	}
 	began := time.Now()
+	var publishing sync.WaitGroup
+	var failed error
+	publishing.Go(func() { failed = inOrder(began, published) })
+	err := inOrder(began, others)
+	publishing.Wait()
+	return errors.Join(failed, err)
+}
+
+func inOrder(began time.Time, all []step) error {
+	slices.SortStableFunc(all, func(a, b step) int { return int(a.at - b.at) })
 	for _, s := range all {
 		time.Sleep(time.Until(began.Add(s.at)))
 		if err := s.do(); err != nil {
@@ -140,65 +174,38 @@ func (w *World) steps(ctx context.Context, ch *amqp.Channel) error {
 	return nil
 }
 
-func (w *World) publish(ctx context.Context, ch *amqp.Channel, m *message) error {
-	confirm, err := ch.PublishWithDeferredConfirmWithContext(ctx, "", w.scenario.queues[m.queue].name, true, false,
-		amqp.Publishing{Headers: amqp.Table{idHeader: m.id}, Body: make([]byte, m.size), DeliveryMode: amqp.Persistent})
-	if err != nil {
-		return err
-	}
-	if ok, err := confirm.WaitContext(ctx); err != nil || !ok {
-		return fmt.Errorf("%s was not confirmed: %w", m.id, err)
-	}
-	return nil
+func (w *World) publish(ctx context.Context, ch *amqp.Channel, m message) error {
+	headers := amqp.Table{idHeader: m.id}
+	maps.Copy(headers, m.forged)
+	return w.confirmed(ctx, ch, m.id, "", m.queue.name, amqp.Publishing{Headers: headers, Body: make([]byte, m.size), DeliveryMode: amqp.Persistent})
 }
 
-// fail makes a fault happen.
-func (w *World) fail(f fault) error {
-	w.say("%s", f)
-	switch f.kind {
-	case cutService, cutConsumer:
-		of := w.process.network
-		if f.kind == cutConsumer {
-			of = w.consumers
-		}
-		open := of.open()
-		if len(open) == 0 {
-			return nil
-		}
-		up, down := f.bytes, -1
-		if f.down {
-			up, down = -1, f.bytes
-		}
-		open[f.conn%len(open)].arm(up, down, w.ledger.cut)
-		return nil
-	case crash:
-		w.ledger.cut()
-		crashed := w.process
-		w.disk = crashed.crash(w.disk, f.survives, w.random)
-		w.old.Go(func() { _ = crashed.end() }) // its disk is gone: whatever it says is of no account
-	case fullDisk:
-		w.disk.full.Store(true)
-		time.Sleep(f.away)
-		w.disk.full.Store(false)
-		return nil
-	default:
-		if err := w.process.end(); err != nil {
-			return fmt.Errorf("stopping: %w", err)
-		}
+func (w *World) confirmed(ctx context.Context, ch *amqp.Channel, id, exchange, key string, p amqp.Publishing) error {
+	confirm, err := ch.PublishWithDeferredConfirmWithContext(ctx, exchange, key, true, false, p)
+	if err != nil {
+		return fmt.Errorf("publishing %s: %w", id, err)
 	}
-	time.Sleep(f.away)
-	return w.start()
+	if ok, err := confirm.WaitContext(ctx); err != nil || !ok {
+		return fmt.Errorf("%s was not confirmed: %w", id, err)
+	}
+	return nil
 }
 
 // settle waits until all messages are where they belong, and then checks all.
 func (w *World) settle(ctx context.Context, ch *amqp.Channel) error {
 	w.say("no more faults")
+	if err := w.resumeAll(ctx); err != nil {
+		return err
+	}
 	at := ends{forwarded: map[string]int{}}
 	var missing []string
 	for began := time.Now(); ; {
 		time.Sleep(time.Minute)
 		var err error
-		if at.parked, err = w.parked(ctx); err != nil {
+		if at.parked, err = w.kept(ctx, store.Parked); err != nil {
+			return err
+		}
+		if at.discarded, err = w.kept(ctx, store.Discarded); err != nil {
 			return err
 		}
 		if err := w.drainForwarded(ch, at.forwarded); err != nil {
@@ -211,19 +218,14 @@ func (w *World) settle(ctx context.Context, ch *amqp.Channel) error {
 			return errors.Join(append(w.faults, fmt.Errorf("after %s these are not where they belong:\n%s", patience, strings.Join(missing, "\n")))...)
 		}
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, what := range w.ledger.wrong(at) {
-		w.faults = append(w.faults, errors.New(what))
-	}
-	return errors.Join(append(w.faults, w.balanced(ctx))...)
+	return errors.Join(w.faultsAt(at), w.balanced(ctx))
 }
 
-// parked counts the copies of each message that are parked.
-func (w *World) parked(ctx context.Context) (map[string]int, error) {
+// kept counts the copies of each message that the store has in a state.
+func (w *World) kept(ctx context.Context, state store.State) (map[string]int, error) {
 	all := map[string]int{}
-	err := w.process.store.Scan(ctx, store.Range{State: store.Parked}, func(l store.Listed) (bool, error) {
-		id, _ := l.Record.Message.Headers[idHeader].(string)
+	err := w.process.store.Scan(ctx, store.Range{State: state}, func(l store.Listed) (bool, error) {
+		id := idOf(l)
 		all[id]++
 		w.ledger.named(id, l.Record.ID.String())
 		return true, nil

@@ -1,0 +1,197 @@
+package world
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/actions"
+	"github.com/redrive-mq/redrive/internal/audit"
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// action is what a person does at a time since the beginning.
+type action struct {
+	at   time.Duration
+	verb verb
+	// nth chooses among the messages that are there then.
+	nth   int
+	later time.Duration // replay: when, from then on
+	heals bool          // replay and edit: from then on its consumer processes it
+	size  int           // edit: of the new body; -1: it stays
+	// Pause, resume and reload are about a queue.
+	queue    *workQueue
+	attempts int // reload
+}
+
+type verb int
+
+const (
+	replay verb = iota
+	discard
+	restore
+	edit
+	pause
+	resume
+	reload
+	verbCount
+)
+
+func (v verb) String() string {
+	return [...]string{"replay", "discard", "restore", "edit", "pause", "resume", "reload"}[v]
+}
+
+func (a action) String() string {
+	switch a.verb {
+	case replay:
+		return fmt.Sprintf("a person replays message %d in %s, healed: %t", a.nth, a.later, a.heals)
+	case edit:
+		return fmt.Sprintf("a person edits message %d, new size: %d, healed: %t", a.nth, a.size, a.heals)
+	case discard, restore:
+		return fmt.Sprintf("a person asks to %s message %d", a.verb, a.nth)
+	case reload:
+		return fmt.Sprintf("reload: %s has %d attempts", a.queue.name, a.attempts)
+	default:
+		return fmt.Sprintf("a person asks to %s %s", a.verb, a.queue.name)
+	}
+}
+
+func (s *scenario) drawActions(r *rand.Rand) {
+	for range max(0, r.IntN(20)-5) {
+		s.actions = append(s.actions, action{at: between(r, time.Minute, faultsEnd), verb: verb(r.IntN(int(verbCount))), nth: r.IntN(100),
+			later: pick(r, 0, 0, time.Minute), heals: r.IntN(2) == 0, size: pick(r, -1, 0, 50), queue: s.queues[r.IntN(len(s.queues))], attempts: 1 + r.IntN(6)})
+	}
+}
+
+var ann = auth.Caller{Name: "ann", How: "local", Interface: "api", Role: auth.Editor}
+
+// act is a person doing something. What the service refuses has not happened.
+func (w *World) act(ctx context.Context, a action) error {
+	w.say("%s", a)
+	switch a.verb {
+	case reload:
+		w.ledger.allow(a.queue, a.attempts)
+		w.process.intake.SetRules(w.rules())
+		w.process.scheduler.Wake()
+		return nil
+	case pause:
+		err := w.process.actions.PauseQueue(ctx, ann, a.queue.name, "")
+		if err == nil && w.ledger.pausedSince(a.queue).IsZero() {
+			w.ledger.pause(a.queue, time.Now())
+		}
+		return w.refused(err)
+	case resume:
+		return w.resume(ctx, a.queue)
+	}
+	l, found, err := w.choose(ctx, a)
+	if err != nil || !found {
+		return err
+	}
+	id := idOf(l)
+	w.say("it is %s, failed %d times, %s", id, l.Record.Failures, inspect.StateName(l.Record.State))
+	if a.verb == edit {
+		return w.edit(ctx, a, id, l)
+	}
+	act := actions.Act{Verb: actions.Verb(a.verb.String()), IDs: []string{string(l.Key)}}
+	if a.verb == replay && a.later > 0 {
+		at := time.Now().Add(a.later)
+		act.At = &at
+	}
+	enter := w.ledger.begin(id, a, l.Record.State)
+	acted, err := w.process.actions.Act(ctx, ann, act)
+	enter(err == nil && acted.Done == 1)
+	return w.refused(err)
+}
+
+// choose finds the message that an action is about.
+func (w *World) choose(ctx context.Context, a action) (l store.Listed, found bool, err error) {
+	states := []store.State{store.Parked, store.Waiting}
+	if a.verb == restore {
+		states = []store.State{store.Discarded}
+	}
+	var all []store.Listed
+	for _, state := range states {
+		err := w.process.store.Scan(ctx, store.Range{State: state}, func(l store.Listed) (bool, error) {
+			if w.ledger.has(idOf(l)) {
+				all = append(all, l)
+			}
+			return true, nil
+		})
+		if err != nil {
+			return l, false, fmt.Errorf("scanning the store: %w", err)
+		}
+	}
+	if len(all) == 0 {
+		return l, false, nil
+	}
+	slices.SortStableFunc(all, func(a, b store.Listed) int { return strings.Compare(idOf(a), idOf(b)) })
+	return all[a.nth%len(all)], true, nil
+}
+
+func idOf(l store.Listed) string {
+	id, _ := l.Record.Message.Headers[idHeader].(string)
+	return id
+}
+
+// edit replaces a message by one that the ledger knows by another id.
+func (w *World) edit(ctx context.Context, a action, id string, l store.Listed) error {
+	made, enterMade := w.ledger.edit(id, a)
+	e := actions.EditRequest{ID: string(l.Key), SetHeaders: map[string]string{idHeader: made}}
+	if a.size >= 0 {
+		body := make([]byte, a.size)
+		e.Body = &body
+	}
+	enter := w.ledger.begin(id, a, l.Record.State)
+	_, err := w.process.actions.Edit(ctx, ann, e)
+	enter(err == nil)
+	enterMade(err == nil)
+	return w.refused(err)
+}
+
+func (w *World) resume(ctx context.Context, q *workQueue) error {
+	since := w.ledger.pausedSince(q)
+	w.ledger.pause(q, time.Time{})
+	err := w.process.actions.ResumeQueue(ctx, ann, q.name, "")
+	switch {
+	case since.IsZero() && err == nil:
+		return fmt.Errorf("%s could be resumed, and was not paused", q.name)
+	case !since.IsZero() && errors.Is(err, inspect.ErrPrecondition):
+		return fmt.Errorf("%s was paused, and the service does not know: %w", q.name, err)
+	case err != nil:
+		w.ledger.pause(q, since)
+	}
+	return w.refused(err)
+}
+
+// refused lets pass what the service may answer: the disk is full, or the message is being
+// retried.
+func (w *World) refused(err error) error {
+	if errors.Is(err, store.ErrFull) || errors.Is(err, inspect.ErrPrecondition) {
+		w.say("refused: %s", err)
+		return nil
+	}
+	return err
+}
+
+// resumeAll is a person who resumes all queues that are paused.
+func (w *World) resumeAll(ctx context.Context) error {
+	for _, q := range w.scenario.queues {
+		if !w.ledger.pausedSince(q).IsZero() {
+			if err := w.resume(ctx, q); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// noAudit is an audit log that always works.
+type noAudit struct{}
+
+func (noAudit) Begin(audit.Entry) (func(string, int64), error) { return func(string, int64) {}, nil }
