@@ -30,8 +30,11 @@ func (a *Actions) PauseQueue(ctx context.Context, by auth.Caller, queue, reason 
 	switch {
 	case !paused:
 		pause = inspect.QueuePause{By: by.Name, Since: a.now(), Reason: reason}
-	case reason != "" && reason != pause.Reason: // the first reason stays
-		pause.Reason = strings.TrimPrefix(pause.Reason+"; "+by.Name+": "+reason, "; ")
+	case reason != "": // the first reason stays, and each is there once
+		before, more := pause.Reason+"; ", "; "+by.Name+": "+reason
+		if !strings.HasPrefix(before, reason+"; ") && !strings.Contains("; "+before, more+"; ") {
+			pause.Reason = strings.TrimPrefix(pause.Reason+more, "; ")
+		}
 	}
 	entry, err := json.Marshal(pause)
 	if err != nil {

@@ -55,6 +55,7 @@ func TestASecondPauseKeepsTheFirstReason(t *testing.T) {
 		other.Name = "bob"
 		for _, err := range []error{
 			d.PauseQueue(ctx, operator, "orders", "database is down"), d.PauseQueue(ctx, other, "orders", ""), d.PauseQueue(ctx, other, "orders", "ticket 7"),
+			d.PauseQueue(ctx, other, "orders", "ticket 7"), d.PauseQueue(ctx, operator, "orders", "database is down"),
 		} {
 			if err != nil {
 				t.Fatal(err)

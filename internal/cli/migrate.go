@@ -43,6 +43,9 @@ the old store can be used again, and the new one must be emptied.`,
 			if from == "" || to == "" || from == to {
 				return fmt.Errorf("%s needs --from and --to, two different stores: %w", c.CommandPath(), errUsage)
 			}
+			if dry && abort {
+				return fmt.Errorf("--dry-run and --abort exclude each other: %w", errUsage)
+			}
 			if p.vhost != "" && !strings.HasPrefix(from, "config:") && !strings.HasPrefix(to, "config:") {
 				return fmt.Errorf("--vhost says whose store a config file's is, and only config:FILE names one: %w", errUsage)
 			}
@@ -65,7 +68,6 @@ the old store can be used again, and the new one must be emptied.`,
 	p.withYes(c, "do not ask")
 	f.BoolVar(&dry, "dry-run", false, "only show what would be moved")
 	f.BoolVar(&abort, "abort", false, "give up a migration that has not ended")
-	c.MarkFlagsMutuallyExclusive("dry-run", "abort")
 	withVHost(c)
 	return c
 }

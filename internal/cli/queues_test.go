@@ -51,3 +51,13 @@ func TestQueuesShowsAForcedBreaker(t *testing.T) {
 		}
 	}
 }
+
+// A queue whose first message cannot be read has no time of its failure.
+func TestStatusOfADamagedStore(t *testing.T) {
+	var out strings.Builder
+	now := time.Now()
+	failing(&out, inspect.Overview{Queues: []inspect.Queue{{Name: "orders", Waiting: 1, NextDue: &now}, {Name: "mail", Waiting: 1}}}, now)
+	if !strings.Contains(out.String(), "orders") || !strings.Contains(out.String(), "mail") {
+		t.Errorf("the queues are\n%s", out.String())
+	}
+}

@@ -105,6 +105,8 @@ func failing(w io.Writer, st inspect.Overview, now time.Time) {
 		next, failed := "-", "-"
 		if q.NextDue != nil {
 			next = untilText(*q.NextDue, now)
+		}
+		if q.Oldest != nil {
 			failed = policy.FormatDuration(now.Sub(*q.Oldest).Round(time.Second)) + " ago" // the one due next
 		}
 		waiting := strconv.FormatInt(q.Waiting, 10)

@@ -71,7 +71,7 @@ func (t *tail) run(ctx context.Context) error {
 			return t.poll(ctx)
 		})
 		switch {
-		case ctx.Err() != nil || errors.Is(err, errEnough):
+		case t.over(ctx, err):
 			return nil
 		case !errors.Is(err, httpapi.ErrUnreachable) || time.Since(answered) > noAnswerFor:
 			return err
@@ -84,10 +84,18 @@ func (t *tail) run(ctx context.Context) error {
 		if !t.since.IsZero() {
 			err = t.poll(ctx) // what failed meanwhile
 		}
+		if t.over(ctx, err) {
+			return nil
+		}
 		if err != nil && !errors.Is(err, httpapi.ErrUnreachable) {
 			return err
 		}
 	}
+}
+
+// over tells whether all that was asked for is shown, or a person ends it.
+func (t *tail) over(ctx context.Context, err error) bool {
+	return ctx.Err() != nil || errors.Is(err, errEnough)
 }
 
 // poll shows what failed since the last poll.

@@ -53,6 +53,7 @@ func TestErrorsNameThePlaceAndWhatWasExpected(t *testing.T) {
 		{head + "    backoff: {fixed: 4000d}", "longer than ten years"},
 		{head + "    backoff: {exponential: {factor: 0.5}}", `f.yaml:4:37: policies[0].backoff.exponential.factor is "0.5"; expected a number from 1 to 1000`},
 		{head + "    backoff: {exponential: {initial: 1h}}", "max (10m) is shorter than initial (1h)"},
+		{head + "    backoff: {linear: {step: -5s}}", "-5s is negative"},
 		{head + "    backoff: {fixed: 1s, linear: {}}", "has 2 forms"},
 		{head + "    backoff: []", "the list of waits is empty"},
 		{head + "    backoff: [1s, 2 s]", `f.yaml:4:19: policies[0].backoff has "2 s"; expected a wait such as`},

@@ -173,13 +173,13 @@ func (d *document) backoff(n ast.Node, where string) (b policy.Backoff) {
 		forms := d.mapping(n, where, map[string]field{
 			"fixed": func(n ast.Node) { b = policy.Fixed(d.duration(n, where+".fixed")) },
 			"linear": func(n ast.Node) {
-				initial, step, longest := time.Second, time.Duration(-1), 10*time.Minute
+				initial, step, longest, hasStep := time.Second, time.Duration(0), 10*time.Minute, false
 				d.mapping(n, where+".linear", map[string]field{
 					"initial": func(n ast.Node) { initial = d.duration(n, where+".linear.initial") },
-					"step":    func(n ast.Node) { step = d.duration(n, where+".linear.step") },
+					"step":    func(n ast.Node) { step, hasStep = d.duration(n, where+".linear.step"), true },
 					"max":     func(n ast.Node) { longest = d.duration(n, where+".linear.max") },
 				})
-				if step < 0 {
+				if !hasStep {
 					step = initial
 				}
 				b = policy.Linear(initial, step, longest)

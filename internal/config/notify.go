@@ -153,7 +153,10 @@ func (d *document) body(n ast.Node, where string) (b map[string]any) {
 	if err == nil {
 		err = notify.CheckBody(b)
 	}
-	if err != nil || len(b) == 0 {
+	if err == nil && len(b) == 0 {
+		err = errors.New("it is empty")
+	}
+	if err != nil {
 		d.fail(n, "%s is no mapping of texts that are templates, such as {text: \"{{.title}}\"}: %w", where, err)
 	}
 	return b

@@ -117,6 +117,7 @@ func TestMistakesInNotify(t *testing.T) {
 		{"notify: {routes: [{name: a, url: \"slack://s3cret\"}]}", "url is not a URL of slack; expected slack+https://hooks.slack.com/services/"},
 		{"notify: {routes: [{name: a, url: \"s3cret\"}]}", "is not a URL"},
 		{"notify: {routes: [{name: a, url: \"nosuch://s3cret\"}]}", "no known service; expected one of alertmanager, discord, generic, googlechat"},
+		{head + "      body: {}", "such as {text: \"{{.title}}\"}: it is empty"},
 		{head + "      body: [a]", "f:5:13: notify.routes[0].body is no mapping of texts that are templates"},
 		{head + "      body: {text: \"{{.titel}}\"}", `map has no entry for key "titel"`},
 		{"notify: {routes: [{name: a, url: \"slack+https://h/s3cret\", body: {text: hi}}]}", "f:1:34: notify.routes[0].url is of slack, which has a body of its own"},

@@ -98,7 +98,9 @@ func (a *API) liveRoute() {
 			select {
 			case t, ok := <-ticks:
 				if !ok {
-					_ = send("event: again\ndata: {}\n\n")
+					if ctx.Err() != nil { // else the store does not answer, and asking again at once would not help
+						_ = send("event: again\ndata: {}\n\n")
+					}
 					return nil
 				}
 				var data []byte

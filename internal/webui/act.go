@@ -123,11 +123,11 @@ var results = map[string]string{
 // did says in words what was done, from the URL that an action leads to; nothing else of the URL
 // is shown.
 func did(q url.Values) string {
+	if text, ok := results[q.Get("did")]; ok {
+		return text
+	}
 	n, err := strconv.Atoi(q.Get("n"))
 	one, more := actions.Verb(q.Get("did")).Result()
-	if text, ok := results[q.Get("did")]; ok {
-		one, more = text, ""
-	}
 	if err != nil || one == "" || n < 0 {
 		return ""
 	}

@@ -23,6 +23,7 @@ type editData struct {
 	Steps    string // that a document goes back through
 	Content  string // of the text area
 	Headers  []editHeader
+	Added    []inspect.Header // by the form
 	When     string
 	Reason   string
 	Preview  *actions.Edited
@@ -158,9 +159,12 @@ func (d *editData) fill(in url.Values) (actions.EditRequest, error) {
 			req.SetHeaders[h.Name] = h.Value
 		}
 	}
-	if name := strings.TrimSpace(in.Get("new.name")); name != "" {
-		req.SetHeaders[name] = in.Get("new.value")
-		d.Headers = append(d.Headers, editHeader{Header: inspect.Header{Name: name, Type: "string", Value: in.Get("new.value")}})
+	values := in["new.value"]
+	for i, name := range in["new.name"] {
+		if name = strings.TrimSpace(name); name != "" && i < len(values) {
+			req.SetHeaders[name] = values[i]
+			d.Added = append(d.Added, inspect.Header{Name: name, Value: values[i]})
+		}
 	}
 	return req, nil
 }

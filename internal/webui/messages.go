@@ -89,23 +89,33 @@ func (s *server) messages(r *http.Request, c auth.Caller) (view, error) {
 // tabs are the saved queries: each is this query in another state.
 func tabs(query string) (all []tab, state string) {
 	rest, state := withoutState(query)
+	narrowed := rest
+	if slices.Contains(terms(rest), "OR") { // AND binds closer
+		narrowed = "(" + rest + ")"
+	}
 	for _, s := range []string{inspect.Waiting, inspect.Parked, inspect.Retried, inspect.Discarded, ""} {
 		t := tab{Name: strings.ToUpper(s[:min(1, len(s))]) + s[min(1, len(s)):], Query: rest, Current: s == state}
 		if s == "" {
 			t.Name = "All"
 		} else {
-			t.Query = strings.TrimSpace("state:" + s + " " + rest)
+			t.Query = strings.TrimSpace("state:" + s + " " + narrowed)
 		}
 		all = append(all, t)
 	}
 	return all, state
 }
 
-// withoutState removes the state from a query's terms.
+// withoutState removes the state from a query's terms, where all of them must hold.
 func withoutState(query string) (rest, state string) {
+	all := terms(query)
+	if slices.Contains(all, "OR") {
+		return query, ""
+	}
 	var kept []string
-	for _, term := range terms(query) {
-		if s, is := strings.CutPrefix(term, "state:"); is && slices.Contains([]string{inspect.Waiting, inspect.Parked, inspect.Retried, inspect.Discarded}, s) {
+	for i, term := range all {
+		if i > 0 && all[i-1] == "NOT" {
+			kept = append(kept, term)
+		} else if s, is := strings.CutPrefix(term, "state:"); is && slices.Contains([]string{inspect.Waiting, inspect.Parked, inspect.Retried, inspect.Discarded}, s) {
 			state = s
 		} else {
 			kept = append(kept, term)
@@ -114,9 +124,9 @@ func withoutState(query string) (rest, state string) {
 	return strings.Join(kept, " "), state
 }
 
-// terms splits a query at the spaces that are not in quotes.
+// terms splits a query at the spaces that are neither in quotes nor in parentheses.
 func terms(query string) []string {
-	quoted, escaped := false, false
+	quoted, escaped, depth := false, false, 0
 	return strings.FieldsFunc(query, func(r rune) bool {
 		switch {
 		case escaped:
@@ -125,8 +135,13 @@ func terms(query string) []string {
 			escaped = true
 		case r == '"':
 			quoted = !quoted
+		case quoted:
+		case r == '(':
+			depth++
+		case r == ')':
+			depth--
 		}
-		return r == ' ' && !quoted
+		return r == ' ' && !quoted && depth <= 0
 	})
 }
 
