@@ -73,7 +73,7 @@ const (
 )
 
 // Act changes messages that are named, and returns the outcome of each. An error in the middle
-// leaves those before it changed: their outcomes say so.
+// leaves those before it changed; the audit log says how many.
 func (a *Actions) Act(ctx context.Context, by auth.Caller, act Act) (Acted, error) {
 	c := RecordChange{Verb: act.Verb, By: by.Name, To: act.To, At: act.At}
 	if err := c.Check(); err != nil {

@@ -18,7 +18,7 @@ import (
 func (p *program) groups() *cobra.Command {
 	c := p.withQuery(&cobra.Command{
 		Use:   "groups [QUERY]",
-		Short: "Show error groups: which messages fail for the same reason, most failures first",
+		Short: "Show error groups: messages that failed with the same error, those with the most kept messages first",
 		Long: `Show error groups: messages of a queue with the same error, once numbers, ids and times
 are taken out; or with the same reason and type where no error is known. To see a group's messages: redrive messages list group:ID`,
 	}, func(ctx context.Context, client httpapi.Client, query string) error {

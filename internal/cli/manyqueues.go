@@ -29,7 +29,7 @@ func changeName(c change) string { return c.Queue }
 const (
 	wouldSet = "would be set"
 	isSet    = "set"
-	already  = "already"
+	already  = "already" // what belongs to it is done all the same, such as its retry exchange
 	refused  = "refused"
 	notDone  = "not done"
 )

@@ -99,7 +99,7 @@ func replicas(w io.Writer, all []inspect.Replica, now time.Time) {
 
 // failing shows the queues with failed messages.
 func failing(w io.Writer, st inspect.Overview, now time.Time) {
-	fmt.Fprintln(w, "\nQUEUE\tPOLICY\tWAIT\tWAITING\tNEXT DUE\tLAST FAILED\tPARKED\tFAILED/MIN\tRETRIED/MIN\tPARKED/MIN")
+	fmt.Fprintln(w, "\nQUEUE\tPOLICY\tWAIT\tWAITING\tNEXT DUE\tITS FAILURE\tPARKED\tFAILED/MIN\tRETRIED/MIN\tPARKED/MIN")
 	elsewhere := false
 	for _, q := range st.Queues {
 		next, failed := "-", "-"
@@ -119,6 +119,6 @@ func failing(w io.Writer, st inspect.Overview, now time.Time) {
 		fmt.Fprintf(w, "\nand %d more: redrive queues\n", st.MoreQueues)
 	}
 	if elsewhere {
-		fmt.Fprintln(w, "\nMessages that wait in RabbitMQ are not counted here; its queues redrive.delay.* show them.")
+		fmt.Fprintln(w, "\nMessages that wait in RabbitMQ are not counted here; its queues redrive.delay.* and redrive.lane.* show them, but with delayed-exchange.")
 	}
 }

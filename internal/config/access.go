@@ -86,9 +86,9 @@ func (d *document) access(a *Access) map[string]field {
 				return
 			}
 			d.mapping(n, "tls", map[string]field{
-				"cert":      func(n ast.Node) { a.TLS.Cert = d.text(n, "tls.cert", "a file") },
-				"key":       func(n ast.Node) { a.TLS.Key = d.text(n, "tls.key", "a file") },
-				"client_ca": func(n ast.Node) { a.TLS.ClientCA = d.text(n, "tls.client_ca", "a file") },
+				"cert":      func(n ast.Node) { a.TLS.Cert = d.path(d.text(n, "tls.cert", "a file")) },
+				"key":       func(n ast.Node) { a.TLS.Key = d.path(d.text(n, "tls.key", "a file")) },
+				"client_ca": func(n ast.Node) { a.TLS.ClientCA = d.path(d.text(n, "tls.client_ca", "a file")) },
 			})
 			if a.TLS.Cert == "" || a.TLS.Key == "" {
 				d.fail(n, "tls needs both cert and key, files in PEM")

@@ -78,9 +78,9 @@ func (d *document) redis(n ast.Node, r *Redis) {
 		"timeout":  func(n ast.Node) { r.Timeout = d.within(n, where+".timeout", 100*time.Millisecond, time.Minute) },
 		"tls": func(n ast.Node) {
 			d.mapping(n, where+".tls", map[string]field{
-				"ca":   func(n ast.Node) { r.CA = d.text(n, where+".tls.ca", "a file") },
-				"cert": func(n ast.Node) { r.Cert = d.text(n, where+".tls.cert", "a file") },
-				"key":  func(n ast.Node) { r.Key = d.text(n, where+".tls.key", "a file") },
+				"ca":   func(n ast.Node) { r.CA = d.path(d.text(n, where+".tls.ca", "a file")) },
+				"cert": func(n ast.Node) { r.Cert = d.path(d.text(n, where+".tls.cert", "a file")) },
+				"key":  func(n ast.Node) { r.Key = d.path(d.text(n, where+".tls.key", "a file")) },
 			})
 			if (r.Cert == "") != (r.Key == "") {
 				d.fail(n, "%s.tls needs both cert and key, files in PEM, or neither", where)

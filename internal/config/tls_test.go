@@ -140,3 +140,20 @@ func TestWherePasswordsAreReadAgain(t *testing.T) {
 		t.Errorf("with the file gone it is %s", got)
 	}
 }
+
+// Files are looked for beside the config file, all of them.
+func TestFilesAreBesideTheConfig(t *testing.T) {
+	c, err := Parse("etc/f.yaml", []byte(`
+store: {redis: {url: "rediss://h:1", tls: {ca: ca.pem, cert: c.pem, key: /k.pem}}}
+tls: {cert: c.pem, key: k.pem, client_ca: /ca.pem}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := c.Store.Redis; r.CA != "etc/ca.pem" || r.Cert != "etc/c.pem" || r.Key != "/k.pem" {
+		t.Errorf("Redis: %+v", r)
+	}
+	if a := c.Access.TLS; a.Cert != "etc/c.pem" || a.Key != "etc/k.pem" || a.ClientCA != "/ca.pem" {
+		t.Errorf("tls: %+v", a)
+	}
+}

@@ -67,8 +67,8 @@ type Named struct {
 	ID string `path:"id" maxLength:"256"`
 }
 
-// recountsAtOnce bounds how many requests wait for the ledger.
-const recountsAtOnce = 16
+// ledgersAtOnce bounds how many requests wait for the ledger.
+const ledgersAtOnce = 16
 
 func (a *API) showRoutes() {
 	handle(a, route(http.MethodGet, "/overview", "overview", "See", "The state of the service on one page"), func(ctx context.Context, c auth.Caller, _ *none) (inspect.Overview, error) {
@@ -98,7 +98,7 @@ func (a *API) showRoutes() {
 		return Queues{q, after}, err
 	})
 	recounts := route(http.MethodGet, "/ledger", "ledger", "See", "How many messages came for each queue, and what became of them")
-	recounts.Middlewares = huma.Middlewares{atMost(recountsAtOnce)}
+	recounts.Middlewares = huma.Middlewares{atMost(ledgersAtOnce)}
 	handle(a, recounts, func(ctx context.Context, c auth.Caller, in *struct {
 		Paged
 		Recount bool `query:"recount" doc:"Count what is kept one by one first: the more there is, the longer it takes."`

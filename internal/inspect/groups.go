@@ -38,7 +38,7 @@ type GroupPage struct {
 
 // Groups returns a page of the error groups, those with the most parked and waiting messages
 // first. The query may name what groups have: queue, reason, state, group, error (with numbers
-// and ids replaced), type and note; nothing else. A page has limit of them; 0: MostQueues. One
+// and ids replaced), type, note and text (of error or note); nothing else. A page has limit of them; 0: MostQueues. One
 // whose messages become fewer meanwhile may be on two pages.
 func (in *Inspector) Groups(ctx context.Context, by auth.Caller, text, after string, limit int) (page GroupPage, err error) {
 	page.Groups = []Group{}

@@ -19,7 +19,7 @@ const (
 	// that it finds.
 	mostLooked = 100_000
 	// longestLook is how long it looks for one page then. The page is short, and its After is
-	// where the next one continues; so no request takes long.
+	// where the next one continues; so no request for what is kept takes long.
 	longestLook = time.Second
 	// lookAhead is how many messages after a full page are searched for one more.
 	lookAhead = 1000

@@ -22,7 +22,7 @@ const storeTimeout = 4 * time.Second
 
 var (
 	upDesc        = prometheus.NewDesc("redrive_store_up", "1 while the store answers; while it does not, the metrics of its contents are left out.", nil, nil)
-	waitingDesc   = prometheus.NewDesc("redrive_waiting", "Waiting messages in the store, on disk or in Redis; those that wait in RabbitMQ are in its queues redrive.delay.*.", []string{"queue"}, nil)
+	waitingDesc   = prometheus.NewDesc("redrive_waiting", "Waiting messages in the store, on disk or in Redis; those that wait in RabbitMQ are in its queues redrive.delay.* and redrive.lane.*, or with delayed-exchange in an exchange.", []string{"queue"}, nil)
 	discardedDesc = prometheus.NewDesc("redrive_discarded", "Discarded messages that can still be restored.", []string{"queue"}, nil)
 	parkedDesc    = prometheus.NewDesc("redrive_parked", "Parked messages.", []string{"queue"}, nil)
 	overdueDesc   = prometheus.NewDesc("redrive_overdue_seconds", "How long the waiting message with the earliest due time is overdue; 0 when none is.", []string{"queue"}, nil)

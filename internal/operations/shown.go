@@ -78,7 +78,7 @@ const (
 type Operation struct {
 	Plan
 	State string  `json:"state" enum:"running,canary,paused,finished,canceled,stopped"`
-	Why   string  `json:"why,omitempty" doc:"Why it is paused or stopped."`
+	Why   string  `json:"why,omitempty" doc:"Why it is paused, stopped or canceled, or what it is waiting for."`
 	Rate  float64 `json:"rate"`
 	// CanarySize is how many messages are processed first.
 	CanarySize int        `json:"canary"`

@@ -13,7 +13,7 @@ var ofGroups = map[string]bool{"queue": true, "state": true, "reason": true, "gr
 func (q *Query) OnlyGroups() (err error) {
 	q.terms(func(t *term) {
 		if !ofGroups[t.field.name] && err == nil {
-			err = &Error{t.at, "groups have no " + t.field.name + ", only queue, state, reason, group, error, type and note"}
+			err = &Error{t.at, "groups have no " + t.field.name + ", only queue, state, reason, group, error, type, note and text"}
 		}
 	})
 	return err
