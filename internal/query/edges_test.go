@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	amqp "github.com/rabbitmq/amqp091-go"
+
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -68,6 +70,15 @@ func TestAStateAndAQueueAreBothKnown(t *testing.T) {
 		}
 		if got := q.Says(store.Parked, "q", nil); got != want {
 			t.Errorf("%s says %d of what is parked for q, want %d", text, got, want)
+		}
+	}
+}
+
+// A number is compared with all of its digits, in as few as tell it from all others.
+func TestNumbersAreWrittenWithAllDigits(t *testing.T) {
+	for v, want := range map[any]string{1.25: "1.25", float32(0.1): "0.1", 1234.5678: "1234.5678", 1e21: "1e+21", int64(-7): "-7", amqp.Decimal{Scale: 2, Value: 1250}: "1250e-2"} {
+		if got, ok := Text(v); !ok || got != want {
+			t.Errorf("%T %v is %q, want %q", v, v, got, want)
 		}
 	}
 }

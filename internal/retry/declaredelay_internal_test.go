@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/delay"
+	"github.com/redrive-mq/redrive/internal/delay/ttlqueue"
+	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/policy"
 )
 
@@ -78,4 +80,29 @@ func TestOnlyALostQueueIsDeclaredAgain(t *testing.T) {
 	if !slices.Equal(left, []any{other, "q", ""}) || len(d.lostQueues) != 0 {
 		t.Errorf("declared are %v, lost %v", left, d.lostQueues)
 	}
+}
+
+// What a ticket needs is declared again when half of the time is over in which RabbitMQ has to
+// confirm: it may expire before the confirm otherwise.
+func TestWhatATicketNeedsIsDeclaredAgainInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &declarer{silentBroker: silentBroker{&binding{}}}
+		d := NewDelayQueues(b, func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"*"}}} }, func(string, error) {})
+		defer d.Wait()
+		way, err := ttlqueue.NewLevels(ttlqueue.Quorum)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := &delayedMessage{way: way, rec: &store.Record{Queue: "q", Proven: true}}
+		ticket := &delay.Ticket{Exchange: "x", DeclareFirst: &delay.Topology{}, ConfirmWithin: 10 * time.Second}
+		for _, c := range []struct {
+			after    time.Duration
+			declared int // the first time also what the way needs
+		}{{0, 2}, {5 * time.Second, 2}, {1, 3}, {5 * time.Second, 3}, {1, 4}} {
+			time.Sleep(c.after)
+			if err := d.prepare(t.Context(), m, ticket); err != nil || b.declared != c.declared {
+				t.Errorf("%s later: declared %d times, %v; want %d", c.after, b.declared, err, c.declared)
+			}
+		}
+	})
 }

@@ -55,3 +55,17 @@ func TestWhenAWayWorksAgain(t *testing.T) {
 		f.hold.Wait()
 	})
 }
+
+// A message that RabbitMQ refuses for what it is, and one whose queue is gone, are no fault of
+// their way.
+func TestAWayIsNotToBlameForAMessage(t *testing.T) {
+	for _, answer := range []error{wire.ErrUnacceptable, wire.ErrQueueGone} {
+		b, s := &faultyBroker{answer: answer}, memstore.New()
+		f := newHeldFlow(t, s, b)
+		must(t, f.Handle(t.Context(), []wire.Delivery{deadLetter("q", "x")}))
+		if len(kept(t, s)) != 1 || len(f.reports) != 0 {
+			t.Errorf("%v: %d are stored, reported %v", answer, len(kept(t, s)), f.reports)
+		}
+		f.hold.Wait()
+	}
+}

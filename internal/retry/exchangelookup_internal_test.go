@@ -75,3 +75,30 @@ func TestAnswersAreForgottenWhenThereAreTooMany(t *testing.T) {
 		t.Errorf("%d answers are remembered, want one that is on its way and the new one", len(l.answers))
 	}
 }
+
+// Which answers are known without another lookup.
+func TestWhichAnswersAreKnown(t *testing.T) {
+	now := time.Now()
+	since := now.Add(-time.Minute)
+	for name, c := range map[string]struct {
+		answer     *lookupAnswer
+		yes, known bool
+	}{
+		"never asked":            {nil, false, false},
+		"missing":                {&lookupAnswer{asOf: now}, false, true},
+		"missing long ago":       {&lookupAnswer{asOf: since}, false, false},
+		"there":                  {&lookupAnswer{exists: true, asOf: now}, true, true},
+		"there long ago":         {&lookupAnswer{exists: true, asOf: since}, true, true},
+		"then it cannot be told": {&lookupAnswer{asOf: now, err: errors.New("closed")}, false, false},
+		"no answer yet":          {&lookupAnswer{pending: true}, false, false},
+	} {
+		l := newExchangeLookup(nil)
+		if c.answer != nil {
+			l.answers["q"] = c.answer
+		}
+		if yes, known := l.cached("q", since); yes != c.yes || known != c.known {
+			t.Errorf("%s: %v, known: %v", name, yes, known)
+		}
+		l.close()
+	}
+}

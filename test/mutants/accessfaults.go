@@ -1,6 +1,6 @@
 package main
 
-// Access control, queries, bodies and the config.
+// Access control, queries, bodies and names.
 var accessFaults = []fault{
 	{"a caller needs no role", "internal/auth/caller.go",
 		`case c.Role < role:`, `case false:`, "TestWhoMayMakeTokens TestTags TestTokens", ""},

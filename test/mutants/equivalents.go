@@ -28,4 +28,8 @@ var equivalents = []equivalent{
 	{"internal/query/value.go", `if n <= 0 {`, `if n < 0 {`, "without digits it is no number"},
 	{"internal/query/value.go", `if u < 0 {`, `if u <= 0 {`, "a digit or a point is never the first of what is left behind a number"},
 	{"internal/query/decimal.go", `"eE"); i >= 0 {`, `"eE"); i > 0 {`, "what begins with an e is no number, with an exponent or without"},
+	{"internal/query/query.go", "least == no {\n\t\t\tbreak", "least == no {\n\t\t\tcontinue", "it only saves time: no part makes a no more than that"},
+	{"internal/query/query.go", "most == yes {\n\t\t\tbreak", "most == yes {\n\t\t\tcontinue", "it only saves time: no part makes a yes less than that"},
+	{"internal/retry/claimed.go", `if w.messages > 0 && messages`, `if w.messages >= 0 && messages`, "where nothing is on its way, a batch is never less than a quarter of what it may be"},
+	{"internal/retry/receipts.go", `first.IsZero() || again.IsZero()`, `first.IsZero() && again.IsZero()`, "a time that is not known is far from each that is, and from each outage"},
 }

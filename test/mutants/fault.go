@@ -23,7 +23,7 @@ type fault struct {
 
 // faults returns the whole list.
 func faults() []fault {
-	return slices.Concat(policyFaults, messageFaults, retryFaults, throttleFaults, storeFaults, accessFaults, operationFaults)
+	return slices.Concat(policyFaults, messageFaults, retryFaults, throttleFaults, storeFaults, accessFaults, operationFaults, configFaults, libraryFaults)
 }
 
 // in returns the folder of the tests.
