@@ -3,6 +3,7 @@ package diskstore
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"strings"
@@ -42,7 +43,8 @@ func keptIn(s store.Sums) string {
 
 // openError says what to do about an error that keeps a store from being opened.
 func openError(path string, err error) error {
-	if !isDamage(err) {
+	// A MANIFEST whose last edits cannot be read names tables that were deleted since.
+	if !isDamage(err) && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return fmt.Errorf("%w: %w. Nothing was removed. Run `redrive store salvage %s --to NEW-FOLDER` to save all that can still be read", ErrDamaged, err, path)
