@@ -80,6 +80,52 @@ func TestOneFlippedBitLosesNothingUnseen(t *testing.T) {
 	}
 }
 
+// A store that does not open because a bit of its MANIFEST or OPTIONS has flipped, wherever
+// that is, says that it is damaged and what to run: also where the MANIFEST then ends with a
+// table that was deleted since, and where the OPTIONS name another comparer.
+func TestAFlippedBitThatKeepsAStoreFromOpeningIsNamedDamage(t *testing.T) {
+	random := rand.New(rand.NewPCG(6, 14))
+	disk, kept := vfs.NewCrashableMem(), map[string]bool{}
+	s := openAt(t, "data", diskstore.Options{FS: roomy{disk}, Log: silent})
+	for body := range 4 {
+		kept[fmt.Sprintf("%020d", body)] = true
+		if err := s.Add(ctx, []*store.Record{storetest.Waiting("q", time.Hour, fmt.Sprintf("%020d", body))}); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(s.Flush(), s.Compact()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	names, err := disk.List("data")
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := map[string]int{}
+	for _, name := range names {
+		if !strings.HasPrefix(name, "MANIFEST") && !strings.HasPrefix(name, "OPTIONS") {
+			continue
+		}
+		path := disk.PathJoin("data", name)
+		for at := range usedOf(t, disk, path) {
+			if at%2 == 1 && strings.HasPrefix(name, "OPTIONS") {
+				continue // most of it changes nothing
+			}
+			clone := disk.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: random})
+			flip(t, clone, path, at)
+			how, lost := opened(t, clone, kept, nil)
+			if told[how]++; lost != "" || strings.HasPrefix(how, "refused") && how != "refused: lost" && how != "refused: damaged" {
+				t.Errorf("%s, byte %d: %s%s", name, at, how, lost)
+			}
+		}
+	}
+	if t.Logf("%v", told); told["refused: damaged"] == 0 {
+		t.Errorf("this shows nothing: %v", told)
+	}
+}
+
 // flips are places in each file: some hundred, more of them at the end, where Pebble
 // takes damage for a write that was cut short.
 func flips(t *testing.T, disk vfs.FS, random *rand.Rand) map[string][]int64 {

@@ -3,6 +3,7 @@ package diskstore
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"strings"
@@ -42,10 +43,18 @@ func keptIn(s store.Sums) string {
 
 // openError says what to do about an error that keeps a store from being opened.
 func openError(path string, err error) error {
-	if !isDamage(err) {
+	if !isDamage(err) && !isOutOfPlace(err) {
 		return err
 	}
 	return fmt.Errorf("%w: %w. Nothing was removed. Run `redrive store salvage %s --to NEW-FOLDER` to save all that can still be read", ErrDamaged, err, path)
+}
+
+// isOutOfPlace tells whether a file says what none of this store's says, though it can be read:
+// a MANIFEST whose last edits are damaged names tables that were deleted since, and the OPTIONS
+// of all stores have the same comparer and merger, and no other folder for logs.
+func isOutOfPlace(err error) bool {
+	var otherFolder pebble.ErrMissingWALRecoveryDir
+	return errors.Is(err, fs.ErrNotExist) || errors.As(err, &otherFolder) || strings.Contains(err.Error(), "name from file")
 }
 
 // damage is what was found of damaged files while the store is open, and before.
