@@ -16,6 +16,9 @@ import (
 // faultsEnd is when the last fault has happened; after it all must come to where it belongs.
 const faultsEnd = 10 * time.Minute
 
+// jitter is that of what waits in the store.
+var jitter = policy.Fraction(0.2)
+
 // scenario is what a seed decides beforehand.
 type scenario struct {
 	seed     uint64
@@ -98,7 +101,7 @@ func newWorkQueue(r *rand.Rand, i int) *workQueue {
 	q := &workQueue{name: fmt.Sprintf("work.%d", i), kind: pick(r, "classic", "quorum"), prefetch: pick(r, 1, 5, 50),
 		handles: pick(r, 0, 0, time.Millisecond, time.Second), reports: r.IntN(4) == 0}
 	wait := pick(r, time.Second, 10*time.Second, 3*time.Minute)
-	q.policy = policy.Policy{Name: q.name, Queues: []string{q.name}, Attempts: 1 + r.IntN(6), Jitter: policy.Fraction(0.2),
+	q.policy = policy.Policy{Name: q.name, Queues: []string{q.name}, Attempts: 1 + r.IntN(6), Jitter: jitter,
 		Backoff: pick(r, policy.Fixed(wait), policy.Linear(wait, wait, time.Hour), policy.Exponential(wait, 2, time.Hour))}
 	switch r.IntN(4) {
 	case 0:
