@@ -2,7 +2,9 @@ package world
 
 import (
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -30,7 +32,8 @@ type ledger struct {
 	alarms   []alarm
 	// strangers is how many consumers received of each hostile message.
 	strangers map[string]int
-	broken    []string // what the service said and must not have done
+	events    map[string]int // how many the service has sent, by kind
+	broken    []string       // what the service said and must not have done
 }
 
 // alarm is when RabbitMQ was short of memory.
@@ -70,7 +73,7 @@ func newLife(due time.Time, fails int) *life {
 }
 
 func newLedger(s *scenario) *ledger {
-	l := &ledger{scenario: s, strangers: map[string]int{}, start: time.Now(), accounts: map[string]*account{}, said: map[string][]time.Time{},
+	l := &ledger{scenario: s, strangers: map[string]int{}, events: map[string]int{}, start: time.Now(), accounts: map[string]*account{}, said: map[string][]time.Time{},
 		attempts: map[*workQueue][]allowed{}, pauses: map[*workQueue]time.Time{}}
 	for _, q := range s.queues {
 		l.attempts[q] = []allowed{{l.start, q.policy.Attempts}}
@@ -100,6 +103,7 @@ func (l *ledger) heard(e retry.Event) {
 	defer l.mu.Unlock()
 	id, now := e.ID.String(), time.Now()
 	l.said[id] = append(l.said[id], now)
+	l.events[strings.TrimSpace(string(e.Kind)+" "+e.Way)]++
 	if e.Instead != "" && !l.troubled {
 		l.broken = append(l.broken, fmt.Sprintf("%s waits in the store instead of %s, and nothing had happened to the service", id, e.Instead))
 	}
@@ -146,6 +150,12 @@ func (l *ledger) stranger(q *workQueue, d amqp.Delivery) bool {
 		}
 	}
 	return false
+}
+
+func (l *ledger) eventsSoFar() map[string]int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.events)
 }
 
 // allow enters that a queue's policy is reloaded.

@@ -221,6 +221,7 @@ func (w *World) settle(ctx context.Context, ch *amqp.Channel) error {
 			return errors.Join(w.faultsAt(at), fmt.Errorf("after %s these are not where they belong:\n%s", patience, strings.Join(missing, "\n")))
 		}
 	}
+	w.say("the service's events: %v", w.ledger.eventsSoFar())
 	return errors.Join(w.faultsAt(at), w.balanced(ctx))
 }
 
