@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// kinds of parts in the order in which they are left out: faults, what people do, hostile messages,
-// other messages, ways to wait in RabbitMQ, queues.
-const kinds = "fahmwq"
+// kinds of parts in the order in which they are left out: queues, which leaves out most, faults,
+// what people do, hostile messages, other messages, ways to wait in RabbitMQ, and queues again.
+const kinds = "qfahmwq"
 
 // Parts names all that a seed's scenario has: f2 is a fault, a0 an action, h003 a hostile message,
 // m014 another one, w1 that the queue q1 waits in RabbitMQ.
