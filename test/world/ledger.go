@@ -252,7 +252,7 @@ func (l *ledger) edit(id string, a action) (made string, end func(done bool)) {
 		fails = 0
 	}
 	if a.size >= 0 {
-		m.size = a.size
+		m.size, m.content = a.size, m.id
 	}
 	l.accounts[m.id] = &account{message: m, lives: []*life{newLife(time.Now(), fails)}}
 	return m.id, func(done bool) {
@@ -276,10 +276,9 @@ func (l *ledger) delivered(q *workQueue, d amqp.Delivery, failures int, now time
 		return id, 0, fmt.Errorf("%s received a message that was never published: %q", q.name, id)
 	case a.queue != q:
 		return id, 0, fmt.Errorf("%s received %s, which is of %s", q.name, id, a.queue.name)
-	case len(d.Body) != a.size:
-		return id, 0, fmt.Errorf("%s came with a body of %d bytes instead of %d", id, len(d.Body), a.size)
-	case d.RoutingKey != q.name:
-		return id, 0, fmt.Errorf("%s came with the routing key %q", id, d.RoutingKey)
+	}
+	if what := a.changed(d); what != "" {
+		return id, 0, fmt.Errorf("%s came with another %s", id, what)
 	}
 	if _, has := d.Headers["x-death"]; has && q.way == nil && failures > 0 {
 		return id, 0, fmt.Errorf("%s was retried with an x-death header", id)

@@ -144,7 +144,7 @@ func (w *World) edit(ctx context.Context, a action, id string, l store.Listed) e
 	made, enterMade := w.ledger.edit(id, a)
 	e := actions.EditRequest{ID: string(l.Key), SetHeaders: map[string]string{idHeader: made}}
 	if a.size >= 0 {
-		body := make([]byte, a.size)
+		body := bodyOf(made, a.size)
 		e.Body = &body
 	}
 	enter := w.ledger.begin(id, a, l.Record.State)

@@ -1,6 +1,7 @@
 package world
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -66,12 +67,21 @@ type message struct {
 	at    time.Duration
 	fails int
 	size  int
+	// content is the message whose body it has: its own id, or that of one that was edited.
+	content string
 	// forged are headers that its publisher should not set.
 	forged amqp.Table
 }
 
 func (m message) String() string {
 	return fmt.Sprintf("%s to %s, %d bytes, fails %d times %v", m.id, m.queue.name, m.size, m.fails, m.forged)
+}
+
+// body differs from message to message.
+func (m message) body() []byte { return bodyOf(m.content, m.size) }
+
+func bodyOf(content string, size int) []byte {
+	return bytes.Repeat([]byte(content), size/len(content)+1)[:size]
 }
 
 // newScenario draws each kind of thing from random numbers of its own: what is added for one
@@ -85,7 +95,7 @@ func newScenario(seed uint64) *scenario {
 	for i := range 1 + r.IntN(150) {
 		q := s.queues[r.IntN(len(s.queues))]
 		s.messages = append(s.messages, message{id: fmt.Sprintf("m%03d", i), queue: q, at: between(r, 0, faultsEnd),
-			fails: r.IntN(q.policy.Attempts + 1), size: pick(r, 0, 1, 100, 5000, 200_000)})
+			fails: r.IntN(q.policy.Attempts + 1), size: pick(r, 0, 1, 100, 5000, 200_000), content: fmt.Sprintf("m%03d", i)})
 	}
 	for range r.IntN(9) {
 		s.faults = append(s.faults, newFault(r, s.onDisk))

@@ -71,7 +71,7 @@ func (w *World) run() (err error) {
 	}
 	defer func() { err = errors.Join(err, w.process.end()) }()
 	time.Sleep(settling)
-	conn, err := amqp.DialConfig("amqp://guest:guest@model/%2F", amqp.Config{Dial: w.broker.Dial, Heartbeat: 10 * time.Second})
+	conn, err := amqp.DialConfig("amqp://guest:guest@model/%2F", amqp.Config{Dial: w.broker.Dial, Heartbeat: time.Minute})
 	if err != nil {
 		return err
 	}
@@ -175,9 +175,9 @@ func inOrder(began time.Time, all []step) error {
 }
 
 func (w *World) publish(ctx context.Context, ch *amqp.Channel, m message) error {
-	headers := amqp.Table{idHeader: m.id}
+	headers := amqp.Table{idHeader: m.id, kindsHeader: allKinds}
 	maps.Copy(headers, m.forged)
-	return w.confirmed(ctx, ch, m.id, "", m.queue.name, amqp.Publishing{Headers: headers, Body: make([]byte, m.size), DeliveryMode: amqp.Persistent})
+	return w.confirmed(ctx, ch, m.id, "", m.queue.name, amqp.Publishing{Headers: headers, Body: m.body(), DeliveryMode: amqp.Persistent, MessageId: m.id, Type: "world"})
 }
 
 func (w *World) confirmed(ctx context.Context, ch *amqp.Channel, id, exchange, key string, p amqp.Publishing) error {

@@ -16,7 +16,7 @@ import (
 
 var (
 	oneSeed = flag.Uint64("seed", 0, "run the world of this seed alone, and log it")
-	seeds   = flag.Uint64("seeds", 200, "run the worlds of the seeds 1 to n")
+	seeds   = flag.Uint64("seeds", 300, "run the worlds of the seeds 1 to n")
 	only    = flag.String("only", "", "with -seed: these parts of its scenario alone")
 	shrink  = flag.Duration("shrink", time.Minute, "with -seed: how long to look for the shortest scenario that still fails")
 )
