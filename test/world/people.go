@@ -65,7 +65,7 @@ func (a action) String() string {
 func (s *scenario) drawActions(r *rand.Rand) {
 	for range max(0, r.IntN(20)-5) {
 		s.actions = append(s.actions, action{at: between(r, time.Minute, faultsEnd), verb: verb(r.IntN(int(verbCount))), nth: r.IntN(100),
-			later: pick(r, 0, 0, time.Minute), heals: r.IntN(2) == 0, size: pick(r, -1, 0, 50), queue: s.queues[r.IntN(len(s.queues))], attempts: 1 + r.IntN(6)})
+			later: pick(r, 0, 0, time.Minute), heals: r.IntN(2) == 0, size: pick(r, -1, 0, 50), queue: s.queues[r.IntN(len(s.queues))], attempts: 1 + r.IntN(mostAttempts)})
 	}
 }
 

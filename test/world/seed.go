@@ -17,6 +17,9 @@ import (
 // faultsEnd is when the last fault has happened; after it all must come to where it belongs.
 const faultsEnd = 10 * time.Minute
 
+// mostAttempts is what a policy allows at most.
+const mostAttempts = 6
+
 // jitter is that of what waits in the store.
 var jitter = policy.Fraction(0.2)
 
@@ -111,7 +114,7 @@ func newWorkQueue(r *rand.Rand, i int) *workQueue {
 	q := &workQueue{name: fmt.Sprintf("work.%d", i), kind: pick(r, "classic", "quorum"), prefetch: pick(r, 1, 5, 50),
 		handles: pick(r, 0, 0, time.Millisecond, time.Second), reports: r.IntN(4) == 0}
 	wait := pick(r, time.Second, 10*time.Second, 3*time.Minute)
-	q.policy = policy.Policy{Name: q.name, Queues: []string{q.name}, Attempts: 1 + r.IntN(6), Jitter: jitter,
+	q.policy = policy.Policy{Name: q.name, Queues: []string{q.name}, Attempts: 1 + r.IntN(mostAttempts), Jitter: jitter,
 		Backoff: pick(r, policy.Fixed(wait), policy.Linear(wait, wait, time.Hour), policy.Exponential(wait, 2, time.Hour))}
 	switch r.IntN(4) {
 	case 0:

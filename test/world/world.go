@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -230,6 +231,9 @@ func (w *World) kept(ctx context.Context, state store.State) (map[string]int, er
 	all := map[string]int{}
 	err := w.process.store.Scan(ctx, store.Range{State: state}, func(l store.Listed) (bool, error) {
 		id := idOf(l)
+		if !utf8.ValidString(l.Record.Queue) {
+			return false, fmt.Errorf("%s is stored for the queue %q", id, l.Record.Queue)
+		}
 		all[id]++
 		w.ledger.named(id, l.Record.ID.String())
 		return true, nil
