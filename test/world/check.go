@@ -181,7 +181,14 @@ func (l *ledger) times(all []time.Time) (since []time.Duration) {
 	return since
 }
 
-// faults are what the ledger found, and what else must never happen, as one error.
+// found is what has gone wrong so far.
+func (w *World) found() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return errors.Join(w.faults...)
+}
+
+// faultsAt are what the ledger found, and what else must never happen, as one error.
 func (w *World) faultsAt(at ends) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

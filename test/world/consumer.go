@@ -1,9 +1,12 @@
 package world
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
+	"strings"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -11,8 +14,32 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// idHeader names a message in the ledger.
-const idHeader = "world-id"
+const (
+	// idHeader names a message in the ledger.
+	idHeader = "world-id"
+	// kindsHeader has a value of each kind, which stays as it is.
+	kindsHeader = "world-kinds"
+)
+
+var allKinds = amqp.Table{"a": []any{nil, true, int64(1) << 40, "\xff"}, "b": amqp.Table{"c": 1.5, "d": []byte{0}}, "e": int16(-3),
+	"f": amqp.Decimal{Scale: 2, Value: 314}, "g": time.Unix(1_800_000_000, 0)}
+
+// changed is what of a message is not as it was published, or "".
+func (m message) changed(d amqp.Delivery) string {
+	kinds, _ := d.Headers[kindsHeader].(amqp.Table)
+	first, _, _ := strings.Cut(m.id, ".") // an edited message keeps its properties
+	switch {
+	case !bytes.Equal(d.Body, m.body()):
+		return fmt.Sprintf("body: %d bytes instead of %d, or others", len(d.Body), m.size)
+	case d.RoutingKey != m.queue.name:
+		return fmt.Sprintf("routing key: %q", d.RoutingKey)
+	case d.MessageId != first || d.Type != "world" || d.DeliveryMode != amqp.Persistent:
+		return fmt.Sprintf("properties: message id %q, type %q, delivery mode %d", d.MessageId, d.Type, d.DeliveryMode)
+	case !reflect.DeepEqual(kinds, allKinds):
+		return fmt.Sprintf("headers: %v", kinds)
+	}
+	return ""
+}
 
 // consume is the consumer of a work queue, which connects again after each cut, until ctx ends.
 func (w *World) consume(ctx context.Context, q *workQueue) {
@@ -27,7 +54,7 @@ func (w *World) consume(ctx context.Context, q *workQueue) {
 }
 
 func (w *World) consumeOnce(ctx context.Context, q *workQueue) error {
-	conn, err := amqp.DialConfig("amqp://guest:guest@model/%2F", amqp.Config{Dial: w.consumers.Dial, Heartbeat: 10 * time.Second})
+	conn, err := amqp.DialConfig("amqp://guest:guest@model/%2F", amqp.Config{Dial: w.consumers.Dial, Heartbeat: time.Minute})
 	if err != nil {
 		return err
 	}
@@ -92,7 +119,7 @@ func (w *World) handle(ctx context.Context, q *workQueue, ch *amqp.Channel, d am
 	}
 	headers[wire.HeaderError] = fmt.Sprintf("failure %d", failures+1)
 	confirm, err := ch.PublishWithDeferredConfirmWithContext(ctx, wire.ExchangeFailures, q.name, true, false,
-		amqp.Publishing{Headers: headers, Body: d.Body, DeliveryMode: amqp.Persistent})
+		amqp.Publishing{Headers: headers, Body: d.Body, DeliveryMode: amqp.Persistent, MessageId: d.MessageId, Type: d.Type})
 	if err != nil {
 		return err
 	}

@@ -1,16 +1,23 @@
 // Package world runs Redrive's core in a made-up world that a seed decides: the intake, the
-// verdict, the store on a disk that can crash, the scheduler and the publisher as the service
-// has them, against a model of RabbitMQ, in fake time. A ledger of its own checks the promises.
+// verdict, the store on a disk that can crash, the scheduler, the publisher, the ways to wait in
+// RabbitMQ and what people do, as the service has them, against a model of RabbitMQ, in fake
+// time. A ledger of its own checks the promises.
 //
-//	seed.go      what a seed chooses: queues, policies, messages and faults
+//	seed.go      what a seed chooses: queues, policies and messages
+//	ways.go      queues whose messages wait in RabbitMQ
+//	faults.go    cuts, crashes, stops, a full disk, memory alarms
+//	people.go    replays, edits, discards, restores, pauses, reloads
+//	hostile.go   what no consumer of Redrive's would publish
 //	world.go     one run: it makes all parts and lets the seed's steps happen
 //	process.go   the service: it starts, crashes and starts again
 //	disk.go      the disk, which can be full and lose power
 //	network.go   the connections, which are cut at a chosen byte
 //	consumer.go  the work queues' consumers, which fail messages as the seed says
-//	ledger.go    what happened to each message, and what must never happen
+//	ledger.go    what happened to each message
+//	check.go     what must never happen, and where each message must be at the end
+//	shrink.go    the shortest scenario that still fails
 //
-// `make simulate SEEDS=n` runs the seeds from 1 to n; `go test ./test/world -seed N -v` runs one
-// and shows its log. What a seed decides is the same in each run; in which order goroutines
-// act at one instant is not.
+// `make simulate SEEDS=n` runs the seeds from 1 to n; `go test ./test/world -seed N -v` runs one,
+// shows its log and, when it fails, the shortest scenario that still does. What a seed decides is
+// the same in each run; in which order goroutines act at one instant is not.
 package world

@@ -26,7 +26,8 @@ func (h hostile) String() string { return fmt.Sprintf("%s, %s", h.id, hostileKin
 const anyQueue = "*"
 
 // hostileKinds are published to an exchange of Redrive's, or straight to a queue of its own. Each is
-// parked, but what is a report for a queue with a policy: that decides.
+// parked, but what is a report for a queue with a policy: that decides, and counts an impossible
+// number of attempts as none.
 var hostileKinds = []struct {
 	what, exchange, key string
 	headers             amqp.Table
@@ -90,13 +91,20 @@ func failuresOf(h amqp.Table) int {
 // missingHostile are the hostile messages that are not where they belong. l.mu is held.
 func (l *ledger) missingHostile(at ends) (all []string) {
 	for _, h := range l.scenario.hostile {
-		got := at.parked[h.id] + at.forwarded[h.id] + l.strangers[h.id]
-		if hostileKinds[h.kind].key != anyQueue {
-			got = at.parked[h.id]
-		} else if h.queue.discards() {
-			continue // no one sees that
+		kind := hostileKinds[h.kind]
+		attempts, _ := kind.headers[wire.HeaderAttempt].(int64)
+		least, most := l.allowed(h.queue, l.start, time.Now())
+		retried, ended := l.strangers[h.id] > 0, at.parked[h.id]+at.forwarded[h.id] > 0 || h.queue.discards()
+		arrived := retried || ended
+		switch {
+		case kind.key != anyQueue:
+			arrived = at.parked[h.id] > 0
+		case attempts == wire.MaxAttempt || most == 1:
+			arrived = ended && !retried
+		case least > 1:
+			arrived = retried
 		}
-		if got == 0 {
+		if !arrived {
 			all = append(all, h.String())
 		}
 	}

@@ -2,7 +2,9 @@ package world
 
 import (
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -30,7 +32,8 @@ type ledger struct {
 	alarms   []alarm
 	// strangers is how many consumers received of each hostile message.
 	strangers map[string]int
-	broken    []string // what the service said and must not have done
+	events    map[string]int // how many the service has sent, by kind
+	broken    []string       // what the service said and must not have done
 }
 
 // alarm is when RabbitMQ was short of memory.
@@ -70,7 +73,7 @@ func newLife(due time.Time, fails int) *life {
 }
 
 func newLedger(s *scenario) *ledger {
-	l := &ledger{scenario: s, strangers: map[string]int{}, start: time.Now(), accounts: map[string]*account{}, said: map[string][]time.Time{},
+	l := &ledger{scenario: s, strangers: map[string]int{}, events: map[string]int{}, start: time.Now(), accounts: map[string]*account{}, said: map[string][]time.Time{},
 		attempts: map[*workQueue][]allowed{}, pauses: map[*workQueue]time.Time{}}
 	for _, q := range s.queues {
 		l.attempts[q] = []allowed{{l.start, q.policy.Attempts}}
@@ -100,6 +103,7 @@ func (l *ledger) heard(e retry.Event) {
 	defer l.mu.Unlock()
 	id, now := e.ID.String(), time.Now()
 	l.said[id] = append(l.said[id], now)
+	l.events[strings.TrimSpace(string(e.Kind)+" "+e.Way)]++
 	if e.Instead != "" && !l.troubled {
 		l.broken = append(l.broken, fmt.Sprintf("%s waits in the store instead of %s, and nothing had happened to the service", id, e.Instead))
 	}
@@ -146,6 +150,12 @@ func (l *ledger) stranger(q *workQueue, d amqp.Delivery) bool {
 		}
 	}
 	return false
+}
+
+func (l *ledger) eventsSoFar() map[string]int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.events)
 }
 
 // allow enters that a queue's policy is reloaded.
@@ -242,7 +252,7 @@ func (l *ledger) edit(id string, a action) (made string, end func(done bool)) {
 		fails = 0
 	}
 	if a.size >= 0 {
-		m.size = a.size
+		m.size, m.content = a.size, m.id
 	}
 	l.accounts[m.id] = &account{message: m, lives: []*life{newLife(time.Now(), fails)}}
 	return m.id, func(done bool) {
@@ -266,10 +276,9 @@ func (l *ledger) delivered(q *workQueue, d amqp.Delivery, failures int, now time
 		return id, 0, fmt.Errorf("%s received a message that was never published: %q", q.name, id)
 	case a.queue != q:
 		return id, 0, fmt.Errorf("%s received %s, which is of %s", q.name, id, a.queue.name)
-	case len(d.Body) != a.size:
-		return id, 0, fmt.Errorf("%s came with a body of %d bytes instead of %d", id, len(d.Body), a.size)
-	case d.RoutingKey != q.name:
-		return id, 0, fmt.Errorf("%s came with the routing key %q", id, d.RoutingKey)
+	}
+	if what := a.changed(d); what != "" {
+		return id, 0, fmt.Errorf("%s came with another %s", id, what)
 	}
 	if _, has := d.Headers["x-death"]; has && q.way == nil && failures > 0 {
 		return id, 0, fmt.Errorf("%s was retried with an x-death header", id)

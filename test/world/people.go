@@ -65,7 +65,7 @@ func (a action) String() string {
 func (s *scenario) drawActions(r *rand.Rand) {
 	for range max(0, r.IntN(20)-5) {
 		s.actions = append(s.actions, action{at: between(r, time.Minute, faultsEnd), verb: verb(r.IntN(int(verbCount))), nth: r.IntN(100),
-			later: pick(r, 0, 0, time.Minute), heals: r.IntN(2) == 0, size: pick(r, -1, 0, 50), queue: s.queues[r.IntN(len(s.queues))], attempts: 1 + r.IntN(6)})
+			later: pick(r, 0, 0, time.Minute), heals: r.IntN(2) == 0, size: pick(r, -1, 0, 50), queue: s.queues[r.IntN(len(s.queues))], attempts: 1 + r.IntN(mostAttempts)})
 	}
 }
 
@@ -144,7 +144,7 @@ func (w *World) edit(ctx context.Context, a action, id string, l store.Listed) e
 	made, enterMade := w.ledger.edit(id, a)
 	e := actions.EditRequest{ID: string(l.Key), SetHeaders: map[string]string{idHeader: made}}
 	if a.size >= 0 {
-		body := make([]byte, a.size)
+		body := bodyOf(made, a.size)
 		e.Body = &body
 	}
 	enter := w.ledger.begin(id, a, l.Record.State)

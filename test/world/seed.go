@@ -1,6 +1,7 @@
 package world
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -15,6 +16,12 @@ import (
 
 // faultsEnd is when the last fault has happened; after it all must come to where it belongs.
 const faultsEnd = 10 * time.Minute
+
+// mostAttempts is what a policy allows at most.
+const mostAttempts = 6
+
+// jitter is that of what waits in the store.
+var jitter = policy.Fraction(0.2)
 
 // scenario is what a seed decides beforehand.
 type scenario struct {
@@ -63,12 +70,21 @@ type message struct {
 	at    time.Duration
 	fails int
 	size  int
+	// content is the message whose body it has: its own id, or that of one that was edited.
+	content string
 	// forged are headers that its publisher should not set.
 	forged amqp.Table
 }
 
 func (m message) String() string {
 	return fmt.Sprintf("%s to %s, %d bytes, fails %d times %v", m.id, m.queue.name, m.size, m.fails, m.forged)
+}
+
+// body differs from message to message.
+func (m message) body() []byte { return bodyOf(m.content, m.size) }
+
+func bodyOf(content string, size int) []byte {
+	return bytes.Repeat([]byte(content), size/len(content)+1)[:size]
 }
 
 // newScenario draws each kind of thing from random numbers of its own: what is added for one
@@ -82,7 +98,7 @@ func newScenario(seed uint64) *scenario {
 	for i := range 1 + r.IntN(150) {
 		q := s.queues[r.IntN(len(s.queues))]
 		s.messages = append(s.messages, message{id: fmt.Sprintf("m%03d", i), queue: q, at: between(r, 0, faultsEnd),
-			fails: r.IntN(q.policy.Attempts + 1), size: pick(r, 0, 1, 100, 5000, 200_000)})
+			fails: r.IntN(q.policy.Attempts + 1), size: pick(r, 0, 1, 100, 5000, 200_000), content: fmt.Sprintf("m%03d", i)})
 	}
 	for range r.IntN(9) {
 		s.faults = append(s.faults, newFault(r, s.onDisk))
@@ -98,7 +114,7 @@ func newWorkQueue(r *rand.Rand, i int) *workQueue {
 	q := &workQueue{name: fmt.Sprintf("work.%d", i), kind: pick(r, "classic", "quorum"), prefetch: pick(r, 1, 5, 50),
 		handles: pick(r, 0, 0, time.Millisecond, time.Second), reports: r.IntN(4) == 0}
 	wait := pick(r, time.Second, 10*time.Second, 3*time.Minute)
-	q.policy = policy.Policy{Name: q.name, Queues: []string{q.name}, Attempts: 1 + r.IntN(6), Jitter: policy.Fraction(0.2),
+	q.policy = policy.Policy{Name: q.name, Queues: []string{q.name}, Attempts: 1 + r.IntN(mostAttempts), Jitter: jitter,
 		Backoff: pick(r, policy.Fixed(wait), policy.Linear(wait, wait, time.Hour), policy.Exponential(wait, 2, time.Hour))}
 	switch r.IntN(4) {
 	case 0:

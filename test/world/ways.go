@@ -24,7 +24,9 @@ func (s *scenario) drawWays(r *rand.Rand) {
 			if !way.Limits().Spreads() {
 				p.Jitter = policy.None
 			}
-			if way.Limits().Check(&p) == nil {
+			widest := p
+			widest.Attempts = mostAttempts // a reload that the way cannot keep is refused
+			if way.Limits().Check(&widest) == nil {
 				q.policy, q.way = p, way
 				break
 			}
