@@ -154,13 +154,14 @@ func (l *ledger) wrong(at ends) (all []string) {
 	return append(all, l.broken...)
 }
 
-// explained tells whether something happened to the message within a second of a cut, or
-// during an alarm: what has no answer then is published or delivered again, and that is allowed.
+// explained tells whether something happened to the message within a second of a cut, or during an
+// alarm while it was on its way to wait in RabbitMQ, or in which the service was stopped or cut
+// off: what has no answer then is published or delivered again, and that is allowed.
 func (l *ledger) explained(a *account) bool {
 	seen := slices.Concat(a.seen, l.said[a.redriveID])
 	for _, alarm := range l.alarms {
 		during := func(at time.Time) bool { return !at.Before(alarm.from) && at.Sub(alarm.to) <= time.Second }
-		if slices.ContainsFunc(seen, during) {
+		if (a.queue.way != nil || alarm.troubled) && slices.ContainsFunc(seen, during) {
 			return true
 		}
 	}

@@ -37,7 +37,10 @@ type ledger struct {
 }
 
 // alarm is when RabbitMQ was short of memory.
-type alarm struct{ from, to time.Time }
+type alarm struct {
+	from, to time.Time
+	troubled bool // something else happened meanwhile
+}
 
 // allowed is how many attempts a policy allows from a moment on.
 type allowed struct {
@@ -95,6 +98,9 @@ func (l *ledger) trouble() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.troubled = true
+	for i := range l.alarms {
+		l.alarms[i].troubled = l.alarms[i].troubled || l.alarms[i].to.After(time.Now())
+	}
 }
 
 // heard enters what the service says of a message.
@@ -121,7 +127,7 @@ func (l *ledger) heard(e retry.Event) {
 func (l *ledger) alarm(lasts time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.alarms = append(l.alarms, alarm{time.Now(), time.Now().Add(lasts)})
+	l.alarms = append(l.alarms, alarm{from: time.Now(), to: time.Now().Add(lasts)})
 }
 
 // alarmOver tells whether all alarms are over.
