@@ -110,7 +110,14 @@ func (p *process) run(ctx context.Context, s *scenario, rules retry.Rules, log *
 	publishers.Go(func() { _ = publisher.Run(publishing) })
 	publishers.Go(func() { _ = delayPublisher.Run(publishing) })
 	workers.Go(func() { p.scheduler.Run(ctx, 10*time.Second) })
-	workers.Go(func() { _ = intakeConsumer.Run(ctx, p.intake) })
+	workers.Go(func() {
+		if len(rules.Ways) > 0 {
+			connecting, cancel := context.WithTimeout(ctx, 10*time.Second)
+			delayPublisher.AwaitUsable(connecting)
+			cancel()
+		}
+		_ = intakeConsumer.Run(ctx, p.intake)
+	})
 	workers.Go(func() { _ = parkedConsumer.Run(ctx, parkedIntake) })
 	p.ended.Go(func() {
 		workers.Wait()
