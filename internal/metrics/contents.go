@@ -62,8 +62,10 @@ func (h *contents) Collect(ch chan<- prometheus.Metric) {
 		s.waiting += float64(c.Waiting)
 		s.parked += float64(c.Parked)
 		s.discarded += float64(c.Discarded)
-		if c.Waiting > 0 {
+		if !c.NextDue.IsZero() {
 			s.overdue = max(s.overdue, now.Sub(c.NextDue).Seconds())
+		}
+		if !c.NextFailed.IsZero() {
 			s.oldest = max(s.oldest, now.Sub(c.NextFailed).Seconds())
 		}
 		by[label] = s
