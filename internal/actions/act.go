@@ -72,8 +72,9 @@ const (
 	longestID = 100
 )
 
-// Act changes messages that are named, and returns the outcome of each. An error in the middle
-// leaves those before it changed; the audit log says how many.
+// Act changes messages that are named, and returns the outcome of each. An error means that none
+// is known to be changed: where the store fails after some are, the outcomes of the others are
+// that error.
 func (a *Actions) Act(ctx context.Context, by auth.Caller, act Act) (Acted, error) {
 	c := RecordChange{Verb: act.Verb, By: by.Name, To: act.To, At: act.At}
 	if err := c.Check(); err != nil {
@@ -128,6 +129,9 @@ func (a *Actions) Act(ctx context.Context, by auth.Caller, act Act) (Acted, erro
 	acted.Done = len(succeeded(all))
 	a.Announce(c, all)
 	end(err, int64(acted.Done))
+	if acted.Done > 0 {
+		err = nil
+	}
 	return acted, err
 }
 

@@ -1,6 +1,7 @@
 package actions_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -177,6 +179,42 @@ func TestNothingIsDoneWithoutRightOrAudit(t *testing.T) {
 		}
 		if d.kept(t, id[0]).State != store.Parked {
 			t.Error("it was discarded")
+		}
+	})
+}
+
+// filling is a store that takes one message in each step, and is full after some steps.
+type filling struct {
+	store.Store
+	left int
+}
+
+func (f *filling) Change(ctx context.Context, keys []store.Key, edit func(store.Key, *store.Record) store.Edit, entries func(int) []store.Entry) (int, error) {
+	if f.left == 0 {
+		return 0, store.ErrFull
+	}
+	f.left--
+	return f.Store.Change(ctx, keys[:1], edit, entries)
+}
+
+// An action that the store stops half way has an outcome for each message: an error would mean
+// that nothing was done, and what was done would be done again.
+func TestAnActionThatStopsHalfWaySaysWhatWasDone(t *testing.T) {
+	inspecttest.Stores(t, func(t *testing.T, s store.Store) {
+		f := &filling{s, 1}
+		d := newDesk(f)
+		a, b := record("orders", store.Parked, "a"), record("orders", store.Parked, "b")
+		d.add(t, a, b)
+		act := actions.Act{Verb: actions.Copy, To: "other", IDs: []string{a.ID.String(), b.ID.String()}}
+		got, err := d.Act(ctx, caller(auth.Admin), act)
+		if err != nil || got.Done != 1 || got.Outcomes[0].Outcome != actions.Done || got.Outcomes[1].Outcome != actions.Failed || got.Outcomes[1].Why != store.ErrFull.Error() {
+			t.Errorf("half way: %+v, %v", got, err)
+		}
+		if lines := d.audit.All(); len(lines) != 1 || !strings.HasSuffix(lines[0], "failed: the store is full 1") {
+			t.Errorf("audit: %v", lines)
+		}
+		if got, err := d.Act(ctx, caller(auth.Admin), act); !errors.Is(err, store.ErrFull) || got.Done != 0 {
+			t.Errorf("at the beginning: %+v, %v", got, err)
 		}
 	})
 }

@@ -30,7 +30,7 @@ var (
 	freeDesc      = prometheus.NewDesc("redrive_store_free_bytes", "Free space on the store's disk, or in Redis's memory.", nil, nil)
 	ledgerDesc    = prometheus.NewDesc("redrive_ledger_total", "Messages that arrived (as=in), and messages by what became of them (each other value of as); the difference is waiting, parked or discarded and can be restored.", []string{"queue", "as"}, nil)
 	imbalanceDesc = prometheus.NewDesc("redrive_ledger_imbalance", "Messages that arrived and are missing from the other columns of the ledger; negative: the other columns have too many. Stored messages are also counted one by one every ten minutes.", []string{"queue"}, nil)
-	damagedDesc   = prometheus.NewDesc("redrive_store_damaged", "Files of the store on disk, or parts of them, that cannot be read; redrive_ledger_imbalance shows how many messages they cost.", nil, nil)
+	damagedDesc   = prometheus.NewDesc("redrive_store_damaged", "Files of the store on disk, or parts of them, that cannot be read, and messages in Redis; redrive_ledger_imbalance shows how many messages the files cost.", nil, nil)
 	reserveDesc   = prometheus.NewDesc("redrive_store_reserve_bytes", "Space that the store keeps free on its disk, or in Redis.", nil, nil)
 )
 
@@ -62,8 +62,10 @@ func (h *contents) Collect(ch chan<- prometheus.Metric) {
 		s.waiting += float64(c.Waiting)
 		s.parked += float64(c.Parked)
 		s.discarded += float64(c.Discarded)
-		if c.Waiting > 0 {
+		if !c.NextDue.IsZero() {
 			s.overdue = max(s.overdue, now.Sub(c.NextDue).Seconds())
+		}
+		if !c.NextFailed.IsZero() {
 			s.oldest = max(s.oldest, now.Sub(c.NextFailed).Seconds())
 		}
 		by[label] = s

@@ -49,7 +49,7 @@ func (s *vhost) conditions(ctx context.Context, t *notify.Settings) ([]notify.Co
 	waits := map[string]bool{}
 	for _, c := range counts {
 		waits[c.Queue] = c.Waiting > 0
-		if c.Waiting > 0 && now.Sub(c.NextFailed) > t.OldestWaiting {
+		if !c.NextFailed.IsZero() && now.Sub(c.NextFailed) > t.OldestWaiting {
 			all = append(all, notify.Condition{Kind: notify.OldestWaiting, Queue: c.Queue, Since: c.NextFailed.Add(t.OldestWaiting)})
 		}
 	}

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -44,6 +45,34 @@ func TestAnOpenBreakerWithNothingWaitingIsNotNotified(t *testing.T) {
 	}
 	if is := told(); !slices.Equal(is, []notify.Kind{notify.BreakerOpen}) {
 		t.Errorf("with a message behind it: %v", is)
+	}
+}
+
+// undated is a store that does not know when its waiting message failed.
+type undated struct{ engine }
+
+func (undated) Counts(context.Context) ([]store.QueueCount, error) {
+	return []store.QueueCount{{Queue: "orders", Waiting: 1}}, nil
+}
+
+// A message whose times are not known is not one that has waited since the year 1.
+func TestAMessageOfAnUnknownTimeIsNotNotified(t *testing.T) {
+	s, err := New(testConfig(t), quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	v := s.vhosts[0]
+	v.store = undated{v.store}
+	settings := notify.DefaultSettings()
+	all, err := v.conditions(t.Context(), &settings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range all {
+		if c.Kind == notify.OldestWaiting {
+			t.Errorf("%+v", c)
+		}
 	}
 }
 

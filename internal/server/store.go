@@ -91,7 +91,11 @@ func (s *vhost) damaged() []string {
 		return nil
 	}
 	first := slices.Sorted(maps.Keys(places))[0]
-	return []string{fmt.Sprintf("the store is damaged in %d places, the first of them %s: what cannot be read there is set apart, and all else continues (stop the service and run `redrive store salvage %s --to NEW-FOLDER`)", len(places), first, s.config.Store.Disk)}
+	notice := fmt.Sprintf("the store is damaged in %d places, the first of them %s: what cannot be read there is set apart, and all else continues", len(places), first)
+	if s.config.Store.Redis.URL == "" {
+		notice += fmt.Sprintf(" (stop the service and run `redrive store salvage %s --to NEW-FOLDER`)", s.config.Store.Disk)
+	}
+	return []string{notice}
 }
 
 // OpenStore opens a store for a command, while no service uses it.

@@ -123,7 +123,8 @@ type QueueCount struct {
 	Waiting, Parked, Discarded int64
 
 	// NextDue is the earliest Due of the waiting records, and NextFailed when
-	// that one failed; zero when none wait.
+	// that one failed; zero when none wait, and where it is not known: the record may be
+	// damaged, or have ended while it was counted.
 	NextDue    time.Time
 	NextFailed time.Time
 }

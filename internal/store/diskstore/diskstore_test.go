@@ -38,6 +38,7 @@ func TestDiskEngine(t *testing.T) {
 	}
 	storetest.Run(t, storetest.Engine{
 		Name: "disk",
+		Tear: func(s store.Store, key store.Key) error { return s.(*diskstore.Store).Tear(key) },
 		Open: func(t *testing.T) store.Store { return open(t, filepath.Join(t.TempDir(), "data")) },
 		Reopen: func(t *testing.T, s store.Store) store.Store {
 			if err := s.Close(); err != nil {

@@ -154,3 +154,10 @@ func (s *Store) LargestTable() (file string, size int64, err error) {
 	}
 	return file, size, err
 }
+
+// Tear cuts a record short.
+func (s *Store) Tear(key store.Key) error {
+	return withValue(s.db, indexOf(key), func(at []byte) error {
+		return withValue(s.db, at, func(value []byte) error { return s.db.Set(at, value[:320], pebble.Sync) })
+	})
+}

@@ -3,7 +3,6 @@ package redisstore
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strconv"
 	"time"
@@ -221,7 +220,7 @@ func (c *change) editOne(t *lockedRecord, value string, edit func(store.Key, *st
 	}
 	r, g, err := decode(value, true)
 	if err != nil { // it stays as it is, and stops no other
-		edit(t.key, &store.Record{Unreadable: fmt.Errorf("%w: %w", store.ErrUnreadable, c.s.damaged(t.number, err))})
+		edit(t.key, &store.Record{Unreadable: c.s.damaged(t.number, err)})
 		c.unchanged = append(c.unchanged, t)
 		return nil
 	}

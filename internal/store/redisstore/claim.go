@@ -48,7 +48,7 @@ func (s *Store) claim(ctx context.Context, lane store.Lane, upTo time.Time, n, m
 		n := number(list[i])
 		r, _, err := decode(list[i+1], true)
 		if err != nil {
-			s.Log.Error("store: a message is damaged, and kept out of the way", "error", s.damaged(n, err))
+			_ = s.damaged(n, err) // its lease keeps it out of the way
 			continue
 		}
 		s.claims.add(n, token)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"net"
 	"time"
+
+	"github.com/redrive-mq/redrive/internal/store"
 )
 
 // Dial has a store connect by dial.
@@ -54,3 +56,13 @@ const WatchAtMost = watchEvery + watchFor
 // much it has read.
 func (s *Store) ForgetMost(n int) { s.forgetting.most = n }
 func (s *Store) Forgetting() int  { return s.forgetting.read }
+
+// Tear cuts a record short.
+func (s *Store) Tear(ctx context.Context, key store.Key) error {
+	_, n, _ := key.Parts()
+	value, err := s.get(ctx, "m:"+member(n))
+	if err != nil {
+		return err
+	}
+	return s.client.Do(ctx, s.client.B().Set().Key(s.key("m:"+member(n))).Value(value[:320]).Build()).Error()
+}

@@ -108,11 +108,6 @@ func score(text string) int64 {
 	return int64(f)
 }
 
-// damaged says which record cannot be read.
-func (s *Store) damaged(number uint64, err error) error {
-	return fmt.Errorf("redis: key %s: %w", s.key("m:"+member(number)), err)
-}
-
 // checkPrefix says what is wrong with one.
 func checkPrefix(prefix string) error {
 	if prefix == "" || strings.ContainsAny(prefix, "{} \t\r\n") {

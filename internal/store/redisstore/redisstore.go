@@ -101,8 +101,9 @@ type Store struct {
 	confirmedTerms sync.Map // by what this process leads
 	// failing is what upkeep and the like fail at, and since when.
 	failing map[string]time.Time
-	own     sync.WaitGroup // the store's goroutines
-	stop    chan struct{}  // closed when they must end
+	damage  map[string]string // keys of records that cannot be read, and how
+	own     sync.WaitGroup    // the store's goroutines
+	stop    chan struct{}     // closed when they must end
 }
 
 // Open opens a store and makes it when there is none. It fails when the server cannot
@@ -116,7 +117,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	var random [8]byte
 	_, _ = rand.Read(random[:]) // it never fails
-	s := &Store{Options: o, client: client, changed: make(chan struct{}, 1), failing: map[string]time.Time{}, name: hex.EncodeToString(random[:]),
+	s := &Store{Options: o, client: client, changed: make(chan struct{}, 1), failing: map[string]time.Time{}, damage: map[string]string{}, name: hex.EncodeToString(random[:]),
 		groups: groups{known: map[groupID]*knownGroup{}}, claims: claims{held: map[uint64]string{}}, unstored: unstored{},
 		step: func(string) error { return nil }, stop: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())

@@ -48,6 +48,7 @@ func suiteWith(t *testing.T, o redisstore.Options) {
 	storetest.Run(t, storetest.Engine{
 		Name:   "redis",
 		Shared: true,
+		Tear:   func(s store.Store, key store.Key) error { return s.(*redisstore.Store).Tear(context.Background(), key) },
 		Open:   func(t *testing.T) store.Store { return open(t, fresh()) },
 		Reopen: func(t *testing.T, s store.Store) store.Store {
 			if err := s.Close(); err != nil {

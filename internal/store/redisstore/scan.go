@@ -206,11 +206,9 @@ func (c *cursor) page(ctx context.Context) (page []found, err error) {
 		c.number = member(number(c.number) + 1)
 	}
 	for rest := list[3:]; len(rest) >= 4; rest = rest[4:] {
-		f, err := c.s.found(number(rest[1]), rest[3], c.body)
-		if err != nil {
-			return nil, err
+		if f, err := c.s.found(number(rest[1]), rest[3], c.body); err == nil { // or it is noted
+			page = append(page, f)
 		}
-		page = append(page, f)
 	}
 	return page, nil
 }
@@ -222,7 +220,8 @@ func flag(on bool) string {
 	return "0"
 }
 
-// found makes a Listed of a record without its group.
+// found makes a Listed of a record without its group. An error is noted, and of this record
+// alone.
 func (s *Store) found(number uint64, value string, body bool) (f found, err error) {
 	var r *store.Record
 	var size int
@@ -245,12 +244,17 @@ func (s *Store) Find(ctx context.Context, id uuid.UUID) (all []store.Listed, err
 		return nil, err
 	}
 	var some []found
+	var unreadable error
 	for ; len(list) >= 2; list = list[2:] {
 		f, err := s.found(number(list[0]), list[1][min(groupSize, len(list[1])):], true)
 		if err != nil {
-			return nil, err
+			unreadable = err
+			continue
 		}
 		some = append(some, f)
+	}
+	if len(some) == 0 {
+		return nil, unreadable
 	}
 	slices.SortFunc(some, func(a, b found) int { return cmp.Compare(a.seq, b.seq) })
 	for _, f := range some {

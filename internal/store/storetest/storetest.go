@@ -26,6 +26,9 @@ type Engine struct {
 	// Reopen closes s as a crash would and opens what it kept; nil for an engine
 	// that keeps nothing.
 	Reopen func(t *testing.T, s store.Store) store.Store
+	// Tear cuts the bytes of a kept record off after the first 320; nil for an engine that
+	// keeps no bytes.
+	Tear func(s store.Store, key store.Key) error
 	// Shared: several processes use one at once, see store.Shared.
 	Shared bool
 	// Replicas makes n stores on the same new data, each with connections of its own
@@ -62,7 +65,7 @@ var basics = []testCase{
 // Run runs the suite over an engine.
 func Run(t *testing.T, e Engine) {
 	t.Logf("store suite on engine %s", e.Name)
-	for _, c := range slices.Concat(basics, lanes, scans, changes, groups, past, ledgers, takings) {
+	for _, c := range slices.Concat(basics, lanes, scans, changes, groups, past, ledgers, takings, damages) {
 		t.Run(c.name, func(t *testing.T) { c.test(t, e) })
 	}
 	if !e.Shared {
