@@ -2,6 +2,7 @@ package broker
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -25,5 +26,30 @@ func TestAMissingExchangeIsNoMissingQueue(t *testing.T) {
 		if gone := errors.Is(err, wire.ErrQueueGone); gone != c.gone || gone == errors.Is(err, wire.ErrUnroutable) {
 			t.Errorf("%q: %v", c.text, err)
 		}
+	}
+}
+
+// What ends the connection is about a queue only where RabbitMQ crashed over it.
+func TestTheEndOfAConnectionIsNoRefusalOfAQueue(t *testing.T) {
+	for _, c := range []struct {
+		code    int
+		server  bool
+		refuses bool
+	}{
+		{amqp.NotFound, true, true},
+		{amqp.AccessRefused, true, true},
+		{amqp.ResourceLocked, true, true},
+		{amqp.InternalError, true, true},
+		{amqp.ConnectionForced, true, false}, // a shutdown of the node, or an administrator
+		{amqp.ChannelError, false, false},
+		{amqp.FrameError, false, false},
+	} {
+		err := fmt.Errorf("asking: %w", &amqp.Error{Code: c.code, Server: c.server})
+		if refusesQueue(err) != c.refuses {
+			t.Errorf("%v: %v", err, !c.refuses)
+		}
+	}
+	if refusesQueue(amqp.ErrClosed) || refusesQueue(errors.New("cut")) {
+		t.Error("a connection that ended is taken for a refusal")
 	}
 }
