@@ -58,7 +58,9 @@ func (b Backoff) Delay(n int) time.Duration {
 	case linear:
 		d = float64(b.initial) + float64(b.step)*float64(n-1)
 	case exponential:
-		d = float64(b.initial) * math.Pow(b.factor, float64(n-1))
+		if b.initial > 0 { // 0 times infinity is no number
+			d = float64(b.initial) * math.Pow(b.factor, float64(n-1))
+		}
 	default:
 		return b.initial
 	}

@@ -100,7 +100,8 @@ func TestTheLongestAndTheShortestWait(t *testing.T) {
 		b    Backoff
 		want time.Duration
 	}{{List(5*s, s), 5 * s}, {List(s, 5*s, 2*s), 5 * s}, {List(), 0}, {Fixed(3 * s), 3 * s}, {Linear(s, s, 9*s), 9 * s}, {Exponential(s, 2, 7*s), 7 * s},
-		{Linear(1<<53+1, 0, 1<<53+1), 1<<53 + 1}} { // more than a float64 has digits for
+		{Linear(1<<53+1, 0, 1<<53+1), 1<<53 + 1}, // more than a float64 has digits for
+		{Exponential(0, 2, time.Hour), 0}} {
 		if got := c.b.Max(); got != c.want {
 			t.Errorf("%s: the longest is %s, want %s", c.b, got, c.want)
 		}

@@ -16,13 +16,13 @@ import (
 // without a leader it does not answer at all.
 const consumersTimeout = 10 * time.Second
 
-// errRefused: RabbitMQ has closed the channel over one queue.
+// errRefused: RabbitMQ has closed the channel over one queue, see refusesQueue.
 var errRefused = errors.New("RabbitMQ refuses to count the consumers")
 
 // Consumers passes the number of consumers of each queue to visit, and -1 where RabbitMQ does
-// not answer it: since the queue is gone, exclusive to another connection, or without a leader.
-// It declares queues passively, on a channel of its own, which RabbitMQ closes over such a
-// queue. They need no permission on 3.10, and any permission for the queue on 4.3: the write
+// not answer it: since the queue is gone, exclusive to another connection, crashed, or without a
+// leader. It declares queues passively, on a channel of its own, which RabbitMQ closes over such
+// a queue. They need no permission on 3.10, and any permission for the queue on 4.3: the write
 // permission that BindRetryExchange needs is enough. [measured on 3.10.8 and 4.3.6] Safe for
 // concurrent use.
 func (p *Publisher) Consumers(ctx context.Context, queues []string, visit func(queue string, consumers int)) error {
@@ -39,9 +39,8 @@ func (p *Publisher) Consumers(ctx context.Context, queues []string, visit func(q
 		err := p.onChannel(countCtx, func(ch *amqp.Channel) error {
 			for _, q := range remaining {
 				is, err := queueState(ch, q)
-				var e *amqp.Error
 				switch {
-				case errors.As(err, &e) && e.Server:
+				case refusesQueue(err):
 					answers <- -1
 					return fmt.Errorf("%w: %v", errRefused, err)
 				case err != nil:
@@ -51,6 +50,7 @@ func (p *Publisher) Consumers(ctx context.Context, queues []string, visit func(q
 			}
 			return nil
 		})
+		late := countCtx.Err() != nil // cancel sets it too
 		cancel()
 		for range len(answers) {
 			visit(queues[0], <-answers)
@@ -62,7 +62,7 @@ func (p *Publisher) Consumers(ctx context.Context, queues []string, visit func(q
 		case ctx.Err() != nil:
 			return err
 		case errors.Is(err, errRefused):
-		case countCtx.Err() != nil && p.Ready() && len(queues) > 0:
+		case late && p.Ready() && len(queues) > 0:
 			visit(queues[0], -1)
 			queues = queues[1:]
 		default:
@@ -70,4 +70,11 @@ func (p *Publisher) Consumers(ctx context.Context, queues []string, visit func(q
 		}
 	}
 	return nil
+}
+
+// refusesQueue tells whether RabbitMQ has closed the channel over the queue, or the connection,
+// which it does over a queue that crashes.
+func refusesQueue(err error) bool {
+	var e *amqp.Error
+	return errors.As(err, &e) && e.Server && (!connectionEnded(e) || e.Code == amqp.InternalError)
 }

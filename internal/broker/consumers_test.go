@@ -2,7 +2,9 @@ package broker_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -40,6 +42,38 @@ func TestConsumersAreCounted(t *testing.T) {
 		}
 		if fmt.Sprint(got) != want {
 			t.Errorf("%v, want %s", got, want)
+		}
+	})
+}
+
+// A connection that ends says nothing about the queue that was asked for: taken for -1, it
+// would end the pause of a queue without consumers.
+func TestAConnectionClosedByRabbitMQIsNoAnswerAboutAQueue(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		user := "asking-" + v.Name[len(v.Name)-8:]
+		v.User(user, "pw")
+		v.Grant(user, "", ".*", "")
+		v.Queue("q", nil)
+		p := publisher(t, v.URLAs(user, "pw"))
+		p.AwaitUsable(t.Context())
+		many := slices.Repeat([]string{"q"}, 500)
+		closed := make(chan error, 1)
+		go func() {
+			for {
+				err := p.Consumers(t.Context(), many, func(_ string, n int) {
+					if n != 0 {
+						t.Errorf("%d consumers of a queue that has none", n)
+					}
+				})
+				if err != nil || t.Failed() {
+					closed <- err
+					return
+				}
+			}
+		}()
+		v.CloseConnections(user)
+		if err := <-closed; !errors.Is(err, wire.ErrNoAnswer) {
+			t.Errorf("after RabbitMQ closed the connection: %v", err)
 		}
 	})
 }

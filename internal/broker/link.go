@@ -306,7 +306,7 @@ func explain(err error) error {
 		return fmt.Errorf("%w: %s", wire.ErrNoVHost, e.Reason)
 	case e.Code == amqp.NotAllowed && strings.Contains(e.Reason, "refused for user '") && strings.HasSuffix(e.Reason, "'"):
 		return fmt.Errorf("%w: %s", wire.ErrForbidden, e.Reason) // with more after the user it is a limit, which passes
-	case e.Code == amqp.NotFound && strings.Contains(e.Reason, "no queue"):
+	case e.Code == amqp.NotFound && strings.HasPrefix(e.Reason, "NOT_FOUND - no queue '"): // a client may name an exchange so
 		return fmt.Errorf("%w: %s", wire.ErrQueueGone, e.Reason)
 	case e.Code == amqp.NotFound:
 		return fmt.Errorf("%w: %s", wire.ErrUnroutable, e.Reason)

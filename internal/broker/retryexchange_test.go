@@ -74,6 +74,22 @@ func TestARetryExchangeExistsOnlyWhileItsQueueDoes(t *testing.T) {
 	})
 }
 
+// RabbitMQ quotes the name in what it says of a missing exchange, and clients choose names.
+func TestAMissingRetryExchangeWhoseNameReadsLikeAMissingQueue(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		p, ctx := publisher(t, v.URL()), t.Context()
+		p.AwaitUsable(ctx)
+		for _, q := range []string{"a no queue b", "NOT_FOUND - no queue 'b"} {
+			if is, err := p.RetryExchangeExists(ctx, q); is || err != nil {
+				t.Errorf("%q: exists: %v, %v", q, is, err)
+			}
+			if _, _, err := p.Queue(ctx, q); !errors.Is(err, wire.ErrQueueGone) {
+				t.Errorf("%q: %v", q, err)
+			}
+		}
+	})
+}
+
 func TestConsumersAndReadyMessagesOfAQueueAreCounted(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("q", amqp.Table{"x-queue-type": "classic"})

@@ -49,16 +49,17 @@ type Decoder struct {
 // New reads the files that the options name.
 func New(o Options) (*Decoder, error) {
 	d := &Decoder{}
-	return d, d.Reload(o)
+	apply, err := d.Reload(o)
+	if err == nil {
+		apply()
+	}
+	return d, err
 }
 
-// Reload reads them again, for the bodies from now on. After an error all is as it was.
-func (d *Decoder) Reload(o Options) error {
+// Reload reads them again; apply puts them in force for the bodies from then on.
+func (d *Decoder) Reload(o Options) (apply func(), err error) {
 	s, err := load(o.Protobuf)
-	if err == nil {
-		d.schemas.Store(s)
-	}
-	return err
+	return func() { d.schemas.Store(s) }, err
 }
 
 // Decode reads a body as far as it can. It never fails: what a step could not do is

@@ -59,11 +59,15 @@ func (t *tally) addError(n int64, err string) {
 	t.Errors[err] += n
 }
 
+// join adds the messages of u, which may be earlier ones.
 func (t *tally) join(u *tally) {
-	t.add(u.N, "", u.Last)
-	if t.N == u.N {
+	if t.N == 0 || u.First.Before(t.First) {
 		t.First = u.First
 	}
+	if u.Last.After(t.Last) {
+		t.Last = u.Last
+	}
+	t.N += u.N
 	for err, n := range u.Errors {
 		t.addError(n, err)
 	}

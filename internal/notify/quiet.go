@@ -32,8 +32,15 @@ func (q Quiet) until(t time.Time) (end time.Time, quiet bool) {
 		d++
 	}
 	end = time.Date(y, mo, d, q.To/60, q.To%60, 0, 0, q.Zone)
+	// Of an hour that the clock has twice, the zone decides which time.Date gives; it is quiet
+	// until the second.
+	_, offset := end.Zone()
+	_, later := end.Add(longestShift).Zone()
+	if second := end.Add(time.Duration(offset-later) * time.Second); second.After(end) && sameClock(second, end) {
+		end = second
+	}
 	// An hour that the clock leaves out may give a time that is past, still quiet, or
-	// later than need be. One that it has twice is quiet until the second time.
+	// later than need be.
 	for !end.After(t) || q.in(end) {
 		end = end.Add(time.Minute)
 	}
@@ -42,3 +49,8 @@ func (q Quiet) until(t time.Time) (end time.Time, quiet bool) {
 	}
 	return end, true
 }
+
+// longestShift is more than a clock is set back by, and what it then has twice.
+const longestShift = 3 * time.Hour
+
+func sameClock(a, b time.Time) bool { return a.Hour() == b.Hour() && a.Minute() == b.Minute() }

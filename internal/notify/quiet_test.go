@@ -69,6 +69,33 @@ func TestQuietHours(t *testing.T) {
 	}
 }
 
+// West of Greenwich Go takes an hour that the clock has twice for the first of them: in New
+// York 01:00 to 02:00 on 2026-11-01 comes twice.
+func TestQuietHoursEndAtTheSecondOfTwoHoursInAllZones(t *testing.T) {
+	const layout = "15:04 -0700"
+	z := zone(t, "America/New_York")
+	for _, c := range []struct {
+		from, to int
+		at, end  string
+	}{
+		{60, 90, "01:10 -0400", "01:30 -0500"},
+		{60, 90, "01:05 -0500", "01:30 -0500"}, // between them it is quiet again
+		{22 * 60, 90, "00:10 -0400", "01:30 -0500"},
+		{22 * 60, 60, "00:10 -0400", "01:00 -0400"}, // the hour after it is not quiet
+		{22 * 60, 120, "00:10 -0400", "02:00 -0500"},
+		{60, 45, "00:10 -0400", "00:45 -0400"},
+	} {
+		at, err := time.Parse("2006-01-02 "+layout, "2026-11-01 "+c.at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		end, quiet := Quiet{c.from, c.to, z}.until(at)
+		if got := end.In(z).Format(layout); !quiet || got != c.end {
+			t.Errorf("quiet from minute %d to %d: at %s until %s, %v; want %s", c.from, c.to, c.at, got, quiet, c.end)
+		}
+	}
+}
+
 func TestQuietHoursAlwaysEnd(t *testing.T) {
 	for _, name := range []string{"Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Pacific/Apia", "Asia/Kathmandu", "UTC"} {
 		z := zone(t, name)

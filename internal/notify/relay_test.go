@@ -93,6 +93,21 @@ func TestReplicasAreToldOfOnce(t *testing.T) {
 	})
 }
 
+// The entries of replicas come by their names, so an earlier count may come later.
+func TestCountsOfReplicasSpanAllTheirTimes(t *testing.T) {
+	at := func(minute int) time.Time { return time.Date(2026, 11, 21, 10, minute, 0, 0, time.UTC) }
+	early, late := tally{N: 1, First: at(0), Last: at(2)}, tally{N: 1, First: at(5), Last: at(6)}
+	for _, order := range [][]*tally{{&early, &late}, {&late, &early}} {
+		var all tally
+		for _, u := range order {
+			all.join(u)
+		}
+		if all.N != 2 || all.First != at(0) || all.Last != at(6) {
+			t.Errorf("%d from %s to %s", all.N, all.First, all.Last)
+		}
+	}
+}
+
 func (h *heard) are(t *testing.T, want ...string) {
 	t.Helper()
 	h.mu.Lock()

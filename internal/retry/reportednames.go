@@ -111,8 +111,11 @@ func (n *ReportedNames) recount(ctx context.Context) {
 	was := n.reporterOf
 	n.reporterOf, n.perUser = map[string]string{}, map[string]int{}
 	for _, c := range counts {
+		if c.Queue == "" {
+			continue
+		}
 		reporter, counted := was[c.Queue]
-		if yes, known := n.lookUpIfUnknown(c.Queue); c.Queue != "" && !yes && (known || counted) {
+		if yes, known := n.lookUpIfUnknown(c.Queue); !yes && (known || counted) {
 			n.count(c.Queue, reporter)
 		}
 	}

@@ -88,6 +88,12 @@ func TestWhichNamesAreCountedAgain(t *testing.T) {
 		}
 	}
 	n := names(s, map[string]bool{"target": true, "missing": false})
+	n.lookUpIfUnknown = func(queue string) (yes, known bool) {
+		if queue == "" {
+			t.Error("the retry exchange of a message without a queue is looked up")
+		}
+		return n.cached(queue)
+	}
 	n.count("counted", "ann")
 	n.count("gone", "ann")
 	n.count("target", "ann")

@@ -301,13 +301,8 @@ func (s *Scheduler) finishClaims(ctx context.Context, batches []sentBatch) {
 		s.setBackoff(b.lane, obstacle)
 		obstacles[i] = obstacle
 	}
-	if len(outcomes) > 0 {
-		s.repeatUntilDone(ctx, finishingClaims, func() error { _, err := s.store.Finish(ctx, outcomes); return err })
-	}
-	for _, o := range outcomes {
-		if r := o.Claim.Record; o.Park != "" {
-			s.events(Event{Kind: Parked, At: o.At, Queue: r.Queue, ID: r.ID, Failures: r.Failures, Reason: r.Reason, Why: o.Park})
-		}
+	if len(outcomes) > 0 && s.repeatUntilDone(ctx, finishingClaims, func() error { _, err := s.store.Finish(ctx, outcomes); return err }) {
+		s.reportParked(outcomes)
 	}
 	if len(stillWaiting) > 0 {
 		s.repeatUntilDone(ctx, finishingClaims, func() error { return s.store.Release(ctx, stillWaiting) })
@@ -323,6 +318,14 @@ func (s *Scheduler) finishClaims(ctx context.Context, batches []sentBatch) {
 		debug.FreeOSMemory()
 	}
 	s.Wake()
+}
+
+func (s *Scheduler) reportParked(outcomes []store.Outcome) {
+	for _, o := range outcomes {
+		if r := o.Claim.Record; o.Park != "" {
+			s.events(Event{Kind: Parked, At: o.At, Queue: r.Queue, ID: r.ID, Failures: r.Failures, Reason: r.Reason, Why: o.Park})
+		}
+	}
 }
 
 // reportResults reports to the throttle what became of a batch that it allowed.

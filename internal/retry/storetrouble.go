@@ -46,21 +46,22 @@ func (s *Scheduler) storeWorks(operation string) {
 }
 
 // repeatUntilDone repeats an operation while the store fails: a forgotten claim would make its
-// message wait until the next start, and unread pauses would retry what a person has paused.
-func (s *Scheduler) repeatUntilDone(ctx context.Context, operation string, try func() error) {
+// message wait until the next start, and unread pauses would retry what a person has paused. done
+// is false if ctx ended first.
+func (s *Scheduler) repeatUntilDone(ctx context.Context, operation string, try func() error) (done bool) {
 	for wait := minBackoff; ; wait = min(2*wait, maxStoreWait) {
 		err := try()
 		if err == nil {
 			s.storeWorks(operation)
-			return
+			return true
 		}
 		if ctx.Err() != nil {
-			return
+			return false
 		}
 		s.storeFailed(ctx, operation, err)
 		select {
 		case <-ctx.Done():
-			return
+			return false
 		case <-time.After(wait):
 		}
 	}

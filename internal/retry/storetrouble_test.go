@@ -96,3 +96,22 @@ func TestAFailingStoreIsLoggedOnce(t *testing.T) {
 		})
 	}
 }
+
+// A message that a store does not park until the end is parked after the next start, and counted
+// then.
+func TestNoMessageIsReportedAsParkedThatTheStoreHasNotParked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		s := &faultyStore{Store: memstore.New(), at: "Finish", from: began, to: began.Add(time.Hour)}
+		g := &fakeSender{began: began, answer: func(string, int) retry.Result { return retry.Result{Park: "gone"} }, nth: map[string]int{}}
+		var events []retry.Event
+		scheduler := retry.NewScheduler(s, g, open(), func(e retry.Event) { events = append(events, e) }, slog.New(slog.DiscardHandler), func(store.Lane, error) {})
+		must(t, s.Add(t.Context(), []*store.Record{record("q", "x", began)}))
+		run(t, scheduler, time.Minute)
+		parked, err := storetest.List(t.Context(), s, storetest.Filter{State: store.Parked})
+		must(t, err)
+		if len(g.sent) != 1 || len(parked.Records) != 0 || len(events) != 0 {
+			t.Errorf("sent %v, parked %d, events %+v", g.sent, len(parked.Records), events)
+		}
+	})
+}

@@ -264,13 +264,15 @@ func (s *Service) reload(c *config.Config, err error) {
 	if err == nil {
 		configs, err = c.PerVHost()
 	}
-	// Only these two can refuse a config, so they are first; policies change after them. What
-	// notify could refuse was checked when the file was read.
-	steps := []func(*vhost, *config.Config) error{
-		func(v *vhost, c *config.Config) error { return v.decoder.Reload(c.Decode) },
-		(*vhost).reloadNotify,
+	// Only these two can refuse a config, so they are first; decoders and policies change after
+	// them. What notify could refuse was checked when the file was read.
+	var applyDecoders []func()
+	readSchemas := func(v *vhost, c *config.Config) error {
+		apply, err := v.decoder.Reload(c.Decode)
+		applyDecoders = append(applyDecoders, apply)
+		return err
 	}
-	for _, step := range steps {
+	for _, step := range []func(*vhost, *config.Config) error{readSchemas, (*vhost).reloadNotify} {
 		for i, v := range s.vhosts {
 			if err == nil && s.configOf(configs, i) != nil {
 				err = step(v, s.configOf(configs, i))
@@ -289,6 +291,9 @@ func (s *Service) reload(c *config.Config, err error) {
 	}
 	if !c.Broker.Same(s.config.Broker) || c.Store != s.config.Store || c.Listen != s.config.Listen || !reflect.DeepEqual(c.Access, s.config.Access) {
 		s.Log.Warn("config: broker, store, listen, auth, tls, read_only and audit take effect at the next start; policies, notify and decode do now")
+	}
+	for _, apply := range applyDecoders {
+		apply()
 	}
 	for i, v := range s.vhosts {
 		if c := s.configOf(configs, i); c != nil {

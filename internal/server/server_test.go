@@ -12,6 +12,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/decode"
+	"github.com/redrive-mq/redrive/internal/notify"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/policy"
@@ -105,12 +106,24 @@ func TestARefusedConfigLeavesTheOldPolicies(t *testing.T) {
 	if got := inForce(); got != "orders" {
 		t.Errorf("policy %q is in force", got)
 	}
-	if got := s.vhosts[0].decoder.Decode(t.Context(), decode.Body{Bytes: []byte("\n\x03ann"), Queue: "orders"}); !strings.Contains(got.Text, `"name": "ann"`) {
-		t.Errorf("a body is read as %s", got.Text)
+	schemaInForce := func() {
+		t.Helper()
+		if got := s.vhosts[0].decoder.Decode(t.Context(), decode.Body{Bytes: []byte("\n\x03ann"), Queue: "orders"}); !strings.Contains(got.Text, `"name": "ann"`) {
+			t.Errorf("a body is read as %s", got.Text)
+		}
 	}
+	schemaInForce()
 	if got := gauge(t, s.vhosts[0].metrics, `redrive_config_loads_total{result="ok"}`); got != "1" {
 		t.Errorf("%s loads were good", got)
 	}
+
+	next.Decode = decode.Options{}
+	next.Notify.Routes = []notify.Route{{Name: "a", URL: "nonsense://a"}}
+	s.reload(&next, nil)
+	if got := gauge(t, s.vhosts[0].metrics, `redrive_config_loads_total{result="refused"}`); got != "3" {
+		t.Errorf("%s loads were refused; one has no notifier's URL", got)
+	}
+	schemaInForce()
 }
 
 // The status must not wait for a connection, nor show the broker's password.

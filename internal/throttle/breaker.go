@@ -62,8 +62,8 @@ func (q *queue) openIfFailing(now time.Time) {
 }
 
 // waitShare: an open breaker waits for a twentieth of the time since it first opened. So it
-// notices the end of an outage late by a twentieth of the outage, or by Breaker.Wait if that is more
-// (both with jitter), and probes grow fewer as it lasts.
+// notices the end of an outage late by a twentieth of the outage, or by Breaker.Wait if that is more,
+// and never by more than MaxWait (all with jitter), and probes grow fewer as it lasts.
 const waitShare = 20
 
 func (q *queue) open(now time.Time, reason string) {

@@ -148,10 +148,11 @@ func (t *Throttle) Consumers(queue string, n int, now time.Time) {
 		q.noConsumersSince = time.Time{}
 		why := fmt.Sprintf("consumers of the queue: %d", n)
 		switch {
-		case n < 0:
-			why = "it is not known any more whether the queue has consumers"
-		case n == 0:
+		case n > 0:
+		case q.rules.NoConsumer == RetryWithoutConsumers:
 			why = "its policy retries without consumers"
+		default:
+			why = "it is not known any more whether the queue has consumers"
 		}
 		t.changed(Transition{Queue: queue, To: ConsumerBack, At: now, Reason: why})
 	}

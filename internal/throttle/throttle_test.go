@@ -236,19 +236,28 @@ func TestAQueueWithoutConsumersGetsNoRetries(t *testing.T) {
 	}
 }
 
-// No event says that a queue has a consumer again when that is not known.
+// No event says that a queue has a consumer again when that is not known. RabbitMQ is not asked
+// about a queue whose new policy retries without consumers, and that is the reason then.
 func TestWhyRetriesAreNoLongerPausedForLackOfAConsumer(t *testing.T) {
-	for n, want := range map[int]string{2: "consumers of the queue: 2", -1: "it is not known any more whether the queue has consumers", 0: "its policy retries without consumers"} {
+	const unknown, regardless = "it is not known any more whether the queue has consumers", "its policy retries without consumers"
+	for _, c := range []struct {
+		consumers  int
+		noConsumer string
+		want       string
+	}{
+		{2, "", "consumers of the queue: 2"},
+		{-1, "", unknown},
+		{0, throttle.RetryWithoutConsumers, regardless},
+		{-1, throttle.RetryWithoutConsumers, regardless},
+	} {
 		var why string
 		var r throttle.Rules
 		th := throttle.New(func(string) throttle.Rules { return r }, func() float64 { return 0.5 }, func(tr throttle.Transition) { why = tr.Reason })
 		now := time.Unix(1_700_000_000, 0)
 		th.Consumers("q", 0, now)
-		if n == 0 {
-			r.NoConsumer = throttle.RetryWithoutConsumers
-		}
-		if th.Consumers("q", n, now); why != want {
-			t.Errorf("%d consumers: %q, want %q", n, why, want)
+		r.NoConsumer = c.noConsumer
+		if th.Consumers("q", c.consumers, now); why != c.want {
+			t.Errorf("%d consumers: %q, want %q", c.consumers, why, c.want)
 		}
 	}
 }

@@ -314,3 +314,22 @@ func TestAPrintedCommandKeepsItsFlags(t *testing.T) {
 		t.Errorf("the command is %q, want %q", got, want)
 	}
 }
+
+// A command that is copied from a finding is found as the one was that printed it.
+func TestCommandsAreCalledAsOursWas(t *testing.T) {
+	s := scene(standsIn("orders", "a@h"))
+	s.Call, s.File = "bin/redrive", "redrive.yaml"
+	s.Service.Asked, s.Service.Problems, s.Service.Notices = "http://h:8080", []string{"intake: not connected"}, []string{"look at this"}
+	s.Config.Policies = nil
+	n := 0
+	for _, f := range append(running(s), unmatched(s)...) {
+		for _, command := range f.Commands {
+			if n++; !strings.HasPrefix(command, "bin/redrive ") {
+				t.Errorf("%s: %s", f.What, command)
+			}
+		}
+	}
+	if n != 3 {
+		t.Errorf("%d commands, want 3", n)
+	}
+}

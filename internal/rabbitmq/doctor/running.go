@@ -16,16 +16,17 @@ func running(s *Scene) (all []Finding) {
 	case v.Err != nil:
 		return []Finding{{Status: Warning, What: fmt.Sprintf("no service answers at %s: %v", v.Asked, v.Err), Remedy: "Start it, or give the address of one by --address.", Commands: []string{s.redrive("serve")}}}
 	}
+	status := []string{s.call() + " status --address " + Quote(v.Asked)}
 	for _, p := range v.Problems {
 		f := Finding{Status: Wrong, What: "not ready: " + p}
 		if !inspect.MakesNotReady(p) {
 			f = Finding{Status: Warning, What: p}
 		}
-		f.Commands = []string{"redrive status --address " + Quote(v.Asked)}
+		f.Commands = status
 		all = append(all, f)
 	}
 	for _, n := range v.Notices {
-		all = append(all, Finding{Status: Warning, What: n, Commands: []string{"redrive status --address " + Quote(v.Asked)}})
+		all = append(all, Finding{Status: Warning, What: n, Commands: status})
 	}
 	return all
 }

@@ -57,6 +57,27 @@ func TestPlans(t *testing.T) {
 	}
 }
 
+// RabbitMQ lists policies by name, and which of them applies has nothing to do with that order.
+func TestThePolicyOfTheHighestPriorityAppliesInAnyOrder(t *testing.T) {
+	a, b := management.Policy{Name: "a", Pattern: "."}, management.Policy{Name: "b", Pattern: "."}
+	high := management.Policy{Name: "high", Pattern: ".", Priority: 5}
+	other := management.Policy{Name: "other", Pattern: "^x$", Priority: 9}
+	q := management.Queue{Name: "q", Type: "quorum"}
+	for _, all := range [][]management.Policy{{a, b, high, other}, {a, high, b, other}, {other, high, a, b}} {
+		if best, known := policyWithout(q, all, ""); !known || best.Name != "high" {
+			t.Errorf("of %v: %v, known %v", all, best, known)
+		}
+		if best, known := policyWithout(q, all, "high"); known {
+			t.Errorf("of two with the same priority: %v", best)
+		}
+	}
+	for _, all := range [][]management.Policy{{{Name: "(", Pattern: "("}, high}, {high, {Name: "(", Pattern: "("}}} {
+		if best, known := policyWithout(q, all, ""); known {
+			t.Errorf("with a pattern that Go cannot compile: %v", best)
+		}
+	}
+}
+
 // In a circle of the broker alone at-least-once stands still, so it is taken away
 // where a policy can, and refused where it cannot.
 func TestPlansOfTheBrokerAlone(t *testing.T) {

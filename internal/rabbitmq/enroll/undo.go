@@ -109,9 +109,10 @@ func (u *UndoPlan) Write(w io.Writer) {
 }
 
 // policyWithout is the policy that would be in force on a queue if the one named did not exist. It is
-// known only where Go can compile all patterns, and no two of the same priority match.
+// known only where Go can compile all patterns, and no other of the highest priority matches.
 func policyWithout(q management.Queue, policies []management.Policy, without string) (best *management.Policy, known bool) {
 	known = true
+	tied := false
 	for i := range policies {
 		p := &policies[i]
 		if p.Name == without || !appliesTo(p.ApplyTo, q.Type) {
@@ -122,12 +123,12 @@ func policyWithout(q management.Queue, policies []management.Policy, without str
 			known = false
 		case !matches:
 		case best == nil || p.Priority > best.Priority:
-			best = p
+			best, tied = p, false
 		case p.Priority == best.Priority:
-			known = false
+			tied = true
 		}
 	}
-	return best, known
+	return best, known && !tied
 }
 
 // appliesTo tells whether a policy is for a type of queue. A value that only later versions of

@@ -1,0 +1,55 @@
+package broker
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// RabbitMQ quotes names in its texts, and clients choose names. [texts of 3.10.8 and 4.3.6]
+func TestAMissingExchangeIsNoMissingQueue(t *testing.T) {
+	for _, c := range []struct {
+		text string
+		gone bool
+	}{
+		{"NOT_FOUND - no queue 'q' in vhost '/'", true},
+		{"NOT_FOUND - no queue 'no exchange' in vhost '/'", true},
+		{"NOT_FOUND - no exchange 'redrive.retry.q' in vhost '/'", false},
+		{"NOT_FOUND - no exchange 'redrive.retry.a no queue b' in vhost '/'", false},
+		{"NOT_FOUND - no exchange 'NOT_FOUND - no queue 'q' in vhost '/'", false},
+	} {
+		err := explain(&amqp.Error{Code: amqp.NotFound, Reason: c.text, Server: true})
+		if gone := errors.Is(err, wire.ErrQueueGone); gone != c.gone || gone == errors.Is(err, wire.ErrUnroutable) {
+			t.Errorf("%q: %v", c.text, err)
+		}
+	}
+}
+
+// What ends the connection is about a queue only where RabbitMQ crashed over it.
+func TestTheEndOfAConnectionIsNoRefusalOfAQueue(t *testing.T) {
+	for _, c := range []struct {
+		code    int
+		server  bool
+		refuses bool
+	}{
+		{amqp.NotFound, true, true},
+		{amqp.AccessRefused, true, true},
+		{amqp.ResourceLocked, true, true},
+		{amqp.InternalError, true, true},
+		{amqp.ConnectionForced, true, false}, // a shutdown of the node, or an administrator
+		{amqp.ChannelError, false, false},
+		{amqp.FrameError, false, false},
+	} {
+		err := fmt.Errorf("asking: %w", &amqp.Error{Code: c.code, Server: c.server})
+		if refusesQueue(err) != c.refuses {
+			t.Errorf("%v: %v", err, !c.refuses)
+		}
+	}
+	if refusesQueue(amqp.ErrClosed) || refusesQueue(errors.New("cut")) {
+		t.Error("a connection that ended is taken for a refusal")
+	}
+}
