@@ -34,6 +34,7 @@ var soakRows = []struct {
 	{"connections to Redis cut at each byte", 2, soakRedisBytes},
 	{"one bit flipped in a stopped store", 3, soakFlips},
 	{"kill -9 of RabbitMQ", 4, soakRabbitMQ},
+	{"RabbitMQ by itself, kill -9", 2, soakWithout},
 	{"kill -9 of Redis", 2, soakRedis},
 }
 
