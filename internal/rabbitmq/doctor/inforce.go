@@ -54,7 +54,7 @@ func unmatched(s *Scene) (all []Finding) {
 		if _, ok := s.Config.Policies.Match(q.Name); !ok {
 			f := Finding{Queue: q.Name, Status: Warning, What: "no policy of Redrive's config matches it", Remedy: "Add it to the queues of a policy, then:"}
 			if s.File != "" {
-				f.Commands = []string{s.call() + " check " + Quote(s.File)}
+				f.Commands = []string{"redrive check " + Quote(s.File)} // not as s.Call: check accepts no --vhost
 			}
 			all = append(all, f)
 		}

@@ -16,7 +16,8 @@ func running(s *Scene) (all []Finding) {
 	case v.Err != nil:
 		return []Finding{{Status: Warning, What: fmt.Sprintf("no service answers at %s: %v", v.Asked, v.Err), Remedy: "Start it, or give the address of one by --address.", Commands: []string{s.redrive("serve")}}}
 	}
-	status := []string{s.call() + " status --address " + Quote(v.Asked)}
+	// Not as s.Call, whose --vhost is in the address already.
+	status := []string{"redrive status --address " + Quote(v.Asked)}
 	for _, p := range v.Problems {
 		f := Finding{Status: Wrong, What: "not ready: " + p}
 		if !inspect.MakesNotReady(p) {
