@@ -13,6 +13,7 @@
 //	publisher.go     publishes with confirms
 //	(worker.go, session.go, writecoalesce.go: a worker for each destination, its channels,
 //	and fewer system calls)
+//	retryexchange.go the exchange through which a queue's messages are retried
 //	subscriber.go    consumes work queues, for the library
 //	precondition.go  the remedy where RabbitMQ has something else by that name
 //	quarantine.go    messages that RabbitMQ cannot deliver to the intake

@@ -103,7 +103,7 @@ func (p *program) act(d action, c *cobra.Command) *cobra.Command {
 		_ = c.RegisterFlagCompletionFunc("to", p.completeQueues)
 	}
 	if d.verb.Publishes() {
-		f.IntVar(&d.canary, "canary", 0, "of a query: how many to replay first; the rest follow only if none of them fails again")
+		f.IntVar(&d.canary, "canary", 0, "of a query: how many to process first; the rest follow only if none of them fails again")
 		f.StringVar(&d.canaryWait, "canary-wait", "", "how long they are watched, such as 30s (default 1m)")
 	}
 	c.ValidArgsFunction = p.completeQuery

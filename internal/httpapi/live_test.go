@@ -3,7 +3,9 @@ package httpapi_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strconv"
 	"strings"
 	"sync"
@@ -67,13 +69,12 @@ func TestWatching(t *testing.T) {
 // A stream that the service ends is followed by another.
 func TestWatchingGoesOn(t *testing.T) {
 	streams := 0
-	c, _ := serve(t, config(&scripted{watch: func(context.Context) <-chan operations.Tick {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		streams++
-		out := make(chan operations.Tick, 1)
-		out <- operations.Tick{Totals: inspect.Totals{Parked: int64(streams)}}
-		close(out)
-		return out
-	}}))
+		fmt.Fprintf(w, "event: tick\ndata: {\"parked\": %d}\n\nevent: again\ndata: {}\n\n", streams)
+	}))
+	defer s.Close()
+	c := httpapi.Client{Addr: s.URL, HTTP: s.Client()}
 	enough := errors.New("enough")
 	err := c.Live(soon(t), func(tick operations.Tick) error {
 		if tick.Parked < 3 {

@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,19 +20,24 @@ type QueueRetries struct {
 
 var (
 	breakerDesc     = prometheus.NewDesc("redrive_breaker_state", "1 for the state that the queue's breaker is in: closed, open, half-open or ramp.", []string{"queue", "state"}, nil)
-	pausedDesc      = prometheus.NewDesc("redrive_queue_paused", "1 while retries of the queue are paused or limited, by why: "+waitReasons()+". rate and in_flight only slow retries down, and are shown only while a message is due; the others stop them.", []string{"queue", "why"}, nil)
+	pausedDesc      = prometheus.NewDesc("redrive_queue_paused", "1 while retries of the queue are paused or limited, by why: "+reasons(throttle.WaitReasons, "or")+". "+reasons(limits(), "and")+" only slow retries down, and are shown only while a message is due; the others stop them.", []string{"queue", "why"}, nil)
 	unreachableDesc = prometheus.NewDesc("redrive_forward_blocked", "1 while RabbitMQ accepts no message of the queue for the forward target.", []string{"queue", "target"}, nil)
 	consumersDesc   = prometheus.NewDesc("redrive_queue_consumers", "Consumers of a queue with due messages.", []string{"queue"}, nil)
 )
 
 // waitReasons lists the values of the label why.
-func waitReasons() string {
+func limits() []throttle.WaitReason {
+	return slices.DeleteFunc(slices.Clone(throttle.WaitReasons), func(why throttle.WaitReason) bool { return !why.IsLimit() })
+}
+
+// reasons are a list in words, with or or and before the last.
+func reasons(list []throttle.WaitReason, before string) string {
 	var all []string
-	for _, why := range throttle.WaitReasons {
+	for _, why := range list {
 		all = append(all, string(why))
 	}
 	last := len(all) - 1
-	return strings.Join(all[:last], ", ") + " or " + all[last]
+	return strings.Join(all[:last], ", ") + " " + before + " " + all[last]
 }
 
 // queueRetries collects the state of the retries, at each scrape.

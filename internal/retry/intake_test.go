@@ -239,16 +239,22 @@ func TestAttemptsAreCountedInOurHeaderOnly(t *testing.T) {
 // A message that failed before keeps the time of its first failure, whoever counted.
 func TestTheFirstFailureIsKeptOverAllAttempts(t *testing.T) {
 	first := time.Now().Add(-time.Hour).Truncate(time.Second)
-	d := deadLetter("q", "")
-	d.Message.Headers[wire.HeaderAttempt], d.Message.Headers[wire.HeaderFirstFailed] = int64(1), first
-	parked := d
-	parked.Message.Exchange = wire.ExchangeParked
-	s := memstore.New()
-	must(t, newIntake(s).Handle(context.Background(), []wire.Delivery{d}))
-	must(t, retry.NewParkedIntake(s, nil, func(retry.Event) {}).Handle(context.Background(), []wire.Delivery{parked}))
-	for _, l := range kept(t, s) {
-		if r := l.Record; !r.FirstFailed.Equal(first) || !r.FailedAt.After(first) {
-			t.Errorf("%v, attempt %d: it failed first at %s, and at %s", r.State, r.Failures, r.FirstFailed, r.FailedAt)
+	for _, failures := range []int64{1, 0} { // 0: a person has replayed it
+		d := deadLetter("q", "")
+		d.Message.Headers[wire.HeaderAttempt], d.Message.Headers[wire.HeaderFirstFailed] = failures, first
+		parked := d
+		parked.Message.Exchange = wire.ExchangeParked
+		s := memstore.New()
+		must(t, newIntake(s).Handle(context.Background(), []wire.Delivery{d}))
+		must(t, retry.NewParkedIntake(s, nil, func(retry.Event) {}).Handle(context.Background(), []wire.Delivery{parked}))
+		all := kept(t, s)
+		for _, l := range all {
+			if r := l.Record; !r.FirstFailed.Equal(first) || !r.FailedAt.After(first) {
+				t.Errorf("%v, attempt %d: it failed first at %s, and at %s", r.State, r.Failures, r.FirstFailed, r.FailedAt)
+			}
+		}
+		if len(all) != 2 {
+			t.Errorf("%d records", len(all))
 		}
 	}
 }

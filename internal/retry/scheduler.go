@@ -322,8 +322,10 @@ func (s *Scheduler) finishClaims(ctx context.Context, batches []sentBatch) {
 
 func (s *Scheduler) reportParked(outcomes []store.Outcome) {
 	for _, o := range outcomes {
-		if r := o.Claim.Record; o.Park != "" {
-			s.events(Event{Kind: Parked, At: o.At, Queue: r.Queue, ID: r.ID, Failures: r.Failures, Reason: r.Reason, Why: o.Park})
+		if o.Park != "" {
+			e := parkedEvent(o.Claim.Record)
+			e.At, e.Why = o.At, o.Park
+			s.events(e)
 		}
 	}
 }

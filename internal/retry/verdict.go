@@ -98,7 +98,7 @@ func (k *keeper) record(i int, d *wire.Delivery, now time.Time) *store.Record {
 	var note string
 	rec.Failures, note = headers.Failures(&d.Message)
 	addNote(rec, note)
-	if rec.Failures > 0 {
+	if _, has := headers.Read(d.Message.Headers, now); has { // also of 0 failures, after a replay
 		rec.FirstFailed = headers.FirstFailed(&d.Message, now)
 	}
 	return rec

@@ -130,7 +130,7 @@ func (s *vhost) retryStates(shown func(queue string) bool) (all []metrics.QueueR
 // throttleOf returns a queue's throttle as people see it; nil when nothing limits the queue.
 func (s *vhost) throttleOf(queue string) *inspect.ThrottleView {
 	v := s.throttle.View(queue, time.Now())
-	if !v.HasBreaker && !v.Forced && v.Rate == 0 && v.MaxInFlight == 0 && v.NoConsumersSince.IsZero() {
+	if !v.HasBreaker && !v.Forced && v.Rate == 0 && v.MaxInFlight == 0 && v.NoConsumersSince.IsZero() && v.WaitReason == "" {
 		return nil
 	}
 	shown := &inspect.ThrottleView{State: string(v.State), Why: v.Reason, Since: timeOrNil(v.Since), Until: timeOrNil(v.Until), NoConsumer: timeOrNil(v.NoConsumersSince),

@@ -112,9 +112,7 @@ func (p *process) run(ctx context.Context, s *scenario, rules retry.Rules, log *
 	workers.Go(func() { p.scheduler.Run(ctx, 10*time.Second) })
 	workers.Go(func() {
 		if len(rules.Ways) > 0 {
-			connecting, cancel := context.WithTimeout(ctx, 10*time.Second)
-			delayPublisher.AwaitUsable(connecting)
-			cancel()
+			awaitUsable(ctx, delayPublisher)
 		}
 		_ = intakeConsumer.Run(ctx, p.intake)
 	})
@@ -126,6 +124,12 @@ func (p *process) run(ctx context.Context, s *scenario, rules retry.Rules, log *
 		publishers.Wait()
 		delays.Wait()
 	})
+}
+
+func awaitUsable(ctx context.Context, p *broker.Publisher) {
+	connecting, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	p.AwaitUsable(connecting)
 }
 
 // end stops the service in order, and closes its store; memory stays open.

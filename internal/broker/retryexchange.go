@@ -1,0 +1,49 @@
+package broker
+
+import (
+	"context"
+	"errors"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// BindRetryExchange makes the retry exchange of queue and binds that queue alone:
+// wire.ErrQueueGone when there is no such queue.
+func (p *Publisher) BindRetryExchange(ctx context.Context, queue string) error {
+	if err := canExist(queue); err != nil {
+		return err
+	}
+	exchange := wire.RetryExchange(queue)
+	err := p.onChannel(ctx, func(ch *amqp.Channel) error { return bindRetryExchange(ch, queue, exchange) })
+	if errors.Is(err, wire.ErrQueueGone) {
+		// The exchange is the permission to retry; without its queue it is deleted too.
+		_ = p.onChannel(ctx, func(ch *amqp.Channel) error { return ch.ExchangeDelete(exchange, true, false) })
+	}
+	return err
+}
+
+// bindRetryExchange does not check for the queue first: RabbitMQ 4.3 takes a minute to answer
+// that the node of a classic queue is down [measured on 4.3.6], and all retries would wait for
+// that. Binding fails as well when there is no queue, and asks no node of a queue.
+func bindRetryExchange(ch *amqp.Channel, queue, exchange string) error {
+	if err := ch.ExchangeDeclare(exchange, amqp.ExchangeFanout, true, false, false, false, nil); err != nil {
+		return err
+	}
+	return ch.QueueBind(queue, "", exchange, false, nil)
+}
+
+// RetryExchangeExists tells whether queue has a retry exchange.
+func (p *Publisher) RetryExchangeExists(ctx context.Context, queue string) (bool, error) {
+	if canExist(queue) != nil {
+		return false, nil
+	}
+	err := p.onChannel(ctx, func(ch *amqp.Channel) error {
+		return ch.ExchangeDeclarePassive(wire.RetryExchange(queue), amqp.ExchangeFanout, true, false, false, false, nil)
+	})
+	if errors.Is(err, wire.ErrUnroutable) {
+		return false, nil
+	}
+	return err == nil, err
+}
