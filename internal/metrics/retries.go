@@ -25,7 +25,7 @@ var (
 	consumersDesc   = prometheus.NewDesc("redrive_queue_consumers", "Consumers of a queue with due messages.", []string{"queue"}, nil)
 )
 
-// waitReasons lists the values of the label why.
+// limits are the reasons for which retries continue, as fast as the limit allows.
 func limits() []throttle.WaitReason {
 	return slices.DeleteFunc(slices.Clone(throttle.WaitReasons), func(why throttle.WaitReason) bool { return !why.IsLimit() })
 }
