@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
@@ -121,6 +122,9 @@ func (t *retryTargets) route(ctx context.Context, queue string, proven bool, due
 	policies := t.policies()
 	if _, ok := policies.Match(queue); !ok || wire.OwnQueue(queue) {
 		return Result{Park: fmt.Sprintf("no policy allows the queue %q", queue)}
+	}
+	if !utf8.ValidString(queue) { // no way in takes it: another program wrote the store
+		return Result{Park: fmt.Sprintf("the name of the queue %q is not valid UTF-8, so RabbitMQ has no such queue", queue)}
 	}
 	if t.bound.has(queue) {
 		return Result{}
