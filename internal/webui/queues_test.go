@@ -50,5 +50,8 @@ func TestTheOverviewNamesWhatIsPaused(t *testing.T) {
 		if page := get(scene{shop: shop, caller: auth.Caller{Name: "dana", Role: auth.Viewer}}.handler(), "/").Body.String(); strings.Contains(page, "Retries paused") != named {
 			t.Errorf("with a breaker set to %s the overview says that retries are paused: %t", to, !named)
 		}
+		if page := get(scene{shop: shop, caller: auth.Caller{Name: "dana", Role: auth.Viewer}}.handler(), "/health").Body.String(); strings.Contains(page, "retries work for all queues") == named {
+			t.Errorf("with a breaker set to %s the page of health says that all retries work: %t", to, named)
+		}
 	}
 }
