@@ -27,7 +27,7 @@ run: build
 # The core's tests, which need neither RabbitMQ nor Redis.
 unit:
 	$(GO) test ./policy/... ./internal/config/... ./internal/store ./internal/store/diskstore \
-		./internal/store/memstore ./internal/retry/... ./internal/throttle ./internal/delay ./internal/delay/ttlqueue ./internal/delay/binary
+		./internal/store/memstore ./internal/headers ./internal/retry/... ./internal/throttle ./internal/delay ./internal/delay/ttlqueue ./internal/delay/binary
 
 vet:
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); [ -z "$$unformatted" ] || { echo "not gofmt-ed: $$unformatted"; exit 1; }

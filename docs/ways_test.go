@@ -48,7 +48,10 @@ func table() string {
 		case l.Levels != nil:
 			precision = "the next level"
 		}
-		if l.Blocks {
+		switch {
+		case w.name == "MixedMessageTTL()":
+			precision += "; a short wait ends no earlier than the longer ones before it"
+		case l.Blocks:
 			precision += "; the same wait each time"
 		}
 		unavailable, key := "its retries wait, no other queue's do", "its own"

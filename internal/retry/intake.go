@@ -21,7 +21,7 @@
 //
 // Messages are parked in three places: by their verdict (park in verdict.go), because they
 // can never be retried (finishClaims in scheduler.go), and by others (parkedintake.go). The
-// event of each is parkedEvent in persist.go, or made in finishClaims.
+// event of each is made by parkedEvent in persist.go.
 //
 // What a message carries from attempt to attempt is package headers. This package opens no
 // AMQP connection, and imports no HTTP and no store engine: its callers pass it those.
