@@ -92,7 +92,7 @@ func (s *vhost) damaged() []string {
 	}
 	first := slices.Sorted(maps.Keys(places))[0]
 	notice := fmt.Sprintf("the store is damaged in %d places, the first of them %s: what cannot be read there is set apart, and all else continues", len(places), first)
-	if s.config.Store.Redis.URL == "" {
+	if s.config.Store.OnDisk() {
 		notice += fmt.Sprintf(" (stop the service and run `redrive store salvage %s --to NEW-FOLDER`)", s.config.Store.Disk)
 	}
 	return []string{notice}
