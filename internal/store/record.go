@@ -36,7 +36,7 @@ type Record struct {
 	Reason      string    // wire.Reason…
 	Error       string    // the text that the consumer reported, or ""
 	Policy      string    // the policy that decided
-	FirstFailed time.Time // of this message, over all attempts since it was first published or last replayed
+	FirstFailed time.Time // of this message, over all attempts since it was first published
 	FailedAt    time.Time // of this failure
 	ParkedFor   string    // Parked: why, in words for a person
 	Notes       []string  // what was wrong with its headers, in words for a person

@@ -306,10 +306,12 @@ func replayedThrough(t *testing.T, v *brokertest.VHost, redis string, happens fu
 		}
 	}
 	for _, r := range all {
-		if r.ended() {
-			r.start() // it found no Redis when it was started
-		}
-		r.waitReady()
+		brokertest.Eventually(t, "the service is ready", func() bool {
+			if r.ended() {
+				r.start() // it found no Redis when it was started, and may have taken long to end
+			}
+			return r.readyz() == ""
+		})
 	}
 	brokertest.Eventually(t, "all have returned", func() bool {
 		o, err := all[0].Operation(ctx, plan.ID)
