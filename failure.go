@@ -61,8 +61,6 @@ func (f *failure) header() string {
 	if f.panicked != nil {
 		s += "\n" + string(f.panicked.Stack)
 	}
-	if len(s) > maxErrorText {
-		s = s[:maxErrorText]
-	}
-	return strings.ToValidUTF8(s, "\uFFFD")
+	s = strings.ToValidUTF8(s[:min(len(s), maxErrorText)], "\uFFFD") // which is longer than the byte that it replaces
+	return strings.ToValidUTF8(s[:min(len(s), maxErrorText)], "")
 }

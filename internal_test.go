@@ -5,10 +5,12 @@ import (
 	"io"
 	"log/slog"
 	"math"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -71,6 +73,19 @@ func TestTheServiceIsAskedForNoShorterDelay(t *testing.T) {
 		if got := ticket.Headers[wire.HeaderDelay]; got != want {
 			t.Errorf("for a delay of %s the service is asked for %v ms, want %v", delay, got, want)
 		}
+	}
+}
+
+// Whatever an error's text has, its header is valid UTF-8 of bounded length.
+func TestAnErrorsHeaderIsBounded(t *testing.T) {
+	for _, text := range []string{"", "no stock", strings.Repeat("\xffa", 3000), strings.Repeat("\xff", 3000), strings.Repeat("é", 3000), "a" + strings.Repeat("é", 3000)} {
+		got := (&failure{text: text}).header()
+		if len(got) > maxErrorText || !utf8.ValidString(got) || text != "" && got == "" {
+			t.Errorf("%.10q…: %d bytes, valid: %t", text, len(got), utf8.ValidString(got))
+		}
+	}
+	if got := (&failure{text: "no stock"}).header(); got != "no stock" {
+		t.Errorf("%q", got)
 	}
 }
 
