@@ -84,13 +84,13 @@ func TestWhichAnswersAreKnown(t *testing.T) {
 		answer     *lookupAnswer
 		yes, known bool
 	}{
-		"never asked":            {nil, false, false},
-		"missing":                {&lookupAnswer{asOf: now}, false, true},
-		"missing long ago":       {&lookupAnswer{asOf: since}, false, false},
-		"there":                  {&lookupAnswer{exists: true, asOf: now}, true, true},
-		"there long ago":         {&lookupAnswer{exists: true, asOf: since}, true, true},
-		"then it cannot be told": {&lookupAnswer{asOf: now, err: errors.New("closed")}, false, false},
-		"no answer yet":          {&lookupAnswer{pending: true}, false, false},
+		"never asked":          {nil, false, false},
+		"missing":              {&lookupAnswer{asOf: now}, false, true},
+		"missing long ago":     {&lookupAnswer{asOf: since}, false, false},
+		"there":                {&lookupAnswer{exists: true, asOf: now}, true, true},
+		"there long ago":       {&lookupAnswer{exists: true, asOf: since}, true, true},
+		"then it is not known": {&lookupAnswer{asOf: now, err: errors.New("closed")}, false, false},
+		"no answer yet":        {&lookupAnswer{pending: true}, false, false},
 	} {
 		l := newExchangeLookup(nil)
 		if c.answer != nil {

@@ -3,6 +3,7 @@ package proxy_test
 import (
 	"io"
 	"net"
+	"runtime"
 	"testing"
 	"time"
 
@@ -87,8 +88,9 @@ func TestOneWayIsCutAtItsByte(t *testing.T) {
 			if _, err := conn.Write([]byte("12345")); err != nil {
 				t.Fatal(err)
 			}
-			for p.Cuts() == cuts {
-				time.Sleep(time.Millisecond)
+			_, _ = io.Copy(io.Discard, conn) // until it is cut
+			for p.Cuts() == cuts {           // which is counted just after
+				runtime.Gosched()
 			}
 			conn.Close()
 			toServer, toClient := p.Passed()

@@ -63,20 +63,20 @@ func killed(t *testing.T, random *rand.Rand) (disk *vfs.MemFS, kept, ended map[s
 func TestOneFlippedBitLosesNothingUnseen(t *testing.T) {
 	random := rand.New(rand.NewPCG(6, 12))
 	disk, kept, ended := killed(t, random)
-	told := map[string]int{}
+	outcomes := map[string]int{}
 	for name, places := range flips(t, disk, random) {
 		for _, at := range places {
 			clone := disk.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: random})
 			flip(t, clone, name, at)
 			how, lost := opened(t, clone, kept, ended)
-			if told[how]++; lost != "" {
+			if outcomes[how]++; lost != "" {
 				t.Errorf("%s, byte %d: nothing was reported, and %s", name, at, lost)
 			}
 		}
 	}
-	t.Logf("%v", told)
-	if told["refused: lost"] == 0 || told["nothing is missing"] == 0 {
-		t.Errorf("this shows nothing: %v", told)
+	t.Logf("%v", outcomes)
+	if outcomes["refused: lost"] == 0 || outcomes["nothing is missing"] == 0 {
+		t.Errorf("this shows nothing: %v", outcomes)
 	}
 }
 
@@ -103,7 +103,7 @@ func TestAFlippedBitThatKeepsAStoreFromOpeningIsNamedDamage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	told := map[string]int{}
+	outcomes := map[string]int{}
 	for _, name := range names {
 		if !strings.HasPrefix(name, "MANIFEST") && !strings.HasPrefix(name, "OPTIONS") {
 			continue
@@ -116,13 +116,13 @@ func TestAFlippedBitThatKeepsAStoreFromOpeningIsNamedDamage(t *testing.T) {
 			clone := disk.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: random})
 			flip(t, clone, path, at)
 			how, lost := opened(t, clone, kept, nil)
-			if told[how]++; lost != "" || strings.HasPrefix(how, "refused") && how != "refused: lost" && how != "refused: damaged" {
+			if outcomes[how]++; lost != "" || strings.HasPrefix(how, "refused") && how != "refused: lost" && how != "refused: damaged" {
 				t.Errorf("%s, byte %d: %s%s", name, at, how, lost)
 			}
 		}
 	}
-	if t.Logf("%v", told); told["refused: damaged"] == 0 {
-		t.Errorf("this shows nothing: %v", told)
+	if t.Logf("%v", outcomes); outcomes["refused: damaged"] == 0 {
+		t.Errorf("this shows nothing: %v", outcomes)
 	}
 }
 
