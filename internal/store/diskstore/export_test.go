@@ -161,3 +161,6 @@ func (s *Store) Tear(key store.Key) error {
 		return withValue(s.db, at, func(value []byte) error { return s.db.Set(at, value[:320], pebble.Sync) })
 	})
 }
+
+// AwaitRemovals waits until Pebble has removed the files that it no longer needs.
+func (s *Store) AwaitRemovals() { s.db.TestOnlyWaitForCleaning() }
