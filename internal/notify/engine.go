@@ -127,6 +127,7 @@ func (e *Engine) Run(ctx context.Context) {
 			return
 		}
 	}
+	in := &collector{last: map[string]string{}}
 	for {
 		select {
 		case <-e.change:
@@ -134,7 +135,7 @@ func (e *Engine) Run(ctx context.Context) {
 		}
 		c := e.routeSet()
 		e.forget(ctx, c)
-		e.run(ctx, c)
+		e.run(ctx, c, in)
 		if ctx.Err() != nil {
 			return
 		}
@@ -142,7 +143,7 @@ func (e *Engine) Run(ctx context.Context) {
 }
 
 // run runs a set of routes until ctx ends or SetSettings replaces it.
-func (e *Engine) run(ctx context.Context, c *routeSet) {
+func (e *Engine) run(ctx context.Context, c *routeSet, in *collector) {
 	ctx, stop := context.WithCancel(ctx)
 	var routes sync.WaitGroup
 	for _, r := range c.routes {
@@ -152,7 +153,7 @@ func (e *Engine) run(ctx context.Context, c *routeSet) {
 	defer stop()
 	unknown := false
 	if e.Replica != "" && len(c.routes) > 0 {
-		routes.Go(func() { e.collect(ctx, c) })
+		routes.Go(func() { e.collect(ctx, c, in) })
 	}
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"strings"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/store"
@@ -16,7 +18,8 @@ const relayPrefix = "notify-relay/"
 // relay counts messages parked at a replica that are not written yet.
 type relay struct {
 	arrivals
-	n int // entries that were written
+	n        int    // entries that were written
+	unproven []byte // the last of them, when it is not known whether it was
 }
 
 // relayed is the entry of a key.
@@ -47,7 +50,7 @@ func (r *relay) drainAll() (all []relayed) {
 	return all
 }
 
-// enter counts what another replica has written, or this one could not write.
+// enter counts what another replica has written.
 func (r *arrivals) enter(w *relayed) {
 	a := r.at(key{Kind: w.Kind, Queue: w.Queue})
 	a.join(&w.Tally)
@@ -77,37 +80,51 @@ func (e *Engine) Relay(ctx context.Context) {
 	}
 }
 
-// writeRelayed writes what was counted.
+// writeRelayed writes what was counted. What may have been written although an error came is
+// written again under the same name, by which the leader knows it.
 func (e *Engine) writeRelayed(ctx context.Context) error {
 	r := &e.relay
-	all := r.drainAll()
-	if len(all) == 0 {
-		return nil
-	}
-	value, err := json.Marshal(all)
-	if err != nil {
-		return err
-	}
-	r.n++
-	err = e.Store.PutEntries(ctx, []store.Entry{{Name: fmt.Sprintf("%s%s/%012d", relayPrefix, e.Replica, r.n), Value: value}})
-	if err != nil { // counted again with what follows
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		for i := range all {
-			r.enter(&all[i])
+	for again := true; again; {
+		again = r.unproven != nil
+		if !again {
+			all := r.drainAll()
+			if len(all) == 0 {
+				return nil
+			}
+			value, err := json.Marshal(all)
+			if err != nil {
+				return err
+			}
+			r.n++
+			r.unproven = value
 		}
-		r.signal()
+		if err := e.Store.PutEntries(ctx, []store.Entry{{Name: fmt.Sprintf("%s%s/%012d", relayPrefix, e.Replica, r.n), Value: r.unproven}}); err != nil {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.signal()
+			return err
+		}
+		r.unproven = nil
 	}
-	return err
+	return nil
+}
+
+// collector is what a leader knows of the entries that it took.
+type collector struct {
+	last map[string]string // by replica: the number of the newest
+	// read are the counts that were read but not yet passed on, and gone their entries: it is not
+	// known whether these were removed.
+	read []relayed
+	gone []store.Entry
 }
 
 // collect passes to the routes, once a second, what the replicas have parked.
-func (e *Engine) collect(ctx context.Context, c *routeSet) {
+func (e *Engine) collect(ctx context.Context, c *routeSet, in *collector) {
 	tick := time.NewTicker(minRound)
 	defer tick.Stop()
 	failing := false
 	for {
-		err := e.collectOnce(ctx, c)
+		err := e.collectOnce(ctx, c, in)
 		if err != nil && !failing && ctx.Err() == nil {
 			e.Log.Warn("what replicas have parked cannot be read; no notifications about it for now", "error", err)
 		}
@@ -123,25 +140,18 @@ func (e *Engine) collect(ctx context.Context, c *routeSet) {
 // mostRelayed is how many entries are taken at a time.
 const mostRelayed = 100
 
-func (e *Engine) collectOnce(ctx context.Context, c *routeSet) error {
-	var all []relayed
-	var gone []store.Entry
-	err := e.Store.Entries(ctx, relayPrefix, "", func(en store.Entry) (bool, error) {
-		var some []relayed
-		if err := json.Unmarshal(en.Value, &some); err != nil {
-			return false, fmt.Errorf("%s: %w", en.Name, err)
+func (e *Engine) collectOnce(ctx context.Context, c *routeSet, in *collector) error {
+	if len(in.gone) == 0 {
+		if err := in.take(ctx, e.Store); err != nil || len(in.gone) == 0 {
+			return err
 		}
-		all = append(all, some...)
-		gone = append(gone, store.Entry{Name: en.Name})
-		return len(gone) < mostRelayed, nil
-	})
-	if err != nil || len(gone) == 0 {
-		return err
 	}
 	// Removed first: a former leader is refused that, so nothing is sent twice.
-	if err := e.Store.PutEntries(ctx, gone); err != nil {
+	if err := e.Store.PutEntries(ctx, in.gone); err != nil {
 		return err
 	}
+	all := in.read
+	in.read, in.gone = nil, nil
 	for i := range all {
 		w := &all[i]
 		for _, r := range c.routes {
@@ -155,4 +165,29 @@ func (e *Engine) collectOnce(ctx context.Context, c *routeSet) error {
 		}
 	}
 	return nil
+}
+
+// take reads the next entries. One that was taken before is removed once more and not counted:
+// its replica had no answer when it wrote it.
+func (in *collector) take(ctx context.Context, s store.SideTable) error {
+	var read []relayed
+	var gone []store.Entry
+	last := maps.Clone(in.last)
+	err := s.Entries(ctx, relayPrefix, "", func(en store.Entry) (bool, error) {
+		replica, number, _ := strings.Cut(strings.TrimPrefix(en.Name, relayPrefix), "/")
+		if number > last[replica] {
+			var some []relayed
+			if err := json.Unmarshal(en.Value, &some); err != nil {
+				return false, fmt.Errorf("%s: %w", en.Name, err)
+			}
+			read = append(read, some...)
+			last[replica] = number
+		}
+		gone = append(gone, store.Entry{Name: en.Name})
+		return len(gone) < mostRelayed, nil
+	})
+	if err == nil {
+		in.last, in.read, in.gone = last, read, gone
+	}
+	return err
 }

@@ -2,10 +2,13 @@ package notify
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -90,6 +93,51 @@ func TestReplicasAreToldOfOnce(t *testing.T) {
 		end()
 		stop()
 		relaying.Wait()
+	})
+}
+
+// deaf is a store of which every second answer is lost, to what is asked about relayed counts.
+type deaf struct {
+	store.SideTable
+	n atomic.Int64
+}
+
+func (d *deaf) PutEntries(ctx context.Context, entries []store.Entry) error {
+	err := d.SideTable.PutEntries(ctx, entries)
+	if err == nil && strings.HasPrefix(entries[0].Name, relayPrefix) && d.n.Add(1)%2 == 1 {
+		return errors.New("the answer was lost")
+	}
+	return err
+}
+
+// A count whose write, or whose removal, had no answer is reported once.
+func TestARelayedCountIsReportedOnceThoughAnswersAreLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fleet, out := memstore.NewReplicas(), &heard{}
+		s, r := DefaultSettings(), DefaultRoute()
+		r.Name, r.URL, r.GroupWait, r.Repeat = "hook", "generic+http://hook.example/", time.Minute, time.Hour
+		s.Routes = []Route{r}
+		ctx, stop := context.WithCancel(t.Context())
+		var all []*Engine
+		var running sync.WaitGroup
+		for _, id := range []string{"a", "b"} {
+			e, err := New(s, Options{Store: &deaf{SideTable: fleet.Join()}, Replica: id, Count: func(string, string) {}, Log: slog.New(slog.DiscardHandler), open: out.target,
+				Conditions: func(context.Context, *Settings) ([]Condition, error) { return nil, nil }})
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, e)
+			running.Go(func() { e.Relay(ctx) })
+		}
+		running.Go(func() { all[0].Run(ctx) })
+		for i := range 20 {
+			all[i%2].Event(retry.Event{Kind: retry.Parked, Queue: "q", Error: "refused", At: time.Now()})
+			time.Sleep(1500 * time.Millisecond)
+		}
+		time.Sleep(2 * time.Minute)
+		out.are(t, "parked 20")
+		stop()
+		running.Wait()
 	})
 }
 
