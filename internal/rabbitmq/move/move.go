@@ -13,6 +13,7 @@
 package move
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -54,6 +55,8 @@ type Move struct {
 	Report   func(string)
 	Progress func(int)
 
+	reconnectFor time.Duration // 0: reconnectFor
+
 	moved   int
 	lost    int  // user-ids
 	rejects bool // the new queue may refuse messages when it is full
@@ -62,18 +65,19 @@ type Move struct {
 const (
 	// maxUnconfirmed is how many messages are moved at once: what a crash can duplicate.
 	maxUnconfirmed = 32
-	// retryEvery is between tries to connect; reconnectFor how long they go on.
+	// retryEvery is between tries to connect; reconnectFor how long they go on, also while another
+	// move has the queue: RabbitMQ may notice late that a connection of ours is gone.
 	retryEvery   = time.Second
 	reconnectFor = 2 * time.Minute
-	// lockTimeout is how long RabbitMQ may take to notice that a move was killed.
+	// lockTimeout is how long a move that begins waits for one that was killed.
 	lockTimeout = 10 * time.Second
 )
 
 // Run does all that is left to do. It connects again when a connection ends.
 func (m *Move) Run(ctx context.Context) error {
-	began := time.Now()
+	began := time.Now() // when it last got further
 	for connected := false; ; {
-		before := m.moved
+		before, tried := m.moved, time.Now()
 		c, err := broker.NewMover(ctx, m.Broker, wire.MoveExchange(m.From))
 		// The client takes a connection that is cut while it opens for a refusal.
 		opening := connected && err != nil
@@ -83,17 +87,22 @@ func (m *Move) Run(ctx context.Context) error {
 			m.lost += c.LostUserIDs
 			c.Close()
 		}
+		limit := cmp.Or(m.reconnectFor, reconnectFor)
+		if m.moved > before || time.Since(tried) > limit { // or it waited for publishers to end
+			began = time.Now()
+		}
+		if errors.Is(err, broker.ErrLocked) {
+			err = fmt.Errorf("queue %q %w", m.From, err)
+			if !connected {
+				limit = lockTimeout
+			}
+		}
 		switch {
 		case err == nil || ctx.Err() != nil:
 			return err
 		case errors.Is(err, ErrConsumers) || errors.Is(err, ErrRefused) || errors.Is(err, management.ErrDenied) || broker.NeedsPerson(err) && !errors.Is(err, wire.ErrQueueGone) && !opening:
 			return err
-		case errors.Is(err, broker.ErrLocked) && !connected && time.Since(began) > lockTimeout:
-			return fmt.Errorf("queue %q %w", m.From, err)
-		case errors.Is(err, broker.ErrLocked):
-		case m.moved > before:
-			began = time.Now()
-		case time.Since(began) > reconnectFor:
+		case time.Since(began) > limit:
 			return err
 		}
 		m.Report(fmt.Sprintf("%v; trying again", err))

@@ -236,6 +236,35 @@ func TestTwoDoNotMoveOneQueue(t *testing.T) {
 	})
 }
 
+// A move that loses its connection, and finds that another has the queue then, ends: the other
+// one does what is left.
+func TestAMoveLeavesTheQueueToAnother(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		old(v, "classic")
+		newLedger(t, v).publish("direct", "old", 10)
+		proxy := brokertest.NewProxy(t, v)
+		m := mover(t, v, proxy.URL)
+		m.Quiet = time.Hour
+		m.ReconnectFor(3 * time.Second)
+		m.Progress = func(int) { proxy.CutAfter(1) }
+		var other *broker.Mover
+		m.Report = func(s string) { // before it tries again
+			t.Log(s)
+			for other == nil && proxy.Cuts() > 0 {
+				other, _ = broker.NewMover(t.Context(), broker.Config{URL: v.URL(), Name: "second"}, wire.MoveExchange("old"))
+			}
+		}
+		err := m.Run(t.Context())
+		if other == nil {
+			t.Fatalf("there is no other move; the first: %v", err)
+		}
+		defer other.Close()
+		if !errors.Is(err, broker.ErrLocked) || !strings.Contains(err.Error(), `queue "old" is being moved by another process`) {
+			t.Errorf("the first: %v", err)
+		}
+	})
+}
+
 // ledger knows each message that RabbitMQ confirmed.
 type ledger struct {
 	t    *testing.T
