@@ -12,9 +12,8 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// attempt is one delivery, and how its handler ended.
+// attempt is one at a delivery, and how its handler ended.
 type attempt struct {
-	d               *amqp.Delivery
 	m               *Message
 	cannotRepublish string // why it cannot be published again as it was; "" when it can
 	failed          error
@@ -22,8 +21,8 @@ type attempt struct {
 }
 
 // begin reads a delivery. One that cannot be published again is passed to no handler.
-func (r *run) begin(sub subscription, d *amqp.Delivery) *attempt {
-	a := &attempt{d: d, m: message(d, r.acknowledger.consumer.Queue, r.acknowledger.limits.QueueCounts), cannotRepublish: sub.CannotRepublish(d)}
+func (r *run) begin(sub subscription, d *amqp.Delivery) attempt {
+	a := attempt{m: message(d, r.acknowledger.consumer.Queue, r.acknowledger.limits.QueueCounts), cannotRepublish: sub.CannotRepublish(d)}
 	r.acknowledger.checkEarly(a.m)
 	if a.cannotRepublish != "" {
 		a.failed = errors.New(a.cannotRepublish)
@@ -39,23 +38,24 @@ func (r *run) attempt(sub subscription, d *amqp.Delivery) {
 		a.failed = callHandler(r.handleCtx, r.acknowledger.consumer.Timeout, r.handle, a.m)
 	}
 	a.took = time.Since(began)
-	r.end(sub, a)
+	r.end(sub, d, &a)
 }
 
-// end acknowledges the delivery of an attempt; if it failed, only once its copy is confirmed.
-func (r *run) end(sub subscription, a *attempt) {
+// end acknowledges the delivery of an attempt; if it failed, only once its copy is confirmed. The
+// delivery is no field of the attempt: so it stays on the stack, and a successful message costs one allocation less.
+func (r *run) end(sub subscription, d *amqp.Delivery, a *attempt) {
 	m := a.m
 	number := m.Attempt // the message is the handler's as well
 	outcome, err := Unsettled, error(nil)
 	if a.failed == nil {
-		outcome, err = outcomeOf(Succeeded, Unsettled, a.d.Ack(false))
+		outcome, err = outcomeOf(Succeeded, Unsettled, d.Ack(false))
 	} else {
 		f := failure{text: a.cannotRepublish}
 		if a.cannotRepublish == "" {
 			f = r.acknowledger.classify(a.failed)
 		}
 		if err = r.waitPrepared(sub); err == nil {
-			outcome, err = r.acknowledger.acknowledge(sub.ctx, a.d, m, a.cannotRepublish, f)
+			outcome, err = r.acknowledger.acknowledge(sub.ctx, d, m, a.cannotRepublish, f)
 		}
 		r.logFailure(m, outcome, &f, err)
 	}
@@ -135,5 +135,5 @@ func withTimeout(ctx context.Context, timeout time.Duration) (context.Context, c
 	if timeout > 0 {
 		return context.WithTimeout(ctx, timeout)
 	}
-	return context.WithCancel(ctx)
+	return ctx, func() {}
 }

@@ -82,7 +82,7 @@ func collect(ctx context.Context, in <-chan amqp.Delivery, ended <-chan struct{}
 
 // attemptBatch calls the handler with a batch and ends the attempt at each of its messages.
 func (r *run) attemptBatch(sub subscription, deliveries []amqp.Delivery) {
-	all := make([]*attempt, len(deliveries))
+	all := make([]attempt, len(deliveries))
 	var batch []*Message
 	for i := range deliveries {
 		if all[i] = r.begin(sub, &deliveries[i]); all[i].cannotRepublish == "" {
@@ -97,7 +97,8 @@ func (r *run) attemptBatch(sub subscription, deliveries []amqp.Delivery) {
 	}
 	took := time.Since(began)
 	var ending sync.WaitGroup // each waits for its own confirm
-	for _, a := range all {
+	for i := range all {
+		d, a := &deliveries[i], &all[i]
 		if a.cannotRepublish == "" {
 			a.took = took
 			if a.failed = failed[a.m]; a.failed == nil {
@@ -105,10 +106,10 @@ func (r *run) attemptBatch(sub subscription, deliveries []amqp.Delivery) {
 			}
 		}
 		if a.failed == nil {
-			r.end(sub, a)
+			r.end(sub, d, a)
 			continue
 		}
-		ending.Go(func() { r.end(sub, a) })
+		ending.Go(func() { r.end(sub, d, a) })
 	}
 	ending.Wait()
 }
