@@ -112,9 +112,6 @@ func (d *document) roles(n ast.Node, where string) map[string]auth.Grant {
 	all := map[string]auth.Grant{}
 	for _, v := range values {
 		tag := d.text(v.Key, where, "a tag")
-		if _, twice := all[tag]; twice {
-			d.fail(v.Key, "%s has the tag %q twice", where, tag)
-		}
 		all[tag] = d.grant(v.Value, where+"."+tag)
 	}
 	return all

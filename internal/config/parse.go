@@ -121,28 +121,24 @@ func pairs(n ast.Node) ([]*ast.MappingValueNode, bool) {
 }
 
 // mapping reads a mapping that has some of the keys in fields, and returns how many. where is its
-// name in errors.
+// name in errors. The parser refuses a key that comes twice.
 func (d *document) mapping(n ast.Node, where string, fields map[string]field) int {
 	values, ok := pairs(n)
 	if !ok {
 		d.fail(n, "%s is %s; expected keys: %s", where, show(n), keyNames(fields))
 	}
-	seen := map[string]bool{}
 	for _, v := range values {
 		key := v.Key.String()
 		read, ok := fields[key]
 		switch {
 		case !ok:
 			d.fail(v.Key, "%s has no key %q%s; expected one of: %s", where, key, suggestion(key, fields), keyNames(fields))
-		case seen[key]:
-			d.fail(v.Key, "%s has the key %q twice", where, key)
 		case v.Value == nil || v.Value.Type() == ast.NullType:
 			d.fail(v.Key, "%s.%s has no value; leave the key out for its default", where, key)
 		}
-		seen[key] = true
 		read(v.Value)
 	}
-	return len(seen)
+	return len(values)
 }
 
 func (d *document) sequence(n ast.Node, where, expected string) []ast.Node {
