@@ -197,7 +197,7 @@ func TestTheHandlerSeesTheMessageAsItWasPublished(t *testing.T) {
 // A shorter wish of RetryAfter is kept as the policy's own waits are: rounded up.
 func TestDecide(t *testing.T) {
 	c := redrive.Consumer{Queue: "q", Wait: redrive.Levels(time.Second, time.Minute, time.Hour),
-		Policy: policy.Policy{Attempts: 3, Backoff: policy.Fixed(30 * time.Minute)}, Retry: func(err error) bool { return err != errDown }}
+		Policy: policy.Policy{Attempts: 3, Backoff: policy.Fixed(30 * time.Minute)}, Retry: func(err error) bool { return !errors.Is(err, errDown) }}
 	for _, d := range []struct {
 		err     error
 		attempt int

@@ -63,6 +63,9 @@ audit: {folder: /var/log/redrive}
 	if err := Describe(&b, c); err != nil || !strings.Contains(b.String(), "(administrator: admin, shop: operator of orders.* mail); read-only, whoever calls\n") {
 		t.Errorf("it is described as %s: %v", b.String(), err)
 	}
+	if c, err := Parse("f.yaml", []byte("auth: {metrics: viewer}\n")); err != nil || c.Access.OpenMetrics || !c.Access.SignIn {
+		t.Errorf("metrics for viewers: %+v, %v", c, err)
+	}
 	d := Default()
 	if d.Access.SignIn || d.Access.ReadOnly || d.Audit() != "redrive-data/audit" || d.Access.Roles["monitoring"].Role != auth.Viewer || d.Access.describe() != "" {
 		t.Errorf("by default: %+v", d.Access)

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -33,5 +34,16 @@ func TestTheRedisPasswordIsForTheStoreOnRedisAlone(t *testing.T) {
 		if _, err := Load(disk, getenv); err == nil {
 			t.Errorf("%v: a service with its store on disk takes a password of Redis", env)
 		}
+	}
+}
+
+// The list of processes shows a command line to all users of the machine.
+func TestAPasswordOnTheCommandLineIsRefused(t *testing.T) {
+	none := func(string) string { return "" }
+	if _, err := StoreAt("redis://user:s3cret@r.example:6379/0", "", none); !errors.Is(err, ErrPlace) || strings.Contains(err.Error(), "s3cret") || !strings.Contains(err.Error(), "REDRIVE_REDIS_PASSWORD") {
+		t.Errorf("it is taken: %v", err)
+	}
+	if s, err := StoreAt("redis://user@r.example:6379/0", "", none); err != nil || !strings.Contains(s.Redis.URL, "user@r.example") {
+		t.Errorf("a user alone: %+v, %v", s.Place(), err)
 	}
 }

@@ -6,6 +6,8 @@ var libraryFaults = []fault{
 		`case f.discard:`, `case false:`, "TestDecide", ""},
 	{"an error that Consumer.Retry does not retry is retried", "acknowledge.go",
 		`case f.notRetried:`, `case false:`, "TestDecide", ""},
+	{"Consumer.Retry decides although the handler has asked for another attempt", "failure.go",
+		`!f.park && f.retryAfter == nil {`, `!f.park {`, "TestDecide", ""},
 	{"RetryAfter without a delay waits as the policy says", "acknowledge.go",
 		`of.Suggested = max(f.retryAfter.Delay, 1)`, `of.Suggested = f.retryAfter.Delay`, "TestDecide", ""},
 	{"the delay of RetryAfter is ignored", "acknowledge.go",
