@@ -83,6 +83,7 @@ var codes = []struct {
 	{broker.ErrLocked, ExitPrecondition},
 	{migrate.ErrRefused, ExitPrecondition},
 	{migrate.ErrDiffers, ExitPrecondition},
+	{migrate.ErrDamaged, ExitPrecondition},
 }
 
 func codeOf(err error) int {

@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -34,6 +35,8 @@ var (
 	// ErrDiffers: the target does not hold what the source does. Neither can be used
 	// by a service until the same command has ended well, or Abort was called.
 	ErrDiffers = errors.New("the target differs from the source")
+	// ErrDamaged: the source has messages that cannot be read, so not all can be moved.
+	ErrDamaged = errors.New("not all messages can be read")
 )
 
 // mark is an entry's value.
@@ -355,6 +358,25 @@ func (m *Migration) records(ctx context.Context, p *Plan, to *mark) error {
 		return err
 	}
 	return take()
+}
+
+// checkDamage returns ErrDamaged when a scan of the source has met records that cannot be read,
+// which it leaves out: the source would be given up with them.
+func (m *Migration) checkDamage() error {
+	d, ok := m.From.(store.Damageable)
+	if !ok {
+		return nil
+	}
+	damage := d.Damage()
+	if len(damage) == 0 {
+		return nil
+	}
+	first, more := slices.Min(slices.Collect(maps.Keys(damage))), ""
+	if n := len(damage) - 1; n > 0 {
+		more = fmt.Sprintf(", and at %d more", n)
+	}
+	return hint.Errorf("run the same command with --abort, and services can use the source again. Of a data folder, `redrive store salvage` saves what can be read to a new one, which can be migrated",
+		"%w: %s is damaged at %s (%s)%s", ErrDamaged, m.FromName, first, damage[first], more)
 }
 
 func (m *Migration) report(doing string, done, all int64) {

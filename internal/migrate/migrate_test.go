@@ -15,6 +15,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/migrate"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
@@ -308,5 +309,29 @@ func TestADifferenceIsFound(t *testing.T) {
 	}
 	if err := m.Run(ctx); !errors.Is(err, migrate.ErrDiffers) {
 		t.Errorf("a message too many: %v", err)
+	}
+}
+
+// torn is a store of which a message cannot be read.
+type torn struct{ *memstore.Store }
+
+func (torn) Damage() map[string]string { return map[string]string{"key 7": "record is cut short"} }
+
+// What cannot be read is not left behind unseen, and the source can be used again.
+func TestDamagedMessagesAreNotLeftBehind(t *testing.T) {
+	from, to := torn{memstore.New()}, memstore.New()
+	storetest.Lived(t, from)
+	m := between(from, to)
+	if err := m.Run(t.Context()); !errors.Is(err, migrate.ErrDamaged) || !strings.Contains(err.Error(), "disk:a is damaged at key 7 (record is cut short)") || hint.Of(err) == "" {
+		t.Errorf("%v (%s)", err, hint.Of(err))
+	}
+	if err := migrate.Refuse(t.Context(), from); !errors.Is(err, migrate.ErrMoved) {
+		t.Errorf("before the migration is given up: %v", err)
+	}
+	if err := m.Abort(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := migrate.Refuse(t.Context(), from); err != nil {
+		t.Errorf("after it: %v", err)
 	}
 }

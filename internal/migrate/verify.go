@@ -84,6 +84,9 @@ func (m *Migration) verify(ctx context.Context, all int64) error {
 			}
 			return true, nil
 		})
+		if err == nil && i == 0 {
+			err = m.checkDamage()
+		}
 		if err != nil {
 			return err
 		}
