@@ -17,6 +17,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/storetest"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 func TestWhatWasExportedIsImportedAsItWas(t *testing.T) {
@@ -152,6 +153,26 @@ func TestABadLineIsNamed(t *testing.T) {
 		page, err := storetest.List(ctx, d.store, storetest.Filter{})
 		if err != nil || len(page.Records) != 1 {
 			t.Errorf("%d are kept, %v: a file is checked before anything of it is", len(page.Records), err)
+		}
+	})
+}
+
+// A report may say that the message has failed as often as its header can tell.
+func TestAMessageThatFailedMostOftenIsImported(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		r := record("orders", store.Parked, "")
+		r.Failures = wire.MaxAttempt + 1
+		d.add(t, r)
+		var out bytes.Buffer
+		if _, err := d.Export(ctx, caller(auth.Viewer), "queue:orders", &out); err != nil {
+			t.Fatal(err)
+		}
+		if im, err := d.Import(ctx, caller(auth.Editor), bytes.NewReader(out.Bytes()), false); err != nil || im.Count != 1 {
+			t.Errorf("%+v, %v", im, err)
+		}
+		more := strings.Replace(out.String(), `"attempt":1000001`, `"attempt":1000002`, 1)
+		if _, err := d.Import(ctx, caller(auth.Editor), strings.NewReader(more), false); !errors.Is(err, inspect.ErrInvalid) {
+			t.Errorf("one that failed more often: %v", err)
 		}
 	})
 }

@@ -166,6 +166,9 @@ func appendLine(dst []byte, r *store.Record) ([]byte, error) {
 	return append(append(dst, b...), '\n'), nil
 }
 
+// mostFailures is how often a message can have failed: once more than its header may say.
+const mostFailures = wire.MaxAttempt + 1
+
 // parseLine reads what appendLine wrote.
 func parseLine(b []byte) (*store.Record, error) {
 	var x exportedRecord
@@ -188,8 +191,8 @@ func parseLine(b []byte) (*store.Record, error) {
 		return nil, fmt.Errorf(`"state" is %.40q: expected waiting, parked or discarded`, x.State)
 	case len(x.Fingerprint) != 0 && len(x.Fingerprint) != len(r.Fingerprint):
 		return nil, fmt.Errorf(`"fingerprint" has %d bytes: expected %d`, len(x.Fingerprint), len(r.Fingerprint))
-	case x.Attempt < 0 || x.Attempt > wire.MaxAttempt:
-		return nil, fmt.Errorf(`"attempt" is %d: expected 0 to %d`, x.Attempt, wire.MaxAttempt)
+	case x.Attempt < 0 || x.Attempt > mostFailures:
+		return nil, fmt.Errorf(`"attempt" is %d: expected 0 to %d`, x.Attempt, mostFailures)
 	}
 	copy(r.Fingerprint[:], x.Fingerprint)
 	for _, n := range x.Notes {
