@@ -182,7 +182,13 @@ func (c *BatchConsumer) consumeWindow(ctx context.Context, conn *amqp.Connection
 		var batch []wire.Delivery
 		var tag uint64
 		if batch, tag, more = g.next(ctx); len(batch) > 0 {
-			if err := c.store(ctx, handler, batch); err != nil {
+			acknowledge := func() { // what is stored already, or it would wait for what cannot be
+				if outstanding > 0 {
+					_ = ch.Ack(last, true) // the connection may have ended: store finds that out
+				}
+				outstanding = 0
+			}
+			if err := c.store(ctx, handler, batch, acknowledge); err != nil {
 				return false, err
 			}
 			last = tag
@@ -244,8 +250,8 @@ func (c *BatchConsumer) watch(ctx context.Context, conn *amqp.Connection, connec
 const minStoreWait, maxStoreWait = 250 * time.Millisecond, 2 * time.Second
 
 // store calls the handler until it has stored the batch, or until the connection is lost and
-// with it the right to acknowledge.
-func (c *BatchConsumer) store(ctx context.Context, handler Handler, batch []wire.Delivery) error {
+// with it the right to acknowledge. It calls failed each time that the handler fails.
+func (c *BatchConsumer) store(ctx context.Context, handler Handler, batch []wire.Delivery, failed func()) error {
 	for wait := minStoreWait; ; wait = min(2*wait, maxStoreWait) {
 		// What has begun is finished even when the service is to stop: then it
 		// need not be delivered again.
@@ -254,6 +260,7 @@ func (c *BatchConsumer) store(ctx context.Context, handler Handler, batch []wire
 		if err == nil {
 			return nil
 		}
+		failed()
 		select {
 		case <-ctx.Done():
 			return err
