@@ -94,8 +94,15 @@ func (in *Intake) Handle(ctx context.Context, batch []wire.Delivery) error {
 	events := make([]Event, 0, 2*len(batch))
 	var delayed []delayedMessage // to wait in RabbitMQ
 	for i := range batch {
+		if t, was := in.tried[i]; was {
+			events = append(events, failedEvent(t.rec), t.event)
+			if _, isDurable := in.durable[i]; !isDurable {
+				toStore = append(toStore, recordToStore{t.rec, i, len(events) - 1})
+			}
+			continue
+		}
 		rec, action, m := in.decide(ctx, i, &batch[i], rules, now)
-		events = append(events, Event{Kind: Failed, Queue: rec.Queue, ID: rec.ID, Failures: rec.Failures, Reason: rec.Reason, Error: rec.Error})
+		events = append(events, failedEvent(rec))
 		durable, isDurable := in.durable[i]
 		switch {
 		case isDurable: // whatever rules have been loaded since
@@ -132,6 +139,10 @@ func (in *Intake) Handle(ctx context.Context, batch []wire.Delivery) error {
 	}
 	in.countUnstored(events)
 	return nil
+}
+
+func failedEvent(r *store.Record) Event {
+	return Event{Kind: Failed, Queue: r.Queue, ID: r.ID, Failures: r.Failures, Reason: r.Reason, Error: r.Error}
 }
 
 // countUnstored counts in the ledger the messages that are not stored.

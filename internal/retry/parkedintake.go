@@ -45,6 +45,11 @@ func (in *ParkedIntake) Handle(ctx context.Context, batch []wire.Delivery) error
 		if events[i], isDurable = in.durable[i]; isDurable {
 			continue
 		}
+		if t, was := in.tried[i]; was {
+			events[i] = t.event
+			keep = append(keep, recordToStore{t.rec, i, i})
+			continue
+		}
 		rec := in.decide(ctx, i, &batch[i], now)
 		keep = append(keep, recordToStore{rec, i, i})
 		if events[i] = parkedEvent(rec); rec.State == store.Waiting {

@@ -29,6 +29,18 @@ type keeper struct {
 	// in the store, each with its event: when the batch is passed again, neither must get
 	// them twice.
 	durable map[int]Event
+	// tried are the records of the batch under way that the store was asked to add, by index. Passed
+	// again, the batch has the same ones, whatever rules have been loaded since and whatever
+	// RabbitMQ takes by now: a store that may have added them recognizes them by that.
+	tried map[int]triedRecord
+	// most is how many records of it are added at once, where there was no room for more; 0: all. It
+	// stays while the batch is under way, for the same reason.
+	most int
+}
+
+type triedRecord struct {
+	rec   *store.Record
+	event Event
 }
 
 // recordToStore is a record, with the indexes of its message in the batch and of its event.
@@ -51,7 +63,8 @@ func (k *keeper) Connected(ctx context.Context) error {
 	_, shared := k.store.(store.Shared)
 	k.connectedAt, k.anyBatch = time.Now(), false
 	k.receipts.reset(outage{k.lostAt, k.connectedAt}, shared)
-	k.identities, k.durable, k.readUpTo = nil, nil, nil // they are delivered again, in other batches
+	k.forgetBatch() // its messages are delivered again, in other batches
+	k.readUpTo = nil
 	return k.load(ctx)
 }
 
@@ -123,7 +136,7 @@ func (k *keeper) keep(ctx context.Context, records []recordToStore, events []Eve
 	if err := k.add(ctx, records, events); err != nil {
 		return fmt.Errorf("storing %d failed messages: %w", len(records), err)
 	}
-	k.identities, k.durable = nil, nil
+	k.forgetBatch()
 	for i := range events {
 		events[i].At = now
 		k.events(events[i])
@@ -131,29 +144,42 @@ func (k *keeper) keep(ctx context.Context, records []recordToStore, events []Eve
 	return nil
 }
 
-// add stores records in one commit, or in halves. A store that has no room for that many at once
+// forgetBatch ends the batch under way.
+func (k *keeper) forgetBatch() { k.identities, k.durable, k.tried, k.most = nil, nil, nil, 0 }
+
+// add stores records in one commit, or in parts. A store that has no room for that many at once
 // may have room for fewer: one with a small reserve, though empty, would refuse the same batch for
 // ever.
 func (k *keeper) add(ctx context.Context, records []recordToStore, events []Event) error {
-	if len(records) == 0 {
-		return nil
+	if k.tried == nil {
+		k.tried = map[int]triedRecord{}
 	}
-	all := make([]*store.Record, len(records))
-	for i, r := range records {
-		all[i] = r.rec
+	for _, r := range records {
+		k.tried[r.messageIndex] = triedRecord{r.rec, events[r.eventIndex]}
 	}
-	err := k.store.Add(ctx, all)
-	if !errors.Is(err, store.ErrFull) || len(records) == 1 {
-		return err
+	for len(records) > 0 {
+		n := len(records)
+		if k.most > 0 {
+			n = min(n, k.most)
+		}
+		all := make([]*store.Record, n)
+		for i, r := range records[:n] {
+			all[i] = r.rec
+		}
+		err := k.store.Add(ctx, all)
+		if errors.Is(err, store.ErrFull) && n > 1 {
+			k.most = n / 2
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		for _, r := range records[:n] {
+			k.markDurable(r.messageIndex, events[r.eventIndex])
+		}
+		records = records[n:]
 	}
-	half := len(records) / 2
-	if err := k.add(ctx, records[:half], events); err != nil {
-		return err
-	}
-	for _, r := range records[:half] {
-		k.markDurable(r.messageIndex, events[r.eventIndex])
-	}
-	return k.add(ctx, records[half:], events)
+	return nil
 }
 
 // markDurable notes that a message of the batch under way is safe, in case the batch is

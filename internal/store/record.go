@@ -1,6 +1,7 @@
 package store
 
 import (
+	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
 	"time"
@@ -136,6 +137,20 @@ func ReceiptsOf(records []*Record) []Receipt {
 		}
 	}
 	return all
+}
+
+// HashOf is the same for two tries to add one batch, and differs for two batches: a message that a
+// person replays can fail as often again, but later.
+func HashOf(records []*Record) (of [sha256.Size]byte) {
+	h := sha256.New()
+	var b []byte
+	for _, r := range records {
+		b = binary.AppendVarint(append(append(b[:0], r.ID[:]...), r.Queue...), int64(r.Failures))
+		b = binary.AppendVarint(b, r.FailedAt.UnixMicro())
+		h.Write(b)
+	}
+	h.Sum(of[:0])
+	return of
 }
 
 // ReceiptSize is how long a receipt is as bytes.

@@ -20,8 +20,14 @@ func (s *Store) Add(ctx context.Context, records []*store.Record) (err error) {
 	if err != nil {
 		return err
 	}
-	try := s.pending.begin(hashOf(records), s.token())
+	try := s.pending.begin(store.HashOf(records), s.token())
 	defer func() { s.pending.end(try, err == nil || undone(err) && !try.wasInDoubt) }()
+	if try.wasInDoubt { // where it was added there may be no room now
+		var was bool
+		if was, err = s.wasAdded(ctx, try); was || err != nil {
+			return err
+		}
+	}
 	if err = s.checkMemory(ctx, b.size, 1); err != nil {
 		return err
 	}
@@ -33,6 +39,20 @@ func (s *Store) Add(ctx context.Context, records []*store.Record) (err error) {
 	}
 	s.signal()
 	return nil
+}
+
+// wasAdded tells whether Redis has a batch that was in doubt, and makes sure that it is safe.
+func (s *Store) wasAdded(ctx context.Context, try pendingBatch) (bool, error) {
+	m, err := s.write(ctx, scriptAdded, s.name, itoa(try.position), try.token)
+	if err != nil {
+		return false, err
+	}
+	n, err := m.AsInt64()
+	if err != nil || n == 0 {
+		return false, s.wrapError(err)
+	}
+	s.signal()
+	return true, nil
 }
 
 // batch is what a script adds.

@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"net"
 	"slices"
@@ -26,7 +25,7 @@ type pendingBatches struct {
 }
 
 type pendingBatch struct {
-	of         [sha256.Size]byte // see hashOf
+	of         [sha256.Size]byte // see store.HashOf
 	token      string
 	position   int
 	wasInDoubt bool
@@ -38,18 +37,6 @@ const (
 	// addedFor is how long Redis remembers the batches of a process that adds no more.
 	addedFor = time.Hour
 )
-
-// hashOf tells one batch from others.
-func hashOf(records []*store.Record) (of [sha256.Size]byte) {
-	h := sha256.New()
-	var b []byte
-	for _, r := range records {
-		b = binary.AppendVarint(append(append(b[:0], r.ID[:]...), r.Queue...), int64(r.Failures))
-		h.Write(b)
-	}
-	h.Sum(of[:0])
-	return of
-}
 
 // begin returns what is known of a batch that was in doubt, or a new pendingBatch.
 func (p *pendingBatches) begin(of [sha256.Size]byte, token string) pendingBatch {

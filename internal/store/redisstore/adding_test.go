@@ -61,3 +61,76 @@ func TestABatchInDoubtIsAddedOnce(t *testing.T) {
 		}
 	})
 }
+
+// That a batch is there already is known when Redis is full too: one that is refused for lack of
+// room is added in parts, and would be there twice.
+func TestABatchInDoubtNeedsNoRoom(t *testing.T) {
+	redisnode.Each(t, func(t *testing.T, o redisnode.Options) {
+		server := startOn(t, o, "")
+		between := proxy.New(t, server.Addr())
+		s := openAt(t, redisstore.Options{URL: "redis://" + between.Addr(), Timeout: time.Second})
+		ctx := context.Background()
+		batch := []*store.Record{storetest.Waiting("q", 0, "a"), storetest.Waiting("q", time.Second, "b")}
+		lost := []*store.Record{storetest.Waiting("q", 0, "c")}
+		for _, some := range [][]*store.Record{{storetest.Waiting("q", 0, "d")}, {storetest.Waiting("q", 0, "e")}} {
+			if err := s.Add(ctx, some); err != nil {
+				t.Fatal(err)
+			}
+		}
+		doubt := func(records []*store.Record, hold func() func()) {
+			t.Helper()
+			if _, _, err := s.Free(); err != nil {
+				t.Fatal(err)
+			}
+			release := hold()
+			defer release()
+			if err := s.Add(ctx, records); err == nil || errors.Is(err, store.ErrFull) {
+				t.Fatalf("added by a server that does not answer: %v", err)
+			}
+		}
+		doubt(batch, between.HoldAnswers)
+		server.do(t, "CONFIG", "SET", "maxmemory", "1mb")
+		var err error
+		for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
+			s.Forgot()
+			if err = s.Add(ctx, batch); err == nil || errors.Is(err, store.ErrFull) {
+				break
+			}
+		}
+		if err != nil {
+			t.Errorf("a batch that is there already: %v", err)
+		}
+		if err := s.Add(ctx, lost); !errors.Is(err, store.ErrFull) {
+			t.Errorf("another batch: %v", err)
+		}
+		if counts, err := s.Counts(ctx); err != nil || len(counts) != 1 || counts[0].Waiting != 4 {
+			t.Errorf("%+v, %v; want 4", counts, err)
+		}
+	})
+}
+
+// A message that a person has replayed fails as often again. A batch of it alone may have been in
+// doubt when it failed first, and never have been tried again, since its connection was lost.
+func TestAFailureAfterAReplayIsNoBatchInDoubt(t *testing.T) {
+	redisnode.Each(t, func(t *testing.T, o redisnode.Options) {
+		server := startOn(t, o, "")
+		between := proxy.New(t, server.Addr())
+		s := openAt(t, redisstore.Options{URL: "redis://" + between.Addr(), Timeout: time.Second})
+		ctx := context.Background()
+		if err := s.Add(ctx, []*store.Record{storetest.Waiting("q", 0, "other")}); err != nil { // and the scripts are there
+			t.Fatal(err)
+		}
+		failed := storetest.Waiting("q", 0, "a")
+		release := between.HoldAnswers()
+		if err := s.Add(ctx, []*store.Record{failed}); err == nil {
+			t.Fatal("added by a server that does not answer")
+		}
+		release()
+		again := *failed
+		again.FailedAt = again.FailedAt.Add(time.Minute)
+		untilAnswered(t, func() error { return s.Add(ctx, []*store.Record{&again}) })
+		if counts, err := s.Counts(ctx); err != nil || len(counts) != 1 || counts[0].Waiting != 3 {
+			t.Errorf("%+v, %v; want 3", counts, err)
+		}
+	})
+}

@@ -50,6 +50,7 @@ func load(flags string, names ...string) *script {
 
 var (
 	scriptAdd       = moves("add", stopsWhenFull)
+	scriptAdded     = plain("added", worksWhenFull)
 	scriptAddListed = moves("addlisted", stopsWhenFull)
 	scriptMetadata  = moves("metadata", stopsWhenFull)
 	scriptAddPast   = moves("addpast", stopsWhenFull)
