@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/policy"
 )
 
@@ -27,9 +28,20 @@ func (l *ledger) early(a *account, failures int, now time.Time) (err error) {
 }
 
 func (l *ledger) earlyIn(a *account, life *life, failures int, now time.Time) error {
+	since := l.start
+	if failures > 0 {
+		since = life.failedAt[failures-1]
+	}
+	early, _ := l.clock.rise(since, now)
 	if failures == 0 {
-		if now.Before(life.due) {
-			return fmt.Errorf("%s was retried before %s, when a person had it replayed", a.id, life.due.Sub(l.start))
+		due := life.due
+		for _, at := range life.hastened {
+			if at.Before(due) {
+				due = at
+			}
+		}
+		if now.Before(due.Add(-early)) {
+			return fmt.Errorf("%s was retried before %s, when a person had it replayed", a.id, due.Sub(l.start))
 		}
 		return nil
 	}
@@ -46,10 +58,45 @@ func (l *ledger) earlyIn(a *account, life *life, failures int, now time.Time) er
 			least = at
 		}
 	}
-	if now.Before(least) {
+	if now.Before(least.Add(-early)) {
 		return fmt.Errorf("%s was retried %s after failure %d: that is before %s, when it was due at the earliest", a.id, now.Sub(failed), failures, least.Sub(l.start))
 	}
 	return nil
+}
+
+// lateBy is how much later than it is due, and a clock that was set back explains, a message may come
+// to a consumer that is never busy, while nothing happens to the service.
+const lateBy = 5 * time.Second
+
+// late checks that a message is not retried long after it is due, where nothing may delay it.
+func (l *ledger) late(a *account, failures int, now time.Time) error {
+	q := a.queue
+	failed, did := a.life().failedAt[failures-1]
+	if !did || len(a.life().hastened) > 0 || q.way != nil || q.handles > 0 || q.limits != (throttle.Rules{}) || !l.calm(q, failed, now) {
+		return nil
+	}
+	_, fall := l.clock.rise(failed, now)
+	if latest := failed.Add(q.policy.Jitter.Longest(q.policy.Backoff.Delay(failures)) + fall + lateBy); now.After(latest) {
+		return fmt.Errorf("%s was retried %s after failure %d: that is after %s, when it was due at the latest", a.id, now.Sub(failed), failures, latest.Sub(l.start))
+	}
+	return nil
+}
+
+// calm tells whether nothing happened to the service, nor shortly before, and its retries to the
+// queue were never paused.
+func (l *ledger) calm(q *workQueue, from, to time.Time) bool {
+	const after = 5 * time.Minute
+	for _, a := range l.scenario.actions {
+		if a.verb == pause && a.queue == q {
+			return false
+		}
+	}
+	for _, f := range l.scenario.faults {
+		if at := l.start.Add(settling + f.at); f.kind != clockJumps && !at.After(to) && at.Add(f.away+after).After(from) {
+			return false
+		}
+	}
+	return !slices.ContainsFunc(l.cuts, func(at time.Time) bool { return !at.After(to) && at.Add(after).After(from) })
 }
 
 // leastWait is what a policy waits at least after a failure.
@@ -73,7 +120,7 @@ func (l *ledger) allowed(q *workQueue, from, to time.Time) (least, most int) {
 }
 
 // ends is where messages are at the end: how many copies of each.
-type ends struct{ parked, discarded, forwarded map[string]int }
+type ends struct{ waiting, parked, discarded, forwarded map[string]int }
 
 // missing are the messages that have not come to where they belong.
 func (l *ledger) missing(at ends) (all []string) {
@@ -83,6 +130,9 @@ func (l *ledger) missing(at ends) (all []string) {
 		if !l.arrived(a, at) {
 			all = append(all, fmt.Sprintf("%s of %s (failed %d of %d times)", id, a.queue.name, len(a.life().failedAt), a.life().fails))
 		}
+	}
+	for id, copies := range at.waiting {
+		all = append(all, fmt.Sprintf("%s still waits, %d times", id, copies))
 	}
 	all = append(all, l.missingHostile(at)...)
 	slices.Sort(all)
@@ -156,8 +206,11 @@ func (l *ledger) wrong(at ends) (all []string) {
 
 // explained tells whether something happened to the message within a second of a cut, or during an
 // alarm while it was on its way to wait in RabbitMQ, or in which the service was stopped or cut
-// off: what has no answer then is published or delivered again, and that is allowed.
+// off, or while it was in doubt: what has no answer then is published or delivered again, and that is allowed.
 func (l *ledger) explained(a *account) bool {
+	if l.inDoubt(a) {
+		return true
+	}
 	seen := slices.Concat(a.seen, l.said[a.redriveID])
 	for _, alarm := range l.alarms {
 		during := func(at time.Time) bool { return !at.Before(alarm.from) && at.Sub(alarm.to) <= time.Second }

@@ -16,6 +16,7 @@ type fault struct {
 	// not synced to be on the disk.
 	away     time.Duration
 	survives int
+	percent  int // of the calls of a store that is in trouble
 }
 
 type faultKind int
@@ -26,11 +27,13 @@ const (
 	stopAndStart
 	crash
 	fullDisk
-	memoryAlarm // drawn apart
+	memoryAlarm // drawn apart, as those below
+	storeTrouble
+	clockJumps
 )
 
 func (k faultKind) String() string {
-	return [...]string{"cut a connection of the service", "cut the consumers' connection", "stop and start", "crash", "the disk is full", "memory alarm"}[k]
+	return [...]string{"cut a connection of the service", "cut the consumers' connection", "stop and start", "crash", "the disk is full", "memory alarm", "the store is in trouble", "the service's clock jumps"}[k]
 }
 
 func (f fault) String() string {
@@ -43,6 +46,10 @@ func (f fault) String() string {
 		return fmt.Sprintf("%s (%d) behind %d bytes %s RabbitMQ", f.kind, f.conn, f.bytes, way)
 	case crash:
 		return fmt.Sprintf("crash for %s, %d%% of what is not synced survives", f.away, f.survives)
+	case storeTrouble:
+		return fmt.Sprintf("%s for %s: %d%% of its calls fail, are late or are not answered", f.kind, f.away, f.percent)
+	case clockJumps:
+		return fmt.Sprintf("%s by %s", f.kind, f.away)
 	default:
 		return fmt.Sprintf("%s for %s", f.kind, f.away)
 	}
@@ -64,9 +71,29 @@ func (s *scenario) drawAlarms(r *rand.Rand) {
 	}
 }
 
+// drawTrouble puts what is not on disk into Redis, or not; and has the store fail, answer late and,
+// in Redis, lose answers.
+func (s *scenario) drawTrouble(r *rand.Rand) {
+	s.inRedis = !s.onDisk && r.IntN(4) > 0
+	most := 1
+	if s.inRedis {
+		most = 4
+		for range r.IntN(3) {
+			s.faults = append(s.faults, fault{at: between(r, 0, faultsEnd), kind: crash, away: pick(r, 0, time.Second, time.Minute)})
+		}
+	}
+	for range r.IntN(most + 1) {
+		s.faults = append(s.faults, fault{at: between(r, 0, faultsEnd), kind: storeTrouble, away: pick(r, time.Second, 10*time.Second, time.Minute), percent: pick(r, 5, 30, 80, 100)})
+	}
+}
+
 // fail makes a fault happen.
 func (w *World) fail(f fault) error {
 	w.say("%s", f)
+	if f.kind == clockJumps {
+		w.clock.jump(f.away)
+		return nil
+	}
 	w.ledger.trouble()
 	switch f.kind {
 	case cutService, cutConsumer:
@@ -104,10 +131,15 @@ func (w *World) fail(f fault) error {
 			}
 		})
 		return nil
+	case storeTrouble:
+		w.ledger.storeTrouble(f.away)
+		w.trouble.begin(f.away, f.percent)
+		return nil
 	default:
 		if err := w.process.end(); err != nil {
 			return fmt.Errorf("stopping: %w", err)
 		}
+		w.ledger.stopped()
 	}
 	time.Sleep(f.away)
 	return w.start()

@@ -6,12 +6,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/internal/retry"
-	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -19,10 +19,12 @@ import (
 type ledger struct {
 	scenario *scenario
 	start    time.Time
+	clock    *wallClock
 
 	mu       sync.Mutex
 	accounts map[string]*account
 	cuts     []time.Time // when a connection was cut or the process crashed
+	stops    []time.Time // when the process had stopped
 	// said is when the service said that it took or published a message, by the id that it gave it.
 	// Its consumer may learn of that long after.
 	said     map[string][]time.Time
@@ -30,10 +32,14 @@ type ledger struct {
 	pauses   map[*workQueue]time.Time // since when
 	troubled bool                     // there was a fault
 	alarms   []alarm
+	lateTo   time.Time // until when the store may answer late
 	// strangers is how many consumers received of each hostile message.
-	strangers map[string]int
-	events    map[string]int // how many the service has sent, by kind
-	broken    []string       // what the service said and must not have done
+	strangers  map[string]int
+	touched    map[string]bool       // hostile messages that a person has done something to
+	heals      atomic.Bool           // what a person changes now is processed from then on
+	operations map[string]*operation // by id
+	events     map[string]int        // how many the service has sent, by kind
+	broken     []string              // what the service said and must not have done
 }
 
 // alarm is when RabbitMQ was short of memory.
@@ -53,7 +59,8 @@ type account struct {
 	message
 	redriveID string // that the service gave it; "" until it failed
 	lives     []*life
-	seen      []time.Time // when anything happened to it that anyone saw
+	seen      []time.Time        // when anything happened to it that anyone saw
+	doubts    map[string][]doubt // by the part of the service that has it in doubt
 	processed int
 	edits     int
 	// discarded and restored: that is what a person did last.
@@ -75,8 +82,8 @@ func newLife(due time.Time, fails int) *life {
 	return &life{due: due, fails: fails, failedAt: map[int]time.Time{}}
 }
 
-func newLedger(s *scenario) *ledger {
-	l := &ledger{scenario: s, strangers: map[string]int{}, events: map[string]int{}, start: time.Now(), accounts: map[string]*account{}, said: map[string][]time.Time{},
+func newLedger(s *scenario, clock *wallClock) *ledger {
+	l := &ledger{scenario: s, clock: clock, operations: map[string]*operation{}, strangers: map[string]int{}, touched: map[string]bool{}, events: map[string]int{}, start: time.Now(), accounts: map[string]*account{}, said: map[string][]time.Time{},
 		attempts: map[*workQueue][]allowed{}, pauses: map[*workQueue]time.Time{}}
 	for _, q := range s.queues {
 		l.attempts[q] = []allowed{{l.start, q.policy.Attempts}}
@@ -110,12 +117,20 @@ func (l *ledger) heard(e retry.Event) {
 	id, now := e.ID.String(), time.Now()
 	l.said[id] = append(l.said[id], now)
 	l.events[strings.TrimSpace(string(e.Kind)+" "+e.Way)]++
+	if e.Kind == retry.Retried && wire.OwnQueue(e.Queue) {
+		l.broken = append(l.broken, fmt.Sprintf("%s was retried to %s, which is Redrive's own", id, e.Queue))
+	}
 	if e.Instead != "" && !l.troubled {
 		l.broken = append(l.broken, fmt.Sprintf("%s waits in the store instead of %s, and nothing had happened to the service", id, e.Instead))
 	}
 	for q, since := range l.pauses {
-		if n := len(l.alarms); n > 0 && l.alarms[n-1].to.After(since) {
-			since = l.alarms[n-1].to // what was published before may come in until then
+		for _, a := range l.alarms {
+			if a.to.After(since) {
+				since = a.to // what was published before may come in until then
+			}
+		}
+		if l.lateTo.After(since) {
+			since = l.lateTo // what was claimed before may be published until then
 		}
 		if e.Kind == retry.Retried && q.name == e.Queue && now.Sub(since) > time.Second {
 			l.broken = append(l.broken, fmt.Sprintf("%s was retried to %s at %s, which is paused since %s", id, q.name, now.Sub(l.start), since.Sub(l.start)))
@@ -128,6 +143,13 @@ func (l *ledger) alarm(lasts time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.alarms = append(l.alarms, alarm{from: time.Now(), to: time.Now().Add(lasts)})
+}
+
+// storeTrouble enters that the store is in trouble for a while.
+func (l *ledger) storeTrouble(lasts time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lateTo = time.Now().Add(lasts + callTimeout)
 }
 
 // alarmOver tells whether all alarms are over.
@@ -203,47 +225,6 @@ func (l *ledger) named(message, id string) {
 	}
 }
 
-// begin enters what a person is about to do to a message in this state; end tells whether it was done.
-func (l *ledger) begin(id string, a action, state store.State) (end func(done bool)) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	of := l.accounts[id]
-	was := *of
-	now := time.Now()
-	undo := func() {}
-	if a.verb == replay {
-		undo = of.replay(a, state, now.Add(a.later))
-	}
-	return func(done bool) {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if !done {
-			undo()
-			of.discarded, of.restored = was.discarded, was.restored
-			return
-		}
-		of.discarded, of.restored = a.verb == discard || a.verb == edit, a.verb == restore
-	}
-}
-
-func (of *account) replay(a action, state store.State, due time.Time) (undo func()) {
-	if state == store.Parked {
-		next := newLife(due, of.life().fails)
-		if a.heals {
-			next.fails = 0
-		}
-		of.lives = append(of.lives, next)
-		return func() { of.lives = of.lives[:len(of.lives)-1] }
-	}
-	life := of.life()
-	fails, hastened := life.fails, life.hastened
-	life.hastened = append(life.hastened, due)
-	if a.heals {
-		life.fails = 0
-	}
-	return func() { life.fails, life.hastened = fails, hastened }
-}
-
 // edit enters the message that a person is about to make of another, and returns its id; end tells
 // whether it was made.
 func (l *ledger) edit(id string, a action) (made string, end func(done bool)) {
@@ -293,7 +274,10 @@ func (l *ledger) delivered(q *workQueue, d amqp.Delivery, failures int, now time
 		a.redriveID, _ = d.Headers[wire.HeaderID].(string)
 	}
 	a.seen = append(a.seen, now)
-	return id, a.life().fails, l.early(a, failures, now)
+	if err := l.early(a, failures, now); err != nil {
+		return id, 0, err
+	}
+	return id, a.life().fails, l.late(a, failures, now)
 }
 
 func (l *ledger) failed(id string, failures int, now time.Time) {

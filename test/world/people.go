@@ -28,6 +28,11 @@ type action struct {
 	// Pause, resume and reload are about a queue.
 	queue    *workQueue
 	attempts int // reload
+	// Bulk: what is done to a queue's messages, how many a second (0 = unlimited), and how many are
+	// watched first.
+	of     actions.Verb
+	rate   float64
+	canary int
 }
 
 type verb int
@@ -43,8 +48,15 @@ const (
 	verbCount
 )
 
+// Drawn apart.
+const (
+	bulk = verbCount + iota
+	replayHostile
+	importing
+)
+
 func (v verb) String() string {
-	return [...]string{"replay", "discard", "restore", "edit", "pause", "resume", "reload"}[v]
+	return [...]string{"replay", "discard", "restore", "edit", "pause", "resume", "reload", "do in bulk", "replay a hostile message", "import"}[v]
 }
 
 func (a action) String() string {
@@ -53,6 +65,10 @@ func (a action) String() string {
 		return fmt.Sprintf("a person replays message %d in %s, healed: %t", a.nth, a.later, a.heals)
 	case edit:
 		return fmt.Sprintf("a person edits message %d, new size: %d, healed: %t", a.nth, a.size, a.heals)
+	case bulk:
+		return fmt.Sprintf("a person asks to %s %s, %v a second, %d first", a.of, a.query(), a.rate, a.canary)
+	case replayHostile:
+		return fmt.Sprintf("a person replays hostile message %d", a.nth)
 	case discard, restore:
 		return fmt.Sprintf("a person asks to %s message %d", a.verb, a.nth)
 	case reload:
@@ -81,13 +97,19 @@ func (w *World) act(ctx context.Context, a action) error {
 		w.process.scheduler.Wake()
 		return nil
 	case pause:
-		err := w.process.actions.PauseQueue(ctx, ann, a.queue.name, "")
+		err := w.repeat(func() error { return w.process.actions.PauseQueue(ctx, ann, a.queue.name, "") })
 		if err == nil && w.ledger.pausedSince(a.queue).IsZero() {
 			w.ledger.pause(a.queue, time.Now())
 		}
 		return w.refused(err)
 	case resume:
 		return w.resume(ctx, a.queue)
+	case bulk:
+		return w.bulk(ctx, a)
+	case replayHostile:
+		return w.replayHostile(ctx, a)
+	case importing:
+		return w.importing(ctx, a)
 	}
 	l, found, err := w.choose(ctx, a)
 	if err != nil || !found {
@@ -103,9 +125,8 @@ func (w *World) act(ctx context.Context, a action) error {
 		at := time.Now().Add(a.later)
 		act.At = &at
 	}
-	enter := w.ledger.begin(id, a, l.Record.State)
-	acted, err := w.process.actions.Act(ctx, ann, act)
-	enter(err == nil && acted.Done == 1)
+	w.ledger.heals.Store(a.heals)
+	_, err = w.process.actions.Act(ctx, ann, act)
 	return w.refused(err)
 }
 
@@ -117,7 +138,7 @@ func (w *World) choose(ctx context.Context, a action) (l store.Listed, found boo
 	}
 	var all []store.Listed
 	for _, state := range states {
-		err := w.process.store.Scan(ctx, store.Range{State: state}, func(l store.Listed) (bool, error) {
+		err := w.process.kept.Scan(ctx, store.Range{State: state}, func(l store.Listed) (bool, error) {
 			if w.ledger.has(idOf(l)) {
 				all = append(all, l)
 			}
@@ -147,17 +168,22 @@ func (w *World) edit(ctx context.Context, a action, id string, l store.Listed) e
 		body := bodyOf(made, a.size)
 		e.Body = &body
 	}
-	enter := w.ledger.begin(id, a, l.Record.State)
 	_, err := w.process.actions.Edit(ctx, ann, e)
-	enter(err == nil)
-	enterMade(err == nil)
+	enterMade(err == nil || doneUnanswered(err))
 	return w.refused(err)
 }
 
 func (w *World) resume(ctx context.Context, q *workQueue) error {
 	since := w.ledger.pausedSince(q)
 	w.ledger.pause(q, time.Time{})
-	err := w.process.actions.ResumeQueue(ctx, ann, q.name, "")
+	tries := 0
+	err := w.repeat(func() error {
+		tries++
+		return w.process.actions.ResumeQueue(ctx, ann, q.name, "")
+	})
+	if tries > 1 && !since.IsZero() && errors.Is(err, inspect.ErrPrecondition) {
+		err = nil // the first try was done, and its answer was lost
+	}
 	switch {
 	case since.IsZero() && err == nil:
 		return fmt.Errorf("%s could be resumed, and was not paused", q.name)
@@ -169,10 +195,30 @@ func (w *World) resume(ctx context.Context, q *workQueue) error {
 	return w.refused(err)
 }
 
-// refused lets pass what the service may answer: the disk is full, or the message is being
-// retried.
+// repeat has a person try again while the store is in trouble.
+func (w *World) repeat(try func() error) error {
+	for {
+		err := try()
+		var u *unanswered
+		if !errors.As(err, &u) {
+			return err
+		}
+		w.say("to be tried again: %s", err)
+		time.Sleep(time.Second)
+	}
+}
+
+// doneUnanswered tells that what a person asked for was done, and the answer was lost.
+func doneUnanswered(err error) bool {
+	var u *unanswered
+	return errors.As(err, &u) && u.done
+}
+
+// refused lets pass what the service may answer: the disk is full, the store is in trouble, or the
+// message is being retried.
 func (w *World) refused(err error) error {
-	if errors.Is(err, store.ErrFull) || errors.Is(err, inspect.ErrPrecondition) {
+	var u *unanswered
+	if errors.Is(err, store.ErrFull) || errors.Is(err, inspect.ErrPrecondition) || errors.As(err, &u) {
 		w.say("refused: %s", err)
 		return nil
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
@@ -31,13 +31,17 @@ const restorable = 1000 * time.Hour
 
 // process is the service as server wires it: the path of a message, without page and API.
 type process struct {
-	store     engine
-	network   *network
-	intake    *retry.Intake
-	scheduler *retry.Scheduler
-	actions   *actions.Actions
-	stop      context.CancelFunc
-	ended     sync.WaitGroup
+	store      engine // as the service reaches it
+	reached    *reached
+	kept       engine // as it is
+	member     *memstore.Member
+	network    *network
+	intake     *retry.Intake
+	scheduler  *retry.Scheduler
+	actions    *actions.Actions
+	operations *operations.Runner
+	stop       context.CancelFunc
+	ended      sync.WaitGroup
 }
 
 type engine interface {
@@ -47,39 +51,42 @@ type engine interface {
 	Close() error
 }
 
-// startProcess opens the store on the disk and starts. d is nil for a store in memory, which
-// then is memory.
-func startProcess(s *scenario, rules retry.Rules, d *disk, memory *memstore.Store, n *network, log *slog.Logger, events retry.Listener) (*process, error) {
-	p := &process{network: n}
-	if d == nil {
-		p.store = memory
+// startProcess opens the store, on the disk as it is or in memory, and starts.
+func (w *World) startProcess() (*process, error) {
+	p := &process{network: &network{dial: w.broker.Dial}}
+	if w.disk == nil {
+		p.member = w.memory.Join()
+		p.kept = p.member
 	} else {
-		onDisk, err := diskstore.Open(folder, diskstore.Options{FS: d, Log: log})
+		onDisk, err := diskstore.Open(folder, diskstore.Options{FS: w.disk, Log: w.service})
 		if err != nil {
 			return nil, fmt.Errorf("opening the store: %w", err)
 		}
-		p.store = onDisk
+		p.kept = onDisk
+	}
+	p.reached = newReached(&onClock{engine: p.kept, clock: w.clock, claimed: map[*store.Record]*store.Record{}}, w.scenario.inRedis, w.trouble, w.ledger)
+	p.store = p.reached
+	if w.scenario.inRedis {
+		p.store = &sharedStore{p.reached, p.member}
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	p.stop = stop
-	p.run(ctx, s, rules, log, events)
+	p.run(ctx, w)
 	return p, nil
 }
 
-func (p *process) run(ctx context.Context, s *scenario, rules retry.Rules, log *slog.Logger, events retry.Listener) {
+func (p *process) run(ctx context.Context, w *World) {
+	rules, log := w.rules(), w.service
 	connection := func(name string) broker.Config {
 		return broker.Config{URL: "amqp://guest:guest@model/%2F", Name: name, Log: log, AMQP: amqp.Config{Dial: p.network.Dial}}
 	}
-	limits := map[string]throttle.Rules{}
-	for _, q := range s.queues {
-		limits[q.name] = q.limits
-	}
-	th := throttle.New(func(queue string) throttle.Rules { return limits[queue] }, rand.Float64, func(throttle.Transition) {})
+	th := w.scenario.newThrottle()
 	heard := func(e retry.Event) {
 		if e.Kind == retry.Failed {
 			th.Failed(e.Queue, e.ID, e.At)
+			p.operations.Failed(e)
 		}
-		events(e)
+		w.ledger.heard(e)
 	}
 	publisher := broker.NewPublisher(connection("redrive retries"))
 	delayPublisher := broker.NewPublisher(connection("redrive delays"))
@@ -102,21 +109,24 @@ func (p *process) run(ctx context.Context, s *scenario, rules retry.Rules, log *
 	p.scheduler = retry.NewScheduler(p.store, sender, th, heard, log, func(store.Lane, error) {})
 	sender.OnLookupAnswered(p.scheduler.Wake)
 
-	shows := inspect.New(inspect.Config{Store: p.store, Broker: brokerQueues{publisher}, Policies: policies, Log: log})
-	p.actions = actions.New(actions.Config{Inspect: shows, Store: p.store, Audit: noAudit{}, Events: heard, Restorable: restorable, SetPaused: p.scheduler.Pause})
+	p.openForPeople(inspect.New(inspect.Config{Store: p.store, Broker: brokerQueues{publisher}, Policies: policies, Log: log}), heard)
 
 	publishing, stopPublishing := context.WithCancel(context.WithoutCancel(ctx))
 	var publishers, workers sync.WaitGroup
 	publishers.Go(func() { _ = publisher.Run(publishing) })
 	publishers.Go(func() { _ = delayPublisher.Run(publishing) })
 	workers.Go(func() { p.scheduler.Run(ctx, 10*time.Second) })
+	workers.Go(func() { p.operations.Run(ctx) })
+	workers.Go(func() { p.followSettings(ctx) })
 	workers.Go(func() {
 		if len(rules.Ways) > 0 {
 			awaitUsable(ctx, delayPublisher)
 		}
-		_ = intakeConsumer.Run(ctx, p.intake)
+		_ = intakeConsumer.Run(ctx, &watched{Handler: p.intake, ledger: w.ledger, name: "intake"})
 	})
-	workers.Go(func() { _ = parkedConsumer.Run(ctx, parkedIntake) })
+	workers.Go(func() {
+		_ = parkedConsumer.Run(ctx, &watched{Handler: parkedIntake, ledger: w.ledger, name: "parked intake"})
+	})
 	p.ended.Go(func() {
 		workers.Wait()
 		sender.Close()
@@ -132,22 +142,57 @@ func awaitUsable(ctx context.Context, p *broker.Publisher) {
 	p.AwaitUsable(connecting)
 }
 
-// end stops the service in order, and closes its store; memory stays open.
+func (s *scenario) newThrottle() *throttle.Throttle {
+	limits := map[string]throttle.Rules{}
+	for _, q := range s.queues {
+		limits[q.name] = q.limits
+	}
+	return throttle.New(func(queue string) throttle.Rules { return limits[queue] }, rand.Float64, func(throttle.Transition) {})
+}
+
+// openForPeople makes what people use.
+func (p *process) openForPeople(shows *inspect.Inspector, heard retry.Listener) {
+	p.actions = actions.New(actions.Config{Inspect: shows, Store: p.store, Audit: noAudit{}, Events: heard, Restorable: restorable, SetPaused: p.scheduler.Pause})
+	p.operations = operations.New(operations.Config{Inspect: shows, Actions: p.actions, Store: p.store})
+}
+
+// followSettings reads what people have set, in a service whose store others may use too.
+func (p *process) followSettings(ctx context.Context) {
+	if _, shared := p.store.(store.Shared); !shared {
+		return
+	}
+	tick := time.NewTicker(500 * time.Millisecond)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		_ = p.actions.ReadSettings(ctx, p.scheduler.SetPauses) // it is read again
+		select {
+		case <-ctx.Done():
+		case <-tick.C:
+		}
+	}
+}
+
+// end stops the service in order, and closes its store; what is in memory stays.
 func (p *process) end() error {
 	p.stop()
 	p.ended.Wait()
-	if _, ok := p.store.(*memstore.Store); ok {
+	if p.member != nil {
+		p.member.Kill() // as Redis's store, it releases what it has claimed
 		return nil
 	}
-	return p.store.Close()
+	return p.kept.Close()
 }
 
-// crash ends it at this instant: nothing of it reaches RabbitMQ any more, and what it still
-// writes is on a disk that no one reads. The disk that it leaves behind is returned.
+// crash ends it at this instant: nothing of it reaches RabbitMQ or Redis any more, and what it
+// still writes is on a disk that no one reads. The disk that it leaves behind is returned.
 func (p *process) crash(d *disk, survives int, r *rand.Rand) *disk {
-	left := d.afterCrash(survives, r)
+	p.reached.crash()
 	p.network.end()
-	return left
+	if p.member != nil {
+		p.member.Kill()
+		return nil
+	}
+	return d.afterCrash(survives, r)
 }
 
 // brokerQueues asks RabbitMQ about a queue, for a person.

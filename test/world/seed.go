@@ -27,7 +27,9 @@ var jitter = policy.Fraction(0.2)
 type scenario struct {
 	seed     uint64
 	version  string // of RabbitMQ
-	onDisk   bool   // the store is on disk; otherwise in memory, and nothing crashes
+	onDisk   bool   // the store is on disk; otherwise in memory
+	inRedis  bool   // it is in memory, and stands for Redis; without either nothing crashes
+	catchAll bool   // the last policy is for all queues
 	queues   []*workQueue
 	messages []message
 	faults   []fault
@@ -107,7 +109,23 @@ func newScenario(seed uint64) *scenario {
 	s.drawWays(rand.New(rand.NewPCG(seed, 16)))
 	s.drawHostile(rand.New(rand.NewPCG(seed, 17)))
 	s.drawAlarms(rand.New(rand.NewPCG(seed, 18)))
+	s.drawTrouble(rand.New(rand.NewPCG(seed, 19)))
+	s.drawCatchAll(rand.New(rand.NewPCG(seed, 22)))
+	s.drawBulk(rand.New(rand.NewPCG(seed, 21)))
+	s.drawImports(rand.New(rand.NewPCG(seed, 23)))
+	s.drawClock(rand.New(rand.NewPCG(seed, 20)))
 	return s
+}
+
+// storeName is where the store is.
+func (s *scenario) storeName() string {
+	switch {
+	case s.onDisk:
+		return "on disk"
+	case s.inRedis:
+		return "in Redis"
+	}
+	return "in memory"
 }
 
 func newWorkQueue(r *rand.Rand, i int) *workQueue {

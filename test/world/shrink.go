@@ -140,7 +140,7 @@ func Describe(seed uint64, parts []string) string {
 		all = append(all, line{h.at, h.String()})
 	}
 	slices.SortStableFunc(all, func(a, b line) int { return int(a.at - b.at) })
-	text := fmt.Sprintf("RabbitMQ %s, on disk: %t\n", s.version, s.onDisk)
+	text := fmt.Sprintf("RabbitMQ %s, the store %s\n", s.version, s.storeName())
 	for _, l := range all {
 		text += fmt.Sprintf("%s %s\n", l.at, l.what)
 	}

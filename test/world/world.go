@@ -39,7 +39,9 @@ type World struct {
 	service   *slog.Logger
 	broker    *model.Broker
 	disk      *disk
-	memory    *memstore.Store
+	memory    *memstore.Replicas
+	trouble   *trouble // of the store
+	clock     *wallClock
 	process   *process
 	consumers *network
 	ledger    *ledger
@@ -53,13 +55,14 @@ type World struct {
 // went wrong. Call it in a bubble of testing/synctest. log receives the steps, service what the service says.
 func Run(seed uint64, parts []string, log io.Writer, service *slog.Logger) error {
 	s := newScenario(seed).only(parts)
+	clock := &wallClock{}
 	w := &World{scenario: s, random: rand.New(rand.NewPCG(seed, 41)), log: log, service: service,
-		broker: model.New(model.Options{Version: s.version}), memory: memstore.New(), ledger: newLedger(s)}
+		broker: model.New(model.Options{Version: s.version}), memory: memstore.NewReplicas(), trouble: &trouble{random: rand.New(rand.NewPCG(seed, 42))}, clock: clock, ledger: newLedger(s, clock)}
 	defer w.broker.Close()
 	if s.onDisk {
 		w.disk = newDisk()
 	}
-	w.say("RabbitMQ %s, %d queues, %d messages, %d faults, %d actions, on disk: %t", s.version, len(s.queues), len(s.messages), len(s.faults), len(s.actions), s.onDisk)
+	w.say("RabbitMQ %s, %d queues, %d messages, %d faults, %d actions, store %s", s.version, len(s.queues), len(s.messages), len(s.faults), len(s.actions), s.storeName())
 	for _, q := range s.queues {
 		w.say("%s", q)
 	}
@@ -101,7 +104,7 @@ func (w *World) run() (err error) {
 
 // start starts the service, on the disk as it is.
 func (w *World) start() (err error) {
-	w.process, err = startProcess(w.scenario, w.rules(), w.disk, w.memory, &network{dial: w.broker.Dial}, w.service, w.ledger.heard)
+	w.process, err = w.startProcess()
 	return err
 }
 
@@ -116,6 +119,9 @@ func (w *World) rules() retry.Rules {
 			r.Ways[p.Name] = q.way
 		}
 	}
+	if w.scenario.catchAll {
+		r.Policies = append(r.Policies, catchAll)
+	}
 	return r
 }
 
@@ -128,6 +134,14 @@ func (w *World) declare(ch *amqp.Channel) error {
 			if _, err := ch.QueueDeclare(q.forwardTo, true, false, false, false, nil); err != nil {
 				return err
 			}
+		}
+	}
+	if w.scenario.catchAll { // a person has made a retry exchange for a queue of Redrive's
+		if err := ch.ExchangeDeclare(wire.RetryExchange(wire.QueueIntake), amqp.ExchangeFanout, true, false, false, false, nil); err != nil {
+			return err
+		}
+		if err := ch.QueueBind(wire.QueueIntake, "", wire.RetryExchange(wire.QueueIntake), false, nil); err != nil {
+			return err
 		}
 	}
 	return ch.Confirm(false)
@@ -212,7 +226,14 @@ func (w *World) settle(ctx context.Context, ch *amqp.Channel) error {
 		if err := w.drainForwarded(ch, at.forwarded); err != nil {
 			return err
 		}
-		if missing = w.ledger.missing(at); len(missing) == 0 {
+		if at.waiting, err = w.kept(ctx, store.Waiting); err != nil {
+			return err
+		}
+		running, err := w.runningOperations(ctx)
+		if err != nil {
+			return err
+		}
+		if missing = append(w.ledger.missing(at), running...); len(missing) == 0 {
 			break
 		}
 		if found := w.found(); found != nil {
@@ -223,13 +244,13 @@ func (w *World) settle(ctx context.Context, ch *amqp.Channel) error {
 		}
 	}
 	w.say("the service's events: %v", w.ledger.eventsSoFar())
-	return errors.Join(w.faultsAt(at), w.balanced(ctx))
+	return errors.Join(w.faultsAt(at), w.balanced(ctx), w.checkOperations(ctx))
 }
 
 // kept counts the copies of each message that the store has in a state.
 func (w *World) kept(ctx context.Context, state store.State) (map[string]int, error) {
 	all := map[string]int{}
-	err := w.process.store.Scan(ctx, store.Range{State: state}, func(l store.Listed) (bool, error) {
+	err := w.process.kept.Scan(ctx, store.Range{State: state}, func(l store.Listed) (bool, error) {
 		id := idOf(l)
 		if !utf8.ValidString(l.Record.Queue) {
 			return false, fmt.Errorf("%s is stored for the queue %q", id, l.Record.Queue)
@@ -262,7 +283,7 @@ func (w *World) drainForwarded(ch *amqp.Channel, counts map[string]int) error {
 
 // balanced checks the service's own ledger.
 func (w *World) balanced(ctx context.Context) error {
-	lines, err := w.process.store.Recount(ctx)
+	lines, err := w.process.kept.Recount(ctx)
 	if err != nil {
 		return err
 	}

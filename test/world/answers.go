@@ -1,0 +1,376 @@
+package world
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/memstore"
+)
+
+const (
+	// callTimeout is how long a call of Redis may take, and lease how long a claim stays with a
+	// process that does not know of it: see redisstore.Options.
+	callTimeout = 5 * time.Second
+	lease       = 30 * time.Second
+)
+
+// trouble is what a store has while a fault lasts: some of what it is asked is not done, some is
+// late, and where it is Redis some is done and not answered.
+type trouble struct {
+	mu      sync.Mutex
+	random  *rand.Rand
+	until   time.Time
+	percent int // of the calls
+}
+
+func (t *trouble) begin(lasts time.Duration, percent int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.until, t.percent = time.Now().Add(lasts), percent
+}
+
+// manner is how one call goes.
+type manner struct {
+	late time.Duration
+	lost bool
+	err  error // it is not done; or with lost, it is, and this is what the caller sees
+}
+
+var (
+	errTimeout = fmt.Errorf("redis: %w", context.DeadlineExceeded)
+	errReset   = fmt.Errorf("redis: %w", &net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET})
+	errEOF     = fmt.Errorf("redis: %w", io.EOF)
+	errRefused = fmt.Errorf("redis: %w", &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED})
+	errMemory  = fmt.Errorf("redis: %w: OOM command not allowed when used memory > 'maxmemory'", store.ErrFull)
+	errDisk    = fmt.Errorf("writing to the store: %w", syscall.EIO)
+)
+
+// draw decides about a call.
+func (t *trouble) draw(redis, adds bool) (m manner) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !time.Now().Before(t.until) || t.random.IntN(100) >= t.percent {
+		return m
+	}
+	switch t.random.IntN(4) {
+	case 0:
+		m.late = between(t.random, 0, 2*callTimeout)
+		if redis && m.late > callTimeout {
+			m.late, m.lost, m.err = callTimeout, true, errTimeout
+		}
+	case 1:
+		if redis {
+			m.lost, m.err = true, pick(t.random, errReset, errEOF, errTimeout)
+			break
+		}
+		fallthrough
+	default:
+		m.err = errDisk
+		if redis {
+			m.err = pick(t.random, errReset, errEOF, errRefused, errTimeout)
+		}
+		if adds && t.random.IntN(3) == 0 {
+			m.err = errMemory
+		}
+	}
+	return m
+}
+
+// unanswered is the error of a store in trouble.
+type unanswered struct {
+	error
+	done bool // what was asked, all the same
+}
+
+func (u *unanswered) Unwrap() error { return u.error }
+
+// reached is a store as a service reaches it. What its contract leaves to Redis's engine it does
+// as that does: a batch whose answer was lost is the same one when it is added again, an end of a
+// claim that was ended already is none, and claims whose answer was lost end with their lease.
+type reached struct {
+	engine
+	redis   bool
+	trouble *trouble
+	ledger  *ledger
+
+	mu      sync.Mutex
+	dead    bool                       // its process has crashed, and changes nothing any more
+	changes sync.WaitGroup             // under way
+	added   map[[sha256.Size]byte]bool // batches that were added, and the answer was lost
+	held    map[store.Key]*store.Record
+}
+
+func newReached(e engine, redis bool, t *trouble, l *ledger) *reached {
+	return &reached{engine: e, redis: redis, trouble: t, ledger: l, added: map[[sha256.Size]byte]bool{}, held: map[store.Key]*store.Record{}}
+}
+
+// Kinds of calls.
+const (
+	adds   = 1 << iota // it needs room
+	reads              // it changes nothing
+	prompt             // the service may hold a mutex meanwhile: fake time would not pass, so it is never late
+)
+
+// ask asks the store, as well as that goes now.
+func (s *reached) ask(ctx context.Context, kind int, do func() error) (m manner, err error) {
+	m = s.trouble.draw(s.redis, kind&adds != 0)
+	if m.err != nil && !m.lost {
+		return m, &unanswered{m.err, false}
+	}
+	if m.late > 0 && kind&prompt == 0 {
+		select {
+		case <-ctx.Done():
+			return m, &unanswered{ctx.Err(), false}
+		case <-time.After(m.late):
+		}
+	}
+	if err := do(); err != nil {
+		return m, err
+	}
+	if m.lost {
+		return m, &unanswered{m.err, kind&reads == 0}
+	}
+	return m, nil
+}
+
+func (s *reached) Add(ctx context.Context, records []*store.Record) error {
+	of := store.HashOf(records)
+	s.mu.Lock()
+	wasAdded := s.added[of]
+	s.mu.Unlock()
+	kind := adds
+	if wasAdded {
+		kind = 0 // that needs no room
+	}
+	m, err := s.ask(ctx, kind, func() error {
+		if wasAdded {
+			return nil
+		}
+		return s.engine.Add(ctx, records)
+	})
+	var u *unanswered
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case err == nil:
+		delete(s.added, of)
+	case m.lost && errors.As(err, &u) && u.done:
+		s.added[of] = true
+	}
+	return err
+}
+
+func (s *reached) Claim(ctx context.Context, lane store.Lane, upTo time.Time, n, maxBytes int) (claims []store.Claim, err error) {
+	_, err = s.ask(ctx, 0, func() (err error) {
+		claims, err = s.engine.Claim(ctx, lane, upTo, n, maxBytes)
+		return err
+	})
+	if err != nil && len(claims) > 0 {
+		lost := claims
+		time.AfterFunc(lease, func() { _ = s.engine.Release(context.WithoutCancel(ctx), lost) }) // it may be closed
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range claims {
+		s.held[c.Key] = c.Record
+	}
+	return claims, err
+}
+
+// isHeld tells whether a claim was not ended yet.
+func (s *reached) isHeld(c store.Claim) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.held[c.Key] == c.Record
+}
+
+func (s *reached) ended(c store.Claim) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.held[c.Key] == c.Record {
+		delete(s.held, c.Key)
+	}
+}
+
+func (s *reached) Finish(ctx context.Context, outcomes []store.Outcome) (n int, err error) {
+	ids := make([]string, 0, len(outcomes))
+	for _, o := range outcomes {
+		ids = append(ids, idIn(o.Claim.Record.Message.Headers))
+	}
+	s.ledger.doubt("scheduler", ids)
+	_, err = s.ask(ctx, 0, func() (err error) {
+		held := slices.DeleteFunc(slices.Clone(outcomes), func(o store.Outcome) bool { return !s.isHeld(o.Claim) })
+		if n, err = s.engine.Finish(ctx, held); err == nil {
+			for _, o := range held {
+				s.ended(o.Claim)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	s.ledger.certain("scheduler", ids)
+	return n, nil
+}
+
+func (s *reached) Release(ctx context.Context, claims []store.Claim) error {
+	_, err := s.ask(ctx, 0, func() error {
+		held := slices.DeleteFunc(slices.Clone(claims), func(c store.Claim) bool { return !s.isHeld(c) })
+		if err := s.engine.Release(ctx, held); err != nil {
+			return err
+		}
+		for _, c := range held {
+			s.ended(c)
+		}
+		return nil
+	})
+	return err
+}
+
+func (s *reached) Next(ctx context.Context) (next []store.NextDue, err error) {
+	_, err = s.ask(ctx, reads, func() (err error) { next, err = s.engine.Next(ctx); return err })
+	return next, err
+}
+
+func (s *reached) Counts(ctx context.Context) (counts []store.QueueCount, err error) {
+	_, err = s.ask(ctx, reads|prompt, func() (err error) { counts, err = s.engine.Counts(ctx); return err })
+	return counts, err
+}
+
+func (s *reached) Remember(ctx context.Context, receipts []store.Receipt) error {
+	_, err := s.ask(ctx, adds, func() error { return s.engine.Remember(ctx, receipts) })
+	return err
+}
+
+func (s *reached) Receipts(ctx context.Context) (all []store.Receipt, err error) {
+	_, err = s.ask(ctx, reads, func() (err error) { all, err = s.engine.Receipts(ctx); return err })
+	return all, err
+}
+
+func (s *reached) Change(ctx context.Context, keys []store.Key, edit func(store.Key, *store.Record) store.Edit, entries func(int) []store.Entry) (n int, err error) {
+	if !s.beginChange() {
+		return 0, store.ErrClosed
+	}
+	defer s.changes.Done()
+	o, edit, entries := s.ledger.observe(edit, entries)
+	_, err = s.ask(ctx, adds, func() (err error) { n, err = s.engine.Change(ctx, keys, edit, entries); return err })
+	o.end(err == nil || doneUnanswered(err))
+	if err != nil {
+		return 0, err
+	}
+	return n, nil
+}
+
+func (s *reached) beginChange() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.dead {
+		s.changes.Add(1)
+	}
+	return !s.dead
+}
+
+// crash is when its process crashes: not in the middle of a Change, or no one would know whether that
+// is done.
+func (s *reached) crash() {
+	s.mu.Lock()
+	s.dead = true
+	s.mu.Unlock()
+	s.changes.Wait()
+}
+
+func (s *reached) Entry(ctx context.Context, name string) (value []byte, err error) {
+	_, err = s.ask(ctx, reads|prompt, func() (err error) { value, err = s.engine.Entry(ctx, name); return err })
+	return value, err
+}
+
+func (s *reached) Entries(ctx context.Context, prefix, after string, visit func(store.Entry) (bool, error)) error {
+	_, err := s.ask(ctx, reads|prompt, func() error { return s.engine.Entries(ctx, prefix, after, visit) })
+	return err
+}
+
+func (s *reached) PutEntries(ctx context.Context, entries []store.Entry) error {
+	_, err := s.ask(ctx, prompt, func() error { return s.engine.PutEntries(ctx, entries) })
+	return err
+}
+
+func (s *reached) DeleteEntries(ctx context.Context, prefix string) error {
+	_, err := s.ask(ctx, prompt, func() error { return s.engine.DeleteEntries(ctx, prefix) })
+	return err
+}
+
+func (s *reached) NewestNumber(ctx context.Context) (n uint64, err error) {
+	_, err = s.ask(ctx, reads, func() (err error) { n, err = s.engine.NewestNumber(ctx); return err })
+	return n, err
+}
+
+func (s *reached) Scan(ctx context.Context, r store.Range, visit func(store.Listed) (bool, error)) error {
+	_, err := s.ask(ctx, reads, func() error { return s.engine.Scan(ctx, r, visit) })
+	return err
+}
+
+func (s *reached) Find(ctx context.Context, id uuid.UUID) (all []store.Listed, err error) {
+	_, err = s.ask(ctx, reads, func() (err error) { all, err = s.engine.Find(ctx, id); return err })
+	return all, err
+}
+
+func (s *reached) Get(ctx context.Context, key store.Key) (l store.Listed, err error) {
+	_, err = s.ask(ctx, reads, func() (err error) { l, err = s.engine.Get(ctx, key); return err })
+	return l, err
+}
+
+// sharedStore is a store in Redis, which others may use too.
+type sharedStore struct {
+	*reached
+	member *memstore.Member
+}
+
+// Beat implements store.Shared.
+func (s *sharedStore) Beat(ctx context.Context, replica string, about []byte, ttl time.Duration) (all []store.Replica, err error) {
+	_, err = s.ask(ctx, 0, func() (err error) { all, err = s.member.Beat(ctx, replica, about, ttl); return err })
+	return all, err
+}
+
+// Leave implements store.Shared.
+func (s *sharedStore) Leave(ctx context.Context, replica string) error {
+	_, err := s.ask(ctx, 0, func() error { return s.member.Leave(ctx, replica) })
+	return err
+}
+
+// Lead implements store.Shared.
+func (s *sharedStore) Lead(ctx context.Context, what, replica string, ttl time.Duration) (term uint64, leads bool, err error) {
+	_, err = s.ask(ctx, 0, func() (err error) { term, leads, err = s.member.Lead(ctx, what, replica, ttl); return err })
+	return term, leads && err == nil, err
+}
+
+// Resign implements store.Shared.
+func (s *sharedStore) Resign(ctx context.Context, what, replica string) error {
+	_, err := s.ask(ctx, 0, func() error { return s.member.Resign(ctx, what, replica) })
+	return err
+}
+
+// Send implements store.Shared.
+func (s *sharedStore) Send(ctx context.Context, topic string, message []byte) error {
+	_, err := s.ask(ctx, 0, func() error { return s.member.Send(ctx, topic, message) })
+	return err
+}
+
+// Listen implements store.Shared.
+func (s *sharedStore) Listen(ctx context.Context, topic string, receive func([]byte)) error {
+	_, err := s.ask(ctx, 0, func() error { return s.member.Listen(ctx, topic, receive) })
+	return err
+}
