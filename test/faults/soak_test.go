@@ -36,6 +36,11 @@ var soakRows = []struct {
 	{"kill -9 of RabbitMQ", 4, soakRabbitMQ},
 	{"RabbitMQ by itself, kill -9", 2, soakWithout},
 	{"kill -9 of Redis", 2, soakRedis},
+	{"scale: thousands of queues and kill -9", 1, scaleQueues},
+	{"scale: one beside very many that are due", 1, scaleDueAtOnce},
+	{"scale: very many failures a second and kill -9", 1, scaleFailures},
+	{"scale: very many waiting and kill -9", 1, scaleRestart},
+	{"scale: very many open breakers", 1, scaleBreakers},
 }
 
 // TestSoak repeats faults until each row has met its goal or its time is over, and prints
@@ -99,11 +104,13 @@ type soakPart struct {
 	sums          // of its messages
 	Failed bool   `json:"failed"`
 	// Note is what else is to be known of it.
-	Note    string  `json:"note,omitempty"`
-	Seconds float64 `json:"seconds"`
+	Note    string      `json:"note,omitempty"`
+	Seconds float64     `json:"seconds"`
+	Bounds  []soakBound `json:"bounds,omitempty"`
 
 	until time.Time
 	tally *tally // of the episode that runs
+	crowd *crowd // likewise, in rows of scale
 }
 
 func (r *soakRow) part(on string, goal int) *soakPart {

@@ -68,6 +68,7 @@ func (r soakReport) markdown() string {
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n", p.Fault, p.On, done,
 			thousands(p.Messages), thousands(p.Lost), thousands(p.Early), thousands(p.Changed), thousands(p.Doubled), thousands(p.Unexplained), seconds(p.Seconds))
 	}
+	b.WriteString(r.bounds())
 	for _, p := range r.Parts {
 		if p.Note != "" {
 			fmt.Fprintf(&b, "\n- %s, %s: %s\n", p.Fault, p.On, p.Note)
