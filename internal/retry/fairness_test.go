@@ -17,6 +17,8 @@ import (
 // queueOrder confirms each batch after a moment, and notes its queue.
 type queueOrder struct{ sent []string }
 
+func (*queueOrder) IsBinding(string) bool { return false }
+
 func (q *queueOrder) Send(_ context.Context, queue string, claims []store.Claim) func(context.Context) []retry.Result {
 	q.sent = append(q.sent, queue)
 	return func(context.Context) []retry.Result {

@@ -27,6 +27,8 @@ type fakeTargets struct {
 	answers           chan struct{} // when not nil: they confirm, but not before it is closed
 }
 
+func (*fakeTargets) IsBinding(string) bool { return false }
+
 func (g *fakeTargets) Send(ctx context.Context, queue string, claims []store.Claim) func(context.Context) []retry.Result {
 	wait := g.fakeSender.Send(ctx, queue, claims)
 	forwards := claims[0].Record.Forward != nil

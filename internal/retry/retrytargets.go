@@ -30,13 +30,30 @@ type retryTargets struct {
 	policies func() policy.Set
 	consent  Consent // nil: RabbitMQ is not asked
 
-	lookup *exchangeLookup
-	bound  queueSet // whose retry exchange this process has seen or declared
-	proven queueSet // that RabbitMQ has dead-lettered from
+	lookup  *exchangeLookup
+	binding *exchangeBinding
+	bound   queueSet // whose retry exchange this process has seen or declared
+	proven  queueSet // that RabbitMQ has dead-lettered from
 }
 
 func newRetryTargets(b RetryExchanges, policies func() policy.Set) *retryTargets {
-	return &retryTargets{broker: b, policies: policies, lookup: newExchangeLookup(b.RetryExchangeExists)}
+	t := &retryTargets{broker: b, policies: policies, lookup: newExchangeLookup(b.RetryExchangeExists)}
+	t.binding = newExchangeBinding(t.bind, func() {
+		if t.lookup.answered != nil {
+			t.lookup.answered()
+		}
+	})
+	return t
+}
+
+// bind declares a queue's retry exchange and binds the queue to it, and remembers that.
+func (t *retryTargets) bind(ctx context.Context, queue string) error {
+	err := t.broker.BindRetryExchange(ctx, queue)
+	if err == nil {
+		t.bound.add(queue)
+		t.lookup.forget(queue) // or it would be remembered as existing when it is deleted
+	}
+	return err
 }
 
 // queueSet remembers queues. The zero value has none.
@@ -119,6 +136,15 @@ func (t *retryTargets) withoutLookups(queue string) (yes, known bool, consent ti
 // Result means that they can. due is that of the newest message: for a queue that only a report
 // names, an older answer is not enough.
 func (t *retryTargets) route(ctx context.Context, queue string, proven bool, due time.Time) Result {
+	return t.routeBy(ctx, t.bind, queue, proven, due)
+}
+
+// routeSoon is route, but for queues that are being bound: of those the error is ErrLookupPending.
+func (t *retryTargets) routeSoon(ctx context.Context, queue string, proven bool, due time.Time) Result {
+	return t.routeBy(ctx, t.binding.begin, queue, proven, due)
+}
+
+func (t *retryTargets) routeBy(ctx context.Context, bind func(context.Context, string) error, queue string, proven bool, due time.Time) Result {
 	policies := t.policies()
 	if _, ok := policies.Match(queue); !ok || wire.OwnQueue(queue) {
 		return Result{Park: fmt.Sprintf("no policy allows the queue %q", queue)}
@@ -141,7 +167,9 @@ func (t *retryTargets) route(ctx context.Context, queue string, proven bool, due
 			}
 		}
 	}
-	switch err := t.broker.BindRetryExchange(ctx, queue); {
+	switch err := bind(ctx, queue); {
+	case errors.Is(err, ErrLookupPending):
+		return Result{Err: err}
 	case errors.Is(err, wire.ErrQueueGone):
 		t.proven.remove(queue)
 		t.lookup.forget(queue)
@@ -149,8 +177,6 @@ func (t *retryTargets) route(ctx context.Context, queue string, proven bool, due
 	case err != nil:
 		return Result{Err: fmt.Errorf("binding the retry exchange of queue %q: %w", queue, err)}
 	}
-	t.bound.add(queue)
-	t.lookup.forget(queue) // or it would be remembered as existing when it is deleted
 	return Result{}
 }
 

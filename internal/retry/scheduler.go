@@ -44,8 +44,10 @@ const (
 // again would duplicate them.
 var ErrUnanswered = fmt.Errorf("RabbitMQ has not confirmed for %s what was published to it", unansweredAfter)
 
-// BatchSender publishes claims of one lane, as Sender does. wait returns their results.
+// BatchSender publishes claims of one lane, as Sender does. wait returns their results. While
+// a queue is being bound, Send cannot publish to it.
 type BatchSender interface {
+	IsBinding(queue string) bool
 	Send(ctx context.Context, queue string, claims []store.Claim) (wait func(context.Context) []Result)
 }
 
@@ -196,8 +198,8 @@ func (s *Scheduler) sendDue(ctx context.Context, await func(sentBatch)) (time.Du
 			if s.served[n.Lane] {
 				continue
 			}
-			if !n.Forwards() && s.isPaused(n.Queue) {
-				continue // until Pause resumes it, which wakes
+			if !n.Forwards() && (s.isPaused(n.Queue) || s.sender.IsBinding(n.Queue)) {
+				continue // until Pause resumes it or it is bound, which wakes
 			}
 			at := n.Due
 			if until := s.backoffUntil(n.Lane); until.After(at) {

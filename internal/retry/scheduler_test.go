@@ -35,6 +35,8 @@ type fakeSender struct {
 	slow   time.Duration // how long a batch waits for its answer
 }
 
+func (*fakeSender) IsBinding(string) bool { return false }
+
 func (g *fakeSender) Send(_ context.Context, _ string, claims []store.Claim) func(context.Context) []retry.Result {
 	g.mu.Lock()
 	defer g.mu.Unlock()

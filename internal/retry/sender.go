@@ -57,15 +57,22 @@ func (s *Sender) OnLookupAnswered(answered func()) { s.targets.lookup.answered =
 // known, a lookup in RabbitMQ begins. It is safe for concurrent use.
 func (s *Sender) MayRetryTo(queue string) (yes, known bool) { return s.targets.lookUpIfUnknown(queue) }
 
-// Close cancels the lookups under way. Call it after the last Send.
-func (s *Sender) Close() { s.targets.lookup.close() }
+// IsBinding tells whether a queue is being bound to its retry exchange. The function of
+// OnLookupAnswered is called when that has ended. It is safe for concurrent use.
+func (s *Sender) IsBinding(queue string) bool { return s.targets.binding.isUnderWay(queue) }
+
+// Close cancels the lookups and bindings under way. Call it after the last Send.
+func (s *Sender) Close() {
+	s.targets.lookup.close()
+	s.targets.binding.close()
+}
 
 // route makes sure that claims can be published to their queue. The retry exchange of one that was
 // not known to be a target is declared, and the claims are tried again at once: by then the
 // throttle (server/consumers.go) knows that it is one, and checks for consumers.
 func (s *Sender) route(ctx context.Context, queue string, claims []store.Claim) Result {
 	wasTarget, _ := s.targets.lookUpIfUnknown(queue)
-	result := s.targets.route(ctx, queue, anyProven(claims), newestDue(claims))
+	result := s.targets.routeSoon(ctx, queue, anyProven(claims), newestDue(claims))
 	if result.Park == "" && result.Err == nil && !wasTarget {
 		result.Err = ErrTryAtOnce
 	}

@@ -58,6 +58,8 @@ type batches struct {
 	sizes []int
 }
 
+func (*batches) IsBinding(string) bool { return false }
+
 func (b *batches) Send(ctx context.Context, queue string, claims []store.Claim) func(context.Context) []retry.Result {
 	b.sizes = append(b.sizes, len(claims))
 	return b.fakeSender.Send(ctx, queue, claims)
