@@ -98,7 +98,9 @@ func dueAtOnce(t *testing.T, v *brokertest.VHost, p *soakPart, n int, o obstacle
 	}
 	ended := c.await(5 * time.Minute)
 	of := func(first bool) lateness {
-		return c.late(func(queue string, at time.Duration) bool { return queue == one && first == (at < due.Add(time.Millisecond).Sub(c.began)) })
+		return c.late(func(queue string, at time.Duration) bool {
+			return queue == one && first == (at < due.Add(time.Millisecond).Sub(c.began))
+		})
 	}
 	p.atMost(t, "the one of another queue late", of(true).p(100), 3, "s")
 	p.atMost(t, fmt.Sprintf("the latest of the next %d, one a second", ones-1), of(false).p(100), 3, "s")
