@@ -14,6 +14,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+
 	"github.com/redrive-mq/redrive/internal/addresses"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/config"
@@ -34,6 +36,8 @@ type Options struct {
 	Watch func(ctx context.Context, changed func(*config.Config, error))
 	// Events, when not nil, receives every event.
 	Events retry.Listener
+	// FS is where stores on disk write; nil is the machine's own file system.
+	FS vfs.FS
 }
 
 // Service is one running Redrive. Make it with New, run it once with Run.

@@ -27,18 +27,18 @@ type engine interface {
 	Free() (free, reserve uint64, err error)
 }
 
-// openStore opens the engine that a configuration names. memory is the cache that stores on disk
-// of one process share; nil: its own. onSync receives how long each write took, and onState each
-// second what is wrong with a server, or nil.
-func openStore(c *config.Config, memory *diskstore.Memory, log *slog.Logger, onSync func(time.Duration), onState func(error)) (engine, error) {
+// openStore opens the engine that a configuration names. Log and OnSync of d are for either
+// engine. onState receives each second what is wrong with a server, or nil.
+func openStore(c *config.Config, d diskstore.Options, onState func(error)) (engine, error) {
 	if c.Store.OnDisk() {
-		return diskstore.Open(c.Store.Disk, diskstore.Options{Log: log, Reserve: c.Store.Reserve, OnSync: onSync, Memory: memory})
+		d.Reserve = c.Store.Reserve
+		return diskstore.Open(c.Store.Disk, d)
 	}
 	o, err := redisOptions(&c.Store)
 	if err != nil {
 		return nil, err
 	}
-	o.Log, o.OnSync, o.OnState = log, onSync, onState
+	o.Log, o.OnSync, o.OnState = d.Log, d.OnSync, onState
 	return redisstore.Open(context.Background(), o)
 }
 
@@ -100,7 +100,7 @@ func (s *vhost) damaged() []string {
 
 // OpenStore opens a store for a command, while no service uses it.
 func OpenStore(s config.Store, log *slog.Logger) (store.CopyTarget, error) {
-	e, err := openStore(&config.Config{Store: s}, nil, log, func(time.Duration) {}, nil)
+	e, err := openStore(&config.Config{Store: s}, diskstore.Options{Log: log, OnSync: func(time.Duration) {}}, nil)
 	if err != nil {
 		return nil, err // not an engine that is nil
 	}

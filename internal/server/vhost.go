@@ -124,11 +124,11 @@ func (s *vhost) metricsHandler() http.Handler {
 func newVHost(c *config.Config, o Options, at process) (*vhost, error) {
 	s := &vhost{Options: o, process: at, config: c, since: time.Now(), delayNeeded: make(chan struct{})}
 	var err error
-	s.store, err = openStore(c, at.memory, o.Log, func(d time.Duration) {
+	s.store, err = openStore(c, diskstore.Options{FS: o.FS, Memory: at.memory, Log: o.Log, OnSync: func(d time.Duration) {
 		if m := s.openMetrics.Load(); m != nil {
 			m.Synced(d)
 		}
-	}, func(err error) {
+	}}, func(err error) {
 		if h := s.openHealth.Load(); h != nil {
 			h.set(partRedis, withoutPart(err))
 		}

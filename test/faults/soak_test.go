@@ -30,8 +30,11 @@ var soakRows = []struct {
 }{
 	{"kill -9 of the service", 4, soakKills},
 	{"kill -9 of one of two replicas", 3, soakReplicas},
+	{"power cut", 2, soakPower},
 	{"connections to RabbitMQ cut at each byte", 4, soakBytes},
+	{"connecting to RabbitMQ, cut at each byte", 3, soakConnecting},
 	{"connections to Redis cut at each byte", 2, soakRedisBytes},
+	{"connecting to Redis, cut at each byte", 2, soakRedisConnecting},
 	{"one bit flipped in a stopped store", 3, soakFlips},
 	{"kill -9 of RabbitMQ", 4, soakRabbitMQ},
 	{"RabbitMQ by itself, kill -9", 2, soakWithout},

@@ -13,7 +13,13 @@ import (
 
 // soakBytes cuts the connections of the service to RabbitMQ at each byte of a message's way
 // from its failure to its return, on each version, plain and by TLS.
-func soakBytes(t *testing.T, r *soakRow) {
+func soakBytes(t *testing.T, r *soakRow) { r.bytesOfRabbitMQ(t, false) }
+
+// soakConnecting does the same from the first byte of connecting, with all that the service
+// declares and asks.
+func soakConnecting(t *testing.T, r *soakRow) { r.bytesOfRabbitMQ(t, true) }
+
+func (r *soakRow) bytesOfRabbitMQ(t *testing.T, connecting bool) {
 	for _, b := range brokertest.All(t) {
 		for _, how := range []string{"plain", "TLS"} {
 			t.Run(fmt.Sprintf("RabbitMQ %s %s", b.Version, how), func(t *testing.T) {
@@ -26,21 +32,26 @@ func soakBytes(t *testing.T, r *soakRow) {
 				cutAtEachByte(t, p, func(t *testing.T) *byteCuts {
 					v := brokertest.NewVHost(t, b)
 					between := brokertest.NewProxy(t, v)
-					return &byteCuts{between.Proxy, newProcess(t, between.At(v.ServiceURL(brokertest.Works("orders")))), newTally(t, v, "orders")}
+					return &byteCuts{between.Proxy, newProcess(t, between.At(v.ServiceURL(brokertest.Works("orders")))), newTally(t, v, "orders"), connecting}
 				})
 			})
 		}
 	}
 }
 
-// soakRedisBytes does the same to the connections of the service to Redis.
-func soakRedisBytes(t *testing.T, r *soakRow) {
+// soakRedisBytes is soakBytes of the connections to Redis.
+func soakRedisBytes(t *testing.T, r *soakRow) { r.bytesOfRedis(t, false) }
+
+// soakRedisConnecting is soakConnecting of those.
+func soakRedisConnecting(t *testing.T, r *soakRow) { r.bytesOfRedis(t, true) }
+
+func (r *soakRow) bytesOfRedis(t *testing.T, connecting bool) {
 	eachRedis(t, func(t *testing.T, v *brokertest.VHost, o redisnode.Options) {
 		p := r.part(fmt.Sprintf("%s, RabbitMQ %s", o.Name(), v.Version), 0)
 		cutAtEachByte(t, p, func(t *testing.T) *byteCuts {
 			between := proxy.New(t, redisnode.New(t, o).Addr())
 			v := brokertest.NewVHost(t, v.Broker)
-			return &byteCuts{between, replicas(t, v, "redis://"+between.Addr(), synced, shortLease)[0], newTally(t, v, "orders")}
+			return &byteCuts{between, replicas(t, v, "redis://"+between.Addr(), synced, shortLease)[0], newTally(t, v, "orders"), connecting}
 		})
 	})
 }
@@ -50,10 +61,13 @@ type byteCuts struct {
 	*proxy.Proxy
 	p *process
 	l *tally
+	// connecting is whether the service has no connection when a message fails, so that its
+	// way begins with connecting.
+	connecting bool
 }
 
 // place is where connections are cut: when so many bytes have passed one way since a message
-// was published.
+// was published, of all connections together.
 type place struct {
 	toServer bool
 	bytes    int64
@@ -143,9 +157,10 @@ func (c *byteCuts) settled() { <-time.After(300 * time.Millisecond) }
 func (c *byteCuts) measure(t *testing.T) (all places) {
 	t.Helper()
 	for i := range 4 {
-		toServer, toClient := c.Passed()
-		c.l.publish(1)
+		var toServer, toClient int64
+		c.send(func() { toServer, toClient = c.Passed() })
 		c.l.awaitAcknowledged(acknowledgedWithin)
+		c.p.waitReady()
 		c.settled()
 		s, k := c.Passed()
 		if s, k = s-toServer, k-toClient; i == 0 {
@@ -155,6 +170,23 @@ func (c *byteCuts) measure(t *testing.T) (all places) {
 	}
 	t.Logf("%d bytes to the server, %d to the client", all.toServer, all.toClient)
 	return all
+}
+
+// send begins a message's way: from when begin is called the service does what it needs.
+func (c *byteCuts) send(begin func()) {
+	if !c.connecting {
+		begin()
+		c.l.publish(1)
+		return
+	}
+	allow := c.Refuse()
+	failed := c.l.deliveries() + 1
+	c.l.publish(1)
+	for c.l.deliveries() < failed {
+		<-time.After(time.Millisecond)
+	}
+	begin()
+	allow()
 }
 
 // cut publishes a message, cuts all connections of the service at a place, and waits until
@@ -167,8 +199,7 @@ func (c *byteCuts) cut(at place) bool {
 		if at.toServer {
 			after = c.CutToServerAfter
 		}
-		after(at.bytes)
-		c.l.publish(1)
+		c.send(func() { after(at.bytes) })
 		c.l.awaitAcknowledged(acknowledgedWithin)
 		for range 30 {
 			if c.Cuts() > cuts {

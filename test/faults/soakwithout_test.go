@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,30 +22,43 @@ func soakWithout(t *testing.T, r *soakRow) {
 		young := r.part(fmt.Sprintf("RabbitMQ %s, a quorum queue just declared", v.Version), 20)
 		classic := r.part(fmt.Sprintf("RabbitMQ %s, a classic queue that dead-letters", v.Version), 20)
 		young.Note = "without Redrive; messages that RabbitMQ had confirmed, of queues that it lost."
-		classic.Note = "without Redrive; messages that RabbitMQ had confirmed, and that were rejected once."
+		classic.Note = "without Redrive; messages that RabbitMQ had confirmed, and that a consumer rejected, which connects again as soon as it can."
 		v.Queue("dead", amqp.Table{"x-queue-type": "quorum"})
 		v.Queue("failing", amqp.Table{"x-queue-type": "classic", "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
 		_, err := n.Eval(context.Background(), "[dets:sync(T) || T <- dets:all()].") // both are old
 		must(t, err)
 		began, random := time.Now(), random(t)
+		kills := map[*soakPart]int{} // that lost something
 		for round := range classic.faults(classic.Goal) {
 			queue := fmt.Sprint("young-", round)
 			const inYoung, inClassic = 10, 2000
 			sent := confirmed(t, v, "failing", inClassic)
-			rejecting(t, v, "failing")
+			stop := rejecting(v, "failing")
+			t.Cleanup(stop) // also when it fails
 			v.Queue(queue, amqp.Table{"x-queue-type": "quorum"})
 			confirmed(t, v, queue, inYoung)
 			<-time.After(time.Duration(random.IntN(100)) * time.Millisecond)
 			n.Kill()
 			restart(t, v, n, "dead", "failing")
+			isThere := make(chan bool)
+			go func() { isThere <- answers(v, queue) }()
+			brokertest.Eventually(t, "all are rejected", func() bool { return v.Depth("failing") == 0 })
+			stop()
+			lost := map[*soakPart]int{classic: len(sent) - countDistinct(t, v, sent, "failing", "dead")}
+			if !<-isThere {
+				lost[young] = inYoung
+			}
 			young.Done++
 			young.Messages, classic.Messages = young.Messages+inYoung, classic.Messages+inClassic
-			if !answers(v, queue) {
-				young.Lost += inYoung
+			for _, p := range []*soakPart{young, classic} {
+				if p.Lost += lost[p]; lost[p] > 0 {
+					kills[p]++
+				}
+				p.Seconds = time.Since(began).Seconds()
 			}
-			classic.Lost += len(sent) - countDistinct(t, v, sent, "failing", "dead")
-			young.Seconds, classic.Seconds = time.Since(began).Seconds(), time.Since(began).Seconds()
 		}
+		young.Note += fmt.Sprintf(" %d of %d kills lost one.", kills[young], young.Done)
+		classic.Note += fmt.Sprintf(" %d of %d kills lost some.", kills[classic], young.Done)
 	})
 }
 
@@ -74,22 +88,39 @@ func confirmed(t *testing.T, v *brokertest.VHost, queue string, n int) map[strin
 	return all
 }
 
-// rejecting rejects all of a queue until RabbitMQ ends.
-func rejecting(t *testing.T, v *brokertest.VHost, queue string) {
-	t.Helper()
-	conn, err := brokertest.Connect(v.URL())
-	must(t, err)
-	ch, err := conn.Channel()
-	must(t, err)
-	must(t, ch.Qos(100, 0, false))
-	in, err := ch.Consume(queue, "", false, false, false, false, nil)
-	must(t, err)
-	go func() {
-		defer conn.Close()
-		for d := range in {
-			_ = d.Reject(false)
+// rejecting rejects all of a queue until it is stopped, and connects again when it must.
+func rejecting(v *brokertest.VHost, queue string) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() {
+		for ctx.Err() == nil {
+			rejectOnce(ctx, v, queue)
+			<-time.After(5 * time.Millisecond)
 		}
-	}()
+	})
+	return func() { cancel(); running.Wait() }
+}
+
+// rejectOnce is rejecting on one connection.
+func rejectOnce(ctx context.Context, v *brokertest.VHost, queue string) {
+	conn, err := brokertest.Connect(v.URL())
+	if err != nil {
+		return
+	}
+	end := func() { _ = conn.CloseDeadline(time.Now().Add(time.Second)) }
+	defer end()
+	defer context.AfterFunc(ctx, end)()
+	ch, err := conn.Channel()
+	if err != nil || ch.Qos(100, 0, false) != nil {
+		return
+	}
+	in, err := ch.Consume(queue, "", false, false, false, false, nil)
+	if err != nil {
+		return
+	}
+	for d := range in {
+		_ = d.Reject(false)
+	}
 }
 
 // countDistinct takes all of some queues, and counts those of some ids.

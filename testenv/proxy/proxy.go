@@ -174,12 +174,26 @@ func (p *Proxy) accept() {
 			client.Close()
 			continue
 		}
-		p.mu.Lock()
-		p.conns[client], p.conns[server] = true, true
-		p.mu.Unlock()
+		if !p.add(client, server) {
+			continue
+		}
 		p.ended.Go(func() { p.pump(client, server, &p.toClient) })
 		p.ended.Go(func() { p.pump(server, client, &p.toServer) })
 	}
+}
+
+// add notes a connection for Cut, but ends one that came just before Refuse.
+func (p *Proxy) add(client, server net.Conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.refuses.Load() {
+		p.refused.Add(1)
+		client.Close()
+		server.Close()
+		return false
+	}
+	p.conns[client], p.conns[server] = true, true
+	return true
 }
 
 // pump copies until either side ends, then ends both.
