@@ -103,3 +103,30 @@ func TestOneWayIsCutAtItsByte(t *testing.T) {
 		}
 	}
 }
+
+// A connection that comes just as all are refused passes nothing afterwards.
+func TestNothingPassesOnceConnectionsAreRefused(t *testing.T) {
+	p := proxy.New(t, echo(t))
+	for range 300 {
+		came := make(chan net.Conn)
+		go func() {
+			conn, err := net.Dial("tcp", p.Addr())
+			if err != nil {
+				t.Error(err)
+			}
+			came <- conn
+		}()
+		runtime.Gosched()
+		allow := p.Refuse()
+		conn := <-came
+		if conn == nil {
+			return
+		}
+		_, _ = conn.Write([]byte("x"))
+		if n, _ := conn.Read(make([]byte, 1)); n > 0 {
+			t.Error("what was sent after Refuse came back")
+		}
+		conn.Close()
+		allow()
+	}
+}
