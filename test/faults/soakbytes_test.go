@@ -24,6 +24,7 @@ func (r *soakRow) bytesOfRabbitMQ(t *testing.T, connecting bool) {
 		for _, how := range []string{"plain", "TLS"} {
 			t.Run(fmt.Sprintf("RabbitMQ %s %s", b.Version, how), func(t *testing.T) {
 				t.Parallel()
+				b := b // "plain" runs beside it
 				if how == "TLS" {
 					b.CA(t) // or it is not run
 					b.AMQP, b.Management = b.AMQPS, b.HTTPS
