@@ -65,9 +65,14 @@ func TestABatchThatMayBeStoredIsAddedAgainAsItWas(t *testing.T) {
 				{Name: "p", Queues: []string{"*"}, Attempts: 1, Exhausted: policy.Exhausted{Action: policy.Discard}},
 				{Name: "p", Queues: []string{"*"}, Attempts: 1},
 			}
-			batch := []wire.Delivery{deadLetter("q", "a"), deadLetter("q", "b"), deadLetter("q", "c"), deadLetter("q", "d")}
+			discards := policy.Policy{Name: "d", Queues: []string{"dropped"}, Attempts: 1, Exhausted: policy.Exhausted{Action: policy.Discard}}
+			batch := []wire.Delivery{deadLetter("q", "a"), deadLetter("q", "b"), deadLetter("dropped", "x"), deadLetter("q", "c"), deadLetter("q", "d")}
 			for i, err := 0, errNoAnswer; err != nil; i++ {
-				in.SetRules(retry.Rules{Policies: policy.Set{rules[i%len(rules)]}})
+				set := policy.Set{rules[i%len(rules)]}
+				if i == 0 {
+					set = append(policy.Set{discards}, set...)
+				}
+				in.SetRules(retry.Rules{Policies: set})
 				err = in.Handle(t.Context(), batch)
 				time.Sleep(time.Second)
 			}

@@ -109,7 +109,9 @@ func (in *Intake) Handle(ctx context.Context, batch []wire.Delivery) error {
 			events = append(events, durable)
 			continue
 		case action == policy.Discard:
-			events = append(events, Event{Kind: Discarded, Queue: rec.Queue, ID: rec.ID, Failures: rec.Failures, Reason: rec.Reason})
+			e := Event{Kind: Discarded, Queue: rec.Queue, ID: rec.ID, Failures: rec.Failures, Reason: rec.Reason}
+			events = append(events, e)
+			in.markDurable(i, e)
 			continue
 		case rec.State == store.Parked:
 			events = append(events, parkedEvent(rec))

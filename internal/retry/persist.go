@@ -26,8 +26,8 @@ type keeper struct {
 	// error.
 	identities map[int]*identity
 	// durable has the messages of the batch under way that are safe already, in RabbitMQ or
-	// in the store, each with its event: when the batch is passed again, neither must get
-	// them twice.
+	// in the store, or discarded, each with its event: when the batch is passed again, neither
+	// must get them twice.
 	durable map[int]Event
 	// tried are the records of the batch under way that the store was asked to add, by index. Passed
 	// again, the batch has the same ones, whatever rules have been loaded since and whatever
@@ -151,35 +151,43 @@ func (k *keeper) forgetBatch() { k.identities, k.durable, k.tried, k.most = nil,
 // may have room for fewer: one with a small reserve, though empty, would refuse the same batch for
 // ever.
 func (k *keeper) add(ctx context.Context, records []recordToStore, events []Event) error {
+	for left := records; len(left) > 0; {
+		n := len(left)
+		if k.most > 0 {
+			n = min(n, k.most)
+		}
+		part := make([]*store.Record, n)
+		for i, r := range left[:n] {
+			part[i] = r.rec
+		}
+		err := k.store.Add(ctx, part)
+		if errors.Is(err, store.ErrFull) && n > 1 {
+			k.most = n / 2
+			continue
+		}
+		if err != nil {
+			k.remember(records, events)
+			return err
+		}
+		if n == len(left) {
+			return nil
+		}
+		for _, r := range left[:n] {
+			k.markDurable(r.messageIndex, events[r.eventIndex])
+		}
+		left = left[n:]
+	}
+	return nil
+}
+
+// remember notes the records of a batch that is passed again.
+func (k *keeper) remember(records []recordToStore, events []Event) {
 	if k.tried == nil {
 		k.tried = map[int]triedRecord{}
 	}
 	for _, r := range records {
 		k.tried[r.messageIndex] = triedRecord{r.rec, events[r.eventIndex]}
 	}
-	for len(records) > 0 {
-		n := len(records)
-		if k.most > 0 {
-			n = min(n, k.most)
-		}
-		all := make([]*store.Record, n)
-		for i, r := range records[:n] {
-			all[i] = r.rec
-		}
-		err := k.store.Add(ctx, all)
-		if errors.Is(err, store.ErrFull) && n > 1 {
-			k.most = n / 2
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		for _, r := range records[:n] {
-			k.markDurable(r.messageIndex, events[r.eventIndex])
-		}
-		records = records[n:]
-	}
-	return nil
 }
 
 // markDurable notes that a message of the batch under way is safe, in case the batch is

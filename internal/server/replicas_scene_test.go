@@ -81,6 +81,8 @@ func (allThere) Queue(context.Context, string) (inspect.AtBroker, error) {
 }
 
 // Send is the giver of a node: RabbitMQ takes all, at once.
+func (*node) IsBinding(string) bool { return false }
+
 func (n *node) Send(_ context.Context, queue string, claims []store.Claim) func(context.Context) []retry.Result {
 	s := n.scene
 	s.mu.Lock()

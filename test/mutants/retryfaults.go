@@ -4,8 +4,10 @@ package main
 var retryFaults = []fault{
 	{"a batch that was not stored is acknowledged", "internal/retry/persist.go",
 		`return fmt.Errorf("storing %d failed messages: %w", len(records), err)`, `return nil`, "TestABatchOfferedAgainKeepsItsIDs TestABatchThatDoesNotFitIsStoredInParts", ""},
+	{"a message that was discarded is decided again with its batch", "internal/retry/intake.go",
+		`in.markDurable(i, e)`, `_ = e`, "TestABatchThatMayBeStoredIsAddedAgainAsItWas", ""},
 	{"half of a batch that does not fit is dropped", "internal/retry/persist.go",
-		`records = records[n:]`, `records = nil`, "TestABatchThatDoesNotFitIsStoredInParts TestABatchThatMayBeStoredIsAddedAgainAsItWas", ""},
+		`left = left[n:]`, `left = nil`, "TestABatchThatDoesNotFitIsStoredInParts TestABatchThatMayBeStoredIsAddedAgainAsItWas", ""},
 	{"what was stored of a batch is stored again", "internal/retry/persist.go",
 		`k.markDurable(r.messageIndex, events[r.eventIndex])`, `_ = r`, "TestABatchThatDoesNotFitIsStoredInParts", ""},
 	{"a batch that is passed again gets new ids", "internal/retry/persist.go",
@@ -14,7 +16,7 @@ var retryFaults = []fault{
 		`k.tried[r.messageIndex] = triedRecord{r.rec, events[r.eventIndex]}`, `_ = r`, "TestABatchThatMayBeStoredIsAddedAgainAsItWas", ""},
 	{"a batch that may be stored in parts is added in others", "internal/retry/persist.go",
 		`k.most = n / 2
-			continue`, `if err := k.add(ctx, records[:n/2], events); err != nil { return err }; records = records[n/2:]; k.most = 0; continue`, "TestABatchThatMayBeStoredIsAddedAgainAsItWas", ""},
+			continue`, `if err := k.add(ctx, left[:n/2], events); err != nil { return err }; left = left[n/2:]; k.most = 0; continue`, "TestABatchThatMayBeStoredIsAddedAgainAsItWas", ""},
 	{"a failure after a replay is taken for the first one", "internal/store/record.go",
 		`b = binary.AppendVarint(b, r.FailedAt.UnixMicro())`, `_ = b`, "TestAFailureAfterAReplayIsAnotherOne", "internal/retry"},
 	{"what is stored is not acknowledged while the store fails", "internal/broker/batchconsumer.go",
