@@ -28,6 +28,8 @@ var operationFaults = []fault{
 		`case !now.Before(h.Expires):`, `case false:`, "TestAnOldPlanIsNotStarted", ""},
 	{"a plan has what failed while it was made", "internal/operations/plan.go",
 		`err = r.Inspect.Find(ctx, by, p.Query, &upto, false`, `_, err = upto, r.Inspect.Find(ctx, by, p.Query, nil, false`, "TestWhatFailsWhileAPlanIsMadeIsNotInIt", ""},
+	{"what failed most often is exported and cannot be imported", "internal/actions/line.go",
+		`const mostFailures = wire.MaxAttempt + 1`, `const mostFailures = wire.MaxAttempt`, "TestAMessageThatFailedMostOftenIsImported", ""},
 	{"what is refused is not in the audit log", "internal/actions/permit.go",
 		`if errors.Is(err, auth.ErrForbidden) && a.Audit != nil {`, `if errors.Is(err, auth.ErrForbidden) && false {`, "TestWhatIsRefusedIsInTheAuditLog", "internal/operations"},
 	{"what is refused looks done in the audit log", "internal/actions/permit.go",
