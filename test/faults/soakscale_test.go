@@ -57,6 +57,7 @@ func (r *soakRow) once(t *testing.T, v *brokertest.VHost, what string, episode f
 		if p.crowd != nil {
 			p.add(p.crowd.result())
 		}
+		t.Log("\n" + soakReport{Parts: []*soakPart{p}}.markdown()) // at once: the rows after it may take long
 	}()
 	episode(t, v, p)
 	p.Done++

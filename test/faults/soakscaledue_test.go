@@ -106,7 +106,8 @@ func dueAtOnce(t *testing.T, v *brokertest.VHost, p *soakPart, n int, o obstacle
 	p.atMost(t, fmt.Sprintf("the latest of the next %d, one a second", ones-1), of(false).p(100), 3, "s")
 	p.atMost(t, "memory of the service", s.memory(), mostMemory, "MiB")
 	if o.consumed {
-		p.atMost(t, "all retried, after they were due", ended.Sub(due).Seconds(), 120, "s")
+		late := c.late(func(queue string, _ time.Duration) bool { return queue == many })
+		p.atMost(t, "all retried, after they were due", late.p(100), 120, "s")
 	} else {
 		p.atMost(t, "all retried, after the queue took them", ended.Sub(loose).Seconds(), 120, "s")
 	}
