@@ -57,7 +57,8 @@ func (r *soakRow) once(t *testing.T, v *brokertest.VHost, what string, episode f
 		if p.crowd != nil {
 			p.add(p.crowd.result())
 		}
-		t.Log("\n" + soakReport{Parts: []*soakPart{p}}.markdown()) // at once: the rows after it may take long
+		_, table, _ := strings.Cut(soakReport{Parts: []*soakPart{p}}.markdown(), "\n|")
+		t.Log("\n|" + table) // at once: the rows after it may take long
 	}()
 	episode(t, v, p)
 	p.Done++
