@@ -53,3 +53,16 @@ func TestTheEndOfAConnectionIsNoRefusalOfAQueue(t *testing.T) {
 		t.Error("a connection that ended is taken for a refusal")
 	}
 }
+
+// Errors of the client, such as 501 with the text EOF, are nothing that RabbitMQ said.
+func TestALostConnectionIsNothingThatRabbitMQSays(t *testing.T) {
+	for err, want := range map[*amqp.Error]string{
+		{Code: amqp.FrameError, Reason: "EOF"}: "the connection was lost: EOF",
+		amqp.ErrClosed:                         "the connection was lost: channel/connection is not open",
+		{Code: amqp.ConnectionForced, Reason: "CONNECTION_FORCED - broker shut down", Server: true}: "RabbitMQ says 320: CONNECTION_FORCED - broker shut down",
+	} {
+		if is := explain(err).Error(); is != want {
+			t.Errorf("%q, want %q", is, want)
+		}
+	}
+}

@@ -318,6 +318,8 @@ func explain(err error) error {
 		return fmt.Errorf("%w: %s", wire.ErrNoType, e.Reason)
 	case e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "message size"):
 		return fmt.Errorf("%w: %s", wire.ErrUnacceptable, e.Reason)
+	case !e.Server: // the client's own, such as 501 with the text EOF
+		return fmt.Errorf("the connection was lost: %s", e.Reason)
 	}
 	return fmt.Errorf("RabbitMQ says %d: %s", e.Code, e.Reason)
 }
