@@ -62,9 +62,9 @@
 // # Ways to wait
 //
 // A [Way] is where messages wait; each has its [Limits], and a policy that a way cannot
-// keep is refused. [Levels] suits most. [Dynamic], [MessageTTL], [DelayedExchange] and
-// [Binary] are other arrangements of queues, [Native] leaves it to RabbitMQ 4.3, and
-// [Service] to the Redrive service, whose headers and policies are the same.
+// keep is refused. [Levels] suits most. [Dynamic], [MessageTTL] and [Binary] are other
+// arrangements of queues, [DelayedExchange] is a plugin's exchange, [Native] leaves it to
+// RabbitMQ 4.3, and [Service] to the Redrive service, whose headers and policies are the same.
 //
 // # Stopping, and lost connections
 //

@@ -42,7 +42,7 @@ type exportedRecord struct {
 	Message     message      `json:"message"`
 }
 
-// exportFormat is the version of the lines. Later versions read earlier ones.
+// exportFormat is the version of the lines. A later one must read the earlier ones too.
 const exportFormat = 1
 
 type destination struct {

@@ -13,8 +13,9 @@
 //	(claimed.go, lanebackoff.go, pause.go, storetrouble.go: limits, unreachable lanes,
 //	pauses, and a store that fails)
 //	retrytargets.go  which queues a message may be retried to
-//	(reportednames.go, ownerconsent.go, exchangelookup.go: names that only reports gave, the
-//	consent of a queue's owner, and lookups in RabbitMQ beside the scheduler)
+//	(reportednames.go, ownerconsent.go, exchangelookup.go, retrybinding.go: names that only
+//	reports gave, the consent of a queue's owner, lookups in RabbitMQ and the binding of
+//	retry exchanges, both beside the scheduler)
 //	sender.go        the only place that publishes retries and forwards
 //	parkedintake.go  what others have parked in RabbitMQ, safe in the store as well
 //	events.go        what log, metrics and displays receive
