@@ -47,7 +47,7 @@ func TestTheOverviewNamesWhatIsPaused(t *testing.T) {
 	for to, named := range map[string]bool{"closed": false, "open": true} {
 		queue := inspect.Queue{Name: "orders", Throttle: &inspect.ThrottleView{State: to, Forced: &inspect.Forced{To: to, By: "dana"}}}
 		shop := &webtest.Shop{Now: time.Now(), Hour: make([]inspect.Flow, 60), Plans: map[string]operations.Plan{}, QueueList: []inspect.Queue{queue}}
-		if page := get(scene{shop: shop, caller: auth.Caller{Name: "dana", Role: auth.Viewer}}.handler(), "/").Body.String(); strings.Contains(page, "Retries paused") != named {
+		if page := get(scene{shop: shop, caller: auth.Caller{Name: "dana", Role: auth.Viewer}}.handler(), "/").Body.String(); strings.Contains(page, "Retries held back") != named {
 			t.Errorf("with a breaker set to %s the overview says that retries are paused: %t", to, !named)
 		}
 		if page := get(scene{shop: shop, caller: auth.Caller{Name: "dana", Role: auth.Viewer}}.handler(), "/health").Body.String(); strings.Contains(page, "retries work for all queues") == named {
