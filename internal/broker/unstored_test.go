@@ -16,7 +16,7 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// failsFrom stores batches until one of them has this many before it.
+// failsFrom stores so many batches, and then fails.
 type failsFrom struct {
 	batches, from int
 }
@@ -33,7 +33,7 @@ func (h *failsFrom) Handle(context.Context, []wire.Delivery) error {
 	return nil
 }
 
-// Otherwise it would be delivered again after a crash or a stop, although it was stored long before.
+// Otherwise a crash or a stop would have RabbitMQ deliver again what was stored long before.
 func TestWhatIsStoredIsAcknowledgedWhileTheNextBatchCannotBeStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := model.New(model.Options{Version: "4.3.6"})

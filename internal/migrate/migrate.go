@@ -361,7 +361,7 @@ func (m *Migration) records(ctx context.Context, p *Plan, to *mark) error {
 }
 
 // checkDamage returns ErrDamaged when a scan of the source has met records that cannot be read,
-// which it leaves out: the source would be given up with them.
+// which it leaves out: people would give up the source, and those with it.
 func (m *Migration) checkDamage() error {
 	d, ok := m.From.(store.Damageable)
 	if !ok {

@@ -317,7 +317,7 @@ type torn struct{ *memstore.Store }
 
 func (torn) Damage() map[string]string { return map[string]string{"key 7": "record is cut short"} }
 
-// What cannot be read is not left behind unseen, and the source can be used again.
+// A message that cannot be read is not left behind without a word, and the source can be used again.
 func TestDamagedMessagesAreNotLeftBehind(t *testing.T) {
 	from, to := torn{memstore.New()}, memstore.New()
 	storetest.Lived(t, from)

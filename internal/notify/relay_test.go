@@ -96,7 +96,7 @@ func TestReplicasAreToldOfOnce(t *testing.T) {
 	})
 }
 
-// deaf is a store of which every second answer is lost, to what is asked about relayed counts.
+// deaf is a store that loses every second answer to a write of relayed counts.
 type deaf struct {
 	store.SideTable
 	n atomic.Int64

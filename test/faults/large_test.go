@@ -15,8 +15,9 @@ import (
 )
 
 // A service has a large body some times in memory: as RabbitMQ sends it, as it is
-// written, and as it is read and published. docs/explanation/speed.md states the bound, for any number of
-// them: 270 MiB and ten times the largest body; here, where nothing else is under way, 160 MiB.
+// written, and as it is read and published. docs/explanation/speed.md states the bound, for
+// any number of them: 270 MiB and ten times the largest body; here, where nothing else is under
+// way, 160 MiB.
 func TestLargeBodiesTakeBoundedMemory(t *testing.T) {
 	t.Run("disk", func(t *testing.T) {
 		brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
