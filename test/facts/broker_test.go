@@ -3,6 +3,7 @@ package facts_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/url"
@@ -26,8 +27,11 @@ type broker interface {
 	deletePolicy(t *testing.T, name string)
 	purge(t *testing.T, queue string)
 	payload(t *testing.T, queue string) (string, bool) // of the first message, which stays
-	setMemoryAlarm(*testing.T, bool)                   // of a broker of the test's own
+	setAlarm(t *testing.T, of string, on bool)         // memory or disk; of a broker of the test's own
+	setConsumerTimeout(*testing.T, time.Duration)      // for channels to come; of the test's own too
+	moveLeader(t *testing.T, queue string, kill bool)  // of a quorum queue; or end the leader's node
 	kill(*testing.T)                                   // and starts the node again; of the test's own too
+	restart(*testing.T)                                // in order; of the test's own too
 	settle()                                           // waits for what is under way, if it can
 }
 
@@ -40,7 +44,8 @@ type state struct {
 // rabbit is a real RabbitMQ.
 type rabbit struct {
 	*brokertest.VHost
-	node *rabbitnode.Node // of EachPrivate
+	node    *rabbitnode.Node // of EachPrivate
+	cluster *rabbitnode.Cluster
 }
 
 func (r rabbit) dial(t *testing.T, wrap func(net.Conn) net.Conn) *amqp.Connection {
@@ -98,24 +103,55 @@ func (r rabbit) payload(t *testing.T, queue string) (string, bool) {
 	return shown[0].Payload, true
 }
 
-// setMemoryAlarm changes the share of the memory at which the alarm goes off.
-func (r rabbit) setMemoryAlarm(t *testing.T, on bool) {
+// setAlarm changes the share of the memory, or the size of the disk, at which the alarm goes off.
+func (r rabbit) setAlarm(t *testing.T, of string, on bool) {
 	t.Helper()
-	share := "0.9"
-	if on {
-		share = "0.00001"
+	r.eval(t, map[string]map[bool]string{
+		"memory": {false: "vm_memory_monitor:set_vm_memory_high_watermark(0.9).", true: "vm_memory_monitor:set_vm_memory_high_watermark(0.00001)."},
+		"disk":   {false: "rabbit_disk_monitor:set_disk_free_limit(1000000).", true: "rabbit_disk_monitor:set_disk_free_limit(1000000000000000)."},
+	}[of][on])
+}
+
+// setConsumerTimeout also has RabbitMQ 3 look at it once a second, not once a minute.
+func (r rabbit) setConsumerTimeout(t *testing.T, d time.Duration) {
+	t.Helper()
+	r.eval(t, fmt.Sprintf("application:set_env(rabbit, consumer_timeout, %d), application:set_env(rabbit, channel_tick_interval, 1000).", d.Milliseconds()))
+}
+
+func (r rabbit) eval(t *testing.T, expression string) {
+	t.Helper()
+	out, err := r.node.Eval(context.Background(), expression)
+	if err != nil {
+		t.Fatalf("%s: %v: %s", expression, err, out)
 	}
-	_, err := r.node.Eval(context.Background(), "vm_memory_monitor:set_vm_memory_high_watermark("+share+").")
-	must(t, err)
 }
 
 func (r rabbit) kill(t *testing.T) {
 	t.Helper()
 	// Or a node of RabbitMQ 3 has forgotten the quorum queues of the last minutes.
-	_, err := r.node.Eval(context.Background(), "[dets:sync(T) || T <- dets:all()].")
-	must(t, err)
+	r.eval(t, "[dets:sync(T) || T <- dets:all()].")
 	r.node.Kill()
 	must(t, r.node.Restart(context.Background()))
+}
+
+// moveLeader moves it to the last node and then to the first, which is the one that is killed.
+func (r rabbit) moveLeader(t *testing.T, queue string, kill bool) {
+	t.Helper()
+	to := r.cluster.Nodes[0]
+	move := func(to *rabbitnode.Node) {
+		r.eval(t, fmt.Sprintf(`begin {ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<%q>>)), rabbit_quorum_queue:transfer_leadership(Q, '%s') end.`, queue, to.Name()))
+	}
+	move(r.cluster.Nodes[2])
+	move(to)
+	if kill {
+		to.Kill()
+	}
+}
+
+func (r rabbit) restart(t *testing.T) {
+	t.Helper()
+	_, err := r.node.Eval(context.Background(), "rabbit:stop(), rabbit:start().")
+	must(t, err)
 }
 
 func (rabbit) settle() {}
@@ -149,21 +185,35 @@ func (m modelled) setPolicy(t *testing.T, name, pattern string, priority int, de
 
 func (m modelled) deletePolicy(_ *testing.T, name string) { m.DeletePolicy(name) }
 
-func (modelled) purge(t *testing.T, queue string) {
-	t.Helper()
-	t.Fatalf("purging %q: the model of RabbitMQ has no management API", queue)
+func (m modelled) purge(_ *testing.T, queue string) { m.Purge(queue) }
+
+func (m modelled) payload(_ *testing.T, queue string) (string, bool) {
+	body, is := m.Peek(queue)
+	return string(body), is
 }
 
-func (modelled) payload(t *testing.T, queue string) (string, bool) {
-	t.Helper()
-	t.Fatalf("reading %q: the model of RabbitMQ has no management API", queue)
-	return "", false
+func (m modelled) setAlarm(_ *testing.T, of string, on bool) {
+	if of == "memory" {
+		m.SetMemoryAlarm(on)
+	} else {
+		m.SetDiskAlarm(on)
+	}
 }
 
-func (m modelled) setMemoryAlarm(_ *testing.T, on bool) { m.SetMemoryAlarm(on) }
+func (m modelled) setConsumerTimeout(_ *testing.T, d time.Duration) { m.SetConsumerTimeout(d) }
+
+func (m modelled) moveLeader(_ *testing.T, queue string, _ bool) {
+	m.MoveLeader(queue, 500*time.Millisecond, nil)
+	time.Sleep(time.Second)
+}
 
 func (m modelled) kill(*testing.T) {
 	m.Kill()
+	m.Restart()
+}
+
+func (m modelled) restart(*testing.T) {
+	m.Stop()
 	m.Restart()
 }
 

@@ -2,8 +2,8 @@
 // here after an update means that RabbitMQ has changed, and that the design must
 // be looked at again, not only the test.
 //
-// Each fact is tried on the model of RabbitMQ (testenv/model) too, but for those in
-// unshown_test.go. REDRIVE_FACTS_ON=model tries them on the model alone, without RabbitMQ.
+// Each fact is tried on the model of RabbitMQ (testenv/model) too. REDRIVE_FACTS_ON=model tries
+// them on the model alone, without RabbitMQ.
 package facts_test
 
 import (

@@ -92,6 +92,50 @@ func TestMalformedXDeathCrashesAClassicQueueOn3(t *testing.T) {
 	})
 }
 
+// The queue then has all that was not acknowledged, also what its consumer acknowledges since,
+// but for what is not persistent.
+func TestAClassicQueueThatCrashedHasLostWhatIsNotPersistentOn3(t *testing.T) {
+	onEach(t, func(t *testing.T, v *vhost) {
+		deadLetters(v, "work", "dead", nil)
+		v.Publish("", "work", amqp.Publishing{Headers: amqp.Table{"x-death": []any{"forged"}}, DeliveryMode: amqp.Persistent, Body: []byte("m")})
+		for _, body := range []string{"a", "b", "c", "d"} {
+			mode := map[bool]uint8{false: amqp.Persistent, true: amqp.Transient}[body == "b" || body == "d"]
+			v.Publish("", "work", amqp.Publishing{DeliveryMode: mode, Body: []byte(body)})
+		}
+		ch := v.Channel()
+		must(t, ch.Qos(3, 0, false))
+		in, err := ch.Consume("work", "", false, false, false, false, nil)
+		must(t, err)
+		work := &consumer{v, "work", ch, in}
+		m, a, _ := work.Next(), work.Next(), work.Next()
+		cancelled := ch.NotifyCancel(make(chan string, 1))
+		must(t, m.Reject(false))
+		if since(v, 4, 0) {
+			v.Consume("dead").Take("m")
+			return
+		}
+		select {
+		case <-cancelled:
+			must(t, a.Ack(false))
+		case <-in: // the queue was back before RabbitMQ noticed
+		}
+		_ = ch.Close() // in the middle of the crash even this may be a 541
+		must(t, again(t, v, "work").Acknowledger.(*amqp.Channel).Close())
+		got, rest := "", v.Consume("work")
+		for range 3 {
+			d := rest.Next()
+			must(t, d.Ack(false))
+			if got += string(d.Body); !d.Redelivered {
+				t.Errorf("%q is not redelivered", d.Body)
+			}
+		}
+		brokertest.Eventually(t, "the queue is empty", func() bool { return held(t, v, "work") == 0 })
+		if got != "mac" {
+			t.Errorf("after the crash: %q, want mac", got)
+		}
+	})
+}
+
 // On 3.10 a quorum queue loses it, and its consumer gets nothing more until it
 // consumes again.
 func TestMalformedXDeathIsLostByAQuorumQueueOn3(t *testing.T) {
@@ -112,6 +156,40 @@ func TestMalformedXDeathIsLostByAQuorumQueueOn3(t *testing.T) {
 			dead.Take("next")
 			brokertest.Eventually(t, "the queue is empty", func() bool { return held(t, v, name) == 0 })
 		}
+	})
+}
+
+// What RabbitMQ then wanted to deliver does not arrive. The next delivery to that consumer ends
+// its connection, and with that both are in the queue again.
+func TestAfterAMalformedXDeathTheNextDeliveryEndsTheConsumersConnectionOn3(t *testing.T) {
+	onEach(t, func(t *testing.T, v *vhost) {
+		deadLetters(v, "work", "dead", amqp.Table{"x-queue-type": "quorum"})
+		v.Publish("", "work", amqp.Publishing{Headers: amqp.Table{"x-death": []any{"forged"}}, Body: []byte("m")})
+		v.Publish("", "work", amqp.Publishing{Body: []byte("a")})
+		v.Publish("", "work", amqp.Publishing{Body: []byte("b")})
+		ch := v.Channel()
+		must(t, ch.Qos(2, 0, false))
+		in, err := ch.Consume("work", "", false, false, false, false, nil)
+		must(t, err)
+		closed, work := closes(ch), &consumer{v, "work", ch, in}
+		m, a := work.Next(), work.Next()
+		must(t, m.Reject(false))
+		if since(v, 4, 0) {
+			v.Consume("dead").Take("m")
+			work.Take("b")
+			return
+		}
+		select {
+		case d := <-in:
+			t.Fatalf("%q is delivered after the crash", d.Body)
+		case <-time.After(3 * time.Second):
+		}
+		must(t, a.Ack(false))
+		v.Publish("", "work", amqp.Publishing{Body: []byte("c")})
+		refused(t, "the consumer's connection", <-closed, amqp.InternalError)
+		again := v.Consume("work")
+		again.Take("b")
+		again.Take("c")
 	})
 }
 

@@ -34,10 +34,15 @@ func (ch *channel) basicMethod(m method, r *reader) *fault {
 			return f
 		}
 		q, f := ch.find(name)
-		if f == nil {
-			ch.get(q, noAck)
+		if f != nil {
+			return f
 		}
-		return f
+		q.whenLed(func() {
+			if ch.opened && !ch.closing {
+				ch.get(q, noAck)
+			}
+		})
+		return nil
 	case basicAck, basicReject, basicNack:
 		return ch.settleMethod(m, r)
 	}
@@ -118,5 +123,6 @@ func (ch *channel) cancel(tag string) {
 	co := ch.consumers[i]
 	ch.consumers = slices.Delete(ch.consumers, i, i+1)
 	co.q.forget(co)
+	co.q.watchTimeouts()
 	co.q.deleteWhenUnused()
 }

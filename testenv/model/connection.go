@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/binary"
 	"io"
+	"net"
 	"slices"
 	"strings"
 	"time"
@@ -33,7 +34,7 @@ const (
 // connection is one client's.
 type connection struct {
 	b        *Broker
-	end      *end
+	end      net.Conn
 	userName string
 	step     step
 	ended    bool
@@ -45,10 +46,12 @@ type connection struct {
 	silent               int  // how often nothing was received
 	alarms               []*alarm
 	canBeBlocked         bool // the client understands connection.blocked
+	canBeCancelled       bool // and basic.cancel by the server
 	blocked              bool // nothing is read from it
+	broken               bool // what writes to it has crashed
 }
 
-func newConnection(b *Broker, e *end) *connection {
+func newConnection(b *Broker, e net.Conn) *connection {
 	return &connection{b: b, end: e, frameMax: frameMax, channelMax: channelMax}
 }
 
@@ -123,6 +126,7 @@ func (c *connection) next(in io.Reader) bool {
 		c.fail(faultf(501, "frame ends with %d", payload[size]), 0)
 		return false
 	}
+	c.b.step++
 	c.frame(kind, number, payload[:size])
 	return !c.ended
 }
@@ -211,7 +215,7 @@ func (c *connection) authenticate(r *reader) *fault {
 		return c.refuse(properties)
 	}
 	c.userName = parts[1]
-	c.step, c.canBeBlocked = tuning, capable(properties, "connection.blocked")
+	c.step, c.canBeBlocked, c.canBeCancelled = tuning, capable(properties, "connection.blocked"), capable(properties, "consumer_cancel_notify")
 	c.send(0, connectionTune, func(w *writer) {
 		w.short(channelMax)
 		w.long(frameMax)
@@ -292,6 +296,7 @@ func (c *connection) fail(f *fault, m method) {
 	}
 	c.step = closing
 	c.release()
+	c.broken = false
 	c.send(0, connectionClose, func(w *writer) { f.write(w, m) })
 }
 
@@ -339,13 +344,28 @@ func (c *connection) write(kind byte, number uint16, payload []byte) error {
 	w.long(uint32(len(payload)))
 	w.b = append(w.b, payload...)
 	w.octet(frameEnd)
+	if c.broken {
+		return nil
+	}
 	_, err := c.end.Write(w.b)
 	c.sent = true
 	return err
 }
 
-// sendContent writes a method and the message that follows it.
+// sendContent writes a method and the message that follows it. Over a message that it cannot
+// write the connection breaks.
 func (c *connection) sendContent(number uint16, m method, write func(*writer), message *content) {
+	if message.broken && !c.broken {
+		c.broken = true
+		c.b.clock.set(time.Now(), func() {
+			if !c.ended {
+				c.fail(crashed(), 0)
+			}
+		})
+	}
+	if c.broken {
+		return
+	}
 	c.send(number, m, write)
 	w := &writer{}
 	w.short(basicClass)

@@ -23,11 +23,12 @@ func (q *queue) deadLetter(m *entry, reason string) {
 	case q.worker != nil:
 		q.worker.add(m, reason)
 		return
-	case !q.hasDead || x == nil:
+	case !q.hasDead || x == nil || q.isDown():
 		return
 	}
 	dead := q.dying(m, reason)
 	if dead == nil {
+		q.crashOver(reason)
 		return
 	}
 	for _, to := range q.b.route(x, dead) {
@@ -55,13 +56,13 @@ func (q *queue) dying(m *entry, reason string) *message {
 	} else {
 		h, ok := rewritten(m.content.headers, d)
 		if !ok {
-			q.b.giveUp(unknown("crash of %s, which cannot count on in an x-death", q.b.in("queue", q.name)))
 			return nil
 		}
 		if q.hasDK {
 			h = h.without("CC")
 		}
 		dead.content.setHeaders(h)
+		dead.content.broken = hasUnwritable(h)
 		dead.deaths = deathsIn(h)
 	}
 	return dead

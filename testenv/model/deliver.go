@@ -16,6 +16,7 @@ type consumer struct {
 	exclusive bool
 	prefetch  int // 0: unlimited
 	unacked   int
+	late      int // took so long that the queue has them back; the client has not answered them yet
 }
 
 // delivery is a message that a channel has not acknowledged.
@@ -24,6 +25,10 @@ type delivery struct {
 	*entry
 	q  *queue
 	to *consumer // nil after basic.get
+	at time.Time // when the client was sent it
+	// The queue has the message again: it has crashed, or the client took too long.
+	stale    bool
+	deadline int64 // of an acknowledgement to a quorum queue of RabbitMQ 4.3, in ms
 }
 
 func (q *queue) consumers() int { return len(q.active) + len(q.blocked) }
@@ -31,11 +36,24 @@ func (q *queue) consumers() int { return len(q.active) + len(q.blocked) }
 // publish adds a message to the queue; false when the queue is full and rejects it. A quorum
 // queue takes messages of no one, which are dead letters at most once, even so.
 func (q *queue) publish(m *message, from any) bool {
+	if q.leaderless() && from == nil {
+		q.lose(m)
+		return false
+	}
 	if q.quorum && from != nil && q.refuses(from) {
 		return false
 	}
 	if !q.quorum && q.rejects && q.maxLength >= 0 && q.length() >= q.maxLength {
 		return false
+	}
+	q.whenLed(func() { q.accept(m) })
+	return true
+}
+
+// accept adds a message to the queue.
+func (q *queue) accept(m *message) {
+	if q.deleted {
+		return
 	}
 	e := &entry{message: m, failed: m.failed, rank: q.rank(m)}
 	if ttl := q.lifetime(m); ttl >= 0 {
@@ -49,19 +67,20 @@ func (q *queue) publish(m *message, from any) bool {
 		q.run()
 		q.dropHead()
 		q.informPublishers()
-		return true
+		return
 	}
 	if len(q.ready) == 0 {
 		if co := q.receiver(); co != nil { // even one that expires at once
+			q.last++
+			e.position = q.last
 			q.deliver(co, e)
-			return true
+			return
 		}
 	}
 	e.redelivered = e.failed > 0
 	q.add(e)
 	q.dropHead()
 	q.run()
-	return true
 }
 
 // lifetime is the message's or the queue's, whichever is shorter, in ms; -1 without.
@@ -92,6 +111,9 @@ func (q *queue) dropHead() {
 
 // run drops what has expired at the head, then delivers while a consumer can receive.
 func (q *queue) run() {
+	if q.leaderless() {
+		return
+	}
 	for head := q.head(); head != nil && !q.deleted; head = q.head() {
 		if !head.expires.IsZero() && !time.Now().Before(head.expires) {
 			q.deadLetter(q.takeHead(), "expired")
@@ -109,6 +131,7 @@ func (q *queue) run() {
 
 // watch sets the alarm for the head: a message behind it expires no earlier.
 func (q *queue) watch() {
+	q.watchTimeouts()
 	if q.alarm != nil {
 		q.b.clock.cancel(q.alarm)
 		q.alarm = nil
@@ -133,12 +156,16 @@ func (q *queue) receiver() *consumer {
 	return nil
 }
 
-func (co *consumer) full() bool { return !co.noAck && co.prefetch > 0 && co.unacked >= co.prefetch }
+// full tells whether a consumer gets nothing now.
+func (co *consumer) full() bool {
+	return !co.noAck && (co.prefetch > 0 && co.unacked >= co.prefetch || co.late > 0)
+}
 
 func (q *queue) deliver(co *consumer, e *entry) {
-	d := &delivery{0, e, q, co}
+	d := &delivery{entry: e, q: q, to: co}
 	if !co.noAck {
 		co.unacked++
+		q.startTimeout(d)
 	}
 	if !q.quorum {
 		co.ch.hand(d, e.content, e.redelivered)
@@ -154,9 +181,10 @@ func (q *queue) deliver(co *consumer, e *entry) {
 // hand sends a delivery to the client.
 func (ch *channel) hand(d *delivery, c *content, redelivered bool) {
 	ch.tag++
-	d.tag = ch.tag
+	d.tag, d.at = ch.tag, time.Now()
 	if !d.to.noAck {
 		ch.unacked = append(ch.unacked, d)
+		ch.watchUnacked()
 	}
 	ch.c.sendContent(ch.number, basicDeliver, func(w *writer) {
 		w.shortstr(d.to.tag)
@@ -176,6 +204,10 @@ func (ch *channel) get(q *queue, noAck bool) {
 		return
 	}
 	e := q.takeHead()
+	d := &delivery{tag: ch.tag + 1, entry: e, q: q, at: time.Now()}
+	if !noAck {
+		q.startTimeout(d)
+	}
 	q.watch()
 	q.informPublishers()
 	c, redelivered := e.content, e.redelivered
@@ -184,7 +216,8 @@ func (ch *channel) get(q *queue, noAck bool) {
 	}
 	ch.tag++
 	if !noAck {
-		ch.unacked = append(ch.unacked, &delivery{ch.tag, e, q, nil})
+		ch.unacked = append(ch.unacked, d)
+		ch.watchUnacked()
 	}
 	ch.c.sendContent(ch.number, basicGetOk, func(w *writer) {
 		w.longlong(ch.tag)
@@ -218,25 +251,34 @@ func (ch *channel) take(tag uint64, multiple bool) ([]*delivery, *fault) {
 
 // settle frees the consumers' prefetch, does something about each message, then delivers.
 func settle(taken []*delivery, do func(*delivery)) {
+	taken = settleLed(taken, do)
 	var queues []*queue
 	for _, d := range taken {
 		if !slices.Contains(queues, d.q) {
 			queues = append(queues, d.q)
 		}
 		if co := d.to; co != nil {
-			co.unacked--
+			if d.stale {
+				co.late--
+			} else {
+				co.unacked--
+			}
 			if i := slices.Index(d.q.blocked, co); i >= 0 && !co.full() {
 				d.q.blocked = slices.Delete(d.q.blocked, i, i+1)
 				d.q.active = append(d.q.active, co)
 			}
 		}
 	}
+	for _, q := range queues {
+		q.settling = slices.DeleteFunc(slices.Clone(taken), func(d *delivery) bool { return d.q != q || d.stale })
+	}
 	for _, d := range taken {
-		if !d.q.deleted {
+		if !d.q.deleted && !d.stale {
 			do(d)
 		}
 	}
 	for _, q := range queues {
+		q.settling = nil
 		if !q.quorum {
 			q.dropHead() // what was requeued counts
 		}

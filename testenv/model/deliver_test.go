@@ -10,6 +10,17 @@ import (
 )
 
 var delivering = []behaviour{
+	{"what was delivered as it arrived comes again in its order", func(w *world) {
+		w.queue("q", nil)
+		ch := w.another()
+		from := w.consume(ch, "q")
+		w.bodies("q", "a", "b", "c")
+		for _, body := range []string{"a", "b", "c"} {
+			w.next(from, body)
+		}
+		w.must(ch.Close())
+		w.holds("q", "a", "b", "c")
+	}},
 	{"a message arrives as it was published", func(w *world) {
 		w.queue("q", nil)
 		in := amqp.Publishing{

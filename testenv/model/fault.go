@@ -9,9 +9,9 @@ type fault struct {
 }
 
 var faultNames = map[uint16]string{
-	403: "ACCESS_REFUSED", 404: "NOT_FOUND", 405: "RESOURCE_LOCKED", 406: "PRECONDITION_FAILED",
+	320: "CONNECTION_FORCED", 403: "ACCESS_REFUSED", 404: "NOT_FOUND", 405: "RESOURCE_LOCKED", 406: "PRECONDITION_FAILED",
 	501: "FRAME_ERROR", 502: "SYNTAX_ERROR", 503: "COMMAND_INVALID", 504: "CHANNEL_ERROR",
-	505: "UNEXPECTED_FRAME", 530: "NOT_ALLOWED", 540: "NOT_IMPLEMENTED",
+	505: "UNEXPECTED_FRAME", 530: "NOT_ALLOWED", 540: "NOT_IMPLEMENTED", 541: "INTERNAL_ERROR",
 }
 
 func faultf(code uint16, format string, args ...any) *fault {
@@ -22,6 +22,9 @@ func faultf(code uint16, format string, args ...any) *fault {
 func unknown(format string, args ...any) *fault {
 	return faultf(540, "the model of RabbitMQ has no "+format, args...)
 }
+
+// crashed ends a connection one of whose processes in RabbitMQ has crashed.
+func crashed() *fault { return &fault{code: 541, text: faultNames[541]} }
 
 func (f *fault) hard() bool { return f.code >= 500 }
 

@@ -19,8 +19,22 @@ func (b *Broker) Cut() {
 func (b *Broker) Kill() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.shutDown(false)
+}
+
+// Stop ends the node in order: its clients learn why. Otherwise it is as after Kill.
+func (b *Broker) Stop() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.shutDown(true)
+}
+
+func (b *Broker) shutDown(inOrder bool) {
 	b.down = true
 	for _, c := range slices.Clone(b.connections) {
+		if inOrder {
+			c.fail(faultf(320, "broker forced connection closure with reason 'shutdown'"), 0)
+		}
 		c.terminate()
 	}
 	for _, name := range sorted(b.exchanges) {
@@ -30,16 +44,16 @@ func (b *Broker) Kill() {
 	}
 	for _, name := range sorted(b.queues) {
 		if q := b.queues[name]; q != nil {
-			q.crash()
+			q.crash(inOrder)
 		}
 	}
 }
 
-// Restart starts a node that was killed. No time has passed for its queues.
+// Restart starts a node that was killed or stopped. No time has passed for its queues.
 func (b *Broker) Restart() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.down = false
+	b.down, b.workersEnded = false, false
 	for _, name := range sorted(b.queues) {
 		q := b.queues[name]
 		q.used = time.Now()
@@ -53,23 +67,25 @@ func (b *Broker) Restart() {
 
 // crash is what a node's end does to a queue. Until the node is started again nothing happens
 // in it.
-func (q *queue) crash() {
+func (q *queue) crash(inOrder bool) {
+	q.endElection()
 	if !q.quorum {
 		q.ready = slices.DeleteFunc(q.ready, func(e *entry) bool { return e.content.mode != 2 })
 		for _, e := range q.ready {
-			e.redelivered = true
+			e.redelivered = e.redelivered || !inOrder
 		}
 	}
 	clear(q.publishers)
 	if q.worker != nil {
 		q.worker.crash()
 	}
-	for _, a := range []**alarm{&q.alarm, &q.unused, &q.delay} {
+	for _, a := range []**alarm{&q.alarm, &q.unused, &q.delay, &q.timeouts.timer} {
 		if *a != nil {
 			q.b.clock.cancel(*a)
 			*a = nil
 		}
 	}
+	q.timeouts = timeouts{}
 }
 
 // crash forgets what has been confirmed to the worker alone: that is published again.

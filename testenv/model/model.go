@@ -2,13 +2,14 @@
 // amqp091-go connects to with amqp.Config.Dial, also within a bubble of testing/synctest.
 //
 // It has one virtual host, classic and quorum queues, policies, users and their rights. What
-// it does not model it refuses with the error 540, which names it; test/facts lists the facts
-// that it does not show. The same steps give the same bytes; what several goroutines do at one
+// it does not model it refuses with the error 540, which names it; all facts of test/facts hold
+// on it. The same steps give the same bytes; what several goroutines do at one
 // instant arrives in the order in which Go runs them. Its tests run the same list of
 // behaviours on it and on real brokers.
 //
 // Read model.go, connection.go and channel.go, then publish.go, route.go, queue.go,
-// deliver.go and deadletter.go, then quorum.go, worker.go and policy.go.
+// deliver.go and deadletter.go, then quorum.go, worker.go and policy.go, then what goes wrong:
+// crash3.go, timeout.go, leader.go and loss.go.
 package model
 
 import (
@@ -17,6 +18,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
+
+	"github.com/redrive-mq/redrive/testenv/pipe"
 )
 
 // Versions are those of RabbitMQ that were measured.
@@ -43,9 +47,14 @@ type Broker struct {
 	queues      map[string]*queue
 	policies    map[string]*Policy
 	users       map[string]*user
-	names       int // made by the broker so far
-	memoryAlarm bool
-	unblocked   sync.Cond // a connection is read again, or has ended
+	names       int      // made by the broker so far
+	lowOn       []string // memory, disk
+
+	step         uint64 // what was processed so far: frames and alarms of the clock
+	workersEnded bool   // see endWorkers
+
+	consumerTimeout time.Duration
+	unblocked       sync.Cond // a connection is read again, or has ended
 
 	goroutines sync.WaitGroup
 }
@@ -62,7 +71,7 @@ func New(o Options) *Broker {
 	if o.User == "" {
 		o.User, o.Password = "guest", "guest"
 	}
-	b := &Broker{options: o, clock: newClock(), exchanges: map[string]*exchange{}, queues: map[string]*queue{}, policies: map[string]*Policy{}, users: map[string]*user{}}
+	b := &Broker{options: o, clock: newClock(), exchanges: map[string]*exchange{}, queues: map[string]*queue{}, policies: map[string]*Policy{}, users: map[string]*user{}, consumerTimeout: usualConsumerTimeout}
 	for _, x := range []struct{ name, kind string }{
 		{"", "direct"}, {"amq.direct", "direct"}, {"amq.fanout", "fanout"},
 		{"amq.topic", "topic"}, {"amq.headers", "headers"}, {"amq.match", "headers"},
@@ -84,7 +93,7 @@ func (b *Broker) Dial(string, string) (net.Conn, error) {
 	if b.closed || b.down {
 		return nil, errors.New("the model of RabbitMQ is not running")
 	}
-	client, server := pipe()
+	client, server := pipe.New("model")
 	c := newConnection(b, server)
 	b.connections = append(b.connections, c)
 	b.goroutines.Add(1)
@@ -101,7 +110,7 @@ func (b *Broker) Close() {
 		for _, c := range b.connections {
 			_ = c.end.Close() // never fails
 		}
-		b.memoryAlarm = false
+		b.lowOn = nil
 		b.unblocked.Broadcast()
 	}
 	b.mu.Unlock()

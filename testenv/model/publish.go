@@ -146,10 +146,13 @@ func (ch *channel) route(x *exchange, p *publishing, m *message) {
 			w.shortstr(p.key)
 		}, p.content)
 	}
-	accepted, slow := true, false
+	accepted, slow, known := true, false, time.Now()
 	for _, q := range to {
 		accepted = q.publish(m, ch) && accepted
 		slow = slow || q.quorum
+		if q.leaderless() && q.election.at.After(known) {
+			known = q.election.at
+		}
 	}
 	if !ch.confirms {
 		return
@@ -168,7 +171,7 @@ func (ch *channel) route(x *exchange, p *publishing, m *message) {
 		}
 	}
 	if slow {
-		ch.c.b.clock.set(time.Now().Add(replication), confirm)
+		ch.c.b.clock.set(known.Add(replication), confirm)
 	} else {
 		confirm()
 	}

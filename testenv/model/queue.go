@@ -32,6 +32,12 @@ type queue struct {
 	delay      *alarm
 	worker     *worker      // of a quorum queue that dead-letters at least once
 	publishers map[any]bool // of a quorum queue that rejects: who knows that it is full
+
+	timeouts  timeouts
+	election  election
+	settling  []*delivery // what a client says something of now
+	crashed   uint64      // the step in which a quorum queue crashed
+	restarted []time.Time // when a classic queue did, of late
 }
 
 func (ch *channel) queueMethod(m method, r *reader) *fault {
@@ -67,10 +73,7 @@ func (ch *channel) queueMethod(m method, r *reader) *fault {
 		}
 		ch.answer(noWait, answer, nil)
 	case queuePurge:
-		noWait, n := r.flags().bit(0), q.count()
-		q.clear()
-		q.informPublishers()
-		q.watch()
+		noWait, n := r.flags().bit(0), q.purge()
 		ch.answer(noWait, queuePurgeOk, func(w *writer) { w.long(uint32(n)) })
 	case queueDelete:
 		f := r.flags()
@@ -91,6 +94,15 @@ func (ch *channel) queueMethod(m method, r *reader) *fault {
 		return unknown("method %s", m)
 	}
 	return nil
+}
+
+// purge drops what is ready.
+func (q *queue) purge() (n int) {
+	n = q.count()
+	q.clear()
+	q.informPublishers()
+	q.watch()
+	return n
 }
 
 // named is the name of a queue; "" is the last that was declared.
@@ -189,6 +201,9 @@ func (ch *channel) newQueue(name string, durable, exclusive, autoDelete bool, ar
 	if f := q.configure(); f != nil {
 		return nil, f
 	}
+	if q.worker != nil && b.workersEnded {
+		return nil, faultf(541, "Cannot declare %s: the supervisor of dead-letter workers has ended", b.in("queue", name))
+	}
 	b.queues[name] = q
 	q.use()
 	return q, nil
@@ -252,23 +267,34 @@ func described(value any, is bool) string {
 func (b *Broker) deleteQueue(q *queue) {
 	delete(b.queues, q.name)
 	q.deleted = true
+	q.endElection()
 	q.clear()
 	q.delayed = nil
 	q.watchDelayed()
 	q.watch()
 	q.watchUse()
+	q.stopTimeouts()
 	if q.worker != nil {
 		q.worker.stop()
 	}
+	q.cancelConsumers()
+	b.unbind(func(bound *binding) bool { return bound.queue == q })
+}
+
+// cancelConsumers ends all of them, and tells their clients.
+func (q *queue) cancelConsumers() {
 	consumers := append(q.active, q.blocked...)
 	q.active, q.blocked = nil, nil
 	slices.SortFunc(consumers, func(a, b *consumer) int { return int(a.number) - int(b.number) })
 	for _, co := range consumers {
 		co.ch.consumers = slices.DeleteFunc(co.ch.consumers, func(other *consumer) bool { return other == co })
-		co.ch.send(basicCancel, func(w *writer) {
-			w.shortstr(co.tag)
-			w.octet(1)
-		})
+		co.sendCancel()
 	}
-	b.unbind(func(bound *binding) bool { return bound.queue == q })
+}
+
+func (co *consumer) sendCancel() {
+	co.ch.send(basicCancel, func(w *writer) {
+		w.shortstr(co.tag)
+		w.octet(1)
+	})
 }

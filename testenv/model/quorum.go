@@ -7,7 +7,7 @@ import (
 
 const (
 	// replication is how long a quorum queue takes: what it delivers and confirms arrives so
-	// much later. In the meantime a client may cancel, or its connection end.
+	// much later. In the meantime the connection may end.
 	replication = time.Millisecond
 
 	tick = 5 * time.Second // a quorum queue looks so often at its x-expires
@@ -111,18 +111,38 @@ func (q *queue) informPublishers() {
 // fly is a delivery of a quorum queue on its way to the channel.
 func (ch *channel) fly(d *delivery) {
 	ch.flying = append(ch.flying, d)
-	d.q.b.clock.set(time.Now().Add(replication), func() {
-		i := slices.Index(ch.flying, d)
-		if i < 0 {
-			return // the channel has ended, and the message is in the queue again
+	if d.q.isDown() {
+		return // it never lands
+	}
+	d.q.b.clock.set(time.Now().Add(replication), func() { ch.land(d) })
+}
+
+// land delivers a message that has arrived.
+func (ch *channel) land(d *delivery) {
+	i := slices.Index(ch.flying, d)
+	if i < 0 {
+		return // it has arrived before; or the channel has ended, and the message is in the queue again
+	}
+	if slices.ContainsFunc(ch.flying[:i], func(before *delivery) bool { return before.to == d.to }) {
+		ch.c.fail(crashed(), 0) // the channel asks for what is missing, and crashes over the answer
+		return
+	}
+	ch.flying = slices.Delete(ch.flying, i, i+1)
+	if d.q.deleted {
+		return
+	}
+	c, redelivered := d.q.counted(d.entry, false)
+	ch.hand(d, c, redelivered)
+}
+
+// landCancelled delivers what is on its way to consumers that were cancelled: it comes behind the
+// answer to that, and before what the client sends next.
+func (ch *channel) landCancelled() {
+	for _, d := range slices.Clone(ch.flying) {
+		if !slices.Contains(ch.consumers, d.to) && !d.q.isDown() {
+			ch.land(d)
 		}
-		ch.flying = slices.Delete(ch.flying, i, i+1)
-		if d.q.deleted {
-			return
-		}
-		c, redelivered := d.q.counted(d.entry, false)
-		ch.hand(d, c, redelivered)
-	})
+	}
 }
 
 // declareQuorum refuses what a quorum queue cannot be.

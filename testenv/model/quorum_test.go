@@ -187,6 +187,27 @@ var quorums = []behaviour{
 		_, all = w.consumed("new", 1)
 		w.sees(all[0], "n redelivered false, delivery count <nil>, acquired count <nil>", "n redelivered false, delivery count <nil>, acquired count <nil>")
 	}},
+	{"what is on its way to a consumer that cancels can be put back, and has not failed", func(w *world) {
+		w.quorum("q", amqp.Table{"x-delivery-limit": int64(1000)})
+		for range 30 {
+			w.bodies("q", "a", "b")
+			ch := w.another()
+			w.must(ch.Qos(1, 0, false))
+			from, err := ch.Consume("q", "c", false, false, false, false, nil)
+			w.must(err)
+			w.must(w.next(from, "a").Ack(false)) // b is delivered
+			w.must(ch.Cancel("c", false))
+			for range from {
+			}
+			w.must(ch.Nack(0, true, true))
+			w.settled(ch)
+			w.must(ch.Close())
+			d := w.got("q", true)
+			if count := d.Headers["x-delivery-count"]; string(d.Body) != "b" || w.since4 && count != nil {
+				w.Errorf("%s", seen(d))
+			}
+		}
+	}},
 	{"the counts of a dead letter", func(w *world) {
 		for _, from := range []string{"classic", "quorum"} {
 			for _, to := range []string{"classic", "quorum"} {

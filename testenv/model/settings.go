@@ -25,6 +25,8 @@ type settings struct {
 	hasDead       bool
 	hasDK         bool
 	retry         delayedRetry
+
+	consumerTimeout int64 // ms; -1 without
 }
 
 // The arguments that each type of queue has, in the order in which they are compared.
@@ -33,11 +35,11 @@ var (
 		"x-max-length", "x-overflow", "x-queue-type"}
 	quorumArguments = []string{"x-dead-letter-exchange", "x-dead-letter-routing-key", "x-dead-letter-strategy", "x-expires",
 		"x-max-length", "x-overflow", "x-queue-type", "x-delivery-limit", "x-message-ttl",
-		"x-delayed-retry-type", "x-delayed-retry-min", "x-delayed-retry-max"}
+		"x-delayed-retry-type", "x-delayed-retry-min", "x-delayed-retry-max", "x-consumer-timeout"}
 	// checked is the order in which values are checked.
 	checked = []string{"x-expires", "x-message-ttl", "x-dead-letter-exchange", "x-dead-letter-routing-key",
 		"x-dead-letter-strategy", "x-max-length", "x-overflow", "x-delivery-limit",
-		"x-delayed-retry-type", "x-delayed-retry-min", "x-delayed-retry-max"}
+		"x-delayed-retry-type", "x-delayed-retry-min", "x-delayed-retry-max", "x-consumer-timeout"}
 )
 
 func (q *queue) argumentNames() []string {
@@ -110,7 +112,7 @@ func (q *queue) check(key string, value any) *fault {
 	}
 	text, isText := value.(string)
 	switch key {
-	case "x-delayed-retry-min", "x-delayed-retry-max":
+	case "x-delayed-retry-min", "x-delayed-retry-max", "x-consumer-timeout":
 		if n, is := whole(value); !is || n <= 0 { // RabbitMQ does not look at it
 			return unknown("%s = %v", key, value)
 		}
@@ -162,7 +164,8 @@ func (q *queue) check(key string, value any) *fault {
 // applySettings reads what holds now.
 func (q *queue) applySettings() {
 	q.policy, _ = q.matching()
-	s := settings{ttl: q.least("message-ttl"), expires: q.least("expires"), maxLength: q.least("max-length")}
+	s := settings{ttl: q.least("message-ttl"), expires: q.least("expires"), maxLength: q.least("max-length"),
+		consumerTimeout: q.least("consumer-timeout")}
 	s.deliveryLimit, s.limited = q.limitOf()
 	overflow, _ := q.text("overflow")
 	s.rejects = overflow == "reject-publish"

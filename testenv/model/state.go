@@ -28,14 +28,45 @@ func (b *Broker) Queue(name string) (QueueState, bool) {
 	return s, true
 }
 
+// Peek is the body of a queue's first message, which is delivered for that and put back; false
+// when the queue has none.
+func (b *Broker) Peek(name string) (body []byte, is bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	q := b.queues[name]
+	if q != nil {
+		q.run()
+	}
+	if q == nil || q.count() == 0 {
+		return nil, false
+	}
+	e := q.takeHead()
+	settle([]*delivery{{entry: e, q: q}}, requeue(ended))
+	return e.content.body, true
+}
+
+// QuorumQueues are the names of all, in order.
+func (b *Broker) QuorumQueues() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.DeleteFunc(sorted(b.queues), func(name string) bool { return !b.queues[name].quorum })
+}
+
+// Purge drops what a queue has ready.
+func (b *Broker) Purge(name string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if q := b.queues[name]; q != nil {
+		q.purge()
+	}
+}
+
 // unacknowledged counts a queue's messages that clients have.
 func (b *Broker) unacknowledged(q *queue) (n int) {
-	for _, c := range b.connections {
-		for _, ch := range c.channels {
-			for _, d := range append(slices.Clone(ch.unacked), ch.flying...) {
-				if d.q == q {
-					n++
-				}
+	for _, ch := range b.channels() {
+		for _, d := range append(slices.Clone(ch.unacked), ch.flying...) {
+			if d.q == q && !d.stale {
+				n++
 			}
 		}
 	}

@@ -37,7 +37,7 @@ func (w *worker) add(e *entry, reason string) {
 
 // wake lets it look for what to do, a little later.
 func (w *worker) wake() {
-	if w.pass == nil && len(w.waiting) > 0 && len(w.pending) < inFlight {
+	if w.pass == nil && !w.q.b.workersEnded && len(w.waiting) > 0 && len(w.pending) < inFlight {
 		w.pass = w.q.b.clock.set(time.Now().Add(replication), w.run)
 	}
 }
@@ -49,6 +49,8 @@ func (w *worker) run() {
 		w.waiting = w.waiting[1:]
 		x := w.q.b.exchanges[w.q.deadExchange]
 		if d.dead = w.q.dying(d.entry, d.reason); d.dead == nil {
+			w.waiting = append([]*deadLetter{d}, w.waiting...)
+			w.q.b.endWorkers()
 			return
 		}
 		w.pending = append(w.pending, d)
@@ -95,6 +97,9 @@ func (w *worker) watch() {
 
 // redeliver publishes again what was never published, or long ago.
 func (w *worker) redeliver() {
+	if w.q.b.workersEnded {
+		return
+	}
 	x := w.q.b.exchanges[w.q.deadExchange]
 	for _, d := range slices.Clone(w.pending) {
 		if d.published.IsZero() || time.Since(d.published) >= patience {

@@ -25,13 +25,50 @@ func rewritten(h table, d death) (table, bool) {
 			continue
 		}
 		n, has := t.get("count")
-		count, isWhole := whole(n)
-		if has && !isWhole {
+		if !has {
+			n = int64(0)
+		}
+		more, isNumber := oneMore(n)
+		if !isNumber {
 			return nil, false
 		}
-		first = t.with("count", count+1)
+		first = t.with("count", more)
 	}
 	return h.with("x-death", append(array{first}, others...)), true
+}
+
+// unwritable is a count that RabbitMQ 3 made of a client's float. It is in memory as a long
+// integer, and what writes it to a client crashes.
+type unwritable float64
+
+// oneMore adds one to a count of whatever type it is a number in; false where RabbitMQ 3 cannot.
+func oneMore(count any) (any, bool) {
+	switch n := count.(type) {
+	case float32:
+		return unwritable(n) + 1, true
+	case float64:
+		return unwritable(n) + 1, true
+	case unwritable:
+		return n + 1, true
+	case unsignedLong:
+		return int64(n) + 1, true
+	case timestamp:
+		return int64(n) + 1, true
+	}
+	n, is := whole(count)
+	return n + 1, is
+}
+
+// hasUnwritable tells whether an x-death that was rewritten cannot be written to a client.
+func hasUnwritable(h table) bool {
+	value, _ := h.get("x-death")
+	entries, _ := value.(array)
+	return slices.ContainsFunc(entries, func(e any) bool {
+		t, _ := e.(table)
+		n, _ := t.get("count")
+		_, is := n.(unwritable)
+		return is
+	})
 }
 
 // grouped leaves one entry for each queue and reason, and turns the order of several around.
@@ -71,11 +108,4 @@ func deathsIn(h table) (all []death) {
 		all = append(all, death{queue: t.text("queue"), reason: t.text("reason")})
 	}
 	return all
-}
-
-// giveUp ends all connections where the model does not know how RabbitMQ goes on.
-func (b *Broker) giveUp(f *fault) {
-	for _, c := range slices.Clone(b.connections) {
-		c.fail(f, 0)
-	}
 }
