@@ -4,94 +4,20 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
-	"fmt"
-	"io"
-	"math/rand/v2"
-	"net"
 	"slices"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/redrive-mq/redrive/internal/store"
-	"github.com/redrive-mq/redrive/internal/store/memstore"
 )
-
-const (
-	// callTimeout is how long a call of Redis may take, and lease how long a claim stays with a
-	// process that does not know of it: see redisstore.Options.
-	callTimeout = 5 * time.Second
-	lease       = 30 * time.Second
-)
-
-// trouble is what a store has while a fault lasts: some of what it is asked is not done, some is
-// late, and where it is Redis some is done and not answered.
-type trouble struct {
-	mu      sync.Mutex
-	random  *rand.Rand
-	until   time.Time
-	percent int // of the calls
-}
-
-func (t *trouble) begin(lasts time.Duration, percent int) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.until, t.percent = time.Now().Add(lasts), percent
-}
-
-// manner is how one call goes.
-type manner struct {
-	late time.Duration
-	lost bool
-	err  error // it is not done; or with lost, it is, and this is what the caller sees
-}
-
-var (
-	errTimeout = fmt.Errorf("redis: %w", context.DeadlineExceeded)
-	errReset   = fmt.Errorf("redis: %w", &net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET})
-	errEOF     = fmt.Errorf("redis: %w", io.EOF)
-	errRefused = fmt.Errorf("redis: %w", &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED})
-	errMemory  = fmt.Errorf("redis: %w: OOM command not allowed when used memory > 'maxmemory'", store.ErrFull)
-	errDisk    = fmt.Errorf("writing to the store: %w", syscall.EIO)
-)
-
-// draw decides about a call.
-func (t *trouble) draw(redis, adds bool) (m manner) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if !time.Now().Before(t.until) || t.random.IntN(100) >= t.percent {
-		return m
-	}
-	switch t.random.IntN(4) {
-	case 0:
-		m.late = between(t.random, 0, 2*callTimeout)
-		if redis && m.late > callTimeout {
-			m.late, m.lost, m.err = callTimeout, true, errTimeout
-		}
-	case 1:
-		if redis {
-			m.lost, m.err = true, pick(t.random, errReset, errEOF, errTimeout)
-			break
-		}
-		fallthrough
-	default:
-		m.err = errDisk
-		if redis {
-			m.err = pick(t.random, errReset, errEOF, errRefused, errTimeout)
-		}
-		if adds && t.random.IntN(3) == 0 {
-			m.err = errMemory
-		}
-	}
-	return m
-}
 
 // unanswered is the error of a store in trouble.
 type unanswered struct {
 	error
 	done bool // what was asked, all the same
+	open bool // it may be done later
 }
 
 func (u *unanswered) Unwrap() error { return u.error }
@@ -102,18 +28,18 @@ func (u *unanswered) Unwrap() error { return u.error }
 type reached struct {
 	engine
 	redis   bool
-	trouble *trouble
+	client  *redisClient // nil: the store is not Redis's own, whose connections have the trouble
+	trouble *trouble     // of all that use the store
+	cutOff  *trouble     // of this process alone
+	stall   *stall
 	ledger  *ledger
+	part    string // of the service, in the ledger: its scheduler
 
 	mu      sync.Mutex
 	dead    bool                       // its process has crashed, and changes nothing any more
 	changes sync.WaitGroup             // under way
 	added   map[[sha256.Size]byte]bool // batches that were added, and the answer was lost
-	held    map[store.Key]*store.Record
-}
-
-func newReached(e engine, redis bool, t *trouble, l *ledger) *reached {
-	return &reached{engine: e, redis: redis, trouble: t, ledger: l, added: map[[sha256.Size]byte]bool{}, held: map[store.Key]*store.Record{}}
+	held    map[store.Key]heldClaim
 }
 
 // Kinds of calls.
@@ -123,29 +49,69 @@ const (
 	prompt             // the service may hold a mutex meanwhile: fake time would not pass, so it is never late
 )
 
+// draw decides about a call.
+func (s *reached) draw(kind int) manner {
+	if s.client != nil {
+		return manner{}
+	}
+	if m := s.cutOff.draw(s.redis, kind&adds != 0); m != (manner{}) {
+		return m
+	}
+	return s.trouble.draw(s.redis, kind&adds != 0)
+}
+
+func (s *reached) isDead() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.dead
+}
+
 // ask asks the store, as well as that goes now.
 func (s *reached) ask(ctx context.Context, kind int, do func() error) (m manner, err error) {
-	m = s.trouble.draw(s.redis, kind&adds != 0)
+	if s.client != nil {
+		kind &^= prompt
+	}
+	if kind&prompt != 0 && s.stall.isOn() {
+		return m, &unanswered{error: errTimeout}
+	}
+	if s.stall.isOn() {
+		if s.stall.wait(); s.isDead() {
+			return m, store.ErrClosed // it crashed meanwhile
+		}
+	}
+	if kind&prompt == 0 {
+		defer s.stall.wait() // the answer comes when it goes on
+	}
+	m = s.draw(kind)
 	if m.err != nil && !m.lost {
-		return m, &unanswered{m.err, false}
+		return m, &unanswered{error: m.err}
 	}
 	if m.late > 0 && kind&prompt == 0 {
 		select {
 		case <-ctx.Done():
-			return m, &unanswered{ctx.Err(), false}
+			return m, &unanswered{error: ctx.Err()}
 		case <-time.After(m.late):
 		}
 	}
 	if err := do(); err != nil {
+		if s.client != nil && wentUnanswered(err) {
+			err = &unanswered{error: err}
+		}
 		return m, err
 	}
 	if m.lost {
-		return m, &unanswered{m.err, kind&reads == 0}
+		return m, &unanswered{error: m.err, done: kind&reads == 0}
 	}
 	return m, nil
 }
 
 func (s *reached) Add(ctx context.Context, records []*store.Record) error {
+	s.stall.reach(adding)
+	defer s.stall.reach(added)
+	if s.client != nil {
+		_, err := s.ask(ctx, adds, func() error { return s.engine.Add(ctx, records) })
+		return err
+	}
 	of := store.HashOf(records)
 	s.mu.Lock()
 	wasAdded := s.added[of]
@@ -177,6 +143,12 @@ func (s *reached) Claim(ctx context.Context, lane store.Lane, upTo time.Time, n,
 		claims, err = s.engine.Claim(ctx, lane, upTo, n, maxBytes)
 		return err
 	})
+	if s.client != nil {
+		if err != nil {
+			return nil, err
+		}
+		s.ledger.leasesEnded(s.client.claims(claims))
+	}
 	if err != nil && len(claims) > 0 {
 		lost := claims
 		time.AfterFunc(lease, func() { _ = s.engine.Release(context.WithoutCancel(ctx), lost) }) // it may be closed
@@ -184,9 +156,12 @@ func (s *reached) Claim(ctx context.Context, lane store.Lane, upTo time.Time, n,
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	ids := make([]string, 0, len(claims))
 	for _, c := range claims {
-		s.held[c.Key] = c.Record
+		s.held[c.Key] = heldClaim{c.Record, time.Now().Add(lease)}
+		ids = append(ids, idIn(c.Record.Message.Headers))
 	}
+	s.ledger.doubt(s.part, ids) // it may be published from now on
 	return claims, err
 }
 
@@ -194,24 +169,30 @@ func (s *reached) Claim(ctx context.Context, lane store.Lane, upTo time.Time, n,
 func (s *reached) isHeld(c store.Claim) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.held[c.Key] == c.Record
+	return s.held[c.Key].record == c.Record
 }
 
 func (s *reached) ended(c store.Claim) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.held[c.Key] == c.Record {
+	if s.held[c.Key].record == c.Record {
 		delete(s.held, c.Key)
 	}
 }
 
 func (s *reached) Finish(ctx context.Context, outcomes []store.Outcome) (n int, err error) {
+	s.stall.reach(finishing)
+	defer s.stall.reach(finished)
 	ids := make([]string, 0, len(outcomes))
 	for _, o := range outcomes {
 		ids = append(ids, idIn(o.Claim.Record.Message.Headers))
 	}
-	s.ledger.doubt("scheduler", ids)
+	s.ledger.doubt(s.part, ids)
 	_, err = s.ask(ctx, 0, func() (err error) {
+		if s.client != nil {
+			n, err = s.engine.Finish(ctx, outcomes)
+			return err
+		}
 		held := slices.DeleteFunc(slices.Clone(outcomes), func(o store.Outcome) bool { return !s.isHeld(o.Claim) })
 		if n, err = s.engine.Finish(ctx, held); err == nil {
 			for _, o := range held {
@@ -223,18 +204,30 @@ func (s *reached) Finish(ctx context.Context, outcomes []store.Outcome) (n int, 
 	if err != nil {
 		return 0, err
 	}
-	s.ledger.certain("scheduler", ids)
+	if s.client != nil && n == len(outcomes) {
+		for _, o := range outcomes {
+			s.client.endClaims([]store.Claim{o.Claim})
+		}
+	}
+	s.ledger.certain(s.part, ids)
 	return n, nil
 }
 
 func (s *reached) Release(ctx context.Context, claims []store.Claim) error {
 	_, err := s.ask(ctx, 0, func() error {
-		held := slices.DeleteFunc(slices.Clone(claims), func(c store.Claim) bool { return !s.isHeld(c) })
+		held := claims
+		if s.client == nil {
+			held = slices.DeleteFunc(slices.Clone(claims), func(c store.Claim) bool { return !s.isHeld(c) })
+		}
 		if err := s.engine.Release(ctx, held); err != nil {
 			return err
 		}
+		if s.client != nil {
+			s.client.endClaims(held)
+		}
 		for _, c := range held {
 			s.ended(c)
+			s.ledger.certain(s.part, []string{idIn(c.Record.Message.Headers)})
 		}
 		return nil
 	})
@@ -262,17 +255,57 @@ func (s *reached) Receipts(ctx context.Context) (all []store.Receipt, err error)
 }
 
 func (s *reached) Change(ctx context.Context, keys []store.Key, edit func(store.Key, *store.Record) store.Edit, entries func(int) []store.Entry) (n int, err error) {
+	s.stall.reach(changing)
+	defer s.stall.reach(changed) // when it is no longer under way: a process may crash then
 	if !s.beginChange() {
 		return 0, store.ErrClosed
 	}
 	defer s.changes.Done()
+	alone := entries == nil
 	o, edit, entries := s.ledger.observe(edit, entries)
+	if s.client != nil {
+		return s.changeInRedis(ctx, keys, o, edit, entries)
+	}
 	_, err = s.ask(ctx, adds, func() (err error) { n, err = s.engine.Change(ctx, keys, edit, entries); return err })
+	if u := (*unanswered)(nil); errors.As(err, &u) && alone && n == 0 {
+		u.done = false // it came too late: there was nothing to be done
+	}
 	o.end(err == nil || doneUnanswered(err))
 	if err != nil {
 		return 0, err
 	}
 	return n, nil
+}
+
+// changeInRedis is a Change of which Redis may not say what became of it.
+func (s *reached) changeInRedis(ctx context.Context, keys []store.Key, o *observed, edit func(store.Key, *store.Record) store.Edit, entries func(int) []store.Entry) (n int, err error) {
+	is := &redisChange{}
+	_, err = s.ask(ctx, adds, func() (err error) {
+		n, err = s.engine.Change(ctx, keys, edit, func(n int) []store.Entry {
+			s.client.begin(is)
+			return entries(n)
+		})
+		return err
+	})
+	if err == nil {
+		o.end(true)
+		return n, nil
+	}
+	u, unknown := err.(*unanswered)
+	sent, done := s.client.became(is, func() { o.end(true) })
+	switch {
+	case done:
+		o.end(true)
+		if unknown {
+			u.done = true
+		}
+	case unknown && sent:
+		u.open = true
+		o.leaveOpen()
+	default:
+		o.end(false)
+	}
+	return 0, err
 }
 
 func (s *reached) beginChange() bool {
@@ -290,6 +323,11 @@ func (s *reached) crash() {
 	s.mu.Lock()
 	s.dead = true
 	s.mu.Unlock()
+	s.stall.end()
+	if s.client != nil {
+		s.client.end()
+		return // what became of a Change, Redis knows
+	}
 	s.changes.Wait()
 }
 
@@ -331,46 +369,4 @@ func (s *reached) Find(ctx context.Context, id uuid.UUID) (all []store.Listed, e
 func (s *reached) Get(ctx context.Context, key store.Key) (l store.Listed, err error) {
 	_, err = s.ask(ctx, reads, func() (err error) { l, err = s.engine.Get(ctx, key); return err })
 	return l, err
-}
-
-// sharedStore is a store in Redis, which others may use too.
-type sharedStore struct {
-	*reached
-	member *memstore.Member
-}
-
-// Beat implements store.Shared.
-func (s *sharedStore) Beat(ctx context.Context, replica string, about []byte, ttl time.Duration) (all []store.Replica, err error) {
-	_, err = s.ask(ctx, 0, func() (err error) { all, err = s.member.Beat(ctx, replica, about, ttl); return err })
-	return all, err
-}
-
-// Leave implements store.Shared.
-func (s *sharedStore) Leave(ctx context.Context, replica string) error {
-	_, err := s.ask(ctx, 0, func() error { return s.member.Leave(ctx, replica) })
-	return err
-}
-
-// Lead implements store.Shared.
-func (s *sharedStore) Lead(ctx context.Context, what, replica string, ttl time.Duration) (term uint64, leads bool, err error) {
-	_, err = s.ask(ctx, 0, func() (err error) { term, leads, err = s.member.Lead(ctx, what, replica, ttl); return err })
-	return term, leads && err == nil, err
-}
-
-// Resign implements store.Shared.
-func (s *sharedStore) Resign(ctx context.Context, what, replica string) error {
-	_, err := s.ask(ctx, 0, func() error { return s.member.Resign(ctx, what, replica) })
-	return err
-}
-
-// Send implements store.Shared.
-func (s *sharedStore) Send(ctx context.Context, topic string, message []byte) error {
-	_, err := s.ask(ctx, 0, func() error { return s.member.Send(ctx, topic, message) })
-	return err
-}
-
-// Listen implements store.Shared.
-func (s *sharedStore) Listen(ctx context.Context, topic string, receive func([]byte)) error {
-	_, err := s.ask(ctx, 0, func() error { return s.member.Listen(ctx, topic, receive) })
-	return err
 }

@@ -2,6 +2,7 @@ package world
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/actions"
+	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/store"
 )
@@ -16,6 +18,7 @@ import (
 // operation is one that a person has started, as the ledger knows it.
 type operation struct {
 	count   int64             // of its plan
+	asked   bool              // a person asked for its start, and the answer was lost
 	changed map[store.Key]int // how often it has changed each message
 }
 
@@ -27,9 +30,13 @@ func (s *scenario) drawBulk(r *rand.Rand) {
 		if s.inRedis && r.IntN(2) == 0 {
 			s.faults = append(s.faults, fault{at: at + between(r, 0, 5*time.Second), kind: storeTrouble, away: 20 * time.Second, percent: pick(r, 30, 60)})
 		}
-		s.actions = append(s.actions, action{at: at, verb: bulk, queue: s.queues[r.IntN(len(s.queues))],
-			of: pick(r, actions.Replay, actions.Replay, actions.Discard, actions.Restore), rate: pick(r, 0, 0.5, 3), canary: pick(r, 0, 0, 2)})
+		s.actions = append(s.actions, s.newBulk(r, at))
 	}
+}
+
+func (s *scenario) newBulk(r *rand.Rand, at time.Duration) action {
+	return action{at: at, verb: bulk, queue: s.queues[r.IntN(len(s.queues))],
+		of: pick(r, actions.Replay, actions.Replay, actions.Discard, actions.Restore), rate: pick(r, 0, 0.5, 3), canary: pick(r, 0, 0, 2)}
 }
 
 func (a action) query() string {
@@ -39,7 +46,7 @@ func (a action) query() string {
 
 // bulk makes a plan and starts it.
 func (w *World) bulk(ctx context.Context, a action) error {
-	by := w.process.operations
+	by := w.used(a.replica).operations
 	p, err := by.Plan(ctx, ann, operations.PlanRequest{Verb: a.of, Query: a.query()})
 	if err != nil {
 		return w.refused(err)
@@ -53,10 +60,23 @@ func (w *World) bulk(ctx context.Context, a action) error {
 		start.CanarySize = a.canary
 	}
 	w.ledger.started(p.ID, p.Count)
-	if _, err = by.Start(ctx, ann, p.ID, start); err != nil && !doneUnanswered(err) {
+	_, err = w.used(a.replica+1).operations.Start(ctx, ann, p.ID, start) // at another replica
+	var u *unanswered
+	switch {
+	case err == nil || doneUnanswered(err) && !w.scenario.inRedis:
+	case errors.Is(err, operations.ErrNoLeader): // the next one carries it out
+	case w.crashed(err), errors.As(err, &u) && w.scenario.inRedis:
+		w.ledger.asked(p.ID)
+	default:
 		w.ledger.notStarted(p.ID)
 	}
 	return w.refused(err)
+}
+
+func (l *ledger) asked(id string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.operations[id].asked = true
 }
 
 func (l *ledger) started(id string, count int64) {
@@ -71,16 +91,27 @@ func (l *ledger) notStarted(id string) {
 	delete(l.operations, id)
 }
 
-// runningOperations are those that have not ended.
+// runningOperations are those that have not ended, as the leader or any other replica has them.
 func (w *World) runningOperations(ctx context.Context) (all []string, err error) {
+	leader, err := w.leader()
+	if err != nil {
+		return nil, err
+	}
 	for _, id := range slices.Sorted(maps.Keys(w.ledger.operations)) {
-		var o operations.Operation
-		err := w.repeat(func() (err error) { o, err = w.process.operations.Operation(ctx, ann, id); return err })
-		if err != nil {
-			return nil, fmt.Errorf("operation %s: %w", id, err)
+		of := w.ledger.operations[id]
+		if _, err := leader.operations.Operation(ctx, ann, id); of.asked && errors.Is(err, inspect.ErrNotFound) && len(of.changed) == 0 {
+			w.ledger.notStarted(id)
+			continue
 		}
-		if o.Ended == nil {
-			all = append(all, fmt.Sprintf("operation %s (%s %s) is %s: %d of %d, %s", id, o.Verb, o.Query, o.State, o.Done, o.Count, o.Why))
+		for _, p := range w.replicas.running() {
+			var o operations.Operation
+			err := w.repeat(func() (err error) { o, err = p.operations.Operation(ctx, ann, id); return err })
+			if err != nil && p == leader {
+				return nil, fmt.Errorf("operation %s: %w", id, err)
+			}
+			if err != nil || o.Ended == nil {
+				all = append(all, fmt.Sprintf("at replica %d operation %s (%s %s) is %s: %d of %d, %s (%v)", p.place, id, o.Verb, o.Query, o.State, o.Done, o.Count, o.Why, err))
+			}
 		}
 	}
 	return all, nil
@@ -89,11 +120,11 @@ func (w *World) runningOperations(ctx context.Context) (all []string, err error)
 // checkOperations compares what each operation says that it has done with what it did in the store.
 func (w *World) checkOperations(ctx context.Context) error {
 	for id, of := range w.ledger.operations {
-		o, err := w.process.operations.Operation(ctx, ann, id)
+		o, err := w.used(0).operations.Operation(ctx, ann, id)
 		if err != nil {
 			return err
 		}
-		page, err := w.process.operations.Outcomes(ctx, ann, id, "", 1000)
+		page, err := w.used(0).operations.Outcomes(ctx, ann, id, "", 1000)
 		if err != nil {
 			return err
 		}

@@ -32,8 +32,9 @@ var catchAll = policy.Policy{Name: "all others", Queues: []string{"*"}, Attempts
 
 // replayHostile is a person who replays a message that names no work queue. It is parked again.
 func (w *World) replayHostile(ctx context.Context, a action) error {
+	p := w.used(a.replica)
 	var all []store.Listed
-	err := w.process.kept.Scan(ctx, store.Range{State: store.Parked}, func(l store.Listed) (bool, error) {
+	err := w.stored().Scan(ctx, store.Range{State: store.Parked}, func(l store.Listed) (bool, error) {
 		if w.ledger.namesNoQueue(idOf(l)) {
 			all = append(all, l)
 		}
@@ -45,7 +46,7 @@ func (w *World) replayHostile(ctx context.Context, a action) error {
 	slices.SortStableFunc(all, func(a, b store.Listed) int { return strings.Compare(idOf(a), idOf(b)) })
 	l := all[a.nth%len(all)]
 	w.say("it is %s, of %q", idOf(l), l.Record.Queue)
-	_, err = w.process.actions.Act(ctx, ann, actions.Act{Verb: actions.Replay, IDs: []string{string(l.Key)}})
+	_, err = p.actions.Act(ctx, ann, actions.Act{Verb: actions.Replay, IDs: []string{string(l.Key)}})
 	return w.refused(err)
 }
 

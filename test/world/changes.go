@@ -22,6 +22,7 @@ type recordChange struct {
 	key     store.Key
 	was, is store.State
 	due     time.Time
+	leaves  bool // it goes to a forward target, and not back to its queue
 }
 
 // observe returns a Change that the ledger enters.
@@ -36,7 +37,7 @@ func (l *ledger) observe(edit func(store.Key, *store.Record) store.Edit, entries
 		}
 		c := recordChange{id: idIn(r.Message.Headers), key: k, was: r.State}
 		e := edit(k, r)
-		if c.is, c.due = r.State, r.Due; e.Keep {
+		if c.is, c.due, c.leaves = r.State, r.Due, r.Forward != nil; e.Keep {
 			o.changes = append(o.changes, c)
 		}
 		return e
@@ -68,7 +69,7 @@ func (o *observed) enter() {
 		discarded, restored := of.discarded, of.restored
 		undo := func() {}
 		if of.discarded, of.restored = c.is == store.Discarded, c.was == store.Discarded; c.is == store.Waiting {
-			undo = of.replay(c.was, c.due, o.heals)
+			undo = of.replay(c.was, c.due, o.heals && !c.leaves)
 		}
 		o.undo = append(o.undo, func() {
 			undo()
@@ -92,6 +93,17 @@ func (o *observed) end(done bool) {
 		for _, c := range o.changes {
 			of.changed[c.key]++
 		}
+	}
+}
+
+// leaveOpen enters that it is not known whether it is done: whatever becomes of its messages is right, as
+// long as they are not lost.
+func (o *observed) leaveOpen() {
+	l := o.ledger
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range o.changes {
+		l.unsure[c.id] = true
 	}
 }
 

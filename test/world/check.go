@@ -3,10 +3,10 @@ package world
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/policy"
 )
 
@@ -49,10 +49,12 @@ func (l *ledger) earlyIn(a *account, life *life, failures int, now time.Time) er
 	if !did {
 		return fmt.Errorf("%s was retried as failed %d times, which it has not", a.id, failures)
 	}
-	if _, most := l.allowed(a.queue, failed, now); failures >= most {
+	fewest, most := l.allowed(a.queue, failed, now)
+	if failures >= most && !l.mayCountMore(a) {
 		return fmt.Errorf("%s was delivered although it has failed %d times, and %d attempts are allowed", a.id, failures, most)
 	}
-	least := failed.Add(leastWait(&a.queue.policy, failures))
+	wait, _ := a.waits(failures, fewest)
+	least := failed.Add(wait)
 	for _, at := range life.hastened {
 		if at.Before(least) && !at.Before(failed) {
 			least = at
@@ -72,7 +74,10 @@ const lateBy = 5 * time.Second
 func (l *ledger) late(a *account, failures int, now time.Time) error {
 	q := a.queue
 	failed, did := a.life().failedAt[failures-1]
-	if !did || len(a.life().hastened) > 0 || q.way != nil || q.handles > 0 || q.limits != (throttle.Rules{}) || !l.calm(q, failed, now) {
+	if did && q.library != nil && len(a.life().hastened) == 0 {
+		return l.lateInLibrary(a, failures, failed, now)
+	}
+	if !did || len(a.life().hastened) > 0 || !q.isPunctual() || l.byItself[q] || !l.calm(q, failed, now) {
 		return nil
 	}
 	_, fall := l.clock.rise(failed, now)
@@ -92,7 +97,7 @@ func (l *ledger) calm(q *workQueue, from, to time.Time) bool {
 		}
 	}
 	for _, f := range l.scenario.faults {
-		if at := l.start.Add(settling + f.at); f.kind != clockJumps && !at.After(to) && at.Add(f.away+after).After(from) {
+		if at := l.start.Add(settling + f.at); f.kind != clockJumps && (f.queue == nil || f.queue == q) && !at.After(to) && at.Add(f.away+after).After(from) {
 			return false
 		}
 	}
@@ -126,15 +131,16 @@ type ends struct{ waiting, parked, discarded, forwarded map[string]int }
 func (l *ledger) missing(at ends) (all []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	left := maps.Clone(l.gone)
 	for id, a := range l.accounts {
-		if !l.arrived(a, at) {
+		if !l.arrived(a, at) && !isGone(a.queue, left) {
 			all = append(all, fmt.Sprintf("%s of %s (failed %d of %d times)", id, a.queue.name, len(a.life().failedAt), a.life().fails))
 		}
 	}
 	for id, copies := range at.waiting {
 		all = append(all, fmt.Sprintf("%s still waits, %d times", id, copies))
 	}
-	all = append(all, l.missingHostile(at)...)
+	all = append(all, l.missingHostile(at, left)...)
 	slices.Sort(all)
 	return all
 }
@@ -142,6 +148,12 @@ func (l *ledger) missing(at ends) (all []string) {
 // arrived tells whether a message is where it belongs.
 func (l *ledger) arrived(a *account, at ends) bool {
 	switch {
+	case l.lost.has(a.id):
+		return true
+	case a.mayBeLost:
+		return true
+	case l.unsure[a.id]:
+		return a.processed+at.parked[a.id]+at.forwarded[a.id]+at.discarded[a.id] > 0 || a.queue.discards() || a.discardedByHandler()
 	case a.discarded:
 		return at.discarded[a.id] > 0
 	case a.restored:
@@ -149,8 +161,13 @@ func (l *ledger) arrived(a *account, at ends) bool {
 	}
 	least, most := l.allowedIn(a)
 	processed, ended := a.processed > 0, l.ended(a, at)
+	if by, attempt := a.endedByHandler(); by != asThePolicySays && attempt <= most {
+		return at.parked[a.id] > 0 || a.discardedByHandler() || attempt > least && ended || l.mayCountMore(a) && (processed || ended)
+	}
 	switch {
-	case a.life().fails < least:
+	case l.mayCountMore(a):
+		return processed || ended
+	case a.life().fails < least && !l.byItself[a.queue]:
 		return processed
 	case a.life().fails >= most:
 		return ended
@@ -176,7 +193,7 @@ func (l *ledger) ended(a *account, at ends) bool {
 	case policy.Park:
 		return at.parked[a.id] > 0
 	case policy.Forward:
-		return at.forwarded[a.id] > 0
+		return at.forwarded[a.id] > 0 || l.byItself[a.queue] && at.parked[a.id] > 0 // what expired is parked
 	}
 	for failures, failed := range a.life().failedAt {
 		if least, _ := l.allowed(a.queue, failed, time.Now()); failures+1 >= least {
@@ -193,13 +210,14 @@ func (l *ledger) wrong(at ends) (all []string) {
 	defer l.mu.Unlock()
 	for id, a := range l.accounts {
 		exhausted := at.parked[id] + at.forwarded[id]
-		if least, _ := l.allowedIn(a); a.life().fails < least && exhausted > 0 && !a.restored && !l.explained(a) {
+		if least, _ := l.allowedIn(a); a.life().fails < least && exhausted > 0 && !a.restored && !l.byItself[a.queue] && !l.explained(a) && !a.parkedByHandler() {
 			all = append(all, fmt.Sprintf("%s is parked %d and forwarded %d times, and %d attempts were enough", id, at.parked[id], at.forwarded[id], a.life().fails+1))
 		}
 		if copies := a.processed + exhausted + at.discarded[id]; copies > 1 && !l.explained(a) {
 			all = append(all, fmt.Sprintf("%s has %d copies at the end, and nothing happened to it when a connection was cut: it was seen at %s, the service had it at %s, and cuts were at %s", id, copies, l.times(a.seen), l.times(l.said[a.redriveID]), l.times(l.cuts)))
 		}
 	}
+	all = append(all, l.tooFast()...)
 	slices.Sort(all)
 	return append(all, l.broken...)
 }
@@ -208,15 +226,18 @@ func (l *ledger) wrong(at ends) (all []string) {
 // alarm while it was on its way to wait in RabbitMQ, or in which the service was stopped or cut
 // off, or while it was in doubt: what has no answer then is published or delivered again, and that is allowed.
 func (l *ledger) explained(a *account) bool {
-	if l.inDoubt(a) {
+	if a.leaseEnded || l.inDoubt(a) || l.unsure[a.id] {
 		return true
 	}
 	seen := slices.Concat(a.seen, l.said[a.redriveID])
 	for _, alarm := range l.alarms {
 		during := func(at time.Time) bool { return !at.Before(alarm.from) && at.Sub(alarm.to) <= time.Second }
-		if (a.queue.way != nil || alarm.troubled) && slices.ContainsFunc(seen, during) {
+		if (a.queue.way != nil || alarm.troubled) && (slices.ContainsFunc(seen, during) || a.doubtedIn(alarm.from, alarm.to)) {
 			return true
 		}
+	}
+	if slices.ContainsFunc(l.refusals, func(r alarm) bool { return a.doubtedIn(r.from, r.to) }) {
+		return true
 	}
 	for _, cut := range l.cuts {
 		near := func(at time.Time) bool { return at.Sub(cut).Abs() <= time.Second+2*a.queue.handles }

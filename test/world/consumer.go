@@ -31,7 +31,7 @@ func (m message) changed(d amqp.Delivery) string {
 	switch {
 	case !bytes.Equal(d.Body, m.body()):
 		return fmt.Sprintf("body: %d bytes instead of %d, or others", len(d.Body), m.size)
-	case d.RoutingKey != m.queue.name:
+	case d.RoutingKey != m.queue.firstKey():
 		return fmt.Sprintf("routing key: %q", d.RoutingKey)
 	case d.MessageId != first || d.Type != "world" || d.DeliveryMode != amqp.Persistent:
 		return fmt.Sprintf("properties: message id %q, type %q, delivery mode %d", d.MessageId, d.Type, d.DeliveryMode)
@@ -44,7 +44,7 @@ func (m message) changed(d amqp.Delivery) string {
 // consume is the consumer of a work queue, which connects again after each cut, until ctx ends.
 func (w *World) consume(ctx context.Context, q *workQueue) {
 	for ctx.Err() == nil {
-		if err := w.consumeOnce(ctx, q); err != nil && ctx.Err() == nil {
+		if err := w.consumeOnce(ctx, q, w.absences.end(ctx, q)); err != nil && ctx.Err() == nil {
 			select {
 			case <-ctx.Done():
 			case <-time.After(time.Second):
@@ -53,7 +53,7 @@ func (w *World) consume(ctx context.Context, q *workQueue) {
 	}
 }
 
-func (w *World) consumeOnce(ctx context.Context, q *workQueue) error {
+func (w *World) consumeOnce(ctx context.Context, q *workQueue, leave <-chan struct{}) error {
 	conn, err := amqp.DialConfig("amqp://guest:guest@model/%2F", amqp.Config{Dial: w.consumers.Dial, Heartbeat: time.Minute})
 	if err != nil {
 		return err
@@ -76,6 +76,8 @@ func (w *World) consumeOnce(ctx context.Context, q *workQueue) error {
 	for {
 		select {
 		case <-ctx.Done():
+			return nil
+		case <-leave:
 			return nil
 		case d, ok := <-deliveries:
 			if !ok {
@@ -108,6 +110,7 @@ func (w *World) handle(ctx context.Context, q *workQueue, ch *amqp.Channel, d am
 	}
 	w.ledger.failed(id, failures, time.Now())
 	if !q.reports {
+		w.rejecting(q, id)
 		return d.Reject(false)
 	}
 	headers := amqp.Table{}

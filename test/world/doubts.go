@@ -8,6 +8,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/internal/broker"
+	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -81,11 +82,33 @@ func (l *ledger) certain(part string, ids []string) {
 	}
 }
 
+// leasesEnded enters that a process could not renew its leases of messages, so that others may retry
+// them as well: whether it has published them, only RabbitMQ knows.
+func (l *ledger) leasesEnded(of []store.Claim) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range of {
+		if a := l.accounts[idIn(c.Record.Message.Headers)]; a != nil {
+			a.leaseEnded = true
+		}
+	}
+}
+
 // stopped enters that the process was stopped.
 func (l *ledger) stopped() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.stops = append(l.stops, time.Now())
+}
+
+// doubtedIn tells whether the message was in doubt at any moment of a time. l.mu is held.
+func (a *account) doubtedIn(from, to time.Time) bool {
+	for _, of := range a.doubts {
+		if slices.ContainsFunc(of, func(d doubt) bool { return !d.from.After(to) && (d.to.IsZero() || !d.to.Before(from)) }) {
+			return true
+		}
+	}
+	return false
 }
 
 // inDoubt tells whether a cut, a crash or a stop came while the message was in doubt. l.mu is held.

@@ -72,7 +72,7 @@ func (s *scenario) drawHostile(r *rand.Rand) {
 	}
 }
 
-func (w *World) publishHostile(ctx context.Context, ch *amqp.Channel, h hostile) error {
+func (w *World) publishHostile(ctx context.Context, h hostile) error {
 	kind := hostileKinds[h.kind]
 	key, headers := kind.key, amqp.Table{idHeader: h.id}
 	for k, v := range kind.headers {
@@ -81,7 +81,7 @@ func (w *World) publishHostile(ctx context.Context, ch *amqp.Channel, h hostile)
 	if key == anyQueue {
 		key = h.queue.name
 	}
-	return w.confirmed(ctx, ch, h.id, kind.exchange, key, amqp.Publishing{Headers: headers, DeliveryMode: amqp.Persistent})
+	return w.publisher.publish(ctx, h.id, kind.exchange, key, amqp.Publishing{Headers: headers, DeliveryMode: amqp.Persistent})
 }
 
 // failuresOf is how often a message has failed, as a consumer reads it.
@@ -92,12 +92,13 @@ func failuresOf(h amqp.Table) int {
 	return 0
 }
 
-// missingHostile are the hostile messages that are not where they belong. l.mu is held.
-func (l *ledger) missingHostile(at ends) (all []string) {
+// missingHostile are the hostile messages that are not where they belong; left are how many
+// messages of each deleted queue may be gone with it. l.mu is held.
+func (l *ledger) missingHostile(at ends, left map[*workQueue]int) (all []string) {
 	for _, h := range l.scenario.hostile {
 		kind := hostileKinds[h.kind]
-		if l.touched[h.id] && kind.key == anyQueue {
-			continue // it is where that person wants it
+		if l.touched[h.id] && kind.key == anyQueue || l.lost.has(h.id) || l.unsure[h.id] {
+			continue // it is where that person wants it, or where RabbitMQ or a damaged store has it: nowhere
 		}
 		attempts, _ := kind.headers[wire.HeaderAttempt].(int64)
 		least, most := l.allowed(h.queue, l.start, time.Now())
@@ -108,10 +109,10 @@ func (l *ledger) missingHostile(at ends) (all []string) {
 			arrived = at.parked[h.id] > 0
 		case attempts == wire.MaxAttempt || most == 1:
 			arrived = ended && !retried
-		case least > 1:
+		case least > 1 && !l.byItself[h.queue]:
 			arrived = retried
 		}
-		if !arrived {
+		if !arrived && !(kind.key == anyQueue && isGone(h.queue, left)) {
 			all = append(all, h.String())
 		}
 	}

@@ -27,7 +27,7 @@ func (w *World) importing(ctx context.Context, a action) error {
 	var file bytes.Buffer
 	err := w.repeat(func() error {
 		file.Reset()
-		_, err := w.process.actions.Export(ctx, ann, fmt.Sprintf("queue:%s state:parked", a.queue.name), &file)
+		_, err := w.used(a.replica).actions.Export(ctx, ann, fmt.Sprintf("queue:%s state:parked", a.queue.name), &file)
 		return err
 	})
 	if err != nil {
@@ -42,7 +42,7 @@ func (w *World) importing(ctx context.Context, a action) error {
 	})
 	w.say("%d messages are imported", len(made))
 	err = w.repeat(func() error {
-		_, err := w.process.actions.Import(ctx, ann, bytes.NewReader(lines), false)
+		_, err := w.used(a.replica).actions.Import(ctx, ann, bytes.NewReader(lines), false)
 		return err
 	})
 	if errors.Is(err, store.ErrFull) {

@@ -13,6 +13,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -20,11 +21,12 @@ import (
 type action struct {
 	at   time.Duration
 	verb verb
-	// nth chooses among the messages that are there then.
-	nth   int
-	later time.Duration // replay: when, from then on
-	heals bool          // replay and edit: from then on its consumer processes it
-	size  int           // edit: of the new body; -1: it stays
+	// nth chooses among the messages that are there then, and replica among the replicas.
+	nth     int
+	replica int
+	later   time.Duration // replay: when, from then on
+	heals   bool          // replay and edit: from then on its consumer processes it
+	size    int           // edit: of the new body; -1: it stays
 	// Pause, resume and reload are about a queue.
 	queue    *workQueue
 	attempts int // reload
@@ -92,18 +94,19 @@ func (w *World) act(ctx context.Context, a action) error {
 	w.say("%s", a)
 	switch a.verb {
 	case reload:
-		w.ledger.allow(a.queue, a.attempts)
-		w.process.intake.SetRules(w.rules())
-		w.process.scheduler.Wake()
+		if a.queue.library != nil {
+			return w.redeploy(a)
+		}
+		w.reload(a)
 		return nil
 	case pause:
-		err := w.repeat(func() error { return w.process.actions.PauseQueue(ctx, ann, a.queue.name, "") })
+		err := w.repeat(func() error { return w.used(a.replica).actions.PauseQueue(ctx, ann, a.queue.name, "") })
 		if err == nil && w.ledger.pausedSince(a.queue).IsZero() {
 			w.ledger.pause(a.queue, time.Now())
 		}
 		return w.refused(err)
 	case resume:
-		return w.resume(ctx, a.queue)
+		return w.resume(ctx, a.queue, a.replica)
 	case bulk:
 		return w.bulk(ctx, a)
 	case replayHostile:
@@ -111,6 +114,7 @@ func (w *World) act(ctx context.Context, a action) error {
 	case importing:
 		return w.importing(ctx, a)
 	}
+	p := w.used(a.replica) // before a message is chosen, which may be retried until there is one
 	l, found, err := w.choose(ctx, a)
 	if err != nil || !found {
 		return err
@@ -118,7 +122,7 @@ func (w *World) act(ctx context.Context, a action) error {
 	id := idOf(l)
 	w.say("it is %s, failed %d times, %s", id, l.Record.Failures, inspect.StateName(l.Record.State))
 	if a.verb == edit {
-		return w.edit(ctx, a, id, l)
+		return w.edit(ctx, p, a, id, l)
 	}
 	act := actions.Act{Verb: actions.Verb(a.verb.String()), IDs: []string{string(l.Key)}}
 	if a.verb == replay && a.later > 0 {
@@ -126,8 +130,17 @@ func (w *World) act(ctx context.Context, a action) error {
 		act.At = &at
 	}
 	w.ledger.heals.Store(a.heals)
-	_, err = w.process.actions.Act(ctx, ann, act)
+	_, err = p.actions.Act(ctx, ann, act)
 	return w.refused(err)
+}
+
+// reload gives a queue's policy another number of attempts.
+func (w *World) reload(a action) {
+	w.ledger.allow(a.queue, a.attempts)
+	for _, p := range w.replicas.running() {
+		p.intake.SetRules(w.rules())
+		p.scheduler.Wake()
+	}
 }
 
 // choose finds the message that an action is about.
@@ -138,7 +151,7 @@ func (w *World) choose(ctx context.Context, a action) (l store.Listed, found boo
 	}
 	var all []store.Listed
 	for _, state := range states {
-		err := w.process.kept.Scan(ctx, store.Range{State: state}, func(l store.Listed) (bool, error) {
+		err := w.stored().Scan(ctx, store.Range{State: state}, func(l store.Listed) (bool, error) {
 			if w.ledger.has(idOf(l)) {
 				all = append(all, l)
 			}
@@ -161,25 +174,29 @@ func idOf(l store.Listed) string {
 }
 
 // edit replaces a message by one that the ledger knows by another id.
-func (w *World) edit(ctx context.Context, a action, id string, l store.Listed) error {
+func (w *World) edit(ctx context.Context, p *process, a action, id string, l store.Listed) error {
 	made, enterMade := w.ledger.edit(id, a)
 	e := actions.EditRequest{ID: string(l.Key), SetHeaders: map[string]string{idHeader: made}}
 	if a.size >= 0 {
 		body := bodyOf(made, a.size)
 		e.Body = &body
 	}
-	_, err := w.process.actions.Edit(ctx, ann, e)
-	enterMade(err == nil || doneUnanswered(err))
+	_, err := p.actions.Edit(ctx, ann, e)
+	if u := (*unanswered)(nil); errors.As(err, &u) && u.open {
+		w.ledger.openEdit(id, made)
+	} else {
+		enterMade(err == nil || doneUnanswered(err))
+	}
 	return w.refused(err)
 }
 
-func (w *World) resume(ctx context.Context, q *workQueue) error {
+func (w *World) resume(ctx context.Context, q *workQueue, replica int) error {
 	since := w.ledger.pausedSince(q)
 	w.ledger.pause(q, time.Time{})
 	tries := 0
 	err := w.repeat(func() error {
 		tries++
-		return w.process.actions.ResumeQueue(ctx, ann, q.name, "")
+		return w.used(replica).actions.ResumeQueue(ctx, ann, q.name, "")
 	})
 	if tries > 1 && !since.IsZero() && errors.Is(err, inspect.ErrPrecondition) {
 		err = nil // the first try was done, and its answer was lost
@@ -195,12 +212,13 @@ func (w *World) resume(ctx context.Context, q *workQueue) error {
 	return w.refused(err)
 }
 
-// repeat has a person try again while the store is in trouble.
+// repeat has a person try again while the store is in trouble, or at another replica than the one
+// that has just crashed.
 func (w *World) repeat(try func() error) error {
 	for {
 		err := try()
 		var u *unanswered
-		if !errors.As(err, &u) {
+		if !errors.As(err, &u) && !w.crashed(err) {
 			return err
 		}
 		w.say("to be tried again: %s", err)
@@ -214,11 +232,16 @@ func doneUnanswered(err error) bool {
 	return errors.As(err, &u) && u.done
 }
 
-// refused lets pass what the service may answer: the disk is full, the store is in trouble, or the
-// message is being retried.
+// crashed tells whether an error may be that a replica crashed while a person used it.
+func (w *World) crashed(err error) bool {
+	return w.scenario.replicas > 1 && errors.Is(err, store.ErrClosed)
+}
+
+// refused lets pass what the service may answer: a queue is deleted, the disk is full, the store is in trouble, no replica
+// leads, or the message is being retried.
 func (w *World) refused(err error) error {
 	var u *unanswered
-	if errors.Is(err, store.ErrFull) || errors.Is(err, inspect.ErrPrecondition) || errors.As(err, &u) {
+	if errors.Is(err, inspect.ErrNotFound) && w.ledger.anyDeleted() || errors.Is(err, store.ErrFull) || errors.Is(err, inspect.ErrPrecondition) || errors.Is(err, operations.ErrNoLeader) || errors.As(err, &u) || w.crashed(err) {
 		w.say("refused: %s", err)
 		return nil
 	}
@@ -229,7 +252,7 @@ func (w *World) refused(err error) error {
 func (w *World) resumeAll(ctx context.Context) error {
 	for _, q := range w.scenario.queues {
 		if !w.ledger.pausedSince(q).IsZero() {
-			if err := w.resume(ctx, q); err != nil {
+			if err := w.resume(ctx, q, 0); err != nil {
 				return err
 			}
 		}

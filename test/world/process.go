@@ -2,6 +2,7 @@ package world
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -12,12 +13,15 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/broker"
+	"github.com/redrive-mq/redrive/internal/cluster"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/operations"
+	"github.com/redrive-mq/redrive/internal/replica"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
+	"github.com/redrive-mq/redrive/internal/store/redisstore"
 	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
@@ -31,15 +35,20 @@ const restorable = 1000 * time.Hour
 
 // process is the service as server wires it: the path of a message, without page and API.
 type process struct {
+	place      int
 	store      engine // as the service reaches it
 	reached    *reached
 	kept       engine // as it is
 	member     *memstore.Member
+	replica    *replica.Replica // nil: no others can use its store
 	network    *network
+	stall      stall
+	cutOff     trouble // its store is in trouble for it alone
 	intake     *retry.Intake
 	scheduler  *retry.Scheduler
 	actions    *actions.Actions
 	operations *operations.Runner
+	canPublish func() bool
 	stop       context.CancelFunc
 	ended      sync.WaitGroup
 }
@@ -52,43 +61,61 @@ type engine interface {
 }
 
 // startProcess opens the store, on the disk as it is or in memory, and starts.
-func (w *World) startProcess() (*process, error) {
-	p := &process{network: &network{dial: w.broker.Dial}}
-	if w.disk == nil {
+func (w *World) startProcess(place int) (*process, error) {
+	p := &process{place: place}
+	p.network = &network{dial: w.broker.Dial, stall: &p.stall, lost: w.ledger.cut}
+	p.cutOff.random = rand.New(rand.NewPCG(w.scenario.seed, 43+uint64(place)))
+	var shared store.Shared
+	var client *redisClient
+	switch {
+	case w.redis != nil:
+		client = w.redis.client(place, &p.cutOff, &p.stall)
+		inRedis, err := w.openRedis(client.dial)
+		if err != nil {
+			return nil, err
+		}
+		p.kept, shared = inRedis, inRedis
+	case w.disk == nil:
 		p.member = w.memory.Join()
-		p.kept = p.member
-	} else {
+		p.kept, shared = p.member, p.member
+	default:
 		onDisk, err := diskstore.Open(folder, diskstore.Options{FS: w.disk, Log: w.service})
 		if err != nil {
 			return nil, fmt.Errorf("opening the store: %w", err)
 		}
 		p.kept = onDisk
 	}
-	p.reached = newReached(&onClock{engine: p.kept, clock: w.clock, claimed: map[*store.Record]*store.Record{}}, w.scenario.inRedis, w.trouble, w.ledger)
+	p.reached = &reached{engine: &onClock{engine: p.kept, clock: w.clock, claimed: map[*store.Record]*store.Record{}}, redis: w.scenario.inRedis, client: client,
+		trouble: w.trouble, cutOff: &p.cutOff, stall: &p.stall, ledger: w.ledger, part: p.part("scheduler"), added: map[[sha256.Size]byte]bool{}, held: map[store.Key]heldClaim{}}
 	p.store = p.reached
 	if w.scenario.inRedis {
-		p.store = &sharedStore{p.reached, p.member}
+		p.store = &sharedStore{p.reached, shared}
+	}
+	if inRedis, is := p.kept.(*redisstore.Store); is {
+		p.store = &redisShared{&sharedStore{p.reached, shared}, inRedis, w.clock}
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	p.stop = stop
-	p.run(ctx, w)
+	if err := p.run(ctx, w); err != nil {
+		stop()
+		_ = p.close() // Join is the only error, and of a shared store
+		return nil, err
+	}
 	return p, nil
 }
 
-func (p *process) run(ctx context.Context, w *World) {
+// part names a part of this process in the ledger.
+func (p *process) part(name string) string { return fmt.Sprint(name, " ", p.place) }
+
+func (p *process) run(ctx context.Context, w *World) error {
 	rules, log := w.rules(), w.service
 	connection := func(name string) broker.Config {
-		return broker.Config{URL: "amqp://guest:guest@model/%2F", Name: name, Log: log, AMQP: amqp.Config{Dial: p.network.Dial}}
+		return broker.Config{URL: serviceURL, Name: name, Log: log, AMQP: amqp.Config{Dial: p.network.Dial}}
 	}
-	th := w.scenario.newThrottle()
-	heard := func(e retry.Event) {
-		if e.Kind == retry.Failed {
-			th.Failed(e.Queue, e.ID, e.At)
-			p.operations.Failed(e)
-		}
-		w.ledger.heard(e)
-	}
+	th := w.newThrottle()
+	heard := p.listener(th, w.ledger)
 	publisher := broker.NewPublisher(connection("redrive retries"))
+	p.canPublish = publisher.Ready
 	delayPublisher := broker.NewPublisher(connection("redrive delays"))
 	policies := func() policy.Set { return p.intake.Policies() }
 	delays := retry.NewDelayQueues(delayPublisher, policies, func(way string, err error) {
@@ -109,7 +136,9 @@ func (p *process) run(ctx context.Context, w *World) {
 	p.scheduler = retry.NewScheduler(p.store, sender, th, heard, log, func(store.Lane, error) {})
 	sender.OnLookupAnswered(p.scheduler.Wake)
 
-	p.openForPeople(inspect.New(inspect.Config{Store: p.store, Broker: brokerQueues{publisher}, Policies: policies, Log: log}), heard)
+	if err := p.openForPeople(ctx, inspect.Config{Store: p.store, Broker: brokerQueues{publisher}, Policies: policies, Log: log}, th, heard); err != nil {
+		return err
+	}
 
 	publishing, stopPublishing := context.WithCancel(context.WithoutCancel(ctx))
 	var publishers, workers sync.WaitGroup
@@ -117,15 +146,15 @@ func (p *process) run(ctx context.Context, w *World) {
 	publishers.Go(func() { _ = delayPublisher.Run(publishing) })
 	workers.Go(func() { p.scheduler.Run(ctx, 10*time.Second) })
 	workers.Go(func() { p.operations.Run(ctx) })
-	workers.Go(func() { p.followSettings(ctx) })
+	p.joinReplicas(ctx, &workers)
 	workers.Go(func() {
 		if len(rules.Ways) > 0 {
 			awaitUsable(ctx, delayPublisher)
 		}
-		_ = intakeConsumer.Run(ctx, &watched{Handler: p.intake, ledger: w.ledger, name: "intake"})
+		_ = intakeConsumer.Run(ctx, &watched{Handler: p.intake, ledger: w.ledger, name: p.part("intake")})
 	})
 	workers.Go(func() {
-		_ = parkedConsumer.Run(ctx, &watched{Handler: parkedIntake, ledger: w.ledger, name: "parked intake"})
+		_ = parkedConsumer.Run(ctx, &watched{Handler: parkedIntake, ledger: w.ledger, name: p.part("parked intake")})
 	})
 	p.ended.Go(func() {
 		workers.Wait()
@@ -134,6 +163,7 @@ func (p *process) run(ctx context.Context, w *World) {
 		publishers.Wait()
 		delays.Wait()
 	})
+	return nil
 }
 
 func awaitUsable(ctx context.Context, p *broker.Publisher) {
@@ -142,32 +172,49 @@ func awaitUsable(ctx context.Context, p *broker.Publisher) {
 	p.AwaitUsable(connecting)
 }
 
-func (s *scenario) newThrottle() *throttle.Throttle {
+func (w *World) newThrottle() *throttle.Throttle {
 	limits := map[string]throttle.Rules{}
-	for _, q := range s.queues {
+	for _, q := range w.scenario.queues {
 		limits[q.name] = q.limits
 	}
-	return throttle.New(func(queue string) throttle.Rules { return limits[queue] }, rand.Float64, func(throttle.Transition) {})
+	return throttle.New(func(queue string) throttle.Rules { return limits[queue] }, rand.Float64, w.ledger.breakers())
 }
 
-// openForPeople makes what people use.
-func (p *process) openForPeople(shows *inspect.Inspector, heard retry.Listener) {
+// listener receives what the service says.
+func (p *process) listener(th *throttle.Throttle, l *ledger) retry.Listener {
+	return func(e retry.Event) {
+		if e.Kind == retry.Failed {
+			if elsewhere := th.Failed(e.Queue, e.ID, e.At); elsewhere && p.replica != nil {
+				p.replica.AnnounceFailed(e.Queue, e.ID)
+			}
+			p.operations.Failed(e)
+		}
+		l.heard(e)
+	}
+}
+
+// openForPeople makes what people use, and the replica where others may use the store too.
+func (p *process) openForPeople(ctx context.Context, c inspect.Config, th *throttle.Throttle, heard retry.Listener) error {
+	shared, isShared := p.store.(store.Shared)
+	if isShared {
+		p.replica = replica.New(shared, func() cluster.About { return cluster.About{CanPublish: p.canPublish()} }, c.Log)
+		c.Replicas, c.Changed = func() []inspect.Replica { return nil }, p.replica.Changed
+	}
+	shows := inspect.New(c)
 	p.actions = actions.New(actions.Config{Inspect: shows, Store: p.store, Audit: noAudit{}, Events: heard, Restorable: restorable, SetPaused: p.scheduler.Pause})
 	p.operations = operations.New(operations.Config{Inspect: shows, Actions: p.actions, Store: p.store})
+	if !isShared {
+		return nil
+	}
+	return p.replica.Join(ctx, replica.Parts{Throttle: th, Scheduler: p.scheduler, Inspect: shows, Actions: p.actions, Operations: p.operations,
+		CountFlow: func(string, [4]int64, time.Time) {}, LeaderTasks: []func(context.Context){shows.Lead, p.operations.Lead}})
 }
 
-// followSettings reads what people have set, in a service whose store others may use too.
-func (p *process) followSettings(ctx context.Context) {
-	if _, shared := p.store.(store.Shared); !shared {
-		return
-	}
-	tick := time.NewTicker(500 * time.Millisecond)
-	defer tick.Stop()
-	for ctx.Err() == nil {
-		_ = p.actions.ReadSettings(ctx, p.scheduler.SetPauses) // it is read again
-		select {
-		case <-ctx.Done():
-		case <-tick.C:
+func (p *process) joinReplicas(ctx context.Context, workers *sync.WaitGroup) {
+	if p.replica != nil {
+		workers.Go(func() { p.replica.Run(ctx) })
+		if p.member != nil { // redisstore does so itself
+			workers.Go(func() { p.reached.keepLeases(ctx) })
 		}
 	}
 }
@@ -176,11 +223,19 @@ func (p *process) followSettings(ctx context.Context) {
 func (p *process) end() error {
 	p.stop()
 	p.ended.Wait()
+	return p.close()
+}
+
+// close closes the store; it releases what this process has claimed, if it answers.
+func (p *process) close() error {
 	if p.member != nil {
-		p.member.Kill() // as Redis's store, it releases what it has claimed
+		p.member.Kill()
 		return nil
 	}
-	return p.kept.Close()
+	if err := p.kept.Close(); err != nil && !wentUnanswered(err) {
+		return err
+	}
+	return nil
 }
 
 // crash ends it at this instant: nothing of it reaches RabbitMQ or Redis any more, and what it
@@ -190,6 +245,8 @@ func (p *process) crash(d *disk, survives int, r *rand.Rand) *disk {
 	p.network.end()
 	if p.member != nil {
 		p.member.Kill()
+	}
+	if d == nil {
 		return nil
 	}
 	return d.afterCrash(survives, r)

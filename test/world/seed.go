@@ -25,16 +25,20 @@ var jitter = policy.Fraction(0.2)
 
 // scenario is what a seed decides beforehand.
 type scenario struct {
-	seed     uint64
-	version  string // of RabbitMQ
-	onDisk   bool   // the store is on disk; otherwise in memory
-	inRedis  bool   // it is in memory, and stands for Redis; without either nothing crashes
-	catchAll bool   // the last policy is for all queues
-	queues   []*workQueue
-	messages []message
-	faults   []fault
-	actions  []action
-	hostile  []hostile
+	seed         uint64
+	version      string // of RabbitMQ
+	onDisk       bool   // the store is on disk; otherwise in memory
+	inRedis      bool   // it is in memory, and stands for Redis; without either nothing crashes
+	onRedis      bool   // it is Redis's own, on a Redis in memory
+	withoutRedis int    // faults that are there without it
+	everySecond  bool   // that Redis syncs each second; otherwise always
+	replicas     int    // processes that share the store
+	catchAll     bool   // the last policy is for all queues
+	queues       []*workQueue
+	messages     []message
+	faults       []fault
+	actions      []action
+	hostile      []hostile
 }
 
 // workQueue is a queue with its policy, its limits and its consumer.
@@ -45,21 +49,41 @@ type workQueue struct {
 	way       delay.Way // nil: what waits is in the store
 	limits    throttle.Rules
 	prefetch  int
-	handles   time.Duration // how long the consumer takes for a message
-	reports   bool          // the consumer reports failures instead of rejecting
-	forwardTo string        // the queue that its exhausted messages go to; "": none
+	handles   time.Duration    // how long the consumer takes for a message
+	reports   bool             // the consumer reports failures instead of rejecting
+	forwardTo string           // the queue that its exhausted messages go to; "": none
+	library   *libraryConsumer // nil: its consumer is without the library
+	byPolicy  bool             // a policy of RabbitMQ's dead-letters it to Redrive; otherwise an argument
+	most      int              // how many messages it, and forwardTo, has at most; 0: any number
+	// withoutRedis is its backoff where the store is not Redis's own; nil: it is the same.
+	withoutRedis *policy.Backoff
 }
 
 func (q *workQueue) String() string {
-	by, in := "rejects", retry.InStore
-	if q.way != nil {
-		in = q.way.Limits().Name
-	}
+	by := "rejects"
 	if q.reports {
 		by = "reports"
 	}
-	return fmt.Sprintf("%s: %s, %d attempts %s (%s), then %s, limits: %s; its consumer handles each for %s, %d at a time, and %s", q.name, q.kind,
-		q.policy.Attempts, q.policy.Backoff, in, q.policy.Exhausted.Action, q.limits, q.handles, q.prefetch, by)
+	if q.library != nil {
+		by = "is " + q.library.String()
+	}
+	length := ""
+	if q.most > 0 {
+		length = fmt.Sprintf(" of at most %d", q.most)
+	}
+	if q.byPolicy {
+		length += ", dead-lettered by a policy"
+	}
+	return fmt.Sprintf("%s: %s%s, %d attempts %s (%s), then %s, limits: %s; its consumer handles each for %s, %d at a time, and %s", q.name, q.kind, length,
+		q.policy.Attempts, q.policy.Backoff, q.waitsIn(), q.policy.Exhausted.Action, q.limits, q.handles, q.prefetch, by)
+}
+
+// waitsIn is the name of its way to wait.
+func (q *workQueue) waitsIn() string {
+	if q.way == nil {
+		return retry.InStore
+	}
+	return q.way.Limits().Name
 }
 
 // discards tells whether its policy discards what is out of attempts.
@@ -76,10 +100,15 @@ type message struct {
 	content string
 	// forged are headers that its publisher should not set.
 	forged amqp.Table
+	handling
 }
 
 func (m message) String() string {
-	return fmt.Sprintf("%s to %s, %d bytes, fails %d times %v", m.id, m.queue.name, m.size, m.fails, m.forged)
+	how := ""
+	if m.queue.library != nil {
+		how = m.handling.String()
+	}
+	return fmt.Sprintf("%s to %s, %d bytes, fails %d times %v %s", m.id, m.queue.name, m.size, m.fails, m.forged, how)
 }
 
 // body differs from message to message.
@@ -108,12 +137,23 @@ func newScenario(seed uint64) *scenario {
 	s.drawActions(rand.New(rand.NewPCG(seed, 15)))
 	s.drawWays(rand.New(rand.NewPCG(seed, 16)))
 	s.drawHostile(rand.New(rand.NewPCG(seed, 17)))
-	s.drawAlarms(rand.New(rand.NewPCG(seed, 18)))
+	s.drawAlarms(rand.New(rand.NewPCG(seed, 18)), memoryAlarm)
 	s.drawTrouble(rand.New(rand.NewPCG(seed, 19)))
 	s.drawCatchAll(rand.New(rand.NewPCG(seed, 22)))
 	s.drawBulk(rand.New(rand.NewPCG(seed, 21)))
 	s.drawImports(rand.New(rand.NewPCG(seed, 23)))
 	s.drawClock(rand.New(rand.NewPCG(seed, 20)))
+	s.drawLibrary(rand.New(rand.NewPCG(seed, 24)))
+	s.drawAlarms(rand.New(rand.NewPCG(seed, 31)), diskAlarm)
+	s.drawNodeLoss(rand.New(rand.NewPCG(seed, 25)))
+	s.drawFullQueues(rand.New(rand.NewPCG(seed, 26)))
+	s.drawRights(rand.New(rand.NewPCG(seed, 27)))
+	s.drawBrokerPolicies(rand.New(rand.NewPCG(seed, 28)))
+	s.drawDamage(rand.New(rand.NewPCG(seed, 29)))
+	s.drawBreakers(rand.New(rand.NewPCG(seed, 34)))
+	s.drawLeaderChanges(rand.New(rand.NewPCG(seed, 32)))
+	s.drawReplicas(rand.New(rand.NewPCG(seed, 30)))
+	s.drawRedis(rand.New(rand.NewPCG(seed, 33)))
 	return s
 }
 
@@ -122,6 +162,10 @@ func (s *scenario) storeName() string {
 	switch {
 	case s.onDisk:
 		return "on disk"
+	case s.onRedis && s.everySecond:
+		return "Redis's own, synced each second"
+	case s.onRedis:
+		return "Redis's own, synced always"
 	case s.inRedis:
 		return "in Redis"
 	}

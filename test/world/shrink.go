@@ -8,11 +8,14 @@ import (
 )
 
 // kinds of parts in the order in which they are left out: queues, which leaves out most, faults,
-// what people do, hostile messages, other messages, ways to wait in RabbitMQ, and queues again.
-const kinds = "qfahmwq"
+// what people do, hostile messages, other messages, ways to wait in RabbitMQ, the library, limits of
+// queues, their policies, replicas but for one, that the store is Redis's own, and queues again.
+const kinds = "qfahmwlbprsq"
 
 // Parts names all that a seed's scenario has: f2 is a fault, a0 an action, h003 a hostile message,
-// m014 another one, w1 that the queue q1 waits in RabbitMQ.
+// m014 another one, w1 that the queue q1 waits in RabbitMQ, l1 that its consumer is the library's, r1
+// the second replica, b2 that q2 has a limit, p3 that a policy of RabbitMQ's dead-letters q3, s that the
+// store is Redis's own and not what stands for it.
 func Parts(seed uint64) (all []string) {
 	s := newScenario(seed)
 	for i := range s.faults {
@@ -31,6 +34,21 @@ func Parts(seed uint64) (all []string) {
 		if all = append(all, fmt.Sprint("q", i)); q.way != nil {
 			all = append(all, fmt.Sprint("w", i))
 		}
+		if q.library != nil {
+			all = append(all, fmt.Sprint("l", i))
+		}
+		if q.most > 0 {
+			all = append(all, fmt.Sprint("b", i))
+		}
+		if q.byPolicy {
+			all = append(all, fmt.Sprint("p", i))
+		}
+	}
+	for i := 1; i < s.replicas; i++ {
+		all = append(all, fmt.Sprint("r", i))
+	}
+	if s.onRedis {
+		all = append(all, "s")
 	}
 	return all
 }
@@ -44,17 +62,38 @@ func (s *scenario) only(parts []string) *scenario {
 		return slices.Contains(parts, kind) || slices.Contains(parts, strings.TrimPrefix(fmt.Sprint(kind, name), kind+kind))
 	}
 	is := *s
+	if is.onRedis = s.onRedis && slices.Contains(parts, "s"); s.onRedis && !is.onRedis {
+		s.faults = s.faults[:s.withoutRedis]
+		for _, q := range s.queues {
+			if q.withoutRedis != nil {
+				q.policy.Backoff = *q.withoutRedis
+			}
+		}
+	}
 	is.queues, is.messages, is.faults, is.actions, is.hostile = nil, nil, nil, nil, nil
 	for i, q := range s.queues {
 		if q.way != nil && !has("w", i) {
 			q.way, q.policy.Jitter = nil, jitter
 		}
+		if !has("l", i) {
+			q.library = nil
+		}
+		if !has("b", i) {
+			q.most = 0
+		}
+		q.byPolicy = q.byPolicy && has("p", i)
 		if has("q", i) {
 			is.queues = append(is.queues, q)
 		}
 	}
+	is.replicas = 1
+	for i := 1; i < s.replicas; i++ {
+		if has("r", i) {
+			is.replicas++
+		}
+	}
 	for i, f := range s.faults {
-		if has("f", i) {
+		if has("f", i) && (f.queue == nil || slices.Contains(is.queues, f.queue)) && (f.policy != shadowing || f.queue.byPolicy) {
 			is.faults = append(is.faults, f)
 		}
 	}
@@ -140,7 +179,7 @@ func Describe(seed uint64, parts []string) string {
 		all = append(all, line{h.at, h.String()})
 	}
 	slices.SortStableFunc(all, func(a, b line) int { return int(a.at - b.at) })
-	text := fmt.Sprintf("RabbitMQ %s, the store %s\n", s.version, s.storeName())
+	text := fmt.Sprintf("RabbitMQ %s, the store %s, %d replicas\n", s.version, s.storeName(), s.replicas)
 	for _, l := range all {
 		text += fmt.Sprintf("%s %s\n", l.at, l.what)
 	}

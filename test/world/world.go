@@ -40,51 +40,72 @@ type World struct {
 	broker    *model.Broker
 	disk      *disk
 	memory    *memstore.Replicas
+	redis     *redis   // nil: the store is another
 	trouble   *trouble // of the store
 	clock     *wallClock
-	process   *process
+	looking   *memstore.Member // at the store in memory
+	replicas  *replicas
+	program   *program       // nil while there is none
+	returning sync.WaitGroup // replicas that are away, or stand still
 	consumers *network
+	publisher *publisher
+	absences  *absences
+	rights    *rights
+	policies  int             // of RabbitMQ's that were set
+	harmed    map[string]bool // the store's files that were damaged
 	ledger    *ledger
 	old       sync.WaitGroup // processes that have crashed, until they notice
 
+	saying sync.Mutex
 	mu     sync.Mutex
 	faults []error
 }
 
 // Run lets the world of a seed happen, with all parts of its scenario or some, and returns what
-// went wrong. Call it in a bubble of testing/synctest. log receives the steps, service what the service says.
-func Run(seed uint64, parts []string, log io.Writer, service *slog.Logger) error {
+// happened and what went wrong. Call it in a bubble of testing/synctest. log receives the steps,
+// service what the service says.
+func Run(seed uint64, parts []string, log io.Writer, service *slog.Logger) (Happened, error) {
 	s := newScenario(seed).only(parts)
 	clock := &wallClock{}
 	w := &World{scenario: s, random: rand.New(rand.NewPCG(seed, 41)), log: log, service: service,
-		broker: model.New(model.Options{Version: s.version}), memory: memstore.NewReplicas(), trouble: &trouble{random: rand.New(rand.NewPCG(seed, 42))}, clock: clock, ledger: newLedger(s, clock)}
+		broker: model.New(model.Options{Version: s.version}), memory: memstore.NewReplicas(), trouble: &trouble{random: rand.New(rand.NewPCG(seed, 42))}, clock: clock, replicas: newReplicas(s.replicas), ledger: newLedger(s, clock), absences: newAbsences(), harmed: map[string]bool{}}
 	defer w.broker.Close()
-	if s.onDisk {
+	w.looking = w.memory.Join()
+	switch {
+	case s.onDisk:
 		w.disk = newDisk()
+	case s.onRedis:
+		w.redis = newRedis(s.everySecond, w.trouble)
+		defer w.redis.close()
+		if err := w.look(); err != nil {
+			return nil, err
+		}
 	}
-	w.say("RabbitMQ %s, %d queues, %d messages, %d faults, %d actions, store %s", s.version, len(s.queues), len(s.messages), len(s.faults), len(s.actions), s.storeName())
+	w.say("RabbitMQ %s, %d queues, %d messages, %d faults, %d actions, %d replicas, store %s", s.version, len(s.queues), len(s.messages), len(s.faults), len(s.actions), s.replicas, s.storeName())
 	for _, q := range s.queues {
 		w.say("%s", q)
 	}
-	return w.run()
+	err := w.run()
+	return w.happened(), err
 }
 
 func (w *World) run() (err error) {
-	if err := w.start(); err != nil {
+	if w.rights, err = newRights(w.broker, w.scenario.queues, w.rules().Policies); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, w.process.end()) }()
+	for place := range w.scenario.replicas {
+		if err := w.start(place); err != nil {
+			return err
+		}
+	}
+	defer func() {
+		w.returning.Wait()
+		err = errors.Join(err, w.end())
+	}()
 	time.Sleep(settling)
-	conn, err := amqp.DialConfig("amqp://guest:guest@model/%2F", amqp.Config{Dial: w.broker.Dial, Heartbeat: time.Minute})
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	ch, err := conn.Channel()
-	if err != nil {
-		return err
-	}
-	if err := w.declare(ch); err != nil {
+	w.publisher = newPublisher(w)
+	defer w.publisher.close()
+	if err := w.declare(context.Background()); err != nil {
 		return err
 	}
 	w.consumers = &network{dial: w.broker.Dial}
@@ -94,18 +115,16 @@ func (w *World) run() (err error) {
 	defer consumers.Wait()
 	defer stop()
 	for _, q := range w.scenario.queues {
-		consumers.Go(func() { w.consume(ctx, q) })
+		if q.library == nil {
+			consumers.Go(func() { w.consume(ctx, q) })
+		}
 	}
-	if err := w.steps(ctx, ch); err != nil {
+	w.startProgram()
+	defer func() { err = errors.Join(err, w.endProgram()) }()
+	if err := w.steps(ctx); err != nil {
 		return err
 	}
-	return w.settle(ctx, ch)
-}
-
-// start starts the service, on the disk as it is.
-func (w *World) start() (err error) {
-	w.process, err = w.startProcess()
-	return err
+	return w.settle(ctx)
 }
 
 // rules are the policies as they were reloaded last.
@@ -125,13 +144,28 @@ func (w *World) rules() retry.Rules {
 	return r
 }
 
-func (w *World) declare(ch *amqp.Channel) error {
+func (w *World) declare(ctx context.Context) error {
+	ch, err := w.publisher.channel(ctx)
+	if err != nil {
+		return err
+	}
+	if err := w.setBasePolicies(); err != nil {
+		return err
+	}
 	for _, q := range w.scenario.queues {
-		if _, err := ch.QueueDeclare(q.name, true, false, false, false, amqp.Table{"x-queue-type": q.kind, "x-dead-letter-exchange": wire.ExchangeDeadLetters}); err != nil {
+		if _, err := ch.QueueDeclare(q.name, true, false, false, false, q.arguments()); err != nil {
 			return err
 		}
+		if q.library != nil {
+			if err := ch.ExchangeDeclare(q.firstExchange(), amqp.ExchangeFanout, true, false, false, false, nil); err != nil {
+				return err
+			}
+			if err := ch.QueueBind(q.name, "", q.firstExchange(), false, nil); err != nil {
+				return err
+			}
+		}
 		if q.forwardTo != "" {
-			if _, err := ch.QueueDeclare(q.forwardTo, true, false, false, false, nil); err != nil {
+			if _, err := ch.QueueDeclare(q.forwardTo, true, false, false, false, withMost(amqp.Table{}, q.most)); err != nil {
 				return err
 			}
 		}
@@ -144,7 +178,7 @@ func (w *World) declare(ch *amqp.Channel) error {
 			return err
 		}
 	}
-	return ch.Confirm(false)
+	return nil
 }
 
 // step is what happens at a time since the beginning.
@@ -155,16 +189,16 @@ type step struct {
 
 // steps publishes the messages and, beside that, makes the faults and does what people do, each at
 // its time.
-func (w *World) steps(ctx context.Context, ch *amqp.Channel) error {
+func (w *World) steps(ctx context.Context) error {
 	var published, others []step
 	for _, m := range w.scenario.messages {
-		published = append(published, step{m.at, func() error { return w.publish(ctx, ch, m) }})
+		published = append(published, step{m.at, func() error { return w.publish(ctx, m) }})
 	}
 	for _, h := range w.scenario.hostile {
-		published = append(published, step{h.at, func() error { return w.publishHostile(ctx, ch, h) }})
+		published = append(published, step{h.at, func() error { return w.publishHostile(ctx, h) }})
 	}
 	for _, f := range w.scenario.faults {
-		others = append(others, step{f.at, func() error { return w.fail(f) }})
+		others = append(others, step{f.at, func() error { return w.fail(ctx, f) }})
 	}
 	for _, a := range w.scenario.actions {
 		others = append(others, step{a.at, func() error { return w.act(ctx, a) }})
@@ -189,41 +223,35 @@ func inOrder(began time.Time, all []step) error {
 	return nil
 }
 
-func (w *World) publish(ctx context.Context, ch *amqp.Channel, m message) error {
+func (w *World) publish(ctx context.Context, m message) error {
 	headers := amqp.Table{idHeader: m.id, kindsHeader: allKinds}
 	maps.Copy(headers, m.forged)
-	return w.confirmed(ctx, ch, m.id, "", m.queue.name, amqp.Publishing{Headers: headers, Body: m.body(), DeliveryMode: amqp.Persistent, MessageId: m.id, Type: "world"})
-}
-
-func (w *World) confirmed(ctx context.Context, ch *amqp.Channel, id, exchange, key string, p amqp.Publishing) error {
-	confirm, err := ch.PublishWithDeferredConfirmWithContext(ctx, exchange, key, true, false, p)
-	if err != nil {
-		return fmt.Errorf("publishing %s: %w", id, err)
-	}
-	if ok, err := confirm.WaitContext(ctx); err != nil || !ok {
-		return fmt.Errorf("%s was not confirmed: %w", id, err)
-	}
-	return nil
+	return w.publisher.publish(ctx, m.id, m.queue.firstExchange(), m.queue.firstKey(), amqp.Publishing{Headers: headers, Body: m.body(), DeliveryMode: amqp.Persistent, MessageId: m.id, Type: "world"})
 }
 
 // settle waits until all messages are where they belong, and then checks all.
-func (w *World) settle(ctx context.Context, ch *amqp.Channel) error {
+func (w *World) settle(ctx context.Context) error {
+	w.returning.Wait()
 	w.say("no more faults")
 	if err := w.resumeAll(ctx); err != nil {
 		return err
 	}
+	began := time.Now()
 	at := ends{forwarded: map[string]int{}}
 	var missing []string
-	for began := time.Now(); ; {
+	for {
 		time.Sleep(time.Minute)
-		var err error
+		err := w.replayGone(ctx)
+		if err != nil {
+			return err
+		}
 		if at.parked, err = w.kept(ctx, store.Parked); err != nil {
 			return err
 		}
 		if at.discarded, err = w.kept(ctx, store.Discarded); err != nil {
 			return err
 		}
-		if err := w.drainForwarded(ch, at.forwarded); err != nil {
+		if err := w.drainForwarded(ctx, at.forwarded); err != nil {
 			return err
 		}
 		if at.waiting, err = w.kept(ctx, store.Waiting); err != nil {
@@ -240,17 +268,31 @@ func (w *World) settle(ctx context.Context, ch *amqp.Channel) error {
 			return found
 		}
 		if time.Since(began) > patience {
-			return errors.Join(w.faultsAt(at), fmt.Errorf("after %s these are not where they belong:\n%s", patience, strings.Join(missing, "\n")))
+			return errors.Join(w.faultsAt(at), fmt.Errorf("after %s these are not where they belong:\n%s\n%s", patience, strings.Join(missing, "\n"), w.inRabbitMQ()))
 		}
 	}
 	w.say("the service's events: %v", w.ledger.eventsSoFar())
 	return errors.Join(w.faultsAt(at), w.balanced(ctx), w.checkOperations(ctx))
 }
 
+// inRabbitMQ is what is in the queues of RabbitMQ.
+func (w *World) inRabbitMQ() string {
+	var all strings.Builder
+	names := []string{wire.QueueIntake, wire.QueueParked, wire.QueueQuarantine}
+	for _, q := range w.scenario.queues {
+		names = append(names, q.name)
+	}
+	for _, name := range names {
+		at, is := w.broker.Queue(name)
+		fmt.Fprintf(&all, "%s in RabbitMQ: %t, %+v\n", name, is, at)
+	}
+	return all.String()
+}
+
 // kept counts the copies of each message that the store has in a state.
 func (w *World) kept(ctx context.Context, state store.State) (map[string]int, error) {
 	all := map[string]int{}
-	err := w.process.kept.Scan(ctx, store.Range{State: state}, func(l store.Listed) (bool, error) {
+	err := w.stored().Scan(ctx, store.Range{State: state}, func(l store.Listed) (bool, error) {
 		id := idOf(l)
 		if !utf8.ValidString(l.Record.Queue) {
 			return false, fmt.Errorf("%s is stored for the queue %q", id, l.Record.Queue)
@@ -262,7 +304,11 @@ func (w *World) kept(ctx context.Context, state store.State) (map[string]int, er
 	return all, err
 }
 
-func (w *World) drainForwarded(ch *amqp.Channel, counts map[string]int) error {
+func (w *World) drainForwarded(ctx context.Context, counts map[string]int) error {
+	ch, err := w.publisher.channel(ctx)
+	if err != nil {
+		return err
+	}
 	for _, q := range w.scenario.queues {
 		for q.forwardTo != "" {
 			d, ok, err := ch.Get(q.forwardTo, true)
@@ -283,14 +329,18 @@ func (w *World) drainForwarded(ch *amqp.Channel, counts map[string]int) error {
 
 // balanced checks the service's own ledger.
 func (w *World) balanced(ctx context.Context) error {
-	lines, err := w.process.kept.Recount(ctx)
+	lines, err := w.stored().Recount(ctx)
 	if err != nil {
 		return err
 	}
+	off := int64(0)
 	for _, l := range lines {
-		if off := l.Off(); off != 0 {
-			return fmt.Errorf("the store's ledger of %s is off by %d", l.Queue, off)
+		if off += l.Off(); l.Off() != 0 && w.ledger.off == 0 {
+			return fmt.Errorf("the store's ledger of %s is off by %d", l.Queue, l.Off())
 		}
+	}
+	if off != w.ledger.off {
+		return fmt.Errorf("the store's ledger is off by %d, and was by %d when the store was damaged", off, w.ledger.off)
 	}
 	return nil
 }
@@ -303,5 +353,7 @@ func (w *World) broken(err error) {
 }
 
 func (w *World) say(format string, args ...any) {
+	w.saying.Lock()
+	defer w.saying.Unlock()
 	fmt.Fprintf(w.log, "%s "+format+"\n", append([]any{time.Since(w.ledger.start).Truncate(time.Millisecond)}, args...)...)
 }

@@ -1,0 +1,232 @@
+package world
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/diskstore"
+)
+
+// drawDamage has a file of the store damaged while the service is stopped. A person does then what
+// the service says.
+func (s *scenario) drawDamage(r *rand.Rand) {
+	if !s.onDisk || r.IntN(3) > 0 {
+		return
+	}
+	for range 1 + r.IntN(2) {
+		s.faults = append(s.faults, fault{at: between(r, time.Minute, faultsEnd), kind: damaged, away: pick(r, time.Second, time.Minute), survives: pick(r, 0, 50, 100),
+			damage: damage{file: pick(r, ".sst", ".sst", ".log", "MANIFEST", ""), place: r.Float64(), bytes: pick(r, 1, 1, 64), compacted: r.IntN(2) == 0, killed: r.IntN(2) == 0, accepts: r.IntN(2) == 0}})
+	}
+}
+
+// damage is what happens to the disk, and what a person does about it.
+type damage struct {
+	file      string  // part of its name; "": any
+	place     float64 // in all that is in such files
+	bytes     int     // 1: one bit of it
+	compacted bool    // the store was opened before, so that its logs are tables
+	killed    bool    // the service; otherwise it was stopped
+	accepts   bool    // that writes are missing; otherwise all that can be read is saved
+}
+
+func (d damage) String() string {
+	what, then := fmt.Sprintf("%d bytes of", d.bytes), "saves what can be read"
+	if d.bytes == 1 {
+		what = "a bit of"
+	}
+	if d.accepts {
+		then = "accepts a loss"
+	}
+	return fmt.Sprintf("%s %q, and a person %s", what, d.file, then)
+}
+
+// contents are what a store has.
+type contents struct {
+	records map[store.Key]*store.Record
+	entries map[string]string
+	sums    [4]int64 // records by state
+	off     int64    // of its ledger
+	damage  map[string]string
+}
+
+func (w *World) contents(d *disk, o diskstore.Options) (c contents, err error) {
+	o.FS, o.Log, o.Existing = d, w.service, true
+	s, err := diskstore.Open(folder, o)
+	if err != nil {
+		return c, err
+	}
+	c = contents{records: map[store.Key]*store.Record{}, entries: map[string]string{}}
+	ctx := context.Background()
+	err = s.Scan(ctx, store.Range{Body: true}, func(l store.Listed) (bool, error) {
+		c.records[l.Key] = l.Record
+		c.sums[l.Record.State]++
+		return true, nil
+	})
+	if err == nil {
+		err = s.Entries(ctx, "", "", func(e store.Entry) (bool, error) {
+			c.entries[e.Name] = string(e.Value)
+			return true, nil
+		})
+	}
+	lines, recounted := s.Recount(ctx)
+	for i := range lines {
+		c.off += lines[i].Off()
+	}
+	c.damage = s.Damage()
+	return c, errors.Join(err, recounted, s.Close())
+}
+
+// endDamaged kills the service, or stops it when what it returns is called; that damages its store.
+func (w *World) endDamaged(p *process, f fault) func() error {
+	if f.damage.killed {
+		w.crash(p, f)
+		return func() error { return w.damageStore(f) }
+	}
+	return func() error {
+		err := p.end()
+		w.ledger.stopped()
+		return errors.Join(err, w.damageStore(f))
+	}
+}
+
+// damageStore damages the disk of a service that was stopped, and has a person repair it.
+func (w *World) damageStore(f fault) error {
+	if f.damage.compacted {
+		if _, err := w.contents(w.disk, diskstore.Options{}); err != nil {
+			return fmt.Errorf("reading the store: %w", err)
+		}
+	}
+	before, err := w.contents(w.disk.afterCrash(100, w.random), diskstore.Options{})
+	if err != nil {
+		return fmt.Errorf("reading a copy of the store: %w", err)
+	}
+	where, err := w.disk.harm(f.damage)
+	if err != nil {
+		return err
+	}
+	w.say("%s is damaged", where)
+	after, how, err := w.repair(f, before)
+	if err != nil {
+		return err
+	}
+	return w.compare(f, where, how, before, after)
+}
+
+// harm damages a file, and says which and where.
+func (d *disk) harm(of damage) (where string, err error) {
+	names, err := d.List(folder)
+	if err != nil {
+		return "", err
+	}
+	slices.Sort(names)
+	sizes, all := map[string]int64{}, int64(0)
+	for _, name := range names {
+		info, err := d.Stat(d.PathJoin(folder, name))
+		if err != nil {
+			return "", err
+		}
+		if info.IsDir() || name == "LOCK" || !strings.Contains(name, of.file) {
+			continue
+		}
+		b, err := d.read(d.PathJoin(folder, name))
+		if err != nil {
+			return "", err
+		}
+		sizes[name] = int64(len(strings.TrimRight(string(b), "\x00"))) // without the room that it was given
+		all += sizes[name]
+	}
+	at := int64(of.place * float64(all))
+	for _, name := range names {
+		if at < sizes[name] {
+			return fmt.Sprintf("%s at %d", name, at), d.flip(d.PathJoin(folder, name), at, of.bytes)
+		}
+		at -= sizes[name]
+	}
+	return "nothing", nil
+}
+
+func (d *disk) read(path string) ([]byte, error) {
+	f, err := d.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(f)
+}
+
+// flip turns bits of a file, which is as if it was written and synced so.
+func (d *disk) flip(path string, at int64, n int) error {
+	b, err := d.read(path)
+	if err != nil {
+		return err
+	}
+	f, err := d.OpenReadWrite(path, vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return err
+	}
+	for i := at; i < min(at+int64(n), int64(len(b))); i++ {
+		b[i] ^= 1 << (at % 8)
+	}
+	_, err = f.WriteAt(b[at:min(at+int64(n), int64(len(b)))], at)
+	return errors.Join(err, f.Sync(), f.Close())
+}
+
+// repair is what a person does until the store can be opened.
+func (w *World) repair(f fault, before contents) (after contents, how string, err error) {
+	o := diskstore.Options{}
+	for range 3 {
+		after, err = w.contents(w.disk, o)
+		var lost *diskstore.LostError
+		switch {
+		case err == nil:
+			if how == "" && len(after.damage) > 0 {
+				how = "reported"
+			}
+			return after, how, nil
+		case errors.As(err, &lost) && f.damage.accepts:
+			how, o.AcceptLoss = "accepted", true
+			if !f.damage.killed { // or it may have forgotten the last second
+				w.checkReport(before, lost)
+			}
+		case errors.As(err, &lost), errors.Is(err, diskstore.ErrDamaged):
+			how = "salvaged"
+			if err := w.salvage(); err != nil {
+				return after, how, err
+			}
+		default:
+			return after, how, fmt.Errorf("the damaged store is not opened, and it is not said what to do: %w", err)
+		}
+		w.say("%s: %v", how, err)
+	}
+	return after, how, fmt.Errorf("the damaged store cannot be repaired: %w", err)
+}
+
+// checkReport compares what the service says that the store had with what it had.
+func (w *World) checkReport(before contents, lost *diskstore.LostError) {
+	for _, state := range []store.State{store.Waiting, store.Parked, store.Discarded} {
+		if is := lost.Promised[state]; is != before.sums[state] {
+			w.broken(fmt.Errorf("the store had %d messages in state %d, and it is said that it had %d", before.sums[state], state, is))
+		}
+	}
+}
+
+// salvage saves what can be read, and puts it in the place of the store.
+func (w *World) salvage() error {
+	saved := folder + ".saved"
+	done, err := diskstore.Salvage(context.Background(), folder, saved, diskstore.Options{FS: w.disk, Log: w.service})
+	if err != nil {
+		return fmt.Errorf("salvaging: %w", err)
+	}
+	clear(w.harmed)
+	w.say("%d messages are saved, %d of them loose; not read: %v", done.Messages, done.Loose, done.Unread)
+	return errors.Join(w.disk.RemoveAll(folder), w.disk.Rename(saved, folder))
+}
