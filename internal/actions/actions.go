@@ -3,10 +3,11 @@ package actions
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
+
+	"golang.org/x/sync/semaphore"
 
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/inspect"
@@ -54,15 +55,16 @@ type Config struct {
 // goroutines, and each checks its caller.
 type Actions struct {
 	Config
-	// settingsMu keeps pauses and breakers in the same order in store, scheduler and throttle.
-	settingsMu sync.Mutex
+	// settings keeps pauses and breakers in the same order in store, scheduler and throttle. It is
+	// held while the store is asked, so it is a lock that a caller can stop waiting for.
+	settings *semaphore.Weighted
 	// forcedEntries are the entries of the breakers that were set here or that ReadSettings has
-	// found, by queue; settingsMu guards them.
+	// found, by queue; settings guards them.
 	forcedEntries map[string]string
 }
 
 // New makes Actions.
-func New(c Config) *Actions { return &Actions{Config: c} }
+func New(c Config) *Actions { return &Actions{Config: c, settings: semaphore.NewWeighted(1)} }
 
 func (a *Actions) now() time.Time { return a.Inspect.Now() }
 

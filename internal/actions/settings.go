@@ -18,12 +18,15 @@ func (a *Actions) set(ctx context.Context, by auth.Caller, did, queue, reason st
 	if err != nil {
 		return err
 	}
-	a.settingsMu.Lock()
+	if err := a.settings.Acquire(ctx, 1); err != nil {
+		end(err, 0)
+		return err
+	}
 	err = a.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{e})
 	if err == nil {
 		putIntoForce()
 	}
-	a.settingsMu.Unlock()
+	a.settings.Release(1)
 	a.changed()
 	end(err, 0)
 	return err
@@ -32,8 +35,10 @@ func (a *Actions) set(ctx context.Context, by auth.Caller, did, queue, reason st
 // ReadSettings reads the pauses and breakers that other replicas have set, and sets them here in
 // the scheduler and the throttle. It is called every half second.
 func (a *Actions) ReadSettings(ctx context.Context, setPauses func(queues map[string]bool)) error {
-	a.settingsMu.Lock()
-	defer a.settingsMu.Unlock()
+	if err := a.settings.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer a.settings.Release(1)
 	pauses, err := inspect.Pauses(ctx, a.Store)
 	if err != nil {
 		return err
@@ -71,7 +76,7 @@ func (a *Actions) ReadSettings(ctx context.Context, setPauses func(queues map[st
 }
 
 // noteForced keeps ReadSettings from setting a breaker again that was set here. The caller
-// holds settingsMu.
+// holds settings.
 func (a *Actions) noteForced(queue string, entry []byte) {
 	if a.forcedEntries == nil {
 		a.forcedEntries = map[string]string{}

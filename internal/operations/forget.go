@@ -83,8 +83,10 @@ func (r *Runner) forgetOld(ctx context.Context, now time.Time) error {
 // forgetOne deletes the head last: what a crash leaves undeleted is deleted the next time.
 // A plan that was started meanwhile stays.
 func (r *Runner) forgetOne(ctx context.Context, op *operation, state string) error {
-	op.stepping.Lock()
-	defer op.stepping.Unlock()
+	if err := op.stepping.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer op.stepping.Release(1)
 	if op.progress.State != state {
 		return nil
 	}
@@ -95,8 +97,8 @@ func (r *Runner) forgetOne(ctx context.Context, op *operation, state string) err
 		return err
 	}
 	op.set(func() { op.progress.State = Canceled }) // a call that found it before can do nothing with it
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.lock()
+	defer r.mu.Release(1)
 	delete(r.all, op.ID)
 	r.changed(op.ID)
 	return nil
@@ -113,9 +115,9 @@ func (r *Runner) forgetOrphans(ctx context.Context, now time.Time) error {
 		if err != nil || id == "" {
 			return err
 		}
-		r.mu.Lock()
+		r.lock()
 		orphan := r.all[id] == nil && !r.planning[id]
-		r.mu.Unlock()
+		r.mu.Release(1)
 		if orphan && r.shared() { // another replica may be making it, or just have made it
 			head, err := r.Store.Entry(ctx, headPrefix+id)
 			if err != nil {

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/time/rate"
 
 	"github.com/redrive-mq/redrive/internal/auth"
@@ -61,9 +62,10 @@ func (p *progress) active() bool {
 
 // operation is a plan (State ""), or the operation that it became.
 type operation struct {
-	// stepping is locked during a step, so that an order is handled between two. Its holder may
+	// stepping is held during a step, so that an order is handled between two. Its holder may
 	// read all fields, and locks mu to write. Others lock mu only, and so never wait for a step.
-	stepping sync.Mutex
+	// A step asks the store, so it is a lock that a caller can stop waiting for.
+	stepping *semaphore.Weighted
 	mu       sync.Mutex
 	head
 	progress
@@ -78,6 +80,8 @@ type operation struct {
 	speed     []pace
 }
 
+func newOperation() *operation { return &operation{stepping: semaphore.NewWeighted(1)} }
+
 // pace is how many messages were processed by a moment.
 type pace struct {
 	at time.Time
@@ -86,8 +90,10 @@ type pace struct {
 
 // operations are all plans and operations, by id; the first call reads them.
 func (r *Runner) operations(ctx context.Context) (map[string]*operation, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	if err := r.mu.Acquire(ctx, 1); err != nil {
+		return nil, err
+	}
+	defer r.mu.Release(1)
 	if r.loaded {
 		return maps.Clone(r.all), nil
 	}
@@ -114,7 +120,7 @@ func (r *Runner) operations(ctx context.Context) (map[string]*operation, error) 
 
 // readOperation reads an operation, whose head is an entry.
 func (r *Runner) readOperation(ctx context.Context, e store.Entry) (*operation, error) {
-	op := &operation{}
+	op := newOperation()
 	if err := json.Unmarshal(e.Value, &op.head); err != nil {
 		return nil, fmt.Errorf("%s: %w", e.Name, err)
 	}
@@ -135,8 +141,8 @@ func (r *Runner) byID(ctx context.Context, id string) (*operation, error) {
 	if err := r.refresh(ctx, id, nil); err != nil {
 		return nil, err
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.lock()
+	defer r.mu.Release(1)
 	return r.all[id], nil
 }
 

@@ -38,8 +38,10 @@ func (r *Runner) give(ctx context.Context, op *operation, q orderEntry, did, on,
 	if r.shared() {
 		return r.send(ctx, q, did, on, op.Count, why)
 	}
-	op.stepping.Lock()
-	defer op.stepping.Unlock()
+	if err := op.stepping.Acquire(ctx, 1); err != nil {
+		return Operation{}, err
+	}
+	defer op.stepping.Release(1)
 	c, err := r.changeOf(op, q)
 	if err != nil {
 		return Operation{}, err

@@ -154,8 +154,10 @@ func (r *Runner) execute(ctx context.Context, q orderEntry) error {
 	if op == nil {
 		return r.answer(ctx, q, nil, answerOf(fmt.Errorf("%w: no plan or operation %.60q", inspect.ErrNotFound, q.Operation), 0))
 	}
-	op.stepping.Lock()
-	defer op.stepping.Unlock()
+	if err := op.stepping.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer op.stepping.Release(1)
 	c, refused := r.changeOf(op, q)
 	if refused != nil {
 		return r.answer(ctx, q, nil, answerOf(refused, c.processed))

@@ -48,7 +48,7 @@ func (r *Runner) Plan(ctx context.Context, by auth.Caller, q PlanRequest) (Plan,
 		return Plan{}, err
 	}
 	now := r.now()
-	op := &operation{}
+	op := newOperation()
 	op.Operation.Plan = Plan{ID: uuid.Must(uuid.NewV7()).String(), Verb: q.Verb, Query: q.Query, At: q.At, To: q.To, Reason: q.Reason,
 		By: by.Name, Made: now, Expires: now.Add(planLives), Queues: []PlanQueue{}, Samples: []inspect.Message{}}
 	if err := r.beginPlanning(op.ID); err != nil {
@@ -67,9 +67,9 @@ func (r *Runner) Plan(ctx context.Context, by auth.Caller, q PlanRequest) (Plan,
 		_ = r.Store.DeleteEntries(context.WithoutCancel(ctx), partsOf(op.ID))
 		return Plan{}, err
 	}
-	r.mu.Lock()
+	r.lock()
 	r.all[op.ID] = op
-	r.mu.Unlock()
+	r.mu.Release(1)
 	if r.shared() {
 		r.changed(op.ID) // the leader deletes those that are too many
 	} else if err := r.forgetOld(ctx, now); err != nil { // or plans would fill the disk

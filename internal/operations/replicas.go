@@ -13,16 +13,16 @@ import (
 
 // setLeads begins or ends leading: all operations are read again.
 func (r *Runner) setLeads(leads bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.lock()
+	defer r.mu.Release(1)
 	r.leads, r.loaded = leads, false
 }
 
 // Reread has all operations read again, since an announcement of a change may have been lost. It
 // does nothing at the leader, which makes the changes.
 func (r *Runner) Reread() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.lock()
+	defer r.mu.Release(1)
 	if !r.leads {
 		r.loaded = false
 	}
@@ -31,9 +31,9 @@ func (r *Runner) Reread() {
 // ChangedElsewhere reads an operation again that another replica has changed. The leader ignores
 // it for operations that it runs.
 func (r *Runner) ChangedElsewhere(ctx context.Context, id string) {
-	r.mu.Lock()
+	r.lock()
 	op, skip := r.all[id], !r.loaded || r.leads && r.all[id] != nil
-	r.mu.Unlock()
+	r.mu.Release(1)
 	if skip {
 		return
 	}
@@ -54,8 +54,8 @@ func (r *Runner) refresh(ctx context.Context, id string, op *operation) error {
 			return err
 		}
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.lock()
+	defer r.mu.Release(1)
 	switch {
 	case !r.loaded || r.leads && r.all[id] != nil: // it changed meanwhile
 	case is == nil:

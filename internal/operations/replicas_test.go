@@ -47,8 +47,8 @@ func TestAPlanReadLateReplacesNoOperation(t *testing.T) {
 	started.Rate = 50
 	s.do = func() {
 		put(started.head, &started.progress)
-		r.mu.Lock()
-		defer r.mu.Unlock()
+		r.lock()
+		defer r.mu.Release(1)
 		r.all[id] = started
 	}
 	r.ChangedElsewhere(t.Context(), id)

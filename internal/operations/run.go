@@ -81,14 +81,16 @@ func (r *Runner) round(ctx context.Context) (next time.Time) {
 	}
 	for _, id := range slices.Sorted(maps.Keys(all)) {
 		op := all[id]
-		op.stepping.Lock()
+		if op.stepping.Acquire(ctx, 1) != nil {
+			return next // ctx has ended
+		}
 		var at time.Time
 		if !r.Inspect.ReadOnly {
 			at = r.step(ctx, op)
 		} else if op.active() {
 			op.set(func() { op.trouble = "this service is read-only now; the operation continues when it is not" })
 		}
-		op.stepping.Unlock()
+		op.stepping.Release(1)
 		if !at.IsZero() {
 			next = sooner(next, at)
 		}

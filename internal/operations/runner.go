@@ -4,10 +4,10 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/google/uuid"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/inspect"
@@ -40,7 +40,8 @@ type Runner struct {
 	Config
 	log *slog.Logger
 
-	mu       sync.Mutex
+	// mu is held while the operations are read, so it is a lock that a caller can stop waiting for.
+	mu       *semaphore.Weighted
 	loaded   bool
 	leads    bool // this replica runs them
 	all      map[string]*operation
@@ -53,10 +54,13 @@ type Runner struct {
 
 // New makes a Runner.
 func New(c Config) *Runner {
-	return &Runner{Config: c, log: c.Inspect.Log, all: map[string]*operation{}, active: map[string]bool{}, planning: map[string]bool{}, wake: make(chan struct{}, 1)}
+	return &Runner{Config: c, log: c.Inspect.Log, mu: semaphore.NewWeighted(1), all: map[string]*operation{}, active: map[string]bool{}, planning: map[string]bool{}, wake: make(chan struct{}, 1)}
 }
 
 func (r *Runner) now() time.Time { return r.Inspect.Now() }
+
+// lock takes mu where there is nothing to be done without it.
+func (r *Runner) lock() { _ = r.mu.Acquire(context.Background(), 1) } // it never fails
 
 // shared tells whether several replicas can share the store. Then one of them leads, even if it
 // is the only one, and it alone runs operations.
@@ -72,8 +76,8 @@ func (r *Runner) changed(ids ...string) {
 // beginPlanning registers a plan that is being made, so that its entries are not deleted as a
 // crash's.
 func (r *Runner) beginPlanning(id string) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.lock()
+	defer r.mu.Release(1)
 	if len(r.planning) >= mostPlanning {
 		return fmt.Errorf("%w: %d plans are being made just now: try again in a moment", inspect.ErrPrecondition, mostPlanning)
 	}
@@ -82,27 +86,27 @@ func (r *Runner) beginPlanning(id string) error {
 }
 
 func (r *Runner) endPlanning(id string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.lock()
+	defer r.mu.Release(1)
 	delete(r.planning, id)
 }
 
 func (r *Runner) activeCount() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.lock()
+	defer r.mu.Release(1)
 	return len(r.active)
 }
 
 func (r *Runner) setActive(id string) {
-	r.mu.Lock()
+	r.lock()
 	r.active[id] = true
-	r.mu.Unlock()
+	r.mu.Release(1)
 	r.Wake()
 }
 
 func (r *Runner) setInactive(id string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.lock()
+	defer r.mu.Release(1)
 	delete(r.active, id)
 }
 

@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -137,7 +139,7 @@ func TestReceiptsBeyondTheLimit(t *testing.T) {
 }
 
 func TestReportedNamesAreCounted(t *testing.T) {
-	n := &ReportedNames{reporterOf: map[string]string{}, perUser: map[string]int{}}
+	n := &ReportedNames{turn: semaphore.NewWeighted(1), reporterOf: map[string]string{}, perUser: map[string]int{}}
 	for i := range maxNamesEach {
 		if n.isFull("ann") {
 			t.Fatalf("full with %d names", i)

@@ -14,13 +14,13 @@ import (
 // most) still arrives. The caller has written the pause to the store before, or it would not
 // outlast a restart.
 func (s *Scheduler) Pause(queue string, paused bool) {
-	s.mu.Lock()
-	if paused {
-		s.paused[queue] = true
-	} else {
-		delete(s.paused, queue)
-	}
-	s.mu.Unlock()
+	s.changePauses(func() {
+		if paused {
+			s.paused[queue] = true
+		} else {
+			delete(s.paused, queue)
+		}
+	})
 	if !paused {
 		s.Wake()
 	}
@@ -28,16 +28,25 @@ func (s *Scheduler) Pause(queue string, paused bool) {
 
 // SetPauses is Pause for all queues at once: no other queues are paused afterwards.
 func (s *Scheduler) SetPauses(queues map[string]bool) {
-	s.mu.Lock()
 	resumed := false
-	for q := range s.paused {
-		resumed = resumed || !queues[q]
-	}
-	s.paused = maps.Clone(queues)
-	s.mu.Unlock()
+	s.changePauses(func() {
+		for q := range s.paused {
+			resumed = resumed || !queues[q]
+		}
+		s.paused = maps.Clone(queues)
+	})
 	if resumed {
 		s.Wake()
 	}
+}
+
+// changePauses changes them, after what loadPauses reads.
+func (s *Scheduler) changePauses(change func()) {
+	_ = s.pausing.Acquire(context.Background(), 1) // it never fails
+	defer s.pausing.Release(1)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change()
 }
 
 func (s *Scheduler) isPaused(queue string) bool {
@@ -57,9 +66,13 @@ func (s *Scheduler) Paused() []string {
 // that is known, and a Pause meanwhile comes after what was read.
 func (s *Scheduler) loadPauses(ctx context.Context) {
 	load := func() error {
-		s.mu.Lock()
-		defer s.mu.Unlock()
+		if err := s.pausing.Acquire(ctx, 1); err != nil {
+			return err
+		}
+		defer s.pausing.Release(1)
 		return s.store.Entries(ctx, store.PausePrefix, "", func(e store.Entry) (bool, error) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
 			s.paused[strings.TrimPrefix(e.Name, store.PausePrefix)] = true
 			return true, nil
 		})

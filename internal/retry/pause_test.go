@@ -35,3 +35,36 @@ func TestSettingAllPausesResumesTheOthers(t *testing.T) {
 		running.Wait()
 	})
 }
+
+// slowEntries is a store whose entries take long to be read.
+type slowEntries struct{ retry.Store }
+
+func (s slowEntries) Entries(ctx context.Context, prefix, after string, visit func(store.Entry) (bool, error)) error {
+	defer time.Sleep(5 * time.Second)
+	return s.Store.Entries(ctx, prefix, after, visit)
+}
+
+// While pauses are read from a store that is slow, who asks for them does not wait, and a queue that is
+// resumed meanwhile is.
+func TestPausesAreReadWhileTheyAreAskedForAndChanged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memstore.New()
+		must(t, s.PutEntries(t.Context(), []store.Entry{{Name: store.PausePrefix + "p", Value: []byte("{}")}, {Name: store.PausePrefix + "q", Value: []byte("{}")}}))
+		scheduler := retry.NewScheduler(slowEntries{s}, &fakeSender{began: time.Now(), answer: done, nth: map[string]int{}}, open(), func(retry.Event) {}, slog.New(slog.DiscardHandler), func(store.Lane, error) {})
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { scheduler.Run(ctx, time.Second) })
+		time.Sleep(time.Second)
+		began := time.Now()
+		if scheduler.Paused(); time.Since(began) > 0 {
+			t.Errorf("they are known after %s", time.Since(began))
+		}
+		scheduler.Pause("q", false)
+		time.Sleep(10 * time.Second)
+		if paused := scheduler.Paused(); !slices.Equal(paused, []string{"p"}) {
+			t.Errorf("%q are paused; want p", paused)
+		}
+		cancel()
+		running.Wait()
+	})
+}

@@ -3,8 +3,9 @@ package retry
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
+
+	"golang.org/x/sync/semaphore"
 
 	"github.com/redrive-mq/redrive/internal/store"
 )
@@ -31,7 +32,8 @@ type ReportedNames struct {
 	// where that is not known, cached does not.
 	lookUpIfUnknown, cached func(queue string) (yes, known bool)
 
-	mu         sync.Mutex
+	// turn is held while the store is asked, so it is a lock that a caller can stop waiting for.
+	turn       *semaphore.Weighted
 	reporterOf map[string]string // of each counted name, the user who reported it first
 	perUser    map[string]int    // counted names, by reporter
 	recounted  time.Time
@@ -41,7 +43,7 @@ type ReportedNames struct {
 // NewReportedNames makes the bound of an Intake and a ParkedIntake that store in s; sender knows
 // which queues messages may be retried to.
 func NewReportedNames(s store.Store, sender *Sender) *ReportedNames {
-	return &ReportedNames{store: s, lookUpIfUnknown: sender.MayRetryTo, cached: sender.targets.cached, reporterOf: map[string]string{}, perUser: map[string]int{},
+	return &ReportedNames{store: s, turn: semaphore.NewWeighted(1), lookUpIfUnknown: sender.MayRetryTo, cached: sender.targets.cached, reporterOf: map[string]string{}, perUser: map[string]int{},
 		recounted: time.Now().Add(firstRecount - recountEvery)}
 }
 
@@ -53,8 +55,10 @@ func (n *ReportedNames) admits(ctx context.Context, queue, reporter string) bool
 		return true
 	}
 	yes, known := n.cached(queue)
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	if n.turn.Acquire(ctx, 1) != nil {
+		return true // the service ends, and the message is not stored
+	}
+	defer n.turn.Release(1)
 	if _, counted := n.reporterOf[queue]; yes || counted {
 		if yes {
 			n.drop(queue)

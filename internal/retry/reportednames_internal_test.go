@@ -9,6 +9,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
 	"github.com/redrive-mq/redrive/policy"
@@ -29,7 +31,7 @@ func (s *countedStore) Counts(ctx context.Context) ([]store.QueueCount, error) {
 // names returns reported names of which is known what targets says, and nothing of others.
 func names(s store.Store, targets map[string]bool) *ReportedNames {
 	answer := func(queue string) (yes, known bool) { yes, known = targets[queue]; return yes, known }
-	return &ReportedNames{store: s, lookUpIfUnknown: answer, cached: answer, reporterOf: map[string]string{}, perUser: map[string]int{}, recounted: time.Now(), loaded: true}
+	return &ReportedNames{turn: semaphore.NewWeighted(1), store: s, lookUpIfUnknown: answer, cached: answer, reporterOf: map[string]string{}, perUser: map[string]int{}, recounted: time.Now(), loaded: true}
 }
 
 // While there is no place for another name, messages are kept for targets, which need none, and

@@ -12,6 +12,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -84,6 +86,9 @@ type Scheduler struct {
 	// the limits of claimed cut short continues with the others.
 	served map[store.Lane]bool
 
+	// pausing is held while pauses change, also while they are read from the store: mu is not, or who
+	// only asks for them would wait for the store.
+	pausing  *semaphore.Weighted
 	mu       sync.Mutex
 	backoffs map[store.Lane]backoff // of unreachable lanes
 	paused   map[string]bool        // queues whose retries a person has paused, see pause.go
@@ -103,7 +108,7 @@ type sentBatch struct {
 func NewScheduler(s Store, sender BatchSender, throttle Throttle, events Listener, log *slog.Logger, report func(lane store.Lane, err error)) *Scheduler {
 	throttle.SetCatchUp(catchUp)
 	return &Scheduler{store: s, sender: sender, throttle: throttle, events: events, log: log, report: report,
-		backoffs: map[store.Lane]backoff{}, paused: map[string]bool{}, served: map[store.Lane]bool{}, woken: make(chan struct{}, 1),
+		backoffs: map[store.Lane]backoff{}, paused: map[string]bool{}, served: map[store.Lane]bool{}, woken: make(chan struct{}, 1), pausing: semaphore.NewWeighted(1),
 		claimed: claimed{perDestination: map[store.Lane]*laneWindow{}}, troubles: storeTroubles{since: map[string]time.Time{}}}
 }
 

@@ -79,7 +79,7 @@ func (s *vhost) openActions() {
 		Unreachable: func(queue string) string { return s.health.problemOf(partQueue + queue) },
 	}
 	if s.replica != nil {
-		c.Replicas, c.Changed = s.replica.forInspect, s.replica.Changed
+		c.Replicas, c.Changed = func() []inspect.Replica { return replicasForInspect(s.replica) }, s.replica.Changed
 	}
 	s.inspect = inspect.New(c)
 	s.actions = actions.New(actions.Config{Inspect: s.inspect, Store: s.store, Audit: s.audit, Events: s.events,

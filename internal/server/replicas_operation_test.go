@@ -26,21 +26,21 @@ func TestAnOperationIsOfAllTogether(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		const n = 900
 		s.park("q", n)
-		plan, err := s.nodes[0].operations.Plan(ctx, boss, operations.PlanRequest{Verb: actions.Discard, Query: "queue:q state:parked"})
+		plan, err := s.nodes[0].Operations.Plan(ctx, boss, operations.PlanRequest{Verb: actions.Discard, Query: "queue:q state:parked"})
 		if err != nil || plan.Count != n {
 			t.Fatalf("planned %d, %v", plan.Count, err)
 		}
-		op, err := s.nodes[1].operations.Start(ctx, boss, plan.ID, operations.Start{Rate: 50}) // at once, and elsewhere
+		op, err := s.nodes[1].Operations.Start(ctx, boss, plan.ID, operations.Start{Rate: 50}) // at once, and elsewhere
 		if err != nil || op.State != operations.Running {
 			t.Fatalf("started: %s, %v", op.State, err)
 		}
-		if _, err := s.nodes[2].operations.Start(ctx, boss, plan.ID, operations.Start{}); !errors.Is(err, inspect.ErrPrecondition) {
+		if _, err := s.nodes[2].Operations.Start(ctx, boss, plan.ID, operations.Start{}); !errors.Is(err, inspect.ErrPrecondition) {
 			t.Errorf("started twice: %v", err)
 		}
 		time.Sleep(4 * time.Second)
 		all := func() (done []int64, states []string) {
 			for _, r := range s.nodes {
-				op, err := r.operations.Operation(ctx, boss, plan.ID)
+				op, err := r.Operations.Operation(ctx, boss, plan.ID)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -52,7 +52,7 @@ func TestAnOperationIsOfAllTogether(t *testing.T) {
 			t.Errorf("after 4 s at 50 a second: %v done, %v", done, states)
 		}
 		asked := time.Now()
-		if op, err = s.follower().operations.Order(ctx, boss, plan.ID, operations.Pause); err != nil || op.State != operations.Paused {
+		if op, err = s.follower().Operations.Order(ctx, boss, plan.ID, operations.Pause); err != nil || op.State != operations.Paused {
 			t.Fatalf("paused: %s, %v", op.State, err)
 		}
 		if took := time.Since(asked); took > time.Second {
@@ -70,7 +70,7 @@ func TestAnOperationIsOfAllTogether(t *testing.T) {
 		if later, states := all(); later[0] != paused[0] || states[0] != operations.Paused {
 			t.Errorf("paused, and the leader died: %v, %v", later, states)
 		}
-		if _, err := s.follower().operations.Order(ctx, boss, plan.ID, operations.Resume); err != nil {
+		if _, err := s.follower().Operations.Order(ctx, boss, plan.ID, operations.Resume); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(3 * time.Second)
@@ -97,7 +97,7 @@ func TestAnOperationIsOfAllTogether(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		seen := map[string]int{}
 		for after := ""; ; {
-			page, err := s.nodes[0].operations.Outcomes(ctx, boss, plan.ID, after, 1000)
+			page, err := s.nodes[0].Operations.Outcomes(ctx, boss, plan.ID, after, 1000)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -130,16 +130,16 @@ func TestWhatALeaderDidNotTellIsFound(t *testing.T) {
 		}
 		time.Sleep(3 * time.Second)
 		s.park("q", 100)
-		plan, err := s.nodes[0].operations.Plan(ctx, boss, operations.PlanRequest{Verb: actions.Discard, Query: "queue:q"})
+		plan, err := s.nodes[0].Operations.Plan(ctx, boss, operations.PlanRequest{Verb: actions.Discard, Query: "queue:q"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.nodes[0].operations.Start(ctx, boss, plan.ID, operations.Start{Rate: 50}); err != nil {
+		if _, err := s.nodes[0].Operations.Start(ctx, boss, plan.ID, operations.Start{Rate: 50}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
 		for _, n := range s.nodes { // all have read it
-			if op, err := n.operations.Operation(ctx, boss, plan.ID); err != nil || op.State != operations.Running {
+			if op, err := n.Operations.Operation(ctx, boss, plan.ID); err != nil || op.State != operations.Running {
 				t.Errorf("%s shows it %s: %v", n.ID, op.State, err)
 			}
 		}
@@ -148,7 +148,7 @@ func TestWhatALeaderDidNotTellIsFound(t *testing.T) {
 		s.leader().kill()
 		time.Sleep(40 * time.Second)
 		for _, n := range s.nodes {
-			if op, err := n.operations.Operation(ctx, boss, plan.ID); err != nil || op.State != operations.Finished || op.Done != 100 {
+			if op, err := n.Operations.Operation(ctx, boss, plan.ID); err != nil || op.State != operations.Finished || op.Done != 100 {
 				t.Errorf("%s shows it %s, %d done: %v", n.ID, op.State, op.Done, err)
 			}
 		}
@@ -163,24 +163,24 @@ func TestAnOrderOutlivesTheLeader(t *testing.T) {
 		s.join()
 		time.Sleep(3 * time.Second)
 		s.park("q", 500)
-		plan, err := s.nodes[0].operations.Plan(ctx, boss, operations.PlanRequest{Verb: actions.Discard, Query: "queue:q"})
+		plan, err := s.nodes[0].Operations.Plan(ctx, boss, operations.PlanRequest{Verb: actions.Discard, Query: "queue:q"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.nodes[0].operations.Start(ctx, boss, plan.ID, operations.Start{Rate: 10}); err != nil {
+		if _, err := s.nodes[0].Operations.Start(ctx, boss, plan.ID, operations.Start{Rate: 10}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(3 * time.Second)
 		s.leader().kill()
 		at := s.nodes[0]
-		op, err := at.operations.Order(ctx, boss, plan.ID, operations.Pause) // it waits for the next leader
+		op, err := at.Operations.Order(ctx, boss, plan.ID, operations.Pause) // it waits for the next leader
 		if err != nil || op.State != operations.Paused {
 			t.Fatalf("%s, %v", op.State, err)
 		}
 		at.able.Store(false)
 		done := op.Done
 		time.Sleep(5 * time.Second)
-		if op, err = at.operations.Operation(ctx, boss, plan.ID); err != nil || op.Done != done || op.State != operations.Paused {
+		if op, err = at.Operations.Operation(ctx, boss, plan.ID); err != nil || op.Done != done || op.State != operations.Paused {
 			t.Errorf("%s, %d done, then %d: %v", op.State, done, op.Done, err)
 		}
 	})
@@ -194,11 +194,11 @@ func TestAFormerLeaderSpoilsNoOperation(t *testing.T) {
 		a := s.join()
 		time.Sleep(2 * time.Second)
 		s.park("q", 100)
-		plan, err := a.operations.Plan(ctx, boss, operations.PlanRequest{Verb: actions.Discard, Query: "queue:q"})
+		plan, err := a.Operations.Plan(ctx, boss, operations.PlanRequest{Verb: actions.Discard, Query: "queue:q"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := a.operations.Start(ctx, boss, plan.ID, operations.Start{Rate: 10}); err != nil {
+		if _, err := a.Operations.Start(ctx, boss, plan.ID, operations.Start{Rate: 10}); err != nil {
 			t.Fatal(err)
 		}
 		// Another becomes the leader behind its back, as when it was stopped past its time.

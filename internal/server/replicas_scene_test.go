@@ -18,6 +18,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/cluster"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/operations"
+	"github.com/redrive-mq/redrive/internal/replica"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
@@ -43,7 +44,7 @@ type scene struct {
 
 // node is one replica.
 type node struct {
-	*replica
+	*replica.Replica
 	scene    *scene
 	member   *memstore.Member
 	cancel   context.CancelFunc
@@ -104,35 +105,35 @@ func (n *node) Send(_ context.Context, queue string, claims []store.Claim) func(
 func (n *node) failed(queue string, id uuid.UUID) {
 	e := retry.Event{Kind: retry.Failed, Queue: queue, ID: id, At: time.Now()}
 	n.activity.event(e)
-	n.event(e, n.throttle.Failed(queue, id, e.At))
+	announce(n.Replica, e, n.Throttle.Failed(queue, id, e.At))
 }
 
 func (s *scene) join() *node {
 	n := &node{scene: s, member: s.store.Join(), done: make(chan struct{})}
 	n.able.Store(true)
 	log := slog.New(slog.DiscardHandler)
-	n.replica = newReplica(teller{n.member, n}, func() cluster.About { return cluster.About{Address: "here", CanPublish: n.able.Load()} }, log)
-	f := n.replica
-	f.activity = &n.activity
-	f.throttle = throttle.New(func(string) throttle.Rules { return s.rules }, func() float64 { return 0.5 }, func(t throttle.Transition) {
+	n.Replica = replica.New(teller{n.member, n}, func() cluster.About { return cluster.About{Address: "here", CanPublish: n.able.Load()} }, log)
+	f := n.Replica
+	f.CountFlow = n.activity.count
+	f.Throttle = throttle.New(func(string) throttle.Rules { return s.rules }, func() float64 { return 0.5 }, func(t throttle.Transition) {
 		s.mu.Lock()
 		if !t.OnFollower {
 			s.changes = append(s.changes, string(t.To))
 		}
 		s.mu.Unlock()
 		f.PollSoon()
-		f.scheduler.Wake()
+		f.Scheduler.Wake()
 	})
-	f.scheduler = retry.NewScheduler(n.member, n, f.throttle, func(retry.Event) {}, log, func(store.Lane, error) {})
-	f.inspect = inspect.New(inspect.Config{Store: n.member, Broker: allThere{}, Audit: auditLog{}, Activity: f.activity,
+	f.Scheduler = retry.NewScheduler(n.member, n, f.Throttle, func(retry.Event) {}, log, func(store.Lane, error) {})
+	f.Inspect = inspect.New(inspect.Config{Store: n.member, Broker: allThere{}, Audit: auditLog{}, Activity: &n.activity,
 		Policies: func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"*"}}} },
-		Replicas: f.forInspect, Changed: f.Changed})
-	f.actions = actions.New(actions.Config{Inspect: f.inspect, Store: n.member, Audit: auditLog{}, Restorable: time.Hour,
-		SetPaused: f.scheduler.Pause, Force: func(queue, to, by, why string) { _ = f.throttle.Force(queue, to, by, why, time.Now()) }})
-	f.operations = operations.New(operations.Config{Inspect: f.inspect, Actions: f.actions, Store: n.member})
-	f.leaderTasks = []func(context.Context){f.inspect.Lead, f.operations.Lead}
-	f.throttle.SetLeads(false)
-	f.throttle.SetShare(throttle.Share{}, time.Now())
+		Replicas: func() []inspect.Replica { return replicasForInspect(f) }, Changed: f.Changed})
+	f.Actions = actions.New(actions.Config{Inspect: f.Inspect, Store: n.member, Audit: auditLog{}, Restorable: time.Hour,
+		SetPaused: f.Scheduler.Pause, Force: func(queue, to, by, why string) { _ = f.Throttle.Force(queue, to, by, why, time.Now()) }})
+	f.Operations = operations.New(operations.Config{Inspect: f.Inspect, Actions: f.Actions, Store: n.member})
+	f.LeaderTasks = []func(context.Context){f.Inspect.Lead, f.Operations.Lead}
+	f.Throttle.SetLeads(false)
+	f.Throttle.SetShare(throttle.Share{}, time.Now())
 	var ctx context.Context
 	ctx, n.cancel = context.WithCancel(context.Background())
 	s.mu.Lock()
@@ -142,9 +143,9 @@ func (s *scene) join() *node {
 		defer close(n.done)
 		var all sync.WaitGroup
 		all.Go(func() { f.Run(ctx) })
-		all.Go(func() { f.scheduler.Run(ctx, time.Second) })
-		all.Go(func() { f.inspect.Run(ctx) })
-		all.Go(func() { f.operations.Run(ctx) })
+		all.Go(func() { f.Scheduler.Run(ctx, time.Second) })
+		all.Go(func() { f.Inspect.Run(ctx) })
+		all.Go(func() { f.Operations.Run(ctx) })
 		all.Wait()
 	}()
 	s.t.Cleanup(func() { n.cancel(); <-n.done })

@@ -70,7 +70,7 @@ func TestInFlightIsOfAllTogether(t *testing.T) {
 			if n := s.count(); n != most {
 				t.Errorf("%d are in flight, of %d that may", n, most)
 			}
-			v := s.follower().throttle.View("q", time.Now())
+			v := s.follower().Throttle.View("q", time.Now())
 			if v.InFlight != most {
 				t.Errorf("a replica shows %d in flight, of %d", v.InFlight, most)
 			}
@@ -88,12 +88,12 @@ func TestAPauseIsInForceEverywhereWithinASecond(t *testing.T) {
 		}
 		time.Sleep(3 * time.Second)
 		for _, at := range s.nodes {
-			if err := at.actions.PauseQueue(context.Background(), boss, "q", "why not"); err != nil {
+			if err := at.Actions.PauseQueue(context.Background(), boss, "q", "why not"); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(time.Second)
 			for _, n := range s.nodes {
-				if !slices.Contains(n.scheduler.Paused(), "q") {
+				if !slices.Contains(n.Scheduler.Paused(), "q") {
 					t.Fatal("a second later another replica has not paused the queue")
 				}
 			}
@@ -103,23 +103,23 @@ func TestAPauseIsInForceEverywhereWithinASecond(t *testing.T) {
 			if s.count() != before {
 				t.Fatal("messages of a paused queue were retried")
 			}
-			if err := at.actions.ResumeQueue(context.Background(), boss, "q", ""); err != nil {
+			if err := at.Actions.ResumeQueue(context.Background(), boss, "q", ""); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(time.Second)
 			for _, n := range s.nodes {
-				if len(n.scheduler.Paused()) > 0 {
+				if len(n.Scheduler.Paused()) > 0 {
 					t.Fatal("a second later another replica still pauses the queue")
 				}
 			}
 		}
 		// One that joins pauses what is paused.
-		if err := s.nodes[0].actions.PauseQueue(context.Background(), boss, "q", ""); err != nil {
+		if err := s.nodes[0].Actions.PauseQueue(context.Background(), boss, "q", ""); err != nil {
 			t.Fatal(err)
 		}
 		n := s.join()
 		time.Sleep(time.Second)
-		if !slices.Contains(n.scheduler.Paused(), "q") {
+		if !slices.Contains(n.Scheduler.Paused(), "q") {
 			t.Error("a replica that joins has not paused the queue")
 		}
 	})
@@ -135,7 +135,7 @@ func TestASetBreakerIsSetEverywhereWithinASecond(t *testing.T) {
 		states := func(want throttle.State, forced bool) {
 			t.Helper()
 			for _, n := range s.nodes {
-				if v := n.throttle.View("q", time.Now()); v.State != want || v.Forced != forced {
+				if v := n.Throttle.View("q", time.Now()); v.State != want || v.Forced != forced {
 					t.Errorf("a second later %s is %s, forced %v; want %s", n.ID, v.State, v.Forced, want)
 				}
 			}
@@ -146,7 +146,7 @@ func TestASetBreakerIsSetEverywhereWithinASecond(t *testing.T) {
 				want   throttle.State
 				forced bool
 			}{{"open", throttle.Open, true}, {"closed", throttle.Closed, true}, {"auto", throttle.Closed, false}} {
-				if err := s.follower().actions.Breaker(context.Background(), boss, "q", step.to, "so"); err != nil {
+				if err := s.follower().Actions.Breaker(context.Background(), boss, "q", step.to, "so"); err != nil {
 					t.Fatal(err)
 				}
 				time.Sleep(time.Second)
@@ -155,7 +155,7 @@ func TestASetBreakerIsSetEverywhereWithinASecond(t *testing.T) {
 		}
 		// From open, auto probes: at the leader alone, whatever replica it was said at.
 		for _, to := range []string{"open", "auto"} {
-			if err := s.follower().actions.Breaker(context.Background(), boss, "q", to, "so"); err != nil {
+			if err := s.follower().Actions.Breaker(context.Background(), boss, "q", to, "so"); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(time.Second)
@@ -187,7 +187,7 @@ func TestOneBreakerForAll(t *testing.T) {
 			t.Errorf("%d retried before the breaker opened; it opens by 30", n)
 		}
 		for _, r := range s.nodes {
-			if v := r.throttle.View("q", time.Now()); v.State != throttle.Open || v.Until.IsZero() {
+			if v := r.Throttle.View("q", time.Now()); v.State != throttle.Open || v.Until.IsZero() {
 				t.Errorf("at %s it is %s", r.ID, v.State)
 			}
 		}
@@ -206,7 +206,7 @@ func TestOneBreakerForAll(t *testing.T) {
 		}
 		// The probes failed: open again, and longer.
 		for _, r := range s.nodes {
-			if v := r.throttle.View("q", time.Now()); v.State != throttle.Open {
+			if v := r.Throttle.View("q", time.Now()); v.State != throttle.Open {
 				t.Errorf("after the probes failed it is %s at %s", v.State, r.ID)
 			}
 		}
@@ -215,7 +215,7 @@ func TestOneBreakerForAll(t *testing.T) {
 		s.mu.Unlock()
 		time.Sleep(30 * time.Second)
 		for _, r := range s.nodes {
-			if v := r.throttle.View("q", time.Now()); v.State != throttle.Ramp {
+			if v := r.Throttle.View("q", time.Now()); v.State != throttle.Ramp {
 				t.Errorf("after the probes went well it is %s at %s", v.State, r.ID)
 			}
 		}
@@ -224,12 +224,12 @@ func TestOneBreakerForAll(t *testing.T) {
 		}
 		joined := s.join()
 		time.Sleep(time.Second)
-		if v := joined.throttle.View("q", time.Now()); v.State != throttle.Ramp {
+		if v := joined.Throttle.View("q", time.Now()); v.State != throttle.Ramp {
 			t.Errorf("who joins has it %s", v.State)
 		}
 		time.Sleep(40 * time.Second)
 		for _, r := range s.nodes {
-			if v := r.throttle.View("q", time.Now()); v.State != throttle.Closed {
+			if v := r.Throttle.View("q", time.Now()); v.State != throttle.Closed {
 				t.Errorf("in the end it is %s at %s", v.State, r.ID)
 			}
 		}

@@ -14,8 +14,21 @@ import (
 )
 
 // routes serves page and API of the first virtual host at /, and those of each at /v/NAME/,
-// with callers of its own. Where there are several, health and metrics at / are of all.
+// with callers of its own. Where there are several, health and metrics at / are of all. All is
+// served below base_path too: some proxies pass it on, and some remove it.
 func (s *Service) routes() http.Handler {
+	all, base := s.vhostRoutes(), s.config.BasePath
+	below := httpapi.Under(base, all)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if at := r.URL.EscapedPath(); base != "" && (at == base || strings.HasPrefix(at, base+"/")) {
+			below.ServeHTTP(w, r)
+			return
+		}
+		all.ServeHTTP(w, r)
+	})
+}
+
+func (s *Service) vhostRoutes() http.Handler {
 	first := s.vhosts[0].api
 	combined := map[string]http.Handler{}
 	if len(s.vhosts) > 1 {

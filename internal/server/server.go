@@ -78,8 +78,9 @@ func (s *Service) open(all []*config.Config) (err error) {
 			at.multiVHost, at.links = true, func() []webui.VHost { return s.vhostLinks(i) }
 			o.Log = s.Log.With("vhost", c.VHost())
 		}
+		at.base = c.BasePath
 		if i > 0 {
-			at.base = httpapi.Base(c.VHost())
+			at.base += httpapi.Base(c.VHost())
 		}
 		v, err := newVHost(c, o, at)
 		if err != nil {

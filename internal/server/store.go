@@ -2,13 +2,9 @@ package server
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
-	"os"
 	"slices"
 	"time"
 
@@ -73,7 +69,7 @@ func SurveyRedis(ctx context.Context, c *config.Config) (all []redisstore.Server
 
 func redisOptions(s *config.Store) (redisstore.Options, error) {
 	r := &s.Redis
-	secure, err := redisTLS(r)
+	secure, err := r.TLSConfig()
 	return redisstore.Options{
 		URL: r.URL, Prefix: r.Prefix, Durability: redisstore.Durability(r.Durability), Replicas: r.Replicas,
 		Lease: r.Lease, Timeout: r.Timeout, TLS: secure, Reserve: s.Reserve,
@@ -105,30 +101,4 @@ func OpenStore(s config.Store, log *slog.Logger) (store.CopyTarget, error) {
 		return nil, err // not an engine that is nil
 	}
 	return e, nil
-}
-
-// redisTLS are the certificates for Redis; nil when none are named.
-func redisTLS(r *config.Redis) (*tls.Config, error) {
-	if r.CA == "" && r.Cert == "" {
-		return nil, nil
-	}
-	c := &tls.Config{MinVersion: tls.VersionTLS12}
-	if r.CA != "" {
-		pem, err := os.ReadFile(r.CA)
-		if err != nil {
-			return nil, fmt.Errorf("store.redis.tls.ca: %w", err)
-		}
-		c.RootCAs = x509.NewCertPool()
-		if !c.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, errors.New("store.redis.tls.ca: " + r.CA + " has no certificate in PEM")
-		}
-	}
-	if r.Cert != "" {
-		pair, err := tls.LoadX509KeyPair(r.Cert, r.Key)
-		if err != nil {
-			return nil, fmt.Errorf("store.redis.tls.cert and key: %w", err)
-		}
-		c.Certificates = []tls.Certificate{pair}
-	}
-	return c, nil
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/notify"
 	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
+	"github.com/redrive-mq/redrive/internal/replica"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
@@ -76,7 +77,7 @@ type vhost struct {
 	notified    notify.Settings
 	api         *httpapi.API
 	guard       *auth.Guard
-	replica     *replica // nil: no other service uses the store
+	replica     *replica.Replica // nil: no other service uses the store
 	since       time.Time
 	openMetrics atomic.Pointer[metrics.Metrics] // metrics; nil until open has made them
 	openHealth  atomic.Pointer[health]          // health; nil until open has made it
@@ -193,7 +194,7 @@ func (s *vhost) listeners() *listeners {
 	l.add("throttle", func(e retry.Event) {
 		elsewhere := e.Kind == retry.Failed && s.throttle.Failed(e.Queue, e.ID, e.At)
 		if s.replica != nil {
-			s.replica.event(e, elsewhere)
+			announce(s.replica, e, elsewhere)
 		}
 	})
 	l.add("canary", func(e retry.Event) {

@@ -39,6 +39,37 @@ func ask(s *Service, path string) (int, string) {
 	return w.Code, w.Body.String()
 }
 
+// A proxy passes the base path on, or removes it; links have it.
+func TestAllIsBelowTheBasePath(t *testing.T) {
+	c := several(t)
+	c.BasePath = "/tools/redrive"
+	s, err := New(c, quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for _, c := range []struct {
+		path string
+		code int
+		has  string
+	}{
+		{"/tools/redrive/", 200, `href="/tools/redrive/v/shop/"`},
+		{"/", 200, `href="/tools/redrive/v/shop/"`},
+		{"/tools/redrive/", 200, `="/tools/redrive/assets/`},
+		{"/tools/redrive/v/shop/", 200, `href="/tools/redrive/v/a%2Fb/"`},
+		{"/tools/redrive", 307, `"/tools/redrive/"`},
+		{"/tools/redrive/api/v1/overview", 200, `127.0.0.1:1/"`},
+		{"/tools/redrive/v/shop/api/v1/overview", 200, `127.0.0.1:1/shop`},
+		{"/tools/redrive/healthz", 200, ""},
+		{"/healthz", 200, ""},
+		{"/tools/redrivers/healthz", 404, ""},
+	} {
+		if code, body := ask(s, c.path); code != c.code || !strings.Contains(body, c.has) {
+			t.Errorf("%s answers %d without %s:\n%.2000s", c.path, code, c.has, body)
+		}
+	}
+}
+
 func TestWhereTheFacesOfVirtualHostsAre(t *testing.T) {
 	s, err := New(several(t), quiet())
 	if err != nil {

@@ -315,3 +315,13 @@ func TestRulesInWords(t *testing.T) {
 		}
 	}
 }
+
+// A limit lets messages continue to be retried; all other reasons hold them back.
+func TestALimitIsNoPause(t *testing.T) {
+	limits := map[throttle.WaitReason]bool{throttle.WhyRate: true, throttle.WhyInFlight: true}
+	for _, why := range throttle.WaitReasons {
+		if why.IsLimit() != limits[why] {
+			t.Errorf("%s: a limit: %t", why, why.IsLimit())
+		}
+	}
+}

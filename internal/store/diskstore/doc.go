@@ -17,8 +17,8 @@
 // When the disk fails: diskspace.go keeps a reserve free; witness.go knows how many commits
 // were synced, so that a store which lacks some is refused; iterate.go, blocks.go and
 // skipblock.go read past damaged blocks; damage.go and lost.go report and remember them, and
-// rebuild.go counts again; salvage.go (rawread.go, blobs.go) saves what can be read to a new
-// store.
+// rebuild.go counts again; salvage.go (rawread.go, footer.go, blobs.go) saves what can be read
+// to a new store.
 //
 // Around it: pebble.go (how Pebble is set up), pebblefs.go (the files that Pebble writes, reads and removes),
 // snapshot.go, copytarget.go (a copy of another store), format.go, rights.go.

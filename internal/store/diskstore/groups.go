@@ -182,7 +182,7 @@ func (g *groups) load(db *pebble.DB) error {
 	return eachIn(db, prefixTally, func(key, value []byte) error {
 		s := g.known[errorgroup.ID(key[1:])]
 		if s == nil {
-			return fmt.Errorf("key %x: nothing tells which group it counts", key)
+			return fmt.Errorf("key %x: nothing tells which group it counts: %w", key, pebble.ErrCorruption)
 		}
 		if err := s.tally.addFrom(value); err != nil {
 			return fmt.Errorf("key %x: %w", key, err)

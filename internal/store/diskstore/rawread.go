@@ -120,6 +120,9 @@ func (l *loose) each(visit func(key []byte, w write, value []byte) error) error 
 // visitor receives one write.
 type visitor func(kind pebble.InternalKeyKind, key []byte, seq uint64, value []byte) error
 
+// flippedBack is said of a table of which nothing was lost.
+const flippedBack = "a flipped bit was turned back"
+
 // table reads a table from its begin and, from damage on, from its end. stopped is why
 // not all of it was read.
 func (l *loose) table(path string, visit visitor) (stopped, err error) {
@@ -134,7 +137,11 @@ func (l *loose) table(path string, visit visitor) (stopped, err error) {
 	}
 	r, err := sstable.NewReader(context.Background(), readable, sstable.ReaderOptions{Merger: adder})
 	if err != nil {
-		return err, readable.Close()
+		if closed := readable.Close(); closed == nil && l.bad.repairedFooter(l.fs.FS, path) {
+			l.unread[path] = flippedBack
+			return l.table(path, visit)
+		}
+		return err, nil
 	}
 	defer r.Close()
 	it, err := r.NewIter(sstable.NoTransforms, nil, nil, sstable.DebugHandlesBlobContext)
@@ -157,7 +164,7 @@ func (l *loose) table(path string, visit visitor) (stopped, err error) {
 		return nil, nil
 	}
 	if _, repaired, _ := l.bad.found(l.fs.FS, path, stopped); repaired {
-		l.unread[path] = "a flipped bit was turned back"
+		l.unread[path] = flippedBack
 		return l.table(path, visit)
 	}
 	for kv := it.Last(); kv != nil && string(kv.K.UserKey) > last; kv = it.Prev() {

@@ -10,7 +10,8 @@ import (
 )
 
 // What follows from the records (counts, groups, the indexes of ids and groups) is made
-// again from them when the store is opened after a block was lost: it may have been in it.
+// again from them when the store is opened after a block was lost, since it may have been in it, and
+// when commits are missing, whose tables may have been between others that are there.
 
 // derived are the prefixes of what follows from the records.
 var derived = []byte{prefixCount, prefixGroupIndex, prefixID, prefixTally, prefixGroupInfo}
@@ -48,6 +49,19 @@ func (s *Store) rebuild() error {
 		return nil
 	}
 	s.log.Warn("store: blocks that cannot be read were set apart; counts, groups and indexes are made again from the records", "folder", s.path, "blocks", len(lost))
+	if err := s.deriveAgain(); err != nil {
+		return err
+	}
+	for i := range lost {
+		if hit := lost[i].entries(); hit != "" {
+			s.log.Warn("store: a block that is lost may have had "+hit+": look at them", "folder", s.path, "block", lost[i].place())
+		}
+	}
+	return s.damage.lost.rebuilt()
+}
+
+// deriveAgain makes again what follows from the records.
+func (s *Store) deriveAgain() error {
 	c := s.newWriteBatch(0)
 	defer c.close()
 	c.fails = true
@@ -86,15 +100,7 @@ func (s *Store) rebuild() error {
 			return err
 		}
 	}
-	if err := c.batch.Commit(pebble.Sync); err != nil {
-		return err
-	}
-	for i := range lost {
-		if hit := lost[i].entries(); hit != "" {
-			s.log.Warn("store: a block that is lost may have had "+hit+": look at them", "folder", s.path, "block", lost[i].place())
-		}
-	}
-	return s.damage.lost.rebuilt()
+	return c.batch.Commit(pebble.Sync)
 }
 
 // entries is what a block may have had that follows from nothing else.

@@ -203,6 +203,12 @@ func (s *Store) checkWitness(accept bool) error {
 		return &LostError{Folder: s.path, Commits: was.commits - there.commits, Promised: was.sums, There: there.sums}
 	case there.commits < was.commits:
 		s.log.Error("store: it goes on without writes that were synced, since their loss was accepted", "folder", s.path, "commits", was.commits-there.commits)
+		if err := s.deriveAgain(); err != nil { // before the witness agrees, or a start that is cut short would leave it undone
+			return err
+		}
+		if there, err = s.there(); err != nil {
+			return err
+		}
 	case damaged > 0:
 		s.log.Warn("store: one half of its witness is damaged; the other one shows that all is there", "file", s.witness.path)
 	}

@@ -17,11 +17,17 @@ import (
 // its answer was lost or it could not say that they are safe. Who adds such a batch again
 // means the same one: it would else be there once for each try, for as long as Redis is in
 // trouble. Redis remembers the last batch at each position of a process, so a batch
-// keeps its position until it is known what became of it.
+// keeps its position until it is known what became of it, and longer: its first command may still
+// be on its way, and would add it again where Redis remembers another batch by then.
 type pendingBatches struct {
 	mu        sync.Mutex
-	positions []bool // those in use
+	positions []position
 	open      []pendingBatch
+}
+
+type position struct {
+	inUse bool
+	rests time.Time // until then it is not used again
 }
 
 type pendingBatch struct {
@@ -36,6 +42,8 @@ const (
 	openMost = 64
 	// addedFor is how long Redis remembers the batches of a process that adds no more.
 	addedFor = time.Hour
+	// lateMost is how long a command may take to Redis after its connection was given up.
+	lateMost = addedFor / 4
 )
 
 // begin returns what is known of a batch that was in doubt, or a new pendingBatch.
@@ -48,13 +56,14 @@ func (p *pendingBatches) begin(of [sha256.Size]byte, token string) pendingBatch 
 		was.wasInDoubt = true
 		return was
 	}
-	position := slices.Index(p.positions, false)
-	if position < 0 {
-		position = len(p.positions)
-		p.positions = append(p.positions, false)
+	now := time.Now()
+	at := slices.IndexFunc(p.positions, func(is position) bool { return !is.inUse && !now.Before(is.rests) })
+	if at < 0 {
+		at = len(p.positions)
+		p.positions = append(p.positions, position{})
 	}
-	p.positions[position] = true
-	return pendingBatch{of: of, token: token, position: position}
+	p.positions[at].inUse = true
+	return pendingBatch{of: of, token: token, position: at}
 }
 
 // end ends a try to add a batch; known tells whether it is known what became of it.
@@ -68,8 +77,13 @@ func (p *pendingBatches) end(what pendingBatch, known bool) {
 		}
 		what = p.open[0]
 		p.open = slices.Delete(p.open, 0, 1)
+		what.wasInDoubt = true
 	}
-	p.positions[what.position] = false
+	free := position{}
+	if what.wasInDoubt {
+		free.rests = time.Now().Add(lateMost)
+	}
+	p.positions[what.position] = free
 }
 
 // undone tells that an error came before anything was done.

@@ -24,8 +24,10 @@ func (s *Store) Change(ctx context.Context, keys []store.Key, edit func(store.Ke
 		return 0, err
 	}
 	defer done()
-	s.changing.Lock()
-	defer s.changing.Unlock()
+	if err := s.changing.Acquire(ctx, 1); err != nil {
+		return 0, err
+	}
+	defer s.changing.Release(1)
 	if err := s.resolve(ctx); err != nil {
 		return 0, err
 	}

@@ -75,8 +75,10 @@ func (s *Store) Finish(ctx context.Context, outcomes []store.Outcome) (finished 
 		return 0, err
 	}
 	defer done()
-	s.claims.ending.RLock()
-	defer s.claims.ending.RUnlock()
+	if err := s.claims.ending.Acquire(ctx, 1); err != nil {
+		return 0, err
+	}
+	defer s.claims.ending.Release(1)
 	for some := range slices.Chunk(outcomes, maxPerScript) {
 		n, err := s.finish(ctx, some)
 		if err != nil {
@@ -133,8 +135,10 @@ func (s *Store) Release(ctx context.Context, claims []store.Claim) error {
 		return err
 	}
 	defer done()
-	s.claims.ending.RLock()
-	defer s.claims.ending.RUnlock()
+	if err := s.claims.ending.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer s.claims.ending.Release(1)
 	var pairs []string
 	for _, c := range claims {
 		if _, n, ok := c.Key.Parts(); ok {

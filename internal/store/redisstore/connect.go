@@ -46,9 +46,9 @@ func connect(o Options) (rueidis.Client, error) {
 	option.BlockingPoolCleanup, option.BlockingPoolMinSize = time.Minute, 2
 	option.Dialer = net.Dialer{Timeout: o.Timeout}
 	option.ConnWriteTimeout = o.Timeout
-	if o.dial != nil {
+	if o.Dial != nil {
 		option.DialCtxFn = func(ctx context.Context, addr string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
-			return o.dial(ctx, addr)
+			return o.Dial(ctx, addr)
 		}
 	}
 	client, err := rueidis.NewClient(option)

@@ -2,14 +2,10 @@ package redisstore
 
 import (
 	"context"
-	"net"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/store"
 )
-
-// Dial has a store connect by dial.
-func (o *Options) Dial(dial func(ctx context.Context, addr string) (net.Conn, error)) { o.dial = dial }
 
 // Renew renews the leases of what s has claimed, as it does now and then.
 func (s *Store) Renew(ctx context.Context) error { return s.renew(ctx) }

@@ -5,8 +5,9 @@ import (
 	"context"
 	"maps"
 	"slices"
-	"sync"
 	"time"
+
+	"golang.org/x/sync/semaphore"
 
 	"github.com/redrive-mq/redrive/internal/store"
 )
@@ -39,11 +40,11 @@ const (
 
 // forgetting is how far Forget has looked.
 type forgetting struct {
-	turn sync.Mutex      // one at a time
-	at   string          // "": at the beginning
-	idle map[string]idle // queues that nothing was kept for when they were looked at
-	most int             // forgetMost, but for tests
-	read int             // how much of the ledger was read in all
+	turn *semaphore.Weighted // one at a time
+	at   string              // "": at the beginning
+	idle map[string]idle     // queues that nothing was kept for when they were looked at
+	most int                 // forgetMost, but for tests
+	read int                 // how much of the ledger was read in all
 }
 
 // forgetQueues forgets the lines of queues that nothing is kept for, but for EmptyLinesKept:
@@ -56,8 +57,10 @@ func (s *Store) forgetQueues(ctx context.Context) error {
 	}
 	defer done()
 	f := &s.forgetting
-	f.turn.Lock()
-	defer f.turn.Unlock()
+	if err := f.turn.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer f.turn.Release(1)
 	if f.idle == nil {
 		f.idle = map[string]idle{}
 	}

@@ -139,12 +139,12 @@ func TestRedisThatWentBackIsNoticed(t *testing.T) {
 		is := make(states, 1)
 		so := is.options(redisstore.Options{URL: server.URL()})
 		var addr atomic.Pointer[string]
-		so.Dial(func(ctx context.Context, at string) (net.Conn, error) {
+		so.Dial = func(ctx context.Context, at string) (net.Conn, error) {
 			if now := addr.Load(); now != nil {
 				at = *now
 			}
 			return (&net.Dialer{}).DialContext(ctx, "tcp", at)
-		})
+		}
 		s := openAt(t, so)
 		add(t, s, 3)
 		then, err := server.Written()

@@ -2,19 +2,28 @@ package redisstore
 
 import (
 	"context"
+	"math"
 	"slices"
 	"strconv"
 	"sync"
 	"time"
+
+	"golang.org/x/sync/semaphore"
 )
 
 // claims are those of this process, whose leases it renews.
 type claims struct {
 	mu   sync.Mutex
 	held map[uint64]string // its token, by the record's number
-	// ending is held for reading while claims are ended: to one that renews meanwhile
-	// they would look lost.
-	ending sync.RWMutex
+	// ending is held while claims are ended, by several at once, and as a whole while they are
+	// renewed: what is ended meanwhile would look lost.
+	ending *semaphore.Weighted
+}
+
+const allEnding = math.MaxInt64
+
+func newClaims() claims {
+	return claims{held: map[uint64]string{}, ending: semaphore.NewWeighted(allEnding)}
 }
 
 func (c *claims) add(number uint64, token string) {
@@ -61,8 +70,10 @@ func (s *Store) renewing() {
 }
 
 func (s *Store) renew(ctx context.Context) (err error) {
-	s.claims.ending.Lock()
-	defer s.claims.ending.Unlock()
+	if err := s.claims.ending.Acquire(ctx, allEnding); err != nil {
+		return err
+	}
+	defer s.claims.ending.Release(allEnding)
 	lost := 0
 	for pairs := range slices.Chunk(s.claims.all(), 2*maxPerScript) {
 		var gone []string

@@ -50,17 +50,19 @@ func (s *Store) resolveNow(ctx context.Context) error {
 	if s.doubt.Load() == nil {
 		return nil
 	}
-	s.changing.Lock()
-	defer s.changing.Unlock()
+	if err := s.changing.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer s.changing.Release(1)
 	return s.resolve(ctx)
 }
 
 // resolveSoon is resolve now and then, so that nothing stays locked for longer than it
 // must.
 func (s *Store) resolveSoon() {
-	if s.doubt.Load() == nil || !s.changing.TryLock() {
+	if s.doubt.Load() == nil || !s.changing.TryAcquire(1) {
 		return
 	}
-	defer s.changing.Unlock()
+	defer s.changing.Release(1)
 	s.logTrouble("finding out whether a change was done", s.resolve(s.ctx))
 }

@@ -25,7 +25,7 @@ type held struct {
 }
 
 func (h *held) options(t *testing.T, o redisstore.Options) redisstore.Options {
-	o.Dial(func(ctx context.Context, addr string) (net.Conn, error) {
+	o.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
 		p := proxy.New(t, addr)
 		h.mu.Lock()
 		h.all = append(h.all, p)
@@ -34,7 +34,7 @@ func (h *held) options(t *testing.T, o redisstore.Options) redisstore.Options {
 		}
 		h.mu.Unlock()
 		return (&net.Dialer{}).DialContext(ctx, "tcp", p.Addr())
-	})
+	}
 	return o
 }
 

@@ -7,12 +7,15 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
 // serverMemory is what is known of the memory of the server.
 type serverMemory struct {
+	asking      *semaphore.Weighted // one asks, and the others wait for what it gets
 	mu          sync.Mutex
 	at          time.Time
 	used, limit uint64
@@ -41,13 +44,23 @@ func (s *Store) memory(ctx context.Context) (used, limit uint64, err error) {
 // look returns the memory that is free, as it was a second ago at most.
 func (s *Store) look(ctx context.Context) (free, reserve, limit uint64, err error) {
 	r := &s.server
+	if err := r.asking.Acquire(ctx, 1); err != nil {
+		return 0, 0, 0, err
+	}
+	defer r.asking.Release(1)
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	if time.Since(r.at) >= memoryAge {
-		if r.used, r.limit, err = s.memory(ctx); err != nil {
+	old := time.Since(r.at) >= memoryAge
+	r.mu.Unlock()
+	var used uint64
+	if old {
+		if used, limit, err = s.memory(ctx); err != nil {
 			return 0, 0, 0, err
 		}
-		r.at, r.added = time.Now(), 0
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if old {
+		r.used, r.limit, r.at, r.added = used, limit, time.Now(), 0
 	}
 	if r.limit == 0 {
 		return math.MaxUint64, 0, 0, nil

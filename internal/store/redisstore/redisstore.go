@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/store"
@@ -51,8 +52,8 @@ type Options struct {
 	// is wrong. It must be quick.
 	OnState func(error)
 
-	// dial, when not nil, connects to an address, for tests.
-	dial func(ctx context.Context, addr string) (net.Conn, error)
+	// Dial, when not nil, connects to an address, for tests.
+	Dial func(ctx context.Context, addr string) (net.Conn, error)
 }
 
 // Durability is when a write counts as done.
@@ -87,8 +88,9 @@ type Store struct {
 	step func(string) error
 
 	// changing lets one Change of this process at a time lock records: two that want
-	// the same would else take each other for a claim.
-	changing sync.Mutex
+	// the same would else take each other for a claim. As asking, ending and turn, which are held
+	// too while Redis is asked, it is one that a caller can stop waiting for.
+	changing *semaphore.Weighted
 	doubt    atomic.Pointer[change] // the last Change, when it is not known what became of it
 
 	ctx    context.Context // ends with Close, when no call is under way
@@ -118,7 +120,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	var random [8]byte
 	_, _ = rand.Read(random[:]) // it never fails
 	s := &Store{Options: o, client: client, changed: make(chan struct{}, 1), failing: map[string]time.Time{}, damage: map[string]string{}, name: hex.EncodeToString(random[:]),
-		groups: groups{known: map[groupID]*knownGroup{}}, claims: claims{held: map[uint64]string{}}, unstored: unstored{},
+		groups: groups{known: map[groupID]*knownGroup{}}, claims: newClaims(), changing: semaphore.NewWeighted(1), server: serverMemory{asking: semaphore.NewWeighted(1)}, forgetting: forgetting{turn: semaphore.NewWeighted(1)}, unstored: unstored{},
 		step: func(string) error { return nil }, stop: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	if err := s.begin(ctx); err != nil {

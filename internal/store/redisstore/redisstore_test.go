@@ -26,10 +26,10 @@ func openAt(t testing.TB, o redisstore.Options) *redisstore.Store {
 
 // suite runs storetest on a server, each store under a prefix of its own.
 func suite(t *testing.T, url string) {
-	suiteWith(t, redisstore.Options{URL: url})
+	suiteWith(t, redisstore.Options{URL: url}, replica)
 }
 
-func suiteWith(t *testing.T, o redisstore.Options) {
+func suiteWith(t *testing.T, o redisstore.Options, replica func(*testing.T, redisstore.Options) storetest.Replica) {
 	var stores atomic.Int64
 	var mu sync.Mutex
 	options := map[store.Store]redisstore.Options{}

@@ -47,7 +47,7 @@ func TestTheDocumentedUserByTLS(t *testing.T) {
 		roots := x509.NewCertPool()
 		roots.AppendCertsFromPEM(ca.Cert)
 		so := redisstore.Options{URL: "rediss://redrive@" + server.TLSAddr(), Password: password, TLS: &tls.Config{RootCAs: roots}}
-		t.Run("suite", func(t *testing.T) { suiteWith(t, so) })
+		t.Run("suite", func(t *testing.T) { suiteWith(t, so, replica) })
 		so.Prefix = "other"
 		if _, err := redisstore.Open(ctx, so); err == nil || !strings.Contains(err.Error(), "NOPERM") {
 			t.Errorf("with another prefix: %v", err)

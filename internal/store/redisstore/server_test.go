@@ -77,7 +77,7 @@ func replica(t *testing.T, o redisstore.Options) storetest.Replica {
 	t.Helper()
 	var mu sync.Mutex
 	by := map[string]*proxy.Proxy{}
-	o.Dial(func(ctx context.Context, addr string) (net.Conn, error) {
+	o.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
 		mu.Lock()
 		p := by[addr]
 		if p == nil {
@@ -92,7 +92,7 @@ func replica(t *testing.T, o redisstore.Options) storetest.Replica {
 			return tls.Client(c, secure), nil
 		}
 		return c, err
-	})
+	}
 	s, err := redisstore.Open(context.Background(), o)
 	if err != nil {
 		t.Fatal(err)

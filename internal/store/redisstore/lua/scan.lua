@@ -90,11 +90,14 @@ for _, set in ipairs(sets) do
     end
   end
 end
+local function before(a, b)
+  return a.due < b.due or a.due == b.due and a.number < b.number
+end
 table.sort(found, function(a, b)
   if down then
-    a, b = b, a
+    return before(b, a)
   end
-  return a.due < b.due or a.due == b.due and a.number < b.number
+  return before(a, b)
 end)
 
 local out, sum, ended = {0, '', ''}, 0, nil
