@@ -10,12 +10,12 @@ import (
 	"github.com/redrive-mq/redrive/internal/cli"
 )
 
-// version is set when a release is built.
-var version = "dev"
+// Set when a release is built.
+var version, commit, date string
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := cli.Run(ctx, os.Args[1:], os.Stdout, os.Stderr, version)
+	code := cli.Run(ctx, os.Args[1:], os.Stdout, os.Stderr, cli.Build{Version: version, Commit: commit, Date: date})
 	stop()
 	os.Exit(code)
 }

@@ -33,6 +33,12 @@ func TLS(files TLSFiles, log *slog.Logger) (*tls.Config, error) {
 	return c, nil
 }
 
+// Check returns why the files cannot be used.
+func (f TLSFiles) Check() error {
+	_, err := f.load()
+	return err
+}
+
 func (f TLSFiles) load() (*tls.Config, error) {
 	cert, err := tls.LoadX509KeyPair(f.Cert, f.Key)
 	if err != nil {

@@ -3,6 +3,7 @@
 //
 //	config.go    what there is, Load, and the environment
 //	parse.go     reads YAML: mappings, lists, texts, and errors at their place
+//	variables.go the keys that environment variables set
 //	keys.go      the keys; those of a part are in throttle.go, ways.go, redis.go, tls.go,
 //	             access.go, notify.go, decode.go
 //	vhosts.go    a configuration of its own for each virtual host
@@ -14,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net"
 	"net/url"
 	"os"
@@ -36,6 +38,8 @@ type Config struct {
 	Broker   Broker
 	Store    Store
 	Listen   string // host:port
+	BasePath string // what the page's and the API's paths begin with: "", or such as /redrive
+	Log      Log
 	Access   Access
 	Policies policy.Set
 	// Ways are how the messages of a policy wait in RabbitMQ, by its name; those
@@ -71,6 +75,12 @@ type Broker struct {
 	ManagementLogin credentials.Login
 }
 
+// Log is what the service logs, and how.
+type Log struct {
+	Format string // text or json
+	Level  slog.Level
+}
+
 // Store is where messages are kept.
 type Store struct {
 	Disk    string // a folder; with Redis it has the audit log alone
@@ -86,6 +96,7 @@ func Default() *Config {
 		Broker:   Broker{URL: "amqp://guest:guest@127.0.0.1:5672/"},
 		Store:    Store{Disk: "./redrive-data", Reserve: 256 << 20, Restorable: 30 * 24 * time.Hour},
 		Listen:   "127.0.0.1:8250",
+		Log:      Log{Format: "text"},
 		Access:   Access{Roles: auth.DefaultGrants()},
 		Policies: policy.Set{policy.Default()},
 		Notify:   notify.DefaultSettings(),
@@ -102,22 +113,24 @@ func Default() *Config {
 //	REDRIVE_REDIS_URL       instead of store.redis.url; or …_FILE
 //	REDRIVE_REDIS_PASSWORD  its password; or …_FILE
 //
-// Several URLs are separated by commas. A …_FILE variable names a file that holds the
+// Every other key has a variable too: see Variable. Several URLs are separated by commas. A …_FILE variable names a file that holds the
 // value. The URLs of notify's routes, and the passwords of further virtual hosts, come
 // from the variables and files that these name.
 func Load(path string, getenv func(string) string) (*Config, error) {
-	c := Default()
+	var data []byte
 	if path != "" {
-		data, err := os.ReadFile(path)
+		var err error
+		data, err = os.ReadFile(path)
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("the config file %s does not exist", path)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("reading the config file: %w", err)
 		}
-		if c, err = Parse(path, data); err != nil {
-			return nil, err
-		}
+	}
+	c, err := parse(path, data, getenv)
+	if err != nil {
+		return nil, err
 	}
 	return c, c.environment(getenv)
 }

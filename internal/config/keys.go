@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"log/slog"
 	"maps"
 	"math"
 	"net"
@@ -49,7 +50,9 @@ func (d *document) config(n ast.Node, c *Config) {
 				d.fail(n, "listen is %s; expected host:port, such as 127.0.0.1:8250", show(n))
 			}
 		},
-		"policies": func(n ast.Node) { d.policies(n, c) },
+		"base_path": func(n ast.Node) { c.BasePath = d.basePath(n) },
+		"log":       func(n ast.Node) { d.log(n, &c.Log) },
+		"policies":  func(n ast.Node) { d.policies(n, c) },
 		"decode": func(n ast.Node) {
 			d.mapping(n, "decode", map[string]field{"protobuf": func(n ast.Node) { c.Decode.Protobuf = d.protobuf(n) }})
 		},
@@ -61,6 +64,44 @@ func (d *document) config(n ast.Node, c *Config) {
 		d.refuse(listen, err)
 	}
 	c.warnOfOverlaps()
+	c.warnOfTopicPatterns()
+}
+
+// steps are those of a path whose characters need no escaping anywhere.
+var steps = regexp.MustCompile(`^(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)+$`)
+
+func (d *document) basePath(n ast.Node) string {
+	s := strings.TrimSuffix(d.text(n, "base_path", "a path such as /redrive"), "/")
+	if s != "" && !steps.MatchString(s) {
+		d.fail(n, "base_path is %s; expected a path such as /redrive", show(n))
+	}
+	if s == "/v" || strings.HasPrefix(s, "/v/") {
+		d.fail(n, "base_path is %s, and /v/ is where virtual hosts are; expected another path", show(n))
+	}
+	return s
+}
+
+func (d *document) log(n ast.Node, l *Log) {
+	d.mapping(n, "log", map[string]field{
+		"format": func(n ast.Node) {
+			if l.Format = d.text(n, "log.format", "text or json"); l.Format != "text" && l.Format != "json" {
+				d.fail(n, "log.format is %s; expected text or json", show(n))
+			}
+		},
+		"level": func(n ast.Node) {
+			const expected = "debug, info, warn or error"
+			var ok bool
+			if l.Level, ok = ParseLevel(d.text(n, "log.level", expected)); !ok {
+				d.fail(n, "log.level is %s; expected %s", show(n), expected)
+			}
+		},
+	})
+}
+
+// ParseLevel reads the least level that is logged.
+func ParseLevel(s string) (slog.Level, bool) {
+	l, ok := map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}[s]
+	return l, ok
 }
 
 func isPort(s string) bool { n, err := strconv.Atoi(s); return err == nil && n >= 0 && n < 1<<16 }
@@ -91,14 +132,14 @@ func (d *document) urls(n ast.Node, where string, schemes ...string) string {
 func (d *document) policies(n ast.Node, c *Config) {
 	c.Policies, c.Ways, c.Throttle = nil, map[string]delay.Way{}, map[string]throttle.Rules{}
 	names := map[string]bool{}
-	for i, item := range d.sequence(n, "policies", "a list of policies") {
+	d.each(d.sequence(n, "policies", "a list of policies"), func(i int, item ast.Node) {
 		p := d.policy(item, i, c)
 		if names[p.Name] {
 			d.fail(item, "a second policy is named %q", p.Name)
 		}
 		names[p.Name] = true
 		c.Policies = append(c.Policies, p)
-	}
+	})
 	if len(c.Policies) == 0 {
 		d.fail(n, "policies is empty, so every message would be parked; leave the key out for the default policy")
 	}

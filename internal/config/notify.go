@@ -26,8 +26,7 @@ type secretSource struct {
 }
 
 func (d *document) secretSource(n ast.Node) secretSource {
-	t := n.GetToken().Position
-	return secretSource{fail: Error{File: d.file, Line: t.Line, Column: t.Column}}
+	return secretSource{fail: d.at(n)}
 }
 
 func (f *secretSource) wrong(format string, args ...any) error {
@@ -75,14 +74,14 @@ func (d *document) notify(n ast.Node, c *Config) {
 		"burst":          func(n ast.Node) { s.Burst = d.perMinute(n, "notify.burst") },
 		"routes": func(n ast.Node) {
 			names := map[string]bool{}
-			for i, item := range d.sequence(n, "notify.routes", "a list of routes") {
+			d.each(d.sequence(n, "notify.routes", "a list of routes"), func(i int, item ast.Node) {
 				r := d.route(item, i, c)
 				if names[r.Name] {
 					d.fail(item, "a second route is named %q", r.Name)
 				}
 				names[r.Name] = true
 				s.Routes = append(s.Routes, r)
-			}
+			})
 		},
 	})
 }

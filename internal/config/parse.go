@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -11,6 +12,7 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
 
 	"github.com/redrive-mq/redrive/internal/hint"
 )
@@ -35,49 +37,128 @@ func (e *Error) Error() string {
 func (e *Error) ErrorHint() string { return e.Hint }
 
 // Parse reads a configuration; name is what errors call it. Keys that are left
-// out have their defaults.
-func Parse(name string, data []byte) (c *Config, err error) {
+// out have their defaults. It returns all mistakes that do not follow from others.
+func Parse(name string, data []byte) (*Config, error) {
+	return parse(name, data, func(string) string { return "" })
+}
+
+// parse is Parse with the keys that environment variables set.
+func parse(name string, data []byte, getenv func(string) string) (*Config, error) {
 	file, err := parser.ParseBytes(data, 0)
 	if err != nil {
-		var y yaml.Error
-		if errors.As(err, &y) && y.GetToken() != nil {
-			p := y.GetToken().Position
-			return nil, &Error{File: name, Line: p.Line, Column: p.Column, Msg: "not valid YAML: " + y.GetMessage()}
-		}
-		return nil, &Error{File: name, Line: 1, Column: 1, Msg: "not valid YAML: " + firstLine(err.Error())}
+		return nil, notYAML(name, data, err)
 	}
-	defer func() {
-		if p := recover(); p != nil {
-			e, ok := p.(*Error)
-			if !ok {
-				panic(p)
-			}
-			c, err = nil, e
-		}
-	}()
-	d := &document{file: name}
-	c = Default()
+	d := &document{file: name, variables: map[*token.Token]string{}}
 	var bodies []ast.Node
 	for _, doc := range file.Docs {
 		if doc.Body != nil && doc.Body.Type() != ast.NullType && doc.Body.Type() != ast.CommentType {
 			bodies = append(bodies, doc.Body)
 		}
 	}
-	if len(bodies) == 0 {
-		return c, nil
+	var body ast.Node
+	if len(bodies) > 0 {
+		body = bodies[0]
 	}
-	if len(bodies) > 1 {
-		d.fail(bodies[1], "a second document begins here; a config file has one")
+	if _, ok := pairs(body); ok || body == nil {
+		if body, err = d.withVariables(body, getenv); err != nil {
+			return nil, err
+		}
 	}
-	d.config(bodies[0], c)
-	return c, nil
+	c := Default()
+	d.try(func() {
+		if len(bodies) > 1 {
+			d.fail(bodies[1], "a second document begins here; a config file has one")
+		}
+		if body != nil {
+			d.config(body, c)
+		}
+	})
+	return c, d.mistakes()
+}
+
+// notYAML is the error of a text that cannot be parsed.
+func notYAML(name string, data []byte, err error) *Error {
+	var y yaml.Error
+	if !errors.As(err, &y) || y.GetToken() == nil {
+		return &Error{File: name, Line: 1, Column: 1, Msg: "not valid YAML: " + firstLine(err.Error())}
+	}
+	p := y.GetToken().Position
+	e := &Error{File: name, Line: p.Line, Column: p.Column, Msg: "not valid YAML: " + y.GetMessage()}
+	for i, line := range strings.Split(string(data), "\n") {
+		indent := line[:len(line)-len(strings.TrimLeft(line, " \t"))]
+		if at := strings.Index(indent, "\t"); at >= 0 {
+			return &Error{File: name, Line: i + 1, Column: at + 1, Msg: "not valid YAML: the line is indented with a tab", Hint: "indent with spaces"}
+		}
+	}
+	return e
 }
 
 func firstLine(s string) string { line, _, _ := strings.Cut(s, "\n"); return line }
 
-// document reads one file. At the first mistake its methods panic with an *Error, which Parse
-// returns.
-type document struct{ file string }
+// document reads one file. At a mistake its methods panic with an *Error, which try collects.
+type document struct {
+	file string
+	// variables are the tokens that are not from the file, and which variables they are from.
+	variables map[*token.Token]string
+	wrong     []*Error
+}
+
+// collected is what a mapping panics with whose mistakes are in document.wrong.
+type collected struct{}
+
+// try collects the mistake at which read stops, and returns whether there was none.
+func (d *document) try(read func()) (sound bool) {
+	defer func() {
+		switch p := recover().(type) {
+		case nil:
+		case *Error:
+			d.wrong, sound = append(d.wrong, p), false
+		case collected:
+			sound = false
+		default:
+			panic(p)
+		}
+	}()
+	read()
+	return true
+}
+
+// each reads the items of a list. After mistakes in some it stops what reads the list, whose
+// checks would find what follows from them.
+func (d *document) each(items []ast.Node, read func(i int, item ast.Node)) {
+	all := true
+	for i, item := range items {
+		all = d.try(func() { read(i, item) }) && all
+	}
+	if !all {
+		panic(collected{})
+	}
+}
+
+// mistakes returns what was collected, in the order of lines; those of variables come first.
+func (d *document) mistakes() error {
+	slices.SortStableFunc(d.wrong, func(a, b *Error) int {
+		return cmp.Or(cmp.Compare(inFile(a, d.file), inFile(b, d.file)), cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+	})
+	switch len(d.wrong) {
+	case 0:
+		return nil
+	case 1:
+		return d.wrong[0]
+	}
+	all := make([]error, len(d.wrong))
+	for i, e := range d.wrong {
+		all[i] = e
+	}
+	return errors.Join(all...)
+}
+
+func inFile(e *Error, file string) int {
+	if e.File == file {
+		return 1
+	}
+	return 0
+}
 
 // fail reports what is wrong at n. What follows the last semicolon of the format is the hint,
 // unless it says what was expected, which belongs to the error.
@@ -91,11 +172,23 @@ func (d *document) fail(n ast.Node, format string, args ...any) {
 
 // refuse reports err at n, with its hint.
 func (d *document) refuse(n ast.Node, err error) {
-	e := &Error{File: d.file, Line: 1, Column: 1, Msg: hint.Text(err), Hint: hint.Of(err)}
-	if t := n.GetToken(); t != nil && t.Position != nil {
-		e.Line, e.Column = t.Position.Line, t.Position.Column
+	e := d.at(n)
+	e.Msg, e.Hint = hint.Text(err), hint.Of(err)
+	panic(&e)
+}
+
+// at is the place of n, for an error.
+func (d *document) at(n ast.Node) Error {
+	e := Error{File: d.file, Line: 1, Column: 1}
+	t := n.GetToken()
+	if t == nil || t.Position == nil {
+		return e
 	}
-	panic(e)
+	e.Line, e.Column = t.Position.Line, t.Position.Column
+	if name, ok := d.variables[t]; ok {
+		e.File = name
+	}
+	return e
 }
 
 // path is that of a file or folder that the config file names: from its own folder.
@@ -127,7 +220,12 @@ func (d *document) mapping(n ast.Node, where string, fields map[string]field) in
 	if !ok {
 		d.fail(n, "%s is %s; expected keys: %s", where, show(n), keyNames(fields))
 	}
-	for _, v := range values {
+	nodes := make([]ast.Node, len(values))
+	for i, v := range values {
+		nodes[i] = v
+	}
+	d.each(nodes, func(i int, _ ast.Node) {
+		v := values[i]
 		key := v.Key.String()
 		read, ok := fields[key]
 		switch {
@@ -137,7 +235,7 @@ func (d *document) mapping(n ast.Node, where string, fields map[string]field) in
 			d.fail(v.Key, "%s.%s has no value; leave the key out for its default", where, key)
 		}
 		read(v.Value)
-	}
+	})
 	return len(values)
 }
 

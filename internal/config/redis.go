@@ -1,8 +1,12 @@
 package config
 
 import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
 	"fmt"
 	"net/url"
+	"os"
 	"strings"
 	"time"
 
@@ -54,6 +58,42 @@ func (r *Redis) setPassword(password string) (err error) {
 		return fmt.Errorf("there is no store.redis.url that it is for")
 	}
 	r.URL, err = withPassword(r.URL, password)
+	return err
+}
+
+// TLSConfig reads the certificates for Redis; nil when none are named.
+func (r *Redis) TLSConfig() (*tls.Config, error) {
+	if r.CA == "" && r.Cert == "" {
+		return nil, nil
+	}
+	c := &tls.Config{MinVersion: tls.VersionTLS12}
+	if r.CA != "" {
+		pem, err := os.ReadFile(r.CA)
+		if err != nil {
+			return nil, fmt.Errorf("store.redis.tls.ca: %w", err)
+		}
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, errors.New("store.redis.tls.ca: " + r.CA + " has no certificate in PEM")
+		}
+	}
+	if r.Cert != "" {
+		pair, err := tls.LoadX509KeyPair(r.Cert, r.Key)
+		if err != nil {
+			return nil, fmt.Errorf("store.redis.tls.cert and key: %w", err)
+		}
+		c.Certificates = []tls.Certificate{pair}
+	}
+	return c, nil
+}
+
+// CheckFiles returns why the TLS files of the page or of Redis cannot be used. Those of RabbitMQ
+// are checked whenever the file is read.
+func (c *Config) CheckFiles() error {
+	_, err := c.Store.Redis.TLSConfig()
+	if c.Access.HasTLS() {
+		err = errors.Join(err, c.Access.TLS.Check())
+	}
 	return err
 }
 

@@ -51,7 +51,7 @@ func keys(t *testing.T, path []string, rows *[]string) bool {
 		at := len(*rows)
 		*rows = append(*rows, "")
 		if keys(t, below, rows) {
-			(*rows)[at] = fmt.Sprintf("| `%s` | keys |", strings.Join(below, "."))
+			(*rows)[at] = fmt.Sprintf("| `%s` | keys | %s |", strings.Join(below, "."), variableOf(below))
 			continue
 		}
 		what := "–"
@@ -59,13 +59,20 @@ func keys(t *testing.T, path []string, rows *[]string) bool {
 			what = strings.NewReplacer("|", `\|`, "*", `\*`).Replace(strings.TrimSpace(e[1]))
 		}
 		list := append(slices.Clone(path), key+"[]")
-		(*rows)[at] = fmt.Sprintf("| `%s` | %s |", strings.Join(below, "."), what)
+		(*rows)[at] = fmt.Sprintf("| `%s` | %s | %s |", strings.Join(below, "."), what, variableOf(below))
 		keys(t, list, rows)
 		if key == "roles" {
 			keys(t, append(below, "NAME"), rows)
 		}
 	}
 	return true
+}
+
+func variableOf(path []string) string {
+	if name := Variable(strings.Join(path, ".")); name != "" {
+		return "`" + name + "`"
+	}
+	return ""
 }
 
 // The reference has each key that the parser knows, and the example file, which shows
@@ -89,7 +96,7 @@ func TestTheReference(t *testing.T) {
 	if !ok {
 		t.Fatalf("%s has no place for the reference", file)
 	}
-	want := "\n| key | value |\n|---|---|\n" + strings.Join(rows, "\n") +
+	want := "\n| key | value | variable |\n|---|---|---|\n" + strings.Join(rows, "\n") +
 		"\n\n## The example file\n\n`redrive.example.yaml` explains each key.\n\n```yaml\n" + string(example) + "```\n"
 	switch {
 	case is == want:

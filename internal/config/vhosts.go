@@ -150,10 +150,10 @@ func folderOf(vhost string) string {
 
 // vhosts reads the further virtual hosts, and where each stands.
 func (d *document) vhosts(n ast.Node, where string) (all []VHost, places []secretSource) {
-	for i, item := range d.sequence(n, where, expectedVHosts) {
+	d.each(d.sequence(n, where, expectedVHosts), func(i int, item ast.Node) {
 		v, at := d.vhost(item, fmt.Sprintf("%s[%d]", where, i))
 		all, places = append(all, v), append(places, at)
-	}
+	})
 	return all, places
 }
 
@@ -209,6 +209,24 @@ func (c *Config) warnOfOverlaps() {
 				}
 			}
 		}
+	}
+}
+
+// warnOfTopicPatterns warns of # in patterns of queues, which is of topic exchanges: here it is a
+// character like any other.
+func (c *Config) warnOfTopicPatterns() {
+	warn := func(where string, patterns []string) {
+		for _, q := range patterns {
+			if q == "#" || strings.HasPrefix(q, "#.") || strings.HasSuffix(q, ".#") || strings.Contains(q, ".#.") {
+				c.Warnings = append(c.Warnings, fmt.Sprintf("%s: queues %q: # is a wildcard of topic exchanges, and matches only itself here: %q matches any characters", where, q, strings.ReplaceAll(q, "#", "*")))
+			}
+		}
+	}
+	for _, p := range c.Policies {
+		warn(fmt.Sprintf("policy %q", p.Name), p.Queues)
+	}
+	for _, r := range c.Notify.Routes {
+		warn(fmt.Sprintf("route %q", r.Name), r.Queues)
 	}
 }
 

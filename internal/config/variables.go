@@ -1,0 +1,117 @@
+package config
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
+)
+
+// settings are the keys that environment variables set: all but those in lists, whose list is
+// set as a whole, and the three URLs, which have shorter names. A key comes after those above it.
+var settings = []string{
+	"broker.tls", "broker.tls.ca", "broker.tls.cert", "broker.tls.key", "broker.tls.server_name", "broker.vhosts",
+	"store.disk", "store.reserve", "store.restorable", "store.redis.prefix", "store.redis.durability", "store.redis.replicas",
+	"store.redis.lease", "store.redis.timeout", "store.redis.tls", "store.redis.tls.ca", "store.redis.tls.cert", "store.redis.tls.key",
+	"listen", "base_path", "log.format", "log.level",
+	"auth", "auth.roles", "auth.metrics", "auth.proxies", "tls", "tls.cert", "tls.key", "tls.client_ca", "read_only", "audit.folder",
+	"policies",
+	"decode.protobuf", "decode.protobuf.files", "decode.protobuf.import_paths", "decode.protobuf.descriptor_sets",
+	"decode.protobuf.queues", "decode.protobuf.header", "decode.protobuf.type_property",
+	"notify.page", "notify.critical", "notify.no_consumer", "notify.oldest_waiting", "notify.burst", "notify.allow_private", "notify.routes",
+}
+
+// Variable returns the name of the environment variable that sets a key, such as
+// REDRIVE_STORE_DISK for store.disk; "" for one that none sets.
+func Variable(key string) string {
+	switch {
+	case key == "broker.url":
+		return "REDRIVE_BROKER_URL"
+	case key == "broker.management":
+		return "REDRIVE_MANAGEMENT_URL"
+	case key == "store.redis.url":
+		return "REDRIVE_REDIS_URL"
+	case slices.Contains(settings, key):
+		return "REDRIVE_" + strings.ToUpper(strings.ReplaceAll(key, ".", "_"))
+	}
+	return ""
+}
+
+// withVariables returns the file's mapping with what the environment sets in its place; nil is an
+// empty file.
+func (d *document) withVariables(body ast.Node, getenv func(string) string) (ast.Node, error) {
+	for _, key := range settings {
+		text, name, err := variable(Variable(key), getenv)
+		if err != nil {
+			return nil, err
+		}
+		if text == "" {
+			continue
+		}
+		value, err := d.valueOf(name, key, text)
+		if err != nil {
+			return nil, err
+		}
+		body = set(body, strings.Split(key, "."), value)
+	}
+	return body, nil
+}
+
+// valueOf reads the value of a variable: YAML, when it is a list, a mapping or several lines, and
+// otherwise a text as it is.
+func (d *document) valueOf(name, key, text string) (ast.Node, error) {
+	at := token.New(text, text, &token.Position{Line: 1, Column: 1})
+	d.variables[at] = name
+	switch {
+	case key == "listen": // of IPv6 [::1]:8250, which is no list
+	case strings.HasPrefix(text, "["), strings.HasPrefix(text, "{"), strings.Contains(text, "\n"):
+		file, err := parser.ParseBytes([]byte(text), 0)
+		if err != nil {
+			return nil, notYAML(name, []byte(text), err)
+		}
+		if len(file.Docs) == 1 && file.Docs[0].Body != nil {
+			ast.Walk(namedTokens{d, name}, file.Docs[0].Body)
+			return file.Docs[0].Body, nil
+		}
+	case text == "true", text == "false":
+		return ast.Bool(at), nil
+	}
+	return ast.String(at), nil
+}
+
+// namedTokens records that nodes are from a variable.
+type namedTokens struct {
+	*document
+	name string
+}
+
+func (v namedTokens) Visit(n ast.Node) ast.Visitor {
+	if t := n.GetToken(); t != nil {
+		v.variables[t] = v.name
+	}
+	return v
+}
+
+// set returns a mapping with a value at a path; what is no mapping on the way is replaced by one.
+func set(in ast.Node, path []string, value ast.Node) ast.Node {
+	if len(path) == 0 {
+		return value
+	}
+	at := value.GetToken()
+	m := ast.Mapping(at, false)
+	if in != nil {
+		m.Values, _ = pairs(in)
+	}
+	m.Values = slices.Clone(m.Values)
+	for i, v := range m.Values {
+		if v.Key.String() == path[0] {
+			m.Values[i] = ast.MappingValue(v.Start, v.Key, set(v.Value, path[1:], value))
+			return m
+		}
+	}
+	key := ast.String(token.New(path[0], path[0], at.Position))
+	m.Values = append(m.Values, ast.MappingValue(at, key, set(nil, path[1:], value)))
+	return m
+}
