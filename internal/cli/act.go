@@ -196,7 +196,32 @@ func (p *program) actOnIDs(ctx context.Context, client httpapi.Client, d *action
 	if err != nil {
 		return err
 	}
+	if d.verb == actions.Replay {
+		p.sayPaused(ctx, client, done)
+	}
 	return leftOut(done)
+}
+
+// sayPaused says of which queues the replayed messages wait for a person.
+func (p *program) sayPaused(ctx context.Context, client httpapi.Client, done actions.Acted) {
+	replayed := map[string]bool{}
+	for _, o := range done.Outcomes {
+		if o.Outcome == actions.Done {
+			replayed[o.Queue] = true
+		}
+	}
+	if len(replayed) == 0 {
+		return
+	}
+	all, err := client.Queues(ctx)
+	if err != nil {
+		return // what was done is done
+	}
+	for _, q := range all.Queues {
+		if q.Pause != nil && replayed[q.Name] {
+			fmt.Fprintf(p.err, "The retries of the queue %q are paused: its messages wait until you run `redrive resume %s`.\n", plain(q.Name), plain(q.Name))
+		}
+	}
 }
 
 // actInBatches acts on the messages, at most idsPerRequest at a time.

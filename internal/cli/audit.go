@@ -46,7 +46,7 @@ func entries(w io.Writer, all []audit.Entry) {
 		if e.Of > 0 {
 			of = fmt.Sprint(e.Of)
 		}
-		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", e.N, timeText(&e.At), cell(e.Who, 30), cell(e.From, 45), cell(e.Interface, 10), cell(e.Did, 24), count(e.Count), cell(e.Outcome, 80), of, cell(e.On, 80), cell(e.Why, 80))
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", e.N, timeText(&e.At), cell(e.Who), cell(e.From), cell(e.Interface), cell(e.Did), count(e.Count), cell(e.Outcome), of, cell(e.On), cell(e.Why))
 	}
 }
 

@@ -6,7 +6,9 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -34,7 +36,7 @@ import (
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"redrive": func() {
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-		code := cli.Run(ctx, os.Args[1:], os.Stdout, os.Stderr, "test")
+		code := cli.Run(ctx, os.Args[1:], os.Stdout, os.Stderr, cli.Build{Version: "test"})
 		stop()
 		os.Exit(code)
 	}})
@@ -55,7 +57,7 @@ func params(files ...string) testscript.Params {
 			e.Setenv("REDRIVE_ADDRESS", nowhere)
 			return nil
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "await": await, "signal": send, "harmless": isHarmless, "certificate": certificate},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "await": await, "signal": send, "harmless": isHarmless, "certificate": certificate, "fetch": fetch},
 	}
 }
 
@@ -211,6 +213,16 @@ func await(ts *testscript.TestScript, _ bool, args []string) {
 		}
 		<-time.After(50 * time.Millisecond)
 	}
+}
+
+// fetch URL FILE writes what a URL answers to a file.
+func fetch(ts *testscript.TestScript, _ bool, args []string) {
+	r, err := http.Get(args[0])
+	ts.Check(err)
+	defer r.Body.Close()
+	data, err := io.ReadAll(r.Body)
+	ts.Check(err)
+	ts.Check(os.WriteFile(ts.MkAbs(args[1]), data, 0o600))
 }
 
 // send signals what runs in the background: signal NAME.

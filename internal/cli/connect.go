@@ -55,7 +55,7 @@ func (p *program) serviceAddress() string {
 
 // withConfig adds the flag that names the config file.
 func (p *program) withConfig(c *cobra.Command, usage string) {
-	c.Flags().StringVarP(&p.config, "config", "c", "", usage)
+	c.Flags().StringVarP(&p.config, "config", "c", p.getenv("REDRIVE_CONFIG"), usage+"; or REDRIVE_CONFIG")
 }
 
 // load reads the config file, as it is for the virtual host that --vhost names.

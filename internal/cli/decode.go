@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -96,7 +95,7 @@ func (p *program) decoded(r *decode.Result) error {
 
 // steps shows the steps of decoding, and then the text.
 func (p *program) steps(r *decode.Result) error {
-	w := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
+	w := p.tableOn(p.out)
 	fmt.Fprintln(w, "DECODER\tSIZE\tFOUND")
 	for _, s := range r.Steps {
 		fmt.Fprintf(w, "%s\t%d\t%s\n", s.Decoder, s.Size, plain(s.Found))

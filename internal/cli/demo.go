@@ -38,7 +38,7 @@ and accounts for every message. It needs RabbitMQ installed, or --broker.`,
 				}
 			}
 			f, isFile := p.out.(*os.File)
-			return demo.Run(c.Context(), demo.Options{Broker: broker, For: length, Out: p.out, Terminal: isFile && term.IsTerminal(int(f.Fd())), Version: p.version})
+			return demo.Run(c.Context(), demo.Options{Broker: broker, For: length, Out: p.out, Terminal: isFile && term.IsTerminal(int(f.Fd())), Version: p.build.Version})
 		},
 	}
 	c.Flags().DurationVar(&length, "for", 0, "how long to run, about; left out: until Ctrl-C")

@@ -42,7 +42,7 @@ func reference(c *cobra.Command) string {
 
 func TestTheReference(t *testing.T) {
 	const file, begin = "../../docs/reference/cli.md", "<!-- go test ./internal/cli -run TestTheReference -update writes what follows -->\n"
-	root := (&program{getenv: func(string) string { return "" }}).root()
+	root := Commands()
 	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)

@@ -93,7 +93,7 @@ standard input (-) the messages before an invalid line are stored.`,
 				fmt.Fprintf(w, "%s imported before, and skipped\n", plural(done.Already, "message was", "messages were"))
 			}
 			for _, q := range slices.Sorted(maps.Keys(done.Queues)) {
-				fmt.Fprintf(w, "%s\t%s\n", cell(q, 60), count(done.Queues[q]))
+				fmt.Fprintf(w, "%s\t%s\n", cell(q), count(done.Queues[q]))
 			}
 		})
 	})

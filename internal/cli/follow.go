@@ -149,7 +149,7 @@ func (b *bar) update(op operations.Operation) {
 		line += ", " + op.State
 	}
 	if op.Why != "" && op.Ended == nil {
-		line += ": " + cell(op.Why, 60)
+		line += ": " + cut(cell(op.Why), 60)
 	}
 	b.draw(line)
 }

@@ -29,14 +29,14 @@ are taken out; or with the same reason and type where no error is known. To see 
 		return list(p, all, all.Groups, func(g inspect.Group) string { return g.ID }, func(w io.Writer) { groups(w, all.Groups, time.Now()) })
 	})
 	c.AddCommand(p.groupsNote())
-	return p.withOutput(c)
+	return p.watched(p.withOutput(c))
 }
 
 func groups(w io.Writer, all []inspect.Group, now time.Time) {
 	fmt.Fprintln(w, "ID\tQUEUE\tWAITING\tPARKED\tFIRST\tLAST\tLAST 24 H\tWHAT\tNOTE")
 	for _, g := range all {
 		what := cmp.Or(g.Error, strings.TrimSuffix(g.Reason+" "+g.Type, " "))
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", plain(g.ID), cell(g.Queue, 40), count(g.Waiting), count(g.Parked), ago(&g.First, now), ago(&g.Last, now), spark(g.Hours), cell(what, 80), cell(g.Note, 60))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", plain(g.ID), cell(g.Queue), count(g.Waiting), count(g.Parked), ago(&g.First, now), ago(&g.Last, now), spark(g.Hours), cell(what), cell(g.Note))
 	}
 }
 

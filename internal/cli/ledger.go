@@ -50,7 +50,7 @@ func ledger(w io.Writer, l inspect.Ledger, now time.Time) {
 	}
 	fmt.Fprintln(w, "QUEUE\tIN\tRETRIED\tFORWARDED\tWAITING\tPARKED\tDISCARDED\tFORGOTTEN\tIN RABBITMQ\tDROPPED\tMOVED\tOFF")
 	for _, q := range l.Queues {
-		fmt.Fprint(w, cell(q.Queue, 40))
+		fmt.Fprint(w, cell(q.Queue))
 		for _, n := range []int64{q.In, q.Retried, q.Forwarded, q.Waiting, q.Parked, q.Discarded, q.Forgotten, q.Delayed, q.Dropped, q.Moved, q.Off} {
 			fmt.Fprintf(w, "\t%s", count(n))
 		}

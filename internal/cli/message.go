@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -46,7 +45,7 @@ text; hex.`,
 		}
 		return write(p, m, func(m inspect.Detail) string { return m.ID }, func(w io.Writer) {
 			detail(w, m, time.Now())
-			_ = w.(*tabwriter.Writer).Flush()
+			_ = w.(*tableWriter).Flush()
 			if m.Body != nil {
 				fmt.Fprintln(p.out, "\nBODY")
 				_ = p.steps(m.Body)
@@ -112,13 +111,13 @@ func detail(w io.Writer, m inspect.Detail, now time.Time) {
 		fmt.Fprintln(w, "\nPROPERTY\tVALUE")
 	}
 	for _, x := range m.Properties {
-		fmt.Fprintf(w, "%s\t%s\n", plain(x.Name), cell(x.Value, 200))
+		fmt.Fprintf(w, "%s\t%s\n", plain(x.Name), cell(x.Value))
 	}
 	if len(m.Headers) > 0 {
 		fmt.Fprintln(w, "\nHEADER\tTYPE\tFROM\tVALUE")
 	}
 	for _, h := range m.Headers {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", cell(h.Name, 60), plain(h.Type), plain(h.From), cell(h.Value, 200))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", cell(h.Name), plain(h.Type), plain(h.From), cell(h.Value))
 	}
 }
 
@@ -180,9 +179,9 @@ func timeline(w io.Writer, all []inspect.Step) {
 		if s.Ended != nil {
 			ended = s.Ending + " " + timeText(s.Ended)
 		}
-		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\n", s.Attempt, timeText(&s.Failed), cell(s.Reason, 20), cell(s.Delay, 20), plain(ended), cell(s.Why, 200))
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\n", s.Attempt, timeText(&s.Failed), cell(s.Reason), cell(s.Delay), plain(ended), cell(s.Why))
 		if s.Error != "" {
-			fmt.Fprintf(w, "\t\t%s\n", cell(s.Error, 200))
+			fmt.Fprintf(w, "\t\t%s\n", cell(s.Error))
 		}
 	}
 }

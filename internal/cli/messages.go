@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"time"
 
@@ -15,7 +16,7 @@ import (
 
 func (p *program) messages() *cobra.Command {
 	c := &cobra.Command{Use: "messages", Short: "Show failed messages"}
-	c.AddCommand(p.messagesList(), p.messagesShow(), p.messagesTail())
+	c.AddCommand(p.messagesList(), p.messagesCount(), p.messagesShow(), p.messagesTail())
 	return commandGroup(c)
 }
 
@@ -50,7 +51,28 @@ parked or retried. Page and API have the same query language.`,
 	})
 	c.Flags().StringVar(&after, "after", "", "continue after the previous page")
 	c.Flags().IntVar(&limit, "limit", 100, "the most to show")
-	return p.withOutput(c)
+	return p.watched(p.withOutput(c))
+}
+
+func (p *program) messagesCount() *cobra.Command {
+	return p.watched(p.withFormats(p.withQuery(&cobra.Command{
+		Use:     "count [QUERY]",
+		Short:   "Count messages",
+		Long:    "Count messages. Of a query that would take long, it prints how many were found so far, as \"1,204+\".",
+		Example: "  redrive messages count 'queue:orders.* state:parked'",
+	}, func(ctx context.Context, client httpapi.Client, query string) error {
+		n, err := client.Count(ctx, query)
+		if err != nil {
+			return err
+		}
+		return write(p, n, func(n httpapi.Count) string { return strconv.FormatInt(n.Count, 10) }, func(w io.Writer) {
+			more := ""
+			if !n.Exact {
+				more = "+"
+			}
+			fmt.Fprintln(w, count(n.Count)+more)
+		})
+	}), "table", "json", "yaml", "name"))
 }
 
 // mostOnAPage is how many messages the service returns at once.
@@ -93,5 +115,5 @@ func row(w io.Writer, m inspect.Message, now time.Time) {
 	if m.Error != "" {
 		why = strings.TrimPrefix(why+": "+m.Error, ": ")
 	}
-	fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%d\t%s\n", plain(m.ID), cell(m.Queue, 40), plain(m.State), m.Attempt, due, cell(m.Reason, 20), m.Size, cell(why, 80))
+	fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%d\t%s\n", plain(m.ID), cell(m.Queue), plain(m.State), m.Attempt, due, cell(m.Reason), m.Size, cell(why))
 }

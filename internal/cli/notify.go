@@ -61,7 +61,7 @@ Exit codes: 0 all were sent, 3 some, 1 none; 6 there is no such route, or no rou
 			if err := list(p, all, all, func(t routeTest) string { return t.Route }, func(w io.Writer) {
 				fmt.Fprintln(w, "ROUTE\tRESULT\tERROR")
 				for _, t := range all {
-					fmt.Fprintf(w, "%s\t%s\t%s\n", cell(t.Route, 63), t.Result, cell(t.Error, 300))
+					fmt.Fprintf(w, "%s\t%s\t%s\n", cell(t.Route), t.Result, cell(t.Error))
 				}
 			}); err != nil || failed == 0 {
 				return err

@@ -47,7 +47,7 @@ notify:
 		{"--event intake_stopped -o jsonl", 3, `{"route":"good","event":"intake_stopped","result":"sent"}`},
 	} {
 		var out, errOut bytes.Buffer
-		code := cli.Run(context.Background(), append(strings.Fields("notify test "+c.args), "--config", file), &out, &errOut, "test")
+		code := cli.Run(context.Background(), append(strings.Fields("notify test "+c.args), "--config", file), &out, &errOut, cli.Build{Version: "test"})
 		if code != c.code || !strings.Contains(out.String(), c.out) || strings.Contains(out.String()+errOut.String(), "s3cret") {
 			t.Errorf("%s: exit %d\n%s%s", c.args, code, out.String(), errOut.String())
 		}

@@ -24,7 +24,7 @@ func (p *program) ops() *cobra.Command {
 }
 
 func (p *program) opsList() *cobra.Command {
-	return p.withOutput(p.withClient(&cobra.Command{
+	return p.watched(p.withOutput(p.withClient(&cobra.Command{
 		Use:   "list",
 		Short: "List operations, newest first",
 		Args:  exactArgs(0, "no arguments"),
@@ -34,13 +34,13 @@ func (p *program) opsList() *cobra.Command {
 			return err
 		}
 		return list(p, all, all.Operations, opID, func(w io.Writer) { operationsTable(w, all.Operations, time.Now()) })
-	}))
+	})))
 }
 
 func operationsTable(w io.Writer, all []operations.Operation, now time.Time) {
 	fmt.Fprintln(w, "ID\tWHAT\tSTATE\tDONE\tOF\tSKIPPED\tFAILED\tSTARTED\tBY\tQUERY\tWHY")
 	for _, o := range all {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", plain(o.ID), plain(string(o.Verb)), plain(o.State), count(o.Done), count(o.Count), count(o.SkippedN), count(o.Failed), ago(&o.Started, now), cell(o.StartedBy, 20), cell(o.Query, 60), cell(o.Why, 80))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", plain(o.ID), plain(string(o.Verb)), plain(o.State), count(o.Done), count(o.Count), count(o.SkippedN), count(o.Failed), ago(&o.Started, now), cell(o.StartedBy), cell(o.Query), cell(o.Why))
 	}
 }
 
@@ -113,7 +113,7 @@ func (s *operationShown) table(w io.Writer) {
 	operationsTable(w, []operations.Operation{s.Operation}, time.Now())
 	fmt.Fprintln(w, "\nID\tQUEUE\tOUTCOME\tAT\tNEW\tWHY")
 	for _, o := range s.Outcomes {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", plain(o.ID), cell(o.Queue, 40), plain(o.Outcome), timeText(&o.At), cell(o.New, 36), cell(o.Why, 120))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", plain(o.ID), cell(o.Queue), plain(o.Outcome), timeText(&o.At), cell(o.New), cell(o.Why))
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -27,6 +26,9 @@ func (p *program) withOutput(c *cobra.Command) *cobra.Command {
 func (p *program) withFormats(c *cobra.Command, some ...string) *cobra.Command {
 	expected := strings.Join(some[:len(some)-1], ", ") + " or " + some[len(some)-1]
 	format := c.Flags().StringP("output", "o", some[0], expected)
+	if slices.Contains(some, "table") {
+		c.Flags().BoolVar(&p.wide, "wide", false, "do not cut columns to the width of the terminal")
+	}
 	c.PreRunE = func(*cobra.Command, []string) error {
 		// Before the command runs: a replay must not happen and then count as refused.
 		if !slices.Contains(some, *format) {
@@ -75,7 +77,7 @@ func list[T any](p *program, whole any, items []T, name func(T) string, table fu
 		w.Flush()
 		return w.Error()
 	}
-	w := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
+	w := p.tableOn(p.out)
 	table(w)
 	return w.Flush()
 }

@@ -2,10 +2,10 @@ package cli
 
 import (
 	"bytes"
+	"io"
 	"regexp"
 	"strings"
 	"testing"
-	"text/tabwriter"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -23,9 +23,9 @@ func stranger(t *rapid.T, label string) string {
 		rapid.SampledFrom([]string{"", "\x1b[2J", "\u009b31m", "\x1b]0;t\a", "\r\n", "\t", "\v\f\b\x7f", "\u202eb", "\u200b", "\u2028", "\xff\xfe", "e\u0301", "界", "-"})).Draw(t, label)
 }
 
-func text(table func(w *tabwriter.Writer)) string {
+func text(table func(w io.Writer)) string {
 	var b bytes.Buffer
-	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	w := &tableWriter{to: &b}
 	table(w)
 	_ = w.Flush()
 	return b.String()
@@ -54,11 +54,11 @@ func TestAMessageCannotSpeakToTheTerminal(t *testing.T) {
 				ParkedFor: stranger(t, "parked for"), Error: stranger(t, "error"), Exchange: stranger(t, "exchange"), Policy: stranger(t, "policy")}
 			page.Messages = append(page.Messages, m)
 		}
-		out := text(func(w *tabwriter.Writer) { table(w, page, now) })
+		out := text(func(w io.Writer) { table(w, page, now) })
 		checkTerminal(t, out, 1+len(page.Messages))
 		for line := range strings.Lines(out) {
-			// Two spaces between columns of at most 40, 20 and 80, and the fixed ones.
-			if n := utf8.RuneCountInString(line); n > 36+40+6+7+3+20+4+80+2*7+1 {
+			// Two spaces between columns: three of texts, and the fixed ones.
+			if n := utf8.RuneCountInString(line); n > 36+6+7+3+4+3*longestOnRow+2*7+1 {
 				t.Fatalf("a line of %d characters: %q", n, line)
 			}
 		}
@@ -93,7 +93,7 @@ func TestAStatusCannotSpeakToTheTerminal(t *testing.T) {
 		if elsewhere {
 			lines += 2 // that RabbitMQ's are not counted
 		}
-		checkTerminal(t, text(func(w *tabwriter.Writer) { status(w, st, now) }), lines)
+		checkTerminal(t, text(func(w io.Writer) { status(w, st, now) }), lines)
 	})
 }
 
@@ -103,31 +103,25 @@ func TestASilentReplicaIsNotCalledReady(t *testing.T) {
 		return inspect.Replica{ID: id, Since: now.Add(-time.Hour), Beat: now.Add(-ago), Ready: true}
 	}
 	st := inspect.Overview{Since: now, Replicas: []inspect.Replica{replica("one", time.Second), replica("two", 3*time.Second)}}
-	shown := text(func(w *tabwriter.Writer) { status(w, st, now) })
+	shown := text(func(w io.Writer) { status(w, st, now) })
 	if !regexp.MustCompile(`(?m)^one .* ready$`).MatchString(shown) || !regexp.MustCompile(`(?m)^two .* not heard of$`).MatchString(shown) {
 		t.Errorf("it shows\n%s", shown)
 	}
 }
 
-// Printable text of any script is shown as it is; only the length is cut.
+// Printable text of any script is shown as it is.
 func TestCellsKeepWhatIsHarmless(t *testing.T) {
-	for _, c := range []struct {
-		in   string
-		most int
-		want string
-	}{
-		{"orders", 40, "orders"},
-		{"", 40, "-"},
-		{"заказы 注文 é", 40, "заказы 注文 é"},
-		{"12345", 5, "12345"},
-		{"123456", 5, "1234…"},
-		{"注文注文注文", 5, "注文注文…"},
-		{"a\tb\nc", 40, "a�b�c"},
-		{"\x1b[31mred", 40, "�[31mred"},
-		{"\xff", 40, "�"},
+	for in, want := range map[string]string{
+		"orders":                            "orders",
+		"":                                  "-",
+		"заказы 注文 é":                       "заказы 注文 é",
+		"a\tb\nc":                           "a�b�c",
+		"\x1b[31mred":                       "�[31mred",
+		"\xff":                              "�",
+		strings.Repeat("注", longestOnRow+1): strings.Repeat("注", longestOnRow-1) + "…",
 	} {
-		if got := cell(c.in, c.most); got != c.want {
-			t.Errorf("cell(%q, %d) is %q, want %q", c.in, c.most, got, c.want)
+		if got := cell(in); got != want {
+			t.Errorf("cell(%q) is %q, want %q", in, got, want)
 		}
 	}
 }
@@ -139,7 +133,7 @@ func TestDueTimesAreForPeople(t *testing.T) {
 		-time.Hour: "now", 0: "now", 1500 * time.Millisecond: "in 1.5s", 90 * time.Minute: "in 1h 30m",
 	} {
 		due := now.Add(late)
-		out := text(func(w *tabwriter.Writer) {
+		out := text(func(w io.Writer) {
 			table(w, inspect.Page{Messages: []inspect.Message{{ID: "x", State: "waiting", Due: &due}}}, now)
 		})
 		if !strings.Contains(out, "  "+want+"  ") {

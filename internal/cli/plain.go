@@ -18,16 +18,12 @@ import (
 // characters, which could move the cursor, hide text or run commands.
 func plain(s string) string { return strings.ReplaceAll(plainLines(s), "\n", "\uFFFD") }
 
-// cell keeps a text to a table's width.
-func cell(s string, most int) string {
-	s = plain(s)
-	if r := []rune(s); len(r) > most {
-		return string(r[:most-1]) + "…"
-	}
+// cell is a text in a table, which tableWriter cuts where it does not fit.
+func cell(s string) string {
 	if s == "" {
 		return "-"
 	}
-	return s
+	return cut(plain(s), longestOnRow)
 }
 
 // lines writes a text of several lines, each of them plain.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/operations"
@@ -13,7 +12,7 @@ import (
 
 // tableToStderr writes a table to standard error.
 func (p *program) tableToStderr(table func(io.Writer)) error {
-	w := tabwriter.NewWriter(p.err, 0, 0, 2, ' ', 0)
+	w := p.tableOn(p.err)
 	table(w)
 	return w.Flush()
 }
@@ -54,7 +53,7 @@ func preview(w io.Writer, p operations.Plan, now time.Time) {
 			if q.Paused {
 				there += ", paused"
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", cell(q.Queue, 60), count(q.Count), there, consumers, ready)
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", cell(q.Queue), count(q.Count), there, consumers, ready)
 		}
 	}
 	if len(p.Skipped) > 0 {
@@ -67,7 +66,7 @@ func preview(w io.Writer, p operations.Plan, now time.Time) {
 		fmt.Fprintln(w, "\nSome of them:\nID\tSTATE\tFAILED\tWHAT WENT WRONG")
 		for _, m := range p.Samples {
 			why := cmp.Or(m.Error, m.Reason)
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", plain(m.ID), plain(m.State), ago(&m.Failed, now), cell(why, 80))
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", plain(m.ID), plain(m.State), ago(&m.Failed, now), cell(why))
 		}
 	}
 	section(w, "Before you start:", p.Warnings)

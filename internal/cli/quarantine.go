@@ -255,14 +255,14 @@ func quarantined(w io.Writer, all []*quarantine.Message, total int, now time.Tim
 	}
 	fmt.Fprintln(w, "QUEUE\tREASON\tATTEMPT\tSINCE\tBYTES\tEXCHANGE\tROUTING KEY\tBY AMQP")
 	for _, m := range all {
-		amqp, queue := "yes", cell(cmp.Or(m.Queue, "?"), 60)
+		amqp, queue := "yes", cell(cmp.Or(m.Queue, "?"))
 		if m.ByAPI {
 			amqp = "no"
 		}
 		if m.Claimed {
 			queue += " (claimed)"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%d\t%s\t%s\t%s\n", queue, cell(m.Reason, 20), m.Attempt, ago(&m.Since, now), m.Size, cell(m.Exchange, 40), cell(m.RoutingKey, 40), amqp)
+		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%d\t%s\t%s\t%s\n", queue, cell(m.Reason), m.Attempt, ago(&m.Since, now), m.Size, cell(m.Exchange), cell(m.RoutingKey), amqp)
 	}
 	if total > len(all) {
 		fmt.Fprintf(w, "%d of %d; raise --limit to see more\n", len(all), total)

@@ -16,7 +16,7 @@ import (
 func queueName(q inspect.Queue) string { return q.Name }
 
 func (p *program) queues() *cobra.Command {
-	return p.withOutput(p.withClient(&cobra.Command{
+	return p.watched(p.withOutput(p.withClient(&cobra.Command{
 		Use:   "queues",
 		Short: "Show queues: consumers, ready, waiting and parked messages, policy, pauses",
 		Args:  exactArgs(0, "no arguments"),
@@ -26,7 +26,7 @@ func (p *program) queues() *cobra.Command {
 			return err
 		}
 		return list(p, all, all.Queues, queueName, func(w io.Writer) { queues(w, all.Queues, time.Now()) })
-	}))
+	})))
 }
 
 func queues(w io.Writer, all []inspect.Queue, now time.Time) {
@@ -59,6 +59,6 @@ func queues(w io.Writer, all []inspect.Queue, now time.Time) {
 				retries += ": " + h.Reason
 			}
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", cell(q.Name, 40), kind, consumers, ready, unacked, count(q.Waiting), count(q.Parked), count(q.Discarded), ago(q.NextDue, now), cell(q.Policy, 20), cell(retries, 80))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", cell(q.Name), kind, consumers, ready, unacked, count(q.Waiting), count(q.Parked), count(q.Discarded), ago(q.NextDue, now), cell(q.Policy), cell(retries))
 	}
 }

@@ -1,7 +1,7 @@
 // Package cli is the command line. Read it in this order:
 //
 //	root.go     all commands; exit.go: how they end; connect.go: which service they ask
-//	output.go   data as a table, JSON, YAML, CSV or names; plain.go: foreign text
+//	output.go   data as a table (fit.go), JSON, YAML, CSV or names; plain.go: foreign text; watch.go: again and again
 //	act.go      replay, discard, restore, copy: of messages that are named, or …
 //	operate.go  … of all that a query finds: preview.go, ask.go, follow.go
 //	messages.go and a file for each other group of commands
@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime/debug"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -19,25 +20,27 @@ import (
 
 // program is what the commands share.
 type program struct {
-	version string
-	in      io.Reader
-	out     io.Writer // data
-	err     io.Writer // all else
-	getenv  func(string) string
+	build  Build
+	in     io.Reader
+	out    io.Writer // data
+	err    io.Writer // all else
+	getenv func(string) string
 	// of the flags that commands with a service have
 	address, caFile string
 	vhost           string // "": the first that is served; of doctor all
 	// of the flags that many commands have
 	config string // --config: the path of the config file; "": none
 	format string // --output; "": a table
+	wide   bool   // --wide: tables may be wider than the terminal
 	yes    bool   // --yes: confirm does not ask
 	// query is that of the command, for an error that points into it.
 	query string
 }
 
 // Run runs the command line args and returns its exit code.
-func Run(ctx context.Context, args []string, out, errOut io.Writer, version string) int {
-	p := &program{version: version, in: os.Stdin, out: out, err: errOut, getenv: os.Getenv}
+func Run(ctx context.Context, args []string, out, errOut io.Writer, build Build) int {
+	info, _ := debug.ReadBuildInfo()
+	p := &program{build: build.complete(info), in: os.Stdin, out: out, err: errOut, getenv: os.Getenv}
 	root := p.root()
 	root.SetArgs(args)
 	root.SetOut(out)
@@ -45,6 +48,11 @@ func Run(ctx context.Context, args []string, out, errOut io.Writer, version stri
 	err := root.ExecuteContext(ctx)
 	p.printError(err)
 	return codeOf(err)
+}
+
+// Commands returns the command line as its manual pages and completions are made of it.
+func Commands() *cobra.Command {
+	return (&program{getenv: func(string) string { return "" }}).root()
 }
 
 func (p *program) root() *cobra.Command {
@@ -57,7 +65,7 @@ failing, where people can see and replay them.
 Data goes to standard output, everything else to standard error.
 
 ` + exitCodes,
-		Version:       p.version,
+		Version:       p.build.Version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
@@ -81,7 +89,7 @@ Data goes to standard output, everything else to standard error.
 	}{
 		{"see", "See:", []*cobra.Command{p.status(), p.messages(), p.groups(), p.queues(), p.ledger(), p.open(), p.decode()}},
 		{"act", "Act:", []*cobra.Command{p.replay(), p.edit(), p.discard(), p.restore(), p.copy(), p.pause(), p.resume(), p.breaker(), p.ops(), p.export(), p.importing()}},
-		{"service", "The service:", []*cobra.Command{p.serve(), p.check(), p.simulate(), p.notify(), p.token(), p.audit(), p.migrate(), p.snapshot(), p.store(), p.demo()}},
+		{"service", "The service:", []*cobra.Command{p.serve(), p.check(), p.simulate(), p.notify(), p.token(), p.audit(), p.migrate(), p.snapshot(), p.store(), p.demo(), p.versionCommand()}},
 		{"rabbitmq", "RabbitMQ:", []*cobra.Command{p.enroll(), p.unenroll(), p.move(), p.topology(), p.quarantine(), p.doctor(), p.permissions()}},
 	} {
 		root.AddGroup(&cobra.Group{ID: part.id, Title: part.title})

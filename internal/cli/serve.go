@@ -3,12 +3,11 @@ package cli
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"os/signal"
-	"runtime"
-	"runtime/debug"
 	"syscall"
 	"time"
 
@@ -21,12 +20,15 @@ import (
 )
 
 func (p *program) serve() *cobra.Command {
-	var format string
+	var format, level, profiles string
 	var readOnly bool
 	load := func() (*config.Config, error) {
 		cfg, err := config.Load(p.config, p.getenv)
 		if err == nil && readOnly {
 			cfg.Access.ReadOnly = true
+		}
+		if err == nil {
+			err = logAs(&cfg.Log, format, level)
 		}
 		return cfg, err
 	}
@@ -44,65 +46,73 @@ is refused, and the old policies stay in force.
 Secrets come from the environment or a file, never from an argument:
 REDRIVE_BROKER_URL, REDRIVE_BROKER_PASSWORD, REDRIVE_MANAGEMENT_URL,
 REDRIVE_REDIS_URL, REDRIVE_REDIS_PASSWORD, or each with _FILE for the
-path of a file with the value.`,
+path of a file with the value. Every other key of the file that is in no list has a variable
+too: store.disk is REDRIVE_STORE_DISK, and policies is REDRIVE_POLICIES, with YAML.`,
 		Args: exactArgs(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			log, err := p.logger(format)
-			if err != nil {
-				return err
-			}
-			cfg, err := load()
-			if err != nil {
-				return err
-			}
-			for _, w := range cfg.Warnings {
-				log.Warn("config: " + w)
-			}
-			o := server.Options{Version: p.version, Log: log}
-			if p.config != "" {
-				o.Watch = func(ctx context.Context, changed func(*config.Config, error)) { watch(ctx, p.config, load, changed) }
-			}
-			p.limitRuntime()
-			s, err := server.New(cfg, o)
-			if err != nil {
-				return err
-			}
-			return s.Run(c.Context())
+			return p.runService(c.Context(), load, profiles)
 		},
 	}
 	p.withConfig(c, "the config file (YAML)")
-	c.Flags().StringVar(&format, "log", "text", "log as text or json")
+	c.Flags().StringVar(&format, "log", "", "log as text or json, whatever the config file says")
+	c.Flags().StringVar(&level, "log-level", "", "log debug, info, warn or error and above, whatever the config file says")
+	c.Flags().StringVar(&profiles, "pprof", "", "serve Go's profiles at this address of this machine, such as 127.0.0.1:6060")
 	c.Flags().BoolVar(&readOnly, "read-only", false, "refuse all changes, whatever the role and the config file say")
 	return c
 }
 
-// memoryLimit is the heap size above which Go collects garbage as often as it can.
-const memoryLimit = 256 << 20
-
-// limitRuntime sets how many cores and how much memory Go uses, where the environment does not.
-func (p *program) limitRuntime() {
-	if p.getenv("GOMAXPROCS") == "" {
-		// A message passes through many goroutines, each with little to do:
-		// on fewer cores they cost less (a sixth of the CPU on two), and
-		// RabbitMQ, often beside it, has the rest.
-		runtime.GOMAXPROCS(max(1, runtime.GOMAXPROCS(0)/2))
+// runService runs the service, with the config that load returns, until ctx ends.
+func (p *program) runService(ctx context.Context, load func() (*config.Config, error), profiles string) error {
+	cfg, err := load()
+	if err != nil {
+		return err
 	}
-	if p.getenv("GOMEMLIMIT") == "" {
-		// Large bodies leave garbage of several times their size. Up to this, which
-		// small ones do not reach, it is collected no sooner than by default.
-		debug.SetMemoryLimit(memoryLimit)
+	log := p.logger(cfg.Log)
+	for _, w := range cfg.Warnings {
+		log.Warn("config: " + w)
 	}
+	o := server.Options{Version: p.build.Version, Log: log}
+	if p.config != "" {
+		o.Watch = func(ctx context.Context, changed func(*config.Config, error)) { watch(ctx, p.config, load, changed) }
+	}
+	p.limitRuntime(log)
+	stop, err := serveProfiles(profiles, log)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	s, err := server.New(cfg, o)
+	if err != nil {
+		return err
+	}
+	return s.Run(ctx)
 }
 
-func (p *program) logger(format string) (*slog.Logger, error) {
-	o := &slog.HandlerOptions{ReplaceAttr: hint.Attr}
+// logAs sets what flags say of the log.
+func logAs(l *config.Log, format, level string) error {
 	switch format {
-	case "text":
-		return slog.New(slog.NewTextHandler(p.err, o)), nil
-	case "json":
-		return slog.New(slog.NewJSONHandler(p.err, o)), nil
+	case "":
+	case "text", "json":
+		l.Format = format
+	default:
+		return fmt.Errorf("--log %q: expected text or json: %w", format, errUsage)
 	}
-	return nil, fmt.Errorf("--log %q: expected text or json: %w", format, errUsage)
+	if level == "" {
+		return nil
+	}
+	var ok bool
+	if l.Level, ok = config.ParseLevel(level); !ok {
+		return fmt.Errorf("--log-level %q: expected debug, info, warn or error: %w", level, errUsage)
+	}
+	return nil
+}
+
+func (p *program) logger(l config.Log) *slog.Logger {
+	o := &slog.HandlerOptions{Level: l.Level, ReplaceAttr: hint.Attr}
+	if l.Format == "json" {
+		return slog.New(slog.NewJSONHandler(p.err, o))
+	}
+	return slog.New(slog.NewTextHandler(p.err, o))
 }
 
 // watchEvery is how often the file is read. Its content is compared, not its time, since
@@ -142,10 +152,13 @@ func watch(ctx context.Context, file string, load func() (*config.Config, error)
 }
 
 func (p *program) check() *cobra.Command {
-	return &cobra.Command{
+	var noFiles bool
+	c := &cobra.Command{
 		Use:   "check FILE",
 		Short: "Check a config file and show the delays of its policies",
-		Args:  exactArgs(1, "the config file"),
+		Long: `Check a config file, and the files that it names, and show the delays of its policies. It
+reports all mistakes at once. Environment variables count as they do for serve.`,
+		Args: exactArgs(1, "the config file"),
 		RunE: func(c *cobra.Command, args []string) error {
 			cfg, err := config.Load(args[0], p.getenv)
 			if err != nil {
@@ -154,10 +167,15 @@ func (p *program) check() *cobra.Command {
 			for _, w := range cfg.Warnings {
 				fmt.Fprintln(p.err, "warning:", w)
 			}
-			if _, err := decode.New(cfg.Decode); err != nil {
-				return err
+			if !noFiles {
+				_, undecoded := decode.New(cfg.Decode)
+				if err := errors.Join(undecoded, cfg.CheckFiles()); err != nil {
+					return err
+				}
 			}
 			return config.Describe(p.out, cfg)
 		},
 	}
+	c.Flags().BoolVar(&noFiles, "no-files", false, "leave out the certificates of tls and store.redis.tls, and the files of decode: they are on another machine")
+	return c
 }

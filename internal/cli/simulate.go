@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -147,7 +146,7 @@ func (p *program) simulated(r *simulate.Result) error {
 		return csv.NewWriter(p.out).WriteAll(r.Series())
 	}
 	fmt.Fprintf(p.out, "%s\n\n", r.Heading())
-	w := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
+	w := p.tableOn(p.out)
 	for _, row := range r.Table() {
 		fmt.Fprintln(w, strings.Join(row, "\t"))
 	}

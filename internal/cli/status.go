@@ -38,7 +38,7 @@ this machine it does not verify the certificate.`,
 		return list(p, st, st.Queues, queueName, func(w io.Writer) { status(w, st, time.Now()) })
 	})
 	c.Flags().BoolVar(&alive, "alive", false, "only find out whether the service answers")
-	return p.withOutput(c)
+	return p.watched(p.withOutput(c))
 }
 
 func status(w io.Writer, st inspect.Overview, now time.Time) {
@@ -91,8 +91,8 @@ func replicas(w io.Writer, all []inspect.Replica, now time.Time) {
 		case len(r.Problems) > 0:
 			state = "ready; " + r.Problems[0]
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s ago\t%s\t%s\n", cell(r.ID, 40), cell(r.Address, 40), cell(r.Version, 20), policy.FormatDuration(now.Sub(r.Since).Round(time.Second)),
-			policy.FormatDuration(max(0, now.Sub(r.Beat)).Round(100*time.Millisecond)), leads, cell(state, 60))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s ago\t%s\t%s\n", cell(r.ID), cell(r.Address), cell(r.Version), policy.FormatDuration(now.Sub(r.Since).Round(time.Second)),
+			policy.FormatDuration(max(0, now.Sub(r.Beat)).Round(100*time.Millisecond)), leads, cell(state))
 	}
 	fmt.Fprintln(w)
 }
@@ -113,7 +113,7 @@ func failing(w io.Writer, st inspect.Overview, now time.Time) {
 		if q.Way != "" && q.Way != "disk" {
 			elsewhere, waiting = true, waiting+" + RabbitMQ's"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\n", cell(q.Name, 40), cell(q.Policy, 20), cell(q.Way, 20), waiting, next, failed, q.Parked, q.Failed, q.Retried, q.ParkedIn)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\n", cell(q.Name), cell(q.Policy), cell(q.Way), waiting, next, failed, q.Parked, q.Failed, q.Retried, q.ParkedIn)
 	}
 	if st.MoreQueues > 0 {
 		fmt.Fprintf(w, "\nand %d more: redrive queues\n", st.MoreQueues)

@@ -165,9 +165,17 @@ func (t *tail) show(fresh []inspect.Message) error {
 		} else if m.ParkedFor != "" {
 			why = m.State + ", " + m.ParkedFor + "; " + why
 		}
-		if _, err := fmt.Fprintf(t.out, "%s  %-24s  %7d  %s  %s\n", timeText(&m.Failed), cell(m.Queue, 24), m.Attempt, plain(m.ID), cell(why, 100)); err != nil {
+		if _, err := fmt.Fprintf(t.out, "%s  %-24s  %7d  %s  %s\n", timeText(&m.Failed), t.short(m.Queue, 24), m.Attempt, plain(m.ID), t.short(why, 100)); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// short is a text in a column of lines that come one by one: whole where no person looks.
+func (t *tail) short(s string, most int) string {
+	if s = cell(s); t.wide || !isTerminal(t.out) {
+		return s
+	}
+	return cut(s, most)
 }

@@ -79,7 +79,7 @@ func (p *program) tokenList() *cobra.Command {
 		return list(p, all, all.Tokens, func(t auth.Token) string { return t.Name }, func(w io.Writer) {
 			fmt.Fprintln(w, "NAME\tROLE\tQUEUES\tMADE BY\tMADE\tEXPIRES")
 			for _, t := range all.Tokens {
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", cell(t.Name, 64), cell(t.Role, 10), cell(queuesOf(t), 60), cell(t.By, 40), t.Created.Format(time.DateOnly), expiryOf(t))
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", cell(t.Name), cell(t.Role), cell(queuesOf(t)), cell(t.By), t.Created.Format(time.DateOnly), expiryOf(t))
 			}
 		})
 	}))

@@ -24,7 +24,7 @@ import (
 func topology(t *testing.T, v *brokertest.VHost, args ...string) {
 	t.Helper()
 	var out, errOut strings.Builder
-	if code := cli.Run(context.Background(), append([]string{"topology", args[0], "--vhost", v.Name}, args[1:]...), &out, &errOut, "test"); code != 0 {
+	if code := cli.Run(context.Background(), append([]string{"topology", args[0], "--vhost", v.Name}, args[1:]...), &out, &errOut, cli.Build{Version: "test"}); code != 0 {
 		t.Fatalf("exit code %d: %s", code, errOut.String())
 	}
 	v.Must("POST", "definitions", json.RawMessage(out.String()))
@@ -112,7 +112,7 @@ func TestApplyingTheFixedTopology(t *testing.T) {
 		run := func(args ...string) string {
 			t.Helper()
 			var out strings.Builder
-			if code := cli.Run(context.Background(), append([]string{"topology", "fixed", "--queue", "orders", "-c", file}, args...), &out, io.Discard, "test"); code != 0 {
+			if code := cli.Run(context.Background(), append([]string{"topology", "fixed", "--queue", "orders", "-c", file}, args...), &out, io.Discard, cli.Build{Version: "test"}); code != 0 {
 				t.Fatalf("exit code %d: %s", code, out.String())
 			}
 			return out.String()

@@ -7,7 +7,6 @@ import (
 	"reflect"
 	"strings"
 	"testing"
-	"text/tabwriter"
 	"time"
 	"unicode"
 
@@ -95,7 +94,7 @@ func TestNoViewSpeaksToTheTerminal(t *testing.T) {
 	for name, draw := range views {
 		t.Run(name, func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
-				out := text(func(w *tabwriter.Writer) { draw(t, w, now) })
+				out := text(func(w io.Writer) { draw(t, w, now) })
 				if i := strings.IndexFunc(out, func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }); i >= 0 {
 					t.Fatalf("a terminal obeys %q", out[i:])
 				}
