@@ -69,6 +69,8 @@ func TestWhatCannotWorkIsRefused(t *testing.T) {
 		{least + `store: {redis: {url: redis://valkey, password: s3cret}}`, "password"},
 		{least + `store: {redis: {url: redis://valkey, durability: eventually}}`, "durability"},
 		{least + "serviceMonitor: {enabled: true}", "Prometheus may not see the metrics"},
+		{least + "ingress: {enabled: true}", "which name is the page's?"},
+		{least + "store: {kind: disk, disk: {retention: {whenDeleted: Keep}}}", "whenDeleted"},
 	} {
 		values := map[string]any{}
 		for line := range strings.Lines(c.values) { // a later line stands for an earlier one of its key
@@ -97,7 +99,7 @@ func config(t *testing.T, all []runtime.Object) string {
 // The service understands the file that the chart makes for it, and nothing secret is
 // in there.
 func TestTheServiceUnderstandsItsConfig(t *testing.T) {
-	for name, policy := range map[string]string{"redis": "all", "disk": "all", "full": "orders"} {
+	for name, policy := range map[string]string{"redis": "all", "disk": "all", "claim": "all", "full": "orders"} {
 		t.Run(name, func(t *testing.T) {
 			said := check(t, config(t, objects(t, example(t, name))), "TEAM_URL=slack+https://hooks.slack.com/services/T00000000/B00000000/XXXXXXXXXXXXXXXXXXXXXXXX")
 			if !strings.Contains(said, policy) {
@@ -156,24 +158,26 @@ func TestObjectsFitTogether(t *testing.T) {
 					t.Errorf("%s selects everything", what)
 				}
 			}
-			s := the[*corev1.Service](t, all)
+			s, pods := services(t, all)
 			selects("the Service", s.Spec.Selector)
 			if d := the[*appsv1.Deployment](t, all); d != nil {
 				selects("the Deployment", d.Spec.Selector.MatchLabels)
 			}
 			if set := the[*appsv1.StatefulSet](t, all); set != nil {
 				selects("the StatefulSet", set.Spec.Selector.MatchLabels)
-				if set.Spec.ServiceName != s.Name || *set.Spec.Replicas != 1 {
+				selects("the Service of the pods", pods.Spec.Selector)
+				if set.Spec.ServiceName != pods.Name || *set.Spec.Replicas != 1 {
 					t.Errorf("%d replicas of service %s", *set.Spec.Replicas, set.Spec.ServiceName)
 				}
+				volumes(t, name, set)
 			}
 			if b := the[*policyv1.PodDisruptionBudget](t, all); b != nil {
 				selects("the PodDisruptionBudget", b.Spec.Selector.MatchLabels)
 			}
-			if is := the[*policyv1.PodDisruptionBudget](t, all) != nil; is != (name != "disk") {
+			if is := the[*policyv1.PodDisruptionBudget](t, all) != nil; is != (name != "disk" && name != "claim") {
 				t.Errorf("there is a PodDisruptionBudget: %v", is)
 			}
-			port := c.Ports[0].Name
+			port, file := c.Ports[0].Name, config(t, all)
 			if n := the[*networkingv1.NetworkPolicy](t, all); n != nil {
 				selects("the NetworkPolicy", n.Spec.PodSelector.MatchLabels)
 				if got := n.Spec.Ingress[0].Ports[0].Port.StrVal; got != port {
@@ -181,13 +185,24 @@ func TestObjectsFitTogether(t *testing.T) {
 				}
 			}
 			if m := the[*monitoringv1.ServiceMonitor](t, all); m != nil {
+				only := false
 				for k, v := range m.Spec.Selector.MatchLabels {
 					if s.Labels[k] != v {
 						t.Errorf("the ServiceMonitor selects %s=%s, and the Service has %q", k, v, s.Labels[k])
 					}
+					only = only || pods != nil && pods.Labels[k] != v
+				}
+				if pods != nil && !only {
+					t.Error("the ServiceMonitor finds each pod twice")
 				}
 				if got := m.Spec.Endpoints[0].Port; got != s.Spec.Ports[0].Name {
 					t.Errorf("the ServiceMonitor asks port %q", got)
+				}
+			}
+			if i := the[*networkingv1.Ingress](t, all); i != nil {
+				path := i.Spec.Rules[0].HTTP.Paths[0]
+				if to := path.Backend.Service; to.Name != s.Name || to.Port.Name != s.Spec.Ports[0].Name || !strings.Contains(file, "base_path: "+path.Path+"\n") {
+					t.Errorf("the Ingress goes from %s to %+v, with\n%s", path.Path, to, file)
 				}
 			}
 			if got := s.Spec.Ports[0].TargetPort.StrVal; got != port {
@@ -196,7 +211,6 @@ func TestObjectsFitTogether(t *testing.T) {
 			if got := p.Spec.ServiceAccountName; got != the[*corev1.ServiceAccount](t, all).Name {
 				t.Errorf("the pods run as %q", got)
 			}
-			file := config(t, all)
 			scheme := corev1.URISchemeHTTP
 			if strings.Contains(file, "cert: /") {
 				scheme = corev1.URISchemeHTTPS
@@ -238,6 +252,9 @@ func files(t *testing.T, p *corev1.PodTemplateSpec, config string) {
 			there[m.MountPath+"/redrive.yaml"] = false
 		default:
 			there[m.MountPath] = !m.ReadOnly
+			if m.Name == "data" {
+				there[m.MountPath+"/data"] = true
+			}
 		}
 		if write := m.Name == "audit" || m.Name == "data"; write == m.ReadOnly {
 			t.Errorf("%s is read-only: %v", m.MountPath, m.ReadOnly)
@@ -270,6 +287,9 @@ func files(t *testing.T, p *corev1.PodTemplateSpec, config string) {
 		case string:
 			named = append(named, v)
 		}
+	}
+	if top, ok := values.(map[string]any); ok {
+		delete(top, "base_path") // of URLs
 	}
 	walk(values)
 	n := 0

@@ -50,6 +50,9 @@ func wrong(t *testing.T, o runtime.Object) field.ErrorList {
 		var s core.Service
 		internal(&s)
 		s.Namespace = "messages"
+		if s.Spec.ClusterIP != "" { // as Kubernetes completes it
+			s.Spec.ClusterIPs = []string{s.Spec.ClusterIP}
+		}
 		return corevalidation.ValidateServiceCreate(&s)
 	case "ConfigMap":
 		var m core.ConfigMap
@@ -66,6 +69,11 @@ func wrong(t *testing.T, o runtime.Object) field.ErrorList {
 		internal(&b)
 		b.Namespace = "messages"
 		return policyvalidation.ValidatePodDisruptionBudget(&b, policyvalidation.PodDisruptionBudgetValidationOptions{})
+	case "Ingress":
+		var n networking.Ingress
+		internal(&n)
+		n.Namespace = "messages"
+		return networkingvalidation.ValidateIngressCreate(&n)
 	case "NetworkPolicy":
 		var n networking.NetworkPolicy
 		internal(&n)
@@ -91,7 +99,7 @@ func TestKubernetesTakesWhatTheChartMakes(t *testing.T) {
 			}
 		}
 	}
-	if len(kinds) != 9 {
+	if len(kinds) != 10 {
 		t.Errorf("kinds: %v", kinds)
 	}
 }

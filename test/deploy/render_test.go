@@ -30,7 +30,7 @@ const chartFolder = root + "/deploy/helm/redrive"
 func examples(t *testing.T) []string {
 	t.Helper()
 	files, err := filepath.Glob(chartFolder + "/ci/*-values.yaml")
-	if err != nil || len(files) != 3 {
+	if err != nil || len(files) != 4 {
 		t.Fatalf("%q, %v", files, err)
 	}
 	return files

@@ -10,6 +10,9 @@
 {{- if eq (empty .Values.tls.secret) (not .Values.tls.behindProxy) }}
 {{- fail "set one of tls.secret (the pods speak TLS) and tls.behindProxy: true (an ingress or mesh does, and nobody else reaches them)" }}
 {{- end }}
+{{- if and .Values.ingress.enabled (not .Values.ingress.host) }}
+{{- fail "which name is the page's? Set ingress.host" }}
+{{- end }}
 {{- if and .Values.serviceMonitor.enabled (not .Values.serviceMonitor.token.name) (ne (get .Values.config.auth "metrics") "open") }}
 {{- fail "Prometheus may not see the metrics: set serviceMonitor.token.name to a Secret with a viewer's token, or config.auth.metrics: open" }}
 {{- end }}
@@ -47,6 +50,9 @@
 {{- end }}
 {{- if eq .Values.store.kind "redis" }}
 {{- $_ := set $fixed "audit" (dict "folder" "/var/lib/redrive/audit") }}
+{{- end }}
+{{- with .Values.config.base_path }}
+{{- $_ := set $fixed "base_path" . }}
 {{- end }}
 {{- if .Values.config.read_only }}
 {{- $_ := set $fixed "read_only" true }}

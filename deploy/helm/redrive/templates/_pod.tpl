@@ -74,7 +74,8 @@ spec:
     - name: redrive
       image: {{ .Values.image.repository }}{{ if .Values.image.digest }}@{{ .Values.image.digest }}{{ else }}:{{ .Values.image.tag | default .Chart.AppVersion }}{{ end }}
       imagePullPolicy: {{ .Values.image.pullPolicy }}
-      args: [serve, --config, /etc/redrive/redrive.yaml, --log, json]
+      args:
+        {{- concat (list "serve" "--config" "/etc/redrive/redrive.yaml" "--log" "json") .Values.extraArgs | toYaml | nindent 8 }}
       securityContext:
         allowPrivilegeEscalation: false
         readOnlyRootFilesystem: true
@@ -94,6 +95,10 @@ spec:
         {{- with .Values.extraEnv }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
+      {{- with .Values.extraEnvFrom }}
+      envFrom:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
       # It answers once the store is open, which takes longer after damage: counts and indexes
       # are made again then.
       startupProbe:
@@ -159,6 +164,10 @@ spec:
       {{- else }}
       emptyDir: {sizeLimit: {{ .Values.audit.sizeLimit }}}
       {{- end }}
+    {{- end }}
+    {{- if and (not $redis) .Values.store.disk.existingClaim }}
+    - name: data
+      persistentVolumeClaim: {claimName: {{ .Values.store.disk.existingClaim }}}
     {{- end }}
     {{- with .Values.extraVolumes }}
     {{- toYaml . | nindent 4 }}
