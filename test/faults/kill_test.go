@@ -98,12 +98,13 @@ func TestKillingRabbitMQLosesNothing(t *testing.T) {
 	t.Parallel()
 	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
 		const kills = 2
-		killingRabbitMQ(t, newTally(t, v, "orders"), n, times(kills))
+		killingRabbitMQ(t, newTally(t, v, "orders"), n, 2000, times(kills))
 	})
 }
 
-// killingRabbitMQ kills the node of a tally so often, and stops it once.
-func killingRabbitMQ(t *testing.T, l *tally, n *rabbitnode.Node, kills iter.Seq[int]) {
+// killingRabbitMQ kills the node of a tally so often, with so many new messages each time, and
+// stops it once.
+func killingRabbitMQ(t *testing.T, l *tally, n *rabbitnode.Node, each int, kills iter.Seq[int]) {
 	v := l.v
 	p := newProcess(t, v.ServiceURL(brokertest.Works("orders")))
 	p.start()
@@ -116,7 +117,7 @@ func killingRabbitMQ(t *testing.T, l *tally, n *rabbitnode.Node, kills iter.Seq[
 	}
 	consuming(t, l)
 	for range kills {
-		l.publish(2000)
+		l.publish(each)
 		<-time.After(200 * time.Millisecond)
 		l.during(func() {
 			n.Kill()
@@ -124,7 +125,7 @@ func killingRabbitMQ(t *testing.T, l *tally, n *rabbitnode.Node, kills iter.Seq[
 			p.waitReady()
 		})
 	}
-	l.publish(2000)
+	l.publish(each)
 	<-time.After(200 * time.Millisecond)
 	l.during(func() {
 		if _, err := n.Shell(context.Background(), "rabbitmqctl stop_app && rabbitmqctl start_app"); err != nil {

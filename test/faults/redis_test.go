@@ -164,26 +164,30 @@ func TestKillingRedisLosesNothing(t *testing.T) {
 	t.Parallel()
 	const kills = 4
 	eachRedis(t, func(t *testing.T, v *brokertest.VHost, o redisnode.Options) {
-		killingRedis(t, newRedisTally(t, v), o, times(kills))
+		killingRedis(t, newRedisTally(t, v), o, 500, times(kills))
 	})
 }
 
-// killingRedis kills the Redis of two replicas so often.
-func killingRedis(t *testing.T, l *tally, o redisnode.Options, kills iter.Seq[int]) {
+// killingRedis kills the Redis of two replicas so often, with so many new messages each time.
+func killingRedis(t *testing.T, l *tally, o redisnode.Options, each int, kills iter.Seq[int]) {
 	server := redisnode.New(t, o)
 	all := replicas(t, l.v, server.URL(), synced, longLease)
 	start(all)
 	consuming(t, l)
 	for i := range kills {
-		l.publish(500)
+		l.publish(each)
 		<-time.After(wait)
 		server.Kill()
-		l.publish(100) // they stay in RabbitMQ
+		l.publish(each / 5) // they stay in RabbitMQ
 		if i == 0 {
 			brokertest.Eventually(t, "the service says that it is not ready", func() bool { return all[0].readyz() != "" })
 		}
 		if err := server.Restart(context.Background()); err != nil {
 			t.Fatal(err)
+		}
+		// As docs/how-to/redis.md advises, or Redis 7.0 applies half a script at the next start.
+		if server.HasCutOff() {
+			must(t, server.RewriteLog(context.Background()))
 		}
 	}
 	finish(t, l, all)

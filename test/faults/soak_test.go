@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/testenv/brokertest"
-	"github.com/redrive-mq/redrive/testenv/rabbitnode"
 	"github.com/redrive-mq/redrive/testenv/redisnode"
 )
 
@@ -20,6 +19,8 @@ var (
 	soakBudget = flag.Duration("budget", 0, "TestSoak: how long all rows together may take; 0: each row as short as it can be")
 	soakOnly   = flag.String("only", "", "TestSoak: the rows whose names match this regular expression")
 	soakJSON   = flag.Bool("json", false, "TestSoak: print JSON, not a table")
+	// See soakcontinue_test.go.
+	soakContinue = flag.String("continue", "", "TestSoak: add to what earlier runs did, which is kept in this `file`")
 )
 
 // soakRows are the faults that `make soak` repeats, with the shares of the time that each gets.
@@ -52,21 +53,23 @@ func TestSoak(t *testing.T) {
 	if *soakBudget == 0 {
 		t.Parallel()
 	}
-	s := &soak{began: time.Now()}
+	s := soakFromFlags(t)
 	t.Cleanup(func() { s.print(t) })
 	only, err := regexp.Compile(*soakOnly)
 	must(t, err)
-	shares := 0
+	isRun := func(name string) bool { return only.MatchString(name) && s.isLeft(name) }
+	shares, matches := 0, false
 	for _, r := range soakRows {
-		if only.MatchString(r.name) {
+		matches = matches || only.MatchString(r.name)
+		if isRun(r.name) {
 			shares += r.share
 		}
 	}
-	if shares == 0 {
+	if !matches {
 		t.Fatalf("no row has a name that matches %q", *soakOnly)
 	}
 	for _, r := range soakRows {
-		if !only.MatchString(r.name) {
+		if !isRun(r.name) {
 			continue
 		}
 		left := *soakBudget - time.Since(s.began)
@@ -84,11 +87,13 @@ func TestSoak(t *testing.T) {
 	}
 }
 
-// soak has the parts of all rows, as they began.
+// soak has what is known of all rows: of this run, and of those that it continues.
 type soak struct {
 	began time.Time
+	file  string   // see newSoak
+	rows  []string // all names
 	mu    sync.Mutex
-	parts []*soakPart
+	known soakReport
 }
 
 // soakRow is one fault.
@@ -105,62 +110,93 @@ type soakPart struct {
 	Goal   int    `json:"goal"`
 	Done   int    `json:"done"`
 	sums          // of its messages
-	Failed bool   `json:"failed"`
+	Failed int    `json:"failed_runs"`
+	// Became is what became of how many faults, in rows that tell these apart.
+	Became map[string]int `json:"became,omitempty"`
+	// CutAt is where connections were cut, in rows that cut at each byte.
+	CutAt *placeSet `json:"cut_at,omitempty"`
 	// Note is what else is to be known of it.
 	Note    string      `json:"note,omitempty"`
 	Seconds float64     `json:"seconds"`
 	Bounds  []soakBound `json:"bounds,omitempty"`
 
 	until time.Time
-	tally *tally // of the episode that runs
-	crowd *crowd // likewise, in rows of scale
+	crowd *crowd // of the episode that runs, in rows of scale
+	mu    sync.Mutex
+	begun int // faults that are done or being done
 }
 
-func (r *soakRow) part(on string, goal int) *soakPart {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	p := &soakPart{Fault: r.name, On: on, Goal: goal, until: r.until}
-	r.parts = append(r.parts, p)
+// part is begun by a test, and is over when that test and its subtests are.
+func (r *soakRow) part(t *testing.T, on string, goal int) *soakPart {
+	p, end := r.begin(on, goal)
+	t.Cleanup(func() { must(t, end(t.Failed())) })
 	return p
 }
 
-// over tells whether a part has met its goal or has no time left.
-func (p *soakPart) over() bool { return p.Done >= p.Goal || time.Now().After(p.until) }
+// isMet tells whether all of it was done.
+func (p *soakPart) isMet() bool { return p.Goal > 0 && p.Done >= p.Goal }
 
-// faults counts those of one episode, so many at most. There is always one: within `make
-// test` there is no other.
+// over tells whether a part has met its goal or has no time left.
+func (p *soakPart) over() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.begun >= p.Goal || time.Now().After(p.until)
+}
+
+// faults counts those of one episode, so many at most. Within `make test` there is one, and no
+// other.
 func (p *soakPart) faults(most int) iter.Seq[int] {
 	return func(yield func(int) bool) {
-		for i := 0; i < most && (i == 0 || !p.over()); i++ {
+		for i := 0; i < most && (i == 0 && *soakBudget == 0 || !p.over()); i++ {
+			p.mu.Lock()
+			p.begun++
+			p.mu.Unlock()
 			if !yield(i) {
 				return
 			}
+			p.mu.Lock()
 			p.Done++
+			p.mu.Unlock()
 		}
 	}
 }
 
 // newTally is a tally of various messages, which counts for the part.
 func (p *soakPart) newTally(t *testing.T, v *brokertest.VHost) *tally {
-	p.tally = newTally(t, v, "orders")
-	p.tally.various = true
-	return p.tally
+	l := newTally(t, v, "orders")
+	l.various = true
+	return p.of(t, l)
 }
 
-// episodes runs one after the other, each in a test of its own, until the part is over or
-// one fails.
-func (p *soakPart) episodes(t *testing.T, episode func(t *testing.T)) {
-	began := time.Now()
-	defer func() { p.Seconds = time.Since(began).Seconds() }()
-	for n := 1; n == 1 || !p.over(); n++ {
-		ok := t.Run(fmt.Sprint(n), episode)
-		if p.tally != nil {
-			p.add(p.tally.result())
-		}
-		if p.tally = nil; !ok {
-			p.Failed = true
-			return
-		}
+// of adds what became of a tally's messages to the part, when its test ends.
+func (p *soakPart) of(t *testing.T, l *tally) *tally {
+	t.Cleanup(func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.add(l.result())
+	})
+	return l
+}
+
+// episodes runs one after the other, in so many lines at once, each in a test of its own, until
+// the part is over or one of the line fails. Each line has what prepare makes for it.
+func (p *soakPart) episodes(t *testing.T, lines int, prepare func(*testing.T) (episode func(*testing.T))) {
+	if p.isMet() {
+		return
+	}
+	if *soakBudget == 0 {
+		lines = 1
+	}
+	for line := range lines {
+		t.Run(fmt.Sprint("line ", line+1), func(t *testing.T) {
+			t.Parallel()
+			episode := prepare(t)
+			for n := 1; n == 1 && line == 0 || !p.over(); n++ {
+				if !t.Run(fmt.Sprint(n), episode) {
+					return
+				}
+			}
+		})
 	}
 }
 
@@ -177,8 +213,8 @@ func (r *soakRow) onEachBroker(t *testing.T, what string, goal int, episode func
 	for _, b := range brokers {
 		t.Run("RabbitMQ "+b.Version, func(t *testing.T) {
 			t.Parallel()
-			p := r.part(fmt.Sprintf("RabbitMQ %s, %s", b.Version, what), goal/len(brokers))
-			p.episodes(t, func(t *testing.T) { episode(t, b, p) })
+			p := r.part(t, fmt.Sprintf("RabbitMQ %s, %s", b.Version, what), goal/len(brokers))
+			p.episodes(t, 2, func(*testing.T) func(*testing.T) { return func(t *testing.T) { episode(t, b, p) } })
 		})
 	}
 }
@@ -190,7 +226,9 @@ func soakReplicas(t *testing.T, r *soakRow) {
 
 // Kills of Redis, 300 in all.
 func soakRedis(t *testing.T, r *soakRow) {
-	r.onEachRedis(t, 300, func(t *testing.T, l *tally, o redisnode.Options, p *soakPart) { killingRedis(t, l, o, p.faults(10)) })
+	r.onEachRedis(t, 300, func(t *testing.T, l *tally, o redisnode.Options, p *soakPart) {
+		killingRedis(t, l, o, 150, p.faults(10))
+	})
 }
 
 // onEachRedis runs episodes with Redis and with Valkey, each beside one broker.
@@ -201,18 +239,24 @@ func (r *soakRow) onEachRedis(t *testing.T, goal int, episode func(*testing.T, *
 		if o.Root != "" {
 			b = brokers[len(brokers)-1]
 		}
-		p := r.part(fmt.Sprintf("%s, RabbitMQ %s", o.Name(), b.Version), goal/2)
-		p.episodes(t, func(t *testing.T) { episode(t, p.newTally(t, brokertest.NewVHost(t, b)), o, p) })
+		p := r.part(t, fmt.Sprintf("%s, RabbitMQ %s", o.Name(), b.Version), goal/2)
+		p.episodes(t, 2, func(*testing.T) func(*testing.T) {
+			return func(t *testing.T) { episode(t, p.newTally(t, brokertest.NewVHost(t, b)), o, p) }
+		})
 	})
 }
 
-// Kills of a node, 300 of each version.
+// Kills of a node, 300 of each version. Several nodes are killed at once: until the service
+// connects again it mostly waits.
 func soakRabbitMQ(t *testing.T, r *soakRow) {
-	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
-		p := r.part("RabbitMQ "+v.Version, 300)
-		p.episodes(t, func(t *testing.T) {
-			v.DeleteQueue("orders")
-			killingRabbitMQ(t, p.newTally(t, v), n, p.faults(20))
+	brokertest.EachOfOurs(t, func(t *testing.T, b brokertest.Broker) {
+		p := r.part(t, "RabbitMQ "+b.Version, 300)
+		p.episodes(t, 3, func(t *testing.T) func(*testing.T) {
+			v, n := brokertest.NewPrivate(t, b, "")
+			return func(t *testing.T) {
+				v.DeleteQueue("orders")
+				killingRabbitMQ(t, p.newTally(t, v), n, 500, p.faults(20))
+			}
 		})
 	})
 }

@@ -30,12 +30,13 @@ import (
 func soakFlips(t *testing.T, r *soakRow) {
 	brokers := brokertest.All(t)
 	b := brokers[len(brokers)-1]
-	began := time.Now()
-	p := r.part(fmt.Sprintf("disk store, RabbitMQ %s", b.Version), 2000)
+	p := r.part(t, fmt.Sprintf("disk store, RabbitMQ %s", b.Version), 2000)
+	if p.isMet() {
+		return
+	}
 	var left *leftStore
 	v := brokertest.NewVHost(t, b) // which the store is of
-	p.Failed = !t.Run("make", func(t *testing.T) { left = newLeftStore(t, v) })
-	if p.Failed {
+	if !t.Run("make", func(t *testing.T) { left = newLeftStore(t, v) }) {
 		return
 	}
 	t.Cleanup(func() { os.RemoveAll(left.folder) })
@@ -43,11 +44,13 @@ func soakFlips(t *testing.T, r *soakRow) {
 	if *soakBudget == 0 {
 		services, most = 1, 2*len(left.files)
 	}
-	f := &flips{p: p, left: left, most: most, how: map[string]int{}}
-	t.Cleanup(func() { // when the services have ended
-		p.Seconds, p.Failed = time.Since(began).Seconds(), t.Failed()
-		p.Note = f.note()
-	})
+	// Each run makes a store of its own. Its files are not those of the run before, and its places
+	// are where the order goes on.
+	f := &flips{p: p, left: left, most: most, taken: p.Done}
+	if p.Became == nil {
+		p.Became = map[string]int{}
+	}
+	t.Cleanup(func() { p.Note = f.note() }) // when the services have ended
 	for n := range services {
 		t.Run(fmt.Sprint("service ", n+1), func(t *testing.T) {
 			t.Parallel()
@@ -157,7 +160,6 @@ type flips struct {
 
 	mu    sync.Mutex
 	taken int
-	how   map[string]int // what became of them
 }
 
 // bitAt is a bit of a file.
@@ -176,10 +178,10 @@ func (f *flips) take() (at bitAt, more bool) {
 		return at, false
 	}
 	file := f.left.files[f.taken%len(f.left.files)]
-	n := places{toServer: f.left.used[file], taken: f.taken / len(f.left.files)}
-	round := n.taken / n.size() // of a small file: another bit of each byte
+	n, used := f.taken/len(f.left.files), int(f.left.used[file])
+	round := n / used // of a small file: another bit of each byte
 	f.taken++
-	at = bitAt{file: file, byte: n.next().bytes}
+	at = bitAt{file: file, byte: int64(spread(n, used))}
 	at.bit = (int(at.byte) + round) % 8
 	return at, true
 }
@@ -189,8 +191,8 @@ func (f *flips) note() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var all []string
-	for _, how := range slices.Sorted(maps.Keys(f.how)) {
-		all = append(all, fmt.Sprintf("%s: %s", how, thousands(f.how[how])))
+	for _, how := range slices.Sorted(maps.Keys(f.p.Became)) {
+		all = append(all, fmt.Sprintf("%s: %s", how, thousands(f.p.Became[how])))
 	}
 	return fmt.Sprintf("in %d files; %s.", len(f.left.files), strings.Join(all, ", "))
 }
@@ -229,7 +231,7 @@ func (f *flips) try(t *testing.T, p *process, at bitAt) {
 	f.p.Done++
 	f.p.Messages += len(f.left.lines)
 	f.p.Changed += changed
-	if f.how[how]++; how == asItWas {
+	if f.p.Became[how]++; how == asItWas {
 		f.p.Lost += missing
 	}
 	if wrong != "" {

@@ -28,6 +28,7 @@ func soakPower(t *testing.T, r *soakRow) {
 func cuttingPower(t *testing.T, l *tally, cuts iter.Seq[int]) {
 	m := newMachine(t, l.v)
 	m.start()
+	l.inTest = func() string { return (&process{t: t, listen: m.service.Addr()}).cli("queues") }
 	m.waitReady() // until the exchange is there RabbitMQ drops what is dead-lettered to it
 	consuming(t, l)
 	for range cuts {

@@ -51,14 +51,15 @@ func (r *soakRow) onceOnEach(t *testing.T, what string, episode func(t *testing.
 
 // once runs an episode that is done when it ends.
 func (r *soakRow) once(t *testing.T, v *brokertest.VHost, what string, episode func(t *testing.T, v *brokertest.VHost, p *soakPart)) {
-	p, began := r.part(fmt.Sprintf("RabbitMQ %s, %s", v.Version, what), 1), time.Now()
+	p, began := r.part(t, fmt.Sprintf("RabbitMQ %s, %s", v.Version, what), 1), time.Now()
 	defer func() {
-		p.Seconds, p.Failed = time.Since(began).Seconds(), t.Failed()
+		if p.Seconds = time.Since(began).Seconds(); t.Failed() {
+			p.Failed = 1
+		}
 		if p.crowd != nil {
 			p.add(p.crowd.result())
 		}
-		_, table, _ := strings.Cut(soakReport{Parts: []*soakPart{p}}.markdown(), "\n|")
-		t.Log("\n|" + table) // at once: the rows after it may take long
+		t.Log("\n" + soakReport{Parts: []*soakPart{p}}.markdown()) // at once: the rows after it may take long
 	}()
 	episode(t, v, p)
 	p.Done++
@@ -67,8 +68,8 @@ func (r *soakRow) once(t *testing.T, v *brokertest.VHost, what string, episode f
 // oneAtATime is for nodes of two versions, which are tried at once.
 var oneAtATime sync.Mutex
 
-// of is a crowd that counts for the part.
-func (p *soakPart) of(c *crowd) *crowd {
+// ofCrowd is a crowd that counts for the part.
+func (p *soakPart) ofCrowd(c *crowd) *crowd {
 	p.crowd = c
 	return c
 }

@@ -72,7 +72,7 @@ func full(t *testing.T, v *brokertest.VHost) obstacle {
 
 func dueAtOnce(t *testing.T, v *brokertest.VHost, p *soakPart, n int, o obstacle) {
 	const ones = 20
-	c := p.of(newCrowd(t, v, 1, 0, many, one))
+	c := p.ofCrowd(newCrowd(t, v, 1, 0, many, one))
 	s := newProcess(t, v.ServiceURL(brokertest.Works(many, one)))
 	// RabbitMQ may count no consumers of a queue whose leader hangs.
 	s.configure(`policies: [{name: p, queues: [many, one], attempts: 50, backoff: {fixed: 2s}, jitter: none, no_consumer: retry}]`)
@@ -120,7 +120,7 @@ func scaleRestart(t *testing.T, r *soakRow) {
 	n := r.size(1_000_000)
 	r.onceOnEach(t, thousands(n)+" waiting", func(t *testing.T, v *brokertest.VHost, p *soakPart) {
 		const far, soon, some, delay = "far", "soon", 2000, 5 * time.Second
-		c := p.of(newCrowd(t, v, 1, delay, soon))
+		c := p.ofCrowd(newCrowd(t, v, 1, delay, soon))
 		waiting := newCrowd(t, v, 1, 0, far)
 		s := newProcess(t, v.ServiceURL(brokertest.Works(far, soon)))
 		s.configure(`policies: [{name: p, queues: [far, soon], attempts: 50, backoff: {fixed: 5s}, jitter: none}]`)

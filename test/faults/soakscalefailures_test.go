@@ -17,7 +17,7 @@ func scaleFailures(t *testing.T, r *soakRow) {
 	const rate, publishers = 20_000, 2
 	n := r.size(30 * rate)
 	r.onceOnEach(t, fmt.Sprintf("%s quorum queues, %s messages", thousands(4), thousands(n)), func(t *testing.T, v *brokertest.VHost, p *soakPart) {
-		c := p.of(newCrowd(t, v, 1, time.Second, names("work", 4)...))
+		c := p.ofCrowd(newCrowd(t, v, 1, time.Second, names("work", 4)...))
 		s := newProcess(t, v.ServiceURL(brokertest.Works("work-*")))
 		s.configure(`policies: [{name: p, queues: ["work-*"], attempts: 50, backoff: {fixed: 1s}, jitter: none}]`)
 		s.start()

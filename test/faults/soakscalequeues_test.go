@@ -24,7 +24,7 @@ func scaleQueues(t *testing.T, r *soakRow) {
 	queues, each := r.size(5000), 4
 	r.onceOnEach(t, fmt.Sprintf("%s queues", thousands(queues)), func(t *testing.T, v *brokertest.VHost, p *soakPart) {
 		const failures = 2
-		c := p.of(newCrowd(t, v, failures, 2*time.Second, append(names("work", queues), one)...))
+		c := p.ofCrowd(newCrowd(t, v, failures, 2*time.Second, append(names("work", queues), one)...))
 		s := newProcess(t, v.ServiceURL(brokertest.Works("work-*", one)))
 		s.configure(`policies: [{name: p, queues: ["work-*", one], attempts: 50, backoff: {fixed: 2s}, jitter: none}]`)
 		s.start()
@@ -65,7 +65,7 @@ func scaleBreakers(t *testing.T, r *soakRow) {
 	sick := r.size(1000)
 	r.onceOnEach(t, fmt.Sprintf("%s queues", thousands(sick)), func(t *testing.T, v *brokertest.VHost, p *soakPart) {
 		const each, healthy = 20, "healthy"
-		c := p.of(newCrowd(t, v, 1, time.Second, append(names("sick", sick), healthy)...))
+		c := p.ofCrowd(newCrowd(t, v, 1, time.Second, append(names("sick", sick), healthy)...))
 		var well atomic.Bool
 		c.fails = func(queue string, attempt int) bool {
 			return queue == healthy && attempt == 0 || queue != healthy && !well.Load()

@@ -3,41 +3,15 @@ package faults_test
 import (
 	"encoding/json"
 	"fmt"
-	"os/exec"
-	"runtime"
+	"slices"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/redrive-mq/redrive/testenv/brokertest"
 )
-
-// soakReport is what a run found.
-type soakReport struct {
-	Date    string      `json:"date"`
-	Command string      `json:"command"`
-	Commit  string      `json:"commit"`
-	On      string      `json:"on"`
-	Seconds float64     `json:"seconds"`
-	Parts   []*soakPart `json:"rows"`
-}
-
-func (s *soak) report() soakReport {
-	var versions []string
-	if brokers, err := brokertest.FromEnv(); err == nil {
-		for _, b := range brokers {
-			versions = append(versions, "RabbitMQ "+b.Version)
-		}
-	}
-	commit, _ := exec.Command("git", "describe", "--always", "--dirty").Output()
-	versions = append(versions, runtime.Version(), fmt.Sprintf("%d cores", runtime.NumCPU()))
-	return soakReport{Date: s.began.UTC().Format("2006-01-02 15:04 UTC"), Command: soakCommand(), Commit: strings.TrimSpace(string(commit)),
-		On: strings.Join(versions, ", "), Seconds: time.Since(s.began).Seconds(), Parts: s.parts}
-}
 
 // print prints the report of a run, and logs that of `make test`.
 func (s *soak) print(t *testing.T) {
-	r := s.report()
+	must(t, s.keep(nil)) // how long it took
+	r := s.known
 	text := r.markdown()
 	if *soakJSON {
 		data, err := json.MarshalIndent(r, "", "  ")
@@ -55,15 +29,15 @@ func (s *soak) print(t *testing.T) {
 
 func (r soakReport) markdown() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s, commit %s, %s, %s:\n\n    %s\n\n", r.Date, r.Commit, r.On, seconds(r.Seconds), r.Command)
+	b.WriteString(r.heading())
 	b.WriteString("| fault | on | done, of the goal | messages | lost | early | changed | doubled | doubled without a fault that explains it | took |\n|---|---|---|---|---|---|---|---|---|---|\n")
 	for _, p := range r.Parts {
 		done := fmt.Sprintf("%s of %s", thousands(p.Done), thousands(p.Goal))
 		if p.Done == 0 {
 			done = "not measured"
 		}
-		if p.Failed {
-			done += ", then it failed"
+		if p.Failed > 0 {
+			done += fmt.Sprintf(", failed in %d of its runs", p.Failed)
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n", p.Fault, p.On, done,
 			thousands(p.Messages), thousands(p.Lost), thousands(p.Early), thousands(p.Changed), thousands(p.Doubled), thousands(p.Unexplained), seconds(p.Seconds))
@@ -75,6 +49,32 @@ func (r soakReport) markdown() string {
 		}
 	}
 	return b.String()
+}
+
+// heading says which runs it is of.
+func (r soakReport) heading() string {
+	if len(r.Runs) == 0 {
+		return ""
+	}
+	var took float64
+	var commits, on, commands []string
+	once := func(all *[]string, s string) {
+		if !slices.Contains(*all, s) {
+			*all = append(*all, s)
+		}
+	}
+	for _, run := range r.Runs {
+		took += run.Seconds
+		once(&commits, run.Commit)
+		once(&on, run.On)
+		once(&commands, "    "+run.Command+"\n")
+	}
+	const date = "2006-01-02 15:04 UTC"
+	when := r.Runs[0].Began.Format(date)
+	if n := len(r.Runs); n > 1 {
+		when = fmt.Sprintf("%d runs, from %s to %s", n, when, r.Runs[n-1].Began.Format(date))
+	}
+	return fmt.Sprintf("%s, commit %s, RabbitMQ %s, %s, %s:\n\n%s\n", when, strings.Join(commits, ", "), strings.Join(r.RabbitMQ, " and "), strings.Join(on, ", "), seconds(took), strings.Join(commands, ""))
 }
 
 // seconds is so long, as people read it.

@@ -3,6 +3,7 @@ package faults_test
 import (
 	"context"
 	"fmt"
+	"iter"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -18,48 +19,88 @@ import (
 // messages of ours are in such queues, they are lost before Redrive has them. A loss here
 // fails nothing.
 func soakWithout(t *testing.T, r *soakRow) {
-	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
-		young := r.part(fmt.Sprintf("RabbitMQ %s, a quorum queue just declared", v.Version), 20)
-		classic := r.part(fmt.Sprintf("RabbitMQ %s, a classic queue that dead-letters", v.Version), 20)
-		young.Note = "without Redrive; messages that RabbitMQ had confirmed, of queues that it lost."
-		classic.Note = "without Redrive; messages that RabbitMQ had confirmed, and that a consumer rejected, which connects again as soon as it can."
-		v.Queue("dead", amqp.Table{"x-queue-type": "quorum"})
-		v.Queue("failing", amqp.Table{"x-queue-type": "classic", "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
-		_, err := n.Eval(context.Background(), "[dets:sync(T) || T <- dets:all()].") // both are old
-		must(t, err)
-		began, random := time.Now(), random(t)
-		kills := map[*soakPart]int{} // that lost something
-		for round := range classic.faults(classic.Goal) {
-			queue := fmt.Sprint("young-", round)
-			const inYoung, inClassic = 10, 2000
-			sent := confirmed(t, v, "failing", inClassic)
-			stop := rejecting(v, "failing")
-			t.Cleanup(stop) // also when it fails
-			v.Queue(queue, amqp.Table{"x-queue-type": "quorum"})
-			confirmed(t, v, queue, inYoung)
-			<-time.After(time.Duration(random.IntN(100)) * time.Millisecond)
-			n.Kill()
-			restart(t, v, n, "dead", "failing")
-			isThere := make(chan bool)
-			go func() { isThere <- answers(v, queue) }()
-			brokertest.Eventually(t, "all are rejected", func() bool { return v.Depth("failing") == 0 })
-			stop()
-			lost := map[*soakPart]int{classic: len(sent) - countDistinct(t, v, sent, "failing", "dead")}
-			if !<-isThere {
-				lost[young] = inYoung
-			}
-			young.Done++
-			young.Messages, classic.Messages = young.Messages+inYoung, classic.Messages+inClassic
-			for _, p := range []*soakPart{young, classic} {
-				if p.Lost += lost[p]; lost[p] > 0 {
-					kills[p]++
-				}
-				p.Seconds = time.Since(began).Seconds()
-			}
+	brokertest.EachOfOurs(t, func(t *testing.T, b brokertest.Broker) {
+		w := without{
+			young:   r.part(t, fmt.Sprintf("RabbitMQ %s, a quorum queue just declared", b.Version), 20),
+			classic: r.part(t, fmt.Sprintf("RabbitMQ %s, a classic queue that dead-letters", b.Version), 20),
 		}
-		young.Note += fmt.Sprintf(" %d of %d kills lost one.", kills[young], young.Done)
-		classic.Note += fmt.Sprintf(" %d of %d kills lost some.", kills[classic], young.Done)
+		t.Cleanup(w.note)
+		w.classic.episodes(t, 2, func(t *testing.T) func(*testing.T) {
+			v, n := brokertest.NewPrivate(t, b, "")
+			return func(t *testing.T) { w.kill(t, v, n, w.classic.faults(5)) }
+		})
 	})
+}
+
+// without has the parts of both queues, of which each kill is one fault.
+type without struct{ young, classic *soakPart }
+
+// kill kills a node so often.
+func (w without) kill(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node, kills iter.Seq[int]) {
+	v.Queue("dead", amqp.Table{"x-queue-type": "quorum"})
+	v.Queue("failing", amqp.Table{"x-queue-type": "classic", "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
+	_, err := n.Eval(context.Background(), "[dets:sync(T) || T <- dets:all()].") // both are old
+	must(t, err)
+	random := random(t)
+	missing := map[string]int{} // the kill of each id; what comes late, after other kills too, is not lost
+	for kill := range kills {
+		queue := fmt.Sprint("young-", rand.Uint64())
+		const inYoung, inClassic = 10, 2000
+		for id := range confirmed(t, v, "failing", inClassic) {
+			missing[id] = kill
+		}
+		stop := rejecting(v, "failing")
+		t.Cleanup(stop) // also when it fails
+		v.Queue(queue, amqp.Table{"x-queue-type": "quorum"})
+		confirmed(t, v, queue, inYoung)
+		<-time.After(time.Duration(random.IntN(100)) * time.Millisecond)
+		n.Kill()
+		restart(t, v, n, "dead", "failing")
+		isThere := make(chan bool)
+		go func() { isThere <- answers(v, queue) }()
+		brokertest.Eventually(t, "all are rejected", func() bool { return v.Depth("failing") == 0 })
+		stop()
+		take(t, v, missing, "failing", "dead")
+		if <-isThere {
+			w.young.count(1, inYoung, 0)
+		} else {
+			w.young.count(1, inYoung, inYoung)
+		}
+		w.classic.count(0, inClassic, 0)
+	}
+	take(t, v, missing, "failing", "dead")
+	perKill := map[int]int{}
+	for _, kill := range missing {
+		perKill[kill]++
+	}
+	for _, lost := range perKill {
+		w.classic.count(0, 0, lost)
+	}
+}
+
+// count adds what kills did.
+func (p *soakPart) count(kills, messages, lost int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.Done += kills
+	p.Messages += messages
+	p.Lost += lost
+	if p.Became == nil {
+		p.Became = map[string]int{}
+	}
+	if lost > 0 {
+		p.Became[killsThatLost]++
+	}
+}
+
+const killsThatLost = "kills that lost some"
+
+// note says how many kills lost something.
+func (w without) note() {
+	w.young.Note = fmt.Sprintf("without Redrive; messages that RabbitMQ had confirmed, of queues that it lost. %d of %d kills lost one.",
+		w.young.Became[killsThatLost], w.young.Done)
+	w.classic.Note = fmt.Sprintf("without Redrive; messages that RabbitMQ had confirmed, and that a consumer rejected, which connects again as soon as it can. %d of %d kills lost some.",
+		w.classic.Became[killsThatLost], w.classic.Done)
 }
 
 // confirmed publishes n messages to a queue, and returns their ids when RabbitMQ has
@@ -123,10 +164,9 @@ func rejectOnce(ctx context.Context, v *brokertest.VHost, queue string) {
 	}
 }
 
-// countDistinct takes all of some queues, and counts those of some ids.
-func countDistinct(t *testing.T, v *brokertest.VHost, ids map[string]bool, queues ...string) int {
+// take takes all of some queues, and removes their ids from those that are missing.
+func take(t *testing.T, v *brokertest.VHost, missing map[string]int, queues ...string) {
 	t.Helper()
-	found := map[string]bool{}
 	conn, err := brokertest.Connect(v.URL())
 	must(t, err)
 	defer conn.Close()
@@ -138,14 +178,11 @@ func countDistinct(t *testing.T, v *brokertest.VHost, ids map[string]bool, queue
 		for more := true; more; {
 			select {
 			case d := <-in:
-				if ids[d.MessageId] {
-					found[d.MessageId] = true
-				}
+				delete(missing, d.MessageId)
 			case <-time.After(3 * time.Second): // there is no more
 				more = false
 			}
 		}
 		must(t, ch.Close())
 	}
-	return len(found)
 }

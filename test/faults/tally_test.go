@@ -9,6 +9,8 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"runtime/pprof"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -39,7 +41,10 @@ type tally struct {
 	bodies map[string][sha256.Size]byte // published, by message id
 	failed map[string]time.Time         // when it first failed, by message id and failures so far
 	seen   map[string][]time.Time       // when it came, by message id and x-redrive-attempt
+	came   int                          // how many are in seen
 	acked  map[string]int
+	// ackedAt is when the latest was.
+	ackedAt time.Time
 	// uncertain are messages that RabbitMQ has not confirmed: they may come, or not.
 	uncertain map[string]bool
 	ids       map[string]string // the first x-redrive-id by message id: no copy has another
@@ -50,6 +55,7 @@ type tally struct {
 	sum       sums               // see account
 	at        string             // see only
 	conns     []*amqp.Connection // of its own clients
+	inTest    func() string      // what a service that runs within the test says of itself
 }
 
 // newTally declares the queue as docs/explanation/promises.md advises for messages that must not
@@ -83,6 +89,15 @@ func (t *tally) publish(n int) {
 			t.test.Fatal("RabbitMQ did not confirm a message of the test's own")
 		}
 	}
+}
+
+// publishOne publishes one message, confirmed, by a connection that stays for the next: where
+// there are thousands, RabbitMQ would have as many connections. It returns the message's id.
+func (t *tally) publishOne() string {
+	t.test.Helper()
+	p := t.next(false)
+	t.v.Publish("", t.queue, p)
+	return p.MessageId
 }
 
 // next is the next message to publish; uncertain until its confirm is read, if so.
@@ -153,6 +168,7 @@ func (t *tally) delivered(d amqp.Delivery) {
 	if !d.Redelivered { // what RabbitMQ hands out again is no duplicate of ours
 		key := fmt.Sprint(id, " ", attempt)
 		t.seen[key] = append(t.seen[key], time.Now())
+		t.came++
 	}
 	if attempt < int64(t.failures) {
 		if key := fmt.Sprint(id, " ", attempt+1); t.failed[key].IsZero() {
@@ -162,6 +178,7 @@ func (t *tally) delivered(d amqp.Delivery) {
 		return
 	}
 	if d.Ack(false) == nil {
+		t.ackedAt = time.Now()
 		t.acked[id]++
 	}
 }
@@ -261,30 +278,85 @@ func (t *tally) acknowledged() int {
 }
 
 // deliveries tells how many there were.
-func (t *tally) deliveries() (all int) {
+func (t *tally) deliveries() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, arrivals := range t.seen {
-		all += len(arrivals)
-	}
-	return all
+	return t.came
 }
 
 // awaitAcknowledged waits until every message was acknowledged.
 func (t *tally) awaitAcknowledged(most time.Duration) {
 	t.test.Helper()
-	deadline := time.Now().Add(most)
-	for {
-		missing := t.missing()
-		if missing == 0 {
-			return
+	t.await(20*time.Millisecond, most, func() bool { return t.missing() == 0 })
+}
+
+// awaitMessage waits until one message was acknowledged.
+func (t *tally) awaitMessage(id string, most time.Duration) {
+	t.test.Helper()
+	t.await(5*time.Millisecond, most, func() bool { return t.isAcknowledged(id) })
+}
+
+func (t *tally) isAcknowledged(id string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.acked[id] > 0
+}
+
+// hasFailed tells whether the consumer has rejected a message.
+func (t *tally) hasFailed(id string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return !t.failed[id+" 1"].IsZero()
+}
+
+// await asks so often whether it is so, and counts what is missing as lost when it is not in time.
+// In TestSoak the time begins again with each acknowledgement: with several services at once beside
+// other work, thousands of messages once took longer than two minutes, and all came. What is lost
+// never does.
+func (t *tally) await(every, most time.Duration, is func() bool) {
+	t.test.Helper()
+	for since := time.Now(); !is(); <-time.After(every) {
+		if *soakBudget > 0 {
+			since = t.laterAcknowledgement(since)
 		}
-		if time.Now().After(deadline) {
+		if time.Since(since) > most {
+			missing := t.missing()
 			t.mu.Lock()
 			t.sum.Lost = missing
 			t.mu.Unlock()
+			t.logWhereTheyAre()
 			t.test.Fatalf("%d of %d messages were not acknowledged within %s: lost, or still on their way", missing, len(t.bodies), most)
 		}
-		<-time.After(20 * time.Millisecond)
+	}
+}
+
+// laterAcknowledgement is when the latest was, or since if that is later.
+func (t *tally) laterAcknowledgement(since time.Time) time.Time {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.ackedAt.After(since) {
+		return t.ackedAt
+	}
+	return since
+}
+
+// logWhereTheyAre logs what RabbitMQ has of what is missing, and what the service does if it runs
+// within the test.
+func (t *tally) logWhereTheyAre() {
+	t.test.Helper()
+	t.mu.Lock()
+	t.test.Logf("the latest acknowledgement was %s ago", time.Since(t.ackedAt).Round(time.Millisecond))
+	t.mu.Unlock()
+	queues, err := t.v.API().Queues(context.Background())
+	for _, q := range queues {
+		t.test.Logf("queue %s: %d ready, %d unacknowledged, %d consumers", q.Name, q.Ready, q.Unacked, q.Consumers)
+	}
+	if err != nil {
+		t.test.Logf("RabbitMQ does not say what it has: %v", err)
+	}
+	if t.inTest != nil {
+		var stacks strings.Builder
+		_ = pprof.Lookup("goroutine").WriteTo(&stacks, 1)
+		t.test.Logf("%s; goroutines:\n%s", t.inTest(), &stacks)
 	}
 }
