@@ -42,4 +42,12 @@ var operationFaults = []fault{
 		`if p.processed() == op.Count { //`, `if p.processed()+chunk > op.Count { //`, "TestAnOperationEndsWithItsLastMessage", ""},
 	{"an operation goes on with the rest when its canary has begun to be watched", "internal/operations/step.go",
 		`case op.progress.Done < first && (p.Done == first || processed == op.Count):`, `case op.progress.Done < first && processed == op.Count:`, "TestTheRestIsChangedOnlyIfTheCanaryDoesNotFailAgain", ""},
+	{"a leader that stood still writes after its term", "internal/cluster/leader.go",
+		`context.WithCancel(store.WithTerm(ctx, leaderRole, n))`, `context.WithCancel(store.WithTerm(ctx, leaderRole, n+1))`, "TestALeaderThatDiesHasASuccessorWithin5s", ""},
+	{"a replica does not read what people set at others", "internal/replica/poll.go",
+		`err := r.Actions.ReadSettings(ctx, r.Scheduler.SetPauses)`, `var err error`, "TestAPauseIsInForceEverywhereWithinASecond TestASetBreakerIsSetEverywhereWithinASecond", "internal/server"},
+	{"a new leader begins an operation where it last knew it to be", "internal/operations/replicas.go",
+		`r.leads, r.loaded = leads, false`, `r.leads = leads`, "TestAnOperationIsOfAllTogether", "internal/server"},
+	{"a failure is not announced to the replica that retried the message", "internal/replica/announce.go",
+		`a.AddFailed(queue, id)`, `_ = a`, "TestOneBreakerForAll", "internal/server"},
 }

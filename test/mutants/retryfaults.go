@@ -110,4 +110,13 @@ var retryFaults = []fault{
 		`if k.lostAt.IsZero() && !k.anyBatch {`, `if !k.anyBatch {`, "TestASeenOutageIsNotGuessed", ""},
 	{"where a message waits is declared again when its time to be confirmed is over", "internal/retry/declaredelay.go",
 		`t.ConfirmWithin/2)`, `t.ConfirmWithin)`, "TestWhatATicketNeedsIsDeclaredAgainInTime", ""},
+	{"a queue that is full delays all others", "internal/retry/lanebackoff.go",
+		"return s.backoffs[lane].until\n", `var most time.Time
+	for _, b := range s.backoffs {
+		if b.until.After(most) {
+			most = b.until
+		}
+	}
+	return most
+`, "TestAQueueThatIsFullDelaysNoOther", "test/world"},
 }

@@ -2,6 +2,10 @@ package main
 
 // What stores promise. The store in memory is the model that the disk store is compared with.
 var storeFaults = []fault{
+	{"a table with a flipped bit in its footer is given up", "internal/store/diskstore/footer.go",
+		`return bad.repaired
+}`, `return false
+}`, "TestAFlippedBitAtTheEndOfATableCostsNothing", ""},
 	{"a record loses its microseconds", "internal/store/codec.go",
 		`uint64(t.Nanosecond()/1000)`, `uint64(t.Nanosecond()/1e6*1000)`, "TestARecordIsTheSameAfterDecoding TestAnyRecordIsTheSameAfterDecoding", ""},
 	{"a record is proven after decoding though it was not", "internal/store/codec.go",
@@ -42,6 +46,14 @@ var storeFaults = []fault{
 		`binary.AppendVarint(nil, int64(len(records)))`, `binary.AppendVarint(nil, 0)`, "TestDiskEngine TestRandomOperationsAnswerAsTheModelDoes", ""},
 	{"a page of a listing repeats its first message", "internal/store/diskstore/merge.go",
 		`low = append(at, 0)`, `low = at`, "TestDiskEngine", ""},
+	{"a batch that comes late to Redis is added twice", "internal/store/redisstore/adding.go",
+		`free.rests = time.Now().Add(lateMost)`, `free.rests = time.Now()`, "TestABatchThatComesLateIsNotAddedTwice", ""},
+	{"a batch that was in doubt is another one when it is added again", "internal/store/redisstore/adding.go",
+		`was.wasInDoubt = true`, `was.wasInDoubt = false`, "TestABatchThatComesLateIsNotAddedTwice", ""},
+	{"Redis does not know a batch again", "internal/store/redisstore/lua/add.lua",
+		`if has == token then`, `if false then`, "TestABatchThatComesLateIsNotAddedTwice", "internal/store/redisstore"},
+	{"a process ends claims on Redis that another has by now", "internal/store/redisstore/lua/finish.lua",
+		` and has[i]:sub(1, #e.token + 1) == e.token .. ' '`, ``, "TestAClaimOfAnotherIsNotEnded", "internal/store/redisstore"},
 	{"an audit entry is not synced", "internal/audit/log.go",
 		"if err == nil {\n\t\terr = l.file.Sync()\n\t}\n\tif err != nil {\n\t\t// No caller", "if err != nil {\n\t\t// No caller", "TestSyncsAreShared TestAnythingThatACrashLeavesIsMended TestAFullDisk", ""},
 	{"an audit log that was cut off is whole", "internal/audit/verify.go",
