@@ -4,9 +4,10 @@
 #             "-waiting 1000000" for lateness and size, BENCHFLAGS=--help for all
 # make mutants  seeded faults, each of which a test must catch; MUTANTSFLAGS="-only auth"
 # make mutation  all mutants of some packages, and the score of their tests
-# make simulate  worlds by seed, in fake time; SEEDS=1000
+# make simulate  worlds by seed, in fake time; SEEDS=1000, FROM=500
 # make soak   faults again and again on real brokers, and a table; SOAKFLAGS="-budget 2h"
 # make build  bin/redrive
+# make release  all files of a release, in dist/
 
 GO ?= go
 export REDRIVE_BROKERS_DIR ?= $(CURDIR)/.brokers
@@ -15,10 +16,15 @@ export BROKERS MANAGEMENT
 export CGO_ENABLED = 0
 export GOFLAGS := $(shell $(GO) env GOFLAGS) -trimpath
 
-.PHONY: build run test test-tls vulncheck unit bench mutants mutation simulate soak vet lint words install-rabbitmq install-rabbitmq-4 install-redis install-valkey install-clients install-prometheus install-podman
+.PHONY: build release run test test-tls vulncheck unit bench mutants mutation simulate soak vet lint words install-rabbitmq install-rabbitmq-4 install-redis install-valkey install-clients install-prometheus install-podman
 
 build:
 	$(GO) build -o bin/redrive ./cmd/redrive
+
+# Archives, deb, rpm, image, SBOMs and checksums; without a tag v1.2.3, a snapshot. Cross-compiling
+# for six platforms takes some minutes; PLATFORMS="linux/amd64" for one.
+release:
+	GO="$(GO)" scripts/release $(PLATFORMS)
 
 run: build
 	@[ -n "$(BROKERS)" ] || scripts/install-rabbitmq
@@ -80,13 +86,16 @@ SCORED = policy internal/headers internal/query internal/throttle internal/retry
 mutation:
 	$(GO) run ./test/mutants -score "$(SCORED)" $(MUTATIONFLAGS)
 
-# Worlds by seed, without brokers: the core on a model of RabbitMQ, with crashes and cuts.
+# Worlds by seed, without brokers: the core on a model of RabbitMQ, with crashes and cuts. Run
+# in its folder, go test shows what is printed at once.
+FROM ?= 1
 SEEDS ?= 1000
 simulate:
-	$(GO) test ./test/world -count=1 -timeout 0 -seeds $(SEEDS)
+	$(GO) -C test/world test -count=1 -timeout 0 -from $(FROM) -seeds $(SEEDS) -table -together
 
 # Kills and cuts with an account of each message, for as long as -budget says, and a table of
-# them; SOAKFLAGS="-budget 10m -only Redis" for some rows, "-budget 2h -json" for scripts.
+# them; SOAKFLAGS="-budget 10m -only Redis" for some rows, "-budget 2h -json" for scripts,
+# "-budget 30m -continue soak.json" to add to the runs before.
 SOAKFLAGS ?= -budget 30m
 export SOAKFLAGS
 soak:

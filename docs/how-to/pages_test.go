@@ -3,10 +3,8 @@ package howto_test
 import (
 	"flag"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
-	"strings"
 	"testing"
 )
 
@@ -62,32 +60,6 @@ func TestThePagesShowTheConsumersThatAreRun(t *testing.T) {
 	for _, file := range files {
 		if !shown[file] {
 			t.Errorf("no page shows %s", file)
-		}
-	}
-}
-
-// Each command of Redrive's that a page shows exists, with its flags.
-func TestTheCommandsOfTheGuides(t *testing.T) {
-	program, checked := build(t), map[string]bool{}
-	for name, text := range pages(t) {
-		for _, m := range regexp.MustCompile("(?m)^(?:\\$ )?redrive (.*)$|`redrive ([a-z][^`\n]*)`").FindAllStringSubmatch(text, -1) {
-			line, _, _ := strings.Cut(m[1]+m[2], " #")
-			line, _, _ = strings.Cut(line, " > ")
-			if checked[line] {
-				continue
-			}
-			checked[line] = true
-			// --help alone would take any other flag; the shell reads the quotes.
-			out, err := exec.Command("sh", "-c", `"$0" `+line+" --help", program).CombinedOutput()
-			words := strings.Fields(line)
-			if err != nil || !strings.Contains(string(out), "redrive "+words[0]) {
-				t.Errorf("%s: redrive %s: %v\n%s", name, line, err, out)
-			}
-			for _, flag := range regexp.MustCompile(`--[a-z-]+`).FindAllString(line, -1) {
-				if !strings.Contains(string(out), flag+" ") {
-					t.Errorf("%s: redrive %s has no flag %s", name, line, flag)
-				}
-			}
 		}
 	}
 }

@@ -204,7 +204,7 @@ func hostileInTerminals(t *testing.T, s *scene, ids []string, operation string) 
 	}
 	for _, command := range commands {
 		var out, errOut bytes.Buffer
-		if code := cli.Run(t.Context(), append(command, "--address", strings.TrimPrefix(s.base, "http://")), &out, &errOut, "test"); code != 0 {
+		if code := cli.Run(t.Context(), append(command, "--address", strings.TrimPrefix(s.base, "http://")), &out, &errOut, cli.Build{Version: "test"}); code != 0 {
 			t.Errorf("%q ends with %d: %.300s", command, code, errOut.String())
 		}
 		if out.Len() == 0 {

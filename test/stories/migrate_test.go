@@ -47,7 +47,7 @@ func TestAServiceIsMigratedToRedisAndBack(t *testing.T) {
 		migrates := func(from, to *config.Config) {
 			t.Helper()
 			var out, said bytes.Buffer
-			if code := cli.Run(ctx, []string{"migrate", "--from", place(from), "--to", place(to), "--yes"}, &out, &said, "test"); code != 0 {
+			if code := cli.Run(ctx, []string{"migrate", "--from", place(from), "--to", place(to), "--yes"}, &out, &said, cli.Build{Version: "test"}); code != 0 {
 				t.Fatalf("it ended with %d: %s%s", code, &out, &said)
 			}
 			if _, err := server.New(from, server.Options{}); !errors.Is(err, migrate.ErrMoved) {

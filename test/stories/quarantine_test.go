@@ -106,7 +106,7 @@ func TestTheQuarantineIsListedReplayedAndExported(t *testing.T) {
 		}
 		redrive := func(args ...string) (code int, out, said string) {
 			var o, e bytes.Buffer
-			code = cli.Run(t.Context(), append([]string{"quarantine", args[0], "--config", file}, args[1:]...), &o, &e, "test")
+			code = cli.Run(t.Context(), append([]string{"quarantine", args[0], "--config", file}, args[1:]...), &o, &e, cli.Build{Version: "test"})
 			return code, o.String(), e.String()
 		}
 		deadLettered(v, "work", "quorum")

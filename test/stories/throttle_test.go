@@ -189,6 +189,14 @@ func TestManyDueMessagesDelayAnotherQueueByABatchAtMost(t *testing.T) {
 		const n = 20_000
 		deadLettered(v, "many", "classic")
 		deadLettered(v, "one", "classic")
+		for _, queue := range []string{"many", "one"} { // so that both are bound: that takes as long as RabbitMQ does
+			expire(t, v, queue, 1)
+			for s.wait(t, retry.Retried).Queue != queue {
+			}
+			if _, err := v.Channel().QueuePurge(queue, false); err != nil { // what is behind it would not expire
+				t.Fatal(err)
+			}
+		}
 		if err := errors.Join(s.Client.PauseQueue(ctx, "many", ""), s.Client.PauseQueue(ctx, "one", "")); err != nil {
 			t.Fatal(err)
 		}

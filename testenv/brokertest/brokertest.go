@@ -35,31 +35,46 @@ func Each(t *testing.T, test func(*testing.T, *VHost)) {
 // EachPrivate runs a test on a node of its own of every version, to do with as
 // it likes. Brokers that were given cannot be killed, and are reported so.
 func EachPrivate(t *testing.T, config string, test func(*testing.T, *VHost, *rabbitnode.Node)) {
+	EachOfOurs(t, func(t *testing.T, b Broker) {
+		v, n := NewPrivate(t, b, config)
+		test(t, v, n)
+	})
+}
+
+// EachOfOurs runs a test for every version that nodes of its own can be started of, by
+// NewPrivate.
+func EachOfOurs(t *testing.T, test func(*testing.T, Broker)) {
 	for _, b := range All(t) {
 		t.Run("RabbitMQ "+b.Version, func(t *testing.T) {
 			if !b.Private {
 				t.Skip("not run: a broker that was given with BROKERS cannot be killed or alarmed")
 			}
-			t.Parallel() // before the node is started, which else would run while the test waits for its turn
-			n, err := rabbitnode.Start(context.Background(), rabbitnode.Options{Root: b.Root, Config: config, Authority: b.authority(t),
-				// At-least-once dead-lettering tries again after three minutes by
-				// itself, which tests need not wait for.
-				Args: "-rabbit dead_letter_worker_publisher_confirm_timeout 3000"})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() {
-				if t.Failed() {
-					t.Logf("RabbitMQ said:\n%s", n.LastWords())
-				}
-				if err := n.Stop(); err != nil {
-					t.Error(err)
-				}
-			})
-			own := Broker{AMQP: n.URL(), Management: n.Management(), AMQPS: n.SecureURL(), HTTPS: n.SecureManagement(), Authority: b.Authority, Version: b.Version, Root: b.Root, Private: true}
-			test(t, &VHost{Broker: own.over(t.Name()), Name: "/", t: t}, n)
+			t.Parallel() // before a node is started, which else would run while the test waits for its turn
+			test(t, b)
 		})
 	}
+}
+
+// NewPrivate starts a node of the version of a broker, for one test.
+func NewPrivate(t *testing.T, b Broker, config string) (*VHost, *rabbitnode.Node) {
+	t.Helper()
+	n, err := rabbitnode.Start(context.Background(), rabbitnode.Options{Root: b.Root, Config: config, Authority: b.authority(t),
+		// At-least-once dead-lettering tries again after three minutes by
+		// itself, which tests need not wait for.
+		Args: "-rabbit dead_letter_worker_publisher_confirm_timeout 3000"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("RabbitMQ said:\n%s", n.LastWords())
+		}
+		if err := n.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	own := Broker{AMQP: n.URL(), Management: n.Management(), AMQPS: n.SecureURL(), HTTPS: n.SecureManagement(), Authority: b.Authority, Version: b.Version, Root: b.Root, Private: true}
+	return &VHost{Broker: own.over(t.Name()), Name: "/", t: t}, n
 }
 
 // EachCluster runs a test on a cluster of its own, of three nodes of every version;

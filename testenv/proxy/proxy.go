@@ -20,12 +20,14 @@ type Proxy struct {
 	// refuses is whether new connections are cut at once; refused counts them.
 	refuses atomic.Bool
 	refused atomic.Int64
+	gathers atomic.Bool // see GatherAtCut
 	ended   sync.WaitGroup
 	// Each way has its own pace.
 	toServer, toClient pace
 
 	mu    sync.Mutex
-	conns map[net.Conn]bool
+	conns map[net.Conn]*inLine
+	line  *line         // of new connections
 	pass  chan struct{} // closed but while all is held back
 	// answers is the same for what the server sends.
 	answers chan struct{}
@@ -48,8 +50,9 @@ func Start(target string) (*Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Proxy{target: target, listen: l, conns: map[net.Conn]bool{}, pass: make(chan struct{})}
+	p := &Proxy{target: target, listen: l, conns: map[net.Conn]*inLine{}, pass: make(chan struct{}), line: newLine()}
 	close(p.pass)
+	p.line.admit(NoLimit)
 	p.answers = p.pass
 	p.budget.Store(-1)
 	p.toServer.budget.Store(-1)
@@ -62,6 +65,7 @@ func Start(target string) (*Proxy, error) {
 func (p *Proxy) Close() {
 	p.listen.Close()
 	p.Cut()
+	p.Open()
 	p.ended.Wait()
 }
 
@@ -174,30 +178,32 @@ func (p *Proxy) accept() {
 			client.Close()
 			continue
 		}
-		if !p.add(client, server) {
+		one := p.add(client, server)
+		if one == nil {
 			continue
 		}
-		p.ended.Go(func() { p.pump(client, server, &p.toClient) })
-		p.ended.Go(func() { p.pump(server, client, &p.toServer) })
+		p.ended.Go(func() { p.pump(client, server, &p.toClient, one) })
+		p.ended.Go(func() { p.pump(server, client, &p.toServer, one) })
 	}
 }
 
 // add notes a connection for Cut, but ends one that came just before Refuse.
-func (p *Proxy) add(client, server net.Conn) bool {
+func (p *Proxy) add(client, server net.Conn) *inLine {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.refuses.Load() {
 		p.refused.Add(1)
 		client.Close()
 		server.Close()
-		return false
+		return nil
 	}
-	p.conns[client], p.conns[server] = true, true
-	return true
+	one := p.line.join()
+	p.conns[client], p.conns[server] = one, one
+	return one
 }
 
 // pump copies until either side ends, then ends both.
-func (p *Proxy) pump(to, from net.Conn, pace *pace) {
+func (p *Proxy) pump(to, from net.Conn, pace *pace, one *inLine) {
 	defer func() {
 		to.Close()
 		from.Close()
@@ -206,6 +212,8 @@ func (p *Proxy) pump(to, from net.Conn, pace *pace) {
 		delete(p.conns, from)
 		p.mu.Unlock()
 	}()
+	<-one.line.admitted
+	passed, limit := one.way(pace == &p.toClient)
 	b := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(b)
@@ -222,12 +230,18 @@ func (p *Proxy) pump(to, from net.Conn, pace *pace) {
 				if rest := budget.Add(-int64(n)); rest < 0 {
 					n = max(0, n+int(rest)) // the byte it is cut at
 					if budget.CompareAndSwap(rest, -1) {
-						defer func() { p.Cut(); p.cuts.Add(1) }() // whoever sees it counted finds them cut
+						defer func() { p.endAll(); p.cuts.Add(1) }() // whoever sees it counted finds them cut
 					}
 					err = io.EOF
 				}
 			}
 		}
+		if own := passed.Load(); limit >= 0 && own+int64(n) > limit {
+			n = int(limit - own)
+			defer func() { to.Close(); from.Close(); one.cut(&p.cuts) }()
+			err = io.EOF
+		}
+		passed.Add(int64(n))
 		pace.passed.Add(int64(n))
 		if _, werr := to.Write(b[:n]); werr != nil || err != nil {
 			return

@@ -130,3 +130,110 @@ func TestNothingPassesOnceConnectionsAreRefused(t *testing.T) {
 		allow()
 	}
 }
+
+// Connections in line pass nothing before all are admitted; then each is cut at its own byte, and
+// those that come later wait.
+func TestEachConnectionIsCutAtItsByte(t *testing.T) {
+	p := proxy.New(t, echo(t))
+	dial := func() net.Conn {
+		conn, err := net.Dial("tcp", p.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		_, _ = conn.Write([]byte("12345"))
+		return conn
+	}
+	before := dial()
+	if _, err := io.ReadFull(before, make([]byte, 5)); err != nil {
+		t.Fatal(err)
+	}
+	p.Gather()
+	if n, _ := before.Read(make([]byte, 1)); n > 0 {
+		t.Error("a connection from before Gather passes something")
+	}
+	for bytes := range int64(5) {
+		var all []net.Conn
+		for range 3 {
+			all = append(all, dial())
+		}
+		for p.Gathered() < len(all) {
+			runtime.Gosched()
+		}
+		cuts := p.Cuts()
+		passed := p.Admit(proxy.Bytes{ToServer: -1, ToClient: bytes})
+		for _, conn := range all {
+			if got, _ := io.ReadAll(conn); int64(len(got)) != bytes {
+				t.Errorf("%d bytes came of a connection that is cut at %d", len(got), bytes)
+			}
+		}
+		for p.Cuts() < cuts+len(all) {
+			runtime.Gosched()
+		}
+		for _, each := range passed() {
+			if each != (proxy.Bytes{ToServer: 5, ToClient: bytes}) {
+				t.Errorf("%+v passed of one that is cut at %d", each, bytes)
+			}
+		}
+		if p.Cuts() > cuts+len(all) {
+			t.Error("a connection is counted twice")
+		}
+	}
+	late := dial()
+	for p.Gathered() == 0 {
+		runtime.Gosched()
+	}
+	if to, _ := p.Passed(); to != 5+5*3*5 {
+		t.Errorf("%d bytes passed, also of a connection in line", to)
+	}
+	p.Open()
+	for _, conn := range []net.Conn{late, dial()} {
+		if _, err := io.ReadFull(conn, make([]byte, 5)); err != nil {
+			t.Errorf("nothing is held any more, and %v", err)
+		}
+	}
+}
+
+// After a cut of all connections new ones are in line, if that is asked for.
+func TestACutMayGather(t *testing.T) {
+	p := proxy.New(t, echo(t))
+	cutAtOnce := func() {
+		cuts := p.Cuts()
+		p.CutToServerAfter(0)
+		conn, err := net.Dial("tcp", p.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_, _ = conn.Write([]byte("x"))
+		for p.Cuts() == cuts {
+			runtime.Gosched()
+		}
+	}
+	p.GatherAtCut()
+	cutAtOnce()
+	conn, err := net.Dial("tcp", p.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_, _ = conn.Write([]byte("x"))
+	for p.Gathered() == 0 {
+		runtime.Gosched()
+	}
+	p.Open()
+	if _, err := conn.Read(make([]byte, 1)); err != nil {
+		t.Errorf("it was let through, and %v", err)
+	}
+	cutAtOnce()
+	after, err := net.Dial("tcp", p.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer after.Close()
+	_ = after.SetReadDeadline(time.Now().Add(20 * time.Second))
+	_, _ = after.Write([]byte("x"))
+	if _, err := after.Read(make([]byte, 1)); err != nil {
+		t.Errorf("a later cut gathers too: %v", err)
+	}
+}

@@ -6,6 +6,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
+	"time"
 )
 
 // logs is where servers keep their append-only files, in their folders.
@@ -59,4 +61,28 @@ func (s *Server) StartAfterPowerCut(ctx context.Context, synced int64) (*Server,
 		return f.Truncate(synced)
 	}
 	return Start(ctx, o)
+}
+
+// HasCutOff tells whether a start has cut off the end of the append-only file, where the last
+// write was not whole, as far as the end of its log says.
+func (s *Server) HasCutOff() bool { return strings.Contains(s.LastWords(), "Truncating the AOF") }
+
+// RewriteLog has it write its append-only file again from what it has in memory, and waits.
+func (s *Server) RewriteLog(ctx context.Context) error {
+	if _, err := s.Do(ctx, "BGREWRITEAOF"); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for s.Info(ctx, "persistence", "aof_rewrite_scheduled") != "0" || s.Info(ctx, "persistence", "aof_rewrite_in_progress") != "0" {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("rewriting the append-only file: %w", ctx.Err())
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	if status := s.Info(ctx, "persistence", "aof_last_bgrewrite_status"); status != "ok" {
+		return fmt.Errorf("rewriting the append-only file: %s", status)
+	}
+	return nil
 }

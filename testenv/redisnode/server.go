@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/redrive-mq/redrive/testenv/subprocess"
@@ -214,10 +213,10 @@ func (s *Server) Kill() {
 
 // Pause stops it where it is: it keeps its connections, and answers nothing. It may be
 // killed then.
-func (s *Server) Pause() error { return s.process.Signal(syscall.SIGSTOP) }
+func (s *Server) Pause() error { return s.process.Pause() }
 
 // Continue lets it go on after Pause.
-func (s *Server) Continue() error { return s.process.Signal(syscall.SIGCONT) }
+func (s *Server) Continue() error { return s.process.Continue() }
 
 // Stop ends it for good, and leaves nothing behind.
 func (s *Server) Stop() error {

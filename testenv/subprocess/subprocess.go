@@ -25,7 +25,7 @@ type Process struct {
 // Start starts a command, whose folder is removed when this process dies before Kill
 // was called.
 func Start(c *exec.Cmd, folder string) (*Process, error) {
-	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	ownGroup(c)
 	if err := c.Start(); err != nil {
 		return nil, err
 	}
@@ -37,7 +37,7 @@ func Start(c *exec.Cmd, folder string) (*Process, error) {
 	// It reads a line when all is in order, and the end of its input when this
 	// process died. (dash knows no `kill -9 --`.)
 	p.watching = exec.Command("sh", "-c", `read line && exit; kill -s KILL -- "-$0" 2>/dev/null; rm -rf "$1"`, strconv.Itoa(p.group), folder)
-	p.watching.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	ownGroup(p.watching)
 	in, err := p.watching.StdinPipe()
 	if err == nil {
 		err = p.watching.Start()
@@ -61,8 +61,12 @@ func (p *Process) Signal(s syscall.Signal) error {
 	if p == nil {
 		return nil
 	}
-	return syscall.Kill(-p.group, s)
+	return signalGroup(p.group, s)
 }
+
+// Pause stops all of the group where it is; Continue ends that.
+func (p *Process) Pause() error    { return p.Signal(stop) }
+func (p *Process) Continue() error { return p.Signal(goOn) }
 
 // Kill ends it as a power cut would, and returns when it has ended.
 func (p *Process) Kill() {
@@ -70,7 +74,7 @@ func (p *Process) Kill() {
 		return
 	}
 	p.kills.Do(func() {
-		_ = syscall.Kill(-p.group, syscall.SIGKILL)
+		_ = signalGroup(p.group, syscall.SIGKILL)
 		<-p.ended
 		if p.watchdog != nil {
 			_, _ = io.WriteString(p.watchdog, "\n")
