@@ -60,14 +60,33 @@ func (q *queue) allowed(most int, now time.Time) (n int, retryAt time.Time, why 
 	case q.state == HalfOpen && q.rules.Breaker != nil:
 		limit(max(q.rules.Breaker.Probes, 1)-int(q.nextSeq-q.firstCounted)-q.reserved, oldestFinishes(), WhyBreaker)
 	}
-	if q.rules.InFlight > 0 {
-		limit(share.of(min(q.rules.InFlight, MaxTracked))-q.inFlight(), oldestFinishes(), WhyInFlight)
+	if q.rules.InFlight > 0 && share.N > 0 {
+		own, at := q.ownInFlight(share, now)
+		if at.IsZero() {
+			at = oldestFinishes()
+		}
+		limit(own-q.inFlight(), at, WhyInFlight)
 	}
 	if n > 0 {
 		tokens, at := q.allowedByRate(n, share.N, now)
 		limit(tokens, at, WhyRate)
 	}
 	return n, retryAt, why
+}
+
+// ownInFlight is how many messages this replica may have in flight, and when to ask again where
+// that depends on what others report. Only the leader retries probes: a share of its own could be
+// none at all of few, and the breaker would stay half-open.
+func (q *queue) ownInFlight(share Share, now time.Time) (n int, askAgain time.Time) {
+	all := min(q.rules.InFlight, MaxTracked)
+	if q.state != HalfOpen || !q.throttle.leads {
+		return share.of(all), askAgain
+	}
+	for _, report := range q.reports(now) {
+		all -= report.InFlight
+		askAgain = now.Add(time.Second) // each replica reports so often
+	}
+	return all, askAgain
 }
 
 // inFlight is how many messages are being retried, or were and may still fail again.

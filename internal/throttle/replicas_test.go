@@ -32,6 +32,25 @@ func TestReplicasShareTheLimits(t *testing.T) {
 	}
 }
 
+// Only the leader retries probes, also where the replicas share fewer messages in flight than they are.
+func TestTheLeaderProbesWithWhatIsInFlightOfAll(t *testing.T) {
+	r := withBreaker()
+	r.InFlight, r.Breaker.Probes = 1, 5
+	b := newScene(t, r)
+	b.Force("q", string(throttle.Open), "a person", "", b.now)
+	b.SetShare(throttle.Share{N: 2, I: 1}, b.now)
+	b.Force("q", throttle.ForceAuto, "a person", "", b.now)
+	b.is(throttle.HalfOpen)
+	b.Receive("another", map[string]throttle.RetryStats{"q": {InFlight: 1}}, b.now)
+	b.allows(512, 0, time.Second)
+	b.Receive("another", nil, b.now)
+	b.allows(512, 1, never)
+	b.allows(512, 0, never)
+	b.SetLeads(false)
+	b.NotRetried("q", 1, b.now)
+	b.allows(512, 0, never)
+}
+
 func TestAShareExpires(t *testing.T) {
 	b := newScene(t, throttle.Rules{InFlight: 10})
 	for _, c := range []struct {

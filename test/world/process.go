@@ -43,6 +43,7 @@ type process struct {
 	replica    *replica.Replica // nil: no others can use its store
 	network    *network
 	stall      stall
+	throttle   *throttle.Throttle
 	cutOff     trouble // its store is in trouble for it alone
 	intake     *retry.Intake
 	scheduler  *retry.Scheduler
@@ -113,6 +114,7 @@ func (p *process) run(ctx context.Context, w *World) error {
 		return broker.Config{URL: serviceURL, Name: name, Log: log, AMQP: amqp.Config{Dial: p.network.Dial}}
 	}
 	th := w.newThrottle()
+	p.throttle = th
 	heard := p.listener(th, w.ledger)
 	publisher := broker.NewPublisher(connection("redrive retries"))
 	p.canPublish = publisher.Ready

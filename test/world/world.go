@@ -268,7 +268,7 @@ func (w *World) settle(ctx context.Context) error {
 			return found
 		}
 		if time.Since(began) > patience {
-			return errors.Join(w.faultsAt(at), fmt.Errorf("after %s these are not where they belong:\n%s\n%s", patience, strings.Join(missing, "\n"), w.inRabbitMQ()))
+			return errors.Join(w.faultsAt(at), fmt.Errorf("after %s these are not where they belong:\n%s\n%s", patience, strings.Join(missing, "\n"), w.inRabbitMQ()+w.heldBack()))
 		}
 	}
 	w.say("the service's events: %v", w.ledger.eventsSoFar())
@@ -285,6 +285,18 @@ func (w *World) inRabbitMQ() string {
 	for _, name := range names {
 		at, is := w.broker.Queue(name)
 		fmt.Fprintf(&all, "%s in RabbitMQ: %t, %+v\n", name, is, at)
+	}
+	return all.String()
+}
+
+// heldBack is what each process retries nothing to, and why.
+func (w *World) heldBack() string {
+	var all strings.Builder
+	for _, p := range w.replicas.running() {
+		fmt.Fprintf(&all, "%s: paused are %q\n", p.part("the scheduler"), p.scheduler.Paused())
+		for _, name := range p.throttle.Queues() {
+			fmt.Fprintf(&all, "%s in its throttle: %+v\n", name, p.throttle.View(name, time.Now()))
+		}
 	}
 	return all.String()
 }
