@@ -21,12 +21,12 @@ type watched struct {
 	broker.Handler
 	ledger   *ledger
 	name     string
-	stored   []string // the batch before
+	stored   []string // the batches before
 	storedAt time.Time
 }
 
-// Handle implements broker.Handler. A batch that comes at once after another may be acknowledged
-// together with it; but one that cannot be stored is not waited for.
+// Handle implements broker.Handler. Batches that come at once after each other may be acknowledged
+// together; but one that cannot be stored is not waited for.
 func (h *watched) Handle(ctx context.Context, batch []wire.Delivery) error {
 	if !time.Now().Equal(h.storedAt) {
 		h.stored = nil
@@ -38,11 +38,13 @@ func (h *watched) Handle(ctx context.Context, batch []wire.Delivery) error {
 	h.ledger.doubt(h.name, slices.Concat(h.stored, ids))
 	err := h.Handler.Handle(ctx, batch)
 	h.ledger.certain(h.name, h.stored)
-	if h.stored = nil; err == nil {
-		h.ledger.certain(h.name, ids)
-		h.stored, h.storedAt = ids, time.Now()
+	if err != nil {
+		h.stored = nil
+		return err
 	}
-	return err
+	h.ledger.certain(h.name, ids)
+	h.stored, h.storedAt = append(h.stored, ids...), time.Now()
+	return nil
 }
 
 func idIn(h amqp.Table) string {
