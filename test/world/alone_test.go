@@ -121,7 +121,7 @@ func runAlone(ctx context.Context, seed, order uint64, parts []string) (o outcom
 	}
 	defer os.Remove(file.Name())
 	defer file.Close()
-	c := exec.CommandContext(ctx, program, "-test.run=^TestAlone$", fmt.Sprint("-seed=", seed), fmt.Sprint("-order=", order), "-only="+strings.Join(parts, " "), "-result="+file.Name(), fmt.Sprint("-redis=", world.OnRedis))
+	c := exec.CommandContext(ctx, program, "-test.run=^TestAlone$", fmt.Sprint("-seed=", seed), fmt.Sprint("-order=", order), "-only="+strings.Join(parts, " "), "-result="+file.Name(), fmt.Sprint("-redis=", *inRedis))
 	c.Env = append(os.Environ(), "GOMAXPROCS=1")
 	if out, err := c.CombinedOutput(); err != nil {
 		return o, fmt.Errorf("%w\n%s", err, out)

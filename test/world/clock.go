@@ -2,6 +2,7 @@ package world
 
 import (
 	"context"
+	"crypto/sha256"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -76,6 +77,9 @@ type onClock struct {
 
 	mu      sync.Mutex
 	claimed map[*store.Record]*store.Record // as the store has them, by those that the service got
+	// tried is how far the clock was off when a batch was added first that may be in the store: it is
+	// added again as it was.
+	tried map[[sha256.Size]byte]time.Duration
 }
 
 // moved is a record with its times moved.
@@ -90,12 +94,24 @@ func moved(r *store.Record, by time.Duration) *store.Record {
 }
 
 func (s *onClock) Add(ctx context.Context, records []*store.Record) error {
-	off := s.clock.off()
+	of := store.HashOf(records)
+	s.mu.Lock()
+	off, again := s.tried[of]
+	s.mu.Unlock()
+	if !again {
+		off = s.clock.off()
+	}
 	all := make([]*store.Record, 0, len(records))
 	for _, r := range records {
 		all = append(all, moved(r, off))
 	}
-	return s.engine.Add(ctx, all)
+	err := s.engine.Add(ctx, all)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if delete(s.tried, of); err != nil {
+		s.tried[of] = off
+	}
+	return err
 }
 
 func (s *onClock) Claim(ctx context.Context, lane store.Lane, upTo time.Time, n, maxBytes int) ([]store.Claim, error) {

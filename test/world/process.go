@@ -86,7 +86,7 @@ func (w *World) startProcess(place int) (*process, error) {
 		}
 		p.kept = onDisk
 	}
-	p.reached = &reached{engine: &onClock{engine: p.kept, clock: w.clock, claimed: map[*store.Record]*store.Record{}}, redis: w.scenario.inRedis, client: client,
+	p.reached = &reached{engine: &onClock{engine: p.kept, clock: w.clock, claimed: map[*store.Record]*store.Record{}, tried: map[[sha256.Size]byte]time.Duration{}}, redis: w.scenario.inRedis, client: client,
 		trouble: w.trouble, cutOff: &p.cutOff, stall: &p.stall, ledger: w.ledger, part: p.part("scheduler"), added: map[[sha256.Size]byte]bool{}, held: map[store.Key]heldClaim{}}
 	p.store = p.reached
 	if w.scenario.inRedis {
