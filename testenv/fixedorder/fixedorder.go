@@ -40,6 +40,8 @@ var patches = []patch{
 	{"time.go", "t.rand = cheaprand()", "t.rand = drawn32()"},
 	// A goroutine is not interrupted when it has run for 10 ms of real time.
 	{"proc.go", "const forcePreemptNS = 10 * 1000 * 1000", "const forcePreemptNS = 1 << 62"},
+	// Nor does another go on while it is in a system call that takes long.
+	{"proc.go", "func retake(now int64) uint32 {\n", "func retake(now int64) uint32 {\n\tif begun {\n\t\treturn 0\n\t}\n"},
 	// A mutex goes to its waiters in another way when one has waited for 1 ms of real time.
 	{"sema.go", "func internal_sync_nanotime() int64 {\n", "func internal_sync_nanotime() int64 {\n\tif begun {\n\t\treturn 0\n\t}\n"},
 	// The goroutine that returns memory to the system wakes by real time, in between all others.
