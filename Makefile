@@ -39,6 +39,7 @@ vet:
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); [ -z "$$unformatted" ] || { echo "not gofmt-ed: $$unformatted"; exit 1; }
 	$(GO) vet ./...
 	$(GO) -C test/deploy vet ./...
+	$(GO) -C test/amqp10 vet ./...
 
 lint: vet words
 
@@ -58,7 +59,8 @@ test: build vet
 	@scripts/install-clients
 	@scripts/install-prometheus
 	@scripts/install-podman
-	$(GO) run ./test/brokers $(GO) test -vet=off -ldflags=-w -count=1 -timeout 25m $(TESTFLAGS) $(LONGEST) ./...
+	$(GO) run ./test/brokers $(GO) test -vet=off -ldflags=-w -count=1 -timeout 45m $(TESTFLAGS) $(LONGEST) ./...
+	$(GO) run ./test/brokers $(GO) -C test/amqp10 test -count=1 $(TESTFLAGS) ./...
 	$(GO) -C test/deploy test -count=1 $(TESTFLAGS) ./...
 
 # The suites that reach RabbitMQ by TLS on one of its versions, by TLS on both.
@@ -95,7 +97,7 @@ simulate:
 
 # Kills and cuts with an account of each message, for as long as -budget says, and a table of
 # them; SOAKFLAGS="-budget 10m -only Redis" for some rows, "-budget 2h -json" for scripts,
-# "-budget 30m -continue soak.json" to add to the runs before.
+# "-budget 30m -continue docs/explanation/proof.json" to add to the runs before.
 SOAKFLAGS ?= -budget 30m
 export SOAKFLAGS
 soak:

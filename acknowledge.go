@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"reflect"
 	"sync"
 	"sync/atomic"
@@ -34,6 +35,7 @@ type acknowledger struct {
 	publishFails    atomic.Bool // publishing fails, and that was logged
 	early           nativeEarly // Native: messages that the queue delivers again too soon
 	shortenedLogged atomic.Bool // a handler asked for too long a wait, and that was logged
+	ruleLogged      atomic.Bool // a rule could not be evaluated, and that was logged
 }
 
 // acknowledge ends an attempt that failed. A nil error means that the message is acknowledged,
@@ -65,6 +67,9 @@ func (a *acknowledger) dispose(ctx context.Context, d *amqp.Delivery, m *Message
 	if v.Asked > 0 && a.shortenedLogged.CompareAndSwap(false, true) { // once, not for each message
 		a.log.Warn("a handler asked by RetryAfter for a longer delay than the policy allows; Policy.MaxRetryAfter raises that", "queue", a.consumer.Queue, "id", m.ID, "asked", v.Asked, "waits", v.Delay)
 	}
+	if v.Note != "" && a.ruleLogged.CompareAndSwap(false, true) { // likewise
+		a.log.Warn("a rule of Consumer.Policy could not be evaluated", "queue", a.consumer.Queue, "id", m.ID, "error", v.Note)
+	}
 	switch v.Action {
 	case policy.Discard:
 		return outcomeOf(Discarded, Unsettled, d.Ack(false))
@@ -73,7 +78,11 @@ func (a *acknowledger) dispose(ctx context.Context, d *amqp.Delivery, m *Message
 			a.early.watch(m, t.Delay)
 			return outcomeOf(Retried, Unsettled, d.Reject(true))
 		}
-		if err := a.publishUntilConfirmed(ctx, a.outgoing(m, f, "", t), t, false); err != nil {
+		out := a.outgoing(m, f, "", t)
+		if p := a.consumer.Policy.RetryPriority; p != nil && !a.limits.ServiceDecides {
+			out.Message.Priority = *p
+		}
+		if err := a.publishUntilConfirmed(ctx, out, t, false); err != nil {
 			return Unsettled, err
 		}
 		return outcomeOf(Retried, Unacknowledged, d.Ack(false))
@@ -134,18 +143,22 @@ func (a *acknowledger) decide(m *Message, f *failure, cannotRepublish string) po
 	case f.notRetried:
 		return policy.Verdict{Why: "Consumer.Retry does not retry its error"}
 	}
-	if a.limits.ServiceDecides {
-		v := policy.Verdict{Action: policy.Retry}
-		if f.retryAfter != nil {
-			v.Delay = max(f.retryAfter.Delay, 0)
-		}
-		return v
+	of := policy.Failure{Queue: a.consumer.Queue, Reason: policy.Reported, Attempt: m.Attempt, Seed: seed(m.ID, m.Attempt), Error: f.text, Err: f.err, Headers: m.Headers}
+	if !m.FirstFailed.IsZero() {
+		of.Age = time.Since(m.FirstFailed)
 	}
-	of := policy.Failure{Queue: a.consumer.Queue, Reason: policy.Reported, Attempt: m.Attempt, Seed: seed(m.ID, m.Attempt)}
-	if f.retryAfter != nil {
+	p := a.consumer.Policy
+	if a.limits.ServiceDecides {
+		// Only its rules count. What they leave open, and a delay of 0, the service decides.
+		p.Attempts, p.Backoff, p.MaxRetryAfter = policy.MaxAttempts, policy.Backoff{}, math.MaxInt64
+		p.MaxAge, p.Exhausted = 0, policy.Exhausted{}
+		if f.retryAfter != nil {
+			of.Suggested = max(f.retryAfter.Delay, 0)
+		}
+	} else if f.retryAfter != nil {
 		of.Suggested = max(f.retryAfter.Delay, 1)
 	}
-	return a.consumer.Policy.Decide(of)
+	return p.Decide(of)
 }
 
 // Decision is what becomes of a failed attempt.
@@ -157,6 +170,8 @@ type Decision struct {
 	Delay time.Duration
 	// Asked is what RetryAfter asked for, where the policy allows less; else 0.
 	Asked time.Duration
+	// Rule is the name of the rule of the policy that applied; "": none did.
+	Rule string
 	// Why it is parked, or what the policy made of it after the last attempt, in words; "" for a
 	// retry and for ErrDiscard.
 	Why string
@@ -164,8 +179,8 @@ type Decision struct {
 
 // Decide returns what would become of m if its handler returned failure, by the code that
 // decides at run time. It connects to nothing, and the same arguments have the same
-// result. Of m, Attempt and ID count: a zero Attempt is the first one, and the ID chooses
-// the jitter. The error is what is wrong with c, or a nil m.
+// result, but for a Policy.MaxAge, which FirstFailed is compared with now. Of m, Attempt and ID count,
+// and what rules look at: a zero Attempt is the first one, and the ID chooses the jitter. The error is what is wrong with c, or a nil m.
 //
 // Package redrivetest follows a message through all its attempts.
 func (c Consumer) Decide(m *Message, failure error) (Decision, error) {
@@ -182,5 +197,5 @@ func (c Consumer) Decide(m *Message, failure error) (Decision, error) {
 	f := a.classify(failure)
 	v, t := a.verdict(m, &f, "")
 	o := map[policy.Action]Outcome{policy.Park: Parked, policy.Retry: Retried, policy.Discard: Discarded, policy.Forward: Forwarded}[v.Action]
-	return Decision{o, t.Delay, v.Asked, v.Why}, nil
+	return Decision{Outcome: o, Delay: t.Delay, Asked: v.Asked, Rule: v.Rule, Why: v.Why}, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/hint"
@@ -17,8 +18,9 @@ type Consumer struct {
 	// Queue is the work queue. It must exist. A quorum queue is the better one.
 	Queue string
 	// Policy says how many attempts a message gets, what wait is between them, and what
-	// becomes of it after the last one. Its Name and Queues may be left out; its Reasons
-	// are not used.
+	// becomes of it after the last one; its Rules, what is done about single errors. Its Name and
+	// Queues may be left out; its Reasons and Retention are not used. With Service only its Rules
+	// are used.
 	Policy policy.Policy
 	// Wait is where messages wait for their next attempt. Levels suits most.
 	Wait Way
@@ -30,8 +32,8 @@ type Consumer struct {
 	// Batch handles several messages at once, instead of Handler.
 	Batch Batch
 
-	// Retry tells which errors are retried; messages with others are parked. The default
-	// is all of them. It is not asked about ErrDiscard, *ParkError and *RetryAfterError. A
+	// Retry tells which errors are retried; messages with others are parked, before any rule of
+	// Policy. The default is all of them. It is not asked about ErrDiscard, *ParkError and *RetryAfterError. A
 	// panic in it is a failure like one in the handler.
 	Retry func(error) bool
 
@@ -132,10 +134,17 @@ func (c *Consumer) validatePolicy() error {
 		p.Queues = []string{c.Queue}
 	}
 	l := c.Wait.way.Limits()
+	err := p.ValidateRules()
 	if !l.ServiceDecides {
-		if err := errors.Join(p.Validate(), l.Check(p)); err != nil {
-			return fmt.Errorf("redrive: Consumer.Policy: %w", err)
-		}
+		err = errors.Join(p.Validate(), l.Check(p))
+	}
+	if err != nil {
+		return fmt.Errorf("redrive: Consumer.Policy: %w", err)
+	}
+	if slices.ContainsFunc(p.Rules, func(r policy.Rule) bool {
+		return r.Then == policy.Forward && r.Destination == policy.Destination{RoutingKey: c.Queue}
+	}) {
+		return hint.Errorf("use another queue", "redrive: a rule of Consumer.Policy forwards to the queue %q itself: a message would fail and be forwarded again, without a wait", c.Queue)
 	}
 	if !l.Spreads() {
 		p.Jitter = policy.None

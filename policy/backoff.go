@@ -21,7 +21,8 @@ type Backoff struct {
 type kind uint8
 
 const (
-	fixed kind = iota
+	unset kind = iota // of the zero value
+	fixed
 	linear
 	exponential
 	list
@@ -44,6 +45,9 @@ func Exponential(initial time.Duration, factor float64, max time.Duration) Backo
 func List(delays ...time.Duration) Backoff {
 	return Backoff{kind: list, list: slices.Clone(delays)}
 }
+
+// IsZero tells whether it is the zero value, which is no backoff: Fixed(0) is one.
+func (b Backoff) IsZero() bool { return b.kind == unset }
 
 // Delay returns the delay after the n-th failure, n from 1.
 func (b Backoff) Delay(n int) time.Duration {

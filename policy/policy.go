@@ -38,6 +38,17 @@ type Policy struct {
 	// rejected and delivery_limit.
 	Reasons   []string
 	Exhausted Exhausted
+	// MaxAge is how long after its first failure a message is retried at the latest; then
+	// happens what Exhausted says. 0: however old it is.
+	MaxAge time.Duration
+	// Rules are cases within the policy: the first that applies to a failure decides.
+	Rules []Rule
+	// RetryPriority, when not nil, is the AMQP priority that retried messages get, instead of
+	// their own.
+	RetryPriority *uint8
+	// Retention is how long the service keeps parked messages before it discards them. 0: until
+	// a person does. The library does not use it.
+	Retention time.Duration
 	// MaxRetryAfter is the longest delay that a consumer may ask for itself (redrive.RetryAfter,
 	// x-redrive-delay); 0: the longest of the policy's own delays.
 	MaxRetryAfter time.Duration
@@ -65,10 +76,12 @@ const (
 	Retry                 // publish it to its queue after the delay
 	Discard               // delete it
 	Forward               // publish it to another exchange or queue
+	// AsPolicy is only of a Rule: what the policy decides without it.
+	AsPolicy
 )
 
 func (a Action) String() string {
-	return [...]string{"park", "retry", "discard", "forward"}[a]
+	return [...]string{"park", "retry", "discard", "forward", "as the policy says"}[a]
 }
 
 // Exhausted is what happens after the last attempt: Park (the zero value),
@@ -103,6 +116,15 @@ type Failure struct {
 	Suggested time.Duration
 	// Seed chooses the jitter: the same seed, the same jitter.
 	Seed uint64
+	// Age is how long ago the message first failed; 0: just now.
+	Age time.Duration
+
+	// What conditions of rules look at, as far as it is known.
+
+	Error   string         // what its consumer said
+	Err     error          // in the library, the error of the handler
+	Headers map[string]any // as first published, with the Go types of amqp091-go
+	Details any            // what the caller's own conditions look at; package policy does not
 }
 
 // Verdict is what to do with a failed message.
@@ -115,32 +137,77 @@ type Verdict struct {
 	Why     string // in words, for the person who looks at the message
 	Forward Destination
 	Policy  string // the policy's name
+	// Rule is the name of the rule that applied; "": none did.
+	Rule     string
+	Severity string // that rule's
+	// Note says which rules could not be evaluated, and why; "": there were none.
+	Note string
 }
 
 // Decide gives the verdict for a failure.
 func (p *Policy) Decide(f Failure) Verdict {
-	v := Verdict{Policy: p.Name}
+	rule, note := p.ruleFor(&f)
+	var v Verdict
 	switch {
+	case rule != nil && rule.Then != AsPolicy:
+		v = p.decideBy(rule, &f)
 	case f.Reason != Reported && !slices.Contains(p.reasons(), f.Reason):
 		v.Why = fmt.Sprintf("its reason is %s, which policy %q does not retry", f.Reason, p.Name)
-	case f.Attempt >= p.Attempts:
-		v.Action, v.Forward = p.Exhausted.Action, p.Exhausted.Destination
-		v.Why = fmt.Sprintf("it failed %d times, and policy %q allows %d attempts", f.Attempt, p.Name, p.Attempts)
-		if v.Action == Forward && v.Forward == (Destination{RoutingKey: f.Queue}) {
-			// It would fail and be forwarded again without a wait, for ever.
-			v.Action, v.Why = Park, v.Why+"; it is not forwarded to the queue it failed in"
-		}
 	default:
-		v.Action = Retry
-		if f.Suggested > 0 {
-			if v.Delay = min(f.Suggested, p.LongestRetryAfter()); v.Delay < f.Suggested {
-				v.Asked = f.Suggested
-			}
-		} else {
-			v.Delay = p.Jitter.apply(p.Backoff.Delay(f.Attempt), f.Seed)
-		}
+		v = p.retry(&f)
+	}
+	v.Policy, v.Note = p.Name, note
+	if rule != nil {
+		v.Rule, v.Severity = rule.Name, rule.Severity
 	}
 	return v
+}
+
+// retry is the verdict for a failure that is retried, unless it is out of attempts or too old.
+func (p *Policy) retry(f *Failure) (v Verdict) {
+	if f.Attempt >= p.Attempts {
+		return p.exhausted(f, fmt.Sprintf("it failed %d times, and policy %q allows %d attempts", f.Attempt, p.Name, p.Attempts))
+	}
+	v.Action = Retry
+	if f.Suggested > 0 {
+		if v.Delay = min(f.Suggested, p.LongestRetryAfter()); v.Delay < f.Suggested {
+			v.Asked = f.Suggested
+		}
+	} else {
+		v.Delay = p.Jitter.apply(p.Backoff.Delay(f.Attempt), f.Seed)
+	}
+	if p.MaxAge > 0 && v.Delay > p.MaxAge-f.Age {
+		return p.exhausted(f, fmt.Sprintf("it first failed %s ago, the next attempt would be in %s, and policy %q retries for %s (max_age)",
+			FormatDuration(f.Age), FormatDuration(v.Delay), p.Name, FormatDuration(p.MaxAge)))
+	}
+	return v
+}
+
+// exhausted is the verdict for a failure that is not retried any more.
+func (p *Policy) exhausted(f *Failure, why string) Verdict {
+	return Verdict{Action: p.Exhausted.Action, Forward: p.Exhausted.Destination, Why: why}.notToItself(f)
+}
+
+// notToItself parks what would be forwarded to the queue it failed in: it would fail and be
+// forwarded again without a wait, for ever.
+func (v Verdict) notToItself(f *Failure) Verdict {
+	if v.Action == Forward && v.Forward == (Destination{RoutingKey: f.Queue}) {
+		v.Action, v.Why = Park, v.Why+"; it is not forwarded to the queue it failed in"
+	}
+	return v
+}
+
+// Destinations are all to which it forwards: after the last attempt, and by its rules.
+func (p *Policy) Destinations() (all []Destination) {
+	if p.Exhausted.Action == Forward {
+		all = append(all, p.Exhausted.Destination)
+	}
+	for i := range p.Rules {
+		if p.Rules[i].Then == Forward {
+			all = append(all, p.Rules[i].Destination)
+		}
+	}
+	return all
 }
 
 // LongestRetryAfter is the longest delay that a consumer may ask for: MaxRetryAfter, or else the
@@ -171,6 +238,8 @@ func (p *Policy) Waits() []time.Duration {
 // Validate returns an error for a policy that cannot be kept, and else nil.
 func (p *Policy) Validate() error {
 	switch {
+	case strings.Contains(p.Name, "\x00"):
+		return fmt.Errorf("policy %q: the name has a zero byte", p.Name)
 	case p.Name == "":
 		return fmt.Errorf("a policy needs a name")
 	case len(p.Queues) == 0:
@@ -191,20 +260,41 @@ func (p *Policy) Validate() error {
 	if err := p.Jitter.Validate(); err != nil {
 		return fmt.Errorf("policy %q: %w", p.Name, err)
 	}
-	if p.MaxRetryAfter < 0 || p.MaxRetryAfter > LongestDelay {
-		return fmt.Errorf("policy %q: the longest delay that consumers may ask for is %s, and must be up to ten years", p.Name, FormatDuration(p.MaxRetryAfter))
+	if err := p.validateTimes(); err != nil {
+		return err
 	}
 	e := p.Exhausted
-	if e.Action == Retry {
+	if e.Action == Retry || e.Action > Forward {
 		return fmt.Errorf("policy %q: exhausted cannot be a retry", p.Name)
 	}
-	for _, name := range append([]string{e.Destination.Exchange, e.Destination.RoutingKey}, p.Queues...) {
+	if err := p.checkNames(append([]string{e.Destination.Exchange, e.Destination.RoutingKey}, p.Queues...)...); err != nil {
+		return err
+	}
+	if e.Action == Forward {
+		if err := p.checkForward(e.Destination); err != nil {
+			return err
+		}
+	}
+	return p.ValidateRules()
+}
+
+func (p *Policy) validateTimes() error {
+	for _, t := range []struct {
+		what string
+		is   time.Duration
+	}{{"the longest delay that consumers may ask for", p.MaxRetryAfter}, {"max_age", p.MaxAge}, {"retention", p.Retention}} {
+		if t.is < 0 || t.is > LongestDelay {
+			return fmt.Errorf("policy %q: %s is %s, and must be up to ten years", p.Name, t.what, FormatDuration(t.is))
+		}
+	}
+	return nil
+}
+
+func (p *Policy) checkNames(names ...string) error {
+	for _, name := range names {
 		if len(name) > maxNameBytes {
 			return fmt.Errorf("policy %q: the name %.40q… has %d bytes, and RabbitMQ's have at most %d", p.Name, name, len(name), maxNameBytes)
 		}
-	}
-	if e.Action == Forward {
-		return p.checkForward(e.Destination)
 	}
 	return nil
 }

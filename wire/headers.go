@@ -26,6 +26,20 @@ const HeaderUnreadable = "x-redrive-unreadable" // bytes, all its headers as AMQ
 // message.
 const HeaderDelay = "x-redrive-delay" // milliseconds, only in reports: the delay that the consumer asks for (an upstream's Retry-After)
 
+// HeaderPark is only in reports: its consumer has the message parked at once, and says why. It is
+// never on a retried message.
+const HeaderPark = "x-redrive-park" // string, only in reports: why the message is parked at once
+
+// Message annotations with which an AMQP 1.0 consumer says why a message failed, in the outcome
+// modified: quorum queues dead-letter them as headers. They are not HeaderError, HeaderDelay and
+// HeaderPark, since a retried message has its latest error in HeaderError already. They are never on a
+// retried message.
+const (
+	AnnotationError = "x-opt-redrive-error" // string, the error
+	AnnotationDelay = "x-opt-redrive-delay" // milliseconds, the delay that the consumer asks for (an upstream's Retry-After)
+	AnnotationPark  = "x-opt-redrive-park"  // string, why the message is parked at once
+)
+
 // MaxAttempt is the largest number of failures that is accepted in HeaderAttempt. A larger one, which
 // only another program can have written, counts as 0.
 const MaxAttempt = 1_000_000

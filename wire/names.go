@@ -44,6 +44,7 @@ const (
 
 	retryExchangePrefix = "redrive.retry."
 	moveExchangePrefix  = "redrive.move."
+	adoptPrefix         = "redrive.adopt."
 	lanePrefix          = ExchangeLane + "."
 	// maxNameBytes is the limit of an AMQP short string, in bytes.
 	maxNameBytes = 255
@@ -57,6 +58,9 @@ func RetryExchange(queue string) string { return exchangeOrQueueName(retryExchan
 // MoveExchange returns the name of the fanout exchange that a queue's bindings lead to while
 // the queue is moved, and of the exclusive queue that allows only one move at a time.
 func MoveExchange(queue string) string { return exchangeOrQueueName(moveExchangePrefix, queue) }
+
+// AdoptQueue returns the name of the exclusive queue that allows only one process to adopt a queue.
+func AdoptQueue(queue string) string { return exchangeOrQueueName(adoptPrefix, queue) }
 
 // LaneQueue returns the name of the queue in which due messages of one work queue stay while
 // that work queue does not accept them.

@@ -55,6 +55,7 @@ func TestTheReference(t *testing.T) {
 		t.Fatalf("%s has no place for the reference", page)
 	}
 	want := "\n## Headers\n\n| header | in `wire` | |\n|---|---|---|\n" + constants(t, "headers.go", "Header") +
+		"\n## Annotations of AMQP 1.0\n\n[An AMQP 1.0 consumer](../how-to/amqp10.md) gives them with the outcome `modified`.\n\n| annotation | in `wire` | |\n|---|---|---|\n" + constants(t, "headers.go", "Annotation") +
 		"\n## Reasons of a failure\n\n| reason | in `wire` | |\n|---|---|---|\n" + constants(t, "headers.go", "Reason") +
 		"\n## Exchanges and queues\n\n| name | in `wire` | |\n|---|---|---|\n" + constants(t, "names.go", "") +
 		fmt.Sprintf("| `%s` | `RetryExchange` | fanout, bound to that queue alone; a retry is published here |\n", RetryExchange("QUEUE")) +

@@ -17,6 +17,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 )
 
@@ -124,7 +125,7 @@ func (client) run(t *testing.T, v *brokertest.VHost, command []string) {
 		if id == "poison" {
 			wantReason, wantError = "rejected", ""
 		}
-		if d, err := s.Client.Message(t.Context(), m.ID); err != nil {
+		if d, err := s.Client.Message(t.Context(), m.ID, inspect.ReadAs{}); err != nil {
 			t.Error(err)
 		} else if headers := fmt.Sprint(d.Headers); id != "poison" && !strings.Contains(headers, "{tenant string acme ") {
 			t.Errorf("%s has lost its own header: %s", id, headers)

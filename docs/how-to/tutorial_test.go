@@ -45,7 +45,7 @@ func TestTheTutorial(t *testing.T) {
 				for line := range strings.Lines(block[1]) {
 					steps++
 					switch line = strings.TrimSpace(line); {
-					case line == "make build", strings.HasPrefix(line, "bin/redrive serve "), line == "bin/redrive open":
+					case line == "make build", line == "export REDRIVE_CONFIG=redrive.yaml", strings.HasPrefix(line, "bin/redrive serve "), line == "bin/redrive open":
 					case line == "bin/redrive check redrive.yaml":
 						if out := redrive("check", file); !strings.Contains(out, "2s, 10s, parked after 12s") {
 							t.Errorf("check says\n%s", out)

@@ -29,11 +29,13 @@ const (
 	Restore Verb = "restore"
 	// Copy: a new message with the same content goes to another queue.
 	Copy Verb = "copy"
+	// Unadopt: an adopted message goes to its dead-letter queue again, as it was there.
+	Unadopt Verb = "unadopt"
 )
 
 // Act is an action on messages that are named.
 type Act struct {
-	Verb   Verb       `json:"verb" enum:"replay,discard,restore,copy"`
+	Verb   Verb       `json:"verb" enum:"replay,discard,restore,copy,unadopt"`
 	IDs    []string   `json:"ids" minItems:"1" maxItems:"1000" doc:"Message ids, or keys where two share an id."`
 	At     *time.Time `json:"at,omitempty" doc:"Replay: when; left out: now."`
 	To     string     `json:"to,omitempty" doc:"Copy: the queue."`
@@ -56,6 +58,14 @@ type Outcome struct {
 	Why     string    `json:"why,omitempty"`
 	New     string    `json:"new,omitempty" doc:"The id of the message that was made of it."`
 	At      time.Time `json:"at"`
+	// Again is set later, of messages that an operation replayed.
+	Again *FailedAgain `json:"failed_again,omitempty" doc:"It was replayed, and failed again within 10 minutes of its retry; operations only."`
+}
+
+// FailedAgain is how a replayed message failed again.
+type FailedAgain struct {
+	At    time.Time `json:"at"`
+	Error string    `json:"error,omitempty" doc:"What its consumer said, or why it failed; absent after the first 10,000 of an operation."`
 }
 
 // Outcomes of a message.
@@ -105,7 +115,7 @@ func (a *Actions) Act(ctx context.Context, by auth.Caller, act Act) (Acted, erro
 		acted.Done = len(succeeded(acted.Outcomes))
 		return acted, nil
 	}
-	end, err := a.Begin(by, string(act.Verb), on, int64(len(act.IDs)), act.Reason)
+	end, err := a.Begin(by, string(act.Verb), on+InQueues(queuesOf(refs)), int64(len(act.IDs)), act.Reason)
 	if err != nil {
 		return Acted{}, err
 	}
@@ -196,6 +206,15 @@ func (a *Actions) find(ctx context.Context, by auth.Caller, name string) (l stor
 		keys = append(keys, string(l.Key))
 	}
 	return l, "several messages carry this id: name one by its key: " + strings.Join(keys, ", "), nil
+}
+
+func queuesOf(refs []MessageRef) (all []string) {
+	for _, t := range refs {
+		if !slices.Contains(all, t.Queue) {
+			all = append(all, t.Queue)
+		}
+	}
+	return all
 }
 
 // Apply changes as many of the messages as the store takes in one step, from the first on, and

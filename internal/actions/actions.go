@@ -13,6 +13,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // ErrNoAudit: the audit log cannot be written, so nothing is done.
@@ -49,6 +50,10 @@ type Config struct {
 	SetPaused func(queue string, paused bool)
 	// Force sets a queue's breaker now; the store has it already.
 	Force func(queue, to, by, why string)
+	// Peek shows up to most messages of a queue of RabbitMQ's, as broker.Peek does.
+	Peek func(ctx context.Context, queue string, most int, visit func(*wire.Delivery)) (total, consumers int, err error)
+	// MayRetryTo tells whether messages can be retried to a queue; nil: it is not known.
+	MayRetryTo func(ctx context.Context, queue string) bool
 }
 
 // Actions does what a person asks for. Its methods may be called at once from many

@@ -33,7 +33,8 @@ func TestABreakerThatAPersonSets(t *testing.T) {
 		if err != nil || all["orders"].To != "closed" || all["orders"].Reason != "known" {
 			t.Errorf("the store has %+v, %v", all, err)
 		}
-		queues, _, err := d.Queues(ctx, operator, "", 0)
+		page, err := d.Queues(ctx, operator, inspect.QueueQuery{})
+		queues := page.Queues
 		if err != nil || queues[0].Throttle.Forced == nil || queues[0].Throttle.Text() != "breaker set to closed by "+operator.Name {
 			t.Errorf("shown as %+v, %v", queues, err)
 		}

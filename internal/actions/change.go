@@ -40,6 +40,7 @@ var verbs = map[Verb]struct {
 	Discard: {"Discard", "message is discarded; it can be restored for a set time", "messages are discarded; they can be restored for a set time", false, auth.Operator, retry.Discarded},
 	Restore: {"Restore", "message is parked again", "messages are parked again", false, auth.Operator, retry.Restored},
 	Copy:    {"Copy", "copy is published", "copies are published", true, auth.Editor, retry.Copied},
+	Unadopt: {"Unadopt", "message is in its dead-letter queue again", "messages are in their dead-letter queues again", false, auth.Operator, retry.Unadopted},
 }
 
 // Role is the permission that it needs.
@@ -65,6 +66,10 @@ func (c RecordChange) Skip(r *store.Record) string {
 		return "it is discarded already"
 	case c.Verb == Restore && r.State != store.Discarded:
 		return "it is not discarded"
+	case c.Verb == Unadopt && (r.Adopted == nil || r.Adopted.Queue == ""):
+		return "it was not adopted here"
+	case c.Verb == Unadopt && r.State != store.Parked:
+		return "it is " + inspect.StateName(r.State) + ", not parked"
 	}
 	return ""
 }
@@ -99,6 +104,9 @@ func (c RecordChange) do(r *store.Record, now time.Time) (e store.Edit, made *st
 			return e, made
 		}
 		r.MadeInto = made.ID
+	case Unadopt:
+		r.Replay(due)
+		r.Forward = &store.Destination{RoutingKey: r.Adopted.Queue}
 	}
 	e.Keep = true
 	return e, made
@@ -159,7 +167,7 @@ type MessageRef struct {
 func (c RecordChange) Check() error {
 	switch _, known := verbs[c.Verb]; {
 	case !known:
-		return fmt.Errorf("%w: the verb %.40q: expected replay, discard, restore or copy", inspect.ErrInvalid, c.Verb)
+		return fmt.Errorf("%w: the verb %.40q: expected replay, discard, restore, copy or unadopt", inspect.ErrInvalid, c.Verb)
 	case c.Verb == Copy && c.To == "":
 		return fmt.Errorf("%w: a copy needs a queue to go to", inspect.ErrInvalid)
 	case c.Verb != Copy && c.To != "":

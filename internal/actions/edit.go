@@ -29,6 +29,8 @@ type EditRequest struct {
 	// decoders found, and goes back through their steps (base64, compression,
 	// Protobuf…) to bytes.
 	Document *string `json:"document,omitempty"`
+	// Type is the Protobuf message type of the body, where nothing else names it.
+	Type string `json:"type,omitempty" maxLength:"512" doc:"Read and write the body as this Protobuf message type; left out: the one that is configured."`
 	// SetHeaders sets headers to texts; a name that was of another type keeps its
 	// type, or the edit is refused.
 	SetHeaders    map[string]string `json:"set_headers,omitempty"`
@@ -73,7 +75,7 @@ func (a *Actions) Edit(ctx context.Context, by auth.Caller, e EditRequest) (Edit
 	if err != nil || e.DryRun {
 		return edited, err
 	}
-	end, err := a.Begin(by, "edit", e.ID, 1, e.Reason)
+	end, err := a.Begin(by, "edit", e.ID+InQueues([]string{l.Record.Queue}), 1, e.Reason)
 	if err != nil {
 		return Edited{}, err
 	}
@@ -121,18 +123,24 @@ func (a *Actions) applyEdit(ctx context.Context, r *store.Record, e EditRequest)
 		return done, nil, nil, fmt.Errorf("%w: %w", inspect.ErrInvalid, err)
 	}
 	body = r.Message.Body
-	was := a.Inspect.Decoder.Decode(ctx, inspect.BodyOf(r))
+	original := inspect.BodyOf(r)
+	if original.As = e.Type; e.Type != "" {
+		if err := a.Inspect.Decoder.Knows(e.Type); err != nil {
+			return done, nil, nil, fmt.Errorf("%w: %w", inspect.ErrInvalid, err)
+		}
+	}
+	was := a.Inspect.Decoder.Decode(ctx, original)
 	switch {
 	case e.Body != nil:
 		body = *e.Body
 	case e.Document != nil:
 		// The document was shown with the headers as they were: they may choose its
 		// type.
-		if body, done.Checks, err = a.Inspect.Decoder.Encode(ctx, inspect.BodyOf(r), *e.Document); err != nil {
+		if body, done.Checks, err = a.Inspect.Decoder.Encode(ctx, original, *e.Document); err != nil {
 			return done, nil, nil, fmt.Errorf("%w: the document: %w", inspect.ErrInvalid, err)
 		}
 	}
-	changed := inspect.BodyOf(r)
+	changed := original
 	changed.Bytes, changed.Headers = body, headers
 	is := a.Inspect.Decoder.Decode(ctx, changed)
 	if e.Document == nil {

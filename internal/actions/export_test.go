@@ -118,7 +118,7 @@ func TestAnImportMarksWhatOnlyTheFileSays(t *testing.T) {
 		if _, err := d.Import(ctx, caller(auth.Editor), &out, false); err != nil {
 			t.Fatal(err)
 		}
-		m, err := d.Message(ctx, caller(auth.Viewer), idsOf(t, d, "imported by")[0])
+		m, err := d.Message(ctx, caller(auth.Viewer), idsOf(t, d, "imported by")[0], inspect.ReadAs{})
 		const want = `the file says so, not RabbitMQ: user_id "billing", x-death, x-redrive-exchange`
 		if err != nil || !slices.Contains(m.Notes, want) {
 			t.Errorf("the notes are %q, %v", m.Notes, err)

@@ -199,6 +199,9 @@ func (a *Actions) importLine(by auth.Caller, line []byte) (*store.Record, error)
 	r.MadeFrom, r.MadeInto, r.ID = r.ID, uuid.Nil, id
 	r.State, r.Due, r.ParkedFor = store.Parked, now, "imported by "+by.Name
 	r.Forward, r.Proven, r.Fingerprint = nil, false, [16]byte{}
+	if r.Adopted != nil {
+		r.Adopted.Queue = "" // or a file could have messages published to any queue, by unadopt
+	}
 	for _, at := range []*time.Time{&r.FirstFailed, &r.FailedAt} {
 		if at.IsZero() || at.After(now) {
 			*at = now

@@ -30,6 +30,7 @@ type exportedRecord struct {
 	Reason      text         `json:"reason,omitzero"`
 	Error       text         `json:"error,omitzero"`
 	Policy      text         `json:"policy,omitzero"`
+	Rule        text         `json:"rule,omitzero"` // of the policy
 	FirstFailed moment       `json:"first_failed,omitzero"`
 	FailedAt    moment       `json:"failed,omitzero"`
 	ParkedFor   text         `json:"parked_for,omitzero"`
@@ -39,6 +40,7 @@ type exportedRecord struct {
 	MadeFrom    uuid.UUID    `json:"made_from,omitzero"`
 	MadeInto    uuid.UUID    `json:"made_into,omitzero"`
 	Fingerprint []byte       `json:"fingerprint,omitempty"`
+	Adopted     *adopted     `json:"adopted,omitempty"`
 	Message     message      `json:"message"`
 }
 
@@ -48,6 +50,11 @@ const exportFormat = 1
 type destination struct {
 	Exchange   text `json:"exchange"`
 	RoutingKey text `json:"routing_key"`
+}
+
+type adopted struct {
+	Queue  text `json:"queue"`
+	Preset text `json:"preset,omitzero"`
 }
 
 type message struct {
@@ -137,8 +144,9 @@ func ExportLine(r *store.Record) ([]byte, error) { return appendLine(nil, r) }
 // appendLine appends a record as one line, its end included.
 func appendLine(dst []byte, r *store.Record) ([]byte, error) {
 	m := &r.Message
+	policy, rule := store.PolicyAndRule(r.Policy)
 	x := exportedRecord{Format: exportFormat, ID: r.ID, Queue: text(r.Queue), State: inspect.StateName(r.State), Due: moment(r.Due), Attempt: r.Failures,
-		Reason: text(r.Reason), Error: text(r.Error), Policy: text(r.Policy), FirstFailed: moment(r.FirstFailed), FailedAt: moment(r.FailedAt),
+		Reason: text(r.Reason), Error: text(r.Error), Policy: text(policy), Rule: text(rule), FirstFailed: moment(r.FirstFailed), FailedAt: moment(r.FailedAt),
 		ParkedFor: text(r.ParkedFor), Proven: r.Proven, MadeFrom: r.MadeFrom, MadeInto: r.MadeInto,
 		Message: message{Exchange: text(m.Exchange), RoutingKey: text(m.RoutingKey), ContentType: text(m.ContentType),
 			ContentEncoding: text(m.ContentEncoding), DeliveryMode: m.DeliveryMode, Priority: m.Priority, CorrelationID: text(m.CorrelationID),
@@ -155,6 +163,9 @@ func appendLine(dst []byte, r *store.Record) ([]byte, error) {
 	}
 	if r.Forward != nil {
 		x.Forward = &destination{text(r.Forward.Exchange), text(r.Forward.RoutingKey)}
+	}
+	if r.Adopted != nil {
+		x.Adopted = &adopted{text(r.Adopted.Queue), text(r.Adopted.Preset)}
 	}
 	if m.Headers != nil {
 		x.Message.Headers = &headerTable{m.Headers}
@@ -179,7 +190,7 @@ func parseLine(b []byte) (*store.Record, error) {
 		return nil, fmt.Errorf(`"redrive" is %d: this version reads lines of format %d`, x.Format, exportFormat)
 	}
 	r := &store.Record{ID: x.ID, Queue: string(x.Queue), Due: time.Time(x.Due), Failures: x.Attempt, Reason: string(x.Reason), Error: string(x.Error),
-		Policy: string(x.Policy), FirstFailed: time.Time(x.FirstFailed), FailedAt: time.Time(x.FailedAt), ParkedFor: string(x.ParkedFor),
+		Policy: store.DecidedBy(string(x.Policy), string(x.Rule)), FirstFailed: time.Time(x.FirstFailed), FailedAt: time.Time(x.FailedAt), ParkedFor: string(x.ParkedFor),
 		Proven: x.Proven, MadeFrom: x.MadeFrom, MadeInto: x.MadeInto}
 	for _, s := range []store.State{store.Waiting, store.Parked, store.Discarded} {
 		if x.State == inspect.StateName(s) {
@@ -200,6 +211,9 @@ func parseLine(b []byte) (*store.Record, error) {
 	}
 	if x.Forward != nil {
 		r.Forward = &store.Destination{Exchange: string(x.Forward.Exchange), RoutingKey: string(x.Forward.RoutingKey)}
+	}
+	if x.Adopted != nil {
+		r.Adopted = &store.Adopted{Queue: string(x.Adopted.Queue), Preset: string(x.Adopted.Preset)}
 	}
 	m := x.Message
 	r.Message = wire.Message{Exchange: string(m.Exchange), RoutingKey: string(m.RoutingKey), ContentType: string(m.ContentType),

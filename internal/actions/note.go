@@ -13,7 +13,7 @@ import (
 // longestNote is in characters.
 const longestNote = 2000
 
-// NoteGroup sets the note of an error group; "" removes it.
+// NoteGroup sets the note of an error group, or of all with the same error; "" removes it.
 func (a *Actions) NoteGroup(ctx context.Context, by auth.Caller, groupID, note string) error {
 	if err := a.Permit(by, auth.Operator, "note", groupID); err != nil {
 		return err
@@ -21,19 +21,26 @@ func (a *Actions) NoteGroup(ctx context.Context, by auth.Caller, groupID, note s
 	if utf8.RuneCountInString(note) > longestNote {
 		return fmt.Errorf("%w: the note has more than %d characters", inspect.ErrInvalid, longestNote)
 	}
-	g, err := a.Inspect.Group(ctx, by, groupID)
+	groups, err := a.Inspect.GroupsNamed(ctx, by, groupID)
 	if err != nil {
 		return err
 	}
-	end, err := a.Begin(by, "note", "group "+g.ID.String()+" of "+g.Queue, 0, "")
+	on := "group " + groupID + " of " + groups[0].Queue
+	if len(groups) > 1 {
+		on = fmt.Sprintf("group %s of %d queues", groupID, len(groups))
+	}
+	end, err := a.Begin(by, "note", on, 0, "")
 	if err != nil {
 		return err
 	}
-	e := store.Entry{Name: "group/" + g.ID.String() + "/note"}
-	if note != "" {
-		e.Value = []byte(note)
+	entries := make([]store.Entry, len(groups))
+	for i, g := range groups {
+		entries[i].Name = "group/" + g.ID.String() + "/note"
+		if note != "" {
+			entries[i].Value = []byte(note)
+		}
 	}
-	err = a.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{e})
+	err = a.Store.PutEntries(context.WithoutCancel(ctx), entries)
 	end(err, 0)
 	return err
 }

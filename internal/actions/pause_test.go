@@ -61,11 +61,11 @@ func TestASecondPauseKeepsTheFirstReason(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		all, _, err := d.Queues(ctx, operator, "", 0)
+		page, err := d.Queues(ctx, operator, inspect.QueueQuery{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, q := range all {
+		for _, q := range page.Queues {
 			if q.Name == "orders" {
 				if h := q.Pause; h == nil || h.By != operator.Name || h.Reason != "database is down; bob: ticket 7" {
 					t.Errorf("the pause: %+v", h)
@@ -73,6 +73,6 @@ func TestASecondPauseKeepsTheFirstReason(t *testing.T) {
 				return
 			}
 		}
-		t.Errorf("orders is not among the queues: %+v", all)
+		t.Errorf("orders is not among the queues: %+v", page.Queues)
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/redrive-mq/redrive/internal/audit"
@@ -65,6 +66,22 @@ func (a *Actions) Begin(by auth.Caller, did, on string, count int64, why string)
 			write("done", n)
 		}
 	}, nil
+}
+
+// mostNamedQueues is how many queues of an action a line of the audit log names.
+const mostNamedQueues = 10
+
+// InQueues names the queues of an action's messages, so that the audit log can be searched for them.
+func InQueues(queues []string) string {
+	if len(queues) == 0 {
+		return ""
+	}
+	some := queues[:min(len(queues), mostNamedQueues)]
+	text := " in " + strings.Join(some, ", ")
+	if more := len(queues) - len(some); more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
 }
 
 func auditLine(by auth.Caller, did, on string, count int64, why string) audit.Entry {

@@ -35,6 +35,8 @@ type Config struct {
 	// Base is the escaped path that the service is under, without a slash at its end,
 	// where several are at one host; "" where it is alone. Requests come without it.
 	Base string
+	// All is the escaped path of the page about all virtual hosts; "": there is none. See ForAll.
+	All string
 	// Sessions, when not nil, is where sessions are kept for all replicas.
 	Sessions store.SideTable
 	Log      *slog.Logger

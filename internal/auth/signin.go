@@ -159,7 +159,13 @@ func (g *Guard) end(r *http.Request) error {
 }
 
 func (g *Guard) setCookie(w http.ResponseWriter, value string, maxAge int) {
-	http.SetCookie(w, &http.Cookie{Name: g.cookieName(), Value: value, Path: g.Base + "/", MaxAge: maxAge, HttpOnly: true, Secure: g.Secure, SameSite: http.SameSiteStrictMode})
+	set := func(name, path string) {
+		http.SetCookie(w, &http.Cookie{Name: name, Value: value, Path: path, MaxAge: maxAge, HttpOnly: true, Secure: g.Secure, SameSite: http.SameSiteStrictMode})
+	}
+	set(g.cookieName(), g.Base+"/")
+	if g.All != "" {
+		set(g.allCookieName(), g.All)
+	}
 }
 
 // LocalPath returns a path of this service without its base, or / if to leads to another site or out

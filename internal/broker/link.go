@@ -25,6 +25,8 @@ type Config struct {
 	URL  string // amqp:// or amqps://, with credentials; or several of one cluster, see addresses
 	Name string // as RabbitMQ's management page shows it
 	Log  *slog.Logger
+	// Outage is shared with other connections of the same process, or nil.
+	Outage *Outage
 	// Observe receives each change. It is called by one goroutine at a time
 	// and must not block.
 	Observe func(State)
@@ -61,6 +63,8 @@ func NeedsPerson(err error) bool {
 type State struct {
 	Connected bool
 	At        string // the node's address, host:port; when not connected, the last one's
+	Cluster   string // the name of its cluster, and Version RabbitMQ's version; likewise
+	Version   string
 	Blocked   string // why RabbitMQ reads nothing from it: an alarm; "" when it does
 	Err       error  // why it is not connected, or what is wrong
 }
@@ -87,22 +91,28 @@ type link struct {
 	reconnectsAtOnce bool // connects again at once after a crash, see waitAfterCrash
 	mu               sync.Mutex
 	at               string // the node it was connected to last
+	cluster, version string // what that said of itself
 	blocked          string // State.Blocked of the connection, as RabbitMQ reported last
 	state            State
 }
 
 // observe reports a state, and logs it when it has changed: one line per change, never one per
-// try.
+// try, and one for all connections that share an Outage.
 func (l *link) observe(s State) {
 	l.mu.Lock()
 	was := l.state
-	s.At = l.at
+	s.At, s.Cluster, s.Version = l.at, l.cluster, l.version
 	if s.Connected {
 		s.Blocked = l.blocked
 	}
 	l.state = s
 	l.mu.Unlock()
-	if was.Connected == s.Connected && was.Blocked == s.Blocked && fmt.Sprint(was.Err) == fmt.Sprint(s.Err) {
+	changed := was.Connected != s.Connected || was.Blocked != s.Blocked || fmt.Sprint(was.Err) != fmt.Sprint(s.Err)
+	news := s.Err != nil && l.Outage.isNews(s.Err, changed)
+	if s.Connected {
+		l.Outage.over()
+	}
+	if !changed && !news {
 		return
 	}
 	log := l.Log.With("connection", l.Name)
@@ -116,10 +126,10 @@ func (l *link) observe(s State) {
 		log.Info("RabbitMQ's alarm is over")
 	case s.Connected && s.Err == nil:
 		log.Info("connected to RabbitMQ")
-	case s.Err != nil:
+	case news:
 		log.Warn("RabbitMQ: trying again until it works", "error", s.Err)
 	}
-	if l.Observe != nil {
+	if changed && l.Observe != nil {
 		l.Observe(s)
 	}
 }
@@ -180,7 +190,7 @@ func (l *link) once(ctx context.Context, wrap func(net.Conn) net.Conn, use func(
 		return err
 	}
 	l.mu.Lock()
-	l.at, l.blocked = at, ""
+	l.at, l.blocked, l.cluster, l.version = at, "", clusterOf(conn), versionOf(conn)
 	l.mu.Unlock()
 	ctx, cancel := context.WithCancel(ctx)
 	var watcher sync.WaitGroup
@@ -299,7 +309,7 @@ func explain(err error) error {
 	case lostSigningIn(err):
 		return errors.New("the connection was lost while signing in")
 	case e.Code == amqp.AccessRefused && strings.Contains(e.Reason, "Login was refused"):
-		return fmt.Errorf("%w: wrong user or password", wire.ErrForbidden)
+		return fmt.Errorf("%w: "+wrongPassword, wire.ErrForbidden)
 	case e.Code == amqp.AccessRefused:
 		return fmt.Errorf("%w: %s", wire.ErrForbidden, e.Reason)
 	case e.Code == amqp.NotAllowed && strings.Contains(e.Reason, "vhost") && strings.HasSuffix(e.Reason, "not found"):
@@ -319,7 +329,7 @@ func explain(err error) error {
 	case e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "message size"):
 		return fmt.Errorf("%w: %s", wire.ErrUnacceptable, e.Reason)
 	case !e.Server: // the client's own, such as 501 with the text EOF
-		return fmt.Errorf("the connection was lost: %s", e.Reason)
+		return fmt.Errorf(lostBefore+": %s", e.Reason)
 	}
 	return fmt.Errorf("RabbitMQ says %d: %s", e.Code, e.Reason)
 }

@@ -33,6 +33,12 @@ func versionOf(conn *amqp.Connection) string {
 	return v
 }
 
+// clusterOf is the name of RabbitMQ's cluster, such as "rabbit@rabbit-1".
+func clusterOf(conn *amqp.Connection) string {
+	name, _ := conn.Properties["cluster_name"].(string)
+	return name
+}
+
 // watchMajority returns true when the connection's node is partitioned from most of its
 // cluster, and false when ctx ends. RabbitMQ 4.3 keeps the connections of such a node open,
 // answers what the node knows by itself, and neither delivers nor confirms anything before the

@@ -27,7 +27,7 @@ import (
 func dialOne(ctx context.Context, c *Config, rawURL string, wrap func(net.Conn) net.Conn) (*amqp.Connection, error) {
 	failed := func(err error) error {
 		at, _, _ := strings.Cut(addresses.Redact(rawURL), "?")
-		return fmt.Errorf("connecting to %s: %w", at, explain(err))
+		return fmt.Errorf("connecting to %s: %w", at, withRemedy(explain(err)))
 	}
 	u, err := url.Parse(rawURL)
 	if err != nil {

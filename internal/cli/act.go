@@ -22,6 +22,7 @@ type action struct {
 	at, to, reason string
 	expect         int64
 	dry, detach    bool
+	restOf         string
 	rate           float64
 	canary         int
 	canaryWait     string
@@ -95,6 +96,10 @@ func (p *program) act(d action, c *cobra.Command) *cobra.Command {
 	f.Int64Var(&d.expect, "expect-count", -1, "refuse to act on another number of messages")
 	f.Float64Var(&d.rate, "rate", 0, "of a query: messages per second (0 = unlimited)")
 	f.BoolVar(&d.detach, "detach", false, "of a query: print the operation's id, and do not watch it")
+	if d.verb == actions.Replay || d.verb == actions.Discard {
+		f.StringVar(&d.restOf, "rest-of", "", "in place of a query, an operation's ID: its messages that were not done or failed again")
+		_ = c.RegisterFlagCompletionFunc("rest-of", p.completeOps)
+	}
 	switch d.verb {
 	case actions.Replay:
 		f.StringVar(&d.at, "at", "", `when: a time such as 2026-11-21T18:30:00Z, or "in 10m"; left out: now`)
@@ -131,6 +136,8 @@ func (p *program) perform(ctx context.Context, d *action, args []string) error {
 		return fmt.Errorf("give message IDs or a query (--query, --queue, --state), not both: %w", errUsage)
 	case ids > 0 && len(d.onlyQuery) > 0:
 		return fmt.Errorf("%s makes sense with a query, not with message IDs: %w", strings.Join(d.onlyQuery, ", "), errUsage)
+	case d.restOf != "" && (len(args) > 0 || d.queryFlags != (queryFlags{})):
+		return fmt.Errorf("give --rest-of alone, without a query or message IDs: %w", errUsage)
 	case d.verb == actions.Copy && d.to == "":
 		return fmt.Errorf("--to is missing: the queue that the copies go to: %w", errUsage)
 	}
@@ -140,6 +147,13 @@ func (p *program) perform(ctx context.Context, d *action, args []string) error {
 			return err
 		}
 		return p.actOnIDs(ctx, client, d, actions.Act{Verb: d.verb, IDs: args, At: due, To: d.to, Reason: d.reason, DryRun: d.dry})
+	}
+	if d.restOf != "" {
+		client, err := p.client()
+		if err != nil {
+			return err
+		}
+		return p.operate(ctx, client, d, operations.PlanRequest{Verb: d.verb, RestOf: d.restOf, At: due, Reason: d.reason})
 	}
 	flags := d.queryFlags
 	if d.queueMeansParked && flags == (queryFlags{queue: d.queue}) && d.queue != "" && len(args) == 0 {

@@ -76,7 +76,7 @@ func (p *program) completeQuery(c *cobra.Command, _ []string, word string) ([]st
 		return some, noFiles
 	}
 	var some []string
-	for _, s := range query.Complete(word) {
+	for _, s := range query.Complete(word, nil, false) {
 		some = append(some, cobra.CompletionWithDesc(before+s.Text, s.Doc))
 	}
 	return some, noFiles | cobra.ShellCompDirectiveNoSpace

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/redrive-mq/redrive/internal/addresses"
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/httpapi"
 )
@@ -67,22 +68,28 @@ func (p *program) load() (*config.Config, error) {
 	return cfg.ForVHost(p.vhost)
 }
 
-// loadAny is load for commands that ask no service: a virtual host that is not served has
-// the config of the first. own is the user that the config gives it for itself, or "".
-func (p *program) loadAny() (cfg *config.Config, own string, err error) {
+// loadAny is load for commands that ask no service: a virtual host that is not served has the
+// config of the first. vhost is its name in RabbitMQ, and own the user that the config gives it for
+// itself, or "".
+func (p *program) loadAny() (cfg *config.Config, vhost, own string, err error) {
 	all, err := config.Load(p.config, p.getenv)
 	if err != nil {
-		return nil, "", err
+		return nil, "", "", err
+	}
+	cfg, err = all.ForVHost(p.vhost)
+	if errors.Is(err, config.ErrNoVHost) {
+		cfg, err = all.ForVHost("")
+		return cfg, p.vhost, "", err
+	}
+	if err != nil {
+		return nil, "", "", err
 	}
 	for _, v := range all.Broker.VHosts {
-		if v.Name == p.vhost {
-			own = v.User
+		if v.Name == p.vhost && (v.User != "" || v.URL != "") {
+			own = addresses.User(cfg.Broker.URL)
 		}
 	}
-	if cfg, err = all.ForVHost(p.vhost); errors.Is(err, config.ErrNoVHost) {
-		cfg, err = all.ForVHost("")
-	}
-	return cfg, own, err
+	return cfg, cfg.VHost(), own, nil
 }
 
 // withClient completes a command that calls the service's API.

@@ -27,7 +27,9 @@ First come the steps, each with what it found, then the text.
 
 Output: table; json, everything that is known; raw, the innermost bytes as they are; hex.
 
-Protobuf is read with the types that the config file names (decode.protobuf).`,
+Protobuf is read with the types that the config file names (decode.protobuf): with the one of
+the queue, header or property, or of --type; otherwise with the type that it fits best, which
+is a guess and says so.`,
 		Args: argsBetween(0, 1, "one file, or - for standard input"),
 		RunE: func(c *cobra.Command, args []string) error {
 			cfg := config.Default()
@@ -46,6 +48,7 @@ Protobuf is read with the types that the config file names (decode.protobuf).`,
 			if b.Bytes, err = readBody(c.InOrStdin(), args); err != nil {
 				return err
 			}
+			b.Guess = true
 			return p.decoded(d.Decode(c.Context(), b))
 		},
 	}
@@ -54,6 +57,7 @@ Protobuf is read with the types that the config file names (decode.protobuf).`,
 	c.Flags().StringVar(&b.ContentEncoding, "content-encoding", "", "as the message has it")
 	c.Flags().StringVar(&b.Queue, "queue", "", "the queue it was in, which may choose a Protobuf type")
 	c.Flags().StringVar(&b.Type, "type", "", "its property type, which may name a Protobuf type")
+	c.Flags().BoolVar(&b.Defaults, "defaults", false, "show the fields of Protobuf that are not set, with their defaults")
 	return p.withFormats(c, "table", "json", "raw", "hex")
 }
 

@@ -50,12 +50,14 @@ func (d *diagnosis) write(r doctor.Report) {
 	}
 	fmt.Fprintf(d.w, "RabbitMQ %s at %s, virtual host %s%s\n", orNot(r.Version), plain(r.Broker), plain(fmt.Sprintf("%q", r.VHost)), queues)
 	ok := map[string]bool{}
-	var unknown []doctor.Finding
+	var unknown, inProgress []doctor.Finding
 	var groups []queueFindings
 	for _, f := range r.Findings {
 		switch f.Status {
 		case doctor.OK:
-			ok[f.Check] = true
+			if ok[f.Check] = true; f.InProgress {
+				inProgress = append(inProgress, f)
+			}
 			continue
 		case doctor.Unknown:
 			unknown = append(unknown, f)
@@ -71,6 +73,9 @@ func (d *diagnosis) write(r doctor.Report) {
 		d.group(g)
 	}
 	d.unknown(unknown)
+	for _, f := range inProgress {
+		fmt.Fprintf(d.w, "%s  %s  %s\n", d.paint(doctor.OK, "ok"), f.Check, plain(strings.TrimSpace(f.Queue+" "+f.What)))
+	}
 	if r.Status == doctor.OK {
 		fmt.Fprintf(d.w, "%s all %s\n", d.paint(doctor.OK, "ok"), plural(len(ok), "check", "checks"))
 	} else {

@@ -25,9 +25,9 @@ docs/reference/doctor.md lists them all. It changes nothing, and consumes no mes
 
 It connects to RabbitMQ by AMQP, as the service's user, and to its management API
 (broker.management): a user with the tag management is enough for most checks, monitoring
-also for those of nodes, administrator also for the service's rights. A check that cannot
-be made is unknown, never ok. Where a service answers, it also checks whether that is
-ready.
+also for those of nodes and consumers, policymaker for shovels, administrator also for the
+rights of users. A check that cannot be made is unknown, never ok. Where a service answers,
+it also checks whether that is ready.
 
 --fix declares what is missing, as the service would: the exchange redrive with its
 queue, and the retry exchanges of enrolled queues. It removes nothing and sets no policy;
@@ -86,7 +86,7 @@ func (p *program) examineAll(ctx context.Context, flags doctorFlags, cfg *config
 	var unreached []error
 	for _, cfg := range all {
 		if len(all) > 1 {
-			p.vhost = cfg.VHost() // its page and API are asked
+			p.vhost = cfg.Name() // its page and API are asked
 		}
 		o, err := p.doctorOptions(flags, cfg)
 		if err != nil {
@@ -97,7 +97,7 @@ func (p *program) examineAll(ctx context.Context, flags doctorFlags, cfg *config
 		case err == nil:
 			reports = append(reports, report)
 		case len(all) > 1:
-			unreached = append(unreached, exitError{codeOf(err), fmt.Errorf("virtual host %q: %w", cfg.VHost(), err)})
+			unreached = append(unreached, exitError{codeOf(err), fmt.Errorf("virtual host %q: %w", cfg.Name(), err)})
 		default:
 			unreached = append(unreached, err)
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/redrive-mq/redrive/internal/actions"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/inspect"
 )
@@ -21,6 +22,7 @@ type editFlags struct {
 	id, bodyFile string
 	set, remove  []string
 	at, reason   string
+	kind         string // of Protobuf
 	dry          bool
 }
 
@@ -53,13 +55,14 @@ With such flags it does not ask: --dry-run shows the difference and sends nothin
 	f.StringArrayVar(&e.remove, "remove-header", nil, "the name of a header to remove")
 	f.StringVar(&e.at, "at", "", `when it is retried: a time such as 2026-11-21T18:30:00Z, or "in 10m"; left out: now`)
 	f.StringVar(&e.reason, "reason", "", "why, for the audit log")
+	f.StringVar(&e.kind, "type", "", "the Protobuf message type of the body, where nothing else names it")
 	f.BoolVar(&e.dry, "dry-run", false, "only show the difference")
 	p.withYes(c, "do not ask")
 	return p.withFormats(c, "table", "json", "yaml", "name")
 }
 
 func (p *program) editMessage(ctx context.Context, client httpapi.Client, e editFlags) error {
-	r := actions.EditRequest{ID: e.id, RemoveHeaders: e.remove, Reason: e.reason, SetHeaders: map[string]string{}}
+	r := actions.EditRequest{ID: e.id, RemoveHeaders: e.remove, Reason: e.reason, Type: e.kind, SetHeaders: map[string]string{}}
 	for _, s := range e.set {
 		name, value, ok := strings.Cut(s, "=")
 		if !ok {
@@ -137,7 +140,7 @@ func (p *program) editByHand(ctx context.Context, client httpapi.Client, e editF
 	if !p.yes && !e.dry && !isTerminal(p.in) {
 		return fmt.Errorf("this is not a terminal, so it cannot ask: give --yes, --dry-run or --body-file: %w", errUsage)
 	}
-	text, suffix, document, err := editable(ctx, client, e.id)
+	text, suffix, document, err := editable(ctx, client, e)
 	if err != nil {
 		return err
 	}
@@ -189,8 +192,8 @@ func (p *program) editByHand(ctx context.Context, client httpapi.Client, e editF
 }
 
 // editable returns the text to edit: the decoded document, or a body that is plain text.
-func editable(ctx context.Context, client httpapi.Client, id string) (text, suffix string, document bool, err error) {
-	m, err := client.Message(ctx, id)
+func editable(ctx context.Context, client httpapi.Client, e editFlags) (text, suffix string, document bool, err error) {
+	m, err := client.Message(ctx, e.id, inspect.ReadAs{Type: e.kind})
 	if err != nil {
 		return "", "", false, err
 	}
@@ -202,7 +205,7 @@ func editable(ctx context.Context, client httpapi.Client, id string) (text, suff
 	case b.Format == "json" || b.Format == "protobuf" && b.Schema != "":
 		return b.Text, ".json", true, nil
 	case len(b.Steps) <= 1 && (b.Format == "text" || b.Format == "xml" || b.Format == "empty"):
-		r, err := client.Body(ctx, id)
+		r, err := client.Body(ctx, e.id)
 		if err != nil {
 			return "", "", false, err
 		}
@@ -215,5 +218,8 @@ func editable(ctx context.Context, client httpapi.Client, id string) (text, suff
 			return string(raw), ".txt", false, nil
 		}
 	}
-	return "", "", false, exitErrorf(ExitPrecondition, "this body cannot be edited as text without changing other bytes: edit what `redrive messages show %s --body raw` writes, and give it with --body-file", id)
+	if len(b.LooksLike) > 0 && !b.Truncated {
+		return "", "", false, exitErrorf(ExitPrecondition, "%w", hint.Errorf("name the type if you know it, such as --type "+plain(b.LooksLike[0]), "the body is Protobuf of a type that nothing names, which cannot be edited"))
+	}
+	return "", "", false, exitErrorf(ExitPrecondition, "this body cannot be edited as text without changing other bytes: edit what `redrive messages show %s --body raw` writes, and give it with --body-file", e.id)
 }

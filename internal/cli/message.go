@@ -18,12 +18,16 @@ import (
 
 func (p *program) messagesShow() *cobra.Command {
 	var body string
+	var as inspect.ReadAs
 	c := p.withClient(&cobra.Command{
 		Use:   "show ID",
 		Short: "Show one message in full: its failures, why it waits, headers, decoded body",
 		Long: `Show one message in full: each failure and its outcome, why it waits that long or is
 parked, its properties and headers (those that RabbitMQ wrote, and those that any publisher
 could have written), and its decoded body.
+
+Protobuf whose type nothing names is read as the loaded type that it fits best, and says so;
+--type names it.
 
 --body shows the body alone: raw, its bytes as they are (never to a terminal); decoded, as
 text; hex.`,
@@ -36,7 +40,7 @@ text; hex.`,
 		case body != "" && body != "decoded":
 			return fmt.Errorf("--body %q: expected raw, decoded or hex: %w", body, errUsage)
 		}
-		m, err := client.Message(ctx, args[0])
+		m, err := client.Message(ctx, args[0], as)
 		if err != nil {
 			return err
 		}
@@ -53,6 +57,8 @@ text; hex.`,
 		})
 	})
 	c.Flags().StringVar(&body, "body", "", "the body alone: raw, decoded or hex")
+	c.Flags().StringVar(&as.Type, "type", "", "read the body as this Protobuf message type")
+	c.Flags().BoolVar(&as.Defaults, "defaults", false, "show the fields of Protobuf that are not set, with their defaults")
 	_ = c.RegisterFlagCompletionFunc("body", cobra.FixedCompletions(bodies, cobra.ShellCompDirectiveNoFileComp))
 	return p.withFormats(c, "table", "json", "jsonl", "yaml", "name")
 }
@@ -154,11 +160,15 @@ func facts(w io.Writer, m inspect.Detail, now time.Time) {
 	line("Reason", m.Reason)
 	line("Error", m.Error)
 	line("Policy", m.Policy)
+	line("Rule", m.Rule)
 	line("Group", m.Group)
 	line("First failed", until(&m.FirstFailed))
 	line("Failed", until(&m.Failed))
 	line("Exchange", m.Exchange)
 	line("Routing key", m.RoutingKey)
+	if m.Framework != nil {
+		line(plain(m.Framework.Name), m.Framework.Summary())
+	}
 	line("Goes to", m.SendsTo)
 	line("Made from", m.MadeFrom)
 	line("Made into", m.MadeInto)

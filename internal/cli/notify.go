@@ -40,7 +40,8 @@ func (p *program) notifyTest() *cobra.Command {
 		Short: "Send a test message by each route, or by one, and show the result",
 		Long: `Send a test message by each route of the config file, or by one, and show the result. The
 message says that it is a test. It is sent from this machine, whatever the route's events,
-queues and quiet hours; no service has to run.
+queues and quiet hours; no service has to run. By a route with keys of PagerDuty one is sent
+by each key.
 
 Exit codes: 0 all were sent, 3 some, 1 none; 6 there is no such route, or no route.`,
 		Example: "  redrive notify test --config redrive.yaml\n  redrive notify test pager --event intake_stopped --config redrive.yaml",

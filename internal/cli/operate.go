@@ -97,10 +97,13 @@ func ended(w io.Writer, op operations.Operation) {
 	if op.Failed > 0 {
 		fmt.Fprintf(w, "%s\n", plural(op.Failed, "message failed", "messages failed"))
 	}
+	if op.Again > 0 {
+		fmt.Fprintf(w, "%s again\n", plural(op.Again, "message failed", "messages failed"))
+	}
 	if left := op.Count - op.Done - op.SkippedN - op.Failed; left > 0 {
 		fmt.Fprintf(w, "%s left as %s\n", plural(left, "message is", "messages are"), map[bool]string{true: "it was", false: "they were"}[left == 1])
 	}
-	if op.SkippedN+op.Failed > 0 {
+	if op.SkippedN+op.Failed+op.Again > 0 {
 		fmt.Fprintf(w, "which, and why: redrive ops show %s\n", plain(op.ID))
 	}
 }

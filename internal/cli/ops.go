@@ -38,9 +38,9 @@ func (p *program) opsList() *cobra.Command {
 }
 
 func operationsTable(w io.Writer, all []operations.Operation, now time.Time) {
-	fmt.Fprintln(w, "ID\tWHAT\tSTATE\tDONE\tOF\tSKIPPED\tFAILED\tSTARTED\tBY\tQUERY\tWHY")
+	fmt.Fprintln(w, "ID\tWHAT\tSTATE\tDONE\tOF\tSKIPPED\tFAILED\tAGAIN\tSTARTED\tBY\tQUERY\tWHY")
 	for _, o := range all {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", plain(o.ID), plain(string(o.Verb)), plain(o.State), count(o.Done), count(o.Count), count(o.SkippedN), count(o.Failed), ago(&o.Started, now), cell(o.StartedBy), cell(o.Query), cell(o.Why))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", plain(o.ID), plain(string(o.Verb)), plain(o.State), count(o.Done), count(o.Count), count(o.SkippedN), count(o.Failed), count(o.Again), ago(&o.Started, now), cell(o.StartedBy), cell(o.Query), cell(o.Why))
 	}
 }
 
@@ -60,6 +60,9 @@ func (p *program) opsShow() *cobra.Command {
 	c := p.withOperation(&cobra.Command{
 		Use:   "show ID",
 		Short: "Show the result for each message of an operation",
+		Long: `Show the result for each message of an operation. A message that was replayed, and that
+failed again within 10 minutes of its retry, has the outcome "failed again" and its new error.
+To replay those and what was not done: redrive replay --rest-of ID`,
 	}, func(ctx context.Context, client httpapi.Client, id string) error {
 		op, err := client.Operation(ctx, id)
 		if err != nil {
@@ -77,7 +80,7 @@ func (p *program) opsShow() *cobra.Command {
 	})
 	c.Flags().StringVar(&after, "after", "", "continue after the previous page")
 	c.Flags().IntVar(&limit, "limit", 100, "the most results to show; 0: all")
-	c.Flags().BoolVar(&problems, "problems", false, "only messages that were not processed")
+	c.Flags().BoolVar(&problems, "problems", false, "only messages that were not processed, or that were replayed and failed again")
 	return c
 }
 
@@ -94,15 +97,15 @@ func (s *operationShown) fetch(ctx context.Context, client httpapi.Client, limit
 		limit = math.MaxInt
 	}
 	for {
-		page, err := client.Outcomes(ctx, s.ID, s.After, min(limit-len(s.Outcomes), mostOnAPage))
+		only := ""
+		if problems {
+			only = operations.OnlyRest
+		}
+		page, err := client.OutcomesOnly(ctx, s.ID, only, s.After, min(limit-len(s.Outcomes), mostOnAPage))
 		if err != nil {
 			return err
 		}
-		for _, o := range page.Outcomes {
-			if !problems || o.Outcome != "done" {
-				s.Outcomes = append(s.Outcomes, o)
-			}
-		}
+		s.Outcomes = append(s.Outcomes, page.Outcomes...)
 		if s.After = page.After; page.After == "" || len(s.Outcomes) >= limit {
 			return nil
 		}
@@ -113,7 +116,11 @@ func (s *operationShown) table(w io.Writer) {
 	operationsTable(w, []operations.Operation{s.Operation}, time.Now())
 	fmt.Fprintln(w, "\nID\tQUEUE\tOUTCOME\tAT\tNEW\tWHY")
 	for _, o := range s.Outcomes {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", plain(o.ID), cell(o.Queue), plain(o.Outcome), timeText(&o.At), cell(o.New), cell(o.Why))
+		outcome, at, why := o.Outcome, o.At, o.Why
+		if o.Again != nil {
+			outcome, at, why = "failed again", o.Again.At, o.Again.Error
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", plain(o.ID), cell(o.Queue), plain(outcome), timeText(&at), cell(o.New), cell(why))
 	}
 }
 

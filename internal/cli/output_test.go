@@ -69,10 +69,11 @@ func TestAStatusCannotSpeakToTheTerminal(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	rapid.Check(t, func(t *rapid.T) {
 		st := inspect.Overview{Version: stranger(t, "version"), Broker: stranger(t, "broker"), Since: now}
-		for range rapid.IntRange(0, 3).Draw(t, "problems") {
-			st.Problems = append(st.Problems, "queue "+stranger(t, "problem"))
+		for range rapid.IntRange(0, 3).Draw(t, "reasons") {
+			st.Health.Reasons = append(st.Health.Reasons, inspect.HealthReason{State: inspect.Wrong, Queue: stranger(t, "its queue"), Text: stranger(t, "reason"), Since: &now})
 		}
-		st.Ready = len(st.Problems) == 0
+		st.Health = inspect.HealthOf(st.Health.Reasons)
+		st.Ready = st.Health.State == inspect.Well
 		elsewhere := false
 		for range rapid.IntRange(0, 3).Draw(t, "queues") {
 			way := rapid.SampledFrom([]string{"", "disk", "levels"}).Draw(t, "way")
@@ -83,7 +84,7 @@ func TestAStatusCannotSpeakToTheTerminal(t *testing.T) {
 			st.Replicas = append(st.Replicas, inspect.Replica{ID: stranger(t, "id"), Address: stranger(t, "address"), Version: stranger(t, "version"),
 				Since: now, Beat: now, Problems: []string{stranger(t, "its problem")}})
 		}
-		lines := 1 + max(1, len(st.Problems)) + 1
+		lines := 2 + len(st.Health.Reasons) + 1
 		if len(st.Replicas) > 0 {
 			lines += 3 + len(st.Replicas) // a line before, the head, a line after
 		}
@@ -142,26 +143,27 @@ func TestDueTimesAreForPeople(t *testing.T) {
 	}
 }
 
-// status says "not ready" when the service says so, and not for what is wrong with single
-// queues.
-func TestStatusSaysReadyAsTheServiceDoes(t *testing.T) {
+// status says "not ready" when the service says so, and what is wrong as the page does.
+func TestStatusSaysWhatIsWrong(t *testing.T) {
+	since := time.Unix(1_700_000_000, 0)
+	now := since.Add(3 * time.Minute)
+	open := inspect.HealthReason{State: inspect.Wrong, Kind: "breaker", Queue: "orders", Text: "breaker open: 9 of 10 failed again", Since: &since}
+	parked := inspect.HealthReason{State: inspect.Attention, Kind: "parked", Text: "834 messages are parked"}
 	for _, c := range []struct {
-		ready    bool
-		problems []string
-		want     string
+		ready   bool
+		reasons []inspect.HealthReason
+		want    string
 	}{
 		{true, nil, "ready: nothing is wrong\n"},
-		{true, []string{"queue orders: no such queue"}, "ready\nqueue orders: no such queue\n"},
-		{false, []string{"intake: not connected"}, "not ready: intake: not connected\n"},
-		{false, []string{"intake: not connected", "queue orders: no such queue"}, "not ready: intake: not connected\nqueue orders: no such queue\n"},
-		{false, nil, "not ready\n"}, // to callers without permission to know why
+		{true, []inspect.HealthReason{parked}, "ready: needs attention\nattention: 834 messages are parked\n"},
+		{true, []inspect.HealthReason{parked, open}, "ready: something is wrong\nwrong: queue orders: breaker open: 9 of 10 failed again (3m ago)\nattention: 834 messages are parked\n"},
+		{false, []inspect.HealthReason{{State: inspect.Wrong, Text: "intake: not connected"}}, "not ready: something is wrong\nwrong: intake: not connected\n"},
 	} {
-		var b strings.Builder
-		r := inspect.Replica{ID: "one", Beat: time.Now(), Ready: c.ready, Problems: c.problems}
-		status(&b, inspect.Overview{Since: time.Now(), Ready: c.ready, Problems: c.problems, Replicas: []inspect.Replica{r}}, time.Now())
-		_, said, _ := strings.Cut(b.String(), "\n")
-		if !strings.HasPrefix(said, c.want) || strings.Count(b.String(), "not ready") != map[bool]int{true: 0, false: 2}[c.ready] {
-			t.Errorf("ready %v, %q: it says %q, want %q", c.ready, c.problems, said, c.want)
+		said := text(func(w io.Writer) {
+			health(w, inspect.Overview{Since: since, Ready: c.ready, Health: inspect.HealthOf(c.reasons)}, now)
+		})
+		if _, said, _ = strings.Cut(said, "\n"); said != c.want {
+			t.Errorf("it says %q, want %q", said, c.want)
 		}
 	}
 }

@@ -31,7 +31,7 @@ const library = "library"
 
 func (p *program) permissions() *cobra.Command {
 	var user, role string
-	var queues []string
+	var queues, adopted []string
 	c := &cobra.Command{
 		Use:   "permissions",
 		Short: "Print the least permissions in RabbitMQ that the service and consumers need",
@@ -42,15 +42,15 @@ host: --vhost names it, served or not.
 
 definitions is JSON for rabbitmqctl import_definitions, without users.`,
 		Example: `  redrive permissions --config redrive.yaml
+  redrive permissions --adopt '*.dlq'
   redrive permissions --for reporter --user shop --queue 'orders.*'`,
 		Args: exactArgs(0, "no arguments"),
 	}
 	c.RunE = func(*cobra.Command, []string) error {
-		cfg, own, err := p.loadAny()
+		cfg, vhost, own, err := p.loadAny()
 		if err != nil {
 			return err
 		}
-		vhost := cmp.Or(p.vhost, cfg.VHost())
 		if own != "" && !c.Flags().Changed("user") {
 			user = own
 		}
@@ -61,7 +61,7 @@ definitions is JSON for rabbitmqctl import_definitions, without users.`,
 		if role != "" && role != library && !slices.Contains(roles, role) {
 			return fmt.Errorf("--for %q: expected %s or %s: %w", role, strings.Join(roles, ", "), library, errUsage)
 		}
-		all := grants(permissions.All(policies), role, grant{User: user, VHost: vhost, tagged: managementUser(cfg, vhost)})
+		all := grants(permissions.All(policies, adopted...), role, grant{User: user, VHost: vhost, tagged: managementUser(cfg, vhost)})
 		if p.format == "definitions" {
 			return p.print(jsonOf(definitions(all), "  "))
 		}
@@ -71,6 +71,7 @@ definitions is JSON for rabbitmqctl import_definitions, without users.`,
 	c.Flags().StringVar(&user, "user", "redrive", "the service's user, or that of --for; those of other roles have the role at their end")
 	c.Flags().StringVar(&role, "for", "", "only for one role: "+strings.Join(roles, ", ")+"; or library, for the two that the Go library needs")
 	c.Flags().StringArrayVar(&queues, "queue", nil, "work queues of this name or pattern, instead of those of the policies; may be given again")
+	c.Flags().StringArrayVar(&adopted, "adopt", nil, "dead-letter queues of this name or pattern that the service is to adopt; may be given again")
 	return p.withFormats(withVHost(c), "text", "json", "jsonl", "yaml", "definitions")
 }
 
@@ -111,7 +112,7 @@ func policiesFor(policies policy.Set, queues []string) policy.Set {
 	narrow.Queues = queues
 	all := policy.Set{narrow}
 	for _, p := range policies {
-		if p.Exhausted.Action == policy.Forward {
+		if len(p.Destinations()) > 0 {
 			p.Queues = queues
 			all = append(all, p)
 		}

@@ -36,7 +36,11 @@ func question(p operations.Plan) string {
 
 // preview writes a plan as the page shows it.
 func preview(w io.Writer, p operations.Plan, now time.Time) {
-	fmt.Fprintf(w, "%s Nothing is done yet.\n%s\n", plain(question(p)), plain(p.Query))
+	what := p.Query
+	if p.RestOf != "" {
+		what = "the rest of operation " + p.RestOf
+	}
+	fmt.Fprintf(w, "%s Nothing is done yet.\n%s\n", plain(question(p)), plain(what))
 	if p.Count > 0 {
 		fmt.Fprintf(w, "They failed between %s and %s; messages that fail later are not included.\n", timeText(p.Oldest), timeText(p.Newest))
 		fmt.Fprintln(w, "\nQUEUE\tMESSAGES\tAT RABBITMQ\tCONSUMERS\tREADY")
@@ -68,6 +72,9 @@ func preview(w io.Writer, p operations.Plan, now time.Time) {
 			why := cmp.Or(m.Error, m.Reason)
 			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", plain(m.ID), plain(m.State), ago(&m.Failed, now), cell(why))
 		}
+	}
+	if p.SuggestedCanary > 0 {
+		fmt.Fprintf(w, "\nThese are many: with --canary %d the others follow only if none of the first fails again.\n", p.SuggestedCanary)
 	}
 	section(w, "Before you start:", p.Warnings)
 	section(w, "It cannot start:", p.Blocked)

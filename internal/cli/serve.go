@@ -153,11 +153,20 @@ func watch(ctx context.Context, file string, load func() (*config.Config, error)
 
 func (p *program) check() *cobra.Command {
 	var noFiles bool
+	var against string
 	c := &cobra.Command{
 		Use:   "check FILE",
 		Short: "Check a config file and show the delays of its policies",
 		Long: `Check a config file, and the files that it names, and show the delays of its policies. It
-reports all mistakes at once. Environment variables count as they do for serve.`,
+reports all mistakes at once. Environment variables count as they do for serve.
+
+--against asks a running service for what failed lately, and shows for each policy and rule
+how many of these messages it would park, retry, discard or forward, and what happened to
+them. Nothing is changed: the rules are evaluated here.
+
+` + signingIn,
+		Example: `  redrive check redrive.yaml
+  redrive check redrive.yaml --against 7d`,
 		Args: exactArgs(1, "the config file"),
 		RunE: func(c *cobra.Command, args []string) error {
 			cfg, err := config.Load(args[0], p.getenv)
@@ -173,9 +182,13 @@ reports all mistakes at once. Environment variables count as they do for serve.`
 					return err
 				}
 			}
+			if against != "" {
+				return p.against(c.Context(), cfg, against)
+			}
 			return config.Describe(p.out, cfg)
 		},
 	}
 	c.Flags().BoolVar(&noFiles, "no-files", false, "leave out the certificates of tls and store.redis.tls, and the files of decode: they are on another machine")
-	return c
+	c.Flags().StringVar(&against, "against", "", "show what it would have done with what failed within this time, such as 7d, by the service at --address")
+	return p.withAddress(c)
 }

@@ -19,6 +19,7 @@ type simulateFlags struct {
 	file, name, svg               string
 	outage, limp, duration, fixed string
 	rate, capacity, consumers     string
+	failure                       string
 	refusing                      float64
 	seed                          uint64
 }
@@ -38,6 +39,9 @@ Messages are published at --rate. Consumers call the upstream once per delivery,
 --consumers times per second. While it is down all calls fail; for --limp after that a
 falling share of them. It serves --capacity calls per second; calls beyond that fail and
 cost nothing, or --refusing of a served call, which keeps many a real upstream down.
+
+With --error the rules of the policy decide about a failure with that text; rules that ask for
+anything else of a message do not apply.
 
 Retries are all calls but the first of each message, which no policy can avoid.
 New messages are served again when for a minute 99 % of them are served at their first
@@ -73,6 +77,7 @@ Output: table; json, everything; csv, load and backlog over time. --svg writes a
 	f.StringVar(&s.capacity, "capacity", "", "calls that the upstream can serve (default twice the rate)")
 	f.StringVar(&s.consumers, "consumers", "", "calls that the consumers make at most (default 25 times the capacity)")
 	f.Float64Var(&s.refusing, "refusing", 0, "what a call beyond its capacity costs the upstream, as a part of one that it serves: 0 to 1")
+	f.StringVar(&s.failure, "error", "", "what the consumers report when a call fails: the rules of the policy look at it")
 	f.StringVar(&s.fixed, "fixed", "30s", "the fixed delay")
 	f.StringVar(&s.duration, "duration", "", "how much time to simulate (default until the backlog is drained)")
 	f.Uint64Var(&s.seed, "seed", 1, "the seed of the random numbers")
@@ -112,7 +117,7 @@ func (s simulateFlags) options(notes io.Writer) (o simulate.Options, err error) 
 			return o, fmt.Errorf("--%s %q: expected a rate such as 200/s or 30/min: %w", v.flag, v.text, errUsage)
 		}
 	}
-	o.Refusing, o.Seed = s.refusing, s.seed
+	o.Refusing, o.Seed, o.Error = s.refusing, s.seed, s.failure
 	cfg, err := config.Load(s.file, func(string) string { return "" })
 	if err != nil {
 		return o, err

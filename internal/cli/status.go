@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -17,19 +18,30 @@ import (
 )
 
 func (p *program) status() *cobra.Command {
-	var alive bool
+	var alive, all bool
 	c := p.withClient(&cobra.Command{
 		Use:   "status",
 		Short: "Show the service: connection, and per queue the waiting, retried and parked messages",
 		Long: `Show the service: connection, and per queue the waiting, retried and parked messages.
+
+First it says whether something is wrong or needs attention, and what, as the page does.
+
+--all shows each virtual host of the service on a line: those in which the caller may see
+anything. Sign in for that as a user of RabbitMQ's: a token is of one virtual host.
 
 --alive is for health checks of containers: it shows nothing, needs no sign-in, and exits
 with 0 when the service answers, ready or not, and with 7 when none does. With https:// on
 this machine it does not verify the certificate.`,
 		Args: exactArgs(0, "no arguments"),
 	}, func(ctx context.Context, client httpapi.Client, _ []string) error {
+		if alive && all {
+			return fmt.Errorf("--alive or --all, not both: %w", errUsage)
+		}
 		if alive {
 			return client.Alive(ctx)
+		}
+		if all {
+			return p.statusOfAll(ctx, client)
 		}
 		st, err := client.Overview(ctx)
 		if err != nil {
@@ -38,7 +50,40 @@ this machine it does not verify the certificate.`,
 		return list(p, st, st.Queues, queueName, func(w io.Writer) { status(w, st, time.Now()) })
 	})
 	c.Flags().BoolVar(&alive, "alive", false, "only find out whether the service answers")
+	c.Flags().BoolVar(&all, "all", false, "each virtual host of the service, on a line")
 	return p.watched(p.withOutput(c))
+}
+
+// statusOfAll shows the virtual hosts, a line each.
+func (p *program) statusOfAll(ctx context.Context, client httpapi.Client) error {
+	if p.vhost != "" {
+		return fmt.Errorf("--all is about each virtual host: leave --vhost out: %w", errUsage)
+	}
+	v, err := client.VHostList(ctx)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	return list(p, v, v.List, func(v inspect.VHost) string { return v.Name }, func(w io.Writer) {
+		fmt.Fprintln(w, "NAME\tVIRTUAL HOST\tCLUSTER\tRABBITMQ\tSTATE\tWAITING\tNEXT DUE\tPARKED\tFAILED/MIN\tRETRIED/MIN")
+		for _, v := range v.List {
+			if v.Unknown != "" {
+				fmt.Fprintf(w, "%s\t-\t-\t-\t%s\t-\t-\t-\t-\t-\n", cell(v.Name), cell("not known: "+v.Unknown))
+				continue
+			}
+			next, state := "-", "ready"
+			if v.NextDue != nil {
+				next = untilText(*v.NextDue, now)
+			}
+			if !v.Ready {
+				state = "not ready"
+			}
+			if v.Problem != "" {
+				state += ": " + v.Problem
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%d\t%d\t%d\n", cell(v.Name), cell(v.VHost), cell(cmp.Or(v.Cluster, "-")), cell(cmp.Or(v.RabbitMQ, "-")), cell(state), v.Waiting, next, v.Parked, v.PerMinute.Failed, v.PerMinute.Retried)
+		}
+	})
 }
 
 func status(w io.Writer, st inspect.Overview, now time.Time) {
@@ -57,22 +102,20 @@ func status(w io.Writer, st inspect.Overview, now time.Time) {
 // health says whether the service is ready, and what is wrong.
 func health(w io.Writer, st inspect.Overview, now time.Time) {
 	fmt.Fprintf(w, "redrive %s, up %s, RabbitMQ at %s\n", plain(st.Version), policy.FormatDuration(now.Sub(st.Since).Round(time.Second)), plain(st.Broker))
-	switch {
-	case !st.Ready && len(st.Problems) == 0:
-		fmt.Fprintln(w, "not ready")
-	case st.Ready && len(st.Problems) == 0:
-		fmt.Fprintln(w, "ready: nothing is wrong")
-	case st.Ready:
-		fmt.Fprintln(w, "ready")
+	ready := "ready"
+	if !st.Ready {
+		ready = "not ready"
 	}
-	for _, problem := range st.Problems {
-		if !st.Ready && inspect.MakesNotReady(problem) {
-			problem = "not ready: " + problem
+	fmt.Fprintf(w, "%s: %s\n", ready, map[inspect.Condition]string{inspect.Well: "nothing is wrong", inspect.Attention: "needs attention", inspect.Wrong: "something is wrong"}[st.Health.State])
+	for _, r := range st.Health.Reasons {
+		line := string(r.State) + ": "
+		if r.Queue != "" {
+			line += "queue " + r.Queue + ": "
 		}
-		fmt.Fprintln(w, plain(problem))
-	}
-	for _, notice := range st.Notices {
-		fmt.Fprintf(w, "notice: %s\n", plain(notice))
+		if line += r.Text; r.Since != nil {
+			line += " (" + ago(r.Since, now) + ")"
+		}
+		fmt.Fprintln(w, plain(line))
 	}
 }
 

@@ -1,8 +1,6 @@
 package cli
 
 import (
-	"cmp"
-	"context"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -26,8 +24,12 @@ func (p *program) topology() *cobra.Command {
 ` + "`rabbitmqctl import_definitions`" + ` or POST /api/definitions. The work queue must
 exist.
 
-fixed needs no other code: RabbitMQ alone retries rejected messages. The others are for the
-Go library, when its user may not declare (Config.Verify).`,
+fixed needs no other code: RabbitMQ alone retries rejected messages. levels, message-ttl and
+binary are for the Go library, when its user may not declare (Config.Verify).
+
+retry-queue, retry-exchange and wait-exchange are recipes as others have published them,
+with names of your choice: for those who run one of them, or compare it. Each prints what it
+lacks.`,
 	}
 	c.AddCommand(p.topologyFixed(),
 		p.topologyOf("levels", "A queue for each level of delay", func(c *cobra.Command) func(ttlqueue.Type) (delay.Way, error) {
@@ -45,7 +47,8 @@ Go library, when its user may not declare (Config.Verify).`,
 				}
 				return binary.New(*unit)
 			}
-		}))
+		}),
+		p.topologyRetryQueue(), p.topologyRetryExchange(), p.topologyWaitExchange())
 	return commandGroup(c)
 }
 
@@ -71,11 +74,11 @@ func (p *program) withTopologyFlags(c *cobra.Command, run func(topologyFlags, *c
 		return nil
 	}
 	c.RunE = func(*cobra.Command, []string) error {
-		cfg, _, err := p.loadAny()
+		cfg, vhost, _, err := p.loadAny()
 		if err != nil {
 			return err
 		}
-		at.vhost = cmp.Or(p.vhost, cfg.VHost())
+		at.vhost = vhost
 		kind := ttlqueue.Quorum
 		if at.classic {
 			kind = ttlqueue.Classic
@@ -122,59 +125,19 @@ which keeps its keys: it shows what it will set, and sets it through the managem
 			return fmt.Errorf("--apply or --undo, not both: %w", errUsage)
 		}
 		if undo {
-			return p.undoFixedDelay(c.Context(), cfg, at)
+			return p.undoArrangement(c.Context(), cfg, at, enroll.UndoFixedDelay)
 		}
 		a, err := enroll.NewFixedDelay(at.queue, delay, kind)
 		if err != nil {
 			return fmt.Errorf("--delay: %w: %w", err, errUsage)
 		}
-		for _, w := range a.Warnings() {
-			fmt.Fprintf(p.err, "warning: %s\n", w)
-		}
-		if !apply {
-			fmt.Fprintln(p.err, "warning: if a policy applies to the queue already, this one would replace it or be ignored: use --apply, which merges them")
-			return p.define(management.Define(at.vhost, a.Topology(), a.Policy()))
-		}
-		return p.applyFixedDelay(c.Context(), cfg, at, a)
+		return p.arrange(c.Context(), cfg, at, a, apply, fmt.Sprintf("messages rejected from queue %q are retried; `--undo` undoes it\n", at.queue))
 	})
 	c.Flags().DurationVar(&delay, "delay", time.Minute, "how long a message waits")
 	c.Flags().BoolVar(&apply, "apply", false, "set it through the management API")
 	c.Flags().BoolVar(&undo, "undo", false, "remove the policy of --apply")
 	p.withYes(c, "with --apply: do not ask")
 	return c
-}
-
-// applyFixedDelay shows what it will set, asks, and sets it.
-func (p *program) applyFixedDelay(ctx context.Context, cfg *config.Config, at topologyFlags, a *enroll.FixedDelay) error {
-	m, err := cfg.Broker.API(at.vhost)
-	if err != nil {
-		return err
-	}
-	plan, err := a.Plan(ctx, m)
-	if err != nil {
-		return err
-	}
-	plan.Write(p.out)
-	if err := p.confirm(ctx, "Set it?"); err != nil {
-		return err
-	}
-	if err := plan.Apply(ctx, m); err != nil {
-		return err
-	}
-	fmt.Fprintf(p.out, "messages rejected from queue %q are retried; `--undo` undoes it\n", at.queue)
-	return nil
-}
-
-func (p *program) undoFixedDelay(ctx context.Context, cfg *config.Config, at topologyFlags) error {
-	m, err := cfg.Broker.API(at.vhost)
-	if err != nil {
-		return err
-	}
-	if err := enroll.UndoFixedDelay(ctx, m, at.queue); err != nil {
-		return err
-	}
-	fmt.Fprintf(p.out, "queue %q no longer dead-letters to a delay queue; waiting messages are still retried\n", at.queue)
-	return nil
 }
 
 func (p *program) define(d management.Definitions) error {

@@ -147,7 +147,7 @@ func TestCSVHasNoFormulas(t *testing.T) {
 		t.Fatal(err)
 	}
 	head, row, _ := strings.Cut(out.String(), "\n")
-	if !strings.HasPrefix(head, "queue,policy,way,waiting,") || !strings.HasPrefix(row, "'=HYPERLINK(1),'@x,") {
+	if !strings.HasPrefix(head, "queue,enrolled,policy,way,waiting,") || !strings.HasPrefix(row, "'=HYPERLINK(1),false,'@x,") {
 		t.Errorf("%s\n%s", head, row)
 	}
 }
@@ -166,5 +166,13 @@ func TestNumbersOfThings(t *testing.T) {
 		if got := messages(n); got != want {
 			t.Errorf("%d: %q, want %q", n, got, want)
 		}
+	}
+}
+
+func TestAMessageShowsWhatAFrameworkWrote(t *testing.T) {
+	var out bytes.Buffer
+	detail(&out, inspect.Detail{Message: inspect.Message{Error: "Shop.NoStock: no stock"}, Framework: &inspect.Framework{Name: "MassTransit", Queue: "orders", Attempts: 4}}, time.Now())
+	if !strings.Contains(out.String(), "MassTransit") || !strings.Contains(out.String(), "queue orders; attempts 4") || !strings.Contains(out.String(), "Shop.NoStock: no stock") {
+		t.Errorf("it is shown as\n%s", out.String())
 	}
 }

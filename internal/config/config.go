@@ -4,9 +4,11 @@
 //	config.go    what there is, Load, and the environment
 //	parse.go     reads YAML: mappings, lists, texts, and errors at their place
 //	variables.go the keys that environment variables set
-//	keys.go      the keys; those of a part are in throttle.go, ways.go, redis.go, tls.go,
-//	             access.go, notify.go, decode.go
+//	keys.go      the keys; those of a part are in rules.go, throttle.go, ways.go, redis.go,
+//	             tls.go, access.go, notify.go, decode.go
+//	vhostkeys.go the keys of a further virtual host
 //	vhosts.go    a configuration of its own for each virtual host
+//	cluster.go   the servers of each
 //	place.go     the store that an argument of redrive migrate names
 //	describe.go  what redrive check prints
 package config
@@ -45,13 +47,18 @@ type Config struct {
 	// Ways are how the messages of a policy wait in RabbitMQ, by its name; those
 	// of the others wait in the store.
 	Ways map[string]delay.Way
+	// Redirects are the queues that what fails in another queue is retried to, by that one.
+	Redirects map[string]string
 	// Throttle limits the retries of each policy, by its name.
 	Throttle map[string]throttle.Rules
+	// PolicyYAML is what the file says of each policy, by its name.
+	PolicyYAML map[string]string
 	// Decode are the types of bodies.
 	Decode decode.Options
 	// Notify are the notifications.
-	Notify    notify.Settings
-	routeURLs []routeURL
+	Notify       notify.Settings
+	routeSecrets []routeSecret
+	name         string // of the virtual host, of one of PerVHost
 	// vhosts are where each of Broker.VHosts stands in the file, and its password.
 	vhosts []secretSource
 	// policyVHosts and routeVHosts are the patterns of virtual hosts that a policy or a route of
@@ -98,8 +105,8 @@ func Default() *Config {
 		Listen:   "127.0.0.1:8250",
 		Log:      Log{Format: "text"},
 		Access:   Access{Roles: auth.DefaultGrants()},
-		Policies: policy.Set{policy.Default()},
-		Notify:   notify.DefaultSettings(),
+		Policies: policy.Set{policy.Default()}, PolicyYAML: map[string]string{policy.Default().Name: defaultPolicyYAML},
+		Notify: notify.DefaultSettings(),
 
 		policyVHosts: map[string][]string{}, routeVHosts: map[string][]string{},
 	}
@@ -165,7 +172,7 @@ func (c *Config) environment(getenv func(string) string) error {
 	if c.Broker.Management == "" {
 		c.Broker.Management, c.derived = managementOf(c.Broker.URL), true
 	}
-	for _, step := range []func(func(string) string) error{c.credentials, c.readPasswords, c.readRouteURLs} {
+	for _, step := range []func(func(string) string) error{c.credentials, c.readPasswords, c.readRouteSecrets} {
 		if err := step(getenv); err != nil {
 			return err
 		}

@@ -85,7 +85,6 @@ func TestErrorsNameThePlaceAndWhatWasExpected(t *testing.T) {
 		{"store: &a {disk: x}", "an anchor or alias"},
 		{"decode: {protobuff: {}}", `f.yaml:1:10: decode has no key "protobuff" (did you mean "protobuf"?)`},
 		{"decode: {protobuf: {header: x}}", "f.yaml:1:20: decode.protobuf names neither files nor descriptor_sets"},
-		{"decode: {protobuf: {files: [a.proto]}}", "does not say which messages have which type; expected queues, header or type_property"},
 		{"decode: {protobuf: {files: a.proto}}", `decode.protobuf.files is "a.proto"; expected a list of files`},
 		{"decode: {protobuf: {files: [a.proto], type_property: maybe}}", `decode.protobuf.type_property is "maybe"; expected true or false`},
 		{"decode: {protobuf: {files: [a.proto], queues: [{message: a.B}]}}", "decode.protobuf.queues[0] needs queues and a message"},

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -26,7 +27,18 @@ func Describe(w io.Writer, c *Config) error {
 		if limits := c.Throttle[p.Name].String(); limits != "" {
 			what += " (throttle: " + limits + ")"
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\n", p.Name, strings.Join(p.Queues, " "), what+describeFor(c.policyVHosts[p.Name]))
+		fmt.Fprintf(table, "%s\t%s\t%s\n", p.Name, strings.Join(p.Queues, " "), what+describeMore(p)+describeFor(c.policyVHosts[p.Name]))
+		for i := range p.Rules {
+			r := &p.Rules[i]
+			when := "always"
+			if r.When != nil {
+				when = fmt.Sprint("when ", r.When)
+			}
+			fmt.Fprintf(table, "\t\trule %s, %s: %s\n", r.Name, when, r.Outcome())
+		}
+	}
+	for _, from := range slices.Sorted(maps.Keys(c.Redirects)) {
+		fmt.Fprintf(table, "redirect\t%s\tretried to %s\n", from, c.Redirects[from])
 	}
 	for _, q := range c.Decode.Protobuf.Queues {
 		fmt.Fprintf(table, "protobuf\t%s\t%s\n", strings.Join(q.Queues, " "), q.Message)
@@ -41,6 +53,20 @@ func Describe(w io.Writer, c *Config) error {
 		fmt.Fprintf(table, "\n%s\n", who)
 	}
 	return table.Flush()
+}
+
+// describeMore is what a policy has beyond its waits and limits.
+func describeMore(p *policy.Policy) (s string) {
+	if p.MaxAge > 0 {
+		s += ", retried for " + policy.FormatDuration(p.MaxAge) + " at most"
+	}
+	if p.Retention > 0 {
+		s += ", parked for " + policy.FormatDuration(p.Retention) + ", then discarded"
+	}
+	if p.RetryPriority != nil {
+		s += fmt.Sprintf(", retries with priority %d", *p.RetryPriority)
+	}
+	return s
 }
 
 // maxShownWaits is how many different waits are written out.

@@ -20,14 +20,16 @@ import (
 )
 
 func (d *document) config(n ast.Node, c *Config) {
-	listen := n
+	listen, redirects := n, n
 	fields := map[string]field{
 		"broker": func(n ast.Node) {
 			d.mapping(n, "broker", map[string]field{
 				"url":        func(n ast.Node) { c.Broker.URL = d.urls(n, "broker.url", "amqp", "amqps") },
 				"management": func(n ast.Node) { c.Broker.Management = d.urls(n, "broker.management", "http", "https") },
-				"tls":        func(n ast.Node) { d.brokerTLS(n, c) },
-				"vhosts":     func(n ast.Node) { c.Broker.VHosts, c.vhosts = d.vhosts(n, "broker.vhosts") },
+				"tls": func(n ast.Node) {
+					c.Broker.Credentials.TLS, c.tlsAt = d.clientTLS(n, "broker.tls", c), d.secretSource(n)
+				},
+				"vhosts": func(n ast.Node) { c.Broker.VHosts, c.vhosts = d.vhosts(n, "broker.vhosts", c) },
 			})
 		},
 		"store": func(n ast.Node) {
@@ -53,6 +55,7 @@ func (d *document) config(n ast.Node, c *Config) {
 		"base_path": func(n ast.Node) { c.BasePath = d.basePath(n) },
 		"log":       func(n ast.Node) { d.log(n, &c.Log) },
 		"policies":  func(n ast.Node) { d.policies(n, c) },
+		"redirects": func(n ast.Node) { redirects = n; d.redirects(n, c) },
 		"decode": func(n ast.Node) {
 			d.mapping(n, "decode", map[string]field{"protobuf": func(n ast.Node) { c.Decode.Protobuf = d.protobuf(n) }})
 		},
@@ -62,6 +65,9 @@ func (d *document) config(n ast.Node, c *Config) {
 	d.mapping(n, "the file", fields)
 	if err := c.CheckExposure(); err != nil {
 		d.refuse(listen, err)
+	}
+	if err := c.allowRedirects(); err != nil {
+		d.refuse(redirects, err)
 	}
 	c.warnOfOverlaps()
 	c.warnOfTopicPatterns()
@@ -130,7 +136,7 @@ func (d *document) urls(n ast.Node, where string, schemes ...string) string {
 }
 
 func (d *document) policies(n ast.Node, c *Config) {
-	c.Policies, c.Ways, c.Throttle = nil, map[string]delay.Way{}, map[string]throttle.Rules{}
+	c.Policies, c.Ways, c.Throttle, c.PolicyYAML = nil, map[string]delay.Way{}, map[string]throttle.Rules{}, map[string]string{}
 	names := map[string]bool{}
 	d.each(d.sequence(n, "policies", "a list of policies"), func(i int, item ast.Node) {
 		p := d.policy(item, i, c)
@@ -138,7 +144,7 @@ func (d *document) policies(n ast.Node, c *Config) {
 			d.fail(item, "a second policy is named %q", p.Name)
 		}
 		names[p.Name] = true
-		c.Policies = append(c.Policies, p)
+		c.Policies, c.PolicyYAML[p.Name] = append(c.Policies, p), yamlOf(item)
 	})
 	if len(c.Policies) == 0 {
 		d.fail(n, "policies is empty, so every message would be parked; leave the key out for the default policy")
@@ -170,6 +176,10 @@ func (d *document) policy(n ast.Node, i int, c *Config) policy.Policy {
 			}
 		},
 		"exhausted":       func(n ast.Node) { p.Exhausted = d.exhausted(n, where+".exhausted") },
+		"rules":           func(n ast.Node) { p.Rules = d.rules(n, where+".rules") },
+		"max_age":         func(n ast.Node) { p.MaxAge = d.lasting(n, where+".max_age") },
+		"retention":       func(n ast.Node) { p.Retention = d.lasting(n, where+".retention") },
+		"retry_priority":  func(n ast.Node) { p.RetryPriority = d.retryPriority(n, where+".retry_priority") },
 		"max_retry_after": func(n ast.Node) { p.MaxRetryAfter = d.duration(n, where+".max_retry_after") },
 		"vhosts":          func(n ast.Node) { vhosts = d.vhostPatterns(n, where+".vhosts") },
 	})
@@ -279,6 +289,15 @@ func (d *document) duration(n ast.Node, where string) time.Duration {
 	return v
 }
 
+// lasting is a duration of more than nothing.
+func (d *document) lasting(n ast.Node, where string) time.Duration {
+	v := d.duration(n, where)
+	if v <= 0 || v > policy.LongestDelay {
+		d.fail(n, "%s is %s; expected a duration such as 1h, 7d or 4w, up to ten years", where, show(n))
+	}
+	return v
+}
+
 // ParseDuration is Go's, with days and weeks.
 func ParseDuration(s string) (time.Duration, error) {
 	for unit, hours := range map[string]float64{"d": 24, "w": 7 * 24} {
@@ -337,8 +356,11 @@ func (d *document) jitter(n ast.Node, where string) policy.Jitter {
 	}
 }
 
-func (d *document) exhausted(n ast.Node, where string) (e policy.Exhausted) {
-	const expected = "park, discard, or forward: {exchange: …, routing_key: …} or forward: {queue: …}"
+func (d *document) exhausted(n ast.Node, where string) policy.Exhausted {
+	return d.outcome(n, where, "park, discard, or forward: {exchange: …, routing_key: …} or forward: {queue: …}")
+}
+
+func (d *document) outcome(n ast.Node, where, expected string) (e policy.Exhausted) {
 	if s, ok := n.(*ast.StringNode); ok {
 		switch s.Value {
 		case "park":

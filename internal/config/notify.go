@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"net/url"
-	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -19,43 +18,6 @@ import (
 	"github.com/redrive-mq/redrive/internal/notify"
 )
 
-// secretSource names the variable or file that Load reads a secret from.
-type secretSource struct {
-	env, file string
-	fail      Error // its place in the config file, for errors
-}
-
-func (d *document) secretSource(n ast.Node) secretSource {
-	return secretSource{fail: d.at(n)}
-}
-
-func (f *secretSource) wrong(format string, args ...any) error {
-	e := f.fail
-	if e.Msg = fmt.Sprintf(format, args...); e.File == "" {
-		return errors.New(e.Msg)
-	}
-	return &e
-}
-
-// read returns the secret, and in words where it was read from. of is its name in errors.
-func (f *secretSource) read(getenv func(string) string, of string) (value, what string, err error) {
-	value, what = getenv(f.env), "the environment variable "+f.env
-	if f.file != "" {
-		data, err := os.ReadFile(f.file)
-		if err != nil {
-			return "", "", f.wrong("%s cannot be read: %v", of, err)
-		}
-		value, what = string(data), "the file "+f.file
-	}
-	return strings.TrimSpace(value), what, nil
-}
-
-// routeURL is where the URL of a route comes from.
-type routeURL struct {
-	route int
-	secretSource
-}
-
 func (d *document) notify(n ast.Node, c *Config) {
 	s := &c.Notify
 	d.mapping(n, "notify", map[string]field{
@@ -67,11 +29,15 @@ func (d *document) notify(n ast.Node, c *Config) {
 		},
 		"allow_private": func(n ast.Node) { s.AllowPrivate = d.networks(n, "notify.allow_private") },
 		"critical":      func(n ast.Node) { s.Critical = d.queues(n, "notify.critical") },
+		"severity":      func(n ast.Node) { s.Rules = d.severityRules(n, "notify.severity") },
+		"watch":         func(n ast.Node) { s.Watch = d.queues(n, "notify.watch") },
+		"filling":       func(n ast.Node) { s.Filling = d.within(n, "notify.filling", time.Hour, notify.LongestFilling) },
 		"no_consumer": func(n ast.Node) {
 			s.NoConsumer = d.atLeast(n, "notify.no_consumer", 0)
 		},
 		"oldest_waiting": func(n ast.Node) { s.OldestWaiting = d.atLeast(n, "notify.oldest_waiting", time.Second) },
-		"burst":          func(n ast.Node) { s.Burst = d.perMinute(n, "notify.burst") },
+		"burst":          func(n ast.Node) { s.Burst = d.countPer(n, "notify.burst", time.Minute) },
+		"rising":         func(n ast.Node) { s.Rising = d.countPer(n, "notify.rising", time.Hour) },
 		"routes": func(n ast.Node) {
 			names := map[string]bool{}
 			d.each(d.sequence(n, "notify.routes", "a list of routes"), func(i int, item ast.Node) {
@@ -92,7 +58,7 @@ var routeName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$`)
 func (d *document) route(n ast.Node, i int, c *Config) notify.Route {
 	r := notify.DefaultRoute()
 	where := fmt.Sprintf("notify.routes[%d]", i)
-	at := routeURL{route: i}
+	at := routeSecret{route: i, key: -1}
 	var urls, vhosts []string
 	var url ast.Node
 	place := func(n ast.Node, key string) string {
@@ -110,18 +76,14 @@ func (d *document) route(n ast.Node, i int, c *Config) notify.Route {
 			url = n
 			r.URL = notify.Secret(place(n, "url"))
 		},
-		"url_env":  func(n ast.Node) { env := place(n, "url_env"); at.env = env },
-		"url_file": func(n ast.Node) { file := place(n, "url_file"); at.file = d.path(file) },
-		"body":     func(n ast.Node) { r.Body = d.body(n, where+".body") },
-		"events":   func(n ast.Node) { r.Kinds = d.events(n, where+".events") },
-		"queues":   func(n ast.Node) { r.Queues = d.queues(n, where+".queues") },
-		"vhosts":   func(n ast.Node) { vhosts = d.vhostPatterns(n, where+".vhosts") },
-		"severity": func(n ast.Node) {
-			var err error
-			if r.Least, err = notify.ParseSeverity(d.text(n, where+".severity", "info, warning or critical")); err != nil {
-				d.fail(n, "%s.severity: %w", where, err)
-			}
-		},
+		"url_env":    func(n ast.Node) { env := place(n, "url_env"); at.env = env },
+		"url_file":   func(n ast.Node) { file := place(n, "url_file"); at.file = d.path(file) },
+		"body":       func(n ast.Node) { r.Body = d.body(n, where+".body") },
+		"keys":       func(n ast.Node) { r.Keys = d.routingKeys(n, where+".keys", i, c) },
+		"events":     func(n ast.Node) { r.Kinds = d.events(n, where+".events") },
+		"queues":     func(n ast.Node) { r.Queues = d.queues(n, where+".queues") },
+		"vhosts":     func(n ast.Node) { vhosts = d.vhostPatterns(n, where+".vhosts") },
+		"severity":   func(n ast.Node) { r.Least = d.severity(n, where+".severity") },
 		"group_wait": func(n ast.Node) { r.GroupWait = d.atLeast(n, where+".group_wait", 0) },
 		"repeat":     func(n ast.Node) { r.Repeat = d.atLeast(n, where+".repeat", time.Minute) },
 		"quiet":      func(n ast.Node) { r.Quiet = d.quiet(n, where+".quiet") },
@@ -140,7 +102,7 @@ func (d *document) route(n ast.Node, i int, c *Config) notify.Route {
 		}
 		c.Warnings = append(c.Warnings, fmt.Sprintf("notify route %q: its URL is in the file, for all who can read it; url_env or url_file keep it out", r.Name))
 	default:
-		c.routeURLs = append(c.routeURLs, at)
+		c.routeSecrets = append(c.routeSecrets, at)
 	}
 	c.routeVHosts[r.Name] = vhosts
 	return r
@@ -195,16 +157,17 @@ func (d *document) atLeast(n ast.Node, where string, least time.Duration) time.D
 
 var rate = regexp.MustCompile(`^([0-9]+)/(s|min|h)$`)
 
-// perMinute is a whole number in a minute, at least one.
-func (d *document) perMinute(n ast.Node, where string) int {
-	m := rate.FindStringSubmatch(d.text(n, where, "a number in a minute, such as 100/min"))
+// countPer is a whole number in a minute or an hour, at least one.
+func (d *document) countPer(n ast.Node, where string, per time.Duration) int {
+	example := map[time.Duration]string{time.Minute: "a number in a minute, such as 100/min", time.Hour: "a number in an hour, such as 100/h"}[per]
+	m := rate.FindStringSubmatch(d.text(n, where, example))
 	v := 0.0
 	if m != nil {
 		v, _ = strconv.ParseFloat(m[1], 64)
-		v *= map[string]float64{"s": 60, "min": 1, "h": 1.0 / 60}[m[2]]
+		v *= float64(per) / float64(map[string]time.Duration{"s": time.Second, "min": time.Minute, "h": time.Hour}[m[2]])
 	}
 	if v = math.Ceil(v); v < 1 || v > 1e9 {
-		d.fail(n, "%s is %s; expected a number in a minute, such as 100/min", where, show(n))
+		d.fail(n, "%s is %s; expected %s", where, show(n), example)
 	}
 	return int(v)
 }
@@ -243,26 +206,6 @@ func (d *document) quiet(n ast.Node, where string) notify.Quiet {
 func clock(s string) (int, error) {
 	t, err := time.Parse("15:04", strings.TrimSpace(s))
 	return 60*t.Hour() + t.Minute(), err
-}
-
-// readRouteURLs reads the URLs of routes that are in variables and files.
-func (c *Config) readRouteURLs(getenv func(string) string) error {
-	for _, at := range c.routeURLs {
-		r := &c.Notify.Routes[at.route]
-		of := fmt.Sprintf("notify route %q: ", r.Name)
-		value, what, err := at.read(getenv, of+"its URL")
-		if err != nil {
-			return err
-		}
-		if value == "" {
-			return at.wrong("%s%s is empty; expected the URL to send to", of, what)
-		}
-		r.URL = notify.Secret(value)
-		if err := notify.Check(r); err != nil {
-			return at.wrong("%s%s %v", of, what, err)
-		}
-	}
-	return nil
 }
 
 // describeNotify describes the routes, a line for each.

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -37,7 +38,7 @@ func TestTheExampleOfNotify(t *testing.T) {
 		t.Errorf("%d routes, warnings %q, %+v", n, c.Warnings, c.Notify)
 	}
 	for _, key := range []string{"page", "critical", "no_consumer", "oldest_waiting", "burst", "allow_private", "routes", "name", "url_env", "url_file", "severity",
-		"group_wait", "events", "queues", "repeat", "quiet", "hours", "zone", "resolved", "body"} {
+		"group_wait", "events", "queues", "repeat", "quiet", "hours", "zone", "resolved", "body", "watch", "when", "is", "filling", "rising", "keys", "key_env"} {
 		if !strings.Contains(yaml, key+":") {
 			t.Errorf("the example does not show %q", key)
 		}
@@ -106,6 +107,19 @@ func TestMistakesInNotify(t *testing.T) {
 		{"notify:\n  allow_private: [10.0.0.0/33]", "f:2:19: notify.allow_private has"},
 		{"notify: {burst: 5}", "expected a number in a minute, such as 100/min"},
 		{"notify: {burst: 0/min}", "expected a number in a minute"},
+		{"notify: {rising: 100}", "f:1:18: notify.rising is \"100\"; expected a number in an hour, such as 100/h"},
+		{"notify: {filling: 10m}", "notify.filling is"},
+		{"notify: {filling: 2d}", "notify.filling is"},
+		{"notify: {watch: []}", "notify.watch is empty"},
+		{"notify: {severity: critical}", "f:1:20: notify.severity is"},
+		{"notify: {severity: [{when: \"type:X\"}]}", "notify.severity[0] needs when and is"},
+		{"notify: {severity: [{when: \"type:X\", is: bad}]}", `f:1:42: notify.severity[0].is: "bad" is not a severity; expected info, warning or critical`},
+		{"notify: {severity: [{when: \"tpye:X\", is: info}]}", "f:1:28: notify.severity[0].when: query, character 1:"},
+		{"notify: {severity: [{when: \"\", is: info}]}", "the query is empty"},
+		{head + "      keys: [{queues: [a]}]", "f:5:14: notify.routes[0].keys[0] needs a key_env or a key_file, and not both"},
+		{head + "      keys: [{queues: [a], key_env: K, key_file: K}]", "needs a key_env or a key_file"},
+		{head + "      keys: [{key_env: K}]", "notify.routes[0].keys[0] has no queues"},
+		{head + "      keys: [{queues: [a], key: s3cret}]", `has no key "key"`},
 		{"notify: {no_consumer: -1m}", "expected a duration from 0s to a year"},
 		{"notify: {critical: []}", "notify.critical is empty"},
 		{head + "      queues: []", "f:5:15: notify.routes[0].queues is empty"},
@@ -137,6 +151,42 @@ func TestMistakesInNotify(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%s\ngives %v, want %q", c.yaml, err, c.want)
 		}
+	}
+}
+
+// PagerDuty's integration keys are in the environment or in files, and never described.
+func TestKeysOfARoute(t *testing.T) {
+	folder := t.TempDir()
+	write := func(name, text string) {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	load := func(url, env string) (*Config, error) {
+		write("redrive.yaml", "notify:\n  routes:\n    - name: a\n      url_env: U\n      keys:\n        - {queues: [\"billing.*\"], key_env: K}\n        - {queues: [orders], key_file: key}\n")
+		return Load(filepath.Join(folder, "redrive.yaml"), func(name string) string { return map[string]string{"U": url, "K": env}[name] })
+	}
+	const pager = "pagerduty://events.pagerduty.com/s3cret0"
+	if _, err := load(pager, "s3cret1"); err == nil || !strings.Contains(err.Error(), `redrive.yaml:7:11: notify route "a": its key of orders cannot be read`) {
+		t.Errorf("without the file: %v", err)
+	}
+	write("key", "s3cret2\n")
+	if _, err := load(pager, ""); err == nil || !strings.Contains(err.Error(), `redrive.yaml:6:11: notify route "a": the environment variable K is empty; expected PagerDuty's integration key`) {
+		t.Errorf("without the variable: %v", err)
+	}
+	if _, err := load(hookURL, "s3cret1"); err == nil || !strings.Contains(err.Error(), "a route's keys are for pagerduty://") || strings.Contains(err.Error(), "s3cret") {
+		t.Errorf("of a webhook: %v", err)
+	}
+	c, err := load(pager, "s3cret1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if k := c.Notify.Routes[0].Keys; len(k) != 2 || string(k[0].Key) != "s3cret1" || string(k[1].Key) != "s3cret2" || k[1].Queues[0] != "orders" {
+		t.Errorf("the keys are %+v", c.Notify.Routes[0].Keys)
+	}
+	var b strings.Builder
+	if err := Describe(&b, c); err != nil || strings.Contains(b.String()+fmt.Sprintf("%v %+v", c.Notify, c.Notify), "s3cret") {
+		t.Errorf("%v, a secret is in\n%s", err, b.String())
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/url"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/goccy/go-yaml/ast"
@@ -15,11 +16,10 @@ import (
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 )
 
-// brokerTLS reads the service's client certificate and RabbitMQ's authorities. The files must exist
+// clientTLS reads the service's client certificate and RabbitMQ's authorities. The files must exist
 // and be usable when the config is read.
-func (d *document) brokerTLS(n ast.Node, c *Config) {
-	const where = "broker.tls"
-	t, at := &c.Broker.Credentials.TLS, n
+func (d *document) clientTLS(n ast.Node, where string, c *Config) (t credentials.TLS) {
+	at := n
 	file := func(to *string) field {
 		return func(n ast.Node) {
 			*to, at = d.path(d.text(n, where, "a file in PEM")), n
@@ -36,22 +36,22 @@ func (d *document) brokerTLS(n ast.Node, c *Config) {
 		"key":         file(&t.Key),
 		"server_name": func(n ast.Node) { t.ServerName = d.text(n, where+".server_name", "a host's name") },
 	})
-	if *t == (credentials.TLS{}) {
+	if t == (credentials.TLS{}) {
 		d.fail(n, "%s is empty; expected some of ca, cert and key, server_name", where)
 	}
 	secure, err := t.Config("")
 	if err != nil {
 		d.fail(at, "%s: %w", where, err)
 	}
-	c.tlsAt = d.secretSource(n)
-	c.warnOfExpiry(t.Cert, secure.Certificates)
+	c.warnOfExpiry(where, t.Cert, secure.Certificates)
+	return t
 }
 
 // warnOfExpiry warns of a client certificate that RabbitMQ will refuse.
-func (c *Config) warnOfExpiry(file string, pairs []tls.Certificate) {
+func (c *Config) warnOfExpiry(where, file string, pairs []tls.Certificate) {
 	for _, p := range pairs {
 		if now := time.Now(); now.After(p.Leaf.NotAfter) || now.Before(p.Leaf.NotBefore) {
-			c.Warnings = append(c.Warnings, fmt.Sprintf("broker.tls.cert: %s is valid from %s to %s, so RabbitMQ refuses it now: renew it", file, p.Leaf.NotBefore.UTC().Format(time.RFC3339), p.Leaf.NotAfter.UTC().Format(time.RFC3339)))
+			c.Warnings = append(c.Warnings, fmt.Sprintf("%s.cert: %s is valid from %s to %s, so RabbitMQ refuses it now: renew it", where, file, p.Leaf.NotBefore.UTC().Format(time.RFC3339), p.Leaf.NotAfter.UTC().Format(time.RFC3339)))
 		}
 	}
 }
@@ -73,16 +73,33 @@ func (c *Config) credentials(getenv func(string) string) error {
 	if b.ManagementLogin = of(b.Management, getenv("REDRIVE_MANAGEMENT_URL_FILE")); c.derived {
 		b.ManagementLogin = b.Credentials.Login
 	}
-	for _, s := range addresses.Split(b.Management) {
+	if err := noParameters("broker.management (or REDRIVE_MANAGEMENT_URL)", b.Management); err != nil {
+		return err
+	}
+	if err := checkTLS("broker", b.Credentials.TLS, b.URL, b.Management); err != nil {
+		return c.tlsAt.wrong("%s", err)
+	}
+	return nil
+}
+
+// noParameters returns an error for URLs of the management API with parameters.
+func noParameters(where, urls string) error {
+	for _, s := range addresses.Split(urls) {
 		if u, err := url.Parse(s); err == nil && u.RawQuery != "" {
-			return hint.Errorf("name TLS files in broker.tls", "broker.management (or REDRIVE_MANAGEMENT_URL) at %s has parameters, which have no meaning there", u.Host)
+			return hint.Errorf("name TLS files under tls", "%s at %s has parameters, which have no meaning there", where, u.Host)
 		}
 	}
-	if b.Credentials.TLS == (credentials.TLS{}) {
+	return nil
+}
+
+// checkTLS returns what is wrong with TLS files for these URLs; where is the mapping with all of
+// them.
+func checkTLS(where string, t credentials.TLS, broker, management string) error {
+	if t == (credentials.TLS{}) {
 		return nil
 	}
 	secure := false
-	for _, s := range append(addresses.Split(b.URL), addresses.Split(b.Management)...) {
+	for _, s := range append(addresses.Split(broker), addresses.Split(management)...) {
 		u, err := url.Parse(s)
 		if err != nil {
 			return addresses.ErrURL
@@ -90,12 +107,12 @@ func (c *Config) credentials(getenv func(string) string) error {
 		secure = secure || u.Scheme == "amqps" || u.Scheme == "https"
 		for _, parameter := range []string{"cacertfile", "certfile", "keyfile", "server_name_indication"} {
 			if u.Query().Has(parameter) {
-				return c.tlsAt.wrong("broker.tls is set, and the URL of RabbitMQ at %s has %s; expected one of them", u.Host, parameter)
+				return fmt.Errorf("%s.tls is set, and the URL of RabbitMQ at %s has %s; expected one of them", where, u.Host, parameter)
 			}
 		}
 	}
 	if !secure {
-		return c.tlsAt.wrong("broker.tls is set, and neither broker.url (amqps://) nor broker.management (https://) uses TLS; expected one of them to")
+		return fmt.Errorf("%s.tls is set, and neither %s.url (amqps://) nor %s.management (https://) uses TLS; expected one of them to", where, where, where)
 	}
 	return nil
 }
@@ -109,6 +126,12 @@ func (b Broker) Same(as Broker) bool {
 		}{{&b.URL, b.Credentials.Login}, {&b.Management, b.ManagementLogin}} {
 			if of.login != (credentials.Login{}) {
 				*of.urls, _ = addresses.Each(*of.urls, func(u *url.URL) { u.User = nil })
+			}
+		}
+		b.VHosts = slices.Clone(b.VHosts)
+		for i := range b.VHosts {
+			if v := &b.VHosts[i]; v.PasswordFile != "" {
+				v.Password = ""
 			}
 		}
 		return b

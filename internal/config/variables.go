@@ -18,9 +18,10 @@ var settings = []string{
 	"listen", "base_path", "log.format", "log.level",
 	"auth", "auth.roles", "auth.metrics", "auth.proxies", "tls", "tls.cert", "tls.key", "tls.client_ca", "read_only", "audit.folder",
 	"policies",
+	"redirects",
 	"decode.protobuf", "decode.protobuf.files", "decode.protobuf.import_paths", "decode.protobuf.descriptor_sets",
 	"decode.protobuf.queues", "decode.protobuf.header", "decode.protobuf.type_property",
-	"notify.page", "notify.critical", "notify.no_consumer", "notify.oldest_waiting", "notify.burst", "notify.allow_private", "notify.routes",
+	"notify.page", "notify.critical", "notify.severity", "notify.watch", "notify.filling", "notify.rising", "notify.no_consumer", "notify.oldest_waiting", "notify.burst", "notify.allow_private", "notify.routes",
 }
 
 // Variable returns the name of the environment variable that sets a key, such as

@@ -7,13 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/goccy/go-yaml/ast"
 
 	"github.com/redrive-mq/redrive/internal/addresses"
 	"github.com/redrive-mq/redrive/internal/credentials"
@@ -22,49 +19,61 @@ import (
 	"github.com/redrive-mq/redrive/policy"
 )
 
-// VHost is a virtual host that is served beside the one that Broker.URL names, on the
-// same servers.
+// VHost is a virtual host that is served beside the one that Broker.URL names, on the same servers
+// or on those of another cluster.
 type VHost struct {
-	Name           string
-	User, Password string // "": those of Broker.URL and Broker.Management
+	Name  string // on page, API, metrics, and of its places
+	VHost string // its name in RabbitMQ; "": Name
+	// URL has the nodes of another cluster, whatever virtual host it names; "": those of Broker.URL.
+	URL        string
+	Management string          // of URL; "": its hosts at the standard port
+	TLS        credentials.TLS // of both
+	// User and Password are for URL and Management, unless these have their own; with URL "" they
+	// are instead of those of Broker. "": none.
+	User, Password string
+	PasswordFile   string // has Password, and is read again for each connection; "": none
 }
 
 // PerVHost returns a configuration for each virtual host, as of a service that serves it alone:
 // that of Broker.URL first, then those of Broker.VHosts. So the code that gets one need not know
 // of the others.
 func (c *Config) PerVHost() ([]*Config, error) {
-	first := c.VHost()
-	all := []*Config{c.restrictedTo(first)}
+	all := []*Config{c.restrictedTo(c.Name())}
 	for i, v := range c.Broker.VHosts {
-		if slices.ContainsFunc(all, func(c *Config) bool { return c.VHost() == v.Name }) {
-			var at secretSource
-			if i < len(c.vhosts) {
-				at = c.vhosts[i]
-			}
-			if v.Name == first {
-				return nil, at.wrong("broker.vhosts has %q, which broker.url names already; expected further virtual hosts only", v.Name)
-			}
-			return nil, at.wrong("broker.vhosts has %q twice", v.Name)
+		var at secretSource
+		if i < len(c.vhosts) {
+			at = c.vhosts[i]
+		}
+		if slices.ContainsFunc(all, func(c *Config) bool { return c.Name() == v.Name }) {
+			return nil, at.wrong("%s", v.nameTaken(c.Name()))
 		}
 		t := c.restrictedTo(v.Name)
-		var err error
-		if t.Broker.URL, err = addresses.Each(t.Broker.URL, v.setVHost); err != nil {
-			return nil, fmt.Errorf("broker.url %w", err)
+		if err := t.connectTo(v); err != nil {
+			return nil, err
 		}
-		if t.Broker.Management != "" && v.User != "" {
-			if t.Broker.Management, err = addresses.Each(t.Broker.Management, v.setUser); err != nil {
-				return nil, fmt.Errorf("broker.management %w", err)
-			}
-		}
-		if v.User != "" && i < len(c.vhosts) {
-			login := credentials.Login{User: v.User, PasswordFile: c.vhosts[i].file}
-			t.Broker.Credentials.Login, t.Broker.ManagementLogin = login, login
+		if as := slices.IndexFunc(all, t.servesSame); as >= 0 {
+			return nil, at.wrong("broker.vhosts has %q, which is the virtual host %q of the same servers as %q; expected each virtual host once", v.Name, t.VHost(), all[as].Name())
 		}
 		t.moveTo(v.Name)
 		all = append(all, t)
 	}
 	return all, nil
 }
+
+// nameTaken says that another virtual host has its name; first is that of Broker.URL.
+func (v VHost) nameTaken(first string) string {
+	switch {
+	case v.Name != first:
+		return fmt.Sprintf("broker.vhosts has %q twice", v.Name)
+	case v.URL != "":
+		return fmt.Sprintf("broker.vhosts has %q, which is the name of the one of broker.url; expected another name, with vhost: %s", v.Name, v.Name)
+	}
+	return fmt.Sprintf("broker.vhosts has %q, which broker.url names already; expected further virtual hosts only", v.Name)
+}
+
+// Name is what the virtual host is called on page, API, metrics and command line. Two of different
+// clusters may have the same VHost, and never the same Name.
+func (c *Config) Name() string { return cmp.Or(c.name, c.VHost()) }
 
 // ErrNoVHost: a configuration serves no such virtual host.
 var ErrNoVHost = errors.New("serves no virtual host")
@@ -77,7 +86,7 @@ func (c *Config) ForVHost(vhost string) (*Config, error) {
 	}
 	var names []string
 	for _, t := range all {
-		if name := t.VHost(); vhost == "" || name == vhost {
+		if name := t.Name(); vhost == "" || name == vhost {
 			return t, nil
 		} else {
 			names = append(names, strconv.Quote(name))
@@ -86,20 +95,11 @@ func (c *Config) ForVHost(vhost string) (*Config, error) {
 	return nil, fmt.Errorf("the config %w %q; it serves %s", ErrNoVHost, vhost, strings.Join(names, ", "))
 }
 
-// setVHost makes a URL that of the virtual host.
-func (v VHost) setVHost(u *url.URL) {
-	u.Path, u.RawPath = "/"+v.Name, "/"+addresses.PathPart(v.Name)
-	if v.User != "" {
-		v.setUser(u)
-	}
-}
-
-func (v VHost) setUser(u *url.URL) { u.User = url.UserPassword(v.User, v.Password) }
-
 // restrictedTo returns a configuration with the policies and routes of one virtual host.
 func (c *Config) restrictedTo(vhost string) *Config {
 	t := *c
-	t.Broker.VHosts, t.Warnings, t.routeURLs, t.vhosts = nil, nil, nil, nil
+	t.name = vhost
+	t.Broker.VHosts, t.Warnings, t.routeSecrets, t.vhosts = nil, nil, nil, nil
 	t.policyVHosts, t.routeVHosts = nil, nil
 	t.Policies = slices.DeleteFunc(slices.Clone(c.Policies), func(p policy.Policy) bool { return !isFor(c.policyVHosts[p.Name], vhost) })
 	t.Notify.Routes = slices.DeleteFunc(slices.Clone(c.Notify.Routes), func(r notify.Route) bool { return !isFor(c.routeVHosts[r.Name], vhost) })
@@ -148,55 +148,6 @@ func folderOf(vhost string) string {
 	return name
 }
 
-// vhosts reads the further virtual hosts, and where each stands.
-func (d *document) vhosts(n ast.Node, where string) (all []VHost, places []secretSource) {
-	d.each(d.sequence(n, where, expectedVHosts), func(i int, item ast.Node) {
-		v, at := d.vhost(item, fmt.Sprintf("%s[%d]", where, i))
-		all, places = append(all, v), append(places, at)
-	})
-	return all, places
-}
-
-const expectedVHosts = "a list of virtual hosts, each a name or {name: …, user: …, password_env: …}"
-
-func (d *document) vhost(n ast.Node, where string) (v VHost, at secretSource) {
-	at = d.secretSource(n)
-	if _, ok := pairs(n); ok {
-		var passwords []string
-		given := func(key string, n ast.Node) string {
-			passwords = append(passwords, key)
-			return d.text(n, where+"."+key, "a text")
-		}
-		d.mapping(n, where, map[string]field{
-			"name":          func(n ast.Node) { v.Name, at.fail = d.text(n, where+".name", "a name"), d.secretSource(n).fail },
-			"user":          func(n ast.Node) { v.User = d.text(n, where+".user", "a user of RabbitMQ's") },
-			"password_env":  func(n ast.Node) { at.env = given("password_env", n) },
-			"password_file": func(n ast.Node) { at.file = d.path(given("password_file", n)) },
-		})
-		switch {
-		case len(passwords) > 1:
-			d.fail(n, "%s has password_env and password_file; expected one of them", where)
-		case (v.User == "") != (len(passwords) == 0):
-			d.fail(n, "%s has only one of a user and a password; expected user with password_env or password_file, or neither for those of broker.url", where)
-		}
-	} else {
-		v.Name = d.text(n, where, expectedVHosts)
-	}
-	if v.Name == "" {
-		d.fail(n, "%s has no name; expected a virtual host's, such as billing", where)
-	}
-	return v, at
-}
-
-// vhostPatterns reads which virtual hosts something is for.
-func (d *document) vhostPatterns(n ast.Node, where string) []string {
-	all := d.texts(n, where, `a list of virtual hosts or patterns, such as ["shop-*"]`)
-	if len(all) == 0 {
-		d.fail(n, "%s is empty; leave the key out for all virtual hosts", where)
-	}
-	return all
-}
-
 // warnOfOverlaps warns of queues that an earlier policy matches too, in a virtual host that both
 // are for.
 func (c *Config) warnOfOverlaps() {
@@ -225,13 +176,15 @@ func (c *Config) warnOfTopicPatterns() {
 	for _, p := range c.Policies {
 		warn(fmt.Sprintf("policy %q", p.Name), p.Queues)
 	}
+	warn("notify.critical", c.Notify.Critical)
+	warn("notify.watch", c.Notify.Watch)
 	for _, r := range c.Notify.Routes {
 		warn(fmt.Sprintf("route %q", r.Name), r.Queues)
 	}
 }
 
 func (c *Config) overlap(a, b string) bool {
-	names := []string{c.VHost()}
+	names := []string{c.Name()}
 	for _, v := range c.Broker.VHosts {
 		names = append(names, v.Name)
 	}
@@ -268,7 +221,7 @@ func (c *Config) checkVHosts() error {
 	}
 	for _, t := range all {
 		if len(t.Policies) == 0 {
-			c.Warnings = append(c.Warnings, fmt.Sprintf("virtual host %q: no policy is for it, so all that fails there is parked", t.VHost()))
+			c.Warnings = append(c.Warnings, fmt.Sprintf("virtual host %q: no policy is for it, so all that fails there is parked", t.Name()))
 		}
 	}
 	return nil
@@ -290,7 +243,7 @@ func describeVHosts(w io.Writer, c *Config) error {
 		if !t.Store.OnDisk() {
 			place = "prefix " + cmp.Or(t.Store.Redis.Prefix, "redrive")
 		}
-		fmt.Fprintf(w, "virtual host\t%s\tas %s, in %s, policies: %s\n", t.VHost(), addresses.User(t.Broker.URL), place, policies)
+		fmt.Fprintf(w, "virtual host\t%s\t%sas %s%s, in %s, policies: %s\n", t.Name(), t.describeServers(all[0]), addresses.User(t.Broker.URL), describeTLS(t.Broker.Credentials.TLS), place, policies)
 	}
 	return nil
 }

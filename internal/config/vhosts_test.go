@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/redrive-mq/redrive/internal/addresses"
+	"github.com/redrive-mq/redrive/internal/credentials"
 )
 
 // loaded is a configuration from a file.
@@ -108,6 +109,97 @@ func TestEachVirtualHostHasAWholeConfigurationOfItsOwn(t *testing.T) {
 	}
 }
 
+const clusters = `
+broker:
+  url: amqps://svc:s3cret@us-1:5671/orders
+  management: https://svc:s3cret@us-1:15671
+  tls: {server_name: us}
+  vhosts:
+    - billing
+    - name: eu-orders
+      vhost: orders
+      url: [amqps://redrive@eu-1:5671, amqps://redrive@eu-2]
+      password_file: eu.txt
+      tls: {server_name: eu}
+    - name: asia
+      url: amqp://redrive@asia:5673/orders?heartbeat=5
+      management: [http://asia:15673, http://asia-2:15673]
+      password_env: ASIA
+    - name: test
+      url: amqp://svc:other@test
+      management: http://look:looks@test:1
+    - name: lab
+      url: amqps://lab?auth_mechanism=external
+      vhost: /
+      management: https://lab:1
+store: {disk: /data}
+`
+
+// Of the servers, users, passwords and TLS files of one cluster nothing is used for another.
+func TestAVirtualHostMayBeOfAnotherCluster(t *testing.T) {
+	dir := t.TempDir()
+	password := filepath.Join(dir, "eu.txt")
+	if err := os.WriteFile(password, []byte("eu:s3cret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := loaded(t, strings.Replace(clusters, "eu.txt", password, 1), map[string]string{"ASIA": "asia/s3cret", "REDRIVE_BROKER_PASSWORD": "first"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := c.PerVHost()
+	if err != nil || len(all) != 6 {
+		t.Fatal(len(all), err)
+	}
+	type want struct{ name, vhost, url, management, server, disk, file, managementFile string }
+	for i, w := range []want{
+		{"orders", "orders", "amqps://svc:first@us-1:5671/orders", "https://svc:first@us-1:15671", "us", "/data", "", ""},
+		{"billing", "billing", "amqps://svc:first@us-1:5671/billing", "https://svc:first@us-1:15671", "us", "/data/vhosts/billing", "", ""},
+		{"eu-orders", "orders", "amqps://redrive:eu%3As3cret@eu-1:5671/orders,amqps://redrive:eu%3As3cret@eu-2/orders",
+			"https://redrive:eu%3As3cret@eu-1:15671,https://redrive:eu%3As3cret@eu-2:15671", "eu", "/data/vhosts/eu-orders", "redrive " + password, "redrive " + password},
+		{"asia", "orders", "amqp://redrive:asia%2Fs3cret@asia:5673/orders?heartbeat=5", "http://redrive:asia%2Fs3cret@asia:15673,http://redrive:asia%2Fs3cret@asia-2:15673", "", "/data/vhosts/asia", "", ""},
+		{"test", "test", "amqp://svc:other@test/test", "http://look:looks@test:1", "", "/data/vhosts/test", "", ""},
+		{"lab", "/", "amqps://lab/%2F?auth_mechanism=external", "https://lab:1", "", "/data/vhosts/lab", "", ""},
+	} {
+		c := all[i]
+		file := func(l credentials.Login) string { return strings.TrimSpace(l.User + " " + l.PasswordFile + l.URLFile) }
+		got := want{c.Name(), c.VHost(), c.Broker.URL, c.Broker.Management, c.Broker.Credentials.TLS.ServerName, c.Store.Disk, file(c.Broker.Credentials.Login), file(c.Broker.ManagementLogin)}
+		if got != w {
+			t.Errorf("%d is\n%+v\nwant\n%+v", i, got, w)
+		}
+		if one, err := c.PerVHost(); err != nil || len(one) != 1 || one[0].Name() != w.name {
+			t.Errorf("%d is no configuration of one virtual host: %d, %v", i, len(one), err)
+		}
+		if _, err := c.Broker.API(c.VHost()); err != nil {
+			t.Errorf("%d: %v", i, err)
+		}
+	}
+	if one, err := c.ForVHost("eu-orders"); err != nil || one.VHost() != "orders" || one.Name() != "eu-orders" {
+		t.Errorf("by its name it is %v, %v", one, err)
+	}
+	var b strings.Builder
+	if err := Describe(&b, c); err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{"virtual host orders at eu-1:5671, eu-2:5671 as redrive (server name eu), in /data/vhosts/eu-orders", "billing    as svc (server name us), in /data/vhosts/billing"} {
+		if !strings.Contains(b.String(), line) {
+			t.Errorf("%q is not in:\n%s", line, &b)
+		}
+	}
+	if strings.Contains(b.String(), "s3cret") {
+		t.Errorf("it shows a password:\n%s", &b)
+	}
+	// A password that each connection reads again is no other broker.
+	was := c.Broker
+	was.VHosts = slices.Clone(was.VHosts)
+	was.VHosts[1].Password = "renewed"
+	if !was.Same(c.Broker) {
+		t.Error("with another password in the file it is another broker")
+	}
+	if was.VHosts[2].URL = "amqp://redrive@other"; was.Same(c.Broker) {
+		t.Error("with another URL it is the same broker")
+	}
+}
+
 // Adding virtual hosts moves nothing of the first.
 func TestOneVirtualHostIsAsBefore(t *testing.T) {
 	c, err := loaded(t, "broker: {url: 'amqp://h/shop'}\nnotify: {page: 'https://h/'}\naudit: {folder: a}", nil)
@@ -129,20 +221,37 @@ func TestErrorsOfVirtualHostsNameThePlace(t *testing.T) {
 		return "broker:\n  url: amqp://h/shop\n  vhosts:\n    - billing\n    - " + item + "\n"
 	}
 	for yaml, want := range map[string]string{
-		broker("shop"):                                 `redrive.yaml:5:7: broker.vhosts has "shop", which broker.url names already; expected further virtual hosts only`,
-		broker("billing"):                              `redrive.yaml:5:7: broker.vhosts has "billing" twice`,
-		broker("{name: billing}"):                      `redrive.yaml:5:14: broker.vhosts has "billing" twice`,
-		broker("''"):                                   `redrive.yaml:5:7: broker.vhosts[1] has no name; expected a virtual host's, such as billing`,
-		broker("{user: u, password_env: PW}"):          `broker.vhosts[1] has no name`,
-		broker("{name: x, user: u}"):                   `broker.vhosts[1] has only one of a user and a password`,
-		broker("{name: x, password_env: PW}"):          `broker.vhosts[1] has only one of a user and a password`,
-		broker("{name: x, user: u, password: s3cret}"): `broker.vhosts[1] has no key "password"`,
-		broker("{name: x, user: u, password_env: PW, password_file: f}"):         `broker.vhosts[1] has password_env and password_file; expected one of them`,
-		broker("{name: x, user: u, password_env: EMPTY}"):                        `redrive.yaml:5:14: virtual host "x": the environment variable EMPTY is empty; expected the password of "u"`,
-		broker("{name: x, user: u, password_file: none}"):                        `redrive.yaml:5:14: virtual host "x": its password cannot be read: open none`,
-		"broker: {vhosts: billing}":                                              `redrive.yaml:1:18: broker.vhosts is "billing"; expected a list of virtual hosts`,
-		"policies: [{queues: [a], vhosts: []}]":                                  `policies[0].vhosts is empty; leave the key out for all virtual hosts`,
-		"notify: {routes: [{name: r, url: 'generic+https://h/', vhosts: shop}]}": `notify.routes[0].vhosts is "shop"; expected a list of virtual hosts or patterns`,
+		broker("shop"):                                               `redrive.yaml:5:7: broker.vhosts has "shop", which broker.url names already; expected further virtual hosts only`,
+		broker("billing"):                                            `redrive.yaml:5:7: broker.vhosts has "billing" twice`,
+		broker("{name: billing}"):                                    `redrive.yaml:5:14: broker.vhosts has "billing" twice`,
+		broker("''"):                                                 `redrive.yaml:5:7: broker.vhosts[1] has no name; expected a virtual host's, such as billing`,
+		broker("{user: u, password_env: PW}"):                        `broker.vhosts[1] has no name`,
+		broker("{name: x, user: u}"):                                 `broker.vhosts[1] has only one of a user and a password`,
+		broker("{name: x, password_env: PW}"):                        `broker.vhosts[1] has only one of a user and a password`,
+		broker("{name: x, user: u, password: s3cret}"):               `broker.vhosts[1] has no key "password"`,
+		broker("{name: a, vhost: shop}"):                             `redrive.yaml:5:14: broker.vhosts has "a", which is the virtual host "shop" of the same servers as "shop"; expected each virtual host once`,
+		broker("{name: x, tls: {server_name: h}}"):                   `broker.vhosts[1] has tls without url`,
+		broker("{name: x, management: 'http://h'}"):                  `broker.vhosts[1] has management without url`,
+		broker("{name: shop, url: 'amqp://u@eu', password_env: PW}"): `redrive.yaml:5:14: broker.vhosts has "shop", which is the name of the one of broker.url; expected another name, with vhost: shop`,
+		broker("{name: x, url: 'amqp://u@H:5672', vhost: shop, password_env: PW}"):                `broker.vhosts has "x", which is the virtual host "shop" of the same servers as "shop"`,
+		broker("{name: x, url: 'amqp://u@eu'}"):                                                   `broker.vhosts[1] has no password; expected password_env or password_file: no password of broker.url is sent to other servers`,
+		broker("{name: x, url: 'amqp://eu', password_env: PW}"):                                   `broker.vhosts[1] has no user; expected one in its url`,
+		broker("{name: x, url: 'amqp://u:s3cret@eu', password_env: PW}"):                          `broker.vhosts[1] has a password in its url, and password_env or password_file; expected one of them`,
+		broker("{name: x, url: 'amqp://u@eu', user: v, password_env: PW}"):                        `broker.vhosts[1] has the user "u" in its url, and the key user; expected one of them`,
+		broker("{name: x, url: 'amqp://u:s3cret@eu/'}"):                                           `broker.vhosts[1].url ends with /, which may mean the virtual host / or "x"; expected vhost: / or vhost: x`,
+		broker("{name: x, url: 'amqp://u:s3cret@eu/a', vhost: b}"):                                `broker.vhosts[1].url names the virtual host "a", and vhost is "b"; expected one of them`,
+		broker("{name: x, url: ['amqp://u:s3cret@eu/a', 'amqp://u:s3cret@eu2/b']}"):               `broker.vhosts[1].url has the virtual host "a" at eu and "b" at eu2`,
+		broker("{name: x, url: 'http://u:s3cret@eu'}"):                                            `broker.vhosts[1].url begins with "http://"`,
+		broker("{name: x, url: 'amqp://u:s3cret@eu', management: 'http://eu?a=b'}"):               `broker.vhosts[1].management at eu has parameters`,
+		broker("{name: x, url: 'amqp://u:s3cret@eu', tls: {server_name: h}}"):                     `broker.vhosts[1].tls is set, and neither broker.vhosts[1].url (amqps://) nor`,
+		broker("{name: x, url: 'amqps://u:s3cret@eu?cacertfile=/ca.pem', tls: {server_name: h}}"): `broker.vhosts[1].tls is set, and the URL of RabbitMQ at eu has cacertfile`,
+		broker("{name: x, url: 'amqps://u:s3cret@eu', tls: {ca: nowhere.pem}}"):                   `redrive.yaml:5:55: broker.vhosts[1].tls.ca: TLS: CA: open`,
+		broker("{name: x, user: u, password_env: PW, password_file: f}"):                          `broker.vhosts[1] has password_env and password_file; expected one of them`,
+		broker("{name: x, user: u, password_env: EMPTY}"):                                         `redrive.yaml:5:14: virtual host "x": the environment variable EMPTY is empty; expected the password of "u"`,
+		broker("{name: x, user: u, password_file: none}"):                                         `redrive.yaml:5:14: virtual host "x": its password cannot be read: open none`,
+		"broker: {vhosts: billing}":                                                               `redrive.yaml:1:18: broker.vhosts is "billing"; expected a list of virtual hosts`,
+		"policies: [{queues: [a], vhosts: []}]":                                                   `policies[0].vhosts is empty; leave the key out for all virtual hosts`,
+		"notify: {routes: [{name: r, url: 'generic+https://h/', vhosts: shop}]}":                  `notify.routes[0].vhosts is "shop"; expected a list of virtual hosts or patterns`,
 	} {
 		if _, err := loaded(t, yaml, env); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%s\n%v\nwant %s", yaml, err, want)

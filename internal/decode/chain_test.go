@@ -229,7 +229,7 @@ func TestEditsThatAreRefused(t *testing.T) {
 		{Body{Bytes: []byte(cborDoc)}, `{"id": 1}`, "a body that is cbor cannot be edited as text"},
 		{Body{Bytes: []byte(`<a/>`)}, `<a>`, "not XML: it ends before </a>"},
 		{Body{Bytes: []byte("\xff\x00\x01\xfe")}, "x", "a body that is binary cannot be edited as text"},
-		{Body{Bytes: []byte("\x08\x05\x12\x04mail")}, "{}", "name its type under decode.protobuf"},
+		{Body{Bytes: []byte("\x08\x05\x12\x04mail")}, "{}", "or under decode.protobuf"},
 		{Body{Bytes: []byte(`a line \xff and its byte ` + "\xff")}, "x", "edit its raw bytes elsewhere"},
 	} {
 		if out, _, err := d.Encode(t.Context(), c.body, c.document); err == nil || !strings.Contains(err.Error(), c.want) {

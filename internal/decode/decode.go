@@ -34,6 +34,9 @@ type Body struct {
 	ContentEncoding string
 	Type            string // the type property
 	Headers         map[string]any
+	As              string // the Protobuf type that a person names; it is used before all others
+	Guess           bool   // show Protobuf whose type nothing names by the loaded type that it fits best
+	Defaults        bool   // show the fields of Protobuf that are not set, with their defaults
 }
 
 // Options is what the configuration says.

@@ -259,6 +259,7 @@ func FuzzDecode(f *testing.F) {
 // FuzzFormats gives each format's reader bytes that are said to be its own.
 func FuzzFormats(f *testing.F) {
 	d := decoder(f, shop)
+	unnamed := decoder(f, guessing)
 	kinds := []string{"application/json", "text/xml", "application/msgpack", "application/cbor", "application/protobuf", "text/plain; charset=utf-16le"}
 	for _, c := range corpus(f, d) {
 		f.Add(c.body.Bytes)
@@ -273,6 +274,10 @@ func FuzzFormats(f *testing.F) {
 				check(t, b, d.Decode(t.Context(), b))
 			}
 		}
+		b := Body{Bytes: data, ContentType: "application/protobuf", Guess: true, Defaults: true}
+		check(t, b, unnamed.Decode(t.Context(), b))
+		b.ContentType, b.As = "", "shop.Order"
+		check(t, b, unnamed.Decode(t.Context(), b))
 	})
 }
 

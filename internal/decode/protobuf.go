@@ -31,7 +31,7 @@ func (r *reading) schema(bool) bool {
 		return false
 	}
 	name := string(m.FullName())
-	p := &protoReader{b: r.budget(), s: r.schemas}
+	p := &protoReader{b: r.budget(), s: r.schemas, defaults: r.body.Defaults}
 	msg, err := p.read(r.data, m, 0)
 	if err != nil {
 		return r.broken(m, rule, err)
@@ -47,7 +47,7 @@ func (r *reading) schema(bool) bool {
 	}
 	r.document("protobuf", &v, false)
 	r.result.Schema = fmt.Sprintf("%s (by %s)", name, rule)
-	r.step("protobuf", found)
+	r.step("protobuf", found+p.leftOut())
 	r.encode = func(document string) ([]byte, []string, error) {
 		out, err := r.schemas.write(m, []byte(document), r.budget())
 		return out, []string{"Protobuf " + name + ": every field is known and of its type"}, err
@@ -94,6 +94,9 @@ type protoReader struct {
 	b       *budget
 	s       *schemas
 	unknown []int // numbers of fields
+	// defaults: fields that are not set are shown with their defaults, as far as the budget goes.
+	defaults bool
+	cut      bool // not all are
 }
 
 // read unmarshals after it has counted: each empty message of 2 bytes takes hundreds.
@@ -174,6 +177,7 @@ func (p *protoReader) message(m protoreflect.Message, depth int) value {
 		fields = append(fields, f)
 		return true
 	})
+	fields = append(fields, p.unset(m)...)
 	slices.SortFunc(fields, func(a, b protoreflect.FieldDescriptor) int { return int(a.Number()) - int(b.Number()) })
 	for _, f := range fields {
 		v.keys, v.items = append(v.keys, key{text: f.TextName()}), append(v.items, p.field(f, m.Get(f), depth))
@@ -192,6 +196,31 @@ func (p *protoReader) message(m protoreflect.Message, depth int) value {
 		v.keys, v.items = append(v.keys, key{text: keyUnknown}), append(v.items, base64Text(u))
 	}
 	return v
+}
+
+// leftOut says whether defaults are missing, for the text of a step.
+func (p *protoReader) leftOut() string {
+	if p.cut {
+		return "; not all defaults are shown, there are too many"
+	}
+	return ""
+}
+
+// unset are the fields of a message that have a default on the wire: those without presence, as
+// protojson's EmitDefaultValues has it. Each takes of the budget, since a message of two bytes may have
+// a thousand.
+func (p *protoReader) unset(m protoreflect.Message) (fields []protoreflect.FieldDescriptor) {
+	all := m.Descriptor().Fields()
+	for i := 0; p.defaults && i < all.Len(); i++ {
+		if f := all.Get(i); !f.HasPresence() && !m.Has(f) {
+			if p.b.take(0) != nil {
+				p.defaults, p.cut = false, true
+				break
+			}
+			fields = append(fields, f)
+		}
+	}
+	return fields
 }
 
 func base64Text(b []byte) value {

@@ -20,6 +20,9 @@ type Result struct {
 	// Schema is the Protobuf message type that was used, and which rule chose it;
 	// empty for a view without one.
 	Schema string `json:"schema,omitempty"`
+	// LooksLike are the Protobuf message types that the bytes fit, the best first, where nothing names
+	// one: Text is read with the first, which is a guess.
+	LooksLike []string `json:"looks_like,omitempty" doc:"Protobuf types that the body fits, the best first, where nothing names its type: text is read with the first, which is a guess."`
 	// Value is the innermost content as Go values for queries: map[string]any, []any,
 	// string, bool, nil, json.Number (exact). nil where there is no structure.
 	Value any `json:"-"`

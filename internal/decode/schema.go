@@ -1,6 +1,7 @@
 package decode
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,6 +45,8 @@ type schemas struct {
 	o     Protobuf
 	files *protoregistry.Files
 	types *dynamicpb.Types // nothing that is linked into the program
+	// guessable are the types that a body may be of, by name: not Google's own and not the entries of maps.
+	guessable []protoreflect.MessageDescriptor
 }
 
 func load(o Protobuf) (*schemas, error) {
@@ -57,12 +60,29 @@ func load(o Protobuf) (*schemas, error) {
 		}
 	}
 	s.types = dynamicpb.NewTypes(s.files)
+	s.files.RangeFiles(func(f protoreflect.FileDescriptor) bool {
+		if !strings.HasPrefix(string(f.Package())+".", "google.protobuf.") {
+			s.guessable = append(s.guessable, messagesIn(f.Messages())...)
+		}
+		return true
+	})
+	slices.SortFunc(s.guessable, func(a, b protoreflect.MessageDescriptor) int { return cmp.Compare(a.FullName(), b.FullName()) })
 	for i, q := range o.Queues {
 		if _, err := s.find(q.Message); err != nil {
 			return nil, fmt.Errorf("decode.protobuf.queues[%d].message is %q, %w", i, q.Message, err)
 		}
 	}
 	return s, nil
+}
+
+// messagesIn lists messages and those that are declared in them.
+func messagesIn(list protoreflect.MessageDescriptors) (all []protoreflect.MessageDescriptor) {
+	for i := range list.Len() {
+		if m := list.Get(i); !m.IsMapEntry() {
+			all = append(append(all, m), messagesIn(m.Messages())...)
+		}
+	}
+	return all
 }
 
 // compile reads the .proto files. Each is named by its path from an import path, as
@@ -171,6 +191,9 @@ func (s *schemas) choose(b Body) (m protoreflect.MessageDescriptor, rule, why st
 		m, rule = found, by
 		return true
 	}
+	if b.As != "" && try(b.As, "a person") {
+		return m, rule, ""
+	}
 	if s.o.Header != "" {
 		switch name := b.Headers[s.o.Header].(type) {
 		case string:
@@ -194,6 +217,14 @@ func (s *schemas) choose(b Body) (m protoreflect.MessageDescriptor, rule, why st
 		}
 	}
 	return nil, "", why
+}
+
+// Knows returns an error when there is no Protobuf message type of that name.
+func (d *Decoder) Knows(name string) error {
+	if _, err := d.schemas.Load().find(name); err != nil {
+		return hint.Errorf("name one of the files of decode.protobuf, with its package", "Protobuf type %.100q: %w", shown(name), err)
+	}
+	return nil
 }
 
 func (s *schemas) chosen(b Body) bool { m, _, _ := s.choose(b); return m != nil }

@@ -8,8 +8,6 @@ import (
 	"unicode"
 
 	"google.golang.org/protobuf/encoding/protowire"
-
-	"github.com/redrive-mq/redrive/internal/hint"
 )
 
 // protobuf shows a message of an unknown type: field numbers, and of what has a
@@ -23,14 +21,20 @@ func (r *reading) protobuf(said bool) bool {
 		}
 		return false
 	}
-	if !said && (!w.words || w.highest > 1000 || isText(r.data)) {
+	plain := said || w.words && w.highest <= 1000 && !isText(r.data)
+	if r.guess(plain) {
+		return true
+	}
+	if !plain {
 		return false
 	}
 	r.document("protobuf", &v, false)
-	r.step("protobuf", "Protobuf, by field numbers: no message type is configured for it (decode.protobuf), so what is inside is a guess")
-	r.encode = func(string) ([]byte, []string, error) {
-		return nil, nil, hint.Errorf("name its type under decode.protobuf in the config file", "the body is Protobuf of an unknown type, which cannot be edited")
+	none := "no message type is configured for it (decode.protobuf)"
+	if len(r.schemas.guessable) > 0 {
+		none = "nothing names its message type (decode.protobuf)"
 	}
+	r.step("protobuf", "Protobuf, by field numbers: "+none+", so what is inside is a guess")
+	r.encode = func(string) ([]byte, []string, error) { return nil, nil, errUnnamed }
 	return true
 }
 

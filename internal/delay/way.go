@@ -109,11 +109,36 @@ type Limits struct {
 	Since [2]int
 }
 
-// Check returns an error for a policy that the way cannot keep, with the remedy.
+// Check returns an error for a policy that the way cannot keep, with the remedy; also where it
+// cannot keep one of its rules.
 func (l Limits) Check(p *policy.Policy) error {
 	if l.ServiceDecides {
 		return nil
 	}
+	if err := l.check(p); err != nil {
+		return err
+	}
+	if l.QueueCounts && (p.RetryPriority != nil || p.MaxAge > 0) {
+		return fmt.Errorf("policy %q has a priority for retries or a longest age, and with %s the queue itself delays messages as they are: leave it out, or choose another way to wait", p.Name, l.Name)
+	}
+	for i := range p.Rules {
+		r := &p.Rules[i]
+		if r.Then != policy.Retry {
+			continue
+		}
+		under := p.Under(r)
+		if !r.Backoff.IsZero() && (l.QueueCounts || l.Blocks && !l.AcceptsBlocking && r.Backoff.Delay(1) != p.Backoff.Delay(1)) {
+			return fmt.Errorf("policy %q: rule %q has a backoff of its own, and with %s all messages wait as long: leave it out, or choose another way to wait", p.Name, r.Name, l.Name)
+		}
+		under.Name += ", rule " + r.Name
+		if err := l.check(&under); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l Limits) check(p *policy.Policy) error {
 	if p.MaxRetryAfter > l.Longest {
 		return fmt.Errorf("policy %q lets consumers ask for delays of up to %s, and %s waits %s at most: allow less, or choose another way to wait",
 			p.Name, policy.FormatDuration(p.MaxRetryAfter), l.Name, policy.FormatDuration(l.Longest))

@@ -39,6 +39,10 @@ const (
 	byError byte = 1 + iota
 	byReason
 	other
+	// Of the same in all queues.
+	byErrorAcross
+	byReasonAcross
+	otherAcross
 )
 
 // Of returns the group of a failure.
@@ -54,6 +58,20 @@ func Of(queue, reason, errText, msgType string) Group {
 func Other(queue string, most int) Group {
 	return Group{ID: idOf(other, queue, "", ""), Queue: queue,
 		Pattern: fmt.Sprintf("other errors (more than %d different ones are kept)", most)}
+}
+
+// IsOther tells whether it is the other errors of its queue.
+func (g Group) IsOther() bool { return g.ID == idOf(other, g.Queue, "", "") }
+
+// Across is the ID of the same error in all queues.
+func (g Group) Across() ID {
+	switch {
+	case g.IsOther():
+		return idOf(otherAcross, "", "", "")
+	case g.Pattern != "":
+		return idOf(byErrorAcross, "", g.Pattern, "")
+	}
+	return idOf(byReasonAcross, "", g.Reason, g.Type)
 }
 
 func idOf(kind byte, queue, a, b string) ID {

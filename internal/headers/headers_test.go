@@ -54,12 +54,12 @@ func TestImpossibleHistoryIsNotBelieved(t *testing.T) {
 	if n, note := headers.Failures(of(wire.HeaderAttempt, int64(0))); n != 0 || note != "" {
 		t.Errorf("attempt 0 is read as %d, %q", n, note)
 	}
-	if d, note := headers.SuggestedDelay(of(wire.HeaderDelay, int64(0))); d != 0 || note != "" {
+	if d, note := headers.SuggestedDelay(of(wire.HeaderDelay, int64(0)), wire.HeaderDelay); d != 0 || note != "" {
 		t.Errorf("delay 0 is read as %s, %q", d, note)
 	}
 	for v, want := range map[any]time.Duration{int64(1500): 1500 * time.Millisecond, int64(-1): 0, "9": 0, int64(math.MaxInt64): math.MaxInt64,
 		int64(longestExact): time.Duration(longestExact) * time.Millisecond, int64(longestExact + 1): math.MaxInt64} {
-		if d, note := headers.SuggestedDelay(of(wire.HeaderDelay, v)); d != want || (note != "") != (want == 0) {
+		if d, note := headers.SuggestedDelay(of(wire.HeaderDelay, v), wire.HeaderDelay); d != want || (note != "") != (want == 0) {
 			t.Errorf("delay %v is read as %s, %q", v, d, note)
 		}
 	}

@@ -21,23 +21,22 @@ func Failures(m *wire.Message) (n int, note string) {
 	if !there {
 		return 0, ""
 	}
-	i, ok := integer(v)
+	i, ok := Integer(v)
 	if !ok || i < 0 || i > wire.MaxAttempt {
 		return 0, fmt.Sprintf("its %s header was not a number from 0 to %d and counted as 0", wire.HeaderAttempt, wire.MaxAttempt)
 	}
 	return int(i), ""
 }
 
-// SuggestedDelay returns the delay that a consumer asks for, which its header has in
-// milliseconds.
-func SuggestedDelay(m *wire.Message) (d time.Duration, note string) {
-	v, there := m.Headers[wire.HeaderDelay]
+// SuggestedDelay returns the delay that a consumer asks for, in milliseconds in that header.
+func SuggestedDelay(m *wire.Message, header string) (d time.Duration, note string) {
+	v, there := m.Headers[header]
 	if !there {
 		return 0, ""
 	}
-	ms, ok := integer(v)
+	ms, ok := Integer(v)
 	if !ok || ms < 0 {
-		return 0, fmt.Sprintf("its %s header was not a number of milliseconds and was ignored", wire.HeaderDelay)
+		return 0, fmt.Sprintf("its %s header was not a number of milliseconds and was ignored", header)
 	}
 	if ms > math.MaxInt64/int64(time.Millisecond) {
 		return math.MaxInt64, ""
@@ -88,7 +87,7 @@ func Read(h amqp.Table, now time.Time) (t History, ok bool) {
 
 // Deliveries returns how often a quorum queue has delivered the message before.
 func Deliveries(h amqp.Table) int64 {
-	n, _ := integer(h["x-delivery-count"])
+	n, _ := Integer(h["x-delivery-count"])
 	return min(max(n, 0), wire.MaxAttempt)
 }
 
@@ -103,7 +102,8 @@ func Clean(h amqp.Table) amqp.Table {
 	return out
 }
 
-func integer(v any) (int64, bool) {
+// Integer returns a header that is a whole number, of whatever size.
+func Integer(v any) (int64, bool) {
 	switch n := v.(type) {
 	case int64:
 		return n, true

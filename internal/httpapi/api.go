@@ -6,6 +6,7 @@
 //	middleware.go   headers and limits of every request
 //	show.go         routes that show
 //	act.go          routes that act on named messages and queues; operations.go: on many messages
+//	adopt.go        routes about adopting a dead-letter queue
 //	transfer.go     routes of many bytes: bodies, export (csv.go: as a table), import
 //	live.go         the stream of changes
 //	tokens.go       who calls, and signing in
@@ -103,6 +104,7 @@ func New(c Config) *API {
 	a.showRoutes()
 	a.decodeRoute()
 	a.actRoutes()
+	a.adoptRoutes()
 	a.operationRoutes()
 	a.transferRoutes()
 	a.liveRoute()

@@ -16,6 +16,9 @@ import (
 
 const v1 = "/api/v1"
 
+// VHostsPath is the route of the virtual hosts, which at the root of several is about all.
+const VHostsPath = v1 + "/vhosts"
+
 // mostPaged is the page size when the client reads a whole list.
 const mostPaged = 1000
 
@@ -53,6 +56,11 @@ func (c Client) Overview(ctx context.Context) (o inspect.Overview, err error) {
 	return o, c.call(ctx, http.MethodGet, v1+"/overview", nil, nil, &o)
 }
 
+// VHostList has the virtual hosts of a service, as far as the caller may see them.
+func (c Client) VHostList(ctx context.Context) (v VHostList, err error) {
+	return v, c.call(ctx, http.MethodGet, VHostsPath, nil, nil, &v)
+}
+
 // Messages is one page of what a query finds, latest first: by when each is due, or was parked or
 // retried; limit 0: 100.
 func (c Client) Messages(ctx context.Context, query, after string, limit int) (p inspect.Page, err error) {
@@ -65,8 +73,12 @@ func (c Client) Count(ctx context.Context, query string) (n Count, err error) {
 }
 
 // Message is all that is known of one, by id or key.
-func (c Client) Message(ctx context.Context, id string) (d inspect.Detail, err error) {
-	return d, c.call(ctx, http.MethodGet, v1+"/messages"+escaped(id), nil, nil, &d)
+func (c Client) Message(ctx context.Context, id string, as inspect.ReadAs) (d inspect.Detail, err error) {
+	how := values("type", as.Type)
+	if as.Defaults {
+		how.Set("defaults", "true")
+	}
+	return d, c.call(ctx, http.MethodGet, v1+"/messages"+escaped(id), how, nil, &d)
 }
 
 // Groups of failures among what a query finds: all of them, page by page.
@@ -95,7 +107,7 @@ func (c Client) Queues(ctx context.Context) (all Queues, err error) {
 		if err := c.call(ctx, http.MethodGet, v1+"/queues", page(after, mostPaged), nil, &next); err != nil {
 			return all, err
 		}
-		all.Queues = append(all.Queues, next.Queues...)
+		all.Queues, all.Total = append(all.Queues, next.Queues...), next.Total
 		if after = next.After; after == "" {
 			return all, nil
 		}
@@ -191,7 +203,13 @@ func (c Client) Order(ctx context.Context, id string, order operations.Order) (o
 
 // Outcomes is one page of what came of an operation's messages.
 func (c Client) Outcomes(ctx context.Context, id, after string, limit int) (o operations.Outcomes, err error) {
-	return o, c.call(ctx, http.MethodGet, v1+"/operations"+escaped(id)+"/outcomes", page(after, limit), nil, &o)
+	return c.OutcomesOnly(ctx, id, "", after, limit)
+}
+
+// OutcomesOnly is one page of what came of those of an operation's messages that failed again
+// (operations.OnlyAgain), or of the rest (operations.OnlyRest).
+func (c Client) OutcomesOnly(ctx context.Context, id, only, after string, limit int) (o operations.Outcomes, err error) {
+	return o, c.call(ctx, http.MethodGet, v1+"/operations"+escaped(id)+"/outcomes", page(after, limit, "only", only), nil, &o)
 }
 
 // Audit is one page of the audit log, newest first.

@@ -49,7 +49,7 @@ func TestTheClientDoesAllOfIt(t *testing.T) {
 	check("overview", o.Waiting == 2 && o.Parked == 2 && o.Discarded == 2, err, o)
 	n, err := c.Count(ctx, "queue:"+orders)
 	check("count", n == httpapi.Count{Count: 3, Exact: true}, err, n)
-	m, err := c.Message(ctx, s.ids[store.Parked])
+	m, err := c.Message(ctx, s.ids[store.Parked], inspect.ReadAs{})
 	check("message", m.Queue == orders && m.Body != nil && m.Body.Format == "json", err, m)
 	body, err := c.Body(ctx, s.ids[store.Parked])
 	if err != nil {
@@ -147,7 +147,7 @@ func TestRefusalsInTheClient(t *testing.T) {
 		"a wrong token":         {second(wrong.Overview(ctx)), auth.ErrSignIn},
 		"a viewer acts":         {second(viewer.Act(ctx, act)), auth.ErrForbidden},
 		"read-only":             {second(readOnly.Act(ctx, act)), auth.ErrReadOnly},
-		"no such message":       {second(admin.Message(ctx, "0198f0a0-0000-7000-8000-000000000001")), inspect.ErrNotFound},
+		"no such message":       {second(admin.Message(ctx, "0198f0a0-0000-7000-8000-000000000001", inspect.ReadAs{})), inspect.ErrNotFound},
 		"its body":              {second(admin.Body(ctx, "nothing")), inspect.ErrNotFound},
 		"no such plan":          {second(admin.GetPlan(ctx, "../..")), inspect.ErrNotFound},
 		"a plan of everything":  {second(admin.Plan(ctx, operations.PlanRequest{Verb: actions.Discard})), inspect.ErrInvalid},

@@ -49,10 +49,17 @@ var rules = map[string]rule{
 	"POST " + auth.SignOutPath:       {ask: path(auth.SignOutPath), ok: 303},
 	"GET /api/v1/me":                 {ask: path(v1 + "/me"), least: auth.Viewer, ok: 200},
 	"GET /api/v1/overview":           {ask: path(v1 + "/overview"), least: auth.Viewer, ok: 200},
+	"GET /api/v1/vhosts":             {ask: path(v1 + "/vhosts"), least: auth.Viewer, ok: 200},
 	"GET /api/v1/messages":           {ask: path(v1 + "/messages?q=state:parked"), least: auth.Viewer, ok: 200},
 	"GET /api/v1/count":              {ask: path(v1 + "/count"), least: auth.Viewer, ok: 200},
 	"GET /api/v1/groups":             {ask: path(v1 + "/groups"), least: auth.Viewer, ok: 200},
+	"GET /api/v1/errors":             {ask: path(v1 + "/errors"), least: auth.Viewer, ok: 200},
+	"GET /api/v1/complete":           {ask: path(v1 + "/complete?q=queue:"), least: auth.Viewer, ok: 200},
+	"GET /api/v1/audit/actions":      {ask: path(v1 + "/audit/actions"), least: auth.Admin, ok: 200, elsewhere: 403},
 	"GET /api/v1/queues":             {ask: path(v1 + "/queues"), least: auth.Viewer, ok: 200},
+	"GET /api/v1/queues/{queue}":     {ask: path(v1 + "/queues/" + orders), least: auth.Viewer, ok: 200, elsewhere: 404},
+	"GET /api/v1/doctor":             {ask: path(v1 + "/doctor"), least: auth.Operator, ok: 200},
+	"POST /api/v1/doctor":            {ask: path(v1 + "/doctor"), least: auth.Operator, ok: 412, elsewhere: 403}, // the scene has no doctor
 	"GET /api/v1/ledger":             {ask: path(v1 + "/ledger?recount=true"), least: auth.Viewer, ok: 200},
 	"GET /api/v1/policies":           {ask: path(v1 + "/policies"), least: auth.Viewer, ok: 200},
 	"GET /api/v1/operations":         {ask: path(v1 + "/operations"), least: auth.Viewer, ok: 200},
@@ -97,8 +104,14 @@ var rules = map[string]rule{
 		least: auth.Editor, changes: true, audited: true, ok: 200, elsewhere: 403},
 	"POST /api/v1/snapshot": {ask: func(*scene) (string, string) { return v1 + "/snapshot", `{"folder":"/backup"}` }, // the scene's store is not on disk
 		least: auth.Admin, changes: true, ok: 412, elsewhere: 403},
-	"POST /api/v1/tokens":        {ask: func(*scene) (string, string) { return v1 + "/tokens", `{"name":"new","role":"viewer"}` }, least: auth.Admin, changes: true, ok: 200},
-	"DELETE /api/v1/tokens/{id}": {ask: path(v1 + "/tokens/victim"), least: auth.Admin, changes: true, ok: 204, elsewhere: 404},
+	"GET /api/v1/adoptions": {ask: path(v1 + "/adoptions"), least: auth.Viewer, ok: 200},
+	"POST /api/v1/adoptions/preview": {ask: func(*scene) (string, string) { return v1 + "/adoptions/preview", `{"queue":"` + orders + `"}` }, // the scene has no RabbitMQ
+		least: auth.Operator, offers: true, ok: 412, elsewhere: 403},
+	"POST /api/v1/adoptions": {ask: func(*scene) (string, string) { return v1 + "/adoptions", `{"queue":"` + orders + `"}` },
+		least: auth.Operator, changes: true, audited: true, ok: 200, elsewhere: 403},
+	"DELETE /api/v1/adoptions/{queue}": {ask: path(v1 + "/adoptions/" + orders), least: auth.Operator, changes: true, ok: 404, elsewhere: 403},
+	"POST /api/v1/tokens":              {ask: func(*scene) (string, string) { return v1 + "/tokens", `{"name":"new","role":"viewer"}` }, least: auth.Admin, changes: true, ok: 200},
+	"DELETE /api/v1/tokens/{id}":       {ask: path(v1 + "/tokens/victim"), least: auth.Admin, changes: true, ok: 204, elsewhere: 404},
 }
 
 func aMessage(suffix string) func(*scene) (string, string) {

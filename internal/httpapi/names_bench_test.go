@@ -24,7 +24,7 @@ import (
 )
 
 // looks are what people, Prometheus and health checks ask for.
-var looks = []string{"/api/v1/overview", "/api/v1/queues", "/api/v1/groups", "/api/v1/ledger", "/api/v1/messages", "/metrics", "/readyz", "/", "/queues", "/groups", "/health", "/messages"}
+var looks = []string{"/api/v1/overview", "/api/v1/queues", "/api/v1/groups", "/api/v1/ledger", "/api/v1/messages", "/metrics", "/readyz", "/", "/queues", "/errors", "/health", "/messages"}
 
 // BenchmarkLooks is how long each look takes, and how large it is, on a store on disk
 // with messages of 100,000 queues.
@@ -75,7 +75,7 @@ func looking(t testing.TB, s store.Store) http.Handler {
 	guard := auth.NewGuard(auth.Config{Log: log, Tokens: auth.NewTokens(memstore.New(), &book{})})
 	m := metrics.New(s, func() (uint64, uint64, error) { return 1, 1, nil }, "test", "")
 	a := httpapi.New(httpapi.Config{Console: c, Decoder: c.Decoder, Entries: s, Problems: none, Notices: none, Ready: func() bool { return true }, Guard: guard, Log: log, Metrics: m.Handler()})
-	for pattern, h := range webui.Routes(c, webui.Options{Caller: func(r *http.Request) auth.Caller { return auth.From(r.Context()) }, Problems: c.ProblemsFor}) {
+	for pattern, h := range webui.Routes(c, webui.Options{Caller: func(r *http.Request) auth.Caller { return auth.From(r.Context()) }}) {
 		a.Handle(pattern, h)
 	}
 	return a

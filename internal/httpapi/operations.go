@@ -9,7 +9,7 @@ import (
 )
 
 func (a *API) operationRoutes() {
-	plan := a.changingRoute(http.MethodPost, "/plans", "plan", "Operations", "What an action on all that a query finds would do; the messages are frozen")
+	plan := a.changingRoute(http.MethodPost, "/plans", "plan", "Operations", "What an action on all that a query finds, or on the rest of an operation, would do; the messages are frozen")
 	plan.Metadata = map[string]any{"timeout": planTimeout}
 	handle(a, plan, func(ctx context.Context, c auth.Caller, in *body[operations.PlanRequest]) (operations.Plan, error) {
 		return a.Console.Plan(ctx, c, in.Body)
@@ -39,7 +39,8 @@ func (a *API) operationRoutes() {
 	handle(a, route(http.MethodGet, "/operations/{id}/outcomes", "outcomes", "Operations", "What came of each message of an operation"), func(ctx context.Context, c auth.Caller, in *struct {
 		Named
 		Paged
+		Only string `query:"only" enum:"again,rest" doc:"again: only messages that were replayed and failed again; rest: those, and those that were not done; left out: all."`
 	}) (operations.Outcomes, error) {
-		return a.Console.Outcomes(ctx, c, in.ID, in.After, in.Limit)
+		return a.Console.Outcomes(ctx, c, in.ID, in.Only, in.After, in.Limit)
 	})
 }

@@ -150,7 +150,7 @@ func newScene(t testing.TB, who *access, readOnly bool) *scene {
 	s.API = httpapi.New(httpapi.Config{Console: s.console, Decoder: decoder, Entries: s.store, Problems: problems, Notices: none, Ready: func() bool { return false }, Guard: guard, Tokens: who.tokens, Log: log,
 		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "redrive_ready 1") })})
 
-	for pattern, h := range webui.Routes(s.console, webui.Options{Caller: func(r *http.Request) auth.Caller { return auth.From(r.Context()) }, Problems: s.console.ProblemsFor}) {
+	for pattern, h := range webui.Routes(s.console, webui.Options{Caller: func(r *http.Request) auth.Caller { return auth.From(r.Context()) }}) {
 		s.API.Handle(pattern, h)
 	}
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -74,29 +75,64 @@ func (a *API) showRoutes() {
 	handle(a, route(http.MethodGet, "/overview", "overview", "See", "The state of the service on one page"), func(ctx context.Context, c auth.Caller, _ *none) (inspect.Overview, error) {
 		return a.Console.Overview(ctx, c)
 	})
+	vhosts := route(http.MethodGet, "/vhosts", "vhosts", "See", "Virtual hosts, a line each: those in which the caller may see anything")
+	vhosts.Description = "Where a service has several, this path at the root has all of them, and the one under /v/NAME that one alone."
+	handle(a, vhosts, func(ctx context.Context, c auth.Caller, _ *none) (VHostList, error) {
+		v, err := a.Console.VHost(ctx, c)
+		return VHostList{[]inspect.VHost{v}}, err
+	})
 	handle(a, route(http.MethodGet, "/messages", "messages", "See", "Messages that a query finds, latest first: by when each is due, or was parked or retried"), func(ctx context.Context, c auth.Caller, in *struct {
 		Query
 		Paged
+		Columns []string `query:"columns,explode" maxItems:"12" doc:"What each message has in these fields of the query language, such as key, header.tenant or body.customer; repeat it for several." example:"body.customer"`
+		Preview bool     `query:"preview" doc:"Add the beginning of each body."`
 	}) (inspect.Page, error) {
-		return a.Console.Search(ctx, c, in.Q, in.After, in.Limit)
+		p, err := a.Console.Search(ctx, c, in.Q, in.After, in.Limit)
+		if err == nil {
+			err = a.Console.AddColumns(ctx, c, &p, in.Columns, in.Preview)
+		}
+		return p, err
 	})
-	handle(a, route(http.MethodGet, "/messages/{id}", "message", "See", "All that is known of a message but its raw body"), func(ctx context.Context, c auth.Caller, in *Named) (inspect.Detail, error) {
-		return a.Console.Message(ctx, c, in.ID)
+	handle(a, route(http.MethodGet, "/messages/{id}", "message", "See", "All that is known of a message but its raw body"), func(ctx context.Context, c auth.Caller, in *struct {
+		Named
+		inspect.ReadAs
+	}) (inspect.Detail, error) {
+		return a.Console.Message(ctx, c, in.ID, in.ReadAs)
 	})
-	handle(a, route(http.MethodGet, "/count", "count", "See", "How many messages a query finds"), func(ctx context.Context, c auth.Caller, in *Query) (Count, error) {
-		n, exact, err := a.Console.Count(ctx, c, in.Q)
+	handle(a, route(http.MethodGet, "/count", "count", "See", "How many messages a query finds"), func(ctx context.Context, c auth.Caller, in *struct {
+		Query
+		Most int64 `query:"most" minimum:"0" doc:"Where messages have to be looked at one by one, count up to this; 0: without that bound."`
+	}) (Count, error) {
+		n, exact, err := a.Console.Count(ctx, c, in.Q, in.Most)
 		return Count{n, exact}, err
 	})
+	handle(a, route(http.MethodGet, "/complete", "complete", "See", "How the last word of a query may go on"), func(ctx context.Context, c auth.Caller, in *struct {
+		Q      string `query:"q" maxLength:"4096" doc:"The query up to the cursor."`
+		Groups bool   `query:"groups" doc:"The query is about groups, which have fewer fields."`
+	}) (Suggestions, error) {
+		s, err := a.Console.Complete(ctx, c, in.Q, in.Groups)
+		return Suggestions{s}, err
+	})
+	a.listRoutes()
+	a.auditRoutes()
+}
+
+// listRoutes are those of groups, errors, queues, the ledger and policies.
+func (a *API) listRoutes() {
 	handle(a, route(http.MethodGet, "/groups", "groups", "See", "Groups of failures among what a query finds"), func(ctx context.Context, c auth.Caller, in *struct {
 		Query
 		Paged
 	}) (inspect.GroupPage, error) {
 		return a.Console.Groups(ctx, c, in.Q, in.After, in.Limit)
 	})
-	handle(a, route(http.MethodGet, "/queues", "queues", "See", "Work queues: what is kept for them, and what RabbitMQ says"), func(ctx context.Context, c auth.Caller, in *Paged) (Queues, error) {
-		q, after, err := a.Console.Queues(ctx, c, in.After, in.Limit)
-		return Queues{q, after}, err
+	handle(a, route(http.MethodGet, "/errors", "errors", "See", "Errors, each in all queues: groups that differ in nothing but the queue"), func(ctx context.Context, c auth.Caller, in *struct {
+		Query
+		Paged
+		Sort inspect.ErrorOrder `query:"sort" enum:"count,last,first" default:"count" doc:"What comes first: the most parked and waiting messages, the last failure, or what is new."`
+	}) (inspect.ErrorPage, error) {
+		return a.Console.Errors(ctx, c, in.Q, in.Sort, in.After, in.Limit)
 	})
+	a.queueRoutes()
 	recounts := route(http.MethodGet, "/ledger", "ledger", "See", "How many messages came for each queue, and what became of them")
 	recounts.Middlewares = huma.Middlewares{atMost(ledgersAtOnce)}
 	handle(a, recounts, func(ctx context.Context, c auth.Caller, in *struct {
@@ -109,9 +145,45 @@ func (a *API) showRoutes() {
 		p, err := a.Console.Policies(ctx, c)
 		return Policies{p}, err
 	})
+}
+
+func (a *API) auditRoutes() {
 	handle(a, route(http.MethodGet, "/audit", "audit", "See", "The audit log, newest first"), func(ctx context.Context, c auth.Caller, in *Paged) (AuditPage, error) {
 		e, after, err := a.Console.AuditLog(ctx, c, in.After, in.Limit)
 		return AuditPage{e, after}, err
+	})
+	handle(a, route(http.MethodGet, "/audit/actions", "audit-actions", "See", "The audit log action by action, newest first: each once, with its outcome"), func(ctx context.Context, c auth.Caller, in *struct {
+		Paged
+		Who   string    `query:"who" maxLength:"256" doc:"Only of this user or token."`
+		Did   string    `query:"did" maxLength:"64" doc:"Only this action, such as replay; with a dot at the end, all that begin so: operation."`
+		On    string    `query:"on" maxLength:"256" doc:"Only what was on this: a part of a queue's name, an id or a query."`
+		From  time.Time `query:"from" doc:"Only what began then or later."`
+		Until time.Time `query:"until" doc:"Only what began before."`
+	}) (inspect.AuditActions, error) {
+		return a.Console.AuditActions(ctx, c, inspect.AuditFilter{Who: in.Who, Did: in.Did, On: in.On, From: in.From, Until: in.Until}, in.After, in.Limit)
+	})
+}
+
+func (a *API) queueRoutes() {
+	handle(a, route(http.MethodGet, "/queues", "queues", "See", "Work queues: what is kept for them, and what RabbitMQ says"), func(ctx context.Context, c auth.Caller, in *struct {
+		Paged
+		Name   string `query:"name" maxLength:"255" doc:"A pattern with * and ?, or a part of the name in any case; left out: all."`
+		Policy string `query:"policy" maxLength:"255" doc:"Only queues of this policy."`
+		Sort   string `query:"sort" enum:"name,waiting,parked,failed,retried,consumers,ready,unacked" default:"name" doc:"By consumers, ready and unacked only where one page has all."`
+		Desc   bool   `query:"desc" doc:"The largest first."`
+	}) (Queues, error) {
+		return a.Console.Queues(ctx, c, inspect.QueueQuery{Name: in.Name, Policy: in.Policy, Sort: in.Sort, Descending: in.Desc, After: in.After, Limit: in.Limit})
+	})
+	handle(a, route(http.MethodGet, "/queues/{queue}", "queue", "See", "All that is known of one work queue"), func(ctx context.Context, c auth.Caller, in *struct {
+		Queue string `path:"queue" maxLength:"255"`
+	}) (inspect.QueueDetail, error) {
+		return a.Console.Queue(ctx, c, in.Queue)
+	})
+	handle(a, route(http.MethodGet, "/doctor", "doctor", "See", "What the doctor found in its latest run: wrong settings of RabbitMQ, its queues and the service's rights"), func(ctx context.Context, c auth.Caller, _ *none) (inspect.Examination, error) {
+		return a.Console.Doctor(ctx, c)
+	})
+	handleNothing(a, route(http.MethodPost, "/doctor", "run-doctor", "See", "Run the doctor, which takes some 20 s and changes nothing"), func(ctx context.Context, c auth.Caller, _ *none) error {
+		return a.Console.StartDoctor(ctx, c)
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/operations"
+	"github.com/redrive-mq/redrive/internal/query"
 )
 
 // Count is how many messages a query finds.
@@ -15,10 +16,17 @@ type Count struct {
 	Exact bool  `json:"exact" doc:"When false there are more: not all were looked at."`
 }
 
-// Queues is a list of queues.
-type Queues struct {
-	Queues []inspect.Queue `json:"queues"`
-	After  string          `json:"after,omitempty" doc:"Where the next page begins; absent on the last."`
+// Suggestions are how a query may go on.
+type Suggestions struct {
+	Suggestions []query.Suggestion `json:"suggestions"`
+}
+
+// Queues is a page of queues.
+type Queues = inspect.QueuePage
+
+// VHostList is a list of virtual hosts.
+type VHostList struct {
+	List []inspect.VHost `json:"vhosts"`
 }
 
 // Policies is a list of policies.

@@ -2,8 +2,6 @@ package inspect
 
 import (
 	"context"
-	"fmt"
-	"math"
 	"strconv"
 
 	"github.com/redrive-mq/redrive/internal/audit"
@@ -12,17 +10,12 @@ import (
 
 // AuditLog returns a page of who did what, newest first; after is the end of the page before.
 func (in *Inspector) AuditLog(ctx context.Context, by auth.Caller, after string, limit int) (page []audit.Entry, next string, err error) {
-	if err := by.MaySee(auth.Admin); err != nil {
+	if err := mayAudit(by); err != nil {
 		return nil, "", err
 	}
-	if by.Queues != nil { // a line may name any queue, in free text
-		return nil, "", fmt.Errorf("%w: the audit log is about all queues, and %s is limited to some", auth.ErrForbidden, by.Name)
-	}
-	before := int64(math.MaxInt64)
-	if after != "" {
-		if before, err = strconv.ParseInt(after, 10, 64); err != nil || before < 1 {
-			return nil, "", fmt.Errorf("%w: %.60q is not the end of a page", ErrInvalid, after)
-		}
+	before, err := readAuditPlace(after)
+	if err != nil {
+		return nil, "", err
 	}
 	if limit, err = PageSize(limit); err != nil {
 		return nil, "", err

@@ -148,6 +148,7 @@ func (q *queueCache) setAnswer(name string, at AtBroker) {
 	if q.known == nil || len(q.known) >= mostKnown {
 		q.known = map[string]answer{} // queues come and go
 	}
+	at.ConsumerList = nil // too much of ten thousand queues
 	q.known[name] = answer{at, time.Now(), q.known[name].wanted}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/auth"
@@ -13,9 +14,18 @@ import (
 	"github.com/redrive-mq/redrive/policy"
 )
 
+// ReadAs is how a person wants to see a body of Protobuf.
+type ReadAs struct {
+	Type     string `query:"type" maxLength:"512" doc:"Read the body as this Protobuf message type; left out: the one that is configured, or the type that it fits best." example:"shop.Order"`
+	Defaults bool   `query:"defaults" doc:"Show the fields of Protobuf that are not set, with their defaults."`
+}
+
 // Message returns all that is known of one message, by its id or its key; of one that was retried,
 // what is remembered.
-func (in *Inspector) Message(ctx context.Context, by auth.Caller, id string) (Detail, error) {
+func (in *Inspector) Message(ctx context.Context, by auth.Caller, id string, as ReadAs) (Detail, error) {
+	if err := in.known(by, as.Type); err != nil {
+		return Detail{}, err
+	}
 	l, others, err := in.messageNamed(ctx, by, id)
 	if err != nil {
 		return Detail{}, err
@@ -37,10 +47,23 @@ func (in *Inspector) Message(ctx context.Context, by auth.Caller, id string) (De
 	}
 	d.Timeline = in.timeline(r, past)
 	if r.State != query.Retried {
-		d.Properties, d.Headers = properties(&r.Message), headersOf(r)
-		d.Body = in.decoded(ctx, &l)()
+		d.Properties, d.Headers, d.Framework = properties(&r.Message), headersOf(r), frameworkOf(&r.Message)
+		body := BodyOf(r)
+		body.As, body.Defaults, body.Guess = as.Type, as.Defaults, true
+		d.Body = in.Decoder.Decode(ctx, body)
 	}
 	return d, nil
+}
+
+// known refuses a Protobuf type that is not loaded.
+func (in *Inspector) known(by auth.Caller, name string) error {
+	if err := by.May(auth.Viewer, ""); err != nil || name == "" {
+		return err
+	}
+	if err := in.Decoder.Knows(name); err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	return nil
 }
 
 // Body is a message's body as it is.
@@ -103,8 +126,9 @@ func (in *Inspector) timeline(r *store.Record, past []store.PastFailure) []Step 
 			continue // another message with its id
 		}
 		ended := p.Ended
-		s := Step{Attempt: p.Failures, Failed: p.FailedAt, Reason: p.Reason, Error: p.Error, Policy: p.Policy, Ended: &ended, Ending: endings[p.Ending]}
-		s.Delay, s.Why = in.whyWait(p.Policy, p.Failures, p.Due.Sub(p.FailedAt))
+		s := Step{Attempt: p.Failures, Failed: p.FailedAt, Reason: p.Reason, Error: p.Error, Ended: &ended, Ending: endings[p.Ending]}
+		s.Policy, s.Rule = store.PolicyAndRule(p.Policy)
+		s.Delay, s.Why = in.whyWait(s.Policy, s.Rule, p.Failures, p.Due.Sub(p.FailedAt))
 		if p.Ending == store.EndedDiscarded {
 			s.Delay, s.Why = "", "it was discarded, and the time to restore it is over"
 		}
@@ -113,16 +137,22 @@ func (in *Inspector) timeline(r *store.Record, past []store.PastFailure) []Step 
 	if r.State == query.Retried {
 		return steps
 	}
-	s := Step{Attempt: r.Failures, Failed: r.FailedAt, Reason: r.Reason, Error: r.Error, Policy: r.Policy}
+	s := Step{Attempt: r.Failures, Failed: r.FailedAt, Reason: r.Reason, Error: r.Error}
+	s.Policy, s.Rule = store.PolicyAndRule(r.Policy)
 	switch {
 	case r.State == store.Parked:
 		s.Why = r.ParkedFor
 	case r.State == store.Discarded:
 		s.Why = "a person discarded it"
+		if at := slices.IndexFunc(r.Notes, func(note string) bool { return strings.HasPrefix(note, ByRetention) }); at >= 0 {
+			s.Why = r.Notes[at]
+		}
 	case r.Forward != nil:
-		s.Why = "it goes to " + sendsTo(r.Forward)
+		if s.Why = "it goes to " + sendsTo(r.Forward); s.Rule != "" {
+			s.Why += fmt.Sprintf(", by rule %q of policy %q", s.Rule, s.Policy)
+		}
 	default:
-		s.Delay, s.Why = in.whyWait(r.Policy, r.Failures, r.Due.Sub(r.FailedAt))
+		s.Delay, s.Why = in.whyWait(s.Policy, s.Rule, r.Failures, r.Due.Sub(r.FailedAt))
 	}
 	steps = append(steps, s)
 	if first := steps[0]; first.Attempt > 1 && !r.FirstFailed.IsZero() && r.FirstFailed.Before(first.Failed) {
@@ -131,10 +161,13 @@ func (in *Inspector) timeline(r *store.Record, past []store.PastFailure) []Step 
 	return steps
 }
 
+// ByRetention begins the note of a message that its policy's retention has discarded.
+const ByRetention = "discarded by retention"
+
 var endings = map[store.Ending]string{store.EndedRetried: "retried", store.EndedForwarded: "forwarded", store.EndedDiscarded: "discarded"}
 
 // whyWait explains how long a message waits after a failure.
-func (in *Inspector) whyWait(name string, attempt int, delay time.Duration) (text, why string) {
+func (in *Inspector) whyWait(name, rule string, attempt int, delay time.Duration) (text, why string) {
 	text = policy.FormatDuration(delay)
 	if attempt == 0 {
 		return text, "a person replayed it: it starts again at attempt 1"
@@ -147,16 +180,25 @@ func (in *Inspector) whyWait(name string, attempt int, delay time.Duration) (tex
 	case i < 0:
 		return text, fmt.Sprintf("policy %q decided, which is not in force any more", name)
 	}
-	p := &set[i]
+	p, by := &set[i], fmt.Sprintf("policy %q", name)
+	if rule != "" {
+		by = fmt.Sprintf("rule %q of policy %q", rule, name)
+		at := slices.IndexFunc(p.Rules, func(r policy.Rule) bool { return r.Name == rule })
+		if at < 0 {
+			return text, by + " decided, which is not in force any more"
+		}
+		under := p.Under(&p.Rules[at])
+		p = &under
+	}
 	if attempt >= p.Attempts {
-		return text, fmt.Sprintf("failure %d of the %d that policy %q allows now: a person replayed it, or the policy was changed since", attempt, p.Attempts, name)
+		return text, fmt.Sprintf("failure %d of the %d that %s allows now: a person replayed it, or the policy was changed since", attempt, p.Attempts, by)
 	}
 	least, most := waits(p, in.way(name), attempt)
 	between := policy.FormatDuration(least)
 	if least != most {
 		between += " to " + policy.FormatDuration(most) + " (" + policy.FormatDuration(p.Backoff.Delay(attempt)) + " with jitter " + p.Jitter.String() + ")"
 	}
-	why = fmt.Sprintf("failure %d of %d: policy %q waits %s", attempt, p.Attempts, name, between)
+	why = fmt.Sprintf("failure %d of %d: %s waits %s", attempt, p.Attempts, by, between)
 	if slack := 2 * time.Millisecond; delay < least-slack || delay > most+slack {
 		why += "; this differs because its consumer asked for another delay, a person changed it, or the policy was changed since"
 	}

@@ -44,7 +44,7 @@ func TestWhyThatDelay(t *testing.T) {
 		if err := s.Add(ctx, []*store.Record{r}); err != nil {
 			t.Fatal(err)
 		}
-		m, err := c.Message(ctx, caller(auth.Viewer), r.ID.String())
+		m, err := c.Message(ctx, caller(auth.Viewer), r.ID.String(), inspect.ReadAs{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -76,7 +76,7 @@ func TestWhoseHeaders(t *testing.T) {
 	if err := s.Add(ctx, []*store.Record{r, forged}); err != nil {
 		t.Fatal(err)
 	}
-	m, err := c.Message(ctx, caller(auth.Viewer), r.ID.String())
+	m, err := c.Message(ctx, caller(auth.Viewer), r.ID.String(), inspect.ReadAs{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +98,7 @@ func TestWhoseHeaders(t *testing.T) {
 	if m.Body == nil || m.Body.Format != "json" {
 		t.Errorf("the body is %+v", m.Body)
 	}
-	if m, err = c.Message(ctx, caller(auth.Viewer), forged.ID.String()); err != nil || m.Headers[0].From != "publisher" {
+	if m, err = c.Message(ctx, caller(auth.Viewer), forged.ID.String(), inspect.ReadAs{}); err != nil || m.Headers[0].From != "publisher" {
 		t.Errorf("without proof x-death is %+v, %v", m.Headers, err)
 	}
 }
@@ -109,18 +109,39 @@ func TestMessagesThatShareAnID(t *testing.T) {
 		b.ID, c.ID = a.ID, a.ID
 		d.add(t, a, b, c)
 		by := caller(auth.Viewer, "orders", "mail")
-		m, err := d.Message(ctx, by, a.ID.String())
+		m, err := d.Message(ctx, by, a.ID.String(), inspect.ReadAs{})
 		if err != nil || m.Queue != "orders" || len(m.SameID) != 1 || m.SameID[0].Queue != "mail" {
 			t.Fatalf("%+v, %v", m, err)
 		}
-		m, err = d.Message(ctx, by, m.SameID[0].Key)
+		m, err = d.Message(ctx, by, m.SameID[0].Key, inspect.ReadAs{})
 		if err != nil || m.Queue != "mail" || len(m.SameID) != 1 || m.SameID[0].Queue != "orders" {
 			t.Fatalf("%+v, %v", m, err)
 		}
 		for _, name := range []string{"", "x", uuid.Nil.String()} {
-			if _, err := d.Message(ctx, by, name); !errors.Is(err, inspect.ErrNotFound) {
+			if _, err := d.Message(ctx, by, name, inspect.ReadAs{}); !errors.Is(err, inspect.ErrNotFound) {
 				t.Errorf("%q: %v", name, err)
 			}
 		}
 	})
+}
+
+// What another framework wrote is shown beside what is known, and is none of it.
+func TestWhatAFrameworkWrote(t *testing.T) {
+	s := memstore.New()
+	c := inspect.New(inspect.Config{Store: s})
+	r, plain := record("orders", store.Parked, ""), record("orders", store.Parked, "")
+	r.Message.Headers = amqp.Table{"MT-Reason": "fault", "MT-Fault-ExceptionType": "Shop.NoStock", "MT-Fault-InputAddress": "rabbitmq://rabbit/shop/elsewhere", "MT-Fault-RetryCount": int32(3), "MT-Fault-Timestamp": "2026-11-24T10:42:53Z"}
+	if err := s.Add(ctx, []*store.Record{r, plain}); err != nil {
+		t.Fatal(err)
+	}
+	m, err := c.Message(ctx, caller(auth.Viewer), r.ID.String(), inspect.ReadAs{})
+	if err != nil || m.Queue != "orders" || m.Attempt != r.Failures || m.Framework == nil || m.Framework.Name != "MassTransit" {
+		t.Fatalf("%+v, %v", m, err)
+	}
+	if got := m.Framework.Summary(); got != "error type Shop.NoStock; queue elsewhere; attempts 4; failed 2026-11-24T10:42:53Z" {
+		t.Errorf("it wrote %q", got)
+	}
+	if m, err = c.Message(ctx, caller(auth.Viewer), plain.ID.String(), inspect.ReadAs{}); err != nil || m.Framework != nil {
+		t.Errorf("%+v, %v", m.Framework, err)
+	}
 }

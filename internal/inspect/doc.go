@@ -9,11 +9,17 @@
 //	detail.go       one message in full; envelope.go: its properties and headers
 //	queue.go        a queue as it is shown; throttle.go: how its retries are limited;
 //	                settings.go: what people set for it
-//	queues.go, groups.go, policies.go, overview.go: lists; calendar.go: what is due when
+//	queues.go, queuelist.go, groups.go, policies.go, overview.go: lists; calendar.go: what is due
+//	                when; policywords.go: policies in sentences
+//	queuedetail.go  one queue in full
+//	health.go       whether something is wrong, and what; doctor.go: what the doctor found
 //	queuecounts.go  what a store counted, and its pages; brokerqueues.go: what RabbitMQ says
 //	ledger.go       how many messages came, and what became of them; recount.go: counted
 //	                one by one
 //	totals.go       the numbers of one moment, for those who watch
 //	ready.go        which problems are of single queues; replicas.go: those that share a store
-//	auditlog.go     who did what
+//	errorlines.go   errors in all queues; examples.go: as consumers said them
+//	columns.go      what a list shows of each message by choice; complete.go: queries that are
+//	                being written
+//	auditlog.go     who did what, line by line; auditactions.go: action by action
 package inspect

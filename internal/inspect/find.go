@@ -92,8 +92,9 @@ func (in *Inspector) Find(ctx context.Context, by auth.Caller, text string, upto
 }
 
 // Count returns how many messages a query finds; exact is false when not all were looked at, so
-// that there may be more.
-func (in *Inspector) Count(ctx context.Context, by auth.Caller, text string) (n int64, exact bool, err error) {
+// that there may be more. Messages that have to be looked at one by one are counted up to most;
+// 0: without that bound.
+func (in *Inspector) Count(ctx context.Context, by auth.Caller, text string, most int64) (n int64, exact bool, err error) {
 	q, err := in.parse(by, text)
 	if err != nil {
 		return 0, false, err
@@ -102,7 +103,7 @@ func (in *Inspector) Count(ctx context.Context, by auth.Caller, text string) (n 
 		began := time.Now()
 		exact = true
 		err = in.eachRetried(ctx, by, q, "", func(store.Listed, string) bool {
-			if exact = time.Since(began) <= longestCount; exact {
+			if exact = time.Since(began) <= longestCount && (most == 0 || n < most); exact {
 				n++
 			}
 			return exact
@@ -147,14 +148,14 @@ func (in *Inspector) Count(ctx context.Context, by auth.Caller, text string) (n 
 			return n, true, nil
 		}
 	}
-	return in.countEach(ctx, by, q)
+	return in.countEach(ctx, by, q, most)
 }
 
 // longestCount is how long messages are counted one by one.
 const longestCount = 5 * time.Second
 
 // countEach counts one by one, at most as many as a search looks at.
-func (in *Inspector) countEach(ctx context.Context, by auth.Caller, q *query.Query) (n int64, exact bool, err error) {
+func (in *Inspector) countEach(ctx context.Context, by auth.Caller, q *query.Query, most int64) (n int64, exact bool, err error) {
 	narrowed, err := in.narrow(ctx, by, q)
 	if err != nil || narrowed.None {
 		return 0, err == nil, err
@@ -168,10 +169,13 @@ func (in *Inspector) countEach(ctx context.Context, by auth.Caller, q *query.Que
 			return false, nil
 		}
 		looked++
-		if narrowed.Match(&l, in.decoded(ctx, &l)) {
+		if !narrowed.Match(&l, in.decoded(ctx, &l)) {
+			return true, nil
+		}
+		if exact = most == 0 || n < most; exact {
 			n++
 		}
-		return true, nil
+		return exact, nil
 	})
 	return n, exact, err
 }

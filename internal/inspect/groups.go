@@ -38,23 +38,16 @@ type GroupPage struct {
 
 // Groups returns a page of the error groups, those with the most parked and waiting messages
 // first. The query may name what groups have: queue, reason, state, group, error (with numbers
-// and ids replaced), type, note and text (of error or note); nothing else. A page has limit of them; 0: MostQueues. One
+// and ids replaced), type, note, text (of error or note), first, failed and age; nothing else. A page has limit of them; 0: MostQueues. One
 // whose messages become fewer meanwhile may be on two pages.
 func (in *Inspector) Groups(ctx context.Context, by auth.Caller, text, after string, limit int) (page GroupPage, err error) {
 	page.Groups = []Group{}
-	q, err := in.parse(by, text)
-	if err != nil {
-		return page, err
-	}
 	last, err := readGroupPlace(after)
 	if err != nil {
 		return page, err
 	}
-	found, err := in.groupsSeen(ctx, by)
+	found, err := in.groupsFound(ctx, by, text)
 	if err != nil {
-		return page, err
-	}
-	if err := q.OnlyGroups(); err != nil {
 		return page, err
 	}
 	if limit <= 0 || limit > MostQueues {
@@ -63,9 +56,6 @@ func (in *Inspector) Groups(ctx context.Context, by auth.Caller, text, after str
 	some := firstInOrder(limit+1, func(yield func(*store.GroupCount) bool) {
 		for i := range found {
 			g := &found[i]
-			if !q.MatchGroup(g) {
-				continue
-			}
 			page.Total++
 			if (last == nil || placeOf(g).compare(*last) > 0) && !yield(g) {
 				return
@@ -82,18 +72,32 @@ func (in *Inspector) Groups(ctx context.Context, by auth.Caller, text, after str
 	return page, nil
 }
 
-// Group returns one error group, if the caller sees its queue.
-func (in *Inspector) Group(ctx context.Context, by auth.Caller, id string) (store.GroupCount, error) {
+// GroupsNamed returns the error group with an id, or those with the same error in all queues, as
+// far as the caller sees them.
+func (in *Inspector) GroupsNamed(ctx context.Context, by auth.Caller, id string) ([]store.GroupCount, error) {
 	seen, err := in.groupsSeen(ctx, by)
 	if err != nil {
-		return store.GroupCount{}, err
+		return nil, err
 	}
-	for _, g := range seen {
-		if g.ID.String() == id {
-			return g, nil
-		}
+	named := slices.DeleteFunc(seen, func(g store.GroupCount) bool { return g.ID.String() != id && g.Across().String() != id })
+	if len(named) == 0 {
+		return nil, fmt.Errorf("%w: no group %.40q", ErrNotFound, id)
 	}
-	return store.GroupCount{}, fmt.Errorf("%w: no group %.40q", ErrNotFound, id)
+	return named, nil
+}
+
+// groupsFound are the groups that a query finds.
+func (in *Inspector) groupsFound(ctx context.Context, by auth.Caller, text string) ([]store.GroupCount, error) {
+	q, err := in.parse(by, text)
+	if err == nil {
+		err = q.OnlyGroups()
+	}
+	if err != nil {
+		return nil, err
+	}
+	all, err := in.groupsSeen(ctx, by)
+	now := in.Now()
+	return slices.DeleteFunc(all, func(g store.GroupCount) bool { return !q.MatchGroup(&g, now) }), err
 }
 
 func (in *Inspector) groupsSeen(ctx context.Context, by auth.Caller) ([]store.GroupCount, error) {

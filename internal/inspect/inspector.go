@@ -11,6 +11,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/policy"
 )
 
@@ -60,8 +61,10 @@ type Config struct {
 	Version   string
 	Since     time.Time     // when the service started
 	BrokerURL func() string // where RabbitMQ is, without the password; nil: not known
-	ReadOnly  bool
-	Activity  Activity
+	// Identity is what the virtual host is called; nil: not known.
+	Identity func() Identity
+	ReadOnly bool
+	Activity Activity
 	// Problems are what is wrong now, Notices what a person should look at though
 	// it stops nothing.
 	Problems, Notices func() []string
@@ -70,8 +73,17 @@ type Config struct {
 	Ready func() bool
 	// Way is how the messages of a policy wait in RabbitMQ; nil: they wait in the store.
 	Way func(policy string) delay.Way
-	// Limits says how a policy limits its retries, in words; nil: not at all.
-	Limits func(policy string) string
+	// Rules limit the retries of a policy; nil: not at all.
+	Rules func(policy string) throttle.Rules
+	// PolicyYAML is what the config file says of a policy; nil: not known.
+	PolicyYAML func(policy string) string
+	// Redirects are the queues that what fails in another queue is retried to; nil: there are none.
+	Redirects func() map[string]string
+	// Enrolled are the queues that RabbitMQ dead-letters to us, ordered by name; nil: not
+	// known. An error says why RabbitMQ has not told lately; the names are from before then.
+	Enrolled func() ([]string, error)
+	// Examine is a run of the doctor; nil: there is none.
+	Examine func(context.Context) ([]Finding, error)
 	// Unreachable is why messages cannot be published to a queue now, or "".
 	Unreachable func(queue string) string
 	// Decoder reads bodies; nil: without any schema.
@@ -112,6 +124,9 @@ type Inspector struct {
 	queueCounts queueCounts
 	calendar    calendarCache
 	recounts    recounts
+	healths     healthCache
+	doctor      doctor
+	examples    examples
 }
 
 // New makes an Inspector.
@@ -125,7 +140,7 @@ func New(c Config) *Inspector {
 	if c.Decoder == nil {
 		c.Decoder, _ = decode.New(decode.Options{}) // without files nothing can fail
 	}
-	return &Inspector{Config: c}
+	return &Inspector{Config: c, doctor: doctor{wanted: make(chan struct{}, 1)}}
 }
 
 // Run does until ctx ends what each replica does and, where the store cannot be shared, Lead.
@@ -133,6 +148,7 @@ func (in *Inspector) Run(ctx context.Context) {
 	var others sync.WaitGroup
 	defer others.Wait()
 	others.Go(func() { in.queues.keepFresh(ctx, in.Broker) })
+	others.Go(func() { in.examineWhenWanted(ctx) })
 	if in.Changed == nil {
 		in.Lead(ctx)
 	}

@@ -38,9 +38,10 @@ type Message struct {
 	RetriedAt   *time.Time `json:"retried_at,omitempty" doc:"When RabbitMQ had it in its queue; it has not been seen since."`
 	Restorable  *time.Time `json:"restorable_until,omitempty" doc:"Of a discarded one."`
 	Reason      string     `json:"reason" doc:"Why it failed: RabbitMQ's reason for dead-lettering it, or reported when a consumer reported it."`
-	Error       string     `json:"error,omitempty" doc:"What its consumer said."`
+	Error       string     `json:"error,omitempty" doc:"What its consumer said, or its framework wrote."`
 	Group       string     `json:"group,omitempty" doc:"The group of failures it belongs to."`
 	Policy      string     `json:"policy,omitempty"`
+	Rule        string     `json:"rule,omitempty" doc:"The rule of that policy that applied."`
 	FirstFailed time.Time  `json:"first_failed"`
 	Failed      time.Time  `json:"failed"`
 	Exchange    string     `json:"exchange" doc:"As first published."`
@@ -52,6 +53,9 @@ type Message struct {
 	SendsTo     string     `json:"sends_to,omitempty" doc:"Where it is forwarded to, instead of being retried."`
 	MadeFrom    string     `json:"made_from,omitempty" doc:"The message a person edited or copied to make this one."`
 	MadeInto    string     `json:"made_into,omitempty" doc:"What a person made of this one."`
+	Preview     string     `json:"preview,omitempty" doc:"The beginning of the body as decoded, on one line, where the request asks for it."`
+	// Columns are values by the names of the columns that the request asks for.
+	Columns map[string]string `json:"columns,omitempty" doc:"What the message has in the columns that the request asks for; of a list the first values."`
 }
 
 // Detail is a message with all that is known of it but the raw body.
@@ -60,6 +64,7 @@ type Detail struct {
 	Timeline   []Step         `json:"timeline" doc:"Each failure and what came of it, oldest first."`
 	Properties []Property     `json:"properties" doc:"AMQP's own, as first published."`
 	Headers    []Header       `json:"headers"`
+	Framework  *Framework     `json:"framework,omitempty" doc:"What another framework wrote on it about its failure. A client wrote it: it proves nothing."`
 	Body       *decode.Result `json:"body,omitempty" doc:"Absent when it was retried."`
 	SameID     []Message      `json:"same_id,omitempty" doc:"Other messages that carry its id."`
 }
@@ -71,6 +76,7 @@ type Step struct {
 	Reason  string     `json:"reason"`
 	Error   string     `json:"error,omitempty"`
 	Policy  string     `json:"policy,omitempty"`
+	Rule    string     `json:"rule,omitempty" doc:"The rule of that policy that applied."`
 	Delay   string     `json:"delay,omitempty" doc:"How long it waits, or waited."`
 	Why     string     `json:"why,omitempty" doc:"Why so long, or why it is parked."`
 	Ended   *time.Time `json:"ended,omitempty" doc:"When its wait was over."`
@@ -98,15 +104,17 @@ type Page struct {
 	// Bounded says in words, when it is not empty, which messages were not looked at.
 	Bounded string `json:"bounded,omitempty" doc:"Which messages were not looked at, when not all were."`
 	Looked  int64  `json:"looked" doc:"How many messages were looked at for this page."`
+	Unread  int    `json:"unread,omitempty" doc:"How many messages of this page lack their columns and preview, since reading bodies took too long."`
 }
 
 // Shown is a record as a message.
 func (in *Inspector) Shown(l store.Listed) Message {
 	r := l.Record
 	m := Message{ID: r.ID.String(), Key: string(l.Key), Queue: r.Queue, State: StateName(r.State), Attempt: r.Failures, Reason: r.Reason, Error: r.Error,
-		Group: in.Store.GroupOf(r).String(), Policy: r.Policy, FirstFailed: r.FirstFailed, Failed: r.FailedAt,
+		Group: in.Store.GroupOf(r).String(), FirstFailed: r.FirstFailed, Failed: r.FailedAt,
 		Exchange: r.Message.Exchange, RoutingKey: r.Message.RoutingKey, Type: r.Message.Type, ContentType: r.Message.ContentType,
 		Size: l.BodySize, Notes: r.Notes}
+	m.Policy, m.Rule = store.PolicyAndRule(r.Policy)
 	due := r.Due
 	switch r.State {
 	case store.Parked:

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/metrics"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/throttle"
@@ -109,6 +110,6 @@ func lookAtNames(b *testing.B, path string) map[string]time.Duration {
 }
 
 func aPage(d *desk) error {
-	_, _, err := d.Queues(context.Background(), caller(auth.Viewer), "", 0)
+	_, err := d.Queues(context.Background(), caller(auth.Viewer), inspect.QueueQuery{})
 	return err
 }

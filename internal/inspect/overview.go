@@ -15,6 +15,7 @@ type Overview struct {
 	Now        time.Time  `json:"now"`
 	Broker     string     `json:"broker" doc:"Where RabbitMQ is, without the password."`
 	ReadOnly   bool       `json:"read_only"`
+	Health     Health     `json:"health" doc:"Whether something is wrong, in one word, and what."`
 	Ready      bool       `json:"ready" doc:"As /readyz says."`
 	Problems   []string   `json:"problems" doc:"What is wrong now, with single queues also while it is ready; empty when nothing is."`
 	Notices    []string   `json:"notices,omitempty" doc:"What needs a person's attention, though it stops nothing."`
@@ -25,7 +26,7 @@ type Overview struct {
 	NextDue    *time.Time `json:"next_due,omitempty"`
 	PerMinute  Flow       `json:"per_minute" doc:"In the last minute."`
 	Hour       []Flow     `json:"hour" doc:"Each of the last 60 minutes, the current one last."`
-	Calendar   []Slot     `json:"calendar" doc:"Upcoming retries, by time, in the next hours."`
+	Calendar   []Slot     `json:"calendar" doc:"Waiting messages by when they are due: those due already, then slots of a length that fits what is due, then those due later. Empty when nothing waits."`
 	Queues     []Queue    `json:"queues"`
 	MoreQueues int        `json:"more_queues,omitempty" doc:"How many queues are left out: the list of queues has them, a page at a time."`
 	Replicas   []Replica  `json:"replicas,omitempty" doc:"The services that share the store, in the order of their ids; absent where only one can."`
@@ -72,6 +73,7 @@ func (in *Inspector) Overview(ctx context.Context, by auth.Caller) (Overview, er
 		}
 	}
 	o.NextDue, o.Oldest = dueFirst(next)
+	o.Health = s.health(by, unread)
 	if in.Activity != nil {
 		o.Hour = in.Activity.Hour(now, by.Sees)
 		o.PerMinute = in.perMinute(by, now)

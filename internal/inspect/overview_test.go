@@ -52,12 +52,12 @@ func TestManyQueuesOfASlowRabbitMQ(t *testing.T) {
 		c := inspect.New(inspect.Config{Store: s, Broker: slow{}})
 		for round, want := range []int{96, 150} {
 			began := time.Now()
-			all, _, err := c.Queues(ctx, caller(auth.Viewer), "", 0)
+			page, err := c.Queues(ctx, caller(auth.Viewer), inspect.QueueQuery{})
 			if err != nil || time.Since(began) > time.Second {
 				t.Fatal(time.Since(began), err)
 			}
 			known := 0
-			for _, q := range all {
+			for _, q := range page.Queues {
 				if q.Broker != nil {
 					known++
 				}
@@ -83,14 +83,14 @@ func TestWhoLooksOnDoesNotWait(t *testing.T) {
 		go func() { defer close(ended); c.Run(running) }()
 		for i := range 20 {
 			began := time.Now()
-			all, _, err := c.Queues(ctx, caller(auth.Viewer), "", 0)
-			if err != nil || all[0].Broker == nil {
-				t.Fatal(all, err)
+			page, err := c.Queues(ctx, caller(auth.Viewer), inspect.QueueQuery{})
+			if err != nil || page.Queues[0].Broker == nil {
+				t.Fatal(page, err)
 			}
 			if waited := time.Since(began); i > 0 && waited > 0 {
 				t.Errorf("look %d waited for %v", i, waited)
 			}
-			if old := b.since(all[0].Broker.Ready); old > 8*time.Second {
+			if old := b.since(page.Queues[0].Broker.Ready); old > 8*time.Second {
 				t.Errorf("look %d was told what RabbitMQ said %v ago", i, old)
 			}
 			time.Sleep(3 * time.Second)
@@ -187,7 +187,7 @@ func TestOverview(t *testing.T) {
 		}
 		// That RabbitMQ is silent is remembered for a while.
 		asked := quiet.asked
-		if _, _, err := c.Queues(ctx, caller(auth.Viewer), "", 0); err != nil || quiet.asked != asked || time.Since(now) != time.Second {
+		if _, err := c.Queues(ctx, caller(auth.Viewer), inspect.QueueQuery{}); err != nil || quiet.asked != asked || time.Since(now) != time.Second {
 			t.Errorf("asked again: %d times, %v after, %v", quiet.asked-asked, time.Since(now), err)
 		}
 	})

@@ -5,6 +5,7 @@ import "time"
 // Queue is a work queue: what the service keeps for it, and what RabbitMQ says.
 type Queue struct {
 	Name      string     `json:"queue"`
+	Enrolled  bool       `json:"enrolled,omitempty" doc:"RabbitMQ dead-letters its messages to Redrive. Absent when it does not, where the management API does not say so, and in the overview."`
 	Policy    string     `json:"policy,omitempty"`
 	Way       string     `json:"way,omitempty" doc:"How its messages wait: disk (in the store, also when that is Redis), or a way of RabbitMQ's, which knows how many."`
 	Waiting   int64      `json:"waiting" doc:"In the store. Messages that wait in RabbitMQ are not counted here."`
@@ -36,4 +37,13 @@ type AtBroker struct {
 	Consumers int    `json:"consumers"`
 	Ready     int    `json:"ready"`
 	Unacked   *int   `json:"unacked,omitempty" doc:"Absent when the management API does not answer."`
+	// ConsumerList is known of a queue that is looked at by itself.
+	ConsumerList []Consumer `json:"consumer_list,omitempty" doc:"At most 100; only of a queue that is asked for by itself, and where the management API answers."`
+}
+
+// Consumer is a consumer of a queue.
+type Consumer struct {
+	Tag        string `json:"tag"`
+	Connection string `json:"connection,omitempty"`
+	User       string `json:"user,omitempty"`
 }

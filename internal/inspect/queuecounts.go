@@ -51,15 +51,17 @@ func (in *Inspector) counts(ctx context.Context) ([]store.QueueCount, error) {
 }
 
 // queuesOf are the queues that the caller may see, ordered by name: those that something is
-// kept for, that are paused, or that something has happened to since the service started.
-func (in *Inspector) queuesOf(ctx context.Context, by auth.Caller, pauses map[string]QueuePause) ([]store.QueueCount, error) {
+// kept for, that are paused, that something has happened to since the service started, and others.
+func (in *Inspector) queuesOf(ctx context.Context, by auth.Caller, pauses map[string]QueuePause, others []string) ([]store.QueueCount, error) {
 	all, err := in.counts(ctx)
 	if err != nil {
 		return nil, err
 	}
 	var more []store.QueueCount
+	added := map[string]bool{}
 	add := func(name string) {
-		if _, ok := slices.BinarySearchFunc(all, name, byQueue); !ok {
+		if _, ok := slices.BinarySearchFunc(all, name, byQueue); !ok && !added[name] {
+			added[name] = true
 			more = append(more, store.QueueCount{Queue: name})
 		}
 	}
@@ -68,10 +70,11 @@ func (in *Inspector) queuesOf(ctx context.Context, by auth.Caller, pauses map[st
 	}
 	if in.Activity != nil {
 		for _, name := range in.Activity.Queues() {
-			if _, paused := pauses[name]; !paused {
-				add(name)
-			}
+			add(name)
 		}
+	}
+	for _, name := range others {
+		add(name)
 	}
 	if len(more) == 0 && by.Queues == nil {
 		return all, nil

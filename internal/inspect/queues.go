@@ -18,26 +18,6 @@ const (
 	maxOnOverview = 100
 )
 
-// Queues lists the work queues that have messages, are paused, or had messages since the service
-// started, ordered by name: limit of them after the end of a page; 0: MostQueues. next is "" at
-// the end of the list.
-func (in *Inspector) Queues(ctx context.Context, by auth.Caller, after string, limit int) (page []Queue, next string, err error) {
-	if err := by.May(auth.Viewer, ""); err != nil {
-		return nil, "", err
-	}
-	s, err := in.visibleQueues(ctx, by)
-	if err != nil {
-		return nil, "", err
-	}
-	some, next, err := pageOf(s.counts, func(n store.QueueCount) string { return n.Queue }, after, limit)
-	if err != nil {
-		return nil, "", err
-	}
-	page = s.shown(some)
-	in.askBroker(ctx, page)
-	return page, next, nil
-}
-
 // askBroker adds RabbitMQ's state of each queue.
 func (in *Inspector) askBroker(ctx context.Context, all []Queue) {
 	names := make([]string, len(all))
@@ -55,20 +35,35 @@ func (in *Inspector) askBroker(ctx context.Context, all []Queue) {
 // visibleQueues are the queues that a caller may see, and what is stored about them.
 type visibleQueues struct {
 	*Inspector
-	counts []store.QueueCount // ordered by name
-	pauses map[string]QueuePause
-	forced map[string]Forced
+	counts   []store.QueueCount // ordered by name
+	enrolled []string           // ordered; those of them that nothing else is known of may be in counts
+	pauses   map[string]QueuePause
+	forced   map[string]Forced
 }
 
+// visibleQueues returns the queues with messages, with a pause, or that something happened to.
 func (in *Inspector) visibleQueues(ctx context.Context, by auth.Caller) (s visibleQueues, err error) {
-	s.Inspector = in
+	return in.queuesWith(ctx, by, nil)
+}
+
+// enrolledToo returns all those of visibleQueues and the enrolled ones.
+func (in *Inspector) enrolledToo(ctx context.Context, by auth.Caller) (s visibleQueues, err error) {
+	var enrolled []string
+	if in.Enrolled != nil {
+		enrolled, _ = in.Enrolled()
+	}
+	return in.queuesWith(ctx, by, enrolled)
+}
+
+func (in *Inspector) queuesWith(ctx context.Context, by auth.Caller, enrolled []string) (s visibleQueues, err error) {
+	s.Inspector, s.enrolled = in, enrolled
 	if s.pauses, err = Pauses(ctx, in.Store); err != nil {
 		return s, err
 	}
 	if s.forced, err = ForcedBreakers(ctx, in.Store); err != nil {
 		return s, err
 	}
-	s.counts, err = in.queuesOf(ctx, by, s.pauses)
+	s.counts, err = in.queuesOf(ctx, by, s.pauses, enrolled)
 	return s, err
 }
 
@@ -80,6 +75,7 @@ func (s *visibleQueues) shown(some []store.QueueCount) []Queue {
 		if f, ok := s.forced[n.Queue]; ok && q.Throttle != nil {
 			q.Throttle.Forced = &f
 		}
+		_, q.Enrolled = slices.BinarySearch(s.enrolled, q.Name)
 		all = append(all, q)
 	}
 	return all
@@ -98,7 +94,7 @@ func (s *visibleQueues) topQueues() []store.QueueCount {
 	}
 	found := firstInOrder(maxOnOverview, func(yield func(ranked) bool) {
 		for _, n := range s.counts {
-			if r := (ranked{n, s.restricted(n.Queue), s.failedLately(n.Queue)}); !yield(r) {
+			if r := (ranked{n, s.restricted(n.Queue), s.lately(n.Queue).Failed}); !yield(r) {
 				return
 			}
 		}
@@ -121,13 +117,6 @@ func (s *visibleQueues) restricted(queue string) int {
 		return 1
 	}
 	return 0
-}
-
-func (s *visibleQueues) failedLately(queue string) int64 {
-	if s.Activity == nil {
-		return 0
-	}
-	return s.Activity.Minute(queue, s.Now()).Failed
 }
 
 func (in *Inspector) queue(n store.QueueCount, policies policy.Set, pauses map[string]QueuePause) Queue {

@@ -33,18 +33,19 @@ func TestQueuesArePaged(t *testing.T) {
 	for _, limit := range []int{0, 1, 700} {
 		seen, after := map[string]int{}, ""
 		for pages := 0; pages == 0 || after != ""; pages++ {
-			var page []inspect.Queue
-			if page, after, err = d.Queues(ctx, caller(auth.Viewer), after, limit); err != nil {
-				t.Fatal(err)
+			page, err := d.Queues(ctx, caller(auth.Viewer), inspect.QueueQuery{After: after, Limit: limit})
+			if err != nil || page.Total != len(names) {
+				t.Fatal(page.Total, err)
 			}
-			for _, q := range page {
+			after = page.After
+			for _, q := range page.Queues {
 				seen[q.Name]++
 			}
 			if limit == 1 && pages == 5 {
 				break
 			}
-			if most := max(limit, 1); limit > 0 && len(page) > most || len(page) > inspect.MostQueues {
-				t.Fatalf("a page of %d has %d", limit, len(page))
+			if most := max(limit, 1); limit > 0 && len(page.Queues) > most || len(page.Queues) > inspect.MostQueues {
+				t.Fatalf("a page of %d has %d", limit, len(page.Queues))
 			}
 		}
 		if want := len(names); limit != 1 && len(seen) != want || limit == 1 && len(seen) != 6 {
@@ -56,7 +57,7 @@ func TestQueuesArePaged(t *testing.T) {
 			}
 		}
 	}
-	if _, _, err := d.Queues(ctx, caller(auth.Viewer), "!", 0); err == nil {
+	if _, err := d.Queues(ctx, caller(auth.Viewer), inspect.QueueQuery{After: "!"}); err == nil {
 		t.Error("a page that none ends with was given")
 	}
 }

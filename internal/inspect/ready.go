@@ -15,6 +15,9 @@ const (
 	PartForeignConsumers = "another service"
 )
 
+// OtherQueues stands for the queues with problems that are too many to be named.
+const OtherQueues = "(others)"
+
 // OfQueue tells whether a problem, or its part of the service, concerns a single queue.
 func OfQueue(problem string) bool {
 	return strings.HasPrefix(problem, PartQueue) || strings.HasPrefix(problem, PartForward) || strings.HasPrefix(problem, PartConsumers)

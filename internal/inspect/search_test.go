@@ -115,7 +115,7 @@ func TestSearch(t *testing.T) {
 					t.Errorf("%s, %d a page: found %q, want %q", text, limit, s, want)
 				}
 			}
-			n, exact, err := d.Count(ctx, caller(auth.Viewer), text)
+			n, exact, err := d.Count(ctx, caller(auth.Viewer), text, 0)
 			if words := len(found(t, d, caller(auth.Viewer), text, 10)); err != nil || !exact || n != int64(words) {
 				t.Errorf("%s counts %d (exactly %v), %v; found %d", text, n, exact, err, words)
 			}
@@ -140,7 +140,7 @@ func TestOthersQueuesAreNotThere(t *testing.T) {
 			if got := found(t, d, limited, text, 10); len(got) != want {
 				t.Errorf("%s: found %q", text, got)
 			}
-			if n, _, err := d.Count(ctx, limited, text); err != nil || n != int64(want) {
+			if n, _, err := d.Count(ctx, limited, text, 0); err != nil || n != int64(want) {
 				t.Errorf("%s counts %d, %v", text, n, err)
 			}
 		}
@@ -149,7 +149,7 @@ func TestOthersQueuesAreNotThere(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, name := range []string{p.Messages[0].ID, p.Messages[0].Key} {
-			if _, err := d.Message(ctx, limited, name); !errors.Is(err, inspect.ErrNotFound) {
+			if _, err := d.Message(ctx, limited, name, inspect.ReadAs{}); !errors.Is(err, inspect.ErrNotFound) {
 				t.Errorf("%s: %v", name, err)
 			}
 			if _, err := d.Body(ctx, limited, name); !errors.Is(err, inspect.ErrNotFound) {
@@ -160,7 +160,8 @@ func TestOthersQueuesAreNotThere(t *testing.T) {
 				t.Errorf("found %+v, %v", p, err)
 			}
 		}
-		qs, _, err := d.Queues(ctx, limited, "", 0)
+		page, err := d.Queues(ctx, limited, inspect.QueueQuery{})
+		qs := page.Queues
 		if err != nil || len(qs) != 1 || qs[0].Name != "mail" || qs[0].Parked != 1 || qs[0].Discarded != 1 {
 			t.Errorf("queues %+v, %v", qs, err)
 		}
@@ -169,7 +170,7 @@ func TestOthersQueuesAreNotThere(t *testing.T) {
 			t.Errorf("groups %+v, %v", gs, err)
 		}
 		o, err := d.Overview(ctx, limited)
-		if err != nil || o.Parked != 1 || o.Waiting != 0 || len(o.Queues) != 1 || o.Calendar[2].Count != 0 {
+		if err != nil || o.Parked != 1 || o.Waiting != 0 || len(o.Queues) != 1 || len(o.Calendar) != 0 {
 			t.Errorf("overview %+v, %v", o, err)
 		}
 	})
@@ -181,14 +182,13 @@ func TestNobodySeesNothing(t *testing.T) {
 	var errs []error
 	note := func(_ any, err error) { errs = append(errs, err) }
 	note(d.Search(ctx, by, "", "", 0))
-	note(d.Message(ctx, by, uuid.Nil.String()))
+	note(d.Message(ctx, by, uuid.Nil.String(), inspect.ReadAs{}))
 	note(d.Body(ctx, by, "x"))
 	note(d.Groups(ctx, by, "", "", 0))
-	qs, _, err := d.Queues(ctx, by, "", 0)
-	note(qs, err)
+	note(d.Queues(ctx, by, inspect.QueueQuery{}))
 	note(d.Policies(ctx, by))
 	note(d.Overview(ctx, by))
-	_, _, err = d.Count(ctx, by, "")
+	_, _, err := d.Count(ctx, by, "", 0)
 	note(nil, err)
 	_, _, err = d.AuditLog(ctx, by, "", 0)
 	note(nil, err)
@@ -266,7 +266,7 @@ func TestASearchIsBounded(t *testing.T) {
 	if n, _, bounded := all("parked:<2026-01-02T03:04:10Z"); n != 5 || bounded != "" {
 		t.Errorf("by an index: found %d: %q", n, bounded)
 	}
-	if n, exact, err := d.Count(ctx, caller(auth.Viewer), "type:T"); n != 100_000 || exact || err != nil {
+	if n, exact, err := d.Count(ctx, caller(auth.Viewer), "type:T", 0); n != 100_000 || exact || err != nil {
 		t.Errorf("counted %d (exactly %v), %v", n, exact, err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -292,7 +292,7 @@ func TestACountEnds(t *testing.T) {
 		d := newDesk(sluggish{memstore.New()})
 		d.add(t, inspecttest.Parked("orders", 1000)...)
 		began := time.Now()
-		n, exact, err := d.Count(ctx, caller(auth.Viewer), "text:*")
+		n, exact, err := d.Count(ctx, caller(auth.Viewer), "text:*", 0)
 		if took := time.Since(began); exact || n < 5 || n > 10 || took > 10*time.Second || err != nil {
 			t.Errorf("counted %d (exactly %v) in %v, %v", n, exact, took, err)
 		}
@@ -334,7 +334,7 @@ func TestRetriedMessagesAreFound(t *testing.T) {
 					break
 				}
 			}
-			if n, exact, err := d.Count(ctx, viewer, "state:retried"); n != 4 || !exact || err != nil {
+			if n, exact, err := d.Count(ctx, viewer, "state:retried", 0); n != 4 || !exact || err != nil {
 				t.Fatalf("counted %d (exactly %v), %v", n, exact, err)
 			}
 			if len(got) == 4 && got[0] == ids[3] {
@@ -352,14 +352,14 @@ func TestRetriedMessagesAreFound(t *testing.T) {
 		if err != nil || len(p.Messages) != 1 || p.Messages[0].ID != ids[3] {
 			t.Fatalf("by its error: %+v, %v", p, err)
 		}
-		m, err := d.Message(ctx, viewer, ids[0])
+		m, err := d.Message(ctx, viewer, ids[0], inspect.ReadAs{})
 		if err != nil || m.State != inspect.Retried || len(m.Timeline) != 1 || m.Timeline[0].Ending != "retried" || m.Timeline[0].Ended == nil || m.Body != nil {
 			t.Fatalf("%+v, %v", m, err)
 		}
 		if _, err := d.Body(ctx, viewer, ids[0]); !errors.Is(err, inspect.ErrNotFound) {
 			t.Errorf("its body: %v", err)
 		}
-		m, err = d.Message(ctx, viewer, ids[2])
+		m, err = d.Message(ctx, viewer, ids[2], inspect.ReadAs{})
 		if err != nil || m.State != inspect.Parked || len(m.Timeline) != 2 || m.Timeline[1].Why != "out of attempts" || m.Timeline[1].Ended != nil {
 			t.Fatalf("%+v, %v", m, err)
 		}

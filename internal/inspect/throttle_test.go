@@ -28,7 +28,8 @@ func TestALimitIsShownWhileMessagesAreDue(t *testing.T) {
 		}
 		d := newDesk(s)
 		d.throttle = &inspect.ThrottleView{State: "closed", LimitedBy: throttle.WhyRate}
-		all, _, err := d.Queues(ctx, operator, "", 10)
+		page, err := d.Queues(ctx, operator, inspect.QueueQuery{})
+		all := page.Queues
 		if err != nil || len(all) != 1 || all[0].Throttle.LimitedBy != want {
 			t.Errorf("due in %s: %+v, %v, want limited by %q", due, all, err, want)
 		}

@@ -217,7 +217,7 @@ func isEmpty(ctx context.Context, s store.Store) (bool, error) {
 	}
 	empty := true
 	err = s.Entries(ctx, "", "", func(e store.Entry) (bool, error) {
-		empty = e.Name == store.OwnerEntry
+		empty = e.Name == store.OwnerEntry || e.Name == store.ServersEntry
 		return empty, nil
 	})
 	return empty, err

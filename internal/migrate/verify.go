@@ -91,7 +91,7 @@ func (m *Migration) verify(ctx context.Context, all int64) error {
 			return err
 		}
 		err = s.Entries(ctx, "", "", func(e store.Entry) (bool, error) {
-			if e.Name != EntryName && e.Name != store.OwnerEntry {
+			if e.Name != EntryName && e.Name != store.OwnerEntry && e.Name != store.ServersEntry {
 				d.entries.add(e.Name, e.Value)
 			}
 			return true, nil

@@ -87,7 +87,7 @@ func alerts(m *Message, own map[string]string) []alert {
 	for _, i := range m.Items {
 		one := Message{Kind: i.Kind, Items: []Item{i}, VHost: m.VHost, Test: m.Test}
 		a := alert{StartsAt: i.Since.UTC(), EndsAt: m.At.Add(alertLasts).UTC(), GeneratorURL: i.Link,
-			Labels:      map[string]string{"alertname": alertName(i.Kind), "severity": i.Severity.String()},
+			Labels:      map[string]string{"alertname": meaningOf(i.Kind).Alert, "severity": i.Severity.String()},
 			Annotations: map[string]string{"summary": one.title(plainText), "description": one.text(plainText, time.UTC)}}
 		if m.Test {
 			a.Labels["alertname"] = "RedriveTest"
@@ -111,15 +111,6 @@ func alerts(m *Message, own map[string]string) []alert {
 		all = append(all, a)
 	}
 	return all
-}
-
-// alertName makes RedriveBreakerOpen of breaker_open.
-func alertName(k Kind) string {
-	s := "Redrive"
-	for word := range strings.SplitSeq(string(k), "_") {
-		s += strings.ToUpper(word[:1]) + word[1:]
-	}
-	return s
 }
 
 // planAlerts returns what to send to Alertmanager now: conditions that are on, again after
@@ -152,7 +143,6 @@ func (b *pending) planAlerts(now time.Time) (messages []*Message, next time.Time
 		if k.Kind == Parked && !e.On {
 			i.Resolved, i.Until = true, end
 		}
-		i.Severity = b.settings.severity(k)
 		i.Link = link(b.settings.Page, &Message{Kind: k.Kind, Items: []Item{i}})
 		items = append(items, i)
 	}
@@ -166,7 +156,7 @@ func (b *pending) planAlerts(now time.Time) (messages []*Message, next time.Time
 // alertsSent records that Alertmanager has these alerts.
 func (b *pending) alertsSent(m *Message, now time.Time) {
 	for _, i := range m.Items {
-		k := key{i.Kind, i.Queue, i.Target}
+		k := i.key()
 		e := b.entries[k]
 		if i.Resolved {
 			b.drop(k)

@@ -69,6 +69,11 @@ type busyError struct {
 
 func (b busyError) Unwrap() error { return b.error }
 
+// refusedError is an answer that this request is wrong, though the service works: 400 to 499.
+type refusedError struct{ error }
+
+func (r refusedError) Unwrap() error { return r.error }
+
 // do sends it, and returns the beginning of the answer. Its errors repeat neither the
 // URL nor the answer: either may contain a secret.
 func (c *client) do(ctx context.Context, r request) ([]byte, error) {
@@ -101,6 +106,9 @@ func (c *client) do(ctx context.Context, r request) ([]byte, error) {
 		err := fmt.Errorf("it answers %d %s", resp.StatusCode, http.StatusText(resp.StatusCode))
 		if s, e := strconv.Atoi(resp.Header.Get("Retry-After")); e == nil && s > 0 {
 			return nil, busyError{err, min(time.Duration(min(s, 3600))*time.Second, time.Hour)}
+		}
+		if c := resp.StatusCode; c >= 400 && c <= 499 && c != http.StatusRequestTimeout && c != http.StatusTooManyRequests {
+			err = refusedError{err}
 		}
 		return nil, err
 	}

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 )
@@ -20,6 +21,8 @@ type Options struct {
 	Conditions func(context.Context, *Settings) ([]Condition, error)
 	Count      func(route, result string) // result: sent or failed
 	Log        *slog.Logger
+	// Decode decodes the body of a message, where a rule asks for it.
+	Decode func(*store.Record) *decode.Result
 	// Replica, when not "", is the id of this replica of several: counts of parked messages
 	// go through the store to the leader, see relay.go, and only the leader calls Run.
 	Replica string
@@ -88,6 +91,9 @@ func (e *Engine) routeSet() *routeSet {
 	return e.current
 }
 
+// Settings are those in force. They are not changed, but replaced.
+func (e *Engine) Settings() *Settings { return &e.routeSet().settings }
+
 func (e *Engine) wants(r *route, k key) bool { return r.pending.settings.wants(&r.Route, k) }
 
 // Event counts an event; it never waits for a route.
@@ -102,7 +108,14 @@ func (e *Engine) Event(ev retry.Event) {
 	why.text = why.text[:min(len(why.text), longestReason)]
 	e.mu.RLock() // until it is counted: a route that ends stores what it has counted
 	defer e.mu.RUnlock()
+	asked := false
 	for _, r := range e.current.routes {
+		if !r.includes(k) {
+			continue
+		}
+		if !asked {
+			k.Severity, asked = e.current.settings.severityOf(&ev, e.Decode), true
+		}
 		switch {
 		case !e.wants(r, k):
 		case e.Replica != "":
@@ -200,14 +213,25 @@ func (e *Engine) forget(ctx context.Context, c *routeSet) {
 	}
 }
 
-// Test sends a notification that says that it is a test.
+// Test sends a notification that says that it is a test; to PagerDuty one by each key, with a
+// pattern of it as the queue.
 func Test(ctx context.Context, s *Settings, r *Route, k Kind) error {
 	to, err := open(r)
 	if err != nil {
 		return fmt.Errorf("its URL %w", err)
 	}
+	err = sendTest(ctx, s, to, k, "test")
+	for _, key := range r.Keys {
+		if err == nil {
+			err = sendTest(ctx, s, to, k, key.Queues[0])
+		}
+	}
+	return err
+}
+
+func sendTest(ctx context.Context, s *Settings, to *target, k Kind, queue string) error {
 	m := &Message{Kind: k, Test: true, At: time.Now(), Severity: meaningOf(k).Severity}
-	i := Item{Kind: k, Queue: "test", Since: m.At, Text: "this is a test, sent by `redrive notify test`"}
+	i := Item{Kind: k, Queue: queue, Since: m.At, Text: "this is a test, sent by `redrive notify test`"}
 	if k == Parked {
 		i.N, i.Errors = 1000, []ErrorCount{{i.Text, 1000}}
 	}

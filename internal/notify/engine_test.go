@@ -106,3 +106,41 @@ func BenchmarkEvent(b *testing.B) {
 		e.Event(ev)
 	}
 }
+
+// A rule's severity is that of the notification: routes choose by it, and the kind stays parked.
+func TestTheSeverityOfARule(t *testing.T) {
+	all, gotAll := hook(t, nil)
+	critical, gotCritical := hook(t, nil)
+	s := DefaultSettings()
+	r := DefaultRoute()
+	r.GroupWait, r.Kinds = time.Second, []Kind{Parked}
+	r.Name, r.URL = "all", Secret(all)
+	one := r
+	one.Name, one.URL, one.Least = "critical", Secret(critical), Critical
+	s.AllowPrivate, s.Routes = loopback, []Route{r, one}
+	e, err := New(s, options(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	start(t, e)
+	for n, severity := range []string{"info", "", "warning", "critical"} {
+		for range n + 1 {
+			e.Event(retry.Event{Kind: retry.Parked, Queue: "q", Error: "x", Severity: severity, At: time.Now()})
+		}
+	}
+	m := <-gotAll
+	if m["event"] != "parked" || m["severity"] != "critical" || m["count"] != 10.0 {
+		t.Errorf("notified of %v", m)
+	}
+	counts := map[any]any{}
+	for _, i := range m["items"].([]any) {
+		item := i.(map[string]any)
+		counts[item["severity"]] = item["count"]
+	}
+	if counts["info"] != 1.0 || counts["warning"] != 5.0 || counts["critical"] != 4.0 {
+		t.Errorf("notified of %v", counts)
+	}
+	if m := <-gotCritical; m["severity"] != "critical" || m["count"] != 4.0 || len(gotCritical) > 0 {
+		t.Errorf("the route for critical ones has %v", m)
+	}
+}

@@ -21,7 +21,6 @@ type Message struct {
 	VHost    string // the virtual host, where there are several
 	Digest   bool   // of quiet hours
 	Test     bool
-	Open     int // conditions of Kind that are on, sent or not
 }
 
 // Item is a queue's part of a notification, or the service's where Queue is "".
@@ -35,10 +34,12 @@ type Item struct {
 	Errors       []ErrorCount
 	Resolved     bool
 	Again        bool // it was sent before and still lasts
-	// of an alert
-	Severity Severity
-	Link     string
+	Severity     Severity
+	Ruled        string // the severity, where a rule gave it
+	Link         string // of an alert
 }
+
+func (i *Item) key() key { return key{i.Kind, i.Queue, i.Target, i.Ruled} }
 
 // ErrorCount is an error group's text, hostile, and its count.
 type ErrorCount struct {
@@ -94,13 +95,25 @@ func (m *Message) title(f format) string {
 	case len(m.Items) == 1:
 		what = m.Items[0].line(f, nil)
 	case m.Kind == Parked:
-		what = fmt.Sprintf("%s messages parked in %d queues", number(m.total()), len(m.Items))
+		what = m.parkedIn()
 	case m.Resolved():
 		what = fmt.Sprintf("resolved: %s (%d queues)", meaningOf(m.Kind).Over, len(m.Items))
 	default:
 		what = fmt.Sprintf("%s (%d queues)", meaningOf(m.Kind).Means, len(m.Items))
 	}
 	return who + what
+}
+
+// parkedIn counts each queue once: its messages may be several items, by their severities.
+func (m *Message) parkedIn() string {
+	queues := map[string]bool{}
+	for _, i := range m.Items {
+		queues[i.Queue] = true
+	}
+	if len(queues) == 1 {
+		return fmt.Sprintf("%s messages parked in 1 queue", number(m.total()))
+	}
+	return fmt.Sprintf("%s messages parked in %d queues", number(m.total()), len(queues))
 }
 
 // text is the rest: a line for each item, its errors below.
@@ -127,7 +140,7 @@ func (i *Item) line(f format, zone *time.Location) string {
 	k := meaningOf(i.Kind)
 	where := ""
 	if i.Queue != "" {
-		where = f.foreign(clean(key{i.Kind, i.Queue, i.Target}.lane(), longestQueue)) + ": "
+		where = f.foreign(clean(i.key().lane(), longestQueue)) + ": "
 	}
 	if i.Kind == Parked {
 		means := k.Means
@@ -135,6 +148,9 @@ func (i *Item) line(f format, zone *time.Location) string {
 			means = "message parked"
 		}
 		s := fmt.Sprintf("%s%s %s", where, number(i.N), means)
+		if i.Ruled != "" {
+			s += ", " + i.Ruled
+		}
 		if zone != nil && i.Until.Sub(i.Since) >= time.Minute {
 			s += fmt.Sprintf(" from %s to %s", moment(i.Since, zone), moment(i.Until, zone))
 		}
@@ -169,7 +185,7 @@ func number(n int64) string { return digits.Group(fmt.Sprint(n)) }
 func (m *Message) fields() map[string]any {
 	items := []map[string]any{}
 	for _, i := range m.Items[:min(len(m.Items), mostItems)] {
-		item := map[string]any{"event": i.Kind, "queue": clean(i.Queue, 255), "since": i.Since.UTC(), "resolved": i.Resolved}
+		item := map[string]any{"event": i.Kind, "queue": clean(i.Queue, 255), "severity": i.Severity.String(), "since": i.Since.UTC(), "resolved": i.Resolved}
 		if i.Target != "" {
 			item["target"] = clean(i.Target, 255)
 		}
@@ -209,14 +225,14 @@ func link(page string, m *Message) string {
 	switch m.Kind {
 	case IntakeStopped, BrokerBlocked, ForwardStopped:
 		return page + "/health"
-	case NoConsumer, QueuePaused, BreakerOpen, LedgerOff:
+	case NoConsumer, QueueFilling, QueuePaused, BreakerOpen, LedgerOff:
 		return page + "/queues"
 	}
 	state := "state:parked"
-	if m.Kind == OldestWaiting {
+	if m.Kind == OldestWaiting || m.Kind == WaitingRising {
 		state = "state:waiting"
 	}
-	if m.Digest && !slices.ContainsFunc(m.Items, func(i Item) bool { return i.Kind == Parked || i.Kind == ParkedBurst }) {
+	if m.Digest && !slices.ContainsFunc(m.Items, func(i Item) bool { return i.Kind == Parked || i.Kind == ParkedBurst || i.Kind == ParkedRising }) {
 		return page + "/health"
 	}
 	terms := []string{state}
@@ -244,6 +260,6 @@ func inOrder(items []Item) {
 			}
 			return 0
 		}
-		return cmp.Or(cmp.Compare(over(a), over(b)), cmp.Compare(b.N, a.N), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Queue, b.Queue), cmp.Compare(a.Target, b.Target))
+		return cmp.Or(cmp.Compare(over(a), over(b)), cmp.Compare(b.N, a.N), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Queue, b.Queue), cmp.Compare(a.Target, b.Target), cmp.Compare(b.Severity, a.Severity))
 	})
 }

@@ -20,6 +20,9 @@ type key struct {
 	Kind   Kind
 	Queue  string
 	Target string // of forwarded messages
+	// Severity is what a rule gives the messages parked, so that those of each severity are counted
+	// apart; "": that of the kind and the queue.
+	Severity string
 }
 
 // lane is the queue, and the forward target where there is one.
@@ -31,6 +34,15 @@ func (k key) lane() string {
 }
 
 const toTarget = " to "
+
+// name is the key as the store has it.
+func (k key) name() string {
+	kind := string(k.Kind)
+	if k.Severity != "" {
+		kind += ":" + k.Severity
+	}
+	return kind + "/" + k.lane()
+}
 
 // tally counts the messages of a key.
 type tally struct {
@@ -97,7 +109,8 @@ type Condition struct {
 	After  time.Duration // it is reported only when it has lasted that long
 	Text   string        // why; may be hostile
 
-	// Unknown: nothing is known about the kind now, so its conditions stay as they were.
+	// Unknown: nothing is known about the kind now, or of it about the queue where it has one, so
+	// these conditions stay as they were.
 	Unknown bool
 }
 
@@ -120,7 +133,7 @@ func (b *pending) entryOf(k key) (key, *entry) {
 	if e == nil {
 		n := 0
 		for other := range b.entries {
-			if other.Kind == k.Kind && other.Queue != otherQueues {
+			if other.Kind == k.Kind && other.Severity == k.Severity && other.Queue != otherQueues {
 				n++
 			}
 		}
@@ -146,13 +159,13 @@ func (b *pending) count(k key, t *tally) {
 // update applies the conditions that are on now. Others are over, but not while starting: the service
 // may not know of them yet.
 func (b *pending) update(now time.Time, all []Condition, starting bool) {
-	there, unknown := map[key]bool{}, map[Kind]bool{}
+	there, unknown := map[key]bool{}, map[key]bool{}
 	for _, c := range all {
 		if c.Unknown {
-			unknown[c.Kind] = true
+			unknown[key{Kind: c.Kind, Queue: c.Queue}] = true
 			continue
 		}
-		k := key{c.Kind, c.Queue, c.Target}
+		k := key{Kind: c.Kind, Queue: c.Queue, Target: c.Target}
 		there[k] = true
 		c.Text = clean(c.Text, longestText)
 		if _, ok := b.firstSeen[k]; !ok {
@@ -177,7 +190,7 @@ func (b *pending) update(now time.Time, all []Condition, starting bool) {
 		return
 	}
 	for k, e := range b.entries {
-		if k.Kind == Parked || there[k] || unknown[k.Kind] || !e.On {
+		if k.Kind == Parked || there[k] || unknown[key{Kind: k.Kind}] || unknown[key{Kind: k.Kind, Queue: k.Queue}] || !e.On {
 			continue
 		}
 		b.changed[k] = true
@@ -215,7 +228,7 @@ func (b *pending) due(k key, e *entry, now time.Time, wait time.Duration) (at ti
 }
 
 // plan returns what to send now, and when to call plan again at the latest.
-func (b *pending) plan(now time.Time, perKind bool) (messages []*Message, next time.Time) {
+func (b *pending) plan(now time.Time, perQueue bool) (messages []*Message, next time.Time) {
 	next = now.Add(time.Hour)
 	due := map[Kind]bool{}
 	for k, e := range b.entries {
@@ -238,7 +251,7 @@ func (b *pending) plan(now time.Time, perKind bool) (messages []*Message, next t
 			due[k.Kind] = true
 		}
 	}
-	groups := map[Kind]*Message{}
+	groups := map[string]*Message{}
 	for k, e := range b.entries {
 		if !due[k.Kind] {
 			continue
@@ -247,22 +260,19 @@ func (b *pending) plan(now time.Time, perKind bool) (messages []*Message, next t
 		if !ok || at.After(now) {
 			continue
 		}
-		group, digest := k.Kind, deferred && !perKind
-		if digest {
-			group = ""
+		group, m := string(k.Kind), &Message{Kind: k.Kind, At: now}
+		switch {
+		case perQueue:
+			group = k.name()
+		case deferred:
+			group, m = "", &Message{Digest: true, At: now}
 		}
-		m := groups[group]
-		if m == nil {
-			m = &Message{Kind: group, Digest: digest, At: now}
+		if groups[group] == nil {
 			groups[group] = m
 		}
+		m = groups[group]
 		m.Items = append(m.Items, b.item(k, e))
 		m.Severity = max(m.Severity, b.settings.severity(k))
-	}
-	for k, e := range b.entries {
-		if m := groups[k.Kind]; m != nil && e.On {
-			m.Open++
-		}
 	}
 	for _, group := range slices.Sorted(maps.Keys(groups)) {
 		m := groups[group]
@@ -274,7 +284,7 @@ func (b *pending) plan(now time.Time, perKind bool) (messages []*Message, next t
 }
 
 func (b *pending) item(k key, e *entry) Item {
-	i := Item{Kind: k.Kind, Queue: k.Queue, Target: k.Target, Since: e.Since, Text: e.Text, N: e.Tally.N}
+	i := Item{Kind: k.Kind, Queue: k.Queue, Target: k.Target, Ruled: k.Severity, Severity: b.settings.severity(k), Since: e.Since, Text: e.Text, N: e.Tally.N}
 	if k.Kind != Parked {
 		i.Resolved, i.Again = !e.On, e.On && e.Reported
 		if i.Resolved {
@@ -293,7 +303,7 @@ func (b *pending) item(k key, e *entry) Item {
 // sent records that a message was sent.
 func (b *pending) sent(m *Message, now time.Time) {
 	for _, i := range m.Items {
-		k := key{i.Kind, i.Queue, i.Target}
+		k := i.key()
 		e := b.entries[k]
 		b.changed[k] = true
 		switch {

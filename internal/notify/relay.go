@@ -24,10 +24,11 @@ type relay struct {
 
 // relayed is the entry of a key.
 type relayed struct {
-	Kind    Kind
-	Queue   string
-	Tally   tally
-	Reasons []relayedReason `json:"Said,omitempty"`
+	Kind     Kind
+	Queue    string
+	Severity string `json:",omitempty"`
+	Tally    tally
+	Reasons  []relayedReason `json:"Said,omitempty"`
 }
 
 type relayedReason struct {
@@ -36,12 +37,14 @@ type relayedReason struct {
 	N    int64
 }
 
+func (w *relayed) key() key { return key{Kind: w.Kind, Queue: w.Queue, Severity: w.Severity} }
+
 // drainAll returns what was counted since it was last called, for the leader.
 func (r *relay) drainAll() (all []relayed) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for k, a := range r.drain() {
-		w := relayed{Kind: k.Kind, Queue: k.Queue, Tally: a.tally}
+		w := relayed{Kind: k.Kind, Queue: k.Queue, Severity: k.Severity, Tally: a.tally}
 		for why, n := range a.reasons {
 			w.Reasons = append(w.Reasons, relayedReason{why.text, why.ours, n})
 		}
@@ -52,7 +55,7 @@ func (r *relay) drainAll() (all []relayed) {
 
 // enter counts what another replica has written.
 func (r *arrivals) enter(w *relayed) {
-	a := r.at(key{Kind: w.Kind, Queue: w.Queue})
+	a := r.at(w.key())
 	a.join(&w.Tally)
 	for _, s := range w.Reasons {
 		r.addReason(a, parkReason{s.Text, s.Ours}, s.N)
@@ -155,7 +158,7 @@ func (e *Engine) collectOnce(ctx context.Context, c *routeSet, in *collector) er
 	for i := range all {
 		w := &all[i]
 		for _, r := range c.routes {
-			if !e.wants(r, key{Kind: w.Kind, Queue: w.Queue}) && w.Queue != otherQueues {
+			if !e.wants(r, w.key()) && w.Queue != otherQueues {
 				continue
 			}
 			r.mu.Lock()

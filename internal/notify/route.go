@@ -116,7 +116,7 @@ func (r *arrivals) count(k key, n int64, why parkReason, at time.Time) {
 func (r *route) conditions(all []Condition) {
 	var mine []Condition
 	for _, c := range all {
-		if r.engine.wants(r, key{c.Kind, c.Queue, c.Target}) {
+		if r.engine.wants(r, key{Kind: c.Kind, Queue: c.Queue, Target: c.Target}) {
 			mine = append(mine, c)
 		}
 	}
@@ -196,29 +196,38 @@ func commonError(queue string, why parkReason) string {
 }
 
 // send sends what is due, and returns when to look again. A notification that cannot be sent
-// stays pending, where its counts grow, and is sent later.
+// stays pending, where its counts grow, and is sent later. Where each queue has a message of its own,
+// one that is refused, because its integration key is wrong, say, delays no other.
 func (r *route) send(ctx context.Context, now time.Time) time.Time {
-	plan, done := func(now time.Time) ([]*Message, time.Time) { return r.pending.plan(now, r.to.perKind) }, r.pending.sent
+	plan, done := func(now time.Time) ([]*Message, time.Time) { return r.pending.plan(now, r.to.perQueue) }, r.pending.sent
 	if r.to.isAlertmanager {
 		plan, done = r.pending.planAlerts, r.pending.alertsSent
 	}
 	messages, next := plan(now)
+	var refused error
 	for _, m := range messages {
 		err := r.to.deliver(ctx, r.client, m)
-		if ctx.Err() != nil {
+		switch {
+		case ctx.Err() != nil:
 			return next
-		}
-		if err != nil {
+		case err != nil && r.to.perQueue && errors.As(err, new(refusedError)):
+			refused = err
+			continue
+		case err != nil:
 			r.failed(err)
 			return r.nextTry
 		}
-		if r.failures > 0 {
-			r.engine.Log.Info("the notifier answers again", "route", r.Name, "failures", r.failures)
-		}
-		r.failures = 0
 		r.engine.Count(r.Name, "sent")
 		done(m, time.Now())
 		_, next = plan(time.Now())
+	}
+	if refused != nil {
+		r.failed(refused)
+		return r.nextTry
+	}
+	if len(messages) > 0 && r.failures > 0 {
+		r.engine.Log.Info("the notifier answers again", "route", r.Name, "failures", r.failures)
+		r.failures = 0
 	}
 	return next
 }
@@ -228,6 +237,9 @@ func (r *route) failed(err error) {
 	longest := longestOff
 	if r.to.isAlertmanager {
 		longest = alertEvery // or its alerts would end meanwhile
+	}
+	if r.to.perQueue && errors.As(err, new(refusedError)) {
+		longest = alertEvery // other queues' messages are taken
 	}
 	off := min(minRound<<min(r.failures, 20), longest)
 	var b busyError
@@ -246,7 +258,8 @@ func (r *route) load(ctx context.Context) {
 	at := prefix + r.Name + "/"
 	err := r.engine.Store.Entries(ctx, at, "", func(e store.Entry) (bool, error) {
 		kind, queue, _ := strings.Cut(strings.TrimPrefix(e.Name, at), "/")
-		k, kept := key{Kind: Kind(kind), Queue: queue}, &entry{}
+		kind, severity, _ := strings.Cut(kind, ":")
+		k, kept := key{Kind: Kind(kind), Queue: queue, Severity: severity}, &entry{}
 		err := json.Unmarshal(e.Value, kept)
 		if kept.Target != "" {
 			k.Queue, k.Target = strings.TrimSuffix(queue, toTarget+kept.Target), kept.Target
@@ -270,7 +283,7 @@ func (r *route) store(ctx context.Context) {
 	}
 	var entries []store.Entry
 	for k := range r.pending.changed {
-		e := store.Entry{Name: prefix + r.Name + "/" + string(k.Kind) + "/" + k.lane()}
+		e := store.Entry{Name: prefix + r.Name + "/" + k.name()}
 		if kept := r.pending.entries[k]; kept != nil {
 			e.Value, _ = json.Marshal(kept)
 		}

@@ -4,8 +4,10 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -79,7 +81,7 @@ func TestWhatServicesAreSent(t *testing.T) {
 		{"mattermost+https://chat.example.com/hooks/tokentoken?$channel=town", "https://chat.example.com/hooks/tokentoken", `"channel":"town"`},
 		{"teams+https://prod-1.logic.azure.com/workflows/1/invoke?sig=abc&sv=1.0", "https://prod-1.logic.azure.com/workflows/1/invoke?sig=abc&sv=1.0", `"AdaptiveCard"`},
 		{"googlechat+https://chat.googleapis.com/v1/spaces/A/messages?key=k&token=t", "https://chat.googleapis.com/v1/spaces/A/messages?key=k&token=t", `"text":"Redrive: `},
-		{"pagerduty://events.pagerduty.com/abcdef0123456789", "https://events.pagerduty.com/v2/enqueue", `"dedup_key":"redrive/parked"`},
+		{"pagerduty://events.pagerduty.com/abcdef0123456789", "https://events.pagerduty.com/v2/enqueue", `"dedup_key":"redrive/parked/`},
 		{"generic://hooks.example.com/a?b=c&@X-Key=k&$team=shop", "https://hooks.example.com/a?b=c", `"team":"shop"`},
 	} {
 		at, fields, err := sent(t, c.raw, "ok", testMessage())
@@ -152,15 +154,52 @@ func TestABodyOfOnesOwn(t *testing.T) {
 	}
 }
 
-func TestIncidentsEndWithTheLastQueue(t *testing.T) {
+// An incident is of one event and one queue; its key says which, also where PagerDuty does not take
+// the name.
+func TestIncidentsAreOfOneQueue(t *testing.T) {
 	const raw = "pagerduty://events.pagerduty.com/abcdef0123456789?source=shop"
-	m := &Message{Kind: BreakerOpen, Items: []Item{{Kind: BreakerOpen, Queue: "a", Resolved: true}}, Open: 1}
-	if at, _, err := sent(t, raw, "", m); err != nil || at != nil {
-		t.Errorf("one of two is over: %v, sent to %v", err, at)
+	long := strings.Repeat("q", 255)
+	for _, c := range []struct {
+		item Item
+		want string
+	}{
+		{Item{Kind: BreakerOpen, Queue: "a"}, "trigger shop/breaker_open/a"},
+		{Item{Kind: BreakerOpen, Queue: "a", Again: true}, "trigger shop/breaker_open/a"},
+		{Item{Kind: BreakerOpen, Queue: "a", Resolved: true}, "resolve shop/breaker_open/a"},
+		{Item{Kind: ForwardStopped, Queue: "a", Target: "queue b", Resolved: true}, "resolve shop/forward_stopped/a to queue b"},
+		{Item{Kind: IntakeStopped}, "trigger shop/intake_stopped"},
+		{Item{Kind: Parked, Queue: "a", N: 1, Ruled: "critical"}, "trigger shop/parked/a"},
+		{Item{Kind: NoConsumer, Queue: long}, "trigger shop/no_consumer/" + fmt.Sprintf("%x", sha256.Sum256([]byte("shop/no_consumer/"+long)))},
+		{Item{Kind: NoConsumer, Queue: "\xff"}, "trigger shop/no_consumer/" + fmt.Sprintf("%x", sha256.Sum256([]byte("shop/no_consumer/\xff")))},
+	} {
+		_, fields, err := sent(t, raw, "", &Message{Kind: c.item.Kind, Items: []Item{c.item}})
+		if got := fmt.Sprint(fields["event_action"], " ", fields["dedup_key"]); err != nil || got != c.want {
+			t.Errorf("%+v: %v, %s, want %s", c.item, err, got, c.want)
+		}
 	}
-	m.Open = 0
-	if _, fields, err := sent(t, raw, "", m); err != nil || fields["event_action"] != "resolve" || fields["dedup_key"] != "shop/breaker_open" {
-		t.Errorf("all are over: %v, sent %v", err, fields)
+}
+
+// Teams have services of their own at PagerDuty: the queue decides whose integration key is used.
+func TestAPagersKeyIsThatOfTheQueue(t *testing.T) {
+	r := DefaultRoute()
+	r.URL = "pagerduty://events.pagerduty.com/0123456789abcdef"
+	r.Keys = []RoutingKey{{[]string{"billing.*", "tax"}, "billing-s3cret"}, {[]string{"*"}, "others-s3cret"}}
+	to, err := open(&r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for queue, want := range map[string]string{"billing.eu": "billing-s3cret", "tax": "billing-s3cret", "orders": "others-s3cret", "": "0123456789abcdef"} {
+		_, fields, err := sentBy(t, to, "", &Message{Kind: Parked, Items: []Item{{Kind: Parked, Queue: queue, N: 1}}})
+		if err != nil || fields["routing_key"] != want {
+			t.Errorf("of %q: %v, by the key %v, want %s", queue, err, fields["routing_key"], want)
+		}
+	}
+	if err := to.hide(errors.New("refused: billing-s3cret")); strings.Contains(err.Error(), "s3cret") {
+		t.Errorf("an error has a key: %v", err)
+	}
+	r.URL = "slack+https://hooks.slack.com/services/T/B/X"
+	if _, err := open(&r); err == nil || !strings.Contains(err.Error(), "a route's keys are for pagerduty://") {
+		t.Errorf("keys for Slack: %v", err)
 	}
 }
 
@@ -169,7 +208,7 @@ func TestIncidentsEndWithTheLastQueue(t *testing.T) {
 func TestAMessageSaysOfWhichVirtualHostItIs(t *testing.T) {
 	m := &Message{VHost: "billing", Kind: BreakerOpen, Items: []Item{{Kind: BreakerOpen, Queue: "a", Resolved: true}}}
 	_, fields, err := sent(t, "pagerduty://events.pagerduty.com/abcdef0123456789", "", m)
-	if err != nil || fields["dedup_key"] != "redrive/billing/breaker_open" {
+	if err != nil || fields["dedup_key"] != "redrive/billing/breaker_open/a" {
 		t.Errorf("%v, sent %v", err, fields)
 	}
 	if _, fields, err = sent(t, "generic+https://h.example.com/", "", m); err != nil || fields["vhost"] != "billing" || !strings.HasPrefix(fmt.Sprint(fields["title"]), "Redrive (billing): resolved: a: ") {

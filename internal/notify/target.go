@@ -20,8 +20,9 @@ type target struct {
 	scheme  string
 	send    send
 	secrets []string
-	// perKind: the service opens and closes incidents, so each kind of event is a message of its own.
-	perKind bool
+	// perQueue: the service opens and closes incidents, so each event of a queue is a message of its
+	// own.
+	perQueue bool
 	// isAlertmanager: it receives all conditions repeatedly, see alertmanager.go.
 	isAlertmanager bool
 }
@@ -63,12 +64,17 @@ func open(r *Route) (*target, error) {
 		return nil, hint.Errorf("for any other service write generic+https://HOST/PATH and a body: docs/how-to/notifications.md has examples", "is a URL of no known service; expected one of %s", strings.Join(slices.Sorted(maps.Keys(services)), ", "))
 	case r.Body != nil && name != "generic":
 		return nil, errors.New("is of " + name + ", which has a body of its own; a route's body is for generic+https://HOST/PATH")
+	case r.Keys != nil && name != "pagerduty":
+		return nil, errors.New("is of " + name + "; a route's keys are for pagerduty://events.pagerduty.com/INTEGRATION-KEY")
 	case name == "alertmanager" && !r.plain():
 		return nil, hint.Errorf("leave out the route's group_wait, repeat, quiet and resolved", "is of alertmanager, which groups, repeats and silences by itself")
 	case transport == "" && !s.bare:
 		return nil, errors.New("is not a URL of " + name + "; expected " + s.form)
 	}
-	t := &target{scheme: u.Scheme, secrets: secretsOf(u), perKind: name == "pagerduty", isAlertmanager: name == "alertmanager"}
+	t := &target{scheme: u.Scheme, secrets: secretsOf(u), perQueue: name == "pagerduty", isAlertmanager: name == "alertmanager"}
+	for _, k := range r.Keys {
+		t.secrets = append(t.secrets, string(k.Key))
+	}
 	if u.Scheme = "https"; transport == "http" {
 		u.Scheme = "http"
 	}
@@ -138,8 +144,11 @@ func (t *target) hide(err error) error {
 	}
 	hidden := errors.New(clean(text, longestText))
 	var b busyError
-	if errors.As(err, &b) {
+	switch {
+	case errors.As(err, &b):
 		return busyError{hidden, b.after}
+	case errors.As(err, new(refusedError)):
+		return refusedError{hidden}
 	}
 	return hidden
 }

@@ -159,6 +159,10 @@ func (w *canaryFailures) of(c canary) (why string, failed bool) {
 
 // Failed receives each message that fails; it may be called by several goroutines.
 func (r *Runner) Failed(e retry.Event) {
+	r.failures.Add(1)
+	if r.watching.Load() {
+		r.recent.add(e.ID, e.At, failedAgain(e.Reason, e.Error))
+	}
 	r.canaryFailures.mu.Lock()
 	defer r.canaryFailures.mu.Unlock()
 	if f := r.canaryFailures.byID[e.ID]; f != nil {

@@ -9,7 +9,8 @@
 //	start.go        a plan becomes an operation; order.go: an order, such as to start or pause it;
 //	                outcomes.go: its results
 //	run.go          all operations in turn; step.go: one step of one; canary.go: whether its
-//	                first messages fail again
+//	                first messages fail again; again.go: which of all did; rest.go: a plan of
+//	                those, and of what was not done
 //	replicas.go     with several replicas the leader runs operations; orderentries.go: orders reach it
 //	                through the store
 //	forget.go       deletes discarded messages for good, and old plans and operations

@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// forgetEvery is how often discarded messages that can no longer be restored, and old plans,
-	// operations and answers, are looked for.
+	// forgetEvery is how often parked messages that their policy keeps no longer, discarded ones that
+	// can no longer be restored, and old plans, operations and answers, are looked for.
 	forgetEvery = time.Minute
 	// operationLives is how long an ended operation is known, and mostOperations how
 	// many are.
@@ -38,6 +38,9 @@ func (r *Runner) forgetting(ctx context.Context) {
 
 func (r *Runner) forget(ctx context.Context) error {
 	now := r.now()
+	if err := r.Actions.DiscardExpired(ctx, now); err != nil {
+		return err
+	}
 	if err := r.Actions.Forget(ctx, now); err != nil {
 		return err
 	}

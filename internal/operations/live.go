@@ -66,11 +66,12 @@ type watcher struct {
 type shownOperation struct {
 	state, why, left      string
 	done, skipped, failed int64
+	again                 int64
 	perSecond             float64
 }
 
 func shownOf(o *Operation) shownOperation {
-	return shownOperation{o.State, o.Why, o.Left, o.Done, o.SkippedN, o.Failed, o.PerSecond}
+	return shownOperation{o.State, o.Why, o.Left, o.Done, o.SkippedN, o.Failed, o.Again, o.PerSecond}
 }
 
 // next returns the current state, and whether it differs from what was sent last.

@@ -51,6 +51,9 @@ type progress struct {
 	Watched              time.Time  `json:",omitzero"` // Watching: since when all canaries have been retried
 	Ended                *time.Time `json:",omitempty"`
 	Unlogged             bool       `json:"Untold,omitempty"` // its last line in the audit log is not written yet; the stored name never changes
+	Again                int64      `json:",omitempty"`       // replayed messages that failed again
+	Checked              string     `json:",omitempty"`       // the last outcomes of which none can fail again in time
+	Settled              bool       `json:",omitempty"`       // nor can any of its others
 }
 
 func (p *progress) processed() int64 { return p.Done + p.Skipped + p.Fails }
@@ -78,6 +81,7 @@ type operation struct {
 	trouble   string    // why the last step failed
 	canaries  []canary  // once read
 	speed     []pace
+	again     againCheck
 }
 
 func newOperation() *operation { return &operation{stepping: semaphore.NewWeighted(1)} }
@@ -172,7 +176,7 @@ func (op *operation) show(now time.Time) Operation {
 	o := op.head.Operation
 	p := &op.progress
 	o.State, o.Why, o.Ended = p.State, p.Why, p.Ended
-	o.Done, o.SkippedN, o.Failed = p.Done, p.Skipped, p.Fails
+	o.Done, o.SkippedN, o.Failed, o.Again = p.Done, p.Skipped, p.Fails, p.Again
 	if o.Why == "" {
 		o.Why = op.trouble
 	}

@@ -76,7 +76,7 @@ func (d *desk) is(t *testing.T, id, state string, done int64) operations.Operati
 func (d *desk) outcomes(t *testing.T, id string) (all []actions.Outcome) {
 	t.Helper()
 	for after := ""; ; {
-		page, err := d.Outcomes(ctx, operator, id, after, 7)
+		page, err := d.Outcomes(ctx, operator, id, "", after, 7)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -245,7 +245,7 @@ func TestOperationsOfOthersQueuesAreNotSeen(t *testing.T) {
 		for _, err := range []error{
 			func() error { _, err := d.Operation(ctx, other, p.ID); return err }(),
 			func() error { _, err := d.Order(ctx, other, p.ID, operations.Cancel); return err }(),
-			func() error { _, err := d.Outcomes(ctx, other, p.ID, "", 0); return err }(),
+			func() error { _, err := d.Outcomes(ctx, other, p.ID, "", "", 0); return err }(),
 		} {
 			if !errors.Is(err, inspect.ErrNotFound) {
 				t.Errorf("%v", err)

@@ -1,11 +1,11 @@
 package operations
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -26,6 +26,9 @@ const (
 	// mostPlanQueues bounds the queues of one plan.
 	mostPlanQueues = 1000
 	samples        = 5
+	// A canary is suggested from manyMessages on: one of a hundred, within bounds.
+	manyMessages               = 100
+	minSuggested, maxSuggested = 10, 100
 )
 
 // Plan finds the messages of an action, and keeps that set: what fails later,
@@ -35,21 +38,28 @@ func (r *Runner) Plan(ctx context.Context, by auth.Caller, q PlanRequest) (Plan,
 	if err := c.Check(); err != nil {
 		return Plan{}, err
 	}
-	if strings.TrimSpace(q.Query) == "" {
-		return Plan{}, fmt.Errorf("%w: the query is empty: say which messages, such as queue:orders", inspect.ErrInvalid)
+	if err := q.checkSelection(); err != nil {
+		return Plan{}, err
 	}
 	if err := actions.CheckReason(q.Reason); err != nil {
 		return Plan{}, err
 	}
-	if err := r.Actions.Permit(by, q.Verb.Role(), "plan."+string(q.Verb), q.Query, targetOf(&Plan{Verb: q.Verb, To: q.To})...); err != nil {
+	if err := r.Actions.Permit(by, q.Verb.Role(), "plan."+string(q.Verb), cmp.Or(q.Query, "the rest of "+q.RestOf), targetOf(&Plan{Verb: q.Verb, To: q.To})...); err != nil {
 		return Plan{}, err
 	}
 	if _, err := r.operations(ctx); err != nil { // or Lead would delete its keys as a crash's
 		return Plan{}, err
 	}
+	if q.RestOf != "" {
+		of, err := r.operation(ctx, by, q.RestOf)
+		if err != nil {
+			return Plan{}, err
+		}
+		q.Query = of.Query
+	}
 	now := r.now()
 	op := newOperation()
-	op.Operation.Plan = Plan{ID: uuid.Must(uuid.NewV7()).String(), Verb: q.Verb, Query: q.Query, At: q.At, To: q.To, Reason: q.Reason,
+	op.Operation.Plan = Plan{ID: uuid.Must(uuid.NewV7()).String(), Verb: q.Verb, Query: q.Query, RestOf: q.RestOf, At: q.At, To: q.To, Reason: q.Reason,
 		By: by.Name, Made: now, Expires: now.Add(planLives), Queues: []PlanQueue{}, Samples: []inspect.Message{}}
 	if err := r.beginPlanning(op.ID); err != nil {
 		return Plan{}, err
@@ -80,13 +90,9 @@ func (r *Runner) Plan(ctx context.Context, by auth.Caller, q PlanRequest) (Plan,
 
 // freeze writes down the messages, and counts them.
 func (r *Runner) freeze(ctx context.Context, by auth.Caller, c actions.RecordChange, p *Plan) error {
-	upto, err := r.Store.NewestNumber(ctx)
-	if err != nil {
-		return err
-	}
 	f := freezer{store: r.Store, plan: p.ID}
 	index, skips := map[string]int{}, map[string]int64{}
-	err = r.Inspect.Find(ctx, by, p.Query, &upto, false, func(l store.Listed) (bool, error) {
+	err := r.find(ctx, by, p, func(l store.Listed) (bool, error) {
 		m := l.Record
 		if why := c.Skip(m); why != "" {
 			skips[why]++
@@ -118,6 +124,9 @@ func (r *Runner) freeze(ctx context.Context, by auth.Caller, c actions.RecordCha
 	})
 	if err != nil {
 		return err
+	}
+	if p.Count >= manyMessages && c.Verb.Publishes() {
+		p.SuggestedCanary = int(min(max(p.Count/100, minSuggested), maxSuggested))
 	}
 	for _, why := range slices.Sorted(maps.Keys(skips)) {
 		p.Skipped = append(p.Skipped, Skipped{Why: why, Count: skips[why]})

@@ -79,6 +79,7 @@ func (r *Runner) round(ctx context.Context) (next time.Time) {
 		}
 		return time.Now().Add(maxBackoff)
 	}
+	r.watchFailures(all)
 	for _, id := range slices.Sorted(maps.Keys(all)) {
 		op := all[id]
 		if op.stepping.Acquire(ctx, 1) != nil {
@@ -87,6 +88,9 @@ func (r *Runner) round(ctx context.Context) (next time.Time) {
 		var at time.Time
 		if !r.Inspect.ReadOnly {
 			at = r.step(ctx, op)
+			if again := r.checkAgain(ctx, op); !again.IsZero() {
+				at = sooner(at, again)
+			}
 		} else if op.active() {
 			op.set(func() { op.trouble = "this service is read-only now; the operation continues when it is not" })
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -50,6 +51,10 @@ type Runner struct {
 	wake     chan struct{}   // there is work
 	// canaryFailures are noted as they happen: no record shows those of messages that are not stored.
 	canaryFailures canaryFailures
+	// failures is how many messages have failed here: without any, none failed again.
+	failures atomic.Uint64
+	recent   recentFailures
+	watching atomic.Bool // recent is kept
 }
 
 // New makes a Runner.

@@ -9,8 +9,9 @@ import (
 
 // PlanRequest asks what an action on all that a query finds would do.
 type PlanRequest struct {
-	Verb   actions.Verb `json:"verb" enum:"replay,discard,restore,copy"`
-	Query  string       `json:"query" doc:"In the query language; it must not be empty."`
+	Verb   actions.Verb `json:"verb" enum:"replay,discard,restore,copy,unadopt"`
+	Query  string       `json:"query,omitempty" doc:"In the query language; it must not be empty, but with rest_of it is left out."`
+	RestOf string       `json:"rest_of,omitempty" doc:"In place of a query, an operation: its messages that were not done or failed again."`
 	At     *time.Time   `json:"at,omitempty" doc:"Replay: when; left out: now."`
 	To     string       `json:"to,omitempty" doc:"Copy: the queue."`
 	Reason string       `json:"reason,omitempty" maxLength:"500"`
@@ -22,6 +23,7 @@ type Plan struct {
 	ID       string            `json:"id"`
 	Verb     actions.Verb      `json:"verb"`
 	Query    string            `json:"query"`
+	RestOf   string            `json:"rest_of,omitempty" doc:"The operation whose rest this is; the query is that operation's."`
 	At       *time.Time        `json:"at,omitempty"`
 	To       string            `json:"to,omitempty"`
 	Reason   string            `json:"reason,omitempty"`
@@ -36,6 +38,8 @@ type Plan struct {
 	Samples  []inspect.Message `json:"samples"`
 	Blocked  []string          `json:"blocked,omitempty" doc:"Why it cannot start; empty when it can."`
 	Warnings []string          `json:"warnings,omitempty"`
+	// SuggestedCanary is a canary for many messages; nothing uses it by itself.
+	SuggestedCanary int `json:"suggested_canary,omitempty" doc:"How many messages to process first; absent where there are few."`
 }
 
 // PlanQueue is a plan's part for one queue.
@@ -88,6 +92,7 @@ type Operation struct {
 	Done       int64      `json:"done"`
 	SkippedN   int64      `json:"skipped_now" doc:"Messages that were gone, being retried or in another state when it was their turn."`
 	Failed     int64      `json:"failed"`
+	Again      int64      `json:"failed_again" doc:"Replayed messages that failed again within 10 minutes of their retry; it grows after the operation has ended, too."`
 	PerSecond  float64    `json:"per_second" doc:"Lately."`
 	Left       string     `json:"left,omitempty" doc:"About how long the rest will take."`
 }
@@ -102,8 +107,14 @@ const (
 	Cancel Order = "cancel"
 )
 
+// Which outcomes are listed.
+const (
+	OnlyAgain = "again" // of messages that were replayed and failed again
+	OnlyRest  = "rest"  // of those, and of those that were not done
+)
+
 // Outcomes is one page of the results of an operation's messages.
 type Outcomes struct {
 	Outcomes []actions.Outcome `json:"outcomes"`
-	After    string            `json:"after,omitempty"`
+	After    string            `json:"after,omitempty" doc:"Ask with it for the next page; absent on the last. With only, a page may be short, even empty, and not be the last."`
 }

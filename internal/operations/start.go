@@ -38,7 +38,17 @@ func (r *Runner) Start(ctx context.Context, by auth.Caller, planID string, s Sta
 }
 
 // startText names a started plan in the audit log.
-func startText(h *head) string { return fmt.Sprintf("%s: %s %s", h.ID, h.Verb, h.Query) }
+func startText(h *head) string {
+	what := h.Query
+	if h.RestOf != "" {
+		what = "the rest of " + h.RestOf
+	}
+	queues := make([]string, len(h.Queues))
+	for i, q := range h.Queues {
+		queues[i] = q.Queue
+	}
+	return fmt.Sprintf("%s: %s %s%s", h.ID, h.Verb, what, actions.InQueues(queues))
+}
 
 // checkStart returns what a start makes of a plan. The caller has op.stepping.
 func (r *Runner) checkStart(op *operation, s Start, by auth.Caller, now time.Time) (h head, err error) {

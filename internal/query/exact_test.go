@@ -193,7 +193,7 @@ func TestGroups(t *testing.T) {
 			g.Waiting, g.Parked, g.Discarded = 0, 0, 0
 			*count = n
 			for _, asked := range []string{"waiting", "parked", "discarded", "retried"} {
-				if got := parse(t, "state:"+asked).MatchGroup(&g); got != (asked == state) {
+				if got := parse(t, "state:"+asked).MatchGroup(&g, time.Time{}); got != (asked == state) {
 					t.Errorf("%d %s are state:%s: %v", n, state, asked, got)
 				}
 			}
@@ -204,23 +204,23 @@ func TestGroups(t *testing.T) {
 		"queue:orders": true, "queue:mail": false, "error:timeout": true, "note:acme": true, "acme": true, "timeout": true, "nowhere": false, "type:T": true, "reason:rejected": true,
 		"group:" + g.ID.String(): true, "group:" + groupID(2).String(): false}
 	for text, want := range all {
-		if got := parse(t, text).MatchGroup(&g); got != want {
+		if got := parse(t, text).MatchGroup(&g, time.Time{}); got != want {
 			t.Errorf("%s: %v", text, got)
 		}
 	}
 	// One without messages has its note still.
 	g.Waiting, g.Parked, g.Discarded = 0, 0, 0
 	for text, want := range map[string]bool{"": true, "acme": true, "state:parked": false, "-state:parked": true} {
-		if got := parse(t, text).MatchGroup(&g); got != want {
+		if got := parse(t, text).MatchGroup(&g, time.Time{}); got != want {
 			t.Errorf("without messages %s: %v", text, got)
 		}
 	}
 	g.Waiting, g.Parked = 1, 1
-	if parse(t, "-state:waiting -state:parked").MatchGroup(&g) {
+	if parse(t, "-state:waiting -state:parked").MatchGroup(&g, time.Time{}) {
 		t.Error("its messages are in neither of these states")
 	}
 	g.Waiting, g.Discarded = 0, 1
-	if parse(t, "-state:parked -state:discarded").MatchGroup(&g) {
+	if parse(t, "-state:parked -state:discarded").MatchGroup(&g, time.Time{}) {
 		t.Error("its messages are in neither of these states")
 	}
 }

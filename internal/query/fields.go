@@ -25,8 +25,8 @@ const (
 
 // takes describes each kind in the documentation.
 var takes = [...]string{
-	wholeName:   "the whole, with `*` for any characters and `?` for one",
-	partOf:      "a part of it, in capitals or not",
+	wholeName:   "the whole, with `*` for any characters and `?` for one; or `/…/`",
+	partOf:      "a part of it, in capitals or not; or `/…/`",
 	aState:      "`waiting`, `retried`, `parked`, `discarded`",
 	aGroup:      "a group's id",
 	aNumber:     "a number; `>` `>=` `<` `<=`, or `1..5`",
@@ -34,7 +34,7 @@ var takes = [...]string{
 	anAge:       "`>` `>=` `<` `<=` a duration such as `90s`, `2h` or `1d`, or `1h..2h`",
 	aMoment:     "a date such as `2026-11-21`, or a time such as `2026-11-21T10:00Z`; `>` `>=` `<` `<=`, or `a..b`",
 	aMomentSoon: "`>` `>=` `<` `<=` a duration from now, or a time; or `a..b`",
-	anything:    "the whole, with `*` and `?`; a number or a time also with `>` `>=` `<` `<=` or `a..b`",
+	anything:    "the whole, with `*` and `?`; or `/…/`; a number or a time also with `>` `>=` `<` `<=` or `a..b`",
 }
 
 // field is something that a query can name.
@@ -65,9 +65,9 @@ var fields = []*field{
 	{name: "reason", kind: wholeName, example: "reason:rejected", needs: knowsReason, doc: "why it failed, in RabbitMQ's word",
 		values: []string{"rejected", "expired", "maxlen", "delivery_limit", "reported"},
 		text:   func(l *store.Listed) string { return l.Record.Reason }},
-	{name: "error", kind: partOf, example: `error:"connection refused"`, needs: knowsRest, doc: "what its consumer said",
+	{name: "error", kind: partOf, example: `error:"connection refused"`, needs: knowsRest, doc: "what its consumer said, or its framework wrote",
 		text: func(l *store.Listed) string { return l.Record.Error }},
-	{name: "group", kind: aGroup, example: "group:5a1f0c2b9e3d4a76", needs: knowsGroup, doc: "the group of failures it belongs to"},
+	{name: "group", kind: aGroup, example: "group:5a1f0c2b9e3d4a76", needs: knowsGroup, doc: "the group of failures it belongs to, of one queue or of all"},
 	{name: "text", kind: partOf, example: "text:ACME", needs: knowsBody, doc: "its body as decoded, or its error; a word without a field means the same"},
 	{name: "attempt", kind: aNumber, example: "attempt:>3", needs: knowsRest, doc: "failures so far",
 		number: func(l *store.Listed) int64 { return int64(l.Record.Failures) }},
@@ -87,8 +87,17 @@ var fields = []*field{
 		text: func(l *store.Listed) string { return l.Record.ParkedFor }},
 	{name: "note", kind: partOf, example: "note:*", needs: knowsRest, doc: "what was odd about it",
 		text: func(l *store.Listed) string { return strings.Join(l.Record.Notes, "\n") }},
+	{name: "adopted", kind: wholeName, example: "adopted:orders.dlq", needs: knowsRest, doc: "the dead-letter queue it was adopted from",
+		text: func(l *store.Listed) string {
+			if l.Record.Adopted == nil {
+				return ""
+			}
+			return l.Record.Adopted.Queue
+		}},
 	{name: "policy", kind: wholeName, example: "policy:default", needs: knowsRest, doc: "the policy that decided",
-		text: func(l *store.Listed) string { return l.Record.Policy }},
+		text: func(l *store.Listed) string { name, _ := store.PolicyAndRule(l.Record.Policy); return name }},
+	{name: "rule", kind: wholeName, example: "rule:invalid", needs: knowsRest, doc: "the rule of that policy that applied",
+		text: func(l *store.Listed) string { _, rule := store.PolicyAndRule(l.Record.Policy); return rule }},
 	{name: "id", kind: wholeName, example: "id:0193e0a4-*", needs: knowsRest, doc: "its `x-redrive-id`",
 		text: func(l *store.Listed) string { return l.Record.ID.String() }},
 	{name: "size", kind: aSize, example: "size:>1kb", needs: knowsRest, doc: "of its body",

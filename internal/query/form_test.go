@@ -64,6 +64,9 @@ func (t *term) form() string {
 }
 
 func (l literal) form() string {
+	if l.regex != nil {
+		return "/" + strings.ReplaceAll(l.text, "/", `\/`) + "/"
+	}
 	if l.quoted {
 		return Quote(l.text)
 	}

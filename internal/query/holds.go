@@ -12,17 +12,19 @@ func (t *term) holds(e *env) bool {
 	f := t.field
 	switch {
 	case f == headerField:
-		return find(e.l.Record.Message.Headers, t.path, t.value)
+		return find(e.l.Record.Message.Headers, t.path, func(v any) bool { return t.value(e, v) })
 	case f == bodyField:
-		return find(e.body().Value, t.path, t.value)
+		r := e.body()
+		e.needsDocument(r)
+		return find(r.Value, t.path, func(v any) bool { return t.value(e, v) })
 	case f.kind == aState:
 		return t.op == exists || e.l.Record.State == t.a.state
 	case f.kind == aGroup:
-		return t.op == exists || e.groupOf(e.l.Record) == t.a.group
+		return t.op == exists || e.isIn(t.a.group)
 	case f.needs == knowsBody:
 		return t.inText(e)
 	case f.text != nil:
-		return t.text(f.text(e.l))
+		return t.text(e, f.text(e.l))
 	case f.number != nil:
 		return t.op == exists || t.compares(fromInt(f.number(e.l)))
 	}
@@ -34,10 +36,19 @@ func (t *term) holds(e *env) bool {
 }
 
 // text compares with a name, or looks into a text.
-func (t *term) text(s string) bool {
+func (t *term) text(e *env, s string) bool {
 	switch {
 	case t.op == exists:
 		return s != ""
+	case t.a.regex != nil:
+		f := e.errorText()
+		if t.field.name != "error" {
+			other := fold(s)
+			f = &other
+		}
+		return t.a.regex.in(e, f)
+	case t.a.wild != "":
+		return policy.MatchQueue(t.a.wild, strings.ToLower(s))
 	case t.field.kind == partOf:
 		return containsFold(s, &t.a)
 	case t.field.name == "id":
@@ -78,11 +89,25 @@ func (t *term) inText(e *env) bool {
 	if t.op == exists {
 		return e.l.BodySize > 0
 	}
+	if t.a.regex != nil {
+		return t.regexInText(e)
+	}
 	if containsFold(e.l.Record.Error, &t.a) || containsFold(e.l.Record.Message.Body, &t.a) {
 		return true
 	}
 	r := e.body()
+	e.needsText(r)
 	return containsFold(r.Inner, &t.a) || containsFold(r.Text, &t.a)
+}
+
+func (t *term) regexInText(e *env) bool {
+	x := t.a.regex
+	if x.in(e, e.errorText()) || x.inBytes(e, e.l.Record.Message.Body) {
+		return true
+	}
+	r := e.body()
+	e.needsText(r)
+	return x.inBytes(e, r.Inner) || x.inBytes(e, []byte(r.Text))
 }
 
 // containsFold looks for a literal, in capitals or not. It never looks at a byte of

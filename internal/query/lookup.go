@@ -70,13 +70,17 @@ func leaves(v any, try func(any) bool) bool {
 }
 
 // value tells whether the term is true of one value of a header or a body.
-func (t *term) value(v any) bool {
+func (t *term) value(e *env, v any) bool {
 	if t.op == exists {
 		return true
 	}
 	text, ok := Text(v)
 	if !ok {
 		return false
+	}
+	if t.a.regex != nil {
+		f := fold(text)
+		return t.a.regex.in(e, &f)
 	}
 	if t.op == is && (t.a.quoted || t.a.names(text)) {
 		return t.a.names(text)

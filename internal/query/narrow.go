@@ -138,7 +138,7 @@ func (q *Query) Says(state store.State, queue string, g *store.GroupCount) int {
 	}
 	if g != nil {
 		e.known |= knowsGroup
-		e.groupOf = func(*store.Record) errorgroup.ID { return g.ID }
+		e.group = &g.Group
 		if all := reasonsOf(g); len(all) > 0 {
 			e.known |= knowsReason
 			r.Reason = all[0]

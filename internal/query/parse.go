@@ -66,12 +66,15 @@ func Parse(text string) (q *Query, err error) {
 
 // bounded refuses what would take long for each message, whatever it holds.
 func (p *parser) bounded(q *Query) {
-	inBodies, wild := 0, 0
+	inBodies, wild, regexes, ops := 0, 0, 0, 0
 	q.terms(func(t *term) {
 		if t.field.needs&knowsBody != 0 {
 			inBodies++
 		}
-		if t.field.kind == anything && !t.a.quoted && strings.ContainsAny(t.a.text, "*?") {
+		if t.a.regex != nil {
+			regexes++
+			ops += t.a.regex.ops
+		} else if t.field.kind == anything && !t.a.quoted && strings.ContainsAny(t.a.text, "*?") {
 			wild += len(t.a.text)
 		}
 		switch {
@@ -81,6 +84,10 @@ func (p *parser) bounded(q *Query) {
 			p.fail(t.at, "more than %d conditions are about bodies", mostInBodies)
 		case wild > mostWild:
 			p.fail(t.at, "the patterns for headers and bodies have more than %d characters together", mostWild)
+		case regexes > mostRegexes:
+			p.fail(t.at, "more than %d conditions are regular expressions", mostRegexes)
+		case ops > mostRegexOps:
+			p.fail(t.at, "the regular expressions are too large together: %d steps, and at most %d", ops, mostRegexOps)
 		}
 	})
 }

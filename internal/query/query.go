@@ -7,11 +7,14 @@
 //	term.go     … of one condition
 //	value.go    what stands behind the colon
 //	holds.go    whether a condition holds of a message
+//	regex.go    … a regular expression
+//	asked.go    several queries about one message: the rules of policies
 //	decimal.go  numbers of any size, exactly
 //	lookup.go   headers and decoded bodies, by path
 //	narrow.go   what of a query a store's indexes can answer
 //	bounds.go   … of times and ids
 //	groups.go   queries about groups
+//	columns.go  fields as the columns of a list; complete.go: what a query may go on with
 package query
 
 import (
@@ -33,6 +36,18 @@ type Query struct {
 
 // NeedsBody tells whether some of it is about bodies.
 func (q *Query) NeedsBody() bool { return q.mentions(knowsBody) }
+
+// OnlyQueue tells whether it asks for nothing but the queue.
+func (q *Query) OnlyQueue() bool { return !q.All() && !q.mentions(^knowsQueue) }
+
+// All tells whether it is empty, and so finds every message.
+func (q *Query) All() bool { return q.root == nil }
+
+// Matches tells whether the query finds a message that is at hand. decoded is called at most once,
+// and only when the answer depends on the body.
+func (q *Query) Matches(now time.Time, l *store.Listed, decoded func() *decode.Result) bool {
+	return q.match(&env{now: now, l: l, groupOf: ofItself}, decoded)
+}
 
 func (q *Query) mentions(what known) (is bool) {
 	q.terms(func(t *term) { is = is || t.field.needs&what != 0 })
@@ -94,12 +109,34 @@ func answerOf(b bool) answer {
 
 // env is a message that a query is asked about, as far as it is known.
 type env struct {
-	now     time.Time
-	l       *store.Listed
-	known   known
-	groupOf func(*store.Record) errorgroup.ID
-	decoded func() *decode.Result
-	result  *decode.Result
+	now         time.Time
+	l           *store.Listed
+	known       known
+	groupOf     func(*store.Record) errorgroup.ID
+	group       *errorgroup.Group // what groupOf returns, where its members' text is known
+	decoded     func() *decode.Result
+	result      *decode.Result
+	foldedError folded // see errorText
+	// rules, when not nil, are asked: what cannot be known is then neither true nor false, and
+	// notTried is why its body is not decoded.
+	rules    *Asked
+	notTried *string
+}
+
+// isIn tells whether the message is in the group with an ID, be it of one queue or of all.
+func (e *env) isIn(id errorgroup.ID) bool {
+	if e.group != nil {
+		return e.group.ID == id || e.group.Across() == id
+	}
+	is := e.groupOf(e.l.Record)
+	if is == id {
+		return true
+	}
+	own := e.l.Record.Group()
+	if own.ID != is { // the store counts it among the others of its queue
+		own = errorgroup.Other(own.Queue, store.GroupsKept)
+	}
+	return own.Across() == id
 }
 
 // body decodes it the first time.
@@ -110,6 +147,14 @@ func (e *env) body() *decode.Result {
 		}
 	}
 	return e.result
+}
+
+// errorText is its error, folded the first time.
+func (e *env) errorText() *folded {
+	if !e.foldedError.done {
+		e.foldedError = fold(e.l.Record.Error)
+	}
+	return &e.foldedError
 }
 
 // node is a part of a query.
@@ -156,7 +201,16 @@ func (t *term) eval(e *env) answer {
 	if f.needs&^e.known != 0 {
 		return maybe
 	}
-	return answerOf(t.holds(e))
+	if e.rules != nil && e.rules.lacks[f.name] {
+		e.rules.cannotTell(e.rules.lacking)
+		e.rules.unknown = false
+		return maybe
+	}
+	holds := t.holds(e)
+	if e.rules != nil && e.rules.isUnknown() && !holds {
+		return maybe
+	}
+	return answerOf(holds)
 }
 
 func (n and) each(visit func(*term))   { eachOf(n, visit) }

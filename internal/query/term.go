@@ -100,6 +100,10 @@ func (p *parser) value(t *term) {
 		p.fail(at, "%s takes no %s, only %s", strings.TrimSuffix(t.field.name, "."), t.op, strings.ReplaceAll(t.field.takes(), "`", ""))
 	}
 	from := p.at
+	if t.op == is && p.peek("/") {
+		p.regexLiteral(t)
+		return
+	}
 	if p.peek(`"`) {
 		t.a = literal{text: p.quoted(), quoted: true}
 		// The second half of "a".."b".

@@ -41,6 +41,7 @@ type literal struct {
 	text   string
 	quoted bool // so that * ? and .. mean themselves
 	lower  string
+	wild   string // of a part of a text: lower as a pattern, when it has * or ?
 	// borders are of lower, where a part of a text is looked for; nil: it is not ASCII.
 	borders []int
 
@@ -53,6 +54,7 @@ type literal struct {
 	group    errorgroup.ID
 	id       uuid.UUID
 	isID     bool
+	regex    *regex // instead of all the others; text is its source
 }
 
 // Quote writes a text so that it means itself in a query.
@@ -73,6 +75,9 @@ func (l *literal) understand(f *field) (expected string) {
 	l.lower = strings.ToLower(l.text)
 	switch f.kind {
 	case partOf:
+		if f.needs&knowsBody == 0 && !l.quoted && strings.ContainsAny(l.lower, "*?") {
+			l.wild = "*" + l.lower + "*"
+		}
 		l.borders = bordersOf(l.lower)
 	case wholeName:
 		l.id, l.isID = ParseID(l.text)

@@ -171,6 +171,9 @@ func (d *DelayQueues) publishBatch(ctx context.Context, batch []delayedMessage) 
 		}
 		m.rounded = t.Delay
 		id, message := withHistory(m.rec)
+		if p, ok := d.targets.policies().Match(m.rec.Queue); ok {
+			prioritize(p, message)
+		}
 		out, sent, tickets = append(out, t.Outgoing(id, message)), append(sent, i), append(tickets, t)
 	}
 	if ctx.Err() != nil { // abandoned: by now it is in the store

@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/redrive-mq/redrive/internal/store"
 )
 
 // Kind of an event.
@@ -22,6 +24,8 @@ const (
 	Edited    Kind = "edited"    // a person replaced the message ID of Queue by an edited one
 	Copied    Kind = "copied"    // a person has copies of N messages of Queue sent to another queue
 	Imported  Kind = "imported"  // a person imported N messages of Queue, which are parked
+	Unadopted Kind = "unadopted" // a person has N messages of Queue sent to the dead-letter queues they were adopted from
+	Adopted   Kind = "adopted"   // N messages that failed in Queue were adopted from the dead-letter queue Why
 	Paused    Kind = "paused"    // a person paused the retries of Queue, and Why
 	Resumed   Kind = "resumed"   // a person resumed them
 
@@ -52,8 +56,13 @@ type Event struct {
 	Instead  string // Waiting in the store: the way to wait by which RabbitMQ did not accept it
 	Late     time.Duration
 	Why      string
+	Rule     string // Parked, Discarded: the policy's rule that decided; "": none
+	Severity string // Parked: of notifications, by that rule; "": as they are
 	N        int
 	By       string // the person
+	// Record is the message of Parked. It belongs to the store: a listener reads it while it runs,
+	// and does not keep it.
+	Record *store.Record
 }
 
 // Listener receives every event, on the goroutine that caused it: it must be quick and must

@@ -3,6 +3,7 @@
 //
 //	intake.go        a batch of dead letters, safe in the store before it is acknowledged
 //	origin.go        which queue a message failed in, and what proves it
+//	frameworkerror.go  the error, where another framework has written it
 //	receipts.go      the id that it had, if it is redelivered
 //	(fingerprint.go, receiptindex.go: how it is recognized, and what is remembered)
 //	verdict.go       what the policy decides, as a record to store
@@ -18,6 +19,9 @@
 //	retry exchanges, both beside the scheduler)
 //	sender.go        the only place that publishes retries and forwards
 //	parkedintake.go  what others have parked in RabbitMQ, safe in the store as well
+//	adoptedintake.go messages of a user's dead-letter queue, parked
+//	(adopted.go, adoptledger.go, adoptorder.go: what such a message says of its failure, what may
+//	lack its acknowledgement, and what is to be adopted)
 //	events.go        what log, metrics and displays receive
 //
 // Messages are parked in three places: by their verdict (park in verdict.go), because they
@@ -33,7 +37,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/delay"
+	"github.com/redrive-mq/redrive/internal/rules"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
@@ -45,6 +51,16 @@ type Rules struct {
 	// Ways has, by a policy's name, how its messages wait in RabbitMQ. Those of the other
 	// policies wait in the store.
 	Ways map[string]delay.Way
+	// Redirects has the queue that what fails in another queue is retried to, by that one. A policy
+	// names each exactly.
+	Redirects map[string]string
+}
+
+// batchRules are the rules for one batch.
+type batchRules struct {
+	*Rules
+	conditions rules.Batch
+	severity   string // by the rule that decided about the last message
 }
 
 // Intake decides about dead letters and makes them durable, in the store or in a delay queue.
@@ -55,6 +71,7 @@ type Intake struct {
 	delayQueues *DelayQueues
 	names       *ReportedNames
 	markProven  func(queue string)
+	decoder     *decode.Decoder // of bodies, for rules; nil: they have none
 	rules       atomic.Pointer[Rules]
 }
 
@@ -71,6 +88,9 @@ func NewIntake(s store.Store, r Rules, delayQueues *DelayQueues, events Listener
 func (in *Intake) UseReportedNames(n *ReportedNames, sender *Sender) {
 	in.names, in.markProven = n, sender.targets.proven.add
 }
+
+// UseDecoder makes rules see into bodies. Call it before the first batch.
+func (in *Intake) UseDecoder(d *decode.Decoder) { in.decoder = d }
 
 // SetRules applies from the next dead letter and the next retry on. Waiting messages keep
 // their due time.
@@ -90,7 +110,7 @@ func (in *Intake) Handle(ctx context.Context, batch []wire.Delivery) error {
 		return err
 	}
 	now := time.Now()
-	rules := in.rules.Load()
+	b := batchRules{Rules: in.rules.Load(), conditions: rules.Batch{Decoder: in.decoder, Ctx: ctx}}
 	toStore := make([]recordToStore, 0, len(batch))
 	events := make([]Event, 0, 2*len(batch))
 	var delayed []delayedMessage // to wait in RabbitMQ
@@ -102,7 +122,7 @@ func (in *Intake) Handle(ctx context.Context, batch []wire.Delivery) error {
 			}
 			continue
 		}
-		rec, action, m := in.decide(ctx, i, &batch[i], rules, now)
+		rec, action, m := in.decide(ctx, i, &batch[i], &b, now)
 		events = append(events, failedEvent(rec))
 		durable, isDurable := in.durable[i]
 		switch {
@@ -110,12 +130,14 @@ func (in *Intake) Handle(ctx context.Context, batch []wire.Delivery) error {
 			events = append(events, durable)
 			continue
 		case action == policy.Discard:
-			e := Event{Kind: Discarded, Queue: rec.Queue, ID: rec.ID, Failures: rec.Failures, Reason: rec.Reason}
+			e := discardedEvent(rec)
 			events = append(events, e)
 			in.markDurable(i, e)
 			continue
 		case rec.State == store.Parked:
-			events = append(events, parkedEvent(rec))
+			e := parkedEvent(rec)
+			e.Severity = b.severity
+			events = append(events, e)
 		default:
 			events = append(events, Event{Kind: Waiting, Queue: rec.Queue, ID: rec.ID, Failures: rec.Failures, Delay: rec.Due.Sub(now), Way: InStore})
 		}
@@ -146,6 +168,11 @@ func (in *Intake) Handle(ctx context.Context, batch []wire.Delivery) error {
 
 func failedEvent(r *store.Record) Event {
 	return Event{Kind: Failed, Queue: r.Queue, ID: r.ID, Failures: r.Failures, Reason: r.Reason, Error: r.Error}
+}
+
+func discardedEvent(r *store.Record) Event {
+	_, rule := store.PolicyAndRule(r.Policy)
+	return Event{Kind: Discarded, Queue: r.Queue, ID: r.ID, Failures: r.Failures, Reason: r.Reason, Rule: rule}
 }
 
 // countUnstored counts in the ledger the messages that are not stored.

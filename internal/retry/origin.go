@@ -71,7 +71,21 @@ func deadLettered(d *wire.Delivery) origin {
 func reported(d *wire.Delivery) origin {
 	o := origin{queue: d.Message.RoutingKey, reason: wire.ReasonReported}
 	o.firstPublished(d)
+	o.firstPublishedBy(&d.Message)
 	return o.checked()
+}
+
+// redirect makes another queue the one that the message is retried to, where the configuration says
+// so, and returns a note. Which queue that is depends on the queue it failed in alone. RabbitMQ has
+// proven nothing about the other one: a policy names it.
+func (o *origin) redirect(redirects map[string]string) (note string) {
+	to, redirected := redirects[o.queue]
+	if !redirected || o.refusal != "" {
+		return ""
+	}
+	note = fmt.Sprintf("it failed in queue %q, and is retried to %q (redirects)", o.queue, to)
+	o.queue, o.proven = to, false
+	return note
 }
 
 // firstPublished reads exchange and routing key from our own headers. They are

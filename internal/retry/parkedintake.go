@@ -1,6 +1,7 @@
 package retry
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -69,7 +70,7 @@ func (in *ParkedIntake) decide(ctx context.Context, i int, d *wire.Delivery, now
 	}()
 	m := &d.Message
 	rec = in.record(i, d, now)
-	rec.Error = headerText(m, wire.HeaderError)
+	rec.Error = cmp.Or(headerText(m, wire.HeaderError), frameworkError(m))
 	switch r := headerText(m, wire.HeaderReason); r {
 	case wire.ReasonRejected, wire.ReasonExpired, wire.ReasonMaxLen, wire.ReasonDeliveryLimit, wire.ReasonReported:
 		rec.Reason = r

@@ -105,6 +105,12 @@ func TestWhichQueueAMessageInParkedIsOf(t *testing.T) {
 		if c.state == store.Waiting {
 			want.Kind, want.Way, want.Why = retry.Waiting, retry.InStore, ""
 		}
+		if len(events) == 1 && events[0].Record != nil { // of Parked, the message itself
+			want.Record = events[0].Record
+			if want.Kind != retry.Parked || want.Record.ID != r.ID {
+				t.Errorf("%s: the event has the message %+v", from, want.Record)
+			}
+		}
 		if len(events) != 1 || events[0] != want {
 			t.Errorf("%s: events %+v, want %+v", from, events, want)
 		}

@@ -200,5 +200,6 @@ func (k *keeper) markDurable(message int, e Event) {
 }
 
 func parkedEvent(r *store.Record) Event {
-	return Event{Kind: Parked, Queue: r.Queue, ID: r.ID, Failures: r.Failures, Reason: r.Reason, Error: r.Error, Why: r.ParkedFor}
+	_, rule := store.PolicyAndRule(r.Policy)
+	return Event{Kind: Parked, Queue: r.Queue, ID: r.ID, Failures: r.Failures, Reason: r.Reason, Error: r.Error, Why: r.ParkedFor, Rule: rule, Record: r}
 }

@@ -98,23 +98,7 @@ func newestDue(claims []store.Claim) (due time.Time) {
 // the result of each. It must not be called by two goroutines at a time.
 func (s *Sender) Send(ctx context.Context, queue string, claims []store.Claim) (wait func(context.Context) []Result) {
 	results := make([]Result, len(claims))
-	out := make([]wire.Outgoing, 0, len(claims))
-	sent := make([]int, 0, len(claims)) // index in claims of each of out
-	var route *Result                   // of the queue, found once for all claims
-	for i, c := range claims {
-		if to := c.Record.Forward; to != nil {
-			out, sent = append(out, outgoing(c.Record, to.Exchange, to.RoutingKey)), append(sent, i)
-			continue
-		}
-		if route == nil {
-			r := s.route(ctx, queue, claims)
-			route = &r
-		}
-		if results[i] = route.forDue(c.Record.Due); route.Err != nil || route.Park != "" {
-			continue
-		}
-		out, sent = append(out, outgoing(c.Record, wire.RetryExchange(queue), c.Record.Message.RoutingKey)), append(sent, i)
-	}
+	out, sent := s.prepare(ctx, queue, claims, results)
 	if len(out) == 0 {
 		return func(context.Context) []Result { return results }
 	}
@@ -155,6 +139,45 @@ func (s *Sender) Send(ctx context.Context, queue string, claims []store.Claim) (
 	}
 }
 
+// prepare returns what is to be published of claims, and the index in claims of each. Of the others
+// it sets the results.
+func (s *Sender) prepare(ctx context.Context, queue string, claims []store.Claim, results []Result) (out []wire.Outgoing, sent []int) {
+	out, sent = make([]wire.Outgoing, 0, len(claims)), make([]int, 0, len(claims))
+	var route *Result // of the queue, found once for all claims
+	p, _ := s.targets.policies().Match(queue)
+	now := time.Now()
+	for i, c := range claims {
+		if m := givenBack(c.Record); m != nil {
+			out, sent = append(out, wire.Outgoing{RoutingKey: c.Record.Forward.RoutingKey, ID: c.Record.ID.String(), Message: m}), append(sent, i)
+			continue
+		}
+		r, err := asFirstPublished(c.Record)
+		if err != nil {
+			results[i] = Result{Park: fmt.Sprintf("it cannot be retried: %v", err)}
+			continue
+		}
+		if to := r.Forward; to != nil {
+			out, sent = append(out, outgoing(r, to.Exchange, to.RoutingKey)), append(sent, i)
+			continue
+		}
+		if why := tooOld(p, c.Record, now); why != "" {
+			results[i] = Result{Park: why}
+			continue
+		}
+		if route == nil {
+			r := s.route(ctx, queue, claims)
+			route = &r
+		}
+		if results[i] = route.forDue(c.Record.Due); route.Err != nil || route.Park != "" {
+			continue
+		}
+		o := outgoing(r, wire.RetryExchange(queue), r.Message.RoutingKey)
+		prioritize(p, o.Message)
+		out, sent = append(out, o), append(sent, i)
+	}
+	return out, sent
+}
+
 // ErrTryAtOnce is the error of a Result whose obstacle is gone: the queue was bound just now. The
 // scheduler tries the message again without backing off.
 var ErrTryAtOnce = errors.New("the queue was bound just now")
@@ -172,9 +195,25 @@ func outgoing(r *store.Record, exchange, key string) wire.Outgoing {
 	return wire.Outgoing{Exchange: exchange, RoutingKey: key, ID: id, Message: m}
 }
 
+// tooOld is why a message is parked although it is due: its retries were paused for longer than its
+// policy retries. What a person has replayed (it has no failures then) is retried however old it is.
+func tooOld(p *policy.Policy, r *store.Record, now time.Time) string {
+	if p == nil || p.MaxAge == 0 || r.Failures == 0 || now.Sub(r.FirstFailed) <= p.MaxAge {
+		return ""
+	}
+	return fmt.Sprintf("it first failed %s ago, and policy %q retries for %s (max_age)", policy.FormatDuration(now.Sub(r.FirstFailed)), p.Name, policy.FormatDuration(p.MaxAge))
+}
+
+// prioritize gives a retry the priority that its policy has for retries.
+func prioritize(p *policy.Policy, m *wire.Message) {
+	if p != nil && p.RetryPriority != nil {
+		m.Priority = *p.RetryPriority
+	}
+}
+
 // withHistory returns a record's message as it is published, to its queue, a forward target or a
 // delay queue: with the headers of its history, and the id in them.
 func withHistory(r *store.Record) (id string, m *wire.Message) {
-	h := headers.History{ID: r.ID.String(), Failures: r.Failures, Queue: r.Queue, FirstFailed: r.FirstFailed, Reason: r.Reason, Error: r.Error}
+	h := headers.History{ID: r.ID.String(), Failures: r.Failures, Queue: r.Queue, FirstFailed: r.FirstFailed, Reason: r.Reason, Error: ownError(r)}
 	return h.ID, h.ApplyTo(r.Message)
 }

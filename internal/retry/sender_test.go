@@ -255,3 +255,47 @@ func TestADeletedQueueIsNotEnrolled(t *testing.T) {
 		t.Error("a queue that is gone is enrolled")
 	}
 }
+
+// A message that was due while its queue was paused, and is too old by then, is parked and not
+// retried; one that a person has replayed is retried however old it is.
+func TestWhatIsTooOldIsNotRetried(t *testing.T) {
+	a := &answers{}
+	policies := policy.Set{{Name: "p", Queues: []string{"q"}, MaxAge: time.Hour}}
+	g := retry.NewSender(a, func() policy.Set { return policies }, func(retry.Event) {})
+	old, young, replayed, forwarded := due("old"), due("young"), due("replayed"), due("forwarded")
+	young.Record.FirstFailed = time.Now().Add(-30 * time.Minute)
+	replayed.Record.Failures = 0
+	forwarded.Record.Forward = &store.Destination{RoutingKey: "other"}
+	results := g.Send(t.Context(), "q", []store.Claim{old, young, replayed, forwarded})(t.Context())
+	if r := results[0]; r.Done || !strings.Contains(r.Park, `policy "p" retries for 1h (max_age)`) {
+		t.Errorf("the old one: %+v", r)
+	}
+	for i, r := range results[1:] {
+		if r != (retry.Result{Done: true}) {
+			t.Errorf("result %d: %+v", i+1, r)
+		}
+	}
+	if len(a.sent) != 3 {
+		t.Errorf("%d were published", len(a.sent))
+	}
+}
+
+// A retry has the priority of its policy; a forward, and a retry without one, that of the message.
+func TestRetriesHaveThePriorityOfTheirPolicy(t *testing.T) {
+	for _, want := range []*uint8{nil, new(uint8), ptr(uint8(3))} {
+		a := &answers{}
+		g := retry.NewSender(a, func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"q"}, RetryPriority: want}} }, func(retry.Event) {})
+		retried, forwarded := due("retried"), due("forwarded")
+		forwarded.Record.Forward = &store.Destination{RoutingKey: "other"}
+		retried.Record.Message.Priority, forwarded.Record.Message.Priority = 5, 5
+		g.Send(t.Context(), "q", []store.Claim{retried, forwarded})(t.Context())
+		if want == nil {
+			want = ptr(uint8(5))
+		}
+		if got := a.sent[0].Message.Priority; got != *want || a.sent[1].Message.Priority != 5 || retried.Record.Message.Priority != 5 {
+			t.Errorf("the retry has priority %d, want %d; the forward %d", got, *want, a.sent[1].Message.Priority)
+		}
+	}
+}
+
+func ptr[T any](v T) *T { return &v }

@@ -7,10 +7,11 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	"unicode/utf8"
+	"unicode"
 
 	"github.com/google/uuid"
 
+	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/internal/headers"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/policy"
@@ -27,44 +28,60 @@ const maxText = 2048
 // index in the batch.
 //
 // delayed is how the message waits in RabbitMQ; nil when it does not wait there.
-func (in *Intake) decide(ctx context.Context, i int, d *wire.Delivery, rules *Rules, now time.Time) (rec *store.Record, action policy.Action, delayed *delayedMessage) {
+func (in *Intake) decide(ctx context.Context, i int, d *wire.Delivery, b *batchRules, now time.Time) (rec *store.Record, action policy.Action, delayed *delayedMessage) {
 	defer func() {
 		if p := recover(); p != nil {
 			rec, action, delayed = parkUndecided(d, now, p), policy.Park, nil
 		}
 	}()
-
+	b.severity = ""
 	o := originOf(d)
-	rec = in.failedRecord(o, i, d, now)
 	if o.proven && in.markProven != nil {
 		in.markProven(o.queue)
 	}
+	note := o.redirect(b.Redirects)
+	rec = in.failedRecord(o, i, d, now)
+	addNote(rec, note)
+	says := annotation
+	if d.Message.Exchange == wire.ExchangeFailures {
+		says = report
+	}
+	rec.Error = errorOf(d, o, says)
 	if why := in.refusal(ctx, rec, o, d); why != "" {
 		return rec, park(rec, now, why), nil
 	}
-	p, ok := rules.Policies.Match(o.queue)
+	p, ok := b.Policies.Match(o.queue)
 	if !ok {
 		return rec, park(rec, now, fmt.Sprintf("no policy allows the queue %q", o.queue)), nil
 	}
-
-	failure := policy.Failure{Queue: o.queue, Reason: o.reason, Attempt: rec.Failures, Seed: seed(rec.ID, rec.Failures)}
-	if d.Message.Exchange == wire.ExchangeFailures {
-		var note string
-		rec.Error = headerText(&d.Message, wire.HeaderError)
-		failure.Suggested, note = headers.SuggestedDelay(&d.Message)
-		addNote(rec, note)
+	failure := policy.Failure{Queue: o.queue, Reason: o.reason, Attempt: rec.Failures, Seed: seed(rec.ID, rec.Failures), Age: now.Sub(rec.FirstFailed)}
+	if why, parks := parkedByConsumer(&d.Message, says.park); parks {
+		rec.Policy = p.Name
+		return rec, park(rec, now, why), nil
+	}
+	failure.Suggested, note = headers.SuggestedDelay(&d.Message, says.delay)
+	addNote(rec, note)
+	if len(p.Rules) > 0 {
+		failure.Error, failure.Headers, failure.Details = rec.Error, d.Message.Headers, b.conditions.Details(rec)
 	}
 	v := p.Decide(failure)
-	rec.Policy = v.Policy
+	b.severity = v.Severity
+	return rec, v.Action, in.apply(rec, v, b.Ways[p.Name], failure.Suggested > 0, now)
+}
+
+// apply makes of a record what its policy has decided; the result is as that of decide.
+func (in *Intake) apply(rec *store.Record, v policy.Verdict, way delay.Way, suggested bool, now time.Time) *delayedMessage {
+	rec.Policy = store.DecidedBy(v.Policy, v.Rule)
+	addNote(rec, v.Note)
 	if v.Asked > 0 {
-		addNote(rec, fmt.Sprintf("its consumer asked for a delay of %s; policy %q allows %s (max_retry_after)", policy.FormatDuration(v.Asked), p.Name, policy.FormatDuration(v.Delay)))
+		addNote(rec, fmt.Sprintf("its consumer asked for a delay of %s; policy %q allows %s (max_retry_after)", policy.FormatDuration(v.Asked), v.Policy, policy.FormatDuration(v.Delay)))
 	}
 	switch v.Action {
 	case policy.Retry:
 		waitUntil(rec, now.Add(v.Delay))
 		// In a way that blocks at the head, a suggested delay would delay others.
-		if way := rules.Ways[p.Name]; way != nil && (failure.Suggested == 0 || !way.Limits().Blocks) {
-			delayed = &delayedMessage{rec: rec, way: way, delay: v.Delay}
+		if way != nil && (!suggested || !way.Limits().Blocks) {
+			return &delayedMessage{rec: rec, way: way, delay: v.Delay}
 		}
 	case policy.Forward:
 		// It is forwarded from the store, so that an exchange that does not exist
@@ -74,7 +91,41 @@ func (in *Intake) decide(ctx context.Context, i int, d *wire.Delivery, rules *Ru
 	case policy.Park:
 		park(rec, now, v.Why)
 	}
-	return rec, v.Action, delayed
+	return nil
+}
+
+// consumerSays names the headers in which a consumer says why a message failed, and what it asks
+// for. A dead letter has such headers from an AMQP 1.0 consumer.
+type consumerSays struct{ error, delay, park string }
+
+var (
+	report     = consumerSays{wire.HeaderError, wire.HeaderDelay, wire.HeaderPark}
+	annotation = consumerSays{wire.AnnotationError, wire.AnnotationDelay, wire.AnnotationPark}
+)
+
+// maxParkReason is how many bytes of its reason a consumer can give.
+const maxParkReason = 500
+
+// parkedByConsumer tells whether a consumer has its message parked at once, and why.
+func parkedByConsumer(m *wire.Message, header string) (why string, parks bool) {
+	v, parks := m.Headers[header]
+	if !parks {
+		return "", false
+	}
+	switch v := v.(type) {
+	case string:
+		why = v
+	case []byte:
+		why = string(v)
+	}
+	why = strings.Join(strings.FieldsFunc(printable(why), func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }), " ")
+	if len(why) > maxParkReason {
+		why = strings.ToValidUTF8(why[:maxParkReason], "") + "…"
+	}
+	if why == "" {
+		return "its consumer parked it, without a reason", true
+	}
+	return "its consumer parked it: " + why, true
 }
 
 // failedRecord makes the record of a message that has failed once more.
@@ -144,24 +195,8 @@ func headerText(m *wire.Message, header string) string {
 	return printable(s)
 }
 
-// printable returns text for people, of at most maxText bytes: bytes that are not UTF-8
-// become \xNN.
-func printable(s string) string {
-	var b strings.Builder
-	for len(s) > 0 {
-		r, size := utf8.DecodeRuneInString(s)
-		piece := s[:size]
-		if r == utf8.RuneError && size == 1 {
-			piece = fmt.Sprintf(`\x%02x`, s[0])
-		}
-		if b.Len()+len(piece) > maxText {
-			break
-		}
-		b.WriteString(piece)
-		s = s[size:]
-	}
-	return b.String()
-}
+// printable returns text for people, of at most maxText bytes.
+func printable(s string) string { return headers.Printable(s, maxText) }
 
 func addNote(rec *store.Record, note string) {
 	if note != "" {

@@ -26,6 +26,7 @@ func (s *vhost) newGuard(tokens *auth.Tokens) (*auth.Guard, error) {
 		sessions = s.store
 	}
 	return auth.NewGuard(auth.Config{
+		All:      s.all,
 		Sessions: sessions,
 		Required: a.SignIn, ReadOnly: a.ReadOnly, Tokens: tokens, Users: users, Proxies: a.Proxies,
 		Secure: a.HasTLS() || a.BehindProxy, SignInPage: auth.SignInPath, Base: s.base, Log: s.Log,

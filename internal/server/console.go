@@ -60,8 +60,8 @@ func (s *vhost) openConsole() error {
 		Problems: s.health.problems, Notices: s.notices, Ready: s.inspect.IsReady, Guard: s.guard, Tokens: tokens, Log: s.Log, Base: s.base,
 	})
 	for pattern, h := range webui.Routes(all, webui.Options{
-		Caller: func(r *http.Request) auth.Caller { return auth.From(r.Context()) }, Problems: s.inspect.ProblemsFor, Simulation: s.drawOutage, Version: s.Version, Log: s.Log,
-		Base: s.base, VHost: s.vhostLabel(), VHosts: s.links,
+		Caller: func(r *http.Request) auth.Caller { return auth.From(r.Context()) }, Simulation: s.drawOutage, Version: s.Version, Log: s.Log,
+		Base: s.base, VHost: s.vhostLabel(), VHosts: s.links, All: s.all,
 	}) {
 		s.api.Handle(pattern, h)
 	}
@@ -72,9 +72,9 @@ func (s *vhost) openConsole() error {
 func (s *vhost) openActions() {
 	c := inspect.Config{
 		Store: s.store, Broker: brokerQueues{publish: s.publisher, manage: s.manage}, Audit: s.audit, Policies: s.intake.Policies, Log: s.Log,
-		Version: s.Version, Since: s.since, ReadOnly: s.config.Access.ReadOnly, BrokerURL: s.brokerAt,
+		Version: s.Version, Since: s.since, ReadOnly: s.config.Access.ReadOnly, BrokerURL: s.brokerAt, Identity: s.identity,
 		Activity: &s.activity, Problems: s.health.problems, Notices: s.notices, Ready: s.health.ready, Decoder: s.decoder, Way: s.intake.Way,
-		Limits:    func(policy string) string { return s.policyLimits(policy).String() },
+		Rules: s.policyLimits, PolicyYAML: s.policyYAML, Redirects: s.redirects, Enrolled: s.consent.Queues, Examine: s.examine,
 		Recounted: s.recounted, Throttle: s.throttleOf,
 		Unreachable: func(queue string) string { return s.health.problemOf(partQueue + queue) },
 	}
@@ -83,7 +83,7 @@ func (s *vhost) openActions() {
 	}
 	s.inspect = inspect.New(c)
 	s.actions = actions.New(actions.Config{Inspect: s.inspect, Store: s.store, Audit: s.audit, Events: s.events,
-		Restorable: s.config.Store.Restorable, SetPaused: s.scheduler.Pause, Force: s.force})
+		Restorable: s.config.Store.Restorable, SetPaused: s.scheduler.Pause, Force: s.force, Peek: s.peek, MayRetryTo: s.mayRetryTo})
 	s.operations = operations.New(operations.Config{Inspect: s.inspect, Actions: s.actions, Store: s.store})
 }
 
@@ -102,7 +102,7 @@ func (q brokerQueues) Queue(ctx context.Context, name string) (inspect.AtBroker,
 	if q.manage != nil {
 		var at management.Queue
 		if at, err = q.manage.Queue(ctx, name); err == nil {
-			return inspect.AtBroker{Exists: true, Kind: at.Type, Consumers: at.Consumers, Ready: at.Ready, Unacked: &at.Unacked}, nil
+			return inspect.AtBroker{Exists: true, Kind: at.Type, Consumers: at.Consumers, Ready: at.Ready, Unacked: &at.Unacked, ConsumerList: consumerList(at.ConsumerDetails)}, nil
 		}
 	}
 	consumers, ready, amqpErr := q.publish.Queue(ctx, name)
@@ -113,6 +113,16 @@ func (q brokerQueues) Queue(ctx context.Context, name string) (inspect.AtBroker,
 		return inspect.AtBroker{}, nil
 	}
 	return inspect.AtBroker{}, errors.Join(err, amqpErr)
+}
+
+// mostConsumers is how many consumers of a queue are listed.
+const mostConsumers = 100
+
+func consumerList(all []management.QueueConsumer) (list []inspect.Consumer) {
+	for _, c := range all[:min(mostConsumers, len(all))] {
+		list = append(list, inspect.Consumer{Tag: c.Tag, Connection: c.Channel.Connection, User: c.Channel.User})
+	}
+	return list
 }
 
 var errNoManagement = errors.New("there is no management API in the config")

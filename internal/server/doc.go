@@ -13,6 +13,7 @@
 //	replicas.go         several services on one store: members, leader, shared breakers
 //	routes.go           page, API, health and metrics of all virtual hosts behind one port
 //	(console.go, access.go: what they are made of, and how callers sign in)
+//	all.go              what is about all virtual hosts: readiness, metrics, the page with a line of each
 //	brokerwatch.go      what is wrong with RabbitMQ's side: quarantine, foreign consumers
 //	notify.go           the conditions that people are notified of
 //

@@ -192,7 +192,7 @@ func problemsOf(wrong map[string]string) []string {
 		all = append(all, part+": "+wrong[part])
 	}
 	if more := n - mostProblems; more > 0 {
-		all = append(all, fmt.Sprintf("%s(others): %d more have problems", partQueue, more))
+		all = append(all, fmt.Sprintf("%s%s: %d more have problems", partQueue, inspect.OtherQueues, more))
 	}
 	return all
 }

@@ -9,12 +9,15 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/addresses"
 	"github.com/redrive-mq/redrive/internal/broker"
+	"github.com/redrive-mq/redrive/internal/inspect"
 )
 
 // nodes are the addresses that the connections are to.
 type nodes struct {
 	mu sync.Mutex
 	at map[string]string // by part of the service
+	// cluster and version are what RabbitMQ said of itself last; "": it has not answered yet.
+	cluster, version string
 }
 
 func (n *nodes) set(part string, st broker.State) {
@@ -22,6 +25,9 @@ func (n *nodes) set(part string, st broker.State) {
 	defer n.mu.Unlock()
 	if n.at == nil {
 		n.at = map[string]string{}
+	}
+	if st.Version != "" {
+		n.cluster, n.version = st.Cluster, st.Version
 	}
 	if n.at[part] = st.At; !st.Connected {
 		delete(n.at, part)
@@ -39,6 +45,13 @@ func (n *nodes) String() string {
 		return "not connected"
 	}
 	return strings.Join(all, ", ")
+}
+
+// identity returns what the virtual host is called, and what RabbitMQ says of itself.
+func (s *vhost) identity() inspect.Identity {
+	s.nodes.mu.Lock()
+	defer s.nodes.mu.Unlock()
+	return inspect.Identity{Name: s.config.Name(), VHost: s.config.VHost(), Cluster: s.nodes.cluster, RabbitMQ: s.nodes.version}
 }
 
 // brokerAt returns where RabbitMQ is and, of several addresses, which of them are in use.

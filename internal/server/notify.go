@@ -10,8 +10,10 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/notify"
+	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
@@ -21,9 +23,14 @@ const disconnectedFor = 2 * time.Minute
 
 // openNotify makes the notifications.
 func (s *vhost) openNotify() (err error) {
-	s.notify, err = notify.New(s.config.Notify, notify.Options{Store: s.store, Conditions: s.conditions, Count: s.metrics.Notified, Log: s.Log, Replica: s.replicaID()})
+	s.notify, err = notify.New(s.config.Notify, notify.Options{Store: s.store, Conditions: s.conditions, Count: s.metrics.Notified, Log: s.Log, Replica: s.replicaID(), Decode: s.decodeRecord})
 	s.notified = s.config.Notify
 	return err
+}
+
+// decodeRecord decodes the body of a message that was parked, for a rule that asks for it.
+func (s *vhost) decodeRecord(r *store.Record) *decode.Result {
+	return s.decoder.Decode(context.Background(), inspect.BodyOf(r))
 }
 
 // reloadNotify puts the notifications' settings in force, when they have changed.
@@ -64,10 +71,8 @@ func (s *vhost) conditions(ctx context.Context, t *notify.Settings) ([]notify.Co
 		if (v.State == throttle.Open || v.State == throttle.HalfOpen) && (waits[q] || v.InFlight > 0) {
 			all = append(all, notify.Condition{Kind: notify.BreakerOpen, Queue: q, Since: v.Since, Text: v.Reason})
 		}
-		if v.Consumers == 0 && !v.NoConsumersSince.IsZero() {
-			all = append(all, notify.Condition{Kind: notify.NoConsumer, Queue: q, Since: v.NoConsumersSince, After: t.NoConsumer})
-		}
 	}
+	all = append(all, s.watchedConditions(t, now)...)
 	if off := s.ledgerOff.Load(); off == nil {
 		all = append(all, notify.Condition{Kind: notify.LedgerOff, Unknown: true})
 	} else {
@@ -83,41 +88,76 @@ func (s *vhost) conditions(ctx context.Context, t *notify.Settings) ([]notify.Co
 	return all, err
 }
 
-// conditionsOf returns the conditions that follow from the problems of the replicas. The intake has
-// stopped when it runs at none of them. A lane is unreachable, and RabbitMQ blocks publishing, when
-// one of them reports it: the others would find the same.
-func conditionsOf(replicas []map[string]string) (all []notify.Condition) {
-	blocked, unreachable, targets := "", map[string]string{}, map[[2]string]string{}
+// reports are what is wrong, with the addresses of the replicas that say so.
+type reports map[string][]string
+
+// text names the replicas, where there are several: somebody has to look at one of them.
+func (r reports) text() string {
+	var all []string
+	for _, what := range slices.Sorted(maps.Keys(r)) {
+		slices.Sort(r[what])
+		if at := strings.Trim(strings.Join(r[what], ", "), ", "); at != "" {
+			what += " (replica " + at + ")"
+		}
+		all = append(all, what)
+	}
+	return strings.Join(all, "; ")
+}
+
+// partReports are reports by a part of a replica.
+type partReports[K comparable] map[K]reports
+
+func (p partReports[K]) add(part K, what, at string) {
+	if p[part] == nil {
+		p[part] = reports{}
+	}
+	p[part][what] = append(p[part][what], at)
+}
+
+// conditionsOf returns the conditions that follow from the problems of the replicas, and names the
+// replicas that have them. The intake has stopped when it runs at none of them. A lane is
+// unreachable, and RabbitMQ blocks publishing, when one of them reports it: the others would find
+// the same.
+func conditionsOf(replicas []replicaProblems) (all []notify.Condition) {
+	blocked, stopped := reports{}, reports{}
+	unreachable, targets := partReports[string]{}, partReports[[2]string]{}
 	var intake *notify.Condition
 	intakeRuns := false
-	for _, wrong := range replicas {
-		for part, what := range wrong {
+	for _, r := range replicas {
+		isBlocked := ""
+		for part, what := range r.wrong {
 			queue, isQueue := strings.CutPrefix(part, partQueue)
 			lane, isForward := strings.CutPrefix(part, partForward)
 			switch {
 			case strings.HasPrefix(what, blockedBy):
-				blocked = what
+				isBlocked = what // of each connection of the replica
 			case isQueue:
-				unreachable[queue] = "they fail: " + what
+				unreachable.add(queue, what, r.at)
 			case isForward:
 				queue, target := splitLane(lane)
-				targets[[2]string{queue, target}] = what
+				targets.add([2]string{queue, target}, what, r.at)
 			}
 		}
-		if intake = stoppedBy(wrong); intake == nil {
+		if isBlocked != "" {
+			blocked[isBlocked] = append(blocked[isBlocked], r.at)
+		}
+		if intake = stoppedBy(r.wrong); intake == nil {
 			intakeRuns = true
+		} else {
+			stopped[intake.Text] = append(stopped[intake.Text], r.at)
 		}
 	}
-	for queue, what := range unreachable {
-		all = append(all, notify.Condition{Kind: notify.QueuePaused, Queue: queue, Text: what})
+	for queue, by := range unreachable {
+		all = append(all, notify.Condition{Kind: notify.QueuePaused, Queue: queue, Text: "they fail: " + by.text()})
 	}
-	for lane, what := range targets {
-		all = append(all, notify.Condition{Kind: notify.ForwardStopped, Queue: lane[0], Target: lane[1], Text: what})
+	for lane, by := range targets {
+		all = append(all, notify.Condition{Kind: notify.ForwardStopped, Queue: lane[0], Target: lane[1], Text: by.text()})
 	}
-	if blocked != "" {
-		all = append(all, notify.Condition{Kind: notify.BrokerBlocked, Text: blocked})
+	if len(blocked) > 0 {
+		all = append(all, notify.Condition{Kind: notify.BrokerBlocked, Text: blocked.text()})
 	}
 	if !intakeRuns && intake != nil {
+		intake.Text = stopped.text()
 		all = append(all, *intake)
 	}
 	return all

@@ -101,7 +101,7 @@ func TestWhatHealthTellsPeople(t *testing.T) {
 			h.set(step.part, step.what)
 		}
 		var got []string
-		for _, c := range conditionsOf([]map[string]string{h.byPart()}) {
+		for _, c := range conditionsOf([]replicaProblems{{wrong: h.byPart()}}) {
 			s := string(c.Kind)
 			if c.Queue != "" {
 				s += " " + c.Queue
@@ -120,6 +120,33 @@ func TestWhatHealthTellsPeople(t *testing.T) {
 		slices.Sort(got)
 		if s := strings.Join(got, "; "); s != step.want {
 			t.Errorf("after %s %q: %q, want %q", step.part, step.what, s, step.want)
+		}
+	}
+}
+
+// With several replicas, a notification names the replica that it is about.
+func TestWhatIsWrongAtOneReplicaNamesIt(t *testing.T) {
+	const a, b = "10.0.0.1:8250", "10.0.0.2:8250"
+	for _, c := range []struct {
+		replicas []replicaProblems
+		want     string
+	}{
+		{[]replicaProblems{{a, map[string]string{partPublish: blockedBy + "disk", partIntake: blockedBy + "disk"}}, {b, nil}},
+			"broker_blocked: " + blockedBy + "disk (replica " + a + ")"},
+		{[]replicaProblems{{b, map[string]string{partPublish: blockedBy + "disk"}}, {a, map[string]string{partPublish: blockedBy + "disk"}}},
+			"broker_blocked: " + blockedBy + "disk (replica " + a + ", " + b + ")"},
+		{[]replicaProblems{{a, map[string]string{partStore: "full"}}, {b, nil}}, ""},
+		{[]replicaProblems{{a, map[string]string{partStore: "full"}}, {b, map[string]string{partRedis: "gone"}}},
+			"intake_stopped: full (replica " + a + "); gone (replica " + b + ")"},
+		{[]replicaProblems{{a, nil}, {b, map[string]string{partQueue + "orders": "no such queue"}}},
+			"queue_paused orders: they fail: no such queue (replica " + b + ")"},
+	} {
+		var got []string
+		for _, is := range conditionsOf(c.replicas) {
+			got = append(got, strings.TrimSpace(string(is.Kind)+" "+is.Queue)+": "+is.Text)
+		}
+		if s := strings.Join(got, "; "); s != c.want {
+			t.Errorf("%v: %q, want %q", c.replicas, s, c.want)
 		}
 	}
 }

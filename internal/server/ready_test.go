@@ -47,7 +47,7 @@ func saysReady(t *testing.T, s *Service) (all map[string]bool, o inspect.Overvie
 	all = map[string]bool{
 		"/readyz":       status == 200,
 		"redrive_ready": strings.Contains(metrics, "\nredrive_ready 1\n"),
-		"page":          strings.Contains(page, "<b>Ready.</b>") && !strings.Contains(page, "Not ready."),
+		"page":          strings.Contains(page, "<dt>Ready</dt><dd>yes</dd>"),
 		"overview":      o.Ready,
 		"vhosts":        s.vhostLinks(0)[0].Ready,
 		"nothing wrong": isReady(s.vhosts[0].health.byPart()),

@@ -30,7 +30,7 @@ func (s *vhost) openReplica(listen string) {
 func (s *vhost) joinReplicas(ctx context.Context) error {
 	return s.replica.Join(ctx, replica.Parts{
 		Throttle: s.throttle, Scheduler: s.scheduler, Inspect: s.inspect, Actions: s.actions, Operations: s.operations, CountFlow: s.activity.count,
-		LeaderTasks: []func(context.Context){s.inspect.Lead, s.operations.Lead, s.notify.Run, s.guard.Forget},
+		LeaderTasks: []func(context.Context){s.inspect.Lead, s.operations.Lead, s.notify.Run, s.watch.Run, s.guard.Forget, s.adopt},
 	})
 }
 
@@ -77,15 +77,26 @@ func advertised(listen string) string {
 	return net.JoinHostPort(name, port)
 }
 
+// replicaProblems are the problems of one replica, by part; at is its address, or "" where the store
+// cannot be shared.
+type replicaProblems struct {
+	at    string
+	wrong map[string]string
+}
+
 // wrongAnywhere returns the problems of each live replica, this one first.
-func (s *vhost) wrongAnywhere() []map[string]string {
-	all := []map[string]string{s.health.byPart()}
-	if s.replica != nil {
-		for _, r := range s.replica.All() {
-			if !r.Self {
-				all = append(all, maps.Clone(r.Problems))
-			}
+func (s *vhost) wrongAnywhere() []replicaProblems {
+	own := replicaProblems{wrong: s.health.byPart()}
+	if s.replica == nil {
+		return []replicaProblems{own}
+	}
+	var others []replicaProblems
+	for _, r := range s.replica.All() {
+		if r.Self {
+			own.at = r.Address
+		} else {
+			others = append(others, replicaProblems{r.Address, maps.Clone(r.Problems)})
 		}
 	}
-	return all
+	return append([]replicaProblems{own}, others...)
 }

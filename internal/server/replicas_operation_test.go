@@ -97,7 +97,7 @@ func TestAnOperationIsOfAllTogether(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		seen := map[string]int{}
 		for after := ""; ; {
-			page, err := s.nodes[0].Operations.Outcomes(ctx, boss, plan.ID, after, 1000)
+			page, err := s.nodes[0].Operations.Outcomes(ctx, boss, plan.ID, "", after, 1000)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -75,18 +75,21 @@ func (s *Service) open(all []*config.Config) (err error) {
 	for i, c := range all {
 		o, at := s.Options, process{memory: s.memory}
 		if len(all) > 1 {
-			at.multiVHost, at.links = true, func() []webui.VHost { return s.vhostLinks(i) }
-			o.Log = s.Log.With("vhost", c.VHost())
+			at.multiVHost, at.all, at.links = true, c.BasePath+allPath, func() []webui.VHost { return s.vhostLinks(i) }
+			o.Log = s.Log.With("vhost", c.Name())
 		}
 		at.base = c.BasePath
 		if i > 0 {
-			at.base += httpapi.Base(c.VHost())
+			at.base += httpapi.Base(c.Name())
 		}
 		v, err := newVHost(c, o, at)
 		if err != nil {
 			return s.inVHost(c, at, err)
 		}
 		s.vhosts = append(s.vhosts, v)
+	}
+	if err = s.checkServers(context.Background()); err != nil {
+		return err
 	}
 	if s.listen, err = listenOn(s.config); err != nil {
 		return err
@@ -109,7 +112,7 @@ func (s *Service) open(all []*config.Config) (err error) {
 // inVHost adds to an error which virtual host it is of, where there are several.
 func (s *Service) inVHost(c *config.Config, at process, err error) error {
 	if at.multiVHost {
-		return fmt.Errorf("virtual host %q: %w", c.VHost(), err)
+		return fmt.Errorf("virtual host %q: %w", c.Name(), err)
 	}
 	return err
 }
@@ -157,7 +160,7 @@ func (s *Service) each(lines func(*vhost) []string) []string {
 	for _, v := range s.vhosts {
 		for _, line := range lines(v) {
 			if len(s.vhosts) > 1 {
-				line = "virtual host " + v.config.VHost() + ": " + line
+				line = "virtual host " + v.config.Name() + ": " + line
 			}
 			all = append(all, line)
 		}
@@ -311,7 +314,7 @@ func (s *Service) reload(c *config.Config, err error) {
 // is served as it is until the next start.
 func (s *Service) configOf(configs []*config.Config, i int) *config.Config {
 	v := s.vhosts[i]
-	if at := slices.IndexFunc(configs, func(c *config.Config) bool { return c.VHost() == v.config.VHost() }); at >= 0 {
+	if at := slices.IndexFunc(configs, func(c *config.Config) bool { return c.Name() == v.config.Name() }); at >= 0 {
 		return configs[at]
 	}
 	if i == 0 {

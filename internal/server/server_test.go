@@ -99,8 +99,9 @@ func TestARefusedConfigLeavesTheOldPolicies(t *testing.T) {
 	p.Name = "orders"
 	next.Policies = policy.Set{p}
 	next.Throttle = map[string]throttle.Rules{"orders": {Rate: 5, Breaker: &throttle.Breaker{}}}
+	next.Redirects = map[string]string{"old": "new"}
 	s.reload(&next, nil)
-	if all, err := s.vhosts[0].inspect.Policies(t.Context(), auth.Caller{Role: auth.Viewer}); err != nil || all[0].Limits != "5/s, breaker" {
+	if all, err := s.vhosts[0].inspect.Policies(t.Context(), auth.Caller{Role: auth.Viewer}); err != nil || all[0].Limits != "5/s, breaker" || len(all[0].Redirects) != 1 {
 		t.Errorf("people see %+v, %v", all, err)
 	}
 	if got := inForce(); got != "orders" {

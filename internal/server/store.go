@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/config"
@@ -54,6 +55,37 @@ func checkOwner(ctx context.Context, s store.Store, c *config.Config) error {
 		return s.PutEntries(ctx, []store.Entry{{Name: store.OwnerEntry, Value: []byte(vhost)}})
 	case string(owner) != vhost:
 		return hint.Errorf("serve that virtual host from it (broker.url or broker.vhosts), or set store.disk or store.redis.prefix to a place for this one", "%s %w %q, and its messages must not be retried to queues of %q", c.Store.Place(), store.ErrOwner, owner, vhost)
+	}
+	return nil
+}
+
+// checkServers refuses a store that was used last with the servers of another of these virtual
+// hosts, of the same name in RabbitMQ: two were swapped in the config, and their stores were not.
+// Then it records which servers each is used with.
+func (s *Service) checkServers(ctx context.Context) error {
+	shared := func(a, b []string) bool {
+		return slices.ContainsFunc(a, func(host string) bool { return slices.Contains(b, host) })
+	}
+	last := make([]string, len(s.vhosts))
+	for i, v := range s.vhosts {
+		entry, err := v.store.Entry(ctx, store.ServersEntry)
+		if err != nil {
+			return err
+		}
+		last[i] = string(entry)
+		was := strings.Fields(last[i])
+		for _, other := range s.vhosts {
+			if c := other.config; other != v && c.VHost() == v.config.VHost() && shared(was, c.Hosts()) && !shared(was, v.config.Hosts()) {
+				return hint.Errorf("swap the folders (or prefixes) of the stores too: docs/how-to/vhosts.md", "%s %w %q at %s, which is %q here, and its messages must not be retried to queues of %q",
+					v.config.Store.Place(), store.ErrOwner, c.VHost(), last[i], c.Name(), v.config.Name())
+			}
+		}
+	}
+	for i, v := range s.vhosts {
+		// Without room for it the service can start: the next start will know less.
+		if now := strings.Join(v.config.Hosts(), " "); now != last[i] {
+			_ = v.store.PutEntries(ctx, []store.Entry{{Name: store.ServersEntry, Value: []byte(now)}})
+		}
 	}
 	return nil
 }

@@ -34,8 +34,8 @@ func (s *vhost) queueLimits(queue string) throttle.Rules {
 }
 
 func (s *vhost) policyLimits(policy string) throttle.Rules {
-	if all := s.limitsByPolicy.Load(); all != nil {
-		return (*all)[policy]
+	if c := s.inForce.Load(); c != nil {
+		return c.Throttle[policy]
 	}
 	return throttle.Rules{}
 }

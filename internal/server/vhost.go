@@ -25,6 +25,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
 	"github.com/redrive-mq/redrive/internal/throttle"
+	"github.com/redrive-mq/redrive/internal/watch"
 	"github.com/redrive-mq/redrive/internal/webui"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
@@ -55,7 +56,9 @@ type vhost struct {
 	intakeConsumer, parkedConsumer *broker.BatchConsumer
 	intake                         *retry.Intake
 	parkedIntake                   *retry.ParkedIntake
+	adoptedNames                   *retry.ReportedNames
 	publisher                      *broker.Publisher // of retries, replays and forwards
+	outage                         broker.Outage
 	delayPublisher                 *broker.Publisher // to where messages wait in RabbitMQ
 	delayQueues                    *retry.DelayQueues
 	sender                         *retry.Sender
@@ -63,7 +66,7 @@ type vhost struct {
 	throttle                       *throttle.Throttle
 	// consumerThrottle is the throttle that the scheduler calls.
 	consumerThrottle *consumerThrottle
-	limitsByPolicy   atomic.Pointer[map[string]throttle.Rules]
+	inForce          atomic.Pointer[config.Config] // whose policies are in force
 	outagePictures   outagePictures
 	events           retry.Listener
 	activity         activity
@@ -73,6 +76,7 @@ type vhost struct {
 	decoder          *decode.Decoder
 	audit            *audit.Log
 	notify           *notify.Engine
+	watch            *watch.Watcher
 	// notified are the settings that notify uses.
 	notified    notify.Settings
 	api         *httpapi.API
@@ -102,6 +106,7 @@ type process struct {
 	multiVHost bool
 	base       string               // the path of its page and API
 	links      func() []webui.VHost // the links of its page to all of them; nil: there is one
+	all        string               // the path of the page about all of them; "": there is one
 	memory     *diskstore.Memory
 }
 
@@ -110,7 +115,7 @@ func (s *vhost) vhostLabel() string {
 	if !s.multiVHost {
 		return ""
 	}
-	return s.config.VHost()
+	return s.config.Name()
 }
 
 // metricsHandler serves its metrics, with the process's own where it is the only virtual host.
@@ -175,13 +180,16 @@ func (s *vhost) open(address string) error {
 		return err
 	}
 	s.openThrottle()
+	s.openWatch()
 	names := retry.NewReportedNames(s.store, s.sender)
 	s.intake.UseReportedNames(names, s.sender)
 	s.parkedIntake.UseReportedNames(names)
+	s.adoptedNames = names
 	s.scheduler = retry.NewScheduler(s.store, s.sender, s.consumerThrottle, s.events, s.Log, s.laneChanged)
 	if err := s.openConsole(); err != nil {
 		return err
 	}
+	s.intake.UseDecoder(s.decoder)
 	return s.loadBreakers(context.Background())
 }
 
@@ -217,7 +225,7 @@ func (s *vhost) close() (err error) {
 }
 
 func (s *vhost) connection(part, name string) broker.Config {
-	return broker.Config{URL: s.config.Broker.URL, Credentials: s.config.Broker.Credentials, Name: name, Log: s.Log, Majority: true, Lasting: s.multiVHost, Observe: func(st broker.State) {
+	return broker.Config{URL: s.config.Broker.URL, Credentials: s.config.Broker.Credentials, Name: name, Log: s.Log, Outage: &s.outage, Majority: true, Lasting: s.multiVHost, Observe: func(st broker.State) {
 		what := ""
 		switch {
 		case st.Err != nil:
@@ -242,8 +250,8 @@ func (s *vhost) retryRules(c *config.Config) retry.Rules {
 			close(s.delayNeeded)
 		})
 	}
-	s.limitsByPolicy.Store(&c.Throttle)
-	return retry.Rules{Policies: c.Policies, Ways: c.Ways}
+	s.inForce.Store(c)
+	return retry.Rules{Policies: c.Policies, Ways: c.Ways, Redirects: c.Redirects}
 }
 
 // awaitDelayPublisher waits until the delay connection is there, so that already the first
@@ -341,12 +349,15 @@ func (s *vhost) run(ctx context.Context) error {
 	var notifier sync.WaitGroup
 	if s.replica == nil {
 		notifier.Go(func() { s.notify.Run(notifying) })
+		workers.Go(func() { s.watch.Run(ctx) })
+		workers.Go(func() { s.adopt(ctx) })
 	} else { // only the leader notifies
 		notifier.Go(func() { s.notify.Relay(notifying) })
 		workers.Go(func() { s.replica.Run(ctx) })
 	}
 	workers.Go(func() { s.scheduler.Run(ctx, grace) })
 	workers.Go(func() { s.consumerThrottle.run(ctx) })
+	_, _ = s.consent.Queues() // so that the page has them at once
 	workers.Go(func() { s.consent.Run(ctx) })
 	workers.Go(func() { s.watchLimit(ctx) })
 	workers.Go(func() { s.inspect.Run(ctx) })

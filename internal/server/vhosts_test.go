@@ -179,6 +179,12 @@ func TestOneVirtualHostHasNoLabelsAndNoPrefix(t *testing.T) {
 	if _, text := ask(s, "/"); strings.Contains(text, `href="/v/`) {
 		t.Error("the page leads to other virtual hosts")
 	}
+	if code, _ := ask(s, "/all"); code != 404 {
+		t.Errorf("a page about all answers %d", code)
+	}
+	if code, text := ask(s, "/api/v1/vhosts"); code != 200 || strings.Count(text, `"name"`) != 1 {
+		t.Errorf("the list is %d %s", code, text)
+	}
 }
 
 // A store is the virtual host's that used it first, in either engine.

@@ -17,6 +17,7 @@ import (
 type batch struct {
 	n, attempt int
 	id         uint64
+	first      int // the tick of the first failure, where the policy has a longest age
 }
 
 // queue simulates a work queue with its retries. A message passes the work queue, a call, the wait
@@ -168,14 +169,18 @@ func (q *queue) fail(t int, b batch) {
 		q.throttle.Failed(queueName, idOf(b.id), at(t))
 	}
 	wait := q.policy.Backoff.Delay(b.attempt)
-	alike := q.policy.Jitter.Shortest(wait) == q.policy.Jitter.Longest(wait)
+	alike := q.policy.Jitter.Shortest(wait) == q.policy.Jitter.Longest(wait) && len(q.policy.Rules) == 0
+	if q.policy.MaxAge > 0 && b.attempt == 1 {
+		b.first = t
+	}
 	for b.n > 0 {
 		some := b
 		if !alike {
 			some.n = 1
 		}
 		b.n -= some.n
-		v := q.policy.Decide(policy.Failure{Queue: queueName, Reason: policy.Reported, Attempt: some.attempt, Seed: q.random.Uint64()})
+		v := q.policy.Decide(policy.Failure{Queue: queueName, Reason: policy.Reported, Attempt: some.attempt, Seed: q.random.Uint64(),
+			Error: q.Error, Age: time.Duration(t-b.first) * tick})
 		if v.Action != policy.Retry {
 			b.n += some.n // all of one batch have as many attempts
 			q.rec.Parked += int64(b.n)
@@ -208,7 +213,7 @@ func (f *fifo) push(b batch, near int) {
 	f.n += b.n
 	if b.id == 0 {
 		for i := len(f.batches) - 1; i >= max(f.first, len(f.batches)-near); i-- {
-			if f.batches[i].attempt == b.attempt {
+			if f.batches[i].attempt == b.attempt && f.batches[i].first == b.first {
 				f.batches[i].n += b.n
 				return
 			}

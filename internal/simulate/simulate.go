@@ -37,6 +37,8 @@ const (
 type Options struct {
 	Policy policy.Policy
 	Rules  throttle.Rules // how the policy's retries are limited
+	// Error is what consumers report when a call fails, which the policy's rules look at.
+	Error string
 	// Rate is how many messages a second are published, and Capacity how many
 	// calls a second the upstream can serve.
 	Rate, Capacity float64

@@ -89,3 +89,7 @@ const BreakerPrefix = "breaker/"
 // OwnerEntry is the entry with the name of the messages' virtual host, written by the first
 // service that used the store.
 const OwnerEntry = "vhost"
+
+// ServersEntry is the entry with the addresses of RabbitMQ that the store was used with last,
+// separated by spaces.
+const ServersEntry = "servers"

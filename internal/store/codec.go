@@ -16,9 +16,10 @@ import (
 // so that they come back with the very type they had.
 
 const (
-	// recordVersion is what is written. Version 1, which is still read, has no
-	// flagMadeFrom and flagMadeInto.
-	recordVersion = 2
+	// recordVersion is what is written of messages that were not adopted, and adoptedVersion of
+	// those that were: builds before there were any read all others. Version 1, which is still
+	// read, has no flagMadeFrom and flagMadeInto.
+	recordVersion, adoptedVersion = 2, 3
 	// deepest is how far header tables may nest: more than fits one AMQP frame, so
 	// that only damaged data meets it.
 	deepest = 100_000
@@ -29,6 +30,7 @@ const (
 	flagForward
 	flagMadeFrom
 	flagMadeInto
+	flagAdopted
 )
 
 // ErrTorn: the bytes of a record are cut short or damaged.
@@ -48,7 +50,11 @@ func AppendRecord(dst []byte, r *Record) ([]byte, error) {
 // copied once more. After an error dst is as it was.
 func AppendHead(dst []byte, r *Record) ([]byte, error) {
 	m := &r.Message
-	b := append(dst, recordVersion)
+	version := byte(recordVersion)
+	if r.Adopted != nil {
+		version = adoptedVersion
+	}
+	b := append(dst, version)
 	b = binary.AppendUvarint(b, uint64(len(m.Body)))
 	b = append(b, byte(r.State))
 	b = append(b, r.ID[:]...)
@@ -79,6 +85,10 @@ func AppendHead(dst []byte, r *Record) ([]byte, error) {
 	if r.MadeInto != uuid.Nil {
 		flags |= flagMadeInto
 		b = append(b, r.MadeInto[:]...)
+	}
+	if r.Adopted != nil {
+		flags |= flagAdopted
+		b = AppendTexts(b, r.Adopted.Queue, r.Adopted.Preset)
 	}
 	b[at] = flags
 	b = AppendTexts(b, m.Exchange, m.RoutingKey, m.ContentType, m.ContentEncoding, m.CorrelationID,
@@ -131,7 +141,7 @@ func DecodeHead(data []byte) (r *Record, bodySize int, err error) {
 }
 
 func (d *Decoder) version() error {
-	if v := d.Byte(); (v < 1 || v > recordVersion) && !d.torn {
+	if v := d.Byte(); (v < 1 || v > adoptedVersion) && !d.torn {
 		return fmt.Errorf("record version %d: %w", v, ErrFormat)
 	}
 	return nil
@@ -167,6 +177,9 @@ func (d *Decoder) record() (*Record, error) {
 	}
 	if flags&flagMadeInto != 0 {
 		copy(r.MadeInto[:], d.take(len(r.MadeInto)))
+	}
+	if flags&flagAdopted != 0 {
+		r.Adopted = &Adopted{d.Text(), d.Text()}
 	}
 	for _, s := range [...]*string{&m.Exchange, &m.RoutingKey, &m.ContentType, &m.ContentEncoding, &m.CorrelationID,
 		&m.ReplyTo, &m.Expiration, &m.MessageID, &m.Type, &m.UserID, &m.AppID} {

@@ -47,15 +47,15 @@ func TestARecordWithLittleIsTheSameAfterDecoding(t *testing.T) {
 	}
 }
 
-// Version 1 is version 2 without what a person made of it.
+// Version 1 is version 2 without what a person made of it, and version 3 has where it was adopted.
 func TestARecordOfVersion1IsRead(t *testing.T) {
 	want := storetest.Everything()
-	want.MadeFrom, want.MadeInto = uuid.Nil, uuid.Nil
+	want.MadeFrom, want.MadeInto, want.Adopted = uuid.Nil, uuid.Nil, nil
 	data, err := store.AppendRecord(nil, want)
 	if err != nil || data[0] != 2 {
 		t.Fatalf("written as version %d, %v", data[0], err)
 	}
-	for version, wanted := range []error{store.ErrFormat, nil, nil, store.ErrFormat} {
+	for version, wanted := range []error{store.ErrFormat, nil, nil, nil, store.ErrFormat} {
 		data[0] = byte(version)
 		got, _, err := store.DecodeRecord(data, true)
 		if !errors.Is(err, wanted) {

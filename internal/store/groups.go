@@ -13,7 +13,7 @@ import (
 type GroupCount struct {
 	errorgroup.Group
 	Waiting, Parked, Discarded int64
-	First, Last                time.Time // when one of it failed, to within a minute
+	First, Last                time.Time // when one of it failed, to the second
 	// Hours is how many failed in each of the last 24 hours, the current one last.
 	Hours [24]int64
 	Note  string // a person's
@@ -66,10 +66,19 @@ func ReadGroup(id errorgroup.ID, b []byte) (errorgroup.Group, error) {
 	return g, nil
 }
 
-// Minute is the time of a minute since 1970; 0 is the zero time.
-func Minute(n int64) time.Time {
+// Second is the time of a second since 1970; 0 is the zero time.
+func Second(n int64) time.Time {
 	if n == 0 {
 		return time.Time{}
 	}
-	return time.Unix(n*60, 0)
+	return time.Unix(n, 0)
+}
+
+// Seconds is what is stored of a time in seconds since 1970. Earlier builds stored minutes, and no
+// time of theirs is as large as any since 2001 in seconds.
+func Seconds(n int64) int64 {
+	if n < 1e9 {
+		n *= 60
+	}
+	return n
 }

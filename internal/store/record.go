@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -36,7 +37,7 @@ type Record struct {
 	Failures    int       // failures so far
 	Reason      string    // wire.Reason…
 	Error       string    // the text that the consumer reported, or ""
-	Policy      string    // the policy that decided
+	Policy      string    // the policy that decided, and its rule: see DecidedBy
 	FirstFailed time.Time // of this message, over all attempts since it was first published
 	FailedAt    time.Time // of this failure
 	ParkedFor   string    // Parked: why, in words for a person
@@ -48,6 +49,10 @@ type Record struct {
 	// Forward, when set, is where its policy forwards it, or a person copies it, instead of a
 	// retry to Queue.
 	Forward *Destination
+
+	// Adopted, when set, is how it was taken over from a dead-letter queue. Message is then as it
+	// was there, but for its exchange and routing key, and a retry restores it by the preset.
+	Adopted *Adopted
 
 	// MadeFrom is the message that a person made this one of, by editing or copying
 	// it; MadeInto, of an original, the one that replaced it.
@@ -67,6 +72,22 @@ type Record struct {
 // Group returns its error group.
 func (r *Record) Group() errorgroup.Group {
 	return errorgroup.Of(r.Queue, r.Reason, r.Error, r.Message.Type)
+}
+
+// DecidedBy is the text of Record.Policy, and of PastFailure.Policy, for a policy and the rule of it
+// that applied, or "". It is one text because stores that were written before there were rules have
+// no place for another, and stay readable.
+func DecidedBy(policy, rule string) string {
+	if rule == "" {
+		return policy
+	}
+	return policy + "\x00" + rule
+}
+
+// PolicyAndRule takes apart what DecidedBy made.
+func PolicyAndRule(decidedBy string) (policy, rule string) {
+	policy, rule, _ = strings.Cut(decidedBy, "\x00")
+	return policy, rule
 }
 
 // Validate returns an error for a record that no store can keep. Neither RabbitMQ nor Redrive's own
@@ -103,6 +124,12 @@ func (r *Record) Ended() (Ending, Column) {
 func (r *Record) Replay(due time.Time) {
 	r.State, r.Due, r.ParkedFor = Waiting, due, ""
 	r.Failures, r.Forward = 0, nil
+}
+
+// Adopted is where a message was adopted from, and how its headers and body were read.
+type Adopted struct {
+	Queue  string // "": it was imported, and a file proves no queue
+	Preset string // "": by x-death alone
 }
 
 // Destination is an exchange and a routing key; the empty exchange with a

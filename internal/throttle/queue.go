@@ -53,10 +53,10 @@ func (q *queue) allowed(most int, now time.Time) (n int, retryAt time.Time, why 
 		limit(0, time.Time{}, WhyNoConsumer)
 	}
 	switch {
+	case (q.state == Open || q.state == HalfOpen) && !q.throttle.leads:
+		limit(0, time.Time{}, WhyBreaker) // until Follow says otherwise, also when the wait is over
 	case q.state == Open:
 		limit(0, q.until, WhyBreaker)
-	case q.state == HalfOpen && !q.throttle.leads:
-		limit(0, time.Time{}, WhyBreaker) // until Follow says otherwise
 	case q.state == HalfOpen && q.rules.Breaker != nil:
 		limit(max(q.rules.Breaker.Probes, 1)-int(q.nextSeq-q.firstCounted)-q.reserved, oldestFinishes(), WhyBreaker)
 	}

@@ -148,8 +148,8 @@ func TestAFollowerFollows(t *testing.T) {
 
 	// The wait is over at the leader: the follower sends no probe.
 	now = now.Add(10 * time.Second)
-	if n, _ := follower.Allow("q1", 5, now); n != 0 {
-		t.Errorf("a follower lets %d through by itself", n)
+	if n, retryAt := follower.Allow("q1", 5, now); n != 0 || !retryAt.IsZero() {
+		t.Errorf("a follower lets %d through by itself, and asks again at %s; it is to wait for the leader", n, retryAt)
 	}
 	follower.Follow(leader.BreakerStates(now), now)
 	if v := follower.View("q1", now); v.State != throttle.HalfOpen {

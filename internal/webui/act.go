@@ -21,6 +21,8 @@ type actData struct {
 	actions.Acted
 	When     string // of the form: a time as the browser gives it
 	Back     string // the query of the list it was chosen in
+	Cols     string // the columns of that list
+	All      bool   // that match the query are meant
 	One      bool   // chosen on the page of the message
 	Happened bool   // it was done, and not only shown
 	Skipped  int
@@ -31,12 +33,15 @@ type actData struct {
 // act shows what an action would do and, once that is confirmed, does it.
 func (s *server) act(r *http.Request, c auth.Caller) (view, error) {
 	in := r.PostForm
-	d := actData{When: in.Get("at"), Back: in.Get("q"), One: in.Get("one") != "", Happened: in.Get("confirmed") != ""}
+	d := actData{When: in.Get("at"), Back: in.Get("q"), Cols: in.Get("cols"), All: in.Get("all") != "", One: in.Get("one") != "", Happened: in.Get("confirmed") != ""}
 	at, err := due(in)
 	if err != nil {
 		return view{}, err
 	}
 	d.Act = actions.Act{Verb: actions.Verb(in.Get("verb")), IDs: in["id"], At: at, To: strings.TrimSpace(in.Get("to")), Reason: strings.TrimSpace(in.Get("reason")), DryRun: !d.Happened}
+	if d.All && (d.Verb != actions.Copy || d.To != "") {
+		return s.plan(r, c)
+	}
 	if len(d.IDs) == 0 {
 		return view{}, fmt.Errorf("%w: no message was selected", inspect.ErrInvalid)
 	}
@@ -61,7 +66,7 @@ func (s *server) act(r *http.Request, c auth.Caller) (view, error) {
 		}
 	}
 	if d.Happened && d.Skipped == 0 {
-		back := messagesURL(d.Back)
+		back := listURL(d.Back, d.Cols)
 		if d.One {
 			back = messageURL(d.IDs[0]) + "?"
 		} else {
@@ -102,10 +107,8 @@ func due(in url.Values) (*time.Time, error) {
 	if s == "" {
 		return nil, nil
 	}
-	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04", "2006-01-02T15:04:05", "2006-01-02 15:04", "2006-01-02 15:04:05"} {
-		if t, err := time.Parse(layout, s); err == nil {
-			return &t, nil
-		}
+	if t, ok := readTime(s); ok {
+		return &t, nil
 	}
 	return nil, fmt.Errorf("%w: %q is not a time such as 2026-11-21T18:30 (UTC)", inspect.ErrInvalid, s)
 }
@@ -118,6 +121,7 @@ var results = map[string]string{
 	"closed": "breaker closed: it does not open by itself",
 	"auto":   "the breaker opens and closes by itself again",
 	"note":   "note kept",
+	"doctor": "the doctor runs: its findings appear below in some 20 seconds",
 }
 
 // did says in words what was done, from the URL that an action leads to; nothing else of the URL
@@ -138,14 +142,14 @@ func (s *server) pause(r *http.Request, c auth.Caller) (view, error) {
 	if err := s.console.PauseQueue(r.Context(), c, r.PostForm.Get("queue"), r.PostForm.Get("reason")); err != nil {
 		return view{}, err
 	}
-	return view{to: "/queues?did=pause&n=1"}, nil
+	return backToQueue(r, "pause"), nil
 }
 
 func (s *server) resume(r *http.Request, c auth.Caller) (view, error) {
 	if err := s.console.ResumeQueue(r.Context(), c, r.PostForm.Get("queue"), r.PostForm.Get("reason")); err != nil {
 		return view{}, err
 	}
-	return view{to: "/queues?did=resume&n=1"}, nil
+	return backToQueue(r, "resume"), nil
 }
 
 func (s *server) breaker(r *http.Request, c auth.Caller) (view, error) {
@@ -153,12 +157,18 @@ func (s *server) breaker(r *http.Request, c auth.Caller) (view, error) {
 	if err := s.console.Breaker(r.Context(), c, r.PostForm.Get("queue"), to, r.PostForm.Get("reason")); err != nil {
 		return view{}, err
 	}
-	return view{to: "/queues?" + url.Values{"did": {to}, "n": {"1"}}.Encode()}, nil
+	return backToQueue(r, to), nil
 }
 
-func (s *server) noteGroup(r *http.Request, c auth.Caller) (view, error) {
-	if err := s.console.NoteGroup(r.Context(), c, r.PathValue("id"), strings.TrimSpace(r.PostForm.Get("note"))); err != nil {
-		return view{}, err
+// backToQueue leads to where an action on a queue was chosen: its own page, or the list.
+func backToQueue(r *http.Request, did string) view {
+	done := url.Values{"did": {did}, "n": {"1"}}.Encode()
+	if r.PostForm.Get("one") == "" {
+		return view{to: "/queues?" + done}
 	}
-	return view{to: "/groups?" + url.Values{"q": {r.PostForm.Get("q")}, "did": {"note"}, "n": {"1"}}.Encode()}, nil
+	at := queueURL(r.PostForm.Get("queue"))
+	if strings.Contains(at, "?") {
+		return view{to: at + "&" + done}
+	}
+	return view{to: at + "?" + done}
 }

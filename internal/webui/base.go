@@ -4,6 +4,8 @@ import (
 	"html/template"
 	"maps"
 	"strings"
+
+	"github.com/redrive-mq/redrive/internal/inspect"
 )
 
 // Handlers and templates use paths as if the page were alone at its host. The base of one
@@ -40,8 +42,11 @@ func (s *server) functions() template.FuncMap {
 		"here":     s.here,
 		"asset":    func(name string) string { return s.at(assetURL(name)) },
 		"find":     func(pairs ...string) string { return s.at(findURL(pairs...)) },
+		"listing":  func(query, cols string) string { return s.at(listURL(query, cols)) },
 		"messages": func(query string) string { return s.at(messagesURL(query)) },
 		"message":  func(id string) string { return s.at(messageURL(id)) },
+		"queuesOf": func(policy string) string { return s.at(queuesURL(inspect.QueueQuery{Policy: policy}, "", false, "")) },
+		"queue":    func(name string) string { return s.at(queueURL(name)) },
 	})
 	return all
 }

@@ -16,7 +16,6 @@ import (
 
 	"golang.org/x/net/html"
 
-	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/inspect"
@@ -34,13 +33,20 @@ func (e endlessly) Search(ctx context.Context, c auth.Caller, q, after string, l
 	return p, err
 }
 
-func (e endlessly) AuditLog(ctx context.Context, c auth.Caller, after string, limit int) ([]audit.Entry, string, error) {
-	all, _, err := e.Shop.AuditLog(ctx, c, after, limit)
-	return all, "x", err
+func (e endlessly) Errors(ctx context.Context, c auth.Caller, q string, order inspect.ErrorOrder, after string, limit int) (inspect.ErrorPage, error) {
+	p, err := e.Shop.Errors(ctx, c, q, order, after, limit)
+	p.After = "x"
+	return p, err
 }
 
-func (e endlessly) Outcomes(ctx context.Context, c auth.Caller, id, after string, limit int) (operations.Outcomes, error) {
-	o, err := e.Shop.Outcomes(ctx, c, id, after, limit)
+func (e endlessly) AuditActions(ctx context.Context, c auth.Caller, f inspect.AuditFilter, after string, limit int) (inspect.AuditActions, error) {
+	all, err := e.Shop.AuditActions(ctx, c, f, after, limit)
+	all.After = "x"
+	return all, err
+}
+
+func (e endlessly) Outcomes(ctx context.Context, c auth.Caller, id, only, after string, limit int) (operations.Outcomes, error) {
+	o, err := e.Shop.Outcomes(ctx, c, id, only, after, limit)
 	o.After = "x"
 	return o, err
 }
@@ -56,7 +62,7 @@ func (s scene) tenant(vhost string) (base string, h http.Handler) {
 			}
 			return s.caller
 		},
-		Problems: func(auth.Caller) []string { return []string{"something"} }, Version: "1.4.0", Base: base, VHost: vhost,
+		Version: "1.4.0", Base: base, VHost: vhost,
 		VHosts: func() []webui.VHost {
 			return []webui.VHost{{Name: "/", URL: "/", Ready: true}, {Name: vhost, URL: base + "/", Ready: true, Here: true}, {Name: hostile, URL: httpapi.Base(hostile) + "/"}}
 		},
@@ -113,7 +119,7 @@ func TestAllOfAPageIsUnderItsBase(t *testing.T) {
 					t.Errorf("%s, %s: the script is told %q", s.name, what, attribute(root, "data-base"))
 				}
 			}
-			targets := append(s.of(), "/messages?q=", "/messages?q=state%3Aparked&after=x", "/messages?q=staat%3Ax", "/messages?q=queue%3Anowhere", "/groups?q=staat%3Ax", "/groups?q=queue%3Anowhere",
+			targets := append(s.of(), "/messages?q=", "/messages?q=state%3Aparked&after=x", "/messages?q=staat%3Ax", "/messages?q=queue%3Anowhere", "/errors?q=staat%3Ax", "/errors?q=queue%3Anowhere", "/errors?sort=last", "/messages?q=&cols=body.total%2Ckey%2Cno", "/audit?who=dana&from=2026-11-21T10%3A00",
 				"/messages/nothing", "/plans/nothing", "/nowhere", "/help", "/signin", "/signin?error=refused&next=%2Fmessages%2Fx")
 			for _, target := range targets {
 				look(target, get(h, base+target))
@@ -147,7 +153,7 @@ func TestAllOfAPageIsUnderItsBase(t *testing.T) {
 func leadsTo(n *html.Node) (all []string) {
 	for _, a := range n.Attr {
 		switch {
-		case slices.Contains([]string{"hx-trigger", "hx-target", "hx-swap", "hx-sync", "hx-select"}, a.Key):
+		case slices.Contains([]string{"hx-trigger", "hx-target", "hx-swap", "hx-sync", "hx-select", "hx-include", "hx-vals"}, a.Key):
 		case slices.Contains([]string{"href", "src", "srcset", "action", "formaction", "poster", "data-url"}, a.Key), strings.HasPrefix(a.Key, "hx-"):
 			all = append(all, a.Val)
 		case a.Key == "content" && attribute(n, "http-equiv") == "refresh":
@@ -210,7 +216,9 @@ func TestFormsLeadToPagesUnderTheBase(t *testing.T) {
 	leads("/queues/pause", url.Values{"queue": {"mail.send"}}, "/queues?did=pause&n=1")
 	leads("/queues/resume", url.Values{"queue": {"mail.send"}}, "/queues?did=resume&n=1")
 	leads("/queues/breaker", url.Values{"queue": {"mail.send"}, "to": {"auto"}}, "/queues?did=auto&n=1")
-	leads("/groups/"+s.shop.GroupList[0].ID+"/note", url.Values{"note": {"x"}, "q": {""}}, "/groups?did=note&n=1")
+	leads("/errors/"+s.shop.GroupList[0].ID+"/note", url.Values{"note": {"x"}, "q": {""}}, "/errors?did=note&n=1")
+	leads("/errors/plan", url.Values{"verb": {"replay"}, "id": {s.shop.GroupList[0].ID}}, "/plans/")
+	leads("/operations/"+s.shop.Ops[3].ID+"/rest", nil, "/plans/")
 	leads("/operations/"+s.shop.Ops[0].ID+"/pause", nil, "/operations/"+s.shop.Ops[0].ID)
 	edited := "/messages/" + s.shop.Messages[1].ID
 	form := url.Values{"send": {"1"}}

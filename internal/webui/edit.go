@@ -19,6 +19,7 @@ import (
 type editData struct {
 	inspect.Message
 	Ref      string
+	Type     string // of Protobuf, where a person named it
 	As       string // "document", "text", or "" where a body cannot be edited here
 	Steps    string // that a document goes back through
 	Content  string // of the text area
@@ -45,11 +46,11 @@ const mostEdited = 1 << 20
 
 func (s *server) editOf(r *http.Request, c auth.Caller) (editData, error) {
 	id := r.PathValue("id")
-	m, err := s.console.Message(r.Context(), c, id)
+	m, err := s.console.Message(r.Context(), c, id, inspect.ReadAs{Type: r.FormValue("type")})
 	if err != nil {
 		return editData{}, err
 	}
-	d := editData{Message: m.Message, Ref: id}
+	d := editData{Message: m.Message, Ref: id, Type: r.FormValue("type")}
 	for _, h := range m.Headers {
 		if h.From == "publisher" && h.Type != "table" && h.Type != "array" && formKeeps(h.Name) && formKeeps(h.Value) {
 			d.Headers = append(d.Headers, editHeader{Header: h, Was: h.Value})
@@ -107,6 +108,9 @@ func (s *server) postEdit(r *http.Request, c auth.Caller) (view, error) {
 		return view{}, err
 	}
 	req, err := d.fill(r.PostForm)
+	if r.PostForm.Get("check") != "" { // as it is being written
+		return s.checkEdit(r, c, d, req, err), nil
+	}
 	if err != nil {
 		return view{}, err
 	}
@@ -125,9 +129,23 @@ func (s *server) postEdit(r *http.Request, c auth.Caller) (view, error) {
 	return editView(d), nil
 }
 
+// checkEdit says whether what is written could be sent, and changes nothing.
+func (s *server) checkEdit(r *http.Request, c auth.Caller, d editData, req actions.EditRequest, err error) view {
+	req.DryRun = true
+	var e actions.Edited
+	if err == nil {
+		e, err = s.console.Edit(r.Context(), c, req)
+	}
+	d.Preview = &e
+	if err != nil {
+		d.Problem = err.Error()
+	}
+	return view{template: "edit", part: "editcheck", data: d}
+}
+
 // fill puts into d what the form holds, and makes the request of it.
 func (d *editData) fill(in url.Values) (actions.EditRequest, error) {
-	req := actions.EditRequest{ID: d.Ref, Reason: strings.TrimSpace(in.Get("reason")), SetHeaders: map[string]string{}}
+	req := actions.EditRequest{ID: d.Ref, Reason: strings.TrimSpace(in.Get("reason")), Type: d.Type, SetHeaders: map[string]string{}}
 	d.Reason, d.When = req.Reason, in.Get("at")
 	var err error
 	if req.At, err = due(in); err != nil {

@@ -22,6 +22,10 @@ var functions = template.FuncMap{
 	"count":     count,
 	"size":      size,
 	"when":      when,
+	"exactly":   exactly,
+	"fold":      fold,
+	"auditDid":  func() []string { return auditDid },
+	"columns":   func() []string { return query.ColumnNames() },
 	"silent":    func(r inspect.Replica) bool { return r.Silent(time.Now()) },
 	"clean":     clean,
 	"short":     short,
@@ -32,6 +36,7 @@ var functions = template.FuncMap{
 	"percent":   func(a, b int64) float64 { return math.Round(1000*float64(a)/float64(max(b, 1))) / 10 },
 	"percentOf": func(share float64) string { return strconv.Itoa(int(math.Round(100*share))) + " %" },
 	"add":       func(a, b int64) int64 { return a + b },
+	"neg":       func(n int64) int64 { return -n },
 	"json":      tokens,
 	"join":      strings.Join,
 	"plural":    plural,
@@ -40,6 +45,9 @@ var functions = template.FuncMap{
 	"split":     strings.Fields,
 
 	"hasPrefix": strings.HasPrefix,
+	"queryOf":   queryOf,
+	"one":       func() template.HTML { return `<input type="hidden" name="one" value="1">` },
+	"hasSuffix": strings.HasSuffix,
 	"queryHelp": func() [][2]string { return queryHelp },
 }
 
@@ -90,6 +98,41 @@ func when(v any) template.HTML {
 		return `<span class="dim">not known</span>`
 	}
 	return template.HTML(`<time data-when datetime="` + t.Format("2006-01-02T15:04:05.000Z07:00") + `" title="` + t.Format("2006-01-02 15:04:05 UTC") + `">` + relative(t, time.Now()) + `</time>`)
+}
+
+// exactly is a time with its date, to the second: the page's script shows it in the reader's own
+// zone.
+func exactly(v any) template.HTML {
+	t := moment(v).UTC()
+	if t.IsZero() {
+		return `<span class="dim">not known</span>`
+	}
+	return template.HTML(`<time data-exact datetime="` + t.Format("2006-01-02T15:04:05.000Z07:00") + `" title="` + t.Format("2006-01-02 15:04:05 UTC") + `">` + t.Format("2006-01-02 15:04:05 UTC") + `</time>`)
+}
+
+// folded is a long text: its first lines, and the rest, which a page shows on demand.
+type folded struct {
+	Head, Rest string
+	Lines      int // of Rest
+}
+
+// unfolded is how many lines of a text are always shown.
+const unfolded = 5
+
+func fold(s string) folded {
+	at := 0
+	for range unfolded {
+		i := strings.IndexByte(s[at:], '\n')
+		if i < 0 {
+			return folded{Head: s}
+		}
+		at += i + 1
+	}
+	rest := strings.Count(strings.TrimRight(s[at:], "\n"), "\n") + 1
+	if rest < 3 { // not worth a click
+		return folded{Head: s}
+	}
+	return folded{s[:at-1], s[at:], rest}
 }
 
 // relative is how long ago a time was, or how far ahead it is. The page's script
@@ -170,6 +213,15 @@ func found(decoder, text string) string {
 		return strings.TrimLeft(text[n:], ", ")
 	}
 	return text
+}
+
+// queueURL is the page of a queue. A browser would take the names . and .. for steps of the path,
+// and one that is empty for the list.
+func queueURL(name string) string {
+	if strings.Trim(name, ".") == "" {
+		return "/queues/-?" + url.Values{"name": {name}}.Encode()
+	}
+	return "/queues/" + url.PathEscape(name)
 }
 
 func messageURL(id string) string { return "/messages/" + url.PathEscape(id) }

@@ -30,7 +30,7 @@ const (
 
 func (s *server) message(r *http.Request, c auth.Caller) (view, error) {
 	id := r.PathValue("id")
-	m, err := s.console.Message(r.Context(), c, id)
+	m, err := s.console.Message(r.Context(), c, id, inspect.ReadAs{Type: r.FormValue("type"), Defaults: r.FormValue("defaults") != "0"})
 	if err != nil {
 		return view{}, err
 	}

@@ -26,7 +26,8 @@ type tab struct {
 // messagesData is the list of messages.
 type messagesData struct {
 	Query      string
-	State      string // of the tab, "" for all
+	Columns    []column // besides those of every list
+	State      string   // of the tab, "" for all
 	Tabs       []tab
 	QueryError *queryError
 	inspect.Page
@@ -35,6 +36,12 @@ type messagesData struct {
 	Next   string // URL of the next page
 	Verbs  []actions.Verb
 }
+
+// URL is the list for another query, with the same columns.
+func (d messagesData) URL(query string) string { return listURL(query, d.Cols()) }
+
+// Cols are the names of the columns, as the URL has them.
+func (d messagesData) Cols() string { return joinColumns(d.Columns) }
 
 // queryError is an error in a query: the query around the character it is at.
 type queryError struct {
@@ -63,7 +70,7 @@ func (s *server) messages(r *http.Request, c auth.Caller) (view, error) {
 	if !in.Has("q") {
 		query = "state:" + inspect.Parked
 	}
-	d := messagesData{Query: query, First: in.Get("after") == ""}
+	d := messagesData{Query: query, Columns: splitColumns(in.Get("cols")), First: in.Get("after") == ""}
 	d.Tabs, d.State = tabs(query)
 	d.Verbs = verbsOf(d.State)
 	v := view{template: "messages", title: "Messages", nav: "/messages", command: command(append([]string{"redrive", "messages", "list"}, positional(query)...)...)}
@@ -75,12 +82,21 @@ func (s *server) messages(r *http.Request, c auth.Caller) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
+	names := []string{}
+	for i := range d.Columns {
+		if d.Columns[i].Problem == "" {
+			names = append(names, d.Columns[i].Name)
+		}
+	}
+	if err := s.console.AddColumns(r.Context(), c, &page, names, true); err != nil {
+		return view{}, err
+	}
 	d.Page = page
 	if len(page.Messages) > 0 {
 		d.Newest = page.Messages[0].ID
 	}
 	if page.After != "" {
-		d.Next = "/messages?" + url.Values{"q": {query}, "after": {page.After}}.Encode()
+		d.Next = d.URL(query) + "&" + url.Values{"after": {page.After}}.Encode()
 	}
 	v.data = d
 	return v, nil
@@ -145,9 +161,12 @@ func terms(query string) []string {
 	})
 }
 
+// mostCounted is how many messages are counted one by one for a page.
+const mostCounted = 10_000
+
 // countMessages is how many messages a query finds.
 func (s *server) countMessages(r *http.Request, c auth.Caller) (view, error) {
-	n, exact, err := s.console.Count(r.Context(), c, r.URL.Query().Get("q"))
+	n, exact, err := s.console.Count(r.Context(), c, r.URL.Query().Get("q"), mostCounted)
 	text := count(n)
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
@@ -155,7 +174,7 @@ func (s *server) countMessages(r *http.Request, c auth.Caller) (view, error) {
 	case err != nil:
 		text = "?"
 	case !exact:
-		text = "at least " + text
+		text += "+"
 	}
 	return view{template: "messages", part: "total", data: text}, nil
 }
@@ -180,7 +199,7 @@ func (s *server) newMessages(r *http.Request, c auth.Caller) (view, error) {
 	case n > 0:
 		text = fmt.Sprint(n)
 	}
-	v.data = map[string]string{"N": text, "Query": in.Get("q")}
+	v.data = map[string]string{"N": text, "To": listURL(in.Get("q"), in.Get("cols"))}
 	return v, nil
 }
 

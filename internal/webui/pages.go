@@ -2,132 +2,16 @@ package webui
 
 import (
 	"net/http"
-	"net/url"
 
-	"github.com/redrive-mq/redrive/internal/actions"
-	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/inspect"
-	"github.com/redrive-mq/redrive/internal/operations"
 )
-
-func (s *server) groups(r *http.Request, c auth.Caller) (view, error) {
-	q := r.URL.Query().Get("q")
-	v := view{template: "groups", title: "Groups", nav: "/groups", command: command(append([]string{"redrive", "groups"}, positional(q)...)...)}
-	if q == "" {
-		v.command = "redrive groups"
-	}
-	page, err := s.console.Groups(r.Context(), c, q, r.URL.Query().Get("after"), rowsPerPage)
-	d := struct {
-		Query      string
-		QueryError *queryError
-		inspect.GroupPage
-		Next string
-	}{Query: q, QueryError: queryErrorOf(q, err), GroupPage: page}
-	if page.After != "" {
-		d.Next = "/groups?" + url.Values{"q": {q}, "after": {page.After}}.Encode()
-	}
-	v.data = d
-	if d.QueryError != nil {
-		v.status = http.StatusUnprocessableEntity
-		return v, nil
-	}
-	return v, err
-}
 
 // rowsPerPage is how many queues, groups or lines of the ledger a page shows.
 const rowsPerPage = 100
 
-func (s *server) queues(r *http.Request, c auth.Caller) (view, error) {
-	queues, after, err := s.console.Queues(r.Context(), c, r.URL.Query().Get("after"), rowsPerPage)
-	d := struct {
-		Queues []inspect.Queue
-		Silent bool // RabbitMQ does not answer
-		Next   string
-	}{Queues: queues}
-	if after != "" {
-		d.Next = "/queues?" + url.Values{"after": {after}}.Encode()
-	}
-	for _, q := range queues {
-		d.Silent = d.Silent || q.Broker == nil
-	}
-	return view{template: "queues", title: "Queues", nav: "/queues", command: "redrive queues", data: d}, err
-}
-
 func (s *server) operations(r *http.Request, c auth.Caller) (view, error) {
 	ops, err := s.console.Operations(r.Context(), c)
 	return view{template: "operations", title: "Operations", nav: "/operations", command: "redrive ops list", data: ops}, err
-}
-
-// operationData is an operation with a page of its outcomes.
-type operationData struct {
-	operations.Operation
-	Rows  []actions.Outcome
-	Next  string
-	Going bool
-}
-
-func (s *server) operation(r *http.Request, c auth.Caller) (view, error) {
-	id := r.PathValue("id")
-	o, err := s.console.Operation(r.Context(), c, id)
-	if err != nil {
-		return view{}, err
-	}
-	out, err := s.console.Outcomes(r.Context(), c, id, r.URL.Query().Get("after"), perPage)
-	if err != nil {
-		return view{}, err
-	}
-	d := operationData{Operation: o, Rows: out.Outcomes, Going: o.Ended == nil}
-	if out.After != "" {
-		d.Next = "/operations/" + url.PathEscape(id) + "?" + url.Values{"after": {out.After}}.Encode()
-	}
-	return view{template: "operation", title: "Operation", nav: "/operations", command: command("redrive", "ops", "watch", id), data: d}, nil
-}
-
-func (s *server) policies(r *http.Request, c auth.Caller) (view, error) {
-	all, err := s.console.Policies(r.Context(), c)
-	var views []policyView
-	for _, p := range all {
-		v := policyBars(p)
-		if p.Attempts > 1 {
-			v.Simulation = s.Simulation(r.Context(), p.Name)
-		}
-		views = append(views, v)
-	}
-	return view{template: "policies", title: "Policies", nav: "/policies", data: views}, err
-}
-
-func (s *server) audit(r *http.Request, c auth.Caller) (view, error) {
-	entries, after, err := s.console.AuditLog(r.Context(), c, r.URL.Query().Get("after"), perPage)
-	d := struct {
-		Entries []audit.Entry
-		Next    string
-	}{Entries: entries}
-	if after != "" {
-		d.Next = "/audit?" + url.Values{"after": {after}}.Encode()
-	}
-	return view{template: "audit", title: "Audit", nav: "/audit", command: "redrive audit", data: d}, err
-}
-
-func (s *server) health(r *http.Request, c auth.Caller) (view, error) {
-	var h struct {
-		inspect.Overview
-		Ledger inspect.Ledger
-		Next   string
-		Paged  bool // the ledger has more than one page
-	}
-	after := r.URL.Query().Get("after")
-	var err error
-	if h.Overview, err = s.console.Overview(r.Context(), c); err == nil {
-		if h.Ledger, err = s.console.Ledger(r.Context(), c, false, after, rowsPerPage); !h.Ready {
-			err = nil // which is said
-		}
-		if h.Ledger.After != "" {
-			h.Next = "/health?" + url.Values{"after": {h.Ledger.After}}.Encode()
-		}
-	}
-	h.Paged = h.Next != "" || after != ""
-	return view{template: "health", title: "Health", nav: "/health", command: "redrive status", data: h}, err
 }
 
 func (s *server) help(*http.Request, auth.Caller) (view, error) {

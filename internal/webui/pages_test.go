@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"regexp"
 	"strings"
@@ -55,13 +56,16 @@ func get(h http.Handler, target string) *httptest.ResponseRecorder {
 	return w
 }
 
-var pages = []string{"/", "/messages", "/messages?q=state%3Aparked", "/messages?q=-queue%3Aa", "/groups", "/queues", "/operations", "/policies", "/audit", "/health"}
+var pages = []string{"/", "/messages", "/messages?q=state%3Aparked", "/messages?q=-queue%3Aa", "/errors", "/queues", "/queues?name=mail&sort=waiting", "/operations", "/policies", "/audit", "/health"}
 
 // of is the pages of a scene with those of what it has.
 func (s scene) of() []string {
 	all := pages
 	for _, m := range s.shop.Messages[:min(4, len(s.shop.Messages))] {
 		all = append(all, "/messages/"+m.ID, "/messages/"+m.ID+"/edit")
+	}
+	for _, q := range s.shop.QueueList[:min(8, len(s.shop.QueueList))] {
+		all = append(all, "/queues/"+url.PathEscape(q.Name))
 	}
 	for _, o := range s.shop.Ops {
 		all = append(all, "/operations/"+o.ID)

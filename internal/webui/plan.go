@@ -40,6 +40,9 @@ func (s *server) showPlan(r *http.Request, c auth.Caller) (view, error) {
 
 func planCommand(p operations.Plan) string {
 	words := []string{"redrive", string(p.Verb), "--query", p.Query}
+	if p.RestOf != "" {
+		words = []string{"redrive", string(p.Verb), "--rest-of", p.RestOf}
+	}
 	if p.At != nil {
 		words = append(words, "--at", p.At.Format(time.RFC3339))
 	}

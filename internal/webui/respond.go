@@ -39,9 +39,10 @@ type frame struct {
 	Title, Nav, Command string
 	Caller              auth.Caller
 	ReadOnly            bool
-	Problems            []string
+	Health              inspect.Health // State "": not known
 	Version             string
 	VHosts              []VHost // where there are several
+	All                 string  // where the page about all of them is
 	Now                 time.Time
 	URL                 string // of this page
 	Did                 string // what was just done, in words
@@ -54,16 +55,26 @@ func (f frame) May(role string) bool {
 	return err == nil && f.Caller.May(r, "") == nil
 }
 
+// Wrong are the reasons why something is wrong.
+func (f frame) Wrong() (all []inspect.HealthReason) {
+	for _, r := range f.Health.Reasons {
+		if r.State == inspect.Wrong {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
 func (s *server) parse() map[string]*template.Template {
 	files, err := templates.ReadDir("templates")
 	if err != nil {
 		panic(err) // it is embedded
 	}
-	base := template.Must(template.New("layout").Funcs(s.functions()).ParseFS(templates, "templates/layout.html", "templates/shared.html"))
+	base := template.Must(template.New("layout").Funcs(s.functions()).ParseFS(templates, "templates/layout.html", "templates/shared.html", "templates/parts.html"))
 	pages := map[string]*template.Template{}
 	for _, f := range files {
 		name := strings.TrimSuffix(f.Name(), ".html")
-		if name != "layout" && name != "shared" {
+		if name != "layout" && name != "shared" && name != "parts" {
 			pages[name] = template.Must(template.Must(base.Clone()).ParseFS(templates, path.Join("templates", f.Name())))
 		}
 	}
@@ -147,12 +158,19 @@ func (s *server) render(w http.ResponseWriter, r *http.Request, c auth.Caller, v
 		http.Redirect(w, r, s.at(v.to), http.StatusSeeOther)
 		return
 	}
-	f := frame{Title: v.title, Nav: v.nav, Command: v.command, Caller: c, ReadOnly: c.ReadOnly, Problems: s.Problems(c), Version: s.Version,
+	f := frame{Title: v.title, Nav: v.nav, Command: v.command, Caller: c, ReadOnly: c.ReadOnly, Version: s.Version,
 		Now: time.Now(), URL: r.URL.RequestURI(), Did: did(r.URL.Query()), Data: v.data}
 	if c.Role == auth.NoRole {
 		f.Version = ""
 	} else if all := s.VHosts(); len(all) > 1 {
-		f.VHosts = all
+		f.VHosts, f.All = all, s.All
+	}
+	if v.part == "" && c.Role != auth.NoRole {
+		ctx, cancel := context.WithTimeout(r.Context(), healthWait)
+		if s.console != nil { // the page about all virtual hosts has none
+			f.Health, _ = s.console.Health(ctx, c)
+		}
+		cancel()
 	}
 	name := v.part
 	if name == "" {

@@ -18,8 +18,15 @@ import (
 	"github.com/redrive-mq/redrive/internal/operations"
 )
 
+// well is a console of a service without troubles.
+type well struct{ operations.Console }
+
+func (well) Health(context.Context, auth.Caller) (inspect.Health, error) {
+	return inspect.HealthOf(nil), nil
+}
+
 // endless is a console whose searches end with their context.
-type endless struct{ operations.Console }
+type endless struct{ well }
 
 func (endless) Search(ctx context.Context, _ auth.Caller, _, _ string, _ int) (inspect.Page, error) {
 	<-ctx.Done()
@@ -61,11 +68,13 @@ func TestAFormIsBounded(t *testing.T) {
 }
 
 // one is a console with one message.
-type one struct{ operations.Console }
+type one struct{ well }
 
 func (one) Search(context.Context, auth.Caller, string, string, int) (inspect.Page, error) {
 	return inspect.Page{Messages: []inspect.Message{{ID: "a&b", State: inspect.Parked}}}, nil
 }
+
+func (one) AddColumns(context.Context, auth.Caller, *inspect.Page, []string, bool) error { return nil }
 
 // What a page asks for by itself is about the query that it shows, whatever is in it.
 func TestWhatAPageAsksForByItself(t *testing.T) {
@@ -86,7 +95,7 @@ func TestWhatAPageAsksForByItself(t *testing.T) {
 }
 
 // refusing refuses with a remedy.
-type refusing struct{ operations.Console }
+type refusing struct{ well }
 
 func (refusing) Search(context.Context, auth.Caller, string, string, int) (inspect.Page, error) {
 	return inspect.Page{}, hint.Errorf("set <b>, or stop", "it is <i>locked")

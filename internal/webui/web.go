@@ -6,7 +6,9 @@
 //	respond.go    from a handler's view to a response: errors, loading, headers
 //	base.go       where the page is, among those of several virtual hosts
 //	format.go     how values are shown: times, sizes, texts that may be hostile
-//	overview.go messages.go message.go …   a page each
+//	all.go        the page about all virtual hosts
+//	overview.go queues.go health.go messages.go message.go …   a page each; columns.go: what a
+//	                                       list of messages shows by choice
 //	act.go plan.go edit.go                 what people do
 //
 // Everything goes through the console, which checks what the caller may do. Nothing here does: the
@@ -30,8 +32,6 @@ import (
 type Options struct {
 	// Caller returns who a request is from; a caller who is not signed in sees the sign-in page.
 	Caller func(*http.Request) auth.Caller
-	// Problems are what is wrong now, as far as a caller may know: each page says so.
-	Problems func(auth.Caller) []string
 	// Simulation draws what a policy does in an outage, as an SVG element that says it in
 	// words too; "" where there is nothing to draw.
 	Simulation func(ctx context.Context, policy string) template.HTML
@@ -42,10 +42,15 @@ type Options struct {
 	// VHost is the virtual host that commands must name to reach this page's; "" where
 	// there is but one.
 	VHost string
+	// All is the escaped path of the page about all virtual hosts; "": there is none.
+	All string
 	// VHosts are all, for a page to lead to the others; it is asked for each page.
 	VHosts func() []VHost
 	Log    *slog.Logger
 }
+
+// healthWait is how long a page waits for what its frame says of the service's health.
+const healthWait = 500 * time.Millisecond
 
 // firstWait is how long a page waits for its content before it is shown without,
 // saying that it is being read.
@@ -78,11 +83,8 @@ func Handler(c operations.Console, o Options) http.Handler {
 	return mux
 }
 
-// Routes are the page's, by their patterns.
-func Routes(c operations.Console, o Options) map[string]http.Handler {
-	if o.Problems == nil {
-		o.Problems = func(auth.Caller) []string { return nil }
-	}
+// newServer makes what serves pages.
+func newServer(c operations.Console, o Options) *server {
 	if o.Simulation == nil {
 		o.Simulation = func(context.Context, string) template.HTML { return "" }
 	}
@@ -94,6 +96,12 @@ func Routes(c operations.Console, o Options) map[string]http.Handler {
 	}
 	s := &server{Options: o, console: c, rendering: background.Work{For: 3 * time.Millisecond, Rest: 300 * time.Microsecond}}
 	s.pages = s.parse()
+	return s
+}
+
+// Routes are the page's, by their patterns.
+func Routes(c operations.Console, o Options) map[string]http.Handler {
+	s := newServer(c, o)
 	routes := map[string]http.Handler{}
 	for pattern, h := range map[string]handler{
 		"GET /{$}":                      s.overview,
@@ -106,20 +114,25 @@ func Routes(c operations.Console, o Options) map[string]http.Handler {
 		"GET /messages/{id}":            s.message,
 		"GET /messages/{id}/edit":       s.edit,
 		"POST /messages/{id}/edit":      s.postEdit,
+		"GET /errors":                   s.errors,
 		"GET /groups":                   s.groups,
-		"POST /groups/{id}/note":        s.noteGroup,
+		"POST /errors/plan":             s.planErrors,
+		"POST /errors/{id}/note":        s.noteError,
 		"GET /queues":                   s.queues,
+		"GET /queues/{queue}":           s.queue,
 		"POST /queues/pause":            s.pause,
 		"POST /queues/breaker":          s.breaker,
 		"POST /queues/resume":           s.resume,
 		"GET /operations":               s.operations,
 		"GET /operations/{id}":          s.operation,
 		"POST /operations/{id}/{order}": s.order,
+		"POST /operations/{id}/rest":    s.rest,
 		"GET /plans/{id}":               s.showPlan,
 		"POST /plans/{id}/start":        s.start,
 		"GET /policies":                 s.policies,
 		"GET /audit":                    s.audit,
 		"GET /health":                   s.health,
+		"POST /health/doctor":           s.startDoctor,
 		"GET /help":                     s.help,
 		"GET /":                         s.notFound,
 	} {
@@ -127,6 +140,7 @@ func Routes(c operations.Console, o Options) map[string]http.Handler {
 	}
 	routes["GET /signin"] = http.HandlerFunc(s.signIn)
 	routes["GET /messages/{id}/body"] = http.HandlerFunc(s.body)
+	routes["GET /messages/complete"] = http.HandlerFunc(s.complete)
 	routes["GET /messages/export"] = http.HandlerFunc(s.export)
 	routes["GET /assets/{version}/{name}"] = http.HandlerFunc(asset)
 	for pattern, h := range routes {

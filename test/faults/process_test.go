@@ -174,9 +174,10 @@ func (p *process) readyz() string {
 	return strings.Join(queues, "")
 }
 
+// waitReady allows for six nodes of RabbitMQ that start beside it on two cores.
 func (p *process) waitReady() {
 	p.t.Helper()
-	brokertest.Eventually(p.t, "the service is ready", func() bool { return p.readyz() == "" })
+	brokertest.EventuallyWithin(p.t, 5*time.Minute, "the service is ready", func() bool { return p.readyz() == "" })
 }
 
 // cli runs a command against the service, and returns what it prints.

@@ -37,10 +37,6 @@ type soakRun struct {
 	Seconds float64   `json:"seconds"`
 }
 
-// isScale tells rows that measure from those that count. They are run once, so that there is
-// nothing to add to.
-func isScale(row string) bool { return strings.HasPrefix(row, "scale:") }
-
 // newSoak begins a run on these versions of RabbitMQ, with what is in the file; "": nothing.
 func newSoak(file string, versions []string) (*soak, error) {
 	s := &soak{began: time.Now(), file: file, known: soakReport{RabbitMQ: versions}}
@@ -83,9 +79,6 @@ func (s *soak) run() soakRun {
 func (s *soak) isLeft(row string) bool {
 	if s.file == "" {
 		return true
-	}
-	if isScale(row) {
-		return false
 	}
 	parts, met := 0, 0
 	for _, p := range s.known.Parts {

@@ -43,8 +43,8 @@ func TestContinuedRunsAddUp(t *testing.T) {
 	continued(t, file, other, on, 3, 2, false)
 	s, err := newSoak(file, bothVersions)
 	must(t, err)
-	if !s.isLeft(row) || !s.isLeft(other) || !s.isLeft("kill -9 of RabbitMQ") || s.isLeft("scale: very many open breakers") {
-		t.Error("each row has something left to do, but those that measure")
+	if !s.isLeft(row) || !s.isLeft(other) || !s.isLeft("kill -9 of RabbitMQ") {
+		t.Error("each row has something left to do")
 	}
 	p := continued(t, file, row, on, 25, 100, false)
 	want := sums{Messages: 250, Lost: 25, Early: 25, Changed: 50, Doubled: 75, Unexplained: 100}

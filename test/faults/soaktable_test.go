@@ -2,11 +2,39 @@ package faults_test
 
 import (
 	"encoding/json"
+	"flag"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"testing"
 )
+
+var update = flag.Bool("update", false, "TestTheTableInDocsIsOfItsFile: write the table into the page")
+
+// The page has the table of the file beside it, in which runs with -continue add up.
+func TestTheTableInDocsIsOfItsFile(t *testing.T) {
+	const page, file, begin, end = "../../docs/explanation/proof.md", "../../docs/explanation/proof.json", "-update writes this table -->\n", "<!-- end"
+	data, err := os.ReadFile(file)
+	must(t, err)
+	var r soakReport
+	must(t, json.Unmarshal(data, &r))
+	text, err := os.ReadFile(page)
+	must(t, err)
+	before, rest, found := strings.Cut(string(text), begin)
+	_, after, ends := strings.Cut(rest, end)
+	if !found || !ends {
+		t.Fatalf("%s has no place for its table", page)
+	}
+	want := before + begin + "\n" + r.markdown() + "\n" + end + after
+	if want == string(text) {
+		return
+	}
+	if !*update {
+		t.Fatalf("the table of %s is not of %s; go test ./test/faults -run TheTableInDocs -update writes it", page, file)
+	}
+	must(t, os.WriteFile(page, []byte(want), 0o644))
+}
 
 // print prints the report of a run, and logs that of `make test`.
 func (s *soak) print(t *testing.T) {

@@ -22,6 +22,8 @@ var silent = map[string]string{
 	"redrive_notifications_total":  "somebody is notified",
 	"queue:redrive_failures:usual": "it has run for 6 hours",
 	"redrive_store_info":           "replicas share a store, on Redis",
+	"redrive_forward_blocked":      "RabbitMQ accepts no forwards",
+	"redrive_unconsumed_messages":  "it has seen the queues a minute later",
 }
 
 // panel is what a dashboard asks.
@@ -71,7 +73,7 @@ func TestTheDashboardIsWhole(t *testing.T) {
 			}
 		}
 	}
-	if want := []string{"At a glance", "Flow", "Waiting and due", "Parked", "Storms", "Store and broker", "Ledger"}; !slices.Equal(rows, want) {
+	if want := []string{"At a glance", "Flow", "Waiting and due", "Parked", "Storms", "Conditions", "Store and broker", "Ledger"}; !slices.Equal(rows, want) {
 		t.Errorf("rows %q", rows)
 	}
 	if v := d.Templating.List; len(v) != 3 || v[0].Type != "datasource" || v[1].Name != "vhost" || v[1].Definition != "label_values(redrive_ready, vhost)" ||
@@ -109,7 +111,7 @@ func TestPrometheusUnderstandsAllOfIt(t *testing.T) {
 	})
 	t.Run("rules", func(t *testing.T) {
 		p := &prometheus{t, p.addr}
-		p.await(`ALERTS{alertname="RedriveNoConsumers", alertstate="pending", queue="lost"}`)
+		p.await(`ALERTS{alertname="RedriveNoConsumers", alertstate="firing", queue="lost"}`)
 		var data struct {
 			Groups []struct {
 				Rules []struct{ Name, Health, LastError string }
@@ -172,6 +174,7 @@ func work(t *testing.T, v *brokertest.VHost) *servertest.Service {
   - {name: mail, queues: [mail], attempts: 3, backoff: {fixed: 200ms}, wait: {levels: [200ms]}}
   - {name: texts, queues: [texts], attempts: 1, exhausted: discard}
   - {name: others, queues: ["*"], attempts: 3, backoff: {fixed: 200ms}, jitter: none}
+notify: {no_consumer: 1s}
 `)).Ready(t)
 
 	ch := v.Channel()

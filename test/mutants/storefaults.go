@@ -11,7 +11,7 @@ var storeFaults = []fault{
 	{"a record is proven after decoding though it was not", "internal/store/codec.go",
 		`r.Proven = flags&flagProven != 0`, `r.Proven = true`, "TestARecordWithLittleIsTheSameAfterDecoding", ""},
 	{"records of version 1 are not read", "internal/store/codec.go",
-		`(v < 1 || v > recordVersion)`, `v != recordVersion`, "TestARecordOfVersion1IsRead", ""},
+		`(v < 1 || v > adoptedVersion)`, `(v < recordVersion || v > adoptedVersion)`, "TestARecordOfVersion1IsRead", ""},
 	{"a message that is claimed is changed", "internal/store/memstore/change.go",
 		`e.claimed == nil && !seen[key]`, `!seen[key]`, "TestMemoryEngine", ""},
 	{"a message is claimed twice", "internal/store/memstore/memstore.go",

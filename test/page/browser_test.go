@@ -267,7 +267,7 @@ func (b *tab) leave(do func(), expected string) {
 	b.until("another page with "+expected, fmt.Sprintf(`!document.left && document.readyState == "complete" && document.querySelector(%q)?.checkVisibility()`, expected))
 }
 
-// keys presses keys, one after another; \r is Enter. Unlike chromedp's KeyEvent, a
+// keys presses keys, one after another; \r is Enter, ↓ an arrow and ␛ Escape. Unlike chromedp's KeyEvent, a
 // key that the page handles itself writes nothing, as with a real keyboard.
 func (b *tab) keys(keys string) {
 	b.t.Helper()
@@ -276,6 +276,10 @@ func (b *tab) keys(keys string) {
 		switch r {
 		case '\r':
 			down.Key, down.Code, down.WindowsVirtualKeyCode = "Enter", "Enter", 13
+		case '↓':
+			down.Key, down.Code, down.WindowsVirtualKeyCode, down.Text = "ArrowDown", "ArrowDown", 40, ""
+		case '␛':
+			down.Key, down.Code, down.WindowsVirtualKeyCode, down.Text = "Escape", "Escape", 27, ""
 		case '\t':
 			down.Key, down.Code, down.WindowsVirtualKeyCode, down.Text = "Tab", "Tab", 9, ""
 		}

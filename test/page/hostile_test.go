@@ -50,7 +50,7 @@ func TestHostileContent(t *testing.T) {
 
 func hostileIsText(t *testing.T, s *scene, ids []string, operation string) {
 	known := ordinary(t)
-	paths := []string{"/", "/groups", "/queues", "/operations", "/operations/" + operation, "/plans/" + operation, "/policies", "/audit", "/health"}
+	paths := []string{"/", "/errors", "/queues", "/operations", "/operations/" + operation, "/plans/" + operation, "/policies", "/audit", "/health"}
 	for _, id := range ids {
 		paths = append(paths, "/messages/"+id)
 	}
@@ -59,7 +59,7 @@ func hostileIsText(t *testing.T, s *scene, ids []string, operation string) {
 	}
 	for i, p := range payloads(t) {
 		if p = p[:min(len(p), 8000)]; i%2 == 0 {
-			paths = append(paths, "/messages?"+url.Values{"q": {p}}.Encode(), "/groups?"+url.Values{"q": {`error:"` + p + `"`}}.Encode(), "/messages/"+url.PathEscape(p), "/signin?"+url.Values{"next": {p}, "error": {p}}.Encode())
+			paths = append(paths, "/messages?"+url.Values{"q": {p}}.Encode(), "/errors?"+url.Values{"q": {`error:"` + p + `"`}}.Encode(), "/messages/"+url.PathEscape(p), "/signin?"+url.Values{"next": {p}, "error": {p}}.Encode())
 		} else {
 			paths = append(paths, "/messages?"+url.Values{"q": {"state:parked"}, "after": {p}}.Encode(), "/messages/check?"+url.Values{"q": {p}}.Encode(), "/plans/"+url.PathEscape(p), "/"+url.PathEscape(p), "/audit?"+url.Values{"after": {p}}.Encode())
 		}
@@ -112,7 +112,7 @@ func hostileInABrowser(t *testing.T, s *scene, ids []string, operation string) {
 	b := newTab(t, s.base)
 	b.expect("422", "404", "414")
 	for _, path := range []string{"/", "/messages", "/messages?q=state%3Awaiting", "/messages/" + everything.ID.String(), "/messages/" + everything.ID.String() + "/edit", "/messages/" + ids[2], "/messages/" + ids[6],
-		"/groups", "/queues", "/operations/" + operation, "/plans/" + operation, "/audit", "/health", "/messages?" + url.Values{"q": {all[len(all)-2]}}.Encode(), "/messages/" + url.PathEscape(all[0])} {
+		"/errors", "/queues", "/operations/" + operation, "/plans/" + operation, "/audit", "/health", "/messages?" + url.Values{"q": {all[len(all)-2]}}.Encode(), "/messages/" + url.PathEscape(all[0])} {
 		b.open(path)
 		if ran := js[bool](b, `document.querySelector("iframe, object, embed, base, main script, main style, main img, main link, [onerror], [onload], [style*='evil']") !== null || ({}).polluted !== undefined`); ran {
 			t.Errorf("%s: there is something of a payload", path)

@@ -115,7 +115,7 @@ func TestPictures(t *testing.T) {
 	take("messages-waiting", "/messages?q=state:waiting")
 	take("query-wrong", "/messages?q=queue:orders+staat:parked")
 	take("message", "/messages/"+s.order)
-	take("groups", "/groups")
+	take("errors", "/errors")
 	take("queues", "/queues")
 	take("plan", "/plans/"+s.plan)
 	take("plan-blocked", "/plans/"+s.blocked)

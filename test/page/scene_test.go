@@ -50,6 +50,7 @@ type scene struct {
 	audit  *audit.Log
 	server *httptest.Server
 	gone   atomic.Bool
+	hung   atomic.Bool // it answers nothing, and its connections stay open
 }
 
 // leaves cuts all connections and answers no more, as a service that is restarted
@@ -90,6 +91,8 @@ type told struct {
 	minutes           map[string]inspect.Flow
 	hour              []inspect.Flow
 	problems, notices []string
+	enrolled          []string // ordered
+	findings          []inspect.Finding
 	silent            bool // RabbitMQ's management API does not answer
 }
 
@@ -169,6 +172,7 @@ func newScene(t testing.TB, o options) *scene {
 	problems, notices := func() []string { return o.told.problems }, func() []string { return o.told.notices }
 	s.Inspector = inspect.New(inspect.Config{Store: s.store, Broker: o.told, Audit: s.audit, Log: log, Activity: o.told, ReadOnly: o.readOnly,
 		Version: "1.4.0", Since: time.Now().Add(-51 * time.Hour), BrokerURL: func() string { return "amqp://redrive@rabbit-1.shop.example:5672/shop" },
+		Enrolled: func() ([]string, error) { return o.told.enrolled, nil }, Examine: func(context.Context) ([]inspect.Finding, error) { return o.told.findings, nil },
 		Policies: policies, Problems: problems, Notices: notices, Decoder: decoder, Unreachable: func(q string) string { return o.told.returns[q] }})
 	s.Actions = actions.New(actions.Config{Inspect: s.Inspector, Store: s.store, Audit: s.audit, Restorable: 30 * 24 * time.Hour})
 	s.Runner = operations.New(operations.Config{Inspect: s.Inspector, Actions: s.Actions, Store: s.store})
@@ -180,13 +184,17 @@ func newScene(t testing.TB, o options) *scene {
 		Public: func(r *http.Request) bool { return httpapi.Public(r) || strings.HasPrefix(r.URL.Path, "/assets/") }})
 	a := httpapi.New(httpapi.Config{Base: base, Console: s.console, Decoder: decoder, Entries: s.store, Problems: problems, Notices: notices, Guard: guard, Tokens: s.tokens, Log: log,
 		Metrics: http.NotFoundHandler()})
-	for pattern, h := range webui.Routes(s.console, webui.Options{Base: base, VHost: vhost, VHosts: func() []webui.VHost { return o.vhosts }, Caller: func(r *http.Request) auth.Caller { return auth.From(r.Context()) }, Problems: s.ProblemsFor, Simulation: storm, Version: "1.4.0", Log: log}) {
+	for pattern, h := range webui.Routes(s.console, webui.Options{Base: base, VHost: vhost, VHosts: func() []webui.VHost { return o.vhosts }, Caller: func(r *http.Request) auth.Caller { return auth.From(r.Context()) }, Simulation: storm, Version: "1.4.0", Log: log}) {
 		a.Handle(pattern, h)
 	}
 	whole := httpapi.Under(base, a)
 	s.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if s.gone.Load() {
 			http.Error(w, "the service is restarted", http.StatusServiceUnavailable)
+			return
+		}
+		if s.hung.Load() {
+			<-r.Context().Done()
 			return
 		}
 		whole.ServeHTTP(w, r)

@@ -63,7 +63,7 @@ func odd(r rune) bool {
 func ordinary(t *testing.T) shape {
 	s := newShop(t, options{})
 	all := shape{}
-	for _, path := range append(pages(s), "/messages/"+s.order+"/edit", "/plans/"+s.blocked, "/nowhere", "/messages?q=staat:x", "/groups?q=staat:x", "/signin?error=refused", "/messages?q=state%3Adiscarded") {
+	for _, path := range append(pages(s), "/messages/"+s.order+"/edit", "/plans/"+s.blocked, "/nowhere", "/messages?q=staat:x", "/errors?q=staat:x", "/signin?error=refused", "/messages?q=state%3Adiscarded") {
 		body, _ := s.get(t, path)
 		maps.Copy(all, shapeOf(t, path, strings.NewReader(body)))
 	}
@@ -75,5 +75,5 @@ func ordinary(t *testing.T) shape {
 
 func pages(s *stocked) []string {
 	return []string{"/", "/messages", "/messages?q=", "/messages?q=state%3Awaiting", "/messages?q=state%3Areturned", "/messages/" + s.order, "/messages/" + s.waiting,
-		"/groups", "/queues", "/operations", "/operations/" + s.running, "/operations/" + s.paused, "/plans/" + s.plan, "/policies", "/audit", "/health", "/help"}
+		"/errors", "/queues", "/operations", "/operations/" + s.running, "/operations/" + s.paused, "/plans/" + s.plan, "/policies", "/audit", "/health", "/help"}
 }

@@ -155,10 +155,13 @@ func TestSignedOutInTheMiddle(t *testing.T) {
 func troubled(t *testing.T, handler http.Handler) *tab {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/api/v1/live" {
+		switch r.URL.Path {
+		case "/api/v1/live":
 			w.Header().Set("Content-Type", "text/event-stream")
 			_ = http.NewResponseController(w).Flush()
 			<-r.Context().Done()
+			return
+		case "/healthz": // which the page asks when the stream is silent
 			return
 		}
 		handler.ServeHTTP(w, r)

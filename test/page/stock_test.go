@@ -88,7 +88,10 @@ func traffic() *told {
 		return inspect.AtBroker{Exists: true, Kind: "quorum", Consumers: consumers, Ready: ready, Unacked: &unacked}
 	}
 	t := &told{
-		queues: map[string]inspect.AtBroker{"orders.capture": there(8, 4213, 80), "mail.send": there(2, 310, 40), "stock.sync": there(4, 0, 3), "search.index": there(0, 12, 0)},
+		enrolled: []string{"loyalty.points", "mail.send", "orders.capture", "search.index", "stock.sync", "webhooks"},
+		findings: []inspect.Finding{{Check: "alarms", Status: "ok", What: "alarms of RabbitMQ's nodes"}, {Check: "permissions", Status: "unknown", What: "not looked at: the rights of the service's user", Why: "the user of broker.management needs the tag administrator in RabbitMQ"},
+			{Check: "consumers", Status: "wrong", Queue: "search.index", What: "it has no consumers", Why: "Retried messages stay in the queue unnoticed.", Remedy: "Start its consumers.", Commands: []string{"redrive queues"}}},
+		queues: map[string]inspect.AtBroker{"orders.capture": there(8, 4213, 80), "mail.send": there(2, 310, 40), "stock.sync": there(4, 0, 3), "search.index": there(0, 12, 0), "loyalty.points": there(3, 0, 0)},
 		minutes: map[string]inspect.Flow{"orders.capture": {Failed: 412, Retried: 388, Parked: 9}, "mail.send": {Failed: 61},
 			"stock.sync": {Failed: 18, Retried: 22}, "webhooks": {Failed: 4, Parked: 4}},
 		returns:  map[string]string{"webhooks": "RabbitMQ has no such queue"},

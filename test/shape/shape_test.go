@@ -98,7 +98,7 @@ func TestOnlyTheDemoUsesTheTestEnvironment(t *testing.T) {
 // the page and the API, which call it, nor the engines, which it is given.
 func TestInspectActionsOperationsInThisOrder(t *testing.T) {
 	order := []string{"internal/inspect", "internal/actions", "internal/operations"}
-	allowed := []string{"internal/audit", "internal/auth", "internal/decode", "internal/delay", "internal/headers", "internal/hint", "internal/query", "internal/retry", "internal/store", "internal/throttle", "policy", "wire"}
+	allowed := []string{"internal/audit", "internal/auth", "internal/decode", "internal/delay", "internal/digits", "internal/errorgroup", "internal/frameworks", "internal/headers", "internal/hint", "internal/query", "internal/retry", "internal/store", "internal/throttle", "policy", "wire"}
 	for n, pkg := range order {
 		for _, i := range imports(t, pkg) {
 			if own, is := strings.CutPrefix(i, module+"/"); is && !slices.Contains(allowed, own) && !slices.Contains(order[:n], own) || i == "net/http" {

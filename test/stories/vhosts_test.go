@@ -26,6 +26,7 @@ import (
 // of the test's own says whose a message is.
 type testVHost struct {
 	*brokertest.VHost
+	as  string // its name in the service
 	api httpapi.Client
 	t   *testing.T
 
@@ -60,8 +61,8 @@ func (v *testVHost) take(d amqp.Delivery) {
 	v.delivered[id]++
 	n := -1
 	_, _ = fmt.Sscanf(id, "m%d", &n)
-	if d.Headers["of"] != v.Name || string(d.Body) != "body of "+id || d.RoutingKey != "orders" {
-		v.wrong = append(v.wrong, fmt.Sprintf("%s came to %s: %q, headers %v", id, v.Name, d.Body, d.Headers))
+	if d.Headers["of"] != v.as || string(d.Body) != "body of "+id || d.RoutingKey != "orders" {
+		v.wrong = append(v.wrong, fmt.Sprintf("%s came to %s: %q, headers %v", id, v.as, d.Body, d.Headers))
 	}
 	fails := n%3 + 1 // and is parked after the third
 	if v.delivered[id] <= fails {
@@ -75,7 +76,7 @@ func (v *testVHost) take(d amqp.Delivery) {
 func (v *testVHost) publish() {
 	for i := range inEach {
 		id := fmt.Sprintf("m%d", i)
-		v.Publish("", "orders", amqp.Publishing{MessageId: id, Body: []byte("body of " + id), DeliveryMode: 2, Headers: amqp.Table{"of": v.Name}})
+		v.Publish("", "orders", amqp.Publishing{MessageId: id, Body: []byte("body of " + id), DeliveryMode: 2, Headers: amqp.Table{"of": v.as}})
 	}
 }
 
@@ -104,18 +105,18 @@ func (v *testVHost) checkDeliveries() {
 		v.t.Error(w)
 	}
 	if len(v.delivered) != inEach {
-		v.t.Errorf("%s: %d ids came, want %d", v.Name, len(v.delivered), inEach)
+		v.t.Errorf("%s: %d ids came, want %d", v.as, len(v.delivered), inEach)
 	}
 	for i := range inEach {
 		id := fmt.Sprintf("m%d", i)
 		if v.acked[id] != 1 || v.delivered[id] != i%3+2 {
-			v.t.Errorf("%s: %s was delivered %d times and acknowledged %d times", v.Name, id, v.delivered[id], v.acked[id])
+			v.t.Errorf("%s: %s was delivered %d times and acknowledged %d times", v.as, id, v.delivered[id], v.acked[id])
 		}
 	}
 }
 
-func newTestVHost(t *testing.T, v *brokertest.VHost, addr string) *testVHost {
-	return &testVHost{VHost: v, api: httpapi.Client{Addr: addr + httpapi.Base(v.Name)}, t: t, delivered: map[string]int{}, acked: map[string]int{}}
+func newTestVHost(t *testing.T, v *brokertest.VHost, as, addr string) *testVHost {
+	return &testVHost{VHost: v, as: as, api: httpapi.Client{Addr: addr + httpapi.Base(as)}, t: t, delivered: map[string]int{}, acked: map[string]int{}}
 }
 
 // twoVHosts is a configuration of two virtual hosts, the second with a user of its own
@@ -134,7 +135,7 @@ func TestTwoVirtualHostsAreIsolated(t *testing.T) {
 	t.Run("disk", func(t *testing.T) {
 		brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 			second := brokertest.NewVHost(t, v.Broker)
-			neverMeet(t, v, second, twoVHosts(t, v, second, threeAttempts), 1)
+			neverMeet(t, v, second, second.Name, twoVHosts(t, v, second, threeAttempts), 1)
 		})
 	})
 	t.Run("Redis, two replicas", func(t *testing.T) {
@@ -143,12 +144,13 @@ func TestTwoVirtualHostsAreIsolated(t *testing.T) {
 			second := brokertest.NewVHost(t, v.Broker)
 			c := twoVHosts(t, v, second, threeAttempts)
 			c.Store.Redis.URL, c.Store.Redis.Prefix = redis.URL(), v.Name
-			neverMeet(t, v, second, c, 2)
+			neverMeet(t, v, second, second.Name, c, 2)
 		})
 	})
 }
 
-func neverMeet(t *testing.T, first, second *brokertest.VHost, c *config.Config, replicas int) {
+// neverMeet checks that nothing crosses; as is what the service calls the second.
+func neverMeet(t *testing.T, first, second *brokertest.VHost, as string, c *config.Config, replicas int) {
 	ctx := context.Background()
 	var services []*service
 	for range replicas {
@@ -157,7 +159,7 @@ func neverMeet(t *testing.T, first, second *brokertest.VHost, c *config.Config, 
 		services = append(services, run(t, &one).ready(t))
 	}
 	s := services[0]
-	a, b := newTestVHost(t, first, s.Addr()), newTestVHost(t, second, s.Addr())
+	a, b := newTestVHost(t, first, first.Name, s.Addr()), newTestVHost(t, second, as, s.Addr())
 	both := []*testVHost{a, b}
 	for _, v := range both {
 		deadLettered(v.VHost, "orders", "quorum")
@@ -166,7 +168,7 @@ func neverMeet(t *testing.T, first, second *brokertest.VHost, c *config.Config, 
 	}
 	// Of each, a third is parked, and all else comes back.
 	for _, v := range both {
-		brokertest.Eventually(t, "all but a third came back in "+v.Name, func() bool { return v.done() == 2*inEach/3 && v.parked() == inEach/3 })
+		brokertest.Eventually(t, "all but a third came back in "+v.as, func() bool { return v.done() == 2*inEach/3 && v.parked() == inEach/3 })
 	}
 	if err := b.api.PauseQueue(ctx, "orders", "only here"); err != nil {
 		t.Fatal(err)
@@ -199,7 +201,7 @@ func neverMeet(t *testing.T, first, second *brokertest.VHost, c *config.Config, 
 			t.Fatal(st.Queues, err)
 		}
 		if q := st.Queues[0]; (q.Pause != nil) != want || (q.Throttle != nil) != want {
-			t.Errorf("%s: paused by %+v, throttle %+v", v.Name, q.Pause, q.Throttle)
+			t.Errorf("%s: paused by %+v, throttle %+v", v.as, q.Pause, q.Throttle)
 		}
 	}
 	if err := b.api.Breaker(ctx, "orders", "auto", "over"); err != nil {
@@ -234,7 +236,7 @@ func (v *testVHost) checkLedger(t *testing.T, services []*service) {
 	t.Helper()
 	ctx := context.Background()
 	const failed = inEach/3*1 + inEach/3*2 + inEach/3*3
-	brokertest.Eventually(t, "the ledger of "+v.Name+" has "+fmt.Sprint(failed)+" failures, and nothing is left", func() bool {
+	brokertest.Eventually(t, "the ledger of "+v.as+" has "+fmt.Sprint(failed)+" failures, and nothing is left", func() bool {
 		l, err := v.api.Ledger(ctx, true)
 		if err != nil {
 			t.Fatal(err)
@@ -243,15 +245,15 @@ func (v *testVHost) checkLedger(t *testing.T, services []*service) {
 	})
 	retried := 0.0
 	for _, s := range services {
-		retried += metric(t, "http://"+s.Addr()+"/metrics", fmt.Sprintf(`redrive_retried_total{queue="orders",vhost="%s"}`, v.Name))
+		retried += metric(t, "http://"+s.Addr()+"/metrics", fmt.Sprintf(`redrive_retried_total{queue="orders",vhost="%s"}`, v.as))
 	}
 	if want := float64(failed); retried != want {
-		t.Errorf("%s: the metrics have %v retries, want %v", v.Name, retried, want)
+		t.Errorf("%s: the metrics have %v retries, want %v", v.as, retried, want)
 	}
 	for _, s := range services {
-		text := get(t, "http://"+s.Addr()+httpapi.Base(v.Name)+"/metrics")
-		if strings.Count(text, `vhost="`) != strings.Count(text, `vhost="`+v.Name+`"`) || strings.Contains(text, "go_goroutines") || !strings.Contains(text, `redrive_ready{vhost="`+v.Name+`"} 1`) {
-			t.Errorf("the metrics of %s are not its own:\n%s", v.Name, text)
+		text := get(t, "http://"+s.Addr()+httpapi.Base(v.as)+"/metrics")
+		if strings.Count(text, `vhost="`) != strings.Count(text, `vhost="`+v.as+`"`) || strings.Contains(text, "go_goroutines") || !strings.Contains(text, `redrive_ready{vhost="`+v.as+`"} 1`) {
+			t.Errorf("the metrics of %s are not its own:\n%s", v.as, text)
 		}
 	}
 }

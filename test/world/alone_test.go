@@ -129,7 +129,7 @@ func runAlone(ctx context.Context, seed, order uint64, parts []string) (o outcom
 	return o, json.NewDecoder(file).Decode(&o)
 }
 
-// Of six runs two are the same, and mostly the first two: beside much other work some differ in their last
+// Of six runs two are the same, and nearly always the first two: beside much other work some differ in their last
 // seconds, and why is not known. With the order left to chance all differ.
 func TestTheSameSeedGivesTheSameRun(t *testing.T) {
 	for seed := uint64(1); seed <= 10; seed++ {

@@ -124,7 +124,7 @@ func (w *World) checkOperations(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		page, err := w.used(0).operations.Outcomes(ctx, ann, id, "", 1000)
+		page, err := w.used(0).operations.Outcomes(ctx, ann, id, "", "", 1000)
 		if err != nil {
 			return err
 		}

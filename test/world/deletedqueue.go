@@ -107,7 +107,7 @@ func (w *World) replayGone(ctx context.Context) error {
 	}
 	w.say("%d messages are replayed, whose queue is there again", len(keys))
 	w.ledger.heals.Store(false)
-	_, err = w.replicas.at(0).actions.Act(ctx, ann, actions.Act{Verb: actions.Replay, IDs: keys})
+	_, err = w.replicas.running()[0].actions.Act(ctx, ann, actions.Act{Verb: actions.Replay, IDs: keys})
 	return w.refused(err)
 }
 

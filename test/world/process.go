@@ -113,7 +113,7 @@ func (p *process) run(ctx context.Context, w *World) error {
 	connection := func(name string) broker.Config {
 		return broker.Config{URL: serviceURL, Name: name, Log: log, AMQP: amqp.Config{Dial: p.network.Dial}}
 	}
-	th := w.newThrottle()
+	th := w.newThrottle(p.wakeAt(w.ledger.breakers()))
 	p.throttle = th
 	heard := p.listener(th, w.ledger)
 	publisher := broker.NewPublisher(connection("redrive retries"))
@@ -168,18 +168,29 @@ func (p *process) run(ctx context.Context, w *World) error {
 	return nil
 }
 
+// wakeAt has the effects on this process that internal/server gives a breaker's transition.
+func (p *process) wakeAt(decided func(throttle.Transition)) func(throttle.Transition) {
+	return func(t throttle.Transition) {
+		decided(t)
+		p.scheduler.Wake()
+		if p.replica != nil {
+			p.replica.PollSoon()
+		}
+	}
+}
+
 func awaitUsable(ctx context.Context, p *broker.Publisher) {
 	connecting, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	p.AwaitUsable(connecting)
 }
 
-func (w *World) newThrottle() *throttle.Throttle {
+func (w *World) newThrottle(changed func(throttle.Transition)) *throttle.Throttle {
 	limits := map[string]throttle.Rules{}
 	for _, q := range w.scenario.queues {
 		limits[q.name] = q.limits
 	}
-	return throttle.New(func(queue string) throttle.Rules { return limits[queue] }, rand.Float64, w.ledger.breakers())
+	return throttle.New(func(queue string) throttle.Rules { return limits[queue] }, rand.Float64, changed)
 }
 
 // listener receives what the service says.

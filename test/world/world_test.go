@@ -83,7 +83,9 @@ var regressions = []struct {
 	{3258, "f7 f9 m116 q0"},
 	{5288, ""},
 	{6762, ""},
+	{8220, ""},
 	{8661, ""},
+	{8985, ""},
 }
 
 // butRedis are all parts of a scenario but that its store is Redis's own, which it was not when the seed

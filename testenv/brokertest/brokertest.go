@@ -121,7 +121,13 @@ type VHost struct {
 // NewVHost makes one, and deletes it when the test ends.
 func NewVHost(t testing.TB, b Broker) *VHost {
 	t.Helper()
-	v := &VHost{Broker: b, Name: "redrive-test-" + uuid.NewString(), t: t}
+	return NewNamed(t, b, "redrive-test-"+uuid.NewString())
+}
+
+// NewNamed is NewVHost with a name, which another broker's may have too.
+func NewNamed(t testing.TB, b Broker, name string) *VHost {
+	t.Helper()
+	v := &VHost{Broker: b, Name: name, t: t}
 	v.Must("PUT", "vhosts/"+v.Name, map[string]any{})
 	t.Cleanup(v.remove)
 	v.Grant("guest", ".*", ".*", ".*")
@@ -335,10 +341,16 @@ func (v *VHost) Messages(queue string) int {
 // Eventually asks until it is so, and fails after a minute.
 func Eventually(t testing.TB, what string, is func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(time.Minute)
+	EventuallyWithin(t, time.Minute, what, is)
+}
+
+// EventuallyWithin asks until it is so, and fails after d.
+func EventuallyWithin(t testing.TB, d time.Duration, what string, is func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(d)
 	for !is() {
 		if time.Now().After(deadline) {
-			t.Fatalf("after a minute still not so: %s", what)
+			t.Fatalf("after %s still not so: %s", d, what)
 		}
 		<-time.After(20 * time.Millisecond)
 	}

@@ -2,7 +2,7 @@
 // order of goroutines, which case of a select is taken, and the order of maps. Bubbles of
 // testing/synctest have fake time; this gives them the same run each time, byte for byte.
 //
-// Go has no such build: Overlay changes seven files of its runtime, for `go build -overlay`. The
+// Go has no such build: Overlay changes eight files of its runtime, for `go build -overlay`. The
 // program needs the build tag fixedorder, and runs
 //
 //   - with GOMAXPROCS=1 and CGO_ENABLED=0, or threads act beside each other;
@@ -35,6 +35,8 @@ var patches = []patch{
 	// What hashes begin with differs between processes, and the order of large maps with it.
 	{"alg.go", "uintptr(bootstrapRand())", "uintptr(i) * 0x9e3779b97f4a7c15"},
 	{"alg.go", "key[i] = bootstrapRand()", "key[i] = uint64(i) * 0x9e3779b97f4a7c15"},
+	// Memory begins at another address in each process, and maps whose keys are pointers have another order.
+	{"malloc.go", "randomizeHeapBase = goexperiment.RandomizedHeapBase64 && ", "randomizeHeapBase = false && "},
 	{"select.go", "j := cheaprandn(uint32(norder + 1))", "j := uint32(uint64(drawn32()) * uint64(norder+1) >> 32)"},
 	// Timers of a bubble that end at one instant.
 	{"time.go", "t.rand = cheaprand()", "t.rand = drawn32()"},
@@ -44,6 +46,8 @@ var patches = []patch{
 	{"proc.go", "func retake(now int64) uint32 {\n", "func retake(now int64) uint32 {\n\tif begun {\n\t\treturn 0\n\t}\n"},
 	// A mutex goes to its waiters in another way when one has waited for 1 ms of real time.
 	{"sema.go", "func internal_sync_nanotime() int64 {\n", "func internal_sync_nanotime() int64 {\n\tif begun {\n\t\treturn 0\n\t}\n"},
+	// Without the garbage collector much memory is used but once, and half the time would go to page faults.
+	{"mem_linux.go", "\tsetVMAName(p, n, vmaName)\n\n\t// Disable huge pages if", "\tsetVMAName(p, n, vmaName)\n\tsysHugePageOS(p, n)\n\n\t// Disable huge pages if"},
 	// The goroutine that returns memory to the system wakes by real time, in between all others.
 	{"mgcscavenge.go", "func (s *scavengerState) wake() {\n", "func (s *scavengerState) wake() {\n\tif begun {\n\t\treturn\n\t}\n"},
 }

@@ -91,7 +91,7 @@ func TestQueues(t *testing.T) {
 		v.Queue("elsewhere.dead", quorum(amqp.Table{}))
 		v.Channel().QueueBind("elsewhere.dead", "", "amq.fanout", false, nil)
 		finds(t, c, "dead-lettering", "wrong orders: it has no dead-letter exchange", "redrive enroll orders", "redrive enroll -- --names", "wrong nowhere: it dead-letters to the exchange gone, which does not exist",
-			`warning elsewhere: it dead-letters to the exchange "amq.fanout"`, "redrive move --dry-run --to=elsewhere.v2 elsewhere")
+			`warning elsewhere: it dead-letters to the exchange "amq.fanout"`, "redrive move --to=elsewhere.v2 elsewhere")
 		if said := ills(gather(t, c), "dead-lettering"); strings.Contains(said, " elsewhere.dead:") || strings.Contains(said, " well:") {
 			t.Errorf("dead-lettering says %s", said)
 		}
@@ -221,13 +221,25 @@ func TestDeadLettersThatStandStill(t *testing.T) {
 	})
 }
 
-// Another leader starts RabbitMQ's dead-lettering again, and nothing is lost: what the check
-// says is run, as it stands there, on RabbitMQ.
+// Another leader starts RabbitMQ's dead-lettering again, and nothing is lost; and replicas are made:
+// what the checks say is run, as it stands there, on RabbitMQ.
 func TestAnotherLeaderIsWhatTheCommandMakes(t *testing.T) {
 	brokertest.EachCluster(t, "", func(t *testing.T, v *brokertest.VHost, cluster *rabbitnode.Cluster) {
-		must(t, cluster.Grow(context.Background()))
 		c := configFor(t, v, everyQueue)
-		mendAll(t, c)
+		mendAll(t, c) // on the one node that runs
+		must(t, cluster.Grow(context.Background()))
+		finds(t, c, "replicas", "some have fewer than 3 replicas: ", "redrive.intake has 1", " $ rabbitmq-queues grow ")
+		brokertest.Eventually(t, "each has its replicas", func() bool { // one after the other, as the page says
+			for _, f := range Examine(gather(t, c)).Findings {
+				for _, command := range f.Commands {
+					if f.Check == "replicas" {
+						_, err := cluster.Nodes[0].Shell(context.Background(), command)
+						must(t, err)
+					}
+				}
+			}
+			return ills(gather(t, c), "replicas") == ""
+		})
 		const name = `it's "q"\ é`
 		v.Queue(name, amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": wire.ExchangeDeadLetters, "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"})
 		brokertest.Eventually(t, "RabbitMQ tells where its replicas are", func() bool {

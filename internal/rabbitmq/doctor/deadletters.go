@@ -5,13 +5,14 @@ import (
 	"strings"
 
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/version"
 	"github.com/redrive-mq/redrive/wire"
 )
 
 // deadLettering looks at the queues that policies match. A problem of one that a policy names
 // exactly is Wrong; one that only a pattern matches may not be meant, so there it is a Warning.
 func deadLettering(s *Scene) (all []Finding) {
-	handled := s.handled()
+	handled, delays := s.handled(), s.delayQueues()
 	for _, q := range s.workQueues() {
 		if _, ok := s.Config.Policies.Match(q.Name); !ok {
 			continue
@@ -23,14 +24,21 @@ func deadLettering(s *Scene) (all []Finding) {
 		}
 		to, has := setting(q, "dead-letter-exchange").(string)
 		switch {
+		case q.Type == "stream":
+			if exact {
+				all = append(all, Finding{Queue: q.Name, Status: Warning, What: "a policy names it, and it is a stream, which dead-letters nothing",
+					Remedy: "Let its consumers report what fails to the exchange " + wire.ExchangeFailures + ", or take it out of the policy."})
+			}
+		case delays[q.Name]:
+			// It waits there for its work queue.
 		case !has && ((q.Exclusive || q.AutoDelete) && !exact || handled[q.Name]):
 			// A reply queue; the library's; somebody's own dead-letter queue.
 		case !has:
-			all = append(all, Finding{Queue: q.Name, Status: status, What: "it has no dead-letter exchange: " + s.dropped(q), Remedy: "Point it at Redrive:", Commands: []string{s.redrive("enroll", q.Name)}})
+			all = append(all, Finding{Queue: q.Name, Status: status, What: "it has no dead-letter exchange: " + s.dropped(q), Remedy: "Point it at Redrive:"}.repaired(s.enrollment("enroll")))
 		case to == wire.ExchangeDeadLetters:
 			if key := setting(q, "dead-letter-routing-key"); key != nil {
 				all = append(all, Finding{Queue: q.Name, Status: Warning, What: fmt.Sprintf("its dead letters get the routing key %q, and are retried with it", key),
-					Why: "Redrive retries a message with its own routing key, and this one replaces it.", Remedy: s.unset(q, "dead-letter-routing-key")})
+					Why: "Redrive retries a message with its own routing key, and this one replaces it.", Remedy: s.unset(q, "dead-letter-routing-key"), Commands: s.unsetting(q, "dead-letter-routing-key")})
 			}
 		case strings.HasPrefix(to, wire.DelayPrefix):
 			// RabbitMQ alone retries them.
@@ -48,13 +56,18 @@ func deadLettering(s *Scene) (all []Finding) {
 }
 
 func (s *Scene) elsewhere(q *management.QueueState, st Status, what string) Finding {
-	f := Finding{Queue: q.Name, Status: st, What: what, Remedy: "Point it at Redrive by a policy of higher priority:", Commands: []string{s.redrive("enroll", q.Name)}}
-	if isArgument(q, "dead-letter-exchange") {
-		f.What += " (by its argument)"
-		f.Remedy = "No policy can change an argument. Move it to a new queue, with its bindings and messages, or leave it as it is. What a move would do:"
-		f.Commands = []string{s.redrive("move --dry-run --to="+Quote(q.Name+".v2"), q.Name)}
+	f := Finding{Queue: q.Name, Status: st, What: what, Remedy: "Point it at Redrive by a policy of higher priority:"}
+	if !isArgument(q, "dead-letter-exchange") {
+		return f.repaired(s.enrollment("enroll"))
 	}
-	return f
+	f.What += " (by its argument)"
+	f.Remedy = "No policy can change an argument. Move it to a new queue, with its bindings and messages, or leave it as it is. What a move does is shown before it begins:"
+	return f.repaired(func(queues []string) (all []string) {
+		for _, name := range queues[:min(shown, len(queues))] {
+			all = append(all, s.redrive("move --to="+Quote(name+".v2"), name))
+		}
+		return all
+	})
 }
 
 // dropped says which messages of a queue are lost without a dead-letter exchange.
@@ -99,15 +112,28 @@ func keepsDeadLetters(q *management.QueueState) bool {
 }
 
 func atLeastOnce(s *Scene) (all []Finding) {
+	if s.versionAtLeast(3, 10) && version.Before(s.Version, 4, 3, 3) {
+		var on []string
+		for _, q := range s.enrolledQueues() {
+			if keepsDeadLetters(q) && len(q.Members) > 1 {
+				on = append(on, q.Name)
+			}
+		}
+		if len(on) > 0 {
+			all = append(all, Finding{Status: Warning, What: fmt.Sprintf("in RabbitMQ %s at-least-once dead-lettering can stop when a queue gets or loses a replica (rabbitmq-server 16652): %s", s.Version, few(on)),
+				Why:    "While it has stopped, dead letters stay in their queue; none is lost.",
+				Remedy: "Upgrade to RabbitMQ 4.3.3. Until then run this check again after each change of replicas: standing finds it."})
+		}
+	}
 	for _, q := range s.enrolledQueues() {
 		strategy, overflow := setting(q, "dead-letter-strategy"), setting(q, "overflow")
 		switch {
 		case q.Type != "quorum":
 			all = append(all, Finding{Queue: q.Name, Status: Warning, What: fmt.Sprintf("it is %s, whose dead-lettering is at-most-once", q.Type), Remedy: "Where no message may be lost, declare it as a quorum queue."})
 		case strategy != "at-least-once":
-			all = append(all, Finding{Queue: q.Name, Status: Warning, What: "its dead-lettering is at-most-once", Remedy: "Make it at-least-once (its overflow becomes reject-publish):", Commands: []string{s.redrive("enroll --at-least-once", q.Name)}})
+			all = append(all, Finding{Queue: q.Name, Status: Warning, What: "its dead-lettering is at-most-once", Remedy: "Make it at-least-once (its overflow becomes reject-publish):"}.repaired(s.enrollment("enroll --at-least-once")))
 		case overflow != "reject-publish":
-			all = append(all, Finding{Queue: q.Name, Status: Warning, What: "its dead-lettering says at-least-once and is at-most-once, since its overflow is not reject-publish", Remedy: "Make it both:", Commands: []string{s.redrive("enroll --at-least-once", q.Name)}})
+			all = append(all, Finding{Queue: q.Name, Status: Warning, What: "its dead-lettering says at-least-once and is at-most-once, since its overflow is not reject-publish", Remedy: "Make it both:"}.repaired(s.enrollment("enroll --at-least-once")))
 		}
 	}
 	return all

@@ -4,6 +4,7 @@
 //	doctor.go  checks, findings, and what is shown of a check that cannot run
 //	scene.go   what the checks look at; gather.go: where it comes from
 //	checks.go  all checks, in order; they are in the files beside it, by subject
+//	commands.go  the commands that findings print; summary.go: one finding about many queues
 //	fix.go     what --fix does
 //
 // A check is pure: a scene in, findings out.
@@ -41,7 +42,15 @@ type Finding struct {
 	Commands []string `json:"commands,omitempty"`
 	// Fixable: --fix repairs it. It only adds what is missing.
 	Fixable bool `json:"fixable,omitempty"`
-	fix     fix
+	// Queues are those of one finding about many queues; Queue is "" then.
+	Queues []string `json:"queues,omitempty"`
+	// InProgress: it is OK, since RabbitMQ or the service is about to make it so.
+	InProgress bool `json:"in_progress,omitempty"`
+	fixes      []fix
+	// alike is What without what is particular to the queue; "": What.
+	alike string
+	// each makes the commands for several queues with the same finding.
+	each func(queues []string) []string
 }
 
 // Check looks at one thing in a scene.
@@ -76,10 +85,8 @@ func Examine(s *Scene) Report {
 		r.Queues, r.Enrolled = &all, &enrolled
 	}
 	for _, c := range Checks {
-		for _, f := range c.make(s) {
-			if f.Queue != "" && !s.selected(f.Queue) {
-				continue
-			}
+		found := slices.DeleteFunc(c.make(s), func(f Finding) bool { return f.Queue != "" && !s.selected(f.Queue) })
+		for _, f := range summarize(found) {
 			f.Check = c.Name
 			if f.Why == "" && f.Status != OK && f.Status != Unknown {
 				f.Why = c.Why

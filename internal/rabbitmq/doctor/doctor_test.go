@@ -56,11 +56,32 @@ func laneOfOrders(args map[string]any, messages int, leader string) func(*Scene)
 	return func(s *Scene) {
 		standsIn("redrive.lane.orders", "a@h")(s)
 		s.Queues[0].Arguments = map[string]any{"x-dead-letter-exchange": "redrive", "x-dead-letter-routing-key": "orders"}
-		orders := management.QueueState{Queue: management.Queue{Name: "orders", Type: "quorum", Arguments: args, Messages: messages}, Members: []string{"a@h"}, Leader: leader}
+		orders := management.QueueState{Queue: management.Queue{Name: "orders", Type: "quorum", Arguments: args, Messages: messages, Ready: messages}, Members: []string{"a@h"}, Leader: leader}
 		if leader != "" {
 			orders.Online = orders.Members
 		}
 		s.Queues = append(s.Queues, orders)
+	}
+}
+
+// replicated is an enrolled queue with so many replicas, dead-lettering at-least-once.
+func replicated(version string, replicas int) func(*Scene) {
+	return func(s *Scene) {
+		standsIn("orders", nodeNames[:replicas]...)(s)
+		s.Version, s.Queues[0].Members = version, nodeNames[:replicas]
+		s.Queues[0].Arguments["x-dead-letter-strategy"], s.Queues[0].Arguments["x-overflow"] = "at-least-once", "reject-publish"
+	}
+}
+
+var nodeNames = []string{"a@h", "b@h", "c@h"}
+
+// byPolicy is an enrolled queue whose policy asks for native delayed retry.
+func byPolicy(version string) func(*Scene) {
+	return func(s *Scene) {
+		standsIn("orders", "a@h")(s)
+		native := map[string]any{"delayed-retry-type": "all", "dead-letter-exchange": "redrive"}
+		s.Version, s.Queues[0].Policy, s.Queues[0].Effective = version, "p", native
+		s.Policies = []management.Policy{{Name: "p", Pattern: "^orders$", ApplyTo: "queues", Definition: native}}
 	}
 }
 
@@ -112,7 +133,7 @@ func TestChecksOnScenes(t *testing.T) {
 		{"store-room", inRedis("", well), ""},
 		{"store-room", inRedis("", with(func(r *redisstore.Server) { r.Used = 900 << 20 })), "warning: Redis has 124 MiB of its maxmemory free, and 102 MiB of that are kept in reserve"},
 		{"store-room", inRedis("", with(func(r *redisstore.Server) { r.Used = 1000 << 20 })), "wrong: "},
-		{"alarms", func(s *Scene) { s.Nodes = []management.Node{{Name: "rabbit@b"}} }, "wrong: node rabbit@b is down $ rabbitmqctl -n rabbit@b status"},
+		{"alarms", func(s *Scene) { s.Nodes = []management.Node{{Name: "rabbit@b"}} }, "wrong: node rabbit@b is down $ rabbitmqctl status -n rabbit@b"},
 		{"connection", func(s *Scene) { s.Unreached = []error{errors.New("no route to h2")} }, "warning: one of several addresses does not answer: no route to h2"},
 		{"replicas", func(s *Scene) { s.Nodes, s.Queues = nodes("a"), intakeOn("a") }, ""},
 		{"replicas", func(s *Scene) { s.Nodes, s.Queues = nodes("a", "b", "c", "d"), intakeOn("a", "c", "d") }, ""},
@@ -165,6 +186,24 @@ func TestChecksOnScenes(t *testing.T) {
 			s.Permission = management.Permission{Configure: `^redrive.*`, Write: `^redrive\..*`, Read: `^redrive.*`}
 			s.Config.Policies[0].Exhausted = policy.Exhausted{Action: policy.Forward, Destination: policy.Destination{Exchange: "graveyard"}}
 		}, `wrong: user "redrive": it lacks write on graveyard $ rabbitmqctl set_permissions`},
+		{"at-least-once", replicated("4.3.2", 3), "warning: in RabbitMQ 4.3.2 at-least-once dead-lettering can stop when a queue gets or loses a replica (rabbitmq-server 16652): orders"},
+		{"at-least-once", replicated("3.10.8", 3), "rabbitmq-server 16652"},
+		{"at-least-once", replicated("4.3.3", 3), ""},
+		{"at-least-once", replicated("4.3.2", 1), ""},
+		{"native-retry", byPolicy("4.3.0"), "warning orders: its policy asks for RabbitMQ's delayed retry (delayed-retry-type: all), which RabbitMQ 4.3.0 ignores in a policy (rabbitmq-server 16395) and 4.3.1 applies $ rabbitmqctl set_policy"},
+		{"native-retry", byPolicy("4.3.1"), "warning orders: RabbitMQ delays what its consumers requeue"},
+		{"native-retry", byPolicy("4.2.5"), "which RabbitMQ 4.2.5 ignores and 4.3 applies"},
+		{"limits", func(s *Scene) {
+			s.VHostLimits, s.Missing[Clients] = management.Limits{"max-connections": 5}, errors.New("no tag")
+		}, "unknown: looked at only as far as queues"},
+		{"limits", func(s *Scene) { s.VHostLimits, s.Queues = management.Limits{"max-queues": -1}, intakeOn("a") }, ""},
+		{"service", func(s *Scene) {
+			s.Service = Service{Asked: "http://x", Problems: []string{"intake: connecting", "parked: connecting"}}
+		}, ""},
+		{"dead-letter-exchange", func(s *Scene) { s.Service = Service{Asked: "http://x"} }, ""},
+		{"dead-letter-exchange", func(s *Scene) {
+			s.Service = Service{Asked: "http://x", Problems: []string{"intake: permission denied"}}
+		}, "wrong: the exchange redrive does not exist $ redrive doctor --fix"},
 		{"connection", func(s *Scene) { s.Missing[AMQP] = errors.New("refused") }, "wrong: refused"},
 		{"quarantine", func(s *Scene) { s.Missing[AMQP] = errors.New("refused") }, "unknown: "},
 	}
@@ -209,7 +248,7 @@ func TestTheServicesOwnProblemsAreFindings(t *testing.T) {
 // out; what --fix does is said once.
 func TestReports(t *testing.T) {
 	s := scene(func(s *Scene) {
-		for _, p := range []Part{AMQP, Queues, DeadLetters, Exchanges, Bindings, Policies, Operator, Nodes, Permissions, Clock, Store} {
+		for _, p := range []Part{AMQP, Queues, DeadLetters, Exchanges, Bindings, Policies, Operator, Nodes, Permissions, Clock, Store, Clients, Limits, Topics, Shovels} {
 			s.Missing[p] = errors.New("no " + string(p))
 		}
 	})
@@ -310,7 +349,7 @@ func unquote(s string) string {
 func TestAPrintedCommandKeepsItsFlags(t *testing.T) {
 	s := &Scene{File: "redrive.yaml"}
 	const want = "redrive doctor --fix --queue='it'\\''s' --config redrive.yaml"
-	if got := s.bind("it's", "").Commands; len(got) != 1 || got[0] != want {
+	if got := s.bind("it's", "", "").Commands; len(got) != 1 || got[0] != want {
 		t.Errorf("the command is %q, want %q", got, want)
 	}
 }

@@ -28,9 +28,11 @@ type Plan []fix
 func (r *Report) Plan() (p Plan) {
 	done := map[fix]bool{}
 	for _, f := range r.Findings {
-		if f.Fixable && !done[f.fix] {
-			done[f.fix] = true
-			p = append(p, f.fix)
+		for _, one := range f.fixes {
+			if !done[one] {
+				done[one] = true
+				p = append(p, one)
+			}
 		}
 	}
 	return p

@@ -40,6 +40,8 @@ type Options struct {
 	Insecure bool
 	// Standing is how long queues that keep dead letters are watched; 0: watchFor.
 	Standing time.Duration
+	// Held is how long a channel that does nothing may have unacknowledged messages; 0: heldLong.
+	Held time.Duration
 }
 
 // ErrNothing: neither AMQP nor the management API answers.
@@ -54,7 +56,7 @@ func Gather(ctx context.Context, o Options) (*Scene, error) {
 	ctx, cancel := context.WithTimeout(ctx, 4*partTimeout)
 	defer cancel()
 	c := o.Config
-	s := &Scene{Config: c, File: o.File, Call: o.Call, Only: o.Only, Broker: addresses.Redact(c.Broker.URL), VHost: c.VHost(), User: addresses.User(c.Broker.URL), Insecure: o.Insecure, Missing: map[Part]error{}}
+	s := &Scene{Config: c, File: o.File, Call: o.Call, Only: o.Only, Broker: addresses.Redact(c.Broker.URL), VHost: c.VHost(), User: addresses.User(c.Broker.URL), Insecure: o.Insecure, Held: cmp.Or(o.Held, heldLong), Missing: map[Part]error{}}
 	s.reach(ctx)
 	s.probe(ctx)
 	if err := s.askManagement(ctx, cmp.Or(o.Standing, watchFor)); err != nil && s.Missing[AMQP] != nil {
@@ -163,12 +165,16 @@ func (s *Scene) askManagement(ctx context.Context, watch time.Duration) (err err
 		return err
 	}
 	s.Version = o.Version
-	keepPart(s, Queues, &s.Queues)(s.Manage.QueueStates(ctx))
-	keepPart(s, DeadLetters, &s.Standing)(s.watchDeadLetters(ctx, watch))
-	keepPart(s, Exchanges, &s.Exchanges)(s.Manage.Exchanges(ctx))
-	keepPart(s, Bindings, &s.Bindings)(s.Manage.Bindings(ctx))
+	// Enrolling makes the retry exchange, binds it and sets the policy: read the other way round,
+	// none of it is missing to what is in force already.
 	keepPart(s, Policies, &s.Policies)(s.Manage.Policies(ctx))
 	keepPart(s, Operator, &s.OperatorPolicies)(s.Manage.OperatorPolicies(ctx))
+	keepPart(s, Queues, &s.Queues)(s.Manage.QueueStates(ctx))
+	s.followPolicies()
+	keepPart(s, Exchanges, &s.Exchanges)(s.Manage.Exchanges(ctx))
+	keepPart(s, Bindings, &s.Bindings)(s.Manage.Bindings(ctx))
+	keepPart(s, DeadLetters, &s.Standing)(s.watchDeadLetters(ctx, watch))
+	s.askClients(ctx)
 	keepPart(s, Nodes, &s.Nodes)(s.Manage.Nodes(ctx))
 	switch p, err := s.Manage.Permissions(ctx, s.User); {
 	case errors.Is(err, management.ErrNotFound):
@@ -179,6 +185,7 @@ func (s *Scene) askManagement(ctx context.Context, watch time.Duration) (err err
 	if s.Ahead, s.Within, err = s.Manage.ClockAhead(ctx); err != nil {
 		s.Missing[Clock] = err
 	}
+	s.Now = time.Now().Add(s.Ahead)
 	return nil
 }
 
@@ -198,7 +205,7 @@ func needs(name Part, err error) error {
 	if !errors.Is(err, management.ErrDenied) {
 		return err
 	}
-	tag := map[Part]string{Nodes: "monitoring", Permissions: "administrator"}[name]
+	tag := map[Part]string{Nodes: "monitoring", Clients: "monitoring", Permissions: "administrator", Topics: "administrator", Shovels: "policymaker"}[name]
 	if tag == "" {
 		tag = "management"
 	}
@@ -206,7 +213,7 @@ func needs(name Part, err error) error {
 }
 
 func (s *Scene) missingManagement(err error) {
-	for _, p := range []Part{Queues, DeadLetters, Exchanges, Bindings, Policies, Operator, Nodes, Permissions, Clock} {
+	for _, p := range []Part{Queues, DeadLetters, Exchanges, Bindings, Policies, Operator, Nodes, Permissions, Clock, Clients, Limits, Topics, Shovels} {
 		s.Missing[p] = err
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/version"
 )
 
 // operatorKeys are keys of operator policies that change what happens to messages.
@@ -15,6 +16,9 @@ func policyInForce(s *Scene) (all []Finding) {
 	for _, q := range s.workQueues() {
 		ours := management.PolicyNamed(s.Policies, "redrive."+q.Name)
 		enrolled := s.enrolled(q)
+		if s.Behind[q.Name] {
+			all = append(all, Finding{Queue: q.Name, Status: OK, InProgress: true, What: fmt.Sprintf("in progress: RabbitMQ applies the policy %q, and does not report it yet", ours.Name), alike: "in progress: RabbitMQ applies the policy of each, and does not report it yet"})
+		}
 		if ours != nil && !enrolled && !isArgument(q, "dead-letter-exchange") {
 			by := "nothing applies"
 			if q.Policy != "" {
@@ -54,7 +58,7 @@ func unmatched(s *Scene) (all []Finding) {
 		if _, ok := s.Config.Policies.Match(q.Name); !ok {
 			f := Finding{Queue: q.Name, Status: Warning, What: "no policy of Redrive's config matches it", Remedy: "Add it to the queues of a policy, then:"}
 			if s.File != "" {
-				f.Commands = []string{"redrive check " + Quote(s.File)} // not as s.Call: check accepts no --vhost
+				f.Commands = []string{command("redrive check", s.File)} // not as s.Call: check accepts no --vhost
 			}
 			all = append(all, f)
 		}
@@ -69,8 +73,10 @@ func nativeRetry(s *Scene) (all []Finding) {
 			continue
 		}
 		f := Finding{Queue: q.Name, Status: Warning, What: fmt.Sprintf("RabbitMQ delays what its consumers requeue (delayed-retry-type: %s), and Redrive what they reject", kind),
-			Remedy: "Leave it on only if consumers requeue on purpose. " + s.unset(q, "delayed-retry-type")}
-		if !s.versionAtLeast(4, 3) {
+			Remedy: "Leave it on only if consumers requeue on purpose. " + s.unset(q, "delayed-retry-type"), Commands: s.unsetting(q, "delayed-retry-type", "delayed-retry-min", "delayed-retry-max")}
+		if byPolicy := !isArgument(q, "delayed-retry-type"); byPolicy && s.versionAtLeast(4, 3) && version.Before(s.Version, 4, 3, 1) {
+			f.What = fmt.Sprintf("its policy asks for RabbitMQ's delayed retry (delayed-retry-type: %s), which RabbitMQ %s ignores in a policy (rabbitmq-server 16395) and 4.3.1 applies", kind, s.Version)
+		} else if !s.versionAtLeast(4, 3) {
 			f.What = fmt.Sprintf("it asks for RabbitMQ's delayed retry (delayed-retry-type: %s), which RabbitMQ %s ignores and 4.3 applies", kind, s.Version)
 		}
 		all = append(all, f)
@@ -86,7 +92,7 @@ func deliveryLimit(s *Scene) (all []Finding) {
 			continue
 		}
 		f := Finding{Queue: q.Name, Status: Warning, What: fmt.Sprintf("its delivery limit is %d, and policy %q has %d attempts", limit, p.Name, p.Attempts),
-			Remedy: "Reject without requeue what fails, or raise the limit. " + s.raise(q)}
+			Remedy: "Reject without requeue what fails, or raise the limit. " + s.raise(q), Commands: s.raiseLimit(q, p.Attempts)}
 		if reasons := p.Reasons; len(reasons) > 0 && !slices.Contains(reasons, "delivery_limit") {
 			f.Status = Wrong
 			f.What += " and no reason delivery_limit: what passes the limit is parked at once"
@@ -97,9 +103,20 @@ func deliveryLimit(s *Scene) (all []Finding) {
 	return all
 }
 
+// raiseLimit raises the delivery limit of a queue by its policy.
+func (s *Scene) raiseLimit(q *management.QueueState, to int) []string {
+	if isArgument(q, "delivery-limit") || s.byOperator(q, "delivery-limit") {
+		return nil
+	}
+	return s.changePolicy(q, map[string]any{"delivery-limit": to})
+}
+
 func (s *Scene) raise(q *management.QueueState) string {
 	if isArgument(q, "delivery-limit") {
 		return "The queue was declared with it (x-delivery-limit), which no policy can raise."
+	}
+	if q.Effective["delivery-limit"] == nil {
+		return "It is RabbitMQ's default, which a policy can raise."
 	}
 	return fmt.Sprintf("It is delivery-limit in the RabbitMQ policy %q.", q.Policy)
 }

@@ -1,11 +1,9 @@
 package doctor
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/redrive-mq/redrive/internal/broker"
@@ -15,9 +13,13 @@ import (
 
 const startIt = "The service makes it when it starts; --fix makes it now:"
 
-// missing is a finding about what the service itself declares.
+// missing is a finding about what the service itself declares. One that is connected looks every 3 s,
+// and is not ready when it cannot declare it.
 func (s *Scene) missing(what string) []Finding {
-	return []Finding{{Status: Wrong, What: what, Remedy: startIt, Commands: []string{s.redrive("doctor --fix")}, Fixable: true, fix: fix{topology: true}}}
+	if s.Service.declares() {
+		return []Finding{{Status: OK, InProgress: true, What: "in progress: " + what + "; the service that runs declares it within seconds"}}
+	}
+	return []Finding{{Status: Wrong, What: what, Remedy: startIt, Commands: []string{s.redrive("doctor --fix")}, Fixable: true, fixes: []fix{{topology: true}}}}
 }
 
 func deadLetterExchange(s *Scene) (all []Finding) {
@@ -154,19 +156,24 @@ func others(s *Scene) []Finding {
 // match none of ours.
 func (s *Scene) leavingOut(own *management.QueueState) (names, commands []string) {
 	for _, from := range []struct {
-		command, name string
-		all           []management.Policy
-	}{{"set_policy", own.Policy, s.Policies}, {"set_operator_policy", own.OperatorPolicy, s.OperatorPolicies}} {
+		kind, name string
+		all        []management.Policy
+	}{{"policy", own.Policy, s.Policies}, {"operator_policy", own.OperatorPolicy, s.OperatorPolicies}} {
 		if from.name == "" {
 			continue
 		}
 		names = append(names, from.name)
 		if p := management.PolicyNamed(from.all, from.name); p != nil {
-			definition, _ := json.Marshal(p.Definition) // it came as JSON
-			commands = append(commands, s.rabbitmqctl(from.command, p.Name, `^(?!redrive\.).*?(?:`+p.Pattern+`)`, string(definition), "--priority", strconv.Itoa(p.Priority), "--apply-to", p.ApplyTo))
+			commands = append(commands, s.leftOut(from.kind, *p, `redrive\.`))
 		}
 	}
 	return names, commands
+}
+
+// leftOut sets a policy again, with a pattern that leaves out names that begin with ours.
+func (s *Scene) leftOut(kind string, p management.Policy, ours string) string {
+	p.Pattern = `^(?!` + ours + `).*?(?:` + p.Pattern + `)`
+	return s.setPolicy(kind, p)
 }
 
 func intakeByAMQP(s *Scene) []Finding {

@@ -51,11 +51,15 @@ func userPermissions(s *Scene) []Finding {
 // forward.
 func (s *Scene) written() (all []string) {
 	for _, q := range s.enrolledQueues() {
-		all = append(all, q.Name)
+		if _, ok := s.Config.Policies.Match(q.Name); ok { // or nothing is retried to it
+			all = append(all, q.Name)
+		}
 	}
 	for i := range s.Config.Policies {
-		if to, ok := permissions.Forwards(&s.Config.Policies[i]); ok && !slices.Contains(all, to) {
-			all = append(all, to)
+		for _, to := range permissions.Forwards(&s.Config.Policies[i]) {
+			if !slices.Contains(all, to) {
+				all = append(all, to)
+			}
 		}
 	}
 	return all

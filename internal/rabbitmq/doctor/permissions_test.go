@@ -56,8 +56,9 @@ func TestWithFewerRights(t *testing.T) {
 			}
 			return all
 		}
-		most := "alarms disk-room clock sizes permissions dead-letter-exchange intake replicas dead-lettering at-least-once standing policy-in-force retry-policy reports native-retry lifetime consumers retry-exchange delivery-limit requeue"
-		for tag, want := range map[string]string{"": most, "management": "alarms disk-room permissions replicas", "monitoring": "permissions", "administrator": ""} {
+		most := "alarms disk-room clock sizes permissions topic-permissions limits dead-letter-exchange intake replicas foreign-consumers alternate-exchange federation dead-lettering named-queues dead-letter-queues forwards at-least-once standing policy-in-force retry-policy reports native-retry lifetime queue-limits full-queues consumers auto-ack prefetch unacknowledged consumer-timeout retry-exchange delivery-limit requeue"
+		clients := "alarms disk-room permissions topic-permissions limits replicas foreign-consumers federation auto-ack prefetch unacknowledged"
+		for tag, want := range map[string]string{"": most, "management": clients, "monitoring": "permissions topic-permissions federation", "administrator": ""} {
 			tagged(tag)
 			if got := strings.Join(unknown(), " "); got != want {
 				t.Errorf("with the tag %q these are unknown: %s\nwant: %s", tag, got, want)

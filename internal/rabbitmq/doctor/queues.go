@@ -12,7 +12,7 @@ func lifetime(s *Scene) (all []Finding) {
 			continue
 		}
 		if v := setting(q, "expires"); v != nil {
-			all = append(all, Finding{Queue: q.Name, Status: Wrong, What: fmt.Sprintf("RabbitMQ deletes it, with its messages, when it has not been used for %s ms", management.Text(v)), Remedy: s.unset(q, "expires")})
+			all = append(all, Finding{Queue: q.Name, Status: Wrong, What: fmt.Sprintf("RabbitMQ deletes it, with its messages, when it has not been used for %s ms", management.Text(v)), Remedy: s.unset(q, "expires"), Commands: s.unsetting(q, "expires")})
 		}
 		for _, is := range []struct {
 			so   bool
@@ -31,8 +31,13 @@ func lifetime(s *Scene) (all []Finding) {
 }
 
 func (s *Scene) noConsumer(queue string, messages int) Finding {
-	return Finding{Queue: queue, Status: Warning, What: fmt.Sprintf("it has no consumer, and %d messages; RabbitMQ does not record since when", messages),
-		Remedy: "Start its consumer; meanwhile pause its retries:", Commands: []string{s.call() + " pause " + Quote(queue)}}
+	return Finding{Queue: queue, Status: Warning, What: fmt.Sprintf("it has no consumer, and %d messages; RabbitMQ does not record since when", messages), alike: "it has no consumer",
+		Remedy: "Start its consumer; meanwhile pause its retries:"}.repaired(func(queues []string) (all []string) {
+		for _, name := range queues[:min(shown, len(queues))] {
+			all = append(all, command(s.call()+" pause", operands(name)...))
+		}
+		return all
+	})
 }
 
 func consumers(s *Scene) (all []Finding) {

@@ -29,7 +29,7 @@ func redisServer(r *redisstore.Server, durability string, replicas int) (all []F
 	at := "Redis at " + r.Addr
 	set := func(name, value string) []string {
 		host, port, _ := net.SplitHostPort(r.Addr)
-		return []string{fmt.Sprintf("redis-cli -h %s -p %s CONFIG SET %s %s", Quote(host), Quote(port), name, value)}
+		return []string{command("redis-cli", "-h", host, "-p", port, "CONFIG", "SET", name, value)}
 	}
 	const file = " and the same in its configuration file"
 	if r.Eviction != "noeviction" {

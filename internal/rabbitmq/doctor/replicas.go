@@ -39,7 +39,7 @@ func replicas(s *Scene) []Finding {
 	var commands []string
 	for _, n := range s.Nodes {
 		if on := add[n.Name]; len(on) > 0 {
-			commands = append(commands, "rabbitmq-queues grow "+Quote(n.Name)+" all --vhost-pattern "+Quote(pattern(s.VHost))+" --queue-pattern "+Quote(pattern(on...)))
+			commands = append(commands, command("rabbitmq-queues grow", n.Name, "all", "--vhost-pattern", pattern(s.VHost), "--queue-pattern", pattern(on...)))
 		}
 	}
 	f := Finding{Status: Warning, What: fmt.Sprintf("the cluster has %d nodes, and of our quorum queues some have fewer than %d replicas: %s", len(s.Nodes), want, strings.Join(few, ", ")), Commands: commands}

@@ -25,7 +25,7 @@ func reportsByAMQP(s *Scene) []Finding {
 		Remedy: "Let the service ask the management API (broker.management), or name the queues in a policy."}
 	if errors.Is(s.Missing[Queues], management.ErrDenied) && s.Manage != nil {
 		f.Remedy = "Give the user of broker.management a tag, if it has none, or name the queues in a policy."
-		f.Commands = []string{"rabbitmqctl set_user_tags " + Quote(s.Manage.User()) + " management"}
+		f.Commands = []string{command("rabbitmqctl set_user_tags", s.Manage.User(), "management")}
 	}
 	return []Finding{f}
 }

@@ -25,7 +25,7 @@ func retryExchange(s *Scene) (all []Finding) {
 		if x == nil {
 			// Declared with the argument, a queue gets it with its first dead letter.
 			if s.enrolled(q) && management.PolicyNamed(s.Policies, "redrive."+q.Name) != nil {
-				all = append(all, s.bind(q.Name, fmt.Sprintf("its retry exchange %s does not exist", name)))
+				all = append(all, s.bind(q.Name, fmt.Sprintf("its retry exchange %s does not exist", name), "its retry exchange does not exist"))
 			}
 			continue
 		}
@@ -42,7 +42,7 @@ func retryExchange(s *Scene) (all []Finding) {
 			all = append(all, Finding{Queue: q.Name, Status: Wrong, What: fmt.Sprintf("its retry exchange also leads to the %s %s, which gets a copy of each retried message", b.DestinationType, b.Destination), Remedy: "Remove the binding:", Commands: []string{s.deleteCommand(s.Manage.BindingURL(b))}})
 		}
 		if !bound {
-			all = append(all, s.bind(q.Name, fmt.Sprintf("its retry exchange %s does not lead to it", name)))
+			all = append(all, s.bind(q.Name, fmt.Sprintf("its retry exchange %s does not lead to it", name), "its retry exchange does not lead to it"))
 		}
 	}
 	for _, x := range s.Exchanges {
@@ -54,8 +54,14 @@ func retryExchange(s *Scene) (all []Finding) {
 	return all
 }
 
-func (s *Scene) bind(queue, what string) Finding {
-	return Finding{Queue: queue, Status: Wrong, What: what, Remedy: "Declare it and bind it:", Commands: []string{s.redrive("doctor --fix --queue=" + Quote(queue))}, Fixable: true, fix: fix{queue: queue}}
+func (s *Scene) bind(queue, what, alike string) Finding {
+	return Finding{Queue: queue, Status: Wrong, What: what, Remedy: "Declare it and bind it:", Fixable: true, fixes: []fix{{queue: queue}}, alike: alike}.repaired(func(queues []string) []string {
+		only := ""
+		for _, q := range queues {
+			only += " --queue=" + Quote(q)
+		}
+		return []string{s.redrive("doctor --fix" + only)}
+	})
 }
 
 func retryExchangeByAMQP(s *Scene) (all []Finding) {

@@ -9,11 +9,11 @@ func alarms(s *Scene) (all []Finding) {
 	for _, n := range s.Nodes {
 		if !n.Running {
 			all = append(all, Finding{Status: Wrong, What: fmt.Sprintf("node %s is down", n.Name), Remedy: "Start it: its quorum queues have fewer members to lose.",
-				Commands: []string{"rabbitmqctl -n " + Quote(n.Name) + " status"}})
+				Commands: []string{command("rabbitmqctl status -n", n.Name)}})
 		}
 		if n.MemAlarm {
 			all = append(all, Finding{Status: Wrong, What: fmt.Sprintf("node %s has a memory alarm", n.Name), Remedy: "Let consumers catch up, or give it more memory. What uses it:",
-				Commands: []string{"rabbitmq-diagnostics -n " + Quote(n.Name) + " memory_breakdown"}})
+				Commands: []string{command("rabbitmq-diagnostics memory_breakdown -n", n.Name)}})
 		}
 		if n.DiskAlarm {
 			all = append(all, Finding{Status: Wrong, What: fmt.Sprintf("node %s has a disk alarm: %s free, limit %s", n.Name, size(n.DiskFree), size(n.DiskLimit)), Remedy: "Make room on its disk."})
@@ -70,7 +70,7 @@ func clock(s *Scene) []Finding {
 		direction = "behind"
 	}
 	return []Finding{{Status: Warning, What: fmt.Sprintf("RabbitMQ's clock is %s %s this one", by.Round(time.Second), direction),
-		Remedy: "Synchronise the clocks of both machines (NTP).", Commands: []string{"timedatectl set-ntp true"}}}
+		Remedy: "Synchronise the clocks of both machines (NTP).", Commands: []string{command("timedatectl set-ntp true")}}}
 }
 
 // size is bytes for people.

@@ -1,9 +1,7 @@
 package doctor
 
 import (
-	"cmp"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/config"
@@ -29,6 +27,10 @@ const (
 	Clock       Part = "clock"
 	Store       Part = "store"
 	DeadLetters Part = "dead letters"
+	Clients     Part = "clients"
+	Limits      Part = "limits"
+	Topics      Part = "topic permissions"
+	Shovels     Part = "shovels"
 )
 
 // Scene is all that the checks look at, as it was at one time.
@@ -58,6 +60,24 @@ type Scene struct {
 	OperatorPolicies []management.Policy
 	Nodes            []management.Node
 	Permission       management.Permission
+
+	// Consumers and Channels are of the virtual host, Connections of all.
+	Consumers   []management.Consumer
+	Channels    []management.Channel
+	Connections []management.Connection
+	// VHostLimits are of the virtual host, UserLimits of the service's user.
+	VHostLimits, UserLimits management.Limits
+	// Topics are the topic permissions, and Granted the permissions, of all users in the virtual host.
+	Topics  []management.TopicPermission
+	Granted []management.Permission
+	Shovels []management.Parameter
+
+	// Behind has the queues of which RabbitMQ does not report yet that their policy is in force:
+	// Queues has what that sets.
+	Behind map[string]bool
+	// Now is by RabbitMQ's clock, and Held how long messages may be unacknowledged.
+	Now  time.Time
+	Held time.Duration
 
 	// Standing is how many dead letters a queue keeps and has not released while it was
 	// watched, by queue.
@@ -149,12 +169,7 @@ func first[T any](all []T, is func(*T) bool) *T {
 }
 
 // setting is a queue's argument or, where it has none, what its RabbitMQ policies set.
-func setting(q *management.QueueState, key string) any {
-	if v, ok := q.Arguments["x-"+key]; ok {
-		return v
-	}
-	return q.Effective[key]
-}
+func setting(q *management.QueueState, key string) any { return q.Setting(key) }
 
 func isArgument(q *management.QueueState, key string) bool {
 	_, ok := q.Arguments["x-"+key]
@@ -165,37 +180,4 @@ func isArgument(q *management.QueueState, key string) bool {
 func (s *Scene) versionAtLeast(major, minor int) bool {
 	yes, _ := version.AtLeast(s.Version, major, minor)
 	return yes
-}
-
-// call is how our command is called.
-func (s *Scene) call() string { return cmp.Or(s.Call, "redrive") }
-
-// redrive is a command line of ours, for people to copy.
-func (s *Scene) redrive(command string, args ...string) string {
-	var b strings.Builder
-	b.WriteString(s.call() + " " + command)
-	if s.File != "" {
-		b.WriteString(" --config " + Quote(s.File))
-	}
-	if len(args) > 0 && strings.HasPrefix(args[len(args)-1], "-") {
-		b.WriteString(" --") // a queue's name, not a flag
-	}
-	for _, a := range args {
-		b.WriteString(" " + Quote(a))
-	}
-	return b.String()
-}
-
-// deleteCommand is a command line that deletes what is at a URL of the management API; it asks for
-// the password.
-func (s *Scene) deleteCommand(at string) string {
-	return "curl -u " + Quote(s.Manage.User()) + " -X DELETE " + Quote(at)
-}
-
-func (s *Scene) rabbitmqctl(command string, args ...string) string {
-	out := "rabbitmqctl " + command + " -p " + Quote(s.VHost)
-	for _, a := range args {
-		out += " " + Quote(a)
-	}
-	return out
 }

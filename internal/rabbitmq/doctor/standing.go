@@ -61,7 +61,7 @@ func standing(s *Scene) (all []Finding) {
 			f.Remedy = "Give it a target. RabbitMQ tries again every three minutes, by itself, and loses none. Do not make it at-most-once meanwhile, which deletes them."
 			switch {
 			case to == wire.ExchangeDeadLetters:
-				f.Commands, f.Fixable, f.fix = []string{s.redrive("doctor --fix")}, true, fix{topology: true}
+				f.Commands, f.Fixable, f.fixes = []string{s.redrive("doctor --fix")}, true, []fix{{topology: true}}
 			case !wire.OwnQueue(q.Name) && !isArgument(q, "dead-letter-exchange"):
 				f.Commands = []string{s.redrive("enroll --at-least-once", q.Name)}
 			}
@@ -104,7 +104,7 @@ func (s *Scene) anotherLeader(q *management.QueueState) (remedy string, commands
 	for _, node := range q.Online {
 		if node != q.Leader {
 			return "Let another node lead the queue, on any of RabbitMQ's machines; RabbitMQ then begins again, and loses none. Do not make it at-most-once meanwhile, which deletes them.",
-				[]string{"rabbitmqctl eval " + Quote(fmt.Sprintf("{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(%s, queue, %s)), rabbit_quorum_queue:transfer_leadership(Q, %s).", binary(s.VHost), binary(q.Name), atom(node)))}
+				[]string{command("rabbitmqctl eval", fmt.Sprintf("{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(%s, queue, %s)), rabbit_quorum_queue:transfer_leadership(Q, %s).", binary(s.VHost), binary(q.Name), atom(node)))}
 		}
 	}
 	return "It has no replica on another node that runs: start those that are down, or restart the node of its leader. Do not make it at-most-once meanwhile, which deletes them.", nil

@@ -53,7 +53,7 @@ func transport(s *Scene) (all []Finding) {
 		}
 	}
 	if s.Insecure {
-		all = append(all, Finding{Status: Warning, What: "REDRIVE_INSECURE=1: the command line sends tokens and passwords without TLS to other machines", Remedy: "Reach the service by https://.", Commands: []string{"unset REDRIVE_INSECURE"}})
+		all = append(all, Finding{Status: Warning, What: "REDRIVE_INSECURE=1: the command line sends tokens and passwords without TLS to other machines", Remedy: "Reach the service by https://.", Commands: []string{command("unset REDRIVE_INSECURE")}})
 	}
 	return all
 }
@@ -61,7 +61,7 @@ func transport(s *Scene) (all []Finding) {
 func guest(s *Scene) (all []Finding) {
 	if s.Guest {
 		all = append(all, Finding{Status: Wrong, What: "RabbitMQ lets guest in from other machines, with the password guest",
-			Remedy: "Delete the user, or change its password and take it out of use; keep loopback_users.guest = true.", Commands: []string{"rabbitmqctl delete_user guest"}})
+			Remedy: "Delete the user, or change its password and take it out of use; keep loopback_users.guest = true.", Commands: []string{command("rabbitmqctl delete_user guest")}})
 	}
 	if far := slices.DeleteFunc(hosts(s.Config.Broker.URL), func(h string) bool { return !away(h) }); s.User == "guest" && len(far) > 0 {
 		all = append(all, Finding{Status: Warning, What: "the service connects as guest to " + strings.Join(far, ", "),

@@ -9,7 +9,7 @@ import (
 func connection(s *Scene) (all []Finding) {
 	if err := s.Missing[AMQP]; err != nil {
 		return []Finding{{Status: Wrong, What: err.Error(), Remedy: "Check broker.url: host, port, user, password, virtual host. As RabbitMQ sees the user:",
-			Commands: []string{"rabbitmqctl authenticate_user " + Quote(s.User), "rabbitmqctl list_user_permissions " + Quote(s.User)}}}
+			Commands: []string{command("rabbitmqctl authenticate_user", s.User), command("rabbitmqctl list_user_permissions", s.User)}}}
 	}
 	for _, err := range s.Unreached {
 		all = append(all, Finding{Status: Warning, What: fmt.Sprintf("one of several addresses does not answer: %v", err), Why: "The others serve meanwhile, and one less is left to go to.",

@@ -1,6 +1,7 @@
 package enroll
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -78,12 +79,17 @@ func (p *Plan) addNotes() {
 		ttl, ok = p.Queue.Effective["message-ttl"]
 	}
 	if ok {
-		add("messages expire here (after %s ms): those come to Redrive too, which parks them unless a policy's reasons name expired", management.Text(ttl))
+		becomes := cmp.Or(p.Target.Expired, "those come to Redrive too, which parks them unless a policy's reasons name expired")
+		add("messages expire here (after %s ms): %s", management.Text(ttl), becomes)
 	}
 }
 
 // Write shows a plan to a person: what applies now, and each key that changes.
 func (p *Plan) Write(w io.Writer) {
+	if p.Target.Exchange == "" {
+		fmt.Fprintf(w, "queue %q (%s) keeps its policies; %s\n", p.Queue.Name, p.Queue.Type, p.Target.Makes)
+		return
+	}
 	if p.Policy == nil {
 		fmt.Fprintf(w, "queue %q dead-letters to %q already, no policy to set; %s\n", p.Queue.Name, p.Target.Exchange, p.Target.Makes)
 		return

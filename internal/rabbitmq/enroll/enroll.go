@@ -33,6 +33,9 @@ type Target struct {
 	// AtMostOnce: dead letters come back to the queue, and RabbitMQ refuses some as a cycle.
 	// With at-least-once they would stay, and in the end stop the queue's dead-lettering.
 	AtMostOnce bool
+	// Expired says what becomes of messages that expire in the queue, where Redrive does not
+	// receive them.
+	Expired string
 	// Makes is what the queue needs besides the policy, in words.
 	Makes string
 	// topology is that, as it is declared.
@@ -101,9 +104,15 @@ func ReadQueue(ctx context.Context, m *management.Client, queue string) (managem
 	}
 }
 
+// InForce is the policy that RabbitMQ applies to a queue; nil for none. It is known only where Go can
+// compile all patterns, and no other of the highest priority matches.
+func InForce(q management.Queue, policies []management.Policy) (p *management.Policy, known bool) {
+	return policyWithout(q, policies, "")
+}
+
 // knowsPolicy is false while RabbitMQ's report of a queue is older than its policies.
 func knowsPolicy(q management.Queue, policies []management.Policy) bool {
-	want, known := policyWithout(q, policies, "")
+	want, known := InForce(q, policies)
 	return q.Effective != nil && (!known || want == nil && q.Policy == "" || want != nil && want.Name == q.Policy)
 }
 

@@ -52,14 +52,17 @@ func (a *FixedDelay) Topology() delay.Topology {
 
 func (a *FixedDelay) target() Target {
 	return Target{Exchange: a.name, RoutingKey: a.queue, PolicyPrefix: fixedDelayPrefix, AtMostOnce: true,
+		Expired:  "RabbitMQ drops those as a cycle, instead of retrying them",
 		Makes:    fmt.Sprintf("makes exchange and queue %q, where a rejected message waits %s, and the way back to its queue", a.name, policy.FormatDuration(a.delay)),
 		topology: a.Topology()}
 }
 
 const fixedDelayPrefix = "redrive-fixed."
 
-// Policy dead-letters the work queue to it, for where no other policy applies; Plan merges them.
-func (a *FixedDelay) Policy() management.Policy { return a.target().policy(a.queue) }
+// Policies dead-letter the work queue to it, for where no other policy applies; Plan merges them.
+func (a *FixedDelay) Policies() []management.Policy {
+	return []management.Policy{a.target().policy(a.queue)}
+}
 
 // Plan returns what it changes.
 func (a *FixedDelay) Plan(ctx context.Context, m *management.Client) (*Plan, error) {

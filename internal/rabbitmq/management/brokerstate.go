@@ -115,6 +115,20 @@ func (c *Client) URL(kind string, names ...string) string {
 	return strings.TrimSuffix(c.base().String(), "/") + "/api/" + c.path(kind, names...)
 }
 
+// RootURL is the URL of what is in no virtual host, as URL.
+func (c *Client) RootURL(kind string, names ...string) string {
+	at := strings.TrimSuffix(c.base().String(), "/") + "/api/" + kind
+	for _, n := range names {
+		at += "/" + url.PathEscape(n)
+	}
+	return at
+}
+
+// QueueBindingURL is the URL at which a queue is bound to an exchange.
+func (c *Client) QueueBindingURL(exchange, queue string) string {
+	return c.URL("bindings") + "/e/" + url.PathEscape(exchange) + "/q/" + url.PathEscape(queue)
+}
+
 // BindingURL is the URL of one binding.
 func (c *Client) BindingURL(b Binding) string {
 	return c.URL("bindings") + "/e/" + url.PathEscape(b.Source) + "/" + b.DestinationType[:1] + "/" + url.PathEscape(b.Destination) + "/" + url.PathEscape(b.PropertiesKey)

@@ -131,6 +131,7 @@ type QueueConsumer struct {
 
 // ConsumerChannel is where a consumer is.
 type ConsumerChannel struct {
+	Name       string `json:"name"`
 	Connection string `json:"connection_name"`
 	User       string `json:"user"`
 }
@@ -283,6 +284,9 @@ func (c *Client) callNode(ctx context.Context, base *url.URL, method, path strin
 	password, _ := login.Password()
 	req.SetBasicAuth(user, password)
 	req.Header.Set("Content-Type", "application/json")
+	// RabbitMQ closes a connection that was idle for a minute, 4.3 after five seconds. With this key, of which
+	// nothing is sent, net/http makes a PUT or DELETE again that met such a close, as it does any GET.
+	req.Header["Idempotency-Key"] = nil
 	resp, err := c.http.Do(req)
 	if err = credentials.Explain(err); errors.Is(err, wire.ErrTLS) {
 		return "", unavailableError{fmt.Errorf("%s %s: %w", method, at, err)}

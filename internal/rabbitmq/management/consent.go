@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -35,6 +37,7 @@ type Consent struct {
 	mu     sync.Mutex
 	yes    map[string]bool
 	lagged map[string]bool // has a policy, which set something else some seconds ago
+	sorted []string        // the names of yes
 	began  time.Time       // of the list; zero: there is none
 	err    error           // of the last try
 }
@@ -69,6 +72,18 @@ func (c *Consent) Consented(queue string) (yes bool, asOf time.Time, err error) 
 	return false, c.began, c.err
 }
 
+// Queues returns all queues that have consented, ordered by name, as of the last list, and requests
+// a new one. The error is why there is no newer list.
+func (c *Consent) Queues() (names []string, err error) {
+	select {
+	case c.wanted <- struct{}{}:
+	default:
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.sorted, c.err
+}
+
 // Run asks until ctx ends.
 func (c *Consent) Run(ctx context.Context) {
 	if c.client == nil {
@@ -87,7 +102,7 @@ func (c *Consent) Run(ctx context.Context) {
 		}
 		c.mu.Lock()
 		if c.err = err; err == nil {
-			c.yes, c.lagged, c.began = yes, lagged, began
+			c.yes, c.lagged, c.began, c.sorted = yes, lagged, began, slices.Sorted(maps.Keys(yes))
 		}
 		c.mu.Unlock()
 		select {

@@ -55,10 +55,14 @@ const (
 	delaying = `redrive\.(due|parked|delayed|lane(\..*)?|delay\..*)`
 )
 
-// All are the rights of every role, for the queues of policies.
-func All(policies policy.Set) []Rights {
-	queues := queuesOf(policies)
-	return []Rights{Service(policies), Reporter(queues...), GoReporter(queues...), Consumer(queues...), Declarer(queues...)}
+// All are the rights of every role, for the queues of policies, and for a service that adopts
+// dead-letter queues of these names.
+func All(policies policy.Set, adopted ...string) []Rights {
+	queues, service := queuesOf(policies), Service(policies)
+	if len(adopted) > 0 {
+		service = Adopting(policies, adopted...)
+	}
+	return []Rights{service, Reporter(queues...), GoReporter(queues...), Consumer(queues...), Declarer(queues...)}
 }
 
 // Service is what `redrive serve` needs: all of its own names; write on work
@@ -67,7 +71,7 @@ func All(policies policy.Set) []Rights {
 func Service(policies policy.Set) Rights {
 	write := append([]string{`redrive\..*`}, patterns(queuesOf(policies))...)
 	for i := range policies {
-		if to, ok := Forwards(&policies[i]); ok {
+		for _, to := range Forwards(&policies[i]) {
 			write = append(write, regexp.QuoteMeta(to))
 		}
 	}
@@ -79,14 +83,23 @@ func Service(policies policy.Set) Rights {
 	return r
 }
 
-// Forwards tells to which exchange a policy forwards what is out of attempts, as
-// RabbitMQ calls it where it checks rights; false when it does not.
-func Forwards(p *policy.Policy) (exchange string, ok bool) {
-	e := p.Exhausted
-	if e.Action != policy.Forward {
-		return "", false
+// Adopting is Service with what `redrive adopt` needs for dead-letter queues: read, to consume them. To
+// give messages back, `redrive unadopt` publishes to the default exchange, as `redrive copy` does.
+func Adopting(policies policy.Set, queues ...string) Rights {
+	r := Service(policies)
+	r.For += ", which adopts dead-letter queues"
+	r.Read = whole(append([]string{ours}, patterns(queues)...)...)
+	r.Notes = append(r.Notes, "For `redrive unadopt` it also needs write on amq.default.")
+	return r
+}
+
+// Forwards returns to which exchanges a policy forwards, by its rules or what is out of attempts, as
+// RabbitMQ calls them where it checks rights.
+func Forwards(p *policy.Policy) (exchanges []string) {
+	for _, to := range p.Destinations() {
+		exchanges = append(exchanges, cmp.Or(to.Exchange, "amq.default"))
 	}
-	return cmp.Or(e.Destination.Exchange, "amq.default"), true
+	return exchanges
 }
 
 // Reporter is a consumer in any language that reports its failures itself: for its

@@ -13,3 +13,11 @@ func AtLeast(version string, major, minor int) (yes, ok bool) {
 	_, err := fmt.Sscanf(version, "%d.%d", &v[0], &v[1])
 	return err == nil && slices.Compare(v[:], []int{major, minor}) >= 0, err == nil
 }
+
+// Before tells whether a version is known and lower than major.minor.patch. A version without a
+// patch, such as "4.3", is its first.
+func Before(version string, major, minor, patch int) bool {
+	var v [3]int
+	n, _ := fmt.Sscanf(version, "%d.%d.%d", &v[0], &v[1], &v[2])
+	return n >= 2 && slices.Compare(v[:], []int{major, minor, patch}) < 0
+}

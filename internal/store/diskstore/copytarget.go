@@ -136,7 +136,7 @@ func (c *writeBatch) addGroups(all []store.GroupCount) {
 		}
 		for _, at := range []time.Time{g.First, g.Last} {
 			if !at.IsZero() {
-				more.more.seen(at.Unix() / 60)
+				more.more.seen(at.Unix())
 			}
 		}
 		more.more.reasons |= g.Reasons

@@ -98,7 +98,7 @@ func (g *grouped) failed(at time.Time, now time.Time) {
 	if at.Unix() <= 0 {
 		return // it is not known when
 	}
-	g.more.seen(at.Unix() / 60)
+	g.more.seen(at.Unix())
 	g.more.hours.add(at.Unix()/3600, 1)
 }
 
@@ -165,7 +165,7 @@ func (g *groups) sweep(db *pebble.DB, now time.Time) error {
 	return b.Commit(pebble.NoSync)
 }
 
-func (s *groupState) seenWithinADay(now time.Time) bool { return s.last > now.Unix()/60-24*60 }
+func (s *groupState) seenWithinADay(now time.Time) bool { return s.last > now.Unix()-24*60*60 }
 
 // load reads all groups.
 func (g *groups) load(db *pebble.DB) error {
@@ -200,12 +200,12 @@ func (s *Store) Groups(ctx context.Context) ([]store.GroupCount, error) {
 	now := time.Now()
 	s.groups.mu.Lock()
 	defer s.groups.mu.Unlock()
-	var counts []store.GroupCount
+	counts := make([]store.GroupCount, 0, len(s.groups.known))
 	for _, g := range s.groups.known {
 		if g.any() || g.seenWithinADay(now) {
 			counts = append(counts, store.GroupCount{Group: g.Group, Note: notes[g.ID.String()],
 				Waiting: g.kept[store.Waiting], Parked: g.kept[store.Parked], Discarded: g.kept[store.Discarded],
-				First: store.Minute(g.first), Last: store.Minute(g.last), Hours: g.hours.upTo(now.Unix() / 3600), Reasons: g.reasons})
+				First: store.Second(g.first), Last: store.Second(g.last), Hours: g.hours.upTo(now.Unix() / 3600), Reasons: g.reasons})
 		}
 	}
 	return counts, nil

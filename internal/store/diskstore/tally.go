@@ -12,7 +12,7 @@ import (
 // are merged, never read to be written.
 type tally struct {
 	kept        [store.Discarded + 1]int64
-	first, last int64 // minutes since 1970 of failures; 0 when there was none
+	first, last int64 // seconds since 1970 of failures; 0 when there was none
 	hours       hours
 	reasons     store.Reasons
 }
@@ -60,12 +60,13 @@ func (t *tally) add(o *tally) {
 	}
 }
 
-func (t *tally) seen(minute int64) {
-	if minute != 0 && (t.first == 0 || minute < t.first) {
-		t.first = minute
+func (t *tally) seen(second int64) {
+	second = store.Seconds(second)
+	if second != 0 && (t.first == 0 || second < t.first) {
+		t.first = second
 	}
-	if minute != 0 && (t.last == 0 || minute > t.last) {
-		t.last = minute
+	if second != 0 && (t.last == 0 || second > t.last) {
+		t.last = second
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 type groupState struct {
 	errorgroup.Group
 	kept        [store.Discarded + 1]int64
-	first, last time.Time       // to the minute
+	first, last time.Time       // to the second
 	hours       map[int64]int64 // failures by hour since 1970
 	reasons     store.Reasons
 }
@@ -53,7 +53,7 @@ func (t *groupState) failed(at time.Time) {
 		return
 	}
 	t.hours[at.Unix()/3600]++
-	at = time.Unix(at.Unix()/60*60, 0)
+	at = time.Unix(at.Unix(), 0)
 	if t.first.IsZero() || at.Before(t.first) {
 		t.first = at
 	}
@@ -81,7 +81,7 @@ func (s *Store) Groups(context.Context) ([]store.GroupCount, error) {
 		return nil, err
 	}
 	now := time.Now()
-	var counts []store.GroupCount
+	counts := []store.GroupCount{}
 	for id, t := range s.groups {
 		if t.kept == [len(t.kept)]int64{} && now.Sub(t.last) >= 24*time.Hour {
 			continue

@@ -103,7 +103,7 @@ func (s *Store) unseen(ctx context.Context, all []store.GroupCount) (groupChange
 		saw.reasons |= g.Reasons
 		for _, at := range []time.Time{g.First, g.Last} {
 			if !at.IsZero() {
-				saw.at(at.Unix() / 60)
+				saw.at(at.Unix())
 			}
 		}
 		for i, n := range g.Hours {

@@ -83,7 +83,7 @@ func (s *Store) GroupOf(r *store.Record) errorgroup.ID {
 
 // failureTimes are when failures of a group were, and why.
 type failureTimes struct {
-	first, last int64 // minutes since 1970; 0 when there was none
+	first, last int64 // seconds since 1970; 0 when there was none
 	hours       map[int64]int64
 	reasons     store.Reasons
 }
@@ -111,15 +111,16 @@ func (f *failureTimes) failed(at, now time.Time) {
 	if at.Unix() <= 0 {
 		return // it is not known when
 	}
-	f.at(at.Unix() / 60)
+	f.at(at.Unix())
 	f.hours[at.Unix()/3600]++
 }
 
-func (f *failureTimes) at(minute int64) {
-	if minute != 0 && (f.first == 0 || minute < f.first) {
-		f.first = minute
+func (f *failureTimes) at(second int64) {
+	second = store.Seconds(second)
+	if second != 0 && (f.first == 0 || second < f.first) {
+		f.first = second
 	}
-	f.last = max(f.last, minute)
+	f.last = max(f.last, second)
 }
 
 // args are those of notegroups in lua/records.lua.
@@ -194,8 +195,8 @@ func (s *Store) ungroup(ctx context.Context, since int64, old []string) error {
 
 func (f *failureTimes) withinADay(now time.Time) bool { return f.last > aDayBefore(now) }
 
-// aDayBefore is in minutes since 1970.
-func aDayBefore(now time.Time) int64 { return now.Unix()/60 - 24*60 }
+// aDayBefore is in seconds since 1970.
+func aDayBefore(now time.Time) int64 { return now.Unix() - 24*60*60 }
 
 // readGroups reads what is kept of groups.
 func (s *Store) readGroups(ctx context.Context) (map[groupID]*knownGroup, error) {
@@ -270,7 +271,7 @@ func (s *Store) Groups(ctx context.Context) ([]store.GroupCount, error) {
 			continue
 		}
 		c := store.GroupCount{Group: k.Group, Note: notes[k.ID.String()], Waiting: k.kept[store.Waiting], Parked: k.kept[store.Parked], Discarded: k.kept[store.Discarded],
-			First: store.Minute(k.first), Last: store.Minute(k.last), Reasons: k.reasons}
+			First: store.Second(k.first), Last: store.Second(k.last), Reasons: k.reasons}
 		for i := range c.Hours {
 			c.Hours[i] = k.hours[now.Unix()/3600-23+int64(i)]
 		}

@@ -141,6 +141,7 @@ func Everything() *store.Record {
 		Error: "no stock", Policy: "p", FirstFailed: epoch.Add(-time.Hour), FailedAt: epoch.Add(-time.Second),
 		Notes: []string{"odd", ""}, Proven: true, Forward: &store.Destination{Exchange: "x", RoutingKey: "k"},
 		MadeFrom: uuid.Must(uuid.NewV7()), MadeInto: uuid.Must(uuid.NewV7()), Fingerprint: [16]byte{1, 2},
+		Adopted: &store.Adopted{Queue: "orders.dlq", Preset: "masstransit"},
 		Message: wire.Message{
 			Exchange: "shop", RoutingKey: "order.eu", ContentType: "a/b", ContentEncoding: "gzip", DeliveryMode: 2, Priority: 9,
 			CorrelationID: "c", ReplyTo: "r", Expiration: "1000", MessageID: "m", Timestamp: time.Unix(1_700_000_000, 0),

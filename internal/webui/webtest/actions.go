@@ -164,6 +164,9 @@ func (s *Shop) Plan(ctx context.Context, c auth.Caller, r operations.PlanRequest
 		return operations.Plan{}, err
 	}
 	defer leave()
+	if i := s.operation(r.RestOf); i >= 0 {
+		r.Query = s.Ops[i].Query
+	}
 	if r.Query == "" {
 		return operations.Plan{}, fmt.Errorf("%w: the query is empty, which would be all messages: say which", inspect.ErrInvalid)
 	}
@@ -171,7 +174,7 @@ func (s *Shop) Plan(ctx context.Context, c auth.Caller, r operations.PlanRequest
 	if err != nil {
 		return operations.Plan{}, err
 	}
-	p := operations.Plan{ID: fmt.Sprintf("p%d", len(s.Plans)+1), Verb: r.Verb, Query: r.Query, At: r.At, To: r.To, Reason: r.Reason, By: c.Name, Made: s.Now, Expires: s.Now.Add(time.Hour)}
+	p := operations.Plan{ID: fmt.Sprintf("p%d", len(s.Plans)+1), Verb: r.Verb, Query: r.Query, RestOf: r.RestOf, At: r.At, To: r.To, Reason: r.Reason, By: c.Name, Made: s.Now, Expires: s.Now.Add(time.Hour)}
 	n := map[string]int64{}
 	for _, m := range all {
 		if m.State == inspect.Retried {
@@ -207,6 +210,9 @@ func (s *Shop) Plan(ctx context.Context, c auth.Caller, r operations.PlanRequest
 			p.Warnings = append(p.Warnings, fmt.Sprintf("the queue %q has no consumers: retried messages stay there", q.Name))
 		}
 		p.Queues = append(p.Queues, pq)
+	}
+	if p.Count >= 100 && r.Verb.Publishes() {
+		p.SuggestedCanary = 10
 	}
 	s.Plans[p.ID] = p
 	return p, nil
@@ -293,7 +299,7 @@ func (s *Shop) Order(ctx context.Context, c auth.Caller, id string, o operations
 	return *op, nil
 }
 
-func (s *Shop) Outcomes(ctx context.Context, _ auth.Caller, id, _ string, _ int) (operations.Outcomes, error) {
+func (s *Shop) Outcomes(ctx context.Context, _ auth.Caller, id, only, _ string, _ int) (operations.Outcomes, error) {
 	leave, err := s.enter(ctx)
 	if err != nil {
 		return operations.Outcomes{}, err
@@ -311,6 +317,11 @@ func (s *Shop) Outcomes(ctx context.Context, _ auth.Caller, id, _ string, _ int)
 		o := actions.Outcome{ID: m.ID, Queue: m.Queue, Outcome: "done", At: s.Now.Add(-time.Duration(j) * time.Second)}
 		if j%9 == 4 {
 			o.Outcome, o.Why = "skipped", "it was discarded meanwhile"
+		} else if int64(j%7) < min(s.Ops[i].Again, 1) {
+			o.Again = &actions.FailedAgain{At: o.At.Add(20 * time.Second), Error: m.Error}
+		}
+		if only == operations.OnlyAgain && o.Again == nil || only == operations.OnlyRest && o.Again == nil && o.Outcome == "done" {
+			continue
 		}
 		out.Outcomes = append(out.Outcomes, o)
 	}

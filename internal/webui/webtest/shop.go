@@ -32,6 +32,7 @@ type Shop struct {
 	Messages   []inspect.Detail
 	Raw        map[string][]byte
 	GroupList  []inspect.Group
+	Elsewhere  map[string]int // in how many other queues is an error, by the group's id
 	QueueList  []inspect.Queue
 	PolicyList []inspect.PolicyInForce
 	Log        []audit.Entry
@@ -39,6 +40,8 @@ type Shop struct {
 	Plans      map[string]operations.Plan
 	Problems   []string
 	Notices    []string
+	Reasons    []inspect.HealthReason // besides problems and notices
+	Examined   inspect.Examination
 	Hour       []inspect.Flow
 	Calendar   []inspect.Slot
 	Bounded    string
@@ -80,7 +83,7 @@ func (s *Shop) Overview(ctx context.Context, c auth.Caller) (inspect.Overview, e
 	}
 	defer leave()
 	o := inspect.Overview{Version: "1.4.0", Since: s.Now.Add(-51 * time.Hour), Now: s.Now, Broker: "amqp://redrive@rabbit-1.shop.internal:5672/shop", ReadOnly: c.ReadOnly,
-		Ready: true, Problems: s.Problems, Notices: s.Notices, Hour: s.Hour, Calendar: s.Calendar, Queues: s.QueueList}
+		Ready: true, Health: s.health(), Problems: s.Problems, Notices: s.Notices, Hour: s.Hour, Calendar: s.Calendar, Queues: s.QueueList}
 	for _, r := range s.Replicas {
 		r.Beat = time.Now().Add(r.Beat.Sub(s.Now)) // they go on beating, or are silent for as long
 		o.Replicas = append(o.Replicas, r)
@@ -98,6 +101,17 @@ func (s *Shop) Overview(ctx context.Context, c auth.Caller) (inspect.Overview, e
 		}
 	}
 	return o, nil
+}
+
+// VHost is the shop's line on the page about all virtual hosts.
+func (s *Shop) VHost(ctx context.Context, c auth.Caller) (inspect.VHost, error) {
+	o, err := s.Overview(ctx, c)
+	v := inspect.VHost{Identity: inspect.Identity{Name: "shop/eu", VHost: "shop", Cluster: "rabbit@rabbit-1", RabbitMQ: "4.3.6"},
+		Broker: o.Broker, Ready: o.Ready, Waiting: o.Waiting, Parked: o.Parked, PerMinute: o.PerMinute, NextDue: o.NextDue, Problems: len(o.Problems)}
+	for _, p := range o.Problems[:min(1, len(o.Problems))] {
+		v.Problem = p
+	}
+	return v, err
 }
 
 // find is a rough reading of queries: state, queue and group, and words.
@@ -152,7 +166,7 @@ func (s *Shop) Search(ctx context.Context, _ auth.Caller, q, after string, limit
 	return p, nil
 }
 
-func (s *Shop) Count(ctx context.Context, _ auth.Caller, q string) (int64, bool, error) {
+func (s *Shop) Count(ctx context.Context, _ auth.Caller, q string, _ int64) (int64, bool, error) {
 	leave, err := s.enter(ctx)
 	if err != nil {
 		return 0, false, err
@@ -166,7 +180,7 @@ func (s *Shop) at(id string) int {
 	return slices.IndexFunc(s.Messages, func(m inspect.Detail) bool { return m.ID == id || m.Key == id && id != "" })
 }
 
-func (s *Shop) Message(ctx context.Context, _ auth.Caller, id string) (inspect.Detail, error) {
+func (s *Shop) Message(ctx context.Context, _ auth.Caller, id string, _ inspect.ReadAs) (inspect.Detail, error) {
 	leave, err := s.enter(ctx)
 	if err != nil {
 		return inspect.Detail{}, err
@@ -190,23 +204,14 @@ func (s *Shop) Body(ctx context.Context, _ auth.Caller, id string) ([]byte, erro
 	return nil, inspect.ErrNotFound
 }
 
-func (s *Shop) Groups(ctx context.Context, _ auth.Caller, q, _ string, _ int) (page inspect.GroupPage, err error) {
+func (s *Shop) Groups(ctx context.Context, _ auth.Caller, q, _ string, limit int) (page inspect.GroupPage, err error) {
 	leave, err := s.enter(ctx)
 	if err != nil {
 		return page, err
 	}
 	defer leave()
 	_, err = s.find(q)
-	return inspect.GroupPage{Groups: s.GroupList, Total: len(s.GroupList)}, err
-}
-
-func (s *Shop) Queues(ctx context.Context, _ auth.Caller, _ string, _ int) ([]inspect.Queue, string, error) {
-	leave, err := s.enter(ctx)
-	if err != nil {
-		return nil, "", err
-	}
-	defer leave()
-	return slices.Clone(s.QueueList), "", nil
+	return inspect.GroupPage{Groups: s.GroupList[:min(limit, len(s.GroupList))], Total: len(s.GroupList)}, err
 }
 
 // Ledger makes what it says of the queues' states, and thrice as many came and went.

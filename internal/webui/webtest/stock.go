@@ -47,6 +47,7 @@ func New(now time.Time) *Shop {
 	s.Problems = []string{`retries of queue "webhooks" are blocked: RabbitMQ has no such queue (since 12 min)`}
 	s.Notices = []string{"RabbitMQ's clock is 4s behind this machine's"}
 	s.queues()
+	s.reasons()
 	s.groups(r)
 	s.flow(r)
 	s.policies()
@@ -163,7 +164,8 @@ func (s *Shop) queues() {
 	for i := range troubles {
 		q := troubles[i].queue
 		if at[q] == nil {
-			at[q] = &inspect.Queue{Name: q, Policy: strings.Split(q, ".")[0], Way: "disk", Broker: &inspect.AtBroker{Exists: true, Kind: "quorum", Consumers: 4, Ready: 12 * i, Unacked: &unacked}}
+			at[q] = &inspect.Queue{Name: q, Policy: strings.Split(q, ".")[0], Enrolled: true, Way: "disk", Broker: &inspect.AtBroker{Exists: true, Kind: "quorum", Consumers: 4, Ready: 12 * i, Unacked: &unacked,
+				ConsumerList: []inspect.Consumer{{Tag: "ctag-worker-1", Connection: "10.2.4.31:51022 -> 10.2.0.5:5672", User: "shop"}}}}
 		}
 	}
 	for i := range s.Messages {
@@ -199,6 +201,39 @@ func (s *Shop) queues() {
 			at[troubles[i].queue] = nil
 		}
 	}
+	idle := inspect.AtBroker{Exists: true, Kind: "quorum", Consumers: 2, Unacked: new(int)}
+	s.QueueList = append(s.QueueList, inspect.Queue{Name: "loyalty.points", Enrolled: true, Policy: "orders", Way: "disk", Broker: &idle})
+}
+
+// reasons are what the queues' states say, and what the doctor found.
+func (s *Shop) reasons() {
+	parked, since := int64(0), s.Now.Add(-3*time.Minute)
+	for _, q := range s.QueueList {
+		parked += q.Parked
+		r := inspect.HealthReason{Queue: q.Name, Since: &since}
+		switch {
+		case q.Pause != nil:
+			r.State, r.Kind, r.Text, r.Since = inspect.Attention, "pause", "retries paused by "+q.Pause.By+": "+q.Pause.Reason, &q.Pause.Since
+		case q.Unreachable != "":
+			r.State, r.Kind, r.Text = inspect.Wrong, "unreachable", "retries stopped: "+q.Unreachable
+		case q.Throttle.KeepsBack():
+			r.State, r.Kind, r.Text = inspect.Wrong, "breaker", q.Throttle.Text()
+		default:
+			continue
+		}
+		s.Reasons = append(s.Reasons, r)
+	}
+	s.Reasons = append(s.Reasons, inspect.HealthReason{State: inspect.Attention, Kind: "parked", Text: fmt.Sprintf("%d messages are parked until a person replays or discards them", parked)})
+	ended := s.Now.Add(-2 * time.Hour)
+	s.Examined = inspect.Examination{At: &ended, By: "dana", Findings: []inspect.Finding{
+		{Check: "connection", Status: "ok", What: "RabbitMQ takes connections by AMQP"},
+		{Check: "alarms", Status: "ok", What: "alarms of RabbitMQ's nodes"},
+		{Check: "permissions", Status: "unknown", What: "not looked at: the rights of the service's user", Why: "the user of broker.management needs the tag administrator in RabbitMQ"},
+		{Check: "at-least-once", Status: "warning", Queue: "mail.send", What: "dead-letters at most once", Why: "At-most-once dead-lettering drops what fails while redrive.intake has no leader, as just after a restart of RabbitMQ.",
+			Remedy: "Set dead-letter-strategy: at-least-once and overflow: reject-publish.", Commands: []string{"rabbitmqctl set_policy redrive '^mail.send$' '{\"dead-letter-exchange\":\"redrive\",\"dead-letter-strategy\":\"at-least-once\",\"overflow\":\"reject-publish\"}' --apply-to queues"}},
+		{Check: "consumers", Status: "wrong", Queue: "search.index", What: "it has no consumers", Why: "Retried messages stay in the queue unnoticed; RabbitMQ raises no alarm for that.", Remedy: "Start its consumers."},
+	}}
+	s.Reasons = append(s.Reasons, inspect.HealthReason{State: inspect.Wrong, Kind: "doctor", Text: "the doctor found 1 thing wrong", Since: &ended}, inspect.HealthReason{State: inspect.Attention, Kind: "doctor", Text: "the doctor found 1 thing to look at", Since: &ended})
 }
 
 func (s *Shop) groups(r *rand.Rand) {
@@ -227,6 +262,7 @@ func (s *Shop) groups(r *rand.Rand) {
 		}
 		s.GroupList = append(s.GroupList, g)
 	}
+	s.Elsewhere = map[string]int{s.GroupList[0].ID: 11, s.GroupList[3].ID: 1}
 	s.GroupList[0].Note = "gateway incident INC-2231, Pavel is on it"
 }
 
@@ -242,24 +278,42 @@ func (s *Shop) flow(r *rand.Rand) {
 		}
 		s.Hour = append(s.Hour, f)
 	}
-	from := s.Now.Truncate(15 * time.Minute)
+	const length = 10 * time.Second
+	from := s.Now
+	s.Calendar = []inspect.Slot{{From: s.Now.Add(-4 * time.Minute), To: s.Now, Count: 37, Overdue: true}}
 	for i := range 12 {
-		s.Calendar = append(s.Calendar, inspect.Slot{From: from.Add(time.Duration(i) * 15 * time.Minute), To: from.Add(time.Duration(i+1) * 15 * time.Minute), Count: max(0, int64(2400>>i)-3), AtLeast: i == 0})
+		to := from.Truncate(length).Add(length)
+		s.Calendar = append(s.Calendar, inspect.Slot{From: from, To: to, Count: max(0, int64(240>>i)-3), AtLeast: i == 0})
+		from = to
 	}
+	s.Calendar = append(s.Calendar, inspect.Slot{From: from, To: from.Add(24 * time.Hour), Count: 41, Later: true})
 }
 
 func abs(n int) int { return max(n, -n) }
 
 func (s *Shop) policies() {
-	p := inspect.PolicyInForce{Name: "orders", Queues: []string{"orders.*", "payments"}, Attempts: 8, Backoff: "exponential from 1s, ×2, at most 10m", Jitter: "±20%", Reasons: []string{"rejected", "delivery_limit"}, Exhausted: "park", Way: "disk", Limits: "200/s, breaker"}
+	priority := uint8(1)
+	p := inspect.PolicyInForce{Name: "orders", Queues: []string{"orders.*", "payments"}, Attempts: 8, MaxAge: "2d", Retention: "30d", RetryPriority: &priority,
+		Redirects: []inspect.Redirect{{From: "orders.capture.v1", To: "orders.capture"}},
+		Rules: []inspect.RuleInForce{
+			{Name: "invalid", When: "error:/invalid IBAN|validation/", Then: "park, severity info", Why: "the data is wrong, ask the shop"},
+			{Name: "slow-bank", When: "error:*timeout* header.bank:slow*", Then: "retry, exponential from 5m, ×2, at most 6h, 20 attempts"},
+			{Name: "large", When: "body.order.total:>10000", Then: "as the policy says, severity critical"},
+		},
+		Backoff: "exponential from 1s, ×2, at most 10m", Jitter: "±20%", Reasons: []string{"rejected", "delivery_limit"}, Exhausted: "park", Way: "disk", Limits: "200/s, breaker",
+		Words:   "Its 3 rules decide first, where one applies. A failed message is retried up to 7 times, after 1s, 2s, 4s, 8s, … and at last 1m 4s (jitter ±20%). When attempt 8 fails, or the next would be later than 2d after the first failure, it is parked. This is for messages with the reason rejected or delivery_limit, and for reports; others are parked at once. Each queue gets at most 200/s. Retries have the priority 1. What is parked is discarded after 30d. What fails in queue \"orders.capture.v1\" is retried to \"orders.capture\".",
+		Breaker: "It opens when 50 % of at least 20 retries within 1m fail again. After 10s, later up to 2m, it probes with 3, and once these do not fail it retries more and more for 1m.",
+		YAML:    "name: orders\nqueues: [\"orders.*\", payments]\nattempts: 8\nbackoff: {exponential: {initial: 1s, factor: 2, max: 10m}}\nrate: 200/s\nbreaker: on\nmax_age: 2d\nretention: 30d\nretry_priority: 1\nrules:\n  - {name: invalid, when: 'error:/invalid IBAN|validation/', then: park, why: \"the data is wrong, ask the shop\", severity: info}\n  - {name: slow-bank, when: 'error:*timeout* header.bank:slow*', attempts: 20, backoff: {exponential: {initial: 5m, max: 6h}}}\n  - {name: large, when: 'body.order.total:>10000', severity: critical}\n",
+		Matches: &inspect.Matches{Count: 2, Queues: []string{"loyalty.points", "orders.capture"}}}
 	for i, d := range steps {
 		p.Waits = append(p.Waits, inspect.Wait{Attempt: i + 1, Least: (d * 8 / 10).String(), Most: (d * 12 / 10).String()})
 	}
-	mail := inspect.PolicyInForce{Name: "mail", Queues: []string{"mail.*"}, Attempts: 5, Backoff: "linear from 30s by 30s, at most 5m", Jitter: "none", Reasons: []string{"rejected"}, Exhausted: "forward to queue mail.dead", Way: "levels"}
+	mail := inspect.PolicyInForce{Name: "mail", Queues: []string{"mail.*"}, Attempts: 5, Backoff: "linear from 30s by 30s, at most 5m", Jitter: "none", Reasons: []string{"rejected"}, Exhausted: "forward to queue mail.dead", Way: "levels", Matches: &inspect.Matches{Count: 1, Queues: []string{"mail.send"}},
+		Words: "A failed message is retried up to 4 times, after 30s, 1m, 1m 30s and 2m. When attempt 5 fails, it is forwarded to queue \"mail.dead\"."}
 	for i, d := range []string{"30s", "1m", "1m 30s", "2m"} {
 		mail.Waits = append(mail.Waits, inspect.Wait{Attempt: i + 1, Least: d, Most: d})
 	}
-	s.PolicyList = []inspect.PolicyInForce{p, mail, {Name: "never", Queues: []string{"search.*"}, Attempts: 1, Backoff: "none", Jitter: "none", Reasons: []string{"rejected"}, Exhausted: "park", Way: "disk"}}
+	s.PolicyList = []inspect.PolicyInForce{p, mail, {Name: "never", Queues: []string{"search.*"}, Attempts: 1, Backoff: "none", Jitter: "none", Reasons: []string{"rejected"}, Exhausted: "park", Way: "disk", Matches: &inspect.Matches{}, Words: "A message is parked at its first failure."}}
 }
 
 func (s *Shop) log() {
@@ -289,9 +343,11 @@ func (s *Shop) operations() {
 	canary.CanarySize = 20
 	stopped := op("op2", `state:parked queue:webhooks`, 40, 3, 0, 1, operations.Stopped)
 	stopped.Why, stopped.Ended = `the queue "webhooks" is gone`, &ended
+	again := op("op0", `state:parked queue:stock.sync`, 1204, 1190, 14, 0, operations.Finished)
+	again.Again, again.Ended = 386, &ended
 	finished := op("op1", `state:discarded age:<1d`, 311, 311, 0, 0, operations.Finished)
 	finished.Verb, finished.Ended = actions.Restore, &ended
-	s.Ops = []operations.Operation{running, canary, stopped, finished}
+	s.Ops = []operations.Operation{running, canary, stopped, again, finished}
 }
 
 // WaitingQueue is a queue whose due message waits for a reason.

@@ -101,9 +101,15 @@ local function add()
   return n
 end
 
+-- seconds is a stored time in seconds since 1970; earlier builds stored minutes.
+local function seconds(text)
+  local n = tonumber(text)
+  return n < 1e9 and n * 60 or n
+end
+
 -- notegroups notes what is known of groups besides what is kept of them, read from the
 -- arguments: n, then n times
---   group, what its members share, reasons (bits), first, last (minutes since 1970,
+--   group, what its members share, reasons (bits), first, last (seconds since 1970,
 --   0 for none), k, then k times: hour since 1970, how many failed in it
 -- It is kept as the text "first last reasons hour:n hour:n …" of the last 24 hours.
 local function notegroups()
@@ -121,7 +127,7 @@ local function notegroups()
     local was = call('HGET', P .. 'groups:seen', group)
     if was then
       local f, l, r, rest = was:match('^(%d+) (%d+) (%d+)(.*)$')
-      f, l = tonumber(f), tonumber(l)
+      f, l = seconds(f), seconds(l)
       if first == 0 or f ~= 0 and f < first then
         first = f
       end

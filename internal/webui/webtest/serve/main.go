@@ -26,15 +26,21 @@ import (
 
 func main() {
 	listen := flag.String("listen", "127.0.0.1:8260", "address")
-	state := flag.String("state", "", "empty, error, slow, readonly, bounded, viewer or vhosts")
+	state := flag.String("state", "", "empty, error, slow, readonly, bounded, viewer, vhosts or many")
 	flag.Parse()
 	now := time.Now()
 	shop := webtest.New(now)
 	caller := auth.Caller{Name: "dana", How: "rabbitmq", Role: auth.Admin, Interface: "page"}
-	o := webui.Options{Caller: func(*http.Request) auth.Caller { return caller }, Problems: func(auth.Caller) []string { return shop.Problems }, Simulation: storm, Version: "1.4.0"}
+	o := webui.Options{Caller: func(*http.Request) auth.Caller { return caller }, Simulation: storm, Version: "1.4.0"}
 	switch *state {
 	case "empty":
 		shop = &webtest.Shop{Now: now, Hour: make([]inspect.Flow, 60), Plans: map[string]operations.Plan{}}
+	case "many":
+		for i := range 3000 {
+			q := shop.QueueList[i%len(shop.QueueList)]
+			q.Name = fmt.Sprintf("%s.tenant-%04d.europe-west-3.long-names-are-usual-here", q.Name, i)
+			shop.QueueList = append(shop.QueueList, q)
+		}
 	case "error":
 		shop.Fails = errors.New("the store cannot be read: redrive-data/000214.sst: input/output error")
 	case "slow":
@@ -47,12 +53,14 @@ func main() {
 		caller.Role = auth.Viewer
 	case "vhosts":
 		o.VHost, o.Base = "shop/eu", httpapi.Base("shop/eu")
+		o.All = "/all"
 		o.VHosts = func() []webui.VHost {
 			return []webui.VHost{{Name: "/", URL: "/", Ready: true}, {Name: o.VHost, URL: o.Base + "/", Ready: true, Here: true}, {Name: "billing", URL: httpapi.Base("billing") + "/"}}
 		}
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/", webui.Handler(shop, o))
+	mux.HandleFunc("GET /healthz", func(http.ResponseWriter, *http.Request) {})
 	mux.HandleFunc("GET /api/v1/live", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		tick := time.NewTicker(time.Second)
