@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -31,6 +32,31 @@ func Each(t *testing.T, test func(*testing.T, *VHost)) {
 		})
 	}
 }
+
+// One is Each on one of the brokers, chosen by the test's name, and on all of them in a
+// Long run: for what does not depend on the version.
+func One(t *testing.T, test func(*testing.T, *VHost)) {
+	for _, b := range Sampled(t) {
+		t.Run("RabbitMQ "+b.Version, func(t *testing.T) {
+			t.Parallel()
+			test(t, NewVHost(t, b.over(t.Name())))
+		})
+	}
+}
+
+// Sampled are all brokers in a Long run, and otherwise one that the test's name chooses.
+func Sampled(t testing.TB) []Broker {
+	all := All(t)
+	if !Long() {
+		i := int(chance(t.Name())>>1) % len(all) // the lowest bit chooses TLS
+		all = all[i : i+1]
+	}
+	return all
+}
+
+// Long reports whether this is a run of `make test-long`, which repeats and covers what
+// other runs sample.
+func Long() bool { return os.Getenv("REDRIVE_TEST_LONG") != "" }
 
 // EachPrivate runs a test on a node of its own of every version, to do with as
 // it likes. Brokers that were given cannot be killed, and are reported so.
@@ -82,31 +108,37 @@ func NewPrivate(t *testing.T, b Broker, config string) (*VHost, *rabbitnode.Node
 // EachPrivate does.
 func EachCluster(t *testing.T, config string, test func(*testing.T, *VHost, *rabbitnode.Cluster)) {
 	for _, b := range All(t) {
-		t.Run("RabbitMQ "+b.Version, func(t *testing.T) {
-			if !b.Private {
-				t.Skip("not run: a broker that was given with BROKERS is no cluster of ours")
-			}
-			t.Parallel()
-			c, err := rabbitnode.FoundCluster(context.Background(), rabbitnode.Options{Root: b.Root, Config: config, Authority: b.authority(t),
-				// As EachPrivate; and what a node says of a quorum queue is up to so old.
-				Args: "-rabbit dead_letter_worker_publisher_confirm_timeout 3000 -rabbit quorum_tick_interval 1000" +
-					// So long RabbitMQ 3 waits for a node that hangs, all nodes of it; 60 s by default.
-					" -kernel net_ticktime 15"}, 3)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() {
-				if t.Failed() {
-					t.Logf("RabbitMQ said:\n%s", c.LastWords())
-				}
-				if err := c.Stop(); err != nil {
-					t.Error(err)
-				}
-			})
-			own := Broker{AMQP: c.URL(), Management: c.Management(), AMQPS: c.SecureURL(), HTTPS: c.SecureManagement(), Authority: b.Authority, Version: b.Version, Root: b.Root, Private: true}
-			test(t, &VHost{Broker: own.over(t.Name()), Name: "/", t: t}, c)
-		})
+		OnCluster(t, b, config, test)
 	}
+}
+
+// OnCluster is EachCluster for one version.
+func OnCluster(t *testing.T, b Broker, config string, test func(*testing.T, *VHost, *rabbitnode.Cluster)) {
+	t.Run("RabbitMQ "+b.Version, func(t *testing.T) {
+		if !b.Private {
+			t.Skip("not run: a broker that was given with BROKERS is no cluster of ours")
+		}
+		t.Parallel()
+		c, err := rabbitnode.FoundCluster(context.Background(), rabbitnode.Options{Root: b.Root, Config: config, Authority: b.authority(t),
+			// As EachPrivate; and what a node says of a quorum queue is up to so old.
+			Args: "-rabbit dead_letter_worker_publisher_confirm_timeout 3000 -rabbit quorum_tick_interval 1000" +
+				// So long RabbitMQ 3 waits for a node that hangs, all nodes of it; 60 s by default.
+				" -kernel net_ticktime 15"}, 3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if t.Failed() {
+				t.Logf("RabbitMQ said:\n%s", c.LastWords())
+			}
+			if err := c.Stop(); err != nil {
+				t.Error(err)
+			}
+		})
+		own := Broker{AMQP: c.URL(), Management: c.Management(), AMQPS: c.SecureURL(), HTTPS: c.SecureManagement(),
+			Authority: b.Authority, Version: b.Version, Root: b.Root, Private: true}
+		test(t, &VHost{Broker: own.over(t.Name()), Name: "/", t: t}, c)
+	})
 }
 
 // VHost is a virtual host for one test.

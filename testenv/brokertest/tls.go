@@ -33,13 +33,18 @@ func (b Broker) over(test string) Broker {
 	if !alsoByTLS || b.Authority == "" || how == "none" {
 		return b
 	}
-	name, _, _ := strings.Cut(test, "/")
-	sum := fnv.New32a()
-	_, _ = sum.Write([]byte(name))
-	if secure := sum.Sum32()%2 == 0 == b.Since4(); how == "all" || secure != (how == "other") {
+	if secure := chance(test)%2 == 0 == b.Since4(); how == "all" || secure != (how == "other") {
 		b.AMQP, b.Management = b.AMQPS, b.HTTPS
 	}
 	return b
+}
+
+// chance is a number that stays the same for a test and its subtests.
+func chance(test string) uint32 {
+	name, _, _ := strings.Cut(test, "/")
+	sum := fnv.New32a()
+	_, _ = sum.Write([]byte(name))
+	return sum.Sum32()
 }
 
 // authority signs the certificates of further nodes; nil: they have none.
