@@ -23,25 +23,29 @@ import (
 	"github.com/redrive-mq/redrive/testenv/rabbitnode"
 )
 
-// Each runs a test on every broker, in a virtual host of its own.
-func Each(t *testing.T, test func(*testing.T, *VHost)) {
-	for _, b := range All(t) {
+// Each runs a test on every broker, in a virtual host of its own, beside other tests.
+func Each(t *testing.T, test func(*testing.T, *VHost)) { inVHost(t, All(t), test) }
+
+// One is Each on one of the brokers, chosen by the test's name, and on all of them in a
+// Long run: for what does not depend on the version.
+func One(t *testing.T, test func(*testing.T, *VHost)) { inVHost(t, Sampled(t), test) }
+
+func inVHost(t *testing.T, brokers []Broker, test func(*testing.T, *VHost)) {
+	besideOthers(t)
+	for _, b := range brokers {
 		t.Run("RabbitMQ "+b.Version, func(t *testing.T) {
 			t.Parallel()
+			takeSlots(t, 1)
 			test(t, NewVHost(t, b.over(t.Name())))
 		})
 	}
 }
 
-// One is Each on one of the brokers, chosen by the test's name, and on all of them in a
-// Long run: for what does not depend on the version.
-func One(t *testing.T, test func(*testing.T, *VHost)) {
-	for _, b := range Sampled(t) {
-		t.Run("RabbitMQ "+b.Version, func(t *testing.T) {
-			t.Parallel()
-			test(t, NewVHost(t, b.over(t.Name())))
-		})
-	}
+// besideOthers is t.Parallel, which panics in a test that is parallel already or sets an environment
+// variable: there it does nothing.
+func besideOthers(t *testing.T) {
+	defer func() { _ = recover() }()
+	t.Parallel()
 }
 
 // Sampled are all brokers in a Long run, and otherwise one that the test's name chooses.
@@ -70,12 +74,14 @@ func EachPrivate(t *testing.T, config string, test func(*testing.T, *VHost, *rab
 // EachOfOurs runs a test for every version that nodes of its own can be started of, by
 // NewPrivate.
 func EachOfOurs(t *testing.T, test func(*testing.T, Broker)) {
+	besideOthers(t)
 	for _, b := range All(t) {
 		t.Run("RabbitMQ "+b.Version, func(t *testing.T) {
 			if !b.Private {
 				t.Skip("not run: a broker that was given with BROKERS cannot be killed or alarmed")
 			}
-			t.Parallel() // before a node is started, which else would run while the test waits for its turn
+			t.Parallel()
+			takeSlots(t, 2)
 			test(t, b)
 		})
 	}
@@ -107,6 +113,7 @@ func NewPrivate(t *testing.T, b Broker, config string) (*VHost, *rabbitnode.Node
 // all but the first are to be started by Grow. Brokers that were given are reported as
 // EachPrivate does.
 func EachCluster(t *testing.T, config string, test func(*testing.T, *VHost, *rabbitnode.Cluster)) {
+	besideOthers(t)
 	for _, b := range All(t) {
 		OnCluster(t, b, config, test)
 	}
@@ -119,6 +126,7 @@ func OnCluster(t *testing.T, b Broker, config string, test func(*testing.T, *VHo
 			t.Skip("not run: a broker that was given with BROKERS is no cluster of ours")
 		}
 		t.Parallel()
+		takeSlots(t, slots)
 		c, err := rabbitnode.FoundCluster(context.Background(), rabbitnode.Options{Root: b.Root, Config: config, Authority: b.authority(t),
 			// As EachPrivate; and what a node says of a quorum queue is up to so old.
 			Args: "-rabbit dead_letter_worker_publisher_confirm_timeout 3000 -rabbit quorum_tick_interval 1000" +
@@ -364,13 +372,14 @@ func (v *VHost) Messages(queue string) int {
 	return q.Messages
 }
 
-// Eventually asks until it is so, and fails after a minute.
+// Eventually asks until it is so. Its limit is one that a busy machine does not reach.
 func Eventually(t testing.TB, what string, is func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(time.Minute)
+	const limit = 3 * time.Minute
+	deadline := time.Now().Add(limit)
 	for !is() {
 		if time.Now().After(deadline) {
-			t.Fatalf("after a minute still not so: %s", what)
+			t.Fatalf("after %v still not so: %s", limit, what)
 		}
 		<-time.After(20 * time.Millisecond)
 	}
