@@ -1,22 +1,25 @@
 # make run    the demo: RabbitMQ, the service and an example shop, in this terminal
-# make test   everything, on RabbitMQ 3.10 and 4.3 (or BROKERS="amqp://… amqp://…")
+# make unit   all that needs no server: what one runs at every change
+# make test   what a change must pass, on RabbitMQ 3.10 and 4.3 (or BROKERS="amqp://… amqp://…")
+# make test-long  that, with large numbers and both versions everywhere, and release, image and chart
+# make lint   vet, staticcheck, dead code, words
 # make bench  side by side with the alternatives; BENCHFLAGS="-steady 1000" or
 #             "-waiting 1000000" for lateness and size, BENCHFLAGS=--help for all
 # make mutants  seeded faults, each of which a test must catch; MUTANTSFLAGS="-only auth"
-# make mutation  all mutants of some packages, and the score of their tests
 # make simulate  worlds by seed, in fake time; SEEDS=1000, FROM=500
 # make soak   faults again and again on real brokers, and a table; SOAKFLAGS="-budget 2h"
 # make build  bin/redrive
 # make release  all files of a release, in dist/
 
 GO ?= go
-export REDRIVE_BROKERS_DIR ?= $(CURDIR)/.brokers
+# RabbitMQ 4, Valkey and clients of other languages, for all clones.
+export REDRIVE_BROKERS_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/redrive
 export BROKERS MANAGEMENT
 # As it is shipped, and the same for all that is built: nothing is compiled twice.
 export CGO_ENABLED = 0
 export GOFLAGS := $(shell $(GO) env GOFLAGS) -trimpath
 
-.PHONY: build release run test test-tls vulncheck unit bench mutants mutation simulate soak vet lint words install-rabbitmq install-rabbitmq-4 install-redis install-valkey install-clients install-prometheus install-podman
+.PHONY: build release run unit test test-long test-tls installed vulncheck bench mutants simulate soak vet lint words
 
 build:
 	$(GO) build -o bin/redrive ./cmd/redrive
@@ -27,18 +30,19 @@ release:
 	GO="$(GO)" scripts/release $(PLATFORMS)
 
 run: build
-	@[ -n "$(BROKERS)" ] || scripts/install-rabbitmq
+	@[ -n "$(BROKERS)" ] || scripts/install rabbitmq
 	@REDRIVE_DEMO_BROKER_URL="$(BROKERS)" bin/redrive demo
 
-# The core's tests, which need neither RabbitMQ nor Redis.
+# Packages whose tests start no server. Go remembers their results until they change.
+SERVERS = testenv/(brokertest|rabbitnode|redisnode)|internal/server/servertest
+LISTED = $(GO) list -f '{{.ImportPath}}{{range .TestImports}} {{.}}{{end}}{{range .XTestImports}} {{.}}{{end}}' ./...
+UNIT = $$($(LISTED) | grep -Ev '$(SERVERS)' | cut -d' ' -f1)
 unit:
-	$(GO) test ./policy/... ./internal/config/... ./internal/store ./internal/store/diskstore \
-		./internal/store/memstore ./internal/headers ./internal/retry/... ./internal/throttle ./internal/delay ./internal/delay/ttlqueue ./internal/delay/binary
+	$(GO) test -vet=off $(TESTFLAGS) $(UNIT)
 
 vet:
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); [ -z "$$unformatted" ] || { echo "not gofmt-ed: $$unformatted"; exit 1; }
 	$(GO) vet ./...
-	$(GO) -C test/deploy vet ./...
 
 lint: vet words
 
@@ -48,18 +52,31 @@ words:
 	@PAGES="README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md docs deploy/README.md" \
 		COMMENTS="$(wildcard *.go) bench cmd examples internal policy redriveotel redriveprom redrivetest test testenv wire" scripts/words
 
-# What takes longest begins first, or all else would be over long before it is.
-LONGEST = ./test/faults ./internal/store/redisstore ./test/stories ./test/page ./internal/rabbitmq/move ./internal/rabbitmq/doctor
-test: build vet
-	@[ -n "$(BROKERS)" ] || { scripts/install-rabbitmq && scripts/install-rabbitmq-4; }
-	@scripts/install-redis
-	@scripts/install-valkey
-	@scripts/install-chromium
-	@scripts/install-clients
-	@scripts/install-prometheus
-	@scripts/install-podman
-	$(GO) run ./test/brokers $(GO) test -vet=off -ldflags=-w -count=1 -timeout 25m $(TESTFLAGS) $(LONGEST) ./...
+# Packages side by side, since most of them wait; what keeps the brokers from being too busy are the
+# slots of testenv/brokertest. What takes longest begins first.
+LONGEST = ./test/faults ./internal/store/redisstore ./test/stories ./internal/rabbitmq/move ./test/page ./internal/rabbitmq/doctor
+ONLYLONG = test/image$$
+WITHSERVERS = $(LONGEST) $$($(LISTED) | grep -E '$(SERVERS)' | cut -d' ' -f1 | grep -Ev '$(ONLYLONG)')
+SIDEBYSIDE = -p 8 -parallel 16 -vet=off -ldflags=-w -count=1
+test: NEEDS = $(if $(BROKERS),,rabbitmq) rabbitmq-4 redis valkey chromium prometheus python node
+test:
+	@$(MAKE) -j3 --no-print-directory vet build installed NEEDS="$(NEEDS)"
+	@$(MAKE) --no-print-directory unit TESTFLAGS="-timeout 15m $(TESTFLAGS)"
+	$(GO) run ./test/brokers $(GO) test $(SIDEBYSIDE) -timeout 15m $(TESTFLAGS) $(WITHSERVERS)
+
+# By hand before a release, and every night.
+test-long: export REDRIVE_TEST_LONG = 1
+test-long: NEEDS = $(if $(BROKERS),,rabbitmq) rabbitmq-4 redis valkey chromium prometheus python node ruby java podman
+test-long:
+	@$(MAKE) -j3 --no-print-directory vet build installed NEEDS="$(NEEDS)"
+	$(GO) -C test/deploy vet ./...
+	@$(MAKE) --no-print-directory unit TESTFLAGS="-timeout 60m $(TESTFLAGS)"
+	$(GO) run ./test/brokers $(GO) test $(SIDEBYSIDE) -timeout 90m $(TESTFLAGS) $(LONGEST) $$($(LISTED) | grep -E '$(SERVERS)' | cut -d' ' -f1)
 	$(GO) -C test/deploy test -count=1 $(TESTFLAGS) ./...
+
+# While Go compiles.
+installed:
+	@scripts/install $(NEEDS)
 
 # The suites that reach RabbitMQ by TLS on one of its versions, by TLS on both.
 test-tls:
@@ -71,8 +88,7 @@ vulncheck:
 
 # Without BENCHFLAGS the Go benchmarks of the hot parts come first.
 bench: build
-	@[ -n "$(BROKERS)" ] || { scripts/install-rabbitmq && scripts/install-rabbitmq-4; }
-	@scripts/install-redis
+	@scripts/install $(if $(BROKERS),,rabbitmq rabbitmq-4) redis
 	$(if $(BENCHFLAGS),,$(GO) test -run '^$$' -bench . -benchmem ./policy ./internal/store/... ./internal/retry/...)
 	$(GO) run ./test/brokers $(GO) run ./bench $(BENCHFLAGS)
 
@@ -80,18 +96,12 @@ bench: build
 mutants:
 	$(GO) run ./test/mutants $(MUTANTSFLAGS)
 
-# The packages that decide. An hour on two cores, and what is found of each is printed at once;
-# MUTATIONFLAGS="-budget 20m" for a sample, or "-only policy/match.go" for a file.
-SCORED = policy internal/headers internal/query internal/throttle internal/retry
-mutation:
-	$(GO) run ./test/mutants -score "$(SCORED)" $(MUTATIONFLAGS)
-
 # Worlds by seed, without brokers: the core on a model of RabbitMQ, with crashes and cuts. Run
 # in its folder, go test shows what is printed at once.
 FROM ?= 1
 SEEDS ?= 1000
 simulate:
-	$(GO) -C test/world test -count=1 -timeout 0 -from $(FROM) -seeds $(SEEDS) -table -together
+	$(GO) -C test/world test -count=1 -timeout 0 -from $(FROM) -seeds $(SEEDS) -table
 
 # Kills and cuts with an account of each message, for as long as -budget says, and a table of
 # them; SOAKFLAGS="-budget 10m -only Redis" for some rows, "-budget 2h -json" for scripts,
@@ -99,30 +109,9 @@ simulate:
 SOAKFLAGS ?= -budget 30m
 export SOAKFLAGS
 soak:
-	@[ -n "$(BROKERS)" ] || { scripts/install-rabbitmq && scripts/install-rabbitmq-4; }
-	@scripts/install-redis
-	@scripts/install-valkey
+	@scripts/install $(if $(BROKERS),,rabbitmq) rabbitmq-4 redis valkey
 	$(GO) run ./test/brokers $(GO) test -vet=off ./test/faults -run '^TestSoak$$' -count=1 -timeout 0 -v -args $(SOAKFLAGS)
 
-install-rabbitmq:
-	scripts/install-rabbitmq
-
-install-rabbitmq-4:
-	scripts/install-rabbitmq-4
-
-install-redis:
-	scripts/install-redis
-
-install-valkey:
-	scripts/install-valkey
-
-# RabbitMQ clients of other languages, for the tests of docs/how-to.
-install-clients:
-	scripts/install-clients
-
-install-prometheus:
-	scripts/install-prometheus
-
-# Builds the image without Docker, for its test.
-install-podman:
-	scripts/install-podman
+# make install-redis, say; the words are those of scripts/install.
+install-%:
+	@scripts/install $*

@@ -18,6 +18,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/subprocess"
 )
 
 // client is a consumer of the guides, and how it is run.
@@ -26,19 +27,21 @@ type client struct {
 	command func(*testing.T) []string
 }
 
-var clients = []client{
-	{"consumer.py", python},
-	{"consumer.js", node},
-	{"consumer.rb", ruby},
-	{"Consumer.java", java},
+// clients are those of the guides; Ruby's and Java's, which are slow to install, if Long.
+func clients() []client {
+	some := []client{{"consumer.py", python}, {"consumer.js", node}}
+	if brokertest.Long() {
+		some = append(some, client{"consumer.rb", ruby}, client{"Consumer.java", java})
+	}
+	return some
 }
 
 // The consumers of the guides, as they are printed there.
 func TestClients(t *testing.T) {
-	for _, c := range clients {
+	for _, c := range clients() {
 		t.Run(c.file, func(t *testing.T) {
 			command := c.command(t)
-			brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) { c.run(t, v, command) })
+			brokertest.One(t, func(t *testing.T, v *brokertest.VHost) { c.run(t, v, command) })
 		})
 	}
 }
@@ -54,11 +57,7 @@ func python(t *testing.T) []string {
 }
 
 func node(t *testing.T) []string {
-	modules, err := filepath.Abs("../../.clients/node_modules")
-	if err != nil {
-		t.Fatal(err)
-	}
-	command := []string{"env", "NODE_PATH=" + modules, "node"}
+	command := []string{"env", "NODE_PATH=" + filepath.Join(subprocess.Installed(), "clients", "node_modules"), "node"}
 	if exec.Command(command[0], append(command[1:], "-e", "require('amqplib')")...).Run() == nil {
 		return append(command, "clients/consumer.js")
 	}
@@ -153,10 +152,10 @@ func (client) run(t *testing.T, v *brokertest.VHost, command []string) {
 
 // What no queue takes is not acknowledged: here nothing is bound to redrive.failures.
 func TestClientsKeepWhatTheyCannotReport(t *testing.T) {
-	for _, c := range clients {
+	for _, c := range clients() {
 		t.Run(c.file, func(t *testing.T) {
 			command := c.command(t)
-			brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+			brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 				v.Queue("orders", nil)
 				v.Exchange("redrive.failures", "topic")
 				v.Publish("", "orders", amqp.Publishing{Body: []byte(`{"id": "m99"}`)})

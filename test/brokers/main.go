@@ -12,7 +12,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -25,6 +24,7 @@ import (
 	"github.com/redrive-mq/redrive/testenv/authority"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/testenv/rabbitnode"
+	"github.com/redrive-mq/redrive/testenv/subprocess"
 )
 
 func main() { os.Exit(run(os.Args[1:])) }
@@ -81,11 +81,7 @@ func start(ctx context.Context, ca *authority.Authority) (list []brokertest.Brok
 			_ = n.Stop()
 		}
 	}
-	dir, err := filepath.Abs(cmp.Or(os.Getenv("REDRIVE_BROKERS_DIR"), ".brokers"))
-	if err != nil {
-		return nil, stop, err
-	}
-	for _, root := range []string{"", filepath.Join(dir, "sid")} {
+	for _, root := range []string{"", filepath.Join(subprocess.Installed(), "sid")} {
 		n, err := rabbitnode.Start(ctx, rabbitnode.Options{Root: root, Authority: ca,
 			// What it says of a quorum queue is up to so old, 5 s by default.
 			Args: "-rabbit quorum_tick_interval 500"})

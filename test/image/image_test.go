@@ -175,17 +175,22 @@ policies: [{name: orders, queues: [orders], attempts: 2, backoff: {fixed: 100ms}
 		return err == nil && strings.Contains(strings.ReplaceAll(out, " ", ""), `"parked":1,`)
 	}
 	brokertest.Eventually(t, "the message is parked", parked)
-	healthy := func() error { _, err := p.try("healthcheck", "run", container); return err }
-	if err := healthy(); err != nil {
-		t.Errorf("it is not healthy: %v", err)
+	healthy := func() bool {
+		out, err := p.try("healthcheck", "run", container)
+		if err != nil {
+			t.Logf("not healthy: %v: %s", err, out)
+		}
+		return err == nil
 	}
+	// A machine that is busy may take longer for one than the five seconds that the image gives it.
+	brokertest.Eventually(t, "the container is healthy", healthy)
 
 	// It ends in order, well within the time that Docker and Kubernetes give it.
 	p.run("stop", "--time", "30", container)
 	if code := p.run("inspect", "--format", "{{.State.ExitCode}}", container); code != "0" {
 		t.Errorf("it ended with %s", code)
 	}
-	if err := healthy(); err == nil {
+	if healthy() {
 		t.Error("it is healthy, and gone")
 	}
 	p.remove(container)

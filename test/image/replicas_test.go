@@ -108,7 +108,7 @@ func startValkey(t *testing.T, files compose) (address string) {
 		}
 	}
 	if system == "" {
-		t.Fatal("this needs Valkey: run `make test`, or `scripts/install-valkey` once")
+		t.Fatal("this needs Valkey: run `make test`, or `make install-valkey` once")
 	}
 	dir, err := os.MkdirTemp(system+"/tmp", "redrive-valkey-")
 	if err != nil {

@@ -55,7 +55,7 @@ func start() {
 	ctx, cancel := chromedp.NewContext(allocator, chromedp.WithErrorf(silent), chromedp.WithLogf(silent))
 	chromium.ctx, chromium.end = ctx, func() { cancel(); stop() }
 	if chromium.err = chromedp.Do(ctx); chromium.err != nil {
-		chromium.err = fmt.Errorf("chromium does not start (scripts/install-chromium installs it): %w", chromium.err)
+		chromium.err = fmt.Errorf("chromium does not start (`make install-chromium` installs it): %w", chromium.err)
 	}
 }
 

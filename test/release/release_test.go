@@ -27,7 +27,15 @@ const (
 	version = "1.2.3-rc.1"
 )
 
+// onlyLong leaves a test that compiles other programs to `make test-long`.
+func onlyLong(t *testing.T) {
+	if !brokertest.Long() {
+		t.Skip("make test-long runs it")
+	}
+}
+
 func TestARelease(t *testing.T) {
+	onlyLong(t)
 	if runtime.GOOS != "linux" {
 		t.Fatal("packages are built and installed on Linux")
 	}

@@ -8,6 +8,7 @@ import (
 
 // actionlint is built from the Go module proxy, in a module of its own (tools/actionlint).
 func TestTheWorkflows(t *testing.T) {
+	onlyLong(t)
 	files, err := filepath.Glob("../../.github/workflows/*.yaml")
 	if err != nil || len(files) != 2 {
 		t.Fatalf("found %q (%v)", files, err)

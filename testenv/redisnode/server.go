@@ -155,11 +155,11 @@ func find(o Options) (string, error) {
 		if program, err := exec.LookPath("redis-server"); err == nil {
 			return program, nil
 		}
-		return "", fmt.Errorf("Redis is %w: `scripts/install-redis` installs it", ErrNotInstalled)
+		return "", fmt.Errorf("Redis is %w: `make install-redis` installs it", ErrNotInstalled)
 	}
 	const program = "/usr/bin/valkey-server"
 	if _, err := os.Stat(filepath.Join(o.Root, program)); err != nil {
-		return "", fmt.Errorf("Valkey is %w in %s: `scripts/install-valkey` installs it", ErrNotInstalled, o.Root)
+		return "", fmt.Errorf("Valkey is %w in %s: `make install-valkey` installs it", ErrNotInstalled, o.Root)
 	}
 	return program, nil
 }

@@ -2,37 +2,22 @@ package redisnode
 
 import (
 	"context"
-	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/redrive-mq/redrive/testenv/subprocess"
 )
 
 // Each runs a test on Redis and on Valkey, side by side. One that is not installed
 // fails the test when it starts a server: a suite that ran nowhere must not look green.
 func Each(t *testing.T, test func(*testing.T, Options)) {
 	t.Helper()
-	for _, o := range []Options{{}, {Root: valkeyRoot(t)}} {
+	for _, o := range []Options{{}, {Root: filepath.Join(subprocess.Installed(), "sid")}} {
 		t.Run(o.Name(), func(t *testing.T) {
 			t.Parallel()
 			test(t, o)
 		})
 	}
-}
-
-// valkeyRoot is the folder that scripts/install-valkey installs into.
-func valkeyRoot(t testing.TB) string {
-	if dir := os.Getenv("REDRIVE_BROKERS_DIR"); dir != "" {
-		return filepath.Join(dir, "sid")
-	}
-	dir, err := os.Getwd()
-	for err == nil && dir != "/" {
-		if _, missing := os.Stat(filepath.Join(dir, "go.mod")); missing == nil {
-			return filepath.Join(dir, ".brokers", "sid")
-		}
-		dir = filepath.Dir(dir)
-	}
-	t.Fatalf("the folder .brokers was not found (%v): name it with REDRIVE_BROKERS_DIR", err)
-	return ""
 }
 
 // New is a server for one test.

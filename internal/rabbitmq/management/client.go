@@ -283,6 +283,9 @@ func (c *Client) callNode(ctx context.Context, base *url.URL, method, path strin
 	password, _ := login.Password()
 	req.SetBasicAuth(user, password)
 	req.Header.Set("Content-Type", "application/json")
+	// RabbitMQ closes a connection that was idle for a minute, 4.3.6 after five seconds. With this key, which
+	// is not sent, net/http repeats a PUT or DELETE that met such a close, as it repeats any GET.
+	req.Header["Idempotency-Key"] = nil
 	resp, err := c.http.Do(req)
 	if err = credentials.Explain(err); errors.Is(err, wire.ErrTLS) {
 		return "", unavailableError{fmt.Errorf("%s %s: %w", method, at, err)}

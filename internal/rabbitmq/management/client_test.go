@@ -64,6 +64,37 @@ func TestPolicies(t *testing.T) {
 	})
 }
 
+// RabbitMQ closes a connection when it was idle for long, which may be just as the next request is sent.
+func TestARequestIsMadeAgainWhereTheIdleConnectionWasClosed(t *testing.T) {
+	for _, method := range []string{http.MethodGet, http.MethodPut, http.MethodDelete} {
+		t.Run(method, func(t *testing.T) {
+			met := 0
+			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if met++; met == 2 {
+					panic(http.ErrAbortHandler) // closes, and answers nothing
+				}
+				if key, sent := r.Header["Idempotency-Key"]; sent {
+					t.Errorf("it was sent with the key %q", key)
+				}
+				w.WriteHeader(http.StatusNoContent)
+			}))
+			defer s.Close()
+			m, err := management.New(s.URL, "/")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 2 {
+				if err := m.Call(t.Context(), method, "policies/%2F/orders", map[string]string{"pattern": "."}, nil); err != nil {
+					t.Error(err)
+				}
+			}
+			if met != 3 {
+				t.Errorf("it was made %d times in all", met)
+			}
+		})
+	}
+}
+
 func policies(t *testing.T, m *management.Client) map[string]management.Policy {
 	t.Helper()
 	all, err := m.Policies(context.Background())
