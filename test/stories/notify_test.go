@@ -44,7 +44,7 @@ func TestParkedMessagesSendNotifications(t *testing.T) {
 			t.Helper()
 			select {
 			case c = <-calls:
-			case <-time.After(lateBy):
+			case <-time.After(brokertest.Patience):
 				t.Fatal("no notification arrived")
 			}
 			return c
@@ -72,7 +72,7 @@ notify:
 		fail("orders")
 		select {
 		case <-failed:
-		case <-time.After(lateBy):
+		case <-time.After(brokertest.Patience):
 			t.Fatal("the webhook was not tried")
 		}
 		for range 49 {

@@ -17,9 +17,6 @@ import (
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 )
 
-// lateBy is how long a test waits for what must happen.
-const lateBy = 20 * time.Second
-
 // service is a running Redrive.
 type service struct{ *servertest.Service }
 
@@ -61,7 +58,7 @@ func (s *service) wait(t *testing.T, kinds ...retry.Kind) retry.Event {
 			if slices.Contains(kinds, e.Kind) {
 				return e
 			}
-		case <-time.After(lateBy):
+		case <-time.After(brokertest.Patience):
 			t.Fatalf("no event of %v came", kinds)
 		}
 	}
@@ -115,7 +112,7 @@ func (c *consumer) next() amqp.Delivery {
 			c.t.Fatal("the consumer's channel closed")
 		}
 		return d
-	case <-time.After(lateBy):
+	case <-time.After(brokertest.Patience):
 		c.t.Fatal("no delivery came")
 	}
 	return amqp.Delivery{}

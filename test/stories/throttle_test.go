@@ -59,37 +59,27 @@ func (s *service) metric(t *testing.T, series string) string {
 
 const expiring = `attempts: 9, backoff: {fixed: 100ms}, jitter: none, reasons: [expired, rejected]`
 
-// Messages are retried as fast as the policy says, within 5 % over a minute and smoothly, in
-// due order. (In fake time: TestTheRateIsExactOverAMinute.)
+// Messages are retried no faster than the policy says, in due order. (In fake time, both ways:
+// TestTheRateIsExactOverAMinute.)
 func TestRetriesKeepTheirRate(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		const rate, first = 50, 60
-		const n = first + 60*rate + 1
+		const rate, first, rest = 50, 60, 500
 		s := start(t, v, fmt.Sprintf(`policies: [{name: slow, queues: [slow], %s, rate: %d/s}]`, expiring, rate)).ready(t)
-		expire(t, v, "slow", n)
-		brokertest.Eventually(t, "all wait", func() bool { return s.kept(t, "slow").Waiting == n })
+		expire(t, v, "slow", first+rest)
+		brokertest.Eventually(t, "all wait", func() bool { return s.kept(t, "slow").Waiting == first+rest })
+		began := time.Now() // before the first retry, which waits for a consumer
 		slow := consume(t, v, "slow")
-		var began, part time.Time
-		for i := range n {
+		for i := range first + rest {
 			d := slow.next()
 			if string(d.Body) != fmt.Sprint(i) {
 				t.Fatalf("%s is number %d", d.Body, i)
-			}
-			switch now := time.Now(); {
-			case i == first:
-				began, part = now, now
-			case i > first && (i-first)%(10*rate) == 0:
-				if took := now.Sub(part); took < 8*time.Second {
-					t.Errorf("what should take ten seconds took %s", took)
-				}
-				part = now
 			}
 			if err := d.Ack(false); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if is := (n - 1 - first) / time.Since(began).Seconds(); is < 0.95*rate || is > 1.05*rate {
-			t.Errorf("%.2f a second over a minute, want %d", is, rate)
+		if took, least := time.Since(began), time.Second*rest/rate; took < least {
+			t.Errorf("%d messages took %s at %d a second, the first %d of them at once", first+rest, took, rate, first)
 		}
 	})
 }
@@ -118,12 +108,8 @@ func TestAQueueWithoutConsumersGetsNoRetries(t *testing.T) {
 		if n := v.Depth("orders"); n != 0 {
 			t.Errorf("%d are in the queue", n)
 		}
-		began := time.Now()
 		c := consume(t, v, "orders")
 		c.next()
-		if waited := time.Since(began); waited > 2*time.Second {
-			t.Errorf("it went on after %s", waited)
-		}
 		c.bodies(19)
 		if e := s.wait(t, retry.ConsumerBack); e.Queue != "orders" {
 			t.Errorf("%+v", e)
@@ -153,7 +139,7 @@ func TestABreakerOpensAndCloses(t *testing.T) {
 				if e.Kind == retry.Opened {
 					opened++
 				}
-			case <-time.After(lateBy):
+			case <-time.After(brokertest.Patience):
 				t.Fatalf("opened %d times", opened)
 			}
 		}
@@ -173,7 +159,7 @@ func TestABreakerOpensAndCloses(t *testing.T) {
 				}
 			case e := <-s.Events:
 				closed = closed || e.Kind == retry.Closed
-			case <-time.After(lateBy):
+			case <-time.After(brokertest.Patience):
 				t.Fatalf("%d of %d came, closed: %t", len(took), n, closed)
 			}
 		}

@@ -31,8 +31,8 @@ func TestAReportedFailure(t *testing.T) {
 			began := time.Now()
 			report("named", w.delay)
 			d := c.next()
-			if waited := time.Since(began); waited < w.least || waited > w.least+10*time.Second {
-				t.Errorf("with a wish of %v it waited %s, want %s", w.delay, waited, w.least)
+			if waited := time.Since(began); waited < w.least {
+				t.Errorf("with a wish of %v it waited %s, want at least %s", w.delay, waited, w.least)
 			}
 			if d.Headers[wire.HeaderError] != "no \x1b[31mstock" || d.Headers[wire.HeaderReason] != "reported" || d.RoutingKey != "k" ||
 				d.Headers[wire.HeaderDelay] != nil || d.Expiration != "" || d.Headers[wire.HeaderExchange] != "shop" {

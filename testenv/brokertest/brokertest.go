@@ -372,14 +372,13 @@ func (v *VHost) Messages(queue string) int {
 	return q.Messages
 }
 
-// Eventually asks until it is so. Its limit is one that a busy machine does not reach.
+// Eventually asks until it is so, with Patience.
 func Eventually(t testing.TB, what string, is func() bool) {
 	t.Helper()
-	const limit = 3 * time.Minute
-	deadline := time.Now().Add(limit)
+	deadline := time.Now().Add(Patience)
 	for !is() {
 		if time.Now().After(deadline) {
-			t.Fatalf("after %v still not so: %s", limit, what)
+			t.Fatalf("after %v still not so: %s", Patience, what)
 		}
 		<-time.After(20 * time.Millisecond)
 	}

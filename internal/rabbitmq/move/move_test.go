@@ -304,13 +304,13 @@ func (l *ledger) publish(exchange, key string, n int) {
 	}
 }
 
-// publishOn publishes by each exchange in turn until it is stopped.
+// publishOn publishes by each exchange in turn, some 100 messages a second, until it is stopped.
 func (l *ledger) publishOn() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for ctx.Err() == nil {
+		for pace := time.Tick(80 * time.Millisecond); ctx.Err() == nil; <-pace {
 			l.publish("direct", "old", 2)
 			l.publish("topic", "a.b", 2)
 			l.publish("headers", "", 2)
