@@ -7,11 +7,13 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/inspect"
@@ -81,6 +83,48 @@ func TestWhatAPageAsksForByItself(t *testing.T) {
 		u, err := url.Parse(html.UnescapeString(ask[1]))
 		if err != nil || u.Query().Get("q") != query || len(u.Query()["q"]) != 1 || strings.HasSuffix(u.Path, "new") && u.Query().Get("above") != "a&b" {
 			t.Errorf("it asks for %s: %v", ask[1], err)
+		}
+	}
+}
+
+// acting is a console that keeps what it was asked to do.
+type acting struct {
+	one
+	asked *[]actions.Act
+}
+
+func (a acting) Act(_ context.Context, _ auth.Caller, act actions.Act) (actions.Acted, error) {
+	*a.asked = append(*a.asked, act)
+	return actions.Acted{}, nil
+}
+
+// The first form only shows what it would do, and who is not signed in reaches no console.
+func TestAFormActsOnceItIsConfirmed(t *testing.T) {
+	for _, c := range []struct {
+		role   auth.Role
+		form   string
+		status int
+		asked  []bool // of each action: whether it was a dry run
+	}{
+		{auth.Operator, "verb=replay&id=a", http.StatusOK, []bool{true}},
+		{auth.Operator, "verb=replay&id=a&confirmed=1", http.StatusSeeOther, []bool{false}},
+		{auth.NoRole, "verb=replay&id=a&confirmed=1", http.StatusSeeOther, nil},
+	} {
+		var asked []actions.Act
+		h := Handler(acting{asked: &asked}, Options{Caller: func(*http.Request) auth.Caller { return auth.Caller{Name: "ann", Role: c.role} }})
+		r := httptest.NewRequest("POST", "/messages/act", strings.NewReader(c.form))
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		var dry []bool
+		for _, a := range asked {
+			dry = append(dry, a.DryRun)
+		}
+		if w.Code != c.status || !slices.Equal(dry, c.asked) {
+			t.Errorf("role %d, %s: %d, dry runs %v", c.role, c.form, w.Code, dry)
+		}
+		if to := w.Header().Get("Location"); c.role == auth.NoRole && !strings.HasPrefix(to, auth.SignInPath) {
+			t.Errorf("who is not signed in is led to %q", to)
 		}
 	}
 }
