@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,76 +8,67 @@ import (
 	"time"
 )
 
-// The list stays true to the code without running it: each fault's text is there once, and its
-// tests exist. make mutants runs it.
+// The list stays true to the code without running it; make mutants runs it.
 func TestTheListFitsTheCode(t *testing.T) {
-	if err := check("../..", faults()); err != nil {
+	list, err := parse(faultsText)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := check("../..", list); err != nil {
 		t.Error(err)
 	}
-	if err := checkEquivalents("../..", equivalents); err != nil {
-		t.Error(err)
+	if len(list) > 60 {
+		t.Errorf("%d faults, at most 60 are worth their time", len(list))
 	}
 }
 
 func TestAListThatDoesNotFitIsRefused(t *testing.T) {
 	tree := sandbox(t)
-	good := fault{"good", "sum.go", "a + b", "a - b", "TestSum", ""}
-	for want, list := range map[string][]fault{
-		"":               {good},
-		"two faults":     {good, good},
-		"0 times":        {{"no such text", "sum.go", "a * b", "a", "TestSum", ""}},
-		"2 times":        {{"twice", "sum.go", "Sum", "Add", "TestSum", ""}},
-		"something else": {{"no change", "sum.go", "a + b", "a + b", "TestSum", ""}},
-		"no test":        {{"no such test", "sum.go", "a + b", "a", "TestSum TestProduct", ""}},
-		"must catch it":  {{"no test at all", "sum.go", "a + b", "a", " ", ""}},
-		"no such file":   {{"no such file", "product.go", "a + b", "a", "TestSum", ""}},
+	for text, want := range map[string]string{
+		"good\nsum.go run TestSum\n- a + b\n+ a - b":            "",
+		"good\nsum.go\n- a + b":                                 "",
+		"twice\nsum.go\n- a\n+ b\n\ntwice\nsum.go\n- a\n+ b":    "called the same",
+		"no such text\nsum.go\n- a * b\n+ a":                    "0 times",
+		"several\nsum.go\n- Sum\n+ Add":                         "2 times",
+		"no change\nsum.go\n- a + b\n+ a + b":                   "another text",
+		"no such test\nsum.go run TestSum|TestProduct\n- a + b": "no test TestProduct",
+		"no such file\nproduct.go\n- a + b\n+ a":                "no such file",
+		"no place":                                              "expected FILE",
+		"neither old nor new\nsum.go\na + b":                    "expected lines",
+		"new before old\nsum.go\n+ a + b\n- a - b":              "expected lines",
 	} {
-		err := check(tree, list)
+		list, err := parse(text)
+		if err == nil {
+			err = check(tree, list)
+		}
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
-			t.Errorf("%q: %v", want, err)
+			t.Errorf("%q: %v, want %q", text, err, want)
 		}
 	}
 }
 
 func TestWhatBecomesOfAFault(t *testing.T) {
-	r := runner{root: sandbox(t), timeout: 2 * time.Second}
-	list := []fault{
-		{"difference", "sum.go", "a + b", "a - b", "TestSum", ""},
-		{"order", "sum.go", "a + b", "b + a", "TestSum", ""},
-		{"endless", "sum.go", "return a", "for {}; return a", "TestSum", ""},
-		{"not Go", "sum.go", "return a", "return a a", "TestSum", ""},
-		{"panics", "sum.go", "return a", "panic(a); return a", "TestSum", ""},
-	}
-	if err := r.withoutFault(context.Background(), list); err != nil {
+	tree := sandbox(t)
+	good := fault{"difference", "sum.go", ".", "TestSum", "a + b", "a - b"}
+	list := []fault{good, {"order", "sum.go", ".", "TestSum", "a + b", "b + a"}, {"not Go", "sum.go", ".", "TestSum", "a + b", "a b"}}
+	if err := withoutFault(t.Context(), tree, list, time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	var results []result
-	for i, want := range []verdict{caught, survived, hung, broken, caught} {
-		res := r.run(context.Background(), list[i])
-		if res.verdict != want || res.String() == "" {
-			t.Errorf("%s: %v (%d), want %d", list[i].name, res, res.verdict, want)
+	var out strings.Builder
+	code := all(t.Context(), &out, tree, list, time.Minute)
+	for _, want := range []string{"difference: TestSum/of_1_and_2\n", "order: SURVIVED\n", "not Go: cannot be run: ", "3 faults, 1 survived\n"} {
+		if !strings.Contains(out.String(), want) || code != 2 {
+			t.Errorf("exit code %d, and no %q in\n%s", code, want, out.String())
 		}
-		results = append(results, res)
 	}
-	if by := "TestSum/of_1_and_2"; results[0].by != by {
-		t.Errorf("caught by %q, want %q", results[0].by, by)
+	for want, of := range map[int][]fault{0: list[:1], 1: list[:2]} {
+		if code := all(t.Context(), &out, tree, of, time.Minute); code != want {
+			t.Errorf("exit code %d of %v, want %d", code, of, want)
+		}
 	}
-	var table strings.Builder
-	if code := report(&table, list, results); code != 1 {
-		t.Errorf("exit code %d with a fault that survived", code)
-	}
-	if end := "5 faults: 3 caught, 1 survived, 1 could not be run\n"; !strings.HasSuffix(table.String(), end) {
-		t.Errorf("the table ends differently:\n%s", table.String())
-	}
-	if code := report(&table, list[:1], results[:1]); code != 0 {
-		t.Errorf("exit code %d when all are caught", code)
-	}
-	if code := report(&table, list[3:4], results[3:4]); code != 2 {
-		t.Errorf("exit code %d with a fault that cannot be run", code)
-	}
-
-	red := fault{"red", "sum.go", "a + b", "a", "TestRed", ""}
-	if err := r.withoutFault(context.Background(), []fault{red}); err == nil {
+	red := good
+	red.tests = "TestRed"
+	if err := withoutFault(t.Context(), tree, []fault{red}, time.Minute); err == nil {
 		t.Error("a test that fails without a fault proves nothing, and was accepted")
 	}
 }
