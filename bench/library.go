@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"log/slog"
 	"runtime"
@@ -16,52 +15,13 @@ import (
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 )
 
-var (
-	library      = flag.Bool("library", false, "measure the Go library and its ways to wait")
-	libraryDelay = flag.Duration("library-delay", time.Second, "with -library: the delay of each failed message")
-	only         = flag.String("ways", "", "with -library: only rows that begin so, such as levels")
-	handlers     = flag.Int("handlers", 64, "with -library: handlers at once where messages fail")
-)
-
-// prefetch of all consumers of -library and -replay.
 const prefetch = 1000
 
-// libraryResult is the library on one broker and kind of work queue.
-type libraryResult struct {
-	RabbitMQ string       `json:"rabbitmq"`
-	Kind     string       `json:"kind"`
-	Bare     pass         `json:"bare"`
-	Consumer pass         `json:"consumer"`
-	Ratio    float64      `json:"of_bare"` // the median of the rounds' own ratios
-	Delay    float64      `json:"delay_ms"`
-	Ways     []*wayResult `json:"ways"`
-	Targets  []target     `json:"targets"`
-}
-
 // pass is a round in which every message succeeds at once.
-type pass struct {
-	Rate        float64 `json:"messages_per_s"`
-	Allocations float64 `json:"allocations_per_message"`
-	Bytes       float64 `json:"bytes_per_message"`
-}
+type pass struct{ rate, allocations, bytes float64 } // a second, and of a message
 
-func (r *report) withLibrary(ctx context.Context, b brokertest.Broker, kind string) error {
-	res := &libraryResult{RabbitMQ: b.Version, Kind: kind, Delay: ms(*libraryDelay)}
-	r.printf("\nRabbitMQ %s, %s work queue, the library, %d messages of %d bytes, median of %d\n", b.Version, kind, *messages, *size, *rounds)
-	if *only == "" {
-		if err := res.success(ctx, r, b, kind); err != nil {
-			return err
-		}
-	}
-	if err := res.failing(ctx, r, b, kind); err != nil {
-		return err
-	}
-	r.Library = append(r.Library, res)
-	return nil
-}
-
-// success compares the consumer with a bare loop, in turn on one broker.
-func (res *libraryResult) success(ctx context.Context, r *report, b brokertest.Broker, kind string) error {
+// consumers compares the library's consumer with a bare loop, in turn on one broker.
+func consumers(ctx context.Context, b brokertest.Broker, kind string) error {
 	v, remove, err := newVHost(ctx, b, kind)
 	if err != nil {
 		return err
@@ -70,9 +30,10 @@ func (res *libraryResult) success(ctx context.Context, r *report, b brokertest.B
 	if err := onChannel(v.url, func(ch *amqp.Channel) error { return declare(ch, work, amqp.Table{"x-queue-type": kind}) }); err != nil {
 		return err
 	}
+	names := []string{"bare amqp091-go loop", "redrive.Consume"}
 	loops := []func(context.Context, vhost, int) (pass, error){bareLoop, consumerLoop}
 	all := make([][]pass, len(loops))
-	var ratios []float64
+	var ratios []float64             // of the rounds
 	for round := range *rounds + 1 { // the first is not counted: everything is cold
 		var now [2]pass
 		for n := range loops {
@@ -91,22 +52,17 @@ func (res *libraryResult) success(ctx context.Context, r *report, b brokertest.B
 			}
 		}
 		if round > 0 {
-			ratios = append(ratios, now[1].Rate/now[0].Rate)
+			ratios = append(ratios, now[1].rate/now[0].rate)
 		}
 	}
-	for i, into := range []*pass{&res.Bare, &res.Consumer} {
-		slices.SortFunc(all[i], func(a, b pass) int { return int(a.Rate - b.Rate) })
-		*into = all[i][len(all[i])/2]
+	fmt.Printf("the library, %d messages, median of %d\n", *messages, *rounds)
+	for i, of := range all {
+		slices.SortFunc(of, func(a, b pass) int { return int(a.rate - b.rate) })
+		m := of[len(of)/2]
+		fmt.Printf("success, %s: %.0f messages/s, %.1f allocations and %.0f bytes a message\n", names[i], m.rate, m.allocations, m.bytes)
 	}
-	slices.Sort(ratios)
-	res.Ratio = round(ratios[len(ratios)/2])
-	r.printf("success, bare amqp091-go loop: %s\nsuccess, redrive.Consume: %s\n", res.Bare, res.Consumer)
-	res.Targets = append(res.Targets, r.atLeast("the consumer against the bare loop", res.Ratio, "×", 0.95))
+	fmt.Printf("the consumer against the bare loop: %.2f ×\n", median(ratios))
 	return nil
-}
-
-func (p pass) String() string {
-	return fmt.Sprintf("%.0f messages/s, %.1f allocations and %.0f bytes a message", p.Rate, p.Allocations, p.Bytes)
 }
 
 // counter counts messages, and the memory and time they take. The first ones, as
@@ -119,7 +75,7 @@ type counter struct {
 	result  pass
 }
 
-// next counts one, by one goroutine at a time, and tells whether it was the last.
+// next counts one, by one goroutine at a time, and reports whether it was the last.
 func (c *counter) next() bool {
 	switch c.seen++; c.seen {
 	case 1:
@@ -135,7 +91,7 @@ func (c *counter) next() bool {
 	var after runtime.MemStats
 	runtime.ReadMemStats(&after)
 	n := float64(c.n)
-	c.result = pass{round(n / took), round(float64(after.Mallocs-c.before.Mallocs) / n), round(float64(after.TotalAlloc-c.before.TotalAlloc) / n)}
+	c.result = pass{n / took, float64(after.Mallocs-c.before.Mallocs) / n, float64(after.TotalAlloc-c.before.TotalAlloc) / n}
 	return true
 }
 

@@ -2,96 +2,112 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"syscall"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/testenv/redisnode"
 )
 
-// service is Redrive as users run it: a process of its own.
-type service struct {
-	dir, listen string
-	url         string
-	redis       *redis // its own, if it has one
-	cmd         *exec.Cmd
+// redis is one that syncs each write.
+type redis struct {
+	*redisnode.Server
+	dir string // its data, where the services' is
+	pid int
 }
 
-// startService is Redrive with a delay of nothing.
-func startService(ctx context.Context, v vhost) (way, error) { return startServiceWith(ctx, v, 0) }
-
-func startServiceWith(ctx context.Context, v vhost, delay time.Duration) (way, error) {
-	s, err := newService(v.url, delays{work: delay})
-	if err != nil {
-		return way{}, err
+// startRedis starts one, or says that it is notThere.
+func startRedis(ctx context.Context) (_ *redis, err error) {
+	r := new(redis)
+	if r.dir, err = os.MkdirTemp(*folder, "redrive-bench-redis-"); err != nil {
+		return nil, err
 	}
-	return s.serve(ctx, v)
-}
-
-// serve is the service as a way, with its work queue.
-func (s *service) serve(ctx context.Context, v vhost) (way, error) {
-	err := s.start(ctx)
+	r.Server, err = redisnode.Start(ctx, redisnode.Options{Config: "dir " + r.dir})
 	if err == nil {
-		err = enrolled(v, work)
+		r.pid, err = strconv.Atoi(r.Info(ctx, "server", "process_id"))
 	}
-	if err != nil {
-		s.remove()
-		return way{}, err
+	switch {
+	case err == nil:
+		return r, nil
+	case errors.Is(err, redisnode.ErrNotInstalled):
+		err = notThere(err.Error())
 	}
-	return way{pids: s.pids(), stop: s.remove}, nil
+	r.stop()
+	return nil, err
 }
 
-// enrolled declares a queue that dead-letters to the service.
-func enrolled(v vhost, queue string) error {
-	return onChannel(v.url, func(ch *amqp.Channel) error {
-		return declare(ch, queue, amqp.Table{"x-queue-type": v.kind, "x-dead-letter-exchange": "redrive"})
+func (r *redis) stop() {
+	if r.Server != nil {
+		_ = r.Stop()
+	}
+	os.RemoveAll(r.dir)
+}
+
+// startServices starts so many services with one delay for the work queue, all of them on one
+// Redis, or one on disk.
+func startServices(ctx context.Context, v vhost, store string, count int, delay time.Duration) (w way, err error) {
+	var began []func()
+	w.stop = func() {
+		for _, stop := range slices.Backward(began) {
+			stop()
+		}
+	}
+	defer func() {
+		if err != nil {
+			w.stop()
+		}
+	}()
+	var on *redis
+	if store == onRedis {
+		if on, err = startRedis(ctx); err != nil {
+			return w, err
+		}
+		began, w.redis = append(began, on.stop), []int{on.pid}
+	}
+	for range count {
+		s, err := newService(v.url, on, map[string]time.Duration{work: delay})
+		if err != nil {
+			return w, err
+		}
+		began = append(began, s.remove)
+		if err := s.start(ctx); err != nil {
+			return w, err
+		}
+		w.pids = append(w.pids, s.pid())
+	}
+	return w, enrolled(v, work)
+}
+
+// enrolled declares queues that dead-letter to the service.
+func enrolled(v vhost, queues ...string) error {
+	return onChannel(v.url, func(ch *amqp.Channel) (err error) {
+		for _, queue := range queues {
+			err = errors.Join(err, declare(ch, queue, amqp.Table{"x-queue-type": v.kind, "x-dead-letter-exchange": "redrive"}))
+		}
+		return err
 	})
 }
 
-// delays by queue.
-type delays map[string]time.Duration
-
-// newService writes its config; start it, and remove it in the end.
-func newService(url string, policies delays) (*service, error) {
-	return newServiceOf(url, "", policiesOf(policies))
+// service is Redrive as users run it: a process of its own.
+type service struct {
+	dir, listen, url string
+	cmd              *exec.Cmd
 }
 
-// newServiceIn is newService with its messages where -store says: on disk, or in a Redis
-// of its own.
-func newServiceIn(ctx context.Context, store, url string, policies delays) (*service, error) {
-	if store == onDisk {
-		return newService(url, policies)
-	}
-	r, err := startRedis(ctx)
-	if err != nil {
-		return nil, err
-	}
-	s, err := newServiceOf(url, r.URL(), policiesOf(policies))
-	if err != nil {
-		r.stop()
-		return nil, err
-	}
-	s.redis = r
-	return s, nil
-}
-
-// policiesOf are delays in YAML.
-func policiesOf(d delays) (yaml string) {
-	for queue, delay := range d {
-		yaml += fmt.Sprintf("- {name: %s, queues: [%s], backoff: {fixed: %dms}, jitter: none, attempts: 1000000}\n", queue, queue, delay.Milliseconds())
-	}
-	return yaml
-}
-
-// newServiceOf is one on a Redis, or on disk, with a list of policies in YAML.
-func newServiceOf(url, redis, policies string) (s *service, err error) {
+// newService writes its config, with delays by queue; start it, and remove it in the end. Its
+// messages are on a Redis, or on disk if that is nil.
+func newService(url string, on *redis, delays map[string]time.Duration) (s *service, err error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
@@ -101,18 +117,20 @@ func newServiceOf(url, redis, policies string) (s *service, err error) {
 	if s.dir, err = os.MkdirTemp(*folder, "redrive-bench-"); err != nil {
 		return nil, err
 	}
-	store := "disk: " + s.data()
-	if redis != "" {
-		store += ", redis: {url: " + redis + "}"
+	store := "disk: " + filepath.Join(s.dir, "data")
+	if on != nil {
+		store += ", redis: {url: " + on.URL() + "}"
 	}
-	yaml := fmt.Sprintf("store: {%s}\nlisten: %s\npolicies:\n%s", store, s.listen, policies)
+	yaml := fmt.Sprintf("store: {%s}\nlisten: %s\npolicies:\n", store, s.listen)
+	for queue, delay := range delays {
+		yaml += fmt.Sprintf("- {name: %s, queues: [%s], backoff: {fixed: %dms}, jitter: none, attempts: 1000000}\n", queue, queue, delay.Milliseconds())
+	}
 	return s, os.WriteFile(s.config(), []byte(yaml), 0o600)
 }
 
 func (s *service) config() string { return filepath.Join(s.dir, "redrive.yaml") }
-func (s *service) data() string   { return filepath.Join(s.dir, "data") }
 
-func (s *service) pids() []int { return []int{s.cmd.Process.Pid} }
+func (s *service) pid() int { return s.cmd.Process.Pid }
 
 // launch starts the process.
 func (s *service) launch() error {
@@ -145,23 +163,40 @@ func (s *service) start(ctx context.Context) error {
 				return nil
 			}
 		}
-		select {
-		case <-ctx.Done():
+		if pause(ctx, 20*time.Millisecond) != nil {
 			return fmt.Errorf("the service is not ready (REDRIVE_BENCH_LOG=1 shows its log): %w", ctx.Err())
-		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }
 
-// waiting is how many messages of a queue wait in it.
-func (s *service) waiting(ctx context.Context, queue string) (int, error) {
-	st, err := httpapi.Client{Addr: s.listen}.Overview(ctx)
-	for _, q := range st.Queues {
-		if q.Name == queue {
-			return int(q.Waiting), nil
+// untilWaiting waits until enough messages of a queue wait in the service, for as
+// long as their number changes.
+func (s *service) untilWaiting(ctx context.Context, queue string, enough func(now int) bool) error {
+	last, changed := -1, time.Now()
+	for {
+		st, err := httpapi.Client{Addr: s.listen}.Overview(ctx)
+		if err != nil {
+			return err
+		}
+		now := 0
+		for _, q := range st.Queues {
+			if q.Name == queue {
+				now = int(q.Waiting)
+			}
+		}
+		if enough(now) {
+			return nil
+		}
+		if now != last {
+			last, changed = now, time.Now()
+		}
+		if time.Since(changed) > time.Minute {
+			return fmt.Errorf("%d messages of %s wait, and for a minute that did not change", now, queue)
+		}
+		if err := pause(ctx, 50*time.Millisecond); err != nil {
+			return err
 		}
 	}
-	return 0, err
 }
 
 // end ends the process and waits for it.
@@ -175,8 +210,15 @@ func (s *service) end(by os.Signal) {
 
 func (s *service) remove() {
 	s.end(syscall.SIGTERM)
-	if s.redis != nil {
-		s.redis.stop()
-	}
 	os.RemoveAll(s.dir)
+}
+
+// pause waits so long, or until ctx ends.
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
 }

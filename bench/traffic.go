@@ -30,30 +30,21 @@ func onChannel(url string, do func(*amqp.Channel) error) error {
 // pace, so many per second.
 func publish(ctx context.Context, url, queue string, n int, pace float64) error {
 	body := []byte(strings.Repeat("x", *size))
-	return publishEach(ctx, url, queue, n, pace, func(i int) amqp.Publishing {
-		return amqp.Publishing{MessageId: strconv.Itoa(i), DeliveryMode: amqp.Persistent, Body: body}
-	})
-}
-
-func publishEach(ctx context.Context, url, queue string, n int, pace float64, message func(i int) amqp.Publishing) error {
 	return onChannel(url, func(ch *amqp.Channel) error {
 		if err := ch.Confirm(false); err != nil {
 			return err
 		}
-		tick := time.NewTicker(time.Millisecond)
-		defer tick.Stop()
 		began := time.Now()
 		var last *amqp.DeferredConfirmation
 		for i := range n {
 			for pace > 0 && float64(i) > time.Since(began).Seconds()*pace {
-				select {
-				case <-ctx.Done():
-					return ctx.Err()
-				case <-tick.C:
+				if err := pause(ctx, time.Millisecond); err != nil {
+					return err
 				}
 			}
 			var err error
-			if last, err = ch.PublishWithDeferredConfirm("", queue, false, false, message(i)); err != nil {
+			message := amqp.Publishing{MessageId: strconv.Itoa(i), DeliveryMode: amqp.Persistent, Body: body}
+			if last, err = ch.PublishWithDeferredConfirm("", queue, false, false, message); err != nil {
 				return err
 			}
 		}

@@ -13,58 +13,36 @@ import (
 
 // usage is what processes took of the machine.
 type usage struct {
-	CPU  float64 `json:"cpu_s"`
-	Peak float64 `json:"peak_mib"` // resident, the largest during the round
+	known bool
+	cpu   float64 // seconds
+	peak  float64 // MiB that are resident, the largest during the round
 }
 
-// meter measures processes from now on.
-type meter struct {
-	pids   []int
-	before float64
+// costs are what a round took, by whom; broker is not known when somebody else runs it.
+type costs struct{ own, redis, broker usage }
+
+// measureCosts measures from now on, until its result is called.
+func measureCosts(w way, b brokertest.Broker) func() costs {
+	own, redis, broker := measureUsage(w.pids), measureUsage(w.redis), measureUsage(groupPids(b.Group))
+	return func() costs { return costs{own(), redis(), broker()} }
 }
 
-// newMeter begins. Without processes, as with a broker on another machine, or
+// measureUsage begins. Without processes, as with a broker on another machine, or
 // without /proc, there is nothing to measure.
-func newMeter(pids []int) meter {
-	m := meter{pids: pids}
+func measureUsage(pids []int) func() usage {
 	for _, pid := range pids {
 		// Makes now the peak; where it is refused the peak is that of its life.
 		_ = os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0)
 	}
-	m.before, _ = cpuSeconds(pids)
-	return m
-}
-
-// usage is nil when it is unknown.
-func (m meter) usage() *usage {
-	cpu, ok := cpuSeconds(m.pids)
-	if !ok {
-		return nil
+	before, _ := cpuSeconds(pids)
+	return func() usage {
+		after, ok := cpuSeconds(pids)
+		u := usage{known: ok, cpu: after - before}
+		for _, pid := range pids {
+			u.peak += memory(pid, "VmHWM")
+		}
+		return u
 	}
-	peak := 0.0
-	for _, pid := range m.pids {
-		peak += memory(pid, "VmHWM")
-	}
-	return &usage{CPU: round(cpu - m.before), Peak: round(peak)}
-}
-
-// costs are what a round took of the machine, by whom.
-type costs struct {
-	Own    *usage `json:"own"`    // of its own processes
-	Redis  *usage `json:"redis"`  // of the Redis that keeps its messages
-	Broker *usage `json:"broker"` // null for one that somebody else runs
-	Bench  *usage `json:"bench"`  // of this process
-}
-
-// meters measure them.
-type meters struct{ own, redis, broker, bench meter }
-
-func newMeters(w way, b brokertest.Broker) meters {
-	return meters{newMeter(w.pids), newMeter(w.redis), newMeter(groupPids(b.Group)), newMeter([]int{os.Getpid()})}
-}
-
-func (m meters) costs() costs {
-	return costs{m.own.usage(), m.redis.usage(), m.broker.usage(), m.bench.usage()}
 }
 
 // groupPids are the processes of a process group; none for group 0.
@@ -117,26 +95,22 @@ func memory(pid int, line string) float64 {
 	return kb / 1024
 }
 
-// each is the CPU time for one of n messages, in microseconds; 0 when it is unknown.
-func (u *usage) each(n int) float64 {
-	if u == nil || n == 0 {
-		return 0
-	}
-	return round(u.CPU / float64(n) * 1e6)
-}
-
-// of n messages, as two columns of a table.
-func (u *usage) of(n int) string {
-	if u == nil {
+// columns of a table, for n messages.
+func (u usage) columns(n int) string {
+	if !u.known {
 		return "-\t-"
 	}
-	return fmt.Sprintf("%.0f\t%.0f", u.each(n), u.Peak)
+	return fmt.Sprintf("%.0f\t%.0f", u.cpu/float64(n)*1e6, u.peak)
 }
 
-func (r *report) printUsage(who string, u *usage, n int) {
-	if u == nil {
-		r.printf("%s: CPU -, peak memory -\n", who)
-		return
+func (u usage) text(n int) string {
+	if !u.known {
+		return "-"
 	}
-	r.printf("%s: CPU %.1f s, %.0f µs a message; peak memory %.0f MiB\n", who, u.CPU, u.each(n), u.Peak)
+	return fmt.Sprintf("CPU %.1f s, %.0f µs a message; peak memory %.0f MiB", u.cpu, u.cpu/float64(n)*1e6, u.peak)
+}
+
+// footprint is the memory of a process.
+func footprint(pid int) string {
+	return fmt.Sprintf("resident %.0f MiB, peak %.0f MiB", memory(pid, "VmRSS"), memory(pid, "VmHWM"))
 }
