@@ -72,7 +72,10 @@ func (s *Store) Entries(ctx context.Context, prefix, after string, visit func(st
 
 // names is the range of names with a prefix, as ZRANGE BYLEX has it.
 func names(prefix string) (from, to string) {
-	end := strings.TrimRight(prefix, "\xff")
+	end := prefix
+	for strings.HasSuffix(end, "\xff") { // TrimRight takes each byte that is no UTF-8 for one
+		end = end[:len(end)-1]
+	}
 	if end == "" {
 		return "[" + prefix, "+"
 	}
