@@ -22,9 +22,6 @@ func (p *program) withAddress(c *cobra.Command) *cobra.Command {
 	return c
 }
 
-const signingIn = `Signing in: REDRIVE_TOKEN, or REDRIVE_USER with REDRIVE_PASSWORD; each with _FILE
-for the path of a file with the value.`
-
 func (p *program) client() (httpapi.Client, error) {
 	return httpapi.NewClient(p.serviceAddress(), func(name string) string {
 		if name == "REDRIVE_CA_FILE" && p.caFile != "" {

@@ -103,8 +103,8 @@ func (r *Replica) lead(ctx context.Context) {
 	r.Throttle.SetLeads(true)
 	r.setTerm(ctx)
 	defer r.Throttle.SetLeads(false)
-	defer r.setTerm(nil)
-	r.Scheduler.Wake() // for probes
+	defer r.setTerm(nil) //lint:ignore SA1012 no leader has no term
+	r.Scheduler.Wake()   // for probes
 	var all sync.WaitGroup
 	for _, do := range r.LeaderTasks {
 		all.Go(func() { do(ctx) })

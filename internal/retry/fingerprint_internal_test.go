@@ -1,7 +1,6 @@
 package retry
 
 import (
-	"fmt"
 	"reflect"
 	"testing"
 	"time"
@@ -52,7 +51,7 @@ func TestAFingerprintIsOfAllThatTellsMessagesApart(t *testing.T) {
 			case *time.Time:
 				*f = now
 			default:
-				t.Fatal(fmt.Sprintf("%s is a %T", name, f))
+				t.Fatalf("%s is a %T", name, f)
 			}
 		})
 	}

@@ -38,7 +38,6 @@ type scene struct {
 	by       map[*node]int
 	failing  bool // what is retried fails again
 	changes  []string
-	down     bool // the consumers, see fail
 	nodes    []*node
 }
 

@@ -164,7 +164,7 @@ func (c *writeBatch) commitWithPast() error {
 // awaitHistory waits until all that ended up to now is in the history.
 func (s *Store) awaitHistory() {
 	s.intoHistory.Lock()
-	s.intoHistory.Unlock()
+	s.intoHistory.Unlock() //lint:ignore SA2001 waits for its holder
 }
 
 func (c *writeBatch) close() {
