@@ -154,7 +154,8 @@ func TestABatchThatArrivesLateIsNotAddedTwice(t *testing.T) {
 		conns.free()
 		untilAnswered(t, func() error { return s.Add(ctx, batch) })
 		for range 5 {
-			add(t, s, 1)
+			another := []*store.Record{storetest.Waiting("q", 0, "another")}
+			untilAnswered(t, func() error { return s.Add(ctx, another) })
 		}
 		scripts := func() string { return server.Info(ctx, "commandstats", "cmdstat_evalsha") }
 		before := scripts()
