@@ -1,12 +1,12 @@
 package world
 
 import (
-	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
+	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/policy"
 )
 
@@ -49,12 +49,11 @@ func (l *ledger) earlyIn(a *account, life *life, failures int, now time.Time) er
 	if !did {
 		return fmt.Errorf("%s was retried as failed %d times, which it has not", a.id, failures)
 	}
-	fewest, most := l.allowed(a.queue, failed, now)
-	if failures >= most && !l.mayCountMore(a) {
+	if _, most := l.allowed(a.queue, failed, now); failures >= most {
 		return fmt.Errorf("%s was delivered although it has failed %d times, and %d attempts are allowed", a.id, failures, most)
 	}
-	wait, _ := a.waits(failures, fewest)
-	least := failed.Add(wait)
+	p := a.queue.policy
+	least := failed.Add(p.Jitter.Shortest(p.Backoff.Delay(failures)).Truncate(time.Millisecond))
 	for _, at := range life.hastened {
 		if at.Before(least) && !at.Before(failed) {
 			least = at
@@ -74,10 +73,8 @@ const lateBy = 5 * time.Second
 func (l *ledger) late(a *account, failures int, now time.Time) error {
 	q := a.queue
 	failed, did := a.life().failedAt[failures-1]
-	if did && q.library != nil && len(a.life().hastened) == 0 {
-		return l.lateInLibrary(a, failures, failed, now)
-	}
-	if !did || len(a.life().hastened) > 0 || !q.isPunctual() || l.byItself[q] || !l.calm(q, failed, now) {
+	punctual := q.way == nil && q.handles == 0 && q.limits == (throttle.Rules{})
+	if !did || len(a.life().hastened) > 0 || !punctual || !l.calm(q, failed, now) {
 		return nil
 	}
 	_, fall := l.clock.rise(failed, now)
@@ -87,7 +84,7 @@ func (l *ledger) late(a *account, failures int, now time.Time) error {
 	return nil
 }
 
-// calm tells whether nothing happened to the service, nor shortly before, and its retries to the
+// calm reports whether nothing happened to the service, nor shortly before, and its retries to the
 // queue were never paused.
 func (l *ledger) calm(q *workQueue, from, to time.Time) bool {
 	const after = 5 * time.Minute
@@ -97,16 +94,11 @@ func (l *ledger) calm(q *workQueue, from, to time.Time) bool {
 		}
 	}
 	for _, f := range l.scenario.faults {
-		if at := l.start.Add(settling + f.at); f.kind != clockJumps && (f.queue == nil || f.queue == q) && !at.After(to) && at.Add(f.away+after).After(from) {
+		if at := l.start.Add(settling + f.at); f.kind != clockJumps && !at.After(to) && at.Add(f.away+after).After(from) {
 			return false
 		}
 	}
 	return !slices.ContainsFunc(l.cuts, func(at time.Time) bool { return !at.After(to) && at.Add(after).After(from) })
-}
-
-// leastWait is what a policy waits at least after a failure.
-func leastWait(p *policy.Policy, failures int) time.Duration {
-	return p.Jitter.Shortest(p.Backoff.Delay(failures)).Truncate(time.Millisecond)
 }
 
 // allowed is how many attempts a queue's policy allows at least and at most in a time.
@@ -131,49 +123,36 @@ type ends struct{ waiting, parked, discarded, forwarded map[string]int }
 func (l *ledger) missing(at ends) (all []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	left := maps.Clone(l.gone)
 	for id, a := range l.accounts {
-		if !l.arrived(a, at) && !isGone(a.queue, left) {
+		if !l.arrived(a, at) {
 			all = append(all, fmt.Sprintf("%s of %s (failed %d of %d times)", id, a.queue.name, len(a.life().failedAt), a.life().fails))
 		}
 	}
 	for id, copies := range at.waiting {
 		all = append(all, fmt.Sprintf("%s still waits, %d times", id, copies))
 	}
-	all = append(all, l.missingHostile(at, left)...)
 	slices.Sort(all)
 	return all
 }
 
-// arrived tells whether a message is where it belongs.
+// arrived reports whether a message is where it belongs.
 func (l *ledger) arrived(a *account, at ends) bool {
+	least, most := l.allowedIn(a)
 	switch {
-	case l.lost.has(a.id):
-		return true
 	case a.mayBeLost:
 		return true
 	case l.unsure[a.id]:
-		return a.processed+at.parked[a.id]+at.forwarded[a.id]+at.discarded[a.id] > 0 || a.queue.discards() || a.discardedByHandler()
+		return a.processed+at.parked[a.id]+at.forwarded[a.id]+at.discarded[a.id] > 0 || a.queue.policy.Exhausted.Action == policy.Discard
 	case a.discarded:
 		return at.discarded[a.id] > 0
 	case a.restored:
 		return at.parked[a.id] > 0
-	}
-	least, most := l.allowedIn(a)
-	processed, ended := a.processed > 0, l.ended(a, at)
-	if by, attempt := a.endedByHandler(); by != asThePolicySays && attempt <= most {
-		return at.parked[a.id] > 0 || a.discardedByHandler() || attempt > least && ended || l.mayCountMore(a) && (processed || ended)
-	}
-	switch {
-	case l.mayCountMore(a):
-		return processed || ended
-	case a.life().fails < least && !l.byItself[a.queue]:
-		return processed
+	case a.life().fails < least:
+		return a.processed > 0
 	case a.life().fails >= most:
-		return ended
-	default:
-		return processed || ended
+		return l.ended(a, at)
 	}
+	return a.processed > 0 || l.ended(a, at)
 }
 
 // allowedIn is how many attempts are allowed in a message's life, at least and at most.
@@ -186,14 +165,14 @@ func (l *ledger) allowedIn(a *account) (least, most int) {
 	return l.allowed(a.queue, from, now)
 }
 
-// ended tells whether its failures ended as its policy says. That a message was discarded
+// ended reports whether its failures ended as its policy says. That a message was discarded
 // no one sees but in its last failure.
 func (l *ledger) ended(a *account, at ends) bool {
 	switch a.queue.policy.Exhausted.Action {
 	case policy.Park:
 		return at.parked[a.id] > 0
 	case policy.Forward:
-		return at.forwarded[a.id] > 0 || l.byItself[a.queue] && at.parked[a.id] > 0 // what expired is parked
+		return at.forwarded[a.id] > 0
 	}
 	for failures, failed := range a.life().failedAt {
 		if least, _ := l.allowed(a.queue, failed, time.Now()); failures+1 >= least {
@@ -210,19 +189,19 @@ func (l *ledger) wrong(at ends) (all []string) {
 	defer l.mu.Unlock()
 	for id, a := range l.accounts {
 		exhausted := at.parked[id] + at.forwarded[id]
-		if least, _ := l.allowedIn(a); a.life().fails < least && exhausted > 0 && !a.restored && !l.byItself[a.queue] && !l.explained(a) && !a.parkedByHandler() {
+		if least, _ := l.allowedIn(a); a.life().fails < least && exhausted > 0 && !a.restored && !l.explained(a) {
 			all = append(all, fmt.Sprintf("%s is parked %d and forwarded %d times, and %d attempts were enough", id, at.parked[id], at.forwarded[id], a.life().fails+1))
 		}
 		if copies := a.processed + exhausted + at.discarded[id]; copies > 1 && !l.explained(a) {
-			all = append(all, fmt.Sprintf("%s has %d copies at the end, and nothing happened to it when a connection was cut: it was seen at %s, the service had it at %s, and cuts were at %s", id, copies, l.times(a.seen), l.times(l.said[a.redriveID]), l.times(l.cuts)))
+			all = append(all, fmt.Sprintf("%s has %d copies at the end, and nothing happened to it when a connection was cut: it was seen at %s, the service had it at %s, and cuts were at %s",
+				id, copies, l.times(a.seen), l.times(l.said[a.redriveID]), l.times(l.cuts)))
 		}
 	}
-	all = append(all, l.tooFast()...)
 	slices.Sort(all)
 	return append(all, l.broken...)
 }
 
-// explained tells whether something happened to the message within a second of a cut, or during an
+// explained reports whether something happened to the message within a second of a cut, or during an
 // alarm while it was on its way to wait in RabbitMQ, or in which the service was stopped or cut
 // off, or while it was in doubt: what has no answer then is published or delivered again, and that is allowed.
 func (l *ledger) explained(a *account) bool {
@@ -235,9 +214,6 @@ func (l *ledger) explained(a *account) bool {
 		if (a.queue.way != nil || alarm.troubled) && (slices.ContainsFunc(seen, during) || a.doubtedIn(alarm.from, alarm.to)) {
 			return true
 		}
-	}
-	if slices.ContainsFunc(l.refusals, func(r alarm) bool { return a.doubtedIn(r.from, r.to) }) {
-		return true
 	}
 	for _, cut := range l.cuts {
 		near := func(at time.Time) bool { return at.Sub(cut).Abs() <= time.Second+2*a.queue.handles }
@@ -256,19 +232,64 @@ func (l *ledger) times(all []time.Time) (since []time.Duration) {
 	return since
 }
 
-// found is what has gone wrong so far.
-func (w *World) found() error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return errors.Join(w.faults...)
+// brokenCircuit is a breaker that is open or half-open.
+type brokenCircuit struct {
+	since  time.Time // when it opened
+	probes int       // that may still go; 0: it is open
 }
 
-// faultsAt are what the ledger found, and what else must never happen, as one error.
-func (w *World) faultsAt(at ends) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, what := range w.ledger.wrong(at) {
-		w.faults = append(w.faults, errors.New(what))
+// breakers returns what enters the changes of a process's breakers, which all are closed. Those of the
+// process before it are of no account any more.
+func (l *ledger) breakers() func(throttle.Transition) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.process++
+	process := l.process
+	clear(l.circuits)
+	return func(t throttle.Transition) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if process == l.process || l.scenario.replicas > 1 {
+			l.breakerChanged(t, time.Now())
+		}
 	}
-	return errors.Join(w.faults...)
+}
+
+func (l *ledger) breakerChanged(t throttle.Transition, now time.Time) {
+	l.events["breaker is "+string(t.To)]++
+	switch t.To {
+	case throttle.Open:
+		l.circuits[t.Queue] = brokenCircuit{since: now}
+	case throttle.HalfOpen:
+		c := l.circuits[t.Queue]
+		c.probes = l.queueNamed(t.Queue).limits.Breaker.Probes
+		l.circuits[t.Queue] = c
+	default:
+		delete(l.circuits, t.Queue)
+	}
+}
+
+// retriedAgainst checks that an open breaker lets no message pass, and a half-open one no more than its
+// probes. With several replicas others follow the leader's within a second or when they reach it.
+// l.mu is held.
+func (l *ledger) retriedAgainst(e retry.Event, now time.Time) {
+	c, is := l.circuits[e.Queue]
+	if e.Kind != retry.Retried || !is || l.scenario.replicas > 1 || now.Sub(l.publishedUntil(c.since, now)) <= time.Second {
+		return
+	}
+	if c.probes == 0 {
+		l.broken = append(l.broken, fmt.Sprintf("%s was retried to %s at %s: its breaker opened at %s, or no more probes may go", e.ID, e.Queue, now.Sub(l.start), c.since.Sub(l.start)))
+		return
+	}
+	c.probes--
+	l.circuits[e.Queue] = c
+}
+
+func (l *ledger) queueNamed(name string) *workQueue {
+	for _, q := range l.scenario.queues {
+		if q.name == name {
+			return q
+		}
+	}
+	return nil
 }

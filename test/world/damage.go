@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -15,18 +14,6 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
 )
-
-// drawDamage has a file of the store damaged while the service is stopped. A person does then what
-// the service says.
-func (s *scenario) drawDamage(r *rand.Rand) {
-	if !s.onDisk || r.IntN(3) > 0 {
-		return
-	}
-	for range 1 + r.IntN(2) {
-		s.faults = append(s.faults, fault{at: between(r, time.Minute, faultsEnd), kind: damaged, away: pick(r, time.Second, time.Minute), survives: pick(r, 0, 50, 100),
-			damage: damage{file: pick(r, ".sst", ".sst", ".log", "MANIFEST", ""), place: r.Float64(), bytes: pick(r, 1, 1, 64), compacted: r.IntN(2) == 0, killed: r.IntN(2) == 0, accepts: r.IntN(2) == 0}})
-	}
-}
 
 // damage is what happens to the disk, and what a person does about it.
 type damage struct {
@@ -229,4 +216,72 @@ func (w *World) salvage() error {
 	clear(w.harmed)
 	w.say("%d messages are saved, %d of them loose; not read: %v", done.Messages, done.Loose, done.Unread)
 	return errors.Join(w.disk.RemoveAll(folder), w.disk.Rename(saved, folder))
+}
+
+// compare enters what a damaged store has lost. Nothing may be lost of which nothing was said.
+func (w *World) compare(f fault, where, how string, before, after contents) error {
+	var missing, changed []*store.Record
+	added := 0
+	for key, was := range before.records {
+		is := after.records[key]
+		switch {
+		case is == nil:
+			missing = append(missing, was)
+		case is.State != was.State || is.Failures != was.Failures || !is.Due.Equal(was.Due):
+			changed = append(changed, was)
+		}
+	}
+	for key, is := range after.records {
+		if before.records[key] == nil {
+			changed = append(changed, is) // its end is lost
+			added++
+		}
+	}
+	w.say("%s: %d of %d messages are lost, and %d are as they were before", how, len(missing), len(before.records), len(changed))
+	file, _, _ := strings.Cut(where, " ")
+	defer func() { w.harmed[file] = true }() // two bits of one block are not turned back
+	switch {
+	case how == "" && len(missing)+len(changed) > 0:
+		return fmt.Errorf("damage to %s: nothing was said, and %d messages are lost, %d changed", where, len(missing), len(changed))
+	case f.damage.bytes == 1 && strings.HasSuffix(file, ".sst") && !w.harmed[file] && len(missing)+len(changed) > 0:
+		return fmt.Errorf("one flipped bit of %s: %d messages are lost, %d changed", where, len(missing), len(changed))
+	case how == "reported" && after.off != 0 && after.off-before.off != int64(len(missing)-added): // 0: it is lost too, and begins again
+		return fmt.Errorf("damage to %s: %d messages are lost, %d are there again, and the ledger is off by %d instead of %d", where, len(missing), added, after.off, before.off)
+	}
+	w.ledger.damaged(missing, changed, after.off)
+	w.ledger.readEntries(before.entries, after.entries)
+	return nil
+}
+
+// damaged enters which messages the store has lost, which it has as they were before, and by how
+// many its ledger is off.
+func (l *ledger) damaged(missing, changed []*store.Record, off int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, r := range missing {
+		id := idIn(r.Message.Headers)
+		if a := l.accounts[id]; a != nil {
+			a.mayBeLost = true
+		}
+		l.unsure[id] = true
+	}
+	for _, r := range changed {
+		l.unsure[idIn(r.Message.Headers)] = true
+	}
+	l.off = off
+}
+
+// readEntries takes what people have set from the store, where that has lost some.
+func (l *ledger) readEntries(before, after map[string]string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for q := range l.attempts {
+		name := store.PausePrefix + q.name
+		_, is := after[name]
+		if _, was := before[name]; was != is {
+			if delete(l.pauses, q); is {
+				l.pauses[q] = time.Now()
+			}
+		}
+	}
 }

@@ -1,7 +1,9 @@
 package world
 
 import (
-	"errors"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -10,10 +12,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	amqp "github.com/rabbitmq/amqp091-go"
-
-	"github.com/redrive-mq/redrive"
+	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -34,26 +35,15 @@ type ledger struct {
 	pauses   map[*workQueue]time.Time // since when
 	troubled bool                     // there was a fault
 	alarms   []alarm
-	stalls   []alarm // when a replica stood still
-	refusals []alarm // when the service had fewer rights
-	lost     lost
-	byItself map[*workQueue]bool // whose messages may have been dead-lettered without a consumer
-	off      int64               // by how many messages the store's own ledger is off, since it is damaged
-	unsure   map[string]bool     // messages that a damaged store has lost, or has as they were before
-	gone     map[*workQueue]int  // that were deleted, with so many messages
-	away     []time.Time         // until when RabbitMQ was away
-	lateTo   time.Time           // until when the store may answer late
-	// strangers is how many consumers received of each hostile message.
-	strangers  map[string]int
-	touched    map[string]bool       // hostile messages that a person has done something to
-	heals      atomic.Bool           // what a person changes now is processed from then on
-	operations map[string]*operation // by id
-	events     map[string]int        // how many the service has sent, by kind
-	retried    map[*workQueue][]time.Time
-	broken     []string                 // what the service said and must not have done
-	outcomes   map[redrive.Outcome]int  // of attempts in the library
-	circuits   map[string]brokenCircuit // by queue
-	process    int                      // that started last
+	stalls   []alarm                  // when a replica stood still
+	off      int64                    // by how many messages the store's own ledger is off, since it is damaged
+	unsure   map[string]bool          // messages that a damaged store has lost, or has as they were before
+	lateTo   time.Time                // until when the store may answer late
+	heals    atomic.Bool              // what a person changes now is processed from then on
+	events   map[string]int           // how many the service has sent, by kind
+	broken   []string                 // what the service said and must not have done
+	circuits map[string]brokenCircuit // by queue
+	process  int                      // that started last
 }
 
 // alarm is when RabbitMQ was short of memory.
@@ -72,7 +62,6 @@ type allowed struct {
 type account struct {
 	message
 	redriveID string // that the service gave it; "" until it failed
-	libraryID string // that a handler saw last
 	lives     []*life
 	seen      []time.Time        // when anything happened to it that anyone saw
 	doubts    map[string][]doubt // by the part of the service that has it in doubt
@@ -80,8 +69,7 @@ type account struct {
 	edits     int
 	// leaseEnded: a replica had claimed it, and did not end its claim within the lease.
 	leaseEnded bool
-	mayBeLost  bool // by RabbitMQ: whatever becomes of it is right
-	waiting    int  // after how many failures it waits; 0: it does not
+	mayBeLost  bool // by a damaged store: whatever becomes of it is right
 	// discarded and restored: that is what a person did last.
 	discarded, restored bool
 }
@@ -93,7 +81,6 @@ type life struct {
 	// failedAt is when its consumer first failed it, by how often it had failed before.
 	failedAt map[int]time.Time
 	hastened []time.Time // to when a person moved what waited
-	byQueue  int         // how many of its failures RabbitMQ counted, at a cut
 }
 
 func (a *account) life() *life { return a.lives[len(a.lives)-1] }
@@ -103,8 +90,9 @@ func newLife(due time.Time, fails int) *life {
 }
 
 func newLedger(s *scenario, clock *wallClock) *ledger {
-	l := &ledger{scenario: s, clock: clock, operations: map[string]*operation{}, strangers: map[string]int{}, touched: map[string]bool{}, byItself: map[*workQueue]bool{}, gone: map[*workQueue]int{}, unsure: map[string]bool{}, events: map[string]int{}, outcomes: map[redrive.Outcome]int{}, circuits: map[string]brokenCircuit{}, retried: map[*workQueue][]time.Time{}, start: time.Now(), accounts: map[string]*account{}, said: map[string][]time.Time{},
-		attempts: map[*workQueue][]allowed{}, pauses: map[*workQueue]time.Time{}}
+	l := &ledger{scenario: s, clock: clock, start: time.Now(), accounts: map[string]*account{}, said: map[string][]time.Time{},
+		attempts: map[*workQueue][]allowed{}, pauses: map[*workQueue]time.Time{}, unsure: map[string]bool{},
+		events: map[string]int{}, circuits: map[string]brokenCircuit{}}
 	for _, q := range s.queues {
 		l.attempts[q] = []allowed{{l.start, q.policy.Attempts}}
 	}
@@ -137,19 +125,15 @@ func (l *ledger) heard(e retry.Event) {
 	id, now := e.ID.String(), time.Now()
 	l.said[id] = append(l.said[id], now)
 	l.events[strings.TrimSpace(string(e.Kind)+" "+e.Way)]++
-	l.retriedTo(e, now)
-	if e.Kind == retry.Retried && wire.OwnQueue(e.Queue) {
-		l.broken = append(l.broken, fmt.Sprintf("%s was retried to %s, which is Redrive's own", id, e.Queue))
-	}
 	if e.Instead != "" && !l.troubled {
 		l.broken = append(l.broken, fmt.Sprintf("%s waits in the store instead of %s, and nothing had happened to the service", id, e.Instead))
 	}
+	if e.Kind != retry.Retried {
+		return
+	}
 	l.retriedAgainst(e, now)
 	for q, since := range l.pauses {
-		if e.Kind != retry.Retried || q.name != e.Queue {
-			continue
-		}
-		if since = l.publishedUntil(since, now); now.Sub(since) > time.Second {
+		if since = l.publishedUntil(since, now); q.name == e.Queue && now.Sub(since) > time.Second {
 			l.broken = append(l.broken, fmt.Sprintf("%s was retried to %s at %s, which is paused since %s", id, q.name, now.Sub(l.start), since.Sub(l.start)))
 		}
 	}
@@ -170,7 +154,7 @@ func (l *ledger) publishedUntil(since, now time.Time) time.Time {
 	if l.lateTo.After(since) {
 		since = l.lateTo // what was claimed before may be published until then
 	}
-	return l.sentUntil(since)
+	return since
 }
 
 // alarm enters that RabbitMQ is short of memory for a while.
@@ -202,27 +186,6 @@ func (l *ledger) alarmOver() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return !slices.ContainsFunc(l.alarms, func(a alarm) bool { return a.to.After(time.Now()) })
-}
-
-// has tells whether the ledger has an account for a message.
-func (l *ledger) has(id string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.accounts[id] != nil
-}
-
-// stranger enters a hostile message that a consumer received; false: it is none of its queue's.
-func (l *ledger) stranger(q *workQueue, d amqp.Delivery) bool {
-	id, _ := d.Headers[idHeader].(string)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, h := range l.scenario.hostile {
-		if h.id == id && h.queue == q && hostileKinds[h.kind].key == anyQueue {
-			l.strangers[id]++
-			return true
-		}
-	}
-	return false
 }
 
 func (l *ledger) eventsSoFar() map[string]int {
@@ -296,13 +259,6 @@ func (l *ledger) edit(id string, a action) (made string, end func(done bool)) {
 	}
 }
 
-// openEdit enters that it is not known whether a message was made of another.
-func (l *ledger) openEdit(of, made string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.unsure[of], l.unsure[made], l.accounts[made].mayBeLost = true, true, true
-}
-
 // delivered enters that a consumer received a message, checks what must hold then, and returns
 // how often its consumer fails it.
 func (l *ledger) delivered(q *workQueue, d amqp.Delivery, failures int, now time.Time) (id string, fails int, err error) {
@@ -325,9 +281,8 @@ func (l *ledger) delivered(q *workQueue, d amqp.Delivery, failures int, now time
 	if failures > 0 || len(a.lives) > 1 {
 		a.redriveID, _ = d.Headers[wire.HeaderID].(string)
 	}
-	l.failedUnseen(a, failures)
-	a.seen, a.waiting = append(a.seen, now), 0
-	if err := errors.Join(l.early(a, failures, now), l.overtaken(a, failures)); err != nil {
+	a.seen = append(a.seen, now)
+	if err := l.early(a, failures, now); err != nil {
 		return id, 0, err
 	}
 	return id, a.life().fails, l.late(a, failures, now)
@@ -340,7 +295,7 @@ func (l *ledger) failed(id string, failures int, now time.Time) {
 	if _, did := a.life().failedAt[failures]; !did {
 		a.life().failedAt[failures] = now
 	}
-	a.seen, a.waiting = append(a.seen, now), failures+1
+	a.seen = append(a.seen, now)
 }
 
 func (l *ledger) processed(id string) {
@@ -349,4 +304,210 @@ func (l *ledger) processed(id string) {
 	a := l.accounts[id]
 	a.processed++
 	a.seen = append(a.seen, time.Now())
+}
+
+// doubt is a time in which the service has begun to store or end a message, and was not told that
+// it is done. Where a connection is cut or the process ends then, a copy is allowed.
+type doubt struct{ from, to time.Time } // to is zero while it lasts
+
+// watched enters in the ledger what an intake has in doubt.
+type watched struct {
+	broker.Handler
+	ledger   *ledger
+	name     string
+	stored   []string // the batches before
+	storedAt time.Time
+}
+
+// Handle implements broker.Handler. Batches that come at once after each other may be acknowledged
+// together; but one that cannot be stored is not waited for.
+func (h *watched) Handle(ctx context.Context, batch []wire.Delivery) error {
+	if !time.Now().Equal(h.storedAt) {
+		h.stored = nil
+	}
+	ids := make([]string, 0, len(batch))
+	for i := range batch {
+		ids = append(ids, idIn(batch[i].Message.Headers))
+	}
+	h.ledger.doubt(h.name, slices.Concat(h.stored, ids))
+	err := h.Handler.Handle(ctx, batch)
+	h.ledger.certain(h.name, h.stored)
+	if err != nil {
+		h.stored = nil
+		return err
+	}
+	h.ledger.certain(h.name, ids)
+	h.stored, h.storedAt = append(h.stored, ids...), time.Now()
+	return nil
+}
+
+func idIn(h amqp.Table) string {
+	id, _ := h[idHeader].(string)
+	return id
+}
+
+// doubt enters that a part of the service has messages in doubt from now on.
+func (l *ledger) doubt(part string, ids []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, id := range ids {
+		a := l.accounts[id]
+		if a == nil {
+			continue
+		}
+		if a.doubts == nil {
+			a.doubts = map[string][]doubt{}
+		}
+		if of := a.doubts[part]; len(of) == 0 || !of[len(of)-1].to.IsZero() {
+			a.doubts[part] = append(of, doubt{from: time.Now()})
+		}
+	}
+}
+
+// certain enters that it has not any more.
+func (l *ledger) certain(part string, ids []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, id := range ids {
+		if a := l.accounts[id]; a != nil && len(a.doubts[part]) > 0 {
+			last := &a.doubts[part][len(a.doubts[part])-1]
+			if last.to.IsZero() {
+				last.to = time.Now()
+			}
+		}
+	}
+}
+
+// leasesEnded enters that a process could not renew its leases of messages, so that others may retry
+// them as well: whether it has published them, only RabbitMQ knows.
+func (l *ledger) leasesEnded(of []store.Claim) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range of {
+		if a := l.accounts[idIn(c.Record.Message.Headers)]; a != nil {
+			a.leaseEnded = true
+		}
+	}
+}
+
+// stopped enters that the process was stopped.
+func (l *ledger) stopped() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stops = append(l.stops, time.Now())
+}
+
+// doubtedIn tells whether the message was in doubt at any moment of a time. l.mu is held.
+func (a *account) doubtedIn(from, to time.Time) bool {
+	for _, of := range a.doubts {
+		if slices.ContainsFunc(of, func(d doubt) bool { return !d.from.After(to) && (d.to.IsZero() || !d.to.Before(from)) }) {
+			return true
+		}
+	}
+	return false
+}
+
+// inDoubt tells whether a cut, a crash or a stop came while the message was in doubt. l.mu is held.
+func (l *ledger) inDoubt(a *account) bool {
+	for _, of := range a.doubts {
+		for _, d := range of {
+			during := func(at time.Time) bool { return !at.Before(d.from) && (d.to.IsZero() || at.Sub(d.to) <= time.Second) }
+			if slices.ContainsFunc(l.cuts, during) || slices.ContainsFunc(l.stops, during) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// observed is a Change under way, which a person asked for. The ledger has it from before anything can
+// come of it; it is undone where the store does not do it.
+type observed struct {
+	ledger  *ledger
+	heals   bool // its messages are processed from then on
+	changes []recordChange
+	undo    []func()
+}
+
+type recordChange struct {
+	id      string // of the message in the world
+	key     store.Key
+	was, is store.State
+	due     time.Time
+	leaves  bool // it goes to a forward target, and not back to its queue
+}
+
+// observe returns a Change that the ledger enters.
+func (l *ledger) observe(edit func(store.Key, *store.Record) store.Edit, entries func(int) []store.Entry) (
+	*observed, func(store.Key, *store.Record) store.Edit, func(int) []store.Entry) {
+	o := &observed{ledger: l, heals: entries == nil && l.heals.Load()}
+	edited := func(k store.Key, r *store.Record) store.Edit {
+		if r == nil || r.Unreadable != nil {
+			return edit(k, r)
+		}
+		c := recordChange{id: idIn(r.Message.Headers), was: r.State}
+		e := edit(k, r)
+		if c.is, c.due, c.leaves = r.State, r.Due, r.Forward != nil; e.Keep {
+			o.changes = append(o.changes, c)
+		}
+		return e
+	}
+	return o, edited, func(n int) (all []store.Entry) {
+		if entries != nil {
+			all = entries(n)
+		}
+		o.enter()
+		return all
+	}
+}
+
+func (o *observed) enter() {
+	l := o.ledger
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range o.changes {
+		of := l.accounts[c.id]
+		if of == nil {
+			continue
+		}
+		discarded, restored := of.discarded, of.restored
+		undo := func() {}
+		if of.discarded, of.restored = c.is == store.Discarded, c.was == store.Discarded; c.is == store.Waiting {
+			undo = of.replay(c.was, c.due, o.heals && !c.leaves)
+		}
+		o.undo = append(o.undo, func() {
+			undo()
+			of.discarded, of.restored = discarded, restored
+		})
+	}
+}
+
+// end enters whether it was done.
+func (o *observed) end(done bool) {
+	o.ledger.mu.Lock()
+	defer o.ledger.mu.Unlock()
+	for _, undo := range o.undo {
+		if !done {
+			undo()
+		}
+	}
+}
+
+// replay enters that a message is retried at due.
+func (of *account) replay(was store.State, due time.Time, heals bool) (undo func()) {
+	if was == store.Parked {
+		next := newLife(due, of.life().fails)
+		if heals {
+			next.fails = 0
+		}
+		of.lives = append(of.lives, next)
+		return func() { of.lives = of.lives[:len(of.lives)-1] }
+	}
+	life := of.life()
+	fails, hastened := life.fails, life.hastened
+	life.hastened = append(life.hastened, due)
+	if heals {
+		life.fails = 0
+	}
+	return func() { life.fails, life.hastened = fails, hastened }
 }

@@ -1,21 +1,162 @@
 package world
 
 import (
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
+	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/actions"
-	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/inspect"
-	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/wire"
 )
+
+// publish publishes a message, on a connection that is never cut.
+func (w *World) publish(ctx context.Context, m message) error {
+	confirm, err := w.publisher.PublishWithDeferredConfirmWithContext(ctx, "", m.queue.name, true, false, amqp.Publishing{
+		Headers: amqp.Table{idHeader: m.id, kindsHeader: allKinds}, Body: m.body(), DeliveryMode: amqp.Persistent, MessageId: m.id, Type: "world"})
+	if err != nil {
+		return err
+	}
+	if ok, err := confirm.WaitContext(ctx); err != nil || !ok {
+		return errors.Join(err, fmt.Errorf("%s was not confirmed", m.id))
+	}
+	return nil
+}
+
+// pauseFor waits for so long, unless ctx ends before.
+func pauseFor(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+const (
+	// idHeader names a message in the ledger.
+	idHeader = "world-id"
+	// kindsHeader has a value of each kind, which stays as it is.
+	kindsHeader = "world-kinds"
+)
+
+var allKinds = amqp.Table{"a": []any{nil, true, int64(1) << 40, "\xff"}, "b": amqp.Table{"c": 1.5, "d": []byte{0}}, "e": int16(-3),
+	"f": amqp.Decimal{Scale: 2, Value: 314}, "g": time.Unix(1_800_000_000, 0)}
+
+// changed is what of a message is not as it was published, or "".
+func (m message) changed(d amqp.Delivery) string {
+	kinds, _ := d.Headers[kindsHeader].(amqp.Table)
+	first, _, _ := strings.Cut(m.id, ".") // an edited message keeps its properties
+	switch {
+	case !bytes.Equal(d.Body, m.body()):
+		return fmt.Sprintf("body: %d bytes instead of %d, or others", len(d.Body), m.size)
+	case d.RoutingKey != m.queue.name:
+		return fmt.Sprintf("routing key: %q", d.RoutingKey)
+	case d.MessageId != first || d.Type != "world" || d.DeliveryMode != amqp.Persistent:
+		return fmt.Sprintf("properties: message id %q, type %q, delivery mode %d", d.MessageId, d.Type, d.DeliveryMode)
+	case !reflect.DeepEqual(kinds, allKinds):
+		return fmt.Sprintf("headers: %v", kinds)
+	}
+	return ""
+}
+
+// consume is the consumer of a work queue, which connects again after each cut, until ctx ends.
+func (w *World) consume(ctx context.Context, q *workQueue) {
+	for ctx.Err() == nil {
+		if w.consumeOnce(ctx, q) != nil {
+			_ = pauseFor(ctx, time.Second) // ctx may end
+		}
+	}
+}
+
+func (w *World) consumeOnce(ctx context.Context, q *workQueue) error {
+	conn, err := amqp.DialConfig("amqp://guest:guest@model/%2F", amqp.Config{Dial: w.consumers.Dial, Heartbeat: time.Minute})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }() // one that is cut is closed already
+	ch, err := conn.Channel()
+	if err != nil {
+		return err
+	}
+	if err := ch.Confirm(false); err != nil {
+		return err
+	}
+	if err := ch.Qos(q.prefetch, 0, false); err != nil {
+		return err
+	}
+	deliveries, err := ch.Consume(q.name, "", false, false, false, false, nil)
+	if err != nil {
+		return err
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case d, ok := <-deliveries:
+			if !ok {
+				return errors.New("the channel is closed")
+			}
+			if err := w.handle(ctx, q, ch, d); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// handle fails a message as often as the scenario says, and then processes it.
+func (w *World) handle(ctx context.Context, q *workQueue, ch *amqp.Channel, d amqp.Delivery) error {
+	failures := failuresOf(d.Headers)
+	id, fails, err := w.ledger.delivered(q, d, failures, time.Now())
+	if err != nil {
+		w.broken(err)
+		return d.Ack(false)
+	}
+	if q.handles > 0 {
+		time.Sleep(q.handles)
+	}
+	if failures >= fails {
+		w.ledger.processed(id)
+		return d.Ack(false)
+	}
+	w.ledger.failed(id, failures, time.Now())
+	if !q.reports {
+		return d.Reject(false)
+	}
+	headers := amqp.Table{}
+	for k, v := range d.Headers {
+		headers[k] = v
+	}
+	if d.Exchange == "" { // it comes from its publisher; else Redrive has written them
+		headers[wire.HeaderExchange], headers[wire.HeaderRoutingKey] = d.Exchange, d.RoutingKey
+	}
+	headers[wire.HeaderError] = fmt.Sprintf("failure %d", failures+1)
+	confirm, err := ch.PublishWithDeferredConfirmWithContext(ctx, wire.ExchangeFailures, q.name, true, false,
+		amqp.Publishing{Headers: headers, Body: d.Body, DeliveryMode: amqp.Persistent, MessageId: d.MessageId, Type: d.Type})
+	if err != nil {
+		return err
+	}
+	if ok, err := confirm.WaitContext(ctx); err != nil || !ok {
+		return errors.Join(err, errors.New("the report was not confirmed"))
+	}
+	return d.Ack(false)
+}
+
+// failuresOf is how often a message has failed, as a consumer reads it.
+func failuresOf(h amqp.Table) int {
+	n, _ := h[wire.HeaderAttempt].(int64)
+	return int(n)
+}
 
 // action is what a person does at a time since the beginning.
 type action struct {
@@ -27,14 +168,9 @@ type action struct {
 	later   time.Duration // replay: when, from then on
 	heals   bool          // replay and edit: from then on its consumer processes it
 	size    int           // edit: of the new body; -1: it stays
-	// Pause, resume and reload are about a queue.
+	// Pause, resume, reload and import are about a queue.
 	queue    *workQueue
 	attempts int // reload
-	// Bulk: what is done to a queue's messages, how many a second (0 = unlimited), and how many are
-	// watched first.
-	of     actions.Verb
-	rate   float64
-	canary int
 }
 
 type verb int
@@ -48,17 +184,11 @@ const (
 	resume
 	reload
 	verbCount
-)
-
-// Drawn apart.
-const (
-	bulk = verbCount + iota
-	replayHostile
-	importing
+	importing = verbCount // drawn apart
 )
 
 func (v verb) String() string {
-	return [...]string{"replay", "discard", "restore", "edit", "pause", "resume", "reload", "do in bulk", "replay a hostile message", "import"}[v]
+	return [...]string{"replay", "discard", "restore", "edit", "pause", "resume", "reload", "import"}[v]
 }
 
 func (a action) String() string {
@@ -67,23 +197,12 @@ func (a action) String() string {
 		return fmt.Sprintf("a person replays message %d in %s, healed: %t", a.nth, a.later, a.heals)
 	case edit:
 		return fmt.Sprintf("a person edits message %d, new size: %d, healed: %t", a.nth, a.size, a.heals)
-	case bulk:
-		return fmt.Sprintf("a person asks to %s %s, %v a second, %d first", a.of, a.query(), a.rate, a.canary)
-	case replayHostile:
-		return fmt.Sprintf("a person replays hostile message %d", a.nth)
 	case discard, restore:
 		return fmt.Sprintf("a person asks to %s message %d", a.verb, a.nth)
 	case reload:
 		return fmt.Sprintf("reload: %s has %d attempts", a.queue.name, a.attempts)
 	default:
 		return fmt.Sprintf("a person asks to %s %s", a.verb, a.queue.name)
-	}
-}
-
-func (s *scenario) drawActions(r *rand.Rand) {
-	for range max(0, r.IntN(20)-5) {
-		s.actions = append(s.actions, action{at: between(r, time.Minute, faultsEnd), verb: verb(r.IntN(int(verbCount))), nth: r.IntN(100),
-			later: pick(r, 0, 0, time.Minute), heals: r.IntN(2) == 0, size: pick(r, -1, 0, 50), queue: s.queues[r.IntN(len(s.queues))], attempts: 1 + r.IntN(mostAttempts)})
 	}
 }
 
@@ -94,9 +213,6 @@ func (w *World) act(ctx context.Context, a action) error {
 	w.say("%s", a)
 	switch a.verb {
 	case reload:
-		if a.queue.library != nil {
-			return w.redeploy(a)
-		}
 		w.reload(a)
 		return nil
 	case pause:
@@ -107,10 +223,6 @@ func (w *World) act(ctx context.Context, a action) error {
 		return w.refused(err)
 	case resume:
 		return w.resume(ctx, a.queue, a.replica)
-	case bulk:
-		return w.bulk(ctx, a)
-	case replayHostile:
-		return w.replayHostile(ctx, a)
 	case importing:
 		return w.importing(ctx, a)
 	}
@@ -152,9 +264,7 @@ func (w *World) choose(ctx context.Context, a action) (l store.Listed, found boo
 	var all []store.Listed
 	for _, state := range states {
 		err := w.stored().Scan(ctx, store.Range{State: state}, func(l store.Listed) (bool, error) {
-			if w.ledger.has(idOf(l)) {
-				all = append(all, l)
-			}
+			all = append(all, l)
 			return true, nil
 		})
 		if err != nil {
@@ -182,11 +292,7 @@ func (w *World) edit(ctx context.Context, p *process, a action, id string, l sto
 		e.Body = &body
 	}
 	_, err := p.actions.Edit(ctx, ann, e)
-	if u := (*unanswered)(nil); errors.As(err, &u) && u.open {
-		w.ledger.openEdit(id, made)
-	} else {
-		enterMade(err == nil || doneUnanswered(err))
-	}
+	enterMade(err == nil || doneUnanswered(err))
 	return w.refused(err)
 }
 
@@ -237,30 +343,69 @@ func (w *World) crashed(err error) bool {
 	return w.scenario.replicas > 1 && errors.Is(err, store.ErrClosed)
 }
 
-// refused lets pass what the service may answer: a queue is deleted, the disk is full, the store is in trouble, no replica
-// leads, or the message is being retried.
+// refused lets pass what the service may answer: the disk is full, the store is in trouble, or the message is
+// being retried.
 func (w *World) refused(err error) error {
 	var u *unanswered
-	if errors.Is(err, inspect.ErrNotFound) && w.ledger.anyDeleted() || errors.Is(err, store.ErrFull) || errors.Is(err, inspect.ErrPrecondition) || errors.Is(err, operations.ErrNoLeader) || errors.As(err, &u) || w.crashed(err) {
+	if errors.Is(err, store.ErrFull) || errors.Is(err, inspect.ErrPrecondition) || errors.As(err, &u) || w.crashed(err) {
 		w.say("refused: %s", err)
 		return nil
 	}
 	return err
 }
 
-// resumeAll is a person who resumes all queues that are paused.
-func (w *World) resumeAll(ctx context.Context) error {
-	for _, q := range w.scenario.queues {
-		if !w.ledger.pausedSince(q).IsZero() {
-			if err := w.resume(ctx, q, 0); err != nil {
-				return err
-			}
-		}
+// exportedID is a message's name in the ledger, in a line of an export.
+var exportedID = regexp.MustCompile(`("name":"` + idHeader + `","type":"\w+","value":")([^"]*)"`)
+
+// importing is a person who exports messages and imports them under other names, as often as it takes.
+func (w *World) importing(ctx context.Context, a action) error {
+	var file bytes.Buffer
+	err := w.repeat(func() error {
+		file.Reset()
+		_, err := w.used(a.replica).actions.Export(ctx, ann, fmt.Sprintf("queue:%s state:parked", a.queue.name), &file)
+		return err
+	})
+	if err != nil {
+		return err
 	}
-	return nil
+	var made []string
+	lines := exportedID.ReplaceAllFunc(file.Bytes(), func(found []byte) []byte {
+		parts := exportedID.FindSubmatch(found)
+		id := w.ledger.imported(string(parts[2]))
+		made = append(made, id)
+		return fmt.Appendf(nil, "%s%s\"", parts[1], id)
+	})
+	w.say("%d messages are imported", len(made))
+	err = w.repeat(func() error {
+		_, err := w.used(a.replica).actions.Import(ctx, ann, bytes.NewReader(lines), false)
+		return err
+	})
+	if errors.Is(err, store.ErrFull) {
+		w.ledger.notImported(made)
+	}
+	return w.refused(err)
 }
 
-// noAudit is an audit log that always works.
-type noAudit struct{}
+// imported enters a message that is imported as a copy of another, and returns its name. A hostile
+// one has no account.
+func (l *ledger) imported(id string) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	of := l.accounts[id]
+	if of == nil {
+		return id
+	}
+	of.edits++
+	m := of.message
+	m.id = fmt.Sprintf("%s.%d", id, of.edits)
+	l.accounts[m.id] = &account{message: m, lives: []*life{newLife(l.start, of.life().fails)}, restored: true}
+	return m.id
+}
 
-func (noAudit) Begin(audit.Entry) (func(string, int64), error) { return func(string, int64) {}, nil }
+func (l *ledger) notImported(ids []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, id := range ids {
+		delete(l.accounts, id)
+	}
+}

@@ -1,17 +1,22 @@
 package world
 
 import (
+	amqp "github.com/rabbitmq/amqp091-go"
+
 	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/redrive-mq/redrive/internal/actions"
+	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/internal/cluster"
 	"github.com/redrive-mq/redrive/internal/inspect"
@@ -21,7 +26,6 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
-	"github.com/redrive-mq/redrive/internal/store/redisstore"
 	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
@@ -65,35 +69,23 @@ type engine interface {
 func (w *World) startProcess(place int) (*process, error) {
 	p := &process{place: place}
 	p.network = &network{dial: w.broker.Dial, stall: &p.stall, lost: w.ledger.cut}
-	p.cutOff.random = rand.New(rand.NewPCG(w.scenario.seed, 43+uint64(place)))
+	p.cutOff.random = newRandom(w.scenario.seed, 43+uint64(place))
 	var shared store.Shared
-	var client *redisClient
-	switch {
-	case w.redis != nil:
-		client = w.redis.client(place, &p.cutOff, &p.stall)
-		inRedis, err := w.openRedis(client.dial)
-		if err != nil {
-			return nil, err
-		}
-		p.kept, shared = inRedis, inRedis
-	case w.disk == nil:
+	if w.disk == nil {
 		p.member = w.memory.Join()
 		p.kept, shared = p.member, p.member
-	default:
+	} else {
 		onDisk, err := diskstore.Open(folder, diskstore.Options{FS: w.disk, Log: w.service})
 		if err != nil {
 			return nil, fmt.Errorf("opening the store: %w", err)
 		}
 		p.kept = onDisk
 	}
-	p.reached = &reached{engine: &onClock{engine: p.kept, clock: w.clock, claimed: map[*store.Record]*store.Record{}, tried: map[[sha256.Size]byte]time.Duration{}}, redis: w.scenario.inRedis, client: client,
-		trouble: w.trouble, cutOff: &p.cutOff, stall: &p.stall, ledger: w.ledger, part: p.part("scheduler"), added: map[[sha256.Size]byte]bool{}, held: map[store.Key]heldClaim{}}
+	p.reached = &reached{engine: p.kept, clock: w.clock, redis: w.disk == nil, trouble: w.trouble, cutOff: &p.cutOff, stall: &p.stall,
+		ledger: w.ledger, part: p.part("scheduler"), added: map[[sha256.Size]byte]bool{}, held: map[store.Key]heldClaim{}}
 	p.store = p.reached
-	if w.scenario.inRedis {
+	if shared != nil {
 		p.store = &sharedStore{p.reached, shared}
-	}
-	if inRedis, is := p.kept.(*redisstore.Store); is {
-		p.store = &redisShared{&sharedStore{p.reached, shared}, inRedis, w.clock}
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	p.stop = stop
@@ -111,7 +103,7 @@ func (p *process) part(name string) string { return fmt.Sprint(name, " ", p.plac
 func (p *process) run(ctx context.Context, w *World) error {
 	rules, log := w.rules(), w.service
 	connection := func(name string) broker.Config {
-		return broker.Config{URL: serviceURL, Name: name, Log: log, AMQP: amqp.Config{Dial: p.network.Dial}}
+		return broker.Config{URL: "amqp://guest:guest@model/%2F", Name: name, Log: log, AMQP: amqp.Config{Dial: p.network.Dial}}
 	}
 	th := w.newThrottle()
 	p.throttle = th
@@ -215,9 +207,7 @@ func (p *process) openForPeople(ctx context.Context, c inspect.Config, th *throt
 func (p *process) joinReplicas(ctx context.Context, workers *sync.WaitGroup) {
 	if p.replica != nil {
 		workers.Go(func() { p.replica.Run(ctx) })
-		if p.member != nil { // redisstore does so itself
-			workers.Go(func() { p.reached.keepLeases(ctx) })
-		}
+		workers.Go(func() { p.reached.keepLeases(ctx) })
 	}
 }
 
@@ -234,10 +224,7 @@ func (p *process) close() error {
 		p.member.Kill()
 		return nil
 	}
-	if err := p.kept.Close(); err != nil && !wentUnanswered(err) {
-		return err
-	}
-	return nil
+	return p.kept.Close()
 }
 
 // crash ends it at this instant: nothing of it reaches RabbitMQ or Redis any more, and what it
@@ -264,4 +251,300 @@ func (q brokerQueues) Queue(ctx context.Context, name string) (at inspect.AtBrok
 		err = nil
 	}
 	return at, err
+}
+
+// noAudit is an audit log that always works.
+type noAudit struct{}
+
+func (noAudit) Begin(audit.Entry) (func(string, int64), error) { return func(string, int64) {}, nil }
+
+// disk is in memory. It can be full, and a crash leaves what was synced and, by chance, some of
+// the rest.
+type disk struct {
+	*vfs.MemFS
+	full atomic.Bool
+}
+
+// GetDiskUsage implements vfs.FS.
+func (d *disk) GetDiskUsage(string) (vfs.DiskUsage, error) {
+	u := vfs.DiskUsage{AvailBytes: 1 << 40, TotalBytes: 1 << 41, UsedBytes: 1 << 40}
+	if d.full.Load() {
+		u.AvailBytes, u.UsedBytes = 0, u.TotalBytes
+	}
+	return u, nil
+}
+
+// afterCrash is what a power cut leaves: of what was not synced, each write with a chance of
+// survives percent.
+func (d *disk) afterCrash(survives int, r *rand.Rand) *disk {
+	return &disk{MemFS: d.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: survives, RNG: r})}
+}
+
+const (
+	// theLeader is the place of the replica that leads when a fault happens.
+	theLeader = -1
+	// forGood is how long a replica is away that does not come back.
+	forGood = -time.Second
+)
+
+// replicas are the processes of the service, each in its place; nil: that one is away.
+type replicas struct {
+	mu  sync.Mutex
+	all []*process
+}
+
+// at is the process in a place, or nil.
+func (r *replicas) at(place int) *process {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.all[place]
+}
+
+// put puts a process into a place, nil for none, and returns the one that was there.
+func (r *replicas) put(place int, p *process) (was *process) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	was, r.all[place] = r.all[place], p
+	return was
+}
+
+// running are those that are not away.
+func (r *replicas) running() []*process {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(r.all), func(p *process) bool { return p == nil })
+}
+
+// start starts a process of the service in a place, on the disk as it is. One whose store does not
+// answer is started again, as its supervisor does.
+func (w *World) start(place int) error {
+	var p *process
+	err := w.repeat(func() (err error) { p, err = w.startProcess(place); return err })
+	if err == nil {
+		w.replicas.put(place, p)
+	}
+	return err
+}
+
+// startAgain starts a process that was ended, when it was away for a while; where there are others,
+// they go on meanwhile.
+func (w *World) startAgain(place int, away time.Duration, end func() error) error {
+	again := func() error {
+		if err := end(); err != nil {
+			return fmt.Errorf("stopping: %w", err)
+		}
+		if away == forGood {
+			return nil
+		}
+		time.Sleep(away)
+		return w.start(place)
+	}
+	if w.scenario.replicas == 1 {
+		return again()
+	}
+	w.returning.Go(func() {
+		if err := again(); err != nil {
+			w.broken(err)
+		}
+	})
+	return nil
+}
+
+// struck is the process that a fault is about; nil: it is away, or the last one, which cannot go for
+// good.
+func (w *World) struck(f fault) *process {
+	all := w.replicas.running()
+	i := slices.IndexFunc(all, func(p *process) bool {
+		if f.replica == theLeader {
+			return p.replica.Leads()
+		}
+		return p.place == f.replica%w.scenario.replicas
+	})
+	if i < 0 || f.away == forGood && len(all) == 1 {
+		w.say("there is no such replica, or it is the last one")
+		return nil
+	}
+	return all[i]
+}
+
+// strike makes a fault of one process happen.
+func (w *World) strike(p *process, f fault) error {
+	if f.point != anywhere {
+		w.strikeAt(p, f)
+		return nil
+	}
+	end := func() error { return nil }
+	switch f.kind {
+	case cutService:
+		f.cut(p.network, w.ledger.cut)
+		return nil
+	case stalls:
+		if p.stall.begin() {
+			w.standStill(p, f.away)
+		}
+		return nil
+	case losesStore:
+		w.ledger.storeTrouble(f.away)
+		p.cutOff.begin(f.away, f.percent)
+		return nil
+	case crash:
+		w.crash(p, f)
+	case damaged:
+		end = w.endDamaged(p, f)
+	default:
+		end = func() error {
+			defer w.ledger.stopped()
+			return p.end()
+		}
+	}
+	w.replicas.put(p.place, nil)
+	return w.startAgain(p.place, f.away, end)
+}
+
+// crash ends a process at this instant.
+func (w *World) crash(p *process, f fault) {
+	w.ledger.cut()
+	w.disk = p.crash(w.disk, f.survives, w.random)
+	w.old.Go(func() { _ = p.end() }) // its disk is gone: whatever it says is of no account
+}
+
+// strikeAt has a fault happen to a process when it comes to a point in its work; in any case soon.
+func (w *World) strikeAt(p *process, f fault) {
+	reached := p.stall.beginAt(f.point)
+	w.returning.Go(func() {
+		select {
+		case <-reached:
+		case <-time.After(20 * time.Second):
+			p.stall.begin()
+		}
+		if w.replicas.at(p.place) != p || f.away == forGood && len(w.replicas.running()) == 1 {
+			p.stall.end() // it crashed or stopped meanwhile, or is the last one
+			return
+		}
+		w.say("now: %s", f)
+		if f.point = anywhere; f.kind == stalls {
+			w.standStill(p, f.away)
+		} else if err := w.strike(p, f); err != nil {
+			w.broken(err)
+		}
+	})
+}
+
+// standStill has a process that stands still do so for a while.
+func (w *World) standStill(p *process, lasts time.Duration) {
+	w.ledger.stall(lasts)
+	w.returning.Go(func() {
+		time.Sleep(lasts)
+		p.stall.end()
+		p.network.resume()
+	})
+}
+
+// used is the process that a person uses: the nth of those that answer, once there is one.
+func (w *World) used(nth int) *process {
+	for {
+		all := slices.DeleteFunc(w.replicas.running(), func(p *process) bool { return p.stall.isOn() })
+		if len(all) > 0 {
+			return all[nth%len(all)]
+		}
+		time.Sleep(time.Second)
+	}
+}
+
+// stored is the store as it is, to look at.
+func (w *World) stored() engine {
+	if w.disk == nil {
+		return w.looking
+	}
+	return w.replicas.running()[0].kept
+}
+
+// stall is a time in which a process stands still, as when its machine is paused or swaps: nothing
+// of it reaches the store or RabbitMQ, and nothing of theirs reaches it. Then it goes on where it
+// was. Its goroutines are held where they call the store or use a connection; that its timers go
+// on meanwhile, no one outside can tell.
+type stall struct {
+	mu      sync.Mutex
+	over    chan struct{} // nil: the process runs
+	point   point         // at which it begins by itself
+	reached chan struct{}
+}
+
+// point is where a process is in its work when it stands still or crashes.
+type point int
+
+const (
+	anywhere point = iota
+	adding         // it is about to store what failed
+	added          // it has, and has not noticed
+	finishing
+	finished
+	changing // about to do a step of an operation, or what a person asks for
+	changed
+	pointCount
+)
+
+func (p point) String() string {
+	return [...]string{"", " when it is about to store", " when it has just stored", " when it is about to end claims", " when it has just ended claims",
+		" when it is about to change messages", " when it has just changed messages"}[p]
+}
+
+// begin begins it; false: the process stands still already.
+func (s *stall) begin() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over != nil {
+		return false
+	}
+	s.over = make(chan struct{})
+	return true
+}
+
+// beginAt has it begin at a point, and returns what is closed then.
+func (s *stall) beginAt(p point) <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.point, s.reached = p, make(chan struct{})
+	return s.reached
+}
+
+// reach is called when the process is at a point.
+func (s *stall) reach(p point) {
+	s.mu.Lock()
+	if s.point == p && s.over == nil {
+		s.point, s.over = anywhere, make(chan struct{})
+		close(s.reached)
+	}
+	s.mu.Unlock()
+	s.wait()
+}
+
+// end ends it, or has it not begin.
+func (s *stall) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.point = anywhere
+	if s.over != nil {
+		close(s.over)
+		s.over = nil
+	}
+}
+
+func (s *stall) isOn() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.over != nil
+}
+
+// wait returns when the process runs.
+func (s *stall) wait() {
+	for {
+		s.mu.Lock()
+		over := s.over
+		s.mu.Unlock()
+		if over == nil {
+			return
+		}
+		<-over
+	}
 }

@@ -1,6 +1,27 @@
+// Package world runs Redrive's core in a made-up world that a seed decides: the intake, the verdict,
+// the store on a disk that can crash or shared by replicas as in Redis, the scheduler, the publisher,
+// the ways to wait in RabbitMQ and what people do, as the service has them, against a model of
+// RabbitMQ, in fake time. A ledger that knows nothing of the service's own checks the promises by the
+// messages' ids.
+//
+//	scenario.go   what a seed decides, and the shortest scenario that still fails
+//	world.go      one run
+//	process.go    the service as server wires it; replicas; a process that stands still
+//	network.go    connections that are cut at a chosen byte
+//	store.go      the store as a service reaches it: clock jumps, trouble, lost answers, leases
+//	faults.go     what goes wrong
+//	damage.go     files of the store that are damaged, and what a person does about it
+//	people.go     publishers, consumers, and people who replay, edit, discard, restore, pause, import
+//	ledger.go     what happened to each message
+//	check.go      what must never happen, and where each message must be at the end
+//
+// `make simulate SEEDS=n` runs the seeds from 1 to n; `go test ./test/world -seed N -v` runs one, shows
+// its log and, when it fails, the shortest scenario that still does.
 package world
 
 import (
+	amqp "github.com/rabbitmq/amqp091-go"
+
 	"context"
 	"errors"
 	"fmt"
@@ -11,10 +32,11 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"text/tabwriter"
 	"time"
 	"unicode/utf8"
 
-	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/internal/retry"
@@ -38,25 +60,19 @@ type World struct {
 	log       io.Writer
 	service   *slog.Logger
 	broker    *model.Broker
-	disk      *disk
+	disk      *disk // nil: the store is in memory, as in Redis
 	memory    *memstore.Replicas
-	redis     *redis   // nil: the store is another
-	trouble   *trouble // of the store
-	clock     *wallClock
 	looking   *memstore.Member // at the store in memory
+	trouble   *trouble         // of the store
+	clock     *wallClock
 	replicas  *replicas
-	program   *program       // nil while there is none
 	returning sync.WaitGroup // replicas that are away, or stand still
 	consumers *network
-	publisher *publisher
-	absences  *absences
-	rights    *rights
-	policies  int             // of RabbitMQ's that were set
+	publisher *amqp.Channel
 	harmed    map[string]bool // the store's files that were damaged
 	ledger    *ledger
 	old       sync.WaitGroup // processes that have crashed, until they notice
 
-	saying sync.Mutex
 	mu     sync.Mutex
 	faults []error
 }
@@ -67,32 +83,21 @@ type World struct {
 func Run(seed uint64, parts []string, log io.Writer, service *slog.Logger) (Happened, error) {
 	s := newScenario(seed).only(parts)
 	clock := &wallClock{}
-	w := &World{scenario: s, random: rand.New(rand.NewPCG(seed, 41)), log: log, service: service,
-		broker: model.New(model.Options{Version: s.version}), memory: memstore.NewReplicas(), trouble: &trouble{random: rand.New(rand.NewPCG(seed, 42))}, clock: clock, replicas: newReplicas(s.replicas), ledger: newLedger(s, clock), absences: newAbsences(), harmed: map[string]bool{}}
+	w := &World{scenario: s, random: newRandom(seed, 41), log: log, service: service, clock: clock,
+		broker: model.New(model.Options{Version: s.version}), memory: memstore.NewReplicas(),
+		trouble: &trouble{random: newRandom(seed, 42)}, replicas: &replicas{all: make([]*process, s.replicas)},
+		ledger: newLedger(s, clock), harmed: map[string]bool{}}
 	defer w.broker.Close()
-	w.looking = w.memory.Join()
-	switch {
-	case s.onDisk:
-		w.disk = newDisk()
-	case s.onRedis:
-		w.redis = newRedis(s.everySecond, w.trouble)
-		defer w.redis.close()
-		if err := w.look(); err != nil {
-			return nil, err
-		}
+	if w.looking = w.memory.Join(); s.onDisk {
+		w.disk = &disk{MemFS: vfs.NewCrashableMem()}
 	}
-	w.say("RabbitMQ %s, %d queues, %d messages, %d faults, %d actions, %d replicas, store %s", s.version, len(s.queues), len(s.messages), len(s.faults), len(s.actions), s.replicas, s.storeName())
-	for _, q := range s.queues {
-		w.say("%s", q)
-	}
+	w.say("RabbitMQ %s, %d queues, %d messages, %d faults, %d actions, %d replicas, store %s", s.version,
+		len(s.queues), len(s.messages), len(s.faults), len(s.actions), s.replicas, s.storeName())
 	err := w.run()
 	return w.happened(), err
 }
 
 func (w *World) run() (err error) {
-	if w.rights, err = newRights(w.broker, w.scenario.queues, w.rules().Policies); err != nil {
-		return err
-	}
 	for place := range w.scenario.replicas {
 		if err := w.start(place); err != nil {
 			return err
@@ -100,12 +105,20 @@ func (w *World) run() (err error) {
 	}
 	defer func() {
 		w.returning.Wait()
-		err = errors.Join(err, w.end())
+		for _, p := range w.replicas.running() {
+			err = errors.Join(err, p.end())
+		}
 	}()
 	time.Sleep(settling)
-	w.publisher = newPublisher(w)
-	defer w.publisher.close()
-	if err := w.declare(context.Background()); err != nil {
+	conn, err := amqp.DialConfig("amqp://guest:guest@model/%2F", amqp.Config{Dial: w.broker.Dial, Heartbeat: time.Minute})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	if w.publisher, err = conn.Channel(); err != nil {
+		return err
+	}
+	if err := errors.Join(w.publisher.Confirm(false), w.declare()); err != nil {
 		return err
 	}
 	w.consumers = &network{dial: w.broker.Dial}
@@ -115,12 +128,8 @@ func (w *World) run() (err error) {
 	defer consumers.Wait()
 	defer stop()
 	for _, q := range w.scenario.queues {
-		if q.library == nil {
-			consumers.Go(func() { w.consume(ctx, q) })
-		}
+		consumers.Go(func() { w.consume(ctx, q) })
 	}
-	w.startProgram()
-	defer func() { err = errors.Join(err, w.endProgram()) }()
 	if err := w.steps(ctx); err != nil {
 		return err
 	}
@@ -138,44 +147,19 @@ func (w *World) rules() retry.Rules {
 			r.Ways[p.Name] = q.way
 		}
 	}
-	if w.scenario.catchAll {
-		r.Policies = append(r.Policies, catchAll)
-	}
 	return r
 }
 
-func (w *World) declare(ctx context.Context) error {
-	ch, err := w.publisher.channel(ctx)
-	if err != nil {
-		return err
-	}
-	if err := w.setBasePolicies(); err != nil {
-		return err
-	}
+func (w *World) declare() error {
 	for _, q := range w.scenario.queues {
-		if _, err := ch.QueueDeclare(q.name, true, false, false, false, q.arguments()); err != nil {
+		args := amqp.Table{"x-queue-type": q.kind, "x-dead-letter-exchange": wire.ExchangeDeadLetters}
+		if _, err := w.publisher.QueueDeclare(q.name, true, false, false, false, args); err != nil {
 			return err
-		}
-		if q.library != nil {
-			if err := ch.ExchangeDeclare(q.firstExchange(), amqp.ExchangeFanout, true, false, false, false, nil); err != nil {
-				return err
-			}
-			if err := ch.QueueBind(q.name, "", q.firstExchange(), false, nil); err != nil {
-				return err
-			}
 		}
 		if q.forwardTo != "" {
-			if _, err := ch.QueueDeclare(q.forwardTo, true, false, false, false, withMost(amqp.Table{}, q.most)); err != nil {
+			if _, err := w.publisher.QueueDeclare(q.forwardTo, true, false, false, false, nil); err != nil {
 				return err
 			}
-		}
-	}
-	if w.scenario.catchAll { // a person has made a retry exchange for a queue of Redrive's
-		if err := ch.ExchangeDeclare(wire.RetryExchange(wire.QueueIntake), amqp.ExchangeFanout, true, false, false, false, nil); err != nil {
-			return err
-		}
-		if err := ch.QueueBind(wire.QueueIntake, "", wire.RetryExchange(wire.QueueIntake), false, nil); err != nil {
-			return err
 		}
 	}
 	return nil
@@ -194,11 +178,8 @@ func (w *World) steps(ctx context.Context) error {
 	for _, m := range w.scenario.messages {
 		published = append(published, step{m.at, func() error { return w.publish(ctx, m) }})
 	}
-	for _, h := range w.scenario.hostile {
-		published = append(published, step{h.at, func() error { return w.publishHostile(ctx, h) }})
-	}
 	for _, f := range w.scenario.faults {
-		others = append(others, step{f.at, func() error { return w.fail(ctx, f) }})
+		others = append(others, step{f.at, func() error { return w.fail(f) }})
 	}
 	for _, a := range w.scenario.actions {
 		others = append(others, step{a.at, func() error { return w.act(ctx, a) }})
@@ -223,60 +204,48 @@ func inOrder(began time.Time, all []step) error {
 	return nil
 }
 
-func (w *World) publish(ctx context.Context, m message) error {
-	headers := amqp.Table{idHeader: m.id, kindsHeader: allKinds}
-	maps.Copy(headers, m.forged)
-	return w.publisher.publish(ctx, m.id, m.queue.firstExchange(), m.queue.firstKey(), amqp.Publishing{Headers: headers, Body: m.body(), DeliveryMode: amqp.Persistent, MessageId: m.id, Type: "world"})
-}
-
 // settle waits until all messages are where they belong, and then checks all.
 func (w *World) settle(ctx context.Context) error {
 	w.returning.Wait()
 	w.say("no more faults")
-	if err := w.resumeAll(ctx); err != nil {
-		return err
+	for _, q := range w.scenario.queues {
+		if !w.ledger.pausedSince(q).IsZero() {
+			if err := w.resume(ctx, q, 0); err != nil {
+				return err
+			}
+		}
 	}
 	began := time.Now()
 	at := ends{forwarded: map[string]int{}}
-	var missing []string
 	for {
 		time.Sleep(time.Minute)
-		err := w.replayGone(ctx)
-		if err != nil {
+		for state, copies := range map[store.State]*map[string]int{store.Parked: &at.parked, store.Discarded: &at.discarded, store.Waiting: &at.waiting} {
+			var err error
+			if *copies, err = w.kept(ctx, state); err != nil {
+				return err
+			}
+		}
+		if err := w.drainForwarded(at.forwarded); err != nil {
 			return err
 		}
-		if at.parked, err = w.kept(ctx, store.Parked); err != nil {
-			return err
-		}
-		if at.discarded, err = w.kept(ctx, store.Discarded); err != nil {
-			return err
-		}
-		if err := w.drainForwarded(ctx, at.forwarded); err != nil {
-			return err
-		}
-		if at.waiting, err = w.kept(ctx, store.Waiting); err != nil {
-			return err
-		}
-		running, err := w.runningOperations(ctx)
-		if err != nil {
-			return err
-		}
-		if missing = append(w.ledger.missing(at), running...); len(missing) == 0 {
+		missing := w.ledger.missing(at)
+		if len(missing) == 0 {
 			break
 		}
 		if found := w.found(); found != nil {
 			return found
 		}
 		if time.Since(began) > patience {
-			return errors.Join(w.faultsAt(at), fmt.Errorf("after %s these are not where they belong:\n%s\n%s", patience, strings.Join(missing, "\n"), w.inRabbitMQ()+w.heldBack()))
+			return errors.Join(w.faultsAt(at), fmt.Errorf("after %s these are not where they belong:\n%s\n%s", patience,
+				strings.Join(missing, "\n"), w.whereabouts()))
 		}
 	}
 	w.say("the service's events: %v", w.ledger.eventsSoFar())
-	return errors.Join(w.faultsAt(at), w.balanced(ctx), w.checkOperations(ctx))
+	return errors.Join(w.faultsAt(at), w.balanced(ctx))
 }
 
-// inRabbitMQ is what is in the queues of RabbitMQ.
-func (w *World) inRabbitMQ() string {
+// whereabouts are what is in RabbitMQ, and what each process retries nothing to.
+func (w *World) whereabouts() string {
 	var all strings.Builder
 	names := []string{wire.QueueIntake, wire.QueueParked, wire.QueueQuarantine}
 	for _, q := range w.scenario.queues {
@@ -286,12 +255,6 @@ func (w *World) inRabbitMQ() string {
 		at, is := w.broker.Queue(name)
 		fmt.Fprintf(&all, "%s in RabbitMQ: %t, %+v\n", name, is, at)
 	}
-	return all.String()
-}
-
-// heldBack is what each process retries nothing to, and why.
-func (w *World) heldBack() string {
-	var all strings.Builder
 	for _, p := range w.replicas.running() {
 		fmt.Fprintf(&all, "%s: paused are %q\n", p.part("the scheduler"), p.scheduler.Paused())
 		for _, name := range p.throttle.Queues() {
@@ -316,14 +279,10 @@ func (w *World) kept(ctx context.Context, state store.State) (map[string]int, er
 	return all, err
 }
 
-func (w *World) drainForwarded(ctx context.Context, counts map[string]int) error {
-	ch, err := w.publisher.channel(ctx)
-	if err != nil {
-		return err
-	}
+func (w *World) drainForwarded(counts map[string]int) error {
 	for _, q := range w.scenario.queues {
 		for q.forwardTo != "" {
-			d, ok, err := ch.Get(q.forwardTo, true)
+			d, ok, err := w.publisher.Get(q.forwardTo, true)
 			if err != nil {
 				return err
 			}
@@ -365,7 +324,64 @@ func (w *World) broken(err error) {
 }
 
 func (w *World) say(format string, args ...any) {
-	w.saying.Lock()
-	defer w.saying.Unlock()
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	fmt.Fprintf(w.log, "%s "+format+"\n", append([]any{time.Since(w.ledger.start).Truncate(time.Millisecond)}, args...)...)
+}
+
+// found is what has gone wrong so far.
+func (w *World) found() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return errors.Join(w.faults...)
+}
+
+// faultsAt are what the ledger found, and what else must never happen, as one error.
+func (w *World) faultsAt(at ends) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, what := range w.ledger.wrong(at) {
+		w.faults = append(w.faults, errors.New(what))
+	}
+	return errors.Join(w.faults...)
+}
+
+// Happened counts what happened in one run or in many, by name: what is in none of them is not
+// checked by them.
+type Happened map[string]int
+
+// Add adds what happened in another run.
+func (h Happened) Add(other Happened) {
+	for what, n := range other {
+		h[what] += n
+	}
+}
+
+// Write writes a table.
+func (h Happened) Write(to io.Writer) error {
+	t := tabwriter.NewWriter(to, 0, 0, 2, ' ', tabwriter.AlignRight)
+	for _, what := range slices.Sorted(maps.Keys(h)) {
+		fmt.Fprintf(t, "%d\t  %s\n", h[what], what)
+	}
+	return t.Flush()
+}
+
+// happened is what has happened in this run.
+func (w *World) happened() Happened {
+	s := w.scenario
+	h := Happened{"world: on RabbitMQ " + s.version: 1, "world: store " + s.storeName(): 1, "message: published": len(s.messages),
+		"world: minutes of its own time": int(time.Since(w.ledger.start).Minutes())}
+	for _, q := range s.queues {
+		h["queue: "+q.kind+", waits in "+q.waitsIn()]++
+	}
+	for _, f := range s.faults {
+		h["fault: "+f.kind.String()]++
+	}
+	for _, a := range s.actions {
+		h["person: "+a.verb.String()]++
+	}
+	for event, n := range w.ledger.eventsSoFar() {
+		h["service: "+event] += n
+	}
+	return h
 }
