@@ -25,10 +25,19 @@ func onEach(t *testing.T, test func(*testing.T, *vhost)) {
 	}
 }
 
-// onEachPrivate is onEach on nodes of the test's own.
+// onEachBroker is onEach for what the model does not have.
+func onEachBroker(t *testing.T, test func(*testing.T, *vhost)) {
+	t.Parallel()
+	if os.Getenv(onEnv) == "" {
+		brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+			test(t, &vhost{broker: rabbit{VHost: v}, Version: v.Version, t: t})
+		})
+	}
+}
+
+// onEachPrivate is onEachBroker on nodes of the test's own.
 func onEachPrivate(t *testing.T, test func(*testing.T, *vhost)) {
 	t.Parallel()
-	onModels(t, test)
 	if os.Getenv(onEnv) == "" {
 		brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
 			test(t, &vhost{broker: rabbit{VHost: v, node: n}, Version: v.Version, t: t})
@@ -36,11 +45,10 @@ func onEachPrivate(t *testing.T, test func(*testing.T, *vhost)) {
 	}
 }
 
-// onEachCluster is onEach on clusters of the test's own. Clients are connected to a node that
+// onEachCluster is onEachBroker on clusters of the test's own. Clients are connected to a node that
 // stays.
 func onEachCluster(t *testing.T, test func(*testing.T, *vhost)) {
 	t.Parallel()
-	onModels(t, test)
 	if os.Getenv(onEnv) == "" {
 		brokertest.EachCluster(t, "", func(t *testing.T, v *brokertest.VHost, c *rabbitnode.Cluster) {
 			must(t, c.Grow(t.Context()))
@@ -59,7 +67,7 @@ func onModels(t *testing.T, test func(*testing.T, *vhost)) {
 			synctest.Test(t, func(t *testing.T) {
 				m := model.New(model.Options{Version: version})
 				defer m.Close()
-				test(t, &vhost{broker: modelled{m}, Version: version, t: t})
+				test(t, &vhost{broker: modelled{Broker: m}, Version: version, t: t})
 			})
 		})
 	}

@@ -2,7 +2,7 @@
 // here after an update means that RabbitMQ has changed, and that the design must
 // be looked at again, not only the test.
 //
-// Each fact is tried on the model of RabbitMQ (testenv/model) too. REDRIVE_FACTS_ON=model tries
+// Facts that the model of RabbitMQ (testenv/model) needs are tried on it too. REDRIVE_FACTS_ON=model tries
 // them on the model alone, without RabbitMQ.
 package facts_test
 

@@ -17,7 +17,7 @@ func death(queue string, count any) []any {
 }
 
 func TestMalformedXDeathThatHarmsNothing(t *testing.T) {
-	onEach(t, func(t *testing.T, v *vhost) {
+	onEachBroker(t, func(t *testing.T, v *vhost) {
 		for _, kind := range bothTypes {
 			deadLetters(v, kind, "dead of "+kind, amqp.Table{"x-queue-type": kind})
 			work, dead := v.Consume(kind), v.Consume("dead of "+kind)
@@ -65,7 +65,7 @@ func again(t *testing.T, v *vhost, queue string) (d amqp.Delivery) {
 // On 3.10 the classic queue of a publisher who sends such a message crashes, its
 // consumers are cancelled as a rule, and the message comes again.
 func TestMalformedXDeathCrashesAClassicQueueOn3(t *testing.T) {
-	onEach(t, func(t *testing.T, v *vhost) {
+	onEachBroker(t, func(t *testing.T, v *vhost) {
 		for name := range crashing("") {
 			deadLetters(v, name, "dead of "+name, amqp.Table{"x-queue-type": "classic"})
 			v.Publish("", name, amqp.Publishing{Headers: amqp.Table{"x-death": crashing(name)[name]}, DeliveryMode: amqp.Persistent, Body: []byte("m")})
@@ -95,7 +95,7 @@ func TestMalformedXDeathCrashesAClassicQueueOn3(t *testing.T) {
 // The queue then has all that was not acknowledged, also what its consumer acknowledges since,
 // but for what is not persistent.
 func TestAClassicQueueThatCrashedHasLostWhatIsNotPersistentOn3(t *testing.T) {
-	onEach(t, func(t *testing.T, v *vhost) {
+	onEachBroker(t, func(t *testing.T, v *vhost) {
 		deadLetters(v, "work", "dead", nil)
 		v.Publish("", "work", amqp.Publishing{Headers: amqp.Table{"x-death": []any{"forged"}}, DeliveryMode: amqp.Persistent, Body: []byte("m")})
 		for _, body := range []string{"a", "b", "c", "d"} {
@@ -139,7 +139,7 @@ func TestAClassicQueueThatCrashedHasLostWhatIsNotPersistentOn3(t *testing.T) {
 // On 3.10 a quorum queue loses it, and its consumer gets nothing more until it
 // consumes again.
 func TestMalformedXDeathIsLostByAQuorumQueueOn3(t *testing.T) {
-	onEach(t, func(t *testing.T, v *vhost) {
+	onEachBroker(t, func(t *testing.T, v *vhost) {
 		for name := range crashing("") {
 			deadLetters(v, name, "dead of "+name, amqp.Table{"x-queue-type": "quorum"})
 			v.Publish("", name, amqp.Publishing{Headers: amqp.Table{"x-death": crashing(name)[name]}, Body: []byte("m")})
@@ -162,7 +162,7 @@ func TestMalformedXDeathIsLostByAQuorumQueueOn3(t *testing.T) {
 // What RabbitMQ then wanted to deliver does not arrive. The next delivery to that consumer ends
 // its connection, and with that both are in the queue again.
 func TestAfterAMalformedXDeathTheNextDeliveryEndsTheConsumersConnectionOn3(t *testing.T) {
-	onEach(t, func(t *testing.T, v *vhost) {
+	onEachBroker(t, func(t *testing.T, v *vhost) {
 		deadLetters(v, "work", "dead", amqp.Table{"x-queue-type": "quorum"})
 		v.Publish("", "work", amqp.Publishing{Headers: amqp.Table{"x-death": []any{"forged"}}, Body: []byte("m")})
 		v.Publish("", "work", amqp.Publishing{Body: []byte("a")})
@@ -198,7 +198,7 @@ func TestAfterAMalformedXDeathTheNextDeliveryEndsTheConsumersConnectionOn3(t *te
 // quorum queue moves it, and what is delivered with it, out of the way: see
 // DeliveryLimit in internal/broker.
 func TestFloatCountInXDeathEndsEachConsumersConnectionOn3(t *testing.T) {
-	onEach(t, func(t *testing.T, v *vhost) {
+	onEachBroker(t, func(t *testing.T, v *vhost) {
 		const limit = 3
 		quorum := amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(1_000_000_000)}
 		v.Queue("aside", quorum)

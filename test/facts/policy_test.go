@@ -9,7 +9,7 @@ import (
 )
 
 func TestOnePolicyAtATimeAndTheHigherPriorityShadows(t *testing.T) {
-	onEach(t, func(t *testing.T, v *vhost) {
+	onEachBroker(t, func(t *testing.T, v *vhost) {
 		v.Queue("work", nil)
 		v.Queue("dead", nil)
 		applies := func(name string) {
@@ -41,7 +41,7 @@ func TestOnePolicyAtATimeAndTheHigherPriorityShadows(t *testing.T) {
 }
 
 func TestArgumentsBeatAPolicyKeyByKey(t *testing.T) {
-	onEach(t, func(t *testing.T, v *vhost) {
+	onEachBroker(t, func(t *testing.T, v *vhost) {
 		deadLetters(v, "work", "dead", nil)
 		v.Policy("theirs", "^work$", 9, map[string]any{"dead-letter-routing-key": "nowhere", "message-ttl": 1})
 		brokertest.Eventually(t, "the policy applies", func() bool {

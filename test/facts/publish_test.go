@@ -9,7 +9,7 @@ import (
 )
 
 func TestCCStaysAndIsReadAgainOnARepublishSince313(t *testing.T) {
-	onEach(t, func(t *testing.T, v *vhost) {
+	onEachBroker(t, func(t *testing.T, v *vhost) {
 		deadLetters(v, "work", "dead", nil)
 		v.Queue("copy", nil)
 		v.Queue("blind", nil)

@@ -99,7 +99,7 @@ func gaps(t *testing.T, v *vhost, queue, how string, n int) (waits []time.Durati
 }
 
 func TestNativeDelayedRetryIsIgnoredBefore43(t *testing.T) {
-	onEach(t, func(t *testing.T, v *vhost) {
+	onEachBroker(t, func(t *testing.T, v *vhost) {
 		if since(v, 4, 3) {
 			delayedRetry(v, "work", "all", time.Second)
 			if got := gaps(t, v, "work", "reject", 1)[0]; got < time.Second {
@@ -113,7 +113,7 @@ func TestNativeDelayedRetryIsIgnoredBefore43(t *testing.T) {
 }
 
 func TestNativeDelayedRetryGrowsAfterRejectOnly(t *testing.T) {
-	onEach(t, func(t *testing.T, v *vhost) {
+	onEachBroker(t, func(t *testing.T, v *vhost) {
 		if !since(v, 4, 3) {
 			return // see TestNativeDelayedRetryIsIgnoredBefore43
 		}

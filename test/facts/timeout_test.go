@@ -13,7 +13,7 @@ import (
 // So where nothing else happens, a message that is never acknowledged may keep its consumer
 // for ever: in most queues of an idle machine, in none of a busy one. Any publish wakes it.
 func TestAPublishRemindsAQuorumQueueOfConsumerTimeout(t *testing.T) {
-	onEach(t, func(t *testing.T, v *vhost) {
+	onEachBroker(t, func(t *testing.T, v *vhost) {
 		if !since(v, 4, 3) {
 			return // the channel looks for what has timed out, once a minute
 		}

@@ -16,14 +16,13 @@ type entry struct {
 	// Of a quorum queue: how often it was returned, and how often of that as failed. Until
 	// RabbitMQ 4.3 the two are one.
 	acquired, failed int64
-	rank             byte // its priority; higher ones are delivered first
 }
 
 // backlog is what a queue has ready. A quorum queue delivers what was returned first, in the
 // order in which it was returned.
 type backlog struct {
 	returned []*entry
-	ready    []*entry // by rank, then by position
+	ready    []*entry // by position
 	last     uint64   // position
 }
 
@@ -51,7 +50,7 @@ func (l *backlog) takeHead() *entry {
 	return e
 }
 
-// add gives a message the last position of its rank.
+// add gives a message the last position.
 func (l *backlog) add(e *entry) {
 	l.last++
 	e.position = l.last
@@ -61,7 +60,7 @@ func (l *backlog) add(e *entry) {
 // insert puts a message where its position is.
 func (l *backlog) insert(e *entry) {
 	at, _ := slices.BinarySearchFunc(l.ready, e, func(a, b *entry) int {
-		return cmp.Or(cmp.Compare(b.rank, a.rank), cmp.Compare(a.position, b.position))
+		return cmp.Compare(a.position, b.position)
 	})
 	l.ready = slices.Insert(l.ready, at, e)
 }

@@ -30,19 +30,11 @@ func (ch *channel) basicMethod(m method, r *reader) *fault {
 	case basicGet:
 		r.short()
 		name, noAck := r.shortstr(), r.flags().bit(0)
-		if f := ch.may("read", "queue", ch.named(name)); f != nil {
-			return f
-		}
 		q, f := ch.find(name)
-		if f != nil {
-			return f
+		if f == nil {
+			ch.get(q, noAck)
 		}
-		q.whenLed(func() {
-			if ch.opened && !ch.closing {
-				ch.get(q, noAck)
-			}
-		})
-		return nil
+		return f
 	case basicAck, basicReject, basicNack:
 		return ch.settleMethod(m, r)
 	}
@@ -75,11 +67,8 @@ func (ch *channel) consume(r *reader) *fault {
 	for _, a := range r.table() {
 		return unknown("argument %s for a consumer", a.key)
 	}
-	if noLocal {
-		return unknown("consumer with no-local")
-	}
-	if f := ch.may("read", "queue", ch.named(name)); f != nil {
-		return f
+	if noLocal || exclusive {
+		return unknown("consumer that is exclusive or no-local")
 	}
 	q, notFound := ch.find(name)
 	switch {
@@ -87,30 +76,17 @@ func (ch *channel) consume(r *reader) *fault {
 		return notFound
 	case slices.ContainsFunc(ch.consumers, func(co *consumer) bool { return co.tag == tag }):
 		return faultf(530, "attempt to reuse consumer tag '%s'", tag)
-	case exclusive && q.consumers() > 0:
-		return faultf(403, "%s in exclusive use", b.in("queue", q.name))
-	}
-	if f := q.exclusiveConsumer(); f != nil {
-		return f
 	}
 	b.names++
 	if tag == "" {
 		tag = fmt.Sprintf("amq.ctag-%022d", b.names)
 	}
-	co := &consumer{ch: ch, q: q, tag: tag, number: b.names, noAck: noAck, exclusive: exclusive, prefetch: ch.prefetch}
+	co := &consumer{ch: ch, q: q, tag: tag, number: b.names, noAck: noAck, prefetch: ch.prefetch}
 	ch.consumers = append(ch.consumers, co)
 	ch.answer(noWait, basicConsumeOk, func(w *writer) { w.shortstr(tag) })
 	q.active = append(q.active, co)
 	q.use()
 	q.run()
-	return nil
-}
-
-// exclusiveConsumer refuses to consume beside an exclusive consumer.
-func (q *queue) exclusiveConsumer() *fault {
-	if slices.ContainsFunc(append(slices.Clone(q.active), q.blocked...), func(co *consumer) bool { return co.exclusive }) {
-		return faultf(403, "%s in exclusive use", q.b.in("queue", q.name))
-	}
 	return nil
 }
 
@@ -123,6 +99,5 @@ func (ch *channel) cancel(tag string) {
 	co := ch.consumers[i]
 	ch.consumers = slices.Delete(ch.consumers, i, i+1)
 	co.q.forget(co)
-	co.q.watchTimeouts()
 	co.q.deleteWhenUnused()
 }

@@ -2,7 +2,6 @@ package model
 
 import (
 	"slices"
-	"time"
 )
 
 // channel is one channel of a connection.
@@ -10,9 +9,6 @@ type channel struct {
 	c      *connection
 	number uint16
 	opened bool
-
-	permitted []string // last, the newest first
-	heard     time.Time
 
 	closing bool // the model has sent channel.close
 
@@ -25,7 +21,6 @@ type channel struct {
 	unacked   []*delivery // by tag
 	flying    []*delivery // of quorum queues, on their way
 	consumers []*consumer // oldest first
-	tick      *alarm      // see watchUnacked
 }
 
 func (ch *channel) frame(kind byte, payload []byte) *fault {
@@ -47,7 +42,6 @@ func (ch *channel) frame(kind byte, payload []byte) *fault {
 		case ch.incoming != nil:
 			return faultf(505, "expected content header for class 60, got non content header frame instead")
 		}
-		ch.hear()
 		ch.landCancelled()
 		f := ch.method(m, r)
 		if f == nil && r.err != nil {
@@ -128,10 +122,6 @@ func (ch *channel) remove() {
 // release ends the consumers, then requeues what was not acknowledged, then deletes the
 // queues whose last consumer that was.
 func (ch *channel) release() {
-	if ch.tick != nil {
-		ch.c.b.clock.cancel(ch.tick)
-		ch.tick = nil
-	}
 	consumers, unacked := ch.consumers, append(ch.unacked, ch.flying...)
 	ch.consumers, ch.unacked, ch.flying, ch.incoming, ch.opened = nil, nil, nil, nil, false
 	for _, co := range consumers {
@@ -140,7 +130,6 @@ func (ch *channel) release() {
 	settle(unacked, requeue(ended))
 	for _, co := range consumers {
 		co.q.use()
-		co.q.watchTimeouts()
 	}
 	for _, co := range consumers {
 		co.q.deleteWhenUnused()

@@ -57,7 +57,6 @@ func (b *Broker) runClock() {
 		for len(b.clock.alarms) > 0 && !b.clock.alarms[0].at.After(time.Now()) {
 			next := b.clock.alarms[0]
 			b.clock.alarms = b.clock.alarms[1:]
-			b.step++
 			next.do()
 		}
 		timer.Stop()

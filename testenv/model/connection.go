@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -35,7 +34,6 @@ const (
 type connection struct {
 	b        *Broker
 	end      net.Conn
-	userName string
 	step     step
 	ended    bool
 	channels []*channel // by number
@@ -46,9 +44,7 @@ type connection struct {
 	silent               int  // how often nothing was received
 	alarms               []*alarm
 	canBeBlocked         bool // the client understands connection.blocked
-	canBeCancelled       bool // and basic.cancel by the server
 	blocked              bool // nothing is read from it
-	broken               bool // what writes to it has crashed
 }
 
 func newConnection(b *Broker, e net.Conn) *connection {
@@ -126,7 +122,6 @@ func (c *connection) next(in io.Reader) bool {
 		c.fail(faultf(501, "frame ends with %d", payload[size]), 0)
 		return false
 	}
-	c.b.step++
 	c.frame(kind, number, payload[:size])
 	return !c.ended
 }
@@ -191,11 +186,8 @@ func (c *connection) method(m method, r *reader) *fault {
 	case m == connectionTuneOk && c.step == tuning:
 		return c.tune(int(r.short()), int(r.long()), r.short())
 	case m == connectionOpen && c.step == opening:
-		switch vhost, u := r.shortstr(), c.user(); {
-		case vhost != c.b.options.VHost:
+		if vhost := r.shortstr(); vhost != c.b.options.VHost {
 			return faultf(530, "vhost %s not found", vhost)
-		case u == nil || u.rights == nil:
-			return faultf(530, "access to vhost '%s' refused for user '%s'", vhost, c.userName)
 		}
 		c.step = opened
 		c.send(0, connectionOpenOk, func(w *writer) { w.shortstr("") })
@@ -210,12 +202,10 @@ func (c *connection) authenticate(r *reader) *fault {
 	if mechanism != "PLAIN" {
 		return unknown("authentication mechanism %s", mechanism)
 	}
-	parts := strings.Split(response, "\x00")
-	if len(parts) != 3 || c.b.users[parts[1]] == nil || parts[2] != c.b.users[parts[1]].password {
-		return c.refuse(properties)
+	if response != "\x00guest\x00guest" {
+		return faultf(403, "Login was refused using authentication mechanism PLAIN. For details see the broker logfile.")
 	}
-	c.userName = parts[1]
-	c.step, c.canBeBlocked, c.canBeCancelled = tuning, capable(properties, "connection.blocked"), capable(properties, "consumer_cancel_notify")
+	c.step, c.canBeBlocked = tuning, capable(properties, "connection.blocked")
 	c.send(0, connectionTune, func(w *writer) {
 		w.short(channelMax)
 		w.long(frameMax)
@@ -229,17 +219,6 @@ func capable(properties table, of string) bool {
 	capabilities, _ := value.(table)
 	can, _ := capabilities.get(of)
 	return can == true
-}
-
-// refuse ends a connection without the right password: without a word, to a client that
-// cannot take one.
-func (c *connection) refuse(properties table) *fault {
-	if capable(properties, "authentication_failure_close") {
-		return faultf(403, "Login was refused using authentication mechanism PLAIN. For details see the broker logfile.")
-	}
-	c.step = closing
-	c.alarms = []*alarm{c.b.clock.set(time.Now().Add(3*time.Second), c.terminate)}
-	return nil
 }
 
 func (c *connection) tune(channels, frame int, heartbeat uint16) *fault {
@@ -296,7 +275,6 @@ func (c *connection) fail(f *fault, m method) {
 	}
 	c.step = closing
 	c.release()
-	c.broken = false
 	c.send(0, connectionClose, func(w *writer) { f.write(w, m) })
 }
 
@@ -315,17 +293,12 @@ func (c *connection) terminate() {
 	c.b.connections = slices.DeleteFunc(c.b.connections, func(other *connection) bool { return other == c })
 }
 
-// release closes the channels and deletes the connection's exclusive queues.
+// release closes the channels.
 func (c *connection) release() {
 	for _, ch := range c.channels {
 		ch.release()
 	}
 	c.channels = nil
-	for _, name := range sorted(c.b.queues) {
-		if q := c.b.queues[name]; q != nil && q.exclusive == c {
-			c.b.deleteQueue(q)
-		}
-	}
 }
 
 func (c *connection) send(number uint16, m method, write func(*writer)) {
@@ -344,28 +317,13 @@ func (c *connection) write(kind byte, number uint16, payload []byte) error {
 	w.long(uint32(len(payload)))
 	w.b = append(w.b, payload...)
 	w.octet(frameEnd)
-	if c.broken {
-		return nil
-	}
 	_, err := c.end.Write(w.b)
 	c.sent = true
 	return err
 }
 
-// sendContent writes a method and the message that follows it. Over a message that it cannot
-// write the connection breaks.
+// sendContent writes a method and the message that follows it.
 func (c *connection) sendContent(number uint16, m method, write func(*writer), message *content) {
-	if message.broken && !c.broken {
-		c.broken = true
-		c.b.clock.set(time.Now(), func() {
-			if !c.ended {
-				c.fail(crashed(), 0)
-			}
-		})
-	}
-	if c.broken {
-		return
-	}
 	c.send(number, m, write)
 	w := &writer{}
 	w.short(basicClass)

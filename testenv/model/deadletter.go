@@ -15,36 +15,32 @@ type death struct {
 	expires                 bool
 }
 
-// deadLetter publishes a copy to the queue's dead-letter exchange. At most once, no route, a
-// full queue or a cycle loses it.
+// deadLetter publishes a copy to the queue's dead-letter exchange. At most once, no route or a cycle
+// loses it.
 func (q *queue) deadLetter(m *entry, reason string) {
 	x := q.b.exchanges[q.deadExchange]
 	switch {
 	case q.worker != nil:
 		q.worker.add(m, reason)
 		return
-	case !q.hasDead || x == nil || q.isDown():
+	case !q.hasDead || x == nil:
 		return
 	}
 	dead := q.dying(m, reason)
-	if dead == nil {
-		q.crashOver(reason)
-		return
-	}
 	for _, to := range q.b.route(x, dead) {
 		if reason == "rejected" || !dead.cycles(to.name) {
-			to.publish(dead, nil)
+			to.publish(dead)
 		}
 	}
 }
 
-// dying is a message as it is dead-lettered; nil where RabbitMQ would crash.
+// dying is a message as it is dead-lettered.
 func (q *queue) dying(m *entry, reason string) *message {
-	d := death{queue: q.name, reason: reason, exchange: m.exchange, keys: m.openKeys(), time: seconds(time.Now()), count: 1,
+	d := death{queue: q.name, reason: reason, exchange: m.exchange, keys: array{m.key}, time: seconds(time.Now()), count: 1,
 		expiration: m.content.texts[expiration], expires: m.content.is(expiration)}
-	dead := &message{exchange: q.deadExchange, key: m.key, copies: m.copies, open: m.open, content: m.content.copy(), first: m.first}
+	dead := &message{exchange: q.deadExchange, key: m.key, content: m.content.copy(), first: m.first}
 	if q.hasDK {
-		dead.key, dead.copies, dead.open = q.deadKey, nil, 0
+		dead.key = q.deadKey
 	}
 	dead.content.remove(expiration)
 	if q.b.since4() {
@@ -54,26 +50,11 @@ func (q *queue) dying(m *entry, reason string) *message {
 			dead.failed++
 		}
 	} else {
-		h, ok := rewritten(m.content.headers, d)
-		if !ok {
-			return nil
-		}
-		if q.hasDK {
-			h = h.without("CC")
-		}
+		h := rewritten(m.content.headers, d)
 		dead.content.setHeaders(h)
-		dead.content.broken = hasUnwritable(h)
 		dead.deaths = deathsIn(h)
 	}
 	return dead
-}
-
-// openKeys are the routing keys in x-death: those of BCC are not.
-func (m *message) openKeys() (keys array) {
-	for _, key := range m.keys()[:1+m.open] {
-		keys = append(keys, key)
-	}
-	return keys
 }
 
 // count adds a death to those of the same queue and reason, and puts it first.

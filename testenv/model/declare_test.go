@@ -2,8 +2,6 @@ package model_test
 
 import (
 	amqp "github.com/rabbitmq/amqp091-go"
-
-	"github.com/redrive-mq/redrive/testenv/brokertest"
 )
 
 // in is a thing of the virtual host, as errors name it.
@@ -18,10 +16,6 @@ func (w *world) declared(name string, durable, exclusive bool, args amqp.Table) 
 }
 
 var declaring = []behaviour{
-	{"a wrong password", func(w *world) {
-		_, err := w.dial("stranger")
-		w.refused(err, 403, "username or password not allowed")
-	}},
 	{"what does not exist", func(w *world) {
 		_, err := w.another().QueueDeclarePassive("q", true, false, false, false, nil)
 		w.refused(err, 404, "NOT_FOUND - no "+w.in("queue", "q"))
@@ -50,37 +44,6 @@ var declaring = []behaviour{
 		_, err := w.another().QueueDeclare("q", true, true, false, false, nil)
 		w.refused(err, 406, "PRECONDITION_FAILED - inequivalent arg 'auto_delete' for "+w.in("queue", "q")+": received 'true' but current is 'false'")
 	}},
-	{"arguments of queues", func(w *world) {
-		for key, of := range map[string]struct {
-			value any
-			why   string
-		}{
-			"x-message-ttl":             {int32(-1), "{value_negative,-1}"},
-			"x-max-length":              {"10", `"expected integer, got longstr"`},
-			"x-overflow":                {"none", "invalid_overflow"},
-			"x-dead-letter-routing-key": {"k", "routing_key_but_no_dlx_defined"},
-		} {
-			w.refused(w.declared("q", true, false, amqp.Table{key: of.value}), 406,
-				"PRECONDITION_FAILED - invalid arg '"+key+"' for "+w.in("queue", "q")+": "+of.why)
-		}
-		w.refused(w.declared("q", true, false, amqp.Table{"x-message-ttl": int64(315_360_000_001)}), 406,
-			"PRECONDITION_FAILED - invalid arg 'x-message-ttl' for "+w.in("queue", "q")+": {value_too_large,315360000001}")
-	}},
-	{"exclusive queues", func(w *world) {
-		other := w.connect()
-		_, err := w.channel(other).QueueDeclare("mine", true, false, true, false, nil)
-		w.must(err)
-		locked := "RESOURCE_LOCKED - cannot obtain exclusive access to locked " + w.in("queue", "mine") +
-			". It could be originally declared on another connection or the exclusive property value does not match that of the original declaration."
-		if len(locked) > 255 {
-			locked = locked[:252] + "..."
-		}
-		w.refused(w.declared("mine", true, true, nil), 405, locked)
-		_, _, err = w.another().Get("mine", true)
-		w.refused(err, 405, locked)
-		w.must(other.Close())
-		brokertest.Eventually(w, "RabbitMQ has deleted it", func() bool { return w.declared("mine", true, false, nil) == nil })
-	}},
 	{"reserved names", func(w *world) {
 		w.refused(w.declared("amq.mine", true, false, nil), 403, "ACCESS_REFUSED - queue name 'amq.mine' contains reserved prefix 'amq.*'")
 		w.refused(w.another().ExchangeDeclare("amq.mine", "direct", true, false, false, false, nil), 403, "ACCESS_REFUSED - exchange name 'amq.mine' contains reserved prefix 'amq.*'")
@@ -106,8 +69,6 @@ var declaring = []behaviour{
 		w.consume(w.ch, "q")
 		_, err = w.another().QueueDelete("q", true, false, false)
 		w.refused(err, 406, "PRECONDITION_FAILED - "+w.in("queue", "q")+" in use")
-		_, err = w.another().Consume("q", "", false, true, false, false, nil)
-		w.refused(err, 403, "ACCESS_REFUSED - "+w.in("queue", "q")+" in exclusive use")
 	}},
 	{"purge and delete count what is ready", func(w *world) {
 		w.queue("q", nil)

@@ -8,15 +8,13 @@ import (
 
 // consumer receives the messages of a queue.
 type consumer struct {
-	ch        *channel
-	q         *queue
-	tag       string
-	number    int // in the order of all consumers
-	noAck     bool
-	exclusive bool
-	prefetch  int // 0: unlimited
-	unacked   int
-	late      int // took so long that the queue has them back; the client has not answered them yet
+	ch       *channel
+	q        *queue
+	tag      string
+	number   int // in the order of all consumers
+	noAck    bool
+	prefetch int // 0: unlimited
+	unacked  int
 }
 
 // delivery is a message that a channel has not acknowledged.
@@ -25,37 +23,13 @@ type delivery struct {
 	*entry
 	q  *queue
 	to *consumer // nil after basic.get
-	at time.Time // when the client was sent it
-	// The queue has the message again: it has crashed, or the client took too long.
-	stale    bool
-	deadline int64 // of an acknowledgement to a quorum queue of RabbitMQ 4.3, in ms
 }
 
 func (q *queue) consumers() int { return len(q.active) + len(q.blocked) }
 
-// publish adds a message to the queue; false when the queue is full and rejects it. A quorum
-// queue takes messages of no one, which are dead letters at most once, even so.
-func (q *queue) publish(m *message, from any) bool {
-	if q.leaderless() && from == nil {
-		q.lose(m)
-		return false
-	}
-	if q.quorum && from != nil && q.refuses(from) {
-		return false
-	}
-	if !q.quorum && q.rejects && q.maxLength >= 0 && q.length() >= q.maxLength {
-		return false
-	}
-	q.whenLed(func() { q.accept(m) })
-	return true
-}
-
-// accept adds a message to the queue.
-func (q *queue) accept(m *message) {
-	if q.deleted {
-		return
-	}
-	e := &entry{message: m, failed: m.failed, rank: q.rank(m)}
+// publish adds a message to the queue.
+func (q *queue) publish(m *message) {
+	e := &entry{message: m, failed: m.failed}
 	if ttl := q.lifetime(m); ttl >= 0 {
 		if q.quorum {
 			ttl = max(ttl, 1)
@@ -65,8 +39,6 @@ func (q *queue) accept(m *message) {
 	if q.quorum {
 		q.add(e)
 		q.run()
-		q.dropHead()
-		q.informPublishers()
 		return
 	}
 	if len(q.ready) == 0 {
@@ -79,7 +51,6 @@ func (q *queue) accept(m *message) {
 	}
 	e.redelivered = e.failed > 0
 	q.add(e)
-	q.dropHead()
 	q.run()
 }
 
@@ -95,25 +66,8 @@ func (q *queue) lifetime(m *message) int64 {
 	return own
 }
 
-// dropHead keeps the queue's length.
-func (q *queue) dropHead() {
-	var dropped []*entry
-	for !q.rejects && q.isOver() {
-		dropped = append(dropped, q.takeHead())
-	}
-	if q.quorum && !q.b.since4() { // the last one first [measured on 3.10.8]
-		slices.Reverse(dropped)
-	}
-	for _, e := range dropped {
-		q.deadLetter(e, "maxlen")
-	}
-}
-
 // run drops what has expired at the head, then delivers while a consumer can receive.
 func (q *queue) run() {
-	if q.leaderless() {
-		return
-	}
 	for head := q.head(); head != nil && !q.deleted; head = q.head() {
 		if !head.expires.IsZero() && !time.Now().Before(head.expires) {
 			q.deadLetter(q.takeHead(), "expired")
@@ -126,12 +80,10 @@ func (q *queue) run() {
 		q.deliver(co, q.takeHead())
 	}
 	q.watch()
-	q.informPublishers()
 }
 
 // watch sets the alarm for the head: a message behind it expires no earlier.
 func (q *queue) watch() {
-	q.watchTimeouts()
 	if q.alarm != nil {
 		q.b.clock.cancel(q.alarm)
 		q.alarm = nil
@@ -158,14 +110,13 @@ func (q *queue) receiver() *consumer {
 
 // full tells whether a consumer gets nothing now.
 func (co *consumer) full() bool {
-	return !co.noAck && (co.prefetch > 0 && co.unacked >= co.prefetch || co.late > 0)
+	return !co.noAck && co.prefetch > 0 && co.unacked >= co.prefetch
 }
 
 func (q *queue) deliver(co *consumer, e *entry) {
 	d := &delivery{entry: e, q: q, to: co}
 	if !co.noAck {
 		co.unacked++
-		q.startTimeout(d)
 	}
 	if !q.quorum {
 		co.ch.hand(d, e.content, e.redelivered)
@@ -181,10 +132,9 @@ func (q *queue) deliver(co *consumer, e *entry) {
 // hand sends a delivery to the client.
 func (ch *channel) hand(d *delivery, c *content, redelivered bool) {
 	ch.tag++
-	d.tag, d.at = ch.tag, time.Now()
+	d.tag = ch.tag
 	if !d.to.noAck {
 		ch.unacked = append(ch.unacked, d)
-		ch.watchUnacked()
 	}
 	ch.c.sendContent(ch.number, basicDeliver, func(w *writer) {
 		w.shortstr(d.to.tag)
@@ -204,12 +154,8 @@ func (ch *channel) get(q *queue, noAck bool) {
 		return
 	}
 	e := q.takeHead()
-	d := &delivery{tag: ch.tag + 1, entry: e, q: q, at: time.Now()}
-	if !noAck {
-		q.startTimeout(d)
-	}
+	d := &delivery{tag: ch.tag + 1, entry: e, q: q}
 	q.watch()
-	q.informPublishers()
 	c, redelivered := e.content, e.redelivered
 	if q.quorum {
 		c, redelivered = q.counted(e, true)
@@ -217,7 +163,6 @@ func (ch *channel) get(q *queue, noAck bool) {
 	ch.tag++
 	if !noAck {
 		ch.unacked = append(ch.unacked, d)
-		ch.watchUnacked()
 	}
 	ch.c.sendContent(ch.number, basicGetOk, func(w *writer) {
 		w.longlong(ch.tag)
@@ -251,39 +196,26 @@ func (ch *channel) take(tag uint64, multiple bool) ([]*delivery, *fault) {
 
 // settle frees the consumers' prefetch, does something about each message, then delivers.
 func settle(taken []*delivery, do func(*delivery)) {
-	taken = settleLed(taken, do)
 	var queues []*queue
 	for _, d := range taken {
 		if !slices.Contains(queues, d.q) {
 			queues = append(queues, d.q)
 		}
 		if co := d.to; co != nil {
-			if d.stale {
-				co.late--
-			} else {
-				co.unacked--
-			}
+			co.unacked--
 			if i := slices.Index(d.q.blocked, co); i >= 0 && !co.full() {
 				d.q.blocked = slices.Delete(d.q.blocked, i, i+1)
 				d.q.active = append(d.q.active, co)
 			}
 		}
 	}
-	for _, q := range queues {
-		q.settling = slices.DeleteFunc(slices.Clone(taken), func(d *delivery) bool { return d.q != q || d.stale })
-	}
 	for _, d := range taken {
-		if !d.q.deleted && !d.stale {
+		if !d.q.deleted {
 			do(d)
 		}
 	}
 	for _, q := range queues {
-		q.settling = nil
-		if !q.quorum {
-			q.dropHead() // what was requeued counts
-		}
 		q.run()
-		q.dropHead()
 	}
 }
 

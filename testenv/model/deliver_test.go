@@ -24,7 +24,7 @@ var delivering = []behaviour{
 	{"a message arrives as it was published", func(w *world) {
 		w.queue("q", nil)
 		in := amqp.Publishing{
-			ContentType: "t", ContentEncoding: "e", DeliveryMode: 2, Priority: 3, CorrelationId: "c", ReplyTo: "r", Expiration: "60000",
+			ContentType: "t", ContentEncoding: "e", DeliveryMode: 2, CorrelationId: "c", ReplyTo: "r", Expiration: "60000",
 			MessageId: "m", Timestamp: time.Unix(1_700_000_000, 0).UTC(), Type: "y", UserId: "guest", AppId: "a",
 			Headers: amqp.Table{"bool": true, "byte": byte(200), "int8": int8(-1), "int16": int16(-2), "int32": int32(-3), "int64": int64(-4),
 				"float32": float32(1.5), "float64": 2.5, "decimal": amqp.Decimal{Scale: 2, Value: 1234}, "text": "t", "bytes": []byte{0, 255},
@@ -34,7 +34,7 @@ var delivering = []behaviour{
 		w.publish("", "q", in)
 		d := w.get("q")
 		out := amqp.Publishing{Headers: d.Headers, ContentType: d.ContentType, ContentEncoding: d.ContentEncoding, DeliveryMode: d.DeliveryMode,
-			Priority: d.Priority, CorrelationId: d.CorrelationId, ReplyTo: d.ReplyTo, Expiration: d.Expiration, MessageId: d.MessageId,
+			CorrelationId: d.CorrelationId, ReplyTo: d.ReplyTo, Expiration: d.Expiration, MessageId: d.MessageId,
 			Timestamp: d.Timestamp.UTC(), Type: d.Type, UserId: d.UserId, AppId: d.AppId, Body: d.Body}
 		for _, key := range []string{"time"} {
 			out.Headers[key] = out.Headers[key].(time.Time).UTC()
@@ -152,29 +152,6 @@ var delivering = []behaviour{
 		if tag := <-cancelled; tag != "c" {
 			w.Errorf("%q is cancelled", tag)
 		}
-	}},
-	{"a full queue rejects, or drops its head", func(w *world) {
-		w.queue("rejects", amqp.Table{"x-max-length": int32(2), "x-overflow": "reject-publish"})
-		w.queue("drops", amqp.Table{"x-max-length": int32(2)})
-		for n, body := range []string{"a", "b", "c"} {
-			if acked := w.confirmed("", "rejects", false, amqp.Publishing{Body: []byte(body)}); acked != (n < 2) {
-				w.Errorf("%s confirmed: %t", body, acked)
-			}
-			if !w.confirmed("", "drops", false, amqp.Publishing{Body: []byte(body)}) {
-				w.Errorf("%s not confirmed", body)
-			}
-		}
-		w.holds("rejects", "a", "b")
-		w.holds("drops", "b", "c")
-	}},
-	{"what is unacknowledged does not fill a queue, until it is requeued", func(w *world) {
-		w.queue("q", amqp.Table{"x-max-length": int32(1)})
-		w.bodies("q", "a")
-		d, _, err := w.ch.Get("q", false)
-		w.must(err)
-		w.bodies("q", "b")
-		w.must(d.Nack(false, true))
-		w.holds("q", "b")
 	}},
 	{"a channel that has failed leaves the connection open", func(w *world) {
 		c := w.connect()

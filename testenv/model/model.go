@@ -1,15 +1,13 @@
 // Package model is RabbitMQ in the memory of a test: an AMQP 0-9-1 server that
 // amqp091-go connects to with amqp.Config.Dial, also within a bubble of testing/synctest.
 //
-// It has one virtual host, classic and quorum queues, policies, users and their rights. What
-// it does not model it refuses with the error 540, which names it; all facts of test/facts hold
-// on it. The same steps give the same bytes; what several goroutines do at one
-// instant arrives in the order in which Go runs them. Its tests run the same list of
-// behaviours on it and on real brokers.
+// It has what test/world needs: one virtual host and user, classic and quorum queues, exchanges, dead
+// letters, expiry, memory alarms. What it does not model it refuses with the error 540, which names it.
+// The facts of test/facts that do not need more than it has are tried on it as on real brokers. What
+// several goroutines do at one instant arrives in the order in which Go runs them.
 //
-// Read model.go, connection.go and channel.go, then publish.go, route.go, queue.go,
-// deliver.go and deadletter.go, then quorum.go, worker.go and policy.go, then what goes wrong:
-// crash3.go, timeout.go, leader.go and loss.go.
+// Read model.go, connection.go and channel.go, then publish.go, exchange.go, queue.go, deliver.go and
+// deadletter.go, then quorum.go and worker.go.
 package model
 
 import (
@@ -18,7 +16,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/redrive-mq/redrive/testenv/pipe"
 )
@@ -28,9 +25,8 @@ var Versions = []string{"3.10.8", "4.3.6"}
 
 // Options are what differs from broker to broker.
 type Options struct {
-	Version        string // one of Versions
-	VHost          string // default "/"
-	User, Password string // who has all rights; default guest
+	Version string // one of Versions
+	VHost   string // default "/"
 }
 
 // Broker is one RabbitMQ node. One lock guards all of it: a frame is processed wholly
@@ -41,20 +37,13 @@ type Broker struct {
 
 	mu          sync.Mutex
 	closed      bool
-	down        bool          // killed
 	connections []*connection // oldest first
 	exchanges   map[string]*exchange
 	queues      map[string]*queue
-	policies    map[string]*Policy
-	users       map[string]*user
-	names       int      // made by the broker so far
-	lowOn       []string // memory, disk
+	names       int  // made by the broker so far
+	low         bool // on memory
 
-	step         uint64 // what was processed so far: frames and alarms of the clock
-	workersEnded bool   // see endWorkers
-
-	consumerTimeout time.Duration
-	unblocked       sync.Cond // a connection is read again, or has ended
+	unblocked sync.Cond // a connection is read again, or has ended
 
 	goroutines sync.WaitGroup
 }
@@ -68,10 +57,7 @@ func New(o Options) *Broker {
 	if o.VHost == "" {
 		o.VHost = "/"
 	}
-	if o.User == "" {
-		o.User, o.Password = "guest", "guest"
-	}
-	b := &Broker{options: o, clock: newClock(), exchanges: map[string]*exchange{}, queues: map[string]*queue{}, policies: map[string]*Policy{}, users: map[string]*user{}, consumerTimeout: usualConsumerTimeout}
+	b := &Broker{options: o, clock: newClock(), exchanges: map[string]*exchange{}, queues: map[string]*queue{}}
 	for _, x := range []struct{ name, kind string }{
 		{"", "direct"}, {"amq.direct", "direct"}, {"amq.fanout", "fanout"},
 		{"amq.topic", "topic"}, {"amq.headers", "headers"}, {"amq.match", "headers"},
@@ -79,8 +65,6 @@ func New(o Options) *Broker {
 		b.exchanges[x.name] = &exchange{name: x.name, kind: x.kind, durable: true}
 	}
 	b.unblocked.L = &b.mu
-	b.SetUser(o.User, o.Password)
-	_ = b.Grant(o.User, Rights{".*", ".*", ".*"}) // valid patterns
 	b.goroutines.Add(1)
 	go b.runClock()
 	return b
@@ -90,7 +74,7 @@ func New(o Options) *Broker {
 func (b *Broker) Dial(string, string) (net.Conn, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.closed || b.down {
+	if b.closed {
 		return nil, errors.New("the model of RabbitMQ is not running")
 	}
 	client, server := pipe.New("model")
@@ -110,7 +94,7 @@ func (b *Broker) Close() {
 		for _, c := range b.connections {
 			_ = c.end.Close() // never fails
 		}
-		b.lowOn = nil
+		b.low = false
 		b.unblocked.Broadcast()
 	}
 	b.mu.Unlock()

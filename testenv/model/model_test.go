@@ -1,53 +1,38 @@
 package model_test
 
 import (
-	"context"
 	"errors"
-	"net/http"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/testenv/model"
 )
 
-// world is a broker that behaviours are tried on: the model, or a real one.
+// world is a model that behaviours are tried on.
 type world struct {
 	*testing.T
 	vhost  string
 	since4 bool
 	dial   func(user string) (*amqp.Connection, error)
 	ch     *amqp.Channel // of the first connection
-
-	setPolicy func(name, pattern string, definition map[string]any)
-	policyOf  func(queue string) string
-	user      func(name string) // makes one without rights; the password is the name
-	grant     func(user, configure, write, read string)
-	topics    func(user, exchange, write, read string)
 }
 
-// behaviour is what holds on the model and on each RabbitMQ.
+// behaviour is what the model does as RabbitMQ does it.
 type behaviour struct {
 	name string
 	test func(*world)
 }
 
-func behaviours() (all []behaviour) {
-	for _, some := range [][]behaviour{declaring, routing, delivering, dying, quorums, policies, permitting, copying} {
-		all = append(all, some...)
-	}
-	return all
-}
-
-// vhost is as long as those of brokertest, so that errors are cut at the same place.
+// vhost is as long as those of tests on real brokers, so that errors are cut at the same place.
 const vhost = "redrive-test-00000000-0000-0000-0000-000000000000"
 
 func TestTheModelBehavesSo(t *testing.T) {
-	for _, version := range []string{"3.10.8", "4.3.6"} {
-		for _, b := range behaviours() {
+	for _, version := range model.Versions {
+		for _, b := range slices.Concat(declaring, routing, delivering, dying, quorums) {
 			t.Run(version+"/"+b.name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					broker := model.New(model.Options{Version: version, VHost: vhost})
@@ -55,52 +40,11 @@ func TestTheModelBehavesSo(t *testing.T) {
 					w := &world{T: t, vhost: vhost, since4: version[0] == '4', dial: func(user string) (*amqp.Connection, error) {
 						return amqp.DialConfig("amqp://"+user+":"+user+"@model/"+vhost, amqp.Config{Dial: broker.Dial})
 					}}
-					w.setPolicy = func(name, pattern string, definition map[string]any) {
-						w.must(broker.SetPolicy(model.Policy{Name: name, Pattern: pattern, ApplyTo: "queues", Definition: definition}))
-					}
-					w.policyOf = func(queue string) string {
-						q, _ := broker.Queue(queue)
-						return q.Policy
-					}
-					w.user = func(name string) { broker.SetUser(name, name) }
-					w.grant = func(user, configure, write, read string) {
-						w.must(broker.Grant(user, model.Rights{Configure: configure, Write: write, Read: read}))
-					}
-					w.topics = func(user, exchange, write, read string) { w.must(broker.GrantTopics(user, exchange, write, read)) }
 					w.run(b)
 				})
 			})
 		}
 	}
-}
-
-func TestRabbitMQBehavesAsTheModel(t *testing.T) {
-	t.Parallel()
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		for _, b := range behaviours() {
-			t.Run(b.name, func(t *testing.T) {
-				t.Parallel()
-				v := brokertest.NewVHost(t, v.Broker)
-				w := &world{T: t, vhost: v.Name, since4: v.Since4(), dial: func(user string) (*amqp.Connection, error) {
-					return brokertest.Connect(v.URLAs(user, user))
-				}}
-				w.setPolicy = func(name, pattern string, definition map[string]any) {
-					v.Policy(name, pattern, 0, definition)
-				}
-				w.policyOf = func(queue string) string {
-					q, err := v.API().Queue(context.Background(), queue)
-					w.must(err)
-					return q.Policy
-				}
-				w.user = func(name string) { v.User(name, name) }
-				w.grant = v.Grant
-				w.topics = func(user, exchange, write, read string) {
-					v.Must(http.MethodPut, "topic-permissions/"+v.Name+"/"+user, map[string]any{"exchange": exchange, "write": write, "read": read})
-				}
-				w.run(b)
-			})
-		}
-	})
 }
 
 func (w *world) run(b behaviour) {
@@ -170,12 +114,14 @@ func (w *world) get(queue string) amqp.Delivery {
 // got waits for a message in a queue.
 func (w *world) got(queue string, autoAck bool) (d amqp.Delivery) {
 	w.Helper()
-	brokertest.Eventually(w, "something arrives in "+queue, func() (ok bool) {
-		var err error
-		d, ok, err = w.ch.Get(queue, autoAck)
-		w.must(err)
-		return ok
-	})
+	for range 1000 {
+		d, ok, err := w.ch.Get(queue, autoAck)
+		if w.must(err); ok {
+			return d
+		}
+		time.Sleep(time.Second)
+	}
+	w.Fatalf("nothing arrives in %s", queue)
 	return d
 }
 

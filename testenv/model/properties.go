@@ -9,7 +9,6 @@ type content struct {
 	priority  byte
 	timestamp uint64
 	body      []byte
-	broken    bool // no client can be sent it
 }
 
 // The properties of basic, in the order of their flags.

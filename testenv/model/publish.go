@@ -16,8 +16,6 @@ type publishing struct {
 // message is one that the broker has. Copies in several queues share it.
 type message struct {
 	exchange, key string
-	copies        []string // further routing keys, of the headers CC and BCC
-	open          int      // how many of them are of CC
 	content       *content
 	deaths        []death // newest first; on RabbitMQ 3 they are in the headers alone
 	first         *death
@@ -71,9 +69,6 @@ func (ch *channel) whole() *fault {
 		return faultf(505, "a body of %d bytes where %d are declared", n, p.size)
 	}
 	ch.incoming = nil
-	if f := ch.may("write", "exchange", p.exchange); f != nil {
-		return f
-	}
 	b := ch.c.b
 	x := b.exchanges[p.exchange]
 	if x == nil {
@@ -82,55 +77,33 @@ func (ch *channel) whole() *fault {
 	if x.internal {
 		return faultf(403, "cannot publish to internal %s", b.in("exchange", p.exchange))
 	}
-	if f := ch.mayTopic("write", x, p.key); f != nil {
-		return f
-	}
 	if f := ch.check(p.content); f != nil {
 		return f
 	}
-	m := &message{exchange: p.exchange, key: p.key, content: p.content}
-	if f := m.readCopies(); f != nil {
-		return f
-	}
-	ch.route(x, p, m)
+	ch.route(x, p, &message{exchange: p.exchange, key: p.key, content: p.content})
 	return nil
 }
 
 // check refuses what RabbitMQ refuses, and what the model cannot carry on.
 func (ch *channel) check(c *content) *fault {
-	if user := c.texts[userID]; c.is(userID) && user != ch.c.userName {
-		return faultf(406, "user_id property set to '%s' but authenticated user was '%s'", user, ch.c.userName)
+	if user := c.texts[userID]; c.is(userID) && user != "guest" {
+		return faultf(406, "user_id property set to '%s' but authenticated user was 'guest'", user)
 	}
 	if c.is(expiration) {
 		if ttl, err := strconv.ParseUint(c.texts[expiration], 10, 63); err != nil || ttl > longestTTL {
 			return unknown("expiration %q", c.texts[expiration])
 		}
 	}
-	return nil
-}
-
-// readCopies reads CC and BCC, and removes BCC.
-func (m *message) readCopies() *fault {
 	for _, header := range []string{"CC", "BCC"} {
-		value, is := m.content.headers.get(header)
-		if !is {
-			continue
-		}
-		keys, isArray := value.(array)
-		for _, key := range keys {
-			text, isText := key.(string)
-			isArray = isArray && isText
-			m.copies = append(m.copies, text)
-			if header == "CC" {
-				m.open++
-			}
-		}
-		if !isArray {
-			return unknown("%s that is no list of texts", header)
+		if _, is := c.headers.get(header); is {
+			return unknown("header %s", header)
 		}
 	}
-	if m.content.is(headers) {
-		m.content.setHeaders(m.content.headers.without("BCC"))
+	if c.is(priority) {
+		return unknown("priority")
+	}
+	if !ch.c.b.since4() && !wellFormed(c.headers) {
+		return unknown("x-death %v", c.headers)
 	}
 	return nil
 }
@@ -146,32 +119,26 @@ func (ch *channel) route(x *exchange, p *publishing, m *message) {
 			w.shortstr(p.key)
 		}, p.content)
 	}
-	accepted, slow, known := true, false, time.Now()
+	slow := false
 	for _, q := range to {
-		accepted = q.publish(m, ch) && accepted
+		q.publish(m)
 		slow = slow || q.quorum
-		if q.leaderless() && q.election.at.After(known) {
-			known = q.election.at
-		}
 	}
 	if !ch.confirms {
 		return
 	}
 	ch.published++
-	tag, answer := ch.published, basicAck
-	if !accepted {
-		answer = basicNack
-	}
+	tag := ch.published
 	confirm := func() {
 		if ch.opened && !ch.closing {
-			ch.send(answer, func(w *writer) {
+			ch.send(basicAck, func(w *writer) {
 				w.longlong(tag)
 				w.octet(0)
 			})
 		}
 	}
 	if slow {
-		ch.c.b.clock.set(known.Add(replication), confirm)
+		ch.c.b.clock.set(time.Now().Add(replication), confirm)
 	} else {
 		confirm()
 	}

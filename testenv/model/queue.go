@@ -14,10 +14,8 @@ type queue struct {
 	b                   *Broker
 	name                string
 	durable, autoDelete bool
-	exclusive           *connection
 	arguments           table
 	quorum              bool
-	policy              *Policy
 	settings
 
 	backlog
@@ -28,16 +26,7 @@ type queue struct {
 	unused         *alarm // of x-expires
 	deleted        bool
 
-	delayed    []delayed // of a quorum queue, the next first
-	delay      *alarm
-	worker     *worker      // of a quorum queue that dead-letters at least once
-	publishers map[any]bool // of a quorum queue that rejects: who knows that it is full
-
-	timeouts  timeouts
-	election  election
-	settling  []*delivery // what a client says something of now
-	crashed   uint64      // the step in which a quorum queue crashed
-	restarted []time.Time // when a classic queue did, of late
+	worker *worker // of a quorum queue that dead-letters at least once
 }
 
 func (ch *channel) queueMethod(m method, r *reader) *fault {
@@ -46,9 +35,6 @@ func (ch *channel) queueMethod(m method, r *reader) *fault {
 	if m == queueDeclare {
 		f := r.flags()
 		return ch.declareQueue(name, f, r.table())
-	}
-	if f := ch.mayQueue(m, ch.named(name)); f != nil {
-		return f
 	}
 	q, f := ch.find(name)
 	if f != nil && (m != queueDelete || f.code != 404) { // to delete what is not there succeeds
@@ -64,9 +50,6 @@ func (ch *channel) queueMethod(m method, r *reader) *fault {
 		if source == "" {
 			return faultf(403, "operation not permitted on the default exchange")
 		}
-		if f := ch.mayBind("queue", name, source, key); f != nil {
-			return f
-		}
 		bound := &binding{queue: q, key: key, arguments: r.table()}
 		if f := ch.bindTo(source, bound, "queue", name, m == queueUnbind); f != nil {
 			return f
@@ -81,7 +64,7 @@ func (ch *channel) queueMethod(m method, r *reader) *fault {
 		if q != nil {
 			switch n = q.count(); {
 			case q.quorum && (f.bit(0) || f.bit(1)):
-				return q.conditionalDelete(f.bit(0))
+				return faultf(540, "cannot delete %s. queue.delete operations with flags are not supported by quorum queues", ch.c.b.in("queue", q.name))
 			case f.bit(1) && n > 0:
 				return faultf(406, "%s not empty", ch.c.b.in("queue", q.name))
 			case f.bit(0) && q.consumers() > 0:
@@ -100,7 +83,6 @@ func (ch *channel) queueMethod(m method, r *reader) *fault {
 func (q *queue) purge() (n int) {
 	n = q.count()
 	q.clear()
-	q.informPublishers()
 	q.watch()
 	return n
 }
@@ -108,62 +90,38 @@ func (q *queue) purge() (n int) {
 // named is the name of a queue; "" is the last that was declared.
 func (ch *channel) named(name string) string { return cmp.Or(name, ch.lastQueue) }
 
-// mayQueue is for methods that name a queue, but for declare and bind.
-func (ch *channel) mayQueue(m method, name string) *fault {
-	switch m {
-	case queuePurge:
-		return ch.may("read", "queue", name)
-	case queueDelete:
-		return ch.may("configure", "queue", name)
-	case queueBind, queueUnbind:
-		return ch.may("write", "queue", name)
-	}
-	return nil
-}
-
-// find finds a queue that this connection can use; "" is the last that was declared.
+// find finds a queue; "" is the last that was declared.
 func (ch *channel) find(name string) (*queue, *fault) {
 	if name == "" {
 		if name = ch.lastQueue; name == "" {
 			return nil, faultf(404, "no previously declared queue")
 		}
 	}
-	q := ch.c.b.queues[name]
-	switch {
-	case q == nil:
-		return nil, faultf(404, "no %s", ch.c.b.in("queue", name))
-	case q.exclusive != nil && q.exclusive != ch.c:
-		return nil, ch.locked(name)
+	if q := ch.c.b.queues[name]; q != nil {
+		return q, nil
 	}
-	return q, nil
-}
-
-func (ch *channel) locked(name string) *fault {
-	return faultf(405, "cannot obtain exclusive access to locked %s. It could be originally declared on another connection"+
-		" or the exclusive property value does not match that of the original declaration.", ch.c.b.in("queue", name))
+	return nil, faultf(404, "no %s", ch.c.b.in("queue", name))
 }
 
 func (ch *channel) declareQueue(name string, f flags, arguments table) *fault {
 	passive, durable, exclusive, autoDelete, noWait := f.bit(0), f.bit(1), f.bit(2), f.bit(3), f.bit(4)
-	if f := ch.mayDeclare(passive, "queue", name); f != nil {
-		return f
+	if exclusive {
+		return unknown("exclusive queue")
 	}
 	q, notFound := ch.find(name)
 	switch {
 	case passive && notFound != nil:
 		return notFound
 	case passive:
-	case name != "" && notFound != nil && notFound.code == 405:
-		return notFound
 	case name != "" && q != nil:
-		if f := ch.sameQueue(q, durable, exclusive, autoDelete, arguments); f != nil {
+		if f := ch.sameQueue(q, durable, autoDelete, arguments); f != nil {
 			return f
 		}
 	case strings.HasPrefix(name, "amq."):
 		return faultf(403, "queue name '%s' contains reserved prefix 'amq.*'", name)
 	default:
 		var f *fault
-		if q, f = ch.newQueue(name, durable, exclusive, autoDelete, arguments); f != nil {
+		if q, f = ch.newQueue(name, durable, autoDelete, arguments); f != nil {
 			return f
 		}
 	}
@@ -179,30 +137,15 @@ func (ch *channel) declareQueue(name string, f flags, arguments table) *fault {
 	return nil
 }
 
-func (ch *channel) newQueue(name string, durable, exclusive, autoDelete bool, arguments table) (*queue, *fault) {
+func (ch *channel) newQueue(name string, durable, autoDelete bool, arguments table) (*queue, *fault) {
 	b := ch.c.b
 	if name == "" {
 		b.names++
 		name = fmt.Sprintf("amq.gen-%022d", b.names)
-		if f := ch.may("configure", "queue", name); f != nil {
-			return nil, f
-		}
 	}
-	q := &queue{b: b, name: name, durable: durable, autoDelete: autoDelete, arguments: arguments, declared: time.Now(), publishers: map[any]bool{}}
-	if exclusive {
-		q.exclusive = ch.c
-	}
-	if x, is := arguments.get("x-dead-letter-exchange"); is {
-		text, _ := x.(string)
-		if f := ch.mayLead("queue", name, text); f != nil {
-			return nil, f
-		}
-	}
+	q := &queue{b: b, name: name, durable: durable, autoDelete: autoDelete, arguments: arguments, declared: time.Now()}
 	if f := q.configure(); f != nil {
 		return nil, f
-	}
-	if q.worker != nil && b.workersEnded {
-		return nil, faultf(541, "Cannot declare %s: the supervisor of dead-letter workers has ended", b.in("queue", name))
 	}
 	b.queues[name] = q
 	q.use()
@@ -210,32 +153,18 @@ func (ch *channel) newQueue(name string, durable, exclusive, autoDelete bool, ar
 }
 
 // sameQueue refuses to declare a queue again otherwise.
-func (ch *channel) sameQueue(q *queue, durable, exclusive, autoDelete bool, arguments table) *fault {
+func (ch *channel) sameQueue(q *queue, durable, autoDelete bool, arguments table) *fault {
 	subject := ch.c.b.in("queue", q.name)
 	switch {
-	case exclusive != (q.exclusive != nil):
-		return ch.locked(q.name)
 	case durable != q.durable:
 		return inequivalent("durable", subject, "'"+truth(durable)+"'", "'"+truth(q.durable)+"'")
 	case autoDelete != q.autoDelete:
 		return inequivalent("auto_delete", subject, "'"+truth(autoDelete)+"'", "'"+truth(q.autoDelete)+"'")
 	}
-	if f := q.knows(arguments); f != nil {
-		return f
-	}
 	if _, is := arguments.get("x-queue-type"); !is && ch.c.b.since4() {
 		arguments = arguments.with("x-queue-type", "classic")
 	}
 	return sameArguments(subject, arguments, q.arguments, q.argumentNames()...)
-}
-
-// conditionalDelete is what a quorum queue cannot do.
-func (q *queue) conditionalDelete(ifUnused bool) *fault {
-	condition := "if-empty"
-	if ifUnused {
-		condition = "if-unused"
-	}
-	return faultf(540, "cannot delete %s. queue.delete operations with %s flag set are not supported by quorum queues", q.b.in("queue", q.name), condition)
 }
 
 // sameArguments compares those that matter.
@@ -267,13 +196,9 @@ func described(value any, is bool) string {
 func (b *Broker) deleteQueue(q *queue) {
 	delete(b.queues, q.name)
 	q.deleted = true
-	q.endElection()
 	q.clear()
-	q.delayed = nil
-	q.watchDelayed()
 	q.watch()
 	q.watchUse()
-	q.stopTimeouts()
 	if q.worker != nil {
 		q.worker.stop()
 	}

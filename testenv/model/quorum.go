@@ -11,28 +11,13 @@ const (
 	replication = time.Millisecond
 
 	tick = 5 * time.Second // a quorum queue looks so often at its x-expires
-
-	usualPriority = 4 // of a message without one, since RabbitMQ 4.3
-	mostPriority  = 31
 )
-
-// rank is the priority of a message in a quorum queue of RabbitMQ 4.3.
-func (q *queue) rank(m *message) byte {
-	switch {
-	case !q.quorum || !q.b.since4():
-		return 0
-	case m.content.is(priority):
-		return min(m.content.priority, mostPriority)
-	}
-	return usualPriority
-}
 
 // returnToQuorum puts a message back into a quorum queue: in front, behind what was returned
 // before. On RabbitMQ 3, without a delivery limit, what the client returned goes to the end.
 func (q *queue) returnToQuorum(e *entry, by giver) {
 	e.acquired++
-	failed := by != nacked || !q.b.since4()
-	if failed {
+	if by != nacked || !q.b.since4() {
 		e.failed++
 	}
 	switch {
@@ -40,7 +25,6 @@ func (q *queue) returnToQuorum(e *entry, by giver) {
 		q.deadLetter(e, "delivery_limit")
 	case !q.limited && by != ended && !q.b.since4():
 		q.add(e)
-	case q.keepBack(e, failed):
 	default:
 		q.returned = append(q.returned, e)
 	}
@@ -71,49 +55,9 @@ func (q *queue) counted(e *entry, get bool) (c *content, redelivered bool) {
 	return c, acquired > 0
 }
 
-// refuses tells whether a full quorum queue refuses what this publisher publishes. A publisher
-// learns only when its message was the one too many.
-func (q *queue) refuses(from any) bool {
-	if !q.rejects {
-		return false
-	}
-	refused, known := q.publishers[from]
-	if !known {
-		refused = q.isOver()
-		q.publishers[from] = refused
-	}
-	return refused
-}
-
-// isOver tells whether a queue is longer than its limit.
-func (q *queue) isOver() bool { return q.maxLength >= 0 && q.length() > q.maxLength }
-
-func (q *queue) length() int64 {
-	n := q.count() + len(q.delayed)
-	if q.worker != nil {
-		n += q.worker.count()
-	}
-	return int64(n)
-}
-
-// informPublishers follows each change of a quorum queue's length. It accepts messages again
-// below 80 % of its limit.
-func (q *queue) informPublishers() {
-	over, low := q.isOver(), q.length() <= q.maxLength*8/10
-	if !q.quorum || !q.rejects || !over && !low {
-		return
-	}
-	for from := range q.publishers {
-		q.publishers[from] = over
-	}
-}
-
 // fly is a delivery of a quorum queue on its way to the channel.
 func (ch *channel) fly(d *delivery) {
 	ch.flying = append(ch.flying, d)
-	if d.q.isDown() {
-		return // it never lands
-	}
 	d.q.b.clock.set(time.Now().Add(replication), func() { ch.land(d) })
 }
 
@@ -122,10 +66,6 @@ func (ch *channel) land(d *delivery) {
 	i := slices.Index(ch.flying, d)
 	if i < 0 {
 		return // it has arrived before; or the channel has ended, and the message is in the queue again
-	}
-	if slices.ContainsFunc(ch.flying[:i], func(before *delivery) bool { return before.to == d.to }) {
-		ch.c.fail(crashed(), 0) // the channel asks for what is missing, and crashes over the answer
-		return
 	}
 	ch.flying = slices.Delete(ch.flying, i, i+1)
 	if d.q.deleted {
@@ -139,7 +79,7 @@ func (ch *channel) land(d *delivery) {
 // answer to that, and before what the client sends next.
 func (ch *channel) landCancelled() {
 	for _, d := range slices.Clone(ch.flying) {
-		if !slices.Contains(ch.consumers, d.to) && !d.q.isDown() {
+		if !slices.Contains(ch.consumers, d.to) {
 			ch.land(d)
 		}
 	}
@@ -150,7 +90,7 @@ func (q *queue) declareQuorum() *fault {
 	for _, wrong := range []struct {
 		is       bool
 		property string
-	}{{q.autoDelete, "auto-delete"}, {q.exclusive != nil, "exclusive-owner"}, {!q.durable, "non-durable"}} {
+	}{{q.autoDelete, "auto-delete"}, {!q.durable, "non-durable"}} {
 		if wrong.is {
 			return faultf(406, "invalid property '%s' for %s", wrong.property, q.b.in("queue", q.name))
 		}

@@ -215,75 +215,6 @@ var quorums = []behaviour{
 			}
 		}
 	}},
-	{"a full quorum queue rejects one message late, until it has room", func(w *world) {
-		w.quorum("q", amqp.Table{"x-max-length": int32(10), "x-overflow": "reject-publish"})
-		accepted := ""
-		try := func(n int) {
-			for range n {
-				if w.confirmed("", "q", false, amqp.Publishing{}) {
-					accepted += "+"
-				} else {
-					accepted += "-"
-				}
-				time.Sleep(50 * time.Millisecond)
-			}
-			accepted += " "
-		}
-		try(13)
-		for range 4 {
-			w.get("q")
-			time.Sleep(50 * time.Millisecond)
-			try(1)
-		}
-		first := w.ch
-		w.ch = w.another()
-		try(6)
-		w.ch = first
-		try(2)
-		w.is("accepted", accepted, "+++++++++++-- - - + + ++---- -- ")
-	}},
-	{"a full quorum queue accepts dead letters at most once", func(w *world) {
-		w.quorum("full", amqp.Table{"x-max-length": int32(1), "x-overflow": "reject-publish"})
-		for _, kind := range []string{"classic", "quorum"} {
-			w.queue(kind, amqp.Table{"x-queue-type": kind, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "full"})
-			w.bodies(kind, kind+"a", kind+"b", kind+"c")
-			for range 3 {
-				w.reject(kind)
-			}
-		}
-		brokertest.Eventually(w, "all are in it", func() bool {
-			q, err := w.ch.QueueDeclarePassive("full", true, false, false, false, nil)
-			w.must(err)
-			return q.Messages == 6
-		})
-	}},
-	{"drop-head of a quorum queue", func(w *world) {
-		w.deadLetters("q", amqp.Table{"x-queue-type": "quorum", "x-max-length": int32(2)})
-		w.bodies("q", "a", "b", "c")
-		d := w.get("dead")
-		w.headersAre(d, with(deathHeaders("first", "q", "maxlen", ""), "x-death", []any{entry(1, "q", "maxlen", "", "q")}), deathHeaders("last", "q", "maxlen", ""))
-		ch, all := w.consumed("q", 2)
-		w.bodies("q", "d", "e")
-		time.Sleep(50 * time.Millisecond)
-		w.must(all[1].Nack(false, true))
-		w.settled(ch)
-		w.must(ch.Close())
-		time.Sleep(100 * time.Millisecond)
-		dropped := ""
-		for {
-			d, ok, err := w.ch.Get("dead", true)
-			if w.must(err); !ok {
-				break
-			}
-			dropped += string(d.Body)
-		}
-		if want := "bd"; w.since4 {
-			w.is("dropped", dropped, want)
-		} else {
-			w.is("dropped", dropped, "db") // those of one step, the last one first
-		}
-		w.is("order", w.order("q", 2), "ec")
-	}},
 	{"at least once", func(w *world) {
 		w.quorum("dead", nil)
 		w.quorum("q", amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead", "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"})
@@ -298,46 +229,13 @@ var quorums = []behaviour{
 		w.sees(w.got("dead", false), "n redelivered false, delivery count 0, acquired count <nil>", "n redelivered true, delivery count 1, acquired count 1")
 	}},
 	{"at least once, and the target is missing at first", func(w *world) {
-		w.quorum("q", amqp.Table{"x-dead-letter-exchange": "later", "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish", "x-max-length": int32(3)})
-		for range 4 {
-			w.publish("", "q", amqp.Publishing{Expiration: "1", Body: []byte("m")})
-		}
+		w.quorum("q", amqp.Table{"x-dead-letter-exchange": "later", "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"})
+		w.publish("", "q", amqp.Publishing{Expiration: "1", Body: []byte("m")})
 		time.Sleep(300 * time.Millisecond)
-		if w.confirmed("", "q", false, amqp.Publishing{}) {
-			w.Error("dead letters that it keeps do not fill the queue")
-		}
-	}},
-	{"priorities of a quorum queue, since 4.3", func(w *world) {
-		w.quorum("q", nil)
-		for _, p := range []uint8{0, 1, 4, 5, 200, 31, 255} {
-			w.confirmed("", "q", false, amqp.Publishing{Priority: p, Body: fmt.Append(nil, p, " ")})
-		}
-		want := "0 1 4 5 200 31 255 "
-		if w.since4 {
-			want = "200 31 255 5 0 4 1 " // the client does not send a 0
-		}
-		w.is("order", w.order("q", 7), want)
-		w.is("order again", w.order("q", 7), want)
-	}},
-	{"what a quorum queue cannot be", func(w *world) {
-		quorum := amqp.Table{"x-queue-type": "quorum"}
-		_, err := w.another().QueueDeclare("q", true, true, false, false, quorum)
-		w.refused(err, 406, "PRECONDITION_FAILED - invalid property 'auto-delete' for "+w.in("queue", "q"))
-		w.refused(w.declared("q", true, true, quorum), 406, "PRECONDITION_FAILED - invalid property 'exclusive-owner' for "+w.in("queue", "q"))
-		w.refused(w.declared("q", false, false, quorum), 406, "PRECONDITION_FAILED - invalid property 'non-durable' for "+w.in("queue", "q"))
-		w.refused(w.declared("q", true, false, amqp.Table{"x-delivery-limit": int32(1)}), 406, "PRECONDITION_FAILED - invalid arg 'x-delivery-limit' for "+w.in("queue", "q")+" of queue type rabbit_classic_queue")
-		w.refused(w.declared("q", true, false, amqp.Table{"x-queue-type": "quorum", "x-dead-letter-strategy": "none"}), 406, "PRECONDITION_FAILED - invalid arg 'x-dead-letter-strategy' for "+w.in("queue", "q")+": invalid_dlx_strategy")
-		w.refused(w.declared("q", true, false, amqp.Table{"x-expires": int32(0)}), 406, "PRECONDITION_FAILED - invalid arg 'x-expires' for "+w.in("queue", "q")+": {value_zero,0}")
-		w.quorum("q", nil)
-		differs := "received none but current is the value 'quorum' of type 'longstr'"
-		if w.since4 {
-			differs = "received 'classic' but current is 'quorum'"
-		}
-		w.refused(w.declared("q", true, false, nil), 406, "PRECONDITION_FAILED - inequivalent arg 'x-queue-type' for "+w.in("queue", "q")+": "+differs)
-		c := w.connect()
-		closes := c.NotifyClose(make(chan *amqp.Error, 1))
-		_, _ = w.channel(c).QueueDelete("q", true, false, false)
-		w.refused(<-closes, 540, "NOT_IMPLEMENTED - cannot delete "+w.in("queue", "q")+". queue.delete operations with if-unused flag set are not supported by quorum queues")
+		w.must(w.ch.ExchangeDeclare("later", "fanout", true, false, false, false, nil))
+		w.queue("dead", nil)
+		w.must(w.ch.QueueBind("dead", "", "later", false, nil))
+		w.get("dead") // when it is tried again
 	}},
 	{"turns of the consumers of a quorum queue", func(w *world) {
 		w.quorum("q", nil)

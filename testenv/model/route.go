@@ -39,17 +39,15 @@ func (b *Broker) route(from *exchange, m *message) (to []*queue) {
 		}
 		visited[x] = true
 		if x.name == "" {
-			for _, key := range m.keys() {
-				if q := b.queues[key]; q != nil && !slices.Contains(to, q) {
-					to = append(to, q)
-				}
+			if q := b.queues[m.key]; q != nil && !slices.Contains(to, q) {
+				to = append(to, q)
 			}
 			return
 		}
 		routed := false
 		for _, bound := range x.bindings {
 			switch {
-			case !slices.ContainsFunc(m.keys(), func(key string) bool { return b.matches(bound, key, m.content.headers) }):
+			case !bound.matches(m.key):
 				continue
 			case bound.exchange != nil:
 				visit(bound.exchange)
@@ -66,16 +64,12 @@ func (b *Broker) route(from *exchange, m *message) (to []*queue) {
 	return to
 }
 
-func (m *message) keys() []string { return append([]string{m.key}, m.copies...) }
-
-func (b *Broker) matches(bound *binding, key string, headers table) bool {
+func (bound *binding) matches(key string) bool {
 	switch bound.source.kind {
 	case "fanout":
 		return true
 	case "topic":
 		return topicMatches(words(bound.key), words(key))
-	case "headers":
-		return headersMatch(bound.arguments, headers)
 	}
 	return bound.key == key
 }
@@ -97,49 +91,6 @@ func topicMatches(pattern, key []string) bool {
 		return false
 	}
 	return (pattern[0] == "*" || pattern[0] == key[0]) && topicMatches(pattern[1:], key[1:])
-}
-
-func headersMatch(pattern, headers table) bool {
-	mode, _ := pattern.get("x-match")
-	how, _ := mode.(string)
-	anyOf := strings.HasPrefix(how, "any")
-	for _, p := range pattern {
-		if p.key == "x-match" || strings.HasPrefix(p.key, "x-") && !strings.HasSuffix(how, "-with-x") {
-			continue
-		}
-		value, is := headers.get(p.key)
-		switch is = is && (p.value == nil || p.value == value); {
-		case is && anyOf:
-			return true
-		case !is && !anyOf:
-			return false
-		}
-	}
-	return !anyOf
-}
-
-// checkMatch checks the arguments of a binding of a headers exchange. Values that cannot be
-// compared are refused.
-func checkMatch(arguments table) *fault {
-	for _, a := range arguments {
-		switch v := a.value.(type) {
-		case bool, string, int64, int32, nil:
-		default:
-			return unknown("%s as argument of a binding", typeName(v))
-		}
-	}
-	mode, is := arguments.get("x-match")
-	if !is {
-		return nil
-	}
-	how, text := mode.(string)
-	switch {
-	case !text:
-		return unknown("x-match of type %s", typeName(mode))
-	case slices.Contains([]string{"all", "any", "all-with-x", "any-with-x"}, how):
-		return nil
-	}
-	return faultf(406, "Invalid x-match field value <<\"%s\">>; expected all, any, all-with-x, or any-with-x", how)
 }
 
 // sorted are the keys of a map, which is walked in no other order.

@@ -70,28 +70,6 @@ var routing = []behaviour{
 			w.reaches("t", key, nil, keys, want)
 		}
 	}},
-	{"headers", func(w *world) {
-		w.must(w.ch.ExchangeDeclare("h", "headers", true, false, false, false, nil))
-		patterns := map[string]amqp.Table{
-			"all":    {"x-match": "all", "a": "1", "b": "2"},
-			"any":    {"x-match": "any", "a": "1", "b": "2"},
-			"there":  {"a": nil},
-			"empty":  {},
-			"with x": {"x-match": "all-with-x", "x-a": "1"},
-		}
-		var names []string
-		for name, pattern := range patterns {
-			names = append(names, name)
-			w.queue("h "+name, nil)
-			w.must(w.ch.QueueBind("h "+name, "", "h", false, pattern))
-		}
-		w.reaches("h", "", amqp.Table{"a": "1", "b": "2"}, names, []string{"all", "any", "there", "empty"})
-		w.reaches("h", "", amqp.Table{"a": "other", "b": "2"}, names, []string{"any", "there", "empty"})
-		w.reaches("h", "", amqp.Table{"x-a": "1"}, names, []string{"with x", "empty"})
-		w.reaches("h", "", nil, names, []string{"empty"})
-		w.refused(w.another().QueueBind("h all", "", "h", false, amqp.Table{"x-match": "some"}), 406,
-			"PRECONDITION_FAILED - Invalid x-match field value <<\"some\">>; expected all, any, all-with-x, or any-with-x")
-	}},
 	{"alternate, internal and bound exchanges", func(w *world) {
 		w.bound("rest", "fanout", "rest")
 		w.must(w.ch.ExchangeDeclare("x", "direct", true, false, false, false, amqp.Table{"alternate-exchange": "rest"}))

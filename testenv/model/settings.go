@@ -3,43 +3,30 @@ package model
 import (
 	"fmt"
 	"slices"
-	"strings"
 )
 
 const (
-	longestTTL = 315_360_000_000 // ms
-
-	defaultDeliveryLimit = 20 // of quorum queues since RabbitMQ 4.0
+	longestTTL           = 315_360_000_000 // ms
+	defaultDeliveryLimit = 20              // of quorum queues since RabbitMQ 4.0
 )
 
-// settings are what a queue's arguments and its policy say together.
+// settings are what a queue's arguments say.
 type settings struct {
 	ttl, expires  int64 // ms; -1 without
-	maxLength     int64 // -1 without
 	limited       bool  // by deliveryLimit
 	deliveryLimit int64
-	rejects       bool // overflow: reject-publish
-	atLeastOnce   bool // dead-lettering, by a quorum queue that rejects
 	deadExchange  string
 	deadKey       string
 	hasDead       bool
 	hasDK         bool
-	retry         delayedRetry
-
-	consumerTimeout int64 // ms; -1 without
 }
 
 // The arguments that each type of queue has, in the order in which they are compared.
 var (
 	classicArguments = []string{"x-expires", "x-message-ttl", "x-dead-letter-exchange", "x-dead-letter-routing-key",
-		"x-max-length", "x-overflow", "x-queue-type"}
+		"x-overflow", "x-queue-type"}
 	quorumArguments = []string{"x-dead-letter-exchange", "x-dead-letter-routing-key", "x-dead-letter-strategy", "x-expires",
-		"x-max-length", "x-overflow", "x-queue-type", "x-delivery-limit", "x-message-ttl",
-		"x-delayed-retry-type", "x-delayed-retry-min", "x-delayed-retry-max", "x-consumer-timeout"}
-	// checked is the order in which values are checked.
-	checked = []string{"x-expires", "x-message-ttl", "x-dead-letter-exchange", "x-dead-letter-routing-key",
-		"x-dead-letter-strategy", "x-max-length", "x-overflow", "x-delivery-limit",
-		"x-delayed-retry-type", "x-delayed-retry-min", "x-delayed-retry-max", "x-consumer-timeout"}
+		"x-overflow", "x-queue-type", "x-delivery-limit", "x-message-ttl"}
 )
 
 func (q *queue) argumentNames() []string {
@@ -61,19 +48,9 @@ func (q *queue) configure() *fault {
 		return unknown("queue type %s", kind)
 	}
 	q.quorum = kind == "quorum"
-	if f := q.knows(q.arguments); f != nil {
-		return f
-	}
-	for _, key := range checked {
-		if value, is := q.arguments.get(key); is {
-			if f := q.check(key, value); f != nil {
-				return f
-			}
-		}
-	}
 	for _, a := range q.arguments {
-		if !slices.Contains(q.argumentNames(), a.key) && !q.ignores(a.key) {
-			return faultf(406, "invalid arg '%s' for %s of queue type rabbit_%s_queue", a.key, q.b.in("queue", q.name), kind)
+		if f := q.check(a.key, a.value); f != nil {
+			return f
 		}
 	}
 	if q.quorum {
@@ -81,107 +58,71 @@ func (q *queue) configure() *fault {
 			return f
 		}
 	}
-	if !q.durable && q.exclusive == nil {
-		return unknown("queue that is neither durable nor exclusive")
+	if !q.durable {
+		return unknown("queue that is not durable")
 	}
-	if _, several := q.matching(); several {
-		return unknown("second policy of the same priority for queue %q", q.name)
-	}
-	q.applySettings()
+	q.readSettings()
 	return nil
-}
-
-// knows refuses arguments that the model does not have.
-func (q *queue) knows(arguments table) *fault {
-	for _, a := range arguments {
-		if !slices.Contains(classicArguments, a.key) && !slices.Contains(quorumArguments, a.key) && !q.ignores(a.key) {
-			return unknown("argument %s for a queue", a.key)
-		}
-	}
-	return nil
-}
-
-// ignores tells whether an argument is of a later version.
-func (q *queue) ignores(key string) bool {
-	return !q.b.since4() && (key == "x-consumer-timeout" || strings.HasPrefix(key, "x-delayed-retry-"))
 }
 
 func (q *queue) check(key string, value any) *fault {
 	wrong := func(why string) *fault {
 		return faultf(406, "invalid arg '%s' for %s: %s", key, q.b.in("queue", q.name), why)
 	}
+	if !slices.Contains(q.argumentNames(), key) {
+		return unknown("argument %s for this type of queue", key)
+	}
 	text, isText := value.(string)
+	n, isNumber := whole(value)
 	switch key {
-	case "x-delayed-retry-min", "x-delayed-retry-max", "x-consumer-timeout":
-		if n, is := whole(value); !is || n <= 0 { // RabbitMQ does not look at it
+	case "x-message-ttl", "x-expires", "x-delivery-limit":
+		switch {
+		case !isNumber:
 			return unknown("%s = %v", key, value)
-		}
-		return nil
-	case "x-message-ttl", "x-max-length", "x-expires", "x-delivery-limit":
-		switch n, is := whole(value); {
-		case !is && key == "x-delivery-limit": // RabbitMQ does not look at it
-			return unknown("%s of type %s", key, typeName(value))
-		case !is:
-			return wrong(fmt.Sprintf("\"expected integer, got %s\"", typeName(value)))
-		case key == "x-delivery-limit":
 		case n == 0 && key == "x-expires":
 			return wrong("{value_zero,0}")
-		case n < 0:
+		case n < 0 && key != "x-delivery-limit":
 			return wrong(fmt.Sprintf("{value_negative,%d}", n))
-		case n > longestTTL && key != "x-max-length":
+		case n > longestTTL && key != "x-delivery-limit":
 			return wrong(fmt.Sprintf("{value_too_large,%d}", n))
 		}
 		return nil
+	case "x-dead-letter-strategy", "x-overflow":
+		if !slices.Contains([]string{"at-most-once", "at-least-once", "drop-head", "reject-publish"}, text) {
+			return unknown("%s = %v", key, value)
+		}
 	}
 	if !isText {
-		return unknown("%s of type %s", key, typeName(value))
-	}
-	switch key {
-	case "x-dead-letter-routing-key":
-		if _, is := q.arguments.get("x-dead-letter-exchange"); !is {
-			return wrong("routing_key_but_no_dlx_defined")
-		}
-	case "x-dead-letter-strategy":
-		if text != "at-most-once" && text != "at-least-once" {
-			return wrong("invalid_dlx_strategy")
-		}
-	case "x-delayed-retry-type":
-		if !slices.Contains([]string{"disabled", "all", "failed", "returned"}, text) {
-			return unknown("%s %s", key, text)
-		}
-	case "x-overflow":
-		switch text {
-		case "drop-head", "reject-publish":
-		case "reject-publish-dlx":
-			return unknown("overflow %s", text)
-		default:
-			return wrong("invalid_overflow")
-		}
+		return unknown("%s = %v", key, value)
 	}
 	return nil
 }
 
-// applySettings reads what holds now.
-func (q *queue) applySettings() {
-	q.policy, _ = q.matching()
-	s := settings{ttl: q.least("message-ttl"), expires: q.least("expires"), maxLength: q.least("max-length"),
-		consumerTimeout: q.least("consumer-timeout")}
-	s.deliveryLimit, s.limited = q.limitOf()
-	overflow, _ := q.text("overflow")
-	s.rejects = overflow == "reject-publish"
-	s.deadExchange, s.hasDead = q.text("dead-letter-exchange")
-	s.deadKey, s.hasDK = q.text("dead-letter-routing-key")
-	strategy, _ := q.text("dead-letter-strategy")
-	s.atLeastOnce = q.quorum && s.hasDead && s.rejects && strategy == "at-least-once"
-	s.retry = q.readDelayedRetry()
-	q.settings = s
-	switch {
-	case s.atLeastOnce && q.worker == nil:
-		q.worker = &worker{q: q}
-	case s.atLeastOnce:
-		q.worker.redeliver()
-	case q.worker != nil: // what it has is deleted
-		q.worker.stop()
-		q.worker = nil
+// readSettings reads what holds.
+func (q *queue) readSettings() {
+	number := func(name string) int64 {
+		value, _ := q.arguments.get(name)
+		if n, is := whole(value); is {
+			return n
+		}
+		return -1
 	}
+	text := func(name string) (string, bool) {
+		value, _ := q.arguments.get(name)
+		text, is := value.(string)
+		return text, is
+	}
+	s := settings{ttl: number("x-message-ttl"), expires: number("x-expires"), deliveryLimit: number("x-delivery-limit")}
+	_, has := q.arguments.get("x-delivery-limit")
+	if !has && q.b.since4() {
+		s.deliveryLimit = defaultDeliveryLimit
+	}
+	s.limited = q.quorum && (s.deliveryLimit >= 0 || has && !q.b.since4())
+	s.deadExchange, s.hasDead = text("x-dead-letter-exchange")
+	s.deadKey, s.hasDK = text("x-dead-letter-routing-key")
+	overflow, _ := text("x-overflow")
+	if strategy, _ := text("x-dead-letter-strategy"); q.quorum && s.hasDead && overflow == "reject-publish" && strategy == "at-least-once" {
+		q.worker = &worker{q: q}
+	}
+	q.settings = s
 }

@@ -10,7 +10,7 @@ const (
 	patience = 180 * time.Second
 )
 
-// worker dead-letters at least once: what no queue accepts it keeps and tries again. It is
+// worker dead-letters at least once: what no queue is there for it keeps and tries again. It is
 // one for each queue.
 type worker struct {
 	q        *queue
@@ -22,10 +22,8 @@ type worker struct {
 
 type deadLetter struct {
 	*entry
-	reason    string
-	dead      *message
-	published time.Time // zero: never
-	accepted  []*queue
+	reason string
+	dead   *message
 }
 
 func (w *worker) count() int { return len(w.waiting) + len(w.pending) }
@@ -37,7 +35,7 @@ func (w *worker) add(e *entry, reason string) {
 
 // wake lets it look for what to do, a little later.
 func (w *worker) wake() {
-	if w.pass == nil && !w.q.b.workersEnded && len(w.waiting) > 0 && len(w.pending) < inFlight {
+	if w.pass == nil && len(w.waiting) > 0 && len(w.pending) < inFlight {
 		w.pass = w.q.b.clock.set(time.Now().Add(replication), w.run)
 	}
 }
@@ -47,37 +45,28 @@ func (w *worker) run() {
 	for len(w.waiting) > 0 && len(w.pending) < inFlight {
 		d := w.waiting[0]
 		w.waiting = w.waiting[1:]
-		x := w.q.b.exchanges[w.q.deadExchange]
-		if d.dead = w.q.dying(d.entry, d.reason); d.dead == nil {
-			w.waiting = append([]*deadLetter{d}, w.waiting...)
-			w.q.b.endWorkers()
-			return
-		}
+		d.dead = w.q.dying(d.entry, d.reason)
 		w.pending = append(w.pending, d)
-		w.publish(x, d)
+		w.publish(d)
 	}
 	w.watch()
 }
 
-// publish leaves a message pending unless all queues have accepted it.
-func (w *worker) publish(x *exchange, d *deadLetter) {
+// publish leaves a message pending unless there is a queue for it.
+func (w *worker) publish(d *deadLetter) {
+	x := w.q.b.exchanges[w.q.deadExchange]
 	if x == nil {
 		return
 	}
-	routed := w.q.b.route(x, d.dead)
-	open := slices.DeleteFunc(slices.Clone(routed), func(to *queue) bool { return slices.Contains(d.accepted, to) })
-	open = slices.DeleteFunc(open, func(to *queue) bool { return d.reason != "rejected" && d.dead.cycles(to.name) })
-	for _, to := range open {
-		d.published = time.Now()
-		if to.publish(d.dead, w) {
-			d.accepted = append(d.accepted, to)
+	routed := false
+	for _, to := range w.q.b.route(x, d.dead) {
+		if d.reason == "rejected" || !d.dead.cycles(to.name) {
+			routed = true
+			to.publish(d.dead)
 		}
 	}
-	settled := len(open) > 0 && !slices.ContainsFunc(open, func(to *queue) bool { return !slices.Contains(d.accepted, to) }) ||
-		len(routed) == 0 && len(d.accepted) > 0
-	if settled {
+	if routed {
 		w.pending = slices.DeleteFunc(w.pending, func(other *deadLetter) bool { return other == d })
-		w.q.informPublishers()
 	}
 }
 
@@ -90,42 +79,18 @@ func (w *worker) watch() {
 	case len(w.pending) > 0 && w.tryAgain == nil:
 		w.tryAgain = w.q.b.clock.set(time.Now().Add(patience), func() {
 			w.tryAgain = nil
-			w.redeliver()
+			for _, d := range slices.Clone(w.pending) {
+				w.publish(d)
+			}
+			w.watch()
+			w.wake()
 		})
-	}
-}
-
-// redeliver publishes again what was never published, or long ago.
-func (w *worker) redeliver() {
-	if w.q.b.workersEnded {
-		return
-	}
-	x := w.q.b.exchanges[w.q.deadExchange]
-	for _, d := range slices.Clone(w.pending) {
-		if d.published.IsZero() || time.Since(d.published) >= patience {
-			w.q.readdress(d)
-			w.publish(x, d)
-		}
-	}
-	w.watch()
-	w.wake()
-}
-
-// readdress follows a policy that has changed.
-func (q *queue) readdress(d *deadLetter) {
-	d.dead.exchange, d.dead.key, d.dead.copies = q.deadExchange, d.key, d.copies
-	if q.hasDK {
-		d.dead.key, d.dead.copies = q.deadKey, nil
 	}
 }
 
 // stop drops what it has.
 func (w *worker) stop() {
 	w.waiting, w.pending = nil, nil
-	w.cancel()
-}
-
-func (w *worker) cancel() {
 	for _, a := range []**alarm{&w.tryAgain, &w.pass} {
 		if *a != nil {
 			w.q.b.clock.cancel(*a)
