@@ -3,6 +3,7 @@ package cli_test
 import (
 	"context"
 	"crypto/x509"
+	"encoding/json"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"io/fs"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -70,6 +72,7 @@ func scripts(t *testing.T, folder string) []string {
 }
 
 func TestScripts(t *testing.T) {
+	t.Parallel()
 	testscript.Run(t, params(scripts(t, "script")...))
 }
 
@@ -77,7 +80,8 @@ func TestScripts(t *testing.T) {
 func TestScriptsOnABroker(t *testing.T) {
 	for _, file := range scripts(t, "broker") {
 		t.Run(filepath.Base(file), func(t *testing.T) {
-			brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+			t.Parallel()
+			brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 				p := params(file)
 				basics := p.Setup
 				p.Setup = func(e *testscript.Env) error {
@@ -86,55 +90,6 @@ func TestScriptsOnABroker(t *testing.T) {
 					return basics(e)
 				}
 				setUp(t, p.Cmds, v)
-				p.Cmds["queue"] = func(_ *testscript.TestScript, _ bool, args []string) { v.Queue(args[0], nil) }
-				p.Cmds["user"] = func(ts *testscript.TestScript, _ bool, args []string) {
-					name := "user-" + uuid.NewString()
-					v.User(name, "s3cret")
-					v.Must("PUT", "users/"+name, map[string]any{"password": "s3cret", "tags": args[1]})
-					v.Grant(name, "^$", "^$", ".*")
-					ts.Setenv(args[0], name)
-				}
-				p.Cmds["fail"] = func(ts *testscript.TestScript, _ bool, args []string) { fail(ts, v, args[0], args[1:]) }
-				p.Cmds["reject"] = func(ts *testscript.TestScript, _ bool, args []string) {
-					c := v.Consume(args[0])
-					c.Reject()
-					ts.Check(c.Channel.Close())
-				}
-				p.Cmds["report"] = func(_ *testscript.TestScript, _ bool, args []string) {
-					v.Publish(wire.ExchangeFailures, args[0], amqp.Publishing{Headers: amqp.Table{wire.HeaderError: args[1]}, Body: []byte("reported")})
-				}
-				p.Cmds["admin"] = func(ts *testscript.TestScript, _ bool, _ []string) {
-					name := "admin-" + uuid.NewString()
-					v.User(name, "s3cret")
-					v.Must("PUT", "users/"+name, map[string]any{"password": "s3cret", "tags": "administrator"})
-					v.Grant(name, "^$", "^$", ".*")
-					ts.Setenv("ADMIN", name)
-				}
-				// further FILE: another virtual host, in FILE as broker.vhosts has it, with a
-				// user of the service's own and with $ADMIN2.
-				p.Cmds["further"] = func(ts *testscript.TestScript, _ bool, args []string) {
-					other := brokertest.NewVHost(t, v.Broker)
-					other.ServiceURL(brokertest.Works("orders"))
-					name := "admin-" + uuid.NewString()
-					other.User(name, "s3cret")
-					other.Must("PUT", "users/"+name, map[string]any{"password": "s3cret", "tags": "management"})
-					other.Grant(name, "^$", "^$", ".*")
-					ts.Setenv("ADMIN2", name)
-					ts.Setenv("OTHER", other.Name)
-					ts.Setenv("OTHER_USER", other.ServiceUser())
-					ts.Setenv("OTHER_PASSWORD", brokertest.ServicePassword)
-					ts.Check(os.WriteFile(ts.MkAbs(args[0]), fmt.Appendf([]byte(ts.ReadFile(args[0])),
-						"broker: {vhosts: [{name: %s, user: %s, password_env: OTHER_PASSWORD}]}\n", other.Name, other.ServiceUser()), 0o600))
-				}
-				p.Cmds["take"] = func(_ *testscript.TestScript, _ bool, args []string) {
-					c := v.Consume(args[0])
-					for _, body := range args[1:] {
-						c.Take(body)
-					}
-					if err := c.Channel.Close(); err != nil {
-						t.Error(err)
-					}
-				}
 				testscript.Run(t, p)
 			})
 		})
@@ -159,15 +114,112 @@ func brokerURL(t *testing.T, v *brokertest.VHost, folder string) string {
 	return v.ServiceURL(c.Policies)
 }
 
-// fail QUEUE BODY...: a consumer of the queue rejects these messages.
-func fail(ts *testscript.TestScript, v *brokertest.VHost, queue string, bodies []string) {
-	v.Queue(queue, amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": wire.ExchangeDeadLetters})
-	c := v.Consume(queue)
-	for _, body := range bodies {
-		v.Publish("", queue, amqp.Publishing{Body: []byte(body)})
-		c.Reject()
+// setUp adds the commands by which a script makes what was there before Redrive, and what people and
+// consumers do:
+//
+//	declare QUEUE ARGUMENTS            as JSON; whole numbers and text
+//	bind EXCHANGE KIND QUEUE           with the queue's name as routing key
+//	publish EXCHANGE KEY BODY...
+//	policy NAME PATTERN PRIORITY DEFINITION
+//	operator-policy NAME PATTERN PRIORITY DEFINITION
+//	consume QUEUE, unconsume           holds its messages, and lets go
+//	as USER PASSWORD                   at the management API, from here on
+//	in-force POLICY QUEUE              waits for it; - for none
+//	queue QUEUE                        a classic one
+//	user VARIABLE TAGS                 who may read all queues, with the password s3cret
+//	fail QUEUE BODY...                 a consumer of the queue rejects these messages
+//	reject QUEUE, take QUEUE BODY...   one message that is there; those, in order
+//	report QUEUE ERROR                 a failure, as a client that publishes it
+//	further FILE                       another virtual host, as broker.vhosts in FILE, with a user
+//	                                   of the service's own and with $ADMIN2
+func setUp(t *testing.T, cmds map[string]func(*testscript.TestScript, bool, []string), v *brokertest.VHost) {
+	object := func(ts *testscript.TestScript, text string) (m map[string]any) {
+		ts.Check(json.Unmarshal([]byte(text), &m))
+		return m
 	}
-	ts.Check(c.Channel.Close())
+	cmds["declare"] = func(ts *testscript.TestScript, _ bool, args []string) {
+		table := amqp.Table{}
+		for k, a := range object(ts, args[1]) {
+			if f, ok := a.(float64); ok {
+				a = int64(f)
+			}
+			table[k] = a
+		}
+		v.Queue(args[0], table)
+	}
+	cmds["bind"] = func(_ *testscript.TestScript, _ bool, args []string) { v.Exchange(args[0], args[1], args[2]) }
+	cmds["publish"] = func(_ *testscript.TestScript, _ bool, args []string) {
+		for _, body := range args[2:] {
+			v.Publish(args[0], args[1], amqp.Publishing{DeliveryMode: amqp.Persistent, Body: []byte(body)})
+		}
+	}
+	policy := func(kind string) func(*testscript.TestScript, bool, []string) {
+		return func(ts *testscript.TestScript, _ bool, args []string) {
+			priority, err := strconv.Atoi(args[2])
+			ts.Check(err)
+			v.Must("PUT", kind+"/"+v.Name+"/"+args[0], map[string]any{"pattern": args[1], "apply-to": "queues", "priority": priority, "definition": object(ts, args[3])})
+		}
+	}
+	cmds["policy"], cmds["operator-policy"] = policy("policies"), policy("operator-policies")
+	var consumer *brokertest.Consumer
+	cmds["consume"] = func(_ *testscript.TestScript, _ bool, args []string) { consumer = v.Consume(args[0]) }
+	cmds["unconsume"] = func(ts *testscript.TestScript, _ bool, _ []string) { ts.Check(consumer.Channel.Close()) }
+	person := func(v *brokertest.VHost, tags string) string {
+		name := "user-" + uuid.NewString()
+		v.User(name, "s3cret")
+		v.Must("PUT", "users/"+name, map[string]any{"password": "s3cret", "tags": tags})
+		v.Grant(name, "^$", "^$", ".*")
+		return name
+	}
+	cmds["queue"] = func(_ *testscript.TestScript, _ bool, args []string) { v.Queue(args[0], nil) }
+	cmds["user"] = func(ts *testscript.TestScript, _ bool, args []string) { ts.Setenv(args[0], person(v, args[1])) }
+	cmds["fail"] = func(ts *testscript.TestScript, _ bool, args []string) {
+		v.Queue(args[0], amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": wire.ExchangeDeadLetters})
+		c := v.Consume(args[0])
+		for _, body := range args[1:] {
+			v.Publish("", args[0], amqp.Publishing{Body: []byte(body)})
+			c.Reject()
+		}
+		ts.Check(c.Channel.Close())
+	}
+	cmds["reject"] = func(ts *testscript.TestScript, _ bool, args []string) {
+		c := v.Consume(args[0])
+		c.Reject()
+		ts.Check(c.Channel.Close())
+	}
+	cmds["take"] = func(ts *testscript.TestScript, _ bool, args []string) {
+		c := v.Consume(args[0])
+		for _, body := range args[1:] {
+			c.Take(body)
+		}
+		ts.Check(c.Channel.Close())
+	}
+	cmds["report"] = func(_ *testscript.TestScript, _ bool, args []string) {
+		v.Publish(wire.ExchangeFailures, args[0], amqp.Publishing{Headers: amqp.Table{wire.HeaderError: args[1]}, Body: []byte("reported")})
+	}
+	cmds["further"] = func(ts *testscript.TestScript, _ bool, args []string) {
+		other := brokertest.NewVHost(t, v.Broker)
+		other.ServiceURL(brokertest.Works("orders"))
+		ts.Setenv("ADMIN2", person(other, "management"))
+		ts.Setenv("OTHER", other.Name)
+		ts.Setenv("OTHER_USER", other.ServiceUser())
+		ts.Setenv("OTHER_PASSWORD", brokertest.ServicePassword)
+		ts.Check(os.WriteFile(ts.MkAbs(args[0]), fmt.Appendf([]byte(ts.ReadFile(args[0])),
+			"broker: {vhosts: [{name: %s, user: %s, password_env: OTHER_PASSWORD}]}\n", other.Name, other.ServiceUser()), 0o600))
+	}
+	cmds["as"] = func(ts *testscript.TestScript, _ bool, args []string) {
+		u, err := url.Parse(v.Management)
+		ts.Check(err)
+		u.User = url.UserPassword(args[0], args[1])
+		ts.Setenv("REDRIVE_MANAGEMENT_URL", u.String())
+	}
+	cmds["in-force"] = func(_ *testscript.TestScript, _ bool, args []string) {
+		want := args[0]
+		if want == "-" {
+			want = ""
+		}
+		settled(t, v, args[1], want)
+	}
 }
 
 // certificate writes the files that a server proves itself with on 127.0.0.1.

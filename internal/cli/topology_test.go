@@ -101,7 +101,8 @@ func TestTheFixedTopologyBringsRejectedMessagesBack(t *testing.T) {
 
 // With a policy of somebody else's: it goes on applying, and undoing restores it.
 func TestApplyingTheFixedTopology(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	t.Parallel()
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
 		v.Policy("theirs", "^orders$", 3, map[string]any{"max-length": 1000, "dead-letter-strategy": "at-least-once", "overflow": "reject-publish"})
 		settled(t, v, "orders", "theirs")
@@ -139,7 +140,8 @@ func TestApplyingTheFixedTopology(t *testing.T) {
 
 // Where clients may not declare, the library runs on what was imported.
 func TestTheLibraryRunsOnPrintedTopologies(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	t.Parallel()
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		for way, c := range map[string]struct {
 			wait redrive.Way
 			args []string
