@@ -45,8 +45,8 @@ func TestEachVerbOnEachState(t *testing.T) {
 				before := *d.kept(t, r.ID.String())
 				a.DryRun = true
 				dry, err := d.Act(ctx, caller(auth.Admin), a)
-				if now := d.kept(t, r.ID.String()); err != nil || now.State != before.State || !now.Due.Equal(before.Due) || len(d.audit.Lines) > 0 || len(d.events) > 0 {
-					t.Errorf("a dry run did something: %v, %v", d.audit.Lines, err)
+				if now := d.kept(t, r.ID.String()); err != nil || now.State != before.State || !now.Due.Equal(before.Due) || len(d.audit.All()) > 0 || len(d.events) > 0 {
+					t.Errorf("a dry run did something: %v, %v", d.audit.All(), err)
 				}
 				a.DryRun = false
 				got, err := d.Act(ctx, caller(auth.Admin), a)
@@ -54,8 +54,8 @@ func TestEachVerbOnEachState(t *testing.T) {
 					t.Fatalf("%+v, %v; the dry run said %+v", got, err, dry)
 				}
 				o := got.Outcomes[0]
-				if len(d.audit.Lines) != 1 || !strings.Contains(d.audit.Lines[0], fmt.Sprintf("because: done %d", got.Done)) {
-					t.Errorf("audit %v", d.audit.Lines)
+				if len(d.audit.All()) != 1 || !strings.Contains(d.audit.All()[0], fmt.Sprintf("because: done %d", got.Done)) {
+					t.Errorf("audit %v", d.audit.All())
 				}
 				now := d.kept(t, r.ID.String())
 				if c.why != "" {

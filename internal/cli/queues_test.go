@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
 	"github.com/redrive-mq/redrive/internal/throttle"
-	"github.com/redrive-mq/redrive/internal/webui/webtest"
 )
 
 func TestQueuesShowsEachWaitReason(t *testing.T) {
@@ -18,7 +18,7 @@ func TestQueuesShowsEachWaitReason(t *testing.T) {
 	now := time.Now()
 	for _, why := range throttle.WaitReasons {
 		var out strings.Builder
-		queues(&out, []inspect.Queue{webtest.WaitingQueue(why, now)}, now)
+		queues(&out, []inspect.Queue{inspecttest.WaitingQueue(why, now)}, now)
 		if want := shown[why]; want == "" || !strings.Contains(out.String(), "\t"+want) {
 			t.Errorf("%s: %q is not in\n%s", why, want, out.String())
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
 )
 
@@ -120,7 +121,7 @@ func tenants(t *testing.T, secure bool, vhosts ...string) (server *httptest.Serv
 	secrets = map[string]string{}
 	for _, vhost := range append(vhosts, "") {
 		kept, base := memstore.NewReplicas().Join(), ""
-		tokens := auth.NewTokens(kept, &book{})
+		tokens := auth.NewTokens(kept, &inspecttest.AuditLog{})
 		var err error
 		if secrets[vhost], _, err = tokens.Create(t.Context(), root, auth.NewToken{Name: owner(vhost), Role: "viewer"}); err != nil {
 			t.Fatal(err)

@@ -74,7 +74,7 @@ func TestTheClientDoesAllOfIt(t *testing.T) {
 	check("breaker", true, c.Breaker(ctx, orders, "open", "down"), nil)
 	check("breaker", true, c.Breaker(ctx, orders, "auto", "up"), nil)
 	p, err := c.Policies(ctx)
-	check("policies", len(p.Policies) == 1 && len(p.Policies[0].Waits) > 0, err, p)
+	check("policies", len(p.Policies) == 4 && len(p.Policies[0].Waits) == 4, err, p)
 
 	var out bytes.Buffer
 	exported, err := c.Export(ctx, "", "jsonl", &out)

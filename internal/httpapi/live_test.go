@@ -16,6 +16,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
 	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
 )
@@ -174,7 +175,7 @@ func TestOnlyAStreamThatHasHadItsTimeIsAskedForAgain(t *testing.T) {
 // Who can no longer watch is not shown more, though the stream was begun before.
 func TestARevokedTokenEndsItsStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tokens := auth.NewTokens(memstore.New(), &book{})
+		tokens := auth.NewTokens(memstore.New(), &inspecttest.AuditLog{})
 		secret, _, err := tokens.Create(t.Context(), root, auth.NewToken{Name: "wall", Role: "viewer"})
 		if err != nil {
 			t.Fatal(err)
@@ -212,7 +213,7 @@ func TestARevokedTokenEndsItsStream(t *testing.T) {
 // streams for others.
 func TestOneCallerDoesNotTakeAllStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tokens := auth.NewTokens(memstore.New(), &book{})
+		tokens := auth.NewTokens(memstore.New(), &inspecttest.AuditLog{})
 		token := func(name string) string {
 			secret, _, err := tokens.Create(t.Context(), root, auth.NewToken{Name: name, Role: "viewer"})
 			if err != nil {

@@ -2,8 +2,10 @@ package httpapi_test
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -169,7 +171,7 @@ func TestWhoMayAskForWhat(t *testing.T) {
 func (r rule) check(t *testing.T, route string, s *scene, who *access, caller string, readOnly bool) (changed bool) {
 	method, _, _ := strings.Cut(route, " ")
 	target, body := r.ask(s)
-	before, entries := s.state(t)+tokensOf(t, who), len(s.book.entries)
+	before, entries := s.state(t)+tokensOf(t, who), len(s.book.Entries())
 	s.EndStreams() // a stream ends at once
 	w := s.as(who.secret[caller], method, target, body, r.kind)
 	want := r.answer(caller, readOnly)
@@ -184,7 +186,7 @@ func (r rule) check(t *testing.T, route string, s *scene, who *access, caller st
 	if r.changes && done && !changed && caller != "elsewhere" {
 		t.Errorf("%d, and nothing has changed", w.Code)
 	}
-	if done && r.audited && caller != "elsewhere" && len(s.book.entries) == entries {
+	if done && r.audited && caller != "elsewhere" && len(s.book.Entries()) == entries {
 		t.Error("the audit log does not know of it")
 	}
 	if (caller == "elsewhere" || caller == "nobody") && strings.Contains(w.Body.String(), secret) && !strings.Contains(target+body, secret) {
@@ -217,4 +219,71 @@ func (s *scene) as(token, method, path, body, kind string) *httptest.ResponseRec
 			r.Header.Set("Content-Type", kind)
 		}
 	})
+}
+
+const typeForm = "application/x-www-form-urlencoded"
+
+// form is a post of the page's.
+func form(target func(*scene) string, fields func(*scene) url.Values) func(*scene) (string, string) {
+	return func(s *scene) (string, string) { return target(s), fields(s).Encode() }
+}
+
+func at(path string) func(*scene) string { return func(*scene) string { return path } }
+
+func with(pairs ...string) func(*scene) url.Values {
+	return func(*scene) url.Values {
+		v := url.Values{}
+		for i := 0; i < len(pairs); i += 2 {
+			v.Set(pairs[i], pairs[i+1])
+		}
+		return v
+	}
+}
+
+func init() { maps.Copy(rules, pageRules) }
+
+// pageRules are those of the page. Who is not signed in is sent to where they can,
+// or refused by the guard before; where an action is not allowed the page says so.
+var pageRules = map[string]rule{
+	"GET /signin":                  {ask: path("/signin"), ok: 200},
+	"GET /assets/{version}/{name}": {ask: path("/assets/0/none.js"), ok: 404},
+	"GET /{$}":                     {ask: path("/"), least: auth.Viewer, ok: 200},
+	"GET /":                        {ask: path("/nothing"), least: auth.Viewer, ok: 404},
+	"GET /messages":                {ask: path("/messages?wait=1&q=state:parked"), least: auth.Viewer, ok: 200},
+	"GET /messages/new":            {ask: path("/messages/new?wait=1"), least: auth.Viewer, ok: 200},
+	"GET /messages/count":          {ask: path("/messages/count?wait=1"), least: auth.Viewer, ok: 200},
+	"GET /messages/check":          {ask: path("/messages/check?q=state:parked"), least: auth.Viewer, ok: 200},
+	"GET /messages/export":         {ask: path("/messages/export"), least: auth.Viewer, ok: 200, audited: true},
+	"GET /messages/{id}":           {ask: onPage("/messages/", store.Parked, "?wait=1"), least: auth.Viewer, ok: 200, elsewhere: 404},
+	"GET /messages/{id}/edit":      {ask: onPage("/messages/", store.Parked, "/edit?wait=1"), least: auth.Editor, offers: true, ok: 200, elsewhere: 404, looks: true},
+	"GET /messages/{id}/body":      {ask: onPage("/messages/", store.Parked, "/body"), least: auth.Viewer, ok: 200, elsewhere: 404},
+	"GET /groups":                  {ask: path("/groups?wait=1"), least: auth.Viewer, ok: 200},
+	"GET /queues":                  {ask: path("/queues?wait=1"), least: auth.Viewer, ok: 200},
+	"GET /operations":              {ask: path("/operations?wait=1"), least: auth.Viewer, ok: 200},
+	"GET /operations/{id}":         {ask: func(s *scene) (string, string) { return "/operations/" + s.op + "?wait=1", "" }, least: auth.Viewer, ok: 200, elsewhere: 404},
+	"GET /plans/{id}":              {ask: func(s *scene) (string, string) { return "/plans/" + s.plan + "?wait=1", "" }, least: auth.Viewer, ok: 200, elsewhere: 404},
+	"GET /policies":                {ask: path("/policies?wait=1"), least: auth.Viewer, ok: 200},
+	"GET /audit":                   {ask: path("/audit?wait=1"), least: auth.Admin, ok: 200, elsewhere: 403},
+	"GET /health":                  {ask: path("/health?wait=1"), least: auth.Viewer, ok: 200},
+	"GET /help":                    {ask: path("/help"), least: auth.Viewer, ok: 200},
+	"POST /messages/act": {ask: form(at("/messages/act"), func(s *scene) url.Values {
+		return url.Values{"verb": {"replay"}, "id": {s.ids[store.Parked]}, "confirmed": {"1"}}
+	}), kind: typeForm, least: auth.Operator, changes: true, audited: true, ok: 303, elsewhere: 200},
+	"POST /messages/plan": {ask: form(at("/messages/plan"), with("verb", "discard", "q", "queue:"+orders)), kind: typeForm,
+		least: auth.Operator, changes: true, ok: 303},
+	"POST /messages/{id}/edit": {ask: form(func(s *scene) string { return "/messages/" + s.ids[store.Parked] + "/edit" }, with("content", `{"card":2}`, "send", "1")), kind: typeForm,
+		least: auth.Editor, changes: true, audited: true, ok: 303, elsewhere: 404, looks: true},
+	"POST /groups/{id}/note": {ask: form(func(s *scene) string { return "/groups/" + s.group + "/note" }, with("note", "known")), kind: typeForm,
+		least: auth.Operator, changes: true, audited: true, ok: 303, elsewhere: 404},
+	"POST /queues/pause":   {ask: form(at("/queues/pause"), with("queue", orders)), kind: typeForm, least: auth.Operator, changes: true, audited: true, ok: 303, elsewhere: 403},
+	"POST /queues/breaker": {ask: form(at("/queues/breaker"), with("queue", orders, "to", "open")), kind: typeForm, least: auth.Operator, changes: true, audited: true, ok: 303, elsewhere: 403},
+	"POST /queues/resume":  {ask: form(at("/queues/resume"), with("queue", orders)), kind: typeForm, least: auth.Operator, changes: true, ok: 409, elsewhere: 403},
+	"POST /plans/{id}/start": {ask: form(func(s *scene) string { return "/plans/" + s.plan + "/start" }, with("expect_count", "2")), kind: typeForm,
+		least: auth.Operator, changes: true, audited: true, ok: 303, elsewhere: 404},
+	"POST /operations/{id}/{order}": {ask: form(func(s *scene) string { return "/operations/" + s.op + "/pause" }, with()), kind: typeForm,
+		least: auth.Operator, changes: true, audited: true, ok: 303, elsewhere: 404},
+}
+
+func onPage(before string, state store.State, after string) func(*scene) (string, string) {
+	return func(s *scene) (string, string) { return before + s.ids[state] + after, "" }
 }

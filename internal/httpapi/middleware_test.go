@@ -76,14 +76,14 @@ func TestALinkOfAnotherSiteDownloadsNothing(t *testing.T) {
 	who := newAccess(t)
 	s := newScene(t, who, false)
 	link := []func(*http.Request){header("Authorization", "Bearer "+who.secret["admin"]), header("Sec-Fetch-Site", "cross-site"), header("Sec-Fetch-Dest", "document"), header("Sec-Fetch-Mode", "navigate")}
-	before := len(s.book.entries)
+	before := len(s.book.Entries())
 	for path, want := range map[string]int{"/messages/export": 403, "/api/v1/export": 403, "/api/v1/messages": 403, "/messages": 200} {
 		if w := ask(s, "GET", path, "", link...); w.Code != want {
 			t.Errorf("%s gives %d, want %d", path, w.Code, want)
 		}
 	}
-	if len(s.book.entries) != before {
-		t.Errorf("the audit log has %v", s.book.entries[before:])
+	if len(s.book.Entries()) != before {
+		t.Errorf("the audit log has %v", s.book.Entries()[before:])
 	}
 }
 

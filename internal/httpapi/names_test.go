@@ -3,16 +3,25 @@ package httpapi_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/metrics"
 	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/diskstore"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
+	"github.com/redrive-mq/redrive/internal/webui"
+	"github.com/redrive-mq/redrive/internal/webui/webtest"
 )
 
 // asked counts what is asked of a store about all queues, or about each of many.
@@ -139,9 +148,7 @@ func TestTheOverviewShowsStoppedQueuesFirst(t *testing.T) {
 	s := memstore.New()
 	fillQueues(t, s, queues, store.Parked)
 	last := "tenant.002999.orders"
-	c := newLookingConsole(t, s, func(queue string) string {
-		return map[string]string{last: "it does not exist"}[queue]
-	})
+	c := webtest.New(s, &webtest.Told{Returns: map[string]string{last: "it does not exist"}}, inspect.Config{})
 	o, err := c.Overview(t.Context(), auth.Caller{Name: "ann", Role: auth.Viewer})
 	if err != nil || len(o.Queues) != 100 || o.Queues[99].Name != last || o.Queues[99].Unreachable == "" {
 		t.Errorf("the overview shows %d queues: %v", len(o.Queues), err)
@@ -153,4 +160,69 @@ func decodeInto(t *testing.T, body string, v any) {
 	if err := json.Unmarshal([]byte(body), v); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// looks are what people, Prometheus and health checks ask for.
+var looks = []string{"/api/v1/overview", "/api/v1/queues", "/api/v1/groups", "/api/v1/ledger", "/api/v1/messages", "/metrics", "/readyz", "/", "/queues", "/groups", "/health", "/messages"}
+
+// BenchmarkLooks is how long each look takes, and how large it is, on a store on disk
+// with messages of 100,000 queues.
+func BenchmarkLooks(b *testing.B) {
+	for _, state := range []store.State{store.Waiting, store.Parked} {
+		s, err := diskstore.Open(b.TempDir(), diskstore.Options{})
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer s.Close()
+		fillQueues(b, s, 100_000, state)
+		service := looking(b, s)
+		for _, path := range looks {
+			b.Run(fmt.Sprint(state, " ", path), func(b *testing.B) {
+				size := 0
+				for b.Loop() {
+					size = len(lookAt(b, service, path))
+				}
+				b.ReportMetric(float64(size)/1024, "KiB")
+			})
+		}
+	}
+}
+
+// fillQueues keeps a message for each of n queues.
+func fillQueues(t testing.TB, s store.Store, n int, state store.State) {
+	t.Helper()
+	for at := 0; at < n; at += 1000 {
+		var all []*store.Record
+		for i := at; i < min(n, at+1000); i++ {
+			now := time.Now()
+			r := &store.Record{ID: uuid.Must(uuid.NewV7()), Queue: fmt.Sprintf("tenant.%06d.orders", i), State: state, Due: now.Add(time.Hour), Failures: 1, Reason: "rejected",
+				Error: "timeout", FirstFailed: now, FailedAt: now, Policy: "default"}
+			r.Message.Body = []byte(`{"n":1}`)
+			all = append(all, r)
+		}
+		if err := s.Add(context.Background(), all); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// looking is page, API and metrics over a store.
+func looking(t testing.TB, s store.Store) http.Handler {
+	m := metrics.New(s, func() (uint64, uint64, error) { return 1, 1, nil }, "test", "")
+	mux := http.NewServeMux()
+	mux.Handle("/", webtest.New(s, nil, inspect.Config{}).API(webui.Options{}, auth.Config{}))
+	mux.Handle("/metrics", m.Handler())
+	return mux
+}
+
+func lookAt(t testing.TB, service http.Handler, path string) string {
+	t.Helper()
+	w := httptest.NewRecorder()
+	r := httptest.NewRequest("GET", "http://localhost"+path, nil)
+	r.RemoteAddr, r.Host = "127.0.0.1:1", "localhost"
+	service.ServeHTTP(w, r)
+	if w.Code != 200 {
+		t.Fatalf("%s: %d %s", path, w.Code, strings.TrimSpace(w.Body.String()))
+	}
+	return w.Body.String()
 }

@@ -5,26 +5,22 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"log/slog"
-	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/redrive-mq/redrive/internal/actions"
-	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
 	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
 	"github.com/redrive-mq/redrive/internal/webui"
-	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/internal/webui/webtest"
 )
 
 // secret is in all that the queue orders has, and in nothing else.
@@ -36,69 +32,14 @@ const orders = "orders-" + secret
 // root may do everything.
 var root = auth.Caller{Name: "root", How: "local", From: "127.0.0.1", Interface: "api", Role: auth.Admin}
 
-// book is an audit log in memory.
-type book struct {
-	mu      sync.Mutex
-	entries []audit.Entry
-}
-
-func (b *book) Begin(e audit.Entry) (func(string, int64), error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	e.N = int64(len(b.entries) + 1)
-	b.entries = append(b.entries, e)
-	return func(string, int64) {}, nil
-}
-
-func (b *book) Before(_ context.Context, n int64, visit func(audit.Entry) (bool, error)) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for i := min(n-1, int64(len(b.entries))) - 1; i >= 0; i-- {
-		if more, err := visit(b.entries[i]); !more || err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// everyQueue says of every queue that it is there and has a consumer.
-type everyQueue struct{}
-
-func (everyQueue) Queue(context.Context, string) (inspect.AtBroker, error) {
-	return inspect.AtBroker{Exists: true, Kind: "quorum", Consumers: 1}, nil
-}
-
-type quiet struct{}
-
-func (quiet) Minute(string, time.Time) inspect.Flow { return inspect.Flow{} }
-func (quiet) Queues() []string                      { return nil }
-func (quiet) Failed(func(string) bool) int64        { return 0 }
-
-func (quiet) Hour(time.Time, func(string) bool) []inspect.Flow { return make([]inspect.Flow, 60) }
-
-// console is all that page and API call.
-type console struct {
-	*inspect.Inspector
-	*actions.Actions
-	*operations.Runner
-}
-
-func newConsole(s store.Store, log *book, c inspect.Config) console {
-	c.Store, c.Broker, c.Audit, c.Activity = s, everyQueue{}, log, quiet{}
-	c.Policies = func() policy.Set { return policy.Set{policy.Default()} }
-	in := inspect.New(c)
-	does := actions.New(actions.Config{Inspect: in, Store: s, Audit: log, Restorable: time.Hour})
-	return console{in, does, operations.New(operations.Config{Inspect: in, Actions: does, Store: s})}
-}
-
 // scene is a service's faces over a store in memory, with something of each kind in
 // it: messages of the queues orders and mail in every state, a group, a plan, an
 // operation, a token, an export.
 type scene struct {
 	*httpapi.API
-	console console
+	console *webtest.Shop
 	store   *memstore.Store
-	book    *book
+	book    *inspecttest.AuditLog
 	ids     map[store.State]string // of orders
 	group   string
 	plan    string // of all of orders, not started
@@ -116,7 +57,7 @@ type access struct {
 
 func newAccess(t testing.TB) *access {
 	s := memstore.New()
-	a := &access{store: s, tokens: auth.NewTokens(s, &book{}), secret: map[string]string{}}
+	a := &access{store: s, tokens: auth.NewTokens(s, &inspecttest.AuditLog{}), secret: map[string]string{}}
 	for name, n := range map[string]auth.NewToken{
 		"viewer": {Role: "viewer"}, "operator": {Role: "operator"}, "editor": {Role: "editor"}, "admin": {Role: "admin"},
 		"elsewhere": {Role: "admin", Queues: []string{"mail"}}, "victim": {Role: "viewer"},
@@ -138,22 +79,11 @@ func newScene(t testing.TB, who *access, readOnly bool) *scene {
 			t.Fatal(err)
 		}
 	}
-	s := &scene{store: memstore.New(), book: &book{}, ids: map[store.State]string{}}
-	decoder, err := decode.New(decode.Options{})
-	must(err)
-	log := slog.New(slog.DiscardHandler)
-	none := func() []string { return nil }
-	problems := func() []string { return []string{"queue " + orders + ": it does not exist"} }
-	s.console = newConsole(s.store, s.book, inspect.Config{Log: log, ReadOnly: readOnly, Problems: problems, Notices: none, Decoder: decoder, Unreachable: func(string) string { return "" }})
-	guard := auth.NewGuard(auth.Config{Required: true, ReadOnly: readOnly, Tokens: who.tokens, Log: log,
-		Public: func(r *http.Request) bool { return httpapi.Public(r) || strings.HasPrefix(r.URL.Path, "/assets/") }})
-	s.API = httpapi.New(httpapi.Config{Console: s.console, Decoder: decoder, Entries: s.store, Problems: problems, Notices: none, Ready: func() bool { return false }, Guard: guard, Tokens: who.tokens, Log: log,
-		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "redrive_ready 1") })})
-
-	for pattern, h := range webui.Routes(s.console, webui.Options{Caller: func(r *http.Request) auth.Caller { return auth.From(r.Context()) }, Problems: s.console.ProblemsFor}) {
-		s.API.Handle(pattern, h)
-	}
-
+	told := &webtest.Told{Others: inspect.AtBroker{Exists: true, Kind: "quorum", Consumers: 1}, Problems: []string{"queue " + orders + ": it does not exist"}}
+	s := &scene{store: memstore.New(), ids: map[store.State]string{}}
+	s.console = webtest.New(s.store, told, inspect.Config{ReadOnly: readOnly})
+	s.book = s.console.Book
+	s.API = s.console.API(webui.Options{}, auth.Config{Required: true, ReadOnly: readOnly, Tokens: who.tokens})
 	for i, state := range []store.State{store.Waiting, store.Parked, store.Discarded} {
 		for _, queue := range []string{orders, "mail"} {
 			now := time.Now()

@@ -3,20 +3,32 @@ package webui_test
 import (
 	"bytes"
 	"compress/gzip"
+	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/google/uuid"
 	"golang.org/x/net/html"
 
+	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
 	"github.com/redrive-mq/redrive/internal/operations"
+	"github.com/redrive-mq/redrive/internal/store/memstore"
+	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/internal/webui"
 	"github.com/redrive-mq/redrive/internal/webui/webtest"
 )
@@ -30,19 +42,23 @@ type scene struct {
 }
 
 func scenes() []scene {
-	now := time.Now()
-	admin := auth.Caller{Name: "dana", How: "rabbitmq", Role: auth.Admin}
-	readOnly, viewer := admin, admin
+	readOnly, viewer := webtest.Root, webtest.Root
 	readOnly.ReadOnly, viewer.Role = true, auth.Viewer
-	failing := webtest.New(now)
+	stocked := func() *webtest.Shop { return webtest.Stocked(inspect.Config{}) }
+	failing := stocked()
 	failing.Fails = errors.New("the store cannot be read")
 	return []scene{
-		{"normal", webtest.New(now), admin, 200},
-		{"read-only", webtest.New(now), readOnly, 200},
-		{"viewer", webtest.New(now), viewer, 200},
-		{"empty", &webtest.Shop{Now: now, Hour: make([]inspect.Flow, 60), Plans: map[string]operations.Plan{}}, admin, 200},
-		{"failing", failing, admin, 500},
+		{"normal", stocked(), webtest.Root, 200},
+		{"read-only", stocked(), readOnly, 200},
+		{"viewer", stocked(), viewer, 200},
+		{"empty", webtest.New(memstore.New(), nil, inspect.Config{}), webtest.Root, 200},
+		{"failing", failing, webtest.Root, 500},
 	}
+}
+
+// shown is a page of a console for who may only look.
+func shown(c operations.Console, target string) string {
+	return get(webui.Handler(c, webui.Options{Caller: func(*http.Request) auth.Caller { return auth.Caller{Name: "ann", Role: auth.Viewer} }}), target).Body.String()
 }
 
 func (s scene) handler() http.Handler {
@@ -55,84 +71,23 @@ func get(h http.Handler, target string) *httptest.ResponseRecorder {
 	return w
 }
 
-var pages = []string{"/", "/messages", "/messages?q=state%3Aparked", "/messages?q=-queue%3Aa", "/groups", "/queues", "/operations", "/policies", "/audit", "/health"}
-
-// of is the pages of a scene with those of what it has.
-func (s scene) of() []string {
-	all := pages
-	for _, m := range s.shop.Messages[:min(4, len(s.shop.Messages))] {
-		all = append(all, "/messages/"+m.ID, "/messages/"+m.ID+"/edit")
-	}
-	for _, o := range s.shop.Ops {
-		all = append(all, "/operations/"+o.ID)
-	}
-	for id := range s.shop.Plans {
-		all = append(all, "/plans/"+id)
-	}
-	return all
+// send is a form as a browser sends it.
+func send(h http.Handler, target string, form url.Values) *httptest.ResponseRecorder {
+	r := httptest.NewRequest("POST", target, strings.NewReader(form.Encode()))
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
 }
 
-// Each page in each state is whole, says what the browser may do with it, brings no
-// script or style within, and asks for nothing from elsewhere; where its links and
-// forms lead there is something.
-func TestEachPageInEachState(t *testing.T) {
-	for _, s := range scenes() {
-		t.Run(s.name, func(t *testing.T) {
-			h := s.handler()
-			led := map[string]bool{}
-			for _, target := range s.of() {
-				w := get(h, target)
-				forbidden := w.Code == http.StatusForbidden && (strings.HasSuffix(target, "/edit") || target == "/audit" && s.caller.Role < auth.Admin)
-				if w.Code != s.status && !forbidden {
-					t.Errorf("%s: %d", target, w.Code)
-				}
-				if policy := w.Header().Get("Content-Security-Policy"); !strings.HasPrefix(policy, "default-src 'none'; script-src 'self'; style-src 'self';") || strings.Contains(policy, "unsafe") {
-					t.Errorf("%s: %q", target, policy)
-				}
-				doc, err := html.Parse(w.Body)
-				if err != nil {
-					t.Fatal(err)
-				}
-				mains := 0
-				for n := range doc.Descendants() {
-					if n.Type != html.ElementNode {
-						continue
-					}
-					if n.Data == "main" {
-						mains++
-					}
-					if n.Data == "style" || n.Data == "script" && n.FirstChild != nil && attribute(n, "type") == "" {
-						t.Errorf("%s: a %s within", target, n.Data)
-					}
-					for _, a := range n.Attr {
-						switch {
-						case a.Key == "style" || strings.HasPrefix(a.Key, "on"):
-							t.Errorf("%s: <%s %s>", target, n.Data, a.Key)
-						case a.Key == "href" || a.Key == "src" || a.Key == "action":
-							if !strings.HasPrefix(a.Val, "/") && !strings.HasPrefix(a.Val, "#") || strings.HasPrefix(a.Val, "//") {
-								t.Errorf("%s: <%s %s=%q> leads elsewhere", target, n.Data, a.Key, a.Val)
-							}
-							if path, _, _ := strings.Cut(a.Val, "#"); a.Key == "href" && path != "" && !elsewhere.MatchString(path) {
-								led[path] = true
-							}
-						}
-					}
-				}
-				if mains != 1 {
-					t.Errorf("%s: %d main parts", target, mains)
-				}
-			}
-			for target := range led {
-				if w := get(h, target); w.Code == http.StatusNotFound {
-					t.Errorf("a link leads to %s, which is not there", target)
-				}
-			}
-		})
+func parse(t *testing.T, w *httptest.ResponseRecorder) *html.Node {
+	t.Helper()
+	doc, err := html.Parse(w.Body)
+	if err != nil {
+		t.Fatal(err)
 	}
+	return doc
 }
-
-// elsewhere is what the service has besides the page.
-var elsewhere = regexp.MustCompile(`^/(healthz|readyz|metrics|api/v1/.*)$`)
 
 func attribute(n *html.Node, key string) string {
 	for _, a := range n.Attr {
@@ -143,18 +98,325 @@ func attribute(n *html.Node, key string) string {
 	return ""
 }
 
+// pages are those of a scene.
+func (s scene) pages() []string {
+	all := []string{"/", "/messages", "/messages?q=state%3Aparked", "/messages?q=-queue%3Aa", "/groups", "/queues", "/operations", "/policies", "/audit", "/health"}
+	for _, id := range s.shop.Has.IDs {
+		all = append(all, "/messages/"+id, "/messages/"+id+"/edit")
+	}
+	if s.shop.Has.Plan != "" {
+		all = append(all, "/operations/"+s.shop.Has.Running, "/operations/"+s.shop.Has.Paused, "/plans/"+s.shop.Has.Plan, "/plans/"+s.shop.Has.Blocked)
+	}
+	return all
+}
+
+// endlessly is a shop whose lists all have a next page.
+type endlessly struct{ *webtest.Shop }
+
+func (e endlessly) Search(ctx context.Context, c auth.Caller, q, after string, limit int) (inspect.Page, error) {
+	p, err := e.Shop.Search(ctx, c, q, after, limit)
+	p.After = "x"
+	return p, err
+}
+
+func (e endlessly) AuditLog(ctx context.Context, c auth.Caller, after string, limit int) ([]audit.Entry, string, error) {
+	all, _, err := e.Shop.AuditLog(ctx, c, after, limit)
+	return all, "x", err
+}
+
+func (e endlessly) Outcomes(ctx context.Context, c auth.Caller, id, after string, limit int) (operations.Outcomes, error) {
+	o, err := e.Shop.Outcomes(ctx, c, id, after, limit)
+	o.After = "x"
+	return o, err
+}
+
+// tenant serves a scene as the service serves one of several virtual hosts, to who is
+// signed in: everybody but those who send a wrong token.
+func (s scene) tenant(vhost string) (base string, h http.Handler) {
+	base = httpapi.Base(vhost)
+	return base, httpapi.Under(base, webui.Handler(endlessly{s.shop}, webui.Options{
+		Caller: func(r *http.Request) auth.Caller {
+			if r.Header.Get("Nobody") != "" {
+				return auth.Caller{}
+			}
+			return s.caller
+		},
+		Problems: func(auth.Caller) []string { return []string{"something"} }, Version: "1.4.0", Base: base, VHost: vhost,
+		VHosts: func() []webui.VHost { return webtest.VHosts("/", vhost, hostile) },
+	}))
+}
+
+// hostile is a name that a virtual host can have.
+const hostile = "\"><script>alert(1)</script>\u202e//evil.example"
+
+// vhosts are names that mean something in a path, in HTML, in a shell.
+var vhosts = []string{"shop", "a/b", "/", "%2F", `&amp="x' $(id)`, hostile}
+
+// Each page in each state is whole, says what the browser may do with it, and brings no script or style
+// within. A browser that loads it, or follows anything on it, stays under the page's base, where there is
+// something: but for what leads to the other virtual hosts.
+func TestEachPageInEachState(t *testing.T) {
+	for i, s := range scenes() {
+		synctest.Test(t, func(t *testing.T) { // the pages that are slow take no time
+			base, h := s.tenant(vhosts[i%len(vhosts)])
+			led := map[string]bool{}
+			look := func(what string, w *httptest.ResponseRecorder) {
+				t.Helper()
+				wrong := func(format string, args ...any) {
+					t.Helper()
+					t.Errorf("%s, %s: %s", s.name, what, fmt.Sprintf(format, args...))
+				}
+				if kind := w.Header().Get("Content-Type"); w.Code/100 == 3 || !strings.HasPrefix(kind, "text/html") {
+					wrong("%d %s %s", w.Code, kind, w.Header().Get("Location"))
+					return
+				}
+				if policy := w.Header().Get("Content-Security-Policy"); !strings.HasPrefix(policy, "default-src 'none'; script-src 'self'; style-src 'self';") || strings.Contains(policy, "unsafe") {
+					wrong("the policy is %q", policy)
+				}
+				doc, mains := parse(t, w), 0
+				for n := range doc.Descendants() {
+					if n.Data == "main" {
+						mains++
+					}
+					if n.Data == "style" || n.Data == "script" && n.FirstChild != nil && attribute(n, "type") == "" {
+						wrong("a %s within", n.Data)
+					}
+					if n.Data == "form" && attribute(n, "method") == "post" && s.caller.ReadOnly && slices.Contains(s.pages(), what) {
+						wrong("offers %s, which would be refused", attribute(n, "action"))
+					}
+					for _, a := range n.Attr {
+						if a.Key == "style" || strings.HasPrefix(a.Key, "on") {
+							wrong("<%s %s>", n.Data, a.Key)
+						}
+					}
+					for _, to := range leadsTo(n) {
+						if strings.HasPrefix(to, "#") || inside(n, "vhosts") {
+							continue
+						}
+						if !strings.HasPrefix(to, base+"/") || strings.HasPrefix(to, base+"//") || strings.HasPrefix(to, base+base) {
+							wrong("<%s> leads to %q, which is not under %s", n.Data, to, base)
+						}
+						if to, _, _ = strings.Cut(to, "#"); attribute(n, "href")+attribute(n, "src") != "" && !elsewhere.MatchString(to) {
+							led[to] = true
+						}
+					}
+				}
+				if root := doc.FirstChild.NextSibling; strings.HasPrefix(what, "/") && (mains != 1 || attribute(root, "data-base") != base) {
+					wrong("%d main parts, and the script is told %q", mains, attribute(root, "data-base"))
+				}
+			}
+			for _, target := range s.pages() {
+				w := get(h, base+target)
+				forbidden := w.Code == http.StatusForbidden && (strings.HasSuffix(target, "/edit") || target == "/audit" && s.caller.Role < auth.Admin)
+				if w.Code != s.status && !forbidden {
+					t.Errorf("%s, %s: %d", s.name, target, w.Code)
+				}
+				look(target, w)
+			}
+			if len(led) < 20 {
+				t.Errorf("%s: only %d links were seen", s.name, len(led))
+			}
+			for target := range led {
+				if w := get(h, target); w.Code == http.StatusNotFound {
+					t.Errorf("%s: a link leads to %s, which is not there", s.name, target)
+				}
+			}
+			for _, target := range []string{"/messages?q=", "/messages?q=state%3Aparked&after=x", "/messages?q=staat%3Ax", "/messages?q=queue%3Anowhere", "/groups?q=staat%3Ax", "/groups?q=queue%3Anowhere",
+				"/messages/nothing", "/plans/nothing", "/nowhere", "/help", "/signin", "/signin?error=refused&next=%2Fmessages%2Fx"} {
+				look(target, get(h, base+target))
+			}
+			for _, part := range []string{"/messages/count?q=", "/messages/new?q=&above=x", "/messages/check?q=staat%3Ax"} {
+				look("part "+part, get(h, base+part))
+			}
+			s.shop.Slow = true
+			for _, target := range append(s.pages(), "/messages?q=text%3Aa") {
+				wait := map[bool]string{true: "&wait=1", false: "?wait=1"}[strings.Contains(target, "?")]
+				look("slow "+target, get(h, base+target))
+				look("endless "+target, get(h, base+target+wait))
+			}
+			s.shop.Slow = false
+			id := "nothing"
+			if len(s.shop.Has.IDs) > 0 {
+				id = s.shop.Has.IDs[0]
+			}
+			for _, form := range []url.Values{{"verb": {"discard"}, "id": {id}}, {"verb": {"copy"}, "id": {id}}, {"verb": {"replay"}, "id": {id}, "one": {"1"}}, {"verb": {"restore"}, "id": {id, "x"}, "confirmed": {"1"}, "q": {"state:parked"}}, {}} {
+				look("form "+form.Encode(), send(h, base+"/messages/act", form))
+			}
+			look("edit", send(h, base+"/messages/"+id+"/edit", url.Values{"new.name": {"a"}, "new.value": {"b"}}))
+			look("no edit", send(h, base+"/messages/"+id+"/edit", url.Values{"at": {"nonsense"}}))
+		})
+	}
+}
+
+// elsewhere is what the service has besides the page.
+var elsewhere = regexp.MustCompile(`/(healthz|readyz|metrics|api/v1/.*)$`)
+
+// leadsTo is all that an element makes a browser ask for, at once or when it is used.
+func leadsTo(n *html.Node) (all []string) {
+	for _, a := range n.Attr {
+		switch {
+		case slices.Contains([]string{"hx-trigger", "hx-target", "hx-swap", "hx-sync", "hx-select"}, a.Key):
+		case slices.Contains([]string{"href", "src", "srcset", "action", "formaction", "poster", "data-url"}, a.Key), strings.HasPrefix(a.Key, "hx-"):
+			all = append(all, a.Val)
+		case a.Key == "content" && attribute(n, "http-equiv") == "refresh":
+			_, to, _ := strings.Cut(a.Val, "url=")
+			all = append(all, to)
+		}
+	}
+	if n.Data == "noscript" && n.FirstChild != nil { // is text to a browser with scripts, and to the parser
+		if inner, err := html.Parse(strings.NewReader(n.FirstChild.Data)); err == nil {
+			for m := range inner.Descendants() {
+				all = append(all, leadsTo(m)...)
+			}
+		}
+	}
+	return all
+}
+
+func inside(n *html.Node, class string) bool {
+	for ; n != nil; n = n.Parent {
+		if attribute(n, "class") == class {
+			return true
+		}
+	}
+	return false
+}
+
+// What no scene shows is found in the templates themselves.
+func TestNoTemplateForgetsTheBase(t *testing.T) {
+	files, err := filepath.Glob("templates/*.html")
+	if err != nil || len(files) < 15 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, found := range regexp.MustCompile(`[\w-]+=["']?/[^"'/].*?["']`).FindAllString(string(text), -1) {
+			t.Errorf(`%s has %s: it must be "{{at …}}", or it leads to another virtual host's page`, file, found)
+		}
+	}
+}
+
+// What is done under a base leads to a page under it, and so does signing in.
+func TestFormsLeadToPagesUnderTheBase(t *testing.T) {
+	s := scenes()[0]
+	base, h := s.tenant("a/b")
+	leads := func(path string, form url.Values, want string) string {
+		t.Helper()
+		w := send(h, base+path, form)
+		to, under := strings.CutPrefix(w.Header().Get("Location"), base)
+		if w.Code != http.StatusSeeOther || !under || !strings.HasPrefix(to, want) {
+			t.Errorf("%s leads to %d %q, want %s", path, w.Code, w.Header().Get("Location"), base+want)
+		} else if got := get(h, base+to); got.Code != 200 {
+			t.Errorf("%s leads to %s, which is %d", path, to, got.Code)
+		}
+		return to
+	}
+	has := s.shop.Has
+	leads("/messages/act", url.Values{"verb": {"discard"}, "id": {has.Order}, "confirmed": {"1"}, "q": {"queue:a"}}, "/messages?q=queue%3Aa&did=discard&n=1")
+	leads("/queues/pause", url.Values{"queue": {"stock.sync"}}, "/queues?did=pause&n=1")
+	leads("/queues/resume", url.Values{"queue": {"stock.sync"}}, "/queues?did=resume&n=1")
+	leads("/queues/breaker", url.Values{"queue": {"mail.send"}, "to": {"open"}}, "/queues?did=open&n=1")
+	leads("/queues/breaker", url.Values{"queue": {"mail.send"}, "to": {"auto"}}, "/queues?did=auto&n=1")
+	leads("/groups/"+has.Group+"/note", url.Values{"note": {"x"}, "q": {""}}, "/groups?did=note&n=1")
+	leads("/operations/"+has.Running+"/pause", nil, "/operations/"+has.Running)
+	form := fields(t, get(h, base+"/messages/"+has.Mail+"/edit").Body.String())
+	form["new.name"], form["new.value"], form["send"] = []string{"ticket"}, []string{"7"}, []string{"1"}
+	leads("/messages/"+has.Mail+"/edit", form, "/messages/")
+	plan := leads("/messages/plan", url.Values{"verb": {"replay"}, "q": {"queue:stock.sync"}}, "/plans/")
+	planned, err := s.shop.GetPlan(t.Context(), webtest.Root, strings.TrimPrefix(plan, "/plans/"))
+	if err != nil || planned.Count == 0 {
+		t.Fatal(planned, err)
+	}
+	leads(plan+"/start", url.Values{"expect_count": {fmt.Sprint(planned.Count)}}, "/operations/")
+
+	r := httptest.NewRequest("GET", base+"/messages?q=a%2Fb", nil)
+	r.Header.Set("Nobody", "1")
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	if to := w.Header().Get("Location"); to != base+"/signin?next=%2Fmessages%3Fq%3Da%252Fb" {
+		t.Errorf("who is not signed in is led to %q", to)
+	}
+}
+
+// commands are those that a page shows.
+func commands(t *testing.T, h http.Handler, target string) (all []string) {
+	for n := range parse(t, get(h, target)).Descendants() {
+		if n.Data == "code" && n.FirstChild != nil && strings.HasPrefix(n.FirstChild.Data, "redrive ") {
+			all = append(all, n.FirstChild.Data)
+		}
+	}
+	return all
+}
+
+// Each command that a page shows names the virtual host, so that no one pastes what
+// acts on another's messages; where there is but one, none does.
+func TestCommandsReachTheVirtualHost(t *testing.T) {
+	s := scenes()[0]
+	for _, vhost := range append(vhosts, "") {
+		base, h := "", s.handler()
+		if vhost != "" {
+			base, h = s.tenant(vhost)
+		}
+		want := map[string]string{"shop": "redrive --vhost shop ", "/": "redrive --vhost / ", `&amp="x' $(id)`: `redrive --vhost '&amp="x'\'' $(id)' `}[vhost]
+		n := 0
+		for _, target := range append(s.pages(), "/signin", "/messages?q=queue%3Anowhere") {
+			for _, text := range commands(t, h, base+target) {
+				n++
+				if strings.Contains(text, "--vhost") != (vhost != "") || !strings.HasPrefix(text, want) || strings.Contains(text, "\u202e") {
+					t.Errorf("for %q, %s shows %q", vhost, target, text)
+				}
+			}
+		}
+		if n < 20 {
+			t.Errorf("only %d commands are shown", n)
+		}
+	}
+}
+
+// Each page leads to the other virtual hosts, and says which of them cannot show much;
+// where there is one, or no one is signed in, it says nothing of any.
+func TestTheVirtualHostsOnAPage(t *testing.T) {
+	s := scenes()[0]
+	base, h := s.tenant("a/b")
+	for _, target := range append(s.pages(), "/help", "/nowhere", "/messages?q=staat%3Ax") {
+		var shown []string
+		for n := range parse(t, get(h, base+target)).Descendants() {
+			if n.Data == "title" && !strings.HasSuffix(n.FirstChild.Data, " · a/b · Redrive") {
+				t.Errorf("%s is called %q: a tab must tell the virtual hosts apart", target, n.FirstChild.Data)
+			}
+			if n.Data == "a" && inside(n, "vhosts") {
+				text := ""
+				for m := range n.Descendants() {
+					if m.Type == html.TextNode {
+						text += m.Data
+					}
+				}
+				shown = append(shown, attribute(n, "href")+" "+text+" "+attribute(n, "aria-current"))
+			}
+		}
+		if want := []string{"/ / ", base + "/ a/b true", httpapi.Base(hostile) + `/ "><script>alert(1)</script>\u{202e}//evil.example not ready `}; !slices.Equal(shown, want) {
+			t.Errorf("%s shows %q, want %q", target, shown, want)
+		}
+	}
+	one := webui.Handler(s.shop, webui.Options{Caller: func(*http.Request) auth.Caller { return s.caller }, VHosts: func() []webui.VHost { return []webui.VHost{{Name: "/", URL: "/", Ready: true, Here: true}} }})
+	for what, w := range map[string]*httptest.ResponseRecorder{"of one": get(one, "/"), "of none": get(s.handler(), "/"), "to sign in": get(h, base+"/signin"), "part": get(h, base+"/messages/count?q=")} {
+		if strings.Contains(w.Body.String(), "vhosts") || w.Code != 200 {
+			t.Errorf("the page %s: %d %s", what, w.Code, w.Body)
+		}
+	}
+}
+
 // The first paint takes the page itself and what its head names: under 100 kB as they
 // are sent.
 func TestTheFirstPaintIsSmall(t *testing.T) {
 	h := scenes()[0].handler()
 	first := get(h, "/")
 	sum := compressed(t, first.Body.Bytes())
-	doc, err := html.Parse(first.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
 	loaded := 0
-	for n := range doc.Descendants() {
+	for n := range parse(t, first).Descendants() {
 		target := ""
 		switch n.Data {
 		case "script":
@@ -204,27 +466,19 @@ func TestTheCommandsAreThere(t *testing.T) {
 	flag := regexp.MustCompile(`--[a-z-]+`)
 	seen := map[string]bool{}
 	s := scenes()[0]
-	h := s.handler()
-	for _, target := range s.of() {
-		doc, err := html.Parse(get(h, target).Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for n := range doc.Descendants() {
-			if n.Data != "code" || n.FirstChild == nil || !strings.HasPrefix(n.FirstChild.Data, "redrive ") {
-				continue
-			}
-			words := strings.Fields(n.FirstChild.Data)[1:]
+	for _, target := range s.pages() {
+		for _, command := range commands(t, s.handler(), target) {
+			words := strings.Fields(command)[1:]
 			text, ok := sections[strings.Join(words[:min(2, len(words))], " ")]
 			if !ok {
 				text, ok = sections[words[0]]
 			}
 			if !ok {
-				t.Errorf("%s offers %q", target, n.FirstChild.Data)
+				t.Errorf("%s offers %q", target, command)
 			}
-			for _, f := range flag.FindAllString(n.FirstChild.Data, -1) {
+			for _, f := range flag.FindAllString(command, -1) {
 				if !strings.Contains(text, f) {
-					t.Errorf("%s offers %q, which has no %s", target, n.FirstChild.Data, f)
+					t.Errorf("%s offers %q, which has no %s", target, command, f)
 				}
 			}
 			seen[words[0]] = true
@@ -232,5 +486,110 @@ func TestTheCommandsAreThere(t *testing.T) {
 	}
 	if len(seen) < 6 {
 		t.Errorf("only %v are offered", seen)
+	}
+}
+
+// fields are what a browser sends of the page's edit form, but for its buttons.
+func fields(t *testing.T, page string) url.Values {
+	t.Helper()
+	doc, err := html.Parse(strings.NewReader(page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	form := url.Values{}
+	for n := range doc.Descendants() {
+		attr := map[string]string{}
+		for _, a := range n.Attr {
+			attr[a.Key] = a.Val
+		}
+		switch {
+		case attr["name"] == "" || attr["type"] == "checkbox" || attr["type"] == "radio":
+		case n.Data == "input":
+			form.Add(attr["name"], attr["value"])
+		case n.Data == "textarea" && n.FirstChild != nil:
+			form.Add(attr["name"], strings.TrimPrefix(n.FirstChild.Data, "\n"))
+		}
+	}
+	return form
+}
+
+// What the preview shows is what is sent: also headers that the form adds.
+func TestHeadersAddedInTheFormAreSent(t *testing.T) {
+	s := scenes()[0]
+	h, edit := s.handler(), "/messages/"+s.shop.Has.Mail+"/edit"
+	form := fields(t, get(h, edit).Body.String())
+	form["new.name"], form["new.value"] = []string{"retried-by"}, []string{"dana"}
+	for range 2 { // one more each time that the difference is shown
+		form = fields(t, send(h, edit, form).Body.String())
+		form["new.name"][len(form["new.name"])-1], form["new.value"][len(form["new.value"])-1] = "ticket", "7"
+	}
+	form.Set("send", "1")
+	w := send(h, edit, form)
+	id, err := uuid.Parse(strings.TrimPrefix(w.Header().Get("Location"), "/messages/"))
+	if w.Code != 303 || err != nil {
+		t.Fatalf("%d %v %s", w.Code, err, w.Body)
+	}
+	sent := inspecttest.Kept(t, s.shop.Store, id.String()).Message.Headers
+	if sent["retried-by"] != "dana" || sent["ticket"] != "7" || sent["tenant"] != "acme" {
+		t.Errorf("sent: %v", sent)
+	}
+}
+
+// listing is a console that has these queues.
+type listing struct {
+	*webtest.Shop
+	queues []inspect.Queue
+}
+
+func list(all ...inspect.Queue) listing {
+	return listing{webtest.New(memstore.New(), nil, inspect.Config{}), all}
+}
+
+func (l listing) Queues(context.Context, auth.Caller, string, int) ([]inspect.Queue, string, error) {
+	return l.queues, "", nil
+}
+
+func (l listing) Overview(context.Context, auth.Caller) (inspect.Overview, error) {
+	return inspect.Overview{Now: time.Now(), Ready: true, Hour: make([]inspect.Flow, 60), Queues: l.queues}, nil
+}
+
+// A queue that waits looks as if it worked, unless the page says why.
+func TestThePageShowsEachWaitReason(t *testing.T) {
+	named := map[throttle.WaitReason]string{
+		throttle.WhyPerson: `<span class="state paused">paused</span>`, throttle.WhyBreaker: "breaker open", throttle.WhyNoConsumer: "no consumers",
+		throttle.WhyRate: "limited by rate", throttle.WhyInFlight: "limited by in_flight", throttle.WhyUnreachable: "the queue is full",
+	}
+	for _, why := range throttle.WaitReasons {
+		page := shown(list(inspecttest.WaitingQueue(why, time.Now())), "/queues")
+		if want := named[why]; want == "" || !strings.Contains(page, want) || strings.Contains(page, "as due") {
+			t.Errorf("%s: the page of the queues does not show %q", why, want)
+		}
+	}
+}
+
+// What only the management API knows is not shown as none.
+func TestThePageShowsWhatIsNotKnown(t *testing.T) {
+	unacked := 0
+	for want, at := range map[string]*inspect.AtBroker{
+		`<td class="n">5</td><td class="n">0</td>`:                                  {Exists: true, Kind: "quorum", Consumers: 2, Ready: 5, Unacked: &unacked},
+		`<td class="n">5</td><td class="n"><span class="dim">not known</span></td>`: {Exists: true, Consumers: 2, Ready: 5},
+	} {
+		if page := shown(list(inspect.Queue{Name: "orders", Broker: at}), "/queues"); !strings.Contains(page, want) {
+			t.Errorf("the page of the queues does not show %q", want)
+		}
+	}
+}
+
+// The overview names the queues whose breaker keeps retries back, and not one that a person has closed.
+func TestTheOverviewNamesWhatIsPaused(t *testing.T) {
+	for to, named := range map[string]bool{"closed": false, "open": true} {
+		queue := inspect.Queue{Name: "orders", Throttle: &inspect.ThrottleView{State: to, Forced: &inspect.Forced{To: to, By: "dana"}}}
+		console := list(queue)
+		if page := shown(console, "/"); strings.Contains(page, "Retries held back") != named {
+			t.Errorf("with a breaker set to %s the overview says that retries are paused: %t", to, !named)
+		}
+		if page := shown(console, "/health"); strings.Contains(page, "retries work for all queues") == named {
+			t.Errorf("with a breaker set to %s the page of health says that all retries work: %t", to, named)
+		}
 	}
 }

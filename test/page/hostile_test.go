@@ -2,24 +2,35 @@ package page_test
 
 import (
 	"bytes"
+	_ "embed"
 	"encoding/csv"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
 	"golang.org/x/net/html"
 
+	"github.com/redrive-mq/redrive/internal/actions"
+	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/cli"
 	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/webui/webtest"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // get asks for a page.
@@ -41,6 +52,7 @@ func (s *scene) get(t *testing.T, path string) (string, http.Header) {
 }
 
 func TestHostileContent(t *testing.T) {
+	t.Parallel()
 	s, ids, operation := attacked(t)
 	t.Run("is text", func(t *testing.T) { hostileIsText(t, s, ids, operation) })
 	t.Run("does nothing in a browser", func(t *testing.T) { hostileInABrowser(t, s, ids, operation) })
@@ -142,12 +154,12 @@ func hostileInExports(t *testing.T, s *scene) {
 		}
 	}
 	var out, again bytes.Buffer
-	n, err := s.Export(t.Context(), root, "state:parked", &out)
+	n, err := s.Export(t.Context(), webtest.Root, "state:parked", &out)
 	if err != nil || n < 300 {
 		t.Fatal(n, err)
 	}
-	other := newScene(t, options{})
-	if _, err := other.Import(t.Context(), root, bytes.NewReader(out.Bytes()), false); !errors.Is(err, inspect.ErrInvalid) || !strings.Contains(err.Error(), "is not a work queue") {
+	other := newEmpty(t, nil)
+	if _, err := other.Import(t.Context(), webtest.Root, bytes.NewReader(out.Bytes()), false); !errors.Is(err, inspect.ErrInvalid) || !strings.Contains(err.Error(), "is not a work queue") {
 		t.Errorf("the name of a queue that is not UTF-8: %v", err)
 	}
 	var named strings.Builder
@@ -156,10 +168,10 @@ func hostileInExports(t *testing.T, s *scene) {
 			named.WriteString(line)
 		}
 	}
-	if _, err := other.Import(t.Context(), root, strings.NewReader(named.String()), false); err != nil {
+	if _, err := other.Import(t.Context(), webtest.Root, strings.NewReader(named.String()), false); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := other.Export(t.Context(), root, "state:parked", &again); err != nil {
+	if _, err := other.Export(t.Context(), webtest.Root, "state:parked", &again); err != nil {
 		t.Fatal(err)
 	}
 	messages := func(lines string) (all []string) {
@@ -219,4 +231,159 @@ func hostileInTerminals(t *testing.T, s *scene, ids []string, operation string) 
 			}
 		}
 	}
+}
+
+//go:embed testdata/hostile.txt
+var hostile string
+
+// payloads are the corpus, and some that are too long for a file.
+func payloads(t testing.TB) (all []string) {
+	t.Helper()
+	for n, line := range strings.Split(hostile, "\n") {
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		p, err := strconv.Unquote(line)
+		if err != nil {
+			t.Fatalf("testdata/hostile.txt:%d: %v", n+1, err)
+		}
+		all = append(all, p)
+	}
+	if len(all) < 200 {
+		t.Fatalf("the corpus has only %d payloads", len(all))
+	}
+	return append(all, strings.Repeat("W", 300), strings.Repeat("<b>", 3_000), strings.Repeat("\u202e", 2_000), strings.Repeat(`"`, 5_000),
+		strings.Repeat("a b ", 3_000), strings.Repeat("<img src=x onerror=alert(1)>", 500), `{"`+strings.Repeat("k", 9_000)+`":1}`)
+}
+
+// carrier is a message that says a payload wherever a message can say something.
+// Names that AMQP bounds are cut, as a publisher would have to.
+func carrier(i int, p string, state store.State) *store.Record {
+	short := p[:min(len(p), 255)]
+	now := time.Now().Add(-time.Duration(i) * time.Second)
+	r := &store.Record{ID: uuid.NewSHA1(uuid.Nil, fmt.Append(nil, "carrier ", i, state)), Queue: short, State: state, Due: now, Failures: 1, Reason: short, Error: p, Policy: short,
+		FirstFailed: now, FailedAt: now, ParkedFor: p, Notes: []string{p, "x-death: " + p}, Forward: &store.Destination{Exchange: short, RoutingKey: short}}
+	if state != store.Parked {
+		r.Due = now.Add(24 * time.Hour)
+	}
+	nested := amqp.Table{p: p, "list": []any{p, amqp.Table{p: []any{p}}}}
+	r.Message = wire.Message{Exchange: short, RoutingKey: short, ContentType: short, CorrelationID: short, ReplyTo: short, MessageID: short, Type: short, UserID: short, AppID: short,
+		Headers: amqp.Table{short: p, "text": p, "bytes": []byte(p), "table": nested, "x-death": []any{nested}, "x-first-death-queue": p, "traceparent": p}, Body: []byte(p)}
+	switch i % 4 {
+	case 1:
+		r.Message.Body, _ = json.Marshal(map[string]any{p: p, "list": []any{p, map[string]any{p: p}}})
+		r.Message.ContentType = "application/json"
+	case 2:
+		r.Message.ContentType = "text/html"
+	case 3:
+		r.Message.Body = webtest.Body(int64(i), strings.ToValidUTF8(p, "\ufffd"), 1)
+		r.Message.ContentType, r.Message.ContentEncoding = "application/x-protobuf", short
+	}
+	return r
+}
+
+// attacked is a scene in which everything that can contain a payload does.
+func attacked(t *testing.T) (s *scene, ids []string, operation string) {
+	t.Helper()
+	told := &webtest.Told{Minutes: map[string]inspect.Flow{}, At: map[string]inspect.AtBroker{}, Returns: map[string]string{}}
+	s = newEmpty(t, told)
+	for i, p := range payloads(t) {
+		parked, waiting := carrier(i, p, store.Parked), carrier(i, p, store.Waiting)
+		s.add(t, parked, waiting, carrier(i, p, store.Discarded))
+		if ids = append(ids, parked.ID.String()); i%5 == 0 {
+			ids = append(ids, waiting.ID.String())
+		}
+		told.At[parked.Queue] = inspect.AtBroker{Exists: i%2 == 0, Kind: "quorum", Consumers: 1}
+		if i%3 == 0 {
+			told.Minutes[parked.Queue], told.Returns[parked.Queue] = inspect.Flow{Failed: int64(i)}, p
+			told.Problems, told.Notices = append(told.Problems, p), append(told.Notices, p)
+		}
+		reason := string([]rune(strings.ToValidUTF8(p, "?"))[:min(400, utf8.RuneCountInString(p))])
+		by := auth.Caller{Name: p, How: "rabbitmq", From: p, Interface: "page", Role: auth.Admin}
+		if i%5 == 0 {
+			if err := s.PauseQueue(t.Context(), by, parked.Queue, reason); err != nil && parked.Queue != "" {
+				t.Errorf("pausing %q: %v", parked.Queue, err)
+			}
+		}
+		if i%7 == 0 {
+			if err := s.NoteGroup(t.Context(), by, parked.Group().ID.String(), reason); err != nil {
+				t.Errorf("noting %q: %v", reason, err)
+			}
+		}
+		if i%40 == 0 {
+			plan, err := s.Plan(t.Context(), by, operations.PlanRequest{Verb: actions.Discard, Query: "state:waiting attempt:1", Reason: reason})
+			if err != nil {
+				t.Fatal(err)
+			}
+			o, err := s.Start(t.Context(), by, plan.ID, operations.Start{Rate: 0.01, Reason: reason})
+			if err != nil {
+				t.Fatal(err)
+			}
+			operation = o.ID
+		}
+	}
+	return s, ids, operation
+}
+
+// shape is all elements of a page with all their attributes: what templates write,
+// and nothing that a message contains.
+type shape map[string]bool
+
+// shapeOf reads a page as a browser does, and complains about what no page of ours
+// has: what is odd in texts, and links that lead elsewhere.
+func shapeOf(t *testing.T, name string, r io.Reader) shape {
+	t.Helper()
+	doc, err := html.Parse(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := shape{}
+	for n := range doc.Descendants() {
+		switch n.Type {
+		case html.CommentNode:
+			t.Errorf("%s: a comment: %.100q", name, n.Data)
+		case html.TextNode:
+			if n.Parent.Data == "textarea" {
+				break // returns what it was given
+			}
+			if i := strings.IndexFunc(n.Data, odd); i >= 0 {
+				t.Errorf("%s: in a text is %.20q, which cannot be seen", name, n.Data[i:])
+			}
+		case html.ElementNode:
+			all[n.Data] = true
+			for _, a := range n.Attr {
+				all[n.Data+" "+a.Key] = true
+				switch a.Key {
+				case "href", "src", "action", "formaction", "hx-get":
+					if !strings.HasPrefix(a.Val, "/") && !strings.HasPrefix(a.Val, "#") || strings.HasPrefix(a.Val, "//") || strings.HasPrefix(a.Val, `/\`) {
+						t.Errorf("%s: <%s %s=%.100q> leads elsewhere", name, n.Data, a.Key, a.Val)
+					}
+				case "title", "aria-label":
+					if i := strings.IndexFunc(a.Val, odd); i >= 0 {
+						t.Errorf("%s: in %s is %.20q, which cannot be seen", name, a.Key, a.Val[i:])
+					}
+				}
+			}
+		}
+	}
+	return all
+}
+
+// odd is what cannot be seen, or turns the text around it.
+func odd(r rune) bool {
+	return r != '\n' && r != '\t' && (unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || unicode.Is(unicode.Cf, r) || unicode.Is(unicode.Zl, r) || unicode.Is(unicode.Zp, r))
+}
+
+// ordinary is the shape of all pages of a shop that no one attacks, with their errors.
+func ordinary(t *testing.T) shape {
+	s := newShop(t, options{})
+	all := shape{}
+	for _, path := range append(paths(s), "/signin?error=refused") {
+		body, _ := s.get(t, path)
+		maps.Copy(all, shapeOf(t, path, strings.NewReader(body)))
+	}
+	for _, is := range []string{"del", "ins", "i", "mark", "span class", "ul", "li", "a rel", "details open"} { // of differences and the like
+		all[is] = true
+	}
+	return all
 }

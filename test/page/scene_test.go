@@ -2,12 +2,9 @@ package page_test
 
 import (
 	"context"
-	"errors"
-	"html/template"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -15,39 +12,31 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/actions"
-	"github.com/redrive-mq/redrive/internal/audit"
+	amqp "github.com/rabbitmq/amqp091-go"
+
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/inspect"
-	"github.com/redrive-mq/redrive/internal/operations"
-	"github.com/redrive-mq/redrive/internal/simulate"
+	"github.com/redrive-mq/redrive/internal/server/servertest"
 	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/diskstore"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
 	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/internal/webui"
-	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/internal/webui/webtest"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
 )
 
-// console is all that page and API call.
-type console struct {
-	*inspect.Inspector
-	*actions.Actions
-	*operations.Runner
-}
-
-// scene is the page as the service has it, over a store in memory: the console, the
-// API and the guard are real, only RabbitMQ and its traffic are made up. Tests that
-// need those run a whole service: see service_test.go.
+// scene is a made-up shop as the service serves it. Tests that need RabbitMQ and its traffic run a whole
+// service: see newService.
 type scene struct {
-	console
+	*webtest.Shop
 	options
-	store  *memstore.Store
 	base   string // URL, with the path that it is under
 	token  string // an admin's, where callers must sign in
 	tokens *auth.Tokens
-	audit  *audit.Log
 	server *httptest.Server
 	gone   atomic.Bool
 }
@@ -64,7 +53,6 @@ func (s *scene) comesBack() { s.gone.Store(false) }
 // options of a scene.
 type options struct {
 	readOnly, signIn bool
-	told             *told // nil: all is quiet
 	// vhosts, when there are several, are what the service serves: the scene is the one
 	// that says so.
 	vhosts []webui.VHost
@@ -80,64 +68,6 @@ func (o options) here() (vhost, base string) {
 	return "", ""
 }
 
-// root may do everything.
-var root = auth.Caller{Name: "dana", How: "local", From: "127.0.0.1", Interface: "page", Role: auth.Admin}
-
-// told is what RabbitMQ and the traffic would tell.
-type told struct {
-	queues            map[string]inspect.AtBroker
-	returns           map[string]string
-	minutes           map[string]inspect.Flow
-	hour              []inspect.Flow
-	problems, notices []string
-	silent            bool // RabbitMQ's management API does not answer
-}
-
-func (t *told) Queue(_ context.Context, name string) (inspect.AtBroker, error) {
-	if t.silent {
-		return inspect.AtBroker{}, errors.New("RabbitMQ's management API does not answer")
-	}
-	return t.queues[name], nil
-}
-
-func (t *told) Minute(queue string, _ time.Time) inspect.Flow { return t.minutes[queue] }
-func (t *told) Failed(func(string) bool) int64                { return 0 }
-func (t *told) Queues() (all []string) {
-	for q := range t.minutes {
-		all = append(all, q)
-	}
-	return all
-}
-
-func (t *told) Hour(time.Time, func(string) bool) []inspect.Flow {
-	if t.hour == nil {
-		return make([]inspect.Flow, 60)
-	}
-	return t.hour
-}
-
-var policies = sync.OnceValue(func() policy.Set {
-	return policy.Set{
-		{Name: "orders", Queues: []string{"orders.*"}, Attempts: 5, Backoff: policy.Exponential(10*time.Second, 3, time.Hour)},
-		{Name: "mail", Queues: []string{"mail.*"}, Attempts: 5, Backoff: policy.Linear(30*time.Second, 30*time.Second, 5*time.Minute)},
-		{Name: "webhooks", Queues: []string{"webhooks"}, Attempts: 1},
-		{Name: "rest", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Minute)},
-	}
-})
-
-// storm is the picture that the Policies page has of each policy, as the service draws
-// it; of all the same.
-func storm(context.Context, string) template.HTML { return drawn() }
-
-var drawn = sync.OnceValue(func() template.HTML {
-	b := throttle.DefaultBreaker()
-	r, err := simulate.Run(context.Background(), simulate.Brief(policies()[0], throttle.Rules{Rate: 200, Breaker: &b}))
-	if err != nil {
-		panic(err)
-	}
-	return template.HTML(r.SVG())
-})
-
 // protobuf is how the shop's orders are read: the example's types.
 func protobuf(t testing.TB) decode.Options {
 	t.Helper()
@@ -149,40 +79,32 @@ func protobuf(t testing.TB) decode.Options {
 		Queues: []decode.QueueType{{Queues: []string{"orders.*"}, Message: "shop.Order"}}}}
 }
 
-func newScene(t testing.TB, o options) *scene {
+func newShop(t testing.TB, o options) *scene {
+	return serve(t, o, webtest.Stocked(read(t, o)))
+}
+
+func newEmpty(t testing.TB, told *webtest.Told) *scene {
+	return serve(t, options{}, webtest.New(memstore.New(), told, read(t, options{})))
+}
+
+func read(t testing.TB, o options) inspect.Config {
 	t.Helper()
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	if o.told == nil {
-		o.told = &told{}
-	}
-	s := &scene{store: memstore.New(), options: o}
 	decoder, err := decode.New(protobuf(t))
-	must(err)
-	log := slog.New(slog.DiscardHandler)
-	s.audit, err = audit.Open(t.TempDir(), audit.Options{Log: log})
-	must(err)
-	problems, notices := func() []string { return o.told.problems }, func() []string { return o.told.notices }
-	s.Inspector = inspect.New(inspect.Config{Store: s.store, Broker: o.told, Audit: s.audit, Log: log, Activity: o.told, ReadOnly: o.readOnly,
-		Version: "1.4.0", Since: time.Now().Add(-51 * time.Hour), BrokerURL: func() string { return "amqp://redrive@rabbit-1.shop.example:5672/shop" },
-		Policies: policies, Problems: problems, Notices: notices, Decoder: decoder, Unreachable: func(q string) string { return o.told.returns[q] }})
-	s.Actions = actions.New(actions.Config{Inspect: s.Inspector, Store: s.store, Audit: s.audit, Restorable: 30 * 24 * time.Hour})
-	s.Runner = operations.New(operations.Config{Inspect: s.Inspector, Actions: s.Actions, Store: s.store})
-	s.tokens = auth.NewTokens(s.store, s.audit)
-	s.token, _, err = s.tokens.Create(t.Context(), root, auth.NewToken{Name: "dana", Role: "admin"})
-	must(err)
-	vhost, base := o.here()
-	guard := auth.NewGuard(auth.Config{Base: base, Required: o.signIn, ReadOnly: o.readOnly, Tokens: s.tokens, Log: log, SignInPage: auth.SignInPath,
-		Public: func(r *http.Request) bool { return httpapi.Public(r) || strings.HasPrefix(r.URL.Path, "/assets/") }})
-	a := httpapi.New(httpapi.Config{Base: base, Console: s.console, Decoder: decoder, Entries: s.store, Problems: problems, Notices: notices, Guard: guard, Tokens: s.tokens, Log: log,
-		Metrics: http.NotFoundHandler()})
-	for pattern, h := range webui.Routes(s.console, webui.Options{Base: base, VHost: vhost, VHosts: func() []webui.VHost { return o.vhosts }, Caller: func(r *http.Request) auth.Caller { return auth.From(r.Context()) }, Problems: s.ProblemsFor, Simulation: storm, Version: "1.4.0", Log: log}) {
-		a.Handle(pattern, h)
+	if err != nil {
+		t.Fatal(err)
 	}
+	return inspect.Config{ReadOnly: o.readOnly, Decoder: decoder}
+}
+
+func serve(t testing.TB, o options, shop *webtest.Shop) *scene {
+	t.Helper()
+	s := &scene{Shop: shop, options: o, tokens: auth.NewTokens(shop.Store, shop.Book)}
+	var err error
+	if s.token, _, err = s.tokens.Create(t.Context(), webtest.Root, auth.NewToken{Name: "dana", Role: "admin"}); err != nil {
+		t.Fatal(err)
+	}
+	vhost, base := o.here()
+	a := shop.API(webui.Options{Base: base, VHost: vhost, VHosts: func() []webui.VHost { return o.vhosts }}, auth.Config{Required: o.signIn, ReadOnly: o.readOnly, Tokens: s.tokens})
 	whole := httpapi.Under(base, a)
 	s.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if s.gone.Load() {
@@ -194,15 +116,14 @@ func newScene(t testing.TB, o options) *scene {
 	s.base = s.server.URL + base
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	running.Go(func() { s.Inspector.Run(ctx) })
-	running.Go(func() { s.Runner.Run(ctx) })
+	running.Go(func() { shop.Inspector.Run(ctx) })
+	running.Go(func() { shop.Runner.Run(ctx) })
 	t.Cleanup(func() {
 		cancel()
 		running.Wait()
 		a.EndStreams()
 		s.server.CloseClientConnections()
 		s.server.Close()
-		must(s.audit.Close())
 	})
 	return s
 }
@@ -210,20 +131,109 @@ func newScene(t testing.TB, o options) *scene {
 // add keeps records.
 func (s *scene) add(t testing.TB, records ...*store.Record) {
 	t.Helper()
-	if err := s.store.Add(t.Context(), records); err != nil {
+	if err := s.Store.Add(t.Context(), records); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// pictures is where screenshots are kept.
-func pictures(t testing.TB) string {
+// service is a whole Redrive on a real broker, with messages in its store from
+// before it was started.
+type service struct {
+	t      *testing.T
+	vhost  *brokertest.VHost
+	ch     *amqp.Channel
+	config *config.Config
+	parked []*store.Record // of orders.capture, oldest first
+	base   string
+	stop   func()
+}
+
+// newService starts one on the newest broker there is.
+func newService(t *testing.T) *service {
 	t.Helper()
-	folder := os.Getenv("REDRIVE_SCREENSHOTS")
-	if folder == "" {
-		folder = "screenshots"
+	brokers := brokertest.All(t)
+	s := &service{t: t, vhost: brokertest.NewVHost(t, brokers[len(brokers)-1]), config: config.Default()}
+	s.ch = s.vhost.Channel()
+	for _, q := range []string{"orders.capture", "mail.send", "webhooks"} {
+		s.vhost.Queue(q, amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "redrive"})
 	}
-	if err := os.MkdirAll(folder, 0o755); err != nil {
+	s.config.Broker = config.Broker{URL: s.vhost.ServiceURL(webtest.Policies()), Management: s.vhost.Management}
+	s.config.Store.Disk, s.config.Listen = filepath.Join(t.TempDir(), "store"), "127.0.0.1:0"
+	s.config.Policies, s.config.Decode, s.config.Throttle = webtest.Policies(), protobuf(t), map[string]throttle.Rules{}
+	for _, p := range s.config.Policies {
+		s.config.Throttle[p.Name] = throttle.Rules{NoConsumer: throttle.RetryWithoutConsumers} // the tests read with basic.get
+	}
+
+	disk, err := diskstore.Open(s.config.Store.Disk, diskstore.Options{Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
 		t.Fatal(err)
 	}
-	return folder
+	now := time.Now()
+	for i := 60; i >= 0; i -= 6 {
+		s.parked = append(s.parked, webtest.Message(i, store.Parked, now))
+	}
+	waiting := webtest.Message(2, store.Waiting, now)
+	waiting.Due = now.Add(time.Hour)
+	if err := disk.Add(t.Context(), append([]*store.Record{waiting}, s.parked...)); err != nil {
+		t.Fatal(err)
+	}
+	if err := disk.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s.start()
+	return s
+}
+
+// start runs it; it ends with the test at the latest.
+func (s *service) start() {
+	s.t.Helper()
+	a := servertest.Run(s.t, s.config)
+	s.stop = func() {
+		if err := a.Stop(); err != nil {
+			s.t.Errorf("the service ended with: %v", err)
+		}
+	}
+	s.config.Listen = a.Addr() // also after a restart
+	s.base = "http://" + a.Addr()
+	a.Ready(s.t)
+}
+
+// fail publishes a message that its consumer rejects.
+func (s *service) fail(queue, body string) {
+	s.t.Helper()
+	err := s.ch.PublishWithContext(s.t.Context(), "", queue, true, false, amqp.Publishing{Body: []byte(body), ContentType: "application/json"})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	d := s.take(queue)
+	if string(d.Body) != body {
+		s.t.Fatalf("in the queue %s is %.100q, and not what was published there", queue, d.Body)
+	}
+	if err := d.Reject(false); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// take waits for the next message of a queue.
+func (s *service) take(queue string) (d amqp.Delivery) {
+	s.t.Helper()
+	brokertest.Eventually(s.t, "there is a message in "+queue, func() bool {
+		var ok bool
+		var err error
+		if d, ok, err = s.ch.Get(queue, false); err != nil {
+			s.t.Fatal(err)
+		}
+		return ok
+	})
+	return d
+}
+
+// arrives takes a message that is expected, and is done with it.
+func (s *service) arrives(queue string) amqp.Delivery {
+	s.t.Helper()
+	d := s.take(queue)
+	if err := d.Ack(false); err != nil {
+		s.t.Fatal(err)
+	}
+	return d
 }

@@ -2,158 +2,173 @@ package page_test
 
 import (
 	"errors"
-	"maps"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/network"
 
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/webui"
 	"github.com/redrive-mq/redrive/internal/webui/webtest"
 )
 
+// places are those of all routes: TestEachRouteHasItsPlace finds a route without. What is in braces is of
+// the shop: see at.
+var places = map[string][]string{
+	"GET /{$}": {"/"},
+	"GET /messages": {"/messages", "/messages?q=state:waiting", "/messages?q=state:retried", "/messages?q=state:discarded", "/messages?q=",
+		"/messages?q=queue%3Aorders+state%3Anonsense", "/messages?q=queue%3Anowhere"},
+	"GET /messages/{id}":      {"/messages/{order}", "/messages/{waiting}", "/messages/nothing"},
+	"GET /messages/{id}/edit": {"/messages/{order}/edit"},
+	"GET /groups":             {"/groups", "/groups?q=queue%3Anowhere", "/groups?q=staat%3Ax"},
+	"GET /queues":             {"/queues"},
+	"GET /operations":         {"/operations"},
+	"GET /operations/{id}":    {"/operations/{running}", "/operations/{paused}"},
+	"GET /plans/{id}":         {"/plans/{plan}", "/plans/{blocked}"},
+	"GET /policies":           {"/policies"},
+	"GET /audit":              {"/audit"},
+	"GET /health":             {"/health"},
+	"GET /help":               {"/help"},
+	"GET /":                   {"/nowhere"},
+	"GET /signin":             {"/signin", "/signin?error=refused", "/signin?error=expired"},
+}
+
+// parts have no page of their own, or one that a form is answered with: TestEachPageIsForEverybody fills
+// in two of them, the others lead to pages that have a place.
+var parts = strings.Fields(`POST/messages/act POST/messages/{id}/edit POST/messages/plan POST/groups/{id}/note POST/queues/pause
+	POST/queues/breaker POST/queues/resume POST/operations/{id}/{order} POST/plans/{id}/start GET/messages/new GET/messages/count
+	GET/messages/check GET/messages/{id}/body GET/messages/export GET/assets/{version}/{name}`)
+
+func TestEachRouteHasItsPlace(t *testing.T) {
+	known := map[string]bool{}
+	for _, part := range parts {
+		known[strings.Replace(part, "/", " /", 1)] = true
+	}
+	for route := range places {
+		known[route] = true
+	}
+	routes := webui.Routes(webtest.Stocked(inspect.Config{}), webui.Options{})
+	for route := range routes {
+		if !known[route] {
+			t.Errorf("%s has no place in the table of places, so its page is never visited", route)
+		}
+	}
+	for route := range known {
+		if routes[route] == nil {
+			t.Errorf("the table of places has %s, which is no route", route)
+		}
+	}
+}
+
+// paths are all places in a shop.
+func paths(s *scene) (all []string) {
+	at := strings.NewReplacer("{order}", s.Has.Order, "{waiting}", s.Has.Waiting, "{running}", s.Has.Running, "{paused}", s.Has.Paused, "{plan}", s.Has.Plan, "{blocked}", s.Has.Blocked)
+	for _, of := range places {
+		for _, path := range of {
+			all = append(all, at.Replace(path))
+		}
+	}
+	return all
+}
+
+// Each page is looked at once, with all that it can show at the same time: several virtual hosts, what was
+// done, each row selected, all unfolded.
 func TestEachPageIsForEverybody(t *testing.T) {
 	t.Parallel()
-	s := newShop(t, options{})
+	s := newShop(t, options{vhosts: webtest.VHosts("/", "shop/eu", "billing")})
 	b := newTab(t, s.base)
 	b.expect("422", "404", "409") // the states of errors answer with them
-	b.each(normal, s, func(page string) {
-		b.look(page)
-	})
-	for _, p := range places {
-		for _, path := range p.paths[min(1, len(p.paths)):] {
-			b.open(s.at(path))
-			b.look(path)
-		}
-	}
-}
-
-func TestEmptyPagesAreForEverybody(t *testing.T) {
-	t.Parallel()
-	s := &stocked{scene: newScene(t, options{})}
-	b := newTab(t, s.base)
-	b.each(empty, s, func(page string) {
-		b.axe("empty " + page)
-	})
-}
-
-func TestReadOnlyPagesOfferNoActions(t *testing.T) {
-	t.Parallel()
-	s := newShop(t, options{readOnly: true})
-	b := newTab(t, s.base)
-	b.expect("403", "404")
-	b.each(readOnly, s, func(page string) {
-		b.axe("read-only " + page)
-		b.says("#read-only", "Read-only")
-		if offered := js[string](b, `[...document.querySelectorAll("form[method=post]")].map(f => f.action).join(" ")`); offered != "" {
-			t.Errorf("%s offers %s", page, offered)
-		}
-	})
-}
-
-func TestPagesOfLimitedCallersAreForEverybody(t *testing.T) {
-	t.Parallel()
-	s := newShop(t, options{signIn: true})
-	token, _, err := s.tokens.Create(t.Context(), root, auth.NewToken{Name: "mail-team", Role: "operator", Queues: []string{"mail.*"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := newTab(t, s.base)
-	b.expect("403", "404")
-	b.signIn(token)
-	b.each(fewQueues, s, func(page string) {
-		b.axe("limited " + page)
-		if told := js[string](b, `document.querySelector("main").innerText`); strings.Contains(told, "orders.capture") {
-			t.Errorf("%s tells of another team's queue:\n%s", page, told)
-		}
-	})
-}
-
-// signIn signs in with a token, and waits for the overview.
-func (b *tab) signIn(token string) {
-	b.t.Helper()
-	b.open("/")
-	b.write("input[name=token]", token)
-	b.leave(func() { b.keys("\r") }, "#numbers")
-}
-
-// What a page becomes while somebody looks at it.
-func TestPagesThatAreUsedAreForEverybody(t *testing.T) {
-	t.Parallel()
-	s := newShop(t, options{})
-	b := newTab(t, s.base)
-	b.expect("404", "503", "ERR_") // a page that is not there, and a service
-	b.each(used, s, func(page string) {
-		if here := js[string](b, `location.pathname`); strings.HasPrefix(page, "/") {
-			b.open(here + "?did=replay&n=3")
-			b.says("#did", "3 messages are retried")
-		}
-		b.says("#live-state", "Live")
+	unfolded := func(page string) {
+		t.Helper()
 		if b.has("#all") {
 			b.click("#all")
 			b.says("#selected", "selected")
 		}
 		js[bool](b, `document.querySelectorAll("main details").forEach(d => d.open = true) || true`)
-		b.axe("did, unfolded " + page)
-
-		js[bool](b, `document.activeElement.blur() || true`)
-		b.keys("?")
-		b.shows("#keys")
-		b.axe("keys " + page)
-		b.click("#keys button")
-
-		b.click("#live-pause")
-		b.shows("#stale")
-		b.frameAgain("paused " + page)
-		b.click("#live-resume")
-		b.says("#live-state", "Live")
-
-		s.leaves()
-		b.shows("#disconnected")
-		b.frameAgain("disconnected " + page)
-		s.comesBack()
-	})
+		if says := js[string](b, `(document.querySelector(".vhosts")?.innerText ?? "").replace(/\s+/g, " ")`); says != "Virtual host: / shop/eu billing not ready" && !strings.HasPrefix(page, "/signin") {
+			t.Errorf("%s shows the virtual hosts as %q", page, says)
+		}
+		b.look(page)
+	}
+	for _, path := range paths(s) {
+		if strings.Contains(path, "?") || path == "/signin" {
+			b.open(path)
+		} else {
+			b.open(path + "?did=replay&n=3")
+			b.says("#did", "3 messages are retried")
+		}
+		unfolded(path)
+	}
+	b.open("/messages")
+	b.keys("jxjx")
+	b.follow(`#actions button[value="discard"]`, "#confirm-button")
+	unfolded("/messages/act")
+	b.open("/messages/" + s.Has.Order + "/edit")
+	b.write(`input[name="value.1"]`, "globex")
+	b.follow("#preview", "#diff")
+	unfolded("the preview of an edit")
 }
 
-// A session ends while its pages are open: whatever is done next asks to sign in, and
-// then leads on.
+// What is the same on each page is looked at on one.
+func TestTheFrameIsForEverybody(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, options{signIn: true, readOnly: true})
+	b := newTab(t, s.base)
+	b.expect("401", "503", "ERR_")
+	b.open("/")
+	b.write("input[name=token]", s.token)
+	b.leave(func() { b.keys("\r") }, "#numbers")
+	b.says("#live-state", "Live")
+	b.says("#read-only", "Read-only")
+	b.keys("?")
+	b.shows("#keys")
+	b.look("keys")
+	b.click("#keys button")
+	b.click("#live-pause")
+	b.shows("#stale")
+	b.look("paused, read-only")
+	b.click("#live-resume")
+	b.says("#live-state", "Live")
+	s.leaves()
+	b.shows("#disconnected")
+	b.look("disconnected")
+	s.comesBack()
+}
+
+// A session that ends while its page is open asks to sign in, and nothing was done.
 func TestSignedOutInTheMiddle(t *testing.T) {
 	t.Parallel()
 	s := newShop(t, options{signIn: true})
 	b := newTab(t, s.base)
-	b.expect("401", "404")
-	b.signIn(s.token)
-	session := call(b, network.GetCookies, network.GetCookiesParams{}).Cookies[0]
-	in := func() {
-		call(b, network.SetCookie, network.SetCookieParams{Name: session.Name, Value: session.Value, URL: s.base})
-	}
-	out := func() { call(b, network.ClearBrowserCookies, cdp.Empty{}) }
-	b.each(signedOut, s, func(page string) {
-		here := js[string](b, `location.pathname`)
-		out()
-		b.leave(func() { js[bool](b, `location.reload() || true`) }, "input[name=token]")
-		if next := js[string](b, `document.querySelector("input[name=next]").value`); next != here {
-			t.Errorf("after a sign-in, %s leads to %s", here, next)
-		}
-		b.axe("signed out " + page)
-		in()
-	})
-	b.open("/messages/" + s.order)
-	out()
+	b.expect("401")
+	b.open("/messages/" + s.Has.Order)
+	b.write("input[name=token]", s.token)
+	b.leave(func() { b.keys("\r") }, "#replay")
+	call(b, network.ClearBrowserCookies, cdp.Empty{})
 	b.follow("#replay", "input[name=token]")
 	b.says("#refused", "nothing was done")
-	b.axe("signed out by a form")
+	b.look("signed out by a form")
 }
 
-// troubled serves a made-up shop, whose streams of events go on and tell nothing.
-func troubled(t *testing.T, handler http.Handler) *tab {
+func TestEmptyPagesAreForEverybody(t *testing.T) {
+	t.Parallel()
+	b := newTab(t, newEmpty(t, nil).base)
+	for _, path := range []string{"/", "/messages", "/groups", "/queues", "/operations", "/policies", "/audit", "/health"} {
+		b.open(path)
+		b.axe("empty " + path)
+	}
+}
+
+// troubled serves a made-up shop, whose streams of events go on and tell nothing. What the page asks for
+// while it says that it is being read waits for read to be closed.
+func troubled(t *testing.T, shop *webtest.Shop, read chan struct{}) *tab {
 	t.Helper()
+	handler := webui.Handler(shop, webui.Options{Caller: func(*http.Request) auth.Caller { return webtest.Root }, Version: "1.4.0"})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/api/v1/live" {
 			w.Header().Set("Content-Type", "text/event-stream")
@@ -161,79 +176,102 @@ func troubled(t *testing.T, handler http.Handler) *tab {
 			<-r.Context().Done()
 			return
 		}
+		if r.URL.Query().Has("wait") {
+			select {
+			case <-read:
+			case <-r.Context().Done():
+			}
+		}
 		handler.ServeHTTP(w, r)
 	}))
 	t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
 	return newTab(t, server.URL)
 }
 
-// madeUp is a shop that can be slow, and fail, and its page; its things have no names
-// but those that are asked for.
-func madeUp() (*webtest.Shop, http.Handler, *stocked) {
-	shop := webtest.New(time.Now())
-	names := &stocked{order: "x", waiting: "x", running: "x", paused: "x", plan: "x", blocked: "x"}
-	return shop, webui.Handler(shop, webui.Options{Caller: func(*http.Request) auth.Caller { return root }, Version: "1.4.0"}), names
-}
-
-func TestPagesThatTakeLongAreForEverybody(t *testing.T) {
+// A page whose content takes long, was not all looked at, or cannot be read.
+func TestTroubledPagesAreForEverybody(t *testing.T) {
 	t.Parallel()
-	shop, handler, names := madeUp()
+	shop, read := webtest.Stocked(inspect.Config{}), make(chan struct{})
+	b := troubled(t, shop, read)
+	b.expect("500")
 	shop.Slow = true
-	// Each takes as long as the page's pageTimeout: all are asked for at once.
-	answers := map[string]*httptest.ResponseRecorder{}
-	var asked sync.WaitGroup
-	for _, p := range places {
-		if p.never&loading == 0 && p.part == "" {
-			path, answer := names.at(p.paths[0]), httptest.NewRecorder()
-			answers[path] = answer
-			asked.Go(func() { handler.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, path, nil)) })
-		}
-	}
-	asked.Wait()
-	shop.Slow = false
-	read := make(chan struct{})
-	b := troubled(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch answer := answers[r.URL.Path]; {
-		case r.URL.Query().Has("wait"): // of the page that says that it is being read
-			select {
-			case <-read:
-				handler.ServeHTTP(w, r)
-			case <-r.Context().Done():
-			}
-		case answer != nil:
-			maps.Copy(w.Header(), answer.Header())
-			w.WriteHeader(answer.Code)
-			_, _ = w.Write(answer.Body.Bytes())
-		default:
-			handler.ServeHTTP(w, r)
-		}
-	}))
-	b.each(loading, names, func(page string) {
-		b.shows("#loading")
-		b.axe("loading " + page)
-	})
 	b.open("/messages")
 	b.shows("#loading")
 	b.look("loading")
+	shop.Slow = false
 	close(read)
 	b.shows("#messages")
+	shop.Bounded = webtest.Bounded
+	b.open("/messages")
+	b.shows("#bounded")
+	b.look("bounded")
+	shop.Fails = errors.New("the store cannot be read: redrive-data/000214.sst: input/output error")
+	for _, path := range []string{"/", "/messages"} {
+		b.open(path)
+		b.says("#failed", "input/output error")
+		b.look("failed " + path)
+	}
 }
 
-func TestTroubledPagesAreForEverybody(t *testing.T) {
+// Of three replicas one leads, one has trouble, and one is not heard of any more: the
+// Health page tells them apart, and says of the silent one no longer that it is ready.
+func TestTheHealthPageTellsReplicasApart(t *testing.T) {
 	t.Parallel()
-	shop, handler, names := madeUp()
-	b := troubled(t, handler)
-	b.expect("500")
-	shop.Bounded = "only the latest 100,000 of 1,204,332 messages, since bodies have to be decoded for this query"
-	b.each(bounded, names, func(page string) {
-		b.shows("#bounded")
-		b.look("bounded " + page)
-	})
-	shop.Bounded, shop.Fails = "", errors.New("the store cannot be read: redrive-data/000214.sst: input/output error")
-	b.each(failed, names, func(page string) {
-		b.says("#failed", "input/output error")
-		b.axe("failed " + page)
-	})
-	b.open("/messages")
-	b.look("failed")
+	s := newShop(t, options{})
+	b := newTab(t, s.base)
+	b.open("/health")
+	rows := js[[][]string](b, `[...document.querySelectorAll("#replicas tbody tr")].map(r => [...r.cells].map(c => c.innerText.trim()))`)
+	if len(rows) != 3 {
+		t.Fatalf("there are three replicas, and the page has %q", rows)
+	}
+	for i, want := range []struct{ id, role, state string }{
+		{"redrive-0-5f1c9a3e", "leads", "ready"},
+		{"redrive-1-5f1c9a3e (this one)", "follows", "ready\n" + s.Told.Problems[0]},
+		{"redrive-2-5f1c9a3e", "follows", "not heard of"},
+	} {
+		if r := rows[i]; r[0] != want.id || r[1] != want.role || r[2] != want.state {
+			t.Errorf("of replica %d it says %q, want %+v", i, r, want)
+		}
+	}
+}
+
+// What a policy does in an outage is unfolded, says it in words too, and is for
+// everybody, in the light and in the dark. axe-core does not judge the colours of what
+// is drawn, so that is done here, as WCAG counts: 4.5 for text, 3 for lines.
+func TestAPolicysStorm(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, options{})
+	b := newTab(t, s.base)
+	b.open("/policies")
+	if b.has(`section:has(#p-webhooks) .storm-of`) {
+		t.Error("a policy that retries nothing has a picture of its retries")
+	}
+	const orders = `section:has(#p-orders) .storm-of`
+	b.click(orders + " summary")
+	b.shows(orders + " svg")
+	b.until("the picture says what it shows", fmt.Sprintf(`/while it is down/.test(document.querySelector(%q).getAttribute("aria-label"))`, orders+" svg"))
+	for _, scheme := range []string{"light", "dark"} {
+		b.scheme(scheme)
+		for _, dim := range js[[]string](b, fmt.Sprintf(`(() => {
+			const rgb = c => c.match(/[\d.]+/g).slice(0, 3).map(v => v / 255);
+			const light = c => rgb(c).map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4).reduce((s, v, i) => s + v * [.2126, .7152, .0722][i], 0);
+			const contrast = (a, b) => { const [x, y] = [light(a), light(b)].sort((p, q) => q - p); return (x + .05) / (y + .05); };
+			const svg = document.querySelector(%q), bad = [];
+			const grounds = [...svg.querySelectorAll("rect.storm-limp, rect.storm-down, rect.storm-paper")].reverse(); // the uppermost first
+			const under = e => {
+				const r = e.getBoundingClientRect(), x = r.left + r.width / 2, y = r.top + r.height / 2;
+				return grounds.find(g => { const b = g.getBoundingClientRect(); return b.left <= x && x <= b.right && b.top <= y && y <= b.bottom; });
+			};
+			const judge = (what, colour, ground, least) => {
+				const c = contrast(colour, getComputedStyle(ground).fill);
+				if (c < least) bad.push(what + " on " + ground.getAttribute("class") + ": " + c.toFixed(2));
+			};
+			for (const e of svg.querySelectorAll("text")) judge(e.textContent, getComputedStyle(e).fill, under(e), 4.5);
+			for (const e of svg.querySelectorAll("path.storm-requeue, path.storm-fixed, path.storm-backoff, path.storm-redrive"))
+				for (const g of grounds) judge("the line " + e.getAttribute("class"), getComputedStyle(e).stroke, g, 3);
+			return bad;
+		})()`, orders+" svg")) {
+			t.Errorf("%s: too little contrast: %s", scheme, dim)
+		}
+	}
 }

@@ -12,15 +12,19 @@ import (
 	"testing"
 
 	"github.com/chromedp/cdproto/browser"
+	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/chromedp"
 
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/webui/webtest"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 )
 
 // What the person on call does, on a whole service and a real broker. The steps
 // build on one another.
 func TestAWalk(t *testing.T) {
+	t.Parallel()
 	s := newService(t)
 	b := newTab(t, s.base)
 	step := steps(t)
@@ -90,7 +94,7 @@ func TestAWalk(t *testing.T) {
 		b.says("#diff ins", "K. Johnson")
 		b.leave(func() { b.click("#send") }, "main h1")
 		body, err := base64.StdEncoding.DecodeString(string(s.arrives("orders.capture").Body))
-		want := order(9007199254740993+6, "K. Johnson", 129900+6)
+		want := webtest.Body(9007199254740993+6, "K. Johnson", 129900+6)
 		if err != nil || !bytes.Equal(body, want) {
 			t.Errorf("what arrives: %x (%v), not %x", body, err, want)
 		}
@@ -271,4 +275,171 @@ func (b *tab) pasteable() {
 	if err != nil {
 		b.t.Fatal(err)
 	}
+}
+
+// What happens while somebody looks.
+func TestThePageLives(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	b := newTab(t, s.base)
+	step := steps(t)
+	parked := int64(len(s.parked))
+	fails := func() {
+		t.Helper()
+		s.fail("webhooks", `{"to": "acme"}`)
+		parked++
+		brokertest.Eventually(t, "it is parked", func() bool { return strings.Contains(s.counts("state:parked"), fmt.Sprintf(">%d<", parked)) })
+	}
+	const under = `document.elementFromPoint(200, at.y)?.closest("tr")?.id`
+
+	step("what is new waits, and no row moves under the cursor", func() {
+		b.open("/messages?q=state%3Aparked")
+		b.says("#live-state", "Live")
+		js[bool](b, `{ const r = document.querySelectorAll("#messages tbody tr")[2].getBoundingClientRect(); globalThis.at = { y: r.top + r.height / 2 }; true }`)
+		row := js[string](b, under)
+		b.run(chromedp.MouseEvent("mouseMoved", 200, js[float64](b, `at.y`)))
+		fails()
+		b.says("#newer", "1 new")
+		if now := js[string](b, under); now != row {
+			t.Errorf("under the cursor was %s, and is %s", row, now)
+		}
+		if n := js[int64](b, `document.querySelectorAll("#messages tbody tr").length`); n != parked-1 {
+			t.Errorf("the list has %d rows", n)
+		}
+		b.look("new ones wait")
+		b.follow("#newer a", "#messages")
+		b.says("#messages tbody tr", "webhooks")
+	})
+	step("the numbers follow, and stand still on a pause", func() {
+		b.open("/")
+		parkedIs := func() string { return js[string](b, `document.querySelector('[data-live="parked"]').textContent`) }
+		b.says("#live-state", "Live")
+		fails()
+		b.says(`[data-live="parked"]`, fmt.Sprint(parked))
+		b.click("#live-pause")
+		b.shows("#stale")
+		b.look("paused")
+		fails()
+		if now := parkedIs(); now != fmt.Sprint(parked-1) {
+			t.Errorf("while it is paused it says %s", now)
+		}
+		b.click("#live-resume")
+		b.says(`[data-live="parked"]`, fmt.Sprint(parked))
+	})
+	step("it tells when the service is gone, and when it is back", func() {
+		b.expect("ERR_", "Failed to load")
+		s.stop()
+		b.shows("#disconnected")
+		b.says("#live-state", "Disconnected")
+		b.look("disconnected")
+		s.start()
+		b.until("it is connected again", `document.getElementById("disconnected").hidden && document.getElementById("live-state").textContent == "Live"`)
+	})
+}
+
+// Forms and links do without scripts; what does not is left out.
+func TestWithoutScripts(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, options{})
+	b := newTab(t, s.base)
+	call(b, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
+	b.open("/messages")
+	b.write("#q", `state:waiting queue:orders.* error:stock`)
+	b.follow(".query button", "#messages")
+	b.click("#messages tbody tr:first-child input")
+	b.follow(`#actions button[value="replay"]`, "#confirm-button")
+	b.follow("#confirm-button", "#did")
+	b.open("/messages/" + s.Has.Order)
+	b.follow("#edit", "#content")
+	b.write(`input[name="value.1"]`, "globex")
+	b.follow("#preview", "#diff")
+	b.open("/messages?q=state:parked+queue:mail.send")
+	b.follow(`#matching button[value="discard"]`, "#start-button")
+	b.follow("#start-button", "#progress")
+	for _, script := range []string{"#live", "button[data-copy]", "#all"} {
+		b.open("/messages")
+		if js[bool](b, `!!document.querySelector("`+script+`")?.checkVisibility()`) {
+			t.Errorf("without scripts, %s is shown and does nothing", script)
+		}
+	}
+	n := 0
+	if err := s.Store.Scan(t.Context(), store.Range{State: store.Discarded}, func(store.Listed) (bool, error) { n++; return true, nil }); err != nil || n <= 6 {
+		t.Errorf("%d are discarded: %v", n, err)
+	}
+}
+
+// A virtual host's page works under its base as one that is alone does: signing in, each
+// page with its stream of events, keys, signing out. The tab complains about whatever
+// is asked for beside the base.
+func TestTheVirtualHostsPage(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, options{signIn: true, vhosts: webtest.VHosts("/", "shop/eu", "billing")})
+	b := newTab(t, s.base)
+	b.expect("422", "404", "409")
+	step := steps(t)
+	step("who signs in goes on where they wanted to", func() {
+		b.open("/messages/" + s.Has.Order)
+		b.shows("input[name=token]")
+		b.look("signed out")
+		if b.has(".vhosts") {
+			t.Error("who is not signed in is told of the virtual hosts")
+		}
+		b.write("input[name=token]", "rd_wrong")
+		b.leave(func() { b.keys("\r") }, "#refused")
+		b.look("refused")
+		b.write("input[name=token]", s.token)
+		b.leave(func() { b.keys("\r") }, "#body pre")
+		if here := b.path(); here != "/v/shop%2Feu/messages/"+s.Has.Order {
+			t.Errorf("they are at %s", here)
+		}
+		b.says(".who", "dana")
+	})
+	step("the script counts what a query finds, and checks one that is written", func() {
+		b.open("/messages?q=")
+		b.until("they are counted", `/[0-9]/.test(document.querySelector(".tabs .total")?.innerText)`)
+		b.write("#q", "staat:x")
+		b.says("#query-says", "Character 1")
+	})
+	step("the key / leads to the messages", func() {
+		b.open("/health")
+		b.leave(func() { b.keys("/") }, "#messages")
+		if here := b.path(); here != "/v/shop%2Feu/messages" {
+			t.Errorf("it leads to %s", here)
+		}
+	})
+	step("the others are reached by Tab, and without scripts", func() {
+		call(b, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
+		b.open("/queues")
+		b.expect("a request to elsewhere")
+		b.leave(func() {
+			for !js[bool](b, `document.activeElement.matches(".vhosts a:not([aria-current])")`) {
+				b.keys("\t")
+			}
+			b.keys("\r")
+		}, "body")
+		if here := b.path(); here != "/" {
+			t.Errorf("the first of them is at %s", here)
+		}
+		b.open("/")
+		b.follow(".who button", "input[name=token]")
+		if here := b.path(); here != "/v/shop%2Feu/signin" {
+			t.Errorf("signing out leads to %s", here)
+		}
+	})
+}
+
+// A virtual host can have any name.
+func TestVirtualHostsOfAnyName(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("a-very-long-name-", 15)[:255]
+	s := newShop(t, options{vhosts: webtest.VHosts(long, "\"><img src=x onerror=alert(1)>\u202e", "{{.}}' $(id)")})
+	b := newTab(t, s.base)
+	b.open("/messages")
+	b.says("#live-state", "Live")
+	b.look("odd virtual hosts")
+	b.picture("vhosts-odd")
+	if b.has("img") || !js[bool](b, `document.querySelector(".vhosts [aria-current]").innerText.includes("\\u{202e}")`) {
+		t.Error("a name is more than text")
+	}
+	b.says("#command", "redrive --vhost $'")
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
+	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -30,9 +31,9 @@ func Caller(role auth.Role, queues ...string) auth.Caller {
 
 // AuditLog is an audit log in memory that can refuse.
 type AuditLog struct {
-	mu    sync.Mutex
-	Lines []string
-	Full  error // what it refuses with
+	mu      sync.Mutex
+	entries []audit.Entry
+	Full    error // what it refuses with
 }
 
 // Begin is for package actions.
@@ -42,23 +43,43 @@ func (l *AuditLog) Begin(e audit.Entry) (func(string, int64), error) {
 	if l.Full != nil {
 		return nil, l.Full
 	}
-	l.Lines = append(l.Lines, strings.TrimSpace(fmt.Sprintf("%s %s %s %d %s", e.Who, e.Did, e.On, e.Count, e.Why)))
-	at := len(l.Lines) - 1
+	e.N, e.At = int64(len(l.entries)+1), time.Now()
+	l.entries = append(l.entries, e)
 	return func(outcome string, n int64) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		l.Lines[at] += fmt.Sprintf(": %s %d", outcome, n)
+		l.entries[e.N-1].Outcome = fmt.Sprintf("%s %d", outcome, n)
 	}, nil
 }
 
 // Before is for package inspect.
-func (l *AuditLog) Before(context.Context, int64, func(audit.Entry) (bool, error)) error { return nil }
+func (l *AuditLog) Before(_ context.Context, n int64, visit func(audit.Entry) (bool, error)) error {
+	all := l.Entries()
+	for i := min(n-1, int64(len(all))) - 1; i >= 0; i-- {
+		if more, err := visit(all[i]); !more || err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
-// All are its lines.
-func (l *AuditLog) All() []string {
+// Entries are all that it has.
+func (l *AuditLog) Entries() []audit.Entry {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.Clone(l.Lines)
+	return slices.Clone(l.entries)
+}
+
+// All are its entries as lines.
+func (l *AuditLog) All() (lines []string) {
+	for _, e := range l.Entries() {
+		line := strings.TrimSpace(fmt.Sprintf("%s %s %s %d %s", e.Who, e.Did, e.On, e.Count, e.Why))
+		if e.Outcome != "" {
+			line += ": " + e.Outcome
+		}
+		lines = append(lines, line)
+	}
+	return lines
 }
 
 // Queues are those that exist.
@@ -171,4 +192,22 @@ func RetryDue(t testing.TB, s store.Store, queue string, upTo time.Time) []store
 		t.Fatal(n, err)
 	}
 	return claims
+}
+
+// WaitingQueue is a queue whose due message waits for a reason.
+func WaitingQueue(why throttle.WaitReason, now time.Time) inspect.Queue {
+	q := inspect.Queue{Name: "orders", Waiting: 1, NextDue: &now}
+	switch why {
+	case throttle.WhyPerson:
+		q.Pause = &inspect.QueuePause{By: "dana", Since: now}
+	case throttle.WhyUnreachable:
+		q.Unreachable = "the queue is full"
+	case throttle.WhyBreaker:
+		q.Throttle = &inspect.ThrottleView{State: string(throttle.Open), Why: "9 of 10 failed"}
+	case throttle.WhyNoConsumer:
+		q.Throttle = &inspect.ThrottleView{State: string(throttle.Closed), NoConsumer: &now}
+	case throttle.WhyRate, throttle.WhyInFlight:
+		q.Throttle = &inspect.ThrottleView{State: string(throttle.Closed), LimitedBy: why}
+	}
+	return q
 }

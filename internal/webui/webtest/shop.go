@@ -1,261 +1,250 @@
-// Package webtest is a made-up shop behind the page: a console that keeps all in
-// memory, so that each page can be looked at in each of its states. It knows
-// nothing of brokers and stores, and stands in only where the page is the subject.
+// Package webtest is a shop on a bad day, as page and API have it. The console is real, over a store in
+// memory; RabbitMQ and its traffic are made up.
 package webtest
 
 import (
+	"cmp"
 	"context"
-	"encoding/hex"
 	"fmt"
-	"io"
+	"html/template"
+	"log/slog"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/decode"
+	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
 	"github.com/redrive-mq/redrive/internal/operations"
-	"github.com/redrive-mq/redrive/internal/query"
+	"github.com/redrive-mq/redrive/internal/simulate"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/throttle"
+	"github.com/redrive-mq/redrive/internal/webui"
+	"github.com/redrive-mq/redrive/policy"
 )
 
-// Shop is an operations.Console. Its fields are what it shows; tests change them before they
-// serve it.
-type Shop struct {
-	operations.Console // nil: of what the page does not call
+// Root may do everything.
+var Root = auth.Caller{Name: "dana", How: "local", From: "127.0.0.1", Interface: "page", Role: auth.Admin}
 
-	mu sync.Mutex
-
-	Now        time.Time
-	Messages   []inspect.Detail
-	Raw        map[string][]byte
-	GroupList  []inspect.Group
-	QueueList  []inspect.Queue
-	PolicyList []inspect.PolicyInForce
-	Log        []audit.Entry
-	Ops        []operations.Operation
-	Plans      map[string]operations.Plan
-	Problems   []string
-	Notices    []string
-	Hour       []inspect.Flow
-	Calendar   []inspect.Slot
-	Bounded    string
-	// Replicas beat as long before each look as they have before Now.
-	Replicas []inspect.Replica
-	// Fails, when set, is what every method answers.
-	Fails error
-	// Slow makes reading wait until its context ends, as a search over very many
-	// bodies does.
-	Slow bool
-	// Asked are the actions that were asked for.
-	Asked []any
+// Told is what RabbitMQ and the traffic tell.
+type Told struct {
+	Others            inspect.AtBroker // the queues that At does not have
+	At                map[string]inspect.AtBroker
+	Returns           map[string]string // why a queue cannot be reached
+	Minutes           map[string]inspect.Flow
+	Flows             []inspect.Flow // of the last hour
+	Throttles         map[string]*inspect.ThrottleView
+	Problems, Notices []string
+	Replicas          []inspect.Replica // whose heartbeats are as old as they were when the shop was made
 }
 
-func (s *Shop) enter(ctx context.Context) (func(), error) {
+func (t *Told) Queue(_ context.Context, name string) (inspect.AtBroker, error) {
+	if at, ok := t.At[name]; ok {
+		return at, nil
+	}
+	return t.Others, nil
+}
+
+func (t *Told) Minute(queue string, _ time.Time) inspect.Flow { return t.Minutes[queue] }
+func (t *Told) Failed(func(string) bool) int64                { return 0 }
+func (t *Told) Queues() (all []string) {
+	for q := range t.Minutes {
+		all = append(all, q)
+	}
+	return all
+}
+
+func (t *Told) Hour(time.Time, func(string) bool) []inspect.Flow {
+	return append(make([]inspect.Flow, 60-len(t.Flows)), t.Flows...)
+}
+
+// Shop is a console that can be slow, and fail.
+type Shop struct {
+	*inspect.Inspector
+	*actions.Actions
+	*operations.Runner
+	Store   store.Store
+	Told    *Told
+	Book    *inspecttest.AuditLog
+	Decoder *decode.Decoder
+
+	Fails   error // what all that reads answers with
+	Slow    bool  // what reads waits until its context ends, if that ends
+	Bounded string
+
+	Has Names
+}
+
+// Names are those of things in a shop.
+type Names struct {
+	Order, Mail, Waiting string   // messages: parked, of Protobuf in base64 and of JSON; and waiting
+	IDs                  []string // of these and of a discarded one
+	Group                string
+	Plan, Blocked        string // plans that are not started, and that cannot be
+	Running, Paused      string // operations
+}
+
+// New is an empty shop. What c does not say is so that all is well; told may be nil.
+func New(s store.Store, told *Told, c inspect.Config) *Shop {
+	if told == nil {
+		told = &Told{Others: inspect.AtBroker{Exists: true, Kind: "quorum", Consumers: 1}}
+	}
+	shop := &Shop{Store: s, Told: told, Book: &inspecttest.AuditLog{}}
+	if shop.Decoder = c.Decoder; shop.Decoder == nil {
+		shop.Decoder = must(decode.New(decode.Options{}))
+	}
+	c.Store, c.Broker, c.Audit, c.Activity, c.Decoder = s, told, shop.Book, told, shop.Decoder
+	c.Log, c.Version, c.Since = slog.New(slog.DiscardHandler), "1.4.0", time.Now().Add(-51*time.Hour)
+	c.BrokerURL = func() string { return "amqp://redrive@rabbit-1.shop.example:5672/shop" }
+	c.Policies, c.Problems, c.Notices = Policies, shop.problems, shop.notices
+	c.Unreachable = func(q string) string { return told.Returns[q] }
+	c.Throttle = func(q string) *inspect.ThrottleView { return told.Throttles[q] }
+	began := time.Now()
+	c.Replicas = func() []inspect.Replica {
+		all := slices.Clone(told.Replicas)
+		for i := range all {
+			all[i].Beat = all[i].Beat.Add(time.Since(began))
+		}
+		return all
+	}
+	shop.Inspector = inspect.New(c)
+	shop.Actions = actions.New(actions.Config{Inspect: shop.Inspector, Store: s, Audit: shop.Book, Restorable: 30 * 24 * time.Hour})
+	shop.Runner = operations.New(operations.Config{Inspect: shop.Inspector, Actions: shop.Actions, Store: s})
+	return shop
+}
+
+func (s *Shop) problems() []string { return s.Told.Problems }
+func (s *Shop) notices() []string  { return s.Told.Notices }
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// API is the shop as the service serves it.
+func (s *Shop) API(page webui.Options, guard auth.Config) *httpapi.API {
+	log := slog.New(slog.DiscardHandler)
+	guard.Base, guard.Log, guard.SignInPage = page.Base, log, auth.SignInPath
+	guard.Public = func(r *http.Request) bool { return httpapi.Public(r) || strings.HasPrefix(r.URL.Path, "/assets/") }
+	a := httpapi.New(httpapi.Config{
+		Base: page.Base, Console: s, Decoder: s.Decoder, Entries: s.Store, Problems: s.problems, Notices: s.notices, Log: log,
+		Ready: func() bool { return len(s.problems()) == 0 }, Guard: auth.NewGuard(guard), Tokens: guard.Tokens,
+		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "redrive_ready 1") }),
+	})
+	page.Caller = func(r *http.Request) auth.Caller { return auth.From(r.Context()) }
+	page.Log, page.Version, page.Problems, page.Simulation = log, "1.4.0", s.ProblemsFor, Storm
+	for pattern, h := range webui.Routes(s, page) {
+		a.Handle(pattern, h)
+	}
+	return a
+}
+
+// Storm is the picture of what a policy does in an outage; of all the same.
+func Storm(context.Context, string) template.HTML { return drawn() }
+
+var drawn = sync.OnceValue(func() template.HTML {
+	b := throttle.DefaultBreaker()
+	return template.HTML(must(simulate.Run(context.Background(), simulate.Brief(Policies()[0], throttle.Rules{Rate: 200, Breaker: &b}))).SVG())
+})
+
+// Policies are the shop's.
+var Policies = sync.OnceValue(func() policy.Set {
+	return policy.Set{
+		{Name: "orders", Queues: []string{"orders.*"}, Attempts: 5, Backoff: policy.Exponential(10*time.Second, 3, time.Hour)},
+		{Name: "mail", Queues: []string{"mail.*"}, Attempts: 5, Backoff: policy.Linear(30*time.Second, 30*time.Second, 5*time.Minute)},
+		{Name: "webhooks", Queues: []string{"webhooks"}, Attempts: 1},
+		{Name: "rest", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Minute)},
+	}
+})
+
+// gate is what a read answers with instead, if the shop is slow or fails.
+func (s *Shop) gate(ctx context.Context) error {
 	if _, limited := ctx.Deadline(); s.Slow && limited {
 		<-ctx.Done()
-		return nil, ctx.Err()
+		return ctx.Err()
 	}
-	if s.Fails != nil {
-		return nil, s.Fails
-	}
-	s.mu.Lock()
-	return s.mu.Unlock, nil
+	return s.Fails
 }
 
-func (s *Shop) counts() (waiting, parked, discarded int64) {
-	for _, q := range s.QueueList {
-		waiting, parked, discarded = waiting+q.Waiting, parked+q.Parked, discarded+q.Discarded
+func gated[T any](ctx context.Context, s *Shop, read func() (T, error)) (v T, err error) {
+	if err := s.gate(ctx); err != nil {
+		return v, err
 	}
-	return
+	return read()
 }
 
-// Overview is as in package inspect; the others are as there, in actions or in operations.
 func (s *Shop) Overview(ctx context.Context, c auth.Caller) (inspect.Overview, error) {
-	leave, err := s.enter(ctx)
-	if err != nil {
-		return inspect.Overview{}, err
-	}
-	defer leave()
-	o := inspect.Overview{Version: "1.4.0", Since: s.Now.Add(-51 * time.Hour), Now: s.Now, Broker: "amqp://redrive@rabbit-1.shop.internal:5672/shop", ReadOnly: c.ReadOnly,
-		Ready: true, Problems: s.Problems, Notices: s.Notices, Hour: s.Hour, Calendar: s.Calendar, Queues: s.QueueList}
-	for _, r := range s.Replicas {
-		r.Beat = time.Now().Add(r.Beat.Sub(s.Now)) // they go on beating, or are silent for as long
-		o.Replicas = append(o.Replicas, r)
-	}
-	o.Waiting, o.Parked, o.Discarded = s.counts()
-	for _, q := range s.QueueList {
-		o.PerMinute.Failed += q.Failed
-		o.PerMinute.Retried += q.Retried
-		o.PerMinute.Parked += q.ParkedIn
-		if q.Oldest != nil && (o.Oldest == nil || q.Oldest.Before(*o.Oldest)) {
-			o.Oldest = q.Oldest
-		}
-		if q.NextDue != nil && (o.NextDue == nil || q.NextDue.Before(*o.NextDue)) {
-			o.NextDue = q.NextDue
-		}
-	}
-	return o, nil
+	return gated(ctx, s, func() (inspect.Overview, error) { return s.Inspector.Overview(ctx, c) })
 }
 
-// find is a rough reading of queries: state, queue and group, and words.
-func (s *Shop) find(q string) ([]inspect.Message, error) {
-	if _, err := query.Parse(q); err != nil {
-		return nil, err
-	}
-	var all []inspect.Message
-	for _, m := range s.Messages {
-		ok := true
-		for _, term := range strings.Fields(q) {
-			field, value, _ := strings.Cut(term, ":")
-			value = strings.Trim(value, `"`)
-			switch field {
-			case "state":
-				ok = ok && m.State == value
-			case "queue":
-				ok = ok && (m.Queue == value || strings.HasSuffix(value, "*") && strings.HasPrefix(m.Queue, strings.TrimSuffix(value, "*")))
-			case "group":
-				ok = ok && m.Group == value
-			case "error":
-				ok = ok && strings.Contains(m.Error, value)
-			}
-		}
-		if ok {
-			all = append(all, m.Message)
-		}
-	}
-	return all, nil
+func (s *Shop) Search(ctx context.Context, c auth.Caller, q, after string, limit int) (inspect.Page, error) {
+	p, err := gated(ctx, s, func() (inspect.Page, error) { return s.Inspector.Search(ctx, c, q, after, limit) })
+	p.Bounded = cmp.Or(s.Bounded, p.Bounded)
+	return p, err
 }
 
-func (s *Shop) Search(ctx context.Context, _ auth.Caller, q, after string, limit int) (inspect.Page, error) {
-	leave, err := s.enter(ctx)
-	if err != nil {
-		return inspect.Page{}, err
-	}
-	defer leave()
-	all, err := s.find(q)
-	if err != nil {
-		return inspect.Page{}, err
-	}
-	p := inspect.Page{Looked: int64(len(all)), Bounded: s.Bounded, Messages: []inspect.Message{}}
-	if after != "" {
-		if i := slices.IndexFunc(all, func(m inspect.Message) bool { return m.ID == after }); i >= 0 {
-			all = all[i+1:]
-		}
-	}
-	if len(all) > limit {
-		all, p.After = all[:limit], all[limit-1].ID
-	}
-	p.Messages = append(p.Messages, all...)
-	return p, nil
-}
-
-func (s *Shop) Count(ctx context.Context, _ auth.Caller, q string) (int64, bool, error) {
-	leave, err := s.enter(ctx)
-	if err != nil {
+func (s *Shop) Count(ctx context.Context, c auth.Caller, q string) (int64, bool, error) {
+	if err := s.gate(ctx); err != nil {
 		return 0, false, err
 	}
-	defer leave()
-	all, err := s.find(q)
-	return int64(len(all)), true, err
+	return s.Inspector.Count(ctx, c, q)
 }
 
-func (s *Shop) at(id string) int {
-	return slices.IndexFunc(s.Messages, func(m inspect.Detail) bool { return m.ID == id || m.Key == id && id != "" })
+func (s *Shop) Message(ctx context.Context, c auth.Caller, id string) (inspect.Detail, error) {
+	return gated(ctx, s, func() (inspect.Detail, error) { return s.Inspector.Message(ctx, c, id) })
 }
 
-func (s *Shop) Message(ctx context.Context, _ auth.Caller, id string) (inspect.Detail, error) {
-	leave, err := s.enter(ctx)
-	if err != nil {
-		return inspect.Detail{}, err
-	}
-	defer leave()
-	if i := s.at(id); i >= 0 {
-		return s.Messages[i], nil
-	}
-	return inspect.Detail{}, inspect.ErrNotFound
+func (s *Shop) Groups(ctx context.Context, c auth.Caller, q, after string, limit int) (inspect.GroupPage, error) {
+	return gated(ctx, s, func() (inspect.GroupPage, error) { return s.Inspector.Groups(ctx, c, q, after, limit) })
 }
 
-func (s *Shop) Body(ctx context.Context, _ auth.Caller, id string) ([]byte, error) {
-	leave, err := s.enter(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer leave()
-	if i := s.at(id); i >= 0 {
-		return s.Raw[s.Messages[i].ID], nil
-	}
-	return nil, inspect.ErrNotFound
-}
-
-func (s *Shop) Groups(ctx context.Context, _ auth.Caller, q, _ string, _ int) (page inspect.GroupPage, err error) {
-	leave, err := s.enter(ctx)
-	if err != nil {
-		return page, err
-	}
-	defer leave()
-	_, err = s.find(q)
-	return inspect.GroupPage{Groups: s.GroupList, Total: len(s.GroupList)}, err
-}
-
-func (s *Shop) Queues(ctx context.Context, _ auth.Caller, _ string, _ int) ([]inspect.Queue, string, error) {
-	leave, err := s.enter(ctx)
-	if err != nil {
+func (s *Shop) Queues(ctx context.Context, c auth.Caller, after string, limit int) ([]inspect.Queue, string, error) {
+	if err := s.gate(ctx); err != nil {
 		return nil, "", err
 	}
-	defer leave()
-	return slices.Clone(s.QueueList), "", nil
+	return s.Inspector.Queues(ctx, c, after, limit)
 }
 
-// Ledger makes what it says of the queues' states, and thrice as many came and went.
-func (s *Shop) Ledger(ctx context.Context, _ auth.Caller, _ bool, _ string, _ int) (l inspect.Ledger, err error) {
-	leave, err := s.enter(ctx)
-	if err != nil {
-		return l, err
-	}
-	defer leave()
-	l.Recounted = &s.Now
-	for _, q := range s.QueueList {
-		kept := q.Waiting + q.Parked + q.Discarded
-		l.Queues = append(l.Queues, inspect.LedgerLine{Queue: q.Name, In: 4 * kept, Retried: 3 * kept, Waiting: q.Waiting, Parked: q.Parked, Discarded: q.Discarded})
-	}
-	return l, nil
+func (s *Shop) Ledger(ctx context.Context, c auth.Caller, recount bool, after string, n int) (inspect.Ledger, error) {
+	return gated(ctx, s, func() (inspect.Ledger, error) { return s.Inspector.Ledger(ctx, c, recount, after, n) })
 }
 
-func (s *Shop) Policies(ctx context.Context, _ auth.Caller) ([]inspect.PolicyInForce, error) {
-	leave, err := s.enter(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer leave()
-	return s.PolicyList, nil
+func (s *Shop) Policies(ctx context.Context, c auth.Caller) ([]inspect.PolicyInForce, error) {
+	return gated(ctx, s, func() ([]inspect.PolicyInForce, error) { return s.Inspector.Policies(ctx, c) })
 }
 
-func (s *Shop) AuditLog(ctx context.Context, c auth.Caller, _ string, _ int) ([]audit.Entry, string, error) {
-	leave, err := s.enter(ctx)
-	if err != nil {
+func (s *Shop) AuditLog(ctx context.Context, c auth.Caller, after string, limit int) ([]audit.Entry, string, error) {
+	if err := s.gate(ctx); err != nil {
 		return nil, "", err
 	}
-	defer leave()
-	return s.Log, "", c.MaySee(auth.Admin)
+	return s.Inspector.AuditLog(ctx, c, after, limit)
 }
 
-func (s *Shop) Export(ctx context.Context, _ auth.Caller, q string, w io.Writer) (int64, error) {
-	leave, err := s.enter(ctx)
-	if err != nil {
-		return 0, err
-	}
-	defer leave()
-	all, err := s.find(q)
-	for _, m := range all {
-		fmt.Fprintf(w, "{\"id\":%q}\n", m.ID)
-	}
-	return int64(len(all)), err
+func (s *Shop) GetPlan(ctx context.Context, c auth.Caller, id string) (operations.Plan, error) {
+	return gated(ctx, s, func() (operations.Plan, error) { return s.Runner.GetPlan(ctx, c, id) })
 }
 
-// Read is a body as the decoders would show it, for what is put into a shop.
-func Read(format, text string, raw []byte, steps ...decode.Step) *decode.Result {
-	return &decode.Result{Size: len(raw), Format: format, Text: text, Hex: hex.Dump(raw[:min(len(raw), 4096)]), Steps: steps}
+func (s *Shop) Operations(ctx context.Context, c auth.Caller) ([]operations.Operation, error) {
+	return gated(ctx, s, func() ([]operations.Operation, error) { return s.Runner.Operations(ctx, c) })
+}
+
+func (s *Shop) Operation(ctx context.Context, c auth.Caller, id string) (operations.Operation, error) {
+	return gated(ctx, s, func() (operations.Operation, error) { return s.Runner.Operation(ctx, c, id) })
+}
+
+// Bounded is why not all was looked at.
+const Bounded = "only the latest 100,000 of 1,204,332 messages, since bodies have to be decoded for this query"
+
+// VHosts are three, of which the second is shown and the third is not ready.
+func VHosts(first, here, third string) []webui.VHost {
+	return []webui.VHost{{Name: first, URL: "/", Ready: true}, {Name: here, URL: httpapi.Base(here) + "/", Ready: true, Here: true},
+		{Name: third, URL: httpapi.Base(third) + "/"}}
 }

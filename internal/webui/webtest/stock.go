@@ -1,313 +1,165 @@
 package webtest
 
 import (
+	"context"
 	"encoding/base64"
 	"fmt"
-	"math/rand/v2"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/redrive-mq/redrive/internal/actions"
-	"github.com/redrive-mq/redrive/internal/audit"
-	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/operations"
-	"github.com/redrive-mq/redrive/internal/throttle"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/memstore"
+	"github.com/redrive-mq/redrive/wire"
 )
 
-// trouble is a kind of failure of the shop.
-type trouble struct {
-	queue, reason, err, kind, key string
-	share                         int
+// troubles are the shop's.
+var troubles = []struct{ queue, reason, error, kind string }{
+	{"orders.capture", wire.ReasonRejected, "payment gateway: timeout after %ds (POST https://pay.example/v2/capture)", "order.created"},
+	{"orders.capture", wire.ReasonRejected, "insufficient stock for SKU 882%02d: 2 wanted, 0 left", "order.created"},
+	{"mail.send", wire.ReasonRejected, "smtp: 421 4.7.0 Too many connections from your IP (%d)", "mail.confirmation"},
+	{"stock.sync", wire.ReasonDeliveryLimit, "", "stock.changed"},
+	{"webhooks", wire.ReasonRejected, "HTTP 503 from https://hooks.acme.example/redrive after %d ms", ""},
+	{"search.index", wire.ReasonExpired, "", "product.changed"},
 }
 
-var troubles = []trouble{
-	{"orders.capture", "rejected", "payment gateway: timeout after 5s (POST https://pay.example/v2/capture)", "shop.v1.Order", "orders.capture.eu", 30},
-	{"orders.capture", "rejected", "insufficient stock for SKU 88213: 2 wanted, 0 left", "shop.v1.Order", "orders.capture.us", 12},
-	{"invoices.render", "rejected", "template: invoice.html:41: <.Customer.VAT>: nil pointer evaluating *Customer.VAT", "invoice.created", "invoices.render", 14},
-	{"mail.send", "rejected", "smtp: 421 4.7.0 Too many connections from your IP", "mail", "mail.send.newsletter", 20},
-	{"stock.sync", "delivery_limit", "", "stock.changed", "warehouse.berlin.stock", 8},
-	{"webhooks", "rejected", "HTTP 503 from https://hooks.acme.example/redrive", "", "webhooks.acme", 10},
-	{"search.index", "expired", "", "product.changed", "product.changed", 6},
+// Body is a shop.Order in Protobuf.
+func Body(id int64, customer string, cents uint64) []byte {
+	var item []byte
+	item = protowire.AppendString(protowire.AppendTag(item, 1, protowire.BytesType), "lamp")
+	item = protowire.AppendVarint(protowire.AppendTag(item, 2, protowire.VarintType), 2)
+	item = protowire.AppendVarint(protowire.AppendTag(item, 3, protowire.VarintType), cents)
+	b := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), uint64(id))
+	b = protowire.AppendString(protowire.AppendTag(b, 2, protowire.BytesType), customer)
+	return protowire.AppendBytes(protowire.AppendTag(b, 3, protowire.BytesType), item)
 }
 
-// New is the shop on a bad day.
-func New(now time.Time) *Shop {
-	r := rand.New(rand.NewPCG(4, 2026))
-	s := &Shop{Now: now, Raw: map[string][]byte{}, Plans: map[string]operations.Plan{}}
-	for i := range 180 {
-		s.add(r, i, pick(r))
+// Message is the i-th of the shop, failed i minutes or so before now.
+func Message(i int, state store.State, now time.Time) *store.Record {
+	t := troubles[i%len(troubles)]
+	failed := now.Add(-time.Duration(i*i+40*i+5) * time.Second)
+	attempt := 1 + i%5
+	r := &store.Record{ID: uuid.NewSHA1(uuid.Nil, fmt.Append(nil, "message ", i)), Queue: t.queue, State: state, Failures: attempt, Reason: t.reason, Error: t.error, Policy: "rest",
+		FirstFailed: failed.Add(-time.Duration(1<<attempt) * time.Second), FailedAt: failed, Proven: true}
+	if t.error != "" {
+		r.Error = fmt.Sprintf(t.error, 5+i%90)
 	}
-	s.Replicas = []inspect.Replica{
-		{ID: "redrive-0-5f1c9a3e", Address: "redrive-0:8250", Version: "1.4.0", Since: s.Now.Add(-51 * time.Hour), Beat: s.Now, Leads: true, Self: true, Ready: true},
-		{ID: "redrive-1-07d2b6c4", Address: "redrive-1:8250", Version: "1.4.0", Since: s.Now.Add(-51 * time.Hour), Beat: s.Now.Add(-time.Second), Problems: []string{"retries: not connected"}},
+	switch state {
+	case store.Waiting:
+		r.Due = now.Add(time.Duration(20+i*i*7%14000) * time.Second)
+	case store.Parked:
+		r.Due, r.Failures, r.ParkedFor = failed, 5, "its attempts are used up (5 of 5)"
+	case store.Discarded:
+		r.Due = now.Add(6 * 24 * time.Hour)
 	}
-	s.Problems = []string{`retries of queue "webhooks" are blocked: RabbitMQ has no such queue (since 12 min)`}
-	s.Notices = []string{"RabbitMQ's clock is 4s behind this machine's"}
-	s.queues()
-	s.groups(r)
-	s.flow(r)
-	s.policies()
-	s.log()
-	s.operations()
+	r.Message = wire.Message{Exchange: "shop", RoutingKey: t.queue, Type: t.kind, ContentType: "application/json", DeliveryMode: 2, MessageID: fmt.Sprintf("ord-%06d", 480000+i), AppID: "checkout", Timestamp: failed.Truncate(time.Second),
+		Headers: amqp.Table{"tenant": []string{"acme", "globex"}[i%2], "priority": int32(5), "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+			"x-death": []any{amqp.Table{"count": int64(1), "exchange": "shop", "queue": t.queue, "reason": t.reason, "routing-keys": []any{t.queue}}}},
+		Body: fmt.Appendf(nil, `{"order": {"number": %d, "customer": "Zoë Křížová", "total": 1299.00}, "items": [{"sku": "882%02d", "count": 2}], "gift": false, "note": null}`, 9007199254740993+int64(i), i)}
+	if t.queue == "orders.capture" {
+		r.Policy, r.Message.ContentType = "orders", "text/plain"
+		r.Message.Body = []byte(base64.StdEncoding.EncodeToString(Body(9007199254740993+int64(i), "Katherine Johnson", uint64(129900+i))))
+	}
+	return r
+}
+
+// traffic is what the shop's queues tell.
+func traffic(now time.Time) *Told {
+	there := func(consumers, ready, unacked int) inspect.AtBroker {
+		return inspect.AtBroker{Exists: true, Kind: "quorum", Consumers: consumers, Ready: ready, Unacked: &unacked}
+	}
+	ago := func(d time.Duration) *time.Time { at := now.Add(-d); return &at }
+	t := &Told{
+		At: map[string]inspect.AtBroker{"orders.capture": there(8, 4213, 80), "mail.send": there(2, 310, 40), "stock.sync": there(4, 0, 3), "search.index": there(0, 12, 0)},
+		Minutes: map[string]inspect.Flow{"orders.capture": {Failed: 412, Retried: 388, Parked: 9}, "mail.send": {Failed: 61},
+			"stock.sync": {Failed: 18, Retried: 22}, "webhooks": {Failed: 4, Parked: 4}},
+		Throttles: map[string]*inspect.ThrottleView{
+			"stock.sync": {State: "open", Why: "38 of 40 retries failed again within 1m", Since: ago(3 * time.Minute), Until: ago(-40 * time.Second), FailedShare: 0.95,
+				Finished: 40, InFlight: 3, MaxInFlight: 50},
+			"search.index": {State: "closed", NoConsumer: ago(3 * time.Minute)},
+		},
+		Returns:  map[string]string{"webhooks": "RabbitMQ has no such queue"},
+		Problems: []string{`retries of the queue "webhooks" fail: RabbitMQ has no such queue`},
+		Notices:  []string{"messages that RabbitMQ failed to deliver, in its queue redrive.quarantine: 2 (look at them on RabbitMQ's management page, then purge the queue)"},
+	}
+	for i, silent := range []time.Duration{0, 0, 4 * time.Second} { // the last one is not heard of
+		t.Replicas = append(t.Replicas, inspect.Replica{ID: fmt.Sprintf("redrive-%d-5f1c9a3e", i), Address: fmt.Sprintf("redrive-%d.redrive.shop.svc.cluster.local:8250", i), Version: "1.4.0",
+			Since: *ago(51 * time.Hour), Beat: *ago(silent), Ready: true, Leads: i == 0, Self: i == 1})
+	}
+	t.Replicas[1].Problems = t.Problems // of single queues, which leave it ready
+	for i := range 60 {
+		wobble := int64(i * 37 % 17)
+		f := inspect.Flow{Failed: 22 + wobble, Retried: 20 + wobble/2, Parked: wobble / 7}
+		if i > 22 && i < 41 {
+			f.Failed, f.Parked = f.Failed+380-int64(2*(i-31)*(i-31))+9*wobble, f.Parked+wobble/2
+		}
+		if i > 27 && i < 52 {
+			f.Retried += 330 - int64(2*(i-39)*(i-39)) + 7*wobble
+		}
+		t.Flows = append(t.Flows, f)
+	}
+	return t
+}
+
+// Stocked is a shop on a bad day: messages of each kind in each state, a paused queue, a breaker, a
+// note, an operation that runs, one that is paused and one of which all is done where it runs.
+func Stocked(c inspect.Config) *Shop {
+	now, ctx := time.Now(), context.Background()
+	kept := memstore.New()
+	s := New(kept, traffic(now), c)
+	add := func(all ...*store.Record) { must(0, kept.Add(ctx, all)) }
+	var all []*store.Record
+	for i := range 72 {
+		state := store.Parked
+		if i/6%3 == 1 {
+			state = store.Waiting
+		}
+		all = append(all, Message(i, state, now))
+	}
+	for i := 80; i < 86; i++ {
+		all = append(all, Message(i, store.Discarded, now))
+	}
+	all[0].FirstFailed = all[0].FailedAt.Add(-404 * time.Second)
+	add(all...)
+	id := func(i int) string { return all[i].ID.String() }
+	s.Has.Order, s.Has.Mail, s.Has.Waiting, s.Has.IDs = id(0), id(2), id(6), []string{id(0), id(2), id(6), id(72)}
+	returns := func(r *store.Record, at time.Time) {
+		add(r)
+		claims := must(kept.Claim(ctx, store.Lane{Queue: r.Queue}, at, 1, 1<<20))
+		must(kept.Finish(ctx, []store.Outcome{{Claim: claims[0], At: at}}))
+	}
+	for i := 90; i < 96; i++ { // returned, by now
+		r := Message(i, store.Waiting, now)
+		r.Due = now.Add(-time.Hour)
+		returns(r, now.Add(-time.Duration(i)*time.Second))
+	}
+	failed := all[0].FirstFailed // what the order went through
+	for attempt, wait := 1, 10*time.Second; attempt < 5; attempt, wait = attempt+1, 3*wait {
+		r := Message(0, store.Waiting, now)
+		r.Failures, r.FailedAt, r.Due = attempt, failed, failed.Add(wait)
+		returns(r, r.Due)
+		failed = r.Due.Add(time.Second)
+	}
+	must(0, s.PauseQueue(ctx, Root, "mail.send", "the provider blocks us until noon"))
+	s.Has.Group = must(s.Groups(ctx, Root, "queue:orders.* state:parked", "", 0)).Groups[0].ID
+	must(0, s.NoteGroup(ctx, Root, s.Has.Group, "gateway incident INC-2231, Pavel is on it"))
+	s.Has.Plan, s.Has.Blocked = s.Planned("state:parked queue:orders.*"), s.Planned("state:parked queue:webhooks")
+	start := func(query string, how operations.Start) string {
+		return must(s.Start(ctx, Root, s.Planned(query), how)).ID
+	}
+	start("state:parked queue:stock.sync attempt:5", operations.Start{Reason: "the warehouse is back"})
+	s.Has.Paused = start("state:parked queue:search.index", operations.Start{Rate: 0.01, Reason: "as slowly as can be"})
+	must(s.Order(ctx, Root, s.Has.Paused, operations.Pause))
+	s.Has.Running = start("state:parked queue:orders.* error:timeout age:>8m", operations.Start{Rate: 0.5, Reason: "gateway is back (INC-2231)"})
 	return s
 }
 
-func pick(r *rand.Rand) int {
-	n := r.IntN(100)
-	for i, t := range troubles {
-		if n -= t.share; n < 0 {
-			return i
-		}
-	}
-	return 0
-}
-
-var steps = []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second, 32 * time.Second, 64 * time.Second}
-
-// add makes a message, each older than the one before.
-func (s *Shop) add(r *rand.Rand, i, kind int) {
-	t := troubles[kind]
-	failed := s.Now.Add(-time.Duration(i*i/3+i*7+3) * time.Second)
-	m := inspect.Detail{Message: inspect.Message{ID: uuid.NewSHA1(uuid.Nil, fmt.Append(nil, "message ", i)).String(), Key: fmt.Sprintf("%016x", 90000-i), Queue: t.queue, Reason: t.reason, Error: t.err,
-		Group: fmt.Sprintf("%016x", 0xa11ce+kind*7919), Policy: "orders", Failed: failed, Exchange: "shop", RoutingKey: t.key, Type: t.kind, ContentType: "application/json"}}
-	m.Error = strings.ReplaceAll(m.Error, "88213", fmt.Sprint(10000+r.IntN(90000)))
-	if kind > 1 {
-		m.Policy = strings.Split(t.queue, ".")[0]
-	}
-	due, restorable := s.Now.Add(time.Duration(r.IntN(3600))*time.Second), s.Now.Add(6*24*time.Hour)
-	switch n := r.IntN(20); {
-	case n < 9:
-		m.State, m.ParkedAt, m.ParkedFor, m.Attempt = inspect.Parked, &failed, "its attempts are used up (8 of 8)", 8
-		if kind == 5 {
-			m.ParkedFor, m.Attempt = "its queue is gone", 3
-		}
-	case n < 16:
-		m.State, m.Due, m.Attempt = inspect.Waiting, &due, 1+r.IntN(6)
-		m.Paused = t.queue == "mail.send"
-	case n < 19:
-		m.State, m.RetriedAt, m.Attempt, m.Key = inspect.Retried, &failed, 1+r.IntN(4), ""
-	default:
-		m.State, m.Restorable, m.Attempt = inspect.Discarded, &restorable, 8
-	}
-	at := failed
-	for a := m.Attempt; a > 0; a-- {
-		st := inspect.Step{Attempt: a, Failed: at, Reason: t.reason, Error: m.Error, Policy: m.Policy}
-		if a < m.Attempt || m.State == inspect.Waiting {
-			d := steps[min(a-1, len(steps)-1)]
-			st.Delay, st.Why = d.String(), fmt.Sprintf("failure %d of policy %s: exponential from 1s, ×2, with jitter ±20%%", a, m.Policy)
-			if a < m.Attempt {
-				end := at
-				st.Ended, st.Ending = &end, "retried"
-			}
-		} else if m.State == inspect.Parked {
-			st.Why = "parked: " + m.ParkedFor
-		}
-		m.Timeline = append([]inspect.Step{st}, m.Timeline...)
-		at = at.Add(-steps[min(a-1, len(steps)-1)])
-	}
-	m.FirstFailed = at
-	s.body(&m, r, i, kind)
-	m.Properties = []inspect.Property{{Name: "content_type", Value: m.ContentType}, {Name: "delivery_mode", Value: "2 (persistent)"}, {Name: "message_id", Value: fmt.Sprintf("ord-%06d", 480000+i)}, {Name: "timestamp", Value: m.FirstFailed.Add(-2 * time.Second).UTC().Format(time.RFC3339)}, {Name: "app_id", Value: "checkout"}}
-	m.Headers = []inspect.Header{{Name: "tenant", Type: "string", Value: "acme", From: "publisher"}, {Name: "traceparent", Type: "string", Value: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", From: "publisher"}, {Name: "priority", Type: "int32", Value: "5", From: "publisher"},
-		{Name: "x-death", Type: "array", Value: `[{"count":1,"exchange":"shop","queue":"` + t.queue + `","reason":"` + t.reason + `","routing-keys":["` + t.key + `"]}]`, From: "broker"},
-		{Name: "x-redrive-attempt", Type: "int64", Value: fmt.Sprint(m.Attempt), From: "redrive"}, {Name: "x-redrive-id", Type: "string", Value: m.ID, From: "redrive"}}
-	s.Messages = append(s.Messages, m)
-}
-
-func (s *Shop) body(m *inspect.Detail, r *rand.Rand, i, kind int) {
-	order := fmt.Sprintf(`{
-  "orderId": "%d",
-  "tenant": "ACME",
-  "placedAt": "%s",
-  "customer": {
-    "name": "Zoë Křížová",
-    "email": "zoe@example.com",
-    "vip": %v
-  },
-  "lines": [
-    {
-      "sku": "88213",
-      "quantity": 2,
-      "price": 64950
-    }
-  ],
-  "total": 129900,
-  "note": null
-}`, 9007199254740993+i, m.FirstFailed.UTC().Format(time.RFC3339), r.IntN(2) == 0)
-	switch {
-	case kind < 2: // Protobuf in base64, as the shop has it
-		raw := []byte(base64.StdEncoding.EncodeToString([]byte("\x09\x01\x00\x00\x00\x00\x00\x20\x00\x12\x04ACME\x1a\x1f\x0a\x0eZo\xc3\xab K\xc5\x99\xc3\xad\xc5\xbeov\xc3\xa1\x12\x0fzoe@example.com\x20\xec\xf6\x07")))
-		m.Body = Read("protobuf", order, raw, decode.Step{Decoder: "base64", Found: "standard alphabet, padded", Size: 51}, decode.Step{Decoder: "protobuf", Found: "shop.v1.Order, 7 fields, none unknown", Size: len(order)})
-		m.Body.Schema, m.ContentType = "shop.v1.Order, by the property type", "application/x-protobuf"
-		s.Raw[m.ID] = raw
-	case kind == 4:
-		raw := []byte{0x28, 0xb5, 0x2f, 0xfd, 0x04, 0x58, 0x19, 0, 0, 0xff, 0xfe, 0x00, 0x9c}
-		m.Body = Read("binary", "", raw, decode.Step{Decoder: "zstd", Found: "stopped: the frame ends early", Size: 0}, decode.Step{Decoder: "hex", Found: "no decoder takes it", Size: 13})
-		m.ContentType = "application/octet-stream"
-		s.Raw[m.ID] = raw
-	default:
-		s.Raw[m.ID] = []byte(order)
-		m.Body = Read("json", order, s.Raw[m.ID], decode.Step{Decoder: "json", Found: "an object with 7 fields", Size: len(order)})
-	}
-	m.Size = len(s.Raw[m.ID])
-	if m.State == inspect.Retried {
-		m.Body = nil
-	}
-}
-
-func (s *Shop) queues() {
-	at, unacked := map[string]*inspect.Queue{}, 40
-	for i := range troubles {
-		q := troubles[i].queue
-		if at[q] == nil {
-			at[q] = &inspect.Queue{Name: q, Policy: strings.Split(q, ".")[0], Way: "disk", Broker: &inspect.AtBroker{Exists: true, Kind: "quorum", Consumers: 4, Ready: 12 * i, Unacked: &unacked}}
-		}
-	}
-	for i := range s.Messages {
-		m := &s.Messages[i].Message
-		q := at[m.Queue]
-		switch m.State {
-		case inspect.Waiting:
-			q.Waiting++
-			if q.NextDue == nil || m.Due.Before(*q.NextDue) {
-				q.NextDue, q.Oldest = m.Due, &m.FirstFailed
-			}
-		case inspect.Parked:
-			q.Parked++
-		case inspect.Discarded:
-			q.Discarded++
-		}
-		if s.Now.Sub(m.Failed) < time.Minute {
-			q.Failed++
-		}
-	}
-	at["orders.capture"].Failed, at["orders.capture"].Retried, at["orders.capture"].ParkedIn = 412, 388, 9
-	at["mail.send"].Failed, at["mail.send"].Pause = 61, &inspect.QueuePause{By: "dana", Since: s.Now.Add(-22 * time.Minute), Reason: "provider blocks us until noon"}
-	at["invoices.render"].Failed, at["invoices.render"].Retried = 18, 22
-	until, since := s.Now.Add(40*time.Second), s.Now.Add(-3*time.Minute)
-	at["invoices.render"].Throttle = &inspect.ThrottleView{State: "open", Why: "38 of 40 retries failed again within 1m", Since: &since, Until: &until, FailedShare: 0.95, Finished: 40, InFlight: 3, MaxInFlight: 50}
-	at["search.index"].Throttle = &inspect.ThrottleView{State: "closed", NoConsumer: &since}
-	at["webhooks"].Broker, at["webhooks"].Unreachable = &inspect.AtBroker{}, "RabbitMQ has no such queue"
-	at["search.index"].Broker.Consumers = 0
-	at["stock.sync"].Broker = nil
-	for i := range troubles {
-		if q := at[troubles[i].queue]; q != nil {
-			s.QueueList = append(s.QueueList, *q)
-			at[troubles[i].queue] = nil
-		}
-	}
-}
-
-func (s *Shop) groups(r *rand.Rand) {
-	patterns := strings.NewReplacer("5s", "#", "88213", "#", ": 2 wanted, 0 left", ": # wanted, # left", ":41:", ":#:", "421 4.7.0", "#", "503", "#")
-	for i, t := range troubles {
-		g := inspect.Group{ID: fmt.Sprintf("%016x", 0xa11ce+i*7919), Queue: t.queue, Reason: t.reason, Error: patterns.Replace(t.err)}
-		if g.Error == "" {
-			g.Type = t.kind
-		}
-		for _, m := range s.Messages {
-			if m.Group != g.ID {
-				continue
-			}
-			switch m.State {
-			case inspect.Waiting:
-				g.Waiting++
-			case inspect.Parked:
-				g.Parked++
-			}
-			if g.First = m.FirstFailed; g.Last.IsZero() {
-				g.Last = m.Failed
-			}
-		}
-		for h := range 24 {
-			g.Hours = append(g.Hours, max(0, int64(r.IntN(40)*max(0, h-4*i))/9))
-		}
-		s.GroupList = append(s.GroupList, g)
-	}
-	s.GroupList[0].Note = "gateway incident INC-2231, Pavel is on it"
-}
-
-func (s *Shop) flow(r *rand.Rand) {
-	for i := range 60 {
-		f := inspect.Flow{Failed: int64(20 + r.IntN(14)), Retried: int64(18 + r.IntN(12)), Parked: int64(r.IntN(3))}
-		if i > 22 && i < 41 {
-			f.Failed += int64(380 - 12*abs(i-31) + r.IntN(40))
-			f.Parked += int64(r.IntN(14))
-		}
-		if i > 27 && i < 52 {
-			f.Retried += int64(330 - 11*abs(i-38) + r.IntN(40))
-		}
-		s.Hour = append(s.Hour, f)
-	}
-	from := s.Now.Truncate(15 * time.Minute)
-	for i := range 12 {
-		s.Calendar = append(s.Calendar, inspect.Slot{From: from.Add(time.Duration(i) * 15 * time.Minute), To: from.Add(time.Duration(i+1) * 15 * time.Minute), Count: max(0, int64(2400>>i)-3), AtLeast: i == 0})
-	}
-}
-
-func abs(n int) int { return max(n, -n) }
-
-func (s *Shop) policies() {
-	p := inspect.PolicyInForce{Name: "orders", Queues: []string{"orders.*", "payments"}, Attempts: 8, Backoff: "exponential from 1s, ×2, at most 10m", Jitter: "±20%", Reasons: []string{"rejected", "delivery_limit"}, Exhausted: "park", Way: "disk", Limits: "200/s, breaker"}
-	for i, d := range steps {
-		p.Waits = append(p.Waits, inspect.Wait{Attempt: i + 1, Least: (d * 8 / 10).String(), Most: (d * 12 / 10).String()})
-	}
-	mail := inspect.PolicyInForce{Name: "mail", Queues: []string{"mail.*"}, Attempts: 5, Backoff: "linear from 30s by 30s, at most 5m", Jitter: "none", Reasons: []string{"rejected"}, Exhausted: "forward to queue mail.dead", Way: "levels"}
-	for i, d := range []string{"30s", "1m", "1m 30s", "2m"} {
-		mail.Waits = append(mail.Waits, inspect.Wait{Attempt: i + 1, Least: d, Most: d})
-	}
-	s.PolicyList = []inspect.PolicyInForce{p, mail, {Name: "never", Queues: []string{"search.*"}, Attempts: 1, Backoff: "none", Jitter: "none", Reasons: []string{"rejected"}, Exhausted: "park", Way: "disk"}}
-}
-
-func (s *Shop) log() {
-	for i, e := range []audit.Entry{
-		{Who: "dana", How: "rabbitmq", Did: "pause", On: "mail.send", Why: "provider blocks us until noon", Outcome: "done"},
-		{Who: "dana", How: "rabbitmq", Did: "operation.start", On: `state:parked queue:invoices.* error:"VAT"`, Count: 2130, Why: "template fixed in 2.18.1", Outcome: "begun"},
-		{Who: "ci", How: "token", Interface: "api", Did: "replay", On: "1f0c1e0a-8a55-5a3c-9d3e-0f5f0cfe2b11", Count: 1, Outcome: "done"},
-		{Who: "erik", How: "rabbitmq", Did: "discard", On: "state:parked queue:webhooks", Count: 40, Outcome: "refused: erik is viewer, and this needs operator"},
-	} {
-		e.N, e.At, e.From, e.Hash = int64(4812-i), s.Now.Add(-time.Duration(i*i*19+3)*time.Minute), "10.2.4.17", fmt.Sprintf("%064x", i+77)
-		if e.Interface == "" {
-			e.Interface = "page"
-		}
-		s.Log = append(s.Log, e)
-	}
-}
-
-func (s *Shop) operations() {
-	oldest, newest, ended := s.Now.Add(-9*time.Hour), s.Now.Add(-14*time.Minute), s.Now.Add(-3*time.Hour)
-	op := func(id, q string, count, done, skipped, failed int64, state string) operations.Operation {
-		return operations.Operation{Plan: operations.Plan{ID: id, Verb: actions.Replay, Query: q, Count: count, By: "dana", Made: s.Now.Add(-6 * time.Minute), Oldest: &oldest, Newest: &newest, Reason: "gateway is back (INC-2231)"},
-			State: state, Done: done, SkippedN: skipped, Failed: failed, Rate: 200, Started: s.Now.Add(-4 * time.Minute), StartedBy: "dana"}
-	}
-	running := op("op4", `state:parked queue:orders.* error:"timeout"`, 84210, 41873, 12, 0, operations.Running)
-	running.PerSecond, running.Left = 198.4, "3m 33s"
-	canary := op("op3", `state:parked queue:invoices.*`, 2130, 20, 0, 0, operations.Watching)
-	canary.CanarySize = 20
-	stopped := op("op2", `state:parked queue:webhooks`, 40, 3, 0, 1, operations.Stopped)
-	stopped.Why, stopped.Ended = `the queue "webhooks" is gone`, &ended
-	finished := op("op1", `state:discarded age:<1d`, 311, 311, 0, 0, operations.Finished)
-	finished.Verb, finished.Ended = actions.Restore, &ended
-	s.Ops = []operations.Operation{running, canary, stopped, finished}
-}
-
-// WaitingQueue is a queue whose due message waits for a reason.
-func WaitingQueue(why throttle.WaitReason, now time.Time) inspect.Queue {
-	q := inspect.Queue{Name: "orders", Waiting: 1, NextDue: &now}
-	switch why {
-	case throttle.WhyPerson:
-		q.Pause = &inspect.QueuePause{By: "dana", Since: now}
-	case throttle.WhyUnreachable:
-		q.Unreachable = "the queue is full"
-	case throttle.WhyBreaker:
-		q.Throttle = &inspect.ThrottleView{State: string(throttle.Open), Why: "9 of 10 failed"}
-	case throttle.WhyNoConsumer:
-		q.Throttle = &inspect.ThrottleView{State: string(throttle.Closed), NoConsumer: &now}
-	case throttle.WhyRate, throttle.WhyInFlight:
-		q.Throttle = &inspect.ThrottleView{State: string(throttle.Closed), LimitedBy: why}
-	}
-	return q
+// Planned is a plan to replay what a query finds.
+func (s *Shop) Planned(query string) string {
+	return must(s.Plan(context.Background(), Root, operations.PlanRequest{Verb: actions.Replay, Query: query, Reason: "gateway is back (INC-2231)"})).ID
 }
