@@ -35,14 +35,29 @@ func onEachBroker(t *testing.T, test func(*testing.T, *vhost)) {
 	}
 }
 
-// onEachPrivate is onEachBroker on nodes of the test's own.
-func onEachPrivate(t *testing.T, test func(*testing.T, *vhost)) {
-	t.Parallel()
-	if os.Getenv(onEnv) == "" {
-		brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
-			test(t, &vhost{broker: rabbit{VHost: v, node: n}, Version: v.Version, t: t})
-		})
+// Facts about whole nodes are tried on one node of each version, in this order: the last ones leave it changed.
+func TestOnANodeOfItsOwn(t *testing.T) {
+	if os.Getenv(onEnv) != "" {
+		return
 	}
+	brokertest.EachPrivate(t, "", func(t *testing.T, own *brokertest.VHost, n *rabbitnode.Node) {
+		for _, fact := range []struct {
+			name string
+			is   func(*testing.T, *vhost)
+		}{
+			{"an alarm stops acks of connections that publish only", anAlarmStopsAcksOfConnectionsThatPublishOnly},
+			{"a connection is blocked until the last alarm is over", aConnectionIsBlockedUntilTheLastAlarmIsOver},
+			{"a killed node has lost transient messages of classic queues only", aKilledNodeHasLostTransientMessagesOfClassicQueuesOnly},
+			{"a stopped node has lost what a killed one has", aStoppedNodeHasLostWhatAKilledOneHas},
+			{"a consumer that takes too long", aConsumerThatTakesTooLong},
+			{"a malformed x-death ends at-least-once on 3", malformedXDeathEndsAtLeastOnceOn3},
+		} {
+			t.Run(fact.name, func(t *testing.T) {
+				v := brokertest.NewVHost(t, own.Broker)
+				fact.is(t, &vhost{broker: rabbit{VHost: v, node: n}, Version: v.Version, t: t})
+			})
+		}
+	})
 }
 
 // onEachCluster is onEachBroker on clusters of the test's own. Clients are connected to a node that

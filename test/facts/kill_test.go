@@ -11,25 +11,21 @@ import (
 
 // A classic queue says of all that it still has that it was delivered before; a quorum queue
 // of what it had delivered.
-func TestAKilledNodeHasLostTransientMessagesOfClassicQueuesOnly(t *testing.T) {
-	onEachPrivate(t, func(t *testing.T, v *vhost) {
-		fillAndConsume(t, v)
-		v.kill(t)
-		hasAfter(t, v, map[string]string{"classic": "a+ c+ e+ ", "quorum": "a+ b+ c+ d e "})
-	})
+func aKilledNodeHasLostTransientMessagesOfClassicQueuesOnly(t *testing.T, v *vhost) {
+	fillAndConsume(t, v)
+	v.kill(t)
+	hasAfter(t, v, map[string]string{"classic": "a+ c+ e+ ", "quorum": "a+ b+ c+ d e "})
 }
 
 // A classic queue says of what it had delivered that it was. RabbitMQ says why it ends a connection;
 // a client may see that it is reset before it has read that. [seen on 4.3.6]
-func TestAStoppedNodeHasLostWhatAKilledOneHas(t *testing.T) {
-	onEachPrivate(t, func(t *testing.T, v *vhost) {
-		ended := fillAndConsume(t, v)
-		v.restart(t)
-		if e := <-ended; e == nil || e.Server && e.Code != amqp.ConnectionForced {
-			t.Errorf("the connection ended with %v", e)
-		}
-		hasAfter(t, v, map[string]string{"classic": "a+ c+ e ", "quorum": "a+ b+ c+ d e "})
-	})
+func aStoppedNodeHasLostWhatAKilledOneHas(t *testing.T, v *vhost) {
+	ended := fillAndConsume(t, v)
+	v.restart(t)
+	if e := <-ended; e == nil || e.Server && e.Code != amqp.ConnectionForced {
+		t.Errorf("the connection ended with %v", e)
+	}
+	hasAfter(t, v, map[string]string{"classic": "a+ c+ e ", "quorum": "a+ b+ c+ d e "})
 }
 
 // fillAndConsume has five messages in a queue of each type, each second one transient, and three of

@@ -251,25 +251,23 @@ func TestFloatCountInXDeathEndsEachConsumersConnectionOn3(t *testing.T) {
 
 // On 3.10 at-least-once dead-lettering is one process, and what it cannot count
 // ends it for all queues of the node: a new one that wants it is refused.
-func TestMalformedXDeathEndsAtLeastOnceOn3(t *testing.T) {
-	onEachPrivate(t, func(t *testing.T, v *vhost) {
-		atLeastOnce := amqp.Table{"x-queue-type": "quorum", "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
-		deadLetters(v, "work", "dead", atLeastOnce)
-		v.Publish("", "work", amqp.Publishing{Headers: amqp.Table{"x-death": death("work", "many")}, Body: []byte("m")})
-		v.Consume("work").Reject()
-		if since(v, 4, 0) {
-			v.Consume("dead").Take("m")
-			return
+func malformedXDeathEndsAtLeastOnceOn3(t *testing.T, v *vhost) {
+	atLeastOnce := amqp.Table{"x-queue-type": "quorum", "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
+	deadLetters(v, "work", "dead", atLeastOnce)
+	v.Publish("", "work", amqp.Publishing{Headers: amqp.Table{"x-death": death("work", "many")}, Body: []byte("m")})
+	v.Consume("work").Reject()
+	if since(v, 4, 0) {
+		v.Consume("dead").Take("m")
+		return
+	}
+	atLeastOnce["x-dead-letter-exchange"] = ""
+	n := 0
+	brokertest.Eventually(t, "a new queue is refused", func() bool {
+		n++
+		_, err := v.Channel().QueueDeclare(fmt.Sprint("other ", n), true, false, false, false, atLeastOnce)
+		if err != nil {
+			refused(t, "declaring", err, amqp.InternalError)
 		}
-		atLeastOnce["x-dead-letter-exchange"] = ""
-		n := 0
-		brokertest.Eventually(t, "a new queue is refused", func() bool {
-			n++
-			_, err := v.Channel().QueueDeclare(fmt.Sprint("other ", n), true, false, false, false, atLeastOnce)
-			if err != nil {
-				refused(t, "declaring", err, amqp.InternalError)
-			}
-			return err != nil
-		})
+		return err != nil
 	})
 }

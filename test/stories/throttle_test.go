@@ -153,6 +153,9 @@ func TestABreakerOpensAndCloses(t *testing.T) {
 		for closed := false; !closed || len(took) < n; {
 			select {
 			case d := <-c.in:
+				if took[string(d.Body)] {
+					t.Errorf("%s came again after its acknowledgement", d.Body)
+				}
 				took[string(d.Body)] = true
 				if err := d.Ack(false); err != nil {
 					t.Fatal(err)
@@ -164,6 +167,10 @@ func TestABreakerOpensAndCloses(t *testing.T) {
 			}
 		}
 		brokertest.Eventually(t, "it is closed", func() bool { return s.metric(t, `redrive_breaker_state{queue="orders",state="closed"}`) == "1" })
+		brokertest.Eventually(t, "nothing is left in the service", func() bool { q := s.kept(t, "orders"); return q.Waiting == 0 && q.Parked == 0 })
+		if off := s.metric(t, `redrive_ledger_imbalance{queue="orders"}`); off != "0" {
+			t.Errorf("the ledger is off by %q", off)
+		}
 	})
 }
 
