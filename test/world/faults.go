@@ -33,14 +33,13 @@ const (
 	memoryAlarm // drawn apart, as those below
 	storeTrouble
 	clockJumps
-	stalls // a replica
 	losesStore
 	damaged
 )
 
 func (k faultKind) String() string {
 	return [...]string{"cut a connection of the service", "cut the consumers' connection", "stop and start", "crash", "the disk is full",
-		"memory alarm", "the store is in trouble", "the service's clock jumps", "it stands still", "it loses the store", "the store is damaged"}[k]
+		"memory alarm", "the store is in trouble", "the service's clock jumps", "it loses the store", "the store is damaged"}[k]
 }
 
 func (f fault) String() string {

@@ -35,15 +35,12 @@ type ledger struct {
 	pauses   map[*workQueue]time.Time // since when
 	troubled bool                     // there was a fault
 	alarms   []alarm
-	stalls   []alarm                  // when a replica stood still
-	off      int64                    // by how many messages the store's own ledger is off, since it is damaged
-	unsure   map[string]bool          // messages that a damaged store has lost, or has as they were before
-	lateTo   time.Time                // until when the store may answer late
-	heals    atomic.Bool              // what a person changes now is processed from then on
-	events   map[string]int           // how many the service has sent, by kind
-	broken   []string                 // what the service said and must not have done
-	circuits map[string]brokenCircuit // by queue
-	process  int                      // that started last
+	off      int64           // by how many messages the store's own ledger is off, since it is damaged
+	unsure   map[string]bool // messages that a damaged store has lost, or has as they were before
+	lateTo   time.Time       // until when the store may answer late
+	heals    atomic.Bool     // what a person changes now is processed from then on
+	events   map[string]int  // how many the service has sent, by kind
+	broken   []string        // what the service said and must not have done
 }
 
 // alarm is when RabbitMQ was short of memory.
@@ -92,7 +89,7 @@ func newLife(due time.Time, fails int) *life {
 func newLedger(s *scenario, clock *wallClock) *ledger {
 	l := &ledger{scenario: s, clock: clock, start: time.Now(), accounts: map[string]*account{}, said: map[string][]time.Time{},
 		attempts: map[*workQueue][]allowed{}, pauses: map[*workQueue]time.Time{}, unsure: map[string]bool{},
-		events: map[string]int{}, circuits: map[string]brokenCircuit{}}
+		events: map[string]int{}}
 	for _, q := range s.queues {
 		l.attempts[q] = []allowed{{l.start, q.policy.Attempts}}
 	}
@@ -131,24 +128,18 @@ func (l *ledger) heard(e retry.Event) {
 	if e.Kind != retry.Retried {
 		return
 	}
-	l.retriedAgainst(e, now)
 	for q, since := range l.pauses {
-		if since = l.publishedUntil(since, now); q.name == e.Queue && now.Sub(since) > time.Second {
+		if since = l.publishedUntil(since); q.name == e.Queue && now.Sub(since) > time.Second {
 			l.broken = append(l.broken, fmt.Sprintf("%s was retried to %s at %s, which is paused since %s", id, q.name, now.Sub(l.start), since.Sub(l.start)))
 		}
 	}
 }
 
 // publishedUntil is until when what was claimed before since may be published or confirmed. l.mu is held.
-func (l *ledger) publishedUntil(since, now time.Time) time.Time {
+func (l *ledger) publishedUntil(since time.Time) time.Time {
 	for _, a := range l.alarms {
 		if a.to.After(since) {
 			since = a.to // what was published before may come in until then
-		}
-	}
-	for _, s := range l.stalls {
-		if s.to.After(since) && !s.from.After(now) {
-			since = s.to // it has the pause half a second later
 		}
 	}
 	if l.lateTo.After(since) {
@@ -162,16 +153,6 @@ func (l *ledger) alarm(lasts time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.alarms = append(l.alarms, alarm{from: time.Now(), to: time.Now().Add(lasts)})
-}
-
-// stall enters that a replica stands still for a while. Where it loses a connection, that is a cut;
-// what it had received before may be stored when it goes on.
-func (l *ledger) stall(lasts time.Duration) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	now := time.Now()
-	l.stalls = append(l.stalls, alarm{from: now, to: now.Add(lasts)})
-	l.cuts = append(l.cuts, now.Add(lasts))
 }
 
 // storeTrouble enters that the store is in trouble for a while.

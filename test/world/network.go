@@ -8,9 +8,7 @@ import (
 
 // network is how one process reaches the model. Its connections can be cut.
 type network struct {
-	dial  func(network, address string) (net.Conn, error)
-	stall *stall // of the process; nil: it never stands still
-	lost  func() // is called when a connection ends while the process stands still
+	dial func(network, address string) (net.Conn, error)
 
 	mu    sync.Mutex
 	down  bool
@@ -21,9 +19,6 @@ var errDown = errors.New("the network is down")
 
 // Dial is an amqp.Config.Dial.
 func (n *network) Dial(network, address string) (net.Conn, error) {
-	if n.stall != nil {
-		n.stall.wait()
-	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.down {
@@ -33,7 +28,7 @@ func (n *network) Dial(network, address string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &cable{Conn: conn, network: n}
+	c := &cable{Conn: conn}
 	n.conns = append(n.conns, c)
 	return c, nil
 }
@@ -51,16 +46,6 @@ func (n *network) open() (open []*cable) {
 	return open
 }
 
-// stands tells whether its process stands still.
-func (n *network) stands() bool { return n.stall != nil && n.stall.isOn() }
-
-// resume sends what a process wrote that stood still.
-func (n *network) resume() {
-	for _, c := range n.open() {
-		_, _ = c.write(nil) // one that was cut meanwhile has nothing to send
-	}
-}
-
 // end cuts all connections at once, for good: what is under way on them is lost.
 func (n *network) end() {
 	n.mu.Lock()
@@ -74,11 +59,6 @@ func (n *network) end() {
 // cable is a connection that can be cut at a chosen byte of either direction.
 type cable struct {
 	net.Conn
-	network *network
-
-	writing sync.Mutex
-	unsent  []byte // since its process stands still
-
 	mu  sync.Mutex
 	cut bool
 	// up and down are how many bytes still pass to RabbitMQ and from it, before the cut that
@@ -135,22 +115,7 @@ func (c *cable) pass(left *int, n int) (passing int, cut bool) {
 	return n, true
 }
 
-// Write never waits: a client may hold a mutex meanwhile, and fake time would not pass.
 func (c *cable) Write(b []byte) (int, error) {
-	if _, err := c.write(b); err != nil {
-		return 0, err
-	}
-	return len(b), nil
-}
-
-func (c *cable) write(b []byte) (int, error) {
-	c.writing.Lock()
-	defer c.writing.Unlock()
-	b = append(c.unsent, b...)
-	if c.unsent = nil; c.network.stands() {
-		c.unsent = b
-		return 0, nil
-	}
 	n, cut := c.pass(&c.up, len(b))
 	if n > 0 {
 		if n, err := c.Conn.Write(b[:n]); err != nil {
@@ -166,12 +131,6 @@ func (c *cable) write(b []byte) (int, error) {
 
 func (c *cable) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	if c.network.stands() {
-		if err != nil && !c.isCut() {
-			c.network.lost() // RabbitMQ has received no heartbeats
-		}
-		c.network.stall.wait()
-	}
 	if err != nil {
 		return n, err
 	}
@@ -186,11 +145,7 @@ func (c *cable) Read(b []byte) (int, error) {
 // Close is the process's own, and no cut.
 func (c *cable) Close() error {
 	c.mu.Lock()
-	was := c.cut
 	c.cut = true
 	c.mu.Unlock()
-	if !was && c.network.stands() {
-		c.network.lost()
-	}
 	return c.Conn.Close()
 }

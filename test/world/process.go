@@ -46,7 +46,7 @@ type process struct {
 	member     *memstore.Member
 	replica    *replica.Replica // nil: no others can use its store
 	network    *network
-	stall      stall
+	hook       hook
 	throttle   *throttle.Throttle
 	cutOff     trouble // its store is in trouble for it alone
 	intake     *retry.Intake
@@ -68,7 +68,7 @@ type engine interface {
 // startProcess opens the store, on the disk as it is or in memory, and starts.
 func (w *World) startProcess(place int) (*process, error) {
 	p := &process{place: place}
-	p.network = &network{dial: w.broker.Dial, stall: &p.stall, lost: w.ledger.cut}
+	p.network = &network{dial: w.broker.Dial}
 	p.cutOff.random = newRandom(w.scenario.seed, 43+uint64(place))
 	var shared store.Shared
 	if w.disk == nil {
@@ -81,7 +81,7 @@ func (w *World) startProcess(place int) (*process, error) {
 		}
 		p.kept = onDisk
 	}
-	p.reached = &reached{engine: p.kept, clock: w.clock, redis: w.disk == nil, trouble: w.trouble, cutOff: &p.cutOff, stall: &p.stall,
+	p.reached = &reached{engine: p.kept, clock: w.clock, redis: w.disk == nil, trouble: w.trouble, cutOff: &p.cutOff, hook: &p.hook,
 		ledger: w.ledger, part: p.part("scheduler"), added: map[[sha256.Size]byte]bool{}, held: map[store.Key]heldClaim{}}
 	p.store = p.reached
 	if shared != nil {
@@ -171,7 +171,7 @@ func (w *World) newThrottle() *throttle.Throttle {
 	for _, q := range w.scenario.queues {
 		limits[q.name] = q.limits
 	}
-	return throttle.New(func(queue string) throttle.Rules { return limits[queue] }, rand.Float64, w.ledger.breakers())
+	return throttle.New(func(queue string) throttle.Rules { return limits[queue] }, rand.Float64, func(throttle.Transition) {})
 }
 
 // listener receives what the service says.
@@ -378,11 +378,6 @@ func (w *World) strike(p *process, f fault) error {
 	case cutService:
 		f.cut(p.network, w.ledger.cut)
 		return nil
-	case stalls:
-		if p.stall.begin() {
-			w.standStill(p, f.away)
-		}
-		return nil
 	case losesStore:
 		w.ledger.storeTrouble(f.away)
 		p.cutOff.begin(f.away, f.percent)
@@ -408,43 +403,30 @@ func (w *World) crash(p *process, f fault) {
 	w.old.Go(func() { _ = p.end() }) // its disk is gone: whatever it says is of no account
 }
 
-// strikeAt has a fault happen to a process when it comes to a point in its work; in any case soon.
+// strikeAt has a process crash when it comes to a point in its work; in any case soon.
 func (w *World) strikeAt(p *process, f fault) {
-	reached := p.stall.beginAt(f.point)
+	reached := p.hook.set(f.point)
 	w.returning.Go(func() {
 		select {
 		case <-reached:
 		case <-time.After(20 * time.Second):
-			p.stall.begin()
 		}
 		if w.replicas.at(p.place) != p || f.away == forGood && len(w.replicas.running()) == 1 {
-			p.stall.end() // it crashed or stopped meanwhile, or is the last one
+			p.hook.end() // it crashed or stopped meanwhile, or is the last one
 			return
 		}
 		w.say("now: %s", f)
-		if f.point = anywhere; f.kind == stalls {
-			w.standStill(p, f.away)
-		} else if err := w.strike(p, f); err != nil {
+		f.point = anywhere
+		if err := w.strike(p, f); err != nil {
 			w.broken(err)
 		}
-	})
-}
-
-// standStill has a process that stands still do so for a while.
-func (w *World) standStill(p *process, lasts time.Duration) {
-	w.ledger.stall(lasts)
-	w.returning.Go(func() {
-		time.Sleep(lasts)
-		p.stall.end()
-		p.network.resume()
 	})
 }
 
 // used is the process that a person uses: the nth of those that answer, once there is one.
 func (w *World) used(nth int) *process {
 	for {
-		all := slices.DeleteFunc(w.replicas.running(), func(p *process) bool { return p.stall.isOn() })
-		if len(all) > 0 {
+		if all := w.replicas.running(); len(all) > 0 {
 			return all[nth%len(all)]
 		}
 		time.Sleep(time.Second)
@@ -459,18 +441,14 @@ func (w *World) stored() engine {
 	return w.replicas.running()[0].kept
 }
 
-// stall is a time in which a process stands still, as when its machine is paused or swaps: nothing
-// of it reaches the store or RabbitMQ, and nothing of theirs reaches it. Then it goes on where it
-// was. Its goroutines are held where they call the store or use a connection; that its timers go
-// on meanwhile, no one outside can tell.
-type stall struct {
-	mu      sync.Mutex
-	over    chan struct{} // nil: the process runs
-	point   point         // at which it begins by itself
-	reached chan struct{}
+// hook holds a process at a point in its work, so that it crashes there.
+type hook struct {
+	mu                sync.Mutex
+	at                point
+	reached, released chan struct{}
 }
 
-// point is where a process is in its work when it stands still or crashes.
+// point is where a process is in its work when it crashes.
 type point int
 
 const (
@@ -479,72 +457,42 @@ const (
 	added          // it has, and has not noticed
 	finishing
 	finished
-	changing // about to do a step of an operation, or what a person asks for
-	changed
 	pointCount
 )
 
 func (p point) String() string {
-	return [...]string{"", " when it is about to store", " when it has just stored", " when it is about to end claims", " when it has just ended claims",
-		" when it is about to change messages", " when it has just changed messages"}[p]
+	return [...]string{"", " when it is about to store", " when it has just stored", " when it is about to end claims",
+		" when it has just ended claims"}[p]
 }
 
-// begin begins it; false: the process stands still already.
-func (s *stall) begin() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.over != nil {
-		return false
-	}
-	s.over = make(chan struct{})
-	return true
-}
-
-// beginAt has it begin at a point, and returns what is closed then.
-func (s *stall) beginAt(p point) <-chan struct{} {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.point, s.reached = p, make(chan struct{})
-	return s.reached
+// set has the process held at a point, and returns what is closed then.
+func (h *hook) set(p point) <-chan struct{} {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.at, h.reached, h.released = p, make(chan struct{}), make(chan struct{})
+	return h.reached
 }
 
 // reach is called when the process is at a point.
-func (s *stall) reach(p point) {
-	s.mu.Lock()
-	if s.point == p && s.over == nil {
-		s.point, s.over = anywhere, make(chan struct{})
-		close(s.reached)
+func (h *hook) reach(p point) {
+	h.mu.Lock()
+	is, reached, released := h.at == p, h.reached, h.released
+	if is {
+		h.at = anywhere
 	}
-	s.mu.Unlock()
-	s.wait()
-}
-
-// end ends it, or has it not begin.
-func (s *stall) end() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.point = anywhere
-	if s.over != nil {
-		close(s.over)
-		s.over = nil
+	h.mu.Unlock()
+	if is {
+		close(reached)
+		<-released
 	}
 }
 
-func (s *stall) isOn() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.over != nil
-}
-
-// wait returns when the process runs.
-func (s *stall) wait() {
-	for {
-		s.mu.Lock()
-		over := s.over
-		s.mu.Unlock()
-		if over == nil {
-			return
-		}
-		<-over
+// end lets the process go on.
+func (h *hook) end() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.at = anywhere; h.released != nil {
+		close(h.released)
+		h.released = nil
 	}
 }

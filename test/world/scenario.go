@@ -297,16 +297,15 @@ func (s *scenario) drawReplicas(r *rand.Rand) {
 	}
 }
 
-// replicaFault is a crash or a stop of one, also for good; or it stands still or loses the store, for
-// less or more than a leader's term, a lease, and the heartbeats of a connection.
+// replicaFault is a crash or a stop of one, also for good; or it loses the store, for less or more than a leader's term, a lease, and the heartbeats of a connection.
 func (s *scenario) replicaFault(r *rand.Rand, at time.Duration) fault {
-	f := fault{at: at, kind: pick(r, crash, stopAndStart, stalls, stalls, losesStore), replica: pick(r, theLeader, r.IntN(s.replicas))}
-	if f.kind == crash || f.kind == stalls {
+	f := fault{at: at, kind: pick(r, crash, crash, stopAndStart, losesStore, losesStore), replica: pick(r, theLeader, r.IntN(s.replicas))}
+	if f.kind == crash {
 		f.point = point(r.IntN(int(pointCount)))
 	}
 	if f.away = pick(r, time.Second, 10*time.Second, 50*time.Second, 3*time.Minute); f.kind == losesStore {
 		f.percent = 100
-	} else if f.kind != stalls && r.IntN(4) == 0 {
+	} else if r.IntN(4) == 0 {
 		f.away = forGood
 	}
 	return f

@@ -165,7 +165,7 @@ type reached struct {
 	redis   bool
 	trouble *trouble // of all that use the store
 	cutOff  *trouble // of this process alone
-	stall   *stall
+	hook    *hook
 	ledger  *ledger
 	part    string // of the service, in the ledger: its scheduler
 
@@ -198,25 +198,8 @@ func (s *reached) draw(kind int) manner {
 	return s.trouble.draw(s.redis, kind&adds != 0)
 }
 
-func (s *reached) isDead() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.dead
-}
-
 // ask asks the store, as well as that goes now.
 func (s *reached) ask(ctx context.Context, kind int, do func() error) (m manner, err error) {
-	if kind&prompt != 0 && s.stall.isOn() {
-		return m, &unanswered{error: errTimeout}
-	}
-	if s.stall.isOn() {
-		if s.stall.wait(); s.isDead() {
-			return m, store.ErrClosed // it crashed meanwhile
-		}
-	}
-	if kind&prompt == 0 {
-		defer s.stall.wait() // the answer comes when it goes on
-	}
 	m = s.draw(kind)
 	if m.err != nil && !m.lost {
 		return m, &unanswered{error: m.err}
@@ -238,8 +221,8 @@ func (s *reached) ask(ctx context.Context, kind int, do func() error) (m manner,
 }
 
 func (s *reached) Add(ctx context.Context, records []*store.Record) error {
-	s.stall.reach(adding)
-	defer s.stall.reach(added)
+	s.hook.reach(adding)
+	defer s.hook.reach(added)
 	of, off := store.HashOf(records), s.clock.off()
 	s.mu.Lock()
 	wasAdded := s.added[of]
@@ -318,8 +301,8 @@ func (s *reached) ended(c store.Claim) {
 }
 
 func (s *reached) Finish(ctx context.Context, outcomes []store.Outcome) (n int, err error) {
-	s.stall.reach(finishing)
-	defer s.stall.reach(finished)
+	s.hook.reach(finishing)
+	defer s.hook.reach(finished)
 	off := s.clock.off()
 	var ids []string
 	for _, o := range outcomes {
@@ -401,8 +384,6 @@ func (s *reached) Receipts(ctx context.Context) (all []store.Receipt, err error)
 
 func (s *reached) Change(ctx context.Context, keys []store.Key, edit func(store.Key, *store.Record) store.Edit,
 	entries func(int) []store.Entry) (n int, err error) {
-	s.stall.reach(changing)
-	defer s.stall.reach(changed) // when it is no longer under way: a process may crash then
 	if !s.beginChange() {
 		return 0, store.ErrClosed
 	}
@@ -449,7 +430,7 @@ func (s *reached) crash() {
 	s.mu.Lock()
 	s.dead = true
 	s.mu.Unlock()
-	s.stall.end()
+	s.hook.end()
 	s.changes.Wait()
 }
 
@@ -552,7 +533,6 @@ func (s *sharedStore) Listen(ctx context.Context, topic string, receive func([]b
 	defer lose(nil)
 	_, err := s.ask(ctx, reads, func() error {
 		return s.shared.Listen(ctx, topic, func(message []byte) {
-			s.stall.wait()
 			if m := s.draw(reads); m.err != nil {
 				lose(&unanswered{error: m.err}) // the connection is gone, and with it what is sent
 			}
@@ -575,7 +555,7 @@ func (s *reached) keepLeases(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		renewed := !s.stall.isOn() && s.draw(reads).err == nil
+		renewed := s.draw(reads).err == nil
 		s.endLeases(context.WithoutCancel(ctx), renewed)
 	}
 }

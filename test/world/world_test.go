@@ -168,7 +168,7 @@ func TestTheFirstSeedsHaveAllKindsOfFaults(t *testing.T) {
 		text := world.Describe(seed+1, nil)
 		for _, what := range []string{
 			"3.10.8", "4.3.6", "on disk", "in Redis, 2 replicas", "in Redis, 3 replicas",
-			"the leader: it stands still", "the leader: it loses the store", "the leader: crash", "the leader: stop and start",
+			"the leader: it loses the store", "the leader: crash", "the leader: stop and start",
 			"when it has just stored", "when it has just ended claims", "cut a connection of the service", "cut the consumers' connection",
 			"crash for", "the disk is full", "memory alarm", "the store is in trouble", "the service's clock jumps", "the store is damaged",
 			"asks to pause", "asks to import", "edits", "replays", "asks to restore",
