@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
-	"slices"
 	"time"
 )
 
@@ -52,11 +51,6 @@ func (t table) with(key string, value any) table {
 		next = append(next, field{key, value})
 	}
 	return next
-}
-
-// without is the table without a key.
-func (t table) without(key string) table {
-	return slices.DeleteFunc(slices.Clone(t), func(f field) bool { return f.key == key })
 }
 
 // reader decodes AMQP's types. The first error stays, and all later values are zero.

@@ -23,9 +23,6 @@ func unknown(format string, args ...any) *fault {
 	return faultf(540, "the model of RabbitMQ has no "+format, args...)
 }
 
-// crashed ends a connection one of whose processes in RabbitMQ has crashed.
-func crashed() *fault { return &fault{code: 541, text: faultNames[541]} }
-
 func (f *fault) hard() bool { return f.code >= 500 }
 
 // write is the content of connection.close and channel.close.

@@ -1,7 +1,6 @@
 package model
 
 import (
-	"cmp"
 	"fmt"
 	"reflect"
 	"slices"
@@ -86,9 +85,6 @@ func (q *queue) purge() (n int) {
 	q.watch()
 	return n
 }
-
-// named is the name of a queue; "" is the last that was declared.
-func (ch *channel) named(name string) string { return cmp.Or(name, ch.lastQueue) }
 
 // find finds a queue; "" is the last that was declared.
 func (ch *channel) find(name string) (*queue, *fault) {
