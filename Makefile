@@ -44,10 +44,13 @@ vet:
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); [ -z "$$unformatted" ] || { echo "not gofmt-ed: $$unformatted"; exit 1; }
 	$(GO) vet ./...
 
+# Not part of make test: the linters take minutes to build, once.
+LINTER = $(GO) tool -modfile=tools/lint/go.mod
 lint: vet words
+	$(LINTER) staticcheck ./...
+	@dead=$$($(LINTER) deadcode -test ./...) && [ -z "$$dead" ] || { echo "$$dead"; exit 1; }
 
-# The words of pages and comments. vale takes minutes to build, once, so make test leaves it
-# out: it checks error messages, help and the page for the same words (test/words).
+# The words of pages, comments and templates.
 words:
 	@PAGES="README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md docs deploy/README.md" \
 		COMMENTS="$(wildcard *.go) bench cmd examples internal policy redriveotel redriveprom redrivetest test testenv wire" scripts/words
