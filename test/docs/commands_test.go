@@ -2,7 +2,6 @@ package docs_test
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -13,23 +12,15 @@ import (
 
 var inline = regexp.MustCompile("`((?:bin/)?redrive [a-z][^`…]*)`")
 
-// Each command that a page prints is one, with flags that it has and as many arguments as it
-// takes. What it does is tested elsewhere.
+// Each command that a page prints exists, with its flags and as many arguments as it takes.
+// What it does is tested elsewhere.
 func TestCommandsOfPagesExist(t *testing.T) {
-	pages, err := filepath.Glob("*/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
 	found := 0
-	for _, page := range append(pages, "README.md", "../README.md", "../deploy/README.md") {
-		if page == "reference/cli.md" {
-			continue // made of the commands
+	for page, text := range tree(t) {
+		if filepath.Ext(page) != ".md" || page == "docs/reference/cli.md" || page == "CHANGELOG.md" {
+			continue // one is made of the commands, one tells of earlier ones
 		}
-		data, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, command := range commandsOf(string(data)) {
+		for _, command := range commandsOf(text) {
 			found++
 			if err := parses(command); err != nil {
 				t.Errorf("%s: %s: %v", page, command, err)
@@ -41,7 +32,7 @@ func TestCommandsOfPagesExist(t *testing.T) {
 	}
 }
 
-// commandsOf are the commands of a page: lines of its shell blocks, and what is in backquotes.
+// commandsOf returns the commands of a page: lines of its shell blocks, and what is in backquotes.
 func commandsOf(page string) (all []string) {
 	shell, block := false, false
 	// Commands of a block begin with $ here, so that they are known from those in texts.
@@ -69,13 +60,9 @@ func commandsOf(page string) (all []string) {
 
 // parses returns why a command line would be refused before it does anything.
 func parses(line string) error {
-	words, err := shellWords(strings.TrimPrefix(line, "$ "))
-	if err != nil {
-		return err
-	}
 	root := cli.Commands()
 	root.InitDefaultCompletionCmd()
-	c, rest, err := root.Find(words[1:])
+	c, rest, err := root.Find(shellWords(strings.TrimPrefix(line, "$ "))[1:])
 	if err != nil {
 		return err
 	}
@@ -94,32 +81,16 @@ func parses(line string) error {
 	return c.ValidateArgs(c.Flags().Args())
 }
 
-// shellWords are the words of a command, up to a pipe, a redirection, another command or a comment.
-func shellWords(line string) (words []string, err error) {
-	word, in, quote := "", false, rune(0)
-	for _, c := range line + " " {
-		switch {
-		case quote != 0:
-			if c == quote {
-				quote = 0
-			} else {
-				word += string(c)
-			}
-		case c == '\'' || c == '"':
-			quote, in = c, true
-		case c == ' ' || c == '\t' || strings.ContainsRune("|>;&", c) || c == '#' && !in:
-			if in {
-				words = append(words, word)
-			}
-			if word, in = "", false; c != ' ' && c != '\t' {
-				return words, nil
-			}
-		default:
-			word, in = word+string(c), true
+var word = regexp.MustCompile(`(?:'[^']*'|"[^"]*"|[^\s'"|>;&])+|[|>;&'"]`)
+
+// shellWords returns the words of a command, up to a pipe, a redirection, another command or
+// a comment.
+func shellWords(line string) (words []string) {
+	for _, w := range word.FindAllString(line, -1) {
+		if strings.ContainsAny(w[:1], "|>;&#") {
+			break
 		}
+		words = append(words, strings.NewReplacer("'", "", `"`, "").Replace(w))
 	}
-	if quote != 0 {
-		return nil, fmt.Errorf("a quote is not closed")
-	}
-	return words, nil
+	return words
 }
