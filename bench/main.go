@@ -7,7 +7,7 @@
 // Machines are noisy: compare the ratios of one run, not numbers of two.
 //
 //	compare.go, steady.go, waiting.go, library.go  what is measured
-//	rows.go                                        ways to bring messages back
+//	rows.go                                        ways to retry messages
 //	service.go, traffic.go, usage.go               the service and its Redis, the consumer, CPU and memory
 package main
 

@@ -126,7 +126,7 @@ func brokerURL(t *testing.T, v *brokertest.VHost, folder string) string {
 //	as USER PASSWORD                   at the management API, from here on
 //	in-force POLICY QUEUE              waits for it; - for none
 //	queue QUEUE                        a classic one
-//	user VARIABLE TAGS                 who may read all queues, with the password s3cret
+//	user VARIABLE TAGS                 with the permission to read all queues and the password s3cret
 //	fail QUEUE BODY...                 a consumer of the queue rejects these messages
 //	reject QUEUE, take QUEUE BODY...   one message that is there; those, in order
 //	report QUEUE ERROR                 a failure, as a client that publishes it

@@ -56,7 +56,7 @@ func scenes() []scene {
 	}
 }
 
-// shown is a page of a console for who may only look.
+// shown is a page of a console for a viewer.
 func shown(c operations.Console, target string) string {
 	return get(webui.Handler(c, webui.Options{Caller: func(*http.Request) auth.Caller { return auth.Caller{Name: "ann", Role: auth.Viewer} }}), target).Body.String()
 }

@@ -372,7 +372,7 @@ func (v *VHost) Messages(queue string) int {
 	return q.Messages
 }
 
-// Eventually asks until it is so, with Patience.
+// Eventually waits until it is so, and fails after three minutes.
 func Eventually(t testing.TB, what string, is func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(Patience)
