@@ -1,8 +1,15 @@
 package redisstore_test
 
 import (
+	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
+	"log/slog"
+	"os"
+	"regexp"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -11,18 +18,9 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/redisstore"
 	"github.com/redrive-mq/redrive/internal/store/storetest"
+	"github.com/redrive-mq/redrive/testenv/authority"
 	"github.com/redrive-mq/redrive/testenv/redisnode"
 )
-
-func openAt(t testing.TB, o redisstore.Options) *redisstore.Store {
-	t.Helper()
-	s, err := redisstore.Open(context.Background(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { s.Close() })
-	return s
-}
 
 // suite runs storetest on a server, each store under a prefix of its own.
 func suite(t *testing.T, url string) {
@@ -51,9 +49,7 @@ func suiteWith(t *testing.T, o redisstore.Options, replica func(*testing.T, redi
 		Tear:   func(s store.Store, key store.Key) error { return s.(*redisstore.Store).Tear(context.Background(), key) },
 		Open:   func(t *testing.T) store.Store { return open(t, fresh()) },
 		Reopen: func(t *testing.T, s store.Store) store.Store {
-			if err := s.Close(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Close())
 			mu.Lock()
 			o := options[s]
 			mu.Unlock()
@@ -63,27 +59,150 @@ func suiteWith(t *testing.T, o redisstore.Options, replica func(*testing.T, redi
 			o := fresh()
 			o.Lease = lease
 			for range n {
-				all = append(all, replica(t, o))
+				r := replica(t, o)
+				s := r.Store.(*redisstore.Store)
+				r.Expire = func() { age(t, s) }
+				r.Ends = func() time.Time {
+					first, err := s.Ends(ctx)
+					must(t, err)
+					return first
+				}
+				all = append(all, r)
 			}
 			return all
 		},
 	})
 }
 
-// downAfter: no failover is what these are about, and one loses what was not replicated.
-const downAfter = time.Minute
-
-// TestTheDocumentedUserByTLS runs the suite by TLS, on Redis and on Valkey.
-func TestRedisEngine(t *testing.T) { suite(t, redisnode.New(t, redisnode.Options{}).URL()) }
-
-// Sentinel only says which server it is; TestAPrimaryIsReplaced has it choose another.
-func TestRedisEngineWithSentinel(t *testing.T) {
-	suite(t, redisnode.NewSentinel(t, redisnode.Options{DownAfter: downAfter}).URL())
+// Sentinel only says which server it is; TestAPrimaryIsReplacedBySentinel has it choose another.
+// TestTheDocumentedUserByTLS runs the suite as well.
+func TestRedisEngine(t *testing.T) {
+	// No failover is what these are about, and one loses what was not replicated.
+	const downAfter = time.Hour
+	t.Run("alone", func(t *testing.T) {
+		on(t, "Redis", func(t *testing.T, o redisnode.Options) { suite(t, redisnode.New(t, o).URL()) })
+	})
+	t.Run("cluster", func(t *testing.T) {
+		on(t, "Valkey", func(t *testing.T, o redisnode.Options) {
+			o.DownAfter = downAfter
+			suite(t, redisnode.NewCluster(t, o).URL())
+		})
+	})
+	t.Run("Sentinel", func(t *testing.T) {
+		on(t, "neither", func(t *testing.T, o redisnode.Options) {
+			o.DownAfter = downAfter
+			suite(t, redisnode.NewSentinel(t, o).URL())
+		})
+	})
 }
 
-func TestRedisEngineOnACluster(t *testing.T) {
-	redisnode.Each(t, func(t *testing.T, o redisnode.Options) {
-		o.DownAfter = downAfter
-		suite(t, redisnode.NewCluster(t, o).URL())
+// documentedUser makes the user that docs/how-to/redis.md prints, for stores with such a prefix,
+// and returns its password.
+func documentedUser(t *testing.T, s *redisnode.Server, prefix string) (password string) {
+	t.Helper()
+	text, err := os.ReadFile("../../../docs/how-to/redis.md")
+	must(t, err)
+	line := regexp.MustCompile("`ACL (SETUSER redrive [^`]*)`").FindSubmatch(text)
+	if line == nil {
+		t.Fatal("docs/how-to/redis.md names no rights")
+	}
+	rights := strings.NewReplacer(">PASSWORD", ">s3cret", "{redrive}", "{"+prefix+"}").Replace(string(line[1]))
+	if _, err := s.Do(ctx, append([]string{"ACL"}, strings.Fields(rights)...)...); err != nil {
+		t.Fatal(err)
+	}
+	return "s3cret"
+}
+
+// The rights that docs/how-to/redis.md gives the service's user are enough for all that a store
+// does, and no more than they are: other keys are not its. All of it by TLS.
+func TestTheDocumentedUserByTLS(t *testing.T) {
+	on(t, "Redis", func(t *testing.T, o redisnode.Options) {
+		ca := redisnode.NewAuthority(t)
+		o.TLS = ca.Identity("127.0.0.1")
+		server := redisnode.New(t, o)
+		password := documentedUser(t, server, "test*")
+		roots := x509.NewCertPool()
+		roots.AppendCertsFromPEM(ca.Cert)
+		so := redisstore.Options{URL: "rediss://redrive@" + server.TLSAddr(), Password: password, TLS: &tls.Config{RootCAs: roots}}
+		t.Run("suite", func(t *testing.T) { suiteWith(t, so, replica) })
+		so.Prefix = "other"
+		if _, err := redisstore.Open(ctx, so); err == nil || !strings.Contains(err.Error(), "NOPERM") {
+			t.Errorf("with another prefix: %v", err)
+		}
+		so.Prefix, so.Password = "test", "wrong"
+		if _, err := redisstore.Open(ctx, so); err == nil || !strings.Contains(err.Error(), "WRONGPASS") {
+			t.Errorf("with another password: %v", err)
+		}
 	})
+}
+
+// The service says nothing of rights that it lacks.
+func TestTheRightsThatAreDocumented(t *testing.T) {
+	t.Parallel()
+	server := start(t, "")
+	password := documentedUser(t, server.Server, "redrive")
+	var log bytes.Buffer
+	s := openAt(t, redisstore.Options{URL: "redis://redrive@" + server.Addr(), Password: password, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	for range 4 {
+		add(t, s, 2)
+	}
+	if n := done(t, s, claim(t, s, 4)); n != 4 {
+		t.Errorf("finished %d of 4", n)
+	}
+	if _, err := s.Change(ctx, keys(t, s), func(store.Key, *store.Record) store.Edit { return store.Edit{Delete: true} }, func(int) []store.Entry {
+		return []store.Entry{{Name: "n", Value: []byte("v")}}
+	}); err != nil {
+		t.Error(err)
+	}
+	if _, _, err := s.Free(); err != nil {
+		t.Error(err)
+	}
+	if err := s.Send(ctx, "topic", nil); err != nil {
+		t.Error(err)
+	}
+	if _, _, err := s.Lead(ctx, "x", "a", time.Minute); err != nil {
+		t.Error(err)
+	}
+	storetest.Balances(t, s)
+	if log.Len() > 0 {
+		t.Errorf("it says: %s", log.String())
+	}
+}
+
+// A peer with a wrong name, of an unknown authority, or whose certificate has expired is
+// refused before it hears the password.
+func TestPeersOfRedissAreVerified(t *testing.T) {
+	t.Parallel()
+	ca, err := authority.New(t.TempDir())
+	must(t, err)
+	stranger, err := authority.New(t.TempDir())
+	must(t, err)
+	pem, err := os.ReadFile(ca.CAFile())
+	must(t, err)
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(pem)
+	here := []string{"127.0.0.1"}
+	for _, c := range []struct {
+		what string
+		by   *authority.Authority
+		leaf authority.Leaf
+		says string
+	}{
+		{"another name", ca, authority.Leaf{Hosts: []string{"redis.example"}}, "cannot validate certificate for 127.0.0.1"},
+		{"an unknown authority", stranger, authority.Leaf{Hosts: here}, "store.redis.tls.ca"},
+		{"an expired certificate", ca, authority.Leaf{Hosts: here, NotAfter: time.Now().Add(-time.Hour)}, "has expired"},
+	} {
+		peer, err := c.by.NewImpostor(c.leaf)
+		must(t, err)
+		s, err := redisstore.Open(ctx, redisstore.Options{URL: "rediss://redrive@" + peer.Addr, Password: "s3cretpass", Timeout: time.Second, TLS: &tls.Config{RootCAs: roots}})
+		if err == nil {
+			_ = s.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "s3cretpass") {
+			t.Errorf("%s: %v", c.what, err)
+		}
+		if heard := peer.Close(); heard != "" {
+			t.Errorf("%s: the peer heard %q", c.what, heard)
+		}
+	}
 }

@@ -37,9 +37,7 @@ func change(t *testing.T, s store.Store, edit func(store.Key, *store.Record) sto
 func next(t *testing.T, s store.Store) string {
 	t.Helper()
 	all, err := s.Next(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var out []string
 	for _, n := range all {
 		out = append(out, n.Lane.String()+" "+n.Due.Sub(epoch).String())
@@ -52,9 +50,7 @@ func next(t *testing.T, s store.Store) string {
 func total(t *testing.T, s store.Store) string {
 	t.Helper()
 	counts, err := s.Counts(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var w, p, d int64
 	for _, c := range counts {
 		w, p, d = w+c.Waiting, p+c.Parked, d+c.Discarded
@@ -157,9 +153,7 @@ func changeNil(t *testing.T, e Engine) {
 	change(t, s, edit, claimed)
 	want(t, "given to edit when it was retried", strings.Join(got, " "), "nil")
 	claims = claim(t, s, "q", time.Hour, 10)
-	if err := s.Release(context.Background(), claims); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Release(context.Background(), claims))
 	got = nil
 	change(t, s, edit, free)
 	want(t, "given to edit when it was released", strings.Join(got, " "), "free")

@@ -90,9 +90,7 @@ func finished(t *testing.T, e Engine) {
 	if n, err := s.Finish(ctx, []store.Outcome{{Claim: c[0]}, {Claim: c[1]}}); n != 0 || err != nil {
 		t.Errorf("finishing again counted %d, %v: a claim that ended must be left alone", n, err)
 	}
-	if err := s.Release(ctx, c[2:]); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Release(ctx, c[2:]))
 	want(t, "waiting", bodies(claim(t, s, "q", time.Second, 3)), "released")
 	page, err := List(ctx, s, Filter{State: store.Parked, Body: true})
 	if err != nil || len(page.Records) != 1 {
@@ -115,9 +113,7 @@ func notYet(t *testing.T, e Engine) {
 	want(t, "before it is due", bodies(claim(t, s, "q", time.Second-time.Microsecond, 10)), "")
 	next := func() string {
 		all, err := s.Next(context.Background())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var out []string
 		for _, n := range all {
 			out = append(out, n.Queue+" "+n.Due.Sub(epoch).String())
@@ -128,9 +124,7 @@ func notYet(t *testing.T, e Engine) {
 	want(t, "next", next(), "p 1m0s, q 1s")
 	c := claim(t, s, "p", time.Minute, 10)
 	want(t, "next without what is claimed", next(), "p 1h0m0s, q 1s")
-	if err := s.Release(context.Background(), c); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Release(context.Background(), c))
 	want(t, "next with what was released", next(), "p 1m0s, q 1s")
 }
 

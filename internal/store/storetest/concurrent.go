@@ -173,11 +173,9 @@ func changeElsewhere(t *testing.T, e Engine) {
 // keysIn are the keys of what is in a range.
 func keysIn(t *testing.T, s store.Store, r store.Range) (keys []store.Key) {
 	t.Helper()
-	if err := s.Scan(context.Background(), r, func(l store.Listed) (bool, error) {
+	must(t, s.Scan(context.Background(), r, func(l store.Listed) (bool, error) {
 		keys = append(keys, l.Key)
 		return true, nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	return keys
 }

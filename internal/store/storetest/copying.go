@@ -50,9 +50,7 @@ func all(t *testing.T, s store.Store) (found []store.Listed) {
 		found = append(found, l)
 		return true, nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	slices.SortFunc(found, func(a, b store.Listed) int { return cmp.Compare(a.Key, b.Key) })
 	return found
 }
@@ -96,31 +94,18 @@ func copying(t *testing.T, e Engine) {
 	}
 	records := all(t, from)
 	for _, batch := range [][]store.Listed{records[:5], records[3:20], records, records[:1]} {
-		if err := to.AddListed(ctx, batch); err != nil {
-			t.Fatal(err)
-		}
+		must(t, to.AddListed(ctx, batch))
 		Balances(t, to)
 	}
 	metadata, err := store.MetadataOf(ctx, from)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for range 2 {
-		if err := to.SetMetadata(ctx, metadata); err != nil {
-			t.Fatal(err)
-		}
+		must(t, to.SetMetadata(ctx, metadata))
 	}
 	receipts, err := from.Receipts(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := to.Remember(ctx, receipts); err != nil {
-		t.Fatal(err)
-	}
-	err = from.Entries(ctx, "", "", func(e store.Entry) (bool, error) { return true, to.PutEntries(ctx, []store.Entry{e}) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, to.Remember(ctx, receipts))
+	must(t, from.Entries(ctx, "", "", func(e store.Entry) (bool, error) { return true, to.PutEntries(ctx, []store.Entry{e}) }))
 	Same(t, from, to)
 	if r := reopened(t, e, to); r != nil {
 		Same(t, from, r)

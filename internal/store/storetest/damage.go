@@ -32,9 +32,7 @@ func damaged(t *testing.T, e Engine) {
 		if err == nil {
 			err = e.Tear(s, key)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		torn = append(torn, l)
 	}
 	for _, newest := range []bool{false, true} {

@@ -28,9 +28,7 @@ func sideTable(t *testing.T, e Engine) {
 	s, ctx := open(t, e), context.Background()
 	put := func(all ...store.Entry) {
 		t.Helper()
-		if err := s.PutEntries(ctx, all); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.PutEntries(ctx, all))
 	}
 	put(store.Entry{Name: "a/2", Value: []byte("two")}, store.Entry{Name: "b", Value: []byte{}}, store.Entry{Name: "a/10", Value: []byte("ten")})
 	put(store.Entry{Name: "a/2", Value: []byte("zwei")}, store.Entry{Name: "a", Value: []byte("x")}, store.Entry{Name: "none"})
@@ -61,9 +59,7 @@ func sideTable(t *testing.T, e Engine) {
 	}
 	add(t, s, parked("a", "not in the table"))
 	for _, c := range []struct{ prefix, left string }{{"c", "a=x a/10=ten a/2=zwei a/\xff=f a0=0 b="}, {"a/", "a=x a0=0 b="}, {"", ""}} {
-		if err := s.DeleteEntries(ctx, c.prefix); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.DeleteEntries(ctx, c.prefix))
 		want(t, "left after deleting "+c.prefix, entries(t, s, "", ""), c.left)
 	}
 	want(t, "records", scan(t, s, store.Range{}), "not in the table")

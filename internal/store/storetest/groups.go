@@ -25,13 +25,11 @@ var groups = []testCase{
 }
 
 // Groups returns what a store counts of its groups at one hour, in the order of IDs.
-func Groups(t interface{ Fatal(...any) }, s store.Store) []store.GroupCount {
+func Groups(t fataler, s store.Store) []store.GroupCount {
 	for {
 		hour := time.Now().Unix() / 3600
 		all, err := s.Groups(context.Background())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if hour == time.Now().Unix()/3600 {
 			slices.SortFunc(all, func(a, b store.GroupCount) int { return cmp.Compare(a.ID.String(), b.ID.String()) })
 			return all
@@ -104,9 +102,7 @@ func groupCounts(t *testing.T, e Engine) {
 		}
 		return store.Edit{}
 	}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	wantGroups(t, s, "changed", "p/no stock 0 1 0", "p/order # not found 0 0 0", "q/no stock 0 0 0", "q/order # not found 3 0 0", "q/rejected 0 0 0")
 	for _, g := range Groups(t, s) {
 		if g.Pattern == "no stock" && g.Queue == "p" && g.Hours != [24]int64{} {

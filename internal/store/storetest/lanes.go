@@ -33,9 +33,7 @@ func forwarded(l store.Lane, after time.Duration, body string) *store.Record {
 func claimLane(t *testing.T, s store.Store, l store.Lane, after time.Duration, n int) []store.Claim {
 	t.Helper()
 	claims, err := s.Claim(context.Background(), l, epoch.Add(after), n, math.MaxInt)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return claims
 }
 
@@ -62,9 +60,7 @@ func lanesApart(t *testing.T, e Engine) {
 	want(t, "the rest of it", bodies(claimLane(t, s, shipping, time.Minute, 10)), "s1")
 	want(t, "the queue's own", bodies(claim(t, s, "q", time.Minute, 10)), "q2 q4")
 	want(t, "next with claims", next(t, s), "q to exchange x with routing key k 1h0m0s, q to queue dead 0s, r to exchange x with routing key k 0s")
-	if err := s.Release(context.Background(), first); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Release(context.Background(), first))
 	again := claimLane(t, s, shipping, time.Minute, 10)
 	want(t, "what was released", bodies(again), "s0")
 	finish(t, s, again)
@@ -165,9 +161,7 @@ func lanesOfAQueue(t *testing.T, e Engine) {
 			want(t, fmt.Sprintf("%+v", c.of), scan(t, s, c.of), c.want)
 		}
 		counts, err := s.Counts(context.Background())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, c := range counts {
 			if c.Queue == "q" && (c.Waiting != 4 || c.Parked != 1 || !c.NextDue.Equal(epoch.Add(time.Second))) {
 				t.Errorf("counted %+v", c)

@@ -24,13 +24,9 @@ var ledgers = []testCase{
 func Balances(t *testing.T, s store.Store) map[string]store.Sums {
 	t.Helper()
 	counted, err := s.Ledger(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	found, err := s.Recount(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if d := cmp.Diff(counted, found); d != "" {
 		t.Errorf("what is there is not what was counted (-counted +there):\n%s", d)
 	}
@@ -99,9 +95,7 @@ func ledger(t *testing.T, e Engine) {
 func wantSums(t *testing.T, s store.Store, want map[string]store.Sums) {
 	t.Helper()
 	lines, err := s.Ledger(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	got := map[string]store.Sums{}
 	for _, l := range lines {
 		got[l.Queue] = l.Sums
@@ -138,9 +132,7 @@ func ledgerAlways(t *testing.T, e Engine) {
 	for asked := 0; ; asked++ {
 		for _, ask := range []func(context.Context) ([]store.LedgerLine, error){s.Ledger, s.Recount} {
 			lines, err := ask(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for _, l := range lines {
 				if l.Off() != 0 {
 					t.Fatalf("queue %q is off by %d: %v", l.Queue, l.Off(), l.Sums)
@@ -149,9 +141,7 @@ func ledgerAlways(t *testing.T, e Engine) {
 		}
 		select {
 		case err := <-written:
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if lines, _ := s.Ledger(ctx); len(lines) != 2 || lines[1].Sums != (store.Sums{store.In: 3 * batches, store.Parked: batches, store.Retried: batches, store.DiscardedAtOnce: batches}) {
 				t.Errorf("in the end %v", lines)
 			}
@@ -246,9 +236,7 @@ func addWhileForgetting(t *testing.T, s store.Store, prefix string, n int) {
 		forgets(t, s, 0)
 		select {
 		case err := <-come:
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return
 		default:
 		}

@@ -43,9 +43,7 @@ func end(t *testing.T, s store.Store, queue string, at time.Time, batch int) {
 func pastOf(t *testing.T, s store.Store, id uuid.UUID) []store.PastFailure {
 	t.Helper()
 	all, err := s.PastFailures(context.Background(), id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return all
 }
 
@@ -65,9 +63,7 @@ func pastWithoutGap(t *testing.T, e Engine) {
 	for _, r := range all { // as they are ended
 		for kept := 1; kept > 0; {
 			found, err := s.Find(ctx, r.ID)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if kept = len(found); kept == 0 && len(pastOf(t, s, r.ID)) == 0 {
 				t.Errorf("%s is nowhere", r.ID)
 			}

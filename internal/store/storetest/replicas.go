@@ -19,6 +19,9 @@ type Replica struct {
 	// nothing that it sends arrives, its own renewals neither, until resume is called.
 	// What it had sent may arrive then. resume may be called twice.
 	Stall func() (resume func())
+	// Expire ends all leases on the data, as time does. Ends is when the first of them ends.
+	Expire func()
+	Ends   func() time.Time
 }
 
 // replicas are n stores on the same new data; they are closed with the test.
@@ -221,7 +224,7 @@ func (w *work) round(s store.Store, who, round int) error {
 // changedElsewhere is why a service sees what others add, and what a dead one had:
 // it asks for what is due when Changed has a value.
 func changedElsewhere(t *testing.T, e Engine) {
-	all := replicas(t, e, 2, shortLease)
+	all := replicas(t, e, 2, longLease)
 	waits, dies := all[1], all[0]
 	// As the scheduler: it has asked, and asks again at a change.
 	changed := func(what string) {
@@ -250,5 +253,6 @@ func changedElsewhere(t *testing.T, e Engine) {
 	eventually(t, "what another claimed is not next", nothingNext)
 	resume := dies.Stall()
 	defer resume()
+	waits.Expire()
 	changed("what came back")
 }

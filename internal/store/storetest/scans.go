@@ -106,9 +106,7 @@ func countDue(t *testing.T, e Engine) {
 	count := func(what, wanted string, most int64, queues ...string) {
 		t.Helper()
 		counts, err := s.CountDue(context.Background(), queues, edges, most)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		want(t, what, fmt.Sprint(counts), wanted)
 	}
 	count("of one queue", "[1 2 0 1]", 10, "q")
@@ -143,9 +141,7 @@ func scanAfter(t *testing.T, e Engine) {
 					r.After = l.Cursor
 					return false, nil
 				})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				want(t, fmt.Sprintf("%+v", r), scan(t, s, r), strings.Join(all[i+1:], " "))
 			}
 		}
@@ -155,9 +151,7 @@ func scanAfter(t *testing.T, e Engine) {
 		at = l
 		return false, nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	change(t, s, func(store.Key, *store.Record) store.Edit { return store.Edit{Delete: true} }, at.Key)
 	want(t, "behind one that is gone", scan(t, s, store.Range{After: at.Cursor}), "p2 p2b w2c w4 d5 w6")
 	if err := s.Scan(context.Background(), store.Range{After: "x'"}, nil); err == nil || !strings.Contains(err.Error(), "x'") {
@@ -206,9 +200,7 @@ func scanMoment(t *testing.T, e Engine) {
 			}, l.Key)
 			return true, nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		want(t, "while all was moved", strings.Join(seen, " "), before)
 	}
 }
@@ -242,9 +234,7 @@ func scanOnce(t *testing.T, e Engine) {
 		}
 		return true, nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want(t, "what was left alone", strings.Join(got, " "), strings.Join(steady, " "))
 	for body, n := range seen {
 		if n > 1 {
@@ -310,9 +300,7 @@ func uptoWhileAdding(t *testing.T, e Engine) {
 func newest(t *testing.T, s store.Store) uint64 {
 	t.Helper()
 	b, err := s.NewestNumber(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return b
 }
 
@@ -349,9 +337,7 @@ func byIDAndKey(t *testing.T, e Engine) {
 	check := func(wanted ...*store.Record) (found []store.Listed) {
 		t.Helper()
 		found, err := s.Find(ctx, a.ID)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var got []*store.Record
 		for _, l := range found {
 			got = append(got, l.Record)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -62,22 +63,23 @@ var basics = []testCase{
 	{"a closed store returns ErrClosed", closed},
 }
 
-// Run runs the suite over an engine.
+// Run runs the suite over an engine, whose functions are called by several tests at once.
 func Run(t *testing.T, e Engine) {
 	t.Logf("store suite on engine %s", e.Name)
-	for _, c := range slices.Concat(basics, lanes, scans, changes, groups, past, ledgers, takings, damages) {
-		t.Run(c.name, func(t *testing.T) { c.test(t, e) })
+	rows := slices.Concat(basics, lanes, scans, changes, groups, past, ledgers, takings, damages)
+	if e.Shared {
+		rows = append(rows, leases...)
 	}
-	if !e.Shared {
-		return
-	}
-	for _, c := range leases {
+	for _, c := range rows {
 		t.Run(c.name, func(t *testing.T) {
-			t.Parallel() // they wait for leases to end
+			t.Parallel() // most of their time they wait for a disk
 			c.test(t, e)
 		})
 	}
 }
+
+// Long reports whether the run takes the time for all checks, on all servers.
+func Long() bool { return os.Getenv("REDRIVE_TEST_LONG") == "1" }
 
 func open(t *testing.T, e Engine) store.Store {
 	s := e.Open(t)
@@ -109,14 +111,25 @@ func discarded(queue string, until time.Duration, body string) *store.Record {
 
 func add(t *testing.T, s store.Store, records ...*store.Record) {
 	t.Helper()
-	if err := s.Add(context.Background(), records); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Add(context.Background(), records))
 }
 
 func claim(t *testing.T, s store.Store, queue string, after time.Duration, n int) []store.Claim {
 	t.Helper()
 	return claimLane(t, s, store.Lane{Queue: queue}, after, n)
+}
+
+// fataler is a *testing.T, or a *rapid.T.
+type fataler interface {
+	Helper()
+	Fatal(...any)
+}
+
+func must(t fataler, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 func bodies(claims []store.Claim) string {
@@ -176,9 +189,7 @@ func counts(t *testing.T, e Engine) {
 	check := func(when, wanted string) {
 		t.Helper()
 		all, err := s.Counts(context.Background())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var out []string
 		for _, c := range all {
 			line := fmt.Sprintf("%s %d waiting %d parked %d discarded", c.Queue, c.Waiting, c.Parked, c.Discarded)
@@ -211,9 +222,7 @@ func listing(t *testing.T, e Engine) {
 	}
 	for after := ""; ; {
 		page, err := List(ctx, s, Filter{Limit: 10, After: after})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, l := range page.Records {
 			if !wanted[l.Record.ID] {
 				t.Errorf("%s is shown twice or was never added", l.Record.ID)
@@ -317,9 +326,7 @@ func firstFailure(t *testing.T, e Engine) {
 	s := open(t, e)
 	added, remembered := Everything(), Everything()
 	add(t, s, added)
-	if err := s.Remember(context.Background(), []store.Receipt{remembered.Receipt()}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Remember(context.Background(), []store.Receipt{remembered.Receipt()}))
 	if e.Reopen != nil {
 		s = e.Reopen(t, s)
 	}
@@ -353,9 +360,7 @@ func anyName(t *testing.T, e Engine) {
 
 func closed(t *testing.T, e Engine) {
 	s := e.Open(t)
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Close())
 	if err := s.Add(context.Background(), []*store.Record{Waiting("q", 0, "")}); err != store.ErrClosed {
 		t.Errorf("Add after Close: %v", err)
 	}

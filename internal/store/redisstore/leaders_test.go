@@ -13,16 +13,148 @@ import (
 	"github.com/redrive-mq/redrive/internal/store/storetest"
 )
 
+func ids(all []store.Replica) (s string) {
+	for _, r := range all {
+		s += r.ID + "=" + string(r.About) + " "
+	}
+	return s
+}
+
+func TestReplicasAreAliveUntilTheirTimeIsOver(t *testing.T) {
+	_, a, b := two(t)
+	beat := func(s store.Shared, id string, ttl time.Duration) string {
+		t.Helper()
+		all, err := s.Beat(ctx, id, []byte("about "+id), ttl)
+		must(t, err)
+		return ids(all)
+	}
+	beat(b, "b", time.Hour)
+	if got := beat(a, "a", time.Hour); got != "a=about a b=about b " {
+		t.Errorf("alive: %s", got)
+	}
+	must(t, b.Leave(ctx, "b"))
+	if got := beat(a, "a", time.Hour); got != "a=about a " {
+		t.Errorf("alive when one has left: %s", got)
+	}
+	beat(b, "b", time.Millisecond)
+	for began := time.Now(); beat(a, "a", time.Hour) != "a=about a "; {
+		if time.Since(began) > time.Minute {
+			t.Fatal("b is alive after its time")
+		}
+	}
+}
+
+func TestOneLeads(t *testing.T) {
+	_, s, _ := two(t)
+	lead := func(what, replica string, ttl time.Duration) string {
+		t.Helper()
+		term, leads, err := s.Lead(ctx, what, replica, ttl)
+		must(t, err)
+		return fmt.Sprint(term, leads)
+	}
+	for _, c := range []struct{ replica, want string }{{"a", "1 true"}, {"a", "1 true"}, {"b", "1 false"}, {"a", "1 true"}} {
+		if got := lead("x", c.replica, time.Hour); got != c.want {
+			t.Errorf("%s: %s, want %s", c.replica, got, c.want)
+		}
+	}
+	if got := lead("y", "b", time.Hour); got != "1 true" {
+		t.Errorf("of something else: %s", got)
+	}
+	must(t, s.Resign(ctx, "x", "b"))
+	if got := lead("x", "b", time.Hour); got != "1 false" {
+		t.Errorf("when one who did not lead resigned: %s", got)
+	}
+	must(t, s.Resign(ctx, "x", "a"))
+	// It may have to ask twice, and a term so short be over in between.
+	term, leads, err := s.Lead(ctx, "x", "b", time.Millisecond)
+	if err != nil || term < 2 || !leads {
+		t.Errorf("when a resigned: %d %t, %v", term, leads, err)
+	}
+	for began := time.Now(); lead("x", "a", time.Hour) != fmt.Sprint(term+1, true); {
+		if time.Since(began) > time.Minute {
+			t.Fatal("b leads after its time")
+		}
+	}
+}
+
+// What one sends, others receive in order; one that may have missed something learns so.
+func TestAnnouncementsReachListeners(t *testing.T) {
+	server, a, b := two(t)
+	var mu sync.Mutex
+	var received []string
+	ended := make(chan error, 1)
+	listening, stop := context.WithCancel(ctx)
+	listen := func() {
+		ended <- b.Listen(listening, "topic", func(message []byte) {
+			mu.Lock()
+			defer mu.Unlock()
+			received = append(received, string(message))
+		})
+	}
+	last := func(want string) {
+		t.Helper()
+		for began := time.Now(); ; time.Sleep(5 * time.Millisecond) {
+			must(t, a.Send(ctx, "topic", []byte(want)))
+			mu.Lock()
+			is := len(received) > 0 && received[len(received)-1] == want
+			mu.Unlock()
+			if is {
+				return
+			}
+			if time.Since(began) > time.Minute {
+				t.Fatalf("%s was not received", want)
+			}
+		}
+	}
+	go listen()
+	last("first")
+	mu.Lock()
+	received = nil
+	mu.Unlock()
+	for i := range 100 {
+		must(t, errors.Join(a.Send(ctx, "topic", fmt.Appendf(nil, "%d\x00\xff", i)), a.Send(ctx, "other", []byte("x"))))
+	}
+	last("end")
+	mu.Lock()
+	n := 0
+	for _, message := range received {
+		if message == fmt.Sprintf("%d\x00\xff", n) {
+			n++
+		} else if message != "first" && message != "end" {
+			t.Errorf("received %q when it was the turn of %d", message, n)
+		}
+	}
+	if n != 100 {
+		t.Errorf("received %d of 100", n)
+	}
+	mu.Unlock()
+	server.do(t, "CLIENT", "KILL", "TYPE", "pubsub")
+	if err := <-ended; err == nil || errors.Is(err, context.Canceled) {
+		t.Errorf("when its connection was cut: %v", err)
+	}
+	go listen()
+	last("again")
+	stop()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("when ctx ended: %v", err)
+	}
+	listening, stop = context.WithCancel(ctx)
+	defer stop()
+	go listen()
+	last("and again")
+	must(t, b.Close())
+	if err := <-ended; !errors.Is(err, store.ErrClosed) {
+		t.Errorf("when the store closed: %v", err)
+	}
+}
+
 // Who led writes nothing to the side table once another does, and changes nothing
 // together with it; who leads does.
 func TestAFormerLeaderWritesNothing(t *testing.T) {
-	server := start(t, "")
-	a, b := openAt(t, server.options()), openAt(t, server.options())
+	_, a, b := two(t)
 	add(t, a, 3)
 	term, _, err := a.Lead(ctx, "x", "a", time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	leading := store.WithTerm(ctx, "x", term)
 	put := func(s store.Store, value string) error {
 		return s.PutEntries(leading, []store.Entry{{Name: "e", Value: []byte(value)}})
@@ -34,12 +166,8 @@ func TestAFormerLeaderWritesNothing(t *testing.T) {
 		}, func(int) []store.Entry { return []store.Entry{{Name: "e", Value: []byte("changed")}} })
 		return err
 	}
-	if err := put(a, "1"); err != nil {
-		t.Fatal(err)
-	}
-	if err := a.Resign(ctx, "x", "a"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, put(a, "1"))
+	must(t, a.Resign(ctx, "x", "a"))
 	if err := put(a, "2"); err != nil {
 		t.Errorf("no later term has begun, and yet the write failed: %v", err)
 	}
@@ -67,16 +195,11 @@ func TestAFormerLeaderWritesNothing(t *testing.T) {
 // What is changed without an account is fenced as well: forgetting is.
 func TestAFormerLeaderDeletesNothing(t *testing.T) {
 	const n = 4
-	server := start(t, "")
-	a, b := openAt(t, server.options()), openAt(t, server.options())
+	_, a, b := two(t)
 	discard(t, a, n)
 	term, _, err := a.Lead(ctx, "x", "a", time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := a.Resign(ctx, "x", "a"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, a.Resign(ctx, "x", "a"))
 	later, leads, err := b.Lead(ctx, "x", "b", time.Hour)
 	if err != nil || !leads {
 		t.Fatal(leads, err)
@@ -110,9 +233,7 @@ func discard(t *testing.T, s store.Store, n int) {
 	for range n {
 		r := storetest.Waiting("q", 0, "x")
 		r.State = store.Discarded
-		if err := s.Add(ctx, []*store.Record{r}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Add(ctx, []*store.Record{r}))
 	}
 }
 
@@ -136,13 +257,12 @@ func TestAStalledForgetSparesWhatWasRestored(t *testing.T) {
 	for _, at := range []string{"before it locks", "before it commits"} {
 		t.Run(at, func(t *testing.T) {
 			const n = 12
-			server := start(t, "")
-			s, other := openAt(t, server.options()), openAt(t, server.options())
+			_, s, other := two(t)
 			discard(t, s, n)
 			var once sync.Once
 			meanwhile := func() {
 				once.Do(func() {
-					server.age(t)
+					age(t, other)
 					if err := other.Recover(ctx); err != nil {
 						t.Error(err)
 					}
@@ -195,24 +315,17 @@ func TestAStalledForgetSparesWhatWasRestored(t *testing.T) {
 
 // A group that fails again, while one who wanted to forget it stands still, is kept.
 func TestAGroupThatFailsAgainIsKept(t *testing.T) {
-	server := start(t, "")
-	s, other := openAt(t, server.options()), openAt(t, server.options())
+	_, s, other := two(t)
 	r := storetest.Waiting("q", 0, "x")
 	r.FailedAt = time.Now()
-	if err := other.Add(ctx, []*store.Record{r}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, other.Add(ctx, []*store.Record{r}))
 	done(t, other, claim(t, other, 1))
 	id := r.Group().ID
 	known := func(since time.Time) int {
 		t.Helper()
-		if err := s.Ungroup(ctx, since, string(id[:])); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Ungroup(ctx, since, string(id[:])))
 		all, err := s.Groups(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return len(all)
 	}
 	if n := known(r.FailedAt.Add(-24 * time.Hour)); n != 1 {
@@ -226,13 +339,10 @@ func TestAGroupThatFailsAgainIsKept(t *testing.T) {
 // What a leader had locked when it died is not locked any more when the next one's term
 // begins, and was not changed: it finds all of a change, or nothing of it.
 func TestALeaderFindsNothingLockedByTheOneBefore(t *testing.T) {
-	server := start(t, "")
-	a, b := openAt(t, server.options()), openAt(t, server.options())
+	server, a, b := two(t)
 	add(t, a, 12)
 	term, _, err := a.Lead(ctx, "x", "a", time.Millisecond)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, died := range []bool{false, true} {
 		a.Steps(func(string) error {
 			if died {

@@ -1,0 +1,453 @@
+package redisstore_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/redisstore"
+	"github.com/redrive-mq/redrive/internal/store/storetest"
+	"github.com/redrive-mq/redrive/testenv/proxy"
+	"github.com/redrive-mq/redrive/testenv/redisnode"
+)
+
+// Renewing keeps claims, but not those that were lost, of which it tells.
+func TestRenewing(t *testing.T) {
+	server, other, _ := two(t)
+	var log bytes.Buffer
+	o := server.options()
+	o.Log = slog.New(slog.NewTextHandler(&log, nil))
+	s := openAt(t, o)
+	add(t, s, 2)
+	kept := claim(t, s, 1)
+	age(t, other)
+	must(t, s.Renew(ctx))
+	if got := claim(t, other, 2); len(got) != 1 || got[0].Key == kept[0].Key {
+		t.Errorf("what was renewed was claimed by another: %v", got)
+	}
+	if strings.Contains(log.String(), "renewed in time") {
+		t.Errorf("nothing was lost, and yet: %s", log.String())
+	}
+	age(t, other)
+	if n := len(claim(t, other, 2)); n != 2 { // its own as well
+		t.Errorf("%d were claimed when all leases were over", n)
+	}
+	for range 2 {
+		must(t, s.Renew(ctx))
+	}
+	if n := strings.Count(log.String(), "renewed in time"); n != 1 {
+		t.Errorf("told %d times of what was lost: %s", n, log.String())
+	}
+}
+
+// Of a Change whose process ends before it is done nothing is there, and nothing stays
+// locked; of one that is done all: the records and its account.
+func TestACrashInAChangeLeavesNothingLocked(t *testing.T) {
+	for _, at := range []string{"apply", "never"} {
+		t.Run(at, func(t *testing.T) {
+			_, s, other := two(t)
+			for range 4 {
+				add(t, s, 3)
+			}
+			s.Steps(func(step string) error {
+				if step == at {
+					return errCrash
+				}
+				return nil
+			})
+			all := keys(t, s)
+			// A third is deleted, one moved and copied, one left alone.
+			n, err := s.Change(ctx, all, func(k store.Key, r *store.Record) store.Edit {
+				switch string(r.Message.Body) {
+				case "0":
+					return store.Edit{Delete: true}
+				case "1":
+					copied := *r
+					copied.Queue = "copies"
+					r.State, r.Queue = store.Parked, "moved"
+					return store.Edit{Keep: true, Add: []*store.Record{&copied}}
+				}
+				return store.Edit{}
+			}, func(n int) []store.Entry {
+				return []store.Entry{{Name: "account", Value: fmt.Append(nil, n)}}
+			})
+			if at == "apply" && !errors.Is(err, errCrash) || at != "apply" && (err != nil || n != len(all)) {
+				t.Errorf("changed %d, %v", n, err)
+			}
+			age(t, other)
+			for range 2 {
+				must(t, other.Recover(ctx))
+			}
+			account, err := other.Entry(ctx, "account")
+			want := map[bool]string{true: "", false: fmt.Sprint(len(all))}[at == "apply"]
+			if string(account) != want || err != nil {
+				t.Errorf("the account says %q, %v", account, err)
+			}
+			got := map[string]int64{}
+			counts, err := other.Counts(ctx)
+			for _, c := range counts {
+				got[c.Queue+" waiting"], got[c.Queue+" parked"] = c.Waiting, c.Parked
+			}
+			wanted := "map[copies parked:0 copies waiting:4 moved parked:4 moved waiting:0 q parked:0 q waiting:4]"
+			if at == "apply" {
+				wanted = "map[q parked:0 q waiting:12]"
+			}
+			if fmt.Sprint(got) != wanted || err != nil {
+				t.Errorf("%v, %v; want %s", got, err, wanted)
+			}
+			storetest.Balances(t, other)
+			// Nothing stays locked.
+			if n := len(claim(t, other, 100)); int64(n) != got["q waiting"] {
+				t.Errorf("%d of %d can be claimed", n, got["q waiting"])
+			}
+			left := 0
+			if _, err := other.Change(ctx, keys(t, other), func(_ store.Key, r *store.Record) store.Edit {
+				if r != nil {
+					left++
+				}
+				return store.Edit{}
+			}, nil); err != nil || left != int(got["moved parked"]+got["copies waiting"]) {
+				t.Errorf("%d can be changed, %v", left, err)
+			}
+		})
+	}
+}
+
+// A process that stood still in a Change, whose locks others have let go meanwhile, does
+// nothing when it goes on.
+func TestAStalledChangeHasNoSay(t *testing.T) {
+	for _, at := range []string{"edit", "apply"} {
+		t.Run(at, func(t *testing.T) {
+			_, s, other := two(t)
+			add(t, s, 8)
+			var once sync.Once
+			stall := func(step string) error {
+				if step == at {
+					once.Do(func() {
+						age(t, other)
+						if err := other.Recover(ctx); err != nil {
+							t.Error(err)
+						}
+						// And goes on with some of them.
+						if n := done(t, other, claim(t, other, 4)); n != 4 {
+							t.Errorf("%d of 4 can be finished", n)
+						}
+					})
+				}
+				return nil
+			}
+			s.Steps(stall)
+			n, err := s.Change(ctx, keys(t, s), func(_ store.Key, r *store.Record) store.Edit {
+				_ = stall("edit")
+				return store.Edit{Delete: true}
+			}, func(n int) []store.Entry { return []store.Entry{{Name: "account", Value: fmt.Append(nil, n)}} })
+			account, _ := s.Entry(ctx, "account")
+			lines := storetest.Balances(t, other)
+			if err == nil || at == "apply" && !errors.Is(err, redisstore.ErrTooLong) || account != nil || lines["q"][store.Retried] != 4 || waiting(t, s) != 4 {
+				t.Errorf("%d, %v, account %q, ledger %v", n, err, account, lines)
+			}
+		})
+	}
+}
+
+// A Change that writes its account alone, and none of its records, is forbidden as well
+// when its locks were let go.
+func TestAForbiddenChangeWritesNoAccount(t *testing.T) {
+	_, s, other := two(t)
+	add(t, s, 2)
+	s.Steps(func(string) error {
+		age(t, other)
+		return other.Recover(ctx)
+	})
+	_, err := s.Change(ctx, keys(t, s), func(store.Key, *store.Record) store.Edit { return store.Edit{} },
+		func(int) []store.Entry { return []store.Entry{{Name: "account", Value: []byte("x")}} })
+	account, _ := s.Entry(ctx, "account")
+	if !errors.Is(err, redisstore.ErrTooLong) || account != nil {
+		t.Errorf("%v, account %q", err, account)
+	}
+}
+
+// Two processes change the same messages: each is given to edit by both, one after the
+// other, and none is nil to one because the other has it for a moment.
+func TestChangesOfTwoProcessesTakeTurns(t *testing.T) {
+	_, a, b := two(t)
+	for range 4 {
+		add(t, a, 3)
+	}
+	all := keys(t, a)
+	var wg sync.WaitGroup
+	for _, s := range []store.Store{a, b} {
+		wg.Go(func() {
+			for range 10 {
+				_, err := s.Change(ctx, all, func(k store.Key, r *store.Record) store.Edit {
+					if r == nil {
+						t.Errorf("%s was not given to edit", k)
+						return store.Edit{}
+					}
+					r.Failures++
+					return store.Edit{Keep: true}
+				}, nil)
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for _, key := range all {
+		if l, err := a.Get(ctx, key); err != nil || l.Record.Failures != 21 {
+			t.Errorf("%s was changed %d times, %v", key, l.Record.Failures-1, err)
+		}
+	}
+}
+
+// doubtful is a store whose connections can be held, with one message, and with its scripts there.
+func doubtful(t *testing.T, o redisnode.Options) (*server, *proxy.Proxy, *redisstore.Store) {
+	t.Helper()
+	server := startOn(t, o, "")
+	between := proxy.New(t, server.Addr())
+	s := openAt(t, redisstore.Options{URL: "redis://" + between.Addr(), Timeout: time.Minute})
+	must(t, s.Add(ctx, []*store.Record{storetest.Waiting("q", 0, "first")}))
+	return server, between, s
+}
+
+// unanswered adds a batch to a server that does not answer.
+func unanswered(t *testing.T, s *redisstore.Store, batch []*store.Record) {
+	t.Helper()
+	s.Within(time.Second)
+	defer s.Within(time.Minute)
+	if err := s.Add(ctx, batch); err == nil || errors.Is(err, store.ErrFull) {
+		t.Fatalf("added by a server that does not answer: %v", err)
+	}
+}
+
+// A batch that Redis may have is added again as the same one, and only then: the same
+// records are kept twice when they are added twice.
+func TestABatchInDoubtIsAddedOnce(t *testing.T) {
+	on(t, "Redis", func(t *testing.T, o redisnode.Options) {
+		_, between, s := doubtful(t, o)
+		batch := []*store.Record{storetest.Waiting("q", 0, "a"), storetest.Waiting("q", time.Second, "b")}
+		release := between.Hold()
+		defer release()
+		for range 3 {
+			unanswered(t, s, batch)
+		}
+		release()
+		for _, want := range []int64{3, 5} {
+			untilAnswered(t, func() error { return s.Add(ctx, batch) })
+			if n := waiting(t, s); n != want {
+				t.Errorf("%d are kept, want %d", n, want)
+			}
+		}
+	})
+}
+
+// That a batch is there already is known when Redis is full too: one that is refused for lack of
+// room is added in parts, and would be there twice.
+func TestABatchInDoubtNeedsNoRoom(t *testing.T) {
+	on(t, "Redis", func(t *testing.T, o redisnode.Options) {
+		server, between, s := doubtful(t, o)
+		batch := []*store.Record{storetest.Waiting("q", 0, "a"), storetest.Waiting("q", time.Second, "b")}
+		if _, _, err := s.Free(); err != nil { // and the room is known, for a moment: what follows is sent
+			t.Fatal(err)
+		}
+		release := between.HoldAnswers()
+		unanswered(t, s, batch)
+		release()
+		server.do(t, "CONFIG", "SET", "maxmemory", "1mb")
+		untilAnswered(t, func() error {
+			s.Forgot()
+			err := s.Add(ctx, batch)
+			if errors.Is(err, store.ErrFull) {
+				t.Fatalf("a batch that is there already: %v", err)
+			}
+			return err
+		})
+		if err := s.Add(ctx, []*store.Record{storetest.Waiting("q", 0, "c")}); !errors.Is(err, store.ErrFull) {
+			t.Errorf("another batch: %v", err)
+		}
+		if n := waiting(t, s); n != 3 {
+			t.Errorf("%d are kept, want 3", n)
+		}
+	})
+}
+
+// A message that a person has replayed fails as often again. A batch of it alone may have been in
+// doubt when it failed first, and never have been tried again, since its connection was lost.
+func TestAFailureAfterAReplayIsNoBatchInDoubt(t *testing.T) {
+	on(t, "Redis", func(t *testing.T, o redisnode.Options) {
+		_, between, s := doubtful(t, o)
+		failed := storetest.Waiting("q", 0, "a")
+		release := between.HoldAnswers()
+		unanswered(t, s, []*store.Record{failed})
+		release()
+		again := *failed
+		again.FailedAt = again.FailedAt.Add(time.Minute)
+		untilAnswered(t, func() error { return s.Add(ctx, []*store.Record{&again}) })
+		if n := waiting(t, s); n != 3 {
+			t.Errorf("%d are kept, want 3", n)
+		}
+	})
+}
+
+// A Change whose commands, or whose answers, are lost on the way is done or never will
+// be once the side table was read: what arrives at Redis later does nothing.
+func TestAChangeWhoseAnswerWasLostIsDoneOrNeverWillBe(t *testing.T) {
+	on(t, "Redis", func(t *testing.T, o redisnode.Options) {
+		server := startOn(t, o, "")
+		for lost, hold := range map[string]func(*proxy.Proxy) func(){"command": (*proxy.Proxy).Hold, "answer": (*proxy.Proxy).HoldAnswers} {
+			t.Run(lost, func(t *testing.T) {
+				var conns held
+				so := server.options()
+				so.Prefix = lost
+				direct := openAt(t, so)
+				so.Timeout = 5 * time.Second // after which it leaves a connection that is held
+				s := openAt(t, conns.options(t, so))
+				add(t, direct, 3)
+				all := keys(t, direct)
+				// Its script is there, and the connection that confirms writes: what is held on
+				// that does arrive later, and is no script that Redis does not know.
+				if _, err := s.Change(ctx, all[:1], func(store.Key, *store.Record) store.Edit { return store.Edit{Keep: true} }, nil); err != nil {
+					t.Fatal(err)
+				}
+				if _, _, err := s.Free(); err != nil { // for a second nothing but the Change asks Redis
+					t.Fatal(err)
+				}
+				n, err := s.Change(ctx, all, func(_ store.Key, r *store.Record) store.Edit {
+					if r == nil {
+						return store.Edit{}
+					}
+					copied := *r
+					copied.Queue = "copies"
+					return store.Edit{Add: []*store.Record{&copied}}
+				}, func(n int) []store.Entry {
+					conns.holdAll(hold)
+					t.Cleanup(conns.arrive)
+					return []store.Entry{{Name: "account", Value: fmt.Append(nil, n)}}
+				})
+				conns.free()
+				if err == nil || n != 0 {
+					t.Fatalf("%d are changed by a server that does not answer", n)
+				}
+				var account []byte
+				untilAnswered(t, func() (err error) { account, err = s.Entry(ctx, "account"); return err })
+				copies := func() (n int64) {
+					counts, err := direct.Counts(ctx)
+					must(t, err)
+					for _, c := range counts {
+						if c.Queue == "copies" {
+							n = c.Waiting
+						}
+					}
+					return n
+				}
+				want := int64(0)
+				if account != nil {
+					want = int64(len(all))
+				}
+				if got := copies(); got != want || lost == "command" && account != nil {
+					t.Errorf("%d copies, and the account says %q", got, account)
+				}
+				conns.arrive()
+				for range 100 { // what was held is there by then, since each question is behind it
+					later, err := direct.Entry(ctx, "account")
+					if got := copies(); got != want || string(later) != string(account) || err != nil {
+						t.Fatalf("later: %d copies, and the account says %q, %v; it was %q", got, later, err, account)
+					}
+				}
+				storetest.Balances(t, direct)
+				// Nothing stays locked.
+				if n := len(claim(t, direct, 100)); n != len(all) {
+					t.Errorf("%d can be claimed", n)
+				}
+			})
+		}
+	})
+}
+
+// What is done again, since its safety was not confirmed, is not taken for safe
+// because there was nothing to write: with a replica that stands still, or a disk that
+// nothing syncs, each try is unconfirmed, and one after that has ended is not.
+func TestWhatIsRepeatedIsConfirmed(t *testing.T) {
+	on(t, "", func(t *testing.T, o redisnode.Options) {
+		t.Run("replicated", func(t *testing.T) {
+			server, replica := startOn(t, o, ""), redisnode.New(t, o)
+			var port string
+			if _, err := fmt.Sscanf(server.Addr(), "127.0.0.1:%s", &port); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := replica.Do(ctx, "REPLICAOF", "127.0.0.1", port); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "the replica follows", func() bool { return replica.Info(ctx, "replication", "master_link_status") == "up" })
+			so := server.options()
+			so.Durability = redisstore.Replicated
+			repeated(t, server, so, func() { must(t, replica.Pause()) }, func() { must(t, replica.Continue()) })
+		})
+		t.Run("everysec", func(t *testing.T) {
+			server := startOn(t, o, "")
+			so := server.options()
+			if !redisstore.TellsSyncs(ctx, t, so) {
+				return // a Redis that cannot say when it has synced is refused with everysec
+			}
+			server.do(t, "CONFIG", "SET", "appendfsync", "everysec")
+			repeated(t, server, so, func() { server.do(t, "CONFIG", "SET", "appendfsync", "no") }, func() { server.do(t, "CONFIG", "SET", "appendfsync", "everysec") })
+		})
+	})
+}
+
+// repeated writes while nothing is confirmed, and again when it is.
+func repeated(t *testing.T, server *server, o redisstore.Options, stop, goOn func()) {
+	s := openAt(t, o)
+	untilAnswered(t, func() error { return s.PutEntries(ctx, []store.Entry{{Name: "n", Value: []byte("v")}}) })
+	add(t, s, 3)
+	claims := claim(t, s, 1)
+	all := keys(t, s)[1:]
+	stop()
+	s.Within(2 * time.Second)
+	calls := map[string]func() error{
+		"Finish": func() error {
+			_, err := s.Finish(ctx, []store.Outcome{{Claim: claims[0], At: late}})
+			return err
+		},
+		"PutEntries":    func() error { return s.PutEntries(ctx, []store.Entry{{Name: "n"}}) },
+		"DeleteEntries": func() error { return s.DeleteEntries(ctx, "n") },
+		"Change": func() error { // is done again by itself, within its time
+			_, err := s.Change(ctx, all, func(store.Key, *store.Record) store.Edit { return store.Edit{Keep: true} }, nil)
+			return err
+		},
+	}
+	// Each try is on another connection: of the first one Redis still knows what it wrote.
+	cut := func() { server.do(t, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes") }
+	for name, call := range calls {
+		for try := range 2 {
+			// Connections that were cut before are found out.
+			untilAnswered(t, func() error { _, err := s.Counts(ctx); return err })
+			var cutting sync.WaitGroup
+			cutting.Go(func() {
+				time.Sleep(300 * time.Millisecond) // it is written, and waits to be confirmed
+				cut()
+			})
+			if err := call(); err == nil {
+				t.Errorf("%s, try %d, while nothing is confirmed: %v", name, try+1, err)
+			}
+			cutting.Wait()
+		}
+	}
+	goOn()
+	s.Within(time.Minute)
+	for name, call := range calls {
+		untilAnswered(t, call)
+		t.Log(name)
+	}
+	// Each connection that was cut costs one question.
+	untilAnswered(t, func() error { _, err := s.Ledger(ctx); return err })
+	untilAnswered(t, func() error { _, err := s.Recount(ctx); return err })
+	storetest.Balances(t, s)
+}
