@@ -1,8 +1,12 @@
 package diskstore_test
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"math/rand/v2"
 	"path"
 	"slices"
@@ -14,6 +18,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	"github.com/google/uuid"
 
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
@@ -40,16 +45,10 @@ func tabled(t *testing.T, random *rand.Rand, each int) *vfs.MemFS {
 			p.State, p.ParkedFor = store.Parked, "why"
 			batch = append(batch, w, p)
 		}
-		if err := s.Add(ctx, batch); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Add(ctx, batch))
 	}
-	if err := s.Flush(); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Flush())
+	must(t, s.Close())
 	return disk
 }
 
@@ -57,9 +56,7 @@ func tabled(t *testing.T, random *rand.Rand, each int) *vfs.MemFS {
 func largestTable(t *testing.T, disk vfs.FS) (file string, size int64) {
 	t.Helper()
 	names, err := disk.List("data")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, name := range names {
 		if at := disk.PathJoin("data", name); path.Ext(name) == ".sst" {
 			if info, err := disk.Stat(at); err != nil {
@@ -72,54 +69,106 @@ func largestTable(t *testing.T, disk vfs.FS) (file string, size int64) {
 	return file, size
 }
 
+// harms are what happens to a table, and how many messages it may cost: what fits 32 KiB, and no
+// message where a bit can be turned back.
+var harms = []struct {
+	name  string
+	flips int64 // 0: the disk does not read it
+	most  int
+}{{"a flipped bit", 1, 0}, {"overwritten", 64, 2 * 64}, {"a bad sector", 0, 3 * 64}}
+
 // A block that cannot be read costs the messages in it, and no other: all others of all
-// queues are claimed, found in both directions, counted and changed. A single flipped bit
-// costs none.
+// queues are claimed, found in both directions, counted, changed and salvaged. A message that cannot
+// be read is not said to be none, by Get, nor by a Change, which says so once.
 func TestADamagedBlockCostsItsMessagesAlone(t *testing.T) {
-	random := rand.New(rand.NewPCG(7, 12))
-	disk := tabled(t, random, 200)
+	t.Parallel()
+	disk := tabled(t, rand.New(rand.NewPCG(7, 12)), 200)
 	file, size := largestTable(t, disk)
-	for _, c := range []struct {
-		name string
-		harm func(t *testing.T, disk vfs.FS, at int64) vfs.FS
-		most int // messages that it costs: what fits 32 KiB
-	}{
-		{"a flipped bit", func(t *testing.T, disk vfs.FS, at int64) vfs.FS {
-			flip(t, disk, file, at)
-			return disk
-		}, 0},
-		{"overwritten", func(t *testing.T, disk vfs.FS, at int64) vfs.FS {
-			for i := range int64(64) {
-				flip(t, disk, file, at+i)
-			}
-			return disk
-		}, 2 * 64},
-		{"a bad sector", func(t *testing.T, disk vfs.FS, at int64) vfs.FS {
-			return errorfs.Wrap(disk, errorfs.InjectorFunc(func(op errorfs.Op) error {
-				if op.Kind == errorfs.OpFileReadAt && op.Path == file && op.Offset <= at && at < op.Offset+readSize {
-					return syscall.EIO
-				}
-				return nil
-			}))
-		}, 3 * 64},
-	} {
-		t.Run(c.name, func(t *testing.T) {
+	one, keys, _, _ := keyed(t, 16)
+	for _, h := range harms {
+		t.Run(h.name, func(t *testing.T) {
 			t.Parallel()
 			missing := 0
-			for _, part := range []int64{10, 60} {
-				clone := disk.CrashClone(vfs.CrashCloneCfg{})
+			for i, part := range []int64{10, 60} {
+				harmed := func(clone *vfs.MemFS, file string, at int64) vfs.FS {
+					for i := range h.flips {
+						flip(t, clone, file, at+i)
+					}
+					sector := &badSector{file: file, at: at}
+					sector.armed.Store(h.flips == 0)
+					return errorfs.Wrap(roomy{clone}, sector)
+				}
 				at := size * part / 100
-				missing += costs(t, c.harm(t, roomy{clone}, at), at, 6*200, c.most)
+				missing += costs(t, harmed(disk.CrashClone(vfs.CrashCloneCfg{}), file, at), at, len(keys), h.most)
+				changes(t, one.CrashClone(vfs.CrashCloneCfg{}), keys, []int64{50, 85}[i], h.flips, h.most)
+
+				o := diskstore.Options{FS: harmed(disk.CrashClone(vfs.CrashCloneCfg{}), file, at), Log: silent}
+				done, err := diskstore.Salvage(ctx, "data", "new", o)
+				if lost := len(keys) - int(done.Messages); err != nil || lost > h.most || lost > 0 && len(done.Unread) == 0 {
+					t.Errorf("byte %d: salvaged %+v, %v", at, done, err)
+				}
+				if _, err := diskstore.Salvage(ctx, "data", "new", o); err == nil || !strings.Contains(err.Error(), "not empty") {
+					t.Errorf("into a folder that is not empty: %v", err)
+				}
 			}
-			if missing == 0 != (c.most == 0) {
+			if missing == 0 != (h.most == 0) {
 				t.Errorf("%d messages were damaged", missing)
 			}
 		})
 	}
 }
 
-// readSize is about how much one read of a block is.
-const readSize = 30 << 10
+// changes gets and changes all messages of a store of which a block that was never read is damaged.
+func changes(t *testing.T, disk *vfs.MemFS, keys []store.Key, part, flips int64, most int) {
+	t.Helper()
+	sector := &badSector{}
+	s := openAt(t, "data", diskstore.Options{FS: errorfs.Wrap(roomy{disk}, sector), Log: silent})
+	defer s.Close()
+	file, size := compacted(t, s)
+	sector.file, sector.at = file, size*part/100
+	for i := range flips {
+		flip(t, disk, file, sector.at+i)
+	}
+	sector.armed.Store(flips == 0)
+	gone := map[store.Key]bool{}
+	for range 2 { // once it is known to be damaged, too
+		for _, key := range keys {
+			if _, err := s.Get(ctx, key); errors.Is(err, store.ErrUnreadable) {
+				gone[key] = true
+			} else if err != nil {
+				t.Fatalf("%s: %v", key, err)
+			}
+		}
+	}
+	read := map[store.Key]bool{}
+	unreadable := 0
+	for left := keys; len(left) > 0; {
+		n, err := s.Change(ctx, left[:min(len(left), 100)], func(key store.Key, r *store.Record) store.Edit {
+			switch {
+			case r == nil:
+				t.Errorf("%s is said not to be there", key)
+				return store.Edit{}
+			case errors.Is(r.Unreadable, store.ErrUnreadable):
+				unreadable++
+				return store.Edit{Keep: true, Delete: true}
+			}
+			read[key] = true
+			r.State, r.Due = store.Parked, farAway
+			return store.Edit{Keep: true}
+		}, nil)
+		must(t, err)
+		left = left[n:]
+	}
+	missing := len(keys) - len(readAll(t, s, false))
+	if unreadable > most || unreadable != missing || unreadable != len(gone) || len(read)+unreadable != len(keys) {
+		t.Errorf("%d%%: %d are changed, %d are said to be unreadable, %d were to Get, and %d are", part, len(read), unreadable, len(gone), missing)
+	}
+	for key := range read {
+		if l, err := s.Get(ctx, key); err != nil || !l.Record.Due.Equal(farAway) {
+			t.Fatalf("%s was changed, and is not: %v", key, err)
+		}
+	}
+}
 
 // costs opens a damaged store, uses all of it, and tells how many messages are missing.
 func costs(t *testing.T, disk vfs.FS, at int64, all, most int) (missing int) {
@@ -136,9 +185,7 @@ func costs(t *testing.T, disk vfs.FS, at int64, all, most int) (missing int) {
 		t.Errorf("byte %d: %d of %d are found, %d of them newest first", at, len(oldest), all, len(newest))
 	}
 	lines, err := s.Recount(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	off := int64(0)
 	for i := range lines {
 		off += lines[i].Off()
@@ -182,9 +229,7 @@ func claimAll(t *testing.T, s *diskstore.Store, lane store.Lane) (all []store.Cl
 	t.Helper()
 	for {
 		claims, err := s.Claim(ctx, lane, farAway, 50, 1<<30)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if len(claims) == 0 {
 			return all
 		}
@@ -199,38 +244,759 @@ func claimAll(t *testing.T, s *diskstore.Store, lane store.Lane) (all []store.Cl
 	}
 }
 
-// What waits in a block that the disk did not read for a moment is claimed without a
-// restart once it is read again.
-func TestABlockThatIsReadAgainGivesItsMessagesBack(t *testing.T) {
-	disk := tabled(t, rand.New(rand.NewPCG(7, 13)), 200)
-	file, size := largestTable(t, disk)
-	var bad atomic.Bool
-	at := size * 80 / 100 // not in the first block of a queue, which is read when the store is opened
-	s := openAt(t, "data", diskstore.Options{Log: silent, FS: errorfs.Wrap(roomy{disk}, errorfs.InjectorFunc(func(op errorfs.Op) error {
-		if bad.Load() && op.Kind == errorfs.OpFileReadAt && op.Path == file && op.Offset <= at && at < op.Offset+readSize {
-			return syscall.EIO
+var silent = slog.New(slog.NewTextHandler(io.Discard, nil))
+
+// killed is a disk as a killed process leaves it, with tables, a MANIFEST of several
+// edits, and commits that are in the newest log alone; and what was promised of it.
+func killed(t *testing.T, random *rand.Rand) (disk *vfs.MemFS, kept, ended map[string]bool) {
+	t.Helper()
+	fs := vfs.NewCrashableMem()
+	kept, ended = map[string]bool{}, map[string]bool{}
+	var s *diskstore.Store
+	for life := range 3 {
+		s = openAt(t, "data", diskstore.Options{FS: roomy{fs}, Log: silent})
+		for i := range 4 {
+			var batch []*store.Record
+			for n := range 25 {
+				body := fmt.Sprintf("%d-%d-%d-%d", life, i, n, random.Uint64()) + strings.Repeat("x", random.IntN(1000))
+				batch = append(batch, storetest.Waiting("q", time.Duration(random.IntN(1000))*time.Second, body))
+				kept[body] = true
+			}
+			must(t, s.Add(ctx, batch))
+			finish(t, s, random, kept, ended)
 		}
-		return nil
-	}))})
+		if life == 1 {
+			must(t, s.Flush())
+		}
+		if life < 2 {
+			must(t, s.Close())
+		}
+	}
+	disk = fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: random})
+	must(t, s.Close())
+	return disk, kept, ended
+}
+
+// One flipped bit, wherever it is in the folder, costs nothing that was promised, or is
+// reported: the store refuses to open, a read fails, or the damage is counted.
+func TestOneFlippedBitLosesNothingUnseen(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(6, 12))
+	disk, kept, ended := killed(t, random)
+	outcomes := map[string]int{}
+	for name, places := range flips(t, disk, random) {
+		for _, at := range places {
+			clone := disk.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: random})
+			flip(t, clone, name, at)
+			how, lost := opened(t, clone, kept, ended)
+			if outcomes[how]++; lost != "" {
+				t.Errorf("%s, byte %d: nothing was reported, and %s", name, at, lost)
+			}
+		}
+	}
+	t.Logf("%v", outcomes)
+	if outcomes["refused: lost"] == 0 || outcomes["nothing is missing"] == 0 {
+		t.Errorf("this shows nothing: %v", outcomes)
+	}
+}
+
+// A store that does not open because a bit of its MANIFEST or OPTIONS has flipped, wherever
+// that is, says that it is damaged and what to run: also where the MANIFEST then ends with a
+// table that was deleted since, and where the OPTIONS name another comparer.
+func TestAFlippedBitThatKeepsAStoreFromOpeningIsNamedDamage(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(6, 14))
+	disk, kept := vfs.NewCrashableMem(), map[string]bool{}
+	s := openAt(t, "data", diskstore.Options{FS: roomy{disk}, Log: silent})
+	for body := range 4 {
+		kept[fmt.Sprintf("%020d", body)] = true
+		must(t, s.Add(ctx, []*store.Record{storetest.Waiting("q", time.Hour, fmt.Sprintf("%020d", body))}))
+		must(t, errors.Join(s.Flush(), s.Compact()))
+	}
+	must(t, s.Close())
+	names, err := disk.List("data")
+	must(t, err)
+	outcomes := map[string]int{}
+	for _, name := range names {
+		if !strings.HasPrefix(name, "MANIFEST") && !strings.HasPrefix(name, "OPTIONS") {
+			continue
+		}
+		path := disk.PathJoin("data", name)
+		for at := range usedOf(t, disk, path) {
+			if at%2 == 1 && strings.HasPrefix(name, "OPTIONS") {
+				continue // most of it changes nothing
+			}
+			clone := disk.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: random})
+			flip(t, clone, path, at)
+			how, lost := opened(t, clone, kept, nil)
+			if outcomes[how]++; lost != "" || strings.HasPrefix(how, "refused") && how != "refused: lost" && how != "refused: damaged" {
+				t.Errorf("%s, byte %d: %s%s", name, at, how, lost)
+			}
+		}
+	}
+	if t.Logf("%v", outcomes); outcomes["refused: damaged"] == 0 {
+		t.Errorf("this shows nothing: %v", outcomes)
+	}
+}
+
+// flips are places in each file: some hundred, more of them at the end, where Pebble
+// takes damage for a write that was cut short.
+func flips(t *testing.T, disk vfs.FS, random *rand.Rand) map[string][]int64 {
+	t.Helper()
+	names, err := disk.List("data")
+	must(t, err)
+	all := map[string][]int64{}
+	for _, name := range names {
+		path := disk.PathJoin("data", name)
+		info, err := disk.Stat(path)
+		must(t, err)
+		if info.IsDir() || info.Size() == 0 || name == "LOCK" {
+			continue
+		}
+		used := usedOf(t, disk, path)
+		for i := range min(24, used) {
+			at := random.Int64N(used)
+			if i%2 == 0 {
+				at = max(0, used-1-random.Int64N(min(used, 4000)))
+			}
+			all[path] = append(all[path], at)
+		}
+	}
+	return all
+}
+
+// usedOf is how far a file holds more than the zeros it was given as room.
+func usedOf(t *testing.T, disk vfs.FS, path string) int64 {
+	t.Helper()
+	f, err := disk.Open(path)
+	must(t, err)
+	defer f.Close()
+	b, err := io.ReadAll(f)
+	must(t, err)
+	return int64(len(strings.TrimRight(string(b), "\x00")))
+}
+
+func flip(t *testing.T, disk vfs.FS, path string, at int64) {
+	t.Helper()
+	f, err := disk.OpenReadWrite(path, vfs.WriteCategoryUnspecified)
+	must(t, err)
+	defer f.Close()
+	b := make([]byte, 1)
+	if _, err := f.ReadAt(b, at); err != nil {
+		t.Fatal(err)
+	}
+	b[0] ^= 1 << (at % 8)
+	if _, err := f.WriteAt(b, at); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// opened opens a damaged store and reads all of it: how the damage was reported, or what is
+// wrong though it was not.
+func opened(t *testing.T, disk vfs.FS, kept, ended map[string]bool) (how, lost string) {
+	t.Helper()
+	s, err := diskstore.Open("data", diskstore.Options{FS: roomy{disk}, Log: silent})
+	switch {
+	case errors.Is(err, diskstore.ErrLost):
+		return "refused: lost", ""
+	case errors.Is(err, diskstore.ErrDamaged):
+		return "refused: damaged", ""
+	case err != nil:
+		return "refused: " + err.Error(), ""
+	}
 	defer s.Close()
-	bad.Store(true)
-	claimed := 0
+	there := map[string]bool{}
+	err = s.Scan(ctx, store.Range{Body: true}, func(l store.Listed) (bool, error) {
+		there[string(l.Record.Message.Body)] = true
+		return true, nil
+	})
+	if err != nil {
+		return "a read failed", ""
+	}
+	for body := range kept {
+		if !there[body] {
+			return "", fmt.Sprintf("%q is not there", body[:20])
+		}
+	}
+	for body := range ended {
+		if there[body] {
+			return "", fmt.Sprintf("%q is back", body[:20])
+		}
+	}
+	return "nothing is missing", ""
+}
+
+// overwrite damages more of a file than can be turned back.
+func overwrite(t *testing.T, disk vfs.FS, file string, at int64) {
+	t.Helper()
+	for i := range int64(64) {
+		flip(t, disk, file, at+i)
+	}
+}
+
+// Beside a damaged block the store goes on for good: what comes later and belongs between
+// the messages that the block had is claimed, and compactions go on.
+func TestWhatComesBesideADamagedBlockIsKept(t *testing.T) {
+	t.Parallel()
+	disk := tabled(t, rand.New(rand.NewPCG(7, 14)), 200)
+	file, size := largestTable(t, disk)
+	overwrite(t, disk, file, size*85/100)
+	s := openAt(t, "data", diskstore.Options{FS: roomy{disk}, Log: silent})
+	defer s.Close()
+	const rounds, each = 3, 10
+	for round := range rounds {
+		var batch []*store.Record
+		for _, queue := range threeQueues {
+			for i := range each {
+				at := time.Duration(20*i)*time.Second + 500*time.Millisecond
+				batch = append(batch, storetest.Waiting(queue, at, fmt.Sprintf("new-%s-%d-%d ", queue, round, i)))
+			}
+		}
+		must(t, s.Add(ctx, batch))
+		must(t, s.Flush())
+	}
+	fresh := 0
 	for _, queue := range threeQueues {
-		claimed += len(claimAll(t, s, store.Lane{Queue: queue}))
+		for _, c := range claimAll(t, s, store.Lane{Queue: queue}) {
+			if strings.HasPrefix(string(c.Record.Message.Body), "new") {
+				fresh++
+			}
+		}
 	}
-	if claimed == 600 || claimed < 500 {
-		t.Fatalf("%d of 600 were claimed while a block was bad", claimed)
+	if fresh != rounds*each*len(threeQueues) {
+		t.Errorf("%d of %d that came later are claimed", fresh, rounds*each*len(threeQueues))
 	}
-	bad.Store(false)
-	s.AfterEIO()
-	next, err := s.Next(ctx)
-	if err != nil || len(next) == 0 {
-		t.Errorf("nothing is said to be due: %v, %v", next, err)
+	if err := s.Compact(); err != nil {
+		t.Errorf("compacting beside a damaged block: %v", err)
 	}
-	for _, n := range next {
-		claimed += len(claimAll(t, s, n.Lane))
+	if err := s.Close(); err != nil { // tables that are not needed are removed by then
+		t.Error(err)
 	}
-	if claimed != 600 {
-		t.Errorf("%d of 600 were claimed", claimed)
+	if _, err := disk.Stat(disk.PathJoin("data", "damaged", path.Base(file))); err != nil {
+		t.Errorf("the damaged table is not kept: %v", err)
+	}
+}
+
+// Wherever a table is damaged, also where it has the counters, the groups, the indexes and
+// its own index: the store opens, shows the damage, counts what there is, and what comes is
+// kept. At the next start nothing is counted again.
+func TestWhatFollowsFromTheRecordsIsMadeAnew(t *testing.T) {
+	t.Parallel()
+	disk := tabled(t, rand.New(rand.NewPCG(7, 15)), 60)
+	file, size := largestTable(t, disk)
+	rebuilt, lost := 0, map[int]bool{}
+	for at := int64(100); at < size-2500; at += size / 8 {
+		disk := disk.CrashClone(vfs.CrashCloneCfg{})
+		overwrite(t, disk, file, at)
+		var log bytes.Buffer
+		o := diskstore.Options{FS: roomy{disk}, Log: slog.New(slog.NewTextHandler(&log, nil))}
+		for life := range 3 {
+			log.Reset()
+			s, err := diskstore.Open("data", o)
+			if err != nil {
+				t.Errorf("byte %d: %v", at, err)
+				break
+			}
+			was := len(readAll(t, s, false))
+			if life == 0 {
+				lost[6*60-was] = true
+			}
+			if again := strings.Contains(log.String(), "made again"); again {
+				rebuilt++
+				if life == 2 {
+					t.Errorf("byte %d: it is made again once more:\n%s", at, &log)
+				}
+			}
+			if err := s.Add(ctx, []*store.Record{storetest.Waiting("b", time.Second, "new ")}); err != nil {
+				t.Error(err)
+			}
+			if now := len(readAll(t, s, false)); now != was+1 {
+				t.Errorf("byte %d: of %d and a new one %d are found", at, was, now)
+			}
+			if len(s.Damage()) == 0 {
+				t.Errorf("byte %d, life %d: no damage is shown", at, life)
+			}
+			if life > 0 {
+				if err := s.Check(); err != nil {
+					t.Errorf("byte %d: %v", at, err)
+				}
+				groupsCount(t, s)
+			}
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	t.Logf("%d times made again, %v messages were lost", rebuilt, lost)
+	if rebuilt == 0 || len(lost) < 2 {
+		t.Error("nothing that opening needs was damaged, so this shows nothing")
+	}
+}
+
+// badSector fails all reads of a block while it is armed, and counts them.
+type badSector struct {
+	file  string
+	at    int64
+	armed atomic.Bool
+	reads atomic.Int64
+}
+
+func (b *badSector) String() string { return "a bad sector" }
+
+func (b *badSector) MaybeError(op errorfs.Op) error {
+	if b.armed.Load() && op.Kind == errorfs.OpFileReadAt && op.Path == b.file && op.Offset <= b.at && b.at < op.Offset+32<<10 {
+		b.reads.Add(1)
+		return syscall.EIO
+	}
+	return nil
+}
+
+// keyed is a disk as tabled makes it, with the keys of all messages, and the one table that
+// has them.
+func keyed(t *testing.T, seed uint64) (disk *vfs.MemFS, keys []store.Key, file string, size int64) {
+	t.Helper()
+	disk = tabled(t, rand.New(rand.NewPCG(7, seed)), 200)
+	s := openAt(t, "data", diskstore.Options{FS: roomy{disk}, Log: silent})
+	var err error
+	for _, queue := range threeQueues { // in the order in which they are kept
+		for _, state := range []store.State{store.Parked, store.Waiting} {
+			err = errors.Join(err, s.Scan(ctx, store.Range{Queues: []string{queue}, State: state}, func(l store.Listed) (bool, error) {
+				keys = append(keys, l.Key)
+				return true, nil
+			}))
+		}
+	}
+	if err = errors.Join(err, s.Compact(), s.Close()); err != nil || len(keys) != 1200 {
+		t.Fatalf("%d keys, %v", len(keys), err)
+	}
+	file, size = largestTable(t, disk)
+	return disk, keys, file, size
+}
+
+// compacted makes one table of a store's, which nothing of was read yet.
+func compacted(t *testing.T, s *diskstore.Store) (file string, size int64) {
+	t.Helper()
+	must(t, s.Compact())
+	file, size, err := s.LargestTable()
+	must(t, err)
+	return file, size
+}
+
+// What waits behind a block that the disk did not read, while the store was opened or later, is
+// claimed, and what is in the block once the disk reads again: without a restart.
+func TestABlockThatIsNotReadStrandsNothing(t *testing.T) {
+	t.Parallel()
+	disk, _, file, size := keyed(t, 18)
+	for _, opening := range []bool{true, false} {
+		strandsNothing(t, "of queues", disk, file, size, opening)
+	}
+	file, size = forwardAll(t, disk)
+	strandsNothing(t, "of forward targets", disk, file, size, true)
+}
+
+// forwardAll sends each message that waits to a target of its own, and makes one table.
+func forwardAll(t *testing.T, disk *vfs.MemFS) (file string, size int64) {
+	t.Helper()
+	s := openAt(t, "data", diskstore.Options{FS: roomy{disk}, Log: silent})
+	var keys []store.Key
+	err := s.Scan(ctx, store.Range{State: store.Waiting}, func(l store.Listed) (bool, error) { keys = append(keys, l.Key); return true, nil })
+	if err == nil {
+		_, err = s.Change(ctx, keys, func(key store.Key, r *store.Record) store.Edit {
+			r.Forward = &store.Destination{RoutingKey: string(key)}
+			return store.Edit{Keep: true}
+		}, nil)
+	}
+	must(t, errors.Join(err, s.Compact(), s.Close()))
+	return largestTable(t, disk)
+}
+
+func strandsNothing(t *testing.T, what string, disk *vfs.MemFS, file string, size int64, opening bool) {
+	t.Helper()
+	stranded := 0
+	for _, part := range []int64{64, 70, 76, 82, 88, 92} {
+		sector := &badSector{file: file, at: size * part / 100}
+		sector.armed.Store(opening)
+		s, err := diskstore.Open("data", diskstore.Options{Log: silent, FS: errorfs.Wrap(roomy{disk.CrashClone(vfs.CrashCloneCfg{})}, sector)})
+		if err != nil {
+			t.Fatalf("%d%%: %v", part, err)
+		}
+		sector.armed.Store(true)
+		claimed := dueNow(t, s)
+		if claimed < 600-3*64 {
+			t.Errorf("%s, %d%%: %d of 600 are claimed while a block is bad", what, part, claimed)
+		}
+		if claimed < 600 {
+			stranded++
+		}
+		sector.armed.Store(false)
+		s.AfterEIO()
+		if claimed += dueNow(t, s); claimed != 600 {
+			t.Errorf("%s, %d%%: %d of 600 are claimed", what, part, claimed)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if stranded == 0 {
+		t.Errorf("%s: no block had anything that waits, so this shows nothing", what)
+	}
+}
+
+// dueNow claims, as the scheduler does, what Next says is due.
+func dueNow(t *testing.T, s *diskstore.Store) (claimed int) {
+	t.Helper()
+	for range 3 {
+		next, err := s.Next(ctx)
+		must(t, err)
+		for _, n := range next {
+			claimed += len(claimAll(t, s, n.Lane))
+		}
+	}
+	return claimed
+}
+
+// A block that the disk did not read is passed by for a while: each read of it may take
+// seconds, and looking for what is behind it would read it a hundred times.
+func TestABadSectorIsPassedBy(t *testing.T) {
+	t.Parallel()
+	disk, _, _, _ := keyed(t, 19)
+	sector := &badSector{}
+	s := openAt(t, "data", diskstore.Options{Log: silent, FS: errorfs.Wrap(roomy{disk}, sector)})
+	defer s.Close()
+	file, size := compacted(t, s)
+	sector.file, sector.at = file, size*85/100
+	sector.armed.Store(true)
+	for range 3 {
+		if n := len(readAll(t, s, false)); n == 1200 {
+			t.Error("nothing is missing, so this shows nothing")
+		}
+	}
+	if _, err := storetest.Replay(ctx, s, "b", time.Now()); err != nil {
+		t.Error(err)
+	}
+	if n := sector.reads.Load(); n > 4 { // two blocks may be within its reach, each is read twice
+		t.Errorf("it was read %d times", n)
+	}
+}
+
+// Whatever file of a store is damaged, salvage saves what is in the others, also when
+// services have tried to start on it; what it makes is a sound store.
+func TestSalvageSavesAllThatCanBeRead(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(7, 2))
+	disk, kept, _ := killed(t, random)
+	refused := 0
+	for name, places := range flips(t, disk, random) {
+		at := places[1%len(places)] // any; TestAFlippedBitAtTheEndOfATableCostsNothing has the last bytes of tables
+		clone := disk.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: random})
+		flip(t, clone, name, at)
+		o := diskstore.Options{FS: roomy{clone}, Log: silent}
+		for range 2 {
+			if s, err := diskstore.Open("data", o); err != nil {
+				refused++
+			} else if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		done, err := diskstore.Salvage(ctx, "data", "new", o)
+		if err != nil {
+			t.Errorf("%s, byte %d: %v", name, at, err)
+			continue
+		}
+		s := openAt(t, "new", o)
+		if err := s.Check(); err != nil {
+			t.Errorf("%s, byte %d: %v", name, at, err)
+		}
+		storetest.Balances(t, s)
+		there := bodies(t, s)
+		missing := 0
+		for body := range kept {
+			if there[body] == 0 {
+				missing++
+			}
+		}
+		// The newest log alone has the last 100; a table has more.
+		if most := map[bool]int{true: 100, false: 0}[strings.HasSuffix(name, ".log")]; missing > most {
+			t.Errorf("%s, byte %d: %d of %d are missing: %+v", name, at, missing, len(kept), done)
+		}
+		if int(done.Messages) != len(there) {
+			t.Errorf("%s: %d are said to be saved, and %d are", name, done.Messages, len(there))
+		}
+		must(t, s.Close())
+	}
+	if refused == 0 {
+		t.Error("no flip kept a store from being opened, so this shows little")
+	}
+}
+
+// Records of 1 MiB and more are in files of their own: salvage saves them too, whether the
+// database opens or not, and damage in such a file costs the record that it hits alone.
+func TestSalvageSavesLargeRecords(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name                string
+		cutManifest, damage bool
+		missing             int
+	}{
+		{"it opens", false, false, 0},
+		{"it opens, and a body is damaged", false, true, 1},
+		{"it does not open", true, false, 0},
+		{"it does not open, and a body is damaged", true, true, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			disk, kept := withLarge(t)
+			if c.cutManifest {
+				cutManifest(t, disk)
+				for _, log := range namesOf(t, disk, ".log") { // or it has them
+					must(t, disk.Remove(log))
+				}
+			}
+			if c.damage {
+				overwrite(t, disk, namesOf(t, disk, ".blob")[0], 1<<20)
+			}
+			o := diskstore.Options{FS: roomy{disk}, Log: silent}
+			if s, err := diskstore.Open("data", o); err == nil {
+				if c.cutManifest {
+					t.Fatal("it opens without its MANIFEST, so this shows nothing")
+				}
+				must(t, s.Close())
+			} else if !c.cutManifest {
+				t.Fatal(err)
+			}
+			done, err := diskstore.Salvage(ctx, "data", "new", o)
+			if err != nil || int(done.Messages) != len(kept)-c.missing || c.damage && len(done.Unread) == 0 {
+				t.Errorf("%+v, %v", done, err)
+			}
+			s := openAt(t, "new", o)
+			defer s.Close()
+			if err := s.Check(); err != nil {
+				t.Error(err)
+			}
+			there := 0
+			err = s.Scan(ctx, store.Range{Body: true}, func(l store.Listed) (bool, error) {
+				if there++; kept[l.Record.ID] != string(l.Record.Message.Body) {
+					t.Errorf("message %s has a body of %d bytes that is not its own", l.Record.ID, len(l.Record.Message.Body))
+				}
+				return true, nil
+			})
+			if err != nil || there != len(kept)-c.missing {
+				t.Errorf("%d are there, %v", there, err)
+			}
+		})
+	}
+}
+
+// withLarge is a disk with large messages, all due at once, in several .blob files; and their
+// bodies.
+func withLarge(t *testing.T) (*vfs.MemFS, map[uuid.UUID]string) {
+	t.Helper()
+	random := rand.New(rand.NewPCG(7, 4))
+	disk, kept := vfs.NewMem(), map[uuid.UUID]string{}
+	s := openAt(t, "data", diskstore.Options{FS: roomy{disk}, Log: silent})
+	for range 2 {
+		var batch []*store.Record
+		for range 3 {
+			body := make([]byte, 2<<20)
+			for at := range body {
+				body[at] = byte(random.Uint32())
+			}
+			r, small := storetest.Waiting("q", 0, string(body)), storetest.Waiting("q", 0, "small")
+			kept[r.ID], kept[small.ID] = string(body), "small"
+			batch = append(batch, r, small)
+		}
+		must(t, s.Add(ctx, batch))
+		must(t, s.Flush())
+	}
+	must(t, s.Close())
+	if blobs := namesOf(t, disk, ".blob"); len(blobs) < 2 {
+		t.Fatalf("the bodies are in %v", blobs)
+	}
+	return disk, kept
+}
+
+// namesOf are the files of a store whose names have a part.
+func namesOf(t *testing.T, disk vfs.FS, part string) (paths []string) {
+	t.Helper()
+	names, err := disk.List("data")
+	must(t, err)
+	slices.Sort(names)
+	for _, name := range names {
+		if strings.Contains(name, part) {
+			paths = append(paths, disk.PathJoin("data", name))
+		}
+	}
+	return paths
+}
+
+// cutManifest leaves the half of it.
+func cutManifest(t *testing.T, disk vfs.FS) {
+	t.Helper()
+	for _, path := range namesOf(t, disk, "MANIFEST") {
+		f, err := disk.Open(path)
+		must(t, err)
+		b, err := io.ReadAll(f)
+		must(t, errors.Join(err, f.Close()))
+		to, err := disk.Create(path, vfs.WriteCategoryUnspecified)
+		if err == nil {
+			_, err = to.Write(b[:20])
+		}
+		must(t, errors.Join(err, to.Sync(), to.Close()))
+	}
+}
+
+// A table whose footer is overwritten cannot be read at all: the store is refused with the
+// remedy, or says what is damaged, and salvage saves what all other tables have.
+func TestSalvageBesideATableWithoutAFooter(t *testing.T) {
+	t.Parallel()
+	disk := vfs.NewCrashableMem()
+	s := openAt(t, "data", diskstore.Options{FS: roomy{disk}, Log: silent})
+	const tables, each = 3, 50
+	for n := range tables {
+		var batch []*store.Record
+		for i := range each {
+			batch = append(batch, storetest.Waiting("q", time.Duration(i)*time.Second, fmt.Sprintf("%d-%d ", n, i)))
+		}
+		must(t, errors.Join(s.Add(ctx, batch), s.Flush()))
+	}
+	must(t, s.Close())
+	for _, file := range namesOf(t, disk, ".sst") {
+		disk := disk.CrashClone(vfs.CrashCloneCfg{})
+		o := diskstore.Options{FS: roomy{disk}, Log: silent}
+		info, err := disk.Stat(file)
+		must(t, err)
+		overwrite(t, disk, file, info.Size()-64)
+		if s, err := diskstore.Open("data", o); err == nil {
+			if len(readAll(t, s, false)) < tables*each && len(s.Damage()) == 0 {
+				t.Errorf("%s: messages are missing, and no damage is shown", file)
+			}
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+		} else if !errors.Is(err, diskstore.ErrDamaged) || !strings.Contains(err.Error(), "redrive store salvage") {
+			t.Errorf("%s: it is refused with %v", file, err)
+		}
+		done, err := diskstore.Salvage(ctx, "data", "new", o)
+		if err != nil || done.Messages < each || done.Unread[file] == "" {
+			t.Errorf("%s: %+v, %v", file, done, err)
+		}
+	}
+}
+
+// A table ends with a footer, without which nothing of it can be read: any bit of it can be turned
+// back, as one of its blocks can.
+func TestAFlippedBitAtTheEndOfATableCostsNothing(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(9, 71))
+	disk, kept, _ := killed(t, random)
+	const footer = 61
+	tables := 0
+	for name := range flips(t, disk, random) {
+		if !strings.HasSuffix(name, ".sst") {
+			continue
+		}
+		tables++
+		size := usedOf(t, disk, name)
+		for at := size - footer + random.Int64N(3); at < size; at += 3 {
+			clone := disk.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: random})
+			flip(t, clone, name, at)
+			done, err := diskstore.Salvage(ctx, "data", "new", diskstore.Options{FS: roomy{clone}, Log: silent})
+			if err != nil {
+				t.Fatalf("%s, byte %d: %v", name, at, err)
+			}
+			if int(done.Messages) < len(kept) {
+				t.Errorf("%s, byte %d of %d: %d of %d messages are saved; not read: %v", name, at, size, done.Messages, len(kept), done.Unread)
+			}
+		}
+	}
+	if tables == 0 {
+		t.Error("there is no table")
+	}
+}
+
+// A store without the end of its newest log refuses to open, says what is missing and
+// what to do, and removes nothing: with that file as it was, all is there. Who accepts
+// the loss is asked once.
+func TestMissingCommitsAreRefused(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(6, 1))
+	disk, kept, ended := killed(t, random)
+	names, err := disk.List("data")
+	must(t, err)
+	newest := ""
+	for _, name := range names {
+		if path.Ext(name) == ".log" {
+			newest = max(newest, name)
+		}
+	}
+	log := disk.PathJoin("data", newest)
+	end := usedOf(t, disk, log) - 1
+	flip(t, disk, log, end)
+	o := diskstore.Options{FS: roomy{disk}, Log: silent}
+	var lost *diskstore.LostError
+	for range 2 {
+		_, err := diskstore.Open("data", o)
+		if !errors.As(err, &lost) || lost.Commits != 1 || lost.Promised == lost.There {
+			t.Fatalf("the last commit is missing, and opening it says %v (%+v)", err, lost)
+		}
+		for _, word := range []string{"data folder data", "salvage", "accept-loss", "last 1 of its commits"} {
+			if !strings.Contains(err.Error(), word) {
+				t.Errorf("the error lacks %q: %v", word, err)
+			}
+		}
+	}
+	after, err := disk.List("data")
+	must(t, err)
+	for _, name := range names {
+		if !slices.Contains(after, name) {
+			t.Errorf("%s was removed", name)
+		}
+	}
+	o.AcceptLoss = true
+	must(t, openAt(t, "data", o).Close())
+	o.AcceptLoss = false
+	s := openAt(t, "data", o)
+	defer s.Close()
+	there := bodies(t, s)
+	if len(there) < len(kept)-30 {
+		t.Errorf("%d of %d are there without the last commit; %d had ended", len(there), len(kept), len(ended))
+	}
+}
+
+// A witness that lags, as after a power cut, is no alarm; nor is one that is damaged, or
+// that an older version did not write.
+func TestAWitnessThatIsBehindIsNoAlarm(t *testing.T) {
+	t.Parallel()
+	for name, harm := range map[string]func(disk vfs.FS, file string) error{
+		"gone": func(disk vfs.FS, file string) error { return disk.Remove(file) },
+		"half": func(disk vfs.FS, file string) error { flip(t, disk, file, 10); return nil },
+		"damaged": func(disk vfs.FS, file string) error {
+			flip(t, disk, file, 10)
+			flip(t, disk, file, 4096+10)
+			return nil
+		},
+	} {
+		disk, kept, ended := killed(t, rand.New(rand.NewPCG(6, 2)))
+		must(t, harm(disk, "data/witness"))
+		for range 2 {
+			if how, lost := opened(t, disk, kept, ended); how != "nothing is missing" {
+				t.Errorf("%s: %s, %s", name, how, lost)
+			}
+		}
+	}
+}
+
+// A store whose MANIFEST is gone is not a new one.
+func TestAFolderWithoutItsDatabaseIsNotNew(t *testing.T) {
+	t.Parallel()
+	disk, _, _ := killed(t, rand.New(rand.NewPCG(6, 3)))
+	names, err := disk.List("data")
+	must(t, err)
+	for _, name := range names {
+		if name != "witness" && name != "history" && name != "LOCK" {
+			must(t, disk.Remove(disk.PathJoin("data", name)))
+		}
+	}
+	if _, err := diskstore.Open("data", diskstore.Options{FS: roomy{disk}, Log: silent}); !errors.Is(err, diskstore.ErrLost) {
+		t.Errorf("a folder with nothing but its witness: %v", err)
 	}
 }

@@ -1,12 +1,18 @@
 package diskstore_test
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -14,6 +20,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	"github.com/google/uuid"
 
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
@@ -23,17 +30,16 @@ import (
 func openAt(t *testing.T, path string, o diskstore.Options) *diskstore.Store {
 	t.Helper()
 	s, err := diskstore.Open(path, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return s
 }
 
 func TestDiskEngine(t *testing.T) {
-	paths := map[store.Store]string{}
+	t.Parallel()
+	var paths sync.Map
 	open := func(t *testing.T, path string) store.Store {
 		s := openAt(t, path, diskstore.Options{})
-		paths[s] = path
+		paths.Store(s, path)
 		return s
 	}
 	storetest.Run(t, storetest.Engine{
@@ -41,10 +47,9 @@ func TestDiskEngine(t *testing.T) {
 		Tear: func(s store.Store, key store.Key) error { return s.(*diskstore.Store).Tear(key) },
 		Open: func(t *testing.T) store.Store { return open(t, filepath.Join(t.TempDir(), "data")) },
 		Reopen: func(t *testing.T, s store.Store) store.Store {
-			if err := s.Close(); err != nil {
-				t.Fatal(err)
-			}
-			again := open(t, paths[s])
+			must(t, s.Close())
+			path, _ := paths.Load(s)
+			again := open(t, path.(string))
 			t.Cleanup(func() { again.Close() })
 			return again
 		},
@@ -52,6 +57,7 @@ func TestDiskEngine(t *testing.T) {
 }
 
 func TestASecondOwnerIsRefused(t *testing.T) {
+	t.Parallel()
 	path := t.TempDir()
 	s := openAt(t, path, diskstore.Options{})
 	if _, err := diskstore.Open(path, diskstore.Options{}); !errors.Is(err, store.ErrLocked) {
@@ -64,6 +70,7 @@ func TestASecondOwnerIsRefused(t *testing.T) {
 // Only a lock that somebody holds is said to be one: told to stop the other
 // process, a missing right would not be found.
 func TestWhyAFolderCannotBeHad(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name string
 		op   errorfs.OpKind
@@ -92,14 +99,11 @@ func TestWhyAFolderCannotBeHad(t *testing.T) {
 }
 
 func TestAFolderThatIsNone(t *testing.T) {
+	t.Parallel()
 	path := t.TempDir()
 	file := filepath.Join(path, "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(filepath.Join(path, "LOCK"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, nil, 0o600))
+	must(t, os.Mkdir(filepath.Join(path, "LOCK"), 0o700))
 	for _, at := range []string{file, filepath.Join(file, "below"), path} {
 		_, err := diskstore.Open(at, diskstore.Options{})
 		if err == nil || errors.Is(err, store.ErrLocked) || !strings.Contains(err.Error(), at) || !strings.Contains(err.Error(), "store.disk") {
@@ -111,6 +115,7 @@ func TestAFolderThatIsNone(t *testing.T) {
 // A full disk takes nothing new; people can still let go and move, as long as half
 // of the reserve is left, and delete for good always.
 func TestAFullStoreTakesNothingAndGivesBack(t *testing.T) {
+	t.Parallel()
 	disk := &filling{FS: vfs.NewMem()}
 	disk.free.Store(1 << 40)
 	s := openAt(t, "data", diskstore.Options{FS: disk, Reserve: 100 << 20})
@@ -120,17 +125,13 @@ func TestAFullStoreTakesNothingAndGivesBack(t *testing.T) {
 		batch = append(batch, storetest.Waiting("q", 0, "kept"))
 	}
 	add := func() error { return s.Add(ctx, batch) }
-	if err := add(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, add())
 	var keys []store.Key
 	err := s.Scan(ctx, store.Range{}, func(l store.Listed) (bool, error) {
 		keys = append(keys, l.Key)
 		return true, nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	change := func(e store.Edit) func() error {
 		return func() error {
 			_, err := s.Change(ctx, keys[:1], func(_ store.Key, r *store.Record) store.Edit { return e }, func(n int) []store.Entry {
@@ -186,6 +187,7 @@ func TestAFullStoreTakesNothingAndGivesBack(t *testing.T) {
 // With a little more than the reserve free and nothing kept, a full batch of the intake is
 // taken: RabbitMQ would offer the same one for ever.
 func TestAnEmptyStoreNearItsReserveTakesMessages(t *testing.T) {
+	t.Parallel()
 	disk := &filling{FS: vfs.NewMem()}
 	disk.free.Store(259 << 20)
 	s := openAt(t, "data", diskstore.Options{FS: disk, Reserve: 256 << 20})
@@ -208,4 +210,689 @@ type filling struct {
 
 func (f *filling) GetDiskUsage(string) (vfs.DiskUsage, error) {
 	return vfs.DiskUsage{AvailBytes: f.free.Load()}, nil
+}
+
+// limited is a disk in memory of some size, in bytes.
+type limited struct {
+	vfs.FS
+	size int64
+	over atomic.Int64 // by how much it was overdrawn at most
+}
+
+func (l *limited) GetDiskUsage(path string) (vfs.DiskUsage, error) {
+	names, err := l.List(path)
+	free := l.size
+	for _, name := range names {
+		if info, err := l.Stat(l.PathJoin(path, name)); err == nil {
+			free -= info.Size()
+		}
+	}
+	l.over.Store(max(l.over.Load(), -free))
+	return vfs.DiskUsage{AvailBytes: uint64(max(free, 0))}, err
+}
+
+// A store that was full takes messages again once the ones in it were retried: what they had
+// on the disk, in tables and in old logs, is free again, though Pebble had no other reason
+// to remove it. Meanwhile the database's own upkeep fits into the reserve.
+func TestAStoreThatWasFullAndIsEmptyTakesMessages(t *testing.T) {
+	t.Parallel()
+	reserves, rounds := []uint64{32 << 20, 1}, 4
+	if storetest.Long() {
+		reserves, rounds = append(reserves, 0), 12
+	}
+	for _, reserve := range reserves {
+		disk := &limited{FS: vfs.NewMem(), size: 72 << 20}
+		if reserve == 0 { // 256 MiB
+			disk.size = 300 << 20
+		}
+		s := openAt(t, "data", diskstore.Options{FS: disk, Reserve: reserve})
+		body := make([]byte, 16<<10)
+		_, _ = rand.NewChaCha8([32]byte{}).Read(body)
+		least := 1 << 30
+		for round := range rounds {
+			added, waited := 0, false
+			for batch := 512; batch > 0; {
+				var records []*store.Record
+				for range batch {
+					records = append(records, storetest.Waiting("orders", 0, string(body)))
+				}
+				switch err := s.Add(ctx, records); {
+				case errors.Is(err, store.ErrFull) && !waited:
+					// What a compaction leaves behind is removed a moment after it.
+					s.AwaitRemovals()
+					waited = true
+				case errors.Is(err, store.ErrFull):
+					batch /= 2
+				case err != nil:
+					t.Fatal(err)
+				default:
+					added += batch
+				}
+			}
+			if least = min(least, added); added == 0 {
+				t.Fatalf("reserve %d MiB, round %d: an empty store is full", reserve>>20, round)
+			}
+			finishAll(t, s, "orders", added)
+		}
+		if over := disk.over.Load(); over > 0 {
+			t.Errorf("reserve %d MiB: %d bytes more than the disk has were written", reserve>>20, over)
+		}
+		t.Logf("reserve %d MiB: at least %d messages fit, each time", reserve>>20, least)
+		must(t, s.Close())
+	}
+}
+
+// finishAll claims and deletes the n messages of a queue.
+func finishAll(t *testing.T, s *diskstore.Store, queue string, n int) {
+	t.Helper()
+	for n > 0 {
+		claims, err := s.Claim(ctx, store.Lane{Queue: queue}, time.Now().AddDate(100, 0, 0), 512, 8<<20)
+		if err != nil || len(claims) == 0 {
+			t.Fatalf("%d are left, and %d are claimed: %v", n, len(claims), err)
+		}
+		outcomes := make([]store.Outcome, len(claims))
+		for i, c := range claims {
+			outcomes[i] = store.Outcome{Claim: c, At: time.Now()}
+		}
+		if _, err := s.Finish(ctx, outcomes); err != nil {
+			t.Fatal(err)
+		}
+		n -= len(claims)
+	}
+}
+
+// A power cut soon after the first start must not take the folder itself, which would look like
+// a first start again.
+func TestAFolderThatWasJustMadeSurvivesAPowerCut(t *testing.T) {
+	t.Parallel()
+	for _, path := range []string{"data", "/var/lib/redrive", "/var/lib/redrive/data"} {
+		disk := vfs.NewCrashableMem()
+		must(t, disk.MkdirAll("/var/lib", 0o755))
+		for _, folder := range []string{"/", "/var"} {
+			d, err := disk.OpenDir(folder)
+			must(t, err)
+			must(t, d.Sync())
+		}
+		s, err := diskstore.Open(path, diskstore.Options{FS: roomy{disk}})
+		must(t, err)
+		must(t, s.Add(ctx, []*store.Record{storetest.Waiting("q", 0, "one")}))
+		left := disk.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 0, RNG: rand.New(rand.NewPCG(1, 2))})
+		must(t, s.Close())
+		s, err = diskstore.Open(path, diskstore.Options{FS: roomy{left}, Existing: true})
+		if err != nil {
+			t.Errorf("%s: %v", path, err)
+			continue
+		}
+		if n := waiting(t, s); n != 1 {
+			t.Errorf("%s: %d messages are left, want 1", path, n)
+		}
+		must(t, s.Close())
+	}
+}
+
+func waiting(t *testing.T, s *diskstore.Store) (n int64) {
+	t.Helper()
+	counts, err := s.Counts(ctx)
+	must(t, err)
+	for _, c := range counts {
+		n += c.Waiting
+	}
+	return n
+}
+
+// The umask of a service is often 022, and a folder made for it often 0755.
+func TestTheDataFolderIsClosedToOtherUsers(t *testing.T) {
+	t.Parallel()
+	folder := filepath.Join(t.TempDir(), "data")
+	if s, err := diskstore.Open(folder, diskstore.Options{Reserve: 1}); err != nil || s.Close() != nil {
+		t.Fatal(err)
+	}
+	// As an earlier version left it.
+	all, err := os.ReadDir(folder)
+	must(t, err)
+	for _, f := range all {
+		if f.Type().IsRegular() {
+			err = errors.Join(err, os.Chmod(filepath.Join(folder, f.Name()), 0o644))
+		}
+	}
+	must(t, errors.Join(err, os.Chmod(folder, 0o755)))
+	var log bytes.Buffer
+	s, err := diskstore.Open(folder, diskstore.Options{Reserve: 1, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	must(t, err)
+	must(t, s.Add(t.Context(), []*store.Record{storetest.Everything()}))
+	seen := 0
+	see := func() {
+		err := filepath.WalkDir(folder, func(path string, e fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			info, err := e.Info()
+			if seen++; err == nil && info.Mode().Perm()&0o077 != 0 && !strings.HasSuffix(path, "/LOCK") {
+				t.Errorf("%s has the rights %o", path, info.Mode().Perm())
+			}
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	see()
+	must(t, s.Close())
+	see()
+	if seen < 8 || !strings.Contains(log.String(), "other users had rights to the data folder") {
+		t.Errorf("%d files seen; log:\n%s", seen, &log)
+	}
+}
+
+// A wrong path, in the config or on the command line, changes nothing there.
+func TestAFolderThatIsNoStoreKeepsItsRights(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	must(t, os.Chmod(folder, 0o755))
+	tool, file := filepath.Join(folder, "bin", "tool"), filepath.Join(folder, "passwd")
+	must(t, errors.Join(os.Mkdir(filepath.Join(folder, "bin"), 0o755), os.WriteFile(tool, nil, 0o755), os.WriteFile(file, nil, 0o644)))
+	if _, err := diskstore.Open(folder, diskstore.Options{Existing: true}); !errors.Is(err, diskstore.ErrNone) {
+		t.Errorf("opened: %v", err)
+	}
+	s, err := diskstore.Open(folder, diskstore.Options{Reserve: 1})
+	must(t, err)
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	for path, want := range map[string]fs.FileMode{folder: 0o755, filepath.Dir(tool): 0o755, tool: 0o755, file: 0o644} {
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want {
+			t.Errorf("%s has the rights %o, %v; want %o", path, info.Mode().Perm(), err, want)
+		}
+	}
+}
+
+func TestASalvagedStoreIsClosedToOtherUsers(t *testing.T) {
+	t.Parallel()
+	from, to := filepath.Join(t.TempDir(), "from"), t.TempDir()
+	must(t, os.Chmod(to, 0o755))
+	s, err := diskstore.Open(from, diskstore.Options{Reserve: 1})
+	must(t, err)
+	must(t, errors.Join(s.Add(t.Context(), []*store.Record{storetest.Everything()}), s.Close()))
+	if _, err := diskstore.Salvage(t.Context(), from, to, diskstore.Options{Reserve: 1}); err != nil {
+		t.Fatal(err)
+	}
+	for _, folder := range []string{from, to} {
+		all, err := os.ReadDir(folder)
+		must(t, err)
+		for _, f := range all {
+			if info, err := f.Info(); err != nil || info.Mode().Perm()&0o077 != 0 && f.Name() != "LOCK" {
+				t.Errorf("%s in %s: %v, %v", f.Name(), folder, info.Mode(), err)
+			}
+		}
+	}
+}
+
+// contents are all that is in a store, in words.
+func contents(t *testing.T, s *diskstore.Store) string {
+	t.Helper()
+	var all strings.Builder
+	for _, state := range []store.State{store.Waiting, store.Parked} {
+		err := s.Scan(ctx, store.Range{State: state, Body: true}, func(l store.Listed) (bool, error) {
+			body := l.Record.Message.Body
+			fmt.Fprintf(&all, "%v %s %.10s of %d bytes\n", state, l.Key, body, len(body))
+			return true, nil
+		})
+		must(t, err)
+	}
+	lines, err := s.Ledger(ctx)
+	fmt.Fprintln(&all, lines, err)
+	err = s.Entries(ctx, "", "", func(e store.Entry) (bool, error) {
+		fmt.Fprintf(&all, "%s=%s\n", e.Name, e.Value)
+		return true, nil
+	})
+	must(t, err)
+	err = s.EachPastFailure(ctx, func(p store.PastFailure) (bool, error) {
+		fmt.Fprintln(&all, "ended", p.ID)
+		return true, nil
+	})
+	must(t, err)
+	return all.String()
+}
+
+// A folder of another format than this version's is refused with what to do, and stays as it is: the version that wrote it, and its witness, find it unchanged. A
+// snapshot from before the upgrade opens: that is the way back.
+func TestAFolderOfAnotherFormatIsRefused(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	path, before := filepath.Join(folder, "data"), filepath.Join(folder, "before")
+	s := openAt(t, path, diskstore.Options{Reserve: 1})
+	err := s.Add(ctx, []*store.Record{storetest.Waiting("q", 0, "kept")})
+	if _, snapErr := s.Snapshot(ctx, before); errors.Join(err, snapErr) != nil {
+		t.Fatal(err, snapErr)
+	}
+	want := contents(t, s)
+	must(t, s.Close())
+	witness, err := os.ReadFile(filepath.Join(path, "witness"))
+	must(t, err)
+	for _, format := range [][]byte{{1}, {3}, {5}, {250}, {4, 1}, {0}, {}} {
+		must(t, diskstore.AsFormat(path, format...))
+		for _, o := range []diskstore.Options{{Reserve: 1}, {Reserve: 1, AcceptLoss: true}} {
+			_, err := diskstore.Open(path, o)
+			if !errors.Is(err, store.ErrFormat) || !strings.Contains(err.Error(), fmt.Sprintf("data folder %s", path)) ||
+				!strings.Contains(err.Error(), fmt.Sprintf("format %s, and this version of Redrive reads format 4. Nothing was changed", strings.Trim(fmt.Sprint(format), "[]"))) || !strings.Contains(err.Error(), "a snapshot from before its upgrade") {
+				t.Errorf("format %v: %v", format, err)
+			}
+		}
+		if now, err := os.ReadFile(filepath.Join(path, "witness")); err != nil || !bytes.Equal(now, witness) {
+			t.Errorf("format %v: its witness was written, %v", format, err)
+		}
+	}
+	must(t, diskstore.AsFormat(path, 4))
+	for _, at := range []string{path, before} {
+		s := openAt(t, at, diskstore.Options{Reserve: 1})
+		if got := contents(t, s); got != want {
+			t.Errorf("%s has\n%s\nwant\n%s", at, got, want)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestTheGuideToUpgradesNamesTheFormat(t *testing.T) {
+	t.Parallel()
+	guide, err := os.ReadFile("../../../docs/how-to/backup.md")
+	must(t, err)
+	if now := fmt.Sprintf("format number, now %d.", diskstore.FormatVersion); !strings.Contains(string(guide), now) {
+		t.Errorf("docs/how-to/backup.md does not say %q", now)
+	}
+}
+
+// Names that nothing is kept for do not cost for ever: beyond a number they are
+// forgotten, in memory and on disk, the ledger of the store adds up as before, and that
+// of a name that comes again too, also while messages come for it.
+func TestQueuesWithNothingLeftAreForgotten(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	s := open(t, dir)
+	add := func(names ...string) {
+		t.Helper()
+		var all []*store.Record
+		for _, name := range names {
+			all = append(all, &store.Record{ID: uuid.New(), Queue: name, State: store.Waiting, Due: time.Now(), FailedAt: time.Now(), FirstFailed: time.Now()})
+		}
+		must(t, s.Add(ctx, all))
+	}
+	finish := func(names ...string) {
+		t.Helper()
+		var ended []store.Outcome
+		for _, name := range names {
+			claims, err := s.Claim(ctx, store.Lane{Queue: name}, time.Now(), 10, 1<<20)
+			if err != nil || len(claims) == 0 {
+				t.Fatal(claims, err)
+			}
+			for _, c := range claims {
+				ended = append(ended, store.Outcome{Claim: c, At: time.Now()})
+			}
+		}
+		if _, err := s.Finish(ctx, ended); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lines := func() (names []string, sum store.Sums) {
+		t.Helper()
+		all, err := s.Ledger(ctx)
+		must(t, err)
+		for _, l := range all {
+			if l.Off() != 0 {
+				t.Errorf("the line of %s is off by %d: %v", l.Queue, l.Off(), l.Sums)
+			}
+			names = append(names, l.Queue)
+			sum.Add(&l.Sums)
+		}
+		again, err := s.Recount(ctx)
+		if err != nil || !slices.Equal(again, all) {
+			t.Errorf("counted again the ledger differs: %v", err)
+		}
+		return names, sum
+	}
+	const over = 300
+	var names []string
+	for i := range store.EmptyLinesKept + over {
+		names = append(names, fmt.Sprintf("invented.%04d", i))
+	}
+	add("kept")
+	add(names...)
+	finish(names...)
+	_, before := lines()
+
+	// While it forgets, messages come for names that it is about to forget.
+	var coming sync.WaitGroup
+	coming.Go(func() {
+		for i := 0; i < over; i += 10 {
+			add(names[i])
+		}
+	})
+	if _, err := s.Forget(ctx, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	coming.Wait()
+	before[store.In] += over / 10
+	before[store.Waiting] += over / 10
+	left, sum := lines()
+	if sum != before {
+		t.Errorf("the ledger's sums are %v, and were %v", sum, before)
+	}
+	if n := len(left); n > store.EmptyLinesKept+2+over/10 || !slices.Contains(left, store.OtherQueues) || !slices.Contains(left, "kept") {
+		t.Errorf("%d lines are left", n)
+	}
+	must(t, s.Close())
+	s = open(t, dir)
+	if again, sum := lines(); sum != before || !slices.Equal(again, left) {
+		t.Errorf("after a restart there are %d lines, and were %d; the sums are %v, and were %v", len(again), len(left), sum, before)
+	}
+	finish(names[0])
+	must(t, s.Close())
+}
+
+func open(t *testing.T, dir string) *diskstore.Store {
+	t.Helper()
+	s, err := diskstore.Open(dir, diskstore.Options{})
+	must(t, err)
+	return s
+}
+
+func lines(t *testing.T, s store.Store) map[string]store.Sums {
+	t.Helper()
+	all, err := s.Recount(ctx)
+	must(t, err)
+	by := map[string]store.Sums{}
+	for _, l := range all {
+		by[l.Queue] = l.Sums
+	}
+	return by
+}
+
+// A record that vanishes without a trace in any counter is missed.
+func TestALostRecordIsMissed(t *testing.T) {
+	t.Parallel()
+	s := openAt(t, t.TempDir(), diskstore.Options{Reserve: 1})
+	defer s.Close()
+	must(t, s.Add(ctx, batchOf(3, func() time.Duration { return 0 })))
+	storetest.Balances(t, s)
+	must(t, s.Lose("orders"))
+	if sums := lines(t, s)["orders"]; sums.Off() != 1 {
+		t.Errorf("one of three is gone, and it is off by %d: %v", sums.Off(), sums)
+	}
+	if counted, _ := s.Ledger(ctx); counted[0].Off() != 0 {
+		t.Errorf("nothing was counted, and yet %v", counted)
+	}
+}
+
+// The ledger begins with what is kept, again where what was counted is lost.
+func TestTheLedgerBegins(t *testing.T) {
+	t.Parallel()
+	path := t.TempDir()
+	s := openAt(t, path, diskstore.Options{Reserve: 1})
+	must(t, s.Add(ctx, batchOf(5, func() time.Duration { return 0 })))
+	again := func() store.Sums {
+		t.Helper()
+		must(t, s.Close())
+		s = openAt(t, path, diskstore.Options{Reserve: 1})
+		return storetest.Balances(t, s)["orders"]
+	}
+	finishOne := func() {
+		t.Helper()
+		claims, err := s.Claim(ctx, store.Lane{Queue: "orders"}, farAway, 1, 1)
+		must(t, err)
+		if n, err := s.Finish(ctx, []store.Outcome{{Claim: claims[0]}}); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	finishOne()
+	if got := again(); got != (store.Sums{store.In: 5, store.Waiting: 4, store.Retried: 1}) {
+		t.Errorf("opened again: %v", got)
+	}
+	must(t, s.LoseLedger())
+	if got := again(); got != (store.Sums{store.In: 4, store.Waiting: 4}) {
+		t.Errorf("after a loss: %v", got)
+	}
+	finishOne()
+	if got := again(); got != (store.Sums{store.In: 4, store.Waiting: 3, store.Retried: 1}) {
+		t.Errorf("from then on: %v", got)
+	}
+	s.Close()
+}
+
+// lives knows when each message was added and ended, in the order of events.
+type lives struct {
+	mu   sync.Mutex
+	now  int
+	when map[string]*life
+}
+
+type life struct{ adding, added, ending, ended int }
+
+func (l *lives) mark(bodies []string, set func(*life, int)) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.now++
+	for _, b := range bodies {
+		if l.when[b] == nil {
+			l.when[b] = &life{}
+		}
+		set(l.when[b], l.now)
+	}
+	return l.now
+}
+
+// load adds messages, some of them large, and ends others until the context does.
+func (l *lives) load(until context.Context, s *diskstore.Store) error {
+	for n := 0; until.Err() == nil; n++ {
+		var batch []*store.Record
+		var bodies []string
+		for i := range 20 {
+			body := fmt.Sprintf("%d-%d", n, i)
+			if i == 0 && n%10 == 0 {
+				body += strings.Repeat("x", 2<<20)
+			}
+			bodies = append(bodies, body)
+			batch = append(batch, storetest.Waiting("q", time.Duration(i)*time.Second, body))
+		}
+		l.mark(bodies, func(m *life, at int) { m.adding = at })
+		if err := s.Add(ctx, batch); err != nil {
+			return err
+		}
+		l.mark(bodies, func(m *life, at int) { m.added = at })
+		s.CountUnstored("rabbitmq", store.Delayed, 3)
+		claims, err := s.Claim(ctx, store.Lane{Queue: "q"}, time.Now().Add(time.Hour), 12, 1<<30)
+		if err != nil {
+			return err
+		}
+		var out []store.Outcome
+		bodies = nil
+		for i, c := range claims {
+			o := store.Outcome{Claim: c, At: time.Now()}
+			if i%3 == 0 {
+				o.Park = "for a look"
+			} else {
+				bodies = append(bodies, string(c.Record.Message.Body))
+			}
+			out = append(out, o)
+		}
+		l.mark(bodies, func(m *life, at int) { m.ending = at })
+		if _, err := s.Finish(ctx, out); err != nil {
+			return err
+		}
+		l.mark(bodies, func(m *life, at int) { m.ended = at })
+	}
+	return nil
+}
+
+// check holds a snapshot, taken between two events, against what was going on.
+func (l *lives) check(t *testing.T, folder string, from, to int, messages int64) {
+	t.Helper()
+	var log bytes.Buffer
+	s := openAt(t, folder, diskstore.Options{Reserve: 1, Existing: true, Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))})
+	defer s.Close()
+	if err := s.Check(); err != nil {
+		t.Error(err)
+	}
+	if sums := storetest.Balances(t, s); sums["rabbitmq"][store.Delayed] == 0 {
+		t.Errorf("the ledger lacks what was never kept: %v", sums)
+	}
+	there := bodies(t, s)
+	if log.Len() > 0 || len(s.Damage()) > 0 || len(there) != int(messages) {
+		t.Errorf("%d of %d messages, damage %v, and it logs:\n%s", len(there), messages, s.Damage(), &log)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	sure := 0
+	for body, m := range l.when {
+		must := m.added > 0 && m.added < from && (m.ending == 0 || m.ending > to)
+		mustNot := m.ended > 0 && m.ended < from || m.adding > to
+		if n := there[body]; must && n != 1 || mustNot && n != 0 || n > 1 {
+			t.Errorf("message %.20s, %+v, is there %d times in the snapshot of %d to %d", body, *m, n, from, to)
+		}
+		if must {
+			sure++
+		}
+	}
+	if sure == 0 {
+		t.Error("nothing had to be there, so this shows nothing")
+	}
+}
+
+// Snapshots of a store that messages come to and go from meanwhile open by themselves,
+// whole: what was there is there once, what had ended is not, and nothing warns.
+func TestASnapshotUnderLoadIsAStoreByItself(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	s := openAt(t, filepath.Join(folder, "data"), diskstore.Options{Reserve: 1})
+	defer s.Close()
+	l := &lives{when: map[string]*life{}}
+	load, stop := context.WithCancel(ctx)
+	failed := make(chan error, 1)
+	go func() { failed <- l.load(load, s) }()
+	type taken struct {
+		from, to int
+		messages int64
+	}
+	var all []taken
+	for i := range 4 {
+		for before := l.mark(nil, nil); l.mark(nil, nil) < before+100; { // messages came and went since the last
+			time.Sleep(time.Millisecond)
+		}
+		from := l.mark(nil, nil)
+		n, err := s.Snapshot(ctx, filepath.Join(folder, "backups", fmt.Sprint(i)))
+		must(t, err)
+		all = append(all, taken{from, l.mark(nil, nil), n})
+	}
+	stop()
+	must(t, <-failed)
+	for i, x := range all {
+		snapshot := filepath.Join(folder, "backups", fmt.Sprint(i))
+		closedToOthers(t, snapshot)
+		l.check(t, snapshot, x.from, x.to, x.messages)
+	}
+	if _, err := os.Stat(filepath.Join(folder, "data", "snapshot.partial")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("what it was made in is left: %v", err)
+	}
+}
+
+func closedToOthers(t *testing.T, folder string) {
+	t.Helper()
+	err := filepath.WalkDir(folder, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		want := fs.FileMode(0o600)
+		if e.IsDir() {
+			want = 0o700
+		}
+		info, err := e.Info()
+		if err == nil && info.Mode().Perm() != want {
+			t.Errorf("%s has the rights %o", path, info.Mode().Perm())
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// A snapshot on another disk is copied, and has its name only once it is whole; where that
+// disk has no room, or the copy fails, nothing is left there.
+func TestASnapshotOnAnotherDiskIsCopied(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	to := filepath.Join(folder, "backup")
+	torn := false
+	disk := &filling{FS: errorfs.Wrap(vfs.Default, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpRename && strings.HasSuffix(op.Path, "snapshot.partial/store") {
+			return &fs.PathError{Op: "rename", Path: op.Path, Err: syscall.EXDEV}
+		}
+		if torn && op.Kind == errorfs.OpFileWrite && strings.HasPrefix(op.Path, to) && strings.HasSuffix(op.Path, ".log") {
+			return syscall.EIO
+		}
+		return nil
+	}))}
+	disk.free.Store(1 << 40)
+	s := openAt(t, filepath.Join(folder, "data"), diskstore.Options{FS: disk, Reserve: 100 << 20})
+	defer s.Close()
+	must(t, s.Add(ctx, []*store.Record{storetest.Waiting("q", 0, "kept")}))
+	disk.free.Store(100 << 20)
+	if _, err := s.Snapshot(ctx, to); !errors.Is(err, store.ErrFull) {
+		t.Errorf("into the reserve: %v", err)
+	}
+	disk.free.Store(1 << 40)
+	torn = true
+	if _, err := s.Snapshot(ctx, to); !errors.Is(err, syscall.EIO) {
+		t.Errorf("a write that fails: %v", err)
+	}
+	torn = false
+	if left, err := filepath.Glob(to + "*"); len(left) > 0 || err != nil {
+		t.Errorf("left: %v, %v", left, err)
+	}
+	if n, err := s.Snapshot(ctx, to+"/"); n != 1 || err != nil {
+		t.Fatalf("%d messages, %v", n, err)
+	}
+	copied := openAt(t, to, diskstore.Options{Reserve: 1, Existing: true})
+	defer copied.Close()
+	if err := copied.Check(); err != nil {
+		t.Error(err)
+	}
+	if sums := storetest.Balances(t, copied); sums["q"][store.Waiting] != 1 {
+		t.Errorf("it has %v", sums)
+	}
+}
+
+// A snapshot never mixes with what is there, and is not put where the store itself is.
+func TestWhereASnapshotIsRefused(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	data := filepath.Join(folder, "data")
+	s := openAt(t, data, diskstore.Options{Reserve: 1})
+	defer s.Close()
+	full, file, empty := filepath.Join(folder, "full"), filepath.Join(folder, "file"), filepath.Join(folder, "empty")
+	must(t, errors.Join(os.MkdirAll(filepath.Join(full, "x"), 0o700), os.WriteFile(file, nil, 0o600), os.Mkdir(empty, 0o755)))
+	for to, word := range map[string]string{
+		full: "not empty", file: "a file", data: "outside of the data folder", filepath.Join(data, "backup"): "outside of the data folder",
+		"backup": "absolute", filepath.Join(file, "below"): "not a directory",
+	} {
+		if _, err := s.Snapshot(ctx, to); !errors.Is(err, store.ErrSnapshotFolder) || !strings.Contains(err.Error(), word) || !strings.Contains(err.Error(), to) {
+			t.Errorf("%s: %v", to, err)
+		}
+	}
+	if _, err := s.Snapshot(ctx, empty+"/"); err != nil {
+		t.Errorf("an empty folder: %v", err)
+	}
+	closedToOthers(t, empty)
+}
+
+// What a crash leaves of a snapshot is removed at the next start.
+func TestWhatIsLeftOfASnapshotIsRemoved(t *testing.T) {
+	t.Parallel()
+	data := t.TempDir()
+	left := filepath.Join(data, "snapshot.partial")
+	must(t, errors.Join(os.MkdirAll(filepath.Join(left, "store"), 0o700), os.WriteFile(filepath.Join(left, "store", "000005.sst"), nil, 0o600)))
+	openAt(t, data, diskstore.Options{Reserve: 1}).Close()
+	if _, err := os.Stat(left); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("it is left: %v", err)
+	}
 }

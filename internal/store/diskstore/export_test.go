@@ -164,3 +164,16 @@ func (s *Store) Tear(key store.Key) error {
 
 // AwaitRemovals waits until Pebble has removed the files that it no longer needs.
 func (s *Store) AwaitRemovals() { s.db.TestOnlyWaitForCleaning() }
+
+// fataler is a *testing.T, or a *rapid.T.
+type fataler interface {
+	Helper()
+	Fatal(...any)
+}
+
+func must(t fataler, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -21,15 +23,15 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // The newest past failures are kept and found, older ones are forgotten, and the folder
 // does not grow.
 func TestOldPastFailuresAreForgotten(t *testing.T) {
+	t.Parallel()
 	s, err := Open(t.TempDir(), Options{Reserve: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer s.Close()
 	const n = 3*store.PastFailuresKept + 12_345
 	id := func(i int) (id uuid.UUID) {
@@ -70,13 +72,12 @@ func TestOldPastFailuresAreForgotten(t *testing.T) {
 // What a crash has torn off is left out, and what ended after the next start is
 // written in its place.
 func TestHistoryGoesOnAfterATornWrite(t *testing.T) {
+	t.Parallel()
 	path := t.TempDir()
 	var want []int
 	for life := range 4 {
 		s, err := Open(path, Options{Reserve: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for i := range 3 {
 			var one pastFailures
 			one.add(&store.PastFailure{Failures: life*10 + i})
@@ -90,9 +91,7 @@ func TestHistoryGoesOnAfterATornWrite(t *testing.T) {
 			t.Errorf("life %d: %v, want %v, %v", life, got, want, err)
 		}
 		file, end := s.history.path(0), s.history.size
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Close())
 		switch life {
 		case 0:
 			err = os.Truncate(file, end-1)
@@ -103,14 +102,13 @@ func TestHistoryGoesOnAfterATornWrite(t *testing.T) {
 			err = os.RemoveAll(filepath.Dir(file))
 			want = nil
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 }
 
 // A disk that takes no history still takes messages, and the log says so once.
 func TestHistoryThatCannotBeWrittenStopsNothing(t *testing.T) {
+	t.Parallel()
 	var failing atomic.Bool
 	disk := errorfs.Wrap(vfs.Default, errorfs.InjectorFunc(func(op errorfs.Op) error {
 		if failing.Load() && strings.Contains(op.Path, "history") {
@@ -120,16 +118,12 @@ func TestHistoryThatCannotBeWrittenStopsNothing(t *testing.T) {
 	}))
 	var said strings.Builder
 	s, err := Open(t.TempDir(), Options{Reserve: 1, FS: disk, Log: slog.New(slog.NewTextHandler(&said, nil))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer s.Close()
 	for i := range 4 {
 		failing.Store(i == 1 || i == 2)
 		r := &store.Record{ID: uuid.UUID{byte(i)}, Queue: "q", State: store.Waiting, Due: time.Unix(0, 0), Failures: i}
-		if err := s.Add(t.Context(), []*store.Record{r}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Add(t.Context(), []*store.Record{r}))
 		claims, err := s.Claim(t.Context(), store.Lane{Queue: "q"}, time.Unix(1, 0), 2, 1)
 		if len(claims) != 1 || err != nil {
 			t.Fatal(claims, err)
@@ -160,6 +154,7 @@ func aPastFailure(t *rapid.T) store.PastFailure {
 }
 
 func TestPastFailuresAreTheSameAfterDecoding(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		want := rapid.SliceOfN(rapid.Custom(aPastFailure), 1, 5).Draw(t, "pastFailures")
 		var e pastFailures
@@ -186,6 +181,7 @@ func FuzzDecodePastFailures(f *testing.F) {
 
 // However Pebble merges the pieces, the tally is the same.
 func TestTalliesMergeInAnyOrder(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		var pieces [][]byte
 		whole := new(tally)
@@ -205,12 +201,8 @@ func TestTalliesMergeInAnyOrder(t *testing.T) {
 		for len(pieces) > 1 {
 			i := rapid.IntRange(0, len(pieces)-2).Draw(t, "pair")
 			m, err := adder.Merge([]byte{prefixTally}, pieces[i])
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := m.MergeOlder(pieces[i+1]); err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
+			must(t, m.MergeOlder(pieces[i+1]))
 			both, _, _ := m.Finish(false)
 			pieces = append(pieces[:i+1], pieces[i+2:]...)
 			pieces[i] = both
@@ -247,5 +239,148 @@ func BenchmarkPast(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// A group that is known is the one that would be found again, and no more are kept
+// than should be, none of them of an error that came once.
+func TestWhatIsAlikeIsInItsOwnGroup(t *testing.T) {
+	t.Parallel()
+	var a groupCache
+	pick := rand.New(rand.NewPCG(1, 1))
+	one := func(texts ...string) string { return texts[pick.IntN(len(texts))] }
+	for i := range 20_000 {
+		r := &store.Record{Queue: one("p", "q"), Reason: one("rejected", "expired"), Message: wire.Message{Type: one("", "t")}}
+		r.Error = one("", "no stock", "order 7 not found", fmt.Sprintf("only once %d", i), fmt.Sprintf("order %d", pick.IntN(3000)), strings.Repeat("long ", 200))
+		if got := a.of(r, i%3 > 0); got != r.Group() {
+			t.Fatalf("%+v: %+v, want %+v", r, got, r.Group())
+		}
+		if len(a.own) > groupsCached {
+			t.Fatalf("%d are kept", len(a.own))
+		}
+	}
+	if len(a.own) == 0 {
+		t.Error("none is kept, so this shows nothing")
+	}
+	for l := range a.own {
+		if len(l.error) > longestCached || strings.HasPrefix(l.error, "only once") {
+			t.Errorf("%.40q is kept", l.error)
+		}
+	}
+}
+
+// A page of many queues holds iterators of those that it shows alone: each costs memory,
+// and more time than finding where a queue begins.
+func TestAPageOpensTheQueuesThatItShows(t *testing.T) {
+	t.Parallel()
+	s, err := Open(t.TempDir(), Options{})
+	must(t, err)
+	defer s.Close()
+	var all []*store.Record
+	const queues, page = 500, 20
+	for i := range 2 * queues {
+		all = append(all, &store.Record{ID: uuid.Must(uuid.NewV7()), Queue: fmt.Sprint("q", i%queues), State: store.Waiting, Due: time.UnixMicro(int64(i))})
+	}
+	must(t, s.Add(t.Context(), all))
+	snap := s.db.NewSnapshot()
+	defer snap.Close()
+	m, err := s.merge(snap, store.Range{})
+	must(t, err)
+	defer m.close()
+	for i := range page {
+		at, err := m.top()
+		if err != nil || dueOf(at.it.Key()).UnixMicro() != int64(i) {
+			t.Fatalf("%d: at %v, %v", i, at, err)
+		}
+		must(t, m.next())
+	}
+	open := 0
+	for _, s := range m.sources {
+		if s.it != nil {
+			open++
+		}
+	}
+	if len(m.sources) != queues || open != page {
+		t.Errorf("%d iterators are open of %d queues, after a page of %d", open, len(m.sources), page)
+	}
+}
+
+// Tables that are written, or read from begin to end, give way; the log, and who
+// looks something up, never wait.
+func TestTablesGiveWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := newPebbleFS(vfs.NewMem())
+		check := func(err error) {
+			must(t, err)
+		}
+		rested := func(piece func() error) time.Duration {
+			began := time.Now()
+			const pieces, each = 100, 200 * time.Microsecond
+			for range pieces {
+				time.Sleep(each) // of fake time: what the piece takes
+				check(piece())
+			}
+			return time.Since(began) - pieces*each
+		}
+		made, err := fs.Create("000001.sst", vfs.WriteCategoryUnspecified)
+		check(err)
+		write := func(f vfs.File) func() error {
+			return func() error { _, err := f.Write(make([]byte, 100)); return err }
+		}
+		if rested(write(made)) == 0 {
+			t.Error("a table is written without a rest")
+		}
+		check(made.Close())
+		log, err := fs.Create("000002.log", vfs.WriteCategoryUnspecified)
+		check(err)
+		if d := rested(write(log)); d != 0 {
+			t.Errorf("the log waited %v", d)
+		}
+		check(log.Close())
+		read := func(options ...vfs.OpenOption) time.Duration {
+			f, err := fs.Open("000001.sst", options...)
+			check(err)
+			defer f.Close()
+			return rested(func() error { _, err := f.ReadAt(make([]byte, 100), 0); return err })
+		}
+		if read(vfs.SequentialReadsOption) == 0 {
+			t.Error("a table is read from begin to end without a rest")
+		}
+		if d := read(vfs.RandomReadsOption); d != 0 {
+			t.Errorf("who looks something up waited %v", d)
+		}
+	})
+}
+
+// The disk keeps as many receipts as are needed and no batch more, also those of before a
+// restart; which of them are returned says nothing of that.
+func TestOldReceiptsAreTakenOffTheDisk(t *testing.T) {
+	t.Parallel()
+	ctx, dir := context.Background(), t.TempDir()
+	const size = 1000
+	most := (store.ReceiptsKept+size-1)/size*size + size // the oldest batch may be needed in part
+	var all []store.Receipt
+	for _, batches := range []int{12, 2, 12} {
+		s, err := Open(dir, Options{})
+		must(t, err)
+		for range batches {
+			for range size {
+				n := len(all)
+				all = append(all, store.Receipt{Fingerprint: [16]byte{byte(n >> 16), byte(n >> 8), byte(n), 1}})
+			}
+			must(t, s.Remember(ctx, all[len(all)-size:]))
+		}
+		kept := 0
+		if err := eachIn(s.db, prefixReceipt, func(_, v []byte) error { kept += len(v) / store.ReceiptSize; return nil }); err != nil {
+			t.Fatal(err)
+		}
+		if kept < store.ReceiptsKept || kept > most {
+			t.Errorf("%d receipts are on disk; want from %d to %d", kept, store.ReceiptsKept, most)
+		}
+		got, err := s.Receipts(ctx)
+		if want := all[len(all)-store.ReceiptsKept:]; err != nil || !slices.EqualFunc(got, want, func(a, b store.Receipt) bool { return a.Fingerprint == b.Fingerprint }) {
+			t.Errorf("%d receipts are read, %v; want the newest %d in order", len(got), err, len(want))
+		}
+		must(t, s.Close())
 	}
 }

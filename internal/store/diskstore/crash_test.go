@@ -1,0 +1,754 @@
+package diskstore_test
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+
+	"github.com/redrive-mq/redrive/internal/errorgroup"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/diskstore"
+	"github.com/redrive-mq/redrive/internal/store/storetest"
+)
+
+// After a power cut everything is there for which Add returned, nothing that
+// Finish ended comes back, and what was being written is there whole or not at
+// all; also when the last write was torn.
+func TestAPowerCutLosesNothingThatWasPromised(t *testing.T) {
+	t.Parallel()
+	seeds := uint64(10)
+	if storetest.Long() {
+		seeds = 30
+	}
+	for seed := range seeds {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			t.Parallel()
+			random := rand.New(rand.NewPCG(seed, 1))
+			disk := vfs.NewCrashableMem()
+			kept := map[string]bool{}  // by body: promised to be there
+			ended := map[string]bool{} // promised to be gone
+			for life := range 4 {
+				s := openAt(t, "data", diskstore.Options{FS: roomy{disk}})
+				check(t, s, kept, ended)
+				for range 1 + random.IntN(10) {
+					var batch []*store.Record
+					for range 1 + random.IntN(40) {
+						batch = append(batch, storetest.Waiting("q", time.Duration(random.IntN(1000)), fmt.Sprintf("%d-%d-%d", seed, life, len(kept)+len(batch)+random.IntN(1e9))))
+					}
+					must(t, s.Add(ctx, batch))
+					for _, r := range batch {
+						kept[string(r.Message.Body)] = true
+					}
+					finish(t, s, random, kept, ended)
+					must(t, mutate(s, random.IntN))
+				}
+				// The power goes while the store is open and writes more.
+				under := storetest.Waiting("q", 0, fmt.Sprint("under way ", life))
+				written := make(chan error, 2)
+				go func() { written <- s.Add(ctx, []*store.Record{under}) }()
+				go func() { written <- mutate(s, rand.New(rand.NewPCG(seed, 2)).IntN) }()
+				disk2 := disk.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: random.IntN(101), RNG: random})
+				for range cap(written) {
+					if err := <-written; err != nil {
+						t.Error(err)
+					}
+				}
+				must(t, s.Close())
+				disk = disk2
+			}
+		})
+	}
+}
+
+// roomy is a disk in memory, which cannot tell how much room it has.
+type roomy struct{ vfs.FS }
+
+func (roomy) GetDiskUsage(string) (vfs.DiskUsage, error) {
+	return vfs.DiskUsage{AvailBytes: 1 << 40, TotalBytes: 1 << 40}, nil
+}
+
+// finish ends some claims: half are deleted, half parked.
+func finish(t *testing.T, s store.Store, random *rand.Rand, kept, ended map[string]bool) {
+	t.Helper()
+	claims, err := s.Claim(ctx, store.Lane{Queue: "q"}, time.Now().Add(1e6*time.Hour), 1+random.IntN(30), 1<<20)
+	must(t, err)
+	var out []store.Outcome
+	for i, c := range claims {
+		o := store.Outcome{Claim: c}
+		if i%2 == 0 {
+			o.Park, o.At = "why", time.Now()
+		}
+		out = append(out, o)
+	}
+	if _, err := s.Finish(ctx, out); err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range out {
+		if o.Park == "" {
+			body := string(o.Claim.Record.Message.Body)
+			delete(kept, body)
+			ended[body] = true
+		}
+	}
+}
+
+// movedQueue holds what mutate changes; nothing claims from it.
+const movedQueue = "moved"
+
+// mutate moves records of a queue of its own from state to state, adds some and
+// deletes some, and writes in the same step what has become of each: what accounts
+// for compares.
+func mutate(s store.Store, intN func(int) int) error {
+	var keys []store.Key
+	err := s.Scan(ctx, store.Range{Queues: []string{movedQueue}}, func(l store.Listed) (bool, error) {
+		if intN(3) > 0 {
+			keys = append(keys, l.Key)
+		}
+		return true, nil
+	})
+	if err != nil {
+		return err
+	}
+	var entries []store.Entry
+	tell := func(r *store.Record, value []byte) {
+		entries = append(entries, store.Entry{Name: "moved/" + r.ID.String(), Value: value})
+	}
+	// A key of nothing, so that the first change has one too.
+	_, err = s.Change(ctx, append(keys, ""), func(_ store.Key, r *store.Record) (e store.Edit) {
+		switch {
+		case r == nil:
+			for range 1 + intN(4) {
+				r := storetest.Waiting(movedQueue, time.Duration(intN(1000))*time.Second, "")
+				tell(r, accountOf(r))
+				e.Add = append(e.Add, r)
+			}
+		case intN(5) == 0:
+			e.Delete = true
+			tell(r, nil)
+		default:
+			r.State, r.Failures = store.State(1+intN(3)), r.Failures+1
+			e.Keep = true
+			tell(r, accountOf(r))
+		}
+		return e
+	}, func(int) []store.Entry { return entries })
+	return err
+}
+
+func accountOf(r *store.Record) []byte {
+	return fmt.Appendf(nil, "state %d, attempt %d", r.State, r.Failures)
+}
+
+// accountsFor checks that what was changed and the account of it are the same.
+func accountsFor(t *testing.T, s store.Store) {
+	t.Helper()
+	told, is := map[string]string{}, map[string]string{}
+	err := s.Entries(ctx, "moved/", "", func(e store.Entry) (bool, error) {
+		told[e.Name] = string(e.Value)
+		return true, nil
+	})
+	must(t, err)
+	err = s.Scan(ctx, store.Range{Queues: []string{movedQueue}}, func(l store.Listed) (bool, error) {
+		is["moved/"+l.Record.ID.String()] = string(accountOf(l.Record))
+		return true, nil
+	})
+	must(t, err)
+	if d := cmp.Diff(told, is); d != "" {
+		t.Errorf("what was done differs from the account of it (-account +is):\n%s", d)
+	}
+}
+
+// bodies are those of all messages, and how often each is there.
+func bodies(t *testing.T, s *diskstore.Store) map[string]int {
+	t.Helper()
+	there := map[string]int{}
+	must(t, s.Scan(ctx, store.Range{Body: true}, func(l store.Listed) (bool, error) {
+		there[string(l.Record.Message.Body)]++
+		return true, nil
+	}))
+	return there
+}
+
+// check compares what is there, and the counts, with what was promised.
+func check(t *testing.T, s *diskstore.Store, kept, ended map[string]bool) {
+	t.Helper()
+	if err := s.Check(); err != nil {
+		t.Error(err)
+	}
+	accountsFor(t, s)
+	groupsCount(t, s)
+	// What was under way is in the ledger when it is there.
+	if q := storetest.Balances(t, s)["q"]; q[store.In] < int64(len(kept)+len(ended)) || q[store.Retried] < int64(len(ended)) {
+		t.Errorf("%d were kept and %d have ended, and the ledger says %v", len(kept), len(ended), q)
+	}
+	there, total := bodies(t, s), int64(0)
+	for _, n := range there {
+		total += int64(n)
+	}
+	for body := range kept {
+		if there[body] != 1 {
+			t.Errorf("%q is there %d times after the power cut", body, there[body])
+		}
+	}
+	for body := range ended {
+		if there[body] != 0 {
+			t.Errorf("%q has come back", body)
+		}
+	}
+	counts, err := s.Counts(ctx)
+	must(t, err)
+	for _, c := range counts {
+		total -= c.Waiting + c.Parked + c.Discarded
+	}
+	if total != 0 {
+		t.Errorf("the counts are %d off", total)
+	}
+}
+
+const childFolder = "REDRIVE_TEST_CHILD_FOLDER"
+
+// A process that is killed while it adds and finishes leaves all it was promised, and
+// an account of its changes that says what was changed.
+func TestAKilledProcessLosesNothingThatWasPromised(t *testing.T) {
+	t.Parallel()
+	path := t.TempDir()
+	added, under, ended := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	changed := 0
+	lives := 5
+	if storetest.Long() {
+		lives = 20
+	}
+	for life := range lives {
+		child := exec.Command(os.Args[0], "-test.run=^TestChildThatIsKilled$")
+		child.Env = append(os.Environ(), fmt.Sprintf("%s=%s", childFolder, path))
+		out, err := child.StdoutPipe()
+		must(t, err)
+		must(t, child.Start())
+		killAt := 1 + rand.IntN(150)
+		t.Logf("life %d: killed after %d lines", life, killAt)
+		said := bufio.NewReader(out)
+		lines := 0
+		for ; ; lines++ {
+			line, err := said.ReadString('\n')
+			if err != nil {
+				break // a line cut short was not said
+			}
+			switch body := strings.TrimSpace(line[1:]); line[0] {
+			case '+':
+				added[body] = true
+			case '~':
+				under[body] = true
+			case '-':
+				ended[body] = true
+			default:
+				t.Errorf("the child says %q", line)
+			}
+			if lines == killAt {
+				_ = child.Process.Kill()
+			}
+		}
+		if err := child.Wait(); err == nil || lines < killAt {
+			t.Fatalf("the child ended by itself after %d lines: %v", lines, err)
+		}
+		kept := map[string]bool{}
+		for body := range added {
+			if !under[body] {
+				kept[body] = true
+			}
+		}
+		s := openAt(t, path, diskstore.Options{Reserve: 1})
+		check(t, s, kept, ended)
+		err = s.Entries(ctx, "moved/", "", func(store.Entry) (bool, error) { changed++; return false, nil })
+		must(t, errors.Join(err, s.Close()))
+	}
+	if changed == 0 {
+		t.Error("no change survived, so its account shows nothing")
+	}
+	if len(ended) == 0 || len(added) == len(ended) {
+		t.Errorf("%d added and %d finished show nothing", len(added), len(ended))
+	}
+}
+
+// TestChildThatIsKilled is the other process: it adds (+), finishes (~ before, -
+// after), and changes, and says what it was promised, until it is killed.
+func TestChildThatIsKilled(t *testing.T) {
+	path := os.Getenv(childFolder)
+	if path == "" {
+		t.Skip("only as the child of another test")
+	}
+	s := openAt(t, path, diskstore.Options{Reserve: 1})
+	say := func(sign string, bodies []string) {
+		for _, b := range bodies {
+			fmt.Println(sign + b)
+		}
+	}
+	go func() {
+		for {
+			claims, err := s.Claim(ctx, store.Lane{Queue: "q"}, time.Now().Add(1e6*time.Hour), 2, 1<<20)
+			if err != nil {
+				panic(err)
+			}
+			if len(claims) == 0 {
+				<-s.Changed()
+				continue
+			}
+			var out []store.Outcome
+			var bodies []string
+			for _, c := range claims {
+				out = append(out, store.Outcome{Claim: c})
+				bodies = append(bodies, string(c.Record.Message.Body))
+			}
+			say("~", bodies)
+			if _, err := s.Finish(ctx, out); err != nil {
+				panic(err)
+			}
+			say("-", bodies)
+		}
+	}()
+	go func() {
+		for {
+			if err := mutate(s, rand.IntN); err != nil {
+				panic(err)
+			}
+		}
+	}()
+	for n := 0; ; n++ {
+		var batch []*store.Record
+		var bodies []string
+		for i := range 1 + rand.IntN(20) {
+			body := fmt.Sprintf("%d-%d-%d", os.Getpid(), n, i)
+			bodies = append(bodies, body)
+			batch = append(batch, storetest.Waiting("q", time.Duration(i)*time.Second, body))
+		}
+		must(t, s.Add(ctx, batch))
+		say("+", bodies)
+	}
+}
+
+const childFault = "REDRIVE_TEST_CHILD_FAULT"
+
+// logFaults are the operations on the log that may fail.
+var logFaults = map[string][]errorfs.OpKind{
+	"write": {errorfs.OpFileWrite},
+	"sync":  {errorfs.OpFileSync, errorfs.OpFileSyncData, errorfs.OpFileSyncTo},
+}
+
+// When the log cannot be written the process says so and ends, before anything is
+// promised. What was promised is there afterwards; the batch that
+// failed is there whole or not at all.
+func TestALogThatCannotBeWrittenEndsTheProcess(t *testing.T) {
+	t.Parallel()
+	for fault := range logFaults {
+		t.Run(fault, func(t *testing.T) {
+			t.Parallel()
+			path := t.TempDir()
+			child := exec.Command(os.Args[0], "-test.run=^TestChildWhoseDiskFails$")
+			child.Env = append(os.Environ(), childFolder+"="+path, childFault+"="+fault)
+			var out, said bytes.Buffer
+			child.Stdout, child.Stderr = &out, &said
+			var exit *exec.ExitError
+			if err := child.Run(); !errors.As(err, &exit) || exit.ExitCode() != 1 {
+				t.Errorf("the child ended with %v, want exit code 1", err)
+			}
+			if !strings.Contains(said.String(), "the disk failed; ending") || !strings.Contains(said.String(), syscall.EIO.Error()) {
+				t.Errorf("the child said only:\n%s", said.String())
+			}
+			kept, whole := map[string]bool{}, map[string]bool{}
+			for lines := bufio.NewScanner(&out); lines.Scan(); {
+				body := lines.Text()
+				if kept[body] = true; !strings.HasPrefix(body, "added") {
+					t.Errorf("the child went on: %q", body)
+				}
+			}
+			if len(kept) != 3*10 {
+				t.Errorf("%d messages were promised, want 30", len(kept))
+			}
+			s := openAt(t, path, diskstore.Options{Reserve: 1})
+			defer s.Close()
+			check(t, s, kept, nil)
+			page, err := storetest.List(ctx, s, storetest.Filter{Body: true, Limit: 1000})
+			must(t, err)
+			for _, l := range page.Records {
+				if body := string(l.Record.Message.Body); !kept[body] {
+					whole[body] = true
+				}
+			}
+			if len(whole) != 0 && len(whole) != 10 {
+				t.Errorf("of the batch that failed %d of 10 are there", len(whole))
+			}
+		})
+	}
+}
+
+// TestChildWhoseDiskFails is the other process: it says what it was promised.
+func TestChildWhoseDiskFails(t *testing.T) {
+	path, fault := os.Getenv(childFolder), os.Getenv(childFault)
+	if path == "" || fault == "" {
+		t.Skip("only as the child of another test")
+	}
+	var broken atomic.Bool
+	disk := errorfs.Wrap(vfs.Default, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		for _, kind := range logFaults[fault] {
+			if broken.Load() && op.Kind == kind && filepath.Ext(op.Path) == ".log" {
+				return syscall.EIO
+			}
+		}
+		return nil
+	}))
+	s := openAt(t, path, diskstore.Options{FS: disk, Reserve: 1})
+	add := func(name string) error {
+		var batch []*store.Record
+		for i := range 10 {
+			batch = append(batch, storetest.Waiting("q", 0, fmt.Sprint(name, "-", i)))
+		}
+		err := s.Add(ctx, batch)
+		for _, r := range batch {
+			if err == nil {
+				fmt.Println(string(r.Message.Body))
+			}
+		}
+		return err
+	}
+	for i := range 3 {
+		must(t, add(fmt.Sprint("added-", i)))
+	}
+	broken.Store(true)
+	err := add("failed")
+	fmt.Println("went on after", err)
+}
+
+// What fails in the background, or before anything was written, leaves the store
+// in use: nothing was promised, and nothing that was is lost.
+func TestAStoreLivesOnAfterOtherWriteErrors(t *testing.T) {
+	t.Parallel()
+	const batches, size = 30, 1 << 20 // more than a memtable, so that a table is written
+	for _, c := range []struct {
+		name  string
+		kind  errorfs.OpKind
+		ext   string
+		fails bool // Add says so
+	}{
+		{"making a table", errorfs.OpCreate, ".sst", false},
+		{"writing a table", errorfs.OpFileWrite, ".sst", false},
+		{"syncing a table", errorfs.OpFileSyncData, ".sst", false},
+		{"asking for room", errorfs.OpGetDiskUsage, "", true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var armed, hit atomic.Bool
+			base := vfs.NewMem()
+			disk := errorfs.Wrap(roomy{base}, errorfs.InjectorFunc(func(op errorfs.Op) error {
+				if op.Kind == c.kind && filepath.Ext(op.Path) == c.ext && armed.CompareAndSwap(true, false) {
+					hit.Store(true)
+					return syscall.EIO
+				}
+				return nil
+			}))
+			s := openAt(t, "data", diskstore.Options{FS: disk})
+			armed.Store(true)
+			kept, failed := map[string]bool{}, 0
+			for i := range batches {
+				body := fmt.Sprintf("%08d%s", i, strings.Repeat("x", size))
+				err := s.Add(ctx, []*store.Record{storetest.Waiting("q", 0, body)})
+				if err == nil {
+					kept[body] = true
+				} else if failed++; !errors.Is(err, syscall.EIO) {
+					t.Error(err)
+				}
+			}
+			for range 2 {
+				check(t, s, kept, nil)
+				must(t, s.Close())
+				s = openAt(t, "data", diskstore.Options{FS: disk})
+			}
+			defer s.Close()
+			check(t, s, kept, nil)
+			if !hit.Load() {
+				t.Error("nothing failed, so this shows nothing")
+			}
+			if want := map[bool]int{true: 1}[c.fails]; failed != want {
+				t.Errorf("Add failed %d times, want %d", failed, want)
+			}
+		})
+	}
+}
+
+// faultAt fails the read of a table, or of history, with this number, counted from arm on.
+type faultAt struct {
+	left  atomic.Int64
+	armed atomic.Bool
+	hit   atomic.Bool
+	twice bool // and the one after it: one that fails once is read again
+}
+
+func (f *faultAt) arm(read int) {
+	f.left.Store(int64(read))
+	f.armed.Store(true)
+}
+
+func (f *faultAt) String() string { return "one read of a table, or of history, fails" }
+
+func (f *faultAt) MaybeError(op errorfs.Op) error {
+	table := op.Kind == errorfs.OpFileReadAt && strings.HasSuffix(op.Path, ".sst")
+	history := op.Kind == errorfs.OpFileRead && strings.Contains(op.Path, "history")
+	if !f.armed.Load() || !table && !history {
+		return nil
+	}
+	if left := f.left.Add(-1); left == -1 || f.twice && left == -2 {
+		f.hit.Store(true)
+		return syscall.EIO
+	}
+	return nil
+}
+
+var readers = map[string]func(*diskstore.Store, uuid.UUID) (string, error){
+	"claim": func(s *diskstore.Store, _ uuid.UUID) (string, error) {
+		claims, err := s.Claim(ctx, store.Lane{Queue: "q"}, farAway, 1000, 1<<30)
+		var got []string
+		for _, c := range claims {
+			got = append(got, string(c.Record.Message.Body[:8]))
+		}
+		return fmt.Sprint(got), err
+	},
+	"list": func(s *diskstore.Store, _ uuid.UUID) (string, error) {
+		return listed(s, storetest.Filter{Body: true, Limit: 1000})
+	},
+	"list by ID": func(s *diskstore.Store, id uuid.UUID) (string, error) {
+		return listed(s, storetest.Filter{ID: id, Body: true})
+	},
+	"past": func(s *diskstore.Store, id uuid.UUID) (string, error) {
+		all, err := s.PastFailures(ctx, id)
+		return fmt.Sprint(all), err
+	},
+	"returned": func(s *diskstore.Store, _ uuid.UUID) (string, error) {
+		var all []store.PastFailure
+		err := s.EachPastFailure(ctx, func(p store.PastFailure) (bool, error) { all = append(all, p); return true, nil })
+		return fmt.Sprint(all), err
+	},
+	"scan newest first": func(s *diskstore.Store, _ uuid.UUID) (string, error) {
+		return visited(s, store.Range{NewestFirst: true, Body: true})
+	},
+	"scan a group": func(s *diskstore.Store, _ uuid.UUID) (string, error) {
+		return visited(s, store.Range{Groups: []errorgroup.ID{errorgroup.Of("p", "rejected", "", "").ID}})
+	},
+	"change": func(s *diskstore.Store, id uuid.UUID) (string, error) {
+		found, err := s.Find(ctx, id)
+		if err != nil {
+			return "", err
+		}
+		keys := []store.Key{found[0].Key}
+		for i := range byte(20) {
+			found, err := s.Find(ctx, idOf(i))
+			if err != nil {
+				return "", err
+			}
+			keys = append(keys, found[0].Key)
+		}
+		_, err = s.Change(ctx, keys, func(_ store.Key, r *store.Record) store.Edit {
+			r.State, r.Due = store.Waiting, farAway
+			return store.Edit{Keep: true}
+		}, nil)
+		if err != nil {
+			return "", err
+		}
+		return visited(s, store.Range{From: farAway})
+	},
+	"replay": func(s *diskstore.Store, _ uuid.UUID) (string, error) {
+		if _, err := storetest.Replay(ctx, s, "p", farAway); err != nil {
+			return "", err
+		}
+		return listed(s, storetest.Filter{State: store.Waiting, Queue: "p", Limit: 1000})
+	},
+}
+
+var farAway = time.UnixMicro(4_000_000_000_000_000)
+
+func visited(s *diskstore.Store, r store.Range) (string, error) {
+	var got []string
+	err := s.Scan(ctx, r, func(l store.Listed) (bool, error) {
+		got = append(got, fmt.Sprint(l.Record.ID, l.Record.State, l.Record.Due, l.BodySize))
+		return true, nil
+	})
+	return fmt.Sprint(got), err
+}
+
+// idOf is the id of a waiting record of filled.
+func idOf(i byte) uuid.UUID { return uuid.UUID{1, i} }
+
+func listed(s *diskstore.Store, f storetest.Filter) (string, error) {
+	page, err := storetest.List(ctx, s, f)
+	var got []string
+	for _, l := range page.Records {
+		got = append(got, fmt.Sprint(l.Record.ID, l.Record.State, l.Record.Due, l.BodySize))
+	}
+	return fmt.Sprint(got), err
+}
+
+// Whichever read of the disk fails: the answer is an error, not a wrong answer,
+// and the same question is answered when the disk reads again. So a claim that
+// failed claims nothing.
+func TestAReadThatFailsIsAnErrorAndLosesNothing(t *testing.T) {
+	t.Parallel()
+	for name, read := range readers {
+		t.Run(name, func(t *testing.T) {
+			disk, id := filled(t)
+			sound := openAt(t, "data", diskstore.Options{FS: roomy{disk.CrashClone(vfs.CrashCloneCfg{})}})
+			want, err := read(sound, id)
+			if err != nil || len(want) < 10 {
+				t.Fatalf("without a fault: %q, %v", want, err)
+			}
+			must(t, sound.Close())
+			for n := 0; ; n++ {
+				fault := &faultAt{}
+				s := openAt(t, "data", diskstore.Options{FS: errorfs.Wrap(roomy{disk.CrashClone(vfs.CrashCloneCfg{})}, fault)})
+				fault.arm(n)
+				got, err := read(s, id)
+				fault.armed.Store(false)
+				switch {
+				case err != nil && !errors.Is(err, syscall.EIO):
+					t.Errorf("read %d failed: %v", n, err)
+				case err == nil && got != want:
+					t.Errorf("read %d failed, and the answer is wrong:\n%s\nwant\n%s", n, got, want)
+				}
+				if err != nil {
+					got, err = read(s, id)
+				}
+				if err != nil || got != want {
+					t.Errorf("after read %d failed: %v\n%s\nwant\n%s", n, err, got, want)
+				}
+				must(t, s.Close())
+				if !fault.hit.Load() {
+					t.Logf("%d reads, each failed once", n)
+					if n == 0 {
+						t.Error("it never read the disk, so this shows nothing")
+					}
+					return
+				}
+			}
+		})
+	}
+}
+
+// A store that cannot be opened says why, and is free to be opened again.
+func TestAReadThatFailsWhileOpening(t *testing.T) {
+	t.Parallel()
+	disk, _ := filled(t)
+	failed := 0
+	for n := 0; ; n++ {
+		fault := &faultAt{twice: true}
+		fs := errorfs.Wrap(roomy{disk.CrashClone(vfs.CrashCloneCfg{})}, fault)
+		fault.arm(n)
+		s, err := diskstore.Open("data", diskstore.Options{FS: fs})
+		fault.armed.Store(false)
+		if err != nil {
+			if failed++; !errors.Is(err, syscall.EIO) || !strings.Contains(err.Error(), "data") {
+				t.Errorf("read %d failed: %v", n, err)
+			}
+			s = openAt(t, "data", diskstore.Options{FS: fs})
+		}
+		counts, err := s.Counts(ctx)
+		if err != nil || len(counts) != 2 || counts[0].Waiting+counts[1].Waiting != 200 || counts[0].Parked+counts[1].Parked != 200 {
+			t.Errorf("after read %d failed: %+v, %v", n, counts, err)
+		}
+		must(t, s.Close())
+		if !fault.hit.Load() {
+			break
+		}
+	}
+	if failed == 0 {
+		t.Error("opening never failed, so this shows nothing")
+	}
+}
+
+// filled is a disk with 200 waiting and 200 parked messages in tables, and the
+// ID of one in the middle.
+func filled(t *testing.T) (*vfs.MemFS, uuid.UUID) {
+	t.Helper()
+	disk := vfs.NewCrashableMem()
+	s := openAt(t, "data", diskstore.Options{FS: roomy{disk}})
+	var batch []*store.Record
+	for i := range 200 {
+		w := storetest.Waiting("q", time.Duration(i)*time.Second, fmt.Sprintf("%08d", i)+strings.Repeat("x", 2000))
+		p := storetest.Waiting("p", time.Duration(i)*time.Second, fmt.Sprintf("%08d", i)+strings.Repeat("x", 2000))
+		p.State, p.ParkedFor = store.Parked, "why"
+		w.ID = idOf(byte(i))
+		w.Fingerprint[0], p.Fingerprint[0] = byte(i), byte(i)
+		batch = append(batch, w, p)
+	}
+	for i := range byte(200) {
+		r := storetest.Waiting("returned", 0, "")
+		r.ID = idOf(i)
+		batch = append(batch, r)
+	}
+	for part := range slices.Chunk(batch, 50) {
+		must(t, s.Add(ctx, part))
+	}
+	for {
+		claims, err := s.Claim(ctx, store.Lane{Queue: "returned"}, farAway, 30, 1<<20)
+		must(t, err)
+		if len(claims) == 0 {
+			break
+		}
+		var out []store.Outcome
+		for _, c := range claims {
+			out = append(out, store.Outcome{Claim: c, At: farAway})
+		}
+		if _, err := s.Finish(ctx, out); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Opening again makes tables of what the log has.
+	for range 2 {
+		must(t, s.Close())
+		s = openAt(t, "data", diskstore.Options{FS: roomy{disk}})
+	}
+	must(t, s.Close())
+	return disk, batch[200].ID
+}
+
+// groupsCount compares what groups count with what is kept.
+func groupsCount(t *testing.T, s store.Store) {
+	t.Helper()
+	kept, counted := map[errorgroup.ID][3]int64{}, map[errorgroup.ID][3]int64{}
+	err := s.Scan(ctx, store.Range{}, func(l store.Listed) (bool, error) {
+		id := s.GroupOf(l.Record)
+		n := kept[id]
+		n[l.Record.State-1]++
+		kept[id] = n
+		return true, nil
+	})
+	must(t, err)
+	for _, g := range storetest.Groups(t, s) {
+		if n := [3]int64{g.Waiting, g.Parked, g.Discarded}; n != [3]int64{} {
+			counted[g.ID] = n
+		}
+	}
+	if d := cmp.Diff(kept, counted); d != "" {
+		t.Errorf("groups count something else than what is kept (-kept +counted):\n%s", d)
+	}
+}
+
+func must(t interface {
+	Helper()
+	Fatal(...any)
+}, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
