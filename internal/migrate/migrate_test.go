@@ -69,9 +69,7 @@ func between(from store.Store, to store.CopyTarget) *migrate.Migration {
 func disk(t *testing.T, path string) *diskstore.Store {
 	t.Helper()
 	s, err := diskstore.Open(path, diskstore.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
@@ -84,14 +82,13 @@ func disk(t *testing.T, path string) *diskstore.Store {
 func same(t *testing.T, from, to store.Store) {
 	t.Helper()
 	for _, s := range []store.Store{from, to} {
-		if err := s.DeleteEntries(context.Background(), migrate.EntryName); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.DeleteEntries(context.Background(), migrate.EntryName))
 	}
 	storetest.Same(t, from, to)
 }
 
 func TestAllThatAStoreKeepsIsMoved(t *testing.T) {
+	t.Parallel()
 	for name, s := range map[string]func() (store.Store, store.CopyTarget){
 		"disk to disk":   func() (store.Store, store.CopyTarget) { return disk(t, t.TempDir()), disk(t, t.TempDir()) },
 		"memory to disk": func() (store.Store, store.CopyTarget) { return memstore.New(), disk(t, t.TempDir()) },
@@ -108,9 +105,7 @@ func TestAllThatAStoreKeepsIsMoved(t *testing.T) {
 			if err != nil || p.All == 0 || p.Taken != 0 {
 				t.Fatalf("%+v, %v", p, err)
 			}
-			if err := m.Run(ctx); err != nil {
-				t.Fatal(err)
-			}
+			must(t, m.Run(ctx))
 			if last.Done != 2*p.All || last.All != 2*p.All {
 				t.Errorf("at the end it was at %+v of %d", last, p.All)
 			}
@@ -130,6 +125,7 @@ func TestAllThatAStoreKeepsIsMoved(t *testing.T) {
 
 // Whose a store is goes with it, and a store of another's takes nothing in.
 func TestAMigrationStaysInItsVirtualHost(t *testing.T) {
+	t.Parallel()
 	ctx := t.Context()
 	of := func(vhost string) *memstore.Store {
 		s := memstore.New()
@@ -159,11 +155,10 @@ func TestAMigrationStaysInItsVirtualHost(t *testing.T) {
 }
 
 func TestAKilledMigrationGoesOn(t *testing.T) {
+	t.Parallel()
 	a, b := filepath.Join(t.TempDir(), "a"), filepath.Join(t.TempDir(), "b")
 	s, err := diskstore.Open(a, diskstore.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	storetest.Lived(t, s)
 	var batch []*store.Record
 	for i := range 2600 {
@@ -171,9 +166,7 @@ func TestAKilledMigrationGoesOn(t *testing.T) {
 		r.State = store.State(1 + i%3)
 		batch = append(batch, r)
 	}
-	if err := errors.Join(s.Add(t.Context(), batch), s.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(s.Add(t.Context(), batch), s.Close()))
 	kills := 0
 	for ; ; kills++ {
 		c := exec.Command(os.Args[0])
@@ -198,9 +191,7 @@ func TestAKilledMigrationGoesOn(t *testing.T) {
 			if p, err := between(from, to).Check(t.Context()); err != nil || p.Taken == 0 || p.Taken > p.All {
 				t.Errorf("%+v, %v", p, err)
 			}
-			if err := errors.Join(from.Close(), to.Close()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errors.Join(from.Close(), to.Close()))
 		}
 	}
 	if kills < 10 {
@@ -210,6 +201,7 @@ func TestAKilledMigrationGoesOn(t *testing.T) {
 }
 
 func TestWhatIsRefusedChangesNothing(t *testing.T) {
+	t.Parallel()
 	ctx := t.Context()
 	from, to, third := memstore.New(), memstore.New(), memstore.New()
 	storetest.Lived(t, from)
@@ -243,6 +235,7 @@ func TestWhatIsRefusedChangesNothing(t *testing.T) {
 }
 
 func TestAnAbortedMigrationLetsTheSourceServe(t *testing.T) {
+	t.Parallel()
 	ctx, from := t.Context(), memstore.New()
 	storetest.Lived(t, from)
 	m := between(from, &failing{Store: memstore.New()})
@@ -255,9 +248,7 @@ func TestAnAbortedMigrationLetsTheSourceServe(t *testing.T) {
 	if err := migrate.Refuse(ctx, from); !errors.Is(err, migrate.ErrMoved) {
 		t.Errorf("under way: %v", err)
 	}
-	if err := m.Abort(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must(t, m.Abort(ctx))
 	if err := migrate.Refuse(ctx, from); err != nil {
 		t.Errorf("after it: %v", err)
 	}
@@ -286,6 +277,7 @@ func (l lossy) AddListed(ctx context.Context, records []store.Listed) error {
 }
 
 func TestADifferenceIsFound(t *testing.T) {
+	t.Parallel()
 	ctx, from := t.Context(), memstore.New()
 	storetest.Lived(t, from)
 	m := between(from, lossy{memstore.New()})
@@ -319,6 +311,7 @@ func (torn) Damage() map[string]string { return map[string]string{"key 7": "reco
 
 // A message that cannot be read is not left behind without a word, and the source can be used again.
 func TestDamagedMessagesAreNotLeftBehind(t *testing.T) {
+	t.Parallel()
 	from, to := torn{memstore.New()}, memstore.New()
 	storetest.Lived(t, from)
 	m := between(from, to)
@@ -328,10 +321,15 @@ func TestDamagedMessagesAreNotLeftBehind(t *testing.T) {
 	if err := migrate.Refuse(t.Context(), from); !errors.Is(err, migrate.ErrMoved) {
 		t.Errorf("before the migration is given up: %v", err)
 	}
-	if err := m.Abort(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, m.Abort(t.Context()))
 	if err := migrate.Refuse(t.Context(), from); err != nil {
 		t.Errorf("after it: %v", err)
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

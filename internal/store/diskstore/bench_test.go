@@ -233,10 +233,7 @@ func BenchmarkScan(b *testing.B) {
 			b.Fatal(err)
 		}
 		for b.Loop() {
-			_, err := s.Change(ctx, keys, func(_ store.Key, r *store.Record) store.Edit {
-				r.State = store.Parked + store.Discarded - r.State
-				return store.Edit{Keep: true}
-			}, nil)
+			_, err := s.Change(ctx, keys, storetest.Keep(func(r *store.Record) { r.State = store.Parked + store.Discarded - r.State }), nil)
 			if err != nil {
 				b.Fatal(err)
 			}

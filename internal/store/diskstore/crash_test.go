@@ -559,10 +559,7 @@ var readers = map[string]func(*diskstore.Store, uuid.UUID) (string, error){
 			}
 			keys = append(keys, found[0].Key)
 		}
-		_, err = s.Change(ctx, keys, func(_ store.Key, r *store.Record) store.Edit {
-			r.State, r.Due = store.Waiting, farAway
-			return store.Edit{Keep: true}
-		}, nil)
+		_, err = s.Change(ctx, keys, storetest.Keep(func(r *store.Record) { r.State, r.Due = store.Waiting, farAway }), nil)
 		if err != nil {
 			return "", err
 		}

@@ -228,7 +228,7 @@ func readAll(t *testing.T, s *diskstore.Store, newest bool) (all []string) {
 func claimAll(t *testing.T, s *diskstore.Store, lane store.Lane) (all []store.Claim) {
 	t.Helper()
 	for {
-		claims, err := s.Claim(ctx, lane, farAway, 50, 1<<30)
+		claims, err := s.Claim(ctx, lane, farAway, 512, 8<<20)
 		must(t, err)
 		if len(claims) == 0 {
 			return all

@@ -27,7 +27,11 @@ func TestRenewing(t *testing.T) {
 	add(t, s, 2)
 	kept := claim(t, s, 1)
 	age(t, other)
+	before := time.Now().Truncate(time.Millisecond)
 	must(t, s.Renew(ctx))
+	if ends, err := s.Ends(ctx); err != nil || ends.Before(before.Add(s.Lease)) || ends.After(time.Now().Add(s.Lease)) {
+		t.Errorf("renewed for %s at %s, a lease ends at %s, %v", s.Lease, before, ends, err)
+	}
 	if got := claim(t, other, 2); len(got) != 1 || got[0].Key == kept[0].Key {
 		t.Errorf("what was renewed was claimed by another: %v", got)
 	}

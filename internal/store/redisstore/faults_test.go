@@ -140,7 +140,7 @@ func TestScriptsAreLoadedAgain(t *testing.T) {
 		t.Error(err)
 	}
 	flush()
-	if n, err := s.Change(ctx, keys(t, s), func(store.Key, *store.Record) store.Edit { return store.Edit{Delete: true} }, nil); n != 10 || err != nil {
+	if n, err := s.Change(ctx, keys(t, s), storetest.Remove, nil); n != 10 || err != nil {
 		t.Errorf("changed %d, %v", n, err)
 	}
 	flush()

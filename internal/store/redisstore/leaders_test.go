@@ -160,10 +160,7 @@ func TestAFormerLeaderWritesNothing(t *testing.T) {
 		return s.PutEntries(leading, []store.Entry{{Name: "e", Value: []byte(value)}})
 	}
 	discard := func(s store.Store) error {
-		_, err := s.Change(leading, keys(t, s), func(_ store.Key, r *store.Record) store.Edit {
-			r.State = store.Discarded
-			return store.Edit{Keep: true}
-		}, func(int) []store.Entry { return []store.Entry{{Name: "e", Value: []byte("changed")}} })
+		_, err := s.Change(leading, keys(t, s), storetest.Keep(func(r *store.Record) { r.State = store.Discarded }), func(int) []store.Entry { return []store.Entry{{Name: "e", Value: []byte("changed")}} })
 		return err
 	}
 	must(t, put(a, "1"))
@@ -206,7 +203,7 @@ func TestAFormerLeaderDeletesNothing(t *testing.T) {
 	}
 	all, former := keys(t, a), store.WithTerm(ctx, "x", term)
 	for _, key := range all {
-		_, err := a.Change(former, []store.Key{key}, func(store.Key, *store.Record) store.Edit { return store.Edit{Delete: true} }, nil)
+		_, err := a.Change(former, []store.Key{key}, storetest.Remove, nil)
 		if !errors.Is(err, store.ErrDeposed) {
 			t.Errorf("%s is deleted by a former leader: %v", key, err)
 		}
@@ -218,7 +215,7 @@ func TestAFormerLeaderDeletesNothing(t *testing.T) {
 		t.Fatalf("%d of %d are left", left, n)
 	}
 	for _, key := range all {
-		if _, err := b.Change(store.WithTerm(ctx, "x", later), []store.Key{key}, func(store.Key, *store.Record) store.Edit { return store.Edit{Delete: true} }, nil); err != nil {
+		if _, err := b.Change(store.WithTerm(ctx, "x", later), []store.Key{key}, storetest.Remove, nil); err != nil {
 			t.Errorf("the leader: %v", err)
 		}
 	}

@@ -192,10 +192,7 @@ func TestAScanVisitsWhatMovesOnce(t *testing.T) {
 			if seen[l.Key]++; seen[l.Key] > 1 {
 				return false, fmt.Errorf("%s is visited again", l.Key)
 			}
-			_, err := s.Change(ctx, []store.Key{l.Key}, func(_ store.Key, r *store.Record) store.Edit {
-				r.Due = r.Due.Add(by)
-				return store.Edit{Keep: true}
-			}, nil)
+			_, err := s.Change(ctx, []store.Key{l.Key}, storetest.Keep(func(r *store.Record) { r.Due = r.Due.Add(by) }), nil)
 			return true, err
 		})
 		if err != nil || len(seen) != scanned {

@@ -149,7 +149,7 @@ func TestTheRightsThatAreDocumented(t *testing.T) {
 	if n := done(t, s, claim(t, s, 4)); n != 4 {
 		t.Errorf("finished %d of 4", n)
 	}
-	if _, err := s.Change(ctx, keys(t, s), func(store.Key, *store.Record) store.Edit { return store.Edit{Delete: true} }, func(int) []store.Entry {
+	if _, err := s.Change(ctx, keys(t, s), storetest.Remove, func(int) []store.Entry {
 		return []store.Entry{{Name: "n", Value: []byte("v")}}
 	}); err != nil {
 		t.Error(err)

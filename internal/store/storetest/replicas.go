@@ -1,7 +1,6 @@
 package storetest
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"slices"
@@ -78,7 +77,7 @@ func (h *holders) drop(claims []store.Claim) {
 }
 
 func claimedOnce(t *testing.T, e Engine) {
-	all, ctx := replicas(t, e, 3, longLease), context.Background()
+	all := replicas(t, e, 3, longLease)
 	const n = 600
 	var records []*store.Record
 	for i := range n {
@@ -171,7 +170,7 @@ func (w *work) add(s store.Store, who, n int) {
 		for j := range batch {
 			records = append(records, Waiting(fmt.Sprint("q", j%2), time.Duration(j), fmt.Sprintf("%d-%d", who, i+j)))
 		}
-		if err := s.Add(context.Background(), records); err != nil {
+		if err := s.Add(ctx, records); err != nil {
 			w.t.Error(err)
 			return
 		}
@@ -187,7 +186,6 @@ func (w *work) done() int {
 
 // round claims some records. Of each four it finishes two, parks one and releases one.
 func (w *work) round(s store.Store, who, round int) error {
-	ctx := context.Background()
 	claims, err := s.Claim(ctx, store.Lane{Queue: fmt.Sprint("q", round%2)}, epoch.Add(time.Hour), 1+round%9, math.MaxInt)
 	if err != nil {
 		return err
@@ -255,4 +253,267 @@ func changedElsewhere(t *testing.T, e Engine) {
 	defer resume()
 	waits.Expire()
 	changed("what came back")
+}
+
+// leases are for engines that several processes use at once.
+var leases = []testCase{
+	{"what one store claimed is claimed by no other", claimedOnce},
+	{"stores that work at once account for every record", workAtOnce},
+	{"what one store changes another does not claim", changeElsewhere},
+	{"a lease is renewed for as long as its owner lives", leaseRenewed},
+	{"what a store claimed that stands still comes back, and is its own no more", leaseLost},
+	{"what a store claimed that ended comes back", ownerEnded},
+	{"Changed has a value after others add, and after the claims of a process that died end", changedElsewhere},
+}
+
+// longLease ends when a test says so.
+const longLease = time.Hour
+
+func leaseRenewed(t *testing.T, e Engine) {
+	all := replicas(t, e, 2, time.Second)
+	add(t, all[0], Waiting("q", 0, "a"), Waiting("q", 1, "b"), Waiting("q", 2, "c"))
+	claims := claim(t, all[0], "q", time.Hour, 10)
+	for range 2 {
+		was := all[1].Ends()
+		eventually(t, "its leases are renewed", func() bool { return all[1].Ends().After(was) })
+	}
+	if n, err := all[0].Finish(ctx, []store.Outcome{{Claim: claims[0]}, {Claim: claims[1]}, {Claim: claims[2]}}); n != 3 || err != nil {
+		t.Errorf("its owner finished %d of 3, %v", n, err)
+	}
+}
+
+func leaseLost(t *testing.T, e Engine) {
+	all := replicas(t, e, 2, longLease)
+	stalled, other := all[0], all[1]
+	add(t, other, Waiting("q", 0, "retried"), Waiting("q", 1, "parked"), Waiting("q", 2, "released"), Waiting("q", 3, "held"))
+	old := claim(t, stalled, "q", time.Hour, 10)
+	want(t, "claimed", bodies(old), "retried parked released held")
+	resume := stalled.Stall()
+	defer resume() // before it is closed
+	want(t, "next before the leases end", next(t, other), "")
+	want(t, "claimed before the leases end", bodies(claim(t, other, "q", time.Hour, 10)), "")
+	other.Expire()
+	want(t, "next when the leases have ended", next(t, other), "q 0s")
+	now := map[string]store.Claim{}
+	for i, c := range claim(t, other, "q", time.Hour, 10) {
+		now[string(c.Record.Message.Body)] = c
+		if slices.ContainsFunc(old, func(o store.Claim) bool { return o.Token == c.Token }) {
+			t.Errorf("claim %d has a token that another claim had", i)
+		}
+	}
+	if len(now) != len(old) {
+		t.Fatalf("claimed again are %v", now)
+	}
+	if n, err := other.Finish(ctx, []store.Outcome{{Claim: now["retried"], At: epoch}, {Claim: now["parked"], Park: "by the other", At: epoch}}); n != 2 || err != nil {
+		t.Fatalf("finished %d, %v", n, err)
+	}
+	must(t, other.Release(ctx, []store.Claim{now["released"]}))
+
+	resume()
+	// Its connections may be gone; what it has received before is not.
+	var late int
+	eventually(t, "the stalled store works again", func() bool {
+		n, err := stalled.Finish(ctx, []store.Outcome{{Claim: old[0]}, {Claim: old[1]}, {Claim: old[2]}, {Claim: old[3], Park: "too late", At: epoch}})
+		late += n
+		return err == nil
+	})
+	if late != 0 {
+		t.Errorf("%d claims were finished whose lease had ended", late)
+	}
+	if err := stalled.Release(ctx, old); err != nil {
+		t.Errorf("releasing what is held no more: %v", err)
+	}
+	want(t, "kept", total(t, other), "2 waiting, 1 parked, 0 discarded")
+	page, err := List(ctx, other, Filter{State: store.Parked})
+	if err != nil || len(page.Records) != 1 || page.Records[0].Record.ParkedFor != "by the other" {
+		t.Errorf("parked: %+v, %v", page.Records, err)
+	}
+	// One is waiting and not claimed; the other is still who has it's.
+	again := claim(t, stalled, "q", time.Hour, 10)
+	want(t, "claimable", bodies(again), "released")
+	if n, err := stalled.Finish(ctx, []store.Outcome{{Claim: old[2], Park: "by an old claim"}, {Claim: again[0]}}); n != 1 || err != nil {
+		t.Errorf("of an old and a new claim of one record %d were finished, %v", n, err)
+	}
+	if n, err := other.Finish(ctx, []store.Outcome{{Claim: now["held"]}}); n != 1 || err != nil {
+		t.Errorf("the store that has it finished %d, %v", n, err)
+	}
+	lines := Balances(t, other)
+	if sums := lines["q"]; sums[store.In] != 4 || sums[store.Retried] != 3 || sums[store.Parked] != 1 {
+		t.Errorf("the ledger has %v", sums)
+	}
+}
+
+func ownerEnded(t *testing.T, e Engine) {
+	all := replicas(t, e, 2, longLease)
+	add(t, all[1], Waiting("q", 0, "a"), Waiting("q", 1, "b"))
+	want(t, "claimed", bodies(claim(t, all[0], "q", time.Hour, 10)), "a b")
+	must(t, all[0].Close())
+	want(t, "they come back", bodies(claim(t, all[1], "q", time.Hour, 10)), "a b")
+}
+
+// endings are how each record ended, which is once.
+type endings struct {
+	t   *testing.T
+	mu  sync.Mutex
+	how map[store.Key]string
+}
+
+func (e *endings) note(how string, keys ...store.Key) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, key := range keys {
+		if was := e.how[key]; was != "" {
+			e.t.Errorf("%s was %s, and then %s", key, was, how)
+		}
+		e.how[key] = how
+	}
+}
+
+func (e *endings) count() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.how)
+}
+
+// finish claims up to three records that are due, finishes so many of them, and releases
+// the others.
+func (e *endings) finish(s store.Store, upTo time.Time, most int) {
+	claims, err := s.Claim(ctx, store.Lane{Queue: "q"}, upTo, 3, math.MaxInt)
+	if err != nil {
+		e.t.Error(err)
+	}
+	var out []store.Outcome
+	for i, c := range claims {
+		if c.Record.Due.After(upTo) {
+			e.t.Errorf("claimed %s early", c.Key)
+		}
+		if i == most {
+			if err := s.Release(ctx, claims[i:]); err != nil {
+				e.t.Error(err)
+			}
+			break
+		}
+		e.note("finished", c.Key)
+		out = append(out, store.Outcome{Claim: c, At: epoch})
+	}
+	if finished, err := s.Finish(ctx, out); err != nil || finished != len(out) {
+		e.t.Errorf("finished %d of %d, %v", finished, len(out), err)
+	}
+}
+
+// change changes records, and notes how as the ending of those that edit names.
+func (e *endings) change(s store.Store, keys []store.Key, how string, edit func(*store.Record) (_ store.Edit, ends bool)) {
+	var ended []store.Key
+	_, err := s.Change(ctx, keys, func(k store.Key, r *store.Record) store.Edit {
+		if r == nil {
+			return store.Edit{}
+		}
+		edited, ends := edit(r)
+		if ends {
+			ended = append(ended, k)
+		}
+		return edited
+	}, nil)
+	if err != nil {
+		e.t.Error(err)
+	}
+	e.note(how, ended...)
+}
+
+// Many claim while others put off, hasten and delete: no message is claimed by
+// one and changed by another, none before it is due, and none is lost.
+func changeOrClaim(t *testing.T, e Engine) {
+	s := open(t, e)
+	const n = 300
+	for i := range n {
+		add(t, s, Waiting("q", time.Duration(i%7)*time.Second, fmt.Sprint(i)))
+	}
+	keys := keysIn(t, s, store.Range{})
+	ended := endings{t: t, how: map[store.Key]string{}}
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() {
+			for range 60 {
+				ended.finish(s, epoch.Add(3*time.Second), 2)
+			}
+		})
+	}
+	for w := range 2 {
+		wg.Go(func() {
+			for i := 0; i+10 <= len(keys); i += 5 {
+				ended.change(s, keys[i:i+10], "deleted", func(r *store.Record) (store.Edit, bool) {
+					if r.Due.Second()%3 == w {
+						return store.Edit{Delete: true}, true
+					}
+					r.Due = r.Due.Add(time.Duration(1-2*w) * 2 * time.Second)
+					return store.Edit{Keep: true}, false
+				})
+			}
+		})
+	}
+	wg.Wait()
+	rest := claim(t, s, "q", time.Hour, n)
+	for _, c := range rest {
+		ended.note("left", c.Key)
+	}
+	if ended.count() != n || len(rest) == n {
+		t.Errorf("%d of %d are accounted for, %d were left", ended.count(), n, len(rest))
+	}
+}
+
+// changeElsewhere changes by one store what another claims: each record is had by one
+// of them at a time.
+func changeElsewhere(t *testing.T, e Engine) {
+	all := replicas(t, e, 2, longLease)
+	const n = 200
+	for i := range n {
+		add(t, all[0], Waiting("q", time.Duration(i), fmt.Sprint(i)))
+	}
+	keys := keysIn(t, all[1], store.Range{})
+	mine := claim(t, all[0], "q", time.Hour, 1)
+	change(t, all[1], func(k store.Key, r *store.Record) store.Edit {
+		if r != nil {
+			t.Errorf("%s, which another store claimed, is given to edit", k)
+		}
+		return store.Edit{Keep: true}
+	}, mine[0].Key)
+
+	ended := endings{t: t, how: map[store.Key]string{mine[0].Key: "claimed at first"}}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for ended.count() < n && !t.Failed() {
+			ended.finish(all[0], epoch.Add(time.Hour), 1)
+		}
+	})
+	wg.Go(func() {
+		slices.Reverse(keys) // they meet in the middle
+		for some := range slices.Chunk(keys, 10) {
+			ended.change(all[1], some, "changed", func(r *store.Record) (store.Edit, bool) {
+				r.State = store.Parked
+				return store.Edit{Keep: true}, true
+			})
+		}
+	})
+	wg.Wait()
+	if ended.count() != n {
+		t.Errorf("%d of %d were claimed by any", ended.count(), n)
+	}
+	parks := 0
+	for _, how := range ended.how {
+		if how == "changed" {
+			parks++
+		}
+	}
+	want(t, "kept", total(t, all[1]), fmt.Sprintf("1 waiting, %d parked, 0 discarded", parks))
+	Balances(t, all[0])
+}
+
+// keysIn are the keys of what is in a range.
+func keysIn(t *testing.T, s store.Store, r store.Range) (keys []store.Key) {
+	t.Helper()
+	must(t, s.Scan(ctx, r, func(l store.Listed) (bool, error) {
+		keys = append(keys, l.Key)
+		return true, nil
+	}))
+	return keys
 }

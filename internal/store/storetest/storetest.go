@@ -1,4 +1,3 @@
-// Package storetest is the suite every store passes.
 package storetest
 
 import (
@@ -14,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
+	"pgregory.net/rapid"
 
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/wire"
@@ -37,6 +37,8 @@ type Engine struct {
 	// closes them. For Shared engines; it may be called at once.
 	Replicas func(t *testing.T, n int, lease time.Duration) []Replica
 }
+
+var ctx = context.Background()
 
 var epoch = time.UnixMicro(1_800_000_000_123_456)
 
@@ -111,7 +113,7 @@ func discarded(queue string, until time.Duration, body string) *store.Record {
 
 func add(t *testing.T, s store.Store, records ...*store.Record) {
 	t.Helper()
-	must(t, s.Add(context.Background(), records))
+	must(t, s.Add(ctx, records))
 }
 
 func claim(t *testing.T, s store.Store, queue string, after time.Duration, n int) []store.Claim {
@@ -129,6 +131,21 @@ func must(t fataler, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Keep is a change that keeps what with makes of a record; Remove deletes it.
+func Keep(with func(*store.Record)) func(store.Key, *store.Record) store.Edit {
+	return func(_ store.Key, r *store.Record) store.Edit { with(r); return store.Edit{Keep: true} }
+}
+
+func Remove(store.Key, *store.Record) store.Edit { return store.Edit{Delete: true} }
+
+// finishes finishes claims, one outcome for each, and expects each to be one's own.
+func finishes(t *testing.T, s store.Store, outcomes []store.Outcome) {
+	t.Helper()
+	if n, err := s.Finish(ctx, outcomes); n != len(outcomes) || err != nil {
+		t.Fatalf("finished %d of %d, %v", n, len(outcomes), err)
 	}
 }
 
@@ -188,7 +205,7 @@ func counts(t *testing.T, e Engine) {
 	add(t, s, Waiting("q", time.Second, "a"), Waiting("q", 0, "b"), parked("q", "c"), parked("p", "d"), discarded("o", 0, "e"))
 	check := func(when, wanted string) {
 		t.Helper()
-		all, err := s.Counts(context.Background())
+		all, err := s.Counts(ctx)
 		must(t, err)
 		var out []string
 		for _, c := range all {
@@ -204,15 +221,12 @@ func counts(t *testing.T, e Engine) {
 	check("at first", "o 0 waiting 0 parked 1 discarded; p 0 waiting 1 parked 0 discarded; q 2 waiting 1 parked 0 discarded, next 0s failed 0s")
 	c := claim(t, s, "q", 0, 1)
 	check("with a claim", "o 0 waiting 0 parked 1 discarded; p 0 waiting 1 parked 0 discarded; q 2 waiting 1 parked 0 discarded, next 0s failed 0s")
-	if _, err := s.Finish(context.Background(), []store.Outcome{{Claim: c[0], Park: "x", At: epoch}}); err != nil {
-		t.Fatal(err)
-	}
+	finishes(t, s, []store.Outcome{{Claim: c[0], Park: "x", At: epoch}})
 	check("after parking", "o 0 waiting 0 parked 1 discarded; p 0 waiting 1 parked 0 discarded; q 1 waiting 2 parked 0 discarded, next 1s failed 0s")
 }
 
 func listing(t *testing.T, e Engine) {
 	s := open(t, e)
-	ctx := context.Background()
 	wanted := map[uuid.UUID]bool{}
 	for i := range 23 {
 		for _, r := range []*store.Record{Waiting("q", time.Duration(i)*time.Second, "12345"), parked("q", "1"), parked("p", "2")} {
@@ -276,7 +290,6 @@ func Replay(ctx context.Context, s store.Store, queue string, due time.Time) (n 
 
 func replay(t *testing.T, e Engine) {
 	s := open(t, e)
-	ctx := context.Background()
 	a, b, other := parked("q", "a"), parked("q", "b"), parked("other", "x")
 	a.Failures, a.Forward = 9, &store.Destination{Exchange: "x"}
 	add(t, s, a, b, other, Waiting("q", time.Hour, "waits"))
@@ -312,10 +325,8 @@ func equalIDs(t *testing.T, e Engine) {
 	add(t, s, a)
 	c := claim(t, s, "q", 0, 10)
 	want(t, "kept", bodies(c), "a b a")
-	if _, err := s.Finish(context.Background(), []store.Outcome{{Claim: c[0]}}); err != nil {
-		t.Fatal(err)
-	}
-	page, err := List(context.Background(), s, Filter{ID: a.ID})
+	finishes(t, s, []store.Outcome{{Claim: c[0]}})
+	page, err := List(ctx, s, Filter{ID: a.ID})
 	if err != nil || len(page.Records) != 2 {
 		t.Errorf("after one of three is gone, %d are listed, %v", len(page.Records), err)
 	}
@@ -326,11 +337,11 @@ func firstFailure(t *testing.T, e Engine) {
 	s := open(t, e)
 	added, remembered := Everything(), Everything()
 	add(t, s, added)
-	must(t, s.Remember(context.Background(), []store.Receipt{remembered.Receipt()}))
+	must(t, s.Remember(ctx, []store.Receipt{remembered.Receipt()}))
 	if e.Reopen != nil {
 		s = e.Reopen(t, s)
 	}
-	got, err := s.Receipts(context.Background())
+	got, err := s.Receipts(ctx)
 	if err != nil || len(got) != 2 || !got[0].FirstFailed.Equal(added.FirstFailed) || got[1] != remembered.Receipt() {
 		t.Errorf("receipts %+v, %v", got, err)
 	}
@@ -342,7 +353,7 @@ func anyName(t *testing.T, e Engine) {
 	for name := range names {
 		add(t, s, Waiting(name, 0, name), parked(name, name))
 	}
-	all, err := s.Counts(context.Background())
+	all, err := s.Counts(ctx)
 	if err != nil || len(all) != len(names) {
 		t.Errorf("%d queues, %v; want %d", len(all), err, len(names))
 	}
@@ -351,7 +362,7 @@ func anyName(t *testing.T, e Engine) {
 		if name == "" {
 			continue // in a filter it means all queues
 		}
-		page, err := List(context.Background(), s, Filter{State: store.Parked, Queue: name, Body: true})
+		page, err := List(ctx, s, Filter{State: store.Parked, Queue: name, Body: true})
 		if err != nil || len(page.Records) != 1 || string(page.Records[0].Record.Message.Body) != name {
 			t.Errorf("listing %q: %d, %v", name, len(page.Records), err)
 		}
@@ -361,10 +372,116 @@ func anyName(t *testing.T, e Engine) {
 func closed(t *testing.T, e Engine) {
 	s := e.Open(t)
 	must(t, s.Close())
-	if err := s.Add(context.Background(), []*store.Record{Waiting("q", 0, "")}); err != store.ErrClosed {
+	if err := s.Add(ctx, []*store.Record{Waiting("q", 0, "")}); err != store.ErrClosed {
 		t.Errorf("Add after Close: %v", err)
 	}
 	if err := s.Close(); err != nil {
 		t.Errorf("closing twice: %v", err)
 	}
+}
+
+// Filter chooses records to list.
+type Filter struct {
+	State store.State // 0: waiting and parked
+	Queue string      // "": all
+	ID    uuid.UUID
+	After string // Page.After of the page before; "": from the start
+	Limit int    // 1 to 1,000; 0 means 100
+	Body  bool   // with bodies
+}
+
+// Max is Limit within its range.
+func (f Filter) Max() int {
+	if f.Limit <= 0 {
+		return 100
+	}
+	return min(f.Limit, 1000)
+}
+
+// Page is a piece of a listing. After is empty on the last one.
+type Page struct {
+	Records []store.Listed
+	After   string
+}
+
+// List is a page of what a store's Scan visits, for tests that want records and no visits.
+func List(ctx context.Context, s store.Scanner, f Filter) (Page, error) {
+	var p Page
+	show := func(l store.Listed) (more bool, err error) {
+		switch {
+		case f.State == 0 && l.Record.State == store.Discarded || f.State != 0 && f.State != l.Record.State, f.Queue != "" && f.Queue != l.Record.Queue:
+			return true, nil
+		case len(p.Records) == f.Max():
+			p.After = p.Records[f.Max()-1].Cursor
+			return false, nil
+		}
+		p.Records = append(p.Records, l)
+		return true, nil
+	}
+	if f.ID == uuid.Nil {
+		r := store.Range{State: f.State, After: f.After, Body: f.Body}
+		if f.Queue != "" {
+			r.Queues = []string{f.Queue}
+		}
+		err := s.Scan(ctx, r, show)
+		return p, err
+	}
+	all, err := s.Find(ctx, f.ID) // few, and in one page
+	for _, l := range all {
+		if !f.Body {
+			l.Record.Message.Body = nil
+		}
+		if more, _ := show(l); !more {
+			break
+		}
+	}
+	p.After = ""
+	return p, err
+}
+
+// Any is some record that a store may have to keep: whatever a publisher may send,
+// and more.
+func Any(t *rapid.T) *store.Record {
+	r := Everything()
+	m := &r.Message
+	m.Headers = table(3).Draw(t, "headers")
+	m.Body = rapid.SliceOfN(rapid.Byte(), 1, 200).Draw(t, "body")
+	m.RoutingKey, r.Queue, r.Error = text().Draw(t, "key"), text().Draw(t, "queue"), text().Draw(t, "error")
+	m.Timestamp = time.Unix(rapid.Int64Range(1, 1<<40).Draw(t, "timestamp"), 0)
+	r.Due = time.UnixMicro(rapid.Int64Range(-1<<50, 1<<55).Draw(t, "due"))
+	r.Notes = rapid.SliceOfN(text(), 1, 3).Draw(t, "notes")
+	r.State = rapid.SampledFrom([]store.State{store.Waiting, store.Parked, store.Discarded}).Draw(t, "state")
+	if rapid.Bool().Draw(t, "bare") {
+		r.Forward, m.Timestamp, m.Headers, r.Notes = nil, time.Time{}, nil, nil
+	}
+	return r
+}
+
+// text is mostly UTF-8, and not always.
+func text() *rapid.Generator[string] {
+	bytes := rapid.Map(rapid.SliceOf(rapid.Byte()), func(b []byte) string { return string(b) })
+	return rapid.OneOf(rapid.String(), rapid.String(), bytes)
+}
+
+// value is any header value that amqp091-go decodes, nested as deep as depth.
+func value(depth int) *rapid.Generator[any] {
+	second := rapid.Custom(func(t *rapid.T) time.Time { return time.Unix(rapid.Int64Range(-1<<40, 1<<40).Draw(t, "s"), 0) })
+	decimal := rapid.Custom(func(t *rapid.T) amqp.Decimal {
+		return amqp.Decimal{Scale: rapid.Uint8().Draw(t, "scale"), Value: rapid.Int32().Draw(t, "value")}
+	})
+	kinds := []*rapid.Generator[any]{
+		rapid.Just[any](nil), rapid.Bool().AsAny(), rapid.Int8().AsAny(), rapid.Uint8().AsAny(), rapid.Int16().AsAny(),
+		rapid.Uint16().AsAny(), rapid.Int32().AsAny(), rapid.Uint32().AsAny(), rapid.Int64().AsAny(), rapid.Float32().AsAny(),
+		rapid.Float64().AsAny(), text().AsAny(), rapid.SliceOf(rapid.Byte()).AsAny(), second.AsAny(), decimal.AsAny(),
+	}
+	if depth > 0 {
+		kinds = append(kinds, table(depth-1).AsAny(), rapid.SliceOfN(value(depth-1), 0, 4).AsAny())
+	}
+	return rapid.OneOf(kinds...)
+}
+
+func table(depth int) *rapid.Generator[amqp.Table] {
+	return rapid.Custom(func(t *rapid.T) amqp.Table {
+		return rapid.MapOfN(text(), value(depth), 0, 5).Draw(t, "table")
+	})
 }

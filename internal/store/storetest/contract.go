@@ -1,0 +1,1826 @@
+package storetest
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+
+	"github.com/redrive-mq/redrive/internal/errorgroup"
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+func dueOrder(t *testing.T, e Engine) {
+	s := open(t, e)
+	add(t, s, Waiting("q", 3, "c"), Waiting("q", time.Microsecond, "a"), Waiting("other", 0, "x"))
+	add(t, s, Waiting("q", 2*time.Microsecond, "b"), Waiting("q", time.Hour, "d"))
+	want(t, "two of three", bodies(claim(t, s, "q", time.Minute, 2)), "c a")
+	want(t, "the third", bodies(claim(t, s, "q", time.Minute, 10)), "b")
+	add(t, s, Waiting("q", -time.Hour, "first"))
+	want(t, "one that is due earlier than what was claimed", bodies(claim(t, s, "q", time.Minute, 10)), "first")
+	big := strings.Repeat("x", 1000)
+	add(t, s, Waiting("big", 0, big), Waiting("big", 1, big), Waiting("big", 2, big))
+	for _, n := range []int{2, 1} {
+		got, err := s.Claim(ctx, store.Lane{Queue: "big"}, epoch.Add(time.Minute), 10, 2500)
+		if err != nil || len(got) != n {
+			t.Errorf("claimed %d of 1,000 bytes each within 2,500 bytes, %v; want %d", len(got), err, n)
+		}
+	}
+}
+
+func oneHolder(t *testing.T, e Engine) {
+	s := open(t, e)
+	const n = 500
+	for i := range n {
+		add(t, s, Waiting("q", time.Duration(i%7), fmt.Sprint(i)))
+	}
+	var mu sync.Mutex
+	seen := map[string]int{}
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for {
+				claims, err := s.Claim(ctx, store.Lane{Queue: "q"}, epoch.Add(time.Hour), 7, math.MaxInt)
+				if err != nil {
+					t.Error(err)
+				}
+				if len(claims) == 0 {
+					return
+				}
+				mu.Lock()
+				for _, c := range claims {
+					seen[string(c.Record.Message.Body)]++
+				}
+				mu.Unlock()
+				if n, err := s.Finish(ctx, ended(claims, epoch)); err != nil || n != len(claims) {
+					t.Errorf("finished %d of %d, %v", n, len(claims), err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if len(seen) != n {
+		t.Errorf("%d of %d were claimed", len(seen), n)
+	}
+	for b, times := range seen {
+		if times != 1 {
+			t.Errorf("%s was claimed %d times", b, times)
+		}
+	}
+}
+
+func finished(t *testing.T, e Engine) {
+	s := open(t, e)
+	add(t, s, Waiting("q", 0, "gone"), Waiting("q", time.Microsecond, "parked"), Waiting("q", 2*time.Microsecond, "released"))
+	c := claim(t, s, "q", time.Second, 3)
+	at := epoch.Add(time.Minute)
+	finishes(t, s, []store.Outcome{{Claim: c[0]}, {Claim: c[1], Park: "why", At: at}})
+	if n, err := s.Finish(ctx, []store.Outcome{{Claim: c[0]}, {Claim: c[1]}}); n != 0 || err != nil {
+		t.Errorf("finishing again counted %d, %v: a claim that ended must be left alone", n, err)
+	}
+	must(t, s.Release(ctx, c[2:]))
+	want(t, "waiting", bodies(claim(t, s, "q", time.Second, 3)), "released")
+	page, err := List(ctx, s, Filter{State: store.Parked, Body: true})
+	if err != nil || len(page.Records) != 1 {
+		t.Fatalf("parked: %d, %v", len(page.Records), err)
+	}
+	r := page.Records[0].Record
+	if string(r.Message.Body) != "parked" || r.ParkedFor != "why" || !r.Due.Equal(at) || r.ID != c[1].Record.ID {
+		t.Errorf("parked as %+v", r)
+	}
+}
+
+func notYet(t *testing.T, e Engine) {
+	s := open(t, e)
+	add(t, s, Waiting("q", time.Second, "a"), Waiting("p", time.Minute, "b"), Waiting("p", time.Hour, "c"), parked("r", "x"))
+	select {
+	case <-s.Changed():
+	default:
+		t.Error("Changed has no value after Add")
+	}
+	want(t, "before it is due", bodies(claim(t, s, "q", time.Second-time.Microsecond, 10)), "")
+	want(t, "next", next(t, s), "p 1m0s, q 1s")
+	c := claim(t, s, "p", time.Minute, 10)
+	want(t, "next without what is claimed", next(t, s), "p 1h0m0s, q 1s")
+	must(t, s.Release(ctx, c))
+	want(t, "next with what was released", next(t, s), "p 1m0s, q 1s")
+}
+
+func crash(t *testing.T, e Engine) {
+	if e.Reopen == nil {
+		t.Skip("engine " + e.Name + " keeps nothing, and declares that")
+	}
+	s := open(t, e)
+	add(t, s, Waiting("q", 0, "claimed"), Waiting("q", 1, "finished"), Waiting("q", time.Hour, "later"), parked("q", "parked"))
+	c := claim(t, s, "q", time.Second, 10)
+	finishes(t, s, []store.Outcome{{Claim: c[slices.IndexFunc(c, func(c store.Claim) bool { return string(c.Record.Message.Body) == "finished" })]}})
+	before, _ := s.Counts(ctx)
+	s = e.Reopen(t, s)
+	after, err := s.Counts(ctx)
+	if d := gocmp.Diff(before, after); d != "" || err != nil {
+		t.Errorf("counts after the crash: %s %v", d, err)
+	}
+	want(t, "due again", bodies(claim(t, s, "q", time.Second, 10)), "claimed")
+	add(t, s, Waiting("q", 0, "new"))
+	want(t, "and new ones", bodies(claim(t, s, "q", time.Hour, 10)), "new later")
+}
+
+var lanes = []testCase{
+	{"a lane's claims are its own, in due order", lanesApart},
+	{"the names of lanes may hold any bytes", anyLane},
+	{"a change moves a record to the lane it belongs to", changeLanes},
+	{"what waits for forward targets is found and counted with its queue", lanesOfAQueue},
+}
+
+var shipping = store.Lane{Queue: "q", Forward: store.Destination{Exchange: "x", RoutingKey: "k"}}
+
+// forwarded makes a record that goes to a lane's target.
+func forwarded(l store.Lane, after time.Duration, body string) *store.Record {
+	r := Waiting(l.Queue, after, body)
+	if l.Forwards() {
+		r.Forward = &l.Forward
+	}
+	return r
+}
+
+func claimLane(t *testing.T, s store.Store, l store.Lane, after time.Duration, n int) []store.Claim {
+	t.Helper()
+	claims, err := s.Claim(ctx, l, epoch.Add(after), n, math.MaxInt)
+	must(t, err)
+	return claims
+}
+
+func finish(t *testing.T, s store.Store, claims []store.Claim) {
+	t.Helper()
+	finishes(t, s, ended(claims, epoch))
+}
+
+// ended are the outcomes of claims whose messages were retried.
+func ended(claims []store.Claim, at time.Time) (out []store.Outcome) {
+	for _, c := range claims {
+		out = append(out, store.Outcome{Claim: c, At: at})
+	}
+	return out
+}
+
+func lanesApart(t *testing.T, e Engine) {
+	s := open(t, e)
+	other := store.Lane{Queue: "q", Forward: store.Destination{RoutingKey: "dead"}}
+	elsewhere := store.Lane{Queue: "r", Forward: shipping.Forward}
+	add(t, s, forwarded(shipping, 0, "s0"), Waiting("q", 2*time.Microsecond, "q2"), forwarded(other, 0, "o0"), forwarded(shipping, time.Microsecond, "s1"),
+		forwarded(elsewhere, 0, "e0"), Waiting("q", 4*time.Microsecond, "q4"), forwarded(shipping, time.Hour, "late"), parked("q", "parked"))
+	want(t, "next", next(t, s), "q 2µs, q to exchange x with routing key k 0s, q to queue dead 0s, r to exchange x with routing key k 0s")
+	first := claimLane(t, s, shipping, time.Minute, 1)
+	want(t, "the first of a target", bodies(first), "s0")
+	want(t, "the rest of it", bodies(claimLane(t, s, shipping, time.Minute, 10)), "s1")
+	want(t, "the queue's own", bodies(claim(t, s, "q", time.Minute, 10)), "q2 q4")
+	want(t, "next with claims", next(t, s), "q to exchange x with routing key k 1h0m0s, q to queue dead 0s, r to exchange x with routing key k 0s")
+	must(t, s.Release(ctx, first))
+	again := claimLane(t, s, shipping, time.Minute, 10)
+	want(t, "what was released", bodies(again), "s0")
+	finish(t, s, again)
+	finish(t, s, claimLane(t, s, shipping, 2*time.Hour, 10))
+	want(t, "next of what is left", next(t, s), "q to queue dead 0s, r to exchange x with routing key k 0s")
+	if s = reopened(t, e, s); s == nil {
+		return
+	}
+	want(t, "next after a crash", next(t, s), "q 2µs, q to exchange x with routing key k 1µs, q to queue dead 0s, r to exchange x with routing key k 0s")
+	want(t, "of the target after a crash", bodies(claimLane(t, s, shipping, 2*time.Hour, 10)), "s1")
+	Balances(t, s)
+}
+
+// No name of a queue, exchange or routing key makes a lane another one.
+func anyLane(t *testing.T, e Engine) {
+	s := open(t, e)
+	long := strings.Repeat("n", 255)
+	var all []store.Lane
+	for _, queue := range []string{"", "a", "a\x00", "\x01a\x01b\x01c", "\xff", long} {
+		for _, to := range []store.Destination{{}, {Exchange: "b", RoutingKey: "c"}, {Exchange: "bc"}, {RoutingKey: "bc"}, {Exchange: "\x01b", RoutingKey: "c\x00"}, {Exchange: long, RoutingKey: long}} {
+			all = append(all, store.Lane{Queue: queue, Forward: to})
+			add(t, s, forwarded(all[len(all)-1], 0, fmt.Sprint(len(all))))
+		}
+	}
+	got, err := s.Next(ctx)
+	if err != nil || len(got) != len(all) {
+		t.Errorf("Next returned %d lanes, %v; want %d", len(got), err, len(all))
+	}
+	if again := reopened(t, e, s); again != nil {
+		s = again
+	}
+	for i, l := range all {
+		want(t, fmt.Sprintf("claimed of %q", l), bodies(claimLane(t, s, l, 0, 10)), fmt.Sprint(i+1))
+	}
+}
+
+func changeLanes(t *testing.T, e Engine) {
+	s := open(t, e)
+	dead := &store.Destination{RoutingKey: "dead"}
+	for _, body := range []string{"replayed", "bound", "moved", "hastened", "deleted", "claimed"} {
+		add(t, s, forwarded(shipping, time.Minute, body))
+	}
+	parkedOne := parked("q", "parked")
+	parkedOne.Forward = dead
+	add(t, s, parkedOne, Waiting("q", time.Minute, "back"))
+	edit := func(body string, with func(*store.Record)) {
+		t.Helper()
+		change(t, s, Keep(func(r *store.Record) { with(r) }), keyOf(t, s, body))
+	}
+	edit("replayed", func(r *store.Record) { r.Replay(epoch) })
+	edit("parked", func(r *store.Record) { r.Replay(epoch.Add(time.Microsecond)) })
+	want(t, "what was replayed is in its queue's lane", bodies(claim(t, s, "q", time.Second, 10)), "replayed parked")
+	edit("back", func(r *store.Record) { r.Forward = &shipping.Forward })
+	edit("bound", func(r *store.Record) { r.Forward = dead })
+	edit("moved", func(r *store.Record) { r.Queue = "r" })
+	edit("hastened", func(r *store.Record) { r.Due = epoch })
+	want(t, "next", next(t, s), "q to exchange x with routing key k 0s, q to queue dead 1m0s, r to exchange x with routing key k 1m0s")
+	want(t, "hastened", bodies(claimLane(t, s, shipping, 0, 10)), "hastened")
+	edit("bound", func(r *store.Record) { r.State, r.Due = store.Discarded, epoch.Add(time.Hour) })
+	want(t, "next without what was discarded", next(t, s), "q to exchange x with routing key k 1m0s, r to exchange x with routing key k 1m0s")
+	edit("bound", func(r *store.Record) { r.State, r.Due = store.Waiting, epoch.Add(2*time.Minute) })
+	change(t, s, Remove, keyOf(t, s, "deleted"))
+	held := claimLane(t, s, shipping, time.Minute, 1)
+	want(t, "claimed", bodies(held), "claimed")
+	change(t, s, func(_ store.Key, r *store.Record) store.Edit {
+		if r != nil {
+			t.Error("what is claimed of a target is given to edit")
+		}
+		return store.Edit{}
+	}, held[0].Key)
+	want(t, "the rest of the target", bodies(claimLane(t, s, shipping, time.Hour, 10)), "back")
+	want(t, "restored", bodies(claimLane(t, s, store.Lane{Queue: "q", Forward: *dead}, time.Hour, 10)), "bound")
+	want(t, "moved", bodies(claimLane(t, s, store.Lane{Queue: "r", Forward: shipping.Forward}, time.Hour, 10)), "moved")
+	want(t, "next when all is claimed", next(t, s), "")
+	Balances(t, s)
+}
+
+func lanesOfAQueue(t *testing.T, e Engine) {
+	s := open(t, e)
+	dead := store.Lane{Queue: "q", Forward: store.Destination{RoutingKey: "dead"}}
+	add(t, s, Waiting("q", 2*time.Second, "q2"), forwarded(shipping, time.Second, "s1"), forwarded(dead, 3*time.Second, "d3"), forwarded(shipping, 4*time.Second, "s4"),
+		forwarded(store.Lane{Queue: "r", Forward: shipping.Forward}, 0, "r0"), parked("q", "p0"))
+	check := func() {
+		t.Helper()
+		for _, c := range []struct {
+			of   store.Range
+			want string
+		}{
+			{store.Range{State: store.Waiting}, "r0 s1 q2 d3 s4"},
+			{store.Range{Queues: []string{"q"}}, "p0 s1 q2 d3 s4"},
+			{store.Range{Queues: []string{"q"}, NewestFirst: true}, "s4 d3 q2 s1 p0"},
+			{store.Range{Queues: []string{"q"}, State: store.Waiting, From: epoch.Add(2 * time.Second), To: epoch.Add(4 * time.Second)}, "q2 d3"},
+			{store.Range{Groups: []errorgroup.ID{errorgroup.Of("r", "rejected", "", "").ID}}, "r0"},
+		} {
+			want(t, fmt.Sprintf("%+v", c.of), scan(t, s, c.of), c.want)
+		}
+		counts, err := s.Counts(ctx)
+		must(t, err)
+		for _, c := range counts {
+			if c.Queue == "q" && (c.Waiting != 4 || c.Parked != 1 || !c.NextDue.Equal(epoch.Add(time.Second))) {
+				t.Errorf("counted %+v", c)
+			}
+		}
+		due, err := s.CountDue(ctx, []string{"q"}, []time.Time{epoch.Add(2 * time.Second), epoch.Add(time.Hour)}, 100)
+		want(t, "counted by when they are due", fmt.Sprint(due, err), "[1 3] <nil>")
+		Balances(t, s)
+	}
+	check()
+	claimLane(t, s, shipping, time.Minute, 1)
+	claimLane(t, s, dead, time.Minute, 1)
+	check()
+	if s = reopened(t, e, s); s == nil {
+		return
+	}
+	check()
+	for _, l := range []store.Lane{shipping, dead, {Queue: "q"}} {
+		finish(t, s, claimLane(t, s, l, time.Minute, 10))
+	}
+	want(t, "left of the queue", scan(t, s, store.Range{Queues: []string{"q"}}), "p0")
+	Balances(t, s)
+}
+
+var scans = []testCase{
+	{"a scan visits a range in the order of Due", scanOrder},
+	{"a scan goes on behind any record", scanAfter},
+	{"a scan ends when visit returns false or an error, or ctx ends", scanEnds},
+	{"a scan sees one moment, and visit may call the store", scanMoment},
+	{"a scan visits once what is kept all the while", scanOnce},
+	{"a scan leaves out what was added after NewestNumber", scanUpto},
+	{"NewestNumber counts in what is being added, or nothing of it", uptoWhileAdding},
+	{"by id and by key", byIDAndKey},
+	{"what is due is counted between edges, claimed or not", countDue},
+}
+
+// scan is the bodies that a range visits.
+func scan(t *testing.T, s store.Store, r store.Range) string {
+	t.Helper()
+	r.Body = true
+	var got []string
+	err := s.Scan(ctx, r, func(l store.Listed) (bool, error) {
+		if l.BodySize != len(l.Record.Message.Body) {
+			t.Errorf("%s is said to have %d bytes", l.Record.Message.Body, l.BodySize)
+		}
+		got = append(got, string(l.Record.Message.Body))
+		return true, nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	return strings.Join(got, " ")
+}
+
+// mixed has records of two queues and of all states, two of them due at once; the
+// names show when.
+func mixed(t *testing.T, s store.Store) {
+	p := func(r *store.Record, errText string) *store.Record {
+		r.State, r.Error = store.Parked, errText
+		return r
+	}
+	other := Waiting("r", 6*time.Second, "w6")
+	other.Error = "no stock"
+	add(t, s, Waiting("q", 4*time.Second, "w4"), p(Waiting("r", time.Second, "p1"), "no stock"), discarded("q", 5*time.Second, "d5"), other)
+	add(t, s, p(Waiting("q", 2*time.Second, "p2"), ""), p(Waiting("r", 2*time.Second, "p2b"), "no stock"), Waiting("r", 2*time.Second, "w2c"))
+}
+
+func scanOrder(t *testing.T, e Engine) {
+	s := open(t, e)
+	mixed(t, s)
+	noStock := []errorgroup.ID{errorgroup.Of("r", "rejected", "no stock", "").ID}
+	inQ := errorgroup.Of("q", "rejected", "", "").ID
+	upto := newest(t, s)
+	at := func(d time.Duration) time.Time { return epoch.Add(d) }
+	for _, c := range []struct {
+		r    store.Range
+		want string
+	}{
+		{store.Range{}, "p1 p2 p2b w2c w4 d5 w6"},
+		{store.Range{NewestFirst: true}, "w6 d5 w4 w2c p2b p2 p1"},
+		{store.Range{State: store.Waiting}, "w2c w4 w6"},
+		{store.Range{State: store.Parked}, "p1 p2 p2b"},
+		{store.Range{State: store.Discarded}, "d5"},
+		{store.Range{Queues: []string{"q", "none"}}, "p2 w4 d5"},
+		{store.Range{Queues: []string{"r", "q"}, State: store.Parked}, "p1 p2 p2b"},
+		{store.Range{Queues: []string{}}, ""},
+		{store.Range{Groups: []errorgroup.ID{}}, ""},
+		{store.Range{Groups: noStock}, "p1 p2b w6"},
+		{store.Range{Groups: noStock, State: store.Parked, NewestFirst: true}, "p2b p1"},
+		{store.Range{Groups: append(noStock, inQ), Upto: &upto}, "p1 p2 p2b w4 d5 w6"},
+		{store.Range{Groups: append(noStock, inQ), Queues: []string{"q"}, NewestFirst: true}, "d5 w4 p2"},
+		{store.Range{From: at(2 * time.Second), To: at(5 * time.Second)}, "p2 p2b w2c w4"},
+		{store.Range{From: at(2 * time.Second), To: at(5 * time.Second), NewestFirst: true}, "w4 w2c p2b p2"},
+		{store.Range{From: at(2*time.Second + 1), To: at(5*time.Second + 1)}, "w4 d5"},
+		{store.Range{From: at(5 * time.Second)}, "d5 w6"},
+		{store.Range{To: at(time.Second)}, ""},
+		{store.Range{From: at(5 * time.Second), To: at(time.Second)}, ""},
+		{store.Range{Groups: noStock, From: at(2 * time.Second), To: at(6 * time.Second)}, "p2b"},
+	} {
+		want(t, fmt.Sprintf("%+v", c.r), scan(t, s, c.r), c.want)
+	}
+	claim(t, s, "r", time.Hour, 1)
+	want(t, "with a claim", scan(t, s, store.Range{State: store.Waiting}), "w2c w4 w6")
+}
+
+func countDue(t *testing.T, e Engine) {
+	s := open(t, e)
+	mixed(t, s)
+	add(t, s, Waiting("q", time.Second, "w1"), Waiting("q", 2*time.Second, "w2"), Waiting("q", 2500*time.Millisecond, "w2h"), Waiting("q", 9*time.Second, "w9"))
+	edges := []time.Time{epoch.Add(2 * time.Second), epoch.Add(3 * time.Second), epoch.Add(3 * time.Second), epoch.Add(7 * time.Second)}
+	count := func(what, wanted string, most int64, queues ...string) {
+		t.Helper()
+		counts, err := s.CountDue(ctx, queues, edges, most)
+		must(t, err)
+		want(t, what, fmt.Sprint(counts), wanted)
+	}
+	count("of one queue", "[1 2 0 1]", 10, "q")
+	count("of two", "[1 3 0 2]", 10, "q", "r", "none")
+	count("as far as it counts", "[1 2 0 2]", 2, "q", "r")
+	claims := claim(t, s, "q", 2*time.Second, 2)
+	count("with two claimed", "[1 2 0 1]", 10, "q")
+	finishes(t, s, []store.Outcome{{Claim: claims[0], At: epoch}})
+	count("with one retried", "[0 2 0 1]", 10, "q")
+	if s = reopened(t, e, s); s != nil {
+		count("after a restart", "[0 2 0 1]", 10, "q")
+	}
+}
+
+// Behind each record of each order comes what comes after it, also when that
+// record is gone meanwhile; pages meet.
+func scanAfter(t *testing.T, e Engine) {
+	s := open(t, e)
+	mixed(t, s)
+	groups := []errorgroup.ID{errorgroup.Of("r", "rejected", "no stock", "").ID, errorgroup.Of("q", "rejected", "", "").ID}
+	for _, r := range []store.Range{{}, {State: store.Parked}, {Queues: []string{"r"}}, {Groups: groups}, {From: epoch.Add(2 * time.Second), To: epoch.Add(6 * time.Second)}} {
+		for _, r.NewestFirst = range []bool{false, true} {
+			r.After = ""
+			all := strings.Fields(scan(t, s, r))
+			for i := range all {
+				err := s.Scan(ctx, r, func(l store.Listed) (bool, error) {
+					if l.Record.Message.Body != nil || l.BodySize == 0 {
+						t.Error("a body that was not asked for, or no size")
+					}
+					r.After = l.Cursor
+					return false, nil
+				})
+				must(t, err)
+				want(t, fmt.Sprintf("%+v", r), scan(t, s, r), strings.Join(all[i+1:], " "))
+			}
+		}
+	}
+	var at store.Listed
+	err := s.Scan(ctx, store.Range{State: store.Parked}, func(l store.Listed) (bool, error) {
+		at = l
+		return false, nil
+	})
+	must(t, err)
+	change(t, s, Remove, at.Key)
+	want(t, "behind one that is gone", scan(t, s, store.Range{After: at.Cursor}), "p2 p2b w2c w4 d5 w6")
+	if err := s.Scan(ctx, store.Range{After: "x'"}, nil); err == nil || !strings.Contains(err.Error(), "x'") {
+		t.Errorf("after what is no cursor: %v", err)
+	}
+}
+
+func scanEnds(t *testing.T, e Engine) {
+	s := open(t, e)
+	mixed(t, s)
+	ctx, cancel := context.WithCancel(ctx)
+	own := errors.New("visit's own")
+	for _, c := range []struct {
+		name  string
+		visit func() (bool, error)
+		want  error
+	}{
+		{"enough", func() (bool, error) { return false, nil }, nil},
+		{"fails", func() (bool, error) { return true, own }, own},
+		{"ctx ends", func() (bool, error) { cancel(); return true, nil }, context.Canceled},
+	} {
+		n := 0
+		err := s.Scan(ctx, store.Range{}, func(store.Listed) (bool, error) { n++; return c.visit() })
+		if n != 1 || err != c.want {
+			t.Errorf("%s: %d visits, %v", c.name, n, err)
+		}
+	}
+}
+
+func scanMoment(t *testing.T, e Engine) {
+	s := open(t, e)
+	if e.Shared {
+		t.Skip("engine " + e.Name + " is shared, and reads a page at a time: see a scan visits once what is kept all the while")
+	}
+	mixed(t, s)
+	for _, r := range []store.Range{{}, {Groups: []errorgroup.ID{errorgroup.Of("r", "rejected", "no stock", "").ID}}} {
+		before := scan(t, s, r)
+		var seen []string
+		r.Body = true
+		err := s.Scan(ctx, r, func(l store.Listed) (bool, error) {
+			seen = append(seen, string(l.Record.Message.Body))
+			add(t, s, Waiting("new", time.Hour, "new"))
+			change(t, s, func(_ store.Key, r *store.Record) store.Edit {
+				r.State, r.Due = 4-r.State, r.Due.Add(time.Minute) // waiting ones are discarded, and the other way round
+				return store.Edit{Keep: true}
+			}, l.Key)
+			return true, nil
+		})
+		must(t, err)
+		want(t, "while all was moved", strings.Join(seen, " "), before)
+	}
+}
+
+// Whatever is added, changed or taken away meanwhile: what is left alone is visited
+// once, in order, and nothing twice.
+func scanOnce(t *testing.T, e Engine) {
+	s := open(t, e)
+	var steady []string
+	for i := range 1200 { // more than a page of a shared engine has
+		name := fmt.Sprint("s", i)
+		steady = append(steady, name)
+		stays, moves := parked(fmt.Sprint("q", i%3), name), parked("moves", fmt.Sprint("m", i))
+		stays.Due = epoch.Add(time.Duration(i) * time.Millisecond)
+		moves.Due = stays.Due
+		add(t, s, stays, moves)
+	}
+	seen := map[string]int{}
+	var got []string
+	err := s.Scan(ctx, store.Range{State: store.Parked, Body: true}, func(l store.Listed) (bool, error) {
+		body := string(l.Record.Message.Body)
+		if seen[body]++; body[0] == 's' {
+			got = append(got, body)
+		}
+		if body[0] == 'm' && len(seen)%7 == 0 {
+			change(t, s, func(_ store.Key, r *store.Record) store.Edit {
+				r.State = store.Waiting
+				return store.Edit{Keep: len(seen)%2 == 0, Delete: true}
+			}, l.Key)
+			add(t, s, parked("q1", fmt.Sprint("new", len(seen))))
+		}
+		return true, nil
+	})
+	must(t, err)
+	want(t, "what was left alone", strings.Join(got, " "), strings.Join(steady, " "))
+	for body, n := range seen {
+		if n > 1 {
+			t.Errorf("%s was visited %d times", body, n)
+		}
+	}
+}
+
+func scanUpto(t *testing.T, e Engine) {
+	s := open(t, e)
+	if n := newest(t, s); scan(t, s, store.Range{Upto: &n}) != "" {
+		t.Error("something is in an empty store")
+	}
+	mixed(t, s)
+	upto := newest(t, s)
+	r := store.Range{Upto: &upto, NewestFirst: true}
+	add(t, s, parked("q", "new"), Waiting("r", time.Hour, "new"))
+	key := keyOf(t, s, "p1")
+	change(t, s, func(_ store.Key, r *store.Record) store.Edit {
+		r.State, r.Due = store.Waiting, epoch.Add(time.Hour)
+		return store.Edit{Keep: true, Add: []*store.Record{parked("q", "also new")}}
+	}, key)
+	want(t, "what was there", scan(t, s, r), "p1 w6 d5 w4 w2c p2b p2")
+	if s = reopened(t, e, s); s != nil {
+		want(t, "after a crash", scan(t, s, r), "p1 w6 d5 w4 w2c p2b p2")
+		if newest(t, s) < *r.Upto {
+			t.Error("NewestNumber went back")
+		}
+	}
+}
+
+// A set that was bounded while others add is the same ever after.
+func uptoWhileAdding(t *testing.T, e Engine) {
+	s := open(t, e)
+	count := func(upto uint64) string {
+		return fmt.Sprint(len(strings.Fields(scan(t, s, store.Range{Upto: &upto}))))
+	}
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() {
+			batch := slices.Repeat([]*store.Record{Waiting("q", 0, "a"), parked("q", "b")}, 50)
+			for range 10 {
+				if err := s.Add(ctx, batch); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	var bounds []uint64
+	var were []string
+	for range 20 {
+		bounds = append(bounds, newest(t, s))
+		were = append(were, count(bounds[len(bounds)-1]))
+	}
+	wg.Wait()
+	for i, b := range bounds {
+		if now := count(b); now != were[i] {
+			t.Errorf("up to %d there were %s, and now %s", b, were[i], now)
+		}
+	}
+}
+
+func newest(t *testing.T, s store.Store) uint64 {
+	t.Helper()
+	b, err := s.NewestNumber(ctx)
+	must(t, err)
+	return b
+}
+
+// reopened is s after a crash; nil when the engine keeps nothing.
+func reopened(t *testing.T, e Engine, s store.Store) store.Store {
+	if e.Reopen == nil {
+		return nil
+	}
+	return e.Reopen(t, s)
+}
+
+// keyOf is the key of the one record with a body.
+func keyOf(t *testing.T, s store.Store, body string) (key store.Key) {
+	t.Helper()
+	err := s.Scan(ctx, store.Range{Body: true}, func(l store.Listed) (bool, error) {
+		if string(l.Record.Message.Body) == body {
+			key = l.Key
+		}
+		return key == "", nil
+	})
+	if err != nil || key == "" {
+		t.Fatalf("%s is not there: %v", body, err)
+	}
+	return key
+}
+
+// A key stays the same in all states, and names one record of several that share
+// an id.
+func byIDAndKey(t *testing.T, e Engine) {
+	s := open(t, e)
+	a, b := Everything(), Everything()
+	b.ID, b.State, b.Queue, b.Due = a.ID, store.Parked, "a queue", epoch.Add(-time.Hour)
+	add(t, s, a, b, Waiting("q", 0, "other"))
+	check := func(wanted ...*store.Record) (found []store.Listed) {
+		t.Helper()
+		found, err := s.Find(ctx, a.ID)
+		must(t, err)
+		var got []*store.Record
+		for _, l := range found {
+			got = append(got, l.Record)
+			one, err := s.Get(ctx, l.Key)
+			if d := gocmp.Diff(l, one); err != nil || d != "" {
+				t.Errorf("Get: %v (-Find +Get):\n%s", err, d)
+			}
+			if strings.ContainsFunc(string(l.Key)+l.Cursor, func(r rune) bool { return r <= ' ' || r > '~' }) {
+				t.Errorf("key %q, cursor %q", l.Key, l.Cursor)
+			}
+		}
+		if d := gocmp.Diff(wanted, got); d != "" {
+			t.Errorf("Find (-want +got):\n%s", d)
+		}
+		return found
+	}
+	keys := check(a, b)
+	if keys[0].Key == keys[1].Key {
+		t.Error("two records have one key")
+	}
+	for _, state := range []store.State{store.Discarded, store.Waiting, store.Parked} {
+		b.State, b.Due = state, b.Due.Add(time.Second)
+		change(t, s, Keep(func(r *store.Record) { r.State, r.Due = b.State, b.Due }), keys[1].Key)
+		if now := check(a, b); now[1].Key != keys[1].Key {
+			t.Errorf("the key changed from %s to %s", keys[1].Key, now[1].Key)
+		}
+	}
+	change(t, s, Remove, keys[1].Key)
+	check(a)
+	if found, err := s.Find(ctx, uuid.New()); err != nil || len(found) != 0 {
+		t.Errorf("an unknown id: %v, %v", found, err)
+	}
+	for _, key := range slices.Concat([]store.Key{keys[1].Key}, noKeys) {
+		if _, err := s.Get(ctx, key); err != store.ErrNotFound {
+			t.Errorf("Get(%q): %v", key, err)
+		}
+	}
+}
+
+var noKeys = []store.Key{"", "1", "x.1", store.MakeKey(uuid.Nil, 1), store.Key(uuid.Nil.String() + ".01"), store.Key(uuid.Nil.String() + ".-1")}
+
+var changes = []testCase{
+	{"a change moves from any state to any other", changeStates},
+	{"a waiting record is claimed at its new time, not before", changeDue},
+	{"what is claimed, gone or named twice is nil to edit", changeNil},
+	{"a change does what edit returns, adds, and writes entries, in one step", changeOneStep},
+	{"nothing is changed on an error", changeNothing},
+	{"a change takes no more than its bounds", changeBounds},
+	{"what is being changed is not claimed", changeOrClaim},
+	{"the side table", sideTable},
+	{"what is discarded is forgotten when its time is over", forget},
+}
+
+// change changes records, and expects all of them to be taken.
+func change(t *testing.T, s store.Store, edit func(store.Key, *store.Record) store.Edit, keys ...store.Key) {
+	t.Helper()
+	if n, err := s.Change(ctx, keys, edit, nil); err != nil || n != len(keys) {
+		t.Fatalf("changed %d of %d, %v", n, len(keys), err)
+	}
+}
+
+// next returns what Next returns, in the order of lanes.
+func next(t *testing.T, s store.Store) string {
+	t.Helper()
+	all, err := s.Next(ctx)
+	must(t, err)
+	var out []string
+	for _, n := range all {
+		out = append(out, n.Lane.String()+" "+n.Due.Sub(epoch).String())
+	}
+	slices.Sort(out)
+	return strings.Join(out, ", ")
+}
+
+// total is Counts of all queues together.
+func total(t *testing.T, s store.Store) string {
+	t.Helper()
+	counts, err := s.Counts(ctx)
+	must(t, err)
+	var w, p, d int64
+	for _, c := range counts {
+		w, p, d = w+c.Waiting, p+c.Parked, d+c.Discarded
+	}
+	return fmt.Sprintf("%d waiting, %d parked, %d discarded", w, p, d)
+}
+
+func changeStates(t *testing.T, e Engine) {
+	states := []store.State{store.Waiting, store.Parked, store.Discarded}
+	for _, from := range states {
+		for _, to := range states {
+			s := open(t, e)
+			r := Everything()
+			r.State = from
+			add(t, s, r)
+			key := keyOf(t, s, string(r.Message.Body))
+			for len(s.Changed()) > 0 {
+				<-s.Changed()
+			}
+			change(t, s, func(k store.Key, got *store.Record) store.Edit {
+				if d := gocmp.Diff(r, got); d != "" || k != key {
+					t.Errorf("edit is given for %s (-want +got):\n%s", k, d)
+				}
+				got.State, got.Due, got.Failures, got.MadeInto, got.Forward = to, epoch.Add(time.Minute), 7, got.ID, nil
+				got.Message.Body, got.Message.Headers = []byte("new"), nil
+				return store.Edit{Keep: true}
+			}, key)
+			r.State, r.Due, r.Failures, r.MadeInto, r.Forward = to, epoch.Add(time.Minute), 7, r.ID, nil
+			r.Message.Body, r.Message.Headers = []byte("new"), nil
+			check := func() {
+				t.Helper()
+				l, err := s.Get(ctx, key)
+				if d := gocmp.Diff(r, l.Record); d != "" || err != nil {
+					t.Errorf("from %d to %d: %v (-want +got):\n%s", from, to, err, d)
+				}
+				for _, state := range states {
+					want(t, "scanned", scan(t, s, store.Range{State: state}), map[bool]string{true: "new"}[state == to])
+				}
+				want(t, "counted", total(t, s), map[store.State]string{
+					store.Waiting: "1 waiting, 0 parked, 0 discarded", store.Parked: "0 waiting, 1 parked, 0 discarded", store.Discarded: "0 waiting, 0 parked, 1 discarded"}[to])
+				want(t, "next", next(t, s), map[bool]string{true: r.Queue + " 1m0s"}[to == store.Waiting])
+			}
+			check()
+			if to == store.Waiting && len(s.Changed()) == 0 {
+				t.Error("Changed has no value when something began to wait")
+			}
+			if s = reopened(t, e, s); s != nil {
+				check()
+			}
+		}
+	}
+}
+
+func changeDue(t *testing.T, e Engine) {
+	s := open(t, e)
+	add(t, s, Waiting("q", time.Minute, "a"), Waiting("q", time.Hour, "b"), Waiting("p", time.Minute, "c"))
+	to := func(due time.Duration, body string) {
+		change(t, s, Keep(func(r *store.Record) { r.Due = epoch.Add(due) }), keyOf(t, s, body))
+	}
+	to(2*time.Hour, "a")
+	want(t, "next when the first was put off", next(t, s), "p 1m0s, q 1h0m0s")
+	to(time.Second, "b")
+	want(t, "next when one was hastened", next(t, s), "p 1m0s, q 1s")
+	want(t, "too early", bodies(claim(t, s, "q", time.Second-time.Microsecond, 10)), "")
+	want(t, "in time", bodies(claim(t, s, "q", time.Second, 10)), "b")
+	want(t, "not yet", bodies(claim(t, s, "q", 2*time.Hour-time.Microsecond, 10)), "")
+	to(-time.Hour, "a")
+	want(t, "hastened to before what was claimed", bodies(claim(t, s, "q", 0, 10)), "a")
+	to(time.Hour, "c")
+	want(t, "next when the only one was put off", next(t, s), "p 1h0m0s")
+}
+
+func changeNil(t *testing.T, e Engine) {
+	s := open(t, e)
+	add(t, s, Waiting("q", 0, "claimed"), Waiting("q", time.Hour, "free"), parked("q", "parked"))
+	free, claimed, twice := keyOf(t, s, "free"), keyOf(t, s, "claimed"), keyOf(t, s, "parked")
+	claims := claim(t, s, "q", 0, 10)
+	var got []string
+	edit := func(k store.Key, r *store.Record) store.Edit {
+		text := "nil"
+		if r != nil {
+			text = string(r.Message.Body)
+			r.Failures++
+		}
+		got = append(got, text)
+		return store.Edit{Keep: true, Delete: r == nil}
+	}
+	change(t, s, edit, slices.Concat([]store.Key{claimed, free, free, twice, twice}, noKeys)...)
+	want(t, "given to edit", strings.Join(got, " "), "nil free nil parked nil"+strings.Repeat(" nil", len(noKeys)))
+	if l, err := s.Get(ctx, free); err != nil || l.Record.Failures != 2 {
+		t.Errorf("named twice: %+v, %v", l.Record, err)
+	}
+	finishes(t, s, []store.Outcome{{Claim: claims[0]}})
+	got = nil
+	change(t, s, edit, claimed)
+	want(t, "given to edit when it was retried", strings.Join(got, " "), "nil")
+	claims = claim(t, s, "q", time.Hour, 10)
+	must(t, s.Release(ctx, claims))
+	got = nil
+	change(t, s, edit, free)
+	want(t, "given to edit when it was released", strings.Join(got, " "), "free")
+}
+
+func changeOneStep(t *testing.T, e Engine) {
+	s := open(t, e)
+	add(t, s, parked("q", "keep"), parked("q", "delete"), parked("q", "leave"))
+	var keys []store.Key
+	for _, body := range []string{"keep", "delete", "leave"} {
+		keys = append(keys, keyOf(t, s, body))
+	}
+	if err := s.PutEntries(ctx, []store.Entry{{Name: "old", Value: []byte("x")}}); err != nil {
+		t.Fatal(err)
+	}
+	receipts, _ := s.Receipts(ctx)
+	n, err := s.Change(ctx, keys, func(_ store.Key, r *store.Record) store.Edit {
+		r.Failures = 9
+		r.State = store.Waiting
+		body := string(r.Message.Body)
+		copied := *r
+		copied.Message.Body, copied.Fingerprint = []byte("copy of "+body), [16]byte{1}
+		return store.Edit{Keep: body == "keep", Delete: body == "delete", Add: []*store.Record{&copied}}
+	}, func(n int) []store.Entry {
+		return []store.Entry{{Name: "n", Value: fmt.Append(nil, n)}, {Name: "old"}}
+	})
+	if n != 3 || err != nil {
+		t.Fatal(n, err)
+	}
+	check := func() {
+		t.Helper()
+		want(t, "all", scan(t, s, store.Range{}), "keep leave copy of keep copy of delete copy of leave")
+		want(t, "left alone", scan(t, s, store.Range{State: store.Parked}), "leave")
+		if l, err := s.Get(ctx, keys[2]); err != nil || l.Record.Failures != 1 {
+			t.Errorf("left alone, and yet %+v, %v", l.Record, err)
+		}
+		want(t, "entries", entries(t, s, "", ""), "n=3")
+		want(t, "counts", total(t, s), "4 waiting, 1 parked, 0 discarded")
+		if now, _ := s.Receipts(ctx); !slices.Equal(now, receipts) {
+			t.Error("what a person adds was never delivered, and has no receipt")
+		}
+	}
+	check()
+	if again := reopened(t, e, s); again != nil {
+		s = again
+		check()
+	}
+	want(t, "added ones are claimed", bodies(claim(t, s, "q", 0, 10)), "keep copy of keep copy of delete copy of leave")
+	if n, err := s.Change(ctx, nil, nil, func(n int) []store.Entry { return []store.Entry{{Name: "n"}} }); n != 0 || err != nil {
+		t.Errorf("no keys: %d, %v", n, err)
+	}
+	want(t, "entries of a change of nothing", entries(t, s, "", ""), "")
+}
+
+func changeNothing(t *testing.T, e Engine) {
+	s := open(t, e)
+	add(t, s, Waiting("q", 0, "a"), parked("q", "b"))
+	keys := []store.Key{keyOf(t, s, "a"), keyOf(t, s, "b")}
+	for name, spoil := range map[string]func(*store.Record) store.Edit{
+		"another id":      func(r *store.Record) store.Edit { r.ID[0]++; return store.Edit{Keep: true} },
+		"no state":        func(r *store.Record) store.Edit { r.State = 0; return store.Edit{Keep: true} },
+		"a state unknown": func(r *store.Record) store.Edit { r.State = 4; return store.Edit{Keep: true} },
+		"added with none": func(r *store.Record) store.Edit { return store.Edit{Add: []*store.Record{{Queue: "q"}}} },
+		"a name too long": func(r *store.Record) store.Edit { r.Queue = strings.Repeat("q", 256); return store.Edit{Keep: true} },
+		"added to such one": func(r *store.Record) store.Edit {
+			return store.Edit{Add: []*store.Record{Waiting(strings.Repeat("q", 256), 0, "")}}
+		},
+	} {
+		_, err := s.Change(ctx, keys, func(k store.Key, r *store.Record) store.Edit {
+			if k == keys[1] {
+				return spoil(r)
+			}
+			return store.Edit{Delete: true}
+		}, func(int) []store.Entry { return []store.Entry{{Name: "x", Value: []byte("y")}} })
+		if err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	want(t, "all", scan(t, s, store.Range{}), "a b")
+	want(t, "entries", entries(t, s, "", ""), "")
+	want(t, "counts", total(t, s), "1 waiting, 1 parked, 0 discarded")
+	want(t, "next", next(t, s), "q 0s")
+	want(t, "claimed", bodies(claim(t, s, "q", 0, 10)), "a")
+}
+
+func changeBounds(t *testing.T, e Engine) {
+	s := open(t, e)
+	big := make([]byte, store.ChangeBytes/2)
+	for range 3 {
+		add(t, s, parked("big", string(big)))
+	}
+	for range 5 {
+		var many []*store.Record
+		for i := range 201 {
+			many = append(many, Waiting("many", time.Duration(i)*time.Second, "x"))
+		}
+		add(t, s, many...)
+	}
+	for queue, most := range map[string]int{"big": 2, "many": store.ChangeMost} {
+		keys := keysIn(t, s, store.Range{Queues: []string{queue}})
+		edits, entered := 0, 0
+		n, err := s.Change(ctx, keys, func(store.Key, *store.Record) store.Edit {
+			edits++
+			return store.Edit{Delete: true}
+		}, func(n int) []store.Entry { entered = n; return nil })
+		if n != most || edits != most || entered != most || err != nil {
+			t.Errorf("%s: took %d of %d, %d edits, entered %d, %v; want %d", queue, n, len(keys), edits, entered, err, most)
+		}
+	}
+	want(t, "left", total(t, s), "5 waiting, 1 parked, 0 discarded")
+	if n := len(claim(t, s, "many", time.Hour, 10)); n != 5 {
+		t.Errorf("%d are claimed of the 5 that were left", n)
+	}
+}
+
+func forget(t *testing.T, e Engine) {
+	s := open(t, e)
+	const n = 600 // more than a step
+	var all []*store.Record
+	for i := range n {
+		all = append(all, discarded("q", time.Duration(i)*time.Microsecond, "x"))
+	}
+	add(t, s, all...)
+	add(t, s, parked("q", "parked"), Waiting("q", 0, "waiting"), discarded("p", -time.Hour, "p"), discarded("p", time.Hour, "later"))
+	now := epoch.Add((n - 2) * time.Microsecond)
+	if got, err := s.Forget(ctx, now); got != n || err != nil {
+		t.Errorf("forgot %d, %v; want %d", got, err, n)
+	}
+	want(t, "left", scan(t, s, store.Range{}), "parked waiting x later")
+	want(t, "counts", total(t, s), "1 waiting, 1 parked, 2 discarded")
+	if got, err := s.Forget(ctx, now); got != 0 || err != nil {
+		t.Errorf("forgot %d more, %v", got, err)
+	}
+	if again := reopened(t, e, s); again != nil {
+		want(t, "after a crash", scan(t, again, store.Range{}), "parked waiting x later")
+	}
+}
+
+// entries is the side table as text.
+func entries(t *testing.T, s store.Store, prefix, after string) string {
+	t.Helper()
+	var got []string
+	err := s.Entries(ctx, prefix, after, func(e store.Entry) (bool, error) {
+		got = append(got, e.Name+"="+string(e.Value))
+		return true, nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	return strings.Join(got, " ")
+}
+
+func sideTable(t *testing.T, e Engine) {
+	s := open(t, e)
+	put := func(all ...store.Entry) {
+		t.Helper()
+		must(t, s.PutEntries(ctx, all))
+	}
+	put(store.Entry{Name: "a/2", Value: []byte("two")}, store.Entry{Name: "b", Value: []byte{}}, store.Entry{Name: "a/10", Value: []byte("ten")})
+	put(store.Entry{Name: "a/2", Value: []byte("zwei")}, store.Entry{Name: "a", Value: []byte("x")}, store.Entry{Name: "none"})
+	put(store.Entry{Name: "a/\xff", Value: []byte("f")}, store.Entry{Name: "a0", Value: []byte("0")})
+	if again := reopened(t, e, s); again != nil {
+		s = again
+	}
+	for _, c := range []struct{ prefix, after, want string }{
+		{"", "", "a=x a/10=ten a/2=zwei a/\xff=f a0=0 b="},
+		{"a/", "", "a/10=ten a/2=zwei a/\xff=f"},
+		{"a/", "a/10", "a/2=zwei a/\xff=f"},
+		{"a/", "a/11", "a/2=zwei a/\xff=f"},
+		{"a/", "a", "a/10=ten a/2=zwei a/\xff=f"},
+		{"a/", "b", ""},
+		{"", "a0", "b="},
+		{"c", "", ""},
+	} {
+		want(t, fmt.Sprintf("prefix %q after %q", c.prefix, c.after), entries(t, s, c.prefix, c.after), c.want)
+	}
+	for name, wanted := range map[string][]byte{"a/2": []byte("zwei"), "b": {}, "none": nil, "a/": nil} {
+		if v, err := s.Entry(ctx, name); err != nil || !slices.Equal(v, wanted) || (v == nil) != (wanted == nil) {
+			t.Errorf("entry %q: %q, %v", name, v, err)
+		}
+	}
+	n := 0
+	if err := s.Entries(ctx, "", "", func(store.Entry) (bool, error) { n++; return false, nil }); n != 1 || err != nil {
+		t.Errorf("%d visits, %v: one was enough", n, err)
+	}
+	add(t, s, parked("a", "not in the table"))
+	for _, c := range []struct{ prefix, left string }{{"c", "a=x a/10=ten a/2=zwei a/\xff=f a0=0 b="}, {"a/", "a=x a0=0 b="}, {"", ""}} {
+		must(t, s.DeleteEntries(ctx, c.prefix))
+		want(t, "left after deleting "+c.prefix, entries(t, s, "", ""), c.left)
+	}
+	want(t, "records", scan(t, s, store.Range{}), "not in the table")
+}
+
+var groups = []testCase{
+	{"groups count what is kept with the same error", groupCounts},
+	{"groups know when their failures were", groupTimes},
+	{"a group of which nothing is kept is listed for a day", groupForADay},
+	{"a group has its note", groupNote},
+	{"groups are bounded, and what is beyond is counted too", groupBound},
+	{"groups are the same after a crash", groupCrash},
+}
+
+// Groups returns what a store counts of its groups at one hour, in the order of IDs.
+func Groups(t fataler, s store.Store) []store.GroupCount {
+	for {
+		hour := time.Now().Unix() / 3600
+		all, err := s.Groups(ctx)
+		must(t, err)
+		if hour == time.Now().Unix()/3600 {
+			slices.SortFunc(all, func(a, b store.GroupCount) int { return cmp.Compare(a.ID.String(), b.ID.String()) })
+			return all
+		}
+	}
+}
+
+// wantGroups compares queue, pattern or reason, and counts, in the order of these.
+func wantGroups(t *testing.T, s store.Store, when string, wanted ...string) {
+	t.Helper()
+	var got []string
+	for _, g := range Groups(t, s) {
+		got = append(got, fmt.Sprintf("%s/%s%s%s %d %d %d", g.Queue, g.Pattern, g.Reason, g.Type, g.Waiting, g.Parked, g.Discarded))
+	}
+	slices.Sort(got)
+	if d := gocmp.Diff(wanted, got); d != "" {
+		t.Errorf("%s (-want +got):\n%s", when, d)
+	}
+}
+
+// failing makes a record of an error.
+func failing(queue string, state store.State, errText string) *store.Record {
+	r := Waiting(queue, 0, errText)
+	r.State, r.Error = state, errText
+	return r
+}
+
+func groupCounts(t *testing.T, e Engine) {
+	s := open(t, e)
+	add(t, s, failing("q", store.Waiting, "order 1 not found"), failing("q", store.Waiting, "order 22 not found"), failing("q", store.Waiting, ""),
+		failing("q", store.Parked, "order 3 not found"), failing("p", store.Parked, "order 4 not found"), failing("q", store.Discarded, "no stock"))
+	wantGroups(t, s, "at first", "p/order # not found 0 1 0", "q/no stock 0 0 1", "q/order # not found 2 1 0", "q/rejected 1 0 0")
+
+	late := failing("q", store.Parked, "order 9 not found")
+	late.Reason = "reported"
+	add(t, s, late)
+	for _, g := range Groups(t, s) {
+		want := []string{"rejected"}
+		if g.Queue == "q" && g.Pattern == "order # not found" {
+			want = append(want, "reported")
+		}
+		if got := g.Reasons.Names(); !slices.Equal(got, want) {
+			t.Errorf("%s of %s failed for %q, want %q", g.Pattern, g.Queue, got, want)
+		}
+	}
+	if _, err := s.Change(ctx, []store.Key{keyOf(t, s, "order 9 not found")}, Remove, nil); err != nil {
+		t.Fatal(err)
+	}
+
+	c := claim(t, s, "q", time.Second, 3)
+	wantGroups(t, s, "with claims", "p/order # not found 0 1 0", "q/no stock 0 0 1", "q/order # not found 2 1 0", "q/rejected 1 0 0")
+	if n, err := s.Finish(ctx, []store.Outcome{{Claim: c[0]}, {Claim: c[1], Park: "why", At: epoch}, {Claim: c[2]}, {Claim: c[2]}}); n != 3 || err != nil {
+		t.Fatal(n, err)
+	}
+	wantGroups(t, s, "finished", "p/order # not found 0 1 0", "q/no stock 0 0 1", "q/order # not found 0 2 0", "q/rejected 0 0 0")
+	if _, err := Replay(ctx, s, "q", epoch); err != nil {
+		t.Fatal(err)
+	}
+	wantGroups(t, s, "replayed", "p/order # not found 0 1 0", "q/no stock 0 0 1", "q/order # not found 2 0 0", "q/rejected 0 0 0")
+
+	// A person makes one of them another, adds one, and deletes one.
+	_, err := s.Change(ctx, keysIn(t, s, store.Range{}), func(_ store.Key, r *store.Record) store.Edit {
+		switch r.Error {
+		case "no stock":
+			r.State, r.Error = store.Waiting, "order 5 not found"
+			return store.Edit{Keep: true, Add: []*store.Record{failing("p", store.Parked, "no stock")}}
+		case "order 4 not found":
+			return store.Edit{Delete: true}
+		}
+		return store.Edit{}
+	}, nil)
+	must(t, err)
+	wantGroups(t, s, "changed", "p/no stock 0 1 0", "p/order # not found 0 0 0", "q/no stock 0 0 0", "q/order # not found 3 0 0", "q/rejected 0 0 0")
+	for _, g := range Groups(t, s) {
+		if g.Pattern == "no stock" && g.Queue == "p" && g.Hours != [24]int64{} {
+			t.Error("what a person added is counted as a failure")
+		}
+	}
+}
+
+func groupTimes(t *testing.T, e Engine) {
+	s := open(t, e)
+	now := time.Now()
+	for _, ago := range []time.Duration{0, 0, 90 * time.Minute, 30 * time.Hour, -time.Hour} {
+		r := failing("q", store.Waiting, "e")
+		r.FailedAt = now.Add(-ago)
+		add(t, s, r)
+	}
+	unknown := failing("q", store.Waiting, "e")
+	unknown.FailedAt = time.Time{}
+	add(t, s, unknown)
+	var g store.GroupCount
+	var shown int64
+	for shown = now.Unix() / 3600; ; shown = time.Now().Unix() / 3600 {
+		if g = Groups(t, s)[0]; shown == time.Now().Unix()/3600 {
+			break
+		}
+	}
+	var hours [24]int64
+	total := int64(0)
+	for i, n := range g.Hours {
+		hours[i] = n
+		total += n
+	}
+	// One that failed in the future failed now: some clock was wrong.
+	if at := 23 - (shown - now.Unix()/3600); hours[at] < 2 || total != 4 {
+		t.Errorf("hours %v", g.Hours)
+	}
+	if at := 23 - (shown - now.Add(-90*time.Minute).Unix()/3600); hours[at] < 1 {
+		t.Errorf("hours %v", g.Hours)
+	}
+	if first := g.First.Sub(now.Add(-30 * time.Hour)); first > 0 || first <= -time.Minute {
+		t.Errorf("first %s", g.First)
+	}
+	if g.Last.Before(now.Add(-time.Minute)) || g.Last.After(time.Now()) {
+		t.Errorf("last %s", g.Last)
+	}
+}
+
+func groupForADay(t *testing.T, e Engine) {
+	s := open(t, e)
+	old, recent, kept := failing("q", store.Waiting, "old"), failing("q", store.Waiting, "recent"), failing("p", store.Parked, "kept")
+	old.FailedAt, recent.FailedAt, kept.FailedAt = time.Now().Add(-25*time.Hour), time.Now().Add(-time.Hour), old.FailedAt
+	kept.FailedAt = old.FailedAt
+	add(t, s, old, recent, kept)
+	wantGroups(t, s, "kept", "p/kept 0 1 0", "q/old 1 0 0", "q/recent 1 0 0")
+	finish(t, s, claim(t, s, "q", 0, 2))
+	wantGroups(t, s, "retried", "p/kept 0 1 0", "q/recent 0 0 0")
+}
+
+func groupNote(t *testing.T, e Engine) {
+	s := open(t, e)
+	add(t, s, failing("q", store.Parked, "noted"), failing("q", store.Parked, "not"))
+	id := errorgroup.Of("q", "", "noted", "").ID
+	if err := s.PutEntries(ctx, []store.Entry{{Name: "group/" + id.String() + "/note", Value: []byte("call Ann")}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range Groups(t, s) {
+		want(t, "note of "+g.Pattern, g.Note, map[string]string{"noted": "call Ann"}[g.Pattern])
+	}
+}
+
+// word is the nth word of letters only.
+func word(n int) string {
+	var b []byte
+	for range 5 {
+		b = append(b, byte('a'+n%26))
+		n /= 26
+	}
+	return string(b)
+}
+
+func groupBound(t *testing.T, e Engine) {
+	s := open(t, e)
+	for from := 0; from < store.GroupsKept; from += 1000 {
+		var batch []*store.Record
+		for i := range 1000 {
+			batch = append(batch, failing("many", store.Parked, "no "+word(from+i)))
+		}
+		add(t, s, batch...)
+	}
+	beyond := func(text string) *store.Record { return failing("q", store.Parked, text) }
+	add(t, s, beyond("a"), beyond("b"), failing("many", store.Parked, "no "+word(7)))
+	others := func() (found []store.GroupCount) {
+		all := Groups(t, s)
+		if len(all) > store.GroupsKept+1 {
+			t.Fatalf("%d groups", len(all))
+		}
+		for _, g := range all {
+			if g.Queue == "q" {
+				found = append(found, g)
+			}
+			if g.Pattern == "no "+word(7) && g.Parked != 2 {
+				t.Errorf("one of those known has %d", g.Parked)
+			}
+		}
+		return found
+	}
+	found := others()
+	if len(found) != 1 || found[0].Parked != 2 || !strings.Contains(found[0].Pattern, "other errors") {
+		t.Fatalf("beyond the bound: %+v", found)
+	}
+	id := found[0].ID
+	want(t, "looked for by that group", scan(t, s, store.Range{Groups: []errorgroup.ID{id}}), "a b")
+	if got := s.GroupOf(beyond("a")); got != id {
+		t.Errorf("it counts in %s, not in %s", got, id)
+	}
+	// Where there is room again, those that were beyond are still counted together.
+	forget := func(r store.Range) {
+		t.Helper()
+		if _, err := s.Change(ctx, keysIn(t, s, r), Remove, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if e.Reopen != nil {
+		s = e.Reopen(t, s)
+	}
+	forget(store.Range{Groups: []errorgroup.ID{errorgroup.Of("many", "", "no "+word(8), "").ID}})
+	add(t, s, beyond("b"), beyond("c"))
+	if found = others(); len(found) != 1 || found[0].Parked != 4 {
+		t.Errorf("with two more: %+v", found)
+	}
+	forget(store.Range{Groups: []errorgroup.ID{id}})
+	if found = others(); len(found) != 1 || found[0].Parked != 0 {
+		t.Errorf("all gone: %+v", found)
+	}
+}
+
+func groupCrash(t *testing.T, e Engine) {
+	if e.Reopen == nil {
+		t.Skip("engine " + e.Name + " keeps nothing, and declares that")
+	}
+	s := open(t, e)
+	now := time.Now()
+	for i := range 100 {
+		r := failing("q", store.Waiting, []string{"", "no stock", "order 7 not found"}[i%3])
+		r.FailedAt = now.Add(-time.Duration(i) * 20 * time.Minute)
+		add(t, s, r)
+	}
+	var out []store.Outcome
+	for i, c := range claim(t, s, "q", 0, 50) {
+		out = append(out, store.Outcome{Claim: c, Park: []string{"", "why"}[i%2], At: epoch})
+	}
+	finishes(t, s, out)
+	for range 2 {
+		before, hour := Groups(t, s), time.Now().Unix()/3600
+		s = e.Reopen(t, s)
+		after := Groups(t, s)
+		if d := gocmp.Diff(before, after); d != "" && hour == time.Now().Unix()/3600 {
+			t.Errorf("after the crash (-before +after):\n%s", d)
+		}
+	}
+}
+
+var past = []testCase{
+	{"what ended is known by its id, oldest first", pastByID},
+	{"pastFailures are visited from the newest on", pastNewest},
+	{"pastFailures are there after a crash", pastCrash},
+	{"what ends is kept or past, at every moment", pastWithoutGap},
+}
+
+// end finishes what is due as done, in batches.
+func end(t *testing.T, s store.Store, queue string, at time.Time, batch int) {
+	t.Helper()
+	for claims := claim(t, s, queue, time.Hour, batch); len(claims) > 0; claims = claim(t, s, queue, time.Hour, batch) {
+		finishes(t, s, ended(claims, at))
+	}
+}
+
+func pastOf(t *testing.T, s store.Store, id uuid.UUID) []store.PastFailure {
+	t.Helper()
+	all, err := s.PastFailures(ctx, id)
+	must(t, err)
+	return all
+}
+
+func pastWithoutGap(t *testing.T, e Engine) {
+	s := open(t, e)
+	var all []*store.Record
+	for range 200 {
+		all = append(all, Waiting("q", 0, "x"))
+	}
+	add(t, s, all...)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		end(t, s, "q", epoch, 1)
+	}()
+	for _, r := range all { // as they are ended
+		for kept := 1; kept > 0; {
+			found, err := s.Find(ctx, r.ID)
+			must(t, err)
+			if kept = len(found); kept == 0 && len(pastOf(t, s, r.ID)) == 0 {
+				t.Errorf("%s is nowhere", r.ID)
+			}
+		}
+	}
+	<-ended
+}
+
+func pastByID(t *testing.T, e Engine) {
+	s := open(t, e)
+	r := Waiting("q", time.Second, "")
+	r.Policy, r.Error = "p", strings.Repeat("ü", 150)
+	wanted := store.PastFailure{ID: r.ID, Queue: "q", Failures: 1, Reason: "rejected", Error: strings.Repeat("ü", 100), Policy: "p",
+		FailedAt: epoch, Due: r.Due, Ended: epoch.Add(time.Minute), Ending: store.EndedRetried}
+	add(t, s, Waiting("q", 0, ""), r, Waiting("q", 2*time.Second, ""))
+	end(t, s, "q", wanted.Ended, 10)
+	if d := gocmp.Diff([]store.PastFailure{wanted}, pastOf(t, s, r.ID)); d != "" {
+		t.Errorf("retried (-want +got):\n%s", d)
+	}
+
+	again := *r
+	again.Failures, again.Error, again.Forward, again.FailedAt = 2, "", &store.Destination{Exchange: "x"}, time.Time{}
+	add(t, s, &again)
+	finishes(t, s, []store.Outcome{{Claim: claimLane(t, s, again.Lane(), time.Hour, 1)[0], At: epoch.Add(time.Hour)}})
+	second := wanted
+	second.Failures, second.Error, second.FailedAt, second.Ended, second.Ending = 2, "", time.Time{}, epoch.Add(time.Hour), store.EndedForwarded
+	if d := gocmp.Diff([]store.PastFailure{wanted, second}, pastOf(t, s, r.ID)); d != "" {
+		t.Errorf("forwarded (-want +got):\n%s", d)
+	}
+
+	// What is parked or discarded has not ended; what is forgotten has.
+	gone, still, kept := discarded("q", time.Second, ""), discarded("q", time.Hour, ""), Waiting("q", 0, "")
+	add(t, s, gone, still, kept)
+	finishes(t, s, []store.Outcome{{Claim: claim(t, s, "q", 0, 1)[0], Park: "why", At: epoch}})
+	if n, err := s.Forget(ctx, epoch.Add(time.Minute)); n != 1 || err != nil {
+		t.Fatalf("forgot %d, %v", n, err)
+	}
+	if p := pastOf(t, s, gone.ID); len(p) != 1 || p[0].Ending != store.EndedDiscarded || !p[0].Ended.Equal(gone.Due) {
+		t.Errorf("forgotten: %+v", p)
+	}
+	for _, id := range []uuid.UUID{still.ID, kept.ID, uuid.New(), {}} {
+		if p := pastOf(t, s, id); len(p) != 0 {
+			t.Errorf("%+v has not ended", p)
+		}
+	}
+}
+
+func pastNewest(t *testing.T, e Engine) {
+	s := open(t, e)
+	var ids []uuid.UUID
+	for i := range 1500 {
+		r := Waiting("q", time.Duration(i), "")
+		r.Failures = i
+		ids = append(ids, r.ID)
+		add(t, s, r)
+		if i == 3 || i == 4 || i == 999 {
+			end(t, s, "q", epoch, 1000)
+		}
+	}
+	end(t, s, "q", epoch, 1000)
+	next := len(ids)
+	err := s.EachPastFailure(ctx, func(p store.PastFailure) (bool, error) {
+		if next--; next < 0 || p.ID != ids[next] || p.Failures != next {
+			return false, fmt.Errorf("number %d is %+v", next, p)
+		}
+		if next%500 == 0 {
+			if all := pastOf(t, s, p.ID); len(all) != 1 || all[0] != p {
+				t.Errorf("%+v by its id: %+v", p, all)
+			}
+		}
+		return true, nil
+	})
+	if err != nil || next != 0 {
+		t.Errorf("%d were left out, %v", next, err)
+	}
+	n, why := 0, errors.New("no")
+	if err := s.EachPastFailure(ctx, func(store.PastFailure) (bool, error) { n++; return n < 3, nil }); n != 3 || err != nil {
+		t.Errorf("visited %d, %v", n, err)
+	}
+	if err := s.EachPastFailure(ctx, func(store.PastFailure) (bool, error) { return true, why }); !errors.Is(err, why) {
+		t.Error(err)
+	}
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	if err := s.EachPastFailure(ended, func(store.PastFailure) (bool, error) { return true, nil }); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+func pastCrash(t *testing.T, e Engine) {
+	if e.Reopen == nil {
+		t.Skip("engine " + e.Name + " keeps nothing, and declares that")
+	}
+	s := open(t, e)
+	var ids, seen []uuid.UUID
+	for range 4 {
+		for range 3 {
+			r := Waiting("q", 0, "")
+			ids = append(ids, r.ID)
+			add(t, s, r)
+		}
+		end(t, s, "q", epoch, 2)
+		s = e.Reopen(t, s)
+	}
+	if err := s.EachPastFailure(ctx, func(p store.PastFailure) (bool, error) { seen = append(seen, p.ID); return true, nil }); err != nil {
+		t.Fatal(err)
+	}
+	slices.Reverse(seen)
+	if d := gocmp.Diff(ids, seen); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+	for _, id := range ids {
+		if p := pastOf(t, s, id); len(p) != 1 {
+			t.Errorf("%s ended %d times", id, len(p))
+		}
+	}
+}
+
+func receipts(t *testing.T, e Engine) {
+	s := open(t, e)
+	var last []store.Receipt
+	const n = store.ReceiptsKept + 3000
+	for i := 0; i < n; i += 1000 {
+		var batch []*store.Record
+		for j := range 1000 {
+			r := Waiting("q", time.Hour, "")
+			r.Fingerprint = [16]byte{byte(i / 1000), byte(j >> 8), byte(j), 1}
+			batch = append(batch, r)
+			last = append(last, r.Receipt())
+		}
+		if i/1000%2 == 0 {
+			add(t, s, batch...)
+		} else if err := s.Remember(ctx, last[len(last)-1000:]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	last = last[len(last)-store.ReceiptsKept:]
+	check := func() {
+		t.Helper()
+		got, err := s.Receipts(ctx)
+		if err != nil || !slices.Equal(got, last) {
+			t.Errorf("%d receipts, %v; want the newest %d in order", len(got), err, len(last))
+		}
+	}
+	check()
+	if e.Reopen != nil {
+		s = e.Reopen(t, s)
+		check()
+	}
+}
+
+var ledgers = []testCase{
+	{"the ledger counts what became of all that arrived", ledger},
+	{"the ledger balances at every moment", ledgerAlways},
+	{"queues with nothing left are forgotten", forgotten},
+}
+
+// Balances checks that a store's ledger balances, and that it says of what is kept
+// what a recount finds.
+func Balances(t *testing.T, s store.Store) map[string]store.Sums {
+	t.Helper()
+	counted, err := s.Ledger(ctx)
+	must(t, err)
+	found, err := s.Recount(ctx)
+	must(t, err)
+	if d := gocmp.Diff(counted, found); d != "" {
+		t.Errorf("what is there is not what was counted (-counted +there):\n%s", d)
+	}
+	lines := map[string]store.Sums{}
+	for _, l := range found {
+		if lines[l.Queue] = l.Sums; l.Off() != 0 {
+			t.Errorf("queue %q is off by %d: %v", l.Queue, l.Off(), l.Sums)
+		}
+	}
+	return lines
+}
+
+func ledger(t *testing.T, e Engine) {
+	s := open(t, e)
+	forwarded := Waiting("q", 0, "forwarded")
+	forwarded.Forward = &store.Destination{RoutingKey: "elsewhere"}
+	add(t, s, Waiting("q", 0, "retried"), forwarded, Waiting("q", time.Second, "parked"), Waiting("q", time.Hour, "waiting"),
+		parked("q", "moved"), parked("q", "let go"), discarded("q", -time.Hour, "forgotten"))
+	add(t, s, parked("other", "deleted"))
+	claims := claim(t, s, "q", time.Second, 3)
+	outcomes := []store.Outcome{{Claim: claims[0]}, {Claim: claimLane(t, s, forwarded.Lane(), 0, 1)[0]}, {Claim: claims[1], Park: "why", At: epoch}}
+	finishes(t, s, outcomes)
+	if n, err := s.Finish(ctx, outcomes); n != 0 || err != nil { // and is counted once
+		t.Fatal(n, err)
+	}
+	change(t, s, func(_ store.Key, r *store.Record) store.Edit {
+		r.Queue = "other"
+		copied := *r
+		copied.Queue = "copies"
+		return store.Edit{Keep: true, Add: []*store.Record{&copied}}
+	}, keyOf(t, s, "moved"))
+	change(t, s, Keep(func(r *store.Record) { r.State, r.Due = store.Discarded, epoch.Add(time.Hour) }), keyOf(t, s, "let go"))
+	change(t, s, Remove, keyOf(t, s, "deleted"))
+	if _, err := s.Forget(ctx, epoch); err != nil {
+		t.Fatal(err)
+	}
+	s.CountUnstored("q", store.Delayed, 4)
+	s.CountUnstored("passed", store.DiscardedAtOnce, 2)
+	want := map[string]store.Sums{
+		"q": {store.In: 11, store.Waiting: 1, store.Parked: 1, store.Discarded: 1, store.Retried: 1,
+			store.Forwarded: 1, store.Forgotten: 1, store.Moved: 1, store.Delayed: 4},
+		"other":  {store.In: 2, store.Parked: 1, store.Forgotten: 1},
+		"copies": {store.In: 1, store.Parked: 1},
+		"passed": {store.In: 2, store.DiscardedAtOnce: 2},
+	}
+	wantSums(t, s, want)
+	again := reopened(t, e, s)
+	if again == nil {
+		return
+	}
+	wantSums(t, again, want)
+	Balances(t, again)
+	// From there it goes on.
+	add(t, again, Waiting("copies", 0, "x"))
+	want["copies"] = store.Sums{store.In: 2, store.Waiting: 1, store.Parked: 1}
+	wantSums(t, again, want)
+	Balances(t, again)
+}
+
+// wantSums checks the ledger of each queue.
+func wantSums(t *testing.T, s store.Store, want map[string]store.Sums) {
+	t.Helper()
+	lines, err := s.Ledger(ctx)
+	must(t, err)
+	got := map[string]store.Sums{}
+	for _, l := range lines {
+		got[l.Queue] = l.Sums
+	}
+	if d := gocmp.Diff(want, got); d != "" {
+		t.Errorf("(-want +got):\n%s", d)
+	}
+}
+
+// Whatever is asked while others write, each line balances.
+func ledgerAlways(t *testing.T, e Engine) {
+	s := open(t, e)
+	const batches = 40
+	written := make(chan error, 1)
+	go func() {
+		for range batches {
+			if err := s.Add(ctx, []*store.Record{Waiting("q", 0, "a"), Waiting("q", 0, "b"), parked("p", "c")}); err != nil {
+				written <- err
+				return
+			}
+			s.CountUnstored("q", store.DiscardedAtOnce, 1)
+			claims, err := s.Claim(ctx, store.Lane{Queue: "q"}, epoch, 2, math.MaxInt)
+			if err != nil {
+				written <- err
+				return
+			}
+			if _, err := s.Finish(ctx, []store.Outcome{{Claim: claims[0]}, {Claim: claims[1], Park: "why", At: epoch}}); err != nil {
+				written <- err
+				return
+			}
+		}
+		written <- nil
+	}()
+	for asked := 0; ; asked++ {
+		for _, ask := range []func(context.Context) ([]store.LedgerLine, error){s.Ledger, s.Recount} {
+			lines, err := ask(ctx)
+			must(t, err)
+			for _, l := range lines {
+				if l.Off() != 0 {
+					t.Fatalf("queue %q is off by %d: %v", l.Queue, l.Off(), l.Sums)
+				}
+			}
+		}
+		select {
+		case err := <-written:
+			must(t, err)
+			if lines, _ := s.Ledger(ctx); len(lines) != 2 || lines[1].Sums != (store.Sums{store.In: 3 * batches, store.Parked: batches, store.Retried: batches, store.DiscardedAtOnce: batches}) {
+				t.Errorf("in the end %v", lines)
+			}
+			return
+		default:
+		}
+	}
+}
+
+// Beyond EmptyLinesKept the queues that nothing is kept for are forgotten, the one that was
+// idle longest first: their lines become one, and the sums of the ledger stay, also of a
+// name that messages come for meanwhile.
+func forgotten(t *testing.T, e Engine) {
+	s := open(t, e)
+	const old, over = 10, 40
+	add(t, s, append(expired("z.old", old), parked("kept", "x"))...)
+	forgets(t, s, old)
+	add(t, s, expired("new", store.EmptyLinesKept)...)
+	forgets(t, s, store.EmptyLinesKept)
+	lines := Balances(t, s)
+	if len(lines) != store.EmptyLinesKept+2 || names(lines, "new.") != store.EmptyLinesKept || lines[store.OtherQueues] != (store.Sums{store.In: old, store.Forgotten: old}) {
+		t.Errorf("%d lines are left, %d of them of queues that were used last, and of others it says %v", len(lines), names(lines, "new."), lines[store.OtherQueues])
+	}
+
+	add(t, s, expired("a.more", over)...)
+	forgets(t, s, over)
+	s.CountUnstored("passed", store.DiscardedAtOnce, 3)
+	addWhileForgetting(t, s, "new", over)
+	check := func(s store.Store) {
+		t.Helper()
+		var sum store.Sums
+		lines := Balances(t, s)
+		for _, sums := range lines {
+			sum.Add(&sums)
+		}
+		gone := int64(old + store.EmptyLinesKept + over)
+		if want := (store.Sums{store.In: gone + over + 1 + 3, store.Waiting: over, store.Parked: 1, store.Forgotten: gone, store.DiscardedAtOnce: 3}); sum != want {
+			t.Errorf("the ledger's sums are %v, want %v", sum, want)
+		}
+		if most := store.EmptyLinesKept + over + 2; len(lines) > most || names(lines, "z.old") != 0 {
+			t.Errorf("%d lines are left, want %d at most", len(lines), most)
+		}
+		counts, err := s.Counts(ctx)
+		if err != nil || len(counts) != over+1 {
+			t.Errorf("something is kept for %d queues, want %d: %v", len(counts), over+1, err)
+		}
+	}
+	check(s)
+	if again := reopened(t, e, s); again != nil {
+		check(again)
+	}
+}
+
+// expired are messages that Forget deletes, one for each of n queues.
+func expired(prefix string, n int) (all []*store.Record) {
+	for i := range n {
+		all = append(all, discarded(fmt.Sprintf("%s.%04d", prefix, i), -time.Hour, ""))
+	}
+	return all
+}
+
+// forgets expects so many messages to be forgotten.
+func forgets(t *testing.T, s store.Store, n int) {
+	t.Helper()
+	if got, err := s.Forget(ctx, epoch); got != n || err != nil {
+		t.Fatalf("%d messages were forgotten, want %d: %v", got, n, err)
+	}
+}
+
+// names counts the queues in the ledger whose name begins so.
+func names(lines map[string]store.Sums, prefix string) (n int) {
+	for name := range lines {
+		if strings.HasPrefix(name, prefix) {
+			n++
+		}
+	}
+	return n
+}
+
+// addWhileForgetting adds a message for each of n queues that are being forgotten.
+func addWhileForgetting(t *testing.T, s store.Store, prefix string, n int) {
+	t.Helper()
+	come := make(chan error, 1)
+	go func() {
+		var err error
+		for i := 0; i < n && err == nil; i++ {
+			err = s.Add(ctx, []*store.Record{Waiting(fmt.Sprintf("%s.%04d", prefix, i), 0, "x")})
+		}
+		come <- err
+	}()
+	for {
+		forgets(t, s, 0)
+		select {
+		case err := <-come:
+			must(t, err)
+			return
+		default:
+		}
+	}
+}
+
+var takings = []testCase{
+	{"what another store kept is copied as it was, once", copying},
+}
+
+// Lived gives a store something of everything: records of all kinds, of which some
+// came and went, and an operation's outcomes.
+func Lived(t *testing.T, s store.Store) {
+	t.Helper()
+	mixed(t, s)
+	twin := Everything()
+	again := *twin
+	add(t, s, twin, &again, failing("q", store.Parked, "order 3 not found"), failing("p", store.Waiting, "order 4 not found"))
+	for range 30 {
+		add(t, s, Waiting("gone", 0, "gone"), Waiting("q", time.Hour, "later"))
+	}
+	end(t, s, "gone", epoch, 7)
+	change(t, s, Keep(func(r *store.Record) { r.Queue = "elsewhere" }), keyOf(t, s, "p1"))
+	s.CountUnstored("never kept", store.Delayed, 3)
+	if err := s.PutEntries(ctx, []store.Entry{{Name: "pause/q", Value: []byte("x")}, {Name: "operation/1", Value: []byte{0, 255}}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Remember(ctx, []store.Receipt{{Fingerprint: [16]byte{1}, ID: twin.ID}, {Fingerprint: [16]byte{2}, ID: twin.ID}}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// all are a store's records, by key.
+func all(t *testing.T, s store.Store) (found []store.Listed) {
+	t.Helper()
+	err := s.Scan(ctx, store.Range{Body: true}, func(l store.Listed) (bool, error) {
+		l.Cursor = ""
+		found = append(found, l)
+		return true, nil
+	})
+	must(t, err)
+	slices.SortFunc(found, func(a, b store.Listed) int { return cmp.Compare(a.Key, b.Key) })
+	return found
+}
+
+// Same compares all that two stores return.
+func Same(t *testing.T, want, got store.Store) {
+	t.Helper()
+	compare := func(what string, read func(store.Store) (any, error)) {
+		t.Helper()
+		a, errA := read(want)
+		b, errB := read(got)
+		if d := gocmp.Diff(a, b); d != "" || errA != nil || errB != nil {
+			t.Errorf("%s: %v %v (-want +got):\n%s", what, errA, errB, d)
+		}
+	}
+	compare("records", func(s store.Store) (any, error) { return all(t, s), nil })
+	compare("ledger", func(s store.Store) (any, error) { return s.Ledger(ctx) })
+	compare("recount", func(s store.Store) (any, error) { return s.Recount(ctx) })
+	compare("groups", func(s store.Store) (any, error) { return Groups(t, s), nil })
+	compare("receipts", func(s store.Store) (any, error) { return s.Receipts(ctx) })
+	compare("side table", func(s store.Store) (any, error) {
+		entries := map[string]string{}
+		err := s.Entries(ctx, "", "", func(e store.Entry) (bool, error) { entries[e.Name] = string(e.Value); return true, nil })
+		return entries, err
+	})
+	compare("history", func(s store.Store) (past any, err error) {
+		var all []store.PastFailure
+		err = s.EachPastFailure(ctx, func(p store.PastFailure) (bool, error) { all = append(all, p); return true, nil })
+		return all, err
+	})
+}
+
+func copying(t *testing.T, e Engine) {
+	from := open(t, e)
+	Lived(t, from)
+	to, ok := open(t, e).(store.CopyTarget)
+	if !ok {
+		t.Fatalf("engine %s takes nothing over", e.Name)
+	}
+	records := all(t, from)
+	for _, batch := range [][]store.Listed{records[:5], records[3:20], records, records[:1]} {
+		must(t, to.AddListed(ctx, batch))
+		Balances(t, to)
+	}
+	metadata, err := store.MetadataOf(ctx, from)
+	must(t, err)
+	for range 2 {
+		must(t, to.SetMetadata(ctx, metadata))
+	}
+	receipts, err := from.Receipts(ctx)
+	must(t, err)
+	must(t, to.Remember(ctx, receipts))
+	must(t, from.Entries(ctx, "", "", func(e store.Entry) (bool, error) { return true, to.PutEntries(ctx, []store.Entry{e}) }))
+	Same(t, from, to)
+	if r := reopened(t, e, to); r != nil {
+		Same(t, from, r)
+		to = r.(store.CopyTarget)
+	}
+	// And life goes on, in both alike: no number is given twice.
+	r := Waiting("q", 0, "new")
+	for _, s := range []store.Store{from, to} {
+		add(t, s, r)
+		end(t, s, "q", epoch.Add(time.Minute), 100)
+		Balances(t, s)
+		if b := newest(t, s); b <= metadata.Newest {
+			t.Errorf("a new record has the number %d of an old one", b)
+		}
+	}
+	Same(t, from, to)
+}
+
+var damages = []testCase{
+	{"a record that cannot be read stops no other, and is reported", damaged},
+}
+
+func damaged(t *testing.T, e Engine) {
+	if e.Tear == nil {
+		t.Skip("engine " + e.Name + " keeps no bytes, so that none can be damaged")
+	}
+	s := open(t, e)
+	var torn []store.Listed
+	for i, state := range []store.State{store.Waiting, store.Parked, store.Discarded} {
+		for _, name := range []string{"a", "torn", "z"} {
+			r := Waiting("q", time.Duration(i)*time.Minute, fmt.Sprint(name, i))
+			r.Error, r.State = strings.Repeat("no stock ", 100), state
+			add(t, s, r)
+		}
+		key := keyOf(t, s, fmt.Sprint("torn", i))
+		l, err := s.Get(ctx, key)
+		if err == nil {
+			err = e.Tear(s, key)
+		}
+		must(t, err)
+		torn = append(torn, l)
+	}
+	for _, newest := range []bool{false, true} {
+		for _, body := range []bool{false, true} {
+			n := 0
+			err := s.Scan(ctx, store.Range{NewestFirst: newest, Body: body}, func(store.Listed) (bool, error) { n++; return true, nil })
+			if err != nil || n != 6 {
+				t.Errorf("a scan visits %d of the 6 others, %v", n, err)
+			}
+		}
+	}
+	for _, l := range torn {
+		if _, err := s.Get(ctx, l.Key); !errors.Is(err, store.ErrUnreadable) {
+			t.Errorf("Get: %v", err)
+		}
+		if found, err := s.Find(ctx, l.Record.ID); !errors.Is(err, store.ErrUnreadable) || len(found) > 0 {
+			t.Errorf("Find: %d records, %v", len(found), err)
+		}
+		copied := *l.Record
+		copied.State, copied.Queue = store.Parked, "same id"
+		add(t, s, &copied)
+		if found, err := s.Find(ctx, l.Record.ID); err != nil || len(found) != 1 || found[0].Record.Queue != "same id" {
+			t.Errorf("Find of one that can be read, and has the same id: %d records, %v", len(found), err)
+		}
+	}
+	d, ok := s.(store.Damageable)
+	if !ok || len(d.Damage()) != len(torn) {
+		t.Errorf("the store reports other damage than %d records", len(torn))
+	}
+	want(t, "claimed", bodies(claim(t, s, "q", time.Hour, 10)), "a0 z0")
+	change(t, s, func(_ store.Key, r *store.Record) store.Edit {
+		if !errors.Is(r.Unreadable, store.ErrUnreadable) {
+			t.Errorf("a change finds %v", r.Unreadable)
+		}
+		return store.Edit{Delete: true}
+	}, torn[1].Key, torn[2].Key)
+}
