@@ -455,3 +455,40 @@ func repeated(t *testing.T, server *server, o redisstore.Options, stop, goOn fun
 	untilAnswered(t, func() error { _, err := s.Recount(ctx); return err })
 	storetest.Balances(t, s)
 }
+
+// A batch that was added again, because its command had no answer in time, is not added a second
+// time when that command arrives at last, whatever was added meanwhile.
+func TestABatchThatArrivesLateIsNotAddedTwice(t *testing.T) {
+	redisnode.Each(t, func(t *testing.T, o redisnode.Options) {
+		server := startOn(t, o, "")
+		var conns held
+		so := server.options()
+		so.Timeout = time.Second
+		s := openAt(t, conns.options(t, so))
+		add(t, s, 1) // and the script is there
+		batch := []*store.Record{storetest.Waiting("q", 0, "first")}
+		conns.holdAll((*proxy.Proxy).Hold)
+		t.Cleanup(conns.arrive)
+		if err := s.Add(ctx, batch); err == nil || errors.Is(err, store.ErrFull) {
+			t.Fatalf("added by a server that does not answer: %v", err)
+		}
+		conns.free()
+		untilAnswered(t, func() error { return s.Add(ctx, batch) })
+		for range 5 {
+			another := []*store.Record{storetest.Waiting("q", 0, "another")}
+			untilAnswered(t, func() error { return s.Add(ctx, another) })
+		}
+		scripts := func() string { return server.Info(ctx, "commandstats", "cmdstat_evalsha") }
+		before := scripts()
+		conns.arrive()
+		untilAnswered(t, func() error {
+			if scripts() == before {
+				return errors.New("the late command has not arrived")
+			}
+			return nil
+		})
+		if n := waiting(t, s); n != 7 {
+			t.Errorf("%d messages are kept, not 7", n)
+		}
+	})
+}
