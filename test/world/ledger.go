@@ -412,7 +412,6 @@ type observed struct {
 
 type recordChange struct {
 	id      string // of the message in the world
-	key     store.Key
 	was, is store.State
 	due     time.Time
 	leaves  bool // it goes to a forward target, and not back to its queue
