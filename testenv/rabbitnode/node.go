@@ -6,14 +6,15 @@ package rabbitnode
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -204,15 +205,11 @@ func (n *Node) Restart(ctx context.Context) (err error) {
 	return nil
 }
 
-// answers tells whether both AMQP and the management API are up.
+// answers reports whether both the management API and, as that says, AMQP are up. Whoever else
+// listens on one of the ports meanwhile is not taken for it.
 func (n *Node) answers(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second) // what hangs while it starts is asked again
 	defer cancel()
-	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", n.amqp))
-	if err != nil {
-		return false
-	}
-	c.Close()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/api/overview", n.http), nil)
 	if err != nil {
 		return false
@@ -222,8 +219,14 @@ func (n *Node) answers(ctx context.Context) bool {
 	if err != nil {
 		return false
 	}
-	resp.Body.Close()
-	return resp.StatusCode == http.StatusOK
+	defer resp.Body.Close()
+	type listener struct {
+		Node, Protocol string
+		Port           int
+	}
+	var overview struct{ Listeners []listener }
+	err = json.NewDecoder(resp.Body).Decode(&overview)
+	return err == nil && slices.Contains(overview.Listeners, listener{n.name, "amqp", n.amqp})
 }
 
 // LastWords is the end of what the node printed and logged.
