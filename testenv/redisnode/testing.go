@@ -12,12 +12,17 @@ import (
 // fails the test when it starts a server: a suite that ran nowhere must not look green.
 func Each(t *testing.T, test func(*testing.T, Options)) {
 	t.Helper()
-	for _, o := range []Options{{}, {Root: filepath.Join(subprocess.Installed(), "sid")}} {
+	for _, o := range Both(t) {
 		t.Run(o.Name(), func(t *testing.T) {
 			t.Parallel()
 			test(t, o)
 		})
 	}
+}
+
+// Both are Redis and Valkey.
+func Both(testing.TB) []Options {
+	return []Options{{}, {Root: filepath.Join(subprocess.Installed(), "sid")}}
 }
 
 // New is a server for one test.
