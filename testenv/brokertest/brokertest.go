@@ -71,11 +71,21 @@ func EachPrivate(t *testing.T, config string, test func(*testing.T, *VHost, *rab
 	})
 }
 
+// OnePrivate is EachPrivate on one version, chosen as One does.
+func OnePrivate(t *testing.T, config string, test func(*testing.T, *VHost, *rabbitnode.Node)) {
+	ofOurs(t, Sampled(t), func(t *testing.T, b Broker) {
+		v, n := NewPrivate(t, b, config)
+		test(t, v, n)
+	})
+}
+
 // EachOfOurs runs a test for every version that nodes of its own can be started of, by
 // NewPrivate.
-func EachOfOurs(t *testing.T, test func(*testing.T, Broker)) {
+func EachOfOurs(t *testing.T, test func(*testing.T, Broker)) { ofOurs(t, All(t), test) }
+
+func ofOurs(t *testing.T, brokers []Broker, test func(*testing.T, Broker)) {
 	besideOthers(t)
-	for _, b := range All(t) {
+	for _, b := range brokers {
 		t.Run("RabbitMQ "+b.Version, func(t *testing.T) {
 			if !b.Private {
 				t.Skip("not run: a broker that was given with BROKERS cannot be killed or alarmed")
