@@ -2,15 +2,28 @@ package faults_test
 
 import (
 	"context"
+	"fmt"
 	"iter"
+	"log/slog"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-mq/redrive/internal/actions"
+	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/operations"
+	"github.com/redrive-mq/redrive/internal/server"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/diskstore"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/testenv/rabbitnode"
 	"github.com/redrive-mq/redrive/wire"
@@ -20,195 +33,78 @@ func TestKillingTheServiceLosesNothing(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name, policies string
-		kills          int
-	}{{"disk", policies, 30}, {"levels", policiesInRabbitMQ, 15}} {
+		kills          iter.Seq[int]
+	}{{"disk", policies, times(3, 30)}, {"levels", policiesInRabbitMQ, times(3, 15)}} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-				killing(t, newTally(t, v, "orders"), c.policies, times(c.kills))
+			brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
+				l := newTally(t, v, "orders")
+				l.various = true
+				p := newProcess(t, v.ServiceURL(brokertest.Works("orders")))
+				p.configure(c.policies)
+				// The store does not know of what waits in RabbitMQ.
+				killing(t, p, c.name == "disk", c.kills, l)
 			})
 		})
 	}
 }
 
-// times counts to n.
-func times(n int) iter.Seq[int] {
-	return func(yield func(int) bool) {
-		for i := range n {
-			if !yield(i) {
-				return
-			}
+// killing kills a service so often while messages of tallies fail and come back. It settles
+// now and then, which it cannot where the store does not know of what waits.
+func killing(t *testing.T, p *process, settles bool, kills iter.Seq[int], all ...*tally) {
+	kill := func() {
+		all[0].during(p.kill)
+		for _, l := range all[1:] {
+			l.faults = all[0].faults
 		}
 	}
-}
-
-// killing kills a service so often while messages of a tally fail and come back.
-func killing(t *testing.T, l *tally, policies string, kills iter.Seq[int]) {
-	p := newProcess(t, l.v.ServiceURL(brokertest.Works("orders")))
-	p.configure(policies)
+	each := func(do func(*tally)) {
+		for _, l := range all {
+			do(l)
+		}
+	}
 	p.start()
 	p.waitReady() // until the exchange is there RabbitMQ drops what is dead-lettered to it
 	p.kill()
-	consuming(t, l)
+	each(func(l *tally) { consuming(t, l) })
 	random := random(t)
-	for range kills {
+	for i := range kills {
 		p.start()
-		l.publish(150)
+		if settles && i%10 == 2 {
+			each(func(l *tally) { l.settle(p) })
+		}
+		each(func(l *tally) { l.publish(150) })
 		// Any moment will do: while it opens, connects, stores, or retries.
 		<-time.After(time.Duration(random.IntN(600)) * time.Millisecond)
-		l.during(p.kill)
+		kill()
 	}
 	p.start()
-	l.awaitAcknowledged(acknowledgedWithin)
-	l.during(p.kill)
+	each((*tally).awaitAcknowledged)
+	kill()
 	p.start()
-	l.publish(300) // what fails only now comes once, though it has just started after a kill
-	l.awaitAcknowledged(acknowledgedWithin)
+	each(func(l *tally) { l.publish(300) }) // what fails only now comes once, though it has just started after a kill
+	each((*tally).awaitAcknowledged)
 	p.waitReady()
-	// Its own account of them balances, or this fails.
-	t.Log(p.cli("ledger", "--recount"))
-	if err := p.term(); err != nil {
-		t.Errorf("after SIGTERM: %v", err)
-	}
-	l.account()
+	each(func(l *tally) { p.balances("--vhost", l.v.Name) })
+	p.term()
+	each((*tally).account)
 }
 
 func TestStoppingTheServiceDuplicatesNothing(t *testing.T) {
 	t.Parallel()
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		l := newTally(t, v, "orders")
 		p := newProcess(t, v.ServiceURL(brokertest.Works("orders")))
 		consuming(t, l)
-		for range 5 {
+		for range times(2, 5) {
 			p.start()
 			p.waitReady()
 			l.publish(1000)
 			<-time.After(100 * time.Millisecond) // into the middle of it
-			if err := p.term(); err != nil {
-				t.Errorf("after SIGTERM: %v", err)
-			}
+			p.term()
 		}
 		p.start()
-		l.awaitAcknowledged(acknowledgedWithin)
-		l.account()
-	})
-}
-
-func TestKillingRabbitMQLosesNothing(t *testing.T) {
-	t.Parallel()
-	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
-		const kills = 2
-		killingRabbitMQ(t, newTally(t, v, "orders"), n, 2000, times(kills))
-	})
-}
-
-// killingRabbitMQ kills the node of a tally so often, with so many new messages each time, and
-// stops it once.
-func killingRabbitMQ(t *testing.T, l *tally, n *rabbitnode.Node, each int, kills iter.Seq[int]) {
-	v := l.v
-	p := newProcess(t, v.ServiceURL(brokertest.Works("orders")))
-	p.start()
-	p.waitReady()
-	// RabbitMQ 3.10 writes the registration of a quorum queue to disk some
-	// minutes after it was declared, and a kill before that loses the queue
-	// for good [measured on 3.10.8: names.dets]. These queues are to be old.
-	if _, err := n.Eval(context.Background(), "[dets:sync(T) || T <- dets:all()]."); err != nil {
-		t.Fatal(err)
-	}
-	consuming(t, l)
-	for range kills {
-		l.publish(each)
-		<-time.After(200 * time.Millisecond)
-		l.during(func() {
-			n.Kill()
-			restart(t, v, n, "orders", wire.QueueIntake)
-			p.waitReady()
-		})
-	}
-	l.publish(each)
-	<-time.After(200 * time.Millisecond)
-	l.during(func() {
-		if _, err := n.Shell(context.Background(), "rabbitmqctl stop_app && rabbitmqctl start_app"); err != nil {
-			t.Fatal(err)
-		}
-		p.waitReady()
-	})
-	l.awaitAcknowledged(acknowledgedWithin)
-	p.waitReady()
-	l.publish(300) // what fails only now comes once
-	l.awaitAcknowledged(acknowledgedWithin)
-	l.account()
-}
-
-// restart starts a killed RabbitMQ, and again where it has not restored a
-// quorum queue of its own: now and then its process does not survive the recovery
-// [seen on 4.3.6: noproc], and only another start helps, as for any operator.
-func restart(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node, queues ...string) {
-	t.Helper()
-	for range 4 {
-		if err := n.Restart(context.Background()); err != nil {
-			t.Fatal(err)
-		}
-		dead := ""
-		for _, q := range queues {
-			if !answers(v, q) {
-				dead = q
-			}
-		}
-		if dead == "" {
-			return
-		}
-		t.Logf("RabbitMQ has not brought its queue %s back; starting it again", dead)
-		n.Kill()
-	}
-	t.Fatal("RabbitMQ does not recover its own queues")
-}
-
-// answers tells whether a queue can be consumed from, within some seconds.
-func answers(v *brokertest.VHost, queue string) bool {
-	deadline := time.Now().Add(15 * time.Second)
-	for time.Now().Before(deadline) {
-		if conn, err := amqp.Dial(v.URL()); err == nil {
-			giveUp := time.AfterFunc(time.Until(deadline), func() { _ = conn.CloseDeadline(time.Now()) })
-			ch, err := conn.Channel()
-			if err == nil {
-				_, err = ch.Consume(queue, "", false, false, false, false, nil)
-			}
-			giveUp.Stop()
-			_ = conn.CloseDeadline(time.Now().Add(time.Second))
-			if err == nil {
-				return true
-			}
-		}
-		<-time.After(200 * time.Millisecond)
-	}
-	return false
-}
-
-func TestCuttingConnectionsLosesNothing(t *testing.T) {
-	t.Parallel()
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		l := newTally(t, v, "orders")
-		proxy := brokertest.NewProxy(t, v)
-		p := newProcess(t, proxy.At(v.ServiceURL(brokertest.Works("orders"))))
-		p.start()
-		p.waitReady()
-		consuming(t, l)
-		const cuts = 15
-		seed := rand.Uint64()
-		t.Logf("seed %d", seed)
-		random := rand.New(rand.NewPCG(seed, 0))
-		for i := range cuts {
-			l.during(func() {
-				proxy.CutAfter(random.Int64N(100_000))
-				brokertest.Eventually(t, "the connections are cut", func() bool {
-					l.publish(5)
-					return proxy.Cuts() > i
-				})
-			})
-		}
-		l.awaitAcknowledged(acknowledgedWithin)
-		p.waitReady()
+		l.awaitAcknowledged()
 		l.account()
 	})
 }
@@ -217,24 +113,17 @@ func TestCuttingConnectionsLosesNothing(t *testing.T) {
 // before.
 func TestKillingTheServiceLosesNothingThatIsCollected(t *testing.T) {
 	t.Parallel()
-	const kills, each = 10, 200
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		p := newProcess(t, v.ServiceURL(brokertest.Works("orders")))
-		p.start()
-		p.waitReady()
-		ch := v.Channel()
-		seed := rand.Uint64()
-		t.Logf("seed %d", seed)
-		random := rand.New(rand.NewPCG(seed, 0))
+	const each = 200
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
+		p := serve(t, v, policies)
+		ch, random := v.Channel(), random(t)
 		want := map[string]bool{}
-		for range kills {
+		for range times(2, 10) {
 			for range each {
 				id := uuid.NewString()
 				want[id] = true
-				if err := ch.PublishWithContext(context.Background(), wire.ExchangeParked, "orders", true, false, amqp.Publishing{DeliveryMode: 2,
-					Headers: amqp.Table{wire.HeaderID: id, wire.HeaderQueue: "orders", wire.HeaderAttempt: int64(3)}}); err != nil {
-					t.Fatal(err)
-				}
+				headers := amqp.Table{wire.HeaderID: id, wire.HeaderQueue: "orders", wire.HeaderAttempt: int64(3)}
+				must(t, ch.Publish(wire.ExchangeParked, "orders", true, false, amqp.Publishing{DeliveryMode: 2, Headers: headers}))
 			}
 			<-time.After(time.Duration(random.IntN(300)) * time.Millisecond)
 			p.kill()
@@ -242,14 +131,11 @@ func TestKillingTheServiceLosesNothingThatIsCollected(t *testing.T) {
 		}
 		p.waitReady()
 		var got map[string]int
-		client := httpapi.Client{Addr: p.listen}
 		brokertest.Eventually(t, "all is collected", func() bool {
 			got = map[string]int{}
 			for after := ""; ; {
-				page, err := client.Messages(context.Background(), "state:parked", after, 1000)
-				if err != nil {
-					t.Fatal(err)
-				}
+				page, err := p.Messages(context.Background(), "state:parked", after, 1000)
+				must(t, err)
 				for _, m := range page.Messages {
 					got[m.ID]++
 				}
@@ -258,9 +144,7 @@ func TestKillingTheServiceLosesNothingThatIsCollected(t *testing.T) {
 				}
 			}
 		})
-		if err := p.term(); err != nil { // what was taken is now acknowledged
-			t.Errorf("after SIGTERM: %v", err)
-		}
+		p.term() // what was taken is now acknowledged
 		if n := v.Depth(wire.QueueParked); n != 0 {
 			t.Errorf("%d came back to RabbitMQ", n)
 		}
@@ -269,11 +153,444 @@ func TestKillingTheServiceLosesNothingThatIsCollected(t *testing.T) {
 			if got[id] == 0 {
 				t.Errorf("%s is lost, and one is parked that was not published", id)
 			}
+			if got[id] > 11 {
+				t.Errorf("%s is parked %d times, more than there were kills", id, got[id])
+			}
 			duplicates += max(got[id]-1, 0)
 		}
-		if duplicates > kills*1024 {
-			t.Errorf("%d duplicates, more than %d kills explain", duplicates, kills)
-		}
-		t.Logf("%d messages, %d duplicates over %d kills", len(want), duplicates, kills)
+		t.Logf("%d messages, %d duplicates", len(want), duplicates)
 	})
+}
+
+// Two virtual hosts have queues of one name and messages of the same ids and bodies,
+// and the service of both is killed: each message is in its own, and accounted for.
+func TestKillingTheServiceOfTwoVirtualHostsLosesNothing(t *testing.T) {
+	t.Parallel()
+	brokertest.One(t, func(t *testing.T, first *brokertest.VHost) {
+		second := brokertest.NewVHost(t, first.Broker)
+		works := brokertest.Works("orders")
+		p := newProcess(t, first.ServiceURL(works))
+		second.ServiceURL(works)
+		password := filepath.Join(t.TempDir(), "password")
+		must(t, os.WriteFile(password, []byte(brokertest.ServicePassword), 0o600))
+		p.configure(fmt.Sprintf("broker: {vhosts: [{name: %s, user: %s, password_file: %s}]}\n%s", second.Name, second.ServiceUser(), password, policies))
+		killing(t, p, false, times(3, 8), newTally(t, first, "orders"), newTally(t, second, "orders"))
+	})
+}
+
+// The machine of the service loses its power, and its disk what was not synced.
+func TestCuttingThePowerLosesNothing(t *testing.T) {
+	t.Parallel()
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
+		l := newTally(t, v, "orders")
+		l.various = true
+		cuttingPower(t, l, times(3, 20))
+	})
+}
+
+// cuttingPower cuts the power of a service so often while messages of a tally fail and come
+// back.
+func cuttingPower(t *testing.T, l *tally, cuts iter.Seq[int]) {
+	m := newMachine(t, l.v)
+	m.start()
+	l.inTest = func() string { return m.process().cli("queues") }
+	m.waitReady() // until the exchange is there RabbitMQ drops what is dead-lettered to it
+	consuming(t, l)
+	for i := range cuts {
+		if i%10 == 2 {
+			m.waitReady()
+			l.settle(m.process())
+		}
+		l.publish(150)
+		// Any moment will do: while it opens, connects, stores, or retries.
+		<-time.After(time.Duration(m.random.IntN(600)) * time.Millisecond)
+		l.during(m.cutPower)
+		m.start()
+	}
+	l.awaitAcknowledged()
+	l.during(m.cutPower)
+	m.start()
+	l.publish(300) // what fails only now comes once, though it has just started after a cut
+	l.awaitAcknowledged()
+	m.waitReady()
+	m.process().balances()
+	l.account()
+}
+
+// machine runs the service within this process. Its store is on a disk in memory that knows
+// what was synced; RabbitMQ is on another machine.
+type machine struct {
+	t      *testing.T
+	v      *brokertest.VHost
+	url    string
+	random *rand.Rand
+	disk   *vfs.MemFS
+	log    brokertest.Output
+	dying  sync.WaitGroup
+
+	network *brokertest.Proxy
+	service *server.Service
+	stop    context.CancelFunc
+	ended   chan error
+}
+
+func newMachine(t *testing.T, v *brokertest.VHost) *machine {
+	t.Helper()
+	m := &machine{t: t, v: v, random: random(t), disk: vfs.NewCrashableMem()}
+	m.url = v.ServiceURL(brokertest.Works("orders"))
+	t.Cleanup(func() {
+		if m.service != nil {
+			m.stop()
+			if err := <-m.ended; err != nil {
+				t.Errorf("the service ended with: %v", err)
+			}
+		}
+		m.dying.Wait()
+		if text := m.log.String(); t.Failed() {
+			t.Logf("the service said:\n%s", text[max(0, len(text)-4000):])
+		}
+	})
+	return m
+}
+
+func (m *machine) start() {
+	m.t.Helper()
+	m.network = brokertest.NewProxy(m.t, m.v)
+	c, err := config.Parse("test.yaml", []byte(policies))
+	must(m.t, err)
+	// What is dying still has its audit log, which is not on that disk.
+	c.Broker.URL, c.Store.Disk, c.Listen, c.Access.AuditFolder = m.network.At(m.url), "/data", "127.0.0.1:0", m.t.TempDir()
+	s, err := server.New(c, server.Options{Version: "test", Log: slog.New(slog.NewTextHandler(&m.log, nil)), FS: roomy{m.disk}})
+	must(m.t, err)
+	ctx, stop := context.WithCancel(context.Background())
+	m.service, m.stop, m.ended = s, stop, make(chan error, 1)
+	go func(ended chan<- error) { ended <- s.Run(ctx) }(m.ended)
+}
+
+// process is how to ask the service.
+func (m *machine) process() *process {
+	return &process{t: m.t, listen: m.service.Addr(), Client: httpapi.Client{Addr: m.service.Addr()}}
+}
+
+func (m *machine) waitReady() {
+	m.t.Helper()
+	brokertest.Eventually(m.t, "the service is ready", func() bool { return len(m.service.Problems()) == 0 })
+}
+
+// cutPower leaves of the disk what was synced, and by chance some of the rest, torn writes
+// too. Nothing of the service reaches RabbitMQ from then on; it ends by itself, on a disk that no
+// one reads.
+func (m *machine) cutPower() {
+	m.network.Refuse()
+	m.disk = m.disk.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: m.random.IntN(101), RNG: m.random})
+	stop, ended := m.stop, m.ended
+	m.service = nil
+	m.dying.Go(func() {
+		stop()
+		<-ended // with whatever error
+	})
+}
+
+// roomy is a disk in memory, which cannot tell how much room it has.
+type roomy struct{ vfs.FS }
+
+func (roomy) GetDiskUsage(string) (vfs.DiskUsage, error) {
+	return vfs.DiskUsage{AvailBytes: 1 << 40, TotalBytes: 1 << 41}, nil
+}
+
+func TestKillingRabbitMQLosesNothing(t *testing.T) {
+	t.Parallel()
+	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
+		killingRabbitMQ(t, newTally(t, v, "orders"), n, times(2, 10))
+	})
+}
+
+// killingRabbitMQ kills the node of a tally so often, and stops it once.
+func killingRabbitMQ(t *testing.T, l *tally, n *rabbitnode.Node, kills iter.Seq[int]) {
+	const each = 1000 // new messages each time
+	v := l.v
+	p := serve(t, v, policies)
+	// RabbitMQ 3.10 writes the registration of a quorum queue to disk some
+	// minutes after it was declared, and a kill before that loses the queue
+	// for good [measured on 3.10.8: names.dets]. These queues are to be old.
+	_, err := n.Eval(context.Background(), "[dets:sync(T) || T <- dets:all()].")
+	must(t, err)
+	consuming(t, l)
+	for range kills {
+		l.publish(each)
+		<-time.After(200 * time.Millisecond)
+		l.during(func() {
+			n.Kill()
+			restart(t, n)
+			p.waitReady()
+		})
+	}
+	l.publish(each)
+	<-time.After(200 * time.Millisecond)
+	l.during(func() {
+		_, err := n.Shell(context.Background(), "rabbitmqctl stop_app && rabbitmqctl start_app")
+		must(t, err)
+		p.waitReady()
+	})
+	l.awaitAcknowledged()
+	p.waitReady()
+	l.publish(300) // what fails only now comes once
+	l.awaitAcknowledged()
+	l.account()
+}
+
+// restart starts a killed RabbitMQ, and again where a queue's process did not survive the
+// recovery [seen on 4.3.6: noproc]: only another start helps, as for any operator.
+func restart(t *testing.T, n *rabbitnode.Node) {
+	t.Helper()
+	for range 10 {
+		must(t, n.Restart(context.Background()))
+		states := ""
+		brokertest.Eventually(t, "RabbitMQ has recovered its queues, or lost one of them", func() bool {
+			var err error
+			states, err = n.Eval(context.Background(), queueStates)
+			return err == nil && !strings.Contains(states, "waits")
+		})
+		if !strings.Contains(states, "dead") {
+			return
+		}
+		t.Logf("RabbitMQ has not brought all its queues back; starting it again: %s", states)
+		n.Kill()
+	}
+	t.Fatal("RabbitMQ does not recover its own queues")
+}
+
+// queueStates asks a node which of its queues are up, wait for a leader, or are dead.
+const queueStates = `[{rabbit_misc:rs(amqqueue:get_name(Q)), case amqqueue:get_pid(Q) of
+		{Name, _} -> case ra:members({Name, node()}) of
+			{ok, _, {_, _}} -> up;
+			{error, noproc} -> dead;
+			_ -> waits
+		end;
+		Pid when is_pid(Pid) -> case is_process_alive(Pid) of true -> up; false -> dead end;
+		_ -> waits
+	end} || Q <- rabbit_amqqueue:list()].`
+
+// stayingAway keeps away what fails again, and retries though no one consumes.
+const stayingAway = `policies: [{name: p, queues: ["*"], attempts: 5, backoff: {fixed: 1h}, no_consumer: retry}]`
+
+// An operation whose service is killed at any point goes on where it was: in the end
+// its account has each message once, each has come to its consumer, and what came
+// twice is known by its marks.
+func TestAKilledOperationReplaysEachMessageOnce(t *testing.T) {
+	t.Parallel()
+	const messages = 3000
+	brokertest.OnePrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
+		p := newProcess(t, v.ServiceURL(brokertest.Works("orders")))
+		p.configure(stayingAway)
+		want := p.park("orders", messages)
+		v.Queue("orders", amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "redrive"})
+		c := newCrashes(p, v, n, "orders")
+		p.start()
+		p.waitReady()
+		ctx := context.Background()
+		plan, err := p.Plan(ctx, operations.PlanRequest{Verb: actions.Replay, Query: "queue:orders state:parked"})
+		if err != nil || plan.Count != messages {
+			t.Fatalf("%d planned, %v", plan.Count, err)
+		}
+		_, err = p.Start(ctx, plan.ID, operations.Start{Rate: 2000})
+		must(t, err)
+		random := random(t)
+		for range times(3, 5) {
+			// Any moment will do: while it opens, connects, makes due, or retries.
+			<-time.After(time.Duration(random.IntN(400)) * time.Millisecond)
+			p.kill()
+			c.note()
+			p.start()
+		}
+		p.waitReady()
+		brokertest.Eventually(t, "all have returned", func() bool {
+			o, err := p.Operation(ctx, plan.ID)
+			must(t, err)
+			count, err := p.Count(ctx, "queue:orders (state:waiting OR state:parked)")
+			return err == nil && o.State == operations.Finished && count.Count == 0
+		})
+		c.take()
+		replayedOnce(t, p.Client, plan.ID, want, c.came, 6)
+		c.account(want)
+	})
+}
+
+// outcomes is the account of an operation, in which each message must be once, as done.
+func outcomes(t *testing.T, client httpapi.Client, operation string) map[string]bool {
+	t.Helper()
+	account := map[string]bool{}
+	for after := ""; ; {
+		page, err := client.Outcomes(context.Background(), operation, after, 1000)
+		must(t, err)
+		for _, o := range page.Outcomes {
+			if o.Outcome != "done" || account[o.ID] {
+				t.Errorf("%s: %s %s, in the account before: %v", o.ID, o.Outcome, o.Why, account[o.ID])
+			}
+			account[o.ID] = true
+		}
+		if after = page.After; after == "" {
+			return account
+		}
+	}
+}
+
+// replayedOnce checks that the account of an operation has each message once, as done,
+// and that all have come to their queue, at most so often each.
+func replayedOnce(t *testing.T, client httpapi.Client, operation string, want map[string]string, came map[string]int, most int) {
+	t.Helper()
+	duplicates := 0
+	account := outcomes(t, client, operation)
+	for id, body := range want {
+		if !account[id] {
+			t.Errorf("%s is not in the account", id)
+		}
+		if n := came[fmt.Sprint(id, " 0 ", body)]; n == 0 {
+			t.Errorf("%s is lost, or came altered", id)
+		} else if n > most {
+			t.Errorf("%s came %d times", id, n)
+		} else {
+			duplicates += n - 1
+		}
+	}
+	if len(account) != len(want) || len(came) != len(want) {
+		t.Errorf("%d messages in the account and %d at the consumer, want %d", len(account), len(came), len(want))
+	}
+	t.Logf("%d messages, %d duplicates", len(want), duplicates)
+}
+
+// park writes parked messages into the data folder of a service that does not run;
+// their bodies by their ids.
+func (p *process) park(queue string, n int) map[string]string {
+	p.t.Helper()
+	s, err := diskstore.Open(p.data(), diskstore.Options{})
+	must(p.t, err)
+	return park(p.t, s, queue, n)
+}
+
+// park keeps parked messages in a store and closes it; their bodies by their ids.
+func park(t *testing.T, s store.Store, queue string, n int) map[string]string {
+	t.Helper()
+	bodies := map[string]string{}
+	var all []*store.Record
+	for i := range n {
+		now := time.Now()
+		r := &store.Record{ID: uuid.Must(uuid.NewV7()), Queue: queue, State: store.Parked, Due: now, Failures: 5, Reason: wire.ReasonRejected,
+			Error: fmt.Sprintf("no such article: %d", i), Policy: "p", FirstFailed: now, FailedAt: now, ParkedFor: "it failed 5 times", Proven: true,
+			Message: wire.Message{RoutingKey: queue, DeliveryMode: 2, Body: fmt.Appendf(nil, "body %d", i)}}
+		bodies[r.ID.String()] = string(r.Message.Body)
+		all = append(all, r)
+	}
+	must(t, s.Add(context.Background(), all))
+	must(t, s.Close())
+	return bodies
+}
+
+// taken is what a queue holds: how often each id, attempt and body.
+func taken(t *testing.T, v *brokertest.VHost, queue string) map[string]int {
+	t.Helper()
+	ch := v.Channel()
+	holds, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+	must(t, err)
+	in, err := ch.Consume(queue, "", true, false, false, false, nil)
+	must(t, err)
+	came := map[string]int{}
+	for range holds.Messages {
+		d := <-in
+		came[arrival(d)]++
+	}
+	return came
+}
+
+// crashes knows which messages were in flight at each kill of a service: those that had
+// come to their queue, and that the store still kept. Each of them may come once more for
+// it, and no other message may.
+type crashes struct {
+	t        *testing.T
+	p        *process
+	n        *rabbitnode.Node
+	ch       *amqp.Channel
+	queue    string
+	channels string // as RabbitMQ counts them while the service does not run
+
+	came       map[string]int // as taken
+	unfinished map[string]int // by id, at how many kills
+	inFlight   int
+}
+
+// newCrashes is to be called before the service is started, with the queue declared.
+func newCrashes(p *process, v *brokertest.VHost, n *rabbitnode.Node, queue string) *crashes {
+	p.t.Helper()
+	c := &crashes{t: p.t, p: p, n: n, ch: v.Channel(), queue: queue, came: map[string]int{}, unfinished: map[string]int{}}
+	c.channels = c.open()
+	return c
+}
+
+// open is how many channels RabbitMQ has.
+func (c *crashes) open() string {
+	c.t.Helper()
+	out, err := c.n.Eval(context.Background(), "length(rabbit_channel:list_local()).")
+	must(c.t, err)
+	return strings.TrimSpace(out)
+}
+
+// note is to be called when the service has been killed. What it had published is in the
+// queue's log once its channels are gone.
+func (c *crashes) note() {
+	c.t.Helper()
+	brokertest.Eventually(c.t, "RabbitMQ has ended the channels of the service", func() bool { return c.open() == c.channels })
+	c.take()
+	came := map[string]bool{}
+	for key := range c.came {
+		id, _, _ := strings.Cut(key, " ")
+		came[id] = true
+	}
+	s, err := diskstore.Open(c.p.data(), diskstore.Options{})
+	must(c.t, err)
+	err = s.Scan(context.Background(), store.Range{}, func(l store.Listed) (bool, error) {
+		if id := l.Record.ID.String(); came[id] {
+			c.unfinished[id]++
+			c.inFlight++
+		}
+		return true, nil
+	})
+	must(c.t, err)
+	must(c.t, s.Close())
+}
+
+// account checks how often each message has come; want has their bodies by their ids.
+func (c *crashes) account(want map[string]string) {
+	c.t.Helper()
+	unexplained := 0
+	for id, body := range want {
+		n, most := c.came[fmt.Sprint(id, " 0 ", body)], 1+c.unfinished[id]
+		if n <= most {
+			continue
+		}
+		if unexplained++; unexplained <= 10 {
+			c.t.Errorf("%s came %d times, and was in flight at %d kills", id, n, most-1)
+		}
+	}
+	c.t.Logf("%d messages were in flight at a kill, and %d came more often than that explains", c.inFlight, unexplained)
+}
+
+// take takes all that the queue's log holds, and counts it. A message of its own at the end
+// tells that there is no more.
+func (c *crashes) take() {
+	c.t.Helper()
+	must(c.t, c.ch.Publish("", c.queue, true, false, amqp.Publishing{DeliveryMode: 2, Type: "end"}))
+	in, err := c.ch.Consume(c.queue, "crashes", true, true, false, false, nil)
+	must(c.t, err)
+	for d := range in {
+		if d.Type == "end" {
+			break
+		}
+		c.came[arrival(d)]++
+	}
+	must(c.t, c.ch.Cancel("crashes", false))
+}
+
+// arrival tells deliveries apart by id, attempt and body.
+func arrival(d amqp.Delivery) string {
+	return fmt.Sprint(d.Headers[wire.HeaderID], " ", d.Headers[wire.HeaderAttempt], " ", string(d.Body))
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
+	"maps"
 	"runtime/pprof"
 	"strings"
 	"sync"
@@ -25,36 +25,25 @@ const libraryPrefetch = 200
 // newLibraryTally is a tally whose queue only the library consumes.
 func newLibraryTally(t *testing.T, v *brokertest.VHost) *tally {
 	v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
-	return &tally{test: t, v: v, queue: "orders", bodies: map[string][32]byte{}, failed: map[string]time.Time{}, seen: map[string][]time.Time{}, acked: map[string]int{}, ids: map[string]string{}}
+	return emptyTally(t, v, "orders")
 }
 
-// handle is a handler whose messages fail twice.
+// handle is a handler whose messages fail as the tally's do.
 func (t *tally) handle(_ context.Context, m *redrive.Message) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	id, failed := m.MessageID, m.Attempt-1
-	if _, known := t.bodies[id]; !known || string(m.Body) != "body of "+id || m.Headers["n"] != id || m.RoutingKey != t.queue || m.Exchange != "" {
-		t.wrong = append(t.wrong, fmt.Sprintf("%q came altered or is not of this queue: %+v", id, m))
+	headers := maps.Clone(amqp.Table(m.Headers))
+	headers[wire.HeaderAttempt] = int64(m.Attempt - 1)
+	if m.ID != "" {
+		headers[wire.HeaderID] = m.ID
 	}
-	key := fmt.Sprint(id, " ", failed)
-	if early := t.failed[key].Add(wait); failed > 0 && !m.Redelivered && time.Now().Before(early) {
-		t.wrong = append(t.wrong, fmt.Sprintf("%s came %s early", key, time.Until(early)))
+	if m.Exchange != "" {
+		t.wrong = append(t.wrong, fmt.Sprintf("%q came by the exchange %q", m.MessageID, m.Exchange))
 	}
-	if m.ID != "" && t.ids[id] != "" && t.ids[id] != m.ID {
-		t.wrong = append(t.wrong, fmt.Sprintf("%s has the ids %s and %s", id, t.ids[id], m.ID))
-	} else if m.ID != "" {
-		t.ids[id] = m.ID
-	}
-	if !m.Redelivered { // what RabbitMQ hands out again is no duplicate of ours
-		t.seen[key] = append(t.seen[key], time.Now())
-	}
-	if failed < failures {
-		if next := fmt.Sprint(id, " ", failed+1); t.failed[next].IsZero() {
-			t.failed[next] = time.Now()
-		}
+	if t.fails(amqp.Delivery{MessageId: m.MessageID, Body: m.Body, Headers: headers, RoutingKey: m.RoutingKey, Redelivered: m.Redelivered}) {
 		return errors.New("it fails twice")
 	}
-	t.acked[id]++
+	t.done(m.MessageID)
 	return nil
 }
 
@@ -106,21 +95,16 @@ func TestCuttingTheLibrarysConnectionsLosesNothing(t *testing.T) {
 		l := newLibraryTally(t, v)
 		proxy := brokertest.NewProxy(t, v)
 		library(t, l, proxy.URL)
-		const cuts = 10
-		seed := rand.Uint64()
-		t.Logf("seed %d", seed)
-		random := rand.New(rand.NewPCG(seed, 0))
-		for i := range cuts {
+		random := random(t)
+		for range times(5, 10) {
 			l.during(func() {
-				proxy.CutAfter(random.Int64N(100_000))
-				brokertest.Eventually(t, "the connections are cut", func() bool {
-					l.publish(5)
-					return proxy.Cuts() > i
-				})
+				cutUnderLoad(l, proxy.Proxy, random.Int64N(100_000))
 				l.consumesAgain()
 			})
 		}
-		l.awaitAcknowledged(acknowledgedWithin)
+		l.awaitAcknowledged()
+		l.publish(300) // what fails only now comes once
+		l.awaitAcknowledged()
 		l.account()
 	})
 }
@@ -131,21 +115,22 @@ func TestKillingRabbitMQUnderTheLibraryLosesNothing(t *testing.T) {
 		l := newLibraryTally(t, v)
 		library(t, l, v.URL())
 		l.publish(10)
-		l.awaitAcknowledged(acknowledgedWithin)
+		l.awaitAcknowledged()
 		if _, err := n.Eval(context.Background(), "[dets:sync(T) || T <- dets:all()]."); err != nil { // see TestKillingRabbitMQLosesNothing
 			t.Fatal(err)
 		}
-		const kills = 3
-		for range kills {
+		for range times(2, 3) {
 			l.publish(2000)
 			<-time.After(200 * time.Millisecond)
 			l.during(func() {
 				n.Kill()
-				restart(t, v, n, "orders", "redrive.delay.150ms", wire.QueueParked)
+				restart(t, n)
 				l.consumesAgain()
 			})
 		}
-		l.awaitAcknowledged(acknowledgedWithin)
+		l.awaitAcknowledged()
+		l.publish(300) // what fails only now comes once
+		l.awaitAcknowledged()
 		l.account()
 		if n := v.Depth(wire.QueueParked); n != 0 {
 			t.Errorf("%d messages are parked", n)
@@ -157,7 +142,7 @@ func TestStoppingTheLibraryDuplicatesNothing(t *testing.T) {
 	t.Parallel()
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		l := newLibraryTally(t, v)
-		for range 5 {
+		for range times(3, 5) {
 			stop := library(t, l, v.URL())
 			l.publish(500)
 			<-time.After(100 * time.Millisecond) // into the middle of it
@@ -166,7 +151,7 @@ func TestStoppingTheLibraryDuplicatesNothing(t *testing.T) {
 			}
 		}
 		library(t, l, v.URL())
-		l.awaitAcknowledged(acknowledgedWithin)
+		l.awaitAcknowledged()
 		l.mu.Lock()
 		for id, n := range l.acked {
 			if n > 1 {

@@ -1,15 +1,16 @@
 package faults_test
 
 import (
-	"bytes"
 	"context"
-	"flag"
 	"fmt"
 	"io"
+	"iter"
+	"math/rand/v2"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,6 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/testenv/subprocess"
 )
@@ -35,18 +38,8 @@ var binary = sync.OnceValues(func() (string, error) {
 	return path, nil
 })
 
-// These tests wait far more than they work. With more at once they would keep each other
-// from answering in time, since some have nodes of their own.
 func TestMain(m *testing.M) {
 	brokertest.AlsoByTLS()
-	flag.Parse()
-	parallel := "4"
-	if *soakBudget > 0 {
-		parallel = "32" // of one row, that wait even more
-	}
-	if err := flag.Set("test.parallel", parallel); err != nil {
-		panic(err)
-	}
 	code := m.Run()
 	if path, err := binary(); err == nil {
 		os.RemoveAll(filepath.Dir(path))
@@ -54,15 +47,59 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// times counts to plain, and in a long run to long.
+func times(plain, long int) iter.Seq[int] {
+	if brokertest.Long() {
+		plain = long
+	}
+	return func(yield func(int) bool) {
+		for i := 0; i < plain && yield(i); i++ {
+		}
+	}
+}
+
+// longOnly skips what shorter runs leave out.
+func longOnly(t *testing.T) {
+	t.Helper()
+	if !brokertest.Long() {
+		t.Skip("not run: `make test-long` runs it")
+	}
+}
+
+// random is seeded, and logs its seed.
+func random(t *testing.T) *rand.Rand {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	return rand.New(rand.NewPCG(seed, 0))
+}
+
 // process is the service as users run it.
 type process struct {
+	httpapi.Client
 	t      *testing.T
 	config string
-	url    string
+	url    string // of the broker
 	listen string
 	store  string // the value of its store: in YAML
-	log    bytes.Buffer
+	log    brokertest.Output
 	cmd    *exec.Cmd
+}
+
+// serve starts a service of the queue orders, and waits until it is ready.
+func serve(t *testing.T, v *brokertest.VHost, policies string) *process {
+	t.Helper()
+	p := newProcess(t, v.ServiceURL(brokertest.Works("orders")))
+	p.configure(policies)
+	p.start()
+	p.waitReady()
+	return p
 }
 
 // newProcess prepares a service with a data folder of its own.
@@ -70,10 +107,9 @@ func newProcess(t *testing.T, url string) *process {
 	t.Helper()
 	dir := t.TempDir()
 	ports, err := subprocess.Ports(1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p := &process{t: t, config: filepath.Join(dir, "redrive.yaml"), url: url, listen: fmt.Sprintf("127.0.0.1:%d", ports[0])}
+	p.Client = httpapi.Client{Addr: p.listen}
 	p.store = fmt.Sprintf("{disk: %s}", p.data())
 	p.configure(policies)
 	t.Cleanup(func() {
@@ -90,9 +126,7 @@ func newProcess(t *testing.T, url string) *process {
 func (p *process) configure(policies string) {
 	p.t.Helper()
 	yaml := fmt.Sprintf("store: %s\nlisten: %s\n%s\n", p.store, p.listen, policies)
-	if err := os.WriteFile(p.config, []byte(yaml), 0o600); err != nil {
-		p.t.Fatal(err)
-	}
+	must(p.t, os.WriteFile(p.config, []byte(yaml), 0o600))
 }
 
 func (p *process) data() string { return filepath.Join(filepath.Dir(p.config), "data") }
@@ -100,15 +134,11 @@ func (p *process) data() string { return filepath.Join(filepath.Dir(p.config), "
 func (p *process) start() {
 	p.t.Helper()
 	path, err := binary()
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	must(p.t, err)
 	p.cmd = exec.Command(path, "serve", "--config", p.config)
 	p.cmd.Env = append(os.Environ(), "REDRIVE_BROKER_URL="+p.url)
 	p.cmd.Stderr = &p.log
-	if err := p.cmd.Start(); err != nil {
-		p.t.Fatal(err)
-	}
+	must(p.t, p.cmd.Start())
 }
 
 // supervise starts it, and again when it ends, as systemd would, until the test
@@ -143,14 +173,15 @@ func (p *process) kill() {
 	}
 }
 
-// term asks it to stop, and waits.
-func (p *process) term() error {
-	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		return err
-	}
+// term asks it to stop, which it must do without an error.
+func (p *process) term() {
+	p.t.Helper()
+	p.signal(syscall.SIGTERM)
 	err := p.cmd.Wait()
 	p.cmd = nil
-	return err
+	if err != nil {
+		p.t.Errorf("after SIGTERM: %v", err)
+	}
 }
 
 // readyz is what the service says is wrong: "" when it is ready and no queue has
@@ -183,14 +214,73 @@ func (p *process) waitReady() {
 func (p *process) cli(args ...string) string {
 	p.t.Helper()
 	path, err := binary()
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	must(p.t, err)
 	out, err := exec.Command(path, append(args, "--address", p.listen)...).CombinedOutput()
 	if err != nil {
 		p.t.Fatalf("redrive %s: %v: %s", strings.Join(args, " "), err, out)
 	}
 	return string(out)
+}
+
+func (p *process) signal(s os.Signal) {
+	p.t.Helper()
+	must(p.t, p.cmd.Process.Signal(s))
+}
+
+// ended reports whether it ended by itself.
+func (p *process) ended() bool {
+	pid, err := syscall.Wait4(p.cmd.Process.Pid, nil, syscall.WNOHANG, nil)
+	return err != nil || pid != 0
+}
+
+// balances fails the test when the service's own account of its messages does not balance.
+func (p *process) balances(flags ...string) {
+	p.t.Helper()
+	p.t.Log(p.cli(append([]string{"ledger", "--recount"}, flags...)...))
+}
+
+// replicas are n services on one store in Redis, not started yet.
+func replicas(t *testing.T, v *brokertest.VHost, n int, url, settings string, lease time.Duration) []*process {
+	t.Helper()
+	var all []*process
+	for range n {
+		p := newProcess(t, v.ServiceURL(brokertest.Works("orders", "other")))
+		p.store = fmt.Sprintf("{disk: %s, redis: {url: %q, %s, lease: %s}}", p.data(), url, settings, lease)
+		p.configure(unbroken)
+		all = append(all, p)
+	}
+	return all
+}
+
+// start starts services, and waits until they are ready.
+func start(all []*process) {
+	for _, p := range all {
+		p.start()
+	}
+	for _, p := range all {
+		p.waitReady()
+	}
+}
+
+// sees waits until each of these replicas shows all of them and nobody else, of which one
+// leads, and returns that one.
+func sees(t *testing.T, all ...*process) (leader *process) {
+	t.Helper()
+	brokertest.Eventually(t, fmt.Sprintf("%d replicas with one leader", len(all)), func() bool {
+		leader = nil
+		for _, p := range all {
+			o, err := p.Overview(context.Background())
+			leads := slices.IndexFunc(o.Replicas, func(r inspect.Replica) bool { return r.Leads })
+			if err != nil || len(o.Replicas) != len(all) || leads < 0 {
+				return false
+			}
+			if o.Replicas[leads].Self {
+				leader = p
+			}
+		}
+		return leader != nil
+	})
+	return leader
 }
 
 // consuming runs a tally's consumer until the test ends.
@@ -200,5 +290,3 @@ func consuming(t *testing.T, l *tally) {
 	w.Go(func() { l.consume(ctx) })
 	t.Cleanup(func() { cancel(); w.Wait() })
 }
-
-const acknowledgedWithin = 2 * time.Minute

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"iter"
 	"os"
+	"os/exec"
 	"regexp"
+	"runtime"
+	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -16,147 +18,108 @@ import (
 )
 
 var (
-	soakBudget = flag.Duration("budget", 0, "TestSoak: how long all rows together may take; 0: each row as short as it can be")
+	soakBudget = flag.Duration("budget", 0, "TestSoak: how long all rows together may take; without it TestSoak does nothing")
 	soakOnly   = flag.String("only", "", "TestSoak: the rows whose names match this regular expression")
-	soakJSON   = flag.Bool("json", false, "TestSoak: print JSON, not a table")
-	// See soakcontinue_test.go.
-	soakContinue = flag.String("continue", "", "TestSoak: add to what earlier runs did, which is kept in this `file`")
 )
-
-// soakRows are the faults that `make soak` repeats, with the shares of the time that each gets.
-var soakRows = []struct {
-	name  string
-	share int
-	run   func(*testing.T, *soakRow)
-}{
-	{"kill -9 of the service", 4, soakKills},
-	{"kill -9 of one of two replicas", 3, soakReplicas},
-	{"power cut", 2, soakPower},
-	{"connections to RabbitMQ cut at each byte", 4, soakBytes},
-	{"connecting to RabbitMQ cut at each byte", 3, soakConnecting},
-	{"connections to Redis cut at each byte", 2, soakRedisBytes},
-	{"connecting to Redis cut at each byte", 2, soakRedisConnecting},
-	{"one bit flipped in a stopped store", 3, soakFlips},
-	{"kill -9 of RabbitMQ", 4, soakRabbitMQ},
-	{"RabbitMQ by itself, kill -9", 2, soakWithout},
-	{"kill -9 of Redis", 2, soakRedis},
-	{"scale: thousands of queues and kill -9", 1, scaleQueues},
-	{"scale: one beside very many that are due", 1, scaleDueAtOnce},
-	{"scale: very many failures a second and kill -9", 1, scaleFailures},
-	{"scale: very many waiting and kill -9", 1, scaleRestart},
-	{"scale: very many open breakers", 1, scaleBreakers},
-}
-
-// TestSoak repeats faults until each row has met its goal or its time is over, and prints
-// what became of the messages. Within `make test` each row is as short as it can be.
-func TestSoak(t *testing.T) {
-	if *soakBudget == 0 {
-		t.Parallel()
-	}
-	s := soakFromFlags(t)
-	t.Cleanup(func() { s.print(t) })
-	only, err := regexp.Compile(*soakOnly)
-	must(t, err)
-	isRun := func(name string) bool { return only.MatchString(name) && s.isLeft(name) }
-	shares, matches := 0, false
-	for _, r := range soakRows {
-		matches = matches || only.MatchString(r.name)
-		if isRun(r.name) {
-			shares += r.share
-		}
-	}
-	if !matches {
-		t.Fatalf("no row has a name that matches %q", *soakOnly)
-	}
-	for _, r := range soakRows {
-		if !isRun(r.name) {
-			continue
-		}
-		left := *soakBudget - time.Since(s.began)
-		row := &soakRow{soak: s, name: r.name, until: time.Now().Add(left * time.Duration(r.share) / time.Duration(shares))}
-		shares -= r.share
-		t.Run(r.name, func(t *testing.T) {
-			if *soakBudget == 0 {
-				if strings.Contains(r.name, "RabbitMQ") && strings.Contains(r.name, "kill -9") {
-					return // which takes a minute, and TestKillingRabbitMQLosesNothing does the same
-				}
-				t.Parallel()
-			}
-			r.run(t, row)
-		})
-	}
-}
-
-// soak has what is known of all rows: of this run, and of those that it continues.
-type soak struct {
-	began time.Time
-	file  string   // see newSoak
-	rows  []string // all names
-	mu    sync.Mutex
-	known soakReport
-}
 
 // soakRow is one fault.
 type soakRow struct {
-	*soak
 	name  string
+	share int // of the time
+	run   func(*testing.T, *soakRow)
 	until time.Time
+	parts []*soakPart
+}
+
+// soakRows are the faults that `make soak` repeats.
+var soakRows = []*soakRow{
+	{name: "kill -9 of the service", share: 4, run: onBrokers(func(t *testing.T, l *tally, kills iter.Seq[int]) {
+		killing(t, newProcess(t, l.v.ServiceURL(brokertest.Works("orders"))), true, kills, l)
+	})},
+	{name: "kill -9 of one of two replicas", share: 3, run: onRedis(killingReplicas)},
+	{name: "power cut", share: 2, run: onBrokers(cuttingPower)},
+	{name: "connections to RabbitMQ cut", share: 2, run: onBrokers(cuttingConnections)},
+	{name: "connecting to RabbitMQ cut at any byte", share: 4, run: onBrokers(func(t *testing.T, l *tally, cuts iter.Seq[int]) {
+		l.various = false // large bodies would be most of what can be cut
+		cuttingAtBytes(t, l, cuts)
+	})},
+	{name: "connecting to Redis cut at any byte", share: 3, run: onRedis(func(t *testing.T, l *tally, o redisnode.Options, cuts iter.Seq[int]) {
+		l.various = false
+		cuttingRedisAtBytes(t, l, o, time.Now().UnixNano()%2 == 0, cuts)
+	})},
+	{name: "kill -9 of RabbitMQ", share: 4, run: onNodes},
+	{name: "kill -9 of Redis", share: 2, run: onRedis(killingRedis)},
+}
+
+// TestSoak repeats faults for as long as -budget says, and prints what became of the messages.
+// Without -budget it does nothing: each row is a test of its own, with fewer faults.
+func TestSoak(t *testing.T) {
+	if *soakBudget == 0 {
+		return
+	}
+	only, err := regexp.Compile(*soakOnly)
+	must(t, err)
+	var versions []string
+	for _, b := range brokertest.All(t) {
+		versions = append(versions, b.Version)
+	}
+	began, shares := time.Now(), 0
+	rows := slices.DeleteFunc(soakRows, func(r *soakRow) bool { return !only.MatchString(r.name) })
+	for _, r := range rows {
+		shares += r.share
+	}
+	if len(rows) == 0 {
+		t.Fatalf("no row has a name that matches %q", *soakOnly)
+	}
+	t.Cleanup(func() {
+		commit, _ := exec.Command("git", "describe", "--always", "--dirty").Output()
+		fmt.Printf("%s, commit %s, RabbitMQ %s, %s, %d cores, %s:\n\n    make soak SOAKFLAGS=%q\n\n%s", began.UTC().Format("2006-01-02 15:04 UTC"),
+			strings.TrimSpace(string(commit)), strings.Join(versions, " and "), runtime.Version(), runtime.NumCPU(),
+			time.Since(began).Round(time.Second), os.Getenv("SOAKFLAGS"), soakTable(rows))
+	})
+	for _, r := range rows {
+		left := *soakBudget - time.Since(began)
+		r.until = time.Now().Add(left * time.Duration(r.share) / time.Duration(shares))
+		shares -= r.share
+		t.Run(r.name, func(t *testing.T) { r.run(t, r) })
+	}
 }
 
 // soakPart is a fault on one RabbitMQ or Redis.
 type soakPart struct {
-	Fault  string `json:"fault"`
-	On     string `json:"on"`
-	Goal   int    `json:"goal"`
-	Done   int    `json:"done"`
-	sums          // of its messages
-	Failed int    `json:"failed_runs"`
-	// Became is what became of how many faults, in rows that tell these apart.
-	Became map[string]int `json:"became,omitempty"`
-	// CutAt is where connections were cut, in rows that cut at each byte.
-	CutAt *placeSet `json:"cut_at,omitempty"`
-	// Note is what else is to be known of it.
-	Note    string      `json:"note,omitempty"`
-	Seconds float64     `json:"seconds"`
-	Bounds  []soakBound `json:"bounds,omitempty"`
-
-	until time.Time
-	crowd *crowd // of the episode that runs, in rows of scale
-	mu    sync.Mutex
-	begun int // faults that are done or being done
+	on           string
+	until        time.Time
+	done, failed int // faults, and episodes
+	sums         sums
+	took         time.Duration
 }
 
-// part is begun by a test, and is over when that test and its subtests are.
-func (r *soakRow) part(t *testing.T, on string, goal int) *soakPart {
-	p, end := r.begin(on, goal)
-	t.Cleanup(func() { must(t, end(t.Failed())) })
-	return p
+// repeat runs episodes on something until the row's time is over or one of them fails: at least
+// one, each in a test of its own that is given its faults. It runs beside the row's other parts.
+func (r *soakRow) repeat(t *testing.T, on string, episode func(*testing.T, *soakPart)) {
+	p := &soakPart{on: on, until: r.until}
+	r.parts = append(r.parts, p)
+	t.Run(on, func(t *testing.T) {
+		t.Parallel()
+		began := time.Now()
+		defer func() { p.took = time.Since(began) }()
+		for n := 1; n == 1 || time.Now().Before(p.until); n++ {
+			if !t.Run(fmt.Sprint(n), func(t *testing.T) { episode(t, p) }) {
+				p.failed++
+				return
+			}
+		}
+	})
 }
 
-// isMet tells whether all of it was done.
-func (p *soakPart) isMet() bool { return p.Goal > 0 && p.Done >= p.Goal }
-
-// over tells whether a part has met its goal or has no time left.
-func (p *soakPart) over() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.begun >= p.Goal || time.Now().After(p.until)
-}
-
-// faults counts those of one episode, so many at most. Within `make test` there is one, and no
-// other.
+// faults counts those of one episode, so many at most.
 func (p *soakPart) faults(most int) iter.Seq[int] {
 	return func(yield func(int) bool) {
-		for i := 0; i < most && (i == 0 && *soakBudget == 0 || !p.over()); i++ {
-			p.mu.Lock()
-			p.begun++
-			p.mu.Unlock()
+		for i := 0; i < most && (i == 0 || time.Now().Before(p.until)); i++ {
 			if !yield(i) {
 				return
 			}
-			p.mu.Lock()
-			p.Done++
-			p.mu.Unlock()
+			p.done++
 		}
 	}
 }
@@ -165,103 +128,68 @@ func (p *soakPart) faults(most int) iter.Seq[int] {
 func (p *soakPart) newTally(t *testing.T, v *brokertest.VHost) *tally {
 	l := newTally(t, v, "orders")
 	l.various = true
-	return p.of(t, l)
-}
-
-// of adds what became of a tally's messages to the part, when its test ends.
-func (p *soakPart) of(t *testing.T, l *tally) *tally {
-	t.Cleanup(func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.add(l.result())
-	})
+	t.Cleanup(func() { p.sums.add(l.result()) })
 	return l
 }
 
-// episodes runs one after the other, in so many lines at once, each in a test of its own, until
-// the part is over or one of the line fails. Each line has what prepare makes for it.
-func (p *soakPart) episodes(t *testing.T, lines int, prepare func(*testing.T) (episode func(*testing.T))) {
-	if p.isMet() {
-		return
-	}
-	if *soakBudget == 0 {
-		lines = 1
-	}
-	for line := range lines {
-		t.Run(fmt.Sprint("line ", line+1), func(t *testing.T) {
-			t.Parallel()
-			episode := prepare(t)
-			for n := 1; n == 1 && line == 0 || !p.over(); n++ {
-				if !t.Run(fmt.Sprint(n), episode) {
-					return
+// onBrokers runs episodes on each broker, plain and by TLS.
+func onBrokers(episode func(*testing.T, *tally, iter.Seq[int])) func(*testing.T, *soakRow) {
+	return func(t *testing.T, r *soakRow) {
+		for _, b := range brokertest.All(t) {
+			for _, how := range []string{"plain", "TLS"} {
+				if how == "TLS" {
+					if b.Authority == "" {
+						continue // somebody else's
+					}
+					b.AMQP, b.Management = b.AMQPS, b.HTTPS
 				}
+				r.repeat(t, fmt.Sprintf("RabbitMQ %s, %s", b.Version, how), func(t *testing.T, p *soakPart) {
+					episode(t, p.newTally(t, brokertest.NewVHost(t, b)), p.faults(30))
+				})
 			}
-		})
-	}
-}
-
-// Kills of the service while messages wait on its disk, 1,000 in all.
-func soakKills(t *testing.T, r *soakRow) {
-	r.onEachBroker(t, "messages on disk", 1000, func(t *testing.T, b brokertest.Broker, p *soakPart) {
-		killing(t, p.newTally(t, brokertest.NewVHost(t, b)), policies, p.faults(30))
-	})
-}
-
-// onEachBroker runs episodes on each broker; each has its share of the goal.
-func (r *soakRow) onEachBroker(t *testing.T, what string, goal int, episode func(*testing.T, brokertest.Broker, *soakPart)) {
-	brokers := brokertest.All(t)
-	for _, b := range brokers {
-		t.Run("RabbitMQ "+b.Version, func(t *testing.T) {
-			t.Parallel()
-			p := r.part(t, fmt.Sprintf("RabbitMQ %s, %s", b.Version, what), goal/len(brokers))
-			p.episodes(t, 2, func(*testing.T) func(*testing.T) { return func(t *testing.T) { episode(t, b, p) } })
-		})
-	}
-}
-
-// Kills of a replica, 200 in all.
-func soakReplicas(t *testing.T, r *soakRow) {
-	r.onEachRedis(t, 200, func(t *testing.T, l *tally, o redisnode.Options, p *soakPart) { killingReplicas(t, l, o, p.faults(25)) })
-}
-
-// Kills of Redis, 300 in all.
-func soakRedis(t *testing.T, r *soakRow) {
-	r.onEachRedis(t, 300, func(t *testing.T, l *tally, o redisnode.Options, p *soakPart) {
-		killingRedis(t, l, o, 150, p.faults(10))
-	})
-}
-
-// onEachRedis runs episodes with Redis and with Valkey, each beside one broker.
-func (r *soakRow) onEachRedis(t *testing.T, goal int, episode func(*testing.T, *tally, redisnode.Options, *soakPart)) {
-	brokers := brokertest.All(t)
-	redisnode.Each(t, func(t *testing.T, o redisnode.Options) {
-		b := brokers[0]
-		if o.Root != "" {
-			b = brokers[len(brokers)-1]
 		}
-		p := r.part(t, fmt.Sprintf("%s, RabbitMQ %s", o.Name(), b.Version), goal/2)
-		p.episodes(t, 2, func(*testing.T) func(*testing.T) {
-			return func(t *testing.T) { episode(t, p.newTally(t, brokertest.NewVHost(t, b)), o, p) }
-		})
-	})
+	}
 }
 
-// Kills of a node, 300 of each version. Several nodes are killed at once: until the service
-// connects again it mostly waits.
-func soakRabbitMQ(t *testing.T, r *soakRow) {
-	brokertest.EachOfOurs(t, func(t *testing.T, b brokertest.Broker) {
-		p := r.part(t, "RabbitMQ "+b.Version, 300)
-		p.episodes(t, 3, func(t *testing.T) func(*testing.T) {
+// onRedis runs episodes with Redis beside one of the brokers and with Valkey beside the other.
+func onRedis(episode func(*testing.T, *tally, redisnode.Options, iter.Seq[int])) func(*testing.T, *soakRow) {
+	return func(t *testing.T, r *soakRow) {
+		brokers := brokertest.All(t)
+		for i, o := range redisnode.Both(t) {
+			b := brokers[min(i, len(brokers)-1)]
+			r.repeat(t, fmt.Sprintf("%s, RabbitMQ %s", o.Name(), b.Version), func(t *testing.T, p *soakPart) {
+				episode(t, p.newTally(t, brokertest.NewVHost(t, b)), o, p.faults(25))
+			})
+		}
+	}
+}
+
+// onNodes kills nodes of their own.
+func onNodes(t *testing.T, r *soakRow) {
+	for _, b := range brokertest.All(t) {
+		if !b.Private {
+			continue // somebody else's
+		}
+		r.repeat(t, "RabbitMQ "+b.Version, func(t *testing.T, p *soakPart) {
 			v, n := brokertest.NewPrivate(t, b, "")
-			return func(t *testing.T) {
-				v.DeleteQueue("orders")
-				killingRabbitMQ(t, p.newTally(t, v), n, 500, p.faults(20))
-			}
+			killingRabbitMQ(t, p.newTally(t, v), n, p.faults(20))
 		})
-	})
+	}
 }
 
-// soakCommand is how this was run.
-func soakCommand() string {
-	return fmt.Sprintf("make soak SOAKFLAGS=%q", os.Getenv("SOAKFLAGS"))
+func soakTable(rows []*soakRow) string {
+	var b strings.Builder
+	b.WriteString("| fault | on | done | messages | lost | early | changed | doubled | doubled without a fault that explains it | took |\n|---|---|---|---|---|---|---|---|---|---|\n")
+	for _, r := range rows {
+		for _, p := range r.parts {
+			done := fmt.Sprint(p.done)
+			if p.failed > 0 {
+				done += ", and failed"
+			}
+			s := p.sums
+			fmt.Fprintf(&b, "| %s | %s | %s | %d | %d | %d | %d | %d | %d | %s |\n", r.name, p.on, done,
+				s.Messages, s.Lost, s.Early, s.Changed, s.Doubled, s.Unexplained, p.took.Round(time.Second))
+		}
+	}
+	return b.String()
 }

@@ -7,8 +7,11 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/url"
 	"runtime/pprof"
 	"strings"
 	"sync"
@@ -27,6 +30,9 @@ const (
 	failures = 2
 	wait     = 150 * time.Millisecond
 	policies = `policies: [{name: p, queues: ["*"], attempts: 50, backoff: {fixed: 150ms}, jitter: none}]`
+	// The same without a breaker: each message that is retried fails again at first, which
+	// is a storm.
+	unbroken = `policies: [{name: p, queues: ["*"], attempts: 50, backoff: {fixed: 150ms}, jitter: none, breaker: off}]`
 	// The same, waiting in RabbitMQ.
 	policiesInRabbitMQ = `policies: [{name: p, queues: ["*"], attempts: 50, backoff: {fixed: 150ms}, wait: {levels: [150ms]}}]`
 )
@@ -49,10 +55,11 @@ type tally struct {
 	uncertain map[string]bool
 	ids       map[string]string // the first x-redrive-id by message id: no copy has another
 	faults    []fault
+	settled   time.Time // see settle
 	wrong     []string
-	failures  int                // of each message
-	various   bool               // its messages differ in size and headers: see various_test.go
-	sum       sums               // see account
+	failures  int  // of each message
+	various   bool // its messages differ in size and headers: see the function
+	sum       sums
 	at        string             // see only
 	conns     []*amqp.Connection // of its own clients
 	inTest    func() string      // what a service that runs within the test says of itself
@@ -64,7 +71,12 @@ type tally struct {
 func newTally(t *testing.T, v *brokertest.VHost, queue string) *tally {
 	v.Queue(queue, amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "redrive",
 		"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"})
-	return &tally{test: t, v: v, queue: queue, failures: failures, bodies: map[string][sha256.Size]byte{}, failed: map[string]time.Time{}, seen: map[string][]time.Time{}, acked: map[string]int{},
+	return emptyTally(t, v, queue)
+}
+
+func emptyTally(t *testing.T, v *brokertest.VHost, queue string) *tally {
+	return &tally{test: t, v: v, queue: queue, failures: failures, bodies: map[string][sha256.Size]byte{},
+		failed: map[string]time.Time{}, seen: map[string][]time.Time{}, acked: map[string]int{},
 		uncertain: map[string]bool{}, ids: map[string]string{}}
 }
 
@@ -73,15 +85,11 @@ func (t *tally) publish(n int) {
 	t.test.Helper()
 	ch := t.v.Channel()
 	defer ch.Close()
-	if err := ch.Confirm(false); err != nil {
-		t.test.Fatal(err)
-	}
+	must(t.test, ch.Confirm(false))
 	var confirms []*amqp.DeferredConfirmation
 	for range n {
 		c, err := ch.PublishWithDeferredConfirm("", t.queue, true, false, t.next(false))
-		if err != nil {
-			t.test.Fatal(err)
-		}
+		must(t.test, err)
 		confirms = append(confirms, c)
 	}
 	for _, c := range confirms {
@@ -142,6 +150,21 @@ func (t *tally) consume(ctx context.Context) {
 func (t *tally) delivered(d amqp.Delivery) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.fails(d) {
+		_ = d.Reject(false)
+	} else if d.Ack(false) == nil {
+		t.done(d.MessageId)
+	}
+}
+
+// done notes an acknowledgement, with mu.
+func (t *tally) done(id string) {
+	t.ackedAt = time.Now()
+	t.acked[id]++
+}
+
+// fails checks a delivery and reports whether the consumer fails it, with mu.
+func (t *tally) fails(d amqp.Delivery) bool {
 	id := d.MessageId
 	want, known := t.bodies[id]
 	if !known || sha256.Sum256(d.Body) != want || d.Headers["n"] != id || d.Headers["of"] != t.v.Name || d.RoutingKey != t.queue {
@@ -170,17 +193,13 @@ func (t *tally) delivered(d amqp.Delivery) {
 		t.seen[key] = append(t.seen[key], time.Now())
 		t.came++
 	}
-	if attempt < int64(t.failures) {
-		if key := fmt.Sprint(id, " ", attempt+1); t.failed[key].IsZero() {
-			t.failed[key] = time.Now()
-		}
-		_ = d.Reject(false)
-		return
+	if attempt >= int64(t.failures) {
+		return false
 	}
-	if d.Ack(false) == nil {
-		t.ackedAt = time.Now()
-		t.acked[id]++
+	if key := fmt.Sprint(id, " ", attempt+1); t.failed[key].IsZero() {
+		t.failed[key] = time.Now()
 	}
+	return true
 }
 
 // publishing publishes until ctx ends, by whatever node takes it. What RabbitMQ does
@@ -285,15 +304,9 @@ func (t *tally) deliveries() int {
 }
 
 // awaitAcknowledged waits until every message was acknowledged.
-func (t *tally) awaitAcknowledged(most time.Duration) {
+func (t *tally) awaitAcknowledged() {
 	t.test.Helper()
-	t.await(20*time.Millisecond, most, func() bool { return t.missing() == 0 })
-}
-
-// awaitMessage waits until one message was acknowledged.
-func (t *tally) awaitMessage(id string, most time.Duration) {
-	t.test.Helper()
-	t.await(5*time.Millisecond, most, func() bool { return t.isAcknowledged(id) })
+	t.await(20*time.Millisecond, func() bool { return t.missing() == 0 })
 }
 
 func (t *tally) isAcknowledged(id string) bool {
@@ -309,35 +322,48 @@ func (t *tally) hasFailed(id string) bool {
 	return !t.failed[id+" 1"].IsZero()
 }
 
-// await asks so often whether it is so, and counts what is missing as lost when it is not in time.
-// In TestSoak the time begins again with each acknowledgement: with several services at once beside
-// other work, thousands of messages once took longer than two minutes, and all came. What is lost
-// never does.
-func (t *tally) await(every, most time.Duration, is func() bool) {
+// mostIdle is how long no message may be acknowledged while some are missing. What is lost never
+// is; what RabbitMQ's at-least-once dead-lettering could not publish it tries again after three
+// minutes.
+const mostIdle = 5 * time.Minute
+
+// await asks so often whether it is so, and counts what is missing as lost when no message
+// has been acknowledged for mostIdle.
+func (t *tally) await(every time.Duration, is func() bool) {
 	t.test.Helper()
 	for since := time.Now(); !is(); <-time.After(every) {
-		if *soakBudget > 0 {
-			since = t.laterAcknowledgement(since)
+		t.mu.Lock()
+		if t.ackedAt.After(since) {
+			since = t.ackedAt
 		}
-		if time.Since(since) > most {
+		t.mu.Unlock()
+		if time.Since(since) > mostIdle {
 			missing := t.missing()
 			t.mu.Lock()
 			t.sum.Lost = missing
 			t.mu.Unlock()
 			t.logWhereTheyAre()
-			t.test.Fatalf("%d of %d messages were not acknowledged within %s: lost, or still on their way", missing, len(t.bodies), most)
+			t.test.Fatalf("%d of %d messages are missing, and none was acknowledged for %s: lost, or still on their way",
+				missing, len(t.bodies), mostIdle)
 		}
 	}
 }
 
-// laterAcknowledgement is when the latest was, or since if that is later.
-func (t *tally) laterAcknowledgement(since time.Time) time.Time {
+// settle waits until every message was acknowledged and the services keep none: no later
+// fault explains a copy of these.
+func (t *tally) settle(all ...*process) {
+	t.test.Helper()
+	t.awaitAcknowledged()
+	for _, p := range all {
+		p.waitReady()
+	}
+	brokertest.Eventually(t.test, "the services keep no message", func() bool {
+		count, err := all[0].Count(context.Background(), "state:waiting")
+		return err == nil && count.Count == 0 && t.v.Messages(wire.QueueIntake) == 0
+	})
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.ackedAt.After(since) {
-		return t.ackedAt
-	}
-	return since
+	t.settled = time.Now()
 }
 
 // logWhereTheyAre logs what RabbitMQ has of what is missing, and what the service does if it runs
@@ -345,15 +371,13 @@ func (t *tally) laterAcknowledgement(since time.Time) time.Time {
 func (t *tally) logWhereTheyAre() {
 	t.test.Helper()
 	t.mu.Lock()
-	t.test.Logf("the latest acknowledgement was %s ago", time.Since(t.ackedAt).Round(time.Millisecond))
+	t.test.Logf("%d published, %d of them not confirmed, %d acknowledged, the latest %s ago",
+		len(t.bodies), len(t.uncertain), len(t.acked), time.Since(t.ackedAt).Round(time.Millisecond))
 	t.mu.Unlock()
-	queues, err := t.v.API().Queues(context.Background())
-	for _, q := range queues {
-		t.test.Logf("queue %s: %d ready, %d unacknowledged, %d consumers", q.Name, q.Ready, q.Unacked, q.Consumers)
-	}
-	if err != nil {
-		t.test.Logf("RabbitMQ does not say what it has: %v", err)
-	}
+	var queues json.RawMessage
+	const columns = "name,leader,online,messages_ready,messages_unacknowledged,messages_dlx,consumers,state"
+	err := t.v.API().Call(context.Background(), http.MethodGet, "queues/"+url.PathEscape(t.v.Name)+"?columns="+columns, nil, &queues)
+	t.test.Logf("%v\n%s", err, queues)
 	if t.inTest != nil {
 		var stacks strings.Builder
 		_ = pprof.Lookup("goroutine").WriteTo(&stacks, 1)
