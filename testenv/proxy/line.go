@@ -108,18 +108,6 @@ func (p *Proxy) Admit(limit Bytes) (passed func() []Bytes) {
 	}
 }
 
-// GatherAtCut makes the next cut by bytes, of all connections, a Gather.
-func (p *Proxy) GatherAtCut() { p.gathers.Store(true) }
-
-// endAll cuts all connections.
-func (p *Proxy) endAll() {
-	if p.gathers.Swap(false) {
-		p.Gather()
-	} else {
-		p.Cut()
-	}
-}
-
 // Open lets those in line pass, and new ones too.
 func (p *Proxy) Open() {
 	p.mu.Lock()

@@ -20,7 +20,6 @@ type Proxy struct {
 	// refuses is whether new connections are cut at once; refused counts them.
 	refuses atomic.Bool
 	refused atomic.Int64
-	gathers atomic.Bool // see GatherAtCut
 	ended   sync.WaitGroup
 	// Each way has its own pace.
 	toServer, toClient pace
@@ -230,7 +229,7 @@ func (p *Proxy) pump(to, from net.Conn, pace *pace, one *inLine) {
 				if rest := budget.Add(-int64(n)); rest < 0 {
 					n = max(0, n+int(rest)) // the byte it is cut at
 					if budget.CompareAndSwap(rest, -1) {
-						defer func() { p.endAll(); p.cuts.Add(1) }() // whoever sees it counted finds them cut
+						defer func() { p.Cut(); p.cuts.Add(1) }() // whoever sees it counted finds them cut
 					}
 					err = io.EOF
 				}
