@@ -3,12 +3,15 @@ package cli
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/goccy/go-yaml"
 	"github.com/google/go-cmp/cmp"
@@ -16,7 +19,10 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
 	"github.com/redrive-mq/redrive/internal/operations"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/doctor"
+	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
 // fill puts a stranger's texts into all that holds text, and something into the rest.
@@ -166,5 +172,290 @@ func TestNumbersOfThings(t *testing.T) {
 		if got := messages(n); got != want {
 			t.Errorf("%d: %q, want %q", n, got, want)
 		}
+	}
+}
+
+// stranger draws what a stranger may put into a text: all of Unicode, bytes that
+// are none, and what terminals obey.
+func stranger(t *rapid.T, label string) string {
+	return rapid.OneOf(rapid.String(), rapid.StringN(0, 300, -1),
+		rapid.Map(rapid.SliceOf(rapid.Byte()), func(b []byte) string { return string(b) }),
+		rapid.SampledFrom([]string{"", "\x1b[2J", "\u009b31m", "\x1b]0;t\a", "\r\n", "\t", "\v\f\b\x7f", "\u202eb", "\u200b", "\u2028", "\xff\xfe", "e\u0301", "界", "-"})).Draw(t, label)
+}
+
+func text(table func(w io.Writer)) string {
+	var b bytes.Buffer
+	w := &tableWriter{to: &b}
+	table(w)
+	_ = w.Flush()
+	return b.String()
+}
+
+// checkTerminal fails when text does anything but show itself, or has other than
+// the lines it should.
+func checkTerminal(t *rapid.T, text string, lines int) {
+	if !utf8.ValidString(text) {
+		t.Fatalf("not UTF-8: %q", text)
+	}
+	if i := strings.IndexFunc(text, func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }); i >= 0 {
+		t.Fatalf("a terminal obeys %q", text[i:])
+	}
+	if got := strings.Count(text, "\n"); got != lines {
+		t.Fatalf("%d lines, want %d: a text forged a line in %q", got, lines, text)
+	}
+}
+
+func TestAMessageCannotSpeakToTheTerminal(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	rapid.Check(t, func(t *rapid.T) {
+		var page inspect.Page
+		for range rapid.IntRange(1, 4).Draw(t, "messages") {
+			m := inspect.Message{ID: "0198f0a0-0000-7000-8000-000000000001", State: "parked", Queue: stranger(t, "queue"), Reason: stranger(t, "reason"),
+				ParkedFor: stranger(t, "parked for"), Error: stranger(t, "error"), Exchange: stranger(t, "exchange"), Policy: stranger(t, "policy")}
+			page.Messages = append(page.Messages, m)
+		}
+		out := text(func(w io.Writer) { table(w, page, now) })
+		checkTerminal(t, out, 1+len(page.Messages))
+		for line := range strings.Lines(out) {
+			// Two spaces between columns: three of texts, and the fixed ones.
+			if n := utf8.RuneCountInString(line); n > 36+6+7+3+4+3*longestOnRow+2*7+1 {
+				t.Fatalf("a line of %d characters: %q", n, line)
+			}
+		}
+	})
+}
+
+func TestAStatusCannotSpeakToTheTerminal(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	rapid.Check(t, func(t *rapid.T) {
+		st := inspect.Overview{Version: stranger(t, "version"), Broker: stranger(t, "broker"), Since: now}
+		for range rapid.IntRange(0, 3).Draw(t, "problems") {
+			st.Problems = append(st.Problems, "queue "+stranger(t, "problem"))
+		}
+		st.Ready = len(st.Problems) == 0
+		elsewhere := false
+		for range rapid.IntRange(0, 3).Draw(t, "queues") {
+			way := rapid.SampledFrom([]string{"", "disk", "levels"}).Draw(t, "way")
+			elsewhere = elsewhere || way == "levels"
+			st.Queues = append(st.Queues, inspect.Queue{Name: stranger(t, "queue"), Policy: stranger(t, "policy"), Way: way, NextDue: &now, Oldest: &now})
+		}
+		for range rapid.IntRange(0, 3).Draw(t, "replicas") {
+			st.Replicas = append(st.Replicas, inspect.Replica{ID: stranger(t, "id"), Address: stranger(t, "address"), Version: stranger(t, "version"),
+				Since: now, Beat: now, Problems: []string{stranger(t, "its problem")}})
+		}
+		lines := 1 + max(1, len(st.Problems)) + 1
+		if len(st.Replicas) > 0 {
+			lines += 3 + len(st.Replicas) // a line before, the head, a line after
+		}
+		if len(st.Queues) > 0 {
+			lines += 1 + len(st.Queues) // the empty line and the head
+		}
+		if elsewhere {
+			lines += 2 // that RabbitMQ's are not counted
+		}
+		checkTerminal(t, text(func(w io.Writer) { status(w, st, now) }), lines)
+	})
+}
+
+func TestASilentReplicaIsNotCalledReady(t *testing.T) {
+	now := time.Now()
+	replica := func(id string, ago time.Duration) inspect.Replica {
+		return inspect.Replica{ID: id, Since: now.Add(-time.Hour), Beat: now.Add(-ago), Ready: true}
+	}
+	st := inspect.Overview{Since: now, Replicas: []inspect.Replica{replica("one", time.Second), replica("two", 3*time.Second)}}
+	shown := text(func(w io.Writer) { status(w, st, now) })
+	if !regexp.MustCompile(`(?m)^one .* ready$`).MatchString(shown) || !regexp.MustCompile(`(?m)^two .* not heard of$`).MatchString(shown) {
+		t.Errorf("it shows\n%s", shown)
+	}
+}
+
+// Printable text of any script is shown as it is.
+func TestCellsKeepWhatIsHarmless(t *testing.T) {
+	for in, want := range map[string]string{
+		"orders":                            "orders",
+		"":                                  "-",
+		"заказы 注文 é":                       "заказы 注文 é",
+		"a\tb\nc":                           "a�b�c",
+		"\x1b[31mred":                       "�[31mred",
+		"\xff":                              "�",
+		strings.Repeat("注", longestOnRow+1): strings.Repeat("注", longestOnRow-1) + "…",
+	} {
+		if got := cell(in); got != want {
+			t.Errorf("cell(%q) is %q, want %q", in, got, want)
+		}
+	}
+}
+
+// A message that was due in the past is due now, not in a negative time.
+func TestDueTimesAreForPeople(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	for late, want := range map[time.Duration]string{
+		-time.Hour: "now", 0: "now", 1500 * time.Millisecond: "in 1.5s", 90 * time.Minute: "in 1h 30m",
+	} {
+		due := now.Add(late)
+		out := text(func(w io.Writer) {
+			table(w, inspect.Page{Messages: []inspect.Message{{ID: "x", State: "waiting", Due: &due}}}, now)
+		})
+		if !strings.Contains(out, "  "+want+"  ") {
+			t.Errorf("due in %s: %q is not in\n%s", late, want, out)
+		}
+	}
+}
+
+// status says "not ready" when the service says so, and not for what is wrong with single
+// queues.
+func TestStatusSaysReadyAsTheServiceDoes(t *testing.T) {
+	for _, c := range []struct {
+		ready    bool
+		problems []string
+		want     string
+	}{
+		{true, nil, "ready: nothing is wrong\n"},
+		{true, []string{"queue orders: no such queue"}, "ready\nqueue orders: no such queue\n"},
+		{false, []string{"intake: not connected"}, "not ready: intake: not connected\n"},
+		{false, []string{"intake: not connected", "queue orders: no such queue"}, "not ready: intake: not connected\nqueue orders: no such queue\n"},
+		{false, nil, "not ready\n"}, // to callers without permission to know why
+	} {
+		var b strings.Builder
+		r := inspect.Replica{ID: "one", Beat: time.Now(), Ready: c.ready, Problems: c.problems}
+		status(&b, inspect.Overview{Since: time.Now(), Ready: c.ready, Problems: c.problems, Replicas: []inspect.Replica{r}}, time.Now())
+		_, said, _ := strings.Cut(b.String(), "\n")
+		if !strings.HasPrefix(said, c.want) || strings.Count(b.String(), "not ready") != map[bool]int{true: 0, false: 2}[c.ready] {
+			t.Errorf("ready %v, %q: it says %q, want %q", c.ready, c.problems, said, c.want)
+		}
+	}
+}
+
+func fitted(width int, text string) string {
+	var b bytes.Buffer
+	w := &tableWriter{to: &b, width: width}
+	_, _ = w.Write([]byte(text))
+	_ = w.Flush()
+	return b.String()
+}
+
+const (
+	longName = "shop.warehouse.orders.created.by.the.partner.in.the.north.retry"
+	oneID    = "0198f0a0-0000-7000-8000-000000000001"
+)
+
+var wideTable = "title of the table, which is no row\nID\tQUEUE\tSTATE\tWHY\n" +
+	oneID + "\t" + longName + "\tparked\t" + strings.Repeat("the card was declined ", 6) + "\nx\torders\twaiting\t-\n\nafter\n"
+
+func TestWithoutATerminalNothingIsCut(t *testing.T) {
+	out := fitted(0, wideTable)
+	if !strings.Contains(out, longName) || strings.Contains(out, "…") {
+		t.Errorf("it is cut:\n%s", out)
+	}
+}
+
+func TestATableFitsTheTerminal(t *testing.T) {
+	for _, width := range []int{100, 120, 200} {
+		out := fitted(width, wideTable)
+		for line := range strings.Lines(out) {
+			if n := utf8.RuneCountInString(strings.TrimRight(line, " \n")); n > width {
+				t.Errorf("a line has %d characters, more than %d:\n%s", n, width, line)
+			}
+		}
+		if !strings.Contains(out, oneID) || !strings.Contains(out, "STATE") || !strings.Contains(out, "parked ") || !strings.HasSuffix(out, "\nafter\n") {
+			t.Errorf("at %d, what must stay is cut:\n%s", width, out)
+		}
+	}
+	// Of any column, whatever its heading.
+	if out := fitted(60, "OUTCOME\tNEW\n"+strings.Repeat("done ", 20)+"\t"+oneID+"\n"); !strings.Contains(out, oneID) || !strings.Contains(out, "…") {
+		t.Error(out)
+	}
+	// Too narrow for ids and headings: they stay.
+	if out := fitted(20, wideTable); !strings.Contains(out, oneID) || !strings.Contains(out, "shop.ware…") {
+		t.Error(out)
+	}
+}
+
+func TestQueuesShowsEachWaitReason(t *testing.T) {
+	shown := map[throttle.WaitReason]string{
+		throttle.WhyPerson: "paused", throttle.WhyBreaker: "breaker open: 9 of 10 failed", throttle.WhyNoConsumer: "paused: no consumers",
+		throttle.WhyRate: "yes, limited by rate", throttle.WhyInFlight: "yes, limited by in_flight", throttle.WhyUnreachable: "no: the queue is full",
+	}
+	now := time.Now()
+	for _, why := range throttle.WaitReasons {
+		var out strings.Builder
+		queues(&out, []inspect.Queue{inspecttest.WaitingQueue(why, now)}, now)
+		if want := shown[why]; want == "" || !strings.Contains(out.String(), "\t"+want) {
+			t.Errorf("%s: %q is not in\n%s", why, want, out.String())
+		}
+	}
+}
+
+// What only the management API knows is not shown as none.
+func TestQueuesShowsWhatIsNotKnown(t *testing.T) {
+	unacked := 7
+	for want, at := range map[string]*inspect.AtBroker{
+		"\tquorum\t2\t5\t7\t":    {Exists: true, Kind: "quorum", Consumers: 2, Ready: 5, Unacked: &unacked},
+		"\t?\t2\t5\t?\t":         {Exists: true, Consumers: 2, Ready: 5},
+		"\tnot there\t-\t-\t-\t": {},
+		"\t?\t?\t?\t?\t":         nil,
+	} {
+		var out strings.Builder
+		if queues(&out, []inspect.Queue{{Name: "orders", Broker: at}}, time.Now()); !strings.Contains(out.String(), want) {
+			t.Errorf("%q is not in\n%s", want, out.String())
+		}
+	}
+}
+
+// A breaker that a person has closed keeps nothing back.
+func TestQueuesShowsAForcedBreaker(t *testing.T) {
+	for to, want := range map[string]string{"closed": "\tyes, breaker set to closed by dana", "open": "\tbreaker set to open by dana"} {
+		var out strings.Builder
+		view := inspect.ThrottleView{State: to, Forced: &inspect.Forced{To: to, By: "dana"}}
+		if queues(&out, []inspect.Queue{{Name: "orders", Throttle: &view}}, time.Now()); !strings.Contains(out.String(), want) {
+			t.Errorf("%q is not in\n%s", want, out.String())
+		}
+	}
+}
+
+// A queue whose first message cannot be read has no time of its failure.
+func TestStatusOfADamagedStore(t *testing.T) {
+	var out strings.Builder
+	now := time.Now()
+	failing(&out, inspect.Overview{Queues: []inspect.Queue{{Name: "orders", Waiting: 1, NextDue: &now}, {Name: "mail", Waiting: 1}}}, now)
+	if !strings.Contains(out.String(), "orders") || !strings.Contains(out.String(), "mail") {
+		t.Errorf("the queues are\n%s", out.String())
+	}
+}
+
+func diagnosed(colour bool, findings ...doctor.Finding) string {
+	var b strings.Builder
+	r := doctor.Report{Status: doctor.OK, Broker: "amqp://x/", VHost: "/", Version: "4.3.6", Findings: findings}
+	for _, f := range findings {
+		if f.Status != doctor.OK {
+			r.Status = f.Status
+		}
+	}
+	(&diagnosis{&b, colour, map[string]bool{}}).write(r)
+	return b.String()
+}
+
+func TestDiagnoses(t *testing.T) {
+	if got, want := diagnosed(false, doctor.Finding{Check: "clock", Status: doctor.OK}), "RabbitMQ 4.3.6 at amqp://x/, virtual host \"/\"\nok all 1 check\n"; got != want {
+		t.Errorf("when all is well it says %q", got)
+	}
+	var all []doctor.Finding
+	for i := range 9 {
+		all = append(all, doctor.Finding{Check: "consumers", Status: doctor.Warning, Queue: fmt.Sprint("q", i), What: "none\x1b[2J", Why: "Because.", Remedy: "Start:", Commands: []string{fmt.Sprint("redrive pause q", i)}})
+	}
+	all = append(all, doctor.Finding{Check: "lifetime", Status: doctor.Wrong, Queue: "q8", What: "gone"},
+		doctor.Finding{Check: "alarms", Status: doctor.Unknown, What: "not looked at", Why: "no tag"}, doctor.Finding{Check: "disk-room", Status: doctor.Unknown, What: "not looked at", Why: "no tag"})
+	got := diagnosed(false, all...)
+	for _, want := range []string{
+		"\nqueue q0, and 7 more alike: q1, q2, q3, q4, q5, …\n  warning  consumers  none\ufffd[2J\n           Because.\n           Start:\n           $ redrive pause q0\n",
+		"\nqueue q8\n  wrong    lifetime   gone\n  warning  consumers  none\ufffd[2J\n           Start:\n", // the reason was said
+		"\nnot looked at, or not wholly\n  unknown  alarms, disk-room\n           no tag\n",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("it does not say %q:\n%s", want, got)
+		}
+	}
+	if got := diagnosed(true, all...); !strings.Contains(got, "\x1b[31;1mwrong  \x1b[0m  lifetime   gone\n") || strings.Contains(got, "[2J\x1b") {
+		t.Errorf("in colour: %q", got)
 	}
 }

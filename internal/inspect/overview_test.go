@@ -192,3 +192,49 @@ func TestOverview(t *testing.T) {
 		}
 	})
 }
+
+// The list of very many queues has each name once, a page at a time, whatever it is made of.
+func TestQueuesArePaged(t *testing.T) {
+	s := memstore.New()
+	names := []string{"", "\xbe\xff"}
+	for i := range 2*inspect.MostQueues + 300 {
+		names = append(names, fmt.Sprintf("invented.%05d", i))
+	}
+	var all []*store.Record
+	for _, name := range names {
+		all = append(all, record(name, store.Parked, "x"))
+	}
+	if err := s.Add(ctx, all); err != nil {
+		t.Fatal(err)
+	}
+	d := newDesk(s)
+	for _, limit := range []int{0, 1, 700} {
+		seen, after := map[string]int{}, ""
+		for pages := 0; pages == 0 || after != ""; pages++ {
+			page, next, err := d.Queues(ctx, caller(auth.Viewer), after, limit)
+			if after = next; err != nil {
+				t.Fatal(err)
+			}
+			for _, q := range page {
+				seen[q.Name]++
+			}
+			if limit == 1 && pages == 5 {
+				break
+			}
+			if most := max(limit, 1); limit > 0 && len(page) > most || len(page) > inspect.MostQueues {
+				t.Fatalf("a page of %d has %d", limit, len(page))
+			}
+		}
+		if want := len(names); limit != 1 && len(seen) != want || limit == 1 && len(seen) != 6 {
+			t.Errorf("in pages of %d there are %d names of %d", limit, len(seen), want)
+		}
+		for name, n := range seen {
+			if n != 1 {
+				t.Errorf("%q is on %d pages", name, n)
+			}
+		}
+	}
+	if _, _, err := d.Queues(ctx, caller(auth.Viewer), "!", 0); err == nil {
+		t.Error("a page that none ends with was given")
+	}
+}

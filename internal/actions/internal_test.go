@@ -3,8 +3,14 @@ package actions
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
 	"math"
 	"reflect"
+	"runtime"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,6 +18,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 	"pgregory.net/rapid"
 
+	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/storetest"
 )
@@ -146,4 +153,82 @@ func FuzzParseLine(f *testing.F) {
 		}
 		exact(t, r, again)
 	})
+}
+
+func TestWhatDiffersIsNamed(t *testing.T) {
+	type o = map[string]any
+	for _, c := range []struct {
+		was, is any
+		want    string
+	}{
+		{o{"a": "x", "b": o{"c": "y"}}, o{"a": "x", "b": o{"c": "z"}}, "body.b.c: y > z"},
+		{o{"a": []any{"1", "2"}}, o{"a": []any{"1", "3", "4"}}, "body.a[1]: 2 > 3|body.a[2]:  > 4"},
+		{o{"a": o{"b": "x"}}, o{"a": "x"}, "body.a.b: x > |body.a:  > x"},
+		{o{"a": []any{"x"}}, o{"a": o{"b": nil}}, "body.a[0]: x > |body.a.b:  > null"},
+		{o{"a": nil}, o{}, "body.a: null > |body:  > {}"},
+		{nil, o{"a": true}, "body.a:  > true"},
+		{o{"a": []any{}}, o{"a": o{}}, "body.a: [] > {}"},
+	} {
+		var got []string
+		for _, f := range fieldsDiff(&decode.Result{Value: c.was}, &decode.Result{Value: c.is}, nil, amqp.Table{}) {
+			got = append(got, fmt.Sprintf("%s: %s > %s", f.Path, f.Before, f.After))
+		}
+		if text := strings.Join(got, "|"); text != c.want {
+			t.Errorf("%v and %v: %s, want %s", c.was, c.is, text, c.want)
+		}
+	}
+	other := fieldsDiff(&decode.Result{Text: "a"}, &decode.Result{Text: "b"}, amqp.Table{"n": int32(1)}, nil)
+	if want := []Change{{"body", "a", "b"}, {"header.n", "1", ""}}; !slices.Equal(other, want) {
+		t.Errorf("%+v, want %+v", other, want)
+	}
+}
+
+// A long key above many others does not take its length for each of them.
+func TestHostileDocumentsAreCompared(t *testing.T) {
+	below := map[string]any{}
+	for i := range 20_000 {
+		below[fmt.Sprint(i)] = "x"
+	}
+	other := maps.Clone(below)
+	other["7"] = "y"
+	long := strings.Repeat("k", 1<<20)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	got := fieldsDiff(&decode.Result{Value: map[string]any{long: below}}, &decode.Result{Value: map[string]any{long: other}}, nil, nil)
+	runtime.ReadMemStats(&after)
+	if took := (after.TotalAlloc - before.TotalAlloc) >> 20; len(got) != 1 || len(got[0].Path) > 600 || took > 200 {
+		t.Errorf("%d differences, with %d MiB allocated", len(got), took)
+	}
+}
+
+// Texts that a verb is missing from would be empty on the page and the command line.
+func TestAVerbHasAllThatIsSaidOfIt(t *testing.T) {
+	act, _ := reflect.TypeFor[Act]().FieldByName("Verb")
+	enum := strings.Split(act.Tag.Get("enum"), ",")
+	if len(enum) != len(verbs) {
+		t.Errorf("the API knows %q, and there are %d verbs", enum, len(verbs))
+	}
+	for _, name := range enum {
+		v := verbs[Verb(name)]
+		if v.title == "" || v.one == "" || v.more == "" || v.role == 0 || v.kind == "" {
+			t.Errorf("%s: something is missing of %+v", name, v)
+		}
+		if err := (RecordChange{}).Check(); !strings.Contains(err.Error(), name) {
+			t.Errorf("%v: does not name %s", err, name)
+		}
+	}
+}
+
+// Of a message that cannot be read every verb says that it cannot, as a failure: not that it
+// is not there any more, which skips it.
+func TestWhatCannotBeReadIsAFailure(t *testing.T) {
+	for verb := range verbs {
+		o, e := RecordChange{Verb: verb}.outcome(MessageRef{ID: "1"}, &store.Record{Unreadable: store.ErrUnreadable}, time.Now())
+		if o.Outcome != Failed || o.Why != store.ErrUnreadable.Error() || e.Keep || e.Delete || len(e.Add) > 0 {
+			t.Errorf("%s: %+v, %+v", verb, o, e)
+		}
+	}
+	if errors.Is(store.ErrUnreadable, store.ErrNotFound) {
+		t.Error("what cannot be read is said not to be there")
+	}
 }
