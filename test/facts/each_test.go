@@ -60,12 +60,12 @@ func TestOnANodeOfItsOwn(t *testing.T) {
 	})
 }
 
-// onEachCluster is onEachBroker on clusters of the test's own. Clients are connected to a node that
+// onACluster is onEachBroker on a cluster of the test's own, of one version. Clients are connected to a node that
 // stays.
-func onEachCluster(t *testing.T, test func(*testing.T, *vhost)) {
+func onACluster(t *testing.T, test func(*testing.T, *vhost)) {
 	t.Parallel()
 	if os.Getenv(onEnv) == "" {
-		brokertest.EachCluster(t, "", func(t *testing.T, v *brokertest.VHost, c *rabbitnode.Cluster) {
+		brokertest.OneCluster(t, "", func(t *testing.T, v *brokertest.VHost, c *rabbitnode.Cluster) {
 			must(t, c.Grow(t.Context()))
 			stays := *v
 			stays.AMQP, stays.Management = c.Nodes[1].URL(), c.Nodes[1].Management()

@@ -14,7 +14,7 @@ import (
 // waits. Nothing is delivered again, confirms are late, and dead letters arrive that are at least
 // once: those at most once may be lost.
 func TestALeaderChangeRedeliversNothingAndConfirmsLate(t *testing.T) {
-	onEachCluster(t, func(t *testing.T, v *vhost) {
+	onACluster(t, func(t *testing.T, v *vhost) {
 		const few, messages = 5, 400
 		quorum := amqp.Table{"x-queue-type": "quorum"}
 		for _, q := range []string{"q", "dead", "once"} {

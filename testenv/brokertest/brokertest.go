@@ -119,17 +119,17 @@ func NewPrivate(t *testing.T, b Broker, config string) (*VHost, *rabbitnode.Node
 	return &VHost{Broker: own.over(t.Name()), Name: "/", t: t}, n
 }
 
-// EachCluster runs a test on a cluster of its own, of three nodes of every version;
+// OneCluster runs a test on a cluster of its own, of three nodes of one version, chosen as One does;
 // all but the first are to be started by Grow. Brokers that were given are reported as
 // EachPrivate does.
-func EachCluster(t *testing.T, config string, test func(*testing.T, *VHost, *rabbitnode.Cluster)) {
+func OneCluster(t *testing.T, config string, test func(*testing.T, *VHost, *rabbitnode.Cluster)) {
 	besideOthers(t)
-	for _, b := range All(t) {
+	for _, b := range Sampled(t) {
 		OnCluster(t, b, config, test)
 	}
 }
 
-// OnCluster is EachCluster for one version.
+// OnCluster is OneCluster on a version that the caller chooses.
 func OnCluster(t *testing.T, b Broker, config string, test func(*testing.T, *VHost, *rabbitnode.Cluster)) {
 	t.Run("RabbitMQ "+b.Version, func(t *testing.T) {
 		if !b.Private {

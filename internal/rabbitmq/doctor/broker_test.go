@@ -224,7 +224,7 @@ func TestDeadLettersThatStandStill(t *testing.T) {
 // Another leader starts RabbitMQ's dead-lettering again, and nothing is lost: what the check
 // says is run, as it stands there, on RabbitMQ.
 func TestAnotherLeaderIsWhatTheCommandMakes(t *testing.T) {
-	brokertest.EachCluster(t, "", func(t *testing.T, v *brokertest.VHost, cluster *rabbitnode.Cluster) {
+	brokertest.OneCluster(t, "", func(t *testing.T, v *brokertest.VHost, cluster *rabbitnode.Cluster) {
 		must(t, cluster.Grow(context.Background()))
 		c := configFor(t, v, everyQueue)
 		mendAll(t, c)
