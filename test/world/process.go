@@ -370,8 +370,7 @@ func (w *World) struck(f fault) *process {
 // strike makes a fault of one process happen.
 func (w *World) strike(p *process, f fault) error {
 	if f.point != anywhere {
-		w.strikeAt(p, f)
-		return nil
+		return w.strikeAt(p, f)
 	}
 	end := func() error { return nil }
 	switch f.kind {
@@ -404,23 +403,30 @@ func (w *World) crash(p *process, f fault) {
 }
 
 // strikeAt has a process crash when it comes to a point in its work; in any case soon.
-func (w *World) strikeAt(p *process, f fault) {
+func (w *World) strikeAt(p *process, f fault) error {
 	reached := p.hook.set(f.point)
-	w.returning.Go(func() {
+	strike := func() error {
 		select {
 		case <-reached:
 		case <-time.After(20 * time.Second):
 		}
 		if w.replicas.at(p.place) != p || f.away == forGood && len(w.replicas.running()) == 1 {
 			p.hook.end() // it crashed or stopped meanwhile, or is the last one
-			return
+			return nil
 		}
 		w.say("now: %s", f)
 		f.point = anywhere
-		if err := w.strike(p, f); err != nil {
+		return w.strike(p, f)
+	}
+	if w.scenario.replicas == 1 {
+		return strike()
+	}
+	w.returning.Go(func() {
+		if err := strike(); err != nil {
 			w.broken(err)
 		}
 	})
+	return nil
 }
 
 // used is the process that a person uses: the nth of those that answer, once there is one.

@@ -115,6 +115,7 @@ func newScenario(seed uint64) *scenario {
 	s.drawDamage(newRandom(seed, 29))
 	s.drawBreakers(newRandom(seed, 34))
 	s.drawReplicas(newRandom(seed, 30))
+	s.drawPoints(newRandom(seed, 45))
 	return s
 }
 
@@ -294,6 +295,17 @@ func (s *scenario) drawReplicas(r *rand.Rand) {
 	}
 	for i := range s.actions {
 		s.actions[i].replica = r.IntN(s.replicas)
+	}
+}
+
+// drawPoints has the service crash at chosen points of its work, where it is alone.
+func (s *scenario) drawPoints(r *rand.Rand) {
+	for range r.IntN(4) {
+		f := fault{at: between(r, 0, faultsEnd), kind: crash, point: point(1 + r.IntN(int(pointCount)-1)),
+			away: pick(r, 0, time.Second, time.Minute), survives: pick(r, 0, 50, 100)}
+		if s.replicas == 1 {
+			s.faults = append(s.faults, f)
+		}
 	}
 }
 
