@@ -49,7 +49,7 @@ var known = []struct {
 	seed uint64
 	only string
 }{
-	{36, ""}, {105, ""}, {28, ""}, {566, ""}, {229, ""}, {971, ""},
+	{28, ""}, {566, ""}, {229, ""}, {971, ""},
 }
 
 func TestWorlds(t *testing.T) {
