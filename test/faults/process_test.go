@@ -110,7 +110,7 @@ func newProcess(t *testing.T, url string) *process {
 	must(t, err)
 	p := &process{t: t, config: filepath.Join(dir, "redrive.yaml"), url: url, listen: fmt.Sprintf("127.0.0.1:%d", ports[0])}
 	p.Client = httpapi.Client{Addr: p.listen}
-	p.store = fmt.Sprintf("{disk: %s}", p.data())
+	p.store = fmt.Sprintf("{disk: %q}", p.data())
 	p.configure(policies)
 	t.Cleanup(func() {
 		p.kill()
@@ -245,7 +245,7 @@ func replicas(t *testing.T, v *brokertest.VHost, n int, url, settings string, le
 	var all []*process
 	for range n {
 		p := newProcess(t, v.ServiceURL(brokertest.Works("orders", "other")))
-		p.store = fmt.Sprintf("{disk: %s, redis: {url: %q, %s, lease: %s}}", p.data(), url, settings, lease)
+		p.store = fmt.Sprintf("{disk: %q, redis: {url: %q, %s, lease: %s}}", p.data(), url, settings, lease)
 		p.configure(unbroken)
 		all = append(all, p)
 	}

@@ -137,6 +137,7 @@ func onBrokers(episode func(*testing.T, *tally, iter.Seq[int])) func(*testing.T,
 	return func(t *testing.T, r *soakRow) {
 		for _, b := range brokertest.All(t) {
 			for _, how := range []string{"plain", "TLS"} {
+				b := b
 				if how == "TLS" {
 					if b.Authority == "" {
 						continue // somebody else's
