@@ -95,7 +95,7 @@ bench: build
 	$(if $(BENCHFLAGS),,$(GO) test -run '^$$' -bench . -benchmem ./policy ./internal/store/... ./internal/retry/...)
 	$(GO) run ./test/brokers $(GO) run ./bench $(BENCHFLAGS)
 
-# Without brokers, some minutes: of each fault, the package that has it and its tests are compiled.
+# Without RabbitMQ, some minutes (two faults need Redis): of each fault, the package that has it and its tests are compiled.
 mutants:
 	$(GO) run ./test/mutants $(MUTANTSFLAGS)
 
@@ -107,13 +107,12 @@ simulate:
 	$(GO) -C test/world test -count=1 -timeout 0 -from $(FROM) -seeds $(SEEDS) -table
 
 # Kills and cuts with an account of each message, for as long as -budget says, and a table of
-# them; SOAKFLAGS="-budget 10m -only Redis" for some rows, "-budget 2h -json" for scripts,
-# "-budget 30m -continue soak.json" to add to the runs before.
+# them; SOAKFLAGS="-budget 10m -only Redis" for some rows.
 SOAKFLAGS ?= -budget 30m
 export SOAKFLAGS
 soak:
 	@scripts/install $(if $(BROKERS),,rabbitmq) rabbitmq-4 redis valkey
-	$(GO) run ./test/brokers $(GO) test -vet=off ./test/faults -run '^TestSoak$$' -count=1 -timeout 0 -v -args $(SOAKFLAGS)
+	$(GO) run ./test/brokers $(GO) test -vet=off ./test/faults -run '^TestSoak$$' -count=1 -timeout 0 -parallel 16 -v -args $(SOAKFLAGS)
 
 # make install-redis, say; the words are those of scripts/install.
 install-%:
