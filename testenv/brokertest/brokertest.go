@@ -136,7 +136,7 @@ func OnCluster(t *testing.T, b Broker, config string, test func(*testing.T, *VHo
 			t.Skip("not run: a broker that was given with BROKERS is no cluster of ours")
 		}
 		t.Parallel()
-		takeSlots(t, slots)
+		takeSlots(t, 4)
 		c, err := rabbitnode.FoundCluster(context.Background(), rabbitnode.Options{Root: b.Root, Config: config, Authority: b.authority(t),
 			// As EachPrivate; and what a node says of a quorum queue is up to so old.
 			Args: "-rabbit dead_letter_worker_publisher_confirm_timeout 3000 -rabbit quorum_tick_interval 1000" +
