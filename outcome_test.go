@@ -7,7 +7,9 @@ import (
 	"log/slog"
 	"maps"
 	"reflect"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,6 +18,7 @@ import (
 	"github.com/redrive-mq/redrive"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/rabbitnode"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -302,6 +305,468 @@ func TestSettleTellsUnacknowledgedFromUnsettled(t *testing.T) {
 		}
 		if waiting, parked := v.Depth("redrive.delay.1h"), v.Depth(wire.QueueParked); waiting != 1 || parked != 1 {
 			t.Errorf("%d copies wait and %d are parked, of one each", waiting, parked)
+		}
+	})
+}
+
+func allSucceed(context.Context, []*redrive.Message) map[*redrive.Message]error { return nil }
+
+// Each message of a batch has an outcome of its own, and each is accounted for.
+func TestTheOutcomesOfABatch(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
+		const n = 60
+		for i := range n {
+			v.Publish("", "orders", amqp.Publishing{MessageId: fmt.Sprint(i), Body: []byte([]string{"succeeds", "parks", "fails once", "discards", "panics"}[i%5])})
+		}
+		var seen outcomes
+		var mu sync.Mutex
+		var sizes []int
+		attempts := map[string]int{}
+		c := config(t, v, fast(6))
+		c.Metrics, c.Concurrency = seen.metrics(), 2
+		c.Batch = redrive.Batch{Size: 20, Wait: 100 * time.Millisecond, Handler: func(ctx context.Context, batch []*redrive.Message) map[*redrive.Message]error {
+			mu.Lock()
+			defer mu.Unlock()
+			sizes = append(sizes, len(batch))
+			failed := map[*redrive.Message]error{}
+			panics := false
+			for _, m := range batch {
+				attempts[m.MessageID]++
+				switch body := string(m.Body); {
+				case body == "parks":
+					failed[m] = redrive.Park(errDown)
+				case body == "fails once" && m.Attempt == 1:
+					failed[m] = errDown
+				case body == "discards":
+					failed[m] = fmt.Errorf("old: %w", redrive.ErrDiscard)
+				case body == "panics" && m.Attempt == 1:
+					panics = true
+				}
+			}
+			slices.Reverse(batch) // it is the handler's
+			if panics && len(failed) == 0 {
+				panic("all that is left")
+			}
+			if panics {
+				failed[&redrive.Message{}] = errDown // of no batch: fails those without an error
+			}
+			return failed
+		}}
+		stop := consume(t, c, nil)
+		brokertest.Eventually(t, "all have ended", func() bool {
+			return seen.count(redrive.Succeeded) == 3*n/5 && seen.count(redrive.Parked) == n/5 && seen.count(redrive.Discarded) == n/5
+		})
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		if left, parked := v.Depth("orders"), v.Depth(wire.QueueParked); left != 0 || parked != n/5 {
+			t.Errorf("%d messages are left and %d parked", left, parked)
+		}
+		lot := v.Consume(wire.QueueParked)
+		for range n / 5 {
+			lot.Take("parks")
+		}
+		if slices.Max(sizes) > 20 || !slices.Contains(sizes, 20) || len(attempts) != n {
+			t.Errorf("batches of %v, of %d messages", sizes, len(attempts))
+		}
+		total := seen.count(redrive.Succeeded) + seen.count(redrive.Parked) + seen.count(redrive.Discarded) + seen.count(redrive.Retried)
+		for _, s := range sizes {
+			total -= s
+		}
+		if total != 0 || seen.count(redrive.Unsettled) != 0 {
+			t.Errorf("%d outcomes more than messages in batches; %d unsettled", total, seen.count(redrive.Unsettled))
+		}
+	})
+}
+
+// A batch that is not full is handled when the consumer stops, and what was prefetched
+// goes back.
+func TestAPartialBatchIsHandledAtTheEnd(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
+		var seen outcomes
+		c := config(t, v, fast(3))
+		c.Metrics = seen.metrics()
+		began, full := make(chan struct{}), make(chan struct{})
+		c.Batch = redrive.Batch{Size: 2, Wait: time.Hour, Handler: func(_ context.Context, batch []*redrive.Message) map[*redrive.Message]error {
+			if len(batch) == 2 {
+				close(began)
+				<-full
+			}
+			return nil
+		}}
+		for range 3 {
+			v.Publish("", "orders", amqp.Publishing{})
+		}
+		stop := consume(t, c, nil)
+		<-began
+		close(full)
+		brokertest.Eventually(t, "the full one is settled", func() bool { return seen.count(redrive.Succeeded) == 2 })
+		brokertest.Eventually(t, "RabbitMQ has delivered the third", func() bool { return v.Depth("orders") == 0 })
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		if n := seen.count(redrive.Succeeded) + v.Depth("orders"); n != 3 {
+			t.Errorf("%d messages of 3", n)
+		}
+	})
+}
+
+// Middleware is called in its order, the first one outermost; what it returns is what
+// counts.
+func TestMiddleware(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
+		var mu sync.Mutex
+		var order []string
+		say := func(s string) {
+			mu.Lock()
+			defer mu.Unlock()
+			order = append(order, s)
+		}
+		named := func(name string) redrive.Middleware {
+			return func(next redrive.Handler) redrive.Handler {
+				return func(ctx context.Context, m *redrive.Message) error {
+					say(name)
+					err := next(ctx, m)
+					say("end of " + name)
+					return err
+				}
+			}
+		}
+		parks := func(next redrive.Handler) redrive.Handler {
+			return func(ctx context.Context, m *redrive.Message) error { return redrive.Park(next(ctx, m)) }
+		}
+		var seen outcomes
+		c := config(t, v, fast(3))
+		c.Metrics, c.Middleware = seen.metrics(), []redrive.Middleware{named("outer"), parks, named("inner")}
+		consume(t, c, func(context.Context, *redrive.Message) error { say("handler"); return errDown })
+		v.Publish("", "orders", amqp.Publishing{})
+		brokertest.Eventually(t, "it is parked", func() bool { return seen.count(redrive.Parked) == 1 })
+		if want := []string{"outer", "inner", "handler", "end of inner", "end of outer"}; !slices.Equal(order, want) {
+			t.Errorf("%q, want %q", order, want)
+		}
+	})
+}
+
+// OnParked is called for each parked message; that it panics ends nothing, and is counted.
+func TestOnParked(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
+		var log safeLog
+		var seen outcomes
+		parks, results := make(chan redrive.ParkedMessage, 10), make(chan redrive.HookEvent, 10)
+		c := config(t, v, fast(2))
+		c.Log = slogTo(&log)
+		c.Metrics = seen.metrics()
+		c.Metrics.Hook = func(e redrive.HookEvent) { results <- e }
+		c.OnParked = func(_ context.Context, m redrive.ParkedMessage) {
+			parks <- m
+			if m.MessageID == "panics" {
+				panic("in the hook")
+			}
+		}
+		stop := consume(t, c, func(_ context.Context, m *redrive.Message) error {
+			if m.MessageID == "panics" {
+				return redrive.Park(errDown)
+			}
+			return fmt.Errorf("order 7: %w", errDown)
+		})
+		v.Publish("", "orders", amqp.Publishing{MessageId: "panics"})
+		if m := <-parks; m.Attempt != 1 || m.Queue != "orders" || m.ID == "" || m.Reason != "its handler parked it" {
+			t.Errorf("%+v", m)
+		}
+		v.Publish("", "orders", amqp.Publishing{MessageId: "m7"})
+		if m := <-parks; m.Attempt != 2 || m.Queue != "orders" || m.ID == "" || m.MessageID != "m7" || !strings.Contains(m.Reason, "it failed 2 times") || !errors.Is(m.Err, errDown) {
+			t.Errorf("%+v", m)
+		}
+		for _, want := range []redrive.HookResult{redrive.HookPanicked, redrive.HookReturned} {
+			if e := <-results; e != (redrive.HookEvent{Queue: "orders", Result: want}) {
+				t.Errorf("%+v, want %s", e, want)
+			}
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		if s := log.String(); strings.Count(s, "Config.OnParked panicked") != 1 {
+			t.Error(s)
+		}
+	})
+}
+
+// What can only end in a loop, or at RabbitMQ, is refused before anything connects.
+func TestQueuesThatCannotBeConsumedAreRefused(t *testing.T) {
+	to := func(queue string) func(*setup) {
+		return func(c *setup) {
+			c.Policy.Queues = []string{"ord*"} // which Validate cannot compare
+			c.Policy.Exhausted = policy.Exhausted{Action: policy.Forward, Destination: policy.Destination{RoutingKey: queue}}
+		}
+	}
+	for want, change := range map[string]func(*setup){
+		"forwards to the queue \"orders\" itself": to("orders"),
+		"which is Redrive's own":                  to("redrive.parked"),
+		"at most 255":                             func(c *setup) { c.Queue = strings.Repeat("x", 256) },
+		"one of Redrive's own queues":             func(c *setup) { c.Queue = "redrive.intake" },
+		"lets consumers ask for delays":           func(c *setup) { c.Policy.MaxRetryAfter = 2 * time.Hour },
+	} {
+		c := setup{Consumer: redrive.Consumer{Queue: "orders", Policy: fast(2), Wait: redrive.Levels()}}
+		change(&c)
+		if _, err := c.Decide(&redrive.Message{}, nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v; want %q", err, want)
+		}
+	}
+}
+
+// RetryAfter may ask for up to MaxRetryAfter; what is more is cut, and that is logged.
+func TestARetryAfterBeyondThePolicyIsLogged(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
+		var said brokertest.Output
+		cfg := config(t, v, policy.Policy{Attempts: 3, Backoff: policy.Fixed(50 * time.Millisecond), MaxRetryAfter: 200 * time.Millisecond})
+		cfg.Log = slog.New(slog.NewTextHandler(&said, nil))
+		const told = "longer delay than the policy allows"
+		came := make(chan time.Time, 3)
+		stop := consume(t, cfg, func(_ context.Context, m *redrive.Message) error {
+			came <- time.Now()
+			switch m.Attempt {
+			case 1:
+				return redrive.RetryAfter(errDown, 150*time.Millisecond)
+			case 2:
+				if strings.Contains(said.String(), told) {
+					t.Error("a wait that the policy allows was cut")
+				}
+				return redrive.RetryAfter(errors.New("later"), time.Hour)
+			}
+			return nil
+		})
+		v.Publish("", "orders", amqp.Publishing{Body: []byte("7")})
+		var last time.Time
+		for n, least := range []time.Duration{0, 150 * time.Millisecond, 200 * time.Millisecond} {
+			select {
+			case at := <-came:
+				if n > 0 && at.Sub(last) < least {
+					t.Errorf("attempt %d came after %s, want %s", n+1, at.Sub(last), least)
+				}
+				last = at
+			case <-time.After(30 * time.Second):
+				t.Fatalf("attempt %d did not come", n+1)
+			}
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		if !strings.Contains(said.String(), told) || !strings.Contains(said.String(), "asked=1h0m0s") {
+			t.Errorf("it said:\n%s", said.String())
+		}
+	})
+}
+
+// A consumer with its defaults may take its time over each message, though all together
+// take longer than consumer_timeout: none waits unseen. One that takes longer than that
+// over one message sees in the log what happened, and what to do.
+func TestASlowHandlerAndConsumerTimeout(t *testing.T) {
+	brokertest.EachPrivate(t, "consumer_timeout = 10000\n", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
+		// RabbitMQ 3 looks for what has timed out once a minute.
+		if _, err := n.Eval(context.Background(), "application:set_env(rabbit, channel_tick_interval, 500)."); err != nil {
+			t.Fatal(err)
+		}
+		v.Queue("orders", amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(1)})
+		const messages = 60
+		for range messages {
+			v.Publish("", "orders", amqp.Publishing{})
+		}
+		var mu sync.Mutex
+		redelivered := 0
+		var seen outcomes
+		var log safeLog
+		t.Cleanup(func() {
+			if t.Failed() {
+				t.Logf("the consumer's log:\n%s", log.String())
+			}
+		})
+		cfg := config(t, v, fast(2))
+		cfg.Metrics, cfg.Log = seen.metrics(), slog.New(slog.NewTextHandler(&log, nil))
+		consume(t, cfg, func(ctx context.Context, m *redrive.Message) error {
+			mu.Lock()
+			if m.Redelivered {
+				redelivered++
+			}
+			mu.Unlock()
+			if string(m.Body) != "slow" {
+				<-time.After(300 * time.Millisecond)
+				return nil
+			}
+			for ctx.Err() == nil && !strings.Contains(log.String(), "consumer_timeout") {
+				<-time.After(50 * time.Millisecond)
+			}
+			return nil
+		})
+		brokertest.Eventually(t, "all are handled", func() bool { return seen.count(redrive.Succeeded) == messages })
+		if mu.Lock(); redelivered > 0 || seen.connections() != 1 {
+			t.Errorf("%d messages were delivered again, over %d connections:\n%s", redelivered, seen.connections(), log.String())
+		}
+		mu.Unlock()
+		v.Publish("", "orders", amqp.Publishing{Body: []byte("slow")})
+		said := func() bool {
+			s := log.String()
+			return strings.Contains(s, "consumer_timeout") && strings.Contains(s, "docs/explanation/prefetch.md") && strings.Contains(s, `queue \"orders\"`)
+		}
+		brokertest.Eventually(t, "the log says that one took too long", func() bool {
+			// An idle queue of RabbitMQ 4.3 may miss the timeout: see test/facts.
+			v.Publish("", "orders", amqp.Publishing{})
+			return said()
+		})
+		brokertest.Eventually(t, "it is consumed again", func() bool { return seen.connections() == 2 })
+	})
+}
+
+// A prefetch that AMQP cannot carry, or that leaves handlers without a message, is refused.
+func TestPrefetchesThatAreRefused(t *testing.T) {
+	for _, c := range []struct {
+		concurrency, prefetch, batch int
+		want                         string
+	}{
+		{1, 65536, 0, "65535 at most"},
+		{65536, 0, 0, "65535 at most"},
+		{10, 9, 0, "some handlers would never get a message"},
+		{10, 10, 0, ""},
+		{0, 1, 0, ""},
+		{65535, 65535, 0, ""},
+		{2, 99, 50, "or no full batch"},
+		{2, 100, 50, ""},
+		{256, 0, 256, "65535 at most"},
+		{65536, 0, 65536, "65535 at most"},
+	} {
+		k := redrive.Consumer{Queue: "q", Policy: fast(2), Wait: redrive.Levels(), Concurrency: c.concurrency, Prefetch: c.prefetch, Batch: redrive.Batch{Size: c.batch}}
+		if c.batch > 0 {
+			k.Batch.Handler = allSucceed
+		}
+		_, err := k.Decide(&redrive.Message{}, nil)
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("concurrency %d, prefetch %d: %v, want %q", c.concurrency, c.prefetch, err, c.want)
+		}
+	}
+}
+
+// The queue itself delays: it counts, and what keeps failing is parked. An older
+// broker, which would ignore the arguments, is refused.
+func TestNative(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		var seen outcomes
+		cfg := config(t, v, policy.Policy{Attempts: 3, Backoff: policy.Linear(100*time.Millisecond, 100*time.Millisecond, time.Second)})
+		cfg.Wait, cfg.Metrics = redrive.Native(), seen.metrics()
+		if !v.Since4() {
+			v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
+			cfg.Handler = nothing
+			if err := redrive.Consume(t.Context(), cfg.Config, cfg.Consumer); err == nil || !strings.Contains(err.Error(), "4.3") {
+				t.Errorf("RabbitMQ %s is taken: %v", v.Version, err)
+			}
+			return
+		}
+		v.Queue("orders", redrive.NativeArguments(100*time.Millisecond, time.Second))
+		type attempt struct {
+			n  int
+			at time.Time
+		}
+		came := make(chan attempt, 10)
+		stop := consume(t, cfg, func(_ context.Context, m *redrive.Message) error {
+			came <- attempt{m.Attempt, time.Now()}
+			return errDown
+		})
+		v.Publish("", "orders", amqp.Publishing{Headers: amqp.Table{"x-delivery-count": int64(50)}})
+		var last attempt
+		for n := 1; n <= 3; n++ {
+			var a attempt
+			select {
+			case a = <-came:
+			case <-time.After(30 * time.Second):
+				t.Fatalf("attempt %d did not come", n)
+			}
+			if a.n != n || n > 1 && a.at.Sub(last.at) < time.Duration(n-1)*100*time.Millisecond {
+				t.Errorf("attempt %d is counted as %d, and came after %s", n, a.n, a.at.Sub(last.at))
+			}
+			last = a
+		}
+		brokertest.Eventually(t, "it is parked", func() bool { return seen.count(redrive.Parked) == 1 })
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		if d := parked(v); d.Headers["x-delivery-count"] != nil || d.Headers["x-redrive-attempt"] != int64(3) {
+			t.Errorf("parked with %v", d.Headers)
+		}
+	})
+}
+
+// A queue without delay arguments brings each rejected message back at once. That is
+// logged at the first one, and a queue that delays is not blamed.
+func TestNativeNoticesAQueueThatDoesNotDelay(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		if !v.Since4() {
+			return // refused there: TestNative
+		}
+		for queue, args := range map[string]amqp.Table{
+			"delays": redrive.NativeArguments(200*time.Millisecond, time.Second),
+			"not":    {"x-queue-type": "quorum", "x-delivery-limit": int64(-1)},
+		} {
+			v.Queue(queue, args)
+			var said brokertest.Output
+			cfg := config(t, v, policy.Policy{Attempts: 3, Backoff: policy.Linear(200*time.Millisecond, 200*time.Millisecond, time.Second)})
+			cfg.Queue, cfg.Wait, cfg.Log = queue, redrive.Native(), slog.New(slog.NewTextHandler(&said, nil))
+			came := make(chan int, 10)
+			stop := consume(t, cfg, func(_ context.Context, m *redrive.Message) error {
+				came <- m.Attempt
+				if m.Attempt == 2 {
+					return nil // noticed though it goes well now
+				}
+				return errDown
+			})
+			v.Publish("", queue, amqp.Publishing{Body: []byte("a")})
+			for range 2 {
+				select {
+				case <-came:
+				case <-time.After(30 * time.Second):
+					t.Fatal("it did not come")
+				}
+			}
+			if err := stop(); err != nil {
+				t.Error(err)
+			}
+			if noticed := strings.Contains(said.String(), "delivered again too soon"); noticed != (queue == "not") {
+				t.Errorf("queue %q: noticed: %v; it said:\n%s", queue, noticed, said.String())
+			}
+		}
+	})
+}
+
+// People who keep their own loop settle each delivery.
+func TestSettler(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
+		cfg := config(t, v, fast(2))
+		s := settler(t, cfg)
+		in := v.Consume("orders")
+		v.Publish("", "orders", amqp.Publishing{Body: []byte("7")})
+		for attempt, want := range []redrive.Outcome{redrive.Retried, redrive.Parked} {
+			d := in.Next()
+			if m := s.Message(&d); m.Attempt != attempt+1 || m.RoutingKey != "orders" || string(m.Body) != "7" {
+				t.Errorf("attempt %d: %+v", attempt+1, m)
+			}
+			if o, err := s.Settle(t.Context(), &d, errDown); o != want || err != nil {
+				t.Errorf("attempt %d: %s, %v", attempt+1, o, err)
+			}
+		}
+		v.Publish("", "orders", amqp.Publishing{})
+		d := in.Next()
+		if o, err := s.Settle(t.Context(), &d, nil); o != redrive.Succeeded || err != nil {
+			t.Errorf("%s, %v", o, err)
+		}
+		ended, cancel := context.WithCancel(context.Background())
+		cancel()
+		v.Publish("", "orders", amqp.Publishing{})
+		d = in.Next()
+		if o, err := s.Settle(ended, &d, errDown); o != redrive.Unsettled || !errors.Is(err, context.Canceled) {
+			t.Errorf("with a context that has ended: %s, %v", o, err)
 		}
 	})
 }
