@@ -4,16 +4,21 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/rabbitnode"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -178,5 +183,625 @@ func TestWithoutABrokerNothingHangs(t *testing.T) {
 	}
 	if err := p.Send(ctx, []wire.Outgoing{message("", "q", "", nil)})(ctx)[0]; !errors.Is(err, wire.ErrNoAnswer) {
 		t.Error(err)
+	}
+}
+
+// channels are the numbers of those that are open in a virtual host, of all connections.
+func channels(t *testing.T, v *brokertest.VHost) (numbers []int) {
+	t.Helper()
+	for _, all := range channelsByConnection(t, v) {
+		numbers = append(numbers, all...)
+	}
+	return numbers
+}
+
+// channelsByConnection returns the numbers of the channels of each connection.
+func channelsByConnection(t *testing.T, v *brokertest.VHost) map[string][]int {
+	t.Helper()
+	var all []struct {
+		Number     int
+		Connection any `json:"connection_details"` // of a channel that was opened just now: []
+	}
+	if err := v.API().Call(context.Background(), "GET", "vhosts/"+url.PathEscape(v.Name)+"/channels", nil, &all); err != nil {
+		t.Fatal(err)
+	}
+	by := map[string][]int{}
+	for _, c := range all {
+		connection, _ := c.Connection.(map[string]any)
+		name, _ := connection["name"].(string)
+		by[name] = append(by[name], c.Number)
+	}
+	return by
+}
+
+// Destinations that are published to in turn share a channel. As many at once as there are
+// have no more than 64, and those that are too many go by one that answers.
+func TestChannelsAreBounded(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		p := publisher(t, v.URL())
+		var out []wire.Outgoing
+		for i := range 200 {
+			q := fmt.Sprint("q", i)
+			v.Queue(q, amqp.Table{"x-queue-type": "classic"})
+			out = append(out, message("", q, "", nil))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		const own = 1 // of the test
+		brokertest.Eventually(t, "RabbitMQ shows the test's channel", func() bool { return len(channels(t, v)) == own })
+		for i := range out {
+			if err := p.Send(ctx, out[i:i+1])(ctx)[0]; err != nil {
+				t.Fatal(err)
+			}
+		}
+		brokertest.Eventually(t, "RabbitMQ shows the channel", func() bool { return len(channels(t, v)) > own })
+		if n := len(channels(t, v)) - own; n != 1 {
+			t.Errorf("one message after the other takes %d channels", n)
+		}
+		for i, err := range p.Send(ctx, out)(ctx) {
+			if err != nil {
+				t.Fatalf("message %d: %v", i, err)
+			}
+		}
+		// RabbitMQ shows channels in the order in which they were opened: all of the
+		// publisher's before this one, which is the first of a third connection.
+		if _, err := v.Dial().Channel(); err != nil {
+			t.Fatal(err)
+		}
+		brokertest.Eventually(t, "RabbitMQ shows the last channel", func() bool {
+			by := channelsByConnection(t, v)
+			return len(by) == 3 && by[""] == nil
+		})
+		if n := len(channels(t, v)) - own - 1; n > 64 {
+			t.Errorf("200 destinations at once take %d channels", n)
+		}
+	})
+}
+
+// A channel that nacks is replaced by another, in the same connection, and no message
+// is sent twice for it.
+func TestAChannelThatNacksIsReplaced(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		v.Queue("q", amqp.Table{"x-queue-type": "classic"})
+		v.Queue("full", amqp.Table{"x-queue-type": "classic", "x-max-length": int32(1), "x-overflow": "reject-publish"})
+		v.Publish("", "full", amqp.Publishing{})
+		brokertest.Eventually(t, "the queue is full", func() bool { return v.Depth("full") == 1 })
+		p := publisher(t, v.URL())
+		sent := 0
+		replaced := func() bool {
+			errs := p.Send(context.Background(), []wire.Outgoing{message("", "q", "good", nil), message("", "full", "one more", nil), message("", "q", "good", nil)})(context.Background())
+			if errs[0] != nil || !errors.Is(errs[1], wire.ErrNacked) || errs[2] != nil {
+				t.Fatalf("the answers are %v", errs)
+			}
+			sent += 2
+			return slices.Max(append(channels(t, v), 0)) > 2 // one for each queue
+		}
+		brokertest.Eventually(t, "there is another channel", replaced)
+		brokertest.Eventually(t, "the one before is closed", func() bool { return len(channels(t, v)) == 3 }) // with the test's
+		brokertest.Eventually(t, "each has arrived once", func() bool { return v.Depth("q") == sent })
+	})
+}
+
+// leader suspends or resumes the leader of a quorum queue: it hangs, and is not dead.
+func leader(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node, do, queue string) {
+	t.Helper()
+	if _, err := n.Eval(t.Context(), fmt.Sprintf("{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<%q>>, queue, <<%q>>)), ok = sys:%s(amqqueue:get_pid(Q)).", v.Name, queue, do)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A queue whose leader hangs holds up no other, however many messages are under way to it,
+// whether it was published to before or not.
+func TestAQueueThatHangsDelaysNoOther(t *testing.T) {
+	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
+		for _, q := range []string{"q", "new", "used"} {
+			v.Queue(q, amqp.Table{"x-queue-type": "quorum"})
+		}
+		p := publisher(t, v.URL())
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		sent := map[string]int{}
+		many := func(n int, queue string) []wire.Outgoing {
+			all := make([]wire.Outgoing, n)
+			for i := range all {
+				all[i] = message("", queue, fmt.Sprint(sent[queue]), nil)
+				sent[queue]++
+			}
+			return all
+		}
+		confirmed := func(what string, wait func(context.Context) []error, within time.Duration) {
+			t.Helper()
+			ctx, cancel := context.WithTimeout(ctx, within)
+			defer cancel()
+			for i, err := range wait(ctx) {
+				if err != nil {
+					t.Fatalf("%s: message %d: %v", what, i, err)
+				}
+			}
+		}
+		confirmed("before", p.Send(ctx, many(250, "used")), 30*time.Second) // more than half of RabbitMQ's credit
+		leader(t, v, n, "suspend", "new")
+		leader(t, v, n, "suspend", "used")
+		var stuck []func(context.Context) []error
+		for range 4 {
+			stuck = append(stuck, p.Send(ctx, many(512, "new")), p.Send(ctx, many(512, "used")))
+			confirmed("another queue meanwhile", p.Send(ctx, many(1000, "q")), 15*time.Second)
+		}
+		brokertest.Eventually(t, "each has all sessions that it may have, and the third queue and the test one or more", func() bool {
+			n := len(channels(t, v))
+			if n > 3*4+1 {
+				t.Fatalf("%d channels for three destinations", n)
+			}
+			return n >= 2*4+2
+		})
+		mixed := p.Send(ctx, append(many(1, "new"), many(1, "q")...)) // one Send to both
+		brokertest.Eventually(t, "the other queue's message of a Send to both arrives", func() bool { return v.Depth("q") == 4001 })
+		if err := p.BindRetryExchange(ctx, "q"); err != nil {
+			t.Errorf("the connection does not answer: %v", err)
+		}
+		leader(t, v, n, "resume", "new")
+		leader(t, v, n, "resume", "used")
+		for _, wait := range append(stuck, mixed) {
+			confirmed("once it answers", wait, 30*time.Second)
+		}
+		for queue, want := range map[string]int{"new": 4*512 + 1, "used": 250 + 4*512, "q": 4001} {
+			brokertest.Eventually(t, "each has arrived once in "+queue, func() bool { return v.Depth(queue) == want })
+		}
+		in := v.Consume("new")
+		inOrder := 0
+		for range 4 * 512 {
+			d := in.Next()
+			if string(d.Body) == fmt.Sprint(inOrder) {
+				inOrder++
+			}
+			if err := d.Ack(false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if inOrder < 399-199 { // what is left of a session's credit, up to 199 messages after it grew last
+			t.Errorf("only the first %d arrive in order", inOrder)
+		}
+	})
+}
+
+// What could not be published before its Send was given up is not published later.
+func TestAMessageWhoseSendWasCancelledIsNotPublishedLater(t *testing.T) {
+	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
+		v.Queue("stuck", amqp.Table{"x-queue-type": "quorum"})
+		p := publisher(t, v.URL())
+		leader(t, v, n, "suspend", "stuck")
+		all := make([]wire.Outgoing, 2000) // more than all sessions may have under way
+		for i := range all {
+			all[i] = message("", "stuck", "", nil)
+		}
+		first := p.Send(t.Context(), all)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		for i, err := range p.Send(t.Context(), all[:100])(ctx) { // behind the first
+			if !errors.Is(err, wire.ErrNoAnswer) {
+				t.Fatalf("message %d: %v", i, err)
+			}
+		}
+		leader(t, v, n, "resume", "stuck")
+		for i, err := range append(first(t.Context()), p.Send(t.Context(), all[:1])(t.Context())...) {
+			if err != nil {
+				t.Fatalf("message %d, once the queue answers: %v", i, err)
+			}
+		}
+		if n := v.Depth("stuck"); n != len(all)+1 {
+			t.Errorf("%d arrived, want %d", n, len(all)+1)
+		}
+	})
+}
+
+// A queue that does not answer holds up no other: only who wants the answer to a large
+// message waits for it.
+func TestALargeMessageWithoutAnAnswerDelaysNoOther(t *testing.T) {
+	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
+		for _, q := range []string{"stuck", "q"} {
+			v.Queue(q, amqp.Table{"x-queue-type": "quorum"})
+		}
+		leader(t, v, n, "suspend", "stuck")
+		p := publisher(t, v.URL())
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		large := message("", "stuck", strings.Repeat("x", 1<<20), nil)
+		wait := p.Send(ctx, []wire.Outgoing{large, message("", "q", "a", nil)})
+		if err := p.Send(ctx, []wire.Outgoing{message("", "q", "b", nil)})(ctx)[0]; err != nil {
+			t.Fatalf("the other one: %v", err)
+		}
+		if n := v.Depth("q"); n != 2 {
+			t.Errorf("%d arrived at the other queue", n)
+		}
+		leader(t, v, n, "resume", "stuck")
+		if errs := wait(t.Context()); errs[0] != nil || errs[1] != nil {
+			t.Errorf("once it answers: %v", errs)
+		}
+	})
+}
+
+// alarm raises a memory alarm of a node; over ends it.
+func alarm(t *testing.T, n *rabbitnode.Node) (over func()) {
+	t.Helper()
+	watermark := func(to string) {
+		if _, err := n.Eval(context.Background(), "vm_memory_monitor:set_vm_memory_high_watermark("+to+")."); err != nil {
+			t.Error(err)
+		}
+	}
+	watermark("0.00001")
+	return func() { watermark("{absolute, 4000000000}") }
+}
+
+func TestNothingIsPublishedIntoABlockedConnection(t *testing.T) {
+	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
+		v.Queue("q", amqp.Table{"x-queue-type": "classic"})
+		v.Queue("stops", amqp.Table{"x-queue-type": "classic"})
+		// A connection that is blocked publishes nothing, outlasts the alarm, and goes on
+		// with what waited.
+		t.Run("nothing is published into a blocked connection", func(t *testing.T) { blockedConnection(t, v, n) })
+		// A stop does not wait for answers that cannot come.
+		t.Run("a stop ends", func(t *testing.T) { stopDuringAlarm(t, v, n) })
+	})
+}
+
+func blockedConnection(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
+	var mu sync.Mutex
+	connections := 0
+	blocked := make(chan struct{}, 100)
+	p := broker.NewPublisher(broker.Config{URL: v.URL(), Name: "redrive retries", Log: slog.New(slog.DiscardHandler), Observe: func(s broker.State) {
+		mu.Lock()
+		defer mu.Unlock()
+		switch {
+		case s.Blocked != "":
+			blocked <- struct{}{}
+		case !s.Connected:
+			connections++
+		}
+	}})
+	ctx, cancel := context.WithCancel(context.Background())
+	var run sync.WaitGroup
+	run.Go(func() { _ = p.Run(ctx) })
+	defer run.Wait()
+	defer cancel()
+	if err := p.Send(ctx, []wire.Outgoing{message("", "q", "before", nil)})(ctx)[0]; err != nil {
+		t.Fatal(err)
+	}
+	over := alarm(t, n)
+	// RabbitMQ says that it blocks a connection when something is published there:
+	// here a message that is larger than what TCP and the gathered writes hold.
+	large := message("", "q", strings.Repeat("x", 12<<20), nil)
+	answered := make(chan error, 1)
+	go func() { answered <- p.Send(ctx, []wire.Outgoing{large})(ctx)[0] }()
+	<-blocked
+	short, end := context.WithTimeout(ctx, 100*time.Millisecond)
+	defer end()
+	batch := []wire.Outgoing{message("", "q", "during", nil), message("", "q", "during", nil)}
+	for _, err := range p.Send(short, batch)(short) {
+		if !errors.Is(err, wire.ErrNoAnswer) {
+			t.Errorf("during the alarm: %v", err)
+		}
+	}
+	waits := make(chan error, 1)
+	go func() { waits <- p.Send(ctx, []wire.Outgoing{message("", "q", "after", nil)})(ctx)[0] }()
+	// Longer than the client lives without heartbeats.
+	<-time.After(20 * time.Second)
+	over()
+	if err := errors.Join(<-answered, <-waits); err != nil {
+		t.Error(err)
+	}
+	got := map[string]int{}
+	brokertest.Eventually(t, "all have arrived", func() bool { return v.Depth("q") >= 3 })
+	arrived, in := v.Depth("q"), v.Consume("q")
+	for range arrived { // the large one has a channel of its own, so it may be the last
+		d := in.Next()
+		_ = d.Ack(false)
+		got[string(bytes.TrimLeft(d.Body, "x"))]++
+	}
+	if got["before"] != 1 || got[""] != 1 || got["after"] != 1 || got["during"] != 0 {
+		t.Errorf("%v arrived", got)
+	}
+	if mu.Lock(); connections != 0 {
+		t.Errorf("the connection ended %d times", connections)
+	}
+	mu.Unlock()
+}
+
+func stopDuringAlarm(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
+	over := alarm(t, n)
+	defer over()
+	for range 3 {
+		blocked := make(chan struct{}, 100)
+		p := broker.NewPublisher(broker.Config{URL: v.URL(), Name: "redrive retries", Log: slog.New(slog.DiscardHandler), Observe: func(s broker.State) {
+			if s.Blocked != "" {
+				blocked <- struct{}{}
+			}
+		}})
+		ctx, cancel := context.WithCancel(context.Background())
+		var run sync.WaitGroup
+		run.Go(func() { _ = p.Run(ctx) })
+		p.Send(ctx, []wire.Outgoing{message("", "stops", "", nil)})
+		<-blocked
+		cancel()
+		run.Wait()
+	}
+}
+
+// Rights that are missing are reported as such, and it works once they are given.
+func TestPermissionsGrantedLaterAreUsed(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		user := "poor-" + v.Name[len(v.Name)-8:]
+		v.User(user, "pw")
+		v.Grant(user, "^$", "^$", ".*")
+		v.Queue("q", amqp.Table{"x-queue-type": "quorum"})
+		p, ctx := publisher(t, v.URLAs(user, "pw")), context.Background()
+		if err := p.BindRetryExchange(ctx, "q"); !errors.Is(err, wire.ErrForbidden) {
+			t.Errorf("binding without a right: %v", err)
+		}
+		one := []wire.Outgoing{message(wire.RetryExchange("q"), "", "a", nil)}
+		if err := publisher(t, v.URL()).BindRetryExchange(ctx, "q"); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Send(ctx, one)(ctx)[0]; !errors.Is(err, wire.ErrForbidden) {
+			t.Errorf("publishing without a right: %v", err)
+		}
+		v.Grant(user, `^redrive\.`, ".*", ".*")
+		brokertest.Eventually(t, "the right is known", func() bool { return p.BindRetryExchange(ctx, "q") == nil })
+		brokertest.Eventually(t, "the message goes", func() bool { return p.Send(ctx, one)(ctx)[0] == nil })
+	})
+}
+
+func TestARetryExchangeExistsOnlyWhileItsQueueDoes(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		p, ctx := publisher(t, v.URL()), context.Background()
+		exists := func(want bool) {
+			t.Helper()
+			if is, err := p.RetryExchangeExists(ctx, "q"); is != want || err != nil {
+				t.Errorf("exists: %v, %v; want %v", is, err, want)
+			}
+		}
+		exists(false)
+		if err := p.BindRetryExchange(ctx, "q"); !errors.Is(err, wire.ErrQueueGone) {
+			t.Errorf("binding a queue that does not exist: %v", err)
+		}
+		exists(false)
+		for range 2 { // a queue that was made again is bound again
+			v.Queue("q", amqp.Table{"x-queue-type": "classic"})
+			if err := p.BindRetryExchange(ctx, "q"); err != nil {
+				t.Fatal(err)
+			}
+			exists(true)
+			back := message(wire.RetryExchange("q"), "any", "a", nil)
+			if err := p.Send(ctx, []wire.Outgoing{back})(ctx)[0]; err != nil {
+				t.Error(err)
+			}
+			if n := v.Depth("q"); n != 1 {
+				t.Errorf("%d came back", n)
+			}
+			v.DeleteQueue("q")
+			if err := p.Send(ctx, []wire.Outgoing{back})(ctx)[0]; !errors.Is(err, wire.ErrUnroutable) {
+				t.Errorf("with the queue deleted: %v", err)
+			}
+		}
+		if err := p.BindRetryExchange(ctx, "q"); !errors.Is(err, wire.ErrQueueGone) {
+			t.Errorf("binding a deleted queue: %v", err)
+		}
+		exists(false) // it would stand for a permission that no one gave a new queue
+	})
+}
+
+// RabbitMQ quotes the name in what it says of a missing exchange, and clients choose names.
+func TestAMissingRetryExchangeWhoseNameReadsLikeAMissingQueue(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		p, ctx := publisher(t, v.URL()), t.Context()
+		p.AwaitUsable(ctx)
+		for _, q := range []string{"a no queue b", "NOT_FOUND - no queue 'b"} {
+			if is, err := p.RetryExchangeExists(ctx, q); is || err != nil {
+				t.Errorf("%q: exists: %v, %v", q, is, err)
+			}
+			if _, _, err := p.Queue(ctx, q); !errors.Is(err, wire.ErrQueueGone) {
+				t.Errorf("%q: %v", q, err)
+			}
+		}
+	})
+}
+
+func TestConsumersAndReadyMessagesOfAQueueAreCounted(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		v.Queue("q", amqp.Table{"x-queue-type": "classic"})
+		for range 2 {
+			if err := v.Channel().Publish("", "q", false, false, amqp.Publishing{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		brokertest.Eventually(t, "they are in the queue", func() bool { return v.Depth("q") == 2 })
+		p, ctx := publisher(t, v.URL()), t.Context()
+		if consumers, ready, err := p.Queue(ctx, "q"); consumers != 0 || ready != 2 || err != nil {
+			t.Errorf("%d consumers, %d ready, %v", consumers, ready, err)
+		}
+		if _, _, err := p.Queue(ctx, "nowhere"); !errors.Is(err, wire.ErrQueueGone) {
+			t.Errorf("a queue that is not there: %v", err)
+		}
+		if _, ready, err := p.Queue(ctx, "q"); ready != 2 || err != nil {
+			t.Errorf("after that: %d ready, %v", ready, err)
+		}
+	})
+}
+
+// A user who can write to queues, which binding them needs anyway, learns how many
+// consumers they have; of queues that are gone, or another connection's alone, it is
+// not, nor of those it may do nothing with: RabbitMQ 3.10 tells of these too.
+func TestConsumersAreCounted(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		v.User("service", "pw")
+		v.Grant("service", "", "^(gone.*|two|exclusive|none)$", "")
+		v.Queue("foreign", nil)
+		v.Queue("none", amqp.Table{"x-queue-type": "quorum"})
+		v.Queue("two", amqp.Table{"x-queue-type": "classic"})
+		v.Consume("two")
+		v.Consume("two")
+		if _, err := v.Channel().QueueDeclare("exclusive", false, false, true, false, nil); err != nil {
+			t.Fatal(err)
+		}
+		ctx := context.Background()
+		p := publisher(t, v.URLAs("service", "pw"))
+		p.AwaitUsable(ctx)
+		got := map[string]int{}
+		if err := p.Consumers(ctx, []string{"gone", "two", "exclusive", "foreign", "none", "gone too"}, func(q string, n int) { got[q] = n }); err != nil {
+			t.Fatal(err)
+		}
+		want := "map[exclusive:-1 foreign:-1 gone:-1 gone too:-1 none:0 two:2]"
+		if strings.HasPrefix(v.Version, "3.") {
+			want = strings.Replace(want, "foreign:-1", "foreign:0", 1)
+		}
+		if fmt.Sprint(got) != want {
+			t.Errorf("%v, want %s", got, want)
+		}
+	})
+}
+
+// A connection that ends says nothing about the queue that was asked for: taken for -1, it
+// would end the pause of a queue without consumers.
+func TestAConnectionClosedByRabbitMQIsNoAnswerAboutAQueue(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		user := "asking-" + v.Name[len(v.Name)-8:]
+		v.User(user, "pw")
+		v.Grant(user, "", ".*", "")
+		v.Queue("q", nil)
+		p := publisher(t, v.URLAs(user, "pw"))
+		p.AwaitUsable(t.Context())
+		many := slices.Repeat([]string{"q"}, 500)
+		closed := make(chan error, 1)
+		go func() {
+			for {
+				err := p.Consumers(t.Context(), many, func(_ string, n int) {
+					if n != 0 {
+						t.Errorf("%d consumers of a queue that has none", n)
+					}
+				})
+				if err != nil || t.Failed() {
+					closed <- err
+					return
+				}
+			}
+		}()
+		v.CloseConnections(user)
+		if err := <-closed; !errors.Is(err, wire.ErrNoAnswer) {
+			t.Errorf("after RabbitMQ closed the connection: %v", err)
+		}
+	})
+}
+
+// What RabbitMQ refuses ends the channel it was asked on, and not the one that
+// publishes: what is unanswered there would be sent twice.
+func TestAskingForAMissingQueueLeavesThePublishingChannel(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		v.Queue("q", nil)
+		ctx := context.Background()
+		p := publisher(t, v.URL())
+		const rounds, each = 10, 50
+		for range rounds {
+			out := make([]wire.Outgoing, each)
+			for i := range out {
+				out[i] = message("", "q", "", nil)
+			}
+			answers := p.Send(ctx, out)
+			if err := p.Consumers(ctx, []string{"gone"}, func(string, int) {}); err != nil {
+				t.Fatal(err)
+			}
+			for _, err := range answers(ctx) {
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if n := v.Depth("q"); n != rounds*each {
+			t.Errorf("%d arrived of %d", n, rounds*each)
+		}
+	})
+}
+
+// Versions before the quarantine declared redrive.intake with another dead-letter exchange, and
+// RabbitMQ then refuses ours. The error names the argument and what to do; RabbitMQ does
+// not delete a quorum queue only if it is empty, so the commands are two.
+func TestAQueueDeclaredOtherwiseSaysWhatToDo(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		v.Queue(wire.QueueIntake, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(broker.DeliveryLimit), "x-dead-letter-exchange": "redrive.aside"})
+		l, err := broker.NewProbe(t.Context(), broker.Config{URL: v.URL(), Name: "test"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		err = l.DeclareAll()
+		if !errors.Is(err, wire.ErrDiffers) {
+			t.Fatalf("declared all the same: %v", err)
+		}
+		for _, part := range []string{`"redrive.intake"`, "x-dead-letter-exchange", "redrive.aside", "redrive.quarantine", "rabbitmqctl delete_queue -p '" + v.Name + "' redrive.intake`"} {
+			if !strings.Contains(err.Error(), part) {
+				t.Errorf("%q is not in: %v", part, err)
+			}
+		}
+		var refused *amqp.Error
+		if _, err := v.Channel().QueueDelete(wire.QueueIntake, false, true, false); !errors.As(err, &refused) || refused.Code != amqp.NotImplemented {
+			t.Errorf("RabbitMQ deletes a quorum queue if it is empty: %v", err)
+		}
+		v.DeleteQueue(wire.QueueIntake)
+		if err := l.DeclareAll(); err != nil {
+			t.Errorf("after it was deleted: %v", err)
+		}
+	})
+}
+
+// BenchmarkSend publishes as the scheduler does: batches of one queue each, several of them
+// under way at once.
+//
+//	go run ./test/brokers go test -run '^$' -bench Send -benchtime 200000x ./internal/broker
+func BenchmarkSend(b *testing.B) {
+	for _, rabbitmq := range brokertest.All(b) {
+		for _, kind := range []string{"classic", "quorum"} {
+			for _, c := range []struct{ queues, batch, underWay int }{{1, 512, 5}, {1, 16, 1}, {8, 256, 10}, {200, 4, 100}} {
+				b.Run(fmt.Sprintf("%s/%s/%d queues by %d", rabbitmq.Version, kind, c.queues, c.batch), func(b *testing.B) {
+					v := brokertest.NewVHost(b, rabbitmq)
+					p := broker.NewPublisher(broker.Config{URL: v.URL(), Log: slog.New(slog.DiscardHandler)})
+					ctx, cancel := context.WithCancel(b.Context())
+					ended := make(chan error, 1)
+					go func() { ended <- p.Run(ctx) }()
+					for i := range c.queues {
+						v.Queue(fmt.Sprint("q", i), amqp.Table{"x-queue-type": kind})
+						if err := p.BindRetryExchange(ctx, fmt.Sprint("q", i)); err != nil {
+							b.Fatal(err)
+						}
+					}
+					underWay := make(chan struct{}, c.underWay)
+					b.ResetTimer()
+					for n, left := 0, b.N; left > 0; n++ {
+						out := make([]wire.Outgoing, min(c.batch, left))
+						for i := range out {
+							out[i] = message(wire.RetryExchange(fmt.Sprint("q", n%c.queues)), "key", "", nil)
+							out[i].Message.Body = make([]byte, 1024)
+						}
+						left -= len(out)
+						underWay <- struct{}{}
+						wait := p.Send(ctx, out)
+						go func() {
+							for _, err := range wait(ctx) {
+								if err != nil {
+									b.Error(err)
+								}
+							}
+							<-underWay
+						}()
+					}
+					for range c.underWay {
+						underWay <- struct{}{}
+					}
+					b.StopTimer()
+					b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "msg/s")
+					cancel()
+					if err := <-ended; err != nil {
+						b.Error(err)
+					}
+				})
+			}
+		}
 	}
 }

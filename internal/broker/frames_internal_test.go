@@ -2,14 +2,157 @@ package broker
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/wire"
 )
+
+// bodyFrames sends body frames of 1 MiB for ever, until the pipe closes.
+func bodyFrames(w io.Writer) {
+	const size = 1 << 20
+	frame := make([]byte, frameHead+size+1)
+	frame[0], frame[len(frame)-1] = frameBody, frameEnd
+	binary.BigEndian.PutUint32(frame[3:], size)
+	for {
+		if _, err := w.Write(frame); err != nil {
+			return
+		}
+	}
+}
+
+func buffered(c *consumingConn) int {
+	c.bodies.mu.Lock()
+	defer c.bodies.mu.Unlock()
+	return c.bodies.buffered
+}
+
+// readToLimit reads from endless bodies until the byte limit is reached, and passes what
+// Read then says.
+func readToLimit(t *testing.T) (c *consumingConn, reads <-chan error) {
+	near, far := net.Pipe()
+	sent, read := make(chan struct{}), make(chan struct{})
+	go func() { defer close(sent); bodyFrames(far) }()
+	c = newConsumingConn(near)
+	results := make(chan error)
+	stop := make(chan struct{})
+	go func() {
+		defer close(read)
+		b := make([]byte, 2<<20)
+		for over := false; ; {
+			over = over || buffered(c) >= maxBuffered
+			_, err := c.Read(b)
+			if over || err != nil {
+				select {
+				case results <- err:
+				case <-stop:
+					return
+				}
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		c.Close()
+		far.Close()
+		close(stop)
+		<-sent
+		<-read
+	})
+	for buffered(c) <= maxBuffered {
+		select {
+		case err := <-results:
+			t.Fatalf("read on at %d bytes: %v", buffered(c), err)
+		default:
+		}
+	}
+	return c, results
+}
+
+func TestReadingStopsAtTheByteLimit(t *testing.T) {
+	c, reads := readToLimit(t)
+	if in := buffered(c); in > maxBuffered+1<<20 {
+		t.Errorf("%d bytes are in memory", in)
+	}
+	// The client's deadline passed meanwhile; that is no reason to lose the connection.
+	if err := c.SetReadDeadline(time.Now().Add(-time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	c.bodies.remove(8 << 20)
+	for range 2 {
+		if err := <-reads; err != nil {
+			t.Fatalf("after some bytes were processed: %v", err)
+		}
+	}
+}
+
+// A message larger than the bound comes through when there is nothing else to do.
+func TestAMessageOverTheBoundIsReadByAnIdleIntake(t *testing.T) {
+	c, reads := readToLimit(t)
+	c.bodies.setIdle(true)
+	for range 3 {
+		if err := <-reads; err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Each delivery is in one batch, in order; a batch is as large as what has arrived, up to a
+// bound of messages and bytes, and its tag is that of its last message.
+func TestEachDeliveryIsInOneBatch(t *testing.T) {
+	client, server := net.Pipe()
+	defer client.Close()
+	defer server.Close()
+	deliveries := make(chan amqp.Delivery, 2000)
+	bodies := make([][]byte, 1200)
+	for i, size := range map[int]int{3: 7 << 20, 4: 2 << 20, 5: 7 << 20, 6: 9 << 20} {
+		bodies[i] = make([]byte, size)
+	}
+	for i, b := range bodies {
+		deliveries <- amqp.Delivery{DeliveryTag: uint64(i + 1), Body: b, CorrelationId: string(rune('0' + i))}
+	}
+	close(deliveries)
+	g := &batcher{deliveries: deliveries, frames: newConsumingConn(client)}
+	var got []string
+	var sizes []int
+	var tags []uint64
+	for more := true; more; {
+		var batch []wire.Delivery
+		var last uint64
+		if batch, last, more = g.next(context.Background()); len(batch) == 0 {
+			continue
+		}
+		bytes := 0
+		for _, d := range batch {
+			got = append(got, d.Message.CorrelationID)
+			bytes += len(d.Message.Body)
+		}
+		if bytes > batchBytes && len(batch) > 1 {
+			t.Errorf("a batch of %d messages has %d bytes", len(batch), bytes)
+		}
+		sizes, tags = append(sizes, len(batch)), append(tags, last)
+	}
+	for i := range bodies {
+		if i >= len(got) || got[i] != string(rune('0'+i)) {
+			t.Fatalf("number %d is missing or not in its place", i)
+		}
+	}
+	if len(got) != len(bodies) || !slices.Equal(sizes, []int{4, 1, 1, 1, 512, 512, 169}) || !slices.Equal(tags, []uint64{4, 5, 6, 7, 519, 1031, 1200}) {
+		t.Errorf("%d deliveries in batches of %v that end with the tags %v", len(got), sizes, tags)
+	}
+}
 
 // gatherAt has the other end of a pipe. Each Read of it, with room enough, gets
 // what one write wrote, and until then that write is under way.
