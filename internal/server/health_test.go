@@ -1,17 +1,28 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/google/uuid"
+	"pgregory.net/rapid"
+
+	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/metrics"
+	"github.com/redrive-mq/redrive/internal/notify"
+	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
+	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
 func testHealth() (*health, *metrics.Metrics) {
@@ -137,5 +148,269 @@ func TestALaneThatFailsIsLoggedOnce(t *testing.T) {
 	s.laneChanged(lane, nil)
 	if n := strings.Count(log.String(), "\n"); n != 2 || h.problemOf(partOf(lane)) != "" {
 		t.Errorf("logged %d lines, want 2:\n%s", n, log.String())
+	}
+}
+
+// A listener that panics costs itself that event, and nothing else: neither the others
+// nor the goroutine that told of it, which is the intake's. It is counted, and readiness
+// says so for a while.
+func TestAListenerThatPanicsCannotEndTheIntake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, m := testHealth()
+		for _, part := range []string{partIntake, partParked, partPublish} {
+			h.set(part, "")
+		}
+		l := &listeners{log: slog.New(slog.DiscardHandler), health: h, count: m.ListenerFailed}
+		heard := 0
+		l.add("first", func(e retry.Event) {
+			if e.Queue == "poison" {
+				panic("cannot count it")
+			}
+		})
+		l.add("second", func(retry.Event) { heard++ })
+		for _, queue := range []string{"a", "poison", "b", "poison"} {
+			l.event(retry.Event{Kind: retry.Failed, Queue: queue})
+		}
+		if heard != 4 {
+			t.Errorf("the second listener heard %d of 4 events", heard)
+		}
+		if n := gauge(t, m, `redrive_event_failures_total{listener="first"}`); n != "2" {
+			t.Errorf("%s failures are counted", n)
+		}
+		if p := h.problems(); h.ready() || len(p) != 1 || !strings.Contains(p[0], `queue "poison" is missing there`) || gauge(t, m, "redrive_ready") != "0" {
+			t.Errorf("ready, with problems %q", p)
+		}
+		time.Sleep(failureShows + time.Second)
+		if p := h.problems(); !h.ready() || len(p) != 0 || gauge(t, m, "redrive_ready") != "1" {
+			t.Errorf("long after: problems %q", p)
+		}
+	})
+}
+
+// A breaker that is open is reported while messages wait behind it. Discarded, say, they
+// leave it open: nothing probes.
+func TestAnOpenBreakerWithNothingWaitingIsNotNotified(t *testing.T) {
+	s, err := New(testConfig(t), quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	s.vhosts[0].force("orders", string(throttle.Open), "anna", "the bank is down")
+	told := func() (kinds []notify.Kind) {
+		t.Helper()
+		settings := notify.DefaultSettings()
+		all, err := s.vhosts[0].conditions(t.Context(), &settings)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range all {
+			if c.Queue == "orders" {
+				kinds = append(kinds, c.Kind)
+			}
+		}
+		return kinds
+	}
+	if is := told(); len(is) > 0 {
+		t.Errorf("with nothing behind it: %v", is)
+	}
+	if err := s.vhosts[0].store.Add(t.Context(), []*store.Record{{ID: uuid.New(), Queue: "orders", State: store.Waiting, Due: time.Now(), FirstFailed: time.Now(), FailedAt: time.Now()}}); err != nil {
+		t.Fatal(err)
+	}
+	if is := told(); !slices.Equal(is, []notify.Kind{notify.BreakerOpen}) {
+		t.Errorf("with a message behind it: %v", is)
+	}
+}
+
+// undated is a store that does not know when its waiting message failed.
+type undated struct{ engine }
+
+func (undated) Counts(context.Context) ([]store.QueueCount, error) {
+	return []store.QueueCount{{Queue: "orders", Waiting: 1}}, nil
+}
+
+// A message whose times are not known is not one that has waited since the year 1.
+func TestAMessageOfAnUnknownTimeIsNotNotified(t *testing.T) {
+	s, err := New(testConfig(t), quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	v := s.vhosts[0]
+	v.store = undated{v.store}
+	settings := notify.DefaultSettings()
+	all, err := v.conditions(t.Context(), &settings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range all {
+		if c.Kind == notify.OldestWaiting {
+			t.Errorf("%+v", c)
+		}
+	}
+}
+
+// What is wrong with a part is reported as what it means to people.
+func TestWhatHealthTellsPeople(t *testing.T) {
+	h, _ := testHealth()
+	for _, part := range []string{partIntake, partParked, partPublish} {
+		h.set(part, "")
+	}
+	for _, step := range []struct{ part, what, want string }{
+		{"", "", ""},
+		{partIntake, "not connected", "intake_stopped after 2m0s: not connected"},
+		{partIntake, blockedBy + "memory", "broker_blocked: " + blockedBy + "memory"},
+		{partStore, "full", "broker_blocked: " + blockedBy + "memory; intake_stopped: full"},
+		{partIntake, "", "intake_stopped: full"},
+		{partStore, "", ""},
+		{partParkedStore, "full", "intake_stopped: full"},
+		{partParkedStore, "", ""},
+		{partPublish, blockedBy + "disk", "broker_blocked: " + blockedBy + "disk"},
+		{partPublish, "", ""},
+		{partQueue + "orders", "no such queue", "queue_paused orders: they fail: no such queue"},
+		{partConsumers + "orders", "none", "queue_paused orders: they fail: no such queue"}, // the throttle reports it
+		{partForward + "orders to exchange dead", "full", "forward_stopped orders > exchange dead: full; queue_paused orders: they fail: no such queue"},
+	} {
+		if step.part != "" {
+			h.set(step.part, step.what)
+		}
+		var got []string
+		for _, c := range conditionsOf([]map[string]string{h.byPart()}) {
+			s := string(c.Kind)
+			if c.Queue != "" {
+				s += " " + c.Queue
+			}
+			if c.Target != "" {
+				s += " > " + c.Target
+			}
+			if c.After > 0 {
+				s += " after " + c.After.String()
+			}
+			got = append(got, s+": "+c.Text)
+			if !slices.Contains(notify.KindNames(), string(c.Kind)) {
+				t.Errorf("there is no event %s", c.Kind)
+			}
+		}
+		slices.Sort(got)
+		if s := strings.Join(got, "; "); s != step.want {
+			t.Errorf("after %s %q: %q, want %q", step.part, step.what, s, step.want)
+		}
+	}
+}
+
+var kinds = []retry.Kind{retry.Failed, retry.Retried, retry.Parked, retry.Discarded}
+
+// The ring counts what a list of all events would, for whatever second is asked.
+// Events come from several goroutines, so a little out of order.
+func TestActivityOfTheLastMinute(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		type event struct {
+			queue string
+			kind  int
+			at    int64
+		}
+		var r activity
+		var all []event
+		latest := rapid.Int64Range(0, 2_000_000_000).Draw(t, "start")
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			latest += rapid.OneOf(rapid.Int64Range(0, 3), rapid.Int64Range(0, 200)).Draw(t, "seconds")
+			e := event{rapid.SampledFrom([]string{"", "orders", "mail"}).Draw(t, "queue"), rapid.IntRange(0, 3).Draw(t, "kind"),
+				latest - rapid.Int64Range(0, min(2, latest)).Draw(t, "late by")}
+			all = append(all, e)
+			r.event(retry.Event{Kind: kinds[e.kind], Queue: e.queue, At: time.Unix(e.at, 999)})
+			if !rapid.Bool().Draw(t, "ask") {
+				continue
+			}
+			latest += rapid.Int64Range(0, 70).Draw(t, "asked after")
+			want, hour := map[string]inspect.Flow{}, make([]inspect.Flow, 60)
+			for _, e := range all {
+				if e.at > latest-60 {
+					n := want[e.queue]
+					*flowFields(&n)[e.kind]++
+					want[e.queue] = n
+				}
+				if ago := latest/60 - e.at/60; ago < 60 && e.queue != "mail" {
+					*flowFields(&hour[59-ago])[e.kind]++
+				}
+			}
+			now := time.Unix(latest, 0)
+			for _, q := range []string{"", "orders", "mail", "never"} {
+				if got := r.Minute(q, now); got != want[q] {
+					t.Fatalf("queue %q at %d: %v, want %v", q, latest, got, want[q])
+				}
+			}
+			if got := r.Hour(now, func(q string) bool { return q != "mail" }); !slices.Equal(got, hour) {
+				t.Fatalf("the hour at %d: %v, want %v", latest, got, hour)
+			}
+		}
+	})
+}
+
+func TestActivityIsOnlyWhatPeopleAskFor(t *testing.T) {
+	var r activity
+	at := time.Unix(1_700_000_000, 0)
+	for _, k := range []retry.Kind{retry.Waiting, retry.Forwarded, retry.Replayed} {
+		r.event(retry.Event{Kind: k, Queue: "orders", At: at})
+	}
+	if names := r.Queues(); len(names) != 0 {
+		t.Errorf("queues %q are counted", names)
+	}
+	r.event(retry.Event{Kind: retry.Parked, Queue: "mail", At: at})
+	if names := r.Queues(); !slices.Equal(names, []string{"mail"}) {
+		t.Errorf("the queues are %q", names)
+	}
+}
+
+// Events come from the intake and the scheduler, questions from HTTP.
+func TestActivityIsCountedAtOnce(t *testing.T) {
+	var r activity
+	at := time.Unix(1_700_000_000, 0)
+	var wg sync.WaitGroup
+	for g := range 8 {
+		wg.Go(func() {
+			for i := range 500 {
+				r.event(retry.Event{Kind: kinds[i%3], Queue: fmt.Sprint(g % 2), At: at})
+				r.Minute("0", at)
+				r.Queues()
+			}
+		})
+	}
+	wg.Wait()
+	got := r.Minute("0", at)
+	if got.Failed+got.Retried+got.Parked != 4*500 {
+		t.Errorf("4 times 500 events count as %v", got)
+	}
+}
+
+func TestManyAtOnceCountAsMany(t *testing.T) {
+	var r activity
+	at := time.Unix(1_700_000_000, 0)
+	r.event(retry.Event{Kind: retry.Discarded, Queue: "orders", At: at, N: 7})
+	r.event(retry.Event{Kind: retry.Failed, Queue: "orders", At: at})
+	r.event(retry.Event{Kind: retry.Failed, Queue: "mail", At: at.Add(time.Hour)})
+	if got := r.Minute("orders", at); got != (inspect.Flow{Failed: 1, Discarded: 7}) {
+		t.Errorf("%+v", got)
+	}
+	if got := r.Failed(func(q string) bool { return q == "orders" }); got != 1 {
+		t.Errorf("%d failed in all", got)
+	}
+}
+
+// Names that somebody makes up are forgotten an hour after the last that happened to
+// them, and do not keep others from being counted.
+func TestIdleQueuesAreNotCountedForEver(t *testing.T) {
+	var r activity
+	at := time.Unix(1_700_000_000, 0)
+	for i := range maxActiveQueues + 10 {
+		r.event(retry.Event{Kind: retry.Failed, Queue: fmt.Sprintf("invented.%d", i), At: at})
+	}
+	if n := len(r.Queues()); n != maxActiveQueues {
+		t.Fatalf("%d queues are counted", n)
+	}
+	r.event(retry.Event{Kind: retry.Failed, Queue: "invented.7", At: at.Add(50 * time.Minute)})
+	r.event(retry.Event{Kind: retry.Failed, Queue: "orders", At: at.Add(61 * time.Minute)})
+	names := r.Queues()
+	slices.Sort(names)
+	if !slices.Equal(names, []string{"invented.7", "orders"}) {
+		t.Errorf("%d queues are left: %.10q", len(names), names)
 	}
 }

@@ -2,15 +2,32 @@ package server
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
 
+	"github.com/redrive-mq/redrive/internal/actions"
+	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/cluster"
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/operations"
+	"github.com/redrive-mq/redrive/internal/replica"
+	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/memstore"
 	"github.com/redrive-mq/redrive/internal/throttle"
+	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // These tests are of several replicas in fake time: their throttles, schedulers and consoles
@@ -257,6 +274,404 @@ func TestFlowsAreOfAllTogether(t *testing.T) {
 			if got := n.activity.Minute("q", time.Now()).Failed; got != 42 {
 				t.Errorf("%s shows %d failures, not 42", n.ID, got)
 			}
+		}
+	})
+}
+
+// scene is what they share.
+type scene struct {
+	t     *testing.T
+	store *memstore.Replicas
+	rules throttle.Rules
+
+	mu       sync.Mutex
+	returned []time.Time
+	by       map[*node]int
+	failing  bool // what is retried fails again
+	changes  []string
+	nodes    []*node
+}
+
+// node is one replica.
+type node struct {
+	*replica.Replica
+	scene    *scene
+	member   *memstore.Member
+	cancel   context.CancelFunc
+	done     chan struct{}
+	activity activity
+	able     atomic.Bool
+	mute     atomic.Bool
+}
+
+// teller is a node's store, which may be mute.
+type teller struct {
+	*memstore.Member
+	node *node
+}
+
+func (t teller) Send(ctx context.Context, topic string, message []byte) error {
+	if t.node.mute.Load() {
+		return errors.New("mute")
+	}
+	return t.Member.Send(ctx, topic, message)
+}
+
+type auditLog struct{}
+
+func (auditLog) Begin(audit.Entry) (func(string, int64), error) { return func(string, int64) {}, nil }
+
+func (auditLog) Before(context.Context, int64, func(audit.Entry) (bool, error)) error {
+	return nil
+}
+
+type allThere struct{}
+
+func (allThere) Queue(context.Context, string) (inspect.AtBroker, error) {
+	return inspect.AtBroker{Exists: true, Consumers: 1}, nil
+}
+
+// Send is the giver of a node: RabbitMQ takes all, at once.
+func (*node) IsBinding(string) bool { return false }
+
+func (n *node) Send(_ context.Context, queue string, claims []store.Claim) func(context.Context) []retry.Result {
+	s := n.scene
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	fates := make([]retry.Result, len(claims))
+	for i, c := range claims {
+		fates[i].Done = true
+		s.returned = append(s.returned, time.Now())
+		s.by[n]++
+		if s.failing { // and a moment later another replica takes in that it failed
+			id, at := c.Record.ID, s.nodes[(slices.Index(s.nodes, n)+1)%len(s.nodes)]
+			time.AfterFunc(300*time.Millisecond, func() { at.failed(queue, id) })
+		}
+	}
+	return func(context.Context) []retry.Result { return fates }
+}
+
+// failed is that the intake of this node has a message that failed.
+func (n *node) failed(queue string, id uuid.UUID) {
+	e := retry.Event{Kind: retry.Failed, Queue: queue, ID: id, At: time.Now()}
+	n.activity.event(e)
+	announce(n.Replica, e, n.Throttle.Failed(queue, id, e.At))
+}
+
+func (s *scene) join() *node {
+	n := &node{scene: s, member: s.store.Join(), done: make(chan struct{})}
+	n.able.Store(true)
+	log := slog.New(slog.DiscardHandler)
+	n.Replica = replica.New(teller{n.member, n}, func() cluster.About { return cluster.About{Address: "here", CanPublish: n.able.Load()} }, log)
+	f := n.Replica
+	f.CountFlow = n.activity.count
+	f.Throttle = throttle.New(func(string) throttle.Rules { return s.rules }, func() float64 { return 0.5 }, func(t throttle.Transition) {
+		s.mu.Lock()
+		if !t.OnFollower {
+			s.changes = append(s.changes, string(t.To))
+		}
+		s.mu.Unlock()
+		f.PollSoon()
+		f.Scheduler.Wake()
+	})
+	f.Scheduler = retry.NewScheduler(n.member, n, f.Throttle, func(retry.Event) {}, log, func(store.Lane, error) {})
+	f.Inspect = inspect.New(inspect.Config{Store: n.member, Broker: allThere{}, Audit: auditLog{}, Activity: &n.activity,
+		Policies: func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"*"}}} },
+		Replicas: func() []inspect.Replica { return replicasForInspect(f) }, Changed: f.Changed})
+	f.Actions = actions.New(actions.Config{Inspect: f.Inspect, Store: n.member, Audit: auditLog{}, Restorable: time.Hour,
+		SetPaused: f.Scheduler.Pause, Force: func(queue, to, by, why string) { _ = f.Throttle.Force(queue, to, by, why, time.Now()) }})
+	f.Operations = operations.New(operations.Config{Inspect: f.Inspect, Actions: f.Actions, Store: n.member})
+	f.LeaderTasks = []func(context.Context){f.Inspect.Lead, f.Operations.Lead}
+	f.Throttle.SetLeads(false)
+	f.Throttle.SetShare(throttle.Share{}, time.Now())
+	var ctx context.Context
+	ctx, n.cancel = context.WithCancel(context.Background())
+	s.mu.Lock()
+	s.nodes = append(s.nodes, n)
+	s.mu.Unlock()
+	go func() {
+		defer close(n.done)
+		var all sync.WaitGroup
+		all.Go(func() { f.Run(ctx) })
+		all.Go(func() { f.Scheduler.Run(ctx, time.Second) })
+		all.Go(func() { f.Inspect.Run(ctx) })
+		all.Go(func() { f.Operations.Run(ctx) })
+		all.Wait()
+	}()
+	s.t.Cleanup(func() { n.cancel(); <-n.done })
+	return n
+}
+
+// kill ends a node as SIGKILL does.
+func (n *node) kill() {
+	n.member.Kill()
+	n.scene.mu.Lock()
+	n.scene.nodes = slices.DeleteFunc(n.scene.nodes, func(o *node) bool { return o == n })
+	n.scene.mu.Unlock()
+	n.cancel()
+}
+
+func (s *scene) leader() *node {
+	s.t.Helper()
+	var leads []*node
+	for _, n := range s.nodes {
+		if n.Leads() {
+			leads = append(leads, n)
+		}
+	}
+	if len(leads) != 1 {
+		s.t.Fatalf("%d lead", len(leads))
+	}
+	return leads[0]
+}
+
+func (s *scene) follower() *node {
+	s.t.Helper()
+	leader := s.leader()
+	return s.nodes[slices.IndexFunc(s.nodes, func(n *node) bool { return n != leader })]
+}
+
+func (s *scene) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.returned)
+}
+
+// due adds n messages that are due at once.
+func (s *scene) due(queue string, n int) {
+	var all []*store.Record
+	for range n {
+		all = append(all, &store.Record{ID: uuid.Must(uuid.NewV7()), Queue: queue, State: store.Waiting, Due: time.Now(), FailedAt: time.Now(), Failures: 1, Message: wire.Message{Body: []byte("x")}})
+	}
+	if err := s.nodes[0].member.Add(context.Background(), all); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func together(t *testing.T, rules throttle.Rules, test func(t *testing.T, s *scene)) {
+	synctest.Test(t, func(t *testing.T) {
+		test(t, &scene{t: t, store: memstore.NewReplicas(), rules: rules, by: map[*node]int{}})
+	})
+}
+
+func (s *scene) park(queue string, n int) {
+	var all []*store.Record
+	for i := range n {
+		all = append(all, &store.Record{ID: uuid.Must(uuid.NewV7()), Queue: queue, State: store.Parked, Due: time.Now(), ParkedFor: "x",
+			FailedAt: time.Now().Add(time.Duration(i) * time.Microsecond), Message: wire.Message{Body: []byte("x")}})
+	}
+	if err := s.nodes[0].member.Add(context.Background(), all); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// An operation that is planned at one replica, started at another and paused at a
+// third runs at the leader, goes on where it was when that dies, and does each message
+// once.
+func TestAnOperationIsOfAllTogether(t *testing.T) {
+	together(t, throttle.Rules{NoConsumer: throttle.RetryWithoutConsumers}, func(t *testing.T, s *scene) {
+		ctx := context.Background()
+		for range 3 {
+			s.join()
+		}
+		time.Sleep(3 * time.Second)
+		const n = 900
+		s.park("q", n)
+		plan, err := s.nodes[0].Operations.Plan(ctx, boss, operations.PlanRequest{Verb: actions.Discard, Query: "queue:q state:parked"})
+		if err != nil || plan.Count != n {
+			t.Fatalf("planned %d, %v", plan.Count, err)
+		}
+		op, err := s.nodes[1].Operations.Start(ctx, boss, plan.ID, operations.Start{Rate: 50}) // at once, and elsewhere
+		if err != nil || op.State != operations.Running {
+			t.Fatalf("started: %s, %v", op.State, err)
+		}
+		if _, err := s.nodes[2].Operations.Start(ctx, boss, plan.ID, operations.Start{}); !errors.Is(err, inspect.ErrPrecondition) {
+			t.Errorf("started twice: %v", err)
+		}
+		time.Sleep(4 * time.Second)
+		all := func() (done []int64, states []string) {
+			for _, r := range s.nodes {
+				op, err := r.Operations.Operation(ctx, boss, plan.ID)
+				if err != nil {
+					t.Fatal(err)
+				}
+				done, states = append(done, op.Done), append(states, op.State)
+			}
+			return done, states
+		}
+		if done, states := all(); slices.Min(done) < 150 || slices.Max(done) > 250 || slices.Max(done)-slices.Min(done) > 15 {
+			t.Errorf("after 4 s at 50 a second: %v done, %v", done, states)
+		}
+		asked := time.Now()
+		if op, err = s.follower().Operations.Order(ctx, boss, plan.ID, operations.Pause); err != nil || op.State != operations.Paused {
+			t.Fatalf("paused: %s, %v", op.State, err)
+		}
+		if took := time.Since(asked); took > time.Second {
+			t.Errorf("a pause at another replica took %s", took)
+		}
+		time.Sleep(time.Second)
+		paused, states := all()
+		time.Sleep(5 * time.Second)
+		if later, _ := all(); !slices.Equal(paused, later) || slices.Compact(slices.Clone(paused))[0] != paused[2] || states[0] != operations.Paused || states[2] != operations.Paused {
+			t.Errorf("paused: %v, and 5 s later %v; %v", paused, later, states)
+		}
+		// While it is paused the leader dies; the next one keeps it so.
+		s.leader().kill()
+		time.Sleep(6 * time.Second)
+		if later, states := all(); later[0] != paused[0] || states[0] != operations.Paused {
+			t.Errorf("paused, and the leader died: %v, %v", later, states)
+		}
+		if _, err := s.follower().Operations.Order(ctx, boss, plan.ID, operations.Resume); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(3 * time.Second)
+		s.join()
+		before, _ := all()
+		if before[0] <= paused[0] {
+			t.Errorf("resumed: %v", before)
+		}
+		// The others have not heard of the last steps that the leader did.
+		old := s.leader()
+		old.mute.Store(true)
+		time.Sleep(time.Second)
+		died := time.Now()
+		old.kill()
+		for {
+			time.Sleep(100 * time.Millisecond)
+			if later, _ := all(); slices.Min(later) > slices.Max(before)+10 {
+				break
+			}
+			if time.Since(died) > 6*time.Second {
+				t.Fatal("6 s after the leader died the operation does not go on")
+			}
+		}
+		time.Sleep(30 * time.Second)
+		seen := map[string]int{}
+		for after := ""; ; {
+			page, err := s.nodes[0].Operations.Outcomes(ctx, boss, plan.ID, after, 1000)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, o := range page.Outcomes {
+				if seen[o.ID]++; o.Outcome != "done" {
+					t.Errorf("%s: %s, %s", o.ID, o.Outcome, o.Why)
+				}
+			}
+			if after = page.After; after == "" {
+				break
+			}
+		}
+		for id, times := range seen {
+			if times != 1 {
+				t.Errorf("%s is in the account %d times", id, times)
+			}
+		}
+		if _, states := all(); len(seen) != n || states[0] != operations.Finished || states[1] != operations.Finished {
+			t.Errorf("%d of %d in the account, %v", len(seen), n, states)
+		}
+	})
+}
+
+// What a leader did last, and did not live to tell, is shown by all in the end.
+func TestWhatALeaderDidNotTellIsFound(t *testing.T) {
+	together(t, throttle.Rules{}, func(t *testing.T, s *scene) {
+		ctx := context.Background()
+		for range 3 {
+			s.join()
+		}
+		time.Sleep(3 * time.Second)
+		s.park("q", 100)
+		plan, err := s.nodes[0].Operations.Plan(ctx, boss, operations.PlanRequest{Verb: actions.Discard, Query: "queue:q"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.nodes[0].Operations.Start(ctx, boss, plan.ID, operations.Start{Rate: 50}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		for _, n := range s.nodes { // all have read it
+			if op, err := n.Operations.Operation(ctx, boss, plan.ID); err != nil || op.State != operations.Running {
+				t.Errorf("%s shows it %s: %v", n.ID, op.State, err)
+			}
+		}
+		s.leader().mute.Store(true)
+		time.Sleep(3 * time.Second)
+		s.leader().kill()
+		time.Sleep(40 * time.Second)
+		for _, n := range s.nodes {
+			if op, err := n.Operations.Operation(ctx, boss, plan.ID); err != nil || op.State != operations.Finished || op.Done != 100 {
+				t.Errorf("%s shows it %s, %d done: %v", n.ID, op.State, op.Done, err)
+			}
+		}
+	})
+}
+
+// An order that is given while no one leads is done by who leads next.
+func TestAnOrderOutlivesTheLeader(t *testing.T) {
+	together(t, throttle.Rules{}, func(t *testing.T, s *scene) {
+		ctx := context.Background()
+		s.join()
+		s.join()
+		time.Sleep(3 * time.Second)
+		s.park("q", 500)
+		plan, err := s.nodes[0].Operations.Plan(ctx, boss, operations.PlanRequest{Verb: actions.Discard, Query: "queue:q"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.nodes[0].Operations.Start(ctx, boss, plan.ID, operations.Start{Rate: 10}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(3 * time.Second)
+		s.leader().kill()
+		at := s.nodes[0]
+		op, err := at.Operations.Order(ctx, boss, plan.ID, operations.Pause) // it waits for the next leader
+		if err != nil || op.State != operations.Paused {
+			t.Fatalf("%s, %v", op.State, err)
+		}
+		at.able.Store(false)
+		done := op.Done
+		time.Sleep(5 * time.Second)
+		if op, err = at.Operations.Operation(ctx, boss, plan.ID); err != nil || op.Done != done || op.State != operations.Paused {
+			t.Errorf("%s, %d done, then %d: %v", op.State, done, op.Done, err)
+		}
+	})
+}
+
+// A leader that is stopped for a while, and another leads meanwhile, writes nothing of
+// an operation any more.
+func TestAFormerLeaderSpoilsNoOperation(t *testing.T) {
+	together(t, throttle.Rules{}, func(t *testing.T, s *scene) {
+		ctx := context.Background()
+		a := s.join()
+		time.Sleep(2 * time.Second)
+		s.park("q", 100)
+		plan, err := a.Operations.Plan(ctx, boss, operations.PlanRequest{Verb: actions.Discard, Query: "queue:q"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := a.Operations.Start(ctx, boss, plan.ID, operations.Start{Rate: 10}); err != nil {
+			t.Fatal(err)
+		}
+		// Another becomes the leader behind its back, as when it was stopped past its time.
+		other := s.store.Join()
+		if err := other.Resign(ctx, "service", a.ID); err != nil {
+			t.Fatal(err)
+		}
+		if _, leads, err := other.Lead(ctx, "service", "other", time.Minute); err != nil || !leads {
+			t.Fatal(leads, err)
+		}
+		counts := func() string {
+			c, err := other.Counts(ctx)
+			p, err2 := other.Entry(ctx, "operation/"+plan.ID+"/progress")
+			if err != nil || err2 != nil {
+				t.Fatal(err, err2)
+			}
+			return fmt.Sprint(c[0].Parked, c[0].Discarded, string(p))
+		}
+		before := counts()
+		time.Sleep(5 * time.Second)
+		if after := counts(); after != before {
+			t.Errorf("was %s, is %s", before, after)
 		}
 	})
 }

@@ -1,21 +1,42 @@
 package server
 
 import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"encoding/pem"
 	"errors"
+	"fmt"
+	"io"
 	"log/slog"
+	"math"
 	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httptrace"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
+	"github.com/google/uuid"
+
+	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/decode"
+	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/notify"
 	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/storetest"
 	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/redisnode"
 )
 
 func testConfig(t *testing.T) *config.Config {
@@ -141,5 +162,516 @@ func TestStatusBeforeAnyConnection(t *testing.T) {
 	}
 	if len(st.Problems) != 3 || len(st.Queues) != 0 || strings.Contains(st.Broker, "s3cret") || !strings.Contains(st.Broker, "127.0.0.1:1") {
 		t.Errorf("the status is %+v", st)
+	}
+}
+
+func TestAServiceThatOthersCouldReachDoesNotStartOpen(t *testing.T) {
+	c := testConfig(t)
+	c.Store.Disk = filepath.Join(c.Store.Disk, "data")
+	for _, listen := range []string{"0.0.0.0:0", ":0", "[::]:0"} {
+		c.Listen = listen
+		if _, err := New(c, quiet()); err == nil || !strings.Contains(err.Error(), "set `auth: {}`") {
+			t.Errorf("%s: %v", listen, err)
+		}
+	}
+	c.Access.SignIn = true
+	if _, err := New(c, quiet()); err == nil || !strings.Contains(err.Error(), "tls.cert") {
+		t.Errorf("without TLS: %v", err)
+	}
+	c.Access.TLS = auth.TLSFiles{Cert: "none.pem", Key: "none.pem"}
+	if _, err := os.Stat(c.Store.Disk); err == nil {
+		t.Error("a service that may not start has made its folder")
+	}
+	if _, err := New(c, quiet()); err == nil || !strings.Contains(err.Error(), "none.pem") {
+		t.Errorf("with a certificate that is not there: %v", err)
+	}
+	// Each of those has released its folder.
+	c.Access.TLS, c.Access.BehindProxy = auth.TLSFiles{}, true
+	s, err := New(c, quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// From nothing but an administrator of RabbitMQ's to a token that works, by TLS.
+func TestTheFirstToken(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		root, viewer := "root-"+uuid.NewString(), "viewer-"+uuid.NewString()
+		for name, tag := range map[string]string{root: "administrator", viewer: "monitoring"} {
+			v.User(name, "s3cret")
+			v.Must("PUT", "users/"+name, map[string]any{"password": "s3cret", "tags": tag})
+			v.Grant(name, "^$", "^$", ".*")
+		}
+		proof := httptest.NewTLSServer(nil) // for its certificate, whose files the service reads
+		proof.Close()
+		c := testConfig(t)
+		c.Broker.URL, c.Broker.Management = v.ServiceURL(c.Policies), v.Management
+		c.Access.SignIn, c.Access.TLS = true, certificate(t, proof.TLS.Certificates[0])
+		s, err := New(c, quiet())
+		if err != nil {
+			t.Fatal(err)
+		}
+		server, served := s.server(), make(chan struct{})
+		go func() { defer close(served); s.serve(server) }()
+		defer func() { server.Close(); <-served; s.Close() }()
+		roots := x509.NewCertPool()
+		roots.AddCert(proof.Certificate())
+		client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: "example.com"}}}
+		defer client.CloseIdleConnections()
+		ask := func(method, path, in string, as func(*http.Request)) (int, string) {
+			t.Helper()
+			r, err := http.NewRequest(method, "https://"+s.Addr()+path, strings.NewReader(in))
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Header.Set("Content-Type", "application/json")
+			as(r)
+			resp, err := client.Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			out, _ := io.ReadAll(resp.Body)
+			return resp.StatusCode, string(out)
+		}
+		nobody := func(*http.Request) {}
+		user := func(name, password string) func(*http.Request) {
+			return func(r *http.Request) { r.SetBasicAuth(name, password) }
+		}
+		for path, want := range map[string]int{"/healthz": 200, "/metrics": 401, "/api/v1/me": 401, "/api/v1/messages": 401, "/api/v1/tokens": 401, "/": 401} {
+			if code, out := ask("GET", path, "", nobody); code != want {
+				t.Errorf("%s for nobody: %d %s", path, code, out)
+			}
+		}
+		const ci = `{"name":"ci","role":"operator","queues":["orders.*"]}`
+		for who, want := range map[string]int{root: 200, viewer: 403} {
+			if code, out := ask("POST", "/api/v1/tokens", ci, user(who, "s3cret")); code != want {
+				t.Errorf("%s: %d %s", who, code, out)
+			}
+			if code, _ := ask("POST", "/api/v1/tokens", ci, user(who, "wrong")); code != 401 {
+				t.Errorf("%s with a wrong password: %d", who, code)
+			}
+		}
+		code, out := ask("POST", "/api/v1/tokens", strings.Replace(ci, `"ci"`, `"two"`, 1), user(root, "s3cret"))
+		var made struct{ Secret string }
+		if err := json.Unmarshal([]byte(out), &made); err != nil || code != 200 {
+			t.Fatal(code, out, err)
+		}
+		token := func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+made.Secret) }
+		if code, out := ask("GET", "/api/v1/me", "", token); code != 200 || !strings.Contains(out, `"role":"operator"`) {
+			t.Errorf("with the token: %d %s", code, out)
+		}
+		if code, _ := ask("GET", "/metrics", "", token); code != 403 {
+			t.Errorf("the metrics of all queues, for one who is limited to some: %d", code)
+		}
+		if code, _ := ask("GET", "/metrics", "", user(viewer, "s3cret")); code != 200 {
+			t.Errorf("the metrics, for a viewer: %d", code)
+		}
+		if code, out := ask("DELETE", "/api/v1/tokens/two", "", user(root, "s3cret")); code != 204 {
+			t.Errorf("revoking: %d %s", code, out)
+		}
+		if code, _ := ask("GET", "/api/v1/me", "", token); code != 401 {
+			t.Errorf("with the revoked token: %d", code)
+		}
+		if files, err := audit.Files(c.Audit()); err != nil {
+			t.Error(err)
+		} else if r, err := audit.Verify(files, audit.Expected{}); err != nil || r.Last < 7 {
+			t.Errorf("the audit log: %+v, %v", r, err)
+		}
+	})
+}
+
+// certificate writes the files of one.
+func certificate(t *testing.T, c tls.Certificate) auth.TLSFiles {
+	t.Helper()
+	dir := t.TempDir()
+	files := auth.TLSFiles{Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}
+	key, err := x509.MarshalPKCS8PrivateKey(c.PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, block := range map[string]*pem.Block{files.Cert: {Type: "CERTIFICATE", Bytes: c.Certificate[0]}, files.Key: {Type: "PRIVATE KEY", Bytes: key}} {
+		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return files
+}
+
+func TestAReadOnlyServiceChangesNothing(t *testing.T) {
+	c := testConfig(t)
+	c.Access.ReadOnly = true
+	s, err := New(c, quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for _, path := range []string{"/api/v1/tokens"} {
+		r := httptest.NewRequest("POST", path, strings.NewReader(`{"name":"ci","role":"viewer"}`))
+		r.RemoteAddr, r.Host = "127.0.0.1:4242", "127.0.0.1:8250"
+		r.Header.Set("Content-Type", "application/json")
+		w := httptest.NewRecorder()
+		s.server().Handler.ServeHTTP(w, r)
+		if w.Code != 403 || !strings.Contains(w.Body.String(), auth.ErrReadOnly.Error()) {
+			t.Errorf("%s: %d %s", path, w.Code, w.Body)
+		}
+	}
+}
+
+func get(t *testing.T, s *Service, path string) (int, string) {
+	t.Helper()
+	r, err := http.Get("http://" + s.Addr() + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	text, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.StatusCode, string(text)
+}
+
+// saysReady is what all places say of the readiness of a service, as 200 and 503 say it.
+func saysReady(t *testing.T, s *Service) (all map[string]bool, o inspect.Overview) {
+	t.Helper()
+	status, _ := get(t, s, "/readyz")
+	code, metrics := get(t, s, "/metrics")
+	if code != 200 {
+		t.Errorf("/metrics answers %d: %s", code, metrics)
+	}
+	_, page := get(t, s, "/health")
+	o, err := s.vhosts[0].inspect.Overview(context.Background(), boss)
+	if err != nil {
+		t.Error(err)
+	}
+	all = map[string]bool{
+		"/readyz":       status == 200,
+		"redrive_ready": strings.Contains(metrics, "\nredrive_ready 1\n"),
+		"page":          strings.Contains(page, "<b>Ready.</b>") && !strings.Contains(page, "Not ready."),
+		"overview":      o.Ready,
+		"vhosts":        s.vhostLinks(0)[0].Ready,
+		"nothing wrong": isReady(s.vhosts[0].health.byPart()),
+	}
+	for _, r := range o.Replicas {
+		if r.Self {
+			all["replica"] = r.Ready
+		}
+	}
+	return all, o
+}
+
+// agree waits until all places say the same, and that they do. The replicas' table is of
+// the last beat.
+func agree(t *testing.T, s *Service, what string, ready bool) inspect.Overview {
+	t.Helper()
+	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
+		all, o := saysReady(t, s)
+		differ := ""
+		for place, says := range all {
+			if says != ready {
+				differ += fmt.Sprintf(" %s: %v", place, says)
+			}
+		}
+		if differ == "" {
+			return o
+		}
+		if time.Since(began) > 3*time.Minute {
+			t.Fatalf("%s: ready is %v, but%s; wrong is %q", what, ready, differ, s.Problems())
+		}
+	}
+}
+
+// One judgement says whether a service is ready, in all places, whatever is wrong.
+func TestReadinessIsOneJudgementEverywhere(t *testing.T) {
+	redisnode.Each(t, func(t *testing.T, o redisnode.Options) {
+		v := brokertest.NewVHost(t, brokertest.All(t)[0])
+		o.Config = "maxmemory 1gb"
+		server := redisnode.New(t, o)
+		c, err := config.Parse("test.yaml", []byte("policies: [{name: p, queues: [orders], attempts: 3, backoff: {fixed: 1s}}]\nbroker: {}\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Broker.URL, c.Store.Disk, c.Listen = v.URL(), t.TempDir(), "127.0.0.1:0"
+		c.Store.Redis.URL, c.Store.Redis.Timeout = server.URL(), 3*time.Second
+		s, err := New(c, Options{Version: "test", Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error, 1)
+		go func() { done <- s.Run(ctx) }()
+		defer func() {
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}()
+		agree(t, s, "nothing", true)
+		h := s.vhosts[0].health
+		for _, trouble := range []struct {
+			parts []string
+			ready bool
+		}{
+			{[]string{partQueue + "orders"}, true},
+			{[]string{partConsumers + "orders", partQueue + "mail"}, true},
+			{[]string{partOf(store.Lane{Queue: "orders", Forward: store.Destination{RoutingKey: "dead"}})}, true},
+			{[]string{partStore}, false},
+			{[]string{partParkedStore}, false},
+			{[]string{partIntake}, false},
+			{[]string{partPublish, partQueue + "orders"}, false},
+			{[]string{partDelays}, false},
+		} {
+			for _, part := range trouble.parts {
+				h.set(part, "wrong")
+			}
+			if got := agree(t, s, fmt.Sprint(trouble.parts), trouble.ready); len(got.Problems) != len(trouble.parts) {
+				t.Errorf("%q: problems %q", trouble.parts, got.Problems)
+			}
+			for _, part := range trouble.parts {
+				h.set(part, "")
+			}
+			agree(t, s, "nothing any more", true)
+		}
+		// Redis stands still, and nothing fails.
+		if err := server.Pause(); err != nil {
+			t.Fatal(err)
+		}
+		notReady(t, s)
+		if err := server.Continue(); err != nil {
+			t.Fatal(err)
+		}
+		agree(t, s, "Redis goes on", true)
+		if _, err := server.Do(ctx, "FLUSHALL"); err != nil {
+			t.Fatal(err)
+		}
+		notReady(t, s)
+	})
+}
+
+// notReady waits until a service whose Redis is away says so, in all places but the
+// replicas' table, which no one knows then.
+func notReady(t *testing.T, s *Service) {
+	t.Helper()
+	began := time.Now()
+	for isReady(s.vhosts[0].health.byPart()) {
+		if time.Since(began) > 3*time.Minute {
+			t.Fatal("it stays ready")
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Logf("not ready after %s", time.Since(began).Round(time.Millisecond))
+	all, o := saysReady(t, s)
+	for place, says := range all {
+		if says && place != "replica" {
+			t.Errorf("%s says that it is ready", place)
+		}
+	}
+	if !strings.Contains(strings.Join(o.Problems, "\n"), "redis: ") {
+		t.Errorf("problems: %q", o.Problems)
+	}
+	if code, text := get(t, s, "/metrics"); code != 200 || !strings.Contains(text, "\nredrive_store_up 0\n") || !strings.Contains(text, "\nredrive_intake_stopped 1\n") {
+		t.Errorf("/metrics: %d, and says nothing of the store", code)
+	}
+}
+
+// logged is a log of warnings and errors, but for RabbitMQ's, which is not there.
+type logged struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !strings.Contains(string(p), "RabbitMQ") {
+		l.text.Write(p)
+	}
+	return len(p), nil
+}
+
+// A stop waits neither for who watches nor for who sends, and yet the audit log says
+// what came of what was begun.
+func TestAStopEndsWhatIsUnderWay(t *testing.T) {
+	c := testConfig(t)
+	c.Broker.URL = "amqp://127.0.0.1:1/"
+	log := &logged{}
+	s, err := New(c, Options{Version: "test", Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ran := make(chan error, 1)
+	go func() { ran <- s.Run(ctx) }()
+
+	client := &http.Client{Transport: &http.Transport{}}
+	defer client.CloseIdleConnections()
+	live, err := client.Get("http://" + s.Addr() + "/api/v1/live")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer live.Body.Close()
+	if _, err := live.Body.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	reading := make(chan struct{}) // the service asks for the body
+	body, never := io.Pipe()
+	defer never.Close()
+	trace := &httptrace.ClientTrace{Got100Continue: func() { close(reading) }}
+	r, err := http.NewRequestWithContext(httptrace.WithClientTrace(t.Context(), trace), "POST", "http://"+s.Addr()+"/api/v1/import", body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/jsonl")
+	r.Header.Set("Expect", "100-continue")
+	client.Transport.(*http.Transport).ExpectContinueTimeout = 0 // it sends when it is asked to
+	var sent sync.WaitGroup
+	sent.Go(func() {
+		if resp, err := client.Do(r); err == nil {
+			resp.Body.Close()
+		}
+	})
+	<-reading
+	stop()
+	if err := <-ran; err != nil {
+		t.Error(err)
+	}
+	never.Close()
+	sent.Wait()
+	if log.text.Len() > 0 {
+		t.Errorf("the log has %s", &log.text)
+	}
+	book, err := audit.Open(c.Audit(), audit.Options{Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer book.Close()
+	begun, ended := int64(0), int64(-1)
+	err = book.Before(t.Context(), math.MaxInt64, func(e audit.Entry) (bool, error) {
+		if e.Did == "import" && e.Of > 0 {
+			ended = e.Of
+		} else if e.Did == "import" {
+			begun = e.N
+		}
+		return true, nil
+	})
+	if err != nil || begun == 0 || ended != begun {
+		t.Errorf("the import was begun in line %d, and line %d says what came of it; %v", begun, ended, err)
+	}
+}
+
+// What store.redis says of TLS is done: a server is believed by the CA that is named,
+// and shown the certificate that is; one that is not believed is refused, and why.
+func TestRedisByTLS(t *testing.T) {
+	redisnode.Each(t, func(t *testing.T, o redisnode.Options) {
+		ca, other := redisnode.NewAuthority(t), redisnode.NewAuthority(t)
+		own := ca.Identity("client")
+		cert, key := ca.File(own.Cert), ca.File(own.Key)
+		o.Config = "maxmemory 1gb"
+		o.TLS = ca.Identity("127.0.0.1")
+		open := redisnode.New(t, o)
+		o.TLS.Clients = ca.Cert
+		asks := redisnode.New(t, o) // for a certificate
+		o.TLS = ca.Identity("redis.example")
+		named := redisnode.New(t, o)
+		for _, c := range []struct {
+			name  string
+			redis config.Redis
+			want  string // "": it works
+		}{
+			{"its CA is named", config.Redis{URL: "rediss://" + open.TLSAddr(), CA: ca.File(ca.Cert)}, ""},
+			{"it asks for a certificate", config.Redis{URL: "rediss://" + asks.TLSAddr(), CA: ca.File(ca.Cert), Cert: cert, Key: key}, ""},
+			{"it asks for a certificate, and there is none", config.Redis{URL: "rediss://" + asks.TLSAddr(), CA: ca.File(ca.Cert)}, "redis at " + asks.TLSAddr()}, // which closes the connection, and says no more
+			{"its CA is not named", config.Redis{URL: "rediss://" + open.TLSAddr()}, "signed by unknown authority; name the CA of its certificate, a file in PEM, with store.redis.tls.ca"},
+			{"another CA is named", config.Redis{URL: "rediss://" + open.TLSAddr(), CA: ca.File(other.Cert)}, "store.redis.tls.ca"},
+			{"it is another server", config.Redis{URL: "rediss://" + named.TLSAddr(), CA: ca.File(ca.Cert)}, "127.0.0.1"},
+			{"the URL is one without TLS", config.Redis{URL: "redis://" + open.TLSAddr(), CA: ca.File(ca.Cert)}, "expected rediss://"},
+			{"the port is one without TLS", config.Redis{URL: "rediss://" + open.Addr(), CA: ca.File(ca.Cert)}, "redis at " + open.Addr()},
+			{"the CA is no certificate", config.Redis{URL: "rediss://" + open.TLSAddr(), CA: key}, "store.redis.tls.ca: " + key},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				s, err := OpenStore(config.Store{Redis: c.redis}, quiet().Log)
+				if c.want != "" {
+					if err == nil || !strings.Contains(err.Error(), c.want) {
+						t.Errorf("%v; want %q", err, c.want)
+					}
+					return
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer s.Close()
+				keeps(t, s)
+			})
+		}
+	})
+}
+
+// Each server of several is believed by its own name, not by that of the first.
+func TestServersOfRedisHaveTheirOwnNames(t *testing.T) {
+	redisnode.Each(t, func(t *testing.T, o redisnode.Options) {
+		ctx := context.Background()
+		ca := redisnode.NewAuthority(t)
+		o.TLS = ca.Identity("127.0.0.1")
+		o.Config = "maxmemory 1gb\ncluster-enabled yes\ntls-cluster yes"
+		server := redisnode.New(t, o)
+		if _, err := server.Do(ctx, "CLUSTER", "ADDSLOTSRANGE", "0", "16383"); err != nil {
+			t.Fatal(err)
+		}
+		for state := ""; !strings.Contains(state, "cluster_state:ok"); {
+			answer, err := server.Do(ctx, "CLUSTER", "INFO")
+			if err != nil {
+				t.Fatal(err)
+			}
+			state = fmt.Sprint(answer)
+		}
+		// No one is at the first address, and its name is another.
+		s, err := OpenStore(config.Store{Redis: config.Redis{URL: "rediss://localhost:1?addr=" + server.TLSAddr(), CA: ca.File(ca.Cert)}}, quiet().Log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		keeps(t, s)
+	})
+}
+
+// keeps adds a message, and reads it.
+func keeps(t *testing.T, s store.Store) {
+	t.Helper()
+	if err := s.Add(context.Background(), []*store.Record{storetest.Waiting("q", 0, "x")}); err != nil {
+		t.Fatal(err)
+	}
+	if page, err := storetest.List(context.Background(), s, storetest.Filter{}); err != nil || len(page.Records) != 1 {
+		t.Errorf("%d records, %v", len(page.Records), err)
+	}
+}
+
+// What RabbitMQ may deliver again when this process ends has a receipt: all that may be
+// outstanding to both intakes, and half as many besides, since what at-least-once
+// dead-lettering publishes again may have been acknowledged.
+func TestReceiptsCoverWhatIsOutstanding(t *testing.T) {
+	if outstanding := prefetch + parkedPrefetch; store.ReceiptsKept < outstanding+outstanding/2 {
+		t.Errorf("%d receipts are kept of a process, and %d messages may be outstanding to it", store.ReceiptsKept, outstanding)
+	}
+}
+
+func TestAPolicysStormIsDrawnOnce(t *testing.T) {
+	var s outagePictures
+	p := policy.Default()
+	p.Name = `<b>&"`
+	one := s.draw(t.Context(), p, throttle.Rules{Rate: 5})
+	if !strings.HasPrefix(string(one), "<svg ") || strings.Contains(string(one), "<b>") || !strings.Contains(string(one), `role="img" aria-label="Load on an upstream`) {
+		t.Errorf("it draws %.300s", one)
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if s.draw(gone, p, throttle.Rules{Rate: 5}) != one {
+		t.Error("it is drawn a second time")
+	}
+	if s.draw(gone, p, throttle.Rules{Rate: 4}) != "" {
+		t.Error("a policy that has changed has its old picture")
 	}
 }
