@@ -1,13 +1,26 @@
 package delaytest
 
 import (
+	"errors"
+	"fmt"
+	"math"
 	"math/bits"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-mq/redrive/internal/delay"
+	"github.com/redrive-mq/redrive/internal/delay/native"
+	"github.com/redrive-mq/redrive/internal/delay/plugin"
+	"github.com/redrive-mq/redrive/internal/delay/report"
+	"github.com/redrive-mq/redrive/internal/delay/ttlqueue"
+	"github.com/redrive-mq/redrive/internal/headers"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -213,4 +226,413 @@ func TestNeverEarly(t *testing.T) {
 			}
 		}
 	})
+}
+
+// RabbitMQ accepts the longest delay that a way claims, and the way nothing longer.
+func TestTheLongestDelay(t *testing.T) {
+	each(t, func(t *testing.T, b *suite) {
+		longest := b.way.Limits().Longest
+		if b.name == "Native" {
+			return // it takes no delay; see its arguments
+		}
+		b.work("orders").Channel.Close()
+		ticket, err := b.way.Ticket("orders", longest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := b.hold(ticket, "orders", wire.Message{}); err != nil {
+			t.Errorf("a delay of %s: %v", longest, err)
+		}
+		if _, err := b.way.Ticket("orders", longest+1); err == nil {
+			t.Errorf("a delay longer than %s was taken", longest)
+		}
+	})
+}
+
+// A hundred delays, far apart and close together: a queue each for those that
+// differ in their first two digits.
+func TestDynamicMakesAQueuePerDelay(t *testing.T) {
+	each(t, func(t *testing.T, b *suite) {
+		d, dynamic := b.way.(*ttlqueue.Dynamic)
+		if !dynamic {
+			return
+		}
+		b.v.Queue("orders", b.queue)
+		b.declare("orders")
+		names := map[string]bool{}
+		for wait := 600_000 * ms; wait < 660_000*ms; wait += 600 * ms {
+			ticket, err := d.Ticket("orders", wait)
+			if err == nil {
+				err = b.hold(ticket, "orders", wire.Message{})
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			names[ticket.Exchange] = true
+		}
+		if n := delays(t, b.v, "queues"); n != len(names) || n > 7 {
+			t.Errorf("there are %d queues for %d names", n, len(names))
+		}
+	})
+}
+
+// everyHeader has each header type that AMQP 0-9-1 has and amqp091-go can send.
+func everyHeader() amqp.Table {
+	return amqp.Table{
+		"nil": nil, "yes": true, "no": false, "int8": int8(-1), "uint8": uint8(255), "int16": int16(-300), "uint16": uint16(65535),
+		"int32": int32(math.MinInt32), "uint32": uint32(math.MaxUint32), "int64": int64(math.MinInt64),
+		"float32": float32(1.5), "float64": -2.5e300, "decimal": amqp.Decimal{Scale: 2, Value: 1234},
+		"string": "héllo\x00\xff", "empty": "", "bytes": []byte{0, 255}, "time": time.Unix(1_700_000_000, 0),
+		"table": amqp.Table{"deep": amqp.Table{"list": []any{int32(1), "two", nil, []any(nil), amqp.Table{}}}},
+	}
+}
+
+// A message is retried as it was published, also the second time. What a publisher forged
+// moves it nowhere else.
+func TestAMessageComesBackWithItsProperties(t *testing.T) {
+	each(t, func(t *testing.T, b *suite) {
+		if b.name == "Native" {
+			return // the message never leaves its queue
+		}
+		c := b.work("orders")
+		b.v.Queue("copies", amqp.Table{"x-queue-type": "classic"})
+		b.v.Exchange("shop", amqp.ExchangeFanout, "orders")
+		sent := amqp.Publishing{
+			Headers: everyHeader(), ContentType: "application/json", ContentEncoding: "gzip", DeliveryMode: amqp.Persistent, Priority: 3,
+			CorrelationId: "corr", ReplyTo: "reply", MessageId: "m1", Timestamp: time.Unix(1_700_000_000, 0), Type: "created",
+			UserId: "guest", AppId: "shop", Expiration: "600000", Body: []byte("\x00\xff{}"),
+		}
+		b.v.Publish("shop", "order.eu", sent)
+		d := c.Next()
+		d.Headers["CC"] = []any{"copies"}
+		d.Headers["BCC"] = []any{"copies"}
+		d.Headers["x-delay"] = int32(3_600_000)
+		d.Headers["x-death"] = []any{amqp.Table{"queue": "orders", "reason": "expired", "count": "many"}}
+		for range 2 {
+			h := b.fail(d, "orders", b.delays[0])
+			d = b.back(c, string(sent.Body), h)
+			history, _ := headers.Read(d.Headers, time.Now())
+			if history.Exchange != "shop" || history.RoutingKey != "order.eu" || history.UserID != "guest" || history.Failures != 1 || history.Queue != "orders" {
+				t.Errorf("its history is %+v", history)
+			}
+			if rekeyed := d.RoutingKey == "orders"; rekeyed != b.way.Limits().ChangesRoutingKey {
+				t.Errorf("it came back with the routing key %q; its limits say that it has another: %v", d.RoutingKey, b.way.Limits().ChangesRoutingKey)
+			}
+			if diff := cmp.Diff(sent.Headers, headers.Clean(d.Headers)); diff != "" {
+				t.Errorf("headers (-sent +returned):\n%s", diff)
+			}
+			got := amqp.Publishing{Headers: sent.Headers, ContentType: d.ContentType, ContentEncoding: d.ContentEncoding, DeliveryMode: d.DeliveryMode,
+				Priority: d.Priority, CorrelationId: d.CorrelationId, ReplyTo: d.ReplyTo, Expiration: d.Expiration, MessageId: d.MessageId,
+				Timestamp: d.Timestamp, Type: d.Type, UserId: d.UserId, AppId: d.AppId, Body: d.Body}
+			want := sent
+			want.UserId, want.Expiration = "", "" // kept in our header; the broker takes it off, and it would count again
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("properties (-sent +returned):\n%s", diff)
+			}
+			// As the library reads it for the next time.
+			d.Exchange, d.RoutingKey, d.UserId = history.Exchange, history.RoutingKey, history.UserID
+		}
+		if err := d.Ack(false); err != nil {
+			t.Fatal(err)
+		}
+		for _, q := range []string{"copies", wire.QueueParked} {
+			if n := b.v.Depth(q); n != 0 {
+				t.Errorf("%d messages are in %s", n, q)
+			}
+		}
+	})
+}
+
+// The wait grows by as much each time, up to a longest, and RabbitMQ counts; a
+// message that failed less often is not held up; and RabbitMQ 3.10 takes the
+// arguments and does not wait, so it is refused.
+func TestNativeGrowsLinearly(t *testing.T) {
+	t.Parallel()
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		const step, longest = 200 * ms, 500 * ms
+		b := newSuite(t, v, suiteWay{way: native.Way{}, queue: native.Arguments(step, longest)})
+		c := b.work("orders")
+		v.Publish("", "orders", amqp.Publishing{Body: []byte("a")})
+		d := c.Next()
+		waits := []time.Duration{step, 2 * step, longest, longest}
+		if err := b.way.Limits().CheckVersion(v.Version); err != nil {
+			began := time.Now()
+			b.fail(d, "orders", step)
+			c.Take("a")
+			if time.Since(began) >= step {
+				t.Errorf("RabbitMQ %s has waited %s, and we say that it cannot (%v)", v.Version, time.Since(began), err)
+			}
+			return
+		}
+		for i, w := range waits {
+			if n := headers.Deliveries(d.Headers); n != int64(i) {
+				t.Errorf("after %d failures RabbitMQ counts %d", i, n)
+			}
+			d = b.back(c, "a", b.fail(d, "orders", w))
+		}
+		b.fail(d, "orders", longest)
+		v.Publish("", "orders", amqp.Publishing{Body: []byte("b")})
+		b.fail(c.Next(), "orders", step)
+		c.Take("b")
+		c.Take("a")
+	})
+}
+
+// Whoever may not declare finds out what is missing, and nothing is made.
+func TestVerify(t *testing.T) {
+	each(t, func(t *testing.T, b *suite) {
+		ctx := t.Context()
+		b.v.Queue("orders", b.queue)
+		topology := b.way.Topology("orders")
+		for range 2 {
+			if err := b.p.Verify(ctx, topology); !errors.Is(err, wire.ErrUnroutable) {
+				t.Errorf("with nothing there: %v", err)
+			}
+		}
+		b.declare("orders")
+		b.declare("orders") // twice is as good as once
+		if err := b.p.Verify(ctx, topology); err != nil {
+			t.Errorf("with everything there: %v", err)
+		}
+		for _, q := range topology.Queues[:min(2, len(topology.Queues))] {
+			b.v.DeleteQueue(q.Name)
+			if err := b.p.Verify(ctx, topology); !errors.Is(err, wire.ErrQueueGone) {
+				t.Errorf("without the queue %s: %v", q.Name, err)
+			}
+			b.declare("orders")
+		}
+		if err := b.p.Declare(ctx, b.way.Topology("missing")); b.name != "Native" && !errors.Is(err, wire.ErrQueueGone) {
+			t.Errorf("for a work queue that does not exist: %v", err)
+		}
+	})
+}
+
+// What exists with other settings is reported, one by one.
+func TestADelayQueueWithOtherArgumentsIsReported(t *testing.T) {
+	each(t, func(t *testing.T, b *suite) {
+		b.v.Queue("orders", b.queue)
+		topology := b.way.Topology("orders")
+		ticket, err := b.way.Ticket("orders", b.delays[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ticket.DeclareFirst != nil {
+			topology = topology.With(*ticket.DeclareFirst)
+		}
+		ch := b.v.Channel()
+		differs := func(what string) {
+			t.Helper()
+			if err := b.p.Declare(t.Context(), topology); !errors.Is(err, wire.ErrDiffers) {
+				t.Errorf("%s exists with other settings: %v", what, err)
+			}
+		}
+		for _, q := range topology.Queues {
+			if _, err := ch.QueueDeclare(q.Name, true, false, false, false, amqp.Table{"x-queue-type": q.Args["x-queue-type"], "x-max-length": int32(5)}); err != nil {
+				t.Fatal(err)
+			}
+			differs("queue " + q.Name)
+			if _, err := ch.QueueDelete(q.Name, false, false, false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, e := range topology.Exchanges {
+			if err := ch.ExchangeDelete(e.Name, false, false); err != nil {
+				t.Fatal(err)
+			}
+			if err := ch.ExchangeDeclare(e.Name, amqp.ExchangeHeaders, true, false, false, false, nil); err != nil {
+				t.Fatal(err)
+			}
+			differs("exchange " + e.Name)
+			if err := ch.ExchangeDelete(e.Name, false, false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := b.p.Declare(t.Context(), topology); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Where the plugin is missing, the error says so; and the publisher is as
+// good as before.
+func TestAMissingPluginIsReported(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		p := publisher(t, v.URL())
+		v.Queue("orders", quorum)
+		if thePlugin(t, v) == "" {
+			t.Skip("not run: the broker has the plugin")
+		}
+		for range 2 {
+			if err := p.Declare(t.Context(), plugin.Way{}.Topology("orders")); !errors.Is(err, wire.ErrNoType) {
+				t.Errorf("declaring it: %v", err)
+			}
+		}
+		brokertest.Eventually(t, "the publisher works", func() bool { return p.Declare(t.Context(), delay.Due("orders")) == nil })
+	})
+}
+
+// Why the delayed exchange is published to without mandatory, and has no
+// alternate exchange. It fails when the plugin has learnt better.
+func TestThePluginKnowsNoMandatory(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		if lacks := thePlugin(t, v); lacks != "" {
+			t.Skip("not run: " + lacks)
+		}
+		b := newSuite(t, v, suiteWay{way: plugin.Way{}, queue: quorum})
+		c := b.work("orders")
+		ticket, err := b.way.Ticket("orders", 300*ms)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ticket.Unchecked = false
+		if err := b.hold(ticket, "orders", wire.Message{Body: []byte("a")}); !errors.Is(err, wire.ErrUnroutable) {
+			t.Errorf("as mandatory: %v", err)
+		}
+		c.Take("a")
+
+		b.v.Queue("copies", amqp.Table{"x-queue-type": "classic"})
+		b.v.Exchange("copies", amqp.ExchangeDirect, "copies")
+		if err := v.Channel().ExchangeDeclare("with an alternate", "x-delayed-message", true, false, false, false,
+			amqp.Table{"x-delayed-type": "fanout", "alternate-exchange": "copies"}); err != nil {
+			t.Fatal(err)
+		}
+		v.Publish("with an alternate", "copies", amqp.Publishing{Headers: amqp.Table{"x-delay": int32(time.Hour / ms)}, Body: []byte("at once")})
+		v.Consume("copies").Take("at once")
+	})
+}
+
+// The service retries what is reported to it, and without it nothing is lost.
+func TestAReportWaitsInTheService(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		b := newSuite(t, v, suiteWay{name: "Service", way: report.Way{}})
+		ticket, err := b.way.Ticket("orders", time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.declare("orders")
+		if err := b.hold(ticket, "orders", wire.Message{}); !errors.Is(err, wire.ErrUnroutable) {
+			t.Errorf("before the service has ever run: %v", err)
+		}
+		v.Queue(wire.QueueIntake, quorum) // as the service makes it
+		v.Exchange(wire.ExchangeFailures, amqp.ExchangeTopic)
+		if err := v.Channel().QueueBind(wire.QueueIntake, "#", wire.ExchangeFailures, false, nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.hold(ticket, "orders.created", wire.Message{Headers: everyHeader(), Body: []byte("a")}); err != nil {
+			t.Fatal(err)
+		}
+		d := v.Consume(wire.QueueIntake).Take("a")
+		if d.RoutingKey != "orders" || d.Headers[wire.HeaderError] != "no reason but a test" {
+			t.Errorf("it came with routing key %q and headers %v", d.RoutingKey, d.Headers)
+		}
+		ran("Service", v.Version, "ok, as far as redrive.intake: the service brings messages back, and has its own tests")
+	})
+}
+
+// Queues that live but a second longer than their delay, and a sender that stands
+// still for any time between declaration, publish and confirm: some copies are
+// deleted with their queue, and never one that counted as held. In the end nothing
+// is left of the queues.
+func TestNoMessageIsOnlyInAQueueThatItsExpiryDeletes(t *testing.T) {
+	t.Parallel()
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		const many = 40
+		way, err := ttlqueue.NewDynamic(10 * ms)
+		if err != nil {
+			t.Fatal(err)
+		}
+		way.Spare = func(time.Duration) time.Duration { return time.Second }
+		v.Queue("orders", amqp.Table{"x-queue-type": "classic"})
+		p := publisher(t, v.URL())
+		ctx := t.Context()
+		if err := p.Declare(ctx, way.Topology("orders")); err != nil {
+			t.Fatal(err)
+		}
+		c := v.Consume("orders")
+
+		var sending sync.Mutex
+		var confirmed, late, refused atomic.Int64
+		// Each has a queue of its own, or the others would renew it.
+		hold := func(i int, afterDeclare, beforeConfirm time.Duration) error {
+			for {
+				ticket, err := way.Ticket("orders", time.Duration(20+i)*10*time.Millisecond)
+				if err != nil {
+					return err
+				}
+				began := time.Now()
+				if err := p.Declare(ctx, *ticket.DeclareFirst); err != nil {
+					return err
+				}
+				<-time.After(afterDeclare)
+				id := uuid.NewString()
+				sending.Lock()
+				answers := p.Send(ctx, []wire.Outgoing{{Exchange: ticket.Exchange, RoutingKey: ticket.RoutingKey, ID: id,
+					Message: &wire.Message{Headers: amqp.Table{wire.HeaderID: id}, Body: fmt.Append(nil, i)}}})
+				sending.Unlock()
+				<-time.After(beforeConfirm)
+				err = answers(ctx)[0]
+				switch {
+				case errors.Is(err, wire.ErrUnroutable), errors.Is(err, wire.ErrNacked):
+					refused.Add(1) // the queue was gone, or went before it had the message
+				case err != nil:
+					return err
+				case time.Since(began) > ticket.ConfirmWithin:
+					confirmed.Add(1)
+					late.Add(1)
+				default:
+					confirmed.Add(1)
+					return nil
+				}
+				afterDeclare, beforeConfirm = 0, 0
+			}
+		}
+		var all sync.WaitGroup
+		for i := range many {
+			// From 0 to past the expiry, spent here or there.
+			pause := time.Duration(i) * 50 * time.Millisecond
+			pauses := [2]time.Duration{pause, 0}
+			if i%4 == 3 {
+				pauses = [2]time.Duration{pause / 2, pause / 2}
+			}
+			all.Go(func() {
+				if err := hold(i, pauses[0], pauses[1]); err != nil {
+					t.Errorf("message %d: %v", i, err)
+				}
+			})
+		}
+		all.Wait()
+		came, copies := map[string]bool{}, 0
+		for len(came) < many && !t.Failed() {
+			d := c.Next()
+			came[string(d.Body)] = true
+			copies++
+			if err := d.Ack(false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		t.Logf("%d confirmed, %d of them too late and sent again, %d refused; %d copies came back", confirmed.Load(), late.Load(), refused.Load(), copies)
+		if late.Load() == 0 || refused.Load() == 0 {
+			t.Error("the pauses were not at the worst moments")
+		}
+		for _, what := range []string{"queues", "exchanges"} {
+			brokertest.Eventually(t, "no idle "+what+" are left", func() bool { return delays(t, v, what) == 0 })
+		}
+	})
+}
+
+// delays counts dynamic delay queues, or their exchanges.
+func delays(t *testing.T, v *brokertest.VHost, what string) (n int) {
+	t.Helper()
+	var found []struct {
+		Name string `json:"name"`
+	}
+	if err := v.API().Call(t.Context(), "GET", what+"/"+v.Name, nil, &found); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range found {
+		if strings.HasPrefix(f.Name, wire.DelayPrefix+"dynamic.") {
+			n++
+		}
+	}
+	return n
 }
