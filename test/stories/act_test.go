@@ -1,16 +1,30 @@
 package stories_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/internal/actions"
+	"github.com/redrive-mq/redrive/internal/broker"
+	"github.com/redrive-mq/redrive/internal/cli"
+	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/operations"
+	"github.com/redrive-mq/redrive/internal/quarantine"
+	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/internal/server/servertest"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -178,5 +192,384 @@ func TestACanaryReplaysTheFirstMessagesAlone(t *testing.T) {
 		})
 		s.WaitParked(t, 10)
 		orders.none(200 * time.Millisecond)
+	})
+}
+
+// A message whose dead letter RabbitMQ 3.10 itself cannot deliver (it ends each
+// connection that consumes it) is out of the way of all others within seconds,
+// and a person is notified. RabbitMQ 4 can deliver it, and it comes back.
+func TestWhatRabbitMQCannotDeliverIsQuarantined(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		s := start(t, v, soon).ready(t)
+		deadLettered(v, "work", "quorum")
+		work := consume(t, v, "work")
+		culprit := amqp.Table{"x-death": []any{amqp.Table{"queue": "work", "reason": "rejected", "exchange": "", "count": 1.5,
+			"routing-keys": []any{"work"}, "time": time.Unix(1_700_000_000, 0)}}}
+		n := 0
+		ids := map[string]any{}
+		round := func(many, culprits int) {
+			t.Helper()
+			own := v.Channel()
+			due := map[string]bool{} // to come back
+			for i := range many {
+				n++
+				p := amqp.Publishing{Body: fmt.Append(nil, "message ", n)}
+				if i%(many/culprits) == many/culprits/2 {
+					p.Headers, p.Body = culprit, fmt.Append(nil, "culprit ", n)
+				}
+				publish(t, own, "", "work", p)
+				if v.Since4() || p.Headers == nil {
+					due[string(p.Body)] = true
+				}
+			}
+			for len(due) > 0 {
+				d := work.next()
+				if d.Headers[wire.HeaderAttempt] == nil {
+					reject(t, d)
+					continue
+				}
+				body, id := string(d.Body), d.Headers[wire.HeaderID]
+				// RabbitMQ's crash is one: what was taken and not acknowledged comes twice.
+				if ids[body] == nil && !due[body] || ids[body] != nil && ids[body] != id || d.Headers[wire.HeaderAttempt] != int64(1) {
+					t.Errorf("%q came back with attempt %v and id %v, before with %v", body, d.Headers[wire.HeaderAttempt], id, ids[body])
+				}
+				ids[body] = id
+				delete(due, body)
+				if err := d.Ack(false); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		quarantined := func(want int) {
+			t.Helper()
+			if v.Since4() {
+				want = 0
+			}
+			brokertest.Eventually(t, fmt.Sprint(want, " are in quarantine, and the service says so"), func() bool {
+				notices := strings.Join(s.Notices(), "\n")
+				return v.Depth(wire.QueueQuarantine) == want && (want == 0 && notices == "" || strings.Contains(notices, fmt.Sprint("redrive.quarantine: ", want)))
+			})
+			s.ready(t)
+		}
+		round(200, 1)
+		quarantined(1)
+		v.CloseConnections(v.ServiceUser())
+		round(60, 3)
+		quarantined(4)
+		if err := s.Stop(); err != nil {
+			t.Fatal(err)
+		}
+		s = startAt(t, v, soon, s.Data).ready(t)
+		quarantined(4)
+		round(20, 1)
+		quarantined(5)
+		v.Must("DELETE", "queues/"+v.Name+"/"+wire.QueueQuarantine+"/contents", nil)
+		quarantined(0)
+	})
+}
+
+// What is in quarantine can be seen without being touched, replayed and exported, also what
+// RabbitMQ 3.10 gives to no AMQP client.
+func TestTheQuarantineIsListedReplayedAndExported(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		c := servertest.Config(t, v, soon)
+		file := filepath.Join(t.TempDir(), "redrive.yaml")
+		yaml := fmt.Sprintf("broker: {url: %q, management: %q}\n%s\n", c.Broker.URL, v.Management, soon)
+		if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		redrive := func(args ...string) (code int, out, said string) {
+			var o, e bytes.Buffer
+			code = cli.Run(t.Context(), append([]string{"quarantine", args[0], "--config", file}, args[1:]...), &o, &e, cli.Build{Version: "test"})
+			return code, o.String(), e.String()
+		}
+		deadLettered(v, "work", "quorum")
+		if err := run(t, c).ready(t).Stop(); err != nil { // it has declared what it needs
+			t.Fatal(err)
+		}
+		work := consume(t, v, "work")
+		bodies := []string{"one", "two", "culprit", "three"}
+		for _, body := range bodies {
+			p := amqp.Publishing{Body: []byte(body), Headers: amqp.Table{"kept": int32(7)}, MessageId: "id of " + body}
+			if body == "culprit" {
+				p.Headers["x-death"] = []any{amqp.Table{"queue": "work", "reason": "rejected", "exchange": "", "count": 1.5,
+					"routing-keys": []any{"work"}, "time": time.Unix(1_700_000_000, 0)}}
+			}
+			publish(t, v.Channel(), "", "work", p)
+			reject(t, work.next())
+		}
+		quarantineAll(t, v, len(bodies))
+
+		var listed []quarantine.Message
+		for range 2 {
+			code, out, said := redrive("list", "-o", "json")
+			if err := json.Unmarshal([]byte(out), &listed); code != 0 || err != nil || len(listed) != len(bodies) {
+				t.Fatalf("exit %d, %v, %s%s", code, err, out, said)
+			}
+			sizes := 0
+			for i, m := range listed {
+				if m.Queue != "work" || m.Reason != "rejected" || m.Attempt != 1 || m.RoutingKey != "work" || m.ByAPI == v.Since4() || m.Claimed == v.Since4() || v.Since4() && m.Size != len(bodies[i]) {
+					t.Errorf("%d is %+v", i, m)
+				}
+				sizes += m.Size
+			}
+			if sizes != len(strings.Join(bodies, "")) {
+				t.Errorf("listed are %+v", listed)
+			}
+			brokertest.Eventually(t, "all are there still", func() bool { return v.Depth(wire.QueueQuarantine) == len(bodies) })
+		}
+		if code, out, said := redrive("replay", "--dry-run"); code != 0 || strings.Count(out, "rejected") != len(bodies) || strings.Contains(out, "work (claimed)") == v.Since4() {
+			t.Errorf("exit %d, %s%s", code, out, said)
+		}
+		brokertest.Eventually(t, "all are there still", func() bool { return v.Depth(wire.QueueQuarantine) == len(bodies) })
+		exported := filepath.Join(t.TempDir(), "exported.jsonl")
+		if code, out, said := redrive("export", exported, "--limit", "1"); code != 0 {
+			t.Fatalf("exit %d, %s%s", code, out, said)
+		}
+		if text, err := os.ReadFile(exported); err != nil || strings.Contains(string(text), "its headers claim") == v.Since4() {
+			t.Errorf("exported is %s, %v", text, err)
+		}
+		s := run(t, c).ready(t)
+		lines, err := os.Open(exported)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer lines.Close()
+		if done, err := s.Client.Import(t.Context(), lines, false); err != nil || done.Queues["work"] != 1 {
+			t.Errorf("the export is imported as %+v, %v", done, err)
+		}
+		brokertest.Eventually(t, "the service says so", func() bool {
+			return strings.Contains(strings.Join(s.Notices(), "\n"), "redrive quarantine list")
+		})
+		replay := []string{"replay", "--yes"}
+		if !v.Since4() { // there a publisher can forge the queue
+			for _, args := range [][]string{replay, {"replay"}} {
+				if code, out, said := redrive(args...); code != cli.ExitUsage || !strings.Contains(said, "give --queue") || v.Depth(wire.QueueQuarantine) != 3 {
+					t.Errorf("%q: exit %d, %s%s", args, code, out, said)
+				}
+			}
+			replay = append(replay, "--queue", "work")
+		}
+		if code, out, said := redrive(replay...); code != 0 || !strings.Contains(out, "3 messages are replayed") || strings.Contains(said, "management API") && v.Since4() {
+			t.Fatalf("exit %d, %s%s", code, out, said)
+		}
+		// On 3.10 the management API may turn their order when it puts them back.
+		left := map[string]bool{}
+		for _, body := range bodies {
+			left[body] = true
+		}
+		for range bodies[1:] {
+			d := work.next()
+			if !left[string(d.Body)] || d.Headers[wire.HeaderAttempt] != int64(1) || d.Headers["x-death"] != nil || d.Headers["kept"] == nil || d.MessageId != "id of "+string(d.Body) || d.RoutingKey != "work" {
+				t.Errorf("%q came back as %+v", d.Body, d)
+			}
+			delete(left, string(d.Body))
+		}
+		brokertest.Eventually(t, "nothing is in quarantine", func() bool { return v.Depth(wire.QueueQuarantine) == 0 && len(s.Notices()) == 0 })
+		if n := s.Replay(t, ""); n != 1 {
+			t.Errorf("%d imported messages", n)
+		}
+		if d := work.next(); !left[string(d.Body)] {
+			t.Errorf("%q came back, and not %v", d.Body, left)
+		}
+		work.none(300 * time.Millisecond)
+	})
+}
+
+// quarantineAll uses up the delivery limit of all that is in the intake, while no service
+// consumes it, as a small one of a policy's.
+func quarantineAll(t *testing.T, v *brokertest.VHost, n int) {
+	t.Helper()
+	v.Policy("small", `^redrive\.intake$`, 0, map[string]any{"delivery-limit": 2})
+	brokertest.Eventually(t, "all are in quarantine", func() bool {
+		ch, err := v.Dial().Channel()
+		if err != nil {
+			return false
+		}
+		if d, ok, err := ch.Get(wire.QueueIntake, false); ok && err == nil {
+			_ = d.Reject(true)
+		}
+		_ = ch.Close()
+		return v.Depth(wire.QueueQuarantine) == n
+	})
+	v.Must("DELETE", "policies/"+v.Name+"/small", nil)
+}
+
+// Each look counts as a delivery: where that could use up a limit, nothing is looked at.
+func TestTheQuarantineIsNotListedBelowASmallDeliveryLimit(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		c := configured(t, v, soon, t.TempDir())
+		if err := run(t, c).ready(t).Stop(); err != nil {
+			t.Fatal(err)
+		}
+		publish(t, v.Channel(), "", wire.QueueQuarantine, amqp.Publishing{Body: []byte("m"), DeliveryMode: amqp.Persistent})
+		v.Policy("everything", ".*", 0, map[string]any{"delivery-limit": 1})
+		q := &quarantine.Quarantine{Broker: broker.Config{URL: c.Broker.URL}, API: v.API()}
+		brokertest.Eventually(t, "it is refused", func() bool { return errors.Is(q.CheckLimit(t.Context()), quarantine.ErrLimit) })
+		v.Must("DELETE", "policies/"+v.Name+"/everything", nil)
+		brokertest.Eventually(t, "it is not", func() bool { return q.CheckLimit(t.Context()) == nil })
+		for range 3 {
+			if all, total, err := q.List(t.Context(), 10); err != nil || len(all) != 1 || total != 1 {
+				t.Fatalf("%v, %d, %v", all, total, err)
+			}
+			brokertest.Eventually(t, "it is there", func() bool { return v.Depth(wire.QueueQuarantine) == 1 })
+		}
+	})
+}
+
+// What is parked in RabbitMQ is shown with what its trail says, and can be replayed like
+// all else.
+func TestTheParkingLotInRabbitMQIsCollected(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		c := configured(t, v, `policies: [{name: exact, queues: [orders]}, {name: rest, queues: ["*"], no_consumer: retry}]`, t.TempDir())
+		c.Broker.Management = v.Management // which says that the queue other does not dead-letter to Redrive
+		s := run(t, c).ready(t)
+		v.Queue("orders", nil)
+		v.Queue("other", nil)
+		firstFailed := time.Unix(1_700_000_000, 0)
+		parked := func(queue string) amqp.Publishing {
+			return amqp.Publishing{Body: []byte("body of " + queue), ContentType: "text/plain", Headers: amqp.Table{"mine": int32(7),
+				wire.HeaderID: uuid.NewString(), wire.HeaderAttempt: int64(5), wire.HeaderQueue: queue, wire.HeaderExchange: "shop", wire.HeaderRoutingKey: "order.eu",
+				wire.HeaderFirstFailed: firstFailed, wire.HeaderReason: wire.ReasonReported, wire.HeaderError: "no stock", wire.HeaderParkReason: "it failed 5 times"}}
+		}
+		ch := v.Channel()
+		sent := parked("orders")
+		publish(t, ch, wire.ExchangeParked, "orders", sent)
+		got := s.WaitParked(t, 1)[0]
+		want := inspect.Message{ID: sent.Headers[wire.HeaderID].(string), Key: got.Key, Group: got.Group, ContentType: "text/plain", Queue: "orders", State: "parked", Attempt: 5, ParkedAt: got.ParkedAt, ParkedFor: "it failed 5 times",
+			Reason: "reported", Error: "no stock", FirstFailed: got.FirstFailed, Failed: got.Failed, Exchange: "shop", RoutingKey: "order.eu", Size: len(sent.Body)}
+		if d := cmp.Diff(want, got); d != "" || !got.FirstFailed.Equal(firstFailed) {
+			t.Errorf("parked (-want +got):\n%s", d)
+		}
+		if n := v.Depth(wire.QueueParked); n != 0 {
+			t.Errorf("%d are in RabbitMQ still", n)
+		}
+		// A policy names its queue exactly, so it may be retried there.
+		if n := s.Replay(t, "queue:orders"); n != 1 {
+			t.Fatalf("replayed %d", n)
+		}
+		if d := consume(t, v, "orders").next(); string(d.Body) != "body of orders" || d.RoutingKey != "order.eu" || d.Headers["mine"] != int32(7) || d.Headers[wire.HeaderParkReason] != nil {
+			t.Errorf("%q came back with %q, headers %v", d.Body, d.RoutingKey, d.Headers)
+		}
+		// What a header says enrols no queue, and no one vouches for a user.
+		hostile := parked("other")
+		hostile.Headers[wire.HeaderUserID] = "admin"
+		publish(t, ch, wire.ExchangeParked, "", hostile)
+		if p := s.WaitParked(t, 1)[0]; p.Queue != "other" || len(p.Notes) != 1 || !strings.Contains(p.Notes[0], "that is not proven") {
+			t.Errorf("parked as %+v", p)
+		}
+		if n := s.Replay(t, "queue:other"); n != 1 {
+			t.Fatalf("replayed %d", n)
+		}
+		brokertest.Eventually(t, "it is parked again", func() bool {
+			all := s.Parked(t)
+			return len(all) == 1 && strings.Contains(all[0].ParkedFor, "not enrolled")
+		})
+		// One without a trail, and ones with an odd one, are kept too.
+		publish(t, ch, wire.ExchangeParked, "", amqp.Publishing{Body: []byte("x")})
+		odd := amqp.Table{"list": []any{amqp.Table{}}}
+		for _, h := range []string{wire.HeaderID, wire.HeaderAttempt, wire.HeaderQueue, wire.HeaderExchange, wire.HeaderRoutingKey, wire.HeaderFirstFailed,
+			wire.HeaderReason, wire.HeaderError, wire.HeaderParkReason, wire.HeaderUserID} {
+			odd[h] = []any{h}
+		}
+		publish(t, ch, wire.ExchangeParked, "", amqp.Publishing{Headers: odd})
+		publish(t, ch, wire.ExchangeParked, "", amqp.Publishing{Headers: amqp.Table{wire.HeaderQueue: "redrive.intake", wire.HeaderReason: strings.Repeat("x", 70_000), wire.HeaderParkReason: strings.Repeat("y", 50_000)}})
+		s.WaitParked(t, 4)
+		if n := s.Replay(t, "queue:redrive.intake"); n != 1 {
+			t.Fatalf("replayed %d", n)
+		}
+		brokertest.Eventually(t, "our own queue is no work queue", func() bool {
+			for _, p := range s.Parked(t) {
+				if strings.Contains(p.ParkedFor, `no policy allows the queue "redrive.intake"`) {
+					return true
+				}
+			}
+			return false
+		})
+		if n := v.Depth(wire.QueueParked) + v.Depth(wire.QueueIntake) + v.Depth("other"); n != 0 {
+			t.Errorf("%d messages are where they should not be", n)
+		}
+	})
+}
+
+// A message whose queue is deleted while it waits in RabbitMQ is parked; and a
+// queue that is declared again is bound again at its next dead letter.
+func TestAQueueThatIsGoneLosesNothingThatWaitsInRabbitMQ(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		s := start(t, v, `policies: [{name: p, queues: ["*"], attempts: 9, backoff: {fixed: 500ms}, wait: {levels: [500ms]}}]`).ready(t)
+		ch := v.Channel()
+		deadLettered(v, "orders", "classic")
+		fail := func(body string) {
+			publish(t, ch, "", "orders", amqp.Publishing{Body: []byte(body)})
+			d, ok, err := ch.Get("orders", false)
+			if err != nil || !ok {
+				t.Fatalf("no message in orders: %v", err)
+			}
+			reject(t, d)
+			if e := s.wait(t, retry.Waiting); e.Way != "levels" {
+				t.Fatalf("%s waits as %+v", body, e)
+			}
+		}
+		fail("one")
+		if _, err := ch.QueueDelete("orders", false, false, false); err != nil {
+			t.Fatal(err)
+		}
+		p := s.WaitParked(t, 1)[0]
+		if p.Queue != "orders" || p.Attempt != 1 || !strings.Contains(p.ParkedFor, `the queue "orders" does not exist any more`) {
+			t.Errorf("parked as %+v", p)
+		}
+		if e := s.wait(t, retry.Waiting); e.Way != retry.InStore { // it was due, and its queue looked for
+			t.Errorf("it waits as %+v", e)
+		}
+		deadLettered(v, "orders", "classic")
+		fail("two") // and the queue is bound again
+		if d := consume(t, v, "orders").next(); string(d.Body) != "two" {
+			t.Errorf("%q came back", d.Body)
+		}
+		s.Replay(t, "queue:orders")
+		brokertest.Eventually(t, "the first is on its way", func() bool { return len(s.Parked(t)) == 0 })
+	})
+}
+
+// What waited in RabbitMQ and then found no binding to its queue, as RabbitMQ parks it
+// just after it has started, comes back by itself.
+func TestAMissingBindingIsDeclaredAgain(t *testing.T) {
+	const n = 300
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		s := start(t, v, `policies: [{name: p, queues: ["*"], attempts: 9, backoff: {fixed: 500ms}, wait: {levels: [500ms]}}]`).ready(t)
+		deadLettered(v, "orders", "quorum")
+		v.Exchange("shop", "topic", "orders")
+		c, ch := consume(t, v, "orders"), v.Channel()
+		for range n {
+			publish(t, ch, "shop", "orders", amqp.Publishing{Body: []byte("x")})
+		}
+		var failed []amqp.Delivery
+		for range n {
+			failed = append(failed, c.next())
+		}
+		reject(t, failed[0])
+		s.wait(t, retry.Waiting) // the queue is bound for it
+		if err := ch.QueueUnbind("orders", "orders", wire.ExchangeDue, nil); err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range failed[1:] {
+			reject(t, d)
+		}
+		for range n {
+			if d := c.next(); d.Headers[wire.HeaderAttempt] != int64(1) {
+				t.Errorf("one came back with headers %v", d.Headers)
+			} else if err := d.Ack(false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if p := s.Parked(t); len(p) != 0 {
+			t.Errorf("parked: %+v", p)
+		}
+		// The next to fail has its binding again.
+		publish(t, ch, "shop", "orders", amqp.Publishing{Body: []byte("x")})
+		reject(t, c.next())
+		if d := c.next(); d.Exchange != wire.ExchangeDue {
+			t.Errorf("the next came back through %q", d.Exchange)
+		}
 	})
 }

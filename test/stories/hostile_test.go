@@ -2,16 +2,26 @@ package stories_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"fmt"
+	"io"
+	"math/rand/v2"
 	"net"
+	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/internal/server/servertest"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/diskstore"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -182,6 +192,250 @@ func TestPoisonMessagesAreParkedAndBlockNothing(t *testing.T) {
 			if d := back("after " + poison.name); string(d.Body) != "after" {
 				t.Errorf("after %s: %.20q", poison.name, d.Body)
 			}
+		}
+	})
+}
+
+// notUTF8 is a name that RabbitMQ takes as a routing key or a header, and that no queue
+// can have.
+const notUTF8 = "orders.\xbe\xff"
+
+// A report, a parked message and a record of an earlier version that name a queue in
+// bytes that are not UTF-8 are parked with those bytes shown. They end neither the
+// process nor a connection, and metrics can be read.
+func TestANameThatIsNotUTF8IsParkedWithItsBytes(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		data := t.TempDir()
+		seed(t, data, &store.Record{ID: uuid.New(), Queue: notUTF8, State: store.Waiting, Due: time.Now(), FailedAt: time.Now(), FirstFailed: time.Now(), Failures: 1})
+		s := startAt(t, v, soon, data).ready(t)
+		ch := v.Channel()
+		publish(t, ch, wire.ExchangeFailures, notUTF8, amqp.Publishing{Body: []byte("reported")})
+		publish(t, ch, wire.ExchangeParked, "", amqp.Publishing{Body: []byte("collected"), Headers: amqp.Table{
+			wire.HeaderQueue: notUTF8, wire.HeaderReason: notUTF8, wire.HeaderParkReason: "why " + notUTF8}})
+		var parked []inspect.Message
+		brokertest.Eventually(t, "all three are parked", func() bool {
+			parked = s.Parked(t)
+			return len(parked) == 3
+		})
+		for _, m := range parked {
+			if !strings.Contains(m.ParkedFor, `"orders.\xbe\xff"`) {
+				t.Errorf("parked because %q", m.ParkedFor)
+			}
+		}
+
+		deadLettered(v, "work", "quorum")
+		publish(t, ch, "", "work", amqp.Publishing{Body: []byte("after")})
+		work := consume(t, v, "work")
+		reject(t, work.next())
+		if d := work.next(); string(d.Body) != "after" {
+			t.Errorf("%q came back", d.Body)
+		}
+		for _, problem := range s.Problems() {
+			t.Errorf("problem: %s", problem)
+		}
+		resp, err := http.Get("http://" + s.Addr() + "/metrics")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		if err != nil || resp.StatusCode != http.StatusOK || !strings.Contains(string(body), `redrive_parked{queue="orders.\\xbe\\xff"} 1`) {
+			t.Errorf("/metrics: %s, %v\n%s", resp.Status, err, body)
+		}
+		// An editor's file names such a queue.
+		line := `{"redrive":1,"id":"11111111-1111-1111-1111-111111111111","queue":{"base64":"b3JkZXJzLr7/"},"state":"parked","due":"2026-01-02T03:04:05Z","attempt":1,"message":{"exchange":"","routing_key":"k"}}`
+		if _, err := s.Client.Import(context.Background(), strings.NewReader(line), false); err == nil || !strings.Contains(err.Error(), `"orders.\xbe\xff" is not a work queue`) {
+			t.Errorf("importing a file with such a queue: %v", err)
+		}
+		if err := s.Stop(); err != nil {
+			t.Errorf("it ended with %v", err)
+		}
+		kinds := []retry.Kind{}
+		for len(s.Events) > 0 {
+			kinds = append(kinds, (<-s.Events).Kind)
+		}
+		if n := len(slices.DeleteFunc(kinds, func(k retry.Kind) bool { return k != retry.Parked })); n != 3 {
+			t.Errorf("%d were parked: some were taken more than once", n)
+		}
+	})
+}
+
+// seed puts records into a store that the service will open.
+func seed(t *testing.T, data string, records ...*store.Record) {
+	t.Helper()
+	st, err := diskstore.Open(data, diskstore.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := st.Add(context.Background(), records); err != nil {
+		t.Fatal(err)
+	}
+	if err := st.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Reports for thousands of names that somebody made up delay no retry: RabbitMQ is
+// asked for them beside the scheduler. They share one budget of names, and all are kept.
+func TestReportsForInventedNamesDelayNoRetry(t *testing.T) {
+	const invented, named = 4000, 1000 + 250 // the budget of one user, and of names not known yet
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		s := run(t, servertest.Config(t, v, `policies: [{name: p, queues: ["*"], attempts: 3, backoff: {fixed: 1s}, jitter: none}]`)).ready(t)
+		deadLettered(v, "work", "quorum")
+		work := consume(t, v, "work")
+		publish(t, v.Channel(), "", "work", amqp.Publishing{Body: []byte("honest")})
+
+		ch := v.Channel()
+		if err := ch.Confirm(false); err != nil {
+			t.Fatal(err)
+		}
+		var last *amqp.DeferredConfirmation
+		for i := range invented {
+			var err error
+			if last, err = ch.PublishWithDeferredConfirm(wire.ExchangeFailures, fmt.Sprint("invented.", i), true, false, amqp.Publishing{Body: []byte("report")}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !last.Wait() {
+			t.Fatal("RabbitMQ refused a report")
+		}
+		reject(t, work.next())
+		if d := work.next(); string(d.Body) != "honest" {
+			t.Errorf("%q came back", d.Body)
+		}
+		for nameless := 0; nameless < invented-named; {
+			if e := s.wait(t, retry.Parked); e.Queue == "" {
+				nameless++
+			}
+		}
+		st, err := s.Client.Queues(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var names, nameless, kept int64
+		for _, q := range st.Queues {
+			if kept += q.Waiting + q.Parked; q.Name == "" {
+				nameless = q.Parked
+			} else if strings.HasPrefix(q.Name, "invented.") {
+				names++
+			}
+		}
+		if names != named || nameless != invented-named || kept != invented {
+			t.Errorf("%d names are kept, %d messages under none, and %d of %d in all", names, nameless, kept, invented)
+		}
+		page, err := s.Client.Messages(context.Background(), `state:parked why:"too many such names"`, "", 1)
+		if err != nil || len(page.Messages) != 1 {
+			t.Fatalf("parked for that: %+v, %v", page, err)
+		}
+		if m := page.Messages[0]; m.Queue != "" || !strings.Contains(m.ParkedFor, `"invented.`) {
+			t.Errorf("parked as %+v", m)
+		}
+	})
+}
+
+// forgery is an entry of x-death that names a queue, in raw bytes; twice are the fields
+// that stand there a second time, with the name of another.
+func forgery(queue string, twice ...string) []byte {
+	fields := [][]byte{
+		brokertest.TextField("queue", queue), brokertest.TextField("reason", "rejected"), brokertest.TextField("exchange", wire.RetryExchange(queue)),
+		brokertest.Field("count", 'l', make([]byte, 8)), brokertest.Field("time", 'T', make([]byte, 8)),
+		brokertest.Field("routing-keys", 'A', brokertest.Sized(append([]byte{'S'}, brokertest.Sized([]byte(queue))...))),
+	}
+	for i := 0; i+1 < len(twice); i += 2 {
+		fields = append(fields, brokertest.TextField(twice[i], twice[i+1]))
+	}
+	return append([]byte{'F'}, brokertest.Sized(fields...)...)
+}
+
+func deaths(entries ...[]byte) []byte {
+	return brokertest.Field("x-death", 'A', brokertest.Sized(entries...))
+}
+
+// randomForgery is a header table of death headers and ours, in any order and number.
+func randomForgery(r *rand.Rand) (table []byte) {
+	queue := func() string { return []string{"mine", "secret", "victim"}[r.IntN(3)] }
+	for range 1 + r.IntN(4) {
+		switch r.IntN(4) {
+		case 0:
+			table = append(table, brokertest.TextField([]string{"x-first-death-", "x-last-death-"}[r.IntN(2)]+[]string{"queue", "reason", "exchange"}[r.IntN(3)], queue())...)
+		case 1:
+			table = append(table, brokertest.TextField([]string{wire.HeaderQueue, wire.HeaderExchange, wire.HeaderRoutingKey}[r.IntN(3)], queue())...)
+		default:
+			var entries [][]byte
+			for range 1 + r.IntN(3) {
+				var twice []string
+				for range r.IntN(3) {
+					twice = append(twice, []string{"queue", "exchange", "reason"}[r.IntN(3)], queue())
+				}
+				entries = append(entries, forgery(queue(), twice...))
+			}
+			table = append(table, deaths(entries...)...)
+		}
+	}
+	return append(table, brokertest.TextField("padding", strings.Repeat(".", 40))...)
+}
+
+// A user with rights on one queue alone chooses no other by header tables that no client
+// library can send, with a name in them twice: what RabbitMQ and its client read
+// differently proves nothing, and is parked.
+func TestADuplicateHeaderChoosesNoQueue(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		s := start(t, v, soon).ready(t)
+		user := "mallory-" + v.Name[len(v.Name)-8:]
+		v.User(user, "pw")
+		v.Grant(user, "^mine$", "^(mine|amq\\.default)$", "^mine$")
+		deadLettered(v, "mine", "quorum")
+		deadLettered(v, "secret", "classic") // enrolled
+		v.Queue("victim", nil)               // not
+		publish(t, v.Channel(), "", "secret", amqp.Publishing{Body: []byte("theirs")})
+		secret := consume(t, v, "secret")
+		reject(t, secret.next())
+		if d := secret.next(); string(d.Body) != "theirs" {
+			t.Fatalf("%q came", d.Body)
+		}
+
+		mine, mallory := consume(t, v, "mine"), v.Raw(v.URLAs(user, "pw"))
+		became := map[retry.Kind]int{}
+		try := func(name string, table []byte) retry.Event {
+			t.Helper()
+			mallory.Publish("", "mine", table, name)
+			for len(s.Events) > 0 {
+				<-s.Events
+			}
+			reject(t, mine.next())
+			e := s.wait(t, retry.Retried, retry.Parked)
+			if became[e.Kind]++; e.Queue != "mine" && (e.Queue != "" || e.Kind != retry.Parked) {
+				t.Errorf("%s: %s, of queue %q: %x", name, e.Kind, e.Queue, table)
+			}
+			if e.Kind == retry.Retried {
+				if err := mine.next().Ack(false); err != nil {
+					t.Fatal(err)
+				}
+			}
+			return e
+		}
+		for name, table := range map[string][]byte{
+			"two headers":                     append(deaths(forgery("mine")), deaths(forgery("secret"))...),
+			"of a queue that is not enrolled": append(deaths(forgery("mine")), deaths(forgery("victim"))...),
+			"queue twice":                     deaths(forgery("mine", "queue", "secret")),
+			"queue and exchange twice":        deaths(forgery("mine", "queue", "victim", "exchange", wire.RetryExchange("victim"))),
+		} {
+			e := try(name, table)
+			if strings.HasPrefix(v.Version, "3.") && (e.Kind != retry.Parked || !strings.Contains(e.Why, "twice") || !strings.Contains(e.Why, "not proven")) {
+				t.Errorf("%s: %s because %q", name, e.Kind, e.Why)
+			}
+		}
+		r := rand.New(rand.NewPCG(12, 12))
+		for i := range 40 {
+			try(fmt.Sprint("random ", i), randomForgery(r))
+		}
+		t.Logf("%v", became)
+		secret.none(300 * time.Millisecond)
+		if n := v.Messages("victim"); n != 0 {
+			t.Errorf("%d messages are in a queue that is not enrolled", n)
+		}
+		if err := v.Channel().ExchangeDeclarePassive(wire.RetryExchange("victim"), amqp.ExchangeFanout, true, false, false, false, nil); err == nil {
+			t.Error("a queue was enrolled by a forged header")
 		}
 	})
 }

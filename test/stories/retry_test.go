@@ -1,8 +1,17 @@
 package stories_test
 
 import (
+	"context"
+	"fmt"
+	"io"
 	"math"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -10,6 +19,9 @@ import (
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
+	"github.com/redrive-mq/redrive/internal/server/servertest"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -122,4 +134,345 @@ func TestAFailedMessageIsRetriedAndParkedAtTheEnd(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What consumers report themselves: the error travels, the wish for a delay
+// counts within the policy, and a report enrols no queue.
+func TestAReportedFailure(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		v.Queue("named", nil)
+		v.Queue("globbed.queue", nil)
+		s := run(t, servertest.Config(t, v, `policies: [{name: p, queues: [named, "globbed.*"], attempts: 3, backoff: [100ms, 1s], jitter: none, no_consumer: retry}]`)).ready(t)
+		ch, c := v.Channel(), consume(t, v, "named")
+		report := func(queue string, delay any) {
+			publish(t, ch, wire.ExchangeFailures, queue, amqp.Publishing{Expiration: "60000", Body: []byte("x"), Headers: amqp.Table{
+				wire.HeaderError: "no \x1b[31mstock", wire.HeaderDelay: delay, wire.HeaderExchange: "shop", wire.HeaderRoutingKey: "k"}})
+		}
+		for _, w := range []struct {
+			delay any
+			least time.Duration
+		}{{int64(600), 600 * time.Millisecond}, {int32(3_600_000), time.Second}, {"soon", 100 * time.Millisecond}, {int64(-5), 100 * time.Millisecond}} {
+			began := time.Now()
+			report("named", w.delay)
+			d := c.next()
+			if waited := time.Since(began); waited < w.least {
+				t.Errorf("with a wish of %v it waited %s, want at least %s", w.delay, waited, w.least)
+			}
+			if d.Headers[wire.HeaderError] != "no \x1b[31mstock" || d.Headers[wire.HeaderReason] != "reported" || d.RoutingKey != "k" ||
+				d.Headers[wire.HeaderDelay] != nil || d.Expiration != "" || d.Headers[wire.HeaderExchange] != "shop" {
+				t.Errorf("retried as %+v", d)
+			}
+			if err := d.Ack(false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		report("globbed.queue", nil) // matched by a pattern only, and never dead-lettered
+		report("unknown", nil)
+		report("redrive.intake", nil)
+		for _, p := range s.WaitParked(t, 3) {
+			want := map[string]string{"globbed.queue": "is not enrolled", "unknown": "no policy allows", "redrive.intake": "one of Redrive's own"}[p.Queue]
+			if want == "" || !strings.Contains(p.ParkedFor, want) {
+				t.Errorf("%q is parked because %s", p.Queue, p.ParkedFor)
+			}
+		}
+		if n := v.Depth("globbed.queue"); n != 0 {
+			t.Errorf("a report put %d messages into a queue that is not enrolled", n)
+		}
+	})
+}
+
+func TestReasonsAreFilteredByPolicy(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		s := start(t, v, `policies:
+  - {name: loose, queues: [loose], backoff: {fixed: 50ms}, reasons: [expired], no_consumer: retry}
+  - {name: rest, queues: ["*"], backoff: {fixed: 50ms}, jitter: none}`).ready(t)
+		ch := v.Channel()
+		deadLettered(v, "plain", "classic")
+		deadLettered(v, "loose", "classic")
+		publish(t, ch, "", "plain", amqp.Publishing{Expiration: "1"})
+		p := s.WaitParked(t, 1)[0]
+		if p.Queue != "plain" || p.Reason != "expired" || !strings.Contains(p.ParkedFor, "does not retry") {
+			t.Errorf("parked as %+v", p)
+		}
+		publish(t, ch, "", "loose", amqp.Publishing{Expiration: "1", Body: []byte("x")})
+		brokertest.Eventually(t, "an expired message comes back without its expiration", func() bool { return v.Depth("loose") == 1 })
+
+		v.Queue("limited", amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "redrive", "x-delivery-limit": int64(1)})
+		c := consume(t, v, "limited")
+		publish(t, ch, "", "limited", amqp.Publishing{})
+		for range 2 {
+			if err := c.next().Reject(true); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if d := c.next(); d.Headers[wire.HeaderReason] != "delivery_limit" || d.Headers[wire.HeaderAttempt] != int64(1) {
+			t.Errorf("after the delivery limit: %v", d.Headers)
+		}
+	})
+}
+
+func TestAfterTheLastAttemptThePolicyDecides(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		s := start(t, v, `policies:
+  - {name: a, queues: [discarded], attempts: 1, exhausted: discard}
+  - {name: b, queues: [forwarded], attempts: 1, exhausted: {forward: {queue: graveyard}}}
+  - {name: c, queues: [astray], attempts: 1, exhausted: {forward: {exchange: nowhere, routing_key: k}}}`).ready(t)
+		v.Queue("graveyard", nil)
+		ch := v.Channel()
+		for _, q := range []string{"discarded", "forwarded", "astray"} {
+			deadLettered(v, q, "classic")
+			publish(t, ch, "", q, amqp.Publishing{Body: []byte(q)})
+			reject(t, consume(t, v, q).next())
+		}
+		if d := consume(t, v, "graveyard").next(); string(d.Body) != "forwarded" || d.Headers[wire.HeaderAttempt] != int64(1) || d.Headers["x-death"] != nil {
+			t.Errorf("forwarded as %+v", d)
+		}
+		p := s.WaitParked(t, 1)[0]
+		if p.Queue != "astray" || !strings.Contains(p.ParkedFor, `cannot be forwarded to exchange "nowhere"`) {
+			t.Errorf("parked as %+v", p)
+		}
+		brokertest.Eventually(t, "nothing waits", func() bool {
+			return s.kept(t, "discarded").Waiting+s.kept(t, "forwarded").Waiting+s.kept(t, "astray").Waiting == 0
+		})
+	})
+}
+
+func TestAQueueThatIsNotAllowedIsParked(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		s := start(t, v, `policies: [{name: p, queues: [allowed]}]`).ready(t)
+		deadLettered(v, "other", "quorum")
+		publish(t, v.Channel(), "", "other", amqp.Publishing{})
+		reject(t, consume(t, v, "other").next())
+		if p := s.WaitParked(t, 1)[0]; !strings.Contains(p.ParkedFor, `no policy allows the queue "other"`) {
+			t.Errorf("parked as %+v", p)
+		}
+	})
+}
+
+const byPattern = `policies: [{name: p, queues: ["orders.*"], attempts: 3, backoff: {fixed: 50ms}, jitter: none, no_consumer: retry}]`
+
+// reported publishes a failure of a queue's as a consumer does.
+func reported(t *testing.T, v *brokertest.VHost, queue string) {
+	t.Helper()
+	publish(t, v.Channel(), wire.ExchangeFailures, queue, amqp.Publishing{Body: []byte(queue), Headers: amqp.Table{wire.HeaderError: "no stock"}})
+}
+
+// A queue whose effective dead-letter exchange is redrive, by its argument or a policy of
+// RabbitMQ's, consents: its first report is retried. One that has another is left alone.
+func TestAReportIsRetriedWhereTheQueueDeadLettersToRedrive(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		s := run(t, servertest.Config(t, v, byPattern)).ready(t)
+		v.Policy("theirs", `^orders\.policy`, 0, map[string]any{"dead-letter-exchange": "redrive"})
+		v.Policy("other", `^orders\.other`, 0, map[string]any{"dead-letter-exchange": "elsewhere"})
+		consents := []string{"orders.argument.classic", "orders.argument.quorum", "orders.policy.classic", "orders.policy.quorum"}
+		for _, q := range append(consents, "orders.other.classic", "orders.none.quorum") {
+			args := amqp.Table{"x-queue-type": q[strings.LastIndex(q, ".")+1:]}
+			if strings.Contains(q, "argument") {
+				args["x-dead-letter-exchange"] = "redrive"
+			}
+			v.Queue(q, args)
+			reported(t, v, q)
+		}
+		for _, q := range consents {
+			if d := consume(t, v, q).next(); string(d.Body) != q || d.Headers[wire.HeaderAttempt] != int64(1) {
+				t.Errorf("%q came back to %s with attempt %v", d.Body, q, d.Headers[wire.HeaderAttempt])
+			}
+		}
+		reported(t, v, "orders.invented")
+		for _, p := range s.WaitParked(t, 3) {
+			if slices.Contains(consents, p.Queue) || !strings.Contains(p.ParkedFor, "is not enrolled") {
+				t.Errorf("%q is parked because %s", p.Queue, p.ParkedFor)
+			}
+		}
+		// Its owner thinks better of it: a replay sees that.
+		v.Policy("late", `^orders\.none`, 0, map[string]any{"dead-letter-exchange": "redrive"})
+		if n := s.Replay(t, "queue:orders.none.quorum"); n != 1 {
+			t.Errorf("%d were replayed", n)
+		}
+		consume(t, v, "orders.none.quorum").next()
+	})
+}
+
+// While the management API cannot be asked a report waits, its attempt intact; it is shown
+// everywhere, with the remedy, and goes on by itself.
+func TestAReportWaitsWhileConsentIsUnknown(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		c := configured(t, v, byPattern, t.TempDir())
+		asService := func() string {
+			u, err := url.Parse(v.Management)
+			if err != nil {
+				t.Fatal(err)
+			}
+			u.User = url.UserPassword(v.ServiceUser(), brokertest.ServicePassword)
+			return u.String()
+		}
+		tag := func(tags string) {
+			v.Must(http.MethodPut, "users/"+v.ServiceUser(), map[string]any{"password": brokertest.ServicePassword, "tags": tags})
+		}
+		for i, way := range []struct {
+			management, says string
+			end              func(*config.Config)
+		}{
+			{asService(), "rabbitmqctl set_user_tags '" + v.ServiceUser() + "' management", nil},
+			{"http://u:s3cretnot@127.0.0.1:1", "broker.management", func(c *config.Config) { c.Broker.Management = v.Management }},
+			{"", "set broker.management", func(c *config.Config) { c.Broker.Management = v.Management }},
+		} {
+			queue := fmt.Sprint("orders.", i)
+			v.Queue(queue, amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "redrive"})
+			c.Broker.Management = way.management
+			s := run(t, c).ready(t)
+			reported(t, v, queue)
+			brokertest.Eventually(t, "the service says that the report waits", func() bool {
+				all := strings.Join(s.Problems(), "\n")
+				return strings.Contains(all, "queue "+queue+": ") && strings.Contains(all, "reports of failures wait") && strings.Contains(all, way.says)
+			})
+			if q := s.kept(t, queue); q.Waiting != 1 || q.Parked != 0 || !strings.Contains(q.Unreachable, way.says) {
+				t.Errorf("the queue is %+v", q)
+			}
+			resp, err := http.Get("http://" + s.Addr() + "/readyz")
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp.Body.Close()
+			if resp.StatusCode != http.StatusOK {
+				t.Errorf("%s for reports of one queue, which anybody may publish who may report", resp.Status)
+			}
+			if way.end == nil {
+				tag("management")
+			} else { // it is durable, too
+				if err := s.Stop(); err != nil {
+					t.Fatal(err)
+				}
+				way.end(c)
+				s = run(t, c)
+			}
+			if d := consume(t, v, queue).next(); d.Headers[wire.HeaderAttempt] != int64(1) {
+				t.Errorf("it came back with attempt %v", d.Headers[wire.HeaderAttempt])
+			}
+			s.ready(t)
+			if err := s.Stop(); err != nil {
+				t.Fatal(err)
+			}
+			tag("")
+		}
+	})
+}
+
+// However many names reports invent, the management API is not asked for each.
+func TestInventedNamesAreNotLookedUpEach(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		const names = 200
+		api, err := url.Parse(v.Management)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var asked atomic.Int64
+		counting := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			asked.Add(1)
+			httputil.NewSingleHostReverseProxy(&url.URL{Scheme: api.Scheme, Host: api.Host}).ServeHTTP(w, r)
+		}))
+		defer counting.Close()
+		c := servertest.Config(t, v, byPattern)
+		through := *api
+		through.Scheme, through.Host = "http", strings.TrimPrefix(counting.URL, "http://")
+		c.Broker.Management = through.String()
+		s := run(t, c).ready(t)
+		ch := v.Channel()
+		for i := range names {
+			publish(t, ch, wire.ExchangeFailures, fmt.Sprint("orders.invented.", i), amqp.Publishing{})
+		}
+		s.WaitParked(t, names)
+		if n := asked.Load(); n == 0 || n > names/2 {
+			t.Errorf("%d questions for %d names", n, names)
+		}
+	})
+}
+
+// What somebody deletes of Redrive's own is declared again within seconds, with its
+// bindings, and counted; what fails afterwards comes back.
+func TestDeletedExchangesAndQueuesAreDeclaredAgain(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		s := start(t, v, soon).ready(t)
+		deadLettered(v, "work", "quorum")
+		work := consume(t, v, "work")
+		comesBack := func() {
+			t.Helper()
+			publish(t, v.Channel(), "", "work", amqp.Publishing{})
+			reject(t, work.next())
+			if d := work.next(); d.Headers[wire.HeaderAttempt] != int64(1) {
+				t.Errorf("it came back with %v", d.Headers)
+			} else if err := d.Ack(false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		comesBack()
+		for _, deleted := range []string{"exchange " + wire.ExchangeDeadLetters, "exchange " + wire.ExchangeFailures, "exchange " + wire.ExchangeQuarantine,
+			"queue " + wire.QueueQuarantine, "queue " + wire.QueueIntake, "exchange " + wire.ExchangeParked, "queue " + wire.QueueParked} {
+			what, name, _ := strings.Cut(deleted, " ")
+			v.Must(http.MethodDelete, what+"s/"+v.Name+"/"+name, nil)
+			brokertest.Eventually(t, deleted+" is declared again, and counted", func() bool {
+				return strings.Contains(metricsOf(t, s), `redrive_declared_again_total{name="`+deleted+`"} 1`)
+			})
+		}
+		s.ready(t)
+		comesBack()
+		bindings := "bindings/" + v.Name + "/e/" + wire.ExchangeDeadLetters + "/q/" + wire.QueueIntake
+		v.Must(http.MethodDelete, bindings+"/~", nil)
+		brokertest.Eventually(t, "the binding is there again", func() bool {
+			var all []management.Binding
+			return v.API().Call(context.Background(), http.MethodGet, bindings, nil, &all) == nil && len(all) == 1
+		})
+		comesBack()
+	})
+}
+
+func metricsOf(t *testing.T, s *service) string {
+	t.Helper()
+	resp, err := http.Get("http://" + s.Addr() + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// A policy or operator policy for every queue can beat the intake's own delivery limit:
+// the one in force is judged.
+func TestASmallDeliveryLimitOfAPolicyIsAProblem(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		s := run(t, servertest.Config(t, v, soon)).ready(t)
+		told := func(limit string) func() bool {
+			return func() bool {
+				return strings.Contains(strings.Join(s.Problems(), "\n"), "delivery limit: of redrive.intake is "+limit)
+			}
+		}
+		v.Policy("everything", ".*", 0, map[string]any{"delivery-limit": 7})
+		brokertest.Eventually(t, "the policy's limit is told", told("7, by the policies everything"))
+		v.Must(http.MethodPut, "operator-policies/"+v.Name+"/operators", map[string]any{"pattern": ".*", "apply-to": "queues", "definition": map[string]any{"delivery-limit": 3}})
+		brokertest.Eventually(t, "the operator policy's limit is told", told("3, by the policies everything, operators"))
+		v.Must(http.MethodDelete, "operator-policies/"+v.Name+"/operators", nil)
+		v.Must(http.MethodDelete, "policies/"+v.Name+"/everything", nil)
+		s.ready(t)
+	})
+}
+
+// Two services with stores of their own on one virtual host take a part each: both say so,
+// and no longer once one has ended.
+func TestTwoServicesOnOneVirtualHostAreReported(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		one, other := start(t, v, soon), start(t, v, soon)
+		for _, s := range []*service{one, other} {
+			brokertest.Eventually(t, "it says that there is another", func() bool {
+				return strings.Contains(strings.Join(s.Problems(), "\n"), "another service: redrive.intake has 2 consumers")
+			})
+		}
+		if err := other.Stop(); err != nil {
+			t.Fatal(err)
+		}
+		one.ready(t)
+	})
 }

@@ -4,6 +4,7 @@ package stories_test
 
 import (
 	"context"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -149,4 +150,9 @@ func publish(t *testing.T, ch *amqp.Channel, exchange, key string, p amqp.Publis
 	if !c.Wait() {
 		t.Fatalf("RabbitMQ did not confirm a message to %q with routing key %q", exchange, key)
 	}
+}
+
+func TestMain(m *testing.M) {
+	brokertest.AlsoByTLS()
+	os.Exit(m.Run())
 }

@@ -1,0 +1,196 @@
+package stories_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive"
+	"github.com/redrive-mq/redrive/internal/actions"
+	"github.com/redrive-mq/redrive/internal/credentials"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/permissions"
+	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/testenv/authority"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// told is what a webhook is sent.
+type told struct {
+	Title, Message, Event, Queue, Link string
+	Count                              int
+}
+
+// One parked message is one call; fifty that are parked while the webhook is down are
+// one as soon as it is up, and nothing waits for it.
+func TestParkedMessagesSendNotifications(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		calls, failed := make(chan told, 100), make(chan struct{}, 100)
+		var down atomic.Bool
+		hook := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if down.Load() {
+				w.WriteHeader(http.StatusServiceUnavailable)
+				failed <- struct{}{}
+				return
+			}
+			var c told
+			if err := json.NewDecoder(r.Body).Decode(&c); err != nil {
+				t.Error(err)
+			}
+			calls <- c
+		}))
+		defer hook.Close()
+		next := func() (c told) {
+			t.Helper()
+			select {
+			case c = <-calls:
+			case <-time.After(brokertest.Patience):
+				t.Fatal("no notification arrived")
+			}
+			return c
+		}
+		v.Queue("mail", nil)
+		v.Queue("orders", nil)
+		s := start(t, v, `
+policies: [{name: p, queues: [mail, orders], attempts: 1}]
+notify:
+  page: https://redrive.example.com
+  allow_private: [127.0.0.0/8]
+  routes: [{name: hook, url: "`+strings.Replace(hook.URL, "http:", "generic+http:", 1)+`", events: [parked], group_wait: 100ms}]
+`).ready(t)
+		ch := v.Channel()
+		fail := func(queue string) {
+			publish(t, ch, wire.ExchangeFailures, queue, amqp.Publishing{Body: []byte("s3cret"), Headers: amqp.Table{
+				wire.HeaderError: "no stock for <!channel> @here", wire.HeaderExchange: "", wire.HeaderRoutingKey: queue}})
+		}
+		fail("mail")
+		if c := next(); c.Count != 1 || c.Queue != "mail" || c.Event != "parked" || !strings.Contains(c.Message, "no stock for ‹!channel› ＠here") ||
+			!strings.HasPrefix(c.Link, "https://redrive.example.com/messages?q=state%3Aparked+queue%3A%22mail%22+parked%3A%3E%3D20") || strings.Contains(c.Message, "s3cret") {
+			t.Errorf("it was told %+v", c)
+		}
+		down.Store(true)
+		fail("orders")
+		select {
+		case <-failed:
+		case <-time.After(brokertest.Patience):
+			t.Fatal("the webhook was not tried")
+		}
+		for range 49 {
+			fail("orders")
+		}
+		s.WaitParked(t, 51)
+		down.Store(false)
+		if c := next(); c.Count != 50 || c.Queue != "orders" {
+			t.Errorf("after it was down it was told %+v", c)
+		}
+		if err := s.Stop(); err != nil {
+			t.Error(err)
+		}
+		if len(calls) != 0 {
+			t.Errorf("it was told again: %+v", <-calls)
+		}
+	})
+}
+
+// A service with broker.tls is the user of its certificate. While RabbitMQ's certificate
+// is not to be trusted it says so, and what to do; the right file put in place is enough.
+func TestAServiceWithACertificate(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		stranger, err := authority.New(t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir, user := t.TempDir(), "service-"+v.Name
+		files := credentials.TLS{CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}
+		put(t, files.CA, stranger.CAFile())
+		if err := v.CA(t).Issue(authority.Leaf{User: user}, files.Cert, files.Key); err != nil {
+			t.Fatal(err)
+		}
+		c := configured(t, v, `policies: [{name: p, queues: [orders], backoff: {fixed: 50ms}}]`, t.TempDir())
+		v.User(user, "s3cret")
+		v.Give(user, permissions.Service(c.Policies))
+		c.Broker.URL = v.SecureURL("", "", url.Values{"auth_mechanism": {"external"}, "cacertfile": {""}})
+		c.Broker.Credentials.TLS = files
+		v.Queue("orders", amqp.Table{"x-dead-letter-exchange": "redrive"})
+		s := run(t, c)
+		brokertest.Eventually(t, "the service says that it does not trust RabbitMQ", func() bool {
+			return slices.ContainsFunc(s.Problems(), func(p string) bool {
+				return strings.HasPrefix(p, "intake: connecting to amqps://") && strings.Contains(p, "unknown authority") && strings.Contains(p, "broker.tls.ca")
+			})
+		})
+		put(t, files.CA, v.CA(t).CAFile())
+		s.ready(t)
+		v.Publish("", "orders", amqp.Publishing{Body: []byte("1")})
+		consumer := v.Consume("orders")
+		consumer.Reject()
+		s.wait(t, retry.Retried)
+		consumer.Take("1")
+	})
+}
+
+func put(t *testing.T, file, from string) {
+	t.Helper()
+	data, err := os.ReadFile(from)
+	if err == nil {
+		err = os.WriteFile(file, data, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// To a handler of the Go library a message that a person has replayed is the one that was parked:
+// as first published, with the id under which people know it, and so it stays if it fails again.
+func TestAHandlerKnowsAReplayedMessage(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		deadLettered(v, "orders", "quorum")
+		v.Must("PUT", "exchanges/"+v.Name+"/shop", map[string]any{"type": "topic"})
+		v.Must("POST", "bindings/"+v.Name+"/e/shop/q/orders", map[string]any{"routing_key": "order.*"})
+		s := managed(t, v, oneAttempt, t.TempDir())
+		attempts := make(chan redrive.Message, 1)
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() {
+			ended <- redrive.Consume(ctx, redrive.Config{URLs: []string{v.URL()}}, redrive.Consumer{Queue: "orders", Wait: redrive.Service(), Handler: func(_ context.Context, m *redrive.Message) error {
+				attempts <- *m
+				return errors.New("no stock")
+			}})
+		}()
+		publish(t, v.Channel(), "shop", "order.eu", amqp.Publishing{Body: []byte("1"), Headers: amqp.Table{"n": int32(1)}})
+		if first := <-attempts; first.Attempt != 1 || first.ID != "" {
+			t.Errorf("the first attempt is number %d of id %q", first.Attempt, first.ID)
+		}
+		id := s.WaitParked(t, 1)[0].ID
+		for range 2 {
+			if done, err := s.Client.Act(ctx, actions.Act{Verb: actions.Replay, IDs: []string{id}}); err != nil || done.Done != 1 {
+				t.Fatalf("%+v, %v", done, err)
+			}
+			m := <-attempts
+			if m.Attempt != 1 || m.ID != id || m.FirstFailed.IsZero() || m.LastError != "no stock" {
+				t.Errorf("replayed, it is attempt %d of id %q, first failed %s, last error %q; want 1 of %q", m.Attempt, m.ID, m.FirstFailed, m.LastError, id)
+			}
+			if m.Exchange != "shop" || m.RoutingKey != "order.eu" || len(m.Headers) != 1 || m.Headers["n"] != int32(1) {
+				t.Errorf("replayed, it was published to %q with the key %q and has the headers %v", m.Exchange, m.RoutingKey, m.Headers)
+			}
+			if parked := s.WaitParked(t, 1)[0]; parked.ID != id {
+				t.Errorf("failed again, its id is %q, want %q", parked.ID, id)
+			}
+		}
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
