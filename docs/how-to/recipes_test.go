@@ -1,3 +1,5 @@
+// Package howto_test runs what the guides print: their consumers, their commands,
+// and the ways from each published recipe to Redrive.
 package howto_test
 
 import (
@@ -6,15 +8,24 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-mq/redrive/internal/server/servertest"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 )
+
+// serve runs the service until the test ends, and waits until it is ready.
+func serve(t *testing.T, v *brokertest.VHost, yaml string) *servertest.Service {
+	t.Helper()
+	return servertest.Run(t, servertest.Config(t, v, yaml)).Ready(t)
+}
 
 // recipe is one of the published ones: what it makes, and what its consumer does
 // with a message that failed.
@@ -238,4 +249,251 @@ func run(t *testing.T, v *brokertest.VHost, program string, args ...string) stri
 		t.Fatalf("redrive %v: %v\n%s", args, err, out)
 	}
 	return string(out)
+}
+
+// The tutorial, step by step as it is printed: its config, its commands, and by AMQP what it does
+// with rabbitmqadmin. It ends with the replayed message.
+func TestTheTutorial(t *testing.T) {
+	text, err := os.ReadFile("../tutorial/first-queue.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindStringSubmatch(string(text))[1]
+	program := build(t)
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		file := filepath.Join(t.TempDir(), "redrive.yaml")
+		if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s := serve(t, v, config)
+		var last string
+		redrive := func(args ...string) string { return run(t, v, program, args...) }
+		asks := func(line string) string { return redrive(append(strings.Fields(line), "--address", s.Client.Addr)...) }
+		consume := func(times int, do func(*brokertest.Consumer)) {
+			c := v.Consume("orders")
+			for range times {
+				do(c)
+			}
+			if err := c.Channel.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		steps := 0
+		for _, section := range strings.Split(string(text), "\n## ")[1:] {
+			for _, block := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(section, -1) {
+				for line := range strings.Lines(block[1]) {
+					steps++
+					switch line = strings.TrimSpace(line); {
+					case line == "make build", strings.HasPrefix(line, "bin/redrive serve "), line == "bin/redrive open":
+					case line == "bin/redrive check redrive.yaml":
+						if out := redrive("check", file); !strings.Contains(out, "2s, 10s, parked after 12s") {
+							t.Errorf("check says\n%s", out)
+						}
+					case line == "rabbitmqadmin declare queue name=orders durable=true":
+						v.Queue("orders", nil)
+					case line == "bin/redrive enroll orders":
+						redrive("enroll", "orders", "--yes") // a terminal is asked
+						policy(t, v, "redrive.orders")
+					case strings.HasPrefix(line, "rabbitmqadmin publish routing_key=orders payload="):
+						v.Publish("", "orders", amqp.Publishing{Body: []byte(`{"id": 1}`)})
+					case line == "rabbitmqadmin get queue=orders ackmode=reject_requeue_false":
+						times := 1
+						if strings.HasPrefix(section, "4.") { // "two more times"
+							times = 2
+						}
+						consume(times, func(c *brokertest.Consumer) { c.Reject() })
+					case line == "rabbitmqadmin get queue=orders ackmode=ack_requeue_false":
+						consume(1, func(c *brokertest.Consumer) {
+							if d := c.Take(`{"id": 1}`); d.Headers["x-redrive-attempt"] != int64(0) {
+								t.Errorf("it is replayed with %v", d.Headers)
+							}
+						})
+						last = "replayed"
+					case strings.HasPrefix(line, "bin/redrive messages list"):
+						state := "waiting"
+						if strings.HasSuffix(line, "state:parked") {
+							state = "parked"
+						}
+						brokertest.Eventually(t, "the message is "+state, func() bool {
+							return strings.Contains(asks(strings.TrimPrefix(line, "bin/redrive ")), " "+state+" ")
+						})
+					case line == "bin/redrive replay 'queue:orders'":
+						asks("replay queue:orders")
+					default:
+						t.Errorf("the tutorial has a step that is not tested: %s", line)
+					}
+				}
+			}
+		}
+		if last != "replayed" || steps < 12 {
+			t.Errorf("it ends after %d steps, without the replayed message", steps)
+		}
+	})
+}
+
+// The consumer runs on all the time; what waits when it is undone still returns.
+func TestAddingToARunningSystemAndUndo(t *testing.T) {
+	program := build(t)
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		v.Queue("orders", nil)
+		deadLetters(t, v, map[string]any{"max-length": 1000})
+		work := v.Consume("orders")
+		v.Publish("", "orders", amqp.Publishing{Body: []byte("before")})
+		work.Take("before")
+
+		s := serve(t, v, "policies: [{name: orders, queues: [orders], attempts: 3, backoff: {fixed: 10s}, jitter: none}]")
+		run(t, v, program, "enroll", "orders", "--dry-run")
+		policy(t, v, "recipe")
+		run(t, v, program, "enroll", "orders", "--yes")
+		policy(t, v, "redrive.orders")
+		failed := time.Now()
+		v.Publish("", "orders", amqp.Publishing{Body: []byte("fails")})
+		work.Reject()
+		brokertest.Eventually(t, "it waits", func() bool {
+			page, err := s.Client.Messages(context.Background(), "state:waiting queue:orders", "", 10)
+			return err == nil && len(page.Messages) == 1
+		})
+
+		for _, look := range [][]string{{"status"}, {"queues"}, {"messages", "list", "queue:orders state:waiting"}, {"export", "queue:orders"}} {
+			if out := run(t, v, program, append(look, "--address", s.Client.Addr)...); !strings.Contains(out, "orders") {
+				t.Errorf("redrive %v does not show the queue:\n%s", look, out)
+			}
+		}
+
+		run(t, v, program, "unenroll", "orders")
+		policy(t, v, "recipe")
+		if d := work.Take("fails"); d.Headers["x-redrive-attempt"] != int64(1) || time.Since(failed) < 10*time.Second {
+			t.Errorf("it came back after %s with %v", time.Since(failed), d.Headers)
+		}
+		s.WaitParked(t, 0)
+	})
+}
+
+// policy waits until RabbitMQ tells that a policy is in force.
+func policy(t testing.TB, v *brokertest.VHost, name string) {
+	t.Helper()
+	brokertest.Eventually(t, "the policy "+name+" is in force", func() bool {
+		q, err := v.API().Queue(context.Background(), "orders")
+		return err == nil && q.Policy == name
+	})
+}
+
+// deadLetterService is the recipe of that name: it takes what died, keeps it until
+// it is due (the recipe in Redis), and publishes it to its queue again, with its
+// headers, until x-death counts most deaths. It ends with the test.
+func deadLetterService(v *brokertest.VHost, delay time.Duration, most int64) (gaveUp <-chan string) {
+	given := make(chan string, 1000)
+	in, out := v.Consume("dead.letters"), v.Channel()
+	type due struct {
+		d  amqp.Delivery
+		at time.Time
+	}
+	kept := make(chan due, 1000)
+	go func() {
+		defer close(kept)
+		for d := range in.In {
+			if err := d.Ack(false); err != nil {
+				return
+			}
+			kept <- due{d, time.Now().Add(delay)}
+		}
+	}()
+	go func() {
+		for m := range kept {
+			deaths, _ := m.d.Headers["x-death"].([]any)
+			death, _ := deaths[0].(amqp.Table)
+			if count, _ := death["count"].(int64); count >= most {
+				given <- string(m.d.Body)
+				continue
+			}
+			<-time.After(time.Until(m.at))
+			queue, _ := death["queue"].(string)
+			if err := out.Publish("", queue, false, false, amqp.Publishing{Headers: m.d.Headers, Body: m.d.Body, DeliveryMode: amqp.Persistent}); err != nil {
+				return
+			}
+		}
+	}()
+	return given
+}
+
+// What counts by x-death and publishes again stops after three deaths on RabbitMQ
+// 3, and never on 4. Redrive parks the message after three attempts on both.
+func TestTheDeadLetterServiceRetriesForEverOn4(t *testing.T) {
+	program := build(t)
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		v.Queue("orders", nil)
+		v.Queue("dead.letters", nil)
+		v.Exchange("dead", "fanout", "dead.letters")
+		deadLetters(t, v, map[string]any{"dead-letter-exchange": "dead"})
+		gaveUp := deadLetterService(v, time.Millisecond, 3)
+		work := v.Consume("orders")
+		v.Publish("", "orders", amqp.Publishing{Body: []byte("broken")})
+		work.Reject()
+		work.Reject()
+		work.Reject()
+		if !v.Since4() {
+			select {
+			case <-gaveUp:
+			case <-time.After(time.Minute):
+				t.Fatal("the recipe did not give up after three deaths")
+			}
+			if n := v.Depth("orders"); n != 0 {
+				t.Fatalf("%d messages are in orders", n)
+			}
+			v.Publish("", "orders", amqp.Publishing{Body: []byte("broken")})
+		} else {
+			for range 30 {
+				work.Reject() // ten times as many as the recipe allows
+			}
+			select {
+			case id := <-gaveUp:
+				t.Fatalf("the recipe gave %q up", id)
+			default:
+			}
+		}
+
+		s := serve(t, v, "policies: [{name: orders, queues: [orders], attempts: 3, backoff: {fixed: 100ms}, jitter: none}]")
+		run(t, v, program, "enroll", "orders", "--yes")
+		// RabbitMQ may still take the recipe's way once, just after a policy was set.
+		brokertest.Eventually(t, "the message is parked", func() bool {
+			select {
+			case d := <-work.In:
+				if err := d.Reject(false); err != nil {
+					t.Fatal(err)
+				}
+			default:
+			}
+			return len(s.Parked(t)) == 1
+		})
+		if m := s.Parked(t)[0]; m.Attempt != 3 {
+			t.Errorf("it is parked after %d attempts, want 3", m.Attempt)
+		}
+	})
+}
+
+// What goes round inside RabbitMQ alone is counted on as before.
+func TestXDeathStillCountsInALoopOfTheBrokerAlone(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		v.Queue("orders", amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "orders.retry"})
+		back(v, "orders.retry", amqp.Table{"x-message-ttl": int32(1)})
+		v.Publish("", "orders", amqp.Publishing{Body: []byte("broken")})
+		work := v.Consume("orders")
+		for i := range int64(5) {
+			d := work.Next()
+			count := int64(0)
+			if deaths, _ := d.Headers["x-death"].([]any); len(deaths) > 0 {
+				for _, death := range deaths {
+					if e := death.(amqp.Table); e["queue"] == "orders" {
+						count, _ = e["count"].(int64)
+					}
+				}
+			}
+			if count != i {
+				t.Fatalf("x-death counts %d deaths in orders after %d: %s", count, i, fmt.Sprint(d.Headers))
+			}
+			if err := d.Reject(false); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
 }
