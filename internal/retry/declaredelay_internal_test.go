@@ -30,7 +30,7 @@ func (d *declarer) Declare(context.Context, delay.Topology) error { d.declared++
 func TestWhenATopologyIsDeclaredAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, refused := &declarer{silentBroker: silentBroker{&binding{}}}, errors.New("refused")
-		d := NewDelayQueues(b, func() policy.Set { return nil }, func(string, error) {})
+		d := NewDelayQueues(b, func() policy.Set { return nil }, 0, func(string, error) {})
 		for _, c := range []struct {
 			after    time.Duration
 			within   time.Duration
@@ -63,7 +63,7 @@ func TestWhenATopologyIsDeclaredAgain(t *testing.T) {
 
 // When a queue was lost, what it needs is declared again, and nothing else.
 func TestOnlyALostQueueIsDeclaredAgain(t *testing.T) {
-	d := NewDelayQueues(&declarer{silentBroker: silentBroker{&binding{}}}, func() policy.Set { return nil }, func(string, error) {})
+	d := NewDelayQueues(&declarer{silentBroker: silentBroker{&binding{}}}, func() policy.Set { return nil }, 0, func(string, error) {})
 	defer d.Wait()
 	lost, other := wayOfQueue{queue: "q"}, wayOfQueue{queue: "r"}
 	for _, key := range []any{lost, other, "q", ""} {
@@ -87,7 +87,7 @@ func TestOnlyALostQueueIsDeclaredAgain(t *testing.T) {
 func TestWhatATicketNeedsIsDeclaredAgainInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &declarer{silentBroker: silentBroker{&binding{}}}
-		d := NewDelayQueues(b, func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"*"}}} }, func(string, error) {})
+		d := NewDelayQueues(b, func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"*"}}} }, 0, func(string, error) {})
 		defer d.Wait()
 		way, err := ttlqueue.NewLevels(ttlqueue.Quorum)
 		if err != nil {

@@ -1,6 +1,7 @@
 package retry
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,10 +27,9 @@ type Declarer interface {
 }
 
 const (
-	// batchTimeout is how long a batch may take: the intake waits for it, and can store the
-	// messages instead. answerTimeout is how long RabbitMQ's answers may take of that, so that
-	// those which arrived in time count although others did not.
-	batchTimeout, answerTimeout = 5 * time.Second, 4500 * time.Millisecond
+	// defaultConfirmTimeout is how long a batch may take: the intake waits for it, and can store
+	// the messages instead.
+	defaultConfirmTimeout = 5 * time.Second
 	// recoveredAfter is how long a way must not have failed before it is reported as working:
 	// it may fail for one queue and not for another.
 	recoveredAfter = 3 * time.Second
@@ -39,9 +39,8 @@ const (
 )
 
 var (
-	errNotReady     = errors.New("there is no connection, or an alarm of RabbitMQ blocks it")
-	errNotConfirmed = fmt.Errorf("RabbitMQ has not confirmed within %s", batchTimeout)
-	errNoRoute      = errors.New("messages cannot be retried to its queue")
+	errNotReady = errors.New("there is no connection, or an alarm of RabbitMQ blocks it")
+	errNoRoute  = errors.New("messages cannot be retried to its queue")
 )
 
 // DelayQueues publishes failed messages to the queues of RabbitMQ where they wait. What
@@ -54,6 +53,8 @@ type DelayQueues struct {
 	broker  Declarer
 	targets *retryTargets
 	report  func(way string, err error)
+	timeout time.Duration // of a batch
+	errLate error         // RabbitMQ has not confirmed by then
 
 	declared  map[any]declaration  // topologies, by wayOfQueue, or by the name of a delay queue
 	failing   map[string]time.Time // ways that were reported, and when they failed last
@@ -65,10 +66,14 @@ type DelayQueues struct {
 	lostQueues []string // queues that were gone or not bound when a wait ended
 }
 
-// NewDelayQueues makes one that publishes through b. report receives why a way fails, and nil
-// when it works again; it is called on change only.
-func NewDelayQueues(b Declarer, policies func() policy.Set, report func(way string, err error)) *DelayQueues {
-	return &DelayQueues{broker: b, targets: newRetryTargets(b, policies), report: report, declared: map[any]declaration{}, failing: map[string]time.Time{}}
+// NewDelayQueues makes one that publishes through b. A batch that RabbitMQ has not confirmed by
+// timeout, 5 s if it is 0, waits in the store. report receives why a way fails, and nil when it
+// works again; it is called on change only.
+func NewDelayQueues(b Declarer, policies func() policy.Set, timeout time.Duration, report func(way string, err error)) *DelayQueues {
+	timeout = cmp.Or(timeout, defaultConfirmTimeout)
+	return &DelayQueues{broker: b, targets: newRetryTargets(b, policies), report: report, timeout: timeout,
+		errLate:  fmt.Errorf("RabbitMQ has not confirmed within %s", timeout),
+		declared: map[any]declaration{}, failing: map[string]time.Time{}}
 }
 
 // Wait waits for abandoned batches, which end with their connection, and cancels lookups.
@@ -95,9 +100,10 @@ func (d *DelayQueues) publish(ctx context.Context, batch []delayedMessage) {
 	if err := d.ready(); err != nil {
 		refuse(batch, err)
 	} else {
-		limit := time.NewTimer(batchTimeout)
+		limit := time.NewTimer(d.timeout)
 		defer limit.Stop()
-		ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+		// A little less, so that the answers which arrived in time count although others did not.
+		ctx, cancel := context.WithTimeout(ctx, d.timeout*9/10)
 		defer cancel()
 		// A publish into a connection that an alarm has just blocked hangs, and
 		// no context ends that.
@@ -110,7 +116,7 @@ func (d *DelayQueues) publish(ctx context.Context, batch []delayedMessage) {
 			}
 		case <-limit.C:
 			d.busy, d.notBefore = done, time.Now().Add(tryAgainAfter)
-			refuse(batch, errNotConfirmed)
+			refuse(batch, d.errLate)
 		}
 	}
 	d.reportWays(batch)
@@ -129,11 +135,11 @@ func (d *DelayQueues) ready() error {
 		case <-d.busy:
 			d.busy = nil
 		default:
-			return errNotConfirmed
+			return d.errLate
 		}
 	}
 	if time.Now().Before(d.notBefore) {
-		return errNotConfirmed
+		return d.errLate
 	}
 	if !d.broker.Ready() {
 		return errNotReady
@@ -174,7 +180,7 @@ func (d *DelayQueues) publishBatch(ctx context.Context, batch []delayedMessage) 
 		out, sent, tickets = append(out, t.Outgoing(id, message)), append(sent, i), append(tickets, t)
 	}
 	if ctx.Err() != nil { // abandoned: by now it is in the store
-		refuse(batch, errNotConfirmed)
+		refuse(batch, d.errLate)
 		return
 	}
 	if len(out) == 0 {

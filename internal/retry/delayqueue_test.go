@@ -73,7 +73,7 @@ func newHeldFlow(t *testing.T, s store.Store, b *faultyBroker) *delayingIntake {
 		{Name: "levels", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second), Jitter: policy.None},
 	}}
 	h := &delayingIntake{}
-	h.hold = retry.NewDelayQueues(b, func() policy.Set { return rules.Policies }, func(_ string, err error) { h.reports = append(h.reports, err) })
+	h.hold = retry.NewDelayQueues(b, func() policy.Set { return rules.Policies }, 0, func(_ string, err error) { h.reports = append(h.reports, err) })
 	h.Intake = retry.NewIntake(s, rules, h.hold, func(e retry.Event) {
 		if e.Kind == retry.Waiting {
 			h.events = append(h.events, e)
@@ -322,7 +322,7 @@ func (b *lateBroker) RetryExchangeExists(context.Context, string) (bool, error) 
 func TestAReportWaitsInRabbitMQOnceItsQueueIsEnrolled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &lateBroker{}
-		hold := retry.NewDelayQueues(b, anyQueue, func(string, error) {})
+		hold := retry.NewDelayQueues(b, anyQueue, 0, func(string, error) {})
 		way, err := ttlqueue.NewLevels(ttlqueue.Quorum, 2*time.Second)
 		must(t, err)
 		f := retry.NewIntake(memstore.New(), retry.Rules{Policies: anyQueue(), Ways: map[string]delay.Way{"p": way}}, hold, func(retry.Event) {})

@@ -39,7 +39,7 @@ func (w *ticketed) Ticket(_ string, d time.Duration) (delay.Ticket, error) {
 func newTicketedIntake(s *memstore.Store, b retry.Declarer, w *ticketed) (*retry.Intake, *retry.DelayQueues) {
 	w.delays = new([]time.Duration)
 	policies := policy.Set{{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(2 * time.Second), Jitter: policy.None}}
-	queues := retry.NewDelayQueues(b, func() policy.Set { return policies }, func(string, error) {})
+	queues := retry.NewDelayQueues(b, func() policy.Set { return policies }, 0, func(string, error) {})
 	return retry.NewIntake(s, retry.Rules{Policies: policies, Ways: map[string]delay.Way{"p": w}}, queues, func(retry.Event) {}), queues
 }
 
@@ -115,7 +115,7 @@ func TestASuggestedDelayDelaysNoOtherMessage(t *testing.T) {
 		b, s := &faultyBroker{}, memstore.New()
 		w := &ticketed{longest: time.Hour, blocks: blocks, ticket: delay.Ticket{Exchange: "e"}, delays: new([]time.Duration)}
 		policies := policy.Set{{Name: "p", Queues: []string{"q"}, Attempts: 3, Backoff: policy.Fixed(2 * time.Second)}}
-		f := retry.NewIntake(s, retry.Rules{Policies: policies, Ways: map[string]delay.Way{"p": w}}, retry.NewDelayQueues(b, func() policy.Set { return policies }, func(string, error) {}), func(retry.Event) {})
+		f := retry.NewIntake(s, retry.Rules{Policies: policies, Ways: map[string]delay.Way{"p": w}}, retry.NewDelayQueues(b, func() policy.Set { return policies }, 0, func(string, error) {}), func(retry.Event) {})
 		must(t, f.Handle(t.Context(), []wire.Delivery{{Message: wire.Message{Exchange: wire.ExchangeFailures, RoutingKey: "q", Headers: amqp.Table{wire.HeaderDelay: int64(500)}}}}))
 		if len(b.sent) != want || len(kept(t, s)) != 1-want {
 			t.Errorf("blocks %v: %d wait in RabbitMQ, %d in the store", blocks, len(b.sent), len(kept(t, s)))

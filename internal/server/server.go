@@ -38,6 +38,9 @@ type Options struct {
 	Events retry.Listener
 	// FS is where stores on disk write; nil is the machine's own file system.
 	FS vfs.FS
+	// ConfirmTimeout is how long RabbitMQ may take to confirm a batch of messages that are to wait in
+	// it, before they wait in the store instead; 0 is 5 s.
+	ConfirmTimeout time.Duration
 }
 
 // Service is one running Redrive. Make it with New, run it once with Run.

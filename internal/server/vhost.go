@@ -163,7 +163,7 @@ func (s *vhost) open(address string) error {
 	policies := func() policy.Set { return s.intake.Policies() }
 	s.delayPublisher = broker.NewPublisher(s.connection(partDelays, "redrive delays"))
 	s.delayPublisher.Confirmed = s.metrics.Confirmed
-	s.delayQueues = retry.NewDelayQueues(s.delayPublisher, policies, s.wayChanged)
+	s.delayQueues = retry.NewDelayQueues(s.delayPublisher, policies, s.ConfirmTimeout, s.wayChanged)
 	s.intake = retry.NewIntake(s.store, s.retryRules(s.config), s.delayQueues, s.events)
 	s.intakeConsumer = broker.NewIntakeConsumer(s.connection(partIntake, "redrive intake"), prefetch, s.intakeState(partStore, wire.QueueIntake), s.quarantined)
 	s.intakeConsumer.Redeclared, s.intakeConsumer.Consumers = s.redeclared, s.watchIntakeConsumers

@@ -112,7 +112,7 @@ func (p *process) run(ctx context.Context, w *World) error {
 	p.canPublish = publisher.Ready
 	delayPublisher := broker.NewPublisher(connection("redrive delays"))
 	policies := func() policy.Set { return p.intake.Policies() }
-	delays := retry.NewDelayQueues(delayPublisher, policies, func(way string, err error) {
+	delays := retry.NewDelayQueues(delayPublisher, policies, 0, func(way string, err error) {
 		log.Info("wait in RabbitMQ", "way", way, "error", err)
 	})
 	p.intake = retry.NewIntake(p.store, rules, delays, heard)

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/config"
@@ -43,7 +44,7 @@ func Run(t *testing.T, c *config.Config) *Service {
 	t.Helper()
 	log := &brokertest.Output{}
 	events := make(chan retry.Event, 10_000)
-	a, err := server.New(c, server.Options{Version: "test", Log: slog.New(slog.NewTextHandler(log, nil)), Events: func(e retry.Event) {
+	a, err := server.New(c, server.Options{Version: "test", ConfirmTimeout: 10 * time.Minute, Log: slog.New(slog.NewTextHandler(log, nil)), Events: func(e retry.Event) {
 		select {
 		case events <- e:
 		default:
