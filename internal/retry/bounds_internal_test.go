@@ -4,16 +4,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
-
 	"golang.org/x/sync/semaphore"
 
+	"github.com/redrive-mq/redrive/internal/delay"
+	"github.com/redrive-mq/redrive/internal/delay/ttlqueue"
 	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/memstore"
+	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -273,4 +278,335 @@ func TestLanesBackOff(t *testing.T) {
 			t.Errorf("forgotten: it sleeps %s, reported %v", sleep, reports)
 		}
 	})
+}
+
+// A queue without a retry exchange is looked up ever less often, however often it is asked for;
+// likewise one for which RabbitMQ cannot be asked.
+func TestAMissingExchangeIsLookedUpEverLessOften(t *testing.T) {
+	for name, answer := range map[string]error{"missing": nil, "no answer": errors.New("closed")} {
+		synctest.Test(t, func(t *testing.T) {
+			began := time.Now()
+			var at []time.Duration
+			l := newExchangeLookup(func(context.Context, string) (bool, error) {
+				at = append(at, time.Since(began))
+				return false, answer
+			})
+			defer l.close()
+			for time.Since(began) < 4*time.Minute {
+				yes, _, err := l.exists("q", time.Now())
+				if want := answer; yes || len(at) > 0 && !errors.Is(err, want) || len(at) == 0 && !errors.Is(err, ErrLookupPending) {
+					t.Fatalf("%s: after %s: %v, %v", name, time.Since(began), yes, err)
+				}
+				time.Sleep(100 * time.Millisecond)
+			}
+			const s = time.Second
+			if want := []time.Duration{0, 2 * s, 6 * s, 14 * s, 30 * s, 62 * s, 122 * s, 182 * s}; !slices.Equal(at, want) {
+				t.Errorf("%s: it was looked up after %v, want %v", name, at, want)
+			}
+		})
+	}
+}
+
+// No more lookups wait than may, however many names are asked for: the next one is not
+// remembered, nor is another lookup of one that is known.
+func TestLookupsThatWaitAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hangs := func(ctx context.Context, _ string) (bool, error) { <-ctx.Done(); return false, ctx.Err() }
+		l := newExchangeLookup(hangs)
+		defer l.close()
+		l.answers["old"] = &lookupAnswer{asOf: time.Now().Add(-time.Hour)}
+		for i := range maxLookups + maxPending {
+			l.exists(fmt.Sprint("q", i), time.Now())
+			synctest.Wait()
+		}
+		if l.workers != maxLookups || len(l.pending) != maxPending {
+			t.Fatalf("%d lookups are under way, %d wait", l.workers, len(l.pending))
+		}
+		if _, _, err := l.exists("one more", time.Now()); !errors.Is(err, ErrLookupPending) || l.answers["one more"] != nil {
+			t.Errorf("one more: %v, remembered: %v", err, l.answers["one more"] != nil)
+		}
+		if l.exists("old", time.Now()); l.answers["old"].pending || len(l.pending) != maxPending {
+			t.Errorf("%d lookups wait", len(l.pending))
+		}
+	})
+}
+
+// Answers are forgotten when there are too many, all but those that are on their way.
+func TestAnswersAreForgottenWhenThereAreTooMany(t *testing.T) {
+	l := newExchangeLookup(func(ctx context.Context, _ string) (bool, error) { <-ctx.Done(); return false, ctx.Err() })
+	l.close() // no lookup begins
+	for i := range maxAnswers - 1 {
+		l.answers[fmt.Sprint("q", i)] = &lookupAnswer{pending: i == 0}
+	}
+	if l.exists("the last", time.Time{}); len(l.answers) != maxAnswers {
+		t.Errorf("%d answers are remembered, want %d", len(l.answers), maxAnswers)
+	}
+	if l.exists("one more", time.Time{}); len(l.answers) != 2 || l.answers["q0"] == nil || l.answers["one more"] == nil {
+		t.Errorf("%d answers are remembered, want one that is on its way and the new one", len(l.answers))
+	}
+}
+
+// Which answers are known without another lookup.
+func TestWhichAnswersAreKnown(t *testing.T) {
+	now := time.Now()
+	since := now.Add(-time.Minute)
+	for name, c := range map[string]struct {
+		answer     *lookupAnswer
+		yes, known bool
+	}{
+		"never asked":          {nil, false, false},
+		"missing":              {&lookupAnswer{asOf: now}, false, true},
+		"missing long ago":     {&lookupAnswer{asOf: since}, false, false},
+		"there":                {&lookupAnswer{exists: true, asOf: now}, true, true},
+		"there long ago":       {&lookupAnswer{exists: true, asOf: since}, true, true},
+		"then it is not known": {&lookupAnswer{asOf: now, err: errors.New("closed")}, false, false},
+		"no answer yet":        {&lookupAnswer{pending: true}, false, false},
+	} {
+		l := newExchangeLookup(nil)
+		if c.answer != nil {
+			l.answers["q"] = c.answer
+		}
+		if yes, known := l.cached("q", since); yes != c.yes || known != c.known {
+			t.Errorf("%s: %v, known: %v", name, yes, known)
+		}
+		l.close()
+	}
+}
+
+// Queues that come and go, each with a name of its own, are not remembered for ever; and
+// one that was forgotten is enrolled again.
+func TestEnrolledQueuesAreNotRememberedForEver(t *testing.T) {
+	broker := &binding{}
+	e := newRetryTargets(broker, func() policy.Set {
+		return policy.Set{{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second)}}
+	})
+	t.Cleanup(e.lookup.close)
+	const n = 3*maxTargets + 5
+	for i := range n {
+		name := fmt.Sprintf("reply.%d", i)
+		e.proven.add(name)
+		if f := e.route(t.Context(), name, true, time.Time{}); f.Park != "" || f.Err != nil {
+			t.Fatal(f)
+		}
+		if yes, known := e.lookUpIfUnknown(name); !yes || !known {
+			t.Fatalf("%s is enrolled: %v, known: %v", name, yes, known)
+		}
+	}
+	if len(e.bound.queues) > maxTargets || len(e.proven.queues) > maxTargets {
+		t.Errorf("%d are remembered as bound and %d as proven", len(e.bound.queues), len(e.proven.queues))
+	}
+	if f := e.route(t.Context(), "reply.0", true, time.Time{}); f.Park != "" || f.Err != nil || broker.bound != n+1 {
+		t.Errorf("%v; %d were bound, want %d", f, broker.bound, n+1)
+	}
+}
+
+// binding is a broker that counts what is bound.
+type binding struct{ bound int }
+
+func (b *binding) BindRetryExchange(context.Context, string) error { b.bound++; return nil }
+
+func (b *binding) RetryExchangeExists(context.Context, string) (bool, error) { return false, nil }
+
+// countedStore counts how often its messages are counted.
+type countedStore struct {
+	*memstore.Store
+	counts int
+}
+
+func (s *countedStore) Counts(ctx context.Context) ([]store.QueueCount, error) {
+	s.counts++
+	return s.Store.Counts(ctx)
+}
+
+// names returns reported names of which is known what targets says, and nothing of others.
+func names(s store.Store, targets map[string]bool) *ReportedNames {
+	answer := func(queue string) (yes, known bool) { yes, known = targets[queue]; return yes, known }
+	return &ReportedNames{turn: semaphore.NewWeighted(1), store: s, lookUpIfUnknown: answer, cached: answer, reporterOf: map[string]string{}, perUser: map[string]int{}, recounted: time.Now(), loaded: true}
+}
+
+// While there is no place for another name, messages are kept for targets, which need none, and
+// for names that have theirs.
+func TestNamesThatNeedNoPlaceAreAdmitted(t *testing.T) {
+	n := names(memstore.New(), map[string]bool{"target": true, "counted": false, "missing": false})
+	n.count("counted", "ann")
+	n.perUser["ann"] = maxNamesEach
+	for queue, want := range map[string]bool{"target": true, "counted": true, "missing": false, "unknown": true, "": true} {
+		if got := n.admits(t.Context(), queue, "ann"); got != want {
+			t.Errorf("%q is admitted: %v", queue, got)
+		}
+	}
+	if !maps.Equal(n.reporterOf, map[string]string{"counted": "ann", "unknown": "ann"}) {
+		t.Errorf("%v are counted", n.reporterOf)
+	}
+}
+
+// Names are counted again from the store not more often than every 10 s, and not before RabbitMQ
+// has had a minute to answer which of them are targets.
+func TestWhenNamesAreCountedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &countedStore{Store: memstore.New()}
+		sender := NewSender(silentBroker{&binding{}}, func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"*"}}} }, func(Event) {})
+		defer sender.Close()
+		n := NewReportedNames(s, sender)
+		for _, c := range []struct {
+			after time.Duration
+			full  bool
+			want  int
+		}{{time.Minute, false, 0}, {1, false, 1}, {time.Hour, false, 1}, {time.Hour, true, 2}, {10 * time.Second, true, 2}, {1, true, 3}} {
+			time.Sleep(c.after)
+			if n.perUser["ann"] = 0; c.full {
+				n.perUser["ann"] = maxNamesEach
+			}
+			if n.admits(t.Context(), uuid.NewString(), "ann"); s.counts != c.want {
+				t.Errorf("%s later they were counted %d times, want %d", c.after, s.counts, c.want)
+			}
+			synctest.Wait()
+		}
+	})
+}
+
+// silentBroker is a connection on which nothing is published.
+type silentBroker struct{ *binding }
+
+func (silentBroker) Send(context.Context, []wire.Outgoing) func(context.Context) []error { return nil }
+
+// Names have a place after they were counted again if a message is kept for them, and they are
+// known to be no targets, or had a place before.
+func TestWhichNamesAreCountedAgain(t *testing.T) {
+	s := memstore.New()
+	for _, queue := range []string{"missing", "counted", "new", "target", ""} {
+		if err := s.Add(t.Context(), []*store.Record{{ID: uuid.New(), Queue: queue, State: store.Parked}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n := names(s, map[string]bool{"target": true, "missing": false})
+	n.lookUpIfUnknown = func(queue string) (yes, known bool) {
+		if queue == "" {
+			t.Error("the retry exchange of a message without a queue is looked up")
+		}
+		return n.cached(queue)
+	}
+	n.count("counted", "ann")
+	n.count("gone", "ann")
+	n.count("target", "ann")
+	n.recount(t.Context())
+	if !maps.Equal(n.reporterOf, map[string]string{"counted": "ann", "missing": ""}) || !maps.Equal(n.perUser, map[string]int{"ann": 1, "": 1}) {
+		t.Errorf("%v are counted, %v", n.reporterOf, n.perUser)
+	}
+}
+
+// declarer is a connection that counts what is declared on it.
+type declarer struct {
+	silentBroker
+	err      error
+	declared int
+}
+
+func (d *declarer) Ready() bool { return true }
+
+func (d *declarer) Declare(context.Context, delay.Topology) error { d.declared++; return d.err }
+
+// What cannot be declared is tried again after 15 s, and what can expire is declared again when
+// that is due; all else is declared once.
+func TestWhenATopologyIsDeclaredAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, refused := &declarer{silentBroker: silentBroker{&binding{}}}, errors.New("refused")
+		d := NewDelayQueues(b, func() policy.Set { return nil }, 0, func(string, error) {})
+		for _, c := range []struct {
+			after    time.Duration
+			within   time.Duration
+			err      error // what RabbitMQ would answer
+			want     error
+			declared int
+		}{
+			{0, 0, refused, refused, 1},
+			{time.Second, 0, nil, refused, 1},
+			{tryAgainAfter - time.Second - 1, time.Second, nil, refused, 1},
+			{1, 0, refused, refused, 2},
+			{tryAgainAfter, 0, nil, nil, 3},
+			{time.Second, 0, refused, nil, 3},
+			{time.Hour, 0, refused, nil, 3},
+			{0, time.Hour + time.Second, refused, nil, 3},
+			{0, time.Hour, nil, nil, 4},
+			{2 * time.Second, time.Second, nil, nil, 5},
+			{time.Second, time.Second, nil, nil, 5},
+			{1, time.Second, nil, nil, 6},
+		} {
+			time.Sleep(c.after)
+			b.err = c.err
+			if err := d.declare(t.Context(), "key", func() delay.Topology { return delay.Topology{} }, c.within); !errors.Is(err, c.want) || b.declared != c.declared {
+				t.Errorf("%s later, within %s: %v, declared %d times; want %v, %d", c.after, c.within, err, b.declared, c.want, c.declared)
+			}
+		}
+		d.Wait()
+	})
+}
+
+// When a queue was lost, what it needs is declared again, and nothing else.
+func TestOnlyALostQueueIsDeclaredAgain(t *testing.T) {
+	d := NewDelayQueues(&declarer{silentBroker: silentBroker{&binding{}}}, func() policy.Set { return nil }, 0, func(string, error) {})
+	defer d.Wait()
+	lost, other := wayOfQueue{queue: "q"}, wayOfQueue{queue: "r"}
+	for _, key := range []any{lost, other, "q", ""} {
+		d.declared[key] = declaration{}
+	}
+	d.MarkLost("q")
+	d.forgetLost()
+	var left []any
+	for _, key := range []any{lost, other, "q", ""} {
+		if _, declared := d.declared[key]; declared {
+			left = append(left, key)
+		}
+	}
+	if !slices.Equal(left, []any{other, "q", ""}) || len(d.lostQueues) != 0 {
+		t.Errorf("declared are %v, lost %v", left, d.lostQueues)
+	}
+}
+
+// What a ticket needs is declared again when half of the time is over in which RabbitMQ has to
+// confirm: it may expire before the confirm otherwise.
+func TestWhatATicketNeedsIsDeclaredAgainInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &declarer{silentBroker: silentBroker{&binding{}}}
+		d := NewDelayQueues(b, func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"*"}}} }, 0, func(string, error) {})
+		defer d.Wait()
+		way, err := ttlqueue.NewLevels(ttlqueue.Quorum)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := &delayedMessage{way: way, rec: &store.Record{Queue: "q", Proven: true}}
+		ticket := &delay.Ticket{Exchange: "x", DeclareFirst: &delay.Topology{}, ConfirmWithin: 10 * time.Second}
+		for _, c := range []struct {
+			after    time.Duration
+			declared int // the first time also what the way needs
+		}{{0, 2}, {5 * time.Second, 2}, {1, 3}, {5 * time.Second, 3}, {1, 4}} {
+			time.Sleep(c.after)
+			if err := d.prepare(t.Context(), m, ticket); err != nil || b.declared != c.declared {
+				t.Errorf("%s later: declared %d times, %v; want %d", c.after, b.declared, err, c.declared)
+			}
+		}
+	})
+}
+
+// Text for people keeps what is UTF-8, shows other bytes, and has at most maxText bytes.
+func TestTextForPeople(t *testing.T) {
+	full := strings.Repeat("x", maxText)
+	for s, want := range map[string]string{
+		"":                      "",
+		"größe":                 "größe",
+		"a\xffb":                `a\xffb`,
+		"\uFFFD":                "\uFFFD", // the character itself, and no byte that is not UTF-8
+		"\xc3":                  `\xc3`,
+		full:                    full,
+		full + "y":              full,
+		full[1:] + "ö":          full[1:],
+		full[2:] + "ö":          full[2:] + "ö",
+		full[3:] + "\xffyy":     full[3:],
+		full[4:] + "\xff":       full[4:] + `\xff`,
+		strings.Repeat(full, 3): full,
+	} {
+		if got := printable(s); got != want {
+			t.Errorf("%.20q…, %d bytes: %.20q…, %d bytes; want %.20q…, %d", s, len(s), got, len(got), want, len(want))
+		}
+	}
 }

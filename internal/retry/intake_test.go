@@ -3,12 +3,14 @@ package retry_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/internal/retry"
@@ -341,6 +343,188 @@ func TestABatchThatDoesNotFitIsStoredInParts(t *testing.T) {
 			if err := handle(ctx, batch[:1]); err != nil || len(kept(t, s)) != 11 {
 				t.Errorf("%s: the next batch: %d stored, %v", name, len(kept(t, s)), err)
 			}
+		}
+	}
+}
+
+// What becomes of a failed message, as a record, and what log and metrics hear of it.
+func TestVerdicts(t *testing.T) {
+	policies := policy.Set{
+		{Name: "audited", Queues: []string{"audited"}, Attempts: 1, Backoff: policy.Fixed(time.Second), Exhausted: policy.Exhausted{Action: policy.Forward, Destination: policy.Destination{Exchange: "audit", RoutingKey: "failed"}}},
+		{Name: "dropped", Queues: []string{"dropped"}, Attempts: 1, Backoff: policy.Fixed(time.Second), Exhausted: policy.Exhausted{Action: policy.Discard}},
+		{Name: "q", Queues: []string{"q"}, Attempts: 3, Backoff: policy.Fixed(time.Second)},
+	}
+	user := amqp.Table{wire.HeaderUserID: "shop", wire.HeaderExchange: "first", wire.HeaderRoutingKey: "eu"}
+	through := func(exchange string, d wire.Delivery) wire.Delivery {
+		d.Message.Headers["x-death"].([]any)[0].(amqp.Table)["exchange"] = exchange
+		for k, v := range user {
+			d.Message.Headers[k] = v
+		}
+		return d
+	}
+	deepHeader, duplicateHeader := deadLetter("q", "x"), deadLetter("q", "x")
+	deepHeader.CannotRepublish, duplicateHeader.DuplicateHeader = "a header of no known type", "x-death stands twice"
+	// RabbitMQ writes the head entry; a publisher can have written those after it.
+	failedTwice := deadLetter("q", "x")
+	failedTwice.Message.Headers["x-death"] = append(failedTwice.Message.Headers["x-death"].([]any),
+		amqp.Table{"queue": "dropped", "reason": "expired", "exchange": "forged", "routing-keys": []any{"forged"}, "count": int64(1)})
+	published := deadLetter("q", "x")
+	published.Message.Exchange, published.Message.RoutingKey = "", "q"
+	for name, c := range map[string]struct {
+		of    wire.Delivery
+		event retry.Kind
+		want  func(*store.Record) bool
+	}{
+		"retried": {deadLetter("q", "x"), retry.Waiting, func(r *store.Record) bool {
+			return r.State == store.Waiting && r.Proven && r.Message.Exchange == "shop" && r.Message.RoutingKey == "key" && r.Policy == "q"
+		}},
+		"forwarded": {deadLetter("audited", "x"), retry.Waiting, func(r *store.Record) bool {
+			return r.State == store.Waiting && r.Forward != nil && *r.Forward == store.Destination{Exchange: "audit", RoutingKey: "failed"}
+		}},
+		"discarded":             {deadLetter("dropped", "x"), retry.Discarded, nil},
+		"cannot be republished": {deepHeader, retry.Parked, func(r *store.Record) bool { return r.ParkedFor == deepHeader.CannotRepublish && r.Queue == "q" }},
+		"headers twice": {duplicateHeader, retry.Parked, func(r *store.Record) bool {
+			return strings.Contains(r.ParkedFor, duplicateHeader.DuplicateHeader) && r.Queue == "" && !r.Proven
+		}},
+		"failed in two queues": {failedTwice, retry.Waiting, func(r *store.Record) bool {
+			return r.Queue == "q" && r.Reason == "rejected" && r.Message.Exchange == "shop" && r.Message.RoutingKey == "key"
+		}},
+		"published to the intake": {published, retry.Parked, func(r *store.Record) bool {
+			return strings.Contains(r.ParkedFor, "not dead-lettered or reported") && r.Queue == "" && !r.Proven
+		}},
+		"our own queue": {deadLetter(wire.QueueIntake, "x"), retry.Parked, func(r *store.Record) bool { return strings.Contains(r.ParkedFor, "own") }},
+		"no policy":     {deadLetter("others", "x"), retry.Parked, func(r *store.Record) bool { return strings.Contains(r.ParkedFor, "no policy") }},
+		"reported": {wire.Delivery{Message: wire.Message{Exchange: wire.ExchangeFailures, RoutingKey: "q", Headers: amqp.Table{wire.HeaderError: "no stock"}}}, retry.Waiting, func(r *store.Record) bool {
+			return r.Error == "no stock" && !r.Proven && r.Reason == wire.ReasonReported
+		}},
+		// Our own headers are believed where the broker says that we published it last.
+		"a client's headers": {through("shop", deadLetter("q", "x")), retry.Waiting, func(r *store.Record) bool {
+			return r.Message.UserID == "" && r.Message.Exchange == "shop" && r.Message.RoutingKey == "key"
+		}},
+		"retried before": {through(wire.RetryExchange("q"), deadLetter("q", "x")), retry.Waiting, func(r *store.Record) bool {
+			return r.Message.UserID == "shop" && r.Message.Exchange == "first" && r.Message.RoutingKey == "eu"
+		}},
+		"waited in RabbitMQ before": {through(wire.ExchangeDue, deadLetter("q", "x")), retry.Waiting, func(r *store.Record) bool {
+			return r.Message.UserID == "shop" && r.Message.Exchange == "first" && r.Message.RoutingKey == "eu"
+		}},
+	} {
+		s, events := memstore.New(), []retry.Kind(nil)
+		f := retry.NewIntake(s, retry.Rules{Policies: policies}, nil, func(e retry.Event) { events = append(events, e.Kind) })
+		must(t, f.Handle(t.Context(), []wire.Delivery{c.of}))
+		all := kept(t, s)
+		if !slices.Equal(events, []retry.Kind{retry.Failed, c.event}) {
+			t.Errorf("%s: events %v", name, events)
+		}
+		if c.want == nil {
+			lines, err := s.Ledger(t.Context())
+			must(t, err)
+			if len(all) != 0 || len(lines) != 1 || lines[0].Sums[store.DiscardedAtOnce] != 1 {
+				t.Errorf("%s: %d are kept, and the ledger has %+v", name, len(all), lines)
+			}
+			continue
+		}
+		if len(all) != 1 || !c.want(all[0].Record) {
+			t.Errorf("%s: kept %+v", name, all)
+		}
+	}
+}
+
+// What is at the limits of what RabbitMQ writes is retried.
+func TestOriginsAtTheLimits(t *testing.T) {
+	longest, withoutKeys := deadLetter(strings.Repeat("q", 255), "x"), deadLetter("q", "x")
+	withoutKeys.Message.Headers["x-death"].([]any)[0].(amqp.Table)["routing-keys"] = []any{}
+	for name, c := range map[string]struct {
+		of  wire.Delivery
+		key string
+	}{"the longest name": {longest, "key"}, "no routing keys": {withoutKeys, ""}} {
+		s := memstore.New()
+		must(t, newIntake(s).Handle(t.Context(), []wire.Delivery{c.of}))
+		if r := kept(t, s)[0].Record; r.State != store.Waiting || r.Queue == "" || r.Message.RoutingKey != c.key {
+			t.Errorf("%s: %v, %q with key %q, parked for %q", name, r.State, r.Queue, r.Message.RoutingKey, r.ParkedFor)
+		}
+	}
+}
+
+// recognizing is a store that recognizes a batch whose answer was lost, as Redis's does.
+type recognizing struct {
+	*memstore.Store
+	lost map[[32]byte]bool // added, and not answered
+	// answers are what becomes of the next batches: nil, store.ErrFull, which adds nothing, or another
+	// error, which comes after they are added.
+	answers []error
+}
+
+func (s *recognizing) Add(ctx context.Context, records []*store.Record) error {
+	var answer error
+	if len(s.answers) > 0 {
+		answer, s.answers = s.answers[0], s.answers[1:]
+	}
+	of := store.HashOf(records)
+	if errors.Is(answer, store.ErrFull) {
+		return answer
+	}
+	if !s.lost[of] {
+		if err := s.Store.Add(ctx, records); err != nil {
+			return err
+		}
+	}
+	if s.lost[of] = answer != nil; answer == nil {
+		delete(s.lost, of)
+	}
+	return answer
+}
+
+var errNoAnswer = errors.New("the answer was lost")
+
+// The store may have a batch that is passed again: it must recognize it, whatever has changed since.
+func TestABatchThatMayBeStoredIsAddedAgainAsItWas(t *testing.T) {
+	for name, answers := range map[string][]error{
+		"at once":              {errNoAnswer, errNoAnswer},
+		"in parts":             {store.ErrFull, errNoAnswer, nil, errNoAnswer, nil},
+		"in parts of parts":    {store.ErrFull, store.ErrFull, nil, errNoAnswer},
+		"and then not at once": {store.ErrFull, errNoAnswer, errNoAnswer, errNoAnswer},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := &recognizing{Store: memstore.New(), lost: map[[32]byte]bool{}, answers: answers}
+			in := newIntake(s)
+			rules := []policy.Policy{
+				{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Minute)},
+				{Name: "p", Queues: []string{"*"}, Attempts: 1, Exhausted: policy.Exhausted{Action: policy.Discard}},
+				{Name: "p", Queues: []string{"*"}, Attempts: 1},
+			}
+			discards := policy.Policy{Name: "d", Queues: []string{"dropped"}, Attempts: 1, Exhausted: policy.Exhausted{Action: policy.Discard}}
+			batch := []wire.Delivery{deadLetter("q", "a"), deadLetter("q", "b"), deadLetter("dropped", "x"), deadLetter("q", "c"), deadLetter("q", "d")}
+			for i, err := 0, errNoAnswer; err != nil; i++ {
+				set := policy.Set{rules[i%len(rules)]}
+				if i == 0 {
+					set = append(policy.Set{discards}, set...)
+				}
+				in.SetRules(retry.Rules{Policies: set})
+				err = in.Handle(t.Context(), batch)
+				time.Sleep(time.Second)
+			}
+			if n := len(kept(t, s)); n != 4 {
+				t.Errorf("%s: %d records of 4 messages are kept", name, n)
+			}
+		})
+	}
+}
+
+// A message that was replayed fails as often as before, which is another failure: a store that took
+// it for the first one would lose it.
+func TestAFailureAfterAReplayIsAnotherOne(t *testing.T) {
+	first := storetest.Waiting("q", 0, "a")
+	again := *first
+	again.FailedAt = first.FailedAt.Add(time.Millisecond)
+	if store.HashOf([]*store.Record{first}) == store.HashOf([]*store.Record{&again}) {
+		t.Error("both are the same batch")
+	}
+	other := *first
+	other.ID = uuid.New()
+	all := [][32]byte{store.HashOf([]*store.Record{first}), store.HashOf([]*store.Record{&other}), store.HashOf([]*store.Record{first, &other}), store.HashOf([]*store.Record{&other, first})}
+	for i, h := range all {
+		if slices.Index(all, h) != i {
+			t.Errorf("batch %d is the same as another", i)
 		}
 	}
 }

@@ -1,11 +1,21 @@
 package retry_test
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
 	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/memstore"
+	"github.com/redrive-mq/redrive/internal/store/storetest"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -62,4 +72,355 @@ func TestHowLongAnAnswerCounts(t *testing.T) {
 			}
 		}
 	})
+}
+
+// slowBroker answers after a while whether a queue has a retry exchange.
+type slowBroker struct {
+	faultyBroker
+	mu      sync.Mutex
+	latency time.Duration
+	there   map[string]bool
+	lookups map[string]int
+	at, top int // questions at once
+}
+
+func (b *slowBroker) RetryExchangeExists(ctx context.Context, queue string) (bool, error) {
+	b.mu.Lock()
+	b.lookups[queue]++
+	b.at++
+	b.top = max(b.top, b.at)
+	b.mu.Unlock()
+	defer func() { b.mu.Lock(); b.at--; b.mu.Unlock() }()
+	select {
+	case <-time.After(b.latency):
+	case <-ctx.Done():
+		return false, wire.ErrNoAnswer
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.there[queue], nil
+}
+
+func anyQueue() policy.Set {
+	return policy.Set{{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second)}}
+}
+
+func claim(queue string, proven bool) []store.Claim {
+	return []store.Claim{{Record: &store.Record{ID: uuid.New(), Queue: queue, State: store.Waiting, Due: time.Now(), Proven: proven}}}
+}
+
+// The goroutine that retries never waits for RabbitMQ's word on a name that only a report
+// gave. Many are looked up at once, each once, and "not there" is remembered.
+func TestNamesThatOnlyReportsGaveAreLookedUpBesideTheScheduler(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &slowBroker{latency: time.Second, there: map[string]bool{"enrolled": true}, lookups: map[string]int{}}
+		g := retry.NewSender(b, anyQueue, func(retry.Event) {})
+		woken := 0
+		g.OnLookupAnswered(func() { b.mu.Lock(); woken++; b.mu.Unlock() })
+		began := time.Now()
+		send := func(queue string, proven bool) retry.Result {
+			return g.Send(t.Context(), queue, claim(queue, proven))(t.Context())[0]
+		}
+		for range 3 {
+			for i := range 100 {
+				if f := send(fmt.Sprint("invented.", i), false); !errors.Is(f.Err, retry.ErrLookupPending) {
+					t.Fatalf("before RabbitMQ's answer: %+v", f)
+				}
+			}
+		}
+		if f := send("work", true); !errors.Is(f.Err, retry.ErrTryAtOnce) {
+			t.Errorf("a dead letter's queue: %+v", f)
+		}
+		if f := send("work", true); !f.Done {
+			t.Errorf("a dead letter's queue, bound: %+v", f)
+		}
+		if time.Since(began) != 0 {
+			t.Errorf("it waited for %s", time.Since(began))
+		}
+		due := claim("invented.1", false)
+		send("enrolled", false)
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if b.top < 10 || b.top > 16 || woken != 102 {
+			t.Errorf("%d questions at once, %d answers", b.top, woken)
+		}
+		if f := g.Send(t.Context(), "invented.1", due)(t.Context())[0]; f.Park == "" {
+			t.Errorf("a name that is not there: %+v", f)
+		}
+		if f := send("enrolled", false); !f.Done {
+			t.Errorf("a name that is enrolled: %+v", f)
+		}
+		for name, n := range b.lookups {
+			if n != 1 {
+				t.Errorf("%s was looked up %d times", name, n)
+			}
+		}
+		// It was enrolled since: what is replayed now must find that out.
+		b.there["invented.1"] = true
+		if f := send("invented.1", false); !errors.Is(f.Err, retry.ErrLookupPending) {
+			t.Errorf("with an answer of before: %+v", f)
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if f := send("invented.1", false); f.Park != "" || f.Err != nil && !errors.Is(f.Err, retry.ErrTryAtOnce) {
+			t.Errorf("once it is enrolled: %+v", f)
+		}
+		g.Close()
+	})
+}
+
+// ReportedNames that nothing vouches for share a budget; those that are enrolled, or that
+// something is kept for no longer, cost nothing.
+func TestInventedNamesShareABudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &slowBroker{there: map[string]bool{}, lookups: map[string]int{}}
+		s := memstore.New()
+		g := retry.NewSender(b, anyQueue, func(retry.Event) {})
+		defer g.Close()
+		f := retry.NewIntake(s, retry.Rules{Policies: anyQueue()}, nil, func(retry.Event) {})
+		f.UseReportedNames(retry.NewReportedNames(s, g), g)
+		report := func(user, queue string) {
+			t.Helper()
+			d := wire.Delivery{Message: wire.Message{Exchange: wire.ExchangeFailures, RoutingKey: queue, UserID: user}}
+			if err := f.Handle(t.Context(), []wire.Delivery{d}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		names := func() (n int, nameless int64) {
+			counts, err := s.Counts(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range counts {
+				if c.Queue == "" {
+					nameless = c.Parked
+				} else {
+					n++
+				}
+			}
+			return n, nameless
+		}
+		for i := range 1500 {
+			report("mallory", fmt.Sprint("invented.", i))
+		}
+		if n, nameless := names(); n != 1250 || nameless != 250 {
+			t.Errorf("%d names, %d messages under none; want 1000, 250 that are not known yet, and 250", n, nameless)
+		}
+		for user := range 9 {
+			for i := range 500 {
+				report(fmt.Sprint("user ", user), fmt.Sprint("of ", user, " ", i))
+			}
+		}
+		if n, _ := names(); n != 5000 {
+			t.Errorf("%d names in all, want 4000 and 1000 that are not known yet", n)
+		}
+		if err := f.Handle(t.Context(), []wire.Delivery{deadLetter("proven", "x")}); err != nil {
+			t.Fatal(err)
+		}
+		report("mallory", "proven")
+		if n, _ := names(); n != 5001 {
+			t.Errorf("%d names, want that of a dead letter besides", n)
+		}
+		// What was kept is gone, or was enrolled: there is room again.
+		page, err := storetest.List(t.Context(), s, storetest.Filter{Queue: "invented.0", State: store.Waiting})
+		if err != nil || len(page.Records) != 1 {
+			t.Fatal(page, err)
+		}
+		claims, err := s.Claim(t.Context(), store.Lane{Queue: "invented.0"}, time.Now().Add(time.Hour), 1, 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Finish(t.Context(), []store.Outcome{{Claim: claims[0], At: time.Now()}}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		before, _ := names()
+		report("mallory", "invented.new")
+		report("mallory", "invented.newer")
+		if n, _ := names(); n != before+1 {
+			t.Errorf("%d names after %d, want one more", n, before)
+		}
+	})
+}
+
+// ReportedNames that a client makes up cost RabbitMQ a bounded number of questions, and a queue
+// that is looked up among them is soon answered.
+func TestLookupsOfInventedNamesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &slowBroker{latency: 15 * time.Millisecond, there: map[string]bool{"honest": true}, lookups: map[string]int{}}
+		g := retry.NewSender(b, anyQueue, func(retry.Event) {})
+		defer g.Close()
+		for i := range 20_000 {
+			g.MayRetryTo(fmt.Sprint("invented.", i))
+		}
+		began := time.Now()
+		for yes := false; !yes && time.Since(began) < time.Minute; yes, _ = g.MayRetryTo("honest") {
+			time.Sleep(50 * time.Millisecond)
+		}
+		if took := time.Since(began); took > 3*time.Second {
+			t.Errorf("the honest queue was answered after %s", took)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if n := len(b.lookups); n > 1100 {
+			t.Errorf("%d names were looked up", n)
+		}
+	})
+}
+
+// A report whose name gets no place costs RabbitMQ no question, and one that has its place
+// costs one.
+func TestOnlyNamesWithinTheBudgetAreLookedUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &slowBroker{there: map[string]bool{}, lookups: map[string]int{}}
+		g := retry.NewSender(b, anyQueue, func(retry.Event) {})
+		defer g.Close()
+		f := retry.NewIntake(memstore.New(), retry.Rules{Policies: anyQueue()}, nil, func(retry.Event) {})
+		f.UseReportedNames(retry.NewReportedNames(memstore.New(), g), g)
+		for i := range 5000 {
+			d := wire.Delivery{Message: wire.Message{Exchange: wire.ExchangeFailures, RoutingKey: fmt.Sprint("invented.", i), UserID: "mallory"}}
+			must(t, f.Handle(t.Context(), []wire.Delivery{d}))
+			synctest.Wait()
+		}
+		if n := len(b.lookups); n < 1000 || n > 1300 {
+			t.Errorf("%d names were looked up", n)
+		}
+	})
+}
+
+// While the budget is full, a report for a queue that is enrolled, which is not known yet,
+// is kept under its name; what is known not to be enrolled is refused.
+func TestAReportForAnEnrolledQueueIsKeptWhileTheBudgetIsFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &slowBroker{latency: 10 * time.Millisecond, there: map[string]bool{"honest": true}, lookups: map[string]int{}}
+		s, c := memstore.New(), &consent{}
+		g := retry.NewSender(b, anyQueue, func(retry.Event) {})
+		defer g.Close()
+		g.UseConsent(c)
+		f := retry.NewIntake(s, retry.Rules{Policies: anyQueue()}, nil, func(retry.Event) {})
+		f.UseReportedNames(retry.NewReportedNames(s, g), g)
+		refused := func(queue string) bool {
+			t.Helper()
+			must(t, f.Handle(t.Context(), []wire.Delivery{{Message: wire.Message{Exchange: wire.ExchangeFailures, RoutingKey: queue, UserID: "shop"}}}))
+			page, err := storetest.List(t.Context(), s, storetest.Filter{Queue: queue, Limit: 1})
+			must(t, err)
+			return len(page.Records) == 0
+		}
+		fill := func(prefix string, n int) (none int) {
+			for i := range n {
+				if refused(fmt.Sprint(prefix, i)) {
+					none++
+				}
+			}
+			return none
+		}
+		if n := fill("invented.", 1000); n != 0 {
+			t.Fatalf("%d of the first 1000 names were refused", n)
+		}
+		time.Sleep(2 * time.Minute)
+		g.MayRetryTo("no")
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if refused("honest") || refused("no") {
+			t.Error("before RabbitMQ's answer, or that about consent, a report was parked without its queue")
+		}
+		time.Sleep(5 * time.Second) // the questions of the sweep
+		synctest.Wait()
+		g.MayRetryTo("not either")
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if c.asOf = time.Now(); !refused("not either") {
+			t.Error("what is known not to be enrolled got a place while the budget is full")
+		}
+		if n := fill("more.", 400); n != 152 {
+			t.Errorf("%d of 400 names beyond were refused, want 152", n)
+		}
+		// The one that turned out to be enrolled gives its place back, the others do not.
+		time.Sleep(3 * time.Minute)
+		synctest.Wait()
+		g.MayRetryTo("honest")
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if refused("new") || !refused("newer") {
+			t.Error("after the next sweep there is not one place")
+		}
+	})
+}
+
+// consent is what is known of all queues.
+type consent struct {
+	yes  bool
+	asOf time.Time
+	err  error
+}
+
+func (c *consent) Consented(string) (bool, time.Time, error) { return c.yes, c.asOf, c.err }
+
+// A list of queues proves nothing about what was due after it began, and no list parks nothing.
+func TestAReportIsParkedOnlyByAnAnswerNewerThanItself(t *testing.T) {
+	now, down := time.Now(), errors.New("the management API is down")
+	claims := []store.Claim{
+		{Record: &store.Record{Queue: "q", Due: now.Add(-time.Second)}},
+		{Record: &store.Record{Queue: "q", Due: now.Add(time.Second)}},
+	}
+	const parked, asked, unknown, sent = "parked", "asked", "unknown", "sent"
+	for i, c := range []struct {
+		consent
+		want [2]string
+	}{
+		{consent{}, [2]string{asked, asked}},
+		{consent{err: down}, [2]string{unknown, unknown}},
+		{consent{asOf: now}, [2]string{parked, asked}},
+		{consent{asOf: now, err: down}, [2]string{parked, unknown}},
+		{consent{yes: true, asOf: now}, [2]string{sent, sent}},
+	} {
+		g := retry.NewSender(&faultyBroker{}, func() policy.Set {
+			return policy.Set{{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second)}}
+		}, func(retry.Event) {})
+		g.UseConsent(&c.consent)
+		t.Cleanup(g.Close)
+		for n, f := range answered(t, g, claims) {
+			got := sent
+			switch {
+			case f.Park != "":
+				got = parked
+			case errors.Is(f.Err, retry.ErrConsentUnknown):
+				got = unknown
+			case f.Err != nil:
+				got = asked
+			}
+			if got != c.want[n] {
+				t.Errorf("%d, message %d: %s, want %s (%+v)", i, n, got, c.want[n], f)
+			}
+		}
+	}
+}
+
+// answered sends until RabbitMQ, which is asked beside the scheduler, has answered whether the
+// retry exchange is there.
+func answered(t *testing.T, g *retry.Sender, claims []store.Claim) (results []retry.Result) {
+	t.Helper()
+	for range 50 {
+		results = g.Send(context.Background(), claims[0].Record.Queue, claims)(context.Background())
+		if !errors.Is(results[0].Err, retry.ErrLookupPending) {
+			break
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+	return results
+}
+
+// That RabbitMQ cannot be asked about a queue is no fault of the way its messages wait.
+func TestUnknownConsentIsNoFaultOfAWay(t *testing.T) {
+	b, s := &faultyBroker{}, memstore.New()
+	f := newHeldFlow(t, s, b)
+	f.hold.UseConsent(&consent{err: errors.New("the management API is down")})
+	report := wire.Delivery{Message: wire.Message{Exchange: wire.ExchangeFailures, RoutingKey: "reported", Headers: amqp.Table{}}}
+	if err := f.Handle(context.Background(), []wire.Delivery{report}); err != nil {
+		t.Fatal(err)
+	}
+	if all := kept(t, s); len(all) != 1 || all[0].Record.State != store.Waiting || len(b.sent) != 0 || len(f.reports) != 0 {
+		t.Errorf("kept %d, sent %d, reports %v", len(all), len(b.sent), f.reports)
+	}
 }
