@@ -1,8 +1,13 @@
 package config
 
 import (
+	"flag"
+	"fmt"
 	"os"
+	"path/filepath"
 	"reflect"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -176,5 +181,249 @@ func TestHowLongWhatIsDiscardedCanBeRestored(t *testing.T) {
 	}
 	if keeps := Default().Store.Restorable; keeps != 30*24*time.Hour {
 		t.Errorf("by default for %v", keeps)
+	}
+}
+
+var update = flag.Bool("update", false, "write docs/reference/configuration.md")
+
+var (
+	keysOf   = regexp.MustCompile(`has no key "zzz"; expected one of: ([a-z0-9_, ]+)`)
+	expected = regexp.MustCompile(`(?:^|[;,:] )expected (.+)`)
+)
+
+// refused is the error for a file in which the key at path has this value.
+func refused(t *testing.T, path []string, value string) string {
+	t.Helper()
+	for _, key := range slices.Backward(path) {
+		if name, list := strings.CutSuffix(key, "[]"); list {
+			value = "{" + name + ": [" + value + "]}"
+		} else {
+			value = "{" + name + ": " + value + "}"
+		}
+	}
+	file := t.TempDir() + "/redrive.yaml"
+	if err := os.WriteFile(file, []byte(value+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Load(file, func(string) string { return "" })
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// keys appends a row for each key below path. They come from the parser itself: from what
+// it says of a key that it does not know, and of a value that it cannot read.
+func keys(t *testing.T, path []string, rows *[]string) bool {
+	t.Helper()
+	m := keysOf.FindStringSubmatch(refused(t, path, "{zzz: 1}"))
+	if m == nil {
+		return false
+	}
+	for key := range strings.SplitSeq(m[1], ", ") {
+		below := append(slices.Clone(path), key)
+		at := len(*rows)
+		*rows = append(*rows, "")
+		if keys(t, below, rows) {
+			(*rows)[at] = fmt.Sprintf("| `%s` | keys | %s |", strings.Join(below, "."), variableOf(below))
+			continue
+		}
+		what := "–"
+		if e := expected.FindStringSubmatch(refused(t, below, "{zzz: 1}")); e != nil {
+			what = strings.NewReplacer("|", `\|`, "*", `\*`).Replace(strings.TrimSpace(e[1]))
+		}
+		list := append(slices.Clone(path), key+"[]")
+		(*rows)[at] = fmt.Sprintf("| `%s` | %s | %s |", strings.Join(below, "."), what, variableOf(below))
+		keys(t, list, rows)
+		if key == "roles" {
+			keys(t, append(below, "NAME"), rows)
+		}
+	}
+	return true
+}
+
+func variableOf(path []string) string {
+	if name := Variable(strings.Join(path, ".")); name != "" {
+		return "`" + name + "`"
+	}
+	return ""
+}
+
+// The reference has each key that the parser knows, and the example file, which shows
+// each of them.
+func TestTheReference(t *testing.T) {
+	const file, begin = "../../docs/reference/configuration.md", "<!-- go test ./internal/config -run TestTheReference -update writes what follows -->\n"
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	example, err := os.ReadFile("../../redrive.example.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows []string
+	keys(t, nil, &rows)
+	if len(rows) < 90 {
+		t.Errorf("only %d keys were found", len(rows))
+	}
+	before, is, ok := strings.Cut(string(text), begin)
+	if !ok {
+		t.Fatalf("%s has no place for the reference", file)
+	}
+	want := "\n| key | value | variable |\n|---|---|---|\n" + strings.Join(rows, "\n") +
+		"\n\n## The example file\n\n`redrive.example.yaml` explains each key.\n\n```yaml\n" + string(example) + "```\n"
+	switch {
+	case is == want:
+	case *update:
+		if err := os.WriteFile(file, []byte(before+begin+want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	default:
+		t.Errorf("%s differs from the parser: go test ./internal/config -run TestTheReference -update writes it", file)
+	}
+	for _, row := range rows {
+		path, _, _ := strings.Cut(strings.TrimPrefix(row, "| `"), "`")
+		key := path[strings.LastIndexByte(path, '.')+1:]
+		if !strings.Contains(string(example), strings.TrimSuffix(key, "[]")+":") && key != "NAME" {
+			t.Errorf("the example does not show %s, so users never hear of it", path)
+		}
+	}
+}
+
+func load(t *testing.T, file string, env map[string]string) (*Config, error) {
+	t.Helper()
+	path := ""
+	if file != "" {
+		path = filepath.Join(t.TempDir(), "redrive.yaml")
+		if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return Load(path, func(name string) string { return env[name] })
+}
+
+// Each key that the parser knows outside of lists has a variable.
+func TestEveryKeyHasAVariable(t *testing.T) {
+	var rows []string
+	keys(t, nil, &rows)
+	names := map[string]string{}
+	for _, row := range rows {
+		key, rest, _ := strings.Cut(strings.TrimPrefix(row, "| `"), "`")
+		if strings.Contains(key, "[]") || strings.Contains(key, "NAME") || strings.HasPrefix(rest, " | keys |") {
+			continue
+		}
+		name := Variable(key)
+		if name == "" || names[name] != "" {
+			t.Errorf("%s has the variable %q, as %q", key, name, names[name])
+		}
+		names[name] = key
+	}
+	for _, key := range settings {
+		if !slices.ContainsFunc(rows, func(row string) bool { return strings.HasPrefix(row, "| `"+key+"`") }) {
+			t.Errorf("there is a variable for %s, which is no key", key)
+		}
+	}
+}
+
+func TestVariablesSetKeys(t *testing.T) {
+	env := map[string]string{
+		"REDRIVE_LISTEN": "[::1]:9000", "REDRIVE_STORE_DISK": "/data # 1", "REDRIVE_STORE_RESTORABLE": "2d", "REDRIVE_READ_ONLY": "true",
+		"REDRIVE_STORE_REDIS_PREFIX": "shop", "REDRIVE_REDIS_URL": "redis://localhost", "REDRIVE_STORE_REDIS_REPLICAS": "2",
+		"REDRIVE_STORE_REDIS_DURABILITY": "replicated", "REDRIVE_AUTH_PROXIES": "[10.0.0.0/8]", "REDRIVE_AUTH_METRICS": "open",
+		"REDRIVE_TLS": "behind-proxy", "REDRIVE_BASE_PATH": "/redrive/", "REDRIVE_LOG_LEVEL": "warn",
+		"REDRIVE_POLICIES": "- name: a\n  queues: [a]\n  attempts: 3\n",
+	}
+	for name, file := range map[string]string{
+		"without a file": "",
+		"beside a file":  "store: {disk: other, reserve: 64MiB}\nlisten: 127.0.0.1:1\npolicies: [{queues: [b]}, {name: c, queues: [c]}]\n",
+		"one key":        "store:\n  disk: other\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, err := load(t, file, env)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c.Listen != "[::1]:9000" || c.Store.Disk != "/data # 1" || c.Store.Restorable != 48*time.Hour || !c.Access.ReadOnly || c.BasePath != "/redrive" || c.Log.Level.String() != "WARN" {
+				t.Errorf("texts: %+v", c)
+			}
+			if r := c.Store.Redis; r.Prefix != "shop" || r.Replicas != 2 || r.URL != "redis://localhost" {
+				t.Errorf("Redis: %+v", r)
+			}
+			if a := c.Access; !a.SignIn || !a.OpenMetrics || !a.BehindProxy || len(a.Proxies) != 1 {
+				t.Errorf("access: %+v", a)
+			}
+			if len(c.Policies) != 1 || c.Policies[0].Name != "a" || c.Policies[0].Attempts != 3 {
+				t.Errorf("policies: %+v", c.Policies)
+			}
+			if want := map[bool]uint64{true: 64 << 20, false: 256 << 20}[name == "beside a file"]; c.Store.Reserve != want {
+				t.Errorf("what no variable sets: reserve %d", c.Store.Reserve)
+			}
+		})
+	}
+}
+
+// A list is set as a whole: what the file has is not added to.
+func TestAVariableReplacesAList(t *testing.T) {
+	const route = "{name: %s, url: generic+https://example.com}"
+	file := "notify: {burst: 5/min, routes: [" + strings.ReplaceAll(route, "%s", "file") + "]}\n"
+	c, err := load(t, file, map[string]string{"REDRIVE_NOTIFY_ROUTES": "[" + strings.ReplaceAll(route, "%s", "variable") + "]"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := c.Notify.Routes; len(r) != 1 || r[0].Name != "variable" || c.Notify.Burst != 5 {
+		t.Errorf("%d routes, %+v; burst %v", len(r), r, c.Notify.Burst)
+	}
+}
+
+func TestAMistakeInAVariableHasItsName(t *testing.T) {
+	for want, env := range map[string]map[string]string{
+		"REDRIVE_LISTEN:1:1: listen is \"nowhere\"; expected host:port, such as 127.0.0.1:8250": {"REDRIVE_LISTEN": "nowhere"},
+		"REDRIVE_POLICIES:2:3: policies[0] has no key \"atempts\" (did you mean \"attempts\"?)": {"REDRIVE_POLICIES": "- queues: [a]\n  atempts: 3\n"},
+		"REDRIVE_POLICIES:1:": {"REDRIVE_POLICIES": "[{queues: [a]"},
+		"both REDRIVE_STORE_DISK and REDRIVE_STORE_DISK_FILE": {"REDRIVE_STORE_DISK": "a", "REDRIVE_STORE_DISK_FILE": "b"},
+	} {
+		if _, err := load(t, "listen: 127.0.0.1:1\n", env); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%v\nwant %s", err, want)
+		}
+	}
+}
+
+func TestAllMistakesAreReportedAtOnce(t *testing.T) {
+	_, err := load(t, `listen: nowhere
+store: {disk: [a], reserve: much}
+policies:
+  - {name: a, queues: [a], attempts: 0}
+  - {name: b, atempts: 3}
+  - {name: c}
+`, map[string]string{"REDRIVE_STORE_RESTORABLE": "1s"})
+	var got []string
+	for line := range strings.Lines(err.Error()) {
+		_, what, _ := strings.Cut(strings.TrimSpace(line), "redrive.yaml:")
+		got = append(got, what[:min(len(what), 12)])
+	}
+	want := []string{"", "1:9: listen ", "2:15: store.", "2:29: store.", "4:38: polici", "5:15: polici", "6:5: policie"}
+	if !slices.Equal(got, want) || !strings.HasPrefix(err.Error(), "REDRIVE_STORE_RESTORABLE:1:1: ") {
+		t.Errorf("%q, of\n%v", got, err)
+	}
+}
+
+func TestATabIsNamed(t *testing.T) {
+	_, err := load(t, "policies:\n  - name: a\n\t queues: [a]\n", nil)
+	if err == nil || !strings.HasSuffix(err.Error(), "redrive.yaml:3:1: not valid YAML: the line is indented with a tab; indent with spaces") {
+		t.Error(err)
+	}
+}
+
+func TestAPatternOfTopicExchangesIsWarnedOf(t *testing.T) {
+	c, err := load(t, `policies: [{name: a, queues: ["orders.#", "c#", "#"]}]`, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		`policy "a": queues "orders.#": # is a wildcard of topic exchanges, and matches only itself here: "orders.*" matches any characters`,
+		`policy "a": queues "#": # is a wildcard of topic exchanges, and matches only itself here: "*" matches any characters`,
+	}
+	if !slices.Equal(c.Warnings, want) {
+		t.Errorf("%q", c.Warnings)
 	}
 }

@@ -3,7 +3,11 @@ package config
 import (
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/policy"
 )
 
@@ -90,5 +94,94 @@ func TestJitterThatAWayDoesNotHaveIsWarnedOf(t *testing.T) {
 		if len(c.Warnings) != warnings || c.Policies[0].Jitter != policy.None {
 			t.Errorf("%s: warnings %q, jitter %s", jitter, c.Warnings, c.Policies[0].Jitter)
 		}
+	}
+}
+
+func TestLimitsOfRetriesAreParsed(t *testing.T) {
+	on := throttle.DefaultBreaker()
+	own := throttle.Breaker{FailureRatio: 0.25, MinRetries: 5, Window: 2 * time.Minute, Wait: time.Second, MaxWait: time.Minute, Probes: 1, Ramp: 10 * time.Second}
+	long := on
+	long.Wait, long.MaxWait = 10*time.Minute, 10*time.Minute
+	wide := on
+	wide.Window = 4 * time.Minute
+	for _, c := range []struct {
+		yaml, says string
+		want       throttle.Rules
+	}{
+		{"attempts: 2", "", throttle.Rules{}},
+		{"rate: 200/s", " (throttle: 200/s)", throttle.Rules{Rate: 200}},
+		{"rate: 30/min", " (throttle: 30/min)", throttle.Rules{Rate: 0.5}},
+		{"rate: 7 / h\n    in_flight: 50\n    breaker: on", " (throttle: 7/h, 50 in flight, breaker)", throttle.Rules{Rate: 7.0 / 3600, InFlight: 50, Breaker: &on}},
+		{"settle: 5s\n    breaker: off", "", throttle.Rules{Settle: 5 * time.Second}},
+		{"breaker: {share: 25%, least: 5, window: 2m, wait: 1s, max_wait: 1m, probes: 1, ramp: 10s}", " (throttle: breaker)", throttle.Rules{Breaker: &own}},
+		{"breaker: {wait: 10m}", " (throttle: breaker)", throttle.Rules{Breaker: &long}},
+		{"breaker: on\n    settle: 2m", " (throttle: breaker)", throttle.Rules{Settle: 2 * time.Minute, Breaker: &wide}},
+		{"no_consumer: retry", "", throttle.Rules{NoConsumer: throttle.RetryWithoutConsumers}},
+	} {
+		cfg, err := Parse("f.yaml", []byte(oneQueue+"    "+c.yaml))
+		if err != nil {
+			t.Errorf("%s: %v", c.yaml, err)
+			continue
+		}
+		if c.want.Settle == 0 {
+			c.want.Settle = 30 * time.Second
+		}
+		if c.want.NoConsumer == "" {
+			c.want.NoConsumer = throttle.PauseWithoutConsumers
+		}
+		if d := cmp.Diff(c.want, cfg.Throttle["p"]); d != "" || len(cfg.Warnings) > 0 {
+			t.Errorf("%s: %s %q", c.yaml, d, cfg.Warnings)
+		}
+		var b strings.Builder
+		if err := Describe(&b, cfg); err != nil || !strings.Contains(b.String(), c.says) || c.says == "" && strings.Contains(b.String(), "throttle") {
+			t.Errorf("%s: %s", c.yaml, b.String())
+		}
+	}
+}
+
+func TestHowFastIsRefused(t *testing.T) {
+	for _, c := range []struct{ yaml, want string }{
+		{"    rate: 200", `f.yaml:4:11: policies[0].rate is "200"; expected a number of retries per second`},
+		{"    rate: 0/s", `f.yaml:4:11: policies[0].rate is "0/s"`},
+		{"    rate: NaN/s", `f.yaml:4:11: policies[0].rate is "NaN/s"`},
+		{"    rate: 5/d", `f.yaml:4:11: policies[0].rate is "5/d"`},
+		{"    rate: 2000000/s", `f.yaml:4:11: policies[0].rate is`},
+		{"    in_flight: 0", `f.yaml:4:16: policies[0].in_flight is "0"; expected a whole number from 1 to 65536`},
+		{"    settle: 1ms", `f.yaml:4:13: policies[0].settle is "1ms"; expected a duration from 100ms to 1d`},
+		{"    breaker: maybe", `f.yaml:4:14: policies[0].breaker is "maybe"; expected on, off, or a mapping`},
+		{"    breaker: {shares: 50%}", `f.yaml:4:15: policies[0].breaker has no key "shares" (did you mean "share"?)`},
+		{"    breaker: {share: 150%}", `f.yaml:4:22: policies[0].breaker.share is "150%"`},
+		{"    breaker: {share: 0}", `f.yaml:4:22: policies[0].breaker.share is "0"`},
+		{"    breaker: {probes: 0}", `f.yaml:4:23: policies[0].breaker.probes is "0"`},
+		{"    breaker: {wait: 10s, max_wait: 5s}", `f.yaml:4:36: policies[0].breaker.max_wait is shorter than wait (10s)`},
+		{"    breaker: {window: 10s}", "policies[0].breaker.window is shorter than settle (30s)"},
+		{"    no_consumer: wait", `f.yaml:4:18: policies[0].no_consumer is "wait"; expected pause, or retry`},
+	} {
+		_, err := Parse("f.yaml", []byte(oneQueue+c.yaml))
+		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "f.yaml:4:") {
+			t.Errorf("%s\n got %v\nwant %s", c.yaml, err, c.want)
+		}
+	}
+}
+
+// What is done still counts as in flight until its settle time is over.
+func TestInFlightThatLeavesNoRoomForTheRateIsWarnedOf(t *testing.T) {
+	for yaml, want := range map[string]string{
+		"rate: 200/s\n    in_flight: 50":                "in_flight 50 and settle 30s allow 100/min",
+		"rate: 10/s\n    in_flight: 49\n    settle: 5s": "settle 5s",
+		"rate: 10/s\n    in_flight: 50\n    settle: 5s": "",
+		"in_flight: 1": "",
+	} {
+		c, err := Parse("f.yaml", []byte(oneQueue+"    "+yaml))
+		if err != nil || len(c.Warnings) > 1 || (want == "") != (len(c.Warnings) == 0) || want != "" && !strings.Contains(c.Warnings[0], want) {
+			t.Errorf("%s: %q, %v", yaml, c.Warnings, err)
+		}
+	}
+}
+
+func TestLimitsOfAWayInRabbitMQAreWarnedOf(t *testing.T) {
+	c, err := Parse("f.yaml", []byte(oneQueue+"    rate: 5/s\n    wait: levels"))
+	if err != nil || len(c.Warnings) != 1 || !strings.Contains(c.Warnings[0], "apply to replays alone") {
+		t.Errorf("%v %v", c, err)
 	}
 }
