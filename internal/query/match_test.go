@@ -3,6 +3,7 @@ package query
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -158,4 +159,466 @@ func TestAPartOfATextIsFound(t *testing.T) {
 			t.Fatalf("%v", got)
 		}
 	})
+}
+
+func parse(t *testing.T, text string) *Query {
+	t.Helper()
+	q, err := Parse(text)
+	if err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	return q
+}
+
+// Numbers are compared by their value, whatever their signs and however they are written.
+func TestNumbersAreCompared(t *testing.T) {
+	ascending := []string{"-1e30", "-1000", "-12.5", "-5", "-4", "-.5", "0", "1e-3", ".5", "4", "5", "12.5", "1000", "1001", "1e30"}
+	for i, a := range ascending {
+		for j, b := range ascending {
+			x, okX := parseDecimal(a)
+			y, okY := parseDecimal(b)
+			if want := min(max(i-j, -1), 1); !okX || !okY || x.compare(y) != want {
+				t.Errorf("%s and %s compare as %d, want %d", a, b, x.compare(y), want)
+			}
+		}
+	}
+	for _, same := range [][]string{{"5", "+5", "05", "5.0", "50e-1", "0.5e1", "5E0"}, {"0", "-0", "+0.00", "0e9"}, {"-5", "-05.0"}} {
+		for _, s := range same {
+			a, _ := parseDecimal(same[0])
+			if b, ok := parseDecimal(s); !ok || a.compare(b) != 0 {
+				t.Errorf("%s is not %s", s, same[0])
+			}
+		}
+	}
+	for _, none := range []string{"", "-", "+", "e5", "5.", ".", "1e", "--1", "+-1", "1x", "1.2.3", "1e2e3"} {
+		if d, ok := parseDecimal(none); ok {
+			t.Errorf("%q is the number %+v", none, d)
+		}
+	}
+}
+
+func TestSpansAndSizes(t *testing.T) {
+	for text, want := range map[string]time.Duration{
+		"1d12h": 36 * time.Hour, "1w1d1h1m1s1ms1us1ns": 8*24*time.Hour + time.Hour + time.Minute + time.Second + time.Millisecond + time.Microsecond + 1,
+		"-5m": -5 * time.Minute, "1.5h": 90 * time.Minute, "0s": 0, "3000w": 3000 * 7 * 24 * time.Hour,
+	} {
+		if d, ok := ParseDuration(text); !ok || d != want {
+			t.Errorf("%s is %s, %v; want %s", text, d, ok, want)
+		}
+	}
+	for _, none := range []string{"", "-", "5", "h", "5x", "1h2", "1.2.3h", "5000w", "-5000w"} {
+		if d, ok := ParseDuration(none); ok {
+			t.Errorf("%q is %s", none, d)
+		}
+	}
+	for text, want := range map[string]int64{"7": 7, "7b": 7, "1kb": 1000, "1KiB": 1 << 10, "1mb": 1e6, "1MiB": 1 << 20, "1gb": 1e9, "1GiB": 1 << 30, "1.5kb": 1500, ".5b": 1,
+		"9007199254740992": 1 << 53} {
+		if n, ok := parseSize(text); !ok || n.compare(fromInt(want)) != 0 {
+			t.Errorf("%s is %+v, %v; want %d", text, n, ok, want)
+		}
+	}
+	for _, none := range []string{"", "kb", "-1kb", "1e3", "1e3kb", "1.2.3kb", "9007199254740994", "10000000gb", "inf", "nan"} {
+		if n, ok := parseSize(none); ok {
+			t.Errorf("%q is %+v", none, n)
+		}
+	}
+	longest := "2026-11-21T10:00:00." + strings.Repeat("0", 19) + "Z" // 40 characters
+	if _, _, ok := parseTime(longest); !ok {
+		t.Errorf("%s is no time", longest)
+	}
+	if _, _, ok := parseTime(longest[:39] + "0Z"); ok {
+		t.Error("a text of 41 characters is a time")
+	}
+}
+
+// All texts of two letters, of which one is written in capitals, and all parts.
+func TestEachPartOfEachTextIsFound(t *testing.T) {
+	of := func(length int) (all []string) {
+		for n := range 1 << length {
+			b := make([]byte, length)
+			for i := range b {
+				b[i] = "az"[n>>i&1]
+			}
+			all = append(all, string(b))
+		}
+		return all
+	}
+	for length := range 9 {
+		for _, text := range of(length) {
+			for part := range 6 {
+				for _, part := range of(part) {
+					l := &literal{lower: part, borders: bordersOf(part)}
+					if want := strings.Contains(text, part); containsFold(text, l) != want || containsFold(strings.ToUpper(text), l) != want {
+						t.Fatalf("%q is in %q: %v", part, text, !want)
+					}
+				}
+			}
+		}
+	}
+	// Beyond ASCII too, also where capitals have other bytes.
+	l := &literal{lower: "größe", borders: bordersOf("größe")}
+	if !containsFold("DIE GRÖẞE", l) || containsFold("die grosse", l) {
+		t.Error("größe is not found in capitals, or where it is not")
+	}
+}
+
+func TestMoreMatches(t *testing.T) {
+	l := parked()
+	l.Record.Message.Headers["single"] = float32(0.25)
+	l.Record.Message.Headers["none"] = []any{}
+	l.Record.Message.Headers["minus"] = int64(-7)
+	l.Record.Message.Headers["none in list"] = amqp.Table{"k": []any{}}
+	for text, want := range map[string]bool{
+		"attempt:1..8": true, "attempt:8..8": true, "attempt:9..10": false, `attempt:"1".."8"`: true, `attempt:"9".."10"`: false, "attempt:+8": true, "attempt:-8": false, "attempt:>-9": true,
+		"header.single:0.25": true, "header.single:0.3": false, "header.none:*": true, "header.none:x": false, "header.minus:-7": true, "header.minus:7": false, "header.minus:<-6": true,
+		"header.deep.list.2:*": false, "header.deep.list.0:1": true, "age:>2h59m": true, "age:>2h59m61s": false, "size:1500..1kib": false, "size:1kib..1mib": true,
+	} {
+		if got := matches(parse(t, text), l); got != want {
+			t.Errorf("%s matches: %v", text, got)
+		}
+	}
+	l.BodySize = 0
+	if matches(parse(t, "text:*"), l) || !matches(parse(t, "size:0"), l) {
+		t.Error("a message without a body has a text, or a size")
+	}
+}
+
+func TestLimitsAndOddQueries(t *testing.T) {
+	for _, text := range []string{
+		strings.Repeat("a", 4000), strings.Repeat("a ", 30), strings.Repeat("queue:a ", 31), "body.x:*" + strings.Repeat("a", 199), "queue:*" + strings.Repeat("a", 300),
+		`body.x:"*` + strings.Repeat("a", 300) + `"`, "body.x:" + strings.Repeat("a", 300), "body." + strings.Repeat("a.", 49) + "a:1", strings.Repeat("NOT ", 50) + "a",
+		strings.Repeat("(", 50) + "a" + strings.Repeat(")", 50), "body.a:2026-11-01..2026-11-02",
+	} {
+		if q, err := Parse(text); err != nil || q == nil {
+			t.Errorf("%.30s…: %v, %v", text, q, err)
+		}
+	}
+	for text, want := range map[string]string{
+		"a O": "text:a text:O", "O": "text:O", "a AN": "text:a text:AN", "a NO": "text:a text:NO", `a \`: `text:a text:\`,
+	} {
+		if got := parse(t, text).String(); got != want {
+			t.Errorf("%s is %s, want %s", text, got, want)
+		}
+	}
+	for text, want := range map[string]string{
+		strings.Repeat("NOT ", 60) + "a": "nested more than 50 deep", "attempt:>=<5": `"<5": expected a number`, `queue:"a".."b"`: "expected a space", `attempt:>"1".."2"`: "expected a space",
+		"body.a:2026-11-01..x": "a range of numbers or of times", "body.a:x..2026-11-01": "a range of numbers or of times", "body.a:1..2026-11-01": "a range of numbers or of times",
+		"body.x:*" + strings.Repeat("a", 200): "more than 200 characters",
+		`attempt:"1".."`:                      "no second quote", `before:"2026-11-01".."2026-11-02"`: "expected a range such as",
+	} {
+		if _, err := Parse(text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.30s…: %v, want %q", text, err, want)
+		}
+	}
+	for text, want := range map[string]bool{"queue:a": false, "attempt:1 state:parked": false, "a": true, "-body.x:1": true} {
+		if parse(t, text).NeedsBody() != want {
+			t.Errorf("%s needs the body: %v", text, !want)
+		}
+	}
+	for _, f := range Fields() {
+		if short := f.Name == "before" || f.Name == "after"; short != (f.Takes == "a date or a time") {
+			t.Errorf("%s takes %s", f.Name, f.Takes)
+		}
+	}
+}
+
+func groupID(n int) errorgroup.ID { return errorgroup.ID{byte(n >> 8), byte(n)} }
+
+func TestGroups(t *testing.T) {
+	for text, field := range map[string]string{
+		"queue:a state:parked reason:rejected error:x type:T note:n acme": "", "group:5a1f0c2b9e3d4a76": "", "": "",
+		"queue:a attempt:1 size:1": "attempt", "header.x:1": "header.", "-id:x": "id",
+	} {
+		err := parse(t, text).OnlyGroups()
+		if (err == nil) != (field == "") || err != nil && !strings.Contains(err.Error(), "groups have no "+field+",") {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	g := store.GroupCount{Note: "ask ACME"}
+	g.ID, g.Queue, g.Reason, g.Pattern, g.Type = groupID(1), "orders", "rejected", "timeout after * s", "T"
+	for state, count := range map[string]*int64{"waiting": &g.Waiting, "parked": &g.Parked, "discarded": &g.Discarded} {
+		for _, n := range []int64{1, 5} {
+			g.Waiting, g.Parked, g.Discarded = 0, 0, 0
+			*count = n
+			for _, asked := range []string{"waiting", "parked", "discarded", "retried"} {
+				if got := parse(t, "state:"+asked).MatchGroup(&g); got != (asked == state) {
+					t.Errorf("%d %s are state:%s: %v", n, state, asked, got)
+				}
+			}
+		}
+	}
+	g.Waiting, g.Parked, g.Discarded = 1, 2, 3
+	all := map[string]bool{"state:waiting": true, "state:parked": true, "state:discarded": true, "state:retried": false, "-state:parked": true, "": true,
+		"queue:orders": true, "queue:mail": false, "error:timeout": true, "note:acme": true, "acme": true, "timeout": true, "nowhere": false, "type:T": true, "reason:rejected": true,
+		"group:" + g.ID.String(): true, "group:" + groupID(2).String(): false}
+	for text, want := range all {
+		if got := parse(t, text).MatchGroup(&g); got != want {
+			t.Errorf("%s: %v", text, got)
+		}
+	}
+	// One without messages has its note still.
+	g.Waiting, g.Parked, g.Discarded = 0, 0, 0
+	for text, want := range map[string]bool{"": true, "acme": true, "state:parked": false, "-state:parked": true} {
+		if got := parse(t, text).MatchGroup(&g); got != want {
+			t.Errorf("without messages %s: %v", text, got)
+		}
+	}
+	g.Waiting, g.Parked = 1, 1
+	if parse(t, "-state:waiting -state:parked").MatchGroup(&g) {
+		t.Error("its messages are in neither of these states")
+	}
+	g.Waiting, g.Discarded = 0, 1
+	if parse(t, "-state:parked -state:discarded").MatchGroup(&g) {
+		t.Error("its messages are in neither of these states")
+	}
+}
+
+func TestWhatIsNarrowed(t *testing.T) {
+	day := func(n int) time.Time { return time.Date(2026, 11, n, 0, 0, 0, 0, time.UTC) }
+	queues := []string{"orders", "mail"}
+	for _, c := range []struct {
+		text     string
+		queues   []string
+		none     bool
+		state    store.State
+		in       []string
+		from, to time.Time
+	}{
+		{"", queues, false, 0, queues, time.Time{}, time.Time{}},
+		{"", nil, true, 0, nil, time.Time{}, time.Time{}},
+		{"queue:orders", queues, false, 0, []string{"orders"}, time.Time{}, time.Time{}},
+		{"queue:none", queues, true, 0, nil, time.Time{}, time.Time{}},
+		{"state:retried", queues, true, 0, queues, time.Time{}, time.Time{}},
+		{"state:parked state:waiting", queues, true, 0, queues, time.Time{}, time.Time{}},
+		{"state:discarded", queues, false, store.Discarded, queues, time.Time{}, time.Time{}},
+		{"parked:>=2026-11-01 parked:<2026-11-08 parked:<2026-11-05 parked:>=2026-11-03", queues, false, store.Parked, queues, day(3), day(5)},
+		{"parked:>=2026-11-05 parked:<2026-11-05", queues, true, store.Parked, queues, day(5), day(5)},
+		{"parked:>=2026-11-05 parked:<2026-11-06", queues, false, store.Parked, queues, day(5), day(6)},
+		{"parked:>=2026-11-05", queues, false, store.Parked, queues, day(5), time.Time{}},
+		{"parked:<2026-11-05", queues, false, store.Parked, queues, time.Time{}, day(5)},
+	} {
+		n := parse(t, c.text).Narrow(noon, c.queues, nil)
+		if r := n.Range; n.None != c.none || r.State != c.state || !slices.Equal(r.Queues, c.in) || !r.From.Equal(c.from) || !r.To.Equal(c.to) {
+			t.Errorf("%q of %q: %+v, none: %v", c.text, c.queues, n.Range, n.None)
+		}
+	}
+	for text, want := range map[string]bool{"state:retried": true, "state:retried queue:a": true, "": false, "state:parked": false, "-state:parked": false, "queue:a": false} {
+		if parse(t, text).OnlyRetried() != want {
+			t.Errorf("%s means only retried ones: %v", text, !want)
+		}
+	}
+}
+
+// By how many messages a group has it is decided whether to go through groups, and of which state.
+func TestNarrowingByGroups(t *testing.T) {
+	group := func(n int, queue, reason string, waiting, parked, discarded int64) (g store.GroupCount) {
+		g.ID, g.Queue, g.Reason, g.Waiting, g.Parked, g.Discarded = groupID(n), queue, reason, waiting, parked, discarded
+		return g
+	}
+	queues := []string{"a", "b"}
+	for name, c := range map[string]struct {
+		text    string
+		groups  []store.GroupCount
+		want    []errorgroup.ID
+		state   store.State
+		none    bool
+		notSure bool
+	}{
+		"a tenth":              {"reason:expired", []store.GroupCount{group(1, "a", "expired", 3, 3, 4), group(2, "a", "rejected", 30, 30, 30)}, []errorgroup.ID{groupID(1)}, 0, false, false},
+		"more than a tenth":    {"reason:expired", []store.GroupCount{group(1, "a", "expired", 3, 4, 4), group(2, "a", "rejected", 30, 30, 30)}, nil, 0, false, false},
+		"of waiting ones":      {"reason:expired", []store.GroupCount{group(1, "a", "expired", 11, 0, 0), group(2, "a", "rejected", 89, 0, 0)}, nil, 0, false, false},
+		"of parked ones":       {"reason:expired", []store.GroupCount{group(1, "a", "expired", 0, 11, 0), group(2, "a", "rejected", 0, 89, 0)}, nil, 0, false, false},
+		"of discarded ones":    {"reason:expired", []store.GroupCount{group(1, "a", "expired", 0, 0, 11), group(2, "a", "rejected", 0, 0, 89)}, nil, 0, false, false},
+		"of two groups":        {"reason:expired", []store.GroupCount{group(1, "a", "expired", 0, 6, 0), group(3, "b", "expired", 0, 6, 0), group(2, "a", "rejected", 88, 0, 0)}, nil, 0, false, false},
+		"one group by its id":  {"group:" + groupID(1).String(), []store.GroupCount{group(1, "a", "expired", 1, 1, 90), group(2, "a", "rejected", 3, 3, 3)}, []errorgroup.ID{groupID(1)}, 0, false, false},
+		"parked ones only":     {"group:" + groupID(1).String(), []store.GroupCount{group(1, "a", "expired", 0, 1, 0), group(2, "a", "rejected", 3, 3, 3)}, []errorgroup.ID{groupID(1)}, store.Parked, false, false},
+		"discarded ones only":  {"group:" + groupID(1).String(), []store.GroupCount{group(1, "a", "expired", 0, 0, 1), group(2, "a", "rejected", 3, 3, 3)}, []errorgroup.ID{groupID(1)}, store.Discarded, false, false},
+		"waiting ones only":    {"group:" + groupID(1).String(), []store.GroupCount{group(1, "a", "expired", 1, 0, 0), group(2, "a", "rejected", 3, 3, 3)}, []errorgroup.ID{groupID(1)}, 0, false, false},
+		"waiting and parked":   {"group:" + groupID(1).String(), []store.GroupCount{group(1, "a", "expired", 1, 1, 0), group(2, "a", "rejected", 3, 3, 3)}, []errorgroup.ID{groupID(1)}, 0, false, false},
+		"waiting, discarded":   {"group:" + groupID(1).String(), []store.GroupCount{group(1, "a", "expired", 1, 0, 1), group(2, "a", "rejected", 3, 3, 3)}, []errorgroup.ID{groupID(1)}, 0, false, false},
+		"a state of its own":   {"state:waiting group:" + groupID(1).String(), []store.GroupCount{group(1, "a", "expired", 0, 0, 1), group(2, "a", "rejected", 3, 3, 3)}, []errorgroup.ID{groupID(1)}, store.Waiting, false, false},
+		"no group":             {"group:" + groupID(9).String(), []store.GroupCount{group(1, "a", "expired", 0, 0, 1)}, nil, 0, true, true},
+		"all groups":           {"reason:expired", []store.GroupCount{group(1, "a", "expired", 0, 0, 1), group(2, "b", "expired", 0, 0, 1)}, nil, 0, false, false},
+		"nothing about groups": {"attempt:>1", []store.GroupCount{group(1, "a", "expired", 0, 0, 1), group(2, "b", "expired", 0, 0, 1)}, nil, 0, false, true},
+	} {
+		n := parse(t, c.text).Narrow(noon, queues, c.groups)
+		if !slices.Equal(n.Range.Groups, c.want) || n.Range.State != c.state || n.None != c.none || n.Sure == c.notSure {
+			t.Errorf("%s: %+v, none: %v, sure: %v", name, n.Range, n.None, n.Sure)
+		}
+	}
+	for size, want := range map[int]int{mostGroups: mostGroups, mostGroups + 1: 0} {
+		groups := []store.GroupCount{group(1, "b", "expired", 0, 1_000_000, 0)}
+		for i := range size {
+			groups = append(groups, group(i+2, "a", "rejected", 0, 1, 0))
+		}
+		if n := parse(t, "reason:rejected").Narrow(noon, queues, groups); len(n.Range.Groups) != want {
+			t.Errorf("of %d rare groups %d are gone through, want %d", size, len(n.Range.Groups), want)
+		}
+	}
+	// A group of two reasons: it depends on which.
+	g := group(1, "a", "rejected", 1, 1, 1)
+	g.Pattern, g.Reasons = "timeout", store.ReasonsOf("rejected")|store.ReasonsOf("expired")
+	for text, want := range map[string]int{"reason:rejected": 0, "reason:maxlen": -1, "-reason:maxlen": 1, "reason:rejected OR reason:expired": 1, "queue:b": -1, "": 1} {
+		if got := parse(t, text).Says(0, "a", &g); got != want {
+			t.Errorf("%s says %d of it, want %d", text, got, want)
+		}
+	}
+}
+
+// Where only some ids can match, a store looks for these alone.
+func TestIDs(t *testing.T) {
+	a, b := anID, strings.Replace(anID, "0193", "0194", 1)
+	for text, want := range map[string][]string{
+		"id:" + a: {a}, "id:" + a + " state:parked": {a}, "state:parked id:" + a: {a}, "id:" + a + " OR id:" + b: {a, b}, "(id:" + a + " OR id:" + b + ") queue:q": {a, b},
+		"": nil, "id:*": nil, "id:0193*": nil, "queue:" + a: nil, "-id:" + a: nil, "id:" + a + " OR queue:q": nil, "message_id:" + a: nil,
+	} {
+		ids, ok := parse(t, text).IDs()
+		var got []string
+		for _, id := range ids {
+			got = append(got, id.String())
+		}
+		slices.Sort(got)
+		if ok != (want != nil) || !slices.Equal(got, want) {
+			t.Errorf("%s can match %q, %v; want %q", text, got, ok, want)
+		}
+	}
+	if id, ok := ParseID(strings.ToUpper(anID)); !ok || id != uuid.MustParse(anID) {
+		t.Error("an id in capitals is none")
+	}
+}
+
+// A value that is missing is one that was forgotten, but for a text in a header or a body, which
+// may be empty.
+func TestAValueIsMissing(t *testing.T) {
+	for text, missing := range map[string]bool{`queue:`: true, `queue:""`: true, `error:""`: true, `header.x:`: true, `body.x:`: true, `header.x:""`: false, `body.x:""`: false} {
+		_, err := Parse(text)
+		if (err != nil) != missing || missing && !strings.Contains(err.Error(), "expected a value") {
+			t.Errorf("%s: %v; missing: %v", text, err, missing)
+		}
+	}
+}
+
+func TestAnErrorCountsCharactersFromOne(t *testing.T) {
+	for text, want := range map[string]string{`qeue:orders`: "query, character 1: ", `größe queue:`: "query, character 13: "} {
+		if _, err := Parse(text); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", text, err, want)
+		}
+	}
+}
+
+// Two letters are enough to propose a field, one is not.
+func TestTheNearestFieldIsProposed(t *testing.T) {
+	for word, want := range map[string]string{"quux": ", perhaps queue", "QU": ", perhaps queue", "qx": "", "q": "", "zz": ""} {
+		if got := nearest(word); got != want {
+			t.Errorf("%s: %q, want %q", word, got, want)
+		}
+	}
+}
+
+// A text of no ASCII is found in capitals too.
+func TestLettersBeyondASCIIAreFoundInCapitals(t *testing.T) {
+	for _, text := range []string{"öü", "ÖÜ", "Öü", "größe", "GRÖSSE ÖÜ"} {
+		q, err := Parse(Quote(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := parked()
+		l.Record.Error = "GRÖßE grösse ÖÜ"
+		if !matches(q, l) {
+			t.Errorf("%s is not found in %s", text, l.Record.Error)
+		}
+	}
+}
+
+// A duration is less than a quarter of the longest that Go has, so that it can be taken off a time.
+func TestTheLongestDuration(t *testing.T) {
+	for s, want := range map[string]bool{"2305843009213693000ns": true, "2305843009213693952ns": false, "-2305843009213693952ns": false, "80w": true, "9999999w": false} {
+		if _, ok := ParseDuration(s); ok != want {
+			t.Errorf("%s is a duration: %v, want %v", s, ok, want)
+		}
+	}
+}
+
+// What is said of a state and of a queue counts together.
+func TestAStateAndAQueueAreBothKnown(t *testing.T) {
+	for text, want := range map[string]int{"state:parked queue:q": 1, "state:waiting queue:q": -1, "state:parked queue:other": -1, "state:parked OR queue:other": 1, "state:parked attempt:3": 0} {
+		q, err := Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := q.Says(store.Parked, "q", nil); got != want {
+			t.Errorf("%s says %d of what is parked for q, want %d", text, got, want)
+		}
+	}
+}
+
+// A number is compared with all of its digits, in as few as tell it from all others.
+func TestNumbersAreWrittenWithAllDigits(t *testing.T) {
+	for v, want := range map[any]string{1.25: "1.25", float32(0.1): "0.1", 1234.5678: "1234.5678", 1e21: "1e+21", int64(-7): "-7", amqp.Decimal{Scale: 2, Value: 1250}: "1250e-2"} {
+		if got, ok := Text(v); !ok || got != want {
+			t.Errorf("%T %v is %q, want %q", v, v, got, want)
+		}
+	}
+}
+
+// Match tells whether the query means a message, at a moment.
+func (q *Query) Match(now time.Time, l *store.Listed, decoded func() *decode.Result) bool {
+	return q.match(&env{now: now, l: l, groupOf: ofItself}, decoded)
+}
+
+// String is the query in its canonical form, which parses to the same.
+func (q *Query) String() string {
+	if q.root == nil {
+		return ""
+	}
+	return formOf(q.root, true)
+}
+
+// formOf is the canonical form of a part; alone: nothing stands beside it.
+func formOf(n node, alone bool) string {
+	switch n := n.(type) {
+	case and:
+		return joined(n, " ", alone)
+	case or:
+		return joined(n, " OR ", alone)
+	case not:
+		return "-" + formOf(n.of, false)
+	}
+	return n.(*term).form()
+}
+
+func joined(all []node, with string, alone bool) string {
+	parts := make([]string, len(all))
+	for i, n := range all {
+		parts[i] = formOf(n, false)
+	}
+	s := strings.Join(parts, with)
+	if !alone {
+		s = "(" + s + ")"
+	}
+	return s
+}
+
+func (t *term) form() string {
+	name := t.field.name
+	if path := t.path; path != "" {
+		if strings.ContainsFunc(path, ends) || strings.Contains(path, ":") {
+			path = Quote(path)
+		}
+		name += path
+	}
+	switch t.op {
+	case exists:
+		return name + ":*"
+	case between:
+		return name + ":" + t.a.form() + ".." + t.b.form()
+	}
+	return name + ":" + string(t.op) + t.a.form()
+}
+
+func (l literal) form() string {
+	if l.quoted {
+		return Quote(l.text)
+	}
+	return l.text
 }
