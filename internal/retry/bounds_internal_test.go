@@ -475,9 +475,7 @@ func (silentBroker) Send(context.Context, []wire.Outgoing) func(context.Context)
 func TestWhichNamesAreCountedAgain(t *testing.T) {
 	s := memstore.New()
 	for _, queue := range []string{"missing", "counted", "new", "target", ""} {
-		if err := s.Add(t.Context(), []*store.Record{{ID: uuid.New(), Queue: queue, State: store.Parked}}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Add(t.Context(), []*store.Record{{ID: uuid.New(), Queue: queue, State: store.Parked}}))
 	}
 	n := names(s, map[string]bool{"target": true, "missing": false})
 	n.lookUpIfUnknown = func(queue string) (yes, known bool) {
@@ -489,6 +487,7 @@ func TestWhichNamesAreCountedAgain(t *testing.T) {
 	n.count("counted", "ann")
 	n.count("gone", "ann")
 	n.count("target", "ann")
+	n.count("gone too", "bob") // who has no name any more, and takes no memory
 	n.recount(t.Context())
 	if !maps.Equal(n.reporterOf, map[string]string{"counted": "ann", "missing": ""}) || !maps.Equal(n.perUser, map[string]int{"ann": 1, "": 1}) {
 		t.Errorf("%v are counted, %v", n.reporterOf, n.perUser)
@@ -571,9 +570,7 @@ func TestWhatATicketNeedsIsDeclaredAgainInTime(t *testing.T) {
 		d := NewDelayQueues(b, func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"*"}}} }, 0, func(string, error) {})
 		defer d.Wait()
 		way, err := ttlqueue.NewLevels(ttlqueue.Quorum)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		m := &delayedMessage{way: way, rec: &store.Record{Queue: "q", Proven: true}}
 		ticket := &delay.Ticket{Exchange: "x", DeclareFirst: &delay.Topology{}, ConfirmWithin: 10 * time.Second}
 		for _, c := range []struct {
@@ -608,5 +605,12 @@ func TestTextForPeople(t *testing.T) {
 		if got := printable(s); got != want {
 			t.Errorf("%.20q…, %d bytes: %.20q…, %d bytes; want %.20q…, %d", s, len(s), got, len(got), want, len(want))
 		}
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

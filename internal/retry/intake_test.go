@@ -21,24 +21,6 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-func deadLetter(queue, body string) wire.Delivery {
-	return wire.Delivery{Message: wire.Message{Exchange: wire.ExchangeDeadLetters, Body: []byte(body), Headers: amqp.Table{
-		"x-death": []any{amqp.Table{"queue": queue, "reason": "rejected", "exchange": "shop", "routing-keys": []any{"key"}, "count": int64(99)}}}}}
-}
-
-func newIntake(s store.Store) *retry.Intake {
-	return retry.NewIntake(s, retry.Rules{Policies: policy.Set{{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second)}}}, nil, func(retry.Event) {})
-}
-
-func kept(t *testing.T, s store.Store) []store.Listed {
-	t.Helper()
-	page, err := storetest.List(context.Background(), s, storetest.Filter{Body: true, Limit: 1000})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return page.Records
-}
-
 // A dead letter that RabbitMQ delivers again, since the acknowledgement was lost,
 // has the id that it got before, so that the consumer can tell; and two equal
 // dead letters have two ids.
@@ -47,30 +29,21 @@ func TestARedeliveryKeepsItsID(t *testing.T) {
 	f := newIntake(s)
 	ctx := context.Background()
 	twins := []wire.Delivery{deadLetter("q", "same"), deadLetter("q", "same")}
-	if err := f.Handle(ctx, twins); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.Handle(ctx, twins))
 	first := kept(t, s)
 	if first[0].Record.ID == first[1].Record.ID {
 		t.Fatal("two dead letters have one id")
 	}
 	// The process dies; another one connects and gets both again.
 	f = newIntake(s)
-	if err := f.Connected(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.Connected(ctx))
 	again := []wire.Delivery{deadLetter("q", "same"), deadLetter("q", "same"), deadLetter("q", "same"), deadLetter("q", "new")}
 	for i := range again {
 		again[i].Redelivered = true
 		again[i].Message.Headers["x-delivery-count"] = int64(1)
 	}
-	if err := f.Handle(ctx, again); err != nil {
-		t.Fatal(err)
-	}
-	ids := map[string]int{}
-	for _, l := range kept(t, s) {
-		ids[l.Record.ID.String()]++
-	}
+	must(t, f.Handle(ctx, again))
+	ids := idsOf(t, s)
 	if len(ids) != 4 || ids[first[0].Record.ID.String()] != 2 || ids[first[1].Record.ID.String()] != 2 {
 		t.Errorf("6 records have the ids %v; want the first two twice and two new ones", ids)
 	}
@@ -92,17 +65,10 @@ func TestARedeliveryToAnotherReplicaKeepsItsID(t *testing.T) {
 	dies, lives := newIntake(s), newIntake(s)
 	ctx := context.Background()
 	for _, f := range []*retry.Intake{dies, lives} {
-		if err := f.Connected(ctx); err != nil {
-			t.Fatal(err)
-		}
+		must(t, f.Connected(ctx))
 	}
-	if err := dies.Handle(ctx, []wire.Delivery{deadLetter("q", "same"), deadLetter("q", "same"), deadLetter("q", "one")}); err != nil {
-		t.Fatal(err)
-	}
-	given := map[string]int{}
-	for _, l := range kept(t, s) {
-		given[l.Record.ID.String()]++
-	}
+	must(t, dies.Handle(ctx, []wire.Delivery{deadLetter("q", "same"), deadLetter("q", "same"), deadLetter("q", "one")}))
+	given := idsOf(t, s)
 	again := func(bodies ...string) {
 		t.Helper()
 		var batch []wire.Delivery
@@ -111,17 +77,12 @@ func TestARedeliveryToAnotherReplicaKeepsItsID(t *testing.T) {
 			d.Redelivered = true
 			batch = append(batch, d)
 		}
-		if err := lives.Handle(ctx, batch); err != nil {
-			t.Fatal(err)
-		}
+		must(t, lives.Handle(ctx, batch))
 	}
 	again("same")
 	again("same", "one")
 	again("same", "one") // were never kept: these are others
-	ids := map[string]int{}
-	for _, l := range kept(t, s) {
-		ids[l.Record.ID.String()]++
-	}
+	ids := idsOf(t, s)
 	for id := range given {
 		if ids[id] != 2 {
 			t.Errorf("%d records have the id %s, want its first and its redelivery", ids[id], id)
@@ -153,7 +114,7 @@ func TestABatchOfferedAgainKeepsItsIDs(t *testing.T) {
 	}
 	for name, on := range map[string]func(store.Store) handler{
 		"intake":        func(s store.Store) handler { return newIntake(s) },
-		"parked intake": func(s store.Store) handler { return retry.NewParkedIntake(s, nil, func(retry.Event) {}) },
+		"parked intake": func(s store.Store) handler { return retry.NewParkedIntake(s, nil, none) },
 	} {
 		s := &lostAnswer{Store: memstore.New()}
 		f := on(s)
@@ -162,14 +123,9 @@ func TestABatchOfferedAgainKeepsItsIDs(t *testing.T) {
 			t.Fatal("an error of the store was not returned")
 		}
 		for range 2 { // the second one comes after it was taken: it is another
-			if err := f.Handle(context.Background(), batch); err != nil {
-				t.Fatal(err)
-			}
+			must(t, f.Handle(context.Background(), batch))
 		}
-		ids := map[string]int{}
-		for _, l := range kept(t, s) {
-			ids[l.Record.ID.String()]++
-		}
+		ids := idsOf(t, s)
 		twice := 0
 		for _, n := range ids {
 			if n == 2 {
@@ -189,7 +145,7 @@ func TestNeverEarly(t *testing.T) {
 			time.Sleep(time.Millisecond + ns)
 			s := memstore.New()
 			rules := retry.Rules{Policies: policy.Set{{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second), Jitter: policy.None}}}
-			must(t, retry.NewIntake(s, rules, nil, func(retry.Event) {}).Handle(context.Background(), []wire.Delivery{deadLetter("q", "")}))
+			must(t, retry.NewIntake(s, rules, nil, none).Handle(context.Background(), []wire.Delivery{deadLetter("q", "")}))
 			least := time.Now().Add(time.Second)
 			if due := kept(t, s)[0].Record.Due; due.Before(least) || due.Sub(least) >= time.Microsecond || due.UnixNano()%1000 != 0 {
 				t.Errorf("due %s after the least wait, or not in the store's microseconds", due.Sub(least))
@@ -210,9 +166,7 @@ func TestForgedOriginsAreParked(t *testing.T) {
 	} {
 		s := memstore.New()
 		d := wire.Delivery{Message: wire.Message{Exchange: wire.ExchangeDeadLetters, Headers: headers}}
-		if err := newIntake(s).Handle(context.Background(), []wire.Delivery{d}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, newIntake(s).Handle(context.Background(), []wire.Delivery{d}))
 		if r := kept(t, s)[0].Record; r.State != store.Parked || r.Queue != "" || r.ParkedFor == "" {
 			t.Errorf("%s: kept as %+v", name, r)
 		}
@@ -229,9 +183,7 @@ func TestAttemptsAreCountedInOurHeaderOnly(t *testing.T) {
 		s := memstore.New()
 		d := deadLetter("q", "")
 		d.Message.Headers[wire.HeaderAttempt] = c.header
-		if err := newIntake(s).Handle(context.Background(), []wire.Delivery{d}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, newIntake(s).Handle(context.Background(), []wire.Delivery{d}))
 		if r := kept(t, s)[0].Record; r.Failures != c.want || (len(r.Notes) > 0) != c.noted {
 			t.Errorf("%T %v: attempt %d, notes %v; want %d, noted %v", c.header, c.header, r.Failures, r.Notes, c.want, c.noted)
 		}
@@ -248,7 +200,7 @@ func TestTheFirstFailureIsKeptOverAllAttempts(t *testing.T) {
 		parked.Message.Exchange = wire.ExchangeParked
 		s := memstore.New()
 		must(t, newIntake(s).Handle(context.Background(), []wire.Delivery{d}))
-		must(t, retry.NewParkedIntake(s, nil, func(retry.Event) {}).Handle(context.Background(), []wire.Delivery{parked}))
+		must(t, retry.NewParkedIntake(s, nil, none).Handle(context.Background(), []wire.Delivery{parked}))
 		all := kept(t, s)
 		for _, l := range all {
 			if r := l.Record; !r.FirstFailed.Equal(first) || !r.FailedAt.After(first) {
@@ -349,10 +301,12 @@ func TestABatchThatDoesNotFitIsStoredInParts(t *testing.T) {
 
 // What becomes of a failed message, as a record, and what log and metrics hear of it.
 func TestVerdicts(t *testing.T) {
+	longest, withoutKeys := strings.Repeat("q", 255), deadLetter("q", "x")
+	withoutKeys.Message.Headers["x-death"].([]any)[0].(amqp.Table)["routing-keys"] = []any{}
 	policies := policy.Set{
 		{Name: "audited", Queues: []string{"audited"}, Attempts: 1, Backoff: policy.Fixed(time.Second), Exhausted: policy.Exhausted{Action: policy.Forward, Destination: policy.Destination{Exchange: "audit", RoutingKey: "failed"}}},
 		{Name: "dropped", Queues: []string{"dropped"}, Attempts: 1, Backoff: policy.Fixed(time.Second), Exhausted: policy.Exhausted{Action: policy.Discard}},
-		{Name: "q", Queues: []string{"q"}, Attempts: 3, Backoff: policy.Fixed(time.Second)},
+		{Name: "q", Queues: []string{"q", longest}, Attempts: 3, Backoff: policy.Fixed(time.Second)},
 	}
 	user := amqp.Table{wire.HeaderUserID: "shop", wire.HeaderExchange: "first", wire.HeaderRoutingKey: "eu"}
 	through := func(exchange string, d wire.Delivery) wire.Delivery {
@@ -386,6 +340,9 @@ func TestVerdicts(t *testing.T) {
 		"headers twice": {duplicateHeader, retry.Parked, func(r *store.Record) bool {
 			return strings.Contains(r.ParkedFor, duplicateHeader.DuplicateHeader) && r.Queue == "" && !r.Proven
 		}},
+		// What is at the limits of what RabbitMQ writes is retried.
+		"the longest name": {deadLetter(longest, "x"), retry.Waiting, func(r *store.Record) bool { return r.Queue == longest && r.Message.RoutingKey == "key" }},
+		"no routing keys":  {withoutKeys, retry.Waiting, func(r *store.Record) bool { return r.Queue == "q" && r.Message.RoutingKey == "" }},
 		"failed in two queues": {failedTwice, retry.Waiting, func(r *store.Record) bool {
 			return r.Queue == "q" && r.Reason == "rejected" && r.Message.Exchange == "shop" && r.Message.RoutingKey == "key"
 		}},
@@ -425,22 +382,6 @@ func TestVerdicts(t *testing.T) {
 		}
 		if len(all) != 1 || !c.want(all[0].Record) {
 			t.Errorf("%s: kept %+v", name, all)
-		}
-	}
-}
-
-// What is at the limits of what RabbitMQ writes is retried.
-func TestOriginsAtTheLimits(t *testing.T) {
-	longest, withoutKeys := deadLetter(strings.Repeat("q", 255), "x"), deadLetter("q", "x")
-	withoutKeys.Message.Headers["x-death"].([]any)[0].(amqp.Table)["routing-keys"] = []any{}
-	for name, c := range map[string]struct {
-		of  wire.Delivery
-		key string
-	}{"the longest name": {longest, "key"}, "no routing keys": {withoutKeys, ""}} {
-		s := memstore.New()
-		must(t, newIntake(s).Handle(t.Context(), []wire.Delivery{c.of}))
-		if r := kept(t, s)[0].Record; r.State != store.Waiting || r.Queue == "" || r.Message.RoutingKey != c.key {
-			t.Errorf("%s: %v, %q with key %q, parked for %q", name, r.State, r.Queue, r.Message.RoutingKey, r.ParkedFor)
 		}
 	}
 }

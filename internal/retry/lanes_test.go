@@ -15,7 +15,6 @@ import (
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
-	"github.com/redrive-mq/redrive/internal/store/storetest"
 	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
@@ -95,17 +94,14 @@ func inScene(t *testing.T, rules throttle.Rules, sender *fakeTargets, do func(t 
 		sender.fakeSender = fakeSender{began: time.Now(), answer: done, nth: map[string]int{}}
 		s := &scene{store: memstore.New(), sender: sender}
 		s.throttle = throttle.New(func(string) throttle.Rules { return rules }, rand.Float64, func(throttle.Transition) {})
-		s.scheduler = retry.NewScheduler(s.store, sender, s.throttle, func(retry.Event) {}, slog.New(slog.DiscardHandler), func(lane store.Lane, err error) {
+		s.scheduler = retry.NewScheduler(s.store, sender, s.throttle, none, slog.New(slog.DiscardHandler), func(lane store.Lane, err error) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			s.reports = append(s.reports, fmt.Sprintf("%s: %v", lane, err))
 		})
-		ctx, cancel := context.WithCancel(t.Context())
-		var running sync.WaitGroup
-		running.Go(func() { s.scheduler.Run(ctx, time.Second) })
+		stop := runs(t, s.scheduler)
 		do(t, s)
-		cancel()
-		running.Wait()
+		stop()
 	})
 }
 
@@ -195,25 +191,30 @@ func TestForwardsWaitForNothingOfTheirWorkQueue(t *testing.T) {
 	}
 }
 
-// Many targets and queues that do not answer leave the others their part of what may be
-// claimed.
+// Many targets and queues that do not answer leave the others their part of what may be claimed.
+// Targets that have never confirmed anything have only a small part each of what is free: 250 that
+// hang leave something to the next one.
 func TestManyStuckLanesLeaveTheOthersTheirPart(t *testing.T) {
-	sender := &fakeTargets{unavailable: true}
-	inScene(t, throttle.Rules{}, sender, func(t *testing.T, s *scene) {
-		for i := range 100 {
-			s.add(t, 100, "q", "stuck", fmt.Sprint("dead", i))
-			s.add(t, 100, fmt.Sprint("q", i), "stuck", "dead")
-		}
-		time.Sleep(time.Second)
-		s.add(t, 3000, "works", "retry", "")
-		time.Sleep(time.Second)
-		if n := sender.sentOf("retry"); n != 3000 {
-			t.Errorf("%d of 3,000 were retried", n)
-		}
-		if n := sender.sentOf("stuck"); n < 100 || n >= retry.MaxClaimed {
-			t.Errorf("%d messages are claimed for stuck targets; want from %d to %d", n, retry.MaxClaimed*3/4, retry.MaxClaimed-1)
-		}
-	})
+	for _, c := range []struct{ targets, queues, each, works, least, most int }{{100, 100, 100, 3000, 100, retry.MaxClaimed - 1}, {250, 0, 20, 100, 250, retry.MaxClaimed}} {
+		sender := &fakeTargets{unavailable: true}
+		inScene(t, throttle.Rules{}, sender, func(t *testing.T, s *scene) {
+			for i := range c.targets {
+				s.add(t, c.each, "q", "stuck", fmt.Sprint("dead", i))
+			}
+			for i := range c.queues {
+				s.add(t, c.each, fmt.Sprint("q", i), "stuck", "dead")
+			}
+			time.Sleep(time.Second)
+			s.add(t, c.works, "works", "retry", "")
+			time.Sleep(time.Second)
+			if n := sender.sentOf("retry"); n != c.works {
+				t.Errorf("%d of %d were retried, with %d claimed and stuck", n, c.works, sender.sentOf("stuck"))
+			}
+			if n := sender.sentOf("stuck"); n < c.least || n > c.most {
+				t.Errorf("%d messages are claimed for stuck targets; want from %d to %d", n, c.least, c.most)
+			}
+		})
+	}
 }
 
 // That goes too for targets that did well, so that much is claimed for each, before they all
@@ -251,8 +252,7 @@ func TestManyLanesThatGetStuckLeaveTheOthersTheirPart(t *testing.T) {
 	})
 }
 
-// An error is reported with its lane, and its end when a person has deleted the lane's
-// messages.
+// An error is reported with its lane. (TestTheBackoffOfALaneWithoutMessagesIsForgotten has its end.)
 func TestTheErrorOfAStuckLaneNamesIt(t *testing.T) {
 	inScene(t, throttle.Rules{}, &fakeTargets{full: true}, func(t *testing.T, s *scene) {
 		s.add(t, 1, "q", "stuck", "dead")
@@ -264,19 +264,6 @@ func TestTheErrorOfAStuckLaneNamesIt(t *testing.T) {
 		}
 		if lanes := s.scheduler.Unreachable(); len(lanes) != 1 || lanes[0].String() != "q to queue dead" {
 			t.Errorf("%v are backing off; want only \"q to queue dead\"", lanes)
-		}
-		for left := 1; left > 0; time.Sleep(100 * time.Millisecond) { // until it is not claimed
-			page, err := storetest.List(t.Context(), s.store, storetest.Filter{State: store.Waiting, Limit: 1})
-			must(t, err)
-			if left = len(page.Records); left > 0 {
-				_, err := s.store.Change(t.Context(), []store.Key{page.Records[0].Key}, func(_ store.Key, r *store.Record) store.Edit { return store.Edit{Delete: r != nil} }, nil)
-				must(t, err)
-			}
-		}
-		time.Sleep(5 * time.Minute)
-		synctest.Wait()
-		if last := s.reports[len(s.reports)-1]; last != "q to queue dead: <nil>" || len(s.scheduler.Unreachable()) != 0 {
-			t.Errorf("its messages are deleted, and the last report is %q, and %v are backing off; want \"q to queue dead: <nil>\", and none", last, s.scheduler.Unreachable())
 		}
 	})
 }
@@ -343,29 +330,9 @@ func TestARoundThatIsCutShortContinuesWithTheOtherQueues(t *testing.T) {
 			all = append(all, &r)
 		}
 		must(t, s.Add(t.Context(), all))
-		run(t, retry.NewScheduler(s, sender, open(), func(retry.Event) {}, slog.New(slog.DiscardHandler), func(store.Lane, error) {}), time.Second)
+		run(t, newScheduler(s, sender), time.Second)
 		if got := fmt.Sprint(sender.sent); got != "[large small large large large]" {
 			t.Errorf("sent in the order %s; want the small one second", got)
-		}
-	})
-}
-
-// Where many targets have never confirmed anything, each has only a small part of what is
-// free: 250 that hang leave something to the next one.
-func TestNewTargetsThatHangHaveASmallPartEach(t *testing.T) {
-	sender := &fakeTargets{unavailable: true}
-	inScene(t, throttle.Rules{}, sender, func(t *testing.T, s *scene) {
-		for i := range 250 {
-			s.add(t, 20, "q", "stuck", fmt.Sprint("dead", i))
-		}
-		time.Sleep(time.Second)
-		s.add(t, 100, "works", "retry", "")
-		time.Sleep(time.Second)
-		if n := sender.sentOf("retry"); n != 100 {
-			t.Errorf("%d of 100 were retried, with %d claimed and stuck", n, sender.sentOf("stuck"))
-		}
-		if n := sender.sentOf("stuck"); n < 250 {
-			t.Errorf("%d were sent to 250 targets", n)
 		}
 	})
 }

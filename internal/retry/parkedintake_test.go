@@ -21,9 +21,9 @@ import (
 // publisher chooses: such names pass the same checks as all others.
 func TestNamesOfMessagesThatWaitedInRabbitMQShareTheBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, g := memstore.New(), retry.NewSender(&slowBroker{lookups: map[string]int{}}, anyQueue, func(retry.Event) {})
+		s, g := memstore.New(), retry.NewSender(&slowBroker{lookups: map[string]int{}}, anyQueue, none)
 		defer g.Close()
-		c := retry.NewParkedIntake(s, nil, func(retry.Event) {})
+		c := retry.NewParkedIntake(s, nil, none)
 		c.UseReportedNames(retry.NewReportedNames(s, g))
 		var batch []wire.Delivery
 		for i := range 3000 {
@@ -70,7 +70,7 @@ func TestMessagesParkedInRabbitMQAreCollected(t *testing.T) {
 	} {
 		s := memstore.New()
 		d := wire.Delivery{CannotRepublish: c.cannotRepublish, Message: wire.Message{Exchange: c.from, RoutingKey: "q", Headers: headers()}}
-		must(t, retry.NewParkedIntake(s, nil, func(retry.Event) {}).Handle(t.Context(), []wire.Delivery{d}))
+		must(t, retry.NewParkedIntake(s, nil, none).Handle(t.Context(), []wire.Delivery{d}))
 		r := kept(t, s)[0].Record
 		if r.State != c.state || !strings.Contains(r.ParkedFor, c.why) || r.Queue != "q" || r.Failures != 2 || r.Reason != "" || r.Proven {
 			t.Errorf("%s: kept as %+v", name, r)
@@ -117,7 +117,7 @@ func TestAMessageInParkedWithoutAQueue(t *testing.T) {
 	for name, c := range map[string]struct{ header, queue string }{"none": {"", ""}, "the longest": {strings.Repeat("q", 255), strings.Repeat("q", 255)}, "too long": {strings.Repeat("q", 256), ""}} {
 		var lost []string
 		s := memstore.New()
-		in := retry.NewParkedIntake(s, func(queue string) { lost = append(lost, queue) }, func(retry.Event) {})
+		in := retry.NewParkedIntake(s, func(queue string) { lost = append(lost, queue) }, none)
 		d := wire.Delivery{Message: wire.Message{Exchange: "others", Headers: amqp.Table{wire.HeaderQueue: c.header}}}
 		must(t, in.Handle(t.Context(), []wire.Delivery{d}))
 		if r := kept(t, s)[0].Record; r.Queue != c.queue || (len(lost) > 0) != (c.queue != "") {
@@ -131,7 +131,7 @@ func TestAUserIDInAHeaderIsNoted(t *testing.T) {
 	for header, want := range map[string]bool{"": false, "shop": true} {
 		s := memstore.New()
 		d := wire.Delivery{Message: wire.Message{Exchange: wire.ExchangeParked, Headers: amqp.Table{wire.HeaderQueue: "q", wire.HeaderAttempt: int64(1), wire.HeaderUserID: header}}}
-		must(t, retry.NewParkedIntake(s, nil, func(retry.Event) {}).Handle(t.Context(), []wire.Delivery{d}))
+		must(t, retry.NewParkedIntake(s, nil, none).Handle(t.Context(), []wire.Delivery{d}))
 		if notes := strings.Join(kept(t, s)[0].Record.Notes, "; "); strings.Contains(notes, wire.HeaderUserID+` header is "shop"`) != want || !want && notes != "" {
 			t.Errorf("%q: the notes are %q", header, notes)
 		}
@@ -142,12 +142,12 @@ func TestAUserIDInAHeaderIsNoted(t *testing.T) {
 func TestAllReasonsForParkingAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		// No policy allows a queue, so all names are known not to be targets.
-		g := retry.NewSender(&slowBroker{lookups: map[string]int{}}, func() policy.Set { return nil }, func(retry.Event) {})
+		g := retry.NewSender(&slowBroker{lookups: map[string]int{}}, func() policy.Set { return nil }, none)
 		defer g.Close()
 		names := retry.NewReportedNames(memstore.New(), g)
 		handle := func(s store.Store, queue, cannotRepublish string) {
 			t.Helper()
-			in := retry.NewParkedIntake(s, nil, func(retry.Event) {})
+			in := retry.NewParkedIntake(s, nil, none)
 			in.UseReportedNames(names)
 			must(t, in.Handle(t.Context(), []wire.Delivery{{CannotRepublish: cannotRepublish, Message: wire.Message{Exchange: wire.ExchangeParked,
 				Headers: amqp.Table{wire.HeaderQueue: queue, wire.HeaderParkReason: "no more attempts"}}}}))

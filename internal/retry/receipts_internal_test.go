@@ -326,9 +326,7 @@ func TestASeenOutageIsNotGuessed(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := memstore.New()
 			r := &store.Record{ID: uuid.New(), Queue: "q", State: store.Parked, FirstFailed: time.Now(), Fingerprint: [16]byte{1}}
-			if err := s.Add(t.Context(), []*store.Record{r}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Add(t.Context(), []*store.Record{r}))
 			time.Sleep(time.Second)
 			k := keeper{store: s, connectedAt: time.Now()}
 			guessed := k

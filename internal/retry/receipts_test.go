@@ -35,24 +35,6 @@ func again(d wire.Delivery, redelivered bool) wire.Delivery {
 	return d
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// newest are the records that were kept since the first n, in order.
-func newest(t *testing.T, s store.Store, n int) (all []*store.Record) {
-	t.Helper()
-	listed := kept(t, s)
-	slices.SortFunc(listed, func(a, b store.Listed) int { return a.Record.FailedAt.Compare(b.Record.FailedAt) })
-	for _, l := range listed[n:] {
-		all = append(all, l.Record)
-	}
-	return all
-}
-
 // A node that dies under at-least-once dead-lettering publishes again what it had not
 // noted as safe in the intake: with a new time in x-death, on RabbitMQ 3.10 not marked as
 // redelivered, and perhaps after the first was redelivered. Both copies are the first.
@@ -85,20 +67,8 @@ func TestACopyByAtLeastOnceDeadLetteringKeepsItsID(t *testing.T) {
 				time.Sleep(time.Second)
 				must(t, f.Connected(ctx))
 				must(t, f.Handle(ctx, []wire.Delivery{again(copies[0], true), again(copies[1], true)}))
-				ids, firsts := map[string]map[string]int{}, map[string]map[int64]bool{}
-				for _, r := range newest(t, s, 0) {
-					body := string(r.Message.Body)
-					if ids[body] == nil {
-						ids[body], firsts[body] = map[string]int{}, map[int64]bool{}
-					}
-					ids[body][r.ID.String()]++
-					firsts[body][r.FirstFailed.UnixMicro()] = true
-				}
-				for body, n := range map[string]int{"stored": 4, "unstored": 3} {
-					if len(ids[body]) != 1 || len(firsts[body]) != 1 || slices.Collect(maps.Values(ids[body]))[0] != n {
-						t.Errorf("%s: ids %v, first failed %v; want %d with one of each", body, ids[body], firsts[body], n)
-					}
-				}
+				checkIDs(t, s, "stored", 4, 1)
+				checkIDs(t, s, "unstored", 3, 1)
 			})
 		})
 	}
@@ -133,13 +103,7 @@ func TestEqualMessagesHaveAnIDEach(t *testing.T) {
 				handle(2)
 				time.Sleep(time.Second)
 				handle(2)
-				ids := map[string]bool{}
-				for _, r := range newest(t, on, 0) {
-					ids[r.ID.String()] = true
-				}
-				if len(ids) != 9 {
-					t.Errorf("9 messages have %d ids", len(ids))
-				}
+				checkIDs(t, on, "ping", 9, 9)
 			})
 		})
 	}
@@ -160,10 +124,7 @@ func TestABatchOfferedTwiceWritesNoReceiptThatAnotherTakes(t *testing.T) {
 	f := newIntake(s)
 	must(t, f.Connected(ctx))
 	must(t, f.Handle(ctx, []wire.Delivery{again(twins[0], true), again(twins[1], true)}))
-	ids := map[string]int{}
-	for _, l := range kept(t, s) {
-		ids[l.Record.ID.String()]++
-	}
+	ids := idsOf(t, s)
 	if len(ids) != 2 || slices.Min(slices.Collect(maps.Values(ids))) != 2 {
 		t.Errorf("5 records have the ids %v; want the second twin's twice", ids)
 	}
@@ -186,23 +147,6 @@ func TestABatchOfferedTwiceRemembersOnce(t *testing.T) {
 	if all, err := s.Receipts(ctx); err != nil || len(all) != 2 {
 		t.Errorf("%d receipts of two messages, %v", len(all), err)
 	}
-}
-
-// A copy has the time when the message failed first, not when the copy arrived.
-func TestACopyKeepsItsFirstFailure(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, s := context.Background(), memstore.New()
-		d := rejectedNow("x")
-		must(t, newIntake(s).Handle(ctx, []wire.Delivery{d}))
-		time.Sleep(time.Hour)
-		f := newIntake(s)
-		must(t, f.Connected(ctx))
-		must(t, f.Handle(ctx, []wire.Delivery{again(d, true)}))
-		all := newest(t, s, 0)
-		if !all[1].FirstFailed.Equal(all[0].FirstFailed) || !all[1].FailedAt.After(all[0].FailedAt) {
-			t.Errorf("the first failed %s, its copy %s, at %s", all[0].FirstFailed, all[1].FirstFailed, all[1].FailedAt)
-		}
-	})
 }
 
 // One message that was stored before an outage has one copy after it: what is equal and
@@ -258,15 +202,7 @@ func TestACopyKeepsItsIDWhenRedriveWentDownToo(t *testing.T) {
 				}
 				must(t, f.Connected(ctx))
 				must(t, f.Handle(ctx, []wire.Delivery{copied}))
-				ids := map[string]bool{}
-				for _, r := range newest(t, s, 0) {
-					if string(r.Message.Body) == "same" {
-						ids[r.ID.String()] = true
-					}
-				}
-				if len(ids) != c.ids {
-					t.Errorf("%d ids, want %d", len(ids), c.ids)
-				}
+				checkIDs(t, s, "same", c.firsts+1, c.ids)
 			})
 		})
 	}

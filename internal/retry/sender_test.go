@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"reflect"
 	"strings"
 	"sync"
@@ -101,7 +100,7 @@ func TestOnlyAConfirmedMessageIsDone(t *testing.T) {
 // A queue that is gone has its messages parked, with that reason.
 func TestUnroutableIsParkedWhenTheQueueIsGone(t *testing.T) {
 	a := &answers{of: map[string]error{"x": wire.ErrUnroutable}}
-	g := retry.NewSender(a, func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"q"}}} }, func(retry.Event) {})
+	g := retry.NewSender(a, func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"q"}}} }, none)
 	ctx := context.Background()
 	wait := g.Send(ctx, "q", []store.Claim{due("x"), due("confirmed")})
 	a.gone = true
@@ -116,7 +115,7 @@ func TestUnroutableIsParkedWhenTheQueueIsGone(t *testing.T) {
 func TestAReportDoesNotDeclareADeletedRetryExchangeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &answers{of: map[string]error{"reported": wire.ErrUnroutable}}
-		g := retry.NewSender(a, func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"*"}}} }, func(retry.Event) {})
+		g := retry.NewSender(a, func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"*"}}} }, none)
 		defer g.Close()
 		reported := due("reported")
 		reported.Record.Proven = false
@@ -200,7 +199,7 @@ func TestNothingIsPublishedToAQueueThatNoPolicyAllows(t *testing.T) {
 		"named by reports": {"q", false, policy.Set{{Name: "p", Queues: []string{"*"}}}},
 	} {
 		a := &answers{}
-		g := retry.NewSender(a, func() policy.Set { return c.policies }, func(retry.Event) {})
+		g := retry.NewSender(a, func() policy.Set { return c.policies }, none)
 		t.Cleanup(g.Close)
 		answered := make(chan struct{}, 1)
 		g.OnLookupAnswered(func() { answered <- struct{}{} })
@@ -241,7 +240,7 @@ func TestAMessageThatIsNotPublishedIsNotDone(t *testing.T) {
 // A queue that RabbitMQ has dead-lettered from is enrolled until it is gone.
 func TestADeletedQueueIsNotEnrolled(t *testing.T) {
 	a := &answers{}
-	g := retry.NewSender(a, anyQueue, func(retry.Event) {})
+	g := retry.NewSender(a, anyQueue, none)
 	defer g.Close()
 	f := newIntake(memstore.New())
 	f.UseReportedNames(nil, g)
@@ -304,7 +303,7 @@ func binding(t *testing.T, b *slowBinder, test func(s *memstore.Store, reports f
 		})
 		var mu sync.Mutex
 		var reports []string
-		scheduler := retry.NewScheduler(s, g, open(), func(retry.Event) {}, slog.New(slog.DiscardHandler), func(lane store.Lane, err error) {
+		scheduler := schedulerHeard(s, g, none, func(lane store.Lane, err error) {
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
@@ -312,16 +311,13 @@ func binding(t *testing.T, b *slowBinder, test func(s *memstore.Store, reports f
 			}
 		})
 		g.OnLookupAnswered(scheduler.Wake)
-		ctx, cancel := context.WithCancel(t.Context())
-		var running sync.WaitGroup
-		running.Go(func() { scheduler.Run(ctx, time.Second) })
+		stop := runs(t, scheduler)
 		test(s, func() string {
 			mu.Lock()
 			defer mu.Unlock()
 			return strings.Join(reports, "; ")
 		})
-		cancel()
-		running.Wait()
+		stop()
 		g.Close()
 	})
 }

@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/internal/retry"
@@ -27,7 +25,7 @@ func TestWhetherAQueueIsATargetIsKnown(t *testing.T) {
 		b := &slowBroker{latency: time.Second, there: map[string]bool{"enrolled": true}, lookups: map[string]int{}}
 		g := retry.NewSender(b, func() policy.Set {
 			return policy.Set{{Name: "p", Queues: []string{"exact", "enrolled*", "missing*", "redrive*"}}}
-		}, func(retry.Event) {})
+		}, none)
 		defer g.Close()
 		for _, c := range []struct {
 			queue              string
@@ -57,7 +55,7 @@ func TestWhetherAQueueIsATargetIsKnown(t *testing.T) {
 func TestHowLongAnAnswerCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &slowBroker{there: map[string]bool{"enrolled": true}, lookups: map[string]int{}}
-		g := retry.NewSender(b, anyQueue, func(retry.Event) {})
+		g := retry.NewSender(b, anyQueue, none)
 		defer g.Close()
 		for _, c := range []struct {
 			after   time.Duration
@@ -74,47 +72,12 @@ func TestHowLongAnAnswerCounts(t *testing.T) {
 	})
 }
 
-// slowBroker answers after a while whether a queue has a retry exchange.
-type slowBroker struct {
-	faultyBroker
-	mu      sync.Mutex
-	latency time.Duration
-	there   map[string]bool
-	lookups map[string]int
-	at, top int // questions at once
-}
-
-func (b *slowBroker) RetryExchangeExists(ctx context.Context, queue string) (bool, error) {
-	b.mu.Lock()
-	b.lookups[queue]++
-	b.at++
-	b.top = max(b.top, b.at)
-	b.mu.Unlock()
-	defer func() { b.mu.Lock(); b.at--; b.mu.Unlock() }()
-	select {
-	case <-time.After(b.latency):
-	case <-ctx.Done():
-		return false, wire.ErrNoAnswer
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.there[queue], nil
-}
-
-func anyQueue() policy.Set {
-	return policy.Set{{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second)}}
-}
-
-func claim(queue string, proven bool) []store.Claim {
-	return []store.Claim{{Record: &store.Record{ID: uuid.New(), Queue: queue, State: store.Waiting, Due: time.Now(), Proven: proven}}}
-}
-
 // The goroutine that retries never waits for RabbitMQ's word on a name that only a report
 // gave. Many are looked up at once, each once, and "not there" is remembered.
 func TestNamesThatOnlyReportsGaveAreLookedUpBesideTheScheduler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &slowBroker{latency: time.Second, there: map[string]bool{"enrolled": true}, lookups: map[string]int{}}
-		g := retry.NewSender(b, anyQueue, func(retry.Event) {})
+		g := retry.NewSender(b, anyQueue, none)
 		woken := 0
 		g.OnLookupAnswered(func() { b.mu.Lock(); woken++; b.mu.Unlock() })
 		began := time.Now()
@@ -175,22 +138,18 @@ func TestInventedNamesShareABudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &slowBroker{there: map[string]bool{}, lookups: map[string]int{}}
 		s := memstore.New()
-		g := retry.NewSender(b, anyQueue, func(retry.Event) {})
+		g := retry.NewSender(b, anyQueue, none)
 		defer g.Close()
-		f := retry.NewIntake(s, retry.Rules{Policies: anyQueue()}, nil, func(retry.Event) {})
+		f := retry.NewIntake(s, retry.Rules{Policies: anyQueue()}, nil, none)
 		f.UseReportedNames(retry.NewReportedNames(s, g), g)
 		report := func(user, queue string) {
 			t.Helper()
 			d := wire.Delivery{Message: wire.Message{Exchange: wire.ExchangeFailures, RoutingKey: queue, UserID: user}}
-			if err := f.Handle(t.Context(), []wire.Delivery{d}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, f.Handle(t.Context(), []wire.Delivery{d}))
 		}
 		names := func() (n int, nameless int64) {
 			counts, err := s.Counts(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for _, c := range counts {
 				if c.Queue == "" {
 					nameless = c.Parked
@@ -214,9 +173,7 @@ func TestInventedNamesShareABudget(t *testing.T) {
 		if n, _ := names(); n != 5000 {
 			t.Errorf("%d names in all, want 4000 and 1000 that are not known yet", n)
 		}
-		if err := f.Handle(t.Context(), []wire.Delivery{deadLetter("proven", "x")}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, f.Handle(t.Context(), []wire.Delivery{deadLetter("proven", "x")}))
 		report("mallory", "proven")
 		if n, _ := names(); n != 5001 {
 			t.Errorf("%d names, want that of a dead letter besides", n)
@@ -227,9 +184,7 @@ func TestInventedNamesShareABudget(t *testing.T) {
 			t.Fatal(page, err)
 		}
 		claims, err := s.Claim(t.Context(), store.Lane{Queue: "invented.0"}, time.Now().Add(time.Hour), 1, 1<<20)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if _, err := s.Finish(t.Context(), []store.Outcome{{Claim: claims[0], At: time.Now()}}); err != nil {
 			t.Fatal(err)
 		}
@@ -249,7 +204,7 @@ func TestInventedNamesShareABudget(t *testing.T) {
 func TestLookupsOfInventedNamesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &slowBroker{latency: 15 * time.Millisecond, there: map[string]bool{"honest": true}, lookups: map[string]int{}}
-		g := retry.NewSender(b, anyQueue, func(retry.Event) {})
+		g := retry.NewSender(b, anyQueue, none)
 		defer g.Close()
 		for i := range 20_000 {
 			g.MayRetryTo(fmt.Sprint("invented.", i))
@@ -274,9 +229,9 @@ func TestLookupsOfInventedNamesAreBounded(t *testing.T) {
 func TestOnlyNamesWithinTheBudgetAreLookedUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &slowBroker{there: map[string]bool{}, lookups: map[string]int{}}
-		g := retry.NewSender(b, anyQueue, func(retry.Event) {})
+		g := retry.NewSender(b, anyQueue, none)
 		defer g.Close()
-		f := retry.NewIntake(memstore.New(), retry.Rules{Policies: anyQueue()}, nil, func(retry.Event) {})
+		f := retry.NewIntake(memstore.New(), retry.Rules{Policies: anyQueue()}, nil, none)
 		f.UseReportedNames(retry.NewReportedNames(memstore.New(), g), g)
 		for i := range 5000 {
 			d := wire.Delivery{Message: wire.Message{Exchange: wire.ExchangeFailures, RoutingKey: fmt.Sprint("invented.", i), UserID: "mallory"}}
@@ -295,10 +250,10 @@ func TestAReportForAnEnrolledQueueIsKeptWhileTheBudgetIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &slowBroker{latency: 10 * time.Millisecond, there: map[string]bool{"honest": true}, lookups: map[string]int{}}
 		s, c := memstore.New(), &consent{}
-		g := retry.NewSender(b, anyQueue, func(retry.Event) {})
+		g := retry.NewSender(b, anyQueue, none)
 		defer g.Close()
 		g.UseConsent(c)
-		f := retry.NewIntake(s, retry.Rules{Policies: anyQueue()}, nil, func(retry.Event) {})
+		f := retry.NewIntake(s, retry.Rules{Policies: anyQueue()}, nil, none)
 		f.UseReportedNames(retry.NewReportedNames(s, g), g)
 		refused := func(queue string) bool {
 			t.Helper()
@@ -377,7 +332,7 @@ func TestAReportIsParkedOnlyByAnAnswerNewerThanItself(t *testing.T) {
 	} {
 		g := retry.NewSender(&faultyBroker{}, func() policy.Set {
 			return policy.Set{{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second)}}
-		}, func(retry.Event) {})
+		}, none)
 		g.UseConsent(&c.consent)
 		t.Cleanup(g.Close)
 		for n, f := range answered(t, g, claims) {
@@ -417,9 +372,7 @@ func TestUnknownConsentIsNoFaultOfAWay(t *testing.T) {
 	f := newHeldFlow(t, s, b)
 	f.hold.UseConsent(&consent{err: errors.New("the management API is down")})
 	report := wire.Delivery{Message: wire.Message{Exchange: wire.ExchangeFailures, RoutingKey: "reported", Headers: amqp.Table{}}}
-	if err := f.Handle(context.Background(), []wire.Delivery{report}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.Handle(context.Background(), []wire.Delivery{report}))
 	if all := kept(t, s); len(all) != 1 || all[0].Record.State != store.Waiting || len(b.sent) != 0 || len(f.reports) != 0 {
 		t.Errorf("kept %d, sent %d, reports %v", len(all), len(b.sent), f.reports)
 	}

@@ -1,0 +1,223 @@
+package retry_test
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+	"go.uber.org/goleak"
+
+	"github.com/redrive-mq/redrive/internal/delay"
+	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/storetest"
+	"github.com/redrive-mq/redrive/internal/throttle"
+	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// newScheduler returns a scheduler without limits, of which nobody hears anything.
+func newScheduler(s retry.Store, to retry.BatchSender) *retry.Scheduler {
+	return schedulerHeard(s, to, none, func(store.Lane, error) {})
+}
+
+// schedulerHeard returns a scheduler without limits.
+func schedulerHeard(s retry.Store, to retry.BatchSender, events retry.Listener, report func(store.Lane, error)) *retry.Scheduler {
+	return retry.NewScheduler(s, to, open(), events, slog.New(slog.DiscardHandler), report)
+}
+
+// runs runs a scheduler until stop is called, which waits for its end.
+func runs(t *testing.T, scheduler *retry.Scheduler) (stop func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { scheduler.Run(ctx, time.Second) })
+	return func() { cancel(); running.Wait() }
+}
+
+func newFakeSender(answer func(body string, nth int) retry.Result) *fakeSender {
+	return &fakeSender{began: time.Now(), answer: answer, nth: map[string]int{}}
+}
+
+func none(retry.Event) {}
+
+// idsOf counts the records of each id.
+func idsOf(t *testing.T, s store.Store) map[string]int {
+	t.Helper()
+	ids := map[string]int{}
+	for _, l := range kept(t, s) {
+		ids[l.Record.ID.String()]++
+	}
+	return ids
+}
+
+func deadLetter(queue, body string) wire.Delivery {
+	return wire.Delivery{Message: wire.Message{Exchange: wire.ExchangeDeadLetters, Body: []byte(body), Headers: amqp.Table{
+		"x-death": []any{amqp.Table{"queue": queue, "reason": "rejected", "exchange": "shop", "routing-keys": []any{"key"}, "count": int64(99)}}}}}
+}
+
+func newIntake(s store.Store) *retry.Intake {
+	return retry.NewIntake(s, retry.Rules{Policies: policy.Set{{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second)}}}, nil, none)
+}
+
+func kept(t *testing.T, s store.Store) []store.Listed {
+	t.Helper()
+	page, err := storetest.List(context.Background(), s, storetest.Filter{Body: true, Limit: 1000})
+	must(t, err)
+	return page.Records
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// newest are the records that were kept since the first n, in order.
+func newest(t *testing.T, s store.Store, n int) (all []*store.Record) {
+	t.Helper()
+	listed := kept(t, s)
+	slices.SortFunc(listed, func(a, b store.Listed) int { return a.Record.FailedAt.Compare(b.Record.FailedAt) })
+	for _, l := range listed[n:] {
+		all = append(all, l.Record)
+	}
+	return all
+}
+
+// faultyBroker stands for a connection whose faults a real broker does not make on
+// demand.
+type faultyBroker struct {
+	blocked  bool
+	hangs    chan struct{} // not nil: a Send hangs until it is closed
+	answer   error
+	stuck    string // messages of this work queue have no answer
+	declared int
+	sent     []wire.Outgoing
+}
+
+func (f *faultyBroker) Ready() bool                                               { return !f.blocked }
+func (f *faultyBroker) BindRetryExchange(context.Context, string) error           { return nil }
+func (f *faultyBroker) RetryExchangeExists(context.Context, string) (bool, error) { return false, nil }
+
+func (f *faultyBroker) Declare(context.Context, delay.Topology) error { f.declared++; return nil }
+
+func (f *faultyBroker) Send(_ context.Context, out []wire.Outgoing) func(context.Context) []error {
+	if f.hangs != nil {
+		<-f.hangs
+	}
+	f.sent = append(f.sent, out...)
+	errs := make([]error, len(out))
+	for i := range errs {
+		errs[i] = f.answer
+	}
+	return func(ctx context.Context) []error {
+		for i := range out {
+			if f.stuck != "" && out[i].Message.Headers[wire.HeaderQueue] == f.stuck {
+				<-ctx.Done()
+				errs[i] = wire.ErrNoAnswer
+			}
+		}
+		return errs
+	}
+}
+
+// failing refuses to keep records.
+type failing struct {
+	store.Store
+	err error
+}
+
+func (f *failing) Add(ctx context.Context, r []*store.Record) error {
+	if f.err != nil {
+		return f.err
+	}
+	return f.Store.Add(ctx, r)
+}
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fakeSender notes when each message was sent, and answers as the test chooses.
+type fakeSender struct {
+	mu     sync.Mutex
+	began  time.Time
+	sent   []string // body and time since began
+	answer func(body string, nth int) retry.Result
+	nth    map[string]int
+	slow   time.Duration // how long a batch waits for its answer
+}
+
+func (*fakeSender) IsBinding(string) bool { return false }
+
+func (g *fakeSender) Send(_ context.Context, _ string, claims []store.Claim) func(context.Context) []retry.Result {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var results []retry.Result
+	for _, c := range claims {
+		body := string(c.Record.Message.Body)
+		g.sent = append(g.sent, body+" "+time.Since(g.began).String())
+		g.nth[body]++
+		results = append(results, g.answer(body, g.nth[body]))
+	}
+	slow := g.slow
+	return func(context.Context) []retry.Result { time.Sleep(slow); return results }
+}
+
+func record(queue, body string, due time.Time) *store.Record {
+	return &store.Record{ID: uuid.New(), Queue: queue, State: store.Waiting, Due: due, Message: wire.Message{Body: []byte(body)}}
+}
+
+// open is a throttle without limits.
+func open() *throttle.Throttle {
+	return throttle.New(func(string) throttle.Rules { return throttle.Rules{} }, rand.Float64, func(throttle.Transition) {})
+}
+
+func done(string, int) retry.Result { return retry.Result{Done: true} }
+
+// run runs a loop for so long, of the fake clock.
+func run(t *testing.T, scheduler *retry.Scheduler, length time.Duration) {
+	t.Helper()
+	stop := runs(t, scheduler)
+	time.Sleep(length)
+	stop()
+}
+
+// slowBroker answers after a while whether a queue has a retry exchange.
+type slowBroker struct {
+	faultyBroker
+	mu      sync.Mutex
+	latency time.Duration
+	there   map[string]bool
+	lookups map[string]int
+	at, top int // questions at once
+}
+
+func (b *slowBroker) RetryExchangeExists(ctx context.Context, queue string) (bool, error) {
+	b.mu.Lock()
+	b.lookups[queue]++
+	b.at++
+	b.top = max(b.top, b.at)
+	b.mu.Unlock()
+	defer func() { b.mu.Lock(); b.at--; b.mu.Unlock() }()
+	select {
+	case <-time.After(b.latency):
+	case <-ctx.Done():
+		return false, wire.ErrNoAnswer
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.there[queue], nil
+}
+
+func anyQueue() policy.Set {
+	return policy.Set{{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second)}}
+}
+
+func claim(queue string, proven bool) []store.Claim {
+	return []store.Claim{{Record: &store.Record{ID: uuid.New(), Queue: queue, State: store.Waiting, Due: time.Now(), Proven: proven}}}
+}
