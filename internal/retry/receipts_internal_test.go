@@ -83,7 +83,7 @@ func TestKnownReceiptsAreBounded(t *testing.T) {
 	var r receipts
 	r.reset(outage{}, true)
 	n := uint64(0)
-	for range 3 { // what 20 processes write, a batch at a time
+	for range 2 { // what 20 processes write, a batch at a time
 		for p := range 20 {
 			kept := make([]store.Receipt, store.ReceiptsKept)
 			for i := range kept {
@@ -139,7 +139,7 @@ func TestKnownReceiptsOutlastABusyQueue(t *testing.T) {
 	for name, c := range map[string]struct {
 		busy  string
 		after int
-	}{"of its queue": {"q", maxIssued / 2}, "of another": {"busy", 4 * maxIssued}} {
+	}{"of its queue": {"q", maxIssued / 2}, "of another": {"busy", 2 * maxIssued}} {
 		var r receipts
 		r.reset(outage{}, true)
 		first := r.identify(dead("q", 0), now)

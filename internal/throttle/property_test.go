@@ -116,9 +116,7 @@ func TestTheThrottleKeepsItsLimitsWhateverHappens(t *testing.T) {
 			"force": func(t *rapid.T) {
 				forcing = true
 				defer func() { forcing = false }()
-				if err := th.Force("q", rapid.SampledFrom([]string{"open", "closed", "auto"}).Draw(t, "to"), "anna", "why", now); err != nil {
-					t.Fatal(err)
-				}
+				must(t, th.Force("q", rapid.SampledFrom([]string{"open", "closed", "auto"}).Draw(t, "to"), "anna", "why", now))
 			},
 			"": func(t *rapid.T) {
 				forget()

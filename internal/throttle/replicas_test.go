@@ -165,9 +165,7 @@ func TestAFollowerFollows(t *testing.T) {
 
 	// Closed for all but those that a person has set.
 	for _, name := range []string{"q0", "q2", "q4", "q6"} {
-		if err := follower.Force(name, "open", "anna", "", now); err != nil {
-			t.Fatal(err)
-		}
+		must(t, follower.Force(name, "open", "anna", "", now))
 	}
 	told()
 	follower.Follow(nil, now)
@@ -179,9 +177,7 @@ func TestAFollowerFollows(t *testing.T) {
 		t.Errorf("closed again: %q", got)
 	}
 	// What it is after a person let it decide again, the leader says.
-	if err := follower.Force("q0", "auto", "anna", "", now); err != nil {
-		t.Fatal(err)
-	}
+	must(t, follower.Force("q0", "auto", "anna", "", now))
 	follower.Follow(nil, now)
 	if v := follower.View("q0", now); v.State != throttle.Closed || v.Forced {
 		t.Errorf("%+v", v)
