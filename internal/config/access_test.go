@@ -51,9 +51,7 @@ tls: {cert: c.pem, key: k.pem, client_ca: ca.pem}
 read_only: true
 audit: {folder: /var/log/redrive}
 `))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	a := c.Access
 	if want := map[string]auth.Grant{"administrator": {Role: auth.Admin}, "shop": {Role: auth.Operator, Queues: []string{"orders.*", "mail"}}}; !reflect.DeepEqual(a.Roles, want) {
 		t.Errorf("the roles are %+v", a.Roles)
@@ -107,13 +105,9 @@ func TestErrorsOfAccess(t *testing.T) {
 func TestBrokerTLS(t *testing.T) {
 	dir := t.TempDir()
 	ca, err := authority.New(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	other, err := authority.New(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	at := func(name string) string { return filepath.Join(dir, name) }
 	for _, err := range []error{
 		ca.Issue(authority.Leaf{User: "redrive"}, at("cert.pem"), at("key.pem")),
@@ -121,22 +115,16 @@ func TestBrokerTLS(t *testing.T) {
 		other.Issue(authority.Leaf{User: "redrive"}, at("other.pem"), at("other-key.pem")),
 		os.WriteFile(at("empty.pem"), nil, 0o600),
 	} {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	file := at("redrive.yaml")
 	load := func(url, tls string) (*Config, error) {
-		if err := os.WriteFile(file, []byte("broker:\n  url: "+url+"\n  tls: {"+tls+"}\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte("broker:\n  url: "+url+"\n  tls: {"+tls+"}\n"), 0o600))
 		return Load(file, func(string) string { return "" })
 	}
 	const secure = "amqps://redrive@h:5671/"
 	c, err := load(secure, "ca: ca.pem, cert: cert.pem, key: "+at("key.pem")+", server_name: rabbit.example")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if got := c.Broker.Credentials.TLS; got.CA != at("ca.pem") || got.Cert != at("cert.pem") || got.Key != at("key.pem") || got.ServerName != "rabbit.example" {
 		t.Errorf("%+v", got)
 	}
@@ -173,9 +161,7 @@ func TestWherePasswordsAreReadAgain(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name, text string) string {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, []byte(text), 0o600))
 		return path
 	}
 	file := at("redrive.yaml", "broker:\n  url: amqp://shop:x@h/\n  vhosts:\n    - {name: crm, user: crm, password_file: crm}\n    - billing\n")
@@ -184,13 +170,9 @@ func TestWherePasswordsAreReadAgain(t *testing.T) {
 	load := func(env map[string]string) []*Config {
 		t.Helper()
 		c, err := Load(file, func(name string) string { return env[name] })
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		all, err := c.PerVHost()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return all
 	}
 	check := func(env map[string]string, broker, management, crm string) {
@@ -225,9 +207,7 @@ func TestWherePasswordsAreReadAgain(t *testing.T) {
 	if after := load(env)[0].Broker; !after.Same(before) || after.Same(load(nil)[0].Broker) {
 		t.Error("a changed password is taken for a changed config, or another config for the same")
 	}
-	if err := os.Remove(password); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(password))
 	if got := before.Credentials.Login.Current(url.UserPassword("shop", "p1")).String(); got != "shop:p1" {
 		t.Errorf("with the file gone it is %s", got)
 	}
@@ -239,9 +219,7 @@ func TestFilesAreBesideTheConfig(t *testing.T) {
 store: {redis: {url: "rediss://h:1", tls: {ca: ca.pem, cert: c.pem, key: /k.pem}}}
 tls: {cert: c.pem, key: k.pem, client_ca: /ca.pem}
 `))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if r := c.Store.Redis; r.CA != "etc/ca.pem" || r.Cert != "etc/c.pem" || r.Key != "/k.pem" {
 		t.Errorf("Redis: %+v", r)
 	}

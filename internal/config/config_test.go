@@ -18,9 +18,7 @@ import (
 
 func TestTheExampleFile(t *testing.T) {
 	c, err := Load("../../redrive.example.yaml", func(string) string { return "" })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := policy.Exponential(time.Second, 2, 10*time.Minute)
 	if p := c.Policies[0]; p.Name != "orders" || p.Attempts != 8 || p.Backoff.Delay(4) != want.Delay(4) {
 		t.Errorf("the first policy is %+v", p)
@@ -29,9 +27,7 @@ func TestTheExampleFile(t *testing.T) {
 		t.Error(err)
 	}
 	var b strings.Builder
-	if err := Describe(&b, c); err != nil {
-		t.Fatal(err)
-	}
+	must(t, Describe(&b, c))
 	for _, want := range []string{
 		"orders    orders.*      1s, 2s, 4s, 8s, 16s, 32s, 1m 4s, parked after 2m 7s (jitter ±20%)",
 		`10s ×6, 15m ×10, forwarded to exchange "alerts" after 2h 31m (jitter ±20%)`,
@@ -107,14 +103,10 @@ func TestErrorsNameThePlaceAndWhatWasExpected(t *testing.T) {
 
 func TestSecretsComeFromTheEnvironmentOrAFile(t *testing.T) {
 	file := t.TempDir() + "/password"
-	if err := os.WriteFile(file, []byte("s3cret\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte("s3cret\n"), 0o600))
 	env := map[string]string{"REDRIVE_BROKER_URL": "amqp://svc@rabbit:5672/shop", "REDRIVE_BROKER_PASSWORD_FILE": file}
 	c, err := Load("", func(k string) string { return env[k] })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if c.Broker.URL != "amqp://svc:s3cret@rabbit:5672/shop" || c.Broker.Management != "http://svc:s3cret@rabbit:15672" || c.VHost() != "shop" {
 		t.Errorf("got %+v, vhost %q", c.Broker, c.VHost())
 	}
@@ -129,18 +121,12 @@ func TestSeveralBrokers(t *testing.T) {
 	env := map[string]string{"REDRIVE_BROKER_PASSWORD": "s,3"}
 	getenv := func(k string) string { return env[k] }
 	file := t.TempDir() + "/redrive.yaml"
-	if err := os.WriteFile(file, []byte("broker:\n  url:\n    - amqp://svc@h1/shop\n    - amqps://svc@h2:5671/shop\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte("broker:\n  url:\n    - amqp://svc@h1/shop\n    - amqps://svc@h2:5671/shop\n"), 0o600))
 	a, err := Load(file, getenv)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	env["REDRIVE_BROKER_URL"] = "amqp://svc@h1/shop, amqps://svc@h2:5671/shop"
 	b, err := Load("", getenv)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := Broker{URL: "amqp://svc:s,3@h1/shop,amqps://svc:s,3@h2:5671/shop", Management: "http://svc:s,3@h1:15672,https://svc:s,3@h2:15671"}
 	if !reflect.DeepEqual(a.Broker, want) || !reflect.DeepEqual(b.Broker, want) || b.VHost() != "shop" {
 		t.Errorf("a list is %+v, a text %+v, virtual host %q; want %+v", a.Broker, b.Broker, b.VHost(), want)
@@ -171,9 +157,7 @@ func FuzzParse(f *testing.F) {
 func TestHowLongWhatIsDiscardedCanBeRestored(t *testing.T) {
 	for yaml, want := range map[string]string{"{}": "", "store: {restorable: 1w}": "what is discarded can be restored for 7d", "store: {restorable: 90m}": "restored for 1h 30m"} {
 		c, err := Parse("f.yaml", []byte(yaml))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var b strings.Builder
 		if err := Describe(&b, c); err != nil || !strings.Contains(b.String(), want) || strings.Contains(b.String(), "restored") != (want != "") {
 			t.Errorf("%s: %s, %v", yaml, b.String(), err)
@@ -202,9 +186,7 @@ func refused(t *testing.T, path []string, value string) string {
 		}
 	}
 	file := t.TempDir() + "/redrive.yaml"
-	if err := os.WriteFile(file, []byte(value+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte(value+"\n"), 0o600))
 	_, err := Load(file, func(string) string { return "" })
 	if err == nil {
 		return ""
@@ -254,13 +236,9 @@ func variableOf(path []string) string {
 func TestTheReference(t *testing.T) {
 	const file, begin = "../../docs/reference/configuration.md", "<!-- go test ./internal/config -run TestTheReference -update writes what follows -->\n"
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	example, err := os.ReadFile("../../redrive.example.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var rows []string
 	keys(t, nil, &rows)
 	if len(rows) < 90 {
@@ -275,9 +253,7 @@ func TestTheReference(t *testing.T) {
 	switch {
 	case is == want:
 	case *update:
-		if err := os.WriteFile(file, []byte(before+begin+want), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte(before+begin+want), 0o644))
 	default:
 		t.Errorf("%s differs from the parser: go test ./internal/config -run TestTheReference -update writes it", file)
 	}
@@ -295,9 +271,7 @@ func load(t *testing.T, file string, env map[string]string) (*Config, error) {
 	path := ""
 	if file != "" {
 		path = filepath.Join(t.TempDir(), "redrive.yaml")
-		if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, []byte(file), 0o600))
 	}
 	return Load(path, func(name string) string { return env[name] })
 }
@@ -340,9 +314,7 @@ func TestVariablesSetKeys(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, err := load(t, file, env)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if c.Listen != "[::1]:9000" || c.Store.Disk != "/data # 1" || c.Store.Restorable != 48*time.Hour || !c.Access.ReadOnly || c.BasePath != "/redrive" || c.Log.Level.String() != "WARN" {
 				t.Errorf("texts: %+v", c)
 			}
@@ -367,9 +339,7 @@ func TestAVariableReplacesAList(t *testing.T) {
 	const route = "{name: %s, url: generic+https://example.com}"
 	file := "notify: {burst: 5/min, routes: [" + strings.ReplaceAll(route, "%s", "file") + "]}\n"
 	c, err := load(t, file, map[string]string{"REDRIVE_NOTIFY_ROUTES": "[" + strings.ReplaceAll(route, "%s", "variable") + "]"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if r := c.Notify.Routes; len(r) != 1 || r[0].Name != "variable" || c.Notify.Burst != 5 {
 		t.Errorf("%d routes, %+v; burst %v", len(r), r, c.Notify.Burst)
 	}
@@ -416,14 +386,22 @@ func TestATabIsNamed(t *testing.T) {
 
 func TestAPatternOfTopicExchangesIsWarnedOf(t *testing.T) {
 	c, err := load(t, `policies: [{name: a, queues: ["orders.#", "c#", "#"]}]`, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := []string{
 		`policy "a": queues "orders.#": # is a wildcard of topic exchanges, and matches only itself here: "orders.*" matches any characters`,
 		`policy "a": queues "#": # is a wildcard of topic exchanges, and matches only itself here: "*" matches any characters`,
 	}
 	if !slices.Equal(c.Warnings, want) {
 		t.Errorf("%q", c.Warnings)
+	}
+}
+
+func must(t interface {
+	Helper()
+	Fatal(args ...any)
+}, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

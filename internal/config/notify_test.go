@@ -17,9 +17,7 @@ const hookURL = "generic+https://hooks.example.com/s3cret"
 func exampleNotify(t *testing.T) string {
 	t.Helper()
 	data, err := os.ReadFile("../../redrive.example.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, section, ok := strings.Cut(string(data), "\n# notify:\n")
 	if !ok {
 		t.Fatal("the example does not show notify")
@@ -30,9 +28,7 @@ func exampleNotify(t *testing.T) string {
 func TestTheExampleOfNotify(t *testing.T) {
 	yaml := exampleNotify(t)
 	c, err := Parse("f", []byte(yaml))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if n := len(c.Notify.Routes); n != 3 || len(c.Warnings) != 0 || c.Notify.Burst != 100 || c.Notify.OldestWaiting != 24*time.Hour {
 		t.Errorf("%d routes, warnings %q, %+v", n, c.Warnings, c.Notify)
 	}
@@ -53,25 +49,17 @@ func TestTheExampleOfNotify(t *testing.T) {
 // that counts texts goes to Slack in the morning.
 func TestTheDocumentedNotify(t *testing.T) {
 	doc, err := os.ReadFile("../../docs/how-to/notifications.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, rest, _ := strings.Cut(string(doc), "```yaml\n")
 	yaml, _, _ := strings.Cut(rest, "```")
 	file := filepath.Join(t.TempDir(), "slack")
-	if err := os.WriteFile(file, []byte("slack+https://hooks.slack.com/services/T00000000/B00000000/123456789012345678901234\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte("slack+https://hooks.slack.com/services/T00000000/B00000000/123456789012345678901234\n"), 0o600))
 	config := filepath.Join(t.TempDir(), "redrive.yaml")
-	if err := os.WriteFile(config, []byte(strings.Replace(yaml, "/run/secrets/slack", file, 1)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(config, []byte(strings.Replace(yaml, "/run/secrets/slack", file, 1)), 0o600))
 	c, err := Load(config, func(name string) string {
 		return map[string]string{"PAGERDUTY_URL": "pagerduty://events.pagerduty.com/abcdef0123456789"}[name]
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	pager, slack := c.Notify.Routes[0], c.Notify.Routes[1]
 	if pager.Least != notify.Critical || pager.GroupWait != 10*time.Second || !strings.HasPrefix(string(pager.URL), "pagerduty://") {
 		t.Errorf("the pager is %+v", pager)
@@ -80,9 +68,7 @@ func TestTheDocumentedNotify(t *testing.T) {
 		t.Errorf("slack is %+v", slack)
 	}
 	var b strings.Builder
-	if err := Describe(&b, c); err != nil {
-		t.Fatal(err)
-	}
+	must(t, Describe(&b, c))
 	if want := "notify   slack  all events of texts.*, not from 18:00 to 08:00 Europe/Berlin unless critical"; !strings.Contains(b.String(), want) {
 		t.Errorf("%q is not in\n%s", want, b.String())
 	}
@@ -143,9 +129,7 @@ func TestMistakesInNotify(t *testing.T) {
 func TestWhereRoutesHaveTheirURLs(t *testing.T) {
 	folder := t.TempDir()
 	write := func(name, text string) {
-		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600))
 	}
 	write("hook", hookURL+"\n")
 	write("bad", "slack://s3cret")

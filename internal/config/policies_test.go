@@ -32,9 +32,7 @@ func TestWaysAreDescribedAsTheyAre(t *testing.T) {
 			continue
 		}
 		var b strings.Builder
-		if err := Describe(&b, cfg); err != nil {
-			t.Fatal(err)
-		}
+		must(t, Describe(&b, cfg))
 		if !strings.Contains(b.String(), "*  "+c.want) {
 			t.Errorf("%s:\n%swant %s", c.yaml, b.String(), c.want)
 		}
@@ -88,9 +86,7 @@ func TestAWayRefusesWhatItCannotKeep(t *testing.T) {
 func TestJitterThatAWayDoesNotHaveIsWarnedOf(t *testing.T) {
 	for jitter, warnings := range map[string]int{"0.3": 1, "full": 1, "none": 0} {
 		c, err := Parse("f.yaml", []byte(oneQueue+"    jitter: "+jitter+"\n    wait: levels"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if len(c.Warnings) != warnings || c.Policies[0].Jitter != policy.None {
 			t.Errorf("%s: warnings %q, jitter %s", jitter, c.Warnings, c.Policies[0].Jitter)
 		}

@@ -11,9 +11,7 @@ import (
 
 func TestRedis(t *testing.T) {
 	c, err := Parse("f", []byte(`store: {redis: {url: "rediss://u:p@h:1", prefix: x, durability: replicated, replicas: 2, lease: 10s, timeout: 1s, tls: {ca: a, cert: b, key: c}}}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := Redis{URL: "rediss://u:p@h:1", Prefix: "x", Durability: "replicated", Replicas: 2, Lease: 10 * time.Second, Timeout: time.Second, CA: "a", Cert: "b", Key: "c"}
 	if c.Store.Redis != want {
 		t.Errorf("read as %+v", c.Store.Redis)
@@ -45,9 +43,7 @@ func TestRedis(t *testing.T) {
 
 func TestRedisFromTheEnvironment(t *testing.T) {
 	file := t.TempDir() + "/password"
-	if err := os.WriteFile(file, []byte("s3cret\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte("s3cret\n"), 0o600))
 	env := map[string]string{"REDRIVE_REDIS_PASSWORD_FILE": file}
 	load := func() (*Config, error) { return Load("", func(k string) string { return env[k] }) }
 	if _, err := load(); err == nil || !strings.Contains(err.Error(), "store.redis.url") {
@@ -69,9 +65,7 @@ func TestTheRedisPasswordIsForTheStoreOnRedisAlone(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) string {
 		file := filepath.Join(dir, name)
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte(text), 0o600))
 		return file
 	}
 	disk := write("disk.yaml", "store: {disk: kept}\npolicies: [{name: all, queues: ['*']}]\n")

@@ -15,9 +15,7 @@ import (
 func loaded(t *testing.T, yaml string, env map[string]string) (*Config, error) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "redrive.yaml")
-	if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte(yaml), 0o600))
 	c, err := Load(file, func(k string) string { return env[k] })
 	if err != nil {
 		err = fmt.Errorf("%s", strings.ReplaceAll(err.Error(), filepath.Dir(file)+"/", ""))
@@ -49,13 +47,9 @@ notify:
 func TestEachVirtualHostHasAWholeConfigurationOfItsOwn(t *testing.T) {
 	dir := t.TempDir()
 	password := filepath.Join(dir, "other.txt")
-	if err := os.WriteFile(password, []byte(" o:th@er\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(password, []byte(" o:th@er\n"), 0o600))
 	c, err := loaded(t, strings.Replace(several, "other.txt", password, 1), map[string]string{"OWN": "own/secret"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	all, err := c.PerVHost()
 	if err != nil || len(all) != 4 {
 		t.Fatal(len(all), err)
@@ -95,9 +89,7 @@ func TestEachVirtualHostHasAWholeConfigurationOfItsOwn(t *testing.T) {
 		}
 	}
 	var b strings.Builder
-	if err := Describe(&b, c); err != nil {
-		t.Fatal(err)
-	}
+	must(t, Describe(&b, c))
 	for _, line := range []string{"virtual host  a/b %", "as own, in prefix r:vhost:a%2Fb%20%25, policies: orders", "(virtual hosts: bill*)", "all events of all queues (virtual hosts: shop)"} {
 		if !strings.Contains(b.String(), line) {
 			t.Errorf("%q is not in:\n%s", line, &b)
@@ -111,9 +103,7 @@ func TestEachVirtualHostHasAWholeConfigurationOfItsOwn(t *testing.T) {
 // Adding virtual hosts moves nothing of the first.
 func TestOneVirtualHostIsAsBefore(t *testing.T) {
 	c, err := loaded(t, "broker: {url: 'amqp://h/shop'}\nnotify: {page: 'https://h/'}\naudit: {folder: a}", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	all, err := c.PerVHost()
 	if err != nil || len(all) != 1 {
 		t.Fatal(len(all), err)
@@ -168,9 +158,7 @@ func TestWarningsOfVirtualHosts(t *testing.T) {
 			`virtual host "billing": no policy is for it, so all that fails there is parked`, `virtual host "crm": no policy is for it`},
 	} {
 		c, err := loaded(t, yaml, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if len(c.Warnings) != len(want) {
 			t.Errorf("%s: %q, want %q", yaml, c.Warnings, want)
 			continue
@@ -193,14 +181,10 @@ func TestPlacesOfVirtualHostsStayApart(t *testing.T) {
 	}
 	c.Broker.URL = "amqp://h/first"
 	all, err := c.PerVHost()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c.Store.Redis.URL = "redis://h"
 	onRedis, err := c.PerVHost()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	folders, prefixes := map[string]bool{}, map[string]bool{}
 	for i, n := range names {
 		folder, prefix := filepath.Clean(all[i+1].Store.Disk), onRedis[i+1].Store.Redis.Prefix

@@ -19,13 +19,9 @@ func packedWith(t testing.TB, s string, make func(io.Writer) (io.WriteCloser, er
 	t.Helper()
 	var b bytes.Buffer
 	w, err := make(&b)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	out, err := compressed(&b, w, []byte(s))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(out)
 }
 
@@ -241,8 +237,16 @@ func TestEditsThatAreRefused(t *testing.T) {
 func decoder(t testing.TB, o Options) *Decoder {
 	t.Helper()
 	d, err := New(o)
+	must(t, err)
+	return d
+}
+
+func must(t interface {
+	Helper()
+	Fatal(args ...any)
+}, err error) {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return d
 }

@@ -279,9 +279,7 @@ func FuzzFormats(f *testing.F) {
 // Hostile types: those who write the configuration may be careless.
 func TestTypesThatHoldThemselves(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "self.proto")
-	if err := os.WriteFile(file, []byte("syntax = \"proto2\";\nmessage A {\n  required A a = 1;\n  optional group G = 2 { optional A a = 1; }\n  extensions 100 to 200;\n}\nextend A { optional string note = 100; }\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte("syntax = \"proto2\";\nmessage A {\n  required A a = 1;\n  optional group G = 2 { optional A a = 1; }\n  extensions 100 to 200;\n}\nextend A { optional string note = 100; }\n"), 0o600))
 	d := decoder(t, Options{Protobuf{Files: []string{file}, TypeProperty: true}})
 	b := Body{Bytes: []byte("\x13\x0a\x00\x14\xa2\x06\x02hi"), Type: "A"}
 	r := d.Decode(t.Context(), b)

@@ -76,13 +76,9 @@ const order = `{
 func orderBytes(t testing.TB, d *Decoder, document string) []byte {
 	t.Helper()
 	m, err := d.schemas.Load().find("shop.Order")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b, err := d.schemas.Load().write(m, []byte(document), d.read(t.Context(), Body{}).budget())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return b
 }
 
@@ -225,9 +221,7 @@ func TestAnyIsResolvedInsideOnly(t *testing.T) {
 
 func TestDescriptorSets(t *testing.T) {
 	order, err := decoder(t, shop).schemas.Load().files.FindFileByPath("shop/order.proto")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	whole, bare := &descriptorpb.FileDescriptorSet{}, &descriptorpb.FileDescriptorSet{}
 	bare.File = append(bare.File, protodesc.ToFileDescriptorProto(order))
 	decoder(t, shop).schemas.Load().files.RangeFiles(func(f protoreflect.FileDescriptor) bool {
@@ -236,13 +230,9 @@ func TestDescriptorSets(t *testing.T) {
 	})
 	write := func(name string, set *descriptorpb.FileDescriptorSet) string {
 		b, err := proto.Marshal(set)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		file := filepath.Join(t.TempDir(), name)
-		if err := os.WriteFile(file, b, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, b, 0o600))
 		return file
 	}
 	d := decoder(t, Options{Protobuf{DescriptorSets: []string{write("shop.pb", whole)}, TypeProperty: true}})
@@ -260,18 +250,12 @@ func TestDescriptorSets(t *testing.T) {
 func TestImportsStayBelowTheirPaths(t *testing.T) {
 	dir := t.TempDir()
 	inside := filepath.Join(dir, "schemas")
-	if err := os.Mkdir(inside, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(inside, 0o700))
 	secret := filepath.Join(dir, "secret.proto")
-	if err := os.WriteFile(secret, []byte("syntax = \"proto3\"; message S3cret {}"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(secret, []byte("syntax = \"proto3\"; message S3cret {}"), 0o600))
 	for _, path := range []string{"../secret.proto", "a/../../secret.proto", secret} {
 		file := filepath.Join(inside, "order.proto")
-		if err := os.WriteFile(file, []byte("syntax = \"proto3\"; import \""+path+"\"; message Order { S3cret s = 1; }"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte("syntax = \"proto3\"; import \""+path+"\"; message Order { S3cret s = 1; }"), 0o600))
 		if _, err := New(Options{Protobuf{Files: []string{file}, ImportPaths: []string{inside}}}); err == nil || !strings.Contains(err.Error(), "leads out of decode.protobuf.import_paths") {
 			t.Errorf("an import of %s: %v", path, err)
 		}
@@ -280,9 +264,7 @@ func TestImportsStayBelowTheirPaths(t *testing.T) {
 
 func TestMistakesInTheConfigurationAreNamed(t *testing.T) {
 	broken := filepath.Join(t.TempDir(), "broken.proto")
-	if err := os.WriteFile(broken, []byte("syntax = \"proto3\";\nmessage A {\n  strin x = 1;\n}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(broken, []byte("syntax = \"proto3\";\nmessage A {\n  strin x = 1;\n}\n"), 0o600))
 	for _, c := range []struct {
 		o    Protobuf
 		want string

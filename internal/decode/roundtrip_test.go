@@ -176,9 +176,7 @@ func TestEscapesAreReadAsGoReadsThem(t *testing.T) {
 func TestMessagesGoThereAndBack(t *testing.T) {
 	d := decoder(t, shop)
 	m, err := d.schemas.Load().find("shop.Order")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	rapid.Check(t, func(rt *rapid.T) {
 		draw := func(of ...string) string { return rapid.SampledFrom(of).Draw(rt, "value") }
 		var fields []string

@@ -10,7 +10,6 @@ import (
 
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
-	"pgregory.net/rapid"
 
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/errorgroup"
@@ -95,10 +94,7 @@ func TestMatch(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]bool{"due:<10m": true, "due:<5m": false, "due:<=5m": true, "due:>1m": true, "due:1m..10m": true, "due:<0s": false, "due:<-5m": false, "due:2026-11-21": true, "parked:*": false, "why:*": false} {
-		q, err := Parse(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		q := parse(t, text)
 		if got := matches(q, corpus[1]); got != want {
 			t.Errorf("waiting: %s matches: %v", text, got)
 		}
@@ -110,10 +106,7 @@ func TestBodiesAreLeftAlone(t *testing.T) {
 	for text, asks := range map[string]bool{
 		"state:waiting acme": false, "acme state:waiting": false, "state:parked OR acme": false, "timeout": true, "body.x:1 queue:orders.eu": true, "-(queue:orders.eu OR acme)": false,
 	} {
-		q, err := Parse(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		q := parse(t, text)
 		n := 0
 		q.Match(noon, parked(), func() *decode.Result { n++; return nil })
 		if !q.NeedsBody() || n > 1 || n == 1 != asks && text != "timeout" {
@@ -130,10 +123,7 @@ func TestHostileQueriesAndBodies(t *testing.T) {
 	for text, want := range map[string]bool{
 		strings.Repeat("a", 3999): true, strings.Repeat("a", 3998) + "b": false,
 	} {
-		q, err := Parse(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		q := parse(t, text)
 		if got := q.Match(noon, l, func() *decode.Result { return body }); got != want {
 			t.Errorf("%.10s…: %v", text, got)
 		}
@@ -148,17 +138,6 @@ func TestHostileQueriesAndBodies(t *testing.T) {
 			t.Errorf("%.20s…: %v", text, err)
 		}
 	}
-}
-
-func TestAPartOfATextIsFound(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		in := rapid.StringMatching(`[abA]{0,30}`).Draw(t, "text")
-		part := rapid.StringMatching(`[abB]{1,6}`).Draw(t, "part")
-		lower := strings.ToLower(part)
-		if got := containsFold(in, &literal{lower: lower, borders: bordersOf(lower)}); got != strings.Contains(strings.ToLower(in), lower) {
-			t.Fatalf("%v", got)
-		}
-	})
 }
 
 func parse(t *testing.T, text string) *Query {
@@ -518,13 +497,9 @@ func TestTheNearestFieldIsProposed(t *testing.T) {
 // A text of no ASCII is found in capitals too.
 func TestLettersBeyondASCIIAreFoundInCapitals(t *testing.T) {
 	for _, text := range []string{"öü", "ÖÜ", "Öü", "größe", "GRÖSSE ÖÜ"} {
-		q, err := Parse(Quote(text))
-		if err != nil {
-			t.Fatal(err)
-		}
 		l := parked()
 		l.Record.Error = "GRÖßE grösse ÖÜ"
-		if !matches(q, l) {
+		if !matches(parse(t, Quote(text)), l) {
 			t.Errorf("%s is not found in %s", text, l.Record.Error)
 		}
 	}
@@ -542,10 +517,7 @@ func TestTheLongestDuration(t *testing.T) {
 // What is said of a state and of a queue counts together.
 func TestAStateAndAQueueAreBothKnown(t *testing.T) {
 	for text, want := range map[string]int{"state:parked queue:q": 1, "state:waiting queue:q": -1, "state:parked queue:other": -1, "state:parked OR queue:other": 1, "state:parked attempt:3": 0} {
-		q, err := Parse(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		q := parse(t, text)
 		if got := q.Says(store.Parked, "q", nil); got != want {
 			t.Errorf("%s says %d of what is parked for q, want %d", text, got, want)
 		}

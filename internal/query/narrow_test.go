@@ -127,10 +127,7 @@ func TestARareReason(t *testing.T) {
 	errors := store.GroupCount{Group: l.Record.Group(), Parked: 1_000_000, Reasons: store.ReasonsOf("reported")}
 	l.Record.Error = ""
 	rare := store.GroupCount{Group: l.Record.Group(), Parked: 1, Reasons: store.ReasonsOf("rejected")}
-	q, err := Parse("reason:rejected")
-	if err != nil {
-		t.Fatal(err)
-	}
+	q := parse(t, "reason:rejected")
 	narrow := func() *Narrowed { return q.Narrow(noon, []string{l.Record.Queue}, []store.GroupCount{errors, rare}) }
 	if n := narrow(); !n.Sure || !slices.Equal(n.Range.Groups, []errorgroup.ID{rare.ID}) {
 		t.Errorf("%+v", n)
@@ -153,10 +150,7 @@ func TestWhatIndexesAnswer(t *testing.T) {
 		"": true, "queue:orders.*": true, "state:parked queue:orders.eu": true, "group:" + g.ID.String(): true, "parked:<2026-11-21": true, "due:<1h": true,
 		"-state:parked": true, "reason:rejected": false, "reason:rejected queue:mail": true, "attempt:>1": false, "acme": false, "age:>2h": false, "state:parked error:x": false,
 	} {
-		q, err := Parse(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		q := parse(t, text)
 		groups := []store.GroupCount{g, byReason}
 		if text == "reason:rejected queue:mail" {
 			groups[0].Queue, groups[1].Queue = "orders", "mail"
@@ -177,10 +171,7 @@ func TestTheRangeOfAnORHasBothSides(t *testing.T) {
 		"parked:2026-11-03 OR queue:orders":       {},
 		"queue:orders OR parked:2026-11-03":       {},
 	} {
-		q, err := Parse(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		q := parse(t, text)
 		if r := q.Narrow(noon, []string{"orders"}, nil).Range; !r.From.Equal(want.from) || !r.To.Equal(want.to) {
 			t.Errorf("%s: from %s to %s, want from %s to %s", text, r.From, r.To, want.from, want.to)
 		}
