@@ -143,38 +143,6 @@ func TestReceiptsBeyondTheLimit(t *testing.T) {
 	}
 }
 
-func TestReportedNamesAreCounted(t *testing.T) {
-	n := &ReportedNames{turn: semaphore.NewWeighted(1), reporterOf: map[string]string{}, perUser: map[string]int{}}
-	for i := range maxNamesEach {
-		if n.isFull("ann") {
-			t.Fatalf("full with %d names", i)
-		}
-		n.count(fmt.Sprint("q", i), "ann")
-	}
-	if !n.isFull("ann") || n.isFull("bob") {
-		t.Error("ann has all of her names, and bob none")
-	}
-	for i := range maxNamesEach {
-		n.drop(fmt.Sprint("q", i))
-		n.drop("unknown")
-		if left := maxNamesEach - 1 - i; n.perUser["ann"] != left || len(n.reporterOf) != left {
-			t.Fatalf("%d and %d are left, want %d", n.perUser["ann"], len(n.reporterOf), left)
-		}
-	}
-	if len(n.perUser) != 0 {
-		t.Errorf("%v of no names", n.perUser)
-	}
-	for i := range maxNames {
-		if n.isFull("bob") {
-			t.Fatalf("full with %d names", i)
-		}
-		n.reporterOf[fmt.Sprint("q", i)] = "others"
-	}
-	if !n.isFull("bob") {
-		t.Errorf("not full with %d names", maxNames)
-	}
-}
-
 func TestSetsOfQueuesAreBounded(t *testing.T) {
 	var s queueSet
 	for i := range maxTargets {
@@ -370,33 +338,6 @@ func TestWhichAnswersAreKnown(t *testing.T) {
 			t.Errorf("%s: %v, known: %v", name, yes, known)
 		}
 		l.close()
-	}
-}
-
-// Queues that come and go, each with a name of its own, are not remembered for ever; and
-// one that was forgotten is enrolled again.
-func TestEnrolledQueuesAreNotRememberedForEver(t *testing.T) {
-	broker := &binding{}
-	e := newRetryTargets(broker, func() policy.Set {
-		return policy.Set{{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second)}}
-	})
-	t.Cleanup(e.lookup.close)
-	const n = 3*maxTargets + 5
-	for i := range n {
-		name := fmt.Sprintf("reply.%d", i)
-		e.proven.add(name)
-		if f := e.route(t.Context(), name, true, time.Time{}); f.Park != "" || f.Err != nil {
-			t.Fatal(f)
-		}
-		if yes, known := e.lookUpIfUnknown(name); !yes || !known {
-			t.Fatalf("%s is enrolled: %v, known: %v", name, yes, known)
-		}
-	}
-	if len(e.bound.queues) > maxTargets || len(e.proven.queues) > maxTargets {
-		t.Errorf("%d are remembered as bound and %d as proven", len(e.bound.queues), len(e.proven.queues))
-	}
-	if f := e.route(t.Context(), "reply.0", true, time.Time{}); f.Park != "" || f.Err != nil || broker.bound != n+1 {
-		t.Errorf("%v; %d were bound, want %d", f, broker.bound, n+1)
 	}
 }
 

@@ -3,7 +3,7 @@ package retry_test
 import (
 	"context"
 	"errors"
-	"sync/atomic"
+	"maps"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -45,8 +45,9 @@ func newHeldFlow(t *testing.T, s store.Store, b *faultyBroker) *delayingIntake {
 	return h
 }
 
-// A batch that cannot be stored is passed again; what RabbitMQ has of it already is
-// not published twice.
+// A batch that cannot be stored is passed again; what RabbitMQ has of it already is not published
+// twice. The ledger counts each message that RabbitMQ accepted to wait there, once, and none that
+// it did not accept.
 func TestABatchThatIsOfferedAgainIsDelayedOnce(t *testing.T) {
 	ctx := context.Background()
 	b, s := &faultyBroker{}, &failing{Store: memstore.New(), err: store.ErrFull}
@@ -67,6 +68,17 @@ func TestABatchThatIsOfferedAgainIsDelayedOnce(t *testing.T) {
 	}
 	if b.declared != 2 {
 		t.Errorf("%d declarations; want one a queue", b.declared)
+	}
+	b.answer = wire.ErrNacked
+	must(t, f.Handle(ctx, []wire.Delivery{deadLetter("a", "4")}))
+	lines, err := s.Ledger(ctx)
+	must(t, err)
+	got := map[string][2]int64{}
+	for _, l := range lines {
+		got[l.Queue] = [2]int64{l.Sums[store.Delayed], l.Sums[store.Waiting]}
+	}
+	if want := map[string][2]int64{"a": {2, 1}, "b": {2, 0}, "kept": {0, 2}}; !maps.Equal(got, want) {
+		t.Errorf("handed over and waiting: %v; want %v", got, want)
 	}
 }
 
@@ -132,33 +144,6 @@ func TestARedeliveryOfWhatWaitsInRabbitMQKeepsItsID(t *testing.T) {
 	}
 	if len(b.sent) != 6 || len(ids) != 3 {
 		t.Errorf("%d were sent with the ids %v; want each of three twice", len(b.sent), ids)
-	}
-}
-
-// The ledger counts each message that RabbitMQ accepted to wait there, once, however often
-// its batch was passed; and none that it did not accept.
-func TestWhatWaitsInRabbitMQIsInTheLedger(t *testing.T) {
-	ctx := context.Background()
-	b, s := &faultyBroker{}, &failing{Store: memstore.New(), err: store.ErrFull}
-	f := newHeldFlow(t, s, b)
-	batch := []wire.Delivery{deadLetter("q", "a"), deadLetter("q", "b"), deadLetter("kept", "c")}
-	for range 2 {
-		if err := f.Handle(ctx, batch); !errors.Is(err, store.ErrFull) {
-			t.Fatal(err)
-		}
-	}
-	s.err = nil
-	must(t, f.Handle(ctx, batch))
-	b.answer = wire.ErrNacked
-	must(t, f.Handle(ctx, []wire.Delivery{deadLetter("q", "d")}))
-	lines, err := s.Ledger(ctx)
-	must(t, err)
-	got := map[string][2]int64{}
-	for _, l := range lines {
-		got[l.Queue] = [2]int64{l.Sums[store.Delayed], l.Sums[store.Waiting]}
-	}
-	if got["q"] != [2]int64{2, 1} || got["kept"] != [2]int64{0, 1} {
-		t.Errorf("handed over and waiting: %v; want 2 and 1 of q, 0 and 1 of kept", got)
 	}
 }
 
@@ -234,21 +219,11 @@ func TestRabbitMQsTroubleDoesNotStopTheIntake(t *testing.T) {
 	})
 }
 
-// lateBroker has retry exchanges made while the service runs.
-type lateBroker struct {
-	faultyBroker
-	there atomic.Bool
-}
-
-func (b *lateBroker) RetryExchangeExists(context.Context, string) (bool, error) {
-	return b.there.Load(), nil
-}
-
 // That a queue was not enrolled once is not the answer for ever: a report that failed since
 // has RabbitMQ asked again, and then they wait there.
 func TestAReportWaitsInRabbitMQOnceItsQueueIsEnrolled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &lateBroker{}
+		b := &slowBroker{there: map[string]bool{}, lookups: map[string]int{}}
 		hold := retry.NewDelayQueues(b, anyQueue, 0, func(string, error) {})
 		way, err := ttlqueue.NewLevels(ttlqueue.Quorum, 2*time.Second)
 		must(t, err)
@@ -261,7 +236,7 @@ func TestAReportWaitsInRabbitMQOnceItsQueueIsEnrolled(t *testing.T) {
 		}
 		report()
 		report()
-		b.there.Store(true)
+		b.there["late"] = true
 		if len(b.sent) != 0 {
 			t.Errorf("%d were sent before the queue was enrolled", len(b.sent))
 		}
@@ -319,17 +294,6 @@ func TestWhatWaitsInRabbitMQIsPublishedAsItsWaySays(t *testing.T) {
 	}
 }
 
-// slowConfirms confirms after a while.
-type slowConfirms struct {
-	faultyBroker
-	after time.Duration
-}
-
-func (b *slowConfirms) Send(ctx context.Context, out []wire.Outgoing) func(context.Context) []error {
-	wait := b.faultyBroker.Send(ctx, out)
-	return func(ctx context.Context) []error { time.Sleep(b.after); return wait(ctx) }
-}
-
 // A delay queue that expires may be gone, with what was published to it, when the confirm
 // comes late: then the message is kept.
 func TestALateConfirmOfAnExpiringQueueDoesNotCount(t *testing.T) {
@@ -339,7 +303,7 @@ func TestALateConfirmOfAnExpiringQueueDoesNotCount(t *testing.T) {
 	}{{500 * time.Millisecond, 0}, {2 * time.Second, 1}} {
 		synctest.Test(t, func(t *testing.T) {
 			s := memstore.New()
-			f, hold := newTicketedIntake(s, &slowConfirms{after: c.after}, &ticketed{longest: time.Hour, ticket: delay.Ticket{Exchange: "e", DeclareFirst: &delay.Topology{}, ConfirmWithin: time.Second}})
+			f, hold := newTicketedIntake(s, &faultyBroker{after: c.after}, &ticketed{longest: time.Hour, ticket: delay.Ticket{Exchange: "e", DeclareFirst: &delay.Topology{}, ConfirmWithin: time.Second}})
 			must(t, f.Handle(t.Context(), []wire.Delivery{deadLetter("q", "x")}))
 			if n := len(kept(t, s)); n != c.kept {
 				t.Errorf("confirmed after %s: %d are kept, want %d", c.after, n, c.kept)

@@ -1,6 +1,7 @@
 package retry_test
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"math/rand/v2"
@@ -96,13 +97,24 @@ type faultyBroker struct {
 	blocked  bool
 	hangs    chan struct{} // not nil: a Send hangs until it is closed
 	answer   error
-	stuck    string // messages of this work queue have no answer
+	of       map[string]error // the answer by the body of a message, besides
+	after    time.Duration    // when the answers come
+	stuck    string           // messages of this work queue have no answer
+	gone     bool             // the work queues are
+	bound    []string
 	declared int
 	sent     []wire.Outgoing
 }
 
-func (f *faultyBroker) Ready() bool                                               { return !f.blocked }
-func (f *faultyBroker) BindRetryExchange(context.Context, string) error           { return nil }
+func (f *faultyBroker) Ready() bool { return !f.blocked }
+
+func (f *faultyBroker) BindRetryExchange(_ context.Context, queue string) error {
+	if f.bound = append(f.bound, queue); f.gone {
+		return wire.ErrQueueGone
+	}
+	return nil
+}
+
 func (f *faultyBroker) RetryExchangeExists(context.Context, string) (bool, error) { return false, nil }
 
 func (f *faultyBroker) Declare(context.Context, delay.Topology) error { f.declared++; return nil }
@@ -114,9 +126,10 @@ func (f *faultyBroker) Send(_ context.Context, out []wire.Outgoing) func(context
 	f.sent = append(f.sent, out...)
 	errs := make([]error, len(out))
 	for i := range errs {
-		errs[i] = f.answer
+		errs[i] = cmp.Or(f.of[string(out[i].Message.Body)], f.answer)
 	}
 	return func(ctx context.Context) []error {
+		time.Sleep(f.after)
 		for i := range out {
 			if f.stuck != "" && out[i].Message.Headers[wire.HeaderQueue] == f.stuck {
 				<-ctx.Done()

@@ -21,32 +21,6 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// answers is a publisher with given answers, by the body of a message.
-type answers struct {
-	faultyBroker
-	of    map[string]error
-	bound []string
-	gone  bool // the queue is
-}
-
-func (a *answers) Send(ctx context.Context, out []wire.Outgoing) func(context.Context) []error {
-	a.sent = append(a.sent, out...)
-	return func(context.Context) (errs []error) {
-		for _, o := range out {
-			errs = append(errs, a.of[string(o.Message.Body)])
-		}
-		return errs
-	}
-}
-
-func (a *answers) BindRetryExchange(_ context.Context, queue string) error {
-	a.bound = append(a.bound, queue)
-	if a.gone {
-		return wire.ErrQueueGone
-	}
-	return nil
-}
-
 // due is a claim of a message that is to be retried in q.
 func due(body string) store.Claim {
 	return store.Claim{Record: &store.Record{ID: uuid.New(), Queue: "q", State: store.Waiting, Proven: true, Failures: 2, Reason: wire.ReasonRejected, Error: "no stock",
@@ -54,7 +28,7 @@ func due(body string) store.Claim {
 }
 
 // publishClaims publishes claims, and returns the results and the events.
-func publishClaims(a *answers, claims ...store.Claim) (results []retry.Result, events []string) {
+func publishClaims(a *faultyBroker, claims ...store.Claim) (results []retry.Result, events []string) {
 	ctx := context.Background()
 	policies := policy.Set{{Name: "p", Queues: []string{"q"}}}
 	g := retry.NewSender(a, func() policy.Set { return policies }, func(e retry.Event) { events = append(events, string(e.Kind)+" "+e.ID.String()) })
@@ -64,7 +38,7 @@ func publishClaims(a *answers, claims ...store.Claim) (results []retry.Result, e
 // Only what RabbitMQ confirmed, and did not return as unroutable, is done and deleted.
 // What it nacked, or did not answer, waits and is tried again.
 func TestOnlyAConfirmedMessageIsDone(t *testing.T) {
-	a := &answers{of: map[string]error{"nacked": wire.ErrNacked, "unanswered": fmt.Errorf("%w: EOF", wire.ErrNoAnswer), "forbidden": wire.ErrForbidden,
+	a := &faultyBroker{of: map[string]error{"nacked": wire.ErrNacked, "unanswered": fmt.Errorf("%w: EOF", wire.ErrNoAnswer), "forbidden": wire.ErrForbidden,
 		"too large": fmt.Errorf("%w: PRECONDITION_FAILED", wire.ErrUnacceptable), "unroutable": wire.ErrUnroutable, "unknown": errors.New("what is this")}}
 	bodies := []string{"nacked", "confirmed", "unanswered", "too large", "unroutable", "unknown", "forbidden", "confirmed too"}
 	var claims []store.Claim
@@ -99,7 +73,7 @@ func TestOnlyAConfirmedMessageIsDone(t *testing.T) {
 
 // A queue that is gone has its messages parked, with that reason.
 func TestUnroutableIsParkedWhenTheQueueIsGone(t *testing.T) {
-	a := &answers{of: map[string]error{"x": wire.ErrUnroutable}}
+	a := &faultyBroker{of: map[string]error{"x": wire.ErrUnroutable}}
 	g := retry.NewSender(a, func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"q"}}} }, none)
 	ctx := context.Background()
 	wait := g.Send(ctx, "q", []store.Claim{due("x"), due("confirmed")})
@@ -114,7 +88,7 @@ func TestUnroutableIsParkedWhenTheQueueIsGone(t *testing.T) {
 // proves nothing, though this process had bound it before.
 func TestAReportDoesNotDeclareADeletedRetryExchangeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := &answers{of: map[string]error{"reported": wire.ErrUnroutable}}
+		a := &faultyBroker{of: map[string]error{"reported": wire.ErrUnroutable}}
 		g := retry.NewSender(a, func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"*"}}} }, none)
 		defer g.Close()
 		reported := due("reported")
@@ -137,7 +111,7 @@ func TestAReportDoesNotDeclareADeletedRetryExchangeAgain(t *testing.T) {
 // What is forwarded goes where the policy says, and is parked when that leads nowhere:
 // its own queue is not looked up, and not bound.
 func TestAnUnroutableForwardIsParked(t *testing.T) {
-	a := &answers{of: map[string]error{"lost": wire.ErrUnroutable, "nacked": wire.ErrNacked}}
+	a := &faultyBroker{of: map[string]error{"lost": wire.ErrUnroutable, "nacked": wire.ErrNacked}}
 	var claims []store.Claim
 	for _, body := range []string{"arrives", "lost", "nacked"} {
 		c := due(body)
@@ -161,7 +135,7 @@ func TestAnUnroutableForwardIsParked(t *testing.T) {
 // Each claim is published once, in order, mandatory, to its queue's exchange with the key
 // it was first published with, and its history.
 func TestEachClaimIsPublishedOnce(t *testing.T) {
-	a := &answers{}
+	a := &faultyBroker{}
 	var claims []store.Claim
 	for i := range 20 {
 		c := due(fmt.Sprint(i))
@@ -198,7 +172,7 @@ func TestNothingIsPublishedToAQueueThatNoPolicyAllows(t *testing.T) {
 		"our own":          {wire.QueueIntake, true, policy.Set{{Name: "p", Queues: []string{"*"}}}},
 		"named by reports": {"q", false, policy.Set{{Name: "p", Queues: []string{"*"}}}},
 	} {
-		a := &answers{}
+		a := &faultyBroker{}
 		g := retry.NewSender(a, func() policy.Set { return c.policies }, none)
 		t.Cleanup(g.Close)
 		answered := make(chan struct{}, 1)
@@ -222,7 +196,7 @@ func TestNothingIsPublishedToAQueueThatNoPolicyAllows(t *testing.T) {
 // What cannot return to its queue is not published; what its neighbours in a batch are
 // answered is not its answer.
 func TestAMessageThatIsNotPublishedIsNotDone(t *testing.T) {
-	a := &answers{gone: true, of: map[string]error{"refused": wire.ErrNacked}}
+	a := &faultyBroker{gone: true, of: map[string]error{"refused": wire.ErrNacked}}
 	var claims []store.Claim
 	for _, body := range []string{"gone", "forwarded", "gone too", "refused"} {
 		c := due(body)
@@ -239,7 +213,7 @@ func TestAMessageThatIsNotPublishedIsNotDone(t *testing.T) {
 
 // A queue that RabbitMQ has dead-lettered from is enrolled until it is gone.
 func TestADeletedQueueIsNotEnrolled(t *testing.T) {
-	a := &answers{}
+	a := &faultyBroker{}
 	g := retry.NewSender(a, anyQueue, none)
 	defer g.Close()
 	f := newIntake(memstore.New())
