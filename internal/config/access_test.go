@@ -42,7 +42,7 @@ func TestAServiceThatOthersReachIsClosed(t *testing.T) {
 }
 
 func TestAccess(t *testing.T) {
-	c, err := Parse("f.yaml", []byte(`
+	c := parsed(t, `
 auth:
   roles: {administrator: admin, shop: {role: operator, queues: ["orders.*", mail]}}
   metrics: open
@@ -50,8 +50,7 @@ auth:
 tls: {cert: c.pem, key: k.pem, client_ca: ca.pem}
 read_only: true
 audit: {folder: /var/log/redrive}
-`))
-	must(t, err)
+`)
 	a := c.Access
 	if want := map[string]auth.Grant{"administrator": {Role: auth.Admin}, "shop": {Role: auth.Operator, Queues: []string{"orders.*", "mail"}}}; !reflect.DeepEqual(a.Roles, want) {
 		t.Errorf("the roles are %+v", a.Roles)
@@ -62,9 +61,9 @@ audit: {folder: /var/log/redrive}
 	if len(a.Proxies) != 3 || a.Proxies[0].String() != "10.0.0.0/8" || a.Proxies[1].String() != "192.0.2.7/32" || a.Proxies[2].String() != "::1/128" {
 		t.Errorf("the proxies are %v", a.Proxies)
 	}
-	var b strings.Builder
-	if err := Describe(&b, c); err != nil || !strings.Contains(b.String(), "(administrator: admin, shop: operator of orders.* mail); read-only, whoever calls\n") {
-		t.Errorf("it is described as %s: %v", b.String(), err)
+	b := described(t, c)
+	if !strings.Contains(b, "(administrator: admin, shop: operator of orders.* mail); read-only, whoever calls\n") {
+		t.Errorf("it is described as %s", b)
 	}
 	if c, err := Parse("f.yaml", []byte("auth: {metrics: viewer}\n")); err != nil || c.Access.OpenMetrics || !c.Access.SignIn {
 		t.Errorf("metrics for viewers: %+v, %v", c, err)
@@ -76,7 +75,7 @@ audit: {folder: /var/log/redrive}
 }
 
 func TestErrorsOfAccess(t *testing.T) {
-	for _, c := range []struct{ yaml, want string }{
+	areRefused(t, []string{"f.yaml:1:"}, []refusal{
 		{"auth:", "auth has no value"},
 		{"auth: on", `f.yaml:1:7: auth is "on"; expected keys: metrics, proxies, roles`},
 		{"auth: {role: {}}", `auth has no key "role" (did you mean "roles"?)`},
@@ -94,11 +93,7 @@ func TestErrorsOfAccess(t *testing.T) {
 		{"tls: {}", "tls needs both cert and key"},
 		{"read_only: yes please", `read_only is "yes please"; expected true or false`},
 		{"audit: {file: x}", `audit has no key "file"; expected one of: folder`},
-	} {
-		if _, err := Parse("f.yaml", []byte(c.yaml)); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%q\n gives %v\n want  %s", c.yaml, err, c.want)
-		}
-	}
+	})
 }
 
 // broker.tls names files that must be there and usable; errors name the place.

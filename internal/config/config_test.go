@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -26,8 +27,7 @@ func TestTheExampleFile(t *testing.T) {
 	if _, err := decode.New(c.Decode); err != nil {
 		t.Error(err)
 	}
-	var b strings.Builder
-	must(t, Describe(&b, c))
+	b := described(t, c)
 	for _, want := range []string{
 		"orders    orders.*      1s, 2s, 4s, 8s, 16s, 32s, 1m 4s, parked after 2m 7s (jitter ±20%)",
 		`10s ×6, 15m ×10, forwarded to exchange "alerts" after 2h 31m (jitter ±20%)`,
@@ -35,15 +35,15 @@ func TestTheExampleFile(t *testing.T) {
 		"1m, 1m, parked after 2m",
 		"protobuf  orders.*      shop.Order",
 	} {
-		if !strings.Contains(b.String(), want) {
-			t.Errorf("%q is not in:\n%s", want, b.String())
+		if !strings.Contains(b, want) {
+			t.Errorf("%q is not in:\n%s", want, b)
 		}
 	}
 }
 
 func TestErrorsNameThePlaceAndWhatWasExpected(t *testing.T) {
 	const head = "policies:\n  - name: p\n    queues: [\"*\"]\n"
-	for _, c := range []struct{ yaml, want string }{
+	areRefused(t, []string{"f.yaml:"}, []refusal{
 		{"brokr: {}", `f.yaml:1:1: the file has no key "brokr" (did you mean "broker"?)`},
 		{head + "    atempts: 3", `f.yaml:4:5: policies[0] has no key "atempts" (did you mean "attempts"?)`},
 		{head + "    attempts: 0", `f.yaml:4:15: policies[0].attempts is "0"; expected a whole number from 1`},
@@ -90,28 +90,20 @@ func TestErrorsNameThePlaceAndWhatWasExpected(t *testing.T) {
 		{"decode: {protobuf: {files: a.proto}}", `decode.protobuf.files is "a.proto"; expected a list of files`},
 		{"decode: {protobuf: {files: [a.proto], type_property: maybe}}", `decode.protobuf.type_property is "maybe"; expected true or false`},
 		{"decode: {protobuf: {files: [a.proto], queues: [{message: a.B}]}}", "decode.protobuf.queues[0] needs queues and a message"},
-	} {
-		_, err := Parse("f.yaml", []byte(c.yaml))
-		if err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%q\n gives %v\n want  %s", c.yaml, err, c.want)
-		}
-		if err != nil && strings.Contains(err.Error(), "secret") {
-			t.Errorf("the error shows a password: %v", err)
-		}
-	}
+	})
 }
 
 func TestSecretsComeFromTheEnvironmentOrAFile(t *testing.T) {
 	file := t.TempDir() + "/password"
 	must(t, os.WriteFile(file, []byte("s3cret\n"), 0o600))
 	env := map[string]string{"REDRIVE_BROKER_URL": "amqp://svc@rabbit:5672/shop", "REDRIVE_BROKER_PASSWORD_FILE": file}
-	c, err := Load("", func(k string) string { return env[k] })
+	c, err := load(t, "", env)
 	must(t, err)
 	if c.Broker.URL != "amqp://svc:s3cret@rabbit:5672/shop" || c.Broker.Management != "http://svc:s3cret@rabbit:15672" || c.VHost() != "shop" {
 		t.Errorf("got %+v, vhost %q", c.Broker, c.VHost())
 	}
 	env["REDRIVE_BROKER_PASSWORD"] = "x"
-	if _, err := Load("", func(k string) string { return env[k] }); err == nil {
+	if _, err := load(t, "", env); err == nil {
 		t.Error("a value and a file for it were both taken")
 	}
 }
@@ -119,20 +111,17 @@ func TestSecretsComeFromTheEnvironmentOrAFile(t *testing.T) {
 // A list in the file, and a text in a variable, are the same.
 func TestSeveralBrokers(t *testing.T) {
 	env := map[string]string{"REDRIVE_BROKER_PASSWORD": "s,3"}
-	getenv := func(k string) string { return env[k] }
-	file := t.TempDir() + "/redrive.yaml"
-	must(t, os.WriteFile(file, []byte("broker:\n  url:\n    - amqp://svc@h1/shop\n    - amqps://svc@h2:5671/shop\n"), 0o600))
-	a, err := Load(file, getenv)
+	a, err := load(t, "broker:\n  url:\n    - amqp://svc@h1/shop\n    - amqps://svc@h2:5671/shop\n", env)
 	must(t, err)
 	env["REDRIVE_BROKER_URL"] = "amqp://svc@h1/shop, amqps://svc@h2:5671/shop"
-	b, err := Load("", getenv)
+	b, err := load(t, "", env)
 	must(t, err)
 	want := Broker{URL: "amqp://svc:s,3@h1/shop,amqps://svc:s,3@h2:5671/shop", Management: "http://svc:s,3@h1:15672,https://svc:s,3@h2:15671"}
 	if !reflect.DeepEqual(a.Broker, want) || !reflect.DeepEqual(b.Broker, want) || b.VHost() != "shop" {
 		t.Errorf("a list is %+v, a text %+v, virtual host %q; want %+v", a.Broker, b.Broker, b.VHost(), want)
 	}
 	env["REDRIVE_BROKER_URL"] = "amqp://svc@h1/shop,amqp://svc@h2/"
-	if _, err := Load("", getenv); err == nil || !strings.Contains(err.Error(), "REDRIVE_BROKER_URL: has the virtual host") {
+	if _, err := load(t, "", env); err == nil || !strings.Contains(err.Error(), "REDRIVE_BROKER_URL: has the virtual host") {
 		t.Errorf("two virtual hosts: %v", err)
 	}
 }
@@ -156,11 +145,10 @@ func FuzzParse(f *testing.F) {
 
 func TestHowLongWhatIsDiscardedCanBeRestored(t *testing.T) {
 	for yaml, want := range map[string]string{"{}": "", "store: {restorable: 1w}": "what is discarded can be restored for 7d", "store: {restorable: 90m}": "restored for 1h 30m"} {
-		c, err := Parse("f.yaml", []byte(yaml))
-		must(t, err)
-		var b strings.Builder
-		if err := Describe(&b, c); err != nil || !strings.Contains(b.String(), want) || strings.Contains(b.String(), "restored") != (want != "") {
-			t.Errorf("%s: %s, %v", yaml, b.String(), err)
+		c := parsed(t, yaml)
+		b := described(t, c)
+		if !strings.Contains(b, want) || strings.Contains(b, "restored") != (want != "") {
+			t.Errorf("%s: %s", yaml, b)
 		}
 	}
 	if keeps := Default().Store.Restorable; keeps != 30*24*time.Hour {
@@ -266,15 +254,53 @@ func TestTheReference(t *testing.T) {
 	}
 }
 
+// load reads a file, if there is one, and an environment. Its errors name the file without its folder.
 func load(t *testing.T, file string, env map[string]string) (*Config, error) {
 	t.Helper()
-	path := ""
+	path, folder := "", t.TempDir()
 	if file != "" {
-		path = filepath.Join(t.TempDir(), "redrive.yaml")
+		path = filepath.Join(folder, "redrive.yaml")
 		must(t, os.WriteFile(path, []byte(file), 0o600))
 	}
-	return Load(path, func(name string) string { return env[name] })
+	c, err := Load(path, func(name string) string { return env[name] })
+	if err != nil {
+		err = errors.New(strings.ReplaceAll(err.Error(), folder+"/", ""))
+	}
+	return c, err
 }
+
+func parsed(t *testing.T, yaml string) *Config {
+	t.Helper()
+	c, err := Parse("f.yaml", []byte(yaml))
+	if err != nil {
+		t.Fatalf("%s: %v", yaml, err)
+	}
+	return c
+}
+
+func described(t *testing.T, c *Config) string {
+	t.Helper()
+	var b strings.Builder
+	must(t, Describe(&b, c))
+	return b.String()
+}
+
+// areRefused parses each text, in which something is wrong, and checks what the error says: it has
+// one of the texts in front, so that it names the place, and shows no secret.
+func areRefused(t *testing.T, places []string, texts []refusal) {
+	t.Helper()
+	for _, c := range texts {
+		_, err := Parse("f.yaml", []byte(c.yaml))
+		if err == nil || !strings.Contains(err.Error(), c.want) || !slices.ContainsFunc(places, func(p string) bool { return strings.HasPrefix(err.Error(), p) }) {
+			t.Errorf("%s\n gives %v\n want  %s", c.yaml, err, c.want)
+		}
+		if err != nil && (strings.Contains(err.Error(), "s3cret") || strings.Contains(err.Error(), "secret")) {
+			t.Errorf("the error shows a password: %v", err)
+		}
+	}
+}
+
+type refusal struct{ yaml, want string }
 
 // Each key that the parser knows outside of lists has a variable.
 func TestEveryKeyHasAVariable(t *testing.T) {

@@ -27,8 +27,7 @@ func exampleNotify(t *testing.T) string {
 
 func TestTheExampleOfNotify(t *testing.T) {
 	yaml := exampleNotify(t)
-	c, err := Parse("f", []byte(yaml))
-	must(t, err)
+	c := parsed(t, yaml)
 	if n := len(c.Notify.Routes); n != 3 || len(c.Warnings) != 0 || c.Notify.Burst != 100 || c.Notify.OldestWaiting != 24*time.Hour {
 		t.Errorf("%d routes, warnings %q, %+v", n, c.Warnings, c.Notify)
 	}
@@ -67,13 +66,12 @@ func TestTheDocumentedNotify(t *testing.T) {
 	if slack.Quiet.From != 18*60 || slack.Quiet.To != 8*60 || slack.Quiet.Zone.String() != "Europe/Berlin" || slack.Repeat != 4*time.Hour || !slack.Resolved || !strings.HasSuffix(string(slack.URL), "/123456789012345678901234") {
 		t.Errorf("slack is %+v", slack)
 	}
-	var b strings.Builder
-	must(t, Describe(&b, c))
-	if want := "notify   slack  all events of texts.*, not from 18:00 to 08:00 Europe/Berlin unless critical"; !strings.Contains(b.String(), want) {
-		t.Errorf("%q is not in\n%s", want, b.String())
+	b := described(t, c)
+	if want := "notify   slack  all events of texts.*, not from 18:00 to 08:00 Europe/Berlin unless critical"; !strings.Contains(b, want) {
+		t.Errorf("%q is not in\n%s", want, b)
 	}
-	if strings.Contains(b.String(), "abcdef") {
-		t.Errorf("a secret is in\n%s", b.String())
+	if strings.Contains(b, "abcdef") {
+		t.Errorf("a secret is in\n%s", b)
 	}
 	for _, k := range notify.Kinds {
 		if !strings.Contains(string(doc), "| `"+string(k.Kind)+"` | "+k.Severity.String()+" |") {
@@ -84,18 +82,18 @@ func TestTheDocumentedNotify(t *testing.T) {
 
 func TestMistakesInNotify(t *testing.T) {
 	const head = "notify:\n  routes:\n    - name: a\n      url_env: U\n"
-	for _, c := range []struct{ yaml, want string }{
-		{"notify: [a]", "f:1:9: notify is a list; expected keys"},
+	areRefused(t, []string{"f.yaml:"}, []refusal{
+		{"notify: [a]", "f.yaml:1:9: notify is a list; expected keys"},
 		{"notify: {routs: []}", `(did you mean "routes"?)`},
-		{"notify:\n  page: ftp://x", `f:2:9: notify.page begins with "ftp://"`},
-		{"notify:\n  page: https://x/?q=1", "f:2:9: notify.page is"},
-		{"notify:\n  allow_private: [10.0.0.0/33]", "f:2:19: notify.allow_private has"},
+		{"notify:\n  page: ftp://x", `f.yaml:2:9: notify.page begins with "ftp://"`},
+		{"notify:\n  page: https://x/?q=1", "f.yaml:2:9: notify.page is"},
+		{"notify:\n  allow_private: [10.0.0.0/33]", "f.yaml:2:19: notify.allow_private has"},
 		{"notify: {burst: 5}", "expected a number in a minute, such as 100/min"},
 		{"notify: {burst: 0/min}", "expected a number in a minute"},
 		{"notify: {no_consumer: -1m}", "expected a duration from 0s to a year"},
 		{"notify: {critical: []}", "notify.critical is empty"},
-		{head + "      queues: []", "f:5:15: notify.routes[0].queues is empty"},
-		{head + "    - name: a\n      url_env: V", `f:5:11: a second route is named "a"`},
+		{head + "      queues: []", "f.yaml:5:15: notify.routes[0].queues is empty"},
+		{head + "    - name: a\n      url_env: V", `f.yaml:5:11: a second route is named "a"`},
 		{"notify: {routes: [{name: a}]}", "has no URL; expected url_env, url_file or url"},
 		{"notify: {routes: [{url_env: U}]}", "has no name"},
 		{"notify: {routes: [{name: a/b, url_env: U}]}", "expected up to 63 letters"},
@@ -104,13 +102,13 @@ func TestMistakesInNotify(t *testing.T) {
 		{"notify: {routes: [{name: a, url: \"s3cret\"}]}", "is not a URL"},
 		{"notify: {routes: [{name: a, url: \"nosuch://s3cret\"}]}", "no known service; expected one of alertmanager, discord, generic, googlechat"},
 		{head + "      body: {}", "such as {text: \"{{.title}}\"}: it is empty"},
-		{head + "      body: [a]", "f:5:13: notify.routes[0].body is no mapping of texts that are templates"},
+		{head + "      body: [a]", "f.yaml:5:13: notify.routes[0].body is no mapping of texts that are templates"},
 		{head + "      body: {text: \"{{.titel}}\"}", `map has no entry for key "titel"`},
-		{"notify: {routes: [{name: a, url: \"slack+https://h/s3cret\", body: {text: hi}}]}", "f:1:34: notify.routes[0].url is of slack, which has a body of its own"},
-		{"notify: {routes: [{name: a, url: \"alertmanager+https://s3cret@h/\", repeat: 1h}]}", "f:1:34: notify.routes[0].url is of alertmanager, which groups, repeats and silences by itself"},
+		{"notify: {routes: [{name: a, url: \"slack+https://h/s3cret\", body: {text: hi}}]}", "f.yaml:1:34: notify.routes[0].url is of slack, which has a body of its own"},
+		{"notify: {routes: [{name: a, url: \"alertmanager+https://s3cret@h/\", repeat: 1h}]}", "f.yaml:1:34: notify.routes[0].url is of alertmanager, which groups, repeats and silences by itself"},
 		{"notify: {routes: [{name: a, url: \"telegram://s3cret:s3cret@telegram?chats=1\"}]}", "is a URL of no known service; expected one of alertmanager, discord,"},
-		{head + "      events: [lunch]", "f:5:16: notify.routes[0].events has \"lunch\"; expected some of parked, parked_burst"},
-		{head + "      severity: bad", `f:5:17: notify.routes[0].severity: "bad" is not a severity`},
+		{head + "      events: [lunch]", "f.yaml:5:16: notify.routes[0].events has \"lunch\"; expected some of parked, parked_burst"},
+		{head + "      severity: bad", `f.yaml:5:17: notify.routes[0].severity: "bad" is not a severity`},
 		{head + "      repeat: 10s", "expected a duration from 1m0s to a year"},
 		{head + "      group_wait: soon", "expected a duration such as"},
 		{head + "      resolved: maybe", "expected true or false"},
@@ -118,12 +116,7 @@ func TestMistakesInNotify(t *testing.T) {
 		{head + "      quiet: {hours: 22-7, zone: UTC}", "expected two times of day, such as 22:00-07:00"},
 		{head + "      quiet: {hours: 22:00-25:00, zone: UTC}", "expected two times of day"},
 		{head + "      quiet: {hours: 22:00-07:00, zone: Mars}", "expected a time zone such as Europe/Berlin"},
-	} {
-		_, err := Parse("f", []byte(c.yaml))
-		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "s3cret") {
-			t.Errorf("%s\ngives %v, want %q", c.yaml, err, c.want)
-		}
-	}
+	})
 }
 
 func TestWhereRoutesHaveTheirURLs(t *testing.T) {

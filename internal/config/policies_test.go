@@ -26,15 +26,10 @@ func TestWaysAreDescribedAsTheyAre(t *testing.T) {
 		{"attempts: 2\n    wait: delayed-exchange", "1s, parked after 1s (jitter ±20%) (waits in RabbitMQ: delayed-exchange)"},
 		{"attempts: 1\n    wait: levels", "parked after the first attempt"},
 	} {
-		cfg, err := Parse("f.yaml", []byte(oneQueue+"    "+c.yaml))
-		if err != nil {
-			t.Errorf("%s: %v", c.yaml, err)
-			continue
-		}
-		var b strings.Builder
-		must(t, Describe(&b, cfg))
-		if !strings.Contains(b.String(), "*  "+c.want) {
-			t.Errorf("%s:\n%swant %s", c.yaml, b.String(), c.want)
+		cfg := parsed(t, oneQueue+"    "+c.yaml)
+		b := described(t, cfg)
+		if !strings.Contains(b, "*  "+c.want) {
+			t.Errorf("%s:\n%swant %s", c.yaml, b, c.want)
 		}
 		way, waits := cfg.Ways["p"], !strings.Contains(c.yaml, "disk")
 		if (way != nil) != waits {
@@ -52,41 +47,35 @@ func TestWaysAreDescribedAsTheyAre(t *testing.T) {
 }
 
 func TestAWayRefusesWhatItCannotKeep(t *testing.T) {
-	for _, c := range []struct{ yaml, want string }{
-		{"    wait: disc", `f.yaml:4:11: policies[0].wait is "disc"; expected disk, levels, {levels: [1s, 10s, 1m]}`},
-		{"    wait: [1s]", "f.yaml:4:11: policies[0].wait is a list; expected disk, levels"},
-		{"    wait: fixed", "f.yaml:4:11: policies[0].wait: fixed needs a duration, as in {fixed: 1s}"},
-		{"    wait: binary", "f.yaml:4:11: policies[0].wait: binary needs a duration"},
-		{"    wait: native", "f.yaml:4:11: policies[0].wait: native is the work queue's own wait"},
-		{"    wait: {level: [1s]}", `f.yaml:4:12: policies[0].wait has no key "level" (did you mean "levels"?)`},
-		{"    wait: {levels: 1s}", `f.yaml:4:20: policies[0].wait.levels is "1s"; expected a list of waits`},
-		{"    wait: {levels: []}", "f.yaml:4:20: policies[0].wait.levels is empty; leave the list out"},
-		{"    wait: {levels: [1 s]}", `f.yaml:4:21: policies[0].wait.levels has "1 s"; expected a wait such as`},
-		{"    wait: {levels: [1s x101]}", "f.yaml:4:20: policies[0].wait.levels are 101; expected at most 100"},
-		{"    wait: {levels: [1500us]}", "f.yaml:4:20: policies[0].wait.levels: the level"},
-		{"    wait: {fixed: soon}", `f.yaml:4:19: policies[0].wait.fixed is "soon"; expected a duration`},
-		{"    wait: {fixed: 0s}", "f.yaml:4:19: policies[0].wait.fixed: the level"},
-		{"    wait: {binary: 2s}", "f.yaml:4:20: policies[0].wait.binary: a unit of 2s"},
-		{"    wait: {binary: 1s, fixed: 1s}", "has 2 forms; expected disk, levels"},
-		{"    wait: {}", "has 0 forms; expected disk, levels"},
-		{"    wait:", "policies[0].wait has no value"},
-		{"    wait: {levels: [1s, 10s]}", `f.yaml:4:11: policy "p" waits 16s before attempt 6, and levels waits 10s at most: shorten it`},
-		{"    wait: {fixed: 30s}", `policy "p" waits 32s before attempt 7, and fixed waits 30s at most`},
-		{"    wait: message-ttl", `policy "p" waits 1s before attempt 2 and 2s before the next: with message-ttl a message with the short wait would wait behind those with the long one`},
-		{"    backoff: [1000d]\n    wait: {binary: 1ms}", "and binary waits"},
-		{"    backoff: [60d]\n    wait: delayed-exchange", "and delayed-exchange waits"},
-	} {
-		_, err := Parse("f.yaml", []byte(oneQueue+c.yaml))
-		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "f.yaml:4:") && !strings.HasPrefix(err.Error(), "f.yaml:5:") {
-			t.Errorf("%s\n got %v\nwant %s", c.yaml, err, c.want)
-		}
-	}
+	areRefused(t, []string{"f.yaml:4:", "f.yaml:5:"}, []refusal{
+		{oneQueue + "    wait: disc", `f.yaml:4:11: policies[0].wait is "disc"; expected disk, levels, {levels: [1s, 10s, 1m]}`},
+		{oneQueue + "    wait: [1s]", "f.yaml:4:11: policies[0].wait is a list; expected disk, levels"},
+		{oneQueue + "    wait: fixed", "f.yaml:4:11: policies[0].wait: fixed needs a duration, as in {fixed: 1s}"},
+		{oneQueue + "    wait: binary", "f.yaml:4:11: policies[0].wait: binary needs a duration"},
+		{oneQueue + "    wait: native", "f.yaml:4:11: policies[0].wait: native is the work queue's own wait"},
+		{oneQueue + "    wait: {level: [1s]}", `f.yaml:4:12: policies[0].wait has no key "level" (did you mean "levels"?)`},
+		{oneQueue + "    wait: {levels: 1s}", `f.yaml:4:20: policies[0].wait.levels is "1s"; expected a list of waits`},
+		{oneQueue + "    wait: {levels: []}", "f.yaml:4:20: policies[0].wait.levels is empty; leave the list out"},
+		{oneQueue + "    wait: {levels: [1 s]}", `f.yaml:4:21: policies[0].wait.levels has "1 s"; expected a wait such as`},
+		{oneQueue + "    wait: {levels: [1s x101]}", "f.yaml:4:20: policies[0].wait.levels are 101; expected at most 100"},
+		{oneQueue + "    wait: {levels: [1500us]}", "f.yaml:4:20: policies[0].wait.levels: the level"},
+		{oneQueue + "    wait: {fixed: soon}", `f.yaml:4:19: policies[0].wait.fixed is "soon"; expected a duration`},
+		{oneQueue + "    wait: {fixed: 0s}", "f.yaml:4:19: policies[0].wait.fixed: the level"},
+		{oneQueue + "    wait: {binary: 2s}", "f.yaml:4:20: policies[0].wait.binary: a unit of 2s"},
+		{oneQueue + "    wait: {binary: 1s, fixed: 1s}", "has 2 forms; expected disk, levels"},
+		{oneQueue + "    wait: {}", "has 0 forms; expected disk, levels"},
+		{oneQueue + "    wait:", "policies[0].wait has no value"},
+		{oneQueue + "    wait: {levels: [1s, 10s]}", `f.yaml:4:11: policy "p" waits 16s before attempt 6, and levels waits 10s at most: shorten it`},
+		{oneQueue + "    wait: {fixed: 30s}", `policy "p" waits 32s before attempt 7, and fixed waits 30s at most`},
+		{oneQueue + "    wait: message-ttl", `policy "p" waits 1s before attempt 2 and 2s before the next: with message-ttl a message with the short wait would wait behind those with the long one`},
+		{oneQueue + "    backoff: [1000d]\n    wait: {binary: 1ms}", "and binary waits"},
+		{oneQueue + "    backoff: [60d]\n    wait: delayed-exchange", "and delayed-exchange waits"},
+	})
 }
 
 func TestJitterThatAWayDoesNotHaveIsWarnedOf(t *testing.T) {
 	for jitter, warnings := range map[string]int{"0.3": 1, "full": 1, "none": 0} {
-		c, err := Parse("f.yaml", []byte(oneQueue+"    jitter: "+jitter+"\n    wait: levels"))
-		must(t, err)
+		c := parsed(t, oneQueue+"    jitter: "+jitter+"\n    wait: levels")
 		if len(c.Warnings) != warnings || c.Policies[0].Jitter != policy.None {
 			t.Errorf("%s: warnings %q, jitter %s", jitter, c.Warnings, c.Policies[0].Jitter)
 		}
@@ -114,11 +103,7 @@ func TestLimitsOfRetriesAreParsed(t *testing.T) {
 		{"breaker: on\n    settle: 2m", " (throttle: breaker)", throttle.Rules{Settle: 2 * time.Minute, Breaker: &wide}},
 		{"no_consumer: retry", "", throttle.Rules{NoConsumer: throttle.RetryWithoutConsumers}},
 	} {
-		cfg, err := Parse("f.yaml", []byte(oneQueue+"    "+c.yaml))
-		if err != nil {
-			t.Errorf("%s: %v", c.yaml, err)
-			continue
-		}
+		cfg := parsed(t, oneQueue+"    "+c.yaml)
 		if c.want.Settle == 0 {
 			c.want.Settle = 30 * time.Second
 		}
@@ -128,36 +113,31 @@ func TestLimitsOfRetriesAreParsed(t *testing.T) {
 		if d := cmp.Diff(c.want, cfg.Throttle["p"]); d != "" || len(cfg.Warnings) > 0 {
 			t.Errorf("%s: %s %q", c.yaml, d, cfg.Warnings)
 		}
-		var b strings.Builder
-		if err := Describe(&b, cfg); err != nil || !strings.Contains(b.String(), c.says) || c.says == "" && strings.Contains(b.String(), "throttle") {
-			t.Errorf("%s: %s", c.yaml, b.String())
+		b := described(t, cfg)
+		if !strings.Contains(b, c.says) || c.says == "" && strings.Contains(b, "throttle") {
+			t.Errorf("%s: %s", c.yaml, b)
 		}
 	}
 }
 
 func TestHowFastIsRefused(t *testing.T) {
-	for _, c := range []struct{ yaml, want string }{
-		{"    rate: 200", `f.yaml:4:11: policies[0].rate is "200"; expected a number of retries per second`},
-		{"    rate: 0/s", `f.yaml:4:11: policies[0].rate is "0/s"`},
-		{"    rate: NaN/s", `f.yaml:4:11: policies[0].rate is "NaN/s"`},
-		{"    rate: 5/d", `f.yaml:4:11: policies[0].rate is "5/d"`},
-		{"    rate: 2000000/s", `f.yaml:4:11: policies[0].rate is`},
-		{"    in_flight: 0", `f.yaml:4:16: policies[0].in_flight is "0"; expected a whole number from 1 to 65536`},
-		{"    settle: 1ms", `f.yaml:4:13: policies[0].settle is "1ms"; expected a duration from 100ms to 1d`},
-		{"    breaker: maybe", `f.yaml:4:14: policies[0].breaker is "maybe"; expected on, off, or a mapping`},
-		{"    breaker: {shares: 50%}", `f.yaml:4:15: policies[0].breaker has no key "shares" (did you mean "share"?)`},
-		{"    breaker: {share: 150%}", `f.yaml:4:22: policies[0].breaker.share is "150%"`},
-		{"    breaker: {share: 0}", `f.yaml:4:22: policies[0].breaker.share is "0"`},
-		{"    breaker: {probes: 0}", `f.yaml:4:23: policies[0].breaker.probes is "0"`},
-		{"    breaker: {wait: 10s, max_wait: 5s}", `f.yaml:4:36: policies[0].breaker.max_wait is shorter than wait (10s)`},
-		{"    breaker: {window: 10s}", "policies[0].breaker.window is shorter than settle (30s)"},
-		{"    no_consumer: wait", `f.yaml:4:18: policies[0].no_consumer is "wait"; expected pause, or retry`},
-	} {
-		_, err := Parse("f.yaml", []byte(oneQueue+c.yaml))
-		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "f.yaml:4:") {
-			t.Errorf("%s\n got %v\nwant %s", c.yaml, err, c.want)
-		}
-	}
+	areRefused(t, []string{"f.yaml:4:"}, []refusal{
+		{oneQueue + "    rate: 200", `f.yaml:4:11: policies[0].rate is "200"; expected a number of retries per second`},
+		{oneQueue + "    rate: 0/s", `f.yaml:4:11: policies[0].rate is "0/s"`},
+		{oneQueue + "    rate: NaN/s", `f.yaml:4:11: policies[0].rate is "NaN/s"`},
+		{oneQueue + "    rate: 5/d", `f.yaml:4:11: policies[0].rate is "5/d"`},
+		{oneQueue + "    rate: 2000000/s", `f.yaml:4:11: policies[0].rate is`},
+		{oneQueue + "    in_flight: 0", `f.yaml:4:16: policies[0].in_flight is "0"; expected a whole number from 1 to 65536`},
+		{oneQueue + "    settle: 1ms", `f.yaml:4:13: policies[0].settle is "1ms"; expected a duration from 100ms to 1d`},
+		{oneQueue + "    breaker: maybe", `f.yaml:4:14: policies[0].breaker is "maybe"; expected on, off, or a mapping`},
+		{oneQueue + "    breaker: {shares: 50%}", `f.yaml:4:15: policies[0].breaker has no key "shares" (did you mean "share"?)`},
+		{oneQueue + "    breaker: {share: 150%}", `f.yaml:4:22: policies[0].breaker.share is "150%"`},
+		{oneQueue + "    breaker: {share: 0}", `f.yaml:4:22: policies[0].breaker.share is "0"`},
+		{oneQueue + "    breaker: {probes: 0}", `f.yaml:4:23: policies[0].breaker.probes is "0"`},
+		{oneQueue + "    breaker: {wait: 10s, max_wait: 5s}", `f.yaml:4:36: policies[0].breaker.max_wait is shorter than wait (10s)`},
+		{oneQueue + "    breaker: {window: 10s}", "policies[0].breaker.window is shorter than settle (30s)"},
+		{oneQueue + "    no_consumer: wait", `f.yaml:4:18: policies[0].no_consumer is "wait"; expected pause, or retry`},
+	})
 }
 
 // What is done still counts as in flight until its settle time is over.

@@ -10,8 +10,7 @@ import (
 )
 
 func TestRedis(t *testing.T) {
-	c, err := Parse("f", []byte(`store: {redis: {url: "rediss://u:p@h:1", prefix: x, durability: replicated, replicas: 2, lease: 10s, timeout: 1s, tls: {ca: a, cert: b, key: c}}}`))
-	must(t, err)
+	c := parsed(t, `store: {redis: {url: "rediss://u:p@h:1", prefix: x, durability: replicated, replicas: 2, lease: 10s, timeout: 1s, tls: {ca: a, cert: b, key: c}}}`)
 	want := Redis{URL: "rediss://u:p@h:1", Prefix: "x", Durability: "replicated", Replicas: 2, Lease: 10 * time.Second, Timeout: time.Second, CA: "a", Cert: "b", Key: "c"}
 	if c.Store.Redis != want {
 		t.Errorf("read as %+v", c.Store.Redis)
@@ -45,17 +44,16 @@ func TestRedisFromTheEnvironment(t *testing.T) {
 	file := t.TempDir() + "/password"
 	must(t, os.WriteFile(file, []byte("s3cret\n"), 0o600))
 	env := map[string]string{"REDRIVE_REDIS_PASSWORD_FILE": file}
-	load := func() (*Config, error) { return Load("", func(k string) string { return env[k] }) }
-	if _, err := load(); err == nil || !strings.Contains(err.Error(), "store.redis.url") {
+	if _, err := load(t, "", env); err == nil || !strings.Contains(err.Error(), "store.redis.url") {
 		t.Errorf("a password for nothing: %v", err)
 	}
 	env["REDRIVE_REDIS_URL"] = "redis://u@h:1?master_set=m"
-	c, err := load()
+	c, err := load(t, "", env)
 	if err != nil || c.Store.Redis.URL != "redis://u:s3cret@h:1?master_set=m" {
 		t.Errorf("%+v, %v", c, err)
 	}
 	env["REDRIVE_REDIS_URL"] = "http://h"
-	if _, err := load(); err == nil || !strings.Contains(err.Error(), "REDRIVE_REDIS_URL") {
+	if _, err := load(t, "", env); err == nil || !strings.Contains(err.Error(), "REDRIVE_REDIS_URL") {
 		t.Errorf("a URL of something else: %v", err)
 	}
 }

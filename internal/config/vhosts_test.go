@@ -1,7 +1,6 @@
 package config
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,18 +9,6 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/addresses"
 )
-
-// loaded is a configuration from a file.
-func loaded(t *testing.T, yaml string, env map[string]string) (*Config, error) {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "redrive.yaml")
-	must(t, os.WriteFile(file, []byte(yaml), 0o600))
-	c, err := Load(file, func(k string) string { return env[k] })
-	if err != nil {
-		err = fmt.Errorf("%s", strings.ReplaceAll(err.Error(), filepath.Dir(file)+"/", ""))
-	}
-	return c, err
-}
 
 const several = `
 broker:
@@ -48,7 +35,7 @@ func TestEachVirtualHostHasAWholeConfigurationOfItsOwn(t *testing.T) {
 	dir := t.TempDir()
 	password := filepath.Join(dir, "other.txt")
 	must(t, os.WriteFile(password, []byte(" o:th@er\n"), 0o600))
-	c, err := loaded(t, strings.Replace(several, "other.txt", password, 1), map[string]string{"OWN": "own/secret"})
+	c, err := load(t, strings.Replace(several, "other.txt", password, 1), map[string]string{"OWN": "own/secret"})
 	must(t, err)
 	all, err := c.PerVHost()
 	if err != nil || len(all) != 4 {
@@ -88,21 +75,20 @@ func TestEachVirtualHostHasAWholeConfigurationOfItsOwn(t *testing.T) {
 			t.Errorf("%d: %v", i, err)
 		}
 	}
-	var b strings.Builder
-	must(t, Describe(&b, c))
+	b := described(t, c)
 	for _, line := range []string{"virtual host  a/b %", "as own, in prefix r:vhost:a%2Fb%20%25, policies: orders", "(virtual hosts: bill*)", "all events of all queues (virtual hosts: shop)"} {
-		if !strings.Contains(b.String(), line) {
-			t.Errorf("%q is not in:\n%s", line, &b)
+		if !strings.Contains(b, line) {
+			t.Errorf("%q is not in:\n%s", line, b)
 		}
 	}
-	if strings.Contains(b.String(), "s3cret") || strings.Contains(b.String(), "own/secret") {
-		t.Errorf("it shows a password:\n%s", &b)
+	if strings.Contains(b, "s3cret") || strings.Contains(b, "own/secret") {
+		t.Errorf("it shows a password:\n%s", b)
 	}
 }
 
 // Adding virtual hosts moves nothing of the first.
 func TestOneVirtualHostIsAsBefore(t *testing.T) {
-	c, err := loaded(t, "broker: {url: 'amqp://h/shop'}\nnotify: {page: 'https://h/'}\naudit: {folder: a}", nil)
+	c, err := load(t, "broker: {url: 'amqp://h/shop'}\nnotify: {page: 'https://h/'}\naudit: {folder: a}", nil)
 	must(t, err)
 	all, err := c.PerVHost()
 	if err != nil || len(all) != 1 {
@@ -134,16 +120,16 @@ func TestErrorsOfVirtualHostsNameThePlace(t *testing.T) {
 		"policies: [{queues: [a], vhosts: []}]":                                  `policies[0].vhosts is empty; leave the key out for all virtual hosts`,
 		"notify: {routes: [{name: r, url: 'generic+https://h/', vhosts: shop}]}": `notify.routes[0].vhosts is "shop"; expected a list of virtual hosts or patterns`,
 	} {
-		if _, err := loaded(t, yaml, env); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret") {
+		if _, err := load(t, yaml, env); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%s\n%v\nwant %s", yaml, err, want)
 		}
 	}
 	// The environment may say which is the first.
 	env["REDRIVE_BROKER_URL"] = "amqp://h/billing"
-	if _, err := loaded(t, broker("crm"), env); err == nil || !strings.Contains(err.Error(), `redrive.yaml:4:7: broker.vhosts has "billing", which broker.url names already`) {
+	if _, err := load(t, broker("crm"), env); err == nil || !strings.Contains(err.Error(), `redrive.yaml:4:7: broker.vhosts has "billing", which broker.url names already`) {
 		t.Errorf("the first again, by the environment: %v", err)
 	}
-	if c, err := loaded(t, broker("shop"), map[string]string{"REDRIVE_BROKER_URL": "amqp://h/crm"}); err != nil || len(c.Broker.VHosts) != 2 {
+	if c, err := load(t, broker("shop"), map[string]string{"REDRIVE_BROKER_URL": "amqp://h/crm"}); err != nil || len(c.Broker.VHosts) != 2 {
 		t.Errorf("another first: %v", err)
 	}
 }
@@ -157,7 +143,7 @@ func TestWarningsOfVirtualHosts(t *testing.T) {
 		head + "policies: [{name: a, queues: [q], vhosts: [none]}, {name: b, queues: [q], vhosts: [none, shop]}]": {
 			`virtual host "billing": no policy is for it, so all that fails there is parked`, `virtual host "crm": no policy is for it`},
 	} {
-		c, err := loaded(t, yaml, nil)
+		c, err := load(t, yaml, nil)
 		must(t, err)
 		if len(c.Warnings) != len(want) {
 			t.Errorf("%s: %q, want %q", yaml, c.Warnings, want)
