@@ -27,11 +27,6 @@ func (l *ledger) early(a *account, failures int, now time.Time) (err error) {
 }
 
 func (l *ledger) earlyIn(a *account, life *life, failures int, now time.Time) error {
-	since := l.start
-	if failures > 0 {
-		since = life.failedAt[failures-1]
-	}
-	early, _ := l.clock.rise(since, now)
 	if failures == 0 {
 		due := life.due
 		for _, at := range life.hastened {
@@ -39,7 +34,7 @@ func (l *ledger) earlyIn(a *account, life *life, failures int, now time.Time) er
 				due = at
 			}
 		}
-		if now.Before(due.Add(-early)) {
+		if now.Before(due) {
 			return fmt.Errorf("%s was retried before %s, when a person had it replayed", a.id, due.Sub(l.start))
 		}
 		return nil
@@ -58,14 +53,13 @@ func (l *ledger) earlyIn(a *account, life *life, failures int, now time.Time) er
 			least = at
 		}
 	}
-	if now.Before(least.Add(-early)) {
+	if now.Before(least) {
 		return fmt.Errorf("%s was retried %s after failure %d: that is before %s, when it was due at the earliest", a.id, now.Sub(failed), failures, least.Sub(l.start))
 	}
 	return nil
 }
 
-// lateBy is how much later than it is due, and a clock that was set back explains, a message may come
-// to a consumer that is never busy, while nothing happens to the service.
+// lateBy is how much later than it is due a message may come to a consumer that is never busy, while nothing happens to the service.
 const lateBy = 5 * time.Second
 
 // late checks that a message is not retried long after it is due, where nothing may delay it.
@@ -76,8 +70,7 @@ func (l *ledger) late(a *account, failures int, now time.Time) error {
 	if !did || len(a.life().hastened) > 0 || !punctual || !l.calm(q, failed, now) {
 		return nil
 	}
-	_, fall := l.clock.rise(failed, now)
-	if latest := failed.Add(q.policy.Jitter.Longest(q.policy.Backoff.Delay(failures)) + fall + lateBy); now.After(latest) {
+	if latest := failed.Add(q.policy.Jitter.Longest(q.policy.Backoff.Delay(failures)) + lateBy); now.After(latest) {
 		return fmt.Errorf("%s was retried %s after failure %d: that is after %s, when it was due at the latest", a.id, now.Sub(failed), failures, latest.Sub(l.start))
 	}
 	return nil
@@ -93,7 +86,7 @@ func (l *ledger) calm(q *workQueue, from, to time.Time) bool {
 		}
 	}
 	for _, f := range l.scenario.faults {
-		if at := l.start.Add(settling + f.at); f.kind != clockJumps && !at.After(to) && at.Add(f.away+after).After(from) {
+		if at := l.start.Add(settling + f.at); !at.After(to) && at.Add(f.away+after).After(from) {
 			return false
 		}
 	}

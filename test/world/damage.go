@@ -26,14 +26,7 @@ type damage struct {
 }
 
 func (d damage) String() string {
-	what, then := fmt.Sprintf("%d bytes of", d.bytes), "saves what can be read"
-	if d.bytes == 1 {
-		what = "a bit of"
-	}
-	if d.accepts {
-		then = "accepts a loss"
-	}
-	return fmt.Sprintf("%s %q, and a person %s", what, d.file, then)
+	return fmt.Sprintf("%d bytes of %q, a person accepts a loss: %t", d.bytes, d.file, d.accepts)
 }
 
 // contents are what a store has.

@@ -32,52 +32,27 @@ const (
 	fullDisk
 	memoryAlarm // drawn apart, as those below
 	storeTrouble
-	clockJumps
 	losesStore
 	damaged
 )
 
 func (k faultKind) String() string {
 	return [...]string{"cut a connection of the service", "cut the consumers' connection", "stop and start", "crash", "the disk is full",
-		"memory alarm", "the store is in trouble", "the service's clock jumps", "it loses the store", "the store is damaged"}[k]
+		"memory alarm", "the store is in trouble", "it loses the store", "the store is damaged"}[k]
 }
 
 func (f fault) String() string {
-	whose, lasts := "", f.away.String()
+	whose := fmt.Sprint("replica ", f.replica)
 	if f.replica == theLeader {
-		whose = "the leader: "
-	} else if f.replica > 0 {
-		whose = fmt.Sprintf("replica %d: ", f.replica)
+		whose = "the leader"
 	}
-	if f.away == forGood {
-		lasts = "good"
-	}
-	switch f.kind {
-	case cutService, cutConsumer:
-		way := "to"
-		if f.down {
-			way = "from"
-		}
-		return fmt.Sprintf("%s%s, number %d behind %d bytes %s RabbitMQ", whose, f.kind, f.conn, f.bytes, way)
-	case crash:
-		return fmt.Sprintf("%scrash for %s%s, %d%% of what is not synced survives", whose, lasts, f.point, f.survives)
-	case storeTrouble:
-		return fmt.Sprintf("%s for %s: %d%% of its calls fail, are late or are not answered", f.kind, lasts, f.percent)
-	case clockJumps:
-		return fmt.Sprintf("%s by %s", f.kind, lasts)
-	case damaged:
-		return fmt.Sprintf("%s: %s", f.kind, f.damage)
-	}
-	return fmt.Sprintf("%s%s for %s%s", whose, f.kind, lasts, f.point)
+	return fmt.Sprintf("%s: %s: %s%s for %s; connection %d behind %d bytes, from RabbitMQ: %t; %d%% of what is not synced survives; %d%% of calls; %s",
+		f.at, whose, f.kind, f.point, f.away, f.conn, f.bytes, f.down, f.survives, f.percent, f.damage)
 }
 
 // fail makes a fault happen.
 func (w *World) fail(f fault) error {
 	w.say("%s", f)
-	if f.kind == clockJumps {
-		w.clock.jump(f.away)
-		return nil
-	}
 	w.ledger.trouble()
 	switch f.kind {
 	case cutConsumer:

@@ -5,9 +5,7 @@ import (
 
 	"context"
 	"fmt"
-	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,7 +20,6 @@ import (
 type ledger struct {
 	scenario *scenario
 	start    time.Time
-	clock    *wallClock
 
 	mu       sync.Mutex
 	accounts map[string]*account
@@ -39,7 +36,6 @@ type ledger struct {
 	unsure   map[string]bool // messages that a damaged store has lost, or has as they were before
 	lateTo   time.Time       // until when the store may answer late
 	heals    atomic.Bool     // what a person changes now is processed from then on
-	events   map[string]int  // how many the service has sent, by kind
 	broken   []string        // what the service said and must not have done
 }
 
@@ -86,10 +82,9 @@ func newLife(due time.Time, fails int) *life {
 	return &life{due: due, fails: fails, failedAt: map[int]time.Time{}}
 }
 
-func newLedger(s *scenario, clock *wallClock) *ledger {
-	l := &ledger{scenario: s, clock: clock, start: time.Now(), accounts: map[string]*account{}, said: map[string][]time.Time{},
-		attempts: map[*workQueue][]allowed{}, pauses: map[*workQueue]time.Time{}, unsure: map[string]bool{},
-		events: map[string]int{}}
+func newLedger(s *scenario) *ledger {
+	l := &ledger{scenario: s, start: time.Now(), accounts: map[string]*account{}, said: map[string][]time.Time{},
+		attempts: map[*workQueue][]allowed{}, pauses: map[*workQueue]time.Time{}, unsure: map[string]bool{}}
 	for _, q := range s.queues {
 		l.attempts[q] = []allowed{{l.start, q.policy.Attempts}}
 	}
@@ -121,7 +116,6 @@ func (l *ledger) heard(e retry.Event) {
 	defer l.mu.Unlock()
 	id, now := e.ID.String(), time.Now()
 	l.said[id] = append(l.said[id], now)
-	l.events[strings.TrimSpace(string(e.Kind)+" "+e.Way)]++
 	if e.Instead != "" && !l.troubled {
 		l.broken = append(l.broken, fmt.Sprintf("%s waits in the store instead of %s, and nothing had happened to the service", id, e.Instead))
 	}
@@ -167,12 +161,6 @@ func (l *ledger) alarmOver() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return !slices.ContainsFunc(l.alarms, func(a alarm) bool { return a.to.After(time.Now()) })
-}
-
-func (l *ledger) eventsSoFar() map[string]int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return maps.Clone(l.events)
 }
 
 // allow enters that a queue's policy is reloaded.

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -168,7 +167,7 @@ type action struct {
 	later   time.Duration // replay: when, from then on
 	heals   bool          // replay and edit: from then on its consumer processes it
 	size    int           // edit: of the new body; -1: it stays
-	// Pause, resume, reload and import are about a queue.
+	// Pause, resume and reload are about a queue.
 	queue    *workQueue
 	attempts int // reload
 }
@@ -184,26 +183,15 @@ const (
 	resume
 	reload
 	verbCount
-	importing = verbCount // drawn apart
 )
 
 func (v verb) String() string {
-	return [...]string{"replay", "discard", "restore", "edit", "pause", "resume", "reload", "import"}[v]
+	return [...]string{"replay", "discard", "restore", "edit", "pause", "resume", "reload"}[v]
 }
 
 func (a action) String() string {
-	switch a.verb {
-	case replay:
-		return fmt.Sprintf("a person replays message %d in %s, healed: %t", a.nth, a.later, a.heals)
-	case edit:
-		return fmt.Sprintf("a person edits message %d, new size: %d, healed: %t", a.nth, a.size, a.heals)
-	case discard, restore:
-		return fmt.Sprintf("a person asks to %s message %d", a.verb, a.nth)
-	case reload:
-		return fmt.Sprintf("reload: %s has %d attempts", a.queue.name, a.attempts)
-	default:
-		return fmt.Sprintf("a person asks to %s %s", a.verb, a.queue.name)
-	}
+	return fmt.Sprintf("%s: a person asks to %s: message %d in %s, healed: %t, new size: %d; %s, %d attempts", a.at, a.verb, a.nth, a.later, a.heals,
+		a.size, a.queue.name, a.attempts)
 }
 
 var ann = auth.Caller{Name: "ann", How: "local", Interface: "api", Role: auth.Editor}
@@ -223,8 +211,6 @@ func (w *World) act(ctx context.Context, a action) error {
 		return w.refused(err)
 	case resume:
 		return w.resume(ctx, a.queue, a.replica)
-	case importing:
-		return w.importing(ctx, a)
 	}
 	p := w.used(a.replica) // before a message is chosen, which may be retried until there is one
 	l, found, err := w.choose(ctx, a)
@@ -352,60 +338,4 @@ func (w *World) refused(err error) error {
 		return nil
 	}
 	return err
-}
-
-// exportedID is a message's name in the ledger, in a line of an export.
-var exportedID = regexp.MustCompile(`("name":"` + idHeader + `","type":"\w+","value":")([^"]*)"`)
-
-// importing is a person who exports messages and imports them under other names, as often as it takes.
-func (w *World) importing(ctx context.Context, a action) error {
-	var file bytes.Buffer
-	err := w.repeat(func() error {
-		file.Reset()
-		_, err := w.used(a.replica).actions.Export(ctx, ann, fmt.Sprintf("queue:%s state:parked", a.queue.name), &file)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	var made []string
-	lines := exportedID.ReplaceAllFunc(file.Bytes(), func(found []byte) []byte {
-		parts := exportedID.FindSubmatch(found)
-		id := w.ledger.imported(string(parts[2]))
-		made = append(made, id)
-		return fmt.Appendf(nil, "%s%s\"", parts[1], id)
-	})
-	w.say("%d messages are imported", len(made))
-	err = w.repeat(func() error {
-		_, err := w.used(a.replica).actions.Import(ctx, ann, bytes.NewReader(lines), false)
-		return err
-	})
-	if errors.Is(err, store.ErrFull) {
-		w.ledger.notImported(made)
-	}
-	return w.refused(err)
-}
-
-// imported enters a message that is imported as a copy of another, and returns its name. A hostile
-// one has no account.
-func (l *ledger) imported(id string) string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	of := l.accounts[id]
-	if of == nil {
-		return id
-	}
-	of.edits++
-	m := of.message
-	m.id = fmt.Sprintf("%s.%d", id, of.edits)
-	l.accounts[m.id] = &account{message: m, lives: []*life{newLife(l.start, of.life().fails)}, restored: true}
-	return m.id
-}
-
-func (l *ledger) notImported(ids []string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, id := range ids {
-		delete(l.accounts, id)
-	}
 }

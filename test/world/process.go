@@ -81,7 +81,7 @@ func (w *World) startProcess(place int) (*process, error) {
 		}
 		p.kept = onDisk
 	}
-	p.reached = &reached{engine: p.kept, clock: w.clock, redis: w.disk == nil, trouble: w.trouble, cutOff: &p.cutOff, hook: &p.hook,
+	p.reached = &reached{engine: p.kept, redis: w.disk == nil, trouble: w.trouble, cutOff: &p.cutOff, hook: &p.hook,
 		ledger: w.ledger, part: p.part("scheduler"), added: map[[sha256.Size]byte]bool{}, held: map[store.Key]heldClaim{}}
 	p.store = p.reached
 	if shared != nil {

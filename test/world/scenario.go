@@ -50,12 +50,8 @@ type workQueue struct {
 }
 
 func (q *workQueue) String() string {
-	by := "rejects"
-	if q.reports {
-		by = "reports"
-	}
-	return fmt.Sprintf("%s: %s, %d attempts %s (%s), then %s, limits: %s; its consumer handles each for %s, %d at a time, and %s", q.name, q.kind,
-		q.policy.Attempts, q.policy.Backoff, q.waitsIn(), q.policy.Exhausted.Action, q.limits, q.handles, q.prefetch, by)
+	return fmt.Sprintf("%s: %s, %d attempts %s (%s), then %s, limits: %s; its consumer handles each for %s, %d at a time, and reports: %t",
+		q.name, q.kind, q.policy.Attempts, q.policy.Backoff, q.waitsIn(), q.policy.Exhausted.Action, q.limits, q.handles, q.prefetch, q.reports)
 }
 
 // waitsIn is the name of its way to wait.
@@ -78,7 +74,7 @@ type message struct {
 }
 
 func (m message) String() string {
-	return fmt.Sprintf("%s to %s, %d bytes, fails %d times", m.id, m.queue.name, m.size, m.fails)
+	return fmt.Sprintf("%s: %s to %s, %d bytes, fails %d times", m.at, m.id, m.queue.name, m.size, m.fails)
 }
 
 // body differs from message to message.
@@ -110,8 +106,6 @@ func newScenario(seed uint64) *scenario {
 	s.drawWays(newRandom(seed, 16))
 	s.drawAlarms(newRandom(seed, 18))
 	s.drawTrouble(newRandom(seed, 19))
-	s.drawImports(newRandom(seed, 23))
-	s.drawClock(newRandom(seed, 20))
 	s.drawDamage(newRandom(seed, 29))
 	s.drawBreakers(newRandom(seed, 34))
 	s.drawReplicas(newRandom(seed, 30))
@@ -235,23 +229,6 @@ func (s *scenario) drawTrouble(r *rand.Rand) {
 	}
 }
 
-// drawImports has people export what is parked of a queue, give the messages other names, and import them.
-func (s *scenario) drawImports(r *rand.Rand) {
-	for range max(0, r.IntN(4)-2) {
-		s.actions = append(s.actions, action{at: between(r, time.Minute, faultsEnd), verb: importing, queue: s.queues[r.IntN(len(s.queues))]})
-	}
-}
-
-// drawClock has the service's clock jump.
-func (s *scenario) drawClock(r *rand.Rand) {
-	if r.IntN(4) > 0 {
-		return
-	}
-	for range 1 + r.IntN(2) {
-		s.faults = append(s.faults, fault{at: between(r, 0, faultsEnd), kind: clockJumps, away: time.Duration(pick(r, 1, -1)) * pick(r, time.Second, time.Minute, time.Hour)})
-	}
-}
-
 // drawDamage has a file of the store damaged while the service is stopped. A person does then what
 // the service says.
 func (s *scenario) drawDamage(r *rand.Rand) {
@@ -323,146 +300,59 @@ func (s *scenario) replicaFault(r *rand.Rand, at time.Duration) fault {
 	return f
 }
 
-// kinds of parts in the order in which they are left out: queues, which leaves out most, faults, what
-// people do, messages, ways to wait in RabbitMQ, limits, replicas but for one, and queues again.
-const kinds = "qfamwbrq"
+// only leaves out the faults, actions and messages that are not named: f2, a0, m14.
+func (s *scenario) only(parts []string) *scenario {
+	if len(parts) > 0 {
+		s.faults, s.actions, s.messages = named(s.faults, "f", parts), named(s.actions, "a", parts), named(s.messages, "m", parts)
+	}
+	return s
+}
 
-// named are the names of all parts. f2 is a fault, a0 an action, m014 a message,
-// q1 a queue, w1 that it waits in RabbitMQ, b1 that it has limits, r1 the second replica.
-func (s *scenario) named() (all []string) {
-	for i := range s.faults {
-		all = append(all, fmt.Sprint("f", i))
-	}
-	for i := range s.actions {
-		all = append(all, fmt.Sprint("a", i))
-	}
-	for _, m := range s.messages {
-		all = append(all, m.id)
-	}
-	for i, q := range s.queues {
-		if all = append(all, fmt.Sprint("q", i)); q.way != nil {
-			all = append(all, fmt.Sprint("w", i))
-		}
-		if q.limits != (throttle.Rules{}) {
-			all = append(all, fmt.Sprint("b", i))
+func named[T any](all []T, kind string, parts []string) (some []T) {
+	for i, one := range all {
+		if slices.Contains(parts, fmt.Sprint(kind, i)) {
+			some = append(some, one)
 		}
 	}
-	for i := 1; i < s.replicas; i++ {
-		all = append(all, fmt.Sprint("r", i))
+	return some
+}
+
+// Parts names all that can be left out of a seed's scenario.
+func Parts(seed uint64) (all []string) {
+	s := newScenario(seed)
+	for i, kind := range []string{"f", "a", "m"} {
+		for n := range []int{len(s.faults), len(s.actions), len(s.messages)}[i] {
+			all = append(all, fmt.Sprint(kind, n))
+		}
 	}
 	return all
 }
 
-// Parts names all that a seed's scenario has.
-func Parts(seed uint64) []string { return newScenario(seed).named() }
-
-// only is the scenario without the parts that are not named. "f" alone names all faults.
-func (s *scenario) only(parts []string) *scenario {
-	if len(parts) == 0 {
-		return s
-	}
-	has := func(kind string, i int) bool {
-		return slices.Contains(parts, kind) || slices.Contains(parts, fmt.Sprint(kind, i))
-	}
-	is := &scenario{seed: s.seed, version: s.version, onDisk: s.onDisk, replicas: 1}
-	for i, q := range s.queues {
-		if q.way != nil && !has("w", i) {
-			q.way, q.policy.Jitter = nil, jitter
-		}
-		if !has("b", i) {
-			q.limits = throttle.Rules{}
-		}
-		if has("q", i) {
-			is.queues = append(is.queues, q)
-		}
-	}
-	for i := 1; i < s.replicas; i++ {
-		if has("r", i) {
-			is.replicas++
-		}
-	}
-	for i, f := range s.faults {
-		if has("f", i) {
-			is.faults = append(is.faults, f)
-		}
-	}
-	for i, a := range s.actions {
-		if has("a", i) && slices.Contains(is.queues, a.queue) {
-			is.actions = append(is.actions, a)
-		}
-	}
-	for _, m := range s.messages {
-		if (slices.Contains(parts, "m") || slices.Contains(parts, m.id)) && slices.Contains(is.queues, m.queue) {
-			is.messages = append(is.messages, m)
-		}
-	}
-	return is
-}
-
-// Shrink leaves out what parts it can while the rest still fails, halves first and then one by one,
-// until then. What fails once in some runs may need fails to run it several times.
+// Shrink leaves out what parts it can while the rest still fails, halves first and then one by one, until then.
 func Shrink(parts []string, fails func(parts []string) bool, until time.Time) []string {
-	for _, kind := range kinds {
-		of := func(part string) bool { return rune(part[0]) == kind }
-		n := 0
-		for _, part := range parts {
-			if of(part) {
-				n++
-			}
-		}
-		for size := n; size > 0; size /= 2 {
-			for from := 0; from < n && time.Now().Before(until); {
-				fewer, left := without(parts, of, from, size)
-				if len(fewer) > 0 && fails(fewer) {
-					parts, n = fewer, left
-				} else {
-					from += size
-				}
+	for size := len(parts); size > 0; size /= 2 {
+		for from := 0; from < len(parts) && time.Now().Before(until); {
+			fewer := slices.Concat(parts[:from], parts[min(from+size, len(parts)):])
+			if len(fewer) > 0 && fails(fewer) {
+				parts = fewer
+			} else {
+				from += size
 			}
 		}
 	}
 	return parts
 }
 
-// without leaves out size parts of a kind, and tells how many of it are left.
-func without(parts []string, of func(string) bool, from, size int) (fewer []string, left int) {
-	i := 0
-	for _, part := range parts {
-		if of(part) {
-			if i++; i > from && i <= from+size {
-				continue
-			}
-			left++
-		}
-		fewer = append(fewer, part)
-	}
-	return fewer, left
-}
-
-// Describe is a scenario in lines, in the order in which things happen.
+// Describe is a scenario in lines.
 func Describe(seed uint64, parts []string) string {
 	s := newScenario(seed).only(parts)
-	type line struct {
-		at   time.Duration
-		what fmt.Stringer
-	}
-	var all []line
-	for _, q := range s.queues {
-		all = append(all, line{0, q})
-	}
-	for _, m := range s.messages {
-		all = append(all, line{m.at, m})
-	}
-	for _, f := range s.faults {
-		all = append(all, line{f.at, f})
-	}
-	for _, a := range s.actions {
-		all = append(all, line{a.at, a})
-	}
-	slices.SortStableFunc(all, func(a, b line) int { return int(a.at - b.at) })
-	text := fmt.Sprintf("RabbitMQ %s, the store %s, %d replicas\n", s.version, s.storeName(), s.replicas)
-	for _, l := range all {
-		text += fmt.Sprintf("%s %s\n", l.at, l.what)
+	return fmt.Sprintf("RabbitMQ %s, the store %s, %d replicas\n", s.version, s.storeName(), s.replicas) +
+		lines(s.queues) + lines(s.faults) + lines(s.actions) + lines(s.messages)
+}
+
+func lines[T any](all []T) (text string) {
+	for _, one := range all {
+		text += fmt.Sprintln(one)
 	}
 	return text
 }

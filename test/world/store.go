@@ -19,62 +19,6 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// wallClock is how far the service's clock is from RabbitMQ's. A person or NTP sets it; what
-// measures how long something takes (Go's monotonic clock) does not notice.
-type wallClock struct {
-	mu    sync.Mutex
-	jumps []clockJump
-}
-
-type clockJump struct {
-	at  time.Time
-	off time.Duration // from then on
-}
-
-// jump sets the clock by so much.
-func (c *wallClock) jump(by time.Duration) {
-	off := c.off()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.jumps = append(c.jumps, clockJump{time.Now(), off + by})
-}
-
-func (c *wallClock) off() time.Duration {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if n := len(c.jumps); n > 0 {
-		return c.jumps[n-1].off
-	}
-	return 0
-}
-
-// rise is by how much the clock was set forward in all between two moments, and fall by how much
-// back: at most so much earlier, or later, comes what waits meanwhile.
-func (c *wallClock) rise(from, to time.Time) (rise, fall time.Duration) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	off := time.Duration(0)
-	for _, j := range c.jumps {
-		by := j.off - off
-		if off = j.off; j.at.Before(from) || j.at.After(to) {
-			continue
-		}
-		rise, fall = rise+max(0, by), fall+max(0, -by)
-	}
-	return rise, fall
-}
-
-// moved is a record with its times moved.
-func moved(r *store.Record, by time.Duration) *store.Record {
-	is := *r
-	for _, t := range []*time.Time{&is.Due, &is.FailedAt, &is.FirstFailed} {
-		if !t.IsZero() {
-			*t = t.Add(by)
-		}
-	}
-	return &is
-}
-
 const (
 	// callTimeout is how long a call of Redis may take, and lease how long a claim stays with a
 	// process that does not know of it: see redisstore.Options.
@@ -155,13 +99,8 @@ func (u *unanswered) Unwrap() error { return u.error }
 // reached is a store as a service reaches it. What its contract leaves to Redis's engine it does
 // as that does: a batch whose answer was lost is the same one when it is added again, an end of a
 // claim that was ended already is none, and claims whose answer was lost end with their lease.
-//
-// Its times are those of the service's clock, which may be off. In a bubble of testing/synctest all read
-// one clock, so the times in the store are moved instead: that what waits is due an hour earlier, and
-// that the service's clock is an hour further, is the same to it.
 type reached struct {
 	engine
-	clock   *wallClock
 	redis   bool
 	trouble *trouble // of all that use the store
 	cutOff  *trouble // of this process alone
@@ -178,9 +117,8 @@ type reached struct {
 
 // heldClaim is a claim of a process until its lease ends.
 type heldClaim struct {
-	record   *store.Record // as the service got it
-	original *store.Record // as the store has it
-	until    time.Time
+	record *store.Record
+	until  time.Time
 }
 
 // Kinds of calls.
@@ -220,10 +158,16 @@ func (s *reached) ask(ctx context.Context, kind int, do func() error) (m manner,
 	return m, nil
 }
 
+// asked is ask for what has an answer.
+func asked[T any](ctx context.Context, s *reached, kind int, do func() (T, error)) (answer T, err error) {
+	_, err = s.ask(ctx, kind, func() (err error) { answer, err = do(); return err })
+	return answer, err
+}
+
 func (s *reached) Add(ctx context.Context, records []*store.Record) error {
 	s.hook.reach(adding)
 	defer s.hook.reach(added)
-	of, off := store.HashOf(records), s.clock.off()
+	of := store.HashOf(records)
 	s.mu.Lock()
 	wasAdded := s.added[of]
 	s.mu.Unlock()
@@ -235,11 +179,7 @@ func (s *reached) Add(ctx context.Context, records []*store.Record) error {
 		if wasAdded {
 			return nil
 		}
-		all := make([]*store.Record, 0, len(records))
-		for _, r := range records {
-			all = append(all, moved(r, off))
-		}
-		return s.engine.Add(ctx, all)
+		return s.engine.Add(ctx, records)
 	})
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -253,9 +193,8 @@ func (s *reached) Add(ctx context.Context, records []*store.Record) error {
 }
 
 func (s *reached) Claim(ctx context.Context, lane store.Lane, upTo time.Time, n, maxBytes int) (claims []store.Claim, err error) {
-	off := s.clock.off()
 	_, err = s.ask(ctx, 0, func() (err error) {
-		claims, err = s.engine.Claim(ctx, lane, upTo.Add(off), n, maxBytes)
+		claims, err = s.engine.Claim(ctx, lane, upTo, n, maxBytes)
 		return err
 	})
 	if err != nil {
@@ -265,9 +204,8 @@ func (s *reached) Claim(ctx context.Context, lane store.Lane, upTo time.Time, n,
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i, c := range claims {
-		claims[i].Record = moved(c.Record, -off)
-		s.held[c.Key] = heldClaim{claims[i].Record, c.Record, time.Now().Add(lease)}
+	for _, c := range claims {
+		s.held[c.Key] = heldClaim{c.Record, time.Now().Add(lease)}
 	}
 	s.ledger.doubt(s.part, idsOf(claims)) // it may be published from now on
 	return claims, nil
@@ -280,22 +218,17 @@ func idsOf(claims []store.Claim) (ids []string) {
 	return ids
 }
 
-// holds returns a claim as the store has it; false: it was ended already.
-func (s *reached) holds(c store.Claim) (store.Claim, bool) {
+// holds reports whether a claim has not ended yet.
+func (s *reached) holds(c store.Claim) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	h := s.held[c.Key]
-	if h.record != c.Record {
-		return c, false
-	}
-	c.Record = h.original
-	return c, true
+	return s.held[c.Key].record == c.Record
 }
 
 func (s *reached) ended(c store.Claim) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.held[c.Key].original == c.Record {
+	if s.held[c.Key].record == c.Record {
 		delete(s.held, c.Key)
 	}
 }
@@ -303,21 +236,13 @@ func (s *reached) ended(c store.Claim) {
 func (s *reached) Finish(ctx context.Context, outcomes []store.Outcome) (n int, err error) {
 	s.hook.reach(finishing)
 	defer s.hook.reach(finished)
-	off := s.clock.off()
 	var ids []string
 	for _, o := range outcomes {
 		ids = append(ids, idIn(o.Claim.Record.Message.Headers))
 	}
 	s.ledger.doubt(s.part, ids)
 	_, err = s.ask(ctx, 0, func() (err error) {
-		var held []store.Outcome
-		for _, o := range outcomes {
-			var is bool
-			if o.Claim, is = s.holds(o.Claim); is {
-				o.At = o.At.Add(off)
-				held = append(held, o)
-			}
-		}
+		held := slices.DeleteFunc(slices.Clone(outcomes), func(o store.Outcome) bool { return !s.holds(o.Claim) })
 		if n, err = s.engine.Finish(ctx, held); err == nil {
 			for _, o := range held {
 				s.ended(o.Claim)
@@ -334,12 +259,7 @@ func (s *reached) Finish(ctx context.Context, outcomes []store.Outcome) (n int, 
 
 func (s *reached) Release(ctx context.Context, claims []store.Claim) error {
 	_, err := s.ask(ctx, 0, func() error {
-		var held []store.Claim
-		for _, c := range claims {
-			if c, is := s.holds(c); is {
-				held = append(held, c)
-			}
-		}
+		held := slices.DeleteFunc(slices.Clone(claims), func(c store.Claim) bool { return !s.holds(c) })
 		if err := s.engine.Release(ctx, held); err != nil {
 			return err
 		}
@@ -352,34 +272,21 @@ func (s *reached) Release(ctx context.Context, claims []store.Claim) error {
 	return err
 }
 
-func (s *reached) Next(ctx context.Context) (next []store.NextDue, err error) {
-	_, err = s.ask(ctx, reads, func() (err error) { next, err = s.engine.Next(ctx); return err })
-	for i := range next {
-		next[i].Due = next[i].Due.Add(-s.clock.off())
-	}
-	return next, err
+func (s *reached) Next(ctx context.Context) ([]store.NextDue, error) {
+	return asked(ctx, s, reads, func() ([]store.NextDue, error) { return s.engine.Next(ctx) })
 }
 
-func (s *reached) Counts(ctx context.Context) (counts []store.QueueCount, err error) {
-	_, err = s.ask(ctx, reads|prompt, func() (err error) { counts, err = s.engine.Counts(ctx); return err })
-	return counts, err
+func (s *reached) Counts(ctx context.Context) ([]store.QueueCount, error) {
+	return asked(ctx, s, reads|prompt, func() ([]store.QueueCount, error) { return s.engine.Counts(ctx) })
 }
 
 func (s *reached) Remember(ctx context.Context, receipts []store.Receipt) error {
-	all := slices.Clone(receipts)
-	for i := range all {
-		all[i].FirstFailed = all[i].FirstFailed.Add(s.clock.off())
-	}
-	_, err := s.ask(ctx, adds, func() error { return s.engine.Remember(ctx, all) })
+	_, err := s.ask(ctx, adds, func() error { return s.engine.Remember(ctx, receipts) })
 	return err
 }
 
-func (s *reached) Receipts(ctx context.Context) (all []store.Receipt, err error) {
-	_, err = s.ask(ctx, reads, func() (err error) { all, err = s.engine.Receipts(ctx); return err })
-	for i := range all {
-		all[i].FirstFailed = all[i].FirstFailed.Add(-s.clock.off())
-	}
-	return all, err
+func (s *reached) Receipts(ctx context.Context) ([]store.Receipt, error) {
+	return asked(ctx, s, reads, func() ([]store.Receipt, error) { return s.engine.Receipts(ctx) })
 }
 
 func (s *reached) Change(ctx context.Context, keys []store.Key, edit func(store.Key, *store.Record) store.Edit,
@@ -388,22 +295,10 @@ func (s *reached) Change(ctx context.Context, keys []store.Key, edit func(store.
 		return 0, store.ErrClosed
 	}
 	defer s.changes.Done()
-	off, alone := s.clock.off(), entries == nil
+	alone := entries == nil
 	o, edit, entries := s.ledger.observe(edit, entries)
 	_, err = s.ask(ctx, adds, func() (err error) {
-		n, err = s.engine.Change(ctx, keys, func(k store.Key, r *store.Record) (e store.Edit) {
-			if r == nil {
-				e = edit(k, nil)
-			} else {
-				is := moved(r, -off)
-				e = edit(k, is)
-				*r = *moved(is, off)
-			}
-			for i, made := range e.Add {
-				e.Add[i] = moved(made, off)
-			}
-			return e
-		}, entries)
+		n, err = s.engine.Change(ctx, keys, edit, entries)
 		return err
 	})
 	if u := (*unanswered)(nil); errors.As(err, &u) && alone && n == 0 {
@@ -434,9 +329,8 @@ func (s *reached) crash() {
 	s.changes.Wait()
 }
 
-func (s *reached) Entry(ctx context.Context, name string) (value []byte, err error) {
-	_, err = s.ask(ctx, reads|prompt, func() (err error) { value, err = s.engine.Entry(ctx, name); return err })
-	return value, err
+func (s *reached) Entry(ctx context.Context, name string) ([]byte, error) {
+	return asked(ctx, s, reads|prompt, func() ([]byte, error) { return s.engine.Entry(ctx, name) })
 }
 
 func (s *reached) Entries(ctx context.Context, prefix, after string, visit func(store.Entry) (bool, error)) error {
@@ -454,41 +348,21 @@ func (s *reached) DeleteEntries(ctx context.Context, prefix string) error {
 	return err
 }
 
-func (s *reached) NewestNumber(ctx context.Context) (n uint64, err error) {
-	_, err = s.ask(ctx, reads, func() (err error) { n, err = s.engine.NewestNumber(ctx); return err })
-	return n, err
+func (s *reached) NewestNumber(ctx context.Context) (uint64, error) {
+	return asked(ctx, s, reads, func() (uint64, error) { return s.engine.NewestNumber(ctx) })
 }
 
 func (s *reached) Scan(ctx context.Context, r store.Range, visit func(store.Listed) (bool, error)) error {
-	off := s.clock.off()
-	for _, t := range []*time.Time{&r.From, &r.To} {
-		if !t.IsZero() {
-			*t = t.Add(off)
-		}
-	}
-	_, err := s.ask(ctx, reads, func() error {
-		return s.engine.Scan(ctx, r, func(l store.Listed) (bool, error) {
-			l.Record = moved(l.Record, -off)
-			return visit(l)
-		})
-	})
+	_, err := s.ask(ctx, reads, func() error { return s.engine.Scan(ctx, r, visit) })
 	return err
 }
 
-func (s *reached) Find(ctx context.Context, id uuid.UUID) (all []store.Listed, err error) {
-	_, err = s.ask(ctx, reads, func() (err error) { all, err = s.engine.Find(ctx, id); return err })
-	for i := range all {
-		all[i].Record = moved(all[i].Record, -s.clock.off())
-	}
-	return all, err
+func (s *reached) Find(ctx context.Context, id uuid.UUID) ([]store.Listed, error) {
+	return asked(ctx, s, reads, func() ([]store.Listed, error) { return s.engine.Find(ctx, id) })
 }
 
-func (s *reached) Get(ctx context.Context, key store.Key) (l store.Listed, err error) {
-	_, err = s.ask(ctx, reads, func() (err error) { l, err = s.engine.Get(ctx, key); return err })
-	if err == nil {
-		l.Record = moved(l.Record, -s.clock.off())
-	}
-	return l, err
+func (s *reached) Get(ctx context.Context, key store.Key) (store.Listed, error) {
+	return asked(ctx, s, reads, func() (store.Listed, error) { return s.engine.Get(ctx, key) })
 }
 
 // sharedStore is a store in Redis, which others may use too.
@@ -497,37 +371,30 @@ type sharedStore struct {
 	shared store.Shared
 }
 
-// Beat implements store.Shared.
-func (s *sharedStore) Beat(ctx context.Context, replica string, about []byte, ttl time.Duration) (all []store.Replica, err error) {
-	_, err = s.ask(ctx, 0, func() (err error) { all, err = s.shared.Beat(ctx, replica, about, ttl); return err })
-	return all, err
+func (s *sharedStore) Beat(ctx context.Context, replica string, about []byte, ttl time.Duration) ([]store.Replica, error) {
+	return asked(ctx, s.reached, 0, func() ([]store.Replica, error) { return s.shared.Beat(ctx, replica, about, ttl) })
 }
 
-// Leave implements store.Shared.
 func (s *sharedStore) Leave(ctx context.Context, replica string) error {
 	_, err := s.ask(ctx, 0, func() error { return s.shared.Leave(ctx, replica) })
 	return err
 }
 
-// Lead implements store.Shared.
 func (s *sharedStore) Lead(ctx context.Context, what, replica string, ttl time.Duration) (term uint64, leads bool, err error) {
 	_, err = s.ask(ctx, 0, func() (err error) { term, leads, err = s.shared.Lead(ctx, what, replica, ttl); return err })
 	return term, leads && err == nil, err
 }
 
-// Resign implements store.Shared.
 func (s *sharedStore) Resign(ctx context.Context, what, replica string) error {
 	_, err := s.ask(ctx, 0, func() error { return s.shared.Resign(ctx, what, replica) })
 	return err
 }
 
-// Send implements store.Shared.
 func (s *sharedStore) Send(ctx context.Context, topic string, message []byte) error {
 	_, err := s.ask(ctx, 0, func() error { return s.shared.Send(ctx, topic, message) })
 	return err
 }
 
-// Listen implements store.Shared.
 func (s *sharedStore) Listen(ctx context.Context, topic string, receive func([]byte)) error {
 	ctx, lose := context.WithCancelCause(ctx)
 	defer lose(nil)
@@ -571,7 +438,7 @@ func (s *reached) endLeases(ctx context.Context, renewed bool) {
 			c.until = now.Add(lease)
 			s.held[key] = c
 		case !now.Before(c.until):
-			over = append(over, store.Claim{Key: key, Record: c.original})
+			over = append(over, store.Claim{Key: key, Record: c.record})
 			delete(s.held, key)
 		}
 	}

@@ -6,14 +6,11 @@
 //
 //	scenario.go   what a seed decides, and the shortest scenario that still fails
 //	world.go      one run
-//	process.go    the service as server wires it; replicas; a process that stands still
-//	network.go    connections that are cut at a chosen byte
-//	store.go      the store as a service reaches it: clock jumps, trouble, lost answers, leases
-//	faults.go     what goes wrong
-//	damage.go     files of the store that are damaged, and what a person does about it
-//	people.go     publishers, consumers, and people who replay, edit, discard, restore, pause, import
-//	ledger.go     what happened to each message
-//	check.go      what must never happen, and where each message must be at the end
+//	process.go    the service as server wires it; replicas; connections that are cut at a chosen byte
+//	store.go      the store as a service reaches it: trouble, lost answers, leases
+//	faults.go     what goes wrong; files of the store that are damaged, and what a person does about it
+//	people.go     publishers, consumers, and people who replay, edit, discard, restore and pause
+//	ledger.go     what happened to each message, what must never happen, and where each must be at the end
 //
 // `make simulate SEEDS=n` runs the seeds from 1 to n; `go test ./test/world -seed N -v` runs one, shows
 // its log and, when it fails, the shortest scenario that still does.
@@ -27,12 +24,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
-	"text/tabwriter"
 	"time"
 	"unicode/utf8"
 
@@ -64,7 +59,6 @@ type World struct {
 	memory    *memstore.Replicas
 	looking   *memstore.Member // at the store in memory
 	trouble   *trouble         // of the store
-	clock     *wallClock
 	replicas  *replicas
 	returning sync.WaitGroup // replicas that are away, or stand still
 	consumers *network
@@ -77,24 +71,19 @@ type World struct {
 	faults []error
 }
 
-// Run lets the world of a seed happen, with all parts of its scenario or some, and returns what
-// happened and what went wrong. Call it in a bubble of testing/synctest. log receives the steps,
-// service what the service says.
-func Run(seed uint64, parts []string, log io.Writer, service *slog.Logger) (Happened, error) {
+// Run lets the world of a seed happen, with all parts of its scenario or some, and returns what went wrong.
+// Call it in a bubble of testing/synctest. log receives the steps, service what the service says.
+func Run(seed uint64, parts []string, log io.Writer, service *slog.Logger) error {
 	s := newScenario(seed).only(parts)
-	clock := &wallClock{}
-	w := &World{scenario: s, random: newRandom(seed, 41), log: log, service: service, clock: clock,
+	w := &World{scenario: s, random: newRandom(seed, 41), log: log, service: service,
 		broker: model.New(model.Options{Version: s.version}), memory: memstore.NewReplicas(),
 		trouble: &trouble{random: newRandom(seed, 42)}, replicas: &replicas{all: make([]*process, s.replicas)},
-		ledger: newLedger(s, clock), harmed: map[string]bool{}}
+		ledger: newLedger(s), harmed: map[string]bool{}}
 	defer w.broker.Close()
 	if w.looking = w.memory.Join(); s.onDisk {
 		w.disk = &disk{MemFS: vfs.NewCrashableMem()}
 	}
-	w.say("RabbitMQ %s, %d queues, %d messages, %d faults, %d actions, %d replicas, store %s", s.version,
-		len(s.queues), len(s.messages), len(s.faults), len(s.actions), s.replicas, s.storeName())
-	err := w.run()
-	return w.happened(), err
+	return w.run()
 }
 
 func (w *World) run() (err error) {
@@ -240,7 +229,6 @@ func (w *World) settle(ctx context.Context) error {
 				strings.Join(missing, "\n"), w.whereabouts()))
 		}
 	}
-	w.say("the service's events: %v", w.ledger.eventsSoFar())
 	return errors.Join(w.faultsAt(at), w.balanced(ctx))
 }
 
@@ -344,44 +332,4 @@ func (w *World) faultsAt(at ends) error {
 		w.faults = append(w.faults, errors.New(what))
 	}
 	return errors.Join(w.faults...)
-}
-
-// Happened counts what happened in one run or in many, by name: what is in none of them is not
-// checked by them.
-type Happened map[string]int
-
-// Add adds what happened in another run.
-func (h Happened) Add(other Happened) {
-	for what, n := range other {
-		h[what] += n
-	}
-}
-
-// Write writes a table.
-func (h Happened) Write(to io.Writer) error {
-	t := tabwriter.NewWriter(to, 0, 0, 2, ' ', tabwriter.AlignRight)
-	for _, what := range slices.Sorted(maps.Keys(h)) {
-		fmt.Fprintf(t, "%d\t  %s\n", h[what], what)
-	}
-	return t.Flush()
-}
-
-// happened is what has happened in this run.
-func (w *World) happened() Happened {
-	s := w.scenario
-	h := Happened{"world: on RabbitMQ " + s.version: 1, "world: store " + s.storeName(): 1, "message: published": len(s.messages),
-		"world: minutes of its own time": int(time.Since(w.ledger.start).Minutes())}
-	for _, q := range s.queues {
-		h["queue: "+q.kind+", waits in "+q.waitsIn()]++
-	}
-	for _, f := range s.faults {
-		h["fault: "+f.kind.String()]++
-	}
-	for _, a := range s.actions {
-		h["person: "+a.verb.String()]++
-	}
-	for event, n := range w.ledger.eventsSoFar() {
-		h["service: "+event] += n
-	}
-	return h
 }
