@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -21,25 +22,20 @@ import (
 
 // publish publishes a message, on a connection that is never cut.
 func (w *World) publish(ctx context.Context, m message) error {
-	confirm, err := w.publisher.PublishWithDeferredConfirmWithContext(ctx, "", m.queue.name, true, false, amqp.Publishing{
-		Headers: amqp.Table{idHeader: m.id, kindsHeader: allKinds}, Body: m.body(), DeliveryMode: amqp.Persistent, MessageId: m.id, Type: "world"})
+	return confirmed(ctx, w.publisher, "", m.queue.name, amqp.Publishing{Headers: amqp.Table{idHeader: m.id, kindsHeader: allKinds}, Body: m.body(),
+		DeliveryMode: amqp.Persistent, MessageId: m.id, Type: "world"})
+}
+
+// confirmed publishes, and waits for RabbitMQ's answer.
+func confirmed(ctx context.Context, ch *amqp.Channel, exchange, key string, p amqp.Publishing) error {
+	confirm, err := ch.PublishWithDeferredConfirmWithContext(ctx, exchange, key, true, false, p)
 	if err != nil {
 		return err
 	}
 	if ok, err := confirm.WaitContext(ctx); err != nil || !ok {
-		return errors.Join(err, fmt.Errorf("%s was not confirmed", m.id))
+		return errors.Join(err, fmt.Errorf("%s was not confirmed", p.MessageId))
 	}
 	return nil
-}
-
-// pauseFor waits for so long, unless ctx ends before.
-func pauseFor(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
 }
 
 const (
@@ -73,7 +69,7 @@ func (m message) changed(d amqp.Delivery) string {
 func (w *World) consume(ctx context.Context, q *workQueue) {
 	for ctx.Err() == nil {
 		if w.consumeOnce(ctx, q) != nil {
-			_ = pauseFor(ctx, time.Second) // ctx may end
+			time.Sleep(time.Second)
 		}
 	}
 }
@@ -88,10 +84,7 @@ func (w *World) consumeOnce(ctx context.Context, q *workQueue) error {
 	if err != nil {
 		return err
 	}
-	if err := ch.Confirm(false); err != nil {
-		return err
-	}
-	if err := ch.Qos(q.prefetch, 0, false); err != nil {
+	if err := errors.Join(ch.Confirm(false), ch.Qos(q.prefetch, 0, false)); err != nil {
 		return err
 	}
 	deliveries, err := ch.Consume(q.name, "", false, false, false, false, nil)
@@ -115,15 +108,14 @@ func (w *World) consumeOnce(ctx context.Context, q *workQueue) error {
 
 // handle fails a message as often as the scenario says, and then processes it.
 func (w *World) handle(ctx context.Context, q *workQueue, ch *amqp.Channel, d amqp.Delivery) error {
-	failures := failuresOf(d.Headers)
+	attempt, _ := d.Headers[wire.HeaderAttempt].(int64)
+	failures := int(attempt)
 	id, fails, err := w.ledger.delivered(q, d, failures, time.Now())
 	if err != nil {
 		w.broken(err)
 		return d.Ack(false)
 	}
-	if q.handles > 0 {
-		time.Sleep(q.handles)
-	}
+	time.Sleep(q.handles)
 	if failures >= fails {
 		w.ledger.processed(id)
 		return d.Ack(false)
@@ -132,29 +124,17 @@ func (w *World) handle(ctx context.Context, q *workQueue, ch *amqp.Channel, d am
 	if !q.reports {
 		return d.Reject(false)
 	}
-	headers := amqp.Table{}
-	for k, v := range d.Headers {
-		headers[k] = v
-	}
+	headers := maps.Clone(d.Headers)
 	if d.Exchange == "" { // it comes from its publisher; else Redrive has written them
 		headers[wire.HeaderExchange], headers[wire.HeaderRoutingKey] = d.Exchange, d.RoutingKey
 	}
 	headers[wire.HeaderError] = fmt.Sprintf("failure %d", failures+1)
-	confirm, err := ch.PublishWithDeferredConfirmWithContext(ctx, wire.ExchangeFailures, q.name, true, false,
+	err = confirmed(ctx, ch, wire.ExchangeFailures, q.name,
 		amqp.Publishing{Headers: headers, Body: d.Body, DeliveryMode: amqp.Persistent, MessageId: d.MessageId, Type: d.Type})
 	if err != nil {
 		return err
 	}
-	if ok, err := confirm.WaitContext(ctx); err != nil || !ok {
-		return errors.Join(err, errors.New("the report was not confirmed"))
-	}
 	return d.Ack(false)
-}
-
-// failuresOf is how often a message has failed, as a consumer reads it.
-func failuresOf(h amqp.Table) int {
-	n, _ := h[wire.HeaderAttempt].(int64)
-	return int(n)
 }
 
 // action is what a person does at a time since the beginning.
@@ -235,7 +215,7 @@ func (w *World) act(ctx context.Context, a action) error {
 // reload gives a queue's policy another number of attempts.
 func (w *World) reload(a action) {
 	w.ledger.allow(a.queue, a.attempts)
-	for _, p := range w.replicas.running() {
+	for _, p := range w.running() {
 		p.intake.SetRules(w.rules())
 		p.scheduler.Wake()
 	}
@@ -264,10 +244,7 @@ func (w *World) choose(ctx context.Context, a action) (l store.Listed, found boo
 	return all[a.nth%len(all)], true, nil
 }
 
-func idOf(l store.Listed) string {
-	id, _ := l.Record.Message.Headers[idHeader].(string)
-	return id
-}
+func idOf(l store.Listed) string { return idIn(l.Record.Message.Headers) }
 
 // edit replaces a message by one that the ledger knows by another id.
 func (w *World) edit(ctx context.Context, p *process, a action, id string, l store.Listed) error {

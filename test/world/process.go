@@ -1,19 +1,19 @@
 package world
 
 import (
-	amqp "github.com/rabbitmq/amqp091-go"
-
 	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/audit"
@@ -105,7 +105,11 @@ func (p *process) run(ctx context.Context, w *World) error {
 	connection := func(name string) broker.Config {
 		return broker.Config{URL: "amqp://guest:guest@model/%2F", Name: name, Log: log, AMQP: amqp.Config{Dial: p.network.Dial}}
 	}
-	th := w.newThrottle()
+	limits := map[string]throttle.Rules{}
+	for _, q := range w.scenario.queues {
+		limits[q.name] = q.limits
+	}
+	th := throttle.New(func(queue string) throttle.Rules { return limits[queue] }, rand.Float64, func(throttle.Transition) {})
 	p.throttle = th
 	heard := p.listener(th, w.ledger)
 	publisher := broker.NewPublisher(connection("redrive retries"))
@@ -143,7 +147,9 @@ func (p *process) run(ctx context.Context, w *World) error {
 	p.joinReplicas(ctx, &workers)
 	workers.Go(func() {
 		if len(rules.Ways) > 0 {
-			awaitUsable(ctx, delayPublisher)
+			connecting, cancel := context.WithTimeout(ctx, 10*time.Second)
+			delayPublisher.AwaitUsable(connecting)
+			cancel()
 		}
 		_ = intakeConsumer.Run(ctx, &watched{Handler: p.intake, ledger: w.ledger, name: p.part("intake")})
 	})
@@ -158,20 +164,6 @@ func (p *process) run(ctx context.Context, w *World) error {
 		delays.Wait()
 	})
 	return nil
-}
-
-func awaitUsable(ctx context.Context, p *broker.Publisher) {
-	connecting, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	p.AwaitUsable(connecting)
-}
-
-func (w *World) newThrottle() *throttle.Throttle {
-	limits := map[string]throttle.Rules{}
-	for _, q := range w.scenario.queues {
-		limits[q.name] = q.limits
-	}
-	return throttle.New(func(queue string) throttle.Rules { return limits[queue] }, rand.Float64, func(throttle.Transition) {})
 }
 
 // listener receives what the service says.
@@ -227,20 +219,6 @@ func (p *process) close() error {
 	return p.kept.Close()
 }
 
-// crash ends it at this instant: nothing of it reaches RabbitMQ or Redis any more, and what it
-// still writes is on a disk that no one reads. The disk that it leaves behind is returned.
-func (p *process) crash(d *disk, survives int, r *rand.Rand) *disk {
-	p.reached.crash()
-	p.network.end()
-	if p.member != nil {
-		p.member.Kill()
-	}
-	if d == nil {
-		return nil
-	}
-	return d.afterCrash(survives, r)
-}
-
 // brokerQueues asks RabbitMQ about a queue, for a person.
 type brokerQueues struct{ publisher *broker.Publisher }
 
@@ -287,32 +265,16 @@ const (
 	forGood = -time.Second
 )
 
-// replicas are the processes of the service, each in its place; nil: that one is away.
-type replicas struct {
-	mu  sync.Mutex
-	all []*process
+// put puts a process into its place, nil for none.
+func (w *World) put(place int, p *process) {
+	defer lock(&w.mu)()
+	w.replicas[place] = p
 }
 
-// at is the process in a place, or nil.
-func (r *replicas) at(place int) *process {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.all[place]
-}
-
-// put puts a process into a place, nil for none, and returns the one that was there.
-func (r *replicas) put(place int, p *process) (was *process) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	was, r.all[place] = r.all[place], p
-	return was
-}
-
-// running are those that are not away.
-func (r *replicas) running() []*process {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(r.all), func(p *process) bool { return p == nil })
+// running are the processes that are not away.
+func (w *World) running() []*process {
+	defer lock(&w.mu)()
+	return slices.DeleteFunc(slices.Clone(w.replicas), func(p *process) bool { return p == nil })
 }
 
 // start starts a process of the service in a place, on the disk as it is. One whose store does not
@@ -321,7 +283,7 @@ func (w *World) start(place int) error {
 	var p *process
 	err := w.repeat(func() (err error) { p, err = w.startProcess(place); return err })
 	if err == nil {
-		w.replicas.put(place, p)
+		w.put(place, p)
 	}
 	return err
 }
@@ -339,11 +301,16 @@ func (w *World) startAgain(place int, away time.Duration, end func() error) erro
 		time.Sleep(away)
 		return w.start(place)
 	}
+	return w.beside(again)
+}
+
+// beside does something while all else goes on, where there are other replicas.
+func (w *World) beside(do func() error) error {
 	if w.scenario.replicas == 1 {
-		return again()
+		return do()
 	}
 	w.returning.Go(func() {
-		if err := again(); err != nil {
+		if err := do(); err != nil {
 			w.broken(err)
 		}
 	})
@@ -353,7 +320,7 @@ func (w *World) startAgain(place int, away time.Duration, end func() error) erro
 // struck is the process that a fault is about; nil: it is away, or the last one, which cannot go for
 // good.
 func (w *World) struck(f fault) *process {
-	all := w.replicas.running()
+	all := w.running()
 	i := slices.IndexFunc(all, func(p *process) bool {
 		if f.replica == theLeader {
 			return p.replica.Leads()
@@ -384,55 +351,61 @@ func (w *World) strike(p *process, f fault) error {
 	case crash:
 		w.crash(p, f)
 	case damaged:
-		end = w.endDamaged(p, f)
+		if f.damage.killed {
+			w.crash(p, f)
+			end = func() error { return w.damageStore(f) }
+			break
+		}
+		end = func() error {
+			defer w.ledger.stopped()
+			return errors.Join(p.end(), w.damageStore(f))
+		}
 	default:
 		end = func() error {
 			defer w.ledger.stopped()
 			return p.end()
 		}
 	}
-	w.replicas.put(p.place, nil)
+	w.put(p.place, nil)
 	return w.startAgain(p.place, f.away, end)
 }
 
-// crash ends a process at this instant.
+// crash ends a process at this instant: nothing of it reaches RabbitMQ or Redis any more, and what it still
+// writes is on a disk that no one reads.
 func (w *World) crash(p *process, f fault) {
 	w.ledger.cut()
-	w.disk = p.crash(w.disk, f.survives, w.random)
+	p.reached.crash()
+	p.network.end()
+	if p.member != nil {
+		p.member.Kill()
+	} else {
+		w.disk = w.disk.afterCrash(f.survives, w.random)
+	}
 	w.old.Go(func() { _ = p.end() }) // its disk is gone: whatever it says is of no account
 }
 
 // strikeAt has a process crash when it comes to a point in its work; in any case soon.
 func (w *World) strikeAt(p *process, f fault) error {
 	reached := p.hook.set(f.point)
-	strike := func() error {
+	return w.beside(func() error {
 		select {
 		case <-reached:
 		case <-time.After(20 * time.Second):
 		}
-		if w.replicas.at(p.place) != p || f.away == forGood && len(w.replicas.running()) == 1 {
+		if !slices.Contains(w.running(), p) || f.away == forGood && len(w.running()) == 1 {
 			p.hook.end() // it crashed or stopped meanwhile, or is the last one
 			return nil
 		}
 		w.say("now: %s", f)
 		f.point = anywhere
 		return w.strike(p, f)
-	}
-	if w.scenario.replicas == 1 {
-		return strike()
-	}
-	w.returning.Go(func() {
-		if err := strike(); err != nil {
-			w.broken(err)
-		}
 	})
-	return nil
 }
 
 // used is the process that a person uses: the nth of those that answer, once there is one.
 func (w *World) used(nth int) *process {
 	for {
-		if all := w.replicas.running(); len(all) > 0 {
+		if all := w.running(); len(all) > 0 {
 			return all[nth%len(all)]
 		}
 		time.Sleep(time.Second)
@@ -444,7 +417,7 @@ func (w *World) stored() engine {
 	if w.disk == nil {
 		return w.looking
 	}
-	return w.replicas.running()[0].kept
+	return w.running()[0].kept
 }
 
 // hook holds a process at a point in its work, so that it crashes there.
@@ -473,8 +446,7 @@ func (p point) String() string {
 
 // set has the process held at a point, and returns what is closed then.
 func (h *hook) set(p point) <-chan struct{} {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer lock(&h.mu)()
 	h.at, h.reached, h.released = p, make(chan struct{}), make(chan struct{})
 	return h.reached
 }
@@ -495,10 +467,147 @@ func (h *hook) reach(p point) {
 
 // end lets the process go on.
 func (h *hook) end() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	defer lock(&h.mu)()
 	if h.at = anywhere; h.released != nil {
 		close(h.released)
 		h.released = nil
 	}
+}
+
+// network is how one process reaches the model. Its connections can be cut.
+type network struct {
+	dial func(network, address string) (net.Conn, error)
+
+	mu    sync.Mutex
+	down  bool
+	conns []*cable // oldest first
+}
+
+var errDown = errors.New("the network is down")
+
+// Dial is an amqp.Config.Dial.
+func (n *network) Dial(network, address string) (net.Conn, error) {
+	defer lock(&n.mu)()
+	if n.down {
+		return nil, errDown
+	}
+	conn, err := n.dial(network, address)
+	if err != nil {
+		return nil, err
+	}
+	c := &cable{Conn: conn, up: -1, down: -1}
+	n.conns = append(n.conns, c)
+	return c, nil
+}
+
+// open are the connections that are not cut yet.
+func (n *network) open() (open []*cable) {
+	defer lock(&n.mu)()
+	for _, c := range n.conns {
+		if !c.isCut() {
+			open = append(open, c)
+		}
+	}
+	n.conns = open
+	return open
+}
+
+// end cuts all connections at once, for good: what is under way on them is lost.
+func (n *network) end() {
+	n.mu.Lock()
+	n.down = true
+	n.mu.Unlock()
+	for _, c := range n.open() {
+		c.cutNow()
+	}
+}
+
+// cable is a connection that can be cut at a chosen byte of either direction.
+type cable struct {
+	net.Conn
+	mu       sync.Mutex
+	cut      bool
+	up, down int // how many bytes still pass to RabbitMQ and from it before it is cut; negative: it is not
+	onCut    func()
+}
+
+// arm cuts the connection once so many more bytes have passed in one direction; the other
+// number is negative.
+func (c *cable) arm(up, down int, onCut func()) {
+	c.mu.Lock()
+	c.up, c.down, c.onCut = up, down, onCut
+	c.mu.Unlock()
+	if up == 0 || down == 0 {
+		c.cutNow()
+	}
+}
+
+func (c *cable) isCut() bool {
+	defer lock(&c.mu)()
+	return c.cut
+}
+
+func (c *cable) cutNow() {
+	c.mu.Lock()
+	was, onCut := c.cut, c.onCut
+	c.cut = true
+	c.mu.Unlock()
+	if !was {
+		_ = c.Conn.Close() // never fails
+		if onCut != nil {
+			onCut()
+		}
+	}
+}
+
+// pass tells how many of n bytes pass, and whether the connection is cut behind them.
+func (c *cable) pass(left *int, n int) (passing int, cut bool) {
+	defer lock(&c.mu)()
+	if c.cut {
+		return 0, true
+	}
+	if *left < 0 {
+		return n, false
+	}
+	if n < *left {
+		*left -= n
+		return n, false
+	}
+	n, *left = *left, 0
+	return n, true
+}
+
+func (c *cable) Write(b []byte) (int, error) {
+	n, cut := c.pass(&c.up, len(b))
+	if n > 0 {
+		if n, err := c.Conn.Write(b[:n]); err != nil {
+			return n, err
+		}
+	}
+	if cut {
+		c.cutNow()
+		return n, net.ErrClosed
+	}
+	return n, nil
+}
+
+func (c *cable) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if err != nil {
+		return n, err
+	}
+	n, cut := c.pass(&c.down, n)
+	if cut {
+		c.cutNow()
+		return n, net.ErrClosed
+	}
+	return n, nil
+}
+
+// Close is the process's own, and no cut.
+func (c *cable) Close() error {
+	c.mu.Lock()
+	c.cut = true
+	c.mu.Unlock()
+	return c.Conn.Close()
 }

@@ -36,8 +36,7 @@ type trouble struct {
 }
 
 func (t *trouble) begin(lasts time.Duration, percent int) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	defer lock(&t.mu)()
 	t.until, t.percent = time.Now().Add(lasts), percent
 }
 
@@ -49,18 +48,16 @@ type manner struct {
 }
 
 var (
-	errTimeout = fmt.Errorf("redis: %w", context.DeadlineExceeded)
-	errReset   = fmt.Errorf("redis: %w", &net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET})
-	errEOF     = fmt.Errorf("redis: %w", io.EOF)
-	errRefused = fmt.Errorf("redis: %w", &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED})
-	errMemory  = fmt.Errorf("redis: %w: OOM command not allowed when used memory > 'maxmemory'", store.ErrFull)
-	errDisk    = fmt.Errorf("writing to the store: %w", syscall.EIO)
+	errTimeout  = fmt.Errorf("redis: %w", context.DeadlineExceeded)
+	errsOfRedis = []error{fmt.Errorf("redis: %w", &net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET}), fmt.Errorf("redis: %w", io.EOF), errTimeout,
+		fmt.Errorf("redis: %w", &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED})} // the last: not done for sure
+	errMemory = fmt.Errorf("redis: %w: OOM command not allowed when used memory > 'maxmemory'", store.ErrFull)
+	errDisk   = fmt.Errorf("writing to the store: %w", syscall.EIO)
 )
 
 // draw decides how a call goes.
 func (t *trouble) draw(redis, adds bool) (m manner) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	defer lock(&t.mu)()
 	if !time.Now().Before(t.until) || t.random.IntN(100) >= t.percent {
 		return m
 	}
@@ -72,14 +69,14 @@ func (t *trouble) draw(redis, adds bool) (m manner) {
 		}
 	case 1:
 		if redis {
-			m.lost, m.err = true, pick(t.random, errReset, errEOF, errTimeout)
+			m.lost, m.err = true, pick(t.random, errsOfRedis[:3]...)
 			break
 		}
 		fallthrough
 	default:
 		m.err = errDisk
 		if redis {
-			m.err = pick(t.random, errReset, errEOF, errRefused, errTimeout)
+			m.err = pick(t.random, errsOfRedis...)
 		}
 		if adds && t.random.IntN(3) == 0 {
 			m.err = errMemory
@@ -181,8 +178,7 @@ func (s *reached) Add(ctx context.Context, records []*store.Record) error {
 		}
 		return s.engine.Add(ctx, records)
 	})
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer lock(&s.mu)()
 	switch {
 	case err == nil:
 		delete(s.added, of)
@@ -202,8 +198,7 @@ func (s *reached) Claim(ctx context.Context, lane store.Lane, upTo time.Time, n,
 		time.AfterFunc(lease, func() { _ = s.engine.Release(context.WithoutCancel(ctx), lost) }) // it may be closed
 		return nil, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer lock(&s.mu)()
 	for _, c := range claims {
 		s.held[c.Key] = heldClaim{c.Record, time.Now().Add(lease)}
 	}
@@ -220,14 +215,12 @@ func idsOf(claims []store.Claim) (ids []string) {
 
 // holds reports whether a claim has not ended yet.
 func (s *reached) holds(c store.Claim) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer lock(&s.mu)()
 	return s.held[c.Key].record == c.Record
 }
 
 func (s *reached) ended(c store.Claim) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer lock(&s.mu)()
 	if s.held[c.Key].record == c.Record {
 		delete(s.held, c.Key)
 	}
@@ -311,8 +304,7 @@ func (s *reached) Change(ctx context.Context, keys []store.Key, edit func(store.
 }
 
 func (s *reached) beginChange() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer lock(&s.mu)()
 	if !s.dead {
 		s.changes.Add(1)
 	}
@@ -428,8 +420,7 @@ func (s *reached) keepLeases(ctx context.Context) {
 }
 
 func (s *reached) endLeases(ctx context.Context, renewed bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer lock(&s.mu)()
 	now := time.Now()
 	var over []store.Claim
 	for key, c := range s.held {

@@ -28,6 +28,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -59,16 +60,17 @@ type World struct {
 	memory    *memstore.Replicas
 	looking   *memstore.Member // at the store in memory
 	trouble   *trouble         // of the store
-	replicas  *replicas
-	returning sync.WaitGroup // replicas that are away, or stand still
+	alarms    atomic.Int32     // of RabbitMQ that are not over
+	returning sync.WaitGroup   // replicas that are away, or stand still
 	consumers *network
 	publisher *amqp.Channel
 	harmed    map[string]bool // the store's files that were damaged
 	ledger    *ledger
 	old       sync.WaitGroup // processes that have crashed, until they notice
 
-	mu     sync.Mutex
-	faults []error
+	mu       sync.Mutex
+	replicas []*process // each in its place; nil: that one is away
+	faults   []error
 }
 
 // Run lets the world of a seed happen, with all parts of its scenario or some, and returns what went wrong.
@@ -77,7 +79,7 @@ func Run(seed uint64, parts []string, log io.Writer, service *slog.Logger) error
 	s := newScenario(seed).only(parts)
 	w := &World{scenario: s, random: newRandom(seed, 41), log: log, service: service,
 		broker: model.New(model.Options{Version: s.version}), memory: memstore.NewReplicas(),
-		trouble: &trouble{random: newRandom(seed, 42)}, replicas: &replicas{all: make([]*process, s.replicas)},
+		trouble: &trouble{random: newRandom(seed, 42)}, replicas: make([]*process, s.replicas),
 		ledger: newLedger(s), harmed: map[string]bool{}}
 	defer w.broker.Close()
 	if w.looking = w.memory.Join(); s.onDisk {
@@ -94,7 +96,7 @@ func (w *World) run() (err error) {
 	}
 	defer func() {
 		w.returning.Wait()
-		for _, p := range w.replicas.running() {
+		for _, p := range w.running() {
 			err = errors.Join(err, p.end())
 		}
 	}()
@@ -225,28 +227,25 @@ func (w *World) settle(ctx context.Context) error {
 			return found
 		}
 		if time.Since(began) > patience {
-			return errors.Join(w.faultsAt(at), fmt.Errorf("after %s these are not where they belong:\n%s\n%s", patience,
+			return errors.Join(w.found(), w.ledger.wrong(at), fmt.Errorf("after %s these are not where they belong:\n%s\n%s", patience,
 				strings.Join(missing, "\n"), w.whereabouts()))
 		}
 	}
-	return errors.Join(w.faultsAt(at), w.balanced(ctx))
+	return errors.Join(w.found(), w.ledger.wrong(at), w.balanced(ctx))
 }
 
 // whereabouts are what is in RabbitMQ, and what each process retries nothing to.
 func (w *World) whereabouts() string {
 	var all strings.Builder
-	names := []string{wire.QueueIntake, wire.QueueParked, wire.QueueQuarantine}
+	for _, name := range []string{wire.QueueIntake, wire.QueueParked, wire.QueueQuarantine} {
+		at, _ := w.broker.Queue(name)
+		fmt.Fprintf(&all, "%s in RabbitMQ: %+v\n", name, at)
+	}
 	for _, q := range w.scenario.queues {
-		names = append(names, q.name)
-	}
-	for _, name := range names {
-		at, is := w.broker.Queue(name)
-		fmt.Fprintf(&all, "%s in RabbitMQ: %t, %+v\n", name, is, at)
-	}
-	for _, p := range w.replicas.running() {
-		fmt.Fprintf(&all, "%s: paused are %q\n", p.part("the scheduler"), p.scheduler.Paused())
-		for _, name := range p.throttle.Queues() {
-			fmt.Fprintf(&all, "%s in its throttle: %+v\n", name, p.throttle.View(name, time.Now()))
+		at, _ := w.broker.Queue(q.name)
+		fmt.Fprintf(&all, "%s in RabbitMQ: %+v\n", q.name, at)
+		for _, p := range w.running() {
+			fmt.Fprintf(&all, "%s in the throttle of replica %d: %+v, paused: %q\n", q.name, p.place, p.throttle.View(q.name, time.Now()), p.scheduler.Paused())
 		}
 	}
 	return all.String()
@@ -306,30 +305,23 @@ func (w *World) balanced(ctx context.Context) error {
 
 // broken enters what must never happen; the run continues.
 func (w *World) broken(err error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	defer lock(&w.mu)()
 	w.faults = append(w.faults, fmt.Errorf("%s: %w", time.Since(w.ledger.start), err))
 }
 
 func (w *World) say(format string, args ...any) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	defer lock(&w.mu)()
 	fmt.Fprintf(w.log, "%s "+format+"\n", append([]any{time.Since(w.ledger.start).Truncate(time.Millisecond)}, args...)...)
 }
 
 // found is what has gone wrong so far.
 func (w *World) found() error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	defer lock(&w.mu)()
 	return errors.Join(w.faults...)
 }
 
-// faultsAt are what the ledger found, and what else must never happen, as one error.
-func (w *World) faultsAt(at ends) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, what := range w.ledger.wrong(at) {
-		w.faults = append(w.faults, errors.New(what))
-	}
-	return errors.Join(w.faults...)
+// lock locks a mutex, and returns what unlocks it.
+func lock(mu *sync.Mutex) func() {
+	mu.Lock()
+	return mu.Unlock
 }
