@@ -65,7 +65,7 @@ test: NEEDS = $(if $(BROKERS),,rabbitmq) rabbitmq-4 redis valkey chromium promet
 test:
 	@$(MAKE) -j3 --no-print-directory vet build installed NEEDS="$(NEEDS)"
 	@$(MAKE) --no-print-directory unit TESTFLAGS="-timeout 15m $(TESTFLAGS)"
-	$(GO) run ./test/brokers $(GO) test $(SIDEBYSIDE) -timeout 15m $(TESTFLAGS) $(WITHSERVERS)
+	$(GO) run ./test/brokers $(GO) test $(SIDEBYSIDE) -timeout 40m $(TESTFLAGS) $(WITHSERVERS)
 
 # By hand before a release, and every night.
 test-long: export REDRIVE_TEST_LONG = 1

@@ -13,7 +13,7 @@ import (
 // Packages run side by side, each with many parallel tests that mostly wait. What keeps RabbitMQ
 // from being too busy to answer is one limit for the machine: a test takes one slot for a virtual
 // host, two for a node of its own, and four for a cluster.
-var slots = 6 * max(2, runtime.NumCPU())
+var slots = 8 * max(2, runtime.NumCPU())
 
 // takeSlots waits until n slots are free, and frees them when the test ends. Call it once in a test,
 // after t.Parallel. A slot is a locked file, which the end of a process frees too.
