@@ -365,19 +365,20 @@ func names(s store.Store, targets map[string]bool) *ReportedNames {
 	return &ReportedNames{turn: semaphore.NewWeighted(1), store: s, lookUpIfUnknown: answer, cached: answer, reporterOf: map[string]string{}, perUser: map[string]int{}, recounted: time.Now(), loaded: true}
 }
 
-// While there is no place for another name, messages are kept for targets, which need none, and
-// for names that have theirs.
+// While there is no place for another name, messages are kept for targets, which need none and
+// give theirs back, and for names that have theirs.
 func TestNamesThatNeedNoPlaceAreAdmitted(t *testing.T) {
 	n := names(memstore.New(), map[string]bool{"target": true, "counted": false, "missing": false})
 	n.count("counted", "ann")
+	n.count("target", "bob")
 	n.perUser["ann"] = maxNamesEach
 	for queue, want := range map[string]bool{"target": true, "counted": true, "missing": false, "unknown": true, "": true} {
 		if got := n.admits(t.Context(), queue, "ann"); got != want {
 			t.Errorf("%q is admitted: %v", queue, got)
 		}
 	}
-	if !maps.Equal(n.reporterOf, map[string]string{"counted": "ann", "unknown": "ann"}) {
-		t.Errorf("%v are counted", n.reporterOf)
+	if !maps.Equal(n.reporterOf, map[string]string{"counted": "ann", "unknown": "ann"}) || !maps.Equal(n.perUser, map[string]int{"ann": maxNamesEach + 1}) {
+		t.Errorf("%v are counted, %v", n.reporterOf, n.perUser)
 	}
 }
 

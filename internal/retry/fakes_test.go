@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
@@ -46,6 +47,19 @@ func newFakeSender(answer func(body string, nth int) retry.Result) *fakeSender {
 }
 
 func none(retry.Event) {}
+
+// inTime runs a subtest in fake time.
+func inTime(t *testing.T, name string, test func(t *testing.T)) {
+	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
+}
+
+// connected returns an intake whose connection has just begun.
+func connected(t *testing.T, s store.Store) *retry.Intake {
+	t.Helper()
+	f := newIntake(s)
+	must(t, f.Connected(t.Context()))
+	return f
+}
 
 // idsOf counts the records of each id.
 func idsOf(t *testing.T, s store.Store) map[string]int {

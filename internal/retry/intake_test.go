@@ -35,8 +35,7 @@ func TestARedeliveryKeepsItsID(t *testing.T) {
 		t.Fatal("two dead letters have one id")
 	}
 	// The process dies; another one connects and gets both again.
-	f = newIntake(s)
-	must(t, f.Connected(ctx))
+	f = connected(t, s)
 	again := []wire.Delivery{deadLetter("q", "same"), deadLetter("q", "same"), deadLetter("q", "same"), deadLetter("q", "new")}
 	for i := range again {
 		again[i].Redelivered = true

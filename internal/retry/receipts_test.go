@@ -40,36 +40,33 @@ func again(d wire.Delivery, redelivered bool) wire.Delivery {
 // redelivered, and perhaps after the first was redelivered. Both copies are the first.
 func TestACopyByAtLeastOnceDeadLetteringKeepsItsID(t *testing.T) {
 	for name, marked := range map[string]bool{"RabbitMQ 3.10": false, "RabbitMQ 4.3": true} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				ctx, s := context.Background(), memstore.New()
-				f := newIntake(s)
-				must(t, f.Connected(ctx))
-				stored, unstored := rejectedNow("stored"), rejectedNow("unstored")
-				must(t, f.Handle(ctx, []wire.Delivery{stored}))
-				f.Disconnected()
-				var copies []wire.Delivery
-				for i := range 8 { // RabbitMQ starts again, and does not let it consume yet
-					time.Sleep(500 * time.Millisecond)
-					if i == 4 {
-						copies = []wire.Delivery{again(rejectedNow("stored"), marked), again(rejectedNow("unstored"), marked)}
-					}
-					must(t, f.Connected(ctx))
-					time.Sleep(100 * time.Millisecond)
-					f.Disconnected()
+		inTime(t, name, func(t *testing.T) {
+			ctx, s := context.Background(), memstore.New()
+			f := connected(t, s)
+			stored, unstored := rejectedNow("stored"), rejectedNow("unstored")
+			must(t, f.Handle(ctx, []wire.Delivery{stored}))
+			f.Disconnected()
+			var copies []wire.Delivery
+			for i := range 8 { // RabbitMQ starts again, and does not let it consume yet
+				time.Sleep(500 * time.Millisecond)
+				if i == 4 {
+					copies = []wire.Delivery{again(rejectedNow("stored"), marked), again(rejectedNow("unstored"), marked)}
 				}
 				must(t, f.Connected(ctx))
 				time.Sleep(100 * time.Millisecond)
-				must(t, f.Handle(ctx, []wire.Delivery{again(stored, true), again(unstored, true)}))
-				time.Sleep(time.Second)
-				must(t, f.Handle(ctx, copies))
-				f.Disconnected() // before they were acknowledged
-				time.Sleep(time.Second)
-				must(t, f.Connected(ctx))
-				must(t, f.Handle(ctx, []wire.Delivery{again(copies[0], true), again(copies[1], true)}))
-				checkIDs(t, s, "stored", 4, 1)
-				checkIDs(t, s, "unstored", 3, 1)
-			})
+				f.Disconnected()
+			}
+			must(t, f.Connected(ctx))
+			time.Sleep(100 * time.Millisecond)
+			must(t, f.Handle(ctx, []wire.Delivery{again(stored, true), again(unstored, true)}))
+			time.Sleep(time.Second)
+			must(t, f.Handle(ctx, copies))
+			f.Disconnected() // before they were acknowledged
+			time.Sleep(time.Second)
+			must(t, f.Connected(ctx))
+			must(t, f.Handle(ctx, []wire.Delivery{again(copies[0], true), again(copies[1], true)}))
+			checkIDs(t, s, "stored", 4, 1)
+			checkIDs(t, s, "unstored", 3, 1)
 		})
 	}
 }
@@ -83,28 +80,26 @@ func TestEqualMessagesHaveAnIDEach(t *testing.T) {
 		return d
 	}
 	for name, on := range map[string]store.Store{"disk": memstore.New(), "shared": sharedStore{Store: memstore.New()}} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				ctx, f := context.Background(), newIntake(on)
-				f.Disconnected()
-				must(t, f.Connected(ctx))
-				handle := func(n int) {
-					t.Helper()
-					for range n {
-						must(t, f.Handle(ctx, []wire.Delivery{fresh("ping")}))
-					}
+		inTime(t, name, func(t *testing.T) {
+			ctx, f := context.Background(), newIntake(on)
+			f.Disconnected()
+			must(t, f.Connected(ctx))
+			handle := func(n int) {
+				t.Helper()
+				for range n {
+					must(t, f.Handle(ctx, []wire.Delivery{fresh("ping")}))
 				}
-				handle(3) // within one second
-				time.Sleep(time.Minute)
-				handle(2)
-				f.Disconnected()
-				time.Sleep(2 * time.Second)
-				must(t, f.Connected(ctx))
-				handle(2)
-				time.Sleep(time.Second)
-				handle(2)
-				checkIDs(t, on, "ping", 9, 9)
-			})
+			}
+			handle(3) // within one second
+			time.Sleep(time.Minute)
+			handle(2)
+			f.Disconnected()
+			time.Sleep(2 * time.Second)
+			must(t, f.Connected(ctx))
+			handle(2)
+			time.Sleep(time.Second)
+			handle(2)
+			checkIDs(t, on, "ping", 9, 9)
 		})
 	}
 }
@@ -121,8 +116,7 @@ func TestABatchOfferedTwiceWritesNoReceiptThatAnotherTakes(t *testing.T) {
 	}
 	must(t, first.Handle(ctx, twins[:1])) // kept twice
 	must(t, first.Handle(ctx, twins[1:]))
-	f := newIntake(s)
-	must(t, f.Connected(ctx))
+	f := connected(t, s)
 	must(t, f.Handle(ctx, []wire.Delivery{again(twins[0], true), again(twins[1], true)}))
 	ids := idsOf(t, s)
 	if len(ids) != 2 || slices.Min(slices.Collect(maps.Values(ids))) != 2 {
@@ -182,28 +176,25 @@ func TestACopyKeepsItsIDWhenRedriveWentDownToo(t *testing.T) {
 		"content repeated":  {2, 20 * time.Second, 3},
 		"stopped for hours": {1, 3 * time.Hour, 2},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				ctx, s := context.Background(), memstore.New()
-				f := newIntake(s)
+		inTime(t, name, func(t *testing.T) {
+			ctx, s := context.Background(), memstore.New()
+			f := connected(t, s)
+			for range c.firsts {
+				must(t, f.Handle(ctx, []wire.Delivery{rejectedNow("same")}))
+			}
+			time.Sleep(time.Second)
+			must(t, f.Handle(ctx, []wire.Delivery{rejectedNow("other")}))
+			time.Sleep(c.down)
+			copied := again(rejectedNow("same"), false)
+			f = newIntake(s) // another process, and RabbitMQ does not let it consume yet
+			for range 3 {
 				must(t, f.Connected(ctx))
-				for range c.firsts {
-					must(t, f.Handle(ctx, []wire.Delivery{rejectedNow("same")}))
-				}
 				time.Sleep(time.Second)
-				must(t, f.Handle(ctx, []wire.Delivery{rejectedNow("other")}))
-				time.Sleep(c.down)
-				copied := again(rejectedNow("same"), false)
-				f = newIntake(s) // another process, and RabbitMQ does not let it consume yet
-				for range 3 {
-					must(t, f.Connected(ctx))
-					time.Sleep(time.Second)
-					f.Disconnected()
-				}
-				must(t, f.Connected(ctx))
-				must(t, f.Handle(ctx, []wire.Delivery{copied}))
-				checkIDs(t, s, "same", c.firsts+1, c.ids)
-			})
+				f.Disconnected()
+			}
+			must(t, f.Connected(ctx))
+			must(t, f.Handle(ctx, []wire.Delivery{copied}))
+			checkIDs(t, s, "same", c.firsts+1, c.ids)
 		})
 	}
 }
@@ -244,25 +235,22 @@ func TestACopyAfterALeaderMovedKeepsItsID(t *testing.T) {
 		"reported":                   {change: func(d *wire.Delivery) { d.Message.Exchange = wire.ExchangeFailures }, after: time.Second, equal: 1, ids: 2},
 		"with headers twice":         {change: func(d *wire.Delivery) { d.DuplicateHeader = "twice" }, after: time.Second, equal: 1, ids: 2},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				ctx, s := context.Background(), memstore.New()
-				f := newIntake(s)
-				must(t, f.Connected(ctx))
-				first := identified("x")
-				if c.change != nil {
-					c.change(&first)
-				}
-				must(t, f.Handle(ctx, []wire.Delivery{first}))
-				for i := range c.others {
-					must(t, f.Handle(ctx, []wire.Delivery{identified(fmt.Sprint("other ", i))}))
-				}
-				for range c.equal {
-					time.Sleep(c.after)
-					must(t, f.Handle(ctx, []wire.Delivery{again(first, "x")}))
-				}
-				checkIDs(t, s, "x", c.equal+1, c.ids)
-			})
+		inTime(t, name, func(t *testing.T) {
+			ctx, s := context.Background(), memstore.New()
+			f := connected(t, s)
+			first := identified("x")
+			if c.change != nil {
+				c.change(&first)
+			}
+			must(t, f.Handle(ctx, []wire.Delivery{first}))
+			for i := range c.others {
+				must(t, f.Handle(ctx, []wire.Delivery{identified(fmt.Sprint("other ", i))}))
+			}
+			for range c.equal {
+				time.Sleep(c.after)
+				must(t, f.Handle(ctx, []wire.Delivery{again(first, "x")}))
+			}
+			checkIDs(t, s, "x", c.equal+1, c.ids)
 		})
 	}
 }
@@ -306,8 +294,7 @@ func TestACopyThatAnotherReplicaTakesKeepsItsID(t *testing.T) {
 func TestACopyIsOfTheSameQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, s := context.Background(), memstore.New()
-		f := newIntake(s)
-		must(t, f.Connected(ctx))
+		f := connected(t, s)
 		at := func(queue string) wire.Delivery {
 			d := identified("x")
 			d.Message.Headers["x-death"].([]any)[0].(amqp.Table)["queue"] = queue

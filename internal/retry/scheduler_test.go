@@ -105,35 +105,33 @@ func TestNoMoreThanMaxClaimedAreUnfinished(t *testing.T) {
 		"many messages": {5, 2000, 10, 2560},
 		"large bodies":  {3, 50, 1 << 20, 32 + 16},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := memstore.New()
-				g := newFakeSender(done)
-				scheduler := newScheduler(s, g)
-				body := strings.Repeat("b", c.body)
-				var all []*store.Record
-				for q := range c.queues {
-					for range c.each {
-						all = append(all, record(string(rune('a'+q)), body, time.Now()))
-					}
+		inTime(t, name, func(t *testing.T) {
+			s := memstore.New()
+			g := newFakeSender(done)
+			scheduler := newScheduler(s, g)
+			body := strings.Repeat("b", c.body)
+			var all []*store.Record
+			for q := range c.queues {
+				for range c.each {
+					all = append(all, record(string(rune('a'+q)), body, time.Now()))
 				}
-				stop := runs(t, scheduler)
-				for _, slow := range []time.Duration{0, time.Hour} { // it answers, and then no longer
-					g.mu.Lock()
-					g.sent, g.slow = nil, slow
-					g.mu.Unlock()
-					must(t, s.Add(t.Context(), all))
-					time.Sleep(5 * time.Second)               // of the fake clock
-					if slow == 0 && len(g.sent) != len(all) { // what was answered is not claimed any more
-						t.Errorf("%d of %d were sent", len(g.sent), len(all))
-					}
+			}
+			stop := runs(t, scheduler)
+			for _, slow := range []time.Duration{0, time.Hour} { // it answers, and then no longer
+				g.mu.Lock()
+				g.sent, g.slow = nil, slow
+				g.mu.Unlock()
+				must(t, s.Add(t.Context(), all))
+				time.Sleep(5 * time.Second)               // of the fake clock
+				if slow == 0 && len(g.sent) != len(all) { // what was answered is not claimed any more
+					t.Errorf("%d of %d were sent", len(g.sent), len(all))
 				}
-				synctest.Wait()
-				if n := len(g.sent); n > c.most || n < c.most/2 {
-					t.Errorf("%d are on their way unanswered, want at most %d, and not much less", n, c.most)
-				}
-				stop()
-			})
+			}
+			synctest.Wait()
+			if n := len(g.sent); n > c.most || n < c.most/2 {
+				t.Errorf("%d are on their way unanswered, want at most %d, and not much less", n, c.most)
+			}
+			stop()
 		})
 	}
 }
@@ -462,35 +460,33 @@ func (f *faultyStore) Finish(ctx context.Context, outcomes []store.Outcome) (int
 func TestAFailingStoreIsLoggedOnce(t *testing.T) {
 	const away = 20 * time.Second
 	for _, at := range []string{"Next", "Claim", "Finish"} {
-		t.Run(at, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				began := time.Now()
-				s := &faultyStore{Store: memstore.New(), at: at, from: began.Add(time.Second), to: began.Add(time.Second + away)}
-				g := newFakeSender(done)
-				var log bytes.Buffer
-				scheduler := retry.NewScheduler(s, g, open(), none, slog.New(slog.NewTextHandler(&log, nil)), func(store.Lane, error) {})
-				must(t, s.Add(t.Context(), []*store.Record{record("q", "a", began.Add(5*time.Second)), record("q", "b", s.to)}))
-				stop := runs(t, scheduler)
-				time.Sleep(2 * time.Second)
-				for time.Now().Before(s.to) {
-					scheduler.Wake()
-					time.Sleep(10 * time.Millisecond)
-				}
-				time.Sleep(time.Second)
-				left, err := storetest.List(t.Context(), s, storetest.Filter{State: store.Waiting})
-				if err != nil || len(left.Records) > 0 || len(g.sent) != 2 {
-					t.Errorf("a second after it is back %d are left, sent were %v, %v", len(left.Records), g.sent, err)
-				}
-				stop()
-				lines := strings.Split(strings.TrimSpace(log.String()), "\n")
-				if len(lines) != 2 || !strings.Contains(lines[0], "ERROR") || !strings.Contains(lines[0], "the 1th time") ||
-					!strings.Contains(lines[1], "INFO") || !strings.Contains(lines[1], "works again\" after=1") && !strings.Contains(lines[1], "works again\" after=2") {
-					t.Errorf("the log is %q; want one error and one \"works again\"", lines)
-				}
-				if s.tries < 15 || s.tries > 25 {
-					t.Errorf("it was tried %d times in %s; want 15 to 25", s.tries, away)
-				}
-			})
+		inTime(t, at, func(t *testing.T) {
+			began := time.Now()
+			s := &faultyStore{Store: memstore.New(), at: at, from: began.Add(time.Second), to: began.Add(time.Second + away)}
+			g := newFakeSender(done)
+			var log bytes.Buffer
+			scheduler := retry.NewScheduler(s, g, open(), none, slog.New(slog.NewTextHandler(&log, nil)), func(store.Lane, error) {})
+			must(t, s.Add(t.Context(), []*store.Record{record("q", "a", began.Add(5*time.Second)), record("q", "b", s.to)}))
+			stop := runs(t, scheduler)
+			time.Sleep(2 * time.Second)
+			for time.Now().Before(s.to) {
+				scheduler.Wake()
+				time.Sleep(10 * time.Millisecond)
+			}
+			time.Sleep(time.Second)
+			left, err := storetest.List(t.Context(), s, storetest.Filter{State: store.Waiting})
+			if err != nil || len(left.Records) > 0 || len(g.sent) != 2 {
+				t.Errorf("a second after it is back %d are left, sent were %v, %v", len(left.Records), g.sent, err)
+			}
+			stop()
+			lines := strings.Split(strings.TrimSpace(log.String()), "\n")
+			if len(lines) != 2 || !strings.Contains(lines[0], "ERROR") || !strings.Contains(lines[0], "the 1th time") ||
+				!strings.Contains(lines[1], "INFO") || !strings.Contains(lines[1], "works again\" after=1") && !strings.Contains(lines[1], "works again\" after=2") {
+				t.Errorf("the log is %q; want one error and one \"works again\"", lines)
+			}
+			if s.tries < 15 || s.tries > 25 {
+				t.Errorf("it was tried %d times in %s; want 15 to 25", s.tries, away)
+			}
 		})
 	}
 }
