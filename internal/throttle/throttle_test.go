@@ -144,15 +144,6 @@ func TestAFewFailuresDoNotOpenTheBreaker(t *testing.T) {
 	}
 }
 
-// What failed before the window of the breaker is not counted.
-func TestOldFailuresDoNotOpenTheBreaker(t *testing.T) {
-	b := newScene(t, withBreaker())
-	b.fail(b.goes(19))
-	b.after(5*time.Minute + 31*time.Second)
-	b.fail(b.goes(10))
-	b.is(throttle.Closed)
-}
-
 // What stands in the work queue behind others is no sign that the others went well.
 func TestFailuresOpenTheBreakerWhileManyRetriesAreInFlight(t *testing.T) {
 	b := newScene(t, withBreaker())
@@ -161,31 +152,6 @@ func TestFailuresOpenTheBreakerWhileManyRetriesAreInFlight(t *testing.T) {
 	b.fail(ids[:19])
 	b.is(throttle.Closed)
 	b.fail(ids[19:20])
-	b.is(throttle.Open)
-}
-
-func TestFailuresOfMessagesThatWereNeverRetriedDoNotCount(t *testing.T) {
-	b := newScene(t, withBreaker())
-	b.goes(1)
-	for range 1000 {
-		b.Failed("q", uuid.New(), b.now)
-	}
-	b.is(throttle.Closed)
-}
-
-// A consumer can reject before RabbitMQ's answer to us is read.
-func TestAFailureThatIsQuickerThanTheConfirmCounts(t *testing.T) {
-	b := newScene(t, withBreaker())
-	var ids []uuid.UUID
-	for range 20 {
-		ids = append(ids, uuid.New())
-	}
-	if n, _ := b.Allow("q", len(ids), b.now); n != len(ids) {
-		t.Fatal(n)
-	}
-	b.fail(ids)
-	b.is(throttle.Closed)
-	b.Retried("q", ids, b.now)
 	b.is(throttle.Open)
 }
 
@@ -319,33 +285,6 @@ func TestTheRateIsExactOverAMinute(t *testing.T) {
 	}
 }
 
-// A rate begins with one message, also where many wait: else each new one, as after a restart,
-// would begin with a burst.
-func TestARateBeginsWithOneMessage(t *testing.T) {
-	b := newScene(t, throttle.Rules{Rate: 200})
-	if n := len(b.goes(512)); n != 1 {
-		t.Errorf("%d messages go at once", n)
-	}
-}
-
-// A queue that no call was about for long is forgotten.
-func TestUnusedQueuesAreForgotten(t *testing.T) {
-	b := newScene(t, withBreaker())
-	for i := range 1000 {
-		b.Allow(fmt.Sprintf("invented.%d", i), 1, b.now)
-		b.NotRetried(fmt.Sprintf("invented.%d", i), 1, b.now)
-	}
-	b.Consumers("unconsumed", 0, b.now)
-	b.after(time.Hour)
-	if left := b.Queues(); len(left) != 1 || left[0] != "unconsumed" { // it must show why that queue gets no retries
-		t.Errorf("%d queues are remembered: %.10q", len(left), left)
-	}
-	b.after(24 * time.Hour)
-	if left := b.Queues(); len(left) != 0 {
-		t.Errorf("after a day %d queues are remembered: %.10q", len(left), left)
-	}
-}
-
 // allows checks what Allow says: how many, and when to ask again.
 func (b *scene) allows(most, want int, again time.Duration) {
 	b.t.Helper()
@@ -360,6 +299,8 @@ const never = -1 // something must happen first
 // A caller learns when a message may go, or a few if many wait; not at once, nor much later.
 func TestWhenToAskAgain(t *testing.T) {
 	b := newScene(t, throttle.Rules{Rate: 100})
+	// A rate begins with one message, also where many wait: else each new one, as after a restart,
+	// would begin with a burst.
 	b.allows(512, 1, 10*time.Millisecond) // one has gone: the next one
 	b.allows(512, 0, 20*time.Millisecond) // none has: two together
 	b.allows(1, 0, 10*time.Millisecond)
