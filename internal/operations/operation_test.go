@@ -72,11 +72,12 @@ func (d *desk) is(t *testing.T, id, state string, done int64) operations.Operati
 	return o
 }
 
-// outcomes are all of an operation, read in pages.
+// outcomes are all of an operation, read in pages. The first is small, so that each operation has
+// several; each further one reads a whole step, of up to 1000.
 func (d *desk) outcomes(t *testing.T, id string) (all []actions.Outcome) {
 	t.Helper()
-	for after := ""; ; {
-		page, err := d.Outcomes(ctx, operator, id, after, 7)
+	for after, limit := "", 7; ; limit = 300 {
+		page, err := d.Outcomes(ctx, operator, id, after, limit)
 		if err != nil {
 			t.Fatal(err)
 		}
