@@ -105,10 +105,14 @@ func (f fault) cut(of *network, onCut func()) {
 	open[f.conn%len(open)].arm(up, down, onCut)
 }
 
+// footer is how long that of a table is.
+const footer = 53
+
 // damage is what happens to the disk, and what a person does about it.
 type damage struct {
 	file      string  // part of its name; "": any
 	place     float64 // in all that is in such files
+	fromEnd   int     // of the last of them, instead of place, where it is not 0
 	bytes     int     // 1: one bit of it
 	compacted bool    // the store was opened before, so that its logs are tables
 	killed    bool    // the service; otherwise it was stopped
@@ -116,7 +120,7 @@ type damage struct {
 }
 
 func (d damage) String() string {
-	return fmt.Sprintf("%d bytes of %q, a person accepts a loss: %t", d.bytes, d.file, d.accepts)
+	return fmt.Sprintf("%d bytes of %q, %d from its end, a person accepts a loss: %t", d.bytes, d.file, d.fromEnd, d.accepts)
 }
 
 // contents are what a store has.
@@ -198,6 +202,9 @@ func (d *disk) harm(of damage) (where string, err error) {
 		err = errors.Join(err, unread, f.Close())
 	}
 	at := int(of.place * float64(all))
+	if of.fromEnd > 0 {
+		at = max(0, all-of.fromEnd)
+	}
 	for _, name := range names {
 		if at >= len(files[name]) {
 			at -= len(files[name])

@@ -267,7 +267,7 @@ func (h *watched) Handle(ctx context.Context, batch []wire.Delivery) error {
 	if !time.Now().Equal(h.storedAt) {
 		h.stored = nil
 	}
-	ids := make([]string, 0, len(batch))
+	var ids []string
 	for i := range batch {
 		ids = append(ids, idIn(batch[i].Message.Headers))
 	}

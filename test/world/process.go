@@ -111,7 +111,15 @@ func (p *process) run(ctx context.Context, w *World) error {
 	}
 	th := throttle.New(func(queue string) throttle.Rules { return limits[queue] }, rand.Float64, func(throttle.Transition) {})
 	p.throttle = th
-	heard := p.listener(th, w.ledger)
+	heard := func(e retry.Event) {
+		if e.Kind == retry.Failed {
+			if elsewhere := th.Failed(e.Queue, e.ID, e.At); elsewhere && p.replica != nil {
+				p.replica.AnnounceFailed(e.Queue, e.ID)
+			}
+			p.operations.Failed(e)
+		}
+		w.ledger.heard(e)
+	}
 	publisher := broker.NewPublisher(connection("redrive retries"))
 	p.canPublish = publisher.Ready
 	delayPublisher := broker.NewPublisher(connection("redrive delays"))
@@ -144,7 +152,10 @@ func (p *process) run(ctx context.Context, w *World) error {
 	publishers.Go(func() { _ = delayPublisher.Run(publishing) })
 	workers.Go(func() { p.scheduler.Run(ctx, 10*time.Second) })
 	workers.Go(func() { p.operations.Run(ctx) })
-	p.joinReplicas(ctx, &workers)
+	if p.replica != nil {
+		workers.Go(func() { p.replica.Run(ctx) })
+		workers.Go(func() { p.reached.keepLeases(ctx) })
+	}
 	workers.Go(func() {
 		if len(rules.Ways) > 0 {
 			connecting, cancel := context.WithTimeout(ctx, 10*time.Second)
@@ -166,19 +177,6 @@ func (p *process) run(ctx context.Context, w *World) error {
 	return nil
 }
 
-// listener receives what the service says.
-func (p *process) listener(th *throttle.Throttle, l *ledger) retry.Listener {
-	return func(e retry.Event) {
-		if e.Kind == retry.Failed {
-			if elsewhere := th.Failed(e.Queue, e.ID, e.At); elsewhere && p.replica != nil {
-				p.replica.AnnounceFailed(e.Queue, e.ID)
-			}
-			p.operations.Failed(e)
-		}
-		l.heard(e)
-	}
-}
-
 // openForPeople makes what people use, and the replica where others may use the store too.
 func (p *process) openForPeople(ctx context.Context, c inspect.Config, th *throttle.Throttle, heard retry.Listener) error {
 	shared, isShared := p.store.(store.Shared)
@@ -194,13 +192,6 @@ func (p *process) openForPeople(ctx context.Context, c inspect.Config, th *throt
 	}
 	return p.replica.Join(ctx, replica.Parts{Throttle: th, Scheduler: p.scheduler, Inspect: shows, Actions: p.actions, Operations: p.operations,
 		CountFlow: func(string, [4]int64, time.Time) {}, LeaderTasks: []func(context.Context){shows.Lead, p.operations.Lead}})
-}
-
-func (p *process) joinReplicas(ctx context.Context, workers *sync.WaitGroup) {
-	if p.replica != nil {
-		workers.Go(func() { p.replica.Run(ctx) })
-		workers.Go(func() { p.reached.keepLeases(ctx) })
-	}
 }
 
 // end stops the service in order, and closes its store; what is in memory stays.
@@ -288,22 +279,6 @@ func (w *World) start(place int) error {
 	return err
 }
 
-// startAgain starts a process that was ended, when it was away for a while; where there are others,
-// they go on meanwhile.
-func (w *World) startAgain(place int, away time.Duration, end func() error) error {
-	again := func() error {
-		if err := end(); err != nil {
-			return fmt.Errorf("stopping: %w", err)
-		}
-		if away == forGood {
-			return nil
-		}
-		time.Sleep(away)
-		return w.start(place)
-	}
-	return w.beside(again)
-}
-
 // beside does something while all else goes on, where there are other replicas.
 func (w *World) beside(do func() error) error {
 	if w.scenario.replicas == 1 {
@@ -367,7 +342,13 @@ func (w *World) strike(p *process, f fault) error {
 		}
 	}
 	w.put(p.place, nil)
-	return w.startAgain(p.place, f.away, end)
+	return w.beside(func() error {
+		if err := end(); err != nil || f.away == forGood {
+			return err
+		}
+		time.Sleep(f.away)
+		return w.start(p.place)
+	})
 }
 
 // crash ends a process at this instant: nothing of it reaches RabbitMQ or Redis any more, and what it still
@@ -483,13 +464,11 @@ type network struct {
 	conns []*cable // oldest first
 }
 
-var errDown = errors.New("the network is down")
-
 // Dial is an amqp.Config.Dial.
 func (n *network) Dial(network, address string) (net.Conn, error) {
 	defer lock(&n.mu)()
 	if n.down {
-		return nil, errDown
+		return nil, errors.New("the network is down")
 	}
 	conn, err := n.dial(network, address)
 	if err != nil {

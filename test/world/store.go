@@ -134,30 +134,30 @@ func (s *reached) draw(kind int) manner {
 }
 
 // ask asks the store, as well as that goes now.
-func (s *reached) ask(ctx context.Context, kind int, do func() error) (m manner, err error) {
-	m = s.draw(kind)
+func (s *reached) ask(ctx context.Context, kind int, do func() error) error {
+	m := s.draw(kind)
 	if m.err != nil && !m.lost {
-		return m, &unanswered{error: m.err}
+		return &unanswered{error: m.err}
 	}
 	if m.late > 0 && kind&prompt == 0 {
 		select {
 		case <-ctx.Done():
-			return m, &unanswered{error: ctx.Err()}
+			return &unanswered{error: ctx.Err()}
 		case <-time.After(m.late):
 		}
 	}
 	if err := do(); err != nil {
-		return m, err
+		return err
 	}
 	if m.lost {
-		return m, &unanswered{error: m.err, done: kind&reads == 0}
+		return &unanswered{error: m.err, done: kind&reads == 0}
 	}
-	return m, nil
+	return nil
 }
 
 // asked is ask for what has an answer.
 func asked[T any](ctx context.Context, s *reached, kind int, do func() (T, error)) (answer T, err error) {
-	_, err = s.ask(ctx, kind, func() (err error) { answer, err = do(); return err })
+	err = s.ask(ctx, kind, func() (err error) { answer, err = do(); return err })
 	return answer, err
 }
 
@@ -172,7 +172,7 @@ func (s *reached) Add(ctx context.Context, records []*store.Record) error {
 	if wasAdded {
 		kind = 0 // that needs no room
 	}
-	m, err := s.ask(ctx, kind, func() error {
+	err := s.ask(ctx, kind, func() error {
 		if wasAdded {
 			return nil
 		}
@@ -182,14 +182,14 @@ func (s *reached) Add(ctx context.Context, records []*store.Record) error {
 	switch {
 	case err == nil:
 		delete(s.added, of)
-	case m.lost && doneUnanswered(err):
+	case doneUnanswered(err):
 		s.added[of] = true
 	}
 	return err
 }
 
 func (s *reached) Claim(ctx context.Context, lane store.Lane, upTo time.Time, n, maxBytes int) (claims []store.Claim, err error) {
-	_, err = s.ask(ctx, 0, func() (err error) {
+	err = s.ask(ctx, 0, func() (err error) {
 		claims, err = s.engine.Claim(ctx, lane, upTo, n, maxBytes)
 		return err
 	})
@@ -234,7 +234,7 @@ func (s *reached) Finish(ctx context.Context, outcomes []store.Outcome) (n int, 
 		ids = append(ids, idIn(o.Claim.Record.Message.Headers))
 	}
 	s.ledger.doubt(s.part, ids)
-	_, err = s.ask(ctx, 0, func() (err error) {
+	err = s.ask(ctx, 0, func() (err error) {
 		held := slices.DeleteFunc(slices.Clone(outcomes), func(o store.Outcome) bool { return !s.holds(o.Claim) })
 		if n, err = s.engine.Finish(ctx, held); err == nil {
 			for _, o := range held {
@@ -251,7 +251,7 @@ func (s *reached) Finish(ctx context.Context, outcomes []store.Outcome) (n int, 
 }
 
 func (s *reached) Release(ctx context.Context, claims []store.Claim) error {
-	_, err := s.ask(ctx, 0, func() error {
+	err := s.ask(ctx, 0, func() error {
 		held := slices.DeleteFunc(slices.Clone(claims), func(c store.Claim) bool { return !s.holds(c) })
 		if err := s.engine.Release(ctx, held); err != nil {
 			return err
@@ -274,8 +274,7 @@ func (s *reached) Counts(ctx context.Context) ([]store.QueueCount, error) {
 }
 
 func (s *reached) Remember(ctx context.Context, receipts []store.Receipt) error {
-	_, err := s.ask(ctx, adds, func() error { return s.engine.Remember(ctx, receipts) })
-	return err
+	return s.ask(ctx, adds, func() error { return s.engine.Remember(ctx, receipts) })
 }
 
 func (s *reached) Receipts(ctx context.Context) ([]store.Receipt, error) {
@@ -290,7 +289,7 @@ func (s *reached) Change(ctx context.Context, keys []store.Key, edit func(store.
 	defer s.changes.Done()
 	alone := entries == nil
 	o, edit, entries := s.ledger.observe(edit, entries)
-	_, err = s.ask(ctx, adds, func() (err error) {
+	err = s.ask(ctx, adds, func() (err error) {
 		n, err = s.engine.Change(ctx, keys, edit, entries)
 		return err
 	})
@@ -326,18 +325,15 @@ func (s *reached) Entry(ctx context.Context, name string) ([]byte, error) {
 }
 
 func (s *reached) Entries(ctx context.Context, prefix, after string, visit func(store.Entry) (bool, error)) error {
-	_, err := s.ask(ctx, reads|prompt, func() error { return s.engine.Entries(ctx, prefix, after, visit) })
-	return err
+	return s.ask(ctx, reads|prompt, func() error { return s.engine.Entries(ctx, prefix, after, visit) })
 }
 
 func (s *reached) PutEntries(ctx context.Context, entries []store.Entry) error {
-	_, err := s.ask(ctx, prompt, func() error { return s.engine.PutEntries(ctx, entries) })
-	return err
+	return s.ask(ctx, prompt, func() error { return s.engine.PutEntries(ctx, entries) })
 }
 
 func (s *reached) DeleteEntries(ctx context.Context, prefix string) error {
-	_, err := s.ask(ctx, prompt, func() error { return s.engine.DeleteEntries(ctx, prefix) })
-	return err
+	return s.ask(ctx, prompt, func() error { return s.engine.DeleteEntries(ctx, prefix) })
 }
 
 func (s *reached) NewestNumber(ctx context.Context) (uint64, error) {
@@ -345,8 +341,7 @@ func (s *reached) NewestNumber(ctx context.Context) (uint64, error) {
 }
 
 func (s *reached) Scan(ctx context.Context, r store.Range, visit func(store.Listed) (bool, error)) error {
-	_, err := s.ask(ctx, reads, func() error { return s.engine.Scan(ctx, r, visit) })
-	return err
+	return s.ask(ctx, reads, func() error { return s.engine.Scan(ctx, r, visit) })
 }
 
 func (s *reached) Find(ctx context.Context, id uuid.UUID) ([]store.Listed, error) {
@@ -368,29 +363,26 @@ func (s *sharedStore) Beat(ctx context.Context, replica string, about []byte, tt
 }
 
 func (s *sharedStore) Leave(ctx context.Context, replica string) error {
-	_, err := s.ask(ctx, 0, func() error { return s.shared.Leave(ctx, replica) })
-	return err
+	return s.ask(ctx, 0, func() error { return s.shared.Leave(ctx, replica) })
 }
 
 func (s *sharedStore) Lead(ctx context.Context, what, replica string, ttl time.Duration) (term uint64, leads bool, err error) {
-	_, err = s.ask(ctx, 0, func() (err error) { term, leads, err = s.shared.Lead(ctx, what, replica, ttl); return err })
+	err = s.ask(ctx, 0, func() (err error) { term, leads, err = s.shared.Lead(ctx, what, replica, ttl); return err })
 	return term, leads && err == nil, err
 }
 
 func (s *sharedStore) Resign(ctx context.Context, what, replica string) error {
-	_, err := s.ask(ctx, 0, func() error { return s.shared.Resign(ctx, what, replica) })
-	return err
+	return s.ask(ctx, 0, func() error { return s.shared.Resign(ctx, what, replica) })
 }
 
 func (s *sharedStore) Send(ctx context.Context, topic string, message []byte) error {
-	_, err := s.ask(ctx, 0, func() error { return s.shared.Send(ctx, topic, message) })
-	return err
+	return s.ask(ctx, 0, func() error { return s.shared.Send(ctx, topic, message) })
 }
 
 func (s *sharedStore) Listen(ctx context.Context, topic string, receive func([]byte)) error {
 	ctx, lose := context.WithCancelCause(ctx)
 	defer lose(nil)
-	_, err := s.ask(ctx, reads, func() error {
+	err := s.ask(ctx, reads, func() error {
 		return s.shared.Listen(ctx, topic, func(message []byte) {
 			if m := s.draw(reads); m.err != nil {
 				lose(&unanswered{error: m.err}) // the connection is gone, and with it what is sent

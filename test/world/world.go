@@ -30,7 +30,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-	"unicode/utf8"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
@@ -256,9 +255,6 @@ func (w *World) kept(ctx context.Context, state store.State) (map[string]int, er
 	all := map[string]int{}
 	err := w.stored().Scan(ctx, store.Range{State: state}, func(l store.Listed) (bool, error) {
 		id := idOf(l)
-		if !utf8.ValidString(l.Record.Queue) {
-			return false, fmt.Errorf("%s is stored for the queue %q", id, l.Record.Queue)
-		}
 		all[id]++
 		w.ledger.named(id, l.Record.ID.String())
 		return true, nil
