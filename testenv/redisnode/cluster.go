@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
+	"testing"
 )
 
 const (
@@ -22,79 +22,48 @@ type Cluster struct {
 	ids     map[*Server]string
 }
 
-// StartCluster starts them and waits until all slots are served and all replicas
-// follow.
-func StartCluster(ctx context.Context, o Options) (_ *Cluster, err error) {
-	c := &Cluster{ids: map[*Server]string{}}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, c.Stop())
-		}
-	}()
-	config := fmt.Sprintf("cluster-enabled yes\ncluster-node-timeout %d\ncluster-allow-replica-migration no", o.downAfter().Milliseconds())
-	for range 2 * primaries {
-		s, err := start(ctx, o, config)
-		if err != nil {
-			return c, err
-		}
+// NewCluster is a Cluster for one test, that serves all slots and whose replicas follow.
+func NewCluster(t testing.TB, o Options) *Cluster {
+	t.Helper()
+	ctx, c := context.Background(), &Cluster{ids: map[*Server]string{}}
+	do := func(s *Server, command ...string) any {
+		t.Helper()
+		answer, err := s.Do(ctx, command...)
+		must(t, err)
+		return answer
+	}
+	config := fmt.Sprintf("cluster-enabled yes\ncluster-node-timeout %d\ncluster-allow-replica-migration no", o.downAfter())
+	for i := range 2 * primaries {
+		s := begin(t, o, config)
 		c.Servers = append(c.Servers, s)
-		id, err := s.Do(ctx, "CLUSTER", "MYID")
-		if err != nil {
-			return c, err
-		}
-		c.ids[s], _ = id.(string)
-	}
-	if err := c.assemble(ctx); err != nil {
-		return c, err
-	}
-	return c, until(ctx, "the cluster serves all slots and its replicas follow", func() bool {
-		for i, s := range c.Servers {
-			if !c.Well(ctx, s) || i >= primaries && !s.following(ctx) {
-				return false
-			}
-		}
-		return true
-	})
-}
-
-// assemble makes a cluster of the servers.
-func (c *Cluster) assemble(ctx context.Context) error {
-	first := c.Servers[0]
-	for i, s := range c.Servers {
-		if _, err := s.Do(ctx, "CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1)); err != nil {
-			return err
-		}
+		c.ids[s], _ = do(s, "CLUSTER", "MYID").(string)
+		do(s, "CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1))
 		if i < primaries {
-			if _, err := s.Do(ctx, "CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(i*slots/primaries), strconv.Itoa((i+1)*slots/primaries-1)); err != nil {
-				return err
-			}
+			first, last := i*slots/primaries, (i+1)*slots/primaries-1
+			do(s, "CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(first), strconv.Itoa(last))
 		}
 		if i > 0 {
-			bus, err := s.Do(ctx, "CONFIG", "GET", "cluster-port")
-			if err != nil {
-				return err
-			}
-			if _, err := first.Do(ctx, "CLUSTER", "MEET", "127.0.0.1", strconv.Itoa(s.port), texts(bus)[1]); err != nil {
-				return err
-			}
+			bus := texts(do(s, "CONFIG", "GET", "cluster-port"))[1]
+			do(c.Servers[0], "CLUSTER", "MEET", "127.0.0.1", strconv.Itoa(s.port), bus)
 		}
 	}
 	for i, s := range c.Servers[primaries:] {
 		// It refuses until it has heard of that primary.
-		if err := until(ctx, "a server of the cluster becomes a replica", func() bool {
+		must(t, until(ctx, "a server of the cluster becomes a replica", func() bool {
 			_, err := s.Do(ctx, "CLUSTER", "REPLICATE", c.ids[c.Servers[i]])
 			return err == nil
-		}); err != nil {
-			return err
-		}
+		}))
 	}
-	return nil
-}
-
-// Well tells whether a server takes the cluster for whole.
-func (c *Cluster) Well(ctx context.Context, s *Server) bool {
-	answer, err := s.Do(ctx, "CLUSTER", "INFO")
-	return err == nil && fieldOf(answer, "cluster_state") == "ok" && fieldOf(answer, "cluster_known_nodes") == strconv.Itoa(len(c.Servers))
+	must(t, until(ctx, "the cluster serves all slots and its replicas follow", func() bool {
+		for i, s := range c.Servers {
+			is := func(field, want string) bool { return s.field(ctx, field, "CLUSTER", "INFO") == want }
+			if !is("cluster_state", "ok") || !is("cluster_known_nodes", "6") || i >= primaries && !s.following(ctx) {
+				return false
+			}
+		}
+		return true
+	}))
+	return c
 }
 
 // URL names all servers.
@@ -113,50 +82,41 @@ func (c *Cluster) Slot(ctx context.Context, key string) (int, error) {
 
 // Owner is the primary that serves a slot by its own word and by what the others say
 // of it; nil while they differ, or no server does.
-func (c *Cluster) Owner(ctx context.Context, slot int) *Server {
+func (c *Cluster) Owner(ctx context.Context, slot int) (owner *Server) {
 	for _, s := range c.Servers {
-		if s.process != nil && c.owns(ctx, s, slot) {
-			return s
-		}
-	}
-	return nil
-}
-
-// owns tells whether all servers that run and are well say that this one has the slot.
-func (c *Cluster) owns(ctx context.Context, s *Server, slot int) bool {
-	for _, asked := range c.Servers {
-		if asked.process == nil {
+		if s.process == nil {
 			continue
 		}
-		answer, err := asked.Do(ctx, "CLUSTER", "NODES")
-		text, _ := answer.(string)
-		if err != nil || ownerIn(text, slot) != c.ids[s] {
-			return false
+		port := s.ownerOf(ctx, slot)
+		if owner != nil && port != owner.port {
+			return nil
+		}
+		if owner == nil {
+			i := slices.IndexFunc(c.Servers, func(s *Server) bool { return s.port == port && s.process != nil })
+			if i < 0 {
+				return nil
+			}
+			owner = c.Servers[i]
 		}
 	}
-	return true
+	return owner
 }
 
-// ownerIn is the id of a slot's owner in what CLUSTER NODES says.
-func ownerIn(nodes string, slot int) string {
-	for line := range strings.Lines(nodes) {
-		fields := strings.Fields(line) // id address flags primary ping pong epoch link slots…
-		if len(fields) < 9 || !strings.Contains(fields[2], "master") || strings.Contains(fields[2], "fail") {
-			continue
-		}
-		for _, r := range fields[8:] {
-			from, to, isRange := strings.Cut(r, "-")
-			if !isRange {
-				to = from
-			}
-			low, err := strconv.Atoi(from)
-			high, err2 := strconv.Atoi(to)
-			if err == nil && err2 == nil && low <= slot && slot <= high {
-				return fields[0]
-			}
+// ownerOf is the port of a slot's primary as a server sees it; 0: it knows of none.
+func (s *Server) ownerOf(ctx context.Context, slot int) int {
+	answer, _ := s.Do(ctx, "CLUSTER", "SLOTS")
+	ranges, _ := answer.([]any)
+	for _, r := range ranges { // first and last slot, primary and replicas
+		of, _ := r.([]any)
+		first, _ := of[0].(int64)
+		last, _ := of[1].(int64)
+		primary, _ := of[2].([]any) // address, port and more
+		if int(first) <= slot && slot <= int(last) {
+			port, _ := primary[1].(int64)
+			return int(port)
 		}
 	}
-	return ""
+	return 0
 }
 
 // AwaitOwner waits until another one than this serves a slot, and says which.
@@ -174,22 +134,19 @@ func (c *Cluster) AwaitOwner(ctx context.Context, slot int, not *Server) (owner 
 // already, or was never there, makes Redis answer ASK or TRYAGAIN before the script
 // begins; one that it makes up itself is an error in the middle of it.
 func (c *Cluster) MoveSlot(ctx context.Context, slot int, to *Server) error {
-	from := c.Owner(ctx, slot)
+	from, number := c.Owner(ctx, slot), strconv.Itoa(slot)
 	if from == nil || from == to {
 		return fmt.Errorf("slot %d cannot be moved: it has no owner, or is there already", slot)
 	}
-	set := func(on *Server, words ...string) error {
-		_, err := on.Do(ctx, append([]string{"CLUSTER", "SETSLOT", strconv.Itoa(slot)}, words...)...)
+	set := func(on *Server, how string, who *Server) error {
+		_, err := on.Do(ctx, "CLUSTER", "SETSLOT", number, how, c.ids[who])
 		return err
 	}
-	if err := set(to, "IMPORTING", c.ids[from]); err != nil {
-		return err
-	}
-	if err := set(from, "MIGRATING", c.ids[to]); err != nil {
+	if err := errors.Join(set(to, "IMPORTING", from), set(from, "MIGRATING", to)); err != nil {
 		return err
 	}
 	for {
-		answer, err := from.Do(ctx, "CLUSTER", "GETKEYSINSLOT", strconv.Itoa(slot), "1")
+		answer, err := from.Do(ctx, "CLUSTER", "GETKEYSINSLOT", number, "1")
 		if err != nil {
 			return err
 		}
@@ -197,18 +154,13 @@ func (c *Cluster) MoveSlot(ctx context.Context, slot int, to *Server) error {
 		if len(keys) == 0 {
 			break
 		}
-		if _, err := from.Do(ctx, append([]string{"MIGRATE", "127.0.0.1", strconv.Itoa(to.port), "", "0", "5000", "KEYS"}, keys...)...); err != nil {
+		if _, err := from.Do(ctx, "MIGRATE", "127.0.0.1", strconv.Itoa(to.port), keys[0], "0", "5000"); err != nil {
 			return err
 		}
 	}
 	// The new owner first, or for a moment no server would be.
-	for _, s := range []*Server{to, from} {
-		if err := set(s, "NODE", c.ids[to]); err != nil {
-			return err
-		}
+	if err := errors.Join(set(to, "NODE", to), set(from, "NODE", to)); err != nil {
+		return err
 	}
 	return until(ctx, "all servers know who has the slot", func() bool { return c.Owner(ctx, slot) == to })
 }
-
-// Stop ends all of it for good.
-func (c *Cluster) Stop() error { return stop(c.Servers) }

@@ -7,60 +7,57 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
+	"testing"
 )
 
 // logs is where servers keep their append-only files, in their folders.
 const logs = "appendonlydir"
 
-// growing is the append-only file that a server writes to.
-func growing(dir string) (string, error) {
+// growing opens the append-only file that a server writes to, and says how long it is.
+func growing(dir string) (f *os.File, size int64, err error) {
 	all, err := filepath.Glob(filepath.Join(dir, logs, "*.incr.aof"))
 	if err == nil && len(all) != 1 {
 		err = fmt.Errorf("%d append-only files grow in %s, not one", len(all), dir)
 	}
 	if err != nil {
-		return "", err
+		return nil, 0, err
 	}
-	return all[0], nil
+	if f, err = os.OpenFile(all[0], os.O_RDWR, 0); err != nil {
+		return nil, 0, err
+	}
+	size, err = f.Seek(0, io.SeekEnd)
+	return f, size, err
 }
 
 // Written is how much it has written to its append-only file, in bytes.
 func (s *Server) Written() (int64, error) {
-	path, err := growing(s.dir)
-	if err != nil {
-		return 0, err
+	f, size, err := growing(s.dir)
+	if f != nil {
+		f.Close()
 	}
-	info, err := os.Stat(path)
-	if err != nil {
-		return 0, err
-	}
-	return info.Size(), nil
+	return size, err
 }
 
-// StartAfterPowerCut starts another server on a copy of its disk, of whose append-only
+// AfterPowerCut starts another server on a copy of a server's disk, of whose append-only
 // file just so many bytes had reached the disk when the power failed.
-func (s *Server) StartAfterPowerCut(ctx context.Context, synced int64) (*Server, error) {
+func AfterPowerCut(t testing.TB, s *Server, synced int64) *Server {
+	t.Helper()
 	o := s.opts
 	o.disk = func(dir string) error {
 		if err := os.CopyFS(filepath.Join(dir, logs), os.DirFS(filepath.Join(s.dir, logs))); err != nil {
 			return err
 		}
-		path, err := growing(dir)
-		if err != nil {
-			return err
-		}
-		f, err := os.OpenFile(path, os.O_RDWR, 0)
+		f, size, err := growing(dir)
 		if err != nil {
 			return err
 		}
 		defer f.Close()
-		if size, err := f.Seek(0, io.SeekEnd); err != nil || size < synced {
-			return fmt.Errorf("%s has %d bytes, not %d: %w", path, size, synced, err)
+		if size < synced {
+			return fmt.Errorf("%s has %d bytes, not %d", f.Name(), size, synced)
 		}
 		return f.Truncate(synced)
 	}
-	return Start(ctx, o)
+	return begin(t, o, "")
 }
 
 // HasCutOff tells whether a start has cut off the end of the append-only file, where the last
@@ -72,17 +69,14 @@ func (s *Server) RewriteLog(ctx context.Context) error {
 	if _, err := s.Do(ctx, "BGREWRITEAOF"); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	for s.Info(ctx, "persistence", "aof_rewrite_scheduled") != "0" || s.Info(ctx, "persistence", "aof_rewrite_in_progress") != "0" {
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("rewriting the append-only file: %w", ctx.Err())
-		case <-time.After(10 * time.Millisecond):
-		}
+	is := func(field, want string) bool { return s.Info(ctx, "persistence", field) == want }
+	if err := until(ctx, "the append-only file is rewritten", func() bool {
+		return is("aof_rewrite_scheduled", "0") && is("aof_rewrite_in_progress", "0")
+	}); err != nil {
+		return err
 	}
-	if status := s.Info(ctx, "persistence", "aof_last_bgrewrite_status"); status != "ok" {
-		return fmt.Errorf("rewriting the append-only file: %s", status)
+	if !is("aof_last_bgrewrite_status", "ok") {
+		return fmt.Errorf("rewriting the append-only file failed:\n%s", s.LastWords())
 	}
 	return nil
 }

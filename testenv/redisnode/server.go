@@ -6,13 +6,17 @@ package redisnode
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/redis/rueidis"
 
 	"github.com/redrive-mq/redrive/testenv/subprocess"
 )
@@ -62,54 +66,48 @@ type Server struct {
 	inside  string // as the server sees it
 	args    []string
 	port    int
-	secure  int // its port for TLS; 0: it has none
+	secure  int // its port for TLS
 	process *subprocess.Process
 }
 
 // Start starts one server and waits until it answers.
 func Start(ctx context.Context, o Options) (*Server, error) { return start(ctx, o, "") }
 
-// start starts a server with more configuration, which the options' goes before.
-func start(ctx context.Context, o Options, config string) (*Server, error) {
+// start starts a server, or with args a sentinel. Of a server's configuration what the options
+// say wins.
+func start(ctx context.Context, o Options, config string, args ...string) (*Server, error) {
 	ports, err := subprocess.Ports(3)
 	if err != nil {
 		return nil, err
 	}
-	secure := 0
-	if o.TLS != nil {
-		secure = ports[2]
+	s := &Server{opts: o, args: args, port: ports[0], secure: ports[2]}
+	tmp := ""
+	if o.Root != "" {
+		tmp = filepath.Join(o.Root, "tmp")
 	}
-	return run(ctx, o, ports[0], secure, nil, fmt.Sprintf(`appendonly yes
+	if s.program, err = find(o.Root); err != nil {
+		return nil, err
+	}
+	if s.dir, err = os.MkdirTemp(tmp, "redrive-redis-"); err != nil {
+		return nil, err
+	}
+	s.inside = strings.TrimPrefix(s.dir, strings.TrimSuffix(o.Root, "/"))
+	if len(args) == 0 {
+		config = fmt.Sprintf(`appendonly yes
 appendfsync always
 save ""
 repl-diskless-sync-delay 0
 cluster-port %d
 %s
 %s
-`, ports[1], config, o.Config))
-}
-
-// run starts a server, or a sentinel by its arguments, on a port, and on another one for
-// TLS unless that is 0.
-func run(ctx context.Context, o Options, port, secure int, args []string, config string) (*Server, error) {
-	program, err := find(o)
-	if err != nil {
-		return nil, err
+`, ports[1], config, o.Config)
 	}
-	s := &Server{opts: o, program: program, args: args, port: port, secure: secure}
-	if s.dir, err = os.MkdirTemp(o.tmp(), "redrive-redis-"); err != nil {
-		return nil, err
-	}
-	s.inside = strings.TrimPrefix(s.dir, strings.TrimSuffix(o.Root, "/"))
-	config = fmt.Sprintf("bind 127.0.0.1\nport %d\ndir %s\n%s", port, s.inside, config)
-	if secure != 0 {
-		config += s.listenTLS()
-		err = s.writeIdentity(o.TLS)
-	}
+	secure, err := s.listenTLS()
 	if err == nil && o.disk != nil {
 		err = o.disk(s.dir)
 	}
 	if err == nil {
+		config = fmt.Sprintf("bind 127.0.0.1\nport %d\ndir %s\n%s%s", s.port, s.inside, config, secure)
 		err = os.WriteFile(filepath.Join(s.dir, "server.conf"), []byte(config), 0o600)
 	}
 	if err == nil {
@@ -121,47 +119,40 @@ func run(ctx context.Context, o Options, port, secure int, args []string, config
 	return s, nil
 }
 
-// listenTLS is the configuration for TLS.
-func (s *Server) listenTLS() string {
-	ask := "no"
-	if s.opts.TLS.Clients != nil {
-		ask = "yes"
-	}
-	return fmt.Sprintf("tls-port %d\ntls-cert-file %[2]s/cert.pem\ntls-key-file %[2]s/key.pem\ntls-ca-cert-file %[2]s/ca.pem\ntls-auth-clients %s\n", s.secure, s.inside, ask)
-}
-
-func (s *Server) writeIdentity(id *Identity) (err error) {
-	ca := id.Clients
-	if ca == nil {
-		ca = id.Cert // it wants one, and does not use it to ask
-	}
-	for name, pem := range map[string][]byte{"cert.pem": id.Cert, "key.pem": id.Key, "ca.pem": ca} {
-		err = errors.Join(err, os.WriteFile(filepath.Join(s.dir, name), pem, 0o600))
-	}
-	return err
-}
-
-// tmp is where a server's folder is made; "": where the system says.
-func (o Options) tmp() string {
-	if o.Root == "" {
-		return ""
-	}
-	return filepath.Join(o.Root, "tmp")
-}
-
 // find finds the server's program as seen from within root.
-func find(o Options) (string, error) {
-	if o.Root == "" {
+func find(root string) (string, error) {
+	if root == "" {
 		if program, err := exec.LookPath("redis-server"); err == nil {
 			return program, nil
 		}
 		return "", fmt.Errorf("Redis is %w: `make install-redis` installs it", ErrNotInstalled)
 	}
 	const program = "/usr/bin/valkey-server"
-	if _, err := os.Stat(filepath.Join(o.Root, program)); err != nil {
-		return "", fmt.Errorf("Valkey is %w in %s: `make install-valkey` installs it", ErrNotInstalled, o.Root)
+	if _, err := os.Stat(filepath.Join(root, program)); err != nil {
+		return "", fmt.Errorf("Valkey is %w in %s: `make install-valkey` installs it", ErrNotInstalled, root)
 	}
 	return program, nil
+}
+
+// listenTLS writes the server's identity, and is the configuration for TLS.
+func (s *Server) listenTLS() (config string, err error) {
+	id := s.opts.TLS
+	if id == nil {
+		return "", nil
+	}
+	ca, ask := id.Clients, "yes"
+	if ca == nil {
+		ca, ask = id.Cert, "no" // it wants a CA, and does not use it to ask
+	}
+	for name, pem := range map[string][]byte{"cert.pem": id.Cert, "key.pem": id.Key, "ca.pem": ca} {
+		err = errors.Join(err, os.WriteFile(filepath.Join(s.dir, name), pem, 0o600))
+	}
+	return fmt.Sprintf(`tls-port %d
+tls-cert-file %[2]s/cert.pem
+tls-key-file %[2]s/key.pem
+tls-ca-cert-file %[2]s/ca.pem
+tls-auth-clients %s
+`, s.secure, s.inside, ask), err
 }
 
 // Addr is where it listens, as host:port.
@@ -188,21 +179,23 @@ func (s *Server) Restart(ctx context.Context) error {
 	if s.process, err = subprocess.Start(c, s.dir); err != nil {
 		return fmt.Errorf("starting %s: %w", s.opts.Name(), err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	for {
-		_, err := s.Do(ctx, "PING")
-		if err == nil {
-			return nil
-		}
+	ended := false
+	err = until(ctx, s.opts.Name()+" answers", func() bool {
 		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%s did not start: %w\n%s", s.opts.Name(), err, s.LastWords())
 		case <-s.process.Ended():
-			return fmt.Errorf("%s ended while starting:\n%s", s.opts.Name(), s.LastWords())
-		case <-time.After(10 * time.Millisecond):
+			ended = true
+		default:
+			_, err = s.Do(ctx, "PING")
 		}
+		return ended || err == nil
+	})
+	if ended {
+		err = fmt.Errorf("%s ended while starting", s.opts.Name())
 	}
+	if err != nil {
+		return fmt.Errorf("%w:\n%s", err, s.LastWords())
+	}
+	return nil
 }
 
 // Kill ends it as a power cut would.
@@ -232,3 +225,82 @@ func (s *Server) LastWords() string {
 }
 
 func (s *Server) log() string { return filepath.Join(s.dir, "log") }
+
+// Do gives it a command, on a connection of its own. The answer is a string, an int64,
+// nil, or a []any of these; an error that the server answered is an error here.
+func (s *Server) Do(ctx context.Context, command ...string) (any, error) {
+	answer, err := s.do(ctx, command)
+	if err != nil {
+		what := strings.Join(command[:min(2, len(command))], " ")
+		return nil, fmt.Errorf("%s at %s: %s: %w", s.opts.Name(), s.Addr(), what, err)
+	}
+	return answer, nil
+}
+
+func (s *Server) do(ctx context.Context, command []string) (any, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	// rueidis dials before it knows the context, which ends the connection too: else it would
+	// wait to say good-bye to a server that is paused.
+	dial := func(_ context.Context, addr string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
+		c, err := d.DialContext(ctx, "tcp", addr)
+		if err == nil {
+			context.AfterFunc(ctx, func() { c.Close() })
+		}
+		return c, err
+	}
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{s.Addr()}, DialCtxFn: dial,
+		AlwaysRESP2: true, DisableCache: true, DisableRetry: true, ForceSingleClient: true,
+		ClientSetInfo: rueidis.DisableClientSetInfo})
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close()
+	answer, err := client.Do(ctx, client.B().Arbitrary(command...).Build()).ToAny()
+	if rueidis.IsRedisNil(err) {
+		err = nil
+	}
+	cancel()
+	return answer, err
+}
+
+// texts is an answer that is a list of strings.
+func texts(answer any) (list []string) {
+	all, _ := answer.([]any)
+	for _, one := range all {
+		text, _ := one.(string)
+		list = append(list, text)
+	}
+	return list
+}
+
+// Info is a field of what it says of itself; "" when it does not answer or say so.
+func (s *Server) Info(ctx context.Context, section, field string) string {
+	return s.field(ctx, field, "INFO", section)
+}
+
+// field is a field of an answer of lines "field:value".
+func (s *Server) field(ctx context.Context, field string, command ...string) string {
+	answer, _ := s.Do(ctx, command...)
+	text, _ := answer.(string)
+	for line := range strings.Lines(text) {
+		if value, is := strings.CutPrefix(line, field+":"); is {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}
+
+// until asks until it is so, or fails with what was still not so.
+func until(ctx context.Context, what string, is func() bool) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for !is() {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("still not so: %s: %w", what, ctx.Err())
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	return nil
+}

@@ -2,9 +2,11 @@ package redisnode
 
 import (
 	"context"
+	"os"
 	"path/filepath"
 	"testing"
 
+	"github.com/redrive-mq/redrive/testenv/authority"
 	"github.com/redrive-mq/redrive/testenv/subprocess"
 )
 
@@ -28,62 +30,70 @@ func Both(testing.TB) []Options {
 // New is a server for one test.
 func New(t testing.TB, o Options) *Server {
 	t.Helper()
-	s, err := Start(context.Background(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	owned(t, s.Stop, s)
-	version := s.Info(context.Background(), "server", "redis_version")
-	if o.Root != "" {
-		version = s.Info(context.Background(), "server", "valkey_version")
-	}
-	t.Logf("on %s %s", o.Name(), version)
+	s := begin(t, o, "")
+	field := map[string]string{"Redis": "redis_version", "Valkey": "valkey_version"}[o.Name()]
+	t.Logf("on %s %s", o.Name(), s.Info(context.Background(), "server", field))
 	return s
 }
 
-// AfterPowerCut is StartAfterPowerCut for one test.
-func AfterPowerCut(t testing.TB, s *Server, synced int64) *Server {
+// begin is start for one test, which the server ends with; where it fails it shows what the
+// server said.
+func begin(t testing.TB, o Options, config string, args ...string) *Server {
 	t.Helper()
-	again, err := s.StartAfterPowerCut(context.Background(), synced)
-	if err != nil {
-		t.Fatal(err)
-	}
-	owned(t, again.Stop, again)
-	return again
-}
-
-// NewSentinel is a Sentinel for one test.
-func NewSentinel(t testing.TB, o Options) *Sentinel {
-	t.Helper()
-	s, err := StartSentinel(context.Background(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	owned(t, s.Stop, append(s.Sentinels, s.Servers...)...)
-	return s
-}
-
-// NewCluster is a Cluster for one test.
-func NewCluster(t testing.TB, o Options) *Cluster {
-	t.Helper()
-	c, err := StartCluster(context.Background(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	owned(t, c.Stop, c.Servers...)
-	return c
-}
-
-// owned ends servers with the test, and tells what they said when it failed.
-func owned(t testing.TB, stop func() error, servers ...*Server) {
+	s, err := start(context.Background(), o, config, args...)
+	must(t, err)
 	t.Cleanup(func() {
 		if t.Failed() {
-			for _, s := range servers {
-				t.Logf("%s at %s said:\n%s", s.opts.Name(), s.Addr(), s.LastWords())
-			}
+			t.Logf("%s at %s said:\n%s", o.Name(), s.Addr(), s.LastWords())
 		}
-		if err := stop(); err != nil {
+		if err := s.Stop(); err != nil {
 			t.Error(err)
 		}
 	})
+	return s
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Authority is a CA of a test's own.
+type Authority struct {
+	Cert []byte // in PEM
+	t    testing.TB
+	ca   *authority.Authority
+}
+
+// NewAuthority makes one, whose certificates are valid for as long as a test may last.
+func NewAuthority(t testing.TB) *Authority {
+	t.Helper()
+	ca, err := authority.New(t.TempDir())
+	must(t, err)
+	return &Authority{Cert: read(t, ca.CAFile()), t: t, ca: ca}
+}
+
+// Identity is one of a server with these addresses or names, or of a client.
+func (a *Authority) Identity(names ...string) *Identity {
+	a.t.Helper()
+	cert, key := a.File(nil), a.File(nil)
+	must(a.t, a.ca.Issue(authority.Leaf{User: names[0], Hosts: names}, cert, key))
+	return &Identity{Cert: read(a.t, cert), Key: read(a.t, key)}
+}
+
+// File writes PEM to a file of the test's, and says where.
+func (a *Authority) File(data []byte) string {
+	a.t.Helper()
+	path := filepath.Join(a.t.TempDir(), "file.pem")
+	must(a.t, os.WriteFile(path, data, 0o600))
+	return path
+}
+
+func read(t testing.TB, path string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	must(t, err)
+	return data
 }
