@@ -10,6 +10,8 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 )
 
@@ -30,7 +32,7 @@ func compare(ctx context.Context, b brokertest.Broker, kind string) error {
 			if absent[i] != nil {
 				continue
 			}
-			res, err := measure(ctx, b, kind, all[i])
+			res, err := measure(ctx, b, kind, all[i], *messages, 0)
 			switch {
 			case ctx.Err() != nil:
 				return ctx.Err()
@@ -39,8 +41,8 @@ func compare(ctx context.Context, b brokertest.Broker, kind string) error {
 				continue
 			case err != nil:
 				absent[i] = errors.New("failed")
-			case res.lost+res.duplicates > 0:
-				err = fmt.Errorf("%d lost, %d duplicates", res.lost, res.duplicates)
+			default:
+				err = res.failure(0)
 			}
 			if err != nil {
 				failures = append(failures, fmt.Errorf("%s: %w", all[i].name, err))
@@ -50,7 +52,8 @@ func compare(ctx context.Context, b brokertest.Broker, kind string) error {
 	}
 	fmt.Printf("%d messages, median of %d\n", *messages, *rounds)
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "row\tmessages/s\t× forwarder\tp50\tp99\tmax\tCPU µs each\tpeak MiB\tRedis CPU µs each\tpeak MiB\tbroker CPU µs each\tpeak MiB\t")
+	fmt.Fprintln(w, "row\tmessages/s\t× forwarder\tp50\tp99\tmax\tCPU µs each\tpeak MiB\t"+
+		"Redis CPU µs each\tpeak MiB\tbroker CPU µs each\tpeak MiB\t")
 	forwarder := 0.0
 	for i, row := range all {
 		if absent[i] != nil {
@@ -61,9 +64,12 @@ func compare(ctx context.Context, b brokertest.Broker, kind string) error {
 		if i == 0 {
 			forwarder = m.rate
 		}
-		fmt.Fprintf(w, "%s\t%.0f\t%.2f\t%.0fms\t%.0fms\t%.0fms\t%s\t%s\t%s\t\n", row.name, m.rate, m.rate/forwarder, ms(m.p(50)), ms(m.p(99)), ms(m.p(100)),
+		fmt.Fprintf(w, "%s\t%.0f\t%.2f\t%.0fms\t%.0fms\t%.0fms\t%s\t%s\t%s\t\n", row.name, m.rate, m.rate/forwarder,
+			ms(m.p(50)), ms(m.p(99)), ms(m.p(100)),
 			m.own.columns(*messages), m.redis.columns(*messages), m.broker.columns(*messages))
-		if most := memoryBound(*size); row.name == "redrive" && *size >= 1<<20 && m.own.known && m.own.peak > most {
+		// See TestLargeBodiesTakeBoundedMemory.
+		most := 160 + 10*float64(*size)/(1<<20)
+		if row.name == "redrive" && *size >= 1<<20 && m.own.known && m.own.peak > most {
 			failures = append(failures, fmt.Errorf("redrive took up to %.0f MiB, more than %.0f", m.own.peak, most))
 		}
 	}
@@ -76,30 +82,71 @@ func compare(ctx context.Context, b brokertest.Broker, kind string) error {
 	return errors.Join(failures...)
 }
 
-// memoryBound is how much the service on disk takes at most, in MiB, with bodies of so many
-// bytes: see TestLargeBodiesTakeBoundedMemory.
-func memoryBound(size int) float64 { return 160 + 10*float64(size)/(1<<20) }
+// lateness rejects messages at a steady rate and prints how late they come back.
+//
+// A message is due its delay after its reject, as the consumer's monotonic clock
+// has it: see consume for why none is called early that was not. The way to the
+// service and back counts as lateness; what it is on this machine, now, the bare
+// forwarder shows first.
+func lateness(ctx context.Context, b brokertest.Broker, kind string) error {
+	n := int(float64(*steady) * steadyFor.Seconds())
+	fmt.Printf("%d rejects per second for %s, delay %s\n", *steady, *steadyFor, *delay)
+	alone, err := measure(ctx, b, kind, forwarder, max(1, n/3), *steady)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("the way alone, by a bare forwarder without a delay: p50 %.1f ms, p99 %.1f ms\n",
+		ms(alone.p(50)), ms(alone.p(99)))
+	var failures []error
+	for _, row := range serviceRows(*delay, *stores) {
+		back, err := measure(ctx, b, kind, row, n, *steady)
+		if errors.As(err, new(notThere)) {
+			fmt.Printf("%s: %v\n", row.name, err)
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", row.name, err)
+		}
+		fmt.Printf("\n%s\n%.0f rejects per second; late by p50 %.1f ms, p99 %.1f ms, max %.1f ms; "+
+			"%d early, %d lost, %d duplicates\n", row.name, back.rejects,
+			ms(back.p(50)-*delay), ms(back.p(99)-*delay), ms(back.p(100)-*delay),
+			back.early(*delay), back.lost, back.duplicates)
+		fmt.Printf("service: %s\nRedis: %s\nbroker: %s\n", back.own.text(n), back.redis.text(n), back.broker.text(n))
+		if err := back.failure(*delay); err != nil {
+			failures = append(failures, fmt.Errorf("%s: %w", row.name, err))
+		}
+	}
+	return errors.Join(failures...)
+}
 
-// measure is one round of one row, in a virtual host of its own.
-func measure(ctx context.Context, b brokertest.Broker, kind string, row row) (res result, err error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+// measure is one round of one row with n messages, in a virtual host of its own. With a pace so many
+// come per second; without one all are there before, so that it measures the way back alone.
+func measure(ctx context.Context, b brokertest.Broker, kind string, row row, n, pace int) (res result, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute+*steadyFor+*delay)
 	defer cancel()
-	v, remove, err := newVHost(ctx, b, kind)
+	v, err := newVHost(ctx, b, kind)
 	if err != nil {
 		return res, err
 	}
-	defer remove()
-	w, err := row.start(ctx, v)
-	if err != nil {
+	defer v.close()
+	if err := row.start(ctx, v); err != nil {
 		return res, err
 	}
-	defer w.stop()
-	// The work queue is full before, so that the round measures the way back alone.
-	if err := publish(ctx, v.url, work, *messages, 0); err != nil {
-		return res, err
+	if pace == 0 {
+		if err := publish(ctx, v.url, work, n, 0); err != nil {
+			return res, err
+		}
 	}
-	costs := measureCosts(w, b)
-	res.returns, err = consume(ctx, v.url, work, *messages, row.requeue)
+	costs := measureCosts(v)
+	both, ctx := errgroup.WithContext(ctx) // without one of them the other would wait in vain
+	if pace > 0 {
+		both.Go(func() error { return publish(ctx, v.url, work, n, float64(pace)) })
+	}
+	both.Go(func() (err error) {
+		res.returns, err = consume(ctx, v.url, work, n, row.requeue)
+		return err
+	})
+	err = both.Wait()
 	res.costs = costs()
 	return res, err
 }

@@ -6,9 +6,9 @@
 //
 // Machines are noisy: compare the ratios of one run, not numbers of two.
 //
-//	compare.go, steady.go, waiting.go, library.go  what is measured
-//	rows.go                                        ways to retry messages
-//	service.go, traffic.go, usage.go               the service and its Redis, the consumer, CPU and memory
+//	compare.go, waiting.go, library.go  what is measured
+//	rows.go                             ways to retry messages
+//	service.go, traffic.go, usage.go    the service, the consumer, CPU and memory
 package main
 
 import (
@@ -32,7 +32,6 @@ var (
 	size      = flag.Int("size", 1024, "bytes of body")
 	rounds    = flag.Int("rounds", 3, "rounds of each row; the median counts")
 	binary    = flag.String("redrive", "bin/redrive", "the service")
-	folder    = flag.String("dir", "", "where the service's data goes (default the folder for temporary files)")
 	version   = flag.String("version", "", "only brokers whose version begins so, such as 4.3")
 	kinds     = flag.String("kind", "classic,quorum", "of the work queue")
 	stores    = flag.String("store", "disk,redis", "with -steady and -waiting: where the service keeps its messages")
@@ -66,7 +65,7 @@ another machine or of one that somebody else runs).
                    those of an empty service, in turn; and how soon after a restart
                    (SIGTERM, SIGKILL) a message that is due comes back. On each
                    -store, one after the other. Needs about three times
-                   -waiting × -size of disk at -dir, and for Redis 1.6 GB of memory
+                   -waiting × -size of disk in TMPDIR, and for Redis 1.6 GB of memory
                    where 1,000,000 of 1 KiB wait.
 
   bench -library   every message succeeds: redrive.Consume against a bare
@@ -111,7 +110,9 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	brokers = slices.DeleteFunc(brokers, func(b brokertest.Broker) bool { return !strings.HasPrefix(b.Version, *version) })
+	brokers = slices.DeleteFunc(brokers, func(b brokertest.Broker) bool {
+		return !strings.HasPrefix(b.Version, *version)
+	})
 	if len(brokers) == 0 {
 		return fmt.Errorf("no broker has version %s", *version)
 	}

@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -18,82 +16,37 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/testenv/redisnode"
+	"github.com/redrive-mq/redrive/testenv/subprocess"
 )
 
-// redis is one that syncs each write.
-type redis struct {
-	*redisnode.Server
-	dir string // its data, where the services' is
-	pid int
-}
-
-// startRedis starts one, or says that it is notThere.
-func startRedis(ctx context.Context) (_ *redis, err error) {
-	r := new(redis)
-	if r.dir, err = os.MkdirTemp(*folder, "redrive-bench-redis-"); err != nil {
-		return nil, err
-	}
-	r.Server, err = redisnode.Start(ctx, redisnode.Options{Config: "dir " + r.dir})
-	if err == nil {
-		r.pid, err = strconv.Atoi(r.Info(ctx, "server", "process_id"))
-	}
-	switch {
-	case err == nil:
-		return r, nil
-	case errors.Is(err, redisnode.ErrNotInstalled):
-		err = notThere(err.Error())
-	}
-	r.stop()
-	return nil, err
-}
-
-func (r *redis) stop() {
-	if r.Server != nil {
-		_ = r.Stop()
-	}
-	os.RemoveAll(r.dir)
-}
-
-// startServices starts so many services with one delay for the work queue, all of them on one
-// Redis, or one on disk.
-func startServices(ctx context.Context, v vhost, store string, count int, delay time.Duration) (w way, err error) {
-	var began []func()
-	w.stop = func() {
-		for _, stop := range slices.Backward(began) {
-			stop()
-		}
-	}
-	defer func() {
-		if err != nil {
-			w.stop()
-		}
-	}()
-	var on *redis
+// startServices starts so many services with delays by queue, all of them on one Redis, which
+// syncs each write, or one on disk. They are where the queues' dead letters go.
+func startServices(ctx context.Context, v *vhost, store string, count int, delays map[string]time.Duration) error {
 	if store == onRedis {
-		if on, err = startRedis(ctx); err != nil {
-			return w, err
+		r, err := redisnode.Start(ctx, redisnode.Options{})
+		if errors.Is(err, redisnode.ErrNotInstalled) {
+			return notThere(err.Error())
 		}
-		began, w.redis = append(began, on.stop), []int{on.pid}
+		if err != nil {
+			return err
+		}
+		v.redis = r
+		v.atEnd(func() { _ = r.Stop() })
 	}
 	for range count {
-		s, err := newService(v.url, on, map[string]time.Duration{work: delay})
+		s, err := newService(v, delays)
+		if err == nil {
+			v.services = append(v.services, s)
+			err = s.start(ctx)
+		}
 		if err != nil {
-			return w, err
+			return err
 		}
-		began = append(began, s.remove)
-		if err := s.start(ctx); err != nil {
-			return w, err
-		}
-		w.pids = append(w.pids, s.pid())
 	}
-	return w, enrolled(v, work)
-}
-
-// enrolled declares queues that dead-letter to the service.
-func enrolled(v vhost, queues ...string) error {
 	return onChannel(v.url, func(ch *amqp.Channel) (err error) {
-		for _, queue := range queues {
-			err = errors.Join(err, declare(ch, queue, amqp.Table{"x-queue-type": v.kind, "x-dead-letter-exchange": "redrive"}))
+		for queue := range delays {
+			args := amqp.Table{"x-queue-type": v.kind, "x-dead-letter-exchange": "redrive"}
+			err = errors.Join(err, declare(ch, queue, args))
 		}
 		return err
 	})
@@ -101,40 +54,49 @@ func enrolled(v vhost, queues ...string) error {
 
 // service is Redrive as users run it: a process of its own.
 type service struct {
-	dir, listen, url string
-	cmd              *exec.Cmd
+	config, listen, url string
+	cmd                 *exec.Cmd
 }
 
-// newService writes its config, with delays by queue; start it, and remove it in the end. Its
-// messages are on a Redis, or on disk if that is nil.
-func newService(url string, on *redis, delays map[string]time.Duration) (s *service, err error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+// newService writes a service's config, with delays by queue. Its messages are on the virtual
+// host's Redis, if it has one, or else on disk.
+func newService(v *vhost, delays map[string]time.Duration) (*service, error) {
+	ports, err := subprocess.Ports(1)
 	if err != nil {
 		return nil, err
 	}
-	s = &service{url: url, listen: l.Addr().String()}
-	l.Close()
-	if s.dir, err = os.MkdirTemp(*folder, "redrive-bench-"); err != nil {
+	dir, err := os.MkdirTemp("", "redrive-bench-")
+	if err != nil {
 		return nil, err
 	}
-	store := "disk: " + filepath.Join(s.dir, "data")
-	if on != nil {
-		store += ", redis: {url: " + on.URL() + "}"
+	s := &service{url: v.url, listen: fmt.Sprintf("127.0.0.1:%d", ports[0]), config: filepath.Join(dir, "redrive.yaml")}
+	v.atEnd(func() {
+		s.end(syscall.SIGTERM)
+		os.RemoveAll(dir)
+	})
+	store := "disk: " + filepath.Join(dir, "data")
+	if v.redis != nil {
+		store += ", redis: {url: " + v.redis.URL() + "}"
 	}
 	yaml := fmt.Sprintf("store: {%s}\nlisten: %s\npolicies:\n", store, s.listen)
 	for queue, delay := range delays {
-		yaml += fmt.Sprintf("- {name: %s, queues: [%s], backoff: {fixed: %dms}, jitter: none, attempts: 1000000}\n", queue, queue, delay.Milliseconds())
+		yaml += fmt.Sprintf("- {name: %s, queues: [%s], backoff: {fixed: %dms}, jitter: none, attempts: 1000000}\n",
+			queue, queue, delay.Milliseconds())
 	}
-	return s, os.WriteFile(s.config(), []byte(yaml), 0o600)
+	return s, os.WriteFile(s.config, []byte(yaml), 0o600)
 }
-
-func (s *service) config() string { return filepath.Join(s.dir, "redrive.yaml") }
 
 func (s *service) pid() int { return s.cmd.Process.Pid }
 
+// redisPID is the process of the virtual host's Redis.
+func (v *vhost) redisPID() int {
+	pid, _ := strconv.Atoi(v.redis.Info(context.Background(), "server", "process_id"))
+	return pid
+}
+
 // launch starts the process.
 func (s *service) launch() error {
-	s.cmd = exec.Command(*binary, "serve", "--config", s.config())
+	s.cmd = exec.Command(*binary, "serve", "--config", s.config)
 	s.cmd.Env = append(os.Environ(), "REDRIVE_BROKER_URL="+s.url)
 	if os.Getenv("REDRIVE_BENCH_LOG") != "" {
 		s.cmd.Stderr = os.Stderr
@@ -206,11 +168,6 @@ func (s *service) end(by os.Signal) {
 		_ = s.cmd.Wait()
 		s.cmd = nil
 	}
-}
-
-func (s *service) remove() {
-	s.end(syscall.SIGTERM)
-	os.RemoveAll(s.dir)
 }
 
 // pause waits so long, or until ctx ends.

@@ -55,6 +55,38 @@ func publish(ctx context.Context, url, queue string, n int, pace float64) error 
 	})
 }
 
+const prefetch = 1000
+
+// eachDelivery handles what a queue delivers until handle is done, or ctx ends.
+func eachDelivery(ctx context.Context, url, queue string, handle func(amqp.Delivery) (done bool, err error)) error {
+	return onChannel(url, func(ch *amqp.Channel) error {
+		if err := ch.Qos(prefetch, 0, false); err != nil {
+			return err
+		}
+		const tag = "bench"
+		in, err := ch.Consume(queue, tag, false, false, false, false, nil)
+		if err != nil {
+			return err
+		}
+		for done := false; !done; {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case d, ok := <-in:
+				if !ok {
+					return fmt.Errorf("the channel of the consumer of %s closed", queue)
+				}
+				if done, err = handle(d); err != nil {
+					return fmt.Errorf("the consumer of %s: %w", queue, err)
+				}
+			}
+		}
+		// A connection that closes right after many acknowledgements can undo
+		// some, and the next round would meet their messages.
+		return ch.Cancel(tag, false)
+	})
+}
+
 // returns is what the consumer saw.
 type returns struct {
 	waits            []time.Duration // from reject to return, shortest first
@@ -80,87 +112,51 @@ func (r returns) p(percent int) time.Duration {
 	return r.waits[min(len(r.waits)*percent/100, len(r.waits)-1)]
 }
 
+// failure is an error if any message came early, more than once, or not at all.
+func (r returns) failure(delay time.Duration) error {
+	if early := r.early(delay); early+r.lost+r.duplicates > 0 {
+		return fmt.Errorf("%d early, %d lost, %d duplicates", early, r.lost, r.duplicates)
+	}
+	return nil
+}
+
 // consume rejects each of n messages once and acknowledges it when it comes back,
-// until all have, or ctx ends.
+// until all have, or the time of ctx is over.
 //
 // A wait begins before the reject is written and ends when the delivery has been
 // read, so it is never shorter than what the broker and the service saw: a wait
 // below the delay is truly early.
 func consume(ctx context.Context, url, queue string, n int, requeue bool) (r returns, err error) {
-	err = onChannel(url, func(ch *amqp.Channel) error {
-		if err := ch.Qos(1000, 0, false); err != nil {
-			return err
+	rejected, back := make([]time.Time, n), make([]bool, n) // by the message's number
+	var first, last time.Time                               // rejection
+	rejections, left := 0, n
+	err = eachDelivery(ctx, url, queue, func(d amqp.Delivery) (bool, error) {
+		now := time.Now()
+		id, err := strconv.Atoi(d.MessageId)
+		if err != nil || id < 0 || id >= n {
+			return false, fmt.Errorf("message %q was delivered and never published", d.MessageId)
 		}
-		const tag = "bench"
-		in, err := ch.Consume(queue, tag, false, false, false, false, nil)
-		if err != nil {
-			return err
-		}
-		f := failOnce{returns: &r, requeue: requeue, rejected: make([]time.Time, n), back: make([]bool, n), left: n}
-		for f.left > 0 {
-			select {
-			case <-ctx.Done():
-				if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-					r.lost = f.left
-					return nil
-				}
-				return ctx.Err()
-			case d, ok := <-in:
-				if !ok {
-					return fmt.Errorf("the channel of the consumer of %s closed", queue)
-				}
-				if err := f.handle(d); err != nil {
-					return fmt.Errorf("the consumer of %s: %w", queue, err)
-				}
+		if rejected[id].IsZero() {
+			if rejections++; rejections == 1 {
+				first = now
 			}
+			last, rejected[id] = now, now
+			return false, d.Reject(requeue)
 		}
-		f.finish()
-		// A connection that closes right after many acknowledgements can undo
-		// some, and the next round would meet their messages.
-		return ch.Cancel(tag, false)
+		if back[id] {
+			r.duplicates++
+		} else {
+			left--
+		}
+		back[id], r.ended = true, now
+		r.waits = append(r.waits, now.Sub(rejected[id]))
+		return left == 0, d.Ack(false)
 	})
+	if errors.Is(err, context.DeadlineExceeded) {
+		err, r.lost = nil, left
+	}
+	r.rate = float64(n-left) / time.Since(first).Seconds()
+	r.rejects = float64(rejections-1) / last.Sub(first).Seconds()
 	slices.Sort(r.waits)
 	return r, err
-}
-
-// failOnce rejects each message the first time, and acknowledges it after that.
-type failOnce struct {
-	*returns
-	requeue     bool
-	rejected    []time.Time // when, by the message's number
-	back        []bool
-	left        int       // messages that have not come back
-	rejections  int       // of all messages
-	first, last time.Time // rejection
-}
-
-func (f *failOnce) handle(d amqp.Delivery) error {
-	now := time.Now()
-	id, err := strconv.Atoi(d.MessageId)
-	if err != nil || id < 0 || id >= len(f.back) {
-		return fmt.Errorf("message %q was delivered and never published", d.MessageId)
-	}
-	if f.rejected[id].IsZero() {
-		if f.rejections++; f.rejections == 1 {
-			f.first = now
-		}
-		f.last, f.rejected[id] = now, now
-		return d.Reject(f.requeue)
-	}
-	if f.back[id] {
-		f.duplicates++
-	} else {
-		f.left--
-	}
-	f.back[id], f.ended = true, now
-	f.waits = append(f.waits, now.Sub(f.rejected[id]))
-	return d.Ack(false)
-}
-
-// finish fills in the rates, when all have come back.
-func (f *failOnce) finish() {
-	f.rate = float64(len(f.back)) / time.Since(f.first).Seconds()
-	if f.rejections > 1 {
-		f.rejects = float64(f.rejections-1) / f.last.Sub(f.first).Seconds()
-	}
 }

@@ -7,8 +7,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-
-	"github.com/redrive-mq/redrive/testenv/brokertest"
 )
 
 // usage is what processes took of the machine.
@@ -22,9 +20,16 @@ type usage struct {
 type costs struct{ own, redis, broker usage }
 
 // measureCosts measures from now on, until its result is called.
-func measureCosts(w way, b brokertest.Broker) func() costs {
-	own, redis, broker := measureUsage(w.pids), measureUsage(w.redis), measureUsage(groupPids(b.Group))
-	return func() costs { return costs{own(), redis(), broker()} }
+func measureCosts(v *vhost) func() costs {
+	var services, redis []int
+	for _, s := range v.services {
+		services = append(services, s.pid())
+	}
+	if v.redis != nil {
+		redis = append(redis, v.redisPID())
+	}
+	own, kept, broker := measureUsage(services), measureUsage(redis), measureUsage(groupPids(v.Group))
+	return func() costs { return costs{own(), kept(), broker()} }
 }
 
 // measureUsage begins. Without processes, as with a broker on another machine, or
