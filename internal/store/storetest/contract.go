@@ -8,19 +8,18 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-func dueOrder(t *testing.T, e Engine) {
-	s := open(t, e)
+func dueOrder(t *testing.T, s *subject) {
 	add(t, s, Waiting("q", 3, "c"), Waiting("q", time.Microsecond, "a"), Waiting("other", 0, "x"))
 	add(t, s, Waiting("q", 2*time.Microsecond, "b"), Waiting("q", time.Hour, "d"))
 	want(t, "two of three", bodies(claim(t, s, "q", time.Minute, 2)), "c a")
@@ -37,49 +36,15 @@ func dueOrder(t *testing.T, e Engine) {
 	}
 }
 
-func oneHolder(t *testing.T, e Engine) {
-	s := open(t, e)
-	const n = 500
-	for i := range n {
-		add(t, s, Waiting("q", time.Duration(i%7), fmt.Sprint(i)))
-	}
-	var mu sync.Mutex
-	seen := map[string]int{}
-	var wg sync.WaitGroup
-	for range 4 {
-		wg.Go(func() {
-			for {
-				claims, err := s.Claim(ctx, store.Lane{Queue: "q"}, epoch.Add(time.Hour), 7, math.MaxInt)
-				if err != nil {
-					t.Error(err)
-				}
-				if len(claims) == 0 {
-					return
-				}
-				mu.Lock()
-				for _, c := range claims {
-					seen[string(c.Record.Message.Body)]++
-				}
-				mu.Unlock()
-				if n, err := s.Finish(ctx, ended(claims, epoch)); err != nil || n != len(claims) {
-					t.Errorf("finished %d of %d, %v", n, len(claims), err)
-				}
-			}
-		})
-	}
-	wg.Wait()
-	if len(seen) != n {
-		t.Errorf("%d of %d were claimed", len(seen), n)
-	}
-	for b, times := range seen {
-		if times != 1 {
-			t.Errorf("%s was claimed %d times", b, times)
+func oneHolder(t *testing.T, s *subject) {
+	claimAll(t, []store.Store{s, s}, 500, func(claims []store.Claim) {
+		if n, err := s.Finish(ctx, ended(claims, epoch)); err != nil || n != len(claims) {
+			t.Errorf("finished %d of %d, %v", n, len(claims), err)
 		}
-	}
+	})
 }
 
-func finished(t *testing.T, e Engine) {
-	s := open(t, e)
+func finished(t *testing.T, s *subject) {
 	add(t, s, Waiting("q", 0, "gone"), Waiting("q", time.Microsecond, "parked"), Waiting("q", 2*time.Microsecond, "released"))
 	c := claim(t, s, "q", time.Second, 3)
 	at := epoch.Add(time.Minute)
@@ -99,8 +64,7 @@ func finished(t *testing.T, e Engine) {
 	}
 }
 
-func notYet(t *testing.T, e Engine) {
-	s := open(t, e)
+func notYet(t *testing.T, s *subject) {
 	add(t, s, Waiting("q", time.Second, "a"), Waiting("p", time.Minute, "b"), Waiting("p", time.Hour, "c"), parked("r", "x"))
 	select {
 	case <-s.Changed():
@@ -115,16 +79,14 @@ func notYet(t *testing.T, e Engine) {
 	want(t, "next with what was released", next(t, s), "p 1m0s, q 1s")
 }
 
-func crash(t *testing.T, e Engine) {
-	if e.Reopen == nil {
-		t.Skip("engine " + e.Name + " keeps nothing, and declares that")
-	}
-	s := open(t, e)
+func crash(t *testing.T, s *subject) {
 	add(t, s, Waiting("q", 0, "claimed"), Waiting("q", 1, "finished"), Waiting("q", time.Hour, "later"), parked("q", "parked"))
 	c := claim(t, s, "q", time.Second, 10)
 	finishes(t, s, []store.Outcome{{Claim: c[slices.IndexFunc(c, func(c store.Claim) bool { return string(c.Record.Message.Body) == "finished" })]}})
 	before, _ := s.Counts(ctx)
-	s = e.Reopen(t, s)
+	if !s.ended(t) {
+		t.Skip("engine " + s.engine.Name + " keeps nothing, and declares that")
+	}
 	after, err := s.Counts(ctx)
 	if d := gocmp.Diff(before, after); d != "" || err != nil {
 		t.Errorf("counts after the crash: %s %v", d, err)
@@ -172,8 +134,7 @@ func ended(claims []store.Claim, at time.Time) (out []store.Outcome) {
 	return out
 }
 
-func lanesApart(t *testing.T, e Engine) {
-	s := open(t, e)
+func lanesApart(t *testing.T, s *subject) {
 	other := store.Lane{Queue: "q", Forward: store.Destination{RoutingKey: "dead"}}
 	elsewhere := store.Lane{Queue: "r", Forward: shipping.Forward}
 	add(t, s, forwarded(shipping, 0, "s0"), Waiting("q", 2*time.Microsecond, "q2"), forwarded(other, 0, "o0"), forwarded(shipping, time.Microsecond, "s1"),
@@ -190,7 +151,7 @@ func lanesApart(t *testing.T, e Engine) {
 	finish(t, s, again)
 	finish(t, s, claimLane(t, s, shipping, 2*time.Hour, 10))
 	want(t, "next of what is left", next(t, s), "q to queue dead 0s, r to exchange x with routing key k 0s")
-	if s = reopened(t, e, s); s == nil {
+	if !s.ended(t) {
 		return
 	}
 	want(t, "next after a crash", next(t, s), "q 2µs, q to exchange x with routing key k 1µs, q to queue dead 0s, r to exchange x with routing key k 0s")
@@ -199,8 +160,7 @@ func lanesApart(t *testing.T, e Engine) {
 }
 
 // No name of a queue, exchange or routing key makes a lane another one.
-func anyLane(t *testing.T, e Engine) {
-	s := open(t, e)
+func anyLane(t *testing.T, s *subject) {
 	long := strings.Repeat("n", 255)
 	var all []store.Lane
 	for _, queue := range []string{"", "a", "a\x00", "\x01a\x01b\x01c", "\xff", long} {
@@ -213,16 +173,13 @@ func anyLane(t *testing.T, e Engine) {
 	if err != nil || len(got) != len(all) {
 		t.Errorf("Next returned %d lanes, %v; want %d", len(got), err, len(all))
 	}
-	if again := reopened(t, e, s); again != nil {
-		s = again
-	}
+	s.reopen(t)
 	for i, l := range all {
 		want(t, fmt.Sprintf("claimed of %q", l), bodies(claimLane(t, s, l, 0, 10)), fmt.Sprint(i+1))
 	}
 }
 
-func changeLanes(t *testing.T, e Engine) {
-	s := open(t, e)
+func changeLanes(t *testing.T, s *subject) {
 	dead := &store.Destination{RoutingKey: "dead"}
 	for _, body := range []string{"replayed", "bound", "moved", "hastened", "deleted", "claimed"} {
 		add(t, s, forwarded(shipping, time.Minute, body))
@@ -230,23 +187,19 @@ func changeLanes(t *testing.T, e Engine) {
 	parkedOne := parked("q", "parked")
 	parkedOne.Forward = dead
 	add(t, s, parkedOne, Waiting("q", time.Minute, "back"))
-	edit := func(body string, with func(*store.Record)) {
-		t.Helper()
-		change(t, s, Keep(func(r *store.Record) { with(r) }), keyOf(t, s, body))
-	}
-	edit("replayed", func(r *store.Record) { r.Replay(epoch) })
-	edit("parked", func(r *store.Record) { r.Replay(epoch.Add(time.Microsecond)) })
+	edit(t, s, "replayed", func(r *store.Record) { r.Replay(epoch) })
+	edit(t, s, "parked", func(r *store.Record) { r.Replay(epoch.Add(time.Microsecond)) })
 	want(t, "what was replayed is in its queue's lane", bodies(claim(t, s, "q", time.Second, 10)), "replayed parked")
-	edit("back", func(r *store.Record) { r.Forward = &shipping.Forward })
-	edit("bound", func(r *store.Record) { r.Forward = dead })
-	edit("moved", func(r *store.Record) { r.Queue = "r" })
-	edit("hastened", func(r *store.Record) { r.Due = epoch })
+	edit(t, s, "back", func(r *store.Record) { r.Forward = &shipping.Forward })
+	edit(t, s, "bound", func(r *store.Record) { r.Forward = dead })
+	edit(t, s, "moved", func(r *store.Record) { r.Queue = "r" })
+	edit(t, s, "hastened", func(r *store.Record) { r.Due = epoch })
 	want(t, "next", next(t, s), "q to exchange x with routing key k 0s, q to queue dead 1m0s, r to exchange x with routing key k 1m0s")
 	want(t, "hastened", bodies(claimLane(t, s, shipping, 0, 10)), "hastened")
-	edit("bound", func(r *store.Record) { r.State, r.Due = store.Discarded, epoch.Add(time.Hour) })
+	edit(t, s, "bound", func(r *store.Record) { r.State, r.Due = store.Discarded, epoch.Add(time.Hour) })
 	want(t, "next without what was discarded", next(t, s), "q to exchange x with routing key k 1m0s, r to exchange x with routing key k 1m0s")
-	edit("bound", func(r *store.Record) { r.State, r.Due = store.Waiting, epoch.Add(2*time.Minute) })
-	change(t, s, Remove, keyOf(t, s, "deleted"))
+	edit(t, s, "bound", func(r *store.Record) { r.State, r.Due = store.Waiting, epoch.Add(2*time.Minute) })
+	edit(t, s, "deleted", nil)
 	held := claimLane(t, s, shipping, time.Minute, 1)
 	want(t, "claimed", bodies(held), "claimed")
 	change(t, s, func(_ store.Key, r *store.Record) store.Edit {
@@ -262,8 +215,7 @@ func changeLanes(t *testing.T, e Engine) {
 	Balances(t, s)
 }
 
-func lanesOfAQueue(t *testing.T, e Engine) {
-	s := open(t, e)
+func lanesOfAQueue(t *testing.T, s *subject) {
 	dead := store.Lane{Queue: "q", Forward: store.Destination{RoutingKey: "dead"}}
 	add(t, s, Waiting("q", 2*time.Second, "q2"), forwarded(shipping, time.Second, "s1"), forwarded(dead, 3*time.Second, "d3"), forwarded(shipping, 4*time.Second, "s4"),
 		forwarded(store.Lane{Queue: "r", Forward: shipping.Forward}, 0, "r0"), parked("q", "p0"))
@@ -296,7 +248,7 @@ func lanesOfAQueue(t *testing.T, e Engine) {
 	claimLane(t, s, shipping, time.Minute, 1)
 	claimLane(t, s, dead, time.Minute, 1)
 	check()
-	if s = reopened(t, e, s); s == nil {
+	if !s.ended(t) {
 		return
 	}
 	check()
@@ -350,8 +302,7 @@ func mixed(t *testing.T, s store.Store) {
 	add(t, s, p(Waiting("q", 2*time.Second, "p2"), ""), p(Waiting("r", 2*time.Second, "p2b"), "no stock"), Waiting("r", 2*time.Second, "w2c"))
 }
 
-func scanOrder(t *testing.T, e Engine) {
-	s := open(t, e)
+func scanOrder(t *testing.T, s *subject) {
 	mixed(t, s)
 	noStock := []errorgroup.ID{errorgroup.Of("r", "rejected", "no stock", "").ID}
 	inQ := errorgroup.Of("q", "rejected", "", "").ID
@@ -388,8 +339,7 @@ func scanOrder(t *testing.T, e Engine) {
 	want(t, "with a claim", scan(t, s, store.Range{State: store.Waiting}), "w2c w4 w6")
 }
 
-func countDue(t *testing.T, e Engine) {
-	s := open(t, e)
+func countDue(t *testing.T, s *subject) {
 	mixed(t, s)
 	add(t, s, Waiting("q", time.Second, "w1"), Waiting("q", 2*time.Second, "w2"), Waiting("q", 2500*time.Millisecond, "w2h"), Waiting("q", 9*time.Second, "w9"))
 	edges := []time.Time{epoch.Add(2 * time.Second), epoch.Add(3 * time.Second), epoch.Add(3 * time.Second), epoch.Add(7 * time.Second)}
@@ -406,15 +356,13 @@ func countDue(t *testing.T, e Engine) {
 	count("with two claimed", "[1 2 0 1]", 10, "q")
 	finishes(t, s, []store.Outcome{{Claim: claims[0], At: epoch}})
 	count("with one retried", "[0 2 0 1]", 10, "q")
-	if s = reopened(t, e, s); s != nil {
-		count("after a restart", "[0 2 0 1]", 10, "q")
-	}
+	s.reopen(t)
+	count("after a restart", "[0 2 0 1]", 10, "q")
 }
 
 // Behind each record of each order comes what comes after it, also when that
 // record is gone meanwhile; pages meet.
-func scanAfter(t *testing.T, e Engine) {
-	s := open(t, e)
+func scanAfter(t *testing.T, s *subject) {
 	mixed(t, s)
 	groups := []errorgroup.ID{errorgroup.Of("r", "rejected", "no stock", "").ID, errorgroup.Of("q", "rejected", "", "").ID}
 	for _, r := range []store.Range{{}, {State: store.Parked}, {Queues: []string{"r"}}, {Groups: groups}, {From: epoch.Add(2 * time.Second), To: epoch.Add(6 * time.Second)}} {
@@ -435,11 +383,10 @@ func scanAfter(t *testing.T, e Engine) {
 		}
 	}
 	var at store.Listed
-	err := s.Scan(ctx, store.Range{State: store.Parked}, func(l store.Listed) (bool, error) {
+	must(t, s.Scan(ctx, store.Range{State: store.Parked}, func(l store.Listed) (bool, error) {
 		at = l
 		return false, nil
-	})
-	must(t, err)
+	}))
 	change(t, s, Remove, at.Key)
 	want(t, "behind one that is gone", scan(t, s, store.Range{After: at.Cursor}), "p2 p2b w2c w4 d5 w6")
 	if err := s.Scan(ctx, store.Range{After: "x'"}, nil); err == nil || !strings.Contains(err.Error(), "x'") {
@@ -447,8 +394,7 @@ func scanAfter(t *testing.T, e Engine) {
 	}
 }
 
-func scanEnds(t *testing.T, e Engine) {
-	s := open(t, e)
+func scanEnds(t *testing.T, s *subject) {
 	mixed(t, s)
 	ctx, cancel := context.WithCancel(ctx)
 	own := errors.New("visit's own")
@@ -469,10 +415,9 @@ func scanEnds(t *testing.T, e Engine) {
 	}
 }
 
-func scanMoment(t *testing.T, e Engine) {
-	s := open(t, e)
-	if e.Shared {
-		t.Skip("engine " + e.Name + " is shared, and reads a page at a time: see a scan visits once what is kept all the while")
+func scanMoment(t *testing.T, s *subject) {
+	if s.engine.Shared {
+		t.Skip("engine " + s.engine.Name + " is shared, and reads a page at a time: see a scan visits once what is kept all the while")
 	}
 	mixed(t, s)
 	for _, r := range []store.Range{{}, {Groups: []errorgroup.ID{errorgroup.Of("r", "rejected", "no stock", "").ID}}} {
@@ -495,8 +440,7 @@ func scanMoment(t *testing.T, e Engine) {
 
 // Whatever is added, changed or taken away meanwhile: what is left alone is visited
 // once, in order, and nothing twice.
-func scanOnce(t *testing.T, e Engine) {
-	s := open(t, e)
+func scanOnce(t *testing.T, s *subject) {
 	var steady []string
 	for i := range 1200 { // more than a page of a shared engine has
 		name := fmt.Sprint("s", i)
@@ -508,7 +452,7 @@ func scanOnce(t *testing.T, e Engine) {
 	}
 	seen := map[string]int{}
 	var got []string
-	err := s.Scan(ctx, store.Range{State: store.Parked, Body: true}, func(l store.Listed) (bool, error) {
+	must(t, s.Scan(ctx, store.Range{State: store.Parked, Body: true}, func(l store.Listed) (bool, error) {
 		body := string(l.Record.Message.Body)
 		if seen[body]++; body[0] == 's' {
 			got = append(got, body)
@@ -521,8 +465,7 @@ func scanOnce(t *testing.T, e Engine) {
 			add(t, s, parked("q1", fmt.Sprint("new", len(seen))))
 		}
 		return true, nil
-	})
-	must(t, err)
+	}))
 	want(t, "what was left alone", strings.Join(got, " "), strings.Join(steady, " "))
 	for body, n := range seen {
 		if n > 1 {
@@ -531,8 +474,7 @@ func scanOnce(t *testing.T, e Engine) {
 	}
 }
 
-func scanUpto(t *testing.T, e Engine) {
-	s := open(t, e)
+func scanUpto(t *testing.T, s *subject) {
 	if n := newest(t, s); scan(t, s, store.Range{Upto: &n}) != "" {
 		t.Error("something is in an empty store")
 	}
@@ -546,38 +488,38 @@ func scanUpto(t *testing.T, e Engine) {
 		return store.Edit{Keep: true, Add: []*store.Record{parked("q", "also new")}}
 	}, key)
 	want(t, "what was there", scan(t, s, r), "p1 w6 d5 w4 w2c p2b p2")
-	if s = reopened(t, e, s); s != nil {
-		want(t, "after a crash", scan(t, s, r), "p1 w6 d5 w4 w2c p2b p2")
-		if newest(t, s) < *r.Upto {
-			t.Error("NewestNumber went back")
-		}
+	s.reopen(t)
+	want(t, "after a crash", scan(t, s, r), "p1 w6 d5 w4 w2c p2b p2")
+	if newest(t, s) < *r.Upto {
+		t.Error("NewestNumber went back")
 	}
 }
 
 // A set that was bounded while others add is the same ever after.
-func uptoWhileAdding(t *testing.T, e Engine) {
-	s := open(t, e)
+func uptoWhileAdding(t *testing.T, s *subject) {
 	count := func(upto uint64) string {
 		return fmt.Sprint(len(strings.Fields(scan(t, s, store.Range{Upto: &upto}))))
 	}
-	var wg sync.WaitGroup
-	for range 3 {
-		wg.Go(func() {
-			batch := slices.Repeat([]*store.Record{Waiting("q", 0, "a"), parked("q", "b")}, 50)
-			for range 10 {
-				if err := s.Add(ctx, batch); err != nil {
-					t.Error(err)
-				}
-			}
-		})
-	}
 	var bounds []uint64
 	var were []string
-	for range 20 {
-		bounds = append(bounds, newest(t, s))
-		were = append(were, count(bounds[len(bounds)-1]))
-	}
-	wg.Wait()
+	batch := slices.Repeat([]*store.Record{Waiting("q", 0, "a"), parked("q", "b")}, 50)
+	while(t, func() error {
+		var adding errgroup.Group
+		for range 3 {
+			adding.Go(func() (err error) {
+				for i := 0; i < 10 && err == nil; i++ {
+					err = s.Add(ctx, batch)
+				}
+				return err
+			})
+		}
+		return adding.Wait()
+	}, func() {
+		if len(bounds) < 20 {
+			bounds = append(bounds, newest(t, s))
+			were = append(were, count(bounds[len(bounds)-1]))
+		}
+	})
 	for i, b := range bounds {
 		if now := count(b); now != were[i] {
 			t.Errorf("up to %d there were %s, and now %s", b, were[i], now)
@@ -590,14 +532,6 @@ func newest(t *testing.T, s store.Store) uint64 {
 	b, err := s.NewestNumber(ctx)
 	must(t, err)
 	return b
-}
-
-// reopened is s after a crash; nil when the engine keeps nothing.
-func reopened(t *testing.T, e Engine, s store.Store) store.Store {
-	if e.Reopen == nil {
-		return nil
-	}
-	return e.Reopen(t, s)
 }
 
 // keyOf is the key of the one record with a body.
@@ -617,8 +551,7 @@ func keyOf(t *testing.T, s store.Store, body string) (key store.Key) {
 
 // A key stays the same in all states, and names one record of several that share
 // an id.
-func byIDAndKey(t *testing.T, e Engine) {
-	s := open(t, e)
+func byIDAndKey(t *testing.T, s *subject) {
 	a, b := Everything(), Everything()
 	b.ID, b.State, b.Queue, b.Due = a.ID, store.Parked, "a queue", epoch.Add(-time.Hour)
 	add(t, s, a, b, Waiting("q", 0, "other"))
@@ -687,6 +620,16 @@ func change(t *testing.T, s store.Store, edit func(store.Key, *store.Record) sto
 	}
 }
 
+// edit changes the one record with a body; nil deletes it.
+func edit(t *testing.T, s store.Store, body string, with func(*store.Record)) {
+	t.Helper()
+	if with == nil {
+		change(t, s, Remove, keyOf(t, s, body))
+		return
+	}
+	change(t, s, Keep(with), keyOf(t, s, body))
+}
+
 // next returns what Next returns, in the order of lanes.
 func next(t *testing.T, s store.Store) string {
 	t.Helper()
@@ -712,11 +655,11 @@ func total(t *testing.T, s store.Store) string {
 	return fmt.Sprintf("%d waiting, %d parked, %d discarded", w, p, d)
 }
 
-func changeStates(t *testing.T, e Engine) {
+func changeStates(t *testing.T, first *subject) {
 	states := []store.State{store.Waiting, store.Parked, store.Discarded}
 	for _, from := range states {
 		for _, to := range states {
-			s := open(t, e)
+			s := open(t, first.engine)
 			r := Everything()
 			r.State = from
 			add(t, s, r)
@@ -751,18 +694,16 @@ func changeStates(t *testing.T, e Engine) {
 			if to == store.Waiting && len(s.Changed()) == 0 {
 				t.Error("Changed has no value when something began to wait")
 			}
-			if s = reopened(t, e, s); s != nil {
-				check()
-			}
+			s.reopen(t)
+			check()
 		}
 	}
 }
 
-func changeDue(t *testing.T, e Engine) {
-	s := open(t, e)
+func changeDue(t *testing.T, s *subject) {
 	add(t, s, Waiting("q", time.Minute, "a"), Waiting("q", time.Hour, "b"), Waiting("p", time.Minute, "c"))
 	to := func(due time.Duration, body string) {
-		change(t, s, Keep(func(r *store.Record) { r.Due = epoch.Add(due) }), keyOf(t, s, body))
+		edit(t, s, body, func(r *store.Record) { r.Due = epoch.Add(due) })
 	}
 	to(2*time.Hour, "a")
 	want(t, "next when the first was put off", next(t, s), "p 1m0s, q 1h0m0s")
@@ -777,8 +718,7 @@ func changeDue(t *testing.T, e Engine) {
 	want(t, "next when the only one was put off", next(t, s), "p 1h0m0s")
 }
 
-func changeNil(t *testing.T, e Engine) {
-	s := open(t, e)
+func changeNil(t *testing.T, s *subject) {
 	add(t, s, Waiting("q", 0, "claimed"), Waiting("q", time.Hour, "free"), parked("q", "parked"))
 	free, claimed, twice := keyOf(t, s, "free"), keyOf(t, s, "claimed"), keyOf(t, s, "parked")
 	claims := claim(t, s, "q", 0, 10)
@@ -808,16 +748,13 @@ func changeNil(t *testing.T, e Engine) {
 	want(t, "given to edit when it was released", strings.Join(got, " "), "free")
 }
 
-func changeOneStep(t *testing.T, e Engine) {
-	s := open(t, e)
+func changeOneStep(t *testing.T, s *subject) {
 	add(t, s, parked("q", "keep"), parked("q", "delete"), parked("q", "leave"))
 	var keys []store.Key
 	for _, body := range []string{"keep", "delete", "leave"} {
 		keys = append(keys, keyOf(t, s, body))
 	}
-	if err := s.PutEntries(ctx, []store.Entry{{Name: "old", Value: []byte("x")}}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.PutEntries(ctx, []store.Entry{{Name: "old", Value: []byte("x")}}))
 	receipts, _ := s.Receipts(ctx)
 	n, err := s.Change(ctx, keys, func(_ store.Key, r *store.Record) store.Edit {
 		r.Failures = 9
@@ -846,10 +783,8 @@ func changeOneStep(t *testing.T, e Engine) {
 		}
 	}
 	check()
-	if again := reopened(t, e, s); again != nil {
-		s = again
-		check()
-	}
+	s.reopen(t)
+	check()
 	want(t, "added ones are claimed", bodies(claim(t, s, "q", 0, 10)), "keep copy of keep copy of delete copy of leave")
 	if n, err := s.Change(ctx, nil, nil, func(n int) []store.Entry { return []store.Entry{{Name: "n"}} }); n != 0 || err != nil {
 		t.Errorf("no keys: %d, %v", n, err)
@@ -857,8 +792,7 @@ func changeOneStep(t *testing.T, e Engine) {
 	want(t, "entries of a change of nothing", entries(t, s, "", ""), "")
 }
 
-func changeNothing(t *testing.T, e Engine) {
-	s := open(t, e)
+func changeNothing(t *testing.T, s *subject) {
 	add(t, s, Waiting("q", 0, "a"), parked("q", "b"))
 	keys := []store.Key{keyOf(t, s, "a"), keyOf(t, s, "b")}
 	for name, spoil := range map[string]func(*store.Record) store.Edit{
@@ -888,8 +822,7 @@ func changeNothing(t *testing.T, e Engine) {
 	want(t, "claimed", bodies(claim(t, s, "q", 0, 10)), "a")
 }
 
-func changeBounds(t *testing.T, e Engine) {
-	s := open(t, e)
+func changeBounds(t *testing.T, s *subject) {
 	big := make([]byte, store.ChangeBytes/2)
 	for range 3 {
 		add(t, s, parked("big", string(big)))
@@ -918,8 +851,7 @@ func changeBounds(t *testing.T, e Engine) {
 	}
 }
 
-func forget(t *testing.T, e Engine) {
-	s := open(t, e)
+func forget(t *testing.T, s *subject) {
 	const n = 600 // more than a step
 	var all []*store.Record
 	for i := range n {
@@ -936,9 +868,8 @@ func forget(t *testing.T, e Engine) {
 	if got, err := s.Forget(ctx, now); got != 0 || err != nil {
 		t.Errorf("forgot %d more, %v", got, err)
 	}
-	if again := reopened(t, e, s); again != nil {
-		want(t, "after a crash", scan(t, again, store.Range{}), "parked waiting x later")
-	}
+	s.reopen(t)
+	want(t, "after a crash", scan(t, s, store.Range{}), "parked waiting x later")
 }
 
 // entries is the side table as text.
@@ -955,8 +886,7 @@ func entries(t *testing.T, s store.Store, prefix, after string) string {
 	return strings.Join(got, " ")
 }
 
-func sideTable(t *testing.T, e Engine) {
-	s := open(t, e)
+func sideTable(t *testing.T, s *subject) {
 	put := func(all ...store.Entry) {
 		t.Helper()
 		must(t, s.PutEntries(ctx, all))
@@ -964,9 +894,7 @@ func sideTable(t *testing.T, e Engine) {
 	put(store.Entry{Name: "a/2", Value: []byte("two")}, store.Entry{Name: "b", Value: []byte{}}, store.Entry{Name: "a/10", Value: []byte("ten")})
 	put(store.Entry{Name: "a/2", Value: []byte("zwei")}, store.Entry{Name: "a", Value: []byte("x")}, store.Entry{Name: "none"})
 	put(store.Entry{Name: "a/\xff", Value: []byte("f")}, store.Entry{Name: "a0", Value: []byte("0")})
-	if again := reopened(t, e, s); again != nil {
-		s = again
-	}
+	s.reopen(t)
 	for _, c := range []struct{ prefix, after, want string }{
 		{"", "", "a=x a/10=ten a/2=zwei a/\xff=f a0=0 b="},
 		{"a/", "", "a/10=ten a/2=zwei a/\xff=f"},
@@ -1038,8 +966,7 @@ func failing(queue string, state store.State, errText string) *store.Record {
 	return r
 }
 
-func groupCounts(t *testing.T, e Engine) {
-	s := open(t, e)
+func groupCounts(t *testing.T, s *subject) {
 	add(t, s, failing("q", store.Waiting, "order 1 not found"), failing("q", store.Waiting, "order 22 not found"), failing("q", store.Waiting, ""),
 		failing("q", store.Parked, "order 3 not found"), failing("p", store.Parked, "order 4 not found"), failing("q", store.Discarded, "no stock"))
 	wantGroups(t, s, "at first", "p/order # not found 0 1 0", "q/no stock 0 0 1", "q/order # not found 2 1 0", "q/rejected 1 0 0")
@@ -1056,9 +983,7 @@ func groupCounts(t *testing.T, e Engine) {
 			t.Errorf("%s of %s failed for %q, want %q", g.Pattern, g.Queue, got, want)
 		}
 	}
-	if _, err := s.Change(ctx, []store.Key{keyOf(t, s, "order 9 not found")}, Remove, nil); err != nil {
-		t.Fatal(err)
-	}
+	edit(t, s, "order 9 not found", nil)
 
 	c := claim(t, s, "q", time.Second, 3)
 	wantGroups(t, s, "with claims", "p/order # not found 0 1 0", "q/no stock 0 0 1", "q/order # not found 2 1 0", "q/rejected 1 0 0")
@@ -1091,8 +1016,7 @@ func groupCounts(t *testing.T, e Engine) {
 	}
 }
 
-func groupTimes(t *testing.T, e Engine) {
-	s := open(t, e)
+func groupTimes(t *testing.T, s *subject) {
 	now := time.Now()
 	for _, ago := range []time.Duration{0, 0, 90 * time.Minute, 30 * time.Hour, -time.Hour} {
 		r := failing("q", store.Waiting, "e")
@@ -1130,8 +1054,7 @@ func groupTimes(t *testing.T, e Engine) {
 	}
 }
 
-func groupForADay(t *testing.T, e Engine) {
-	s := open(t, e)
+func groupForADay(t *testing.T, s *subject) {
 	old, recent, kept := failing("q", store.Waiting, "old"), failing("q", store.Waiting, "recent"), failing("p", store.Parked, "kept")
 	old.FailedAt, recent.FailedAt, kept.FailedAt = time.Now().Add(-25*time.Hour), time.Now().Add(-time.Hour), old.FailedAt
 	kept.FailedAt = old.FailedAt
@@ -1141,13 +1064,10 @@ func groupForADay(t *testing.T, e Engine) {
 	wantGroups(t, s, "retried", "p/kept 0 1 0", "q/recent 0 0 0")
 }
 
-func groupNote(t *testing.T, e Engine) {
-	s := open(t, e)
+func groupNote(t *testing.T, s *subject) {
 	add(t, s, failing("q", store.Parked, "noted"), failing("q", store.Parked, "not"))
 	id := errorgroup.Of("q", "", "noted", "").ID
-	if err := s.PutEntries(ctx, []store.Entry{{Name: "group/" + id.String() + "/note", Value: []byte("call Ann")}}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.PutEntries(ctx, []store.Entry{{Name: "group/" + id.String() + "/note", Value: []byte("call Ann")}}))
 	for _, g := range Groups(t, s) {
 		want(t, "note of "+g.Pattern, g.Note, map[string]string{"noted": "call Ann"}[g.Pattern])
 	}
@@ -1163,8 +1083,7 @@ func word(n int) string {
 	return string(b)
 }
 
-func groupBound(t *testing.T, e Engine) {
-	s := open(t, e)
+func groupBound(t *testing.T, s *subject) {
 	for from := 0; from < store.GroupsKept; from += 1000 {
 		var batch []*store.Record
 		for i := range 1000 {
@@ -1205,9 +1124,7 @@ func groupBound(t *testing.T, e Engine) {
 			t.Fatal(err)
 		}
 	}
-	if e.Reopen != nil {
-		s = e.Reopen(t, s)
-	}
+	s.reopen(t)
 	forget(store.Range{Groups: []errorgroup.ID{errorgroup.Of("many", "", "no "+word(8), "").ID}})
 	add(t, s, beyond("b"), beyond("c"))
 	if found = others(); len(found) != 1 || found[0].Parked != 4 {
@@ -1219,11 +1136,7 @@ func groupBound(t *testing.T, e Engine) {
 	}
 }
 
-func groupCrash(t *testing.T, e Engine) {
-	if e.Reopen == nil {
-		t.Skip("engine " + e.Name + " keeps nothing, and declares that")
-	}
-	s := open(t, e)
+func groupCrash(t *testing.T, s *subject) {
 	now := time.Now()
 	for i := range 100 {
 		r := failing("q", store.Waiting, []string{"", "no stock", "order 7 not found"}[i%3])
@@ -1237,7 +1150,7 @@ func groupCrash(t *testing.T, e Engine) {
 	finishes(t, s, out)
 	for range 2 {
 		before, hour := Groups(t, s), time.Now().Unix()/3600
-		s = e.Reopen(t, s)
+		s.reopen(t)
 		after := Groups(t, s)
 		if d := gocmp.Diff(before, after); d != "" && hour == time.Now().Unix()/3600 {
 			t.Errorf("after the crash (-before +after):\n%s", d)
@@ -1267,8 +1180,7 @@ func pastOf(t *testing.T, s store.Store, id uuid.UUID) []store.PastFailure {
 	return all
 }
 
-func pastWithoutGap(t *testing.T, e Engine) {
-	s := open(t, e)
+func pastWithoutGap(t *testing.T, s *subject) {
 	var all []*store.Record
 	for range 200 {
 		all = append(all, Waiting("q", 0, "x"))
@@ -1291,8 +1203,7 @@ func pastWithoutGap(t *testing.T, e Engine) {
 	<-ended
 }
 
-func pastByID(t *testing.T, e Engine) {
-	s := open(t, e)
+func pastByID(t *testing.T, s *subject) {
 	r := Waiting("q", time.Second, "")
 	r.Policy, r.Error = "p", strings.Repeat("ü", 150)
 	wanted := store.PastFailure{ID: r.ID, Queue: "q", Failures: 1, Reason: "rejected", Error: strings.Repeat("ü", 100), Policy: "p",
@@ -1330,8 +1241,7 @@ func pastByID(t *testing.T, e Engine) {
 	}
 }
 
-func pastNewest(t *testing.T, e Engine) {
-	s := open(t, e)
+func pastNewest(t *testing.T, s *subject) {
 	var ids []uuid.UUID
 	for i := range 1500 {
 		r := Waiting("q", time.Duration(i), "")
@@ -1372,11 +1282,7 @@ func pastNewest(t *testing.T, e Engine) {
 	}
 }
 
-func pastCrash(t *testing.T, e Engine) {
-	if e.Reopen == nil {
-		t.Skip("engine " + e.Name + " keeps nothing, and declares that")
-	}
-	s := open(t, e)
+func pastCrash(t *testing.T, s *subject) {
 	var ids, seen []uuid.UUID
 	for range 4 {
 		for range 3 {
@@ -1385,7 +1291,7 @@ func pastCrash(t *testing.T, e Engine) {
 			add(t, s, r)
 		}
 		end(t, s, "q", epoch, 2)
-		s = e.Reopen(t, s)
+		s.reopen(t)
 	}
 	if err := s.EachPastFailure(ctx, func(p store.PastFailure) (bool, error) { seen = append(seen, p.ID); return true, nil }); err != nil {
 		t.Fatal(err)
@@ -1401,8 +1307,7 @@ func pastCrash(t *testing.T, e Engine) {
 	}
 }
 
-func receipts(t *testing.T, e Engine) {
-	s := open(t, e)
+func receipts(t *testing.T, s *subject) {
 	var last []store.Receipt
 	const n = store.ReceiptsKept + 3000
 	for i := 0; i < n; i += 1000 {
@@ -1415,8 +1320,8 @@ func receipts(t *testing.T, e Engine) {
 		}
 		if i/1000%2 == 0 {
 			add(t, s, batch...)
-		} else if err := s.Remember(ctx, last[len(last)-1000:]); err != nil {
-			t.Fatal(err)
+		} else {
+			must(t, s.Remember(ctx, last[len(last)-1000:]))
 		}
 	}
 	last = last[len(last)-store.ReceiptsKept:]
@@ -1428,10 +1333,8 @@ func receipts(t *testing.T, e Engine) {
 		}
 	}
 	check()
-	if e.Reopen != nil {
-		s = e.Reopen(t, s)
-		check()
-	}
+	s.reopen(t)
+	check()
 }
 
 var ledgers = []testCase{
@@ -1460,8 +1363,7 @@ func Balances(t *testing.T, s store.Store) map[string]store.Sums {
 	return lines
 }
 
-func ledger(t *testing.T, e Engine) {
-	s := open(t, e)
+func ledger(t *testing.T, s *subject) {
 	forwarded := Waiting("q", 0, "forwarded")
 	forwarded.Forward = &store.Destination{RoutingKey: "elsewhere"}
 	add(t, s, Waiting("q", 0, "retried"), forwarded, Waiting("q", time.Second, "parked"), Waiting("q", time.Hour, "waiting"),
@@ -1479,8 +1381,8 @@ func ledger(t *testing.T, e Engine) {
 		copied.Queue = "copies"
 		return store.Edit{Keep: true, Add: []*store.Record{&copied}}
 	}, keyOf(t, s, "moved"))
-	change(t, s, Keep(func(r *store.Record) { r.State, r.Due = store.Discarded, epoch.Add(time.Hour) }), keyOf(t, s, "let go"))
-	change(t, s, Remove, keyOf(t, s, "deleted"))
+	edit(t, s, "let go", func(r *store.Record) { r.State, r.Due = store.Discarded, epoch.Add(time.Hour) })
+	edit(t, s, "deleted", nil)
 	if _, err := s.Forget(ctx, epoch); err != nil {
 		t.Fatal(err)
 	}
@@ -1494,17 +1396,14 @@ func ledger(t *testing.T, e Engine) {
 		"passed": {store.In: 2, store.DiscardedAtOnce: 2},
 	}
 	wantSums(t, s, want)
-	again := reopened(t, e, s)
-	if again == nil {
-		return
-	}
-	wantSums(t, again, want)
-	Balances(t, again)
+	s.reopen(t)
+	wantSums(t, s, want)
+	Balances(t, s)
 	// From there it goes on.
-	add(t, again, Waiting("copies", 0, "x"))
+	add(t, s, Waiting("copies", 0, "x"))
 	want["copies"] = store.Sums{store.In: 2, store.Waiting: 1, store.Parked: 1}
-	wantSums(t, again, want)
-	Balances(t, again)
+	wantSums(t, s, want)
+	Balances(t, s)
 }
 
 // wantSums checks the ledger of each queue.
@@ -1522,30 +1421,26 @@ func wantSums(t *testing.T, s store.Store, want map[string]store.Sums) {
 }
 
 // Whatever is asked while others write, each line balances.
-func ledgerAlways(t *testing.T, e Engine) {
-	s := open(t, e)
+func ledgerAlways(t *testing.T, s *subject) {
 	const batches = 40
-	written := make(chan error, 1)
-	go func() {
+	while(t, func() error {
 		for range batches {
-			if err := s.Add(ctx, []*store.Record{Waiting("q", 0, "a"), Waiting("q", 0, "b"), parked("p", "c")}); err != nil {
-				written <- err
-				return
+			batch := []*store.Record{Waiting("q", 0, "a"), Waiting("q", 0, "b"), parked("p", "c")}
+			if err := s.Add(ctx, batch); err != nil {
+				return err
 			}
 			s.CountUnstored("q", store.DiscardedAtOnce, 1)
 			claims, err := s.Claim(ctx, store.Lane{Queue: "q"}, epoch, 2, math.MaxInt)
 			if err != nil {
-				written <- err
-				return
+				return err
 			}
-			if _, err := s.Finish(ctx, []store.Outcome{{Claim: claims[0]}, {Claim: claims[1], Park: "why", At: epoch}}); err != nil {
-				written <- err
-				return
+			out := []store.Outcome{{Claim: claims[0]}, {Claim: claims[1], Park: "why", At: epoch}}
+			if _, err := s.Finish(ctx, out); err != nil {
+				return err
 			}
 		}
-		written <- nil
-	}()
-	for asked := 0; ; asked++ {
+		return nil
+	}, func() {
 		for _, ask := range []func(context.Context) ([]store.LedgerLine, error){s.Ledger, s.Recount} {
 			lines, err := ask(ctx)
 			must(t, err)
@@ -1555,14 +1450,26 @@ func ledgerAlways(t *testing.T, e Engine) {
 				}
 			}
 		}
+	})
+	wantSums(t, s, map[string]store.Sums{
+		"p": {store.In: batches, store.Parked: batches},
+		"q": {store.In: 3 * batches, store.Parked: batches, store.Retried: batches, store.DiscardedAtOnce: batches},
+	})
+}
+
+// while asks for as long as something is done, and once more.
+func while(t *testing.T, do func() error, ask func()) {
+	t.Helper()
+	done := make(chan error, 1)
+	go func() { done <- do() }()
+	for {
 		select {
-		case err := <-written:
+		case err := <-done:
 			must(t, err)
-			if lines, _ := s.Ledger(ctx); len(lines) != 2 || lines[1].Sums != (store.Sums{store.In: 3 * batches, store.Parked: batches, store.Retried: batches, store.DiscardedAtOnce: batches}) {
-				t.Errorf("in the end %v", lines)
-			}
+			ask()
 			return
 		default:
+			ask()
 		}
 	}
 }
@@ -1570,8 +1477,7 @@ func ledgerAlways(t *testing.T, e Engine) {
 // Beyond EmptyLinesKept the queues that nothing is kept for are forgotten, the one that was
 // idle longest first: their lines become one, and the sums of the ledger stay, also of a
 // name that messages come for meanwhile.
-func forgotten(t *testing.T, e Engine) {
-	s := open(t, e)
+func forgotten(t *testing.T, s *subject) {
 	const old, over = 10, 40
 	add(t, s, append(expired("z.old", old), parked("kept", "x"))...)
 	forgets(t, s, old)
@@ -1585,8 +1491,13 @@ func forgotten(t *testing.T, e Engine) {
 	add(t, s, expired("a.more", over)...)
 	forgets(t, s, over)
 	s.CountUnstored("passed", store.DiscardedAtOnce, 3)
-	addWhileForgetting(t, s, "new", over)
-	check := func(s store.Store) {
+	while(t, func() (err error) { // for queues that are being forgotten
+		for i := 0; i < over && err == nil; i++ {
+			err = s.Add(ctx, []*store.Record{Waiting(fmt.Sprintf("new.%04d", i), 0, "x")})
+		}
+		return err
+	}, func() { forgets(t, s, 0) })
+	check := func() {
 		t.Helper()
 		var sum store.Sums
 		lines := Balances(t, s)
@@ -1605,10 +1516,9 @@ func forgotten(t *testing.T, e Engine) {
 			t.Errorf("something is kept for %d queues, want %d: %v", len(counts), over+1, err)
 		}
 	}
-	check(s)
-	if again := reopened(t, e, s); again != nil {
-		check(again)
-	}
+	check()
+	s.reopen(t)
+	check()
 }
 
 // expired are messages that Forget deletes, one for each of n queues.
@@ -1637,30 +1547,9 @@ func names(lines map[string]store.Sums, prefix string) (n int) {
 	return n
 }
 
-// addWhileForgetting adds a message for each of n queues that are being forgotten.
-func addWhileForgetting(t *testing.T, s store.Store, prefix string, n int) {
-	t.Helper()
-	come := make(chan error, 1)
-	go func() {
-		var err error
-		for i := 0; i < n && err == nil; i++ {
-			err = s.Add(ctx, []*store.Record{Waiting(fmt.Sprintf("%s.%04d", prefix, i), 0, "x")})
-		}
-		come <- err
-	}()
-	for {
-		forgets(t, s, 0)
-		select {
-		case err := <-come:
-			must(t, err)
-			return
-		default:
-		}
-	}
-}
-
-var takings = []testCase{
+var others = []testCase{
 	{"what another store kept is copied as it was, once", copying},
+	{"a record that cannot be read stops no other, and is reported", damaged},
 }
 
 // Lived gives a store something of everything: records of all kinds, of which some
@@ -1675,25 +1564,20 @@ func Lived(t *testing.T, s store.Store) {
 		add(t, s, Waiting("gone", 0, "gone"), Waiting("q", time.Hour, "later"))
 	}
 	end(t, s, "gone", epoch, 7)
-	change(t, s, Keep(func(r *store.Record) { r.Queue = "elsewhere" }), keyOf(t, s, "p1"))
+	edit(t, s, "p1", func(r *store.Record) { r.Queue = "elsewhere" })
 	s.CountUnstored("never kept", store.Delayed, 3)
-	if err := s.PutEntries(ctx, []store.Entry{{Name: "pause/q", Value: []byte("x")}, {Name: "operation/1", Value: []byte{0, 255}}}); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Remember(ctx, []store.Receipt{{Fingerprint: [16]byte{1}, ID: twin.ID}, {Fingerprint: [16]byte{2}, ID: twin.ID}}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.PutEntries(ctx, []store.Entry{{Name: "pause/q", Value: []byte("x")}, {Name: "operation/1", Value: []byte{0, 255}}}))
+	must(t, s.Remember(ctx, []store.Receipt{{Fingerprint: [16]byte{1}, ID: twin.ID}, {Fingerprint: [16]byte{2}, ID: twin.ID}}))
 }
 
 // all are a store's records, by key.
 func all(t *testing.T, s store.Store) (found []store.Listed) {
 	t.Helper()
-	err := s.Scan(ctx, store.Range{Body: true}, func(l store.Listed) (bool, error) {
+	must(t, s.Scan(ctx, store.Range{Body: true}, func(l store.Listed) (bool, error) {
 		l.Cursor = ""
 		found = append(found, l)
 		return true, nil
-	})
-	must(t, err)
+	}))
 	slices.SortFunc(found, func(a, b store.Listed) int { return cmp.Compare(a.Key, b.Key) })
 	return found
 }
@@ -1726,12 +1610,12 @@ func Same(t *testing.T, want, got store.Store) {
 	})
 }
 
-func copying(t *testing.T, e Engine) {
-	from := open(t, e)
+func copying(t *testing.T, from *subject) {
 	Lived(t, from)
-	to, ok := open(t, e).(store.CopyTarget)
+	target := open(t, from.engine)
+	to, ok := target.Store.(store.CopyTarget)
 	if !ok {
-		t.Fatalf("engine %s takes nothing over", e.Name)
+		t.Fatalf("engine %s takes nothing over", from.engine.Name)
 	}
 	records := all(t, from)
 	for _, batch := range [][]store.Listed{records[:5], records[3:20], records, records[:1]} {
@@ -1748,13 +1632,11 @@ func copying(t *testing.T, e Engine) {
 	must(t, to.Remember(ctx, receipts))
 	must(t, from.Entries(ctx, "", "", func(e store.Entry) (bool, error) { return true, to.PutEntries(ctx, []store.Entry{e}) }))
 	Same(t, from, to)
-	if r := reopened(t, e, to); r != nil {
-		Same(t, from, r)
-		to = r.(store.CopyTarget)
-	}
+	target.reopen(t)
+	Same(t, from, target)
 	// And life goes on, in both alike: no number is given twice.
 	r := Waiting("q", 0, "new")
-	for _, s := range []store.Store{from, to} {
+	for _, s := range []store.Store{from, target} {
 		add(t, s, r)
 		end(t, s, "q", epoch.Add(time.Minute), 100)
 		Balances(t, s)
@@ -1762,18 +1644,13 @@ func copying(t *testing.T, e Engine) {
 			t.Errorf("a new record has the number %d of an old one", b)
 		}
 	}
-	Same(t, from, to)
+	Same(t, from, target)
 }
 
-var damages = []testCase{
-	{"a record that cannot be read stops no other, and is reported", damaged},
-}
-
-func damaged(t *testing.T, e Engine) {
-	if e.Tear == nil {
-		t.Skip("engine " + e.Name + " keeps no bytes, so that none can be damaged")
+func damaged(t *testing.T, s *subject) {
+	if s.engine.Tear == nil {
+		t.Skip("engine " + s.engine.Name + " keeps no bytes, so that none can be damaged")
 	}
-	s := open(t, e)
 	var torn []store.Listed
 	for i, state := range []store.State{store.Waiting, store.Parked, store.Discarded} {
 		for _, name := range []string{"a", "torn", "z"} {
@@ -1784,7 +1661,7 @@ func damaged(t *testing.T, e Engine) {
 		key := keyOf(t, s, fmt.Sprint("torn", i))
 		l, err := s.Get(ctx, key)
 		if err == nil {
-			err = e.Tear(s, key)
+			err = s.engine.Tear(s.Store, key)
 		}
 		must(t, err)
 		torn = append(torn, l)
@@ -1812,7 +1689,7 @@ func damaged(t *testing.T, e Engine) {
 			t.Errorf("Find of one that can be read, and has the same id: %d records, %v", len(found), err)
 		}
 	}
-	d, ok := s.(store.Damageable)
+	d, ok := s.Store.(store.Damageable)
 	if !ok || len(d.Damage()) != len(torn) {
 		t.Errorf("the store reports other damage than %d records", len(torn))
 	}

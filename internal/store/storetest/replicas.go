@@ -1,7 +1,9 @@
 package storetest
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"sync"
@@ -29,9 +31,7 @@ func replicas(t *testing.T, e Engine, n int, lease time.Duration) []Replica {
 	all := e.Replicas(t, n, lease)
 	t.Cleanup(func() {
 		for _, r := range all {
-			if err := r.Close(); err != nil {
-				t.Errorf("closing: %v", err)
-			}
+			closes(t, r)
 		}
 	})
 	return all
@@ -76,9 +76,9 @@ func (h *holders) drop(claims []store.Claim) {
 	}
 }
 
-func claimedOnce(t *testing.T, e Engine) {
-	all := replicas(t, e, 3, longLease)
-	const n = 600
+// claimAll claims n records, two goroutines by each store, and expects each to be claimed once.
+func claimAll(t *testing.T, all []store.Store, n int, then func([]store.Claim)) {
+	t.Helper()
 	var records []*store.Record
 	for i := range n {
 		records = append(records, Waiting("q", time.Duration(i%7), fmt.Sprint(i)))
@@ -88,17 +88,17 @@ func claimedOnce(t *testing.T, e Engine) {
 	}
 	held := holders{t: t, by: map[string]int{}}
 	var wg sync.WaitGroup
-	for i := range 6 {
-		who := i % len(all)
+	for who, s := range slices.Concat(all, all) {
 		wg.Go(func() {
 			for {
-				claims, err := all[who].Claim(ctx, store.Lane{Queue: "q"}, epoch.Add(time.Hour), 7, math.MaxInt)
+				claims, err := s.Claim(ctx, store.Lane{Queue: "q"}, epoch.Add(time.Hour), 7, math.MaxInt)
 				if err != nil {
 					t.Error(err)
 				}
 				if held.take(who, claims); len(claims) == 0 {
 					return
 				}
+				then(claims)
 			}
 		})
 	}
@@ -106,60 +106,58 @@ func claimedOnce(t *testing.T, e Engine) {
 	if len(held.by) != n {
 		t.Errorf("%d of %d were claimed", len(held.by), n)
 	}
+}
+
+func claimedOnce(t *testing.T, all []Replica) {
+	var stores []store.Store
+	for _, s := range all {
+		stores = append(stores, s)
+	}
+	claimAll(t, stores, 600, func([]store.Claim) {})
 	for _, s := range all {
 		want(t, "what is not claimed", next(t, s), "")
-		want(t, "kept", total(t, s), fmt.Sprintf("%d waiting, 0 parked, 0 discarded", n))
+		want(t, "kept", total(t, s), "600 waiting, 0 parked, 0 discarded")
 	}
 }
 
 // workAtOnce adds by each of three stores while each claims, finishes and releases.
-func workAtOnce(t *testing.T, e Engine) {
-	all := replicas(t, e, 3, longLease)
+func workAtOnce(t *testing.T, all []Replica) {
 	const each = 200
 	n := each * len(all)
-	w := work{holders: holders{t: t, by: map[string]int{}}, finished: map[string]int{}}
+	w := work{holders: holders{t: t, by: map[string]int{}}, endings: endings{t: t, how: map[store.Key]string{}}}
 	var wg sync.WaitGroup
 	for who, s := range all {
 		wg.Go(func() { w.add(s, who, each) })
 		wg.Go(func() {
 			deadline := time.Now().Add(time.Minute)
-			for round := 0; w.done() < n; round++ {
+			for round := 0; w.count() < n && !t.Failed(); round++ {
 				if time.Now().After(deadline) {
 					t.Errorf("after a minute store %d still misses some", who)
-					return
 				}
-				if err := w.round(s, who, round); err != nil {
-					t.Error(err)
-					return
-				}
+				w.round(s, who, round)
 			}
 		})
 	}
 	wg.Wait()
-	if len(w.finished) != n {
-		t.Errorf("%d of %d were finished", len(w.finished), n)
-	}
-	for body, times := range w.finished {
-		if times != 1 {
-			t.Errorf("%s was finished %d times", body, times)
-		}
+	parks := w.ended("parked")
+	if w.count() != n {
+		t.Errorf("%d of %d were finished", w.count(), n)
 	}
 	var in, retried int64
 	for _, sums := range Balances(t, all[1]) {
 		in += sums[store.In]
 		retried += sums[store.Retried]
 	}
-	if in != int64(n) || retried != int64(n-w.parks) {
-		t.Errorf("the ledger has %d that arrived and %d that were retried, want %d and %d", in, retried, n, n-w.parks)
+	if in != int64(n) || retried != int64(n-parks) {
+		t.Errorf("the ledger has %d that arrived and %d that were retried, want %d and %d", in, retried, n, n-parks)
 	}
-	want(t, "kept", total(t, all[2]), fmt.Sprintf("0 waiting, %d parked, 0 discarded", w.parks))
+	want(t, "kept", total(t, all[2]), fmt.Sprintf("0 waiting, %d parked, 0 discarded", parks))
 }
 
 // work is what stores do at once.
 type work struct {
 	holders
-	finished map[string]int // how often, by a record's body
-	parks    int
+	endings
 }
 
 // add adds n records to two queues.
@@ -171,58 +169,39 @@ func (w *work) add(s store.Store, who, n int) {
 			records = append(records, Waiting(fmt.Sprint("q", j%2), time.Duration(j), fmt.Sprintf("%d-%d", who, i+j)))
 		}
 		if err := s.Add(ctx, records); err != nil {
-			w.t.Error(err)
-			return
+			w.endings.t.Error(err)
 		}
 	}
 }
 
-// done is how many records are finished.
-func (w *work) done() int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return len(w.finished)
-}
-
 // round claims some records. Of each four it finishes two, parks one and releases one.
-func (w *work) round(s store.Store, who, round int) error {
-	claims, err := s.Claim(ctx, store.Lane{Queue: fmt.Sprint("q", round%2)}, epoch.Add(time.Hour), 1+round%9, math.MaxInt)
-	if err != nil {
-		return err
-	}
+func (w *work) round(s store.Store, who, round int) {
+	lane := store.Lane{Queue: fmt.Sprint("q", round%2)}
+	claims, err := s.Claim(ctx, lane, epoch.Add(time.Hour), 1+round%9, math.MaxInt)
 	w.take(who, claims)
 	w.drop(claims)
 	var out []store.Outcome
 	for i, c := range claims {
 		switch {
 		case i%4 == 3:
-			if err := s.Release(ctx, claims[i:i+1]); err != nil {
-				w.t.Error(err)
-			}
+			err = errors.Join(err, s.Release(ctx, claims[i:i+1]))
 		case i%4 == 2:
 			out = append(out, store.Outcome{Claim: c, Park: "why", At: epoch})
+			w.note("parked", c.Key)
 		default:
 			out = append(out, store.Outcome{Claim: c, At: epoch})
+			w.note("finished", c.Key)
 		}
 	}
-	if got, err := s.Finish(ctx, out); err != nil || got != len(out) {
-		w.t.Errorf("finished %d of %d, %v", got, len(out), err)
+	got, failed := s.Finish(ctx, out)
+	if err = errors.Join(err, failed); err != nil || got != len(out) {
+		w.endings.t.Errorf("finished %d of %d, %v", got, len(out), err)
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, o := range out {
-		w.finished[string(o.Claim.Record.Message.Body)]++
-		if o.Park != "" {
-			w.parks++
-		}
-	}
-	return nil
 }
 
 // changedElsewhere is why a service sees what others add, and what a dead one had:
 // it asks for what is due when Changed has a value.
-func changedElsewhere(t *testing.T, e Engine) {
-	all := replicas(t, e, 2, longLease)
+func changedElsewhere(t *testing.T, all []Replica) {
 	waits, dies := all[1], all[0]
 	// As the scheduler: it has asked, and asks again at a change.
 	changed := func(what string) {
@@ -255,22 +234,26 @@ func changedElsewhere(t *testing.T, e Engine) {
 	changed("what came back")
 }
 
-// leases are for engines that several processes use at once.
-var leases = []testCase{
-	{"what one store claimed is claimed by no other", claimedOnce},
-	{"stores that work at once account for every record", workAtOnce},
-	{"what one store changes another does not claim", changeElsewhere},
-	{"a lease is renewed for as long as its owner lives", leaseRenewed},
-	{"what a store claimed that stands still comes back, and is its own no more", leaseLost},
-	{"what a store claimed that ended comes back", ownerEnded},
-	{"Changed has a value after others add, and after the claims of a process that died end", changedElsewhere},
-}
-
 // longLease ends when a test says so.
 const longLease = time.Hour
 
-func leaseRenewed(t *testing.T, e Engine) {
-	all := replicas(t, e, 2, time.Second)
+// leases are for engines that several processes use at once, here so many.
+var leases = []struct {
+	name   string
+	stores int
+	lease  time.Duration
+	test   func(*testing.T, []Replica)
+}{
+	{"what one store claimed is claimed by no other", 3, longLease, claimedOnce},
+	{"stores that work at once account for every record", 3, longLease, workAtOnce},
+	{"what one store changes another does not claim", 2, longLease, changeElsewhere},
+	{"a lease is renewed for as long as its owner lives", 2, time.Second, leaseRenewed},
+	{"what a store claimed that stands still comes back, and is its own no more", 2, longLease, leaseLost},
+	{"what a store claimed that ended comes back", 2, longLease, ownerEnded},
+	{"Changed has a value after others add, and after the claims of a process that died end", 2, longLease, changedElsewhere},
+}
+
+func leaseRenewed(t *testing.T, all []Replica) {
 	add(t, all[0], Waiting("q", 0, "a"), Waiting("q", 1, "b"), Waiting("q", 2, "c"))
 	claims := claim(t, all[0], "q", time.Hour, 10)
 	for range 2 {
@@ -282,8 +265,7 @@ func leaseRenewed(t *testing.T, e Engine) {
 	}
 }
 
-func leaseLost(t *testing.T, e Engine) {
-	all := replicas(t, e, 2, longLease)
+func leaseLost(t *testing.T, all []Replica) {
 	stalled, other := all[0], all[1]
 	add(t, other, Waiting("q", 0, "retried"), Waiting("q", 1, "parked"), Waiting("q", 2, "released"), Waiting("q", 3, "held"))
 	old := claim(t, stalled, "q", time.Hour, 10)
@@ -343,8 +325,7 @@ func leaseLost(t *testing.T, e Engine) {
 	}
 }
 
-func ownerEnded(t *testing.T, e Engine) {
-	all := replicas(t, e, 2, longLease)
+func ownerEnded(t *testing.T, all []Replica) {
 	add(t, all[1], Waiting("q", 0, "a"), Waiting("q", 1, "b"))
 	want(t, "claimed", bodies(claim(t, all[0], "q", time.Hour, 10)), "a b")
 	must(t, all[0].Close())
@@ -369,10 +350,22 @@ func (e *endings) note(how string, keys ...store.Key) {
 	}
 }
 
-func (e *endings) count() int {
+// count is how many ended at all, ended how many in a way.
+func (e *endings) count() int { return len(e.all()) }
+
+func (e *endings) ended(how string) (n int) {
+	for _, was := range e.all() {
+		if was == how {
+			n++
+		}
+	}
+	return n
+}
+
+func (e *endings) all() map[store.Key]string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return len(e.how)
+	return maps.Clone(e.how)
 }
 
 // finish claims up to three records that are due, finishes so many of them, and releases
@@ -422,8 +415,7 @@ func (e *endings) change(s store.Store, keys []store.Key, how string, edit func(
 
 // Many claim while others put off, hasten and delete: no message is claimed by
 // one and changed by another, none before it is due, and none is lost.
-func changeOrClaim(t *testing.T, e Engine) {
-	s := open(t, e)
+func changeOrClaim(t *testing.T, s *subject) {
 	const n = 300
 	for i := range n {
 		add(t, s, Waiting("q", time.Duration(i%7)*time.Second, fmt.Sprint(i)))
@@ -463,8 +455,7 @@ func changeOrClaim(t *testing.T, e Engine) {
 
 // changeElsewhere changes by one store what another claims: each record is had by one
 // of them at a time.
-func changeElsewhere(t *testing.T, e Engine) {
-	all := replicas(t, e, 2, longLease)
+func changeElsewhere(t *testing.T, all []Replica) {
 	const n = 200
 	for i := range n {
 		add(t, all[0], Waiting("q", time.Duration(i), fmt.Sprint(i)))
@@ -498,13 +489,7 @@ func changeElsewhere(t *testing.T, e Engine) {
 	if ended.count() != n {
 		t.Errorf("%d of %d were claimed by any", ended.count(), n)
 	}
-	parks := 0
-	for _, how := range ended.how {
-		if how == "changed" {
-			parks++
-		}
-	}
-	want(t, "kept", total(t, all[1]), fmt.Sprintf("1 waiting, %d parked, 0 discarded", parks))
+	want(t, "kept", total(t, all[1]), fmt.Sprintf("1 waiting, %d parked, 0 discarded", ended.ended("changed")))
 	Balances(t, all[0])
 }
 

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -10,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 	"pgregory.net/rapid"
@@ -45,7 +46,26 @@ var epoch = time.UnixMicro(1_800_000_000_123_456)
 // testCase is one sentence or more of the contract.
 type testCase struct {
 	name string
-	test func(*testing.T, Engine)
+	test func(*testing.T, *subject)
+}
+
+// subject is an empty store under test at first, and the one that reopen made of it.
+type subject struct {
+	store.Store
+	engine Engine
+}
+
+// reopen is a crash, of an engine that keeps anything.
+func (s *subject) reopen(t *testing.T) {
+	if s.engine.Reopen != nil {
+		s.Store = s.engine.Reopen(t, s.Store)
+	}
+}
+
+// ended is whether what was claimed comes back, as after the end of a process.
+func (s *subject) ended(t *testing.T) bool {
+	s.reopen(t)
+	return s.engine.Reopen != nil
 }
 
 var basics = []testCase{
@@ -55,7 +75,6 @@ var basics = []testCase{
 	{"finished is gone or parked, released is waiting", finished},
 	{"what is not due is not claimed, and Next returns when it is", notYet},
 	{"counts are exact", counts},
-	{"a listing touches nothing and pages meet", listing},
 	{"replay makes parked messages waiting again", replay},
 	{"equal ids are kept apart", equalIDs},
 	{"receipts are the newest", receipts},
@@ -68,29 +87,35 @@ var basics = []testCase{
 // Run runs the suite over an engine, whose functions are called by several tests at once.
 func Run(t *testing.T, e Engine) {
 	t.Logf("store suite on engine %s", e.Name)
-	rows := slices.Concat(basics, lanes, scans, changes, groups, past, ledgers, takings, damages)
-	if e.Shared {
-		rows = append(rows, leases...)
-	}
-	for _, c := range rows {
+	for _, c := range slices.Concat(basics, lanes, scans, changes, groups, past, ledgers, others) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel() // most of their time they wait for a disk
-			c.test(t, e)
+			c.test(t, open(t, e))
 		})
+	}
+	for _, c := range leases {
+		if e.Shared {
+			t.Run(c.name, func(t *testing.T) {
+				t.Parallel()
+				c.test(t, replicas(t, e, c.stores, c.lease))
+			})
+		}
 	}
 }
 
 // Long reports whether the run takes the time for all checks, on all servers.
 func Long() bool { return os.Getenv("REDRIVE_TEST_LONG") == "1" }
 
-func open(t *testing.T, e Engine) store.Store {
+func open(t *testing.T, e Engine) *subject {
 	s := e.Open(t)
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Errorf("closing: %v", err)
-		}
-	})
-	return s
+	t.Cleanup(func() { closes(t, s) })
+	return &subject{s, e}
+}
+
+func closes(t *testing.T, s store.Store) {
+	if err := s.Close(); err != nil {
+		t.Errorf("closing: %v", err)
+	}
 }
 
 // Waiting makes a record that is due after the epoch.
@@ -187,21 +212,19 @@ func Everything() *store.Record {
 	}
 }
 
-func asItWas(t *testing.T, e Engine) {
-	s := open(t, e)
+func asItWas(t *testing.T, s *subject) {
 	r := Everything()
 	add(t, s, r)
 	got := claimLane(t, s, r.Lane(), 0, 1)
 	if len(got) != 1 {
 		t.Fatal("it did not come back")
 	}
-	if d := cmp.Diff(r, got[0].Record); d != "" {
+	if d := gocmp.Diff(r, got[0].Record); d != "" {
 		t.Errorf("kept differently (-want +got):\n%s", d)
 	}
 }
 
-func counts(t *testing.T, e Engine) {
-	s := open(t, e)
+func counts(t *testing.T, s *subject) {
 	add(t, s, Waiting("q", time.Second, "a"), Waiting("q", 0, "b"), parked("q", "c"), parked("p", "d"), discarded("o", 0, "e"))
 	check := func(when, wanted string) {
 		t.Helper()
@@ -223,47 +246,6 @@ func counts(t *testing.T, e Engine) {
 	check("with a claim", "o 0 waiting 0 parked 1 discarded; p 0 waiting 1 parked 0 discarded; q 2 waiting 1 parked 0 discarded, next 0s failed 0s")
 	finishes(t, s, []store.Outcome{{Claim: c[0], Park: "x", At: epoch}})
 	check("after parking", "o 0 waiting 0 parked 1 discarded; p 0 waiting 1 parked 0 discarded; q 1 waiting 2 parked 0 discarded, next 1s failed 0s")
-}
-
-func listing(t *testing.T, e Engine) {
-	s := open(t, e)
-	wanted := map[uuid.UUID]bool{}
-	for i := range 23 {
-		for _, r := range []*store.Record{Waiting("q", time.Duration(i)*time.Second, "12345"), parked("q", "1"), parked("p", "2")} {
-			wanted[r.ID] = true
-			add(t, s, r)
-		}
-	}
-	for after := ""; ; {
-		page, err := List(ctx, s, Filter{Limit: 10, After: after})
-		must(t, err)
-		for _, l := range page.Records {
-			if !wanted[l.Record.ID] {
-				t.Errorf("%s is shown twice or was never added", l.Record.ID)
-			}
-			delete(wanted, l.Record.ID)
-			if l.Record.Message.Body != nil || l.BodySize == 0 {
-				t.Error("a listing without bodies has a body, or no size")
-			}
-		}
-		if after = page.After; after == "" {
-			break
-		}
-	}
-	if len(wanted) > 0 {
-		t.Errorf("%d records were not shown", len(wanted))
-	}
-	page, err := List(ctx, s, Filter{State: store.Waiting, Queue: "q", Limit: 1000})
-	if err != nil || len(page.Records) != 23 || page.After != "" {
-		t.Fatalf("by state and queue: %d, %v", len(page.Records), err)
-	}
-	if n := len(claim(t, s, "q", time.Hour, 1000)); n != 23 {
-		t.Errorf("after listing %d are waiting, not 23", n)
-	}
-	one, err := List(ctx, s, Filter{ID: page.Records[5].Record.ID})
-	if err != nil || len(one.Records) != 1 || one.Records[0].Key != page.Records[5].Key {
-		t.Errorf("by id: %+v, %v", one, err)
-	}
 }
 
 // Replay makes all that is parked of a queue waiting, and returns how many those were.
@@ -288,8 +270,7 @@ func Replay(ctx context.Context, s store.Store, queue string, due time.Time) (n 
 	return n, err
 }
 
-func replay(t *testing.T, e Engine) {
-	s := open(t, e)
+func replay(t *testing.T, s *subject) {
 	a, b, other := parked("q", "a"), parked("q", "b"), parked("other", "x")
 	a.Failures, a.Forward = 9, &store.Destination{Exchange: "x"}
 	add(t, s, a, b, other, Waiting("q", time.Hour, "waits"))
@@ -317,8 +298,7 @@ func replay(t *testing.T, e Engine) {
 	}
 }
 
-func equalIDs(t *testing.T, e Engine) {
-	s := open(t, e)
+func equalIDs(t *testing.T, s *subject) {
 	a, b := Waiting("q", 0, "a"), Waiting("q", 0, "b")
 	b.ID = a.ID
 	add(t, s, a, b)
@@ -333,22 +313,18 @@ func equalIDs(t *testing.T, e Engine) {
 }
 
 // A copy of a dead letter has the first failure of the first, to the microsecond.
-func firstFailure(t *testing.T, e Engine) {
-	s := open(t, e)
+func firstFailure(t *testing.T, s *subject) {
 	added, remembered := Everything(), Everything()
 	add(t, s, added)
 	must(t, s.Remember(ctx, []store.Receipt{remembered.Receipt()}))
-	if e.Reopen != nil {
-		s = e.Reopen(t, s)
-	}
+	s.reopen(t)
 	got, err := s.Receipts(ctx)
 	if err != nil || len(got) != 2 || !got[0].FirstFailed.Equal(added.FirstFailed) || got[1] != remembered.Receipt() {
 		t.Errorf("receipts %+v, %v", got, err)
 	}
 }
 
-func anyName(t *testing.T, e Engine) {
-	s := open(t, e)
+func anyName(t *testing.T, s *subject) {
 	names := map[string]bool{"": true, "a": true, "a\x00": true, "a\x00\xff": true, "\xff": true, "ü ?*": true, strings.Repeat("n", 255): true}
 	for name := range names {
 		add(t, s, Waiting(name, 0, name), parked(name, name))
@@ -369,15 +345,12 @@ func anyName(t *testing.T, e Engine) {
 	}
 }
 
-func closed(t *testing.T, e Engine) {
-	s := e.Open(t)
+func closed(t *testing.T, s *subject) {
 	must(t, s.Close())
 	if err := s.Add(ctx, []*store.Record{Waiting("q", 0, "")}); err != store.ErrClosed {
 		t.Errorf("Add after Close: %v", err)
 	}
-	if err := s.Close(); err != nil {
-		t.Errorf("closing twice: %v", err)
-	}
+	closes(t, s) // twice
 }
 
 // Filter chooses records to list.
@@ -385,48 +358,34 @@ type Filter struct {
 	State store.State // 0: waiting and parked
 	Queue string      // "": all
 	ID    uuid.UUID
-	After string // Page.After of the page before; "": from the start
-	Limit int    // 1 to 1,000; 0 means 100
-	Body  bool   // with bodies
+	Limit int  // 1 to 1,000; 0 means 100
+	Body  bool // with bodies
 }
 
-// Max is Limit within its range.
-func (f Filter) Max() int {
-	if f.Limit <= 0 {
-		return 100
-	}
-	return min(f.Limit, 1000)
-}
+// Page is what List found.
+type Page struct{ Records []store.Listed }
 
-// Page is a piece of a listing. After is empty on the last one.
-type Page struct {
-	Records []store.Listed
-	After   string
-}
-
-// List is a page of what a store's Scan visits, for tests that want records and no visits.
-func List(ctx context.Context, s store.Scanner, f Filter) (Page, error) {
-	var p Page
+// List is what a store's Scan visits, for tests that want records and no visits.
+func List(ctx context.Context, s store.Scanner, f Filter) (p Page, err error) {
+	limit := min(cmp.Or(f.Limit, 100), 1000)
 	show := func(l store.Listed) (more bool, err error) {
-		switch {
-		case f.State == 0 && l.Record.State == store.Discarded || f.State != 0 && f.State != l.Record.State, f.Queue != "" && f.Queue != l.Record.Queue:
-			return true, nil
-		case len(p.Records) == f.Max():
-			p.After = p.Records[f.Max()-1].Cursor
-			return false, nil
+		state := l.Record.State
+		if state == f.State || f.State == 0 && state != store.Discarded {
+			if f.Queue == "" || f.Queue == l.Record.Queue {
+				p.Records = append(p.Records, l)
+			}
 		}
-		p.Records = append(p.Records, l)
-		return true, nil
+		return len(p.Records) < limit, nil
 	}
 	if f.ID == uuid.Nil {
-		r := store.Range{State: f.State, After: f.After, Body: f.Body}
+		r := store.Range{State: f.State, Body: f.Body}
 		if f.Queue != "" {
 			r.Queues = []string{f.Queue}
 		}
-		err := s.Scan(ctx, r, show)
+		err = s.Scan(ctx, r, show)
 		return p, err
 	}
-	all, err := s.Find(ctx, f.ID) // few, and in one page
+	all, err := s.Find(ctx, f.ID) // few
 	for _, l := range all {
 		if !f.Body {
 			l.Record.Message.Body = nil
@@ -435,7 +394,6 @@ func List(ctx context.Context, s store.Scanner, f Filter) (Page, error) {
 			break
 		}
 	}
-	p.After = ""
 	return p, err
 }
 
