@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,6 +30,12 @@ type delayingIntake struct {
 // newHeldFlow has a policy that waits in levels, but for the queue "kept".
 func newHeldFlow(t *testing.T, s store.Store, b *faultyBroker) *delayingIntake {
 	t.Helper()
+	return newHeldFlowWithin(t, s, b, 0)
+}
+
+// newHeldFlowWithin is newHeldFlow with a confirm timeout.
+func newHeldFlowWithin(t *testing.T, s store.Store, b *faultyBroker, timeout time.Duration) *delayingIntake {
+	t.Helper()
 	way, err := ttlqueue.NewLevels(ttlqueue.Quorum, 2*time.Second)
 	must(t, err)
 	rules := retry.Rules{Ways: map[string]delay.Way{"levels": way}, Policies: policy.Set{
@@ -36,7 +43,7 @@ func newHeldFlow(t *testing.T, s store.Store, b *faultyBroker) *delayingIntake {
 		{Name: "levels", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second), Jitter: policy.None},
 	}}
 	h := &delayingIntake{}
-	h.hold = retry.NewDelayQueues(b, func() policy.Set { return rules.Policies }, 0, func(_ string, err error) { h.reports = append(h.reports, err) })
+	h.hold = retry.NewDelayQueues(b, func() policy.Set { return rules.Policies }, timeout, func(_ string, err error) { h.reports = append(h.reports, err) })
 	h.Intake = retry.NewIntake(s, rules, h.hold, func(e retry.Event) {
 		if e.Kind == retry.Waiting {
 			h.events = append(h.events, e)
@@ -217,6 +224,23 @@ func TestRabbitMQsTroubleDoesNotStopTheIntake(t *testing.T) {
 		}
 		f.hold.Wait()
 	})
+}
+
+// A batch may take as long as the service is told, 5 s by default, and the report says how long that was.
+func TestTheConfirmTimeoutOfABatch(t *testing.T) {
+	for timeout, want := range map[time.Duration]time.Duration{0: 5 * time.Second, 10 * time.Minute: 10 * time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			b := &faultyBroker{hangs: make(chan struct{})}
+			f := newHeldFlowWithin(t, memstore.New(), b, timeout)
+			began := time.Now()
+			must(t, f.Handle(t.Context(), []wire.Delivery{deadLetter("q", "x")}))
+			if took := time.Since(began); took != want || len(f.reports) != 1 || !strings.HasSuffix(f.reports[0].Error(), "within "+want.String()) {
+				t.Errorf("with a timeout of %s it took %s, and reports %v", timeout, took, f.reports)
+			}
+			close(b.hangs)
+			f.hold.Wait()
+		})
+	}
 }
 
 // That a queue was not enrolled once is not the answer for ever: a report that failed since
