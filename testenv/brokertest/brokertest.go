@@ -6,6 +6,7 @@ package brokertest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
@@ -77,6 +78,28 @@ func OnePrivate(t *testing.T, config string, test func(*testing.T, *VHost, *rabb
 		v, n := NewPrivate(t, b, config)
 		test(t, v, n)
 	})
+}
+
+// Alarm raises a memory alarm of a node of the test's own; over ends it.
+func Alarm(t *testing.T, n *rabbitnode.Node) (over func()) {
+	t.Helper()
+	watermark := func(to string) {
+		if _, err := n.Eval(context.Background(), "vm_memory_monitor:set_vm_memory_high_watermark("+to+")."); err != nil {
+			t.Error(err)
+		}
+	}
+	watermark("0.00001")
+	return func() { watermark("{absolute, 4000000000}") }
+}
+
+// Leader has the leader of a quorum queue on a node of the test's own "suspend", so that it hangs and is
+// not dead, or "resume".
+func (v *VHost) Leader(n *rabbitnode.Node, do, queue string) {
+	v.t.Helper()
+	const call = "{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<%q>>, queue, <<%q>>)), ok = sys:%s(amqqueue:get_pid(Q))."
+	if _, err := n.Eval(v.t.Context(), fmt.Sprintf(call, v.Name, queue, do)); err != nil {
+		v.t.Fatal(err)
+	}
 }
 
 // EachOfOurs runs a test for every version that nodes of its own can be started of, by

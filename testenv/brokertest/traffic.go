@@ -1,14 +1,27 @@
 package brokertest
 
 import (
+	"math"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
 // Patience is how long a test waits for what must happen: longer than the busiest machine takes.
 const Patience = 3 * time.Minute
+
+// Receive waits for the next value of a channel.
+func Receive[T any](t testing.TB, from <-chan T, what string) (value T) {
+	t.Helper()
+	select {
+	case value = <-from:
+	case <-time.After(Patience):
+		t.Fatalf("after %v still nothing: %s", Patience, what)
+	}
+	return value
+}
 
 // own is a channel that the virtual host keeps, for what a test does in passing.
 func (v *VHost) own() *amqp.Channel {
@@ -63,10 +76,21 @@ func (v *VHost) Consume(queue string) *Consumer {
 	return v.ConsumeOn(v.Channel(), queue)
 }
 
+// ConsumeMany is Consume with a prefetch of 1,000.
+func (v *VHost) ConsumeMany(queue string) *Consumer {
+	v.t.Helper()
+	return v.consume(v.Channel(), queue, 1000)
+}
+
 // ConsumeOn is Consume on a channel of the test's.
 func (v *VHost) ConsumeOn(ch *amqp.Channel, queue string) *Consumer {
 	v.t.Helper()
-	if err := ch.Qos(1, 0, false); err != nil {
+	return v.consume(ch, queue, 1)
+}
+
+func (v *VHost) consume(ch *amqp.Channel, queue string, prefetch int) *Consumer {
+	v.t.Helper()
+	if err := ch.Qos(prefetch, 0, false); err != nil {
 		v.t.Fatal(err)
 	}
 	in, err := ch.Consume(queue, "", false, false, false, false, nil)
@@ -79,27 +103,39 @@ func (v *VHost) ConsumeOn(ch *amqp.Channel, queue string) *Consumer {
 // Next waits for a delivery.
 func (c *Consumer) Next() amqp.Delivery {
 	c.t.Helper()
-	select {
-	case d, ok := <-c.In:
-		if !ok {
-			c.t.Fatalf("the consumer of %s was ended", c.queue)
-		}
-		return d
-	case <-time.After(Patience):
-		c.t.Fatalf("no delivery came from %s", c.queue)
+	d := Receive(c.t, c.In, "a delivery from "+c.queue)
+	if d.Acknowledger == nil {
+		c.t.Fatalf("the consumer of %s was ended", c.queue)
 	}
-	return amqp.Delivery{}
+	return d
+}
+
+// Ack waits for a delivery and acknowledges it.
+func (c *Consumer) Ack() amqp.Delivery {
+	c.t.Helper()
+	d := c.Next()
+	if err := d.Ack(false); err != nil {
+		c.t.Fatal(err)
+	}
+	return d
+}
+
+// Nothing shows that nothing has come to the queue: a message that it publishes there is the next.
+func (c *Consumer) Nothing() {
+	c.t.Helper()
+	marker := uuid.NewString()
+	if err := c.Channel.Publish("", c.queue, false, false, amqp.Publishing{Body: []byte(marker)}); err != nil {
+		c.t.Fatal(err)
+	}
+	c.Take(marker)
 }
 
 // Take waits for a delivery, which must have this body, and acknowledges it.
 func (c *Consumer) Take(body string) amqp.Delivery {
 	c.t.Helper()
-	d := c.Next()
+	d := c.Ack()
 	if string(d.Body) != body {
 		c.t.Fatalf("%.60q came from %s, want %.60q", d.Body, c.queue, body)
-	}
-	if err := d.Ack(false); err != nil {
-		c.t.Fatal(err)
 	}
 	return d
 }
@@ -122,4 +158,32 @@ func (c *Consumer) Arrived() bool {
 	default:
 		return false
 	}
+}
+
+// EveryHeader has each header type that AMQP 0-9-1 has and amqp091-go can send.
+func EveryHeader() amqp.Table {
+	return amqp.Table{
+		"nil": nil, "yes": true, "no": false, "int8": int8(-1), "uint8": uint8(255), "int16": int16(-300), "uint16": uint16(65535),
+		"int32": int32(math.MinInt32), "uint32": uint32(math.MaxUint32), "int64": int64(math.MinInt64),
+		"float32": float32(1.5), "float64": -2.5e300, "decimal": amqp.Decimal{Scale: 2, Value: 1234},
+		"string": "héllo\x00\xff", "empty": "", "bytes": []byte{0, 255}, "nobytes": []byte{}, "time": time.Unix(1_700_000_000, 0),
+		"table": amqp.Table{"deep": amqp.Table{"list": []any{int32(1), "two", nil, []any(nil), amqp.Table{}}}},
+		"list":  []any(nil), // as the client reads an empty one
+	}
+}
+
+// EveryProperty has those headers and every property that the user guest can send.
+func EveryProperty() amqp.Publishing {
+	return amqp.Publishing{
+		Headers: EveryHeader(), ContentType: "application/json", ContentEncoding: "gzip", DeliveryMode: amqp.Persistent, Priority: 3,
+		CorrelationId: "corr", ReplyTo: "reply", MessageId: "m1", Timestamp: time.Unix(1_700_000_000, 0), Type: "created",
+		UserId: "guest", AppId: "shop", Expiration: "600000", Body: []byte("\x00\xff{}"),
+	}
+}
+
+// Published is what a delivery would be published as, without its headers.
+func Published(d *amqp.Delivery) amqp.Publishing {
+	return amqp.Publishing{ContentType: d.ContentType, ContentEncoding: d.ContentEncoding, DeliveryMode: d.DeliveryMode,
+		Priority: d.Priority, CorrelationId: d.CorrelationId, ReplyTo: d.ReplyTo, Expiration: d.Expiration, MessageId: d.MessageId,
+		Timestamp: d.Timestamp, Type: d.Type, UserId: d.UserId, AppId: d.AppId, Body: d.Body}
 }
