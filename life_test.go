@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
@@ -15,10 +14,10 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
-	"go.uber.org/goleak"
 
 	"github.com/redrive-mq/redrive"
 	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/testenv/authority"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/testenv/rabbitnode"
 	"github.com/redrive-mq/redrive/wire"
@@ -66,7 +65,7 @@ func TestConsumeReportsWhatIsMissing(t *testing.T) {
 
 // A user without the permission to configure consumes what others have declared.
 func TestVerify(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
 		var seen outcomes
 		cfg := config(t, v, fast(3))
@@ -90,7 +89,7 @@ func TestVerify(t *testing.T) {
 
 // Of a cluster one node serves as well as another.
 func TestAConsumerOfACluster(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
 		var seen outcomes
 		cfg := config(t, v, fast(2))
@@ -108,12 +107,12 @@ func TestAConsumerOfACluster(t *testing.T) {
 // A message that can be published nowhere again stays RabbitMQ's, is said once,
 // and holds up no one.
 func TestAMessageThatCannotBePublishedStaysInItsQueue(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
 		var seen outcomes
-		var log safeLog
+		var log brokertest.Output
 		cfg := config(t, v, fast(2))
-		cfg.Metrics, cfg.Log = seen.metrics(), slog.New(slog.NewTextHandler(&log, nil))
+		cfg.Metrics, cfg.Log = seen.metrics(), slogTo(&log)
 		stop := consume(t, cfg, func(_ context.Context, m *redrive.Message) error { return errDown })
 		v.Publish("", "orders", amqp.Publishing{Body: []byte("large"), Headers: amqp.Table{"h": strings.Repeat("x", 131072-100)}})
 		v.Publish("", "orders", amqp.Publishing{Body: []byte("small")})
@@ -130,15 +129,15 @@ func TestAMessageThatCannotBePublishedStaysInItsQueue(t *testing.T) {
 
 // An outage is said once, and its end; nothing is lost meanwhile.
 func TestAnOutageOfTheDelayQueueIsLoggedOnce(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
 		const n = 20
 		var seen outcomes
-		var log safeLog
+		var log brokertest.Output
 		var tried atomic.Int64
 		cfg := config(t, v, fast(2))
 		settler(t, cfg) // declares what Verify will find
-		cfg.Verify, cfg.Metrics, cfg.Log, cfg.Concurrency, cfg.Prefetch = true, seen.metrics(), slog.New(slog.NewTextHandler(&log, nil)), n, n
+		cfg.Verify, cfg.Metrics, cfg.Log, cfg.Concurrency, cfg.Prefetch = true, seen.metrics(), slogTo(&log), n, n
 		exchange := wire.ExchangeParked
 		stop := consume(t, cfg, func(context.Context, *redrive.Message) error { tried.Add(1); return redrive.Park(errDown) })
 		if err := v.Channel().QueueUnbind(wire.QueueParked, "", exchange, nil); err != nil {
@@ -165,39 +164,22 @@ func TestAnOutageOfTheDelayQueueIsLoggedOnce(t *testing.T) {
 	})
 }
 
-// safeLog is a log that is read while it is written.
-type safeLog struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (l *safeLog) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(b)
-}
-
-func (l *safeLog) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 // A panic is logged once, with its stack.
 func TestAPanicIsLoggedWithItsStack(t *testing.T) {
-	v := brokertest.NewVHost(t, brokertest.All(t)[0])
-	v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
-	var seen outcomes
-	var log safeLog
-	cfg := config(t, v, fast(1))
-	cfg.Metrics, cfg.Log = seen.metrics(), slog.New(slog.NewTextHandler(&log, nil))
-	stop := consume(t, cfg, func(context.Context, *redrive.Message) error { panic("no such order") })
-	v.Publish("", "orders", amqp.Publishing{Body: []byte("secret")})
-	brokertest.Eventually(t, "it is parked", func() bool { return seen.count(redrive.Parked) == 1 })
-	_ = stop()
-	if s := log.String(); strings.Count(s, "a handler panicked") != 1 || !strings.Contains(s, "life_test.go") || strings.Contains(s, "secret") {
-		t.Error(s)
-	}
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
+		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
+		var seen outcomes
+		var log brokertest.Output
+		cfg := config(t, v, fast(1))
+		cfg.Metrics, cfg.Log = seen.metrics(), slogTo(&log)
+		stop := consume(t, cfg, func(context.Context, *redrive.Message) error { panic("no such order") })
+		v.Publish("", "orders", amqp.Publishing{Body: []byte("secret")})
+		brokertest.Eventually(t, "it is parked", func() bool { return seen.count(redrive.Parked) == 1 })
+		_ = stop()
+		if s := log.String(); strings.Count(s, "a handler panicked") != 1 || !strings.Contains(s, "life_test.go") || strings.Contains(s, "secret") {
+			t.Error(s)
+		}
+	})
 }
 
 // The queue is deleted and declared again: consuming goes on, and failed messages
@@ -273,7 +255,7 @@ func TestAConsumerFinishesItsMessagesBeforeItStops(t *testing.T) {
 
 // A handler that ignores its context does not hang Run.
 func TestAStopDoesNotWaitForAHandlerThatHangs(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
 		cfg := config(t, v, fast(2))
 		cfg.Shutdown, cfg.Concurrency = 50*time.Millisecond, 2
@@ -332,11 +314,7 @@ func TestASlowHandlerDelaysNoOther(t *testing.T) {
 		proxy.Cut()
 		v.Publish("", "orders", amqp.Publishing{Body: []byte("quick")})
 		for range 2 { // the slow one comes again
-			select {
-			case <-quick:
-			case <-time.After(30 * time.Second):
-				t.Fatal("nothing came on the next connection")
-			}
+			brokertest.Receive(t, quick, "a delivery on the next connection")
 		}
 		close(end)
 		if err := stop(); err != nil {
@@ -425,7 +403,7 @@ func connections(t *testing.T, v *brokertest.VHost, of string) (names []string) 
 
 // A program with ten queues has two connections.
 func TestTenConsumersTwoConnections(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		c := config(t, v, fast(3))
 		c.AMQP.Properties = amqp.Table{"connection_name": v.Name}
 		client := connect(t, c.Config)
@@ -464,9 +442,9 @@ func TestAConsumerThatStopsStopsNoOther(t *testing.T) {
 		names := queues(v, 3)
 		c := config(t, v, fast(3))
 		c.AMQP.Properties = amqp.Table{"connection_name": v.Name}
-		var log safeLog
+		var log brokertest.Output
 		var stays, cancelled outcomes
-		c.Log = slog.New(slog.NewTextHandler(&log, nil))
+		c.Log = slogTo(&log)
 		m, n := stays.metrics(), cancelled.metrics()
 		c.Metrics.Consumer = func(e redrive.ConsumerEvent) {
 			switch e.Queue {
@@ -512,13 +490,11 @@ func TestAConsumerThatStopsStopsNoOther(t *testing.T) {
 	})
 }
 
-// All consumers of a client go on after its connections were cut, nothing is lost, and
-// nothing of it is left after Close.
+// All consumers of a client go on after its connections were cut, and nothing is lost. (That nothing
+// of it is left after Close, TestMain sees.)
 func TestAClientReconnectsAllItsConsumers(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		names := queues(v, 5)
-		v.Publish("", names[0], amqp.Publishing{Body: []byte("first")}) // opens the test's own connection
-		before := goleak.IgnoreCurrent()
 		proxy := brokertest.NewProxy(t, v)
 		c := config(t, v, fast(3))
 		c.URLs[0] = proxy.URL
@@ -548,28 +524,29 @@ func TestAClientReconnectsAllItsConsumers(t *testing.T) {
 		}
 		client.Close()
 		wait()
-		proxy.Close()
-		if err := goleak.Find(before); err != nil {
-			t.Error(err)
-		}
 	})
 }
 
 // A person's error reaches the caller of NewClient, once, and at once.
 func TestNewClientReturnsErrorsThatAPersonMustFix(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		var log safeLog
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
+		var log brokertest.Output
 		user := "consumer-" + v.Name[len(v.Name)-8:]
 		v.User(user, "pw")
 		v.Grant(user, ".*", ".*", ".*")
+		stranger, err := authority.New(t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
 		for _, c := range []struct {
 			url  string
 			want error
 		}{
 			{v.URLAs(user, "wrong"), wire.ErrForbidden},
 			{strings.Replace(v.URL(), v.Name, "nowhere", 1), wire.ErrNoVHost},
+			{v.SecureURL("guest", "guest", url.Values{"cacertfile": {stranger.CAFile()}}), wire.ErrTLS},
 		} {
-			_, err := redrive.NewClient(t.Context(), redrive.Config{URLs: []string{c.url}, Log: slog.New(slog.NewTextHandler(&log, nil))})
+			_, err := redrive.NewClient(t.Context(), redrive.Config{URLs: []string{c.url}, Log: slogTo(&log)})
 			if !errors.Is(err, c.want) || strings.Count(err.Error(), c.want.Error()) != 1 {
 				t.Errorf("%v, want %v", err, c.want)
 			}
@@ -582,7 +559,7 @@ func TestNewClientReturnsErrorsThatAPersonMustFix(t *testing.T) {
 
 // SASL, the dialer and the virtual host are those of Config.AMQP, for each connection.
 func TestTheClientsOwnAMQPConfig(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
 		var dialed atomic.Int32
 		c := config(t, v, fast(2))
@@ -602,69 +579,74 @@ func TestTheClientsOwnAMQPConfig(t *testing.T) {
 	})
 }
 
-// A consumer whose publishing connection an alarm blocks goes on consuming after its other
-// connection was lost; what failed is retried when the alarm is over.
-func TestConsumingGoesOnAfterAReconnectDuringAnAlarm(t *testing.T) {
-	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
-		watermark := func(to string) {
-			if _, err := n.Eval(context.Background(), "vm_memory_monitor:set_vm_memory_high_watermark("+to+")."); err != nil {
-				t.Fatal(err)
-			}
-		}
-		const good = 100
-		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
-		for range 2 {
-			v.Publish("", "orders", amqp.Publishing{Body: []byte("fails")})
-		}
-		for i := range good {
-			v.Publish("", "orders", amqp.Publishing{Body: fmt.Append(nil, i)})
-		}
-		watermark("0.00001")
-		var mu sync.Mutex
-		handled, retried := map[string]bool{}, 0
-		again := make(chan struct{}) // closed when it is connected again
-		var seen outcomes
-		var log safeLog
-		cfg := config(t, v, fast(2))
-		cfg.Concurrency, cfg.Metrics, cfg.Log = 3, seen.metrics(), slog.New(slog.NewTextHandler(&log, nil))
-		stop := consume(t, cfg, func(ctx context.Context, m *redrive.Message) error {
-			if string(m.Body) == "fails" {
-				if m.Attempt == 1 {
-					return errDown
-				}
-				mu.Lock()
-				defer mu.Unlock()
-				retried++
-				return nil
-			}
-			select {
-			case <-again:
-			case <-ctx.Done():
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			handled[string(m.Body)] = true
-			return nil
-		})
-		brokertest.Eventually(t, "the publishing connection is blocked", func() bool { return strings.Contains(log.String(), "RabbitMQ has an alarm") })
-		brokertest.Eventually(t, "the consuming connection is closed", func() bool { return closeConnection(t, v, "redrive (consumes)") })
-		brokertest.Eventually(t, "it is connected again", func() bool { return seen.connections() == 2 })
-		close(again)
-		brokertest.Eventually(t, "all that does not fail is handled, during the alarm", func() bool {
-			mu.Lock()
-			defer mu.Unlock()
-			return len(handled) == good
-		})
-		watermark("{absolute, 4000000000}")
-		brokertest.Eventually(t, "what failed is retried", func() bool {
-			mu.Lock()
-			defer mu.Unlock()
-			return retried >= 2
-		})
-		if err := stop(); err != nil {
-			t.Error(err)
+// What takes a whole node is tried on one, in turn.
+func TestOnANodeOfItsOwn(t *testing.T) {
+	brokertest.OnePrivate(t, "", func(t *testing.T, own *brokertest.VHost, n *rabbitnode.Node) {
+		for name, test := range map[string]func(*testing.T, *brokertest.VHost, *rabbitnode.Node){
+			"consuming goes on after a reconnect during an alarm": consumingGoesOnAfterAReconnectDuringAnAlarm,
+			"a forward target that hangs delays nothing else":     aForwardTargetThatHangsDelaysNothingElse,
+		} {
+			t.Run(name, func(t *testing.T) { test(t, brokertest.NewVHost(t, own.Broker), n) })
 		}
 	})
+}
+
+// A consumer whose publishing connection an alarm blocks goes on consuming after its other
+// connection was lost; what failed is retried when the alarm is over.
+func consumingGoesOnAfterAReconnectDuringAnAlarm(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
+	const good = 100
+	v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
+	for range 2 {
+		v.Publish("", "orders", amqp.Publishing{Body: []byte("fails")})
+	}
+	for i := range good {
+		v.Publish("", "orders", amqp.Publishing{Body: fmt.Append(nil, i)})
+	}
+	over := brokertest.Alarm(t, n)
+	var mu sync.Mutex
+	handled, retried := map[string]bool{}, 0
+	again := make(chan struct{}) // closed when it is connected again
+	var seen outcomes
+	var log brokertest.Output
+	cfg := config(t, v, fast(2))
+	cfg.Concurrency, cfg.Metrics, cfg.Log = 3, seen.metrics(), slogTo(&log)
+	stop := consume(t, cfg, func(ctx context.Context, m *redrive.Message) error {
+		if string(m.Body) == "fails" {
+			if m.Attempt == 1 {
+				return errDown
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			retried++
+			return nil
+		}
+		select {
+		case <-again:
+		case <-ctx.Done():
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		handled[string(m.Body)] = true
+		return nil
+	})
+	brokertest.Eventually(t, "the publishing connection is blocked", func() bool { return strings.Contains(log.String(), "RabbitMQ has an alarm") })
+	brokertest.Eventually(t, "the consuming connection is closed", func() bool { return closeConnection(t, v, "redrive (consumes)") })
+	brokertest.Eventually(t, "it is connected again", func() bool { return seen.connections() == 2 })
+	close(again)
+	brokertest.Eventually(t, "all that does not fail is handled, during the alarm", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(handled) == good
+	})
+	over()
+	brokertest.Eventually(t, "what failed is retried", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return retried >= 2
+	})
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
 }
 
 // closeConnection has RabbitMQ close the connection of a name, and tells whether it knew one.
@@ -689,71 +671,63 @@ func closeConnection(t *testing.T, v *brokertest.VHost, name string) (closed boo
 
 // A forward target whose leader hangs holds up neither the retries of the consumer that
 // forwards to it, as long as it has a free handler, nor those of the client's others.
-func TestAForwardTargetThatHangsDelaysNothingElse(t *testing.T) {
-	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
-		queues := []string{"orders", "others"}
-		for _, q := range append(queues, "target") {
-			v.Queue(q, amqp.Table{"x-queue-type": "quorum"})
-		}
-		leader := func(do string) {
-			t.Helper()
-			if _, err := n.Eval(t.Context(), fmt.Sprintf("{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<%q>>, queue, <<%q>>)), ok = sys:%s(amqqueue:get_pid(Q)).", v.Name, "target", do)); err != nil {
-				t.Fatal(err)
+func aForwardTargetThatHangsDelaysNothingElse(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
+	queues := []string{"orders", "others"}
+	for _, q := range append(queues, "target") {
+		v.Queue(q, amqp.Table{"x-queue-type": "quorum"})
+	}
+	c := config(t, v, fast(2))
+	c.Concurrency = 4
+	c.Policy.Exhausted = policy.Exhausted{Action: policy.Forward, Destination: policy.Destination{RoutingKey: "target"}}
+	var out outcomes
+	c.Metrics = out.metrics()
+	client := connect(t, c.Config)
+	var seen handled
+	var running sync.WaitGroup
+	ctx, cancel := context.WithCancel(context.Background())
+	defer running.Wait()
+	defer cancel()
+	for _, q := range queues {
+		k := c.Consumer
+		k.Queue, k.Handler = q, func(_ context.Context, m *redrive.Message) error {
+			if m.Attempt == 1 || string(m.Body) == "stuck" {
+				return errDown
 			}
+			seen.add(string(m.Body))
+			return nil
 		}
-		c := config(t, v, fast(2))
-		c.Concurrency = 4
-		c.Policy.Exhausted = policy.Exhausted{Action: policy.Forward, Destination: policy.Destination{RoutingKey: "target"}}
-		var out outcomes
-		c.Metrics = out.metrics()
-		client := connect(t, c.Config)
-		var seen handled
-		var running sync.WaitGroup
-		ctx, cancel := context.WithCancel(context.Background())
-		defer running.Wait()
-		defer cancel()
+		running.Go(func() {
+			if err := client.Consume(ctx, k); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	// Through the consumer once, so that its delay queue is known to work.
+	v.Publish("", "orders", amqp.Publishing{Body: []byte("before")})
+	brokertest.Eventually(t, "a message is retried", func() bool { return seen.count("before") == 1 })
+	v.Leader(n, "suspend", "target")
+	for range 3 {
+		v.Publish("", "orders", amqp.Publishing{Body: []byte("stuck")})
+	}
+	brokertest.Eventually(t, "three are to be forwarded", func() bool { return out.count(redrive.Retried) == 4 && v.Depth("redrive.delay.50ms") == 0 })
+	for i := range 20 {
 		for _, q := range queues {
-			k := c.Consumer
-			k.Queue, k.Handler = q, func(_ context.Context, m *redrive.Message) error {
-				if m.Attempt == 1 || string(m.Body) == "stuck" {
-					return errDown
-				}
-				seen.add(string(m.Body))
-				return nil
-			}
-			running.Go(func() {
-				if err := client.Consume(ctx, k); err != nil {
-					t.Error(err)
-				}
-			})
+			v.Publish("", q, amqp.Publishing{Body: fmt.Append(nil, q, i)})
 		}
-		// Through the consumer once, so that its delay queue is known to work.
-		v.Publish("", "orders", amqp.Publishing{Body: []byte("before")})
-		brokertest.Eventually(t, "a message is retried", func() bool { return seen.count("before") == 1 })
-		leader("suspend")
-		for range 3 {
-			v.Publish("", "orders", amqp.Publishing{Body: []byte("stuck")})
-		}
-		brokertest.Eventually(t, "three are to be forwarded", func() bool { return out.count(redrive.Retried) == 4 && v.Depth("redrive.delay.50ms") == 0 })
+	}
+	brokertest.Eventually(t, "the others of both queues are retried", func() bool {
 		for i := range 20 {
 			for _, q := range queues {
-				v.Publish("", q, amqp.Publishing{Body: fmt.Append(nil, q, i)})
-			}
-		}
-		brokertest.Eventually(t, "the others of both queues are retried", func() bool {
-			for i := range 20 {
-				for _, q := range queues {
-					if seen.count(fmt.Sprint(q, i)) != 1 {
-						return false
-					}
+				if seen.count(fmt.Sprint(q, i)) != 1 {
+					return false
 				}
 			}
-			return true
-		})
-		if got := out.count(redrive.Forwarded); got != 0 {
-			t.Errorf("%d are forwarded to a queue that hangs", got)
 		}
-		leader("resume")
-		brokertest.Eventually(t, "three are forwarded", func() bool { return out.count(redrive.Forwarded) == 3 && v.Depth("target") == 3 })
+		return true
 	})
+	if got := out.count(redrive.Forwarded); got != 0 {
+		t.Errorf("%d are forwarded to a queue that hangs", got)
+	}
+	v.Leader(n, "resume", "target")
+	brokertest.Eventually(t, "three are forwarded", func() bool { return out.count(redrive.Forwarded) == 3 && v.Depth("target") == 3 })
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"reflect"
 	"slices"
@@ -91,7 +90,7 @@ func TestOutcomes(t *testing.T) {
 			want: map[redrive.Outcome]int{redrive.Parked: 1}, why: `cannot be forwarded to exchange "missing"`, last: "the shop is down"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+			brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 				v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
 				v.Queue("rest", amqp.Table{"x-queue-type": "quorum"})
 				var seen outcomes
@@ -165,12 +164,7 @@ func TestTheHandlerSeesTheMessageAsItWasPublished(t *testing.T) {
 			Headers: amqp.Table{"tenant": "a", wire.HeaderAttempt: int64(40), wire.HeaderUserID: "root", wire.HeaderExchange: "forged"}})
 		var first seen
 		for attempt := 1; attempt <= 3; attempt++ {
-			var s seen
-			select {
-			case s = <-came:
-			case <-time.After(30 * time.Second):
-				t.Fatalf("attempt %d did not come", attempt)
-			}
+			s := brokertest.Receive(t, came, fmt.Sprint("attempt ", attempt))
 			if s.Attempt != attempt || s.Queue != "orders" || s.Exchange != "shop" || s.RoutingKey != "order.created" || string(s.Body) != "7" ||
 				s.MessageID != "m7" || s.UserID != "guest" || s.AppID != "shop" || s.Type != "order" || s.Priority != 3 || s.ContentType != "text/plain" ||
 				s.ContentEncoding != "none" || s.CorrelationID != "c" || s.ReplyTo != "r" || !s.Timestamp.Equal(at) || s.Headers["tenant"] != "a" || !s.deadline || s.Redelivered {
@@ -245,12 +239,12 @@ func TestHeadersThatAMQPCannotCarryAreLeftOut(t *testing.T) {
 		{"deeper than the client reads", func(h amqp.Table) { h["bad"] = deep }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+			brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 				v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
 				came := make(chan amqp.Table, 10)
-				var log safeLog
+				var log brokertest.Output
 				cfg := config(t, v, fast(3))
-				cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+				cfg.Log = slogTo(&log)
 				consume(t, cfg, func(_ context.Context, m *redrive.Message) error {
 					if m.Attempt == 1 {
 						c.set(m.Headers)
@@ -260,13 +254,9 @@ func TestHeadersThatAMQPCannotCarryAreLeftOut(t *testing.T) {
 					return nil
 				})
 				v.Publish("", "orders", amqp.Publishing{Headers: amqp.Table{"tenant": "a", "nested": amqp.Table{"n": int64(1)}}})
-				select {
-				case h := <-came:
-					if want := (amqp.Table{"tenant": "a", "nested": amqp.Table{"n": int64(1)}}); !reflect.DeepEqual(h, want) {
-						t.Errorf("it came again with %v, want %v", h, want)
-					}
-				case <-time.After(30 * time.Second):
-					t.Error("it did not come again")
+				h := brokertest.Receive(t, came, "an attempt")
+				if want := (amqp.Table{"tenant": "a", "nested": amqp.Table{"n": int64(1)}}); !reflect.DeepEqual(h, want) {
+					t.Errorf("it came again with %v, want %v", h, want)
 				}
 				if s := log.String(); strings.Count(s, "headers that a handler has set") != 1 || strings.Contains(s, "trying again") {
 					t.Error(s)
@@ -278,7 +268,7 @@ func TestHeadersThatAMQPCannotCarryAreLeftOut(t *testing.T) {
 
 // Settle tells what was published and not acknowledged from what was not published.
 func TestSettleTellsUnacknowledgedFromUnsettled(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
 		cfg := config(t, v, policy.Policy{Attempts: 3, Backoff: policy.Fixed(time.Hour)})
 		cfg.Wait = redrive.Levels(time.Hour)
@@ -313,7 +303,7 @@ func allSucceed(context.Context, []*redrive.Message) map[*redrive.Message]error 
 
 // Each message of a batch has an outcome of its own, and each is accounted for.
 func TestTheOutcomesOfABatch(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
 		const n = 60
 		for i := range n {
@@ -383,7 +373,7 @@ func TestTheOutcomesOfABatch(t *testing.T) {
 // A batch that is not full is handled when the consumer stops, and what was prefetched
 // goes back.
 func TestAPartialBatchIsHandledAtTheEnd(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
 		var seen outcomes
 		c := config(t, v, fast(3))
@@ -416,7 +406,7 @@ func TestAPartialBatchIsHandledAtTheEnd(t *testing.T) {
 // Middleware is called in its order, the first one outermost; what it returns is what
 // counts.
 func TestMiddleware(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
 		var mu sync.Mutex
 		var order []string
@@ -452,9 +442,9 @@ func TestMiddleware(t *testing.T) {
 
 // OnParked is called for each parked message; that it panics ends nothing, and is counted.
 func TestOnParked(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
-		var log safeLog
+		var log brokertest.Output
 		var seen outcomes
 		parks, results := make(chan redrive.ParkedMessage, 10), make(chan redrive.HookEvent, 10)
 		c := config(t, v, fast(2))
@@ -520,11 +510,11 @@ func TestQueuesThatCannotBeConsumedAreRefused(t *testing.T) {
 
 // RetryAfter may ask for up to MaxRetryAfter; what is more is cut, and that is logged.
 func TestARetryAfterBeyondThePolicyIsLogged(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
 		var said brokertest.Output
 		cfg := config(t, v, policy.Policy{Attempts: 3, Backoff: policy.Fixed(50 * time.Millisecond), MaxRetryAfter: 200 * time.Millisecond})
-		cfg.Log = slog.New(slog.NewTextHandler(&said, nil))
+		cfg.Log = slogTo(&said)
 		const told = "longer delay than the policy allows"
 		came := make(chan time.Time, 3)
 		stop := consume(t, cfg, func(_ context.Context, m *redrive.Message) error {
@@ -543,15 +533,11 @@ func TestARetryAfterBeyondThePolicyIsLogged(t *testing.T) {
 		v.Publish("", "orders", amqp.Publishing{Body: []byte("7")})
 		var last time.Time
 		for n, least := range []time.Duration{0, 150 * time.Millisecond, 200 * time.Millisecond} {
-			select {
-			case at := <-came:
-				if n > 0 && at.Sub(last) < least {
-					t.Errorf("attempt %d came after %s, want %s", n+1, at.Sub(last), least)
-				}
-				last = at
-			case <-time.After(30 * time.Second):
-				t.Fatalf("attempt %d did not come", n+1)
+			at := brokertest.Receive(t, came, "an attempt")
+			if n > 0 && at.Sub(last) < least {
+				t.Errorf("attempt %d came after %s, want %s", n+1, at.Sub(last), least)
 			}
+			last = at
 		}
 		if err := stop(); err != nil {
 			t.Error(err)
@@ -579,14 +565,14 @@ func TestASlowHandlerAndConsumerTimeout(t *testing.T) {
 		var mu sync.Mutex
 		redelivered := 0
 		var seen outcomes
-		var log safeLog
+		var log brokertest.Output
 		t.Cleanup(func() {
 			if t.Failed() {
 				t.Logf("the consumer's log:\n%s", log.String())
 			}
 		})
 		cfg := config(t, v, fast(2))
-		cfg.Metrics, cfg.Log = seen.metrics(), slog.New(slog.NewTextHandler(&log, nil))
+		cfg.Metrics, cfg.Log = seen.metrics(), slogTo(&log)
 		consume(t, cfg, func(ctx context.Context, m *redrive.Message) error {
 			mu.Lock()
 			if m.Redelivered {
@@ -677,12 +663,7 @@ func TestNative(t *testing.T) {
 		v.Publish("", "orders", amqp.Publishing{Headers: amqp.Table{"x-delivery-count": int64(50)}})
 		var last attempt
 		for n := 1; n <= 3; n++ {
-			var a attempt
-			select {
-			case a = <-came:
-			case <-time.After(30 * time.Second):
-				t.Fatalf("attempt %d did not come", n)
-			}
+			a := brokertest.Receive(t, came, fmt.Sprint("attempt ", n))
 			if a.n != n || n > 1 && a.at.Sub(last.at) < time.Duration(n-1)*100*time.Millisecond {
 				t.Errorf("attempt %d is counted as %d, and came after %s", n, a.n, a.at.Sub(last.at))
 			}
@@ -712,7 +693,7 @@ func TestNativeNoticesAQueueThatDoesNotDelay(t *testing.T) {
 			v.Queue(queue, args)
 			var said brokertest.Output
 			cfg := config(t, v, policy.Policy{Attempts: 3, Backoff: policy.Linear(200*time.Millisecond, 200*time.Millisecond, time.Second)})
-			cfg.Queue, cfg.Wait, cfg.Log = queue, redrive.Native(), slog.New(slog.NewTextHandler(&said, nil))
+			cfg.Queue, cfg.Wait, cfg.Log = queue, redrive.Native(), slogTo(&said)
 			came := make(chan int, 10)
 			stop := consume(t, cfg, func(_ context.Context, m *redrive.Message) error {
 				came <- m.Attempt
@@ -723,11 +704,7 @@ func TestNativeNoticesAQueueThatDoesNotDelay(t *testing.T) {
 			})
 			v.Publish("", queue, amqp.Publishing{Body: []byte("a")})
 			for range 2 {
-				select {
-				case <-came:
-				case <-time.After(30 * time.Second):
-					t.Fatal("it did not come")
-				}
+				brokertest.Receive(t, came, "an attempt")
 			}
 			if err := stop(); err != nil {
 				t.Error(err)
@@ -741,7 +718,7 @@ func TestNativeNoticesAQueueThatDoesNotDelay(t *testing.T) {
 
 // People who keep their own loop settle each delivery.
 func TestSettler(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
 		cfg := config(t, v, fast(2))
 		s := settler(t, cfg)
