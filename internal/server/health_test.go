@@ -190,11 +190,7 @@ func TestAListenerThatPanicsCannotEndTheIntake(t *testing.T) {
 // A breaker that is open is reported while messages wait behind it. Discarded, say, they
 // leave it open: nothing probes.
 func TestAnOpenBreakerWithNothingWaitingIsNotNotified(t *testing.T) {
-	s, err := New(testConfig(t), quiet())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
+	s := opened(t, testConfig(t))
 	s.vhosts[0].force("orders", string(throttle.Open), "anna", "the bank is down")
 	told := func() (kinds []notify.Kind) {
 		t.Helper()
@@ -230,11 +226,7 @@ func (undated) Counts(context.Context) ([]store.QueueCount, error) {
 
 // A message whose times are not known is not one that has waited since the year 1.
 func TestAMessageOfAnUnknownTimeIsNotNotified(t *testing.T) {
-	s, err := New(testConfig(t), quiet())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
+	s := opened(t, testConfig(t))
 	v := s.vhosts[0]
 	v.store = undated{v.store}
 	settings := notify.DefaultSettings()

@@ -47,6 +47,17 @@ func testConfig(t *testing.T) *config.Config {
 
 func quiet() Options { return Options{Version: "test", Log: slog.New(slog.DiscardHandler)} }
 
+// opened is a service that ends with the test.
+func opened(t *testing.T, c *config.Config) *Service {
+	t.Helper()
+	s, err := New(c, quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
 func TestOneServiceOwnsADataFolder(t *testing.T) {
 	c := testConfig(t)
 	first, err := New(c, quiet())
@@ -91,11 +102,7 @@ func TestAPortInUseFreesTheDataFolder(t *testing.T) {
 }
 
 func TestARefusedConfigLeavesTheOldPolicies(t *testing.T) {
-	s, err := New(testConfig(t), quiet())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
+	s := opened(t, testConfig(t))
 	inForce := func() string { return s.vhosts[0].intake.Policies()[0].Name }
 
 	s.reload(nil, errors.New("line 3"))
@@ -151,11 +158,7 @@ func TestARefusedConfigLeavesTheOldPolicies(t *testing.T) {
 func TestStatusBeforeAnyConnection(t *testing.T) {
 	c := testConfig(t)
 	c.Broker.URL = "amqp://shop:s3cret@127.0.0.1:1/"
-	s, err := New(c, quiet())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
+	s := opened(t, c)
 	st, err := s.vhosts[0].inspect.Overview(t.Context(), auth.Caller{Name: "ann", Role: auth.Viewer})
 	if err != nil {
 		t.Fatal(err)
@@ -198,7 +201,7 @@ func TestAServiceThatOthersCouldReachDoesNotStartOpen(t *testing.T) {
 
 // From nothing but an administrator of RabbitMQ's to a token that works, by TLS.
 func TestTheFirstToken(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		root, viewer := "root-"+uuid.NewString(), "viewer-"+uuid.NewString()
 		for name, tag := range map[string]string{root: "administrator", viewer: "monitoring"} {
 			v.User(name, "s3cret")
@@ -304,20 +307,14 @@ func certificate(t *testing.T, c tls.Certificate) auth.TLSFiles {
 func TestAReadOnlyServiceChangesNothing(t *testing.T) {
 	c := testConfig(t)
 	c.Access.ReadOnly = true
-	s, err := New(c, quiet())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	for _, path := range []string{"/api/v1/tokens"} {
-		r := httptest.NewRequest("POST", path, strings.NewReader(`{"name":"ci","role":"viewer"}`))
-		r.RemoteAddr, r.Host = "127.0.0.1:4242", "127.0.0.1:8250"
-		r.Header.Set("Content-Type", "application/json")
-		w := httptest.NewRecorder()
-		s.server().Handler.ServeHTTP(w, r)
-		if w.Code != 403 || !strings.Contains(w.Body.String(), auth.ErrReadOnly.Error()) {
-			t.Errorf("%s: %d %s", path, w.Code, w.Body)
-		}
+	s := opened(t, c)
+	r := httptest.NewRequest("POST", "/api/v1/tokens", strings.NewReader(`{"name":"ci","role":"viewer"}`))
+	r.RemoteAddr, r.Host = "127.0.0.1:4242", "127.0.0.1:8250"
+	r.Header.Set("Content-Type", "application/json")
+	w := httptest.NewRecorder()
+	s.server().Handler.ServeHTTP(w, r)
+	if w.Code != 403 || !strings.Contains(w.Body.String(), auth.ErrReadOnly.Error()) {
+		t.Errorf("%d %s", w.Code, w.Body)
 	}
 }
 

@@ -43,11 +43,7 @@ func ask(s *Service, path string) (int, string) {
 func TestAllIsBelowTheBasePath(t *testing.T) {
 	c := several(t)
 	c.BasePath = "/tools/redrive"
-	s, err := New(c, quiet())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
+	s := opened(t, c)
 	for _, c := range []struct {
 		path string
 		code int
@@ -71,11 +67,7 @@ func TestAllIsBelowTheBasePath(t *testing.T) {
 }
 
 func TestWhereTheFacesOfVirtualHostsAre(t *testing.T) {
-	s, err := New(several(t), quiet())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
+	s := opened(t, several(t))
 	for _, c := range []struct {
 		path string
 		code int
@@ -124,11 +116,7 @@ func TestWhereTheFacesOfVirtualHostsAre(t *testing.T) {
 func TestHealthOfAllTellsNobodyMoreThanThatOfEach(t *testing.T) {
 	c := several(t)
 	c.Access.SignIn = true
-	s, err := New(c, quiet())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
+	s := opened(t, c)
 	if code, text := ask(s, "/readyz"); code != 503 || text != httpapi.Unsaid+"\n" {
 		t.Errorf("ready: %d %s", code, text)
 	}
@@ -163,11 +151,7 @@ func TestHealthOfAllTellsNobodyMoreThanThatOfEach(t *testing.T) {
 func TestOneVirtualHostHasNoLabelsAndNoPrefix(t *testing.T) {
 	c := testConfig(t)
 	c.Broker.URL = "amqp://guest:guest@127.0.0.1:1/shop"
-	s, err := New(c, quiet())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
+	s := opened(t, c)
 	for path, want := range map[string]string{"/metrics": "\nredrive_ready 0\n", "/readyz": "intake: connecting\n", "/v/shop/api/v1/overview": "127.0.0.1:1/shop"} {
 		if _, text := ask(s, path); !strings.Contains("\n"+text, want) || strings.Contains(text, "vhost=") || strings.Contains(text, "virtual host") {
 			t.Errorf("%s has not %q alone:\n%.2000s", path, want, text)
@@ -323,11 +307,7 @@ func TestReloadOfSeveralVirtualHosts(t *testing.T) {
 		return c
 	}
 	c := load("broker: {url: 'amqp://127.0.0.1:1/', vhosts: [shop, crm]}\nlisten: 127.0.0.1:0\nstore: {disk: " + t.TempDir() + "}\npolicies: [{name: old, queues: ['*']}]")
-	s, err := New(c, quiet())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
+	s := opened(t, c)
 	inForce := func() (all []string) {
 		for _, t := range s.vhosts {
 			for _, p := range t.intake.Policies() {
