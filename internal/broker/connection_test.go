@@ -40,7 +40,7 @@ const unusedAddresses = "amqp://127.0.0.1:1/,amqp://127.0.0.1:2/"
 
 // A connection that ends goes on at another broker, and says which.
 func TestALostConnectionContinuesAtAnotherBroker(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		a, b := brokertest.NewProxy(t, v), brokertest.NewProxy(t, v)
 		connected := make(chan string, 100)
 		var log brokertest.Output
@@ -49,11 +49,7 @@ func TestALostConnectionContinuesAtAnotherBroker(t *testing.T) {
 				connected <- s.At
 			}
 		}})
-		ctx, cancel := context.WithCancel(context.Background())
-		var run sync.WaitGroup
-		run.Go(func() { _ = p.Run(ctx) })
-		defer run.Wait()
-		defer cancel()
+		runUntilEnd(t, p)
 		was := ""
 		for range 6 {
 			at := <-connected
@@ -73,7 +69,7 @@ func TestALostConnectionContinuesAtAnotherBroker(t *testing.T) {
 // All addresses are away, for several rounds of tries; then only the one that was used
 // last is back.
 func TestAllBrokersGoneAndTheLastUsedOneComesBack(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		var proxies []*brokertest.Proxy
 		var urls []string
 		for range 3 {
@@ -86,11 +82,7 @@ func TestAllBrokersGoneAndTheLastUsedOneComesBack(t *testing.T) {
 				connected <- s.At
 			}
 		}})
-		ctx, cancel := context.WithCancel(context.Background())
-		var run sync.WaitGroup
-		run.Go(func() { _ = p.Run(ctx) })
-		defer run.Wait()
-		defer cancel()
+		runUntilEnd(t, p)
 		last := <-connected
 		back := map[string]func(){}
 		refused := map[*brokertest.Proxy]int{}
@@ -109,7 +101,7 @@ func TestAllBrokersGoneAndTheLastUsedOneComesBack(t *testing.T) {
 
 // Clients spread over the brokers, and pass by those that are not there.
 func TestConnectionsSpreadOverBrokers(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		a, b := brokertest.NewProxy(t, v), brokertest.NewProxy(t, v)
 		at := map[string]int{}
 		for range 40 {
@@ -139,7 +131,7 @@ func TestNoBrokerCanBeReached(t *testing.T) {
 		}
 		text = err.Error()
 	}
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		_, err := broker.NewProbe(context.Background(), broker.Config{URL: unusedAddresses + "," + v.URLAs("stranger", "wrong"), Name: "test"})
 		if err == nil || !broker.NeedsPerson(err) {
 			t.Errorf("a wrong password: %v", err)
@@ -212,7 +204,7 @@ func TestAConnectionCutWhileSigningInIsNoWrongPassword(t *testing.T) {
 // Frames are read and written above TLS: what consumes works by amqps, and so does what
 // publishes, with a message that fills many TLS records.
 func TestAMQPSWorks(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		secure := v.SecureURL("guest", "guest", nil)
 		v.Queue("q", nil)
 		p := publisher(t, secure)
@@ -245,13 +237,9 @@ func TestAMQPSWorks(t *testing.T) {
 		defer run.Wait()
 		defer cancel()
 		for _, want := range []string{"small", large} {
-			select {
-			case got := <-took:
-				if got != want {
-					t.Errorf("took %d bytes, want %d", len(got), len(want))
-				}
-			case <-time.After(30 * time.Second):
-				t.Fatal("nothing is delivered by amqps")
+			got := brokertest.Receive(t, took, "a delivery by amqps")
+			if got != want {
+				t.Errorf("took %d bytes, want %d", len(got), len(want))
 			}
 		}
 		c := startConsumer(t, secure)
@@ -337,7 +325,7 @@ func refusedWith(t *testing.T, what string, c broker.Config, says ...string) {
 // By SASL EXTERNAL a client is the user that its certificate names. A certificate that
 // changed on disk is used at the next connection, and so is an authority, and a password.
 func TestCredentialsThatChangedOnDiskAreUsedAtTheNextConnection(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		ca, dir := v.CA(t), t.TempDir()
 		first, second := "first-"+v.Name, "second-"+v.Name
 		for _, user := range []string{first, second} {
@@ -379,7 +367,7 @@ func TestCredentialsThatChangedOnDiskAreUsedAtTheNextConnection(t *testing.T) {
 
 // The same of a password in a file.
 func TestAPasswordThatChangedOnDiskIsUsedAtTheNextConnection(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		user, file := "service-"+v.Name, filepath.Join(t.TempDir(), "password")
 		v.User(user, "first")
 		v.Grant(user, ".*", ".*", ".*")

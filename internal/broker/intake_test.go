@@ -107,7 +107,7 @@ func (c *testConsumer) in(t *testing.T, from, to int) (redelivered bool) {
 }
 
 func TestOnlyStoredMessagesAreAcknowledged(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		c := startConsumer(t, v.URL())
 		fail(t, v, 0, 200)
 		if c.in(t, 0, 200) {
@@ -121,7 +121,7 @@ func TestOnlyStoredMessagesAreAcknowledged(t *testing.T) {
 
 // What cannot be kept stays RabbitMQ's, and is offered again until it can.
 func TestABatchThatCannotBeStoredIsOfferedAgain(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		c := startConsumer(t, v.URL())
 		fail(t, v, 0, 1)
 		full := errors.New("the disk is full")
@@ -162,17 +162,6 @@ func TestACutConnectionDeliversTheBatchAgain(t *testing.T) {
 		if !c.in(t, 0, 20) {
 			t.Error("nothing is marked as delivered again")
 		}
-	})
-}
-
-// The queue redrive.intake, deleted under the service is made again.
-func TestADeletedIntakeIsDeclaredAgain(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		c := startConsumer(t, v.URL())
-		v.DeleteQueue(wire.QueueIntake)
-		<-c.connected
-		fail(t, v, 0, 3)
-		c.in(t, 0, 3)
 	})
 }
 

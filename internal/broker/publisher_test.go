@@ -26,14 +26,7 @@ import (
 func publisher(t *testing.T, url string) *broker.Publisher {
 	t.Helper()
 	p := broker.NewPublisher(broker.Config{URL: url, Name: "redrive retries", Log: slog.New(slog.DiscardHandler)})
-	ctx, cancel := context.WithCancel(context.Background())
-	var run sync.WaitGroup
-	run.Go(func() {
-		if err := p.Run(ctx); err != nil {
-			t.Error(err)
-		}
-	})
-	t.Cleanup(func() { cancel(); run.Wait() })
+	runUntilEnd(t, p)
 	return p
 }
 
@@ -129,7 +122,7 @@ func TestEachMessageOfABatchHasItsOwnResult(t *testing.T) {
 // A message that came back as unroutable is sent again once its queue is there, on the same
 // channel, and that answer is its own.
 func TestAReturnedMessageIsConfirmedOnceItIsRoutable(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		p, ctx := publisher(t, v.URL()), context.Background()
 		out := []wire.Outgoing{message("", "later", "x", nil)}
 		if err := p.Send(ctx, out)(ctx)[0]; !errors.Is(err, wire.ErrUnroutable) {
@@ -217,7 +210,7 @@ func channelsByConnection(t *testing.T, v *brokertest.VHost) map[string][]int {
 // Destinations that are published to in turn share a channel. As many at once as there are
 // have no more than 64, and those that are too many go by one that answers.
 func TestChannelsAreBounded(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		p := publisher(t, v.URL())
 		var out []wire.Outgoing
 		for i := range 200 {
@@ -225,7 +218,7 @@ func TestChannelsAreBounded(t *testing.T) {
 			v.Queue(q, amqp.Table{"x-queue-type": "classic"})
 			out = append(out, message("", q, "", nil))
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), brokertest.Patience)
 		defer cancel()
 		const own = 1 // of the test
 		brokertest.Eventually(t, "RabbitMQ shows the test's channel", func() bool { return len(channels(t, v)) == own })
@@ -261,7 +254,7 @@ func TestChannelsAreBounded(t *testing.T) {
 // A channel that nacks is replaced by another, in the same connection, and no message
 // is sent twice for it.
 func TestAChannelThatNacksIsReplaced(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("q", amqp.Table{"x-queue-type": "classic"})
 		v.Queue("full", amqp.Table{"x-queue-type": "classic", "x-max-length": int32(1), "x-overflow": "reject-publish"})
 		v.Publish("", "full", amqp.Publishing{})
@@ -282,173 +275,150 @@ func TestAChannelThatNacksIsReplaced(t *testing.T) {
 	})
 }
 
-// leader suspends or resumes the leader of a quorum queue: it hangs, and is not dead.
-func leader(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node, do, queue string) {
-	t.Helper()
-	if _, err := n.Eval(t.Context(), fmt.Sprintf("{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<%q>>, queue, <<%q>>)), ok = sys:%s(amqqueue:get_pid(Q)).", v.Name, queue, do)); err != nil {
-		t.Fatal(err)
-	}
+// What takes a whole node is tried on one, in turn.
+func TestOnANodeOfItsOwn(t *testing.T) {
+	brokertest.OnePrivate(t, "", func(t *testing.T, own *brokertest.VHost, n *rabbitnode.Node) {
+		for name, test := range map[string]func(*testing.T, *brokertest.VHost, *rabbitnode.Node){
+			"a queue that hangs delays no other":                                 aQueueThatHangsDelaysNoOther,
+			"a message whose Send was cancelled is not published later":          aMessageWhoseSendWasCancelledIsNotPublishedLater,
+			"a large message without an answer delays no other":                  aLargeMessageWithoutAnAnswerDelaysNoOther,
+			"nothing is published into a connection that is blocked by an alarm": nothingIsPublishedIntoABlockedConnection,
+		} {
+			t.Run(name, func(t *testing.T) { test(t, brokertest.NewVHost(t, own.Broker), n) })
+		}
+	})
 }
 
 // A queue whose leader hangs holds up no other, however many messages are under way to it,
 // whether it was published to before or not.
-func TestAQueueThatHangsDelaysNoOther(t *testing.T) {
-	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
-		for _, q := range []string{"q", "new", "used"} {
-			v.Queue(q, amqp.Table{"x-queue-type": "quorum"})
+func aQueueThatHangsDelaysNoOther(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
+	for _, q := range []string{"q", "new", "used"} {
+		v.Queue(q, amqp.Table{"x-queue-type": "quorum"})
+	}
+	p := publisher(t, v.URL())
+	ctx, cancel := context.WithTimeout(t.Context(), brokertest.Patience)
+	defer cancel()
+	sent := map[string]int{}
+	many := func(n int, queue string) []wire.Outgoing {
+		all := make([]wire.Outgoing, n)
+		for i := range all {
+			all[i] = message("", queue, fmt.Sprint(sent[queue]), nil)
+			sent[queue]++
 		}
-		p := publisher(t, v.URL())
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		sent := map[string]int{}
-		many := func(n int, queue string) []wire.Outgoing {
-			all := make([]wire.Outgoing, n)
-			for i := range all {
-				all[i] = message("", queue, fmt.Sprint(sent[queue]), nil)
-				sent[queue]++
-			}
-			return all
-		}
-		confirmed := func(what string, wait func(context.Context) []error, within time.Duration) {
-			t.Helper()
-			ctx, cancel := context.WithTimeout(ctx, within)
-			defer cancel()
-			for i, err := range wait(ctx) {
-				if err != nil {
-					t.Fatalf("%s: message %d: %v", what, i, err)
-				}
+		return all
+	}
+	confirmed := func(what string, wait func(context.Context) []error) {
+		t.Helper()
+		for i, err := range wait(ctx) {
+			if err != nil {
+				t.Fatalf("%s: message %d: %v", what, i, err)
 			}
 		}
-		confirmed("before", p.Send(ctx, many(250, "used")), 30*time.Second) // more than half of RabbitMQ's credit
-		leader(t, v, n, "suspend", "new")
-		leader(t, v, n, "suspend", "used")
-		var stuck []func(context.Context) []error
-		for range 4 {
-			stuck = append(stuck, p.Send(ctx, many(512, "new")), p.Send(ctx, many(512, "used")))
-			confirmed("another queue meanwhile", p.Send(ctx, many(1000, "q")), 15*time.Second)
+	}
+	confirmed("before", p.Send(ctx, many(250, "used"))) // more than half of RabbitMQ's credit
+	v.Leader(n, "suspend", "new")
+	v.Leader(n, "suspend", "used")
+	var stuck []func(context.Context) []error
+	for range 4 {
+		stuck = append(stuck, p.Send(ctx, many(512, "new")), p.Send(ctx, many(512, "used")))
+		confirmed("another queue meanwhile", p.Send(ctx, many(1000, "q")))
+	}
+	brokertest.Eventually(t, "each has all sessions that it may have, and the third queue and the test one or more", func() bool {
+		n := len(channels(t, v))
+		if n > 3*4+1 {
+			t.Fatalf("%d channels for three destinations", n)
 		}
-		brokertest.Eventually(t, "each has all sessions that it may have, and the third queue and the test one or more", func() bool {
-			n := len(channels(t, v))
-			if n > 3*4+1 {
-				t.Fatalf("%d channels for three destinations", n)
-			}
-			return n >= 2*4+2
-		})
-		mixed := p.Send(ctx, append(many(1, "new"), many(1, "q")...)) // one Send to both
-		brokertest.Eventually(t, "the other queue's message of a Send to both arrives", func() bool { return v.Depth("q") == 4001 })
-		if err := p.BindRetryExchange(ctx, "q"); err != nil {
-			t.Errorf("the connection does not answer: %v", err)
-		}
-		leader(t, v, n, "resume", "new")
-		leader(t, v, n, "resume", "used")
-		for _, wait := range append(stuck, mixed) {
-			confirmed("once it answers", wait, 30*time.Second)
-		}
-		for queue, want := range map[string]int{"new": 4*512 + 1, "used": 250 + 4*512, "q": 4001} {
-			brokertest.Eventually(t, "each has arrived once in "+queue, func() bool { return v.Depth(queue) == want })
-		}
-		in := v.Consume("new")
-		inOrder := 0
-		for range 4 * 512 {
-			d := in.Next()
-			if string(d.Body) == fmt.Sprint(inOrder) {
-				inOrder++
-			}
-			if err := d.Ack(false); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if inOrder < 399-199 { // what is left of a session's credit, up to 199 messages after it grew last
-			t.Errorf("only the first %d arrive in order", inOrder)
-		}
+		return n >= 2*4+2
 	})
+	mixed := p.Send(ctx, append(many(1, "new"), many(1, "q")...)) // one Send to both
+	brokertest.Eventually(t, "the other queue's message of a Send to both arrives", func() bool { return v.Depth("q") == 4001 })
+	if err := p.BindRetryExchange(ctx, "q"); err != nil {
+		t.Errorf("the connection does not answer: %v", err)
+	}
+	v.Leader(n, "resume", "new")
+	v.Leader(n, "resume", "used")
+	for _, wait := range append(stuck, mixed) {
+		confirmed("once it answers", wait)
+	}
+	for queue, want := range map[string]int{"new": 4*512 + 1, "used": 250 + 4*512, "q": 4001} {
+		brokertest.Eventually(t, "each has arrived once in "+queue, func() bool { return v.Depth(queue) == want })
+	}
+	in := v.Consume("new")
+	inOrder := 0
+	for range 4 * 512 {
+		d := in.Next()
+		if string(d.Body) == fmt.Sprint(inOrder) {
+			inOrder++
+		}
+		if err := d.Ack(false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if inOrder < 399-199 { // what is left of a session's credit, up to 199 messages after it grew last
+		t.Errorf("only the first %d arrive in order", inOrder)
+	}
 }
 
 // What could not be published before its Send was given up is not published later.
-func TestAMessageWhoseSendWasCancelledIsNotPublishedLater(t *testing.T) {
-	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
-		v.Queue("stuck", amqp.Table{"x-queue-type": "quorum"})
-		p := publisher(t, v.URL())
-		leader(t, v, n, "suspend", "stuck")
-		all := make([]wire.Outgoing, 2000) // more than all sessions may have under way
-		for i := range all {
-			all[i] = message("", "stuck", "", nil)
+func aMessageWhoseSendWasCancelledIsNotPublishedLater(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
+	v.Queue("stuck", amqp.Table{"x-queue-type": "quorum"})
+	p := publisher(t, v.URL())
+	v.Leader(n, "suspend", "stuck")
+	all := make([]wire.Outgoing, 2000) // more than all sessions may have under way
+	for i := range all {
+		all[i] = message("", "stuck", "", nil)
+	}
+	first := p.Send(t.Context(), all)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	for i, err := range p.Send(t.Context(), all[:100])(ctx) { // behind the first
+		if !errors.Is(err, wire.ErrNoAnswer) {
+			t.Fatalf("message %d: %v", i, err)
 		}
-		first := p.Send(t.Context(), all)
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-		defer cancel()
-		for i, err := range p.Send(t.Context(), all[:100])(ctx) { // behind the first
-			if !errors.Is(err, wire.ErrNoAnswer) {
-				t.Fatalf("message %d: %v", i, err)
-			}
+	}
+	v.Leader(n, "resume", "stuck")
+	for i, err := range append(first(t.Context()), p.Send(t.Context(), all[:1])(t.Context())...) {
+		if err != nil {
+			t.Fatalf("message %d, once the queue answers: %v", i, err)
 		}
-		leader(t, v, n, "resume", "stuck")
-		for i, err := range append(first(t.Context()), p.Send(t.Context(), all[:1])(t.Context())...) {
-			if err != nil {
-				t.Fatalf("message %d, once the queue answers: %v", i, err)
-			}
-		}
-		if n := v.Depth("stuck"); n != len(all)+1 {
-			t.Errorf("%d arrived, want %d", n, len(all)+1)
-		}
-	})
+	}
+	if n := v.Depth("stuck"); n != len(all)+1 {
+		t.Errorf("%d arrived, want %d", n, len(all)+1)
+	}
 }
 
 // A queue that does not answer holds up no other: only who wants the answer to a large
 // message waits for it.
-func TestALargeMessageWithoutAnAnswerDelaysNoOther(t *testing.T) {
-	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
-		for _, q := range []string{"stuck", "q"} {
-			v.Queue(q, amqp.Table{"x-queue-type": "quorum"})
-		}
-		leader(t, v, n, "suspend", "stuck")
-		p := publisher(t, v.URL())
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		large := message("", "stuck", strings.Repeat("x", 1<<20), nil)
-		wait := p.Send(ctx, []wire.Outgoing{large, message("", "q", "a", nil)})
-		if err := p.Send(ctx, []wire.Outgoing{message("", "q", "b", nil)})(ctx)[0]; err != nil {
-			t.Fatalf("the other one: %v", err)
-		}
-		if n := v.Depth("q"); n != 2 {
-			t.Errorf("%d arrived at the other queue", n)
-		}
-		leader(t, v, n, "resume", "stuck")
-		if errs := wait(t.Context()); errs[0] != nil || errs[1] != nil {
-			t.Errorf("once it answers: %v", errs)
-		}
-	})
-}
-
-// alarm raises a memory alarm of a node; over ends it.
-func alarm(t *testing.T, n *rabbitnode.Node) (over func()) {
-	t.Helper()
-	watermark := func(to string) {
-		if _, err := n.Eval(context.Background(), "vm_memory_monitor:set_vm_memory_high_watermark("+to+")."); err != nil {
-			t.Error(err)
-		}
+func aLargeMessageWithoutAnAnswerDelaysNoOther(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
+	for _, q := range []string{"stuck", "q"} {
+		v.Queue(q, amqp.Table{"x-queue-type": "quorum"})
 	}
-	watermark("0.00001")
-	return func() { watermark("{absolute, 4000000000}") }
+	v.Leader(n, "suspend", "stuck")
+	p := publisher(t, v.URL())
+	ctx, cancel := context.WithTimeout(t.Context(), brokertest.Patience)
+	defer cancel()
+	large := message("", "stuck", strings.Repeat("x", 1<<20), nil)
+	wait := p.Send(ctx, []wire.Outgoing{large, message("", "q", "a", nil)})
+	if err := p.Send(ctx, []wire.Outgoing{message("", "q", "b", nil)})(ctx)[0]; err != nil {
+		t.Fatalf("the other one: %v", err)
+	}
+	if n := v.Depth("q"); n != 2 {
+		t.Errorf("%d arrived at the other queue", n)
+	}
+	v.Leader(n, "resume", "stuck")
+	if errs := wait(t.Context()); errs[0] != nil || errs[1] != nil {
+		t.Errorf("once it answers: %v", errs)
+	}
 }
 
-func TestNothingIsPublishedIntoABlockedConnection(t *testing.T) {
-	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
-		v.Queue("q", amqp.Table{"x-queue-type": "classic"})
-		v.Queue("stops", amqp.Table{"x-queue-type": "classic"})
-		// A connection that is blocked publishes nothing, outlasts the alarm, and goes on
-		// with what waited.
-		t.Run("nothing is published into a blocked connection", func(t *testing.T) { blockedConnection(t, v, n) })
-		// A stop does not wait for answers that cannot come.
-		t.Run("a stop ends", func(t *testing.T) { stopDuringAlarm(t, v, n) })
-	})
-}
-
-func blockedConnection(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
+// A connection that is blocked publishes nothing, outlasts the alarm, and goes on with what waited.
+func nothingIsPublishedIntoABlockedConnection(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
+	v.Queue("q", amqp.Table{"x-queue-type": "classic"})
 	var mu sync.Mutex
 	connections := 0
 	blocked := make(chan struct{}, 100)
-	p := broker.NewPublisher(broker.Config{URL: v.URL(), Name: "redrive retries", Log: slog.New(slog.DiscardHandler), Observe: func(s broker.State) {
+	const heartbeat = 3 * time.Second
+	p := broker.NewPublisher(broker.Config{URL: v.URL(), Name: "redrive retries", Log: slog.New(slog.DiscardHandler), AMQP: amqp.Config{Heartbeat: heartbeat}, Observe: func(s broker.State) {
 		mu.Lock()
 		defer mu.Unlock()
 		switch {
@@ -458,15 +428,12 @@ func blockedConnection(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
 			connections++
 		}
 	}})
-	ctx, cancel := context.WithCancel(context.Background())
-	var run sync.WaitGroup
-	run.Go(func() { _ = p.Run(ctx) })
-	defer run.Wait()
-	defer cancel()
+	ctx := t.Context()
+	runUntilEnd(t, p)
 	if err := p.Send(ctx, []wire.Outgoing{message("", "q", "before", nil)})(ctx)[0]; err != nil {
 		t.Fatal(err)
 	}
-	over := alarm(t, n)
+	over := brokertest.Alarm(t, n)
 	// RabbitMQ says that it blocks a connection when something is published there:
 	// here a message that is larger than what TCP and the gathered writes hold.
 	large := message("", "q", strings.Repeat("x", 12<<20), nil)
@@ -483,8 +450,7 @@ func blockedConnection(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
 	}
 	waits := make(chan error, 1)
 	go func() { waits <- p.Send(ctx, []wire.Outgoing{message("", "q", "after", nil)})(ctx)[0] }()
-	// Longer than the client lives without heartbeats.
-	<-time.After(20 * time.Second)
+	<-time.After(4 * heartbeat) // longer than the connection lives without heartbeats
 	over()
 	if err := errors.Join(<-answered, <-waits); err != nil {
 		t.Error(err)
@@ -504,26 +470,6 @@ func blockedConnection(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
 		t.Errorf("the connection ended %d times", connections)
 	}
 	mu.Unlock()
-}
-
-func stopDuringAlarm(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
-	over := alarm(t, n)
-	defer over()
-	for range 3 {
-		blocked := make(chan struct{}, 100)
-		p := broker.NewPublisher(broker.Config{URL: v.URL(), Name: "redrive retries", Log: slog.New(slog.DiscardHandler), Observe: func(s broker.State) {
-			if s.Blocked != "" {
-				blocked <- struct{}{}
-			}
-		}})
-		ctx, cancel := context.WithCancel(context.Background())
-		var run sync.WaitGroup
-		run.Go(func() { _ = p.Run(ctx) })
-		p.Send(ctx, []wire.Outgoing{message("", "stops", "", nil)})
-		<-blocked
-		cancel()
-		run.Wait()
-	}
 }
 
 // Rights that are missing are reported as such, and it works once they are given.
@@ -606,7 +552,7 @@ func TestAMissingRetryExchangeWhoseNameReadsLikeAMissingQueue(t *testing.T) {
 }
 
 func TestConsumersAndReadyMessagesOfAQueueAreCounted(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("q", amqp.Table{"x-queue-type": "classic"})
 		for range 2 {
 			if err := v.Channel().Publish("", "q", false, false, amqp.Publishing{}); err != nil {
@@ -662,7 +608,7 @@ func TestConsumersAreCounted(t *testing.T) {
 // A connection that ends says nothing about the queue that was asked for: taken for -1, it
 // would end the pause of a queue without consumers.
 func TestAConnectionClosedByRabbitMQIsNoAnswerAboutAQueue(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		user := "asking-" + v.Name[len(v.Name)-8:]
 		v.User(user, "pw")
 		v.Grant(user, "", ".*", "")
@@ -694,7 +640,7 @@ func TestAConnectionClosedByRabbitMQIsNoAnswerAboutAQueue(t *testing.T) {
 // What RabbitMQ refuses ends the channel it was asked on, and not the one that
 // publishes: what is unanswered there would be sent twice.
 func TestAskingForAMissingQueueLeavesThePublishingChannel(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("q", nil)
 		ctx := context.Background()
 		p := publisher(t, v.URL())
@@ -749,59 +695,4 @@ func TestAQueueDeclaredOtherwiseSaysWhatToDo(t *testing.T) {
 			t.Errorf("after it was deleted: %v", err)
 		}
 	})
-}
-
-// BenchmarkSend publishes as the scheduler does: batches of one queue each, several of them
-// under way at once.
-//
-//	go run ./test/brokers go test -run '^$' -bench Send -benchtime 200000x ./internal/broker
-func BenchmarkSend(b *testing.B) {
-	for _, rabbitmq := range brokertest.All(b) {
-		for _, kind := range []string{"classic", "quorum"} {
-			for _, c := range []struct{ queues, batch, underWay int }{{1, 512, 5}, {1, 16, 1}, {8, 256, 10}, {200, 4, 100}} {
-				b.Run(fmt.Sprintf("%s/%s/%d queues by %d", rabbitmq.Version, kind, c.queues, c.batch), func(b *testing.B) {
-					v := brokertest.NewVHost(b, rabbitmq)
-					p := broker.NewPublisher(broker.Config{URL: v.URL(), Log: slog.New(slog.DiscardHandler)})
-					ctx, cancel := context.WithCancel(b.Context())
-					ended := make(chan error, 1)
-					go func() { ended <- p.Run(ctx) }()
-					for i := range c.queues {
-						v.Queue(fmt.Sprint("q", i), amqp.Table{"x-queue-type": kind})
-						if err := p.BindRetryExchange(ctx, fmt.Sprint("q", i)); err != nil {
-							b.Fatal(err)
-						}
-					}
-					underWay := make(chan struct{}, c.underWay)
-					b.ResetTimer()
-					for n, left := 0, b.N; left > 0; n++ {
-						out := make([]wire.Outgoing, min(c.batch, left))
-						for i := range out {
-							out[i] = message(wire.RetryExchange(fmt.Sprint("q", n%c.queues)), "key", "", nil)
-							out[i].Message.Body = make([]byte, 1024)
-						}
-						left -= len(out)
-						underWay <- struct{}{}
-						wait := p.Send(ctx, out)
-						go func() {
-							for _, err := range wait(ctx) {
-								if err != nil {
-									b.Error(err)
-								}
-							}
-							<-underWay
-						}()
-					}
-					for range c.underWay {
-						underWay <- struct{}{}
-					}
-					b.StopTimer()
-					b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "msg/s")
-					cancel()
-					if err := <-ended; err != nil {
-						b.Error(err)
-					}
-				})
-			}
-		}
-	}
 }
