@@ -17,9 +17,8 @@ import (
 // killDelay is how long messages wait in a RabbitMQ that is killed meanwhile.
 const killDelay = 6 * time.Second
 
-// onPrivate are the ways that a node can run, each with a work queue of its own,
-// named after its name.
-func onPrivate(t *testing.T, v *brokertest.VHost) (all []*suite) {
+// eachWay has the ways that a node can run, each with a work queue named after it.
+func eachWay(t *testing.T, v *brokertest.VHost) (all []*suite) {
 	for _, l := range suiteWays {
 		switch l.name {
 		case "Fixed":
@@ -39,67 +38,80 @@ func onPrivate(t *testing.T, v *brokertest.VHost) (all []*suite) {
 	return all
 }
 
-func TestKillingRabbitMQLosesNothing(t *testing.T) {
-	t.Parallel()
-	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
-		const many = 20
-		all := onPrivate(t, v)
-		for _, b := range all {
-			b.v.Queue(b.name, b.queue)
-			b.declare(b.name)
-		}
-		// RabbitMQ 3.10 writes the registration of a quorum queue to disk some
-		// minutes after it was declared. These queues are to be old.
-		if _, err := n.Eval(t.Context(), "[dets:sync(T) || T <- dets:all()]."); err != nil {
-			t.Fatal(err)
-		}
-		waiting := map[string]time.Time{}
-		for _, b := range all {
-			if b.name != "Native" {
-				for body, at := range b.waitMany(b.name, killDelay, many) {
-					waiting[body] = at
-				}
-				continue
-			}
-			for i := range many {
-				b.v.Publish("", b.name, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: fmt.Append(nil, b.name, " ", i)})
-			}
-			c := v.Consume(b.name)
-			for range many {
-				d := c.Next()
-				waiting[string(d.Body)] = b.fail(d, b.name, killDelay).since
-			}
-			// The next one is answered only when the rejects before it were taken.
-			if _, err := c.Channel.QueueDeclarePassive(b.name, true, false, false, false, nil); err != nil {
-				t.Fatal(err)
-			}
-		}
-		n.Kill()
-		// Now and then RabbitMQ does not bring a quorum queue of its own back
-		// [seen on 4.3.6: noproc], and only another start helps.
-		for range 4 {
-			if err := n.Restart(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			if comeBack(t, v, all, waiting); len(waiting) == 0 {
-				break
-			}
-			t.Logf("%d have not come back, such as those of %v; starting RabbitMQ again", len(waiting), queuesOf(waiting))
-			n.Kill()
-		}
-		for _, b := range all {
-			lost := 0
-			for i := range many {
-				if _, waits := waiting[fmt.Sprint(b.name, " ", i)]; waits {
-					lost++
-				}
-			}
-			if lost > 0 {
-				t.Errorf("%s lost %d of %d", b.name, lost, many)
-			}
-			ran(b.name, v.Version, "killed and restarted")
+// What takes a whole node is tried on one of each version, in turn.
+func TestOnANodeOfItsOwn(t *testing.T) {
+	brokertest.EachPrivate(t, "", func(t *testing.T, own *brokertest.VHost, n *rabbitnode.Node) {
+		for _, c := range []struct {
+			name string
+			test func(*testing.T, *brokertest.VHost, *rabbitnode.Node)
+		}{
+			{"a full work queue loses nothing", aFullWorkQueueLosesNothing},
+			{"a queue without leader stops no other", aQueueWithoutLeaderStopsNoOther},
+			{"killing RabbitMQ loses nothing", killingRabbitMQLosesNothing},
+		} {
+			t.Run(c.name, func(t *testing.T) { c.test(t, brokertest.NewVHost(t, own.Broker), n) })
 		}
 	})
+}
+
+func killingRabbitMQLosesNothing(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
+	const many = 20
+	all := eachWay(t, v)
+	for _, b := range all {
+		b.v.Queue(b.name, b.queue)
+		b.declare(b.name)
+	}
+	// RabbitMQ 3.10 writes the registration of a quorum queue to disk some
+	// minutes after it was declared. These queues are to be old.
+	if _, err := n.Eval(t.Context(), "[dets:sync(T) || T <- dets:all()]."); err != nil {
+		t.Fatal(err)
+	}
+	waiting := map[string]time.Time{}
+	for _, b := range all {
+		if b.name != "Native" {
+			for body, at := range b.waitMany(b.name, killDelay, many) {
+				waiting[body] = at
+			}
+			continue
+		}
+		for i := range many {
+			b.v.Publish("", b.name, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: fmt.Append(nil, b.name, " ", i)})
+		}
+		c := v.Consume(b.name)
+		for range many {
+			d := c.Next()
+			waiting[string(d.Body)] = b.fail(d, b.name, killDelay).since
+		}
+		// The next one is answered only when the rejects before it were taken.
+		if _, err := c.Channel.QueueDeclarePassive(b.name, true, false, false, false, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.Kill()
+	// Now and then RabbitMQ does not bring a quorum queue of its own back
+	// [seen on 4.3.6: noproc], and only another start helps.
+	for range 4 {
+		if err := n.Restart(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if comeBack(t, v, all, waiting); len(waiting) == 0 {
+			break
+		}
+		t.Logf("%d have not come back, such as those of %v; starting RabbitMQ again", len(waiting), queuesOf(waiting))
+		n.Kill()
+	}
+	for _, b := range all {
+		lost := 0
+		for i := range many {
+			if _, waits := waiting[fmt.Sprint(b.name, " ", i)]; waits {
+				lost++
+			}
+		}
+		if lost > 0 {
+			t.Errorf("%s lost %d of %d", b.name, lost, many)
+		}
+		ran(b.name, v.Version, "killed and restarted")
+	}
 }
 
 func queuesOf(waiting map[string]time.Time) map[string]int {
@@ -150,49 +162,46 @@ func comeBack(t *testing.T, v *brokertest.VHost, all []*suite, waiting map[strin
 
 // A work queue that is full and refuses: the message stays where it waits, and
 // comes when there is room.
-func TestAFullWorkQueueLosesNothing(t *testing.T) {
-	t.Parallel()
-	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, _ *rabbitnode.Node) {
-		var all []*suite
-		var holds []delayedMessage
-		for _, b := range onPrivate(t, v) {
-			if !b.keeps {
-				continue
-			}
-			wait := 200 * ms // with 0 there would be no waiting
-			if b.name == "Fixed" {
-				b.way = made(ttlqueue.NewFixed(ttlqueue.Quorum, wait))
-			}
-			v.Queue(b.name, amqp.Table{"x-queue-type": "classic", "x-max-length": int32(1), "x-overflow": "reject-publish"})
-			b.declare(b.name)
-			v.Publish("", b.name, amqp.Publishing{Body: []byte("full")})
-			h := delayedMessage{since: time.Now(), asked: wait}
-			var err error
-			if h.Ticket, err = b.way.Ticket(b.name, h.asked); err == nil {
-				err = b.hold(h.Ticket, b.name, wire.Message{Body: []byte("waiting")})
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			all, holds = append(all, b), append(holds, h)
+func aFullWorkQueueLosesNothing(t *testing.T, v *brokertest.VHost, _ *rabbitnode.Node) {
+	var all []*suite
+	var holds []delayedMessage
+	for _, b := range eachWay(t, v) {
+		if !b.keeps {
+			continue
 		}
-		<-time.After(500 * ms) // due, and refused
-		for i, b := range all {
-			if n := v.Depth(b.name); n != 1 {
-				t.Fatalf("the full queue has %d", n)
-			}
-			c := v.Consume(b.name)
-			c.Take("full")
-			d := b.back(c, "waiting", holds[i])
-			if err := d.Ack(false); err != nil {
-				t.Fatal(err)
-			}
-			ran(b.name, v.Version, "full work queue")
+		wait := 200 * ms // with 0 there would be no waiting
+		if b.name == "Fixed" {
+			b.way = made(ttlqueue.NewFixed(ttlqueue.Quorum, wait))
 		}
-		if n := v.Depth(wire.QueueParked); n != 0 {
-			t.Errorf("%d are parked", n)
+		v.Queue(b.name, amqp.Table{"x-queue-type": "classic", "x-max-length": int32(1), "x-overflow": "reject-publish"})
+		b.declare(b.name)
+		v.Publish("", b.name, amqp.Publishing{Body: []byte("full")})
+		h := delayedMessage{since: time.Now(), asked: wait}
+		var err error
+		if h.Ticket, err = b.way.Ticket(b.name, h.asked); err == nil {
+			err = b.hold(h.Ticket, b.name, wire.Message{Body: []byte("waiting")})
 		}
-	})
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, holds = append(all, b), append(holds, h)
+	}
+	<-time.After(500 * ms) // due, and refused
+	for i, b := range all {
+		if n := v.Depth(b.name); n != 1 {
+			t.Fatalf("the full queue has %d", n)
+		}
+		c := v.Consume(b.name)
+		c.Take("full")
+		d := b.back(c, "waiting", holds[i])
+		if err := d.Ack(false); err != nil {
+			t.Fatal(err)
+		}
+		ran(b.name, v.Version, "full work queue")
+	}
+	if n := v.Depth(wire.QueueParked); n != 0 {
+		t.Errorf("%d are parked", n)
+	}
 }
 
 // A work queue that refuses what comes due holds up its own messages alone. A
@@ -250,45 +259,42 @@ func (b *suite) othersComeBack(queue string, wait time.Duration) {
 
 // The same of a quorum queue that has no leader, and all that waited for it comes
 // when it has one again.
-func TestAQueueWithoutLeaderStopsNoOther(t *testing.T) {
-	t.Parallel()
-	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
-		at := func(queue, do string) {
-			t.Helper()
-			if _, err := n.Eval(t.Context(), fmt.Sprintf("{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<%q>>, queue, <<%q>>)), ok = ra:%s(quorum_queues, amqqueue:get_pid(Q)).", v.Name, queue, do)); err != nil {
+func aQueueWithoutLeaderStopsNoOther(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
+	at := func(queue, do string) {
+		t.Helper()
+		if _, err := n.Eval(t.Context(), fmt.Sprintf("{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<%q>>, queue, <<%q>>)), ok = ra:%s(quorum_queues, amqqueue:get_pid(Q)).", v.Name, queue, do)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const wait = 400 * ms
+	var all []*suite
+	for _, b := range eachWay(t, v) {
+		if !b.keeps {
+			continue
+		}
+		if b.name == "Fixed" {
+			b.way = made(ttlqueue.NewFixed(ttlqueue.Quorum, wait))
+		}
+		v.Queue(b.name, quorum)
+		b.declare(b.name)
+		at(b.name, "stop_server")
+		all = append(all, b)
+	}
+	sent := map[*suite]map[string]time.Time{}
+	for _, b := range all {
+		sent[b] = b.waitMany(b.name, wait, unavailable)
+		b.othersComeBack("other "+b.name, wait)
+	}
+	for _, b := range all {
+		at(b.name, "restart_server")
+		c := v.Consume(b.name)
+		for len(sent[b]) > 0 {
+			d := c.Next()
+			delete(sent[b], string(d.Body))
+			if err := d.Ack(false); err != nil {
 				t.Fatal(err)
 			}
 		}
-		const wait = 400 * ms
-		var all []*suite
-		for _, b := range onPrivate(t, v) {
-			if !b.keeps {
-				continue
-			}
-			if b.name == "Fixed" {
-				b.way = made(ttlqueue.NewFixed(ttlqueue.Quorum, wait))
-			}
-			v.Queue(b.name, quorum)
-			b.declare(b.name)
-			at(b.name, "stop_server")
-			all = append(all, b)
-		}
-		sent := map[*suite]map[string]time.Time{}
-		for _, b := range all {
-			sent[b] = b.waitMany(b.name, wait, unavailable)
-			b.othersComeBack("other "+b.name, wait)
-		}
-		for _, b := range all {
-			at(b.name, "restart_server")
-			c := v.Consume(b.name)
-			for len(sent[b]) > 0 {
-				d := c.Next()
-				delete(sent[b], string(d.Body))
-				if err := d.Ack(false); err != nil {
-					t.Fatal(err)
-				}
-			}
-			ran(b.name, v.Version, "work queue without leader")
-		}
-	})
+		ran(b.name, v.Version, "work queue without leader")
+	}
 }
