@@ -19,7 +19,6 @@ var (
 	caller   = inspecttest.Caller
 	operator = caller(auth.Operator)
 	record   = inspecttest.Record
-	openDisk = inspecttest.OpenDisk
 	long     = inspecttest.Long
 )
 
