@@ -132,21 +132,30 @@ func TestNamesThatOnlyReportsGaveAreLookedUpBesideTheScheduler(t *testing.T) {
 	})
 }
 
+// limitsNames returns an intake that limits how many names are kept that only reports gave, and what
+// it asks: a broker, in which some queues are enrolled, by its sender.
+func limitsNames(t *testing.T, latency time.Duration, enrolled ...string) (*slowBroker, *memstore.Store, *retry.Sender, *retry.Intake) {
+	b, s := &slowBroker{latency: latency, there: map[string]bool{}, lookups: map[string]int{}}, memstore.New()
+	for _, queue := range enrolled {
+		b.there[queue] = true
+	}
+	g := retry.NewSender(b, anyQueue, none)
+	t.Cleanup(g.Close)
+	f := retry.NewIntake(s, retry.Rules{Policies: anyQueue()}, nil, none)
+	f.UseReportedNames(retry.NewReportedNames(s, g), g)
+	return b, s, g, f
+}
+
+func reportBy(user, queue string) []wire.Delivery {
+	return []wire.Delivery{{Message: wire.Message{Exchange: wire.ExchangeFailures, RoutingKey: queue, UserID: user}}}
+}
+
 // ReportedNames that nothing vouches for share a budget; those that are enrolled, or that
 // something is kept for no longer, cost nothing.
 func TestInventedNamesShareABudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &slowBroker{there: map[string]bool{}, lookups: map[string]int{}}
-		s := memstore.New()
-		g := retry.NewSender(b, anyQueue, none)
-		defer g.Close()
-		f := retry.NewIntake(s, retry.Rules{Policies: anyQueue()}, nil, none)
-		f.UseReportedNames(retry.NewReportedNames(s, g), g)
-		report := func(user, queue string) {
-			t.Helper()
-			d := wire.Delivery{Message: wire.Message{Exchange: wire.ExchangeFailures, RoutingKey: queue, UserID: user}}
-			must(t, f.Handle(t.Context(), []wire.Delivery{d}))
-		}
+		_, s, _, f := limitsNames(t, 0)
+		report := func(user, queue string) { t.Helper(); must(t, f.Handle(t.Context(), reportBy(user, queue))) }
 		names := func() (n int, nameless int64) {
 			counts, err := s.Counts(t.Context())
 			must(t, err)
@@ -228,14 +237,9 @@ func TestLookupsOfInventedNamesAreBounded(t *testing.T) {
 // costs one.
 func TestOnlyNamesWithinTheBudgetAreLookedUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &slowBroker{there: map[string]bool{}, lookups: map[string]int{}}
-		g := retry.NewSender(b, anyQueue, none)
-		defer g.Close()
-		f := retry.NewIntake(memstore.New(), retry.Rules{Policies: anyQueue()}, nil, none)
-		f.UseReportedNames(retry.NewReportedNames(memstore.New(), g), g)
+		b, _, _, f := limitsNames(t, 0)
 		for i := range 5000 {
-			d := wire.Delivery{Message: wire.Message{Exchange: wire.ExchangeFailures, RoutingKey: fmt.Sprint("invented.", i), UserID: "mallory"}}
-			must(t, f.Handle(t.Context(), []wire.Delivery{d}))
+			must(t, f.Handle(t.Context(), reportBy("mallory", fmt.Sprint("invented.", i))))
 			synctest.Wait()
 		}
 		if n := len(b.lookups); n < 1000 || n > 1300 {
@@ -248,16 +252,12 @@ func TestOnlyNamesWithinTheBudgetAreLookedUp(t *testing.T) {
 // is kept under its name; what is known not to be enrolled is refused.
 func TestAReportForAnEnrolledQueueIsKeptWhileTheBudgetIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &slowBroker{latency: 10 * time.Millisecond, there: map[string]bool{"honest": true}, lookups: map[string]int{}}
-		s, c := memstore.New(), &consent{}
-		g := retry.NewSender(b, anyQueue, none)
-		defer g.Close()
+		c := &consent{}
+		_, s, g, f := limitsNames(t, 10*time.Millisecond, "honest")
 		g.UseConsent(c)
-		f := retry.NewIntake(s, retry.Rules{Policies: anyQueue()}, nil, none)
-		f.UseReportedNames(retry.NewReportedNames(s, g), g)
 		refused := func(queue string) bool {
 			t.Helper()
-			must(t, f.Handle(t.Context(), []wire.Delivery{{Message: wire.Message{Exchange: wire.ExchangeFailures, RoutingKey: queue, UserID: "shop"}}}))
+			must(t, f.Handle(t.Context(), reportBy("shop", queue)))
 			page, err := storetest.List(t.Context(), s, storetest.Filter{Queue: queue, Limit: 1})
 			must(t, err)
 			return len(page.Records) == 0
