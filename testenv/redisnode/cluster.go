@@ -32,7 +32,8 @@ func NewCluster(t testing.TB, o Options) *Cluster {
 		must(t, err)
 		return answer
 	}
-	config := fmt.Sprintf("cluster-enabled yes\ncluster-node-timeout %d\ncluster-allow-replica-migration no", o.downAfter())
+	config := fmt.Sprintf("cluster-enabled yes\ncluster-node-timeout %d\ncluster-allow-replica-migration no",
+		o.downAfter())
 	for i := range 2 * primaries {
 		s := begin(t, o, config)
 		c.Servers = append(c.Servers, s)

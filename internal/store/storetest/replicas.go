@@ -3,7 +3,6 @@ package storetest
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"sync"
@@ -40,7 +39,7 @@ func replicas(t *testing.T, e Engine, n int, lease time.Duration) []Replica {
 // eventually asks until it is so, and fails after a minute.
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !is(); {
+	for deadline := time.Now().Add(minute); !is(); {
 		if time.Now().After(deadline) {
 			t.Fatalf("after a minute still not so: %s", what)
 		}
@@ -67,61 +66,14 @@ func (h *holders) take(who int, claims []store.Claim) {
 	}
 }
 
-// drop is called before a store releases claims: from then on another may have them.
-func (h *holders) drop(claims []store.Claim) {
+func (h *holders) drop(c store.Claim) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, c := range claims {
-		delete(h.by, string(c.Record.Message.Body))
-	}
+	delete(h.by, string(c.Record.Message.Body))
 }
 
-// claimAll claims n records, two goroutines by each store, and expects each to be claimed once.
-func claimAll(t *testing.T, all []store.Store, n int, then func([]store.Claim)) {
-	t.Helper()
-	var records []*store.Record
-	for i := range n {
-		records = append(records, Waiting("q", time.Duration(i%7), fmt.Sprint(i)))
-	}
-	for batch := range slices.Chunk(records, 50) {
-		add(t, all[0], batch...)
-	}
-	held := holders{t: t, by: map[string]int{}}
-	var wg sync.WaitGroup
-	for who, s := range slices.Concat(all, all) {
-		wg.Go(func() {
-			for {
-				claims, err := s.Claim(ctx, store.Lane{Queue: "q"}, epoch.Add(time.Hour), 7, math.MaxInt)
-				if err != nil {
-					t.Error(err)
-				}
-				if held.take(who, claims); len(claims) == 0 {
-					return
-				}
-				then(claims)
-			}
-		})
-	}
-	wg.Wait()
-	if len(held.by) != n {
-		t.Errorf("%d of %d were claimed", len(held.by), n)
-	}
-}
-
-func claimedOnce(t *testing.T, all []Replica) {
-	var stores []store.Store
-	for _, s := range all {
-		stores = append(stores, s)
-	}
-	claimAll(t, stores, 600, func([]store.Claim) {})
-	for _, s := range all {
-		want(t, "what is not claimed", next(t, s), "")
-		want(t, "kept", total(t, s), "600 waiting, 0 parked, 0 discarded")
-	}
-}
-
-// workAtOnce adds by each of three stores while each claims, finishes and releases.
-func workAtOnce(t *testing.T, all []Replica) {
+// workAtOnce adds by each of three stores while each claims, finishes and releases: no two claim one record.
+func workAtOnce(t *testing.T, all ...store.Store) {
 	const each = 200
 	n := each * len(all)
 	w := work{holders: holders{t: t, by: map[string]int{}}, endings: endings{t: t, how: map[store.Key]string{}}}
@@ -129,7 +81,7 @@ func workAtOnce(t *testing.T, all []Replica) {
 	for who, s := range all {
 		wg.Go(func() { w.add(s, who, each) })
 		wg.Go(func() {
-			deadline := time.Now().Add(time.Minute)
+			deadline := time.Now().Add(minute)
 			for round := 0; w.count() < n && !t.Failed(); round++ {
 				if time.Now().After(deadline) {
 					t.Errorf("after a minute store %d still misses some", who)
@@ -139,7 +91,12 @@ func workAtOnce(t *testing.T, all []Replica) {
 		})
 	}
 	wg.Wait()
-	parks := w.ended("parked")
+	parks := 0
+	for _, how := range w.how {
+		if how == "parked" {
+			parks++
+		}
+	}
 	if w.count() != n {
 		t.Errorf("%d of %d were finished", w.count(), n)
 	}
@@ -177,19 +134,19 @@ func (w *work) add(s store.Store, who, n int) {
 // round claims some records. Of each four it finishes two, parks one and releases one.
 func (w *work) round(s store.Store, who, round int) {
 	lane := store.Lane{Queue: fmt.Sprint("q", round%2)}
-	claims, err := s.Claim(ctx, lane, epoch.Add(time.Hour), 1+round%9, math.MaxInt)
+	claims, err := s.Claim(ctx, lane, epoch.Add(hour), 1+round%9, math.MaxInt)
 	w.take(who, claims)
-	w.drop(claims)
 	var out []store.Outcome
 	for i, c := range claims {
 		switch {
 		case i%4 == 3:
+			w.drop(c) // before another may have it
 			err = errors.Join(err, s.Release(ctx, claims[i:i+1]))
 		case i%4 == 2:
-			out = append(out, store.Outcome{Claim: c, Park: "why", At: epoch})
+			out = append(out, park(c, "why"))
 			w.note("parked", c.Key)
 		default:
-			out = append(out, store.Outcome{Claim: c, At: epoch})
+			out = append(out, done(c))
 			w.note("finished", c.Key)
 		}
 	}
@@ -206,7 +163,7 @@ func changedElsewhere(t *testing.T, all []Replica) {
 	// As the scheduler: it has asked, and asks again at a change.
 	changed := func(what string) {
 		t.Helper()
-		for deadline := time.After(time.Minute); ; {
+		for deadline := time.After(minute); ; {
 			select {
 			case <-waits.Changed():
 			case <-deadline:
@@ -224,9 +181,9 @@ func changedElsewhere(t *testing.T, all []Replica) {
 		return next(t, waits) == ""
 	}
 	eventually(t, "nothing is next", nothingNext)
-	add(t, dies, Waiting("q", time.Second, "a"))
+	add(t, dies, Waiting("q", second, "a"))
 	changed("what another added")
-	want(t, "claimed", bodies(claim(t, dies, "q", time.Hour, 1)), "a")
+	want(t, "claimed", bodies(claim(t, dies, "q", hour, 1)), "a")
 	eventually(t, "what another claimed is not next", nothingNext)
 	resume := dies.Stall()
 	defer resume()
@@ -235,7 +192,7 @@ func changedElsewhere(t *testing.T, all []Replica) {
 }
 
 // longLease ends when a test says so.
-const longLease = time.Hour
+const longLease = hour
 
 // leases are for engines that several processes use at once, here so many.
 var leases = []struct {
@@ -244,40 +201,40 @@ var leases = []struct {
 	lease  time.Duration
 	test   func(*testing.T, []Replica)
 }{
-	{"what one store claimed is claimed by no other", 3, longLease, claimedOnce},
-	{"stores that work at once account for every record", 3, longLease, workAtOnce},
+	{"stores that work at once account for every record", 3, longLease,
+		func(t *testing.T, all []Replica) { workAtOnce(t, all[0], all[1], all[2]) }},
 	{"what one store changes another does not claim", 2, longLease, changeElsewhere},
-	{"a lease is renewed for as long as its owner lives", 2, time.Second, leaseRenewed},
+	{"a lease is renewed for as long as its owner lives", 2, second, leaseRenewed},
 	{"what a store claimed that stands still comes back, and is its own no more", 2, longLease, leaseLost},
 	{"what a store claimed that ended comes back", 2, longLease, ownerEnded},
-	{"Changed has a value after others add, and after the claims of a process that died end", 2, longLease, changedElsewhere},
+	{"Changed has a value after others add, and after the claims of a process that died end", 2, longLease,
+		changedElsewhere},
 }
 
 func leaseRenewed(t *testing.T, all []Replica) {
 	add(t, all[0], Waiting("q", 0, "a"), Waiting("q", 1, "b"), Waiting("q", 2, "c"))
-	claims := claim(t, all[0], "q", time.Hour, 10)
+	claims := claim(t, all[0], "q", hour, 10)
 	for range 2 {
 		was := all[1].Ends()
 		eventually(t, "its leases are renewed", func() bool { return all[1].Ends().After(was) })
 	}
-	if n, err := all[0].Finish(ctx, []store.Outcome{{Claim: claims[0]}, {Claim: claims[1]}, {Claim: claims[2]}}); n != 3 || err != nil {
-		t.Errorf("its owner finished %d of 3, %v", n, err)
-	}
+	finishes(t, all[0], 3, ended(claims, epoch)...)
 }
 
 func leaseLost(t *testing.T, all []Replica) {
 	stalled, other := all[0], all[1]
-	add(t, other, Waiting("q", 0, "retried"), Waiting("q", 1, "parked"), Waiting("q", 2, "released"), Waiting("q", 3, "held"))
-	old := claim(t, stalled, "q", time.Hour, 10)
+	add(t, other, Waiting("q", 0, "retried"), Waiting("q", 1, "parked"), Waiting("q", 2, "released"),
+		Waiting("q", 3, "held"))
+	old := claim(t, stalled, "q", hour, 10)
 	want(t, "claimed", bodies(old), "retried parked released held")
 	resume := stalled.Stall()
 	defer resume() // before it is closed
 	want(t, "next before the leases end", next(t, other), "")
-	want(t, "claimed before the leases end", bodies(claim(t, other, "q", time.Hour, 10)), "")
+	want(t, "claimed before the leases end", bodies(claim(t, other, "q", hour, 10)), "")
 	other.Expire()
 	want(t, "next when the leases have ended", next(t, other), "q 0s")
 	now := map[string]store.Claim{}
-	for i, c := range claim(t, other, "q", time.Hour, 10) {
+	for i, c := range claim(t, other, "q", hour, 10) {
 		now[string(c.Record.Message.Body)] = c
 		if slices.ContainsFunc(old, func(o store.Claim) bool { return o.Token == c.Token }) {
 			t.Errorf("claim %d has a token that another claim had", i)
@@ -286,50 +243,41 @@ func leaseLost(t *testing.T, all []Replica) {
 	if len(now) != len(old) {
 		t.Fatalf("claimed again are %v", now)
 	}
-	if n, err := other.Finish(ctx, []store.Outcome{{Claim: now["retried"], At: epoch}, {Claim: now["parked"], Park: "by the other", At: epoch}}); n != 2 || err != nil {
-		t.Fatalf("finished %d, %v", n, err)
-	}
+	finishes(t, other, 2, done(now["retried"]), park(now["parked"], "by the other"))
 	must(t, other.Release(ctx, []store.Claim{now["released"]}))
 
 	resume()
 	// Its connections may be gone; what it has received before is not.
 	var late int
 	eventually(t, "the stalled store works again", func() bool {
-		n, err := stalled.Finish(ctx, []store.Outcome{{Claim: old[0]}, {Claim: old[1]}, {Claim: old[2]}, {Claim: old[3], Park: "too late", At: epoch}})
+		n, err := stalled.Finish(ctx, append(ended(old[:3], epoch), park(old[3], "too late")))
 		late += n
 		return err == nil
 	})
 	if late != 0 {
 		t.Errorf("%d claims were finished whose lease had ended", late)
 	}
-	if err := stalled.Release(ctx, old); err != nil {
-		t.Errorf("releasing what is held no more: %v", err)
-	}
+	must(t, stalled.Release(ctx, old)) // which it holds no more
 	want(t, "kept", total(t, other), "2 waiting, 1 parked, 0 discarded")
 	page, err := List(ctx, other, Filter{State: store.Parked})
 	if err != nil || len(page.Records) != 1 || page.Records[0].Record.ParkedFor != "by the other" {
 		t.Errorf("parked: %+v, %v", page.Records, err)
 	}
 	// One is waiting and not claimed; the other is still who has it's.
-	again := claim(t, stalled, "q", time.Hour, 10)
+	again := claim(t, stalled, "q", hour, 10)
 	want(t, "claimable", bodies(again), "released")
-	if n, err := stalled.Finish(ctx, []store.Outcome{{Claim: old[2], Park: "by an old claim"}, {Claim: again[0]}}); n != 1 || err != nil {
-		t.Errorf("of an old and a new claim of one record %d were finished, %v", n, err)
-	}
-	if n, err := other.Finish(ctx, []store.Outcome{{Claim: now["held"]}}); n != 1 || err != nil {
-		t.Errorf("the store that has it finished %d, %v", n, err)
-	}
-	lines := Balances(t, other)
-	if sums := lines["q"]; sums[store.In] != 4 || sums[store.Retried] != 3 || sums[store.Parked] != 1 {
+	finishes(t, stalled, 1, park(old[2], "by an old claim"), done(again[0]))
+	finishes(t, other, 1, done(now["held"]))
+	if sums := Balances(t, other)["q"]; sums[store.In] != 4 || sums[store.Retried] != 3 || sums[store.Parked] != 1 {
 		t.Errorf("the ledger has %v", sums)
 	}
 }
 
 func ownerEnded(t *testing.T, all []Replica) {
 	add(t, all[1], Waiting("q", 0, "a"), Waiting("q", 1, "b"))
-	want(t, "claimed", bodies(claim(t, all[0], "q", time.Hour, 10)), "a b")
+	want(t, "claimed", bodies(claim(t, all[0], "q", hour, 10)), "a b")
 	must(t, all[0].Close())
-	want(t, "they come back", bodies(claim(t, all[1], "q", time.Hour, 10)), "a b")
+	want(t, "they come back", bodies(claim(t, all[1], "q", hour, 10)), "a b")
 }
 
 // endings are how each record ended, which is once.
@@ -350,22 +298,10 @@ func (e *endings) note(how string, keys ...store.Key) {
 	}
 }
 
-// count is how many ended at all, ended how many in a way.
-func (e *endings) count() int { return len(e.all()) }
-
-func (e *endings) ended(how string) (n int) {
-	for _, was := range e.all() {
-		if was == how {
-			n++
-		}
-	}
-	return n
-}
-
-func (e *endings) all() map[store.Key]string {
+func (e *endings) count() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return maps.Clone(e.how)
+	return len(e.how)
 }
 
 // finish claims up to three records that are due, finishes so many of them, and releases
@@ -387,7 +323,7 @@ func (e *endings) finish(s store.Store, upTo time.Time, most int) {
 			break
 		}
 		e.note("finished", c.Key)
-		out = append(out, store.Outcome{Claim: c, At: epoch})
+		out = append(out, done(c))
 	}
 	if finished, err := s.Finish(ctx, out); err != nil || finished != len(out) {
 		e.t.Errorf("finished %d of %d, %v", finished, len(out), err)
@@ -395,7 +331,8 @@ func (e *endings) finish(s store.Store, upTo time.Time, most int) {
 }
 
 // change changes records, and notes how as the ending of those that edit names.
-func (e *endings) change(s store.Store, keys []store.Key, how string, edit func(*store.Record) (_ store.Edit, ends bool)) {
+func (e *endings) change(s store.Store, keys []store.Key, how string,
+	edit func(*store.Record) (_ store.Edit, ends bool)) {
 	var ended []store.Key
 	_, err := s.Change(ctx, keys, func(k store.Key, r *store.Record) store.Edit {
 		if r == nil {
@@ -413,12 +350,12 @@ func (e *endings) change(s store.Store, keys []store.Key, how string, edit func(
 	e.note(how, ended...)
 }
 
-// Many claim while others put off, hasten and delete: no message is claimed by
-// one and changed by another, none before it is due, and none is lost.
-func changeOrClaim(t *testing.T, s *subject) {
+// claimOrChange claims by one store while the other puts off, hastens and deletes: no message is
+// claimed by one and changed by the other, none before it is due, and none is lost.
+func claimOrChange(t *testing.T, s, other store.Store) {
 	const n = 300
 	for i := range n {
-		add(t, s, Waiting("q", time.Duration(i%7)*time.Second, fmt.Sprint(i)))
+		add(t, s, Waiting("q", time.Duration(i%7)*second, fmt.Sprint(i)))
 	}
 	keys := keysIn(t, s, store.Range{})
 	ended := endings{t: t, how: map[store.Key]string{}}
@@ -426,71 +363,45 @@ func changeOrClaim(t *testing.T, s *subject) {
 	for range 3 {
 		wg.Go(func() {
 			for range 60 {
-				ended.finish(s, epoch.Add(3*time.Second), 2)
+				ended.finish(s, epoch.Add(3*second), 2)
 			}
 		})
 	}
 	for w := range 2 {
 		wg.Go(func() {
 			for i := 0; i+10 <= len(keys); i += 5 {
-				ended.change(s, keys[i:i+10], "deleted", func(r *store.Record) (store.Edit, bool) {
+				ended.change(other, keys[i:i+10], "deleted", func(r *store.Record) (store.Edit, bool) {
 					if r.Due.Second()%3 == w {
 						return store.Edit{Delete: true}, true
 					}
-					r.Due = r.Due.Add(time.Duration(1-2*w) * 2 * time.Second)
+					r.Due = r.Due.Add(time.Duration(1-2*w) * 2 * second)
 					return store.Edit{Keep: true}, false
 				})
 			}
 		})
 	}
 	wg.Wait()
-	rest := claim(t, s, "q", time.Hour, n)
+	rest := claim(t, s, "q", hour, n)
 	for _, c := range rest {
 		ended.note("left", c.Key)
 	}
 	if ended.count() != n || len(rest) == n {
 		t.Errorf("%d of %d are accounted for, %d were left", ended.count(), n, len(rest))
 	}
+	Balances(t, other)
 }
 
-// changeElsewhere changes by one store what another claims: each record is had by one
-// of them at a time.
 func changeElsewhere(t *testing.T, all []Replica) {
-	const n = 200
-	for i := range n {
-		add(t, all[0], Waiting("q", time.Duration(i), fmt.Sprint(i)))
-	}
-	keys := keysIn(t, all[1], store.Range{})
-	mine := claim(t, all[0], "q", time.Hour, 1)
+	add(t, all[0], Waiting("other", 0, "mine"))
+	mine := claim(t, all[0], "other", hour, 1)
 	change(t, all[1], func(k store.Key, r *store.Record) store.Edit {
 		if r != nil {
 			t.Errorf("%s, which another store claimed, is given to edit", k)
 		}
 		return store.Edit{Keep: true}
 	}, mine[0].Key)
-
-	ended := endings{t: t, how: map[store.Key]string{mine[0].Key: "claimed at first"}}
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for ended.count() < n && !t.Failed() {
-			ended.finish(all[0], epoch.Add(time.Hour), 1)
-		}
-	})
-	wg.Go(func() {
-		slices.Reverse(keys) // they meet in the middle
-		for some := range slices.Chunk(keys, 10) {
-			ended.change(all[1], some, "changed", func(r *store.Record) (store.Edit, bool) {
-				r.State = store.Parked
-				return store.Edit{Keep: true}, true
-			})
-		}
-	})
-	wg.Wait()
-	if ended.count() != n {
-		t.Errorf("%d of %d were claimed by any", ended.count(), n)
-	}
-	want(t, "kept", total(t, all[1]), fmt.Sprintf("1 waiting, %d parked, 0 discarded", ended.ended("changed")))
-	Balances(t, all[0])
+	finish(t, all[0], mine)
+	claimOrChange(t, all[0], all[1])
 }
 
 // keysIn are the keys of what is in a range.

@@ -39,6 +39,8 @@ type Engine struct {
 	Replicas func(t *testing.T, n int, lease time.Duration) []Replica
 }
 
+const micro, second, minute, hour = time.Microsecond, time.Second, time.Minute, time.Hour
+
 var ctx = context.Background()
 
 var epoch = time.UnixMicro(1_800_000_000_123_456)
@@ -71,7 +73,7 @@ func (s *subject) ended(t *testing.T) bool {
 var basics = []testCase{
 	{"a record comes back as it was", asItWas},
 	{"claims come in due order, within their bounds", dueOrder},
-	{"what one has claimed no other claims", oneHolder},
+	{"what works at once accounts for every record", func(t *testing.T, s *subject) { workAtOnce(t, s, s, s) }},
 	{"finished is gone or parked, released is waiting", finished},
 	{"what is not due is not claimed, and Next returns when it is", notYet},
 	{"counts are exact", counts},
@@ -166,12 +168,19 @@ func Keep(with func(*store.Record)) func(store.Key, *store.Record) store.Edit {
 
 func Remove(store.Key, *store.Record) store.Edit { return store.Edit{Delete: true} }
 
-// finishes finishes claims, one outcome for each, and expects each to be one's own.
-func finishes(t *testing.T, s store.Store, outcomes []store.Outcome) {
+// finishes finishes claims, and expects so many of them to be one's own.
+func finishes(t *testing.T, s store.Store, n int, outcomes ...store.Outcome) {
 	t.Helper()
-	if n, err := s.Finish(ctx, outcomes); n != len(outcomes) || err != nil {
-		t.Fatalf("finished %d of %d, %v", n, len(outcomes), err)
+	if got, err := s.Finish(ctx, outcomes); got != n || err != nil {
+		t.Fatalf("finished %d of %d, %v; want %d", got, len(outcomes), err, n)
 	}
+}
+
+// done is the outcome of a claim whose message was retried, park that of one that is parked.
+func done(c store.Claim) store.Outcome { return store.Outcome{Claim: c, At: epoch} }
+
+func park(c store.Claim, why string) store.Outcome {
+	return store.Outcome{Claim: c, Park: why, At: epoch}
 }
 
 func bodies(claims []store.Claim) string {
@@ -193,18 +202,21 @@ func want(t *testing.T, what, got, want string) {
 func Everything() *store.Record {
 	return &store.Record{
 		ID: uuid.Must(uuid.NewV7()), Queue: "orders", State: store.Waiting, Due: epoch, Failures: 3, Reason: "rejected",
-		Error: "no stock", Policy: "p", FirstFailed: epoch.Add(-time.Hour), FailedAt: epoch.Add(-time.Second),
+		Error: "no stock", Policy: "p", FirstFailed: epoch.Add(-hour), FailedAt: epoch.Add(-second),
 		Notes: []string{"odd", ""}, Proven: true, Forward: &store.Destination{Exchange: "x", RoutingKey: "k"},
 		MadeFrom: uuid.Must(uuid.NewV7()), MadeInto: uuid.Must(uuid.NewV7()), Fingerprint: [16]byte{1, 2},
 		Message: wire.Message{
-			Exchange: "shop", RoutingKey: "order.eu", ContentType: "a/b", ContentEncoding: "gzip", DeliveryMode: 2, Priority: 9,
-			CorrelationID: "c", ReplyTo: "r", Expiration: "1000", MessageID: "m", Timestamp: time.Unix(1_700_000_000, 0),
-			Type: "t", UserID: "u", AppID: "a", Body: []byte("\x00\xff body"),
+			Exchange: "shop", RoutingKey: "order.eu", ContentType: "a/b", ContentEncoding: "gzip",
+			DeliveryMode: 2, Priority: 9, CorrelationID: "c", ReplyTo: "r", Expiration: "1000", MessageID: "m",
+			Timestamp: time.Unix(1_700_000_000, 0),
+			Type:      "t", UserID: "u", AppID: "a", Body: []byte("\x00\xff body"),
 			Headers: amqp.Table{
-				"nil": nil, "bool": true, "no": false, "int8": int8(-1), "uint8": uint8(255), "int16": int16(-300), "uint16": uint16(65535),
+				"nil": nil, "bool": true, "no": false, "int8": int8(-1), "uint8": uint8(255),
+				"int16": int16(-300), "uint16": uint16(65535),
 				"int32": int32(math.MinInt32), "uint32": uint32(math.MaxUint32), "int64": int64(math.MinInt64),
 				"float32": float32(1.5), "float64": math.Inf(-1), "decimal": amqp.Decimal{Scale: 2, Value: -1234},
-				"string": "héllo\x00", "empty": "", "bytes": []byte{0, 255}, "nobytes": []byte{}, "time": time.Unix(-5, 0),
+				"string": "héllo\x00", "empty": "", "bytes": []byte{0, 255},
+				"nobytes": []byte{}, "time": time.Unix(-5, 0),
 				"table": amqp.Table{"deep": amqp.Table{"list": []any{int32(1), "two", nil, []any{}, amqp.Table{}}}},
 				"list":  []any{},
 			},
@@ -225,14 +237,15 @@ func asItWas(t *testing.T, s *subject) {
 }
 
 func counts(t *testing.T, s *subject) {
-	add(t, s, Waiting("q", time.Second, "a"), Waiting("q", 0, "b"), parked("q", "c"), parked("p", "d"), discarded("o", 0, "e"))
+	add(t, s, Waiting("q", second, "a"), Waiting("q", 0, "b"), parked("q", "c"), parked("p", "d"),
+		discarded("o", 0, "e"))
 	check := func(when, wanted string) {
 		t.Helper()
 		all, err := s.Counts(ctx)
 		must(t, err)
 		var out []string
 		for _, c := range all {
-			line := fmt.Sprintf("%s %d waiting %d parked %d discarded", c.Queue, c.Waiting, c.Parked, c.Discarded)
+			line := fmt.Sprintf("%s %d %d %d", c.Queue, c.Waiting, c.Parked, c.Discarded)
 			if c.Waiting > 0 {
 				line += fmt.Sprintf(", next %s failed %s", c.NextDue.Sub(epoch), c.NextFailed.Sub(epoch))
 			}
@@ -241,11 +254,11 @@ func counts(t *testing.T, s *subject) {
 		slices.Sort(out)
 		want(t, when, strings.Join(out, "; "), wanted)
 	}
-	check("at first", "o 0 waiting 0 parked 1 discarded; p 0 waiting 1 parked 0 discarded; q 2 waiting 1 parked 0 discarded, next 0s failed 0s")
+	check("at first", "o 0 0 1; p 0 1 0; q 2 1 0, next 0s failed 0s")
 	c := claim(t, s, "q", 0, 1)
-	check("with a claim", "o 0 waiting 0 parked 1 discarded; p 0 waiting 1 parked 0 discarded; q 2 waiting 1 parked 0 discarded, next 0s failed 0s")
-	finishes(t, s, []store.Outcome{{Claim: c[0], Park: "x", At: epoch}})
-	check("after parking", "o 0 waiting 0 parked 1 discarded; p 0 waiting 1 parked 0 discarded; q 1 waiting 2 parked 0 discarded, next 1s failed 0s")
+	check("with a claim", "o 0 0 1; p 0 1 0; q 2 1 0, next 0s failed 0s")
+	finishes(t, s, 1, park(c[0], "x"))
+	check("after parking", "o 0 0 1; p 0 1 0; q 1 2 0, next 1s failed 0s")
 }
 
 // Replay makes all that is parked of a queue waiting, and returns how many those were.
@@ -255,8 +268,7 @@ func Replay(ctx context.Context, s store.Store, queue string, due time.Time) (n 
 		keys = append(keys, l.Key)
 		return true, nil
 	})
-	for len(keys) > 0 && err == nil {
-		var taken int
+	for taken := 0; len(keys) > 0 && err == nil; keys = keys[taken:] {
 		taken, err = s.Change(ctx, keys, func(_ store.Key, r *store.Record) store.Edit {
 			if r == nil || r.State != store.Parked {
 				return store.Edit{}
@@ -265,7 +277,6 @@ func Replay(ctx context.Context, s store.Store, queue string, due time.Time) (n 
 			r.Replay(due)
 			return store.Edit{Keep: true}
 		}, nil)
-		keys = keys[taken:]
 	}
 	return n, err
 }
@@ -273,7 +284,7 @@ func Replay(ctx context.Context, s store.Store, queue string, due time.Time) (n 
 func replay(t *testing.T, s *subject) {
 	a, b, other := parked("q", "a"), parked("q", "b"), parked("other", "x")
 	a.Failures, a.Forward = 9, &store.Destination{Exchange: "x"}
-	add(t, s, a, b, other, Waiting("q", time.Hour, "waits"))
+	add(t, s, a, b, other, Waiting("q", hour, "waits"))
 	n, err := Replay(ctx, s, "q", epoch)
 	if n != 2 || err != nil {
 		t.Fatalf("replayed %d, %v", n, err)
@@ -286,10 +297,10 @@ func replay(t *testing.T, s *subject) {
 	for i := range 1100 {
 		add(t, s, parked("q", fmt.Sprint(i)))
 	}
-	if n, err = Replay(ctx, s, "q", epoch.Add(time.Second)); n != 1100 || err != nil {
+	if n, err = Replay(ctx, s, "q", epoch.Add(second)); n != 1100 || err != nil {
 		t.Errorf("replayed %d, %v; want 1100", n, err)
 	}
-	if got := len(claim(t, s, "q", time.Second, 2000)); got != 1100 {
+	if got := len(claim(t, s, "q", second, 2000)); got != 1100 {
 		t.Errorf("%d are due, not 1100", got)
 	}
 	page, err := List(ctx, s, Filter{State: store.Parked})
@@ -305,7 +316,7 @@ func equalIDs(t *testing.T, s *subject) {
 	add(t, s, a)
 	c := claim(t, s, "q", 0, 10)
 	want(t, "kept", bodies(c), "a b a")
-	finishes(t, s, []store.Outcome{{Claim: c[0]}})
+	finishes(t, s, 1, done(c[0]))
 	page, err := List(ctx, s, Filter{ID: a.ID})
 	if err != nil || len(page.Records) != 2 {
 		t.Errorf("after one of three is gone, %d are listed, %v", len(page.Records), err)
@@ -325,7 +336,8 @@ func firstFailure(t *testing.T, s *subject) {
 }
 
 func anyName(t *testing.T, s *subject) {
-	names := map[string]bool{"": true, "a": true, "a\x00": true, "a\x00\xff": true, "\xff": true, "ü ?*": true, strings.Repeat("n", 255): true}
+	names := map[string]bool{"": true, "a": true, "a\x00": true, "a\x00\xff": true, "\xff": true, "ü ?*": true,
+		strings.Repeat("n", 255): true}
 	for name := range names {
 		add(t, s, Waiting(name, 0, name), parked(name, name))
 	}
@@ -423,14 +435,17 @@ func text() *rapid.Generator[string] {
 
 // value is any header value that amqp091-go decodes, nested as deep as depth.
 func value(depth int) *rapid.Generator[any] {
-	second := rapid.Custom(func(t *rapid.T) time.Time { return time.Unix(rapid.Int64Range(-1<<40, 1<<40).Draw(t, "s"), 0) })
+	seconds := rapid.Custom(func(t *rapid.T) time.Time {
+		return time.Unix(rapid.Int64Range(-1<<40, 1<<40).Draw(t, "s"), 0)
+	})
 	decimal := rapid.Custom(func(t *rapid.T) amqp.Decimal {
 		return amqp.Decimal{Scale: rapid.Uint8().Draw(t, "scale"), Value: rapid.Int32().Draw(t, "value")}
 	})
 	kinds := []*rapid.Generator[any]{
 		rapid.Just[any](nil), rapid.Bool().AsAny(), rapid.Int8().AsAny(), rapid.Uint8().AsAny(), rapid.Int16().AsAny(),
-		rapid.Uint16().AsAny(), rapid.Int32().AsAny(), rapid.Uint32().AsAny(), rapid.Int64().AsAny(), rapid.Float32().AsAny(),
-		rapid.Float64().AsAny(), text().AsAny(), rapid.SliceOf(rapid.Byte()).AsAny(), second.AsAny(), decimal.AsAny(),
+		rapid.Uint16().AsAny(), rapid.Int32().AsAny(), rapid.Uint32().AsAny(), rapid.Int64().AsAny(),
+		rapid.Float32().AsAny(), rapid.Float64().AsAny(), text().AsAny(), rapid.SliceOf(rapid.Byte()).AsAny(),
+		seconds.AsAny(), decimal.AsAny(),
 	}
 	if depth > 0 {
 		kinds = append(kinds, table(depth-1).AsAny(), rapid.SliceOfN(value(depth-1), 0, 4).AsAny())
