@@ -38,14 +38,9 @@ func managed(t *testing.T, v *brokertest.VHost, policies, data string) *service 
 }
 
 // bodies takes n deliveries and acknowledges them.
-func (c *consumer) bodies(n int) (all []string) {
-	c.t.Helper()
+func bodies(c *brokertest.Consumer, n int) (all []string) {
 	for range n {
-		d := c.next()
-		all = append(all, string(d.Body))
-		if err := d.Ack(false); err != nil {
-			c.t.Fatal(err)
-		}
+		all = append(all, string(c.Ack().Body))
 	}
 	slices.Sort(all)
 	return all
@@ -54,7 +49,7 @@ func (c *consumer) bodies(n int) (all []string) {
 // A paused queue retries nothing while another does, over a restart too; when it is
 // released, all come back, with the attempts they had.
 func TestAPausedQueueRetriesNothingUntilItIsResumed(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		ctx, data := context.Background(), t.TempDir()
 		deadLettered(v, "orders", "quorum")
 		deadLettered(v, "mail", "quorum")
@@ -62,27 +57,30 @@ func TestAPausedQueueRetriesNothingUntilItIsResumed(t *testing.T) {
 		if err := s.Client.PauseQueue(ctx, "orders", "the database is down"); err != nil {
 			t.Fatal(err)
 		}
-		ch, orders, mail := v.Channel(), consume(t, v, "orders"), consume(t, v, "mail")
+		orders, mail := v.ConsumeMany("orders"), v.ConsumeMany("mail")
 		var want []string
 		for i := range 20 {
 			body := fmt.Sprint(i)
 			want = append(want, body)
-			publish(t, ch, "", "orders", amqp.Publishing{Body: []byte(body)})
-			publish(t, ch, "", "mail", amqp.Publishing{Body: []byte(body)})
-			reject(t, orders.next())
-			reject(t, mail.next())
+			v.Publish("", "orders", amqp.Publishing{Body: []byte(body)})
+			v.Publish("", "mail", amqp.Publishing{Body: []byte(body)})
+			reject(t, orders.Next())
+			reject(t, mail.Next())
 		}
 		slices.Sort(want)
-		if got := mail.bodies(20); !slices.Equal(got, want) {
+		if got := bodies(mail, 20); !slices.Equal(got, want) {
 			t.Errorf("the other queue got back %v", got)
 		}
 		brokertest.Eventually(t, "20 wait", func() bool { return s.kept(t, "orders").Waiting == 20 })
-		orders.none(500 * time.Millisecond)
+		orders.Nothing()
 		if err := s.Stop(); err != nil {
 			t.Fatal(err)
 		}
 		s = managed(t, v, threeAttempts, data)
-		orders.none(500 * time.Millisecond)
+		v.Publish("", "mail", amqp.Publishing{Body: []byte("after a restart")})
+		reject(t, mail.Next())
+		mail.Take("after a restart")
+		orders.Nothing()
 		if q := s.kept(t, "orders"); q.Waiting != 20 || q.Pause == nil || q.Pause.Reason != "the database is down" {
 			t.Errorf("after a restart: %+v", q)
 		}
@@ -91,7 +89,7 @@ func TestAPausedQueueRetriesNothingUntilItIsResumed(t *testing.T) {
 		}
 		var got []string
 		for range 20 {
-			d := orders.next()
+			d := orders.Next()
 			if d.Headers[wire.HeaderAttempt] != int64(1) {
 				t.Errorf("came back with attempt %v", d.Headers[wire.HeaderAttempt])
 			}
@@ -108,17 +106,17 @@ const oneAttempt = `policies: [{name: p, queues: ["*"], attempts: 1}]`
 // A person sends parked messages back: the first few, then the rest, to a queue
 // whose consumer works again; edits one, and copies another elsewhere.
 func TestAPersonReplaysParkedMessages(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		ctx := context.Background()
 		deadLettered(v, "orders", "quorum")
 		v.Queue("elsewhere", nil)
 		s := managed(t, v, oneAttempt, t.TempDir())
-		ch, orders := v.Channel(), consume(t, v, "orders")
+		orders := v.ConsumeMany("orders")
 		var want []string
 		for i := range 30 {
 			want = append(want, fmt.Sprintf(`{"n":%d}`, i))
-			publish(t, ch, "", "orders", amqp.Publishing{Body: []byte(want[i]), ContentType: "application/json"})
-			reject(t, orders.next())
+			v.Publish("", "orders", amqp.Publishing{Body: []byte(want[i]), ContentType: "application/json"})
+			reject(t, orders.Next())
 		}
 		parked := s.WaitParked(t, 30)
 
@@ -126,7 +124,7 @@ func TestAPersonReplaysParkedMessages(t *testing.T) {
 		if err != nil || copied.Done != 1 {
 			t.Fatalf("%+v, %v", copied, err)
 		}
-		if d := consume(t, v, "elsewhere").next(); d.Headers[wire.HeaderID] != copied.Outcomes[0].New {
+		if d := v.ConsumeMany("elsewhere").Next(); d.Headers[wire.HeaderID] != copied.Outcomes[0].New {
 			t.Errorf("the copy has the headers %v", d.Headers)
 		}
 		if _, err := s.Client.Act(ctx, actions.Act{Verb: actions.Copy, IDs: []string{parked[0].ID}, To: "nowhere"}); err == nil {
@@ -138,7 +136,7 @@ func TestAPersonReplaysParkedMessages(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		d := orders.next()
+		d := orders.Next()
 		if d.Headers[wire.HeaderID] != edited.New || d.Headers[wire.HeaderAttempt] != int64(0) || d.ContentType != "application/json" {
 			t.Errorf("edited, it came with %v", d.Headers)
 		}
@@ -153,7 +151,7 @@ func TestAPersonReplaysParkedMessages(t *testing.T) {
 		if _, err := s.Client.Start(ctx, p.ID, operations.Start{CanarySize: 4, CanaryWait: "300ms", ExpectCount: &p.Count}); err != nil {
 			t.Fatal(err)
 		}
-		got := orders.bodies(29)
+		got := bodies(orders, 29)
 		var o operations.Operation
 		brokertest.Eventually(t, "it has ended", func() bool {
 			o, err = s.Client.Operation(ctx, p.ID)
@@ -167,14 +165,14 @@ func TestAPersonReplaysParkedMessages(t *testing.T) {
 
 // The first few come back: the rest stays parked.
 func TestACanaryReplaysTheFirstMessagesAlone(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		ctx := context.Background()
 		deadLettered(v, "orders", "quorum")
 		s := managed(t, v, oneAttempt, t.TempDir())
-		ch, orders := v.Channel(), consume(t, v, "orders")
+		orders := v.ConsumeMany("orders")
 		for range 10 {
-			publish(t, ch, "", "orders", amqp.Publishing{Body: []byte("x")})
-			reject(t, orders.next())
+			v.Publish("", "orders", amqp.Publishing{Body: []byte("x")})
+			reject(t, orders.Next())
 		}
 		s.WaitParked(t, 10)
 		p, err := s.Client.Plan(ctx, operations.PlanRequest{Verb: actions.Replay, Query: "queue:orders"})
@@ -184,14 +182,14 @@ func TestACanaryReplaysTheFirstMessagesAlone(t *testing.T) {
 		if _, err := s.Client.Start(ctx, p.ID, operations.Start{CanarySize: 2, CanaryWait: "10m"}); err != nil {
 			t.Fatal(err)
 		}
-		reject(t, orders.next())
-		reject(t, orders.next())
+		reject(t, orders.Next())
+		reject(t, orders.Next())
 		brokertest.Eventually(t, "it has stopped", func() bool {
 			o, err := s.Client.Operation(ctx, p.ID)
 			return err == nil && o.State == operations.Stopped && o.Done == 2
 		})
 		s.WaitParked(t, 10)
-		orders.none(200 * time.Millisecond)
+		orders.Nothing()
 	})
 }
 
@@ -202,14 +200,13 @@ func TestWhatRabbitMQCannotDeliverIsQuarantined(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		s := start(t, v, soon).ready(t)
 		deadLettered(v, "work", "quorum")
-		work := consume(t, v, "work")
+		work := v.ConsumeMany("work")
 		culprit := amqp.Table{"x-death": []any{amqp.Table{"queue": "work", "reason": "rejected", "exchange": "", "count": 1.5,
 			"routing-keys": []any{"work"}, "time": time.Unix(1_700_000_000, 0)}}}
 		n := 0
 		ids := map[string]any{}
 		round := func(many, culprits int) {
 			t.Helper()
-			own := v.Channel()
 			due := map[string]bool{} // to come back
 			for i := range many {
 				n++
@@ -217,13 +214,13 @@ func TestWhatRabbitMQCannotDeliverIsQuarantined(t *testing.T) {
 				if i%(many/culprits) == many/culprits/2 {
 					p.Headers, p.Body = culprit, fmt.Append(nil, "culprit ", n)
 				}
-				publish(t, own, "", "work", p)
+				v.Publish("", "work", p)
 				if v.Since4() || p.Headers == nil {
 					due[string(p.Body)] = true
 				}
 			}
 			for len(due) > 0 {
-				d := work.next()
+				d := work.Next()
 				if d.Headers[wire.HeaderAttempt] == nil {
 					reject(t, d)
 					continue
@@ -287,7 +284,7 @@ func TestTheQuarantineIsListedReplayedAndExported(t *testing.T) {
 		if err := run(t, c).ready(t).Stop(); err != nil { // it has declared what it needs
 			t.Fatal(err)
 		}
-		work := consume(t, v, "work")
+		work := v.ConsumeMany("work")
 		bodies := []string{"one", "two", "culprit", "three"}
 		for _, body := range bodies {
 			p := amqp.Publishing{Body: []byte(body), Headers: amqp.Table{"kept": int32(7)}, MessageId: "id of " + body}
@@ -295,8 +292,8 @@ func TestTheQuarantineIsListedReplayedAndExported(t *testing.T) {
 				p.Headers["x-death"] = []any{amqp.Table{"queue": "work", "reason": "rejected", "exchange": "", "count": 1.5,
 					"routing-keys": []any{"work"}, "time": time.Unix(1_700_000_000, 0)}}
 			}
-			publish(t, v.Channel(), "", "work", p)
-			reject(t, work.next())
+			v.Publish("", "work", p)
+			reject(t, work.Next())
 		}
 		quarantineAll(t, v, len(bodies))
 
@@ -359,7 +356,7 @@ func TestTheQuarantineIsListedReplayedAndExported(t *testing.T) {
 			left[body] = true
 		}
 		for range bodies[1:] {
-			d := work.next()
+			d := work.Next()
 			if !left[string(d.Body)] || d.Headers[wire.HeaderAttempt] != int64(1) || d.Headers["x-death"] != nil || d.Headers["kept"] == nil || d.MessageId != "id of "+string(d.Body) || d.RoutingKey != "work" {
 				t.Errorf("%q came back as %+v", d.Body, d)
 			}
@@ -369,10 +366,10 @@ func TestTheQuarantineIsListedReplayedAndExported(t *testing.T) {
 		if n := s.Replay(t, ""); n != 1 {
 			t.Errorf("%d imported messages", n)
 		}
-		if d := work.next(); !left[string(d.Body)] {
+		if d := work.Next(); !left[string(d.Body)] {
 			t.Errorf("%q came back, and not %v", d.Body, left)
 		}
-		work.none(300 * time.Millisecond)
+		work.Nothing()
 	})
 }
 
@@ -402,7 +399,7 @@ func TestTheQuarantineIsNotListedBelowASmallDeliveryLimit(t *testing.T) {
 		if err := run(t, c).ready(t).Stop(); err != nil {
 			t.Fatal(err)
 		}
-		publish(t, v.Channel(), "", wire.QueueQuarantine, amqp.Publishing{Body: []byte("m"), DeliveryMode: amqp.Persistent})
+		v.Publish("", wire.QueueQuarantine, amqp.Publishing{Body: []byte("m"), DeliveryMode: amqp.Persistent})
 		v.Policy("everything", ".*", 0, map[string]any{"delivery-limit": 1})
 		q := &quarantine.Quarantine{Broker: broker.Config{URL: c.Broker.URL}, API: v.API()}
 		brokertest.Eventually(t, "it is refused", func() bool { return errors.Is(q.CheckLimit(t.Context()), quarantine.ErrLimit) })
@@ -420,7 +417,7 @@ func TestTheQuarantineIsNotListedBelowASmallDeliveryLimit(t *testing.T) {
 // What is parked in RabbitMQ is shown with what its trail says, and can be replayed like
 // all else.
 func TestTheParkingLotInRabbitMQIsCollected(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		c := configured(t, v, `policies: [{name: exact, queues: [orders]}, {name: rest, queues: ["*"], no_consumer: retry}]`, t.TempDir())
 		c.Broker.Management = v.Management // which says that the queue other does not dead-letter to Redrive
 		s := run(t, c).ready(t)
@@ -432,9 +429,8 @@ func TestTheParkingLotInRabbitMQIsCollected(t *testing.T) {
 				wire.HeaderID: uuid.NewString(), wire.HeaderAttempt: int64(5), wire.HeaderQueue: queue, wire.HeaderExchange: "shop", wire.HeaderRoutingKey: "order.eu",
 				wire.HeaderFirstFailed: firstFailed, wire.HeaderReason: wire.ReasonReported, wire.HeaderError: "no stock", wire.HeaderParkReason: "it failed 5 times"}}
 		}
-		ch := v.Channel()
 		sent := parked("orders")
-		publish(t, ch, wire.ExchangeParked, "orders", sent)
+		v.Publish(wire.ExchangeParked, "orders", sent)
 		got := s.WaitParked(t, 1)[0]
 		want := inspect.Message{ID: sent.Headers[wire.HeaderID].(string), Key: got.Key, Group: got.Group, ContentType: "text/plain", Queue: "orders", State: "parked", Attempt: 5, ParkedAt: got.ParkedAt, ParkedFor: "it failed 5 times",
 			Reason: "reported", Error: "no stock", FirstFailed: got.FirstFailed, Failed: got.Failed, Exchange: "shop", RoutingKey: "order.eu", Size: len(sent.Body)}
@@ -448,13 +444,13 @@ func TestTheParkingLotInRabbitMQIsCollected(t *testing.T) {
 		if n := s.Replay(t, "queue:orders"); n != 1 {
 			t.Fatalf("replayed %d", n)
 		}
-		if d := consume(t, v, "orders").next(); string(d.Body) != "body of orders" || d.RoutingKey != "order.eu" || d.Headers["mine"] != int32(7) || d.Headers[wire.HeaderParkReason] != nil {
+		if d := v.ConsumeMany("orders").Next(); string(d.Body) != "body of orders" || d.RoutingKey != "order.eu" || d.Headers["mine"] != int32(7) || d.Headers[wire.HeaderParkReason] != nil {
 			t.Errorf("%q came back with %q, headers %v", d.Body, d.RoutingKey, d.Headers)
 		}
 		// What a header says enrols no queue, and no one vouches for a user.
 		hostile := parked("other")
 		hostile.Headers[wire.HeaderUserID] = "admin"
-		publish(t, ch, wire.ExchangeParked, "", hostile)
+		v.Publish(wire.ExchangeParked, "", hostile)
 		if p := s.WaitParked(t, 1)[0]; p.Queue != "other" || len(p.Notes) != 1 || !strings.Contains(p.Notes[0], "that is not proven") {
 			t.Errorf("parked as %+v", p)
 		}
@@ -466,14 +462,14 @@ func TestTheParkingLotInRabbitMQIsCollected(t *testing.T) {
 			return len(all) == 1 && strings.Contains(all[0].ParkedFor, "not enrolled")
 		})
 		// One without a trail, and ones with an odd one, are kept too.
-		publish(t, ch, wire.ExchangeParked, "", amqp.Publishing{Body: []byte("x")})
+		v.Publish(wire.ExchangeParked, "", amqp.Publishing{Body: []byte("x")})
 		odd := amqp.Table{"list": []any{amqp.Table{}}}
 		for _, h := range []string{wire.HeaderID, wire.HeaderAttempt, wire.HeaderQueue, wire.HeaderExchange, wire.HeaderRoutingKey, wire.HeaderFirstFailed,
 			wire.HeaderReason, wire.HeaderError, wire.HeaderParkReason, wire.HeaderUserID} {
 			odd[h] = []any{h}
 		}
-		publish(t, ch, wire.ExchangeParked, "", amqp.Publishing{Headers: odd})
-		publish(t, ch, wire.ExchangeParked, "", amqp.Publishing{Headers: amqp.Table{wire.HeaderQueue: "redrive.intake", wire.HeaderReason: strings.Repeat("x", 70_000), wire.HeaderParkReason: strings.Repeat("y", 50_000)}})
+		v.Publish(wire.ExchangeParked, "", amqp.Publishing{Headers: odd})
+		v.Publish(wire.ExchangeParked, "", amqp.Publishing{Headers: amqp.Table{wire.HeaderQueue: "redrive.intake", wire.HeaderReason: strings.Repeat("x", 70_000), wire.HeaderParkReason: strings.Repeat("y", 50_000)}})
 		s.WaitParked(t, 4)
 		if n := s.Replay(t, "queue:redrive.intake"); n != 1 {
 			t.Fatalf("replayed %d", n)
@@ -500,7 +496,7 @@ func TestAQueueThatIsGoneLosesNothingThatWaitsInRabbitMQ(t *testing.T) {
 		ch := v.Channel()
 		deadLettered(v, "orders", "classic")
 		fail := func(body string) {
-			publish(t, ch, "", "orders", amqp.Publishing{Body: []byte(body)})
+			v.Publish("", "orders", amqp.Publishing{Body: []byte(body)})
 			d, ok, err := ch.Get("orders", false)
 			if err != nil || !ok {
 				t.Fatalf("no message in orders: %v", err)
@@ -523,7 +519,7 @@ func TestAQueueThatIsGoneLosesNothingThatWaitsInRabbitMQ(t *testing.T) {
 		}
 		deadLettered(v, "orders", "classic")
 		fail("two") // and the queue is bound again
-		if d := consume(t, v, "orders").next(); string(d.Body) != "two" {
+		if d := v.ConsumeMany("orders").Next(); string(d.Body) != "two" {
 			t.Errorf("%q came back", d.Body)
 		}
 		s.Replay(t, "queue:orders")
@@ -535,17 +531,17 @@ func TestAQueueThatIsGoneLosesNothingThatWaitsInRabbitMQ(t *testing.T) {
 // just after it has started, comes back by itself.
 func TestAMissingBindingIsDeclaredAgain(t *testing.T) {
 	const n = 300
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		s := start(t, v, `policies: [{name: p, queues: ["*"], attempts: 9, backoff: {fixed: 500ms}, wait: {levels: [500ms]}}]`).ready(t)
 		deadLettered(v, "orders", "quorum")
 		v.Exchange("shop", "topic", "orders")
-		c, ch := consume(t, v, "orders"), v.Channel()
+		c, ch := v.ConsumeMany("orders"), v.Channel()
 		for range n {
-			publish(t, ch, "shop", "orders", amqp.Publishing{Body: []byte("x")})
+			v.Publish("shop", "orders", amqp.Publishing{Body: []byte("x")})
 		}
 		var failed []amqp.Delivery
 		for range n {
-			failed = append(failed, c.next())
+			failed = append(failed, c.Next())
 		}
 		reject(t, failed[0])
 		s.wait(t, retry.Waiting) // the queue is bound for it
@@ -556,7 +552,7 @@ func TestAMissingBindingIsDeclaredAgain(t *testing.T) {
 			reject(t, d)
 		}
 		for range n {
-			if d := c.next(); d.Headers[wire.HeaderAttempt] != int64(1) {
+			if d := c.Next(); d.Headers[wire.HeaderAttempt] != int64(1) {
 				t.Errorf("one came back with headers %v", d.Headers)
 			} else if err := d.Ack(false); err != nil {
 				t.Fatal(err)
@@ -566,9 +562,9 @@ func TestAMissingBindingIsDeclaredAgain(t *testing.T) {
 			t.Errorf("parked: %+v", p)
 		}
 		// The next to fail has its binding again.
-		publish(t, ch, "shop", "orders", amqp.Publishing{Body: []byte("x")})
-		reject(t, c.next())
-		if d := c.next(); d.Exchange != wire.ExchangeDue {
+		v.Publish("shop", "orders", amqp.Publishing{Body: []byte("x")})
+		reject(t, c.Next())
+		if d := c.Next(); d.Exchange != wire.ExchangeDue {
 			t.Errorf("the next came back through %q", d.Exchange)
 		}
 	})

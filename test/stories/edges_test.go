@@ -13,7 +13,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -36,7 +35,7 @@ type told struct {
 // One parked message is one call; fifty that are parked while the webhook is down are
 // one as soon as it is up, and nothing waits for it.
 func TestParkedMessagesSendNotifications(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		calls, failed := make(chan told, 100), make(chan struct{}, 100)
 		var down atomic.Bool
 		hook := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -52,15 +51,7 @@ func TestParkedMessagesSendNotifications(t *testing.T) {
 			calls <- c
 		}))
 		defer hook.Close()
-		next := func() (c told) {
-			t.Helper()
-			select {
-			case c = <-calls:
-			case <-time.After(brokertest.Patience):
-				t.Fatal("no notification arrived")
-			}
-			return c
-		}
+		next := func() told { return brokertest.Receive(t, calls, "a notification") }
 		v.Queue("mail", nil)
 		v.Queue("orders", nil)
 		s := start(t, v, `
@@ -70,9 +61,8 @@ notify:
   allow_private: [127.0.0.0/8]
   routes: [{name: hook, url: "`+strings.Replace(hook.URL, "http:", "generic+http:", 1)+`", events: [parked], group_wait: 100ms}]
 `).ready(t)
-		ch := v.Channel()
 		fail := func(queue string) {
-			publish(t, ch, wire.ExchangeFailures, queue, amqp.Publishing{Body: []byte("s3cret"), Headers: amqp.Table{
+			v.Publish(wire.ExchangeFailures, queue, amqp.Publishing{Body: []byte("s3cret"), Headers: amqp.Table{
 				wire.HeaderError: "no stock for <!channel> @here", wire.HeaderExchange: "", wire.HeaderRoutingKey: queue}})
 		}
 		fail("mail")
@@ -82,11 +72,7 @@ notify:
 		}
 		down.Store(true)
 		fail("orders")
-		select {
-		case <-failed:
-		case <-time.After(brokertest.Patience):
-			t.Fatal("the webhook was not tried")
-		}
+		brokertest.Receive(t, failed, "a call of the webhook that fails")
 		for range 49 {
 			fail("orders")
 		}
@@ -107,7 +93,7 @@ notify:
 // A service with broker.tls is the user of its certificate. While RabbitMQ's certificate
 // is not to be trusted it says so, and what to do; the right file put in place is enough.
 func TestAServiceWithACertificate(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		stranger, err := authority.New(t.TempDir())
 		if err != nil {
 			t.Fatal(err)
@@ -154,7 +140,7 @@ func put(t *testing.T, file, from string) {
 // To a handler of the Go library a message that a person has replayed is the one that was parked:
 // as first published, with the id under which people know it, and so it stays if it fails again.
 func TestAHandlerKnowsAReplayedMessage(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		deadLettered(v, "orders", "quorum")
 		v.Must("PUT", "exchanges/"+v.Name+"/shop", map[string]any{"type": "topic"})
 		v.Must("POST", "bindings/"+v.Name+"/e/shop/q/orders", map[string]any{"routing_key": "order.*"})
@@ -168,7 +154,7 @@ func TestAHandlerKnowsAReplayedMessage(t *testing.T) {
 				return errors.New("no stock")
 			}})
 		}()
-		publish(t, v.Channel(), "shop", "order.eu", amqp.Publishing{Body: []byte("1"), Headers: amqp.Table{"n": int32(1)}})
+		v.Publish("shop", "order.eu", amqp.Publishing{Body: []byte("1"), Headers: amqp.Table{"n": int32(1)}})
 		if first := <-attempts; first.Attempt != 1 || first.ID != "" {
 			t.Errorf("the first attempt is number %d of id %q", first.Attempt, first.ID)
 		}

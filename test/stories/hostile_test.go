@@ -5,10 +5,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
-	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -28,25 +26,33 @@ import (
 
 const soon = `policies: [{name: p, queues: ["*"], attempts: 3, backoff: {fixed: 50ms}, jitter: none}]`
 
+// mallory is a user with rights on the queue mine alone. The queue secret is somebody else's: it is enrolled,
+// and reachable through its retry exchange.
+func mallory(t *testing.T, v *brokertest.VHost, kind string) (user string, secret *brokertest.Consumer) {
+	t.Helper()
+	user = "mallory-" + v.Name[len(v.Name)-8:]
+	v.User(user, "pw")
+	v.Grant(user, "^mine$", `^(mine|amq\.default)$`, "^mine$")
+	deadLettered(v, "mine", kind)
+	deadLettered(v, "secret", "classic")
+	v.Publish("", "secret", amqp.Publishing{Body: []byte("theirs")})
+	secret = v.ConsumeMany("secret")
+	reject(t, secret.Next())
+	if d := secret.Next(); string(d.Body) != "theirs" {
+		t.Fatalf("%q came", d.Body)
+	}
+	return user, secret
+}
+
 // A user with rights on one queue alone cannot make the service deliver into
 // another, whatever its messages carry.
 func TestNothingInAMessageChoosesAQueue(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		s := start(t, v, soon).ready(t)
-		user := "mallory-" + v.Name[len(v.Name)-8:]
-		v.User(user, "pw")
-		v.Grant(user, "^mine$", "^(mine|amq\\.default)$", "^mine$")
-		deadLettered(v, "mine", "classic")
-		deadLettered(v, "secret", "classic") // enrolled, and reachable through its retry exchange
-		publish(t, v.Channel(), "", "secret", amqp.Publishing{Body: []byte("theirs")})
-		secret := consume(t, v, "secret")
-		reject(t, secret.next())
-		if d := secret.next(); string(d.Body) != "theirs" {
-			t.Fatalf("%q came", d.Body)
-		}
+		user, secret := mallory(t, v, "classic")
 
-		mine := consume(t, v, "mine")
-		mallory, err := v.DialURL(v.URLAs(user, "pw")).Channel()
+		mine := v.ConsumeMany("mine")
+		sender, err := v.DialURL(v.URLAs(user, "pw")).Channel()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -61,10 +67,10 @@ func TestNothingInAMessageChoosesAQueue(t *testing.T) {
 			{"x-delay": int32(5), wire.HeaderDelay: int64(99999999), "x-delivery-count": int64(77)},
 		} {
 			body := fmt.Sprint("forged ", i)
-			publish(t, mallory, "", "mine", amqp.Publishing{Headers: forged, Body: []byte(body)})
-			d := mine.next()
+			publish(t, sender, "", "mine", amqp.Publishing{Headers: forged, Body: []byte(body)})
+			d := mine.Next()
 			reject(t, d)
-			back := mine.next()
+			back := mine.Next()
 			if string(back.Body) != body || back.Exchange != wire.RetryExchange("mine") {
 				t.Errorf("%s: %q came back through %q", body, back.Body, back.Exchange)
 			}
@@ -81,12 +87,12 @@ func TestNothingInAMessageChoosesAQueue(t *testing.T) {
 			}
 		}
 		// Straight into the intake, past the exchange that proves a dead letter.
-		publish(t, v.Channel(), "", wire.QueueIntake, amqp.Publishing{Headers: amqp.Table{"x-death": []any{death}}, Body: []byte("direct")})
+		v.Publish("", wire.QueueIntake, amqp.Publishing{Headers: amqp.Table{"x-death": []any{death}}, Body: []byte("direct")})
 		p := s.WaitParked(t, 1)[0]
 		if !strings.Contains(p.ParkedFor, "not dead-lettered or reported") || p.Queue != "" {
 			t.Errorf("parked as %+v", p)
 		}
-		secret.none(300 * time.Millisecond)
+		secret.Nothing()
 	})
 }
 
@@ -97,14 +103,12 @@ func TestARetryIsNotCopiedByItsCC(t *testing.T) {
 		start(t, v, soon).ready(t)
 		deadLettered(v, "work", "quorum")
 		v.Queue("copy", nil)
-		work, other := consume(t, v, "work"), consume(t, v, "copy")
-		publish(t, v.Channel(), "", "work", amqp.Publishing{Headers: amqp.Table{"CC": []any{"copy"}}, Body: []byte("x")})
-		if err := other.next().Ack(false); err != nil {
-			t.Fatal(err)
-		}
-		reject(t, work.next())
-		work.next()
-		other.none(300 * time.Millisecond)
+		work, other := v.ConsumeMany("work"), v.ConsumeMany("copy")
+		v.Publish("", "work", amqp.Publishing{Headers: amqp.Table{"CC": []any{"copy"}}, Body: []byte("x")})
+		other.Ack()
+		reject(t, work.Next())
+		work.Next()
+		other.Nothing()
 	})
 }
 
@@ -208,9 +212,8 @@ func TestANameThatIsNotUTF8IsParkedWithItsBytes(t *testing.T) {
 		data := t.TempDir()
 		seed(t, data, &store.Record{ID: uuid.New(), Queue: notUTF8, State: store.Waiting, Due: time.Now(), FailedAt: time.Now(), FirstFailed: time.Now(), Failures: 1})
 		s := startAt(t, v, soon, data).ready(t)
-		ch := v.Channel()
-		publish(t, ch, wire.ExchangeFailures, notUTF8, amqp.Publishing{Body: []byte("reported")})
-		publish(t, ch, wire.ExchangeParked, "", amqp.Publishing{Body: []byte("collected"), Headers: amqp.Table{
+		v.Publish(wire.ExchangeFailures, notUTF8, amqp.Publishing{Body: []byte("reported")})
+		v.Publish(wire.ExchangeParked, "", amqp.Publishing{Body: []byte("collected"), Headers: amqp.Table{
 			wire.HeaderQueue: notUTF8, wire.HeaderReason: notUTF8, wire.HeaderParkReason: "why " + notUTF8}})
 		var parked []inspect.Message
 		brokertest.Eventually(t, "all three are parked", func() bool {
@@ -224,23 +227,17 @@ func TestANameThatIsNotUTF8IsParkedWithItsBytes(t *testing.T) {
 		}
 
 		deadLettered(v, "work", "quorum")
-		publish(t, ch, "", "work", amqp.Publishing{Body: []byte("after")})
-		work := consume(t, v, "work")
-		reject(t, work.next())
-		if d := work.next(); string(d.Body) != "after" {
+		v.Publish("", "work", amqp.Publishing{Body: []byte("after")})
+		work := v.ConsumeMany("work")
+		reject(t, work.Next())
+		if d := work.Next(); string(d.Body) != "after" {
 			t.Errorf("%q came back", d.Body)
 		}
 		for _, problem := range s.Problems() {
 			t.Errorf("problem: %s", problem)
 		}
-		resp, err := http.Get("http://" + s.Addr() + "/metrics")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer resp.Body.Close()
-		body, err := io.ReadAll(resp.Body)
-		if err != nil || resp.StatusCode != http.StatusOK || !strings.Contains(string(body), `redrive_parked{queue="orders.\\xbe\\xff"} 1`) {
-			t.Errorf("/metrics: %s, %v\n%s", resp.Status, err, body)
+		if n := s.metric(t, `redrive_parked{queue="orders.\\xbe\\xff"}`); n != "1" {
+			t.Errorf("the metrics show %q of it parked", n)
 		}
 		// An editor's file names such a queue.
 		line := `{"redrive":1,"id":"11111111-1111-1111-1111-111111111111","queue":{"base64":"b3JkZXJzLr7/"},"state":"parked","due":"2026-01-02T03:04:05Z","attempt":1,"message":{"exchange":"","routing_key":"k"}}`
@@ -279,11 +276,11 @@ func seed(t *testing.T, data string, records ...*store.Record) {
 // asked for them beside the scheduler. They share one budget of names, and all are kept.
 func TestReportsForInventedNamesDelayNoRetry(t *testing.T) {
 	const invented, named = 4000, 1000 + 250 // the budget of one user, and of names not known yet
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		s := run(t, servertest.Config(t, v, `policies: [{name: p, queues: ["*"], attempts: 3, backoff: {fixed: 1s}, jitter: none}]`)).ready(t)
 		deadLettered(v, "work", "quorum")
-		work := consume(t, v, "work")
-		publish(t, v.Channel(), "", "work", amqp.Publishing{Body: []byte("honest")})
+		work := v.ConsumeMany("work")
+		v.Publish("", "work", amqp.Publishing{Body: []byte("honest")})
 
 		ch := v.Channel()
 		if err := ch.Confirm(false); err != nil {
@@ -299,8 +296,8 @@ func TestReportsForInventedNamesDelayNoRetry(t *testing.T) {
 		if !last.Wait() {
 			t.Fatal("RabbitMQ refused a report")
 		}
-		reject(t, work.next())
-		if d := work.next(); string(d.Body) != "honest" {
+		reject(t, work.Next())
+		if d := work.Next(); string(d.Body) != "honest" {
 			t.Errorf("%q came back", d.Body)
 		}
 		for nameless := 0; nameless < invented-named; {
@@ -381,36 +378,24 @@ func randomForgery(r *rand.Rand) (table []byte) {
 func TestADuplicateHeaderChoosesNoQueue(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		s := start(t, v, soon).ready(t)
-		user := "mallory-" + v.Name[len(v.Name)-8:]
-		v.User(user, "pw")
-		v.Grant(user, "^mine$", "^(mine|amq\\.default)$", "^mine$")
-		deadLettered(v, "mine", "quorum")
-		deadLettered(v, "secret", "classic") // enrolled
-		v.Queue("victim", nil)               // not
-		publish(t, v.Channel(), "", "secret", amqp.Publishing{Body: []byte("theirs")})
-		secret := consume(t, v, "secret")
-		reject(t, secret.next())
-		if d := secret.next(); string(d.Body) != "theirs" {
-			t.Fatalf("%q came", d.Body)
-		}
+		user, secret := mallory(t, v, "quorum")
+		v.Queue("victim", nil) // not
 
-		mine, mallory := consume(t, v, "mine"), v.Raw(v.URLAs(user, "pw"))
+		mine, raw := v.ConsumeMany("mine"), v.Raw(v.URLAs(user, "pw"))
 		became := map[retry.Kind]int{}
 		try := func(name string, table []byte) retry.Event {
 			t.Helper()
-			mallory.Publish("", "mine", table, name)
+			raw.Publish("", "mine", table, name)
 			for len(s.Events) > 0 {
 				<-s.Events
 			}
-			reject(t, mine.next())
+			reject(t, mine.Next())
 			e := s.wait(t, retry.Retried, retry.Parked)
 			if became[e.Kind]++; e.Queue != "mine" && (e.Queue != "" || e.Kind != retry.Parked) {
 				t.Errorf("%s: %s, of queue %q: %x", name, e.Kind, e.Queue, table)
 			}
 			if e.Kind == retry.Retried {
-				if err := mine.next().Ack(false); err != nil {
-					t.Fatal(err)
-				}
+				mine.Ack()
 			}
 			return e
 		}
@@ -430,7 +415,7 @@ func TestADuplicateHeaderChoosesNoQueue(t *testing.T) {
 			try(fmt.Sprint("random ", i), randomForgery(r))
 		}
 		t.Logf("%v", became)
-		secret.none(300 * time.Millisecond)
+		secret.Nothing()
 		if n := v.Messages("victim"); n != 0 {
 			t.Errorf("%d messages are in a queue that is not enrolled", n)
 		}

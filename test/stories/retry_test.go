@@ -3,8 +3,6 @@ package stories_test
 import (
 	"context"
 	"fmt"
-	"io"
-	"math"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -21,6 +19,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
+	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/server/servertest"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/wire"
@@ -28,69 +27,68 @@ import (
 
 const threeAttempts = `policies: [{name: p, queues: ["*"], attempts: 3, backoff: [200ms, 400ms], jitter: none}]`
 
-// everyHeader has each header type that AMQP 0-9-1 has and amqp091-go can send.
-func everyHeader() amqp.Table {
-	return amqp.Table{
-		"nil": nil, "yes": true, "no": false, "int8": int8(-1), "uint8": uint8(255), "int16": int16(-300), "uint16": uint16(65535),
-		"int32": int32(math.MinInt32), "uint32": uint32(math.MaxUint32), "int64": int64(math.MinInt64),
-		"float32": float32(1.5), "float64": -2.5e300, "decimal": amqp.Decimal{Scale: 2, Value: 1234},
-		"string": "héllo\x00\xff", "empty": "", "bytes": []byte{0, 255}, "nobytes": []byte{}, "time": time.Unix(1_700_000_000, 0),
-		"table": amqp.Table{"deep": amqp.Table{"list": []any{int32(1), "two", nil, []any(nil), amqp.Table{}}}},
-		"list":  []any(nil), // as the client reads an empty one
-	}
+// ways are where a message waits: in the store, and in RabbitMQ in each way that these brokers have.
+var ways = []struct {
+	name, queue, policy string
+	waits               []time.Duration // as the way rounds them
+}{
+	{retry.InStore, "classic", `queues: ["*"], attempts: 3, backoff: [200ms, 400ms], jitter: none`, []time.Duration{200 * time.Millisecond, 400 * time.Millisecond}},
+	{retry.InStore, "quorum", `queues: ["*"], attempts: 3, backoff: [200ms, 400ms], jitter: none`, []time.Duration{200 * time.Millisecond, 400 * time.Millisecond}},
+	{"levels", "quorum", `queues: [orders], attempts: 3, backoff: [150ms, 400ms], wait: {levels: [200ms, 500ms]}`, []time.Duration{200 * time.Millisecond, 500 * time.Millisecond}},
+	{"fixed", "quorum", `queues: [orders], attempts: 3, backoff: {fixed: 200ms}, wait: {fixed: 300ms}`, []time.Duration{300 * time.Millisecond, 300 * time.Millisecond}},
+	{"dynamic", "quorum", `queues: [orders], attempts: 3, backoff: [150ms, 400ms], jitter: none, wait: dynamic`, []time.Duration{200 * time.Millisecond, 400 * time.Millisecond}},
+	{"message-ttl", "quorum", `queues: [orders], attempts: 3, backoff: {fixed: 200ms}, wait: message-ttl`, []time.Duration{200 * time.Millisecond, 200 * time.Millisecond}},
+	{"binary", "quorum", `queues: [orders], attempts: 3, backoff: [150ms, 400ms], jitter: none, wait: {binary: 100ms}`, []time.Duration{200 * time.Millisecond, 400 * time.Millisecond}},
 }
 
-// A message comes back with a growing delay, as it was, and is parked after the
-// last attempt; a person replays it from there.
+// A message waits where its policy says, and nowhere else. It comes back as it was, not early, with its
+// attempts counted, and is parked after the last; a person replays it from there.
 func TestAFailedMessageIsRetriedAndParkedAtTheEnd(t *testing.T) {
-	for _, kind := range []string{"classic", "quorum"} {
-		t.Run(kind, func(t *testing.T) {
+	for _, way := range ways {
+		t.Run(way.name+" "+way.queue, func(t *testing.T) {
 			brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-				deadLettered(v, "orders", kind)
-				ch := v.Channel()
-				if err := ch.ExchangeDeclare("shop", "topic", true, false, false, false, nil); err != nil {
+				deadLettered(v, "orders", way.queue)
+				v.Exchange("shop", "topic")
+				if err := v.Channel().QueueBind("orders", "order.#", "shop", false, nil); err != nil {
 					t.Fatal(err)
 				}
-				if err := ch.QueueBind("orders", "order.#", "shop", false, nil); err != nil {
-					t.Fatal(err)
-				}
-				s := start(t, v, threeAttempts).ready(t)
-				c := consume(t, v, "orders")
-				sent := amqp.Publishing{
-					Headers: everyHeader(), ContentType: "application/json", ContentEncoding: "gzip", DeliveryMode: 2, Priority: 3,
-					CorrelationId: "corr", ReplyTo: "reply", MessageId: "m1", Timestamp: time.Unix(1_700_000_000, 0), Type: "created",
-					UserId: "guest", AppId: "shop", Body: []byte("\x00\xff{}"),
-				}
+				s := start(t, v, "policies: [{name: p, "+way.policy+"}]").ready(t)
+				c := v.ConsumeMany("orders")
+				sent := brokertest.EveryProperty()
 				before := time.Now()
-				publish(t, ch, "shop", "order.eu", sent)
-				first := c.next()
-				failed := reject(t, first)
-
-				var id string
-				for attempt, wait := range []time.Duration{200 * time.Millisecond, 400 * time.Millisecond} {
-					d := c.next()
-					if early := failed.Add(wait); time.Now().Before(early) {
-						t.Errorf("attempt %d came %s early", attempt+2, time.Until(early))
+				v.Publish("shop", "order.eu", sent)
+				failed := reject(t, c.Next())
+				inStore, id := way.name == retry.InStore, ""
+				for i, wait := range way.waits {
+					if e := s.wait(t, retry.Waiting); e.Way != way.name || e.Delay < wait || !inStore && e.Delay > wait || e.Instead != "" {
+						t.Errorf("attempt %d waits as %+v; want %s with %s", i+1, e, way.name, wait)
 					}
-					if d.RoutingKey != "order.eu" || d.Exchange != wire.RetryExchange("orders") {
+					d := c.Next()
+					if early := failed.Add(wait); time.Now().Before(early) {
+						t.Errorf("attempt %d came %s early", i+2, time.Until(early))
+					}
+					if inStore && (d.RoutingKey != "order.eu" || d.Exchange != wire.RetryExchange("orders")) {
 						t.Errorf("retried through %q with routing key %q", d.Exchange, d.RoutingKey)
 					}
-					h := d.Headers
-					ours := amqp.Table{}
-					for k, val := range h {
-						if strings.HasPrefix(k, "x-redrive-") {
+					ours, rest := amqp.Table{}, amqp.Table{}
+					for k, val := range d.Headers {
+						switch {
+						case strings.HasPrefix(k, "x-redrive-"):
 							ours[k] = val
-							delete(h, k)
+						case inStore && k == "x-delivery-count": // the broker's own, on quorum queues
+						case !inStore && slices.Contains([]string{"x-death", "x-first-death-exchange", "x-first-death-queue", "x-first-death-reason",
+							"x-last-death-exchange", "x-last-death-queue", "x-last-death-reason"}, k): // its wait is a death to RabbitMQ
+						default:
+							rest[k] = val
 						}
 					}
-					delete(h, "x-delivery-count") // the broker's own, on quorum queues
-					if d := cmp.Diff(everyHeader(), h); d != "" {
+					if d := cmp.Diff(brokertest.EveryHeader(), rest); d != "" {
 						t.Errorf("headers (-published +retried):\n%s", d)
 					}
-					if string(d.Body) != string(sent.Body) || d.ContentType != sent.ContentType || d.ContentEncoding != sent.ContentEncoding ||
-						d.DeliveryMode != 2 || d.Priority != 3 || d.CorrelationId != "corr" || d.ReplyTo != "reply" || d.MessageId != "m1" ||
-						!d.Timestamp.Equal(sent.Timestamp) || d.Type != "created" || d.UserId != "" || d.AppId != "shop" || d.Expiration != "" {
-						t.Errorf("properties changed: %+v", d)
+					properties := sent
+					properties.Headers, properties.UserId, properties.Expiration = nil, "", "" // the user is in our header
+					if d := cmp.Diff(properties, brokertest.Published(&d)); d != "" {
+						t.Errorf("properties (-published +retried):\n%s", d)
 					}
 					firstFailed, _ := ours[wire.HeaderFirstFailed].(time.Time)
 					if firstFailed.Before(before.Truncate(time.Second)) || firstFailed.After(time.Now()) {
@@ -103,12 +101,15 @@ func TestAFailedMessageIsRetriedAndParkedAtTheEnd(t *testing.T) {
 						t.Errorf("id: %v", err)
 					}
 					want := amqp.Table{
-						wire.HeaderID: id, wire.HeaderAttempt: int64(attempt + 1), wire.HeaderQueue: "orders",
+						wire.HeaderID: id, wire.HeaderAttempt: int64(i + 1), wire.HeaderQueue: "orders",
 						wire.HeaderExchange: "shop", wire.HeaderRoutingKey: "order.eu", wire.HeaderFirstFailed: firstFailed,
 						wire.HeaderReason: "rejected", wire.HeaderUserID: "guest",
 					}
 					if d := cmp.Diff(want, ours); d != "" {
 						t.Errorf("our headers (-want +got):\n%s", d)
+					}
+					if q := s.kept(t, "orders"); !inStore && (q.Waiting != 0 || q.Way != way.name) {
+						t.Errorf("the service has %+v", q)
 					}
 					failed = reject(t, d)
 				}
@@ -116,19 +117,14 @@ func TestAFailedMessageIsRetriedAndParkedAtTheEnd(t *testing.T) {
 				if p.ID != id || p.Attempt != 3 || p.Queue != "orders" || p.Exchange != "shop" || p.RoutingKey != "order.eu" || p.Size != 4 {
 					t.Errorf("parked as %+v", p)
 				}
-				c.none(300 * time.Millisecond)
-
+				c.Nothing()
 				if n := s.Replay(t, "id:"+id); n != 1 {
 					t.Fatalf("replayed %d", n)
 				}
-				d := c.next()
-				if d.Headers[wire.HeaderID] != id || d.Headers[wire.HeaderAttempt] != int64(0) {
+				if d := c.Ack(); d.Headers[wire.HeaderID] != id || d.Headers[wire.HeaderAttempt] != int64(0) || d.Headers[wire.HeaderUserID] != "guest" {
 					t.Errorf("replayed with headers %v", d.Headers)
 				}
-				if err := d.Ack(false); err != nil {
-					t.Fatal(err)
-				}
-				if s.Parked(t); len(s.Parked(t)) != 0 {
+				if len(s.Parked(t)) != 0 {
 					t.Error("it is parked still")
 				}
 			})
@@ -139,13 +135,13 @@ func TestAFailedMessageIsRetriedAndParkedAtTheEnd(t *testing.T) {
 // What consumers report themselves: the error travels, the wish for a delay
 // counts within the policy, and a report enrols no queue.
 func TestAReportedFailure(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("named", nil)
 		v.Queue("globbed.queue", nil)
 		s := run(t, servertest.Config(t, v, `policies: [{name: p, queues: [named, "globbed.*"], attempts: 3, backoff: [100ms, 1s], jitter: none, no_consumer: retry}]`)).ready(t)
-		ch, c := v.Channel(), consume(t, v, "named")
+		c := v.ConsumeMany("named")
 		report := func(queue string, delay any) {
-			publish(t, ch, wire.ExchangeFailures, queue, amqp.Publishing{Expiration: "60000", Body: []byte("x"), Headers: amqp.Table{
+			v.Publish(wire.ExchangeFailures, queue, amqp.Publishing{Expiration: "60000", Body: []byte("x"), Headers: amqp.Table{
 				wire.HeaderError: "no \x1b[31mstock", wire.HeaderDelay: delay, wire.HeaderExchange: "shop", wire.HeaderRoutingKey: "k"}})
 		}
 		for _, w := range []struct {
@@ -154,7 +150,7 @@ func TestAReportedFailure(t *testing.T) {
 		}{{int64(600), 600 * time.Millisecond}, {int32(3_600_000), time.Second}, {"soon", 100 * time.Millisecond}, {int64(-5), 100 * time.Millisecond}} {
 			began := time.Now()
 			report("named", w.delay)
-			d := c.next()
+			d := c.Next()
 			if waited := time.Since(began); waited < w.least {
 				t.Errorf("with a wish of %v it waited %s, want at least %s", w.delay, waited, w.least)
 			}
@@ -186,66 +182,54 @@ func TestReasonsAreFilteredByPolicy(t *testing.T) {
 		s := start(t, v, `policies:
   - {name: loose, queues: [loose], backoff: {fixed: 50ms}, reasons: [expired], no_consumer: retry}
   - {name: rest, queues: ["*"], backoff: {fixed: 50ms}, jitter: none}`).ready(t)
-		ch := v.Channel()
 		deadLettered(v, "plain", "classic")
 		deadLettered(v, "loose", "classic")
-		publish(t, ch, "", "plain", amqp.Publishing{Expiration: "1"})
+		v.Publish("", "plain", amqp.Publishing{Expiration: "1"})
 		p := s.WaitParked(t, 1)[0]
 		if p.Queue != "plain" || p.Reason != "expired" || !strings.Contains(p.ParkedFor, "does not retry") {
 			t.Errorf("parked as %+v", p)
 		}
-		publish(t, ch, "", "loose", amqp.Publishing{Expiration: "1", Body: []byte("x")})
+		v.Publish("", "loose", amqp.Publishing{Expiration: "1", Body: []byte("x")})
 		brokertest.Eventually(t, "an expired message comes back without its expiration", func() bool { return v.Depth("loose") == 1 })
 
 		v.Queue("limited", amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "redrive", "x-delivery-limit": int64(1)})
-		c := consume(t, v, "limited")
-		publish(t, ch, "", "limited", amqp.Publishing{})
+		c := v.ConsumeMany("limited")
+		v.Publish("", "limited", amqp.Publishing{})
 		for range 2 {
-			if err := c.next().Reject(true); err != nil {
+			if err := c.Next().Reject(true); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if d := c.next(); d.Headers[wire.HeaderReason] != "delivery_limit" || d.Headers[wire.HeaderAttempt] != int64(1) {
+		if d := c.Next(); d.Headers[wire.HeaderReason] != "delivery_limit" || d.Headers[wire.HeaderAttempt] != int64(1) {
 			t.Errorf("after the delivery limit: %v", d.Headers)
 		}
 	})
 }
 
 func TestAfterTheLastAttemptThePolicyDecides(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		s := start(t, v, `policies:
   - {name: a, queues: [discarded], attempts: 1, exhausted: discard}
   - {name: b, queues: [forwarded], attempts: 1, exhausted: {forward: {queue: graveyard}}}
   - {name: c, queues: [astray], attempts: 1, exhausted: {forward: {exchange: nowhere, routing_key: k}}}`).ready(t)
 		v.Queue("graveyard", nil)
-		ch := v.Channel()
-		for _, q := range []string{"discarded", "forwarded", "astray"} {
+		for _, q := range []string{"discarded", "forwarded", "astray", "other"} {
 			deadLettered(v, q, "classic")
-			publish(t, ch, "", q, amqp.Publishing{Body: []byte(q)})
-			reject(t, consume(t, v, q).next())
+			v.Publish("", q, amqp.Publishing{Body: []byte(q)})
+			reject(t, v.ConsumeMany(q).Next())
 		}
-		if d := consume(t, v, "graveyard").next(); string(d.Body) != "forwarded" || d.Headers[wire.HeaderAttempt] != int64(1) || d.Headers["x-death"] != nil {
+		if d := v.ConsumeMany("graveyard").Next(); string(d.Body) != "forwarded" || d.Headers[wire.HeaderAttempt] != int64(1) || d.Headers["x-death"] != nil {
 			t.Errorf("forwarded as %+v", d)
 		}
-		p := s.WaitParked(t, 1)[0]
-		if p.Queue != "astray" || !strings.Contains(p.ParkedFor, `cannot be forwarded to exchange "nowhere"`) {
-			t.Errorf("parked as %+v", p)
+		for _, p := range s.WaitParked(t, 2) {
+			want := map[string]string{"astray": `cannot be forwarded to exchange "nowhere"`, "other": `no policy allows the queue "other"`}[p.Queue]
+			if want == "" || !strings.Contains(p.ParkedFor, want) {
+				t.Errorf("parked as %+v", p)
+			}
 		}
 		brokertest.Eventually(t, "nothing waits", func() bool {
 			return s.kept(t, "discarded").Waiting+s.kept(t, "forwarded").Waiting+s.kept(t, "astray").Waiting == 0
 		})
-	})
-}
-
-func TestAQueueThatIsNotAllowedIsParked(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		s := start(t, v, `policies: [{name: p, queues: [allowed]}]`).ready(t)
-		deadLettered(v, "other", "quorum")
-		publish(t, v.Channel(), "", "other", amqp.Publishing{})
-		reject(t, consume(t, v, "other").next())
-		if p := s.WaitParked(t, 1)[0]; !strings.Contains(p.ParkedFor, `no policy allows the queue "other"`) {
-			t.Errorf("parked as %+v", p)
-		}
 	})
 }
 
@@ -254,7 +238,7 @@ const byPattern = `policies: [{name: p, queues: ["orders.*"], attempts: 3, backo
 // reported publishes a failure of a queue's as a consumer does.
 func reported(t *testing.T, v *brokertest.VHost, queue string) {
 	t.Helper()
-	publish(t, v.Channel(), wire.ExchangeFailures, queue, amqp.Publishing{Body: []byte(queue), Headers: amqp.Table{wire.HeaderError: "no stock"}})
+	v.Publish(wire.ExchangeFailures, queue, amqp.Publishing{Body: []byte(queue), Headers: amqp.Table{wire.HeaderError: "no stock"}})
 }
 
 // A queue whose effective dead-letter exchange is redrive, by its argument or a policy of
@@ -274,7 +258,7 @@ func TestAReportIsRetriedWhereTheQueueDeadLettersToRedrive(t *testing.T) {
 			reported(t, v, q)
 		}
 		for _, q := range consents {
-			if d := consume(t, v, q).next(); string(d.Body) != q || d.Headers[wire.HeaderAttempt] != int64(1) {
+			if d := v.ConsumeMany(q).Next(); string(d.Body) != q || d.Headers[wire.HeaderAttempt] != int64(1) {
 				t.Errorf("%q came back to %s with attempt %v", d.Body, q, d.Headers[wire.HeaderAttempt])
 			}
 		}
@@ -289,14 +273,14 @@ func TestAReportIsRetriedWhereTheQueueDeadLettersToRedrive(t *testing.T) {
 		if n := s.Replay(t, "queue:orders.none.quorum"); n != 1 {
 			t.Errorf("%d were replayed", n)
 		}
-		consume(t, v, "orders.none.quorum").next()
+		v.ConsumeMany("orders.none.quorum").Next()
 	})
 }
 
 // While the management API cannot be asked a report waits, its attempt intact; it is shown
 // everywhere, with the remedy, and goes on by itself.
 func TestAReportWaitsWhileConsentIsUnknown(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		c := configured(t, v, byPattern, t.TempDir())
 		asService := func() string {
 			u, err := url.Parse(v.Management)
@@ -329,13 +313,8 @@ func TestAReportWaitsWhileConsentIsUnknown(t *testing.T) {
 			if q := s.kept(t, queue); q.Waiting != 1 || q.Parked != 0 || !strings.Contains(q.Unreachable, way.says) {
 				t.Errorf("the queue is %+v", q)
 			}
-			resp, err := http.Get("http://" + s.Addr() + "/readyz")
-			if err != nil {
-				t.Fatal(err)
-			}
-			resp.Body.Close()
-			if resp.StatusCode != http.StatusOK {
-				t.Errorf("%s for reports of one queue, which anybody may publish who may report", resp.Status)
+			if code, _ := s.get(t, "/readyz"); code != http.StatusOK {
+				t.Errorf("%d for reports of one queue, which anybody may publish who may report", code)
 			}
 			if way.end == nil {
 				tag("management")
@@ -346,7 +325,7 @@ func TestAReportWaitsWhileConsentIsUnknown(t *testing.T) {
 				way.end(c)
 				s = run(t, c)
 			}
-			if d := consume(t, v, queue).next(); d.Headers[wire.HeaderAttempt] != int64(1) {
+			if d := v.ConsumeMany(queue).Next(); d.Headers[wire.HeaderAttempt] != int64(1) {
 				t.Errorf("it came back with attempt %v", d.Headers[wire.HeaderAttempt])
 			}
 			s.ready(t)
@@ -360,7 +339,7 @@ func TestAReportWaitsWhileConsentIsUnknown(t *testing.T) {
 
 // However many names reports invent, the management API is not asked for each.
 func TestInventedNamesAreNotLookedUpEach(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		const names = 200
 		api, err := url.Parse(v.Management)
 		if err != nil {
@@ -377,9 +356,8 @@ func TestInventedNamesAreNotLookedUpEach(t *testing.T) {
 		through.Scheme, through.Host = "http", strings.TrimPrefix(counting.URL, "http://")
 		c.Broker.Management = through.String()
 		s := run(t, c).ready(t)
-		ch := v.Channel()
 		for i := range names {
-			publish(t, ch, wire.ExchangeFailures, fmt.Sprint("orders.invented.", i), amqp.Publishing{})
+			v.Publish(wire.ExchangeFailures, fmt.Sprint("orders.invented.", i), amqp.Publishing{})
 		}
 		s.WaitParked(t, names)
 		if n := asked.Load(); n == 0 || n > names/2 {
@@ -394,12 +372,12 @@ func TestDeletedExchangesAndQueuesAreDeclaredAgain(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		s := start(t, v, soon).ready(t)
 		deadLettered(v, "work", "quorum")
-		work := consume(t, v, "work")
+		work := v.ConsumeMany("work")
 		comesBack := func() {
 			t.Helper()
-			publish(t, v.Channel(), "", "work", amqp.Publishing{})
-			reject(t, work.next())
-			if d := work.next(); d.Headers[wire.HeaderAttempt] != int64(1) {
+			v.Publish("", "work", amqp.Publishing{})
+			reject(t, work.Next())
+			if d := work.Next(); d.Headers[wire.HeaderAttempt] != int64(1) {
 				t.Errorf("it came back with %v", d.Headers)
 			} else if err := d.Ack(false); err != nil {
 				t.Fatal(err)
@@ -411,7 +389,7 @@ func TestDeletedExchangesAndQueuesAreDeclaredAgain(t *testing.T) {
 			what, name, _ := strings.Cut(deleted, " ")
 			v.Must(http.MethodDelete, what+"s/"+v.Name+"/"+name, nil)
 			brokertest.Eventually(t, deleted+" is declared again, and counted", func() bool {
-				return strings.Contains(metricsOf(t, s), `redrive_declared_again_total{name="`+deleted+`"} 1`)
+				return s.metric(t, `redrive_declared_again_total{name="`+deleted+`"}`) == "1"
 			})
 		}
 		s.ready(t)
@@ -424,20 +402,6 @@ func TestDeletedExchangesAndQueuesAreDeclaredAgain(t *testing.T) {
 		})
 		comesBack()
 	})
-}
-
-func metricsOf(t *testing.T, s *service) string {
-	t.Helper()
-	resp, err := http.Get("http://" + s.Addr() + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
 }
 
 // A policy or operator policy for every queue can beat the intake's own delivery limit:
@@ -463,7 +427,7 @@ func TestASmallDeliveryLimitOfAPolicyIsAProblem(t *testing.T) {
 // Two services with stores of their own on one virtual host take a part each: both say so,
 // and no longer once one has ended.
 func TestTwoServicesOnOneVirtualHostAreReported(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		one, other := start(t, v, soon), start(t, v, soon)
 		for _, s := range []*service{one, other} {
 			brokertest.Eventually(t, "it says that there is another", func() bool {

@@ -4,8 +4,11 @@ package stories_test
 
 import (
 	"context"
+	"io"
+	"net/http"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -80,52 +83,36 @@ func (s *service) kept(t *testing.T, queue string) inspect.Queue {
 	return inspect.Queue{Name: queue}
 }
 
-// deadLettered declares a queue whose dead letters go to Redrive.
-func deadLettered(v *brokertest.VHost, queue, kind string) {
-	v.Queue(queue, amqp.Table{"x-queue-type": kind, "x-dead-letter-exchange": "redrive"})
-}
-
-// consumer takes deliveries of one queue.
-type consumer struct {
-	t  *testing.T
-	ch *amqp.Channel
-	in <-chan amqp.Delivery
-}
-
-func consume(t *testing.T, v *brokertest.VHost, queue string) *consumer {
+// get asks the service by HTTP.
+func (s *service) get(t *testing.T, path string) (code int, text string) {
 	t.Helper()
-	ch := v.Channel()
-	if err := ch.Qos(1000, 0, false); err != nil {
-		t.Fatal(err)
-	}
-	in, err := ch.Consume(queue, "", false, false, false, false, nil)
+	resp, err := http.Get("http://" + s.Addr() + path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &consumer{t, ch, in}
+	defer resp.Body.Close()
+	all, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(all)
 }
 
-func (c *consumer) next() amqp.Delivery {
-	c.t.Helper()
-	select {
-	case d, ok := <-c.in:
-		if !ok {
-			c.t.Fatal("the consumer's channel closed")
+// metric is the value of a line of the service's metrics; "" when there is none.
+func (s *service) metric(t *testing.T, series string) string {
+	t.Helper()
+	_, all := s.get(t, "/metrics")
+	for line := range strings.Lines(all) {
+		if value, ok := strings.CutPrefix(line, series+" "); ok {
+			return strings.TrimSpace(value)
 		}
-		return d
-	case <-time.After(brokertest.Patience):
-		c.t.Fatal("no delivery came")
 	}
-	return amqp.Delivery{}
+	return ""
 }
 
-func (c *consumer) none(within time.Duration) {
-	c.t.Helper()
-	select {
-	case d := <-c.in:
-		c.t.Errorf("a delivery came that should not: %q, headers %v", d.Body, d.Headers)
-	case <-time.After(within):
-	}
+// deadLettered declares a queue whose dead letters go to Redrive.
+func deadLettered(v *brokertest.VHost, queue, kind string) {
+	v.Queue(queue, amqp.Table{"x-queue-type": kind, "x-dead-letter-exchange": "redrive"})
 }
 
 func reject(t *testing.T, d amqp.Delivery) time.Time {
@@ -136,8 +123,7 @@ func reject(t *testing.T, d amqp.Delivery) time.Time {
 	return time.Now()
 }
 
-// publish waits for RabbitMQ's confirm: a test whose own message is lost proves
-// nothing.
+// publish is as VHost.Publish, on a channel of somebody else's.
 func publish(t *testing.T, ch *amqp.Channel, exchange, key string, p amqp.Publishing) {
 	t.Helper()
 	if err := ch.Confirm(false); err != nil {

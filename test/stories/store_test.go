@@ -30,7 +30,7 @@ func TestTheServiceOnRedis(t *testing.T) {
 	redisnode.Each(t, func(t *testing.T, o redisnode.Options) {
 		redis := redisnode.New(t, o)
 		var stores atomic.Int64 // side by side
-		brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 			prefix := fmt.Sprint("story", stores.Add(1))
 			onRedis := func() *service {
 				c := configured(t, v, threeAttempts, t.TempDir())
@@ -38,16 +38,16 @@ func TestTheServiceOnRedis(t *testing.T) {
 				return run(t, c).ready(t)
 			}
 			deadLettered(v, "orders", "quorum")
-			ch, orders := v.Channel(), consume(t, v, "orders")
+			orders := v.ConsumeMany("orders")
 			s := onRedis()
-			publish(t, ch, "", "orders", amqp.Publishing{Body: []byte("a")})
-			failed := reject(t, orders.next())
-			d := orders.next()
+			v.Publish("", "orders", amqp.Publishing{Body: []byte("a")})
+			failed := reject(t, orders.Next())
+			d := orders.Next()
 			if early := failed.Add(200 * time.Millisecond); time.Now().Before(early) {
 				t.Errorf("it came %s early", time.Until(early))
 			}
 			reject(t, d)
-			reject(t, orders.next())
+			reject(t, orders.Next())
 			parked := s.WaitParked(t, 1)[0]
 			if err := s.Stop(); err != nil {
 				t.Fatal(err)
@@ -59,9 +59,7 @@ func TestTheServiceOnRedis(t *testing.T) {
 			if n := s.Replay(t, "id:"+parked.ID); n != 1 {
 				t.Fatalf("replayed %d", n)
 			}
-			if err := orders.next().Ack(false); err != nil {
-				t.Fatal(err)
-			}
+			orders.Ack()
 			s.wait(t, retry.Retried)
 		})
 	})
@@ -71,7 +69,7 @@ func TestTheServiceOnRedis(t *testing.T) {
 // the attempts it had, and no service uses a store that was moved away.
 func TestAServiceIsMigratedToRedisAndBack(t *testing.T) {
 	redis := redisnode.New(t, redisnode.Options{})
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		ctx := context.Background()
 		deadLettered(v, "orders", "quorum")
 		onDisk := configured(t, v, threeAttempts, t.TempDir())
@@ -105,12 +103,12 @@ func TestAServiceIsMigratedToRedisAndBack(t *testing.T) {
 		if err := s.Client.PauseQueue(ctx, "orders", "the database is down"); err != nil {
 			t.Fatal(err)
 		}
-		ch, orders := v.Channel(), consume(t, v, "orders")
+		orders := v.ConsumeMany("orders")
 		var want []string
 		for i := range 50 {
 			want = append(want, fmt.Sprint(i))
-			publish(t, ch, "", "orders", amqp.Publishing{Body: []byte(want[i])})
-			reject(t, orders.next())
+			v.Publish("", "orders", amqp.Publishing{Body: []byte(want[i])})
+			reject(t, orders.Next())
 		}
 		brokertest.Eventually(t, "all wait", func() bool { return s.kept(t, "orders").Waiting == 50 })
 		for _, move := range [][2]*config.Config{{onDisk, &onRedis}, {&onRedis, &again}} {
@@ -128,7 +126,7 @@ func TestAServiceIsMigratedToRedisAndBack(t *testing.T) {
 		}
 		var got []string
 		for range want {
-			d := orders.next()
+			d := orders.Next()
 			if d.Headers[wire.HeaderAttempt] != int64(1) {
 				t.Errorf("it came back as attempt %v", d.Headers[wire.HeaderAttempt])
 			}

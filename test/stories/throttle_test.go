@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -37,40 +35,20 @@ func expire(t *testing.T, v *brokertest.VHost, queue string, n int) {
 	}
 }
 
-// metric is the value of a line of the service's metrics; "" when there is none.
-func (s *service) metric(t *testing.T, series string) string {
-	t.Helper()
-	resp, err := http.Get("http://" + s.Addr() + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	all, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(all)) {
-		if value, ok := strings.CutPrefix(line, series+" "); ok {
-			return strings.TrimSpace(value)
-		}
-	}
-	return ""
-}
-
 const expiring = `attempts: 9, backoff: {fixed: 100ms}, jitter: none, reasons: [expired, rejected]`
 
 // Messages are retried no faster than the policy says, in due order. (In fake time, both ways:
 // TestTheRateIsExactOverAMinute.)
 func TestRetriesKeepTheirRate(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		const rate, first, rest = 50, 60, 500
 		s := start(t, v, fmt.Sprintf(`policies: [{name: slow, queues: [slow], %s, rate: %d/s}]`, expiring, rate)).ready(t)
 		expire(t, v, "slow", first+rest)
 		brokertest.Eventually(t, "all wait", func() bool { return s.kept(t, "slow").Waiting == first+rest })
 		began := time.Now() // before the first retry, which waits for a consumer
-		slow := consume(t, v, "slow")
+		slow := v.ConsumeMany("slow")
 		for i := range first + rest {
-			d := slow.next()
+			d := slow.Next()
 			if string(d.Body) != fmt.Sprint(i) {
 				t.Fatalf("%s is number %d", d.Body, i)
 			}
@@ -87,7 +65,7 @@ func TestRetriesKeepTheirRate(t *testing.T) {
 // A queue without consumers gets nothing back and says so, over a restart of the
 // service too, and goes on by itself when there is a consumer.
 func TestAQueueWithoutConsumersGetsNoRetries(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		const policies = `policies: [{name: p, queues: ["*"], ` + expiring + `}]`
 		s := start(t, v, policies).ready(t)
 		expire(t, v, "orders", 20)
@@ -108,9 +86,9 @@ func TestAQueueWithoutConsumersGetsNoRetries(t *testing.T) {
 		if n := v.Depth("orders"); n != 0 {
 			t.Errorf("%d are in the queue", n)
 		}
-		c := consume(t, v, "orders")
-		c.next()
-		c.bodies(19)
+		c := v.ConsumeMany("orders")
+		c.Next()
+		bodies(c, 19)
 		if e := s.wait(t, retry.ConsumerBack); e.Queue != "orders" {
 			t.Errorf("%+v", e)
 		}
@@ -121,16 +99,16 @@ func TestAQueueWithoutConsumersGetsNoRetries(t *testing.T) {
 // A breaker opens while the consumer rejects all, lets nothing through but probes,
 // and closes when it takes them.
 func TestABreakerOpensAndCloses(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		s := start(t, v, `policies: [{name: p, queues: ["*"], `+strings.Replace(expiring, "9", "90", 1)+`, in_flight: 40, settle: 1s,
 			breaker: {least: 10, window: 10s, wait: 1s, max_wait: 2s, probes: 2, ramp: 2s}}]`).ready(t)
 		const n = 200
 		expire(t, v, "orders", n)
-		c := consume(t, v, "orders")
+		c := v.ConsumeMany("orders")
 		var opened, probes int
 		for opened < 3 { // it opens on what fails, then on its probes
 			select {
-			case d := <-c.in:
+			case d := <-c.In:
 				if opened > 0 {
 					probes++
 				}
@@ -152,7 +130,7 @@ func TestABreakerOpensAndCloses(t *testing.T) {
 		took := map[string]bool{}
 		for closed := false; !closed || len(took) < n; {
 			select {
-			case d := <-c.in:
+			case d := <-c.In:
 				if took[string(d.Body)] {
 					t.Errorf("%s came again after its acknowledgement", d.Body)
 				}
@@ -176,7 +154,7 @@ func TestABreakerOpensAndCloses(t *testing.T) {
 
 // A queue with many due messages delays another one's by a batch at most.
 func TestManyDueMessagesDelayAnotherQueueByABatchAtMost(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		ctx := context.Background()
 		s := start(t, v, `policies: [{name: p, queues: ["*"], `+expiring+`, no_consumer: retry}]`).ready(t)
 		const n = 20_000

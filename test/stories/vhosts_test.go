@@ -3,9 +3,8 @@ package stories_test
 import (
 	"context"
 	"fmt"
-	"io"
-	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -132,14 +131,14 @@ func twoVHosts(t *testing.T, first, second *brokertest.VHost, policies string) *
 // own, and none in the other, whatever is done in that one.
 func TestTwoVirtualHostsAreIsolated(t *testing.T) {
 	t.Run("disk", func(t *testing.T) {
-		brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 			second := brokertest.NewVHost(t, v.Broker)
 			neverMeet(t, v, second, twoVHosts(t, v, second, threeAttempts), 1)
 		})
 	})
 	t.Run("Redis, two replicas", func(t *testing.T) {
 		redis := redisnode.New(t, redisnode.Options{})
-		brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 			second := brokertest.NewVHost(t, v.Broker)
 			c := twoVHosts(t, v, second, threeAttempts)
 			c.Store.Redis.URL, c.Store.Redis.Prefix = redis.URL(), v.Name
@@ -243,42 +242,18 @@ func (v *testVHost) checkLedger(t *testing.T, services []*service) {
 	})
 	retried := 0.0
 	for _, s := range services {
-		retried += metric(t, "http://"+s.Addr()+"/metrics", fmt.Sprintf(`redrive_retried_total{queue="orders",vhost="%s"}`, v.Name))
+		n, _ := strconv.ParseFloat(s.metric(t, fmt.Sprintf(`redrive_retried_total{queue="orders",vhost="%s"}`, v.Name)), 64)
+		retried += n
 	}
 	if want := float64(failed); retried != want {
 		t.Errorf("%s: the metrics have %v retries, want %v", v.Name, retried, want)
 	}
 	for _, s := range services {
-		text := get(t, "http://"+s.Addr()+httpapi.Base(v.Name)+"/metrics")
+		_, text := s.get(t, httpapi.Base(v.Name)+"/metrics")
 		if strings.Count(text, `vhost="`) != strings.Count(text, `vhost="`+v.Name+`"`) || strings.Contains(text, "go_goroutines") || !strings.Contains(text, `redrive_ready{vhost="`+v.Name+`"} 1`) {
 			t.Errorf("the metrics of %s are not its own:\n%s", v.Name, text)
 		}
 	}
-}
-
-func get(t *testing.T, url string) string {
-	t.Helper()
-	resp, err := http.Get(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
-}
-
-func metric(t *testing.T, url, name string) (v float64) {
-	t.Helper()
-	for line := range strings.Lines(get(t, url)) {
-		if value, ok := strings.CutPrefix(line, name+" "); ok {
-			_, _ = fmt.Sscan(value, &v)
-			return v
-		}
-	}
-	return 0
 }
 
 // A virtual host that is deleted is a problem of its own: the other goes on. When it is
@@ -315,14 +290,8 @@ func TestAVirtualHostThatIsCreatedAgainIsServedAgain(t *testing.T) {
 			t.Errorf("the other has problems: %q", s.Problems())
 		}
 		for path, want := range map[string]int{"/readyz": 503, httpapi.Base(second.Name) + "/readyz": 503, httpapi.Base(first.Name) + "/readyz": 200, "/healthz": 200} {
-			resp, err := http.Get("http://" + s.Addr() + path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			text, _ := io.ReadAll(resp.Body)
-			resp.Body.Close()
-			if resp.StatusCode != want || path == "/readyz" && !strings.Contains(string(text), "virtual host "+second.Name+": intake") {
-				t.Errorf("%s: %d %s", path, resp.StatusCode, text)
+			if code, text := s.get(t, path); code != want || path == "/readyz" && !strings.Contains(text, "virtual host "+second.Name+": intake") {
+				t.Errorf("%s: %d %s", path, code, text)
 			}
 		}
 		orders := first.Consume("orders")
@@ -354,7 +323,7 @@ func TestAVirtualHostThatIsCreatedAgainIsServedAgain(t *testing.T) {
 // What ends a service of one virtual host is reported for one of several, and tried again; the
 // others go on.
 func TestAFailureOfOneVirtualHostStopsNoOther(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, first *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, first *brokertest.VHost) {
 		second := brokertest.NewVHost(t, first.Broker)
 		c := twoVHosts(t, first, second, threeAttempts)
 		second.Exchange(wire.ExchangeDeadLetters, "fanout") // anyone can publish to it
