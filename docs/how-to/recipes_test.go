@@ -99,7 +99,7 @@ func TestFromEachRecipe(t *testing.T) {
 	for _, r := range recipes {
 		t.Run(r.name, func(t *testing.T) {
 			t.Parallel()
-			brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) { r.migrate(t, v, program) })
+			brokertest.One(t, func(t *testing.T, v *brokertest.VHost) { r.migrate(t, v, program) })
 		})
 	}
 }
@@ -260,7 +260,7 @@ func TestTheTutorial(t *testing.T) {
 	}
 	config := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindStringSubmatch(string(text))[1]
 	program := build(t)
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		file := filepath.Join(t.TempDir(), "redrive.yaml")
 		if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 			t.Fatal(err)
@@ -334,7 +334,7 @@ func TestTheTutorial(t *testing.T) {
 // The consumer runs on all the time; what waits when it is undone still returns.
 func TestAddingToARunningSystemAndUndo(t *testing.T) {
 	program := build(t)
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("orders", nil)
 		deadLetters(t, v, map[string]any{"max-length": 1000})
 		work := v.Consume("orders")
@@ -432,11 +432,7 @@ func TestTheDeadLetterServiceRetriesForEverOn4(t *testing.T) {
 		work.Reject()
 		work.Reject()
 		if !v.Since4() {
-			select {
-			case <-gaveUp:
-			case <-time.After(time.Minute):
-				t.Fatal("the recipe did not give up after three deaths")
-			}
+			brokertest.Receive(t, gaveUp, "the recipe did not give up after three deaths")
 			if n := v.Depth("orders"); n != 0 {
 				t.Fatalf("%d messages are in orders", n)
 			}
