@@ -98,7 +98,7 @@ func lateness(ctx context.Context, b brokertest.Broker, kind string) error {
 	fmt.Printf("the way alone, by a bare forwarder without a delay: p50 %.1f ms, p99 %.1f ms\n",
 		ms(alone.p(50)), ms(alone.p(99)))
 	var failures []error
-	for _, row := range serviceRows(*delay, *stores) {
+	for _, row := range serviceRows(*delay, only(*store, onDisk, onRedis)) {
 		back, err := measure(ctx, b, kind, row, n, *steady)
 		if errors.As(err, new(notThere)) {
 			fmt.Printf("%s: %v\n", row.name, err)

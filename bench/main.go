@@ -33,8 +33,8 @@ var (
 	rounds    = flag.Int("rounds", 3, "rounds of each row; the median counts")
 	binary    = flag.String("redrive", "bin/redrive", "the service")
 	version   = flag.String("version", "", "only brokers whose version begins so, such as 4.3")
-	kinds     = flag.String("kind", "classic,quorum", "of the work queue")
-	stores    = flag.String("store", "disk,redis", "with -steady and -waiting: where the service keeps its messages")
+	kind      = flag.String("kind", "", "only work queues of this kind, classic or quorum")
+	store     = flag.String("store", "", "with -steady and -waiting: only on this store, disk or redis")
 	steady    = flag.Int("steady", 0, "measure lateness at so many rejects per second")
 	steadyFor = flag.Duration("for", 30*time.Second, "with -steady: how long messages are rejected")
 	delay     = flag.Duration("delay", 5*time.Second, "with -steady: the delay of each message")
@@ -100,12 +100,6 @@ func run(ctx context.Context) error {
 	if *messages < 1 || *rounds < 1 || *size < 0 || *waiting < 0 || *steady < 0 {
 		return errors.New("-n and -rounds must be 1 or more, all other numbers 0 or more")
 	}
-	if err := among("-store", *stores, onDisk, onRedis); err != nil {
-		return err
-	}
-	if err := among("-kind", *kinds, "classic", "quorum"); err != nil {
-		return err
-	}
 	brokers, err := brokertest.FromEnv()
 	if err != nil {
 		return err
@@ -113,8 +107,9 @@ func run(ctx context.Context) error {
 	brokers = slices.DeleteFunc(brokers, func(b brokertest.Broker) bool {
 		return !strings.HasPrefix(b.Version, *version)
 	})
-	if len(brokers) == 0 {
-		return fmt.Errorf("no broker has version %s", *version)
+	kinds := only(*kind, "classic", "quorum")
+	if len(brokers) == 0 || len(kinds) == 0 || len(only(*store, onDisk, onRedis)) == 0 {
+		return fmt.Errorf("no broker has -version %q, -kind %q, -store %q", *version, *kind, *store)
 	}
 	measure := compare
 	switch {
@@ -127,7 +122,7 @@ func run(ctx context.Context) error {
 	}
 	var failures []error
 	for _, b := range brokers {
-		for kind := range strings.SplitSeq(*kinds, ",") {
+		for _, kind := range kinds {
 			fmt.Printf("\nRabbitMQ %s, %s work queue, messages of %d bytes\n", b.Version, kind, *size)
 			if err := measure(ctx, b, kind); err != nil && ctx.Err() == nil {
 				failures = append(failures, fmt.Errorf("RabbitMQ %s, %s: %w", b.Version, kind, err))
@@ -140,14 +135,9 @@ func run(ctx context.Context) error {
 	return errors.Join(failures...)
 }
 
-// among returns an error if a list has something else than these.
-func among(name, list string, these ...string) error {
-	for s := range strings.SplitSeq(list, ",") {
-		if !slices.Contains(these, s) {
-			return fmt.Errorf("%s %s: expected %s or both, with a comma", name, s, strings.Join(these, ", "))
-		}
-	}
-	return nil
+// only is what begins so, of all.
+func only(prefix string, all ...string) []string {
+	return slices.DeleteFunc(all, func(s string) bool { return !strings.HasPrefix(s, prefix) })
 }
 
 // median of some values, which it sorts.

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -41,23 +40,23 @@ var forwarder = row{name: "bare forwarder", start: startForwarder}
 
 // rows are all of them.
 func rows() []row {
-	return slices.Concat([]row{forwarder}, serviceRows(0, onDisk+","+onRedis), []row{
+	return slices.Concat([]row{forwarder}, serviceRows(0, []string{onDisk, onRedis}), []row{
 		{name: "fixed recipe (broker alone)", start: startFixed},
 		{name: "native delayed retry", requeue: true, start: startNative},
 	})
 }
 
 // serviceRows are Redrive on some stores, on Redis also in replicas.
-func serviceRows(delay time.Duration, stores string) (all []row) {
+func serviceRows(delay time.Duration, stores []string) (all []row) {
 	add := func(name, store string, count int) {
 		all = append(all, row{name: name, start: func(ctx context.Context, v *vhost) error {
 			return startServices(ctx, v, store, count, map[string]time.Duration{work: delay})
 		}})
 	}
-	if strings.Contains(stores, onDisk) {
+	if slices.Contains(stores, onDisk) {
 		add("redrive", onDisk, 1)
 	}
-	if strings.Contains(stores, onRedis) {
+	if slices.Contains(stores, onRedis) {
 		add("redrive on Redis", onRedis, 1)
 		add("redrive on Redis, 2 replicas", onRedis, 2)
 		add("redrive on Redis, 3 replicas", onRedis, 3)

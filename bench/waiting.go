@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -23,7 +22,7 @@ const (
 
 // withWaiting measures what many waiting messages cost the service, on each store.
 func withWaiting(ctx context.Context, b brokertest.Broker, kind string) error {
-	for store := range strings.SplitSeq(*stores, ",") {
+	for _, store := range only(*store, onDisk, onRedis) {
 		fmt.Printf("\n%d messages wait, store: %s\n", *waiting, store)
 		err := withWaitingIn(ctx, store, b, kind)
 		if errors.As(err, new(notThere)) {

@@ -1,5 +1,5 @@
-// Package proxy stands between a client and a server, for tests and measurements: it
-// cuts connections at any byte, holds back what they send, and is as slow as a link.
+// Package proxy stands between a client and a server, for tests: it cuts connections at
+// any byte, and holds back what they send.
 package proxy
 
 import (
@@ -8,56 +8,95 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 )
+
+// Bytes are how many pass each way of a connection; < 0: any number.
+type Bytes struct{ ToServer, ToClient int64 }
+
+// NoLimit lets all pass.
+var NoLimit = Bytes{-1, -1}
+
+// A flow is what passes one way, or both ways together.
+type flow struct {
+	passed atomic.Int64
+	budget atomic.Int64 // bytes until the next cut; < 0: none
+}
+
+// take is how many of n bytes may pass. The connection ends where that are fewer, and the one
+// of several that come to that byte at once cuts all.
+func (f *flow) take(n int) (may int, cuts, ends bool) {
+	if n == 0 || f.budget.Load() < 0 {
+		return n, false, false
+	}
+	left := f.budget.Add(-int64(n))
+	if left >= 0 {
+		return n, false, false
+	}
+	return max(0, n+int(left)), f.budget.CompareAndSwap(left, -1), true
+}
 
 // Proxy passes connections on to one server.
 type Proxy struct {
-	target string
-	listen net.Listener
-	budget atomic.Int64 // bytes, both ways together, until the next cut; < 0: none
-	cuts   atomic.Int64
-	// refuses is whether new connections are cut at once; refused counts them.
-	refuses atomic.Bool
-	refused atomic.Int64
-	ended   sync.WaitGroup
-	// Each way has its own pace.
-	toServer, toClient pace
+	target                   string
+	listen                   net.Listener
+	both, toServer, toClient flow
+	cuts, refused            atomic.Int64
+	ended                    sync.WaitGroup
+	refuses                  atomic.Bool // new connections are cut at once
 
-	mu    sync.Mutex
-	conns map[net.Conn]*inLine
-	line  *line         // of new connections
-	pass  chan struct{} // closed but while all is held back
-	// answers is the same for what the server sends.
-	answers chan struct{}
+	mu            sync.Mutex
+	conns         map[net.Conn]*inLine
+	line          *line         // of new connections
+	pass, answers chan struct{} // closed but while all, or what the server sends, is held back
+}
+
+// line are connections that pass nothing before all of them are admitted.
+type line struct {
+	admitted chan struct{} // closed when they are
+	limit    Bytes         // of each; set before that
+	all      []*inLine     // with Proxy.mu
+}
+
+// inLine is one of them, and what has passed of it.
+type inLine struct {
+	*line
+	toServer, toClient atomic.Int64
+	counted            sync.Once // that it was cut
+}
+
+func (l *line) isAdmitted() bool {
+	select {
+	case <-l.admitted:
+		return true
+	default:
+		return false
+	}
+}
+
+func (l *line) admit(limit Bytes) {
+	if !l.isAdmitted() {
+		l.limit = limit
+		close(l.admitted)
+	}
 }
 
 // New makes a proxy to the server at target, host:port, for one test.
 func New(t testing.TB, target string) *Proxy {
 	t.Helper()
-	p, err := Start(target)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
+	open := make(chan struct{})
+	close(open)
+	p := &Proxy{target: target, listen: l, conns: map[net.Conn]*inLine{}, pass: open, answers: open,
+		line: &line{admitted: open, limit: NoLimit}}
+	for _, f := range []*flow{&p.both, &p.toServer, &p.toClient} {
+		f.budget.Store(-1)
+	}
+	p.ended.Go(p.accept)
 	t.Cleanup(p.Close)
 	return p
-}
-
-// Start is New outside of a test; Close it.
-func Start(target string) (*Proxy, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	p := &Proxy{target: target, listen: l, conns: map[net.Conn]*inLine{}, pass: make(chan struct{}), line: newLine()}
-	close(p.pass)
-	p.line.admit(NoLimit)
-	p.answers = p.pass
-	p.budget.Store(-1)
-	p.toServer.budget.Store(-1)
-	p.toClient.budget.Store(-1)
-	p.ended.Go(p.accept)
-	return p, nil
 }
 
 // Close cuts all connections and takes no more.
@@ -71,46 +110,12 @@ func (p *Proxy) Close() {
 // Addr is where it listens, host:port.
 func (p *Proxy) Addr() string { return p.listen.Addr().String() }
 
-// Limit lets so many bytes a second through each way, of all connections together; 0 is
-// no limit, as at first. A limit is for what is sent from now on.
-func (p *Proxy) Limit(bytesPerSecond int64) {
-	p.toServer.perSecond.Store(bytesPerSecond)
-	p.toClient.perSecond.Store(bytesPerSecond)
-}
-
-// pace is how fast bytes pass one way, and how many.
-type pace struct {
-	perSecond atomic.Int64
-	budget    atomic.Int64 // as Proxy's
-	passed    atomic.Int64
-	mu        sync.Mutex
-	free      time.Time // when all that was let through before has passed
-}
-
-// wait waits as long as so many bytes take after those before them.
-func (p *pace) wait(bytes int) {
-	perSecond := p.perSecond.Load()
-	if perSecond == 0 {
-		return
-	}
-	p.mu.Lock()
-	if now := time.Now(); p.free.Before(now) {
-		p.free = now
-	}
-	p.free = p.free.Add(time.Duration(bytes) * time.Second / time.Duration(perSecond))
-	until := p.free
-	p.mu.Unlock()
-	time.Sleep(time.Until(until))
-}
-
-// CutAfter cuts all connections when so many more bytes have passed.
-func (p *Proxy) CutAfter(bytes int64) { p.budget.Store(bytes) }
-
-// CutToServerAfter cuts all connections when so many more bytes have passed to the server;
+// CutAfter cuts all connections when so many more bytes have passed, both ways together;
 // < 0: no more.
-func (p *Proxy) CutToServerAfter(bytes int64) { p.toServer.budget.Store(bytes) }
+func (p *Proxy) CutAfter(bytes int64) { p.both.budget.Store(bytes) }
 
-// CutToClientAfter is the same of those to the client.
+// CutToServerAfter and CutToClientAfter are the same of those that pass one way.
+func (p *Proxy) CutToServerAfter(bytes int64) { p.toServer.budget.Store(bytes) }
 func (p *Proxy) CutToClientAfter(bytes int64) { p.toClient.budget.Store(bytes) }
 
 // Passed is how many bytes have passed each way.
@@ -125,8 +130,15 @@ func (p *Proxy) Cuts() int { return int(p.cuts.Load()) }
 func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for c := range p.conns {
-		c.Close()
+	p.cutBut(nil)
+}
+
+// cutBut cuts all connections that are not in a line, with mu.
+func (p *Proxy) cutBut(l *line) {
+	for conn, c := range p.conns {
+		if c.line != l {
+			conn.Close()
+		}
 	}
 }
 
@@ -143,22 +155,67 @@ func (p *Proxy) Refused() int { return int(p.refused.Load()) }
 // Hold keeps all connections and lets nothing through, either way, until release is
 // called, which may be done twice; then all that was sent meanwhile arrives. It must be
 // released before the test ends.
-func (p *Proxy) Hold() (release func()) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	pass := make(chan struct{})
-	p.pass = pass
-	return sync.OnceFunc(func() { close(pass) })
-}
+func (p *Proxy) Hold() (release func()) { return p.hold(&p.pass) }
 
 // HoldAnswers is Hold of what the server sends alone: it does what it is asked, and
 // no one sees it.
-func (p *Proxy) HoldAnswers() (release func()) {
+func (p *Proxy) HoldAnswers() (release func()) { return p.hold(&p.answers) }
+
+func (p *Proxy) hold(what *chan struct{}) (release func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	answers := make(chan struct{})
-	p.answers = answers
-	return sync.OnceFunc(func() { close(answers) })
+	held := make(chan struct{})
+	*what = held
+	return sync.OnceFunc(func() { close(held) })
+}
+
+// Gather cuts all connections, and holds new ones before their first byte. A client that keeps so
+// many connections then has as many in line, each of them once. Those that are in line already stay.
+func (p *Proxy) Gather() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.line.isAdmitted() {
+		p.line = &line{admitted: make(chan struct{})}
+	}
+	p.cutBut(p.line)
+}
+
+// Connections is how many there are.
+func (p *Proxy) Connections() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.conns) / 2
+}
+
+// Gathered is how many connections are in line.
+func (p *Proxy) Gathered() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.line.all)
+}
+
+// Admit lets those in line pass, and cuts each when so many bytes of its own have passed one way.
+// New ones are held. passed is what has passed of each since.
+func (p *Proxy) Admit(limit Bytes) (passed func() []Bytes) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	all := p.line.all
+	p.line.admit(limit)
+	p.line = &line{admitted: make(chan struct{})}
+	return func() (each []Bytes) {
+		for _, c := range all {
+			each = append(each, Bytes{c.toServer.Load(), c.toClient.Load()})
+		}
+		return each
+	}
+}
+
+// Open lets those in line pass, and new ones too.
+func (p *Proxy) Open() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.line.admit(NoLimit)
+	p.line.all = nil
 }
 
 func (p *Proxy) accept() {
@@ -167,8 +224,7 @@ func (p *Proxy) accept() {
 		if err != nil {
 			return
 		}
-		if p.refuses.Load() {
-			p.refused.Add(1)
+		if p.isRefused() {
 			client.Close()
 			continue
 		}
@@ -177,32 +233,43 @@ func (p *Proxy) accept() {
 			client.Close()
 			continue
 		}
-		one := p.add(client, server)
-		if one == nil {
+		c := p.add(client, server)
+		if c == nil {
+			client.Close()
+			server.Close()
 			continue
 		}
-		p.ended.Go(func() { p.pump(client, server, &p.toClient, one) })
-		p.ended.Go(func() { p.pump(server, client, &p.toServer, one) })
+		p.ended.Go(func() { p.pump(server, client, c, &p.toServer, &c.toServer, false) })
+		p.ended.Go(func() { p.pump(client, server, c, &p.toClient, &c.toClient, true) })
 	}
 }
 
-// add notes a connection for Cut, but ends one that came just before Refuse.
+// isRefused reports whether a connection is refused, and counts those.
+func (p *Proxy) isRefused() bool {
+	refuses := p.refuses.Load()
+	if refuses {
+		p.refused.Add(1)
+	}
+	return refuses
+}
+
+// add puts a connection in line; nil: it is refused, as one is that came just before Refuse.
 func (p *Proxy) add(client, server net.Conn) *inLine {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.refuses.Load() {
-		p.refused.Add(1)
-		client.Close()
-		server.Close()
+	if p.isRefused() {
 		return nil
 	}
-	one := p.line.join()
-	p.conns[client], p.conns[server] = one, one
-	return one
+	c := &inLine{line: p.line}
+	if !p.line.isAdmitted() { // those that pass at once are not kept
+		p.line.all = append(p.line.all, c)
+	}
+	p.conns[client], p.conns[server] = c, c
+	return c
 }
 
-// pump copies until either side ends, then ends both.
-func (p *Proxy) pump(to, from net.Conn, pace *pace, one *inLine) {
+// pump copies one way until either side ends, then ends both.
+func (p *Proxy) pump(to, from net.Conn, c *inLine, way *flow, own *atomic.Int64, answers bool) {
 	defer func() {
 		to.Close()
 		from.Close()
@@ -211,37 +278,36 @@ func (p *Proxy) pump(to, from net.Conn, pace *pace, one *inLine) {
 		delete(p.conns, from)
 		p.mu.Unlock()
 	}()
-	<-one.line.admitted
-	passed, limit := one.way(pace == &p.toClient)
+	<-c.admitted
+	limit := c.limit.ToServer
+	if answers {
+		limit = c.limit.ToClient
+	}
 	b := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(b)
 		p.mu.Lock()
-		pass, answers := p.pass, p.answers
+		held := []chan struct{}{p.pass, p.answers}
 		p.mu.Unlock()
-		<-pass
-		if pace == &p.toClient {
-			<-answers
+		if <-held[0]; answers {
+			<-held[1]
 		}
-		pace.wait(n)
-		for _, budget := range []*atomic.Int64{&p.budget, &pace.budget} {
-			if left := budget.Load(); left >= 0 && n > 0 {
-				if rest := budget.Add(-int64(n)); rest < 0 {
-					n = max(0, n+int(rest)) // the byte it is cut at
-					if budget.CompareAndSwap(rest, -1) {
-						defer func() { p.Cut(); p.cuts.Add(1) }() // whoever sees it counted finds them cut
-					}
-					err = io.EOF
-				}
+		for _, f := range []*flow{&p.both, way} {
+			may, cuts, ends := f.take(n)
+			if n = may; cuts {
+				defer func() { p.Cut(); p.cuts.Add(1) }() // whoever sees it counted finds them cut
+			}
+			if ends {
+				err = io.EOF
 			}
 		}
-		if own := passed.Load(); limit >= 0 && own+int64(n) > limit {
-			n = int(limit - own)
-			defer func() { to.Close(); from.Close(); one.cut(&p.cuts) }()
+		if has := own.Load(); limit >= 0 && has+int64(n) > limit {
+			n = int(limit - has)
+			defer func() { to.Close(); from.Close(); c.counted.Do(func() { p.cuts.Add(1) }) }()
 			err = io.EOF
 		}
-		passed.Add(int64(n))
-		pace.passed.Add(int64(n))
+		own.Add(int64(n))
+		way.passed.Add(int64(n))
 		if _, werr := to.Write(b[:n]); werr != nil || err != nil {
 			return
 		}

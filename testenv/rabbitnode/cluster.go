@@ -2,10 +2,8 @@ package rabbitnode
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -38,14 +36,17 @@ func FoundCluster(ctx context.Context, o Options, size int) (*Cluster, error) {
 	for range size {
 		n := &Node{opts: o, server: server}
 		c.Nodes = append(c.Nodes, n)
-		if err = n.prepare(); err == nil {
+		if err == nil {
+			err = n.prepare()
+		}
+		if err == nil {
 			err = c.join(n)
 		}
-		if err != nil {
-			return nil, errors.Join(err, c.Stop())
-		}
 	}
-	if err := c.Nodes[0].Restart(ctx); err != nil {
+	if err == nil {
+		err = c.Nodes[0].Restart(ctx)
+	}
+	if err != nil {
 		return nil, errors.Join(err, c.Stop())
 	}
 	return c, nil
@@ -88,7 +89,7 @@ func (c *Cluster) Await(ctx context.Context) error {
 		for !n.sees(ctx, len(c.Nodes)) {
 			select {
 			case <-ctx.Done():
-				return fmt.Errorf("%s does not see all %d nodes of its cluster:\n%s", n.name, len(c.Nodes), n.LastWords())
+				return fmt.Errorf("%s does not see all nodes of its cluster:\n%s", n.name, n.LastWords())
 			case <-time.After(100 * time.Millisecond):
 			}
 		}
@@ -98,21 +99,8 @@ func (c *Cluster) Await(ctx context.Context) error {
 
 // sees tells whether a node knows that so many run.
 func (n *Node) sees(ctx context.Context, want int) bool {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, n.Management()+"/api/nodes", nil)
-	if err != nil {
-		return false
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return false
-	}
-	defer resp.Body.Close()
-	var all []struct {
-		Running bool `json:"running"`
-	}
-	if json.NewDecoder(resp.Body).Decode(&all) != nil {
-		return false
-	}
+	var all []struct{ Running bool }
+	n.ask(ctx, "nodes", &all)
 	running := 0
 	for _, n := range all {
 		if n.Running {
@@ -143,7 +131,8 @@ func (c *Cluster) addresses(of func(*Node) string) string {
 // Node is the one of a name, or of an address that is host:port; nil: there is none.
 func (c *Cluster) Node(name string) *Node {
 	for _, n := range c.Nodes {
-		if n.name == name || strings.HasSuffix(name, fmt.Sprintf(":%d", n.amqp)) || strings.HasSuffix(name, fmt.Sprintf(":%d", n.amqps)) {
+		is := func(port int) bool { return strings.HasSuffix(name, fmt.Sprintf(":%d", port)) }
+		if n.name == name || is(n.amqp) || is(n.amqps) {
 			return n
 		}
 	}
@@ -153,25 +142,24 @@ func (c *Cluster) Node(name string) *Node {
 // Isolate parts a node from all others: both sides hang up, and neither lets the other
 // in again.
 func (c *Cluster) Isolate(ctx context.Context, n *Node) error {
-	_, err := n.Eval(ctx, "[begin erlang:set_cookie(N, isolated), erlang:disconnect_node(N) end || N <- "+c.others(n)+"].")
-	return err
+	return c.eachOther(ctx, n, "erlang:set_cookie(N, isolated), erlang:disconnect_node(N)")
 }
 
 // Rejoin ends an Isolate.
 func (c *Cluster) Rejoin(ctx context.Context, n *Node) error {
-	_, err := n.Eval(ctx, "[begin erlang:set_cookie(N, erlang:get_cookie()), net_kernel:connect_node(N) end || N <- "+c.others(n)+"].")
-	return err
+	return c.eachOther(ctx, n, "erlang:set_cookie(N, erlang:get_cookie()), net_kernel:connect_node(N)")
 }
 
-// others are a list in Erlang.
-func (c *Cluster) others(than *Node) string {
-	var names []string
-	for _, n := range c.Nodes {
-		if n != than {
-			names = append(names, "'"+n.name+"'")
+// eachOther has a node do something in Erlang with each other, N.
+func (c *Cluster) eachOther(ctx context.Context, n *Node, do string) error {
+	var others []string
+	for _, other := range c.Nodes {
+		if other != n {
+			others = append(others, "'"+other.name+"'")
 		}
 	}
-	return "[" + strings.Join(names, ", ") + "]"
+	_, err := n.Eval(ctx, "[begin "+do+" end || N <- ["+strings.Join(others, ", ")+"]].")
+	return err
 }
 
 // Stop ends all nodes for good, and leaves nothing behind.

@@ -67,10 +67,10 @@ func Start(ctx context.Context, o Options) (*Node, error) {
 	if err == nil {
 		err = n.configure("")
 	}
-	if err != nil {
-		return nil, errors.Join(err, n.Stop())
+	if err == nil {
+		err = n.Restart(ctx)
 	}
-	if err := n.Restart(ctx); err != nil {
+	if err != nil {
 		return nil, errors.Join(err, n.Stop())
 	}
 	return n, nil
@@ -89,7 +89,7 @@ func findServer(root string) (string, error) {
 		if root != "" {
 			target = "install-rabbitmq-4"
 		}
-		return "", fmt.Errorf("%w in %s: `make %s` installs it", ErrNotInstalled, filepath.Join(root, "/usr/lib/rabbitmq"), target)
+		return "", fmt.Errorf("%w in %s/usr/lib/rabbitmq: `make %s` installs it", ErrNotInstalled, root, target)
 	}
 	return strings.TrimPrefix(found[len(found)-1], strings.TrimSuffix(root, "/")), nil
 }
@@ -129,7 +129,10 @@ func (n *Node) configure(more string) error {
 	if err != nil {
 		return err
 	}
-	more += secure
+	plugins := "[rabbitmq_management,rabbitmq_shovel].\n"
+	if secure != "" {
+		plugins = "[rabbitmq_management,rabbitmq_shovel,rabbitmq_auth_mechanism_ssl].\n"
+	}
 	conf := fmt.Sprintf(`listeners.tcp.default = 127.0.0.1:%d
 management.tcp.ip = 127.0.0.1
 management.tcp.port = %d
@@ -141,8 +144,9 @@ disk_free_limit.absolute = 50MB
 vm_memory_high_watermark.absolute = 4GB
 log.file.level = warning
 %s
-%s`, n.amqp, n.http, n.opts.Config, more)
-	for name, content := range map[string]string{"rabbitmq.conf": conf, "enabled_plugins": n.plugins()} {
+%s
+%s`, n.amqp, n.http, n.opts.Config, more, secure)
+	for name, content := range map[string]string{"rabbitmq.conf": conf, "enabled_plugins": plugins} {
 		if err := os.WriteFile(filepath.Join(n.dir, name), []byte(content), 0o600); err != nil {
 			return err
 		}
@@ -182,7 +186,8 @@ func (n *Node) Continue() { _ = n.broker.Continue() }
 func (n *Node) Restart(ctx context.Context) (err error) {
 	if n.epmdProcess == nil && n.epmdOf == nil {
 		// Started here, or the node would start one that outlives it.
-		if n.epmdProcess, err = n.start(io.Discard, "epmd", "-port", strconv.Itoa(n.epmd), "-address", "127.0.0.1"); err != nil {
+		n.epmdProcess, err = n.start(io.Discard, "epmd", "-port", strconv.Itoa(n.epmd), "-address", "127.0.0.1")
+		if err != nil {
 			return fmt.Errorf("starting epmd: %w", err)
 		}
 	}
@@ -210,23 +215,25 @@ func (n *Node) Restart(ctx context.Context) (err error) {
 func (n *Node) answers(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second) // what hangs while it starts is asked again
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/api/overview", n.http), nil)
-	if err != nil {
-		return false
-	}
-	req.SetBasicAuth("guest", "guest")
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return false
-	}
-	defer resp.Body.Close()
 	type listener struct {
 		Node, Protocol string
 		Port           int
 	}
 	var overview struct{ Listeners []listener }
-	err = json.NewDecoder(resp.Body).Decode(&overview)
-	return err == nil && slices.Contains(overview.Listeners, listener{n.name, "amqp", n.amqp})
+	n.ask(ctx, "overview", &overview)
+	return slices.Contains(overview.Listeners, listener{n.name, "amqp", n.amqp})
+}
+
+// ask reads what the management API answers, if it does.
+func (n *Node) ask(ctx context.Context, path string, answer any) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, n.Management()+"/api/"+path, nil)
+	if err != nil {
+		return
+	}
+	if resp, err := http.DefaultClient.Do(req); err == nil {
+		defer resp.Body.Close()
+		_ = json.NewDecoder(resp.Body).Decode(answer)
+	}
 }
 
 // LastWords is the end of what the node printed and logged.
@@ -275,21 +282,20 @@ func (n *Node) Shell(ctx context.Context, line string) (string, error) {
 }
 
 func (n *Node) run(ctx context.Context, name string, args ...string) (string, error) {
-	what := fmt.Sprint(filepath.Base(name), " ", args[0])
-	name, args, env := n.command(name, args...)
-	c := exec.CommandContext(ctx, name, args...)
-	c.Env = env
-	out, err := c.CombinedOutput()
+	out, err := n.command(ctx, name, args...).CombinedOutput()
 	if err != nil {
-		return "", fmt.Errorf("%s: %w: %s", what, err, out)
+		return "", fmt.Errorf("%s %s: %w: %s", filepath.Base(name), args[0], err, out)
 	}
 	return string(out), nil
 }
 
 // command is how to run something as the node sees the world.
-func (n *Node) command(name string, args ...string) (string, []string, []string) {
-	env := []string{
-		"PATH=" + filepath.Dir(n.server) + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8",
+func (n *Node) command(ctx context.Context, name string, args ...string) *exec.Cmd {
+	name, args = subprocess.InRoot(n.opts.Root, name, args...)
+	c := exec.CommandContext(ctx, name, args...)
+	c.Env = []string{
+		"PATH=" + filepath.Dir(n.server) + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"LANG=C.UTF-8",
 		"HOME=" + n.inside,
 		"RABBITMQ_NODENAME=" + n.name,
 		"RABBITMQ_DIST_PORT=" + strconv.Itoa(n.dist),
@@ -304,15 +310,56 @@ func (n *Node) command(name string, args ...string) (string, []string, []string)
 		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-kernel inet_dist_use_interface {127,0,0,1} +S 2:2 " + n.opts.Args,
 	}
 	if dir := os.Getenv("RABBITMQ_PLUGINS_DIR"); dir != "" && n.opts.Root == "" {
-		env = append(env, "RABBITMQ_PLUGINS_DIR="+dir)
+		c.Env = append(c.Env, "RABBITMQ_PLUGINS_DIR="+dir)
 	}
-	name, args = subprocess.InRoot(n.opts.Root, name, args...)
-	return name, args, env
+	return c
 }
 
 func (n *Node) start(output io.Writer, name string, args ...string) (*subprocess.Process, error) {
-	name, args, env := n.command(name, args...)
-	c := exec.Command(name, args...)
-	c.Env, c.Stdout, c.Stderr = env, output, output
+	c := n.command(context.Background(), name, args...)
+	c.Stdout, c.Stderr = output, output
 	return subprocess.Start(c, n.dir)
+}
+
+// secure gives the node a certificate, and is what rabbitmq.conf says of it: clients may
+// have a certificate, and are the user of its common name by SASL EXTERNAL.
+func (n *Node) secure() (string, error) {
+	if n.opts.Authority == nil {
+		return "", nil
+	}
+	in := func(name string) string { return filepath.Join(n.dir, name) }
+	ca, err := os.ReadFile(n.opts.Authority.CAFile())
+	if err != nil {
+		return "", err
+	}
+	leaf := authority.Leaf{User: "rabbitmq", Hosts: []string{"127.0.0.1", "localhost"}}
+	if err := errors.Join(os.WriteFile(in("ca.pem"), ca, 0o600),
+		n.opts.Authority.Issue(leaf, in("cert.pem"), in("key.pem"))); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf(`
+listeners.ssl.default = 127.0.0.1:%[1]d
+ssl_options.cacertfile = %[3]s/ca.pem
+ssl_options.certfile = %[3]s/cert.pem
+ssl_options.keyfile = %[3]s/key.pem
+ssl_options.verify = verify_peer
+ssl_options.fail_if_no_peer_cert = false
+ssl_cert_login_from = common_name
+auth_mechanisms.1 = PLAIN
+auth_mechanisms.2 = AMQPLAIN
+auth_mechanisms.3 = EXTERNAL
+management.ssl.ip = 127.0.0.1
+management.ssl.port = %[2]d
+management.ssl.cacertfile = %[3]s/ca.pem
+management.ssl.certfile = %[3]s/cert.pem
+management.ssl.keyfile = %[3]s/key.pem
+`, n.amqps, n.https, n.inside), nil
+}
+
+// SecureURL is where it speaks AMQP by TLS.
+func (n *Node) SecureURL() string { return fmt.Sprintf("amqps://guest:guest@127.0.0.1:%d/", n.amqps) }
+
+// SecureManagement is where its management API is by TLS.
+func (n *Node) SecureManagement() string {
+	return fmt.Sprintf("https://guest:guest@127.0.0.1:%d", n.https)
 }
