@@ -87,7 +87,7 @@ func staysWhileDeclared(t *testing.T, v *vhost, kind string, expires time.Durati
 }
 
 func TestTTLIsLimitedToTenYears(t *testing.T) {
-	onEach(t, func(t *testing.T, v *vhost) {
+	onEachBroker(t, func(t *testing.T, v *vhost) {
 		const longest = int64(315_360_000_000)
 		v.Queue("longest", amqp.Table{"x-message-ttl": longest})
 		_, err := v.Channel().QueueDeclare("longer", true, false, false, false, amqp.Table{"x-message-ttl": longest + 1})

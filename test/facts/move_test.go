@@ -9,7 +9,7 @@ import (
 // What a move's bindings turn by: several ways to a queue are one copy, and an
 // exchange behind another has its alternate too.
 func TestSeveralWaysToAQueueAreOneCopyAndAlternatesCountBehindExchanges(t *testing.T) {
-	onEach(t, func(t *testing.T, v *vhost) {
+	onEachBroker(t, func(t *testing.T, v *vhost) {
 		v.Queue("old", nil)
 		v.Queue("new", nil)
 		v.Exchange("source", "direct", "old")
@@ -37,7 +37,7 @@ func TestSeveralWaysToAQueueAreOneCopyAndAlternatesCountBehindExchanges(t *testi
 
 // So a move looks itself before it deletes a quorum queue.
 func TestAQuorumQueueIsNotDeletedOnlyIfEmptyOrUnused(t *testing.T) {
-	onEach(t, func(t *testing.T, v *vhost) {
+	onEachBroker(t, func(t *testing.T, v *vhost) {
 		v.Queue("work", amqp.Table{"x-queue-type": "quorum"})
 		_, err := v.Channel().QueueDelete("work", false, true, false)
 		refused(t, "if empty", err, amqp.NotImplemented)

@@ -39,7 +39,7 @@ func TestCCStaysAndIsReadAgainOnARepublishSince313(t *testing.T) {
 }
 
 func TestUserIDOfAnotherIsRefused(t *testing.T) {
-	onEach(t, func(t *testing.T, v *vhost) {
+	onEachBroker(t, func(t *testing.T, v *vhost) {
 		v.Queue("work", nil)
 		ch := v.Channel()
 		end := closes(ch)
@@ -100,7 +100,7 @@ func TestPropertiesOverAFrameEndTheWholeConnection(t *testing.T) {
 }
 
 func TestLargestBodyIs16MiBSince4(t *testing.T) {
-	onEach(t, func(t *testing.T, v *vhost) {
+	onEachBroker(t, func(t *testing.T, v *vhost) {
 		const largest = 16 << 20
 		v.Queue("work", nil)
 		body := bytes.Repeat([]byte{'x'}, largest+1)

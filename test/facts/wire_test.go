@@ -84,7 +84,7 @@ func delivered(t *testing.T, v *vhost, queue string) (*wire, *amqp.Error) {
 }
 
 func TestHeaderOfTypeLIsDeliveredAsItIsBefore4AndSignedSince(t *testing.T) {
-	onEach(t, func(t *testing.T, v *vhost) {
+	onEachBroker(t, func(t *testing.T, v *vhost) {
 		v.Queue("work", nil)
 		_, conn := dialWire(v, "\x08unsignedl", "\x08unsignedL")
 		ch, err := conn.Channel()

@@ -3,7 +3,7 @@ package model
 import (
 	"encoding/binary"
 	"fmt"
-	"math"
+	"strings"
 	"time"
 )
 
@@ -19,14 +19,30 @@ type table []field
 // array is a field array; its own type tells it from a byte array.
 type array []any
 
-// decimal is kept as it came.
-type decimal [5]byte
+// raw is a value of fixed length, or of bytes, which the model carries on as it came.
+type raw struct {
+	kind byte
+	b    string
+}
 
-// timestamp is in seconds.
-type timestamp uint64
+// sizes are the lengths of fixed values, by the type of the field.
+var sizes = map[byte]int{'t': 1, 'b': 1, 'B': 1, 's': 2, 'u': 2, 'I': 4, 'i': 4, 'l': 8, 'L': 8, 'f': 4, 'd': 8, 'D': 5, 'T': 8, 'V': 0}
 
-// unsignedLong is of the field type L, which RabbitMQ 4 takes for a signed one.
-type unsignedLong uint64
+func boolean(is bool) raw { return raw{'t', string([]byte{truth(is)})} }
+
+func integer(n int64) raw { return raw{'l', string(binary.BigEndian.AppendUint64(nil, uint64(n)))} }
+
+// seconds is the time as AMQP writes it.
+func seconds(t time.Time) raw {
+	return raw{'T', string(binary.BigEndian.AppendUint64(nil, uint64(t.Unix())))}
+}
+
+func truth(is bool) byte {
+	if is {
+		return 1
+	}
+	return 0
+}
 
 func (t table) get(key string) (any, bool) {
 	for _, f := range t {
@@ -55,9 +71,8 @@ func (t table) with(key string, value any) table {
 
 // reader decodes AMQP's types. The first error stays, and all later values are zero.
 type reader struct {
-	b      []byte
-	err    error
-	signed bool // unsigned long integers are taken for signed ones
+	b   []byte
+	err error
 }
 
 func (r *reader) take(n int) []byte {
@@ -85,7 +100,7 @@ func (r *reader) longlong() uint64  { return r.integer(8) }
 func (r *reader) shortstr() string  { return string(r.take(int(r.octet()))) }
 func (r *reader) longstr() string   { return string(r.take(int(r.long()))) }
 func (r *reader) flags() flags      { return flags(r.octet()) }
-func (r *reader) sub(n int) *reader { return &reader{r.take(n), r.err, r.signed} }
+func (r *reader) sub(n int) *reader { return &reader{r.take(n), r.err} }
 
 // flags are the bits of a method, in the order of their fields.
 type flags byte
@@ -111,52 +126,23 @@ func (r *reader) array() (a array) {
 }
 
 func (r *reader) value() any {
-	switch tag := r.octet(); tag {
-	case 't':
-		return r.octet() != 0
-	case 'b':
-		return int8(r.octet())
-	case 'B':
-		return r.octet()
-	case 's':
-		return int16(r.short())
-	case 'u':
-		return r.short()
-	case 'I':
-		return int32(r.long())
-	case 'i':
-		return r.long()
-	case 'l':
-		return int64(r.longlong())
-	case 'L':
-		if r.signed {
-			return int64(r.longlong())
-		}
-		return unsignedLong(r.longlong())
-	case 'f':
-		return math.Float32frombits(r.long())
-	case 'd':
-		return math.Float64frombits(r.longlong())
-	case 'D':
-		return decimal(append(r.take(5), make([]byte, 5)...)[:5])
-	case 'S':
+	kind := r.octet()
+	size, fixed := sizes[kind]
+	switch {
+	case fixed:
+		return raw{kind, string(r.take(size))}
+	case kind == 'S':
 		return r.longstr()
-	case 'x':
-		return []byte(r.longstr())
-	case 'T':
-		return timestamp(r.longlong())
-	case 'A':
+	case kind == 'x':
+		return raw{kind, r.longstr()}
+	case kind == 'A':
 		return r.array()
-	case 'F':
+	case kind == 'F':
 		return r.table()
-	case 'V':
-		return nil
-	default:
-		if r.err == nil {
-			r.err = fmt.Errorf("field type %q", tag)
-		}
-		return nil
+	case r.err == nil:
+		r.err = fmt.Errorf("field type %q", kind)
 	}
+	return nil
 }
 
 // writer encodes AMQP's types.
@@ -178,13 +164,7 @@ func (w *writer) longstr(s string) {
 	w.b = append(w.b, s...)
 }
 
-func (w *writer) bool(v bool) {
-	if v {
-		w.octet(1)
-	} else {
-		w.octet(0)
-	}
-}
+func (w *writer) bool(v bool) { w.octet(truth(v)) }
 
 // sized writes a length before what write writes.
 func (w *writer) sized(write func()) {
@@ -207,36 +187,13 @@ func (w *writer) tag(tag byte) *writer { w.octet(tag); return w }
 
 func (w *writer) value(value any) {
 	switch v := value.(type) {
-	case bool:
-		w.tag('t').bool(v)
-	case int8:
-		w.tag('b').octet(byte(v))
-	case byte:
-		w.tag('B').octet(v)
-	case int16:
-		w.tag('s').short(uint16(v))
-	case uint16:
-		w.tag('u').short(v)
-	case int32:
-		w.tag('I').long(uint32(v))
-	case uint32:
-		w.tag('i').long(v)
-	case int64:
-		w.tag('l').longlong(uint64(v))
-	case unsignedLong:
-		w.tag('L').longlong(uint64(v))
-	case float32:
-		w.tag('f').long(math.Float32bits(v))
-	case float64:
-		w.tag('d').longlong(math.Float64bits(v))
-	case decimal:
-		w.b = append(w.tag('D').b, v[:]...)
+	case raw:
+		if w.octet(v.kind); v.kind == 'x' {
+			w.long(uint32(len(v.b)))
+		}
+		w.b = append(w.b, v.b...)
 	case string:
 		w.tag('S').longstr(v)
-	case []byte:
-		w.tag('x').longstr(string(v))
-	case timestamp:
-		w.tag('T').longlong(uint64(v))
 	case array:
 		w.tag('A').sized(func() {
 			for _, e := range v {
@@ -245,72 +202,114 @@ func (w *writer) value(value any) {
 		})
 	case table:
 		w.tag('F').table(v)
-	case nil:
-		w.octet('V')
 	default:
 		panic(fmt.Sprintf("a %T in a table", value))
 	}
 }
 
-// seconds is the time as AMQP writes it.
-func seconds(t time.Time) timestamp { return timestamp(t.Unix()) }
-
 // whole is the value of an integer field, of any size.
-func whole(value any) (int64, bool) {
-	switch v := value.(type) {
-	case int8:
-		return int64(v), true
-	case byte:
-		return int64(v), true
-	case int16:
-		return int64(v), true
-	case uint16:
-		return int64(v), true
-	case int32:
-		return int64(v), true
-	case uint32:
-		return int64(v), true
-	case int64:
-		return v, true
+func whole(value any) (n int64, is bool) {
+	v, _ := value.(raw)
+	if v.kind == 0 || !strings.ContainsRune("bBsuIil", rune(v.kind)) {
+		return 0, false
 	}
-	return 0, false
+	if strings.ContainsRune("bsIl", rune(v.kind)) && v.b[0] >= 0x80 {
+		n = -1
+	}
+	for _, b := range []byte(v.b) {
+		n = n<<8 | int64(b)
+	}
+	return n, true
 }
 
-// typeName is what RabbitMQ calls the type of a field in its errors.
-func typeName(value any) string {
-	switch value.(type) {
-	case bool:
-		return "bool"
-	case int8:
-		return "byte"
-	case byte:
-		return "unsignedbyte"
-	case int16:
-		return "short"
-	case uint16:
-		return "unsignedshort"
-	case int32:
-		return "signedint"
-	case uint32:
-		return "unsignedint"
-	case int64:
-		return "long"
-	case float32:
-		return "float"
-	case float64:
-		return "double"
-	case decimal:
-		return "decimal"
-	case string:
-		return "longstr"
-	case []byte:
-		return "binary"
-	case timestamp:
-		return "timestamp"
-	case array:
-		return "array"
-	case table:
-		return "table"
+// content is a message's properties and body.
+type content struct {
+	texts     [14]string // the short strings, by the number of their flag
+	has       uint16     // which properties are there: bit 15-n for the nth
+	headers   table
+	mode      byte
+	priority  byte
+	timestamp uint64
+	body      []byte
+}
+
+// The properties of basic, in the order of their flags.
+const (
+	contentType = iota
+	contentEncoding
+	headers
+	deliveryMode
+	priority
+	correlationID
+	replyTo
+	expiration
+	messageID
+	timestampProperty
+	typeProperty
+	userID
+	appID
+	clusterID
+)
+
+func bit(property int) uint16 { return 1 << (15 - property) }
+
+func (c *content) is(property int) bool { return c.has&bit(property) != 0 }
+
+func (c *content) remove(property int) {
+	c.has &^= bit(property)
+	c.texts[property] = ""
+}
+
+func (c *content) setHeaders(t table) {
+	c.headers = t
+	c.has |= bit(headers)
+}
+
+// copy shares the body, which is never changed.
+func (c *content) copy() *content {
+	other := *c
+	return &other
+}
+
+func readProperties(r *reader) *content {
+	c := &content{has: r.short()}
+	for property := contentType; property <= clusterID; property++ {
+		if !c.is(property) {
+			continue
+		}
+		switch property {
+		case headers:
+			c.headers = r.table()
+		case deliveryMode:
+			c.mode = r.octet()
+		case priority:
+			c.priority = r.octet()
+		case timestampProperty:
+			c.timestamp = r.longlong()
+		default:
+			c.texts[property] = r.shortstr()
+		}
 	}
-	return "void"
+	return c
+}
+
+func (c *content) write(w *writer) {
+	w.short(c.has)
+	for property := contentType; property <= clusterID; property++ {
+		if !c.is(property) {
+			continue
+		}
+		switch property {
+		case headers:
+			w.table(c.headers)
+		case deliveryMode:
+			w.octet(c.mode)
+		case priority:
+			w.octet(c.priority)
+		case timestampProperty:
+			w.longlong(c.timestamp)
+		default:
+			w.shortstr(c.texts[property])
+		}
+	}
 }

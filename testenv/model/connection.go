@@ -3,6 +3,7 @@ package model
 import (
 	"bufio"
 	"encoding/binary"
+	"fmt"
 	"io"
 	"net"
 	"slices"
@@ -40,9 +41,8 @@ type connection struct {
 
 	frameMax, channelMax int
 	heartbeat            time.Duration
-	sent, received       bool // since the heartbeats last looked
-	silent               int  // how often nothing was received
-	alarms               []*alarm
+	sent                 bool // since the last heartbeat
+	beats                *alarm
 	canBeBlocked         bool // the client understands connection.blocked
 	blocked              bool // nothing is read from it
 }
@@ -81,8 +81,8 @@ func (c *connection) greet(in io.Reader) bool {
 		w.octet(9)
 		w.table(table{
 			{"capabilities", table{
-				{"publisher_confirms", true}, {"exchange_exchange_bindings", true}, {"basic.nack", true},
-				{"consumer_cancel_notify", true}, {"authentication_failure_close", true}, {"per_consumer_qos", true}, {"connection.blocked", true},
+				{"publisher_confirms", boolean(true)}, {"exchange_exchange_bindings", boolean(true)}, {"basic.nack", boolean(true)},
+				{"consumer_cancel_notify", boolean(true)}, {"authentication_failure_close", boolean(true)}, {"per_consumer_qos", boolean(true)}, {"connection.blocked", boolean(true)},
 			}},
 			{"product", "RabbitMQ"},
 			{"version", c.b.options.Version},
@@ -110,7 +110,6 @@ func (c *connection) next(in io.Reader) bool {
 	}
 	c.b.mu.Lock()
 	defer c.b.mu.Unlock()
-	c.received = true
 	defer c.waitUnblocked()
 	switch {
 	case c.ended:
@@ -199,11 +198,8 @@ func (c *connection) method(m method, r *reader) *fault {
 func (c *connection) authenticate(r *reader) *fault {
 	properties := r.table()
 	mechanism, response := r.shortstr(), r.longstr()
-	if mechanism != "PLAIN" {
-		return unknown("authentication mechanism %s", mechanism)
-	}
-	if response != "\x00guest\x00guest" {
-		return faultf(403, "Login was refused using authentication mechanism PLAIN. For details see the broker logfile.")
+	if mechanism != "PLAIN" || response != "\x00guest\x00guest" {
+		return unknown("user but guest")
 	}
 	c.step, c.canBeBlocked = tuning, capable(properties, "connection.blocked")
 	c.send(0, connectionTune, func(w *writer) {
@@ -218,54 +214,28 @@ func capable(properties table, of string) bool {
 	value, _ := properties.get("capabilities")
 	capabilities, _ := value.(table)
 	can, _ := capabilities.get(of)
-	return can == true
+	return can == boolean(true)
 }
 
 func (c *connection) tune(channels, frame int, heartbeat uint16) *fault {
-	switch {
-	case channels == 0 || channels > channelMax:
-		return faultf(530, "negotiated channel_max = %d is higher than the maximum allowed value (%d)", channels, channelMax)
-	case frame == 0 || frame > frameMax:
-		return faultf(530, "negotiated frame_max = %d is higher than the maximum allowed value (%d)", frame, frameMax)
-	case frame < smallestFrameMax:
-		return faultf(530, "negotiated frame_max = %d is lower than the minimum allowed value (%d)", frame, smallestFrameMax)
+	if channels == 0 || channels > channelMax || frame < smallestFrameMax || frame > frameMax {
+		return unknown("tuning to %d channels and frames of %d bytes", channels, frame)
 	}
 	c.step, c.channelMax, c.frameMax = opening, channels, frame
 	if c.heartbeat = time.Duration(heartbeat) * time.Second; c.heartbeat > 0 {
-		c.alarms = make([]*alarm, 2)
-		c.every(0, c.heartbeat/2, c.beat)
-		c.every(1, c.heartbeat, c.listen)
+		c.beat()
 	}
 	return nil
 }
 
-// every does something until the connection ends.
-func (c *connection) every(n int, interval time.Duration, do func()) {
-	c.alarms[n] = c.b.clock.set(time.Now().Add(interval), func() {
-		if do(); !c.ended {
-			c.every(n, interval, do)
-		}
-	})
-}
-
-// beat sends a heartbeat when nothing else was sent.
+// beat sends a heartbeat when nothing else was sent, and again until the connection ends.
 func (c *connection) beat() {
 	if !c.sent && c.write(heartbeatFrame, 0, nil) != nil {
 		c.terminate() // a client of which nothing is read has gone
+		return
 	}
 	c.sent = false
-}
-
-// listen ends a connection that was silent for two intervals, as rabbit_heartbeat does.
-func (c *connection) listen() {
-	c.silent++
-	if c.received || c.blocked {
-		c.silent = 0
-	}
-	c.received = false
-	if c.silent > 1 {
-		c.terminate()
-	}
+	c.beats = c.b.clock.set(time.Now().Add(c.heartbeat/2), c.beat)
 }
 
 // fail sends connection.close; what comes after it is ignored until the client confirms.
@@ -285,9 +255,7 @@ func (c *connection) terminate() {
 	}
 	c.ended = true
 	c.b.unblocked.Broadcast()
-	for _, a := range c.alarms {
-		c.b.clock.cancel(a)
-	}
+	c.b.clock.cancel(c.beats)
 	c.release()
 	_ = c.end.Close() // never fails
 	c.b.connections = slices.DeleteFunc(c.b.connections, func(other *connection) bool { return other == c })
@@ -335,3 +303,128 @@ func (c *connection) sendContent(number uint16, m method, write func(*writer), m
 		_ = c.write(bodyFrame, number, part)
 	}
 }
+
+// SetMemoryAlarm is what happens when RabbitMQ has too little memory, or enough again. While
+// it has too little it reads nothing more from a connection that publishes.
+func (b *Broker) SetMemoryAlarm(on bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.low = on; on {
+		return
+	}
+	for _, c := range b.connections {
+		if c.blocked && !c.ended && c.canBeBlocked {
+			c.send(0, connectionUnblock, nil)
+		}
+		c.blocked = false
+	}
+	b.unblocked.Broadcast()
+}
+
+// block follows a frame of a message: before its next frame nothing is read.
+func (c *connection) block() {
+	if !c.b.low || c.blocked || c.step != opened {
+		return
+	}
+	c.blocked = true
+	if c.canBeBlocked {
+		c.send(0, connectionBlocked, func(w *writer) { w.shortstr("low on memory") })
+	}
+}
+
+// waitUnblocked is called under the broker's lock.
+func (c *connection) waitUnblocked() {
+	for c.b.low && c.blocked && !c.ended {
+		c.b.unblocked.Wait()
+	}
+}
+
+// fault ends a channel or, when it is hard, its connection.
+type fault struct {
+	code uint16
+	text string
+}
+
+var faultNames = map[uint16]string{
+	320: "CONNECTION_FORCED", 403: "ACCESS_REFUSED", 404: "NOT_FOUND", 405: "RESOURCE_LOCKED", 406: "PRECONDITION_FAILED",
+	501: "FRAME_ERROR", 502: "SYNTAX_ERROR", 503: "COMMAND_INVALID", 504: "CHANNEL_ERROR",
+	505: "UNEXPECTED_FRAME", 530: "NOT_ALLOWED", 540: "NOT_IMPLEMENTED", 541: "INTERNAL_ERROR",
+}
+
+func faultf(code uint16, format string, args ...any) *fault {
+	return &fault{code, faultNames[code] + " - " + fmt.Sprintf(format, args...)}
+}
+
+// unknown refuses what the model does not have, and RabbitMQ perhaps has.
+func unknown(format string, args ...any) *fault {
+	return faultf(540, "the model of RabbitMQ has no "+format, args...)
+}
+
+func (f *fault) hard() bool { return f.code >= 500 }
+
+// write is the content of connection.close and channel.close.
+func (f *fault) write(w *writer, m method) {
+	w.short(f.code)
+	text := f.text
+	if len(text) > 255 {
+		text = text[:252] + "..."
+	}
+	w.shortstr(text)
+	w.long(uint32(m))
+}
+
+// method is the number of a class and of a method in it.
+type method uint32
+
+func (m method) String() string { return fmt.Sprintf("%d.%d", m>>16, m&0xffff) }
+
+const (
+	basicClass = 60
+
+	connectionStart   method = 10<<16 | 10
+	connectionStartOk method = 10<<16 | 11
+	connectionTune    method = 10<<16 | 30
+	connectionTuneOk  method = 10<<16 | 31
+	connectionOpen    method = 10<<16 | 40
+	connectionOpenOk  method = 10<<16 | 41
+	connectionClose   method = 10<<16 | 50
+	connectionCloseOk method = 10<<16 | 51
+	connectionBlocked method = 10<<16 | 60
+	connectionUnblock method = 10<<16 | 61
+
+	channelOpen    method = 20<<16 | 10
+	channelOpenOk  method = 20<<16 | 11
+	channelClose   method = 20<<16 | 40
+	channelCloseOk method = 20<<16 | 41
+
+	exchangeDeclare   method = 40<<16 | 10
+	exchangeDeclareOk method = 40<<16 | 11
+	exchangeBind      method = 40<<16 | 30
+	exchangeBindOk    method = 40<<16 | 31
+
+	queueDeclare   method = 50<<16 | 10
+	queueDeclareOk method = 50<<16 | 11
+	queueBind      method = 50<<16 | 20
+	queueBindOk    method = 50<<16 | 21
+	queueDelete    method = 50<<16 | 40
+	queueDeleteOk  method = 50<<16 | 41
+
+	basicQos       method = basicClass<<16 | 10
+	basicQosOk     method = basicClass<<16 | 11
+	basicConsume   method = basicClass<<16 | 20
+	basicConsumeOk method = basicClass<<16 | 21
+	basicCancel    method = basicClass<<16 | 30
+	basicCancelOk  method = basicClass<<16 | 31
+	basicPublish   method = basicClass<<16 | 40
+	basicReturn    method = basicClass<<16 | 50
+	basicDeliver   method = basicClass<<16 | 60
+	basicGet       method = basicClass<<16 | 70
+	basicGetOk     method = basicClass<<16 | 71
+	basicGetEmpty  method = basicClass<<16 | 72
+	basicAck       method = basicClass<<16 | 80
+	basicReject    method = basicClass<<16 | 90
+	basicNack      method = basicClass<<16 | 120
+
+	confirmSelect   method = 85<<16 | 10
+	confirmSelectOk method = 85<<16 | 11
+)

@@ -25,7 +25,7 @@ var delivering = []behaviour{
 		w.queue("q", nil)
 		in := amqp.Publishing{
 			ContentType: "t", ContentEncoding: "e", DeliveryMode: 2, CorrelationId: "c", ReplyTo: "r", Expiration: "60000",
-			MessageId: "m", Timestamp: time.Unix(1_700_000_000, 0).UTC(), Type: "y", UserId: "guest", AppId: "a",
+			MessageId: "m", Timestamp: time.Unix(1_700_000_000, 0).UTC(), Type: "y", AppId: "a",
 			Headers: amqp.Table{"bool": true, "byte": byte(200), "int8": int8(-1), "int16": int16(-2), "int32": int32(-3), "int64": int64(-4),
 				"float32": float32(1.5), "float64": 2.5, "decimal": amqp.Decimal{Scale: 2, Value: 1234}, "text": "t", "bytes": []byte{0, 255},
 				"time": time.Unix(1_600_000_000, 0).UTC(), "list": []any{"a", int32(1), amqp.Table{"b": nil}}, "table": amqp.Table{"k": "v"}, "none": nil},
@@ -35,7 +35,7 @@ var delivering = []behaviour{
 		d := w.get("q")
 		out := amqp.Publishing{Headers: d.Headers, ContentType: d.ContentType, ContentEncoding: d.ContentEncoding, DeliveryMode: d.DeliveryMode,
 			CorrelationId: d.CorrelationId, ReplyTo: d.ReplyTo, Expiration: d.Expiration, MessageId: d.MessageId,
-			Timestamp: d.Timestamp.UTC(), Type: d.Type, UserId: d.UserId, AppId: d.AppId, Body: d.Body}
+			Timestamp: d.Timestamp.UTC(), Type: d.Type, AppId: d.AppId, Body: d.Body}
 		for _, key := range []string{"time"} {
 			out.Headers[key] = out.Headers[key].(time.Time).UTC()
 		}

@@ -1,11 +1,9 @@
 package model_test
 
 import (
-	"bytes"
 	"context"
 	"net"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -32,47 +30,6 @@ func connect(t *testing.T, dial func(string, string) (net.Conn, error), heartbea
 		t.Fatal(err)
 	}
 	return c
-}
-
-// watched is a client's end, which can fall silent and keeps what it reads.
-type watched struct {
-	net.Conn
-	silent atomic.Bool
-	read   bytes.Buffer
-}
-
-func (c *watched) Write(b []byte) (int, error) {
-	if c.silent.Load() {
-		return len(b), nil
-	}
-	return c.Conn.Write(b)
-}
-
-func (c *watched) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	c.read.Write(b[:n])
-	return n, err
-}
-
-func TestASilentConnectionEndsAfterTwoHeartbeats(t *testing.T) {
-	inBubble(t, func(t *testing.T, broker *model.Broker) {
-		conn := &watched{}
-		c := connect(t, func(network, address string) (_ net.Conn, err error) {
-			conn.Conn, err = broker.Dial(network, address)
-			return conn, err
-		}, 10*time.Second)
-		ended := c.NotifyClose(make(chan *amqp.Error, 1))
-		time.Sleep(time.Hour)
-		if c.IsClosed() {
-			t.Fatal("an idle connection ended in spite of its heartbeats")
-		}
-		conn.silent.Store(true)
-		begin := time.Now()
-		<-ended
-		if after := time.Since(begin); after < 10*time.Second || after > 30*time.Second {
-			t.Errorf("it ended after %s", after)
-		}
-	})
 }
 
 func TestTheModelRefusesWhatItDoesNotKnow(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/redrive-mq/redrive/testenv/pipe"
 )
@@ -62,7 +63,7 @@ func New(o Options) *Broker {
 		{"", "direct"}, {"amq.direct", "direct"}, {"amq.fanout", "fanout"},
 		{"amq.topic", "topic"}, {"amq.headers", "headers"}, {"amq.match", "headers"},
 	} {
-		b.exchanges[x.name] = &exchange{name: x.name, kind: x.kind, durable: true}
+		b.exchanges[x.name] = &exchange{name: x.name, kind: x.kind, flags: 0b10}
 	}
 	b.unblocked.L = &b.mu
 	b.goroutines.Add(1)
@@ -107,4 +108,107 @@ func (b *Broker) since4() bool { return !strings.HasPrefix(b.options.Version, "3
 // in names a thing of the virtual host as RabbitMQ's errors do.
 func (b *Broker) in(kind, name string) string {
 	return kind + " '" + name + "' in vhost '" + b.options.VHost + "'"
+}
+
+// alarm is something to do at a time. Those of the same time are done in the order in which
+// they were set.
+type alarm struct {
+	at time.Time
+	do func()
+}
+
+// clock does what is due, in one goroutine, under the broker's lock.
+type clock struct {
+	alarms []*alarm // the next one first
+	wake   chan struct{}
+	end    chan struct{}
+}
+
+func newClock() *clock {
+	return &clock{wake: make(chan struct{}, 1), end: make(chan struct{})}
+}
+
+// set is called under the broker's lock, as cancel is.
+func (c *clock) set(at time.Time, do func()) *alarm {
+	a := &alarm{at, do}
+	i := slices.IndexFunc(c.alarms, func(other *alarm) bool { return other.at.After(at) })
+	if i < 0 {
+		i = len(c.alarms)
+	}
+	c.alarms = slices.Insert(c.alarms, i, a)
+	if i == 0 {
+		select {
+		case c.wake <- struct{}{}:
+		default: // it wakes anyway
+		}
+	}
+	return a
+}
+
+func (c *clock) cancel(a *alarm) {
+	if i := slices.Index(c.alarms, a); i >= 0 {
+		c.alarms = slices.Delete(c.alarms, i, i+1)
+	}
+}
+
+// runClock ends with the broker. Which of the cases of its select comes first decides nothing:
+// after each it looks at the alarms again.
+func (b *Broker) runClock() {
+	defer b.goroutines.Done()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		b.mu.Lock()
+		for len(b.clock.alarms) > 0 && !b.clock.alarms[0].at.After(time.Now()) {
+			next := b.clock.alarms[0]
+			b.clock.alarms = b.clock.alarms[1:]
+			next.do()
+		}
+		timer.Stop()
+		if len(b.clock.alarms) > 0 {
+			timer.Reset(time.Until(b.clock.alarms[0].at))
+		}
+		b.mu.Unlock()
+		select {
+		case <-timer.C:
+		case <-b.clock.wake:
+		case <-b.clock.end:
+			return
+		}
+	}
+}
+
+// QueueState is what RabbitMQ's management API says of a queue.
+type QueueState struct {
+	Messages int // ready, unacknowledged, and dead letters that it keeps
+	Ready    int
+}
+
+// Queue tells of a queue; false when there is none of this name.
+func (b *Broker) Queue(name string) (QueueState, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	q := b.queues[name]
+	if q == nil {
+		return QueueState{}, false
+	}
+	n := q.count() + b.unacknowledged(q)
+	if q.worker != nil {
+		n += q.worker.count()
+	}
+	return QueueState{Messages: n, Ready: q.count()}, true
+}
+
+// unacknowledged counts a queue's messages that clients have.
+func (b *Broker) unacknowledged(q *queue) (n int) {
+	for _, c := range b.connections {
+		for _, ch := range c.channels {
+			for _, d := range append(slices.Clone(ch.unacked), ch.flying...) {
+				if d.q == q {
+					n++
+				}
+			}
+		}
+	}
+	return n
 }

@@ -1,7 +1,10 @@
 package model
 
 import (
+	"maps"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -43,13 +46,6 @@ func (ch *channel) header(r *reader) *fault {
 	if r.err != nil {
 		return faultf(502, "properties: %v", r.err)
 	}
-	most := uint64(134_217_728)
-	if ch.c.b.since4() {
-		most = 16_777_216
-	}
-	if size := ch.incoming.size; size > most {
-		return faultf(406, "message size %d is larger than max size %d", size, most)
-	}
 	return ch.whole()
 }
 
@@ -74,7 +70,7 @@ func (ch *channel) whole() *fault {
 	if x == nil {
 		return faultf(404, "no %s", b.in("exchange", p.exchange))
 	}
-	if x.internal {
+	if x.flags.bit(3) {
 		return faultf(403, "cannot publish to internal %s", b.in("exchange", p.exchange))
 	}
 	if f := ch.check(p.content); f != nil {
@@ -86,9 +82,6 @@ func (ch *channel) whole() *fault {
 
 // check refuses what RabbitMQ refuses, and what the model cannot carry on.
 func (ch *channel) check(c *content) *fault {
-	if user := c.texts[userID]; c.is(userID) && user != "guest" {
-		return faultf(406, "user_id property set to '%s' but authenticated user was 'guest'", user)
-	}
 	if c.is(expiration) {
 		if ttl, err := strconv.ParseUint(c.texts[expiration], 10, 63); err != nil || ttl > longestTTL {
 			return unknown("expiration %q", c.texts[expiration])
@@ -99,8 +92,8 @@ func (ch *channel) check(c *content) *fault {
 			return unknown("header %s", header)
 		}
 	}
-	if c.is(priority) {
-		return unknown("priority")
+	if c.is(priority) || c.is(userID) {
+		return unknown("priority, or user's id")
 	}
 	if !ch.c.b.since4() && !wellFormed(c.headers) {
 		return unknown("x-death %v", c.headers)
@@ -142,4 +135,186 @@ func (ch *channel) route(x *exchange, p *publishing, m *message) {
 	} else {
 		confirm()
 	}
+}
+
+// exchange routes by its bindings, which are in the order in which they were made.
+type exchange struct {
+	name, kind string
+	flags      flags // of its declaration: durable 1, auto-delete 2, internal 3
+	arguments  table
+	bindings   []*binding
+}
+
+// binding leads to a queue or to an exchange.
+type binding struct {
+	source   *exchange
+	queue    *queue
+	exchange *exchange
+	key      string
+}
+
+func (x *exchange) alternate() string {
+	name, _ := x.arguments.get("alternate-exchange")
+	text, _ := name.(string)
+	return text
+}
+
+// route finds the queues of a message, each once.
+func (b *Broker) route(from *exchange, m *message) (to []*queue) {
+	visited := map[*exchange]bool{}
+	var visit func(x *exchange)
+	visit = func(x *exchange) {
+		if x == nil || visited[x] {
+			return
+		}
+		visited[x] = true
+		if x.name == "" {
+			if q := b.queues[m.key]; q != nil && !slices.Contains(to, q) {
+				to = append(to, q)
+			}
+			return
+		}
+		routed := false
+		for _, bound := range x.bindings {
+			switch {
+			case !bound.matches(m.key):
+				continue
+			case bound.exchange != nil:
+				visit(bound.exchange)
+			case !slices.Contains(to, bound.queue):
+				to = append(to, bound.queue)
+			}
+			routed = true
+		}
+		if alternate := x.alternate(); !routed && alternate != "" {
+			visit(b.exchanges[alternate])
+		}
+	}
+	visit(from)
+	return to
+}
+
+func (bound *binding) matches(key string) bool {
+	switch bound.source.kind {
+	case "fanout":
+		return true
+	case "topic":
+		return topicMatches(words(bound.key), words(key))
+	}
+	return bound.key == key
+}
+
+func words(key string) []string {
+	if key == "" {
+		return nil
+	}
+	return strings.Split(key, ".")
+}
+
+func topicMatches(pattern, key []string) bool {
+	switch {
+	case len(pattern) == 0:
+		return len(key) == 0
+	case pattern[0] == "#":
+		return topicMatches(pattern[1:], key) || len(key) > 0 && topicMatches(pattern, key[1:])
+	case len(key) == 0:
+		return false
+	}
+	return (pattern[0] == "*" || pattern[0] == key[0]) && topicMatches(pattern[1:], key[1:])
+}
+
+// sorted are the keys of a map, which is walked in no other order.
+func sorted[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
+
+func (ch *channel) exchangeMethod(m method, r *reader) *fault {
+	switch m {
+	case exchangeDeclare:
+		return ch.declareExchange(r)
+	case exchangeBind:
+		r.short()
+		destination, source, key := r.shortstr(), r.shortstr(), r.shortstr()
+		noWait, arguments := r.flags().bit(0), r.table()
+		bound := &binding{exchange: ch.c.b.exchanges[destination], key: key}
+		if f := ch.bindTo(source, bound, "exchange", destination, arguments); f != nil {
+			return f
+		}
+		ch.answer(noWait, exchangeBindOk, nil)
+		return nil
+	}
+	return unknown("method %s", m)
+}
+
+func (ch *channel) declareExchange(r *reader) *fault {
+	b := ch.c.b
+	r.short()
+	declared := &exchange{name: r.shortstr(), kind: r.shortstr()}
+	f := r.flags()
+	passive, noWait := f.bit(0), f.bit(4)
+	declared.flags = f &^ 0b10001
+	declared.arguments = r.table()
+	there := b.exchanges[declared.name]
+	switch {
+	case declared.name == "":
+		return faultf(403, "operation not permitted on the default exchange")
+	case passive && there == nil:
+		return faultf(404, "no %s", b.in("exchange", declared.name))
+	case passive:
+	case !slices.Contains([]string{"direct", "fanout", "topic"}, declared.kind):
+		return unknown("exchange type '%s'", declared.kind)
+	case there != nil && (there.kind != declared.kind || there.flags != declared.flags || there.alternate() != declared.alternate()):
+		return faultf(406, "inequivalent arg for %s", b.in("exchange", declared.name))
+	case there != nil:
+	case strings.HasPrefix(declared.name, "amq."):
+		return faultf(403, "exchange name '%s' contains reserved prefix 'amq.*'", declared.name)
+	default:
+		for _, a := range declared.arguments {
+			if _, text := a.value.(string); a.key != "alternate-exchange" || !text {
+				return unknown("argument %s for an exchange", a.key)
+			}
+		}
+		b.exchanges[declared.name] = declared
+	}
+	ch.answer(noWait, exchangeDeclareOk, nil)
+	return nil
+}
+
+// removeExchange removes it and the bindings to it.
+func (b *Broker) removeExchange(x *exchange) {
+	delete(b.exchanges, x.name)
+	x.bindings = nil
+	b.unbind(func(bound *binding) bool { return bound.exchange == x })
+}
+
+// unbind removes bindings, and the auto-delete exchanges whose last that was.
+func (b *Broker) unbind(which func(*binding) bool) {
+	for _, name := range sorted(b.exchanges) {
+		x := b.exchanges[name]
+		if x == nil {
+			continue // removed meanwhile, as auto-delete
+		}
+		before := len(x.bindings)
+		x.bindings = slices.DeleteFunc(x.bindings, which)
+		if x.flags.bit(2) && before > 0 && len(x.bindings) == 0 {
+			b.removeExchange(x)
+		}
+	}
+}
+
+// bindTo makes a binding to a queue or an exchange, which may not exist.
+func (ch *channel) bindTo(source string, bound *binding, kind, destination string, arguments table) *fault {
+	b := ch.c.b
+	switch bound.source = b.exchanges[source]; {
+	case source == "" || destination == "":
+		return faultf(403, "operation not permitted on the default exchange")
+	case bound.queue == nil && bound.exchange == nil:
+		return faultf(404, "no %s", b.in(kind, destination))
+	case bound.source == nil:
+		return faultf(404, "no %s", b.in("exchange", source))
+	case len(arguments) > 0:
+		return unknown("arguments of a binding")
+	}
+	if !slices.ContainsFunc(bound.source.bindings, func(other *binding) bool { return *other == *bound }) {
+		bound.source.bindings = append(bound.source.bindings, bound)
+	}
+	return nil
 }

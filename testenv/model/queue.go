@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"slices"
@@ -10,11 +11,10 @@ import (
 
 // queue is a classic or a quorum queue.
 type queue struct {
-	b                   *Broker
-	name                string
-	durable, autoDelete bool
-	arguments           table
-	quorum              bool
+	b         *Broker
+	name      string
+	arguments table
+	quorum    bool
 	settings
 
 	backlog
@@ -40,35 +40,20 @@ func (ch *channel) queueMethod(m method, r *reader) *fault {
 		return f
 	}
 	switch m {
-	case queueBind, queueUnbind:
+	case queueBind:
 		source, key := r.shortstr(), r.shortstr()
-		noWait, answer := false, queueUnbindOk
-		if m == queueBind {
-			noWait, answer = r.flags().bit(0), queueBindOk
-		}
-		if source == "" {
-			return faultf(403, "operation not permitted on the default exchange")
-		}
-		bound := &binding{queue: q, key: key, arguments: r.table()}
-		if f := ch.bindTo(source, bound, "queue", name, m == queueUnbind); f != nil {
+		noWait := r.flags().bit(0)
+		if f := ch.bindTo(source, &binding{queue: q, key: key}, "queue", name, r.table()); f != nil {
 			return f
 		}
-		ch.answer(noWait, answer, nil)
-	case queuePurge:
-		noWait, n := r.flags().bit(0), q.purge()
-		ch.answer(noWait, queuePurgeOk, func(w *writer) { w.long(uint32(n)) })
+		ch.answer(noWait, queueBindOk, nil)
 	case queueDelete:
-		f := r.flags()
-		n := 0
+		f, n := r.flags(), 0
+		if f.bit(0) || f.bit(1) {
+			return unknown("deletion only of what is unused or empty")
+		}
 		if q != nil {
-			switch n = q.count(); {
-			case q.quorum && (f.bit(0) || f.bit(1)):
-				return faultf(540, "cannot delete %s. queue.delete operations with flags are not supported by quorum queues", ch.c.b.in("queue", q.name))
-			case f.bit(1) && n > 0:
-				return faultf(406, "%s not empty", ch.c.b.in("queue", q.name))
-			case f.bit(0) && q.consumers() > 0:
-				return faultf(406, "%s in use", ch.c.b.in("queue", q.name))
-			}
+			n = q.count()
 			ch.c.b.deleteQueue(q)
 		}
 		ch.answer(f.bit(2), queueDeleteOk, func(w *writer) { w.long(uint32(n)) })
@@ -76,14 +61,6 @@ func (ch *channel) queueMethod(m method, r *reader) *fault {
 		return unknown("method %s", m)
 	}
 	return nil
-}
-
-// purge drops what is ready.
-func (q *queue) purge() (n int) {
-	n = q.count()
-	q.clear()
-	q.watch()
-	return n
 }
 
 // find finds a queue; "" is the last that was declared.
@@ -101,8 +78,8 @@ func (ch *channel) find(name string) (*queue, *fault) {
 
 func (ch *channel) declareQueue(name string, f flags, arguments table) *fault {
 	passive, durable, exclusive, autoDelete, noWait := f.bit(0), f.bit(1), f.bit(2), f.bit(3), f.bit(4)
-	if exclusive {
-		return unknown("exclusive queue")
+	if exclusive || autoDelete {
+		return unknown("exclusive or auto-delete queue")
 	}
 	q, notFound := ch.find(name)
 	switch {
@@ -110,14 +87,17 @@ func (ch *channel) declareQueue(name string, f flags, arguments table) *fault {
 		return notFound
 	case passive:
 	case name != "" && q != nil:
-		if f := ch.sameQueue(q, durable, autoDelete, arguments); f != nil {
-			return f
+		if !q.isSame(durable, arguments) {
+			return faultf(406, "inequivalent arg for %s", ch.c.b.in("queue", name))
 		}
 	case strings.HasPrefix(name, "amq."):
 		return faultf(403, "queue name '%s' contains reserved prefix 'amq.*'", name)
 	default:
 		var f *fault
-		if q, f = ch.newQueue(name, durable, autoDelete, arguments); f != nil {
+		if !durable {
+			return unknown("queue that is not durable")
+		}
+		if q, f = ch.newQueue(name, arguments); f != nil {
 			return f
 		}
 	}
@@ -133,13 +113,13 @@ func (ch *channel) declareQueue(name string, f flags, arguments table) *fault {
 	return nil
 }
 
-func (ch *channel) newQueue(name string, durable, autoDelete bool, arguments table) (*queue, *fault) {
+func (ch *channel) newQueue(name string, arguments table) (*queue, *fault) {
 	b := ch.c.b
 	if name == "" {
 		b.names++
 		name = fmt.Sprintf("amq.gen-%022d", b.names)
 	}
-	q := &queue{b: b, name: name, durable: durable, autoDelete: autoDelete, arguments: arguments, declared: time.Now()}
+	q := &queue{b: b, name: name, arguments: arguments, declared: time.Now()}
 	if f := q.configure(); f != nil {
 		return nil, f
 	}
@@ -148,44 +128,18 @@ func (ch *channel) newQueue(name string, durable, autoDelete bool, arguments tab
 	return q, nil
 }
 
-// sameQueue refuses to declare a queue again otherwise.
-func (ch *channel) sameQueue(q *queue, durable, autoDelete bool, arguments table) *fault {
-	subject := ch.c.b.in("queue", q.name)
-	switch {
-	case durable != q.durable:
-		return inequivalent("durable", subject, "'"+truth(durable)+"'", "'"+truth(q.durable)+"'")
-	case autoDelete != q.autoDelete:
-		return inequivalent("auto_delete", subject, "'"+truth(autoDelete)+"'", "'"+truth(q.autoDelete)+"'")
-	}
-	if _, is := arguments.get("x-queue-type"); !is && ch.c.b.since4() {
+// isSame reports whether a queue would be declared as it is.
+func (q *queue) isSame(durable bool, arguments table) bool {
+	if _, is := arguments.get("x-queue-type"); !is && q.b.since4() {
 		arguments = arguments.with("x-queue-type", "classic")
 	}
-	return sameArguments(subject, arguments, q.arguments, q.argumentNames()...)
-}
-
-// sameArguments compares those that matter.
-func sameArguments(subject string, received, current table, keys ...string) *fault {
-	for _, key := range keys {
-		n, isNew := received.get(key)
-		o, isOld := current.get(key)
+	return durable && !slices.ContainsFunc(q.argumentNames(), func(key string) bool {
+		n, isNew := arguments.get(key)
+		o, isOld := q.arguments.get(key)
 		newInteger, isInteger := whole(n)
 		oldInteger, wasInteger := whole(o)
-		if isNew == isOld && (reflect.DeepEqual(n, o) || isInteger && wasInteger && newInteger == oldInteger) {
-			continue
-		}
-		if isNew && isOld && typeName(n) == typeName(o) {
-			return inequivalent(key, subject, fmt.Sprintf("'%v'", n), fmt.Sprintf("'%v'", o))
-		}
-		return inequivalent(key, subject, described(n, isNew), described(o, isOld))
-	}
-	return nil
-}
-
-func described(value any, is bool) string {
-	if !is {
-		return "none"
-	}
-	return fmt.Sprintf("the value '%v' of type '%s'", value, typeName(value))
+		return isNew != isOld || !reflect.DeepEqual(n, o) && !(isInteger && wasInteger && newInteger == oldInteger)
+	})
 }
 
 // deleteQueue drops its messages and cancels its consumers.
@@ -217,5 +171,202 @@ func (co *consumer) sendCancel() {
 	co.ch.send(basicCancel, func(w *writer) {
 		w.shortstr(co.tag)
 		w.octet(1)
+	})
+}
+
+const (
+	longestTTL           = 315_360_000_000 // ms
+	defaultDeliveryLimit = 20              // of quorum queues since RabbitMQ 4.0
+)
+
+// settings are what a queue's arguments say.
+type settings struct {
+	ttl, expires  int64 // ms; -1 without
+	limited       bool  // by deliveryLimit
+	deliveryLimit int64
+	deadExchange  string
+	deadKey       string
+	hasDead       bool
+	hasDK         bool
+}
+
+// The arguments that each type of queue has, in the order in which they are compared.
+var (
+	classicArguments = []string{"x-expires", "x-message-ttl", "x-dead-letter-exchange", "x-dead-letter-routing-key",
+		"x-overflow", "x-queue-type"}
+	quorumArguments = []string{"x-dead-letter-exchange", "x-dead-letter-routing-key", "x-dead-letter-strategy", "x-expires",
+		"x-overflow", "x-queue-type", "x-delivery-limit", "x-message-ttl"}
+)
+
+func (q *queue) argumentNames() []string {
+	if q.quorum {
+		return quorumArguments
+	}
+	return classicArguments
+}
+
+// configure reads the arguments of a new queue.
+func (q *queue) configure() *fault {
+	kind, isText := "classic", true
+	if value, is := q.arguments.get("x-queue-type"); is {
+		kind, isText = value.(string)
+	} else if q.b.since4() {
+		q.arguments = q.arguments.with("x-queue-type", kind)
+	}
+	if kind != "classic" && kind != "quorum" || !isText {
+		return unknown("queue type %s", kind)
+	}
+	q.quorum = kind == "quorum"
+	for _, a := range q.arguments {
+		if f := q.check(a.key, a.value); f != nil {
+			return f
+		}
+	}
+	q.readSettings()
+	return nil
+}
+
+func (q *queue) check(key string, value any) *fault {
+	if !slices.Contains(q.argumentNames(), key) {
+		return unknown("argument %s for this type of queue", key)
+	}
+	text, isText := value.(string)
+	n, isNumber := whole(value)
+	switch key {
+	case "x-message-ttl", "x-expires", "x-delivery-limit":
+		if !isNumber || key != "x-delivery-limit" && (n < 0 || n > longestTTL) || key == "x-expires" && n == 0 {
+			return unknown("%s = %v", key, value)
+		}
+		return nil
+	case "x-dead-letter-strategy", "x-overflow":
+		if !slices.Contains([]string{"at-most-once", "at-least-once", "drop-head", "reject-publish"}, text) {
+			return unknown("%s = %v", key, value)
+		}
+	}
+	if !isText {
+		return unknown("%s = %v", key, value)
+	}
+	return nil
+}
+
+// readSettings reads what holds.
+func (q *queue) readSettings() {
+	number := func(name string) int64 {
+		value, _ := q.arguments.get(name)
+		if n, is := whole(value); is {
+			return n
+		}
+		return -1
+	}
+	text := func(name string) (string, bool) {
+		value, _ := q.arguments.get(name)
+		text, is := value.(string)
+		return text, is
+	}
+	s := settings{ttl: number("x-message-ttl"), expires: number("x-expires"), deliveryLimit: number("x-delivery-limit")}
+	_, has := q.arguments.get("x-delivery-limit")
+	if !has && q.b.since4() {
+		s.deliveryLimit = defaultDeliveryLimit
+	}
+	s.limited = q.quorum && (s.deliveryLimit >= 0 || has && !q.b.since4())
+	s.deadExchange, s.hasDead = text("x-dead-letter-exchange")
+	s.deadKey, s.hasDK = text("x-dead-letter-routing-key")
+	overflow, _ := text("x-overflow")
+	if strategy, _ := text("x-dead-letter-strategy"); q.quorum && s.hasDead && overflow == "reject-publish" && strategy == "at-least-once" {
+		q.worker = &worker{q: q}
+	}
+	q.settings = s
+}
+
+// entry is a message in a queue.
+type entry struct {
+	*message
+	position    uint64
+	expires     time.Time // zero: never
+	redelivered bool
+
+	// Of a quorum queue: how often it was returned, and how often of that as failed. Until
+	// RabbitMQ 4.3 the two are one.
+	acquired, failed int64
+}
+
+// backlog is what a queue has ready. A quorum queue delivers what was returned first, in the
+// order in which it was returned.
+type backlog struct {
+	returned []*entry
+	ready    []*entry // by position
+	last     uint64   // position
+}
+
+func (l *backlog) count() int { return len(l.returned) + len(l.ready) }
+
+// head is the next message; nil without one.
+func (l *backlog) head() *entry {
+	switch {
+	case len(l.returned) > 0:
+		return l.returned[0]
+	case len(l.ready) > 0:
+		return l.ready[0]
+	}
+	return nil
+}
+
+// takeHead removes the next message.
+func (l *backlog) takeHead() *entry {
+	e := l.head()
+	if len(l.returned) > 0 {
+		l.returned = l.returned[1:]
+	} else {
+		l.ready = l.ready[1:]
+	}
+	return e
+}
+
+// add gives a message the last position.
+func (l *backlog) add(e *entry) {
+	l.last++
+	e.position = l.last
+	l.insert(e)
+}
+
+// insert puts a message where its position is.
+func (l *backlog) insert(e *entry) {
+	at, _ := slices.BinarySearchFunc(l.ready, e, func(a, b *entry) int {
+		return cmp.Compare(a.position, b.position)
+	})
+	l.ready = slices.Insert(l.ready, at, e)
+}
+
+func (l *backlog) clear() { l.returned, l.ready = nil, nil }
+
+// use renews x-expires.
+func (q *queue) use() {
+	q.used = time.Now()
+	q.watchUse()
+}
+
+// watchUse sets the time at which an unused queue is deleted, or looked at. A classic queue
+// is deleted when its time is over, a quorum queue when it looks next.
+func (q *queue) watchUse() {
+	if q.unused != nil {
+		q.b.clock.cancel(q.unused)
+		q.unused = nil
+	}
+	if q.expires < 0 || q.deleted || !q.quorum && q.consumers() > 0 {
+		return
+	}
+	at := q.used.Add(time.Duration(q.expires) * time.Millisecond)
+	if q.quorum {
+		at = time.Now().Add(tick - time.Since(q.declared)%tick)
+	}
+	q.unused = q.b.clock.set(at, func() {
+		q.unused = nil
+		over := time.Since(q.used) >= time.Duration(q.expires)*time.Millisecond
+		switch {
+		case over && q.consumers() == 0 && q.b.unacknowledged(q) == 0:
+			q.b.deleteQueue(q)
+		default:
+			q.watchUse()
+		}
 	})
 }

@@ -53,8 +53,6 @@ var routing = []behaviour{
 		w.reaches("d", "a", nil, keys, []string{"a"})
 		w.reaches("d", "c", nil, keys, nil)
 		w.reaches("f", "c", nil, keys, keys)
-		w.must(w.ch.QueueUnbind("d a", "a", "d", nil))
-		w.reaches("d", "a", nil, keys, nil)
 	}},
 	{"topic", func(w *world) {
 		keys := []string{"#", "*", "a.*", "a.#", "*.b", "#.b.#", "a.*.c"}
@@ -81,9 +79,6 @@ var routing = []behaviour{
 		w.holds("q", "bound")
 		w.publish("x", "other", amqp.Publishing{Body: []byte("alternate")})
 		w.holds("rest rest", "alternate")
-		w.must(w.ch.ExchangeUnbind("inside", "k", "x", false, nil))
-		w.publish("x", "k", amqp.Publishing{Body: []byte("unbound")})
-		w.holds("rest rest", "unbound")
 		ch := w.another()
 		closes := ch.NotifyClose(make(chan *amqp.Error, 1))
 		w.must(ch.PublishWithContext(context.Background(), "inside", "", false, false, amqp.Publishing{}))
@@ -94,13 +89,6 @@ var routing = []behaviour{
 		closes := ch.NotifyClose(make(chan *amqp.Error, 1))
 		w.must(ch.PublishWithContext(context.Background(), "x", "", false, false, amqp.Publishing{}))
 		w.refused(<-closes, 404, "NOT_FOUND - no "+w.in("exchange", "x"))
-	}},
-	{"another user's id", func(w *world) {
-		w.queue("q", nil)
-		ch := w.another()
-		closes := ch.NotifyClose(make(chan *amqp.Error, 1))
-		w.must(ch.PublishWithContext(context.Background(), "", "q", false, false, amqp.Publishing{UserId: "somebody"}))
-		w.refused(<-closes, 406, "PRECONDITION_FAILED - user_id property set to 'somebody' but authenticated user was 'guest'")
 	}},
 	{"what cannot be routed is confirmed, and returned when mandatory", func(w *world) {
 		returned := w.ch.NotifyReturn(make(chan amqp.Return, 1))
