@@ -131,17 +131,13 @@ func TestNoNameIsInBothPackages(t *testing.T) {
 	names := func(dir string) map[string]bool {
 		all := map[string]bool{}
 		files, err := filepath.Glob(filepath.Join(dir, "*.go"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, file := range files {
 			if strings.HasSuffix(file, "_test.go") {
 				continue
 			}
 			f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for _, d := range f.Decls {
 				switch d := d.(type) {
 				case *ast.FuncDecl:
@@ -181,17 +177,13 @@ func TestAConsumerByTLS(t *testing.T) {
 		v.Grant(user, ".*", ".*", ".*")
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
 		cert, key := filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
-		if err := ca.Issue(authority.Leaf{User: user}, cert, key); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ca.Issue(authority.Leaf{User: user}, cert, key))
 		byFiles, byConfig := config(t, v, fast(3)), config(t, v, fast(3))
 		byFiles.URLs[0] = v.SecureURL("", "", url.Values{"auth_mechanism": {"external"}, "certfile": {cert}, "keyfile": {key}})
 		bare, _, _ := strings.Cut(v.SecureURL("", "", nil), "?")
 		byConfig.URLs[0] = bare + "?auth_mechanism=external"
 		pem, err := os.ReadFile(ca.CAFile())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		roots := x509.NewCertPool()
 		roots.AppendCertsFromPEM(pem)
 		byConfig.AMQP.TLSClientConfig = &tls.Config{RootCAs: roots, GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {

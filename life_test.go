@@ -140,18 +140,14 @@ func TestAnOutageOfTheDelayQueueIsLoggedOnce(t *testing.T) {
 		cfg.Verify, cfg.Metrics, cfg.Log, cfg.Concurrency, cfg.Prefetch = true, seen.metrics(), slogTo(&log), n, n
 		exchange := wire.ExchangeParked
 		stop := consume(t, cfg, func(context.Context, *redrive.Message) error { tried.Add(1); return redrive.Park(errDown) })
-		if err := v.Channel().QueueUnbind(wire.QueueParked, "", exchange, nil); err != nil {
-			t.Fatal(err)
-		}
+		must(t, v.Channel().QueueUnbind(wire.QueueParked, "", exchange, nil))
 		for range n {
 			v.Publish("", "orders", amqp.Publishing{Body: []byte("7")})
 		}
 		brokertest.Eventually(t, "it is said", func() bool {
 			return tried.Load() == n && strings.Contains(log.String(), "failed messages cannot be published")
 		})
-		if err := v.Channel().QueueBind(wire.QueueParked, "", exchange, false, nil); err != nil {
-			t.Fatal(err)
-		}
+		must(t, v.Channel().QueueBind(wire.QueueParked, "", exchange, false, nil))
 		brokertest.Eventually(t, "all are parked", func() bool { return seen.count(redrive.Parked) == n })
 		if err := stop(); err != nil {
 			t.Error(err)
@@ -390,9 +386,7 @@ func connections(t *testing.T, v *brokertest.VHost, of string) (names []string) 
 			Name string `json:"connection_name"`
 		} `json:"client_properties"`
 	}
-	if err := v.API().Call(context.Background(), http.MethodGet, "connections", nil, &all); err != nil {
-		t.Fatal(err)
-	}
+	must(t, v.API().Call(context.Background(), http.MethodGet, "connections", nil, &all))
 	for _, c := range all {
 		if strings.HasPrefix(c.Properties.Name, of+" (") {
 			names = append(names, c.Properties.Name)
@@ -535,9 +529,7 @@ func TestNewClientReturnsErrorsThatAPersonMustFix(t *testing.T) {
 		v.User(user, "pw")
 		v.Grant(user, ".*", ".*", ".*")
 		stranger, err := authority.New(t.TempDir())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, c := range []struct {
 			url  string
 			want error
@@ -658,9 +650,7 @@ func closeConnection(t *testing.T, v *brokertest.VHost, name string) (closed boo
 			Name string `json:"connection_name"`
 		} `json:"client_properties"`
 	}
-	if err := v.API().Call(context.Background(), http.MethodGet, "connections", nil, &all); err != nil {
-		t.Fatal(err)
-	}
+	must(t, v.API().Call(context.Background(), http.MethodGet, "connections", nil, &all))
 	for _, c := range all {
 		if c.Properties.Name == name {
 			closed = v.API().Call(context.Background(), http.MethodDelete, "connections/"+url.PathEscape(c.Name), nil, nil) == nil || closed

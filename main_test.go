@@ -77,9 +77,7 @@ func consume(t *testing.T, c setup, handle redrive.Handler) (stop func() error) 
 func connect(t *testing.T, c redrive.Config) *redrive.Client {
 	t.Helper()
 	client, err := redrive.NewClient(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(client.Close)
 	return client
 }
@@ -88,9 +86,7 @@ func connect(t *testing.T, c redrive.Config) *redrive.Client {
 func settler(t *testing.T, c setup) *redrive.Settler {
 	t.Helper()
 	s, err := connect(t, c.Config).NewSettler(t.Context(), c.Consumer)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return s
 }
 
@@ -146,4 +142,12 @@ func (o *outcomes) losses() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.lost
+}
+
+// must ends a test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -135,9 +135,7 @@ func TestTheHandlerSeesTheMessageAsItWasPublished(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
 		v.Exchange("shop", "topic", "orders")
-		if err := v.Channel().QueueBind("orders", "order.*", "shop", false, nil); err != nil {
-			t.Fatal(err)
-		}
+		must(t, v.Channel().QueueBind("orders", "order.*", "shop", false, nil))
 		type seen struct {
 			redrive.Message
 			at       time.Time
@@ -280,9 +278,7 @@ func TestSettleTellsUnacknowledgedFromUnsettled(t *testing.T) {
 			v.Publish("", "orders", amqp.Publishing{})
 			in := v.Consume("orders")
 			d := in.Next()
-			if err := in.Channel.Close(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, in.Channel.Close())
 			if o, err := s.Settle(t.Context(), &d, c.failure); o != c.want || err == nil {
 				t.Errorf("%v on a channel that is closed: %s, %v; want %s and an error", c.failure, o, err, c.want)
 			}

@@ -186,9 +186,7 @@ func consumer(t *testing.T, v *brokertest.VHost, command []string, payments stri
 	ctx, cancel := context.WithCancel(context.Background())
 	p, out := program(ctx, v, command, payments), &brokertest.Output{}
 	p.Stdout, p.Stderr = out, out
-	if err := p.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Start())
 	ended := make(chan struct{})
 	go func() { _ = p.Wait(); close(ended) }()
 	t.Cleanup(func() {
@@ -295,9 +293,7 @@ func pages(t *testing.T) map[string]string {
 	all := map[string]string{}
 	for _, name := range names {
 		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		all[name] = string(text)
 	}
 	return all
@@ -311,9 +307,7 @@ func TestThePagesShowTheConsumersThatAreRun(t *testing.T) {
 		is := block.ReplaceAllStringFunc(text, func(was string) string {
 			m := block.FindStringSubmatch(was)
 			code, err := os.ReadFile(m[1])
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			shown[m[1]] = true
 			return "<!-- " + m[1] + ": go test ./docs/how-to -update writes it here -->\n\n```" + m[2] + "\n" + string(code) + "```\n"
 		})
@@ -324,14 +318,10 @@ func TestThePagesShowTheConsumersThatAreRun(t *testing.T) {
 			t.Errorf("%s differs from its consumer; go test ./docs/how-to -update writes it", name)
 			continue
 		}
-		if err := os.WriteFile(name, []byte(is), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(name, []byte(is), 0o644))
 	}
 	files, err := filepath.Glob("clients/*")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, file := range files {
 		if !shown[file] {
 			t.Errorf("no page shows %s", file)

@@ -157,16 +157,10 @@ type shop struct {
 func open(t *testing.T, v *brokertest.VHost, fail func(*shop, amqp.Delivery) error) *shop {
 	t.Helper()
 	s := &shop{ch: v.Channel(), fail: fail, ended: make(chan struct{}), failed: map[string]int{}, done: map[string]int{}, keys: map[string]string{}}
-	if err := s.ch.Confirm(false); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.ch.Qos(10, 0, false); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.ch.Confirm(false))
+	must(t, s.ch.Qos(10, 0, false))
 	in, err := s.ch.Consume("orders", "shop", false, false, false, false, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	go func() {
 		defer close(s.ended)
 		for d := range in {
@@ -199,14 +193,10 @@ func (s *shop) handle(d amqp.Delivery) error {
 // what was taken is finished.
 func (s *shop) stop(t *testing.T) {
 	t.Helper()
-	if err := s.ch.Cancel("shop", false); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.ch.Cancel("shop", false))
 	<-s.ended
 	// All that was acknowledged is, when RabbitMQ answers what was asked after it.
-	if err := s.ch.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.ch.Close())
 }
 
 func (s *shop) sum(of map[string]int) int {
@@ -255,16 +245,12 @@ func run(t *testing.T, v *brokertest.VHost, program string, args ...string) stri
 // with rabbitmqadmin. It ends with the replayed message.
 func TestTheTutorial(t *testing.T) {
 	text, err := os.ReadFile("../tutorial/first-queue.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	config := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindStringSubmatch(string(text))[1]
 	program := build(t)
 	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		file := filepath.Join(t.TempDir(), "redrive.yaml")
-		if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte(config), 0o600))
 		s := serve(t, v, config)
 		var last string
 		redrive := func(args ...string) string { return run(t, v, program, args...) }
@@ -274,9 +260,7 @@ func TestTheTutorial(t *testing.T) {
 			for range times {
 				do(c)
 			}
-			if err := c.Channel.Close(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, c.Channel.Close())
 		}
 		steps := 0
 		for _, section := range strings.Split(string(text), "\n## ")[1:] {
@@ -454,9 +438,7 @@ func TestTheDeadLetterServiceRetriesForEverOn4(t *testing.T) {
 		brokertest.Eventually(t, "the message is parked", func() bool {
 			select {
 			case d := <-work.In:
-				if err := d.Reject(false); err != nil {
-					t.Fatal(err)
-				}
+				must(t, d.Reject(false))
 			default:
 			}
 			return len(s.Parked(t)) == 1
@@ -487,9 +469,15 @@ func TestXDeathStillCountsInALoopOfTheBrokerAlone(t *testing.T) {
 			if count != i {
 				t.Fatalf("x-death counts %d deaths in orders after %d: %s", count, i, fmt.Sprint(d.Headers))
 			}
-			if err := d.Reject(false); err != nil {
-				t.Fatal(err)
-			}
+			must(t, d.Reject(false))
 		}
 	})
+}
+
+// must ends a test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

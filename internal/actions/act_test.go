@@ -106,14 +106,10 @@ func TestWhatIsNotThereIsSkipped(t *testing.T) {
 			t.Fatal(claims, err)
 		}
 		twins, err := d.store.Find(ctx, twin.ID)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		ids := []string{mine.ID.String(), theirs.ID.String(), uuid.NewString(), "no key", mine.ID.String(), twin.ID.String(), string(twins[1].Key), claimed.ID.String()}
 		got, err := d.Act(ctx, caller(auth.Operator, "orders"), actions.Act{Verb: actions.Discard, IDs: ids})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var all []string
 		for _, o := range got.Outcomes {
 			all = append(all, o.Outcome)

@@ -38,9 +38,7 @@ func TestAnEditReplacesTheMessageInOneStep(t *testing.T) {
 		}
 		e.DryRun = false
 		got, err := d.Edit(ctx, caller(auth.Editor), e)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		changes := map[string]string{}
 		for _, f := range got.Fields {
 			changes[f.Path] = f.Before + " > " + f.After
@@ -83,17 +81,11 @@ func TestEncodedBodiesAreEditedInside(t *testing.T) {
 		d.add(t, r)
 		doc := `{"id":2}`
 		got, err := d.Edit(ctx, caller(auth.Editor), actions.EditRequest{ID: r.ID.String(), Document: &doc})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		raw, err := base64.StdEncoding.DecodeString(string(d.kept(t, got.New).Message.Body))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		u, err := gzip.NewReader(bytes.NewReader(raw))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if plain, err := io.ReadAll(u); err != nil || strings.Join(strings.Fields(string(plain)), "") != doc {
 			t.Errorf("inside is %q, %v", plain, err)
 		}
@@ -145,4 +137,12 @@ func TestEditsThatAreRefused(t *testing.T) {
 			t.Error("it was edited")
 		}
 	})
+}
+
+// must ends a test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

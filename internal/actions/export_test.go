@@ -94,9 +94,7 @@ func TestAFileImportedTwiceDoublesNothing(t *testing.T) {
 func idsOf(t *testing.T, d *desk, why string) (ids []string) {
 	t.Helper()
 	page, err := storetest.List(ctx, d.store, storetest.Filter{State: store.Parked})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, l := range page.Records {
 		if strings.HasPrefix(l.Record.ParkedFor, why) {
 			ids = append(ids, l.Record.ID.String())

@@ -59,14 +59,10 @@ func TestASecondPauseKeepsTheFirstReason(t *testing.T) {
 			d.PauseQueue(ctx, operator, "orders", "database is down"), d.PauseQueue(ctx, other, "orders", ""), d.PauseQueue(ctx, other, "orders", "ticket 7"),
 			d.PauseQueue(ctx, other, "orders", "ticket 7"), d.PauseQueue(ctx, operator, "orders", "database is down"),
 		} {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 		}
 		all, _, err := d.Queues(ctx, operator, "", 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, q := range all {
 			if q.Name == "orders" {
 				if h := q.Pause; h == nil || h.By != operator.Name || h.Reason != "database is down; bob: ticket 7" {
@@ -95,9 +91,7 @@ func TestABreakerThatAPersonSets(t *testing.T) {
 		if err := d.Breaker(ctx, operator, "redrive.parked", "open", ""); !errors.Is(err, inspect.ErrInvalid) {
 			t.Errorf("a queue of our own: %v", err)
 		}
-		if err := set("closed"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, set("closed"))
 		all, err := inspect.ForcedBreakers(ctx, d.store)
 		if err != nil || all["orders"].To != "closed" || all["orders"].Reason != "known" {
 			t.Errorf("the store has %+v, %v", all, err)
@@ -106,9 +100,7 @@ func TestABreakerThatAPersonSets(t *testing.T) {
 		if err != nil || queues[0].Throttle.Forced == nil || queues[0].Throttle.Text() != "breaker set to closed by "+operator.Name {
 			t.Errorf("shown as %+v, %v", queues, err)
 		}
-		if err := set("auto"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, set("auto"))
 		if all, err := inspect.ForcedBreakers(ctx, d.store); err != nil || len(all) != 0 {
 			t.Errorf("after auto the store has %+v, %v", all, err)
 		}

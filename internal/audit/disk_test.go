@@ -87,13 +87,9 @@ func TestAFullDisk(t *testing.T) {
 				o := quiet()
 				o.Rotate = rotate
 				l, err := open(folder, o, d.open)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				done, err := l.Begin(Entry{Did: "first"})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				d.room, d.sync, d.trunc = c.disk.room, c.disk.sync, c.disk.trunc
 				for range 3 {
 					want := syscall.ENOSPC
@@ -109,9 +105,7 @@ func TestAFullDisk(t *testing.T) {
 				if _, err := l.Begin(Entry{Did: "last"}); err != nil {
 					t.Fatal(err)
 				}
-				if err := l.Close(); err != nil {
-					t.Fatal(err)
-				}
+				must(t, l.Close())
 				if _, err := l.Begin(Entry{}); !errors.Is(err, ErrClosed) {
 					t.Errorf("closed, it says %v", err)
 				}
@@ -139,9 +133,7 @@ func TestAFullDisk(t *testing.T) {
 func TestSyncsAreShared(t *testing.T) {
 	d := &disk{room: -1, entered: make(chan struct{}, 1)}
 	l, err := open(t.TempDir(), quiet(), d.open)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	<-d.entered
 	before := d.syncs
@@ -213,38 +205,24 @@ func TestAnythingThatACrashLeavesIsMended(t *testing.T) {
 	fill(t, folder, quiet(), 1)
 	file := filepath.Join(folder, nameOf(1))
 	kept, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	fill(t, folder, quiet(), 2)
 	all, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	write := func(data []byte) {
 		t.Helper()
 		// A file that is cut to nothing and closed would be put on the disk each time.
-		if err := errors.Join(os.Remove(file), os.WriteFile(file, data, 0o600)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(os.Remove(file), os.WriteFile(file, data, 0o600)))
 	}
 	repaired := func() ([]byte, int) {
 		t.Helper()
 		l, err := open(folder, quiet(), openUnsynced)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := l.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, l.Close())
 		r, err := verify(t, folder)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		now, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return now, len(r.Repaired)
 	}
 	zeros := string(make([]byte, 300))
@@ -273,15 +251,11 @@ func TestAnythingThatACrashLeavesIsMended(t *testing.T) {
 		write(all)
 		last := whole(t, folder, 7).Last
 		second := filepath.Join(folder, nameOf(last+1))
-		if err := os.WriteFile(second, []byte(left), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(second, []byte(left), 0o600))
 		if _, n := repaired(); n != 1 {
 			t.Errorf("a second file with %q: %d places were repaired", left, n)
 		}
-		if err := os.Remove(second); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Remove(second))
 	}
 }
 
@@ -295,12 +269,8 @@ func TestAKilledProcessKeepsItsEntries(t *testing.T) {
 		child := exec.Command(os.Args[0], "-test.run=^TestChildThatIsKilled$")
 		child.Env = append(os.Environ(), childFolder+"="+folder)
 		out, err := child.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := child.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, child.Start())
 		killAt := 1 + rand.IntN(200)
 		said, lines := bufio.NewReader(out), 0
 		for ; ; lines++ {
@@ -323,13 +293,9 @@ func TestAKilledProcessKeepsItsEntries(t *testing.T) {
 	}
 	l := openAt(t, folder, quiet())
 	r, err := verify(t, folder)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	repaired += len(r.Repaired)
-	if err := l.Before(t.Context(), math.MaxInt64, func(e Entry) (bool, error) { delete(promised, e.N); return true, nil }); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.Before(t.Context(), math.MaxInt64, func(e Entry) (bool, error) { delete(promised, e.N); return true, nil }))
 	if len(promised) != 0 {
 		t.Errorf("%d entries that were promised are not there: %v", len(promised), promised)
 	}

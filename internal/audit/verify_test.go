@@ -18,9 +18,7 @@ func quiet() Options { return Options{Log: slog.New(slog.DiscardHandler)} }
 func openAt(t *testing.T, folder string, o Options) *Log {
 	t.Helper()
 	l, err := Open(folder, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { l.Close() })
 	return l
 }
@@ -31,22 +29,16 @@ func fill(t *testing.T, folder string, o Options, n int) {
 	l := openAt(t, folder, o)
 	for i := range n {
 		done, err := l.Begin(Entry{Who: "ann", How: "rabbitmq", From: "10.0.0.7", Interface: "cli", Did: "replay", On: fmt.Sprintf("queue:orders.%d", i), Why: "<fixed> & \u2028 \"deployed\""})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		done("done", int64(i))
 	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.Close())
 }
 
 func verify(t *testing.T, folder string) (Report, error) {
 	t.Helper()
 	files, err := Files(folder)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return Verify(files, Expected{})
 }
 
@@ -67,9 +59,7 @@ func TestALogGoesOnOverRestartsAndFiles(t *testing.T) {
 	o.Rotate = 600 // every other line
 	fill(t, folder, o, 3)
 	files, err := Files(folder)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	n := 12 + len(files) // an action and its outcome each, and a line to begin each file
 	r := whole(t, folder, int64(n))
 	if r.Files < 3 || len(r.Repaired) != 0 {
@@ -80,9 +70,7 @@ func TestALogGoesOnOverRestartsAndFiles(t *testing.T) {
 		t.Errorf("the mark is %s, and was %s", l.head.mark(), r.Mark)
 	}
 	var all, some []Entry
-	if err := l.Before(t.Context(), math.MaxInt64, func(e Entry) (bool, error) { all = append(all, e); return true, nil }); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.Before(t.Context(), math.MaxInt64, func(e Entry) (bool, error) { all = append(all, e); return true, nil }))
 	for i, e := range all {
 		if e.N != int64(n-i) {
 			t.Fatalf("entry %d comes at place %d of %d", e.N, i, len(all))
@@ -108,14 +96,10 @@ func TestEveryChangedByteIsFound(t *testing.T) {
 	fill(t, folder, quiet(), 2)
 	file := filepath.Join(folder, nameOf(1))
 	was, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	// Written in place: a file that is cut to nothing and closed would be put on the disk each time.
 	f, err := os.OpenFile(file, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	write := func(part []byte, at int) {
 		t.Helper()
@@ -140,9 +124,7 @@ func TestEveryChangedByteIsFound(t *testing.T) {
 				t.Fatalf("byte %d (%q, in line %d) with bit %d changed: %v", i, was[i], line, bit, b)
 			}
 		}
-		if err := f.Truncate(int64(i)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, f.Truncate(int64(i)))
 		if b := broken(); b == nil && (i == 0 || was[i-1] != '\n') {
 			t.Fatalf("cut to %d bytes: nothing is found", i)
 		}
@@ -186,18 +168,12 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			folder := t.TempDir()
-			if err := os.CopyFS(folder, os.DirFS(template)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.CopyFS(folder, os.DirFS(template)))
 			file := filepath.Join(folder, filepath.Base(files[1]))
 			data, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			data = bytes.Join(c.change(bytes.SplitAfter(bytes.TrimSuffix(data, nil), []byte("\n"))), nil)
-			if err := os.WriteFile(file, data, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(file, data, 0o600))
 			_, err = verify(t, folder)
 			var b *Broken
 			if !errors.As(err, &b) || b.Line != c.line || b.File != file || !strings.Contains(b.Why, c.want) {
@@ -235,9 +211,7 @@ func FuzzVerify(f *testing.F) {
 	f.Add(append(line, more...), 0)
 	f.Fuzz(func(t *testing.T, data []byte, _ int) {
 		file := filepath.Join(t.TempDir(), nameOf(1))
-		if err := os.WriteFile(file, data, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, data, 0o600))
 		_, _ = Verify([]string{file}, Expected{})
 		_ = backwards(bytes.NewReader(data), int64(len(data)), func([]byte, int64) (bool, error) { return true, nil })
 	})
@@ -264,18 +238,12 @@ func TestARenamedFileIsFound(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			folder := t.TempDir()
-			if err := os.CopyFS(folder, os.DirFS(template)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.CopyFS(folder, os.DirFS(template)))
 			for i, to := range renamed { // by way of names that none has
-				if err := os.Rename(filepath.Join(folder, filepath.Base(files[i])), filepath.Join(folder, "x"+to)); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.Rename(filepath.Join(folder, filepath.Base(files[i])), filepath.Join(folder, "x"+to)))
 			}
 			for _, to := range renamed {
-				if err := os.Rename(filepath.Join(folder, "x"+to), filepath.Join(folder, to)); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.Rename(filepath.Join(folder, "x"+to), filepath.Join(folder, to)))
 			}
 			if r := whole(t, folder, all.Last); r.Mark != all.Mark || r.Files != len(files) {
 				t.Errorf("%+v, want %+v", r, all)
@@ -291,19 +259,21 @@ func TestARenamedFileIsFound(t *testing.T) {
 	}
 	copied := filepath.Join(template, "backup.jsonl")
 	data, err := os.ReadFile(files[1])
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(copied, data, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, os.WriteFile(copied, data, 0o600))
 	// An extract, made to be read, is no file of the log.
 	if at := bytes.IndexByte(data, '\n') + 1; at < len(data) {
-		if err := os.WriteFile(filepath.Join(template, "extract.jsonl"), data[at:], 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(template, "extract.jsonl"), data[at:], 0o600))
 	}
 	whole(t, template, all.Last)
 	fill(t, template, o, 1)
 	whole(t, template, all.Last+3)
+}
+
+// must ends a test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

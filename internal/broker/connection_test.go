@@ -106,9 +106,7 @@ func TestConnectionsSpreadOverBrokers(t *testing.T) {
 		at := map[string]int{}
 		for range 40 {
 			l, err := broker.NewProbe(context.Background(), broker.Config{URL: a.URL + "," + unusedAddresses + "," + b.URL, Name: "test"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			at[l.At()]++
 			if err := l.Close(); err != nil {
 				t.Error(err)
@@ -256,9 +254,7 @@ func TestPeersOfAMQPSAreVerified(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		ca := v.CA(t)
 		stranger, err := authority.New(t.TempDir())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		here := []string{"127.0.0.1"}
 		for _, c := range []struct {
 			what string
@@ -274,9 +270,7 @@ func TestPeersOfAMQPSAreVerified(t *testing.T) {
 			{"an expired certificate", ca, authority.Leaf{Hosts: here, NotAfter: time.Now().Add(-time.Hour)}, nil, []string{"is valid from", "renew it there"}},
 		} {
 			peer, err := c.by.NewImpostor(c.leaf)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			u, _ := url.Parse(v.SecureURL("guest", "s3cretpass", c.with))
 			u.Host = peer.Addr
 			refusedWith(t, c.what, broker.Config{URL: u.String()}, c.says...)
@@ -293,9 +287,7 @@ func TestPeersOfAMQPSAreVerified(t *testing.T) {
 		refusedWith(t, "a port of TLS without it", broker.Config{URL: unsecured.String()}, "speaks TLS; use amqps://")
 		refusedWith(t, "no file", broker.Config{URL: v.SecureURL("guest", "guest", url.Values{"cacertfile": {"/nowhere/ca.pem"}})}, "/nowhere/ca.pem")
 		cert, key := filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
-		if err := stranger.Issue(authority.Leaf{User: "guest"}, cert, key); err != nil {
-			t.Fatal(err)
-		}
+		must(t, stranger.Issue(authority.Leaf{User: "guest"}, cert, key))
 		_, err = broker.NewProbe(t.Context(), broker.Config{Name: "test", URL: v.SecureURL("guest", "guest", url.Values{"certfile": {cert}, "keyfile": {key}})})
 		if err == nil || !strings.Contains(err.Error(), "RabbitMQ refuses this client") || !strings.Contains(err.Error(), "broker.tls.cert") {
 			t.Errorf("a client of an unknown authority: %v", err)
@@ -334,9 +326,7 @@ func TestCredentialsThatChangedOnDiskAreUsedAtTheNextConnection(t *testing.T) {
 		}
 		files := credentials.TLS{CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}
 		stranger, err := authority.New(t.TempDir())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		replace(t, files.CA, ca.CAFile())
 		issue(t, ca, "unknown-user", files)
 		external := broker.Config{URL: v.SecureURL("", "", url.Values{"auth_mechanism": {"external"}, "cacertfile": {""}}), Name: "redrive retries", Log: slog.New(slog.DiscardHandler),
@@ -401,23 +391,17 @@ func runUntilEnd(t *testing.T, p *broker.Publisher) {
 
 func issue(t *testing.T, ca *authority.Authority, user string, to credentials.TLS) {
 	t.Helper()
-	if err := ca.Issue(authority.Leaf{User: user}, to.Cert, to.Key); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ca.Issue(authority.Leaf{User: user}, to.Cert, to.Key))
 }
 
 func replace(t *testing.T, file, with string) {
 	t.Helper()
 	data, err := os.ReadFile(with)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	write(t, file, string(data))
 }
 
 func write(t *testing.T, file, text string) {
 	t.Helper()
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte(text), 0o600))
 }

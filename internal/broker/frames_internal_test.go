@@ -87,9 +87,7 @@ func TestReadingStopsAtTheByteLimit(t *testing.T) {
 		t.Errorf("%d bytes are in memory", in)
 	}
 	// The client's deadline passed meanwhile; that is no reason to lose the connection.
-	if err := c.SetReadDeadline(time.Now().Add(-time.Second)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.SetReadDeadline(time.Now().Add(-time.Second)))
 	c.bodies.remove(8 << 20)
 	for range 2 {
 		if err := <-reads; err != nil {
@@ -103,9 +101,7 @@ func TestAMessageOverTheBoundIsReadByAnIdleIntake(t *testing.T) {
 	c, reads := readToLimit(t)
 	c.bodies.setIdle(true)
 	for range 3 {
-		if err := <-reads; err != nil {
-			t.Fatal(err)
-		}
+		must(t, <-reads)
 	}
 }
 
@@ -318,4 +314,12 @@ func TestReadingGoesOnWhileAWriteHangs(t *testing.T) {
 		}
 		g.Close()
 	})
+}
+
+// must ends a test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

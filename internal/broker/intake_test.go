@@ -76,14 +76,10 @@ func startConsumer(t *testing.T, url string) *testConsumer {
 func fail(t *testing.T, v *brokertest.VHost, from, to int) {
 	t.Helper()
 	ch := v.Channel()
-	if err := ch.Confirm(false); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ch.Confirm(false))
 	for n := from; n < to; n++ {
 		c, err := ch.PublishWithDeferredConfirm(wire.ExchangeFailures, "work.q", true, false, amqp.Publishing{Body: fmt.Append(nil, n), DeliveryMode: amqp.Persistent})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if !c.Wait() {
 			t.Fatal("nacked")
 		}
@@ -231,19 +227,13 @@ func TestWhatIsStoredIsAcknowledgedWhileTheNextBatchCannotBeStored(t *testing.T)
 		})
 		time.Sleep(5 * time.Second)
 		conn, err := amqp.DialConfig(config.URL, amqp.Config{Dial: b.Dial})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer conn.Close()
 		ch, err := conn.Channel()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		// The first fills the first window; no two of the others fit one batch.
 		for range 5 {
-			if err := ch.PublishWithContext(ctx, "", wire.QueueIntake, false, false, amqp.Publishing{Body: make([]byte, 5<<20), DeliveryMode: amqp.Persistent}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, ch.PublishWithContext(ctx, "", wire.QueueIntake, false, false, amqp.Publishing{Body: make([]byte, 5<<20), DeliveryMode: amqp.Persistent}))
 		}
 		time.Sleep(time.Minute)
 		if q, _ := b.Queue(wire.QueueIntake); h.batches != 2 || q.Messages != 3 {

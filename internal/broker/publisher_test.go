@@ -45,13 +45,9 @@ func TestEachMessageOfABatchHasItsOwnResult(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("q", amqp.Table{"x-queue-type": "classic"})
 		v.Queue("full", amqp.Table{"x-queue-type": "classic", "x-max-length": int32(1), "x-overflow": "reject-publish"})
-		if err := v.Channel().Publish("", "full", false, false, amqp.Publishing{}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, v.Channel().Publish("", "full", false, false, amqp.Publishing{}))
 		brokertest.Eventually(t, "the queue is full", func() bool { return v.Depth("full") == 1 })
-		if err := v.Channel().ExchangeDeclare("internal", "fanout", true, false, true, false, nil); err != nil {
-			t.Fatal(err)
-		}
+		must(t, v.Channel().ExchangeDeclare("internal", "fanout", true, false, true, false, nil))
 		twin := message("", "q", "twin", nil)
 		lost := message("", "nowhere", "twin", nil)
 		lost.ID, lost.Message.Headers[wire.HeaderID] = twin.ID, twin.ID
@@ -99,9 +95,7 @@ func TestEachMessageOfABatchHasItsOwnResult(t *testing.T) {
 		ch := v.Channel()
 		for {
 			d, ok, err := ch.Get("q", true)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if !ok {
 				break
 			}
@@ -195,9 +189,7 @@ func channelsByConnection(t *testing.T, v *brokertest.VHost) map[string][]int {
 		Number     int
 		Connection any `json:"connection_details"` // of a channel that was opened just now: []
 	}
-	if err := v.API().Call(context.Background(), "GET", "vhosts/"+url.PathEscape(v.Name)+"/channels", nil, &all); err != nil {
-		t.Fatal(err)
-	}
+	must(t, v.API().Call(context.Background(), "GET", "vhosts/"+url.PathEscape(v.Name)+"/channels", nil, &all))
 	by := map[string][]int{}
 	for _, c := range all {
 		connection, _ := c.Connection.(map[string]any)
@@ -223,9 +215,7 @@ func TestChannelsAreBounded(t *testing.T) {
 		const own = 1 // of the test
 		brokertest.Eventually(t, "RabbitMQ shows the test's channel", func() bool { return len(channels(t, v)) == own })
 		for i := range out {
-			if err := p.Send(ctx, out[i:i+1])(ctx)[0]; err != nil {
-				t.Fatal(err)
-			}
+			must(t, p.Send(ctx, out[i:i+1])(ctx)[0])
 		}
 		brokertest.Eventually(t, "RabbitMQ shows the channel", func() bool { return len(channels(t, v)) > own })
 		if n := len(channels(t, v)) - own; n != 1 {
@@ -350,9 +340,7 @@ func aQueueThatHangsDelaysNoOther(t *testing.T, v *brokertest.VHost, n *rabbitno
 		if string(d.Body) == fmt.Sprint(inOrder) {
 			inOrder++
 		}
-		if err := d.Ack(false); err != nil {
-			t.Fatal(err)
-		}
+		must(t, d.Ack(false))
 	}
 	if inOrder < 399-199 { // what is left of a session's credit, up to 199 messages after it grew last
 		t.Errorf("only the first %d arrive in order", inOrder)
@@ -430,9 +418,7 @@ func nothingIsPublishedIntoABlockedConnection(t *testing.T, v *brokertest.VHost,
 	}})
 	ctx := t.Context()
 	runUntilEnd(t, p)
-	if err := p.Send(ctx, []wire.Outgoing{message("", "q", "before", nil)})(ctx)[0]; err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Send(ctx, []wire.Outgoing{message("", "q", "before", nil)})(ctx)[0])
 	over := brokertest.Alarm(t, n)
 	// RabbitMQ says that it blocks a connection when something is published there:
 	// here a message that is larger than what TCP and the gathered writes hold.
@@ -484,9 +470,7 @@ func TestPermissionsGrantedLaterAreUsed(t *testing.T) {
 			t.Errorf("binding without a right: %v", err)
 		}
 		one := []wire.Outgoing{message(wire.RetryExchange("q"), "", "a", nil)}
-		if err := publisher(t, v.URL()).BindRetryExchange(ctx, "q"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, publisher(t, v.URL()).BindRetryExchange(ctx, "q"))
 		if err := p.Send(ctx, one)(ctx)[0]; !errors.Is(err, wire.ErrForbidden) {
 			t.Errorf("publishing without a right: %v", err)
 		}
@@ -512,9 +496,7 @@ func TestARetryExchangeExistsOnlyWhileItsQueueDoes(t *testing.T) {
 		exists(false)
 		for range 2 { // a queue that was made again is bound again
 			v.Queue("q", amqp.Table{"x-queue-type": "classic"})
-			if err := p.BindRetryExchange(ctx, "q"); err != nil {
-				t.Fatal(err)
-			}
+			must(t, p.BindRetryExchange(ctx, "q"))
 			exists(true)
 			back := message(wire.RetryExchange("q"), "any", "a", nil)
 			if err := p.Send(ctx, []wire.Outgoing{back})(ctx)[0]; err != nil {
@@ -555,9 +537,7 @@ func TestConsumersAndReadyMessagesOfAQueueAreCounted(t *testing.T) {
 	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("q", amqp.Table{"x-queue-type": "classic"})
 		for range 2 {
-			if err := v.Channel().Publish("", "q", false, false, amqp.Publishing{}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, v.Channel().Publish("", "q", false, false, amqp.Publishing{}))
 		}
 		brokertest.Eventually(t, "they are in the queue", func() bool { return v.Depth("q") == 2 })
 		p, ctx := publisher(t, v.URL()), t.Context()
@@ -592,9 +572,7 @@ func TestConsumersAreCounted(t *testing.T) {
 		p := publisher(t, v.URLAs("service", "pw"))
 		p.AwaitUsable(ctx)
 		got := map[string]int{}
-		if err := p.Consumers(ctx, []string{"gone", "two", "exclusive", "foreign", "none", "gone too"}, func(q string, n int) { got[q] = n }); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.Consumers(ctx, []string{"gone", "two", "exclusive", "foreign", "none", "gone too"}, func(q string, n int) { got[q] = n }))
 		want := "map[exclusive:-1 foreign:-1 gone:-1 gone too:-1 none:0 two:2]"
 		if strings.HasPrefix(v.Version, "3.") {
 			want = strings.Replace(want, "foreign:-1", "foreign:0", 1)
@@ -651,13 +629,9 @@ func TestAskingForAMissingQueueLeavesThePublishingChannel(t *testing.T) {
 				out[i] = message("", "q", "", nil)
 			}
 			answers := p.Send(ctx, out)
-			if err := p.Consumers(ctx, []string{"gone"}, func(string, int) {}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, p.Consumers(ctx, []string{"gone"}, func(string, int) {}))
 			for _, err := range answers(ctx) {
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 			}
 		}
 		if n := v.Depth("q"); n != rounds*each {
@@ -673,9 +647,7 @@ func TestAQueueDeclaredOtherwiseSaysWhatToDo(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue(wire.QueueIntake, amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(broker.DeliveryLimit), "x-dead-letter-exchange": "redrive.aside"})
 		l, err := broker.NewProbe(t.Context(), broker.Config{URL: v.URL(), Name: "test"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer l.Close()
 		err = l.DeclareAll()
 		if !errors.Is(err, wire.ErrDiffers) {
@@ -695,4 +667,12 @@ func TestAQueueDeclaredOtherwiseSaysWhatToDo(t *testing.T) {
 			t.Errorf("after it was deleted: %v", err)
 		}
 	})
+}
+
+// must ends a test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -427,7 +427,5 @@ func must(t interface {
 	Fatal(args ...any)
 }, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }

@@ -228,17 +228,11 @@ func TestAlertmanagersTokenAndAuthority(t *testing.T) {
 	defer server.Close()
 	token, ca := filepath.Join(t.TempDir(), "token"), filepath.Join(t.TempDir(), "ca.pem")
 	to, err := openURL(strings.Replace(server.URL, "https://", "alertmanager+https://", 1) + "/alerts/?tokenfile=" + token + "&cacertfile=" + ca)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	stranger, err := authority.New(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	strange, err := os.ReadFile(stranger.CAFile())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	right := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 	for _, c := range []struct {
 		token string
@@ -247,13 +241,9 @@ func TestAlertmanagersTokenAndAuthority(t *testing.T) {
 	}{{"one", right, ""}, {"two", right, ""}, {"three", strange, "unknown authority"}, {"four", nil, "ca.pem"}} {
 		_ = os.Remove(ca)
 		if c.ca != nil {
-			if err := os.WriteFile(ca, c.ca, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(ca, c.ca, 0o600))
 		}
-		if err := os.WriteFile(token, []byte(c.token+"\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(token, []byte(c.token+"\n"), 0o600))
 		got = nil
 		err := to.deliver(t.Context(), newClient(loopback), testMessage())
 		if c.says == "" && (err != nil || got.Get("Authorization") != "Bearer "+c.token || path != "/alerts/api/v2/alerts") {
@@ -283,9 +273,7 @@ func TestARealAlertmanager(t *testing.T) {
 	s, r := DefaultSettings(), DefaultRoute()
 	r.Name, r.URL = "alerts", Secret(url)
 	s.AllowPrivate, s.Routes, s.VHost, s.Page = loopback, []Route{r}, "billing", "https://redrive.example/"
-	if err := Test(t.Context(), &s, &r, BreakerOpen); err != nil {
-		t.Fatal(err)
-	}
+	must(t, Test(t.Context(), &s, &r, BreakerOpen))
 	labels := map[string]any{"alertname": "RedriveTest", "queue": "test", "severity": "critical", "vhost": "billing", "env": "prod"}
 	if a := <-notified; a["status"] != "firing" || !maps.Equal(a["labels"].(map[string]any), labels) {
 		t.Errorf("it notifies of %v", a)
@@ -299,9 +287,7 @@ func TestARealAlertmanager(t *testing.T) {
 			if err == nil {
 				err = to.deliver(t.Context(), newClient(loopback), m)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			b.alertsSent(m, time.Now())
 		}
 	}
@@ -328,21 +314,15 @@ func startAlertmanager(t *testing.T, receiver string) string {
 	}
 	dir := t.TempDir()
 	ca, err := authority.New(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	file := func(name, text string) string {
 		path := filepath.Join(dir, name)
 		if text != "" {
-			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(path, []byte(text), 0o600))
 		}
 		return path
 	}
-	if err := ca.Issue(authority.Leaf{Hosts: []string{"127.0.0.1"}}, file("cert.pem", ""), file("key.pem", "")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ca.Issue(authority.Leaf{Hosts: []string{"127.0.0.1"}}, file("cert.pem", ""), file("key.pem", "")))
 	config := file("alertmanager.yml", `route: {receiver: hook, group_by: [...], group_wait: 10ms, group_interval: 100ms}
 receivers: [{name: hook, webhook_configs: [{url: "`+receiver+`"}]}]
 `)
@@ -351,17 +331,13 @@ receivers: [{name: hook, webhook_configs: [{url: "`+receiver+`"}]}]
 basic_auth_users: {redrive: "$2b$04$abcdefghijklmnopqrstuuTFU2YlDDEIrOadTjCt/rbRIdDpciJuq"}
 `)
 	ports, err := subprocess.Ports(1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	host := fmt.Sprintf("127.0.0.1:%d", ports[0])
 	log := &strings.Builder{}
 	c := exec.Command(program, "--config.file="+config, "--web.config.file="+web, "--storage.path="+dir, "--web.listen-address="+host, "--cluster.listen-address=")
 	c.Stderr = log
 	p, err := subprocess.Start(c, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if p.Kill(); t.Failed() {
 			t.Logf("alertmanager said:\n%s", log)
@@ -369,9 +345,7 @@ basic_auth_users: {redrive: "$2b$04$abcdefghijklmnopqrstuuTFU2YlDDEIrOadTjCt/rbR
 	})
 	url := "alertmanager+https://redrive@" + host + "/?$env=prod&cacertfile=" + ca.CAFile() + "&passwordfile=" + file("password", "s3cretpass\n")
 	to, err := openURL(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for {
 		err := to.deliver(t.Context(), newClient(loopback), &Message{At: time.Now()})
 		if err == nil {

@@ -69,9 +69,7 @@ func TestAThousandParkedMessagesAreOneCall(t *testing.T) {
 	r.Name, r.URL, r.GroupWait = "hook", Secret(url+"/x?$team=shop"), time.Second
 	s.Page, s.AllowPrivate, s.Routes = "https://redrive.example.com/", loopback, []Route{r}
 	e, err := New(s, options(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	stop := start(t, e)
 	at := time.Now()
 	for i := range 1000 {
@@ -137,9 +135,7 @@ func (d *desk) open(t *testing.T) {
 		return d.on, nil
 	}
 	e, err := New(d.s, d.o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	d.Engine = e
 	d.stop = start(t, e)
 }
@@ -409,15 +405,11 @@ func TestNewSettingsTakeOverWhatIsNotTold(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		s := d.s
 		s.Routes = append([]Route{{Name: "other", URL: "generic+https://other.example/", Queues: []string{"mail"}}}, s.Routes...)
-		if err := d.SetSettings(s); err != nil {
-			t.Fatal(err)
-		}
+		must(t, d.SetSettings(s))
 		d.park("orders", 2)
 		d.after(t, time.Minute, "10s orders: 5 messages parked")
 		s.Routes = s.Routes[:1]
-		if err := d.SetSettings(s); err != nil {
-			t.Fatal(err)
-		}
+		must(t, d.SetSettings(s))
 		d.after(t, time.Minute)
 		if n := entries(t, d.o.Store); n != 0 {
 			t.Errorf("%d entries of a former route are kept", n)
@@ -451,16 +443,12 @@ func TestNamesMadeUpDoNotFillTheMemory(t *testing.T) {
 
 func zone(t *testing.T, name string) *time.Location {
 	z, err := time.LoadLocation(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return z
 }
 
 func entries(t *testing.T, s store.SideTable) (n int) {
-	if err := s.Entries(context.Background(), prefix, "", func(store.Entry) (bool, error) { n++; return true, nil }); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Entries(context.Background(), prefix, "", func(store.Entry) (bool, error) { n++; return true, nil }))
 	return n
 }
 
@@ -490,15 +478,11 @@ func TestQuietHours(t *testing.T) {
 			to *int
 		}{{c.from, &q.From}, {c.to, &q.To}} {
 			clock, err := time.Parse("15:04", v.s)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			*v.to = 60*clock.Hour() + clock.Minute()
 		}
 		at, err := time.Parse(layout, c.at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		end, quiet := q.until(at)
 		got := ""
 		if quiet {
@@ -527,9 +511,7 @@ func TestQuietHoursEndAtTheSecondOfTwoHoursInAllZones(t *testing.T) {
 		{60, 45, "00:10 -0400", "00:45 -0400"},
 	} {
 		at, err := time.Parse("2006-01-02 "+layout, "2026-11-01 "+c.at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		end, quiet := Quiet{c.from, c.to, z}.until(at)
 		if got := end.In(z).Format(layout); !quiet || got != c.end {
 			t.Errorf("quiet from minute %d to %d: at %s until %s, %v; want %s", c.from, c.to, c.at, got, quiet, c.end)
@@ -545,9 +527,7 @@ func TestQuietHoursAlwaysEnd(t *testing.T) {
 				q := Quiet{from, to, z}
 				for _, day := range []string{"2026-03-07T23:00:00Z", "2026-03-28T23:40:00Z", "2026-10-24T22:10:00Z", "2026-11-01T05:00:00Z", "2011-12-29T12:00:00Z"} {
 					at, err := time.Parse(time.RFC3339, day)
-					if err != nil {
-						t.Fatal(err)
-					}
+					must(t, err)
 					if end, quiet := q.until(at); quiet && (!end.After(at) || q.in(end) || end.Sub(at) > 49*time.Hour) {
 						t.Fatalf("%s %v at %s ends at %s", name, q, at, end)
 					}
@@ -609,9 +589,7 @@ func TestReplicasAreToldOfOnce(t *testing.T) {
 				Conditions: func(context.Context, *Settings) ([]Condition, error) {
 					return []Condition{{Kind: BreakerOpen, Queue: "q"}}, nil
 				}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			relaying.Go(func() { e.Relay(ctx) })
 			return e, m
 		}
@@ -679,9 +657,7 @@ func TestARelayedCountIsReportedOnceThoughAnswersAreLost(t *testing.T) {
 		for _, id := range []string{"a", "b"} {
 			e, err := New(s, Options{Store: &deaf{SideTable: fleet.Join()}, Replica: id, Count: func(string, string) {}, Log: slog.New(slog.DiscardHandler), open: out.target,
 				Conditions: func(context.Context, *Settings) ([]Condition, error) { return nil, nil }})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			all = append(all, e)
 			running.Go(func() { e.Relay(ctx) })
 		}

@@ -102,9 +102,7 @@ func TestWhatServicesAreSent(t *testing.T) {
 			t.Errorf("%s is sent to %s", c.raw, got)
 		}
 		data, err := json.Marshal(fields)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if !bytes.Contains(data, []byte(c.has)) || !bytes.Contains(data, []byte("redrive.example.com/messages?q=state%3Aparked")) || !bytes.Contains(data, []byte("1,200× boom")) && !bytes.Contains(data, []byte("1,200× `boom")) {
 			t.Errorf("%s is sent %s", c.raw, data)
 		}
@@ -138,13 +136,9 @@ func TestABodyOfOnesOwn(t *testing.T) {
 	r := DefaultRoute()
 	r.URL = "generic+https://ntfy.example/?$tags=redrive"
 	r.Body = map[string]any{"topic": "alerts", "title": "{{.severity}}: {{.title}}", "priority": 5, "click": []any{"{{.link}}", map[string]any{"n": "{{.count}}"}}}
-	if err := CheckBody(r.Body); err != nil {
-		t.Fatal(err)
-	}
+	must(t, CheckBody(r.Body))
 	to, err := open(&r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	m := testMessage()
 	m.Items[0].Queue = `a","topic":"b{{.link}}`
 	_, fields, err := sentBy(t, to, "", m)
@@ -198,9 +192,7 @@ func TestSlackSaysNoWith200(t *testing.T) {
 // mailServer takes one mail, without TLS, and returns it.
 func mailServer(t *testing.T) (addr string, end func() (commands, letter string)) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var all []string
 	var letter string
 	var serving sync.WaitGroup
@@ -244,9 +236,7 @@ func mailServer(t *testing.T) (addr string, end func() (commands, letter string)
 func TestMail(t *testing.T) {
 	addr, end := mailServer(t)
 	to, err := openURL("smtp://" + addr + "/?from=redrive@shop.example&fromname=Redrive&to=anna@shop.example,otto@shop.example")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := to.deliver(context.Background(), newClient(loopback), testMessage()); err != nil {
 		t.Error(err)
 	}
@@ -268,9 +258,7 @@ func TestMail(t *testing.T) {
 func TestMailAsksForTLS(t *testing.T) {
 	addr, end := mailServer(t)
 	to, err := openURL("smtp://user:s3cretpass@" + addr + "/?from=a@b.example&to=c@d.example&encryption=ExplicitTLS")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := to.deliver(context.Background(), newClient(loopback), testMessage()); err == nil || !strings.Contains(err.Error(), "no STARTTLS") {
 		t.Errorf("%v", err)
 	}
@@ -317,9 +305,7 @@ func TestPeersOfSMTPAreVerified(t *testing.T) {
 	dir := os.Getenv(caEnv)
 	if dir == "" {
 		ca, err := authority.New(t.TempDir())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		c := exec.Command(os.Args[0], "-test.run=^TestPeersOfSMTPAreVerified$", "-test.count=1")
 		c.Env = append(os.Environ(), caEnv+"="+ca.Dir, "SSL_CERT_FILE="+ca.CAFile())
 		if out, err := c.CombinedOutput(); err != nil {
@@ -328,13 +314,9 @@ func TestPeersOfSMTPAreVerified(t *testing.T) {
 		return
 	}
 	ca, err := authority.Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	stranger, err := authority.New(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	here := []string{"127.0.0.1"}
 	for _, c := range []struct {
 		what string
@@ -350,9 +332,7 @@ func TestPeersOfSMTPAreVerified(t *testing.T) {
 		for _, encryption := range []string{"ImplicitTLS", "ExplicitTLS"} {
 			addr, end := secureMailServer(t, c.by, c.leaf, encryption == "ImplicitTLS")
 			to, err := openURL("smtp://user:s3cretpass@" + addr + "/?from=a@b.example&to=c@d.example&encryption=" + encryption)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			err = to.deliver(ctx, newClient(loopback), testMessage())
 			cancel()
@@ -372,17 +352,11 @@ func TestPeersOfSMTPAreVerified(t *testing.T) {
 func secureMailServer(t *testing.T, by *authority.Authority, leaf authority.Leaf, implicit bool) (addr string, end func() string) {
 	t.Helper()
 	cert, key := filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
-	if err := by.Issue(leaf, cert, key); err != nil {
-		t.Fatal(err)
-	}
+	must(t, by.Issue(leaf, cert, key))
 	pair, err := tls.LoadX509KeyPair(cert, key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var heard []string
 	var serving sync.WaitGroup
 	serving.Go(func() {
@@ -492,9 +466,7 @@ func TestANameThatIsRebound(t *testing.T) {
 	}
 	for _, raw := range []string{"generic+http://hooks.example" + port + "/x", "alertmanager+http://hooks.example" + port, "smtp://hooks.example" + port + "/?from=a@b.example&to=c@d.example"} {
 		to, err := openURL(raw)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if err := to.deliver(t.Context(), c, testMessage()); err == nil || !strings.Contains(err.Error(), "private addresses") {
 			t.Errorf("%s: %v", raw, err)
 		}
@@ -509,9 +481,7 @@ func TestANameThatIsRebound(t *testing.T) {
 func rebinding(t *testing.T) (*net.Resolver, *atomic.Int32) {
 	t.Helper()
 	server, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var looked atomic.Int32
 	var serving sync.WaitGroup
 	t.Cleanup(func() {
@@ -552,9 +522,7 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	for _, code := range []int{301, 302, 303, 307, 308} {
 		outside, _ := hook(t, func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, inside.URL, code) })
 		to, err := openURL(outside)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if err := to.deliver(context.Background(), newClient(loopback), testMessage()); err == nil || !strings.Contains(err.Error(), "redirect") {
 			t.Errorf("%d: %v", code, err)
 		}
@@ -576,9 +544,7 @@ func TestAnAnswerWithoutEnd(t *testing.T) {
 			}
 		})
 		to, err := openURL(at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		err = to.deliver(context.Background(), newClient(loopback), testMessage())
 		if got := ""; err != nil {
 			got = err.Error()
@@ -614,5 +580,13 @@ func TestSecretsAreNotInErrors(t *testing.T) {
 	hidden := (&target{secrets: []string{"T0K3N"}}).hide(&url.Error{Op: "Post", URL: "x", Err: errors.New("dial T0K3N\x1b[2J")})
 	if s := hidden.Error(); strings.ContainsAny(s, "\x1b") || strings.Contains(s, "T0K3N") {
 		t.Errorf("%q", s)
+	}
+}
+
+// must ends a test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

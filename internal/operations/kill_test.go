@@ -33,20 +33,14 @@ func TestAKilledOperationDoesEachMessageOnce(t *testing.T) {
 	d := newDesk(s)
 	all := map[string][]*store.Record{"orders": d.parked(t, "orders", killed), "mail": d.parked(t, "mail", killed)}
 	p, err := d.Plan(ctx, operator, operations.PlanRequest{Verb: actions.Replay, Query: "queue:orders"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	copies, err := d.Plan(ctx, caller(auth.Editor), operations.PlanRequest{Verb: actions.Copy, Query: "queue:mail", To: "other"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	d.begin(t, p, operations.Start{Rate: 2000, CanarySize: 10, CanaryWait: "100ms"})
 	if _, err := d.Start(ctx, caller(auth.Editor), copies.ID, operations.Start{Rate: 2000}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Close())
 	lives := 0
 	for ended := false; !ended; lives++ {
 		if lives == 100 {
@@ -102,12 +96,8 @@ func live(t *testing.T, path string, lines int) (ended bool) {
 	child.Env = append(os.Environ(), fmt.Sprintf("%s=%s", childFolder, path))
 	child.Stderr = os.Stderr
 	out, err := child.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := child.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, child.Start())
 	said := bufio.NewScanner(out)
 	n := 0
 	for said.Scan() {
@@ -178,5 +168,13 @@ func TestChildThatIsKilled(t *testing.T) {
 	<-stop
 	if err := s.Close(); err != nil {
 		panic(err)
+	}
+}
+
+// must ends a test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -47,9 +47,7 @@ func TestAStepWhoseAnswerWasLostIsDoneOnce(t *testing.T) {
 				between := proxy.New(t, server.Addr())
 				ro := redisstore.Options{URL: "redis://" + between.Addr(), Prefix: string(verb), Timeout: 4 * time.Second}
 				s, err := redisstore.Open(ctx, ro)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				defer s.Close()
 				l := &losing{Store: s, between: between}
 				d := newDesk(l)
@@ -59,9 +57,7 @@ func TestAStepWhoseAnswerWasLostIsDoneOnce(t *testing.T) {
 					request.To = "other"
 				}
 				p, err := d.Plan(ctx, caller(auth.Editor), request)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				l.lose.Store(lost)
 				if _, err := d.Start(ctx, caller(auth.Editor), p.ID, operations.Start{}); err != nil {
 					t.Fatal(err)
@@ -75,9 +71,7 @@ func TestAStepWhoseAnswerWasLostIsDoneOnce(t *testing.T) {
 				}
 				d.is(t, p.ID, operations.Finished, n)
 				counts, err := s.Counts(ctx)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				got := map[string]int64{}
 				for _, c := range counts {
 					got[c.Queue] = c.Waiting + c.Discarded

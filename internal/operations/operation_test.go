@@ -41,9 +41,7 @@ func (d *desk) run(t testing.TB) (stop func()) {
 func (d *desk) plan(t *testing.T, verb actions.Verb, query string) operations.Plan {
 	t.Helper()
 	p, err := d.Plan(ctx, operator, operations.PlanRequest{Verb: verb, Query: query})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return p
 }
 
@@ -57,9 +55,7 @@ func (d *desk) begin(t *testing.T, p operations.Plan, s operations.Start) {
 func (d *desk) look(t *testing.T, id string) operations.Operation {
 	t.Helper()
 	o, err := d.Operation(ctx, operator, id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return o
 }
 
@@ -78,9 +74,7 @@ func (d *desk) outcomes(t *testing.T, id string) (all []actions.Outcome) {
 	t.Helper()
 	for after, limit := "", 7; ; limit = 300 {
 		page, err := d.Outcomes(ctx, operator, id, after, limit)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		all = append(all, page.Outcomes...)
 		if after = page.After; after == "" {
 			return all
@@ -276,9 +270,7 @@ func TestOneMessageThatCannotBeChangedStopsNoOther(t *testing.T) {
 		d := newDesk(memstore.New())
 		bad := d.parked(t, "orders", 1500)[700]
 		kept, err := d.store.Find(ctx, bad.ID)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		d = newDesk(choosy{d.store, kept[0].Key})
 		stop := d.run(t)
 		defer stop()
@@ -327,9 +319,7 @@ func TestWatch(t *testing.T) {
 		}
 		began := time.Now()
 		r.failed = 7
-		if err := s.Add(ctx, []*store.Record{record("orders", store.Waiting, "x"), record("mail", store.Waiting, "x")}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Add(ctx, []*store.Record{record("orders", store.Waiting, "x"), record("mail", store.Waiting, "x")}))
 		if t1 := <-ticks; t1.Waiting != 1 || t1.Failed != 7 || time.Since(began) != time.Second {
 			t.Errorf("%+v after %v", t1, time.Since(began))
 		}

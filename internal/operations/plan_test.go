@@ -24,13 +24,9 @@ func TestAPlanSaysWhatItWouldDoAndDoesNothing(t *testing.T) {
 		d.parked(t, "orders", 7)
 		d.parked(t, "idle", 2)
 		d.add(t, record("orders", store.Waiting, ""), record("orders", store.Discarded, ""), record("secret", store.Parked, ""))
-		if err := d.PauseQueue(ctx, operator, "orders", ""); err != nil {
-			t.Fatal(err)
-		}
+		must(t, d.PauseQueue(ctx, operator, "orders", ""))
 		p, err := d.Plan(ctx, caller(auth.Operator, "orders", "idle"), operations.PlanRequest{Verb: actions.Replay, Query: "queue:*"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if p.Count != 10 || len(p.Queues) != 2 || len(p.Samples) != 5 || len(p.Blocked) != 0 || !p.Oldest.Equal(long) || !p.Newest.Equal(long.Add(6*time.Second)) {
 			t.Errorf("%+v", p)
 		}
@@ -48,9 +44,7 @@ func TestAPlanSaysWhatItWouldDoAndDoesNothing(t *testing.T) {
 			t.Errorf("a copy to a paused queue: warnings %q, %v", p.Warnings, err)
 		}
 		counts, err := d.store.Counts(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, c := range counts {
 			if c.Queue == "orders" && (c.Parked != 7 || c.Waiting != 1) {
 				t.Errorf("%+v", c)

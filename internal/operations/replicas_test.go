@@ -40,9 +40,7 @@ func TestAPlanReadLateReplacesNoOperation(t *testing.T) {
 		if p != nil {
 			entries = append(entries, entryOf(partsOf(id)+"progress", p))
 		}
-		if err := s.PutEntries(t.Context(), entries); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.PutEntries(t.Context(), entries))
 	}
 	put(plan, nil)
 	started := &operation{head: plan, progress: progress{State: Running}}
@@ -69,19 +67,13 @@ func TestTheMessagesOfAPlanAreKeptInOrder(t *testing.T) {
 		for i := range n {
 			m := frozen{store.Key(fmt.Sprintf("key %d", i)), i % 7, store.Parked}
 			want = append(want, m)
-			if err := f.add(t.Context(), m); err != nil {
-				t.Fatal(err)
-			}
+			must(t, f.add(t.Context(), m))
 		}
-		if err := f.flush(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, f.flush(t.Context()))
 		var got []frozen
 		for i := int64(0); ; i++ {
 			some, err := r.readChunk(t.Context(), chunkName("x", i))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if len(some) < chunk && i < int64(n/chunk) {
 				t.Errorf("%d messages: chunk %d has %d", n, i, len(some))
 			}
@@ -92,5 +84,13 @@ func TestTheMessagesOfAPlanAreKeptInOrder(t *testing.T) {
 		if !slices.Equal(got, want) {
 			t.Errorf("%d messages: %d were written, not those", n, len(got))
 		}
+	}
+}
+
+// must ends a test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

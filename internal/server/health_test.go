@@ -196,9 +196,7 @@ func TestAnOpenBreakerWithNothingWaitingIsNotNotified(t *testing.T) {
 		t.Helper()
 		settings := notify.DefaultSettings()
 		all, err := s.vhosts[0].conditions(t.Context(), &settings)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, c := range all {
 			if c.Queue == "orders" {
 				kinds = append(kinds, c.Kind)
@@ -209,9 +207,7 @@ func TestAnOpenBreakerWithNothingWaitingIsNotNotified(t *testing.T) {
 	if is := told(); len(is) > 0 {
 		t.Errorf("with nothing behind it: %v", is)
 	}
-	if err := s.vhosts[0].store.Add(t.Context(), []*store.Record{{ID: uuid.New(), Queue: "orders", State: store.Waiting, Due: time.Now(), FirstFailed: time.Now(), FailedAt: time.Now()}}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.vhosts[0].store.Add(t.Context(), []*store.Record{{ID: uuid.New(), Queue: "orders", State: store.Waiting, Due: time.Now(), FirstFailed: time.Now(), FailedAt: time.Now()}}))
 	if is := told(); !slices.Equal(is, []notify.Kind{notify.BreakerOpen}) {
 		t.Errorf("with a message behind it: %v", is)
 	}
@@ -231,9 +227,7 @@ func TestAMessageOfAnUnknownTimeIsNotNotified(t *testing.T) {
 	v.store = undated{v.store}
 	settings := notify.DefaultSettings()
 	all, err := v.conditions(t.Context(), &settings)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, c := range all {
 		if c.Kind == notify.OldestWaiting {
 			t.Errorf("%+v", c)

@@ -105,9 +105,7 @@ func TestAPauseIsInForceEverywhereWithinASecond(t *testing.T) {
 		}
 		time.Sleep(3 * time.Second)
 		for _, at := range s.nodes {
-			if err := at.Actions.PauseQueue(context.Background(), boss, "q", "why not"); err != nil {
-				t.Fatal(err)
-			}
+			must(t, at.Actions.PauseQueue(context.Background(), boss, "q", "why not"))
 			time.Sleep(time.Second)
 			for _, n := range s.nodes {
 				if !slices.Contains(n.Scheduler.Paused(), "q") {
@@ -120,9 +118,7 @@ func TestAPauseIsInForceEverywhereWithinASecond(t *testing.T) {
 			if s.count() != before {
 				t.Fatal("messages of a paused queue were retried")
 			}
-			if err := at.Actions.ResumeQueue(context.Background(), boss, "q", ""); err != nil {
-				t.Fatal(err)
-			}
+			must(t, at.Actions.ResumeQueue(context.Background(), boss, "q", ""))
 			time.Sleep(time.Second)
 			for _, n := range s.nodes {
 				if len(n.Scheduler.Paused()) > 0 {
@@ -131,9 +127,7 @@ func TestAPauseIsInForceEverywhereWithinASecond(t *testing.T) {
 			}
 		}
 		// One that joins pauses what is paused.
-		if err := s.nodes[0].Actions.PauseQueue(context.Background(), boss, "q", ""); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.nodes[0].Actions.PauseQueue(context.Background(), boss, "q", ""))
 		n := s.join()
 		time.Sleep(time.Second)
 		if !slices.Contains(n.Scheduler.Paused(), "q") {
@@ -163,18 +157,14 @@ func TestASetBreakerIsSetEverywhereWithinASecond(t *testing.T) {
 				want   throttle.State
 				forced bool
 			}{{"open", throttle.Open, true}, {"closed", throttle.Closed, true}, {"auto", throttle.Closed, false}} {
-				if err := s.follower().Actions.Breaker(context.Background(), boss, "q", step.to, "so"); err != nil {
-					t.Fatal(err)
-				}
+				must(t, s.follower().Actions.Breaker(context.Background(), boss, "q", step.to, "so"))
 				time.Sleep(time.Second)
 				states(step.want, step.forced)
 			}
 		}
 		// From open, auto probes: at the leader alone, whatever replica it was said at.
 		for _, to := range []string{"open", "auto"} {
-			if err := s.follower().Actions.Breaker(context.Background(), boss, "q", to, "so"); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.follower().Actions.Breaker(context.Background(), boss, "q", to, "so"))
 			time.Sleep(time.Second)
 		}
 		states(throttle.HalfOpen, false)
@@ -492,9 +482,7 @@ func TestAnOperationIsOfAllTogether(t *testing.T) {
 		all := func() (done []int64, states []string) {
 			for _, r := range s.nodes {
 				op, err := r.Operations.Operation(ctx, boss, plan.ID)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				done, states = append(done, op.Done), append(states, op.State)
 			}
 			return done, states
@@ -549,9 +537,7 @@ func TestAnOperationIsOfAllTogether(t *testing.T) {
 		seen := map[string]int{}
 		for after := ""; ; {
 			page, err := s.nodes[0].Operations.Outcomes(ctx, boss, plan.ID, after, 1000)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for _, o := range page.Outcomes {
 				if seen[o.ID]++; o.Outcome != "done" {
 					t.Errorf("%s: %s, %s", o.ID, o.Outcome, o.Why)
@@ -582,9 +568,7 @@ func TestWhatALeaderDidNotTellIsFound(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		s.park("q", 100)
 		plan, err := s.nodes[0].Operations.Plan(ctx, boss, operations.PlanRequest{Verb: actions.Discard, Query: "queue:q"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if _, err := s.nodes[0].Operations.Start(ctx, boss, plan.ID, operations.Start{Rate: 50}); err != nil {
 			t.Fatal(err)
 		}
@@ -615,9 +599,7 @@ func TestAnOrderOutlivesTheLeader(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		s.park("q", 500)
 		plan, err := s.nodes[0].Operations.Plan(ctx, boss, operations.PlanRequest{Verb: actions.Discard, Query: "queue:q"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if _, err := s.nodes[0].Operations.Start(ctx, boss, plan.ID, operations.Start{Rate: 10}); err != nil {
 			t.Fatal(err)
 		}
@@ -646,17 +628,13 @@ func TestAFormerLeaderSpoilsNoOperation(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		s.park("q", 100)
 		plan, err := a.Operations.Plan(ctx, boss, operations.PlanRequest{Verb: actions.Discard, Query: "queue:q"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if _, err := a.Operations.Start(ctx, boss, plan.ID, operations.Start{Rate: 10}); err != nil {
 			t.Fatal(err)
 		}
 		// Another becomes the leader behind its back, as when it was stopped past its time.
 		other := s.store.Join()
-		if err := other.Resign(ctx, "service", a.ID); err != nil {
-			t.Fatal(err)
-		}
+		must(t, other.Resign(ctx, "service", a.ID))
 		if _, leads, err := other.Lead(ctx, "service", "other", time.Minute); err != nil || !leads {
 			t.Fatal(leads, err)
 		}

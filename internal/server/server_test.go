@@ -51,9 +51,7 @@ func quiet() Options { return Options{Version: "test", Log: slog.New(slog.Discar
 func opened(t *testing.T, c *config.Config) *Service {
 	t.Helper()
 	s, err := New(c, quiet())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = s.Close() })
 	return s
 }
@@ -61,15 +59,11 @@ func opened(t *testing.T, c *config.Config) *Service {
 func TestOneServiceOwnsADataFolder(t *testing.T) {
 	c := testConfig(t)
 	first, err := New(c, quiet())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := New(c, quiet()); !errors.Is(err, store.ErrLocked) || !strings.Contains(err.Error(), c.Store.Disk) {
 		t.Errorf("a second one says: %v", err)
 	}
-	if err := first.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, first.Close())
 	again, err := New(c, quiet())
 	if err != nil {
 		t.Fatalf("after the first has ended: %v", err)
@@ -82,9 +76,7 @@ func TestOneServiceOwnsADataFolder(t *testing.T) {
 // A start that fails must leave the data folder free for the next.
 func TestAPortInUseFreesTheDataFolder(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer taken.Close()
 	c := testConfig(t)
 	c.Listen = taken.Addr().String()
@@ -93,9 +85,7 @@ func TestAPortInUseFreesTheDataFolder(t *testing.T) {
 	}
 	c.Listen = "127.0.0.1:0"
 	s, err := New(c, quiet())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
@@ -119,9 +109,7 @@ func TestARefusedConfigLeavesTheOldPolicies(t *testing.T) {
 		t.Errorf("%s loads were refused; one names a file that is not there", got)
 	}
 	schema := filepath.Join(t.TempDir(), "a.proto")
-	if err := os.WriteFile(schema, []byte(`syntax = "proto3"; message A { string name = 1; }`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(schema, []byte(`syntax = "proto3"; message A { string name = 1; }`), 0o600))
 	next.Decode.Protobuf = decode.Protobuf{Files: []string{schema}, Queues: []decode.QueueType{{Queues: []string{"orders"}, Message: "A"}}}
 	p := policy.Default()
 	p.Name = "orders"
@@ -160,9 +148,7 @@ func TestStatusBeforeAnyConnection(t *testing.T) {
 	c.Broker.URL = "amqp://shop:s3cret@127.0.0.1:1/"
 	s := opened(t, c)
 	st, err := s.vhosts[0].inspect.Overview(t.Context(), auth.Caller{Name: "ann", Role: auth.Viewer})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(st.Problems) != 3 || len(st.Queues) != 0 || strings.Contains(st.Broker, "s3cret") || !strings.Contains(st.Broker, "127.0.0.1:1") {
 		t.Errorf("the status is %+v", st)
 	}
@@ -191,9 +177,7 @@ func TestAServiceThatOthersCouldReachDoesNotStartOpen(t *testing.T) {
 	// Each of those has released its folder.
 	c.Access.TLS, c.Access.BehindProxy = auth.TLSFiles{}, true
 	s, err := New(c, quiet())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
@@ -214,9 +198,7 @@ func TestTheFirstToken(t *testing.T) {
 		c.Broker.URL, c.Broker.Management = v.ServiceURL(c.Policies), v.Management
 		c.Access.SignIn, c.Access.TLS = true, certificate(t, proof.TLS.Certificates[0])
 		s, err := New(c, quiet())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		server, served := s.server(), make(chan struct{})
 		go func() { defer close(served); s.serve(server) }()
 		defer func() { server.Close(); <-served; s.Close() }()
@@ -227,15 +209,11 @@ func TestTheFirstToken(t *testing.T) {
 		ask := func(method, path, in string, as func(*http.Request)) (int, string) {
 			t.Helper()
 			r, err := http.NewRequest(method, "https://"+s.Addr()+path, strings.NewReader(in))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			r.Header.Set("Content-Type", "application/json")
 			as(r)
 			resp, err := client.Do(r)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer resp.Body.Close()
 			out, _ := io.ReadAll(resp.Body)
 			return resp.StatusCode, string(out)
@@ -293,13 +271,9 @@ func certificate(t *testing.T, c tls.Certificate) auth.TLSFiles {
 	dir := t.TempDir()
 	files := auth.TLSFiles{Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}
 	key, err := x509.MarshalPKCS8PrivateKey(c.PrivateKey)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for file, block := range map[string]*pem.Block{files.Cert: {Type: "CERTIFICATE", Bytes: c.Certificate[0]}, files.Key: {Type: "PRIVATE KEY", Bytes: key}} {
-		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, pem.EncodeToMemory(block), 0o600))
 	}
 	return files
 }
@@ -321,14 +295,10 @@ func TestAReadOnlyServiceChangesNothing(t *testing.T) {
 func get(t *testing.T, s *Service, path string) (int, string) {
 	t.Helper()
 	r, err := http.Get("http://" + s.Addr() + path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer r.Body.Close()
 	text, err := io.ReadAll(r.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return r.StatusCode, string(text)
 }
 
@@ -389,15 +359,11 @@ func TestReadinessIsOneJudgementEverywhere(t *testing.T) {
 		o.Config = "maxmemory 1gb"
 		server := redisnode.New(t, o)
 		c, err := config.Parse("test.yaml", []byte("policies: [{name: p, queues: [orders], attempts: 3, backoff: {fixed: 1s}}]\nbroker: {}\n"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		c.Broker.URL, c.Store.Disk, c.Listen = v.URL(), t.TempDir(), "127.0.0.1:0"
 		c.Store.Redis.URL, c.Store.Redis.Timeout = server.URL(), 3*time.Second
 		s, err := New(c, Options{Version: "test", Log: slog.New(slog.DiscardHandler)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
 		go func() { done <- s.Run(ctx) }()
@@ -434,13 +400,9 @@ func TestReadinessIsOneJudgementEverywhere(t *testing.T) {
 			agree(t, s, "nothing any more", true)
 		}
 		// Redis stands still, and nothing fails.
-		if err := server.Pause(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, server.Pause())
 		notReady(t, s)
-		if err := server.Continue(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, server.Continue())
 		agree(t, s, "Redis goes on", true)
 		if _, err := server.Do(ctx, "FLUSHALL"); err != nil {
 			t.Fatal(err)
@@ -497,9 +459,7 @@ func TestAStopEndsWhatIsUnderWay(t *testing.T) {
 	c.Broker.URL = "amqp://127.0.0.1:1/"
 	log := &logged{}
 	s, err := New(c, Options{Version: "test", Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	ran := make(chan error, 1)
 	go func() { ran <- s.Run(ctx) }()
@@ -507,9 +467,7 @@ func TestAStopEndsWhatIsUnderWay(t *testing.T) {
 	client := &http.Client{Transport: &http.Transport{}}
 	defer client.CloseIdleConnections()
 	live, err := client.Get("http://" + s.Addr() + "/api/v1/live")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer live.Body.Close()
 	if _, err := live.Body.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
@@ -519,9 +477,7 @@ func TestAStopEndsWhatIsUnderWay(t *testing.T) {
 	defer never.Close()
 	trace := &httptrace.ClientTrace{Got100Continue: func() { close(reading) }}
 	r, err := http.NewRequestWithContext(httptrace.WithClientTrace(t.Context(), trace), "POST", "http://"+s.Addr()+"/api/v1/import", body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r.Header.Set("Content-Type", "application/jsonl")
 	r.Header.Set("Expect", "100-continue")
 	client.Transport.(*http.Transport).ExpectContinueTimeout = 0 // it sends when it is asked to
@@ -542,9 +498,7 @@ func TestAStopEndsWhatIsUnderWay(t *testing.T) {
 		t.Errorf("the log has %s", &log.text)
 	}
 	book, err := audit.Open(c.Audit(), audit.Options{Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer book.Close()
 	begun, ended := int64(0), int64(-1)
 	err = book.Before(t.Context(), math.MaxInt64, func(e audit.Entry) (bool, error) {
@@ -597,9 +551,7 @@ func TestRedisByTLS(t *testing.T) {
 					}
 					return
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				defer s.Close()
 				keeps(t, s)
 			})
@@ -620,16 +572,12 @@ func TestServersOfRedisHaveTheirOwnNames(t *testing.T) {
 		}
 		for state := ""; !strings.Contains(state, "cluster_state:ok"); {
 			answer, err := server.Do(ctx, "CLUSTER", "INFO")
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			state = fmt.Sprint(answer)
 		}
 		// No one is at the first address, and its name is another.
 		s, err := OpenStore(config.Store{Redis: config.Redis{URL: "rediss://localhost:1?addr=" + server.TLSAddr(), CA: ca.File(ca.Cert)}}, quiet().Log)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer s.Close()
 		keeps(t, s)
 	})
@@ -638,9 +586,7 @@ func TestServersOfRedisHaveTheirOwnNames(t *testing.T) {
 // keeps adds a message, and reads it.
 func keeps(t *testing.T, s store.Store) {
 	t.Helper()
-	if err := s.Add(context.Background(), []*store.Record{storetest.Waiting("q", 0, "x")}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Add(context.Background(), []*store.Record{storetest.Waiting("q", 0, "x")}))
 	if page, err := storetest.List(context.Background(), s, storetest.Filter{}); err != nil || len(page.Records) != 1 {
 		t.Errorf("%d records, %v", len(page.Records), err)
 	}
@@ -670,5 +616,13 @@ func TestAPolicysStormIsDrawnOnce(t *testing.T) {
 	}
 	if s.draw(gone, p, throttle.Rules{Rate: 4}) != "" {
 		t.Error("a policy that has changed has its old picture")
+	}
+}
+
+// must ends a test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -123,9 +123,7 @@ func TestHealthOfAllTellsNobodyMoreThanThatOfEach(t *testing.T) {
 	var secrets []string
 	for _, v := range s.vhosts {
 		secret, _, err := auth.NewTokens(v.store, v.audit).Create(t.Context(), auth.Caller{Name: "ann", Role: auth.Admin}, auth.NewToken{Name: "prometheus", Role: "viewer"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		secrets = append(secrets, secret)
 	}
 	as := func(secret, path string) (int, string) {
@@ -184,9 +182,7 @@ func TestAStoreOfAnotherVirtualHostIsRefused(t *testing.T) {
 				return err
 			}
 			for range 2 {
-				if err := open("amqp://127.0.0.1:1/shop"); err != nil {
-					t.Fatal(err)
-				}
+				must(t, open("amqp://127.0.0.1:1/shop"))
 			}
 			err := open("amqp://127.0.0.1:1/billing")
 			if !errors.Is(err, store.ErrOwner) || !strings.Contains(err.Error(), c.Store.Place()+` keeps the messages of the virtual host "shop", and its messages must not be retried to queues of "billing"`) {
@@ -194,15 +190,9 @@ func TestAStoreOfAnotherVirtualHostIsRefused(t *testing.T) {
 			}
 			// One of before it was written down is marked at the next start.
 			s, err := OpenStore(c.Store, slog.New(slog.DiscardHandler))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := errors.Join(s.PutEntries(t.Context(), []store.Entry{{Name: store.OwnerEntry}}), s.Close()); err != nil {
-				t.Fatal(err)
-			}
-			if err := open("amqp://127.0.0.1:1/billing"); err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
+			must(t, errors.Join(s.PutEntries(t.Context(), []store.Entry{{Name: store.OwnerEntry}}), s.Close()))
+			must(t, open("amqp://127.0.0.1:1/billing"))
 			if err := open("amqp://127.0.0.1:1/shop"); !errors.Is(err, store.ErrOwner) {
 				t.Errorf("a store of before is not marked: %v", err)
 			}
@@ -214,22 +204,14 @@ func TestAStoreOfAnotherVirtualHostIsRefused(t *testing.T) {
 func TestAStartThatFailsForOneNamesItAndFreesAll(t *testing.T) {
 	c := several(t)
 	shop := filepath.Join(c.Store.Disk, "vhosts", "shop")
-	if err := os.MkdirAll(filepath.Dir(shop), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(shop, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(filepath.Dir(shop), 0o700))
+	must(t, os.WriteFile(shop, nil, 0o600))
 	if _, err := New(c, quiet()); err == nil || !strings.Contains(err.Error(), `virtual host "shop": `) {
 		t.Errorf("it says: %v", err)
 	}
-	if err := os.Remove(shop); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(shop))
 	s, err := New(c, quiet())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
@@ -239,14 +221,10 @@ func TestAStartThatFailsForOneNamesItAndFreesAll(t *testing.T) {
 func TestMessagesOfAVirtualHostThatIsServedNoMore(t *testing.T) {
 	c := several(t)
 	s, err := New(c, quiet())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	keep := func(v *vhost, state store.State) {
 		t.Helper()
-		if err := v.store.Add(t.Context(), []*store.Record{{ID: uuid.New(), Queue: "orders", State: state, Due: time.Now(), FirstFailed: time.Now(), FailedAt: time.Now()}}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, v.store.Add(t.Context(), []*store.Record{{ID: uuid.New(), Queue: "orders", State: state, Due: time.Now(), FirstFailed: time.Now(), FailedAt: time.Now()}}))
 	}
 	keep(s.vhosts[0], store.Parked)
 	keep(s.vhosts[2], store.Parked)
@@ -254,31 +232,23 @@ func TestMessagesOfAVirtualHostThatIsServedNoMore(t *testing.T) {
 	if len(s.Notices()) > 0 {
 		t.Errorf("while all are served: %q", s.Notices())
 	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Close())
 	c.Broker.VHosts = nil
 	folder := filepath.Join(c.Store.Disk, "vhosts", "a%2Fb")
 	var log bytes.Buffer
 	s, err = New(c, Options{Version: "test", Log: slog.New(slog.NewTextHandler(&log, nil))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := []string{"the folder " + folder + ` holds messages (2) of the virtual host "a/b", which is not served: list it under broker.vhosts, or move the folder away`}
 	if is := s.Notices(); !slices.Equal(is, want) {
 		t.Errorf("notices are %q, want %q", is, want)
 	}
 	ended, end := context.WithCancel(t.Context())
 	end()
-	if err := s.Run(ended); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Run(ended))
 	if !strings.Contains(log.String(), "level=WARN msg=\"the folder ") {
 		t.Errorf("the log has %s", &log)
 	}
-	if err := os.RemoveAll(folder); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.RemoveAll(folder))
 	if err := os.Mkdir(folder, 0o700); err != nil { // as with the audit log alone
 		t.Fatal(err)
 	}
@@ -297,13 +267,9 @@ func TestReloadOfSeveralVirtualHosts(t *testing.T) {
 	load := func(yaml string) *config.Config {
 		t.Helper()
 		file := filepath.Join(t.TempDir(), "redrive.yaml")
-		if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte(yaml), 0o600))
 		c, err := config.Load(file, func(string) string { return "" })
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return c
 	}
 	c := load("broker: {url: 'amqp://127.0.0.1:1/', vhosts: [shop, crm]}\nlisten: 127.0.0.1:0\nstore: {disk: " + t.TempDir() + "}\npolicies: [{name: old, queues: ['*']}]")

@@ -87,9 +87,7 @@ func newTab(t *testing.T, base string) *tab {
 	ctx, cancel := chromedp.NewContext(chromium.ctx, chromedp.WithNewBrowserContext())
 	t.Cleanup(cancel)
 	b := &tab{t: t, ctx: ctx, base: base}
-	if err := chromedp.Listen(ctx, b.heard); err != nil {
-		t.Fatal(err)
-	}
+	must(t, chromedp.Listen(ctx, b.heard))
 	call(b, log.Enable, cdp.Empty{})
 	call(b, network.Enable, network.EnableParams{})
 	call(b, emulation.SetTimezoneOverride, emulation.SetTimezoneOverrideParams{TimezoneID: "UTC"})

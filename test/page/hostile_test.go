@@ -177,9 +177,7 @@ func hostileInExports(t *testing.T, s *scene) {
 	messages := func(lines string) (all []string) {
 		for line := range strings.Lines(lines) {
 			var l map[string]json.RawMessage
-			if err := json.Unmarshal([]byte(line), &l); err != nil {
-				t.Fatal(err)
-			}
+			must(t, json.Unmarshal([]byte(line), &l))
 			for _, own := range []string{"id", "made_from", "forward", "due", "parked_at", "notes", "attempt", "parked_for"} {
 				delete(l, own)
 			}
@@ -312,13 +310,9 @@ func attacked(t *testing.T) (s *scene, ids []string, operation string) {
 		}
 		if i%40 == 0 {
 			plan, err := s.Plan(t.Context(), by, operations.PlanRequest{Verb: actions.Discard, Query: "state:waiting attempt:1", Reason: reason})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			o, err := s.Start(t.Context(), by, plan.ID, operations.Start{Rate: 0.01, Reason: reason})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			operation = o.ID
 		}
 	}
@@ -334,9 +328,7 @@ type shape map[string]bool
 func shapeOf(t *testing.T, name string, r io.Reader) shape {
 	t.Helper()
 	doc, err := html.Parse(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	all := shape{}
 	for n := range doc.Descendants() {
 		switch n.Type {

@@ -102,9 +102,7 @@ func TestPictures(t *testing.T) {
 		s.add(t, r)
 	}
 	op, err := s.Start(t.Context(), webtest.Root, s.Planned("state:parked queue:orders.* error:timeout age:>3h"), operations.Start{Rate: 40, Reason: "gateway is back (INC-2231)"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b := newTab(t, s.base)
 	b.expect("422")
 	take := func(name, path string) {

@@ -72,9 +72,7 @@ func (o options) here() (vhost, base string) {
 func protobuf(t testing.TB) decode.Options {
 	t.Helper()
 	folder, err := filepath.Abs("../../examples/proto")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return decode.Options{Protobuf: decode.Protobuf{Files: []string{filepath.Join(folder, "shop/order.proto")}, ImportPaths: []string{folder},
 		Queues: []decode.QueueType{{Queues: []string{"orders.*"}, Message: "shop.Order"}}}}
 }
@@ -90,9 +88,7 @@ func newEmpty(t testing.TB, told *webtest.Told) *scene {
 func read(t testing.TB, o options) inspect.Config {
 	t.Helper()
 	decoder, err := decode.New(protobuf(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return inspect.Config{ReadOnly: o.readOnly, Decoder: decoder}
 }
 
@@ -131,9 +127,7 @@ func serve(t testing.TB, o options, shop *webtest.Shop) *scene {
 // add keeps records.
 func (s *scene) add(t testing.TB, records ...*store.Record) {
 	t.Helper()
-	if err := s.Store.Add(t.Context(), records); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Store.Add(t.Context(), records))
 }
 
 // service is a whole Redrive on a real broker, with messages in its store from
@@ -165,21 +159,15 @@ func newService(t *testing.T) *service {
 	}
 
 	disk, err := diskstore.Open(s.config.Store.Disk, diskstore.Options{Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	now := time.Now()
 	for i := 60; i >= 0; i -= 6 {
 		s.parked = append(s.parked, webtest.Message(i, store.Parked, now))
 	}
 	waiting := webtest.Message(2, store.Waiting, now)
 	waiting.Due = now.Add(time.Hour)
-	if err := disk.Add(t.Context(), append([]*store.Record{waiting}, s.parked...)); err != nil {
-		t.Fatal(err)
-	}
-	if err := disk.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, disk.Add(t.Context(), append([]*store.Record{waiting}, s.parked...)))
+	must(t, disk.Close())
 	s.start()
 	return s
 }
@@ -236,4 +224,12 @@ func (s *service) arrives(queue string) amqp.Delivery {
 		s.t.Fatal(err)
 	}
 	return d
+}
+
+// must ends a test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -54,9 +54,7 @@ func TestAPausedQueueRetriesNothingUntilItIsResumed(t *testing.T) {
 		deadLettered(v, "orders", "quorum")
 		deadLettered(v, "mail", "quorum")
 		s := managed(t, v, threeAttempts, data)
-		if err := s.Client.PauseQueue(ctx, "orders", "the database is down"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Client.PauseQueue(ctx, "orders", "the database is down"))
 		orders, mail := v.ConsumeMany("orders"), v.ConsumeMany("mail")
 		var want []string
 		for i := range 20 {
@@ -73,9 +71,7 @@ func TestAPausedQueueRetriesNothingUntilItIsResumed(t *testing.T) {
 		}
 		brokertest.Eventually(t, "20 wait", func() bool { return s.kept(t, "orders").Waiting == 20 })
 		orders.Nothing()
-		if err := s.Stop(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Stop())
 		s = managed(t, v, threeAttempts, data)
 		v.Publish("", "mail", amqp.Publishing{Body: []byte("after a restart")})
 		reject(t, mail.Next())
@@ -84,9 +80,7 @@ func TestAPausedQueueRetriesNothingUntilItIsResumed(t *testing.T) {
 		if q := s.kept(t, "orders"); q.Waiting != 20 || q.Pause == nil || q.Pause.Reason != "the database is down" {
 			t.Errorf("after a restart: %+v", q)
 		}
-		if err := s.Client.ResumeQueue(ctx, "orders", ""); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Client.ResumeQueue(ctx, "orders", ""))
 		var got []string
 		for range 20 {
 			d := orders.Next()
@@ -133,16 +127,12 @@ func TestAPersonReplaysParkedMessages(t *testing.T) {
 
 		document := `{"n":1000}`
 		edited, err := s.Client.Edit(ctx, actions.EditRequest{ID: parked[0].ID, Document: &document})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		d := orders.Next()
 		if d.Headers[wire.HeaderID] != edited.New || d.Headers[wire.HeaderAttempt] != int64(0) || d.ContentType != "application/json" {
 			t.Errorf("edited, it came with %v", d.Headers)
 		}
-		if err := d.Ack(false); err != nil {
-			t.Fatal(err)
-		}
+		must(t, d.Ack(false))
 
 		p, err := s.Client.Plan(ctx, operations.PlanRequest{Verb: actions.Replay, Query: "queue:orders state:parked"})
 		if err != nil || p.Count != 29 || len(p.Blocked) > 0 || len(p.Queues) != 1 || !p.Queues[0].Exists {
@@ -176,9 +166,7 @@ func TestACanaryReplaysTheFirstMessagesAlone(t *testing.T) {
 		}
 		s.WaitParked(t, 10)
 		p, err := s.Client.Plan(ctx, operations.PlanRequest{Verb: actions.Replay, Query: "queue:orders"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if _, err := s.Client.Start(ctx, p.ID, operations.Start{CanarySize: 2, CanaryWait: "10m"}); err != nil {
 			t.Fatal(err)
 		}
@@ -232,9 +220,7 @@ func TestWhatRabbitMQCannotDeliverIsQuarantined(t *testing.T) {
 				}
 				ids[body] = id
 				delete(due, body)
-				if err := d.Ack(false); err != nil {
-					t.Fatal(err)
-				}
+				must(t, d.Ack(false))
 			}
 		}
 		quarantined := func(want int) {
@@ -253,9 +239,7 @@ func TestWhatRabbitMQCannotDeliverIsQuarantined(t *testing.T) {
 		v.CloseConnections(v.ServiceUser())
 		round(60, 3)
 		quarantined(4)
-		if err := s.Stop(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Stop())
 		s = startAt(t, v, soon, s.Data).ready(t)
 		quarantined(4)
 		round(20, 1)
@@ -272,9 +256,7 @@ func TestTheQuarantineIsListedReplayedAndExported(t *testing.T) {
 		c := servertest.Config(t, v, soon)
 		file := filepath.Join(t.TempDir(), "redrive.yaml")
 		yaml := fmt.Sprintf("broker: {url: %q, management: %q}\n%s\n", c.Broker.URL, v.Management, soon)
-		if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte(yaml), 0o600))
 		redrive := func(args ...string) (code int, out, said string) {
 			var o, e bytes.Buffer
 			code = cli.Run(t.Context(), append([]string{"quarantine", args[0], "--config", file}, args[1:]...), &o, &e, cli.Build{Version: "test"})
@@ -328,9 +310,7 @@ func TestTheQuarantineIsListedReplayedAndExported(t *testing.T) {
 		}
 		s := run(t, c).ready(t)
 		lines, err := os.Open(exported)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer lines.Close()
 		if done, err := s.Client.Import(t.Context(), lines, false); err != nil || done.Queues["work"] != 1 {
 			t.Errorf("the export is imported as %+v, %v", done, err)
@@ -396,9 +376,7 @@ func quarantineAll(t *testing.T, v *brokertest.VHost, n int) {
 func TestTheQuarantineIsNotListedBelowASmallDeliveryLimit(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		c := configured(t, v, soon, t.TempDir())
-		if err := run(t, c).ready(t).Stop(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, run(t, c).ready(t).Stop())
 		v.Publish("", wire.QueueQuarantine, amqp.Publishing{Body: []byte("m"), DeliveryMode: amqp.Persistent})
 		v.Policy("everything", ".*", 0, map[string]any{"delivery-limit": 1})
 		q := &quarantine.Quarantine{Broker: broker.Config{URL: c.Broker.URL}, API: v.API()}
@@ -545,9 +523,7 @@ func TestAMissingBindingIsDeclaredAgain(t *testing.T) {
 		}
 		reject(t, failed[0])
 		s.wait(t, retry.Waiting) // the queue is bound for it
-		if err := ch.QueueUnbind("orders", "orders", wire.ExchangeDue, nil); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ch.QueueUnbind("orders", "orders", wire.ExchangeDue, nil))
 		for _, d := range failed[1:] {
 			reject(t, d)
 		}
@@ -568,4 +544,12 @@ func TestAMissingBindingIsDeclaredAgain(t *testing.T) {
 			t.Errorf("the next came back through %q", d.Exchange)
 		}
 	})
+}
+
+// must ends a test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -95,15 +95,11 @@ notify:
 func TestAServiceWithACertificate(t *testing.T) {
 	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		stranger, err := authority.New(t.TempDir())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		dir, user := t.TempDir(), "service-"+v.Name
 		files := credentials.TLS{CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}
 		put(t, files.CA, stranger.CAFile())
-		if err := v.CA(t).Issue(authority.Leaf{User: user}, files.Cert, files.Key); err != nil {
-			t.Fatal(err)
-		}
+		must(t, v.CA(t).Issue(authority.Leaf{User: user}, files.Cert, files.Key))
 		c := configured(t, v, `policies: [{name: p, queues: [orders], backoff: {fixed: 50ms}}]`, t.TempDir())
 		v.User(user, "s3cret")
 		v.Give(user, permissions.Service(c.Policies))
@@ -132,9 +128,7 @@ func put(t *testing.T, file, from string) {
 	if err == nil {
 		err = os.WriteFile(file, data, 0o600)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }
 
 // To a handler of the Go library a message that a person has replayed is the one that was parked:

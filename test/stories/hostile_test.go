@@ -53,9 +53,7 @@ func TestNothingInAMessageChoosesAQueue(t *testing.T) {
 
 		mine := v.ConsumeMany("mine")
 		sender, err := v.DialURL(v.URLAs(user, "pw")).Channel()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		death := amqp.Table{"queue": "secret", "reason": "rejected", "exchange": "redrive.retry.secret", "count": int64(1),
 			"routing-keys": []any{"secret"}, "time": time.Unix(1_700_000_000, 0)}
 		for i, forged := range []amqp.Table{
@@ -82,9 +80,7 @@ func TestNothingInAMessageChoosesAQueue(t *testing.T) {
 			if back.Headers[wire.HeaderQueue] != "mine" {
 				t.Errorf("%s: headers %v", body, back.Headers)
 			}
-			if err := back.Ack(false); err != nil {
-				t.Fatal(err)
-			}
+			must(t, back.Ack(false))
 		}
 		// Straight into the intake, past the exchange that proves a dead letter.
 		v.Publish("", wire.QueueIntake, amqp.Publishing{Headers: amqp.Table{"x-death": []any{death}}, Body: []byte("direct")})
@@ -160,14 +156,10 @@ func TestPoisonMessagesAreParkedAndBlockNothing(t *testing.T) {
 			c, err := net.Dial(network, addr)
 			return unsignedConn{c}, err
 		}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer conn.Close()
 		ch, err := conn.Channel()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		back := func(name string) amqp.Delivery {
 			if e := s.wait(t, retry.Retried, retry.Parked); e.Kind == retry.Parked {
 				t.Errorf("%s is parked: %s", name, e.Why)
@@ -261,15 +253,9 @@ func TestANameThatIsNotUTF8IsParkedWithItsBytes(t *testing.T) {
 func seed(t *testing.T, data string, records ...*store.Record) {
 	t.Helper()
 	st, err := diskstore.Open(data, diskstore.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := st.Add(context.Background(), records); err != nil {
-		t.Fatal(err)
-	}
-	if err := st.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, st.Add(context.Background(), records))
+	must(t, st.Close())
 }
 
 // Reports for thousands of names that somebody made up delay no retry: RabbitMQ is
@@ -283,9 +269,7 @@ func TestReportsForInventedNamesDelayNoRetry(t *testing.T) {
 		v.Publish("", "work", amqp.Publishing{Body: []byte("honest")})
 
 		ch := v.Channel()
-		if err := ch.Confirm(false); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ch.Confirm(false))
 		var last *amqp.DeferredConfirmation
 		for i := range invented {
 			var err error
@@ -306,9 +290,7 @@ func TestReportsForInventedNamesDelayNoRetry(t *testing.T) {
 			}
 		}
 		st, err := s.Client.Queues(context.Background())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var names, nameless, kept int64
 		for _, q := range st.Queues {
 			if kept += q.Waiting + q.Parked; q.Name == "" {

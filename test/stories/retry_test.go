@@ -49,9 +49,7 @@ func TestAFailedMessageIsRetriedAndParkedAtTheEnd(t *testing.T) {
 			brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 				deadLettered(v, "orders", way.queue)
 				v.Exchange("shop", "topic")
-				if err := v.Channel().QueueBind("orders", "order.#", "shop", false, nil); err != nil {
-					t.Fatal(err)
-				}
+				must(t, v.Channel().QueueBind("orders", "order.#", "shop", false, nil))
 				s := start(t, v, "policies: [{name: p, "+way.policy+"}]").ready(t)
 				c := v.ConsumeMany("orders")
 				sent := brokertest.EveryProperty()
@@ -158,9 +156,7 @@ func TestAReportedFailure(t *testing.T) {
 				d.Headers[wire.HeaderDelay] != nil || d.Expiration != "" || d.Headers[wire.HeaderExchange] != "shop" {
 				t.Errorf("retried as %+v", d)
 			}
-			if err := d.Ack(false); err != nil {
-				t.Fatal(err)
-			}
+			must(t, d.Ack(false))
 		}
 		report("globbed.queue", nil) // matched by a pattern only, and never dead-lettered
 		report("unknown", nil)
@@ -196,9 +192,7 @@ func TestReasonsAreFilteredByPolicy(t *testing.T) {
 		c := v.ConsumeMany("limited")
 		v.Publish("", "limited", amqp.Publishing{})
 		for range 2 {
-			if err := c.Next().Reject(true); err != nil {
-				t.Fatal(err)
-			}
+			must(t, c.Next().Reject(true))
 		}
 		if d := c.Next(); d.Headers[wire.HeaderReason] != "delivery_limit" || d.Headers[wire.HeaderAttempt] != int64(1) {
 			t.Errorf("after the delivery limit: %v", d.Headers)
@@ -284,9 +278,7 @@ func TestAReportWaitsWhileConsentIsUnknown(t *testing.T) {
 		c := configured(t, v, byPattern, t.TempDir())
 		asService := func() string {
 			u, err := url.Parse(v.Management)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			u.User = url.UserPassword(v.ServiceUser(), brokertest.ServicePassword)
 			return u.String()
 		}
@@ -319,9 +311,7 @@ func TestAReportWaitsWhileConsentIsUnknown(t *testing.T) {
 			if way.end == nil {
 				tag("management")
 			} else { // it is durable, too
-				if err := s.Stop(); err != nil {
-					t.Fatal(err)
-				}
+				must(t, s.Stop())
 				way.end(c)
 				s = run(t, c)
 			}
@@ -329,9 +319,7 @@ func TestAReportWaitsWhileConsentIsUnknown(t *testing.T) {
 				t.Errorf("it came back with attempt %v", d.Headers[wire.HeaderAttempt])
 			}
 			s.ready(t)
-			if err := s.Stop(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Stop())
 			tag("")
 		}
 	})
@@ -342,9 +330,7 @@ func TestInventedNamesAreNotLookedUpEach(t *testing.T) {
 	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		const names = 200
 		api, err := url.Parse(v.Management)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var asked atomic.Int64
 		counting := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			asked.Add(1)
@@ -434,9 +420,7 @@ func TestTwoServicesOnOneVirtualHostAreReported(t *testing.T) {
 				return strings.Contains(strings.Join(s.Problems(), "\n"), "another service: redrive.intake has 2 consumers")
 			})
 		}
-		if err := other.Stop(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, other.Stop())
 		one.ready(t)
 	})
 }

@@ -72,9 +72,7 @@ func (s *service) wait(t *testing.T, kinds ...retry.Kind) retry.Event {
 func (s *service) kept(t *testing.T, queue string) inspect.Queue {
 	t.Helper()
 	st, err := s.Client.Overview(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, q := range st.Queues {
 		if q.Name == queue {
 			return q
@@ -87,14 +85,10 @@ func (s *service) kept(t *testing.T, queue string) inspect.Queue {
 func (s *service) get(t *testing.T, path string) (code int, text string) {
 	t.Helper()
 	resp, err := http.Get("http://" + s.Addr() + path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer resp.Body.Close()
 	all, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return resp.StatusCode, string(all)
 }
 
@@ -117,22 +111,16 @@ func deadLettered(v *brokertest.VHost, queue, kind string) {
 
 func reject(t *testing.T, d amqp.Delivery) time.Time {
 	t.Helper()
-	if err := d.Reject(false); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.Reject(false))
 	return time.Now()
 }
 
 // publish is as VHost.Publish, on a channel of somebody else's.
 func publish(t *testing.T, ch *amqp.Channel, exchange, key string, p amqp.Publishing) {
 	t.Helper()
-	if err := ch.Confirm(false); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ch.Confirm(false))
 	c, err := ch.PublishWithDeferredConfirm(exchange, key, true, false, p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if !c.Wait() {
 		t.Fatalf("RabbitMQ did not confirm a message to %q with routing key %q", exchange, key)
 	}

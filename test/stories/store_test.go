@@ -49,9 +49,7 @@ func TestTheServiceOnRedis(t *testing.T) {
 			reject(t, d)
 			reject(t, orders.Next())
 			parked := s.WaitParked(t, 1)[0]
-			if err := s.Stop(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Stop())
 			s = onRedis()
 			if again := s.WaitParked(t, 1)[0]; again.ID != parked.ID || again.Attempt != 3 {
 				t.Errorf("after the restart it is %+v, was %+v", again, parked)
@@ -84,9 +82,7 @@ func TestAServiceIsMigratedToRedisAndBack(t *testing.T) {
 				return "disk:" + c.Store.Disk
 			}
 			file := files + "/redis.yaml"
-			if err := os.WriteFile(file, fmt.Appendf(nil, "store: {redis: {url: %q, prefix: %s, durability: cached}}", c.Store.Redis.URL, c.Store.Redis.Prefix), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(file, fmt.Appendf(nil, "store: {redis: {url: %q, prefix: %s, durability: cached}}", c.Store.Redis.URL, c.Store.Redis.Prefix), 0o600))
 			return "config:" + file
 		}
 		migrates := func(from, to *config.Config) {
@@ -100,9 +96,7 @@ func TestAServiceIsMigratedToRedisAndBack(t *testing.T) {
 			}
 		}
 		s := run(t, onDisk).ready(t)
-		if err := s.Client.PauseQueue(ctx, "orders", "the database is down"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Client.PauseQueue(ctx, "orders", "the database is down"))
 		orders := v.ConsumeMany("orders")
 		var want []string
 		for i := range 50 {
@@ -112,18 +106,14 @@ func TestAServiceIsMigratedToRedisAndBack(t *testing.T) {
 		}
 		brokertest.Eventually(t, "all wait", func() bool { return s.kept(t, "orders").Waiting == 50 })
 		for _, move := range [][2]*config.Config{{onDisk, &onRedis}, {&onRedis, &again}} {
-			if err := s.Stop(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Stop())
 			migrates(move[0], move[1])
 			s = run(t, move[1]).ready(t)
 			if q := s.kept(t, "orders"); q.Waiting != 50 || q.Pause == nil || q.Pause.Reason != "the database is down" {
 				t.Errorf("after it: %+v", q)
 			}
 		}
-		if err := s.Client.ResumeQueue(ctx, "orders", ""); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Client.ResumeQueue(ctx, "orders", ""))
 		var got []string
 		for range want {
 			d := orders.Next()
@@ -131,9 +121,7 @@ func TestAServiceIsMigratedToRedisAndBack(t *testing.T) {
 				t.Errorf("it came back as attempt %v", d.Headers[wire.HeaderAttempt])
 			}
 			got = append(got, string(d.Body))
-			if err := d.Ack(false); err != nil {
-				t.Fatal(err)
-			}
+			must(t, d.Ack(false))
 		}
 		slices.Sort(got)
 		slices.Sort(want)

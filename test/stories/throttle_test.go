@@ -19,15 +19,11 @@ func expire(t *testing.T, v *brokertest.VHost, queue string, n int) {
 	t.Helper()
 	v.Queue(queue, amqp.Table{"x-queue-type": "classic", "x-dead-letter-exchange": "redrive"})
 	ch := v.Channel()
-	if err := ch.Confirm(false); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ch.Confirm(false))
 	var last *amqp.DeferredConfirmation
 	for i := range n {
 		c, err := ch.PublishWithDeferredConfirm("", queue, true, false, amqp.Publishing{Expiration: "0", Body: []byte(fmt.Sprint(i))})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		last = c
 	}
 	if !last.Wait() {
@@ -52,9 +48,7 @@ func TestRetriesKeepTheirRate(t *testing.T) {
 			if string(d.Body) != fmt.Sprint(i) {
 				t.Fatalf("%s is number %d", d.Body, i)
 			}
-			if err := d.Ack(false); err != nil {
-				t.Fatal(err)
-			}
+			must(t, d.Ack(false))
 		}
 		if took, least := time.Since(began), time.Second*rest/rate; took < least {
 			t.Errorf("%d messages took %s at %d a second, the first %d of them at once", first+rest, took, rate, first)
@@ -76,9 +70,7 @@ func TestAQueueWithoutConsumersGetsNoRetries(t *testing.T) {
 			return strings.Contains(fmt.Sprint(s.Problems()), "consumers of queue orders") && s.metric(t, `redrive_queue_paused{queue="orders",why="no_consumer"}`) == "1" &&
 				s.metric(t, `redrive_queue_consumers{queue="orders"}`) == "0"
 		})
-		if err := s.Stop(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Stop())
 		s = startAt(t, v, policies, s.Data)
 		if e := s.wait(t, retry.NoConsumer, retry.Retried); e.Kind != retry.NoConsumer {
 			t.Fatalf("after a restart: %+v", e)
@@ -135,9 +127,7 @@ func TestABreakerOpensAndCloses(t *testing.T) {
 					t.Errorf("%s came again after its acknowledgement", d.Body)
 				}
 				took[string(d.Body)] = true
-				if err := d.Ack(false); err != nil {
-					t.Fatal(err)
-				}
+				must(t, d.Ack(false))
 			case e := <-s.Events:
 				closed = closed || e.Kind == retry.Closed
 			case <-time.After(brokertest.Patience):
@@ -168,9 +158,7 @@ func TestManyDueMessagesDelayAnotherQueueByABatchAtMost(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := errors.Join(s.Client.PauseQueue(ctx, "many", ""), s.Client.PauseQueue(ctx, "one", "")); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(s.Client.PauseQueue(ctx, "many", ""), s.Client.PauseQueue(ctx, "one", "")))
 		expire(t, v, "many", n)
 		brokertest.Eventually(t, "all wait", func() bool { return s.kept(t, "many").Waiting == n })
 		expire(t, v, "one", 1)
@@ -194,8 +182,6 @@ func TestManyDueMessagesDelayAnotherQueueByABatchAtMost(t *testing.T) {
 		if first > retry.MaxClaimed+2*512 {
 			t.Errorf("%d of the others came first", first)
 		}
-		if err := <-released; err != nil {
-			t.Fatal(err)
-		}
+		must(t, <-released)
 	})
 }

@@ -167,12 +167,8 @@ func neverMeet(t *testing.T, first, second *brokertest.VHost, c *config.Config, 
 	for _, v := range both {
 		brokertest.Eventually(t, "all but a third came back in "+v.Name, func() bool { return v.done() == 2*inEach/3 && v.parked() == inEach/3 })
 	}
-	if err := b.api.PauseQueue(ctx, "orders", "only here"); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.api.Breaker(ctx, "orders", "open", "and here"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.api.PauseQueue(ctx, "orders", "only here"))
+	must(t, b.api.Breaker(ctx, "orders", "open", "and here"))
 	plan, err := a.api.Plan(ctx, operations.PlanRequest{Verb: actions.Replay, Query: "queue:orders state:parked"})
 	if err != nil || plan.Count != inEach/3 {
 		t.Fatalf("a plan has %d messages, want %d: %v", plan.Count, inEach/3, err)
@@ -201,16 +197,10 @@ func neverMeet(t *testing.T, first, second *brokertest.VHost, c *config.Config, 
 			t.Errorf("%s: paused by %+v, throttle %+v", v.Name, q.Pause, q.Throttle)
 		}
 	}
-	if err := b.api.Breaker(ctx, "orders", "auto", "over"); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.api.ResumeQueue(ctx, "orders", "over"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.api.Breaker(ctx, "orders", "auto", "over"))
+	must(t, b.api.ResumeQueue(ctx, "orders", "over"))
 	page, err := b.api.Messages(ctx, "state:parked", "", 1000)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	act := actions.Act{Verb: actions.Replay}
 	for _, m := range page.Messages {
 		act.IDs = append(act.IDs, m.Key)
@@ -235,9 +225,7 @@ func (v *testVHost) checkLedger(t *testing.T, services []*service) {
 	const failed = inEach/3*1 + inEach/3*2 + inEach/3*3
 	brokertest.Eventually(t, "the ledger of "+v.Name+" has "+fmt.Sprint(failed)+" failures, and nothing is left", func() bool {
 		l, err := v.api.Ledger(ctx, true)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return len(l.Queues) == 1 && l.Queues[0].Queue == "orders" && l.Queues[0].Off == 0 && l.Queues[0].In == failed && l.Queues[0].Retried == failed
 	})
 	retried := 0.0
@@ -267,9 +255,7 @@ func TestAVirtualHostThatIsCreatedAgainIsServedAgain(t *testing.T) {
 		deadLettered(second, "orders", "quorum")
 		b := httpapi.Client{Addr: s.Addr() + httpapi.Base(second.Name)}
 		ctx := context.Background()
-		if err := b.PauseQueue(ctx, "orders", "until it is made again"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, b.PauseQueue(ctx, "orders", "until it is made again"))
 		second.Publish("", "orders", amqp.Publishing{Body: []byte("before")})
 		consumer := second.Consume("orders")
 		consumer.Reject()
@@ -307,9 +293,7 @@ func TestAVirtualHostThatIsCreatedAgainIsServedAgain(t *testing.T) {
 		second.ServiceURL(c.Policies)
 		deadLettered(second, "orders", "quorum")
 		brokertest.Eventually(t, "it goes on there", func() bool { return !says("intake")() && !says("parked")() && !says("retries")() })
-		if err := b.ResumeQueue(ctx, "orders", ""); err != nil {
-			t.Fatal(err)
-		}
+		must(t, b.ResumeQueue(ctx, "orders", ""))
 		again := second.Consume("orders")
 		if d := again.Take("before"); d.Headers[wire.HeaderAttempt] != int64(1) {
 			t.Errorf("it came with %v", d.Headers)

@@ -97,9 +97,7 @@ func TestWaitingInRabbitMQChoosesNoOtherQueue(t *testing.T) {
 
 		as := func() *amqp.Channel {
 			ch, err := v.DialURL(v.URLAs(user, "pw")).Channel()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return ch
 		}
 		refused := func(what string, err error) {
@@ -112,9 +110,7 @@ func TestWaitingInRabbitMQChoosesNoOtherQueue(t *testing.T) {
 		for _, exchange := range []string{wire.ExchangeDue, wire.DelayPrefix + "100ms"} {
 			ch := as()
 			closed := ch.NotifyClose(make(chan *amqp.Error, 1))
-			if err := ch.Publish(exchange, "secret", false, false, amqp.Publishing{Body: []byte("straight")}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, ch.Publish(exchange, "secret", false, false, amqp.Publishing{Body: []byte("straight")}))
 			refused("publishing to "+exchange, <-closed)
 			_, err := as().QueueDeclare("mine.ttl", true, false, false, false, amqp.Table{"x-message-ttl": int64(0),
 				"x-dead-letter-exchange": exchange, "x-dead-letter-routing-key": "secret"})
@@ -143,9 +139,7 @@ func TestWaitingInRabbitMQChoosesNoOtherQueue(t *testing.T) {
 				if string(d.Body) != name || d.Exchange != wire.ExchangeDue || d.RoutingKey != "mine" || d.Headers[wire.HeaderQueue] != "mine" {
 					t.Errorf("%s: %q came back through %q with %q, headers %v", name, d.Body, d.Exchange, d.RoutingKey, d.Headers)
 				}
-				if err := d.Ack(false); err != nil {
-					t.Fatal(err)
-				}
+				must(t, d.Ack(false))
 				break
 			}
 		}
@@ -253,16 +247,12 @@ func TestQueuesThatHangStopNoRetry(t *testing.T) {
 		for range stuck {
 			fail(c, "orders", "stuck", 2)
 		}
-		if err := s.Client.PauseQueue(t.Context(), "hangs", "until its leader hangs"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Client.PauseQueue(t.Context(), "hangs", "until its leader hangs"))
 		for range stuck {
 			fail(hangs, "hangs", "stuck", 1)
 		}
 		v.Leader(n, "suspend", "hangs")
-		if err := s.Client.ResumeQueue(t.Context(), "hangs", ""); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Client.ResumeQueue(t.Context(), "hangs", ""))
 		brokertest.Eventually(t, "both wait", func() bool {
 			return s.kept(t, "orders").Waiting == stuck && s.kept(t, "hangs").Waiting == stuck
 		})
@@ -277,9 +267,7 @@ func TestQueuesThatHangStopNoRetry(t *testing.T) {
 				reject(t, d)
 			default:
 				again++
-				if err := d.Ack(false); err != nil {
-					t.Fatal(err)
-				}
+				must(t, d.Ack(false))
 			}
 		}
 		brokertest.Eventually(t, "only what is for the target waits", func() bool { return s.kept(t, "orders").Waiting == stuck })

@@ -91,9 +91,7 @@ func killingRabbitMQLosesNothing(t *testing.T, v *brokertest.VHost, n *rabbitnod
 	// Now and then RabbitMQ does not bring a quorum queue of its own back
 	// [seen on 4.3.6: noproc], and only another start helps.
 	for range 4 {
-		if err := n.Restart(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, n.Restart(t.Context()))
 		if comeBack(t, v, all, waiting); len(waiting) == 0 {
 			break
 		}
@@ -181,9 +179,7 @@ func aFullWorkQueueLosesNothing(t *testing.T, v *brokertest.VHost, _ *rabbitnode
 		if h.Ticket, err = b.way.Ticket(b.name, h.asked); err == nil {
 			err = b.hold(h.Ticket, b.name, wire.Message{Body: []byte("waiting")})
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		all, holds = append(all, b), append(holds, h)
 	}
 	<-time.After(500 * ms) // due, and refused
@@ -194,9 +190,7 @@ func aFullWorkQueueLosesNothing(t *testing.T, v *brokertest.VHost, _ *rabbitnode
 		c := v.Consume(b.name)
 		c.Take("full")
 		d := b.back(c, "waiting", holds[i])
-		if err := d.Ack(false); err != nil {
-			t.Fatal(err)
-		}
+		must(t, d.Ack(false))
 		ran(b.name, v.Version, "full work queue")
 	}
 	if n := v.Depth(wire.QueueParked); n != 0 {
@@ -291,9 +285,7 @@ func aQueueWithoutLeaderStopsNoOther(t *testing.T, v *brokertest.VHost, n *rabbi
 		for len(sent[b]) > 0 {
 			d := c.Next()
 			delete(sent[b], string(d.Body))
-			if err := d.Ack(false); err != nil {
-				t.Fatal(err)
-			}
+			must(t, d.Ack(false))
 		}
 		ran(b.name, v.Version, "work queue without leader")
 	}

@@ -48,9 +48,7 @@ func TestAMessageComesBackToItsOwnQueueOnly(t *testing.T) {
 					// Once more: the body tells which queue it belongs to.
 					b.v.Publish("", q, amqp.Publishing{Body: d.Body})
 				}
-				if err := d.Ack(false); err != nil {
-					t.Fatal(err)
-				}
+				must(t, d.Ack(false))
 			}
 		}
 		for q, c := range consumers {
@@ -153,16 +151,12 @@ func TestMessagesOfADeletedQueueAreParked(t *testing.T) {
 		if h.Ticket, err = b.way.Ticket("orders", h.asked); err == nil {
 			err = b.hold(h.Ticket, "orders", wire.Message{RoutingKey: "first", Body: []byte("a"), MessageID: "m"})
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		d := b.back(b.v.Consume(wire.QueueParked), "a", h)
 		if d.MessageId != "m" || d.Headers[wire.HeaderQueue] != "orders" || d.Headers[wire.HeaderRoutingKey] != "first" {
 			t.Errorf("it is parked with message-id %q and headers %v", d.MessageId, d.Headers)
 		}
-		if err := d.Ack(false); err != nil {
-			t.Fatal(err)
-		}
+		must(t, d.Ack(false))
 		// A queue of that name that is made again is bound again.
 		c := b.work("orders")
 		b.v.Publish("", "orders", amqp.Publishing{Body: []byte("b")})
@@ -188,9 +182,7 @@ func TestADeletedQueueBlocksNoOther(t *testing.T) {
 			if err == nil {
 				err = b.hold(ticket, "vanishing", wire.Message{Body: []byte("v")})
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 		}
 		b.back(c, "o", b.fail(c.Next(), "orders", b.delays[0]))
 		parked := 0
@@ -213,9 +205,7 @@ func TestNeverEarly(t *testing.T) {
 		const many = 300
 		b.work("orders").Channel.Close()
 		in, err := b.v.Channel().Consume("orders", "", true, false, false, false, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		sent := b.waitMany("orders", 200*ms, many)
 		for range many {
 			d := brokertest.Receive(t, in, "what was to wait")
@@ -235,9 +225,7 @@ func TestTheLongestDelay(t *testing.T) {
 		}
 		b.work("orders").Channel.Close()
 		ticket, err := b.way.Ticket("orders", longest)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if err := b.hold(ticket, "orders", wire.Message{}); err != nil {
 			t.Errorf("a delay of %s: %v", longest, err)
 		}
@@ -263,9 +251,7 @@ func TestDynamicMakesAQueuePerDelay(t *testing.T) {
 			if err == nil {
 				err = b.hold(ticket, "orders", wire.Message{})
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			names[ticket.Exchange] = true
 		}
 		if n := delays(t, b.v, "queues"); n != len(names) || n > 7 {
@@ -312,9 +298,7 @@ func TestAMessageComesBackWithItsProperties(t *testing.T) {
 			// As the library reads it for the next time.
 			d.Exchange, d.RoutingKey, d.UserId = history.Exchange, history.RoutingKey, history.UserID
 		}
-		if err := d.Ack(false); err != nil {
-			t.Fatal(err)
-		}
+		must(t, d.Ack(false))
 		for _, q := range []string{"copies", wire.QueueParked} {
 			if n := b.v.Depth(q); n != 0 {
 				t.Errorf("%d messages are in %s", n, q)
@@ -393,9 +377,7 @@ func TestADelayQueueWithOtherArgumentsIsReported(t *testing.T) {
 		b.v.Queue("orders", b.queue)
 		topology := b.way.Topology("orders")
 		ticket, err := b.way.Ticket("orders", b.delays[0])
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if ticket.DeclareFirst != nil {
 			topology = topology.With(*ticket.DeclareFirst)
 		}
@@ -416,16 +398,10 @@ func TestADelayQueueWithOtherArgumentsIsReported(t *testing.T) {
 			}
 		}
 		for _, e := range topology.Exchanges {
-			if err := ch.ExchangeDelete(e.Name, false, false); err != nil {
-				t.Fatal(err)
-			}
-			if err := ch.ExchangeDeclare(e.Name, amqp.ExchangeHeaders, true, false, false, false, nil); err != nil {
-				t.Fatal(err)
-			}
+			must(t, ch.ExchangeDelete(e.Name, false, false))
+			must(t, ch.ExchangeDeclare(e.Name, amqp.ExchangeHeaders, true, false, false, false, nil))
 			differs("exchange " + e.Name)
-			if err := ch.ExchangeDelete(e.Name, false, false); err != nil {
-				t.Fatal(err)
-			}
+			must(t, ch.ExchangeDelete(e.Name, false, false))
 		}
 		if err := b.p.Declare(t.Context(), topology); err != nil {
 			t.Error(err)
@@ -461,9 +437,7 @@ func TestThePluginKnowsNoMandatory(t *testing.T) {
 		b := newSuite(t, v, suiteWay{way: plugin.Way{}, queue: quorum})
 		c := b.work("orders")
 		ticket, err := b.way.Ticket("orders", 300*ms)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		ticket.Unchecked = false
 		if err := b.hold(ticket, "orders", wire.Message{Body: []byte("a")}); !errors.Is(err, wire.ErrUnroutable) {
 			t.Errorf("as mandatory: %v", err)
@@ -486,21 +460,15 @@ func TestAReportWaitsInTheService(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		b := newSuite(t, v, suiteWay{name: "Service", way: report.Way{}})
 		ticket, err := b.way.Ticket("orders", time.Second)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		b.declare("orders")
 		if err := b.hold(ticket, "orders", wire.Message{}); !errors.Is(err, wire.ErrUnroutable) {
 			t.Errorf("before the service has ever run: %v", err)
 		}
 		v.Queue(wire.QueueIntake, quorum) // as the service makes it
 		v.Exchange(wire.ExchangeFailures, amqp.ExchangeTopic)
-		if err := v.Channel().QueueBind(wire.QueueIntake, "#", wire.ExchangeFailures, false, nil); err != nil {
-			t.Fatal(err)
-		}
-		if err := b.hold(ticket, "orders.created", wire.Message{Headers: brokertest.EveryHeader(), Body: []byte("a")}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, v.Channel().QueueBind(wire.QueueIntake, "#", wire.ExchangeFailures, false, nil))
+		must(t, b.hold(ticket, "orders.created", wire.Message{Headers: brokertest.EveryHeader(), Body: []byte("a")}))
 		d := v.Consume(wire.QueueIntake).Take("a")
 		if d.RoutingKey != "orders" || d.Headers[wire.HeaderError] != "no reason but a test" {
 			t.Errorf("it came with routing key %q and headers %v", d.RoutingKey, d.Headers)
@@ -518,16 +486,12 @@ func TestNoMessageIsOnlyInAQueueThatItsExpiryDeletes(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		const many = 40
 		way, err := ttlqueue.NewDynamic(10 * ms)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		way.Spare = func(time.Duration) time.Duration { return time.Second }
 		v.Queue("orders", amqp.Table{"x-queue-type": "classic"})
 		p := publisher(t, v.URL())
 		ctx := t.Context()
-		if err := p.Declare(ctx, way.Topology("orders")); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.Declare(ctx, way.Topology("orders")))
 		c := v.Consume("orders")
 
 		var sending sync.Mutex
@@ -586,9 +550,7 @@ func TestNoMessageIsOnlyInAQueueThatItsExpiryDeletes(t *testing.T) {
 			d := c.Next()
 			came[string(d.Body)] = true
 			copies++
-			if err := d.Ack(false); err != nil {
-				t.Fatal(err)
-			}
+			must(t, d.Ack(false))
 		}
 		t.Logf("%d confirmed, %d of them too late and sent again, %d refused; %d copies came back", confirmed.Load(), late.Load(), refused.Load(), copies)
 		if late.Load() == 0 || refused.Load() == 0 {
@@ -606,13 +568,19 @@ func delays(t *testing.T, v *brokertest.VHost, what string) (n int) {
 	var found []struct {
 		Name string `json:"name"`
 	}
-	if err := v.API().Call(t.Context(), "GET", what+"/"+v.Name, nil, &found); err != nil {
-		t.Fatal(err)
-	}
+	must(t, v.API().Call(t.Context(), "GET", what+"/"+v.Name, nil, &found))
 	for _, f := range found {
 		if strings.HasPrefix(f.Name, wire.DelayPrefix+"dynamic.") {
 			n++
 		}
 	}
 	return n
+}
+
+// must ends a test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -112,9 +112,7 @@ func thePlugin(t *testing.T, v *brokertest.VHost) string {
 			Name string `json:"name"`
 		} `json:"exchange_types"`
 	}
-	if err := v.API().Call(t.Context(), "GET", "overview", nil, &overview); err != nil {
-		t.Fatal(err)
-	}
+	must(t, v.API().Call(t.Context(), "GET", "overview", nil, &overview))
 	for _, e := range overview.Types {
 		if e.Name == "x-delayed-message" {
 			return ""
@@ -195,9 +193,7 @@ func TestMain(m *testing.M) {
 func TestEveryWayIsInTheSuite(t *testing.T) {
 	const root = "../../.."
 	f, err := parser.ParseFile(token.NewFileSet(), root+"/ways.go", nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var makers, have []string
 	for _, d := range f.Decls {
 		fn, ok := d.(*ast.FuncDecl)
@@ -225,9 +221,7 @@ func TestEveryWayIsInTheSuite(t *testing.T) {
 		t.Errorf("ways.go makes %v, and the suite runs %v", makers, have)
 	}
 	dirs, err := os.ReadDir("..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, d := range dirs {
 		if d.IsDir() && d.Name() != "delaytest" && !packages[d.Name()] {
 			t.Errorf("internal/delay/%s has no line in the suite", d.Name())
