@@ -134,8 +134,13 @@ func (w *work) add(s store.Store, who, n int) {
 // round claims some records. Of each four it finishes two, parks one and releases one.
 func (w *work) round(s store.Store, who, round int) {
 	lane := store.Lane{Queue: fmt.Sprint("q", round%2)}
-	claims, err := s.Claim(ctx, lane, epoch.Add(hour), 1+round%9, math.MaxInt)
-	w.take(who, claims)
+	var claims []store.Claim
+	var err error
+	for range 2 { // what is claimed is not claimed again
+		more, failed := s.Claim(ctx, lane, epoch.Add(hour), 1+round%9, math.MaxInt)
+		w.take(who, more)
+		claims, err = append(claims, more...), errors.Join(err, failed)
+	}
 	var out []store.Outcome
 	for i, c := range claims {
 		switch {
@@ -407,9 +412,8 @@ func changeElsewhere(t *testing.T, all []Replica) {
 // keysIn are the keys of what is in a range.
 func keysIn(t *testing.T, s store.Store, r store.Range) (keys []store.Key) {
 	t.Helper()
-	must(t, s.Scan(ctx, r, func(l store.Listed) (bool, error) {
+	for _, l := range listed(t, s, r) {
 		keys = append(keys, l.Key)
-		return true, nil
-	}))
+	}
 	return keys
 }

@@ -81,7 +81,6 @@ var basics = []testCase{
 	{"equal ids are kept apart", equalIDs},
 	{"receipts are the newest", receipts},
 	{"a receipt keeps the first failure", firstFailure},
-	{"queue names may hold any bytes", anyName},
 	{"claims of the dead come back", crash},
 	{"a closed store returns ErrClosed", closed},
 }
@@ -332,28 +331,6 @@ func firstFailure(t *testing.T, s *subject) {
 	got, err := s.Receipts(ctx)
 	if err != nil || len(got) != 2 || !got[0].FirstFailed.Equal(added.FirstFailed) || got[1] != remembered.Receipt() {
 		t.Errorf("receipts %+v, %v", got, err)
-	}
-}
-
-func anyName(t *testing.T, s *subject) {
-	names := map[string]bool{"": true, "a": true, "a\x00": true, "a\x00\xff": true, "\xff": true, "ü ?*": true,
-		strings.Repeat("n", 255): true}
-	for name := range names {
-		add(t, s, Waiting(name, 0, name), parked(name, name))
-	}
-	all, err := s.Counts(ctx)
-	if err != nil || len(all) != len(names) {
-		t.Errorf("%d queues, %v; want %d", len(all), err, len(names))
-	}
-	for name := range names {
-		want(t, "claimed", bodies(claim(t, s, name, 0, 10)), name)
-		if name == "" {
-			continue // in a filter it means all queues
-		}
-		page, err := List(ctx, s, Filter{State: store.Parked, Queue: name, Body: true})
-		if err != nil || len(page.Records) != 1 || string(page.Records[0].Record.Message.Body) != name {
-			t.Errorf("listing %q: %d, %v", name, len(page.Records), err)
-		}
 	}
 }
 
