@@ -1,26 +1,21 @@
 package redisnode_test
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"net"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/redrive-mq/redrive/testenv/owned"
 	"github.com/redrive-mq/redrive/testenv/redisnode"
 )
 
-const owner = "REDRIVE_TEST_OWN_SERVER_OF"
-
 // TestMain is also the owner of a server, in a process that a test can kill.
 func TestMain(m *testing.M) {
-	root, own := os.LookupEnv(owner)
-	if !own {
+	root, owns := owned.Root()
+	if !owns {
 		os.Exit(m.Run())
 	}
 	s, err := redisnode.Start(context.Background(), redisnode.Options{Root: root})
@@ -45,57 +40,9 @@ func must(t *testing.T, s *redisnode.Server, command ...string) string {
 	return fmt.Sprint(answer)
 }
 
-// eventually asks until it is so, and fails after a minute.
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(time.Minute)
-	for !is() {
-		if time.Now().After(deadline) {
-			t.Fatalf("after a minute still not so: %s", what)
-		}
-		<-time.After(20 * time.Millisecond)
-	}
-}
-
 func TestAServerEndsWhenItsOwnerIsKilled(t *testing.T) {
 	redisnode.Each(t, func(t *testing.T, o redisnode.Options) {
-		tmp := t.TempDir()
-		c := exec.Command(os.Args[0])
-		c.Env, c.Stderr = append(os.Environ(), owner+"="+o.Root, "TMPDIR="+tmp), os.Stderr
-		out, err := c.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Start(); err != nil {
-			t.Fatal(err)
-		}
-		addr, err := bufio.NewReader(out).ReadString('\n')
-		addr = strings.TrimSpace(addr)
-		if killed := c.Process.Kill(); err != nil || killed != nil {
-			t.Fatalf("the owner said %q: %v, %v", addr, err, killed)
-		}
-		_ = c.Wait()
-		eventually(t, "no process listens", func() bool {
-			conn, err := net.Dial("tcp", addr)
-			if err == nil {
-				conn.Close()
-			}
-			return err != nil
-		})
-		if o.Root != "" {
-			tmp = filepath.Join(o.Root, "tmp")
-		}
-		_, port, _ := net.SplitHostPort(addr)
-		eventually(t, "its folder is gone", func() bool {
-			confs, _ := filepath.Glob(filepath.Join(tmp, "redrive-redis-*", "server.conf"))
-			for _, conf := range confs {
-				data, _ := os.ReadFile(conf)
-				if strings.Contains(string(data), "port "+port+"\n") {
-					return false
-				}
-			}
-			return true
-		})
+		owned.EndsWithOwner(t, o.Root, "redrive-redis-*/server.conf", "port ")
 	})
 }
 
@@ -148,7 +95,8 @@ func TestConfigOfATestWins(t *testing.T) {
 			t.Error(got)
 		}
 		o.Config = "no-such-option 1"
-		if _, err := redisnode.Start(context.Background(), o); err == nil || !strings.Contains(err.Error(), "no-such-option") {
+		_, err := redisnode.Start(context.Background(), o)
+		if err == nil || !strings.Contains(err.Error(), "no-such-option") {
 			t.Errorf("a server with a wrong configuration: %v", err)
 		}
 	})
