@@ -114,9 +114,7 @@ func guarded(t *testing.T, c Config) (g *Guard, h http.Handler, secret string) {
 	mux.HandleFunc("POST "+SignInPath, g.SignIn)
 	mux.HandleFunc("POST "+SignOutPath, g.SignOut)
 	secret, _, err := g.Tokens.Create(t.Context(), root, NewToken{Name: "ci", Role: "operator", Queues: []string{"orders"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return g, g.Handler(mux), secret
 }
 
@@ -264,9 +262,7 @@ func TestSessionsAreBounded(t *testing.T) {
 		}
 	}
 	last, err := s.begin(t.Context(), root, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if v, ok, _ := s.get(t.Context(), last); len(s.all) > mostSessions || !ok || v.Caller.Name != "root" {
 		t.Errorf("%d sessions are kept, the last one: %v", len(s.all), ok)
 	}
@@ -321,5 +317,12 @@ func TestLoopback(t *testing.T) {
 		if Loopback(addr) != want {
 			t.Errorf("%q: %v", addr, !want)
 		}
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

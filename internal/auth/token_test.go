@@ -90,9 +90,7 @@ func TestTokens(t *testing.T) {
 			t.Errorf("a second of the name: %v", err)
 		}
 		forever, _, err := tokens.Create(t.Context(), root, NewToken{Name: "all", Role: "viewer"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if all, err := tokens.List(t.Context(), root); err != nil || len(all) != 2 || all[0].Name != "all" || all[0].Expires != nil || all[1].Expires == nil {
 			t.Error(all, err)
 		}
@@ -104,9 +102,7 @@ func TestTokens(t *testing.T) {
 		if _, err := g.byToken(t.Context(), secret); !errors.Is(err, ErrSignIn) || !strings.Contains(err.Error(), "expired") {
 			t.Errorf("expired: %v", err)
 		}
-		if err := tokens.Revoke(t.Context(), root, "all"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, tokens.Revoke(t.Context(), root, "all"))
 		if _, err := g.byToken(t.Context(), forever); !errors.Is(err, ErrSignIn) {
 			t.Errorf("revoked: %v", err)
 		}
@@ -195,9 +191,7 @@ func TestAKeptSessionIsKnownToAllReplicas(t *testing.T) {
 		ctx := t.Context()
 		tokens := NewTokens(a, &logbook{})
 		secret, _, err := tokens.Create(ctx, root, NewToken{Name: "ops", Role: "operator"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		guard := func(m *memstore.Member) *Guard {
 			return NewGuard(Config{Required: true, Tokens: NewTokens(m, &logbook{}), Sessions: m, Log: quiet})
 		}
@@ -239,22 +233,16 @@ func TestAKeptSessionIsKnownToAllReplicas(t *testing.T) {
 			t.Error("who signed out at one is signed in at another")
 		}
 		third := signIn()
-		if err := tokens.Revoke(ctx, root, "ops"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, tokens.Revoke(ctx, root, "ops"))
 		if asks(other, third) != 401 {
 			t.Error("a session of a token that was revoked goes on")
 		}
 		// What is over is deleted, and nothing else.
 		secret, _, err = tokens.Create(ctx, root, NewToken{Name: "ops", Role: "operator"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		time.Sleep(sessionLasts)
 		fourth := signIn()
-		if err := at.sessions.forget(ctx, time.Now()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, at.sessions.forget(ctx, time.Now()))
 		if n := entries(t, a, sessionPrefix); n != 1 || asks(other, fourth) != 200 {
 			t.Errorf("%d entries of sessions are left", n)
 		}
@@ -264,9 +252,7 @@ func TestAKeptSessionIsKnownToAllReplicas(t *testing.T) {
 func entries(t *testing.T, m *memstore.Member, prefix string) (n int) {
 	t.Helper()
 	err := m.Entries(t.Context(), prefix, "", func(store.Entry) (bool, error) { n++; return true, nil })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return n
 }
 
@@ -276,9 +262,7 @@ func TestASessionThatHasEndedIsNotWrittenAnew(t *testing.T) {
 		m := memstore.NewReplicas().Join()
 		s := sessions{kept: m}
 		id, err := s.begin(t.Context(), root, "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		time.Sleep(time.Hour)
 		if _, ok, err := s.get(t.Context(), id); !ok || err != nil {
 			t.Fatal(ok, err)
@@ -287,9 +271,7 @@ func TestASessionThatHasEndedIsNotWrittenAnew(t *testing.T) {
 		if err != nil || used == nil {
 			t.Fatalf("that it was used is not kept: %v", err)
 		}
-		if err := s.stop(t.Context(), id); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.stop(t.Context(), id))
 		if err := s.use(t.Context(), id, time.Now()); err != nil { // late
 			t.Fatal(err)
 		}

@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -14,16 +15,21 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/memstore"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 )
 
@@ -46,9 +52,7 @@ func user(v *brokertest.VHost, tags string, granted bool) string {
 func users(t *testing.T, v *brokertest.VHost, grants map[string]Grant) *Users {
 	t.Helper()
 	u, err := usersAt(v.Management, v.Name, grants)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return u
 }
 
@@ -108,9 +112,7 @@ func TestWhoIsWrongDoesNotSignIn(t *testing.T) {
 				t.Errorf("%q with %q: %v", c[0], c[1], err)
 			}
 		}
-		if err := signIn(name, "s3cret", "192.0.2.1"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, signIn(name, "s3cret", "192.0.2.1"))
 		other := user(v, "monitoring", true)
 		var many *TooMany
 		var err error
@@ -143,14 +145,10 @@ func TestWhoIsWrongDoesNotSignIn(t *testing.T) {
 
 func TestNobodySignsInWhileRabbitMQDoesNotAnswer(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	l.Close()
 	u, err := usersAt("http://"+l.Addr().String(), "/", DefaultGrants())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for range 20 { // which counts as no one's failure
 		if _, err := u.SignIn(t.Context(), "ann", "s3cret", "192.0.2.1"); !errors.Is(err, ErrUnchecked) || errors.Is(err, ErrSignIn) || strings.Contains(err.Error(), "s3cret") {
 			t.Fatal(err)
@@ -192,36 +190,24 @@ var quiet = slog.New(slog.DiscardHandler)
 func pair(t *testing.T, files TLSFiles, name string, at time.Time) (*x509.Certificate, tls.Certificate) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
 		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	secret, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cert := write(t, files.Cert, "CERTIFICATE", der, at)
 	made, err := tls.X509KeyPair(cert, write(t, files.Key, "PRIVATE KEY", secret, at))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return made.Leaf, made
 }
 
 func write(t *testing.T, file, kind string, der []byte, at time.Time) []byte {
 	t.Helper()
 	data := pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
-	if err := os.WriteFile(file, data, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chtimes(file, at, at); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, data, 0o600))
+	must(t, os.Chtimes(file, at, at))
 	return data
 }
 
@@ -229,13 +215,9 @@ func write(t *testing.T, file, kind string, der []byte, at time.Time) []byte {
 func serve(t *testing.T, files TLSFiles) string {
 	t.Helper()
 	c, err := TLS(files, quiet)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s := &http.Server{Handler: http.NotFoundHandler(), TLSConfig: c, ErrorLog: slog.NewLogLogger(quiet.Handler(), 0)}
 	ended := make(chan struct{})
 	go func() { defer close(ended); _ = s.ServeTLS(l, "", "") }()
@@ -277,9 +259,7 @@ func TestTLSFilesThatChangeAreReadAnew(t *testing.T) {
 	if _, _, err := ask(addr, old); err == nil {
 		t.Error("TLS 1.1 was accepted")
 	}
-	if err := os.WriteFile(files.Cert, []byte("half a cert"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(files.Cert, []byte("half a cert"), 0o600))
 	if name, _, err := ask(addr, trusting(first)); name != "first.example" {
 		t.Error("with a file that is being written:", name, err)
 	}
@@ -326,4 +306,220 @@ func TestTLSFilesThatCannotBeUsedStopTheStart(t *testing.T) {
 			t.Errorf("%s: it starts", name)
 		}
 	}
+}
+
+// directory answers as RabbitMQ's: it knows alice, whose password has a colon in it,
+// as a directory would, whatever the case of her name.
+func directory(t *testing.T) (url string) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		name, password, _ := r.BasicAuth()
+		if !strings.EqualFold(name, "alice") || password != "s3:cret" {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		_ = json.NewEncoder(w).Encode(map[string]any{"name": name, "tags": []string{"monitoring"}})
+	}))
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+// However a name is written, the failures count for the one it is.
+func TestNoWayOfWritingANameGivesMoreGuesses(t *testing.T) {
+	u, err := usersAt(directory(t), "/", DefaultGrants())
+	must(t, err)
+	if _, err := u.SignIn(t.Context(), "alice", "s3:cret", "192.0.2.1"); err != nil {
+		t.Fatal(err)
+	}
+	// To RabbitMQ that would be alice with the password "s3:cret".
+	if _, err := u.SignIn(t.Context(), "alice:s3", "cret", "192.0.2.2"); !errors.Is(err, ErrSignIn) {
+		t.Errorf("a name with a colon is a guess that counts for nobody: %v", err)
+	}
+	if _, err := u.SignIn(t.Context(), strings.Repeat("a", 1000), "x", "192.0.2.2"); !errors.Is(err, ErrSignIn) || len(u.names.buckets) > 1 {
+		t.Errorf("a name longer than any is kept: %v", err)
+	}
+	guesses := 0
+	for i := range 40 {
+		name := []byte("alice")
+		for bit := range name {
+			if i>>bit&1 == 1 {
+				name[bit] -= 'a' - 'A'
+			}
+		}
+		var many *TooMany
+		if _, err := u.SignIn(t.Context(), string(name), "wrong", string(rune('a'+i))); !errors.As(err, &many) {
+			guesses++
+		}
+	}
+	if guesses > 32 {
+		t.Errorf("%d guesses, by writing the name in so many ways", guesses)
+	}
+}
+
+// What does not work is written to the log, and not to strangers; and what somebody
+// types into the wrong field not even to the log.
+func TestWhatStrangersAndTheLogAreTold(t *testing.T) {
+	users, err := usersAt("http://monitor:s3cret@127.0.0.1:1", "/", DefaultGrants())
+	must(t, err)
+	var log bytes.Buffer
+	_, h, secret := guarded(t, Config{Users: users, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	basic := func(user, password string) func(*http.Request) {
+		return func(r *http.Request) { r.SetBasicAuth(user, password) }
+	}
+	w := request(h, "GET", "/", basic("ann", "pass"))
+	if w.Code != http.StatusServiceUnavailable || strings.Contains(w.Body.String(), "127.0.0.1:1") {
+		t.Errorf("a stranger is told where RabbitMQ is: %d %s", w.Code, w.Body)
+	}
+	if !strings.Contains(log.String(), "127.0.0.1:1") || !strings.Contains(log.String(), "user=ann") {
+		t.Errorf("the log does not say what is wrong: %s", &log)
+	}
+	request(h, "GET", "/", basic(secret, "x"))
+	request(h, "GET", "/", basic(strings.Repeat("y", 300), "x"))
+	if strings.Contains(log.String(), secret) || strings.Contains(log.String(), strings.Repeat("y", 70)) || strings.Contains(log.String(), "s3cret") {
+		t.Errorf("the log has %s", &log)
+	}
+}
+
+// All who come by one proxy have one address.
+func TestAnAttackerLocksOutNobodyElseAtTheSameAddress(t *testing.T) {
+	u, err := usersAt(directory(t), "/", DefaultGrants())
+	must(t, err)
+	const proxy = "192.0.2.1"
+	signIn := func() error {
+		clear(u.known) // some minutes later
+		_, err := u.SignIn(t.Context(), "alice", "s3:cret", proxy)
+		return err
+	}
+	wrong := func(name string) (refused int) {
+		for range 40 {
+			var many *TooMany
+			if _, err := u.SignIn(t.Context(), name, "wrong", proxy); !errors.As(err, &many) {
+				refused++
+			}
+		}
+		return refused
+	}
+	if n := wrong("bob"); n > 11 {
+		t.Errorf("%d guesses at one account from one address", n)
+	}
+	if err := signIn(); err != nil {
+		t.Fatalf("locked out by guesses at another account: %v", err)
+	}
+	for i := range 30 { // many accounts
+		wrong("user" + string(rune('a'+i)))
+	}
+	if err := signIn(); err != nil {
+		t.Errorf("who signed in from there before is locked out: %v", err)
+	}
+	if n := wrong("another"); n > 1 {
+		t.Errorf("%d guesses at one more account, after those at thirty", n)
+	}
+}
+
+// After a restart, too, guesses at other accounts hold up only those who have never signed
+// in from the address.
+func TestWhoSignedInBeforeARestartIsNotHeldUpByOthers(t *testing.T) {
+	url, kept := directory(t), memstore.New()
+	const proxy = "192.0.2.1"
+	started := func(s store.SideTable) *Users {
+		u, err := usersAt(url, "/", DefaultGrants())
+		must(t, err)
+		if s != nil {
+			u.RememberIn(s)
+		}
+		return u
+	}
+	if _, err := started(kept).SignIn(t.Context(), "alice", "s3:cret", proxy); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name, from string
+		kept       store.SideTable
+		in         bool
+	}{{"alice", proxy, kept, true}, {"ALICE", proxy, kept, true}, {"alice", "192.0.2.2", kept, false}, {"alice", proxy, nil, false}} {
+		u := started(c.kept)
+		for i := range 150 {
+			_, _ = u.SignIn(t.Context(), "user"+strconv.Itoa(i), "wrong", c.from)
+		}
+		_, err := u.SignIn(t.Context(), c.name, "s3:cret", c.from)
+		var many *TooMany
+		if in := err == nil; in != c.in || !in && !errors.As(err, &many) {
+			t.Errorf("%s from %s, kept %t: %v", c.name, c.from, c.kept != nil, err)
+		}
+		if _, err := u.SignIn(t.Context(), "bob", "wrong", c.from); !errors.As(err, &many) {
+			t.Errorf("an address with too many failures goes on guessing: %v", err)
+		}
+	}
+}
+
+// What is kept of who signed in does not grow for ever.
+func TestWhoSignedInLongAgoIsForgotten(t *testing.T) {
+	kept := memstore.New()
+	old, err := time.Now().Add(-signedInFor - time.Hour).MarshalText()
+	must(t, err)
+	must(t, kept.PutEntries(t.Context(), []store.Entry{{Name: signedInName("bob 192.0.2.1"), Value: old}}))
+	u, err := usersAt(directory(t), "/", DefaultGrants())
+	must(t, err)
+	u.RememberIn(kept)
+	if _, err := u.SignIn(t.Context(), "alice", "s3:cret", "192.0.2.1"); err != nil {
+		t.Fatal(err)
+	}
+	if u.signedInBefore(t.Context(), "bob 192.0.2.1") || !u.signedInBefore(t.Context(), "alice 192.0.2.1") {
+		t.Error("it keeps what is old, or not what is new")
+	}
+}
+
+func TestFailuresAreLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := limiter{most: 3, every: time.Minute}
+		allowed := func(key string) (n int) {
+			for l.charge(key) == 0 {
+				n++
+			}
+			return n
+		}
+		if n := allowed("a"); n != 3 {
+			t.Errorf("%d failures at first", n)
+		}
+		if n := allowed("b"); n != 3 {
+			t.Errorf("%d failures for another", n)
+		}
+		if wait := l.charge("a"); wait != time.Minute {
+			t.Errorf("it says to wait %s", wait)
+		}
+		time.Sleep(30 * time.Second)
+		if wait := l.charge("a"); wait != 30*time.Second {
+			t.Errorf("after half of it, %s", wait)
+		}
+		time.Sleep(30 * time.Second)
+		if n := allowed("a"); n != 1 {
+			t.Errorf("%d failures after a minute", n)
+		}
+		time.Sleep(time.Hour)
+		if n := allowed("a"); n != 3 {
+			t.Errorf("%d failures after an hour", n)
+		}
+		l.refund("a")
+		if n := allowed("a"); n != 1 {
+			t.Errorf("%d failures after one that was none", n)
+		}
+	})
+}
+
+func TestTheLimiterIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := limiter{most: 3, every: time.Minute}
+		for i := range 3 * mostBuckets {
+			l.charge(strconv.Itoa(i))
+		}
+		if len(l.buckets) > mostBuckets+1 {
+			t.Errorf("%d are kept", len(l.buckets))
+		}
+		if l.charge("new") == 0 {
+			t.Error("who comes when all are full is not limited")
+		}
+		time.Sleep(time.Hour)
+		if l.charge("new") != 0 || len(l.buckets) != 1 {
+			t.Errorf("after an hour %d are kept", len(l.buckets))
+		}
+	})
 }
