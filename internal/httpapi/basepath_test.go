@@ -42,17 +42,13 @@ func TestUnderTheBaseOfAVirtualHost(t *testing.T) {
 			c := server.Client()
 			c.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 			resp, err := c.Get(server.URL + path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer resp.Body.Close()
 			if to := resp.Header.Get("Location"); to != "" {
 				return resp.StatusCode, to
 			}
 			said, err := io.ReadAll(resp.Body)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return resp.StatusCode, string(said)
 		}
 		for path, want := range map[string]string{
@@ -107,9 +103,7 @@ func TestUnderTheBaseOfAVirtualHost(t *testing.T) {
 func unescaped(t *testing.T, path string) string {
 	t.Helper()
 	plain, err := url.PathUnescape(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return plain
 }
 
@@ -123,9 +117,8 @@ func tenants(t *testing.T, secure bool, vhosts ...string) (server *httptest.Serv
 		kept, base := memstore.NewReplicas().Join(), ""
 		tokens := auth.NewTokens(kept, &inspecttest.AuditLog{})
 		var err error
-		if secrets[vhost], _, err = tokens.Create(t.Context(), root, auth.NewToken{Name: owner(vhost), Role: "viewer"}); err != nil {
-			t.Fatal(err)
-		}
+		secrets[vhost], _, err = tokens.Create(t.Context(), root, auth.NewToken{Name: owner(vhost), Role: "viewer"})
+		must(t, err)
 		if vhost != "" {
 			base = httpapi.Base(vhost)
 		}
@@ -185,9 +178,7 @@ func TestWhatTheAPISaysOfItsBase(t *testing.T) {
 				SecuritySchemes struct{ Session struct{ Name string } }
 			}
 		}
-		if err := json.Unmarshal(w.Body.Bytes(), &doc); err != nil {
-			t.Fatal(err)
-		}
+		must(t, json.Unmarshal(w.Body.Bytes(), &doc))
 		if (base == "") != (doc.Servers == nil) || base != "" && (doc.Servers[0].URL != base || doc.Components.SecuritySchemes.Session.Name != "redrive-vhost") {
 			t.Errorf("under %q: %+v", base, doc)
 		}
@@ -203,9 +194,7 @@ func TestASessionIsOfOneVirtualHost(t *testing.T) {
 	for _, secure := range []bool{false, true} {
 		server, secrets := tenants(t, secure, "shopping", "shop")
 		jar, err := cookiejar.New(nil) // as a browser's, but for paths that are escaped: test/page has one
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		browser := server.Client()
 		browser.Jar, browser.CheckRedirect = jar, func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 		base := func(vhost string) string {
@@ -217,9 +206,7 @@ func TestASessionIsOfOneVirtualHost(t *testing.T) {
 		ask := func(method, path string, form url.Values, cookies ...*http.Cookie) *http.Response {
 			t.Helper()
 			r, err := http.NewRequest(method, server.URL+path, strings.NewReader(form.Encode()))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			r.Header.Set("Accept", "text/html,*/*")
 			if form != nil {
 				r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
@@ -228,9 +215,7 @@ func TestASessionIsOfOneVirtualHost(t *testing.T) {
 				r.AddCookie(c)
 			}
 			resp, err := browser.Do(r)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer resp.Body.Close()
 			var me struct{ Name string }
 			if resp.StatusCode == 200 && json.NewDecoder(resp.Body).Decode(&me) == nil {

@@ -2,13 +2,17 @@ package httpapi_test
 
 import (
 	"bytes"
+	"context"
+	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -16,6 +20,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/operations"
@@ -52,9 +57,7 @@ func TestTheClientDoesAllOfIt(t *testing.T) {
 	m, err := c.Message(ctx, s.ids[store.Parked])
 	check("message", m.Queue == orders && m.Body != nil && m.Body.Format == "json", err, m)
 	body, err := c.Body(ctx, s.ids[store.Parked])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	data, err := io.ReadAll(body)
 	_ = body.Close()
 	check("body", string(data) == `{"card":"`+secret+`"}`, err, data)
@@ -184,6 +187,18 @@ func TestRefusalsInTheClient(t *testing.T) {
 	}
 }
 
+// The remedy of an error is a field of its own, in the answer and in the client's error.
+func TestAProblemHasTheHint(t *testing.T) {
+	refused := fmt.Errorf("replay: %w", hint.Errorf("give it more maxmemory", "%w: Redis has 1 of 64 MiB free", store.ErrFull))
+	c, _ := serve(t, config(&scripted{act: func(context.Context, actions.Act) (actions.Acted, error) { return actions.Acted{}, refused }}))
+	_, err := c.Act(soon(t), actions.Act{Verb: actions.Replay, IDs: []string{"x"}})
+	var p *httpapi.Problem
+	if !errors.As(err, &p) || p.Code != "full" || p.Detail != "replay: "+store.ErrFull.Error()+": Redis has 1 of 64 MiB free" ||
+		p.Hint != "give it more maxmemory" || hint.Of(p) != p.Hint || hint.Text(p) != p.Detail || p.Error() != refused.Error() {
+		t.Errorf("%+v", err)
+	}
+}
+
 func TestTheClientSaysWhenNoServiceAnswers(t *testing.T) {
 	s := httptest.NewServer(nil)
 	s.Close()
@@ -246,9 +261,7 @@ func (refusing) RoundTrip(*http.Request) (*http.Response, error) { return nil, e
 
 func TestAClientOfTheEnvironment(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(file, []byte("redrive_x\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte("redrive_x\n"), 0o600))
 	env := map[string]string{"REDRIVE_TOKEN_FILE": file, "REDRIVE_USER": "ann", "REDRIVE_PASSWORD": "pw"}
 	c, err := httpapi.NewClient("https://x:1", func(k string) string { return env[k] })
 	if err != nil || c.Token != "redrive_x" || c.User != "ann" || c.Password != "pw" || c.Insecure {
@@ -258,6 +271,78 @@ func TestAClientOfTheEnvironment(t *testing.T) {
 		_, err := httpapi.NewClient("x:1", func(k string) string { return map[string]string{name: file}[k] })
 		if err == nil || !strings.Contains(err.Error(), name) || strings.Contains(fmt.Sprint(err), "redrive_x") {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+var update = flag.Bool("update", false, "write docs/reference/openapi.json again")
+
+const document = "../../docs/reference/openapi.json"
+
+// What is documented is what is served.
+func TestTheDocumentInDocsIsTheOneServed(t *testing.T) {
+	w := ask(httpapi.New(config(&scripted{})), "GET", "/api/v1/openapi.json", "", as(auth.Caller{}))
+	if w.Code != 200 || !strings.Contains(w.Header().Get("Content-Type"), "json") {
+		t.Fatalf("%d %v", w.Code, w.Header())
+	}
+	served := append(w.Body.Bytes(), '\n')
+	if *update {
+		must(t, os.WriteFile(document, served, 0o644))
+	}
+	kept, err := os.ReadFile(document)
+	must(t, err)
+	if string(kept) != string(served) {
+		t.Errorf("docs/reference/openapi.json is not what is served: go test ./internal/httpapi -run %s -update", t.Name())
+	}
+}
+
+// Every route of the API is in the document, each reference leads somewhere, and no
+// operation is without words.
+func TestTheDocumentIsWhole(t *testing.T) {
+	a := httpapi.New(config(&scripted{}))
+	w := ask(a, "GET", "/api/v1/openapi.json", "")
+	var doc struct {
+		OpenAPI string
+		Paths   map[string]map[string]struct {
+			OperationID, Summary string
+			Parameters           []struct{ Name, In string }
+			Responses            map[string]struct{ Content map[string]any }
+		}
+		Components struct{ Schemas, SecuritySchemes map[string]any }
+		Security   []map[string]any
+	}
+	must(t, json.Unmarshal(w.Body.Bytes(), &doc))
+	if !strings.HasPrefix(doc.OpenAPI, "3.1") || len(doc.Security) != 3 || len(doc.Components.SecuritySchemes) != 3 {
+		t.Errorf("version %q, security %v", doc.OpenAPI, doc.Security)
+	}
+	var ids []string
+	documented := map[string]bool{}
+	for path, methods := range doc.Paths {
+		for method, op := range methods {
+			documented[strings.ToUpper(method)+" "+path] = true
+			if op.Summary == "" || op.OperationID == "" || slices.Contains(ids, op.OperationID) {
+				t.Errorf("%s %s: summary %q, id %q", method, path, op.Summary, op.OperationID)
+			}
+			ids = append(ids, op.OperationID)
+			if op.Responses["default"].Content["application/problem+json"] == nil {
+				t.Errorf("%s %s does not say how errors look", method, path)
+			}
+			keyed := slices.ContainsFunc(op.Parameters, func(p struct{ Name, In string }) bool { return p.Name == "Idempotency-Key" && p.In == "header" })
+			reads := method == "get" || path == "/api/v1/decode" || strings.HasPrefix(path, "/api/v1/tokens")
+			if keyed == reads {
+				t.Errorf("%s %s: idempotency key %v", method, path, keyed)
+			}
+		}
+	}
+	plain := []string{"GET /healthz", "GET /readyz", "GET /metrics", "GET /api/v1/openapi.json", "POST " + auth.SignInPath, "POST " + auth.SignOutPath}
+	for _, route := range a.Routes() {
+		if !documented[route] && !slices.Contains(plain, route) {
+			t.Errorf("%s is not in the document", route)
+		}
+	}
+	for _, ref := range regexp.MustCompile(`#/components/schemas/(\w+)`).FindAllStringSubmatch(w.Body.String(), -1) {
+		if doc.Components.Schemas[ref[1]] == nil {
+			t.Errorf("%s leads nowhere", ref[0])
 		}
 	}
 }

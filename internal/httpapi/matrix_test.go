@@ -203,9 +203,7 @@ func (r rule) check(t *testing.T, route string, s *scene, who *access, caller st
 
 func tokensOf(t *testing.T, who *access) string {
 	all, err := who.tokens.List(t.Context(), root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return fmt.Sprint(all)
 }
 

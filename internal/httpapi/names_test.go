@@ -157,9 +157,7 @@ func TestTheOverviewShowsStoppedQueuesFirst(t *testing.T) {
 
 func decodeInto(t *testing.T, body string, v any) {
 	t.Helper()
-	if err := json.Unmarshal([]byte(body), v); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(body), v))
 }
 
 // looks are what people, Prometheus and health checks ask for.
@@ -200,9 +198,7 @@ func fillQueues(t testing.TB, s store.Store, n int, state store.State) {
 			r.Message.Body = []byte(`{"n":1}`)
 			all = append(all, r)
 		}
-		if err := s.Add(context.Background(), all); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Add(context.Background(), all))
 	}
 }
 
