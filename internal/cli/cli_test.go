@@ -111,9 +111,7 @@ func brokerURL(t *testing.T, v *brokertest.VHost, folder string) string {
 	if err == nil {
 		c, err = config.Parse("redrive.yaml", data)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return v.ServiceURL(c.Policies)
 }
 
@@ -359,9 +357,7 @@ func settled(t *testing.T, v *brokertest.VHost, queue, policy string) {
 	t.Helper()
 	brokertest.Eventually(t, policy+" applies to "+queue, func() bool {
 		q, err := v.API().Queue(context.Background(), queue)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return q.Policy == policy
 	})
 }
@@ -395,17 +391,13 @@ func TestTheFixedTopologyBringsRejectedMessagesBack(t *testing.T) {
 				d := work.Next()
 				for range 3 {
 					began := time.Now()
-					if err := d.Reject(false); err != nil {
-						t.Fatal(err)
-					}
+					must(t, d.Reject(false))
 					d = work.Next()
 					if took := time.Since(began); string(d.Body) != "rejected" || took < second {
 						t.Fatalf("%q came after %s", d.Body, took)
 					}
 				}
-				if err := d.Ack(false); err != nil {
-					t.Fatal(err)
-				}
+				must(t, d.Ack(false))
 				brokertest.Eventually(t, "nothing is left, parked or waiting", func() bool {
 					return v.Depth("orders")+v.Depth(wire.QueueParked) == 0
 				})
@@ -431,9 +423,7 @@ func TestApplyingTheFixedTopology(t *testing.T) {
 		v.Policy("theirs", "^orders$", 3, map[string]any{"max-length": 1000, "dead-letter-strategy": "at-least-once", "overflow": "reject-publish"})
 		settled(t, v, "orders", "theirs")
 		file := t.TempDir() + "/redrive.yaml"
-		if err := os.WriteFile(file, []byte("broker: {url: \""+v.URL()+"\", management: \""+v.Management+"\"}\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte("broker: {url: \""+v.URL()+"\", management: \""+v.Management+"\"}\n"), 0o600))
 		run := func(args ...string) string {
 			t.Helper()
 			var out strings.Builder
@@ -479,9 +469,7 @@ func TestTheLibraryRunsOnPrintedTopologies(t *testing.T) {
 			k := redrive.Consumer{Queue: queue, Policy: policy.Policy{Attempts: 3, Backoff: policy.Fixed(second), Jitter: policy.None}, Wait: c.wait}
 			ctx := t.Context()
 			client, err := redrive.NewClient(ctx, redrive.Config{URLs: []string{v.URL()}, Verify: true})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if _, err := client.NewSettler(ctx, k); err == nil {
 				t.Fatalf("%s: nothing was imported, and nothing was missing", way)
 			}
@@ -503,4 +491,11 @@ func TestTheLibraryRunsOnPrintedTopologies(t *testing.T) {
 			client.Close()
 		}
 	})
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

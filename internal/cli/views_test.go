@@ -2,22 +2,32 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
+	"flag"
 	"fmt"
 	"io"
+	"os"
 	"reflect"
 	"regexp"
+	"runtime"
+	"runtime/debug"
 	"strings"
 	"testing"
+	"testing/fstest"
+	"testing/synctest"
 	"time"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/goccy/go-yaml"
 	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
 	"pgregory.net/rapid"
 
 	"github.com/redrive-mq/redrive/internal/audit"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
 	"github.com/redrive-mq/redrive/internal/operations"
@@ -76,9 +86,7 @@ var views = map[string]func(*rapid.T, io.Writer, time.Time){
 	"formats": func(t *rapid.T, w io.Writer, _ time.Time) {
 		format := rapid.SampledFrom([]string{"json", "jsonl", "yaml", "csv", "name"}).Draw(t, "format")
 		all := filled[[]inspect.Group](t)
-		if err := list(&program{out: w, format: format}, all, all, func(g inspect.Group) string { return g.Queue }, nil); err != nil {
-			t.Fatal(err)
-		}
+		must(t, list(&program{out: w, format: format}, all, all, func(g inspect.Group) string { return g.Queue }, nil))
 	},
 	"bar": func(t *rapid.T, w io.Writer, _ time.Time) {
 		var b bytes.Buffer
@@ -114,9 +122,7 @@ func TestYAMLMeansTheSameAsJSON(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		v := map[string]any{stranger(t, "name"): filled[[]inspect.Group](t), "empty": []any{}, "none": map[string]any{}, "yes": "no", "n": nil, "deep": [][]int{{1, 2}, {}}, "wide": "\U000e0001\U0001f600"}
 		text, err := yamlOf(v)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var got, want any
 		if err := yaml.Unmarshal([]byte(text), &got); err != nil {
 			t.Fatalf("%v in\n%s", err, text)
@@ -149,9 +155,7 @@ func TestHarmlessJSONMeansTheSame(t *testing.T) {
 func TestCSVHasNoFormulas(t *testing.T) {
 	var out bytes.Buffer
 	all := []inspect.Queue{{Name: "=HYPERLINK(1)", Policy: "@x"}}
-	if err := list(&program{out: &out, format: "csv"}, all, all, queueName, nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, list(&program{out: &out, format: "csv"}, all, all, queueName, nil))
 	head, row, _ := strings.Cut(out.String(), "\n")
 	if !strings.HasPrefix(head, "queue,policy,way,waiting,") || !strings.HasPrefix(row, "'=HYPERLINK(1),'@x,") {
 		t.Errorf("%s\n%s", head, row)
@@ -457,5 +461,162 @@ func TestDiagnoses(t *testing.T) {
 	}
 	if got := diagnosed(true, all...); !strings.Contains(got, "\x1b[31;1mwrong  \x1b[0m  lifetime   gone\n") || strings.Contains(got, "[2J\x1b") {
 		t.Errorf("in colour: %q", got)
+	}
+}
+
+var update = flag.Bool("update", false, "write docs/reference/cli.md")
+
+// reference is all commands, as their --help has them.
+func reference(c *cobra.Command) string {
+	var b strings.Builder
+	if c.Runnable() && (c.Parent() != nil) {
+		long := c.Long
+		if long == "" {
+			long = c.Short + "."
+		}
+		fmt.Fprintf(&b, "### %s\n\n```\n%s\n```\n\n%s\n\n", c.CommandPath(), c.UseLine(), long)
+		if c.Example != "" {
+			fmt.Fprintf(&b, "```sh\n%s\n```\n\n", strings.ReplaceAll(strings.TrimPrefix(c.Example, "  "), "\n  ", "\n"))
+		}
+		c.InitDefaultHelpFlag()
+		for _, name := range []string{"help", "address", "ca-file"} { // said once, above
+			if f := c.Flags().Lookup(name); f != nil {
+				f.Hidden = true
+			}
+		}
+		if flags := c.LocalFlags().FlagUsages(); strings.TrimSpace(flags) != "" {
+			fmt.Fprintf(&b, "```\n%s```\n\n", flags)
+		}
+	}
+	for _, sub := range c.Commands() {
+		b.WriteString(reference(sub))
+	}
+	return b.String()
+}
+
+func TestTheReference(t *testing.T) {
+	const file, begin = "../../docs/reference/cli.md", "<!-- go test ./internal/cli -run TestTheReference -update writes what follows -->\n"
+	root := Commands()
+	text, err := os.ReadFile(file)
+	must(t, err)
+	before, is, ok := strings.Cut(string(text), begin)
+	if !ok {
+		t.Fatalf("%s has no place for the reference", file)
+	}
+	want := "\n```\n" + exitCodes + "\n```\n\n" + strings.TrimSuffix(reference(root), "\n")
+	switch {
+	case is == want:
+	case *update:
+		must(t, os.WriteFile(file, []byte(before+begin+want), 0o644))
+	default:
+		t.Errorf("%s differs from the commands: go test ./internal/cli -run TestTheReference -update writes it", file)
+	}
+	for _, c := range root.Commands() {
+		if !strings.Contains(before, "redrive "+c.Name()) && c.Name() != "help" {
+			t.Errorf("%s does not mention redrive %s before the reference", file, c.Name())
+		}
+	}
+}
+
+// Each of several errors has its hint below it, and neither obeys a terminal's control.
+func TestHintsAreOnLinesOfTheirOwn(t *testing.T) {
+	var b bytes.Buffer
+	p := &program{err: &b}
+	p.printError(fmt.Errorf("start: %w", hint.Errorf("stop the other\x1b[2J one", "the folder is in use")))
+	p.printError(errors.Join(hint.Errorf("set a", "a is missing"), errors.New("b is missing"), hint.Errorf("set c", "c is missing")))
+	p.printError(fmt.Errorf("both: %w", errors.Join(errors.New("a\nb"), nil)))
+	const want = "redrive: start: the folder is in use\n  hint: stop the other\ufffd[2J one\n" +
+		"redrive: a is missing\n  hint: set a\nredrive: b is missing\nredrive: c is missing\n  hint: set c\nredrive: both: a\nredrive: b\n"
+	if got := b.String(); got != want {
+		t.Errorf("%s\nwant\n%s", got, want)
+	}
+}
+
+func TestAVersionComesFromTheReleaseOrFromWhatGoRecords(t *testing.T) {
+	recorded := &debug.BuildInfo{Main: debug.Module{Version: "v1.4.0"}, Settings: []debug.BuildSetting{
+		{Key: "vcs.revision", Value: "abc123"}, {Key: "vcs.time", Value: "2026-11-01T10:00:00Z"}}}
+	folder := &debug.BuildInfo{Main: debug.Module{Version: "(devel)"}}
+	release := Build{Version: "1.4.0", Commit: "def456", Date: "2026-11-02T10:00:00Z"}
+	for name, c := range map[string]struct {
+		set  Build
+		info *debug.BuildInfo
+		want Build
+	}{
+		"release":                 {release, recorded, release},
+		"go install":              {Build{}, recorded, Build{Version: "v1.4.0", Commit: "abc123", Date: "2026-11-01T10:00:00Z"}},
+		"go build without commit": {Build{}, folder, Build{Version: "dev"}},
+		"nothing recorded":        {Build{}, nil, Build{Version: "dev"}},
+	} {
+		c.want.Go, c.want.System = runtime.Version(), runtime.GOOS+"/"+runtime.GOARCH
+		if got := c.set.complete(c.info); got != c.want {
+			t.Errorf("%s: %+v, want %+v", name, got, c.want)
+		}
+	}
+}
+
+func TestMemoryOfTheCgroup(t *testing.T) {
+	for name, c := range map[string]struct {
+		files map[string]string
+		want  int64
+	}{
+		"container":      {map[string]string{"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "134217728\n"}, 128 << 20},
+		"no limit":       {map[string]string{"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "max\n"}, 0},
+		"unit":           {map[string]string{"proc/self/cgroup": "0::/system.slice/redrive.service\n", "sys/fs/cgroup/system.slice/redrive.service/memory.max": "67108864\n"}, 64 << 20},
+		"slice of units": {map[string]string{"proc/self/cgroup": "0::/a.slice/redrive.service\n", "sys/fs/cgroup/a.slice/memory.max": "1000\n", "sys/fs/cgroup/a.slice/redrive.service/memory.max": "2000\n"}, 1000},
+		"large slice":    {map[string]string{"proc/self/cgroup": "0::/a.slice/redrive.service\n", "sys/fs/cgroup/a.slice/memory.max": "3000\n", "sys/fs/cgroup/a.slice/redrive.service/memory.max": "2000\n"}, 2000},
+		"version 1":      {map[string]string{"proc/self/cgroup": "5:cpu:/x\n4:memory:/x\n", "sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n", "sys/fs/cgroup/memory/x/memory.limit_in_bytes": "5000\n"}, 5000},
+		"no cgroups":     {nil, 0},
+	} {
+		files := fstest.MapFS{}
+		for path, text := range c.files {
+			files[path] = &fstest.MapFile{Data: []byte(text)}
+		}
+		if got := cgroupMemory(files); got != c.want {
+			t.Errorf("%s: %d, want %d", name, got, c.want)
+		}
+	}
+}
+
+func TestWatchShowsItAgainUntilItIsEnded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		var out, errOut bytes.Buffer
+		p := &program{out: &out, err: &errOut}
+		begun, times := time.Now(), 0
+		err := p.repeat(ctx, 2*time.Second, func() error {
+			times++
+			switch times {
+			case 2:
+				return errors.New("no service answers")
+			case 4:
+				stop()
+			}
+			fmt.Fprintln(&out, times)
+			return nil
+		})
+		if err != nil || out.String() != "1\n3\n4\n" || !strings.Contains(errOut.String(), "no service answers") {
+			t.Errorf("%v, %q, %q", err, &out, &errOut)
+		}
+		if took := time.Since(begun); took != 6*time.Second {
+			t.Errorf("it took %s", took)
+		}
+	})
+}
+
+func TestWatchEndsWhereTheFirstAnswerIsAnError(t *testing.T) {
+	p := &program{out: new(bytes.Buffer), err: new(bytes.Buffer)}
+	want := errors.New("unknown queue")
+	if err := p.repeat(t.Context(), time.Hour, func() error { return want }); !errors.Is(err, want) {
+		t.Error(err)
+	}
+}
+
+func must(t interface {
+	Helper()
+	Fatal(args ...any)
+}, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }
