@@ -2,20 +2,123 @@ package doctor
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/enroll"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
+	"github.com/redrive-mq/redrive/testenv/authority"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/testenv/rabbitnode"
 	"github.com/redrive-mq/redrive/wire"
 )
+
+func TestMain(m *testing.M) {
+	brokertest.AlsoByTLS()
+	os.Exit(m.Run())
+}
+
+const everyQueue = `policies: [{name: p, queues: ["*"], attempts: 8, backoff: {fixed: 1m}}]`
+
+func configFor(t *testing.T, v *brokertest.VHost, yaml string) *config.Config {
+	t.Helper()
+	c, err := config.Parse("test.yaml", []byte(yaml))
+	must(t, err)
+	c.Broker.URL, c.Broker.Management, c.Store.Disk = v.URL(), v.Management, t.TempDir()
+	return c
+}
+
+func gather(t *testing.T, c *config.Config) *Scene {
+	t.Helper()
+	// The tests' RabbitMQ tells more often how it is.
+	s, err := Gather(context.Background(), Options{Config: c, Standing: 3 * time.Second})
+	must(t, err)
+	return s
+}
+
+func check(name string) Check {
+	for _, c := range Checks {
+		if c.Name == name {
+			return c
+		}
+	}
+	panic("no check " + name)
+}
+
+// ills are what a check finds that is not ok, a line each.
+func ills(s *Scene, name string) string {
+	var lines []string
+	c := check(name)
+	for _, f := range c.make(s) {
+		if f.Status != OK {
+			lines = append(lines, strings.TrimSpace(string(f.Status)+" "+f.Queue)+": "+f.What+" $ "+strings.Join(f.Commands, " $ "))
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// finds waits until a check says all of the wants, and nothing when there are none:
+// what the management API knows of a queue is some seconds old.
+func finds(t *testing.T, c *config.Config, name string, wants ...string) {
+	t.Helper()
+	var said string
+	brokertest.Eventually(&saying{t, func() string { return name + " says: " + said }}, "the check "+name+" says "+strings.Join(wants, " and "), func() bool {
+		said = ills(gather(t, c), name)
+		is := len(wants) > 0 || said == ""
+		for _, want := range wants {
+			is = is && strings.Contains(said, want)
+		}
+		if !is {
+			<-time.After(200 * time.Millisecond) // each look is a dozen requests
+		}
+		return is
+	})
+}
+
+// saying adds what was said last to a failure.
+type saying struct {
+	testing.TB
+	last func() string
+}
+
+func (s *saying) Fatalf(format string, args ...any) {
+	s.TB.Helper()
+	s.TB.Fatalf(format+"\n%s", append(args, s.last())...)
+}
+
+func mendAll(t *testing.T, c *config.Config) {
+	t.Helper()
+	r := Examine(gather(t, c))
+	must(t, r.Plan().Apply(context.Background(), c))
+}
+
+// deleted does what a command with curl says.
+func deleted(t *testing.T, v *brokertest.VHost, said string) {
+	t.Helper()
+	_, path, ok := strings.Cut(said, "/api/")
+	if !ok {
+		t.Fatalf("no command in %q", said)
+	}
+	path, _, _ = strings.Cut(path, " ")
+	path = strings.TrimSuffix(path, "'")
+	v.Must(http.MethodDelete, path, nil)
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
 
 // A virtual host that has everything is well; each check finds what is then made
 // wrong, and is well again when it is repaired.
@@ -360,5 +463,26 @@ func TestReportsThatWouldWait(t *testing.T) {
 		v.User(user, "pw")
 		c.Broker.Management = strings.Replace(v.Management, "guest:guest", user+":pw", 1)
 		finds(t, c, "reports", `warning: reports of failures for queues that only "*" matches`, "rabbitmqctl set_user_tags "+user+" management")
+	})
+}
+
+// The doctor says of a certificate what is wrong and what to do, by AMQP and of the
+// management API.
+func TestDoctorExplainsCertificates(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		stranger, err := authority.New(t.TempDir())
+		must(t, err)
+		c := configFor(t, v, everyQueue)
+		c.Broker.URL, c.Broker.Management = v.SecureURL("guest", "guest", nil), v.HTTPS
+		c.Broker.URL, _, _ = strings.Cut(c.Broker.URL, "?")
+		c.Broker.Credentials.TLS.CA = stranger.CAFile()
+		_, err = Gather(context.Background(), Options{Config: c})
+		if !errors.Is(err, ErrNothing) || !errors.Is(err, wire.ErrTLS) || strings.Count(err.Error(), "unknown authority (CN=Redrive's tests); name the file of that CA (broker.tls.ca;") != 2 {
+			t.Error(err)
+		}
+		c.Broker.Credentials.TLS.CA = v.CA(t).CAFile()
+		if _, err := Gather(context.Background(), Options{Config: c}); err != nil {
+			t.Error(err)
+		}
 	})
 }

@@ -4,20 +4,28 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
 	"pgregory.net/rapid"
 
+	"github.com/redrive-mq/redrive"
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/internal/store/redisstore"
 	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/rabbitnode"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 func scene(change func(*Scene)) *Scene {
@@ -244,9 +252,7 @@ func TestReports(t *testing.T) {
 // order of the list.
 func TestThePageHasEachCheck(t *testing.T) {
 	text, err := os.ReadFile("../../../docs/reference/doctor.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	page, at := strings.Join(strings.Fields(string(text)), " "), 0
 	for _, c := range Checks {
 		i := strings.Index(page, "### "+c.Name+" ")
@@ -329,4 +335,113 @@ func TestCommandsThatNeedNoVirtualHostNameNone(t *testing.T) {
 	if !slices.Equal(commands, []string{status, status, "redrive check redrive.yaml"}) {
 		t.Errorf("the commands are %q", commands)
 	}
+}
+
+// The work queue that accepts no retries is named, with why; not the queue of ours in
+// which they stay.
+func TestTheQueueThatBlocksItsRetriesIsNamed(t *testing.T) {
+	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, _ *rabbitnode.Node) {
+		c := configFor(t, v, everyQueue)
+		mendAll(t, c)
+		client, err := redrive.NewClient(t.Context(), redrive.Config{URLs: []string{v.URL()}, Log: slog.New(slog.DiscardHandler)})
+		must(t, err)
+		defer client.Close()
+		for _, queue := range []string{"orders", "mail"} {
+			v.Queue(queue, amqp.Table{"x-queue-type": "classic", "x-max-length": int32(1), "x-overflow": "reject-publish"})
+			for _, way := range []redrive.Way{redrive.Levels(100 * time.Millisecond), redrive.MessageTTL()} {
+				_, err := client.NewSettler(t.Context(), redrive.Consumer{Queue: queue, Wait: way, Policy: policy.Policy{Attempts: 2, Backoff: policy.Fixed(100 * time.Millisecond)}})
+				must(t, err)
+			}
+		}
+		v.Publish("", "orders", amqp.Publishing{})
+		v.Publish("", "mail", amqp.Publishing{})
+		for range 40 {
+			v.Publish(wire.DelayPrefix+"100ms", "orders", amqp.Publishing{DeliveryMode: amqp.Persistent})
+		}
+		v.Publish(wire.DelayPrefix+"message-ttl.quorum.mail", "mail", amqp.Publishing{DeliveryMode: amqp.Persistent, Expiration: "1"})
+		const full = ", since it is full (max-length: 1) and its overflow is reject-publish"
+		finds(t, c, "standing", "wrong orders: 40 of its retries are due and stay in redrive.lane.orders"+full,
+			"wrong mail: 1 of its retries are due and stay in redrive.delay.message-ttl.quorum.mail"+full)
+		for _, queue := range []string{"orders", "mail"} {
+			_, err := v.Channel().QueueDelete(queue, false, false, false)
+			must(t, err)
+		}
+		brokertest.Eventually(t, "all are parked", func() bool { return v.Depth(wire.QueueParked) == 41 })
+		finds(t, c, "standing")
+	})
+}
+
+func TestTheServicesRights(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		c := configFor(t, v, `policies: [{name: p, queues: [orders]}]`)
+		mendAll(t, c)
+		v.Queue("orders", amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "redrive"})
+		c.Broker.URL = v.ServiceURL(c.Policies)
+		finds(t, c, "permissions")
+		v.Grant(v.ServiceUser(), `^redrive\..*`, "^redrive.*", "")
+		command := `rabbitmqctl set_permissions -p ` + v.Name + " " + v.ServiceUser() + ` '^redrive(\..*)?$' '^(redrive\..*|orders)$' '^redrive(\..*)?$'`
+		finds(t, c, "permissions", "it lacks configure on redrive; read on redrive, redrive.intake", "write on orders $ "+command)
+		v.Must(http.MethodDelete, "permissions/"+v.Name+"/"+v.ServiceUser(), nil)
+		finds(t, c, "connection", "wrong: ", "rabbitmqctl list_user_permissions "+v.ServiceUser())
+		finds(t, c, "permissions", "it lacks configure on redrive")
+	})
+}
+
+// With less than an administrator's eyes less is seen, and nothing is called ok
+// that was not seen.
+func TestWithFewerRights(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		c := configFor(t, v, `policies: [{name: p, queues: [orders, gone]}]`)
+		v.Queue("orders", amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "redrive"})
+		user := "asks-" + uuid.NewString()
+		v.User(user, "s3cret")
+		v.Grant(user, ".*", ".*", ".*")
+		tagged := func(tag string) {
+			v.Must(http.MethodPut, "users/"+user, map[string]any{"password": "s3cret", "tags": tag})
+		}
+		as, err := url.Parse(v.Management)
+		must(t, err)
+		as.User = url.UserPassword(user, "s3cret")
+		c.Broker.Management = as.String()
+		unknown := func() (all []string) {
+			for _, f := range Examine(gather(t, c)).Findings {
+				if f.Status == Unknown {
+					all = append(all, f.Check)
+					if strings.Contains(f.Why, "s3cret") || f.Why == "" {
+						t.Errorf("%s is unknown because of %q", f.Check, f.Why)
+					}
+				}
+			}
+			return all
+		}
+		most := "alarms disk-room clock sizes permissions dead-letter-exchange intake replicas dead-lettering at-least-once standing policy-in-force retry-policy reports native-retry lifetime consumers retry-exchange delivery-limit requeue"
+		for tag, want := range map[string]string{"": most, "management": "alarms disk-room permissions replicas", "monitoring": "permissions", "administrator": ""} {
+			tagged(tag)
+			if got := strings.Join(unknown(), " "); got != want {
+				t.Errorf("with the tag %q these are unknown: %s\nwant: %s", tag, got, want)
+			}
+		}
+		// Without the API altogether.
+		c.Broker.Management = "http://127.0.0.1:1"
+		if got := strings.Join(unknown(), " "); got != most {
+			t.Errorf("without the management API these are unknown: %s", got)
+		}
+		finds(t, c, "dead-letter-exchange", "wrong: the exchange redrive does not exist", "unknown: looked at only as far as AMQP shows it")
+		finds(t, c, "intake", "wrong: the queue redrive.intake does not exist")
+		finds(t, c, "consumers", "warning orders: it has no consumer")
+		finds(t, c, "retry-exchange", "warning gone: a policy names it, and it does not exist")
+		mendAll(t, c) // by AMQP
+		for _, name := range []string{"dead-letter-exchange", "intake"} {
+			if said := ills(gather(t, c), name); strings.Contains(said, "wrong") {
+				t.Errorf("%s after it was repaired: %s", name, said)
+			}
+		}
+		ch := v.Channel()
+		must(t, ch.ExchangeDelete(wire.ExchangeDeadLetters, false, false))
+		must(t, ch.ExchangeDeclare(wire.ExchangeDeadLetters, "fanout", true, false, false, false, nil))
+		finds(t, c, "dead-letter-exchange", "wrong: the exchange redrive is not as it must be")
+		c.Broker.URL = v.URLAs(user, "s3cret")
+		v.Grant(user, "^$", ".*", ".*")
+		finds(t, c, "permissions", "wrong: user ", "permission denied")
+	})
 }
