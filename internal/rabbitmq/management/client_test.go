@@ -2,10 +2,13 @@ package management_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -14,9 +17,12 @@ import (
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-mq/redrive/internal/credentials"
 	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
+	"github.com/redrive-mq/redrive/testenv/authority"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // names are what URLs mean something else by.
@@ -39,9 +45,7 @@ func TestPolicies(t *testing.T) {
 		orders := want["orders"]
 		orders.Priority, orders.Definition = 99, map[string]any{"max-length": 5.0}
 		want["orders"] = orders
-		if err := m.PutPolicy(ctx, orders); err != nil {
-			t.Fatal(err)
-		}
+		must(t, m.PutPolicy(ctx, orders))
 		if d := cmp.Diff(want, policies(t, m)); d != "" {
 			t.Errorf("policies (-want +got):\n%s", d)
 		}
@@ -80,9 +84,7 @@ func TestARequestIsMadeAgainWhereTheIdleConnectionWasClosed(t *testing.T) {
 			}))
 			defer s.Close()
 			m, err := management.New(s.URL, "/")
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for range 2 {
 				if err := m.Call(t.Context(), method, "policies/%2F/orders", map[string]string{"pattern": "."}, nil); err != nil {
 					t.Error(err)
@@ -98,9 +100,7 @@ func TestARequestIsMadeAgainWhereTheIdleConnectionWasClosed(t *testing.T) {
 func policies(t *testing.T, m *management.Client) map[string]management.Policy {
 	t.Helper()
 	all, err := m.Policies(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	by := map[string]management.Policy{}
 	for _, p := range all {
 		by[p.Name] = p
@@ -201,14 +201,10 @@ func TestTheManagementAPIIsNotThere(t *testing.T) {
 	gone.Close()
 	for what, at := range map[string]string{"nothing listens": gone.URL, "another site": site.URL, "another site's 404": site.URL + "/gone"} {
 		u, err := url.Parse(at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		u.User = url.UserPassword("shop", "s3cret")
 		m, err := management.New(u.String(), "/")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		_, err = m.Queue(context.Background(), "orders")
 		if err == nil {
 			t.Errorf("%s: no error", what)
@@ -230,9 +226,7 @@ func TestThePortOfAMQPIsNotTheManagementAPI(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		host := hostOf(t, v.AMQP)
 		m, err := management.New("http://shop:s3cret@"+host, "/")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if _, err := m.Overview(context.Background()); err == nil {
 			t.Error("no error")
 		} else {
@@ -253,9 +247,7 @@ func TestSeveralNodes(t *testing.T) {
 		as := func(at string) string { return strings.Replace(at, "http://", "http://guest:guest@", 1) }
 		for range 10 { // which is the first is random
 			m, err := management.New(strings.Join([]string{as(gone.URL), as(broken.URL), v.Management}, ","), v.Name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if _, err := m.Overview(ctx); err != nil {
 				t.Fatalf("one of three answers: %v", err)
 			}
@@ -270,9 +262,7 @@ func TestSeveralNodes(t *testing.T) {
 			}
 		}
 		m, err := management.New(as(gone.URL)+","+as(broken.URL), v.Name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if _, err := m.Overview(ctx); err == nil {
 			t.Error("nobody answers, and there is no error")
 		} else {
@@ -292,9 +282,7 @@ func TestANodeThatHangsIsAskedOnce(t *testing.T) {
 	defer well.Close()
 	for range 5 { // which is the first is random
 		m, err := management.New(hung.URL+","+well.URL, "/")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 		_, _ = m.Overview(ctx)
 		cancel()
@@ -307,23 +295,17 @@ func TestANodeThatHangsIsAskedOnce(t *testing.T) {
 func clientAs(t *testing.T, v *brokertest.VHost, user, password string) *management.Client {
 	t.Helper()
 	u, err := url.Parse(v.Management)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	u.User = url.UserPassword(user, password)
 	m, err := management.New(u.String(), v.Name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return m
 }
 
 func hostOf(t *testing.T, rawURL string) string {
 	t.Helper()
 	u, err := url.Parse(rawURL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return u.Host
 }
 
@@ -336,5 +318,111 @@ func checkError(t *testing.T, what string, err error, wants ...string) {
 	}
 	if strings.Contains(err.Error(), "s3cret") {
 		t.Errorf("%s: the password is in %q", what, err)
+	}
+}
+
+// A consumer whose channel has just closed: its queue must be read all the same.
+func TestAConsumerThatHasJustGone(t *testing.T) {
+	for _, text := range []string{`{"consumer_tag":"a","channel_details":[]}`, `{"consumer_tag":"a","channel_details":{}}`, `{"consumer_tag":"a"}`} {
+		var c management.QueueConsumer
+		if err := json.Unmarshal([]byte(text), &c); err != nil || c.Tag != "a" || c.Channel.User != "" {
+			t.Errorf("%s: %+v, %v", text, c, err)
+		}
+	}
+	var c management.QueueConsumer
+	if err := json.Unmarshal([]byte(`{"channel_details":{"user":"dana","connection_name":"c","node":"n"}}`), &c); err != nil || c.Channel.User != "dana" || c.Channel.Connection != "c" {
+		t.Errorf("%+v, %v", c, err)
+	}
+}
+
+// A peer with a wrong name, of an unknown authority, or whose certificate has expired is
+// refused before it hears the password; the error says what to do.
+func TestPeersOfManagementAreVerified(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		ca := v.CA(t)
+		stranger, err := authority.New(t.TempDir())
+		must(t, err)
+		here := []string{"127.0.0.1"}
+		for _, c := range []struct {
+			what string
+			by   *authority.Authority
+			leaf authority.Leaf
+			says string
+		}{
+			{"another name", ca, authority.Leaf{Hosts: []string{"rabbit.example"}}, "is for rabbit.example, not for 127.0.0.1"},
+			{"an unknown authority", stranger, authority.Leaf{Hosts: here}, "unknown authority"},
+			{"an expired certificate", ca, authority.Leaf{Hosts: here, NotAfter: time.Now().Add(-time.Hour)}, "is valid from"},
+		} {
+			peer, err := c.by.NewImpostor(c.leaf)
+			must(t, err)
+			_, err = client(t, "https://guest:s3cretpass@"+peer.Addr, credentials.TLS{CA: ca.CAFile()}).Overview(t.Context())
+			if !errors.Is(err, wire.ErrTLS) || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "s3cretpass") {
+				t.Errorf("%s: %v", c.what, err)
+			}
+			if heard := peer.Close(); heard != "" {
+				t.Errorf("%s: the peer heard %q", c.what, heard)
+			}
+		}
+		at, _ := url.Parse(v.Management)
+		if _, err := client(t, "https://guest:guest@"+at.Host, credentials.TLS{CA: ca.CAFile()}).Overview(t.Context()); !errors.Is(err, wire.ErrTLS) || !strings.Contains(err.Error(), "15671") {
+			t.Errorf("a port without TLS: %v", err)
+		}
+	})
+}
+
+// An authority that changed on disk is used at the next connection, a password at the
+// next request.
+func TestManagementUsesWhatChangedOnDisk(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		stranger, err := authority.New(t.TempDir())
+		must(t, err)
+		dir, user := t.TempDir(), "monitor-"+v.Name
+		v.User(user, "first")
+		v.Must("PUT", "users/"+user, map[string]any{"password": "first", "tags": "monitoring"})
+		ca, password := filepath.Join(dir, "ca.pem"), filepath.Join(dir, "password")
+		replace(t, ca, stranger.CAFile())
+		u, _ := url.Parse(v.HTTPS)
+		u.User = url.UserPassword(user, "first")
+		m, err := management.New(u.String(), v.Name)
+		must(t, err)
+		m.WithCredentials(credentials.Client{TLS: credentials.TLS{CA: ca}, Login: credentials.Login{User: user, PasswordFile: password}})
+		if _, err := m.Overview(t.Context()); !errors.Is(err, wire.ErrTLS) {
+			t.Errorf("with another authority: %v", err)
+		}
+		replace(t, ca, v.CA(t).CAFile())
+		if _, err := m.Overview(t.Context()); err != nil {
+			t.Error(err)
+		}
+		v.Must("PUT", "users/"+user, map[string]any{"password": "second", "tags": "monitoring"})
+		if _, err := m.Overview(t.Context()); !errors.Is(err, management.ErrDenied) {
+			t.Errorf("with the old password: %v", err)
+		}
+		must(t, os.WriteFile(password, []byte("second\n"), 0o600))
+		if _, err := m.Overview(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func client(t *testing.T, url string, files credentials.TLS) *management.Client {
+	t.Helper()
+	m, err := management.New(url, "/")
+	must(t, err)
+	return m.WithCredentials(credentials.Client{TLS: files})
+}
+
+func replace(t *testing.T, file, with string) {
+	t.Helper()
+	data, err := os.ReadFile(with)
+	if err == nil {
+		err = os.WriteFile(file, data, 0o600)
+	}
+	must(t, err)
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }
