@@ -6,9 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"os"
+	"os/exec"
 	"runtime"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -18,6 +22,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/redrive-mq/redrive/internal/broker"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/move"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/wire"
@@ -69,9 +74,7 @@ func all(t *testing.T, v *brokertest.VHost, queue string) (got []amqp.Delivery) 
 	ch := v.Channel()
 	for {
 		d, ok, err := ch.Get(queue, true)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if !ok {
 			return got
 		}
@@ -92,16 +95,12 @@ func TestAQueueIsMovedWhileItIsPublishedTo(t *testing.T) {
 					m.Type = kinds[1]
 				}
 				stop := l.publishOn()
-				if err := m.Run(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				must(t, m.Run(t.Context()))
 				stop()
 				l.check(0)
 
 				q, err := v.API().Queue(t.Context(), "new")
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				if q.Type != kinds[1] || q.Arguments["x-dead-letter-exchange"] != nil || q.Arguments["x-max-length"] != 1e6 ||
 					q.Effective["dead-letter-exchange"] != "redrive" || q.Effective["max-length-bytes"] != 5e8 {
 					t.Errorf("the new queue is %+v", q)
@@ -142,16 +141,10 @@ func TestAMessageIsMovedAsItIs(t *testing.T) {
 				v.Publish("direct", "old", big)
 				v.Publish("direct", "old", amqp.Publishing{UserId: "guest", DeliveryMode: 1})
 				c := v.Consume("old") // a failure before, that a quorum queue counts
-				if err := c.Next().Nack(false, true); err != nil {
-					t.Fatal(err)
-				}
-				if err := c.Channel.Close(); err != nil {
-					t.Fatal(err)
-				}
+				must(t, c.Next().Nack(false, true))
+				must(t, c.Channel.Close())
 				before := look(t, v, "old", 3)
-				if err := mover(t, v, v.URL()).Run(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				must(t, mover(t, v, v.URL()).Run(t.Context()))
 				after := all(t, v, "new")
 				for _, d := range after {
 					if n, _ := d.Headers["x-delivery-count"].(int64); n > 0 {
@@ -193,9 +186,7 @@ func look(t *testing.T, v *brokertest.VHost, queue string, n int) (got []amqp.De
 		}
 		got = append(got, d)
 	}
-	if err := ch.Nack(0, true, true); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ch.Nack(0, true, true))
 	return got
 }
 
@@ -215,9 +206,7 @@ func TestMessagesOfManySizesAreMoved(t *testing.T) {
 		stop := l.publishOn()
 		err := mover(t, v, v.URL()).Run(t.Context())
 		stop()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		l.check(0)
 	})
 }
@@ -226,9 +215,7 @@ func TestTwoDoNotMoveOneQueue(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		old(v, "classic")
 		c, err := broker.NewMover(t.Context(), broker.Config{URL: v.URL(), Name: "first"}, wire.MoveExchange("old"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer c.Close()
 		if _, err := broker.NewMover(t.Context(), broker.Config{URL: v.URL(), Name: "second"}, wire.MoveExchange("old")); !errors.Is(err, broker.ErrLocked) {
 			t.Errorf("the second: %v", err)
@@ -278,9 +265,7 @@ type ledger struct {
 
 func newLedger(t *testing.T, v *brokertest.VHost) *ledger {
 	l := &ledger{t: t, v: v, ch: v.Channel()}
-	if err := l.ch.Confirm(false); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.ch.Confirm(false))
 	return l
 }
 
@@ -355,4 +340,152 @@ func (l *ledger) check(doubles int) {
 		l.t.Errorf("of %d messages %d are lost, %d came twice (at most %d may), %d are dead letters", l.sent, lost, twice, doubles, dead)
 	}
 	l.t.Logf("%d messages, %d twice", l.sent, twice)
+}
+
+// childEnv makes the test's binary a move of its own: AMQP URL, management URL,
+// virtual host and after how many steps it kills itself.
+const childEnv = "REDRIVE_TEST_MOVE"
+
+func child() int {
+	args := strings.Fields(os.Getenv(childEnv))
+	api, err := management.New(args[1], args[2])
+	if err != nil {
+		panic(err)
+	}
+	left, err := strconv.Atoi(args[3])
+	if err != nil {
+		panic(err)
+	}
+	step := func() {
+		if left--; left == 0 {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			select {}
+		}
+	}
+	m := &move.Move{From: "old", To: "new", Quiet: time.Second, API: api, Broker: broker.Config{URL: args[0], Name: "move"},
+		Report: func(s string) { fmt.Println(s); step() }, Progress: func(int) { step() }}
+	if err := m.Run(context.Background()); err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	return 0
+}
+
+// start starts a move that kills itself after so many steps; 0: not.
+func start(t *testing.T, v *brokertest.VHost, steps int) *exec.Cmd {
+	t.Helper()
+	c := exec.Command(os.Args[0])
+	c.Env = append(os.Environ(), fmt.Sprintf("%s=%s %s %s %d", childEnv, v.URL(), v.Management, v.Name, steps))
+	c.Stdout = os.Stderr
+	must(t, c.Start())
+	return c
+}
+
+// ended waits for a move, and tells whether it was done, rather than killed.
+func ended(t *testing.T, c *exec.Cmd) bool {
+	t.Helper()
+	err := c.Wait()
+	if status := c.ProcessState.Sys().(syscall.WaitStatus); err != nil && status.Signal() != syscall.SIGKILL {
+		t.Fatalf("the move ended: %v", err)
+	}
+	return err == nil
+}
+
+// killed moves old while it is published to, by moves that are killed: kill starts
+// one after the other until one is done, and tells how many were not. Each message
+// is there then, at most a window of them twice for each kill.
+func killed(t *testing.T, kill func(*testing.T, *brokertest.VHost) int) {
+	for _, kind := range []string{"classic", "quorum"} {
+		t.Run(kind, func(t *testing.T) {
+			brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+				if v.Since4() != (kind == "quorum") && !brokertest.Long() {
+					return // classic on 3.10 and quorum on 4.3 are enough for each change
+				}
+				old(v, kind)
+				l := newLedger(t, v)
+				l.disorder = kind == "quorum"
+				l.publish("direct", "old", 300)
+				stop := l.publishOn()
+				kills := kill(t, v)
+				stop()
+				l.check(kills * 32)
+				t.Logf("killed %d times", kills)
+			})
+		})
+	}
+}
+
+// Killed after each step that it says, and each batch of messages.
+func TestAMoveThatIsKilledAtEachStepGoesOn(t *testing.T) {
+	t.Parallel()
+	killed(t, func(t *testing.T, v *brokertest.VHost) (kills int) {
+		for !ended(t, start(t, v, kills+1)) {
+			kills++
+		}
+		if kills < 5 {
+			t.Errorf("it was killed %d times only", kills)
+		}
+		return kills
+	})
+}
+
+func TestAMoveThatIsKilledAtAnyMomentLosesNothing(t *testing.T) {
+	t.Parallel()
+	killed(t, func(t *testing.T, v *brokertest.VHost) (kills int) {
+		for range 4 {
+			c := start(t, v, 0)
+			time.AfterFunc(100*time.Millisecond+rand.N(1500*time.Millisecond), func() { _ = c.Process.Kill() })
+			if ended(t, c) {
+				return kills
+			}
+			kills++
+		}
+		if !ended(t, start(t, v, 0)) {
+			t.Error("it did not end")
+		}
+		return kills
+	})
+}
+
+// Cut at any byte, a move goes on by itself.
+func TestAMoveWhoseConnectionsAreCutGoesOn(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"classic", "quorum"} {
+		t.Run(kind, func(t *testing.T) {
+			brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+				if v.Since4() != (kind == "quorum") && !brokertest.Long() {
+					return // classic on 3.10 and quorum on 4.3 are enough for each change
+				}
+				old(v, kind)
+				l := newLedger(t, v)
+				l.disorder = kind == "quorum"
+				l.publish("direct", "old", 2000)
+				proxy := brokertest.NewProxy(t, v)
+				m := mover(t, v, proxy.URL)
+				cuts := 0
+				cut := func() {
+					if cuts++; cuts <= 10 {
+						proxy.CutAfter(rand.Int64N(60_000))
+					}
+				}
+				m.Report = func(s string) { t.Log(s); cut() }
+				// Not while the first connection opens: the client takes that for a wrong
+				// password, and the person who starts a move learns that.
+				proxy.CutAfter(8_000 + rand.Int64N(60_000))
+				stop := l.publishOn()
+				err := m.Run(t.Context())
+				stop()
+				must(t, err)
+				l.check(proxy.Cuts() * 32)
+				t.Logf("cut %d times", proxy.Cuts())
+			})
+		})
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }
