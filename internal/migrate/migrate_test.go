@@ -130,9 +130,7 @@ func TestAMigrationStaysInItsVirtualHost(t *testing.T) {
 	of := func(vhost string) *memstore.Store {
 		s := memstore.New()
 		if vhost != "" {
-			if err := s.PutEntries(ctx, []store.Entry{{Name: store.OwnerEntry, Value: []byte(vhost)}}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.PutEntries(ctx, []store.Entry{{Name: store.OwnerEntry, Value: []byte(vhost)}}))
 		}
 		return s
 	}
@@ -205,9 +203,7 @@ func TestWhatIsRefusedChangesNothing(t *testing.T) {
 	ctx := t.Context()
 	from, to, third := memstore.New(), memstore.New(), memstore.New()
 	storetest.Lived(t, from)
-	if err := to.PutEntries(ctx, []store.Entry{{Name: "pause/q", Value: []byte("x")}}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, to.PutEntries(ctx, []store.Entry{{Name: "pause/q", Value: []byte("x")}}))
 	m := between(from, to)
 	if err := m.Run(ctx); !errors.Is(err, migrate.ErrRefused) {
 		t.Errorf("to a store that is in use: %v", err)
