@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,8 +19,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 const (
@@ -52,9 +57,7 @@ func TestARelease(t *testing.T) {
 				t.Errorf("the archive lacks %s", path)
 			}
 		}
-		if err := os.WriteFile(binary, files[name+"/redrive"], 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(binary, files[name+"/redrive"], 0o755))
 		isStatic(t, binary)
 		saysItsVersion(t, binary)
 	})
@@ -99,14 +102,10 @@ func (r release) build(t *testing.T) {
 func unpack(t *testing.T, archive string) map[string][]byte {
 	t.Helper()
 	f, err := os.Open(archive)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return entries(t, z)
 }
 
@@ -119,21 +118,16 @@ func entries(t *testing.T, from io.Reader) map[string][]byte {
 		if err == io.EOF {
 			return all
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		if all[h.Name], err = io.ReadAll(r); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		all[h.Name], err = io.ReadAll(r)
+		must(t, err)
 	}
 }
 
 func isStatic(t *testing.T, binary string) {
 	t.Helper()
 	f, err := elf.Open(binary)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	if slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP || p.Type == elf.PT_DYNAMIC }) {
 		t.Error("the binary is not static")
@@ -151,9 +145,7 @@ func saysItsVersion(t *testing.T, binary string) {
 		t.Fatalf("redrive version: %v\n%s", err, out)
 	}
 	commit, err := exec.Command("git", "-C", root, "rev-parse", "HEAD").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if is.Version != version || strings.TrimSuffix(is.Commit, "-changed") != strings.TrimSpace(string(commit)) || is.Date == "" || is.Go == "" {
 		t.Errorf("it says %+v, built of commit %s", is, commit)
 	}
@@ -188,13 +180,9 @@ func listsItsModules(t *testing.T, file string) {
 func hasTheBinary(t *testing.T, image, binary string) {
 	t.Helper()
 	data, err := os.ReadFile(image)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want, err := os.ReadFile(binary)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var found []byte
 	for name, layer := range entries(t, bytes.NewReader(data)) {
 		if strings.HasSuffix(name, ".tar") && len(layer) > 0 {
@@ -205,5 +193,159 @@ func hasTheBinary(t *testing.T, image, binary string) {
 	}
 	if sha256.Sum256(found) != sha256.Sum256(want) {
 		t.Errorf("the image has another binary, of %d bytes", len(found))
+	}
+}
+
+// actionlint is built from the Go module proxy, in a module of its own (tools/actionlint).
+func TestTheWorkflows(t *testing.T) {
+	onlyLong(t)
+	files, err := filepath.Glob("../../.github/workflows/*.yaml")
+	if err != nil || len(files) != 2 {
+		t.Fatalf("found %q (%v)", files, err)
+	}
+	program := filepath.Join(t.TempDir(), "actionlint")
+	build := exec.Command("go", "-C", root+"/tools/actionlint", "build", "-o", program, "github.com/rhysd/actionlint/cmd/actionlint")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("building actionlint: %v\n%s", err, out)
+	}
+	if out, err := exec.Command(program, append([]string{"-no-color"}, files...)...).CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// `go install …/cmd/redrive@latest` refuses a module that replaces or excludes others.
+func TestTheModuleCanBeInstalled(t *testing.T) {
+	out, err := exec.Command("go", "mod", "edit", "-json", root+"/go.mod").Output()
+	var m struct {
+		Module           struct{ Path string }
+		Replace, Exclude []any
+	}
+	if err != nil || json.Unmarshal(out, &m) != nil || m.Module.Path != "github.com/redrive-mq/redrive" {
+		t.Fatalf("go mod edit: %v\n%s", err, out)
+	}
+	if len(m.Replace) > 0 || len(m.Exclude) > 0 {
+		t.Errorf("go.mod replaces %v and excludes %v", m.Replace, m.Exclude)
+	}
+}
+
+// install mounts, over this system, a layer that is gone with the process, installs the package
+// there twice, as an upgrade does, and runs what the unit runs, as its user.
+const install = `
+set -eu
+mount -t tmpfs none "$LAYER"
+mkdir "$LAYER/upper" "$LAYER/work" "$LAYER/root"
+mount -t overlay overlay -o "lowerdir=/,upperdir=$LAYER/upper,workdir=$LAYER/work" "$LAYER/root"
+mount -t proc proc "$LAYER/root/proc"
+cd "$LAYER/root"
+cp "$DEB" tmp/redrive.deb
+chroot . dpkg --no-triggers --force-depends -i /tmp/redrive.deb
+sed -i "s/127.0.0.1:8250/$ADDRESS/" etc/redrive/redrive.yaml
+cat "$CONFIG" >> etc/redrive/redrive.yaml
+echo "REDRIVE_BROKER_URL=$BROKER" >> etc/redrive/redrive.env
+chroot . dpkg --no-triggers --force-depends -i /tmp/redrive.deb
+grep -q "$ADDRESS" etc/redrive/redrive.yaml
+[ "$(chroot . stat -c '%U %G %a' /etc/redrive/redrive.env)" = "root redrive 640" ]
+for file in usr/share/man/man1/redrive-serve.1 usr/share/bash-completion/completions/redrive usr/share/redrive/redrive.example.yaml; do
+	[ -s "$file" ] || [ -s "$file.gz" ]
+done
+if [ -x bin/systemd-analyze ]; then
+	chroot . systemd-analyze verify --man=no /usr/lib/systemd/system/redrive.service
+fi
+unit() { sed -n "s/^$1=-\{0,1\}//p" usr/lib/systemd/system/redrive.service; }
+mkdir -p "var/lib/$(unit StateDirectory)"
+chroot . chown "$(unit User):$(unit Group)" "/var/lib/$(unit StateDirectory)"
+chmod "$(unit StateDirectoryMode)" "var/lib/$(unit StateDirectory)"
+set -a
+. "./$(unit EnvironmentFile)"
+set +a
+before=$(unit ExecStartPre)
+start=$(unit ExecStart)
+as="chroot --userspec=$(unit User):$(unit Group) . env --chdir=$(unit WorkingDirectory)"
+$as $before
+echo installed now
+# What runs as another user is sent no signal when its parent ends; this shell is.
+$as $start &
+service=$!
+trap 'kill -TERM $service' TERM
+wait $service || wait $service
+`
+
+// installed holds that the service of the package retries and parks a message.
+func installed(t *testing.T, deb string, v *brokertest.VHost) {
+	dir := t.TempDir()
+	config := filepath.Join(dir, "policies.yaml")
+	if err := os.WriteFile(config, []byte("policies: [{name: orders, queues: [orders], attempts: 2, backoff: {fixed: 100ms}}]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	address := freeAddress(t)
+	// Root, since a package has files of other users; and what it starts ends with it.
+	command := []string{"unshare", "--mount", "--pid", "--fork", "--kill-child=TERM", "sh", "-c", install}
+	if os.Getuid() != 0 {
+		command = append([]string{"sudo", "-n", "--preserve-env=LAYER,DEB,ADDRESS,CONFIG,BROKER"}, command...)
+	}
+	c := exec.Command(command[0], command[1:]...)
+	c.Env = append(os.Environ(), "LAYER="+t.TempDir(), "DEB="+deb, "ADDRESS="+address, "CONFIG="+config, "BROKER="+v.ServiceURL(brokertest.Works("orders")))
+	log, err := os.Create(filepath.Join(dir, "log"))
+	must(t, err)
+	c.Stdout, c.Stderr = log, log
+	must(t, c.Start())
+	ended := make(chan error, 1)
+	go func() { ended <- c.Wait() }()
+	said := func() string { data, _ := os.ReadFile(log.Name()); return string(data) }
+	t.Cleanup(func() {
+		// unshare itself ignores SIGTERM; killed, it has the service sent one.
+		_ = c.Process.Kill()
+		<-ended
+		brokertest.Eventually(t, "the service has stopped", func() bool { return strings.Contains(said(), "redrive has stopped") })
+		if t.Failed() {
+			t.Logf("it says:\n%s", said())
+		}
+	})
+
+	v.Queue("orders", amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": wire.ExchangeDeadLetters})
+	running := func() bool {
+		select {
+		case err := <-ended:
+			ended <- err
+			t.Fatalf("it ended: %v", err)
+			return false
+		case <-time.After(100 * time.Millisecond):
+			return true
+		}
+	}
+	for deadline := time.Now().Add(5 * time.Minute); running() && !strings.Contains(said(), "installed now\n"); {
+		if time.Now().After(deadline) {
+			t.Fatal("it is not installed after five minutes")
+		}
+	}
+	status := func() string {
+		running()
+		s := exec.Command(filepath.Join(filepath.Dir(deb), "redrive"), "status", "-o", "json")
+		s.Env = append(os.Environ(), "REDRIVE_ADDRESS="+address)
+		out, _ := s.Output()
+		return strings.ReplaceAll(string(out), " ", "")
+	}
+	brokertest.Eventually(t, "the service is ready", func() bool { return strings.Contains(status(), `"ready":true`) })
+	consumer := v.Consume("orders")
+	v.Publish("", "orders", amqp.Publishing{Body: []byte("one")})
+	consumer.Reject()
+	if d := consumer.Reject(); d.Headers[wire.HeaderAttempt] != int64(1) {
+		t.Errorf("it came again with %v", d.Headers)
+	}
+	brokertest.Eventually(t, "the message is parked", func() bool { return strings.Contains(status(), `"parked":1,`) })
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer free.Close()
+	return free.Addr().String()
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }
