@@ -1,12 +1,20 @@
 package monitoring_test
 
 import (
+	"bytes"
 	"encoding/json"
+	"fmt"
 	"maps"
+	"net"
+	"net/http"
+	"net/url"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -44,12 +52,8 @@ type dashboard struct {
 func readDashboard(t *testing.T) (d dashboard) {
 	t.Helper()
 	b, err := os.ReadFile(dashboardFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(b, &d); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, json.Unmarshal(b, &d))
 	return d
 }
 
@@ -115,9 +119,7 @@ func TestPrometheusUnderstandsAllOfIt(t *testing.T) {
 				Rules []struct{ Name, Health, LastError string }
 			}
 		}
-		if err := p.ask("/api/v1/rules", nil, &data); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.ask("/api/v1/rules", nil, &data))
 		n := 0
 		for _, g := range data.Groups {
 			for _, r := range g.Rules {
@@ -178,9 +180,7 @@ func work(t *testing.T, v *brokertest.VHost) *servertest.Service {
 	for _, queue := range []string{"orders", "mail", "texts", "lost", "paused"} {
 		v.Queue(queue, amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": wire.ExchangeDeadLetters})
 	}
-	if err := s.Client.PauseQueue(t.Context(), "paused", "a test"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Client.PauseQueue(t.Context(), "paused", "a test"))
 	// Read with basic.get, these have no consumer.
 	for _, queue := range []string{"lost", "paused"} {
 		v.Publish("", queue, amqp.Publishing{Body: []byte("x")})
@@ -192,9 +192,7 @@ func work(t *testing.T, v *brokertest.VHost) *servertest.Service {
 	// Half of these succeed at their second attempt, the others never do.
 	for _, queue := range []string{"orders", "mail", "texts"} {
 		in, err := ch.Consume(queue, "", false, false, false, false, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		go func() {
 			for d := range in {
 				if attempt, _ := d.Headers[wire.HeaderAttempt].(int64); attempt > 0 && string(d.Body) == "good" {
@@ -210,4 +208,94 @@ func work(t *testing.T, v *brokertest.VHost) *servertest.Service {
 		}
 	}
 	return s
+}
+
+// prometheus is a real one, with our rules, that asks a service every second.
+type prometheus struct {
+	t    *testing.T
+	addr string
+}
+
+func startPrometheus(t *testing.T, service string) *prometheus {
+	t.Helper()
+	path, dir := program(t, "prometheus"), t.TempDir()
+	rules, err := filepath.Abs(filepath.Join(rulesFolder, "redrive.rules.yml"))
+	must(t, err)
+	config := fmt.Sprintf(`global: {scrape_interval: 1s, evaluation_interval: 1s}
+rule_files: [%q]
+scrape_configs: [{job_name: redrive, static_configs: [{targets: [%q]}]}]
+`, rules, service)
+	file := filepath.Join(dir, "prometheus.yml")
+	must(t, os.WriteFile(file, []byte(config), 0o600))
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	p := &prometheus{t: t, addr: free.Addr().String()}
+	free.Close()
+	var log bytes.Buffer
+	c := exec.Command(path, "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+p.addr, "--log.level=warn")
+	c.Stderr = &log
+	must(t, c.Start())
+	t.Cleanup(func() {
+		_ = c.Process.Signal(syscall.SIGTERM)
+		if err := c.Wait(); err != nil || t.Failed() {
+			t.Logf("prometheus ended (%v) and said:\n%s", err, log.String())
+		}
+	})
+	brokertest.Eventually(t, "prometheus is ready", func() bool {
+		resp, err := http.Get("http://" + p.addr + "/-/ready")
+		if err != nil {
+			return false
+		}
+		resp.Body.Close()
+		return resp.StatusCode == http.StatusOK
+	})
+	return p
+}
+
+// ask asks its API, and reads data of the answer into into.
+func (p *prometheus) ask(path string, query url.Values, into any) error {
+	resp, err := http.PostForm("http://"+p.addr+path, query)
+	if path == "/api/v1/rules" {
+		resp, err = http.Get("http://" + p.addr + path)
+	}
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	var answer struct {
+		Status, Error string
+		Data          json.RawMessage
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil {
+		return err
+	}
+	if answer.Status != "success" {
+		return fmt.Errorf("%s: %s", answer.Status, answer.Error)
+	}
+	return json.Unmarshal(answer.Data, into)
+}
+
+// series is one line of an answer.
+type series struct {
+	Metric map[string]string
+	Value  [2]any
+}
+
+// query is what an expression gives now.
+func (p *prometheus) query(expr string) ([]series, error) {
+	var data struct{ Result []series }
+	err := p.ask("/api/v1/query", url.Values{"query": {expr}}, &data)
+	return data.Result, err
+}
+
+// await waits until an expression gives something.
+func (p *prometheus) await(expr string) {
+	p.t.Helper()
+	brokertest.Eventually(p.t, "prometheus has "+expr, func() bool {
+		got, err := p.query(expr)
+		if err != nil {
+			p.t.Fatalf("%s: %v", expr, err)
+		}
+		return len(got) > 0
+	})
 }
