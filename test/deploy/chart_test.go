@@ -3,24 +3,157 @@ package deploy_test
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	"helm.sh/helm/v3/pkg/chart"
+	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/chartutil"
+	"helm.sh/helm/v3/pkg/engine"
 	"helm.sh/helm/v3/pkg/lint"
 	"helm.sh/helm/v3/pkg/lint/support"
-	"k8s.io/apimachinery/pkg/runtime"
-	"sigs.k8s.io/yaml"
-
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
-
-	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"k8s.io/kubernetes/pkg/apis/apps"
+	_ "k8s.io/kubernetes/pkg/apis/apps/install"
+	appsvalidation "k8s.io/kubernetes/pkg/apis/apps/validation"
+	"k8s.io/kubernetes/pkg/apis/core"
+	_ "k8s.io/kubernetes/pkg/apis/core/install"
+	corevalidation "k8s.io/kubernetes/pkg/apis/core/validation"
+	"k8s.io/kubernetes/pkg/apis/networking"
+	_ "k8s.io/kubernetes/pkg/apis/networking/install"
+	networkingvalidation "k8s.io/kubernetes/pkg/apis/networking/validation"
+	"k8s.io/kubernetes/pkg/apis/policy"
+	_ "k8s.io/kubernetes/pkg/apis/policy/install"
+	policyvalidation "k8s.io/kubernetes/pkg/apis/policy/validation"
+	podsecurity "k8s.io/pod-security-admission/api"
+	standards "k8s.io/pod-security-admission/policy"
+	"sigs.k8s.io/yaml"
 )
+
+const chartFolder = root + "/deploy/helm/redrive"
+
+// examples are the values in ci/, by file: what people set, least and most.
+func examples(t *testing.T) []string {
+	t.Helper()
+	files, err := filepath.Glob(chartFolder + "/ci/*-values.yaml")
+	if err != nil || len(files) != 4 {
+		t.Fatalf("%q, %v", files, err)
+	}
+	return files
+}
+
+func example(t *testing.T, name string) map[string]any {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(chartFolder, "ci", name+"-values.yaml"))
+	must(t, err)
+	return parse(t, string(data))
+}
+
+func parse(t *testing.T, values string) map[string]any {
+	t.Helper()
+	v, err := chartutil.ReadValues([]byte(values))
+	must(t, err)
+	return v
+}
+
+// render is what `helm template test redrive --namespace messages` writes, file by
+// file, and the values' schema is asked as it does.
+func render(t *testing.T, values map[string]any) (map[string]string, error) {
+	t.Helper()
+	c, err := loader.Load(chartFolder)
+	must(t, err)
+	return renderChart(c, values)
+}
+
+func renderChart(c *chart.Chart, values map[string]any) (map[string]string, error) {
+	release := chartutil.ReleaseOptions{Name: "test", Namespace: "messages", Revision: 1, IsInstall: true}
+	v, err := chartutil.ToRenderValues(c, values, release, chartutil.DefaultCapabilities)
+	if err != nil {
+		return nil, err
+	}
+	return engine.Render(c, v)
+}
+
+// strict knows the kinds that the chart makes, and refuses fields that they do not have.
+var strict = func() runtime.Decoder {
+	s := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{appsv1.AddToScheme, corev1.AddToScheme, networkingv1.AddToScheme, policyv1.AddToScheme, monitoringv1.AddToScheme} {
+		if err := add(s); err != nil {
+			panic(err)
+		}
+	}
+	return serializer.NewCodecFactory(s, serializer.EnableStrict).UniversalDeserializer()
+}()
+
+// objects are what Kubernetes would be given.
+func objects(t *testing.T, values map[string]any) (all []runtime.Object) {
+	t.Helper()
+	files, err := render(t, values)
+	must(t, err)
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if strings.HasSuffix(name, "NOTES.txt") || strings.TrimSpace(files[name]) == "" {
+			continue
+		}
+		if strings.Contains(files[name], "<no value>") {
+			t.Errorf("%s has a value that is not there:\n%s", name, files[name])
+		}
+		data, err := yaml.YAMLToJSON([]byte(files[name]))
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", name, err, files[name])
+		}
+		if string(data) == "null" {
+			continue // comments alone
+		}
+		o, _, err := strict.Decode([]byte(files[name]), nil, nil)
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", name, err, files[name])
+		}
+		all = append(all, o)
+	}
+	return all
+}
+
+// the is the one object of a kind; nil when there is none.
+func the[T runtime.Object](t *testing.T, all []runtime.Object) (found T) {
+	t.Helper()
+	n := 0
+	for _, o := range all {
+		if is, ok := o.(T); ok {
+			found = is
+			n++
+		}
+	}
+	if n > 1 {
+		t.Fatalf("%d of %T", n, found)
+	}
+	return found
+}
+
+// pod is the template of the Deployment or StatefulSet, of which there is one.
+func pod(t *testing.T, all []runtime.Object) *corev1.PodTemplateSpec {
+	t.Helper()
+	d, s := the[*appsv1.Deployment](t, all), the[*appsv1.StatefulSet](t, all)
+	switch {
+	case d != nil && s == nil:
+		return &d.Spec.Template
+	case s != nil && d == nil:
+		return &s.Spec.Template
+	}
+	t.Fatalf("a Deployment (%v) and a StatefulSet (%v)", d != nil, s != nil)
+	return nil
+}
 
 // What `helm lint --strict` says, of all examples.
 func TestHelmFindsNothingWrong(t *testing.T) {
@@ -37,9 +170,7 @@ func TestHelmFindsNothingWrong(t *testing.T) {
 // Each value is set by an example, so that all that is made of it is checked here.
 func TestTheFullExampleSetsAllThereIs(t *testing.T) {
 	data, err := os.ReadFile(chartFolder + "/values.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	full := example(t, "full")
 	for name := range parse(t, string(data)) {
 		if _, ok := full[name]; !ok && name != "nameOverride" {
@@ -118,9 +249,7 @@ func TestOnlyWhatNeedsARestartRestarts(t *testing.T) {
 			values[k] = v
 		}
 		b, err := json.Marshal(pod(t, objects(t, values)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return string(b)
 	}
 	was := template("")
@@ -270,9 +399,7 @@ func files(t *testing.T, p *corev1.PodTemplateSpec, config string) {
 		}
 	}
 	var values any
-	if err := yaml.Unmarshal([]byte(config), &values); err != nil {
-		t.Fatal(err)
-	}
+	must(t, yaml.Unmarshal([]byte(config), &values))
 	var walk func(any)
 	walk = func(v any) {
 		switch v := v.(type) {
@@ -335,23 +462,15 @@ func TestSecretsComeAsFiles(t *testing.T) {
 func TestTheRulesOfTheChart(t *testing.T) {
 	r := the[*monitoringv1.PrometheusRule](t, objects(t, example(t, "full")))
 	b, err := yaml.Marshal(r.Spec)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	file := filepath.Join(t.TempDir(), "rules.yml")
-	if err := os.WriteFile(file, b, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, b, 0o600))
 	promtool(t, "check", "rules", file)
 
 	data, err := os.ReadFile(root + "/deploy/prometheus/redrive.rules.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var want monitoringv1.PrometheusRuleSpec
-	if err := yaml.UnmarshalStrict(data, &want); err != nil {
-		t.Fatal(err)
-	}
+	must(t, yaml.UnmarshalStrict(data, &want))
 	same, err := yaml.Marshal(want)
 	if err != nil || string(same) != string(b) || len(want.Groups) < 2 {
 		t.Errorf("%v, %d groups; if deploy/prometheus has changed: cp deploy/prometheus/redrive.rules.yml deploy/helm/redrive/files/\n%s", err, len(want.Groups), b)
@@ -361,9 +480,7 @@ func TestTheRulesOfTheChart(t *testing.T) {
 // The dashboard is whole in its ConfigMap.
 func TestTheDashboardOfTheChart(t *testing.T) {
 	want, err := os.ReadFile(root + "/deploy/grafana/redrive.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, o := range objects(t, example(t, "full")) {
 		if m, ok := o.(*corev1.ConfigMap); ok && m.Data["redrive.json"] != "" {
 			if strings.TrimSpace(m.Data["redrive.json"]) != strings.TrimSpace(string(want)) {
@@ -373,4 +490,108 @@ func TestTheDashboardOfTheChart(t *testing.T) {
 		}
 	}
 	t.Error("there is no dashboard")
+}
+
+// wrong is what the API server would say of an object, with its own code: defaults
+// first, then validation.
+func wrong(t *testing.T, o runtime.Object) field.ErrorList {
+	t.Helper()
+	legacyscheme.Scheme.Default(o)
+	internal := func(into runtime.Object) {
+		must(t, legacyscheme.Scheme.Convert(o, into, nil))
+	}
+	switch kind := o.GetObjectKind().GroupVersionKind().Kind; kind {
+	case "Deployment":
+		var d apps.Deployment
+		internal(&d)
+		d.Namespace = "messages"
+		return appsvalidation.ValidateDeployment(&d, corevalidation.PodValidationOptions{})
+	case "StatefulSet":
+		var s apps.StatefulSet
+		internal(&s)
+		s.Namespace = "messages"
+		return appsvalidation.ValidateStatefulSet(&s, corevalidation.PodValidationOptions{})
+	case "Service":
+		var s core.Service
+		internal(&s)
+		s.Namespace = "messages"
+		if s.Spec.ClusterIP != "" { // as Kubernetes completes it
+			s.Spec.ClusterIPs = []string{s.Spec.ClusterIP}
+		}
+		return corevalidation.ValidateServiceCreate(&s)
+	case "ConfigMap":
+		var m core.ConfigMap
+		internal(&m)
+		m.Namespace = "messages"
+		return corevalidation.ValidateConfigMap(&m)
+	case "ServiceAccount":
+		var a core.ServiceAccount
+		internal(&a)
+		a.Namespace = "messages"
+		return corevalidation.ValidateServiceAccount(&a)
+	case "PodDisruptionBudget":
+		var b policy.PodDisruptionBudget
+		internal(&b)
+		b.Namespace = "messages"
+		return policyvalidation.ValidatePodDisruptionBudget(&b, policyvalidation.PodDisruptionBudgetValidationOptions{})
+	case "Ingress":
+		var n networking.Ingress
+		internal(&n)
+		n.Namespace = "messages"
+		return networkingvalidation.ValidateIngressCreate(&n)
+	case "NetworkPolicy":
+		var n networking.NetworkPolicy
+		internal(&n)
+		n.Namespace = "messages"
+		return networkingvalidation.ValidateNetworkPolicy(&n, networkingvalidation.NetworkPolicyValidationOptions{})
+	case "ServiceMonitor", "PrometheusRule": // of the operator, whose types alone are here
+		return nil
+	default:
+		t.Fatalf("no schema validates a %s", kind)
+		return nil
+	}
+}
+
+func TestKubernetesTakesWhatTheChartMakes(t *testing.T) {
+	kinds := map[string]bool{}
+	for _, file := range examples(t) {
+		name := strings.TrimSuffix(filepath.Base(file), "-values.yaml")
+		for _, o := range objects(t, example(t, name)) {
+			kind := o.GetObjectKind().GroupVersionKind().Kind
+			kinds[kind] = true
+			for _, err := range wrong(t, o) {
+				t.Errorf("with %s: %s: %v", name, kind, err)
+			}
+		}
+	}
+	if len(kinds) != 10 {
+		t.Errorf("kinds: %v", kinds)
+	}
+}
+
+// The pods may run where the strictest of Kubernetes' Pod Security Standards is enforced.
+func TestPodsAreRestricted(t *testing.T) {
+	evaluator, err := standards.NewEvaluator(standards.DefaultChecks(), nil)
+	must(t, err)
+	level := podsecurity.LevelVersion{Level: podsecurity.LevelRestricted, Version: podsecurity.LatestVersion()}
+	for _, file := range examples(t) {
+		name := strings.TrimSuffix(filepath.Base(file), "-values.yaml")
+		p := pod(t, objects(t, example(t, name)))
+		results := evaluator.EvaluatePod(level, &p.ObjectMeta, &p.Spec)
+		if len(results) < 10 {
+			t.Fatalf("%d checks", len(results))
+		}
+		for _, r := range results {
+			if !r.Allowed {
+				t.Errorf("with %s: %s: %s", name, r.ForbiddenReason, r.ForbiddenDetail)
+			}
+		}
+		s := p.Spec.Containers[0].SecurityContext
+		if s.ReadOnlyRootFilesystem == nil || !*s.ReadOnlyRootFilesystem {
+			t.Errorf("with %s the root file system can be written", name)
+		}
+		if a := p.Spec.AutomountServiceAccountToken; a == nil || *a {
+			t.Errorf("with %s the pods have a token of Kubernetes'", name)
+		}
+	}
 }

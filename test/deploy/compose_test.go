@@ -1,8 +1,15 @@
+// Package deploy_test holds the Helm chart and the Compose file of deploy/ to what
+// would read them: Helm's engine, Kubernetes' own types and validation, the Prometheus
+// operator's types, the Compose specification, promtool, and `redrive check`. It is a
+// module of its own, since these are heavy and no one else needs them.
 package deploy_test
 
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"io"
+	"log"
 	"net/url"
 	"os"
 	"os/exec"
@@ -14,20 +21,110 @@ import (
 
 	"github.com/compose-spec/compose-go/v2/loader"
 	"github.com/compose-spec/compose-go/v2/types"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 )
+
+const root = "../.."
+
+// redrive is the program of this tree.
+var redrive string
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	log.SetOutput(io.Discard) // Helm tells of the chart's links at each load
+	dir, err := os.MkdirTemp("", "redrive-deploy-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	redrive = filepath.Join(dir, "redrive")
+	build := exec.Command("go", "build", "-trimpath", "-o", redrive, "./cmd/redrive")
+	build.Dir = root
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "building redrive: %v\n%s", err, out)
+		return 1
+	}
+	return m.Run()
+}
+
+// check is what `redrive check` says of a config file that nothing is wrong with.
+func check(t *testing.T, config string, env ...string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "redrive.yaml")
+	must(t, os.WriteFile(file, []byte(config), 0o600))
+	c := exec.Command(redrive, "check", "--no-files", file)
+	c.Env = env
+	var warnings strings.Builder
+	c.Stderr = &warnings
+	out, err := c.Output()
+	if err != nil || warnings.Len() > 0 {
+		t.Fatalf("redrive check: %v\n%s%s\nof\n%s", err, out, &warnings, config)
+	}
+	return string(out)
+}
+
+// promtool runs Prometheus's own checks.
+func promtool(t *testing.T, args ...string) {
+	t.Helper()
+	name := "promtool"
+	if dir := os.Getenv("REDRIVE_PROMETHEUS"); dir != "" {
+		name = filepath.Join(dir, name)
+	}
+	if _, err := exec.LookPath(name); err != nil {
+		t.Fatalf("this needs Prometheus: run `make test`, or `make install-prometheus` once (%v)", err)
+	}
+	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+		t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+}
+
+// services are that of the page, and that of the StatefulSet's pods or nil.
+func services(t *testing.T, all []runtime.Object) (page, pods *corev1.Service) {
+	t.Helper()
+	for _, o := range all {
+		switch s, ok := o.(*corev1.Service); {
+		case !ok:
+		case s.Spec.ClusterIP == "None" && pods == nil:
+			pods = s
+		case page == nil:
+			page = s
+		default:
+			t.Fatalf("there is a further Service %s", s.Name)
+		}
+	}
+	return page, pods
+}
+
+// volumes: messages are in a claim of the StatefulSet's, which outlives it, or in one that exists.
+func volumes(t *testing.T, name string, set *appsv1.StatefulSet) {
+	t.Helper()
+	of := set.Spec.Template.Spec.Volumes
+	at := slices.IndexFunc(of, func(v corev1.Volume) bool { return v.Name == "data" })
+	if name == "claim" {
+		if at < 0 || of[at].PersistentVolumeClaim.ClaimName != "redrive-data" || len(set.Spec.VolumeClaimTemplates) != 0 {
+			t.Errorf("the volumes %+v, and claims %+v", of, set.Spec.VolumeClaimTemplates)
+		}
+		return
+	}
+	keep := set.Spec.PersistentVolumeClaimRetentionPolicy
+	if at >= 0 || len(set.Spec.VolumeClaimTemplates) != 1 || keep == nil || keep.WhenDeleted != appsv1.RetainPersistentVolumeClaimRetentionPolicyType || keep.WhenScaled != appsv1.RetainPersistentVolumeClaimRetentionPolicyType {
+		t.Errorf("the claims %+v are kept by %+v", set.Spec.VolumeClaimTemplates, keep)
+	}
+}
 
 // prepared is a copy of deploy/ with the secrets made, and what Compose reads there.
 func prepared(t *testing.T) (string, *types.Project) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "deploy")
-	if err := os.CopyFS(dir, os.DirFS(root+"/deploy")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.CopyFS(dir, os.DirFS(root+"/deploy")))
 	// Of a person who has made theirs in this tree.
-	if err := os.RemoveAll(dir + "/compose/secrets"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.RemoveAll(dir+"/compose/secrets"))
 	if out, err := exec.Command(dir + "/compose/prepare").CombinedOutput(); err != nil {
 		t.Fatalf("prepare: %v\n%s", err, out)
 	}
@@ -36,9 +133,7 @@ func prepared(t *testing.T) (string, *types.Project) {
 		ConfigFiles: []types.ConfigFile{{Filename: dir + "/compose.yaml"}},
 		Environment: types.Mapping{},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return dir, project
 }
 
@@ -122,9 +217,7 @@ func TestComposeKeepsToThisMachine(t *testing.T) {
 		}
 	}
 	text, err := os.ReadFile(dir + "/compose.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, name := range []string{"broker-password", "redis-password", "grafana-password", "admin-password"} {
 		secret, err := os.ReadFile(dir + "/compose/secrets/" + name)
 		if err != nil || len(secret) != 49 || strings.Contains(string(text), string(secret)) {
@@ -152,9 +245,7 @@ func TestTheFilesOfCompose(t *testing.T) {
 	read := func(name string) string {
 		t.Helper()
 		data, err := os.ReadFile(dir + "/" + name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return string(data)
 	}
 
@@ -166,16 +257,12 @@ func TestTheFilesOfCompose(t *testing.T) {
 		Listen string
 		Audit  struct{ Folder string }
 	}
-	if err := yaml.Unmarshal([]byte(config), &c); err != nil {
-		t.Fatal(err)
-	}
+	must(t, yaml.Unmarshal([]byte(config), &c))
 	hosts := map[string]string{c.Broker.URL: "rabbitmq:5672", c.Broker.Management: "rabbitmq:15672", c.Store.Redis.URL: "valkey:6379"}
 	var grafana struct {
 		Datasources []struct{ Type, URL string }
 	}
-	if err := yaml.Unmarshal([]byte(read("compose/grafana/datasources.yaml")), &grafana); err != nil {
-		t.Fatal(err)
-	}
+	must(t, yaml.Unmarshal([]byte(read("compose/grafana/datasources.yaml")), &grafana))
 	hosts[grafana.Datasources[0].URL] = "prometheus:9090"
 	for raw, want := range hosts {
 		u, err := url.Parse(raw)
@@ -200,9 +287,7 @@ func TestTheFilesOfCompose(t *testing.T) {
 		prometheus = strings.ReplaceAll(prometheus, path+"]", file+"]")
 	}
 	file := filepath.Join(t.TempDir(), "prometheus.yml")
-	if err := os.WriteFile(file, []byte(prometheus), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte(prometheus), 0o600))
 	promtool(t, "check", "config", file)
 	if !strings.Contains(prometheus, dir) {
 		t.Errorf("Prometheus has no rules that are mounted:\n%s", prometheus)
@@ -214,9 +299,7 @@ func TestTheFilesOfCompose(t *testing.T) {
 			Options struct{ Path string }
 		}
 	}
-	if err := yaml.Unmarshal([]byte(read("compose/grafana/dashboards.yaml")), &dashboards); err != nil {
-		t.Fatal(err)
-	}
+	must(t, yaml.Unmarshal([]byte(read("compose/grafana/dashboards.yaml")), &dashboards))
 	if p := dashboards.Providers[0]; p.Type != "file" || inside[p.Options.Path+"/redrive.json"] == "" {
 		t.Errorf("Grafana looks for dashboards in %q", p.Options.Path)
 	}
@@ -232,9 +315,7 @@ func TestTheFilesOfCompose(t *testing.T) {
 func TestTheRightsInTheDefinitions(t *testing.T) {
 	dir, _ := prepared(t)
 	out, err := exec.Command(redrive, "permissions", "--config", dir+"/compose/redrive.yaml", "--for", "service", "--user", "redrive", "-o", "json").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	type grant struct{ User, VHost, Configure, Write, Read string }
 	var want []grant
 	if err := json.Unmarshal(out, &want); err != nil {
@@ -242,13 +323,16 @@ func TestTheRightsInTheDefinitions(t *testing.T) {
 	}
 	var definitions struct{ Permissions []grant }
 	data, err := os.ReadFile(dir + "/compose/secrets/rabbitmq-definitions.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(data, &definitions); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, json.Unmarshal(data, &definitions))
 	if got := definitions.Permissions[:1]; !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v; expected %+v", got, want)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }
