@@ -1,0 +1,492 @@
+package facts_test
+
+import (
+	"bytes"
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/testenv/brokertest"
+)
+
+func TestXDeathCountAfterRepublish(t *testing.T) {
+	onEach(t, func(t *testing.T, v *vhost) {
+		deadLetters(v, "work", "dead", nil)
+		work, dead := v.Consume("work"), v.Consume("dead")
+		v.Publish("", "work", amqp.Publishing{Body: []byte("m")})
+		work.Reject()
+		d := dead.Take("m")
+		if n := deaths(t, d)[0]["count"]; n != int64(1) {
+			t.Errorf("first death: count %v, want 1", n)
+		}
+		if _, ok := d.Headers["x-last-death-queue"]; ok != since(v, 3, 13) {
+			t.Errorf("x-last-death-queue is there: %t", ok)
+		}
+
+		v.Publish("", "work", amqp.Publishing{Headers: d.Headers, Body: []byte("with x-death")})
+		work.Reject()
+		want := int64(2)
+		if since(v, 4, 0) {
+			want = 1
+		}
+		if n := deaths(t, dead.Take("with x-death"))[0]["count"]; n != want {
+			t.Errorf("republished with its x-death: count %v, want %d", n, want)
+		}
+
+		v.Publish("", "work", amqp.Publishing{Body: []byte("without")})
+		work.Reject()
+		if n := deaths(t, dead.Take("without"))[0]["count"]; n != int64(1) {
+			t.Errorf("republished without x-death: count %v, want 1", n)
+		}
+	})
+}
+
+func TestForgedXDeathDoesNotReachTheHeadEntryButForTheCountOn3(t *testing.T) {
+	onEach(t, func(t *testing.T, v *vhost) {
+		deadLetters(v, "work", "dead", nil)
+		work, dead := v.Consume("work"), v.Consume("dead")
+		forged := func(queue string) amqp.Table {
+			return amqp.Table{
+				"x-death": []any{amqp.Table{"queue": queue, "reason": "rejected", "exchange": "", "count": int64(41),
+					"routing-keys": []any{queue}, "time": time.Unix(1_700_000_000, 0)}},
+				"x-first-death-queue": queue, "x-first-death-reason": "rejected", "x-first-death-exchange": "",
+			}
+		}
+		v.Publish("", "work", amqp.Publishing{Headers: forged("secret"), Body: []byte("other")})
+		work.Reject()
+		d := dead.Take("other")
+		entries := deaths(t, d)
+		if entries[0]["queue"] != "work" || entries[0]["count"] != int64(1) {
+			t.Errorf("the head entry is %v, want the broker's own", entries[0])
+		}
+		wantEntries, wantFirst := 2, "secret"
+		if since(v, 4, 0) {
+			wantEntries, wantFirst = 1, "work"
+		}
+		if len(entries) != wantEntries || d.Headers["x-first-death-queue"] != wantFirst {
+			t.Errorf("%d entries, first death in %v; want %d and %s", len(entries), d.Headers["x-first-death-queue"], wantEntries, wantFirst)
+		}
+
+		v.Publish("", "work", amqp.Publishing{Headers: forged("work"), Body: []byte("same")})
+		work.Reject()
+		wantCount := int64(42)
+		if since(v, 4, 0) {
+			wantCount = 1
+		}
+		if head := deaths(t, dead.Take("same"))[0]; head["count"] != wantCount {
+			t.Errorf("a forged count became %v, want %d", head["count"], wantCount)
+		}
+	})
+}
+
+// leaves are the ways a message leaves the queue work.
+var leaves = map[string]struct {
+	args  amqp.Table // of the queue
+	p     amqp.Publishing
+	leave func(*testing.T, *vhost)
+}{
+	"expired": {nil, amqp.Publishing{Expiration: "1"}, func(*testing.T, *vhost) {}},
+	"maxlen": {amqp.Table{"x-max-length": int32(1)}, amqp.Publishing{}, func(t *testing.T, v *vhost) {
+		v.Publish("", "work", amqp.Publishing{Body: []byte("newer")})
+		work := v.Consume("work")
+		work.Take("newer")
+		must(t, work.Channel.Close())
+	}},
+	"delivery_limit": {amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": int32(0)}, amqp.Publishing{}, func(t *testing.T, v *vhost) {
+		work := v.Consume("work")
+		must(t, work.Next().Reject(true))
+		must(t, work.Channel.Close())
+	}},
+	"rejected": {nil, amqp.Publishing{}, func(t *testing.T, v *vhost) {
+		work := v.Consume("work")
+		work.Reject()
+		must(t, work.Channel.Close())
+	}},
+}
+
+// loop makes the message "looping" go from work to the queue delay, from where
+// its TTL retries it to work.
+func loop(t *testing.T, v *vhost, reason string, delay amqp.Table) {
+	how := leaves[reason]
+	work := amqp.Table{"x-dead-letter-exchange": "died"}
+	maps.Copy(work, how.args)
+	back := amqp.Table{"x-dead-letter-exchange": "back", "x-message-ttl": int32(100)}
+	maps.Copy(back, delay)
+	v.Queue("work", work)
+	v.Queue("delay", back)
+	v.Queue("seen", nil)
+	v.Exchange("back", "fanout", "work")
+	v.Exchange("died", "fanout", "delay", "seen")
+	how.p.Body = []byte("looping")
+	v.Publish("", "work", how.p)
+	how.leave(t, v)
+	if got := deaths(t, v.Consume("seen").Take("looping"))[0]["reason"]; got != reason {
+		t.Fatalf("it left by %v, want %s", got, reason)
+	}
+}
+
+// on is what has queues that messages leave for a reason: the model knows no lengths.
+func on(reason string) func(*testing.T, func(*testing.T, *vhost)) {
+	if reason == "maxlen" {
+		return onEachBroker
+	}
+	return onEach
+}
+
+func TestLoopsOfTheBrokerAloneLoseWhatWasNotRejected(t *testing.T) {
+	for reason := range leaves {
+		t.Run(reason, func(t *testing.T) {
+			on(reason)(t, func(t *testing.T, v *vhost) {
+				loop(t, v, reason, nil)
+				work := v.Consume("work")
+				if reason == "rejected" {
+					work.Take("looping")
+					return
+				}
+				// Behind it, the same way: when this one is back, it was lost.
+				v.Publish("", "delay", amqp.Publishing{Body: []byte("behind")})
+				work.Take("behind")
+				brokertest.Eventually(t, "nothing is left", func() bool { return v.Depth("delay")+v.Depth("work") == 0 })
+			})
+		})
+	}
+}
+
+// atLeastOnce are the arguments of a queue that loses no dead letter.
+var atLeastOnce = amqp.Table{"x-queue-type": "quorum", "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
+
+func TestLoopsOfTheBrokerAloneJamUnderAtLeastOnce(t *testing.T) {
+	for reason := range leaves {
+		if reason == "rejected" {
+			continue
+		}
+		t.Run(reason, func(t *testing.T) {
+			on(reason)(t, func(t *testing.T, v *vhost) {
+				loop(t, v, reason, atLeastOnce)
+				v.Publish("", "delay", amqp.Publishing{Body: []byte("behind")})
+				v.Consume("work").Take("behind")
+				brokertest.Eventually(t, "one message is kept and none is ready", func() bool {
+					return held(t, v, "delay") == 1 && v.Depth("delay") == 0
+				})
+			})
+		})
+	}
+}
+
+func TestAtLeastOnceKeepsMessagesWithoutATarget(t *testing.T) {
+	onEach(t, func(t *testing.T, v *vhost) {
+		const inFlight = 32 // of a queue's one dead-letter worker
+		for name, unroutable := range map[string]int{"goes on": inFlight - 1, "stands": inFlight} {
+			args := amqp.Table{"x-dead-letter-exchange": "died", "x-message-ttl": int32(1)}
+			maps.Copy(args, atLeastOnce)
+			v.Queue(name, args)
+			v.Queue("target of "+name, nil)
+			v.Exchange("in "+name, "fanout", name)
+			v.Exchange("died", "direct", "target of "+name)
+			for range unroutable {
+				v.Publish("in "+name, "nowhere", amqp.Publishing{})
+			}
+			v.Publish("in "+name, "target of "+name, amqp.Publishing{Body: []byte("behind")})
+		}
+		target := v.Consume("target of stands")
+		v.Consume("target of goes on").Take("behind")
+		brokertest.Eventually(t, "one queue kept its 31, the other all 33", func() bool {
+			return held(t, v, "goes on") == inFlight-1 && held(t, v, "stands") == inFlight+1 && v.Depth("stands") == 0
+		})
+		select {
+		case <-target.In:
+			t.Error("32 messages without a target did not stop the others")
+		case <-time.After(500 * time.Millisecond):
+		}
+	})
+}
+
+func TestAtMostOnceLosesMessagesWithoutATarget(t *testing.T) {
+	onEach(t, func(t *testing.T, v *vhost) {
+		for name, args := range map[string]amqp.Table{
+			"classic":                     {},
+			"quorum":                      {"x-queue-type": "quorum"},
+			"at-least-once but drop-head": {"x-queue-type": "quorum", "x-dead-letter-strategy": "at-least-once"},
+		} {
+			all := amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "nowhere", "x-message-ttl": int32(1)}
+			maps.Copy(all, args)
+			v.Queue(name, all)
+			v.Publish("", name, amqp.Publishing{})
+			brokertest.Eventually(t, name+" has lost it", func() bool { return v.Depth(name) == 0 && held(t, v, name) == 0 })
+		}
+	})
+}
+
+// What stands still in a queue is deleted when the queue becomes at-most-once: it does not
+// come when its target is there.
+func TestAtMostOnceDeletesMessagesOfAnUnavailableTarget(t *testing.T) {
+	onEachBroker(t, func(t *testing.T, v *vhost) {
+		ids := []string{"a", "b", "c"}
+		strategy := func(name string) {
+			v.Policy("kept", "^kept$", 1, map[string]any{"dead-letter-exchange": "died", "dead-letter-strategy": name, "overflow": "reject-publish", "message-ttl": 1})
+		}
+		strategy("at-least-once")
+		v.Queue("kept", amqp.Table{"x-queue-type": "quorum"})
+		for _, id := range ids {
+			v.Publish("", "kept", amqp.Publishing{MessageId: id})
+		}
+		brokertest.Eventually(t, "all stand still", func() bool { return held(t, v, "kept") == len(ids) && v.Depth("kept") == 0 })
+		strategy("at-most-once")
+		brokertest.Eventually(t, "none is kept", func() bool { return held(t, v, "kept") == 0 })
+		v.Queue("target", nil)
+		v.Exchange("died", "fanout", "target")
+		strategy("at-least-once")
+		brokertest.Eventually(t, "what comes from now on arrives", func() bool {
+			v.Publish("", "kept", amqp.Publishing{MessageId: "later"})
+			return v.Depth("target") > 0
+		})
+		if d := v.Consume("target").Next(); d.MessageId != "later" {
+			t.Errorf("%s came, which was to be deleted", d.MessageId)
+		}
+	})
+}
+
+func TestMessageTTLExpiresAtTheHeadOnly(t *testing.T) {
+	onEach(t, func(t *testing.T, v *vhost) {
+		for _, kind := range bothTypes {
+			deadLetters(v, kind, "dead of "+kind, amqp.Table{"x-queue-type": kind})
+			deadLetters(v, "free "+kind, "dead of free "+kind, amqp.Table{"x-queue-type": kind})
+			v.Publish("", kind, amqp.Publishing{Body: []byte("long"), Expiration: "3600000"})
+			v.Publish("", kind, amqp.Publishing{Body: []byte("short"), Expiration: "1"})
+			v.Publish("", "free "+kind, amqp.Publishing{Body: []byte("control"), Expiration: "100"})
+			v.Consume("dead of free " + kind).Take("control")
+			if n := v.Depth(kind); n != 2 {
+				t.Errorf("%s: %d messages are in the queue, want both", kind, n)
+			}
+			if d, ok, err := v.Channel().Get(kind, true); err != nil || !ok || string(d.Body) != "long" {
+				t.Fatalf("%s: got %q, %t, %v", kind, d.Body, ok, err)
+			}
+			v.Consume("dead of " + kind).Take("short")
+		}
+	})
+}
+
+func TestXExpiresDeletesTheMessagesInside(t *testing.T) {
+	onEach(t, func(t *testing.T, v *vhost) {
+		for _, kind := range bothTypes {
+			deadLetters(v, kind, "dead", amqp.Table{"x-queue-type": kind, "x-expires": int32(1000)})
+			v.Publish("", kind, amqp.Publishing{})
+			brokertest.Eventually(t, kind+" has expired", func() bool { return gone(t, v, kind) })
+			if n := v.Depth("dead"); n != 0 {
+				t.Errorf("%s: %d messages were dead-lettered", kind, n)
+			}
+		}
+	})
+}
+
+func TestDeclaringAgainRenewsXExpiresOfAClassicQueueOnly(t *testing.T) {
+	onEach(t, func(t *testing.T, v *vhost) {
+		for _, kind := range bothTypes {
+			if renewed := staysWhileDeclared(t, v, kind, 2*time.Second); renewed != (kind == "classic") {
+				t.Errorf("%s: declaring again renews: %t", kind, renewed)
+			}
+		}
+	})
+}
+
+// staysWhileDeclared declares a queue with a message in it again and again, for
+// longer than its x-expires, and tells whether the message stays.
+func staysWhileDeclared(t *testing.T, v *vhost, kind string, expires time.Duration) bool {
+	ch := v.Channel()
+	declare := func() (amqp.Queue, error) {
+		return ch.QueueDeclare(kind, true, false, false, false, amqp.Table{"x-queue-type": kind, "x-expires": expires.Milliseconds()})
+	}
+	_, err := declare()
+	must(t, err)
+	v.Publish("", kind, amqp.Publishing{})
+	most := expires * 5 / 2
+	if kind == "quorum" {
+		most = time.Minute // it looks at its x-expires every few seconds only
+	}
+	start, last := time.Now(), time.Now()
+	for time.Since(start) < most {
+		q, err := declare()
+		must(t, err)
+		gap := time.Since(last)
+		last = time.Now()
+		if q.Messages == 1 {
+			<-time.After(expires / 10)
+			continue
+		}
+		_, err = ch.QueueDelete(kind, false, false, false)
+		must(t, err)
+		if gap > expires/2 { // the machine stood still: this proves nothing
+			return staysWhileDeclared(t, v, kind, 2*expires)
+		}
+		return false
+	}
+	return true
+}
+
+func TestTTLIsLimitedToTenYears(t *testing.T) {
+	onEachBroker(t, func(t *testing.T, v *vhost) {
+		const longest = int64(315_360_000_000)
+		v.Queue("longest", amqp.Table{"x-message-ttl": longest})
+		_, err := v.Channel().QueueDeclare("longer", true, false, false, false, amqp.Table{"x-message-ttl": longest + 1})
+		refused(t, "a longer TTL", err, amqp.PreconditionFailed)
+	})
+}
+
+func TestCCStaysAndIsReadAgainOnARepublishSince313(t *testing.T) {
+	onEachBroker(t, func(t *testing.T, v *vhost) {
+		deadLetters(v, "work", "dead", nil)
+		v.Queue("copy", nil)
+		v.Queue("blind", nil)
+		v.Publish("", "work", amqp.Publishing{Headers: amqp.Table{"CC": []any{"copy"}, "BCC": []any{"blind"}}, Body: []byte("m")})
+		copied := v.Consume("copy")
+		copied.Take("m")
+		v.Consume("blind").Take("m")
+		d := v.Consume("work").Reject()
+		if d.Headers["BCC"] != nil || d.Headers["CC"] == nil {
+			t.Errorf("delivered with BCC %v and CC %v, want CC alone", d.Headers["BCC"], d.Headers["CC"])
+		}
+		d = v.Consume("dead").Take("m")
+		if got := d.Headers["CC"] != nil; got != since(v, 3, 13) {
+			t.Errorf("dead-lettered with CC: %t", got)
+		}
+		// mandatory is content with the copy.
+		ch := v.Channel()
+		must(t, ch.Confirm(false))
+		returns := ch.NotifyReturn(make(chan amqp.Return, 1))
+		c, err := ch.PublishWithDeferredConfirm("", "nowhere", true, false, amqp.Publishing{Headers: amqp.Table{"CC": []any{"copy"}}, Body: []byte("again")})
+		must(t, err)
+		if !c.Wait() || len(returns) > 0 {
+			t.Error("a message with a routable CC came back as unroutable")
+		}
+		copied.Take("again")
+	})
+}
+
+func TestUserIDOfAnotherIsRefused(t *testing.T) {
+	onEachBroker(t, func(t *testing.T, v *vhost) {
+		v.Queue("work", nil)
+		ch := v.Channel()
+		end := closes(ch)
+		must(t, ch.Publish("", "work", false, false, amqp.Publishing{UserId: "somebody"}))
+		refused(t, "publishing as another", <-end, amqp.PreconditionFailed)
+	})
+}
+
+func TestInternalExchangeRefusesPublishersAndTakesDeadLetters(t *testing.T) {
+	onEach(t, func(t *testing.T, v *vhost) {
+		ch := v.Channel()
+		must(t, ch.ExchangeDeclare("internal", "fanout", true, false, true, false, nil))
+		v.Queue("dead", nil)
+		must(t, ch.QueueBind("dead", "", "internal", false, nil))
+		v.Queue("work", amqp.Table{"x-dead-letter-exchange": "internal"})
+		v.Publish("", "work", amqp.Publishing{Body: []byte("died")})
+		v.Consume("work").Reject()
+		v.Consume("dead").Take("died")
+		end := closes(ch)
+		must(t, ch.Publish("internal", "", false, false, amqp.Publishing{}))
+		refused(t, "publishing to it", <-end, amqp.AccessRefused)
+	})
+}
+
+func TestUnroutableIsReturnedThenAckedOrJustAcked(t *testing.T) {
+	onEach(t, func(t *testing.T, v *vhost) {
+		for _, mandatory := range []bool{true, false} {
+			ch := v.Channel()
+			must(t, ch.Confirm(false))
+			returns := ch.NotifyReturn(make(chan amqp.Return, 1))
+			c, err := ch.PublishWithDeferredConfirm("", "nowhere", mandatory, false, amqp.Publishing{})
+			must(t, err)
+			if !c.Wait() {
+				t.Errorf("mandatory %t: a nack came, want an ack", mandatory)
+			}
+			// The client hands on in order: a return before the ack is here now.
+			if returned := len(returns) == 1; returned != mandatory {
+				t.Errorf("mandatory %t: a return came before the ack: %t", mandatory, returned)
+			}
+		}
+	})
+}
+
+func TestPropertiesOverAFrameEndTheWholeConnection(t *testing.T) {
+	onEach(t, func(t *testing.T, v *vhost) {
+		const frame = 131_072
+		v.Queue("work", nil)
+		conn := v.Dial()
+		if got := conn.Config.FrameSize; got != frame {
+			t.Errorf("a frame is %d bytes, want %d", got, frame)
+		}
+		end := conn.NotifyClose(make(chan *amqp.Error, 1))
+		ch, err := conn.Channel()
+		must(t, err)
+		_ = ch.Publish("", "work", false, false, amqp.Publishing{Headers: amqp.Table{"big": strings.Repeat("x", frame)}})
+		refused(t, "properties over a frame", <-end, amqp.FrameError)
+	})
+}
+
+func TestLargestBodyIs16MiBSince4(t *testing.T) {
+	onEachBroker(t, func(t *testing.T, v *vhost) {
+		const largest = 16 << 20
+		v.Queue("work", nil)
+		body := bytes.Repeat([]byte{'x'}, largest+1)
+		v.Publish("", "work", amqp.Publishing{Body: body[:largest]})
+		work := v.Consume("work")
+		work.Take(string(body[:largest]))
+		if !since(v, 4, 0) {
+			v.Publish("", "work", amqp.Publishing{Body: body})
+			work.Take(string(body))
+			return
+		}
+		ch := v.Channel()
+		end := closes(ch)
+		must(t, ch.Publish("", "work", false, false, amqp.Publishing{Body: body}))
+		refused(t, "one byte more", <-end, amqp.PreconditionFailed)
+	})
+}
+
+func TestOnePolicyAtATimeAndTheHigherPriorityShadows(t *testing.T) {
+	onEachBroker(t, func(t *testing.T, v *vhost) {
+		v.Queue("work", nil)
+		v.Queue("dead", nil)
+		applies := func(name string) {
+			t.Helper()
+			brokertest.Eventually(t, name+" applies", func() bool {
+				q, _ := v.queue(t, "work")
+				return q.policy == name
+			})
+		}
+		v.Policy("ours", "^work$", 1, map[string]any{"dead-letter-exchange": "", "dead-letter-routing-key": "dead"})
+		applies("ours")
+		v.Publish("", "work", amqp.Publishing{Body: []byte("before")})
+		work, dead := v.Consume("work"), v.Consume("dead")
+		work.Reject()
+		dead.Take("before")
+
+		v.Policy("theirs", "^work$", 2, map[string]any{"max-length": 1000})
+		applies("theirs")
+		v.Publish("", "work", amqp.Publishing{Body: []byte("lost")})
+		work.Reject()
+		must(t, work.Channel.Qos(1, 0, false)) // when this is answered, so was the rejection heard
+
+		v.deletePolicy(t, "theirs")
+		applies("ours")
+		v.Publish("", "work", amqp.Publishing{Body: []byte("after")})
+		work.Reject()
+		dead.Take("after")
+	})
+}
+
+func TestArgumentsBeatAPolicyKeyByKey(t *testing.T) {
+	onEachBroker(t, func(t *testing.T, v *vhost) {
+		deadLetters(v, "work", "dead", nil)
+		v.Policy("theirs", "^work$", 9, map[string]any{"dead-letter-routing-key": "nowhere", "message-ttl": 1})
+		brokertest.Eventually(t, "the policy applies", func() bool {
+			q, _ := v.queue(t, "work")
+			return q.policy == "theirs"
+		})
+		v.Publish("", "work", amqp.Publishing{Body: []byte("m")}) // expires by the policy
+		v.Consume("dead").Take("m")                               // goes where the argument says
+	})
+}
