@@ -48,6 +48,14 @@ func TestWhereNobodySignsInOnlyThisMachineIsAnswered(t *testing.T) {
 		t.Errorf("the command line: %s", w.Body)
 	}
 	host := func(name string) func(*http.Request) { return func(r *http.Request) { r.Host = name } }
+	posts := func(headers ...string) func(*http.Request) {
+		return func(r *http.Request) {
+			r.Method = "POST"
+			for i := 0; i < len(headers); i += 2 {
+				r.Header.Set(headers[i], headers[i+1])
+			}
+		}
+	}
 	for name, c := range map[string]struct {
 		change func(*http.Request)
 		code   int
@@ -75,9 +83,15 @@ func TestWhereNobodySignsInOnlyThisMachineIsAnswered(t *testing.T) {
 			header("Sec-Fetch-Site", "cross-site")(r)
 			header("Sec-Fetch-Dest", "document")(r)
 		}, 200},
-		"a wrong token":       {header("Authorization", "Bearer redrive_x"), 401},
-		"another site's page": {func(r *http.Request) { r.Method = "POST"; r.Header.Set("Sec-Fetch-Site", "cross-site") }, 403},
-		"an old browser's":    {func(r *http.Request) { r.Method = "POST"; r.Header.Set("Origin", "https://evil.example") }, 403},
+		"a wrong token": {header("Authorization", "Bearer redrive_x"), 401},
+		// A web page of somebody else's does not act through the browser of the person on call.
+		"a program":            {posts(), 200},
+		"our own page":         {posts("Sec-Fetch-Site", "same-origin", "Origin", "http://127.0.0.1:8250"), 200},
+		"another site's page":  {posts("Sec-Fetch-Site", "cross-site", "Origin", "https://evil.example"), 403},
+		"another port here":    {posts("Sec-Fetch-Site", "same-site", "Origin", "http://127.0.0.1:9999"), 403},
+		"an old browser's":     {posts("Origin", "https://evil.example"), 403},
+		"a sandboxed frame":    {posts("Origin", "null"), 403},
+		"a form as plain text": {posts("Sec-Fetch-Site", "cross-site", "Content-Type", "text/plain"), 403},
 	} {
 		if w := request(h, "GET", "/", c.change); w.Code != c.code {
 			t.Errorf("%s: %d %s, want %d", name, w.Code, w.Body, c.code)
