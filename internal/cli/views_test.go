@@ -390,28 +390,24 @@ func TestQueuesShowsEachWaitReason(t *testing.T) {
 	}
 }
 
-// What only the management API knows is not shown as none.
-func TestQueuesShowsWhatIsNotKnown(t *testing.T) {
+// What only the management API knows is not shown as none, and a breaker that a person has closed keeps
+// nothing back.
+func TestQueuesShowsWhatIsKnown(t *testing.T) {
 	unacked := 7
-	for want, at := range map[string]*inspect.AtBroker{
-		"\tquorum\t2\t5\t7\t":    {Exists: true, Kind: "quorum", Consumers: 2, Ready: 5, Unacked: &unacked},
-		"\t?\t2\t5\t?\t":         {Exists: true, Consumers: 2, Ready: 5},
-		"\tnot there\t-\t-\t-\t": {},
-		"\t?\t?\t?\t?\t":         nil,
+	forced := func(to string) inspect.Queue {
+		return inspect.Queue{Throttle: &inspect.ThrottleView{State: to, Forced: &inspect.Forced{To: to, By: "dana"}}}
+	}
+	for want, q := range map[string]inspect.Queue{
+		"\tquorum\t2\t5\t7\t":                  {Broker: &inspect.AtBroker{Exists: true, Kind: "quorum", Consumers: 2, Ready: 5, Unacked: &unacked}},
+		"\t?\t2\t5\t?\t":                       {Broker: &inspect.AtBroker{Exists: true, Consumers: 2, Ready: 5}},
+		"\tnot there\t-\t-\t-\t":               {Broker: &inspect.AtBroker{}},
+		"\t?\t?\t?\t?\t":                       {},
+		"\tyes, breaker set to closed by dana": forced("closed"),
+		"\tbreaker set to open by dana":        forced("open"),
 	} {
 		var out strings.Builder
-		if queues(&out, []inspect.Queue{{Name: "orders", Broker: at}}, time.Now()); !strings.Contains(out.String(), want) {
-			t.Errorf("%q is not in\n%s", want, out.String())
-		}
-	}
-}
-
-// A breaker that a person has closed keeps nothing back.
-func TestQueuesShowsAForcedBreaker(t *testing.T) {
-	for to, want := range map[string]string{"closed": "\tyes, breaker set to closed by dana", "open": "\tbreaker set to open by dana"} {
-		var out strings.Builder
-		view := inspect.ThrottleView{State: to, Forced: &inspect.Forced{To: to, By: "dana"}}
-		if queues(&out, []inspect.Queue{{Name: "orders", Throttle: &view}}, time.Now()); !strings.Contains(out.String(), want) {
+		q.Name = "orders"
+		if queues(&out, []inspect.Queue{q}, time.Now()); !strings.Contains(out.String(), want) {
 			t.Errorf("%q is not in\n%s", want, out.String())
 		}
 	}
