@@ -83,8 +83,7 @@ func TestARequestIsMadeAgainWhereTheIdleConnectionWasClosed(t *testing.T) {
 				w.WriteHeader(http.StatusNoContent)
 			}))
 			defer s.Close()
-			m, err := management.New(s.URL, "/")
-			must(t, err)
+			m := clientOf(t, s.URL, "/")
 			for range 2 {
 				if err := m.Call(t.Context(), method, "policies/%2F/orders", map[string]string{"pattern": "."}, nil); err != nil {
 					t.Error(err)
@@ -203,8 +202,7 @@ func TestTheManagementAPIIsNotThere(t *testing.T) {
 		u, err := url.Parse(at)
 		must(t, err)
 		u.User = url.UserPassword("shop", "s3cret")
-		m, err := management.New(u.String(), "/")
-		must(t, err)
+		m := clientOf(t, u.String(), "/")
 		_, err = m.Queue(context.Background(), "orders")
 		if err == nil {
 			t.Errorf("%s: no error", what)
@@ -225,8 +223,7 @@ func TestTheManagementAPIIsNotThere(t *testing.T) {
 func TestThePortOfAMQPIsNotTheManagementAPI(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		host := hostOf(t, v.AMQP)
-		m, err := management.New("http://shop:s3cret@"+host, "/")
-		must(t, err)
+		m := clientOf(t, "http://shop:s3cret@"+host, "/")
 		if _, err := m.Overview(context.Background()); err == nil {
 			t.Error("no error")
 		} else {
@@ -246,8 +243,7 @@ func TestSeveralNodes(t *testing.T) {
 		defer broken.Close()
 		as := func(at string) string { return strings.Replace(at, "http://", "http://guest:guest@", 1) }
 		for range 10 { // which is the first is random
-			m, err := management.New(strings.Join([]string{as(gone.URL), as(broken.URL), v.Management}, ","), v.Name)
-			must(t, err)
+			m := clientOf(t, strings.Join([]string{as(gone.URL), as(broken.URL), v.Management}, ","), v.Name)
 			if _, err := m.Overview(ctx); err != nil {
 				t.Fatalf("one of three answers: %v", err)
 			}
@@ -261,8 +257,7 @@ func TestSeveralNodes(t *testing.T) {
 				t.Errorf("a wrong password: %v", err)
 			}
 		}
-		m, err := management.New(as(gone.URL)+","+as(broken.URL), v.Name)
-		must(t, err)
+		m := clientOf(t, as(gone.URL)+","+as(broken.URL), v.Name)
 		if _, err := m.Overview(ctx); err == nil {
 			t.Error("nobody answers, and there is no error")
 		} else {
@@ -281,8 +276,7 @@ func TestANodeThatHangsIsAskedOnce(t *testing.T) {
 	well := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("{}")) }))
 	defer well.Close()
 	for range 5 { // which is the first is random
-		m, err := management.New(hung.URL+","+well.URL, "/")
-		must(t, err)
+		m := clientOf(t, hung.URL+","+well.URL, "/")
 		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 		_, _ = m.Overview(ctx)
 		cancel()
@@ -297,7 +291,12 @@ func clientAs(t *testing.T, v *brokertest.VHost, user, password string) *managem
 	u, err := url.Parse(v.Management)
 	must(t, err)
 	u.User = url.UserPassword(user, password)
-	m, err := management.New(u.String(), v.Name)
+	return clientOf(t, u.String(), v.Name)
+}
+
+func clientOf(t *testing.T, url, vhost string) *management.Client {
+	t.Helper()
+	m, err := management.New(url, vhost)
 	must(t, err)
 	return m
 }
@@ -383,8 +382,7 @@ func TestManagementUsesWhatChangedOnDisk(t *testing.T) {
 		replace(t, ca, stranger.CAFile())
 		u, _ := url.Parse(v.HTTPS)
 		u.User = url.UserPassword(user, "first")
-		m, err := management.New(u.String(), v.Name)
-		must(t, err)
+		m := clientOf(t, u.String(), v.Name)
 		m.WithCredentials(credentials.Client{TLS: credentials.TLS{CA: ca}, Login: credentials.Login{User: user, PasswordFile: password}})
 		if _, err := m.Overview(t.Context()); !errors.Is(err, wire.ErrTLS) {
 			t.Errorf("with another authority: %v", err)
@@ -406,9 +404,7 @@ func TestManagementUsesWhatChangedOnDisk(t *testing.T) {
 
 func client(t *testing.T, url string, files credentials.TLS) *management.Client {
 	t.Helper()
-	m, err := management.New(url, "/")
-	must(t, err)
-	return m.WithCredentials(credentials.Client{TLS: files})
+	return clientOf(t, url, "/").WithCredentials(credentials.Client{TLS: files})
 }
 
 func replace(t *testing.T, file, with string) {
