@@ -546,8 +546,10 @@ func TestRedisByTLS(t *testing.T) {
 			t.Run(c.name, func(t *testing.T) {
 				s, err := OpenStore(config.Store{Redis: c.redis}, quiet().Log)
 				if c.want != "" {
-					if err == nil || !strings.Contains(err.Error(), c.want) {
-						t.Errorf("%v; want %q", err, c.want)
+					for _, part := range strings.Split(c.want, "; ") { // crypto/x509 may say more in between
+						if err == nil || !strings.Contains(err.Error(), part) {
+							t.Errorf("%v; want %q", err, part)
+						}
 					}
 					return
 				}
