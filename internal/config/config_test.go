@@ -427,5 +427,7 @@ func must(t interface {
 	Fatal(args ...any)
 }, err error) {
 	t.Helper()
-	must(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 }
