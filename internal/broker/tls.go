@@ -171,7 +171,7 @@ const tlsAlertRecord = 21
 const tlsAlertPrefix = "remote error: tls: "
 
 // explainTLSEnd explains why RabbitMQ closes a TLS connection before AMQP begins: in TLS 1.3 it
-// refuses a client certificate only then. Its alert is lost where its reset is faster. external
+// refuses a client certificate only then. Its alert is lost where its reset, or our next write, is faster. external
 // tells whether SASL EXTERNAL was among the mechanisms offered.
 func explainTLSEnd(err error, external bool) error {
 	var e *amqp.Error
@@ -181,7 +181,7 @@ func explainTLSEnd(err error, external bool) error {
 	if _, what, is := strings.Cut(err.Error(), tlsAlertPrefix); is {
 		return credentials.Refused(what)
 	}
-	for _, ended := range []string{"EOF", "reset by peer", "broken pipe", "is not open"} {
+	for _, ended := range []string{"EOF", "reset by peer", "broken pipe", "is not open", "use of closed network connection"} {
 		if strings.HasSuffix(err.Error(), ended) || strings.Contains(err.Error(), ended+"\"") {
 			if errors.As(err, &e) { // explain would keep nothing but its code and reason
 				err = errors.New(e.Reason)
