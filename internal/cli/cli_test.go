@@ -356,8 +356,7 @@ func topology(t *testing.T, v *brokertest.VHost, args ...string) {
 func settled(t *testing.T, v *brokertest.VHost, queue, policy string) {
 	t.Helper()
 	brokertest.Eventually(t, policy+" applies to "+queue, func() bool {
-		q, err := v.API().Queue(context.Background(), queue)
-		must(t, err)
+		q, _ := v.State(queue)
 		return q.Policy == policy
 	})
 }

@@ -21,7 +21,6 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/testenv/model"
 	"github.com/redrive-mq/redrive/testenv/rabbitnode"
@@ -237,11 +236,8 @@ func (r rabbit) dial(t *testing.T, wrap func(net.Conn) net.Conn) *amqp.Connectio
 
 func (r rabbit) queue(t *testing.T, name string) (state, bool) {
 	t.Helper()
-	q, err := r.API().Queue(context.Background(), name)
-	if err != nil && !errors.Is(err, management.ErrNotFound) {
-		t.Fatal(err)
-	}
-	return state{q.Messages, q.Policy}, err == nil
+	q, exists := r.State(name)
+	return state{q.Messages, q.Policy}, exists
 }
 
 func (r rabbit) setPolicy(_ *testing.T, name, pattern string, priority int, definition map[string]any) {

@@ -257,15 +257,34 @@ func (v *VHost) API() *management.Client {
 // Must calls the management API and fails the test on an error.
 func (v *VHost) Must(method, path string, in any) {
 	v.t.Helper()
-	var err error
-	// A node of a cluster may not know yet of a user that was made at another one.
-	Eventually(v.t, "every node knows of a new user", func() bool {
-		err = v.API().Call(context.Background(), method, path, in, nil)
-		return err == nil || !strings.Contains(err.Error(), "vhost_or_user_not_found")
-	})
-	if err != nil {
+	if err := v.answered(func() error { return v.API().Call(context.Background(), method, path, in, nil) }); err != nil {
 		v.t.Fatal(err)
 	}
+}
+
+// answered asks the management API until it answers otherwise than it does on a busy machine: 500
+// for a queue that is just declared or deleted. A node of a cluster may not know yet of a user that was
+// made at another one.
+func (v *VHost) answered(ask func() error) (err error) {
+	v.t.Helper()
+	Eventually(v.t, "the management API answers", func() bool {
+		err = ask()
+		return err == nil || !strings.Contains(err.Error(), "vhost_or_user_not_found") && !strings.Contains(err.Error(), ": 500 Internal")
+	})
+	return err
+}
+
+// State is what the management API last heard of a queue, and whether it exists.
+func (v *VHost) State(queue string) (q management.Queue, exists bool) {
+	v.t.Helper()
+	err := v.answered(func() (err error) {
+		q, err = v.API().Queue(context.Background(), queue)
+		return err
+	})
+	if err != nil && !errors.Is(err, management.ErrNotFound) {
+		v.t.Fatal(err)
+	}
+	return q, err == nil
 }
 
 // User makes a user without a right.
@@ -398,9 +417,9 @@ func (v *VHost) Depth(queue string) int {
 // the management API last heard.
 func (v *VHost) Messages(queue string) int {
 	v.t.Helper()
-	q, err := v.API().Queue(context.Background(), queue)
-	if err != nil {
-		v.t.Fatal(err)
+	q, exists := v.State(queue)
+	if !exists {
+		v.t.Fatalf("there is no queue %q", queue)
 	}
 	return q.Messages
 }
