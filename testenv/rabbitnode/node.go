@@ -57,13 +57,24 @@ type Node struct {
 }
 
 // Start starts a node and waits until it takes connections.
-func Start(ctx context.Context, o Options) (*Node, error) {
+func Start(ctx context.Context, o Options) (n *Node, err error) {
 	server, err := findServer(o.Root)
 	if err != nil {
 		return nil, err
 	}
+	for tries := 3; tries > 0; tries-- {
+		// A program that knows nothing of our ports may take one while the node boots.
+		if n, err = startOn(ctx, o, server); err == nil || !strings.Contains(err.Error(), "eaddrinuse") {
+			break
+		}
+	}
+	return n, err
+}
+
+// startOn starts a node on ports of its own.
+func startOn(ctx context.Context, o Options, server string) (*Node, error) {
 	n := &Node{opts: o, server: server}
-	err = n.prepare()
+	err := n.prepare()
 	if err == nil {
 		err = n.configure("")
 	}
