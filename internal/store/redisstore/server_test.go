@@ -146,8 +146,8 @@ func done(t *testing.T, s store.Store, claims []store.Claim) int {
 
 func waiting(t *testing.T, s store.Store) (n int64) {
 	t.Helper()
-	counts, err := s.Counts(ctx)
-	must(t, err)
+	var counts []store.QueueCount
+	untilAnswered(t, func() (err error) { counts, err = s.Counts(ctx); return err })
 	for _, c := range counts {
 		n += c.Waiting
 	}
