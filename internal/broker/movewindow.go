@@ -49,6 +49,7 @@ func (m *Mover) moveWindow(ctx context.Context, ch *amqp.Channel, do *move, size
 		return 0, err
 	}
 	defer func() { w.close(err) }()
+	arrived := time.Now()
 	for last := false; ; {
 		wait := do.idle
 		if last {
@@ -62,11 +63,16 @@ func (m *Mover) moveWindow(ctx context.Context, ch *amqp.Channel, do *move, size
 			if ended {
 				return next, nil
 			}
+			// A quorum queue may stand for more than a second (3.10.8, under load).
+			if q, err := queueState(ch, do.queue); err == nil && q.Messages > 0 && q.Consumers == 1 && time.Since(arrived) < standsAtMost && ctx.Err() == nil && !w.stopping {
+				continue
+			}
 			if err := w.stop(); err != nil {
 				return 0, err
 			}
 			continue
 		}
+		arrived = time.Now()
 		// The consumer is cancelled while its window is full, when RabbitMQ delivers nothing: a
 		// quorum queue delivers after it has confirmed the cancel, and the client drops that.
 		fits := fittingWindow(batch, size, do.most)
@@ -153,20 +159,29 @@ func (w *moveWindow) close(err error) {
 	}
 }
 
-// fillWait is how long fill waits for each further message.
-const fillWait = 50 * time.Millisecond
+const (
+	// fillWait is how long fill waits for each further message before it asks whether there are any.
+	fillWait = 50 * time.Millisecond
+	// standsAtMost is how long a queue may deliver nothing although it has messages: it may be one
+	// that delivers to another consumer alone.
+	standsAtMost = 30 * time.Second
+)
 
-// fill waits for more messages until the window is full or none arrives for fillWait.
+// fill waits for more messages until the window is full or the queue has none left. It asks twice:
+// RabbitMQ may answer the first time before it sends what it has taken from the queue.
 func (w *moveWindow) fill(batch []amqp.Delivery) []amqp.Delivery {
-	for len(batch) < w.size {
+	arrived := time.Now()
+	for empty := 0; len(batch) < w.size && empty < 2 && time.Since(arrived) < standsAtMost; {
 		select {
 		case d, ok := <-w.arrived:
 			if !ok {
 				return batch
 			}
-			batch = append(batch, d)
+			batch, empty, arrived = append(batch, d), 0, time.Now()
 		case <-time.After(fillWait):
-			return batch
+			if q, err := queueState(w.ch, w.queue); err != nil || q.Messages == 0 {
+				empty++
+			}
 		}
 	}
 	return batch
