@@ -283,7 +283,14 @@ func (n *Node) Stop() error {
 
 // Eval runs an Erlang expression on the node.
 func (n *Node) Eval(ctx context.Context, expression string) (string, error) {
-	return n.run(ctx, filepath.Join(filepath.Dir(n.server), "rabbitmqctl"), "eval", expression)
+	const unreachable = 69 // within rabbitmqctl's timeout: nothing was evaluated
+	for began := time.Now(); ; {
+		out, err := n.run(ctx, filepath.Join(filepath.Dir(n.server), "rabbitmqctl"), "eval", expression)
+		var e *exec.ExitError
+		if !errors.As(err, &e) || e.ExitCode() != unreachable || time.Since(began) > time.Minute {
+			return out, err
+		}
+	}
 }
 
 // Shell runs a command line, with RabbitMQ's commands, as the node's administrator

@@ -81,10 +81,10 @@ func workAtOnce(t *testing.T, all ...store.Store) {
 	for who, s := range all {
 		wg.Go(func() { w.add(s, who, each) })
 		wg.Go(func() {
-			deadline := time.Now().Add(minute)
+			deadline := time.Now().Add(3 * minute)
 			for round := 0; w.count() < n && !t.Failed(); round++ {
 				if time.Now().After(deadline) {
-					t.Errorf("after a minute store %d still misses some", who)
+					t.Errorf("after three minutes store %d still misses some", who)
 				}
 				w.round(s, who, round)
 			}
