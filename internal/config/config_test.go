@@ -4,6 +4,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -13,8 +14,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redrive-mq/redrive/internal/addresses"
+	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/testenv/authority"
 )
 
 func TestTheExampleFile(t *testing.T) {
@@ -429,5 +433,479 @@ func must(t interface {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestRedis(t *testing.T) {
+	c := parsed(t, `store: {redis: {url: "rediss://u:p@h:1", prefix: x, durability: replicated, replicas: 2, lease: 10s, timeout: 1s, tls: {ca: a, cert: b, key: c}}}`)
+	want := Redis{URL: "rediss://u:p@h:1", Prefix: "x", Durability: "replicated", Replicas: 2, Lease: 10 * time.Second, Timeout: time.Second, CA: "a", Cert: "b", Key: "c"}
+	if c.Store.Redis != want {
+		t.Errorf("read as %+v", c.Store.Redis)
+	}
+	if place := c.Store.Place(); place != "rediss://u:xxxxx@h:1, prefix x" {
+		t.Errorf("logged as %s", place)
+	}
+	if place := Default().Store.Place(); place != "./redrive-data" {
+		t.Errorf("the default is logged as %s", place)
+	}
+	for yaml, want := range map[string]string{
+		`url: "amqp://h"`:                   "redis://",
+		`url: "redis://:s3cret@"`:           "is not a URL",
+		`prefix: "a{b"`:                     "without braces",
+		`shards: 4`:                         "shards",
+		`durability: always`:                "synced",
+		`replicas: 2`:                       "durability: replicated",
+		`lease: 1s`:                         "from 5s to 10m0s",
+		`timeout: 10m`:                      "from 100ms to 1m0s",
+		`tls: {cert: a}`:                    "both cert and key",
+		`host: h`:                           `no key "host"`,
+		`tls: {ca: a, cert: b, key: c, x:}`: `no key "x"`,
+	} {
+		if _, err := Parse("f", []byte("store: {redis: {"+yaml+"}}")); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s: %v; want %q", yaml, err, want)
+		}
+	}
+}
+
+func TestRedisFromTheEnvironment(t *testing.T) {
+	file := t.TempDir() + "/password"
+	must(t, os.WriteFile(file, []byte("s3cret\n"), 0o600))
+	env := map[string]string{"REDRIVE_REDIS_PASSWORD_FILE": file}
+	if _, err := load(t, "", env); err == nil || !strings.Contains(err.Error(), "store.redis.url") {
+		t.Errorf("a password for nothing: %v", err)
+	}
+	env["REDRIVE_REDIS_URL"] = "redis://u@h:1?master_set=m"
+	c, err := load(t, "", env)
+	if err != nil || c.Store.Redis.URL != "redis://u:s3cret@h:1?master_set=m" {
+		t.Errorf("%+v, %v", c, err)
+	}
+	env["REDRIVE_REDIS_URL"] = "http://h"
+	if _, err := load(t, "", env); err == nil || !strings.Contains(err.Error(), "REDRIVE_REDIS_URL") {
+		t.Errorf("a URL of something else: %v", err)
+	}
+}
+
+// Both stores of a migration are named while the password of one is in the environment.
+func TestTheRedisPasswordIsForTheStoreOnRedisAlone(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		file := filepath.Join(dir, name)
+		must(t, os.WriteFile(file, []byte(text), 0o600))
+		return file
+	}
+	disk := write("disk.yaml", "store: {disk: kept}\npolicies: [{name: all, queues: ['*']}]\n")
+	redis := write("redis.yaml", "store: {redis: {url: 'redis://r.example:6379/0'}}\npolicies: [{name: all, queues: ['*']}]\n")
+	secret := write("secret", "s3cret\n")
+	for _, env := range []map[string]string{{"REDRIVE_REDIS_PASSWORD": "s3cret"}, {"REDRIVE_REDIS_PASSWORD_FILE": secret}} {
+		getenv := func(name string) string { return env[name] }
+		from, err := StoreAt("config:"+disk, "", getenv)
+		if err != nil || from.Redis.URL != "" || from.Disk != "kept" {
+			t.Errorf("%v: from %+v, %v", env, from, err)
+		}
+		to, err := StoreAt("config:"+redis, "", getenv)
+		if err != nil || !strings.Contains(to.Redis.URL, ":s3cret@r.example") {
+			t.Errorf("%v: to %+v, %v", env, to.Place(), err)
+		}
+		if _, err := Load(disk, getenv); err == nil {
+			t.Errorf("%v: a service with its store on disk takes a password of Redis", env)
+		}
+	}
+}
+
+// The list of processes shows a command line to all users of the machine.
+func TestAPasswordOnTheCommandLineIsRefused(t *testing.T) {
+	none := func(string) string { return "" }
+	if _, err := StoreAt("redis://user:s3cret@r.example:6379/0", "", none); !errors.Is(err, ErrPlace) || strings.Contains(err.Error(), "s3cret") || !strings.Contains(err.Error(), "REDRIVE_REDIS_PASSWORD") {
+		t.Errorf("it is taken: %v", err)
+	}
+	if s, err := StoreAt("redis://user@r.example:6379/0", "", none); err != nil || !strings.Contains(s.Redis.URL, "user@r.example") {
+		t.Errorf("a user alone: %+v, %v", s.Place(), err)
+	}
+}
+
+const cert = "\ntls: {cert: c.pem, key: k.pem}\n"
+
+// A service that others can reach, and that lets in whoever asks, or shows their
+// password to the network, does not start.
+func TestAServiceThatOthersReachIsClosed(t *testing.T) {
+	for _, c := range []struct{ yaml, want string }{
+		{"listen: 127.0.0.1:1", ""},
+		{"listen: '[::1]:1'", ""},
+		{"listen: localhost:1", ""},
+		{"auth: {}", ""},
+		{"listen: 127.0.0.1:1" + cert, ""},
+		{"listen: 0.0.0.0:1", `f.yaml:1:9: listen is "0.0.0.0:1", which other machines can reach, and no one has to sign in; set ` + "`auth: {}`"},
+		{"listen: :1", "no one has to sign in"},
+		{"listen: '[::]:1'", "no one has to sign in"},
+		{"listen: redrive.example:1", "no one has to sign in"},
+		{"listen: 10.0.0.7:1" + cert, "no one has to sign in"},
+		{"listen: 10.0.0.7:1\nauth: {}", "f.yaml:1:9: listen is \"10.0.0.7:1\", which other machines can reach, and passwords and tokens would go there in the clear; set tls.cert and tls.key"},
+		{"auth: {}\nlisten: 10.0.0.7:1\ntls: behind-proxy", ""},
+		{"auth: {}\nlisten: 10.0.0.7:1" + cert, ""},
+		{"tls: behind-proxy", "tls is behind-proxy, so that others can reach the service"},
+	} {
+		_, err := Parse("f.yaml", []byte(c.yaml))
+		if err == nil && c.want != "" || err != nil && (c.want == "" || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%q\n gives %v\n want  %s", c.yaml, err, c.want)
+		}
+	}
+}
+
+func TestAccess(t *testing.T) {
+	c := parsed(t, `
+auth:
+  roles: {administrator: admin, shop: {role: operator, queues: ["orders.*", mail]}}
+  metrics: open
+  proxies: [10.1.2.3/8, 192.0.2.7, "::1"]
+tls: {cert: c.pem, key: k.pem, client_ca: ca.pem}
+read_only: true
+audit: {folder: /var/log/redrive}
+`)
+	a := c.Access
+	if want := map[string]auth.Grant{"administrator": {Role: auth.Admin}, "shop": {Role: auth.Operator, Queues: []string{"orders.*", "mail"}}}; !reflect.DeepEqual(a.Roles, want) {
+		t.Errorf("the roles are %+v", a.Roles)
+	}
+	if !a.SignIn || !a.OpenMetrics || !a.ReadOnly || a.BehindProxy || a.TLS != (auth.TLSFiles{Cert: "c.pem", Key: "k.pem", ClientCA: "ca.pem"}) || c.Audit() != "/var/log/redrive" {
+		t.Errorf("%+v", a)
+	}
+	if len(a.Proxies) != 3 || a.Proxies[0].String() != "10.0.0.0/8" || a.Proxies[1].String() != "192.0.2.7/32" || a.Proxies[2].String() != "::1/128" {
+		t.Errorf("the proxies are %v", a.Proxies)
+	}
+	b := described(t, c)
+	if !strings.Contains(b, "(administrator: admin, shop: operator of orders.* mail); read-only, whoever calls\n") {
+		t.Errorf("it is described as %s", b)
+	}
+	if c, err := Parse("f.yaml", []byte("auth: {metrics: viewer}\n")); err != nil || c.Access.OpenMetrics || !c.Access.SignIn {
+		t.Errorf("metrics for viewers: %+v, %v", c, err)
+	}
+	d := Default()
+	if d.Access.SignIn || d.Access.ReadOnly || d.Audit() != "redrive-data/audit" || d.Access.Roles["monitoring"].Role != auth.Viewer || d.Access.describe() != "" {
+		t.Errorf("by default: %+v", d.Access)
+	}
+}
+
+func TestErrorsOfAccess(t *testing.T) {
+	areRefused(t, []string{"f.yaml:1:"}, []refusal{
+		{"auth:", "auth has no value"},
+		{"auth: on", `f.yaml:1:7: auth is "on"; expected keys: metrics, proxies, roles`},
+		{"auth: {role: {}}", `auth has no key "role" (did you mean "roles"?)`},
+		{"auth: {roles: {}}", "expected tags of RabbitMQ's users with a role each"},
+		{"auth: {roles: [admin]}", "auth.roles is a list; expected tags"},
+		{"auth: {roles: {ops: boss}}", `f.yaml:1:21: auth.roles.ops: "boss" is not a role: expected viewer, operator, editor or admin`},
+		{"auth: {roles: {ops: nobody}}", "is not a role"},
+		{"auth: {roles: {ops: {queues: [a]}}}", "auth.roles.ops names no role"},
+		{"auth: {roles: {ops: {role: viewer, queues: []}}}", "auth.roles.ops.queues is empty"},
+		{"auth: {roles: {ops: {role: viewer, queue: a}}}", `auth.roles.ops has no key "queue" (did you mean "queues"?)`},
+		{"auth: {metrics: yes}", `auth.metrics is "yes"; expected open, for everybody, or viewer`},
+		{"auth: {proxies: [10.0.0.0/40]}", `auth.proxies has "10.0.0.0/40"; expected an address or network`},
+		{"tls: off", `f.yaml:1:6: tls is "off"; expected keys`},
+		{"tls: {cert: c.pem}", "tls needs both cert and key"},
+		{"tls: {}", "tls needs both cert and key"},
+		{"read_only: yes please", `read_only is "yes please"; expected true or false`},
+		{"audit: {file: x}", `audit has no key "file"; expected one of: folder`},
+	})
+}
+
+// broker.tls names files that must be there and usable; errors name the place.
+func TestBrokerTLS(t *testing.T) {
+	dir := t.TempDir()
+	ca, err := authority.New(dir)
+	must(t, err)
+	other, err := authority.New(t.TempDir())
+	must(t, err)
+	at := func(name string) string { return filepath.Join(dir, name) }
+	for _, err := range []error{
+		ca.Issue(authority.Leaf{User: "redrive"}, at("cert.pem"), at("key.pem")),
+		ca.Issue(authority.Leaf{User: "redrive", NotAfter: time.Now().Add(-time.Hour)}, at("old.pem"), at("old-key.pem")),
+		other.Issue(authority.Leaf{User: "redrive"}, at("other.pem"), at("other-key.pem")),
+		os.WriteFile(at("empty.pem"), nil, 0o600),
+	} {
+		must(t, err)
+	}
+	file := at("redrive.yaml")
+	load := func(url, tls string) (*Config, error) {
+		must(t, os.WriteFile(file, []byte("broker:\n  url: "+url+"\n  tls: {"+tls+"}\n"), 0o600))
+		return Load(file, func(string) string { return "" })
+	}
+	const secure = "amqps://redrive@h:5671/"
+	c, err := load(secure, "ca: ca.pem, cert: cert.pem, key: "+at("key.pem")+", server_name: rabbit.example")
+	must(t, err)
+	if got := c.Broker.Credentials.TLS; got.CA != at("ca.pem") || got.Cert != at("cert.pem") || got.Key != at("key.pem") || got.ServerName != "rabbit.example" {
+		t.Errorf("%+v", got)
+	}
+	if got := c.Broker.Management; got != "https://redrive@h:15671" || len(c.Warnings) > 0 {
+		t.Errorf("management at %s, warnings %q", got, c.Warnings)
+	}
+	if c, err = load(secure, "ca: ca.pem, cert: old.pem, key: old-key.pem"); err != nil || len(c.Warnings) != 1 || !strings.Contains(c.Warnings[0], "old.pem is valid from") {
+		t.Errorf("an expired certificate: %v, %q", err, c.Warnings)
+	}
+	if _, err := Load("", func(name string) string {
+		return map[string]string{"REDRIVE_MANAGEMENT_URL": "https://u:s3cret@h:15671/?cacertfile=ca.pem"}[name]
+	}); err == nil || !strings.Contains(err.Error(), "at h:15671 has parameters") || strings.Contains(err.Error(), "s3cret") {
+		t.Errorf("parameters of management: %v", err)
+	}
+	for _, c := range []struct{ url, tls, want string }{
+		{secure, "ca: nowhere.pem", "redrive.yaml:3:13: broker.tls.ca: TLS: CA: open " + at("nowhere.pem")},
+		{secure, "ca: empty.pem", "redrive.yaml:3:13: broker.tls.ca: TLS: CA " + at("empty.pem") + " has no certificate in PEM"},
+		{secure, "cert: cert.pem", "redrive.yaml:3:15: broker.tls: TLS: a client certificate needs both"},
+		{secure, "cert: cert.pem, key: other-key.pem", "redrive.yaml:3:30: broker.tls: TLS: certificate " + at("cert.pem") + " and key " + at("other-key.pem") + ": tls: private key does not match"},
+		{secure, "verify: none", `redrive.yaml:3:9: broker.tls has no key "verify"`},
+		{secure, "", "redrive.yaml:3:8: broker.tls is empty"},
+		{"amqp://h/", "ca: ca.pem", "redrive.yaml:3:8: broker.tls is set, and neither broker.url"},
+		{secure + "?cacertfile=/ca.pem", "ca: ca.pem", "redrive.yaml:3:8: broker.tls is set, and the URL of RabbitMQ at h:5671 has cacertfile"},
+	} {
+		if _, err := load(c.url, c.tls); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s, %s: %v, want %s", c.url, c.tls, err, c.want)
+		}
+	}
+}
+
+// A password in a file is read again for each connection: of the file that says it last,
+// and of a virtual host of its own.
+func TestWherePasswordsAreReadAgain(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		must(t, os.WriteFile(path, []byte(text), 0o600))
+		return path
+	}
+	file := at("redrive.yaml", "broker:\n  url: amqp://shop:x@h/\n  vhosts:\n    - {name: crm, user: crm, password_file: crm}\n    - billing\n")
+	at("crm", "c1")
+	password, whole := at("password", "p1"), at("url", "amqp://svc:u1@h/")
+	load := func(env map[string]string) []*Config {
+		t.Helper()
+		c, err := Load(file, func(name string) string { return env[name] })
+		must(t, err)
+		all, err := c.PerVHost()
+		must(t, err)
+		return all
+	}
+	check := func(env map[string]string, broker, management, crm string) {
+		t.Helper()
+		for i, want := range []string{broker, crm, broker} {
+			b := load(env)[i].Broker
+			at("password", "p2")
+			at("url", "amqp://other:u2@h/")
+			at("crm", "c2")
+			was, _ := url.Parse(b.URL)
+			if got := b.Credentials.Login.Current(was.User); got.String() != want {
+				t.Errorf("%v: virtual host %d connects as %s, want %s", env, i, got, want)
+			}
+			was, _ = url.Parse(b.Management)
+			if got := b.ManagementLogin.Current(was.User); i == 0 && got.String() != management {
+				t.Errorf("%v: it asks as %s, want %s", env, got, management)
+			}
+			at("password", "p1")
+			at("url", "amqp://svc:u1@h/")
+			at("crm", "c1")
+		}
+	}
+	check(nil, "shop:x", "shop:x", "crm:c2")
+	check(map[string]string{"REDRIVE_BROKER_PASSWORD_FILE": password}, "shop:p2", "shop:p2", "crm:c2")
+	check(map[string]string{"REDRIVE_BROKER_PASSWORD_FILE": password, "REDRIVE_MANAGEMENT_URL": "http://monitor:m@h:1"}, "shop:p2", "monitor:p2", "crm:c2")
+	check(map[string]string{"REDRIVE_BROKER_URL_FILE": whole}, "other:u2", "other:u2", "crm:c2")
+	check(map[string]string{"REDRIVE_BROKER_URL_FILE": whole, "REDRIVE_BROKER_PASSWORD": "fixed"}, "svc:fixed", "svc:fixed", "crm:c2")
+
+	env := map[string]string{"REDRIVE_BROKER_PASSWORD_FILE": password}
+	before := load(env)[0].Broker
+	at("password", "p2")
+	if after := load(env)[0].Broker; !after.Same(before) || after.Same(load(nil)[0].Broker) {
+		t.Error("a changed password is taken for a changed config, or another config for the same")
+	}
+	must(t, os.Remove(password))
+	if got := before.Credentials.Login.Current(url.UserPassword("shop", "p1")).String(); got != "shop:p1" {
+		t.Errorf("with the file gone it is %s", got)
+	}
+}
+
+// Files are looked for beside the config file, all of them.
+func TestFilesAreBesideTheConfig(t *testing.T) {
+	c, err := Parse("etc/f.yaml", []byte(`
+store: {redis: {url: "rediss://h:1", tls: {ca: ca.pem, cert: c.pem, key: /k.pem}}}
+tls: {cert: c.pem, key: k.pem, client_ca: /ca.pem}
+`))
+	must(t, err)
+	if r := c.Store.Redis; r.CA != "etc/ca.pem" || r.Cert != "etc/c.pem" || r.Key != "/k.pem" {
+		t.Errorf("Redis: %+v", r)
+	}
+	if a := c.Access.TLS; a.Cert != "etc/c.pem" || a.Key != "etc/k.pem" || a.ClientCA != "/ca.pem" {
+		t.Errorf("tls: %+v", a)
+	}
+}
+
+const several = `
+broker:
+  url: amqp://svc:s3cret@h1:5672/shop
+  management: http://look:s3cret@h1:15672
+  vhosts:
+    - billing
+    - {name: "a/b %", user: own, password_env: OWN}
+    - {name: "..", user: other, password_file: other.txt}
+store: {disk: /data, redis: {url: "redis://h2", prefix: r}}
+audit: {folder: /audit}
+policies:
+  - {name: orders, queues: ["orders.*"], wait: levels}
+  - {name: billing only, queues: ["bill.*"], vhosts: ["bill*"], wait: dynamic}
+  - {name: not there, queues: ["x"], vhosts: [shop, billing]}
+notify:
+  page: https://redrive.example.com/
+  routes:
+    - {name: all, url: "generic+https://h/"}
+    - {name: shop, url: "generic+https://h/", vhosts: [shop]}
+`
+
+func TestEachVirtualHostHasAWholeConfigurationOfItsOwn(t *testing.T) {
+	dir := t.TempDir()
+	password := filepath.Join(dir, "other.txt")
+	must(t, os.WriteFile(password, []byte(" o:th@er\n"), 0o600))
+	c, err := load(t, strings.Replace(several, "other.txt", password, 1), map[string]string{"OWN": "own/secret"})
+	must(t, err)
+	all, err := c.PerVHost()
+	if err != nil || len(all) != 4 {
+		t.Fatal(len(all), err)
+	}
+	type want struct{ vhost, url, management, disk, prefix, audit, policies, ways, routes, page string }
+	for i, w := range []want{
+		{"shop", "amqp://svc:s3cret@h1:5672/shop", "http://look:s3cret@h1:15672", "/data", "r", "/audit", "orders, not there", "orders", "all, shop", "https://redrive.example.com/"},
+		{"billing", "amqp://svc:s3cret@h1:5672/billing", "http://look:s3cret@h1:15672", "/data/vhosts/billing", "r:vhost:billing", "/audit/vhosts/billing",
+			"orders, billing only, not there", "billing only, orders", "all", "https://redrive.example.com/v/billing"},
+		{"a/b %", "amqp://own:own%2Fsecret@h1:5672/a%2Fb%20%25", "http://own:own%2Fsecret@h1:15672", "/data/vhosts/a%2Fb%20%25", "r:vhost:a%2Fb%20%25", "/audit/vhosts/a%2Fb%20%25",
+			"orders", "orders", "all", "https://redrive.example.com/v/a%2Fb%20%25"},
+		{"..", "amqp://other:o%3Ath%40er@h1:5672/%2E%2E", "http://other:o%3Ath%40er@h1:15672", "/data/vhosts/%2E%2E", "r:vhost:%2E%2E", "/audit/vhosts/%2E%2E",
+			"orders", "orders", "all", "https://redrive.example.com/v/%2E%2E"},
+	} {
+		c := all[i]
+		var policies, ways, routes []string
+		for _, p := range c.Policies {
+			policies = append(policies, p.Name)
+		}
+		for name := range c.Ways {
+			ways = append(ways, name)
+		}
+		slices.Sort(ways)
+		for _, r := range c.Notify.Routes {
+			routes = append(routes, r.Name)
+		}
+		got := want{c.VHost(), c.Broker.URL, c.Broker.Management, c.Store.Disk, c.Store.Redis.Prefix, c.Access.AuditFolder,
+			strings.Join(policies, ", "), strings.Join(ways, ", "), strings.Join(routes, ", "), c.Notify.Page}
+		if got != w {
+			t.Errorf("%d is\n%+v\nwant\n%+v", i, got, w)
+		}
+		if again, err := c.PerVHost(); err != nil || len(again) != 1 || again[0].Store != c.Store {
+			t.Errorf("%d is no configuration of one virtual host: %d, %v", i, len(again), err)
+		}
+		if err := addresses.Check(c.Broker.URL, "amqp"); err != nil {
+			t.Errorf("%d: %v", i, err)
+		}
+	}
+	b := described(t, c)
+	for _, line := range []string{"virtual host  a/b %", "as own, in prefix r:vhost:a%2Fb%20%25, policies: orders", "(virtual hosts: bill*)", "all events of all queues (virtual hosts: shop)"} {
+		if !strings.Contains(b, line) {
+			t.Errorf("%q is not in:\n%s", line, b)
+		}
+	}
+	if strings.Contains(b, "s3cret") || strings.Contains(b, "own/secret") {
+		t.Errorf("it shows a password:\n%s", b)
+	}
+}
+
+// Adding virtual hosts moves nothing of the first.
+func TestOneVirtualHostIsAsBefore(t *testing.T) {
+	c, err := load(t, "broker: {url: 'amqp://h/shop'}\nnotify: {page: 'https://h/'}\naudit: {folder: a}", nil)
+	must(t, err)
+	all, err := c.PerVHost()
+	if err != nil || len(all) != 1 {
+		t.Fatal(len(all), err)
+	}
+	if a := all[0]; a.Broker.URL != c.Broker.URL || a.Broker.Management != c.Broker.Management || a.Store != c.Store || a.Audit() != c.Audit() || a.Notify.Page != c.Notify.Page {
+		t.Errorf("%+v, want %+v", a, c)
+	}
+}
+
+func TestErrorsOfVirtualHostsNameThePlace(t *testing.T) {
+	env := map[string]string{"PW": "s3cret", "EMPTY": "  "}
+	broker := func(item string) string {
+		return "broker:\n  url: amqp://h/shop\n  vhosts:\n    - billing\n    - " + item + "\n"
+	}
+	for yaml, want := range map[string]string{
+		broker("shop"):                                 `redrive.yaml:5:7: broker.vhosts has "shop", which broker.url names already; expected further virtual hosts only`,
+		broker("billing"):                              `redrive.yaml:5:7: broker.vhosts has "billing" twice`,
+		broker("{name: billing}"):                      `redrive.yaml:5:14: broker.vhosts has "billing" twice`,
+		broker("''"):                                   `redrive.yaml:5:7: broker.vhosts[1] has no name; expected a virtual host's, such as billing`,
+		broker("{user: u, password_env: PW}"):          `broker.vhosts[1] has no name`,
+		broker("{name: x, user: u}"):                   `broker.vhosts[1] has only one of a user and a password`,
+		broker("{name: x, password_env: PW}"):          `broker.vhosts[1] has only one of a user and a password`,
+		broker("{name: x, user: u, password: s3cret}"): `broker.vhosts[1] has no key "password"`,
+		broker("{name: x, user: u, password_env: PW, password_file: f}"):         `broker.vhosts[1] has password_env and password_file; expected one of them`,
+		broker("{name: x, user: u, password_env: EMPTY}"):                        `redrive.yaml:5:14: virtual host "x": the environment variable EMPTY is empty; expected the password of "u"`,
+		broker("{name: x, user: u, password_file: none}"):                        `redrive.yaml:5:14: virtual host "x": its password cannot be read: open none`,
+		"broker: {vhosts: billing}":                                              `redrive.yaml:1:18: broker.vhosts is "billing"; expected a list of virtual hosts`,
+		"policies: [{queues: [a], vhosts: []}]":                                  `policies[0].vhosts is empty; leave the key out for all virtual hosts`,
+		"notify: {routes: [{name: r, url: 'generic+https://h/', vhosts: shop}]}": `notify.routes[0].vhosts is "shop"; expected a list of virtual hosts or patterns`,
+	} {
+		if _, err := load(t, yaml, env); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s\n%v\nwant %s", yaml, err, want)
+		}
+	}
+	// The environment may say which is the first.
+	env["REDRIVE_BROKER_URL"] = "amqp://h/billing"
+	if _, err := load(t, broker("crm"), env); err == nil || !strings.Contains(err.Error(), `redrive.yaml:4:7: broker.vhosts has "billing", which broker.url names already`) {
+		t.Errorf("the first again, by the environment: %v", err)
+	}
+	if c, err := load(t, broker("shop"), map[string]string{"REDRIVE_BROKER_URL": "amqp://h/crm"}); err != nil || len(c.Broker.VHosts) != 2 {
+		t.Errorf("another first: %v", err)
+	}
+}
+
+func TestWarningsOfVirtualHosts(t *testing.T) {
+	const head = "broker: {url: 'amqp://h/shop', vhosts: [billing, crm]}\n"
+	for yaml, want := range map[string][]string{
+		head: nil,
+		head + "policies: [{name: a, queues: [q], vhosts: [shop]}, {name: b, queues: [q], vhosts: [billing, crm]}]": nil,
+		head + "policies: [{name: a, queues: [q], vhosts: [shop]}, {name: b, queues: [q], vhosts: ['*']}]":          {`policy "b": queues "q": policy "a" comes first`},
+		head + "policies: [{name: a, queues: [q], vhosts: [none]}, {name: b, queues: [q], vhosts: [none, shop]}]": {
+			`virtual host "billing": no policy is for it, so all that fails there is parked`, `virtual host "crm": no policy is for it`},
+	} {
+		c, err := load(t, yaml, nil)
+		must(t, err)
+		if len(c.Warnings) != len(want) {
+			t.Errorf("%s: %q, want %q", yaml, c.Warnings, want)
+			continue
+		}
+		for i := range want {
+			if !strings.Contains(c.Warnings[i], want[i]) {
+				t.Errorf("%s: %q, want %q", yaml, c.Warnings, want)
+			}
+		}
+	}
+}
+
+// Names that file systems, URLs or Redis would take for something else stay apart.
+func TestPlacesOfVirtualHostsStayApart(t *testing.T) {
+	long := strings.Repeat("é", 127)
+	names := []string{"/", ".", "..", "a", "A", "a/b", "a%2Fb", "a b", "{0}", "a*", "[a]", "a:vhost:b", long, long[:252] + "e"}
+	c := Default()
+	for _, n := range names {
+		c.Broker.VHosts = append(c.Broker.VHosts, VHost{Name: n})
+	}
+	c.Broker.URL = "amqp://h/first"
+	all, err := c.PerVHost()
+	must(t, err)
+	c.Store.Redis.URL = "redis://h"
+	onRedis, err := c.PerVHost()
+	must(t, err)
+	folders, prefixes := map[string]bool{}, map[string]bool{}
+	for i, n := range names {
+		folder, prefix := filepath.Clean(all[i+1].Store.Disk), onRedis[i+1].Store.Redis.Prefix
+		if is := all[i+1].VHost(); is != n {
+			t.Errorf("%q is served as %q", n, is)
+		}
+		if filepath.Dir(folder) != filepath.Join(c.Store.Disk, "vhosts") || folders[folder] || len(filepath.Base(folder)) > 255 {
+			t.Errorf("%q is in %s", n, folder)
+		}
+		if strings.ContainsAny(prefix, "{}*?[] ") || prefixes[prefix] {
+			t.Errorf("%q has the prefix %s", n, prefix)
+		}
+		folders[folder], prefixes[prefix] = true, true
 	}
 }

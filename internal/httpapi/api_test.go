@@ -7,11 +7,15 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
@@ -23,6 +27,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
+	"github.com/redrive-mq/redrive/internal/metrics"
 	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
@@ -287,4 +292,429 @@ func must(t testing.TB, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// rule is who can ask for a route, and what for.
+type rule struct {
+	// ask makes the request: its path, and its body if it has one.
+	ask func(s *scene) (path, body string)
+	// least is the role it needs; the lowest: it is public.
+	least auth.Role
+	// changes: a service that is read-only refuses it, whoever asks.
+	changes bool
+	// offers: it is the form of what changes, refused alike, and changes nothing itself.
+	offers bool
+	// audited: the audit log has a line of it.
+	audited bool
+	ok      int // to callers with that role
+	// elsewhere is the answer to an admin of other queues, whose answers besides
+	// never tell of the queue orders; 0: as to callers with that role.
+	elsewhere int
+	// looks: what is to be changed is looked for first, also where it is read-only.
+	looks bool
+	kind  string // of the body; "": JSON
+}
+
+func path(format string, args ...any) func(*scene) (string, string) {
+	return func(*scene) (string, string) { return fmt.Sprintf(format, args...), "" }
+}
+
+const v1 = "/api/v1"
+
+// rules has an entry for each route.
+var rules = map[string]rule{
+	"GET /healthz":                   {ask: path("/healthz"), ok: 200},
+	"GET /readyz":                    {ask: path("/readyz"), ok: 503},
+	"GET /metrics":                   {ask: path("/metrics"), least: auth.Viewer, ok: 200, elsewhere: 403},
+	"GET /api/v1/openapi.json":       {ask: path(v1 + "/openapi.json"), ok: 200},
+	"POST " + auth.SignInPath:        {ask: func(*scene) (string, string) { return auth.SignInPath, `{"token":"redrive_wrong"}` }, ok: 401},
+	"POST " + auth.SignOutPath:       {ask: path(auth.SignOutPath), ok: 303},
+	"GET /api/v1/me":                 {ask: path(v1 + "/me"), least: auth.Viewer, ok: 200},
+	"GET /api/v1/overview":           {ask: path(v1 + "/overview"), least: auth.Viewer, ok: 200},
+	"GET /api/v1/messages":           {ask: path(v1 + "/messages?q=state:parked"), least: auth.Viewer, ok: 200},
+	"GET /api/v1/count":              {ask: path(v1 + "/count"), least: auth.Viewer, ok: 200},
+	"GET /api/v1/groups":             {ask: path(v1 + "/groups"), least: auth.Viewer, ok: 200},
+	"GET /api/v1/queues":             {ask: path(v1 + "/queues"), least: auth.Viewer, ok: 200},
+	"GET /api/v1/ledger":             {ask: path(v1 + "/ledger?recount=true"), least: auth.Viewer, ok: 200},
+	"GET /api/v1/policies":           {ask: path(v1 + "/policies"), least: auth.Viewer, ok: 200},
+	"GET /api/v1/operations":         {ask: path(v1 + "/operations"), least: auth.Viewer, ok: 200},
+	"GET /api/v1/live":               {ask: path(v1 + "/live"), least: auth.Viewer, ok: 200},
+	"GET /api/v1/export":             {ask: path(v1 + "/export"), least: auth.Viewer, ok: 200, audited: true},
+	"GET /api/v1/audit":              {ask: path(v1 + "/audit"), least: auth.Admin, ok: 200, elsewhere: 403},
+	"GET /api/v1/tokens":             {ask: path(v1 + "/tokens"), least: auth.Admin, ok: 200},
+	"GET /api/v1/messages/{id}":      {ask: aMessage(""), least: auth.Viewer, ok: 200, elsewhere: 404},
+	"GET /api/v1/plans/{id}":         {ask: func(s *scene) (string, string) { return v1 + "/plans/" + s.plan, "" }, least: auth.Viewer, ok: 200, elsewhere: 404},
+	"GET /api/v1/operations/{id}":    {ask: func(s *scene) (string, string) { return v1 + "/operations/" + s.op, "" }, least: auth.Viewer, ok: 200, elsewhere: 404},
+	"GET /api/v1/messages/{id}/body": {ask: aMessage("/body"), least: auth.Viewer, ok: 200, elsewhere: 404},
+	"GET /api/v1/operations/{id}/outcomes": {ask: func(s *scene) (string, string) { return v1 + "/operations/" + s.op + "/outcomes", "" },
+		least: auth.Viewer, ok: 200, elsewhere: 404},
+	"POST /api/v1/decode": {ask: func(*scene) (string, string) {
+		return v1 + "/decode", `{"body":"eyJuIjoxfQ==","queue":"` + orders + `"}`
+	}, least: auth.Viewer, ok: 200, elsewhere: 404},
+
+	"POST /api/v1/act": {ask: func(s *scene) (string, string) {
+		return v1 + "/act", `{"verb":"replay","ids":["` + s.ids[store.Parked] + `"]}`
+	}, least: auth.Operator, changes: true, audited: true, ok: 200},
+	"PUT /api/v1/groups/{id}/note": {ask: func(s *scene) (string, string) { return v1 + "/groups/" + s.group + "/note", `{"note":"known"}` },
+		least: auth.Operator, changes: true, audited: true, ok: 204, elsewhere: 404},
+	"PUT /api/v1/queues/{queue}/pause": {ask: func(*scene) (string, string) { return v1 + "/queues/" + orders + "/pause", `{"reason":"down"}` },
+		least: auth.Operator, changes: true, audited: true, ok: 204, elsewhere: 403},
+	"DELETE /api/v1/queues/{queue}/pause": {ask: func(s *scene) (string, string) { return v1 + "/queues/" + orders + "/pause?reason=up", "" },
+		least: auth.Operator, changes: true, ok: 412, elsewhere: 403},
+	"PUT /api/v1/queues/{queue}/breaker": {ask: func(*scene) (string, string) {
+		return v1 + "/queues/" + orders + "/breaker", `{"force":"open","reason":"down"}`
+	}, least: auth.Operator, changes: true, audited: true, ok: 204, elsewhere: 403},
+	"POST /api/v1/plans": {ask: func(*scene) (string, string) {
+		return v1 + "/plans", `{"verb":"discard","query":"queue:` + orders + `"}`
+	},
+		least: auth.Operator, changes: true, ok: 200},
+	"POST /api/v1/plans/{id}/start": {ask: func(s *scene) (string, string) { return v1 + "/plans/" + s.plan + "/start", `{}` },
+		least: auth.Operator, changes: true, audited: true, ok: 200, elsewhere: 404},
+	"POST /api/v1/operations/{id}/{order}": {ask: func(s *scene) (string, string) { return v1 + "/operations/" + s.op + "/pause", "" },
+		least: auth.Operator, changes: true, audited: true, ok: 200, elsewhere: 404},
+	"POST /api/v1/edit": {ask: func(s *scene) (string, string) {
+		return v1 + "/edit", `{"id":"` + s.ids[store.Parked] + `","document":"{\"card\":2}"}`
+	}, least: auth.Editor, changes: true, audited: true, ok: 200, elsewhere: 404},
+	"POST /api/v1/import": {ask: func(s *scene) (string, string) { return v1 + "/import", s.export }, kind: "application/jsonl",
+		least: auth.Editor, changes: true, audited: true, ok: 200, elsewhere: 403},
+	"POST /api/v1/snapshot": {ask: func(*scene) (string, string) { return v1 + "/snapshot", `{"folder":"/backup"}` }, // the scene's store is not on disk
+		least: auth.Admin, changes: true, ok: 412, elsewhere: 403},
+	"POST /api/v1/tokens":        {ask: func(*scene) (string, string) { return v1 + "/tokens", `{"name":"new","role":"viewer"}` }, least: auth.Admin, changes: true, ok: 200},
+	"DELETE /api/v1/tokens/{id}": {ask: path(v1 + "/tokens/victim"), least: auth.Admin, changes: true, ok: 204, elsewhere: 404},
+}
+
+func aMessage(suffix string) func(*scene) (string, string) {
+	return func(s *scene) (string, string) { return v1 + "/messages/" + s.ids[store.Parked] + suffix, "" }
+}
+
+// answer is the status that a caller is to get.
+func (r rule) answer(caller string, readOnly bool) int {
+	role := auth.Admin
+	switch caller {
+	case "nobody":
+		role = auth.NoRole
+	case "elsewhere":
+	default:
+		role, _ = auth.ParseRole(caller)
+	}
+	switch {
+	case r.least == auth.NoRole:
+		return r.ok
+	case role == auth.NoRole:
+		return 401
+	case caller == "elsewhere" && r.looks:
+		return r.elsewhere
+	case (r.changes || r.offers) && readOnly, role < r.least:
+		return 403
+	case caller == "elsewhere" && r.elsewhere != 0:
+		return r.elsewhere
+	}
+	return r.ok
+}
+
+// Every route, for every role, on a service that is read-only and on one that is
+// not: a caller with permission gets an answer, one without changes nothing.
+func TestWhoMayAskForWhat(t *testing.T) {
+	who := newAccess(t)
+	for _, route := range newScene(t, who, false).Routes() {
+		r, ok := rules[route]
+		if !ok {
+			t.Errorf("%s has no rule: who may ask for it?", route)
+			continue
+		}
+		t.Run(route, func(t *testing.T) {
+			for _, readOnly := range []bool{false, true} {
+				var s *scene // made again only where it was changed
+				for _, caller := range []string{"nobody", "viewer", "operator", "editor", "admin", "elsewhere"} {
+					t.Run(fmt.Sprintf("%s read-only=%v", caller, readOnly), func(t *testing.T) {
+						if s == nil {
+							s = newScene(t, who, readOnly)
+						}
+						if r.check(t, route, s, who, caller, readOnly) {
+							if s = nil; strings.Contains(route, "/tokens") {
+								who = newAccess(t)
+							}
+						}
+					})
+				}
+			}
+		})
+	}
+	for route := range rules {
+		if !slices.Contains(newScene(t, who, false).Routes(), route) {
+			t.Errorf("there is a rule for %s, and no such route", route)
+		}
+	}
+}
+
+// check asks once, and tells whether that has changed anything.
+func (r rule) check(t *testing.T, route string, s *scene, who *access, caller string, readOnly bool) (changed bool) {
+	method, _, _ := strings.Cut(route, " ")
+	target, body := r.ask(s)
+	before, entries := s.state(t)+tokensOf(t, who), len(s.book.Entries())
+	s.EndStreams() // a stream ends at once
+	w := s.as(who.secret[caller], method, target, body, r.kind)
+	want := r.answer(caller, readOnly)
+	if w.Code != want {
+		t.Fatalf("gives %d, want %d: %.500s", w.Code, want, w.Body)
+	}
+	changed = s.state(t)+tokensOf(t, who) != before
+	done := w.Code < 300 || w.Code == 303 // what the page has done it tells on another page
+	if changed && (!done || !r.changes) {
+		t.Errorf("%d, and something has changed", w.Code)
+	}
+	if r.changes && done && !changed && caller != "elsewhere" {
+		t.Errorf("%d, and nothing has changed", w.Code)
+	}
+	if done && r.audited && caller != "elsewhere" && len(s.book.Entries()) == entries {
+		t.Error("the audit log does not know of it")
+	}
+	if (caller == "elsewhere" || caller == "nobody") && strings.Contains(w.Body.String(), secret) && !strings.Contains(target+body, secret) {
+		t.Errorf("%s sees: %s", caller, w.Body)
+	}
+	if strings.HasPrefix(target, "/api/") {
+		code(t, w) // what is refused is a problem
+	}
+	if strings.HasPrefix(target, "/api/") && w.Code != 204 && w.Header().Get("X-Content-Type-Options") != "nosniff" {
+		t.Error("a browser may guess what it is")
+	}
+	return changed
+}
+
+func tokensOf(t *testing.T, who *access) string {
+	all, err := who.tokens.List(t.Context(), root)
+	must(t, err)
+	return fmt.Sprint(all)
+}
+
+// as asks with a token, or as no one.
+func (s *scene) as(token, method, path, body, kind string) *httptest.ResponseRecorder {
+	return ask(s, method, path, body, func(r *http.Request) {
+		if token != "" {
+			r.Header.Set("Authorization", "Bearer "+token)
+		}
+		if kind != "" {
+			r.Header.Set("Content-Type", kind)
+		}
+	})
+}
+
+const typeForm = "application/x-www-form-urlencoded"
+
+// form is a post of the page's.
+func form(target func(*scene) string, fields func(*scene) url.Values) func(*scene) (string, string) {
+	return func(s *scene) (string, string) { return target(s), fields(s).Encode() }
+}
+
+func at(path string) func(*scene) string { return func(*scene) string { return path } }
+
+func with(pairs ...string) func(*scene) url.Values {
+	return func(*scene) url.Values {
+		v := url.Values{}
+		for i := 0; i < len(pairs); i += 2 {
+			v.Set(pairs[i], pairs[i+1])
+		}
+		return v
+	}
+}
+
+func init() { maps.Copy(rules, pageRules) }
+
+// pageRules are those of the page. Who is not signed in is sent to where they can,
+// or refused by the guard before; where an action is not allowed the page says so.
+var pageRules = map[string]rule{
+	"GET /signin":                  {ask: path("/signin"), ok: 200},
+	"GET /assets/{version}/{name}": {ask: path("/assets/0/none.js"), ok: 404},
+	"GET /{$}":                     {ask: path("/"), least: auth.Viewer, ok: 200},
+	"GET /":                        {ask: path("/nothing"), least: auth.Viewer, ok: 404},
+	"GET /messages":                {ask: path("/messages?wait=1&q=state:parked"), least: auth.Viewer, ok: 200},
+	"GET /messages/new":            {ask: path("/messages/new?wait=1"), least: auth.Viewer, ok: 200},
+	"GET /messages/count":          {ask: path("/messages/count?wait=1"), least: auth.Viewer, ok: 200},
+	"GET /messages/check":          {ask: path("/messages/check?q=state:parked"), least: auth.Viewer, ok: 200},
+	"GET /messages/export":         {ask: path("/messages/export"), least: auth.Viewer, ok: 200, audited: true},
+	"GET /messages/{id}":           {ask: onPage("/messages/", store.Parked, "?wait=1"), least: auth.Viewer, ok: 200, elsewhere: 404},
+	"GET /messages/{id}/edit":      {ask: onPage("/messages/", store.Parked, "/edit?wait=1"), least: auth.Editor, offers: true, ok: 200, elsewhere: 404, looks: true},
+	"GET /messages/{id}/body":      {ask: onPage("/messages/", store.Parked, "/body"), least: auth.Viewer, ok: 200, elsewhere: 404},
+	"GET /groups":                  {ask: path("/groups?wait=1"), least: auth.Viewer, ok: 200},
+	"GET /queues":                  {ask: path("/queues?wait=1"), least: auth.Viewer, ok: 200},
+	"GET /operations":              {ask: path("/operations?wait=1"), least: auth.Viewer, ok: 200},
+	"GET /operations/{id}":         {ask: func(s *scene) (string, string) { return "/operations/" + s.op + "?wait=1", "" }, least: auth.Viewer, ok: 200, elsewhere: 404},
+	"GET /plans/{id}":              {ask: func(s *scene) (string, string) { return "/plans/" + s.plan + "?wait=1", "" }, least: auth.Viewer, ok: 200, elsewhere: 404},
+	"GET /policies":                {ask: path("/policies?wait=1"), least: auth.Viewer, ok: 200},
+	"GET /audit":                   {ask: path("/audit?wait=1"), least: auth.Admin, ok: 200, elsewhere: 403},
+	"GET /health":                  {ask: path("/health?wait=1"), least: auth.Viewer, ok: 200},
+	"GET /help":                    {ask: path("/help"), least: auth.Viewer, ok: 200},
+	"POST /messages/act": {ask: form(at("/messages/act"), func(s *scene) url.Values {
+		return url.Values{"verb": {"replay"}, "id": {s.ids[store.Parked]}, "confirmed": {"1"}}
+	}), kind: typeForm, least: auth.Operator, changes: true, audited: true, ok: 303, elsewhere: 200},
+	"POST /messages/plan": {ask: form(at("/messages/plan"), with("verb", "discard", "q", "queue:"+orders)), kind: typeForm,
+		least: auth.Operator, changes: true, ok: 303},
+	"POST /messages/{id}/edit": {ask: form(func(s *scene) string { return "/messages/" + s.ids[store.Parked] + "/edit" }, with("content", `{"card":2}`, "send", "1")), kind: typeForm,
+		least: auth.Editor, changes: true, audited: true, ok: 303, elsewhere: 404, looks: true},
+	"POST /groups/{id}/note": {ask: form(func(s *scene) string { return "/groups/" + s.group + "/note" }, with("note", "known")), kind: typeForm,
+		least: auth.Operator, changes: true, audited: true, ok: 303, elsewhere: 404},
+	"POST /queues/pause":   {ask: form(at("/queues/pause"), with("queue", orders)), kind: typeForm, least: auth.Operator, changes: true, audited: true, ok: 303, elsewhere: 403},
+	"POST /queues/breaker": {ask: form(at("/queues/breaker"), with("queue", orders, "to", "open")), kind: typeForm, least: auth.Operator, changes: true, audited: true, ok: 303, elsewhere: 403},
+	"POST /queues/resume":  {ask: form(at("/queues/resume"), with("queue", orders)), kind: typeForm, least: auth.Operator, changes: true, ok: 409, elsewhere: 403},
+	"POST /plans/{id}/start": {ask: form(func(s *scene) string { return "/plans/" + s.plan + "/start" }, with("expect_count", "2")), kind: typeForm,
+		least: auth.Operator, changes: true, audited: true, ok: 303, elsewhere: 404},
+	"POST /operations/{id}/{order}": {ask: form(func(s *scene) string { return "/operations/" + s.op + "/pause" }, with()), kind: typeForm,
+		least: auth.Operator, changes: true, audited: true, ok: 303, elsewhere: 404},
+}
+
+func onPage(before string, state store.State, after string) func(*scene) (string, string) {
+	return func(s *scene) (string, string) { return before + s.ids[state] + after, "" }
+}
+
+// asked counts what is asked of a store about all queues, or about each of many.
+type asked struct {
+	*memstore.Store
+	counts, due int
+}
+
+func (a *asked) Counts(ctx context.Context) ([]store.QueueCount, error) {
+	a.counts++
+	time.Sleep(time.Second) // of the bubble's time, in which nothing else takes any
+	return a.Store.Counts(ctx)
+}
+
+func (a *asked) CountDue(ctx context.Context, queues []string, edges []time.Time, most int64) ([]int64, error) {
+	a.due += len(queues)
+	return a.Store.CountDue(ctx, queues, edges, most)
+}
+
+// However many queues there are, a look shows a page of them, with sums of all, and the
+// store counts them once for several looks.
+func TestLooksArePaged(t *testing.T) { synctest.Test(t, testLooksArePaged) }
+
+func testLooksArePaged(t *testing.T) {
+	const queues, most = 5000, 256 << 10
+	s := &asked{Store: memstore.New()}
+	fillQueues(t, s.Store, queues, store.Waiting)
+	service := looking(t, s)
+	for _, path := range looks {
+		body := lookAt(t, service, path)
+		if path != "/metrics" && len(body) > most {
+			t.Errorf("%s: %d bytes", path, len(body))
+		}
+		if rows := strings.Count(body, "<tr"); rows > 101+61 { // the overview's chart has 61
+			t.Errorf("%s: %d rows", path, rows)
+		}
+	}
+	// Searches and scrapes count for themselves, each look besides shares one count.
+	if want := 1 + 3; s.counts > want {
+		t.Errorf("the store counted all queues %d times for %d looks, want %d", s.counts, len(looks), want)
+	}
+	if s.due > 500 {
+		t.Errorf("what is due was counted of %d queues", s.due)
+	}
+	var o inspect.Overview
+	decodeInto(t, lookAt(t, service, "/api/v1/overview"), &o)
+	var due int64
+	for _, slot := range o.Calendar {
+		due += slot.Count
+	}
+	if len(o.Queues) != 100 || o.MoreQueues != queues-100 || o.Waiting != queues || due != queues {
+		t.Errorf("the overview shows %d queues and %d more, %d waiting, %d due", len(o.Queues), o.MoreQueues, o.Waiting, due)
+	}
+	var g inspect.GroupPage
+	decodeInto(t, lookAt(t, service, "/api/v1/groups"), &g)
+	if len(g.Groups) != 100 || g.After == "" {
+		t.Errorf("%d groups of %d, and then %q", len(g.Groups), g.Total, g.After)
+	}
+	var l inspect.Ledger
+	decodeInto(t, lookAt(t, service, "/api/v1/ledger"), &l)
+	if len(l.Queues) != 100 || l.After == "" || l.Total.In != queues || l.Total.Waiting != queues {
+		t.Errorf("%d lines of the ledger, and then %q; in all %+v", len(l.Queues), l.After, l.Total)
+	}
+}
+
+// Each group and each line of the ledger is on one page. (Queues: see package inspect.)
+func TestPagesHaveEachOnce(t *testing.T) {
+	const queues = 250
+	s := memstore.New()
+	fillQueues(t, s, queues, store.Parked)
+	service := looking(t, s)
+	for _, path := range []string{"/api/v1/groups", "/api/v1/ledger"} {
+		seen, after, pages := map[string]int{}, "", 0
+		for first := true; first || after != ""; first = false {
+			var p struct {
+				After          string
+				Total          json.RawMessage
+				Groups, Queues []struct{ Queue string }
+			}
+			decodeInto(t, lookAt(t, service, path+"?limit=100&after="+after), &p)
+			if p.Groups != nil && string(p.Total) != fmt.Sprint(queues) {
+				t.Errorf("%s groups in all", p.Total)
+			}
+			for _, row := range append(p.Groups, p.Queues...) {
+				if seen[row.Queue]++; seen[row.Queue] > 1 {
+					t.Errorf("%s has %s %d times", path, row.Queue, seen[row.Queue])
+				}
+			}
+			after = p.After
+			pages++
+		}
+		if len(seen) != queues || pages != 3 {
+			t.Errorf("%s has %d on %d pages", path, len(seen), pages)
+		}
+	}
+}
+
+// A queue with blocked retries is in the overview, however many others there are.
+func TestTheOverviewShowsStoppedQueuesFirst(t *testing.T) {
+	const queues = 3000
+	s := memstore.New()
+	fillQueues(t, s, queues, store.Parked)
+	last := "tenant.002999.orders"
+	c := webtest.New(s, &webtest.Told{Returns: map[string]string{last: "it does not exist"}}, inspect.Config{})
+	o, err := c.Overview(t.Context(), auth.Caller{Name: "ann", Role: auth.Viewer})
+	if err != nil || len(o.Queues) != 100 || o.Queues[99].Name != last || o.Queues[99].Unreachable == "" {
+		t.Errorf("the overview shows %d queues: %v", len(o.Queues), err)
+	}
+}
+
+func decodeInto(t *testing.T, body string, v any) {
+	t.Helper()
+	must(t, json.Unmarshal([]byte(body), v))
+}
+
+// looks are what people, Prometheus and health checks ask for.
+var looks = []string{"/api/v1/overview", "/api/v1/queues", "/api/v1/groups", "/api/v1/ledger", "/api/v1/messages", "/metrics", "/readyz", "/", "/queues", "/groups", "/health", "/messages"}
+
+// fillQueues keeps a message for each of n queues.
+func fillQueues(t *testing.T, s store.Store, n int, state store.State) {
+	t.Helper()
+	for at := 0; at < n; at += 1000 {
+		var all []*store.Record
+		for i := at; i < min(n, at+1000); i++ {
+			now := time.Now()
+			r := &store.Record{ID: uuid.Must(uuid.NewV7()), Queue: fmt.Sprintf("tenant.%06d.orders", i), State: state, Due: now.Add(time.Hour), Failures: 1, Reason: "rejected",
+				Error: "timeout", FirstFailed: now, FailedAt: now, Policy: "default"}
+			r.Message.Body = []byte(`{"n":1}`)
+			all = append(all, r)
+		}
+		must(t, s.Add(context.Background(), all))
+	}
+}
+
+// looking is page, API and metrics over a store.
+func looking(t *testing.T, s store.Store) http.Handler {
+	m := metrics.New(s, func() (uint64, uint64, error) { return 1, 1, nil }, "test", "")
+	mux := http.NewServeMux()
+	mux.Handle("/", webtest.New(s, nil, inspect.Config{}).API(webui.Options{}, auth.Config{}))
+	mux.Handle("/metrics", m.Handler())
+	return mux
+}
+
+func lookAt(t *testing.T, service http.Handler, path string) string {
+	t.Helper()
+	w := httptest.NewRecorder()
+	r := httptest.NewRequest("GET", "http://localhost"+path, nil)
+	r.RemoteAddr, r.Host = "127.0.0.1:1", "localhost"
+	service.ServeHTTP(w, r)
+	if w.Code != 200 {
+		t.Fatalf("%s: %d %s", path, w.Code, strings.TrimSpace(w.Body.String()))
+	}
+	return w.Body.String()
 }

@@ -96,21 +96,6 @@ func TestAThousandParkedMessagesAreOneCall(t *testing.T) {
 	}
 }
 
-// What a parked message costs the intake: it is on its way.
-func BenchmarkEvent(b *testing.B) {
-	s, r := DefaultSettings(), DefaultRoute()
-	r.Name, r.URL, r.Queues = "hook", "generic+https://hook.example/", []string{"orders.*"}
-	s.Routes = []Route{r}
-	e, err := New(s, Options{})
-	if err != nil {
-		b.Fatal(err)
-	}
-	ev := retry.Event{Kind: retry.Parked, Queue: "orders.in", Reason: "rejected", Error: "order 4711: connection to 10.1.2.3:5432 refused after 3s", At: time.Now()}
-	for b.Loop() {
-		e.Event(ev)
-	}
-}
-
 // desk is a route's other end in fake time.
 type desk struct {
 	*Engine

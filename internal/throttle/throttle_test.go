@@ -2,10 +2,13 @@ package throttle_test
 
 import (
 	"fmt"
+	"math"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"pgregory.net/rapid"
 
 	"github.com/redrive-mq/redrive/internal/throttle"
 )
@@ -607,5 +610,480 @@ func must(t interface {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// legal are the changes that no person forced.
+var legal = map[throttle.State][]throttle.State{
+	throttle.Closed:   {throttle.Open},
+	throttle.Open:     {throttle.HalfOpen, throttle.Closed},
+	throttle.HalfOpen: {throttle.Open, throttle.Ramp, throttle.Closed},
+	throttle.Ramp:     {throttle.Open, throttle.Closed},
+}
+
+// Whatever happens in whatever order: never faster than the rate, never more than
+// in_flight, nothing while open or without consumers, each change a legal one.
+func TestTheThrottleKeepsItsLimitsWhateverHappens(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		b := throttle.DefaultBreaker()
+		b.MinRetries = rapid.IntRange(1, 30).Draw(t, "least")
+		r := throttle.Rules{Settle: 10 * time.Second, Rate: rapid.SampledFrom([]float64{0, 0.1, 1, 7, 100}).Draw(t, "rate"),
+			InFlight: rapid.IntRange(0, 40).Draw(t, "in flight")}
+		if rapid.Bool().Draw(t, "breaker") {
+			r.Breaker = &b
+		}
+		now := time.Unix(1_700_000_000, 0)
+		state, last := throttle.Closed, now
+		var forcing bool
+		th := throttle.New(func(string) throttle.Rules { return r }, func() float64 { return rapid.Float64Range(0, 0.999).Draw(t, "random") }, func(tr throttle.Transition) {
+			if tr.To == throttle.NoConsumer || tr.To == throttle.ConsumerBack {
+				return
+			}
+			ok := forcing
+			for _, to := range legal[state] {
+				ok = ok || to == tr.To
+			}
+			if !ok || tr.From != state || tr.At.Before(last) || tr.Reason == "" {
+				t.Fatalf("from %s: %+v", state, tr)
+			}
+			state, last = tr.To, tr.At
+		})
+		type gone struct {
+			id uuid.UUID
+			at time.Time
+		}
+		var out []gone       // retried, and neither failed again nor settled
+		var goings []gone    // all that were let through
+		var reserved, id int // reserved: allowed, and neither retried nor unsent yet
+		consumers := -1
+		fresh := func() uuid.UUID { id++; return uuid.NewSHA1(uuid.Nil, fmt.Append(nil, id)) }
+		forget := func() {
+			kept := out[:0]
+			for _, o := range out {
+				if now.Sub(o.at) < r.Settle {
+					kept = append(kept, o)
+				}
+			}
+			out = kept
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"allow": func(t *rapid.T) {
+				n, retryAt := th.Allow("q", rapid.IntRange(1, 100).Draw(t, "most"), now)
+				if n > 0 && (state == throttle.Open || consumers == 0) {
+					t.Fatalf("%d go, %s with %d consumers", n, state, consumers)
+				}
+				if n == 0 && retryAt.Before(now) && !retryAt.IsZero() {
+					t.Fatalf("ask again at %s, %s ago", retryAt, now.Sub(retryAt))
+				}
+				for range n {
+					goings = append(goings, gone{at: now})
+				}
+				reserved += n
+			},
+			"retried": func(t *rapid.T) {
+				forget()
+				n := rapid.IntRange(0, reserved).Draw(t, "n")
+				ids := make([]uuid.UUID, n)
+				for i := range ids {
+					ids[i] = fresh()
+					out = append(out, gone{ids[i], now})
+				}
+				th.Retried("q", ids, now)
+				reserved -= n
+			},
+			"unsent": func(t *rapid.T) {
+				n := rapid.IntRange(0, reserved).Draw(t, "n")
+				th.NotRetried("q", n, now)
+				reserved -= n
+				goings = goings[:len(goings)-n] // any will do: what counts is how many
+			},
+			"failed": func(t *rapid.T) {
+				forget()
+				if len(out) == 0 || rapid.Bool().Draw(t, "a stranger") {
+					th.Failed("q", fresh(), now)
+					return
+				}
+				i := rapid.IntRange(0, len(out)-1).Draw(t, "which")
+				th.Failed("q", out[i].id, now)
+				out = append(out[:i], out[i+1:]...)
+			},
+			"time": func(t *rapid.T) {
+				now = now.Add(time.Duration(math.Pow(10, rapid.Float64Range(5, 11).Draw(t, "log ns"))))
+			},
+			"consumers": func(t *rapid.T) {
+				consumers = rapid.IntRange(-1, 2).Draw(t, "n")
+				th.Consumers("q", consumers, now)
+			},
+			"force": func(t *rapid.T) {
+				forcing = true
+				defer func() { forcing = false }()
+				must(t, th.Force("q", rapid.SampledFrom([]string{"open", "closed", "auto"}).Draw(t, "to"), "anna", "why", now))
+			},
+			"": func(t *rapid.T) {
+				forget()
+				v := th.View("q", now)
+				if v.State != state || v.InFlight < 0 || v.FailedShare < 0 || v.FailedShare > 1 {
+					t.Fatalf("%s: %+v", state, v)
+				}
+				if r.InFlight > 0 && len(out)+reserved > r.InFlight {
+					t.Fatalf("%d under way of %d", len(out)+reserved, r.InFlight)
+				}
+				if r.Rate == 0 {
+					return
+				}
+				for i := range goings {
+					if n, took := len(goings)-i, now.Sub(goings[i].at).Seconds(); float64(n) > r.Rate*took*1.05+max(2, math.Ceil(r.Rate/10)) {
+						t.Fatalf("%d within %.3f s at a rate of %v", n, took, r.Rate)
+					}
+				}
+			},
+		})
+	})
+}
+
+// Memory grows neither with the retries nor with the queues.
+func TestMemoryIsBounded(t *testing.T) {
+	r := withBreaker()
+	r.Settle = time.Hour
+	r.Breaker.Window = time.Hour
+	now := time.Unix(1_700_000_000, 0)
+	th := throttle.New(func(string) throttle.Rules { return r }, func() float64 { return 0.5 }, func(throttle.Transition) {})
+	for range 400 {
+		n, _ := th.Allow("q", 512, now)
+		ids := make([]uuid.UUID, n)
+		for i := range ids {
+			ids[i] = uuid.New()
+		}
+		th.Retried("q", ids, now)
+		th.Failed("q", ids[0], now)
+		now = now.Add(time.Millisecond)
+	}
+	if v := th.View("q", now); v.InFlight > throttle.MaxTracked || v.InFlight < throttle.MaxTracked-1 {
+		t.Errorf("%d are remembered of %d", v.InFlight, 400*512)
+	}
+	if n, _ := th.Allow("q", 1, now); n != 1 {
+		t.Fatal("paused")
+	}
+	for range 3 * throttle.MaxTracked { // of which none has finished
+		th.Failed("q", uuid.New(), now)
+	}
+	th.NotRetried("q", 1, now)
+	for i := range 10_000 {
+		now = now.Add(time.Second)
+		name := fmt.Sprint("queue ", i)
+		n, _ := th.Allow(name, 1, now)
+		th.NotRetried(name, n, now)
+	}
+	if n := len(th.Queues()); n > 4000 {
+		t.Errorf("%d queues are remembered", n)
+	}
+}
+
+// A caller who asks late has what a rate let through meanwhile, up to what SetCatchUp says.
+// What was not used for another reason is not made up for.
+func TestALateCallerCatchesUp(t *testing.T) {
+	const rate = 100
+	for name, c := range map[string]struct {
+		late  time.Duration
+		doing func(b *scene)
+		least int
+		most  int
+	}{
+		"in time":           {0, func(*scene) {}, 1, 2},
+		"late":              {200 * time.Millisecond, func(*scene) {}, 21, 22},
+		"later than may be": {time.Minute, func(*scene) {}, 27, 27},
+		"nothing waited":    {200 * time.Millisecond, func(b *scene) { b.goesBut(1) }, 10, 10},
+		"no consumers":      {200 * time.Millisecond, func(b *scene) { b.Consumers("q", 0, b.now); b.goes(512); b.Consumers("q", 1, b.now) }, 10, 10},
+		"it had no share":   {200 * time.Millisecond, func(b *scene) { b.share(0); b.goes(512); b.share(1) }, 10, 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newScene(t, throttle.Rules{Rate: rate})
+			b.SetCatchUp(250 * time.Millisecond)
+			b.goes(512)
+			b.after(time.Second)
+			b.goes(512)
+			c.doing(b)
+			b.after(10*time.Millisecond + c.late)
+			if n := len(b.goes(512)); n < c.least || n > c.most {
+				t.Errorf("%d go, want %d to %d", n, c.least, c.most)
+			}
+		})
+	}
+}
+
+// goesBut returns all that it may but n, which do not wait.
+func (b *scene) goesBut(n int) {
+	b.after(20 * time.Millisecond)
+	may, _ := b.Allow("q", 512, b.now)
+	b.NotRetried("q", n, b.now)
+	b.Retried("q", make([]uuid.UUID, may-n), b.now)
+}
+
+func (b *scene) share(n int) { b.SetShare(throttle.Share{N: n}, b.now) }
+
+// However late a caller is, and whatever it uses: in no time more than the rate and a
+// burst of a quarter of a second go, and what it has come for.
+func TestALateCallerHasNoMoreThanTheRateAndABurst(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		rate := rapid.SampledFrom([]float64{0.1, 1, 7, 40, 100, 1000}).Draw(t, "rate")
+		th := throttle.New(func(string) throttle.Rules { return throttle.Rules{Rate: rate} }, func() float64 { return 0.5 }, func(throttle.Transition) {})
+		th.SetCatchUp(250 * time.Millisecond)
+		now := time.Unix(1_700_000_000, 0)
+		var goings []time.Time
+		t.Repeat(map[string]func(*rapid.T){
+			"allow": func(t *rapid.T) {
+				n, _ := th.Allow("q", rapid.IntRange(1, 512).Draw(t, "most"), now)
+				sent := n
+				if rapid.Bool().Draw(t, "fewer wait") {
+					sent = rapid.IntRange(0, n).Draw(t, "sent")
+				}
+				th.NotRetried("q", n-sent, now)
+				for range sent {
+					goings = append(goings, now)
+				}
+			},
+			"time": func(t *rapid.T) {
+				now = now.Add(time.Duration(math.Pow(10, rapid.Float64Range(5, 11).Draw(t, "log ns"))))
+			},
+			"": func(t *rapid.T) {
+				for i, at := range goings {
+					if n, may := float64(len(goings)-i), rate*now.Sub(at).Seconds()+max(2, 0.3*rate+1); n > may+1e-6 {
+						t.Fatalf("%v within %s at a rate of %v, and %.1f may", n, now.Sub(at), rate, may)
+					}
+				}
+			},
+		})
+	})
+}
+
+// The shares of all replicas add up to the limits, and none has nothing of a rate.
+func TestReplicasShareTheLimits(t *testing.T) {
+	for _, replicas := range []int{1, 2, 3, 4, 7} {
+		sum := 0
+		for i := range replicas {
+			b := newScene(t, throttle.Rules{InFlight: 10})
+			b.SetShare(throttle.Share{N: replicas, I: i}, b.now)
+			sum += len(b.goes(512))
+			b = newScene(t, throttle.Rules{Rate: 100})
+			b.SetShare(throttle.Share{N: replicas, I: i}, b.now)
+			b.goes(512)
+			if n, retryAt := b.Allow("q", 1, b.now); n != 0 || retryAt.Sub(b.now) != time.Duration(replicas)*10*time.Millisecond {
+				t.Errorf("replica %d of %d may retry the next one after %s", i, replicas, retryAt.Sub(b.now))
+			}
+		}
+		if sum != 10 {
+			t.Errorf("%d replicas have %d in flight, want 10", replicas, sum)
+		}
+	}
+}
+
+// Only the leader retries probes, also where the replicas share fewer messages in flight than they are.
+func TestTheLeaderProbesWithWhatIsInFlightOfAll(t *testing.T) {
+	r := withBreaker()
+	r.InFlight, r.Breaker.Probes = 1, 5
+	b := newScene(t, r)
+	b.Force("q", string(throttle.Open), "a person", "", b.now)
+	b.SetShare(throttle.Share{N: 2, I: 1}, b.now)
+	b.Force("q", throttle.ForceAuto, "a person", "", b.now)
+	b.is(throttle.HalfOpen)
+	b.Receive("another", map[string]throttle.RetryStats{"q": {InFlight: 1}}, b.now)
+	b.allows(512, 0, time.Second)
+	b.Receive("another", nil, b.now)
+	b.allows(512, 1, never)
+	b.allows(512, 0, never)
+	b.SetLeads(false)
+	b.NotRetried("q", 1, b.now)
+	b.allows(512, 0, never)
+}
+
+func TestAShareExpires(t *testing.T) {
+	b := newScene(t, throttle.Rules{InFlight: 10})
+	for _, c := range []struct {
+		share throttle.Share
+		want  bool
+	}{
+		{throttle.Share{N: 1}, false}, {throttle.Share{N: 2}, true}, {throttle.Share{N: 2, I: 1}, true}, {throttle.Share{N: 2, I: 1}, false},
+		{throttle.Share{}, true}, {throttle.Share{N: 2, I: 0, Until: b.now}, false}, {throttle.Share{N: 2, I: 0, Until: b.now.Add(1)}, true},
+	} {
+		if got := b.SetShare(c.share, b.now); got != c.want {
+			t.Errorf("%+v changes what may be retried: %v", c.share, got)
+		}
+	}
+	if n := len(b.goes(512)); n != 5 {
+		t.Errorf("%d go, want 5", n)
+	}
+	b = newScene(t, throttle.Rules{InFlight: 10})
+	b.SetShare(throttle.Share{N: 2, Until: b.now.Add(1)}, b.now)
+	b.after(1)
+	b.allows(512, 0, never)
+	if v := b.View("q", b.now); v.WaitReason != throttle.WhyRate {
+		t.Errorf("it waits because of %q", v.WaitReason)
+	}
+}
+
+// two are the leader's throttle and a follower's, of the queues that rules knows.
+func two(rules func(string) throttle.Rules) (leader, follower *throttle.Throttle, told func() []string) {
+	var transitions []string
+	random := func() float64 { return 0.5 }
+	leader = throttle.New(rules, random, func(throttle.Transition) {})
+	follower = throttle.New(rules, random, func(tr throttle.Transition) {
+		transitions = append(transitions, fmt.Sprintf("%s %s %v", tr.Queue, tr.To, tr.OnFollower))
+	})
+	follower.SetLeads(false)
+	return leader, follower, func() []string {
+		defer func() { transitions = nil }()
+		slices.Sort(transitions)
+		return transitions
+	}
+}
+
+func failTwenty(th *throttle.Throttle, queue string, now time.Time) {
+	for range 20 {
+		id := uuid.New()
+		th.Allow(queue, 1, now)
+		th.Retried(queue, []uuid.UUID{id}, now)
+		th.Failed(queue, id, now)
+	}
+}
+
+// A follower decides about no breaker. It does what the leader has decided, also about queues
+// that it has not heard of, and leaves alone what a person has set at it.
+func TestAFollowerFollows(t *testing.T) {
+	leader, follower, told := two(func(string) throttle.Rules { return withBreaker() })
+	now := time.Unix(1_700_000_000, 0)
+	failTwenty(follower, "q", now)
+	if v := follower.View("q", now); v.State != throttle.Closed {
+		t.Fatalf("a follower has decided: %+v", v)
+	}
+	if n, _ := follower.Allow("q", 5, now); n != 5 {
+		t.Errorf("closed, and %d of 5 go", n)
+	}
+	if all := leader.BreakerStates(now); len(all) != 0 {
+		t.Errorf("the leader announces %+v of no queue", all)
+	}
+	const queues = 9
+	var want []string
+	for i := range queues {
+		failTwenty(leader, fmt.Sprint("q", i), now)
+		want = append(want, fmt.Sprintf("q%d open true", i))
+	}
+	leader.Allow("closed", 1, now)
+	states := leader.BreakerStates(now)
+	if len(states) != queues {
+		t.Fatalf("%d breakers are announced, want %d", len(states), queues)
+	}
+	follower.Follow(states, now)
+	if got := told(); !slices.Equal(got, want) {
+		t.Errorf("the follower's breakers: %q", got)
+	}
+	for i := range queues {
+		name := fmt.Sprint("q", i)
+		if a, b := leader.View(name, now), follower.View(name, now); a.State != b.State || a.Until != b.Until || a.Since != b.Since || a.Reason != b.Reason {
+			t.Errorf("%s: the leader has %+v, the follower %+v", name, a, b)
+		}
+	}
+	follower.Follow(states, now.Add(time.Second))
+	if got := told(); len(got) != 0 {
+		t.Errorf("the same again changes %q", got)
+	}
+	leader.Follow(nil, now) // it leads
+	if len(leader.BreakerStates(now)) != queues {
+		t.Error("the leader follows")
+	}
+
+	// The wait is over at the leader: the follower sends no probe.
+	now = now.Add(10 * time.Second)
+	if n, _ := follower.Allow("q1", 5, now); n != 0 {
+		t.Errorf("a follower lets %d through by itself", n)
+	}
+	follower.Follow(leader.BreakerStates(now), now)
+	if v := follower.View("q1", now); v.State != throttle.HalfOpen {
+		t.Errorf("%+v", v)
+	}
+	if n, retryAt := follower.Allow("q1", 5, now); n != 0 || !retryAt.IsZero() {
+		t.Errorf("a follower sends %d probes", n)
+	}
+	if n, _ := leader.Allow("q1", 5, now); n != 3 {
+		t.Errorf("the leader sends %d probes", n)
+	}
+	told()
+
+	// Closed for all but those that a person has set.
+	for _, name := range []string{"q0", "q2", "q4", "q6"} {
+		must(t, follower.Force(name, "open", "anna", "", now))
+	}
+	told()
+	follower.Follow(nil, now)
+	if got := told(); !slices.Equal(got, []string{"q1 closed true", "q3 closed true", "q5 closed true", "q7 closed true", "q8 closed true"}) {
+		t.Errorf("closed are %q", got)
+	}
+	follower.Follow(nil, now)
+	if got := told(); len(got) != 0 {
+		t.Errorf("closed again: %q", got)
+	}
+	// What it is after a person let it decide again, the leader says.
+	must(t, follower.Force("q0", "auto", "anna", "", now))
+	follower.Follow(nil, now)
+	if v := follower.View("q0", now); v.State != throttle.Closed || v.Forced {
+		t.Errorf("%+v", v)
+	}
+}
+
+// What other replicas have retried counts as one's own, while they report it and as long as it
+// is of the same state.
+func TestReportsOfOtherReplicasCount(t *testing.T) {
+	leader, other, _ := two(func(queue string) throttle.Rules {
+		if queue == "free" {
+			return throttle.Rules{Rate: 1e6}
+		}
+		return withBreaker()
+	})
+	now := time.Unix(1_700_000_000, 0)
+	for _, name := range []string{"free", "idle", "q", "r"} {
+		other.Allow(name, 3, now)
+	}
+	other.NotRetried("idle", 3, now)
+	ids := []uuid.UUID{uuid.New(), uuid.New()}
+	other.Retried("q", ids, now)
+	other.Failed("q", ids[1], now)
+	for range 20 { // the order of the queues is random
+		stats := other.RetryStats(now)
+		if len(stats) != 2 || stats["q"] != (throttle.RetryStats{Finished: 2, Failed: 1, InFlight: 2}) || stats["r"] != (throttle.RetryStats{InFlight: 3}) {
+			t.Fatalf("it reports %+v", stats)
+		}
+	}
+	other.Failed("q", ids[0], now)
+	other.NotRetried("q", 1, now)
+	if stats := other.RetryStats(now)["q"]; stats != (throttle.RetryStats{Finished: 2, Failed: 2}) {
+		t.Fatalf("where nothing is in flight it reports %+v", stats)
+	}
+
+	report := func(n, failed, inFlight int, number int64) map[string]throttle.RetryStats {
+		return map[string]throttle.RetryStats{"q": {Number: number, Finished: n, Failed: failed, InFlight: inFlight}}
+	}
+	leader.Receive("b", report(10, 4, 5, 0), now)
+	leader.Receive("c", report(8, 4, 6, 0), now)
+	leader.Receive("d", report(100, 100, 0, 12345), now) // of another state
+	v := leader.View("q", now)
+	if v.State != throttle.Closed || v.InFlight != 11 || v.Finished != 18 || v.FailedShare != 8.0/18 {
+		t.Errorf("%+v", v)
+	}
+	leader.Receive("c", nil, now)
+	if v := leader.View("q", now); v.InFlight != 5 || v.Finished != 10 {
+		t.Errorf("a replica that reports nothing of the queue any more: %+v", v)
+	}
+	if v := leader.View("q", now.Add(3*time.Second-1)); v.Finished != 10 {
+		t.Errorf("before 3 s: %+v", v)
+	}
+	if v := leader.View("q", now.Add(3*time.Second)); v.Finished != 0 || v.InFlight != 0 {
+		t.Errorf("after 3 s: %+v", v)
+	}
+	leader.Receive("b", report(10, 5, 0, 0), now.Add(4*time.Second))
+	leader.Receive("c", report(10, 5, 0, 0), now.Add(4*time.Second))
+	if v := leader.View("q", now.Add(4*time.Second)); v.State != throttle.Open {
+		t.Errorf("20 of all replicas, of which 10 failed: %+v", v)
+	}
+	if stats := leader.BreakerStates(now.Add(4 * time.Second))["q"]; stats.Number == 0 {
+		t.Errorf("its state has no number: %+v", stats)
 	}
 }
