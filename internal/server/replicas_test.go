@@ -16,17 +16,16 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/redrive-mq/redrive/internal/actions"
-	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/cluster"
 	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
 	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/replica"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
 	"github.com/redrive-mq/redrive/internal/throttle"
-	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -37,10 +36,7 @@ import (
 // seconds, also while one joins and one dies.
 func TestARateIsThatOfAllTogether(t *testing.T) {
 	const rate = 40
-	together(t, throttle.Rules{Rate: rate, NoConsumer: throttle.RetryWithoutConsumers}, func(t *testing.T, s *scene) {
-		s.join()
-		s.join()
-		time.Sleep(3 * time.Second)
+	together(t, 2, throttle.Rules{Rate: rate, NoConsumer: throttle.RetryWithoutConsumers}, func(t *testing.T, s *scene) {
 		s.due("q", 3000)
 		began := time.Now()
 		time.Sleep(12 * time.Second)
@@ -77,11 +73,7 @@ func TestARateIsThatOfAllTogether(t *testing.T) {
 // in_flight too, also where there are more replicas than may be in flight.
 func TestInFlightIsOfAllTogether(t *testing.T) {
 	for _, most := range []int{2, 7, 100} {
-		together(t, throttle.Rules{InFlight: most, Settle: time.Hour, NoConsumer: throttle.RetryWithoutConsumers}, func(t *testing.T, s *scene) {
-			for range 3 {
-				s.join()
-			}
-			time.Sleep(3 * time.Second)
+		together(t, 3, throttle.Rules{InFlight: most, Settle: time.Hour, NoConsumer: throttle.RetryWithoutConsumers}, func(t *testing.T, s *scene) {
 			s.due("q", 300)
 			time.Sleep(10 * time.Second)
 			if n := s.count(); n != most {
@@ -99,11 +91,7 @@ var boss = auth.Caller{Name: "ann", How: "token", Role: auth.Admin}
 
 // What a person does at one replica is in force at all within a second.
 func TestAPauseIsInForceEverywhereWithinASecond(t *testing.T) {
-	together(t, throttle.Rules{NoConsumer: throttle.RetryWithoutConsumers}, func(t *testing.T, s *scene) {
-		for range 3 {
-			s.join()
-		}
-		time.Sleep(3 * time.Second)
+	together(t, 3, throttle.Rules{NoConsumer: throttle.RetryWithoutConsumers}, func(t *testing.T, s *scene) {
 		for _, at := range s.nodes {
 			must(t, at.Actions.PauseQueue(context.Background(), boss, "q", "why not"))
 			time.Sleep(time.Second)
@@ -138,11 +126,7 @@ func TestAPauseIsInForceEverywhereWithinASecond(t *testing.T) {
 
 func TestASetBreakerIsSetEverywhereWithinASecond(t *testing.T) {
 	b := throttle.DefaultBreaker()
-	together(t, throttle.Rules{Breaker: &b, NoConsumer: throttle.RetryWithoutConsumers}, func(t *testing.T, s *scene) {
-		for range 3 {
-			s.join()
-		}
-		time.Sleep(3 * time.Second)
+	together(t, 3, throttle.Rules{Breaker: &b, NoConsumer: throttle.RetryWithoutConsumers}, func(t *testing.T, s *scene) {
 		states := func(want throttle.State, forced bool) {
 			t.Helper()
 			for _, n := range s.nodes {
@@ -180,11 +164,7 @@ func TestASetBreakerIsSetEverywhereWithinASecond(t *testing.T) {
 // failures. Then only the leader retries, its probes, and a new leader continues from there.
 func TestOneBreakerForAll(t *testing.T) {
 	b := throttle.Breaker{FailureRatio: 0.5, MinRetries: 30, Window: time.Minute, Wait: 10 * time.Second, MaxWait: 20 * time.Second, Probes: 3, Ramp: 30 * time.Second}
-	together(t, throttle.Rules{Rate: 30, Breaker: &b, Settle: 5 * time.Second, NoConsumer: throttle.RetryWithoutConsumers}, func(t *testing.T, s *scene) {
-		for range 3 {
-			s.join()
-		}
-		time.Sleep(3 * time.Second)
+	together(t, 3, throttle.Rules{Rate: 30, Breaker: &b, Settle: 5 * time.Second, NoConsumer: throttle.RetryWithoutConsumers}, func(t *testing.T, s *scene) {
 		s.failing = true
 		s.due("q", 2000)
 		time.Sleep(4 * time.Second)
@@ -250,14 +230,9 @@ func TestOneBreakerForAll(t *testing.T) {
 
 // What is counted at one is shown at all.
 func TestFlowsAreOfAllTogether(t *testing.T) {
-	together(t, throttle.Rules{}, func(t *testing.T, s *scene) {
-		a, b := s.join(), s.join()
-		time.Sleep(2 * time.Second)
-		for range 30 {
-			a.failed("q", uuid.New())
-		}
-		for range 12 {
-			b.failed("q", uuid.New())
+	together(t, 2, throttle.Rules{}, func(t *testing.T, s *scene) {
+		for i := range 42 {
+			s.nodes[min(i/30, 1)].failed("q", uuid.New())
 		}
 		time.Sleep(time.Second)
 		for _, n := range s.nodes {
@@ -307,20 +282,6 @@ func (t teller) Send(ctx context.Context, topic string, message []byte) error {
 	return t.Member.Send(ctx, topic, message)
 }
 
-type auditLog struct{}
-
-func (auditLog) Begin(audit.Entry) (func(string, int64), error) { return func(string, int64) {}, nil }
-
-func (auditLog) Before(context.Context, int64, func(audit.Entry) (bool, error)) error {
-	return nil
-}
-
-type allThere struct{}
-
-func (allThere) Queue(context.Context, string) (inspect.AtBroker, error) {
-	return inspect.AtBroker{Exists: true, Consumers: 1}, nil
-}
-
 // Send is the giver of a node: RabbitMQ takes all, at once.
 func (*node) IsBinding(string) bool { return false }
 
@@ -365,10 +326,11 @@ func (s *scene) join() *node {
 		f.Scheduler.Wake()
 	})
 	f.Scheduler = retry.NewScheduler(n.member, n, f.Throttle, func(retry.Event) {}, log, func(store.Lane, error) {})
-	f.Inspect = inspect.New(inspect.Config{Store: n.member, Broker: allThere{}, Audit: auditLog{}, Activity: &n.activity,
-		Policies: func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"*"}}} },
+	book, there := &inspecttest.AuditLog{}, inspecttest.NewQueues()
+	there.Set("q", inspect.AtBroker{Exists: true, Consumers: 1})
+	f.Inspect = inspect.New(inspect.Config{Store: n.member, Broker: there, Audit: book, Activity: &n.activity, Policies: inspecttest.Everything,
 		Replicas: func() []inspect.Replica { return replicasForInspect(f) }, Changed: f.Changed})
-	f.Actions = actions.New(actions.Config{Inspect: f.Inspect, Store: n.member, Audit: auditLog{}, Restorable: time.Hour,
+	f.Actions = actions.New(actions.Config{Inspect: f.Inspect, Store: n.member, Audit: book, Restorable: time.Hour,
 		SetPaused: f.Scheduler.Pause, Force: func(queue, to, by, why string) { _ = f.Throttle.Force(queue, to, by, why, time.Now()) }})
 	f.Operations = operations.New(operations.Config{Inspect: f.Inspect, Actions: f.Actions, Store: n.member})
 	f.LeaderTasks = []func(context.Context){f.Inspect.Lead, f.Operations.Lead}
@@ -428,49 +390,57 @@ func (s *scene) count() int {
 }
 
 // due adds n messages that are due at once.
-func (s *scene) due(queue string, n int) {
+func (s *scene) due(queue string, n int) { s.add(queue, store.Waiting, n) }
+
+func (s *scene) add(queue string, state store.State, n int) {
 	var all []*store.Record
 	for range n {
-		all = append(all, &store.Record{ID: uuid.Must(uuid.NewV7()), Queue: queue, State: store.Waiting, Due: time.Now(), FailedAt: time.Now(), Failures: 1, Message: wire.Message{Body: []byte("x")}})
+		all = append(all, &store.Record{ID: uuid.Must(uuid.NewV7()), Queue: queue, State: state, Due: time.Now(), FailedAt: time.Now(), Failures: 1,
+			Message: wire.Message{Body: []byte("x")}})
 	}
-	if err := s.nodes[0].member.Add(context.Background(), all); err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, s.nodes[0].member.Add(context.Background(), all))
 }
 
-func together(t *testing.T, rules throttle.Rules, test func(t *testing.T, s *scene)) {
+// together runs a test of n replicas, one of which leads.
+func together(t *testing.T, n int, rules throttle.Rules, test func(t *testing.T, s *scene)) {
 	synctest.Test(t, func(t *testing.T) {
-		test(t, &scene{t: t, store: memstore.NewReplicas(), rules: rules, by: map[*node]int{}})
+		s := &scene{t: t, store: memstore.NewReplicas(), rules: rules, by: map[*node]int{}}
+		for range n {
+			s.join()
+		}
+		time.Sleep(3 * time.Second)
+		test(t, s)
 	})
 }
 
-func (s *scene) park(queue string, n int) {
-	var all []*store.Record
-	for i := range n {
-		all = append(all, &store.Record{ID: uuid.Must(uuid.NewV7()), Queue: queue, State: store.Parked, Due: time.Now(), ParkedFor: "x",
-			FailedAt: time.Now().Add(time.Duration(i) * time.Microsecond), Message: wire.Message{Body: []byte("x")}})
+// planned is a plan, made at the first replica, to discard n messages that are parked.
+func (s *scene) planned(n int) operations.Plan {
+	s.t.Helper()
+	s.add("q", store.Parked, n)
+	plan, err := s.nodes[0].Operations.Plan(context.Background(), boss, operations.PlanRequest{Verb: actions.Discard, Query: "queue:q state:parked"})
+	if err != nil || plan.Count != int64(n) {
+		s.t.Fatalf("planned %d, %v", plan.Count, err)
 	}
-	if err := s.nodes[0].member.Add(context.Background(), all); err != nil {
-		s.t.Fatal(err)
-	}
+	return plan
+}
+
+// started is the id of an operation, started at the first replica, that discards n messages.
+func (s *scene) started(n int, rate float64) string {
+	s.t.Helper()
+	id := s.planned(n).ID
+	_, err := s.nodes[0].Operations.Start(context.Background(), boss, id, operations.Start{Rate: rate})
+	must(s.t, err)
+	return id
 }
 
 // An operation that is planned at one replica, started at another and paused at a
 // third runs at the leader, goes on where it was when that dies, and does each message
 // once.
 func TestAnOperationIsOfAllTogether(t *testing.T) {
-	together(t, throttle.Rules{NoConsumer: throttle.RetryWithoutConsumers}, func(t *testing.T, s *scene) {
+	together(t, 3, throttle.Rules{NoConsumer: throttle.RetryWithoutConsumers}, func(t *testing.T, s *scene) {
 		ctx := context.Background()
-		for range 3 {
-			s.join()
-		}
-		time.Sleep(3 * time.Second)
 		const n = 900
-		s.park("q", n)
-		plan, err := s.nodes[0].Operations.Plan(ctx, boss, operations.PlanRequest{Verb: actions.Discard, Query: "queue:q state:parked"})
-		if err != nil || plan.Count != n {
-			t.Fatalf("planned %d, %v", plan.Count, err)
-		}
+		plan := s.planned(n)
 		op, err := s.nodes[1].Operations.Start(ctx, boss, plan.ID, operations.Start{Rate: 50}) // at once, and elsewhere
 		if err != nil || op.State != operations.Running {
 			t.Fatalf("started: %s, %v", op.State, err)
@@ -560,21 +530,12 @@ func TestAnOperationIsOfAllTogether(t *testing.T) {
 
 // What a leader did last, and did not live to tell, is shown by all in the end.
 func TestWhatALeaderDidNotTellIsFound(t *testing.T) {
-	together(t, throttle.Rules{}, func(t *testing.T, s *scene) {
+	together(t, 3, throttle.Rules{}, func(t *testing.T, s *scene) {
 		ctx := context.Background()
-		for range 3 {
-			s.join()
-		}
-		time.Sleep(3 * time.Second)
-		s.park("q", 100)
-		plan, err := s.nodes[0].Operations.Plan(ctx, boss, operations.PlanRequest{Verb: actions.Discard, Query: "queue:q"})
-		must(t, err)
-		if _, err := s.nodes[0].Operations.Start(ctx, boss, plan.ID, operations.Start{Rate: 50}); err != nil {
-			t.Fatal(err)
-		}
+		id := s.started(100, 50)
 		time.Sleep(time.Second)
 		for _, n := range s.nodes { // all have read it
-			if op, err := n.Operations.Operation(ctx, boss, plan.ID); err != nil || op.State != operations.Running {
+			if op, err := n.Operations.Operation(ctx, boss, id); err != nil || op.State != operations.Running {
 				t.Errorf("%s shows it %s: %v", n.ID, op.State, err)
 			}
 		}
@@ -583,7 +544,7 @@ func TestWhatALeaderDidNotTellIsFound(t *testing.T) {
 		s.leader().kill()
 		time.Sleep(40 * time.Second)
 		for _, n := range s.nodes {
-			if op, err := n.Operations.Operation(ctx, boss, plan.ID); err != nil || op.State != operations.Finished || op.Done != 100 {
+			if op, err := n.Operations.Operation(ctx, boss, id); err != nil || op.State != operations.Finished || op.Done != 100 {
 				t.Errorf("%s shows it %s, %d done: %v", n.ID, op.State, op.Done, err)
 			}
 		}
@@ -592,28 +553,20 @@ func TestWhatALeaderDidNotTellIsFound(t *testing.T) {
 
 // An order that is given while no one leads is done by who leads next.
 func TestAnOrderOutlivesTheLeader(t *testing.T) {
-	together(t, throttle.Rules{}, func(t *testing.T, s *scene) {
+	together(t, 2, throttle.Rules{}, func(t *testing.T, s *scene) {
 		ctx := context.Background()
-		s.join()
-		s.join()
-		time.Sleep(3 * time.Second)
-		s.park("q", 500)
-		plan, err := s.nodes[0].Operations.Plan(ctx, boss, operations.PlanRequest{Verb: actions.Discard, Query: "queue:q"})
-		must(t, err)
-		if _, err := s.nodes[0].Operations.Start(ctx, boss, plan.ID, operations.Start{Rate: 10}); err != nil {
-			t.Fatal(err)
-		}
+		id := s.started(500, 10)
 		time.Sleep(3 * time.Second)
 		s.leader().kill()
 		at := s.nodes[0]
-		op, err := at.Operations.Order(ctx, boss, plan.ID, operations.Pause) // it waits for the next leader
+		op, err := at.Operations.Order(ctx, boss, id, operations.Pause) // it waits for the next leader
 		if err != nil || op.State != operations.Paused {
 			t.Fatalf("%s, %v", op.State, err)
 		}
 		at.able.Store(false)
 		done := op.Done
 		time.Sleep(5 * time.Second)
-		if op, err = at.Operations.Operation(ctx, boss, plan.ID); err != nil || op.Done != done || op.State != operations.Paused {
+		if op, err = at.Operations.Operation(ctx, boss, id); err != nil || op.Done != done || op.State != operations.Paused {
 			t.Errorf("%s, %d done, then %d: %v", op.State, done, op.Done, err)
 		}
 	})
@@ -622,16 +575,9 @@ func TestAnOrderOutlivesTheLeader(t *testing.T) {
 // A leader that is stopped for a while, and another leads meanwhile, writes nothing of
 // an operation any more.
 func TestAFormerLeaderSpoilsNoOperation(t *testing.T) {
-	together(t, throttle.Rules{}, func(t *testing.T, s *scene) {
-		ctx := context.Background()
-		a := s.join()
-		time.Sleep(2 * time.Second)
-		s.park("q", 100)
-		plan, err := a.Operations.Plan(ctx, boss, operations.PlanRequest{Verb: actions.Discard, Query: "queue:q"})
-		must(t, err)
-		if _, err := a.Operations.Start(ctx, boss, plan.ID, operations.Start{Rate: 10}); err != nil {
-			t.Fatal(err)
-		}
+	together(t, 1, throttle.Rules{}, func(t *testing.T, s *scene) {
+		ctx, a := context.Background(), s.nodes[0]
+		id := s.started(100, 10)
 		// Another becomes the leader behind its back, as when it was stopped past its time.
 		other := s.store.Join()
 		must(t, other.Resign(ctx, "service", a.ID))
@@ -640,7 +586,7 @@ func TestAFormerLeaderSpoilsNoOperation(t *testing.T) {
 		}
 		counts := func() string {
 			c, err := other.Counts(ctx)
-			p, err2 := other.Entry(ctx, "operation/"+plan.ID+"/progress")
+			p, err2 := other.Entry(ctx, "operation/"+id+"/progress")
 			if err != nil || err2 != nil {
 				t.Fatal(err, err2)
 			}
