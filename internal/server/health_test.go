@@ -30,6 +30,15 @@ func testHealth() (*health, *metrics.Metrics) {
 	return newHealth(slog.New(slog.DiscardHandler), m), m
 }
 
+// readyHealth is that of a service that is ready.
+func readyHealth() (*health, *metrics.Metrics) {
+	h, m := testHealth()
+	for _, part := range []string{partIntake, partParked, partPublish} {
+		h.set(part, "")
+	}
+	return h, m
+}
+
 // gauge is a metric's value as Prometheus reads it.
 func gauge(t *testing.T, m *metrics.Metrics, name string) string {
 	t.Helper()
@@ -100,11 +109,8 @@ func TestOnlyAChangeIsNews(t *testing.T) {
 
 // A ledger that is off is a problem of the whole service, until it balances again.
 func TestALedgerThatIsOffIsNotReady(t *testing.T) {
-	h, m := testHealth()
+	h, m := readyHealth()
 	s := &vhost{health: h, metrics: m}
-	for _, part := range []string{partIntake, partParked, partPublish} {
-		h.set(part, "")
-	}
 	s.recounted(map[string]int64{"orders": 3})
 	if problems := h.problems(); h.ready() || len(problems) != 1 || !strings.Contains(problems[0], "redrive ledger") {
 		t.Errorf("the ledger is off by 3, ready: %v, problems %q", h.ready(), problems)
@@ -117,10 +123,7 @@ func TestALedgerThatIsOffIsNotReady(t *testing.T) {
 
 // A hundred thousand queues with a problem each do not fill readiness, page and status.
 func TestProblemsOfVeryManyQueuesAreSummedUp(t *testing.T) {
-	h, _ := testHealth()
-	for _, part := range []string{partIntake, partParked, partPublish} {
-		h.set(part, "")
-	}
+	h, _ := readyHealth()
 	const n = 100_000
 	for i := range n {
 		h.set(fmt.Sprintf("%sinvented.%06d", partQueue, i), "no such queue")
@@ -156,10 +159,7 @@ func TestALaneThatFailsIsLoggedOnce(t *testing.T) {
 // says so for a while.
 func TestAListenerThatPanicsCannotEndTheIntake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, m := testHealth()
-		for _, part := range []string{partIntake, partParked, partPublish} {
-			h.set(part, "")
-		}
+		h, m := readyHealth()
 		l := &listeners{log: slog.New(slog.DiscardHandler), health: h, count: m.ListenerFailed}
 		heard := 0
 		l.add("first", func(e retry.Event) {
@@ -192,25 +192,27 @@ func TestAListenerThatPanicsCannotEndTheIntake(t *testing.T) {
 func TestAnOpenBreakerWithNothingWaitingIsNotNotified(t *testing.T) {
 	s := opened(t, testConfig(t))
 	s.vhosts[0].force("orders", string(throttle.Open), "anna", "the bank is down")
-	told := func() (kinds []notify.Kind) {
-		t.Helper()
-		settings := notify.DefaultSettings()
-		all, err := s.vhosts[0].conditions(t.Context(), &settings)
-		must(t, err)
-		for _, c := range all {
-			if c.Queue == "orders" {
-				kinds = append(kinds, c.Kind)
-			}
-		}
-		return kinds
-	}
-	if is := told(); len(is) > 0 {
+	if is := told(t, s); len(is) > 0 {
 		t.Errorf("with nothing behind it: %v", is)
 	}
 	must(t, s.vhosts[0].store.Add(t.Context(), []*store.Record{{ID: uuid.New(), Queue: "orders", State: store.Waiting, Due: time.Now(), FirstFailed: time.Now(), FailedAt: time.Now()}}))
-	if is := told(); !slices.Equal(is, []notify.Kind{notify.BreakerOpen}) {
+	if is := told(t, s); !slices.Equal(is, []notify.Kind{notify.BreakerOpen}) {
 		t.Errorf("with a message behind it: %v", is)
 	}
+}
+
+// told are the conditions of the queue orders.
+func told(t *testing.T, s *Service) (kinds []notify.Kind) {
+	t.Helper()
+	settings := notify.DefaultSettings()
+	all, err := s.vhosts[0].conditions(t.Context(), &settings)
+	must(t, err)
+	for _, c := range all {
+		if c.Queue == "orders" {
+			kinds = append(kinds, c.Kind)
+		}
+	}
+	return kinds
 }
 
 // undated is a store that does not know when its waiting message failed.
@@ -225,22 +227,14 @@ func TestAMessageOfAnUnknownTimeIsNotNotified(t *testing.T) {
 	s := opened(t, testConfig(t))
 	v := s.vhosts[0]
 	v.store = undated{v.store}
-	settings := notify.DefaultSettings()
-	all, err := v.conditions(t.Context(), &settings)
-	must(t, err)
-	for _, c := range all {
-		if c.Kind == notify.OldestWaiting {
-			t.Errorf("%+v", c)
-		}
+	if is := told(t, s); slices.Contains(is, notify.OldestWaiting) {
+		t.Errorf("it is told of %v", is)
 	}
 }
 
 // What is wrong with a part is reported as what it means to people.
 func TestWhatHealthTellsPeople(t *testing.T) {
-	h, _ := testHealth()
-	for _, part := range []string{partIntake, partParked, partPublish} {
-		h.set(part, "")
-	}
+	h, _ := readyHealth()
 	for _, step := range []struct{ part, what, want string }{
 		{"", "", ""},
 		{partIntake, "not connected", "intake_stopped after 2m0s: not connected"},
@@ -340,9 +334,14 @@ func TestActivityIsOnlyWhatPeopleAskFor(t *testing.T) {
 	if names := r.Queues(); len(names) != 0 {
 		t.Errorf("queues %q are counted", names)
 	}
-	r.event(retry.Event{Kind: retry.Parked, Queue: "mail", At: at})
-	if names := r.Queues(); !slices.Equal(names, []string{"mail"}) {
-		t.Errorf("the queues are %q", names)
+	r.event(retry.Event{Kind: retry.Discarded, Queue: "mail", At: at, N: 7})
+	r.event(retry.Event{Kind: retry.Failed, Queue: "mail", At: at})
+	if got, names := r.Minute("mail", at), r.Queues(); got != (inspect.Flow{Failed: 1, Discarded: 7}) || !slices.Equal(names, []string{"mail"}) {
+		t.Errorf("%+v, of the queues %q", got, names)
+	}
+	r.event(retry.Event{Kind: retry.Failed, Queue: "orders", At: at.Add(time.Hour)})
+	if got := r.Failed(func(q string) bool { return q == "mail" }); got != 1 {
+		t.Errorf("%d failed in all", got)
 	}
 }
 
@@ -364,20 +363,6 @@ func TestActivityIsCountedAtOnce(t *testing.T) {
 	got := r.Minute("0", at)
 	if got.Failed+got.Retried+got.Parked != 4*500 {
 		t.Errorf("4 times 500 events count as %v", got)
-	}
-}
-
-func TestManyAtOnceCountAsMany(t *testing.T) {
-	var r activity
-	at := time.Unix(1_700_000_000, 0)
-	r.event(retry.Event{Kind: retry.Discarded, Queue: "orders", At: at, N: 7})
-	r.event(retry.Event{Kind: retry.Failed, Queue: "orders", At: at})
-	r.event(retry.Event{Kind: retry.Failed, Queue: "mail", At: at.Add(time.Hour)})
-	if got := r.Minute("orders", at); got != (inspect.Flow{Failed: 1, Discarded: 7}) {
-		t.Errorf("%+v", got)
-	}
-	if got := r.Failed(func(q string) bool { return q == "orders" }); got != 1 {
-		t.Errorf("%d failed in all", got)
 	}
 }
 

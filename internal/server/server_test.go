@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math"
 	"net"
 	"net/http"
@@ -58,21 +59,36 @@ func opened(t *testing.T, c *config.Config) *Service {
 	return s
 }
 
+// starts is that a service starts, so its folders are free, and ends.
+func starts(t *testing.T, c *config.Config) {
+	t.Helper()
+	s, err := New(c, quiet())
+	must(t, err)
+	must(t, s.Close())
+}
+
+// refuses is that a service does not start, and says why.
+func refuses(t *testing.T, c *config.Config, why string) error {
+	t.Helper()
+	s, err := New(c, quiet())
+	if err == nil {
+		_ = s.Close()
+	}
+	if err == nil || !strings.Contains(err.Error(), why) {
+		t.Errorf("it says: %v, want %s", err, why)
+	}
+	return err
+}
+
 func TestOneServiceOwnsADataFolder(t *testing.T) {
 	c := testConfig(t)
 	first, err := New(c, quiet())
 	must(t, err)
-	if _, err := New(c, quiet()); !errors.Is(err, store.ErrLocked) || !strings.Contains(err.Error(), c.Store.Disk) {
+	if err := refuses(t, c, c.Store.Disk); !errors.Is(err, store.ErrLocked) {
 		t.Errorf("a second one says: %v", err)
 	}
 	must(t, first.Close())
-	again, err := New(c, quiet())
-	if err != nil {
-		t.Fatalf("after the first has ended: %v", err)
-	}
-	if err := again.Close(); err != nil {
-		t.Error(err)
-	}
+	starts(t, c)
 }
 
 // A start that fails must leave the data folder free for the next.
@@ -82,15 +98,9 @@ func TestAPortInUseFreesTheDataFolder(t *testing.T) {
 	defer taken.Close()
 	c := testConfig(t)
 	c.Listen = taken.Addr().String()
-	if _, err := New(c, quiet()); err == nil || !strings.Contains(err.Error(), c.Listen) {
-		t.Fatalf("it says: %v", err)
-	}
+	_ = refuses(t, c, c.Listen)
 	c.Listen = "127.0.0.1:0"
-	s, err := New(c, quiet())
-	must(t, err)
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
+	starts(t, c)
 }
 
 func TestARefusedConfigLeavesTheOldPolicies(t *testing.T) {
@@ -144,11 +154,15 @@ func TestARefusedConfigLeavesTheOldPolicies(t *testing.T) {
 	schemaInForce()
 }
 
-// The status must not wait for a connection, nor show the broker's password.
-func TestStatusBeforeAnyConnection(t *testing.T) {
+// The status must not wait for a connection, nor show the broker's password; a read-only
+// service refuses changes.
+func TestAServiceBeforeAnyConnection(t *testing.T) {
 	c := testConfig(t)
-	c.Broker.URL = "amqp://shop:s3cret@127.0.0.1:1/"
+	c.Broker.URL, c.Access.ReadOnly = "amqp://shop:s3cret@127.0.0.1:1/", true
 	s := opened(t, c)
+	if code, text := send(s, "POST", "/api/v1/tokens", `{"name":"ci","role":"viewer"}`); code != 403 || !strings.Contains(text, auth.ErrReadOnly.Error()) {
+		t.Errorf("it is read-only, and answers %d %s", code, text)
+	}
 	st, err := s.vhosts[0].inspect.Overview(t.Context(), auth.Caller{Name: "ann", Role: auth.Viewer})
 	must(t, err)
 	if len(st.Problems) != 3 || len(st.Queues) != 0 || strings.Contains(st.Broker, "s3cret") || !strings.Contains(st.Broker, "127.0.0.1:1") {
@@ -161,28 +175,18 @@ func TestAServiceThatOthersCouldReachDoesNotStartOpen(t *testing.T) {
 	c.Store.Disk = filepath.Join(c.Store.Disk, "data")
 	for _, listen := range []string{"0.0.0.0:0", ":0", "[::]:0"} {
 		c.Listen = listen
-		if _, err := New(c, quiet()); err == nil || !strings.Contains(err.Error(), "set `auth: {}`") {
-			t.Errorf("%s: %v", listen, err)
-		}
+		_ = refuses(t, c, "set `auth: {}`")
 	}
 	c.Access.SignIn = true
-	if _, err := New(c, quiet()); err == nil || !strings.Contains(err.Error(), "tls.cert") {
-		t.Errorf("without TLS: %v", err)
-	}
+	_ = refuses(t, c, "tls.cert")
 	c.Access.TLS = auth.TLSFiles{Cert: "none.pem", Key: "none.pem"}
 	if _, err := os.Stat(c.Store.Disk); err == nil {
 		t.Error("a service that may not start has made its folder")
 	}
-	if _, err := New(c, quiet()); err == nil || !strings.Contains(err.Error(), "none.pem") {
-		t.Errorf("with a certificate that is not there: %v", err)
-	}
+	_ = refuses(t, c, "none.pem")
 	// Each of those has released its folder.
 	c.Access.TLS, c.Access.BehindProxy = auth.TLSFiles{}, true
-	s, err := New(c, quiet())
-	must(t, err)
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
+	starts(t, c)
 }
 
 // From nothing but an administrator of RabbitMQ's to a token that works, by TLS.
@@ -280,20 +284,6 @@ func certificate(t *testing.T, c tls.Certificate) auth.TLSFiles {
 	return files
 }
 
-func TestAReadOnlyServiceChangesNothing(t *testing.T) {
-	c := testConfig(t)
-	c.Access.ReadOnly = true
-	s := opened(t, c)
-	r := httptest.NewRequest("POST", "/api/v1/tokens", strings.NewReader(`{"name":"ci","role":"viewer"}`))
-	r.RemoteAddr, r.Host = "127.0.0.1:4242", "127.0.0.1:8250"
-	r.Header.Set("Content-Type", "application/json")
-	w := httptest.NewRecorder()
-	s.server().Handler.ServeHTTP(w, r)
-	if w.Code != 403 || !strings.Contains(w.Body.String(), auth.ErrReadOnly.Error()) {
-		t.Errorf("%d %s", w.Code, w.Body)
-	}
-}
-
 func get(t *testing.T, s *Service, path string) (int, string) {
 	t.Helper()
 	r, err := http.Get("http://" + s.Addr() + path)
@@ -337,21 +327,13 @@ func saysReady(t *testing.T, s *Service) (all map[string]bool, o inspect.Overvie
 // the last beat.
 func agree(t *testing.T, s *Service, what string, ready bool) inspect.Overview {
 	t.Helper()
-	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) {
-		all, o := saysReady(t, s)
-		differ := ""
-		for place, says := range all {
-			if says != ready {
-				differ += fmt.Sprintf(" %s: %v", place, says)
-			}
-		}
-		if differ == "" {
-			return o
-		}
-		if time.Since(began) > 3*time.Minute {
-			t.Fatalf("%s: ready is %v, but%s; wrong is %q", what, ready, differ, s.Problems())
-		}
-	}
+	var o inspect.Overview
+	brokertest.Eventually(t, fmt.Sprintf("%s: ready is %v everywhere", what, ready), func() bool {
+		all, now := saysReady(t, s)
+		o = now
+		return !slices.Contains(slices.Collect(maps.Values(all)), !ready)
+	})
+	return o
 }
 
 // One judgement says whether a service is ready, in all places, whatever is wrong.
@@ -417,14 +399,7 @@ func TestReadinessIsOneJudgementEverywhere(t *testing.T) {
 // replicas' table, which no one knows then.
 func notReady(t *testing.T, s *Service) {
 	t.Helper()
-	began := time.Now()
-	for isReady(s.vhosts[0].health.byPart()) {
-		if time.Since(began) > 3*time.Minute {
-			t.Fatal("it stays ready")
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	t.Logf("not ready after %s", time.Since(began).Round(time.Millisecond))
+	brokertest.Eventually(t, "it is not ready", func() bool { return !isReady(s.vhosts[0].health.byPart()) })
 	all, o := saysReady(t, s)
 	for place, says := range all {
 		if says && place != "replica" {
@@ -639,10 +614,18 @@ func several(t *testing.T) *config.Config {
 	return c
 }
 
-// ask asks a service by its handler, as somebody on this machine.
-func ask(s *Service, path string) (int, string) {
-	r := httptest.NewRequest("GET", path, nil)
+// ask asks a service by its handler, as somebody on this machine who may have a token.
+func ask(s *Service, path string, token ...string) (int, string) {
+	return send(s, "GET", path, "", token...)
+}
+
+func send(s *Service, method, path, body string, token ...string) (int, string) {
+	r := httptest.NewRequest(method, path, strings.NewReader(body))
 	r.RemoteAddr, r.Host = "127.0.0.1:4242", "127.0.0.1:8250"
+	r.Header.Set("Content-Type", "application/json")
+	for _, secret := range token {
+		r.Header.Set("Authorization", "Bearer "+secret)
+	}
 	w := httptest.NewRecorder()
 	s.server().Handler.ServeHTTP(w, r)
 	return w.Code, w.Body.String()
@@ -735,21 +718,14 @@ func TestHealthOfAllTellsNobodyMoreThanThatOfEach(t *testing.T) {
 		must(t, err)
 		secrets = append(secrets, secret)
 	}
-	as := func(secret, path string) (int, string) {
-		r := httptest.NewRequest("GET", path, nil)
-		r.Header.Set("Authorization", "Bearer "+secret)
-		w := httptest.NewRecorder()
-		s.server().Handler.ServeHTTP(w, r)
-		return w.Code, w.Body.String()
-	}
 	for path, want := range map[string][3]int{"/metrics": {401, 401, 401}, "/v/%2F/metrics": {200, 401, 401}, "/v/shop/metrics": {401, 200, 401}, "/v/a%2Fb/metrics": {401, 401, 200}} {
 		for i, secret := range secrets {
-			if code, text := as(secret, path); code != want[i] || code != 200 && strings.Contains(text, "redrive_") {
+			if code, text := ask(s, path, secret); code != want[i] || code != 200 && strings.Contains(text, "redrive_") {
 				t.Errorf("%s with the token of %d: %d, want %d", path, i, code, want[i])
 			}
 		}
 	}
-	if _, text := as(secrets[1], "/readyz"); !strings.Contains(text, "virtual host shop: intake: connecting\n") || strings.Contains(text, "a/b") {
+	if _, text := ask(s, "/readyz", secrets[1]); !strings.Contains(text, "virtual host shop: intake: connecting\n") || strings.Contains(text, "a/b") {
 		t.Errorf("ready, to one of shop: %s", text)
 	}
 }
@@ -815,15 +791,9 @@ func TestAStartThatFailsForOneNamesItAndFreesAll(t *testing.T) {
 	shop := filepath.Join(c.Store.Disk, "vhosts", "shop")
 	must(t, os.MkdirAll(filepath.Dir(shop), 0o700))
 	must(t, os.WriteFile(shop, nil, 0o600))
-	if _, err := New(c, quiet()); err == nil || !strings.Contains(err.Error(), `virtual host "shop": `) {
-		t.Errorf("it says: %v", err)
-	}
+	_ = refuses(t, c, `virtual host "shop": `)
 	must(t, os.Remove(shop))
-	s, err := New(c, quiet())
-	must(t, err)
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
+	starts(t, c)
 }
 
 // What a virtual host left behind that is served no more is reported, once it is any.
