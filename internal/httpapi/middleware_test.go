@@ -124,7 +124,7 @@ func TestHealthNeedsNobody(t *testing.T) {
 // not replayed.
 func TestWhatMakesNoSenseIsRefused(t *testing.T) {
 	a := httpapi.New(config(&scripted{}))
-	ids := `"` + strings.Repeat("0198f0a0-0000-7000-8000-000000000001", 1) + `"`
+	const ids = `"0198f0a0-0000-7000-8000-000000000001"`
 	for _, c := range []struct {
 		method, path, body string
 		status             int
@@ -222,6 +222,16 @@ func (c *counting) console() *scripted {
 
 func key(k string) func(*http.Request) { return header("Idempotency-Key", k) }
 
+// gives asks to replay by a key, and checks the answer, its problem if it has one, and how
+// often anything has been done by then.
+func (c *counting) gives(t *testing.T, h http.Handler, k string, status int, problem string, times int) {
+	t.Helper()
+	w := ask(h, "POST", "/api/v1/act", replayX, key(k))
+	if got := code(t, w); w.Code != status || got != problem || c.n != times {
+		t.Errorf("key %s gives %d %s, done %d times; want %d %s, done %d times: %.300s", k, w.Code, got, c.n, status, problem, times, w.Body)
+	}
+}
+
 func TestARequestThatComesTwiceIsDoneOnce(t *testing.T) {
 	done := &counting{}
 	c := config(done.console())
@@ -267,16 +277,14 @@ func TestARequestThatComesTwiceIsDoneOnce(t *testing.T) {
 }
 
 func TestAKeyMeansNothingWhereNothingWasDone(t *testing.T) {
-	for _, err := range []error{inspect.ErrPrecondition, actions.ErrNoAudit, store.ErrFull, auth.ErrForbidden, inspect.ErrNotFound} {
+	for err, problem := range map[error]string{inspect.ErrPrecondition: "precondition", actions.ErrNoAudit: "no_audit", store.ErrFull: "full", auth.ErrForbidden: "forbidden", inspect.ErrNotFound: "not_found"} {
 		done := &counting{err: fmt.Errorf("%w: for the test", err)}
 		a := httpapi.New(config(done.console()))
-		if w := ask(a, "POST", "/api/v1/act", replayX, key("k")); w.Code < 400 {
-			t.Fatalf("%v: %d", err, w.Code)
+		if w := ask(a, "POST", "/api/v1/act", replayX, key("k")); code(t, w) != problem {
+			t.Errorf("%v: %d %s", err, w.Code, w.Body)
 		}
 		done.err = nil
-		if w := ask(a, "POST", "/api/v1/act", replayX, key("k")); w.Code != 200 || done.n != 2 {
-			t.Errorf("after %v: %d, done %d times", err, w.Code, done.n)
-		}
+		done.gives(t, a, "k", 200, "", 2)
 	}
 	done := &counting{}
 	c := config(done.console())
@@ -290,70 +298,48 @@ func TestAKeyMeansNothingWhereNothingWasDone(t *testing.T) {
 
 // What is not known to be done or not is never done again by itself.
 func TestAKeyOfWhatWasInterrupted(t *testing.T) {
+	done := &counting{}
 	c := config(&scripted{act: func(context.Context, actions.Act) (actions.Acted, error) { panic(http.ErrAbortHandler) }})
 	func() {
 		defer func() { _ = recover() }()
 		ask(httpapi.New(c), "POST", "/api/v1/act", replayX, key("k"))
 	}()
-	done := &counting{}
-	c.Console = done.console()
-	if w := ask(httpapi.New(c), "POST", "/api/v1/act", replayX, key("k")); w.Code != 409 || code(t, w) != "interrupted" || done.n != 0 {
-		t.Errorf("%d, done %d times: %s", w.Code, done.n, w.Body)
-	}
-	large := &scripted{act: func(context.Context, actions.Act) (actions.Acted, error) {
-		return actions.Acted{Done: 1, Outcomes: []actions.Outcome{{Why: strings.Repeat("x", 4<<20)}}}, nil
+	c.Console = &scripted{act: func(context.Context, actions.Act) (actions.Acted, error) {
+		return actions.Acted{Done: 1, Outcomes: []actions.Outcome{{Why: strings.Repeat("x", 4<<20)}}}, nil // too large to be kept
 	}}
-	c.Console = large
-	if w := ask(httpapi.New(c), "POST", "/api/v1/act", replayX, key("large")); w.Code != 200 {
-		t.Errorf("%d %s", w.Code, w.Body)
-	}
+	done.gives(t, httpapi.New(c), "large", 200, "", 0)
 	c.Console = done.console()
-	if w := ask(httpapi.New(c), "POST", "/api/v1/act", replayX, key("large")); w.Code != 409 || code(t, w) != "interrupted" || done.n != 0 {
-		t.Errorf("after an answer too large to be kept: %d, done %d times", w.Code, done.n)
-	}
+	a := httpapi.New(c)
+	done.gives(t, a, "k", 409, "interrupted", 0)
+	done.gives(t, a, "large", 409, "interrupted", 0)
 	done.err = errors.New("the disk is gone")
-	if w := ask(httpapi.New(c), "POST", "/api/v1/act", replayX, key("l")); w.Code != 500 {
-		t.Errorf("%d %s", w.Code, w.Body)
-	}
-	if w := ask(httpapi.New(c), "POST", "/api/v1/act", replayX, key("l")); w.Code != 409 || code(t, w) != "interrupted" || done.n != 1 {
-		t.Errorf("%d, done %d times: %s", w.Code, done.n, w.Body)
-	}
+	done.gives(t, a, "l", 500, "internal", 1)
+	done.gives(t, a, "l", 409, "interrupted", 1)
 }
 
 func TestTwoAtOnceWithOneKey(t *testing.T) {
-	begun, finish := make(chan struct{}), make(chan struct{})
+	begun, finish, done := make(chan struct{}), make(chan struct{}), &counting{}
 	a := httpapi.New(config(&scripted{act: func(context.Context, actions.Act) (actions.Acted, error) {
 		close(begun)
 		<-finish
 		return actions.Acted{}, nil
 	}}))
 	var first sync.WaitGroup
-	first.Go(func() {
-		if w := ask(a, "POST", "/api/v1/act", replayX, key("k")); w.Code != 200 {
-			t.Errorf("the first: %d", w.Code)
-		}
-	})
+	first.Go(func() { done.gives(t, a, "k", 200, "", 0) })
 	<-begun
-	if w := ask(a, "POST", "/api/v1/act", replayX, key("k")); w.Code != 409 || code(t, w) != "in_progress" {
-		t.Errorf("the second: %d %s", w.Code, w.Body)
-	}
+	done.gives(t, a, "k", 409, "in_progress", 0)
 	close(finish)
 	first.Wait()
-	if w := ask(a, "POST", "/api/v1/act", replayX, key("k")); w.Code != 200 {
-		t.Errorf("afterwards: %d %s", w.Code, w.Body)
-	}
+	done.gives(t, a, "k", 200, "", 0)
 }
 
 // Nothing is done whose doing could not be remembered.
 func TestNothingIsDoneWhenTheKeyCannotBeKept(t *testing.T) {
-	done := &counting{}
+	done, s := &counting{}, memstore.New()
 	c := config(done.console())
-	s := memstore.New()
 	c.Entries = s
-	_ = s.Close()
-	if w := ask(httpapi.New(c), "POST", "/api/v1/act", replayX, key("k")); w.Code != 503 || code(t, w) != "stopping" || done.n != 0 {
-		t.Errorf("%d, done %d times: %s", w.Code, done.n, w.Body)
-	}
+	must(t, s.Close())
+	done.gives(t, httpapi.New(c), "k", 503, "stopping", 0)
 }
 
 // An import is streamed, so its hash is only known at its end.

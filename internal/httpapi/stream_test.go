@@ -12,7 +12,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"strconv"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -269,26 +269,6 @@ func TestAnExportThatTakesItsTimeByHTTP2(t *testing.T) {
 	})
 }
 
-// What an import reads by itself is bounded in the time between two pieces, not in
-// all: so the size of an import has nothing to do with how long it may take.
-func TestAnImportIsRead(t *testing.T) {
-	c, _ := serve(t, config(&scripted{taken: func(r io.Reader) (actions.Imported, error) {
-		data, err := io.ReadAll(r)
-		return actions.Imported{Count: int64(len(data))}, err
-	}}))
-	reader, writer := io.Pipe()
-	go func() {
-		for range 50 {
-			_, _ = writer.Write(make([]byte, 10_000))
-		}
-		_ = writer.Close()
-	}()
-	done, err := c.Import(soon(t), reader, false)
-	if err != nil || done.Count != 500_000 {
-		t.Errorf("%+v, %v", done, err)
-	}
-}
-
 // ticking is a console whose watchers see what is sent to the channel, and which
 // knows how many there are.
 func ticking(ticks chan operations.Tick) (*scripted, *sync.WaitGroup) {
@@ -376,46 +356,6 @@ func TestWatchersEndWithTheService(t *testing.T) {
 	watchers.Wait()
 }
 
-func TestNotEverybodyCanWatchAtOnce(t *testing.T) {
-	ticks := make(chan operations.Tick)
-	s, watchers := ticking(ticks)
-	c, server := serve(t, config(s))
-	ctx, cancel := context.WithCancel(soon(t))
-	var clients sync.WaitGroup
-	begun := make(chan bool, 101)
-	for i := range 101 {
-		clients.Go(func() {
-			r, _ := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+"/api/v1/live", nil)
-			as(auth.Caller{Name: "user" + strconv.Itoa(i%6), How: "token", Role: auth.Admin})(r)
-			resp, err := server.Client().Do(r)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			defer resp.Body.Close()
-			if begun <- resp.StatusCode == http.StatusOK; resp.StatusCode != http.StatusOK && (resp.StatusCode != http.StatusTooManyRequests || resp.Header.Get("Retry-After") == "") {
-				t.Errorf("%s", resp.Status)
-			}
-			<-ctx.Done()
-		})
-	}
-	n := 0
-	for range 101 {
-		if <-begun {
-			n++
-		}
-	}
-	if n != 100 {
-		t.Errorf("%d watch", n)
-	}
-	if err := c.Live(ctx, nil); !errors.Is(err, httpapi.ErrTooMany) {
-		t.Errorf("one more: %v", err)
-	}
-	cancel()
-	clients.Wait()
-	watchers.Wait()
-}
-
 // A client asks again at once only where a stream has had its time. One that ends because the
 // store does not answer does not say so: its clients wait.
 func TestOnlyAStreamThatHasHadItsTimeIsAskedForAgain(t *testing.T) {
@@ -473,50 +413,62 @@ func TestARevokedTokenEndsItsStream(t *testing.T) {
 	})
 }
 
-// One who asks again and again, for a display that has gone wrong perhaps, leaves
-// streams for others.
-func TestOneCallerDoesNotTakeAllStreams(t *testing.T) {
+// answers answers requests by a handler, without a connection.
+type answers struct{ http.Handler }
+
+func (a answers) RoundTrip(r *http.Request) (*http.Response, error) {
+	w := httptest.NewRecorder()
+	a.ServeHTTP(w, r)
+	return w.Result(), nil
+}
+
+// A caller who asks again and again, for a display that has gone wrong perhaps, leaves
+// streams for others, of whom not everybody can watch at once. The places are free again
+// when the streams have ended.
+func TestNotEverybodyCanWatchAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tokens := auth.NewTokens(memstore.New(), &inspecttest.AuditLog{})
-		token := func(name string) string {
-			secret, _, err := tokens.Create(t.Context(), root, auth.NewToken{Name: name, Role: "viewer"})
-			must(t, err)
-			return "Bearer " + secret
-		}
-		one, other := token("one"), token("other")
 		s, watchers := ticking(make(chan operations.Tick))
-		c := config(s)
-		c.Guard = auth.NewGuard(auth.Config{Required: true, Tokens: tokens, Log: c.Log})
-		a := httpapi.New(c)
+		a := httpapi.New(config(s))
 		var asking sync.WaitGroup
-		codes := make(chan int, 200)
-		watch := func(by string) {
-			asking.Go(func() { codes <- ask(a, "GET", "/api/v1/live", "", header("Authorization", by)).Code })
-		}
-		for range 150 {
-			watch(one)
-		}
-		synctest.Wait()
-		watch(other)
-		synctest.Wait()
-		refused := len(codes)
-		for range refused {
-			if code := <-codes; code != http.StatusTooManyRequests {
-				t.Errorf("a stream ends at once with %d", code)
+		codes := make(chan int, 300)
+		watch := func(times int, name string, want ...int) { // what ends at once
+			t.Helper()
+			for range times {
+				asking.Go(func() {
+					codes <- ask(a, "GET", "/api/v1/live", "", as(auth.Caller{Name: name, How: "token", Role: auth.Viewer})).Code
+				})
+			}
+			synctest.Wait()
+			var got []int
+			for range len(codes) {
+				got = append(got, <-codes)
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("%d streams of %s: %d end at once, with %v; want %v", times, name, len(got), got, want)
 			}
 		}
-		if refused != 130 {
-			t.Errorf("of 150 streams of one caller and one of another %d are refused; want 130", refused)
+		watch(150, "one", slices.Repeat([]int{http.StatusTooManyRequests}, 130)...)
+		for i := range 4 {
+			watch(20, fmt.Sprint("other ", i))
+		}
+		watch(1, "late", http.StatusTooManyRequests)
+		c := httpapi.Client{Addr: "127.0.0.1:1", HTTP: &http.Client{Transport: answers{a}}}
+		var p *httpapi.Problem
+		if err := c.Live(t.Context(), nil); !errors.Is(err, httpapi.ErrTooMany) || !errors.As(err, &p) {
+			t.Errorf("one more: %v", err)
+		}
+		if w := ask(a, "GET", "/api/v1/live", ""); w.Header().Get("Retry-After") == "" {
+			t.Errorf("one more is not told when: %v", w.Header())
 		}
 		a.EndStreams()
 		asking.Wait()
 		watchers.Wait()
-		watch(one) // the places are free again
-		asking.Wait()
-		for range 22 {
+		for range 100 {
 			if code := <-codes; code != http.StatusOK {
 				t.Errorf("a stream ends with %d", code)
 			}
 		}
+		watch(1, "one", http.StatusOK) // at once, since streams have ended for good
+		asking.Wait()
 	})
 }
