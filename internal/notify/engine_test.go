@@ -438,68 +438,45 @@ func entries(t *testing.T, s store.SideTable) (n int) {
 }
 
 // Quiet hours are those of the clock on the wall, also when it is moved: in Berlin at
-// 02:00 on 2026-03-29 to 03:00, and at 03:00 on 2026-10-25 to 02:00.
+// 02:00 on 2026-03-29 to 03:00, and at 03:00 on 2026-10-25 to 02:00. West of Greenwich Go takes
+// an hour that the clock has twice for the first of them: in New York 01:00 to 02:00 on
+// 2026-11-01 comes twice.
 func TestQuietHours(t *testing.T) {
-	const layout = "2006-01-02 15:04 -0700"
-	berlin := zone(t, "Europe/Berlin")
-	for _, c := range []struct{ from, to, at, end string }{
-		{"22:00", "07:00", "2026-11-21 21:59 +0100", ""},
-		{"22:00", "07:00", "2026-11-21 22:00 +0100", "2026-11-22 07:00 +0100"},
-		{"22:00", "07:00", "2026-11-21 06:59 +0100", "2026-11-21 07:00 +0100"},
-		{"22:00", "07:00", "2026-11-21 07:00 +0100", ""},
-		{"22:00", "07:00", "2026-12-31 23:30 +0100", "2027-01-01 07:00 +0100"},
-		{"22:00", "07:00", "2026-11-21 21:30 +0000", "2026-11-22 07:00 +0100"}, // 22:30 there
-		{"22:00", "07:00", "2026-03-28 23:00 +0100", "2026-03-29 07:00 +0200"}, // an hour less
-		{"22:00", "07:00", "2026-10-24 23:00 +0200", "2026-10-25 07:00 +0100"}, // an hour more
-		{"22:00", "02:30", "2026-03-29 01:59 +0100", "2026-03-29 03:00 +0200"}, // 02:30 does not come
-		{"01:00", "02:30", "2026-10-25 01:30 +0200", "2026-10-25 02:30 +0100"}, // 02:30 comes twice
-		{"01:00", "02:30", "2026-10-25 02:10 +0100", "2026-10-25 02:30 +0100"}, // between them it is quiet again
-		{"12:00", "13:00", "2026-11-21 12:30 +0100", "2026-11-21 13:00 +0100"},
-		{"12:00", "13:00", "2026-11-21 13:00 +0100", ""},
+	const layout, berlin, newYork = "2006-01-02 15:04 -0700", "Europe/Berlin", "America/New_York"
+	for _, c := range []struct{ zone, hours, at, end string }{
+		{berlin, "22:00-07:00", "2026-11-21 21:59 +0100", ""},
+		{berlin, "22:00-07:00", "2026-11-21 22:00 +0100", "2026-11-22 07:00 +0100"},
+		{berlin, "22:00-07:00", "2026-11-21 06:59 +0100", "2026-11-21 07:00 +0100"},
+		{berlin, "22:00-07:00", "2026-11-21 07:00 +0100", ""},
+		{berlin, "22:00-07:00", "2026-12-31 23:30 +0100", "2027-01-01 07:00 +0100"},
+		{berlin, "22:00-07:00", "2026-11-21 21:30 +0000", "2026-11-22 07:00 +0100"}, // 22:30 there
+		{berlin, "22:00-07:00", "2026-03-28 23:00 +0100", "2026-03-29 07:00 +0200"}, // an hour less
+		{berlin, "22:00-07:00", "2026-10-24 23:00 +0200", "2026-10-25 07:00 +0100"}, // an hour more
+		{berlin, "22:00-02:30", "2026-03-29 01:59 +0100", "2026-03-29 03:00 +0200"}, // 02:30 does not come
+		{berlin, "01:00-02:30", "2026-10-25 01:30 +0200", "2026-10-25 02:30 +0100"}, // 02:30 comes twice
+		{berlin, "01:00-02:30", "2026-10-25 02:10 +0100", "2026-10-25 02:30 +0100"}, // between them it is quiet again
+		{berlin, "12:00-13:00", "2026-11-21 12:30 +0100", "2026-11-21 13:00 +0100"},
+		{berlin, "12:00-13:00", "2026-11-21 13:00 +0100", ""},
+		{newYork, "01:00-01:30", "2026-11-01 01:10 -0400", "2026-11-01 01:30 -0500"},
+		{newYork, "01:00-01:30", "2026-11-01 01:05 -0500", "2026-11-01 01:30 -0500"}, // between them it is quiet again
+		{newYork, "22:00-01:30", "2026-11-01 00:10 -0400", "2026-11-01 01:30 -0500"},
+		{newYork, "22:00-01:00", "2026-11-01 00:10 -0400", "2026-11-01 01:00 -0400"}, // the hour after it is not quiet
+		{newYork, "22:00-02:00", "2026-11-01 00:10 -0400", "2026-11-01 02:00 -0500"},
+		{newYork, "01:00-00:45", "2026-11-01 00:10 -0400", "2026-11-01 00:45 -0400"},
 	} {
-		q := Quiet{Zone: berlin}
-		for _, v := range []struct {
-			s  string
-			to *int
-		}{{c.from, &q.From}, {c.to, &q.To}} {
-			clock, err := time.Parse("15:04", v.s)
-			must(t, err)
-			*v.to = 60*clock.Hour() + clock.Minute()
-		}
+		q, from, to := Quiet{Zone: zone(t, c.zone)}, 0, 0
+		_, err := fmt.Sscanf(c.hours, "%d:%d-%d:%d", &q.From, &from, &q.To, &to)
+		must(t, err)
+		q.From, q.To = 60*q.From+from, 60*q.To+to
 		at, err := time.Parse(layout, c.at)
 		must(t, err)
 		end, quiet := q.until(at)
 		got := ""
 		if quiet {
-			got = end.In(berlin).Format(layout)
+			got = end.In(q.Zone).Format(layout)
 		}
 		if got != c.end {
-			t.Errorf("quiet from %s to %s: at %s until %q, want %q", c.from, c.to, c.at, got, c.end)
-		}
-	}
-}
-
-// West of Greenwich Go takes an hour that the clock has twice for the first of them: in New
-// York 01:00 to 02:00 on 2026-11-01 comes twice.
-func TestQuietHoursEndAtTheSecondOfTwoHoursInAllZones(t *testing.T) {
-	const layout = "15:04 -0700"
-	z := zone(t, "America/New_York")
-	for _, c := range []struct {
-		from, to int
-		at, end  string
-	}{
-		{60, 90, "01:10 -0400", "01:30 -0500"},
-		{60, 90, "01:05 -0500", "01:30 -0500"}, // between them it is quiet again
-		{22 * 60, 90, "00:10 -0400", "01:30 -0500"},
-		{22 * 60, 60, "00:10 -0400", "01:00 -0400"}, // the hour after it is not quiet
-		{22 * 60, 120, "00:10 -0400", "02:00 -0500"},
-		{60, 45, "00:10 -0400", "00:45 -0400"},
-	} {
-		at, err := time.Parse("2006-01-02 "+layout, "2026-11-01 "+c.at)
-		must(t, err)
-		end, quiet := Quiet{c.from, c.to, z}.until(at)
-		if got := end.In(z).Format(layout); !quiet || got != c.end {
-			t.Errorf("quiet from minute %d to %d: at %s until %s, %v; want %s", c.from, c.to, c.at, got, quiet, c.end)
+			t.Errorf("quiet from %s: at %s until %q, want %q", c.hours, c.at, got, c.end)
 		}
 	}
 }
@@ -539,7 +516,7 @@ func TestARouteForAQueueIsToldOfItsForwardTargets(t *testing.T) {
 	})
 }
 
-// heard are the notifications sent, where no socket may be.
+// heard are the notifications sent by replicas, where no socket may be.
 type heard struct {
 	mu  sync.Mutex
 	all []string
@@ -558,6 +535,19 @@ func (h *heard) target(r *Route) (*target, error) {
 	return to, err
 }
 
+// replica is the engine of one, with a route that gathers for wait.
+func (h *heard) replica(t *testing.T, id string, kept store.SideTable, wait time.Duration, on ...Condition) *Engine {
+	s, r := DefaultSettings(), DefaultRoute()
+	r.Name, r.URL, r.GroupWait, r.Repeat = "hook", "generic+http://hook.example/", wait, time.Hour
+	s.Routes = []Route{r}
+	o := options(t)
+	o.Store, o.Replica, o.open = kept, id, h.target
+	o.Conditions = func(context.Context, *Settings) ([]Condition, error) { return on, nil }
+	e, err := New(s, o)
+	must(t, err)
+	return e
+}
+
 // What is parked at any replica is reported once, by the leader; what was sent
 // before a leader died is not told again by the next.
 func TestReplicasAreToldOfOnce(t *testing.T) {
@@ -567,14 +557,7 @@ func TestReplicasAreToldOfOnce(t *testing.T) {
 		ctx, stop := context.WithCancel(context.Background())
 		replica := func(id string) (*Engine, *memstore.Member) {
 			m := fleet.Join()
-			s, r := DefaultSettings(), DefaultRoute()
-			r.Name, r.URL, r.GroupWait, r.Repeat = "hook", "generic+http://hook.example/", 5*time.Second, time.Hour // longer than two relays take
-			s.Routes = []Route{r}
-			e, err := New(s, Options{Store: m, Replica: id, Count: func(string, string) {}, Log: slog.New(slog.DiscardHandler), open: out.target,
-				Conditions: func(context.Context, *Settings) ([]Condition, error) {
-					return []Condition{{Kind: BreakerOpen, Queue: "q"}}, nil
-				}})
-			must(t, err)
+			e := out.replica(t, id, m, 5*time.Second, Condition{Kind: BreakerOpen, Queue: "q"}) // longer than two relays take
 			relaying.Go(func() { e.Relay(ctx) })
 			return e, m
 		}
@@ -633,16 +616,11 @@ func (d *deaf) PutEntries(ctx context.Context, entries []store.Entry) error {
 func TestARelayedCountIsReportedOnceThoughAnswersAreLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fleet, out := memstore.NewReplicas(), &heard{}
-		s, r := DefaultSettings(), DefaultRoute()
-		r.Name, r.URL, r.GroupWait, r.Repeat = "hook", "generic+http://hook.example/", time.Minute, time.Hour
-		s.Routes = []Route{r}
 		ctx, stop := context.WithCancel(t.Context())
 		var all []*Engine
 		var running sync.WaitGroup
 		for _, id := range []string{"a", "b"} {
-			e, err := New(s, Options{Store: &deaf{SideTable: fleet.Join()}, Replica: id, Count: func(string, string) {}, Log: slog.New(slog.DiscardHandler), open: out.target,
-				Conditions: func(context.Context, *Settings) ([]Condition, error) { return nil, nil }})
-			must(t, err)
+			e := out.replica(t, id, &deaf{SideTable: fleet.Join()}, time.Minute)
 			all = append(all, e)
 			running.Go(func() { e.Relay(ctx) })
 		}

@@ -1,7 +1,6 @@
 package notify
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"crypto/tls"
@@ -162,27 +161,22 @@ func TestABodyOfOnesOwn(t *testing.T) {
 	}
 }
 
-func TestIncidentsEndWithTheLastQueue(t *testing.T) {
-	const raw = "pagerduty://events.pagerduty.com/abcdef0123456789?source=shop"
+// An incident ends with the last queue of its condition. Queues of one name in two virtual
+// hosts are two conditions: one that is over ends but its own incident.
+func TestIncidentsEndWithTheLastQueueOfTheirVirtualHost(t *testing.T) {
 	m := &Message{Kind: BreakerOpen, Items: []Item{{Kind: BreakerOpen, Queue: "a", Resolved: true}}, Open: 1}
-	if at, _, err := sent(t, raw, "", m); err != nil || at != nil {
-		t.Errorf("one of two is over: %v, sent to %v", err, at)
+	for _, c := range []struct {
+		open               int
+		vhost, query, want string
+	}{{1, "", "?source=shop", ""}, {0, "", "?source=shop", "shop/breaker_open"}, {0, "billing", "", "redrive/billing/breaker_open"}} {
+		m.Open, m.VHost = c.open, c.vhost
+		at, fields, err := sent(t, "pagerduty://events.pagerduty.com/abcdef0123456789"+c.query, "", m)
+		if err != nil || (at == nil) != (c.want == "") || at != nil && (fields["event_action"] != "resolve" || fields["dedup_key"] != c.want) {
+			t.Errorf("%d of %q are open: %v, sent %v", c.open, c.vhost, err, fields)
+		}
 	}
-	m.Open = 0
-	if _, fields, err := sent(t, raw, "", m); err != nil || fields["event_action"] != "resolve" || fields["dedup_key"] != "shop/breaker_open" {
-		t.Errorf("all are over: %v, sent %v", err, fields)
-	}
-}
-
-// Queues of one name in two virtual hosts are two conditions: one that is over ends but
-// its own incident.
-func TestAMessageSaysOfWhichVirtualHostItIs(t *testing.T) {
-	m := &Message{VHost: "billing", Kind: BreakerOpen, Items: []Item{{Kind: BreakerOpen, Queue: "a", Resolved: true}}}
-	_, fields, err := sent(t, "pagerduty://events.pagerduty.com/abcdef0123456789", "", m)
-	if err != nil || fields["dedup_key"] != "redrive/billing/breaker_open" {
-		t.Errorf("%v, sent %v", err, fields)
-	}
-	if _, fields, err = sent(t, "generic+https://h.example.com/", "", m); err != nil || fields["vhost"] != "billing" || !strings.HasPrefix(fmt.Sprint(fields["title"]), "Redrive (billing): resolved: a: ") {
+	_, fields, err := sent(t, "generic+https://h.example.com/", "", m)
+	if err != nil || fields["vhost"] != "billing" || !strings.HasPrefix(fmt.Sprint(fields["title"]), "Redrive (billing): resolved: a: ") {
 		t.Errorf("%v, sent %v", err, fields)
 	}
 }
@@ -194,52 +188,9 @@ func TestSlackSaysNoWith200(t *testing.T) {
 	}
 }
 
-// mailServer takes one mail, without TLS, and returns it.
-func mailServer(t *testing.T) (addr string, end func() (commands, letter string)) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	var all []string
-	var letter string
-	var serving sync.WaitGroup
-	serving.Go(func() {
-		conn, err := l.Accept()
-		if err != nil {
-			return
-		}
-		defer conn.Close()
-		r := textproto.NewReader(bufio.NewReader(conn))
-		answer := func(s string) { _, _ = io.WriteString(conn, s+"\r\n") }
-		answer("220 mail.example")
-		for {
-			line, err := r.ReadLine()
-			if err != nil {
-				return
-			}
-			all = append(all, line)
-			switch line {
-			case "DATA":
-				answer("354 go on")
-				data, _ := r.ReadDotBytes()
-				letter = string(data)
-				answer("250 taken")
-			case "QUIT":
-				answer("221 bye")
-				return
-			default:
-				answer("250 fine")
-			}
-		}
-	})
-	return l.Addr().String(), func() (string, string) {
-		_ = l.Close()
-		serving.Wait()
-		return strings.Join(all, " | "), letter
-	}
-}
-
 // A mail is one mail, whatever a message says.
 func TestMail(t *testing.T) {
-	addr, end := mailServer(t)
+	addr, end := mailServer(t, nil, false)
 	to, err := openURL("smtp://" + addr + "/?from=redrive@shop.example&fromname=Redrive&to=anna@shop.example,otto@shop.example")
 	must(t, err)
 	if err := to.deliver(context.Background(), newClient(loopback), testMessage()); err != nil {
@@ -261,7 +212,7 @@ func TestMail(t *testing.T) {
 
 // Where the URL asks for TLS, a server without gets neither password nor mail.
 func TestMailAsksForTLS(t *testing.T) {
-	addr, end := mailServer(t)
+	addr, end := mailServer(t, nil, false)
 	to, err := openURL("smtp://user:s3cretpass@" + addr + "/?from=a@b.example&to=c@d.example&encryption=ExplicitTLS")
 	must(t, err)
 	if err := to.deliver(context.Background(), newClient(loopback), testMessage()); err == nil || !strings.Contains(err.Error(), "no STARTTLS") {
@@ -335,13 +286,17 @@ func TestPeersOfSMTPAreVerified(t *testing.T) {
 		{"an expired certificate", ca, authority.Leaf{Hosts: here, NotAfter: time.Now().Add(-time.Hour)}, "has expired"},
 	} {
 		for _, encryption := range []string{"ImplicitTLS", "ExplicitTLS"} {
-			addr, end := secureMailServer(t, c.by, c.leaf, encryption == "ImplicitTLS")
+			cert, key := filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
+			must(t, c.by.Issue(c.leaf, cert, key))
+			pair, err := tls.LoadX509KeyPair(cert, key)
+			must(t, err)
+			addr, end := mailServer(t, &pair, encryption == "ImplicitTLS")
 			to, err := openURL("smtp://user:s3cretpass@" + addr + "/?from=a@b.example&to=c@d.example&encryption=" + encryption)
 			must(t, err)
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			err = to.deliver(ctx, newClient(loopback), testMessage())
 			cancel()
-			heard := end()
+			heard, _ := end()
 			if c.says == "" && (err != nil || !strings.Contains(heard, "AUTH PLAIN") || !strings.Contains(heard, "RCPT TO:<c@d.example>")) {
 				t.Errorf("%s, %s: %v, the server heard %q", c.what, encryption, err, heard)
 			}
@@ -352,17 +307,14 @@ func TestPeersOfSMTPAreVerified(t *testing.T) {
 	}
 }
 
-// secureMailServer takes one mail, by TLS from the start or after STARTTLS, and tells
-// what it heard.
-func secureMailServer(t *testing.T, by *authority.Authority, leaf authority.Leaf, implicit bool) (addr string, end func() string) {
+// mailServer takes one mail, and tells what it heard: with a certificate by TLS, from the
+// start or after STARTTLS.
+func mailServer(t *testing.T, by *tls.Certificate, implicit bool) (addr string, end func() (commands, letter string)) {
 	t.Helper()
-	cert, key := filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
-	must(t, by.Issue(leaf, cert, key))
-	pair, err := tls.LoadX509KeyPair(cert, key)
-	must(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	var heard []string
+	var letter string
 	var serving sync.WaitGroup
 	serving.Go(func() {
 		conn, err := l.Accept()
@@ -370,7 +322,7 @@ func secureMailServer(t *testing.T, by *authority.Authority, leaf authority.Leaf
 			return
 		}
 		defer func() { conn.Close() }()
-		secure := func() { conn = tls.Server(conn, &tls.Config{Certificates: []tls.Certificate{pair}}) }
+		secure := func() { conn = tls.Server(conn, &tls.Config{Certificates: []tls.Certificate{*by}}) }
 		if implicit {
 			secure()
 		}
@@ -382,28 +334,32 @@ func secureMailServer(t *testing.T, by *authority.Authority, leaf authority.Leaf
 				return
 			}
 			heard = append(heard, line)
-			switch command, _, _ := strings.Cut(line, " "); command {
-			case "EHLO":
+			switch command, _, _ := strings.Cut(line, " "); {
+			case command == "EHLO" && by != nil:
 				answer("250-mail.example\r\n250-AUTH PLAIN\r\n250 STARTTLS")
-			case "STARTTLS":
+			case command == "STARTTLS":
 				answer("220 go on")
 				secure()
 				said = textproto.NewConn(conn)
-			case "AUTH":
+			case command == "AUTH":
 				answer("235 fine")
-			case "DATA":
+			case command == "DATA":
 				answer("354 go on")
-				_, _ = said.ReadDotBytes()
+				data, _ := said.ReadDotBytes()
+				letter = string(data)
 				answer("250 taken")
+			case command == "QUIT":
+				answer("221 bye")
+				return
 			default:
 				answer("250 fine")
 			}
 		}
 	})
-	return l.Addr().String(), func() string {
+	return l.Addr().String(), func() (string, string) {
 		_ = l.Close()
 		serving.Wait()
-		return strings.Join(heard, " | ")
+		return strings.Join(heard, " | "), letter
 	}
 }
 
