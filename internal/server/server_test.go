@@ -5,8 +5,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -38,6 +36,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store/storetest"
 	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/testenv/authority"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/testenv/redisnode"
 )
@@ -170,6 +169,7 @@ func TestAServiceBeforeAnyConnection(t *testing.T) {
 	}
 }
 
+// Nor does it serve without TLS where it has a certificate.
 func TestAServiceThatOthersCouldReachDoesNotStartOpen(t *testing.T) {
 	c := testConfig(t)
 	c.Store.Disk = filepath.Join(c.Store.Disk, "data")
@@ -187,101 +187,21 @@ func TestAServiceThatOthersCouldReachDoesNotStartOpen(t *testing.T) {
 	// Each of those has released its folder.
 	c.Access.TLS, c.Access.BehindProxy = auth.TLSFiles{}, true
 	starts(t, c)
-}
-
-// From nothing but an administrator of RabbitMQ's to a token that works, by TLS.
-func TestTheFirstToken(t *testing.T) {
-	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
-		root, viewer := "root-"+uuid.NewString(), "viewer-"+uuid.NewString()
-		for name, tag := range map[string]string{root: "administrator", viewer: "monitoring"} {
-			v.User(name, "s3cret")
-			v.Must("PUT", "users/"+name, map[string]any{"password": "s3cret", "tags": tag})
-			v.Grant(name, "^$", "^$", ".*")
-		}
-		proof := httptest.NewTLSServer(nil) // for its certificate, whose files the service reads
-		proof.Close()
-		c := testConfig(t)
-		c.Broker.URL, c.Broker.Management = v.ServiceURL(c.Policies), v.Management
-		c.Access.SignIn, c.Access.TLS = true, certificate(t, proof.TLS.Certificates[0])
-		s, err := New(c, quiet())
-		must(t, err)
-		server, served := s.server(), make(chan struct{})
-		go func() { defer close(served); s.serve(server) }()
-		defer func() { server.Close(); <-served; s.Close() }()
-		roots := x509.NewCertPool()
-		roots.AddCert(proof.Certificate())
-		client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: "example.com"}}}
-		defer client.CloseIdleConnections()
-		ask := func(method, path, in string, as func(*http.Request)) (int, string) {
-			t.Helper()
-			r, err := http.NewRequest(method, "https://"+s.Addr()+path, strings.NewReader(in))
-			must(t, err)
-			r.Header.Set("Content-Type", "application/json")
-			as(r)
-			resp, err := client.Do(r)
-			must(t, err)
-			defer resp.Body.Close()
-			out, _ := io.ReadAll(resp.Body)
-			return resp.StatusCode, string(out)
-		}
-		nobody := func(*http.Request) {}
-		user := func(name, password string) func(*http.Request) {
-			return func(r *http.Request) { r.SetBasicAuth(name, password) }
-		}
-		for path, want := range map[string]int{"/healthz": 200, "/metrics": 401, "/api/v1/me": 401, "/api/v1/messages": 401, "/api/v1/tokens": 401, "/": 401} {
-			if code, out := ask("GET", path, "", nobody); code != want {
-				t.Errorf("%s for nobody: %d %s", path, code, out)
-			}
-		}
-		const ci = `{"name":"ci","role":"operator","queues":["orders.*"]}`
-		for who, want := range map[string]int{root: 200, viewer: 403} {
-			if code, out := ask("POST", "/api/v1/tokens", ci, user(who, "s3cret")); code != want {
-				t.Errorf("%s: %d %s", who, code, out)
-			}
-			if code, _ := ask("POST", "/api/v1/tokens", ci, user(who, "wrong")); code != 401 {
-				t.Errorf("%s with a wrong password: %d", who, code)
-			}
-		}
-		code, out := ask("POST", "/api/v1/tokens", strings.Replace(ci, `"ci"`, `"two"`, 1), user(root, "s3cret"))
-		var made struct{ Secret string }
-		if err := json.Unmarshal([]byte(out), &made); err != nil || code != 200 {
-			t.Fatal(code, out, err)
-		}
-		token := func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+made.Secret) }
-		if code, out := ask("GET", "/api/v1/me", "", token); code != 200 || !strings.Contains(out, `"role":"operator"`) {
-			t.Errorf("with the token: %d %s", code, out)
-		}
-		if code, _ := ask("GET", "/metrics", "", token); code != 403 {
-			t.Errorf("the metrics of all queues, for one who is limited to some: %d", code)
-		}
-		if code, _ := ask("GET", "/metrics", "", user(viewer, "s3cret")); code != 200 {
-			t.Errorf("the metrics, for a viewer: %d", code)
-		}
-		if code, out := ask("DELETE", "/api/v1/tokens/two", "", user(root, "s3cret")); code != 204 {
-			t.Errorf("revoking: %d %s", code, out)
-		}
-		if code, _ := ask("GET", "/api/v1/me", "", token); code != 401 {
-			t.Errorf("with the revoked token: %d", code)
-		}
-		if files, err := audit.Files(c.Audit()); err != nil {
-			t.Error(err)
-		} else if r, err := audit.Verify(files, audit.Expected{}); err != nil || r.Last < 7 {
-			t.Errorf("the audit log: %+v, %v", r, err)
-		}
-	})
-}
-
-// certificate writes the files of one.
-func certificate(t *testing.T, c tls.Certificate) auth.TLSFiles {
-	t.Helper()
-	dir := t.TempDir()
-	files := auth.TLSFiles{Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}
-	key, err := x509.MarshalPKCS8PrivateKey(c.PrivateKey)
+	ca, err := authority.New(t.TempDir())
 	must(t, err)
-	for file, block := range map[string]*pem.Block{files.Cert: {Type: "CERTIFICATE", Bytes: c.Certificate[0]}, files.Key: {Type: "PRIVATE KEY", Bytes: key}} {
-		must(t, os.WriteFile(file, pem.EncodeToMemory(block), 0o600))
-	}
-	return files
+	c.Access.TLS, c.Access.BehindProxy = auth.TLSFiles{Cert: filepath.Join(ca.Dir, "cert.pem"), Key: filepath.Join(ca.Dir, "key.pem")}, false
+	must(t, ca.Issue(authority.Leaf{Hosts: []string{"127.0.0.1"}}, c.Access.TLS.Cert, c.Access.TLS.Key))
+	s := opened(t, c)
+	server, served := s.server(), make(chan struct{})
+	go func() { defer close(served); s.serve(server) }()
+	defer func() { server.Close(); <-served }()
+	roots := x509.NewCertPool()
+	pem, err := os.ReadFile(ca.CAFile())
+	must(t, err)
+	roots.AppendCertsFromPEM(pem)
+	conn, err := tls.Dial("tcp", s.Addr(), &tls.Config{RootCAs: roots, ServerName: "127.0.0.1"})
+	must(t, err)
+	must(t, conn.Close())
 }
 
 func get(t *testing.T, s *Service, path string) (int, string) {
