@@ -228,7 +228,8 @@ func (c *counting) gives(t *testing.T, h http.Handler, k string, status int, pro
 	t.Helper()
 	w := ask(h, "POST", "/api/v1/act", replayX, key(k))
 	if got := code(t, w); w.Code != status || got != problem || c.n != times {
-		t.Errorf("key %s gives %d %s, done %d times; want %d %s, done %d times: %.300s", k, w.Code, got, c.n, status, problem, times, w.Body)
+		t.Errorf("key %s gives %d %s, done %d times; want %d %s, done %d times: %.300s",
+			k, w.Code, got, c.n, status, problem, times, w.Body)
 	}
 }
 
@@ -277,7 +278,8 @@ func TestARequestThatComesTwiceIsDoneOnce(t *testing.T) {
 }
 
 func TestAKeyMeansNothingWhereNothingWasDone(t *testing.T) {
-	for err, problem := range map[error]string{inspect.ErrPrecondition: "precondition", actions.ErrNoAudit: "no_audit", store.ErrFull: "full", auth.ErrForbidden: "forbidden", inspect.ErrNotFound: "not_found"} {
+	for err, problem := range map[error]string{inspect.ErrPrecondition: "precondition", actions.ErrNoAudit: "no_audit",
+		store.ErrFull: "full", auth.ErrForbidden: "forbidden", inspect.ErrNotFound: "not_found"} {
 		done := &counting{err: fmt.Errorf("%w: for the test", err)}
 		a := httpapi.New(config(done.console()))
 		if w := ask(a, "POST", "/api/v1/act", replayX, key("k")); code(t, w) != problem {
@@ -305,7 +307,8 @@ func TestAKeyOfWhatWasInterrupted(t *testing.T) {
 		ask(httpapi.New(c), "POST", "/api/v1/act", replayX, key("k"))
 	}()
 	c.Console = &scripted{act: func(context.Context, actions.Act) (actions.Acted, error) {
-		return actions.Acted{Done: 1, Outcomes: []actions.Outcome{{Why: strings.Repeat("x", 4<<20)}}}, nil // too large to be kept
+		large := strings.Repeat("x", 4<<20) // too large to be kept
+		return actions.Acted{Done: 1, Outcomes: []actions.Outcome{{Why: large}}}, nil
 	}}
 	done.gives(t, httpapi.New(c), "large", 200, "", 0)
 	c.Console = done.console()

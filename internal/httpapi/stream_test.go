@@ -433,10 +433,9 @@ func TestNotEverybodyCanWatchAtOnce(t *testing.T) {
 		codes := make(chan int, 300)
 		watch := func(times int, name string, want ...int) { // what ends at once
 			t.Helper()
+			by := as(auth.Caller{Name: name, How: "token", Role: auth.Viewer})
 			for range times {
-				asking.Go(func() {
-					codes <- ask(a, "GET", "/api/v1/live", "", as(auth.Caller{Name: name, How: "token", Role: auth.Viewer})).Code
-				})
+				asking.Go(func() { codes <- ask(a, "GET", "/api/v1/live", "", by).Code })
 			}
 			synctest.Wait()
 			var got []int

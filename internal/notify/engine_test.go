@@ -557,7 +557,8 @@ func TestReplicasAreToldOfOnce(t *testing.T) {
 		ctx, stop := context.WithCancel(context.Background())
 		replica := func(id string) (*Engine, *memstore.Member) {
 			m := fleet.Join()
-			e := out.replica(t, id, m, 5*time.Second, Condition{Kind: BreakerOpen, Queue: "q"}) // longer than two relays take
+			const wait = 5 * time.Second // longer than two relays take
+			e := out.replica(t, id, m, wait, Condition{Kind: BreakerOpen, Queue: "q"})
 			relaying.Go(func() { e.Relay(ctx) })
 			return e, m
 		}

@@ -254,7 +254,8 @@ func TestAQueueWithoutAPolicyIsNotReplayed(t *testing.T) {
 	inFakeTime(t, func(t *testing.T, d *desk) {
 		d.Inspector.Config.Policies = func() policy.Set { return policy.Set{{Name: "orders", Queues: []string{"orders"}}} }
 		d.parked(t, "mail", 1)
-		if p := d.plan(t, actions.Replay, "queue:mail"); len(p.Blocked) != 1 || !strings.Contains(p.Blocked[0], `no policy allows the queue "mail"`) {
+		p := d.plan(t, actions.Replay, "queue:mail")
+		if len(p.Blocked) != 1 || !strings.Contains(p.Blocked[0], `no policy allows the queue "mail"`) {
 			t.Errorf("a replay is blocked by %q", p.Blocked)
 		}
 		if p := d.plan(t, actions.Discard, "queue:mail"); len(p.Blocked) != 0 {

@@ -328,7 +328,8 @@ func (s *scene) join() *node {
 	f.Scheduler = retry.NewScheduler(n.member, n, f.Throttle, func(retry.Event) {}, log, func(store.Lane, error) {})
 	book, there := &inspecttest.AuditLog{}, inspecttest.NewQueues()
 	there.Set("q", inspect.AtBroker{Exists: true, Consumers: 1})
-	f.Inspect = inspect.New(inspect.Config{Store: n.member, Broker: there, Audit: book, Activity: &n.activity, Policies: inspecttest.Everything,
+	f.Inspect = inspect.New(inspect.Config{Store: n.member, Broker: there, Audit: book, Activity: &n.activity,
+		Policies: inspecttest.Everything,
 		Replicas: func() []inspect.Replica { return replicasForInspect(f) }, Changed: f.Changed})
 	f.Actions = actions.New(actions.Config{Inspect: f.Inspect, Store: n.member, Audit: book, Restorable: time.Hour,
 		SetPaused: f.Scheduler.Pause, Force: func(queue, to, by, why string) { _ = f.Throttle.Force(queue, to, by, why, time.Now()) }})
@@ -395,8 +396,8 @@ func (s *scene) due(queue string, n int) { s.add(queue, store.Waiting, n) }
 func (s *scene) add(queue string, state store.State, n int) {
 	var all []*store.Record
 	for range n {
-		all = append(all, &store.Record{ID: uuid.Must(uuid.NewV7()), Queue: queue, State: state, Due: time.Now(), FailedAt: time.Now(), Failures: 1,
-			Message: wire.Message{Body: []byte("x")}})
+		all = append(all, &store.Record{ID: uuid.Must(uuid.NewV7()), Queue: queue, State: state, Due: time.Now(),
+			FailedAt: time.Now(), Failures: 1, Message: wire.Message{Body: []byte("x")}})
 	}
 	must(s.t, s.nodes[0].member.Add(context.Background(), all))
 }
@@ -417,7 +418,8 @@ func together(t *testing.T, n int, rules throttle.Rules, test func(t *testing.T,
 func (s *scene) planned(n int) operations.Plan {
 	s.t.Helper()
 	s.add("q", store.Parked, n)
-	plan, err := s.nodes[0].Operations.Plan(context.Background(), boss, operations.PlanRequest{Verb: actions.Discard, Query: "queue:q state:parked"})
+	request := operations.PlanRequest{Verb: actions.Discard, Query: "queue:q state:parked"}
+	plan, err := s.nodes[0].Operations.Plan(context.Background(), boss, request)
 	if err != nil || plan.Count != int64(n) {
 		s.t.Fatalf("planned %d, %v", plan.Count, err)
 	}

@@ -159,7 +159,8 @@ func TestAServiceBeforeAnyConnection(t *testing.T) {
 	c := testConfig(t)
 	c.Broker.URL, c.Access.ReadOnly = "amqp://shop:s3cret@127.0.0.1:1/", true
 	s := opened(t, c)
-	if code, text := send(s, "POST", "/api/v1/tokens", `{"name":"ci","role":"viewer"}`); code != 403 || !strings.Contains(text, auth.ErrReadOnly.Error()) {
+	code, text := send(s, "POST", "/api/v1/tokens", `{"name":"ci","role":"viewer"}`)
+	if code != 403 || !strings.Contains(text, auth.ErrReadOnly.Error()) {
 		t.Errorf("it is read-only, and answers %d %s", code, text)
 	}
 	st, err := s.vhosts[0].inspect.Overview(t.Context(), auth.Caller{Name: "ann", Role: auth.Viewer})
@@ -189,7 +190,8 @@ func TestAServiceThatOthersCouldReachDoesNotStartOpen(t *testing.T) {
 	starts(t, c)
 	ca, err := authority.New(t.TempDir())
 	must(t, err)
-	c.Access.TLS, c.Access.BehindProxy = auth.TLSFiles{Cert: filepath.Join(ca.Dir, "cert.pem"), Key: filepath.Join(ca.Dir, "key.pem")}, false
+	c.Access.TLS = auth.TLSFiles{Cert: filepath.Join(ca.Dir, "cert.pem"), Key: filepath.Join(ca.Dir, "key.pem")}
+	c.Access.BehindProxy = false
 	must(t, ca.Issue(authority.Leaf{Hosts: []string{"127.0.0.1"}}, c.Access.TLS.Cert, c.Access.TLS.Key))
 	s := opened(t, c)
 	server, served := s.server(), make(chan struct{})

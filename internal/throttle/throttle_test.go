@@ -385,7 +385,10 @@ func TestARampWithoutARate(t *testing.T) {
 		after time.Duration
 		rate  float64
 		state throttle.State
-	}{{0, 5, throttle.Ramp}, {5 * time.Second, 10, throttle.Ramp}, {25 * time.Second, 320, throttle.Ramp}, {30 * time.Second, 0, throttle.Closed}} {
+	}{
+		{0, 5, throttle.Ramp}, {5 * time.Second, 10, throttle.Ramp},
+		{25 * time.Second, 320, throttle.Ramp}, {30 * time.Second, 0, throttle.Closed},
+	} {
 		if v := b.after(c.after); v.State != c.state || v.Rate != c.rate {
 			t.Errorf("%s at %v a second, want %s at %v", v.State, v.Rate, c.state, c.rate)
 		}
