@@ -256,6 +256,12 @@ func (w *World) edit(ctx context.Context, p *process, a action, id string, l sto
 	}
 	_, err := p.actions.Edit(ctx, ann, e)
 	enterMade(err == nil || doneUnanswered(err))
+	if errors.Is(err, inspect.ErrNotFound) {
+		if _, gone := w.stored().Get(ctx, l.Key); errors.Is(gone, store.ErrNotFound) {
+			w.say("it was retried since the person chose it: %s", err)
+			return nil
+		}
+	}
 	return w.refused(err)
 }
 
