@@ -14,8 +14,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -330,22 +328,6 @@ func (s *reached) Entries(ctx context.Context, prefix, after string, visit func(
 
 func (s *reached) PutEntries(ctx context.Context, entries []store.Entry) error {
 	return s.ask(ctx, prompt, func() error { return s.engine.PutEntries(ctx, entries) })
-}
-
-func (s *reached) DeleteEntries(ctx context.Context, prefix string) error {
-	return s.ask(ctx, prompt, func() error { return s.engine.DeleteEntries(ctx, prefix) })
-}
-
-func (s *reached) NewestNumber(ctx context.Context) (uint64, error) {
-	return asked(ctx, s, reads, func() (uint64, error) { return s.engine.NewestNumber(ctx) })
-}
-
-func (s *reached) Scan(ctx context.Context, r store.Range, visit func(store.Listed) (bool, error)) error {
-	return s.ask(ctx, reads, func() error { return s.engine.Scan(ctx, r, visit) })
-}
-
-func (s *reached) Find(ctx context.Context, id uuid.UUID) ([]store.Listed, error) {
-	return asked(ctx, s, reads, func() ([]store.Listed, error) { return s.engine.Find(ctx, id) })
 }
 
 func (s *reached) Get(ctx context.Context, key store.Key) (store.Listed, error) {
