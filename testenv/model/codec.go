@@ -224,13 +224,10 @@ func whole(value any) (n int64, is bool) {
 
 // content is a message's properties and body.
 type content struct {
-	texts     [14]string // the short strings, by the number of their flag
-	has       uint16     // which properties are there: bit 15-n for the nth
-	headers   table
-	mode      byte
-	priority  byte
-	timestamp uint64
-	body      []byte
+	texts   [14]string // short strings, and values of fixed length as they came, by the number of their flag
+	has     uint16     // which properties are there: bit 15-n for the nth
+	headers table
+	body    []byte
 }
 
 // The properties of basic, in the order of their flags.
@@ -280,12 +277,10 @@ func readProperties(r *reader) *content {
 		switch property {
 		case headers:
 			c.headers = r.table()
-		case deliveryMode:
-			c.mode = r.octet()
-		case priority:
-			c.priority = r.octet()
+		case deliveryMode, priority:
+			c.texts[property] = string(r.take(1))
 		case timestampProperty:
-			c.timestamp = r.longlong()
+			c.texts[property] = string(r.take(8))
 		default:
 			c.texts[property] = r.shortstr()
 		}
@@ -302,12 +297,8 @@ func (c *content) write(w *writer) {
 		switch property {
 		case headers:
 			w.table(c.headers)
-		case deliveryMode:
-			w.octet(c.mode)
-		case priority:
-			w.octet(c.priority)
-		case timestampProperty:
-			w.longlong(c.timestamp)
+		case deliveryMode, priority, timestampProperty:
+			w.b = append(w.b, c.texts[property]...)
 		default:
 			w.shortstr(c.texts[property])
 		}

@@ -18,23 +18,30 @@ type death struct {
 // deadLetter publishes a copy to the queue's dead-letter exchange. At most once, no route or a cycle
 // loses it.
 func (q *queue) deadLetter(m *entry, reason string) {
-	x := q.b.exchanges[q.deadExchange]
-	switch {
-	case q.worker != nil:
+	if q.worker != nil {
 		q.worker.add(m, reason)
-		return
-	case !q.hasDead || x == nil:
-		return
+	} else if q.hasDead {
+		q.publishDead(m, reason)
+	}
+}
+
+// publishDead reports whether there is a queue for the message.
+func (q *queue) publishDead(m *entry, reason string) (routed bool) {
+	x := q.b.exchanges[q.deadExchange]
+	if x == nil {
+		return false
 	}
 	dead := q.dying(m, reason)
 	for _, to := range q.b.route(x, dead) {
 		if reason == "rejected" || !dead.cycles(to.name) {
 			to.publish(dead)
+			routed = true
 		}
 	}
+	return routed
 }
 
-// dying is a message as it is dead-lettered.
+// dying is a message as it is dead-lettered. RabbitMQ 3 counts on in what a client wrote, RabbitMQ 4 replaces it.
 func (q *queue) dying(m *entry, reason string) *message {
 	d := death{queue: q.name, reason: reason, exchange: m.exchange, keys: array{m.key}, time: seconds(time.Now()), count: 1,
 		expiration: m.content.texts[expiration], expires: m.content.is(expiration)}
@@ -43,17 +50,13 @@ func (q *queue) dying(m *entry, reason string) *message {
 		dead.key = q.deadKey
 	}
 	dead.content.remove(expiration)
-	if q.b.since4() {
-		dead.record(m.deaths, d)
-		dead.failed = m.failed
-		if reason == "rejected" {
-			dead.failed++
-		}
-	} else {
-		h := rewritten(m.content.headers, d)
-		dead.content.setHeaders(h)
-		dead.deaths = deathsIn(h)
+	former := m.deaths
+	if !q.b.since4() {
+		former, _ = deathsIn(m.content.headers) // checked when it was published
+	} else if dead.failed = m.failed; reason == "rejected" {
+		dead.failed++
 	}
+	dead.record(former, d, q.b.since4())
 	return dead
 }
 
@@ -67,20 +70,21 @@ func count(former []death, d death) []death {
 	return append([]death{d}, slices.DeleteFunc(slices.Clone(former), same)...)
 }
 
-// record is how RabbitMQ 4 does it: a client's own x-death is replaced.
-func (m *message) record(former []death, d death) {
+// record writes the deaths into the headers.
+func (m *message) record(former []death, d death, since4 bool) {
 	m.deaths = count(former, d)
+	h := m.content.headers.with("x-death", written(m.deaths))
+	say := func(which string, d death) {
+		h = h.with("x-"+which+"-death-exchange", d.exchange).with("x-"+which+"-death-queue", d.queue).with("x-"+which+"-death-reason", d.reason)
+	}
 	if m.first == nil {
 		m.first = &d
 	}
-	h := m.content.headers.with("x-death", written(m.deaths))
-	for _, of := range []struct {
-		which string
-		death
-	}{{"first", *m.first}, {"last", m.deaths[0]}} {
-		h = h.with("x-"+of.which+"-death-exchange", of.exchange).
-			with("x-"+of.which+"-death-queue", of.queue).
-			with("x-"+of.which+"-death-reason", of.reason)
+	if since4 {
+		say("first", *m.first)
+		say("last", m.deaths[0])
+	} else if len(former) == 0 {
+		say("first", d)
 	}
 	m.content.setHeaders(h)
 }
@@ -113,164 +117,64 @@ func (m *message) cycles(queue string) bool {
 	return false
 }
 
-const (
-	inFlight = 32 // dead letters of a worker without a confirm
-	patience = 180 * time.Second
-)
+const inFlight = 32 // dead letters of a worker without a target
 
-// worker dead-letters at least once: what no queue is there for it keeps and tries again. It is
-// one for each queue.
+// worker dead-letters at least once: what no queue is there for it keeps. It is one for each queue. The model does not
+// try again.
 type worker struct {
-	q        *queue
-	waiting  []*deadLetter
-	pending  []*deadLetter
-	tryAgain *alarm
-	pass     *alarm
+	q       *queue
+	waiting []deadLetter
+	pending int
+	pass    *alarm
 }
 
 type deadLetter struct {
 	*entry
 	reason string
-	dead   *message
 }
 
-func (w *worker) count() int { return len(w.waiting) + len(w.pending) }
+func (w *worker) count() int { return len(w.waiting) + w.pending }
 
 func (w *worker) add(e *entry, reason string) {
-	w.waiting = append(w.waiting, &deadLetter{entry: e, reason: reason})
-	w.wake()
-}
-
-// wake lets it look for what to do, a little later.
-func (w *worker) wake() {
-	if w.pass == nil && len(w.waiting) > 0 && len(w.pending) < inFlight {
+	w.waiting = append(w.waiting, deadLetter{e, reason})
+	if w.pass == nil { // it looks for what to do a little later
 		w.pass = w.q.b.clock.set(time.Now().Add(replication), w.run)
 	}
 }
 
 func (w *worker) run() {
-	w.pass = nil
-	for len(w.waiting) > 0 && len(w.pending) < inFlight {
-		d := w.waiting[0]
-		w.waiting = w.waiting[1:]
-		d.dead = w.q.dying(d.entry, d.reason)
-		w.pending = append(w.pending, d)
-		w.publish(d)
-	}
-	w.watch()
-}
-
-// publish leaves a message pending unless there is a queue for it.
-func (w *worker) publish(d *deadLetter) {
-	x := w.q.b.exchanges[w.q.deadExchange]
-	if x == nil {
-		return
-	}
-	routed := false
-	for _, to := range w.q.b.route(x, d.dead) {
-		if d.reason == "rejected" || !d.dead.cycles(to.name) {
-			routed = true
-			to.publish(d.dead)
-		}
-	}
-	if routed {
-		w.pending = slices.DeleteFunc(w.pending, func(other *deadLetter) bool { return other == d })
-	}
-}
-
-// watch sets the time at which it tries again.
-func (w *worker) watch() {
-	switch {
-	case len(w.pending) == 0 && w.tryAgain != nil:
-		w.q.b.clock.cancel(w.tryAgain)
-		w.tryAgain = nil
-	case len(w.pending) > 0 && w.tryAgain == nil:
-		w.tryAgain = w.q.b.clock.set(time.Now().Add(patience), func() {
-			w.tryAgain = nil
-			for _, d := range slices.Clone(w.pending) {
-				w.publish(d)
-			}
-			w.watch()
-			w.wake()
-		})
-	}
-}
-
-// stop drops what it has.
-func (w *worker) stop() {
-	w.waiting, w.pending = nil, nil
-	for _, a := range []**alarm{&w.tryAgain, &w.pass} {
-		if *a != nil {
-			w.q.b.clock.cancel(*a)
-			*a = nil
+	for w.pass = nil; len(w.waiting) > 0 && w.pending < inFlight; w.waiting = w.waiting[1:] {
+		if d := w.waiting[0]; !w.q.publishDead(d.entry, d.reason) {
+			w.pending++
 		}
 	}
 }
 
-// rewritten is how RabbitMQ 3 writes a death: into the headers, where it counts on in what a
-// client wrote, too.
-func rewritten(h table, d death) table {
-	value, is := h.get("x-death")
-	entries, _ := value.(array)
-	if !is {
-		h = h.with("x-first-death-exchange", d.exchange).with("x-first-death-queue", d.queue).with("x-first-death-reason", d.reason)
-	}
-	first, others := d.written(), array{}
-	for _, e := range grouped(entries) {
-		if t := e.(table); t.text("queue") == d.queue && t.text("reason") == d.reason {
-			n, _ := t.get("count")
-			counted, _ := whole(n)
-			first = t.with("count", integer(counted+1))
-		} else {
-			others = append(others, e)
-		}
-	}
-	return h.with("x-death", append(array{first}, others...))
-}
-
-// wellFormed reports whether an x-death, if there is one, is as RabbitMQ writes it. Over others its
-// processes crash.
-func wellFormed(h table) bool {
-	value, is := h.get("x-death")
-	entries, isArray := value.(array)
-	return !is || isArray && !slices.ContainsFunc(entries, func(e any) bool {
+// deathsIn reads an x-death, if there is one; false unless it is as RabbitMQ writes it.
+func deathsIn(h table) (all []death, is bool) {
+	value, has := h.get("x-death")
+	entries, is := value.(array)
+	for _, e := range entries {
 		t, isTable := e.(table)
-		n, counts := t.get("count")
-		_, isNumber := whole(n)
-		return !isTable || counts && !isNumber
-	})
-}
-
-// grouped leaves one entry for each queue and reason, and turns the order of several around.
-func grouped(entries array) (all array) {
-	for i, e := range entries {
-		t, isTable := e.(table)
-		if isTable && slices.ContainsFunc(entries[:i], func(other any) bool { return sameDeath(t, other) }) {
-			continue
+		d := death{queue: t.text("queue"), reason: t.text("reason"), exchange: t.text("exchange"), expiration: t.text("original-expiration")}
+		_, d.expires = t.get("original-expiration")
+		n, _ := t.get("count")
+		keys, _ := t.get("routing-keys")
+		at, _ := t.get("time")
+		var isNumber bool
+		d.count, isNumber = whole(n)
+		d.keys, _ = keys.(array)
+		d.time, _ = at.(raw)
+		if !isTable || !isNumber || d.time.kind == 0 {
+			return nil, false
 		}
-		all = append(array{e}, all...)
+		all = append(all, d)
 	}
-	return all
-}
-
-func sameDeath(t table, other any) bool {
-	o, _ := other.(table)
-	return t.text("queue") == o.text("queue") && t.text("reason") == o.text("reason")
+	return all, is || !has
 }
 
 func (t table) text(key string) string {
 	value, _ := t.get(key)
 	text, _ := value.(string)
 	return text
-}
-
-// deathsIn is what an x-death that was rewritten says of queues and reasons.
-func deathsIn(h table) (all []death) {
-	value, _ := h.get("x-death")
-	entries, _ := value.(array)
-	for _, e := range entries {
-		t, _ := e.(table)
-		all = append(all, death{queue: t.text("queue"), reason: t.text("reason")})
-	}
-	return all
 }

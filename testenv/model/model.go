@@ -6,8 +6,7 @@
 // The facts of test/facts that do not need more than it has are tried on it as on real brokers. What
 // several goroutines do at one instant arrives in the order in which Go runs them.
 //
-// Read model.go, connection.go and channel.go, then publish.go, exchange.go, queue.go, deliver.go and
-// deadletter.go, then quorum.go and worker.go.
+// Read model.go, connection.go and its channels, publish.go with exchanges, queue.go with deliveries, deadletter.go.
 package model
 
 import (
@@ -27,7 +26,6 @@ var Versions = []string{"3.10.8", "4.3.6"}
 // Options are what differs from broker to broker.
 type Options struct {
 	Version string // one of Versions
-	VHost   string // default "/"
 }
 
 // Broker is one RabbitMQ node. One lock guards all of it: a frame is processed wholly
@@ -41,7 +39,6 @@ type Broker struct {
 	connections []*connection // oldest first
 	exchanges   map[string]*exchange
 	queues      map[string]*queue
-	names       int  // made by the broker so far
 	low         bool // on memory
 
 	unblocked sync.Cond // a connection is read again, or has ended
@@ -55,16 +52,7 @@ func New(o Options) *Broker {
 	if !slices.Contains(Versions, o.Version) {
 		panic("the model of RabbitMQ has no version " + o.Version)
 	}
-	if o.VHost == "" {
-		o.VHost = "/"
-	}
-	b := &Broker{options: o, clock: newClock(), exchanges: map[string]*exchange{}, queues: map[string]*queue{}}
-	for _, x := range []struct{ name, kind string }{
-		{"", "direct"}, {"amq.direct", "direct"}, {"amq.fanout", "fanout"},
-		{"amq.topic", "topic"}, {"amq.headers", "headers"}, {"amq.match", "headers"},
-	} {
-		b.exchanges[x.name] = &exchange{name: x.name, kind: x.kind, flags: 0b10}
-	}
+	b := &Broker{options: o, clock: newClock(), exchanges: map[string]*exchange{"": {kind: "direct"}}, queues: map[string]*queue{}}
 	b.unblocked.L = &b.mu
 	b.goroutines.Add(1)
 	go b.runClock()
@@ -106,9 +94,7 @@ func (b *Broker) Close() {
 func (b *Broker) since4() bool { return !strings.HasPrefix(b.options.Version, "3.") }
 
 // in names a thing of the virtual host as RabbitMQ's errors do.
-func (b *Broker) in(kind, name string) string {
-	return kind + " '" + name + "' in vhost '" + b.options.VHost + "'"
-}
+func in(kind, name string) string { return kind + " '" + name + "' in vhost '/'" }
 
 // alarm is something to do at a time. Those of the same time are done in the order in which
 // they were set.

@@ -3,6 +3,7 @@ package model_test
 import (
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,9 +16,8 @@ import (
 // world is a model that behaviours are tried on.
 type world struct {
 	*testing.T
-	vhost  string
 	since4 bool
-	dial   func(user string) (*amqp.Connection, error)
+	dial   func() (*amqp.Connection, error)
 	ch     *amqp.Channel // of the first connection
 }
 
@@ -27,34 +27,27 @@ type behaviour struct {
 	test func(*world)
 }
 
-// vhost is as long as those of tests on real brokers, so that errors are cut at the same place.
-const vhost = "redrive-test-00000000-0000-0000-0000-000000000000"
-
 func TestTheModelBehavesSo(t *testing.T) {
 	for _, version := range model.Versions {
-		for _, b := range slices.Concat(declaring, routing, delivering, dying, quorums) {
+		for _, b := range slices.Concat(declaringAndRouting, delivering, quorums, dying) {
 			t.Run(version+"/"+b.name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					broker := model.New(model.Options{Version: version, VHost: vhost})
+					broker := model.New(model.Options{Version: version})
 					defer broker.Close()
-					w := &world{T: t, vhost: vhost, since4: version[0] == '4', dial: func(user string) (*amqp.Connection, error) {
-						return amqp.DialConfig("amqp://"+user+":"+user+"@model/"+vhost, amqp.Config{Dial: broker.Dial})
+					w := &world{T: t, since4: version[0] == '4', dial: func() (*amqp.Connection, error) {
+						return amqp.DialConfig("amqp://guest:guest@model/", amqp.Config{Dial: broker.Dial})
 					}}
-					w.run(b)
+					w.ch = w.channel(w.connect())
+					b.test(w)
 				})
 			})
 		}
 	}
 }
 
-func (w *world) run(b behaviour) {
-	w.ch = w.channel(w.connect())
-	b.test(w)
-}
-
 func (w *world) connect() *amqp.Connection {
 	w.Helper()
-	c, err := w.dial("guest")
+	c, err := w.dial()
 	w.must(err)
 	w.Cleanup(func() { _ = c.Close() })
 	return c
@@ -77,15 +70,6 @@ func (w *world) must(err error) {
 	}
 }
 
-// refused fails unless err is the broker's, with this code and text.
-func (w *world) refused(err error, code int, reason string) {
-	w.Helper()
-	var e *amqp.Error
-	if !errors.As(err, &e) || e.Code != code || e.Reason != reason {
-		w.Errorf("got  %v\nwant %d %s", err, code, reason)
-	}
-}
-
 func (w *world) queue(name string, args amqp.Table) {
 	w.Helper()
 	_, err := w.ch.QueueDeclare(name, true, false, false, false, args)
@@ -95,7 +79,11 @@ func (w *world) queue(name string, args amqp.Table) {
 // publish publishes and waits for the answer, so that other connections find the message.
 func (w *world) publish(exchange, key string, p amqp.Publishing) {
 	w.Helper()
-	w.confirmed(exchange, key, false, p)
+	w.must(w.ch.Confirm(false))
+	c, err := w.ch.PublishWithDeferredConfirm(exchange, key, false, false, p)
+	if w.must(err); !c.Wait() {
+		w.Fatal("it is not confirmed")
+	}
 }
 
 func (w *world) bodies(queue string, bodies ...string) {
@@ -167,5 +155,155 @@ func (w *world) none(from <-chan amqp.Delivery) {
 	case d := <-from:
 		w.Fatalf("%q is delivered", d.Body)
 	case <-time.After(100 * time.Millisecond):
+	}
+}
+
+func TestTheModelRefusesWhatItDoesNotKnow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := model.New(model.Options{Version: "4.3.6"})
+		defer broker.Close()
+		declare := func(durable bool, args amqp.Table) func(*amqp.Channel) error {
+			return func(ch *amqp.Channel) error {
+				_, err := ch.QueueDeclare("q", durable, false, false, false, args)
+				return err
+			}
+		}
+		for what, do := range map[string]func(*amqp.Channel) error{
+			"queue type stream":           declare(true, amqp.Table{"x-queue-type": "stream"}),
+			"argument x-max-length-bytes": declare(true, amqp.Table{"x-max-length-bytes": int32(1)}),
+			"queue that is exclusive":     declare(false, nil),
+			"exchange type 'x-delayed-message'": func(ch *amqp.Channel) error {
+				return ch.ExchangeDeclare("x", "x-delayed-message", true, false, false, false, nil)
+			},
+			"method 90.10":      func(ch *amqp.Channel) error { return ch.Tx() },
+			"prefetch in bytes": func(ch *amqp.Channel) error { return ch.Qos(1, 0, true) },
+			"header CC": func(ch *amqp.Channel) error {
+				ended := ch.NotifyClose(make(chan *amqp.Error, 1))
+				if err := ch.Publish("", "", false, false, amqp.Publishing{Headers: amqp.Table{"CC": "q"}}); err != nil {
+					return err
+				}
+				return <-ended
+			},
+		} {
+			c, err := amqp.DialConfig("amqp://guest:guest@model/", amqp.Config{Dial: broker.Dial})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ch, err := c.Channel()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err = do(ch); err == nil || !strings.Contains(err.Error(), "540") || !strings.Contains(err.Error(), "has no "+what) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+	})
+}
+
+var declaringAndRouting = []behaviour{
+	{"what does not exist, or is otherwise", func(w *world) {
+		w.queue("q", amqp.Table{"x-message-ttl": int32(1000)})
+		w.queue("q", amqp.Table{"x-message-ttl": int64(1000)})
+		w.must(w.ch.ExchangeDeclare("x", "direct", true, false, false, false, nil))
+		for _, refused := range []struct {
+			code   int
+			reason string
+			do     func(*amqp.Channel) error
+		}{
+			{404, "NOT_FOUND - no queue 'none' in vhost '/'", func(ch *amqp.Channel) error {
+				_, err := ch.QueueDeclarePassive("none", true, false, false, false, nil)
+				return err
+			}},
+			{404, "NOT_FOUND - no exchange 'none' in vhost '/'", func(ch *amqp.Channel) error {
+				return ch.ExchangeDeclarePassive("none", "direct", true, false, false, false, nil)
+			}},
+			{404, "NOT_FOUND - no exchange 'none' in vhost '/'", func(ch *amqp.Channel) error { return ch.QueueBind("q", "", "none", false, nil) }},
+			{404, "NOT_FOUND - no queue 'none' in vhost '/'", func(ch *amqp.Channel) error { return ch.QueueBind("none", "", "x", false, nil) }},
+			{404, "NOT_FOUND - no queue 'none' in vhost '/'", func(ch *amqp.Channel) error {
+				_, err := ch.Consume("none", "", false, false, false, false, nil)
+				return err
+			}},
+			{404, "NOT_FOUND - no exchange 'none' in vhost '/'", func(ch *amqp.Channel) error {
+				closes := ch.NotifyClose(make(chan *amqp.Error, 1))
+				w.must(ch.Publish("none", "", false, false, amqp.Publishing{}))
+				return <-closes
+			}},
+			{406, "PRECONDITION_FAILED - unknown delivery tag 1", func(ch *amqp.Channel) error {
+				closes := ch.NotifyClose(make(chan *amqp.Error, 1))
+				w.must(ch.Ack(1, false))
+				return <-closes
+			}},
+			{406, "PRECONDITION_FAILED - inequivalent arg for queue 'q' in vhost '/'", func(ch *amqp.Channel) error {
+				_, err := ch.QueueDeclare("q", true, false, false, false, amqp.Table{"x-message-ttl": int32(1)})
+				return err
+			}},
+			{406, "PRECONDITION_FAILED - inequivalent arg for exchange 'x' in vhost '/'", func(ch *amqp.Channel) error {
+				return ch.ExchangeDeclare("x", "fanout", true, false, false, false, nil)
+			}},
+		} {
+			var e *amqp.Error
+			if err := refused.do(w.another()); !errors.As(err, &e) || e.Code != refused.code || e.Reason != refused.reason {
+				w.Errorf("got  %v\nwant %d %s", err, refused.code, refused.reason)
+			}
+		}
+		n, err := w.ch.QueueDelete("none", false, false, false)
+		if w.must(err); n != 0 {
+			w.Errorf("%d messages deleted", n)
+		}
+	}},
+	{"a queue's end ends its bindings, and an auto-delete exchange with its last", func(w *world) {
+		w.queue("q", nil)
+		w.must(w.ch.ExchangeDeclare("x", "fanout", true, true, false, false, nil))
+		w.must(w.ch.QueueBind("q", "", "x", false, nil))
+		w.bodies("q", "a")
+		if n, err := w.ch.QueueDelete("q", false, false, false); n != 1 || err != nil {
+			w.Errorf("%d deleted, %v", n, err)
+		}
+		if err := w.another().ExchangeDeclarePassive("x", "fanout", true, false, false, false, nil); err == nil {
+			w.Error("the exchange is still there")
+		}
+	}},
+	{"direct, fanout, topic", func(w *world) {
+		w.routes("direct", map[string]string{"a": "a", "c": ""}, "a", "b")
+		w.routes("fanout", map[string]string{"c": "a b"}, "a", "b")
+		w.routes("topic", map[string]string{"": "#", "a": "# * a.#", "a.b": "# a.* a.# *.b #.b.#", "a.b.c": "# a.# #.b.# a.*.c",
+			"b": "# * #.b.#", "a..c": "# a.# a.*.c"}, "#", "*", "a.*", "a.#", "*.b", "#.b.#", "a.*.c")
+	}},
+	{"alternate and bound exchanges", func(w *world) {
+		w.must(w.ch.ExchangeDeclare("x", "direct", true, false, false, false, amqp.Table{"alternate-exchange": "rest"}))
+		for _, name := range []string{"rest", "inside"} {
+			w.must(w.ch.ExchangeDeclare(name, "fanout", true, false, false, false, nil))
+			w.queue(name, nil)
+			w.must(w.ch.QueueBind(name, "", name, false, nil))
+		}
+		w.must(w.ch.ExchangeBind("inside", "k", "x", false, nil))
+		w.publish("x", "k", amqp.Publishing{Body: []byte("bound")})
+		w.publish("x", "other", amqp.Publishing{Body: []byte("alternate")})
+		w.holds("inside", "bound")
+		w.holds("rest", "alternate")
+	}},
+}
+
+// routes binds a queue for each pattern to an exchange of a type, and checks which queues get the message with a key.
+func (w *world) routes(kind string, to map[string]string, patterns ...string) {
+	w.Helper()
+	w.must(w.ch.ExchangeDeclare(kind, kind, true, false, false, false, nil))
+	for _, pattern := range patterns {
+		w.queue(kind+pattern, nil)
+		w.must(w.ch.QueueBind(kind+pattern, pattern, kind, false, nil))
+	}
+	for key, want := range to {
+		w.publish(kind, key, amqp.Publishing{})
+		var got []string
+		for _, pattern := range patterns {
+			if _, is, err := w.ch.Get(kind+pattern, true); err != nil {
+				w.Fatal(err)
+			} else if is {
+				got = append(got, pattern)
+			}
+		}
+		if strings.Join(got, " ") != want {
+			w.Errorf("%s, key %q: %q, want %q", kind, key, got, want)
+		}
 	}
 }

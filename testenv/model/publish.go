@@ -29,9 +29,7 @@ func (ch *channel) publish(r *reader) *fault {
 	r.short()
 	p := &publishing{exchange: r.shortstr(), key: r.shortstr()}
 	f := r.flags()
-	if p.mandatory = f.bit(0); f.bit(1) {
-		return faultf(540, "immediate=true")
-	}
+	p.mandatory = f.bit(0)
 	ch.incoming = p
 	return nil
 }
@@ -68,10 +66,10 @@ func (ch *channel) whole() *fault {
 	b := ch.c.b
 	x := b.exchanges[p.exchange]
 	if x == nil {
-		return faultf(404, "no %s", b.in("exchange", p.exchange))
+		return faultf(404, "no %s", in("exchange", p.exchange))
 	}
 	if x.flags.bit(3) {
-		return faultf(403, "cannot publish to internal %s", b.in("exchange", p.exchange))
+		return faultf(403, "cannot publish to internal %s", in("exchange", p.exchange))
 	}
 	if f := ch.check(p.content); f != nil {
 		return f
@@ -95,7 +93,7 @@ func (ch *channel) check(c *content) *fault {
 	if c.is(priority) || c.is(userID) {
 		return unknown("priority, or user's id")
 	}
-	if !ch.c.b.since4() && !wellFormed(c.headers) {
+	if _, is := deathsIn(c.headers); !is && !ch.c.b.since4() {
 		return unknown("x-death %v", c.headers)
 	}
 	return nil
@@ -254,18 +252,14 @@ func (ch *channel) declareExchange(r *reader) *fault {
 	declared.arguments = r.table()
 	there := b.exchanges[declared.name]
 	switch {
-	case declared.name == "":
-		return faultf(403, "operation not permitted on the default exchange")
 	case passive && there == nil:
-		return faultf(404, "no %s", b.in("exchange", declared.name))
+		return faultf(404, "no %s", in("exchange", declared.name))
 	case passive:
-	case !slices.Contains([]string{"direct", "fanout", "topic"}, declared.kind):
+	case declared.name == "" || !slices.Contains([]string{"direct", "fanout", "topic"}, declared.kind):
 		return unknown("exchange type '%s'", declared.kind)
 	case there != nil && (there.kind != declared.kind || there.flags != declared.flags || there.alternate() != declared.alternate()):
-		return faultf(406, "inequivalent arg for %s", b.in("exchange", declared.name))
+		return faultf(406, "inequivalent arg for %s", in("exchange", declared.name))
 	case there != nil:
-	case strings.HasPrefix(declared.name, "amq."):
-		return faultf(403, "exchange name '%s' contains reserved prefix 'amq.*'", declared.name)
 	default:
 		for _, a := range declared.arguments {
 			if _, text := a.value.(string); a.key != "alternate-exchange" || !text {
@@ -304,14 +298,12 @@ func (b *Broker) unbind(which func(*binding) bool) {
 func (ch *channel) bindTo(source string, bound *binding, kind, destination string, arguments table) *fault {
 	b := ch.c.b
 	switch bound.source = b.exchanges[source]; {
-	case source == "" || destination == "":
-		return faultf(403, "operation not permitted on the default exchange")
+	case source == "" || destination == "" || len(arguments) > 0:
+		return unknown("binding of the default exchange, or with arguments")
 	case bound.queue == nil && bound.exchange == nil:
-		return faultf(404, "no %s", b.in(kind, destination))
+		return faultf(404, "no %s", in(kind, destination))
 	case bound.source == nil:
-		return faultf(404, "no %s", b.in("exchange", source))
-	case len(arguments) > 0:
-		return unknown("arguments of a binding")
+		return faultf(404, "no %s", in("exchange", source))
 	}
 	if !slices.ContainsFunc(bound.source.bindings, func(other *binding) bool { return *other == *bound }) {
 		bound.source.bindings = append(bound.source.bindings, bound)

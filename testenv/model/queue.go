@@ -2,10 +2,9 @@ package model
 
 import (
 	"cmp"
-	"fmt"
 	"reflect"
 	"slices"
-	"strings"
+	"strconv"
 	"time"
 )
 
@@ -49,8 +48,8 @@ func (ch *channel) queueMethod(m method, r *reader) *fault {
 		ch.answer(noWait, queueBindOk, nil)
 	case queueDelete:
 		f, n := r.flags(), 0
-		if f.bit(0) || f.bit(1) {
-			return unknown("deletion only of what is unused or empty")
+		if f.bit(0) || f.bit(1) || q != nil && q.consumers() > 0 {
+			return unknown("deletion only of what is unused or empty, or of a queue with consumers")
 		}
 		if q != nil {
 			n = q.count()
@@ -63,45 +62,32 @@ func (ch *channel) queueMethod(m method, r *reader) *fault {
 	return nil
 }
 
-// find finds a queue; "" is the last that was declared.
 func (ch *channel) find(name string) (*queue, *fault) {
-	if name == "" {
-		if name = ch.lastQueue; name == "" {
-			return nil, faultf(404, "no previously declared queue")
-		}
-	}
 	if q := ch.c.b.queues[name]; q != nil {
 		return q, nil
 	}
-	return nil, faultf(404, "no %s", ch.c.b.in("queue", name))
+	return nil, faultf(404, "no %s", in("queue", name))
 }
 
 func (ch *channel) declareQueue(name string, f flags, arguments table) *fault {
 	passive, durable, exclusive, autoDelete, noWait := f.bit(0), f.bit(1), f.bit(2), f.bit(3), f.bit(4)
-	if exclusive || autoDelete {
-		return unknown("exclusive or auto-delete queue")
-	}
 	q, notFound := ch.find(name)
 	switch {
 	case passive && notFound != nil:
 		return notFound
 	case passive:
-	case name != "" && q != nil:
-		if !q.isSame(durable, arguments) {
-			return faultf(406, "inequivalent arg for %s", ch.c.b.in("queue", name))
-		}
-	case strings.HasPrefix(name, "amq."):
-		return faultf(403, "queue name '%s' contains reserved prefix 'amq.*'", name)
-	default:
-		var f *fault
-		if !durable {
-			return unknown("queue that is not durable")
-		}
-		if q, f = ch.newQueue(name, arguments); f != nil {
+	case exclusive || autoDelete || !durable || name == "":
+		return unknown("queue that is exclusive, auto-delete, not durable or without a name")
+	case q == nil:
+		q = &queue{b: ch.c.b, name: name, arguments: arguments, declared: time.Now()}
+		if f := q.configure(); f != nil {
 			return f
 		}
+		q.b.queues[name] = q
+		q.use()
+	case !q.isSame(arguments):
+		return faultf(406, "inequivalent arg for %s", in("queue", name))
 	}
-	ch.lastQueue = q.name
 	if !q.quorum && !passive {
 		q.use()
 	}
@@ -113,27 +99,12 @@ func (ch *channel) declareQueue(name string, f flags, arguments table) *fault {
 	return nil
 }
 
-func (ch *channel) newQueue(name string, arguments table) (*queue, *fault) {
-	b := ch.c.b
-	if name == "" {
-		b.names++
-		name = fmt.Sprintf("amq.gen-%022d", b.names)
-	}
-	q := &queue{b: b, name: name, arguments: arguments, declared: time.Now()}
-	if f := q.configure(); f != nil {
-		return nil, f
-	}
-	b.queues[name] = q
-	q.use()
-	return q, nil
-}
-
 // isSame reports whether a queue would be declared as it is.
-func (q *queue) isSame(durable bool, arguments table) bool {
+func (q *queue) isSame(arguments table) bool {
 	if _, is := arguments.get("x-queue-type"); !is && q.b.since4() {
 		arguments = arguments.with("x-queue-type", "classic")
 	}
-	return durable && !slices.ContainsFunc(q.argumentNames(), func(key string) bool {
+	return !slices.ContainsFunc(q.argumentNames(), func(key string) bool {
 		n, isNew := arguments.get(key)
 		o, isOld := q.arguments.get(key)
 		newInteger, isInteger := whole(n)
@@ -142,7 +113,7 @@ func (q *queue) isSame(durable bool, arguments table) bool {
 	})
 }
 
-// deleteQueue drops its messages and cancels its consumers.
+// deleteQueue drops its messages.
 func (b *Broker) deleteQueue(q *queue) {
 	delete(b.queues, q.name)
 	q.deleted = true
@@ -150,28 +121,9 @@ func (b *Broker) deleteQueue(q *queue) {
 	q.watch()
 	q.watchUse()
 	if q.worker != nil {
-		q.worker.stop()
+		q.worker.waiting = nil
 	}
-	q.cancelConsumers()
 	b.unbind(func(bound *binding) bool { return bound.queue == q })
-}
-
-// cancelConsumers ends all of them, and tells their clients.
-func (q *queue) cancelConsumers() {
-	consumers := append(q.active, q.blocked...)
-	q.active, q.blocked = nil, nil
-	slices.SortFunc(consumers, func(a, b *consumer) int { return int(a.number) - int(b.number) })
-	for _, co := range consumers {
-		co.ch.consumers = slices.DeleteFunc(co.ch.consumers, func(other *consumer) bool { return other == co })
-		co.sendCancel()
-	}
-}
-
-func (co *consumer) sendCancel() {
-	co.ch.send(basicCancel, func(w *writer) {
-		w.shortstr(co.tag)
-		w.octet(1)
-	})
 }
 
 const (
@@ -227,24 +179,19 @@ func (q *queue) configure() *fault {
 }
 
 func (q *queue) check(key string, value any) *fault {
-	if !slices.Contains(q.argumentNames(), key) {
-		return unknown("argument %s for this type of queue", key)
-	}
 	text, isText := value.(string)
 	n, isNumber := whole(value)
+	is := isText
 	switch key {
-	case "x-message-ttl", "x-expires", "x-delivery-limit":
-		if !isNumber || key != "x-delivery-limit" && (n < 0 || n > longestTTL) || key == "x-expires" && n == 0 {
-			return unknown("%s = %v", key, value)
-		}
-		return nil
+	case "x-message-ttl", "x-expires":
+		is = isNumber && n >= 0 && n <= longestTTL && (n > 0 || key == "x-message-ttl")
+	case "x-delivery-limit":
+		is = isNumber
 	case "x-dead-letter-strategy", "x-overflow":
-		if !slices.Contains([]string{"at-most-once", "at-least-once", "drop-head", "reject-publish"}, text) {
-			return unknown("%s = %v", key, value)
-		}
+		is = slices.Contains([]string{"at-most-once", "at-least-once", "drop-head", "reject-publish"}, text)
 	}
-	if !isText {
-		return unknown("%s = %v", key, value)
+	if !is || !slices.Contains(q.argumentNames(), key) {
+		return unknown("argument %s = %v for this type of queue", key, value)
 	}
 	return nil
 }
@@ -362,11 +309,323 @@ func (q *queue) watchUse() {
 	q.unused = q.b.clock.set(at, func() {
 		q.unused = nil
 		over := time.Since(q.used) >= time.Duration(q.expires)*time.Millisecond
-		switch {
-		case over && q.consumers() == 0 && q.b.unacknowledged(q) == 0:
+		if over && q.consumers() == 0 && q.b.unacknowledged(q) == 0 {
 			q.b.deleteQueue(q)
-		default:
+		} else {
 			q.watchUse()
 		}
 	})
+}
+
+// consumer receives the messages of a queue.
+type consumer struct {
+	ch       *channel
+	q        *queue
+	tag      string
+	noAck    bool
+	prefetch int // 0: unlimited
+	unacked  int
+}
+
+// delivery is a message that a channel has not acknowledged.
+type delivery struct {
+	tag uint64
+	*entry
+	q  *queue
+	to *consumer // nil after basic.get
+}
+
+func (q *queue) consumers() int { return len(q.active) + len(q.blocked) }
+
+// publish adds a message to the queue.
+func (q *queue) publish(m *message) {
+	e := &entry{message: m, failed: m.failed}
+	if ttl := q.lifetime(m); ttl >= 0 {
+		if q.quorum {
+			ttl = max(ttl, 1)
+		}
+		e.expires = time.Now().Add(time.Duration(ttl) * time.Millisecond)
+	}
+	q.add(e)
+	q.run()
+}
+
+// lifetime is the message's or the queue's, whichever is shorter, in ms; -1 without.
+func (q *queue) lifetime(m *message) int64 {
+	if !m.content.is(expiration) {
+		return q.ttl
+	}
+	own, _ := strconv.ParseInt(m.content.texts[expiration], 10, 64) // checked when it was published
+	if q.ttl >= 0 {
+		return min(own, q.ttl)
+	}
+	return own
+}
+
+// run drops what has expired at the head, then delivers while a consumer can receive.
+func (q *queue) run() {
+	for head := q.head(); head != nil && !q.deleted; head = q.head() {
+		if !head.expires.IsZero() && !time.Now().Before(head.expires) {
+			q.deadLetter(q.takeHead(), "expired")
+			continue
+		}
+		co := q.receiver()
+		if co == nil {
+			break
+		}
+		q.deliver(co, q.takeHead())
+	}
+	q.watch()
+}
+
+// watch sets the alarm for the head: a message behind it expires no earlier.
+func (q *queue) watch() {
+	if q.alarm != nil {
+		q.b.clock.cancel(q.alarm)
+		q.alarm = nil
+	}
+	if head := q.head(); head != nil && !head.expires.IsZero() {
+		q.alarm = q.b.clock.set(head.expires, q.run)
+	}
+}
+
+// receiver is the next consumer in turn that is not at its prefetch.
+func (q *queue) receiver() *consumer {
+	for len(q.active) > 0 {
+		co := q.active[0]
+		q.active = q.active[1:]
+		if co.full() {
+			q.blocked = append(q.blocked, co)
+			continue
+		}
+		q.active = append(q.active, co)
+		return co
+	}
+	return nil
+}
+
+// full tells whether a consumer gets nothing now.
+func (co *consumer) full() bool {
+	return !co.noAck && co.prefetch > 0 && co.unacked >= co.prefetch
+}
+
+func (q *queue) deliver(co *consumer, e *entry) {
+	d := &delivery{entry: e, q: q, to: co}
+	if !co.noAck {
+		co.unacked++
+	}
+	if !q.quorum {
+		co.ch.hand(d, e.content, e.redelivered)
+		return
+	}
+	if co.full() { // it takes its turn again when it acknowledges
+		q.forget(co)
+		q.blocked = append(q.blocked, co)
+	}
+	co.ch.fly(d)
+}
+
+// hand sends a delivery to the client.
+func (ch *channel) hand(d *delivery, c *content, redelivered bool) {
+	ch.tag++
+	d.tag = ch.tag
+	if !d.to.noAck {
+		ch.unacked = append(ch.unacked, d)
+	}
+	ch.c.sendContent(ch.number, basicDeliver, func(w *writer) {
+		w.shortstr(d.to.tag)
+		w.longlong(d.tag)
+		w.bool(redelivered)
+		w.shortstr(d.exchange)
+		w.shortstr(d.key)
+	}, c)
+}
+
+// get is basic.get.
+func (ch *channel) get(q *queue, noAck bool) {
+	q.use()
+	q.run()
+	if q.count() == 0 {
+		ch.send(basicGetEmpty, func(w *writer) { w.shortstr("") })
+		return
+	}
+	e := q.takeHead()
+	d := &delivery{tag: ch.tag + 1, entry: e, q: q}
+	q.watch()
+	c, redelivered := e.content, e.redelivered
+	if q.quorum {
+		c, redelivered = q.counted(e, true)
+	}
+	ch.tag++
+	if !noAck {
+		ch.unacked = append(ch.unacked, d)
+	}
+	ch.c.sendContent(ch.number, basicGetOk, func(w *writer) {
+		w.longlong(ch.tag)
+		w.bool(redelivered)
+		w.shortstr(e.exchange)
+		w.shortstr(e.key)
+		w.long(uint32(q.count()))
+	}, c)
+}
+
+// take removes the deliveries that an answer of the client is about.
+func (ch *channel) take(tag uint64, multiple bool) ([]*delivery, *fault) {
+	if multiple && tag == 0 {
+		taken := ch.unacked
+		ch.unacked = nil
+		return taken, nil
+	}
+	i := slices.IndexFunc(ch.unacked, func(d *delivery) bool { return d.tag == tag })
+	switch {
+	case i < 0:
+		return nil, faultf(406, "unknown delivery tag %d", tag)
+	case multiple:
+		taken := ch.unacked[: i+1 : i+1]
+		ch.unacked = ch.unacked[i+1:]
+		return taken, nil
+	}
+	taken := ch.unacked[i]
+	ch.unacked = slices.Delete(ch.unacked, i, i+1)
+	return []*delivery{taken}, nil
+}
+
+// settle frees the consumers' prefetch, does something about each message, then delivers.
+func settle(taken []*delivery, do func(*delivery)) {
+	var queues []*queue
+	for _, d := range taken {
+		if !slices.Contains(queues, d.q) {
+			queues = append(queues, d.q)
+		}
+		if co := d.to; co != nil {
+			co.unacked--
+			if i := slices.Index(d.q.blocked, co); i >= 0 && !co.full() {
+				d.q.blocked = slices.Delete(d.q.blocked, i, i+1)
+				d.q.active = append(d.q.active, co)
+			}
+		}
+	}
+	for _, d := range taken {
+		if !d.q.deleted {
+			do(d)
+		}
+	}
+	for _, q := range queues {
+		q.run()
+	}
+}
+
+func acknowledge(*delivery) {}
+
+func reject(d *delivery) { d.q.deadLetter(d.entry, "rejected") }
+
+// giver is how a message comes back to its queue.
+type giver int
+
+const (
+	rejected giver = iota
+	nacked
+	ended // its channel has
+)
+
+// requeue puts a message where it was; a quorum queue has its own rules.
+func requeue(by giver) func(*delivery) {
+	return func(d *delivery) {
+		if d.q.quorum {
+			d.q.returnToQuorum(d.entry, by)
+			return
+		}
+		d.redelivered = true
+		if by != nacked && d.q.b.since4() { // a quorum queue that it is dead-lettered to shows it
+			d.failed++
+		}
+		d.q.insert(d.entry)
+	}
+}
+
+// forget removes a consumer from its queue.
+func (q *queue) forget(co *consumer) {
+	same := func(other *consumer) bool { return other == co }
+	q.active = slices.DeleteFunc(q.active, same)
+	q.blocked = slices.DeleteFunc(q.blocked, same)
+}
+
+const (
+	// replication is how long a quorum queue takes: what it delivers and confirms arrives so
+	// much later. In the meantime the connection may end.
+	replication = time.Millisecond
+
+	tick = 5 * time.Second // a quorum queue looks so often at its x-expires
+)
+
+// returnToQuorum puts a message back into a quorum queue: in front, behind what was returned
+// before. On RabbitMQ 3, without a delivery limit, what the client returned goes to the end.
+func (q *queue) returnToQuorum(e *entry, by giver) {
+	e.acquired++
+	if by != nacked || !q.b.since4() {
+		e.failed++
+	}
+	switch {
+	case q.limited && e.failed > q.deliveryLimit:
+		q.deadLetter(e, "delivery_limit")
+	case !q.limited && by != ended && !q.b.since4():
+		q.add(e)
+	default:
+		q.returned = append(q.returned, e)
+	}
+}
+
+// counted is a message as a quorum queue delivers it: with the counts of its returns.
+func (q *queue) counted(e *entry, get bool) (c *content, redelivered bool) {
+	acquired, c := e.acquired, e.content
+	if acquired == 0 {
+		acquired = e.failed // of the queue where it was rejected
+	}
+	with := func(key string, n int64) {
+		c = c.copy()
+		c.setHeaders(c.headers.with(key, integer(n)))
+	}
+	switch {
+	case !q.b.since4():
+		if e.failed > 0 || get {
+			with("x-delivery-count", e.failed)
+		}
+		return c, e.failed > 0
+	case acquired > 0:
+		with("x-acquired-count", acquired)
+		if e.failed > 0 {
+			with("x-delivery-count", e.failed)
+		}
+	}
+	return c, acquired > 0
+}
+
+// fly is a delivery of a quorum queue on its way to the channel.
+func (ch *channel) fly(d *delivery) {
+	ch.flying = append(ch.flying, d)
+	d.q.b.clock.set(time.Now().Add(replication), func() { ch.land(d) })
+}
+
+// land delivers a message that has arrived.
+func (ch *channel) land(d *delivery) {
+	i := slices.Index(ch.flying, d)
+	if i < 0 {
+		return // it has arrived before; or the channel has ended, and the message is in the queue again
+	}
+	ch.flying = slices.Delete(ch.flying, i, i+1)
+	if d.q.deleted {
+		return
+	}
+	c, redelivered := d.q.counted(d.entry, false)
+	ch.hand(d, c, redelivered)
+}
+
+// landCancelled delivers what is on its way to consumers that were cancelled: it comes behind the
+// answer to that, and before what the client sends next.
+func (ch *channel) landCancelled() {
+	for _, d := range slices.Clone(ch.flying) {
+		if !slices.Contains(ch.consumers, d.to) {
+			ch.land(d)
+		}
+	}
 }
