@@ -172,12 +172,15 @@ func (l *ledger) pausedSince(q *workQueue) time.Time {
 	return l.pauses[q]
 }
 
-// named enters the id that the service gave a message.
-func (l *ledger) named(message, id string) {
+// named enters the id that the service gave a message, which somebody must have published.
+func (l *ledger) named(message, id string) error {
 	defer lock(&l.mu)()
-	if a := l.accounts[message]; a != nil {
-		a.redriveID = id
+	a := l.accounts[message]
+	if a == nil {
+		return fmt.Errorf("the service has a message that was never published: %q", message)
 	}
+	a.redriveID = id
+	return nil
 }
 
 // edit enters the message that a person is about to make of another, and returns its id; end tells

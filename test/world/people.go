@@ -198,6 +198,9 @@ func (w *World) act(ctx context.Context, a action) error {
 		return err
 	}
 	id := idOf(l)
+	if err := w.ledger.named(id, l.Record.ID.String()); err != nil {
+		return err
+	}
 	w.say("it is %s, failed %d times, %s", id, l.Record.Failures, inspect.StateName(l.Record.State))
 	if a.verb == edit {
 		return w.edit(ctx, p, a, id, l)
@@ -230,7 +233,9 @@ func (w *World) choose(ctx context.Context, a action) (l store.Listed, found boo
 	var all []store.Listed
 	for _, state := range states {
 		err := w.stored().Scan(ctx, store.Range{State: state}, func(l store.Listed) (bool, error) {
-			all = append(all, l)
+			if l.Record.Unreadable == nil {
+				all = append(all, l)
+			}
 			return true, nil
 		})
 		if err != nil {

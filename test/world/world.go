@@ -256,8 +256,11 @@ func (w *World) kept(ctx context.Context, state store.State) (map[string]int, er
 	err := w.stored().Scan(ctx, store.Range{State: state}, func(l store.Listed) (bool, error) {
 		id := idOf(l)
 		all[id]++
-		w.ledger.named(id, l.Record.ID.String())
-		return true, nil
+		if l.Record.Unreadable != nil {
+			return true, nil
+		}
+		err := w.ledger.named(id, l.Record.ID.String())
+		return err == nil, err
 	})
 	return all, err
 }
@@ -275,7 +278,9 @@ func (w *World) drainForwarded(counts map[string]int) error {
 			id, _ := d.Headers[idHeader].(string)
 			counts[id]++
 			redriveID, _ := d.Headers[wire.HeaderID].(string)
-			w.ledger.named(id, redriveID)
+			if err := w.ledger.named(id, redriveID); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
