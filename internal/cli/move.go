@@ -27,10 +27,12 @@ bindings and its messages, and then the old queue is deleted. Each step is shown
 If the old queue has consumers, the command stops after it has declared the new one. Deploy
 consumers of the new name (they may consume both), and run the same command again: it
 continues. Run it again after Ctrl-C or a crash, too. No message is lost; after a crash or
-a lost connection at most 32 are duplicated.
+a lost connection at most 32 are duplicated. What waits in queues that dead-letter to the old
+one by its name, such as a retry queue, is waited for and moved, too.
 
 The user needs the tag policymaker, and over AMQP: configure, write and read on both
-queues and on redrive.*, and read on the exchanges they are bound to.`,
+queues and on redrive.*, read on the exchanges they are bound to, and from RabbitMQ 4.3 any
+right on the queues that dead-letter to the old one.`,
 		Example: `  redrive move orders --to orders.v2 --dry-run
   redrive move orders --to orders.v2 --type quorum`,
 		Args: exactArgs(1, "the queue"),

@@ -21,14 +21,14 @@ func deadLettering(s *Scene) (all []Finding) {
 		if exact {
 			status = Wrong
 		}
-		to, has := setting(q, "dead-letter-exchange").(string)
+		to, has := q.Setting("dead-letter-exchange").(string)
 		switch {
 		case !has && ((q.Exclusive || q.AutoDelete) && !exact || handled[q.Name]):
 			// A reply queue; the library's; somebody's own dead-letter queue.
 		case !has:
 			all = append(all, Finding{Queue: q.Name, Status: status, What: "it has no dead-letter exchange: " + s.dropped(q), Remedy: "Point it at Redrive:", Commands: []string{s.redrive("enroll", q.Name)}})
 		case to == wire.ExchangeDeadLetters:
-			if key := setting(q, "dead-letter-routing-key"); key != nil {
+			if key := q.Setting("dead-letter-routing-key"); key != nil {
 				all = append(all, Finding{Queue: q.Name, Status: Warning, What: fmt.Sprintf("its dead letters get the routing key %q, and are retried with it", key),
 					Why: "Redrive retries a message with its own routing key, and this one replaces it.", Remedy: s.unset(q, "dead-letter-routing-key")})
 			}
@@ -71,8 +71,8 @@ func (s *Scene) handled() map[string]bool {
 	all, to := map[string]bool{}, map[string]bool{wire.ExchangeDue: true}
 	for i := range s.Queues {
 		from := &s.Queues[i]
-		exchange, has := setting(from, "dead-letter-exchange").(string)
-		if key, ok := setting(from, "dead-letter-routing-key").(string); has && exchange == "" && ok {
+		exchange, has := from.Setting("dead-letter-exchange").(string)
+		if key, ok := from.Setting("dead-letter-routing-key").(string); has && exchange == "" && ok {
 			all[key] = true
 		}
 		to[exchange] = to[exchange] || exchange != ""
@@ -95,12 +95,12 @@ func (s *Scene) unset(q *management.QueueState, key string) string {
 
 // keepsDeadLetters tells whether a queue's dead-lettering is at-least-once.
 func keepsDeadLetters(q *management.QueueState) bool {
-	return q.Type == "quorum" && setting(q, "dead-letter-strategy") == "at-least-once" && setting(q, "overflow") == "reject-publish"
+	return q.Type == "quorum" && q.Setting("dead-letter-strategy") == "at-least-once" && q.Setting("overflow") == "reject-publish"
 }
 
 func atLeastOnce(s *Scene) (all []Finding) {
 	for _, q := range s.enrolledQueues() {
-		strategy, overflow := setting(q, "dead-letter-strategy"), setting(q, "overflow")
+		strategy, overflow := q.Setting("dead-letter-strategy"), q.Setting("overflow")
 		switch {
 		case q.Type != "quorum":
 			all = append(all, Finding{Queue: q.Name, Status: Warning, What: fmt.Sprintf("it is %s, whose dead-lettering is at-most-once", q.Type), Remedy: "Where no message may be lost, declare it as a quorum queue."})

@@ -64,7 +64,7 @@ func unmatched(s *Scene) (all []Finding) {
 
 func nativeRetry(s *Scene) (all []Finding) {
 	for _, q := range s.enrolledQueues() {
-		kind, _ := setting(q, "delayed-retry-type").(string)
+		kind, _ := q.Setting("delayed-retry-type").(string)
 		if kind == "" || kind == "disabled" || q.Type != "quorum" {
 			continue
 		}

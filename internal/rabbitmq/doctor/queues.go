@@ -11,7 +11,7 @@ func lifetime(s *Scene) (all []Finding) {
 		if !s.enrolled(q) && !s.Config.Policies.Exact(q.Name) {
 			continue
 		}
-		if v := setting(q, "expires"); v != nil {
+		if v := q.Setting("expires"); v != nil {
 			all = append(all, Finding{Queue: q.Name, Status: Wrong, What: fmt.Sprintf("RabbitMQ deletes it, with its messages, when it has not been used for %s ms", management.Text(v)), Remedy: s.unset(q, "expires")})
 		}
 		for _, is := range []struct {

@@ -127,7 +127,7 @@ func (s *Scene) enrolledQueues() (all []*management.QueueState) {
 }
 
 func (s *Scene) enrolled(q *management.QueueState) bool {
-	return !wire.OwnQueue(q.Name) && setting(q, "dead-letter-exchange") == wire.ExchangeDeadLetters
+	return !wire.OwnQueue(q.Name) && q.Setting("dead-letter-exchange") == wire.ExchangeDeadLetters
 }
 
 func (s *Scene) queue(name string) *management.QueueState {
@@ -146,14 +146,6 @@ func first[T any](all []T, is func(*T) bool) *T {
 		}
 	}
 	return nil
-}
-
-// setting is a queue's argument or, where it has none, what its RabbitMQ policies set.
-func setting(q *management.QueueState, key string) any {
-	if v, ok := q.Arguments["x-"+key]; ok {
-		return v
-	}
-	return q.Effective[key]
 }
 
 func isArgument(q *management.QueueState, key string) bool {

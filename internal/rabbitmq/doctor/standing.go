@@ -55,7 +55,7 @@ func standing(s *Scene) (all []Finding) {
 			continue
 		}
 		f := Finding{Queue: q.Name, Status: Wrong, What: fmt.Sprintf("%d of its dead letters stand still in it", n)}
-		to, _ := setting(q, "dead-letter-exchange").(string)
+		to, _ := q.Setting("dead-letter-exchange").(string)
 		if missing := s.nowhere(q, to); missing != "" {
 			f.What += ": " + missing
 			f.Remedy = "Give it a target. RabbitMQ tries again every three minutes, by itself, and loses none. Do not make it at-most-once meanwhile, which deletes them."
@@ -83,7 +83,7 @@ func standing(s *Scene) (all []Finding) {
 // routing keys of bindings.
 func (s *Scene) nowhere(q *management.QueueState, to string) string {
 	if to == "" {
-		if key, ok := setting(q, "dead-letter-routing-key").(string); ok && s.queue(key) == nil {
+		if key, ok := q.Setting("dead-letter-routing-key").(string); ok && s.queue(key) == nil {
 			return fmt.Sprintf("they go to the queue %s, which does not exist", key)
 		}
 		return ""

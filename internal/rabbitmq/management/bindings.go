@@ -23,6 +23,7 @@ type Exchange struct {
 	AutoDelete bool           `json:"auto_delete"`
 	Internal   bool           `json:"internal"`
 	Arguments  map[string]any `json:"arguments"`
+	Policy     string         `json:"policy"`
 }
 
 func (c *Client) Exchange(ctx context.Context, name string) (e Exchange, err error) {

@@ -123,6 +123,26 @@ type Queue struct {
 	ConsumerDetails []QueueConsumer `json:"consumer_details"`
 }
 
+// Setting is a queue's argument or, where it has none, what its RabbitMQ policies set. The key is
+// that of a policy, without x-.
+func (q *Queue) Setting(key string) any {
+	if v, ok := q.Arguments["x-"+key]; ok {
+		return v
+	}
+	return q.Effective[key]
+}
+
+// TTL is the time to live of its messages: the shorter one of the argument and the policy. 0: none.
+func (q *Queue) TTL() time.Duration {
+	var ttl time.Duration
+	for _, v := range []any{q.Arguments["x-message-ttl"], q.Effective["message-ttl"]} {
+		if ms, ok := v.(float64); ok && (ttl == 0 || time.Duration(ms)*time.Millisecond < ttl) {
+			ttl = time.Duration(ms) * time.Millisecond
+		}
+	}
+	return ttl
+}
+
 // QueueConsumer is a consumer of a queue.
 type QueueConsumer struct {
 	Tag     string          `json:"consumer_tag"`

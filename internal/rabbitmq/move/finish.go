@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -52,7 +54,7 @@ func (m *Move) moveMessages(ctx context.Context, c *broker.Mover, idle time.Dura
 
 // finish moves the rest, and deletes the old queue when it has been quiet.
 func (m *Move) finish(ctx context.Context, c *broker.Mover, s *State) error {
-	for {
+	for last := false; ; {
 		if err := m.moveMessages(ctx, c, m.Quiet, func() bool { return true }); err != nil {
 			return err
 		}
@@ -84,6 +86,14 @@ func (m *Move) finish(ctx context.Context, c *broker.Mover, s *State) error {
 			m.Report(fmt.Sprintf("queue %q is empty, and is kept", m.From))
 			return nil
 		}
+		exhausted, err := m.exhausted(ctx, c)
+		if err != nil {
+			return err
+		}
+		if !exhausted || !last && len(m.leads) > 0 { // what left them last may be on its way
+			last = exhausted
+			continue
+		}
 		if s.Old.Type == "quorum" {
 			err = c.DeleteQuorum(ctx, m.From, wire.RetryExchange(m.To))
 		} else {
@@ -94,6 +104,9 @@ func (m *Move) finish(ctx context.Context, c *broker.Mover, s *State) error {
 			continue
 		case err == nil:
 			m.Report(fmt.Sprintf("queue %q is deleted", m.From))
+			for _, name := range slices.Sorted(maps.Keys(m.leads)) {
+				m.Report(fmt.Sprintf("queue %q dead-letters to it: delete that, too, or what is published there is lost when it expires", name))
+			}
 		}
 		return err
 	}

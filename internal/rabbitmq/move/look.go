@@ -27,6 +27,8 @@ type State struct {
 	Detour         bool
 	DetourBindings []management.Binding
 	DetourToOld    bool
+	// Leads are the queues that dead-letter to the old one by its name.
+	Leads []*Lead
 }
 
 // Look reads the state, and refuses what cannot be moved.
@@ -79,6 +81,9 @@ func (m *Move) Look(ctx context.Context) (*State, error) {
 		return nil, err
 	}
 	s.Policy = enroll.Successor(*s.Old, policies, m.To, s.Type)
+	if s.Leads, err = m.lookAtLeads(ctx); err != nil {
+		return nil, err
+	}
 	return s, m.checkNew(s)
 }
 
@@ -216,6 +221,7 @@ func (m *Move) Write(w io.Writer, s *State) {
 	if m.Keep {
 		mark(false, "keeps queue %q, empty and without bindings", m.From)
 	} else {
+		writeLeads(w, m.From, s.Leads)
 		mark(false, "deletes queue %q when it is empty, no one consumes it, and nothing has come for %s", m.From, m.Quiet)
 	}
 	fmt.Fprintf(w, "note: who publishes to %q by its name (the default exchange) is not known to RabbitMQ, and must use %q before it is deleted\n", m.From, m.To)
