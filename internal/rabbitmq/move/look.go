@@ -20,6 +20,8 @@ type State struct {
 	Type      string
 	Arguments map[string]any
 	Dropped   []string
+	// Otherwise is what the new type reads in another way.
+	Otherwise []string
 	Policy    *enroll.Plan
 	// Bindings of the old queue, without those from the exchange of the detour.
 	Bindings []management.Binding
@@ -76,11 +78,19 @@ func (m *Move) Look(ctx context.Context) (*State, error) {
 		}
 	}
 	s.arguments(m.Type)
+	if err := m.checkType(s); err != nil {
+		return nil, err
+	}
 	policies, err := m.API.Policies(ctx)
 	if err != nil {
 		return nil, err
 	}
 	s.Policy = enroll.Successor(*s.Old, policies, m.To, s.Type)
+	for _, r := range s.otherwise() {
+		if r.drop {
+			delete(s.Policy.Policy.Definition, r.key)
+		}
+	}
 	if s.Leads, err = m.lookAtLeads(ctx); err != nil {
 		return nil, err
 	}
@@ -133,34 +143,99 @@ func (m *Move) movable(ctx context.Context, b management.Binding) error {
 	return nil
 }
 
-// onlyClassic and onlyQuorum are arguments that the other type refuses (406), or
-// that mean nothing there.
-var (
-	onlyClassic = []string{"x-max-priority", "x-queue-mode", "x-queue-version", "x-queue-master-locator"}
-	onlyQuorum  = []string{"x-delivery-limit", "x-quorum-initial-group-size", "x-quorum-target-group-size", "x-delayed-retry-type", "x-delayed-retry-min", "x-delayed-retry-max"}
-)
+// reading is a setting, an argument or a policy's key, that queues of type `on` read in another
+// way than those of the other type, or do not accept.
+type reading struct {
+	key string
+	// value: for this one alone; "" for any.
+	value, on string
+	// drop: RabbitMQ refuses it (406), or applies no policy that has it, or it means nothing.
+	drop bool
+	// Says is what becomes of it; refuse: a queue with it cannot be moved.
+	says   string
+	refuse bool
+}
 
+// readings as measured by TestTheNewTypeTakesTheArguments and TestWhatTheNewTypeReadsOtherwise.
+var readings = []reading{
+	{key: "overflow", value: "reject-publish-dlx", on: "quorum", refuse: true, says: "a quorum queue reads it as drop-head: full, it drops its oldest messages and refuses none"},
+	{key: "max-priority", on: "quorum", drop: true, says: "messages are no longer delivered by priority (from RabbitMQ 4 on, those of priority 5 and more come first)"},
+	{key: "dead-letter-strategy", value: "at-least-once", on: "quorum", says: "it is in force from now on, with overflow reject-publish"},
+	{key: "expires", on: "quorum", says: "declaring the queue again no longer renews it"},
+	{key: "queue-mode", on: "quorum", drop: true},
+	{key: "queue-version", on: "quorum", drop: true},
+	{key: "queue-master-locator", on: "quorum", drop: true},
+
+	{key: "delivery-limit", on: "classic", drop: true, says: "a message may be requeued without end"},
+	{key: "dead-letter-strategy", value: "at-least-once", on: "classic", drop: true, says: "dead letters may be lost: a classic queue is at-most-once"},
+	{key: "delayed-retry-type", on: "classic", drop: true, says: "what is requeued is delivered at once"},
+	{key: "delayed-retry-min", on: "classic", drop: true},
+	{key: "delayed-retry-max", on: "classic", drop: true},
+	{key: "consumer-timeout", on: "classic", drop: true, says: "RabbitMQ's own applies"},
+	{key: "queue-leader-locator", on: "classic", drop: true},
+	{key: "quorum-initial-group-size", on: "classic", drop: true},
+	{key: "quorum-target-group-size", on: "classic", drop: true},
+	{key: "max-in-memory-length", on: "classic", drop: true},
+	{key: "max-in-memory-bytes", on: "classic", drop: true},
+}
+
+// arguments are those of the new queue.
 func (s *State) arguments(kind string) {
 	s.Type, s.Arguments = s.Old.Type, map[string]any{}
-	var not []string
 	if kind != "" && kind != s.Old.Type {
 		s.Type = kind
 		s.Arguments["x-queue-type"] = kind
-		if not = onlyClassic; kind == "classic" {
-			not = onlyQuorum
+	}
+	drop := map[string]bool{}
+	for _, r := range s.otherwise() {
+		drop["x-"+r.key] = r.drop
+		if r.says != "" {
+			s.Otherwise = append(s.Otherwise, fmt.Sprintf("%s: %s: %s", r.key, management.Text(s.Old.Setting(r.key)), r.says))
+		}
+	}
+	if s.Type == "quorum" && s.Old.Type != s.Type && s.Old.Setting("delivery-limit") == nil {
+		s.Otherwise = append(s.Otherwise, "from RabbitMQ 4 on, a message that failed 20 times without being acknowledged or rejected is dead-lettered")
+	}
+	for k, v := range s.Old.Effective {
+		if drop["x-"+k] {
+			s.Dropped = append(s.Dropped, fmt.Sprintf("%s: %s", k, management.Text(v)))
 		}
 	}
 	for k, v := range s.Old.Arguments {
 		switch {
 		case k == "x-queue-type":
 			s.Arguments[k] = s.Type
-		case strings.HasPrefix(k, "x-dead-letter-"), slices.Contains(not, k):
+		case strings.HasPrefix(k, "x-dead-letter-"), drop[k]:
 			s.Dropped = append(s.Dropped, fmt.Sprintf("%s: %s", k, management.Text(v)))
 		default:
 			s.Arguments[k] = v
 		}
 	}
 	slices.Sort(s.Dropped)
+}
+
+// otherwise returns what the new queue's type reads otherwise than the old one's.
+func (s *State) otherwise() (all []reading) {
+	for _, r := range readings {
+		v := s.Old.Setting(r.key)
+		if s.Type != s.Old.Type && r.on == s.Type && v != nil && (r.value == "" || r.value == v) {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// checkType refuses a type that cannot have what the old queue has.
+func (m *Move) checkType(s *State) error {
+	for _, r := range s.otherwise() {
+		if r.refuse {
+			return refusef("%q has %s: %s, and %s; keep the type, or change that first", m.From, r.key, r.value, r.says)
+		}
+	}
+	if s.Type == "quorum" && !s.Old.Durable {
+		return refusef("%q is not durable, and a quorum queue is", m.From)
+	}
+	return nil
 }
 
 // checkNew refuses a new queue that exists already and is not as it would be declared.
@@ -204,6 +279,9 @@ func (m *Move) Write(w io.Writer, s *State) {
 	mark(s.New != nil, "makes queue %q, %s, %s", m.To, s.Type, arguments(s.Arguments))
 	if len(s.Dropped) > 0 {
 		fmt.Fprintf(w, "    without %s\n", strings.Join(s.Dropped, ", "))
+	}
+	for _, says := range s.Otherwise {
+		fmt.Fprintf(w, "    %s\n", says)
 	}
 	mark(s.New != nil && s.New.Policy == s.Policy.Policy.Name, "gives it what applies to %q, and dead letters to Redrive:", m.From)
 	s.Policy.Write(w)

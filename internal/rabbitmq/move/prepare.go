@@ -49,6 +49,11 @@ func (m *Move) prepare(ctx context.Context, c *broker.Mover, s *State) error {
 // drop messages.
 func (m *Move) sameInForce(ctx context.Context, s *State) error {
 	want := withoutDeadLetters(s.Old.Effective)
+	for _, r := range s.otherwise() {
+		if r.drop {
+			delete(want, r.key)
+		}
+	}
 	for deadline := time.Now().Add(30 * time.Second); ; {
 		q, _, err := enroll.ReadQueue(ctx, m.API, m.To)
 		if err != nil {
