@@ -213,35 +213,6 @@ func TestTalliesMergeInAnyOrder(t *testing.T) {
 	})
 }
 
-// BenchmarkPast looks for the past failures of an id among all that are kept, when few
-// ended at once and when many did.
-func BenchmarkPast(b *testing.B) {
-	for _, batch := range []int{1, 512} {
-		b.Run(fmt.Sprintf("batch=%d", batch), func(b *testing.B) {
-			s, err := Open(b.TempDir(), Options{Reserve: 1})
-			if err != nil {
-				b.Fatal(err)
-			}
-			defer s.Close()
-			var id uuid.UUID
-			for written := 0; written < store.PastFailuresKept; {
-				var some pastFailures
-				for range batch {
-					id = uuid.New()
-					some.add(&store.PastFailure{ID: id, Queue: "q", Failures: 1, Ending: store.EndedRetried})
-					written++
-				}
-				s.history.write(&some)
-			}
-			for b.Loop() {
-				if found, err := s.PastFailures(context.Background(), id); len(found) != 1 || err != nil {
-					b.Fatal(found, err)
-				}
-			}
-		})
-	}
-}
-
 // A group that is known is the one that would be found again, and no more are kept
 // than should be, none of them of an error that came once.
 func TestWhatIsAlikeIsInItsOwnGroup(t *testing.T) {
