@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -221,132 +222,133 @@ func check(t *testing.T, s *diskstore.Store, kept, ended map[string]bool) {
 	}
 }
 
-const childFolder = "REDRIVE_TEST_CHILD_FOLDER"
-
-// A process that is killed while it adds and finishes leaves all it was promised, and
-// an account of its changes that says what was changed.
-func TestAKilledProcessLosesNothingThatWasPromised(t *testing.T) {
-	t.Parallel()
-	path := t.TempDir()
-	added, under, ended := map[string]bool{}, map[string]bool{}, map[string]bool{}
-	changed := 0
-	lives := 5
-	if storetest.Long() {
-		lives = 20
-	}
-	for life := range lives {
-		child := exec.Command(os.Args[0], "-test.run=^TestChildThatIsKilled$")
-		child.Env = append(os.Environ(), fmt.Sprintf("%s=%s", childFolder, path))
-		out, err := child.StdoutPipe()
-		must(t, err)
-		must(t, child.Start())
-		killAt := 1 + rand.IntN(150)
-		t.Logf("life %d: killed after %d lines", life, killAt)
-		said := bufio.NewReader(out)
-		lines := 0
-		for ; ; lines++ {
-			line, err := said.ReadString('\n')
-			if err != nil {
-				break // a line cut short was not said
-			}
-			switch body := strings.TrimSpace(line[1:]); line[0] {
-			case '+':
-				added[body] = true
-			case '~':
-				under[body] = true
-			case '-':
-				ended[body] = true
-			default:
-				t.Errorf("the child says %q", line)
-			}
-			if lines == killAt {
-				_ = child.Process.Kill()
-			}
-		}
-		if err := child.Wait(); err == nil || lines < killAt {
-			t.Fatalf("the child ended by itself after %d lines: %v", lines, err)
-		}
-		kept := map[string]bool{}
-		for body := range added {
-			if !under[body] {
-				kept[body] = true
-			}
-		}
-		s := openAt(t, path, diskstore.Options{Reserve: 1})
-		check(t, s, kept, ended)
-		err = s.Entries(ctx, "moved/", "", func(store.Entry) (bool, error) { changed++; return false, nil })
-		must(t, errors.Join(err, s.Close()))
-	}
-	if changed == 0 {
-		t.Error("no change survived, so its account shows nothing")
-	}
-	if len(ended) == 0 || len(added) == len(ended) {
-		t.Errorf("%d added and %d finished show nothing", len(added), len(ended))
-	}
-}
-
-// TestChildThatIsKilled is the other process: it adds (+), finishes (~ before, -
-// after), and changes, and says what it was promised, until it is killed.
-func TestChildThatIsKilled(t *testing.T) {
-	path := os.Getenv(childFolder)
-	if path == "" {
-		t.Skip("only as the child of another test")
-	}
-	s := openAt(t, path, diskstore.Options{Reserve: 1})
-	say := func(sign string, bodies []string) {
-		for _, b := range bodies {
-			fmt.Println(sign + b)
-		}
-	}
-	go func() {
-		for {
-			claims, err := s.Claim(ctx, store.Lane{Queue: "q"}, time.Now().Add(1e6*time.Hour), 2, 1<<20)
-			if err != nil {
-				panic(err)
-			}
-			if len(claims) == 0 {
-				<-s.Changed()
-				continue
-			}
-			var out []store.Outcome
-			var bodies []string
-			for _, c := range claims {
-				out = append(out, store.Outcome{Claim: c})
-				bodies = append(bodies, string(c.Record.Message.Body))
-			}
-			say("~", bodies)
-			if _, err := s.Finish(ctx, out); err != nil {
-				panic(err)
-			}
-			say("-", bodies)
-		}
-	}()
-	go func() {
-		for {
-			if err := mutate(s, rand.IntN); err != nil {
-				panic(err)
-			}
-		}
-	}()
-	for n := 0; ; n++ {
-		var batch []*store.Record
-		var bodies []string
-		for i := range 1 + rand.IntN(20) {
-			body := fmt.Sprintf("%d-%d-%d", os.Getpid(), n, i)
-			bodies = append(bodies, body)
-			batch = append(batch, storetest.Waiting("q", time.Duration(i)*time.Second, body))
-		}
-		must(t, s.Add(ctx, batch))
-		say("+", bodies)
-	}
-}
-
-const childFault = "REDRIVE_TEST_CHILD_FAULT"
+const childFolder, childFault = "REDRIVE_TEST_CHILD_FOLDER", "REDRIVE_TEST_CHILD_FAULT"
 
 // logFaults are the operations on the log that may fail.
 var logFaults = map[string][]errorfs.OpKind{
 	"write": {errorfs.OpFileWrite},
 	"sync":  {errorfs.OpFileSync, errorfs.OpFileSyncData, errorfs.OpFileSyncTo},
+}
+
+// says are the bodies that a child wrote behind each sign.
+type says map[byte]map[string]bool
+
+// runChild runs TestChild until it ends, or is killed after so many lines.
+func (all says) runChild(t *testing.T, path, fault string, killAt int) (lines int, log string, err error) {
+	t.Helper()
+	child := exec.Command(os.Args[0], "-test.run=^TestChild$")
+	child.Env = append(os.Environ(), childFolder+"="+path, childFault+"="+fault)
+	var stderr bytes.Buffer
+	child.Stderr = &stderr
+	out, err := child.StdoutPipe()
+	must(t, err)
+	must(t, child.Start())
+	for said := bufio.NewReader(out); ; lines++ {
+		line, err := said.ReadString('\n')
+		if err != nil {
+			return lines, stderr.String(), child.Wait() // a line cut short was not said
+		}
+		if bodies := all[line[0]]; bodies != nil {
+			bodies[strings.TrimSpace(line[1:])] = true
+		} else {
+			t.Errorf("the child says %q", line)
+		}
+		if lines == killAt {
+			_ = child.Process.Kill()
+		}
+	}
+}
+
+// TestChild is the other process: it adds (+), finishes (~ before, - after), and changes, and
+// says what it was promised, until it is killed; or adds until its log fails.
+func TestChild(t *testing.T) {
+	path, fault := os.Getenv(childFolder), os.Getenv(childFault)
+	if path == "" {
+		t.Skip("only as the child of another test")
+	}
+	var broken atomic.Bool
+	disk := errorfs.Wrap(vfs.Default, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if broken.Load() && slices.Contains(logFaults[fault], op.Kind) && filepath.Ext(op.Path) == ".log" {
+			return syscall.EIO
+		}
+		return nil
+	}))
+	s := openAt(t, path, diskstore.Options{FS: disk, Reserve: 1})
+	say := func(sign string, bodies []string) {
+		for _, b := range bodies {
+			fmt.Println(sign + b)
+		}
+	}
+	finishes := func() error {
+		claims, err := s.Claim(ctx, store.Lane{Queue: "q"}, farAway, 2, 1<<20)
+		if len(claims) == 0 && err == nil {
+			<-s.Changed()
+		}
+		var out []store.Outcome
+		var bodies []string
+		for _, c := range claims {
+			out = append(out, store.Outcome{Claim: c})
+			bodies = append(bodies, string(c.Record.Message.Body))
+		}
+		say("~", bodies)
+		if _, finishErr := s.Finish(ctx, out); finishErr != nil {
+			return finishErr
+		}
+		say("-", bodies)
+		return err
+	}
+	for _, does := range []func() error{finishes, func() error { return mutate(s, rand.IntN) }} {
+		go func() {
+			for fault == "" {
+				if err := does(); err != nil {
+					panic(err)
+				}
+			}
+		}()
+	}
+	for n := 0; ; n++ {
+		var batch []*store.Record
+		var bodies []string
+		for i := range 1 + n%20 {
+			bodies = append(bodies, fmt.Sprintf("%d-%d-%d", os.Getpid(), n, i))
+			batch = append(batch, storetest.Waiting("q", time.Duration(i)*time.Second, bodies[i]))
+		}
+		broken.Store(fault != "" && n == 3)
+		err := s.Add(ctx, batch)
+		if broken.Load() {
+			bodies = []string{fmt.Sprint("went on after ", err)}
+		}
+		if say("+", bodies); err != nil || broken.Load() {
+			return
+		}
+	}
+}
+
+// A process that is killed while it adds and finishes leaves all it was promised, and
+// an account of its changes that says what was changed.
+func TestAKilledProcessLosesNothingThatWasPromised(t *testing.T) {
+	t.Parallel()
+	path, said, changed := t.TempDir(), says{'+': {}, '~': {}, '-': {}}, 0
+	lives := 5
+	if storetest.Long() {
+		lives = 20
+	}
+	for life := range lives {
+		killAt := 1 + rand.IntN(150)
+		t.Logf("life %d: killed after %d lines", life, killAt)
+		if lines, log, err := said.runChild(t, path, "", killAt); err == nil || lines < killAt {
+			t.Fatalf("the child ended by itself after %d lines: %v\n%s", lines, err, log)
+		}
+		kept := maps.Clone(said['+'])
+		maps.DeleteFunc(kept, func(body string, _ bool) bool { return said['~'][body] })
+		s := openAt(t, path, diskstore.Options{Reserve: 1})
+		check(t, s, kept, said['-'])
+		err := s.Entries(ctx, "moved/", "", func(store.Entry) (bool, error) { changed++; return false, nil })
+		must(t, errors.Join(err, s.Close()))
+	}
+	if added, ended := len(said['+']), len(said['-']); changed == 0 || ended == 0 || added == ended {
+		t.Errorf("%d added, %d finished and %d changed show nothing", added, ended, changed)
+	}
 }
 
 // When the log cannot be written the process says so and ends, before anything is
@@ -357,80 +359,27 @@ func TestALogThatCannotBeWrittenEndsTheProcess(t *testing.T) {
 	for fault := range logFaults {
 		t.Run(fault, func(t *testing.T) {
 			t.Parallel()
-			path := t.TempDir()
-			child := exec.Command(os.Args[0], "-test.run=^TestChildWhoseDiskFails$")
-			child.Env = append(os.Environ(), childFolder+"="+path, childFault+"="+fault)
-			var out, said bytes.Buffer
-			child.Stdout, child.Stderr = &out, &said
+			path, said := t.TempDir(), says{'+': {}}
+			_, log, err := said.runChild(t, path, fault, -1)
 			var exit *exec.ExitError
-			if err := child.Run(); !errors.As(err, &exit) || exit.ExitCode() != 1 {
+			if !errors.As(err, &exit) || exit.ExitCode() != 1 {
 				t.Errorf("the child ended with %v, want exit code 1", err)
 			}
-			if !strings.Contains(said.String(), "the disk failed; ending") || !strings.Contains(said.String(), syscall.EIO.Error()) {
-				t.Errorf("the child said only:\n%s", said.String())
+			if !strings.Contains(log, "the disk failed; ending") || !strings.Contains(log, syscall.EIO.Error()) {
+				t.Errorf("the child said only:\n%s", log)
 			}
-			kept, whole := map[string]bool{}, map[string]bool{}
-			for lines := bufio.NewScanner(&out); lines.Scan(); {
-				body := lines.Text()
-				if kept[body] = true; !strings.HasPrefix(body, "added") {
-					t.Errorf("the child went on: %q", body)
-				}
-			}
-			if len(kept) != 3*10 {
-				t.Errorf("%d messages were promised, want 30", len(kept))
+			kept := said['+']
+			if len(kept) != 1+2+3 {
+				t.Errorf("%d messages were promised, want 6: %v", len(kept), kept)
 			}
 			s := openAt(t, path, diskstore.Options{Reserve: 1})
 			defer s.Close()
 			check(t, s, kept, nil)
-			page, err := storetest.List(ctx, s, storetest.Filter{Body: true, Limit: 1000})
-			must(t, err)
-			for _, l := range page.Records {
-				if body := string(l.Record.Message.Body); !kept[body] {
-					whole[body] = true
-				}
-			}
-			if len(whole) != 0 && len(whole) != 10 {
-				t.Errorf("of the batch that failed %d of 10 are there", len(whole))
+			if n := len(bodies(t, s)) - len(kept); n != 0 && n != 4 {
+				t.Errorf("of the batch that failed %d of 4 are there", n)
 			}
 		})
 	}
-}
-
-// TestChildWhoseDiskFails is the other process: it says what it was promised.
-func TestChildWhoseDiskFails(t *testing.T) {
-	path, fault := os.Getenv(childFolder), os.Getenv(childFault)
-	if path == "" || fault == "" {
-		t.Skip("only as the child of another test")
-	}
-	var broken atomic.Bool
-	disk := errorfs.Wrap(vfs.Default, errorfs.InjectorFunc(func(op errorfs.Op) error {
-		for _, kind := range logFaults[fault] {
-			if broken.Load() && op.Kind == kind && filepath.Ext(op.Path) == ".log" {
-				return syscall.EIO
-			}
-		}
-		return nil
-	}))
-	s := openAt(t, path, diskstore.Options{FS: disk, Reserve: 1})
-	add := func(name string) error {
-		var batch []*store.Record
-		for i := range 10 {
-			batch = append(batch, storetest.Waiting("q", 0, fmt.Sprint(name, "-", i)))
-		}
-		err := s.Add(ctx, batch)
-		for _, r := range batch {
-			if err == nil {
-				fmt.Println(string(r.Message.Body))
-			}
-		}
-		return err
-	}
-	for i := range 3 {
-		must(t, add(fmt.Sprint("added-", i)))
-	}
-	broken.Store(true)
-	err := add("failed")
-	fmt.Println("went on after", err)
 }
 
 // What fails in the background, or before anything was written, leaves the store
@@ -525,12 +474,15 @@ var readers = map[string]func(*diskstore.Store, uuid.UUID) (string, error){
 		}
 		return fmt.Sprint(got), err
 	},
-	"list": func(s *diskstore.Store, _ uuid.UUID) (string, error) {
-		return listed(s, storetest.Filter{Body: true, Limit: 1000})
+	"find": func(s *diskstore.Store, id uuid.UUID) (string, error) {
+		found, err := s.Find(ctx, id)
+		if err != nil {
+			return "", err
+		}
+		l, err := s.Get(ctx, found[0].Key)
+		return fmt.Sprint(l.Record, l.BodySize), err
 	},
-	"list by ID": func(s *diskstore.Store, id uuid.UUID) (string, error) {
-		return listed(s, storetest.Filter{ID: id, Body: true})
-	},
+	"scan": func(s *diskstore.Store, _ uuid.UUID) (string, error) { return visited(s, store.Range{Body: true}) },
 	"past": func(s *diskstore.Store, id uuid.UUID) (string, error) {
 		all, err := s.PastFailures(ctx, id)
 		return fmt.Sprint(all), err
@@ -565,12 +517,6 @@ var readers = map[string]func(*diskstore.Store, uuid.UUID) (string, error){
 		}
 		return visited(s, store.Range{From: farAway})
 	},
-	"replay": func(s *diskstore.Store, _ uuid.UUID) (string, error) {
-		if _, err := storetest.Replay(ctx, s, "p", farAway); err != nil {
-			return "", err
-		}
-		return listed(s, storetest.Filter{State: store.Waiting, Queue: "p", Limit: 1000})
-	},
 }
 
 var farAway = time.UnixMicro(4_000_000_000_000_000)
@@ -586,15 +532,6 @@ func visited(s *diskstore.Store, r store.Range) (string, error) {
 
 // idOf is the id of a waiting record of filled.
 func idOf(i byte) uuid.UUID { return uuid.UUID{1, i} }
-
-func listed(s *diskstore.Store, f storetest.Filter) (string, error) {
-	page, err := storetest.List(ctx, s, f)
-	var got []string
-	for _, l := range page.Records {
-		got = append(got, fmt.Sprint(l.Record.ID, l.Record.State, l.Record.Due, l.BodySize))
-	}
-	return fmt.Sprint(got), err
-}
 
 // Whichever read of the disk fails: the answer is an error, not a wrong answer,
 // and the same question is answered when the disk reads again. So a claim that
@@ -695,20 +632,7 @@ func filled(t *testing.T) (*vfs.MemFS, uuid.UUID) {
 	for part := range slices.Chunk(batch, 50) {
 		must(t, s.Add(ctx, part))
 	}
-	for {
-		claims, err := s.Claim(ctx, store.Lane{Queue: "returned"}, farAway, 30, 1<<20)
-		must(t, err)
-		if len(claims) == 0 {
-			break
-		}
-		var out []store.Outcome
-		for _, c := range claims {
-			out = append(out, store.Outcome{Claim: c, At: farAway})
-		}
-		if _, err := s.Finish(ctx, out); err != nil {
-			t.Fatal(err)
-		}
-	}
+	claimAll(t, s, store.Lane{Queue: "returned"})
 	// Opening again makes tables of what the log has.
 	for range 2 {
 		must(t, s.Close())
