@@ -124,7 +124,9 @@ func changes(t *testing.T, disk *vfs.MemFS, keys []store.Key, part, flips int64,
 	sector := &badSector{}
 	s := openAt(t, "data", diskstore.Options{FS: errorfs.Wrap(roomy{disk}, sector), Log: silent})
 	defer s.Close()
-	file, size := compacted(t, s)
+	must(t, s.Compact()) // of the one table that it makes nothing was read yet
+	s.AwaitRemovals()
+	file, size := largestTable(t, disk)
 	sector.file, sector.at = file, size*part/100
 	for i := range flips {
 		flip(t, disk, file, sector.at+i)
@@ -162,6 +164,9 @@ func changes(t *testing.T, disk *vfs.MemFS, keys []store.Key, part, flips int64,
 	missing := len(keys) - len(readAll(t, s, false))
 	if unreadable > most || unreadable != missing || unreadable != len(gone) || len(read)+unreadable != len(keys) {
 		t.Errorf("%d%%: %d are changed, %d are said to be unreadable, %d were to Get, and %d are", part, len(read), unreadable, len(gone), missing)
+	}
+	if n := sector.reads.Load(); n > 4 { // two blocks may be within its reach, each is read twice
+		t.Errorf("%d%%: the bad sector was read %d times, which may take seconds each", part, n)
 	}
 	for key := range read {
 		if l, err := s.Get(ctx, key); err != nil || !l.Record.Due.Equal(farAway) {
@@ -283,21 +288,7 @@ func TestOneFlippedBitLosesNothingUnseen(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(6, 12))
 	disk, kept, ended := killed(t, random)
-	outcomes := map[string]int{}
-	for name, places := range flips(t, disk, random) {
-		for _, at := range places {
-			clone := disk.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: random})
-			flip(t, clone, name, at)
-			how, lost := opened(t, clone, kept, ended)
-			if outcomes[how]++; lost != "" {
-				t.Errorf("%s, byte %d: nothing was reported, and %s", name, at, lost)
-			}
-		}
-	}
-	t.Logf("%v", outcomes)
-	if outcomes["refused: lost"] == 0 || outcomes["nothing is missing"] == 0 {
-		t.Errorf("this shows nothing: %v", outcomes)
-	}
+	flipped(t, disk, flips(t, disk, random), kept, ended, "refused: lost", "nothing is missing")
 }
 
 // A store that does not open because a bit of its MANIFEST or OPTIONS has flipped, wherever
@@ -305,7 +296,6 @@ func TestOneFlippedBitLosesNothingUnseen(t *testing.T) {
 // table that was deleted since, and where the OPTIONS name another comparer.
 func TestAFlippedBitThatKeepsAStoreFromOpeningIsNamedDamage(t *testing.T) {
 	t.Parallel()
-	random := rand.New(rand.NewPCG(6, 14))
 	disk, kept := vfs.NewCrashableMem(), map[string]bool{}
 	s := openAt(t, "data", diskstore.Options{FS: roomy{disk}, Log: silent})
 	for body := range 4 {
@@ -314,28 +304,41 @@ func TestAFlippedBitThatKeepsAStoreFromOpeningIsNamedDamage(t *testing.T) {
 		must(t, errors.Join(s.Flush(), s.Compact()))
 	}
 	must(t, s.Close())
-	names, err := disk.List("data")
-	must(t, err)
-	outcomes := map[string]int{}
-	for _, name := range names {
-		if !strings.HasPrefix(name, "MANIFEST") && !strings.HasPrefix(name, "OPTIONS") {
-			continue
-		}
-		path := disk.PathJoin("data", name)
-		for at := range usedOf(t, disk, path) {
-			if at%2 == 1 && strings.HasPrefix(name, "OPTIONS") {
-				continue // most of it changes nothing
+	places := map[string][]int64{}
+	for _, step := range []struct {
+		part string
+		of   int64
+	}{{"MANIFEST", 1}, {"OPTIONS", 2}} { // most of OPTIONS changes nothing
+		for _, path := range namesOf(t, disk, step.part) {
+			for at := int64(0); at < usedOf(t, disk, path); at += step.of {
+				places[path] = append(places[path], at)
 			}
+		}
+	}
+	flipped(t, disk, places, kept, nil, "refused: damaged")
+}
+
+// flipped flips each of some bits of a disk, and checks that what is then missing is reported, and
+// that a store that does not open says what it is; and that some outcomes occur.
+func flipped(t *testing.T, disk *vfs.MemFS, places map[string][]int64, kept, ended map[string]bool, occur ...string) {
+	t.Helper()
+	outcomes, random := map[string]int{}, rand.New(rand.NewPCG(6, 14))
+	for name, places := range places {
+		for _, at := range places {
 			clone := disk.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: random})
-			flip(t, clone, path, at)
-			how, lost := opened(t, clone, kept, nil)
-			if outcomes[how]++; lost != "" || strings.HasPrefix(how, "refused") && how != "refused: lost" && how != "refused: damaged" {
+			flip(t, clone, name, at)
+			how, lost := opened(t, clone, kept, ended)
+			outcomes[how]++
+			if lost != "" || strings.HasPrefix(how, "refused") && how != "refused: lost" && how != "refused: damaged" {
 				t.Errorf("%s, byte %d: %s%s", name, at, how, lost)
 			}
 		}
 	}
-	if t.Logf("%v", outcomes); outcomes["refused: damaged"] == 0 {
-		t.Errorf("this shows nothing: %v", outcomes)
+	t.Logf("%v", outcomes)
+	for _, how := range occur {
+		if outcomes[how] == 0 {
+			t.Errorf("this shows nothing: %v", outcomes)
+		}
 	}
 }
 
@@ -391,6 +394,14 @@ func flip(t *testing.T, disk vfs.FS, path string, at int64) {
 	}
 }
 
+// overwrite damages more of a file than can be turned back.
+func overwrite(t *testing.T, disk vfs.FS, file string, at int64) {
+	t.Helper()
+	for i := range int64(64) {
+		flip(t, disk, file, at+i)
+	}
+}
+
 // opened opens a damaged store and reads all of it: how the damage was reported, or what is
 // wrong though it was not.
 func opened(t *testing.T, disk vfs.FS, kept, ended map[string]bool) (how, lost string) {
@@ -424,14 +435,6 @@ func opened(t *testing.T, disk vfs.FS, kept, ended map[string]bool) (how, lost s
 		}
 	}
 	return "nothing is missing", ""
-}
-
-// overwrite damages more of a file than can be turned back.
-func overwrite(t *testing.T, disk vfs.FS, file string, at int64) {
-	t.Helper()
-	for i := range int64(64) {
-		flip(t, disk, file, at+i)
-	}
 }
 
 // Beside a damaged block the store goes on for good: what comes later and belongs between
@@ -573,15 +576,6 @@ func keyed(t *testing.T, seed uint64) (disk *vfs.MemFS, keys []store.Key, file s
 	return disk, keys, file, size
 }
 
-// compacted makes one table of a store's, which nothing of was read yet.
-func compacted(t *testing.T, s *diskstore.Store) (file string, size int64) {
-	t.Helper()
-	must(t, s.Compact())
-	file, size, err := s.LargestTable()
-	must(t, err)
-	return file, size
-}
-
 // What waits behind a block that the disk did not read, while the store was opened or later, is
 // claimed, and what is in the block once the disk reads again: without a restart.
 func TestABlockThatIsNotReadStrandsNothing(t *testing.T) {
@@ -655,43 +649,19 @@ func dueNow(t *testing.T, s *diskstore.Store) (claimed int) {
 	return claimed
 }
 
-// A block that the disk did not read is passed by for a while: each read of it may take
-// seconds, and looking for what is behind it would read it a hundred times.
-func TestABadSectorIsPassedBy(t *testing.T) {
-	t.Parallel()
-	disk, _, _, _ := keyed(t, 19)
-	sector := &badSector{}
-	s := openAt(t, "data", diskstore.Options{Log: silent, FS: errorfs.Wrap(roomy{disk}, sector)})
-	defer s.Close()
-	file, size := compacted(t, s)
-	sector.file, sector.at = file, size*85/100
-	sector.armed.Store(true)
-	for range 3 {
-		if n := len(readAll(t, s, false)); n == 1200 {
-			t.Error("nothing is missing, so this shows nothing")
-		}
-	}
-	if _, err := storetest.Replay(ctx, s, "b", time.Now()); err != nil {
-		t.Error(err)
-	}
-	if n := sector.reads.Load(); n > 4 { // two blocks may be within its reach, each is read twice
-		t.Errorf("it was read %d times", n)
-	}
-}
-
 // Whatever file of a store is damaged, salvage saves what is in the others, also when
-// services have tried to start on it; what it makes is a sound store.
+// services have tried to start on it; what it makes is a sound store. Any bit of the footer with
+// which a table ends can be turned back, as one of its blocks can.
 func TestSalvageSavesAllThatCanBeRead(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(7, 2))
 	disk, kept, _ := killed(t, random)
-	refused := 0
-	for name, places := range flips(t, disk, random) {
-		at := places[1%len(places)] // any; TestAFlippedBitAtTheEndOfATableCostsNothing has the last bytes of tables
+	refused, footers := 0, 0
+	salvage := func(name string, at int64, starts int) (diskstore.Salvaged, diskstore.Options) {
 		clone := disk.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: random})
 		flip(t, clone, name, at)
 		o := diskstore.Options{FS: roomy{clone}, Log: silent}
-		for range 2 {
+		for range starts {
 			if s, err := diskstore.Open("data", o); err != nil {
 				refused++
 			} else if err := s.Close(); err != nil {
@@ -700,32 +670,40 @@ func TestSalvageSavesAllThatCanBeRead(t *testing.T) {
 		}
 		done, err := diskstore.Salvage(ctx, "data", "new", o)
 		if err != nil {
-			t.Errorf("%s, byte %d: %v", name, at, err)
-			continue
+			t.Fatalf("%s, byte %d: %v", name, at, err)
 		}
+		return done, o
+	}
+	for name, places := range flips(t, disk, random) {
+		at := places[1%len(places)] // any
+		done, o := salvage(name, at, 2)
 		s := openAt(t, "new", o)
 		if err := s.Check(); err != nil {
 			t.Errorf("%s, byte %d: %v", name, at, err)
 		}
 		storetest.Balances(t, s)
-		there := bodies(t, s)
-		missing := 0
+		there, missing := bodies(t, s), 0
 		for body := range kept {
 			if there[body] == 0 {
 				missing++
 			}
 		}
-		// The newest log alone has the last 100; a table has more.
-		if most := map[bool]int{true: 100, false: 0}[strings.HasSuffix(name, ".log")]; missing > most {
-			t.Errorf("%s, byte %d: %d of %d are missing: %+v", name, at, missing, len(kept), done)
-		}
-		if int(done.Messages) != len(there) {
-			t.Errorf("%s: %d are said to be saved, and %d are", name, done.Messages, len(there))
-		}
 		must(t, s.Close())
+		// The newest log alone has the last 100; a table has more.
+		most := map[bool]int{true: 100, false: 0}[strings.HasSuffix(name, ".log")]
+		if missing > most || int(done.Messages) != len(there) {
+			t.Errorf("%s, byte %d: %d of %d are missing, %d there: %+v", name, at, missing, len(kept), len(there), done)
+		}
+		size := usedOf(t, disk, name)
+		for at := size - 61 + random.Int64N(3); at < size && strings.HasSuffix(name, ".sst"); at += 3 {
+			if done, _ := salvage(name, at, 0); int(done.Messages) < len(kept) {
+				t.Errorf("%s, byte %d of %d: of %d messages are saved: %+v", name, at, size, len(kept), done)
+			}
+			footers++
+		}
 	}
-	if refused == 0 {
-		t.Error("no flip kept a store from being opened, so this shows little")
+	if refused == 0 || footers == 0 {
+		t.Errorf("%d flips kept a store from being opened, %d were in footers: this shows little", refused, footers)
 	}
 }
 
@@ -734,9 +712,9 @@ func TestSalvageSavesAllThatCanBeRead(t *testing.T) {
 func TestSalvageSavesLargeRecords(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		name                string
-		cutManifest, damage bool
-		missing             int
+		name             string
+		manifest, damage bool
+		missing          int
 	}{
 		{"it opens", false, false, 0},
 		{"it opens, and a body is damaged", false, true, 1},
@@ -745,8 +723,12 @@ func TestSalvageSavesLargeRecords(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			disk, kept := withLarge(t)
-			if c.cutManifest {
-				cutManifest(t, disk)
+			if c.manifest {
+				for _, manifest := range namesOf(t, disk, "MANIFEST") {
+					if usedOf(t, disk, manifest) > 0 { // that which says which is in use is empty
+						overwrite(t, disk, manifest, 8)
+					}
+				}
 				for _, log := range namesOf(t, disk, ".log") { // or it has them
 					must(t, disk.Remove(log))
 				}
@@ -756,11 +738,11 @@ func TestSalvageSavesLargeRecords(t *testing.T) {
 			}
 			o := diskstore.Options{FS: roomy{disk}, Log: silent}
 			if s, err := diskstore.Open("data", o); err == nil {
-				if c.cutManifest {
-					t.Fatal("it opens without its MANIFEST, so this shows nothing")
+				if c.manifest {
+					t.Fatal("it opens with a damaged MANIFEST, so this shows nothing")
 				}
 				must(t, s.Close())
-			} else if !c.cutManifest {
+			} else if !c.manifest {
 				t.Fatal(err)
 			}
 			done, err := diskstore.Salvage(ctx, "data", "new", o)
@@ -828,22 +810,6 @@ func namesOf(t *testing.T, disk vfs.FS, part string) (paths []string) {
 	return paths
 }
 
-// cutManifest leaves the half of it.
-func cutManifest(t *testing.T, disk vfs.FS) {
-	t.Helper()
-	for _, path := range namesOf(t, disk, "MANIFEST") {
-		f, err := disk.Open(path)
-		must(t, err)
-		b, err := io.ReadAll(f)
-		must(t, errors.Join(err, f.Close()))
-		to, err := disk.Create(path, vfs.WriteCategoryUnspecified)
-		if err == nil {
-			_, err = to.Write(b[:20])
-		}
-		must(t, errors.Join(err, to.Sync(), to.Close()))
-	}
-}
-
 // A table whose footer is overwritten cannot be read at all: the store is refused with the
 // remedy, or says what is damaged, and salvage saves what all other tables have.
 func TestSalvageBesideATableWithoutAFooter(t *testing.T) {
@@ -879,37 +845,6 @@ func TestSalvageBesideATableWithoutAFooter(t *testing.T) {
 		if err != nil || done.Messages < each || done.Unread[file] == "" {
 			t.Errorf("%s: %+v, %v", file, done, err)
 		}
-	}
-}
-
-// A table ends with a footer, without which nothing of it can be read: any bit of it can be turned
-// back, as one of its blocks can.
-func TestAFlippedBitAtTheEndOfATableCostsNothing(t *testing.T) {
-	t.Parallel()
-	random := rand.New(rand.NewPCG(9, 71))
-	disk, kept, _ := killed(t, random)
-	const footer = 61
-	tables := 0
-	for name := range flips(t, disk, random) {
-		if !strings.HasSuffix(name, ".sst") {
-			continue
-		}
-		tables++
-		size := usedOf(t, disk, name)
-		for at := size - footer + random.Int64N(3); at < size; at += 3 {
-			clone := disk.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: random})
-			flip(t, clone, name, at)
-			done, err := diskstore.Salvage(ctx, "data", "new", diskstore.Options{FS: roomy{clone}, Log: silent})
-			if err != nil {
-				t.Fatalf("%s, byte %d: %v", name, at, err)
-			}
-			if int(done.Messages) < len(kept) {
-				t.Errorf("%s, byte %d of %d: %d of %d messages are saved; not read: %v", name, at, size, done.Messages, len(kept), done.Unread)
-			}
-		}
-	}
-	if tables == 0 {
-		t.Error("there is no table")
 	}
 }
 

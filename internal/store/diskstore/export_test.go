@@ -142,19 +142,6 @@ func (s *Store) Compact() error {
 	return s.db.Compact(context.Background(), []byte{0}, []byte{0xff}, false)
 }
 
-// LargestTable is the largest of those in use.
-func (s *Store) LargestTable() (file string, size int64, err error) {
-	levels, err := s.db.SSTables()
-	for _, level := range levels {
-		for _, t := range level {
-			if int64(t.Size) > size {
-				file, size = s.fs.PathJoin(s.path, fmt.Sprintf("%06d.sst", uint64(t.BackingSSTNum))), int64(t.Size)
-			}
-		}
-	}
-	return file, size, err
-}
-
 // Tear cuts a record short.
 func (s *Store) Tear(key store.Key) error {
 	return withValue(s.db, indexOf(key), func(at []byte) error {
