@@ -312,18 +312,7 @@ func (p *pair) same(t *rapid.T) {
 		slices.SortFunc(counts, func(a, b store.QueueCount) int { return cmp.Compare(a.Queue, b.Queue) })
 		return fmt.Sprint(counts, err)
 	})
-	p.alike(t, "ledger", func(s store.Store) any {
-		counted, err := s.Ledger(ctx)
-		return fmt.Sprint(counted, err)
-	})
-	p.alike(t, "recount", func(s store.Store) any {
-		found, err := s.Recount(ctx)
-		return fmt.Sprint(found, err)
-	})
-	p.alike(t, "receipts", func(s store.Store) any {
-		receipts, err := s.Receipts(ctx)
-		return fmt.Sprint(receipts, err)
-	})
+	storetest.SameCounts(t, p.model, p.disk)
 	r := store.Range{NewestFirst: rapid.Bool().Draw(t, "newest first"), Body: true}
 	some := func(what string) bool { return rapid.IntRange(0, 2).Draw(t, what) == 0 }
 	if some("by state") {
@@ -358,20 +347,6 @@ func (p *pair) same(t *rapid.T) {
 			}
 			at.After = cursors[most-1]
 		}
-	})
-	for { // of one hour
-		hour := time.Now().Unix() / 3600
-		if d := gocmp.Diff(storetest.Groups(t, p.model), storetest.Groups(t, p.disk)); hour == time.Now().Unix()/3600 {
-			if d != "" {
-				t.Fatalf("groups (-model +disk):\n%s", d)
-			}
-			break
-		}
-	}
-	p.alike(t, "returned", func(s store.Store) any {
-		var all []store.PastFailure
-		err := s.EachPastFailure(ctx, func(e store.PastFailure) (bool, error) { all = append(all, e); return true, nil })
-		return fmt.Sprintf("%+v %v", all, err)
 	})
 	if len(p.ids) == 0 {
 		return
