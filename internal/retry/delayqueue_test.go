@@ -27,14 +27,8 @@ type delayingIntake struct {
 	events  []retry.Event
 }
 
-// newHeldFlow has a policy that waits in levels, but for the queue "kept".
-func newHeldFlow(t *testing.T, s store.Store, b *faultyBroker) *delayingIntake {
-	t.Helper()
-	return newHeldFlowWithin(t, s, b, 0)
-}
-
-// newHeldFlowWithin is newHeldFlow with a confirm timeout.
-func newHeldFlowWithin(t *testing.T, s store.Store, b *faultyBroker, timeout time.Duration) *delayingIntake {
+// newHeldFlow has a policy that waits in levels, but for the queue "kept", and a confirm timeout.
+func newHeldFlow(t *testing.T, s store.Store, b *faultyBroker, timeout time.Duration) *delayingIntake {
 	t.Helper()
 	way, err := ttlqueue.NewLevels(ttlqueue.Quorum, 2*time.Second)
 	must(t, err)
@@ -58,7 +52,7 @@ func newHeldFlowWithin(t *testing.T, s store.Store, b *faultyBroker, timeout tim
 func TestABatchThatIsOfferedAgainIsDelayedOnce(t *testing.T) {
 	ctx := context.Background()
 	b, s := &faultyBroker{}, &failing{Store: memstore.New(), err: store.ErrFull}
-	f := newHeldFlow(t, s, b)
+	f := newHeldFlow(t, s, b, 0)
 	batch := []wire.Delivery{deadLetter("a", "1"), deadLetter("kept", "2"), deadLetter("b", "3")}
 	for range 3 {
 		if err := f.Handle(ctx, batch); !errors.Is(err, store.ErrFull) {
@@ -77,7 +71,16 @@ func TestABatchThatIsOfferedAgainIsDelayedOnce(t *testing.T) {
 		t.Errorf("%d declarations; want one a queue", b.declared)
 	}
 	b.answer = wire.ErrNacked
-	must(t, f.Handle(ctx, []wire.Delivery{deadLetter("a", "4")}))
+	batch = []wire.Delivery{deadLetter("a", "4")}
+	for _, s.err = range []error{store.ErrFull, store.ErrFull, nil} {
+		if err := f.Handle(ctx, batch); !errors.Is(err, s.err) {
+			t.Fatalf("%v; want %v", err, s.err)
+		}
+	}
+	// Receipts are written before, and once.
+	if all, err := s.Receipts(ctx); err != nil || len(all) != 7 {
+		t.Errorf("%d receipts of 7 messages, %v", len(all), err)
+	}
 	lines, err := s.Ledger(ctx)
 	must(t, err)
 	got := map[string][2]int64{}
@@ -99,7 +102,7 @@ func TestARuleThatChangesWhileABatchIsOfferedAgainDoublesNothing(t *testing.T) {
 	for name, rules := range map[string]retry.Rules{"in the store": {Policies: policy.Set{every}}, "discarded": {Policies: policy.Set{last}}, "parked": {}} {
 		t.Run(name, func(t *testing.T) {
 			b, s := &faultyBroker{}, &failing{Store: memstore.New(), err: store.ErrFull}
-			f := newHeldFlow(t, s, b)
+			f := newHeldFlow(t, s, b, 0)
 			batch := []wire.Delivery{deadLetter("a", "1"), deadLetter("kept", "2"), deadLetter("b", "3")}
 			if err := f.Handle(ctx, batch); !errors.Is(err, store.ErrFull) || len(b.sent) != 2 {
 				t.Fatalf("%d were sent, %v; want it to be full", len(b.sent), err)
@@ -138,7 +141,7 @@ func TestARedeliveryOfWhatWaitsInRabbitMQKeepsItsID(t *testing.T) {
 	b, s := &faultyBroker{}, memstore.New()
 	batch := []wire.Delivery{deadLetter("q", "same"), deadLetter("q", "same"), deadLetter("q", "other")}
 	for range 2 { // two processes
-		f := newHeldFlow(t, s, b)
+		f := newHeldFlow(t, s, b, 0)
 		must(t, f.Connected(ctx))
 		must(t, f.Handle(ctx, batch))
 		for i := range batch {
@@ -159,7 +162,7 @@ func TestARedeliveryOfWhatWaitsInRabbitMQKeepsItsID(t *testing.T) {
 func TestOnlyUnconfirmedMessagesAreStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, s := &faultyBroker{stuck: "q"}, memstore.New()
-		f := newHeldFlow(t, s, b)
+		f := newHeldFlow(t, s, b, 0)
 		began := time.Now()
 		must(t, f.Handle(t.Context(), []wire.Delivery{deadLetter("q", "x"), deadLetter("r", "x")}))
 		if all := kept(t, s); len(b.sent) != 2 || len(all) != 1 || all[0].Record.Queue != "q" {
@@ -182,7 +185,7 @@ func TestRabbitMQsTroubleDoesNotStopTheIntake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := context.Background()
 		b, s := &faultyBroker{hangs: make(chan struct{})}, memstore.New()
-		f := newHeldFlow(t, s, b)
+		f := newHeldFlow(t, s, b, 0)
 		handle := func(most time.Duration) {
 			t.Helper()
 			began := time.Now()
@@ -231,7 +234,7 @@ func TestTheConfirmTimeoutOfABatch(t *testing.T) {
 	for timeout, want := range map[time.Duration]time.Duration{0: 5 * time.Second, 10 * time.Minute: 10 * time.Minute} {
 		synctest.Test(t, func(t *testing.T) {
 			b := &faultyBroker{hangs: make(chan struct{})}
-			f := newHeldFlowWithin(t, memstore.New(), b, timeout)
+			f := newHeldFlow(t, memstore.New(), b, timeout)
 			began := time.Now()
 			must(t, f.Handle(t.Context(), []wire.Delivery{deadLetter("q", "x")}))
 			if took := time.Since(began); took != want || len(f.reports) != 1 || !strings.HasSuffix(f.reports[0].Error(), "within "+want.String()) {
@@ -295,7 +298,7 @@ func (w *ticketed) Ticket(_ string, d time.Duration) (delay.Ticket, error) {
 // newTicketedIntake has a policy whose messages wait 2 s by a ticket.
 func newTicketedIntake(s *memstore.Store, b retry.Declarer, w *ticketed) (*retry.Intake, *retry.DelayQueues) {
 	w.delays = new([]time.Duration)
-	policies := policy.Set{{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(2 * time.Second), Jitter: policy.None}}
+	policies := policy.Set{{Name: "p", Queues: []string{"q"}, Attempts: 3, Backoff: policy.Fixed(2 * time.Second), Jitter: policy.None}}
 	queues := retry.NewDelayQueues(b, func() policy.Set { return policies }, 0, func(string, error) {})
 	return retry.NewIntake(s, retry.Rules{Policies: policies, Ways: map[string]delay.Way{"p": w}}, queues, none), queues
 }
@@ -359,9 +362,7 @@ func TestADeletedDelayQueueIsDeclaredAgain(t *testing.T) {
 func TestASuggestedDelayDelaysNoOtherMessage(t *testing.T) {
 	for blocks, want := range map[bool]int{false: 1, true: 0} {
 		b, s := &faultyBroker{}, memstore.New()
-		w := &ticketed{longest: time.Hour, blocks: blocks, ticket: delay.Ticket{Exchange: "e"}, delays: new([]time.Duration)}
-		policies := policy.Set{{Name: "p", Queues: []string{"q"}, Attempts: 3, Backoff: policy.Fixed(2 * time.Second)}}
-		f := retry.NewIntake(s, retry.Rules{Policies: policies, Ways: map[string]delay.Way{"p": w}}, retry.NewDelayQueues(b, func() policy.Set { return policies }, 0, func(string, error) {}), none)
+		f, _ := newTicketedIntake(s, b, &ticketed{longest: time.Hour, blocks: blocks, ticket: delay.Ticket{Exchange: "e"}})
 		must(t, f.Handle(t.Context(), []wire.Delivery{{Message: wire.Message{Exchange: wire.ExchangeFailures, RoutingKey: "q", Headers: amqp.Table{wire.HeaderDelay: int64(500)}}}}))
 		if len(b.sent) != want || len(kept(t, s)) != 1-want {
 			t.Errorf("blocks %v: %d wait in RabbitMQ, %d in the store", blocks, len(b.sent), len(kept(t, s)))
@@ -373,7 +374,7 @@ func TestASuggestedDelayDelaysNoOtherMessage(t *testing.T) {
 // RabbitMQ had of it says nothing about the next one.
 func TestANewConnectionForgetsTheUnfinishedBatch(t *testing.T) {
 	b, s := &faultyBroker{}, &failing{Store: memstore.New(), err: store.ErrFull}
-	f := newHeldFlow(t, s, b)
+	f := newHeldFlow(t, s, b, 0)
 	must(t, f.Connected(t.Context()))
 	if err := f.Handle(t.Context(), []wire.Delivery{deadLetter("q", "first"), deadLetter("kept", "x")}); err == nil {
 		t.Fatal("a full store kept it")
@@ -397,7 +398,7 @@ func reportOf(queue string) wire.Delivery {
 // behind them in the batch waits there all the same.
 func TestWhatStandsBehindAReportWaitsInRabbitMQ(t *testing.T) {
 	b, s := &faultyBroker{}, memstore.New()
-	f := newHeldFlow(t, s, b)
+	f := newHeldFlow(t, s, b, 0)
 	must(t, f.Handle(t.Context(), []wire.Delivery{reportOf("secret"), reportOf("secret"), deadLetter("q", "x"), reportOf("secret"), deadLetter("r", "y")}))
 	for _, l := range kept(t, s) {
 		if l.Record.Queue != "secret" {
@@ -415,7 +416,7 @@ func TestWhatStandsBehindAReportWaitsInRabbitMQ(t *testing.T) {
 func TestWhenAWayWorksAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, s := &faultyBroker{answer: wire.ErrNacked}, memstore.New()
-		f := newHeldFlow(t, s, b)
+		f := newHeldFlow(t, s, b, 0)
 		handle := func(batch ...wire.Delivery) { t.Helper(); must(t, f.Handle(t.Context(), batch)) }
 		handle(reportOf("secret"), deadLetter("q", "x"))
 		if len(f.reports) != 1 || !errors.Is(f.reports[0], wire.ErrNacked) {
@@ -439,7 +440,7 @@ func TestWhenAWayWorksAgain(t *testing.T) {
 func TestAWayIsNotToBlameForAMessage(t *testing.T) {
 	for _, answer := range []error{wire.ErrUnacceptable, wire.ErrQueueGone} {
 		b, s := &faultyBroker{answer: answer}, memstore.New()
-		f := newHeldFlow(t, s, b)
+		f := newHeldFlow(t, s, b, 0)
 		must(t, f.Handle(t.Context(), []wire.Delivery{deadLetter("q", "x")}))
 		if len(kept(t, s)) != 1 || len(f.reports) != 0 {
 			t.Errorf("%v: %d are stored, reported %v", answer, len(kept(t, s)), f.reports)

@@ -3,6 +3,7 @@ package retry_test
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
@@ -173,7 +174,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type fakeSender struct {
 	mu     sync.Mutex
 	began  time.Time
-	sent   []string // body and time since began
+	sent   []string // the beginning of the body, and time since began
+	queues []string // of each batch
+	sizes  []int
 	answer func(body string, nth int) retry.Result
 	nth    map[string]int
 	slow   time.Duration // how long a batch waits for its answer
@@ -181,13 +184,14 @@ type fakeSender struct {
 
 func (*fakeSender) IsBinding(string) bool { return false }
 
-func (g *fakeSender) Send(_ context.Context, _ string, claims []store.Claim) func(context.Context) []retry.Result {
+func (g *fakeSender) Send(_ context.Context, queue string, claims []store.Claim) func(context.Context) []retry.Result {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.queues, g.sizes = append(g.queues, queue), append(g.sizes, len(claims))
 	var results []retry.Result
 	for _, c := range claims {
 		body := string(c.Record.Message.Body)
-		g.sent = append(g.sent, body+" "+time.Since(g.began).String())
+		g.sent = append(g.sent, fmt.Sprintf("%.20s %s", body, time.Since(g.began)))
 		g.nth[body]++
 		results = append(results, g.answer(body, g.nth[body]))
 	}

@@ -154,6 +154,12 @@ func TestAStuckForwardStopsItsOwnLaneOnly(t *testing.T) {
 					if sender.sentOf("stuck") == 0 {
 						t.Error("the target was never tried")
 					}
+					const named = "q to queue dead: not confirmed"
+					synctest.Wait()
+					if lanes := s.scheduler.Unreachable(); sender.full && (strings.Trim(strings.ReplaceAll(s.reported(), named, ""), "; ") != "" ||
+						!strings.HasPrefix(s.reported(), named) || len(lanes) != 1 || lanes[0].String() != "q to queue dead") {
+						t.Errorf("reported %q, and backing off are %v; want only %q", s.reported(), lanes, named)
+					}
 				})
 			})
 		}
@@ -252,22 +258,6 @@ func TestManyLanesThatGetStuckLeaveTheOthersTheirPart(t *testing.T) {
 	})
 }
 
-// An error is reported with its lane. (TestTheBackoffOfALaneWithoutMessagesIsForgotten has its end.)
-func TestTheErrorOfAStuckLaneNamesIt(t *testing.T) {
-	inScene(t, throttle.Rules{}, &fakeTargets{full: true}, func(t *testing.T, s *scene) {
-		s.add(t, 1, "q", "stuck", "dead")
-		s.add(t, 1, "q", "retry", "")
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		if len(s.reports) == 0 || strings.Join(s.reports, "; ") != strings.Repeat("; q to queue dead: not confirmed", len(s.reports))[2:] {
-			t.Fatalf("reported %q; want only \"q to queue dead: not confirmed\"", s.reports)
-		}
-		if lanes := s.scheduler.Unreachable(); len(lanes) != 1 || lanes[0].String() != "q to queue dead" {
-			t.Errorf("%v are backing off; want only \"q to queue dead\"", lanes)
-		}
-	})
-}
-
 // A destination that does not answer is named too, for as long as it has messages that it
 // did not confirm, and nothing is sent to it twice.
 func TestALaneThatHangsIsNamed(t *testing.T) {
@@ -298,29 +288,13 @@ func TestALaneThatHangsIsNamed(t *testing.T) {
 	})
 }
 
-// queueOrder confirms each batch after a moment, and notes its queue.
-type queueOrder struct{ sent []string }
-
-func (*queueOrder) IsBinding(string) bool { return false }
-
-func (q *queueOrder) Send(_ context.Context, queue string, claims []store.Claim) func(context.Context) []retry.Result {
-	q.sent = append(q.sent, queue)
-	return func(context.Context) []retry.Result {
-		time.Sleep(10 * time.Millisecond) // of the fake clock
-		results := make([]retry.Result, len(claims))
-		for i := range results {
-			results[i].Done = true
-		}
-		return results
-	}
-}
-
 // A queue whose bodies are so large that one fills all that may be claimed ends each round
 // early. The next round begins with the queues that had no turn, though its messages were due
 // before theirs.
 func TestARoundThatIsCutShortContinuesWithTheOtherQueues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, sender := memstore.New(), &queueOrder{}
+		s, sender := memstore.New(), newFakeSender(done)
+		sender.slow = 10 * time.Millisecond
 		large := record("large", "", time.Now())
 		large.Message.Body = make([]byte, 32<<20)
 		all := []*store.Record{record("small", "x", time.Now())}
@@ -331,7 +305,7 @@ func TestARoundThatIsCutShortContinuesWithTheOtherQueues(t *testing.T) {
 		}
 		must(t, s.Add(t.Context(), all))
 		run(t, newScheduler(s, sender), time.Second)
-		if got := fmt.Sprint(sender.sent); got != "[large small large large large]" {
+		if got := fmt.Sprint(sender.queues); got != "[large small large large large]" {
 			t.Errorf("sent in the order %s; want the small one second", got)
 		}
 	})

@@ -53,87 +53,52 @@ func TestNamesOfMessagesThatWaitedInRabbitMQShareTheBudget(t *testing.T) {
 }
 
 // What others have parked in RabbitMQ is parked, whatever queue its headers name; only what
-// RabbitMQ's own waits could not retry is due.
+// RabbitMQ's own waits could not retry is due. A message's queue is in a header, if that is no longer
+// than a name; of one whose wait in RabbitMQ ended it is the routing key. The caller hears which
+// queues lack their binding.
 func TestMessagesParkedInRabbitMQAreCollected(t *testing.T) {
-	headers := func() amqp.Table {
-		return amqp.Table{wire.HeaderQueue: "q", wire.HeaderAttempt: int64(2), wire.HeaderReason: "made up", wire.HeaderParkReason: "no more attempts"}
-	}
+	longest := strings.Repeat("q", 255)
 	for name, c := range map[string]struct {
-		from, cannotRepublish string
-		state                 store.State
-		why                   string
+		from, header, userID, cannotRepublish string
+		queue                                 string
+		lost                                  bool
+		parked                                string // why; "": it waits
 	}{
-		"parked":                                {wire.ExchangeParked, "", store.Parked, "no more attempts"},
-		"its wait ended":                        {wire.ExchangeDue, "", store.Waiting, ""},
-		"its wait ended, cannot be republished": {wire.ExchangeDue, "of no known type", store.Parked, "of no known type"},
-		"by another alternate exchange":         {"others", "", store.Parked, "others"},
-	} {
-		s := memstore.New()
-		d := wire.Delivery{CannotRepublish: c.cannotRepublish, Message: wire.Message{Exchange: c.from, RoutingKey: "q", Headers: headers()}}
-		must(t, retry.NewParkedIntake(s, nil, none).Handle(t.Context(), []wire.Delivery{d}))
-		r := kept(t, s)[0].Record
-		if r.State != c.state || !strings.Contains(r.ParkedFor, c.why) || r.Queue != "q" || r.Failures != 2 || r.Reason != "" || r.Proven {
-			t.Errorf("%s: kept as %+v", name, r)
-		}
-	}
-}
-
-// A message's queue is in a header; of one whose wait in RabbitMQ ended it is the routing key, and
-// the caller hears that the queue lacks its binding.
-func TestWhichQueueAMessageInParkedIsOf(t *testing.T) {
-	for from, c := range map[string]struct {
-		queue string
-		lost  []string
-		state store.State
-	}{
-		wire.ExchangeParked:  {"header", nil, store.Parked},
-		wire.ExchangeDue:     {"key", []string{"key"}, store.Waiting},
-		wire.ExchangeLane:    {"key", []string{"key"}, store.Waiting},
-		wire.ExchangeDelayed: {"key", []string{"key"}, store.Waiting},
-		"others":             {"header", []string{"header"}, store.Parked},
+		"parked":                        {wire.ExchangeParked, "header", "", "", "header", false, "no more attempts"},
+		"with a user-id in its headers": {wire.ExchangeParked, "header", "shop", "", "header", false, "no more attempts"},
+		"its wait ended":                {wire.ExchangeDue, "header", "", "", "key", true, ""},
+		"its wait in a lane ended":      {wire.ExchangeLane, "header", "", "", "key", true, ""},
+		"its delay ended":               {wire.ExchangeDelayed, "header", "", "", "key", true, ""},
+		"cannot be republished":         {wire.ExchangeDue, "header", "", "of no known type", "key", true, "of no known type"},
+		"by another alternate exchange": {"others", "header", "", "", "header", true, "others"},
+		"without a queue":               {"others", "", "", "", "", false, "others"},
+		"the longest name":              {"others", longest, "", "", longest, true, "others"},
+		"too long a name":               {"others", longest + "q", "", "", "", false, "others"},
 	} {
 		var lost []string
 		s, events := memstore.New(), []retry.Event(nil)
 		in := retry.NewParkedIntake(s, func(queue string) { lost = append(lost, queue) }, func(e retry.Event) { events = append(events, e) })
-		d := wire.Delivery{Message: wire.Message{Exchange: from, RoutingKey: "key", Headers: amqp.Table{wire.HeaderQueue: "header", wire.HeaderAttempt: int64(2)}}}
+		headers := amqp.Table{wire.HeaderQueue: c.header, wire.HeaderAttempt: int64(2), wire.HeaderReason: "made up",
+			wire.HeaderParkReason: "no more attempts", wire.HeaderUserID: c.userID}
+		d := wire.Delivery{CannotRepublish: c.cannotRepublish, Message: wire.Message{Exchange: c.from, RoutingKey: "key", Headers: headers}}
 		must(t, in.Handle(t.Context(), []wire.Delivery{d}))
 		r := kept(t, s)[0].Record
-		if r.Queue != c.queue || r.State != c.state || !slices.Equal(lost, c.lost) {
-			t.Errorf("%s: it is of %q, state %v; lost are %q", from, r.Queue, r.State, lost)
-		}
 		want := retry.Event{Kind: retry.Parked, At: r.FailedAt, Queue: c.queue, ID: r.ID, Failures: 2, Why: r.ParkedFor}
-		if c.state == store.Waiting {
-			want.Kind, want.Way, want.Why = retry.Waiting, retry.InStore, ""
+		state := store.Parked
+		if c.parked == "" {
+			want.Kind, want.Way, state = retry.Waiting, retry.InStore, store.Waiting
 		}
-		if len(events) != 1 || events[0] != want {
-			t.Errorf("%s: events %+v, want %+v", from, events, want)
+		if r.State != state || !strings.Contains(r.ParkedFor, c.parked) || (c.parked == "") != (r.ParkedFor == "") ||
+			r.Queue != c.queue || r.Failures != 2 || r.Reason != "" || r.Proven {
+			t.Errorf("%s: kept as %+v", name, r)
 		}
-	}
-}
-
-// Without the name of a queue none is reported as lost, and a header that is too long for a name
-// is none.
-func TestAMessageInParkedWithoutAQueue(t *testing.T) {
-	for name, c := range map[string]struct{ header, queue string }{"none": {"", ""}, "the longest": {strings.Repeat("q", 255), strings.Repeat("q", 255)}, "too long": {strings.Repeat("q", 256), ""}} {
-		var lost []string
-		s := memstore.New()
-		in := retry.NewParkedIntake(s, func(queue string) { lost = append(lost, queue) }, none)
-		d := wire.Delivery{Message: wire.Message{Exchange: "others", Headers: amqp.Table{wire.HeaderQueue: c.header}}}
-		must(t, in.Handle(t.Context(), []wire.Delivery{d}))
-		if r := kept(t, s)[0].Record; r.Queue != c.queue || (len(lost) > 0) != (c.queue != "") {
-			t.Errorf("%s: it is of %q, and %q were lost", name, r.Queue, lost)
+		if len(events) != 1 || events[0] != want || c.lost != slices.Equal(lost, []string{c.queue}) || !c.lost && len(lost) > 0 {
+			t.Errorf("%s: events %+v, want %+v; lost are %q", name, events, want, lost)
 		}
-	}
-}
-
-// A user-id that only a header has is shown, and only then.
-func TestAUserIDInAHeaderIsNoted(t *testing.T) {
-	for header, want := range map[string]bool{"": false, "shop": true} {
-		s := memstore.New()
-		d := wire.Delivery{Message: wire.Message{Exchange: wire.ExchangeParked, Headers: amqp.Table{wire.HeaderQueue: "q", wire.HeaderAttempt: int64(1), wire.HeaderUserID: header}}}
-		must(t, retry.NewParkedIntake(s, nil, none).Handle(t.Context(), []wire.Delivery{d}))
-		if notes := strings.Join(kept(t, s)[0].Record.Notes, "; "); strings.Contains(notes, wire.HeaderUserID+` header is "shop"`) != want || !want && notes != "" {
-			t.Errorf("%q: the notes are %q", header, notes)
+		notes := strings.Join(r.Notes, "; ")
+		shown, unbound := strings.Contains(notes, wire.HeaderUserID+` header is "shop"`), strings.Contains(notes, "not bound")
+		if shown != (c.userID != "") || unbound != (c.parked == "") || !shown && !unbound && notes != "" {
+			t.Errorf("%s: the notes are %q", name, notes)
 		}
 	}
 }

@@ -2,7 +2,6 @@ package retry_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -124,25 +123,6 @@ func TestABatchOfferedTwiceWritesNoReceiptThatAnotherTakes(t *testing.T) {
 	}
 }
 
-// What is to wait in RabbitMQ has its receipt before; a batch that is passed again
-// writes it once.
-func TestABatchOfferedTwiceRemembersOnce(t *testing.T) {
-	ctx := context.Background()
-	b, s := &faultyBroker{answer: wire.ErrNacked}, &failing{Store: memstore.New(), err: store.ErrFull}
-	f := newHeldFlow(t, s, b)
-	batch := []wire.Delivery{rejectedNow("same"), rejectedNow("same")}
-	for range 3 {
-		if err := f.Handle(ctx, batch); !errors.Is(err, store.ErrFull) {
-			t.Fatal(err)
-		}
-	}
-	s.err = nil
-	must(t, f.Handle(ctx, batch))
-	if all, err := s.Receipts(ctx); err != nil || len(all) != 2 {
-		t.Errorf("%d receipts of two messages, %v", len(all), err)
-	}
-}
-
 // One message that was stored before an outage has one copy after it: what is equal and
 // comes besides is another.
 func TestOneReceiptIsUsedOnce(t *testing.T) {
@@ -209,7 +189,7 @@ func identified(body string) wire.Delivery {
 // When the leader of a work queue moves, RabbitMQ's at-least-once dead-lettering publishes
 // again what it had not noted as safe in the intake, and our connection notices nothing.
 // The copy of what has a message-id is known all the same; without one it cannot be distinguished
-// from another message with equal content. All are kept.
+// from another message with equal content. All are kept. The copy may come to another replica.
 func TestACopyAfterALeaderMovedKeepsItsID(t *testing.T) {
 	again := func(d wire.Delivery, body string) wire.Delivery {
 		c := identified(body)
@@ -223,12 +203,14 @@ func TestACopyAfterALeaderMovedKeepsItsID(t *testing.T) {
 		equal  int // equal dead letters that come after the first
 		others int // dead letters of the same queue in between
 		ids    int
+		moves  bool // what comes after comes to another replica
 	}{
 		"a copy":                     {after: 3 * time.Second, equal: 1, ids: 1},
 		"within the same second":     {equal: 1, ids: 1},
 		"of a node that hung":        {after: 80 * time.Second, equal: 1, ids: 1},
 		"behind what else was there": {after: time.Second, equal: 1, others: 100, ids: 1},
 		"RabbitMQ 4.3":               {change: func(d *wire.Delivery) { d.Redelivered = true }, after: time.Second, equal: 1, ids: 1},
+		"another replica":            {after: time.Second, equal: 1, ids: 1, moves: true},
 		"content repeated":           {after: time.Second, equal: 4, ids: 4},
 		"long after":                 {after: 3 * time.Minute, equal: 1, ids: 2},
 		"without a message-id":       {change: func(d *wire.Delivery) { d.Message.MessageID = "" }, after: time.Second, equal: 1, ids: 2},
@@ -236,8 +218,8 @@ func TestACopyAfterALeaderMovedKeepsItsID(t *testing.T) {
 		"with headers twice":         {change: func(d *wire.Delivery) { d.DuplicateHeader = "twice" }, after: time.Second, equal: 1, ids: 2},
 	} {
 		inTime(t, name, func(t *testing.T) {
-			ctx, s := context.Background(), memstore.New()
-			f := connected(t, s)
+			ctx, s := context.Background(), sharedStore{Store: memstore.New()}
+			f, other := connected(t, s), connected(t, s)
 			first := identified("x")
 			if c.change != nil {
 				c.change(&first)
@@ -245,6 +227,9 @@ func TestACopyAfterALeaderMovedKeepsItsID(t *testing.T) {
 			must(t, f.Handle(ctx, []wire.Delivery{first}))
 			for i := range c.others {
 				must(t, f.Handle(ctx, []wire.Delivery{identified(fmt.Sprint("other ", i))}))
+			}
+			if c.moves {
+				f = other
 			}
 			for range c.equal {
 				time.Sleep(c.after)
@@ -274,33 +259,4 @@ func checkIDs(t *testing.T, s store.Store, body string, records, ids int) {
 	if n != records || len(firsts) != ids {
 		t.Errorf("%d records with %d ids, want %d with %d", n, len(firsts), records, ids)
 	}
-}
-
-// The copy may come to another replica than the first.
-func TestACopyThatAnotherReplicaTakesKeepsItsID(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, s := context.Background(), sharedStore{Store: memstore.New()}
-		one, other := newIntake(s), newIntake(s)
-		must(t, one.Connected(ctx))
-		must(t, other.Connected(ctx))
-		must(t, one.Handle(ctx, []wire.Delivery{identified("x")}))
-		time.Sleep(time.Second)
-		must(t, other.Handle(ctx, []wire.Delivery{identified("x")}))
-		checkIDs(t, s, "x", 2, 1)
-	})
-}
-
-// Two messages of two queues are two: what is equal has failed in the same queue.
-func TestACopyIsOfTheSameQueue(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, s := context.Background(), memstore.New()
-		f := connected(t, s)
-		at := func(queue string) wire.Delivery {
-			d := identified("x")
-			d.Message.Headers["x-death"].([]any)[0].(amqp.Table)["queue"] = queue
-			return d
-		}
-		must(t, f.Handle(ctx, []wire.Delivery{at("q"), at("r")}))
-		checkIDs(t, s, "x", 2, 2)
-	})
 }

@@ -22,7 +22,6 @@ import (
 	"github.com/redrive-mq/redrive/internal/store/memstore"
 	"github.com/redrive-mq/redrive/internal/store/storetest"
 	"github.com/redrive-mq/redrive/internal/throttle"
-	"github.com/redrive-mq/redrive/wire"
 )
 
 // play runs a scheduler in fake time over some records, and returns what it sent.
@@ -69,17 +68,6 @@ func TestALaneThatFailsBacksOff(t *testing.T) {
 	}
 	if len(reports) == 0 || reports[0] != "bad: fails" || reports[len(reports)-1] != "bad: works" {
 		t.Errorf("reported %v", reports)
-	}
-}
-
-// A queue that is bound again is tried at once, but one that stays unroutable
-// does not make the scheduler spin.
-func TestAQueueBoundAgainIsTriedAtOnceOnlyOnce(t *testing.T) {
-	sent, left, _ := play(t, 10*time.Second, func(string, int) retry.Result { return retry.Result{Err: retry.ErrTryAtOnce} }, func(now time.Time) []*store.Record {
-		return []*store.Record{record("q", "x", now)}
-	})
-	if len(sent) < 3 || len(sent) > 12 || left != 1 {
-		t.Errorf("sent %d times in 10 s: %v", len(sent), sent)
 	}
 }
 
@@ -289,31 +277,10 @@ func TestPausesAreReadWhileTheyAreAskedForAndChanged(t *testing.T) {
 	})
 }
 
-// ends is a store that notes how many claims each of its commits ends.
-type ends struct {
-	*memstore.Store
-	mu                 sync.Mutex
-	finished, released []int
-}
-
-func (s *ends) Finish(ctx context.Context, outcomes []store.Outcome) (int, error) {
-	s.mu.Lock()
-	s.finished = append(s.finished, len(outcomes))
-	s.mu.Unlock()
-	return s.Store.Finish(ctx, outcomes)
-}
-
-func (s *ends) Release(ctx context.Context, claims []store.Claim) error {
-	s.mu.Lock()
-	s.released = append(s.released, len(claims))
-	s.mu.Unlock()
-	return s.Store.Release(ctx, claims)
-}
-
 // Each commit costs a sync: none is made for nothing.
 func TestNoCommitIsEmpty(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &ends{Store: memstore.New()}
+		s := &faultyStore{Store: memstore.New()}
 		g := newFakeSender(func(_ string, nth int) retry.Result {
 			if nth < 3 {
 				return retry.Result{Err: errors.New("full")}
@@ -353,61 +320,11 @@ func TestTheMemoryOfLargeBodiesIsFreed(t *testing.T) {
 	}
 }
 
-// What a store keeps of a batch before it is full keeps the event of its own message.
-func TestEachMessageOfABatchInPartsHasItsEvent(t *testing.T) {
-	s := &smallStore{memstore.New(), 2, 3}
-	var events []retry.Event
-	f := retry.NewIntake(s, retry.Rules{Policies: anyQueue()}, nil, func(e retry.Event) { events = append(events, e) })
-	names := []string{"a", "b", "c", "d", "e"}
-	var batch []wire.Delivery
-	for _, queue := range names {
-		batch = append(batch, deadLetter(queue, "x"))
-	}
-	if err := f.Handle(t.Context(), batch); !errors.Is(err, store.ErrFull) {
-		t.Fatalf("%v; want it to be full", err)
-	}
-	s.inAll = 10
-	must(t, f.Handle(t.Context(), batch))
-	var failed, waiting []string
-	for _, e := range events {
-		if e.Kind == retry.Failed {
-			failed = append(failed, e.Queue)
-		} else if e.Kind == retry.Waiting {
-			waiting = append(waiting, e.Queue)
-		}
-	}
-	if !slices.Equal(failed, names) || !slices.Equal(waiting, names) {
-		t.Errorf("%q failed and %q wait, want each of %q once", failed, waiting, names)
-	}
-}
-
-func TestABatchMayBeEmpty(t *testing.T) {
-	s := memstore.New()
-	must(t, newIntake(s).Handle(t.Context(), nil))
-	must(t, retry.NewParkedIntake(s, nil, none).Handle(t.Context(), nil))
-	if n := len(kept(t, s)); n != 0 {
-		t.Errorf("%d are kept of nothing", n)
-	}
-}
-
-// emptyLane is a store that has something due, and by the time it is claimed has it no more.
-type emptyLane struct {
-	*memstore.Store
-	queue string
-}
-
-func (s *emptyLane) Claim(ctx context.Context, lane store.Lane, upTo time.Time, n, maxBytes int) ([]store.Claim, error) {
-	if lane.Queue == s.queue {
-		return nil, nil
-	}
-	return s.Store.Claim(ctx, lane, upTo, n, maxBytes)
-}
-
 // What a person discards, or another replica claims, just before it is claimed here delays no
 // other queue.
 func TestAQueueWithNothingToClaimDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &emptyLane{memstore.New(), "first"}
+		s := &faultyStore{Store: memstore.New(), empty: "first"}
 		g := newFakeSender(done)
 		scheduler := newScheduler(s, g)
 		now := time.Now()
@@ -419,12 +336,15 @@ func TestAQueueWithNothingToClaimDelaysNoOther(t *testing.T) {
 	})
 }
 
-// faultyStore is a store that fails at something for a while, with other words each time.
+// faultyStore is a store that fails at something for a while, with other words each time, that has
+// nothing to claim any more of a queue, and that notes how many claims each of its commits ends.
 type faultyStore struct {
 	*memstore.Store
-	at       string
-	from, to time.Time
-	tries    int
+	at                 string
+	from, to           time.Time
+	tries              int
+	empty              string
+	finished, released []int
 }
 
 func (f *faultyStore) fails(at string) error {
@@ -441,7 +361,7 @@ func (f *faultyStore) Next(ctx context.Context) ([]store.NextDue, error) {
 }
 
 func (f *faultyStore) Claim(ctx context.Context, lane store.Lane, upTo time.Time, n, maxBytes int) ([]store.Claim, error) {
-	if err := f.fails("Claim"); err != nil {
+	if err := f.fails("Claim"); err != nil || lane.Queue == f.empty {
 		return nil, err
 	}
 	return f.Store.Claim(ctx, lane, upTo, n, maxBytes)
@@ -451,7 +371,13 @@ func (f *faultyStore) Finish(ctx context.Context, outcomes []store.Outcome) (int
 	if err := f.fails("Finish"); err != nil {
 		return 0, err
 	}
+	f.finished = append(f.finished, len(outcomes))
 	return f.Store.Finish(ctx, outcomes)
+}
+
+func (f *faultyStore) Release(ctx context.Context, claims []store.Claim) error {
+	f.released = append(f.released, len(claims))
+	return f.Store.Release(ctx, claims)
 }
 
 // A store that fails for a while is logged twice: when that begins, with why, and when
@@ -549,19 +475,6 @@ func (g *counting) Retried(_ string, ids []uuid.UUID, _ time.Time) {
 	g.retried = append(g.retried, ids...)
 }
 
-// batches notes how large each batch is.
-type batches struct {
-	*fakeSender
-	sizes []int
-}
-
-func (*batches) IsBinding(string) bool { return false }
-
-func (b *batches) Send(ctx context.Context, queue string, claims []store.Claim) func(context.Context) []retry.Result {
-	b.sizes = append(b.sizes, len(claims))
-	return b.fakeSender.Send(ctx, queue, claims)
-}
-
 // Nothing is sent before the throttle opens, and no more at once than it allows. It learns of
 // each that was allowed whether it was retried: one that failed, was parked, or was not
 // there, was not, and another may be in its place.
@@ -569,7 +482,7 @@ func TestTheThrottleIsObeyedAndReceivesEachResult(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()
 		began := time.Now()
-		g := &batches{fakeSender: newFakeSender(func(body string, nth int) retry.Result {
+		g := newFakeSender(func(body string, nth int) retry.Result {
 			switch {
 			case body == "parked":
 				return retry.Result{Park: "gone"}
@@ -577,7 +490,7 @@ func TestTheThrottleIsObeyedAndReceivesEachResult(t *testing.T) {
 				return retry.Result{Err: errors.New("full")}
 			}
 			return retry.Result{Done: true}
-		})}
+		})
 		throttled := &counting{opens: began.Add(67500 * time.Millisecond), few: 3}
 		scheduler := retry.NewScheduler(s, g, throttled, none, slog.New(slog.DiscardHandler), func(store.Lane, error) {})
 		var all []*store.Record
