@@ -2,6 +2,7 @@ package diskstore_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -811,7 +812,8 @@ func namesOf(t *testing.T, disk vfs.FS, part string) (paths []string) {
 }
 
 // A table whose footer is overwritten cannot be read at all: the store is refused with the
-// remedy, or says what is damaged, and salvage saves what all other tables have.
+// remedy, or says what is damaged, and salvage saves what all other tables have. A table that the
+// damaged end of the MANIFEST named is saved, too.
 func TestSalvageBesideATableWithoutAFooter(t *testing.T) {
 	t.Parallel()
 	disk := vfs.NewCrashableMem()
@@ -825,6 +827,16 @@ func TestSalvageBesideATableWithoutAFooter(t *testing.T) {
 		must(t, errors.Join(s.Add(ctx, batch), s.Flush()))
 	}
 	must(t, s.Close())
+	cut := disk.CrashClone(vfs.CrashCloneCfg{})
+	manifest := slices.MaxFunc(namesOf(t, cut, "MANIFEST"), func(a, b string) int { return cmp.Compare(usedOf(t, cut, a), usedOf(t, cut, b)) })
+	flip(t, cut, manifest, usedOf(t, cut, manifest)-1)
+	for _, log := range namesOf(t, cut, ".log") { // or it has them
+		must(t, cut.Remove(log))
+	}
+	done, err := diskstore.Salvage(ctx, "data", "new", diskstore.Options{FS: roomy{cut}, Log: silent})
+	if err != nil || done.Loose != each || done.Messages != tables*each {
+		t.Errorf("without the end of its MANIFEST: %+v, %v", done, err)
+	}
 	for _, file := range namesOf(t, disk, ".sst") {
 		disk := disk.CrashClone(vfs.CrashCloneCfg{})
 		o := diskstore.Options{FS: roomy{disk}, Log: silent}

@@ -240,6 +240,37 @@ func TestWhatIsAlikeIsInItsOwnGroup(t *testing.T) {
 	}
 }
 
+// A group that nothing is kept of is forgotten a day after its last failure.
+func TestOldGroupsAreForgotten(t *testing.T) {
+	t.Parallel()
+	path, now := t.TempDir(), time.Now()
+	s, err := Open(path, Options{Reserve: 1})
+	must(t, err)
+	r := &store.Record{ID: uuid.New(), Queue: "q", State: store.Parked, Due: now, FailedAt: now}
+	must(t, s.Add(t.Context(), []*store.Record{r}))
+	found, err := s.Find(t.Context(), r.ID)
+	must(t, err)
+	sweeps := func(after time.Duration, left int) {
+		t.Helper()
+		must(t, s.groups.sweep(s.db, now.Add(after)))
+		if n := len(s.groups.known); n != left {
+			t.Errorf("%s later %d groups are known, want %d", after, n, left)
+		}
+	}
+	sweeps(48*time.Hour, 1) // something is kept of it
+	_, err = s.Change(t.Context(), []store.Key{found[0].Key}, func(store.Key, *store.Record) store.Edit { return store.Edit{Delete: true} }, nil)
+	must(t, err)
+	sweeps(23*time.Hour, 1)
+	sweeps(25*time.Hour, 0)
+	must(t, s.Close())
+	s, err = Open(path, Options{Reserve: 1})
+	must(t, err)
+	defer s.Close()
+	if len(s.groups.known) != 0 {
+		t.Errorf("opened again, it knows %d groups", len(s.groups.known))
+	}
+}
+
 // A page of many queues holds iterators of those that it shows alone: each costs memory,
 // and more time than finding where a queue begins.
 func TestAPageOpensTheQueuesThatItShows(t *testing.T) {
