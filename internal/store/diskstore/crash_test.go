@@ -245,8 +245,9 @@ func (all says) runChild(t *testing.T, path, fault string, killAt int) (lines in
 	must(t, child.Start())
 	for said := bufio.NewReader(out); ; lines++ {
 		line, err := said.ReadString('\n')
-		if err != nil {
-			return lines, stderr.String(), child.Wait() // a line cut short was not said
+		if err != nil { // a line cut short was not said
+			err = child.Wait() // then its log is whole
+			return lines, stderr.String(), err
 		}
 		if bodies := all[line[0]]; bodies != nil {
 			bodies[strings.TrimSpace(line[1:])] = true
