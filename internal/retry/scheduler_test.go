@@ -71,6 +71,23 @@ func TestALaneThatFailsBacksOff(t *testing.T) {
 	}
 }
 
+// An obstacle of one message of a batch is not hidden by another's that is gone.
+func TestAnObstacleBesideOneThatIsGoneBacksOff(t *testing.T) {
+	for _, bodies := range []string{"gone full", "full gone"} {
+		sent, left, reports := play(t, 1200*time.Millisecond, func(body string, _ int) retry.Result {
+			return retry.Result{Err: map[string]error{"gone": retry.ErrTryAtOnce, "full": errors.New("full")}[body]}
+		}, func(now time.Time) (records []*store.Record) {
+			for _, body := range strings.Fields(bodies) {
+				records = append(records, record("q", body, now.Add(time.Second)))
+			}
+			return records
+		})
+		if len(sent) != 2 || left != 2 || !slices.Equal(reports, []string{"q: fails"}) {
+			t.Errorf("%s: sent %v, reported %v", bodies, sent, reports)
+		}
+	}
+}
+
 // One queue's many due messages hold another's up by no more than a batch.
 func TestQueuesTakeTurns(t *testing.T) {
 	sent, _, _ := play(t, time.Minute, done, func(now time.Time) (all []*store.Record) {
