@@ -20,6 +20,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
 	"pgregory.net/rapid"
 
 	"github.com/redrive-mq/redrive/internal/store"
@@ -136,6 +137,30 @@ func TestHistoryThatCannotBeWrittenStopsNothing(t *testing.T) {
 	err = s.EachPastFailure(t.Context(), func(p store.PastFailure) (bool, error) { got = append(got, p.Failures); return true, nil })
 	if !slices.Equal(got, []int{3, 0}) || err != nil || strings.Count(said.String(), "level=WARN") != 1 || !strings.Contains(said.String(), "no space left") {
 		t.Errorf("%v, %v, said %s", got, err, &said)
+	}
+}
+
+// A Finish that fails ends no claim: repeated, it ends them all.
+func TestAFinishThatFailsIsRepeated(t *testing.T) {
+	t.Parallel()
+	s, err := Open(t.TempDir(), Options{Reserve: 1})
+	must(t, err)
+	defer s.Close()
+	for i := range byte(2) {
+		must(t, s.Add(t.Context(), []*store.Record{{ID: uuid.UUID{i}, Queue: "q", State: store.Waiting, Due: time.Unix(0, 0)}}))
+	}
+	claims, err := s.Claim(t.Context(), store.Lane{Queue: "q"}, time.Unix(1, 0), 2, 1)
+	if len(claims) != 2 || err != nil {
+		t.Fatal(claims, err)
+	}
+	out := []store.Outcome{{Claim: claims[0]}, {Claim: claims[1], Park: "why"}}
+	out[1].Claim.Record.Message.Headers = amqp.Table{"x": struct{}{}} // no type of AMQP's
+	if n, err := s.Finish(t.Context(), out); n != 0 || err == nil {
+		t.Fatal(n, err)
+	}
+	out[1].Claim.Record.Message.Headers = nil
+	if n, err := s.Finish(t.Context(), out); n != 2 || err != nil {
+		t.Errorf("repeated: %d, %v", n, err)
 	}
 }
 
