@@ -304,6 +304,26 @@ func TestARecordThatIsGone(t *testing.T) {
 	}
 }
 
+// A Claim that fails after its first script returns what that has claimed: this process would renew
+// those claims for ever, and nobody finish them.
+func TestAClaimThatFailsHalfwayReturnsTheFirstHalf(t *testing.T) {
+	t.Parallel()
+	const inOneScript = 256
+	server := start(t, "")
+	s := openAt(t, server.options())
+	add(t, s, inOneScript+1)
+	last := fmt.Sprintf("{redrive}:m:%014d", inOneScript+1)
+	server.do(t, "DEL", last)
+	server.do(t, "LPUSH", last, "no text: each script that reads it fails")
+	claims := claim(t, s, 300)
+	if n := done(t, s, claims); n != inOneScript {
+		t.Errorf("%d of %d are claimed, and %d could be finished", len(claims), inOneScript, n)
+	}
+	if claims, err := s.Claim(ctx, store.Lane{Queue: "q"}, late, 9, 1); len(claims) > 0 || err == nil {
+		t.Errorf("the last one is claimed: %v, %v", claims, err)
+	}
+}
+
 // A record that cannot be read is changed by nothing, and the others are changed and claimed.
 func TestAChangeLeavesARecordThatCannotBeRead(t *testing.T) {
 	t.Parallel()
