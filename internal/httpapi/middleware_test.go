@@ -266,11 +266,12 @@ func TestARequestThatComesTwiceIsDoneOnce(t *testing.T) {
 		t.Errorf("another route: %d %s", w.Code, w.Body)
 	}
 	again("of somebody else", a, 2, as(auth.Caller{Name: "bob", How: "token", Role: auth.Operator}))
+	again("of a user with a token's name", a, 3, as(auth.Caller{Name: "bob", How: "rabbitmq", Role: auth.Operator}))
 	now = now.Add(2 * time.Second)
-	again("after more than a day", a, 3)
+	again("after more than a day", a, 4)
 	n := 0
 	now = now.Add(25 * time.Hour)
-	again("after another", a, 4)
+	again("after another", a, 5)
 	err := c.Entries.Entries(t.Context(), "", "", func(store.Entry) (bool, error) { n++; return true, nil })
 	if err != nil || n != 1 {
 		t.Errorf("%d answers are remembered for ever, %v", n, err)
