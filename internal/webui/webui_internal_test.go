@@ -172,6 +172,20 @@ func TestTabsKeepTheMeaningOfAQuery(t *testing.T) {
 	}
 }
 
+// The link of a queue finds that queue, and no others that its name is a pattern of.
+func TestALinkFindsWhatItNames(t *testing.T) {
+	for name, want := range map[string]string{
+		"a.b_c-1/d": "a.b_c-1/d", "": "", "a.*": `"a.*"`, "a?": `"a?"`, "a b": `"a b"`, `a"\`: `"a\"\\"`, "é": `"é"`,
+	} {
+		if want != "" {
+			want = "queue:" + want
+		}
+		if got := queryOf("queue", name); got != want {
+			t.Errorf("%s: %s, want %s", name, got, want)
+		}
+	}
+}
+
 // What was done is said as it is; a count only of messages.
 func TestWhatWasDoneIsSaid(t *testing.T) {
 	for link, want := range map[string]string{
