@@ -28,6 +28,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/hint"
+	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
 	"github.com/redrive-mq/redrive/internal/operations"
@@ -569,6 +570,31 @@ func TestMemoryOfTheCgroup(t *testing.T) {
 		}
 		if got := cgroupMemory(files); got != c.want {
 			t.Errorf("%s: %d, want %d", name, got, c.want)
+		}
+	}
+}
+
+// A script learns from the exit code whether all of an operation's messages were processed.
+func TestTheExitCodeOfAnOperation(t *testing.T) {
+	ended := time.Now()
+	for _, c := range []struct {
+		state                 string
+		done, skipped, failed int64 // of 3
+		want                  int
+	}{
+		{operations.Finished, 3, 0, 0, ExitOK},
+		{operations.Finished, 2, 1, 0, ExitPartly},
+		{operations.Finished, 2, 0, 1, ExitPartly},
+		{operations.Finished, 0, 3, 0, ExitError},
+		{operations.Canceled, 1, 0, 0, ExitPartly},
+		{operations.Canceled, 0, 0, 0, ExitError},
+		{operations.Stopped, 1, 0, 2, ExitPartly},
+	} {
+		op := operations.Operation{Plan: operations.Plan{ID: "x", Count: 3}, State: c.state,
+			Done: c.done, SkippedN: c.skipped, Failed: c.failed, Ended: &ended}
+		p := &program{out: new(bytes.Buffer), err: new(bytes.Buffer), getenv: func(string) string { return "" }}
+		if err := p.toTheEnd(t.Context(), httpapi.Client{}, op); codeOf(err) != c.want {
+			t.Errorf("%+v: %d (%v), want %d", c, codeOf(err), err, c.want)
 		}
 	}
 }
