@@ -135,7 +135,13 @@ func TestTheBreakersWaitGrowsWithTheOutage(t *testing.T) {
 	if probes > 400 {
 		t.Errorf("%d probes in two hours", probes)
 	}
-	// Closed and opened again, it begins again.
+	// Opened by a person and left to itself, or closed and opened again, it begins again.
+	must(t, b.Force("q", "open", "anna", "", b.now))
+	must(t, b.Force("q", throttle.ForceAuto, "anna", "", b.now))
+	b.fail(b.goes(10))
+	if v := b.View("q", b.now); v.State != throttle.Open || v.Until.Sub(b.now) != 10*time.Second {
+		t.Errorf("%+v", v)
+	}
 	must(t, b.Force("q", "closed", "anna", "", b.now))
 	must(t, b.Force("q", throttle.ForceAuto, "anna", "", b.now))
 	b.fail(b.goes(20))
