@@ -580,6 +580,34 @@ func TestThePageShowsWhatIsNotKnown(t *testing.T) {
 	}
 }
 
+// A count leads to the messages that it counts, on both pages.
+func TestACountLeadsToWhatItCounts(t *testing.T) {
+	console := list(inspect.Queue{Name: "a b", Waiting: 3, Parked: 4})
+	for _, target := range []string{"/", "/queues"} {
+		page := shown(console, target)
+		for state, n := range map[string]int{"waiting": 3, "parked": 4} {
+			want := fmt.Sprintf(`<a href="/messages?q=state%%3A%s&#43;queue%%3A%%22a&#43;b%%22">%d</a>`, state, n)
+			if !strings.Contains(page, want) {
+				t.Errorf("the page %s has no %s", target, want)
+			}
+		}
+	}
+}
+
+// The size of a compressed page would tell other sites what it says.
+func TestAPageIsNotCompressedForOtherSites(t *testing.T) {
+	for site, want := range map[string]string{"": "gzip", "same-origin": "gzip", "cross-site": ""} {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.Header.Set("Accept-Encoding", "gzip")
+		r.Header.Set("Sec-Fetch-Site", site)
+		w := httptest.NewRecorder()
+		scenes()[0].handler().ServeHTTP(w, r)
+		if got := w.Header().Get("Content-Encoding"); w.Code != 200 || got != want {
+			t.Errorf("%q: %d, encoded as %q, want %q", site, w.Code, got, want)
+		}
+	}
+}
+
 // The overview names the queues whose breaker keeps retries back, and not one that a person has closed.
 func TestTheOverviewNamesWhatIsPaused(t *testing.T) {
 	for to, named := range map[string]bool{"closed": false, "open": true} {
