@@ -187,3 +187,14 @@ func TestEveryPropertyIsReadAndSentAgain(t *testing.T) {
 		t.Errorf("sent as %+v", p)
 	}
 }
+
+// Every property takes its part of a frame: RabbitMQ ends the connection on properties that do not fit one.
+func TestTheSizeOfAHeaderIsOfAllProperties(t *testing.T) {
+	none := headerSize(&wire.Message{})
+	for i, m := range []wire.Message{{ContentType: "abc"}, {ContentEncoding: "abc"}, {CorrelationID: "abc"},
+		{ReplyTo: "abc"}, {Expiration: "abc"}, {MessageID: "abc"}, {Type: "abc"}, {UserID: "abc"}, {AppID: "abc"}} {
+		if n := headerSize(&m) - none; n != 3 {
+			t.Errorf("property %d: 3 bytes count as %d", i, n)
+		}
+	}
+}
