@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"reflect"
 	"regexp"
@@ -596,6 +597,69 @@ func TestTheExitCodeOfAnOperation(t *testing.T) {
 		if err := p.toTheEnd(t.Context(), httpapi.Client{}, op); codeOf(err) != c.want {
 			t.Errorf("%+v: %d (%v), want %d", c, codeOf(err), err, c.want)
 		}
+	}
+}
+
+// answering is a service without a network: what it returns is sent as JSON, an error breaks the connection.
+type answering func(*http.Request) (any, error)
+
+func (a answering) RoundTrip(r *http.Request) (*http.Response, error) {
+	v, err := a(r)
+	if err != nil {
+		return nil, err
+	}
+	data, err := json.Marshal(v)
+	return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(bytes.NewReader(data)), Request: r}, err
+}
+
+func (a answering) client() httpapi.Client {
+	return httpapi.Client{Addr: "127.0.0.1:1", HTTP: &http.Client{Transport: a}}
+}
+
+// A service that starts again continues its operations, so they are followed on; one that is gone is not waited for.
+func TestAnOperationIsFollowedOverARestart(t *testing.T) {
+	for down, ends := range map[time.Duration]bool{30 * time.Second: true, time.Hour: false} {
+		synctest.Test(t, func(t *testing.T) {
+			begun := time.Now()
+			client := answering(func(*http.Request) (any, error) {
+				ended := time.Now()
+				if ended.Sub(begun) < down {
+					return nil, errors.New("connection refused")
+				}
+				return operations.Operation{State: operations.Finished, Ended: &ended}, nil
+			}).client()
+			p := &program{err: new(bytes.Buffer), getenv: func(string) string { return "" }}
+			op, err := p.follow(t.Context(), client, operations.Operation{Plan: operations.Plan{ID: "x"}, State: operations.Running})
+			if (err == nil) != ends || (op.Ended != nil) != ends || time.Since(begun) > 2*time.Minute {
+				t.Errorf("down for %s: %s after %s, %v", down, op.State, time.Since(begun), err)
+			}
+		})
+	}
+}
+
+// A failure that is found later than a newer one is shown too, and each once.
+func TestTailShowsFailuresThatAreFoundLate(t *testing.T) {
+	var kept []inspect.Message
+	begun := time.Now().UTC().Truncate(time.Second)
+	client := answering(func(r *http.Request) (any, error) {
+		since, err := time.Parse(time.RFC3339Nano, strings.TrimPrefix(r.URL.Query().Get("q"), "failed:>="))
+		page := inspect.Page{}
+		for _, m := range kept {
+			if !m.Failed.Before(since) {
+				page.Messages = append(page.Messages, m)
+			}
+		}
+		return page, err
+	}).client()
+	var out bytes.Buffer
+	tail := tail{program: &program{out: &out, format: "name"}, client: client, since: begun, seen: map[failure]bool{}}
+	for _, after := range []int{30, 25, 60} { // seconds
+		id := fmt.Sprint("after", after)
+		kept = append(kept, inspect.Message{ID: id, Key: id, Failed: begun.Add(time.Duration(after) * time.Second)})
+		must(t, tail.poll(t.Context()))
+	}
+	if out.String() != "after30\nafter25\nafter60\n" {
+		t.Errorf("%q", &out)
 	}
 }
 
