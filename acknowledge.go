@@ -129,6 +129,8 @@ func (a *acknowledger) decide(m *Message, f *failure, cannotRepublish string) po
 		return policy.Verdict{Action: policy.Discard}
 	case cannotRepublish != "":
 		return policy.Verdict{Why: cannotRepublish}
+	case f.tooOften:
+		return policy.Verdict{Why: "it was delivered too often without an acknowledgement: its handler may have ended the process"}
 	case f.park:
 		return policy.Verdict{Why: "its handler parked it"}
 	case f.notRetried:

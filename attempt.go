@@ -17,6 +17,8 @@ type attempt struct {
 	m               *Message
 	cannotRepublish string // why it cannot be published again as it was; "" when it can
 	failed          error
+	unhandled       bool // it is parked without its handler: failed says why
+	suspect         bool // its handler may have ended the process: it is handled alone
 	took            time.Duration
 }
 
@@ -25,7 +27,9 @@ func (r *run) begin(sub subscription, d *amqp.Delivery) attempt {
 	a := attempt{m: message(d, r.acknowledger.consumer.Queue, r.acknowledger.limits.QueueCounts), cannotRepublish: sub.CannotRepublish(d)}
 	r.acknowledger.checkEarly(a.m)
 	if a.cannotRepublish != "" {
-		a.failed = errors.New(a.cannotRepublish)
+		a.failed, a.unhandled = errors.New(a.cannotRepublish), true
+	} else if !r.acknowledger.limits.QueueCounts {
+		r.deliveries.judge(&a, d)
 	}
 	return a
 }
@@ -33,11 +37,13 @@ func (r *run) begin(sub subscription, d *amqp.Delivery) attempt {
 // attempt calls the handler with one delivery and ends it.
 func (r *run) attempt(sub subscription, d *amqp.Delivery) {
 	a := r.begin(sub, d)
-	began := time.Now()
-	if a.cannotRepublish == "" {
+	if !a.unhandled {
+		r.deliveries.enter(a.suspect)
+		began := time.Now()
 		a.failed = callHandler(r.handleCtx, r.acknowledger.consumer.Timeout, r.handle, a.m)
+		a.took = time.Since(began)
+		r.deliveries.leave(a.suspect)
 	}
-	a.took = time.Since(began)
 	r.end(sub, d, &a)
 }
 
@@ -101,8 +107,11 @@ func (r *run) logFailure(m *Message, o Outcome, f *failure, err error) {
 		return
 	}
 	level := slog.LevelInfo
-	if o == Retried {
+	switch o {
+	case Retried:
 		level = slog.LevelDebug // a retry is normal
+	case Parked:
+		level = slog.LevelWarn // it waits for a person
 	}
 	log.Log(context.Background(), level, "an attempt failed", "error", f.text)
 }

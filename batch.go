@@ -83,28 +83,24 @@ func collect(ctx context.Context, in <-chan amqp.Delivery, ended <-chan struct{}
 // attemptBatch calls the handler with a batch and ends the attempt at each of its messages.
 func (r *run) attemptBatch(sub subscription, deliveries []amqp.Delivery) {
 	all := make([]attempt, len(deliveries))
-	var batch []*Message
+	var batch []*attempt
 	for i := range deliveries {
-		if all[i] = r.begin(sub, &deliveries[i]); all[i].cannotRepublish == "" {
-			batch = append(batch, all[i].m)
+		a := &all[i]
+		if *a = r.begin(sub, &deliveries[i]); a.unhandled {
+			continue
 		}
+		if a.suspect {
+			r.handleBatch([]*attempt{a})
+			continue
+		}
+		batch = append(batch, a)
 	}
-	var failed map[*Message]error
-	var other error // of those without an error of their own
-	began := time.Now()
 	if len(batch) > 0 {
-		failed, other = callBatchHandler(r.handleCtx, r.acknowledger.consumer, batch)
+		r.handleBatch(batch)
 	}
-	took := time.Since(began)
 	var ending sync.WaitGroup // each waits for its own confirm
 	for i := range all {
 		d, a := &deliveries[i], &all[i]
-		if a.cannotRepublish == "" {
-			a.took = took
-			if a.failed = failed[a.m]; a.failed == nil {
-				a.failed = other
-			}
-		}
 		if a.failed == nil {
 			r.end(sub, d, a)
 			continue
@@ -112,6 +108,26 @@ func (r *run) attemptBatch(sub subscription, deliveries []amqp.Delivery) {
 		ending.Go(func() { r.end(sub, d, a) })
 	}
 	ending.Wait()
+}
+
+// handleBatch calls the handler with messages that are all suspects, or none of them.
+func (r *run) handleBatch(batch []*attempt) {
+	suspect := batch[0].suspect
+	r.deliveries.enter(suspect)
+	began := time.Now()
+	messages := make([]*Message, len(batch))
+	for i, a := range batch {
+		messages[i] = a.m
+	}
+	failed, other := callBatchHandler(r.handleCtx, r.acknowledger.consumer, messages)
+	took := time.Since(began)
+	r.deliveries.leave(suspect)
+	for _, a := range batch {
+		a.took = took
+		if a.failed = failed[a.m]; a.failed == nil {
+			a.failed = other
+		}
+	}
 }
 
 // callBatchHandler calls a batch handler once.

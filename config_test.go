@@ -84,6 +84,7 @@ func TestZeroValuesAreErrors(t *testing.T) {
 			k.Middleware = []redrive.Middleware{func(redrive.Handler) redrive.Handler { return nil }}
 		}),
 		"is negative": consumer(func(k *redrive.Consumer) { k.Shutdown = -1 }),
+		"MaxDeliveries is 1: expected 2 to 1000000; leave it out for 10, or set -1 for no limit": consumer(func(k *redrive.Consumer) { k.MaxDeliveries = 1 }),
 	} {
 		if got == nil || !strings.Contains(got.Error(), strings.TrimSpace(want)) {
 			t.Errorf("%v; want %q", got, want)

@@ -35,6 +35,15 @@ type Consumer struct {
 	// panic in it is a failure like one in the handler.
 	Retry func(error) bool
 
+	// MaxDeliveries is how often RabbitMQ may deliver a message of a quorum queue without an
+	// acknowledgement, before it is parked with ErrMaxDeliveries instead of handled once more: its
+	// handler may end the process each time. From 2 to 1,000,000, or -1 for no limit; the default is
+	// 10. Messages that were delivered thrice are handled alone, so that those beside the one at
+	// fault are acknowledged. A classic queue counts nothing, so there none is parked for this;
+	// after a start the redelivered ones are handled alone until a handler returns. With Native the
+	// policy's attempts are the limit.
+	MaxDeliveries int
+
 	// Concurrency is the number of handlers at once, from 1 to 65,535. The default is 1.
 	Concurrency int
 	// Prefetch is the number of messages that RabbitMQ delivers ahead of their
@@ -145,7 +154,12 @@ func (c *Consumer) validatePolicy() error {
 
 func (c *Consumer) validateNumbers() error {
 	b := &c.Batch
+	if c.MaxDeliveries == 0 {
+		c.MaxDeliveries = defaultMaxDeliveries
+	}
 	switch {
+	case c.MaxDeliveries != -1 && (c.MaxDeliveries < 2 || c.MaxDeliveries > wire.MaxAttempt):
+		return hint.Errorf("leave it out for 10, or set -1 for no limit", "redrive: Consumer.MaxDeliveries is %d: expected 2 to %d", c.MaxDeliveries, wire.MaxAttempt)
 	case c.Concurrency < 0 || c.Prefetch < 0 || c.Timeout < 0 || c.Shutdown < 0 || b.Size < 0 || b.Wait < 0:
 		return errors.New("redrive: one of Consumer.Concurrency, Prefetch, Timeout, Shutdown, Batch.Size and Batch.Wait is negative")
 	case b.Handler != nil && b.Size == 0:

@@ -15,6 +15,7 @@ type failure struct {
 	panicked   *PanicError
 	discard    bool
 	park       bool
+	tooOften   bool // ErrMaxDeliveries
 	retryAfter *RetryAfterError
 	notRetried bool // Consumer.Retry does not retry it
 }
@@ -26,7 +27,8 @@ func (a *acknowledger) classify(err error) (f failure) {
 		f = failure{err: err, text: textOf(err), discard: errors.Is(err, ErrDiscard), park: errors.As(err, new(*ParkError))}
 		errors.As(err, &f.retryAfter)
 		errors.As(err, &f.panicked)
-		if a.consumer.Retry != nil && !f.discard && !f.park && f.retryAfter == nil {
+		f.tooOften = errors.Is(err, ErrMaxDeliveries)
+		if a.consumer.Retry != nil && !f.tooOften && !f.discard && !f.park && f.retryAfter == nil {
 			f.notRetried = !a.consumer.Retry(err)
 		}
 	})

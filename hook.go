@@ -16,8 +16,8 @@ type ParkedMessage struct {
 	MessageID string // as the publisher set it; "" if not
 	Attempt   int    // the last one, from 1
 	Reason    string // why it was parked, in words
-	// Err is what the handler returned, or a *PanicError. It is nil for a message that was
-	// parked unseen, since it could not be published again as it was.
+	// Err is what the handler returned, or a *PanicError, or ErrMaxDeliveries. It is nil for a
+	// message that was parked unseen, since it could not be published again as it was.
 	Err error
 }
 

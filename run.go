@@ -26,7 +26,7 @@ func (c *Client) run(ctx context.Context, a *acknowledger, handle Handler) error
 		context.AfterFunc(over, func() { first.Stop(); last.Stop() })
 	})()
 
-	r := &run{client: c, acknowledger: a, consumeCtx: ctx, handleCtx: working, waitCtx: over, handle: handle, slots: make(chan struct{}, k.Concurrency)}
+	r := &run{client: c, acknowledger: a, consumeCtx: ctx, handleCtx: working, waitCtx: over, handle: handle, slots: make(chan struct{}, k.Concurrency), deliveries: deliveries{max: int64(k.MaxDeliveries)}}
 	q := broker.ConsumeOptions{Queue: k.Queue, Prefetch: k.Prefetch, Log: c.config.Log, Observe: func(yes bool) {
 		count(c, k.Queue, c.config.Metrics.Consumer, ConsumerEvent{k.Queue, yes})
 	}}
@@ -46,6 +46,7 @@ type run struct {
 	handle       Handler         // nil for batches
 	slots        chan struct{}   // one for each worker, of whichever connection
 	reconnected  bool            // not the first connection
+	deliveries   deliveries
 }
 
 // subscription is what one connection delivers, and how long its failures are published.
