@@ -1,11 +1,19 @@
 package actions_test
 
 import (
+	"bytes"
+	"compress/gzip"
 	"context"
+	"encoding/base64"
+	"errors"
 	"fmt"
+	"io"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
 	"go.uber.org/goleak"
 
 	"github.com/redrive-mq/redrive/internal/actions"
@@ -14,7 +22,234 @@ import (
 	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/policy"
 )
+
+func editable(body string) *store.Record {
+	r := record("orders", store.Parked, body)
+	r.Message.ContentType = "application/json"
+	r.Message.Headers = amqp.Table{"tenant": "acme", "n": int32(7), "big": int64(1 << 60), "at": time.Unix(1_700_000_000, 0), "list": []any{"a"}}
+	return r
+}
+
+func TestAnEditReplacesTheMessageInOneStep(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		r := editable(`{"total":0,"name":"x"}`)
+		d.add(t, r)
+		doc := `{"total":12345678901234567890,"name":"x"}`
+		e := actions.EditRequest{ID: r.ID.String(), Document: &doc, SetHeaders: map[string]string{"tenant": "other", "n": "8", "new": "text", "big": "1152921504606846977"},
+			RemoveHeaders: []string{"list"}, Reason: "total was missing", DryRun: true}
+		dry, err := d.Edit(ctx, caller(auth.Editor), e)
+		if err != nil || dry.New != "" || d.kept(t, r.ID.String()).State != store.Parked || len(d.audit.All()) != 0 {
+			t.Fatalf("dry run: %+v, %v", dry, err)
+		}
+		e.DryRun = false
+		got, err := d.Edit(ctx, caller(auth.Editor), e)
+		must(t, err)
+		changes := map[string]string{}
+		for _, f := range got.Fields {
+			changes[f.Path] = f.Before + " > " + f.After
+		}
+		for path, want := range map[string]string{"body.total": "0 > 12345678901234567890", "header.tenant": "acme > other", "header.n": "7 > 8", "header.new": " > text", "header.list[0]": "a > "} {
+			if changes[path] != want {
+				t.Errorf("%s: %q, want %q", path, changes[path], want)
+			}
+		}
+		if len(changes) != 6 || !strings.Contains(got.Bytes, "@@") || got.Bytes != dry.Bytes {
+			t.Errorf("fields %v, bytes:\n%s", changes, got.Bytes)
+		}
+		was, is := d.kept(t, r.ID.String()), d.kept(t, got.New)
+		if was.State != store.Discarded || was.MadeInto != is.ID || string(was.Message.Body) != string(r.Message.Body) || was.Message.Headers["tenant"] != "acme" {
+			t.Errorf("the original: %+v", was)
+		}
+		h := is.Message.Headers
+		if is.State != store.Waiting || is.Due.After(time.Now()) || is.MadeFrom != r.ID || is.Failures != 0 || is.Forward != nil || is.Queue != "orders" ||
+			h["n"] != int32(8) || h["big"] != int64(1<<60+1) || h["new"] != "text" || h["list"] != nil || !strings.Contains(string(is.Message.Body), "12345678901234567890") {
+			t.Errorf("the edited one: %+v", is)
+		}
+		if len(d.events) != 1 || len(d.audit.All()) != 1 || !strings.Contains(d.audit.All()[0], "total was missing: done 1") {
+			t.Errorf("events %v, audit %v", d.events, d.audit.All())
+		}
+		if _, err := d.Edit(ctx, caller(auth.Editor), e); !errors.Is(err, inspect.ErrPrecondition) {
+			t.Errorf("editing it again: %v", err)
+		}
+	})
+}
+
+func TestEncodedBodiesAreEditedInside(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		var zipped bytes.Buffer
+		z := gzip.NewWriter(&zipped)
+		if _, err := z.Write([]byte(`{"id":1}`)); err != nil {
+			t.Fatal(err)
+		}
+		z.Close()
+		r := editable(base64.StdEncoding.EncodeToString(zipped.Bytes()))
+		d.add(t, r)
+		doc := `{"id":2}`
+		got, err := d.Edit(ctx, caller(auth.Editor), actions.EditRequest{ID: r.ID.String(), Document: &doc})
+		must(t, err)
+		raw, err := base64.StdEncoding.DecodeString(string(d.kept(t, got.New).Message.Body))
+		must(t, err)
+		u, err := gzip.NewReader(bytes.NewReader(raw))
+		must(t, err)
+		if plain, err := io.ReadAll(u); err != nil || strings.Join(strings.Fields(string(plain)), "") != doc {
+			t.Errorf("inside is %q, %v", plain, err)
+		}
+		if len(got.Fields) != 1 || got.Fields[0].Path != "body.id" {
+			t.Errorf("fields %+v", got.Fields)
+		}
+	})
+}
+
+func TestEditsThatAreRefused(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		r := editable(`{"total":0}`)
+		d.add(t, r)
+		bytesOf, doc, broken := []byte("x"), `{"total":1}`, `{"total":`
+		same := r.Message.Body
+		set := func(name, value string) actions.EditRequest {
+			return actions.EditRequest{SetHeaders: map[string]string{name: value}}
+		}
+		for name, c := range map[string]struct {
+			by   auth.Caller
+			e    actions.EditRequest
+			want error
+		}{
+			"an operator":          {caller(auth.Operator), actions.EditRequest{Document: &doc}, auth.ErrForbidden},
+			"another's":            {caller(auth.Editor, "mail"), actions.EditRequest{Document: &doc}, inspect.ErrNotFound},
+			"nothing":              {caller(auth.Editor), actions.EditRequest{}, inspect.ErrInvalid},
+			"nothing new":          {caller(auth.Editor), actions.EditRequest{Body: &same}, inspect.ErrInvalid},
+			"both":                 {caller(auth.Editor), actions.EditRequest{Body: &bytesOf, Document: &doc}, inspect.ErrInvalid},
+			"no JSON":              {caller(auth.Editor), actions.EditRequest{Document: &broken}, inspect.ErrInvalid},
+			"a number of text":     {caller(auth.Editor), set("n", "seven"), inspect.ErrInvalid},
+			"a number too large":   {caller(auth.Editor), set("n", "3000000000"), inspect.ErrInvalid},
+			"a list of text":       {caller(auth.Editor), set("list", "b"), inspect.ErrInvalid},
+			"a time":               {caller(auth.Editor), set("at", "tomorrow"), inspect.ErrInvalid},
+			"RabbitMQ's own":       {caller(auth.Editor), set("x-death", "1"), inspect.ErrInvalid},
+			"copies elsewhere":     {caller(auth.Editor), set("CC", "1"), inspect.ErrInvalid},
+			"what is not there":    {caller(auth.Editor), actions.EditRequest{RemoveHeaders: []string{"no"}}, inspect.ErrInvalid},
+			"the name is too long": {caller(auth.Editor), set(strings.Repeat("x", 256), "1"), inspect.ErrInvalid},
+		} {
+			c.e.ID = r.ID.String()
+			if _, err := d.Edit(ctx, c.by, c.e); !errors.Is(err, c.want) {
+				t.Errorf("%s: %v, want %v", name, err, c.want)
+			}
+		}
+		d.audit.Full = errors.New("disk full")
+		if _, err := d.Edit(ctx, caller(auth.Editor), actions.EditRequest{ID: r.ID.String(), Document: &doc}); !errors.Is(err, actions.ErrNoAudit) {
+			t.Errorf("without audit: %v", err)
+		}
+		if d.kept(t, r.ID.String()).State != store.Parked {
+			t.Error("it was edited")
+		}
+	})
+}
+
+// must ends a test at an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAQueueThatDoesNotExistIsNotPausedAndItsBreakerNotSet(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		breaker := func(to string) error { return d.Breaker(ctx, operator, "ordres", to, "") }
+		if err := d.PauseQueue(ctx, operator, "ordres", ""); !errors.Is(err, inspect.ErrNotFound) || len(d.paused) > 0 {
+			t.Errorf("paused: %v, %v", err, d.paused)
+		}
+		for _, to := range []string{"open", "closed", "auto"} {
+			if err := breaker(to); !errors.Is(err, inspect.ErrNotFound) {
+				t.Errorf("breaker %s: %v", to, err)
+			}
+		}
+		left := inspecttest.Parked("ordres", 1) // it did exist
+		d.add(t, left...)
+		if err := errors.Join(d.PauseQueue(ctx, operator, "ordres", ""), breaker("open")); err != nil {
+			t.Error(err)
+		}
+		if _, err := d.Act(ctx, operator, actions.Act{Verb: actions.Discard, IDs: []string{left[0].ID.String()}}); err != nil {
+			t.Error(err)
+		}
+		if err := errors.Join(breaker("auto"), d.ResumeQueue(ctx, operator, "ordres", "")); err != nil {
+			t.Errorf("what was set cannot be undone: %v", err)
+		}
+	})
+}
+
+func TestAQueueWithoutAPolicyIsNotPaused(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		d.Inspector.Config.Policies = func() policy.Set { return policy.Set{{Name: "orders", Queues: []string{"orders"}}} }
+		if err := d.PauseQueue(ctx, operator, "mail", ""); !errors.Is(err, inspect.ErrNotFound) || !strings.Contains(err.Error(), `no policy names the queue "mail"`) {
+			t.Errorf("mail: %v", err)
+		}
+		d.add(t, inspecttest.Parked("mail", 1)...)
+		if err := errors.Join(d.PauseQueue(ctx, operator, "mail", ""), d.PauseQueue(ctx, operator, "orders", "")); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestASecondPauseKeepsTheFirstReason(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		other := operator
+		other.Name = "bob"
+		for _, err := range []error{
+			d.PauseQueue(ctx, operator, "orders", "database is down"), d.PauseQueue(ctx, other, "orders", ""), d.PauseQueue(ctx, other, "orders", "ticket 7"),
+			d.PauseQueue(ctx, other, "orders", "ticket 7"), d.PauseQueue(ctx, operator, "orders", "database is down"),
+		} {
+			must(t, err)
+		}
+		all, _, err := d.Queues(ctx, operator, "", 0)
+		must(t, err)
+		for _, q := range all {
+			if q.Name == "orders" {
+				if h := q.Pause; h == nil || h.By != operator.Name || h.Reason != "database is down; bob: ticket 7" {
+					t.Errorf("the pause: %+v", h)
+				}
+				return
+			}
+		}
+		t.Errorf("orders is not among the queues: %+v", all)
+	})
+}
+
+// What a person sets a breaker to is in the store, so that a restart knows it, in the
+// audit log, and set in the throttle; auto is forgotten.
+func TestABreakerThatAPersonSets(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		d.throttle = &inspect.ThrottleView{State: "open", Why: "38 of 40 failed again"}
+		d.add(t, inspecttest.Parked("orders", 1)...)
+		set := func(to string) error { return d.Breaker(ctx, operator, "orders", to, "known") }
+		if err := set("ajar"); !errors.Is(err, inspect.ErrInvalid) {
+			t.Errorf("ajar: %v", err)
+		}
+		if err := d.Breaker(ctx, caller(auth.Viewer), "orders", "open", ""); !errors.Is(err, auth.ErrForbidden) {
+			t.Errorf("a viewer: %v", err)
+		}
+		if err := d.Breaker(ctx, operator, "redrive.parked", "open", ""); !errors.Is(err, inspect.ErrInvalid) {
+			t.Errorf("a queue of our own: %v", err)
+		}
+		must(t, set("closed"))
+		all, err := inspect.ForcedBreakers(ctx, d.store)
+		if err != nil || all["orders"].To != "closed" || all["orders"].Reason != "known" {
+			t.Errorf("the store has %+v, %v", all, err)
+		}
+		queues, _, err := d.Queues(ctx, operator, "", 0)
+		if err != nil || queues[0].Throttle.Forced == nil || queues[0].Throttle.Text() != "breaker set to closed by "+operator.Name {
+			t.Errorf("shown as %+v, %v", queues, err)
+		}
+		must(t, set("auto"))
+		if all, err := inspect.ForcedBreakers(ctx, d.store); err != nil || len(all) != 0 {
+			t.Errorf("after auto the store has %+v, %v", all, err)
+		}
+		if !slices.Equal(d.forced, []string{"orders closed " + operator.Name + " known", "orders auto " + operator.Name + " known"}) {
+			t.Errorf("the throttle was set to %q", d.forced)
+		}
+	})
+}
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 

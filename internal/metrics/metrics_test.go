@@ -1,0 +1,171 @@
+package metrics
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"maps"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/redrive-mq/redrive/internal/cluster"
+	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/memstore"
+	"github.com/redrive-mq/redrive/internal/throttle"
+)
+
+// undated is a store that does not know when its waiting message is due, and when it failed.
+type undated struct{ store.Store }
+
+func (undated) Counts(context.Context) ([]store.QueueCount, error) {
+	return []store.QueueCount{{Queue: "orders", Waiting: 1}}, nil
+}
+
+// A message whose times are not known is not one of the year 1.
+func TestATimeThatIsNotKnownIsNoAge(t *testing.T) {
+	m := New(undated{memstore.New()}, func() (uint64, uint64, error) { return 1, 1, nil }, "test", "")
+	w := httptest.NewRecorder()
+	m.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	for _, name := range []string{"redrive_overdue_seconds", "redrive_oldest_waiting_seconds"} {
+		if !strings.Contains(w.Body.String(), name+`{queue="orders"} 0`+"\n") {
+			t.Errorf("%s of a time that is not known is not 0:\n%s", name, w.Body)
+		}
+	}
+}
+
+// Names that nothing is kept for any more do not keep their labels from queues that come
+// later; those that something is kept for, or happens to, keep theirs.
+func TestLabelsOfIdleQueuesAreReleased(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := memstore.New()
+		m := New(s, func() (uint64, uint64, error) { return 1, 1, nil }, "test", "")
+		parked := func(queue string) string {
+			return fmt.Sprintf("redrive_parked_total{queue=%q} ", queue)
+		}
+		scrape := func() string {
+			w := httptest.NewRecorder()
+			m.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+			return w.Body.String()
+		}
+		for i := range MostQueues {
+			m.Event(retry.Event{Kind: retry.Parked, Queue: fmt.Sprint("invented.", i)})
+			m.Event(retry.Event{Kind: retry.Failed, Queue: fmt.Sprint("invented.", i), Reason: "rejected"})
+			time.Sleep(time.Second)
+		}
+		if err := s.Add(t.Context(), []*store.Record{{ID: uuid.New(), Queue: "invented.0", State: store.Parked, FailedAt: time.Now()}}); err != nil {
+			t.Fatal(err)
+		}
+		event := func() { m.Event(retry.Event{Kind: retry.Parked, Queue: "honest"}) }
+		event()
+		if text := scrape(); strings.Contains(text, parked("honest")) || !strings.Contains(text, parked(otherQueues)+"1") {
+			t.Error("a queue beyond the limit has a label of its own")
+		}
+		event()
+		scrape()
+		if event(); strings.Contains(scrape(), parked("honest")) {
+			t.Error("a label of a queue that something happened to lately was released")
+		}
+		time.Sleep(idleLabel)
+		m.Event(retry.Event{Kind: retry.Parked, Queue: "invented.1"})
+		event() // finds none left
+		scrape()
+		event()
+		text := scrape()
+		if !strings.Contains(text, parked("honest")+"1") {
+			t.Error("a new queue has no label though others are idle")
+		}
+		for name, want := range map[string]bool{"invented.0": true, "invented.1": true, "invented.2": false, "invented.499": true} {
+			if got := strings.Contains(text, parked(name)); got != want {
+				t.Errorf("%s is shown: %t", name, got)
+			}
+		}
+		if strings.Contains(text, `queue="invented.2"`) {
+			t.Error("something of a released label is left")
+		}
+		if n := strings.Count(text, "\nredrive_parked_total{"); n < MostQueues-mostReleased || n > MostQueues+1 {
+			t.Errorf("%d labels are left", n)
+		}
+	})
+}
+
+var update = flag.Bool("update", false, "write docs/reference/metrics.md")
+
+// The reference has each metric that is registered.
+func TestTheReference(t *testing.T) {
+	const file, begin = "../../docs/reference/metrics.md", "<!-- go test ./internal/metrics -run TestTheReference -update writes what follows -->\n"
+	m := New(memstore.New(), func() (uint64, uint64, error) { return 1, 1, nil }, "1.0.0", "")
+	m.Retries(func(func(string) bool) []QueueRetries { return nil })
+	m.Store("id")
+	m.Replicas(func() []cluster.Replica { return nil })
+
+	kinds := map[string]string{}
+	families, err := m.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		kinds[f.GetName()] = strings.ToLower(f.GetType().String())
+	}
+	described := regexp.MustCompile(`fqName: "([^"]+)", help: ("(?:[^"\\]|\\.)*"), constLabels: {[^}]*}, variableLabels: {([^}]*)}`)
+	descs := make(chan *prometheus.Desc, 1000)
+	m.registry.Describe(descs)
+	close(descs)
+	rows := map[string]string{}
+	for d := range descs {
+		x := described.FindStringSubmatch(d.String())
+		if x == nil {
+			t.Fatalf("this is not as expected: %s", d)
+		}
+		kind := kinds[x[1]]
+		switch {
+		case kind != "":
+		case strings.HasSuffix(x[1], "_total"): // without a series yet
+			kind = "counter"
+		default:
+			kind = "gauge"
+		}
+		labels := "–"
+		if x[3] != "" {
+			labels = "`" + strings.ReplaceAll(x[3], ",", "`, `") + "`"
+		}
+		rows[x[1]] = fmt.Sprintf("| `%s` | %s | %s | %s |\n", x[1], kind, labels, strings.Trim(x[2], `"`))
+	}
+	want := "\n| metric | type | labels | |\n|---|---|---|---|\n"
+	for _, name := range slices.Sorted(maps.Keys(rows)) {
+		want += rows[name]
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, is, ok := strings.Cut(string(text), begin)
+	switch {
+	case !ok:
+		t.Fatalf("%s has no place for the reference", file)
+	case is == want:
+	case *update:
+		if err := os.WriteFile(file, []byte(before+begin+want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	default:
+		t.Errorf("%s differs from the metrics: go test ./internal/metrics -run TestTheReference -update writes it", file)
+	}
+}
+
+func TestTheHelpHasEachWaitReason(t *testing.T) {
+	for _, why := range throttle.WaitReasons {
+		if !strings.Contains(pausedDesc.String(), string(why)) {
+			t.Errorf("%s is not in %s", why, pausedDesc)
+		}
+	}
+}
