@@ -231,6 +231,14 @@ func TestQueues(t *testing.T) {
 		if said := ills(gather(t, c), "delivery-limit"); strings.Contains(said, " well:") { // 20 on RabbitMQ 4
 			t.Errorf("delivery-limit says %s", said)
 		}
+		v.Queue("library", quorum(amqp.Table{"x-delivery-limit": 5}))
+		v.Queue("large", quorum(amqp.Table{"x-delivery-limit": 50}))
+		v.Queue("classic", nil)
+		v.Exchange("redrive.due", "direct", "library", "large", "classic")
+		finds(t, c, "delivery-limit", "wrong library: its delivery limit is 5, and it has no dead-letter exchange", "warning classic: it is classic, and counts no deliveries")
+		if said := ills(gather(t, c), "delivery-limit"); strings.Contains(said, " large:") {
+			t.Errorf("delivery-limit says %s", said)
+		}
 	})
 }
 

@@ -59,7 +59,7 @@ var Checks = []Check{
 		Why: "Retried messages stay in the queue unnoticed; RabbitMQ raises no alarm for that."},
 	{Name: "retry-exchange", Title: "retry exchanges lead to their queue alone", Needs: []Part{Queues, Exchanges, Bindings, Policies}, Run: retryExchange, ByAMQP: retryExchangeByAMQP,
 		Why: "Redrive publishes retries to it, and may publish to no queue without one. Bound to more queues, each receives a copy of every retry; bound to none, nothing is retried."},
-	{Name: "delivery-limit", Title: "delivery limits fit the policies", Needs: []Part{Queues}, Run: deliveryLimit,
+	{Name: "delivery-limit", Title: "delivery limits fit the policies", Needs: []Part{Queues, Bindings}, Run: deliveryLimit,
 		Why: "A message that a consumer requeues, or crashes on, is dead-lettered when RabbitMQ's limit is passed, and each time counts as one attempt of Redrive's."},
 	{Name: "requeue", Title: "consumers do not requeue in a circle", Needs: []Part{Queues}, Run: requeue,
 		Why: "A requeued message is delivered again at once, as fast as the network allows, and never reaches Redrive. From RabbitMQ 4.3 on a basic.nack with requeue counts towards no limit; on classic queues nothing does."},

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // operatorKeys are keys of operator policies that change what happens to messages.
@@ -94,8 +95,31 @@ func deliveryLimit(s *Scene) (all []Finding) {
 		}
 		all = append(all, f)
 	}
+	return append(all, s.ofTheLibrary()...)
+}
+
+// ofTheLibrary looks at the queues whose consumers use the Go library: those bound to redrive.due.
+func (s *Scene) ofTheLibrary() (all []Finding) {
+	for _, q := range s.workQueues() {
+		ours := slices.ContainsFunc(s.Bindings, func(b management.Binding) bool { return b.Source == wire.ExchangeDue && b.Destination == q.Name })
+		if !ours || s.enrolled(q) {
+			continue
+		}
+		limit, limited := q.LimitInForce(s.Version)
+		switch {
+		case q.Type == "classic":
+			all = append(all, Finding{Queue: q.Name, Status: Warning, What: "it is classic, and counts no deliveries: a message that ends its consumer's process is delivered again for ever",
+				Remedy: "Declare it as a quorum queue: then Consumer.MaxDeliveries of the Go library parks such a message."})
+		case limited && limit <= defaultMaxDeliveries && q.Setting("dead-letter-exchange") == nil:
+			all = append(all, Finding{Queue: q.Name, Status: Wrong, What: fmt.Sprintf("its delivery limit is %d, and it has no dead-letter exchange: a message that ends its consumer's process is dropped", limit),
+				Remedy: "Raise the limit above Consumer.MaxDeliveries of the Go library (10 unless it is set), or lower that. " + s.raise(q)})
+		}
+	}
 	return all
 }
+
+// defaultMaxDeliveries is the library's: from there on it parks.
+const defaultMaxDeliveries = 10
 
 func (s *Scene) raise(q *management.QueueState) string {
 	if isArgument(q, "delivery-limit") {
