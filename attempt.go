@@ -15,6 +15,7 @@ import (
 // attempt is one try of the handler at a delivery, and how it ended.
 type attempt struct {
 	m               *Message
+	number          int    // m.Attempt before the handler, which may change m
 	cannotRepublish string // why it cannot be published again as it was; "" when it can
 	failed          error
 	unhandled       bool // it is parked without its handler: failed says why
@@ -25,6 +26,7 @@ type attempt struct {
 // begin reads a delivery. One that cannot be published again is passed to no handler.
 func (r *run) begin(sub subscription, d *amqp.Delivery) attempt {
 	a := attempt{m: message(d, r.acknowledger.consumer.Queue, r.acknowledger.limits.QueueCounts), cannotRepublish: sub.CannotRepublish(d)}
+	a.number = a.m.Attempt
 	r.acknowledger.checkEarly(a.m)
 	if a.cannotRepublish != "" {
 		a.failed, a.unhandled = errors.New(a.cannotRepublish), true
@@ -51,7 +53,6 @@ func (r *run) attempt(sub subscription, d *amqp.Delivery) {
 // delivery is passed beside the attempt: as a field of it, it would be allocated for each message.
 func (r *run) end(sub subscription, d *amqp.Delivery, a *attempt) {
 	m := a.m
-	number := m.Attempt // the message is the handler's as well
 	outcome, err := Unsettled, error(nil)
 	if a.failed == nil {
 		outcome, err = outcomeOf(Succeeded, Unsettled, d.Ack(false))
@@ -69,7 +70,7 @@ func (r *run) end(sub subscription, d *amqp.Delivery, a *attempt) {
 		r.logUnsettled(m, outcome, err)
 	}
 	queue := r.acknowledger.consumer.Queue
-	count(r.client, queue, r.client.config.Metrics.Attempt, AttemptEvent{Queue: queue, Attempt: number, Outcome: outcome, Duration: a.took})
+	count(r.client, queue, r.client.config.Metrics.Attempt, AttemptEvent{Queue: queue, Attempt: a.number, Outcome: outcome, Duration: a.took})
 }
 
 var (

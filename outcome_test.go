@@ -144,17 +144,19 @@ func TestTheHandlerSeesTheMessageAsItWasPublished(t *testing.T) {
 		came := make(chan seen, 10)
 		cfg := config(t, v, policy.Policy{Attempts: 5, Backoff: policy.List(50*time.Millisecond, 200*time.Millisecond)})
 		cfg.Timeout = time.Minute
+		counted := make(chan int, 10)
+		cfg.Metrics.Attempt = func(e redrive.AttemptEvent) { counted <- e.Attempt }
 		consume(t, cfg, func(ctx context.Context, m *redrive.Message) error {
 			_, deadline := ctx.Deadline()
 			s := seen{*m, time.Now(), deadline}
 			s.Headers = maps.Clone(m.Headers)
 			came <- s
 			m.Headers["carried"] = int64(m.Attempt)
-			m.Body, m.RoutingKey = []byte("changed"), "changed"
-			if m.Attempt == 3 {
+			m.Body, m.RoutingKey, m.Attempt = []byte("changed"), "changed", 9
+			if s.Attempt == 3 {
 				return nil
 			}
-			return fmt.Errorf("failure %d", m.Attempt)
+			return fmt.Errorf("failure %d", s.Attempt)
 		})
 		at := time.Now().Truncate(time.Second)
 		v.Publish("shop", "order.created", amqp.Publishing{Body: []byte("7"), MessageId: "m7", UserId: "guest", AppId: "shop", Type: "order", Priority: 3,
@@ -167,6 +169,9 @@ func TestTheHandlerSeesTheMessageAsItWasPublished(t *testing.T) {
 				s.MessageID != "m7" || s.UserID != "guest" || s.AppID != "shop" || s.Type != "order" || s.Priority != 3 || s.ContentType != "text/plain" ||
 				s.ContentEncoding != "none" || s.CorrelationID != "c" || s.ReplyTo != "r" || !s.Timestamp.Equal(at) || s.Headers["tenant"] != "a" || !s.deadline || s.Redelivered {
 				t.Errorf("attempt %d: %+v", attempt, s)
+			}
+			if n := brokertest.Receive(t, counted, "the count of an attempt"); n != attempt {
+				t.Errorf("attempt %d is counted as %d", attempt, n)
 			}
 			switch attempt {
 			case 1:
