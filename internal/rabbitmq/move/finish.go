@@ -90,7 +90,7 @@ func (m *Move) finish(ctx context.Context, c *broker.Mover, s *State) error {
 		if err != nil {
 			return err
 		}
-		if !exhausted || !last && len(m.leads) > 0 { // what left them last may be on its way
+		if !exhausted || !last && len(m.sources) > 0 { // their last messages may be on the way
 			last = exhausted
 			continue
 		}
@@ -104,7 +104,7 @@ func (m *Move) finish(ctx context.Context, c *broker.Mover, s *State) error {
 			continue
 		case err == nil:
 			m.Report(fmt.Sprintf("queue %q is deleted", m.From))
-			for _, name := range slices.Sorted(maps.Keys(m.leads)) {
+			for _, name := range slices.Sorted(maps.Keys(m.sources)) {
 				m.Report(fmt.Sprintf("queue %q dead-letters to it: delete that, too, or what is published there is lost when it expires", name))
 			}
 		}

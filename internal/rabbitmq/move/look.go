@@ -29,8 +29,7 @@ type State struct {
 	Detour         bool
 	DetourBindings []management.Binding
 	DetourToOld    bool
-	// Leads are the queues that dead-letter to the old one by its name.
-	Leads []*Lead
+	Sources        []*Source
 }
 
 // Look reads the state, and refuses what cannot be moved.
@@ -91,7 +90,7 @@ func (m *Move) Look(ctx context.Context) (*State, error) {
 			delete(s.Policy.Policy.Definition, r.key)
 		}
 	}
-	if s.Leads, err = m.lookAtLeads(ctx); err != nil {
+	if s.Sources, err = m.lookAtSources(ctx); err != nil {
 		return nil, err
 	}
 	return s, m.checkNew(s)
@@ -143,20 +142,21 @@ func (m *Move) movable(ctx context.Context, b management.Binding) error {
 	return nil
 }
 
-// reading is a setting, an argument or a policy's key, that queues of type `on` read in another
-// way than those of the other type, or do not accept.
+// reading is a setting (an argument or a policy's key) that one type of queue refuses, or reads
+// differently.
 type reading struct {
 	key string
-	// value: for this one alone; "" for any.
+	// value restricts it to one value; "" is any. on is the type.
 	value, on string
-	// drop: RabbitMQ refuses it (406), or applies no policy that has it, or it means nothing.
+	// drop: the new queue must not have it. RabbitMQ refuses the argument (406), and applies no
+	// policy with the key.
 	drop bool
-	// Says is what becomes of it; refuse: a queue with it cannot be moved.
-	says   string
+	says string // what changes, for the person who moves the queue
+	// refuse: the queue cannot be moved.
 	refuse bool
 }
 
-// readings as measured by TestTheNewTypeTakesTheArguments and TestWhatTheNewTypeReadsOtherwise.
+// See TestTheNewTypeTakesWhatTheOldOneHas and TestWhatTheNewTypeReadsOtherwise.
 var readings = []reading{
 	{key: "overflow", value: "reject-publish-dlx", on: "quorum", refuse: true, says: "a quorum queue reads it as drop-head: full, it drops its oldest messages and refuses none"},
 	{key: "max-priority", on: "quorum", drop: true, says: "messages are no longer delivered by priority (from RabbitMQ 4 on, those of priority 5 and more come first)"},
@@ -179,7 +179,7 @@ var readings = []reading{
 	{key: "max-in-memory-bytes", on: "classic", drop: true},
 }
 
-// arguments are those of the new queue.
+// arguments sets those of the new queue.
 func (s *State) arguments(kind string) {
 	s.Type, s.Arguments = s.Old.Type, map[string]any{}
 	if kind != "" && kind != s.Old.Type {
@@ -299,7 +299,7 @@ func (m *Move) Write(w io.Writer, s *State) {
 	if m.Keep {
 		mark(false, "keeps queue %q, empty and without bindings", m.From)
 	} else {
-		writeLeads(w, m.From, s.Leads)
+		writeSources(w, m.From, s.Sources)
 		mark(false, "deletes queue %q when it is empty, no one consumes it, and nothing has come for %s", m.From, m.Quiet)
 	}
 	fmt.Fprintf(w, "note: who publishes to %q by its name (the default exchange) is not known to RabbitMQ, and must use %q before it is deleted\n", m.From, m.To)

@@ -6,7 +6,7 @@
 //	look.go     the state in RabbitMQ, which shows what steps are left
 //	prepare.go  the new queue
 //	switch.go   the bindings, without a message lost or duplicated
-//	leads.go    the queues that lead to the old one by its name
+//	sources.go  the queues that dead-letter to the old one by its name
 //	finish.go   the messages, and the end of the old queue
 //
 // The state of a move is in RabbitMQ alone, so one that was interrupted anywhere continues when the
@@ -58,8 +58,9 @@ type Move struct {
 
 	reconnectFor time.Duration // 0: reconnectFor
 
-	leads   map[string]*Lead // as last seen, by name
-	said    string           // of leads that are waited for
+	sources map[string]*Source // as last seen, by name
+	unknown string             // a queue whose policy RabbitMQ did not say then
+	said    string             // of sources that are not empty
 	moved   int
 	lost    int  // user-ids
 	rejects bool // the new queue may refuse messages when it is full
