@@ -15,8 +15,8 @@ const (
 	defaultMaxDeliveries = 10
 	// suspectFrom is after how many deliveries without an acknowledgement a message is handled alone.
 	suspectFrom = 3
-	// benefit is how many more deliveries those have that reach the limit together with one that is
-	// parked: RabbitMQ counts also what was only prefetched beside the one at fault.
+	// benefit is how many deliveries beyond the limit a message gets when another was parked at it:
+	// RabbitMQ also counts messages that were only prefetched.
 	benefit = 5
 )
 

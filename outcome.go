@@ -10,7 +10,7 @@ import (
 // retried. It may be wrapped.
 var ErrDiscard = errors.New("redrive: discard the message")
 
-// ErrMaxDeliveries is the error of a message that Consumer.MaxDeliveries parks; no handler saw it.
+// ErrMaxDeliveries is the error of a message that was parked because of Consumer.MaxDeliveries.
 var ErrMaxDeliveries = errors.New("redrive: the message was delivered too often without an acknowledgement")
 
 // ParkError, returned by a handler, parks the message at once: it is not retried, and waits
