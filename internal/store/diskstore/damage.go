@@ -147,7 +147,7 @@ func (d *damage) unreadable(key []byte, err error) error {
 		return nil
 	case isDamage(err):
 		d.skipped(key, err)
-	case errors.Is(err, store.ErrTorn):
+	case errors.Is(err, store.ErrTorn), errors.Is(err, store.ErrFormat):
 		d.note(fmt.Sprintf("message %x", key), err)
 	default:
 		return err

@@ -42,7 +42,9 @@ func TestDiskEngine(t *testing.T) {
 	}
 	storetest.Run(t, storetest.Engine{
 		Name: "disk",
-		Tear: func(s store.Store, key store.Key) error { return s.(*diskstore.Store).Tear(key) },
+		Damage: func(s store.Store, key store.Key, damage func([]byte) []byte) error {
+			return s.(*diskstore.Store).DamageRecord(key, damage)
+		},
 		Open: func(t *testing.T) store.Store { return open(t, filepath.Join(t.TempDir(), "data")) },
 		Reopen: func(t *testing.T, s store.Store) store.Store {
 			must(t, s.Close())

@@ -142,10 +142,10 @@ func (s *Store) Compact() error {
 	return s.db.Compact(context.Background(), []byte{0}, []byte{0xff}, false)
 }
 
-// Tear cuts a record short.
-func (s *Store) Tear(key store.Key) error {
+// DamageRecord changes the bytes of a record.
+func (s *Store) DamageRecord(key store.Key, damage func([]byte) []byte) error {
 	return withValue(s.db, indexOf(key), func(at []byte) error {
-		return withValue(s.db, at, func(value []byte) error { return s.db.Set(at, value[:320], pebble.Sync) })
+		return withValue(s.db, at, func(value []byte) error { return s.db.Set(at, damage(bytes.Clone(value)), pebble.Sync) })
 	})
 }
 

@@ -53,14 +53,14 @@ const WatchAtMost = watchEvery + watchFor
 func (s *Store) ForgetMost(n int) { s.forgetting.most = n }
 func (s *Store) Forgetting() int  { return s.forgetting.read }
 
-// Tear cuts a record short.
-func (s *Store) Tear(ctx context.Context, key store.Key) error {
+// DamageRecord changes the bytes of a record.
+func (s *Store) DamageRecord(ctx context.Context, key store.Key, damage func([]byte) []byte) error {
 	_, n, _ := key.Parts()
 	value, err := s.get(ctx, "m:"+member(n))
 	if err != nil {
 		return err
 	}
-	return s.client.Do(ctx, s.client.B().Set().Key(s.key("m:"+member(n))).Value(value[:320]).Build()).Error()
+	return s.client.Do(ctx, s.client.B().Set().Key(s.key("m:"+member(n))).Value(value[:groupSize]+string(damage([]byte(value[groupSize:])))).Build()).Error()
 }
 
 // Expire makes all leases and locks be over, and Ends is when the first lease is.

@@ -46,8 +46,10 @@ func suiteWith(t *testing.T, o redisstore.Options, replica func(*testing.T, redi
 	storetest.Run(t, storetest.Engine{
 		Name:   "redis",
 		Shared: true,
-		Tear:   func(s store.Store, key store.Key) error { return s.(*redisstore.Store).Tear(context.Background(), key) },
-		Open:   func(t *testing.T) store.Store { return open(t, fresh()) },
+		Damage: func(s store.Store, key store.Key, damage func([]byte) []byte) error {
+			return s.(*redisstore.Store).DamageRecord(context.Background(), key, damage)
+		},
+		Open: func(t *testing.T) store.Store { return open(t, fresh()) },
 		Reopen: func(t *testing.T, s store.Store) store.Store {
 			must(t, s.Close())
 			mu.Lock()

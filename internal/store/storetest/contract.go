@@ -1659,28 +1659,33 @@ func copying(t *testing.T, from *subject) {
 }
 
 func damaged(t *testing.T, s *subject) {
-	if s.engine.Tear == nil {
+	if s.engine.Damage == nil {
 		t.Skip("engine " + s.engine.Name + " keeps no bytes, so that none can be damaged")
 	}
 	var torn []store.Listed
-	for i, state := range []store.State{store.Waiting, store.Parked, store.Discarded} {
+	cut := func(record []byte) []byte { return record[:300] }
+	laterVersion := func(record []byte) []byte { record[0] = 200; return record }
+	for i, c := range []struct {
+		state  store.State
+		damage func([]byte) []byte
+	}{{store.Waiting, cut}, {store.Parked, cut}, {store.Discarded, cut}, {store.Waiting, laterVersion}, {store.Parked, laterVersion}} {
 		for _, name := range []string{"a", "torn", "z"} {
 			r := Waiting("q", time.Duration(i)*minute, fmt.Sprint(name, i))
-			r.Error, r.State = strings.Repeat("no stock ", 100), state
+			r.Error, r.State = strings.Repeat("no stock ", 100), c.state
 			add(t, s, r)
 		}
 		key := keyOf(t, s, fmt.Sprint("torn", i))
 		l, err := s.Get(ctx, key)
 		if err == nil {
-			err = s.engine.Tear(s.Store, key)
+			err = s.engine.Damage(s.Store, key, c.damage)
 		}
 		must(t, err)
 		torn = append(torn, l)
 	}
 	for _, newest := range []bool{false, true} {
 		for _, body := range []bool{false, true} {
-			if n := len(listed(t, s, store.Range{NewestFirst: newest, Body: body})); n != 6 {
-				t.Errorf("a scan visits %d of the 6 others", n)
+			if n := len(listed(t, s, store.Range{NewestFirst: newest, Body: body})); n != 10 {
+				t.Errorf("a scan visits %d of the 10 others", n)
 			}
 		}
 	}
@@ -1702,7 +1707,7 @@ func damaged(t *testing.T, s *subject) {
 	if !ok || len(d.Damage()) != len(torn) {
 		t.Errorf("the store reports other damage than %d records", len(torn))
 	}
-	want(t, "claimed", bodies(claim(t, s, "q", hour, 10)), "a0 z0")
+	want(t, "claimed", bodies(claim(t, s, "q", hour, 10)), "a0 z0 a3 z3")
 	change(t, s, func(_ store.Key, r *store.Record) store.Edit {
 		if !errors.Is(r.Unreadable, store.ErrUnreadable) {
 			t.Errorf("a change finds %v", r.Unreadable)

@@ -28,9 +28,8 @@ type Engine struct {
 	// Reopen closes s as a crash would and opens what it kept; nil for an engine
 	// that keeps nothing.
 	Reopen func(t *testing.T, s store.Store) store.Store
-	// Tear cuts the bytes of a kept record off after the first 320; nil for an engine that
-	// keeps no bytes.
-	Tear func(s store.Store, key store.Key) error
+	// Damage changes the bytes of a kept record; nil for an engine that keeps none.
+	Damage func(s store.Store, key store.Key, damage func(record []byte) []byte) error
 	// Shared: several processes use one at once, see store.Shared.
 	Shared bool
 	// Replicas makes n stores on the same new data, each with connections of its own
