@@ -48,10 +48,10 @@ func message(d *amqp.Delivery, queue string, queueCounts bool) *Message {
 			m.Attempt = int(headers.Deliveries(d.Headers)) + 1
 			m.Headers = headers.Clean(m.Headers)
 		}
-	// Every publisher of the queue can write our headers, so they count only in what has come
-	// through an exchange of Redrive's. Other messages are as they were first published.
+	// Our headers count only in what has come through an exchange of Redrive's: every publisher of
+	// the queue can write them, and frameworks copy them. Other messages are as first published.
 	case strings.HasPrefix(d.Exchange, "redrive."):
-		t, ok := headers.Read(d.Headers, time.Now())
+		t, ok, _ := headers.Read(&m.Message, queue, true, time.Now())
 		if !ok {
 			return m
 		}

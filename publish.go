@@ -124,7 +124,7 @@ func (a *acknowledger) outgoing(m *Message, f *failure, parkedFor string, t dela
 // delivers the message again after a crash.
 func newID(queue string, m *wire.Message) string {
 	if m.MessageID == "" {
-		return uuid.Must(uuid.NewV7()).String()
+		return headers.NewID(m).String()
 	}
 	h := sha256.New()
 	for _, part := range []string{queue, m.Exchange, m.RoutingKey, m.AppID, m.MessageID} {
@@ -133,9 +133,7 @@ func newID(queue string, m *wire.Message) string {
 	}
 	_ = binary.Write(h, binary.BigEndian, m.Timestamp.Unix())
 	h.Write(m.Body)
-	id := uuid.UUID(h.Sum(nil)[:16])
-	id[6], id[8] = id[6]&0x0f|0x80, id[8]&0x3f|0x80 // version 8: custom
-	return id.String()
+	return headers.BindID(uuid.UUID(h.Sum(nil)[:16]), m).String()
 }
 
 // seed makes jitter differ between messages and attempts.

@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/headers"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
@@ -108,7 +109,7 @@ func (c RecordChange) do(r *store.Record, now time.Time) (e store.Edit, made *st
 // It has no fingerprint: no message that RabbitMQ delivers again is this one.
 func copyOf(r *store.Record, due time.Time) *store.Record {
 	made := *r
-	made.ID, made.MadeFrom, made.MadeInto = uuid.Must(uuid.NewV7()), r.ID, uuid.Nil
+	made.ID, made.MadeFrom, made.MadeInto = headers.NewID(&r.Message), r.ID, uuid.Nil
 	made.Fingerprint = [16]byte{}
 	made.Replay(due)
 	return &made

@@ -69,7 +69,7 @@ func (a *Actions) Edit(ctx context.Context, by auth.Caller, e EditRequest) (Edit
 	case l.Record.State == store.Discarded:
 		return Edited{}, fmt.Errorf("%w: message %s is discarded: restore it first", inspect.ErrPrecondition, e.ID)
 	}
-	edited, body, headers, err := a.applyEdit(ctx, l.Record, e)
+	edited, body, table, err := a.applyEdit(ctx, l.Record, e)
 	if err != nil || e.DryRun {
 		return edited, err
 	}
@@ -91,7 +91,8 @@ func (a *Actions) Edit(ctx context.Context, by auth.Caller, e EditRequest) (Edit
 			return store.Edit{}
 		}
 		n := copyOf(r, notBefore(due))
-		n.Message.Body, n.Message.Headers = body, headers
+		n.Message.Body, n.Message.Headers = body, table
+		n.ID = headers.NewID(&n.Message)
 		made = n.ID
 		r.State, r.Due, r.MadeInto = store.Discarded, now.Add(a.Restorable), n.ID
 		return store.Edit{Keep: true, Add: []*store.Record{n}}

@@ -17,6 +17,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/headers"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
@@ -186,7 +187,7 @@ func (a *Actions) importLine(by auth.Caller, line []byte) (*store.Record, error)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", inspect.ErrInvalid, err)
 	}
-	id := uuid.NewHash(sha256.New(), importedIDs, same, 8)
+	id := headers.BindID(uuid.NewHash(sha256.New(), importedIDs, same, 8), m)
 	if was := r.State; was == store.Parked && r.ParkedFor != "" {
 		r.Notes = append(r.Notes, "before it was imported it was parked: "+r.ParkedFor)
 	} else {

@@ -45,14 +45,23 @@ func TestImpossibleHistoryIsNotBelieved(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	const longestExact = math.MaxInt64 / int64(time.Millisecond)
 	of := func(header string, v any) *wire.Message { return &wire.Message{Headers: amqp.Table{header: v}} }
+	read := func(header string, v any) (headers.History, string) {
+		m := of(header, v)
+		m.Headers[wire.HeaderQueue] = "q"
+		if header != wire.HeaderAttempt {
+			m.Headers[wire.HeaderAttempt] = int64(1)
+		}
+		h, _, note := headers.Read(m, "q", true, now)
+		return h, note
+	}
 	for v, want := range map[any]int{int64(2): 2, uint8(2): 2, int64(1): 1, int64(-1): 0, int64(wire.MaxAttempt): wire.MaxAttempt, int64(wire.MaxAttempt + 1): 0, "2": 0} {
-		if n, note := headers.Failures(of(wire.HeaderAttempt, v)); n != want || (note != "") != (want == 0) {
-			t.Errorf("attempt %v is read as %d, %q", v, n, note)
+		if h, note := read(wire.HeaderAttempt, v); h.Failures != want || (note != "") != (want == 0) {
+			t.Errorf("attempt %v is read as %d, %q", v, h.Failures, note)
 		}
 	}
 	// 0 is a number that may be.
-	if n, note := headers.Failures(of(wire.HeaderAttempt, int64(0))); n != 0 || note != "" {
-		t.Errorf("attempt 0 is read as %d, %q", n, note)
+	if h, note := read(wire.HeaderAttempt, int64(0)); h.Failures != 0 || note != "" {
+		t.Errorf("attempt 0 is read as %d, %q", h.Failures, note)
 	}
 	if d, note := headers.SuggestedDelay(of(wire.HeaderDelay, int64(0))); d != 0 || note != "" {
 		t.Errorf("delay 0 is read as %s, %q", d, note)
@@ -64,13 +73,13 @@ func TestImpossibleHistoryIsNotBelieved(t *testing.T) {
 		}
 	}
 	for v, want := range map[any]time.Time{now.Add(-time.Hour): now.Add(-time.Hour), now.Add(time.Hour): now, time.Unix(0, 0): now, "x": now} {
-		if at := headers.FirstFailed(of(wire.HeaderFirstFailed, v), now); !at.Equal(want) {
-			t.Errorf("first failure %v is read as %s", v, at)
+		if h, _ := read(wire.HeaderFirstFailed, v); !h.FirstFailed.Equal(want) {
+			t.Errorf("first failure %v is read as %s", v, h.FirstFailed)
 		}
 	}
 	for v, want := range map[string]bool{"01900000-0000-7000-8000-000000000000": true, "{01900000-0000-7000-8000-000000000000}": false, "": false, "01900000-0000-7000-8000-00000000000x": false} {
-		if _, ok := headers.ID(of(wire.HeaderID, v)); ok != want {
-			t.Errorf("id %q is believed: %v", v, ok)
+		if h, _ := read(wire.HeaderID, v); h.ID != map[bool]string{true: v}[want] {
+			t.Errorf("id %q is read as %q", v, h.ID)
 		}
 	}
 	for v, want := range map[any]int64{int64(2): 2, int64(-2): 0, "2": 0, int64(math.MaxInt64): wire.MaxAttempt} {
@@ -80,30 +89,62 @@ func TestImpossibleHistoryIsNotBelieved(t *testing.T) {
 	}
 }
 
-// What a message carries is what is shown of it, and without our count of attempts it carries nothing.
+// What a message carries is what is shown of it.
 func TestAHistoryIsReadAsItWasWritten(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
-	h := headers.History{ID: "01900000-0000-7000-8000-000000000000", Failures: 1, Queue: "q", FirstFailed: now.Add(-time.Hour), Reason: "rejected", Error: "no stock"}
-	sent := h.ApplyTo(wire.Message{Exchange: "shop", RoutingKey: "eu", UserID: "alice"})
+	m := wire.Message{Exchange: "shop", RoutingKey: "eu", UserID: "alice", MessageID: "m", Body: []byte("order")}
+	h := headers.History{ID: headers.NewID(&m).String(), Failures: 1, Queue: "q", FirstFailed: now.Add(-time.Hour), Reason: "rejected", Error: "no stock"}
+	sent := h.ApplyTo(m)
 	h.Exchange, h.RoutingKey, h.UserID = "shop", "eu", "alice"
 	for _, failures := range []int{1, 0, wire.MaxAttempt} { // 0: a replayed message has all its attempts again
 		h.Failures, sent.Headers[wire.HeaderAttempt] = failures, int64(failures)
-		if got, ok := headers.Read(sent.Headers, now); !ok || got != h {
-			t.Errorf("read as %+v, %t, want %+v", got, ok, h)
+		if got, ok, note := headers.Read(sent, "q", false, now); !ok || got != h || note != "" {
+			t.Errorf("read as %+v, %t, %q, want %+v", got, ok, note, h)
 		}
 	}
-	sent.Headers[wire.HeaderAttempt], sent.Headers[wire.HeaderID] = int64(1), "forged"
-	if got, ok := headers.Read(sent.Headers, now); !ok || got.ID != "" || got.Failures != 1 {
-		t.Errorf("with another's id read as %+v, %t", got, ok)
+	sent.Headers[wire.HeaderID] = "forged"
+	if got, ok, _ := headers.Read(sent, "q", true, now); !ok || got.ID != "" {
+		t.Errorf("with an id that is none read as %+v, %t", got, ok)
 	}
-	for _, failures := range []any{int64(-1), int64(wire.MaxAttempt + 1), "2", nil} {
-		sent.Headers[wire.HeaderAttempt] = failures
-		if got, ok := headers.Read(sent.Headers, now); ok || got != (headers.History{}) {
-			t.Errorf("with the number of failures %v read as %+v, %t", failures, got, ok)
+	for _, header := range []string{wire.HeaderID, wire.HeaderAttempt} {
+		delete(sent.Headers, header)
+	}
+	if got, ok, note := headers.Read(sent, "q", true, now); ok || got != (headers.History{}) || note != "" {
+		t.Errorf("without id and number of failures read as %+v, %t, %q", got, ok, note)
+	}
+}
+
+// The headers of a delivery that a framework copies to another message are not the history of that
+// one, whatever id they have; and those of a message in flight when Redrive is upgraded still are.
+func TestHeadersOfAnotherMessageDoNotCount(t *testing.T) {
+	m := wire.Message{MessageID: "m", Body: []byte("order")}
+	own, earlier := headers.NewID(&m).String(), "01900000-0000-7000-8000-000000000000"
+	for name, c := range map[string]struct {
+		id, queue, messageID, body string
+		viaOurs, want              bool
+	}{
+		"the delivery":                   {own, "q", "m", "order", true, true},
+		"moved by another exchange":      {own, "q", "m", "order", false, true},
+		"another body":                   {own, "q", "m", "orders", true, false},
+		"a body of the same length":      {own, "q", "m", "Order", true, false},
+		"another message-id":             {own, "q", "m2", "order", true, false},
+		"what looks the same, joined":    {own, "q", "mo", "rder", true, false},
+		"no body":                        {own, "q", "m", "", true, false},
+		"another queue":                  {own, "other", "m", "order", true, false},
+		"an earlier version's id":        {earlier, "q", "m", "order", true, true},
+		"an earlier id, other exchange":  {earlier, "q", "m", "order", false, false},
+		"an earlier id, another queue":   {earlier, "other", "m", "order", true, false},
+		"an id of an earlier library":    {"01900000-0000-8000-8000-000000000000", "q", "m", "order", true, true},
+		"another's id in the same place": {headers.NewID(&wire.Message{}).String(), "q", "m", "order", true, false},
+	} {
+		sent := headers.History{ID: c.id, Failures: 2, Queue: "q"}.ApplyTo(wire.Message{MessageID: c.messageID, Body: []byte(c.body)})
+		got, ok, note := headers.Read(sent, c.queue, c.viaOurs, time.Now())
+		if ok != c.want || ok != (got.ID == c.id && got.Failures == 2) || ok != (note == "") {
+			t.Errorf("%s: %t, %+v, %q", name, ok, got, note)
 		}
 	}
-	delete(sent.Headers, wire.HeaderAttempt)
-	if got, ok := headers.Read(sent.Headers, now); ok || got != (headers.History{}) {
-		t.Errorf("without the number of failures read as %+v, %t", got, ok)
+	id := headers.NewID(&m)
+	if headers.BindID(id, &m) != id || headers.NewID(&m) == id || id.Version() != 8 {
+		t.Errorf("the id %s", id)
 	}
 }

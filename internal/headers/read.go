@@ -14,20 +14,6 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Failures returns how often the message had failed before this time. x-death[].count is never
-// used: RabbitMQ 4 does not grow it over a republish, and on RabbitMQ 3 a publisher can set it.
-func Failures(m *wire.Message) (n int, note string) {
-	v, there := m.Headers[wire.HeaderAttempt]
-	if !there {
-		return 0, ""
-	}
-	i, ok := integer(v)
-	if !ok || i < 0 || i > wire.MaxAttempt {
-		return 0, fmt.Sprintf("its %s header was not a number from 0 to %d and counted as 0", wire.HeaderAttempt, wire.MaxAttempt)
-	}
-	return int(i), ""
-}
-
 // SuggestedDelay returns the delay that a consumer asks for, which its header has in
 // milliseconds.
 func SuggestedDelay(m *wire.Message) (d time.Duration, note string) {
@@ -45,45 +31,50 @@ func SuggestedDelay(m *wire.Message) (d time.Duration, note string) {
 	return time.Duration(ms) * time.Millisecond, ""
 }
 
-// ID returns the id in a message's headers; false: there is none, or none of ours.
-func ID(m *wire.Message) (uuid.UUID, bool) {
+// Read returns the history of a message that was delivered from queue; false: it has none, or
+// another message's, as frameworks copy the headers of a delivery to what its handler publishes. Ours
+// are believed if they name queue, and an id of NewID fits the content. An id from elsewhere (an
+// earlier version's) fits any content, so it counts only if viaOurs: the message came to the queue
+// through an exchange of Redrive's, or a client reports it. That of a replayed message has 0 failures.
+//
+// x-death[].count is never used: RabbitMQ 4 does not grow it over a republish, and on RabbitMQ 3 a
+// publisher can set it.
+func Read(m *wire.Message, queue string, viaOurs bool, now time.Time) (t History, ok bool, note string) {
+	attempt, counted := m.Headers[wire.HeaderAttempt]
+	id, identified := idOf(m)
+	if !counted && !identified {
+		return t, false, ""
+	}
+	if t.Queue, _ = m.Headers[wire.HeaderQueue].(string); t.Queue != queue || !fits(id, viaOurs, m) {
+		return History{}, false, "its x-redrive-* headers do not count: nothing proves them its own, and frameworks copy headers from one message to another"
+	}
+	if identified {
+		t.ID = id.String()
+	}
+	if n, is := integer(attempt); is && n >= 0 && n <= wire.MaxAttempt {
+		t.Failures = int(n)
+	} else if counted {
+		note = fmt.Sprintf("its %s header was not a number from 0 to %d and counted as 0", wire.HeaderAttempt, wire.MaxAttempt)
+	}
+	t.FirstFailed = now
+	if at, is := m.Headers[wire.HeaderFirstFailed].(time.Time); is && at.Unix() > 0 && at.Before(now) {
+		t.FirstFailed = at
+	}
+	t.Exchange, _ = m.Headers[wire.HeaderExchange].(string)
+	t.RoutingKey, _ = m.Headers[wire.HeaderRoutingKey].(string)
+	t.Reason, _ = m.Headers[wire.HeaderReason].(string)
+	t.Error, _ = m.Headers[wire.HeaderError].(string)
+	t.UserID, _ = m.Headers[wire.HeaderUserID].(string)
+	return t, true, note
+}
+
+func idOf(m *wire.Message) (uuid.UUID, bool) {
 	s, ok := m.Headers[wire.HeaderID].(string)
 	if !ok || len(s) != 36 { // Parse also takes longer forms, which are not ours
 		return uuid.Nil, false
 	}
 	id, err := uuid.Parse(s)
 	return id, err == nil
-}
-
-// FirstFailed returns when the message first failed, by our header, or now if that is
-// impossible.
-func FirstFailed(m *wire.Message, now time.Time) time.Time {
-	if t, ok := m.Headers[wire.HeaderFirstFailed].(time.Time); ok && t.Unix() > 0 && t.Before(now) {
-		return t
-	}
-	return now
-}
-
-// Read returns the history in a message's headers; false: there is none, or its number of failures
-// cannot be believed. That of a replayed message has 0 failures.
-func Read(h amqp.Table, now time.Time) (t History, ok bool) {
-	m := &wire.Message{Headers: h}
-	n, note := Failures(m)
-	if _, there := h[wire.HeaderAttempt]; !there || note != "" {
-		return t, false
-	}
-	t.Failures = n
-	if id, ok := ID(m); ok {
-		t.ID = id.String()
-	}
-	t.FirstFailed = FirstFailed(m, now)
-	t.Queue, _ = h[wire.HeaderQueue].(string)
-	t.Exchange, _ = h[wire.HeaderExchange].(string)
-	t.RoutingKey, _ = h[wire.HeaderRoutingKey].(string)
-	t.Reason, _ = h[wire.HeaderReason].(string)
-	t.Error, _ = h[wire.HeaderError].(string)
-	t.UserID, _ = h[wire.HeaderUserID].(string)
-	return t, true
 }
 
 // Deliveries returns how often a quorum queue has delivered the message before.

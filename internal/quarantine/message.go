@@ -31,14 +31,14 @@ type Message struct {
 	ByAPI bool `json:"by_api,omitempty"`
 
 	wire.Message `json:"-"`
+
+	history headers.History // what its headers prove
 }
 
 // read finds where a message failed. The first entry of its x-death header is the intake; the
 // exchange there says whether the message was reported or dead-lettered.
 func read(m *wire.Message) *Message {
-	x := &Message{Message: *m, Size: len(m.Body)}
-	before, _ := headers.Failures(m)
-	x.Attempt = before + 1
+	x := &Message{Message: *m, Size: len(m.Body), Attempt: 1}
 	x.Error, _ = m.Headers[wire.HeaderError].(string)
 	deaths, _ := m.Headers["x-death"].([]any)
 	intake := deathAt(deaths, 0)
@@ -46,6 +46,7 @@ func read(m *wire.Message) *Message {
 		return x
 	}
 	x.Since = intake.at
+	viaOurs := true
 	switch intake.exchange {
 	case wire.ExchangeFailures:
 		x.Queue, x.Reason = intake.key, wire.ReasonReported
@@ -54,7 +55,7 @@ func read(m *wire.Message) *Message {
 	case wire.ExchangeDeadLetters:
 		d := deathAt(deaths, 1)
 		x.Queue, x.Reason, x.Exchange, x.RoutingKey = d.queue, d.reason, d.exchange, d.key
-		if d.exchange == wire.RetryExchange(d.queue) || delay.EndsWait(d.exchange) {
+		if viaOurs = d.exchange == wire.RetryExchange(d.queue) || delay.EndsWait(d.exchange); viaOurs {
 			x.Exchange, _ = m.Headers[wire.HeaderExchange].(string)
 			x.RoutingKey, _ = m.Headers[wire.HeaderRoutingKey].(string)
 		}
@@ -62,6 +63,8 @@ func read(m *wire.Message) *Message {
 	if wire.OwnQueue(x.Queue) || len(x.Queue) > 255 {
 		x.Queue = ""
 	}
+	x.history, _, _ = headers.Read(m, x.Queue, viaOurs, cmp.Or(x.Since, time.Now()))
+	x.Attempt = x.history.Failures + 1
 	return x
 }
 
@@ -94,10 +97,10 @@ func deathAt(all []any, i int) (e death) {
 // id is the message's own or, so that a copy after a crash has the same, one made of its
 // content. n distinguishes messages with equal content.
 func (x *Message) id(n int) uuid.UUID {
-	if id, ok := headers.ID(&x.Message); ok {
-		return id
+	if x.history.ID != "" {
+		return uuid.MustParse(x.history.ID)
 	}
-	return uuid.NewSHA1(uuid.NameSpaceOID, fmt.Appendf(nil, "%d\x00%s", n, x.content()))
+	return headers.BindID(uuid.NewSHA1(uuid.NameSpaceOID, fmt.Appendf(nil, "%d\x00%s", n, x.content())), &x.Message)
 }
 
 func (x *Message) content() string {
@@ -118,7 +121,7 @@ func (r *Replayer) Report(x *Message) wire.Outgoing {
 	why := cmp.Or(x.Error, fmt.Sprintf("RabbitMQ failed to deliver it to Redrive when it had failed (%s): replayed from quarantine", x.Reason))
 	m := x.Message
 	m.Exchange, m.RoutingKey = x.Exchange, x.RoutingKey
-	t := headers.History{ID: x.id(n).String(), Failures: x.Attempt - 1, Queue: x.Queue, FirstFailed: headers.FirstFailed(&x.Message, cmp.Or(x.Since, time.Now())), Reason: x.Reason, Error: why}
+	t := headers.History{ID: x.id(n).String(), Failures: x.Attempt - 1, Queue: x.Queue, FirstFailed: cmp.Or(x.history.FirstFailed, x.Since, time.Now()), Reason: x.Reason, Error: why}
 	return wire.Outgoing{Exchange: wire.ExchangeFailures, RoutingKey: x.Queue, ID: t.ID, Message: t.ApplyTo(m)}
 }
 
@@ -126,7 +129,7 @@ func (r *Replayer) Report(x *Message) wire.Outgoing {
 func (r *Replayer) Record(x *Message, now time.Time) *store.Record {
 	o := r.Report(x)
 	rec := &store.Record{ID: uuid.MustParse(o.ID), Queue: x.Queue, State: store.Parked, Due: now, Failures: x.Attempt, Reason: x.Reason, Error: x.Error,
-		FirstFailed: headers.FirstFailed(&x.Message, cmp.Or(x.Since, now)), FailedAt: cmp.Or(x.Since, now), ParkedFor: "RabbitMQ failed to deliver it to Redrive: it was in quarantine",
+		FirstFailed: cmp.Or(x.history.FirstFailed, x.Since, now), FailedAt: cmp.Or(x.Since, now), ParkedFor: "RabbitMQ failed to deliver it to Redrive: it was in quarantine",
 		Message: x.Message}
 	if x.Claimed {
 		rec.Notes = append(rec.Notes, "its queue is what its headers claim: on RabbitMQ 3 a publisher can forge them")

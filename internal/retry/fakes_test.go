@@ -77,6 +77,14 @@ func deadLetter(queue, body string) wire.Delivery {
 		"x-death": []any{amqp.Table{"queue": queue, "reason": "rejected", "exchange": "shop", "routing-keys": []any{"key"}, "count": int64(99)}}}}}
 }
 
+// retriedFrom is a dead letter that came to its queue by a retry.
+func retriedFrom(queue, body string) wire.Delivery {
+	d := deadLetter(queue, body)
+	d.Message.Headers[wire.HeaderQueue] = queue
+	d.Message.Headers["x-death"].([]any)[0].(amqp.Table)["exchange"] = wire.RetryExchange(queue)
+	return d
+}
+
 func newIntake(s store.Store) *retry.Intake {
 	return retry.NewIntake(s, retry.Rules{Policies: policy.Set{{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second)}}}, nil, none)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-mq/redrive/internal/headers"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
@@ -181,7 +183,7 @@ func TestAttemptsAreCountedInOurHeaderOnly(t *testing.T) {
 	}{{nil, 1, true}, {int64(1), 2, false}, {int32(1), 2, false}, {uint8(1), 2, false}, {int64(-1), 1, true}, {int64(wire.MaxAttempt + 1), 1, true},
 		{int64(wire.MaxAttempt), wire.MaxAttempt + 1, false}, {"2", 1, true}, {2.0, 1, true}, {true, 1, true}} {
 		s := memstore.New()
-		d := deadLetter("q", "")
+		d := retriedFrom("q", "")
 		d.Message.Headers[wire.HeaderAttempt] = c.header
 		must(t, newIntake(s).Handle(context.Background(), []wire.Delivery{d}))
 		if r := kept(t, s)[0].Record; r.Failures != c.want || (len(r.Notes) > 0) != c.noted {
@@ -190,11 +192,53 @@ func TestAttemptsAreCountedInOurHeaderOnly(t *testing.T) {
 	}
 }
 
+// derived gives a delivery the headers of the third attempt at another message, as frameworks copy them.
+func derived(d wire.Delivery) wire.Delivery {
+	of := wire.Message{Body: []byte("order")}
+	h := headers.History{ID: headers.NewID(&of).String(), Failures: 2, Queue: "q", FirstFailed: time.Now().Add(-time.Hour)}
+	maps.Copy(d.Message.Headers, h.ApplyTo(of).Headers)
+	return d
+}
+
+// What a handler publishes with the headers of its delivery is another message: it fails for the
+// first time, with an id of its own, wherever it is published and however its failure comes here. The
+// delivery itself keeps its own.
+func TestADerivedMessageIsAnother(t *testing.T) {
+	report := func(body string) wire.Delivery {
+		return wire.Delivery{Message: wire.Message{Exchange: wire.ExchangeFailures, RoutingKey: "q", Headers: amqp.Table{}, Body: []byte(body)}}
+	}
+	elsewhere := report("order")
+	elsewhere.Message.RoutingKey = "other"
+	s := memstore.New()
+	f := newIntake(s)
+	batch := []wire.Delivery{derived(deadLetter("other", "order")), derived(elsewhere)}
+	for i := range 10 {
+		body := fmt.Sprint("derived ", i)
+		batch = append(batch, derived(deadLetter("q", body)), derived(retriedFrom("q", body)), derived(report(body)))
+	}
+	must(t, f.Handle(t.Context(), batch))
+	for _, l := range kept(t, s) {
+		if r := l.Record; r.Failures != 1 || !r.FirstFailed.Equal(r.FailedAt) || len(r.Notes) != 1 || r.ID.String() == r.Message.Headers[wire.HeaderID] {
+			t.Errorf("%q is kept as %+v", r.Message.Body, r)
+		}
+	}
+	if ids := idsOf(t, s); len(ids) != len(batch) {
+		t.Errorf("%d derived messages have %d ids", len(batch), len(ids))
+	}
+	for _, own := range []wire.Delivery{derived(deadLetter("q", "order")), derived(retriedFrom("q", "order")), derived(report("order"))} {
+		s := memstore.New()
+		must(t, newIntake(s).Handle(t.Context(), []wire.Delivery{own}))
+		if r := kept(t, s)[0].Record; r.Failures != 3 || r.ID.String() != own.Message.Headers[wire.HeaderID] || len(r.Notes) > 0 {
+			t.Errorf("the delivery itself is kept as %+v", r)
+		}
+	}
+}
+
 // A message that failed before keeps the time of its first failure, whoever counted.
 func TestTheFirstFailureIsKeptOverAllAttempts(t *testing.T) {
 	first := time.Now().Add(-time.Hour).Truncate(time.Second)
 	for _, failures := range []int64{1, 0} { // 0: a person has replayed it
-		d := deadLetter("q", "")
+		d := retriedFrom("q", "")
 		d.Message.Headers[wire.HeaderAttempt], d.Message.Headers[wire.HeaderFirstFailed] = failures, first
 		parked := d
 		parked.Message.Exchange = wire.ExchangeParked
@@ -312,7 +356,7 @@ func TestVerdicts(t *testing.T) {
 		{Name: "dropped", Queues: []string{"dropped"}, Attempts: 1, Backoff: policy.Fixed(time.Second), Exhausted: policy.Exhausted{Action: policy.Discard}},
 		{Name: "q", Queues: []string{"q", longest}, Attempts: 3, Backoff: policy.Fixed(time.Second)},
 	}
-	user := amqp.Table{wire.HeaderUserID: "shop", wire.HeaderExchange: "first", wire.HeaderRoutingKey: "eu"}
+	user := amqp.Table{wire.HeaderQueue: "q", wire.HeaderAttempt: int64(0), wire.HeaderUserID: "shop", wire.HeaderExchange: "first", wire.HeaderRoutingKey: "eu"}
 	through := func(exchange string, d wire.Delivery) wire.Delivery {
 		d.Message.Headers["x-death"].([]any)[0].(amqp.Table)["exchange"] = exchange
 		for k, v := range user {
@@ -358,12 +402,15 @@ func TestVerdicts(t *testing.T) {
 		"reported": {wire.Delivery{Message: wire.Message{Exchange: wire.ExchangeFailures, RoutingKey: "q", Headers: amqp.Table{wire.HeaderError: "no stock"}}}, retry.Waiting, func(r *store.Record) bool {
 			return r.Error == "no stock" && !r.Proven && r.Reason == wire.ReasonReported
 		}},
-		// Our own headers are believed where the broker says that we published it last.
+		// Our own headers are believed where they prove to be the message's own.
 		"a client's headers": {through("shop", deadLetter("q", "x")), retry.Waiting, func(r *store.Record) bool {
 			return r.Message.UserID == "" && r.Message.Exchange == "shop" && r.Message.RoutingKey == "key"
 		}},
 		"retried before": {through(wire.RetryExchange("q"), deadLetter("q", "x")), retry.Waiting, func(r *store.Record) bool {
 			return r.Message.UserID == "shop" && r.Message.Exchange == "first" && r.Message.RoutingKey == "eu"
+		}},
+		"copied from another": {through(wire.RetryExchange("q"), derived(deadLetter("q", "x"))), retry.Waiting, func(r *store.Record) bool {
+			return r.Message.UserID == "" && r.Message.Exchange == wire.RetryExchange("q") && r.Message.RoutingKey == "key"
 		}},
 		"waited in RabbitMQ before": {through(wire.ExchangeDue, deadLetter("q", "x")), retry.Waiting, func(r *store.Record) bool {
 			return r.Message.UserID == "shop" && r.Message.Exchange == "first" && r.Message.RoutingKey == "eu"

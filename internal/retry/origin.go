@@ -16,8 +16,7 @@ type origin struct {
 	reason string
 	// proven: RabbitMQ itself wrote queue and reason, which makes the queue one of the retryTargets.
 	proven bool
-	// retried: Redrive published it last, so the headers that only Redrive writes can be
-	// believed.
+	// retried: Redrive published it last, or a consumer to the exchange that it came through.
 	retried    bool
 	exchange   string // as first published
 	routingKey string
@@ -61,17 +60,12 @@ func deadLettered(d *wire.Delivery) origin {
 	// Of a retried message, whose x-death was removed, RabbitMQ names the retry exchange, or
 	// the exchange where a wait in RabbitMQ ends. The exchange that it was first published to
 	// is in our headers.
-	if o.exchange == wire.RetryExchange(o.queue) || delay.EndsWait(o.exchange) {
-		o.retried = true
-		o.firstPublished(d)
-	}
+	o.retried = o.exchange == wire.RetryExchange(o.queue) || delay.EndsWait(o.exchange)
 	return o.checked()
 }
 
 func reported(d *wire.Delivery) origin {
-	o := origin{queue: d.Message.RoutingKey, reason: wire.ReasonReported}
-	o.firstPublished(d)
-	return o.checked()
+	return origin{queue: d.Message.RoutingKey, reason: wire.ReasonReported}.checked()
 }
 
 // firstPublished reads exchange and routing key from our own headers. They are

@@ -68,7 +68,7 @@ func (in *ParkedIntake) decide(ctx context.Context, i int, d *wire.Delivery, now
 		}
 	}()
 	m := &d.Message
-	rec = in.record(i, d, now)
+	rec, _ = in.record(i, d, now)
 	rec.Error = headerText(m, wire.HeaderError)
 	switch r := headerText(m, wire.HeaderReason); r {
 	case wire.ReasonRejected, wire.ReasonExpired, wire.ReasonMaxLen, wire.ReasonDeliveryLimit, wire.ReasonReported:

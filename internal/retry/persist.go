@@ -54,6 +54,9 @@ type identity struct {
 	id          uuid.UUID
 	fingerprint [16]byte  // zero: it needs no receipt, since its headers have the id
 	firstFailed time.Time // now, where it is not known
+	failures    int       // before this one
+	own         bool      // its headers have a history of it
+	note        string    // which of them do not count
 	hasReceipt  bool      // its receipt is in the store already
 }
 

@@ -120,7 +120,7 @@ func (r *receipts) areMissing(batch []wire.Delivery) bool {
 	needed := map[[16]byte]int{}
 	for i := range batch {
 		d := &batch[i]
-		if _, has := headers.ID(&d.Message); has {
+		if t, _, _ := historyOf(d, time.Now()); t.ID != "" {
 			continue
 		}
 		if !d.Redelivered && !hasMessageID(d) && !r.outage.follows(deadLetteredAt(&d.Message)) {
@@ -142,13 +142,17 @@ func (r *receipts) areMissing(batch []wire.Delivery) bool {
 // identify returns the id that a message has in its headers, or got when it was stored, or a new
 // one. The fingerprint is zero where the headers have the id.
 func (r *receipts) identify(d *wire.Delivery, now time.Time) identity {
-	if id, ok := headers.ID(&d.Message); ok {
-		return identity{id: id, firstFailed: now}
+	t, own, note := historyOf(d, now)
+	if t.ID != "" {
+		return identity{id: uuid.MustParse(t.ID), firstFailed: t.FirstFailed, failures: t.Failures, own: own, note: note}
 	}
 	f := fingerprint(&d.Message, &r.scratch)
 	is, repeated := r.use(f, d)
 	if !repeated {
-		is = identity{id: uuid.Must(uuid.NewV7()), fingerprint: f, firstFailed: now}
+		is = identity{id: headers.NewID(&d.Message), fingerprint: f, firstFailed: now}
+	}
+	if is.failures, is.own, is.note = t.Failures, own, note; own {
+		is.firstFailed = t.FirstFailed
 	}
 	// A message of this connection never matches one that is marked as redelivered, but
 	// RabbitMQ may still dead-letter it again.

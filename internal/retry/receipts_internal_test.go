@@ -162,7 +162,8 @@ func TestWhetherReceiptsAreMissing(t *testing.T) {
 	}
 	first, named := message("", true, 0), message("m", false, 0)
 	withID := message("", true, 0)
-	withID.Message.Headers = amqp.Table{wire.HeaderID: uuid.NewString()}
+	withID.Message.Headers = amqp.Table{wire.HeaderID: uuid.NewString(), wire.HeaderQueue: "q",
+		"x-death": []any{amqp.Table{"queue": "q", "reason": "rejected", "exchange": wire.RetryExchange("q")}}}
 	for name, c := range map[string]struct {
 		known []wire.Delivery // that have a receipt
 		used  bool

@@ -79,29 +79,39 @@ func (in *Intake) decide(ctx context.Context, i int, d *wire.Delivery, rules *Ru
 
 // failedRecord makes the record of a message that has failed once more.
 func (in *Intake) failedRecord(o origin, i int, d *wire.Delivery, now time.Time) *store.Record {
-	rec := in.record(i, d, now)
+	rec, own := in.record(i, d, now)
 	rec.Failures++
+	if o.retried && own || d.Message.Exchange == wire.ExchangeFailures && (own || d.Message.Headers[wire.HeaderID] == nil) {
+		o.firstPublished(d)
+	}
 	rec.Queue, rec.Reason, rec.Proven = o.queue, o.reason, o.proven
 	rec.Message.Exchange, rec.Message.RoutingKey = o.exchange, o.routingKey
-	if o.retried && rec.Message.UserID == "" {
+	if o.retried && own && rec.Message.UserID == "" {
 		// We removed user-id when we retried it; only then is this header ours.
 		rec.Message.UserID, _ = rec.Message.Headers[wire.HeaderUserID].(string)
 	}
 	return rec
 }
 
-// record makes the record of a message, with the failures that its headers count.
-func (k *keeper) record(i int, d *wire.Delivery, now time.Time) *store.Record {
+// record makes the record of a message, with the failures that its headers count. own: they have a
+// history of it.
+func (k *keeper) record(i int, d *wire.Delivery, now time.Time) (rec *store.Record, own bool) {
 	known := k.identify(i, d, now)
-	rec := &store.Record{ID: known.id, Fingerprint: known.fingerprint, FirstFailed: known.firstFailed, FailedAt: now, Message: d.Message}
+	rec = &store.Record{ID: known.id, Fingerprint: known.fingerprint, Failures: known.failures, FirstFailed: known.firstFailed, FailedAt: now, Message: d.Message}
 	addNote(rec, d.Note)
-	var note string
-	rec.Failures, note = headers.Failures(&d.Message)
-	addNote(rec, note)
-	if _, has := headers.Read(d.Message.Headers, now); has { // also of 0 failures, after a replay
-		rec.FirstFailed = headers.FirstFailed(&d.Message, now)
+	addNote(rec, known.note)
+	return rec, known.own
+}
+
+// historyOf reads what our headers say of a message, where they are its own.
+func historyOf(d *wire.Delivery, now time.Time) (t headers.History, own bool, note string) {
+	queue, _ := d.Message.Headers[wire.HeaderQueue].(string) // of what is parked in RabbitMQ nothing proves it
+	viaOurs := true
+	if through := d.Message.Exchange; through == wire.ExchangeDeadLetters || through == wire.ExchangeFailures {
+		o := originOf(d)
+		queue, viaOurs = o.queue, o.retried || !o.proven
 	}
-	return rec
+	return headers.Read(&d.Message, queue, viaOurs, now)
 }
 
 // refusal is why a message is parked whatever the policies say; "": they decide.
@@ -115,7 +125,7 @@ func (in *Intake) refusal(ctx context.Context, rec *store.Record, o origin, d *w
 
 // parkUndecided parks what could not be decided about, with the reason.
 func parkUndecided(d *wire.Delivery, now time.Time, why any) *store.Record {
-	rec := &store.Record{ID: uuid.Must(uuid.NewV7()), FailedAt: now, FirstFailed: now, Message: d.Message}
+	rec := &store.Record{ID: headers.NewID(&d.Message), FailedAt: now, FirstFailed: now, Message: d.Message}
 	park(rec, now, fmt.Sprintf("it could not be read: %v", why))
 	return rec
 }

@@ -280,7 +280,7 @@ func TestAMessageComesBackWithItsProperties(t *testing.T) {
 		for range 2 {
 			h := b.fail(d, "orders", b.delays[0])
 			d = b.back(c, string(sent.Body), h)
-			history, _ := headers.Read(d.Headers, time.Now())
+			history, _, _ := headers.Read(&wire.Message{Headers: d.Headers, MessageID: d.MessageId, Body: d.Body}, "orders", true, time.Now())
 			if history.Exchange != "shop" || history.RoutingKey != "order.eu" || history.UserID != "guest" || history.Failures != 1 || history.Queue != "orders" {
 				t.Errorf("its history is %+v", history)
 			}
