@@ -15,6 +15,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive"
+	"github.com/redrive-mq/redrive/internal/headers"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/testenv/rabbitnode"
@@ -189,6 +190,43 @@ func TestTheHandlerSeesTheMessageAsItWasPublished(t *testing.T) {
 			if s.ID == "" || s.ID != first.ID || s.FirstFailed.IsZero() || !s.FirstFailed.Equal(first.FirstFailed) ||
 				s.LastError != fmt.Sprint("failure ", attempt-1) || s.Headers["carried"] != int64(attempt-1) || s.Headers["x-death"] != nil || s.Headers[wire.HeaderID] != nil {
 				t.Errorf("attempt %d: %+v", attempt, s)
+			}
+		}
+	})
+}
+
+// What has the headers of another message, as frameworks copy them, is at its first attempt, also
+// where it was published to an exchange of Redrive's.
+func TestADerivedMessageIsAnother(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
+		v.Exchange(wire.RetryExchange("orders"), "fanout", "orders")
+		came := make(chan redrive.Message, 100)
+		consume(t, config(t, v, fast(2)), func(_ context.Context, m *redrive.Message) error {
+			if came <- *m; m.Attempt == 1 {
+				return errDown
+			}
+			return nil
+		})
+		order := wire.Message{Body: []byte("order")}
+		sent := headers.History{ID: headers.NewID(&order).String(), Failures: 1, Queue: "orders"}.ApplyTo(order)
+		v.Publish(wire.RetryExchange("orders"), "", amqp.Publishing{Body: order.Body, Headers: sent.Headers})
+		if m := brokertest.Receive(t, came, "the delivery itself"); m.Attempt != 2 || m.ID != sent.Headers[wire.HeaderID] {
+			t.Errorf("the delivery itself is %+v", m)
+		}
+		ids := map[string]bool{"": true, headers.NewID(&order).String(): true}
+		for i := range 10 {
+			body := order.Body
+			if sent.Headers[wire.HeaderQueue] = "elsewhere"; i > 0 {
+				sent.Headers[wire.HeaderQueue], body = "orders", fmt.Append(nil, "derived ", i)
+			}
+			v.Publish(wire.RetryExchange("orders"), "", amqp.Publishing{Body: body, Headers: sent.Headers})
+			for attempt := 1; attempt <= 2; attempt++ {
+				m := brokertest.Receive(t, came, string(body))
+				if m.Attempt != attempt || ids[m.ID] != (attempt == 1) || m.ID == sent.Headers[wire.HeaderID] {
+					t.Errorf("%s at attempt %d: %+v", body, attempt, m)
+				}
+				ids[m.ID] = true
 			}
 		}
 	})

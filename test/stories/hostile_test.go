@@ -144,7 +144,7 @@ func TestPoisonMessagesAreParkedAndBlockNothing(t *testing.T) {
 		{"9000 headers", amqp.Publishing{Headers: many}, "headers, more than the 8192"},
 		{"odd attempt", amqp.Publishing{Headers: amqp.Table{wire.HeaderAttempt: "many", wire.HeaderID: "x"}}, ""},
 		{"attempt too large", amqp.Publishing{Headers: amqp.Table{wire.HeaderAttempt: int64(wire.MaxAttempt + 1)}}, ""},
-		{"attempt at its limit", amqp.Publishing{Headers: amqp.Table{wire.HeaderAttempt: int64(wire.MaxAttempt)}}, "allows 3 attempts"},
+		{"attempt at its limit", amqp.Publishing{Headers: amqp.Table{wire.HeaderAttempt: int64(wire.MaxAttempt)}}, ""},
 		{"empty body", amqp.Publishing{}, ""},
 		{"16 MiB body", amqp.Publishing{Body: big}, ""},
 		{"headers that fill a frame", amqp.Publishing{Headers: amqp.Table{"big": strings.Repeat("x", 130_900)}}, "one frame holds"},

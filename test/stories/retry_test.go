@@ -200,6 +200,44 @@ func TestReasonsAreFilteredByPolicy(t *testing.T) {
 	})
 }
 
+// A handler publishes what it derives from a message with the headers of its delivery, as frameworks
+// do. Each of those fails for the first time, with an id of its own, wherever it was published.
+func TestADerivedMessageIsAnother(t *testing.T) {
+	for _, wait := range []string{"", ", wait: dynamic"} { // in the store, and in RabbitMQ
+		brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+			start(t, v, `policies: [{name: p, queues: [orders, other], attempts: 2, backoff: {fixed: 200ms}, jitter: none, no_consumer: retry`+wait+`}]`).ready(t)
+			work := map[string]*brokertest.Consumer{}
+			for _, q := range []string{"orders", "other"} {
+				deadLettered(v, q, "quorum")
+				work[q] = v.ConsumeMany(q)
+			}
+			v.Exchange("redrive.retry.orders", "fanout", "orders")
+			v.Publish("", "orders", amqp.Publishing{Body: []byte("order")})
+			reject(t, work["orders"].Next())
+			order := work["orders"].Ack()
+			ids := map[any]bool{order.Headers[wire.HeaderID]: true}
+			for i := range 10 {
+				for _, to := range [][2]string{{"", "orders"}, {"", "other"}, {"redrive.retry.orders", "orders"}} {
+					v.Publish(to[0], to[1], amqp.Publishing{Body: fmt.Appendf(nil, "derived %s %s %d", to[0], to[1], i), Headers: order.Headers})
+					d := work[to[1]].Next()
+					if i%2 == 0 {
+						must(t, d.Reject(false))
+					} else {
+						v.Publish(wire.ExchangeFailures, to[1], amqp.Publishing{Body: d.Body, Headers: d.Headers}) // as a client does that leaves them in
+						must(t, d.Ack(false))
+					}
+					again := work[to[1]].Take(string(d.Body))
+					if id := again.Headers[wire.HeaderID]; ids[id] || again.Headers[wire.HeaderAttempt] != int64(1) || again.Headers[wire.HeaderQueue] != to[1] {
+						t.Errorf("%s came back with headers %v", d.Body, again.Headers)
+					} else {
+						ids[id] = true
+					}
+				}
+			}
+		})
+	}
+}
+
 func TestAfterTheLastAttemptThePolicyDecides(t *testing.T) {
 	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		s := start(t, v, `policies:
