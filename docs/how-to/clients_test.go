@@ -105,10 +105,12 @@ func (client) run(t *testing.T, v *brokertest.VHost, command []string) {
 	v.Queue("orders", amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "redrive"})
 	v.Exchange("shop", "fanout", "orders")
 	pays := payments(t)
+	copied := amqp.Table{"tenant": "acme", "x-redrive-id": "01900000-0000-7000-8000-000000000000", "x-redrive-attempt": int64(2),
+		"x-redrive-queue": "orders", "x-redrive-exchange": "another's", "x-redrive-routing-key": "another's"}
 	for i := range fine + shaky + broken {
 		// All that a consumer must not hand on as it is, or must not lose.
 		v.Publish("shop", "order.created", amqp.Publishing{Body: fmt.Appendf(nil, `{"id": "m%d"}`, i), UserId: "guest", Expiration: "3600000",
-			Type: fmt.Sprintf("m%d", i), Headers: amqp.Table{"tenant": "acme"}})
+			Type: fmt.Sprintf("m%d", i), Headers: copied})
 	}
 	v.Publish("shop", "order.created", amqp.Publishing{Body: []byte("not JSON"), Type: "poison"})
 	consumer(t, v, command, pays.URL)

@@ -37,8 +37,8 @@ async Task Pay(byte[] body, string attempt)
 async Task OnMessage(BasicDeliverEventArgs message)
 {
     var body = message.Body.ToArray();
-    object? attempt = null; // failures so far
-    message.BasicProperties.Headers?.TryGetValue("x-redrive-attempt", out attempt);
+    var headers = OwnHeaders(message);
+    headers.TryGetValue("x-redrive-attempt", out var attempt); // failures so far
     try { JsonDocument.Parse(body).Dispose(); }
     catch (JsonException)
     {
@@ -47,17 +47,26 @@ async Task OnMessage(BasicDeliverEventArgs message)
         return;
     }
     try { await Pay(body, $"{attempt ?? 0}"); }
-    catch (Exception e) { await Report(message, body, e.Message); }
+    catch (Exception e) { await Report(message, headers, body, e.Message); }
     await channel.BasicAckAsync(message.DeliveryTag, multiple: false);
 }
 
+// The headers. Redrive's are the message's own only when Redrive delivered it: otherwise
+// they were copied from another message.
+Dictionary<string, object?> OwnHeaders(BasicDeliverEventArgs message)
+{
+    var own = message.Exchange.StartsWith("redrive.", StringComparison.Ordinal);
+    return (message.BasicProperties.Headers ?? new Dictionary<string, object?>())
+        .Where(h => own || !h.Key.StartsWith("x-redrive-", StringComparison.Ordinal))
+        .ToDictionary(h => h.Key, h => h.Value);
+}
+
 // Hands the message to Redrive. When it throws, the message was not acknowledged.
-async Task Report(BasicDeliverEventArgs message, byte[] body, string error)
+async Task Report(BasicDeliverEventArgs message, Dictionary<string, object?> headers, byte[] body, string error)
 {
     var properties = new BasicProperties(message.BasicProperties) { Persistent = true };
     properties.ClearExpiration(); // it must not expire on its way
     properties.ClearUserId(); // RabbitMQ takes only one's own
-    var headers = new Dictionary<string, object?>(properties.Headers ?? new Dictionary<string, object?>());
     headers.TryAdd("x-redrive-exchange", message.Exchange); // as first published: a returned
     headers.TryAdd("x-redrive-routing-key", message.RoutingKey); // message has them already
     headers["x-redrive-error"] = error[..Math.Min(error.Length, 1000)];

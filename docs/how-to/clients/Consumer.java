@@ -26,8 +26,20 @@ public class Consumer {
         }
     }
 
+    /**
+     * The headers. Redrive's are the message's own only when Redrive delivered it: otherwise they were copied from
+     * another message.
+     */
+    static Map<String, Object> ownHeaders(Envelope from, AMQP.BasicProperties properties) {
+        Map<String, Object> own = properties.getHeaders() == null ? new HashMap<>() : new HashMap<>(properties.getHeaders());
+        if (!from.getExchange().startsWith("redrive.")) {
+            own.keySet().removeIf(name -> name.startsWith("x-redrive-"));
+        }
+        return own;
+    }
+
     static void onMessage(Channel channel, Envelope from, AMQP.BasicProperties properties, byte[] body) throws Exception {
-        Map<String, Object> headers = properties.getHeaders() == null ? Map.of() : properties.getHeaders();
+        Map<String, Object> headers = ownHeaders(from, properties);
         Object attempt = headers.getOrDefault("x-redrive-attempt", 0); // failures so far
         if (body.length == 0 || body[0] != '{') {
             // No error text: just reject, never with requeue = true.

@@ -11,8 +11,17 @@ async function pay(body, attempt) {
   if (!answer.ok) throw new Error(await answer.text());
 }
 
+// The headers. Redrive's are the message's own only when Redrive delivered it:
+// otherwise they were copied from another message.
+function ownHeaders(message) {
+  const headers = message.properties.headers ?? {};
+  if (message.fields.exchange.startsWith('redrive.')) return headers;
+  return Object.fromEntries(Object.entries(headers).filter(([name]) => !name.startsWith('x-redrive-')));
+}
+
 async function onMessage(channel, message) {
-  const attempt = message.properties.headers?.['x-redrive-attempt'] ?? 0; // failures so far
+  const headers = ownHeaders(message);
+  const attempt = headers['x-redrive-attempt'] ?? 0; // failures so far
   try {
     JSON.parse(message.content);
   } catch {
@@ -23,20 +32,20 @@ async function onMessage(channel, message) {
   try {
     await pay(message.content, attempt);
   } catch (e) {
-    await report(channel, message, e.message);
+    await report(channel, message, headers, e.message);
   }
   channel.ack(message);
 }
 
 // Hands the message to Redrive: done when RabbitMQ has confirmed that it is in
 // Redrive's queue. When it throws, the message was not acknowledged.
-function report(channel, message, error) {
+function report(channel, message, headers, error) {
   const properties = {
     ...message.properties,
     headers: {
       'x-redrive-exchange': message.fields.exchange, // as first published: a returned
       'x-redrive-routing-key': message.fields.routingKey, // message has them already
-      ...message.properties.headers,
+      ...headers,
       'x-redrive-error': error.slice(0, 1000),
     },
     persistent: true,

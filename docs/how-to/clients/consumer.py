@@ -19,7 +19,8 @@ def pay(body, attempt):
 
 
 def on_message(channel, method, properties, body):
-    attempt = (properties.headers or {}).get("x-redrive-attempt", 0)  # failures so far
+    properties.headers = own_headers(method, properties)
+    attempt = properties.headers.get("x-redrive-attempt", 0)  # failures so far
     try:
         json.loads(body)
     except ValueError:
@@ -33,13 +34,22 @@ def on_message(channel, method, properties, body):
     channel.basic_ack(method.delivery_tag)
 
 
+def own_headers(method, properties):
+    """The headers. Redrive's are the message's own only when Redrive delivered
+    it: otherwise they were copied from another message."""
+    headers = properties.headers or {}
+    if method.exchange.startswith("redrive."):
+        return headers
+    return {k: v for k, v in headers.items() if not k.startswith("x-redrive-")}
+
+
 def report(channel, method, properties, body, error):
     """Hands the message to Redrive. When it raises, the message was not
     acknowledged, and RabbitMQ delivers it again."""
     properties.headers = {
         "x-redrive-exchange": method.exchange,  # as first published: a returned
         "x-redrive-routing-key": method.routing_key,  # message has them already
-        **(properties.headers or {}),
+        **properties.headers,
         "x-redrive-error": error[:1000],
     }
     properties.delivery_mode = 2  # on disk

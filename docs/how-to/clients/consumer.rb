@@ -11,6 +11,15 @@ def pay(body, attempt)
   raise answer.body unless answer.is_a?(Net::HTTPSuccess)
 end
 
+# The headers. Redrive's are the message's own only when Redrive delivered it:
+# otherwise they were copied from another message.
+def own_headers(delivery, properties)
+  headers = properties.headers || {}
+  return headers if delivery.exchange.start_with?("redrive.")
+
+  headers.reject { |name, _| name.start_with?("x-redrive-") }
+end
+
 # Hands the message to Redrive. When it raises, the message was not acknowledged,
 # and RabbitMQ delivers it again.
 def report(failures, delivery, properties, body, error)
@@ -18,7 +27,7 @@ def report(failures, delivery, properties, body, error)
   headers = {
     "x-redrive-exchange" => delivery.exchange, # as first published: a returned
     "x-redrive-routing-key" => delivery.routing_key, # message has them already
-    **(kept[:headers] || {}),
+    **own_headers(delivery, properties),
     "x-redrive-error" => error[0, 1000]
   }
   failures.publish(body, kept.merge(routing_key: QUEUE, headers: headers, persistent: true, mandatory: true))
@@ -38,7 +47,7 @@ failures = channel.exchange("redrive.failures", passive: true)
 failures.on_return { warn "redrive.failures leads to no queue"; exit! 1 }
 
 channel.queue(QUEUE, passive: true).subscribe(manual_ack: true, block: true) do |delivery, properties, body|
-  attempt = (properties.headers || {}).fetch("x-redrive-attempt", 0) # failures so far
+  attempt = own_headers(delivery, properties).fetch("x-redrive-attempt", 0) # failures so far
   begin
     JSON.parse(body)
   rescue JSON::ParserError
