@@ -4,7 +4,7 @@ package wire
 // although RabbitMQ's client could not read its headers (HeaderUnreadable); RabbitMQ adds its own,
 // such as x-death, to a message that waits there.
 const (
-	HeaderID          = "x-redrive-id"           // string, a UUID, stable over all attempts
+	HeaderID          = "x-redrive-id"           // string, a UUID, stable over all attempts; it ends in a checksum of body and message-id
 	HeaderAttempt     = "x-redrive-attempt"      // int64, number of failures so far
 	HeaderQueue       = "x-redrive-queue"        // string, the work queue
 	HeaderExchange    = "x-redrive-exchange"     // string, the exchange it was first published to
