@@ -13,6 +13,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/headers"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
 	"github.com/redrive-mq/redrive/internal/store"
@@ -86,7 +87,7 @@ func TestEachVerbOnEachState(t *testing.T) {
 					}
 				case actions.Copy:
 					made := d.kept(t, o.New)
-					if now.State != c.state || now.MadeInto != made.ID || made.MadeFrom != r.ID || made.State != store.Waiting || made.Queue != "other" ||
+					if now.State != c.state || headers.BindID(made.ID, &made.Message) != made.ID || now.MadeInto != made.ID || made.MadeFrom != r.ID || made.State != store.Waiting || made.Queue != "other" ||
 						*made.Forward != (store.Destination{RoutingKey: "other"}) || made.Failures != 0 || string(made.Message.Body) != "body" || made.Fingerprint != [16]byte{} || made.Proven {
 						t.Errorf("copied as %+v of %+v", made, now)
 					}

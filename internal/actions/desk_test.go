@@ -18,6 +18,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/headers"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
 	"github.com/redrive-mq/redrive/internal/retry"
@@ -63,7 +64,7 @@ func TestAnEditReplacesTheMessageInOneStep(t *testing.T) {
 			t.Errorf("the original: %+v", was)
 		}
 		h := is.Message.Headers
-		if is.State != store.Waiting || is.Due.After(time.Now()) || is.MadeFrom != r.ID || is.Failures != 0 || is.Forward != nil || is.Queue != "orders" ||
+		if is.State != store.Waiting || headers.BindID(is.ID, &is.Message) != is.ID || is.Due.After(time.Now()) || is.MadeFrom != r.ID || is.Failures != 0 || is.Forward != nil || is.Queue != "orders" ||
 			h["n"] != int32(8) || h["big"] != int64(1<<60+1) || h["new"] != "text" || h["list"] != nil || !strings.Contains(string(is.Message.Body), "12345678901234567890") {
 			t.Errorf("the edited one: %+v", is)
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/headers"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
 	"github.com/redrive-mq/redrive/internal/store"
@@ -47,7 +48,7 @@ func TestWhatWasExportedIsImportedAsItWas(t *testing.T) {
 		if diff := cmp.Diff(r.Message, got.Message); diff != "" {
 			t.Errorf("the message (-was +is):\n%s", diff)
 		}
-		if got.ID == r.ID || got.MadeFrom != r.ID || got.Proven || got.Forward != nil || got.Fingerprint != [16]byte{} || got.Failures != r.Failures ||
+		if got.ID == r.ID || headers.BindID(got.ID, &got.Message) != got.ID || got.MadeFrom != r.ID || got.Proven || got.Forward != nil || got.Fingerprint != [16]byte{} || got.Failures != r.Failures ||
 			got.Error != r.Error || !got.FirstFailed.Equal(r.FirstFailed) && r.FirstFailed.Before(time.Now()) || got.ParkedFor != "imported by ann" {
 			t.Errorf("imported as %+v", got)
 		}

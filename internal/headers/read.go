@@ -46,7 +46,7 @@ func Read(m *wire.Message, queue string, viaOurs bool, now time.Time) (t History
 		return t, false, ""
 	}
 	if t.Queue, _ = m.Headers[wire.HeaderQueue].(string); t.Queue != queue || !fits(id, viaOurs, m) {
-		return History{}, false, "its x-redrive-* headers do not count: nothing proves them its own, and frameworks copy headers from one message to another"
+		return History{}, false, foreign
 	}
 	if identified {
 		t.ID = id.String()
@@ -54,7 +54,8 @@ func Read(m *wire.Message, queue string, viaOurs bool, now time.Time) (t History
 	if n, is := integer(attempt); is && n >= 0 && n <= wire.MaxAttempt {
 		t.Failures = int(n)
 	} else if counted {
-		note = fmt.Sprintf("its %s header was not a number from 0 to %d and counted as 0", wire.HeaderAttempt, wire.MaxAttempt)
+		note = fmt.Sprintf("its %s header was not a number from 0 to %d and counted as 0",
+			wire.HeaderAttempt, wire.MaxAttempt)
 	}
 	t.FirstFailed = now
 	if at, is := m.Headers[wire.HeaderFirstFailed].(time.Time); is && at.Unix() > 0 && at.Before(now) {
@@ -67,6 +68,9 @@ func Read(m *wire.Message, queue string, viaOurs bool, now time.Time) (t History
 	t.UserID, _ = m.Headers[wire.HeaderUserID].(string)
 	return t, true, note
 }
+
+const foreign = "its x-redrive-* headers do not count: nothing proves them its own, " +
+	"and frameworks copy headers from one message to another"
 
 func idOf(m *wire.Message) (uuid.UUID, bool) {
 	s, ok := m.Headers[wire.HeaderID].(string)

@@ -121,7 +121,8 @@ func (r *Replayer) Report(x *Message) wire.Outgoing {
 	why := cmp.Or(x.Error, fmt.Sprintf("RabbitMQ failed to deliver it to Redrive when it had failed (%s): replayed from quarantine", x.Reason))
 	m := x.Message
 	m.Exchange, m.RoutingKey = x.Exchange, x.RoutingKey
-	t := headers.History{ID: x.id(n).String(), Failures: x.Attempt - 1, Queue: x.Queue, FirstFailed: cmp.Or(x.history.FirstFailed, x.Since, time.Now()), Reason: x.Reason, Error: why}
+	t := headers.History{ID: x.id(n).String(), Failures: x.Attempt - 1, Queue: x.Queue,
+		FirstFailed: cmp.Or(x.history.FirstFailed, x.Since, time.Now()), Reason: x.Reason, Error: why}
 	return wire.Outgoing{Exchange: wire.ExchangeFailures, RoutingKey: x.Queue, ID: t.ID, Message: t.ApplyTo(m)}
 }
 

@@ -13,8 +13,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-mq/redrive/internal/headers"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -127,7 +129,11 @@ func TestAReplayThatIsDoneAgainKeepsIDs(t *testing.T) {
 	ids := func() (all []string) {
 		var r Replayer
 		for _, m := range messages {
-			all = append(all, r.Report(read(m)).ID)
+			x := read(m)
+			all = append(all, r.Report(x).ID)
+			if id := uuid.MustParse(all[len(all)-1]); headers.BindID(id, &x.Message) != id {
+				t.Errorf("the id %s does not fit its message", id)
+			}
 		}
 		return all
 	}

@@ -81,7 +81,8 @@ func (in *Intake) decide(ctx context.Context, i int, d *wire.Delivery, rules *Ru
 func (in *Intake) failedRecord(o origin, i int, d *wire.Delivery, now time.Time) *store.Record {
 	rec, own := in.record(i, d, now)
 	rec.Failures++
-	if o.retried && own || d.Message.Exchange == wire.ExchangeFailures && (own || d.Message.Headers[wire.HeaderID] == nil) {
+	firstReport := d.Message.Exchange == wire.ExchangeFailures && d.Message.Headers[wire.HeaderID] == nil
+	if own && (o.retried || !o.proven) || firstReport {
 		o.firstPublished(d)
 	}
 	rec.Queue, rec.Reason, rec.Proven = o.queue, o.reason, o.proven
@@ -97,7 +98,8 @@ func (in *Intake) failedRecord(o origin, i int, d *wire.Delivery, now time.Time)
 // history of it.
 func (k *keeper) record(i int, d *wire.Delivery, now time.Time) (rec *store.Record, own bool) {
 	known := k.identify(i, d, now)
-	rec = &store.Record{ID: known.id, Fingerprint: known.fingerprint, Failures: known.failures, FirstFailed: known.firstFailed, FailedAt: now, Message: d.Message}
+	rec = &store.Record{ID: known.id, Fingerprint: known.fingerprint, Failures: known.failures,
+		FirstFailed: known.firstFailed, FailedAt: now, Message: d.Message}
 	addNote(rec, d.Note)
 	addNote(rec, known.note)
 	return rec, known.own
