@@ -19,41 +19,42 @@ const consumersTimeout = 10 * time.Second
 // errRefused: RabbitMQ has closed the channel over one queue, see refusesQueue.
 var errRefused = errors.New("RabbitMQ refuses to count the consumers")
 
-// Consumers passes the number of consumers of each queue to visit, and -1 where RabbitMQ does
-// not answer it: since the queue is gone, exclusive to another connection, crashed, or without a
+// Consumers passes the consumers and ready messages of each queue to visit, and -1 and 0 where
+// RabbitMQ does not answer it: since the queue is gone, exclusive to another connection, crashed, or without a
 // leader. It declares queues passively, on a channel of its own, which RabbitMQ closes over such
 // a queue. They need no permission on 3.10, and any permission for the queue on 4.3: the write
 // permission that BindRetryExchange needs is enough. [measured on 3.10.8 and 4.3.6] Safe for
 // concurrent use.
-func (p *Publisher) Consumers(ctx context.Context, queues []string, visit func(queue string, consumers int)) error {
+func (p *Publisher) Consumers(ctx context.Context, queues []string, visit func(queue string, consumers, ready int)) error {
 	queues = slices.DeleteFunc(slices.Clone(queues), func(q string) bool {
 		impossible := canExist(q) != nil
 		if impossible {
-			visit(q, -1)
+			visit(q, -1, 0)
 		}
 		return impossible
 	})
 	for len(queues) > 0 {
-		remaining, answers := queues, make(chan int, len(queues)) // all that an abandoned count shares
+		remaining, answers := queues, make(chan amqp.Queue, len(queues)) // all that an abandoned count shares
 		countCtx, cancel := context.WithTimeout(ctx, consumersTimeout)
 		err := p.onChannel(countCtx, func(ch *amqp.Channel) error {
 			for _, q := range remaining {
 				is, err := queueState(ch, q)
 				switch {
 				case refusesQueue(err):
-					answers <- -1
+					answers <- amqp.Queue{Consumers: -1}
 					return fmt.Errorf("%w: %v", errRefused, err)
 				case err != nil:
 					return err
 				}
-				answers <- is.Consumers
+				answers <- is
 			}
 			return nil
 		})
 		late := countCtx.Err() != nil // cancel sets it too
 		cancel()
 		for range len(answers) {
-			visit(queues[0], <-answers)
+			is := <-answers
+			visit(queues[0], is.Consumers, is.Messages)
 			queues = queues[1:]
 		}
 		switch {
@@ -63,7 +64,7 @@ func (p *Publisher) Consumers(ctx context.Context, queues []string, visit func(q
 			return err
 		case errors.Is(err, errRefused):
 		case late && p.Ready() && len(queues) > 0:
-			visit(queues[0], -1)
+			visit(queues[0], -1, 0)
 			queues = queues[1:]
 		default:
 			return fmt.Errorf("%w: %v", wire.ErrNoAnswer, err)

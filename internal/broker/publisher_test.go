@@ -572,7 +572,7 @@ func TestConsumersAreCounted(t *testing.T) {
 		p := publisher(t, v.URLAs("service", "pw"))
 		p.AwaitUsable(ctx)
 		got := map[string]int{}
-		must(t, p.Consumers(ctx, []string{"gone", "two", "exclusive", "foreign", "none", "gone too"}, func(q string, n int) { got[q] = n }))
+		must(t, p.Consumers(ctx, []string{"gone", "two", "exclusive", "foreign", "none", "gone too"}, func(q string, n, _ int) { got[q] = n }))
 		want := "map[exclusive:-1 foreign:-1 gone:-1 gone too:-1 none:0 two:2]"
 		if strings.HasPrefix(v.Version, "3.") {
 			want = strings.Replace(want, "foreign:-1", "foreign:0", 1)
@@ -597,7 +597,7 @@ func TestAConnectionClosedByRabbitMQIsNoAnswerAboutAQueue(t *testing.T) {
 		closed := make(chan error, 1)
 		go func() {
 			for {
-				err := p.Consumers(t.Context(), many, func(_ string, n int) {
+				err := p.Consumers(t.Context(), many, func(_ string, n, _ int) {
 					if n != 0 {
 						t.Errorf("%d consumers of a queue that has none", n)
 					}
@@ -629,7 +629,7 @@ func TestAskingForAMissingQueueLeavesThePublishingChannel(t *testing.T) {
 				out[i] = message("", "q", "", nil)
 			}
 			answers := p.Send(ctx, out)
-			must(t, p.Consumers(ctx, []string{"gone"}, func(string, int) {}))
+			must(t, p.Consumers(ctx, []string{"gone"}, func(string, int, int) {}))
 			for _, err := range answers(ctx) {
 				must(t, err)
 			}

@@ -97,6 +97,7 @@ func TestLimitsOfRetriesAreParsed(t *testing.T) {
 		{"breaker: {wait: 10m}", " (throttle: breaker)", throttle.Rules{Breaker: &long}},
 		{"breaker: on\n    settle: 2m", " (throttle: breaker)", throttle.Rules{Settle: 2 * time.Minute, Breaker: &wide}},
 		{"no_consumer: retry", "", throttle.Rules{NoConsumer: throttle.RetryWithoutConsumers}},
+		{"no_consumer: {probes: 5}", "", throttle.Rules{Probes: 5}},
 	} {
 		cfg := parsed(t, oneQueue+"    "+c.yaml)
 		if c.want.Settle == 0 {
@@ -131,7 +132,8 @@ func TestHowFastIsRefused(t *testing.T) {
 		{oneQueue + "    breaker: {probes: 0}", `f.yaml:4:23: policies[0].breaker.probes is "0"`},
 		{oneQueue + "    breaker: {wait: 10s, max_wait: 5s}", `f.yaml:4:36: policies[0].breaker.max_wait is shorter than wait (10s)`},
 		{oneQueue + "    breaker: {window: 10s}", "policies[0].breaker.window is shorter than settle (30s)"},
-		{oneQueue + "    no_consumer: wait", `f.yaml:4:18: policies[0].no_consumer is "wait"; expected pause, or retry`},
+		{oneQueue + "    no_consumer: wait", `f.yaml:4:18: policies[0].no_consumer is "wait"; expected pause, {probes: N}`},
+		{oneQueue + "    no_consumer: {probes: 0}", `f.yaml:4:27: policies[0].no_consumer.probes is "0"`},
 	})
 }
 

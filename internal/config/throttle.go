@@ -32,7 +32,11 @@ func (d *document) throttle(r *throttle.Rules, where string) (fields map[string]
 		"settle":    func(n ast.Node) { r.Settle = d.span(n, where+".settle") },
 		"breaker":   func(n ast.Node) { windowAt = n; r.Breaker, window = d.breaker(n, where+".breaker") },
 		"no_consumer": func(n ast.Node) {
-			const expected = "pause, or retry for queues that are read with basic.get"
+			const expected = "pause, {probes: N} for an autoscaler that starts at N messages, or retry for queues that are read with basic.get"
+			if _, ok := pairs(n); ok {
+				d.mapping(n, where+".no_consumer", map[string]field{"probes": func(n ast.Node) { r.Probes = d.whole(n, where+".no_consumer.probes", 1000) }})
+				return
+			}
 			if r.NoConsumer = d.text(n, where+".no_consumer", expected); r.NoConsumer != throttle.PauseWithoutConsumers && r.NoConsumer != throttle.RetryWithoutConsumers {
 				d.fail(n, "%s.no_consumer is %s; expected %s", where, show(n), expected)
 			}

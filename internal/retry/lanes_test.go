@@ -176,7 +176,7 @@ func TestForwardsWaitForNothingOfTheirWorkQueue(t *testing.T) {
 		"an open breaker":  {throttle.Rules{}, func(s *scene) error { return s.throttle.Force("q", "open", "a test", "", time.Now()) }},
 		"a rate":           {throttle.Rules{Rate: 1e-6}, func(*scene) error { return nil }},
 		"in flight":        {throttle.Rules{InFlight: 1, Settle: 24 * time.Hour}, func(*scene) error { return nil }},
-		"no consumers":     {throttle.Rules{NoConsumer: throttle.PauseWithoutConsumers}, func(s *scene) error { s.throttle.Consumers("q", 0, time.Now()); return nil }},
+		"no consumers":     {throttle.Rules{NoConsumer: throttle.PauseWithoutConsumers}, func(s *scene) error { s.throttle.Consumers("q", 0, 1, true, time.Now()); return nil }},
 		"a person's pause": {throttle.Rules{}, func(s *scene) error { s.scheduler.Pause("q", true); return nil }},
 	} {
 		t.Run(name, func(t *testing.T) {

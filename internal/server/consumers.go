@@ -33,7 +33,7 @@ type consumerThrottle struct {
 	mayRetryTo func(queue string) (yes, known bool)
 	rules      func(queue string) throttle.Rules
 	due        func(context.Context) ([]store.NextDue, error)
-	ask        func(ctx context.Context, queues []string, answer func(queue string, consumers int)) error
+	ask        func(ctx context.Context, queues []string, answer func(queue string, consumers, ready int)) error
 	ready      func() bool
 	wake       func() // the scheduler
 
@@ -47,6 +47,7 @@ type consumerThrottle struct {
 
 type watchedQueue struct {
 	due          time.Time // of its last due message
+	waits        bool      // a message was due in the latest poll
 	awaitedSince time.Time // since when a retry waits for an answer; zero: none does
 	answeredAt   time.Time // when RabbitMQ answered; zero: never
 	consumers    int       // -1: not known
@@ -146,23 +147,26 @@ func (c *consumerThrottle) run(ctx context.Context) {
 func (c *consumerThrottle) poll(ctx context.Context) time.Duration {
 	now := time.Now()
 	if next, err := c.due(ctx); err == nil {
+		c.forgetWaiting()
 		for _, n := range next {
 			if n.Forwards() || !n.Due.Before(now.Add(askSome)) || c.rules(n.Queue).NoConsumer == throttle.RetryWithoutConsumers {
 				continue
 			}
 			if yes, _ := c.mayRetryTo(n.Queue); yes {
 				c.mu.Lock()
-				c.watch(n.Queue, now)
+				w := c.watch(n.Queue, now)
+				w.waits = w.waits || !n.Due.After(now)
 				c.mu.Unlock()
 			}
 		}
 	}
 	ask, forgotten, wait := c.toAsk(now)
 	for _, q := range forgotten {
-		c.Consumers(q, -1, now)
+		c.Consumers(q, -1, 0, false, now)
 	}
 	if len(ask) > 0 && c.ready() {
-		_ = c.ask(ctx, ask, c.setAnswer) // those without an answer are asked for in the next poll
+		// Those without an answer are asked for in the next poll.
+		_ = c.ask(ctx, ask, func(q string, n, ready int) { c.setAnswer(q, n, ready, now) })
 		c.wake()
 	}
 	for _, q := range c.Queues() { // applies what time alone changes
@@ -171,8 +175,16 @@ func (c *consumerThrottle) poll(ctx context.Context) time.Duration {
 	return wait
 }
 
-// toAsk returns the queues to ask for, those that were paused and need not be watched any more,
-// and how long to wait until the next poll.
+func (c *consumerThrottle) forgetWaiting() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, w := range c.queues {
+		w.waits = false
+	}
+}
+
+// toAsk returns the queues to ask for, those that need not be watched any more, and how long to
+// wait until the next poll.
 func (c *consumerThrottle) toAsk(now time.Time) (ask, forgotten []string, wait time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -182,7 +194,7 @@ func (c *consumerThrottle) toAsk(now time.Time) (ask, forgotten []string, wait t
 		switch {
 		case now.Sub(w.due) > watchedFor || c.rules(q).NoConsumer == throttle.RetryWithoutConsumers:
 			delete(c.queues, q)
-			if w.consumers == 0 {
+			if w.consumers >= 0 {
 				forgotten = append(forgotten, q)
 			}
 			continue
@@ -196,12 +208,13 @@ func (c *consumerThrottle) toAsk(now time.Time) (ask, forgotten []string, wait t
 	return ask, forgotten, wait
 }
 
-func (c *consumerThrottle) setAnswer(queue string, n int) {
-	now := time.Now()
+func (c *consumerThrottle) setAnswer(queue string, n, ready int, asked time.Time) {
+	waits := false
 	c.mu.Lock()
 	if w := c.queues[queue]; w != nil {
-		w.answeredAt, w.consumers, w.awaitedSince = now, n, time.Time{}
+		w.answeredAt, w.consumers, w.awaitedSince = time.Now(), n, time.Time{}
+		waits = w.waits
 	}
 	c.mu.Unlock()
-	c.Consumers(queue, n, now)
+	c.Consumers(queue, n, ready, waits, asked)
 }

@@ -394,6 +394,7 @@ type consumerCounts struct {
 	mu   sync.Mutex
 	n    map[string]int
 	due  []string
+	held map[string]int // ready messages
 	mute bool
 	asks int
 }
@@ -415,16 +416,16 @@ func watching(t *testing.T, a *consumerCounts, rules throttle.Rules, f func(c *c
 				}
 				return all, nil
 			},
-			ask: func(ctx context.Context, queues []string, answer func(string, int)) error {
+			ask: func(ctx context.Context, queues []string, answer func(queue string, consumers, ready int)) error {
 				for _, q := range queues {
 					a.mu.Lock()
 					a.asks++
-					n, mute := a.n[q], a.mute
+					n, held, mute := a.n[q], a.held[q], a.mute
 					a.mu.Unlock()
 					if mute {
 						return context.DeadlineExceeded
 					}
-					answer(q, n)
+					answer(q, n, held)
 				}
 				return nil
 			}}
@@ -458,7 +459,7 @@ func TestRetriesWaitUntilTheQueueIsKnownToHaveConsumers(t *testing.T) {
 		for range 10 {
 			step(10 * time.Second)
 		}
-		a.set(func() { a.n["q"] = 0 })
+		a.set(func() { a.n, a.held = map[string]int{}, map[string]int{"q": 1} })
 		step(6 * time.Second)
 		a.set(func() { a.n["q"] = 1 })
 		step(1100 * time.Millisecond)
@@ -487,9 +488,10 @@ func TestRetriesContinueWhenRabbitMQDoesNotAnswer(t *testing.T) {
 	})
 }
 
-// A queue without due messages is no longer paused, and not asked for.
+// A queue without due messages is no longer paused at once, and soon not asked for: no number of
+// its consumers is shown that is not true any more.
 func TestAQueueWithNothingDueIsForgotten(t *testing.T) {
-	a := &consumerCounts{n: map[string]int{}, due: []string{"q"}}
+	a := &consumerCounts{n: map[string]int{}, held: map[string]int{"q": 1}, due: []string{"q"}}
 	watching(t, a, throttle.Rules{}, func(c *consumerThrottle, allowed func() int) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
@@ -497,13 +499,21 @@ func TestAQueueWithNothingDueIsForgotten(t *testing.T) {
 			t.Errorf("%d, %+v", n, c.View("q", time.Now()))
 		}
 		a.set(func() { a.due = nil })
+		time.Sleep(2 * askNone)
+		synctest.Wait()
+		if v := c.View("q", time.Now()); v.WaitReason != "" || !v.NoConsumersSince.IsZero() || v.Consumers != 0 {
+			t.Errorf("nothing waits: %+v", v)
+		}
+		a.set(func() { a.due, a.n["q"] = []string{"q"}, 1 })
+		time.Sleep(2 * askSome)
+		a.set(func() { a.due = nil })
 		time.Sleep(2 * watchedFor)
 		synctest.Wait()
 		asks := 0
 		a.set(func() { asks = a.asks })
 		time.Sleep(time.Hour)
-		if v := c.View("q", time.Now()); v.WaitReason != "" || !v.NoConsumersSince.IsZero() {
-			t.Errorf("%+v", v)
+		if v := c.View("q", time.Now()); v.Consumers != -1 {
+			t.Errorf("an hour later: %+v", v)
 		}
 		if a.set(func() {}); a.asks != asks {
 			t.Errorf("asked %d times for a queue without due messages", a.asks-asks)

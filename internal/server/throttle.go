@@ -64,8 +64,8 @@ func (s *vhost) retriesChanged(t throttle.Transition) {
 			log.Warn("breaker open: retries of the queue are paused", "probes_at", t.Until)
 		}
 	case throttle.NoConsumer:
-		s.health.set(partConsumers+t.Queue, "it has no consumers: what is due for it waits")
-		log.Warn("retries of the queue are paused: it has no consumers; they resume by themselves when it has one")
+		s.health.set(partConsumers+t.Queue, "it has no consumers: what is due for it waits, but for a probe in the queue")
+		log.Warn("retries of the queue are paused: it has no consumers, and a probe stands in it; they resume by themselves when it has one")
 	case throttle.ConsumerBack:
 		s.health.set(partConsumers+t.Queue, "")
 		log.Info("retries of the queue are no longer paused for lack of consumers")

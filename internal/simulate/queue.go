@@ -63,7 +63,7 @@ func throttled(ctx context.Context, o Options, rec *record) error {
 	q := &queue{Options: o, rec: rec, policy: o.Policy}
 	chance := rand.New(rand.NewPCG(o.Seed, 2))
 	q.throttle = throttle.New(func(string) throttle.Rules { return o.Rules }, chance.Float64, rec.changed)
-	q.throttle.Consumers(queueName, 1, at(0))
+	q.throttle.Consumers(queueName, 1, 0, false, at(0))
 	return q.run(ctx)
 }
 

@@ -25,7 +25,13 @@ type queue struct {
 	breaker
 	others map[string]replicaReport // what other replicas said of their retries, see replicas.go
 
-	consumers        int // -1: not known
+	consumers int // -1: not known
+	ready     int // messages that stood in the queue when RabbitMQ was asked last
+	// probed are retries that were confirmed to the queue without consumers since it was asked,
+	// and probedAt is when the latest was.
+	probed   int
+	probedAt time.Time
+	// noConsumersSince is since when messages wait for a consumer, a probe being in the queue.
 	noConsumersSince time.Time
 }
 
@@ -49,8 +55,8 @@ func (q *queue) allowed(most int, now time.Time) (n int, retryAt time.Time, why 
 		}
 		return at
 	}
-	if !q.noConsumersSince.IsZero() && q.rules.NoConsumer != RetryWithoutConsumers {
-		limit(0, time.Time{}, WhyNoConsumer)
+	if q.consumers == 0 && q.rules.NoConsumer != RetryWithoutConsumers {
+		limit(q.probesLeft(share), time.Time{}, WhyNoConsumer)
 	}
 	switch {
 	case q.state == Open:
@@ -72,6 +78,12 @@ func (q *queue) allowed(most int, now time.Time) (n int, retryAt time.Time, why 
 		limit(tokens, at, WhyRate)
 	}
 	return n, retryAt, why
+}
+
+// probesLeft is how many messages this replica may retry to a queue without consumers, so that an
+// autoscaler has a message to start one for: those of its policy, less what the queue holds.
+func (q *queue) probesLeft(share Share) int {
+	return share.of(max(q.rules.Probes, 1)) - q.ready - q.probed - q.reserved
 }
 
 // ownInFlight is how many messages this replica may have in flight, and when to ask again where
@@ -156,7 +168,7 @@ func (q *queue) unreserve(n int) {
 
 // idle tells whether the queue can be forgotten without a loss.
 func (q *queue) idle(now time.Time) bool {
-	if q.forced || q.reserved > 0 || !q.noConsumersSince.IsZero() && now.Sub(q.used) < forgetUnused {
+	if q.forced || q.reserved > 0 || q.consumers == 0 && now.Sub(q.used) < forgetUnused {
 		return false
 	}
 	unused := now.Sub(q.used)

@@ -1,5 +1,5 @@
 // Package throttle says how many due messages may be retried to their work queue now: no
-// faster than its policy's rate, no more at once than in_flight, none to a queue without
+// faster than its policy's rate, no more at once than in_flight, only a probe to a queue without
 // consumers, and none while its circuit breaker is open. Read it in this order:
 //
 //	rules.go       what a policy says, and what a breaker's states are
@@ -32,6 +32,7 @@ type Rules struct {
 	// NoConsumer is PauseWithoutConsumers, or RetryWithoutConsumers for queues that are read
 	// with basic.get; "" is the first.
 	NoConsumer string
+	Probes     int // messages that a queue without consumers holds before retries pause; 0: 1
 }
 
 // String lists the limits, except NoConsumer; "" when there are none.
@@ -112,8 +113,7 @@ const (
 // States are all of them.
 var States = []State{Closed, Open, HalfOpen, Ramp}
 
-// Transition.To can also be one of these: a queue has no consumers any more, or has some
-// again.
+// Transition.To can also be one of these: messages wait for a consumer of the queue, or no longer.
 const (
 	NoConsumer   State = "no-consumer"
 	ConsumerBack State = "consumer-back"

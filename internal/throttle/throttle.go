@@ -91,6 +91,9 @@ func (t *Throttle) Retried(queue string, ids []uuid.UUID, now time.Time) {
 	}
 	q.used = now
 	q.reserved = max(0, q.reserved-len(ids))
+	if q.consumers == 0 && len(ids) > 0 {
+		q.probed, q.probedAt = q.probed+len(ids), now
+	}
 	if q.rules.tracks() {
 		q.advance(now)
 		for _, id := range ids {
@@ -131,30 +134,37 @@ func (t *Throttle) Failed(queue string, id uuid.UUID, now time.Time) (announce b
 	return true
 }
 
-// Consumers sets how many consumers RabbitMQ says that queue has; -1: not known,
-// so no retries are paused for lack of them.
-func (t *Throttle) Consumers(queue string, n int, now time.Time) {
+// Consumers sets how many consumers and ready messages queue had when RabbitMQ was asked at a time;
+// -1 consumers: not known, so no retries are paused for lack of them. waits tells whether a due
+// message waits for the queue: otherwise nothing is reported as paused.
+func (t *Throttle) Consumers(queue string, n, ready int, waits bool, asked time.Time) {
 	r := t.rules(queue)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	q := t.use(queue, r, now)
-	q.consumers = n
-	paused := n == 0 && q.rules.NoConsumer != RetryWithoutConsumers
-	switch was := !q.noConsumersSince.IsZero(); {
+	q := t.use(queue, r, asked)
+	q.consumers, q.ready = n, ready
+	if asked.After(q.probedAt) {
+		q.probed = 0
+	}
+	was := !q.noConsumersSince.IsZero()
+	paused := n == 0 && waits && r.NoConsumer != RetryWithoutConsumers && (was || q.probesLeft(t.currentShare(asked)) <= 0)
+	switch {
 	case paused && !was:
-		q.noConsumersSince = now
-		t.changed(Transition{Queue: queue, To: NoConsumer, At: now, Reason: "the queue has no consumers"})
+		q.noConsumersSince = asked
+		t.changed(Transition{Queue: queue, To: NoConsumer, At: asked, Reason: "the queue has no consumers"})
 	case !paused && was:
 		q.noConsumersSince = time.Time{}
 		why := fmt.Sprintf("consumers of the queue: %d", n)
 		switch {
 		case n > 0:
-		case q.rules.NoConsumer == RetryWithoutConsumers:
+		case r.NoConsumer == RetryWithoutConsumers:
 			why = "its policy retries without consumers"
+		case n == 0:
+			why = "no message waits for a consumer"
 		default:
 			why = "it is not known any more whether the queue has consumers"
 		}
-		t.changed(Transition{Queue: queue, To: ConsumerBack, At: now, Reason: why})
+		t.changed(Transition{Queue: queue, To: ConsumerBack, At: asked, Reason: why})
 	}
 }
 

@@ -194,26 +194,69 @@ func TestNoMoreThanInFlightAreAllowed(t *testing.T) {
 	}
 }
 
-func TestAQueueWithoutConsumersGetsNoRetries(t *testing.T) {
+// A queue without consumers holds one message, by default, so that an autoscaler or a poller has
+// something to start for, and gets another when that one is gone.
+func TestAQueueWithoutConsumersGetsProbes(t *testing.T) {
+	for _, c := range []struct {
+		probes, foreign, want int
+		share                 throttle.Share
+	}{
+		{0, 0, 1, throttle.Share{N: 1}}, {5, 0, 5, throttle.Share{N: 1}}, {5, 2, 3, throttle.Share{N: 1}}, {0, 1, 0, throttle.Share{N: 1}}, {0, 7, 0, throttle.Share{N: 1}},
+		{0, 0, 1, throttle.Share{N: 3}}, {0, 0, 0, throttle.Share{N: 3, I: 1}}, {0, 0, 0, throttle.Share{}},
+	} {
+		b := newScene(t, throttle.Rules{Probes: c.probes})
+		b.SetShare(c.share, b.now)
+		goes := func(want int) {
+			t.Helper()
+			if n := len(b.goes(512)) + len(b.goes(512)); n != want {
+				t.Errorf("%+v: %d were retried, want %d", c, n, want)
+			}
+		}
+		b.Consumers("q", 0, c.foreign, true, b.now)
+		goes(c.want)
+		b.Consumers("q", 0, c.foreign, true, b.now) // asked before the probes were confirmed
+		goes(0)
+		b.after(time.Second)
+		b.Consumers("q", 0, c.foreign+c.want, true, b.now)
+		goes(0)
+		b.after(time.Second)
+		b.Consumers("q", 0, c.foreign, true, b.now) // something took them
+		goes(c.want)
+		b.Consumers("q", 2, 9, true, b.now)
+		if n, _ := b.Allow("q", 5, b.now); n != 5 {
+			t.Errorf("%+v: with consumers %d are retried", c, n)
+		}
+	}
+}
+
+// Retries are reported as paused while messages wait for a consumer, a probe being in the queue:
+// not before the probe, not between two of them, and not when nothing waits any more.
+func TestWhenRetriesArePausedForLackOfAConsumer(t *testing.T) {
 	b := newScene(t, throttle.Rules{})
-	b.Consumers("q", 0, b.now)
-	if n, retryAt := b.Allow("q", 5, b.now); n != 0 || !retryAt.IsZero() {
-		t.Fatal(n, retryAt)
-	}
-	if v := b.after(time.Minute); v.WaitReason != throttle.WhyNoConsumer || b.now.Sub(v.NoConsumersSince) != time.Minute {
-		t.Fatalf("%+v", v)
-	}
-	b.Consumers("q", 2, b.now)
-	if n, _ := b.Allow("q", 5, b.now); n != 5 {
-		t.Fatal(n)
+	for _, c := range []struct {
+		consumers, ready int
+		waits            bool
+		paused           throttle.WaitReason
+		transitions      string
+	}{
+		{0, 0, true, "", "[]"},
+		{0, 1, false, "", "[]"},
+		{0, 1, true, throttle.WhyNoConsumer, "[no-consumer]"},
+		{0, 0, true, throttle.WhyNoConsumer, "[no-consumer]"},
+		{0, 1, false, "", "[no-consumer consumer-back]"},
+		{0, 1, true, throttle.WhyNoConsumer, "[no-consumer consumer-back no-consumer]"},
+		{1, 0, true, "", "[no-consumer consumer-back no-consumer consumer-back]"},
+	} {
+		b.Consumers("q", c.consumers, c.ready, c.waits, b.now)
+		v := b.View("q", b.now)
+		if v.WaitReason != c.paused || v.NoConsumersSince.IsZero() != (c.paused == "") || fmt.Sprint(b.transitions) != c.transitions {
+			t.Errorf("%+v: %+v, %v", c, v, b.transitions)
+		}
 	}
 	b.rules.NoConsumer = throttle.RetryWithoutConsumers
-	b.Consumers("q", 0, b.now)
+	b.Consumers("q", 0, 1, true, b.now)
 	if n, _ := b.Allow("q", 5, b.now); n != 5 {
-		t.Fatal(n)
-	}
-	if want := "[no-consumer consumer-back]"; fmt.Sprint(b.transitions) != want {
-		t.Errorf("%v, want %s", b.transitions, want)
+		t.Errorf("%d are retried to a queue that is read with basic.get", n)
 	}
 }
 
@@ -227,6 +270,7 @@ func TestWhyRetriesAreNoLongerPausedForLackOfAConsumer(t *testing.T) {
 		want       string
 	}{
 		{2, "", "consumers of the queue: 2"},
+		{0, "", "no message waits for a consumer"},
 		{-1, "", unknown},
 		{0, throttle.RetryWithoutConsumers, regardless},
 		{-1, throttle.RetryWithoutConsumers, regardless},
@@ -235,9 +279,9 @@ func TestWhyRetriesAreNoLongerPausedForLackOfAConsumer(t *testing.T) {
 		var r throttle.Rules
 		th := throttle.New(func(string) throttle.Rules { return r }, func() float64 { return 0.5 }, func(tr throttle.Transition) { why = tr.Reason })
 		now := time.Unix(1_700_000_000, 0)
-		th.Consumers("q", 0, now)
+		th.Consumers("q", 0, 1, true, now)
 		r.NoConsumer = c.noConsumer
-		if th.Consumers("q", c.consumers, now); why != c.want {
+		if th.Consumers("q", c.consumers, 1, false, now); why != c.want {
 			t.Errorf("%d consumers: %q, want %q", c.consumers, why, c.want)
 		}
 	}
@@ -374,10 +418,10 @@ func TestANewRateCountsAtOnce(t *testing.T) {
 // The rate of a queue that nothing may go to begins when something may.
 func TestARateBeginsWithOneMessageAlsoAfterAPause(t *testing.T) {
 	b := newScene(t, throttle.Rules{Rate: 200})
-	b.Consumers("q", 0, b.now)
+	b.Consumers("q", 0, 1, true, b.now)
 	b.allows(512, 0, never)
 	b.after(time.Minute)
-	b.Consumers("q", 1, b.now)
+	b.Consumers("q", 1, 1, true, b.now)
 	if n := len(b.goes(512)); n != 1 {
 		t.Errorf("%d go at once", n)
 	}
@@ -530,7 +574,7 @@ func TestAQueueWithoutRulesIsNotRemembered(t *testing.T) {
 // Where two things stop a queue, the first of them is named.
 func TestTheFirstReasonIsNamed(t *testing.T) {
 	b := newScene(t, withBreaker())
-	b.Consumers("q", 0, b.now)
+	b.Consumers("q", 0, 1, true, b.now)
 	must(t, b.Force("q", "open", "anna", "", b.now))
 	if v := b.View("q", b.now); v.WaitReason != throttle.WhyNoConsumer {
 		t.Errorf("it waits because of %s", v.WaitReason)
@@ -574,7 +618,7 @@ func TestWhenQueuesAreForgotten(t *testing.T) {
 		b.Failed("open", id, b.now)
 	}
 	must(t, b.Force("forced", "open", "anna", "", b.now))
-	b.Consumers("unconsumed", 0, b.now)
+	b.Consumers("unconsumed", 0, 1, true, b.now)
 	remembered(9*time.Minute, "closed", "open", "forced", "reserved", "unconsumed")
 	remembered(10*time.Minute, "open", "forced", "reserved", "unconsumed")
 	remembered(24*time.Hour-time.Minute, "open", "forced", "reserved", "unconsumed")
@@ -669,7 +713,7 @@ func TestTheThrottleKeepsItsLimitsWhateverHappens(t *testing.T) {
 		var out []gone       // retried, and neither failed again nor settled
 		var goings []gone    // all that were let through
 		var reserved, id int // reserved: allowed, and neither retried nor unsent yet
-		consumers := -1
+		consumers, ready := -1, 0
 		fresh := func() uuid.UUID { id++; return uuid.NewSHA1(uuid.Nil, fmt.Append(nil, id)) }
 		forget := func() {
 			kept := out[:0]
@@ -683,8 +727,8 @@ func TestTheThrottleKeepsItsLimitsWhateverHappens(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"allow": func(t *rapid.T) {
 				n, retryAt := th.Allow("q", rapid.IntRange(1, 512).Draw(t, "most"), now)
-				if n > 0 && (state == throttle.Open || consumers == 0) {
-					t.Fatalf("%d go, %s with %d consumers", n, state, consumers)
+				if n > 0 && state == throttle.Open || consumers == 0 && n > max(0, 1-ready-reserved) {
+					t.Fatalf("%d go, %s with %d consumers, %d ready, %d under way", n, state, consumers, ready, reserved)
 				}
 				if n == 0 && retryAt.Before(now) && !retryAt.IsZero() {
 					t.Fatalf("ask again at %s, %s ago", retryAt, now.Sub(retryAt))
@@ -725,8 +769,8 @@ func TestTheThrottleKeepsItsLimitsWhateverHappens(t *testing.T) {
 				now = now.Add(time.Duration(math.Pow(10, rapid.Float64Range(5, 11).Draw(t, "log ns"))))
 			},
 			"consumers": func(t *rapid.T) {
-				consumers = rapid.IntRange(-1, 2).Draw(t, "n")
-				th.Consumers("q", consumers, now)
+				consumers, ready = rapid.IntRange(-1, 2).Draw(t, "n"), rapid.IntRange(0, 1).Draw(t, "ready")
+				th.Consumers("q", consumers, ready, rapid.Bool().Draw(t, "waits"), now)
 			},
 			"force": func(t *rapid.T) {
 				forcing = true
@@ -798,7 +842,7 @@ func TestALateCallerCatchesUp(t *testing.T) {
 		"late":              {200 * time.Millisecond, func(*scene) {}, 21, 22},
 		"later than may be": {time.Minute, func(*scene) {}, 27, 27},
 		"nothing waited":    {200 * time.Millisecond, func(b *scene) { b.goesBut(1) }, 10, 10},
-		"no consumers":      {200 * time.Millisecond, func(b *scene) { b.Consumers("q", 0, b.now); b.goes(512); b.Consumers("q", 1, b.now) }, 10, 10},
+		"no consumers":      {200 * time.Millisecond, func(b *scene) { b.Consumers("q", 0, 1, true, b.now); b.goes(512); b.Consumers("q", 1, 0, true, b.now) }, 10, 10},
 		"it had no share":   {200 * time.Millisecond, func(b *scene) { b.share(0); b.goes(512); b.share(1) }, 10, 10},
 	} {
 		t.Run(name, func(t *testing.T) {

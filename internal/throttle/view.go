@@ -22,10 +22,10 @@ type View struct {
 	// InFlight are retried messages that may still fail again. They are counted only where the
 	// policy has in_flight or a breaker.
 	InFlight         int
-	Consumers        int // -1: not known
-	NoConsumersSince time.Time
-	Finished         int     // how many of the retries that the breaker counts have finished
-	FailedShare      float64 // how much of Finished failed again, from 0 to 1
+	Consumers        int       // -1: not known
+	NoConsumersSince time.Time // since when messages wait for a consumer; zero: none does
+	Finished         int       // how many of the retries that the breaker counts have finished
+	FailedShare      float64   // how much of Finished failed again, from 0 to 1
 }
 
 // View returns the state of a queue.
@@ -46,8 +46,12 @@ func (t *Throttle) View(queue string, now time.Time) View {
 	}
 	v := View{State: q.state, Since: q.since, Reason: q.reason, By: q.by, Until: q.until, Forced: q.forced, HasBreaker: r.Breaker != nil,
 		Rate: q.rateLimit(now), MaxInFlight: r.InFlight, InFlight: inFlight, Consumers: q.consumers, NoConsumersSince: q.noConsumersSince}
-	if n, _, why := q.allowed(1, now); n == 0 {
+	n, _, why := q.allowed(1, now)
+	switch waits := !q.noConsumersSince.IsZero(); {
+	case n == 0 && (why != WhyNoConsumer || waits):
 		v.WaitReason = why
+	case waits: // between two probes
+		v.WaitReason = WhyNoConsumer
 	}
 	var failed int
 	if v.Finished, failed = q.latestOfAll(now); v.Finished > 0 {

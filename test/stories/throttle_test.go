@@ -56,13 +56,15 @@ func TestRetriesKeepTheirRate(t *testing.T) {
 	})
 }
 
-// A queue without consumers gets nothing back and says so, over a restart of the
-// service too, and goes on by itself when there is a consumer.
-func TestAQueueWithoutConsumersGetsNoRetries(t *testing.T) {
-	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
+// A queue without consumers gets one message back, for which an autoscaler starts a consumer, and
+// says that the others wait, over a restart of the service too. It goes on by itself when there is a
+// consumer, and a poller gets one message after the other.
+func TestAQueueWithoutConsumersGetsAProbe(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		const policies = `policies: [{name: p, queues: ["*"], ` + expiring + `}]`
 		s := start(t, v, policies).ready(t)
 		expire(t, v, "orders", 20)
+		s.wait(t, retry.Retried)
 		if e := s.wait(t, retry.NoConsumer, retry.Retried); e.Kind != retry.NoConsumer || e.Queue != "orders" {
 			t.Fatalf("%+v", e)
 		}
@@ -75,12 +77,19 @@ func TestAQueueWithoutConsumersGetsNoRetries(t *testing.T) {
 		if e := s.wait(t, retry.NoConsumer, retry.Retried); e.Kind != retry.NoConsumer {
 			t.Fatalf("after a restart: %+v", e)
 		}
-		if n := v.Depth("orders"); n != 0 {
+		if n := v.Depth("orders"); n != 1 {
 			t.Errorf("%d are in the queue", n)
+		}
+		for range 3 {
+			brokertest.Eventually(t, "there is a message for a poller", func() bool {
+				_, ok, err := v.Channel().Get("orders", true)
+				must(t, err)
+				return ok
+			})
 		}
 		c := v.ConsumeMany("orders")
 		c.Next()
-		bodies(c, 19)
+		bodies(c, 16)
 		if e := s.wait(t, retry.ConsumerBack); e.Queue != "orders" {
 			t.Errorf("%+v", e)
 		}
