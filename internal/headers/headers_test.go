@@ -54,7 +54,7 @@ func TestImpossibleHistoryIsNotBelieved(t *testing.T) {
 		h, _, note := headers.Read(m, "q", true, now)
 		return h, note
 	}
-	for v, want := range map[any]int{int64(2): 2, uint8(2): 2, int64(1): 1, int64(-1): 0, int64(wire.MaxAttempt): wire.MaxAttempt, int64(wire.MaxAttempt + 1): 0, "2": 0} {
+	for v, want := range map[any]int{int64(2): 2, uint8(2): 2, int64(1): 1, int64(-1): 0, int64(wire.MaxAttempt): wire.MaxAttempt, int64(wire.MaxAttempt + 1): 0, "2": 2, 2.0: 2, "two": 0, "": 0, true: 0} {
 		if h, note := read(wire.HeaderAttempt, v); h.Failures != want || (note != "") != (want == 0) {
 			t.Errorf("attempt %v is read as %d, %q", v, h.Failures, note)
 		}
@@ -66,10 +66,20 @@ func TestImpossibleHistoryIsNotBelieved(t *testing.T) {
 	if d, note := headers.SuggestedDelay(of(wire.HeaderDelay, int64(0))); d != 0 || note != "" {
 		t.Errorf("delay 0 is read as %s, %q", d, note)
 	}
-	for v, want := range map[any]time.Duration{int64(1500): 1500 * time.Millisecond, int64(-1): 0, "9": 0, int64(math.MaxInt64): math.MaxInt64,
+	for v, want := range map[any]time.Duration{int64(1500): 1500 * time.Millisecond, int64(-1): 0, "soon": 0, "9": 9 * time.Millisecond, " 8000.0 ": 8 * time.Second,
+		8000.0: 8 * time.Second, float32(8000): 8 * time.Second, 8000.5: 8001 * time.Millisecond, -0.5e9: 0, 1e300: math.MaxInt64, math.Inf(1): 0, "NaN": 0,
+		amqp.Decimal{Scale: 1, Value: 80005}: 8001 * time.Millisecond, amqp.Decimal{Scale: 200, Value: 1}: time.Millisecond, int64(math.MaxInt64): math.MaxInt64,
 		int64(longestExact): time.Duration(longestExact) * time.Millisecond, int64(longestExact + 1): math.MaxInt64} {
 		if d, note := headers.SuggestedDelay(of(wire.HeaderDelay, v)); d != want || (note != "") != (want == 0) {
 			t.Errorf("delay %v is read as %s, %q", v, d, note)
+		}
+	}
+	for want, m := range map[string]*wire.Message{"": of(wire.HeaderDelay, 8000.5), wire.HeaderDelay: of(wire.HeaderDelay, "soon"), wire.HeaderAttempt: of(wire.HeaderAttempt, "two")} {
+		if got := headers.Ignored(m, true); got != want {
+			t.Errorf("ignored is %q of %v", got, m.Headers)
+		}
+		if got := headers.Ignored(m, false); got == wire.HeaderDelay {
+			t.Errorf("a delay counts in a dead letter: %v", m.Headers)
 		}
 	}
 	for v, want := range map[any]time.Time{now.Add(-time.Hour): now.Add(-time.Hour), now.Add(time.Hour): now, time.Unix(0, 0): now, "x": now} {

@@ -6,6 +6,8 @@ package headers
 import (
 	"fmt"
 	"math"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -14,14 +16,28 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
+// Ignored returns the header that should be a number and is none; "": all are. The delay counts in
+// a report only.
+func Ignored(m *wire.Message, reported bool) string {
+	if _, note := SuggestedDelay(m); reported && note != "" {
+		return wire.HeaderDelay
+	}
+	if v, there := m.Headers[wire.HeaderAttempt]; there {
+		if _, ok := failures(v); !ok {
+			return wire.HeaderAttempt
+		}
+	}
+	return ""
+}
+
 // SuggestedDelay returns the delay that a consumer asks for, which its header has in
-// milliseconds.
+// milliseconds, rounded up.
 func SuggestedDelay(m *wire.Message) (d time.Duration, note string) {
 	v, there := m.Headers[wire.HeaderDelay]
 	if !there {
 		return 0, ""
 	}
-	ms, ok := integer(v)
+	ms, ok := number(v)
 	if !ok || ms < 0 {
 		return 0, fmt.Sprintf("its %s header was not a number of milliseconds and was ignored", wire.HeaderDelay)
 	}
@@ -51,9 +67,7 @@ func Read(m *wire.Message, queue string, viaOurs bool, now time.Time) (t History
 	if identified {
 		t.ID = id.String()
 	}
-	if n, is := integer(attempt); is && n >= 0 && n <= wire.MaxAttempt {
-		t.Failures = int(n)
-	} else if counted {
+	if t.Failures, ok = failures(attempt); counted && !ok {
 		note = fmt.Sprintf("its %s header was not a number from 0 to %d and counted as 0",
 			wire.HeaderAttempt, wire.MaxAttempt)
 	}
@@ -96,6 +110,42 @@ func Clean(h amqp.Table) amqp.Table {
 		}
 	}
 	return out
+}
+
+// number reads a number in any type that a client may write it as, rounded up: .NET and Python write
+// 8000.0, and others text.
+func number(v any) (int64, bool) {
+	var f float64
+	switch n := v.(type) {
+	case float64:
+		f = n
+	case float32:
+		f = float64(n)
+	case amqp.Decimal:
+		f = float64(n.Value) / math.Pow10(int(n.Scale))
+	case string:
+		var err error
+		if f, err = strconv.ParseFloat(strings.TrimSpace(n), 64); err != nil {
+			return 0, false
+		}
+	default:
+		return integer(v)
+	}
+	switch f = math.Ceil(f); {
+	case math.IsNaN(f), math.IsInf(f, 0):
+		return 0, false
+	case f >= math.MaxInt64:
+		return math.MaxInt64, true
+	}
+	return int64(max(f, math.MinInt64)), true
+}
+
+func failures(v any) (n int, ok bool) {
+	i, ok := number(v)
+	if !ok || i < 0 || i > wire.MaxAttempt {
+		return 0, false
+	}
+	return int(i), true
 }
 
 func integer(v any) (int64, bool) {

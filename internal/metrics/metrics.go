@@ -24,7 +24,7 @@ type Metrics struct {
 
 	// counters with the label queue; byQueue are all of them, and fromZero those without
 	// another label, which begin at 0: see label
-	deadLetters, retried, forwarded, parked, discarded, replayed, waits, refused, opened *prometheus.CounterVec
+	deadLetters, ignored, retried, forwarded, parked, discarded, replayed, waits, refused, opened *prometheus.CounterVec
 
 	byQueue, fromZero []*prometheus.CounterVec
 
@@ -78,6 +78,7 @@ func New(s store.Store, free func() (uint64, uint64, error), version, vhost stri
 		return h
 	}
 	m.deadLetters = byQueue("dead_letters_total", "Failed messages received.", "reason")
+	m.ignored = byQueue("ignored_headers_total", "Failed messages with a header of Redrive's that should be a number and is none, and was ignored.", "header")
 	m.retried = byQueue("retried_total", "Messages that RabbitMQ confirmed in their work queue again.")
 	m.forwarded = byQueue("forwarded_total", "Messages that RabbitMQ confirmed where their policy, or a person's copy, sends them.")
 	m.parked = byQueue("parked_total", "Messages parked.")
@@ -139,6 +140,9 @@ func (m *Metrics) Event(e retry.Event) {
 	switch e.Kind {
 	case retry.Failed:
 		m.deadLetters.WithLabelValues(q, reasonLabel(e.Reason)).Inc()
+		if e.Ignored != "" {
+			m.ignored.WithLabelValues(q, e.Ignored).Inc()
+		}
 	case retry.Waiting:
 		m.waits.WithLabelValues(q, e.Way).Inc()
 		if e.Instead != "" {

@@ -47,6 +47,7 @@ type Event struct {
 	Failures int    // failures so far
 	Reason   string // why it failed: one of wire.Reason…
 	Error    string // the text that its consumer reported; hostile
+	Ignored  string // Failed: its header of ours that should be a number and is none
 	Delay    time.Duration
 	Way      string // Waiting: InStore, or the name of the way to wait in RabbitMQ
 	Instead  string // Waiting in the store: the way to wait by which RabbitMQ did not accept it

@@ -34,6 +34,7 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/delay"
+	"github.com/redrive-mq/redrive/internal/headers"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
@@ -145,7 +146,8 @@ func (in *Intake) Handle(ctx context.Context, batch []wire.Delivery) error {
 }
 
 func failedEvent(r *store.Record) Event {
-	return Event{Kind: Failed, Queue: r.Queue, ID: r.ID, Failures: r.Failures, Reason: r.Reason, Error: r.Error}
+	return Event{Kind: Failed, Queue: r.Queue, ID: r.ID, Failures: r.Failures, Reason: r.Reason, Error: r.Error,
+		Ignored: headers.Ignored(&r.Message, r.Reason == wire.ReasonReported)}
 }
 
 // countUnstored counts in the ledger the messages that are not stored.

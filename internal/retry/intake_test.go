@@ -181,7 +181,7 @@ func TestAttemptsAreCountedInOurHeaderOnly(t *testing.T) {
 		want   int
 		noted  bool
 	}{{nil, 1, true}, {int64(1), 2, false}, {int32(1), 2, false}, {uint8(1), 2, false}, {int64(-1), 1, true}, {int64(wire.MaxAttempt + 1), 1, true},
-		{int64(wire.MaxAttempt), wire.MaxAttempt + 1, false}, {"2", 1, true}, {2.0, 1, true}, {true, 1, true}} {
+		{int64(wire.MaxAttempt), wire.MaxAttempt + 1, false}, {"2", 3, false}, {2.0, 3, false}, {1.5, 3, false}, {"two", 1, true}, {true, 1, true}} {
 		s := memstore.New()
 		d := retriedFrom("q", "")
 		d.Message.Headers[wire.HeaderAttempt] = c.header

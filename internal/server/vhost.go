@@ -197,6 +197,19 @@ func (s *vhost) listeners() *listeners {
 			announce(s.replica, e, elsewhere)
 		}
 	})
+	var warning sync.Mutex
+	warned := map[string]bool{} // of queues: one line each, and the metric counts on
+	l.add("log", func(e retry.Event) {
+		if e.Ignored == "" {
+			return
+		}
+		warning.Lock()
+		defer warning.Unlock()
+		if !warned[e.Queue] && len(warned) < maxActiveQueues {
+			warned[e.Queue] = true
+			s.Log.Warn("a failed message has a header of ours that is no number: it was ignored; further ones of the queue are only counted", "queue", e.Queue, "header", e.Ignored, "id", e.ID)
+		}
+	})
 	l.add("canary", func(e retry.Event) {
 		if e.Kind == retry.Failed {
 			s.operations.Failed(e)

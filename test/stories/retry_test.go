@@ -133,7 +133,7 @@ func TestAFailedMessageIsRetriedAndParkedAtTheEnd(t *testing.T) {
 // What consumers report themselves: the error travels, the wish for a delay
 // counts within the policy, and a report enrols no queue.
 func TestAReportedFailure(t *testing.T) {
-	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("named", nil)
 		v.Queue("globbed.queue", nil)
 		s := run(t, servertest.Config(t, v, `policies: [{name: p, queues: [named, "globbed.*"], attempts: 3, backoff: [100ms, 1s], jitter: none, no_consumer: retry}]`)).ready(t)
@@ -145,7 +145,7 @@ func TestAReportedFailure(t *testing.T) {
 		for _, w := range []struct {
 			delay any
 			least time.Duration
-		}{{int64(600), 600 * time.Millisecond}, {int32(3_600_000), time.Second}, {"soon", 100 * time.Millisecond}, {int64(-5), 100 * time.Millisecond}} {
+		}{{int64(600), 600 * time.Millisecond}, {int32(3_600_000), time.Second}, {600.0, 600 * time.Millisecond}, {float32(599.5), 600 * time.Millisecond}, {"600", 600 * time.Millisecond}, {"soon", 100 * time.Millisecond}, {int64(-5), 100 * time.Millisecond}} {
 			began := time.Now()
 			report("named", w.delay)
 			d := c.Next()
@@ -157,6 +157,9 @@ func TestAReportedFailure(t *testing.T) {
 				t.Errorf("retried as %+v", d)
 			}
 			must(t, d.Ack(false))
+		}
+		if n, warned := s.metric(t, `redrive_ignored_headers_total{header="x-redrive-delay",queue="named"}`), strings.Count(s.Log.String(), "is no number"); n != "2" || warned != 1 {
+			t.Errorf("%s ignored headers are counted, and %d are in the log", n, warned)
 		}
 		report("globbed.queue", nil) // matched by a pattern only, and never dead-lettered
 		report("unknown", nil)

@@ -23,9 +23,10 @@ import (
 type Service struct {
 	*server.Service
 	Client httpapi.Client
-	Data   string           // its folder
-	Events chan retry.Event // the first 10,000
-	Stop   func() error     // waits for its end; may be called twice
+	Data   string             // its folder
+	Events chan retry.Event   // the first 10,000
+	Log    *brokertest.Output // what it has said
+	Stop   func() error       // waits for its end; may be called twice
 }
 
 // Config is that of a service on a virtual host, with a folder and a port of its own.
@@ -65,7 +66,7 @@ func Run(t *testing.T, c *config.Config) *Service {
 			t.Logf("the service said:\n%s", log)
 		}
 	})
-	return &Service{Service: a, Client: httpapi.Client{Addr: a.Addr()}, Data: c.Store.Disk, Events: events, Stop: stop}
+	return &Service{Service: a, Client: httpapi.Client{Addr: a.Addr()}, Data: c.Store.Disk, Events: events, Log: log, Stop: stop}
 }
 
 // Ready waits until nothing is wrong.
