@@ -25,6 +25,8 @@ var (
 var (
 	// ErrQueueGone: the work queue does not exist.
 	ErrQueueGone = errors.New("the queue does not exist")
+	// ErrExclusive: the queue is another connection's alone, and no other may bind it.
+	ErrExclusive = errors.New("the queue is exclusive to another connection")
 	// ErrDiffers: an exchange or queue of that name exists with other settings.
 	ErrDiffers = errors.New("it exists with other settings")
 	// ErrNoType: the broker has no exchange of that type.

@@ -310,6 +310,8 @@ func explain(err error) error {
 		return fmt.Errorf("%w: %s", wire.ErrQueueGone, e.Reason)
 	case e.Code == amqp.NotFound:
 		return fmt.Errorf("%w: %s", wire.ErrUnroutable, e.Reason)
+	case e.Code == amqp.ResourceLocked:
+		return fmt.Errorf("%w: %s", wire.ErrExclusive, e.Reason)
 	case e.Code == amqp.InternalError:
 		return fmt.Errorf("%w: %s", errCrashed, e.Reason)
 	case e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "inequivalent arg"):

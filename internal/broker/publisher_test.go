@@ -493,10 +493,14 @@ func TestARetryExchangeExistsOnlyWhileItsQueueDoes(t *testing.T) {
 		if err := p.BindRetryExchange(ctx, "q"); !errors.Is(err, wire.ErrQueueGone) {
 			t.Errorf("binding a queue that does not exist: %v", err)
 		}
+		must(t, p.RemoveRetryExchange(ctx, "q"))
 		exists(false)
 		for range 2 { // a queue that was made again is bound again
 			v.Queue("q", amqp.Table{"x-queue-type": "classic"})
 			must(t, p.BindRetryExchange(ctx, "q"))
+			if err := p.RemoveRetryExchange(ctx, "q"); err == nil {
+				t.Error("the retry exchange of a queue that exists was removed")
+			}
 			exists(true)
 			back := message(wire.RetryExchange("q"), "any", "a", nil)
 			if err := p.Send(ctx, []wire.Outgoing{back})(ctx)[0]; err != nil {
@@ -513,7 +517,16 @@ func TestARetryExchangeExistsOnlyWhileItsQueueDoes(t *testing.T) {
 		if err := p.BindRetryExchange(ctx, "q"); !errors.Is(err, wire.ErrQueueGone) {
 			t.Errorf("binding a deleted queue: %v", err)
 		}
-		exists(false) // it would stand for a permission that no one gave a new queue
+		for range 2 {
+			must(t, p.RemoveRetryExchange(ctx, "q"))
+			exists(false) // it would stand for a permission that no one gave a new queue
+		}
+		if _, err := v.Channel().QueueDeclare("q", false, false, true, false, nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.BindRetryExchange(ctx, "q"); !errors.Is(err, wire.ErrExclusive) {
+			t.Errorf("binding another connection's queue: %v", err)
+		}
 	})
 }
 

@@ -9,19 +9,23 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// BindRetryExchange makes the retry exchange of queue and binds that queue alone:
-// wire.ErrQueueGone when there is no such queue.
+// BindRetryExchange makes the retry exchange of queue and binds that queue alone: wire.ErrQueueGone
+// when there is no such queue, and wire.ErrExclusive when it is another connection's. The exchange
+// stays then; RemoveRetryExchange deletes it.
 func (p *Publisher) BindRetryExchange(ctx context.Context, queue string) error {
 	if err := canExist(queue); err != nil {
 		return err
 	}
-	exchange := wire.RetryExchange(queue)
-	err := p.onChannel(ctx, func(ch *amqp.Channel) error { return bindRetryExchange(ch, queue, exchange) })
-	if errors.Is(err, wire.ErrQueueGone) {
-		// The exchange is the permission to retry; without its queue it is deleted too.
-		_ = p.onChannel(ctx, func(ch *amqp.Channel) error { return ch.ExchangeDelete(exchange, true, false) })
+	return p.onChannel(ctx, func(ch *amqp.Channel) error { return bindRetryExchange(ch, queue, wire.RetryExchange(queue)) })
+}
+
+// RemoveRetryExchange deletes the retry exchange of a queue, the permission to retry to it, unless a
+// queue is bound to it: RabbitMQ checks that in the same step.
+func (p *Publisher) RemoveRetryExchange(ctx context.Context, queue string) error {
+	if canExist(queue) != nil {
+		return nil
 	}
-	return err
+	return p.onChannel(ctx, func(ch *amqp.Channel) error { return ch.ExchangeDelete(wire.RetryExchange(queue), true, false) })
 }
 
 // bindRetryExchange does not check for the queue first: RabbitMQ 4.3 takes a minute to answer

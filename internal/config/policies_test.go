@@ -97,6 +97,7 @@ func TestLimitsOfRetriesAreParsed(t *testing.T) {
 		{"breaker: {wait: 10m}", " (throttle: breaker)", throttle.Rules{Breaker: &long}},
 		{"breaker: on\n    settle: 2m", " (throttle: breaker)", throttle.Rules{Settle: 2 * time.Minute, Breaker: &wide}},
 		{"no_consumer: retry", "", throttle.Rules{NoConsumer: throttle.RetryWithoutConsumers}},
+		{"no_queue: 1h", "", throttle.Rules{NoQueue: time.Hour}},
 		{"no_consumer: {probes: 5}", "", throttle.Rules{Probes: 5}},
 	} {
 		cfg := parsed(t, oneQueue+"    "+c.yaml)

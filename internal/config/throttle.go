@@ -31,6 +31,7 @@ func (d *document) throttle(r *throttle.Rules, where string) (fields map[string]
 		"in_flight": func(n ast.Node) { r.InFlight = d.whole(n, where+".in_flight", throttle.MaxTracked) },
 		"settle":    func(n ast.Node) { r.Settle = d.span(n, where+".settle") },
 		"breaker":   func(n ast.Node) { windowAt = n; r.Breaker, window = d.breaker(n, where+".breaker") },
+		"no_queue":  func(n ast.Node) { r.NoQueue = d.span(n, where+".no_queue") },
 		"no_consumer": func(n ast.Node) {
 			const expected = "pause, {probes: N} for an autoscaler that starts at N messages, or retry for queues that are read with basic.get"
 			if _, ok := pairs(n); ok {

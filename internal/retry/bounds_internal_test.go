@@ -346,6 +346,8 @@ type binding struct{ bound int }
 
 func (b *binding) BindRetryExchange(context.Context, string) error { b.bound++; return nil }
 
+func (b *binding) RemoveRetryExchange(context.Context, string) error { return nil }
+
 func (b *binding) RetryExchangeExists(context.Context, string) (bool, error) { return false, nil }
 
 // countedStore counts how often its messages are counted.
@@ -387,7 +389,7 @@ func TestNamesThatNeedNoPlaceAreAdmitted(t *testing.T) {
 func TestWhenNamesAreCountedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &countedStore{Store: memstore.New()}
-		sender := NewSender(silentBroker{&binding{}}, func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"*"}}} }, func(Event) {})
+		sender := NewSender(silentBroker{&binding{}}, func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"*"}}} }, nil, func(Event) {})
 		defer sender.Close()
 		n := NewReportedNames(s, sender)
 		for _, c := range []struct {

@@ -71,7 +71,7 @@ type DelayQueues struct {
 // works again; it is called on change only.
 func NewDelayQueues(b Declarer, policies func() policy.Set, timeout time.Duration, report func(way string, err error)) *DelayQueues {
 	timeout = cmp.Or(timeout, defaultConfirmTimeout)
-	return &DelayQueues{broker: b, targets: newRetryTargets(b, policies), report: report, timeout: timeout,
+	return &DelayQueues{broker: b, targets: newRetryTargets(b, policies, nil), report: report, timeout: timeout,
 		errLate:  fmt.Errorf("RabbitMQ has not confirmed within %s", timeout),
 		declared: map[any]declaration{}, failing: map[string]time.Time{}}
 }

@@ -138,6 +138,11 @@ func (f *faultyBroker) BindRetryExchange(_ context.Context, queue string) error 
 	return nil
 }
 
+func (f *faultyBroker) RemoveRetryExchange(context.Context, string) error { return nil }
+
+// impatient has messages parked at once when their queue is gone.
+func impatient(string) time.Duration { return 0 }
+
 func (f *faultyBroker) RetryExchangeExists(context.Context, string) (bool, error) { return false, nil }
 
 func (f *faultyBroker) Declare(context.Context, delay.Topology) error { f.declared++; return nil }
@@ -235,6 +240,8 @@ type slowBroker struct {
 	lookups map[string]int
 	at, top int // questions at once
 }
+
+func (b *slowBroker) RemoveRetryExchange(context.Context, string) error { return nil }
 
 func (b *slowBroker) RetryExchangeExists(ctx context.Context, queue string) (bool, error) {
 	b.mu.Lock()

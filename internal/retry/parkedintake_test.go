@@ -21,7 +21,7 @@ import (
 // publisher chooses: such names pass the same checks as all others.
 func TestNamesOfMessagesThatWaitedInRabbitMQShareTheBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, g := memstore.New(), retry.NewSender(&slowBroker{lookups: map[string]int{}}, anyQueue, none)
+		s, g := memstore.New(), retry.NewSender(&slowBroker{lookups: map[string]int{}}, anyQueue, impatient, none)
 		defer g.Close()
 		c := retry.NewParkedIntake(s, nil, none)
 		c.UseReportedNames(retry.NewReportedNames(s, g))
@@ -107,7 +107,7 @@ func TestMessagesParkedInRabbitMQAreCollected(t *testing.T) {
 func TestAllReasonsForParkingAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		// No policy allows a queue, so all names are known not to be targets.
-		g := retry.NewSender(&slowBroker{lookups: map[string]int{}}, func() policy.Set { return nil }, none)
+		g := retry.NewSender(&slowBroker{lookups: map[string]int{}}, func() policy.Set { return nil }, impatient, none)
 		defer g.Close()
 		names := retry.NewReportedNames(memstore.New(), g)
 		handle := func(s store.Store, queue, cannotRepublish string) {

@@ -17,6 +17,8 @@ type RetryExchanges interface {
 	// BindRetryExchange declares the retry exchange of an existing queue and binds the queue to
 	// it.
 	BindRetryExchange(ctx context.Context, queue string) error
+	// RemoveRetryExchange deletes the retry exchange of a queue, unless a queue is bound to it.
+	RemoveRetryExchange(ctx context.Context, queue string) error
 	// RetryExchangeExists tells whether the queue has a retry exchange.
 	RetryExchangeExists(ctx context.Context, queue string) (bool, error)
 }
@@ -34,10 +36,13 @@ type retryTargets struct {
 	binding *exchangeBinding
 	bound   queueSet // whose retry exchange this process has seen or declared
 	proven  queueSet // that RabbitMQ has dead-lettered from
+	away    awayQueues
+	// patience is how long messages wait for a queue that does not exist; nil: for ever.
+	patience func(queue string) time.Duration
 }
 
-func newRetryTargets(b RetryExchanges, policies func() policy.Set) *retryTargets {
-	t := &retryTargets{broker: b, policies: policies, lookup: newExchangeLookup(b.RetryExchangeExists)}
+func newRetryTargets(b RetryExchanges, policies func() policy.Set, patience func(queue string) time.Duration) *retryTargets {
+	t := &retryTargets{broker: b, policies: policies, patience: patience, lookup: newExchangeLookup(b.RetryExchangeExists)}
 	t.binding = newExchangeBinding(t.bind, func() {
 		if t.lookup.answered != nil {
 			t.lookup.answered()
@@ -46,14 +51,56 @@ func newRetryTargets(b RetryExchanges, policies func() policy.Set) *retryTargets
 	return t
 }
 
+// errAway: the queue does not exist, and may be declared again, as by a deploy. Its retry exchange
+// stays meanwhile, so that reports of the queue wait too.
+var errAway = errors.New("its messages wait for it")
+
 // bind declares a queue's retry exchange and binds the queue to it, and remembers that.
 func (t *retryTargets) bind(ctx context.Context, queue string) error {
 	err := t.broker.BindRetryExchange(ctx, queue)
-	if err == nil {
+	switch {
+	case err == nil:
+		t.away.remove(queue)
 		t.bound.add(queue)
 		t.lookup.forget(queue) // or it would be remembered as existing when it is deleted
+	case t.patience == nil:
+	case errors.Is(err, wire.ErrQueueGone) && t.away.waits(queue, t.patience(queue), time.Now()):
+		return fmt.Errorf("%w: %w", errAway, err)
+	case errors.Is(err, wire.ErrQueueGone), errors.Is(err, wire.ErrExclusive):
+		_ = t.broker.RemoveRetryExchange(ctx, queue) // at worst it stays
 	}
 	return err
+}
+
+// awayQueues remembers since when queues do not exist. The zero value has none.
+type awayQueues struct {
+	mu     sync.Mutex
+	queues map[string]awayQueue
+}
+
+type awayQueue struct{ since, seen time.Time }
+
+// waits notes that a queue does not exist, and tells whether messages wait for it still. What was
+// noted longer ago than patience says nothing about the time between.
+func (a *awayQueues) waits(queue string, patience time.Duration, now time.Time) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.queues == nil || len(a.queues) >= maxTargets {
+		a.queues = map[string]awayQueue{}
+	}
+	q, noted := a.queues[queue]
+	if !noted || now.Sub(q.seen) > max(patience, 2*maxBackoff) {
+		q.since = now
+	}
+	q.seen = now
+	a.queues[queue] = q
+	return now.Sub(q.since) < patience
+}
+
+func (a *awayQueues) remove(queue string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.queues, queue)
 }
 
 // queueSet remembers queues. The zero value has none.
@@ -170,10 +217,16 @@ func (t *retryTargets) routeBy(ctx context.Context, bind func(context.Context, s
 	switch err := bind(ctx, queue); {
 	case errors.Is(err, ErrLookupPending):
 		return Result{Err: err}
+	case errors.Is(err, errAway):
+		return Result{Err: err}
 	case errors.Is(err, wire.ErrQueueGone):
 		t.proven.remove(queue)
 		t.lookup.forget(queue)
 		return Result{Park: fmt.Sprintf("the queue %q does not exist any more", queue)}
+	case errors.Is(err, wire.ErrExclusive):
+		t.proven.remove(queue)
+		t.lookup.forget(queue)
+		return Result{Park: fmt.Sprintf("the queue %q is exclusive to another connection, so it cannot be retried to", queue)}
 	case err != nil:
 		return Result{Err: fmt.Errorf("binding the retry exchange of queue %q: %w", queue, err)}
 	}

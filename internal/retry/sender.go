@@ -43,10 +43,17 @@ type Sender struct {
 	targets   *retryTargets
 }
 
-// NewSender makes a Sender that publishes through p, to queues that the policies allow;
-// policies is called for each batch.
-func NewSender(p Publisher, policies func() policy.Set, events Listener) *Sender {
-	return &Sender{publisher: p, events: events, targets: newRetryTargets(p, policies)}
+// NewSender makes a Sender that publishes through p, to queues that the policies allow; policies is
+// called for each batch. patience is how long messages wait for a queue that does not exist.
+func NewSender(p Publisher, policies func() policy.Set, patience func(queue string) time.Duration, events Listener) *Sender {
+	return &Sender{publisher: p, events: events, targets: newRetryTargets(p, policies, patience)}
+}
+
+// RemoveRetryExchange deletes the retry exchange of a queue that is gone. RabbitMQ refuses while a
+// queue is bound to it, also one that was declared again just now.
+func (s *Sender) RemoveRetryExchange(ctx context.Context, queue string) error {
+	s.targets.forget(queue)
+	return s.publisher.RemoveRetryExchange(ctx, queue)
 }
 
 // OnLookupAnswered sets a function that is called each time RabbitMQ has answered whether a

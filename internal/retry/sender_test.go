@@ -31,7 +31,7 @@ func due(body string) store.Claim {
 func publishClaims(a *faultyBroker, claims ...store.Claim) (results []retry.Result, events []string) {
 	ctx := context.Background()
 	policies := policy.Set{{Name: "p", Queues: []string{"q"}}}
-	g := retry.NewSender(a, func() policy.Set { return policies }, func(e retry.Event) { events = append(events, string(e.Kind)+" "+e.ID.String()) })
+	g := retry.NewSender(a, func() policy.Set { return policies }, impatient, func(e retry.Event) { events = append(events, string(e.Kind)+" "+e.ID.String()) })
 	return g.Send(ctx, "q", claims)(ctx), events
 }
 
@@ -74,7 +74,7 @@ func TestOnlyAConfirmedMessageIsDone(t *testing.T) {
 // A queue that is gone has its messages parked, with that reason.
 func TestUnroutableIsParkedWhenTheQueueIsGone(t *testing.T) {
 	a := &faultyBroker{of: map[string]error{"x": wire.ErrUnroutable}}
-	g := retry.NewSender(a, func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"q"}}} }, none)
+	g := retry.NewSender(a, func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"q"}}} }, impatient, none)
 	ctx := context.Background()
 	wait := g.Send(ctx, "q", []store.Claim{due("x"), due("confirmed")})
 	a.gone = true
@@ -89,7 +89,7 @@ func TestUnroutableIsParkedWhenTheQueueIsGone(t *testing.T) {
 func TestAReportDoesNotDeclareADeletedRetryExchangeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &faultyBroker{of: map[string]error{"reported": wire.ErrUnroutable}}
-		g := retry.NewSender(a, func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"*"}}} }, none)
+		g := retry.NewSender(a, func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"*"}}} }, impatient, none)
 		defer g.Close()
 		reported := due("reported")
 		reported.Record.Proven = false
@@ -173,7 +173,7 @@ func TestNothingIsPublishedToAQueueThatNoPolicyAllows(t *testing.T) {
 		"named by reports": {"q", false, policy.Set{{Name: "p", Queues: []string{"*"}}}},
 	} {
 		a := &faultyBroker{}
-		g := retry.NewSender(a, func() policy.Set { return c.policies }, none)
+		g := retry.NewSender(a, func() policy.Set { return c.policies }, impatient, none)
 		t.Cleanup(g.Close)
 		answered := make(chan struct{}, 1)
 		g.OnLookupAnswered(func() { answered <- struct{}{} })
@@ -214,7 +214,7 @@ func TestAMessageThatIsNotPublishedIsNotDone(t *testing.T) {
 // A queue that RabbitMQ has dead-lettered from is enrolled until it is gone.
 func TestADeletedQueueIsNotEnrolled(t *testing.T) {
 	a := &faultyBroker{}
-	g := retry.NewSender(a, anyQueue, none)
+	g := retry.NewSender(a, anyQueue, impatient, none)
 	defer g.Close()
 	f := newIntake(memstore.New())
 	f.UseReportedNames(nil, g)
@@ -237,9 +237,18 @@ type slowBinder struct {
 	refuses error // to bind any queue
 
 	mu       sync.Mutex
+	patience time.Duration // of the sender
+	removed  []string      // retry exchanges
 	bound    map[string]int
 	now, top int // bindings at once
 	late     map[string]time.Duration
+}
+
+func (b *slowBinder) RemoveRetryExchange(_ context.Context, queue string) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.removed = append(b.removed, queue)
+	return nil
 }
 
 func (b *slowBinder) RetryExchangeExists(context.Context, string) (bool, error) { return false, nil }
@@ -270,7 +279,7 @@ func binding(t *testing.T, b *slowBinder, test func(s *memstore.Store, reports f
 	b.bound, b.late = map[string]int{}, map[string]time.Duration{}
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()
-		g := retry.NewSender(b, anyQueue, func(e retry.Event) {
+		g := retry.NewSender(b, anyQueue, func(string) time.Duration { return b.patience }, func(e retry.Event) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			b.late[e.Queue] = max(b.late[e.Queue], e.Late)
@@ -365,12 +374,63 @@ func TestABindingThatFailsStopsNoOther(t *testing.T) {
 			t.Errorf("reported: %s", r)
 		}
 	})
-	b = &slowBinder{latency: 200 * time.Millisecond, refuses: wire.ErrQueueGone}
-	binding(t, b, func(s *memstore.Store, reports func() string) {
-		must(t, s.Add(t.Context(), []*store.Record{proven("gone")}))
-		time.Sleep(3 * time.Second)
-		if k := kept(t, s); len(k) != 1 || !strings.Contains(k[0].Record.ParkedFor, "does not exist any more") {
-			t.Errorf("kept: %+v", k)
+}
+
+// A queue that is gone may be declared again: its messages wait for it, with its retry exchange, and
+// are parked with that reason when it stays away. Those of a queue that only another connection may
+// use are parked at once.
+func TestMessagesWaitForAQueueThatIsAway(t *testing.T) {
+	parked := func(t *testing.T, s *memstore.Store) string {
+		if k := kept(t, s); len(k) == 1 {
+			return k[0].Record.ParkedFor
 		}
-	})
+		return "retried"
+	}
+	for name, c := range map[string]struct {
+		refuses  error
+		patience time.Duration
+		back     time.Duration // when it is declared again; 0: never
+		waits    time.Duration
+		then     string
+		removed  int
+	}{
+		"for ever":             {wire.ErrQueueGone, 5 * time.Minute, 0, 5*time.Minute - time.Second, `the queue "q" does not exist any more`, 1},
+		"for a moment":         {wire.ErrQueueGone, 5 * time.Minute, 4 * time.Minute, 4 * time.Minute, "retried", 0},
+		"for ever, impatient":  {wire.ErrQueueGone, 0, 0, 0, `the queue "q" does not exist any more`, 1},
+		"exclusive to another": {wire.ErrExclusive, 5 * time.Minute, 0, 0, `the queue "q" is exclusive to another connection`, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := &slowBinder{latency: 20 * time.Millisecond, refuses: c.refuses, patience: c.patience}
+			binding(t, b, func(s *memstore.Store, reports func() string) {
+				must(t, s.Add(t.Context(), []*store.Record{proven("q")}))
+				time.Sleep(c.waits)
+				if is := parked(t, s); c.waits > 0 && (is != "" || !strings.Contains(reports(), "its messages wait for it")) {
+					t.Errorf("after %s: %q, reported: %s", c.waits, is, reports())
+				}
+				if c.back > 0 {
+					b.mu.Lock()
+					b.refuses = nil
+					b.mu.Unlock()
+				}
+				time.Sleep(30 * time.Second)
+				if is := parked(t, s); !strings.HasPrefix(is, c.then) || len(b.removed) != c.removed {
+					t.Errorf("then it is %q, and %d retry exchanges are removed", is, len(b.removed))
+				}
+				if c.then == "retried" {
+					return
+				}
+				// Of what is known to be gone, nothing waits again.
+				must(t, s.Add(t.Context(), []*store.Record{proven("q")}))
+				time.Sleep(time.Second)
+				for _, k := range kept(t, s) {
+					if k.Record.ParkedFor == "" {
+						t.Errorf("%+v waits", k.Record)
+					}
+				}
+				if b.bound["q"] > 30 {
+					t.Errorf("it was tried %d times", b.bound["q"])
+				}
+			})
+		})
+	}
 }

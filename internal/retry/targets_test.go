@@ -25,7 +25,7 @@ func TestWhetherAQueueIsATargetIsKnown(t *testing.T) {
 		b := &slowBroker{latency: time.Second, there: map[string]bool{"enrolled": true}, lookups: map[string]int{}}
 		g := retry.NewSender(b, func() policy.Set {
 			return policy.Set{{Name: "p", Queues: []string{"exact", "enrolled*", "missing*", "redrive*"}}}
-		}, none)
+		}, impatient, none)
 		defer g.Close()
 		for _, c := range []struct {
 			queue              string
@@ -55,7 +55,7 @@ func TestWhetherAQueueIsATargetIsKnown(t *testing.T) {
 func TestHowLongAnAnswerCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &slowBroker{there: map[string]bool{"enrolled": true}, lookups: map[string]int{}}
-		g := retry.NewSender(b, anyQueue, none)
+		g := retry.NewSender(b, anyQueue, impatient, none)
 		defer g.Close()
 		for _, c := range []struct {
 			after   time.Duration
@@ -77,7 +77,7 @@ func TestHowLongAnAnswerCounts(t *testing.T) {
 func TestNamesThatOnlyReportsGaveAreLookedUpBesideTheScheduler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &slowBroker{latency: time.Second, there: map[string]bool{"enrolled": true}, lookups: map[string]int{}}
-		g := retry.NewSender(b, anyQueue, none)
+		g := retry.NewSender(b, anyQueue, impatient, none)
 		woken := 0
 		g.OnLookupAnswered(func() { b.mu.Lock(); woken++; b.mu.Unlock() })
 		began := time.Now()
@@ -139,7 +139,7 @@ func limitsNames(t *testing.T, latency time.Duration, enrolled ...string) (*slow
 	for _, queue := range enrolled {
 		b.there[queue] = true
 	}
-	g := retry.NewSender(b, anyQueue, none)
+	g := retry.NewSender(b, anyQueue, impatient, none)
 	t.Cleanup(g.Close)
 	f := retry.NewIntake(s, retry.Rules{Policies: anyQueue()}, nil, none)
 	f.UseReportedNames(retry.NewReportedNames(s, g), g)
@@ -295,7 +295,7 @@ func TestAReportIsParkedOnlyByAnAnswerNewerThanItself(t *testing.T) {
 			{consent{asOf: now, err: down}, [2]string{parked, unknown}},
 			{consent{yes: true, asOf: now}, [2]string{sent, sent}},
 		} {
-			g := retry.NewSender(&faultyBroker{}, anyQueue, none)
+			g := retry.NewSender(&faultyBroker{}, anyQueue, impatient, none)
 			g.UseConsent(&c.consent)
 			send := func() []retry.Result { return g.Send(t.Context(), "q", claims)(t.Context()) }
 			if f := send()[0]; !errors.Is(f.Err, retry.ErrLookupPending) {

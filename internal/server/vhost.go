@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -170,7 +171,9 @@ func (s *vhost) open(address string) error {
 	s.parkedIntake = retry.NewParkedIntake(s.store, s.delayQueues.MarkLost, s.events)
 	s.parkedConsumer = broker.NewParkedConsumer(s.connection(partParked, "redrive parked"), parkedPrefetch, s.intakeState(partParkedStore, wire.QueueParked))
 	s.parkedConsumer.Redeclared = s.redeclared
-	s.sender = retry.NewSender(s.publisher, policies, s.events)
+	s.sender = retry.NewSender(s.publisher, policies, func(queue string) time.Duration {
+		return cmp.Or(s.queueLimits(queue).NoQueue, throttle.DefaultNoQueue)
+	}, s.events)
 	if err := s.openConsent(); err != nil {
 		return err
 	}

@@ -33,6 +33,8 @@ type Rules struct {
 	// with basic.get; "" is the first.
 	NoConsumer string
 	Probes     int // messages that a queue without consumers holds before retries pause; 0: 1
+	// NoQueue is how long messages wait for a queue that does not exist; 0: DefaultNoQueue.
+	NoQueue time.Duration
 }
 
 // String lists the limits, except NoConsumer; "" when there are none.
@@ -66,6 +68,9 @@ const (
 	PauseWithoutConsumers = "pause"
 	RetryWithoutConsumers = "retry"
 )
+
+// DefaultNoQueue is how long messages wait for a queue that does not exist.
+const DefaultNoQueue = 5 * time.Minute
 
 // DefaultSettle is the settle time of rules without one.
 const DefaultSettle = 30 * time.Second

@@ -64,7 +64,7 @@ func TestADeletedQueueLosesNothing(t *testing.T) {
 	t.Parallel()
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		p := newProcess(t, v.ServiceURL(brokertest.Works("q")))
-		p.configure(`policies: [{name: p, queues: ["*"], backoff: {fixed: 5s}, jitter: none, no_consumer: retry}]`) // the queue is deleted meanwhile
+		p.configure(`policies: [{name: p, queues: ["*"], backoff: {fixed: 5s}, jitter: none, no_consumer: retry, no_queue: 1s}]`) // the queue is deleted meanwhile
 		p.start()
 		p.waitReady()
 		ch := v.Channel()

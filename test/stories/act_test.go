@@ -470,7 +470,7 @@ func TestTheParkingLotInRabbitMQIsCollected(t *testing.T) {
 // queue that is declared again is bound again at its next dead letter.
 func TestAQueueThatIsGoneLosesNothingThatWaitsInRabbitMQ(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		s := start(t, v, `policies: [{name: p, queues: ["*"], attempts: 9, backoff: {fixed: 500ms}, wait: {levels: [500ms]}}]`).ready(t)
+		s := start(t, v, `policies: [{name: p, queues: ["*"], attempts: 9, backoff: {fixed: 500ms}, wait: {levels: [500ms]}, no_queue: 100ms}]`).ready(t)
 		ch := v.Channel()
 		deadLettered(v, "orders", "classic")
 		fail := func(body string) {
@@ -502,6 +502,57 @@ func TestAQueueThatIsGoneLosesNothingThatWaitsInRabbitMQ(t *testing.T) {
 		}
 		s.Replay(t, "queue:orders")
 		brokertest.Eventually(t, "the first is on its way", func() bool { return len(s.Parked(t)) == 0 })
+	})
+}
+
+// A queue that RabbitMQ deletes with its last consumer, as in a deploy, is waited for, also by
+// reports. Messages of a queue that is another connection's alone are parked, and no retry exchange
+// of it is left.
+func TestAQueueThatIsAwayIsWaitedFor(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		s := start(t, v, `policies: [{name: p, queues: ["*"], attempts: 9, backoff: {fixed: 100ms}}]`).ready(t)
+		ch := v.Channel()
+		declare := func() {
+			_, err := ch.QueueDeclare("orders", false, true, false, false, amqp.Table{"x-dead-letter-exchange": "redrive"})
+			must(t, err)
+		}
+		consume := func() <-chan amqp.Delivery {
+			in, err := ch.Consume("orders", "consumer", false, false, false, false, nil)
+			must(t, err)
+			return in
+		}
+		const n = 20
+		declare()
+		in := consume()
+		for range n {
+			v.Publish("", "orders", amqp.Publishing{Body: []byte("x")})
+		}
+		for range n {
+			reject(t, <-in)
+		}
+		must(t, ch.Cancel("consumer", false))
+		brokertest.Eventually(t, "its messages wait for it", func() bool { return strings.Contains(fmt.Sprint(s.Problems()), "its messages wait for it") })
+		v.Publish(wire.ExchangeFailures, "orders", amqp.Publishing{Body: []byte("reported")})
+		brokertest.Eventually(t, "the report waits too", func() bool { return s.kept(t, "orders").Waiting == n+1 })
+		declare()
+		for in, i := consume(), 0; i <= n; i++ {
+			must(t, (<-in).Ack(false))
+		}
+		if _, err := ch.QueueDeclare("mine", false, false, true, false, amqp.Table{"x-dead-letter-exchange": "redrive"}); err != nil {
+			t.Fatal(err)
+		}
+		must(t, ch.PublishWithContext(t.Context(), "", "mine", true, false, amqp.Publishing{}))
+		brokertest.Eventually(t, "it is rejected", func() bool {
+			d, ok, err := ch.Get("mine", false)
+			must(t, err)
+			return ok && d.Reject(false) == nil
+		})
+		if p := s.WaitParked(t, 1)[0]; !strings.Contains(p.ParkedFor, "exclusive to another connection") {
+			t.Errorf("parked as %+v", p)
+		}
+		if err := v.Channel().ExchangeDeclarePassive(wire.RetryExchange("mine"), "fanout", true, false, false, false, nil); err == nil {
+			t.Error("its retry exchange is left")
+		}
 	})
 }
 

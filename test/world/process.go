@@ -135,7 +135,7 @@ func (p *process) run(ctx context.Context, w *World) error {
 		}
 	}, func(int) {})
 	parkedConsumer := broker.NewParkedConsumer(connection("redrive parked"), 1024, func(error) {})
-	sender := retry.NewSender(publisher, policies, heard)
+	sender := retry.NewSender(publisher, policies, func(string) time.Duration { return throttle.DefaultNoQueue }, heard)
 	names := retry.NewReportedNames(p.store, sender)
 	p.intake.UseReportedNames(names, sender)
 	parkedIntake.UseReportedNames(names)
