@@ -9,6 +9,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 )
 
@@ -488,5 +489,42 @@ func TestArgumentsBeatAPolicyKeyByKey(t *testing.T) {
 		})
 		v.Publish("", "work", amqp.Publishing{Body: []byte("m")}) // expires by the policy
 		v.Consume("dead").Take("m")                               // goes where the argument says
+	})
+}
+
+// So our exchanges name themselves: no policy of others then gives them an alternate exchange.
+func TestAnExchangeThatIsItsOwnAlternateReturnsWhateverAPolicySays(t *testing.T) {
+	onEachBroker(t, func(t *testing.T, v *vhost) {
+		v.Queue("unrouted", nil)
+		v.Exchange("theirs", "fanout", "unrouted")
+		api := v.broker.(rabbit).API()
+		must(t, api.PutPolicy(t.Context(), management.Policy{Name: "theirs", Pattern: "^ours", ApplyTo: "exchanges", Definition: map[string]any{"alternate-exchange": "theirs"}}))
+		for _, kind := range []string{"fanout", "topic", "direct"} {
+			for _, alternate := range []string{"", "ours " + kind, "does not exist"} {
+				var args amqp.Table
+				if alternate != "" {
+					args = amqp.Table{"alternate-exchange": alternate}
+				}
+				ch := v.Channel()
+				must(t, ch.ExchangeDeclare("ours "+kind, kind, true, false, false, false, args))
+				brokertest.Eventually(t, "the policy applies", func() bool {
+					x, err := api.Exchange(t.Context(), "ours "+kind)
+					return err == nil && x.Policy == "theirs"
+				})
+				must(t, ch.Confirm(false))
+				returns := ch.NotifyReturn(make(chan amqp.Return, 1))
+				c, err := ch.PublishWithDeferredConfirm("ours "+kind, "key", true, false, amqp.Publishing{})
+				must(t, err)
+				if acked := c.Wait(); !acked || (len(returns) == 1) != (alternate != "") {
+					t.Errorf("%s with alternate exchange %q: acked %t, returned %d", kind, alternate, acked, len(returns))
+				}
+				// An exchange that is there keeps what it was declared with.
+				refused(t, "declaring it otherwise", v.Channel().ExchangeDeclare("ours "+kind, kind, true, false, false, false, amqp.Table{"alternate-exchange": "another"}), amqp.PreconditionFailed)
+				must(t, ch.ExchangeDelete("ours "+kind, false, false))
+			}
+		}
+		if n := v.Depth("unrouted"); n != 3 {
+			t.Errorf("the alternate exchange of the policy got %d messages, want 3", n)
+		}
 	})
 }
