@@ -20,7 +20,7 @@ const declareTries = 4
 // Declare declares what a way to wait needs. Safe for concurrent use.
 func (p *Publisher) Declare(ctx context.Context, t delay.Topology) error {
 	for tries := 0; ; tries++ {
-		err := p.onChannel(ctx, func(ch *amqp.Channel) error { return declare(ch, t) })
+		err := declareOn(p.channels(ctx), t)
 		again := errors.Is(err, errCrashed) || tries > 0 && errors.Is(err, wire.ErrNoAnswer) // of the connection that ended
 		if err == nil || !again || tries == declareTries {
 			return err
@@ -83,6 +83,24 @@ func (p *Publisher) MayPublish(ctx context.Context, exchange, key string) error 
 		return fmt.Errorf("publishing to exchange %q: %w", exchange, err)
 	}
 	return nil
+}
+
+// channels runs what it is passed on a channel of its own.
+type channels func(do func(*amqp.Channel) error) error
+
+func (p *Publisher) channels(ctx context.Context) channels {
+	return func(do func(*amqp.Channel) error) error { return p.onChannel(ctx, do) }
+}
+
+func channelsOf(conn *amqp.Connection) channels {
+	return func(do func(*amqp.Channel) error) error { return onChannel(conn, do) }
+}
+
+// declareOn declares t, on channels of its own.
+func declareOn(on channels, t delay.Topology) error {
+	return t.Declare(func(t delay.Topology) error {
+		return on(func(ch *amqp.Channel) error { return declare(ch, t) })
+	})
 }
 
 func declare(ch *amqp.Channel, t delay.Topology) error {

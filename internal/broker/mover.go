@@ -9,6 +9,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/internal/addresses"
+	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/internal/hint"
 )
 
@@ -90,6 +91,9 @@ func (m *Mover) Close() {
 // Do changes exchanges, queues and bindings on the connection that has the lock: when that
 // is lost, nothing is changed any more.
 func (m *Mover) Do(do func(*amqp.Channel) error) error { return onChannel(m.source, do) }
+
+// BindRetryExchange makes the retry exchange of a queue and binds it to that.
+func (m *Mover) BindRetryExchange(queue string) error { return declareOn(m.Do, delay.Retry(queue)) }
 
 // Depth returns how many ready messages and consumers a queue has.
 func (m *Mover) Depth(queue string) (ready, consumers int, err error) {

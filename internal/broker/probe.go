@@ -59,7 +59,9 @@ func (p *Probe) Queue(name string) (consumers, ready int, err error) {
 // declaration that differs; one that does not changes nothing.
 func (p *Probe) IntakeQueue() (exchange, queue error) {
 	if exchange = p.Exchange(wire.ExchangeDeadLetters); exchange == nil {
-		exchange = onChannel(p.conn, func(ch *amqp.Channel) error { return declareExchange(ch, deadLetterExchange) })
+		exchange = delay.Topology{Exchanges: []delay.Exchange{deadLetterExchange}}.Declare(func(t delay.Topology) error {
+			return onChannel(p.conn, func(ch *amqp.Channel) error { return declareExchange(ch, t.Exchanges[0]) })
+		})
 	}
 	if _, _, queue = p.Queue(wire.QueueIntake); queue == nil {
 		queue = onChannel(p.conn, func(ch *amqp.Channel) error { return declareQueue(ch, intakeQueue) })
@@ -72,12 +74,12 @@ func (p *Probe) IntakeQueue() (exchange, queue error) {
 func (p *Probe) DeclareAll() error {
 	var all []error
 	for _, t := range []delay.Topology{intakeTopology(), delay.Parked()} {
-		all = append(all, onChannel(p.conn, func(ch *amqp.Channel) error { return declare(ch, t) }))
+		all = append(all, declareOn(channelsOf(p.conn), t))
 	}
 	return errors.Join(all...)
 }
 
 // BindRetryExchange makes the retry exchange of a queue and binds it to that.
 func (p *Probe) BindRetryExchange(queue string) error {
-	return onChannel(p.conn, func(ch *amqp.Channel) error { return bindRetryExchange(ch, queue, wire.RetryExchange(queue)) })
+	return declareOn(channelsOf(p.conn), delay.Retry(queue))
 }

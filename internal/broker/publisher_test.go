@@ -17,6 +17,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/internal/broker"
+	"github.com/redrive-mq/redrive/internal/delay"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/testenv/rabbitnode"
 	"github.com/redrive-mq/redrive/wire"
@@ -526,6 +528,55 @@ func TestARetryExchangeExistsOnlyWhileItsQueueDoes(t *testing.T) {
 		}
 		if err := p.BindRetryExchange(ctx, "q"); !errors.Is(err, wire.ErrExclusive) {
 			t.Errorf("binding another connection's queue: %v", err)
+		}
+	})
+}
+
+// A policy on every exchange, as RabbitMQ's guide of alternate exchanges advises, would have what is
+// mandatory confirmed, and delivered to others. What an earlier version declared stays as it is:
+// nothing is lost on the way, and nothing stops.
+func TestAPolicyWithAnAlternateExchangeGetsNoRetry(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		v.Queue("unrouted", amqp.Table{"x-queue-type": "classic"})
+		v.Exchange("unrouted", "fanout", "unrouted")
+		v.Must("PUT", "policies/"+v.Name+"/theirs", management.Policy{Pattern: "", ApplyTo: "exchanges", Definition: map[string]any{"alternate-exchange": "unrouted"}})
+		v.Queue("q", amqp.Table{"x-queue-type": "classic"})
+		v.Queue("old", amqp.Table{"x-queue-type": "classic"})
+		before := v.Channel()
+		for name, kind := range map[string]string{wire.RetryExchange("old"): "fanout", wire.ExchangeFailures: "topic", wire.ExchangeParked: "fanout"} {
+			must(t, before.ExchangeDeclare(name, kind, true, false, false, false, nil))
+		}
+		must(t, before.ExchangeDeclare(wire.ExchangeDeadLetters, "fanout", true, false, true, false, nil))
+
+		p, ctx := publisher(t, v.URL()), t.Context()
+		l, err := broker.NewProbe(ctx, broker.Config{URL: v.URL(), Name: "test"})
+		must(t, err)
+		defer l.Close()
+		must(t, l.DeclareAll())
+		if exchange, queue := l.IntakeQueue(); exchange != nil || queue != nil {
+			t.Errorf("the exchange redrive: %v; redrive.intake: %v", exchange, queue)
+		}
+		must(t, v.API().Declare(ctx, delay.Retry("old")))
+		must(t, v.API().Declare(ctx, delay.Retry("q"))) // as enroll does, and then the service
+		for _, queue := range []string{"old", "q"} {
+			must(t, p.BindRetryExchange(ctx, queue))
+			retry := message(wire.RetryExchange(queue), "any", "a", nil)
+			if err := p.Send(ctx, []wire.Outgoing{retry})(ctx)[0]; err != nil || v.Depth(queue) != 1 {
+				t.Errorf("%s: %v, %d came back", queue, err, v.Depth(queue))
+			}
+			v.DeleteQueue(queue)
+		}
+		for _, exchange := range []string{wire.RetryExchange("q"), wire.ExchangeQuarantine} {
+			brokertest.Eventually(t, "the policy applies", func() bool {
+				x, err := v.API().Exchange(ctx, exchange)
+				return err == nil && x.Policy == "theirs"
+			})
+		}
+		if err := p.Send(ctx, []wire.Outgoing{message(wire.RetryExchange("q"), "any", "b", nil)})(ctx)[0]; !errors.Is(err, wire.ErrUnroutable) {
+			t.Errorf("to a deleted queue: %v", err)
+		}
+		if n := v.Depth("unrouted"); n != 0 {
+			t.Errorf("%d messages are in the alternate's queue", n)
 		}
 	})
 }

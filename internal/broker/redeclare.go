@@ -24,7 +24,7 @@ func OwnNames() (all []string) {
 
 // declare declares all that the consumer needs.
 func (c *BatchConsumer) declare(conn *amqp.Connection) error {
-	return onChannel(conn, func(ch *amqp.Channel) error { return declare(ch, c.topology) })
+	return declareOn(channelsOf(conn), c.topology)
 }
 
 // redeclare declares again what was deleted, and binds all of it: RabbitMQ shows no bindings to

@@ -6,17 +6,22 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/wire"
 )
 
 // BindRetryExchange makes the retry exchange of queue and binds that queue alone: wire.ErrQueueGone
 // when there is no such queue, and wire.ErrExclusive when it is another connection's. The exchange
 // stays then; RemoveRetryExchange deletes it.
+//
+// It does not check for the queue first: RabbitMQ 4.3 takes a minute to answer that the node of a
+// classic queue is down [measured on 4.3.6], and all retries would wait for that. Binding fails as
+// well when there is no queue, and asks no node of a queue.
 func (p *Publisher) BindRetryExchange(ctx context.Context, queue string) error {
 	if err := canExist(queue); err != nil {
 		return err
 	}
-	return p.onChannel(ctx, func(ch *amqp.Channel) error { return bindRetryExchange(ch, queue, wire.RetryExchange(queue)) })
+	return declareOn(p.channels(ctx), delay.Retry(queue))
 }
 
 // RemoveRetryExchange deletes the retry exchange of a queue, the permission to retry to it, unless a
@@ -26,16 +31,6 @@ func (p *Publisher) RemoveRetryExchange(ctx context.Context, queue string) error
 		return nil
 	}
 	return p.onChannel(ctx, func(ch *amqp.Channel) error { return ch.ExchangeDelete(wire.RetryExchange(queue), true, false) })
-}
-
-// bindRetryExchange does not check for the queue first: RabbitMQ 4.3 takes a minute to answer
-// that the node of a classic queue is down [measured on 4.3.6], and all retries would wait for
-// that. Binding fails as well when there is no queue, and asks no node of a queue.
-func bindRetryExchange(ch *amqp.Channel, queue, exchange string) error {
-	if err := ch.ExchangeDeclare(exchange, amqp.ExchangeFanout, true, false, false, false, nil); err != nil {
-		return err
-	}
-	return ch.QueueBind(queue, "", exchange, false, nil)
 }
 
 // RetryExchangeExists tells whether queue has a retry exchange.

@@ -34,7 +34,7 @@ const DeliveryLimit = 100
 
 // deadLetterExchange and intakeQueue are what failed messages come through.
 var (
-	deadLetterExchange = delay.Exchange{Name: wire.ExchangeDeadLetters, Kind: amqp.ExchangeFanout, Internal: true}
+	deadLetterExchange = delay.Exchange{Name: wire.ExchangeDeadLetters, Kind: amqp.ExchangeFanout, Internal: true, Args: amqp.Table{"alternate-exchange": delay.Nowhere}}
 	intakeQueue        = delay.Queue{Name: wire.QueueIntake, Args: amqp.Table{"x-queue-type": "quorum",
 		"x-delivery-limit": int64(DeliveryLimit), "x-dead-letter-exchange": wire.ExchangeQuarantine}}
 )
@@ -42,8 +42,8 @@ var (
 // intakeTopology is what the consumer of redrive.intake declares.
 func intakeTopology() delay.Topology {
 	return delay.Topology{
-		Exchanges: []delay.Exchange{deadLetterExchange, {Name: wire.ExchangeFailures, Kind: amqp.ExchangeTopic},
-			{Name: wire.ExchangeQuarantine, Kind: amqp.ExchangeFanout, Internal: true}},
+		Exchanges: []delay.Exchange{deadLetterExchange, delay.Own(wire.ExchangeFailures, amqp.ExchangeTopic),
+			{Name: wire.ExchangeQuarantine, Kind: amqp.ExchangeFanout, Internal: true, Args: amqp.Table{"alternate-exchange": wire.ExchangeQuarantine}}},
 		Queues: []delay.Queue{{Name: wire.QueueQuarantine, Args: amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": delay.NoLimit}}, intakeQueue},
 		Bindings: []delay.Binding{{From: wire.ExchangeQuarantine, ToQueue: wire.QueueQuarantine},
 			{From: wire.ExchangeDeadLetters, ToQueue: wire.QueueIntake},

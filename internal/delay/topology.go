@@ -3,6 +3,7 @@ package delay
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -26,6 +27,51 @@ type Exchange struct {
 	Internal   bool
 	AutoDelete bool // RabbitMQ deletes it with its last binding
 	Args       amqp.Table
+}
+
+// alternate is where an exchange sends what it cannot route. The argument wins over a RabbitMQ
+// policy, which would have a retry to a deleted queue confirmed, and not returned.
+const alternate = "alternate-exchange"
+
+// Nowhere is the alternate exchange of an exchange to which nobody may write: no exchange of that
+// name exists.
+const Nowhere = "redrive.none"
+
+// Own returns an exchange of ours that is its own alternate, so that a mandatory message that it
+// cannot route is returned, whatever policy others have set.
+// (TestAnExchangeThatIsItsOwnAlternateReturnsWhateverAPolicySays) Another name would need the
+// right to write to that.
+func Own(name, kind string) Exchange {
+	return Exchange{Name: name, Kind: kind, Args: amqp.Table{alternate: name}}
+}
+
+// Declare calls do to declare t. Exchanges of a version before ours had alternates stay as they are:
+// RabbitMQ changes no argument, and what is published while one is deleted and declared again
+// would be lost.
+func (t Topology) Declare(do func(Topology) error) error {
+	for again := true; ; {
+		err := do(t)
+		if t, again = t.older(err); !again {
+			return err
+		}
+	}
+}
+
+// older returns t without the alternate of the exchange that RabbitMQ refused to declare over that;
+// false when it was not over that.
+func (t Topology) older(refused error) (Topology, bool) {
+	for i, e := range t.Exchanges {
+		over := "inequivalent arg '" + alternate + "' for exchange '" + e.Name + "' in vhost "
+		if to := e.Args[alternate]; (to == e.Name || to == Nowhere) && refused != nil &&
+			strings.Contains(refused.Error(), over) && strings.Contains(refused.Error(), "but current is none") {
+			e.Args = maps.Clone(e.Args)
+			delete(e.Args, alternate)
+			t.Exchanges = slices.Clone(t.Exchanges)
+			t.Exchanges[i] = e
+			return t, true
+		}
+	}
+	return t, false
 }
 
 // Queue is durable. Its type is always among Args: a virtual host's default may
@@ -57,10 +103,16 @@ const NoLimit = int64(1_000_000_000)
 // there for a person, or for the service to collect them.
 func Parked() Topology {
 	return Topology{
-		Exchanges: []Exchange{{Name: wire.ExchangeParked, Kind: amqp.ExchangeFanout}},
+		Exchanges: []Exchange{Own(wire.ExchangeParked, amqp.ExchangeFanout)},
 		Queues:    []Queue{{Name: wire.QueueParked, Args: amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": NoLimit}}},
 		Bindings:  []Binding{{From: wire.ExchangeParked, ToQueue: wire.QueueParked}},
 	}
+}
+
+// Retry is the retry exchange of a work queue, bound to that alone.
+func Retry(queue string) Topology {
+	exchange := wire.RetryExchange(queue)
+	return Topology{Exchanges: []Exchange{Own(exchange, amqp.ExchangeFanout)}, Bindings: []Binding{{From: exchange, ToQueue: queue}}}
 }
 
 // Due is the last hop of all ways that wait in queues: an internal exchange, bound to each work
@@ -69,7 +121,7 @@ func Parked() Topology {
 // the same queue.
 func Due(queue string) Topology {
 	return Parked().With(Topology{
-		Exchanges: []Exchange{{Name: wire.ExchangeDue, Kind: amqp.ExchangeDirect, Internal: true, Args: amqp.Table{"alternate-exchange": wire.ExchangeParked}}},
+		Exchanges: []Exchange{{Name: wire.ExchangeDue, Kind: amqp.ExchangeDirect, Internal: true, Args: amqp.Table{alternate: wire.ExchangeParked}}},
 		Bindings:  []Binding{{From: wire.ExchangeDue, Key: queue, ToQueue: queue}},
 	})
 }
@@ -85,7 +137,7 @@ func DuePerQueue(queue string) Topology {
 	args := AtLeastOnce(wire.ExchangeDue, 0)
 	args["x-dead-letter-routing-key"] = queue
 	return Due(queue).With(Topology{
-		Exchanges: []Exchange{{Name: wire.ExchangeLane, Kind: amqp.ExchangeDirect, Internal: true, Args: amqp.Table{"alternate-exchange": wire.ExchangeDue}}},
+		Exchanges: []Exchange{{Name: wire.ExchangeLane, Kind: amqp.ExchangeDirect, Internal: true, Args: amqp.Table{alternate: wire.ExchangeDue}}},
 		Queues:    []Queue{{Name: lane, Args: args}},
 		Bindings:  []Binding{{From: wire.ExchangeLane, Key: queue, ToQueue: lane}},
 	})

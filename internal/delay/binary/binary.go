@@ -58,7 +58,7 @@ func (l *Ladder) Topology(queue string) delay.Topology {
 		name := l.level(n)
 		before := strings.Repeat("*.", Bits-1-n)
 		t = t.With(delay.Topology{
-			Exchanges: []delay.Exchange{{Name: name, Kind: amqp.ExchangeTopic}},
+			Exchanges: []delay.Exchange{delay.Own(name, amqp.ExchangeTopic)},
 			Queues:    []delay.Queue{{Name: name, Args: delay.AtLeastOnce(below, l.unit<<n)}},
 			Bindings: []delay.Binding{
 				{From: name, Key: before + "1.#", ToQueue: name},

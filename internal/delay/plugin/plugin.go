@@ -37,7 +37,7 @@ func (Way) Limits() delay.Limits {
 // Topology implements delay.Way.
 func (Way) Topology(queue string) delay.Topology {
 	return delay.Due(queue).With(delay.Topology{
-		Exchanges: []delay.Exchange{{Name: wire.ExchangeDelayed, Kind: "x-delayed-message", Args: amqp.Table{"x-delayed-type": amqp.ExchangeFanout}}},
+		Exchanges: []delay.Exchange{{Name: wire.ExchangeDelayed, Kind: "x-delayed-message", Args: amqp.Table{"x-delayed-type": amqp.ExchangeFanout, "alternate-exchange": wire.ExchangeDelayed}}},
 		Bindings:  []delay.Binding{{From: wire.ExchangeDelayed, ToExchange: wire.ExchangeDue}},
 	})
 }

@@ -73,7 +73,7 @@ func (t Type) delayQueue(name string, ttl time.Duration, more amqp.Table) delay.
 // queueBehind is a queue and the exchange of the same name before it.
 func queueBehind(name string, args amqp.Table) delay.Topology {
 	return delay.Topology{
-		Exchanges: []delay.Exchange{{Name: name, Kind: amqp.ExchangeFanout}},
+		Exchanges: []delay.Exchange{delay.Own(name, amqp.ExchangeFanout)},
 		Queues:    []delay.Queue{{Name: name, Args: args}},
 		Bindings:  []delay.Binding{{From: name, ToQueue: name}},
 	}

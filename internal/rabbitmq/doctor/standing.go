@@ -92,10 +92,19 @@ func (s *Scene) nowhere(q *management.QueueState, to string) string {
 	switch {
 	case x == nil:
 		return fmt.Sprintf("they go to the exchange %s, which does not exist", to)
-	case !slices.ContainsFunc(s.Bindings, func(b management.Binding) bool { return b.Source == to }) && x.Arguments["alternate-exchange"] == nil:
+	case !slices.ContainsFunc(s.Bindings, func(b management.Binding) bool { return b.Source == to }) && s.alternate(x) == nil:
 		return fmt.Sprintf("they go to the exchange %s, which is bound to nothing", to)
 	}
 	return ""
+}
+
+// alternate is the exchange that an exchange's argument names for what it cannot route; nil when it
+// returns that.
+func (s *Scene) alternate(x *management.Exchange) *management.Exchange {
+	if to, named := x.Arguments["alternate-exchange"].(string); named && to != x.Name {
+		return s.exchange(to)
+	}
+	return nil
 }
 
 // anotherLeader returns how to start the process again: it begins again on the node of a new leader.

@@ -43,9 +43,8 @@ const servicePrefix = "redrive."
 
 // serviceTarget is the target of an enrolled queue.
 func serviceTarget(queue string) Target {
-	exchange := wire.RetryExchange(queue)
-	return Target{Exchange: wire.ExchangeDeadLetters, PolicyPrefix: servicePrefix, Makes: fmt.Sprintf("makes exchange %q and binds the queue to it", exchange),
-		topology: delay.Topology{Exchanges: []delay.Exchange{{Name: exchange, Kind: "fanout"}}, Bindings: []delay.Binding{{From: exchange, ToQueue: queue}}}}
+	return Target{Exchange: wire.ExchangeDeadLetters, PolicyPrefix: servicePrefix, Makes: fmt.Sprintf("makes exchange %q and binds the queue to it", wire.RetryExchange(queue)),
+		topology: delay.Retry(queue)}
 }
 
 // policy of a queue.

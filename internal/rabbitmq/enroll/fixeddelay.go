@@ -44,7 +44,7 @@ func (a *FixedDelay) Topology() delay.Topology {
 		args["x-delivery-limit"] = delay.NoLimit
 	}
 	return delay.Due(a.queue).With(delay.Topology{
-		Exchanges: []delay.Exchange{{Name: a.name, Kind: amqp.ExchangeFanout}},
+		Exchanges: []delay.Exchange{delay.Own(a.name, amqp.ExchangeFanout)},
 		Queues:    []delay.Queue{{Name: a.name, Args: args}},
 		Bindings:  []delay.Binding{{From: a.name, ToQueue: a.name}},
 	})

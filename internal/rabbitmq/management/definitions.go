@@ -94,6 +94,10 @@ func Text(v any) string {
 // Declare declares the exchanges, queues and bindings of a topology in the client's
 // virtual host, one by one: importing them at once needs an administrator.
 func (c *Client) Declare(ctx context.Context, t delay.Topology) error {
+	return t.Declare(func(t delay.Topology) error { return c.declare(ctx, t) })
+}
+
+func (c *Client) declare(ctx context.Context, t delay.Topology) error {
 	d := Define(c.vhost, t)
 	for _, e := range d.Exchanges {
 		if err := c.Call(ctx, http.MethodPut, c.path("exchanges", e.Name), e, nil); err != nil {

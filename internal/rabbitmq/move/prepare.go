@@ -32,12 +32,11 @@ func (m *Move) prepare(ctx context.Context, c *broker.Mover, s *State) error {
 			}
 			m.Report(fmt.Sprintf("queue %q is there", m.To))
 		}
-		exchange := wire.RetryExchange(m.To)
-		if err := ch.ExchangeDeclare(exchange, amqp.ExchangeFanout, true, false, false, false, nil); err != nil {
-			return err
-		}
-		return ch.QueueBind(m.To, "", exchange, false, nil)
+		return nil
 	})
+	if err == nil {
+		err = c.BindRetryExchange(m.To)
+	}
 	if err != nil {
 		return fmt.Errorf("making queue %q: %w", m.To, err)
 	}
