@@ -13,6 +13,7 @@ const (
 	PartConsumers        = "consumers of queue "
 	PartDeliveryLimit    = "delivery limit"
 	PartForeignConsumers = "another service"
+	PartForeignPolicies  = "policies of others"
 )
 
 // OfQueue tells whether a problem, or its part of the service, concerns a single queue.
@@ -24,7 +25,7 @@ func OfQueue(problem string) bool {
 // of single queues do not, nor those that others must repair while the service does all its work:
 // not ready would mean no page and no retries of other queues either.
 func MakesNotReady(problem string) bool {
-	return !OfQueue(problem) && !strings.HasPrefix(problem, PartDeliveryLimit) && !strings.HasPrefix(problem, PartForeignConsumers)
+	return !OfQueue(problem) && !strings.HasPrefix(problem, PartDeliveryLimit) && !strings.HasPrefix(problem, PartForeignConsumers) && !strings.HasPrefix(problem, PartForeignPolicies)
 }
 
 // withoutQueues leaves out the problems that name queues.

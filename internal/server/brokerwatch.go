@@ -54,6 +54,36 @@ func (s *vhost) watchLimit(ctx context.Context) {
 	}
 }
 
+// foreignEvery is how often RabbitMQ is asked for policies of others: for all exchanges.
+const foreignEvery = 30 * time.Second
+
+// maxForeign is how many of them are named.
+const maxForeign = 5
+
+// watchForeign reports what policies of others change of Redrive's exchanges and queues. It needs the
+// management API.
+func (s *vhost) watchForeign(ctx context.Context) {
+	for s.manage != nil && ctx.Err() == nil {
+		if all, err := s.manage.Foreign(ctx); err == nil {
+			var said []string
+			for _, f := range all[:min(len(all), maxForeign)] {
+				said = append(said, f.String())
+			}
+			what := strings.Join(said, "; ")
+			if what != "" {
+				what += " (redrive doctor prints the remedy)"
+			}
+			if s.health.set(partForeignPolicies, what) && what != "" {
+				s.Log.Warn(what)
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(foreignEvery):
+		}
+	}
+}
+
 // foreignConsumersFor is how long foreign consumers must be there before they are reported:
 // RabbitMQ counts a consumer that has vanished until its heartbeats time out.
 const foreignConsumersFor = 25 * time.Second

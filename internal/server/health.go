@@ -40,6 +40,7 @@ const (
 	partConsumers        = inspect.PartConsumers // and the queue's name
 	partLimit            = inspect.PartDeliveryLimit
 	partForeignConsumers = inspect.PartForeignConsumers
+	partForeignPolicies  = inspect.PartForeignPolicies
 
 	// blockedBy begins what is wrong with a connection under an alarm.
 	blockedBy = "blocked by an alarm of RabbitMQ: "

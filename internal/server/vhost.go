@@ -365,6 +365,7 @@ func (s *vhost) run(ctx context.Context) error {
 	workers.Go(func() { s.consumerThrottle.run(ctx) })
 	workers.Go(func() { s.consent.Run(ctx) })
 	workers.Go(func() { s.watchLimit(ctx) })
+	workers.Go(func() { s.watchForeign(ctx) })
 	workers.Go(func() { s.inspect.Run(ctx) })
 	workers.Go(func() { s.operations.Run(ctx) })
 	workers.Go(func() {

@@ -150,6 +150,7 @@ func TestOnANodeOfItsOwn(t *testing.T) {
 			{"a killed node has lost transient messages of classic queues only", aKilledNodeHasLostTransientMessagesOfClassicQueuesOnly},
 			{"a stopped node has lost what a killed one has", aStoppedNodeHasLostWhatAKilledOneHas},
 			{"a consumer that takes too long", aConsumerThatTakesTooLong},
+			{"an internal exchange is not federated", anInternalExchangeIsNotFederated},
 			{"a malformed x-death ends at-least-once on 3", malformedXDeathEndsAtLeastOnceOn3},
 		} {
 			t.Run(fact.name, func(t *testing.T) {

@@ -2,12 +2,14 @@ package facts_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 )
 
@@ -252,6 +254,34 @@ func TestALeaderChangeRedeliversNothingAndConfirmsLate(t *testing.T) {
 		brokertest.Eventually(t, "all dead letters at least once arrive", func() bool { return v.Depth("dead") >= n })
 		t.Logf("of %d dead letters at most once %d are lost", n, n-v.Depth("once"))
 	})
+}
+
+// Another cluster that federates an exchange shows here as an exchange of its own beside it. A policy on every exchange
+// federates all but the internal ones, whatever their arguments.
+func anInternalExchangeIsNotFederated(t *testing.T, v *vhost) {
+	node := v.broker.(rabbit).node
+	if _, err := node.Shell(t.Context(), "rabbitmq-plugins enable rabbitmq_federation rabbitmq_federation_management"); err != nil {
+		t.Fatal(err)
+	}
+	down := &vhost{broker: rabbit{VHost: brokertest.NewVHost(t, v.broker.(rabbit).Broker), node: node}, Version: v.Version, t: t}
+	for _, v := range []*vhost{v, down} {
+		for name, internal := range map[string]bool{"redrive": true, "redrive.retry.q": false} {
+			must(t, v.own().ExchangeDeclare(name, "fanout", true, false, internal, false, amqp.Table{"alternate-exchange": name}))
+			v.Queue(name+".queue", nil)
+			must(t, v.own().QueueBind(name+".queue", "", name, false, nil))
+		}
+	}
+	there := down.broker.(rabbit)
+	there.Must("PUT", "parameters/federation-upstream/"+there.Name+"/here", map[string]any{"value": map[string]any{"uri": v.broker.(rabbit).URL()}})
+	there.Must("PUT", "policies/"+there.Name+"/all", management.Policy{Pattern: "^redrive", ApplyTo: "exchanges", Definition: map[string]any{"federation-upstream-set": "all"}})
+	for of, want := range map[rabbit]string{v.broker.(rabbit): "the virtual host " + there.Name, there: "a RabbitMQ policy (all) puts federation-upstream-set: all"} {
+		brokertest.Eventually(t, "the retry exchange alone is said to be federated", func() bool {
+			all, err := of.API().Foreign(t.Context())
+			return err == nil && len(all) == 1 && strings.HasPrefix(all[0].String(), want) && slices.Equal(all[0].Names, []string{"redrive.retry.q"})
+		})
+	}
+	v.Publish("redrive.retry.q", "", amqp.Publishing{Body: []byte("copied")})
+	down.Consume("redrive.retry.q.queue").Take("copied")
 }
 
 // What a move's bindings turn by: several ways to a queue are one copy, and an

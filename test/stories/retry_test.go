@@ -445,15 +445,27 @@ func TestDeletedExchangesAndQueuesAreDeclaredAgain(t *testing.T) {
 }
 
 // A policy or operator policy for every queue can beat the intake's own delivery limit:
-// the one in force is judged.
-func TestASmallDeliveryLimitOfAPolicyIsAProblem(t *testing.T) {
+// the one in force is judged. So is what they do to our other queues and exchanges.
+func TestPoliciesOfOthersAreProblems(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		s := run(t, servertest.Config(t, v, soon)).ready(t)
-		told := func(limit string) func() bool {
-			return func() bool {
-				return strings.Contains(strings.Join(s.Problems(), "\n"), "delivery limit: of redrive.intake is "+limit)
-			}
+		// An older version made this one, without an alternate exchange of its own.
+		v.Exchange(wire.RetryExchange("old"), "fanout")
+		v.Must(http.MethodPut, "policies/"+v.Name+"/alternate", management.Policy{Pattern: ".*", ApplyTo: "exchanges", Definition: map[string]any{"alternate-exchange": "theirs"}})
+		brokertest.Eventually(t, "the policy applies", func() bool {
+			x, err := v.API().Exchange(t.Context(), wire.RetryExchange("old"))
+			return err == nil && x.Policy == "alternate"
+		})
+		s := run(t, servertest.Config(t, v, soon))
+		has := func(problem string) func() bool {
+			return func() bool { return strings.Contains(strings.Join(s.Problems(), "\n"), problem) }
 		}
+		told := func(limit string) func() bool { return has("delivery limit: of redrive.intake is " + limit) }
+		brokertest.Eventually(t, "the alternate exchange is told", has("policies of others: a RabbitMQ policy (alternate) puts alternate-exchange: theirs on our exchange redrive.retry.old (redrive doctor"))
+		brokertest.Eventually(t, "it is ready, and says so", func() bool {
+			code, text := s.get(t, "/readyz")
+			return code == http.StatusOK && strings.Contains(text, "redrive.retry.old")
+		})
+		v.Must(http.MethodDelete, "policies/"+v.Name+"/alternate", nil)
 		v.Policy("everything", ".*", 0, map[string]any{"delivery-limit": 7})
 		brokertest.Eventually(t, "the policy's limit is told", told("7, by the policies everything"))
 		v.Must(http.MethodPut, "operator-policies/"+v.Name+"/operators", map[string]any{"pattern": ".*", "apply-to": "queues", "definition": map[string]any{"delivery-limit": 3}})

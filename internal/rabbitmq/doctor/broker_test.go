@@ -128,7 +128,7 @@ func TestWhatTheServiceDeclares(t *testing.T) {
 		finds(t, c, "dead-letter-exchange", "wrong: the exchange redrive does not exist", "redrive doctor --fix")
 		finds(t, c, "intake", "wrong: the queue redrive.intake does not exist")
 		mendAll(t, c)
-		for _, name := range []string{"connection", "dead-letter-exchange", "intake", "quarantine", "another-service", "reports", "parked-in-rabbitmq", "clock", "sizes", "transport", "guest", "alarms", "disk-room", "store-room", "permissions"} {
+		for _, name := range []string{"connection", "dead-letter-exchange", "intake", "foreign-policies", "quarantine", "another-service", "reports", "parked-in-rabbitmq", "clock", "sizes", "transport", "guest", "alarms", "disk-room", "store-room", "permissions"} {
 			finds(t, c, name)
 		}
 		if !v.Since4() {
@@ -161,9 +161,9 @@ func TestWhatTheServiceDeclares(t *testing.T) {
 		finds(t, c, "dead-letter-exchange", "wrong: the exchange redrive is not internal", "not bound")
 
 		v.Policy("all", ".*", 1, map[string]any{"message-ttl": 60000})
-		finds(t, c, "intake", "wrong: a RabbitMQ policy (all) puts message-ttl: 60000 on our queue redrive.intake", `'^(?!redrive\.).*?(?:.*)' '{"message-ttl":60000}' --priority 1 --apply-to queues`)
-		v.Policy("all", `^(?!redrive\.).*?(?:.*)`, 1, map[string]any{"message-ttl": 60000}) // what it says
-		finds(t, c, "intake")
+		finds(t, c, "foreign-policies", "wrong: a RabbitMQ policy (all) puts message-ttl: 60000 on our queue redrive.intake and 2 more", `'^(?!redrive(\.|$)).*?(?:.*)' '{"message-ttl":60000}' --priority 1 --apply-to queues`)
+		v.Policy("all", `^(?!redrive(\.|$)).*?(?:.*)`, 1, map[string]any{"message-ttl": 60000}) // what it says
+		finds(t, c, "foreign-policies")
 		if _, err := ch.QueueDelete(wire.QueueIntake, false, false, false); err != nil {
 			t.Fatal(err)
 		}

@@ -49,6 +49,27 @@ func intakeOn(nodes ...string) []management.QueueState {
 	return []management.QueueState{{Queue: management.Queue{Name: "redrive.intake", Type: "quorum"}, Members: nodes}}
 }
 
+// theirs sets a policy of theirs on an exchange or queue with arguments.
+func theirs(policy, name, kind string, definition, arguments map[string]any) func(*Scene) {
+	return func(s *Scene) {
+		s.Policies = []management.Policy{{Name: policy, Pattern: ".*", ApplyTo: "all", Definition: definition}}
+		if kind == "queue" {
+			s.Queues = []management.QueueState{{Queue: management.Queue{Name: name, Policy: policy, Effective: definition, Arguments: arguments}}}
+			return
+		}
+		s.Exchanges = []management.Exchange{{Name: name, Policy: policy, Internal: name == "redrive", Arguments: arguments}}
+	}
+}
+
+// federated has another cluster federate a retry exchange. [as RabbitMQ 3.10.8 and 4.3.6 show it]
+func federated(s *Scene) {
+	const link = "federation: redrive.retry.q -> rabbit@b:/b:redrive.retry.q B"
+	s.Queues = []management.QueueState{{Queue: management.Queue{Name: "q"}}}
+	s.Exchanges = []management.Exchange{{Name: "redrive.retry.q", Type: "fanout", Durable: true},
+		{Name: link, Type: "x-federation-upstream", Arguments: map[string]any{"x-downstream-name": "rabbit@b", "x-downstream-vhost": "/b"}}}
+	s.Bindings = []management.Binding{{Source: "redrive.retry.q", Destination: "q", DestinationType: "queue"}, {Source: "redrive.retry.q", Destination: link, DestinationType: "exchange"}}
+}
+
 // standsIn is a queue that dead-letters to redrive, with dead letters that stand still and
 // replicas there, of which the first leads.
 func standsIn(queue string, nodes ...string) func(*Scene) {
@@ -157,6 +178,18 @@ func TestChecksOnScenes(t *testing.T) {
 		{"transport", func(s *Scene) { s.Insecure = true }, "warning: REDRIVE_INSECURE=1"},
 		{"guest", func(s *Scene) { s.Guest = true }, "wrong: RabbitMQ lets guest in from other machines, with the password guest $ rabbitmqctl delete_user guest"},
 		{"guest", func(s *Scene) { s.User, s.Config.Broker.URL = "guest", "amqp://guest:x@mq.example/" }, "warning: the service connects as guest to mq.example $ redrive permissions"},
+		{"foreign-policies", theirs("all", "redrive", "exchange", map[string]any{"federation-upstream-set": "all"}, nil), ""}, // it is internal
+		{"foreign-policies", theirs("all", "redrive.retry.q", "exchange", map[string]any{"federation-upstream-set": "all"}, map[string]any{"alternate-exchange": "redrive.retry.q"}),
+			"wrong: a RabbitMQ policy (all) puts federation-upstream-set: all on our exchange redrive.retry.q $ rabbitmqctl set_policy -p / all '^(?!redrive(\\.|$)).*?(?:.*)'"},
+		{"foreign-policies", theirs("all", "redrive.retry.q", "exchange", map[string]any{"alternate-exchange": "x"}, nil), "puts alternate-exchange: x on our exchange redrive.retry.q"},
+		{"foreign-policies", theirs("all", "redrive.retry.q", "exchange", map[string]any{"alternate-exchange": "x"}, map[string]any{"alternate-exchange": "redrive.retry.q"}), ""},
+		{"foreign-policies", theirs("all", "orders", "exchange", map[string]any{"alternate-exchange": "x"}, nil), ""},
+		{"foreign-policies", theirs("all", "redrive.delay.1m", "queue", map[string]any{"dead-letter-routing-key": "dead"}, nil), "puts dead-letter-routing-key: dead on our queue redrive.delay.1m"},
+		{"foreign-policies", theirs("all", "redrive.delay.1m", "queue", map[string]any{"message-ttl": 59999.0}, map[string]any{"x-message-ttl": 60000.0}), "puts message-ttl: 59999 on our queue"},
+		{"foreign-policies", theirs("all", "redrive.delay.1m", "queue", map[string]any{"message-ttl": 60000.0}, map[string]any{"x-message-ttl": 60000.0}), ""},
+		{"foreign-policies", theirs("all", "redrive.intake", "queue", map[string]any{"federation-upstream": "x"}, nil), "puts federation-upstream: x on our queue redrive.intake"},
+		{"foreign-policies", federated, "wrong: the virtual host /b of rabbit@b gets a copy of each message of our exchange redrive.retry.q, by federation"},
+		{"retry-exchange", federated, ""}, // to remove the binding would be no remedy
 		{"service", func(s *Scene) { s.Service = Service{Asked: "http://x", Err: errors.New("refused")} }, ""},
 		{"service", func(s *Scene) {
 			s.File, s.Service = "my redrive.yaml", Service{Asked: "http://x", Named: true, Err: errors.New("refused")}
@@ -414,7 +447,7 @@ func TestWithFewerRights(t *testing.T) {
 			}
 			return all
 		}
-		most := "alarms disk-room clock sizes permissions dead-letter-exchange intake replicas dead-lettering at-least-once standing policy-in-force retry-policy reports native-retry lifetime consumers retry-exchange delivery-limit requeue"
+		most := "alarms disk-room clock sizes permissions dead-letter-exchange intake foreign-policies replicas dead-lettering at-least-once standing policy-in-force retry-policy reports native-retry lifetime consumers retry-exchange delivery-limit requeue"
 		for tag, want := range map[string]string{"": most, "management": "alarms disk-room permissions replicas", "monitoring": "permissions", "administrator": ""} {
 			tagged(tag)
 			if got := strings.Join(unknown(), " "); got != want {

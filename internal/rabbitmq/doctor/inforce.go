@@ -31,20 +31,10 @@ func policyInForce(s *Scene) (all []Finding) {
 			continue
 		}
 		if operator := management.PolicyNamed(s.OperatorPolicies, q.OperatorPolicy); operator != nil {
-			if keys := settings(operator.Definition, operatorKeys); len(keys) > 0 {
+			if keys := management.Settings(operator.Definition, operatorKeys); len(keys) > 0 {
 				all = append(all, Finding{Queue: q.Name, Status: Warning, What: fmt.Sprintf("the operator policy %q puts %s on it, whatever its own policy says", q.OperatorPolicy, strings.Join(keys, ", ")),
 					Remedy: "Ask who set it, or take it away:", Commands: []string{s.rabbitmqctl("clear_operator_policy", q.OperatorPolicy)}})
 			}
-		}
-	}
-	return all
-}
-
-// settings are those of some keys that a policy sets.
-func settings(definition map[string]any, keys []string) (all []string) {
-	for _, key := range keys {
-		if v, ok := definition[key]; ok {
-			all = append(all, fmt.Sprintf("%s: %s", key, management.Text(v)))
 		}
 	}
 	return all

@@ -83,9 +83,6 @@ func (s *Scene) deleteWhenEmpty(queue string) []string {
 	return []string{s.rabbitmqctl("list_queues", "name", "messages"), s.rabbitmqctl("delete_queue", queue), s.redrive("doctor --fix")}
 }
 
-// losingKeys are settings with which a queue loses messages, or refuses them.
-var losingKeys = []string{"message-ttl", "expires", "max-length", "max-length-bytes", "overflow"}
-
 func intake(s *Scene) (all []Finding) {
 	q := s.queue(wire.QueueIntake)
 	if q == nil {
@@ -105,18 +102,6 @@ func intake(s *Scene) (all []Finding) {
 		all = append(all, Finding{Status: Wrong, What: "redrive.intake is " + strings.Join(not, ", "), Remedy: deleteEmpty,
 			Commands: s.deleteWhenEmpty(wire.QueueIntake)})
 	}
-	// All our queues: a RabbitMQ policy on every queue is on all of them.
-	for i := range s.Queues {
-		own := &s.Queues[i]
-		if !wire.OwnQueue(own.Name) {
-			continue
-		}
-		if keys := settings(own.Effective, losingKeys); len(keys) > 0 {
-			names, commands := s.leavingOut(own)
-			all = append(all, Finding{Status: Wrong, What: fmt.Sprintf("a RabbitMQ policy (%s) puts %s on our queue %s", strings.Join(names, ", "), strings.Join(keys, ", "), own.Name),
-				Remedy: "Let the policy's pattern leave out names that begin with redrive.", Commands: commands})
-		}
-	}
 	return append(all, s.smallLimits()...)
 }
 
@@ -131,9 +116,9 @@ func (s *Scene) smallLimits() (all []Finding) {
 			continue
 		}
 		if limit, limited := q.LimitInForce(s.Version); limited && limit < broker.DeliveryLimit {
-			names, commands := s.leavingOut(q)
+			names, commands := s.leavingOut(q.Policy, q.OperatorPolicy)
 			all = append(all, Finding{Status: Wrong, What: fmt.Sprintf("the delivery limit in force of our queue %s is %d, by a RabbitMQ policy (%s): %s", name, limit, strings.Join(names, ", "), becomes),
-				Remedy: "Let the policy's pattern leave out names that begin with redrive.", Commands: commands})
+				Remedy: leaveOut, Commands: commands})
 		}
 	}
 	slices.SortFunc(all, func(a, b Finding) int { return strings.Compare(a.What, b.What) })
@@ -150,20 +135,37 @@ func others(s *Scene) []Finding {
 	return nil
 }
 
-// leavingOut are the policies of one of our queues, and commands after which they
-// match none of ours.
-func (s *Scene) leavingOut(own *management.QueueState) (names, commands []string) {
+// foreign finds what policies of others change of what is ours.
+func foreign(s *Scene) (all []Finding) {
+	for _, f := range management.FindForeign(s.Exchanges, s.Queues, s.Policies) {
+		finding := Finding{Status: Wrong, What: f.String(), Remedy: leaveOut}
+		if _, finding.Commands = s.leavingOut(f.Policy, f.OperatorPolicy); f.Cluster != "" {
+			finding.Remedy = "Let the pattern of the policy there leave out the names redrive and redrive.*, as " + oursLeftOut + ".* does. Do not delete its binding or queue here: they are that cluster's, and the queue may hold messages."
+		}
+		all = append(all, finding)
+	}
+	return all
+}
+
+const (
+	leaveOut = "Let the policy's pattern leave out the names redrive and redrive.*:"
+	// oursLeftOut begins a pattern that matches no name of ours.
+	oursLeftOut = `^(?!redrive(\.|$))`
+)
+
+// leavingOut are policies, and commands after which they match nothing of ours.
+func (s *Scene) leavingOut(policy, operatorPolicy string) (names, commands []string) {
 	for _, from := range []struct {
 		command, name string
 		all           []management.Policy
-	}{{"set_policy", own.Policy, s.Policies}, {"set_operator_policy", own.OperatorPolicy, s.OperatorPolicies}} {
+	}{{"set_policy", policy, s.Policies}, {"set_operator_policy", operatorPolicy, s.OperatorPolicies}} {
 		if from.name == "" {
 			continue
 		}
 		names = append(names, from.name)
 		if p := management.PolicyNamed(from.all, from.name); p != nil {
 			definition, _ := json.Marshal(p.Definition) // it came as JSON
-			commands = append(commands, s.rabbitmqctl(from.command, p.Name, `^(?!redrive\.).*?(?:`+p.Pattern+`)`, string(definition), "--priority", strconv.Itoa(p.Priority), "--apply-to", p.ApplyTo))
+			commands = append(commands, s.rabbitmqctl(from.command, p.Name, oursLeftOut+`.*?(?:`+p.Pattern+`)`, string(definition), "--priority", strconv.Itoa(p.Priority), "--apply-to", p.ApplyTo))
 		}
 	}
 	return names, commands

@@ -39,6 +39,9 @@ func retryExchange(s *Scene) (all []Finding) {
 				bound = true
 				continue
 			}
+			if b.DestinationType == "exchange" && strings.HasPrefix(b.Destination, "federation: ") {
+				continue // see foreign
+			}
 			all = append(all, Finding{Queue: q.Name, Status: Wrong, What: fmt.Sprintf("its retry exchange also leads to the %s %s, which gets a copy of each retried message", b.DestinationType, b.Destination), Remedy: "Remove the binding:", Commands: []string{s.deleteCommand(s.Manage.BindingURL(b))}})
 		}
 		if !bound {
