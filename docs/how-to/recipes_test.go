@@ -3,15 +3,18 @@
 package howto_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,6 +22,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/server/servertest"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/rabbitnode"
 )
 
 // serve runs the service until the test ends, and waits until it is ready.
@@ -27,139 +31,320 @@ func serve(t *testing.T, v *brokertest.VHost, yaml string) *servertest.Service {
 	return servertest.Run(t, servertest.Config(t, v, yaml)).Ready(t)
 }
 
-// recipe is one of the published ones: what it makes, and what its consumer does
-// with a message that failed.
+// recipe is one of the published ones under its own names: what it makes, and what its consumer does
+// with a message that failed. Its guide leads from there to Redrive.
 type recipe struct {
-	name string
-	wait string // the queue that its messages wait in
-	make func(testing.TB, *brokertest.VHost)
-	fail func(*shop, amqp.Delivery) error
+	guide, section string // whose commands are run
+	exchange       string // publishers use it; fanout
+	args           amqp.Table
+	make           func(*testing.T, *brokertest.VHost) (stop func()) // stop ends its programs
+	fail           func(*shop, amqp.Delivery) error
 }
 
-// delay is how long the recipes wait: long enough for a migration to begin while
-// messages are in flight.
-const delay = 3 * time.Second
-
-// back makes a queue whose messages go to orders when they expire.
-func back(v *brokertest.VHost, name string, more amqp.Table) {
-	args := amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "orders"}
-	for k, value := range more {
-		args[k] = value
+// delay is how long the recipes with one delay wait, a minute in a Long run.
+var delay = func() time.Duration {
+	if brokertest.Long() {
+		return time.Minute
 	}
-	v.Queue(name, args)
+	return 10 * time.Second
+}()
+
+// back makes queues whose messages go to a queue when they expire, after a delay for each.
+func back(v *brokertest.VHost, to string, delays map[string]time.Duration) {
+	for name, ttl := range delays {
+		v.Queue(name, amqp.Table{"x-message-ttl": ttl.Milliseconds(),
+			"x-dead-letter-exchange": "", "x-dead-letter-routing-key": to})
+	}
 }
 
 // deadLetters sets the recipe's policy, and waits until RabbitMQ tells of it: that
 // takes some seconds, in which enrolling would not know what to go beyond.
-func deadLetters(t testing.TB, v *brokertest.VHost, definition map[string]any) {
-	v.Policy("recipe", "^orders$", 0, definition)
-	policy(t, v, "recipe")
+func deadLetters(t testing.TB, v *brokertest.VHost, queue string, definition map[string]any) {
+	v.Policy("recipe", "^"+queue+"$", 0, definition)
+	policy(t, v, queue, "recipe")
 }
 
-var recipes = []recipe{
-	{"fixed", "orders.retry", func(t testing.TB, v *brokertest.VHost) {
-		back(v, "orders.retry", amqp.Table{"x-message-ttl": delay.Milliseconds()})
-		deadLetters(t, v, map[string]any{"dead-letter-exchange": "", "dead-letter-routing-key": "orders.retry"})
-	}, func(_ *shop, d amqp.Delivery) error { return d.Reject(false) }},
+func reject(_ *shop, d amqp.Delivery) error { return d.Reject(false) }
 
-	{"levels", "orders.wait.3s", func(_ testing.TB, v *brokertest.VHost) {
-		back(v, "orders.wait.3s", amqp.Table{"x-message-ttl": delay.Milliseconds()})
-	}, func(s *shop, d amqp.Delivery) error {
+var (
+	toRetry60 = amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "work-queue-retry-60"}
+	levels    = map[string]time.Duration{
+		"work-queue-retry-1": time.Second, "work-queue-retry-4": 4 * time.Second, "work-queue-retry-16": 16 * time.Second}
+)
+
+var recipes = map[string]recipe{
+	"fixed": {guide: "from-fixed.md", args: toRetry60, make: func(_ *testing.T, v *brokertest.VHost) func() {
+		back(v, "work-queue", map[string]time.Duration{"work-queue-retry-60": delay})
+		return nil
+	}, fail: reject},
+
+	"fixed by policy": {guide: "from-fixed.md", section: "Steps where a policy dead-letters",
+		make: func(t *testing.T, v *brokertest.VHost) func() {
+			back(v, "work-queue", map[string]time.Duration{"work-queue-retry-60": delay})
+			deadLetters(t, v, "work-queue",
+				map[string]any{"dead-letter-exchange": "", "dead-letter-routing-key": "work-queue-retry-60"})
+			return nil
+		}, fail: reject},
+
+	"levels": {guide: "from-levels.md", make: func(_ *testing.T, v *brokertest.VHost) func() {
+		back(v, "work-queue", levels)
+		return nil
+	}, fail: func(s *shop, d amqp.Delivery) error {
 		tries, _ := d.Headers["tries"].(int32)
-		return s.republish("orders.wait.3s", amqp.Publishing{Headers: amqp.Table{"tries": tries + 1}, Body: d.Body}, d)
+		level := []string{"work-queue-retry-1", "work-queue-retry-4", "work-queue-retry-16"}[min(tries, 2)]
+		return s.republish("", level, amqp.Publishing{Headers: amqp.Table{"tries": tries + 1}, Body: d.Body}, d)
 	}},
 
-	{"dynamic", "orders.delay.3000", func(testing.TB, *brokertest.VHost) {}, func(s *shop, d amqp.Delivery) error {
-		_, err := s.ch.QueueDeclare("orders.delay.3000", true, false, false, false, amqp.Table{"x-message-ttl": delay.Milliseconds(),
-			"x-expires": 4 * delay.Milliseconds(), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "orders"})
+	"dynamic": {guide: "from-dynamic.md", fail: func(s *shop, d amqp.Delivery) error {
+		_, err := s.ch.QueueDeclare("queue.5000", true, false, false, false, amqp.Table{"x-message-ttl": 5000,
+			"x-expires": 10000, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "work-queue"})
 		if err != nil {
 			return err
 		}
-		return s.republish("orders.delay.3000", amqp.Publishing{Body: d.Body}, d)
+		return s.republish("", "queue.5000", amqp.Publishing{Body: d.Body}, d)
 	}},
 
-	{"message-ttl", "orders.wait", func(_ testing.TB, v *brokertest.VHost) {
-		back(v, "orders.wait", nil)
-	}, func(s *shop, d amqp.Delivery) error {
-		return s.republish("orders.wait", amqp.Publishing{Expiration: strconv.FormatInt(delay.Milliseconds(), 10), Body: d.Body}, d)
-	}},
+	"message-ttl": {guide: "from-message-ttl.md", exchange: "work-exchange",
+		make: func(_ *testing.T, v *brokertest.VHost) func() {
+			v.Queue("retry-queue", amqp.Table{"x-dead-letter-exchange": "work-exchange"})
+			v.Exchange("retry-exchange", "fanout", "retry-queue")
+			return nil
+		}, fail: func(s *shop, d amqp.Delivery) error {
+			p := amqp.Publishing{Expiration: strconv.FormatInt(delay.Milliseconds(), 10), Body: d.Body}
+			return s.republish("retry-exchange", d.RoutingKey, p, d)
+		}},
 
-	{"dead-letter-service", "dead.letters", func(t testing.TB, v *brokertest.VHost) {
+	"dead-letter-service": {guide: "from-dead-letter-service.md", make: func(t *testing.T, v *brokertest.VHost) func() {
 		v.Queue("dead.letters", nil)
 		v.Exchange("dead", "fanout", "dead.letters")
-		deadLetters(t, v, map[string]any{"dead-letter-exchange": "dead"})
-		deadLetterService(v, delay, 100)
-	}, func(_ *shop, d amqp.Delivery) error { return d.Reject(false) }},
+		deadLetters(t, v, "work-queue", map[string]any{"dead-letter-exchange": "dead"})
+		_, stop := deadLetterService(v, delay, 100)
+		return stop
+	}, fail: reject},
+
+	// Without the plugin the exchange is a fanout, and the first program keeps what the exchange would.
+	"delayed-exchange": {guide: "from-delayed-exchange.md", args: amqp.Table{"x-dead-letter-exchange": "error-exchange"},
+		make: func(t *testing.T, v *brokertest.VHost) func() {
+			kind, kept, ch := "fanout", delay, v.Channel()
+			if _, plugin := delayed(t, v); plugin {
+				kind, kept = "x-delayed-message", 0
+			}
+			t.Logf("wait-exchange is of type %s", kind)
+			v.Queue("error-queue", nil)
+			v.Queue("requeue-queue", nil)
+			v.Exchange("error-exchange", "fanout", "error-queue")
+			v.Exchange("requeue-exchange", "fanout", "requeue-queue")
+			must(t, ch.ExchangeDeclare("wait-exchange", kind, true, false, false, false, amqp.Table{"x-delayed-type": "fanout"}))
+			must(t, ch.ExchangeBind("requeue-exchange", "", "wait-exchange", false, nil))
+			waits := forward(v, "error-queue", kept, func(d *amqp.Delivery) (exchange, key string, ok bool) {
+				d.Headers["x-delay"] = delay.Milliseconds()
+				return "wait-exchange", "", true
+			})
+			requeues := forward(v, "requeue-queue", 0, func(d *amqp.Delivery) (exchange, key string, ok bool) {
+				key, ok = d.Headers["x-first-death-queue"].(string)
+				return "", key, ok
+			})
+			return func() { waits(); requeues() }
+		}, fail: reject},
 }
 
-// From each recipe to Redrive, with messages in flight: none is lost, none comes
-// twice, and what the recipe left behind is empty.
+// delayed returns how many messages wait in the exchange wait-exchange, and whether the plugin is there.
+func delayed(t testing.TB, v *brokertest.VHost) (n int, plugin bool) {
+	var overview struct {
+		Types []struct {
+			Name string `json:"name"`
+		} `json:"exchange_types"`
+	}
+	must(t, v.API().Call(t.Context(), "GET", "overview", nil, &overview))
+	for _, e := range overview.Types {
+		plugin = plugin || e.Name == "x-delayed-message"
+	}
+	var e struct {
+		Delayed int `json:"messages_delayed"`
+	}
+	_ = v.API().Call(t.Context(), "GET", "exchanges/"+v.Name+"/wait-exchange", nil, &e) // most recipes have none
+	return e.Delayed, plugin
+}
+
+// From each recipe to Redrive by the commands that its guide prints, with a hundred messages that wait, a
+// hundred that are ready, and consumers that run: none is lost, none comes twice, and the recipe is gone.
 func TestFromEachRecipe(t *testing.T) {
-	program := build(t)
-	for _, r := range recipes {
-		t.Run(r.name, func(t *testing.T) {
-			t.Parallel()
-			brokertest.One(t, func(t *testing.T, v *brokertest.VHost) { r.migrate(t, v, program) })
-		})
-	}
+	redrive := build(t)
+	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
+		// Where it is installed: there is none for RabbitMQ 4.3.
+		_, _ = n.Shell(t.Context(), "rabbitmq-plugins enable rabbitmq_delayed_message_exchange")
+		for name, r := range recipes {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				r.migrate(t, brokertest.NewVHost(t, v.Broker), n, redrive)
+			})
+		}
+	})
 }
 
-func (r recipe) migrate(t *testing.T, v *brokertest.VHost, program string) {
-	const n = 20
-	v.Queue("orders", nil)
-	v.Exchange("shop", "fanout", "orders")
-	r.make(t, v)
-	old := open(t, v, r.fail)
-	for i := range n {
-		v.Publish("shop", "order.created", amqp.Publishing{Body: fmt.Appendf(nil, "early %d", i)})
+func (r recipe) migrate(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node, redrive string) {
+	const each, backoff = 100, time.Second
+	from := cmp.Or(r.exchange, "shop")
+	v.Queue("work-queue", r.args)
+	v.Exchange(from, "fanout", "work-queue")
+	stop := func() {}
+	if r.make != nil {
+		stop = r.make(t, v)
 	}
-	brokertest.Eventually(t, "messages are in flight by the recipe", func() bool { return old.sum(old.failed) >= n })
+	publish := func(what string) {
+		for i := range each {
+			id := fmt.Appendf(nil, "%s %d", what, i)
+			v.Publish(from, "order.created", amqp.Publishing{DeliveryMode: amqp.Persistent, Body: id})
+		}
+	}
+	a := newAccount()
+	old := open(t, v, "work-queue", a, r.fail)
+	publish("waiting")
+	brokertest.Eventually(t, "messages wait by the recipe", func() bool { return a.sum(a.failed) >= each })
+	old.slow.Store(true)
+	publish("ready")
 
-	// What the guide says, in its order.
-	s := serve(t, v, "policies: [{name: orders, queues: [orders], attempts: 3, backoff: {fixed: 100ms}, jitter: none}]")
-	run(t, v, program, "enroll", "orders", "--yes")
-	old.stop(t)
-	now := open(t, v, func(_ *shop, d amqp.Delivery) error { return d.Reject(false) })
-	for i := range n {
-		v.Publish("shop", "order.created", amqp.Publishing{Body: fmt.Appendf(nil, "late %d", i)})
+	s := serve(t, v, "policies: [{name: work, queues: [work-queue, work-queue.v2], "+
+		"attempts: 3, backoff: {fixed: 1s}, jitter: none}]")
+	work, deployed := "work-queue", false
+	for _, line := range commands(t, r.guide, cmp.Or(r.section, "Steps")) {
+		t.Log(line)
+		command, _, _ := strings.Cut(line, "#")
+		words := strings.Fields(command)
+		switch {
+		case strings.HasPrefix(line, "# Deploy consumers"):
+			old.stop(t)
+			open(t, v, work, a, reject)
+			deployed = true
+		case strings.HasPrefix(line, "# Stop"):
+			stop()
+		case strings.HasPrefix(line, "redis-cli"): // the recipe's store, which is none here
+		case words[0] == "redrive":
+			asks := (words[1] == "enroll" || words[1] == "move") && !strings.Contains(command, "--dry-run")
+			if asks { // a terminal is asked
+				command += " --yes"
+			}
+			out, err := shell(v, redrive, s.Client.Addr, command)
+			if asks && words[1] == "move" && !deployed {
+				work = "work-queue.v2"
+				if err == nil || !strings.Contains(out, "deploy consumers of \"work-queue.v2\"") {
+					t.Fatalf("%s does not wait for consumers:\n%s", line, out)
+				}
+			} else if err != nil {
+				t.Fatalf("%s: %v\n%s", line, err, out)
+			}
+		case strings.HasPrefix(command, "rabbitmqctl list_queues name messages "): // until the recipe's are empty
+			brokertest.Eventually(t, line, func() bool {
+				left := slices.DeleteFunc(recipeQueues(t, v, n, command), func(q []string) bool { return q[1] == "0" })
+				waits, _ := delayed(t, v)
+				return len(left) == 0 && waits == 0
+			})
+		case words[0] == "rabbitmqctl":
+			rabbitmqctl(t, v, n, command)
+		default:
+			t.Errorf("the guide has a step that is not tested: %s", line)
+		}
 	}
-	brokertest.Eventually(t, "all orders succeeded", func() bool { return now.sum(now.done) >= 2*n })
-	brokertest.Eventually(t, "nothing is left", func() bool { return v.Messages("orders") == 0 })
-	if depth, err := v.Channel().QueueDeclarePassive(r.wait, true, false, false, false, nil); err == nil && depth.Messages != 0 {
-		t.Errorf("%d messages are left in %s", depth.Messages, r.wait)
-	}
+
+	publish("late")
+	brokertest.Eventually(t, "all succeeded", func() bool { return a.sum(a.done) >= 3*each })
+	brokertest.Eventually(t, "nothing is left", func() bool { return v.Messages(work) == 0 })
+	brokertest.Eventually(t, "the recipe's queues are gone", func() bool {
+		return len(recipeQueues(t, v, n, "rabbitmqctl list_queues name messages")) == 0
+	})
 	s.WaitParked(t, 0)
-	now.mu.Lock()
-	defer now.mu.Unlock()
-	for i := range n {
-		for _, id := range []string{fmt.Sprint("early ", i), fmt.Sprint("late ", i)} {
-			if now.done[id] != 1 {
-				t.Errorf("%q succeeded %d times", id, now.done[id])
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for i := range each {
+		for _, what := range []string{"waiting", "ready", "late"} {
+			if id := fmt.Sprint(what, " ", i); a.done[id] != 1 {
+				t.Errorf("%q succeeded %d times", id, a.done[id])
 			}
 		}
-		// Redrive keeps what the recipes that publish again lose.
-		if key := now.keys[fmt.Sprint("late ", i)]; key != "order.created" {
-			t.Errorf("late %d came back with the routing key %q", i, key)
+		id := fmt.Sprint("late ", i)
+		if a.failed[id] != 1 || a.keys[id] != "order.created" || a.waited[id] < backoff {
+			t.Errorf("%q failed %d times, and came back after %s with the routing key %q",
+				id, a.failed[id], a.waited[id], a.keys[id])
 		}
 	}
 }
 
-// shop is a consumer of orders: each fails until Redrive has retried it.
-type shop struct {
-	ch           *amqp.Channel
-	fail         func(*shop, amqp.Delivery) error
-	ended        chan struct{}
-	mu           sync.Mutex
-	failed, done map[string]int
-	keys         map[string]string // routing keys of those that succeeded
+// commands are the lines of the blocks in a section of a guide, in their order.
+func commands(t *testing.T, guide, section string) (lines []string) {
+	t.Helper()
+	text, err := os.ReadFile(guide)
+	must(t, err)
+	_, after, found := strings.Cut(string(text), "\n## "+section+"\n")
+	if !found {
+		t.Fatalf("%s has no section %q", guide, section)
+	}
+	after, _, _ = strings.Cut(after, "\n## ")
+	for _, block := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(after, -1) {
+		for line := range strings.Lines(block[1]) {
+			if line = strings.TrimSpace(line); line != "" {
+				lines = append(lines, line)
+			}
+		}
+	}
+	return lines
 }
 
-func open(t *testing.T, v *brokertest.VHost, fail func(*shop, amqp.Delivery) error) *shop {
+// rabbitmqctl runs a command of the node's administrator, in the virtual host.
+func rabbitmqctl(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node, command string) string {
 	t.Helper()
-	s := &shop{ch: v.Channel(), fail: fail, ended: make(chan struct{}), failed: map[string]int{}, done: map[string]int{}, keys: map[string]string{}}
+	out, err := n.Shell(t.Context(), "rabbitmqctl() { command rabbitmqctl -q -p "+v.Name+" \"$@\"; }; "+command)
+	must(t, err)
+	return out
+}
+
+// recipeQueues are name and messages of each queue that is neither Redrive's nor a work queue.
+func recipeQueues(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node, command string) (all [][]string) {
+	t.Helper()
+	for line := range strings.Lines(rabbitmqctl(t, v, n, command)) {
+		q := strings.Fields(line)
+		if len(q) == 2 && !slices.Contains([]string{"name", "work-queue", "work-queue.v2"}, q[0]) &&
+			!strings.HasPrefix(q[0], "redrive.") {
+			all = append(all, q)
+		}
+	}
+	return all
+}
+
+// account is of messages by their ids, over all consumers.
+type account struct {
+	mu           sync.Mutex
+	failed, done map[string]int
+	failedAt     map[string]time.Time
+	waited       map[string]time.Duration // of those that succeeded
+	keys         map[string]string
+}
+
+func newAccount() *account {
+	return &account{failed: map[string]int{}, done: map[string]int{}, failedAt: map[string]time.Time{},
+		waited: map[string]time.Duration{}, keys: map[string]string{}}
+}
+
+func (a *account) sum(of map[string]int) int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(of)
+}
+
+// shop is a consumer of a work queue: each message fails until Redrive has retried it.
+type shop struct {
+	*account
+	ch    *amqp.Channel
+	fail  func(*shop, amqp.Delivery) error
+	slow  atomic.Bool // its work takes a while
+	ended chan struct{}
+}
+
+func open(t *testing.T, v *brokertest.VHost, queue string, a *account, fail func(*shop, amqp.Delivery) error) *shop {
+	t.Helper()
+	s := &shop{account: a, ch: v.Channel(), fail: fail, ended: make(chan struct{})}
 	must(t, s.ch.Confirm(false))
 	must(t, s.ch.Qos(10, 0, false))
-	in, err := s.ch.Consume("orders", "shop", false, false, false, false, nil)
+	in, err := s.ch.Consume(queue, "shop", false, false, false, false, nil)
 	must(t, err)
 	go func() {
 		defer close(s.ended)
@@ -175,15 +360,19 @@ func open(t *testing.T, v *brokertest.VHost, fail func(*shop, amqp.Delivery) err
 
 func (s *shop) handle(d amqp.Delivery) error {
 	id := string(d.Body)
-	if attempt, _ := d.Headers["x-redrive-attempt"].(int64); attempt == 0 {
-		err := s.fail(s, d)
-		s.mu.Lock()
-		s.failed[id]++
-		s.mu.Unlock()
-		return err
+	if s.slow.Load() {
+		time.Sleep(50 * time.Millisecond)
 	}
+	attempt, _ := d.Headers["x-redrive-attempt"].(int64)
 	s.mu.Lock()
+	if attempt == 0 {
+		s.failed[id]++
+		s.failedAt[id] = time.Now()
+		s.mu.Unlock()
+		return s.fail(s, d)
+	}
 	s.done[id]++
+	s.waited[id] = time.Since(s.failedAt[id])
 	s.keys[id] = d.RoutingKey
 	s.mu.Unlock()
 	return d.Ack(false)
@@ -199,22 +388,16 @@ func (s *shop) stop(t *testing.T) {
 	must(t, s.ch.Close())
 }
 
-func (s *shop) sum(of map[string]int) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(of)
-}
-
 // republish is what recipes do that wait by themselves: here as safe as it can be,
 // with a confirm before the acknowledgement.
-func (s *shop) republish(queue string, p amqp.Publishing, d amqp.Delivery) error {
+func (s *shop) republish(exchange, key string, p amqp.Publishing, d amqp.Delivery) error {
 	p.DeliveryMode = amqp.Persistent
-	c, err := s.ch.PublishWithDeferredConfirm("", queue, true, false, p)
+	c, err := s.ch.PublishWithDeferredConfirm(exchange, key, true, false, p)
 	if err != nil {
 		return err
 	}
 	if !c.Wait() {
-		return fmt.Errorf("%s did not take the message", queue)
+		return fmt.Errorf("%s%s did not take the message", exchange, key)
 	}
 	return d.Ack(false)
 }
@@ -227,6 +410,15 @@ func build(t *testing.T) string {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	return program
+}
+
+// shell runs a command line as it is printed, with Redrive's command for a virtual host and a service.
+func shell(v *brokertest.VHost, program, address, line string) (string, error) {
+	c := exec.Command("sh", "-c", line)
+	c.Env = append(os.Environ(), "PATH="+filepath.Dir(program)+":"+os.Getenv("PATH"),
+		"REDRIVE_BROKER_URL="+v.URL(), "REDRIVE_MANAGEMENT_URL="+v.Management, "REDRIVE_ADDRESS="+address)
+	out, err := c.CombinedOutput()
+	return string(out), err
 }
 
 // run runs a command of Redrive's against a virtual host.
@@ -277,7 +469,7 @@ func TestTheTutorial(t *testing.T) {
 						v.Queue("orders", nil)
 					case line == "bin/redrive enroll orders":
 						redrive("enroll", "orders", "--yes") // a terminal is asked
-						policy(t, v, "redrive.orders")
+						policy(t, v, "orders", "redrive.orders")
 					case strings.HasPrefix(line, "rabbitmqadmin publish routing_key=orders payload="):
 						v.Publish("", "orders", amqp.Publishing{Body: []byte(`{"id": 1}`)})
 					case line == "rabbitmqadmin get queue=orders ackmode=reject_requeue_false":
@@ -320,16 +512,16 @@ func TestAddingToARunningSystemAndUndo(t *testing.T) {
 	program := build(t)
 	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("orders", nil)
-		deadLetters(t, v, map[string]any{"max-length": 1000})
+		deadLetters(t, v, "orders", map[string]any{"max-length": 1000})
 		work := v.Consume("orders")
 		v.Publish("", "orders", amqp.Publishing{Body: []byte("before")})
 		work.Take("before")
 
 		s := serve(t, v, "policies: [{name: orders, queues: [orders], attempts: 3, backoff: {fixed: 10s}, jitter: none}]")
 		run(t, v, program, "enroll", "orders", "--dry-run")
-		policy(t, v, "recipe")
+		policy(t, v, "orders", "recipe")
 		run(t, v, program, "enroll", "orders", "--yes")
-		policy(t, v, "redrive.orders")
+		policy(t, v, "orders", "redrive.orders")
 		failed := time.Now()
 		v.Publish("", "orders", amqp.Publishing{Body: []byte("fails")})
 		work.Reject()
@@ -345,7 +537,7 @@ func TestAddingToARunningSystemAndUndo(t *testing.T) {
 		}
 
 		run(t, v, program, "unenroll", "orders")
-		policy(t, v, "recipe")
+		policy(t, v, "orders", "recipe")
 		if d := work.Take("fails"); d.Headers["x-redrive-attempt"] != int64(1) || time.Since(failed) < 10*time.Second {
 			t.Errorf("it came back after %s with %v", time.Since(failed), d.Headers)
 		}
@@ -354,50 +546,66 @@ func TestAddingToARunningSystemAndUndo(t *testing.T) {
 }
 
 // policy waits until RabbitMQ tells that a policy is in force.
-func policy(t testing.TB, v *brokertest.VHost, name string) {
+func policy(t testing.TB, v *brokertest.VHost, queue, name string) {
 	t.Helper()
 	brokertest.Eventually(t, "the policy "+name+" is in force", func() bool {
-		q, err := v.API().Queue(context.Background(), "orders")
+		q, err := v.API().Queue(context.Background(), queue)
 		return err == nil && q.Policy == name
 	})
 }
 
-// deadLetterService is the recipe of that name: it takes what died, keeps it until
-// it is due (the recipe in Redis), and publishes it to its queue again, with its
-// headers, until x-death counts most deaths. It ends with the test.
-func deadLetterService(v *brokertest.VHost, delay time.Duration, most int64) (gaveUp <-chan string) {
-	given := make(chan string, 1000)
-	in, out := v.Consume("dead.letters"), v.Channel()
+// forward takes messages from a queue, keeps each for a while, and publishes it as it is where send says, if
+// anywhere. stop ends it in order.
+func forward(v *brokertest.VHost, queue string, wait time.Duration,
+	send func(*amqp.Delivery) (exchange, key string, ok bool)) (stop func()) {
+	in, out, done := v.ConsumeMany(queue), v.Channel(), make(chan struct{})
+	if err := out.Confirm(false); err != nil {
+		panic(err)
+	}
 	type due struct {
-		d  amqp.Delivery
+		amqp.Delivery
 		at time.Time
 	}
 	kept := make(chan due, 1000)
 	go func() {
 		defer close(kept)
 		for d := range in.In {
-			if err := d.Ack(false); err != nil {
-				return
-			}
-			kept <- due{d, time.Now().Add(delay)}
+			kept <- due{d, time.Now().Add(wait)}
 		}
 	}()
 	go func() {
-		for m := range kept {
-			deaths, _ := m.d.Headers["x-death"].([]any)
-			death, _ := deaths[0].(amqp.Table)
-			if count, _ := death["count"].(int64); count >= most {
-				given <- string(m.d.Body)
-				continue
+		defer close(done)
+		for d := range kept {
+			<-time.After(time.Until(d.at))
+			if exchange, key, ok := send(&d.Delivery); ok {
+				p := amqp.Publishing{Headers: d.Headers, Body: d.Body, DeliveryMode: amqp.Persistent}
+				c, err := out.PublishWithDeferredConfirm(exchange, key, false, false, p)
+				if err != nil || !c.Wait() {
+					return
+				}
 			}
-			<-time.After(time.Until(m.at))
-			queue, _ := death["queue"].(string)
-			if err := out.Publish("", queue, false, false, amqp.Publishing{Headers: m.d.Headers, Body: m.d.Body, DeliveryMode: amqp.Persistent}); err != nil {
+			if err := d.Ack(false); err != nil {
 				return
 			}
 		}
 	}()
-	return given
+	return func() { in.Channel.Close(); <-done }
+}
+
+// deadLetterService is the recipe of that name: it publishes what died to its queue again when it is due,
+// with its headers, until x-death counts most deaths.
+func deadLetterService(v *brokertest.VHost, delay time.Duration, most int64) (gaveUp <-chan string, stop func()) {
+	given := make(chan string, 1000)
+	return given, forward(v, "dead.letters", delay, func(d *amqp.Delivery) (exchange, key string, ok bool) {
+		deaths, _ := d.Headers["x-death"].([]any)
+		death, _ := deaths[0].(amqp.Table)
+		if count, _ := death["count"].(int64); count >= most {
+			given <- string(d.Body)
+			return "", "", false
+		}
+		queue, _ := death["queue"].(string)
+		return "", queue, true
+	})
 }
 
 // What counts by x-death and publishes again stops after three deaths on RabbitMQ
@@ -408,8 +616,8 @@ func TestTheDeadLetterServiceRetriesForEverOn4(t *testing.T) {
 		v.Queue("orders", nil)
 		v.Queue("dead.letters", nil)
 		v.Exchange("dead", "fanout", "dead.letters")
-		deadLetters(t, v, map[string]any{"dead-letter-exchange": "dead"})
-		gaveUp := deadLetterService(v, time.Millisecond, 3)
+		deadLetters(t, v, "orders", map[string]any{"dead-letter-exchange": "dead"})
+		gaveUp, _ := deadLetterService(v, time.Millisecond, 3)
 		work := v.Consume("orders")
 		v.Publish("", "orders", amqp.Publishing{Body: []byte("broken")})
 		work.Reject()
@@ -453,7 +661,7 @@ func TestTheDeadLetterServiceRetriesForEverOn4(t *testing.T) {
 func TestXDeathStillCountsInALoopOfTheBrokerAlone(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("orders", amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "orders.retry"})
-		back(v, "orders.retry", amqp.Table{"x-message-ttl": int32(1)})
+		back(v, "orders", map[string]time.Duration{"orders.retry": time.Millisecond})
 		v.Publish("", "orders", amqp.Publishing{Body: []byte("broken")})
 		work := v.Consume("orders")
 		for i := range int64(5) {
