@@ -451,6 +451,53 @@ func TestApplyingTheFixedTopology(t *testing.T) {
 	})
 }
 
+// The published recipes under their own names, without a service: the consumers reject, or publish to the
+// queue's name as they did. What waited comes to the work queue after its delay.
+func TestTopologiesUnderTheRecipesNames(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ args, expiration string }{
+		"work-queue-retry-60": {args: "fixed --delay 1s"},
+		"work-queue-retry-1":  {args: "levels --levels 1s"},
+		"queue.1000":          {args: "levels --classic --levels 1s"},
+		"retry-queue":         {args: "message-ttl", expiration: "1000"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+				v.Queue("work-queue", nil)
+				topology(t, v, append(strings.Fields(c.args), "--queue", "work-queue", "--name", name)...)
+				work := v.Consume("work-queue")
+				p := amqp.Publishing{DeliveryMode: amqp.Persistent, Expiration: c.expiration, Body: []byte("failed")}
+				for _, to := range [][2]string{{"", name}, {name, "work-queue"}} {
+					began := time.Now()
+					v.Publish(to[0], to[1], p)
+					if work.Take("failed"); time.Since(began) < second {
+						t.Errorf("from %q it came after %s", to, time.Since(began))
+					}
+				}
+				if !strings.HasPrefix(c.args, "fixed") {
+					return
+				}
+				settled(t, v, "work-queue", "redrive-fixed.work-queue")
+				v.Publish("", "work-queue", amqp.Publishing{Body: []byte("rejected")})
+				began := time.Now()
+				work.Reject()
+				if work.Take("rejected"); time.Since(began) < second {
+					t.Errorf("it came back after %s", time.Since(began))
+				}
+			})
+		})
+	}
+	for _, args := range []string{"levels --queue q --name q", "fixed --queue q --name redrive.x",
+		"levels --queue q --name retry", "binary --queue q --name retry"} {
+		var out strings.Builder
+		code := cli.Run(context.Background(), append([]string{"topology"}, strings.Fields(args)...), &out, &out, cli.Build{})
+		if code != 2 {
+			t.Errorf("%s: exit code %d: %s", args, code, out.String())
+		}
+	}
+}
+
 // Where clients may not declare, the library runs on what was imported.
 func TestTheLibraryRunsOnPrintedTopologies(t *testing.T) {
 	t.Parallel()

@@ -27,7 +27,13 @@ func (p *program) topology() *cobra.Command {
 exist.
 
 fixed needs no other code: RabbitMQ alone retries rejected messages. The others are for the
-Go library, when its user may not declare (Config.Verify).`,
+Go library, when its user may not declare (Config.Verify).
+
+With --name the delay queue has that name and is of the one work queue: consumers in any
+language that publish to it themselves need no other change. For several levels, run it for
+each.`,
+		Example: `  redrive topology fixed --queue work-queue --delay 60s --name work-queue-retry-60
+  redrive topology levels --queue work-queue --levels 4s --name work-queue-retry-4`,
 	}
 	c.AddCommand(p.topologyFixed(),
 		p.topologyOf("levels", "A queue for each level of delay", func(c *cobra.Command) func(ttlqueue.Type) (delay.Way, error) {
@@ -51,8 +57,8 @@ Go library, when its user may not declare (Config.Verify).`,
 
 // topologyFlags are the flags of all topologies.
 type topologyFlags struct {
-	queue, vhost    string
-	quorum, classic bool
+	queue, name, vhost string
+	quorum, classic    bool
 }
 
 func (p *program) withTopologyFlags(c *cobra.Command, run func(topologyFlags, *config.Config, ttlqueue.Type) error) *cobra.Command {
@@ -65,6 +71,8 @@ func (p *program) withTopologyFlags(c *cobra.Command, run func(topologyFlags, *c
 			return fmt.Errorf("%s needs --queue: %w", c.CommandPath(), errUsage)
 		case wire.OwnQueue(at.queue):
 			return fmt.Errorf("--queue %q is one of Redrive's own queues: %w", at.queue, errUsage)
+		case at.name == at.queue || wire.OwnQueue(at.name):
+			return fmt.Errorf("--name %q is the work queue or one of Redrive's own: %w", at.name, errUsage)
 		case at.quorum && at.classic:
 			return fmt.Errorf("--quorum or --classic, not both: %w", errUsage)
 		}
@@ -84,6 +92,7 @@ func (p *program) withTopologyFlags(c *cobra.Command, run func(topologyFlags, *c
 	}
 	withVHost(c)
 	c.Flags().StringVar(&at.queue, "queue", "", "the work queue")
+	c.Flags().StringVar(&at.name, "name", "", "of the delay queue and the exchange before it (default one of Redrive's)")
 	p.withConfig(c, "the config file (YAML), for broker.url and broker.management")
 	c.Flags().BoolVar(&at.quorum, "quorum", false, "quorum delay queues (the default)")
 	c.Flags().BoolVar(&at.classic, "classic", false, "classic delay queues: on one node, and what is due while its work queue cannot take it is lost")
@@ -99,7 +108,13 @@ func (p *program) topologyOf(name, short string, flags func(*cobra.Command) func
 		if err != nil {
 			return fmt.Errorf("%s: %w: %w", name, err, errUsage)
 		}
-		return p.define(management.Define(at.vhost, way.Topology(at.queue)))
+		t := way.Topology(at.queue)
+		if at.name != "" {
+			if t, err = t.Named(at.name, at.queue); err != nil {
+				return fmt.Errorf("--name %s: %w: %w", at.name, err, errUsage)
+			}
+		}
+		return p.define(management.Define(at.vhost, t))
 	})
 }
 
@@ -124,7 +139,7 @@ which keeps its keys: it shows what it will set, and sets it through the managem
 		if undo {
 			return p.undoFixedDelay(c.Context(), cfg, at)
 		}
-		a, err := enroll.NewFixedDelay(at.queue, delay, kind)
+		a, err := enroll.NewFixedDelay(at.queue, at.name, delay, kind)
 		if err != nil {
 			return fmt.Errorf("--delay: %w: %w", err, errUsage)
 		}

@@ -3,6 +3,7 @@ package delay
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -91,6 +92,35 @@ type Binding struct {
 // With returns t with more added.
 func (t Topology) With(more Topology) Topology {
 	return Topology{slices.Concat(t.Exchanges, more.Exchanges), slices.Concat(t.Queues, more.Queues), slices.Concat(t.Bindings, more.Bindings)}
+}
+
+// Named returns t with its delay queue, and the exchange before that, under another name. The delay queue is
+// then of the one work queue, so what is published to it by its name goes there, too.
+func (t Topology) Named(name, queue string) (Topology, error) {
+	t = Topology{}.With(t)
+	is := func(s string) bool { return strings.HasPrefix(s, wire.DelayPrefix) }
+	n := 0
+	for i, q := range t.Queues {
+		if is(q.Name) {
+			n++
+			t.Queues[i] = Queue{name, maps.Clone(q.Args)}
+			t.Queues[i].Args["x-dead-letter-routing-key"] = queue
+		}
+	}
+	if n != 1 {
+		return t, fmt.Errorf("one name for %d delay queues", n)
+	}
+	for i, e := range t.Exchanges {
+		if is(e.Name) {
+			t.Exchanges[i].Name = name
+		}
+	}
+	for i, b := range t.Bindings {
+		if is(b.From) {
+			t.Bindings[i].From, t.Bindings[i].ToQueue = name, name
+		}
+	}
+	return t, nil
 }
 
 // NoLimit is a delivery limit that is never reached. RabbitMQ 4 gives quorum queues a limit of

@@ -82,7 +82,7 @@ func TestThePolicyOfTheHighestPriorityAppliesInAnyOrder(t *testing.T) {
 // where a policy can, and refused where it cannot.
 func TestPlansOfTheBrokerAlone(t *testing.T) {
 	theirs := management.Policy{Name: "theirs", Priority: 2, Definition: map[string]any{"dead-letter-exchange": "old", "dead-letter-strategy": "at-least-once", "max-length": 5}}
-	a, err := NewFixedDelay("q", time.Minute, ttlqueue.Quorum)
+	a, err := NewFixedDelay("q", "", time.Minute, ttlqueue.Quorum)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,8 +1,10 @@
 package enroll
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -26,14 +28,14 @@ type FixedDelay struct {
 	kind        ttlqueue.Type
 }
 
-// NewFixedDelay refuses a delay that RabbitMQ does not support.
-func NewFixedDelay(queue string, delay time.Duration, kind ttlqueue.Type) (*FixedDelay, error) {
+// NewFixedDelay refuses a delay that RabbitMQ does not support. An empty name is one made of the delay.
+func NewFixedDelay(queue, name string, delay time.Duration, kind ttlqueue.Type) (*FixedDelay, error) {
 	levels, err := ttlqueue.NewFixed(kind, delay)
 	if err != nil {
 		return nil, err
 	}
 	t, err := levels.Ticket(queue, delay)
-	return &FixedDelay{queue, t.Exchange + ".alone", delay, kind}, err
+	return &FixedDelay{queue, cmp.Or(name, t.Exchange+".alone"), delay, kind}, err
 }
 
 // Topology is all but the policy. A dead letter's routing key is the work queue's name, by which it
@@ -42,6 +44,9 @@ func (a *FixedDelay) Topology() delay.Topology {
 	args := amqp.Table{"x-queue-type": string(a.kind), "x-message-ttl": a.delay.Milliseconds(), "x-dead-letter-exchange": wire.ExchangeDue}
 	if a.kind == ttlqueue.Quorum {
 		args["x-delivery-limit"] = delay.NoLimit
+	}
+	if !strings.HasPrefix(a.name, wire.DelayPrefix) { // of this work queue alone, as in Topology.Named
+		args["x-dead-letter-routing-key"] = a.queue
 	}
 	return delay.Due(a.queue).With(delay.Topology{
 		Exchanges: []delay.Exchange{delay.Own(a.name, amqp.ExchangeFanout)},
