@@ -31,7 +31,7 @@ Go library, when its user may not declare (Config.Verify).
 
 With --name the delay queue has that name and is of the one work queue: consumers in any
 language that publish to it themselves need no other change. For several levels, run it for
-each.`,
+each. Delete a queue of that name first, when it is empty: importing keeps what is there.`,
 		Example: `  redrive topology fixed --queue work-queue --delay 60s --name work-queue-retry-60
   redrive topology levels --queue work-queue --levels 4s --name work-queue-retry-4`,
 	}
