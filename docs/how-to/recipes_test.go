@@ -41,12 +41,13 @@ type recipe struct {
 	fail           func(*shop, amqp.Delivery) error
 }
 
-// delay is how long the recipes with one delay wait, a minute in a Long run.
+// delay is how long the recipes with one delay wait, a minute in a Long run: longer than an old queue must be
+// quiet before `redrive move` deletes it.
 var delay = func() time.Duration {
 	if brokertest.Long() {
 		return time.Minute
 	}
-	return 10 * time.Second
+	return 30 * time.Second
 }()
 
 // back makes queues whose messages go to a queue when they expire, after a delay for each.
