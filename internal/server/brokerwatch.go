@@ -3,11 +3,13 @@ package server
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/broker"
+	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -120,4 +122,79 @@ func (s *vhost) watchIntakeConsumers(n int) {
 	if s.health.set(partForeignConsumers, what) && what != "" {
 		s.Log.Warn(what)
 	}
+}
+
+const (
+	// removeEvery is how often retry exchanges of deleted queues are looked for, and removeMost how
+	// many queues are looked at each time.
+	removeEvery = 10 * time.Minute
+	removeMost  = 2000
+)
+
+// removeRetryExchanges deletes, until ctx ends, the retry exchanges of queues that were deleted and
+// for which nothing waits. It knows the queues from the ledger, and from the management API where
+// there is one. A queue that is declared again meanwhile is bound again with its next dead letter;
+// RabbitMQ refuses to delete the exchange of one that is bound.
+func (s *vhost) removeRetryExchanges(ctx context.Context) {
+	for after := ""; ctx.Err() == nil; {
+		s.publisher.AwaitUsable(ctx)
+		names := s.emptyQueues(ctx)
+		at, found := slices.BinarySearch(names, after)
+		if found {
+			at++
+		}
+		names = names[at:min(at+removeMost, len(names))]
+		if after = ""; len(names) == removeMost {
+			after = names[len(names)-1]
+		}
+		var gone []string
+		_ = s.publisher.Consumers(ctx, names, func(queue string, consumers, _ int) {
+			if consumers < 0 {
+				gone = append(gone, queue)
+			}
+		})
+		for _, queue := range gone {
+			_ = s.sender.RemoveRetryExchange(ctx, queue) // the next round tries again
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(removeEvery):
+		}
+	}
+}
+
+// emptyQueues returns the queues that may have a retry exchange and that nothing waits for, in order.
+func (s *vhost) emptyQueues(ctx context.Context) (names []string) {
+	lines, err := s.store.Ledger(ctx)
+	if err != nil {
+		return nil
+	}
+	queueOf := map[string]string{} // by retry exchange; "": something waits for it
+	for _, l := range lines {
+		queueOf[wire.RetryExchange(l.Queue)] = l.Queue
+		if l.Sums[store.Waiting] > 0 {
+			queueOf[wire.RetryExchange(l.Queue)] = ""
+		} else {
+			names = append(names, l.Queue)
+		}
+	}
+	if s.manage == nil {
+		return names
+	}
+	exchanges, err := s.manage.Exchanges(ctx)
+	if err != nil {
+		return names
+	}
+	names = nil
+	for _, x := range exchanges {
+		queue, ours := strings.CutPrefix(x.Name, wire.RetryExchange(""))
+		if known, ok := queueOf[x.Name]; ok {
+			queue = known
+		}
+		if ours && queue != "" && wire.RetryExchange(queue) == x.Name {
+			names = append(names, queue)
+		}
+	}
+	slices.Sort(names)
+	return names
 }

@@ -30,7 +30,7 @@ func (s *vhost) openReplica(listen string) {
 func (s *vhost) joinReplicas(ctx context.Context) error {
 	return s.replica.Join(ctx, replica.Parts{
 		Throttle: s.throttle, Scheduler: s.scheduler, Inspect: s.inspect, Actions: s.actions, Operations: s.operations, CountFlow: s.activity.count,
-		LeaderTasks: []func(context.Context){s.inspect.Lead, s.operations.Lead, s.notify.Run, s.guard.Forget},
+		LeaderTasks: []func(context.Context){s.inspect.Lead, s.operations.Lead, s.notify.Run, s.guard.Forget, s.removeRetryExchanges},
 	})
 }
 

@@ -357,6 +357,7 @@ func (s *vhost) run(ctx context.Context) error {
 	var notifier sync.WaitGroup
 	if s.replica == nil {
 		notifier.Go(func() { s.notify.Run(notifying) })
+		workers.Go(func() { s.removeRetryExchanges(ctx) })
 	} else { // only the leader notifies
 		notifier.Go(func() { s.notify.Relay(notifying) })
 		workers.Go(func() { s.replica.Run(ctx) })

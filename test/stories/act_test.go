@@ -556,6 +556,64 @@ func TestAQueueThatIsAwayIsWaitedFor(t *testing.T) {
 	})
 }
 
+// What was made for a queue goes with it, unless something waits for the queue.
+func TestRetryExchangesOfDeletedQueuesAreRemoved(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		for name, manage := range map[string]bool{"by the ledger": false, "by the management API": true} {
+			t.Run(name, func(t *testing.T) {
+				ch := v.Channel()
+				exists := func(queue string) bool {
+					return v.Channel().ExchangeDeclarePassive(wire.RetryExchange(queue), "fanout", true, false, false, false, nil) == nil
+				}
+				c := servertest.Config(t, v, `policies: [{name: waits, queues: [waits], backoff: {fixed: 1h}}, {name: p, queues: ["*"], attempts: 9, backoff: {fixed: 50ms}}]`)
+				if !manage {
+					c.Broker.Management = ""
+				}
+				s := run(t, c).ready(t)
+				long := strings.Repeat("x", 255)
+				all := []string{"a-gone", long, "stays", "waits", "z-gone"}
+				for _, q := range all {
+					deadLettered(v, q, "classic")
+					in := v.ConsumeMany(q)
+					v.Publish("", q, amqp.Publishing{Body: []byte("x")})
+					reject(t, in.Next())
+					if q != "waits" {
+						must(t, in.Next().Ack(false))
+					}
+				}
+				brokertest.Eventually(t, "all is retried", func() bool { return s.kept(t, "waits").Waiting == 1 && s.kept(t, "z-gone").Waiting == 0 })
+				for _, q := range []string{"waits", "never"} { // as enroll has left it
+					must(t, ch.ExchangeDeclare(wire.RetryExchange(q), "fanout", true, false, false, false, nil))
+				}
+				must(t, s.Stop())
+				for _, q := range all {
+					if _, err := ch.QueueDelete(q, false, false, false); q != "stays" && err != nil {
+						t.Fatal(err)
+					}
+					if q == "stays" {
+						deadLettered(v, q, "classic")
+						must(t, ch.QueueBind(q, "", wire.RetryExchange(q), false, nil))
+					}
+				}
+				run(t, c).ready(t)
+				for _, q := range []string{"a-gone", long, "z-gone"} { // in this order
+					brokertest.Eventually(t, "the exchange of "+q+" is removed", func() bool { return !exists(q) })
+				}
+				for q, want := range map[string]bool{"stays": true, "waits": true, "never": !manage} {
+					if exists(q) != want {
+						t.Errorf("the exchange of %s exists: %v", q, !want)
+					}
+				}
+				for _, q := range []string{"stays", "waits", "never"} {
+					must(t, ch.ExchangeDelete(wire.RetryExchange(q), false, false))
+				}
+				_, err := ch.QueueDelete("stays", false, false, false)
+				must(t, err)
+			})
+		}
+	})
+}
+
 // What waited in RabbitMQ and then found no binding to its queue, as RabbitMQ parks it
 // just after it has started, comes back by itself.
 func TestAMissingBindingIsDeclaredAgain(t *testing.T) {

@@ -48,11 +48,15 @@ func retryExchange(s *Scene) (all []Finding) {
 			all = append(all, s.bind(q.Name, fmt.Sprintf("its retry exchange %s does not lead to it", name)))
 		}
 	}
+	var gone []string
 	for _, x := range s.Exchanges {
-		if strings.HasPrefix(x.Name, wire.RetryExchange("")) && !of[x.Name] && len(s.Only) == 0 {
-			all = append(all, Finding{Status: Warning, What: fmt.Sprintf("the retry exchange %s has no queue of its name any more; what waits for it will be parked", x.Name),
-				Remedy: "Declare the queue again, or delete the exchange:", Commands: []string{s.deleteCommand(s.Manage.URL("exchanges", x.Name))}})
+		if strings.HasPrefix(x.Name, wire.RetryExchange("")) && !of[x.Name] {
+			gone = append(gone, x.Name)
 		}
+	}
+	if len(gone) > 0 && len(s.Only) == 0 {
+		all = append(all, Finding{Status: Warning, What: "retry exchanges without a queue of their name: " + few(gone) + "; messages wait 5 minutes for such a queue (no_queue), and are parked then",
+			Remedy: "Declare the queues again, or do nothing: a running service deletes such an exchange when nothing waits for it."})
 	}
 	return all
 }
