@@ -98,17 +98,17 @@ func (q brokerQueues) Queue(ctx context.Context, name string) (inspect.AtBroker,
 	if name == "" {
 		return inspect.AtBroker{}, nil // a passive declare without a name asks for none in particular
 	}
+	var at management.Queue
 	err := errNoManagement
 	if q.manage != nil {
-		var at management.Queue
-		if at, err = q.manage.Queue(ctx, name); err == nil {
+		if at, err = q.manage.Queue(ctx, name); err == nil && at.Counted() {
 			return inspect.AtBroker{Exists: true, Kind: at.Type, Consumers: at.Consumers, Ready: at.Ready, Unacked: &at.Unacked}, nil
 		}
 	}
 	consumers, ready, amqpErr := q.publish.Queue(ctx, name)
 	switch {
 	case amqpErr == nil:
-		return inspect.AtBroker{Exists: true, Consumers: consumers, Ready: ready}, nil
+		return inspect.AtBroker{Exists: true, Kind: at.Type, Consumers: consumers, Ready: ready}, nil
 	case errors.Is(amqpErr, wire.ErrQueueGone):
 		return inspect.AtBroker{}, nil
 	}

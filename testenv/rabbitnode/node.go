@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -230,8 +231,19 @@ func (n *Node) answers(ctx context.Context) bool {
 		Node, Protocol string
 		Port           int
 	}
-	var overview struct{ Listeners []listener }
+	var overview struct {
+		Node         string
+		DisableStats bool `json:"disable_stats"`
+		Listeners    []listener
+	}
 	n.ask(ctx, "overview", &overview)
+	if overview.DisableStats && overview.Node == n.name { // it lists no listeners then
+		c, err := new(net.Dialer).DialContext(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", n.amqp))
+		if err == nil {
+			_ = c.Close()
+		}
+		return err == nil
+	}
 	return slices.Contains(overview.Listeners, listener{n.name, "amqp", n.amqp})
 }
 

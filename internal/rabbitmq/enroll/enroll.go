@@ -9,10 +9,12 @@ import (
 	"fmt"
 	"maps"
 	"regexp"
-	"time"
+	"slices"
+	"strings"
 
 	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/version"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -70,46 +72,24 @@ type Plan struct {
 	Before *management.Policy
 	// Policy is what is set; nil when the queue dead-letters to Redrive already.
 	Policy *management.Policy
+	// LeftOut are the keys of Before that this RabbitMQ refuses.
+	LeftOut []string
 	// Notes are what a person should know before it is applied.
 	Notes []string
 }
 
-// ReadQueue reads a queue and the policies, until RabbitMQ reports the queue's policy as the
-// policies have it.
+// ReadQueue reads a queue, with what is in force on it, and the policies.
 func ReadQueue(ctx context.Context, m *management.Client, queue string) (management.Queue, []management.Policy, error) {
-	for deadline := time.Now().Add(policyTimeout); ; {
-		q, err := m.Queue(ctx, queue)
-		if errors.Is(err, management.ErrNotFound) {
-			return q, nil, fmt.Errorf("the queue %q does not exist: %w", queue, err)
-		}
-		if err != nil {
-			return q, nil, err
-		}
-		policies, err := m.Policies(ctx)
-		switch {
-		case err != nil || knowsPolicy(q, policies):
-			return q, policies, err
-		case time.Now().After(deadline):
-			return q, nil, fmt.Errorf("queue %q: RabbitMQ says that policy %q is in force, and that is not the one of the highest priority that matches: is the node up that has the queue?", queue, q.Policy)
-		}
-		select {
-		case <-ctx.Done():
-			return q, nil, ctx.Err()
-		case <-time.After(retryEvery):
-		}
+	q, err := m.QueueInForce(ctx, queue)
+	if errors.Is(err, management.ErrNotFound) {
+		return q, nil, fmt.Errorf("the queue %q does not exist: %w", queue, err)
 	}
+	if err != nil {
+		return q, nil, err
+	}
+	policies, err := m.Policies(ctx)
+	return q, policies, err
 }
-
-// knowsPolicy is false while RabbitMQ's report of a queue is older than its policies.
-func knowsPolicy(q management.Queue, policies []management.Policy) bool {
-	want, known := policyWithout(q, policies, "")
-	return q.Effective != nil && (!known || want == nil && q.Policy == "" || want != nil && want.Name == q.Policy)
-}
-
-const (
-	policyTimeout = 20 * time.Second // RabbitMQ 3.10 reports on a quorum queue every 5 s
-	retryEvery    = 500 * time.Millisecond
-)
 
 // plan finds out what enrolling a queue needs. With atLeastOnce a quorum queue also gets
 // dead-letter-strategy at-least-once, and overflow reject-publish, which that needs.
@@ -118,6 +98,9 @@ func plan(q management.Queue, policies []management.Policy, target Target, atLea
 		return nil, err
 	}
 	p := &Plan{Queue: q, Target: target, Before: management.PolicyNamed(policies, q.Policy)}
+	if q.Policy != "" && p.Before == nil {
+		return nil, fmt.Errorf("queue %q: its policy %q was deleted just now", q.Name, q.Policy)
+	}
 	set := target.policy(q.Name)
 	if was := management.PolicyNamed(policies, set.Name); was != nil && was.Pattern != set.Pattern {
 		return nil, fmt.Errorf("queue %q: there is a policy %q already, on %s, which is not Redrive's: rename it", q.Name, was.Name, was.Pattern)
@@ -199,14 +182,40 @@ func mergePolicy(set management.Policy, before *management.Policy, target Target
 	return &set
 }
 
-// Apply carries a plan out. The path back to the queue is made first, so that no message
+// leaveOut leaves out of the policy what remains of an older RabbitMQ: it is in force still, but could
+// not be set.
+func (p *Plan) leaveOut(rabbitMQ string) {
+	if since4, _ := version.AtLeast(rabbitMQ, 4, 0); p.Policy == nil || !since4 {
+		return
+	}
+	for _, key := range slices.Sorted(maps.Keys(p.Policy.Definition)) {
+		if strings.HasPrefix(key, "ha-") || key == "queue-master-locator" {
+			delete(p.Policy.Definition, key)
+			p.LeftOut = append(p.LeftOut, key)
+		}
+	}
+	if len(p.LeftOut) > 0 {
+		p.Notes = append(p.Notes, fmt.Sprintf("leaves out %s, which RabbitMQ %s no longer has", strings.Join(p.LeftOut, ", "), rabbitMQ))
+	}
+}
+
+// Apply carries a plan out. First it lets RabbitMQ check the policy, on no queue. The path back to the queue is made first, so that no message
 // dead-letters to Redrive that could not be retried.
 func (p *Plan) Apply(ctx context.Context, m *management.Client) error {
-	if err := m.Declare(ctx, p.Target.topology); err != nil {
-		return err
-	}
 	if p.Policy == nil {
-		return nil
+		return m.Declare(ctx, p.Target.topology)
+	}
+	check := *p.Policy
+	check.Name, check.Pattern = check.Name+" (check)", "^$"
+	err := m.PutPolicy(ctx, check)
+	if err == nil {
+		err = m.DeletePolicy(ctx, check.Name)
+	}
+	if err == nil {
+		err = m.Declare(ctx, p.Target.topology)
+	}
+	if err != nil {
+		return err
 	}
 	return m.PutPolicy(ctx, *p.Policy)
 }

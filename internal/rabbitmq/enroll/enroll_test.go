@@ -3,6 +3,8 @@ package enroll
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +15,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/delay/ttlqueue"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/rabbitnode"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -174,4 +177,102 @@ func planOf(ctx context.Context, m *management.Client, queue string) (*Plan, err
 		return nil, err
 	}
 	return all[0].Plan, all[0].Err
+}
+
+const noStatistics = "management_agent.disable_metrics_collector = true\nmanagement.disable_stats = true"
+
+// Enrolling goes by what is in force, also where RabbitMQ has no statistics. It leaves out what remains of
+// an older RabbitMQ, ignores a policy that does not apply to the queue's type, and changes nothing where its
+// policy is refused.
+func TestEnrollGoesByWhatIsInForce(t *testing.T) {
+	for _, config := range []string{"", noStatistics} {
+		brokertest.EachPrivate(t, config, func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
+			ctx, m := t.Context(), v.API()
+			v.Policy("theirs", "^work", 3, map[string]any{"max-length": 100})
+			v.Policy("other-type", "^work", 9, map[string]any{"max-length": 7, "stream-max-segment-size-bytes": 1000}) // no queue here has it
+			v.Must("PUT", "operator-policies/"+url.PathEscape(v.Name)+"/op", map[string]any{"pattern": "^work", "definition": map[string]any{"max-length": 50}})
+			// As it is after an upgrade: without a check.
+			left := `rabbit_db_rtparams:set(<<"%s">>, <<"policy">>, <<"left">>, [{<<"pattern">>, <<"^%s">>}, {<<"apply-to">>, <<"queues">>}, {<<"priority">>, 5},
+				{<<"definition">>, [{<<"max-length">>, 60}, {<<"%s">>, <<"%s">>}]}]).`
+			if !v.Since4() {
+				left = strings.Replace(left, `rabbit_db_rtparams:set(<<"%s">>, <<"policy">>, <<"left">>, [`, `mnesia:dirty_write(rabbit_runtime_parameters, {runtime_parameters, {<<"%s">>, <<"policy">>, <<"left">>}, [`, 1)
+				left = strings.TrimSuffix(left, ").") + "})."
+			}
+			store := func(pattern, key, value string) {
+				t.Helper()
+				if _, err := n.Eval(t.Context(), fmt.Sprintf(left, v.Name, pattern, key, value)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			store("work.left", "ha-mode", "all")
+			keys := map[string]map[string]any{
+				"work.classic": {"dead-letter-exchange": "redrive", "max-length": 100.0},
+				"work.quorum":  {"dead-letter-exchange": "redrive", "max-length": 100.0},
+				"work.left":    {"dead-letter-exchange": "redrive", "max-length": 60.0, "ha-mode": "all"},
+			}
+			for queue := range keys {
+				v.Queue(queue, amqp.Table{"x-queue-type": map[bool]string{true: "quorum", false: "classic"}[queue == "work.quorum"]})
+			}
+			if v.Since4() {
+				delete(keys["work.left"], "ha-mode")
+			}
+			all, err := PlanMany(ctx, m, nil, "work.*", false)
+			if err != nil || len(all) != len(keys) {
+				t.Fatalf("%d plans, %v", len(all), err)
+			}
+			for _, one := range all {
+				if one.Err != nil {
+					t.Errorf("%s: %v", one.Queue, one.Err)
+					continue
+				}
+				if d := cmp.Diff(keys[one.Queue], one.Plan.Policy.Definition); d != "" {
+					t.Errorf("%s (-want +got):\n%s", one.Queue, d)
+				}
+				var shown strings.Builder
+				one.Plan.Write(&shown)
+				if says := strings.Contains(shown.String(), "leaves out ha-mode"); says != (v.Since4() && one.Queue == "work.left") {
+					t.Errorf("shown:\n%s", &shown)
+				}
+				if !strings.Contains(shown.String(), `the operator policy "op" makes it 50`) {
+					t.Errorf("shown:\n%s", &shown)
+				}
+				if err := one.Plan.Apply(ctx, m); err != nil {
+					t.Errorf("%s: %v", one.Queue, err)
+				}
+			}
+			c := management.NewConsent(m, "redrive")
+			ctx, stop := context.WithCancel(ctx)
+			asking := make(chan struct{})
+			go func() { defer close(asking); c.Run(ctx) }()
+			for queue := range keys {
+				brokertest.Eventually(t, "the owner of "+queue+" has consented", func() bool {
+					yes, _, err := c.Consented(queue)
+					if err != nil {
+						t.Fatal(err)
+					}
+					return yes
+				})
+			}
+			stop()
+			<-asking
+			// A key that Redrive does not know to be refused.
+			store("refused", "unknown-key", "x")
+			v.Queue("refused", amqp.Table{"x-queue-type": "classic"})
+			p, err := planOf(t.Context(), m, "refused")
+			if err != nil {
+				t.Fatal(err)
+			}
+			before, _ := m.Exchanges(t.Context())
+			if err := p.Apply(t.Context(), m); !errors.Is(err, management.ErrRefused) {
+				t.Errorf("it was applied: %v", err)
+			}
+			if after, _ := m.Exchanges(t.Context()); len(after) != len(before) || len(before) == 0 {
+				t.Errorf("it left %d exchanges of %d", len(after), len(before))
+			}
+			policies, err := m.Policies(t.Context())
+			if err != nil || management.PolicyNamed(policies, "redrive.refused") != nil || len(policies) != 3+len(keys) {
+				t.Errorf("policies are %+v, %v", policies, err)
+			}
+		})
+	}
 }

@@ -72,7 +72,15 @@ func (a *FixedDelay) Plan(ctx context.Context, m *management.Client) (*Plan, err
 	if err != nil {
 		return nil, err
 	}
-	return plan(q, policies, a.target(), false)
+	overview, err := m.Overview(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p, err := plan(q, policies, a.target(), false)
+	if err == nil {
+		p.leaveOut(overview.Version)
+	}
+	return p, err
 }
 
 // UndoFixedDelay removes its policy. Messages that wait are still retried, so all else stays.

@@ -2,6 +2,7 @@ package enroll
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
@@ -30,6 +31,10 @@ func PlanMany(ctx context.Context, m *management.Client, names []string, pattern
 	if err != nil {
 		return nil, err
 	}
+	overview, err := m.Overview(ctx)
+	if err != nil {
+		return nil, err
+	}
 	known := map[string]management.Queue{}
 	for _, q := range queues {
 		known[q.Name] = q
@@ -42,13 +47,14 @@ func PlanMany(ctx context.Context, m *management.Client, names []string, pattern
 	for i, name := range names {
 		q, ok := known[name]
 		all[i].Queue = name
-		if !ok || !knowsPolicy(q, policies) {
-			if q, _, err = ReadQueue(ctx, m, name); err != nil {
-				all[i].Err = err
-				continue
-			}
+		if !ok {
+			all[i].Err = fmt.Errorf("the queue %q does not exist: %w", name, management.ErrNotFound)
+			continue
 		}
 		all[i].Plan, all[i].Err = plan(q, policies, serviceTarget(name), atLeastOnce)
+		if all[i].Err == nil {
+			all[i].Plan.leaveOut(overview.Version)
+		}
 	}
 	return all, nil
 }

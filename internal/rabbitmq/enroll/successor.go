@@ -8,8 +8,9 @@ import (
 )
 
 // Successor plans the policy of a queue that replaces old under another name and type: with what is
-// in force on old, dead letters to Redrive, and a priority above all others that match the name.
-func Successor(old management.Queue, policies []management.Policy, name, kind string) *Plan {
+// in force on old, dead letters to Redrive, and a priority above all others that match the name. rabbitMQ
+// is its version.
+func Successor(old management.Queue, policies []management.Policy, name, kind, rabbitMQ string) *Plan {
 	p := &Plan{Queue: management.Queue{Name: name, Type: kind}, Target: serviceTarget(name), Before: management.PolicyNamed(policies, old.Policy)}
 	set := p.Target.policy(name)
 	def := map[string]any{}
@@ -31,5 +32,6 @@ func Successor(old management.Queue, policies []management.Policy, name, kind st
 		set.Priority = best.Priority + 1
 	}
 	p.Policy = &set
+	p.leaveOut(rabbitMQ)
 	return p
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -115,13 +114,11 @@ func policyWithout(q management.Queue, policies []management.Policy, without str
 	tied := false
 	for i := range policies {
 		p := &policies[i]
-		if p.Name == without || !appliesTo(p.ApplyTo, q.Type) {
-			continue
-		}
-		switch matches, ok := matches(p.Pattern, q.Name); {
+		switch is, ok := p.For(q.Name, q.Type); {
+		case p.Name == without:
 		case !ok:
 			known = false
-		case !matches:
+		case !is:
 		case best == nil || p.Priority > best.Priority:
 			best, tied = p, false
 		case p.Priority == best.Priority:
@@ -129,26 +126,4 @@ func policyWithout(q management.Queue, policies []management.Policy, without str
 		}
 	}
 	return best, known && !tied
-}
-
-// appliesTo tells whether a policy is for a type of queue. A value that only later versions of
-// RabbitMQ have counts as all types.
-func appliesTo(to, kind string) bool {
-	switch to {
-	case "exchanges":
-		return false
-	case "classic_queues", "quorum_queues", "streams":
-		return strings.TrimSuffix(strings.TrimSuffix(to, "s"), "_queue") == kind
-	}
-	return true
-}
-
-// matches tells whether RabbitMQ's pattern matches; ok is false for an expression that Go cannot
-// compile.
-func matches(pattern, name string) (is, ok bool) {
-	re, err := regexp.Compile(pattern)
-	if err != nil {
-		return false, false
-	}
-	return re.MatchString(name), true
 }

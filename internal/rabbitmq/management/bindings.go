@@ -2,7 +2,9 @@ package management
 
 import (
 	"context"
+	"fmt"
 	"net/http"
+	"slices"
 )
 
 // Binding leads messages from an exchange to a queue or another exchange.
@@ -26,8 +28,18 @@ type Exchange struct {
 	Policy     string         `json:"policy"`
 }
 
-func (c *Client) Exchange(ctx context.Context, name string) (e Exchange, err error) {
-	return e, c.Call(ctx, http.MethodGet, c.path("exchanges", name), nil, &e)
+// Exchange looks for it in the list of all: RabbitMQ 3 answers 500 for one where its metrics
+// collector is switched off.
+func (c *Client) Exchange(ctx context.Context, name string) (Exchange, error) {
+	all, err := c.Exchanges(ctx)
+	if err != nil {
+		return Exchange{}, err
+	}
+	i := slices.IndexFunc(all, func(e Exchange) bool { return e.Name == name })
+	if i < 0 {
+		return Exchange{}, fmt.Errorf("exchange %q: %w", name, ErrNotFound)
+	}
+	return all[i], nil
 }
 
 // QueueBindings are those of a queue, but for the one to the default exchange that each has.

@@ -38,7 +38,7 @@ type rate struct {
 }
 
 // stateColumns keep the answer small where there are many queues.
-const stateColumns = "name,type,arguments,policy,consumers,messages,messages_ready,messages_unacknowledged,durable,auto_delete,exclusive,operator_policy,effective_policy_definition,message_bytes,idle_since,delivery_limit,message_stats,members,leader,online,messages_dlx"
+const stateColumns = "name,vhost,type,arguments,policy,consumers,messages,messages_ready,messages_unacknowledged,durable,auto_delete,exclusive,operator_policy,effective_policy_definition,message_bytes,idle_since,delivery_limit,message_stats,members,leader,online,messages_dlx"
 
 // Node is one of the broker's.
 type Node struct {
@@ -60,12 +60,23 @@ type Permission struct {
 
 // QueueStates are the states of all queues of the virtual host.
 func (c *Client) QueueStates(ctx context.Context) (all []QueueState, err error) {
-	return all, c.Call(ctx, http.MethodGet, c.path("queues")+"?columns="+stateColumns, nil, &all)
+	if err = c.Call(ctx, http.MethodGet, c.path("queues")+"?columns="+stateColumns, nil, &all); err != nil {
+		return nil, err
+	}
+	queues := make([]*Queue, len(all))
+	for i := range all {
+		queues[i] = &all[i].Queue
+	}
+	return all, c.useInForce(ctx, queues...)
 }
 
 // QueueState is the state of one queue.
 func (c *Client) QueueState(ctx context.Context, name string) (q QueueState, err error) {
-	return q, c.Call(ctx, http.MethodGet, c.path("queues", name), nil, &q)
+	err = c.Call(ctx, http.MethodGet, c.path("queues", name), nil, &q)
+	if err == nil && q.Effective == nil {
+		err = c.useInForce(ctx, &q.Queue)
+	}
+	return q, err
 }
 
 func (c *Client) Exchanges(ctx context.Context) (all []Exchange, err error) {
@@ -74,10 +85,6 @@ func (c *Client) Exchanges(ctx context.Context) (all []Exchange, err error) {
 
 func (c *Client) Bindings(ctx context.Context) (all []Binding, err error) {
 	return all, c.Call(ctx, http.MethodGet, c.path("bindings"), nil, &all)
-}
-
-func (c *Client) OperatorPolicies(ctx context.Context) (all []Policy, err error) {
-	return all, c.Call(ctx, http.MethodGet, c.path("operator-policies"), nil, &all)
 }
 
 // Nodes needs the tag monitoring.

@@ -29,6 +29,8 @@ var (
 	ErrNotFound = errors.New("not found")
 	// ErrDenied: the user lacks a permission or a tag.
 	ErrDenied = errors.New("not allowed")
+	// ErrRefused: RabbitMQ does not take what was sent.
+	ErrRefused = errors.New("refused")
 )
 
 // Client asks one broker, or one of a cluster's nodes, about one virtual host.
@@ -115,13 +117,16 @@ type Queue struct {
 	Durable   bool           `json:"durable"`
 	// AutoDelete: it goes with its last consumer.
 	AutoDelete bool `json:"auto_delete"`
-	// OperatorPolicy is in force besides Policy. Effective is what both set; nil while RabbitMQ
-	// does not know it yet: 3.10 takes seconds after a quorum queue was declared.
+	// OperatorPolicy is in force besides Policy. Effective is what both set.
 	OperatorPolicy string     `json:"operator_policy"`
 	Effective      Definition `json:"effective_policy_definition"`
-	// ConsumerDetails are known only to Client.Queue, which asks for one queue.
+	// ConsumerDetails are known only to Client.Queue, which asks for one queue; nil: RabbitMQ's
+	// statistics are switched off, and it counts neither messages nor consumers.
 	ConsumerDetails []QueueConsumer `json:"consumer_details"`
 }
+
+// Counted reports whether a queue from Client.Queue has counts.
+func (q *Queue) Counted() bool { return q.ConsumerDetails != nil }
 
 // Setting is a queue's argument or, where it has none, what its RabbitMQ policies set. The key is
 // that of a policy, without x-.
@@ -177,23 +182,6 @@ func (d *Definition) UnmarshalJSON(data []byte) error {
 	return json.Unmarshal(data, (*map[string]any)(d))
 }
 
-// Policy is a RabbitMQ policy.
-type Policy struct {
-	Name       string         `json:"name,omitempty"`
-	Pattern    string         `json:"pattern"`
-	ApplyTo    string         `json:"apply-to"`
-	Priority   int            `json:"priority"`
-	Definition map[string]any `json:"definition"`
-}
-
-// PolicyNamed returns the policy of that name; nil when there is none.
-func PolicyNamed(all []Policy, name string) *Policy {
-	if i := slices.IndexFunc(all, func(p Policy) bool { return p.Name == name }); i >= 0 {
-		return &all[i]
-	}
-	return nil
-}
-
 // Overview is the version and the node that has answered.
 type Overview struct {
 	Version string `json:"rabbitmq_version"`
@@ -206,32 +194,6 @@ func (c *Client) Overview(ctx context.Context) (o Overview, err error) {
 
 func (c *Client) Queue(ctx context.Context, name string) (q Queue, err error) {
 	return q, c.Call(ctx, http.MethodGet, c.path("queues", name), nil, &q)
-}
-
-// queueColumns keep the answer small where there are thousands of queues.
-const queueColumns = "?columns=name,type,arguments,policy,operator_policy,effective_policy_definition,exclusive,consumers"
-
-// Queues are all of the virtual host, without how much is in them.
-func (c *Client) Queues(ctx context.Context) (all []Queue, err error) {
-	return all, c.Call(ctx, http.MethodGet, c.path("queues")+queueColumns, nil, &all)
-}
-
-func (c *Client) Policies(ctx context.Context) (all []Policy, err error) {
-	return all, c.Call(ctx, http.MethodGet, c.path("policies"), nil, &all)
-}
-
-func (c *Client) Policy(ctx context.Context, name string) (p Policy, err error) {
-	return p, c.Call(ctx, http.MethodGet, c.path("policies", name), nil, &p)
-}
-
-func (c *Client) PutPolicy(ctx context.Context, p Policy) error {
-	name := p.Name
-	p.Name = ""
-	return c.Call(ctx, http.MethodPut, c.path("policies", name), p, nil)
-}
-
-func (c *Client) DeletePolicy(ctx context.Context, name string) error {
-	return c.Call(ctx, http.MethodDelete, c.path("policies", name), nil, nil)
 }
 
 func (c *Client) path(kind string, names ...string) string {
@@ -329,6 +291,8 @@ func (c *Client) callNode(ctx context.Context, base *url.URL, method, path strin
 		return "", fmt.Errorf("%s %s: %w, or not to be seen by user %q", method, at, ErrNotFound, user)
 	case resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden:
 		return "", hint.Errorf("check the password in broker.management or REDRIVE_MANAGEMENT_URL, and the user's tag and rights", "%s %s: %w for user %q (%s)", method, at, ErrDenied, user, text)
+	case resp.StatusCode == http.StatusBadRequest:
+		return "", fmt.Errorf("%s %s: %w: %s", method, at, ErrRefused, text)
 	case resp.StatusCode >= 300:
 		return "", fmt.Errorf("%s %s: %s: %s", method, at, resp.Status, text)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"sync"
 	"time"
 
@@ -17,9 +16,6 @@ const (
 	consentEvery, consentShare = time.Second, 10
 	// consentFresh is how long a list counts for queues that are in it.
 	consentFresh = 30 * time.Second
-	// consentLag is how old statistics may be: from those alone RabbitMQ 3 tells what a
-	// policy sets, and it gathers them every 5 s.
-	consentLag = 10 * time.Second
 )
 
 var errNotConfigured = hint.Errorf("set broker.management", "there is no management API in the config")
@@ -32,11 +28,10 @@ type Consent struct {
 	exchange string
 	wanted   chan struct{}
 
-	mu     sync.Mutex
-	yes    map[string]bool
-	lagged map[string]bool // has a policy, which set something else some seconds ago
-	began  time.Time       // of the list; zero: there is none
-	err    error           // of the last try
+	mu    sync.Mutex
+	yes   map[string]bool
+	began time.Time // of the list; zero: there is none
+	err   error     // of the last try
 }
 
 // NewConsent is for a dead-letter exchange. client may be nil: then nothing is ever known.
@@ -57,16 +52,13 @@ func (c *Consent) Consented(queue string) (yes bool, asOf time.Time, err error) 
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch {
-	case c.yes[queue]:
-		if time.Since(c.began) > consentFresh {
-			return false, time.Time{}, c.err
-		}
-		return true, c.began, nil
-	case c.lagged[queue]:
-		return false, c.began.Add(-consentLag), c.err
+	if !c.yes[queue] {
+		return false, c.began, c.err
 	}
-	return false, c.began, c.err
+	if time.Since(c.began) > consentFresh {
+		return false, time.Time{}, c.err
+	}
+	return true, c.began, nil
 }
 
 // Run asks until ctx ends.
@@ -81,13 +73,13 @@ func (c *Consent) Run(ctx context.Context) {
 		case <-c.wanted:
 		}
 		began := time.Now()
-		yes, lagged, err := c.list(ctx)
+		yes, err := c.list(ctx)
 		if ctx.Err() != nil {
 			return
 		}
 		c.mu.Lock()
 		if c.err = err; err == nil {
-			c.yes, c.lagged, c.began = yes, lagged, began
+			c.yes, c.began = yes, began
 		}
 		c.mu.Unlock()
 		select {
@@ -97,42 +89,16 @@ func (c *Consent) Run(ctx context.Context) {
 	}
 }
 
-// list asks without statistics, which is quick and up to date. RabbitMQ 3 then tells
-// only the names of policies, so where there are any its statistics are needed, too.
-func (c *Consent) list(ctx context.Context) (yes, lagged map[string]bool, err error) {
-	all, err := c.queues(ctx, "?disable_stats=true&columns=name,arguments,policy,effective_policy_definition")
-	if err != nil {
-		return nil, nil, err
-	}
-	yes, lagged = map[string]bool{}, map[string]bool{}
-	for _, q := range all {
-		argument, has := q.Arguments["x-dead-letter-exchange"]
-		switch {
-		case has && argument == c.exchange, !has && q.Effective["dead-letter-exchange"] == c.exchange:
-			yes[q.Name] = true
-		case !has && q.Effective == nil && q.Policy != "":
-			lagged[q.Name] = true
-		}
-	}
-	if len(lagged) == 0 {
-		return yes, lagged, nil
-	}
-	if all, err = c.queues(ctx, "?columns=name,effective_policy_definition"); err != nil {
-		return nil, nil, err
-	}
-	for _, q := range all {
-		if lagged[q.Name] && q.Effective["dead-letter-exchange"] == c.exchange {
-			delete(lagged, q.Name)
-			yes[q.Name] = true
-		}
-	}
-	return yes, lagged, nil
-}
-
-func (c *Consent) queues(ctx context.Context, columns string) (all []Queue, err error) {
-	err = c.client.Call(ctx, http.MethodGet, c.client.path("queues")+columns, nil, &all)
+func (c *Consent) list(ctx context.Context) (yes map[string]bool, err error) {
+	all, err := c.client.Queues(ctx)
 	if errors.Is(err, ErrDenied) || errors.Is(err, ErrNotFound) {
 		err = fmt.Errorf("%w. A user without a tag gets one by: rabbitmqctl set_user_tags '%s' management", err, c.client.User())
 	}
-	return all, err
+	yes = map[string]bool{}
+	for _, q := range all {
+		if q.Setting("dead-letter-exchange") == c.exchange {
+			yes[q.Name] = true
+		}
+	}
+	return yes, err
 }

@@ -67,7 +67,7 @@ func (m *Move) finish(ctx context.Context, c *broker.Mover, s *State) error {
 			return err
 		}
 		if used > 0 && !m.Keep {
-			if len(q.ConsumerDetails) == 0 {
+			if q.Counted() && len(q.ConsumerDetails) == 0 {
 				return unnamed(m.From)
 			}
 			var who strings.Builder

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/redrive-mq/redrive/internal/rabbitmq/enroll"
@@ -84,7 +85,11 @@ func (m *Move) Look(ctx context.Context) (*State, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.Policy = enroll.Successor(*s.Old, policies, m.To, s.Type)
+	overview, err := m.API.Overview(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.Policy = enroll.Successor(*s.Old, policies, m.To, s.Type, overview.Version)
 	for _, r := range s.otherwise() {
 		if r.drop {
 			delete(s.Policy.Policy.Definition, r.key)
@@ -165,6 +170,12 @@ var readings = []reading{
 	{key: "queue-mode", on: "quorum", drop: true},
 	{key: "queue-version", on: "quorum", drop: true},
 	{key: "queue-master-locator", on: "quorum", drop: true},
+	{key: "ha-mode", on: "quorum", drop: true},
+	{key: "ha-params", on: "quorum", drop: true},
+	{key: "ha-sync-mode", on: "quorum", drop: true},
+	{key: "ha-sync-batch-size", on: "quorum", drop: true},
+	{key: "ha-promote-on-shutdown", on: "quorum", drop: true},
+	{key: "ha-promote-on-failure", on: "quorum", drop: true},
 
 	{key: "delivery-limit", on: "classic", drop: true, says: "a message may be requeued without end"},
 	{key: "dead-letter-strategy", value: "at-least-once", on: "classic", drop: true, says: "dead letters may be lost: a classic queue is at-most-once"},
@@ -275,7 +286,11 @@ func (m *Move) Write(w io.Writer, s *State) {
 		}
 		return
 	}
-	fmt.Fprintf(w, "queue %q (%s, %d messages) moves to %q (= is done already):\n", m.From, s.Old.Type, s.Old.Messages, m.To)
+	messages := "uncounted"
+	if s.Old.Counted() {
+		messages = strconv.Itoa(s.Old.Messages)
+	}
+	fmt.Fprintf(w, "queue %q (%s, %s messages) moves to %q (= is done already):\n", m.From, s.Old.Type, messages, m.To)
 	mark(s.New != nil, "makes queue %q, %s, %s", m.To, s.Type, arguments(s.Arguments))
 	if len(s.Dropped) > 0 {
 		fmt.Fprintf(w, "    without %s\n", strings.Join(s.Dropped, ", "))
@@ -302,12 +317,17 @@ func (m *Move) Write(w io.Writer, s *State) {
 		writeSources(w, m.From, s.Sources)
 		mark(false, "deletes queue %q when it is empty, no one consumes it, and nothing has come for %s", m.From, m.Quiet)
 	}
+	if !s.Old.Counted() {
+		fmt.Fprintf(w, "note: RabbitMQ's statistics are switched off: what a client holds that does not consume (basic.get), and what a quorum queue keeps until its dead letters are confirmed, is not known to be there and goes with queue %q: --keep keeps it\n", m.From)
+	}
 	fmt.Fprintf(w, "note: who publishes to %q by its name (the default exchange) is not known to RabbitMQ, and must use %q before it is deleted\n", m.From, m.To)
 	fmt.Fprintf(w, "note: what waits in Redrive for %q stays there, and is parked when it is due and the queue is gone: \"redrive copy\" sends it on\n", m.From)
 }
 
 func consumers(w io.Writer, q *management.Queue) {
-	if len(q.ConsumerDetails) == 0 {
+	if !q.Counted() {
+		fmt.Fprintf(w, "    %q: RabbitMQ's statistics are switched off, and name no consumers\n", q.Name)
+	} else if len(q.ConsumerDetails) == 0 {
 		fmt.Fprintf(w, "    %q: no consumer\n", q.Name)
 	}
 	for _, c := range q.ConsumerDetails {

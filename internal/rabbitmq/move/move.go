@@ -59,7 +59,6 @@ type Move struct {
 	reconnectFor time.Duration // 0: reconnectFor
 
 	sources map[string]*Source // as last seen, by name
-	unknown string             // a queue whose policy RabbitMQ did not say then
 	said    string             // of sources that are not empty
 	moved   int
 	lost    int  // user-ids
@@ -104,7 +103,7 @@ func (m *Move) Run(ctx context.Context) error {
 		switch {
 		case err == nil || ctx.Err() != nil:
 			return err
-		case errors.Is(err, ErrConsumers) || errors.Is(err, ErrRefused) || errors.Is(err, management.ErrDenied) || broker.NeedsPerson(err) && !errors.Is(err, wire.ErrQueueGone) && !opening:
+		case errors.Is(err, ErrConsumers) || errors.Is(err, ErrRefused) || errors.Is(err, management.ErrDenied) || errors.Is(err, management.ErrRefused) || broker.NeedsPerson(err) && !errors.Is(err, wire.ErrQueueGone) && !opening:
 			return err
 		case time.Since(began) > limit:
 			return err

@@ -25,6 +25,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/move"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/rabbitnode"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -118,6 +119,36 @@ func TestAQueueIsMovedWhileItIsPublishedTo(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Without RabbitMQ's statistics, and with a policy above the one in force that the queue's type does not have.
+func TestAQueueIsMovedWithoutStatistics(t *testing.T) {
+	config := "management_agent.disable_metrics_collector = true\nmanagement.disable_stats = true"
+	brokertest.EachPrivate(t, config, func(t *testing.T, v *brokertest.VHost, _ *rabbitnode.Node) {
+		old(v, "classic")
+		v.Policy("other-type", "^old$", 9, map[string]any{"max-length": 7, "stream-max-segment-size-bytes": 1000})
+		v.Queue("old-retry", amqp.Table{"x-queue-type": "classic", "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "old", "x-message-ttl": int64(1000)})
+		l := newLedger(t, v)
+		l.publish("direct", "old", 300)
+		m := mover(t, v, v.URL())
+		ch := v.Channel()
+		for queue, says := range map[string]string{"old": "name no consumers", "old-retry": "as it has consumers"} {
+			_, err := ch.Consume(queue, "theirs", false, false, false, false, nil)
+			must(t, err)
+			err = m.Run(t.Context())
+			if !errors.Is(err, move.ErrConsumers) || !strings.Contains(err.Error(), says) {
+				t.Errorf("with a consumer of %q: %v", queue, err)
+			}
+			must(t, ch.Close())
+			ch = v.Channel()
+		}
+		must(t, m.Run(t.Context()))
+		l.check(0)
+		q, err := v.API().QueueInForce(t.Context(), "new")
+		if err != nil || q.Effective["dead-letter-exchange"] != "redrive" || q.Effective["max-length-bytes"] != 5e8 || q.Effective["max-length"] != nil {
+			t.Errorf("the new queue is %+v, %v", q, err)
+		}
+	})
 }
 
 // What a message was published with comes along byte for byte, whatever the client

@@ -53,6 +53,9 @@ func (m *Move) sameInForce(ctx context.Context, s *State) error {
 			delete(want, r.key)
 		}
 	}
+	for _, key := range s.Policy.LeftOut {
+		delete(want, key)
+	}
 	for deadline := time.Now().Add(30 * time.Second); ; {
 		q, _, err := enroll.ReadQueue(ctx, m.API, m.To)
 		if err != nil {
@@ -90,7 +93,7 @@ func (m *Move) ready(c *broker.Mover, s *State) error {
 	if err != nil || old == 0 || now > 0 || m.WithoutConsumers || s.Detour {
 		return err
 	}
-	if len(s.Old.ConsumerDetails) == 0 {
+	if s.Old.Counted() && len(s.Old.ConsumerDetails) == 0 {
 		return unnamed(m.From)
 	}
 	var who strings.Builder

@@ -47,7 +47,6 @@ func (q *Source) String() string {
 
 // lookAtSources finds the sources. Their counts are RabbitMQ's statistics, some seconds old.
 func (m *Move) lookAtSources(ctx context.Context) ([]*Source, error) {
-	m.unknown = ""
 	queues, err := m.API.QueueStates(ctx)
 	if err != nil {
 		return nil, err
@@ -63,11 +62,6 @@ func (m *Move) lookAtSources(ctx context.Context) ([]*Source, error) {
 	policies, err := m.API.Policies(ctx)
 	if err != nil {
 		return nil, err
-	}
-	for _, q := range queues {
-		if q.Effective == nil && !q.Exclusive && q.Type != "stream" && q.Arguments["x-dead-letter-exchange"] == nil {
-			m.unknown = q.Name
-		}
 	}
 	r := newRoutes(queues, bindings, exchanges, policies)
 	sources, seen := r.sourcesOf(m.From), map[string]*Source{}
@@ -89,16 +83,16 @@ func (m *Move) exhausted(ctx context.Context, c *broker.Mover) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if m.unknown != "" {
-		return false, fmt.Errorf("RabbitMQ does not say which policy is in force on queue %q, so it may dead-letter to queue %q: is its node up?", m.unknown, m.From)
-	}
 	var waits, fed []string
 	for _, q := range sources {
-		ready, _, err := c.Depth(q.Queue) // statistics may be older than the last message
+		ready, consumers, err := c.Depth(q.Queue) // statistics may be older, or switched off
 		if err != nil {
 			return false, err
 		}
 		q.Messages = max(q.Messages, ready)
+		if by := "publishers, as it has consumers"; consumers > 0 && !slices.Contains(q.FedBy, by) {
+			q.FedBy = append(q.FedBy, by)
+		}
 		switch {
 		case len(q.FedBy) > 0:
 			fed = append(fed, "    "+q.String())
