@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -191,10 +190,10 @@ func (u *Users) check(ctx context.Context, name, password string) (Caller, error
 	case who.Name != name:
 		return Caller{}, fmt.Errorf("%w: it answers for %q", ErrUnchecked, who.Name)
 	}
-	// Any path of the virtual host tells whether the user has rights in it; one of
+	// Any object of the virtual host tells whether the user has rights in it; one of
 	// another tenant's must not see the messages of this one. What the rights are,
 	// only administrators see, who can give themselves any.
-	switch err := client.Call(ctx, http.MethodGet, "queues/"+url.PathEscape(u.vhost)+"?page=1&page_size=1&columns=name", nil, nil); {
+	switch err := client.Seen(ctx); {
 	case errors.Is(err, management.ErrDenied), errors.Is(err, management.ErrNotFound):
 		return Caller{}, fmt.Errorf("%w: the user %s has no rights in RabbitMQ's virtual host %q", ErrForbidden, name, u.vhost)
 	case err != nil:

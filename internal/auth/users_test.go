@@ -317,7 +317,7 @@ func directory(t *testing.T) (url string) {
 			w.WriteHeader(http.StatusUnauthorized)
 			return
 		}
-		_ = json.NewEncoder(w).Encode(map[string]any{"name": name, "tags": []string{"monitoring"}})
+		_ = json.NewEncoder(w).Encode(map[string]any{"name": name, "tags": []string{"monitoring"}, "items": []any{}})
 	}))
 	t.Cleanup(server.Close)
 	return server.URL

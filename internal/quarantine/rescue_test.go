@@ -37,7 +37,7 @@ func apiGives(t *testing.T, bodies ...string) *Quarantine {
 		bodies = bodies[1:]
 	}))
 	t.Cleanup(s.Close)
-	api, err := management.New(s.URL, "/")
+	api, err := management.New(s.URL, "shop")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -375,7 +375,7 @@ func (t *tally) logWhereTheyAre() {
 		len(t.bodies), len(t.uncertain), len(t.acked), time.Since(t.ackedAt).Round(time.Millisecond))
 	t.mu.Unlock()
 	var queues json.RawMessage
-	const columns = "name,leader,online,messages_ready,messages_unacknowledged,messages_dlx,consumers,state"
+	const columns = "name,vhost,leader,online,messages_ready,messages_unacknowledged,messages_dlx,consumers,state"
 	err := t.v.API().Call(context.Background(), http.MethodGet, "queues/"+url.PathEscape(t.v.Name)+"?columns="+columns, nil, &queues)
 	t.test.Logf("%v\n%s", err, queues)
 	if t.inTest != nil {

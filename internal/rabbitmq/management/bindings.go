@@ -2,6 +2,7 @@ package management
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
@@ -40,6 +41,12 @@ func (c *Client) Exchange(ctx context.Context, name string) (Exchange, error) {
 		return Exchange{}, fmt.Errorf("exchange %q: %w", name, ErrNotFound)
 	}
 	return all[i], nil
+}
+
+// Seen is nil when the user may see the virtual host: each has exchanges.
+func (c *Client) Seen(ctx context.Context) error {
+	var answer json.RawMessage
+	return c.Call(ctx, http.MethodGet, c.path("exchanges")+"?page=1&page_size=1&columns=name,vhost", nil, &answer)
 }
 
 // QueueBindings are those of a queue, but for the one to the default exchange that each has.

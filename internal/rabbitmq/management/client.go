@@ -3,6 +3,7 @@ package management
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -31,6 +32,8 @@ var (
 	ErrDenied = errors.New("not allowed")
 	// ErrRefused: RabbitMQ does not take what was sent.
 	ErrRefused = errors.New("refused")
+	// ErrOther: the answer is about another object or virtual host than the request.
+	ErrOther = errors.New("the answer is about something else")
 )
 
 // Client asks one broker, or one of a cluster's nodes, about one virtual host.
@@ -255,7 +258,13 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) (da
 
 // callNode is call on one node.
 func (c *Client) callNode(ctx context.Context, base *url.URL, method, path string, body []byte, out any) (date string, err error) {
-	at := strings.TrimSuffix(base.String(), "/") + "/api/" + path
+	root := strings.TrimSuffix(base.String(), "/") + "/api"
+	escaped := strings.Contains(strings.ToUpper(path), "%2F")
+	// Elsewhere the write could change another object.
+	if escaped && method != http.MethodGet && c.decodesSlashes(ctx, root) {
+		return "", otherError(fmt.Errorf("%s %s/%s: not sent", method, root, path))
+	}
+	at := root + "/" + path
 	req, err := http.NewRequestWithContext(ctx, method, at, bytes.NewReader(body))
 	if err != nil {
 		return "", err
@@ -287,6 +296,8 @@ func (c *Client) callNode(ctx context.Context, base *url.URL, method, path strin
 		return "", unavailableError{fmt.Errorf("%s %s: %s: %s", method, at, resp.Status, text)}
 	case len(text) > 0 && !json.Valid(text), out != nil && len(text) == 0 && resp.StatusCode < 300:
 		return "", hint.Errorf(isItTheAPI, "%s %s: %s, but not an answer of RabbitMQ's", method, at, resp.Status)
+	case resp.StatusCode == http.StatusNotFound && escaped && c.decodesSlashes(ctx, root):
+		return "", otherError(fmt.Errorf("%s %s: %s", method, at, resp.Status))
 	case resp.StatusCode == http.StatusNotFound:
 		return "", fmt.Errorf("%s %s: %w, or not to be seen by user %q", method, at, ErrNotFound, user)
 	case resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden:
@@ -299,10 +310,93 @@ func (c *Client) callNode(ctx context.Context, base *url.URL, method, path strin
 	if out == nil {
 		return date, nil
 	}
+	if method == http.MethodGet {
+		err := checkAnswer(path, text)
+		if empty := string(text) == "[]"; empty && escaped && c.decodesSlashes(ctx, root) {
+			err = errors.New("an empty list")
+		}
+		if err != nil {
+			return "", otherError(fmt.Errorf("%s %s: %w", method, at, err))
+		}
+	}
 	if err := json.Unmarshal(text, out); err != nil {
 		return "", fmt.Errorf("%s %s: %w", method, at, err)
 	}
 	return date, nil
+}
+
+// otherError names the likely cause: proxies such as nginx, with a URI in proxy_pass, decode %2F.
+func otherError(err error) error {
+	return hint.Errorf("let the proxy in front of RabbitMQ's management API pass on paths as they are (nginx: proxy_pass without "+
+		"a path; Apache: AllowEncodedSlashes NoDecode and nocanon), or let broker.management lead to RabbitMQ itself",
+		"%w: %w; a proxy seems to decode %%2F", err, ErrOther)
+}
+
+// decodesSlashes reports whether a proxy does: RabbitMQ itself has nothing at this path.
+func (c *Client) decodesSlashes(ctx context.Context, root string) bool {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, root+"%2Foverview", nil)
+	if err != nil {
+		return false
+	}
+	login := c.login.Current(c.user)
+	password, _ := login.Password()
+	req.SetBasicAuth(login.Username(), password)
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return false
+	}
+	defer resp.Body.Close()
+	var o Overview
+	return json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&o) == nil && o.Version != ""
+}
+
+// nameFields are how objects of the virtual host say which one they are, by the kind that a path
+// begins with.
+var nameFields = map[string]string{"queues": "name", "exchanges": "name", "policies": "name", "operator-policies": "name", "permissions": "user", "bindings": ""}
+
+// checkAnswer compares the names in an answer with those in the path that was asked for.
+func checkAnswer(path string, text []byte) error {
+	path, _, _ = strings.Cut(path, "?")
+	asked := strings.Split(path, "/")
+	field, known := nameFields[asked[0]]
+	if !known || len(asked) < 2 {
+		return nil
+	}
+	for i := range asked {
+		var err error
+		if asked[i], err = url.PathUnescape(asked[i]); err != nil {
+			return err
+		}
+	}
+	want := map[string]string{"vhost": asked[1]}
+	switch {
+	case len(asked) == 3:
+		want[field] = asked[2]
+	case len(asked) > 3 && asked[3] == "bindings" && field != "":
+		want["destination"] = asked[2]
+	}
+	var all []map[string]json.RawMessage
+	var paged struct{ Items json.RawMessage }
+	if len(asked) == 2 && text[0] == '{' && json.Unmarshal(text, &paged) == nil && paged.Items != nil {
+		text = bytes.TrimSpace(paged.Items)
+	}
+	if isList := text[0] == '['; isList != (len(asked) != 3) {
+		return errors.New("a list instead of one, or one instead of a list")
+	} else if !isList {
+		text = slices.Concat([]byte("["), text, []byte("]"))
+	}
+	if err := json.Unmarshal(text, &all); err != nil {
+		return err
+	}
+	for _, one := range all {
+		for field, want := range want {
+			var is string
+			if err := json.Unmarshal(one[field], &is); err != nil || is != want {
+				return fmt.Errorf("%s %s instead of %q", field, cmp.Or(string(one[field]), "missing"), want)
+			}
+		}
+	}
+	return nil
 }
 
 const isItTheAPI = "check that this is RabbitMQ's management API (plugin rabbitmq_management), and that broker.management or REDRIVE_MANAGEMENT_URL is right"

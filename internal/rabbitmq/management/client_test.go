@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -85,7 +86,7 @@ func TestARequestIsMadeAgainWhereTheIdleConnectionWasClosed(t *testing.T) {
 			defer s.Close()
 			m := clientOf(t, s.URL, "/")
 			for range 2 {
-				if err := m.Call(t.Context(), method, "policies/%2F/orders", map[string]string{"pattern": "."}, nil); err != nil {
+				if err := m.Call(t.Context(), method, "policies/shop/orders", map[string]string{"pattern": "."}, nil); err != nil {
 					t.Error(err)
 				}
 			}
@@ -421,4 +422,83 @@ func must(t testing.TB, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// A proxy that decodes %2F leads to other objects: an answer about one of them is an error that names the
+// proxy, and nothing is written.
+func TestAProxyThatDecodesSlashes(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		vhost := "/" + v.Name // which leads to v.Name, where slashes are merged
+		v.Must(http.MethodPut, "vhosts/"+url.PathEscape(vhost), nil)
+		t.Cleanup(func() { v.Must(http.MethodDelete, "vhosts/"+url.PathEscape(vhost), nil) })
+		v.Queue("orders", amqp.Table{"x-dead-letter-exchange": "redrive"})
+		v.Policy("limits", "^limited$", 1, map[string]any{"max-length": 5})
+		v.Must(http.MethodPut, "operator-policies/"+v.Name+"/limits", map[string]any{"pattern": "^limited$", "definition": map[string]any{"max-length": 5}})
+		exchange := delay.Topology{Exchanges: []delay.Exchange{{Name: "orders", Kind: "fanout"}}, Bindings: []delay.Binding{{From: "orders", ToQueue: "orders"}}}
+		must(t, v.API().Declare(t.Context(), exchange))
+		direct := clientOf(t, v.Management, vhost)
+		if q, err := direct.Queue(t.Context(), "a/b"); !errors.Is(err, management.ErrNotFound) || errors.Is(err, management.ErrOther) {
+			t.Errorf("without a proxy: %+v, %v", q, err)
+		}
+		if _, err := direct.Exchange(t.Context(), "amq.direct"); err != nil {
+			t.Error(err)
+		}
+		for _, merges := range []bool{false, true} {
+			proxy := httptest.NewServer(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+				to, _ := url.Parse(v.Management)
+				r.Out.URL.Scheme, r.Out.URL.Host, r.Out.URL.RawPath = to.Scheme, to.Host, ""
+				if merges {
+					r.Out.URL.Path = strings.ReplaceAll(strings.ReplaceAll(r.Out.URL.Path, "//", "/"), "//", "/")
+				}
+			}})
+			defer proxy.Close()
+			for _, vhost := range []string{"/", vhost} {
+				m := clientOf(t, strings.Replace(proxy.URL, "http://", "http://guest:guest@", 1), vhost)
+				for what, ask := range map[string]func(context.Context) error{
+					"queue":             func(ctx context.Context) error { _, err := m.Queue(ctx, "orders"); return err },
+					"queues":            func(ctx context.Context) error { _, err := m.Queues(ctx); return err },
+					"queue's state":     func(ctx context.Context) error { _, err := m.QueueState(ctx, "orders"); return err },
+					"states":            func(ctx context.Context) error { _, err := m.QueueStates(ctx); return err },
+					"exchange":          func(ctx context.Context) error { _, err := m.Exchange(ctx, "orders"); return err },
+					"exchanges":         func(ctx context.Context) error { _, err := m.Exchanges(ctx); return err },
+					"bindings":          func(ctx context.Context) error { _, err := m.Bindings(ctx); return err },
+					"queue's bindings":  func(ctx context.Context) error { _, err := m.QueueBindings(ctx, "orders"); return err },
+					"bindings to it":    func(ctx context.Context) error { _, err := m.BindingsTo(ctx, "orders"); return err },
+					"policy":            func(ctx context.Context) error { _, err := m.Policy(ctx, "limits"); return err },
+					"policies":          func(ctx context.Context) error { _, err := m.Policies(ctx); return err },
+					"operator policies": func(ctx context.Context) error { _, err := m.OperatorPolicies(ctx); return err },
+					"permission":        func(ctx context.Context) error { _, err := m.Permissions(ctx, "guest"); return err },
+					"put": func(ctx context.Context) error {
+						return m.PutPolicy(ctx, management.Policy{Name: "ours", Pattern: "."})
+					},
+					"delete":  func(ctx context.Context) error { return m.DeletePolicy(ctx, "limits") },
+					"declare": func(ctx context.Context) error { return m.Declare(ctx, exchange) },
+					"get":     func(ctx context.Context) error { _, err := m.Get(ctx, "orders", 1, true, 0); return err },
+				} {
+					if err := ask(t.Context()); !errors.Is(err, management.ErrOther) {
+						t.Errorf("%s in %q, slashes merged %v: %v", what, vhost, merges, err)
+					} else {
+						checkError(t, what, err, "proxy")
+					}
+				}
+				c := management.NewConsent(m, "redrive")
+				ctx, stop := context.WithCancel(t.Context())
+				asking := make(chan struct{})
+				go func() { defer close(asking); c.Run(ctx) }()
+				var err error
+				brokertest.Eventually(t, "it was asked", func() bool {
+					var yes bool
+					yes, _, err = c.Consented("orders")
+					return yes || err != nil
+				})
+				stop()
+				if <-asking; !errors.Is(err, management.ErrOther) {
+					t.Errorf("consent in %q, slashes merged %v: %v", vhost, merges, err)
+				}
+			}
+		}
+		if all := policies(t, v.API()); len(all) != 1 {
+			t.Errorf("what was written: %v", all)
+		}
+	})
 }
