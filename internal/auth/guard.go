@@ -81,6 +81,10 @@ func Still(ctx context.Context) error {
 // InterfaceHeader is how our own command line says that it is one, for the audit log alone.
 const InterfaceHeader = "X-Redrive-Face"
 
+// PathHeader is the escaped path that our own command line asked for, where a name in it has a slash:
+// a proxy that decodes it leads to another object.
+const PathHeader = "X-Redrive-Path"
+
 // Handler lets requests of known callers through, and all requests that are public. It refuses those
 // that a page of another site causes, but for following a link: such a page could not read the
 // answers, and yet fill the audit log with exports, or use up the streams.

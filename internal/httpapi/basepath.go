@@ -6,6 +6,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/redrive-mq/redrive/internal/auth"
 )
 
 // Base is the path of all of a virtual host's routes where a service has several. Browsers
@@ -63,6 +65,19 @@ func sameStep(a, b string) bool {
 	a, errA := url.PathUnescape(a)
 	b, errB := url.PathUnescape(b)
 	return errA == nil && errB == nil && a == b
+}
+
+// slashes is how many slashes of names an escaped path has.
+func slashes(path string) int { return strings.Count(strings.ToUpper(path), "%2F") }
+
+// decodedSlash is the hint where a proxy may have decoded them.
+const decodedSlash = "a slash in a name is %2F, which a proxy may have decoded: let it pass on paths as they are (nginx: proxy_pass without a path)"
+
+// decodes reports whether a proxy has decoded slashes on the way of a request from our own command
+// line.
+func decodes(r *http.Request) bool {
+	path, _, _ := strings.Cut(r.RequestURI, "?")
+	return slashes(path) < slashes(r.Header.Get(auth.PathHeader))
 }
 
 // cleaned is an escaped path as net/http's mux expects it.

@@ -131,6 +131,9 @@ func (c Client) do(ctx context.Context, r request) (*http.Response, error) {
 		req.Header.Set("Accept", r.accept)
 	}
 	req.Header.Set(auth.InterfaceHeader, "cli")
+	if path := req.URL.EscapedPath(); slashes(path) > 0 {
+		req.Header.Set(auth.PathHeader, path)
+	}
 	switch {
 	case c.Token != "":
 		req.Header.Set("Authorization", "Bearer "+c.Token)

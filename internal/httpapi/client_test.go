@@ -10,6 +10,8 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -211,6 +213,36 @@ func TestTheClientSaysWhenNoServiceAnswers(t *testing.T) {
 		if !errors.Is(err, httpapi.ErrUnreachable) || !strings.Contains(err.Error(), "redrive serve") {
 			t.Errorf("%s: %v", what, err)
 		}
+	}
+}
+
+// A proxy that decodes %2F leads from one queue to another: the service says so, and pauses neither.
+func TestAProxyThatDecodesSlashesLeadsNowhere(t *testing.T) {
+	who := newAccess(t)
+	c := visit(t, newScene(t, who, false), who.secret["admin"])
+	to, err := url.Parse("http://" + strings.TrimPrefix(c.Addr, "http://"))
+	must(t, err)
+	proxy := httptest.NewServer(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
+		r.SetURL(to)
+		r.Out.URL.Path, r.Out.URL.RawPath = strings.ReplaceAll(r.In.URL.Path, "//", "/"), ""
+	}})
+	defer proxy.Close()
+	through := c
+	through.Addr = proxy.URL
+	for _, queue := range []string{"/" + orders, orders + "/x"} {
+		if err := through.PauseQueue(t.Context(), queue, "test"); err == nil || !strings.Contains(err.Error(), "proxy") {
+			t.Errorf("%q was paused: %v", queue, err)
+		}
+	}
+	all, err := c.Queues(t.Context())
+	must(t, err)
+	for _, q := range all.Queues {
+		if q.Pause != nil {
+			t.Errorf("queue %q is paused", q.Name)
+		}
+	}
+	if err := c.PauseQueue(t.Context(), "/"+orders, "test"); err != nil {
+		t.Errorf("without the proxy: %v", err)
 	}
 }
 

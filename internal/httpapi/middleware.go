@@ -39,6 +39,10 @@ func (a *API) headersAndLimits(next http.Handler) http.Handler {
 			writeProblem(w, problem(http.StatusRequestURITooLong, "too_large", "the URL is too long; write the query shorter"))
 			return
 		}
+		if decodes(r) {
+			writeProblem(w, problem(http.StatusBadRequest, "malformed", "a proxy has decoded %2F in the path, which leads to something else; "+decodedSlash))
+			return
+		}
 		c := http.NewResponseController(w)
 		if r.Body != nil && r.Body != http.NoBody {
 			first := a.Idle
@@ -91,7 +95,7 @@ func (r *noRoute) WriteHeader(status int) {
 	if code == "" {
 		code = "not_found"
 	}
-	writeProblem(r.ResponseWriter, problem(status, code, "there is no such route: "+r.base+v1+"/openapi.json lists them"))
+	writeProblem(r.ResponseWriter, problem(status, code, "there is no such route: "+r.base+v1+"/openapi.json lists them; "+decodedSlash))
 }
 
 func (r *noRoute) Write(b []byte) (int, error) {

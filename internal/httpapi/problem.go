@@ -143,7 +143,7 @@ func (p *Problem) GetHeaders() http.Header {
 
 // NotFound answers that there is no such thing, for handlers outside the API.
 func NotFound(w http.ResponseWriter, detail string) {
-	writeProblem(w, problem(http.StatusNotFound, "not_found", detail))
+	writeProblem(w, problem(http.StatusNotFound, "not_found", detail+"; "+decodedSlash))
 }
 
 func problem(status int, code, detail string) *Problem {

@@ -594,7 +594,7 @@ func TestWhereTheFacesOfVirtualHostsAre(t *testing.T) {
 		{"/v/a%2Fb/api/v1/overview", 200, `/a%2Fb`, `127.0.0.1:1/shop`},
 		{"/v/%2F/api/v1/overview", 200, `127.0.0.1:1/"`, ""},
 		{"/v/none/api/v1/overview", 404, "there is no virtual host \\\"none\\\" here: `redrive check FILE`", "shop"},
-		{"/v/a/b/", 404, "there is no virtual host", ""},
+		{"/v/a/b/", 404, "which a proxy may have decoded", ""},
 		{"/v/", 404, "there is no virtual host", ""},
 		{"/healthz", 200, "ok", ""},
 		{"/readyz", 503, "virtual host /: intake: connecting\nvirtual host /: parked: connecting\nvirtual host /: retries: connecting\nvirtual host shop: intake: connecting\n", "\nready"},
