@@ -59,6 +59,7 @@ func params(files ...string) testscript.Params {
 		Files: files, RequireExplicitExec: true, RequireUniqueNames: true,
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("HOSTILE", hostile)
+			e.Setenv("HOSTILE_LINES", hostile+"\n"+hostile)
 			e.Setenv("REDRIVE_ADDRESS", nowhere)
 			return nil
 		},
@@ -123,7 +124,7 @@ func brokerURL(t *testing.T, v *brokertest.VHost, folder string) string {
 //	publish EXCHANGE KEY BODY...
 //	policy NAME PATTERN PRIORITY DEFINITION
 //	operator-policy NAME PATTERN PRIORITY DEFINITION
-//	consume QUEUE, unconsume           holds its messages, and lets go
+//	consume QUEUE [TAG], unconsume     holds its messages, and lets go; TAG: of a second consumer
 //	as USER PASSWORD                   at the management API, from here on
 //	in-force POLICY QUEUE              waits for it; - for none
 //	queue QUEUE                        a classic one
@@ -158,12 +159,17 @@ func setUp(t *testing.T, cmds map[string]func(*testscript.TestScript, bool, []st
 		return func(ts *testscript.TestScript, _ bool, args []string) {
 			priority, err := strconv.Atoi(args[2])
 			ts.Check(err)
-			v.Must("PUT", kind+"/"+v.Name+"/"+args[0], map[string]any{"pattern": args[1], "apply-to": "queues", "priority": priority, "definition": object(ts, args[3])})
+			v.Must("PUT", kind+"/"+v.Name+"/"+url.PathEscape(args[0]), map[string]any{"pattern": args[1], "apply-to": "queues", "priority": priority, "definition": object(ts, args[3])})
 		}
 	}
 	cmds["policy"], cmds["operator-policy"] = policy("policies"), policy("operator-policies")
 	var consumer *brokertest.Consumer
-	cmds["consume"] = func(_ *testscript.TestScript, _ bool, args []string) { consumer = v.Consume(args[0]) }
+	cmds["consume"] = func(ts *testscript.TestScript, _ bool, args []string) {
+		if consumer = v.Consume(args[0]); len(args) > 1 {
+			_, err := consumer.Channel.Consume(args[0], args[1], false, false, false, false, nil)
+			ts.Check(err)
+		}
+	}
 	cmds["unconsume"] = func(ts *testscript.TestScript, _ bool, _ []string) { ts.Check(consumer.Channel.Close()) }
 	person := func(v *brokertest.VHost, tags string) string {
 		name := "user-" + uuid.NewString()

@@ -93,7 +93,7 @@ func (p *Plan) Write(w io.Writer) {
 	} else {
 		fmt.Fprintf(w, "queue %q (%s), policy %q of priority %d applies\n", p.Queue.Name, p.Queue.Type, p.Before.Name, p.Before.Priority)
 	}
-	fmt.Fprintf(w, "sets policy %q, priority %d, on %s:\n", p.Policy.Name, p.Policy.Priority, p.Policy.Pattern)
+	fmt.Fprintf(w, "sets policy %q, priority %d, on %s:\n", p.Policy.Name, p.Policy.Priority, management.Text(p.Policy.Pattern))
 	writeKeys(w, p.Keys(), p.Queue.OperatorPolicy)
 	fmt.Fprintln(w, p.Target.Makes)
 	for _, n := range p.Notes {

@@ -103,7 +103,7 @@ func plan(q management.Queue, policies []management.Policy, target Target, atLea
 	}
 	set := target.policy(q.Name)
 	if was := management.PolicyNamed(policies, set.Name); was != nil && was.Pattern != set.Pattern {
-		return nil, fmt.Errorf("queue %q: there is a policy %q already, on %s, which is not Redrive's: rename it", q.Name, was.Name, was.Pattern)
+		return nil, fmt.Errorf("queue %q: there is a policy %q already, on %s, which is not Redrive's: rename it", q.Name, was.Name, management.Text(was.Pattern))
 	}
 	if err := target.checkArguments(q, atLeastOnce); err != nil {
 		return nil, err

@@ -27,7 +27,7 @@ func undo(ctx context.Context, m *management.Client, ours management.Policy, que
 		return err
 	}
 	if is.Pattern != ours.Pattern {
-		return fmt.Errorf("queue %q: %w: the policy %q is on %s, so it is not Redrive's", queue, ErrNotEnrolled, is.Name, is.Pattern)
+		return fmt.Errorf("queue %q: %w: the policy %q is on %s, so it is not Redrive's", queue, ErrNotEnrolled, is.Name, management.Text(is.Pattern))
 	}
 	err = m.DeletePolicy(ctx, ours.Name)
 	if errors.Is(err, management.ErrNotFound) { // somebody else was faster

@@ -209,7 +209,7 @@ func (s *State) arguments(kind string) {
 	}
 	for k, v := range s.Old.Effective {
 		if drop["x-"+k] {
-			s.Dropped = append(s.Dropped, fmt.Sprintf("%s: %s", k, management.Text(v)))
+			s.Dropped = append(s.Dropped, management.Text(k)+": "+management.Text(v))
 		}
 	}
 	for k, v := range s.Old.Arguments {
@@ -217,7 +217,7 @@ func (s *State) arguments(kind string) {
 		case k == "x-queue-type":
 			s.Arguments[k] = s.Type
 		case strings.HasPrefix(k, "x-dead-letter-"), drop[k]:
-			s.Dropped = append(s.Dropped, fmt.Sprintf("%s: %s", k, management.Text(v)))
+			s.Dropped = append(s.Dropped, management.Text(k)+": "+management.Text(v))
 		default:
 			s.Arguments[k] = v
 		}

@@ -138,7 +138,7 @@ func arguments(m map[string]any) string {
 	}
 	var all []string
 	for _, k := range slices.Sorted(maps.Keys(m)) {
-		all = append(all, fmt.Sprintf("%s: %s", k, management.Text(m[k])))
+		all = append(all, management.Text(k)+": "+management.Text(m[k]))
 	}
 	return strings.Join(all, ", ")
 }
