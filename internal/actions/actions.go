@@ -1,6 +1,7 @@
 package actions
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/redrive-mq/redrive/internal/audit"
+	"github.com/redrive-mq/redrive/internal/background"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
@@ -49,6 +51,14 @@ type Config struct {
 	SetPaused func(queue string, paused bool)
 	// Force sets a queue's breaker now; the store has it already.
 	Force func(queue, to, by, why string)
+	// Large bounds how many large bodies are exported and imported at once. The virtual hosts of a
+	// process share it; nil: of these actions alone.
+	Large *background.Places
+}
+
+// NewLarge makes Config.Large. An export takes one place, and an import all.
+func NewLarge() *background.Places {
+	return &background.Places{What: "transfers of large messages", All: 2, Own: 1, Wait: time.Minute}
 }
 
 // Actions does what a person asks for. Its methods may be called at once from many
@@ -64,7 +74,10 @@ type Actions struct {
 }
 
 // New makes Actions.
-func New(c Config) *Actions { return &Actions{Config: c, settings: semaphore.NewWeighted(1)} }
+func New(c Config) *Actions {
+	c.Large = cmp.Or(c.Large, NewLarge())
+	return &Actions{Config: c, settings: semaphore.NewWeighted(1)}
+}
 
 func (a *Actions) now() time.Time { return a.Inspect.Now() }
 

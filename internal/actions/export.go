@@ -3,6 +3,8 @@ package actions
 import (
 	"bufio"
 	"context"
+	"encoding/json"
+	"fmt"
 	"io"
 
 	"github.com/redrive-mq/redrive/internal/auth"
@@ -21,16 +23,14 @@ func (a *Actions) Export(ctx context.Context, by auth.Caller, query string, w io
 	}
 	defer func() { end(err, n) }()
 	out := bufio.NewWriterSize(w, 64<<10)
-	var buf []byte
-	err = a.Inspect.Find(ctx, by, query, nil, true, func(l store.Listed) (bool, error) {
-		var err error
-		if buf, err = appendLine(buf[:0], l.Record); err == nil {
-			_, err = out.Write(buf)
+	lines := json.NewEncoder(out)
+	hold := func() (func(), error) { return a.Large.Enter(ctx, by.ID(), 1) }
+	err = a.Inspect.FindWithBodies(ctx, by, query, hold, func(l store.Listed) error {
+		if err := lines.Encode(exportedOf(l.Record)); err != nil {
+			return fmt.Errorf("message %s: %w", l.Record.ID, err)
 		}
-		if err == nil {
-			n++
-		}
-		return true, err
+		n++
+		return nil
 	})
 	if err == nil {
 		err = out.Flush()

@@ -2,17 +2,21 @@ package actions_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
+	"io"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/background"
 	"github.com/redrive-mq/redrive/internal/headers"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
@@ -172,6 +176,101 @@ func TestAMessageThatFailedMostOftenIsImported(t *testing.T) {
 		more := strings.Replace(out.String(), `"attempt":1000001`, `"attempt":1000002`, 1)
 		if _, err := d.Import(ctx, caller(auth.Editor), strings.NewReader(more), false); !errors.Is(err, inspect.ErrInvalid) {
 			t.Errorf("one that failed more often: %v", err)
+		}
+	})
+}
+
+// scanning counts the scans that are open.
+type scanning struct {
+	store.Store
+	open int
+}
+
+func (s *scanning) Scan(ctx context.Context, r store.Range, visit func(store.Listed) (bool, error)) error {
+	s.open++
+	defer func() { s.open-- }()
+	return s.Store.Scan(ctx, r, visit)
+}
+
+// slow is the reader of an export, for whom nothing is kept open in the store.
+type slow struct {
+	bytes.Buffer
+	read func()
+}
+
+func (s *slow) Write(b []byte) (int, error) {
+	s.read()
+	return s.Buffer.Write(b)
+}
+
+func TestAnExportKeepsTheStoreFromNothing(t *testing.T) {
+	inspecttest.Stores(t, func(t *testing.T, kept store.Store) {
+		s := &scanning{Store: kept}
+		d := newDesk(s)
+		d.Large = &background.Places{All: 1, Own: 1}
+		all := inspecttest.Parked("orders", 1100)
+		for i := range 6 {
+			all[200*i].Message.Body = bytes.Repeat([]byte("x"), 300<<10)
+		}
+		d.add(t, all...)
+		out, replayed := slow{}, false
+		out.read = func() {
+			if s.open != 0 {
+				t.Error("the store is read while the client is")
+			}
+			if !replayed {
+				_, err := d.Act(ctx, operator, actions.Act{Verb: actions.Replay, IDs: []string{all[1].ID.String()}})
+				must(t, err)
+				replayed = true
+			}
+		}
+		n, err := d.Export(ctx, caller(auth.Viewer), "queue:orders", &out)
+		if err != nil || n != int64(len(all)) {
+			t.Errorf("%d are exported, %v", n, err)
+		}
+		for _, r := range all {
+			if bytes.Count(out.Bytes(), []byte(`"id":"`+r.ID.String())) != 1 {
+				t.Errorf("%s is not there once", r.ID)
+			}
+		}
+		leave, err := d.Large.Enter(ctx, "another", 1)
+		must(t, err)
+		if _, err := d.Export(ctx, caller(auth.Viewer), "queue:orders", io.Discard); !errors.Is(err, background.ErrTooMany) {
+			t.Errorf("one more large message: %v", err)
+		}
+		leave()
+	})
+}
+
+// endless is a line without an end.
+type endless int
+
+func (e *endless) Read(b []byte) (int, error) {
+	*e += endless(len(b))
+	return len(b), nil
+}
+
+// Long lines are held by one import at a time, and others are refused before they hold one.
+func TestOneImportReadsALongLine(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		d.Large = &background.Places{All: 1, Own: 1}
+		leave, err := d.Large.Enter(ctx, "another", 1)
+		must(t, err)
+		var read endless
+		if _, err := d.Import(ctx, caller(auth.Editor), &read, false); !errors.Is(err, background.ErrTooMany) || read > 2<<20 {
+			t.Errorf("after %d bytes: %v", read, err)
+		}
+		leave()
+		large := record("orders", store.Parked, "x")
+		large.Message.Body = bytes.Repeat([]byte("x"), 900<<10) // in base64, more than a long line
+		another := *large
+		another.ID = uuid.Must(uuid.NewV7())
+		d.add(t, large, &another)
+		var out bytes.Buffer
+		_, err = d.Export(ctx, caller(auth.Viewer), "queue:orders", &out)
+		must(t, err)
+		if im, err := d.Import(ctx, caller(auth.Editor), &out, false); err != nil || im.Count != 2 {
+			t.Errorf("%+v, %v", im, err)
 		}
 	})
 }

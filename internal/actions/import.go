@@ -26,7 +26,9 @@ import (
 
 const (
 	importBatch = 1000
-	importBytes = 32 << 20
+	importBytes = 2 << 20
+	// longLine is the length from which on a line is read only while nothing else of Config.Large is.
+	longLine = 1 << 20
 	// longestLine holds the largest body that RabbitMQ takes by default, 128 MiB, in
 	// base64, and its headers.
 	longestLine = 192 << 20
@@ -118,17 +120,29 @@ func (a *Actions) notImported(ctx context.Context, im *Imported, records []*stor
 func (a *Actions) readLines(ctx context.Context, by auth.Caller, from io.Reader, keep func([]*store.Record) error) error {
 	in := bufio.NewReaderSize(from, 64<<10)
 	var batch []*store.Record
-	size := 0
-	flush := func() error {
-		if len(batch) == 0 {
-			return ctx.Err()
+	size, leave := 0, func() {} // Config.Large
+	defer func() { leave() }()
+	flush := func() (err error) {
+		if len(batch) > 0 {
+			err = keep(batch)
 		}
-		err := keep(batch)
 		batch, size = nil, 0
+		leave()
+		leave = func() {}
 		return errors.Join(err, ctx.Err())
 	}
+	enter := func() error {
+		if err := flush(); err != nil {
+			return err
+		}
+		left, err := a.Large.Enter(ctx, by.ID(), a.Large.All)
+		if err == nil {
+			leave = left
+		}
+		return err
+	}
 	for n := 1; ; n++ {
-		line, err := readLine(in)
+		line, err := readLine(in, enter)
 		if err != nil && err != io.EOF {
 			return fmt.Errorf("line %d: %w", n, err)
 		}
@@ -152,15 +166,29 @@ func (a *Actions) readLines(ctx context.Context, by auth.Caller, from io.Reader,
 	}
 }
 
-func readLine(in *bufio.Reader) (line []byte, err error) {
+// readLine calls long before it reads more than longLine. It keeps pieces, and joins them once: a
+// slice that grows would be held twice.
+func readLine(in *bufio.Reader, long func() error) ([]byte, error) {
+	var pieces [][]byte
+	size, entered := 0, false
 	for {
 		piece, err := in.ReadSlice('\n')
-		line = append(line, piece...)
+		size += len(piece)
+		if size > longLine && !entered {
+			if err := long(); err != nil {
+				return nil, err
+			}
+			entered = true
+		}
 		switch {
-		case len(line) > longestLine:
+		case size > longestLine:
 			return nil, fmt.Errorf("%w: it is longer than %d MiB", inspect.ErrInvalid, longestLine>>20)
-		case err != bufio.ErrBufferFull:
-			return line, err
+		case err != bufio.ErrBufferFull && pieces == nil:
+			return bytes.Clone(piece), err
+		}
+		pieces = append(pieces, bytes.Clone(piece))
+		if err != bufio.ErrBufferFull {
+			return bytes.Join(pieces, nil), err
 		}
 	}
 }

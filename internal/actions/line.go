@@ -136,8 +136,16 @@ func ExportLine(r *store.Record) ([]byte, error) { return appendLine(nil, r) }
 
 // appendLine appends a record as one line, its end included.
 func appendLine(dst []byte, r *store.Record) ([]byte, error) {
+	b, err := json.Marshal(exportedOf(r))
+	if err != nil {
+		return dst, fmt.Errorf("message %s: %w", r.ID, err)
+	}
+	return append(append(dst, b...), '\n'), nil
+}
+
+func exportedOf(r *store.Record) *exportedRecord {
 	m := &r.Message
-	x := exportedRecord{Format: exportFormat, ID: r.ID, Queue: text(r.Queue), State: inspect.StateName(r.State), Due: moment(r.Due), Attempt: r.Failures,
+	x := &exportedRecord{Format: exportFormat, ID: r.ID, Queue: text(r.Queue), State: inspect.StateName(r.State), Due: moment(r.Due), Attempt: r.Failures,
 		Reason: text(r.Reason), Error: text(r.Error), Policy: text(r.Policy), FirstFailed: moment(r.FirstFailed), FailedAt: moment(r.FailedAt),
 		ParkedFor: text(r.ParkedFor), Proven: r.Proven, MadeFrom: r.MadeFrom, MadeInto: r.MadeInto,
 		Message: message{Exchange: text(m.Exchange), RoutingKey: text(m.RoutingKey), ContentType: text(m.ContentType),
@@ -159,11 +167,7 @@ func appendLine(dst []byte, r *store.Record) ([]byte, error) {
 	if m.Headers != nil {
 		x.Message.Headers = &headerTable{m.Headers}
 	}
-	b, err := json.Marshal(x)
-	if err != nil {
-		return dst, fmt.Errorf("message %s: %w", r.ID, err)
-	}
-	return append(append(dst, b...), '\n'), nil
+	return x
 }
 
 // mostFailures is how often a message can have failed: once more than its header may say.

@@ -63,6 +63,14 @@ type Caller struct {
 	ReadOnly bool
 }
 
+// ID tells callers apart; "" is whoever is on this machine where no one signs in.
+func (c Caller) ID() string {
+	if c.How == "local" {
+		return ""
+	}
+	return c.How + " " + c.Name
+}
+
 // May returns nil when the caller has the role and may act on the queue; "" is none. Its errors are
 // ErrReadOnly, ErrSignIn or ErrForbidden.
 func (c Caller) May(role Role, queue string) error {

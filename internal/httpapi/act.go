@@ -10,11 +10,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/auth"
 )
 
-// mostEdit bounds an edit, in base64, and editedAtOnce how many are made at once.
-const (
-	mostEdit     = 24 << 20
-	editedAtOnce = 8
-)
+// mostEdit bounds an edit, in base64.
+const mostEdit = 24 << 20
 
 // changingRoute is a route that changes something, once for each idempotency key.
 func (a *API) changingRoute(method, path, id, tag, summary string) huma.Operation {
@@ -35,7 +32,7 @@ func (a *API) actRoutes() {
 
 	edit := a.changingRoute(http.MethodPost, "/edit", "edit", "Act", "Replace a message by an edited one, or show the difference")
 	edit.MaxBodyBytes = mostEdit
-	edit.Middlewares = append(huma.Middlewares{requireRole(auth.Editor), atMost(editedAtOnce)}, edit.Middlewares...)
+	edit.Middlewares = append(huma.Middlewares{requireRole(auth.Editor)}, edit.Middlewares...)
 	handle(a, edit, func(ctx context.Context, c auth.Caller, in *body[actions.EditRequest]) (actions.Edited, error) {
 		return a.Console.Edit(ctx, c, in.Body)
 	})

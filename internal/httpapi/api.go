@@ -3,7 +3,7 @@
 //
 //	api.go          what an API is made of, and how a request reaches its route
 //	types.go        bodies that only the API has; openapi.go: the document of routes and bodies
-//	middleware.go   headers and limits of every request
+//	middleware.go   headers and limits of every request; loads.go: how many of each at once
 //	show.go         routes that show
 //	act.go          routes that act on named messages and queues; operations.go: on many messages
 //	transfer.go     routes of many bytes: bodies, export (csv.go: as a table), import
@@ -60,6 +60,8 @@ type Config struct {
 	// Guard authenticates callers; routes that Public names must need no sign-in.
 	Guard  Guard
 	Tokens *auth.Tokens
+	// Bounds are shared by the APIs of a process; nil: NewBounds.
+	Bounds Bounds
 	Log    *slog.Logger
 	// Idle is how long a client may take to send or receive the next bytes, so that slow
 	// clients cannot hold connections for ever, and long exports are possible; 0: 30 s.
@@ -80,7 +82,8 @@ type API struct {
 	routes      []string
 	handler     http.Handler
 	idempotency idempotency
-	live        live
+	closing     chan struct{} // closed when all streams are to end
+	closeOnce   sync.Once
 }
 
 // New makes an API.
@@ -94,8 +97,10 @@ func New(c Config) *API {
 	if c.Unauthenticated == 0 {
 		c.Unauthenticated = 10 * time.Second
 	}
-	a := &API{Config: c, mux: http.NewServeMux(), page: http.NewServeMux(),
-		live: live{slots: make(chan struct{}, mostWatchers), closing: make(chan struct{}), perCaller: map[string]int{}}}
+	if c.Bounds == nil {
+		c.Bounds = NewBounds()
+	}
+	a := &API{Config: c, mux: http.NewServeMux(), page: http.NewServeMux(), closing: make(chan struct{})}
 	a.idempotency = idempotency{API: a, running: map[string]bool{}}
 	ourErrors()
 	a.huma = humago.New(registrar{a}, description(c.Base))
@@ -126,14 +131,14 @@ func (r registrar) ServeHTTP(w http.ResponseWriter, req *http.Request) { r.a.mux
 
 func (a *API) handle(pattern string, h http.Handler) {
 	a.routes = append(a.routes, pattern)
-	a.mux.Handle(pattern, h)
+	a.mux.Handle(pattern, a.bounded(pattern, h))
 }
 
 // Handle adds a route of the page, behind the same guard. Requests for the API never
 // reach it.
 func (a *API) Handle(pattern string, h http.Handler) {
 	a.routes = append(a.routes, pattern)
-	a.page.Handle(pattern, h)
+	a.page.Handle(pattern, a.bounded(pattern, h))
 }
 
 // Routes are the patterns of all routes.

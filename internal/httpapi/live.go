@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
-	"sync"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/auth"
@@ -14,9 +13,6 @@ import (
 )
 
 const (
-	// mostWatchers are served at once, and mostPerCaller of one caller.
-	mostWatchers  = 100
-	mostPerCaller = 20
 	// heartbeat is how often a comment is sent while nothing changes, and the watcher's
 	// permission is checked again.
 	heartbeat = 15 * time.Second
@@ -24,43 +20,9 @@ const (
 	watchFor = 10 * time.Minute
 )
 
-// live counts the live streams, and ends them.
-type live struct {
-	slots     chan struct{}
-	closing   chan struct{} // closed when all of them are to end
-	closeOnce sync.Once
-
-	mu        sync.Mutex
-	perCaller map[string]int // streams of a caller
-}
-
-// enter counts a stream of a caller until leave is called.
-func (l *live) enter(c auth.Caller) (leave func(), err error) {
-	caller := c.How + " " + c.Name
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if c.How != "local" && l.perCaller[caller] >= mostPerCaller {
-		return nil, fmt.Errorf("%w: you have %d live streams open", ErrTooMany, mostPerCaller)
-	}
-	select {
-	case l.slots <- struct{}{}:
-	default:
-		return nil, fmt.Errorf("%w: %d live streams are open", ErrTooMany, mostWatchers)
-	}
-	l.perCaller[caller]++
-	return func() {
-		<-l.slots
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if l.perCaller[caller]--; l.perCaller[caller] == 0 {
-			delete(l.perCaller, caller)
-		}
-	}, nil
-}
-
 // EndStreams ends all that would not end by itself: for http.Server's
 // RegisterOnShutdown.
-func (a *API) EndStreams() { a.live.closeOnce.Do(func() { close(a.live.closing) }) }
+func (a *API) EndStreams() { a.closeOnce.Do(func() { close(a.closing) }) }
 
 func (a *API) liveRoute() {
 	op := route(http.MethodGet, "/live", "live", "See", "What has changed, as server-sent events")
@@ -70,11 +32,6 @@ func (a *API) liveRoute() {
 		if err := c.May(auth.Viewer, ""); err != nil {
 			return err
 		}
-		leave, err := a.live.enter(c)
-		if err != nil {
-			return err
-		}
-		defer leave()
 		ctx, cancel := context.WithTimeout(ctx, watchFor)
 		defer cancel()
 		h := w.Header()
@@ -111,7 +68,7 @@ func (a *API) liveRoute() {
 				if err = auth.Still(ctx); err == nil {
 					err = send(": still here\n\n")
 				}
-			case <-a.live.closing:
+			case <-a.closing:
 				return nil
 			}
 			if err != nil {

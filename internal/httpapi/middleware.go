@@ -3,7 +3,6 @@ package httpapi
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -56,7 +55,7 @@ func (a *API) headersAndLimits(next http.Handler) http.Handler {
 		}
 		// What a route leaves in a buffer is written after it.
 		defer func() { _ = c.SetWriteDeadline(time.Now().Add(2 * a.Idle)) }()
-		next.ServeHTTP(&boundedWriter{w, c, a.Idle}, r)
+		next.ServeHTTP(&boundedWriter{w, c, a.Idle, a.Idle}, r)
 	})
 }
 
@@ -141,16 +140,26 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// boundedWriter bounds the wait until the client receives each piece.
+// minTaken is how many bytes a second a client must receive, since what is left of its answer is
+// held in memory.
+const minTaken = 64 << 10
+
+// boundedWriter bounds the wait until the client receives each piece: by idle, and by the time that
+// the bytes so far are worth at minTaken.
 type boundedWriter struct {
 	http.ResponseWriter
-	c    *http.ResponseController
-	idle time.Duration
+	c          *http.ResponseController
+	idle, left time.Duration
 }
 
-func (w *boundedWriter) Write(p []byte) (int, error) {
-	_ = w.c.SetWriteDeadline(time.Now().Add(w.idle))
-	n, err := w.ResponseWriter.Write(p)
+func (w *boundedWriter) Write(p []byte) (n int, err error) {
+	for first := true; err == nil && (first || n < len(p)); first = false {
+		began, wrote := time.Now(), 0
+		_ = w.c.SetWriteDeadline(began.Add(w.left))
+		wrote, err = w.ResponseWriter.Write(p[n:min(len(p), n+minTaken)])
+		w.left = min(w.idle, w.left-time.Since(began)+time.Duration(wrote)*time.Second/minTaken)
+		n += wrote
+	}
 	_ = w.c.SetWriteDeadline(time.Time{})
 	return n, err
 }
@@ -200,21 +209,5 @@ func check(refuses func(auth.Caller) error) func(huma.Context, func(huma.Context
 			return
 		}
 		next(ctx)
-	}
-}
-
-// atMost refuses requests while as many are served: their bodies, and what is made of
-// them, are in memory.
-func atMost(most int) func(huma.Context, func(huma.Context)) {
-	places := make(chan struct{}, most)
-	return func(ctx huma.Context, next func(huma.Context)) {
-		select {
-		case places <- struct{}{}:
-			defer func() { <-places }()
-			next(ctx)
-		default:
-			_, w := humago.Unwrap(ctx)
-			writeProblem(w, problemOf(fmt.Errorf("%w: %d are served", ErrTooMany, most)))
-		}
 	}
 }

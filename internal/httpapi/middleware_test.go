@@ -6,13 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/cookiejar"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/actions"
@@ -167,33 +170,107 @@ func TestWhatMakesNoSenseIsRefused(t *testing.T) {
 	}
 }
 
-// Large bodies are in memory, and a viewer may send them.
-func TestNotEverybodyCanSendALargeBodyAtOnce(t *testing.T) {
-	a := httpapi.New(config(&scripted{}))
-	var senders sync.WaitGroup
-	var bodies []*io.PipeWriter
-	for range 4 {
-		r, w := io.Pipe()
-		bodies = append(bodies, w)
-		senders.Go(func() {
-			if w := ask(a, "POST", "/api/v1/decode", "", func(req *http.Request) { req.Body = r }); w.Code != 200 {
-				t.Errorf("%d %s", w.Code, w.Body)
+// unread is the answer of a client that reads nothing until it is closed.
+type unread struct {
+	*httptest.ResponseRecorder
+	closed chan struct{}
+}
+
+func (u unread) Write(b []byte) (int, error) {
+	if u.Code < 400 {
+		<-u.closed
+	}
+	return u.ResponseRecorder.Write(b)
+}
+
+// What clients are answered, and what they send, is in memory: of one caller, and of all, only so
+// much is at once, and then the places are free again.
+func TestEachRouteServesOnlySoManyAtOnce(t *testing.T) {
+	s := &scripted{search: func(string, string) (inspect.Page, error) { return inspect.Page{Messages: []inspect.Message{}}, nil },
+		export: func(_ context.Context, w io.Writer) (int64, error) { _, err := w.Write([]byte("{}\n")); return 1, err },
+		taken:  func(io.Reader) (actions.Imported, error) { return actions.Imported{}, nil }}
+	for route, most := range map[string]struct{ own, all int }{
+		"GET /api/v1/messages": {4, 12}, "GET /api/v1/messages/x/body": {2, 4}, "GET /api/v1/export": {2, 6}, "POST /api/v1/import": {2, 4}, "POST /api/v1/decode": {1, 2},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			a, closed := httpapi.New(config(s)), make(chan struct{})
+			var asking sync.WaitGroup
+			refused := 0
+			ask := func(times int, name string) {
+				for range times {
+					w := unread{httptest.NewRecorder(), closed}
+					method, path, _ := strings.Cut(route, " ")
+					r := httptest.NewRequest(method, path, strings.NewReader(`{"body":"e30="}`))
+					r.Header.Set("Content-Type", "application/json")
+					if strings.HasSuffix(path, "import") {
+						r.Header.Set("Content-Type", "application/jsonl")
+					}
+					as(auth.Caller{Name: name, How: "token", Role: auth.Editor})(r)
+					asking.Go(func() {
+						if a.ServeHTTP(w, r); w.Code == http.StatusTooManyRequests && w.Header().Get("Retry-After") != "" {
+							refused++
+						} else if w.Code != http.StatusOK {
+							t.Errorf("%s gives %d: %s", route, w.Code, w.Body)
+						}
+					})
+					time.Sleep(time.Minute) // of the bubble's time: nobody waits longer than that for a place
+				}
 			}
+			if ask(most.own+3, "one"); refused != 3 {
+				t.Errorf("%s: %d of one caller's %d are refused", route, refused, most.own+3)
+			}
+			for i := range most.all - most.own + 3 {
+				ask(1, fmt.Sprint("other ", i))
+			}
+			if refused != 6 {
+				t.Errorf("%s: %d are refused, want 6", route, refused)
+			}
+			close(closed)
+			asking.Wait()
+			if ask(1, "one"); refused != 6 {
+				t.Errorf("%s: after them one is refused", route)
+			}
+			asking.Wait()
 		})
-		_, _ = io.WriteString(w, `{"body":"e30`) // which ends when it is read
 	}
-	const small = `{"body":"e30="}`
-	if w := ask(a, "POST", "/api/v1/decode", small); w.Code != 429 || code(t, w) != "too_many" {
-		t.Errorf("one more: %d %s", w.Code, w.Body)
-	}
-	for _, w := range bodies {
-		_, _ = io.WriteString(w, `="}`)
-		_ = w.Close()
-	}
-	senders.Wait()
-	if w := ask(a, "POST", "/api/v1/decode", small); w.Code != 200 {
-		t.Errorf("after them: %d %s", w.Code, w.Body)
-	}
+}
+
+func TestARouteSaysWhatItHolds(t *testing.T) {
+	defer func() {
+		if recover() == nil {
+			t.Error("a route is taken that has no load")
+		}
+	}()
+	httpapi.New(config(&scripted{})).Handle("GET /new", http.NotFoundHandler())
+}
+
+// Who reads so slowly that an answer stays in memory for long is cut off.
+func TestSipBySip(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ended := make(chan error, 1)
+		server := httptest.NewUnstartedServer(httpapi.New(config(&scripted{export: func(_ context.Context, w io.Writer) (int64, error) {
+			_, err := w.Write(make([]byte, 16<<20))
+			ended <- err
+			return 1, err
+		}})))
+		_ = server.Listener.Close()
+		here, there := net.Pipe()
+		listener := &one{conns: make(chan net.Conn, 1)}
+		listener.conns <- there
+		server.Listener = listener
+		server.Start()
+		defer server.Close()
+		_, err := io.WriteString(here, "GET /api/v1/export HTTP/1.1\r\nHost: x\r\n\r\n")
+		must(t, err)
+		sip := make([]byte, 8<<10)
+		for err == nil {
+			time.Sleep(time.Second)
+			_, err = here.Read(sip)
+		}
+		if err := <-ended; !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("it ends with %v", err)
+		}
+	})
 }
 
 func TestARawBodyIsOnlyADownload(t *testing.T) {

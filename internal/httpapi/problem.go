@@ -15,6 +15,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/background"
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/operations"
@@ -36,7 +37,7 @@ var (
 	// ErrTooLarge: the request's body is too large.
 	ErrTooLarge = errors.New("the request is too large")
 	// ErrTooMany: as many requests of this kind are being served as may be at once.
-	ErrTooMany = errors.New("too many at once")
+	ErrTooMany = background.ErrTooMany
 	// ErrQuery: a query makes no sense; Problem.At is where.
 	ErrQuery = errors.New("the query makes no sense")
 )

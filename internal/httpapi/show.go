@@ -6,8 +6,6 @@ import (
 	"net/http"
 	"slices"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/inspect"
@@ -67,9 +65,6 @@ type Named struct {
 	ID string `path:"id" maxLength:"256"`
 }
 
-// ledgersAtOnce bounds how many requests wait for the ledger.
-const ledgersAtOnce = 16
-
 func (a *API) showRoutes() {
 	handle(a, route(http.MethodGet, "/overview", "overview", "See", "The state of the service on one page"), func(ctx context.Context, c auth.Caller, _ *none) (inspect.Overview, error) {
 		return a.Console.Overview(ctx, c)
@@ -97,9 +92,7 @@ func (a *API) showRoutes() {
 		q, after, err := a.Console.Queues(ctx, c, in.After, in.Limit)
 		return Queues{q, after}, err
 	})
-	recounts := route(http.MethodGet, "/ledger", "ledger", "See", "How many messages came for each queue, and what became of them")
-	recounts.Middlewares = huma.Middlewares{atMost(ledgersAtOnce)}
-	handle(a, recounts, func(ctx context.Context, c auth.Caller, in *struct {
+	handle(a, route(http.MethodGet, "/ledger", "ledger", "See", "How many messages came for each queue, and what became of them"), func(ctx context.Context, c auth.Caller, in *struct {
 		Paged
 		Recount bool `query:"recount" doc:"Count what is kept one by one first: the more there is, the longer it takes."`
 	}) (inspect.Ledger, error) {
@@ -115,15 +108,12 @@ func (a *API) showRoutes() {
 	})
 }
 
-// mostDecode bounds a body to read, and decodedAtOnce how many are read at once.
-const (
-	mostDecode    = 24 << 20
-	decodedAtOnce = 4
-)
+// mostDecode bounds a body to read.
+const mostDecode = 24 << 20
 
 func (a *API) decodeRoute() {
 	op := route(http.MethodPost, "/decode", "decode", "See", "Read a body as one of a message's is read")
-	op.MaxBodyBytes, op.Middlewares = mostDecode, huma.Middlewares{atMost(decodedAtOnce)}
+	op.MaxBodyBytes = mostDecode
 	handle(a, op, func(ctx context.Context, c auth.Caller, in *body[DecodeRequest]) (*decode.Result, error) {
 		b := in.Body
 		if b.Queue != "" && !c.Sees(b.Queue) { // its schema is not theirs to see

@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/auth"
@@ -71,8 +72,8 @@ func (in *Inspector) scan(ctx context.Context, by auth.Caller, q *query.Query, r
 }
 
 // Find visits every message that a query finds, in the order of when it was parked or is due;
-// with upto, only those that were added up to that number (see NewestNumber of package store).
-func (in *Inspector) Find(ctx context.Context, by auth.Caller, text string, upto *uint64, body bool, visit func(store.Listed) (bool, error)) error {
+// only those that were added up to a number (see NewestNumber of package store).
+func (in *Inspector) Find(ctx context.Context, by auth.Caller, text string, upto uint64, visit func(store.Listed) (bool, error)) error {
 	q, err := in.parse(by, text)
 	if err != nil {
 		return err
@@ -82,13 +83,89 @@ func (in *Inspector) Find(ctx context.Context, by auth.Caller, text string, upto
 		return err
 	}
 	r := n.Range
-	r.Upto, r.Body = upto, body || q.NeedsBody()
+	r.Upto, r.Body = &upto, q.NeedsBody()
 	return in.scan(ctx, by, q, r, func(l store.Listed) (bool, error) {
 		if !n.Match(&l, in.decoded(ctx, &l)) {
 			return true, nil
 		}
 		return visit(l)
 	})
+}
+
+const (
+	// LargeBody is what a body has more bytes than that is read only for its own visit.
+	LargeBody = 256 << 10
+	// visitedAtOnce and bytesAtOnce bound the messages that are read before they are visited, and
+	// readAtOnce those that are looked at.
+	visitedAtOnce = 500
+	bytesAtOnce   = 1 << 20
+	readAtOnce    = 20_000
+)
+
+// FindWithBodies visits every message that a query finds, with its body, as Find does. It reads a
+// few at a time, so that a slow visit keeps the store from nothing; a message that changes
+// meanwhile is visited at most once. Each LargeBody is read after hold, and until its release.
+func (in *Inspector) FindWithBodies(ctx context.Context, by auth.Caller, text string, hold func() (release func(), err error), visit func(store.Listed) error) error {
+	q, err := in.parse(by, text)
+	if err != nil {
+		return err
+	}
+	upto, err := in.Store.NewestNumber(ctx)
+	if err != nil {
+		return err
+	}
+	n, err := in.narrow(ctx, by, q)
+	if err != nil || n.None {
+		return err
+	}
+	r := n.Range
+	r.Upto, r.Body = &upto, true
+	_, byID := q.IDs()
+	visited := map[uint64]uint64{} // a bit for the number of each
+	for more := true; more; {
+		more = false
+		var page []store.Listed
+		read, size := 0, 0
+		err := in.scan(ctx, by, q, r, func(l store.Listed) (bool, error) {
+			r.After = l.Cursor
+			_, seq, _ := l.Key.Parts()
+			if bit := uint64(1) << (seq % 64); visited[seq/64]&bit == 0 && n.Match(&l, in.decoded(ctx, &l)) {
+				visited[seq/64] |= bit
+				if l.BodySize > LargeBody {
+					l.Record.Message.Body = nil
+				}
+				page = append(page, l)
+				size += len(l.Record.Message.Body)
+			}
+			read++
+			more = !byID && (read == readAtOnce || len(page) == visitedAtOnce || size >= bytesAtOnce)
+			return !more, nil
+		})
+		for i := 0; i < len(page) && err == nil; i++ {
+			err = in.visitWithBody(ctx, page[i], hold, visit)
+			page[i].Record = nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (in *Inspector) visitWithBody(ctx context.Context, l store.Listed, hold func() (func(), error), visit func(store.Listed) error) error {
+	if l.BodySize > LargeBody {
+		release, err := hold()
+		if err != nil {
+			return err
+		}
+		defer release()
+		if l, err = in.Store.Get(ctx, l.Key); errors.Is(err, store.ErrNotFound) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
+	return visit(l)
 }
 
 // Count returns how many messages a query finds; exact is false when not all were looked at, so

@@ -29,6 +29,7 @@ var (
 // Store is what an Inspector reads. It writes only what a recount has found.
 type Store interface {
 	store.Searcher
+	NewestNumber(ctx context.Context) (uint64, error)
 	Counts(ctx context.Context) ([]store.QueueCount, error)
 	Ledger(ctx context.Context) ([]store.LedgerLine, error)
 	Recount(ctx context.Context) ([]store.LedgerLine, error)

@@ -86,7 +86,7 @@ func (r *Runner) freeze(ctx context.Context, by auth.Caller, c actions.RecordCha
 	}
 	f := freezer{store: r.Store, plan: p.ID}
 	index, skips := map[string]int{}, map[string]int64{}
-	err = r.Inspect.Find(ctx, by, p.Query, &upto, false, func(l store.Listed) (bool, error) {
+	err = r.Inspect.Find(ctx, by, p.Query, upto, func(l store.Listed) (bool, error) {
 		m := l.Record
 		if why := c.Skip(m); why != "" {
 			skips[why]++

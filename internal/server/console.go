@@ -57,7 +57,7 @@ func (s *vhost) openConsole() error {
 	all := console{s.inspect, s.actions, s.operations}
 	s.api = httpapi.New(httpapi.Config{
 		Console: all, Decoder: s.decoder, Entries: s.store, Metrics: s.metricsHandler(),
-		Problems: s.health.problems, Notices: s.notices, Ready: s.inspect.IsReady, Guard: s.guard, Tokens: tokens, Log: s.Log, Base: s.base,
+		Problems: s.health.problems, Notices: s.notices, Ready: s.inspect.IsReady, Guard: s.guard, Tokens: tokens, Bounds: s.bounds, Log: s.Log, Base: s.base,
 	})
 	for pattern, h := range webui.Routes(all, webui.Options{
 		Caller: func(r *http.Request) auth.Caller { return auth.From(r.Context()) }, Problems: s.inspect.ProblemsFor, Simulation: s.drawOutage, Version: s.Version, Log: s.Log,
@@ -83,7 +83,7 @@ func (s *vhost) openActions() {
 	}
 	s.inspect = inspect.New(c)
 	s.actions = actions.New(actions.Config{Inspect: s.inspect, Store: s.store, Audit: s.audit, Events: s.events,
-		Restorable: s.config.Store.Restorable, SetPaused: s.scheduler.Pause, Force: s.force})
+		Large: s.large, Restorable: s.config.Store.Restorable, SetPaused: s.scheduler.Pause, Force: s.force})
 	s.operations = operations.New(operations.Config{Inspect: s.inspect, Actions: s.actions, Store: s.store})
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/addresses"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/config"
@@ -75,8 +76,9 @@ func New(c *config.Config, o Options) (*Service, error) {
 
 func (s *Service) open(all []*config.Config) (err error) {
 	s.memory = diskstore.NewMemory(len(all))
+	bounds, large := httpapi.NewBounds(), actions.NewLarge()
 	for i, c := range all {
-		o, at := s.Options, process{memory: s.memory}
+		o, at := s.Options, process{memory: s.memory, bounds: bounds, large: large}
 		if len(all) > 1 {
 			at.multiVHost, at.links = true, func() []webui.VHost { return s.vhostLinks(i) }
 			o.Log = s.Log.With("vhost", c.VHost())

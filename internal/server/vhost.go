@@ -12,6 +12,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/background"
 	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/decode"
@@ -42,7 +43,7 @@ const (
 )
 
 // vhost serves one virtual host, with a store, connections and a scheduler of its own. It
-// shares only the port (and the disk store's memory) with the other virtual hosts of the
+// shares only the port (and the disk store's memory, and bounds of requests) with the other virtual hosts of the
 // process.
 type vhost struct {
 	Options
@@ -104,6 +105,8 @@ type process struct {
 	base       string               // the path of its page and API
 	links      func() []webui.VHost // the links of its page to all of them; nil: there is one
 	memory     *diskstore.Memory
+	bounds     httpapi.Bounds
+	large      *background.Places
 }
 
 // vhostLabel is its name where the process serves several; otherwise "".

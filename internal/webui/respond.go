@@ -90,7 +90,11 @@ func (s *server) page(h handler) http.Handler {
 			defer cancel()
 		}
 		if r.Method == http.MethodPost {
-			r.Body = http.MaxBytesReader(w, r.Body, mostForm)
+			most := int64(mostForm)
+			if r.Pattern == editPattern {
+				most = mostEdit
+			}
+			r.Body = http.MaxBytesReader(w, r.Body, most)
 			if err := r.ParseForm(); err != nil {
 				s.render(w, r, c, errorView(fmt.Errorf("%w: the form cannot be read: %w", inspect.ErrInvalid, err)))
 				return

@@ -51,13 +51,16 @@ type Options struct {
 // saying that it is being read.
 const firstWait = 1500 * time.Millisecond
 
-// longestWait is how long it waits then, and mostForm what a form may hold, in bytes:
-// the longest text that is edited here, as a browser encodes it, and its headers. Both
+// longestWait is how long it waits then, and mostForm what a form may hold, in bytes; mostEdit is
+// room for the longest text that is edited here, as a browser encodes it, and its headers. They
 // are what one caller can make the service spend.
 const (
 	longestWait = 30 * time.Second
-	mostForm    = 8 << 20
+	mostForm    = 1 << 20
+	mostEdit    = 8 << 20
 )
+
+const editPattern = "POST /messages/{id}/edit"
 
 //go:embed templates
 var templates embed.FS
@@ -105,7 +108,7 @@ func Routes(c operations.Console, o Options) map[string]http.Handler {
 		"POST /messages/plan":           s.plan,
 		"GET /messages/{id}":            s.message,
 		"GET /messages/{id}/edit":       s.edit,
-		"POST /messages/{id}/edit":      s.postEdit,
+		editPattern:                     s.postEdit,
 		"GET /groups":                   s.groups,
 		"POST /groups/{id}/note":        s.noteGroup,
 		"GET /queues":                   s.queues,
