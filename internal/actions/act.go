@@ -83,13 +83,13 @@ func (a *Actions) Act(ctx context.Context, by auth.Caller, act Act) (Acted, erro
 	if err := act.check(); err != nil {
 		return Acted{}, err
 	}
-	on := strings.Join(act.IDs, " ")
+	to := ""
 	var queues []string
 	if act.To != "" {
-		on += " to " + act.To
+		to = " to " + act.To
 		queues = append(queues, act.To)
 	}
-	if err := a.Permit(by, act.Verb.Role(), string(act.Verb), on, queues...); err != nil {
+	if err := a.Permit(by, act.Verb.Role(), string(act.Verb), fmt.Sprintf("%d messages%s", len(act.IDs), to), queues...); err != nil {
 		return Acted{}, err
 	}
 	if act.Verb == Copy {
@@ -101,11 +101,16 @@ func (a *Actions) Act(ctx context.Context, by auth.Caller, act Act) (Acted, erro
 	if err != nil {
 		return Acted{}, err
 	}
-	if act.DryRun {
+	if act.DryRun || len(refs) == 0 {
 		acted.Done = len(succeeded(acted.Outcomes))
 		return acted, nil
 	}
-	end, err := a.Begin(by, string(act.Verb), on, int64(len(act.IDs)), act.Reason)
+	// A line has only what was found: a caller must not fill the disk with names of nothing.
+	found := make([]string, len(refs))
+	for i := range refs {
+		found[i] = act.IDs[at[i]]
+	}
+	end, err := a.Begin(by, string(act.Verb), strings.Join(found, " ")+to, int64(len(refs)), act.Reason)
 	if err != nil {
 		return Acted{}, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/background"
 	"github.com/redrive-mq/redrive/internal/headers"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
@@ -176,6 +178,46 @@ func TestNothingIsDoneWithoutRightOrAudit(t *testing.T) {
 		}
 		if d.kept(t, id[0]).State != store.Parked {
 			t.Error("it was discarded")
+		}
+	})
+}
+
+// What cannot be done, and what names nothing, is not written; and nobody writes without a bound.
+func TestNobodyFillsTheAuditLog(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		r := record("orders", store.Parked, "")
+		d.add(t, r)
+		viewer, none := caller(auth.Viewer), slices.Repeat([]string{uuid.NewString()}, 999)
+		if _, err := d.Export(ctx, viewer, "é staat:parked", io.Discard); err == nil {
+			t.Error("a query that makes no sense is exported")
+		}
+		_, err := d.Act(ctx, operator, actions.Act{Verb: actions.Discard, IDs: none})
+		must(t, err)
+		if all := d.audit.All(); len(all) != 0 {
+			t.Errorf("the audit log has %.300q", all)
+		}
+		_, err = d.Act(ctx, operator, actions.Act{Verb: actions.Discard, IDs: append(none, r.ID.String())})
+		must(t, err)
+		if all := d.audit.All(); len(all) != 1 || !strings.HasPrefix(all[0], "ann discard "+r.ID.String()+" 1: done") {
+			t.Errorf("the audit log has %.300q", all)
+		}
+		long := `text:"` + strings.Repeat("x", 3900) + `"`
+		for i := 0; err == nil; i++ {
+			if _, err = d.Export(ctx, viewer, long, io.Discard); i == 2000 {
+				t.Fatal("one viewer writes as much as they like")
+			}
+		}
+		bob := viewer
+		bob.Name = "bob"
+		if _, other := d.Export(ctx, bob, long, io.Discard); !errors.Is(err, background.ErrTooMany) || other != nil {
+			t.Errorf("%v, and somebody else: %v", err, other)
+		}
+		d.AuditShort = func() error { return errors.New("little is free") }
+		if _, err := d.Export(ctx, bob, "", io.Discard); !errors.Is(err, actions.ErrNoAudit) {
+			t.Errorf("a viewer, on a disk that is nearly full: %v", err)
+		}
+		if _, err := d.Export(ctx, caller(auth.Admin), "queue:orders", io.Discard); err != nil {
+			t.Errorf("an administrator: %v", err)
 		}
 	})
 }

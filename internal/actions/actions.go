@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
 
 	"golang.org/x/sync/semaphore"
+	"golang.org/x/time/rate"
 
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/background"
@@ -51,6 +53,8 @@ type Config struct {
 	SetPaused func(queue string, paused bool)
 	// Force sets a queue's breaker now; the store has it already.
 	Force func(queue, to, by, why string)
+	// AuditShort says that what is left of the audit log's disk is for administrators; nil: never.
+	AuditShort func() error
 	// Large bounds how many large bodies are exported and imported at once. The virtual hosts of a
 	// process share it; nil: of these actions alone.
 	Large *background.Places
@@ -71,12 +75,15 @@ type Actions struct {
 	// forcedEntries are the entries of the breakers that were set here or that ReadSettings has
 	// found, by queue; settings guards them.
 	forcedEntries map[string]string
+
+	auditing sync.Mutex
+	auditors map[string]*rate.Limiter // how much each caller adds to the audit log
 }
 
 // New makes Actions.
 func New(c Config) *Actions {
 	c.Large = cmp.Or(c.Large, NewLarge())
-	return &Actions{Config: c, settings: semaphore.NewWeighted(1)}
+	return &Actions{Config: c, settings: semaphore.NewWeighted(1), auditors: map[string]*rate.Limiter{}}
 }
 
 func (a *Actions) now() time.Time { return a.Inspect.Now() }

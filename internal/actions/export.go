@@ -8,16 +8,20 @@ import (
 	"io"
 
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/query"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
 // Export writes all that a query finds, a line of JSON each, as it was to the last
 // byte: see exportedRecord. It returns how many it wrote.
-func (a *Actions) Export(ctx context.Context, by auth.Caller, query string, w io.Writer) (n int64, err error) {
-	if err := a.Permit(by, auth.Viewer, "export", query); err != nil {
+func (a *Actions) Export(ctx context.Context, by auth.Caller, text string, w io.Writer) (n int64, err error) {
+	if err := a.Permit(by, auth.Viewer, "export", text); err != nil {
 		return 0, err
 	}
-	end, err := a.Begin(by, "export", query, 0, "")
+	if _, err := query.Parse(text); err != nil {
+		return 0, err
+	}
+	end, err := a.Begin(by, "export", text, 0, "")
 	if err != nil {
 		return 0, err
 	}
@@ -25,7 +29,7 @@ func (a *Actions) Export(ctx context.Context, by auth.Caller, query string, w io
 	out := bufio.NewWriterSize(w, 64<<10)
 	lines := json.NewEncoder(out)
 	hold := func() (func(), error) { return a.Large.Enter(ctx, by.ID(), 1) }
-	err = a.Inspect.FindWithBodies(ctx, by, query, hold, func(l store.Listed) error {
+	err = a.Inspect.FindWithBodies(ctx, by, text, hold, func(l store.Listed) error {
 		if err := lines.Encode(exportedOf(l.Record)); err != nil {
 			return fmt.Errorf("message %s: %w", l.Record.ID, err)
 		}

@@ -4,10 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"unicode/utf8"
+
+	"golang.org/x/time/rate"
 
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/background"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/wire"
@@ -30,11 +34,49 @@ func (a *Actions) Permit(by auth.Caller, role auth.Role, did, on string, queues 
 	}
 	if errors.Is(err, auth.ErrForbidden) && a.Audit != nil {
 		// Only the beginning: a caller without permission must not fill the disk.
-		if end, auditErr := a.Audit.Begin(auditLine(by, did, on[:min(len(on), mostRefused)], 0, "")); auditErr == nil {
-			end("refused: "+err.Error(), 0)
+		line := auditLine(by, did, on[:min(len(on), mostRefused)], 0, "")
+		if a.mayWrite(by, line) == nil {
+			if end, auditErr := a.Audit.Begin(line); auditErr == nil {
+				end("refused: "+err.Error(), 0)
+			}
 		}
 	}
 	return err
+}
+
+const (
+	// auditRate is how many bytes a second a caller may add to the audit log, and auditBurst how
+	// many at once.
+	auditRate, auditBurst = 4 << 10, 4 << 20
+	// auditLines is what the two lines of an action have besides its texts, about.
+	auditLines = 1 << 10
+	// mostAuditors is how many callers' rates are kept before those at rest are dropped.
+	mostAuditors = 1000
+)
+
+// mayWrite returns why a line of this caller is not written: they write too many, or what is left of
+// the disk is for administrators.
+func (a *Actions) mayWrite(by auth.Caller, line audit.Entry) error {
+	if by.Role < auth.Admin && a.AuditShort != nil {
+		if err := a.AuditShort(); err != nil {
+			return fmt.Errorf("%w: %w", ErrNoAudit, err)
+		}
+	}
+	a.auditing.Lock()
+	defer a.auditing.Unlock()
+	now := a.now()
+	if len(a.auditors) >= mostAuditors {
+		maps.DeleteFunc(a.auditors, func(_ string, l *rate.Limiter) bool { return l.TokensAt(now) >= auditBurst })
+	}
+	l := a.auditors[by.ID()]
+	if l == nil {
+		l = rate.NewLimiter(auditRate, auditBurst)
+		a.auditors[by.ID()] = l
+	}
+	if !l.AllowN(now, auditLines+len(line.On)+len(line.Why)) {
+		return fmt.Errorf("%w: actions, each of which is written to the audit log: a plan is one action for any number of messages", background.ErrTooMany)
+	}
+	return nil
 }
 
 // CheckReason refuses a reason that is too long for the audit log.
@@ -54,7 +96,11 @@ func (a *Actions) Begin(by auth.Caller, did, on string, count int64, why string)
 	if a.Audit == nil {
 		return nil, ErrNoAudit
 	}
-	write, err := a.Audit.Begin(auditLine(by, did, on, count, why))
+	line := auditLine(by, did, on, count, why)
+	if err := a.mayWrite(by, line); err != nil {
+		return nil, err
+	}
+	write, err := a.Audit.Begin(line)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNoAudit, err)
 	}

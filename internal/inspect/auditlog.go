@@ -10,6 +10,9 @@ import (
 	"github.com/redrive-mq/redrive/internal/auth"
 )
 
+// mostAuditPage bounds the texts of a page of the audit log, in bytes: one line may name 1,000 messages.
+const mostAuditPage = 1 << 20
+
 // AuditLog returns a page of who did what, newest first; after is the end of the page before.
 func (in *Inspector) AuditLog(ctx context.Context, by auth.Caller, after string, limit int) (page []audit.Entry, next string, err error) {
 	if err := by.MaySee(auth.Admin); err != nil {
@@ -28,12 +31,17 @@ func (in *Inspector) AuditLog(ctx context.Context, by auth.Caller, after string,
 		return nil, "", err
 	}
 	page = []audit.Entry{}
+	size := 0
 	if in.Audit == nil {
 		return page, "", nil
 	}
 	err = in.Audit.Before(ctx, before, func(e audit.Entry) (bool, error) {
 		if len(page) == limit {
 			next = strconv.FormatInt(page[limit-1].N, 10)
+			return false, nil
+		}
+		if size += len(e.On) + len(e.Why); size > mostAuditPage && len(page) > 0 {
+			next = strconv.FormatInt(page[len(page)-1].N, 10)
 			return false, nil
 		}
 		page = append(page, e)

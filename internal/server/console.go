@@ -7,11 +7,14 @@ import (
 	"net/http"
 	"slices"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/internal/decode"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/operations"
@@ -26,11 +29,28 @@ func (s *vhost) notices() []string {
 	if kept, ok := s.store.(interface{ Notices() []string }); ok {
 		all = append(all, kept.Notices()...)
 	}
+	if err := s.auditShort(); err != nil {
+		all = append(all, err.Error())
+	}
 	n := s.quarantine.Load()
 	if n == 0 {
 		return all
 	}
 	return append([]string{fmt.Sprintf("messages that RabbitMQ failed to deliver, in its queue %s: %d (redrive quarantine list shows them, redrive quarantine replay has them retried)", wire.QueueQuarantine, n)}, all...)
+}
+
+// auditShort says that less than store.reserve is free where the audit log is.
+func (s *vhost) auditShort() error {
+	fs := s.FS
+	if fs == nil {
+		fs = vfs.Default
+	}
+	folder := s.config.Audit()
+	u, err := fs.GetDiskUsage(folder)
+	if err != nil || u.AvailBytes >= s.config.Store.Reserve { // what cannot be known stops nobody
+		return nil
+	}
+	return hint.Errorf("make room on that disk", "the audit log %s has %d MiB free, less than the %d MiB of store.reserve: only administrators can act", folder, u.AvailBytes>>20, s.config.Store.Reserve>>20)
 }
 
 // console is all that the page and the API call.
@@ -83,7 +103,7 @@ func (s *vhost) openActions() {
 	}
 	s.inspect = inspect.New(c)
 	s.actions = actions.New(actions.Config{Inspect: s.inspect, Store: s.store, Audit: s.audit, Events: s.events,
-		Large: s.large, Restorable: s.config.Store.Restorable, SetPaused: s.scheduler.Pause, Force: s.force})
+		AuditShort: s.auditShort, Large: s.large, Restorable: s.config.Store.Restorable, SetPaused: s.scheduler.Pause, Force: s.force})
 	s.operations = operations.New(operations.Config{Inspect: s.inspect, Actions: s.actions, Store: s.store})
 }
 

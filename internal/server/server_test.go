@@ -502,6 +502,15 @@ func TestReceiptsCoverWhatIsOutstanding(t *testing.T) {
 	}
 }
 
+func TestThePageSaysThatTheAuditLogsDiskIsShort(t *testing.T) {
+	for reserve, short := range map[uint64]bool{1: false, math.MaxUint64: true} {
+		s := &vhost{config: &config.Config{Store: config.Store{Disk: "/", Reserve: reserve}, Access: config.Access{AuditFolder: t.TempDir()}}}
+		if said := strings.Join(s.notices(), "\n"); strings.Contains(said, "less than") != short || (s.auditShort() != nil) != short {
+			t.Errorf("with a reserve of %d bytes it says %q", reserve, said)
+		}
+	}
+}
+
 func TestAPolicysStormIsDrawnOnce(t *testing.T) {
 	var s outagePictures
 	p := policy.Default()

@@ -136,6 +136,8 @@ func errorView(err error) view {
 		f, status = errorData{Head: "This service is read-only", Text: "It was started to show and not to change anything."}, http.StatusForbidden
 	case errors.Is(err, auth.ErrForbidden):
 		f.Head, f.Again, status = "Not allowed", false, http.StatusForbidden
+	case errors.Is(err, background.ErrTooMany):
+		f.Head, status = "Too much at once", http.StatusTooManyRequests
 	case errors.Is(err, inspect.ErrPrecondition):
 		f.Head, f.Again, status = "It is not as expected, so nothing was done", false, http.StatusConflict
 	case errors.Is(err, inspect.ErrInvalid):
