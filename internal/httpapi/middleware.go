@@ -3,8 +3,11 @@ package httpapi
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strings"
 	"time"
 
@@ -137,6 +140,9 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 		_ = b.c.SetReadDeadline(time.Time{})
 	}
 	b.left = min(b.idle, b.left-time.Since(began)+time.Duration(n)*time.Second/minSpeed)
+	if err != nil && err != io.EOF && !errors.Is(err, os.ErrDeadlineExceeded) {
+		err = fmt.Errorf("%w: %w", ErrMalformed, err)
+	}
 	return n, err
 }
 

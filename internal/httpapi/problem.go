@@ -38,6 +38,8 @@ var (
 	ErrTooLarge = errors.New("the request is too large")
 	// ErrTooMany: as many requests of this kind are being served as may be at once.
 	ErrTooMany = background.ErrTooMany
+	// ErrMalformed: the request's body is not as HTTP wants it, or its connection broke.
+	ErrMalformed = errors.New("the request's body cannot be read")
 	// ErrQuery: a query makes no sense; Problem.At is where.
 	ErrQuery = errors.New("the query makes no sense")
 )
@@ -75,6 +77,7 @@ var kinds = []struct {
 	{"timeout", http.StatusRequestTimeout, os.ErrDeadlineExceeded}, // the client is slow
 	{"timeout", http.StatusGatewayTimeout, context.DeadlineExceeded},
 	{"stopping", http.StatusServiceUnavailable, context.Canceled},
+	{"malformed", http.StatusBadRequest, ErrMalformed}, // the last, since it has other errors in it
 }
 
 // byStatus are the codes of what net/http and the validation refuse.
@@ -186,6 +189,11 @@ func problemOf(err error) *Problem {
 // validationError is the Problem of a request that is not valid. The values that it quotes are left out:
 // they may be what a message contains.
 func validationError(status int, detail string, errs ...error) huma.StatusError {
+	for _, err := range errs {
+		if errors.Is(err, ErrMalformed) {
+			return problemOf(err)
+		}
+	}
 	code := byStatus[status]
 	if code == "" {
 		code = "internal"

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/csv"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -162,6 +163,30 @@ func TestTheOtherEndIsSlow(t *testing.T) {
 			}
 		}
 		_ = conn.Close()
+	}
+}
+
+// A body that HTTP does not know is its client's mistake, whichever route reads it.
+func TestAMalformedBodyIsRefused(t *testing.T) {
+	_, server := serve(t, config(&scripted{taken: func(r io.Reader) (actions.Imported, error) {
+		_, err := io.Copy(io.Discard, r)
+		return actions.Imported{}, err
+	}}))
+	for _, to := range []string{"/api/v1/import HTTP/1.1\r\nContent-Type: application/jsonl", "/api/v1/act HTTP/1.1\r\nContent-Type: application/json", "/api/v1/decode HTTP/1.1\r\nContent-Type: application/json",
+		"/api/v1/import HTTP/1.1\r\nIdempotency-Key: k\r\nContent-Type: application/jsonl"} {
+		for _, chunks := range []string{"zz\r\n", "\r\n\r\n", "2\r\n{}}}\r\n", "fffffffffffffffff\r\n", "-1\r\n"} {
+			conn, err := net.Dial("tcp", server.Listener.Addr().String())
+			must(t, err)
+			_, err = io.WriteString(conn, "POST "+to+"\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"+chunks)
+			must(t, err)
+			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			must(t, err)
+			var p httpapi.Problem
+			if err := json.NewDecoder(resp.Body).Decode(&p); err != nil || resp.StatusCode != http.StatusBadRequest || p.Code != "malformed" {
+				t.Errorf("%.30s with %q: %d %+v, %v", to, chunks, resp.StatusCode, p, err)
+			}
+			_ = conn.Close()
+		}
 	}
 }
 
