@@ -57,6 +57,7 @@ func (r *Runner) forgetOld(ctx context.Context, now time.Time) error {
 		return err
 	}
 	plans, operations := 0, 0
+	own, ofQueue := map[string]int{}, map[string]int{}
 	for _, id := range slices.Backward(slices.Sorted(maps.Keys(all))) { // the newest first
 		op := all[id]
 		op.mu.Lock()
@@ -64,7 +65,12 @@ func (r *Runner) forgetOld(ctx context.Context, now time.Time) error {
 		switch {
 		case p.State == "":
 			plans++
-			old = plans > mostPlans || !now.Before(op.Expires)
+			own[op.By]++
+			old = plans > mostPlans || own[op.By] > mostOwnPlans || !now.Before(op.Expires)
+			for _, q := range op.Queues {
+				ofQueue[q.Queue]++
+				old = old || ofQueue[q.Queue] > mostPlansOfQueue
+			}
 		case p.Ended != nil:
 			operations++
 			old = operations > mostOperations || now.Sub(*p.Ended) > operationLives

@@ -695,6 +695,54 @@ func TestOldPlansAndOperationsAreForgotten(t *testing.T) {
 	})
 }
 
+// Nobody keeps the others from theirs: not with operations that do not end, nor with plans.
+func TestWhatOnePersonMayHave(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(memstore.New()) // nothing runs, so no operation ends
+		person := func(name string) auth.Caller { c := operator; c.Name = name; return c }
+		plan := func(by auth.Caller, queue string) string {
+			t.Helper()
+			time.Sleep(time.Millisecond) // plans are as old as their ids
+			p, err := d.Plan(ctx, by, operations.PlanRequest{Verb: actions.Discard, Query: "queue:" + queue})
+			must(t, err)
+			return p.ID
+		}
+		for i := range 6 {
+			d.parked(t, fmt.Sprint("q", i), 1)
+		}
+		for i, c := range []struct{ by, queue, refused string }{
+			{"ann", "q0", ""}, {"ann", "q0", ""}, {"ann", "q0", ""}, {"ann", "q1", ""}, {"ann", "q2", "4 operations that you started"},
+			{"bob", "q0", ""}, {"bob", "q0", `4 operations on the queue "q0"`}, {"bob", "q2", ""},
+			{"cy", "q3", ""}, {"cy", "q3", ""}, {"cy", "q3", ""}, {"cy", "q3", ""}, {"di", "q4", ""}, {"di", "q4", ""}, {"di", "q4", ""}, {"di", "q4", ""},
+			{"bob", "q5", ""}, {"ed", "q5", ""}, {"ed", "q5", "16 operations"},
+		} {
+			_, err := d.Start(ctx, person(c.by), plan(person(c.by), c.queue), operations.Start{})
+			if (err == nil) != (c.refused == "") || err != nil && (!errors.Is(err, inspect.ErrPrecondition) || !strings.Contains(err.Error(), c.refused)) {
+				t.Errorf("%d: %s starts one of %s: %v", i, c.by, c.queue, err)
+			}
+		}
+		others, nobodys, own := plan(person("bob"), "q1"), plan(person("bob"), "none"), plan(person("ann"), "q0")
+		for range 30 {
+			plan(person("ann"), "q0")
+		}
+		for id, want := range map[string]error{others: nil, nobodys: nil, own: inspect.ErrNotFound} {
+			if _, err := d.GetPlan(ctx, person("bob"), id); !errors.Is(err, want) {
+				t.Errorf("after 30 plans of one person: %v, want %v", err, want)
+			}
+		}
+		first := plan(person("p0"), "q0")
+		for i := range 45 {
+			plan(person(fmt.Sprint("p", i)), "q0")
+		}
+		if _, err := d.GetPlan(ctx, person("bob"), others); err != nil {
+			t.Errorf("after 45 plans of another queue: %v", err)
+		}
+		if _, err := d.GetPlan(ctx, person("bob"), first); !errors.Is(err, inspect.ErrNotFound) {
+			t.Errorf("the oldest of 45 of a queue: %v", err)
+		}
+	})
+}
+
 // stuck cannot delete entries until it is well.
 type stuck struct {
 	store.Store

@@ -19,10 +19,11 @@ import (
 const (
 	// planLives is how long a plan can be started.
 	planLives = 15 * time.Minute
-	// mostPlans bounds those that were never started; the oldest goes first.
-	mostPlans = 100
-	// mostPlanning bounds the plans that are being made at once.
-	mostPlanning = 8
+	// mostPlans bounds those that were never started, mostOwnPlans those of one person, and
+	// mostPlansOfQueue those with messages of one queue; the oldest goes first.
+	mostPlans        = 100
+	mostOwnPlans     = 20
+	mostPlansOfQueue = 40
 	// mostPlanQueues bounds the queues of one plan.
 	mostPlanQueues = 1000
 	samples        = 5
@@ -51,11 +52,14 @@ func (r *Runner) Plan(ctx context.Context, by auth.Caller, q PlanRequest) (Plan,
 	op := newOperation()
 	op.Operation.Plan = Plan{ID: uuid.Must(uuid.NewV7()).String(), Verb: q.Verb, Query: q.Query, At: q.At, To: q.To, Reason: q.Reason,
 		By: by.Name, Made: now, Expires: now.Add(planLives), Queues: []PlanQueue{}, Samples: []inspect.Message{}}
-	if err := r.beginPlanning(op.ID); err != nil {
+	leave, err := r.planners.Enter(ctx, by.ID(), 1)
+	if err != nil {
 		return Plan{}, err
 	}
+	defer leave()
+	r.beginPlanning(op.ID)
 	defer r.endPlanning(op.ID)
-	err := r.freeze(ctx, by, c, &op.Operation.Plan)
+	err = r.freeze(ctx, by, c, &op.Operation.Plan)
 	if err == nil {
 		err = r.checkQueues(ctx, &op.Operation.Plan)
 	}

@@ -2,7 +2,6 @@ package operations
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"time"
 
@@ -10,6 +9,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/redrive-mq/redrive/internal/actions"
+	"github.com/redrive-mq/redrive/internal/background"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/store"
 )
@@ -47,14 +47,15 @@ type Runner struct {
 	all      map[string]*operation
 	active   map[string]bool // have begun, and not ended
 	planning map[string]bool // plans whose selection is being written
-	wake     chan struct{}   // there is work
+	planners background.Places
+	wake     chan struct{} // there is work
 	// canaryFailures are noted as they happen: no record shows those of messages that are not stored.
 	canaryFailures canaryFailures
 }
 
 // New makes a Runner.
 func New(c Config) *Runner {
-	return &Runner{Config: c, log: c.Inspect.Log, mu: semaphore.NewWeighted(1), all: map[string]*operation{}, active: map[string]bool{}, planning: map[string]bool{}, wake: make(chan struct{}, 1)}
+	return &Runner{Config: c, log: c.Inspect.Log, mu: semaphore.NewWeighted(1), all: map[string]*operation{}, active: map[string]bool{}, planning: map[string]bool{}, planners: background.Places{What: "plans that are being made", All: 8, Own: 2}, wake: make(chan struct{}, 1)}
 }
 
 func (r *Runner) now() time.Time { return r.Inspect.Now() }
@@ -75,26 +76,16 @@ func (r *Runner) changed(ids ...string) {
 
 // beginPlanning registers a plan that is being made, so that its entries are not deleted as a
 // crash's.
-func (r *Runner) beginPlanning(id string) error {
+func (r *Runner) beginPlanning(id string) {
 	r.lock()
 	defer r.mu.Release(1)
-	if len(r.planning) >= mostPlanning {
-		return fmt.Errorf("%w: %d plans are being made just now: try again in a moment", inspect.ErrPrecondition, mostPlanning)
-	}
 	r.planning[id] = true
-	return nil
 }
 
 func (r *Runner) endPlanning(id string) {
 	r.lock()
 	defer r.mu.Release(1)
 	delete(r.planning, id)
-}
-
-func (r *Runner) activeCount() int {
-	r.lock()
-	defer r.mu.Release(1)
-	return len(r.active)
 }
 
 func (r *Runner) setActive(id string) {

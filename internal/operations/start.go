@@ -14,8 +14,11 @@ import (
 )
 
 const (
-	// mostRunning bounds the operations that have begun and not ended.
+	// mostRunning bounds the operations that have begun and not ended, mostOwn those that one caller
+	// started, and mostOfQueue those with messages of one queue, so that the others' can begin.
 	mostRunning   = 16
+	mostOwn       = 4
+	mostOfQueue   = 4
 	canaryWait    = time.Minute
 	longestCanary = 24 * time.Hour
 	mostCanary    = 10_000
@@ -55,8 +58,8 @@ func (r *Runner) checkStart(op *operation, s Start, by auth.Caller, now time.Tim
 		err = fmt.Errorf("%s", strings.Join(h.Blocked, "; "))
 	case s.ExpectCount != nil && *s.ExpectCount != h.Count:
 		err = fmt.Errorf("it is about %d messages, and %d were expected", h.Count, *s.ExpectCount)
-	case r.activeCount() >= mostRunning:
-		err = fmt.Errorf("%d operations have not ended: wait for one, or cancel one", mostRunning)
+	default:
+		err = r.checkActive(&h, by)
 	}
 	if err != nil {
 		return h, fmt.Errorf("%w: plan %s: %w", inspect.ErrPrecondition, h.ID, err)
@@ -66,6 +69,43 @@ func (r *Runner) checkStart(op *operation, s Start, by auth.Caller, now time.Tim
 	}
 	h.Rate, h.CanarySize, h.Started, h.StartedBy, h.StartedAs = s.Rate, s.CanarySize, now, by.Name, by
 	return h, nil
+}
+
+// checkActive refuses a start while too many operations have not ended.
+func (r *Runner) checkActive(h *head, by auth.Caller) error {
+	r.lock()
+	var active []*operation
+	for id := range r.active {
+		active = append(active, r.all[id])
+	}
+	r.mu.Release(1)
+	const ask = "wait for one, or cancel one"
+	own, ofQueue := 0, map[string]int{}
+	for _, op := range active {
+		if op == nil {
+			continue
+		}
+		op.mu.Lock()
+		if op.StartedAs.ID() == by.ID() {
+			own++
+		}
+		op.mu.Unlock()
+		for _, q := range op.Queues { // never written after it was made
+			ofQueue[q.Queue]++
+		}
+	}
+	if len(active) >= mostRunning {
+		return hint.Errorf(ask, "%d operations have not ended", mostRunning)
+	}
+	if by.ID() != "" && own >= mostOwn {
+		return hint.Errorf(ask, "%d operations that you started have not ended", mostOwn)
+	}
+	for _, q := range h.Queues {
+		if ofQueue[q.Queue] >= mostOfQueue {
+			return hint.Errorf(ask, "%d operations on the queue %q have not ended", mostOfQueue, q.Queue)
+		}
+	}
+	return nil
 }
 
 // applyStart applies a start that is written. The caller has op.stepping.
