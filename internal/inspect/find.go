@@ -52,7 +52,7 @@ func BodyOf(r *store.Record) decode.Body {
 func (in *Inspector) scan(ctx context.Context, by auth.Caller, q *query.Query, r store.Range, visit func(store.Listed) (bool, error)) error {
 	ids, only := q.IDs()
 	if !only {
-		return in.Store.Scan(ctx, r, visit)
+		return in.Store.Scan(ctx, r, in.yielding(ctx, visit))
 	}
 	for _, id := range ids {
 		all, err := in.Store.Find(ctx, id)
@@ -69,6 +69,40 @@ func (in *Inspector) scan(ctx context.Context, by auth.Caller, q *query.Query, r
 		}
 	}
 	return nil
+}
+
+const (
+	// workFor is how long a search works before it rests for restFor times as long.
+	workFor = 5 * time.Millisecond
+	restFor = 2
+)
+
+// yielding makes visit rest in between while messages are being retried.
+func (in *Inspector) yielding(ctx context.Context, visit func(store.Listed) (bool, error)) func(store.Listed) (bool, error) {
+	if in.Busy == nil {
+		return visit
+	}
+	began := time.Now()
+	return func(l store.Listed) (bool, error) {
+		if worked := time.Since(began); worked >= workFor {
+			if in.Busy() {
+				select {
+				case <-ctx.Done():
+				case <-time.After(restFor * worked):
+				}
+			}
+			began = time.Now()
+		}
+		return visit(l)
+	}
+}
+
+// search waits for its turn where a query is about bodies.
+func (in *Inspector) search(ctx context.Context, by auth.Caller, q *query.Query) (leave func(), err error) {
+	if !q.NeedsBody() {
+		return func() {}, nil
+	}
+	return in.searching.Enter(ctx, by.ID(), 1)
 }
 
 // Find visits every message that a query finds, in the order of when it was parked or is due;
@@ -126,7 +160,11 @@ func (in *Inspector) FindWithBodies(ctx context.Context, by auth.Caller, text st
 		more = false
 		var page []store.Listed
 		read, size := 0, 0
-		err := in.scan(ctx, by, q, r, func(l store.Listed) (bool, error) {
+		leave, err := in.search(ctx, by, q)
+		if err != nil {
+			return err
+		}
+		err = in.scan(ctx, by, q, r, func(l store.Listed) (bool, error) {
 			r.After = l.Cursor
 			_, seq, _ := l.Key.Parts()
 			if bit := uint64(1) << (seq % 64); visited[seq/64]&bit == 0 && n.Match(&l, in.decoded(ctx, &l)) {
@@ -141,6 +179,7 @@ func (in *Inspector) FindWithBodies(ctx context.Context, by auth.Caller, text st
 			more = !byID && (read == readAtOnce || len(page) == visitedAtOnce || size >= bytesAtOnce)
 			return !more, nil
 		})
+		leave()
 		for i := 0; i < len(page) && err == nil; i++ {
 			err = in.visitWithBody(ctx, page[i], hold, visit)
 			page[i].Record = nil
@@ -238,6 +277,11 @@ func (in *Inspector) countEach(ctx context.Context, by auth.Caller, q *query.Que
 	}
 	r := narrowed.Range
 	r.NewestFirst, r.Body = true, q.NeedsBody()
+	leave, err := in.search(ctx, by, q)
+	if err != nil {
+		return 0, false, err
+	}
+	defer leave()
 	looked, began := 0, time.Now()
 	exact = true
 	err = in.scan(ctx, by, q, r, func(l store.Listed) (bool, error) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/audit"
+	"github.com/redrive-mq/redrive/internal/background"
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/internal/store"
@@ -83,6 +84,8 @@ type Config struct {
 	// Recounted receives the queues whose ledger is off, and by how much, each time
 	// that was looked for.
 	Recounted func(off map[string]int64)
+	// Busy reports whether messages are being retried, for which searches make way; nil: never.
+	Busy func() bool
 	// Replicas are the services that share the store, and are alive. Changed makes the others
 	// read again soon: these operations or, without any, the rest of the side table. Both are
 	// nil where a store cannot be shared, on disk.
@@ -113,6 +116,8 @@ type Inspector struct {
 	queueCounts queueCounts
 	calendar    calendarCache
 	recounts    recounts
+	// searching bounds the searches in bodies: each reads and decodes all that it looks at.
+	searching background.Places
 }
 
 // New makes an Inspector.
@@ -126,7 +131,7 @@ func New(c Config) *Inspector {
 	if c.Decoder == nil {
 		c.Decoder, _ = decode.New(decode.Options{}) // without files nothing can fail
 	}
-	return &Inspector{Config: c}
+	return &Inspector{Config: c, searching: background.Places{What: "searches in bodies", All: 2, Own: 1, Wait: 20 * time.Second}}
 }
 
 // Run does until ctx ends what each replica does and, where the store cannot be shared, Lead.

@@ -98,9 +98,14 @@ func (s *search) kept(ctx context.Context, after string) error {
 	r := n.Range
 	r.NewestFirst, r.Body = true, s.query.NeedsBody()
 	r.After = place.cursor
+	leave, err := s.Inspector.search(ctx, s.by, s.query)
+	if err != nil {
+		return err
+	}
+	defer leave()
 	began, before, ahead := time.Now(), place.looked, int64(0)
 	defer func() { s.page.Looked = place.looked - before + ahead }()
-	err = s.Store.Scan(ctx, r, func(l store.Listed) (bool, error) {
+	err = s.Store.Scan(ctx, r, s.yielding(ctx, func(l store.Listed) (bool, error) {
 		switch {
 		case n.Sure:
 		case place.looked+ahead >= mostLooked:
@@ -124,7 +129,7 @@ func (s *search) kept(ctx context.Context, after string) error {
 			s.add(s.Shown(l))
 		}
 		return true, nil
-	})
+	}))
 	if errors.Is(err, store.ErrCursor) {
 		err = fmt.Errorf("%w: %w", ErrInvalid, err)
 	}

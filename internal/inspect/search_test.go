@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,6 +16,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/background"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
 	"github.com/redrive-mq/redrive/internal/store"
@@ -290,6 +293,47 @@ func TestACountEnds(t *testing.T) {
 		n, exact, err := d.Count(ctx, caller(auth.Viewer), "text:*")
 		if took := time.Since(began); exact || n < 5 || n > 10 || took > 10*time.Second || err != nil {
 			t.Errorf("counted %d (exactly %v) in %v, %v", n, exact, took, err)
+		}
+	})
+}
+
+// A search takes a third of the time only while messages are being retried, and bodies are searched by
+// few at once.
+func TestSearchesMakeWayForRetries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(sluggish{memstore.New()})
+		d.add(t, inspecttest.Parked("orders", 3)...)
+		for busy, want := range map[bool]int64{false: 3, true: 1} { // in the five seconds that a count has
+			d.Busy = func() bool { return busy }
+			if n, exact, err := d.Count(ctx, caller(auth.Viewer), "text:*"); n != want || exact == busy || err != nil {
+				t.Errorf("busy %v: counted %d (exactly %v), want %d: %v", busy, n, exact, want, err)
+			}
+		}
+		d.Busy = nil
+		var refused atomic.Int32
+		began := time.Now()
+		var counting sync.WaitGroup
+		for _, name := range []string{"ann", "bob", "cy", "di"} {
+			counting.Go(func() {
+				by := caller(auth.Viewer)
+				by.Name = name
+				if _, _, err := d.Count(ctx, by, "text:*"); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		if counting.Wait(); time.Since(began) != 6*time.Second {
+			t.Errorf("four searches of three seconds are done after %v, two at a time", time.Since(began))
+		}
+		for range 20 {
+			counting.Go(func() {
+				if _, _, err := d.Count(ctx, caller(auth.Viewer), "text:*"); errors.Is(err, background.ErrTooMany) {
+					refused.Add(1)
+				}
+			})
+		}
+		if counting.Wait(); refused.Load() != 13 {
+			t.Errorf("%d of 20 searches of one caller are refused, when they have waited for 20 s", refused.Load())
 		}
 	})
 }

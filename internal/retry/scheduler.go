@@ -352,6 +352,13 @@ func (s *Scheduler) reportResults(b sentBatch, now time.Time) {
 	s.throttle.NotRetried(b.lane.Queue, len(b.claims)-len(ids), now)
 }
 
+// Busy reports whether messages are being retried now.
+func (s *Scheduler) Busy() bool {
+	s.claimed.mu.Lock()
+	defer s.claimed.mu.Unlock()
+	return s.claimed.messages > 0
+}
+
 // Wake makes the scheduler look again at what may be retried.
 func (s *Scheduler) Wake() {
 	select {

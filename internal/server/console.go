@@ -95,7 +95,7 @@ func (s *vhost) openActions() {
 		Version: s.Version, Since: s.since, ReadOnly: s.config.Access.ReadOnly, BrokerURL: s.brokerAt,
 		Activity: &s.activity, Problems: s.health.problems, Notices: s.notices, Ready: s.health.ready, Decoder: s.decoder, Way: s.intake.Way,
 		Limits:    func(policy string) string { return s.policyLimits(policy).String() },
-		Recounted: s.recounted, Throttle: s.throttleOf,
+		Recounted: s.recounted, Busy: s.scheduler.Busy, Throttle: s.throttleOf,
 		Unreachable: func(queue string) string { return s.health.problemOf(partQueue + queue) },
 	}
 	if s.replica != nil {
