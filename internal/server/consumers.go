@@ -208,13 +208,16 @@ func (c *consumerThrottle) toAsk(now time.Time) (ask, forgotten []string, wait t
 	return ask, forgotten, wait
 }
 
+// setAnswer tells the throttle first: Allow does not wait any more once there is an answer.
 func (c *consumerThrottle) setAnswer(queue string, n, ready int, asked time.Time) {
-	waits := false
 	c.mu.Lock()
-	if w := c.queues[queue]; w != nil {
-		w.answeredAt, w.consumers, w.awaitedSince = time.Now(), n, time.Time{}
-		waits = w.waits
-	}
+	w := c.queues[queue]
+	waits := w != nil && w.waits
 	c.mu.Unlock()
 	c.Consumers(queue, n, ready, waits, asked)
+	if w != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		w.answeredAt, w.consumers, w.awaitedSince = time.Now(), n, time.Time{}
+	}
 }

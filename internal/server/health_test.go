@@ -404,8 +404,15 @@ func (a *consumerCounts) set(change func()) { a.mu.Lock(); change(); a.mu.Unlock
 // watching runs a consumerThrottle in fake time until f ends.
 func watching(t *testing.T, a *consumerCounts, rules throttle.Rules, f func(c *consumerThrottle, allowed func() int)) {
 	synctest.Test(t, func(t *testing.T) {
-		plain := throttle.New(func(string) throttle.Rules { return rules }, func() float64 { return 0 }, func(throttle.Transition) {})
-		c := &consumerThrottle{Throttle: plain, rules: func(string) throttle.Rules { return rules }, ready: func() bool { return true }, wake: func() {},
+		var c *consumerThrottle
+		plain := throttle.New(func(string) throttle.Rules { return rules }, func() float64 { return 0 }, func(now throttle.Transition) {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			if now.To == throttle.NoConsumer && c.queues["q"].consumers == 0 {
+				t.Error("retries do not wait for the answer any more, and the throttle does not have it")
+			}
+		})
+		c = &consumerThrottle{Throttle: plain, rules: func(string) throttle.Rules { return rules }, ready: func() bool { return true }, wake: func() {},
 			pollNow: make(chan struct{}, 1), queues: map[string]*watchedQueue{}, unknownSince: map[string]time.Time{},
 			mayRetryTo: func(string) (yes, known bool) { return true, true },
 			due: func(context.Context) (all []store.NextDue, err error) {
