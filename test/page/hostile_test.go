@@ -308,7 +308,7 @@ func attacked(t *testing.T) (s *scene, ids []string, operation string) {
 				t.Errorf("noting %q: %v", reason, err)
 			}
 		}
-		if i%40 == 0 {
+		if i%80 == 0 { // a queue has few that have not ended
 			plan, err := s.Plan(t.Context(), by, operations.PlanRequest{Verb: actions.Discard, Query: "state:waiting attempt:1", Reason: reason})
 			must(t, err)
 			o, err := s.Start(t.Context(), by, plan.ID, operations.Start{Rate: 0.01, Reason: reason})
