@@ -34,9 +34,8 @@ type Store interface {
 
 // Audit writes the audit log: see package audit.
 type Audit interface {
-	// Begin writes that something is about to be done, and returns only when that
-	// is durable; done writes what came of it.
 	Begin(e audit.Entry) (done func(outcome string, count int64), err error)
+	Forget(ctx context.Context, now time.Time) error
 }
 
 // Config is what actions work with. What needs a part that is left out is refused.
@@ -53,7 +52,7 @@ type Config struct {
 	SetPaused func(queue string, paused bool)
 	// Force sets a queue's breaker now; the store has it already.
 	Force func(queue, to, by, why string)
-	// AuditShort says that what is left of the audit log's disk is for administrators; nil: never.
+	// AuditShort says that what room is left is for the entries of administrators; nil: never.
 	AuditShort func() error
 	// Large bounds how many large bodies are exported and imported at once. The virtual hosts of a
 	// process share it; nil: of these actions alone.

@@ -48,14 +48,14 @@ const (
 	// auditRate is how many bytes a second a caller may add to the audit log, and auditBurst how
 	// many at once.
 	auditRate, auditBurst = 4 << 10, 4 << 20
-	// auditLines is what the two lines of an action have besides its texts, about.
-	auditLines = 1 << 10
+	// auditBytes is what an entry has besides its texts, about.
+	auditBytes = 512
 	// mostAuditors is how many callers' rates are kept before those at rest are dropped.
 	mostAuditors = 1000
 )
 
-// mayWrite returns why a line of this caller is not written: they write too many, or what is left of
-// the disk is for administrators.
+// mayWrite returns why an entry of this caller is not written: they write so many that those of others
+// would be forgotten soon, or what room is left is for administrators.
 func (a *Actions) mayWrite(by auth.Caller, line audit.Entry) error {
 	if by.Role < auth.Admin && a.AuditShort != nil {
 		if err := a.AuditShort(); err != nil {
@@ -73,7 +73,7 @@ func (a *Actions) mayWrite(by auth.Caller, line audit.Entry) error {
 		l = rate.NewLimiter(auditRate, auditBurst)
 		a.auditors[by.ID()] = l
 	}
-	if !l.AllowN(now, auditLines+len(line.On)+len(line.Why)) {
+	if !l.AllowN(now, auditBytes+len(line.On)+len(line.Why)) {
 		return fmt.Errorf("%w: actions, each of which is written to the audit log: a plan is one action for any number of messages", background.ErrTooMany)
 	}
 	return nil

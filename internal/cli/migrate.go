@@ -24,7 +24,7 @@ func (p *program) migrate() *cobra.Command {
 		Short: "Move everything in a store to another: from disk to Redis, or back",
 		Long: `Move everything in a store to another, which must be new: waiting, parked and
 discarded messages byte for byte, operations, pauses, notes, tokens, the ledger and the
-history. The audit log is not moved: keep its folder.
+history.
 
 STORE is disk:FOLDER, a URL of Redis or Valkey (redis://host:6379/0; its password is
 in REDRIVE_REDIS_PASSWORD, or in the file that REDRIVE_REDIS_PASSWORD_FILE names), or

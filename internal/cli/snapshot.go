@@ -21,7 +21,7 @@ to DIR on the service's machine: the absolute path of a folder that does not exi
 empty. The service continues meanwhile. Administrators only.
 
 DIR is then a data folder by itself: waiting, parked and discarded messages, the ledger,
-history, pauses, operations, tokens. The audit log and the config are not in it. On the
+history, pauses, operations, tokens, audit log. The config is not in it. On the
 same file system DIR shares files with the data folder until the service replaces its
 own: copy DIR to another disk or machine. See docs/how-to/backup.md for how to restore it.`,
 		Example: "  redrive snapshot /var/backups/redrive-2026-11-22\n  redrive store check /var/backups/redrive-2026-11-22",

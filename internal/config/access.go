@@ -3,7 +3,6 @@ package config
 import (
 	"maps"
 	"net/netip"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -27,21 +26,10 @@ type Access struct {
 	// BehindProxy: callers come by a proxy, which does the TLS.
 	BehindProxy bool
 	ReadOnly    bool
-	AuditFolder string // "": in the store's folder
 }
 
 // HasTLS tells whether the service speaks TLS itself.
 func (a *Access) HasTLS() bool { return a.TLS != auth.TLSFiles{} }
-
-// Audit returns the folder of the audit log. By default it is in the store's folder, so that one
-// backup has both; in a folder of its own there, since the database deletes files that look like
-// its own.
-func (c *Config) Audit() string {
-	if c.Access.AuditFolder != "" {
-		return c.Access.AuditFolder
-	}
-	return filepath.Join(c.Store.Disk, "audit")
-}
 
 // CheckExposure returns an error when other machines could reach the service without signing in, or
 // without TLS.
@@ -95,11 +83,6 @@ func (d *document) access(a *Access) map[string]field {
 			}
 		},
 		"read_only": func(n ast.Node) { a.ReadOnly = d.boolean(n, "read_only") },
-		"audit": func(n ast.Node) {
-			d.mapping(n, "audit", map[string]field{
-				"folder": func(n ast.Node) { a.AuditFolder = d.text(n, "audit.folder", "a folder") },
-			})
-		},
 	}
 }
 

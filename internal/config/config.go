@@ -83,7 +83,7 @@ type Log struct {
 
 // Store is where messages are kept.
 type Store struct {
-	Disk    string // a folder; with Redis it has the audit log alone
+	Disk    string // a folder; not used with Redis
 	Redis   Redis
 	Reserve uint64 // bytes to leave free on its disk, or in Redis's memory
 	// Restorable is how long a message that a person discarded can be restored.

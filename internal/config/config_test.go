@@ -578,13 +578,12 @@ auth:
   proxies: [10.1.2.3/8, 192.0.2.7, "::1"]
 tls: {cert: c.pem, key: k.pem, client_ca: ca.pem}
 read_only: true
-audit: {folder: /var/log/redrive}
 `)
 	a := c.Access
 	if want := map[string]auth.Grant{"administrator": {Role: auth.Admin}, "shop": {Role: auth.Operator, Queues: []string{"orders.*", "mail"}}}; !reflect.DeepEqual(a.Roles, want) {
 		t.Errorf("the roles are %+v", a.Roles)
 	}
-	if !a.SignIn || !a.OpenMetrics || !a.ReadOnly || a.BehindProxy || a.TLS != (auth.TLSFiles{Cert: "c.pem", Key: "k.pem", ClientCA: "ca.pem"}) || c.Audit() != "/var/log/redrive" {
+	if !a.SignIn || !a.OpenMetrics || !a.ReadOnly || a.BehindProxy || a.TLS != (auth.TLSFiles{Cert: "c.pem", Key: "k.pem", ClientCA: "ca.pem"}) {
 		t.Errorf("%+v", a)
 	}
 	if len(a.Proxies) != 3 || a.Proxies[0].String() != "10.0.0.0/8" || a.Proxies[1].String() != "192.0.2.7/32" || a.Proxies[2].String() != "::1/128" {
@@ -598,7 +597,7 @@ audit: {folder: /var/log/redrive}
 		t.Errorf("metrics for viewers: %+v, %v", c, err)
 	}
 	d := Default()
-	if d.Access.SignIn || d.Access.ReadOnly || d.Audit() != "redrive-data/audit" || d.Access.Roles["monitoring"].Role != auth.Viewer || d.Access.describe() != "" {
+	if d.Access.SignIn || d.Access.ReadOnly || d.Access.Roles["monitoring"].Role != auth.Viewer || d.Access.describe() != "" {
 		t.Errorf("by default: %+v", d.Access)
 	}
 }
@@ -621,7 +620,6 @@ func TestErrorsOfAccess(t *testing.T) {
 		{"tls: {cert: c.pem}", "tls needs both cert and key"},
 		{"tls: {}", "tls needs both cert and key"},
 		{"read_only: yes please", `read_only is "yes please"; expected true or false`},
-		{"audit: {file: x}", `audit has no key "file"; expected one of: folder`},
 	})
 }
 
@@ -761,7 +759,6 @@ broker:
     - {name: "a/b %", user: own, password_env: OWN}
     - {name: "..", user: other, password_file: other.txt}
 store: {disk: /data, redis: {url: "redis://h2", prefix: r}}
-audit: {folder: /audit}
 policies:
   - {name: orders, queues: ["orders.*"], wait: levels}
   - {name: billing only, queues: ["bill.*"], vhosts: ["bill*"], wait: dynamic}
@@ -783,14 +780,14 @@ func TestEachVirtualHostHasAWholeConfigurationOfItsOwn(t *testing.T) {
 	if err != nil || len(all) != 4 {
 		t.Fatal(len(all), err)
 	}
-	type want struct{ vhost, url, management, disk, prefix, audit, policies, ways, routes, page string }
+	type want struct{ vhost, url, management, disk, prefix, policies, ways, routes, page string }
 	for i, w := range []want{
-		{"shop", "amqp://svc:s3cret@h1:5672/shop", "http://look:s3cret@h1:15672", "/data", "r", "/audit", "orders, not there", "orders", "all, shop", "https://redrive.example.com/"},
-		{"billing", "amqp://svc:s3cret@h1:5672/billing", "http://look:s3cret@h1:15672", "/data/vhosts/billing", "r:vhost:billing", "/audit/vhosts/billing",
+		{"shop", "amqp://svc:s3cret@h1:5672/shop", "http://look:s3cret@h1:15672", "/data", "r", "orders, not there", "orders", "all, shop", "https://redrive.example.com/"},
+		{"billing", "amqp://svc:s3cret@h1:5672/billing", "http://look:s3cret@h1:15672", "/data/vhosts/billing", "r:vhost:billing",
 			"orders, billing only, not there", "billing only, orders", "all", "https://redrive.example.com/v/billing"},
-		{"a/b %", "amqp://own:own%2Fsecret@h1:5672/a%2Fb%20%25", "http://own:own%2Fsecret@h1:15672", "/data/vhosts/a%2Fb%20%25", "r:vhost:a%2Fb%20%25", "/audit/vhosts/a%2Fb%20%25",
+		{"a/b %", "amqp://own:own%2Fsecret@h1:5672/a%2Fb%20%25", "http://own:own%2Fsecret@h1:15672", "/data/vhosts/a%2Fb%20%25", "r:vhost:a%2Fb%20%25",
 			"orders", "orders", "all", "https://redrive.example.com/v/a%2Fb%20%25"},
-		{"..", "amqp://other:o%3Ath%40er@h1:5672/%2E%2E", "http://other:o%3Ath%40er@h1:15672", "/data/vhosts/%2E%2E", "r:vhost:%2E%2E", "/audit/vhosts/%2E%2E",
+		{"..", "amqp://other:o%3Ath%40er@h1:5672/%2E%2E", "http://other:o%3Ath%40er@h1:15672", "/data/vhosts/%2E%2E", "r:vhost:%2E%2E",
 			"orders", "orders", "all", "https://redrive.example.com/v/%2E%2E"},
 	} {
 		c := all[i]
@@ -805,7 +802,7 @@ func TestEachVirtualHostHasAWholeConfigurationOfItsOwn(t *testing.T) {
 		for _, r := range c.Notify.Routes {
 			routes = append(routes, r.Name)
 		}
-		got := want{c.VHost(), c.Broker.URL, c.Broker.Management, c.Store.Disk, c.Store.Redis.Prefix, c.Access.AuditFolder,
+		got := want{c.VHost(), c.Broker.URL, c.Broker.Management, c.Store.Disk, c.Store.Redis.Prefix,
 			strings.Join(policies, ", "), strings.Join(ways, ", "), strings.Join(routes, ", "), c.Notify.Page}
 		if got != w {
 			t.Errorf("%d is\n%+v\nwant\n%+v", i, got, w)

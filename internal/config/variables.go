@@ -16,7 +16,7 @@ var settings = []string{
 	"store.disk", "store.reserve", "store.restorable", "store.redis.prefix", "store.redis.durability", "store.redis.replicas",
 	"store.redis.lease", "store.redis.timeout", "store.redis.tls", "store.redis.tls.ca", "store.redis.tls.cert", "store.redis.tls.key",
 	"listen", "base_path", "log.format", "log.level",
-	"auth", "auth.roles", "auth.metrics", "auth.proxies", "tls", "tls.cert", "tls.key", "tls.client_ca", "read_only", "audit.folder",
+	"auth", "auth.roles", "auth.metrics", "auth.proxies", "tls", "tls.cert", "tls.key", "tls.client_ca", "read_only",
 	"policies",
 	"decode.protobuf", "decode.protobuf.files", "decode.protobuf.import_paths", "decode.protobuf.descriptor_sets",
 	"decode.protobuf.queues", "decode.protobuf.header", "decode.protobuf.type_property",

@@ -120,15 +120,12 @@ func isFor(only []string, vhost string) bool {
 	return only == nil || slices.ContainsFunc(only, func(pattern string) bool { return policy.MatchQueue(pattern, vhost) })
 }
 
-// moveTo gives a further virtual host places of its own: store, audit log, page.
+// moveTo gives a further virtual host places of its own: store, page.
 func (c *Config) moveTo(vhost string) {
 	folder := filepath.Join("vhosts", folderOf(vhost))
 	c.Store.Disk = filepath.Join(c.Store.Disk, folder)
 	if !c.Store.OnDisk() {
 		c.Store.Redis.Prefix = cmp.Or(c.Store.Redis.Prefix, "redrive") + ":vhost:" + addresses.PathPart(vhost)
-	}
-	if c.Access.AuditFolder != "" {
-		c.Access.AuditFolder = filepath.Join(c.Access.AuditFolder, folder)
 	}
 	if c.Notify.Page != "" {
 		c.Notify.Page = strings.TrimSuffix(c.Notify.Page, "/") + "/v/" + addresses.PathPart(vhost)

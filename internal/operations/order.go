@@ -51,7 +51,7 @@ func (r *Runner) give(ctx context.Context, op *operation, q orderEntry, did, on,
 		return Operation{}, err
 	}
 	err = op.apply(c, func(entries []store.Entry) error { return r.Store.PutEntries(context.WithoutCancel(ctx), entries) })
-	end(err, c.processed)
+	end(err, op.Count)
 	return op.snapshot(r.now()), err
 }
 
@@ -59,7 +59,6 @@ func (r *Runner) give(ctx context.Context, op *operation, q orderEntry, did, on,
 type change struct {
 	entries   []store.Entry
 	made      func() // makes it in memory, once the entries are written
-	processed int64  // messages, until now
 }
 
 // changeOf returns the change, or why the order is refused. The caller has op.stepping.
@@ -74,7 +73,7 @@ func (r *Runner) changeOf(op *operation, q orderEntry) (change, error) {
 		}}, err
 	}
 	p, err := op.afterOrder(q.Order, q.By, now)
-	return change{entries: []store.Entry{entryOf(partsOf(op.ID)+"progress", p)}, processed: p.processed(), made: func() {
+	return change{entries: []store.Entry{entryOf(partsOf(op.ID)+"progress", p)}, made: func() {
 		op.set(func() { op.progress, op.trouble, op.speed = p, "", nil })
 		op.limit, op.next, op.tries = nil, time.Time{}, 0
 		r.Wake()

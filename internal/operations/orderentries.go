@@ -44,20 +44,18 @@ type orderEntry struct {
 
 // orderAnswer is the result of an order, for the replica that gave it.
 type orderAnswer struct {
-	Error     string `json:",omitempty"`
-	Of        string `json:",omitempty"` // what kind of error it is
-	Processed int64  `json:"Dealt"`      // messages processed by then; the stored name never changes
+	Error string `json:",omitempty"`
+	Of    string `json:",omitempty"` // what kind of error it is
 }
 
 // kinds are the errors that a caller tells apart.
 var kinds = map[string]error{"not_found": inspect.ErrNotFound, "precondition": inspect.ErrPrecondition, "invalid": inspect.ErrInvalid, "full": store.ErrFull}
 
-func answerOf(err error, processed int64) orderAnswer {
-	a := orderAnswer{Processed: processed}
+func answerOf(err error) orderAnswer {
 	if err == nil {
-		return a
+		return orderAnswer{}
 	}
-	a.Error = err.Error()
+	a := orderAnswer{Error: err.Error()}
 	for name, is := range kinds {
 		if errors.Is(err, is) {
 			a.Of = name
@@ -84,12 +82,11 @@ func (r *Runner) send(ctx context.Context, q orderEntry, did, on string, count i
 		return Operation{}, err
 	}
 	q.ID = uuid.Must(uuid.NewV7()).String()
-	a := orderAnswer{}
 	if err = r.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{entryOf(orderPrefix+q.ID, q)}); err == nil {
 		r.changed()
-		a, err = r.awaitAnswer(ctx, q.ID)
+		err = r.awaitAnswer(ctx, q.ID)
 	}
-	end(err, a.Processed)
+	end(err, count)
 	if err != nil {
 		return Operation{}, err
 	}
@@ -98,7 +95,7 @@ func (r *Runner) send(ctx context.Context, q orderEntry, did, on string, count i
 }
 
 // awaitAnswer waits for the answer to an order.
-func (r *Runner) awaitAnswer(ctx context.Context, id string) (a orderAnswer, err error) {
+func (r *Runner) awaitAnswer(ctx context.Context, id string) error {
 	timeout := time.NewTimer(answerWithin)
 	defer timeout.Stop()
 	again := time.NewTicker(askEvery)
@@ -106,20 +103,21 @@ func (r *Runner) awaitAnswer(ctx context.Context, id string) (a orderAnswer, err
 	for {
 		value, err := r.Store.Entry(ctx, answerPrefix+id)
 		if err != nil {
-			return a, err
+			return err
 		}
 		if value != nil {
+			var a orderAnswer
 			if err := json.Unmarshal(value, &a); err != nil {
-				return a, err
+				return err
 			}
 			_ = r.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{{Name: answerPrefix + id}}) // otherwise it is deleted later
-			return a, a.err()
+			return a.err()
 		}
 		select {
 		case <-ctx.Done():
-			return a, ctx.Err()
+			return ctx.Err()
 		case <-timeout.C:
-			return a, fmt.Errorf("%w: the order is written down, and is done when one does", ErrNoLeader)
+			return fmt.Errorf("%w: the order is written down, and is done when one does", ErrNoLeader)
 		case <-again.C:
 		}
 	}
@@ -152,7 +150,7 @@ func (r *Runner) execute(ctx context.Context, q orderEntry) error {
 		return err
 	}
 	if op == nil {
-		return r.answer(ctx, q, nil, answerOf(fmt.Errorf("%w: no plan or operation %.60q", inspect.ErrNotFound, q.Operation), 0))
+		return r.answer(ctx, q, nil, answerOf(fmt.Errorf("%w: no plan or operation %.60q", inspect.ErrNotFound, q.Operation)))
 	}
 	if err := op.stepping.Acquire(ctx, 1); err != nil {
 		return err
@@ -160,9 +158,9 @@ func (r *Runner) execute(ctx context.Context, q orderEntry) error {
 	defer op.stepping.Release(1)
 	c, refused := r.changeOf(op, q)
 	if refused != nil {
-		return r.answer(ctx, q, nil, answerOf(refused, c.processed))
+		return r.answer(ctx, q, nil, answerOf(refused))
 	}
-	return op.apply(c, func(entries []store.Entry) error { return r.answer(ctx, q, entries, answerOf(nil, c.processed)) })
+	return op.apply(c, func(entries []store.Entry) error { return r.answer(ctx, q, entries, answerOf(nil)) })
 }
 
 // answer writes what an order has changed, and that it was executed.

@@ -7,8 +7,6 @@ import (
 	"net/http"
 	"slices"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
-
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/auth"
@@ -39,18 +37,13 @@ func (s *vhost) notices() []string {
 	return append([]string{fmt.Sprintf("messages that RabbitMQ failed to deliver, in its queue %s: %d (redrive quarantine list shows them, redrive quarantine replay has them retried)", wire.QueueQuarantine, n)}, all...)
 }
 
-// auditShort says that less than store.reserve is free where the audit log is.
+// auditShort says that less than store.reserve is free.
 func (s *vhost) auditShort() error {
-	fs := s.FS
-	if fs == nil {
-		fs = vfs.Default
-	}
-	folder := s.config.Audit()
-	u, err := fs.GetDiskUsage(folder)
-	if err != nil || u.AvailBytes >= s.config.Store.Reserve { // what cannot be known stops nobody
+	free, reserve, err := s.store.Free()
+	if err != nil || free >= reserve { // what cannot be known stops nobody
 		return nil
 	}
-	return hint.Errorf("make room on that disk", "the audit log %s has %d MiB free, less than the %d MiB of store.reserve: only administrators can act", folder, u.AvailBytes>>20, s.config.Store.Reserve>>20)
+	return hint.Errorf("make room", "the store has %d MiB free, less than the %d MiB of store.reserve: only administrators can act", free>>20, reserve>>20)
 }
 
 // console is all that the page and the API call.
@@ -66,9 +59,7 @@ func (s *vhost) openConsole() error {
 	if s.decoder, err = decode.New(s.config.Decode); err != nil {
 		return err
 	}
-	if s.audit, err = audit.Open(s.config.Audit(), audit.Options{Log: s.Log}); err != nil {
-		return err
-	}
+	s.audit = audit.New(s.store, s.Log)
 	s.openActions()
 	tokens := auth.NewTokens(s.store, s.audit)
 	if s.guard, err = s.newGuard(tokens); err != nil {

@@ -125,7 +125,7 @@ func (s *Service) Close() (err error) {
 		err = s.listen.Close()
 	}
 	for _, v := range s.vhosts {
-		err = errors.Join(err, v.close())
+		err = errors.Join(err, v.store.Close())
 	}
 	s.memory.Close()
 	return err
@@ -225,7 +225,7 @@ func (s *Service) Run(ctx context.Context) error {
 	endRequests()
 	s.requests.Lock()
 	for _, v := range s.vhosts {
-		failures = append(failures, v.close())
+		failures = append(failures, v.store.Close())
 	}
 	s.memory.Close()
 	s.Log.Info("redrive has stopped")
@@ -300,7 +300,7 @@ func (s *Service) reload(c *config.Config, err error) {
 		s.Log.Warn("config: " + w)
 	}
 	if !c.Broker.Same(s.config.Broker) || c.Store != s.config.Store || c.Listen != s.config.Listen || !reflect.DeepEqual(c.Access, s.config.Access) {
-		s.Log.Warn("config: broker, store, listen, auth, tls, read_only and audit take effect at the next start; policies, notify and decode do now")
+		s.Log.Warn("config: broker, store, listen, auth, tls and read_only take effect at the next start; policies, notify and decode do now")
 	}
 	for _, apply := range applyDecoders {
 		apply()

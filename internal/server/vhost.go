@@ -227,14 +227,6 @@ func (s *vhost) listeners() *listeners {
 	return l
 }
 
-// close closes the store and the audit log.
-func (s *vhost) close() (err error) {
-	if s.audit != nil {
-		err = s.audit.Close()
-	}
-	return errors.Join(err, s.store.Close())
-}
-
 func (s *vhost) connection(part, name string) broker.Config {
 	return broker.Config{URL: s.config.Broker.URL, Credentials: s.config.Broker.Credentials, Name: name, Log: s.Log, Majority: true, Lasting: s.multiVHost, Observe: func(st broker.State) {
 		what := ""

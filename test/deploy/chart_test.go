@@ -385,7 +385,7 @@ func files(t *testing.T, p *corev1.PodTemplateSpec, config string) {
 				there[m.MountPath+"/data"] = true
 			}
 		}
-		if write := m.Name == "audit" || m.Name == "data"; write == m.ReadOnly {
+		if write := m.Name == "data"; write == m.ReadOnly {
 			t.Errorf("%s is read-only: %v", m.MountPath, m.ReadOnly)
 		}
 	}

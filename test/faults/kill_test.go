@@ -258,8 +258,7 @@ func (m *machine) start() {
 	m.network = brokertest.NewProxy(m.t, m.v)
 	c, err := config.Parse("test.yaml", []byte(policies))
 	must(m.t, err)
-	// What is dying still has its audit log, which is not on that disk.
-	c.Broker.URL, c.Store.Disk, c.Listen, c.Access.AuditFolder = m.network.At(m.url), "/data", "127.0.0.1:0", m.t.TempDir()
+	c.Broker.URL, c.Store.Disk, c.Listen = m.network.At(m.url), "/data", "127.0.0.1:0"
 	s, err := server.New(c, server.Options{Version: "test", Log: slog.New(slog.NewTextHandler(&m.log, nil)), FS: roomy{m.disk}})
 	must(m.t, err)
 	ctx, stop := context.WithCancel(context.Background())

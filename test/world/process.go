@@ -227,6 +227,8 @@ type noAudit struct{}
 
 func (noAudit) Begin(audit.Entry) (func(string, int64), error) { return func(string, int64) {}, nil }
 
+func (noAudit) Forget(context.Context, time.Time) error { return nil }
+
 // disk is in memory. It can be full, and a crash leaves what was synced and, by chance, some of
 // the rest.
 type disk struct {

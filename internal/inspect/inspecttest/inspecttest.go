@@ -52,6 +52,9 @@ func (l *AuditLog) Begin(e audit.Entry) (func(string, int64), error) {
 	}, nil
 }
 
+// Forget is for package actions.
+func (l *AuditLog) Forget(context.Context, time.Time) error { return nil }
+
 // Before is for package inspect.
 func (l *AuditLog) Before(_ context.Context, n int64, visit func(audit.Entry) (bool, error)) error {
 	all := l.Entries()

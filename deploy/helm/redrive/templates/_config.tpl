@@ -48,9 +48,6 @@
 {{- else }}
 {{- $_ := set $fixed "tls" "behind-proxy" }}
 {{- end }}
-{{- if eq .Values.store.kind "redis" }}
-{{- $_ := set $fixed "audit" (dict "folder" "/var/lib/redrive/audit") }}
-{{- end }}
 {{- with .Values.config.base_path }}
 {{- $_ := set $fixed "base_path" . }}
 {{- end }}

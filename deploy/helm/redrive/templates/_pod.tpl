@@ -88,10 +88,6 @@ spec:
         {{- end }}
         # For `kubectl exec … redrive status`.
         - {name: REDRIVE_ADDRESS, value: "{{ lower $scheme }}://127.0.0.1:8250"}
-        {{- if and $redis .Values.audit.claim }}
-        - name: POD_NAME
-          valueFrom: {fieldRef: {fieldPath: metadata.name}}
-        {{- end }}
         {{- with .Values.extraEnv }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
@@ -127,9 +123,7 @@ spec:
         {{- if and $redis .Values.store.redisTLS.secret }}
         - {name: redis-tls, mountPath: /etc/redrive-redis-tls, readOnly: true}
         {{- end }}
-        {{- if $redis }}
-        - {name: audit, mountPath: /var/lib/redrive/audit{{ if .Values.audit.claim }}, subPathExpr: $(POD_NAME){{ end }}}
-        {{- else }}
+        {{- if not $redis }}
         - {name: data, mountPath: /var/lib/redrive}
         {{- end }}
         {{- with .Values.extraVolumeMounts }}
@@ -156,14 +150,6 @@ spec:
     {{- if and $redis .Values.store.redisTLS.secret }}
     - name: redis-tls
       secret: {secretName: {{ .Values.store.redisTLS.secret }}, defaultMode: 0440}
-    {{- end }}
-    {{- if $redis }}
-    - name: audit
-      {{- if .Values.audit.claim }}
-      persistentVolumeClaim: {claimName: {{ .Values.audit.claim }}}
-      {{- else }}
-      emptyDir: {sizeLimit: {{ .Values.audit.sizeLimit }}}
-      {{- end }}
     {{- end }}
     {{- if and (not $redis) .Values.store.disk.existingClaim }}
     - name: data
