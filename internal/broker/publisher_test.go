@@ -329,11 +329,25 @@ func aQueueThatHangsDelaysNoOther(t *testing.T, v *brokertest.VHost, n *rabbitno
 	}
 	v.Leader(n, "resume", "new")
 	v.Leader(n, "resume", "used")
+	refused := 0
 	for _, wait := range append(stuck, mixed) {
-		confirmed("once it answers", wait)
+		for i, err := range wait(ctx) {
+			if errors.Is(err, wire.ErrNacked) { // by RabbitMQ 3.10, when a queue hung for minutes
+				refused++
+			} else if err != nil {
+				t.Fatalf("once it answers: message %d: %v", i, err)
+			}
+		}
 	}
 	for queue, want := range map[string]int{"new": 4*512 + 1, "used": 250 + 4*512, "q": 4001} {
-		brokertest.Eventually(t, "each has arrived once in "+queue, func() bool { return v.Depth(queue) == want })
+		brokertest.Eventually(t, "each has arrived once in "+queue+", unless RabbitMQ refused it", func() bool {
+			n := v.Depth(queue)
+			return n <= want && n >= want-refused
+		})
+	}
+	if refused > 0 {
+		t.Logf("RabbitMQ refused %d messages", refused)
+		return
 	}
 	in := v.Consume("new")
 	inOrder := 0

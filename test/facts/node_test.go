@@ -280,8 +280,10 @@ func anInternalExchangeIsNotFederated(t *testing.T, v *vhost) {
 			return err == nil && len(all) == 1 && strings.HasPrefix(all[0].String(), want) && slices.Equal(all[0].Names, []string{"redrive.retry.q"})
 		})
 	}
-	v.Publish("redrive.retry.q", "", amqp.Publishing{Body: []byte("copied")})
-	down.Consume("redrive.retry.q.queue").Take("copied")
+	brokertest.Eventually(t, "what is published here is copied there, once its link is up", func() bool {
+		v.Publish("redrive.retry.q", "", amqp.Publishing{Body: []byte("copied")})
+		return down.Depth("redrive.retry.q.queue") > 0
+	})
 }
 
 // What a move's bindings turn by: several ways to a queue are one copy, and an

@@ -198,8 +198,32 @@ func NewVHost(t testing.TB, b Broker) *VHost {
 	v := &VHost{Broker: b, Name: "redrive-test-" + uuid.NewString(), t: t}
 	v.Must("PUT", "vhosts/"+v.Name, map[string]any{})
 	t.Cleanup(v.remove)
+	v.start()
 	v.Grant("guest", ".*", ".*", ".*")
 	return v
+}
+
+// start waits until it runs at each node. On a busy machine RabbitMQ 4.3 sometimes gives up starting
+// it, and does so again only when it is asked to.
+func (v *VHost) start() {
+	v.t.Helper()
+	Eventually(v.t, "the virtual host runs", func() bool {
+		var is struct {
+			Nodes map[string]string `json:"cluster_state"`
+		}
+		if v.answered(func() error { return v.API().Call(context.Background(), http.MethodGet, "vhosts/"+v.Name, nil, &is) }) != nil {
+			return false
+		}
+		running := 0
+		for node, state := range is.Nodes {
+			if state == "running" {
+				running++
+			} else if state == "stopped" {
+				_ = v.API().Call(context.Background(), http.MethodPost, "vhosts/"+v.Name+"/start/"+node, nil, nil)
+			}
+		}
+		return running > 0 && running == len(is.Nodes)
+	})
 }
 
 func (v *VHost) remove() {
