@@ -57,8 +57,8 @@ func (r *Runner) give(ctx context.Context, op *operation, q orderEntry, did, on,
 
 // change is what an order makes of a plan or an operation.
 type change struct {
-	entries   []store.Entry
-	made      func() // makes it in memory, once the entries are written
+	entries []store.Entry
+	made    func() // makes it in memory, once the entries are written
 }
 
 // changeOf returns the change, or why the order is refused. The caller has op.stepping.
