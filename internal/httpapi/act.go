@@ -13,50 +13,39 @@ import (
 // mostEdit bounds an edit, in base64.
 const mostEdit = 24 << 20
 
-// changingRoute is a route that changes something, once for each idempotency key.
-func (a *API) changingRoute(method, path, id, tag, summary string) huma.Operation {
-	op := route(method, path, id, tag, summary)
-	op.Middlewares = huma.Middlewares{a.idempotency.middleware}
-	op.Parameters = []*huma.Param{{Name: keyHeader, In: "header", Schema: &huma.Schema{Type: huma.TypeString, MaxLength: ptr(mostKey)},
-		Description: "Of the caller's choosing. The same key and request again within 24 h is answered as the first time, and not done again. A request that was refused leaves its key free."}}
-	return op
-}
-
-func ptr[T any](v T) *T { return &v }
-
 func (a *API) actRoutes() {
-	handle(a, a.changingRoute(http.MethodPost, "/act", "act", "Act", "Replay, discard, restore or copy messages that are named"),
+	handle(a, route(http.MethodPost, "/act", "act", "Act", "Replay, discard, restore or copy messages that are named"),
 		func(ctx context.Context, c auth.Caller, in *body[actions.Act]) (actions.Acted, error) {
 			return a.Console.Act(ctx, c, in.Body)
 		})
 
-	edit := a.changingRoute(http.MethodPost, "/edit", "edit", "Act", "Replace a message by an edited one, or show the difference")
+	edit := route(http.MethodPost, "/edit", "edit", "Act", "Replace a message by an edited one, or show the difference")
 	edit.MaxBodyBytes = mostEdit
-	edit.Middlewares = append(huma.Middlewares{requireRole(auth.Editor)}, edit.Middlewares...)
+	edit.Middlewares = huma.Middlewares{requireRole(auth.Editor)}
 	handle(a, edit, func(ctx context.Context, c auth.Caller, in *body[actions.EditRequest]) (actions.Edited, error) {
 		return a.Console.Edit(ctx, c, in.Body)
 	})
 
-	handleNothing(a, a.changingRoute(http.MethodPut, "/groups/{id}/note", "note", "Act", "Set a group's note"), func(ctx context.Context, c auth.Caller, in *struct {
+	handleNothing(a, route(http.MethodPut, "/groups/{id}/note", "note", "Act", "Set a group's note"), func(ctx context.Context, c auth.Caller, in *struct {
 		Named
 		Body Note
 	}) error {
 		return a.Console.NoteGroup(ctx, c, in.ID, in.Body.Note)
 	})
 
-	handleNothing(a, a.changingRoute(http.MethodPut, "/queues/{queue}/pause", "pause", "Act", "Pause the retries of a queue"), func(ctx context.Context, c auth.Caller, in *struct {
+	handleNothing(a, route(http.MethodPut, "/queues/{queue}/pause", "pause", "Act", "Pause the retries of a queue"), func(ctx context.Context, c auth.Caller, in *struct {
 		Queue string `path:"queue" maxLength:"255"`
 		Body  Reason
 	}) error {
 		return a.Console.PauseQueue(ctx, c, in.Queue, in.Body.Reason)
 	})
-	handleNothing(a, a.changingRoute(http.MethodDelete, "/queues/{queue}/pause", "resume", "Act", "Resume the retries of a queue"), func(ctx context.Context, c auth.Caller, in *struct {
+	handleNothing(a, route(http.MethodDelete, "/queues/{queue}/pause", "resume", "Act", "Resume the retries of a queue"), func(ctx context.Context, c auth.Caller, in *struct {
 		Queue  string `path:"queue" maxLength:"255"`
 		Reason string `query:"reason" maxLength:"500" doc:"Why, for the audit log."`
 	}) error {
 		return a.Console.ResumeQueue(ctx, c, in.Queue, in.Reason)
 	})
-	handleNothing(a, a.changingRoute(http.MethodPut, "/queues/{queue}/breaker", "breaker", "Act", "Set a queue's circuit breaker, or let it find out by itself again"), func(ctx context.Context, c auth.Caller, in *struct {
+	handleNothing(a, route(http.MethodPut, "/queues/{queue}/breaker", "breaker", "Act", "Set a queue's circuit breaker, or let it find out by itself again"), func(ctx context.Context, c auth.Caller, in *struct {
 		Queue string `path:"queue" maxLength:"255"`
 		Body  Breaker
 	}) error {

@@ -9,7 +9,6 @@
 //	transfer.go     routes of many bytes: bodies, export (csv.go: as a table), import
 //	live.go         the stream of changes
 //	tokens.go       who calls, and signing in
-//	idempotency.go  a request that is sent twice is done once
 //	problem.go      errors as they are sent
 //	basepath.go     the base path of one virtual host of several
 //	client.go       the client: calls.go, streams.go
@@ -49,9 +48,7 @@ type Config struct {
 	// Base is the escaped path that all is under, without a slash at its end, where a
 	// service has several virtual hosts; "" where it is alone. Requests come without it:
 	// see Under.
-	Base string
-	// Entries keeps answers for requests that are sent again.
-	Entries Entries
+	Base    string
 	Metrics http.Handler
 	// Problems are what is wrong now, Notices what a person should look at.
 	Problems, Notices func() []string
@@ -76,14 +73,13 @@ type Config struct {
 // API answers HTTP requests. Make it with New.
 type API struct {
 	Config
-	mux         *http.ServeMux
-	page        *http.ServeMux
-	huma        huma.API
-	routes      []string
-	handler     http.Handler
-	idempotency idempotency
-	closing     chan struct{} // closed when all streams are to end
-	closeOnce   sync.Once
+	mux       *http.ServeMux
+	page      *http.ServeMux
+	huma      huma.API
+	routes    []string
+	handler   http.Handler
+	closing   chan struct{} // closed when all streams are to end
+	closeOnce sync.Once
 }
 
 // New makes an API.
@@ -101,7 +97,6 @@ func New(c Config) *API {
 		c.Bounds = NewBounds()
 	}
 	a := &API{Config: c, mux: http.NewServeMux(), page: http.NewServeMux(), closing: make(chan struct{})}
-	a.idempotency = idempotency{API: a, running: map[string]bool{}}
 	ourErrors()
 	a.huma = humago.New(registrar{a}, description(c.Base))
 	a.healthRoutes()

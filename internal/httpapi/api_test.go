@@ -118,7 +118,7 @@ func config(c operations.Console) httpapi.Config {
 		panic(err)
 	}
 	none := func() []string { return nil }
-	return httpapi.Config{Console: c, Decoder: d, Entries: memstore.New(), Problems: none, Notices: none, Ready: func() bool { return true }, Guard: believing{}, Log: slog.New(slog.DiscardHandler),
+	return httpapi.Config{Console: c, Decoder: d, Problems: none, Notices: none, Ready: func() bool { return true }, Guard: believing{}, Log: slog.New(slog.DiscardHandler),
 		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "redrive_ready 1") })}
 }
 
@@ -265,7 +265,7 @@ func newScene(t testing.TB, who *access, readOnly bool) *scene {
 	return s
 }
 
-// state is all that the store holds but what belongs to the API itself.
+// state is all that the store holds.
 func (s *scene) state(t testing.TB) string {
 	t.Helper()
 	var all strings.Builder
@@ -278,9 +278,7 @@ func (s *scene) state(t testing.TB) string {
 		must(t, err)
 	}
 	err := s.store.Entries(context.Background(), "", "", func(e store.Entry) (bool, error) {
-		if !strings.HasPrefix(e.Name, "idempotency/") {
-			fmt.Fprintf(&all, "%s %s\n", e.Name, e.Value)
-		}
+		fmt.Fprintf(&all, "%s %s\n", e.Name, e.Value)
 		return true, nil
 	})
 	must(t, err)

@@ -14,8 +14,6 @@ import (
 	"os"
 	"strings"
 
-	"github.com/google/uuid"
-
 	"github.com/redrive-mq/redrive/internal/addresses"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/hint"
@@ -139,11 +137,6 @@ func (c Client) do(ctx context.Context, r request) (*http.Response, error) {
 		req.Header.Set("Authorization", "Bearer "+c.Token)
 	case c.User != "":
 		req.SetBasicAuth(c.User, c.Password)
-	}
-	if r.method != http.MethodGet {
-		// With it net/http sends again what a broken connection left unanswered, and
-		// the service does it once.
-		req.Header.Set("Idempotency-Key", uuid.NewString())
 	}
 	h := http.Client{}
 	if c.HTTP != nil {

@@ -337,7 +337,6 @@ func TestTheDocumentIsWhole(t *testing.T) {
 		OpenAPI string
 		Paths   map[string]map[string]struct {
 			OperationID, Summary string
-			Parameters           []struct{ Name, In string }
 			Responses            map[string]struct{ Content map[string]any }
 		}
 		Components struct{ Schemas, SecuritySchemes map[string]any }
@@ -358,11 +357,6 @@ func TestTheDocumentIsWhole(t *testing.T) {
 			ids = append(ids, op.OperationID)
 			if op.Responses["default"].Content["application/problem+json"] == nil {
 				t.Errorf("%s %s does not say how errors look", method, path)
-			}
-			keyed := slices.ContainsFunc(op.Parameters, func(p struct{ Name, In string }) bool { return p.Name == "Idempotency-Key" && p.In == "header" })
-			reads := method == "get" || path == "/api/v1/decode" || strings.HasPrefix(path, "/api/v1/tokens")
-			if keyed == reads {
-				t.Errorf("%s %s: idempotency key %v", method, path, keyed)
 			}
 		}
 	}

@@ -24,7 +24,10 @@ func description(base string) huma.Config {
 		OpenAPI: &huma.OpenAPI{
 			OpenAPI: "3.1.0",
 			Info: &huma.Info{Title: "Redrive", Version: "1",
-				Description: "Messages that failed on RabbitMQ: see them, find them, replay them. Where no sign-in is configured the service answers its own machine alone, without. Errors are problem+json (RFC 9457); their `code` is one of: " + strings.Join(codes(), ", ") + "."},
+				Description: "Messages that failed on RabbitMQ: see them, find them, replay them. Where no sign-in is configured the service answers its own machine alone, without. Errors are problem+json (RFC 9457); their `code` is one of: " + strings.Join(codes(), ", ") + ". " +
+					"A request whose answer got lost may be made again: a plan starts once, an import skips what it " +
+					"has stored, and of messages that were acted on the answer says that they are not there any " +
+					"more. Only a copy is made a second time."},
 			Servers: servers,
 			Components: &huma.Components{Schemas: huma.NewMapRegistry("#/components/schemas/", schemaName),
 				SecuritySchemes: map[string]*huma.SecurityScheme{"token": bearer, "user": basic, "session": session}},

@@ -9,7 +9,7 @@ import (
 )
 
 func (a *API) operationRoutes() {
-	plan := a.changingRoute(http.MethodPost, "/plans", "plan", "Operations", "What an action on all that a query finds would do; the messages are frozen")
+	plan := route(http.MethodPost, "/plans", "plan", "Operations", "What an action on all that a query finds would do; the messages are frozen")
 	plan.Metadata = map[string]any{"timeout": planTimeout}
 	handle(a, plan, func(ctx context.Context, c auth.Caller, in *body[operations.PlanRequest]) (operations.Plan, error) {
 		return a.Console.Plan(ctx, c, in.Body)
@@ -17,7 +17,7 @@ func (a *API) operationRoutes() {
 	handle(a, route(http.MethodGet, "/plans/{id}", "planned", "Operations", "A plan that was made"), func(ctx context.Context, c auth.Caller, in *Named) (operations.Plan, error) {
 		return a.Console.GetPlan(ctx, c, in.ID)
 	})
-	handle(a, a.changingRoute(http.MethodPost, "/plans/{id}/start", "start", "Operations", "Make an operation of a plan, and begin"), func(ctx context.Context, c auth.Caller, in *struct {
+	handle(a, route(http.MethodPost, "/plans/{id}/start", "start", "Operations", "Make an operation of a plan, and begin"), func(ctx context.Context, c auth.Caller, in *struct {
 		Named
 		Body operations.Start
 	}) (operations.Operation, error) {
@@ -30,7 +30,7 @@ func (a *API) operationRoutes() {
 	handle(a, route(http.MethodGet, "/operations/{id}", "operation", "Operations", "How far an operation is"), func(ctx context.Context, c auth.Caller, in *Named) (operations.Operation, error) {
 		return a.Console.Operation(ctx, c, in.ID)
 	})
-	handle(a, a.changingRoute(http.MethodPost, "/operations/{id}/{order}", "order", "Operations", "Pause, resume or cancel an operation"), func(ctx context.Context, c auth.Caller, in *struct {
+	handle(a, route(http.MethodPost, "/operations/{id}/{order}", "order", "Operations", "Pause, resume or cancel an operation"), func(ctx context.Context, c auth.Caller, in *struct {
 		Named
 		Order operations.Order `path:"order" enum:"pause,resume,cancel"`
 	}) (operations.Operation, error) {

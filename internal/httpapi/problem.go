@@ -27,13 +27,6 @@ import (
 var (
 	// ErrUnreachable: no service answers there.
 	ErrUnreachable = errors.New("no service answers")
-	// ErrInProgress: a request with this idempotency key is being answered now.
-	ErrInProgress = errors.New("a request with this Idempotency-Key is under way")
-	// ErrInterrupted: the service ended, or something failed, while it answered a request with
-	// this key.
-	ErrInterrupted = errors.New("whether the first request with this Idempotency-Key was done is not known")
-	// ErrKeyReused: an idempotency key came with another request.
-	ErrKeyReused = errors.New("this Idempotency-Key was used for another request")
 	// ErrTooLarge: the request's body is too large.
 	ErrTooLarge = errors.New("the request is too large")
 	// ErrTooMany: as many requests of this kind are being served as may be at once.
@@ -69,9 +62,6 @@ var kinds = []struct {
 	{"malformed", http.StatusBadRequest, io.ErrUnexpectedEOF}, // the client has gone before all was sent
 	{"stopping", http.StatusServiceUnavailable, store.ErrClosed},
 	{"stopping", http.StatusServiceUnavailable, net.ErrClosed},
-	{"in_progress", http.StatusConflict, ErrInProgress},
-	{"interrupted", http.StatusConflict, ErrInterrupted},
-	{"key_reused", http.StatusUnprocessableEntity, ErrKeyReused},
 	{"too_large", http.StatusRequestEntityTooLarge, ErrTooLarge},
 	{"too_many", http.StatusTooManyRequests, ErrTooMany},
 	{"timeout", http.StatusRequestTimeout, os.ErrDeadlineExceeded}, // the client is slow

@@ -22,7 +22,6 @@ func (a *API) callerRoutes() {
 		t, err := a.Tokens.List(ctx, c)
 		return TokenList{t}, err
 	})
-	// No idempotency key: the answer would be kept, and the secret in it.
 	handle(a, route(http.MethodPost, "/tokens", "make-token", "Callers", "Make a token; its secret is shown this once"), func(ctx context.Context, c auth.Caller, in *body[NewToken]) (MadeToken, error) {
 		n := auth.NewToken{Name: in.Body.Name, Role: in.Body.Role, Queues: in.Body.Queues}
 		if in.Body.Expires != nil {

@@ -86,7 +86,7 @@ func (a *API) transferRoutes() {
 	a.exportRoute()
 	a.importRoute()
 
-	snapshot := a.changingRoute(http.MethodPost, "/snapshot", "snapshot", "Transfer", "Write a copy of the store, as it is at one moment, to a folder on the service's machine")
+	snapshot := route(http.MethodPost, "/snapshot", "snapshot", "Transfer", "Write a copy of the store, as it is at one moment, to a folder on the service's machine")
 	snapshot.Metadata = map[string]any{"timeout": time.Duration(-1)}
 	handle(a, snapshot, func(ctx context.Context, c auth.Caller, in *body[Snapshot]) (actions.SnapshotMade, error) {
 		return a.Console.Snapshot(ctx, c, in.Body.Folder)
@@ -116,7 +116,7 @@ func (a *API) exportRoute() {
 }
 
 func (a *API) importRoute() {
-	in := a.changingRoute(http.MethodPost, "/import", "import", "Transfer", "Keep the messages of an export, parked")
+	in := route(http.MethodPost, "/import", "import", "Transfer", "Keep the messages of an export, parked")
 	in.Metadata = map[string]any{"timeout": time.Duration(-1)}
 	in.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{typeJSONLines: {Schema: &huma.Schema{Type: huma.TypeString}}}}
 	in.Middlewares = slices.Concat(huma.Middlewares{requireRole(auth.Editor)}, in.Middlewares, huma.Middlewares{upload})

@@ -67,7 +67,7 @@ func (s *vhost) openConsole() error {
 	}
 	all := console{s.inspect, s.actions, s.operations}
 	s.api = httpapi.New(httpapi.Config{
-		Console: all, Decoder: s.decoder, Entries: s.store, Metrics: s.metricsHandler(),
+		Console: all, Decoder: s.decoder, Metrics: s.metricsHandler(),
 		Problems: s.health.problems, Notices: s.notices, Ready: s.inspect.IsReady, Guard: s.guard, Tokens: tokens, Bounds: s.bounds, Log: s.Log, Base: s.base,
 	})
 	for pattern, h := range webui.Routes(all, webui.Options{

@@ -135,7 +135,7 @@ func (s *Shop) API(page webui.Options, guard auth.Config) *httpapi.API {
 	guard.Base, guard.Log, guard.SignInPage = page.Base, log, auth.SignInPath
 	guard.Public = func(r *http.Request) bool { return httpapi.Public(r) || strings.HasPrefix(r.URL.Path, "/assets/") }
 	a := httpapi.New(httpapi.Config{
-		Base: page.Base, Console: s, Decoder: s.Decoder, Entries: s.Store, Problems: s.problems, Notices: s.notices, Log: log,
+		Base: page.Base, Console: s, Decoder: s.Decoder, Problems: s.problems, Notices: s.notices, Log: log,
 		Ready: func() bool { return len(s.problems()) == 0 }, Guard: auth.NewGuard(guard), Tokens: guard.Tokens,
 		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "redrive_ready 1") }),
 	})
