@@ -146,6 +146,7 @@ func TestPoisonMessagesAreParkedAndBlockNothing(t *testing.T) {
 		{"attempt too large", amqp.Publishing{Headers: amqp.Table{wire.HeaderAttempt: int64(wire.MaxAttempt + 1)}}, ""},
 		{"attempt at its limit", amqp.Publishing{Headers: amqp.Table{wire.HeaderAttempt: int64(wire.MaxAttempt)}}, ""},
 		{"empty body", amqp.Publishing{}, ""},
+		{"timestamp 0", amqp.Publishing{Timestamp: time.Unix(0, 0)}, ""},
 		{"16 MiB body", amqp.Publishing{Body: big}, ""},
 		{"headers that fill a frame", amqp.Publishing{Headers: amqp.Table{"big": strings.Repeat("x", 130_900)}}, "one frame holds"},
 	}
@@ -176,8 +177,10 @@ func TestPoisonMessagesAreParkedAndBlockNothing(t *testing.T) {
 			publish(t, ch, "", "work", poison.p)
 			if poison.parked == "" {
 				d := back(poison.name)
-				if sha256.Sum256(d.Body) != sha256.Sum256(poison.p.Body) || d.Headers[wire.HeaderAttempt] != int64(1) {
-					t.Errorf("%s came back with %d bytes and attempt %v", poison.name, len(d.Body), d.Headers[wire.HeaderAttempt])
+				if sha256.Sum256(d.Body) != sha256.Sum256(poison.p.Body) || d.Headers[wire.HeaderAttempt] != int64(1) ||
+					!d.Timestamp.Equal(poison.p.Timestamp) {
+					t.Errorf("%s came back with %d bytes, attempt %v and timestamp %s",
+						poison.name, len(d.Body), d.Headers[wire.HeaderAttempt], d.Timestamp)
 				}
 			} else {
 				if e := s.wait(t, retry.Retried, retry.Parked); !strings.Contains(e.Why, poison.parked) || e.Queue != "work" {
