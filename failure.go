@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"strings"
 )
 
@@ -42,11 +43,30 @@ func (a *acknowledger) classify(err error) (f failure) {
 func catch(f func()) (p *PanicError) {
 	defer func() {
 		if v := recover(); v != nil {
-			p = &PanicError{Value: v, Stack: debug.Stack()}
+			p = &PanicError{Value: v, Stack: userFrames(string(debug.Stack()))}
 		}
 	}()
 	f()
 	return nil
+}
+
+// userFrames returns the frames of a stack from the call that panicked to catch, without those of Redrive
+// that lead from one to the other.
+func userFrames(stack string) []byte {
+	const ours = "github.com/redrive-mq/redrive."
+	lines := strings.SplitAfter(stack, "\n") // two a frame: function, file
+	first := slices.IndexFunc(lines, func(s string) bool { return strings.HasPrefix(s, "panic(") }) + 2
+	end := len(lines)
+	for i := first; i < len(lines); i++ {
+		if strings.HasPrefix(lines[i], ours+"catch(") {
+			end = i
+			break
+		}
+	}
+	for end-2 >= first && strings.HasPrefix(lines[end-2], ours) {
+		end -= 2
+	}
+	return []byte(strings.Join(lines[first:end], ""))
 }
 
 // textOf returns an error's text, even where the error is a nil pointer or its Error panics.

@@ -160,7 +160,7 @@ func TestAnOutageOfTheDelayQueueIsLoggedOnce(t *testing.T) {
 	})
 }
 
-// A panic is logged once, with its stack.
+// A panic is logged once, with its stack, and parked with the frames of the handler alone.
 func TestAPanicIsLoggedWithItsStack(t *testing.T) {
 	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
@@ -172,6 +172,11 @@ func TestAPanicIsLoggedWithItsStack(t *testing.T) {
 		v.Publish("", "orders", amqp.Publishing{Body: []byte("secret")})
 		brokertest.Eventually(t, "it is parked", func() bool { return seen.count(redrive.Parked) == 1 })
 		_ = stop()
+		why, _ := v.ConsumeMany(wire.QueueParked).Next().Headers[wire.HeaderError].(string)
+		if first, _, _ := strings.Cut(strings.TrimPrefix(why, "panic: no such order\n"), "\n"); !strings.HasPrefix(first,
+			"github.com/redrive-mq/redrive_test.TestAPanicIsLogged") || strings.Contains(why, "redrive-mq/redrive.") {
+			t.Errorf("it is parked for %s", why)
+		}
 		if s := log.String(); strings.Count(s, "a handler panicked") != 1 || !strings.Contains(s, "life_test.go") || strings.Contains(s, "secret") {
 			t.Error(s)
 		}

@@ -62,7 +62,7 @@ func textOr(err error, without string) string {
 // ParkedMessage.Err get it.
 type PanicError struct {
 	Value any    // as recover returned it
-	Stack []byte // as runtime/debug.Stack returned it
+	Stack []byte // the frames of runtime/debug.Stack that are not Redrive's own
 }
 
 // Error begins with "panic: ".
