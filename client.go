@@ -170,7 +170,8 @@ func NewClient(ctx context.Context, config Config) (*Client, error) {
 
 // Consume runs one consumer until ctx ends or Close is called. Then it stops consuming,
 // lets handlers finish within Consumer.Shutdown, settles their messages, and returns nil;
-// messages that were only prefetched are requeued. A program with several
+// messages that were only prefetched are requeued. Where ctx ends before it could begin, it
+// returns ctx's cause. A program with several
 // queues calls it once for each, from a goroutine each. The consumers are independent.
 //
 // It declares what the consumer needs in RabbitMQ beside its queue, which must exist, and
@@ -199,8 +200,8 @@ func (c *Client) consume(ctx context.Context, consumer Consumer, handle Handler)
 	defer context.AfterFunc(c.consumeCtx, stop)()
 	s := c.newAcknowledger(consumer)
 	if err := s.prepare(ctx); err != nil {
-		if ctx.Err() != nil {
-			return nil
+		if c.consumeCtx.Err() != nil {
+			return errClosed
 		}
 		return err
 	}
@@ -241,8 +242,7 @@ func (c *Client) Close() {
 }
 
 // Consume is a Client with one consumer: it connects, consumes until ctx ends, and closes
-// the connections. Its errors are those of NewClient and of Client.Consume; it returns nil
-// when ctx ends before it is connected.
+// the connections. Its errors are those of NewClient and of Client.Consume.
 func Consume(ctx context.Context, config Config, consumer Consumer) error {
 	handle, err := consumer.validate(config.Verify) // before it connects
 	if err != nil {
@@ -250,9 +250,6 @@ func Consume(ctx context.Context, config Config, consumer Consumer) error {
 	}
 	c, err := NewClient(ctx, config)
 	if err != nil {
-		if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-			return nil
-		}
 		return err
 	}
 	defer c.Close()

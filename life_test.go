@@ -69,9 +69,6 @@ func TestVerify(t *testing.T) {
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
 		var seen outcomes
 		cfg := config(t, v, fast(3))
-		if err := consume(t, cfg, nothing)(); err != nil { // it is stopped while it begins
-			t.Fatal(err)
-		}
 		settler(t, cfg)
 		user := "consumer-" + v.Name[len(v.Name)-8:]
 		v.User(user, "pw")
@@ -464,6 +461,14 @@ func TestAConsumerThatStopsStopsNoOther(t *testing.T) {
 			t.Errorf("a queue that is missing: %v", err)
 		}
 		ended, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := client.Consume(ended, c.Consumer); !errors.Is(err, context.Canceled) {
+			t.Errorf("a consumer that is stopped before it begins: %v", err)
+		}
+		if err := redrive.Consume(ended, c.Config, c.Consumer); !errors.Is(err, context.Canceled) {
+			t.Errorf("a consumer that is stopped before it is connected: %v", err)
+		}
+		ended, cancel = context.WithCancel(t.Context())
 		other := c.Consumer
 		other.Queue, other.Handler = names[1], func(context.Context, *redrive.Message) error { cancel(); return nil }
 		v.Publish("", names[1], amqp.Publishing{})
