@@ -2,11 +2,9 @@
 package main
 
 import (
-	"context"
 	"os"
-	"os/signal"
-	"syscall"
 
+	"github.com/redrive-mq/redrive/cmd/redrive/signals"
 	"github.com/redrive-mq/redrive/internal/cli"
 )
 
@@ -14,8 +12,7 @@ import (
 var version, commit, date string
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := cli.Run(ctx, os.Args[1:], os.Stdout, os.Stderr, cli.Build{Version: version, Commit: commit, Date: date})
-	stop()
+	code := cli.Run(signals.Context, os.Args[1:], os.Stdout, os.Stderr, cli.Build{Version: version, Commit: commit, Date: date})
+	signals.Stop()
 	os.Exit(code)
 }

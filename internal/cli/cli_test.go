@@ -1,6 +1,7 @@
 package cli_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/x509"
@@ -15,7 +16,6 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -32,6 +32,7 @@ import (
 	"github.com/redrive-mq/redrive"
 	"github.com/redrive-mq/redrive/internal/cli"
 	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/interrupt"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/wire"
@@ -40,9 +41,8 @@ import (
 // TestMain makes this binary the program redrive when a script runs it.
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"redrive": func() {
-		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-		code := cli.Run(ctx, os.Args[1:], os.Stdout, os.Stderr, cli.Build{Version: "test"})
-		stop()
+		code := cli.Run(interrupt.Context, os.Args[1:], os.Stdout, os.Stderr, cli.Build{Version: "test"})
+		interrupt.Stop()
 		os.Exit(code)
 	}})
 }
@@ -64,6 +64,30 @@ func params(files ...string) testscript.Params {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "await": await, "signal": send, "harmless": isHarmless, "certificate": certificate, "fetch": fetch},
+	}
+}
+
+// A stop may come before main runs: an orchestrator that gives up a start does not wait for it.
+func TestASignalBeforeMainStopsInOrder(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	c := exec.CommandContext(ctx, os.Args[0], "serve")
+	c.Args[0] = "redrive"
+	c.Dir = t.TempDir()
+	c.Env = append(os.Environ(), "GODEBUG=inittrace=1", "REDRIVE_LISTEN=127.0.0.1:0", "REDRIVE_BROKER_URL=amqp://"+nowhere)
+	out, err := c.StderrPipe()
+	must(t, err)
+	must(t, c.Start())
+	const handler, commands = "init github.com/redrive-mq/redrive/internal/interrupt ", "init github.com/redrive-mq/redrive/internal/cli "
+	var text string
+	for lines := bufio.NewScanner(out); lines.Scan(); text += lines.Text() + "\n" {
+		if strings.HasPrefix(lines.Text(), handler) {
+			must(t, c.Process.Signal(syscall.SIGTERM))
+		}
+	}
+	if err := c.Wait(); err != nil || !strings.Contains(text, handler) || strings.Index(text, handler) > strings.Index(text, commands) {
+		t.Errorf("%v, after\n%s", err, text)
 	}
 }
 
