@@ -4,15 +4,15 @@ package main
 import (
 	"os"
 
-	"github.com/redrive-mq/redrive/cmd/redrive/signals"
 	"github.com/redrive-mq/redrive/internal/cli"
+	"github.com/redrive-mq/redrive/internal/interrupt"
 )
 
 // Set when a release is built.
 var version, commit, date string
 
 func main() {
-	code := cli.Run(signals.Context, os.Args[1:], os.Stdout, os.Stderr, cli.Build{Version: version, Commit: commit, Date: date})
-	signals.Stop()
+	code := cli.Run(interrupt.Context, os.Args[1:], os.Stdout, os.Stderr, cli.Build{Version: version, Commit: commit, Date: date})
+	interrupt.Stop()
 	os.Exit(code)
 }
