@@ -14,6 +14,7 @@ const (
 	PartDeliveryLimit    = "delivery limit"
 	PartForeignConsumers = "another service"
 	PartForeignPolicies  = "policies of others"
+	PartClock            = "clock"
 )
 
 // OfQueue tells whether a problem, or its part of the service, concerns a single queue.
@@ -25,7 +26,8 @@ func OfQueue(problem string) bool {
 // of single queues do not, nor those that others must repair while the service does all its work:
 // not ready would mean no page and no retries of other queues either.
 func MakesNotReady(problem string) bool {
-	return !OfQueue(problem) && !strings.HasPrefix(problem, PartDeliveryLimit) && !strings.HasPrefix(problem, PartForeignConsumers) && !strings.HasPrefix(problem, PartForeignPolicies)
+	return !OfQueue(problem) && !slices.ContainsFunc([]string{PartDeliveryLimit, PartForeignConsumers, PartForeignPolicies, PartClock},
+		func(part string) bool { return strings.HasPrefix(problem, part) })
 }
 
 // withoutQueues leaves out the problems that name queues.

@@ -41,6 +41,7 @@ const (
 	partLimit            = inspect.PartDeliveryLimit
 	partForeignConsumers = inspect.PartForeignConsumers
 	partForeignPolicies  = inspect.PartForeignPolicies
+	partClock            = inspect.PartClock
 
 	// blockedBy begins what is wrong with a connection under an alarm.
 	blockedBy = "blocked by an alarm of RabbitMQ: "

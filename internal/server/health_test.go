@@ -94,6 +94,50 @@ func TestReadyOnceEveryPartHasReported(t *testing.T) {
 	}
 }
 
+// Each jump is one line of the log, and shown for as long as messages wait longer by it.
+func TestAJumpOfTheClockIsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var logged strings.Builder
+		h, _ := readyHealth()
+		s := &Service{Options: Options{Log: slog.New(slog.NewTextHandler(&logged, nil))}, vhosts: []*vhost{{health: h, scheduler: &retry.Scheduler{}}}}
+		ctx, stop := context.WithCancel(t.Context())
+		var off time.Duration
+		var mu sync.Mutex
+		go s.watchClock(ctx, func(now time.Time) time.Time {
+			mu.Lock()
+			defer mu.Unlock()
+			return now.Add(off)
+		})
+		for _, step := range []struct {
+			jump, after time.Duration
+			problem     string // contains it; "": there is none
+			lines       int
+		}{
+			{0, time.Hour, "", 0},
+			{-2 * time.Second, time.Minute, "", 0},
+			{-2 * time.Second, time.Minute, "set back by 4s", 1},
+			{4 * time.Second, time.Minute, "", 2},
+			{-2 * time.Hour, 2*time.Hour - time.Minute, "set back by 2h0m0s", 3},
+			{0, 2 * time.Minute, "", 3},
+			{time.Hour, time.Minute, "set ahead by 1h0m0s", 4},
+			{-2 * time.Hour, time.Minute, "set back by 1h0m0s", 5},
+		} {
+			mu.Lock()
+			off += step.jump
+			mu.Unlock()
+			time.Sleep(step.after)
+			synctest.Wait()
+			if got := h.problemOf(partClock); (len(h.problems()) == 0) != (step.problem == "") || !strings.Contains(got, step.problem) {
+				t.Errorf("%s, after %s: %q, want %q", step.jump, step.after, got, step.problem)
+			}
+			if n := strings.Count(logged.String(), "\n"); n != step.lines || !h.ready() {
+				t.Errorf("%s: %d lines, want %d; ready is %v", step.jump, n, step.lines, h.ready())
+			}
+		}
+		stop()
+	})
+}
+
 // One log line says what is wrong, not one per attempt.
 func TestOnlyAChangeIsNews(t *testing.T) {
 	h, _ := testHealth()

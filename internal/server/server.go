@@ -213,6 +213,7 @@ func (s *Service) Run(ctx context.Context) error {
 			failures[i] = v.run(ctx)
 		})
 	}
+	workers.Go(func() { s.watchClock(ctx, func(now time.Time) time.Time { return now }) })
 	if s.Watch != nil {
 		workers.Go(func() { s.Watch(ctx, s.reload) })
 	}
