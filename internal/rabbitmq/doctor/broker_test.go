@@ -184,7 +184,7 @@ func TestQueues(t *testing.T) {
 		safe := amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "redrive", "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
 		v.Queue("well", safe)
 		v.Consume("well")
-		for _, name := range []string{"dead-lettering", "at-least-once", "policy-in-force", "retry-policy", "native-retry", "lifetime", "consumers", "retry-exchange", "delivery-limit", "requeue"} {
+		for _, name := range []string{"dead-lettering", "at-least-once", "policy-in-force", "retry-policy", "native-retry", "lifetime", "overflow", "consumers", "retry-exchange", "delivery-limit", "requeue"} {
 			finds(t, c, name)
 		}
 
@@ -223,6 +223,32 @@ func TestQueues(t *testing.T) {
 		finds(t, c, "consumers", "warning away: it has no consumer, and 0 messages; RabbitMQ does not record since when", "redrive pause away")
 		if said := ills(gather(t, c), "consumers"); strings.Contains(said, " well:") {
 			t.Errorf("consumers says %s", said)
+		}
+
+		limited := func(kind, overflow string) amqp.Table {
+			args := amqp.Table{"x-queue-type": kind, "x-dead-letter-exchange": "redrive", "x-max-length": 1}
+			if overflow != "" {
+				args["x-overflow"] = overflow
+			}
+			return args
+		}
+		v.Queue("l.quorum", limited("quorum", ""))
+		v.Queue("l.dlx", limited("classic", "reject-publish-dlx"))
+		v.Queue("l.refuses", limited("classic", "reject-publish"))
+		v.Queue("l.classic", limited("classic", ""))
+		v.Policy("theirs", "^l.classic$", 4, map[string]any{"max-length-bytes": 5000})
+		for range 2 {
+			v.Publish("", "l.classic", amqp.Publishing{})
+			must(t, v.Channel().PublishWithContext(t.Context(), "", "l.dlx", false, false, amqp.Publishing{})) // refuses the second
+		}
+		brokertest.Eventually(t, "both are dead letters", func() bool { return v.Depth(wire.QueueIntake) == 2 })
+		finds(t, c, "overflow", "warning l.quorum: full (max-length: 1), it dead-letters its oldest message for each new one, also for a retry (overflow drop-head) $ redrive enroll --at-least-once l.quorum",
+			"wrong l.dlx: it is full now; full (max-length: 1), it dead-letters each message that it refuses: a retry then waits twice",
+			"wrong l.classic: it is full now; full (max-length: 1), it dead-letters its oldest message", "rabbitmqctl set_policy -p "+v.Name+` redrive.l.classic '^l\.classic$' '{"max-length-bytes":5000,"overflow":"reject-publish"}' --priority 5 --apply-to queues`)
+		v.Policy("redrive.l.classic", `^l\.classic$`, 5, map[string]any{"max-length-bytes": 5000, "overflow": "reject-publish"}) // what it says
+		brokertest.Eventually(t, "l.classic refuses", func() bool { return !strings.Contains(ills(gather(t, c), "overflow"), " l.classic:") })
+		if said := ills(gather(t, c), "overflow"); strings.Contains(said, " l.refuses:") || strings.Contains(said, " well:") {
+			t.Errorf("overflow says %s", said)
 		}
 
 		for _, name := range []string{"limited", "nolimit"} {

@@ -57,6 +57,8 @@ var Checks = []Check{
 		Why: "RabbitMQ 4.3 then delays requeued messages itself, besides Redrive's delays."},
 	{Name: "lifetime", Title: "work queues stay", Needs: []Part{Queues}, Run: lifetime,
 		Why: "A queue that deletes itself takes its messages with it, and its waiting messages are parked."},
+	{Name: "overflow", Title: "a full queue refuses, and pushes nothing out", Needs: []Part{Queues, Policies}, Run: overflow,
+		Why: "A retry into a queue that drops its oldest message for each new one costs another message, which counts as failed: in the end good messages are parked."},
 	{Name: "consumers", Title: "enrolled queues have consumers", Needs: []Part{Queues}, Run: consumers, ByAMQP: consumersByAMQP,
 		Why: "Retried messages stay in the queue unnoticed; RabbitMQ raises no alarm for that."},
 	{Name: "retry-exchange", Title: "retry exchanges lead to their queue alone", Needs: []Part{Queues, Exchanges, Bindings, Policies}, Run: retryExchange, ByAMQP: retryExchangeByAMQP,

@@ -448,7 +448,7 @@ func TestWithFewerRights(t *testing.T) {
 			}
 			return all
 		}
-		most := "alarms disk-room clock sizes permissions dead-letter-exchange intake foreign-policies replicas dead-lettering at-least-once standing policy-in-force retry-policy reports native-retry lifetime consumers retry-exchange delivery-limit requeue"
+		most := "alarms disk-room clock sizes permissions dead-letter-exchange intake foreign-policies replicas dead-lettering at-least-once standing policy-in-force retry-policy reports native-retry lifetime overflow consumers retry-exchange delivery-limit requeue"
 		for tag, want := range map[string]string{"": most, "management": "alarms disk-room permissions replicas", "monitoring": "permissions", "administrator": ""} {
 			tagged(tag)
 			if got := strings.Join(unknown(), " "); got != want {

@@ -1,7 +1,12 @@
 package doctor
 
 import (
+	"cmp"
+	"encoding/json"
 	"fmt"
+	"maps"
+	"strconv"
+	"strings"
 
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 )
@@ -28,6 +33,75 @@ func lifetime(s *Scene) (all []Finding) {
 		}
 	}
 	return all
+}
+
+// overflow finds queues with a limit that take a retry by dead-lettering something: their oldest
+// message or, with reject-publish-dlx on a classic queue, the retry, which waits as well.
+func overflow(s *Scene) (all []Finding) {
+	for _, q := range s.enrolledQueues() {
+		how, _ := q.Setting("overflow").(string)
+		limit := cmp.Or(reached(q), limits(q))
+		if limit == "" || how == "reject-publish" || q.Type == "stream" {
+			continue
+		}
+		what := "its oldest message for each new one, also for a retry"
+		if how == "reject-publish-dlx" && q.Type == "classic" {
+			what = "each message that it refuses: a retry then waits twice"
+		}
+		f := Finding{Queue: q.Name, Status: Warning,
+			What: fmt.Sprintf("full (%s), it dead-letters %s (overflow %s)", limit, what, cmp.Or(how, "drop-head")),
+			Remedy: "Let its overflow be reject-publish: retries then wait until there is room, and publishers' messages " +
+				"are refused, for which these need confirms. Or raise the limit."}
+		if reached(q) != "" {
+			f.Status, f.What = Wrong, "it is full now; "+f.What
+		}
+		switch {
+		case isArgument(q, "overflow"):
+			f.Remedy += " " + s.unset(q, "overflow")
+		case q.Type == "quorum":
+			f.Commands = []string{s.redrive("enroll --at-least-once", q.Name)}
+		default:
+			f.Commands = []string{s.refusing(q)}
+		}
+		all = append(all, f)
+	}
+	return all
+}
+
+// limits are those of a queue's length; "": it has none.
+func limits(q *management.QueueState) string {
+	var all []string
+	for _, key := range []string{"max-length", "max-length-bytes"} {
+		if v := q.Setting(key); v != nil {
+			all = append(all, key+": "+management.Text(v))
+		}
+	}
+	return strings.Join(all, ", ")
+}
+
+// reached is a limit that a queue has reached; "": none.
+func reached(q *management.QueueState) string {
+	for key, has := range map[string]int64{"max-length": int64(q.Messages), "max-length-bytes": q.Bytes} {
+		if most, ok := q.Setting(key).(float64); ok && has >= int64(most) {
+			return key + ": " + management.Text(most)
+		}
+	}
+	return ""
+}
+
+// refusing is a command that sets overflow reject-publish on one queue, with what its policy sets.
+func (s *Scene) refusing(q *management.QueueState) string {
+	name, priority, definition := "redrive."+q.Name, 0, map[string]any{}
+	if p := management.PolicyNamed(s.Policies, q.Policy); p != nil {
+		maps.Copy(definition, p.Definition)
+		if priority = p.Priority; p.Name != name {
+			priority++
+		}
+	}
+	definition["overflow"] = "reject-publish"
+	text, _ := json.Marshal(definition) // it came as JSON
+	return s.rabbitmqctl("set_policy", name, pattern(q.Name), string(text),
+		"--priority", strconv.Itoa(priority), "--apply-to", "queues")
 }
 
 func (s *Scene) noConsumer(queue string, messages int) Finding {

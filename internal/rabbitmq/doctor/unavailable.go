@@ -33,10 +33,8 @@ func workQueueOf(q *management.QueueState) (work string) {
 // refuses says why a queue accepts nothing, as far as RabbitMQ shows it.
 func refuses(q *management.QueueState) string {
 	if overflow, _ := q.Setting("overflow").(string); strings.HasPrefix(overflow, "reject-publish") {
-		for key, has := range map[string]int64{"max-length": int64(q.Messages), "max-length-bytes": q.Bytes} {
-			if most, ok := q.Setting(key).(float64); ok && has >= int64(most) {
-				return fmt.Sprintf("it is full (%s: %s) and its overflow is %s", key, management.Text(most), overflow)
-			}
+		if limit := reached(q); limit != "" {
+			return fmt.Sprintf("it is full (%s) and its overflow is %s", limit, overflow)
 		}
 	}
 	if q.Type == "quorum" && (q.Leader == "" || len(q.Online) <= len(q.Members)/2) {
