@@ -308,7 +308,14 @@ func (s *Scheduler) finishClaims(ctx context.Context, batches []sentBatch) {
 		s.setBackoff(b.lane, obstacle)
 		obstacles[i] = obstacle
 	}
-	if len(outcomes) > 0 && s.repeatUntilDone(ctx, finishingClaims, func() error { _, err := s.store.Finish(ctx, outcomes); return err }) {
+	finished := 0
+	finish := func() (err error) { finished, err = s.store.Finish(ctx, outcomes); return err }
+	if len(outcomes) > 0 && s.repeatUntilDone(ctx, finishingClaims, finish) {
+		if lost := len(outcomes) - finished; lost > 0 {
+			s.log.Warn("store: retried messages were no longer claimed when they should be finished, so they may be retried twice:"+
+				" it did not answer, or this process stood still, for longer than a lease, or its last answer was lost",
+				"messages", lost, "hint", "set store.redis.lease above the longest such time")
+		}
 		s.reportParked(outcomes)
 	}
 	if len(stillWaiting) > 0 {

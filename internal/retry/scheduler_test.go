@@ -361,6 +361,7 @@ type faultyStore struct {
 	from, to           time.Time
 	tries              int
 	empty              string
+	lease              time.Duration // after which failing ends claims; 0: never
 	finished, released []int
 }
 
@@ -389,6 +390,14 @@ func (f *faultyStore) Finish(ctx context.Context, outcomes []store.Outcome) (int
 		return 0, err
 	}
 	f.finished = append(f.finished, len(outcomes))
+	if f.lease > 0 && f.tries > 0 && f.to.Sub(f.from) > f.lease {
+		f.tries = 0
+		for _, o := range outcomes {
+			if err := f.Store.Release(ctx, []store.Claim{o.Claim}); err != nil {
+				return 0, err
+			}
+		}
+	}
 	return f.Store.Finish(ctx, outcomes)
 }
 
@@ -429,6 +438,25 @@ func TestAFailingStoreIsLoggedOnce(t *testing.T) {
 			}
 			if s.tries < 15 || s.tries > 25 {
 				t.Errorf("it was tried %d times in %s; want 15 to 25", s.tries, away)
+			}
+		})
+	}
+}
+
+// Whoever finds a message retried twice without a crash finds the cause in the log.
+func TestALeaseThatEndsWhileTheStoreIsAwayIsLogged(t *testing.T) {
+	for lease, want := range map[time.Duration]int{time.Minute: 1, 10 * time.Second: 2} {
+		synctest.Test(t, func(t *testing.T) {
+			began := time.Now()
+			s := &faultyStore{Store: memstore.New(), at: "Finish", from: began, to: began.Add(30 * time.Second), lease: lease}
+			g := newFakeSender(done)
+			var log bytes.Buffer
+			scheduler := retry.NewScheduler(s, g, open(), none, slog.New(slog.NewTextHandler(&log, nil)), func(store.Lane, error) {})
+			must(t, s.Add(t.Context(), []*store.Record{record("q", "a", began)}))
+			run(t, scheduler, time.Minute)
+			said := strings.Contains(log.String(), "level=WARN") && strings.Contains(log.String(), " messages=1 hint=")
+			if len(g.sent) != want || said != (want == 2) {
+				t.Errorf("with a lease of %s it was sent %d times, want %d; the log is %s", lease, len(g.sent), want, log.String())
 			}
 		})
 	}
