@@ -2,6 +2,10 @@ package broker_test
 
 import (
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -11,16 +15,19 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
 	"go.uber.org/goleak"
 
 	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/internal/credentials"
 	"github.com/redrive-mq/redrive/testenv/authority"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/rabbitnode"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -374,6 +381,112 @@ func TestAPasswordThatChangedOnDiskIsUsedAtTheNextConnection(t *testing.T) {
 		}
 		brokertest.Eventually(t, "it is connected again", p.Ready)
 	})
+}
+
+// A token of OAuth 2 is a password that expires.
+func TestATokenThatExpires(t *testing.T) {
+	brokertest.EachPrivate(t, "", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
+		_, err := n.Shell(t.Context(), "rabbitmq-plugins enable rabbitmq_auth_backend_oauth2")
+		must(t, err)
+		_, err = n.Eval(t.Context(), `application:set_env(rabbit, auth_backends, [rabbit_auth_backend_oauth2, rabbit_auth_backend_internal]),
+			application:set_env(rabbitmq_auth_backend_oauth2, resource_server_id, <<"rabbitmq">>),
+			application:set_env(rabbitmq_auth_backend_oauth2, key_config, [{default_key, <<"k">>}, {signing_keys, #{<<"k">> =>
+				{map, #{<<"kty">> => <<"oct">>, <<"alg">> => <<"HS256">>, <<"k">> => <<"`+base64.RawURLEncoding.EncodeToString([]byte(tokenKey))+`">>}}}}]).`)
+		must(t, err)
+		v.Queue("q", amqp.Table{"x-queue-type": "quorum"})
+		t.Run("renewed in its file, it is passed on", func(t *testing.T) { aRenewedTokenIsPassedOn(t, v) })
+		if brokertest.Long() {
+			t.Run("expired, it has the connection ended", func(t *testing.T) { anExpiredTokenHasTheConnectionEnded(t, v) })
+		}
+	})
+}
+
+func aRenewedTokenIsPassedOn(t *testing.T, v *brokertest.VHost) {
+	file := filepath.Join(t.TempDir(), "token")
+	write(t, file, token(time.Hour, "rabbitmq.read:*/*"))
+	var ended atomic.Int32
+	p := broker.NewPublisher(broker.Config{URL: v.URLAs("svc", "x"), Name: "redrive retries", Log: slog.New(slog.DiscardHandler),
+		Credentials: credentials.Client{Login: credentials.Login{User: "svc", PasswordFile: file}}, Observe: func(s broker.State) {
+			if !s.Connected {
+				ended.Add(1)
+			}
+		}})
+	runUntilEnd(t, p)
+	tries := 0
+	send := func() error { // to another exchange each time, or repeating it would end the connection
+		tries++
+		return p.Send(t.Context(), []wire.Outgoing{message(fmt.Sprint("none-", tries), "", "", nil)})(t.Context())[0]
+	}
+	if err := send(); !errors.Is(err, wire.ErrForbidden) {
+		t.Errorf("without the scope: %v", err)
+	}
+	write(t, file, token(time.Hour, "rabbitmq.read:*/*", "rabbitmq.write:*/*"))
+	brokertest.Eventually(t, "the new token's scope counts", func() bool { return !errors.Is(send(), wire.ErrForbidden) })
+	if ended.Load() > 0 {
+		t.Error("the connection ended")
+	}
+}
+
+// RabbitMQ 3.10 leaves the connection open, and refuses all but what it allowed a moment before.
+func anExpiredTokenHasTheConnectionEnded(t *testing.T, v *brokertest.VHost) {
+	var tokens signIns
+	var said sync.Map
+	p := broker.NewPublisher(broker.Config{URL: v.URLAs("svc", "x"), Name: "redrive retries", Log: slog.New(slog.DiscardHandler),
+		AMQP: amqp.Config{SASL: []amqp.Authentication{&tokens}}, Observe: func(s broker.State) {
+			if s.Err != nil {
+				said.Store(s.Err.Error(), true)
+			}
+		}})
+	runUntilEnd(t, p)
+	sent, unknown := 0, 0
+	for ; tokens.Load() < 3; sent++ {
+		one := []wire.Outgoing{message(wire.RetryExchange("q"), "", fmt.Sprint(sent), nil)}
+		brokertest.Eventually(t, "it goes", func() bool {
+			err := p.BindRetryExchange(t.Context(), "q")
+			if err == nil {
+				err = p.Send(t.Context(), one)(t.Context())[0]
+			}
+			if errors.Is(err, wire.ErrNoAnswer) {
+				unknown++
+			}
+			return err == nil
+		})
+		<-time.After(100 * time.Millisecond) // so that they are some hundreds
+	}
+	said.Range(func(what, _ any) bool { t.Log(what); return true })
+	got := map[string]int{}
+	for in := v.ConsumeMany("q"); len(got) < sent; {
+		got[string(in.Ack().Body)]++
+	}
+	twice := 0
+	for _, n := range got {
+		twice += n - 1
+	}
+	t.Logf("%d messages on %d connections, %d without an answer, %d twice", sent, tokens.Load(), unknown, twice)
+	if twice > unknown {
+		t.Error("a message with an answer arrived twice")
+	}
+}
+
+// signIns counts them, and has a token for each.
+type signIns struct{ atomic.Int32 }
+
+func (*signIns) Mechanism() string { return "PLAIN" }
+
+func (s *signIns) Response() string {
+	s.Add(1)
+	return "\x00svc\x00" + token(65*time.Second, "rabbitmq.read:*/*", "rabbitmq.write:*/*", "rabbitmq.configure:*/*")
+}
+
+const tokenKey = "a key of some 32 bytes, as HS256 takes"
+
+func token(life time.Duration, scopes ...string) string {
+	claims, _ := json.Marshal(map[string]any{"aud": []string{"rabbitmq"}, "sub": "svc", "client_id": "svc", "exp": time.Now().Add(life).Unix(), "scope": scopes})
+	encode := base64.RawURLEncoding.EncodeToString
+	signed := encode([]byte(`{"alg":"HS256","typ":"JWT","kid":"k"}`)) + "." + encode(claims)
+	mac := hmac.New(sha256.New, []byte(tokenKey))
+	mac.Write([]byte(signed))
+	return signed + "." + encode(mac.Sum(nil))
 }
 
 // runUntilEnd runs a publisher until the test ends.

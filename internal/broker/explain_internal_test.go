@@ -4,8 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -28,6 +31,36 @@ func TestAMissingExchangeIsNoMissingQueue(t *testing.T) {
 		if gone := errors.Is(err, wire.ErrQueueGone); gone != c.gone || gone == errors.Is(err, wire.ErrUnroutable) {
 			t.Errorf("%q: %v", c.text, err)
 		}
+	}
+}
+
+// A right that is really missing is refused by every connection; a token that expires, by each
+// one late.
+func TestARefusalThatRepeatsEndsAConnectionNowAndThen(t *testing.T) {
+	for _, c := range []struct {
+		refusedFrom time.Duration // the age of a connection
+		want        []time.Duration
+	}{
+		{0, []time.Duration{1, 2, 4, 8, 16, 32, 60, 60}},
+		{10 * time.Minute, []time.Duration{10, 10, 10, 10, 10, 10, 10, 10}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var l link
+			var ended bool
+			var ages []time.Duration
+			l.end = func(error) { ended = true }
+			for l.connected = time.Now(); len(ages) < len(c.want); {
+				time.Sleep(15 * time.Second)
+				if age := time.Since(l.connected); age >= c.refusedFrom {
+					if l.refused(wire.ErrForbidden); ended {
+						ages, ended, l.connected = append(ages, age.Truncate(time.Minute)/time.Minute), false, time.Now()
+					}
+				}
+			}
+			if !slices.Equal(ages, c.want) {
+				t.Errorf("refused after %v: connections ended at the age of %d minutes; want %d", c.refusedFrom, ages, c.want)
+			}
+		})
 	}
 }
 

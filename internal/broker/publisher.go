@@ -59,6 +59,10 @@ func (p *Publisher) Run(ctx context.Context) error {
 		for {
 			select {
 			case <-ctx.Done():
+				if errors.Is(context.Cause(ctx), errSignInAgain) {
+					p.setConn(nil)
+					p.awaitAnswers(conn)
+				}
 				return nil
 			case now := <-time.After(closeIdleEvery):
 				p.closeIdle(now)
@@ -73,6 +77,27 @@ func (p *Publisher) end() {
 	close(p.ended)
 	p.mu.Unlock()
 	p.working.Wait()
+}
+
+// awaitAnswers waits for the answers to what was published on a connection that is to end, for
+// closeLimit at most: what has none is published again.
+func (p *Publisher) awaitAnswers(conn *amqp.Connection) {
+	underWay := func() (n int) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		for _, w := range p.workers {
+			for _, s := range w.sessions {
+				if s != nil && s.conn == conn {
+					one, _ := s.progress()
+					n += one
+				}
+			}
+		}
+		return n
+	}
+	for end := time.Now().Add(closeLimit); underWay() > 0 && time.Now().Before(end); {
+		time.Sleep(10 * time.Millisecond)
+	}
 }
 
 // AwaitUsable waits for a connection that no alarm blocks, until ctx ends.
@@ -200,7 +225,7 @@ func (p *Publisher) awaitConfirms(ctx context.Context, out []wire.Outgoing, pend
 	}
 	for _, m := range pending {
 		if m.alone {
-			errs[m.index] = m.session.judgeAlone(&out[m.index], errs[m.index])
+			errs[m.index] = p.link.noted(m.session.judgeAlone(&out[m.index], errs[m.index]))
 			continue
 		}
 		err := errs[m.index]
@@ -214,7 +239,7 @@ func (p *Publisher) awaitConfirms(ctx context.Context, out []wire.Outgoing, pend
 		if errors.Is(err, errChannelEnded) {
 			exchange := out[m.index].Exchange
 			if err = refused[exchange]; err == nil {
-				err = p.sendAlone(ctx, &out[m.index])
+				err = p.link.noted(p.sendAlone(ctx, &out[m.index]))
 				if errors.Is(err, wire.ErrForbidden) || errors.Is(err, errNoExchange) {
 					if refused == nil {
 						refused = map[string]error{}
@@ -324,5 +349,5 @@ func (p *Publisher) onChannel(ctx context.Context, do func(*amqp.Channel) error)
 	if err != nil && errors.Is(err, ctx.Err()) {
 		return fmt.Errorf("%w: %v", wire.ErrNoAnswer, err)
 	}
-	return err
+	return p.link.noted(err)
 }

@@ -123,7 +123,7 @@ func (s *Subscriber) Consume(ctx context.Context, q ConsumeOptions, use func(Sub
 		if ctx.Err() != nil {
 			return nil
 		}
-		if worked = worked || consumed; !worked && NeedsPerson(err) {
+		if worked = worked || consumed; NeedsPerson(s.link.noted(err)) && !worked {
 			return err
 		}
 		if consumed {

@@ -273,6 +273,9 @@ func (w *worker) open(ctx context.Context) (*session, error) {
 			return s, nil
 		}
 		if ctx.Err() != nil || !conn.IsClosed() {
+			if ctx.Err() == nil {
+				w.publisher.link.refused(err)
+			}
 			return nil, fmt.Errorf("%w: opening a channel: %v", wire.ErrNoAnswer, err)
 		}
 	}
