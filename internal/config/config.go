@@ -58,7 +58,7 @@ type Config struct {
 	// notify is for, by its name; nil: all.
 	policyVHosts, routeVHosts map[string][]string
 	tlsAt                     secretSource // where broker.tls stands in the file
-	derived                   bool         // Broker.Management is made of Broker.URL
+	sameLogin                 bool         // Broker.Management has that of Broker.URL
 	// Warnings are about what is allowed, but probably a mistake.
 	Warnings []string
 }
@@ -163,7 +163,14 @@ func (c *Config) environment(getenv func(string) string) error {
 		}
 	}
 	if c.Broker.Management == "" {
-		c.Broker.Management, c.derived = managementOf(c.Broker.URL), true
+		c.Broker.Management = managementOf(c.Broker.URL)
+	}
+	if c.sameLogin = addresses.User(c.Broker.Management) == ""; c.sameLogin {
+		user := url.UserPassword("guest", "guest") // as AMQP has it
+		if u, err := url.Parse(addresses.Split(c.Broker.URL)[0]); err == nil && u.User != nil {
+			user = u.User
+		}
+		c.Broker.Management, _ = addresses.Each(c.Broker.Management, func(u *url.URL) { u.User = user })
 	}
 	for _, step := range []func(func(string) string) error{c.credentials, c.readPasswords, c.readRouteURLs} {
 		if err := step(getenv); err != nil {
@@ -190,11 +197,11 @@ func variable(name string, getenv func(string) string) (value, from string, err 
 	return strings.TrimSpace(string(data)), name + "_FILE", nil
 }
 
-// managementOf returns the URLs of the management API at its standard port, with the same hosts and
-// credentials; "" when the broker's URL is none.
+// managementOf returns the URLs of the management API at its standard port, with the same hosts; ""
+// when the broker's URL is none.
 func managementOf(broker string) string {
 	text, err := addresses.Each(broker, func(u *url.URL) {
-		m := url.URL{Scheme: "http", User: u.User, Host: net.JoinHostPort(u.Hostname(), "15672")}
+		m := url.URL{Scheme: "http", Host: net.JoinHostPort(u.Hostname(), "15672")}
 		if u.Scheme == "amqps" {
 			m.Scheme, m.Host = "https", net.JoinHostPort(u.Hostname(), "15671")
 		}

@@ -720,6 +720,14 @@ func TestWherePasswordsAreReadAgain(t *testing.T) {
 	check(nil, "shop:x", "shop:x", "crm:c2")
 	check(map[string]string{"REDRIVE_BROKER_PASSWORD_FILE": password}, "shop:p2", "shop:p2", "crm:c2")
 	check(map[string]string{"REDRIVE_BROKER_PASSWORD_FILE": password, "REDRIVE_MANAGEMENT_URL": "http://monitor:m@h:1"}, "shop:p2", "monitor:p2", "crm:c2")
+	check(map[string]string{"REDRIVE_MANAGEMENT_URL": "http://h:1"}, "shop:x", "shop:x", "crm:c2")
+	check(map[string]string{"REDRIVE_BROKER_PASSWORD_FILE": password, "REDRIVE_MANAGEMENT_URL": "http://h:1,http://i:1"},
+		"shop:p2", "shop:p2", "crm:c2")
+	check(map[string]string{"REDRIVE_BROKER_URL_FILE": whole, "REDRIVE_MANAGEMENT_URL_FILE": at("api", "http://h:1")},
+		"other:u2", "other:u2", "crm:c2")
+	if b := load(map[string]string{"REDRIVE_BROKER_URL": "amqp://h/"})[0].Broker; b.Management != "http://guest:guest@h:15672" {
+		t.Errorf("without any user it asks at %s", b.Management)
+	}
 	check(map[string]string{"REDRIVE_BROKER_URL_FILE": whole}, "other:u2", "other:u2", "crm:c2")
 	check(map[string]string{"REDRIVE_BROKER_URL_FILE": whole, "REDRIVE_BROKER_PASSWORD": "fixed"}, "svc:fixed", "svc:fixed", "crm:c2")
 

@@ -70,7 +70,7 @@ func (c *Config) credentials(getenv func(string) string) error {
 	}
 	b := &c.Broker
 	b.Credentials.Login = of(b.URL, getenv("REDRIVE_BROKER_URL_FILE"))
-	if b.ManagementLogin = of(b.Management, getenv("REDRIVE_MANAGEMENT_URL_FILE")); c.derived {
+	if b.ManagementLogin = of(b.Management, getenv("REDRIVE_MANAGEMENT_URL_FILE")); c.sameLogin {
 		b.ManagementLogin = b.Credentials.Login
 	}
 	for _, s := range addresses.Split(b.Management) {
