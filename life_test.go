@@ -460,12 +460,14 @@ func TestAConsumerThatStopsStopsNoOther(t *testing.T) {
 		if err := client.Consume(t.Context(), missing); !errors.Is(err, wire.ErrQueueGone) {
 			t.Errorf("a queue that is missing: %v", err)
 		}
+		late := c.Consumer
+		late.Queue, late.Handler = names[0], nothing
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err := client.Consume(ended, c.Consumer); !errors.Is(err, context.Canceled) {
+		if err := client.Consume(ended, late); !errors.Is(err, context.Canceled) {
 			t.Errorf("a consumer that is stopped before it begins: %v", err)
 		}
-		if err := redrive.Consume(ended, c.Config, c.Consumer); !errors.Is(err, context.Canceled) {
+		if err := redrive.Consume(ended, c.Config, late); !errors.Is(err, context.Canceled) {
 			t.Errorf("a consumer that is stopped before it is connected: %v", err)
 		}
 		ended, cancel = context.WithCancel(t.Context())
