@@ -146,7 +146,7 @@ func TestStoppingTheLibraryDuplicatesNothing(t *testing.T) {
 			stop := library(t, l, v.URL())
 			l.publish(500)
 			<-time.After(100 * time.Millisecond) // into the middle of it
-			if err := stop(); err != nil {
+			if err := stop(); err != nil && !errors.Is(err, context.Canceled) { // on a busy machine before it began
 				t.Error(err)
 			}
 		}
