@@ -2,6 +2,7 @@ package redrive_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -70,7 +71,10 @@ func consume(t *testing.T, c setup, handle redrive.Handler) (stop func() error) 
 	go func() { ended <- redrive.Consume(ctx, c.Config, c.Consumer) }()
 	stop = sync.OnceValue(func() error {
 		cancel()
-		return <-ended
+		if err := <-ended; !errors.Is(err, context.Canceled) { // as where it had not begun yet
+			return err
+		}
+		return nil
 	})
 	t.Cleanup(func() { _ = stop() })
 	return stop
