@@ -379,14 +379,7 @@ func topology(t *testing.T, v *brokertest.VHost, args ...string) {
 	if code := cli.Run(context.Background(), append([]string{"topology", args[0], "--vhost", v.Name}, args[1:]...), &out, &errOut, cli.Build{Version: "test"}); code != 0 {
 		t.Fatalf("exit code %d: %s", code, errOut.String())
 	}
-	// RabbitMQ 4.3, busy, may not know yet the queues that it has just declared for the bindings.
-	brokertest.Eventually(t, "the definitions are imported", func() bool {
-		err := v.API().Call(context.Background(), "POST", "definitions", json.RawMessage(out.String()), nil)
-		if err != nil && !strings.Contains(err.Error(), "resources_missing") {
-			t.Fatal(err)
-		}
-		return err == nil
-	})
+	v.Must("POST", "definitions", json.RawMessage(out.String()))
 }
 
 // settled waits until the queue has the policy.
