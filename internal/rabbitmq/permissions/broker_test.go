@@ -27,7 +27,7 @@ func TestTheServiceNeedsEach(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
 		all := permissions.Service(brokertest.Works("orders"))
-		starts := func() error {
+		once := func() error {
 			// A connection of its own: RabbitMQ remembers rights of a channel.
 			l, err := broker.NewProbe(context.Background(), broker.Config{URL: v.URLAs(v.ServiceUser(), "s3cret"), Name: "test"})
 			if err != nil {
@@ -35,6 +35,13 @@ func TestTheServiceNeedsEach(t *testing.T) {
 			}
 			defer l.Close()
 			return errors.Join(l.DeclareAll(), l.BindRetryExchange("orders"))
+		}
+		starts := func() (err error) { // a busy RabbitMQ may say 541 to a new quorum queue
+			brokertest.Eventually(t, "RabbitMQ declares or refuses", func() bool {
+				err = once()
+				return err == nil || errors.Is(err, wire.ErrForbidden)
+			})
+			return err
 		}
 		v.ServiceURL(brokertest.Works("orders"))
 		if err := starts(); err != nil {
@@ -64,14 +71,14 @@ func TestTheServiceNeedsEach(t *testing.T) {
 // made declares what the service does.
 func made(t *testing.T, v *brokertest.VHost) {
 	t.Helper()
-	l, err := broker.NewProbe(context.Background(), broker.Config{URL: v.URL(), Name: "test"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	if err := l.DeclareAll(); err != nil {
-		t.Fatal(err)
-	}
+	brokertest.Eventually(t, "all is declared", func() bool {
+		l, err := broker.NewProbe(context.Background(), broker.Config{URL: v.URL(), Name: "test"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		return l.DeclareAll() == nil
+	})
 }
 
 // user makes one with the rights of a role.
