@@ -50,8 +50,7 @@ func catch(f func()) (p *PanicError) {
 	return nil
 }
 
-// userFrames returns the frames of a stack from the call that panicked to catch, without those of Redrive
-// that lead from one to the other.
+// userFrames cuts the runtime's and Redrive's own frames off both ends of a panic's stack.
 func userFrames(stack string) []byte {
 	const ours = "github.com/redrive-mq/redrive."
 	lines := strings.SplitAfter(stack, "\n") // two a frame: function, file

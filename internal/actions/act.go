@@ -105,7 +105,7 @@ func (a *Actions) Act(ctx context.Context, by auth.Caller, act Act) (Acted, erro
 		acted.Done = len(succeeded(acted.Outcomes))
 		return acted, nil
 	}
-	// A line has only what was found: a caller must not fill the disk with names of nothing.
+	// Only messages that were found are logged: otherwise made-up ids would fill the log.
 	found := make([]string, len(refs))
 	for i := range refs {
 		found[i] = act.IDs[at[i]]

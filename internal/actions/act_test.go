@@ -89,7 +89,8 @@ func TestEachVerbOnEachState(t *testing.T) {
 					}
 				case actions.Copy:
 					made := d.kept(t, o.New)
-					if now.State != c.state || headers.BindID(made.ID, &made.Message) != made.ID || now.MadeInto != made.ID || made.MadeFrom != r.ID || made.State != store.Waiting || made.Queue != "other" ||
+					if now.State != c.state || headers.BindID(made.ID, &made.Message) != made.ID || now.MadeInto != made.ID ||
+						made.MadeFrom != r.ID || made.State != store.Waiting || made.Queue != "other" ||
 						*made.Forward != (store.Destination{RoutingKey: "other"}) || made.Failures != 0 || string(made.Message.Body) != "body" || made.Fingerprint != [16]byte{} || made.Proven {
 						t.Errorf("copied as %+v of %+v", made, now)
 					}
@@ -182,7 +183,7 @@ func TestNothingIsDoneWithoutRightOrAudit(t *testing.T) {
 	})
 }
 
-// What cannot be done, and what names nothing, is not written; and nobody writes without a bound.
+// Invalid requests and unknown ids are not logged, and what each caller adds is limited.
 func TestNobodyFillsTheAuditLog(t *testing.T) {
 	each(t, func(t *testing.T, d *desk) {
 		r := record("orders", store.Parked, "")

@@ -64,7 +64,8 @@ func TestAnEditReplacesTheMessageInOneStep(t *testing.T) {
 			t.Errorf("the original: %+v", was)
 		}
 		h := is.Message.Headers
-		if is.State != store.Waiting || headers.BindID(is.ID, &is.Message) != is.ID || is.Due.After(time.Now()) || is.MadeFrom != r.ID || is.Failures != 0 || is.Forward != nil || is.Queue != "orders" ||
+		if is.State != store.Waiting || headers.BindID(is.ID, &is.Message) != is.ID || is.Due.After(time.Now()) ||
+			is.MadeFrom != r.ID || is.Failures != 0 || is.Forward != nil || is.Queue != "orders" ||
 			h["n"] != int32(8) || h["big"] != int64(1<<60+1) || h["new"] != "text" || h["list"] != nil || !strings.Contains(string(is.Message.Body), "12345678901234567890") {
 			t.Errorf("the edited one: %+v", is)
 		}

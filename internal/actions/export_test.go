@@ -52,7 +52,8 @@ func TestWhatWasExportedIsImportedAsItWas(t *testing.T) {
 		if diff := cmp.Diff(r.Message, got.Message); diff != "" {
 			t.Errorf("the message (-was +is):\n%s", diff)
 		}
-		if got.ID == r.ID || headers.BindID(got.ID, &got.Message) != got.ID || got.MadeFrom != r.ID || got.Proven || got.Forward != nil || got.Fingerprint != [16]byte{} || got.Failures != r.Failures ||
+		if got.ID == r.ID || headers.BindID(got.ID, &got.Message) != got.ID || got.MadeFrom != r.ID ||
+			got.Proven || got.Forward != nil || got.Fingerprint != [16]byte{} || got.Failures != r.Failures ||
 			got.Error != r.Error || !got.FirstFailed.Equal(r.FirstFailed) && r.FirstFailed.Before(time.Now()) || got.ParkedFor != "imported by ann" {
 			t.Errorf("imported as %+v", got)
 		}

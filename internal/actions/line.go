@@ -145,7 +145,8 @@ func appendLine(dst []byte, r *store.Record) ([]byte, error) {
 
 func exportedOf(r *store.Record) *exportedRecord {
 	m := &r.Message
-	x := &exportedRecord{Format: exportFormat, ID: r.ID, Queue: text(r.Queue), State: inspect.StateName(r.State), Due: moment(r.Due), Attempt: r.Failures,
+	x := &exportedRecord{Format: exportFormat, ID: r.ID, Queue: text(r.Queue), State: inspect.StateName(r.State),
+		Due: moment(r.Due), Attempt: r.Failures,
 		Reason: text(r.Reason), Error: text(r.Error), Policy: text(r.Policy), FirstFailed: moment(r.FirstFailed), FailedAt: moment(r.FailedAt),
 		ParkedFor: text(r.ParkedFor), Proven: r.Proven, MadeFrom: r.MadeFrom, MadeInto: r.MadeInto,
 		Message: message{Exchange: text(m.Exchange), RoutingKey: text(m.RoutingKey), ContentType: text(m.ContentType),

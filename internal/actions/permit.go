@@ -54,8 +54,8 @@ const (
 	mostAuditors = 1000
 )
 
-// mayWrite returns why an entry of this caller is not written: they write so many that those of others
-// would be forgotten soon, or what room is left is for administrators.
+// mayWrite limits how much each caller adds to the audit log, and refuses all but administrators while
+// the store is short of room.
 func (a *Actions) mayWrite(by auth.Caller, line audit.Entry) error {
 	if by.Role < auth.Admin && a.AuditShort != nil {
 		if err := a.AuditShort(); err != nil {
@@ -74,7 +74,8 @@ func (a *Actions) mayWrite(by auth.Caller, line audit.Entry) error {
 		a.auditors[by.ID()] = l
 	}
 	if !l.AllowN(now, auditBytes+len(line.On)+len(line.Why)) {
-		return fmt.Errorf("%w: actions, each of which is written to the audit log: a plan is one action for any number of messages", background.ErrTooMany)
+		return fmt.Errorf("%w: actions, each of which is written to the audit log: "+
+			"a plan is one action for any number of messages", background.ErrTooMany)
 	}
 	return nil
 }

@@ -46,8 +46,8 @@ const (
 	keptBytes = 64 << 20
 	// forgetEvery is how often old entries are looked for, unless much is written.
 	forgetEvery = time.Hour
-	// mostOn and mostText bound the texts of an entry, in bytes; leastOn is what is left of them
-	// where the store is full, so that who makes room can.
+	// mostOn and mostText limit an entry's texts, in bytes. leastOn is the limit of Entry.On when the
+	// store is full, so that an action which makes room can still be logged.
 	mostOn, mostText, leastOn = 512 << 10, 4 << 10, 1 << 10
 )
 

@@ -66,7 +66,7 @@ func shown(all []Entry) (s []string) {
 	return s
 }
 
-// An action has one entry, from before it begins; those of two services are one log, page by page.
+// An action has one entry, written before it begins. Two services share the log.
 func TestAnActionHasOneEntry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // so that all begin in one microsecond
 		one, kept, said := newLog(t)
@@ -125,7 +125,7 @@ func TestHostileTexts(t *testing.T) {
 	}
 }
 
-// What is old is forgotten, and the oldest of what is too much.
+// Entries older than 90 days are deleted, and the oldest when the log is too large.
 func TestOldEntriesAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _, _ := newLog(t)

@@ -25,7 +25,7 @@ type Places struct {
 	callers    map[string]*places
 }
 
-// places are those of one caller.
+// places is the share of one caller.
 type places struct {
 	*semaphore.Weighted
 	n     int64

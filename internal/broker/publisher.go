@@ -79,8 +79,8 @@ func (p *Publisher) end() {
 	p.working.Wait()
 }
 
-// awaitAnswers waits for the answers to what was published on a connection that is to end, for
-// closeLimit at most: what has none is published again.
+// awaitAnswers waits up to closeLimit for RabbitMQ to confirm what was published on conn: the next
+// connection publishes again what was not confirmed.
 func (p *Publisher) awaitAnswers(conn *amqp.Connection) {
 	underWay := func() (n int) {
 		p.mu.Lock()

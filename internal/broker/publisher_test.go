@@ -546,9 +546,8 @@ func TestARetryExchangeExistsOnlyWhileItsQueueDoes(t *testing.T) {
 	})
 }
 
-// A policy on every exchange, as RabbitMQ's guide of alternate exchanges advises, would have what is
-// mandatory confirmed, and delivered to others. What an earlier version declared stays as it is:
-// nothing is lost on the way, and nothing stops.
+// RabbitMQ's guide to alternate exchanges advises a policy on all exchanges. It would confirm a retry
+// to a deleted queue, and deliver it elsewhere. Exchanges that an earlier version declared keep working.
 func TestAPolicyWithAnAlternateExchangeGetsNoRetry(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("unrouted", amqp.Table{"x-queue-type": "classic"})
