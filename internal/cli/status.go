@@ -110,7 +110,7 @@ func failing(w io.Writer, st inspect.Overview, now time.Time) {
 			failed = policy.FormatDuration(now.Sub(*q.Oldest).Round(time.Second)) + " ago" // the one due next
 		}
 		waiting := strconv.FormatInt(q.Waiting, 10)
-		if q.Way != "" && q.Way != "disk" {
+		if q.Way != "" && q.Way != "disk" && q.Way != "redis" {
 			elsewhere, waiting = true, waiting+" + RabbitMQ's"
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\n", cell(q.Name), cell(q.Policy), cell(q.Way), waiting, next, failed, q.Parked, q.Failed, q.Retried, q.ParkedIn)

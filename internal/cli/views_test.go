@@ -241,7 +241,7 @@ func TestAStatusCannotSpeakToTheTerminal(t *testing.T) {
 		st.Ready = len(st.Problems) == 0
 		elsewhere := false
 		for range rapid.IntRange(0, 3).Draw(t, "queues") {
-			way := rapid.SampledFrom([]string{"", "disk", "levels"}).Draw(t, "way")
+			way := rapid.SampledFrom([]string{"", "disk", "redis", "levels"}).Draw(t, "way")
 			elsewhere = elsewhere || way == "levels"
 			st.Queues = append(st.Queues, inspect.Queue{Name: stranger(t, "queue"), Policy: stranger(t, "policy"), Way: way, NextDue: &now, Oldest: &now})
 		}

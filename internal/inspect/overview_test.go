@@ -279,13 +279,14 @@ func TestPolicies(t *testing.T) {
 	s := memstore.New()
 	levels, err := ttlqueue.NewLevels(ttlqueue.Quorum)
 	must(t, err)
-	c := inspect.New(inspect.Config{Store: s, Policies: func() policy.Set { return policy.Set{orders(), mail} },
+	on := inspect.Config{Store: s, Policies: func() policy.Set { return policy.Set{orders(), mail} },
 		Way: func(name string) delay.Way {
 			if name == "mail" {
 				return levels
 			}
 			return nil
-		}})
+		}}
+	c := inspect.New(on)
 	all, err := c.Policies(ctx, caller(auth.Viewer))
 	if err != nil || len(all) != 2 {
 		t.Fatal(all, err)
@@ -296,6 +297,10 @@ func TestPolicies(t *testing.T) {
 	}
 	if m.Way != "levels" || m.Exhausted != `forward to queue "dead"` || m.Waits[0].Least != "1s" || m.Waits[1].Most != "1h" {
 		t.Errorf("mail: %+v", m)
+	}
+	on.Replicas = func() []inspect.Replica { return nil }
+	if shared, err := inspect.New(on).Policies(ctx, caller(auth.Viewer)); err != nil || shared[0].Way != "redis" || shared[1].Way != "levels" {
+		t.Errorf("with a store that is shared: %+v, %v", shared, err)
 	}
 	must(t, s.Add(ctx, []*store.Record{record("mail", store.Parked, "x")}))
 	if all, err = c.Policies(ctx, caller(auth.Viewer, "mail", "orders.secret")); err != nil || len(all) != 1 || all[0].Name != "mail" {

@@ -89,7 +89,7 @@ func (in *Inspector) HasPolicy(queue string) bool {
 func (in *Inspector) inForce(p *policy.Policy) PolicyInForce {
 	way := in.way(p.Name)
 	f := PolicyInForce{Name: p.Name, Queues: p.Queues, Attempts: p.Attempts, Backoff: p.Backoff.String(), Jitter: p.Jitter.String(), Reasons: p.Reasons,
-		Exhausted: p.Exhausted.Action.String(), Way: wayName(way), Waits: []Wait{}}
+		Exhausted: p.Exhausted.Action.String(), Way: in.wayName(way), Waits: []Wait{}}
 	if in.Limits != nil {
 		f.Limits = in.Limits(p.Name)
 	}
@@ -129,9 +129,13 @@ func (in *Inspector) way(policy string) delay.Way {
 	return in.Way(policy)
 }
 
-func wayName(way delay.Way) string {
-	if way == nil {
-		return retry.InStore
+// wayName is where the messages of a way wait: of nil, in the store.
+func (in *Inspector) wayName(way delay.Way) string {
+	switch {
+	case way != nil:
+		return way.Limits().Name
+	case in.Replicas != nil:
+		return "redis"
 	}
-	return way.Limits().Name
+	return retry.InStore
 }

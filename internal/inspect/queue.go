@@ -6,7 +6,7 @@ import "time"
 type Queue struct {
 	Name      string     `json:"queue"`
 	Policy    string     `json:"policy,omitempty"`
-	Way       string     `json:"way,omitempty" doc:"How its messages wait: disk (in the store, also when that is Redis), or a way of RabbitMQ's, which knows how many."`
+	Way       string     `json:"way,omitempty" doc:"How its messages wait: disk or redis (in the store), or a way of RabbitMQ's, which knows how many."`
 	Waiting   int64      `json:"waiting" doc:"In the store. Messages that wait in RabbitMQ are not counted here."`
 	Parked    int64      `json:"parked"`
 	Discarded int64      `json:"discarded"`

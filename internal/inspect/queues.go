@@ -138,7 +138,7 @@ func (in *Inspector) queue(n store.QueueCount, policies policy.Set, pauses map[s
 		q.Failed, q.Retried, q.ParkedIn = f.Failed, f.Retried, f.Parked
 	}
 	if p, ok := policies.Match(n.Queue); ok {
-		q.Policy, q.Way = p.Name, wayName(in.way(p.Name))
+		q.Policy, q.Way = p.Name, in.wayName(in.way(p.Name))
 	}
 	if in.Unreachable != nil {
 		q.Unreachable = in.Unreachable(n.Queue)
