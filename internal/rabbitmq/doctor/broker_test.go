@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -396,26 +397,34 @@ func TestAnotherLeaderIsWhatTheCommandMakes(t *testing.T) {
 	})
 }
 
-// A consumer that requeues what it cannot do goes round as fast as it can.
+// A consumer that requeues what it cannot do goes round, as fast as it can or after a pause.
 func TestRequeuing(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		c := configFor(t, v, everyQueue)
-		v.Queue("orders", amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "redrive"})
+		pauses := map[string]time.Duration{"orders": 0, "slow": 1500 * time.Millisecond}
+		for queue := range pauses {
+			v.Queue(queue, amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "redrive"})
+		}
 		finds(t, c, "requeue")
-		ch := v.Channel()
-		must(t, ch.Qos(1, 0, false))
-		in, err := ch.Consume("orders", "", false, false, false, false, nil)
-		must(t, err)
-		requeues, ended := func() {
-			for d := range in {
-				_ = d.Nack(false, true)
-			}
-		}, make(chan struct{})
-		go func() { defer close(ended); requeues() }()
-		v.Publish("", "orders", amqp.Publishing{})
-		finds(t, c, "requeue", "warning orders: ", "deliveries a second are of messages that were delivered before", map[bool]string{true: "after basic.nack nothing does", false: "no delivery limit ends that"}[v.Since4()])
-		must(t, ch.Close())
-		<-ended
+		var circles sync.WaitGroup
+		for queue, pause := range pauses {
+			ch := v.Channel()
+			must(t, ch.Qos(1, 0, false))
+			in, err := ch.Consume(queue, "", false, false, false, false, nil)
+			must(t, err)
+			circles.Go(func() {
+				for d := range in {
+					<-time.After(pause)
+					_ = d.Nack(false, true)
+				}
+			})
+			defer circles.Wait()
+			defer ch.Close()
+			v.Publish("", queue, amqp.Publishing{})
+		}
+		said := " deliveries in the last minute were of messages that were delivered before" +
+			map[bool]string{true: "; after basic.reject the delivery limit (20) ends that, after basic.nack nothing does", false: ", and no delivery limit ends that"}[v.Since4()]
+		finds(t, c, "requeue", "warning orders: ", "warning slow: ", said)
 	})
 }
 

@@ -66,5 +66,5 @@ var Checks = []Check{
 	{Name: "delivery-limit", Title: "delivery limits fit the policies", Needs: []Part{Queues, Bindings}, Run: deliveryLimit,
 		Why: "A message that a consumer requeues, or crashes on, is dead-lettered when RabbitMQ's limit is passed, and each time counts as one attempt of Redrive's."},
 	{Name: "requeue", Title: "consumers do not requeue in a circle", Needs: []Part{Queues}, Run: requeue,
-		Why: "A requeued message is delivered again at once, as fast as the network allows, and never reaches Redrive. From RabbitMQ 4.3 on a basic.nack with requeue counts towards no limit; on classic queues nothing does."},
+		Why: "A requeued message is delivered again at once, as fast as its consumer allows, and never reaches Redrive. From RabbitMQ 4.3 on a basic.nack with requeue counts towards no limit; on classic queues nothing does."},
 }

@@ -80,6 +80,15 @@ func standsIn(queue string, nodes ...string) func(*Scene) {
 	}
 }
 
+// redelivers has a queue whose deliveries of the last minute were so many, of them again so many that
+// were redelivered, and now so many of these a second.
+func redelivers(again, all, now float64) func(*Scene) {
+	return func(s *Scene) {
+		s.Queues = []management.QueueState{{Queue: management.Queue{Name: "orders", Type: "classic"},
+			Stats: management.Stats{Redelivered: management.Rate{Now: now, Average: again / 60}, Delivered: management.Rate{Average: all / 60}}}}
+	}
+}
+
 // laneOfOrders is the lane queue of orders, with due messages that orders does not accept.
 func laneOfOrders(args map[string]any, messages int, leader string) func(*Scene) {
 	return func(s *Scene) {
@@ -207,6 +216,10 @@ func TestChecksOnScenes(t *testing.T) {
 			s.Config.Policies[0].Exhausted = policy.Exhausted{Action: policy.Forward, Destination: policy.Destination{Exchange: "graveyard"}}
 		}, `wrong: user "redrive": it lacks write on graveyard $ rabbitmqctl set_permissions`},
 		{"connection", func(s *Scene) { s.Missing[AMQP] = errors.New("refused") }, "wrong: refused"},
+		{"requeue", redelivers(5, 8, 0), ""}, // consumers were stopped
+		{"requeue", redelivers(6, 8, 0), "warning orders: 6 of 8 deliveries in the last minute were of messages that were delivered before"},
+		{"requeue", redelivers(60, 600, 12), ""}, // just now
+		{"requeue", redelivers(60, 600, 1.6), "warning orders: 60 of 600 deliveries"},
 		{"quarantine", func(s *Scene) { s.Missing[AMQP] = errors.New("refused") }, "unknown: "},
 	}
 	for i, r := range rows {

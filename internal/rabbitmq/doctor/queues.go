@@ -132,21 +132,24 @@ func consumersByAMQP(s *Scene) (all []Finding) {
 	return all
 }
 
-// The consumers of a queue requeue in a circle where it redelivers this often a second, and this
-// share of what it delivers. After a crash of a consumer messages are redelivered only once.
-const (
-	fastRequeue  = 1.0
-	shareRequeue = 0.5
-)
+// minRequeues are the redeliveries in a minute from which consumers may requeue in a circle.
+const minRequeues = 5
 
+// requeue finds queues whose consumers requeue in a circle. When a consumer ends, each of its messages
+// is redelivered once: at most half of all deliveries, and only then.
 func requeue(s *Scene) (all []Finding) {
 	for _, q := range s.workQueues() {
-		again, delivered := q.Stats.Redelivered.Rate, q.Stats.Delivered.Rate
-		if again < fastRequeue || again < shareRequeue*delivered {
+		again, delivered := q.Stats.Redelivered, q.Stats.Delivered.InMinute()
+		n := again.InMinute()
+		steady := n >= 6*minRequeues && again.Now >= again.Average/2 && again.Now <= 2*again.Average
+		if n < minRequeues || 3*n < 2*delivered && !steady {
 			continue
 		}
-		all = append(all, Finding{Queue: q.Name, Status: Warning, What: fmt.Sprintf("%.0f of %.0f deliveries a second are of messages that were delivered before%s", again, max(again, delivered), s.ends(q)),
-			Remedy: "Let consumers reject without requeue (basic.reject or basic.nack, requeue=false) what they cannot do now: Redrive retries it later."})
+		all = append(all, Finding{Queue: q.Name, Status: Warning,
+			What: fmt.Sprintf("%d of %d deliveries in the last minute were of messages that were delivered before%s",
+				n, max(n, delivered), s.ends(q)),
+			Remedy: "Let consumers reject without requeue (basic.reject or basic.nack, requeue=false) what they cannot do now: " +
+				"Redrive retries it later."})
 	}
 	return all
 }

@@ -2,6 +2,7 @@ package management
 
 import (
 	"context"
+	"math"
 	"net/http"
 	"net/url"
 	"strings"
@@ -27,18 +28,27 @@ type QueueState struct {
 	Stats         Stats `json:"message_stats"`
 }
 
-// Stats are how many of a queue's messages a second, over the last seconds.
+// Stats are of a queue's deliveries; redeliveries are deliveries, too.
 type Stats struct {
-	Redelivered rate `json:"redeliver_details"`
-	Delivered   rate `json:"deliver_get_details"`
+	Redelivered Rate `json:"redeliver_details"`
+	Delivered   Rate `json:"deliver_get_details"`
 }
 
-type rate struct {
-	Rate float64 `json:"rate"`
+// Rate is how many there are a second, over the last seconds and, from QueueStates, over the last minute.
+type Rate struct {
+	Now     float64 `json:"rate"`
+	Average float64 `json:"avg_rate"`
 }
+
+// InMinute is how many there were in the last minute.
+func (r Rate) InMinute() int { return int(math.Round(60 * r.Average)) }
+
+// lastMinute makes RabbitMQ add averages over the last minute to its rates.
+const lastMinute = "&msg_rates_age=60&msg_rates_incr=5"
 
 // stateColumns keep the answer small where there are many queues.
-const stateColumns = "name,vhost,type,arguments,policy,consumers,messages,messages_ready,messages_unacknowledged,durable,auto_delete,exclusive,operator_policy,effective_policy_definition,message_bytes,idle_since,delivery_limit,message_stats,members,leader,online,messages_dlx"
+const stateColumns = "name,vhost,type,arguments,policy,consumers,messages,messages_ready,messages_unacknowledged,durable,auto_delete,exclusive,operator_policy,effective_policy_definition,message_bytes,idle_since,delivery_limit,members,leader,online,messages_dlx," +
+	"message_stats.redeliver_details.rate,message_stats.redeliver_details.avg_rate,message_stats.deliver_get_details.rate,message_stats.deliver_get_details.avg_rate"
 
 // Node is one of the broker's.
 type Node struct {
@@ -60,7 +70,7 @@ type Permission struct {
 
 // QueueStates are the states of all queues of the virtual host.
 func (c *Client) QueueStates(ctx context.Context) (all []QueueState, err error) {
-	if err = c.Call(ctx, http.MethodGet, c.path("queues")+"?columns="+stateColumns, nil, &all); err != nil {
+	if err = c.Call(ctx, http.MethodGet, c.path("queues")+"?columns="+stateColumns+lastMinute, nil, &all); err != nil {
 		return nil, err
 	}
 	queues := make([]*Queue, len(all))
