@@ -407,6 +407,7 @@ func TestRequeuing(t *testing.T) {
 		}
 		finds(t, c, "requeue")
 		var circles sync.WaitGroup
+		defer circles.Wait()
 		for queue, pause := range pauses {
 			ch := v.Channel()
 			must(t, ch.Qos(1, 0, false))
@@ -418,7 +419,6 @@ func TestRequeuing(t *testing.T) {
 					_ = d.Nack(false, true)
 				}
 			})
-			defer circles.Wait()
 			defer ch.Close()
 			v.Publish("", queue, amqp.Publishing{})
 		}

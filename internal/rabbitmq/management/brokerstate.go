@@ -2,6 +2,7 @@ package management
 
 import (
 	"context"
+	"encoding/json"
 	"math"
 	"net/http"
 	"net/url"
@@ -32,6 +33,16 @@ type QueueState struct {
 type Stats struct {
 	Redelivered Rate `json:"redeliver_details"`
 	Delivered   Rate `json:"deliver_get_details"`
+}
+
+// UnmarshalJSON also accepts the empty list that RabbitMQ has for a queue that has delivered nothing.
+func (s *Stats) UnmarshalJSON(data []byte) error {
+	if string(data) == "[]" {
+		*s = Stats{}
+		return nil
+	}
+	type plain Stats
+	return json.Unmarshal(data, (*plain)(s))
 }
 
 // Rate is how many there are a second, over the last seconds and, from QueueStates, over the last minute.
