@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -92,8 +93,12 @@ func (c *BatchConsumer) consume(ctx context.Context, conn *amqp.Connection, fram
 	}
 	connectedOnce := sync.OnceFunc(func() { c.link.observe(State{Connected: true}) })
 	stopWatching, watching := c.startWatching(ctx, conn, frames, connectedOnce)
+	ctx, end := context.WithCancelCause(ctx)
+	over := make(chan struct{})
+	watching.Go(func() { end(c.whyEnded(ctx, conn, closed, cancelled, over)) })
 	defer func() {
 		stopWatching()
+		end(nil)
 		handler.Disconnected()  // closing may take seconds
 		closeSoon(conn, frames) // or a broker that hangs would delay it
 		watching.Wait()
@@ -109,19 +114,55 @@ func (c *BatchConsumer) consume(ctx context.Context, conn *amqp.Connection, fram
 		if err != nil {
 			return err
 		}
-		select {
-		case e := <-closed:
-			if e != nil {
-				return explain(e)
-			}
-		case <-cancelled:
-			return errors.New("RabbitMQ cancelled the consumer of " + c.queue)
-		default:
-		}
 		if !again {
-			return nil
+			close(over)
+			<-ctx.Done() // or RabbitMQ would still deliver
+			return takenBack(ctx)
 		}
 	}
+}
+
+// whyEnded waits until RabbitMQ has ended the channel or the consumer, as after consumer_timeout, and
+// delivers again what is not acknowledged. It returns nil when ctx has ended. Nothing is delivered again
+// by a queue that was deleted: then it waits until the consumer is over, which stores what it has.
+func (c *BatchConsumer) whyEnded(ctx context.Context, conn *amqp.Connection, closed <-chan *amqp.Error, cancelled <-chan string, over <-chan struct{}) error {
+	var e *amqp.Error
+	select {
+	case <-ctx.Done():
+	case e = <-closed:
+	case _, is := <-cancelled:
+		if !is {
+			e = <-closed
+			break
+		}
+		if _, err := stateOf(conn, c.queue); errors.Is(err, wire.ErrQueueGone) {
+			select {
+			case <-over:
+			case <-ctx.Done():
+			}
+			return takenBackError{fmt.Errorf("RabbitMQ cancelled the consumer of %s: %w", c.queue, err)}
+		}
+		return takenBackError{fmt.Errorf("RabbitMQ cancelled the consumer of %s, which is still there: it has moved to another node, or its messages were not stored within RabbitMQ's consumer_timeout", c.queue)}
+	}
+	if e == nil || conn.IsClosed() {
+		return nil
+	}
+	return takenBackError{explain(e)}
+}
+
+// takenBackError says more than how the connection ends after it: a quorum queue of RabbitMQ 4.3 that
+// has cancelled a consumer may not answer for seconds, so that we close without its answer.
+type takenBackError struct{ error }
+
+func (e takenBackError) Unwrap() error { return e.error }
+
+// takenBack returns why RabbitMQ has taken back what is not acknowledged; nil when the connection has
+// ended or the service stops.
+func takenBack(ctx context.Context) error {
+	if why := context.Cause(ctx); !errors.Is(why, context.Canceled) {
+		return why
+	}
+	return nil
 }
 
 // declareAll declares what the consumer needs, and from the second connection on reports what
@@ -204,13 +245,26 @@ func (c *BatchConsumer) consumeWindow(ctx context.Context, conn *amqp.Connection
 		}
 		fillsUp := prefetch < c.prefetch && !full && more && g.hasMore()
 		if outstanding > 0 && !fillsUp {
-			if err := ch.Ack(last, true); err != nil {
-				return false, fmt.Errorf("acknowledging: %w", explain(err))
+			if err := acknowledge(ctx, ch, last, outstanding); err != nil {
+				return false, err
 			}
 			outstanding = 0
 		}
 	}
 	return again && ctx.Err() == nil, nil
+}
+
+// acknowledge acknowledges n stored messages. Those that RabbitMQ has taken back are stored twice.
+func acknowledge(ctx context.Context, ch *amqp.Channel, last uint64, n int) error {
+	why := takenBack(ctx)
+	if why == nil {
+		if why = ch.Ack(last, true); why == nil {
+			return nil
+		}
+		<-ctx.Done() // the channel has ended
+		why = cmp.Or(takenBack(ctx), explain(why))
+	}
+	return fmt.Errorf("%d messages were stored too late to acknowledge them: RabbitMQ delivers them again, and they are retried twice, with the same x-redrive-id: %w", n, why)
 }
 
 // watchEvery is how often the number of messages in quarantine is read. Each redeclareEvery
@@ -249,8 +303,8 @@ func (c *BatchConsumer) watch(ctx context.Context, conn *amqp.Connection, connec
 // minStoreWait and maxStoreWait are the waits before a batch is offered again.
 const minStoreWait, maxStoreWait = 250 * time.Millisecond, 2 * time.Second
 
-// store calls the handler until it has stored the batch, or until the connection is lost and
-// with it the right to acknowledge. It calls failed each time that the handler fails.
+// store calls the handler until it has stored the batch, or until the connection or the consumer has
+// ended and with it the right to acknowledge. It calls failed each time that the handler fails.
 func (c *BatchConsumer) store(ctx context.Context, handler Handler, batch []wire.Delivery, failed func()) error {
 	for wait := minStoreWait; ; wait = min(2*wait, maxStoreWait) {
 		// What has begun is finished even when the service is to stop: then it
@@ -263,7 +317,7 @@ func (c *BatchConsumer) store(ctx context.Context, handler Handler, batch []wire
 		failed()
 		select {
 		case <-ctx.Done():
-			return err
+			return cmp.Or(takenBack(ctx), err)
 		case <-time.After(wait):
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -15,6 +16,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/testenv/model"
+	"github.com/redrive-mq/redrive/testenv/rabbitnode"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -41,12 +43,13 @@ type testConsumer struct {
 	*handler
 	stopped chan error
 	stop    func() // ends Run and waits for it
+	log     brokertest.Output
 }
 
 func startConsumer(t *testing.T, url string) *testConsumer {
 	t.Helper()
 	c := &testConsumer{handler: &handler{make(chan struct{}, 100), make(chan []wire.Delivery), make(chan error)}, stopped: make(chan error, 1000)}
-	consumer := broker.NewIntakeConsumer(broker.Config{URL: url, Name: "redrive intake", Log: slog.New(slog.DiscardHandler)}, 1000, func(err error) { c.stopped <- err }, func(int) {})
+	consumer := broker.NewIntakeConsumer(broker.Config{URL: url, Name: "redrive intake", Log: slog.New(slog.NewTextHandler(&c.log, nil))}, 1000, func(err error) { c.stopped <- err }, func(int) {})
 	ctx, cancel := context.WithCancel(context.Background())
 	var run sync.WaitGroup
 	run.Go(func() {
@@ -157,6 +160,51 @@ func TestACutConnectionDeliversTheBatchAgain(t *testing.T) {
 		<-c.connected
 		if !c.in(t, 0, 20) {
 			t.Error("nothing is marked as delivered again")
+		}
+	})
+}
+
+// While the store is away for longer than consumer_timeout, RabbitMQ takes back what the intake has:
+// it is not stored any more, or it would be stored twice. Where that comes too late, the log says so.
+func TestWhatConsumerTimeoutTakesBackIsStoredOnce(t *testing.T) {
+	brokertest.EachPrivate(t, "consumer_timeout = 3000\n", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
+		_, err := n.Eval(context.Background(), "application:set_env(rabbit, channel_tick_interval, 500).") // or once a minute
+		must(t, err)
+		c := startConsumer(t, v.URL())
+		to := 0
+		more := func() { // also for an idle queue of RabbitMQ 4.3, which may miss the timeout: see test/facts
+			fail(t, v, to, to+1)
+			to++
+		}
+		more()
+		brokertest.Eventually(t, "RabbitMQ has taken back what cannot be stored", func() bool {
+			select {
+			case <-c.connected:
+				return true
+			case <-c.batches:
+				c.answers <- errors.New("the store is away")
+			default:
+				more()
+			}
+			return false
+		})
+		c.in(t, 0, to)
+		if said := c.log.String(); strings.Contains(said, "retried twice") {
+			t.Errorf("the log says:\n%s", said)
+		}
+
+		from := to
+		more()
+		<-c.batches
+		brokertest.Eventually(t, "RabbitMQ has taken back what is being stored", func() bool {
+			more()
+			return v.Depth(wire.QueueIntake) == to-from
+		})
+		c.answers <- nil // the store has it
+		<-c.connected
+		c.in(t, from, to)
+		if said := c.log.String(); !strings.Contains(said, "1 messages were stored too late to acknowledge them") || !strings.Contains(said, map[bool]string{true: "consumer_timeout", false: "timed out"}[v.Since4()]) {
+			t.Errorf("the log says:\n%s", said)
 		}
 	})
 }

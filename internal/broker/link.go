@@ -294,7 +294,7 @@ func (l *link) once(ctx context.Context, wrap func(net.Conn) net.Conn, use func(
 	}
 	closeSoon(conn, raw)
 	watcher.Wait()
-	if why != nil && !errors.As(err, new(permanentError)) {
+	if why != nil && !errors.As(err, new(permanentError)) && !errors.As(err, new(takenBackError)) {
 		err = explain(why) // the error that the connection failed with explains less
 	}
 	if partitioned.Load() {
