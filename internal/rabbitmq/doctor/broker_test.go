@@ -185,7 +185,7 @@ func TestQueues(t *testing.T) {
 		safe := amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "redrive", "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
 		v.Queue("well", safe)
 		v.Consume("well")
-		for _, name := range []string{"dead-lettering", "at-least-once", "policy-in-force", "retry-policy", "native-retry", "lifetime", "overflow", "consumers", "retry-exchange", "delivery-limit", "requeue"} {
+		for _, name := range []string{"dead-lettering", "at-least-once", "policy-in-force", "retry-policy", "native-retry", "lifetime", "overflow", "consumers", "deliveries", "retry-exchange", "delivery-limit", "requeue"} {
 			finds(t, c, name)
 		}
 
@@ -397,13 +397,26 @@ func TestAnotherLeaderIsWhatTheCommandMakes(t *testing.T) {
 	})
 }
 
-// A consumer that requeues what it cannot do goes round, as fast as it can or after a pause.
-func TestRequeuing(t *testing.T) {
+// A consumer that requeues what it cannot do goes round, as fast as it can or after a pause; one that
+// hangs keeps the others of a single-active-consumer queue out.
+func TestConsumersThatRequeueOrHang(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		c := configFor(t, v, everyQueue)
 		pauses := map[string]time.Duration{"orders": 0, "slow": 1500 * time.Millisecond}
 		for queue := range pauses {
 			v.Queue(queue, amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "redrive"})
+		}
+		for _, kind := range []string{"quorum", "classic"} {
+			v.Queue(kind, amqp.Table{"x-queue-type": kind, "x-dead-letter-exchange": "redrive", "x-single-active-consumer": true})
+			for range 2 { // the first one takes five and hangs
+				ch := v.Channel()
+				must(t, ch.Qos(5, 0, false))
+				_, err := ch.Consume(kind, "", false, false, false, false, nil)
+				must(t, err)
+			}
+			for range 15 {
+				v.Publish("", kind, amqp.Publishing{})
+			}
 		}
 		finds(t, c, "requeue")
 		var circles sync.WaitGroup
@@ -425,6 +438,8 @@ func TestRequeuing(t *testing.T) {
 		said := " deliveries in the last minute were of messages that were delivered before" +
 			map[bool]string{true: "; after basic.reject the delivery limit (20) ends that, after basic.nack nothing does", false: ", and no delivery limit ends that"}[v.Since4()]
 		finds(t, c, "requeue", "warning orders: ", "warning slow: ", said)
+		const hangs = ": messages ready: 10, unacknowledged: 5, consumers: 2; and none was delivered in the last minute. It has a single active"
+		finds(t, c, "deliveries", "warning quorum"+hangs, "warning classic"+hangs)
 	})
 }
 

@@ -61,6 +61,8 @@ var Checks = []Check{
 		Why: "A retry into a queue that drops its oldest message for each new one costs another message, which counts as failed: in the end good messages are parked."},
 	{Name: "consumers", Title: "enrolled queues have consumers", Needs: []Part{Queues}, Run: consumers, ByAMQP: consumersByAMQP,
 		Why: "Retried messages stay in the queue unnoticed; RabbitMQ raises no alarm for that."},
+	{Name: "deliveries", Title: "consumers take what is ready", Needs: []Part{Queues}, Run: deliveries,
+		Why: "Retries stand behind what a consumer that hangs keeps. Of a single-active-consumer queue it keeps all messages, and the other consumers look well."},
 	{Name: "retry-exchange", Title: "retry exchanges lead to their queue alone", Needs: []Part{Queues, Exchanges, Bindings, Policies}, Run: retryExchange, ByAMQP: retryExchangeByAMQP,
 		Why: "Redrive publishes retries to it, and may publish to no queue without one. Bound to more queues, each receives a copy of every retry; bound to none, nothing is retried."},
 	{Name: "delivery-limit", Title: "delivery limits fit the policies", Needs: []Part{Queues, Bindings}, Run: deliveryLimit,

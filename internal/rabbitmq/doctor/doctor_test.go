@@ -89,6 +89,12 @@ func redelivers(again, all, now float64) func(*Scene) {
 	}
 }
 
+// hangs has a queue whose single active consumer hangs.
+func hangs(s *Scene) {
+	s.Queues = []management.QueueState{{Queue: management.Queue{Name: "orders", Ready: 10, Unacked: 5, Consumers: 2,
+		Arguments: map[string]any{"x-single-active-consumer": true, "x-dead-letter-exchange": "redrive"}}}}
+}
+
 // laneOfOrders is the lane queue of orders, with due messages that orders does not accept.
 func laneOfOrders(args map[string]any, messages int, leader string) func(*Scene) {
 	return func(s *Scene) {
@@ -220,6 +226,9 @@ func TestChecksOnScenes(t *testing.T) {
 		{"requeue", redelivers(6, 8, 0), "warning orders: 6 of 8 deliveries in the last minute were of messages that were delivered before"},
 		{"requeue", redelivers(60, 600, 12), ""}, // just now
 		{"requeue", redelivers(60, 600, 1.6), "warning orders: 60 of 600 deliveries"},
+		{"deliveries", func(s *Scene) { hangs(s); s.Queues[0].Stats.Delivered.Average = 1. / 60 }, ""},
+		{"deliveries", func(s *Scene) { hangs(s); s.Queues[0].Consumers = 0 }, ""}, // or statistics are switched off
+		{"deliveries", hangs, "warning orders: messages ready: 10, unacknowledged: 5, consumers: 2; and none was delivered in the last minute. It has a single active consumer: the others wait until that one ends $ rabbitmqctl list_consumers -p / queue_name"},
 		{"quarantine", func(s *Scene) { s.Missing[AMQP] = errors.New("refused") }, "unknown: "},
 	}
 	for i, r := range rows {
@@ -461,7 +470,7 @@ func TestWithFewerRights(t *testing.T) {
 			}
 			return all
 		}
-		most := "alarms disk-room clock sizes permissions dead-letter-exchange intake foreign-policies replicas dead-lettering at-least-once standing policy-in-force retry-policy reports native-retry lifetime overflow consumers retry-exchange delivery-limit requeue"
+		most := "alarms disk-room clock sizes permissions dead-letter-exchange intake foreign-policies replicas dead-lettering at-least-once standing policy-in-force retry-policy reports native-retry lifetime overflow consumers deliveries retry-exchange delivery-limit requeue"
 		for tag, want := range map[string]string{"": most, "management": "alarms disk-room permissions replicas", "monitoring": "permissions", "administrator": ""} {
 			tagged(tag)
 			if got := strings.Join(unknown(), " "); got != want {

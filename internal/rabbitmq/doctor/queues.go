@@ -132,6 +132,26 @@ func consumersByAMQP(s *Scene) (all []Finding) {
 	return all
 }
 
+// deliveries finds queues whose consumers are connected and take nothing of what is ready.
+func deliveries(s *Scene) (all []Finding) {
+	for _, q := range s.enrolledQueues() {
+		if q.Ready == 0 || q.Consumers == 0 || q.Stats.Delivered.InMinute() > 0 {
+			continue
+		}
+		f := Finding{Queue: q.Name, Status: Warning,
+			What: fmt.Sprintf("messages ready: %d, unacknowledged: %d, consumers: %d; and none was delivered in the last minute",
+				q.Ready, q.Unacked, q.Consumers),
+			Remedy: "See what its consumers do, and stop those that hang: RabbitMQ delivers their messages again. " +
+				"Where a handler takes that long, do nothing. To list them:",
+			Commands: []string{s.rabbitmqctl("list_consumers", "queue_name", "channel_pid", "consumer_tag", "prefetch_count", "active")}}
+		if q.Arguments["x-single-active-consumer"] == true {
+			f.What += ". It has a single active consumer: the others wait until that one ends"
+		}
+		all = append(all, f)
+	}
+	return all
+}
+
 // minRequeues are the redeliveries in a minute from which consumers may requeue in a circle.
 const minRequeues = 5
 
