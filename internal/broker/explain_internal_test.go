@@ -49,7 +49,8 @@ func TestARefusalThatRepeatsEndsAConnectionNowAndThen(t *testing.T) {
 			var ended bool
 			var ages []time.Duration
 			l.end = func(error) { ended = true }
-			for l.connected = time.Now(); len(ages) < len(c.want); {
+			began := time.Now()
+			for l.connected = began; len(ages) < len(c.want) && time.Since(began) < 24*time.Hour; {
 				time.Sleep(15 * time.Second)
 				if age := time.Since(l.connected); age >= c.refusedFrom {
 					if l.refused(wire.ErrForbidden); ended {
