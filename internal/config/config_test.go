@@ -16,6 +16,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/addresses"
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/credentials"
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/testenv/authority"
@@ -495,8 +496,12 @@ func TestRedisFromTheEnvironment(t *testing.T) {
 	}
 	env["REDRIVE_REDIS_URL"] = "redis://u@h:1?master_set=m"
 	c, err := load(t, "", env)
-	if err != nil || c.Store.Redis.URL != "redis://u:s3cret@h:1?master_set=m" {
+	if err != nil || c.Store.Redis.URL != "redis://u:s3cret@h:1?master_set=m" || c.Store.Redis.Login != (credentials.Login{User: "u", PasswordFile: file}) {
 		t.Errorf("%+v, %v", c, err)
+	}
+	must(t, os.WriteFile(file, []byte("another\n"), 0o600))
+	if after, err := load(t, "", env); err != nil || after.Store == c.Store || !after.Store.Same(c.Store) {
+		t.Errorf("another password is another store: %v", err)
 	}
 	env["REDRIVE_REDIS_URL"] = "http://h"
 	if _, err := load(t, "", env); err == nil || !strings.Contains(err.Error(), "REDRIVE_REDIS_URL") {

@@ -13,12 +13,14 @@ import (
 	"github.com/goccy/go-yaml/ast"
 
 	"github.com/redrive-mq/redrive/internal/addresses"
+	"github.com/redrive-mq/redrive/internal/credentials"
 )
 
 // Redis is where messages are kept instead of on disk; URL is "" when they are on disk. For a zero
 // value the store has a default.
 type Redis struct {
 	URL        string // redis:// or rediss://, with credentials
+	Login      credentials.Login
 	Prefix     string
 	Durability string // synced, replicated or cached
 	Replicas   int
@@ -44,6 +46,28 @@ func (s *Store) Place() string {
 		return u.Redacted() + ", prefix " + p
 	}
 	return u.Redacted()
+}
+
+// login records which file has the password, or the whole URL.
+func (r *Redis) login(getenv func(string) string) {
+	switch password := getenv(redisPassword + "_FILE"); {
+	case r.URL == "":
+	case password != "":
+		r.Login = credentials.Login{User: addresses.User(r.URL), PasswordFile: password}
+	case getenv(redisPassword) == "":
+		r.Login = credentials.Login{URLFile: getenv("REDRIVE_REDIS_URL_FILE")}
+	}
+}
+
+// Same tells whether two are equal; a password that is read again does not count.
+func (s Store) Same(as Store) bool {
+	bare := func(s Store) Store {
+		if s.Redis.Login != (credentials.Login{}) {
+			s.Redis.URL, _ = addresses.Each(s.Redis.URL, func(u *url.URL) { u.User = nil })
+		}
+		return s
+	}
+	return bare(s) == bare(as)
 }
 
 var redisSchemes = []string{"redis", "rediss", "valkey", "valkeys"}

@@ -68,6 +68,7 @@ func (c *Config) credentials(getenv func(string) string) error {
 		}
 		return l
 	}
+	c.Store.Redis.login(getenv)
 	b := &c.Broker
 	b.Credentials.Login = of(b.URL, getenv("REDRIVE_BROKER_URL_FILE"))
 	if b.ManagementLogin = of(b.Management, getenv("REDRIVE_MANAGEMENT_URL_FILE")); c.sameLogin {

@@ -71,7 +71,7 @@ func redisOptions(s *config.Store) (redisstore.Options, error) {
 	r := &s.Redis
 	secure, err := r.TLSConfig()
 	return redisstore.Options{
-		URL: r.URL, Prefix: r.Prefix, Durability: redisstore.Durability(r.Durability), Replicas: r.Replicas,
+		URL: r.URL, Login: r.Login, Prefix: r.Prefix, Durability: redisstore.Durability(r.Durability), Replicas: r.Replicas,
 		Lease: r.Lease, Timeout: r.Timeout, TLS: secure, Reserve: s.Reserve,
 	}, err
 }

@@ -197,11 +197,11 @@ func (c *change) read(ctx context.Context, some []*lockedRecord) ([]string, erro
 	var of []int
 	for i, t := range some {
 		if t.locked {
-			gets, of = append(gets, c.s.client.B().Get().Key(c.s.key("m:"+member(t.number))).Build()), append(of, i)
+			gets, of = append(gets, c.s.client().B().Get().Key(c.s.key("m:"+member(t.number))).Build()), append(of, i)
 		}
 	}
 	values := make([]string, len(some))
-	for i, answer := range c.s.client.DoMulti(ctx, gets...) {
+	for i, answer := range c.s.client().DoMulti(ctx, gets...) {
 		var err error
 		if values[of[i]], err = answer.ToString(); err != nil {
 			return nil, c.s.wrapError(err)

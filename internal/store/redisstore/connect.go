@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -17,8 +19,16 @@ import (
 	"github.com/redrive-mq/redrive/internal/hint"
 )
 
+// firstLogin is that of the file, or else of the URL.
+func (o *Options) firstLogin() *url.Userinfo {
+	if u, err := url.Parse(o.URL); err == nil && u.User != nil {
+		return o.Login.Current(u.User)
+	}
+	return o.Login.Current(url.User(""))
+}
+
 // connect makes a client of the servers that the options name.
-func connect(o Options) (rueidis.Client, error) {
+func connect(o Options, login *url.Userinfo) (rueidis.Client, error) {
 	if err := checkPrefix(o.Prefix); err != nil {
 		return nil, err
 	}
@@ -26,9 +36,8 @@ func connect(o Options) (rueidis.Client, error) {
 	if err != nil {
 		return nil, errors.New("redis: store.redis.url is no URL of Redis: expected redis://user:password@host:port") // its error repeats the password
 	}
-	if o.Password != "" {
-		option.Password = o.Password
-	}
+	option.Username = login.Username()
+	option.Password, _ = login.Password()
 	switch {
 	case o.TLS != nil && option.TLSConfig == nil:
 		return nil, errors.New("redis: store.redis.tls names certificates, and store.redis.url is one without TLS: expected rediss://user:password@host:port")
@@ -62,6 +71,67 @@ func connect(o Options) (rueidis.Client, error) {
 	return client, nil
 }
 
+// client is the one that makes connections with the present login.
+func (s *Store) client() rueidis.Client { return *s.logins.client.Load() }
+
+// logins replace the client where only a new connection helps.
+type logins struct {
+	client  atomic.Pointer[rueidis.Client]
+	refused atomic.Bool   // Redis has refused something since the last look
+	is      string        // what the client signed in with
+	file    *url.Userinfo // what the file had at the last look
+	wait    time.Duration
+	next    time.Time // no client is made before
+}
+
+// A client is made minRefusedWait after the last one at the earliest when Redis refuses things. The
+// wait doubles, up to maxRefusedWait, while that continues: then a right is really missing.
+const minRefusedWait, maxRefusedWait = time.Minute, time.Hour
+
+// noteRefusal notes an error that a new connection may not have: Redis goes by the user that one
+// signed in as, and new connections are made with the client's login.
+func (s *Store) noteRefusal(err error) {
+	if said, ok := rueidis.IsRedisErr(err); ok {
+		switch code, _, _ := strings.Cut(said.Error(), " "); code {
+		case "NOAUTH", "NOPERM", "WRONGPASS":
+			s.logins.refused.Store(true)
+		}
+	}
+}
+
+// renewLogin makes another client when the file has another login, or when Redis has refused something. Calls
+// under way end on the old one; where the new one cannot sign in, the old one remains.
+func (s *Store) renewLogin(now time.Time) {
+	l := &s.logins
+	refused, file := l.refused.Swap(false), s.Login.Current(l.file)
+	if file.String() != l.file.String() { // it is tried at once
+		l.file, l.wait, l.next = file, 0, now
+	}
+	if !refused && file.String() == l.is || now.Before(l.next) {
+		return
+	}
+	client, err := connect(s.Options, file)
+	s.logTrouble("signing in again", err)
+	if err != nil {
+		l.next = now.Add(s.Timeout)
+		return
+	}
+	if now.Sub(l.next) > l.wait { // it worked for long
+		l.wait = 0
+	}
+	l.is, l.wait = file.String(), min(max(2*l.wait, minRefusedWait), maxRefusedWait)
+	l.next = now.Add(l.wait)
+	old := *l.client.Swap(&client)
+	s.Log.Info("store: signed in to Redis again", "refused", refused)
+	s.own.Go(func() {
+		select {
+		case <-time.After(s.Timeout): // no call takes longer
+		case <-s.stop:
+		}
+		old.Close()
+	})
+}
+
 // check refuses servers that cannot keep what is promised.
 func (s *Store) check(ctx context.Context) error {
 	switch s.Durability {
@@ -69,12 +139,12 @@ func (s *Store) check(ctx context.Context) error {
 	default:
 		return fmt.Errorf("redis: durability %q: expected synced, replicated or cached", s.Durability)
 	}
-	if s.client.Mode() != rueidis.ClientModeStandalone && s.Durability != Replicated {
+	if s.client().Mode() != rueidis.ClientModeStandalone && s.Durability != Replicated {
 		s.Log.Warn("store: when Redis replaces a server by its replica, what that did not have yet is lost: set store.redis.durability to replicated", "durability", s.Durability)
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
-	for addr, node := range s.client.Nodes() {
+	for addr, node := range s.client().Nodes() {
 		if err := s.checkNode(ctx, node); err != nil {
 			return fmt.Errorf("redis at %s: %w", addr, err)
 		}

@@ -118,7 +118,7 @@ func (s *Store) unseen(ctx context.Context, all []store.GroupCount) (groupChange
 
 // addPast adds the history of another store, but for what was added of it before.
 func (s *Store) addPast(ctx context.Context, newestFirst []store.PastFailure) error {
-	before, err := s.client.Do(ctx, s.client.B().Xlen().Key(s.key("past")).Build()).AsInt64()
+	before, err := s.client().Do(ctx, s.client().B().Xlen().Key(s.key("past")).Build()).AsInt64()
 	if err != nil {
 		return s.wrapError(err)
 	}

@@ -31,7 +31,7 @@ func (s *Store) Entry(ctx context.Context, name string) ([]byte, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
-	value, err := s.client.Do(ctx, s.client.B().Hget().Key(s.key("e")).Field(name).Build()).ToString()
+	value, err := s.client().Do(ctx, s.client().B().Hget().Key(s.key("e")).Field(name).Build()).ToString()
 	if rueidis.IsRedisNil(err) {
 		return nil, nil
 	}

@@ -60,14 +60,14 @@ func (s *Store) DamageRecord(ctx context.Context, key store.Key, damage func([]b
 	if err != nil {
 		return err
 	}
-	return s.client.Do(ctx, s.client.B().Set().Key(s.key("m:"+member(n))).Value(value[:groupSize]+string(damage([]byte(value[groupSize:])))).Build()).Error()
+	return s.client().Do(ctx, s.client().B().Set().Key(s.key("m:"+member(n))).Value(value[:groupSize]+string(damage([]byte(value[groupSize:])))).Build()).Error()
 }
 
 // Expire makes all leases and locks be over, and Ends is when the first lease is.
 func (s *Store) Expire(ctx context.Context) error {
 	const old = "#!lua\nfor _, m in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do redis.call('ZADD', KEYS[1], 1, m) end return 1"
 	for _, set := range []string{"lease", "locks"} {
-		if err := s.client.Do(ctx, s.client.B().Eval().Script(old).Numkeys(1).Key(s.key(set)).Build()).Error(); err != nil {
+		if err := s.client().Do(ctx, s.client().B().Eval().Script(old).Numkeys(1).Key(s.key(set)).Build()).Error(); err != nil {
 			return err
 		}
 	}
@@ -75,7 +75,7 @@ func (s *Store) Expire(ctx context.Context) error {
 }
 
 func (s *Store) Ends(ctx context.Context) (time.Time, error) {
-	first, err := s.client.Do(ctx, s.client.B().Zrange().Key(s.key("lease")).Min("0").Max("0").Withscores().Build()).AsZScores()
+	first, err := s.client().Do(ctx, s.client().B().Zrange().Key(s.key("lease")).Min("0").Max("0").Withscores().Build()).AsZScores()
 	if err != nil || len(first) == 0 {
 		return time.Time{}, err
 	}

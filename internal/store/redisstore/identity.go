@@ -69,6 +69,9 @@ func (s *Store) watching() {
 			return
 		case <-tick.C:
 			err := s.watch(s.ctx)
+			if err == nil || s.logins.refused.Load() { // it answers
+				s.renewLogin(time.Now())
+			}
 			s.logTrouble("looking whether Redis answers", err)
 			s.OnState(err)
 		}

@@ -69,7 +69,7 @@ func (s *Store) EachPastFailure(ctx context.Context, visit func(store.PastFailur
 func (s *Store) pastFrom(ctx context.Context, from string) ([]rueidis.XRangeEntry, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
-	list, err := s.client.Do(ctx, s.client.B().Xrevrange().Key(s.key("past")).End(from).Start("-").Count(pastPage).Build()).AsXRange()
+	list, err := s.client().Do(ctx, s.client().B().Xrevrange().Key(s.key("past")).End(from).Start("-").Count(pastPage).Build()).AsXRange()
 	if rueidis.IsRedisNil(err) {
 		err = nil
 	}

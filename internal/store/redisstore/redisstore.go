@@ -18,6 +18,7 @@ import (
 	"github.com/redis/rueidis"
 	"golang.org/x/sync/semaphore"
 
+	"github.com/redrive-mq/redrive/internal/credentials"
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/store"
 )
@@ -27,8 +28,8 @@ type Options struct {
 	// URL is redis://user:password@host:port/db, or rediss:// for TLS. Further nodes
 	// are ?addr=host:port&addr=…; with ?master_set=name the hosts are Sentinels.
 	URL string
-	// Password, when not empty, is used instead of the URL's.
-	Password string
+	// Login, where a file has one, is used instead of the URL's, and read again while the store is open.
+	Login credentials.Login
 	// Prefix begins all keys, in braces; "" is "redrive". It has no braces and no spaces.
 	Prefix string
 	// Durability is when a write counts as done; "" is Synced.
@@ -71,7 +72,7 @@ const (
 // Store implements store.Shared.
 type Store struct {
 	Options
-	client     rueidis.Client
+	logins     logins
 	changed    chan struct{}
 	confirm    confirm
 	name       string // of this opening, unlike that of any other
@@ -113,15 +114,18 @@ type Store struct {
 // and with store.ErrFormat when the store has a format of another version.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	o.defaults()
-	client, err := connect(o)
+	login := o.firstLogin()
+	client, err := connect(o, login)
 	if err != nil {
 		return nil, err
 	}
 	var random [8]byte
 	_, _ = rand.Read(random[:]) // it never fails
-	s := &Store{Options: o, client: client, changed: make(chan struct{}, 1), failing: map[string]time.Time{}, damage: map[string]string{}, name: hex.EncodeToString(random[:]),
+	s := &Store{Options: o, changed: make(chan struct{}, 1), failing: map[string]time.Time{}, damage: map[string]string{}, name: hex.EncodeToString(random[:]),
 		groups: groups{known: map[groupID]*knownGroup{}}, claims: newClaims(), changing: semaphore.NewWeighted(1), server: serverMemory{asking: semaphore.NewWeighted(1)}, forgetting: forgetting{turn: semaphore.NewWeighted(1)}, unstored: unstored{},
 		step: func(string) error { return nil }, stop: make(chan struct{})}
+	s.logins.client.Store(&client)
+	s.logins.is, s.logins.file = login.String(), login
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	if err := s.begin(ctx); err != nil {
 		s.cancel()
@@ -176,7 +180,7 @@ func (s *Store) format(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
 	old := s.Prefix + "{0}:format"
-	switch text, err := s.client.Do(ctx, s.client.B().Get().Key(old).Build()).ToString(); {
+	switch text, err := s.client().Do(ctx, s.client().B().Get().Key(old).Build()).ToString(); {
 	case err == nil:
 		return hint.Errorf("move it to a disk with `redrive migrate` of that version, delete what is in Redis, and move it back with this one; or use another store.redis.prefix", "redis: %w: %s is %q, of a version before the first release, and this version reads format %s", store.ErrFormat, old, text, formatVersion)
 	case rueidis.IsRedisNil(err), strings.HasPrefix(err.Error(), "NOPERM"): // its user can use this store alone
@@ -184,10 +188,10 @@ func (s *Store) format(ctx context.Context) error {
 		return s.wrapError(err)
 	}
 	key := s.key("format")
-	if err := s.client.Do(ctx, s.client.B().Set().Key(key).Value(formatVersion).Nx().Build()).Error(); err != nil && !rueidis.IsRedisNil(err) {
+	if err := s.client().Do(ctx, s.client().B().Set().Key(key).Value(formatVersion).Nx().Build()).Error(); err != nil && !rueidis.IsRedisNil(err) {
 		return s.wrapError(err)
 	}
-	text, err := s.client.Do(ctx, s.client.B().Get().Key(key).Build()).ToString()
+	text, err := s.client().Do(ctx, s.client().B().Get().Key(key).Build()).ToString()
 	if err == nil && text != formatVersion {
 		err = hint.Errorf("use the version of Redrive that wrote it, or another store.redis.prefix", "%w: %s is %q, and this version reads format %s", store.ErrFormat, key, text, formatVersion)
 	}
@@ -215,7 +219,7 @@ func (s *Store) Close() error {
 	s.own.Wait()
 	err := errors.Join(s.release(s.ctx, s.claims.all()), s.flushUnstored(s.ctx))
 	s.cancel()
-	s.client.Close()
+	s.client().Close()
 	return err
 }
 
@@ -235,6 +239,7 @@ func (s *Store) wrapError(err error) error {
 	if err == nil || errors.Is(err, store.ErrFull) || errors.Is(err, ErrReplaced) {
 		return err
 	}
+	s.noteRefusal(err)
 	return fmt.Errorf("redis: %w", err)
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
@@ -15,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redrive-mq/redrive/internal/credentials"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/redisstore"
 	"github.com/redrive-mq/redrive/internal/store/storetest"
@@ -125,17 +127,80 @@ func TestTheDocumentedUserByTLS(t *testing.T) {
 		password := documentedUser(t, server, "test*")
 		roots := x509.NewCertPool()
 		roots.AppendCertsFromPEM(ca.Cert)
-		so := redisstore.Options{URL: "rediss://redrive@" + server.TLSAddr(), Password: password, TLS: &tls.Config{RootCAs: roots}}
+		so := redisstore.Options{URL: "rediss://redrive:" + password + "@" + server.TLSAddr(), TLS: &tls.Config{RootCAs: roots}}
 		t.Run("suite", func(t *testing.T) { suiteWith(t, so, replica) })
 		so.Prefix = "other"
 		if _, err := redisstore.Open(ctx, so); err == nil || !strings.Contains(err.Error(), "NOPERM") {
 			t.Errorf("with another prefix: %v", err)
 		}
-		so.Prefix, so.Password = "test", "wrong"
+		so.Prefix, so.URL = "test", strings.Replace(so.URL, password, "wrong", 1)
 		if _, err := redisstore.Open(ctx, so); err == nil || !strings.Contains(err.Error(), "WRONGPASS") {
 			t.Errorf("with another password: %v", err)
 		}
 	})
+}
+
+// Redis asks for a password only when a connection is made, and each connection keeps its user's rights.
+func TestALoginThatChangesInItsFileIsUsed(t *testing.T) {
+	on(t, "", func(t *testing.T, o redisnode.Options) {
+		server := startOn(t, o, "")
+		acl := func(args ...string) { server.do(t, "ACL", append([]string{"SETUSER"}, args...)...) }
+		acl("a", "on", ">first", "+@all", "~*", "&*")
+		acl("b", "on", ">third", "+@all", "~*", "&*")
+		file := filepath.Join(t.TempDir(), "url")
+		has := func(login string) {
+			must(t, os.WriteFile(file, []byte("redis://"+login+"@"+server.Addr()+"\n"), 0o600))
+		}
+		has("a:first")
+		var signedIn, refused atomic.Int32
+		so := redisstore.Options{URL: "redis://a:first@" + server.Addr(), Login: credentials.Login{URLFile: file}, Timeout: time.Minute,
+			Log: slog.New(slog.NewTextHandler(writes(func(line string) {
+				if strings.Contains(line, "signed in to Redis again") {
+					signedIn.Add(1)
+				}
+			}), nil)),
+			OnState: func(err error) {
+				if err != nil && strings.Contains(err.Error(), "NOPERM") {
+					refused.Add(1)
+				}
+			}}
+		s, want := openAt(t, so), int64(0)
+		one := func(what string) {
+			t.Helper()
+			record := []*store.Record{storetest.Waiting("q", 0, what)}
+			eventually(t, what, func() bool { return s.Add(ctx, record) == nil })
+			if want++; waiting(t, s) != want {
+				t.Errorf("%s: %d of %d messages", what, waiting(t, s), want)
+			}
+		}
+		again := func(n int32) { eventually(t, "it signs in again", func() bool { return signedIn.Load() >= n }) }
+		one("at first")
+
+		acl("a", "-@all") // really, so no other connection helps
+		again(1)
+		eventually(t, "it is said", func() bool { return refused.Load() > 0 })
+		acl("a", "+@all")
+		one("with the right again")
+
+		acl("a", "resetpass", ">second")
+		one("old connections stay")
+		has("a:second")
+		again(2)
+		server.do(t, "CLIENT", "KILL", "USER", "a")
+		one("new connections have the new password")
+
+		has("b:third")
+		again(3)
+		acl("a", "off", "-@all")
+		one("another user goes on")
+	})
+}
+
+type writes func(line string)
+
+func (w writes) Write(b []byte) (int, error) {
+	w(string(b))
+	return len(b), nil
 }
 
 // The service says nothing of rights that it lacks.
@@ -144,7 +209,7 @@ func TestTheRightsThatAreDocumented(t *testing.T) {
 	server := start(t, "")
 	password := documentedUser(t, server.Server, "redrive")
 	var log bytes.Buffer
-	s := openAt(t, redisstore.Options{URL: "redis://redrive@" + server.Addr(), Password: password, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	s := openAt(t, redisstore.Options{URL: "redis://redrive:" + password + "@" + server.Addr(), Log: slog.New(slog.NewTextHandler(&log, nil))})
 	for range 4 {
 		add(t, s, 2)
 	}
@@ -196,7 +261,7 @@ func TestPeersOfRedissAreVerified(t *testing.T) {
 	} {
 		peer, err := c.by.NewImpostor(c.leaf)
 		must(t, err)
-		s, err := redisstore.Open(ctx, redisstore.Options{URL: "rediss://redrive@" + peer.Addr, Password: "s3cretpass", Timeout: time.Second, TLS: &tls.Config{RootCAs: roots}})
+		s, err := redisstore.Open(ctx, redisstore.Options{URL: "rediss://redrive:s3cretpass@" + peer.Addr, Timeout: time.Second, TLS: &tls.Config{RootCAs: roots}})
 		if err == nil {
 			_ = s.Close()
 		}

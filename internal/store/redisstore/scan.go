@@ -295,7 +295,7 @@ func (s *Store) Get(ctx context.Context, key store.Key) (store.Listed, error) {
 func (s *Store) get(ctx context.Context, name string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
-	value, err := s.client.Do(ctx, s.client.B().Get().Key(s.key(name)).Build()).ToString()
+	value, err := s.client().Do(ctx, s.client().B().Get().Key(s.key(name)).Build()).ToString()
 	if rueidis.IsRedisNil(err) {
 		return "", nil
 	}

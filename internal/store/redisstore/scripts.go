@@ -157,25 +157,26 @@ func notYet(err *rueidis.RedisError) bool {
 // once sends a script, whole or by its hash; what tells, if it must be the same, which
 // store that was in; and what confirms it.
 func (s *Store) once(ctx context.Context, sc *script, whole bool, confirm confirm, same bool, args []string) (rueidis.RedisMessage, error) {
-	run := s.client.B().Evalsha().Sha1(sc.sha).Numkeys(2).Key(s.key("seq"), s.key("none")).Arg(args...).Build()
+	client := s.client()
+	run := client.B().Evalsha().Sha1(sc.sha).Numkeys(2).Key(s.key("seq"), s.key("none")).Arg(args...).Build()
 	if whole {
-		run = s.client.B().Eval().Script(sc.text).Numkeys(2).Key(s.key("seq"), s.key("none")).Arg(args...).Build()
+		run = client.B().Eval().Script(sc.text).Numkeys(2).Key(s.key("seq"), s.key("none")).Arg(args...).Build()
 	}
 	all := append(make([]rueidis.Completed, 0, 3), run)
 	if same {
-		all = append(all, s.client.B().Hget().Key(s.key("identity")).Field("id").Build())
+		all = append(all, client.B().Hget().Key(s.key("identity")).Field("id").Build())
 	}
 	var answers []rueidis.RedisResult
 	if confirm == nil {
-		answers = s.client.DoMulti(ctx, all...)
+		answers = client.DoMulti(ctx, all...)
 	} else {
 		// On one connection, since it is that of which Redis confirms what it wrote; and
 		// not where rueidis would follow a redirection with the first of them alone.
-		c, free := s.client.Dedicate()
+		c, free := client.Dedicate()
 		defer free()
 		until, _ := ctx.Deadline()
 		left := time.Until(until)
-		answers = c.DoMulti(ctx, append(all, confirm(s.client.B(), max(left/2, left*4/5-waitTick)))...)
+		answers = c.DoMulti(ctx, append(all, confirm(client.B(), max(left/2, left*4/5-waitTick)))...)
 	}
 	m, err := answers[0].ToMessage()
 	if err == nil && same {

@@ -98,7 +98,7 @@ func (s *Store) Send(ctx context.Context, topic string, message []byte) error {
 	defer done()
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
-	return s.wrapError(s.client.Do(ctx, s.client.B().Spublish().Channel(s.topic(topic)).Message(rueidis.BinaryString(message)).Build()).Error())
+	return s.wrapError(s.client().Do(ctx, s.client().B().Spublish().Channel(s.topic(topic)).Message(rueidis.BinaryString(message)).Build()).Error())
 }
 
 // Listen implements store.Shared. It has a connection of its own, since rueidis would
@@ -109,7 +109,7 @@ func (s *Store) Listen(ctx context.Context, topic string, receive func(message [
 		return err
 	}
 	done() // Close does not wait for it, but ends it
-	c, free := s.client.Dedicate()
+	c, free := s.client().Dedicate()
 	defer free()
 	gone := make(chan struct{}, 1)
 	ended := c.SetPubSubHooks(rueidis.PubSubHooks{

@@ -27,7 +27,7 @@ func (s *Server) TellsSyncs() bool { return atLeast(s.Version, 7, 2) }
 // replace one of them by itself. It changes nothing.
 func Survey(ctx context.Context, o Options) (all []Server, failover bool, err error) {
 	o.defaults()
-	client, err := connect(o)
+	client, err := connect(o, o.firstLogin())
 	if err != nil {
 		return nil, false, err
 	}
