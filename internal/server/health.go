@@ -31,6 +31,7 @@ const (
 	partPublish          = "retries"
 	partDelays           = "delays"
 	partStore            = "store"
+	partDisk             = "disk"
 	partLedger           = "ledger"
 	partParkedStore      = "store of parked"
 	partRedis            = "redis"
@@ -108,7 +109,7 @@ func (h *health) set(part, what string) (changed bool) {
 }
 
 func (h *health) showReady() {
-	h.metrics.Ready(isReady(h.wrong), h.wrong[partStore] != "" || h.wrong[partRedis] != "")
+	h.metrics.Ready(isReady(h.wrong), h.wrong[partStore] != "" || h.wrong[partDisk] != "" || h.wrong[partRedis] != "")
 }
 
 // setFor is set for something that happened once: the problem is over after d.

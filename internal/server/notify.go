@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -135,7 +136,7 @@ func splitLane(lane string) (queue, target string) {
 
 // stoppedBy returns the condition of a replica whose intake has stopped; nil when it runs.
 func stoppedBy(wrong map[string]string) *notify.Condition {
-	stopped := notify.Condition{Kind: notify.IntakeStopped, Text: wrong[partStore]}
+	stopped := notify.Condition{Kind: notify.IntakeStopped, Text: cmp.Or(wrong[partDisk], wrong[partStore])}
 	for _, part := range []string{partRedis, partParkedStore} {
 		if stopped.Text == "" {
 			stopped.Text = wrong[part]

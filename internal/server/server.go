@@ -217,6 +217,8 @@ func (s *Service) Run(ctx context.Context) error {
 	if s.Watch != nil {
 		workers.Go(func() { s.Watch(ctx, s.reload) })
 	}
+	// A store that waits for room on its disk would have a stop wait, too.
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(grace+5*time.Second, s.waitNoMore) })()
 	workers.Wait()
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
@@ -231,6 +233,15 @@ func (s *Service) Run(ctx context.Context) error {
 	s.memory.Close()
 	s.Log.Info("redrive has stopped")
 	return errors.Join(failures...)
+}
+
+// waitNoMore ends the process if one of its stores waits for room on its disk.
+func (s *Service) waitNoMore() {
+	for _, v := range s.vhosts {
+		if d, ok := v.store.(*diskstore.Store); ok {
+			d.WaitNoMore()
+		}
+	}
 }
 
 // server is the HTTP server of page, API, health and metrics.

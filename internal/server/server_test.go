@@ -20,9 +20,13 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/google/uuid"
 
 	"github.com/redrive-mq/redrive/internal/audit"
@@ -730,6 +734,45 @@ func TestAStartThatFailsForOneNamesItAndFreesAll(t *testing.T) {
 	_ = refuses(t, c, `virtual host "shop": `)
 	must(t, os.Remove(shop))
 	starts(t, c)
+}
+
+// A disk that is full in spite of the reserve stops its own virtual host, until there is room.
+func TestAFullDiskStopsItsOwnVirtualHostOnly(t *testing.T) {
+	var full atomic.Bool
+	o := quiet()
+	o.FS = errorfs.Wrap(vfs.Default, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if full.Load() && op.Kind == errorfs.OpFileWrite && strings.Contains(op.Path, "/vhosts/shop/") {
+			return syscall.ENOSPC
+		}
+		return nil
+	}))
+	s, err := New(several(t), o)
+	must(t, err)
+	defer s.Close()
+	keep := func(i int) error {
+		return s.vhosts[i].store.PutEntries(context.Background(), []store.Entry{{Name: "test", Value: []byte("kept")}})
+	}
+	full.Store(true)
+	kept := make(chan error, 1)
+	go func() { kept <- keep(1) }()
+	stands := func() bool { return s.vhosts[1].health.problemOf(partDisk) != "" }
+	brokertest.Eventually(t, "the virtual host stands", stands)
+	must(t, keep(0))
+	_, text := ask(s, "/readyz")
+	if !strings.Contains(text, "virtual host shop: disk: ") || strings.Contains(text, "virtual host /: disk") {
+		t.Error(text)
+	}
+	select {
+	case err := <-kept:
+		t.Error("acknowledged on a full disk:", err)
+	default:
+	}
+	full.Store(false)
+	must(t, <-kept)
+	brokertest.Eventually(t, "it goes on", func() bool { return !stands() })
+	if e, err := s.vhosts[1].store.Entry(t.Context(), "test"); err != nil || string(e) != "kept" {
+		t.Errorf("%q, %v", e, err)
+	}
 }
 
 // What a virtual host left behind that is served no more is reported, once it is any.

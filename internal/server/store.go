@@ -76,6 +76,22 @@ func redisOptions(s *config.Store) (redisstore.Options, error) {
 	}, err
 }
 
+// diskFull reports that the store's disk is full in spite of store.reserve: the virtual host stands
+// until there is room, and others go on. nil: there is room again.
+func (s *vhost) diskFull(err error) {
+	what := ""
+	if err != nil {
+		what = fmt.Sprintf("%s is on a disk that is full in spite of store.reserve: "+
+			"the intake and retries stand until there is room: %v", s.config.Store.Disk, err)
+		s.Log.Error("the store stands: " + what)
+	} else {
+		s.Log.Info("the store's disk has room again")
+	}
+	if h := s.openHealth.Load(); h != nil {
+		h.set(partDisk, what)
+	}
+}
+
 // damaged returns the notice of a store that cannot be read in part.
 func (s *vhost) damaged() []string {
 	d, ok := s.store.(store.Damageable)

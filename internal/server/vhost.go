@@ -129,11 +129,13 @@ func (s *vhost) metricsHandler() http.Handler {
 func newVHost(c *config.Config, o Options, at process) (*vhost, error) {
 	s := &vhost{Options: o, process: at, config: c, since: time.Now(), delayNeeded: make(chan struct{})}
 	var err error
-	s.store, err = openStore(c, diskstore.Options{FS: o.FS, Memory: at.memory, Log: o.Log, OnSync: func(d time.Duration) {
+	synced := func(d time.Duration) {
 		if m := s.openMetrics.Load(); m != nil {
 			m.Synced(d)
 		}
-	}}, func(err error) {
+	}
+	onDisk := diskstore.Options{FS: o.FS, Memory: at.memory, Log: o.Log, OnFull: s.diskFull, OnSync: synced}
+	s.store, err = openStore(c, onDisk, func(err error) {
 		if h := s.openHealth.Load(); h != nil {
 			h.set(partRedis, withoutPart(err))
 		}

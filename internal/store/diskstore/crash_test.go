@@ -26,6 +26,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
 	"github.com/redrive-mq/redrive/internal/store/storetest"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
 )
 
 // After a power cut everything is there for which Add returned, nothing that
@@ -434,6 +435,59 @@ func TestAStoreLivesOnAfterOtherWriteErrors(t *testing.T) {
 			if want := map[bool]int{true: 1}[c.fails]; failed != want {
 				t.Errorf("Add failed %d times, want %d", failed, want)
 			}
+		})
+	}
+}
+
+// A disk that is full at any write of Pebble's own files stops commits until there is room: none is
+// lost, none is doubled, and reads go on.
+func TestCommitsWaitWhileTheDiskIsFull(t *testing.T) {
+	t.Parallel()
+	for _, ext := range []string{".log", "", ".sst"} { // "" is the MANIFEST
+		t.Run("file"+ext, func(t *testing.T) {
+			t.Parallel()
+			var armed atomic.Bool
+			base, waits, failures := vfs.NewMem(), make(chan error, 1000), atomic.Int64{}
+			disk := errorfs.Wrap(roomy{base}, errorfs.InjectorFunc(func(op errorfs.Op) error {
+				if armed.Load() && (op.Kind == errorfs.OpFileWrite || op.Kind == errorfs.OpCreate) && filepath.Ext(op.Path) == ext {
+					failures.Add(1)
+					return syscall.ENOSPC
+				}
+				return nil
+			}))
+			s := openAt(t, "data", diskstore.Options{FS: disk, OnFull: func(err error) { waits <- err }})
+			kept := map[string]bool{}
+			armed.Store(true)
+			added := make(chan error, 1)
+			go func() {
+				var all error
+				for i := range 40 { // more than a memtable, so that a table is written
+					body := fmt.Sprintf("%08d%s", i, strings.Repeat("x", 1<<20))
+					kept[body] = true
+					all = errors.Join(all, s.Add(ctx, []*store.Record{storetest.Waiting("q", 0, body)}))
+				}
+				added <- all
+			}()
+			if ext != ".sst" { // Pebble makes tables again itself
+				if err := <-waits; !errors.Is(err, syscall.ENOSPC) {
+					t.Error(err)
+				}
+				_, err := s.Counts(ctx)
+				must(t, err)
+			} else {
+				brokertest.Eventually(t, "a table fails", func() bool { return failures.Load() > 0 })
+			}
+			armed.Store(false)
+			must(t, <-added)
+			if ext != ".sst" && <-waits != nil {
+				t.Error("it does not say that there is room")
+			}
+			for range 2 {
+				check(t, s, kept, nil)
+				must(t, s.Close())
+				s = openAt(t, "data", diskstore.Options{FS: disk})
+			}
+			must(t, s.Close())
 		})
 	}
 }

@@ -32,6 +32,10 @@ type Options struct {
 	Reserve uint64
 	// OnSync receives how long each commit took, the sync included.
 	OnSync func(time.Duration)
+	// OnFull, when not nil, has the store wait when the disk is full in spite of Reserve, instead of
+	// ending the process. It receives the error when writes begin to wait, and nil when none does
+	// any more.
+	OnFull func(error)
 	// Memory is shared with other stores of this process; nil: it has its own.
 	Memory *Memory
 	// Existing refuses, with ErrNone, to make a store where there is none.
@@ -69,6 +73,7 @@ type Store struct {
 	// the history: in between they would be found nowhere.
 	intoHistory sync.RWMutex
 	closeLock   func() error
+	waitNoMore  func() // closes room.ended
 
 	// committing is held, for reading, by each commit until the witness and the history have
 	// what belongs to it. A snapshot holds it alone.
@@ -180,6 +185,7 @@ func makeFolder(disk vfs.FS, path string) error {
 
 func openLocked(path string, o Options, lock *pebble.Lock) (*Store, error) {
 	files := newPebbleFS(o.FS)
+	files.room = room{folder: path, said: o.OnFull, ended: make(chan struct{})}
 	damaged, err := newDamage(o.Log, files, path, o.salvage)
 	if err != nil {
 		return nil, fmt.Errorf("opening the data folder %s: %w", path, err)
@@ -201,12 +207,13 @@ func openLocked(path string, o Options, lock *pebble.Lock) (*Store, error) {
 		groups:    groups{known: map[errorgroup.ID]*groupState{}},
 		history:   history{fs: o.FS, folder: o.FS.PathJoin(path, historyName), log: o.Log},
 		witness:   witness{fs: o.FS, path: o.FS.PathJoin(path, witnessName), log: o.Log},
-		closeLock: lock.Close}
+		closeLock: lock.Close, waitNoMore: sync.OnceFunc(func() { close(files.room.ended) })}
 	if err := s.load(o); err != nil {
 		return nil, errors.Join(fmt.Errorf("data folder %s: %w", path, openError(path, err)), db.Close(), s.witness.close())
 	}
 	if !o.salvage {
 		files.keepNoMore()
+		files.room.opened.Store(o.OnFull != nil)
 		if err := o.FS.RemoveAll(o.FS.PathJoin(path, stagingName)); err != nil {
 			o.Log.Warn("store: what is left of a snapshot that was cut short cannot be removed, and takes room", "folder", o.FS.PathJoin(path, stagingName), "error", err)
 		}

@@ -21,6 +21,7 @@ type pebbleFS struct {
 	making background.Work
 	bad    badBlocks
 	lost   *lostBlocks // nil: none
+	room   room
 
 	mu   sync.Mutex
 	kept []string // to be removed
@@ -62,23 +63,31 @@ func (t *pebbleFS) keepNoMore() {
 
 // Create implements vfs.FS.
 func (t *pebbleFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	f, err := t.FS.Create(name, c)
+	var f vfs.File
+	err := t.untilRoom(name, func() (err error) {
+		f, err = t.FS.Create(name, c)
+		return err
+	})
 	switch {
 	case err != nil:
 		return nil, err
 	case strings.HasSuffix(name, ".sst"):
 		return table{File: f, making: &t.making}, nil
 	case strings.HasSuffix(name, ".log"):
-		return &logFile{File: f}, nil
+		return &logFile{File: t.vital(name, f)}, nil
 	}
-	return f, nil
+	return t.vital(name, f), nil
 }
 
 // ReuseForWrite implements vfs.FS: a log that is not needed any more is the next one.
 func (t *pebbleFS) ReuseForWrite(old, name string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	f, err := t.FS.ReuseForWrite(old, name, c)
+	var f vfs.File
+	err := t.untilRoom(name, func() (err error) {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		f, err = t.FS.ReuseForWrite(old, name, c)
+		return err
+	})
 	if err != nil || !strings.HasSuffix(name, ".log") {
 		return f, err
 	}
@@ -86,7 +95,7 @@ func (t *pebbleFS) ReuseForWrite(old, name string, c vfs.DiskWriteCategory) (vfs
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	return &logFile{File: f, room: info.Size()}, nil
+	return &logFile{File: t.vital(name, f), room: info.Size()}, nil
 }
 
 // emptyLogs empties the logs in folder that Pebble keeps to write again. live returns how
