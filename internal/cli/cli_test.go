@@ -79,14 +79,16 @@ func TestASignalBeforeMainStopsInOrder(t *testing.T) {
 	out, err := c.StderrPipe()
 	must(t, err)
 	must(t, c.Start())
-	const handler, commands = "init github.com/redrive-mq/redrive/internal/interrupt ", "init github.com/redrive-mq/redrive/internal/cli "
+	const module = "init github.com/redrive-mq/redrive/internal/"
+	const handler, commands = module + "interrupt ", module + "cli "
 	var text string
 	for lines := bufio.NewScanner(out); lines.Scan(); text += lines.Text() + "\n" {
 		if strings.HasPrefix(lines.Text(), handler) {
 			must(t, c.Process.Signal(syscall.SIGTERM))
 		}
 	}
-	if err := c.Wait(); err != nil || !strings.Contains(text, handler) || strings.Index(text, handler) > strings.Index(text, commands) {
+	before, _, installed := strings.Cut(text, handler)
+	if err := c.Wait(); err != nil || !installed || strings.Contains(before, commands) {
 		t.Errorf("%v, after\n%s", err, text)
 	}
 }

@@ -40,9 +40,11 @@ func (s *Service) watchClock(ctx context.Context, wall func(time.Time) time.Time
 		by, what := off.Abs().Round(time.Second), ""
 		switch {
 		case off >= clockJump:
-			what = fmt.Sprintf("this machine's clock was set ahead by %s, or the machine was suspended: what waited then is retried that much sooner than its delay says", by)
+			what = fmt.Sprintf("this machine's clock was set ahead by %s, or the machine was suspended: "+
+				"what waited then is retried that much sooner than its delay says", by)
 		case off <= -clockJump:
-			what = fmt.Sprintf("this machine's clock was set back by %s: what waited then is retried that much later than its delay says (`redrive replay` retries it now)", by)
+			what = fmt.Sprintf("this machine's clock was set back by %s: "+
+				"what waited then is retried that much later than its delay says (`redrive replay` retries it now)", by)
 		}
 		s.Log.Warn(cmp.Or(what, "this machine's clock was set right again"))
 		shows := max(by, clockShows)
