@@ -22,7 +22,7 @@ const (
 	// ExchangeQuarantine (internal, fanout) receives the messages that RabbitMQ fails to
 	// deliver from QueueIntake.
 	ExchangeQuarantine = "redrive.quarantine"
-	// QueueQuarantine (quorum) keeps those messages until a person replays or exports them.
+	// QueueQuarantine (quorum) keeps those messages until the service has parked them.
 	QueueQuarantine = "redrive.quarantine"
 
 	// ExchangeDue (internal, direct) receives due messages that waited in RabbitMQ. It is

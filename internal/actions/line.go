@@ -131,9 +131,6 @@ func (m *moment) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// ExportLine is a record as a line of an export, its end included.
-func ExportLine(r *store.Record) ([]byte, error) { return appendLine(nil, r) }
-
 // appendLine appends a record as one line, its end included.
 func appendLine(dst []byte, r *store.Record) ([]byte, error) {
 	b, err := json.Marshal(exportedOf(r))

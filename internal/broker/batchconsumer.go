@@ -46,6 +46,12 @@ func NewParkedConsumer(c Config, prefetch int, onState func(error)) *BatchConsum
 	return &BatchConsumer{link: link{Config: c}, queue: wire.QueueParked, topology: delay.Parked(), prefetch: prefetch, onState: onState}
 }
 
+// NewQuarantineConsumer makes the consumer of redrive.quarantine. A message that RabbitMQ cannot
+// deliver here either ends each of its connections with ErrCrashed, and stays.
+func NewQuarantineConsumer(c Config, prefetch int, onState func(error)) *BatchConsumer {
+	return &BatchConsumer{link: link{Config: c}, queue: wire.QueueQuarantine, topology: quarantineTopology(), prefetch: prefetch, onState: onState}
+}
+
 // Handler receives the messages. Connected is called before the first Handle of each connection,
 // and Disconnected after the last. When Handle returns nil, the batch is
 // acknowledged. On an error it stays unacknowledged, and Handle is called again with it.
@@ -71,7 +77,7 @@ func (c *BatchConsumer) Run(ctx context.Context, handler Handler) error {
 
 // consume consumes on one connection, until that or ctx ends.
 func (c *BatchConsumer) consume(ctx context.Context, conn *amqp.Connection, frames *consumingConn, handler Handler) error {
-	crashed := errors.Is(c.link.now().Err, errCrashed)
+	crashed := errors.Is(c.link.now().Err, ErrCrashed)
 	// After a crash all is declared, and we want RabbitMQ to quarantine the message that it
 	// crashed at, so it is consumed at once.
 	if !crashed {

@@ -21,7 +21,7 @@ const declareTries = 4
 func (p *Publisher) Declare(ctx context.Context, t delay.Topology) error {
 	for tries := 0; ; tries++ {
 		err := declareOn(p.channels(ctx), t)
-		again := errors.Is(err, errCrashed) || tries > 0 && errors.Is(err, wire.ErrNoAnswer) // of the connection that ended
+		again := errors.Is(err, ErrCrashed) || tries > 0 && errors.Is(err, wire.ErrNoAnswer) // of the connection that ended
 		if err == nil || !again || tries == declareTries {
 			return err
 		}

@@ -16,7 +16,6 @@
 //	retryexchange.go the exchange through which a queue's messages are retried
 //	subscriber.go    consumes work queues, for the library
 //	precondition.go  the remedy where RabbitMQ has something else by that name
-//	quarantine.go    messages that RabbitMQ cannot deliver to the intake
 //	mover.go         moves messages to another queue, for `redrive move`
 //	(movewindow.go, movepublish.go, verbatim.go: a window at a time, byte for byte)
 //	probe.go         what the doctor asks

@@ -79,8 +79,8 @@ const (
 	maxHurried     = 10 * DeliveryLimit
 )
 
-// errCrashed: RabbitMQ has closed the connection over an internal error.
-var errCrashed = errors.New("RabbitMQ says 541")
+// ErrCrashed: RabbitMQ has closed the connection over an internal error.
+var ErrCrashed = errors.New("RabbitMQ says 541")
 
 // link keeps one connection.
 type link struct {
@@ -221,8 +221,8 @@ func (l *link) keep(ctx context.Context, wrap func(net.Conn) net.Conn, use func(
 		if strict = strict && !l.now().Connected; strict && NeedsPerson(err) {
 			return err
 		}
-		connected, crashed := l.now().Connected, errors.Is(err, errCrashed)
-		if connected || crashed {
+		connected, crashed := l.now().Connected, errors.Is(err, ErrCrashed)
+		if connected || crashed && l.reconnectsAtOnce {
 			wait = minReconnectWait // the broker is there: connect again soon
 		}
 		l.observe(State{Err: err})
@@ -395,7 +395,7 @@ func explain(err error) error {
 	case e.Code == amqp.ResourceLocked:
 		return fmt.Errorf("%w: %s", wire.ErrExclusive, e.Reason)
 	case e.Code == amqp.InternalError:
-		return fmt.Errorf("%w: %s", errCrashed, e.Reason)
+		return fmt.Errorf("%w: %s", ErrCrashed, e.Reason)
 	case e.Code == amqp.PreconditionFailed && strings.Contains(e.Reason, "inequivalent arg"):
 		return fmt.Errorf("%w: %s", wire.ErrDiffers, e.Reason)
 	case strings.Contains(e.Reason, "unknown exchange type"): // 503 on RabbitMQ 3, 406 on 4

@@ -28,5 +28,13 @@ func preconditionRemedy(what, name string, err error) string {
 func vhostOf(reason string) string {
 	_, rest, _ := strings.Cut(reason, "in vhost '")
 	vhost, _, _ := strings.Cut(rest, "': received")
-	return "'" + strings.ReplaceAll(vhost, "'", `'\''`) + "'"
+	return quote(vhost)
+}
+
+func quote(vhost string) string { return "'" + strings.ReplaceAll(vhost, "'", `'\''`) + "'" }
+
+// RemoveQuarantined returns a command that shows the first message in quarantine and removes it,
+// also one that RabbitMQ delivers to no AMQP client.
+func RemoveQuarantined(vhost string) string {
+	return "rabbitmqadmin --vhost=" + quote(vhost) + " get queue=" + wire.QueueQuarantine + " ackmode=ack_requeue_false"
 }

@@ -41,13 +41,21 @@ var (
 
 // intakeTopology is what the consumer of redrive.intake declares.
 func intakeTopology() delay.Topology {
+	q := quarantineTopology()
 	return delay.Topology{
-		Exchanges: []delay.Exchange{deadLetterExchange, delay.Own(wire.ExchangeFailures, amqp.ExchangeTopic),
-			{Name: wire.ExchangeQuarantine, Kind: amqp.ExchangeFanout, Internal: true, Args: amqp.Table{"alternate-exchange": wire.ExchangeQuarantine}}},
-		Queues: []delay.Queue{{Name: wire.QueueQuarantine, Args: amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": delay.NoLimit}}, intakeQueue},
-		Bindings: []delay.Binding{{From: wire.ExchangeQuarantine, ToQueue: wire.QueueQuarantine},
-			{From: wire.ExchangeDeadLetters, ToQueue: wire.QueueIntake},
-			{From: wire.ExchangeFailures, Key: "#", ToQueue: wire.QueueIntake}},
+		Exchanges: append([]delay.Exchange{deadLetterExchange, delay.Own(wire.ExchangeFailures, amqp.ExchangeTopic)}, q.Exchanges...),
+		Queues:    append(q.Queues, intakeQueue),
+		Bindings: append(q.Bindings, delay.Binding{From: wire.ExchangeDeadLetters, ToQueue: wire.QueueIntake},
+			delay.Binding{From: wire.ExchangeFailures, Key: "#", ToQueue: wire.QueueIntake}),
+	}
+}
+
+// quarantineTopology is where RabbitMQ moves what it fails to deliver from the intake.
+func quarantineTopology() delay.Topology {
+	return delay.Topology{
+		Exchanges: []delay.Exchange{{Name: wire.ExchangeQuarantine, Kind: amqp.ExchangeFanout, Internal: true, Args: amqp.Table{"alternate-exchange": wire.ExchangeQuarantine}}},
+		Queues:    []delay.Queue{{Name: wire.QueueQuarantine, Args: amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": delay.NoLimit}}},
+		Bindings:  []delay.Binding{{From: wire.ExchangeQuarantine, ToQueue: wire.QueueQuarantine}},
 	}
 }
 

@@ -13,7 +13,6 @@ import (
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/migrate"
-	"github.com/redrive-mq/redrive/internal/quarantine"
 	"github.com/redrive-mq/redrive/internal/query"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/move"
@@ -77,7 +76,6 @@ var codes = []struct {
 	{config.ErrNoVHost, ExitNotFound},
 	{management.ErrDenied, ExitForbidden},
 	{management.ErrNotFound, ExitNotFound},
-	{quarantine.ErrLimit, ExitPrecondition},
 	{move.ErrConsumers, ExitPartly},
 	{move.ErrRefused, ExitPrecondition},
 	{broker.ErrLocked, ExitPrecondition},

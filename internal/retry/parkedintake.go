@@ -3,6 +3,8 @@ package retry
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 	"unicode/utf8"
 
@@ -16,10 +18,15 @@ import (
 // queue has no binding; those messages are retried at once. Any user with write permission may
 // publish there, so headers are shown, and prove no queue. Its methods are called as those of
 // Intake.
+//
+// Another one stores what RabbitMQ moved to redrive.quarantine since it failed to deliver it to the
+// Intake. On RabbitMQ 3 a publisher can have written the entries of x-death below the newest, so
+// there the headers prove no queue either.
 type ParkedIntake struct {
 	keeper
-	lostQueue func(queue string)
-	names     *ReportedNames
+	quarantined bool // it is the one of redrive.quarantine
+	lostQueue   func(queue string)
+	names       *ReportedNames
 }
 
 // NewParkedIntake makes a ParkedIntake that stores in s. lostQueue receives each queue that was
@@ -28,12 +35,23 @@ func NewParkedIntake(s store.Store, lostQueue func(queue string), events Listene
 	return &ParkedIntake{keeper: keeper{store: s, events: events}, lostQueue: lostQueue}
 }
 
+// NewQuarantineIntake makes the one of redrive.quarantine.
+func NewQuarantineIntake(s store.Store, events Listener) *ParkedIntake {
+	return &ParkedIntake{keeper: keeper{store: s, events: events}, quarantined: true}
+}
+
 // UseReportedNames bounds by n the queue names that only messages in redrive.parked gave.
 // Call it before the first batch.
 func (in *ParkedIntake) UseReportedNames(n *ReportedNames) { in.names = n }
 
 // Handle stores a batch, as Intake.Handle does.
 func (in *ParkedIntake) Handle(ctx context.Context, batch []wire.Delivery) error {
+	if in.quarantined {
+		batch = slices.Clone(batch)
+		for i := range batch {
+			batch[i].Message = beforeQuarantine(batch[i].Message)
+		}
+	}
 	if err := in.begin(ctx, batch); err != nil {
 		return err
 	}
@@ -67,6 +85,9 @@ func (in *ParkedIntake) decide(ctx context.Context, i int, d *wire.Delivery, now
 			rec = parkUndecided(d, now, p)
 		}
 	}()
+	if in.quarantined {
+		return in.decideQuarantined(ctx, i, d, now)
+	}
 	m := &d.Message
 	rec, _ = in.record(i, d, now)
 	rec.Error = headerText(m, wire.HeaderError)
@@ -106,6 +127,51 @@ func (in *ParkedIntake) decide(ctx context.Context, i int, d *wire.Delivery, now
 		addNote(rec, why)
 		waitUntil(rec, now)
 		return rec
+	}
+	if d.CannotRepublish != "" {
+		why += "; " + d.CannotRepublish
+	}
+	park(rec, now, why)
+	return rec
+}
+
+// beforeQuarantine returns a message as RabbitMQ tried to deliver it from the intake, so that it has
+// the identity that it would have had there. Where the newest entry of x-death does not say that the
+// intake dead-lettered it, it stays as it is.
+func beforeQuarantine(m wire.Message) wire.Message {
+	deaths, head := deathsOf(&m)
+	if queue, _ := head["queue"].(string); m.Exchange != wire.ExchangeQuarantine || queue != wire.QueueIntake {
+		return m
+	}
+	m.Exchange, _ = head["exchange"].(string)
+	m.RoutingKey = ""
+	if keys, _ := head["routing-keys"].([]any); len(keys) > 0 {
+		m.RoutingKey, _ = keys[0].(string)
+	}
+	m.Headers = maps.Clone(m.Headers)
+	if m.Headers["x-death"] = deaths[1:]; len(deaths) == 1 {
+		delete(m.Headers, "x-death")
+	}
+	return m
+}
+
+// decideQuarantined parks what could not be delivered to the intake, as failed in the queue that it
+// names.
+func (in *ParkedIntake) decideQuarantined(ctx context.Context, i int, d *wire.Delivery, now time.Time) *store.Record {
+	o := originOf(d)
+	o.proven = false
+	rec := in.failedRecord(o, i, d, now)
+	rec.Error = headerText(&d.Message, wire.HeaderError)
+	why := fmt.Sprintf("RabbitMQ failed to deliver it to Redrive as often as the delivery limit of %s allows, and moved it to %s",
+		wire.QueueIntake, wire.QueueQuarantine)
+	switch {
+	case d.Message.Exchange == "" || d.Message.Exchange == wire.ExchangeQuarantine:
+		why = "it was published to " + wire.QueueQuarantine
+	case o.refusal != "":
+		why += "; " + o.refusal
+	case !in.names.admits(ctx, o.queue, d.Message.UserID):
+		why += "; " + tooMany(o.queue)
+		rec.Queue = ""
 	}
 	if d.CannotRepublish != "" {
 		why += "; " + d.CannotRepublish

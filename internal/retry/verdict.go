@@ -78,8 +78,8 @@ func (in *Intake) decide(ctx context.Context, i int, d *wire.Delivery, rules *Ru
 }
 
 // failedRecord makes the record of a message that has failed once more.
-func (in *Intake) failedRecord(o origin, i int, d *wire.Delivery, now time.Time) *store.Record {
-	rec, own := in.record(i, d, now)
+func (k *keeper) failedRecord(o origin, i int, d *wire.Delivery, now time.Time) *store.Record {
+	rec, own := k.record(i, d, now)
 	rec.Failures++
 	firstReport := d.Message.Exchange == wire.ExchangeFailures && d.Message.Headers[wire.HeaderID] == nil
 	if own && (o.retried || !o.proven) || firstReport {

@@ -2,10 +2,12 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/broker"
@@ -13,15 +15,25 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// quarantined receives how many messages are in quarantine, and logs when there are more.
+// quarantine is what is in redrive.quarantine and cannot be parked.
+type quarantine struct {
+	messages atomic.Int64
+	stuck    atomic.Bool // RabbitMQ ends each connection that the first message is delivered to
+}
+
+// quarantined receives how many messages are in quarantine.
 func (s *vhost) quarantined(n int) {
-	was := s.quarantine.Swap(int64(n))
-	if was == int64(n) {
-		return
-	}
+	s.quarantine.messages.Store(int64(n))
 	s.metrics.Quarantined(n)
-	if notice := s.notices(); int64(n) > was {
-		s.Log.Warn(notice[0])
+}
+
+// quarantineConnection receives the state of the connection that consumes redrive.quarantine. A
+// message that ends it stops nothing else, so neither readiness nor redrive_connected has it.
+func (s *vhost) quarantineConnection(st broker.State) {
+	stuck := errors.Is(st.Err, broker.ErrCrashed)
+	if was := s.quarantine.stuck.Swap(stuck); stuck && !was {
+		s.Log.Error("RabbitMQ cannot deliver a message in quarantine, so those behind it are not parked",
+			"queue", wire.QueueQuarantine, "remove", broker.RemoveQuarantined(s.config.VHost()))
 	}
 }
 

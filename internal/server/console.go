@@ -30,11 +30,10 @@ func (s *vhost) notices() []string {
 	if err := s.auditShort(); err != nil {
 		all = append(all, err.Error())
 	}
-	n := s.quarantine.Load()
-	if n == 0 {
-		return all
+	if n := s.quarantine.messages.Load(); n > 0 && s.quarantine.stuck.Load() {
+		all = append(all, fmt.Sprintf("messages in RabbitMQ's queue %s that cannot be parked: %d, as RabbitMQ cannot deliver the first (this shows it and removes it: %s)", wire.QueueQuarantine, n, broker.RemoveQuarantined(s.config.VHost())))
 	}
-	return append([]string{fmt.Sprintf("messages that RabbitMQ failed to deliver, in its queue %s: %d (redrive quarantine list shows them, redrive quarantine replay has them retried)", wire.QueueQuarantine, n)}, all...)
+	return all
 }
 
 // auditShort says that less than store.reserve is free.

@@ -34,10 +34,11 @@ import (
 
 const (
 	// prefetch is how many unacknowledged failed messages RabbitMQ delivers to the intake,
-	// and parkedPrefetch how many parked ones to the parkedIntake. store.ReceiptsKept must
-	// be at least their sum.
-	prefetch       = 4096
-	parkedPrefetch = 1024
+	// and the others how many to the others. store.ReceiptsKept must be at least their sum. From
+	// quarantine it is one, so that what is before a message that ends the connection is parked.
+	prefetch           = 4096
+	parkedPrefetch     = 1024
+	quarantinePrefetch = 1
 	// grace is how long a stop waits for RabbitMQ to confirm what was published.
 	grace = 10 * time.Second
 )
@@ -52,17 +53,16 @@ type vhost struct {
 	store   engine
 	metrics *metrics.Metrics
 	health  *health
-	// intakeConsumer and parkedConsumer consume redrive.intake and redrive.parked, for intake
-	// and parkedIntake.
-	intakeConsumer, parkedConsumer *broker.BatchConsumer
-	intake                         *retry.Intake
-	parkedIntake                   *retry.ParkedIntake
-	publisher                      *broker.Publisher // of retries, replays and forwards
-	delayPublisher                 *broker.Publisher // to where messages wait in RabbitMQ
-	delayQueues                    *retry.DelayQueues
-	sender                         *retry.Sender
-	scheduler                      *retry.Scheduler
-	throttle                       *throttle.Throttle
+	// Each consumer, for the intake of that name.
+	intakeConsumer, parkedConsumer, quarantineConsumer *broker.BatchConsumer
+	intake                                             *retry.Intake
+	parkedIntake, quarantineIntake                     *retry.ParkedIntake
+	publisher                                          *broker.Publisher // of retries, replays and forwards
+	delayPublisher                                     *broker.Publisher // to where messages wait in RabbitMQ
+	delayQueues                                        *retry.DelayQueues
+	sender                                             *retry.Sender
+	scheduler                                          *retry.Scheduler
+	throttle                                           *throttle.Throttle
 	// consumerThrottle is the throttle that the scheduler calls.
 	consumerThrottle *consumerThrottle
 	limitsByPolicy   atomic.Pointer[map[string]throttle.Rules]
@@ -93,7 +93,7 @@ type vhost struct {
 
 	manage           *management.Client // nil: none is configured
 	consent          *management.Consent
-	quarantine       atomic.Int64 // the number of messages in it
+	quarantine       quarantine
 	foreignConsumers foreignConsumers
 }
 
@@ -176,6 +176,11 @@ func (s *vhost) open(address string) error {
 	s.parkedIntake = retry.NewParkedIntake(s.store, s.delayQueues.MarkLost, s.events)
 	s.parkedConsumer = broker.NewParkedConsumer(s.connection(partParked, "redrive parked"), parkedPrefetch, s.intakeState(partParkedStore, wire.QueueParked))
 	s.parkedConsumer.Redeclared = s.redeclared
+	s.quarantineIntake = retry.NewQuarantineIntake(s.store, s.events)
+	at := s.connection("quarantine", "redrive quarantine")
+	at.Observe = s.quarantineConnection
+	s.quarantineConsumer = broker.NewQuarantineConsumer(at, quarantinePrefetch, s.intakeState(partParkedStore, wire.QueueQuarantine))
+	s.quarantineConsumer.Redeclared = s.redeclared
 	s.sender = retry.NewSender(s.publisher, policies, func(queue string) time.Duration {
 		return cmp.Or(s.queueLimits(queue).NoQueue, throttle.DefaultNoQueue)
 	}, s.events)
@@ -186,6 +191,7 @@ func (s *vhost) open(address string) error {
 	names := retry.NewReportedNames(s.store, s.sender)
 	s.intake.UseReportedNames(names, s.sender)
 	s.parkedIntake.UseReportedNames(names)
+	s.quarantineIntake.UseReportedNames(names)
 	s.scheduler = retry.NewScheduler(s.store, s.sender, s.consumerThrottle, s.events, s.Log, s.laneChanged)
 	if err := s.openConsole(); err != nil {
 		return err
@@ -340,7 +346,7 @@ func (s *vhost) run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	publishing, stopPublishing := context.WithCancel(context.WithoutCancel(ctx))
-	var failure, parkedFailure error
+	var failure, parkedFailure, quarantineFailure error
 	var publishers, workers sync.WaitGroup
 	publishers.Go(func() { _ = s.publisher.Run(publishing) })
 	publishers.Go(func() {
@@ -375,6 +381,10 @@ func (s *vhost) run(ctx context.Context) error {
 		defer stop()
 		parkedFailure = s.parkedConsumer.Run(ctx, s.parkedIntake)
 	})
+	workers.Go(func() {
+		defer stop()
+		quarantineFailure = s.quarantineConsumer.Run(ctx, s.quarantineIntake)
+	})
 
 	workers.Wait()
 	s.sender.Close()
@@ -383,7 +393,7 @@ func (s *vhost) run(ctx context.Context) error {
 	s.delayQueues.Wait()
 	stopNotifying() // last, so that no event is lost
 	notifier.Wait()
-	return errors.Join(failure, parkedFailure)
+	return errors.Join(failure, parkedFailure, quarantineFailure)
 }
 
 // reload applies the policies of a new configuration.

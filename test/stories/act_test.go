@@ -1,13 +1,8 @@
 package stories_test
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -19,10 +14,8 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/broker"
-	"github.com/redrive-mq/redrive/internal/cli"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/operations"
-	"github.com/redrive-mq/redrive/internal/quarantine"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/server/servertest"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
@@ -230,7 +223,7 @@ func TestWhatRabbitMQCannotDeliverIsQuarantined(t *testing.T) {
 			}
 			brokertest.Eventually(t, fmt.Sprint(want, " are in quarantine, and the service says so"), func() bool {
 				notices := strings.Join(s.Notices(), "\n")
-				return v.Depth(wire.QueueQuarantine) == want && (want == 0 && notices == "" || strings.Contains(notices, fmt.Sprint("redrive.quarantine: ", want)))
+				return v.Depth(wire.QueueQuarantine) == want && (want == 0 && notices == "" || strings.Contains(notices, fmt.Sprint("cannot be parked: ", want)))
 			})
 			s.ready(t)
 		}
@@ -249,107 +242,60 @@ func TestWhatRabbitMQCannotDeliverIsQuarantined(t *testing.T) {
 	})
 }
 
-// What is in quarantine can be seen without being touched, replayed and exported, also what
-// RabbitMQ 3.10 gives to no AMQP client.
-func TestTheQuarantineIsListedReplayedAndExported(t *testing.T) {
+// What was quarantined is parked, with the reason. Where RabbitMQ 3.10 can deliver a message nowhere,
+// that ends one connection only, and the service names the command that removes it.
+func TestTheQuarantineIsParked(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		c := servertest.Config(t, v, soon)
-		file := filepath.Join(t.TempDir(), "redrive.yaml")
-		yaml := fmt.Sprintf("broker: {url: %q, management: %q}\n%s\n", c.Broker.URL, v.Management, soon)
-		must(t, os.WriteFile(file, []byte(yaml), 0o600))
-		redrive := func(args ...string) (code int, out, said string) {
-			var o, e bytes.Buffer
-			code = cli.Run(t.Context(), append([]string{"quarantine", args[0], "--config", file}, args[1:]...), &o, &e, cli.Build{Version: "test"})
-			return code, o.String(), e.String()
-		}
+		c := configured(t, v, soon, t.TempDir())
+		c.Broker.Management = v.Management // which says that the queue consents
 		deadLettered(v, "work", "quorum")
-		if err := run(t, c).ready(t).Stop(); err != nil { // it has declared what it needs
-			t.Fatal(err)
-		}
+		must(t, run(t, c).ready(t).Stop()) // it has declared what it needs
 		work := v.ConsumeMany("work")
-		bodies := []string{"one", "two", "culprit", "three"}
+		bodies := []string{"one", "culprit", "two"}
 		for _, body := range bodies {
-			p := amqp.Publishing{Body: []byte(body), Headers: amqp.Table{"kept": int32(7)}, MessageId: "id of " + body}
+			p := amqp.Publishing{Body: []byte(body), MessageId: "id of " + body}
 			if body == "culprit" {
-				p.Headers["x-death"] = []any{amqp.Table{"queue": "work", "reason": "rejected", "exchange": "", "count": 1.5,
-					"routing-keys": []any{"work"}, "time": time.Unix(1_700_000_000, 0)}}
+				p.Headers = amqp.Table{"x-death": []any{amqp.Table{"queue": "work", "reason": "rejected", "exchange": "", "count": 1.5,
+					"routing-keys": []any{"work"}, "time": time.Unix(1_700_000_000, 0)}}}
 			}
 			v.Publish("", "work", p)
 			reject(t, work.Next())
 		}
 		quarantineAll(t, v, len(bodies))
-
-		var listed []quarantine.Message
-		for range 2 {
-			code, out, said := redrive("list", "-o", "json")
-			if err := json.Unmarshal([]byte(out), &listed); code != 0 || err != nil || len(listed) != len(bodies) {
-				t.Fatalf("exit %d, %v, %s%s", code, err, out, said)
-			}
-			sizes := 0
-			for i, m := range listed {
-				if m.Queue != "work" || m.Reason != "rejected" || m.Attempt != 1 || m.RoutingKey != "work" || m.ByAPI == v.Since4() || m.Claimed == v.Since4() || v.Since4() && m.Size != len(bodies[i]) {
-					t.Errorf("%d is %+v", i, m)
-				}
-				sizes += m.Size
-			}
-			if sizes != len(strings.Join(bodies, "")) {
-				t.Errorf("listed are %+v", listed)
-			}
-			brokertest.Eventually(t, "all are there still", func() bool { return v.Depth(wire.QueueQuarantine) == len(bodies) })
-		}
-		if code, out, said := redrive("replay", "--dry-run"); code != 0 || strings.Count(out, "rejected") != len(bodies) || strings.Contains(out, "work (claimed)") == v.Since4() {
-			t.Errorf("exit %d, %s%s", code, out, said)
-		}
-		brokertest.Eventually(t, "all are there still", func() bool { return v.Depth(wire.QueueQuarantine) == len(bodies) })
-		exported := filepath.Join(t.TempDir(), "exported.jsonl")
-		if code, out, said := redrive("export", exported, "--limit", "1"); code != 0 {
-			t.Fatalf("exit %d, %s%s", code, out, said)
-		}
-		if text, err := os.ReadFile(exported); err != nil || strings.Contains(string(text), "its headers claim") == v.Since4() {
-			t.Errorf("exported is %s, %v", text, err)
-		}
 		s := run(t, c).ready(t)
-		lines, err := os.Open(exported)
-		must(t, err)
-		defer lines.Close()
-		if done, err := s.Client.Import(t.Context(), lines, false); err != nil || done.Queues["work"] != 1 {
-			t.Errorf("the export is imported as %+v, %v", done, err)
+		if !v.Since4() {
+			remove := broker.RemoveQuarantined(v.Name)
+			brokertest.Eventually(t, "one is parked, and the service says how the next is removed", func() bool {
+				return strings.Contains(strings.Join(s.Notices(), "\n"), "cannot be parked: 2, ") && strings.Contains(strings.Join(s.Notices(), "\n"), remove) &&
+					s.metric(t, "redrive_quarantine") == "2"
+			})
+			s.WaitParked(t, 1)
+			v.Publish(wire.ExchangeParked, "", amqp.Publishing{Body: []byte("parked"), Headers: amqp.Table{wire.HeaderQueue: "work"}})
+			s.WaitParked(t, 2)
+			s.ready(t)
+			must(t, s.Stop()) // as that command is to remove the first, which is perhaps being delivered
+			brokertest.Eventually(t, "both are ready", func() bool { return v.Depth(wire.QueueQuarantine) == 2 })
+			v.Must("POST", "queues/"+v.Name+"/"+wire.QueueQuarantine+"/get", map[string]any{"count": 1, "ackmode": "ack_requeue_false", "encoding": "auto"})
+			s = run(t, c).ready(t)
 		}
-		brokertest.Eventually(t, "the service says so", func() bool {
-			return strings.Contains(strings.Join(s.Notices(), "\n"), "redrive quarantine list")
+		s.WaitParked(t, 3)
+		brokertest.Eventually(t, "nothing is in quarantine", func() bool {
+			return s.metric(t, "redrive_quarantine") == "0" && len(s.Notices()) == 0 && v.Depth(wire.QueueQuarantine) == 0
 		})
-		replay := []string{"replay", "--yes"}
-		if !v.Since4() { // there a publisher can forge the queue
-			for _, args := range [][]string{replay, {"replay"}} {
-				if code, out, said := redrive(args...); code != cli.ExitUsage || !strings.Contains(said, "give --queue") || v.Depth(wire.QueueQuarantine) != 3 {
-					t.Errorf("%q: exit %d, %s%s", args, code, out, said)
-				}
+		for _, m := range s.Parked(t) {
+			if m.Exchange == "" && m.RoutingKey == "" { // the one that was parked in RabbitMQ
+				continue
 			}
-			replay = append(replay, "--queue", "work")
+			if m.Queue != "work" || m.Reason != wire.ReasonRejected || m.RoutingKey != "work" || m.Attempt != 1 || !strings.Contains(m.ParkedFor, wire.QueueQuarantine) {
+				t.Errorf("parked is %+v", m)
+			}
 		}
-		if code, out, said := redrive(replay...); code != 0 || !strings.Contains(out, "3 messages are replayed") || strings.Contains(said, "management API") && v.Since4() {
-			t.Fatalf("exit %d, %s%s", code, out, said)
-		}
-		// On 3.10 the management API may turn their order when it puts them back.
-		left := map[string]bool{}
-		for _, body := range bodies {
-			left[body] = true
-		}
-		for range bodies[1:] {
-			d := work.Next()
-			if !left[string(d.Body)] || d.Headers[wire.HeaderAttempt] != int64(1) || d.Headers["x-death"] != nil || d.Headers["kept"] == nil || d.MessageId != "id of "+string(d.Body) || d.RoutingKey != "work" {
+		s.Replay(t, "")
+		for range 3 {
+			if d := work.Next(); d.Headers["x-death"] != nil || d.RoutingKey != "work" && d.MessageId != "" {
 				t.Errorf("%q came back as %+v", d.Body, d)
 			}
-			delete(left, string(d.Body))
 		}
-		brokertest.Eventually(t, "nothing is in quarantine", func() bool { return v.Depth(wire.QueueQuarantine) == 0 && len(s.Notices()) == 0 })
-		if n := s.Replay(t, ""); n != 1 {
-			t.Errorf("%d imported messages", n)
-		}
-		if d := work.Next(); !left[string(d.Body)] {
-			t.Errorf("%q came back, and not %v", d.Body, left)
-		}
-		work.Nothing()
 	})
 }
 
@@ -370,26 +316,6 @@ func quarantineAll(t *testing.T, v *brokertest.VHost, n int) {
 		return v.Depth(wire.QueueQuarantine) == n
 	})
 	v.Must("DELETE", "policies/"+v.Name+"/small", nil)
-}
-
-// Each look counts as a delivery: where that could use up a limit, nothing is looked at.
-func TestTheQuarantineIsNotListedBelowASmallDeliveryLimit(t *testing.T) {
-	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		c := configured(t, v, soon, t.TempDir())
-		must(t, run(t, c).ready(t).Stop())
-		v.Publish("", wire.QueueQuarantine, amqp.Publishing{Body: []byte("m"), DeliveryMode: amqp.Persistent})
-		v.Policy("everything", ".*", 0, map[string]any{"delivery-limit": 1})
-		q := &quarantine.Quarantine{Broker: broker.Config{URL: c.Broker.URL}, API: v.API()}
-		brokertest.Eventually(t, "it is refused", func() bool { return errors.Is(q.CheckLimit(t.Context()), quarantine.ErrLimit) })
-		v.Must("DELETE", "policies/"+v.Name+"/everything", nil)
-		brokertest.Eventually(t, "it is not", func() bool { return q.CheckLimit(t.Context()) == nil })
-		for range 3 {
-			if all, total, err := q.List(t.Context(), 10); err != nil || len(all) != 1 || total != 1 {
-				t.Fatalf("%v, %d, %v", all, total, err)
-			}
-			brokertest.Eventually(t, "it is there", func() bool { return v.Depth(wire.QueueQuarantine) == 1 })
-		}
-	})
 }
 
 // What is parked in RabbitMQ is shown with what its trail says, and can be replayed like

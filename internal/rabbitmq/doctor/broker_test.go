@@ -141,7 +141,7 @@ func TestWhatTheServiceDeclares(t *testing.T) {
 
 		ch := v.Channel()
 		v.Publish("", wire.QueueQuarantine, amqp.Publishing{})
-		finds(t, c, "quarantine", "messages in redrive.quarantine: 1", "redrive quarantine list", "redrive quarantine replay")
+		finds(t, c, "quarantine", "messages in redrive.quarantine: 1", "rabbitmqadmin", "ackmode=ack_requeue_false")
 		for range 2 {
 			v.Consume(wire.QueueIntake)
 		}

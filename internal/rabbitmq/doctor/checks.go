@@ -36,7 +36,7 @@ var Checks = []Check{
 	{Name: "replicas", Title: "our quorum queues have a replica on each node, up to three", Needs: []Part{Queues, Nodes}, Run: replicas,
 		Why: "A queue that was declared before a node joined has no replica there: with one replica the intake stops while that node is down, and is lost with its disk."},
 	{Name: "quarantine", Title: "redrive.quarantine is empty", Needs: []Part{AMQP}, Run: quarantine,
-		Why: "RabbitMQ failed to deliver these to the service, which therefore neither shows nor retries them."},
+		Why: "RabbitMQ failed to deliver these to the intake. The service parks them, unless it cannot receive them here either."},
 	{Name: "another-service", Title: "one service consumes redrive.intake", Needs: []Part{AMQP}, Run: others,
 		Why: "Services with stores of their own on one virtual host each receive a part of the failed messages: neither shows, counts or limits those of the other."},
 	{Name: "parked-in-rabbitmq", Title: "redrive.parked is collected", Needs: []Part{AMQP}, Run: parked,

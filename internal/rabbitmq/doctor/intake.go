@@ -109,7 +109,7 @@ func intake(s *Scene) (all []Finding) {
 func (s *Scene) smallLimits() (all []Finding) {
 	for name, becomes := range map[string]string{
 		wire.QueueIntake:     "after that many lost connections RabbitMQ moves good messages to redrive.quarantine",
-		wire.QueueQuarantine: "RabbitMQ drops a message that was listed that often",
+		wire.QueueQuarantine: "after that many lost connections RabbitMQ drops a message",
 	} {
 		q := s.queue(name)
 		if q == nil {
@@ -185,8 +185,8 @@ func intakeByAMQP(s *Scene) []Finding {
 
 func quarantine(s *Scene) []Finding {
 	if n := s.Probed.Quarantine.Ready; n > 0 {
-		return []Finding{{Status: Warning, What: fmt.Sprintf("messages in redrive.quarantine: %d", n), Remedy: "Look at them, and have them retried or export them:",
-			Commands: []string{s.redrive("quarantine list"), s.redrive("quarantine replay"), s.redrive("quarantine export", "quarantine.jsonl")}}}
+		return []Finding{{Status: Warning, What: fmt.Sprintf("messages in redrive.quarantine: %d", n), Remedy: "The service parks them. Where they stay while it runs, RabbitMQ cannot deliver the first; this shows it and removes it:",
+			Commands: []string{broker.RemoveQuarantined(s.VHost)}}}
 	}
 	return nil
 }

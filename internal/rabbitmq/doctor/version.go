@@ -27,7 +27,7 @@ func rabbitmqVersion(s *Scene) []Finding {
 		return []Finding{{Status: Wrong, What: "RabbitMQ " + s.Version + " is too old: Redrive needs 3.10", Remedy: "Upgrade RabbitMQ."}}
 	case !s.versionAtLeast(4, 0):
 		return []Finding{{Status: Warning, What: "RabbitMQ " + s.Version + " fails over a malformed x-death",
-			Remedy: "Upgrade to RabbitMQ 4. Until then let only users publish whom you trust, look at redrive.quarantine (redrive quarantine list), and prefer at-most-once where publishers are strangers."}}
+			Remedy: "Upgrade to RabbitMQ 4. Until then let only users publish whom you trust, look at redrive.quarantine, and prefer at-most-once where publishers are strangers."}}
 	}
 	return []Finding{{Status: OK, What: "RabbitMQ " + s.Version}}
 }

@@ -473,7 +473,6 @@ func TestAProxyThatDecodesSlashes(t *testing.T) {
 					},
 					"delete":  func(ctx context.Context) error { return m.DeletePolicy(ctx, "limits") },
 					"declare": func(ctx context.Context) error { return m.Declare(ctx, exchange) },
-					"get":     func(ctx context.Context) error { _, err := m.Get(ctx, "orders", 1, true, 0); return err },
 				} {
 					if err := ask(t.Context()); !errors.Is(err, management.ErrOther) {
 						t.Errorf("%s in %q, slashes merged %v: %v", what, vhost, merges, err)

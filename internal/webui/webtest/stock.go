@@ -85,7 +85,7 @@ func traffic(now time.Time) *Told {
 		},
 		Returns:  map[string]string{"webhooks": "RabbitMQ has no such queue"},
 		Problems: []string{`retries of the queue "webhooks" fail: RabbitMQ has no such queue`},
-		Notices:  []string{"messages that RabbitMQ failed to deliver, in its queue redrive.quarantine: 2 (look at them on RabbitMQ's management page, then purge the queue)"},
+		Notices:  []string{"messages in RabbitMQ's queue redrive.quarantine that cannot be parked: 2"},
 	}
 	for i, silent := range []time.Duration{0, 0, 4 * time.Second} { // the last one is not heard of
 		t.Replicas = append(t.Replicas, inspect.Replica{ID: fmt.Sprintf("redrive-%d-5f1c9a3e", i), Address: fmt.Sprintf("redrive-%d.redrive.shop.svc.cluster.local:8250", i), Version: "1.4.0",
