@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -21,6 +22,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
 	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/memstore"
 	"github.com/redrive-mq/redrive/internal/store/storetest"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -36,11 +38,11 @@ func TestWhatWasExportedIsImportedAsItWas(t *testing.T) {
 		if err != nil || n != 1 || bytes.Count(out.Bytes(), []byte("\n")) != 1 {
 			t.Fatalf("%d exported, %v:\n%s", n, err, &out)
 		}
-		dry, err := d.Import(ctx, caller(auth.Editor), bytes.NewReader(out.Bytes()), true)
+		dry, err := d.Import(ctx, caller(auth.Editor), bytes.NewReader(out.Bytes()), actions.ImportOptions{DryRun: true})
 		if err != nil || dry.Count != 1 || dry.Queues["orders"] != 1 {
 			t.Fatalf("%+v, %v", dry, err)
 		}
-		im, err := d.Import(ctx, caller(auth.Editor), &out, false)
+		im, err := d.Import(ctx, caller(auth.Editor), &out, actions.ImportOptions{})
 		if err != nil || im.Count != 1 {
 			t.Fatalf("%+v, %v", im, err)
 		}
@@ -77,11 +79,11 @@ func TestAFileImportedTwiceDoublesNothing(t *testing.T) {
 			{out.String(), 0, 3},
 			{strings.Replace(first, `"attempt":`, `"attempt":1`, 1), 1, 0}, // another message
 		} {
-			dry, err := d.Import(ctx, caller(auth.Editor), strings.NewReader(c.text), true)
+			dry, err := d.Import(ctx, caller(auth.Editor), strings.NewReader(c.text), actions.ImportOptions{DryRun: true})
 			if err != nil || dry.Count != c.count || dry.Already != c.already {
 				t.Errorf("%d, dry: %+v, %v", i, dry, err)
 			}
-			im, err := d.Import(ctx, caller(auth.Editor), strings.NewReader(c.text), false)
+			im, err := d.Import(ctx, caller(auth.Editor), strings.NewReader(c.text), actions.ImportOptions{})
 			if err != nil || im.Count != c.count || im.Already != c.already {
 				t.Errorf("%d: %+v, %v", i, im, err)
 			}
@@ -90,7 +92,7 @@ func TestAFileImportedTwiceDoublesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		inspecttest.RetryDue(t, d.store, "orders", time.Now()) // and gone to their consumer
-		if im, err := d.Import(ctx, caller(auth.Editor), strings.NewReader(out.String()), false); err != nil || im.Count != 0 || im.Already != 3 {
+		if im, err := d.Import(ctx, caller(auth.Editor), strings.NewReader(out.String()), actions.ImportOptions{}); err != nil || im.Count != 0 || im.Already != 3 {
 			t.Errorf("after a replay: %+v, %v", im, err)
 		}
 	})
@@ -109,6 +111,46 @@ func idsOf(t *testing.T, d *desk, why string) (ids []string) {
 	return ids
 }
 
+// An administrator moves a store: all is as it was, once.
+func TestWhatIsImportedAsIs(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		parked, waits, gone := storetest.Everything(), record("orders", store.Waiting, "no stock"), record("orders", store.Discarded, "")
+		parked.Message.Body = []byte("\x00\xff\n")
+		waits.Due = time.Now().Add(time.Hour).Truncate(time.Microsecond)
+		forged := *waits
+		forged.FailedAt = waits.FailedAt.Add(time.Second).Truncate(time.Microsecond)
+		old := newDesk(memstore.New())
+		old.add(t, parked, waits, &forged, gone)
+		var out bytes.Buffer
+		if n, err := old.Export(ctx, caller(auth.Viewer), "state:waiting OR state:parked OR state:discarded", &out); err != nil || n != 4 {
+			t.Fatalf("%d exported, %v", n, err)
+		}
+		asIs := actions.ImportOptions{AsIs: true}
+		if _, err := d.Import(ctx, caller(auth.Editor), bytes.NewReader(out.Bytes()), asIs); !errors.Is(err, auth.ErrForbidden) {
+			t.Errorf("an editor: %v", err)
+		}
+		for _, want := range []actions.Imported{{Count: 4}, {Already: 4}} {
+			im, err := d.Import(ctx, caller(auth.Admin), bytes.NewReader(out.Bytes()), asIs)
+			if err != nil || im.Count != want.Count || im.Already != want.Already {
+				t.Errorf("%+v, %v", im, err)
+			}
+		}
+		for _, is := range []store.State{store.Waiting, store.Parked, store.Discarded} {
+			of := func(s store.Store) (all []*store.Record) {
+				page, err := storetest.List(ctx, s, storetest.Filter{State: is, Body: true})
+				must(t, err)
+				for _, l := range page.Records {
+					all = append(all, l.Record)
+				}
+				return all
+			}
+			if diff := cmp.Diff(of(old.store), of(d.store), cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("(-was +is):\n%s", diff)
+			}
+		}
+	})
+}
+
 func TestAnImportMarksWhatOnlyTheFileSays(t *testing.T) {
 	each(t, func(t *testing.T, d *desk) {
 		r := record("orders", store.Parked, "x")
@@ -119,7 +161,7 @@ func TestAnImportMarksWhatOnlyTheFileSays(t *testing.T) {
 		if _, err := d.Export(ctx, caller(auth.Viewer), "queue:orders", &out); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := d.Import(ctx, caller(auth.Editor), &out, false); err != nil {
+		if _, err := d.Import(ctx, caller(auth.Editor), &out, actions.ImportOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		m, err := d.Message(ctx, caller(auth.Viewer), idsOf(t, d, "imported by")[0])
@@ -149,7 +191,7 @@ func TestABadLineIsNamed(t *testing.T) {
 			"not allowed":    {caller(auth.Editor, "orders"), good + "\n" + strings.Replace(good, `"orders"`, `"mail"`, 1), auth.ErrForbidden},
 			"no editor":      {caller(auth.Operator), good, auth.ErrForbidden},
 		} {
-			im, err := d.Import(ctx, c.by, strings.NewReader(c.text), false)
+			im, err := d.Import(ctx, c.by, strings.NewReader(c.text), actions.ImportOptions{})
 			if !errors.Is(err, c.want) || im.Count != 0 || name != "no editor" && !strings.Contains(err.Error(), "line 3") {
 				t.Errorf("%s: %+v, %v", name, im, err)
 			}
@@ -171,11 +213,11 @@ func TestAMessageThatFailedMostOftenIsImported(t *testing.T) {
 		if _, err := d.Export(ctx, caller(auth.Viewer), "queue:orders", &out); err != nil {
 			t.Fatal(err)
 		}
-		if im, err := d.Import(ctx, caller(auth.Editor), bytes.NewReader(out.Bytes()), false); err != nil || im.Count != 1 {
+		if im, err := d.Import(ctx, caller(auth.Editor), bytes.NewReader(out.Bytes()), actions.ImportOptions{}); err != nil || im.Count != 1 {
 			t.Errorf("%+v, %v", im, err)
 		}
 		more := strings.Replace(out.String(), `"attempt":1000001`, `"attempt":1000002`, 1)
-		if _, err := d.Import(ctx, caller(auth.Editor), strings.NewReader(more), false); !errors.Is(err, inspect.ErrInvalid) {
+		if _, err := d.Import(ctx, caller(auth.Editor), strings.NewReader(more), actions.ImportOptions{}); !errors.Is(err, inspect.ErrInvalid) {
 			t.Errorf("one that failed more often: %v", err)
 		}
 	})
@@ -258,7 +300,7 @@ func TestOneImportReadsALongLine(t *testing.T) {
 		leave, err := d.Large.Enter(ctx, "another", 1)
 		must(t, err)
 		var read endless
-		if _, err := d.Import(ctx, caller(auth.Editor), &read, false); !errors.Is(err, background.ErrTooMany) || read > 2<<20 {
+		if _, err := d.Import(ctx, caller(auth.Editor), &read, actions.ImportOptions{}); !errors.Is(err, background.ErrTooMany) || read > 2<<20 {
 			t.Errorf("after %d bytes: %v", read, err)
 		}
 		leave()
@@ -270,7 +312,7 @@ func TestOneImportReadsALongLine(t *testing.T) {
 		var out bytes.Buffer
 		_, err = d.Export(ctx, caller(auth.Viewer), "queue:orders", &out)
 		must(t, err)
-		if im, err := d.Import(ctx, caller(auth.Editor), &out, false); err != nil || im.Count != 2 {
+		if im, err := d.Import(ctx, caller(auth.Editor), &out, actions.ImportOptions{}); err != nil || im.Count != 2 {
 			t.Errorf("%+v, %v", im, err)
 		}
 	})

@@ -41,33 +41,52 @@ const (
 type Imported struct {
 	Count  int64            `json:"count" doc:"Messages that are parked now; with dry_run: that would be."`
 	Queues map[string]int64 `json:"queues" doc:"How many of each queue."`
-	// Already are left out: the same lines were imported before.
+	// Already are left out: the same messages were imported before.
 	Already int64 `json:"already,omitempty" doc:"Messages that were imported before, and are skipped."`
 }
 
+// ImportOptions are how an import is made.
+type ImportOptions struct {
+	DryRun bool // only check all lines
+	// AsIs keeps the messages with id, state, attempts and times as they are, to move a store. What
+	// waits is retried when it is due, to the queue that the file says, so only an administrator may.
+	AsIs bool
+}
+
+func (o ImportOptions) role() auth.Role {
+	if o.AsIs {
+		return auth.Admin
+	}
+	return auth.Editor
+}
+
 // Import parks what Export wrote: new messages, with new ids, that say which ones they were made
-// from. A line that was imported before is left out, so an import that was cut short can be
+// from. A message that was imported before is left out, so an import that was cut short can be
 // repeated. An error names the line; batches before it are kept, and Imported says how many
-// messages they have. With dryRun all lines are checked, and none is kept.
-func (a *Actions) Import(ctx context.Context, by auth.Caller, r io.Reader, dryRun bool) (Imported, error) {
+// messages they have.
+func (a *Actions) Import(ctx context.Context, by auth.Caller, r io.Reader, o ImportOptions) (Imported, error) {
 	im := Imported{Queues: map[string]int64{}}
-	if err := a.Permit(by, auth.Editor, "import", ""); err != nil {
+	did := "import"
+	if o.AsIs {
+		did = "import as is"
+	}
+	if err := a.Permit(by, o.role(), did, ""); err != nil {
 		return im, err
 	}
-	if dryRun {
-		err := a.readLines(ctx, by, r, func(records []*store.Record) error {
-			records, err := a.notImported(ctx, &im, records)
+	if o.DryRun {
+		err := a.readLines(ctx, by, r, o, func(records []*store.Record) error {
+			records, err := a.notImported(ctx, &im, records, o)
 			im.add(records)
 			return err
 		})
 		return im, err
 	}
-	end, err := a.Begin(by, "import", "", 0, "")
+	end, err := a.Begin(by, did, "", 0, "")
 	if err != nil {
 		return im, err
 	}
-	err = a.readLines(ctx, by, r, func(records []*store.Record) error {
-		records, err := a.notImported(ctx, &im, records)
+	err = a.readLines(ctx, by, r, o, func(records []*store.Record) error {
+		records, err := a.notImported(ctx, &im, records, o)
 		if err != nil || len(records) == 0 {
 			return err
 		}
@@ -94,30 +113,49 @@ func (im *Imported) add(records []*store.Record) {
 	}
 }
 
+// failure is one of a message.
+type failure struct {
+	id    uuid.UUID
+	queue string
+	at    int64
+}
+
 // notImported are the records that were not imported before, whatever became of them since.
-func (a *Actions) notImported(ctx context.Context, im *Imported, records []*store.Record) (left []*store.Record, err error) {
-	seen := map[uuid.UUID]bool{}
+func (a *Actions) notImported(ctx context.Context, im *Imported, records []*store.Record, o ImportOptions) (left []*store.Record, err error) {
+	of := func(id uuid.UUID, queue string, at time.Time) failure {
+		if !o.AsIs { // its id was made for this line
+			return failure{id: id}
+		}
+		return failure{id, queue, at.UnixMicro()}
+	}
+	seen := map[failure]bool{}
 	for _, r := range records {
 		kept, err := a.Store.Find(ctx, r.ID)
 		if err != nil {
 			return nil, err
 		}
+		for _, l := range kept {
+			seen[of(l.Record.ID, l.Record.Queue, l.Record.FailedAt)] = true
+		}
 		past, err := a.Store.PastFailures(ctx, r.ID)
 		if err != nil {
 			return nil, err
 		}
-		if seen[r.ID] || len(kept)+len(past) > 0 {
-			im.Already++
-			continue
+		for _, p := range past {
+			seen[of(p.ID, p.Queue, p.FailedAt)] = true
 		}
-		seen[r.ID] = true
-		left = append(left, r)
+		if is := of(r.ID, r.Queue, r.FailedAt); seen[is] {
+			im.Already++
+		} else {
+			seen[is] = true
+			left = append(left, r)
+		}
 	}
 	return left, nil
 }
 
 // readLines passes the records of an export to keep, a batch of checked lines at a time.
-func (a *Actions) readLines(ctx context.Context, by auth.Caller, from io.Reader, keep func([]*store.Record) error) error {
+func (a *Actions) readLines(ctx context.Context, by auth.Caller, from io.Reader, o ImportOptions, keep func([]*store.Record) error) error {
 	in := bufio.NewReaderSize(from, 64<<10)
 	var batch []*store.Record
 	size, leave := 0, func() {} // Config.Large
@@ -148,7 +186,7 @@ func (a *Actions) readLines(ctx context.Context, by auth.Caller, from io.Reader,
 		}
 		ended := err == io.EOF
 		if line = bytes.TrimSpace(line); len(line) > 0 {
-			r, err := a.importLine(by, line)
+			r, err := a.importLine(by, line, o)
 			if err != nil {
 				return fmt.Errorf("line %d: %w", n, err)
 			}
@@ -193,9 +231,9 @@ func readLine(in *bufio.Reader, long func() error) ([]byte, error) {
 	}
 }
 
-// importLine makes a parked record of a line. A file proves nothing: not that
-// RabbitMQ dead-lettered it, nor that a policy sent it elsewhere.
-func (a *Actions) importLine(by auth.Caller, line []byte) (*store.Record, error) {
+// importLine makes a record of a line. A file proves nothing, not that RabbitMQ dead-lettered it, nor
+// that a policy sent it elsewhere, so it is parked; but for what an administrator imports as it is.
+func (a *Actions) importLine(by auth.Caller, line []byte, o ImportOptions) (*store.Record, error) {
 	r, err := parseLine(line)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", inspect.ErrInvalid, err)
@@ -207,8 +245,11 @@ func (a *Actions) importLine(by auth.Caller, line []byte) (*store.Record, error)
 	case len(m.Exchange) > longestName || len(m.RoutingKey) > longestName:
 		return nil, fmt.Errorf("%w: its exchange or routing key is longer than %d bytes", inspect.ErrInvalid, longestName)
 	}
-	if err := by.May(auth.Editor, r.Queue); err != nil {
+	if err := by.May(o.role(), r.Queue); err != nil {
 		return nil, err
+	}
+	if o.AsIs {
+		return r, valid(r)
 	}
 	// The same line gets the same id, so that a repeated import recognizes it.
 	same, err := appendLine(nil, r)
@@ -233,10 +274,14 @@ func (a *Actions) importLine(by auth.Caller, line []byte) (*store.Record, error)
 			*at = now
 		}
 	}
+	return r, valid(r)
+}
+
+func valid(r *store.Record) error {
 	if _, err := store.AppendRecord(nil, r); err != nil {
-		return nil, fmt.Errorf("%w: %w", inspect.ErrInvalid, err)
+		return fmt.Errorf("%w: %w", inspect.ErrInvalid, err)
 	}
-	return r, nil
+	return nil
 }
 
 // importedIDs is the name space of the ids of imported messages.

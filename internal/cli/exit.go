@@ -12,7 +12,6 @@ import (
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/inspect"
-	"github.com/redrive-mq/redrive/internal/migrate"
 	"github.com/redrive-mq/redrive/internal/query"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/move"
@@ -79,9 +78,6 @@ var codes = []struct {
 	{move.ErrConsumers, ExitPartly},
 	{move.ErrRefused, ExitPrecondition},
 	{broker.ErrLocked, ExitPrecondition},
-	{migrate.ErrRefused, ExitPrecondition},
-	{migrate.ErrDiffers, ExitPrecondition},
-	{migrate.ErrDamaged, ExitPrecondition},
 }
 
 func codeOf(err error) int {

@@ -65,17 +65,23 @@ func (c *lineCounter) Write(b []byte) (int, error) {
 }
 
 func (p *program) importing() *cobra.Command {
-	var dry bool
+	var o actions.ImportOptions
 	c := p.withClient(&cobra.Command{
 		Use:   "import FILE|-",
 		Short: "Park the messages of an export: new messages that name the old ones",
 		Long: `Park the messages of an export: new messages, with ids of their own, that name the
 originals. A message that was imported before is skipped, so you can repeat an import that
 was interrupted. A file is checked as a whole before the first message is stored; of
-standard input (-) the messages before an invalid line are stored.`,
+standard input (-) the messages before an invalid line are stored.
+
+--as-is keeps the messages as they are in the export, with their ids, attempts and times, to
+move them to another store: what was waiting is retried when it is due. Only an
+administrator may, and the service of the old store must not run any more.`,
+		Example: `  redrive import orders.jsonl
+  redrive import --as-is --dry-run all.jsonl`,
 		Args: exactArgs(1, "a file, or - for standard input"),
 	}, func(ctx context.Context, client httpapi.Client, args []string) error {
-		done, err := p.importFrom(ctx, client, args[0], dry)
+		done, err := p.importFrom(ctx, client, args[0], o)
 		var e exitError
 		if err != nil && errors.Is(err, inspect.ErrInvalid) && !errors.As(err, &e) {
 			err = exitError{ExitError, err} // the file is wrong, not the command
@@ -84,10 +90,14 @@ standard input (-) the messages before an invalid line are stored.`,
 			return err
 		}
 		return write(p, done, func(actions.Imported) string { return "" }, func(w io.Writer) {
-			if dry {
-				fmt.Fprintf(w, "%s would be parked. Nothing is done yet.\n", messages(done.Count))
+			does := "parked"
+			if o.AsIs {
+				does = "kept as they were"
+			}
+			if o.DryRun {
+				fmt.Fprintf(w, "%s would be %s. Nothing is done yet.\n", messages(done.Count), does)
 			} else {
-				fmt.Fprintf(w, "%s parked\n", plural(done.Count, "message is", "messages are"))
+				fmt.Fprintf(w, "%s %s\n", plural(done.Count, "message is", "messages are"), does)
 			}
 			if done.Already > 0 {
 				fmt.Fprintf(w, "%s imported before, and skipped\n", plural(done.Already, "message was", "messages were"))
@@ -97,13 +107,14 @@ standard input (-) the messages before an invalid line are stored.`,
 			}
 		})
 	})
-	c.Flags().BoolVar(&dry, "dry-run", false, "only check it, and show what would be done")
+	c.Flags().BoolVar(&o.DryRun, "dry-run", false, "only check it, and show what would be done")
+	c.Flags().BoolVar(&o.AsIs, "as-is", false, "keep ids, states, attempts and times")
 	return p.withFormats(c, "table", "json", "yaml")
 }
 
-func (p *program) importFrom(ctx context.Context, client httpapi.Client, from string, dry bool) (done actions.Imported, err error) {
+func (p *program) importFrom(ctx context.Context, client httpapi.Client, from string, o actions.ImportOptions) (done actions.Imported, err error) {
 	if from == "-" {
-		return client.Import(ctx, p.measured(p.in, 0), dry)
+		return client.Import(ctx, p.measured(p.in, 0), o)
 	}
 	f, err := os.Open(from)
 	if err != nil {
@@ -113,14 +124,14 @@ func (p *program) importFrom(ctx context.Context, client httpapi.Client, from st
 	size := int64(0)
 	if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
 		size = info.Size()
-		if done, err = client.Import(ctx, p.measured(f, size), true); err != nil || dry {
+		if done, err = client.Import(ctx, p.measured(f, size), actions.ImportOptions{DryRun: true, AsIs: o.AsIs}); err != nil || o.DryRun {
 			return done, err
 		}
 		if _, err := f.Seek(0, io.SeekStart); err != nil {
 			return done, err
 		}
 	}
-	return client.Import(ctx, p.measured(f, size), dry)
+	return client.Import(ctx, p.measured(f, size), o)
 }
 
 // measured shows on a terminal how much of a file was read.

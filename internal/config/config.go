@@ -7,7 +7,6 @@
 //	keys.go      the keys; those of a part are in throttle.go, ways.go, redis.go, tls.go,
 //	             access.go, notify.go, decode.go
 //	vhosts.go    a configuration of its own for each virtual host
-//	place.go     the store that an argument of redrive migrate names
 //	describe.go  what redrive check prints
 package config
 

@@ -48,6 +48,8 @@ func (s *Store) Place() string {
 	return u.Redacted()
 }
 
+const redisPassword = "REDRIVE_REDIS_PASSWORD"
+
 // login records which file has the password, or the whole URL.
 func (r *Redis) login(getenv func(string) string) {
 	switch password := getenv(redisPassword + "_FILE"); {

@@ -68,7 +68,7 @@ func (s *scripted) Export(ctx context.Context, _ auth.Caller, _ string, w io.Wri
 	return s.export(ctx, w)
 }
 
-func (s *scripted) Import(_ context.Context, _ auth.Caller, r io.Reader, _ bool) (actions.Imported, error) {
+func (s *scripted) Import(_ context.Context, _ auth.Caller, r io.Reader, _ actions.ImportOptions) (actions.Imported, error) {
 	return s.taken(r)
 }
 

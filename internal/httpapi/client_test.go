@@ -84,9 +84,9 @@ func TestTheClientDoesAllOfIt(t *testing.T) {
 	var out bytes.Buffer
 	exported, err := c.Export(ctx, "", "jsonl", &out)
 	check("export", exported == 6 && bytes.Count(out.Bytes(), []byte("\n")) == 6, err, exported)
-	done, err := c.Import(ctx, bytes.NewReader(out.Bytes()), true)
+	done, err := c.Import(ctx, bytes.NewReader(out.Bytes()), actions.ImportOptions{DryRun: true})
 	check("import, dry", done.Count == 6, err, done)
-	done, err = c.Import(ctx, &out, false)
+	done, err = c.Import(ctx, &out, actions.ImportOptions{})
 	check("import", done.Count == 6 && done.Queues[orders] == 3, err, done)
 	exported, err = c.Export(ctx, "state:waiting", "csv", &out)
 	check("export as csv", exported == 2, err, out.String())
@@ -160,7 +160,7 @@ func TestRefusalsInTheClient(t *testing.T) {
 		"a token twice":         {second(admin.CreateToken(ctx, httpapi.NewToken{Name: "victim", Role: "viewer"})), auth.ErrTaken},
 		"a token with no role":  {second(admin.CreateToken(ctx, httpapi.NewToken{Name: "x", Role: "king"})), inspect.ErrInvalid},
 		"no such token":         {admin.RevokeToken(ctx, "x"), auth.ErrNoToken},
-		"an import of nonsense": {second(admin.Import(ctx, strings.NewReader("nonsense\n"), false)), inspect.ErrInvalid},
+		"an import of nonsense": {second(admin.Import(ctx, strings.NewReader("nonsense\n"), actions.ImportOptions{})), inspect.ErrInvalid},
 		"a cursor":              {second(admin.Messages(ctx, "", "nonsense", 10)), inspect.ErrInvalid},
 		"a cursor of outcomes":  {second(admin.Outcomes(ctx, s.op, "nonsense", 10)), inspect.ErrInvalid},
 		"a cursor of the log":   {second(admin.Audit(ctx, "nonsense", 10)), inspect.ErrInvalid},
@@ -207,8 +207,11 @@ func TestTheClientSaysWhenNoServiceAnswers(t *testing.T) {
 	c := httpapi.Client{Addr: strings.TrimPrefix(s.URL, "http://")}
 	for what, err := range map[string]error{
 		"overview": func() error { _, err := c.Overview(t.Context()); return err }(),
-		"import":   func() error { _, err := c.Import(t.Context(), strings.NewReader("{}"), false); return err }(),
-		"live":     c.Live(t.Context(), nil),
+		"import": func() error {
+			_, err := c.Import(t.Context(), strings.NewReader("{}"), actions.ImportOptions{})
+			return err
+		}(),
+		"live": c.Live(t.Context(), nil),
 	} {
 		if !errors.Is(err, httpapi.ErrUnreachable) || !strings.Contains(err.Error(), "redrive serve") {
 			t.Errorf("%s: %v", what, err)

@@ -44,11 +44,13 @@ func (c Client) Export(ctx context.Context, query, format string, w io.Writer) (
 	return n, nil
 }
 
-// Import sends an export back to be kept; dryRun only checks it.
-func (c Client) Import(ctx context.Context, r io.Reader, dryRun bool) (done actions.Imported, err error) {
+// Import sends an export back to be kept.
+func (c Client) Import(ctx context.Context, r io.Reader, o actions.ImportOptions) (done actions.Imported, err error) {
 	q := values()
-	if dryRun {
-		q.Set("dry_run", "true")
+	for name, set := range map[string]bool{"dry_run": o.DryRun, "as_is": o.AsIs} {
+		if set {
+			q.Set(name, "true")
+		}
 	}
 	resp, err := c.do(ctx, request{method: http.MethodPost, path: v1 + "/import", query: q, body: r, contentType: typeJSONLines})
 	if err != nil {

@@ -116,14 +116,15 @@ func (a *API) exportRoute() {
 }
 
 func (a *API) importRoute() {
-	in := route(http.MethodPost, "/import", "import", "Transfer", "Keep the messages of an export, parked")
+	in := route(http.MethodPost, "/import", "import", "Transfer", "Keep the messages of an export, parked, or as they are")
 	in.Metadata = map[string]any{"timeout": time.Duration(-1)}
 	in.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{typeJSONLines: {Schema: &huma.Schema{Type: huma.TypeString}}}}
 	in.Middlewares = slices.Concat(huma.Middlewares{requireRole(auth.Editor)}, in.Middlewares, huma.Middlewares{upload})
 	handle(a, in, func(ctx context.Context, c auth.Caller, in *struct {
 		DryRun bool `query:"dry_run" doc:"Only check it."`
+		AsIs   bool `query:"as_is" doc:"Keep id, state, attempts and times as in the export, also of messages that wait: for administrators."`
 	}) (actions.Imported, error) {
-		return a.Console.Import(ctx, c, ctx.Value(uploadKey{}).(io.Reader), in.DryRun)
+		return a.Console.Import(ctx, c, ctx.Value(uploadKey{}).(io.Reader), actions.ImportOptions{DryRun: in.DryRun, AsIs: in.AsIs})
 	})
 }
 

@@ -31,7 +31,7 @@ type Console interface {
 	PauseQueue(ctx context.Context, c auth.Caller, queue, reason string) error
 	ResumeQueue(ctx context.Context, c auth.Caller, queue, reason string) error
 	Export(ctx context.Context, c auth.Caller, query string, w io.Writer) (n int64, err error)
-	Import(ctx context.Context, c auth.Caller, r io.Reader, dryRun bool) (actions.Imported, error)
+	Import(ctx context.Context, c auth.Caller, r io.Reader, o actions.ImportOptions) (actions.Imported, error)
 	Snapshot(ctx context.Context, c auth.Caller, folder string) (actions.SnapshotMade, error)
 
 	Plan(ctx context.Context, c auth.Caller, r PlanRequest) (Plan, error)

@@ -444,7 +444,7 @@ func TestRedisByTLS(t *testing.T) {
 			{"the CA is no certificate", config.Redis{URL: "rediss://" + open.TLSAddr(), CA: key}, "store.redis.tls.ca: " + key},
 		} {
 			t.Run(c.name, func(t *testing.T) {
-				s, err := OpenStore(config.Store{Redis: c.redis}, quiet().Log)
+				s, err := openAlone(config.Store{Redis: c.redis})
 				if c.want != "" {
 					for _, part := range strings.Split(c.want, "; ") { // crypto/x509 may say more in between
 						if err == nil || !strings.Contains(err.Error(), part) {
@@ -478,11 +478,15 @@ func TestServersOfRedisHaveTheirOwnNames(t *testing.T) {
 			state = fmt.Sprint(answer)
 		}
 		// No one is at the first address, and its name is another.
-		s, err := OpenStore(config.Store{Redis: config.Redis{URL: "rediss://localhost:1?addr=" + server.TLSAddr(), CA: ca.File(ca.Cert)}}, quiet().Log)
+		s, err := openAlone(config.Store{Redis: config.Redis{URL: "rediss://localhost:1?addr=" + server.TLSAddr(), CA: ca.File(ca.Cert)}})
 		must(t, err)
 		defer s.Close()
 		keeps(t, s)
 	})
+}
+
+func openAlone(s config.Store) (engine, error) {
+	return openStore(&config.Config{Store: s}, diskstore.Options{Log: quiet().Log, OnSync: func(time.Duration) {}}, nil)
 }
 
 // keeps adds a message, and reads it.
@@ -714,7 +718,7 @@ func TestAStoreOfAnotherVirtualHostIsRefused(t *testing.T) {
 				t.Errorf("another virtual host's: %v", err)
 			}
 			// One of before it was written down is marked at the next start.
-			s, err := OpenStore(c.Store, slog.New(slog.DiscardHandler))
+			s, err := openAlone(c.Store)
 			must(t, err)
 			must(t, errors.Join(s.PutEntries(t.Context(), []store.Entry{{Name: store.OwnerEntry}}), s.Close()))
 			must(t, open("amqp://127.0.0.1:1/billing"))

@@ -3,14 +3,11 @@ package server
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/hint"
-	"github.com/redrive-mq/redrive/internal/migrate"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
 	"github.com/redrive-mq/redrive/internal/store/redisstore"
@@ -18,7 +15,7 @@ import (
 
 // engine is what the service needs of a store.
 type engine interface {
-	store.CopyTarget
+	store.Store
 	// Free returns the room left, and how much of it is kept in reserve, in bytes.
 	Free() (free, reserve uint64, err error)
 }
@@ -40,11 +37,8 @@ func openStore(c *config.Config, d diskstore.Options, onState func(error)) (engi
 
 // checkOwner makes the virtual host the owner of a store that has none. It refuses the store of
 // another, whose messages would be retried to the queue of the same name in the wrong virtual
-// host, and a store that a migration has not finished.
+// host.
 func checkOwner(ctx context.Context, s store.Store, c *config.Config) error {
-	if err := migrate.Refuse(ctx, s); err != nil {
-		return err
-	}
 	vhost := c.VHost()
 	owner, err := s.Entry(ctx, store.OwnerEntry)
 	switch {
@@ -108,13 +102,4 @@ func (s *vhost) damaged() []string {
 		notice += fmt.Sprintf(" (stop the service and run `redrive store salvage %s --to NEW-FOLDER`)", s.config.Store.Disk)
 	}
 	return []string{notice}
-}
-
-// OpenStore opens a store for a command, while no service uses it.
-func OpenStore(s config.Store, log *slog.Logger) (store.CopyTarget, error) {
-	e, err := openStore(&config.Config{Store: s}, diskstore.Options{Log: log, OnSync: func(time.Duration) {}}, nil)
-	if err != nil {
-		return nil, err // not an engine that is nil
-	}
-	return e, nil
 }

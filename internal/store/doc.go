@@ -10,7 +10,6 @@
 //	past.go       past failures: what is left of a message that was retried, forwarded or discarded
 //	ledger.go     counts of all messages by what became of them
 //	shared.go     what engines add that several services use at once
-//	copytarget.go what engines add that another store can be copied to
 //	(forget.go, opencalls.go: what engines share: discarded messages whose time is over, and
 //	calls under way when the store closes)
 //	codec.go      a record as bytes (tablecodec.go: its headers; decoder.go: how bytes are read)

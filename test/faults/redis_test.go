@@ -498,7 +498,7 @@ func outlivesItsLeaders(t *testing.T, v *brokertest.VHost, o redisnode.Options) 
 	for i := range messages {
 		fmt.Fprintf(&lines, `{"redrive":1,"id":"01900000-0000-7000-8000-%012d","state":"parked","queue":%q,"due":"2026-01-01T00:00:00Z","attempt":1,"message":{"exchange":"","routing_key":%[2]q,"body":"eA=="}}`+"\n", i, queue)
 	}
-	if im, err := all[0].Import(ctx, &lines, false); err != nil || im.Count != messages {
+	if im, err := all[0].Import(ctx, &lines, actions.ImportOptions{}); err != nil || im.Count != messages {
 		t.Fatalf("imported %d, %v", im.Count, err)
 	}
 	plan, err := all[1].Plan(ctx, operations.PlanRequest{Verb: actions.Discard, Query: "queue:" + queue})

@@ -159,7 +159,7 @@ func hostileInExports(t *testing.T, s *scene) {
 		t.Fatal(n, err)
 	}
 	other := newEmpty(t, nil)
-	if _, err := other.Import(t.Context(), webtest.Root, bytes.NewReader(out.Bytes()), false); !errors.Is(err, inspect.ErrInvalid) || !strings.Contains(err.Error(), "is not a work queue") {
+	if _, err := other.Import(t.Context(), webtest.Root, bytes.NewReader(out.Bytes()), actions.ImportOptions{}); !errors.Is(err, inspect.ErrInvalid) || !strings.Contains(err.Error(), "is not a work queue") {
 		t.Errorf("the name of a queue that is not UTF-8: %v", err)
 	}
 	var named strings.Builder
@@ -168,7 +168,7 @@ func hostileInExports(t *testing.T, s *scene) {
 			named.WriteString(line)
 		}
 	}
-	if _, err := other.Import(t.Context(), webtest.Root, strings.NewReader(named.String()), false); err != nil {
+	if _, err := other.Import(t.Context(), webtest.Root, strings.NewReader(named.String()), actions.ImportOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := other.Export(t.Context(), webtest.Root, "state:parked", &again); err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/server/servertest"
@@ -236,7 +237,7 @@ func TestANameThatIsNotUTF8IsParkedWithItsBytes(t *testing.T) {
 		}
 		// An editor's file names such a queue.
 		line := `{"redrive":1,"id":"11111111-1111-1111-1111-111111111111","queue":{"base64":"b3JkZXJzLr7/"},"state":"parked","due":"2026-01-02T03:04:05Z","attempt":1,"message":{"exchange":"","routing_key":"k"}}`
-		if _, err := s.Client.Import(context.Background(), strings.NewReader(line), false); err == nil || !strings.Contains(err.Error(), `"orders.\xbe\xff" is not a work queue`) {
+		if _, err := s.Client.Import(context.Background(), strings.NewReader(line), actions.ImportOptions{}); err == nil || !strings.Contains(err.Error(), `"orders.\xbe\xff" is not a work queue`) {
 			t.Errorf("importing a file with such a queue: %v", err)
 		}
 		if err := s.Stop(); err != nil {

@@ -21,5 +21,5 @@
 // to a new store.
 //
 // Around it: pebble.go (how Pebble is set up), pebblefs.go (the files that Pebble writes, reads and removes),
-// snapshot.go, copytarget.go (a copy of another store), format.go, rights.go.
+// snapshot.go, format.go, rights.go.
 package diskstore

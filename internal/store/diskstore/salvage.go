@@ -2,6 +2,7 @@ package diskstore
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -69,7 +70,7 @@ func Salvage(ctx context.Context, from, to string, o Options) (done Salvaged, er
 		err = s.loose(&loose)
 	}
 	if err == nil {
-		err = target.SetMetadata(ctx, store.Metadata{Newest: s.newest})
+		err = target.startAfter(ctx, s.newest)
 	}
 	if source != nil {
 		for place, how := range source.Damage() {
@@ -132,11 +133,100 @@ func (s *salvage) add(l store.Listed) error {
 }
 
 func (s *salvage) flush() error {
-	if err := s.to.AddListed(s.ctx, s.batch); err != nil {
+	if err := s.to.addListed(s.ctx, s.batch); err != nil {
 		return err
 	}
 	s.Messages += int64(len(s.batch))
 	s.batch, s.size = s.batch[:0], 0
+	return nil
+}
+
+// addListed stores records under the keys that they have, but for those that are stored already. The
+// ledger counts each in In and in its state.
+func (s *Store) addListed(ctx context.Context, records []store.Listed) error {
+	done, err := s.beginChange(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	s.adding.RLock()
+	defer s.adding.RUnlock()
+	size := 0
+	for _, l := range records {
+		size += sizeOf([]*store.Record{l.Record})
+	}
+	if err := s.checkSpace(size, s.reserve); err != nil {
+		return err
+	}
+	c := s.newWriteBatch(size)
+	defer c.close()
+	var keys [][]byte
+	for _, l := range records {
+		seq, err := l.Number()
+		if err != nil {
+			return err
+		}
+		there, err := s.get(idKey(l.Record.ID, seq))
+		if err != nil {
+			return err
+		}
+		if there != nil {
+			continue
+		}
+		key := keyOf(l.Record, seq)
+		if err := c.put(key, l.Record); err != nil {
+			return err
+		}
+		c.count(store.In, l.Record.Queue, 1)
+		keys = append(keys, key)
+	}
+	if len(keys) == 0 {
+		return nil
+	}
+	if err := c.batch.Merge(keySeq, binary.AppendVarint(nil, int64(len(keys))), nil); err != nil {
+		return err
+	}
+	if err := c.commit(); err != nil {
+		return err
+	}
+	s.added(keys)
+	return nil
+}
+
+// startAfter makes the next records get numbers above newest, so that none is used twice, and the
+// ledger begin with what is stored.
+func (s *Store) startAfter(ctx context.Context, newest uint64) error {
+	done, err := s.beginChange(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	s.adding.Lock()
+	defer s.adding.Unlock()
+	c := s.newWriteBatch(0)
+	defer c.close()
+	records := int64(0)
+	s.mu.Lock()
+	for _, q := range s.queues {
+		records += q.kept.Records()
+	}
+	s.mu.Unlock()
+	seq, err := s.number(keySeq)
+	if err != nil {
+		return err
+	}
+	after := max(seq, int64(newest))
+	if err := c.batch.Merge(keySeq, binary.AppendVarint(nil, after-seq), nil); err != nil {
+		return err
+	}
+	// In the same batch: see loadLedger.
+	if err := c.batch.Set(keyOpened, binary.AppendVarint(nil, after-records), nil); err != nil {
+		return err
+	}
+	if err := c.commit(); err != nil {
+		return err
+	}
+	s.seq.Store(max(s.seq.Load(), uint64(after)))
 	return nil
 }
 

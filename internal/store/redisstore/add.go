@@ -57,7 +57,7 @@ func (s *Store) wasAdded(ctx context.Context, try pendingBatch) (bool, error) {
 
 // batch is what a script adds.
 type batch struct {
-	records []string // arguments of lua/records.lua's add, or of lua/addlisted.lua, n of them
+	records []string // arguments of lua/records.lua's add, of n records
 	n       int
 	groups  groupChanges
 	size    int // of the records in memory, about
@@ -91,7 +91,7 @@ func (b *batch) add(s *Store, records []*store.Record, failed bool) error {
 }
 
 // put adds a record, and returns what is seen of its group.
-func (b *batch) put(s *Store, r *store.Record, before ...string) (*groupChange, error) {
+func (b *batch) put(s *Store, r *store.Record) (*groupChange, error) {
 	if err := r.Validate(); err != nil {
 		return nil, err
 	}
@@ -102,7 +102,7 @@ func (b *batch) put(s *Store, r *store.Record, before ...string) (*groupChange, 
 	}
 	b.n++
 	b.size += len(v)*5/4 + overhead
-	b.records = append(append(b.records, before...), place(r), micros(r), idText(r.ID), rueidis.BinaryString(v))
+	b.records = append(b.records, place(r), micros(r), idText(r.ID), rueidis.BinaryString(v))
 	saw := b.groups.of(g)
 	saw.reasons |= store.ReasonsOf(r.Reason)
 	return saw, nil

@@ -18,5 +18,4 @@
 //	identity.go      detects a server that was replaced, or has lost writes
 //	memory.go        refuses to add when memory is short
 //	forget.go        queues, and discarded messages, whose time is over
-//	copytarget.go    a copy of another store
 package redisstore

@@ -60,8 +60,8 @@ func TestStoresThatAreRefused(t *testing.T) {
 	o := server.options()
 	openAt(t, o)
 	for set, says := range map[[2]string]string{
-		{"{redrive}:format", "4"}:     "reads format 3",  // of a newer version
-		{"redrive{0}:format", "2 16"}: "redrive migrate", // of several shards
+		{"{redrive}:format", "4"}:     "reads format 3",    // of a newer version
+		{"redrive{0}:format", "2 16"}: "with that version", // of several shards
 	} {
 		server.do(t, "SET", "{redrive}:format", "3")
 		server.do(t, "SET", set[0], set[1])

@@ -182,7 +182,7 @@ func (s *Store) format(ctx context.Context) error {
 	old := s.Prefix + "{0}:format"
 	switch text, err := s.client().Do(ctx, s.client().B().Get().Key(old).Build()).ToString(); {
 	case err == nil:
-		return hint.Errorf("move it to a disk with `redrive migrate` of that version, delete what is in Redis, and move it back with this one; or use another store.redis.prefix", "redis: %w: %s is %q, of a version before the first release, and this version reads format %s", store.ErrFormat, old, text, formatVersion)
+		return hint.Errorf("replay or discard what it keeps with that version, or use another store.redis.prefix", "redis: %w: %s is %q, of a version before the first release, and this version reads format %s", store.ErrFormat, old, text, formatVersion)
 	case rueidis.IsRedisNil(err), strings.HasPrefix(err.Error(), "NOPERM"): // its user can use this store alone
 	default:
 		return s.wrapError(err)

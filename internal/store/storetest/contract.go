@@ -1531,7 +1531,6 @@ func names(lines map[string]store.Sums, prefix string) (n int) {
 }
 
 var others = []testCase{
-	{"what another store kept is copied as it was, once", copying},
 	{"a record that cannot be read stops no other, and is reported", damaged},
 }
 
@@ -1617,44 +1616,6 @@ func SameCounts(t interface {
 		})
 		return all, err
 	})
-}
-
-func copying(t *testing.T, from *subject) {
-	Lived(t, from)
-	target := open(t, from.engine)
-	to, ok := target.Store.(store.CopyTarget)
-	if !ok {
-		t.Fatalf("engine %s takes nothing over", from.engine.Name)
-	}
-	records := all(t, from)
-	for _, batch := range [][]store.Listed{records[:5], records[3:20], records, records[:1]} {
-		must(t, to.AddListed(ctx, batch))
-		Balances(t, to)
-	}
-	metadata, err := store.MetadataOf(ctx, from)
-	must(t, err)
-	for range 2 {
-		must(t, to.SetMetadata(ctx, metadata))
-	}
-	receipts, err := from.Receipts(ctx)
-	must(t, err)
-	must(t, to.Remember(ctx, receipts))
-	must(t, from.Entries(ctx, "", "", func(e store.Entry) (bool, error) {
-		return true, to.PutEntries(ctx, []store.Entry{e})
-	}))
-	Same(t, from, to)
-	target.reopen(t)
-	Same(t, from, target)
-	// And life goes on in both: no number is given twice.
-	r := Waiting("q", 0, "new")
-	for _, s := range []store.Store{from, target} {
-		add(t, s, r)
-		end(t, s, "q", epoch.Add(minute), 100)
-		Balances(t, s)
-		if b := newest(t, s); b <= metadata.Newest {
-			t.Errorf("a new record has the number %d of an old one", b)
-		}
-	}
 }
 
 func damaged(t *testing.T, s *subject) {
