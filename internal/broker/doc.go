@@ -17,7 +17,7 @@
 //	subscriber.go    consumes work queues, for the library
 //	precondition.go  the remedy where RabbitMQ has something else by that name
 //	mover.go         moves messages to another queue, for `redrive move`
-//	(movewindow.go, movepublish.go, verbatim.go: a window at a time, byte for byte)
+//	(movewindow.go, movepublish.go: a window at a time)
 //	probe.go         what the doctor asks
 //	consumers.go     how many consumers queues have
 //	channel.go       questions on a channel of their own

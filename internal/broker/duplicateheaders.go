@@ -83,3 +83,16 @@ func cutEntry(table []byte) (name, value, rest []byte, ok bool) {
 	rest, ok = skipValue(table[n:])
 	return table[1:n], table[n : len(table)-len(rest)], rest, ok
 }
+
+// skipValue returns what follows a value, whose first byte is its type; ok is false where it is
+// longer than p.
+func skipValue(p []byte) (rest []byte, ok bool) {
+	if n, sized := valueSizes[p[0]]; sized {
+		if len(p) < 1+n {
+			return nil, false
+		}
+		return p[1+n:], true
+	}
+	_, rest, ok = cutLong(p[1:])
+	return rest, ok
+}

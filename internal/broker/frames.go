@@ -25,7 +25,7 @@ import (
 // consumingConn makes the client accept them: it tells the client that there is no limit to a
 // frame (and RabbitMQ that its limit is agreed), and repairs the headers, see headerrepair.go.
 // It is for a connection that only consumes, since the client then believes it
-// could send frames of any size; with raw, for one that consumes on a single channel.
+// could send frames of any size.
 //
 // It also bounds memory. Prefetch counts messages, not bytes: a few thousand of 16 MiB would
 // fill the machine. Read blocks while more than maxBuffered bytes of bodies are read and not
@@ -40,12 +40,10 @@ type consumingConn struct {
 	agreed   bool    // tune-ok was sent
 	bodies   byteLimit
 
-	headers   uint64               // content headers seen: the delivery tag of the last one, on one channel
 	delivered map[uint16]*delivery // by channel: what its next content header belongs to
 	mu        sync.Mutex
 	repaired  map[delivery]headerRepair // until repairedHeaders takes them
 	any       atomic.Bool               // something was repaired: until then the map is not read
-	raw       map[uint64][]byte         // by delivery tag, see verbatim; nil: the client reads properties
 }
 
 // delivery is one message as basic.deliver names it: consumer tags are not used twice on a
@@ -115,10 +113,7 @@ func (c *consumingConn) next() error {
 	case head[0] == frameMethod && len(payload) > 4 && [4]byte(payload) == methodDeliver:
 		c.deliver(binary.BigEndian.Uint16(head[1:]), payload[4:])
 	case head[0] == frameHeader:
-		c.headers++
-		if c.raw != nil {
-			c.frame = c.keepRaw(payload)
-		} else if fixed, m := repairHeader(payload); m != (headerRepair{}) {
+		if fixed, m := repairHeader(payload); m != (headerRepair{}) {
 			c.mu.Lock()
 			if d := c.delivered[binary.BigEndian.Uint16(head[1:])]; d != nil {
 				c.repaired[*d] = m

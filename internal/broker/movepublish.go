@@ -8,6 +8,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -15,23 +16,21 @@ import (
 // returned.
 func (m *Mover) send(ctx context.Context, exchange string, batch []amqp.Delivery) error {
 	pending := make([]*amqp.DeferredConfirmation, len(batch))
-	raws := make([][]byte, len(batch))
+	messages := make([]*wire.Message, len(batch))
 	put := func(i int) (err error) {
-		m.out.push(raws[i])
 		// Mandatory. RabbitMQ alone decides how long it takes: there is no timeout here.
-		pending[i], err = m.session.publish(&wire.Outgoing{Exchange: exchange, RoutingKey: batch[i].RoutingKey, Message: &wire.Message{Body: batch[i].Body}})
+		pending[i], err = m.session.publish(&wire.Outgoing{Exchange: exchange, RoutingKey: batch[i].RoutingKey, Message: messages[i]})
 		return err
 	}
-	for i, d := range batch {
-		raw, lost := republishable(m.in.takeRaw(d.DeliveryTag), m.user)
-		if len(raw)+propertiesOffset+frameHead+1 > m.sink.Config.FrameSize {
-			return fmt.Errorf("a message with the routing key %q: %w", d.RoutingKey, errTooLarge)
+	for i := range batch {
+		var err error
+		if messages[i], err = m.republishable(&batch[i]); err == nil {
+			err = put(i)
 		}
-		if lost {
-			m.LostUserIDs++
+		if errors.Is(err, wire.ErrUnacceptable) {
+			err = hint.Errorf("remove it by hand", "a message with the routing key %q: %w", batch[i].RoutingKey, err)
 		}
-		raws[i] = raw
-		if err := put(i); err != nil {
+		if err != nil {
 			return err
 		}
 	}
@@ -63,4 +62,20 @@ func (m *Mover) send(ctx context.Context, exchange string, batch []amqp.Delivery
 		return errGone
 	}
 	return nil
+}
+
+// republishable is a delivery without RabbitMQ's counts of deliveries, which would look as if they
+// were of the new queue, and without the user-id of another user, which RabbitMQ would refuse.
+func (m *Mover) republishable(d *amqp.Delivery) (*wire.Message, error) {
+	if why := m.in.repairedHeaders(d.ConsumerTag, d.DeliveryTag).cannotRepublish; why != "" {
+		return nil, fmt.Errorf("%w: %s", wire.ErrUnacceptable, why)
+	}
+	message := Received(d)
+	delete(message.Headers, "x-delivery-count")
+	delete(message.Headers, "x-acquired-count")
+	if message.UserID != "" && message.UserID != m.user {
+		message.UserID = ""
+		m.LostUserIDs++
+	}
+	return &message, nil
 }

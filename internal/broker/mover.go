@@ -10,7 +10,6 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/addresses"
 	"github.com/redrive-mq/redrive/internal/delay"
-	"github.com/redrive-mq/redrive/internal/hint"
 )
 
 var (
@@ -21,7 +20,6 @@ var (
 	ErrInUse    = errors.New("has consumers")
 	errFull     = errors.New("the new queue takes no more messages (nack): is it full, with overflow reject-publish?")
 	errGone     = errors.New("RabbitMQ could not route a message to the new queue: was it deleted?")
-	errTooLarge = hint.Errorf("remove it by hand", "its properties and headers are larger than a frame, so that no client can publish it again")
 )
 
 // Mover moves messages from one queue to another as they are, on two connections: an alarm
@@ -29,8 +27,7 @@ var (
 type Mover struct {
 	source, sink *amqp.Connection
 	in           *consumingConn
-	out          *verbatimConn
-	outRaw       net.Conn
+	out          net.Conn
 	session      *session // of sink
 	user         string
 	// LostUserIDs counts messages whose user-id RabbitMQ would have refused.
@@ -43,7 +40,6 @@ func NewMover(ctx context.Context, c Config, lock string) (_ *Mover, err error) 
 	m := &Mover{user: addresses.User(c.URL)}
 	m.source, _, err = dial(ctx, &c, "", func(conn net.Conn) net.Conn {
 		m.in = newConsumingConn(newCoalescingConn(conn))
-		m.in.raw = map[uint64][]byte{}
 		m.in.bodies.lift() // the window is the bound
 		return m.in
 	})
@@ -64,8 +60,7 @@ func NewMover(ctx context.Context, c Config, lock string) (_ *Mover, err error) 
 	sink := c
 	sink.Name += " (publishes)"
 	m.sink, _, err = dial(ctx, &sink, "", func(conn net.Conn) net.Conn {
-		m.outRaw = newCoalescingConn(conn)
-		m.out = &verbatimConn{Conn: m.outRaw}
+		m.out = newCoalescingConn(conn)
 		return m.out
 	})
 	if err != nil {
@@ -81,7 +76,7 @@ func NewMover(ctx context.Context, c Config, lock string) (_ *Mover, err error) 
 
 // Close closes both connections. RabbitMQ requeues what is not acknowledged.
 func (m *Mover) Close() {
-	closeSoon(m.sink, m.outRaw)
+	closeSoon(m.sink, m.out)
 	if m.session != nil {
 		<-m.session.closed
 	}
@@ -129,7 +124,6 @@ func (m *Mover) DeleteQuorum(ctx context.Context, queue, exchange string) error 
 		return explain(err)
 	}
 	defer ch.Close()
-	m.forgetRaw()
 	deliveries, err := ch.Consume(queue, "redrive move", false, false, false, false, amqp.Table{"x-priority": int32(-1)})
 	if err != nil {
 		return explain(err)
@@ -159,13 +153,4 @@ func (m *Mover) DeleteQuorum(ctx context.Context, queue, exchange string) error 
 		_ = ch.Ack(d.DeliveryTag, false)
 	}
 	return err
-}
-
-// forgetRaw forgets the properties of an earlier channel: delivery tags, by which they are
-// kept, count from one in each channel.
-func (m *Mover) forgetRaw() {
-	m.in.mu.Lock()
-	defer m.in.mu.Unlock()
-	m.in.headers = 0
-	clear(m.in.raw)
 }

@@ -29,7 +29,6 @@ func (m *Mover) Move(ctx context.Context, queue, exchange string, most int, idle
 		return explain(err)
 	}
 	defer ch.Close()
-	m.forgetRaw()
 	do := &move{queue, exchange, most, idle, moved}
 	for size := 1; size > 0; {
 		if size, err = m.moveWindow(ctx, ch, do, size); err != nil {

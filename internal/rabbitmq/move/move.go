@@ -103,6 +103,8 @@ func (m *Move) Run(ctx context.Context) error {
 		switch {
 		case err == nil || ctx.Err() != nil:
 			return err
+		case errors.Is(err, wire.ErrUnacceptable): // each try would count as a failed delivery
+			return err
 		case errors.Is(err, ErrConsumers) || errors.Is(err, ErrRefused) || errors.Is(err, management.ErrDenied) || errors.Is(err, management.ErrRefused) || errors.Is(err, management.ErrOther) || broker.NeedsPerson(err) && !errors.Is(err, wire.ErrQueueGone) && !opening:
 			return err
 		case time.Since(began) > limit:

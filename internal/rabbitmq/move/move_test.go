@@ -22,6 +22,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/redrive-mq/redrive/internal/broker"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/move"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
@@ -151,8 +152,8 @@ func TestAQueueIsMovedWithoutStatistics(t *testing.T) {
 	})
 }
 
-// What a message was published with comes along byte for byte, whatever the client
-// knows of it; RabbitMQ's own counts do not, nor a user-id that RabbitMQ would refuse.
+// What a message was published with comes along, and it is persistent; RabbitMQ's own counts do not,
+// nor a user-id that RabbitMQ would refuse.
 func TestAMessageIsMovedAsItIs(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"classic", "quorum"} {
@@ -189,6 +190,7 @@ func TestAMessageIsMovedAsItIs(t *testing.T) {
 					for i := range some { // RabbitMQ's own, again at each delivery
 						delete(some[i].Headers, "x-delivery-count")
 						delete(some[i].Headers, "x-acquired-count")
+						some[i].DeliveryMode = amqp.Persistent
 						if len(some[i].Headers) == 0 {
 							some[i].Headers = nil
 						}
@@ -204,6 +206,26 @@ func TestAMessageIsMovedAsItIs(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What no client can publish again stops the move, and stays where it is.
+func TestAMessageThatCannotBePublishedAgainStaysInItsQueue(t *testing.T) {
+	t.Parallel()
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		old(v, "quorum")
+		table := brokertest.TextField("deep", "enough")
+		for range 40 {
+			table = brokertest.Field("t", 'F', brokertest.Sized(table))
+		}
+		v.Publish("direct", "old", amqp.Publishing{Body: []byte("before")})
+		v.Raw(v.URL()).Publish("direct", "old", table, "deep")
+		v.Publish("direct", "old", amqp.Publishing{Body: []byte("behind")})
+		err := mover(t, v, v.URL()).Run(t.Context())
+		if !errors.Is(err, wire.ErrUnacceptable) || !strings.Contains(err.Error(), "nested more than 32 deep") || hint.Of(err) != "remove it by hand" {
+			t.Errorf("the move ends with %v, hint %q", err, hint.Of(err))
+		}
+		brokertest.Eventually(t, "each is in one of the queues", func() bool { return v.Depth("old") == 2 && v.Depth("new") == 1 })
+	})
 }
 
 // look looks at the first n messages of a queue.
