@@ -4,6 +4,7 @@
 package policy
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -168,45 +169,49 @@ func (p *Policy) Waits() []time.Duration {
 	return w
 }
 
-// Validate returns an error for a policy that cannot be kept, and else nil.
+// Validate returns all that makes it impossible to keep a policy, by errors.Join; otherwise nil.
 func (p *Policy) Validate() error {
-	switch {
-	case p.Name == "":
-		return fmt.Errorf("a policy needs a name")
-	case len(p.Queues) == 0:
-		return fmt.Errorf("policy %q names no queues: give at least one name or pattern, such as \"orders.*\"", p.Name)
-	case slices.Contains(p.Queues, ""):
-		return fmt.Errorf("policy %q has an empty queue name", p.Name)
-	case p.Attempts < 1 || p.Attempts > MaxAttempts:
-		return fmt.Errorf("policy %q: attempts is %d, and must be from 1 to %d", p.Name, p.Attempts, MaxAttempts)
+	var wrong []error
+	fail := func(format string, args ...any) { wrong = append(wrong, fmt.Errorf(format, args...)) }
+	if p.Name == "" {
+		fail("a policy needs a name")
+	}
+	if len(p.Queues) == 0 {
+		fail("policy %q names no queues: give at least one name or pattern, such as \"orders.*\"", p.Name)
+	}
+	if slices.Contains(p.Queues, "") {
+		fail("policy %q has an empty queue name", p.Name)
+	}
+	if p.Attempts < 1 || p.Attempts > MaxAttempts {
+		fail("policy %q: attempts is %d, and must be from 1 to %d", p.Name, p.Attempts, MaxAttempts)
 	}
 	for _, r := range p.Reasons {
 		if !slices.Contains(knownReasons, r) {
-			return fmt.Errorf("policy %q: %q is not a reason RabbitMQ gives; use some of %v", p.Name, r, knownReasons)
+			fail("policy %q: %q is not a reason RabbitMQ gives; use some of %v", p.Name, r, knownReasons)
 		}
 	}
 	if err := p.Backoff.Validate(); err != nil {
-		return fmt.Errorf("policy %q: backoff: %w", p.Name, err)
+		fail("policy %q: backoff: %w", p.Name, err)
 	}
 	if err := p.Jitter.Validate(); err != nil {
-		return fmt.Errorf("policy %q: %w", p.Name, err)
+		fail("policy %q: %w", p.Name, err)
 	}
 	if p.MaxRetryAfter < 0 || p.MaxRetryAfter > LongestDelay {
-		return fmt.Errorf("policy %q: the longest delay that consumers may ask for is %s, and must be up to ten years", p.Name, FormatDuration(p.MaxRetryAfter))
+		fail("policy %q: the longest delay that consumers may ask for is %s, and must be up to ten years", p.Name, FormatDuration(p.MaxRetryAfter))
 	}
 	e := p.Exhausted
 	if e.Action == Retry {
-		return fmt.Errorf("policy %q: exhausted cannot be a retry", p.Name)
+		fail("policy %q: exhausted cannot be a retry", p.Name)
 	}
 	for _, name := range append([]string{e.Destination.Exchange, e.Destination.RoutingKey}, p.Queues...) {
 		if len(name) > maxNameBytes {
-			return fmt.Errorf("policy %q: the name %.40q… has %d bytes, and RabbitMQ's have at most %d", p.Name, name, len(name), maxNameBytes)
+			fail("policy %q: the name %.40q… has %d bytes, and RabbitMQ's have at most %d", p.Name, name, len(name), maxNameBytes)
 		}
 	}
 	if e.Action == Forward {
-		return p.checkForward(e.Destination)
+		wrong = append(wrong, p.checkForward(e.Destination))
 	}
-	return nil
+	return errors.Join(wrong...)
 }
 
 // checkForward returns an error for a forward to nothing, to the policy's own queues, or to

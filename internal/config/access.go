@@ -93,10 +93,14 @@ func (d *document) roles(n ast.Node, where string) map[string]auth.Grant {
 		d.fail(n, "%s is %s; expected tags of RabbitMQ's users with a role each, such as monitoring: viewer", where, show(n))
 	}
 	all := map[string]auth.Grant{}
+	var checks []func()
 	for _, v := range values {
-		tag := d.text(v.Key, where, "a tag")
-		all[tag] = d.grant(v.Value, where+"."+tag)
+		checks = append(checks, func() {
+			tag := d.text(v.Key, where, "a tag")
+			all[tag] = d.grant(v.Value, where+"."+tag)
+		})
 	}
+	d.all(checks...)
 	return all
 }
 
@@ -127,7 +131,7 @@ func (d *document) grant(n ast.Node, where string) (g auth.Grant) {
 }
 
 func (d *document) networks(n ast.Node, where string) (all []netip.Prefix) {
-	for _, item := range d.sequence(n, where, `a list of addresses or networks, such as ["10.0.0.0/8"]`) {
+	d.each(d.sequence(n, where, `a list of addresses or networks, such as ["10.0.0.0/8"]`), func(_ int, item ast.Node) {
 		s := d.text(item, where, "an address")
 		p, err := netip.ParsePrefix(s)
 		if a, err2 := netip.ParseAddr(s); err2 == nil {
@@ -137,7 +141,7 @@ func (d *document) networks(n ast.Node, where string) (all []netip.Prefix) {
 			d.fail(item, "%s has %s; expected an address or network, such as 10.0.0.7 or 10.0.0.0/8", where, show(item))
 		}
 		all = append(all, p.Masked())
-	}
+	})
 	return all
 }
 

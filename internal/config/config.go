@@ -58,6 +58,7 @@ type Config struct {
 	policyVHosts, routeVHosts map[string][]string
 	tlsAt                     secretSource // where broker.tls stands in the file
 	sameLogin                 bool         // Broker.Management has that of Broker.URL
+	brokerUnsound             bool         // a mistake may be in it
 	// Warnings are about what is allowed, but probably a mistake.
 	Warnings []string
 }
@@ -128,13 +129,17 @@ func Load(path string, getenv func(string) string) (*Config, error) {
 		}
 	}
 	c, err := parse(path, data, getenv)
+	if c != nil {
+		err = errors.Join(err, c.environment(getenv))
+	}
 	if err != nil {
 		return nil, err
 	}
-	return c, c.environment(getenv)
+	return c, nil
 }
 
 func (c *Config) environment(getenv func(string) string) error {
+	var wrong []error
 	for _, v := range []struct {
 		name string
 		use  func(string) error
@@ -151,15 +156,12 @@ func (c *Config) environment(getenv func(string) string) error {
 		{"REDRIVE_REDIS_PASSWORD", c.Store.Redis.setPassword},
 	} {
 		value, from, err := variable(v.name, getenv)
-		if err != nil {
-			return err
+		if err == nil && value != "" {
+			if err = v.use(value); err != nil {
+				err = fmt.Errorf("%s: %w", from, err)
+			}
 		}
-		if value == "" {
-			continue
-		}
-		if err := v.use(value); err != nil {
-			return fmt.Errorf("%s: %w", from, err)
-		}
+		wrong = append(wrong, err)
 	}
 	if c.Broker.Management == "" {
 		c.Broker.Management = managementOf(c.Broker.URL)
@@ -171,12 +173,12 @@ func (c *Config) environment(getenv func(string) string) error {
 		}
 		c.Broker.Management, _ = addresses.Each(c.Broker.Management, func(u *url.URL) { u.User = user })
 	}
-	for _, step := range []func(func(string) string) error{c.credentials, c.readPasswords, c.readRouteURLs} {
-		if err := step(getenv); err != nil {
-			return err
-		}
+	sound := !c.brokerUnsound && errors.Join(wrong...) == nil
+	wrong = append(wrong, c.readPasswords(getenv), c.readRouteURLs(getenv))
+	if sound {
+		wrong = append(wrong, c.credentials(getenv), c.checkVHosts())
 	}
-	return c.checkVHosts()
+	return errors.Join(wrong...)
 }
 
 // variable returns the value of an environment variable, or of the file that name_FILE names, and

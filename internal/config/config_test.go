@@ -162,6 +162,8 @@ var update = flag.Bool("update", false, "write docs/reference/configuration.md")
 var (
 	keysOf   = regexp.MustCompile(`has no key "zzz"; expected one of: ([a-z0-9_, ]+)`)
 	expected = regexp.MustCompile(`(?:^|[;,:] )expected (.+)`)
+	// required are the errors of what lacks beside a key.
+	required = regexp.MustCompile(`(?m)^.*\b(names no|names neither|has no|has only one|needs|does not say)\b.*$`)
 )
 
 // refused is the error for a file in which the key at path has this value.
@@ -200,7 +202,7 @@ func keys(t *testing.T, path []string, rows *[]string) bool {
 			continue
 		}
 		what := "–"
-		if e := expected.FindStringSubmatch(refused(t, below, "{zzz: 1}")); e != nil {
+		if e := expected.FindStringSubmatch(required.ReplaceAllString(refused(t, below, "{zzz: 1}"), "")); e != nil {
 			what = strings.NewReplacer("|", `\|`, "*", `\*`).Replace(strings.TrimSpace(e[1]))
 		}
 		list := append(slices.Clone(path), key+"[]")
@@ -402,6 +404,53 @@ policies:
 	want := []string{"", "1:9: listen ", "2:15: store.", "2:29: store.", "4:38: polici", "5:15: polici", "6:5: policie"}
 	if !slices.Equal(got, want) || !strings.HasPrefix(err.Error(), "REDRIVE_STORE_RESTORABLE:1:1: ") {
 		t.Errorf("%q, of\n%v", got, err)
+	}
+	const list = "policies:\n  - {queues: [a], "
+	for _, c := range []struct {
+		yaml string
+		env  map[string]string
+		want []string // a line of the error each
+	}{
+		{"broker: {url: [http://a, ftp://b]}", nil, []string{`"http://"`, `"ftp://"`}},
+		{"broker: {vhosts: [{user: u}, [b]]}", nil, []string{"has only one of a user", "has no name", "[1] is a list"}},
+		{"listen: 0.0.0.0:80\nlog: {level: loud}", nil, []string{"no one has to sign in", "log.level"}},
+		{"listen: 0.0.0.0:80\nauht: {}", nil, []string{"no key"}},
+		{"listen: 0.0.0.0:80\nauth: {roles: {a: king}}", nil, []string{"roles.a"}},
+		{"listen: nowhere\n---\nlisten: 127.0.0.1:1", nil, []string{"listen is", "a second document"}},
+		{"auth: {roles: {a: king, b: queen}, proxies: [c, d]}", nil, []string{"roles.a", "roles.b", `"c"`, `"d"`}},
+		{"policies: [{queues: [[a], [b]]}]", nil, []string{"1:22", "1:27"}},
+		{"policies: [{attempts: 0}]", nil, []string{"attempts", "names no queues"}},
+		{list + "backoff: [1 s, -2s]}", nil, []string{`"1 s"`, "-2s is negative"}},
+		{list + "wait: {levels: [1 s, 2 s]}}", nil, []string{`"1 s"`, `"2 s"`}},
+		{list + "reasons: [nack, drop], attempts: 0}", nil, []string{"nack", "drop", "attempts"}},
+		{list + "settle: 1m, breaker: {window: 1s}, wait: delayed-exchange, backoff: {fixed: 90d}, max_retry_after: 91d}", nil,
+			[]string{"window", "90d", "91d"}},
+		{"decode: {protobuf: {import_paths: [a]}}", nil, []string{"names neither", "does not say"}},
+		{"decode: {protobuf: {files: [[a], [b]], header: c}}", nil, []string{"1:29", "1:34"}},
+		{"notify: {allow_private: [a, b], routes: [{events: [c, d]}]}", nil,
+			[]string{`"a"`, `"b"`, `"c"`, `"d"`, "has no name", "has no URL"}},
+		{"notify: {routes: [{name: a, url_env: NONE}, {name: b, url_env: NONE}, {name: c, url: a}, {name: a, url: b}]}", nil,
+			[]string{"route \"a\"", "route \"b\"", "[2].url", "second route", "[3].url"}},
+		{"broker: {vhosts: [{name: a, user: a, password_env: NONE}, {name: b, user: b, password_env: NONE}, {name: a}]}", nil,
+			[]string{`"a": `, `"b": `, "twice"}},
+		{"listen: nowhere", map[string]string{"REDRIVE_POLICIES": "[a", "REDRIVE_DECODE_PROTOBUF": "[b",
+			"REDRIVE_STORE_DISK": "a", "REDRIVE_STORE_DISK_FILE": "b", "REDRIVE_BROKER_URL": "http://a", "REDRIVE_REDIS_URL": "http://b"},
+			[]string{"REDRIVE_STORE_DISK_FILE", "DECODE", "POLICIES", "listen", "BROKER_URL", "REDIS_URL"}},
+	} {
+		_, err := load(t, c.yaml, c.env)
+		if err == nil {
+			t.Errorf("%s: accepted", c.yaml)
+			continue
+		}
+		got := strings.Split(err.Error(), "\n")
+		if len(got) != len(c.want) {
+			t.Errorf("%s: %d mistakes, expected %d:\n%v", c.yaml, len(got), len(c.want), err)
+		}
+		for _, want := range c.want {
+			if !slices.ContainsFunc(got, func(line string) bool { return strings.Contains(line, want) }) {
+				t.Errorf("%s: no mistake has %q:\n%v", c.yaml, want, err)
+			}
+		}
 	}
 }
 

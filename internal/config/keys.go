@@ -59,10 +59,27 @@ func (d *document) config(n ast.Node, c *Config) {
 	}
 	fields["notify"] = func(n ast.Node) { d.notify(n, c) }
 	maps.Copy(fields, d.access(&c.Access))
-	d.mapping(n, "the file", fields)
-	if err := c.CheckExposure(); err != nil {
-		d.refuse(listen, err)
+	for key, read := range fields {
+		fields[key] = func(n ast.Node) {
+			before := d.unsound[key]
+			d.unsound[key] = true
+			read(n)
+			d.unsound[key] = before
+		}
 	}
+	d.all(
+		func() { d.mapping(n, "the file", fields) },
+		func() {
+			unknown := !lacks(n, fields) // which may be any
+			c.brokerUnsound = unknown || d.unsound["broker"]
+			if unknown || d.unsound["listen"] || d.unsound["auth"] || d.unsound["tls"] {
+				return
+			}
+			if err := c.CheckExposure(); err != nil {
+				d.refuse(listen, err)
+			}
+		},
+	)
 	c.warnOfOverlaps()
 	c.warnOfTopicPatterns()
 }
@@ -118,8 +135,14 @@ func (d *document) url(n ast.Node, where string, schemes ...string) string {
 func (d *document) urls(n ast.Node, where string, schemes ...string) string {
 	const expected = "a URL, or a list of URLs"
 	var s string
-	if _, several := n.(*ast.SequenceNode); several {
-		s = addresses.Join(d.texts(n, where, expected))
+	if list, several := n.(*ast.SequenceNode); several {
+		texts := d.texts(n, where, expected)
+		d.each(list.Values, func(i int, item ast.Node) {
+			if err := addresses.Check(texts[i], schemes...); err != nil {
+				d.fail(item, "%s %w", where, err)
+			}
+		})
+		s = addresses.Join(texts)
 	} else {
 		s = d.text(n, where, expected)
 	}
@@ -158,6 +181,9 @@ func (d *document) policy(n ast.Node, i int, c *Config) policy.Policy {
 		"name": func(n ast.Node) { p.Name = d.text(n, where+".name", "a name") },
 		"queues": func(n ast.Node) {
 			p.Queues = d.texts(n, where+".queues", `a list of queue names or patterns, such as ["orders.*"]`)
+			if len(p.Queues) == 0 {
+				d.fail(n, "%s names no queues; expected queues: [\"orders.*\"]", where)
+			}
 		},
 		"attempts": func(n ast.Node) { p.Attempts = d.attempts(n, where+".attempts") },
 		"backoff":  func(n ast.Node) { p.Backoff = d.backoff(n, where+".backoff") },
@@ -173,16 +199,31 @@ func (d *document) policy(n ast.Node, i int, c *Config) policy.Policy {
 		"max_retry_after": func(n ast.Node) { p.MaxRetryAfter = d.duration(n, where+".max_retry_after") },
 		"vhosts":          func(n ast.Node) { vhosts = d.vhostPatterns(n, where+".vhosts") },
 	})
-	d.mapping(n, where, fields)
-	limitsRead()
-	if len(p.Queues) == 0 {
-		d.fail(n, "%s names no queues; expected queues: [\"orders.*\"]", where)
-	}
-	if err := p.Validate(); err != nil {
-		d.refuse(n, err)
-	}
+	d.all(
+		func() {
+			d.mapping(n, where, fields)
+			checks := []func(){limitsRead}
+			if way != nil {
+				checks = append(checks, func() { d.checkWay(wayAt, &p, way, jitterAt != nil, c) })
+			}
+			d.all(checks...)
+		},
+		func() {
+			if lacks(n, fields, "queues") {
+				d.fail(n, "%s names no queues; expected queues: [\"orders.*\"]", where)
+			}
+		},
+		func() { // of keys with mistakes p has the defaults
+			valid := p
+			if len(p.Queues) == 0 {
+				valid.Queues = []string{"*"}
+			}
+			if err := valid.Validate(); err != nil {
+				d.refuse(n, err)
+			}
+		},
+	)
 	if way != nil {
-		d.checkWay(wayAt, &p, way, jitterAt != nil, c)
 		c.Ways[p.Name] = way
 	}
 	c.Throttle[p.Name] = limits
@@ -193,9 +234,7 @@ func (d *document) policy(n ast.Node, i int, c *Config) policy.Policy {
 
 func (d *document) texts(n ast.Node, where, expected string) []string {
 	var out []string
-	for _, item := range d.sequence(n, where, expected) {
-		out = append(out, d.text(item, where, "a text"))
-	}
+	d.each(d.sequence(n, where, expected), func(_ int, item ast.Node) { out = append(out, d.text(item, where, "a text")) })
 	return out
 }
 
@@ -251,7 +290,7 @@ var repeated = regexp.MustCompile(`^(\S+)\s+[x×]\s*(\d+)$`)
 const mostWaits = 100_000
 
 func (d *document) waits(n ast.Node, where string) (waits []time.Duration) {
-	for _, item := range d.sequence(n, where, "a list of waits") {
+	d.each(d.sequence(n, where, "a list of waits"), func(_ int, item ast.Node) {
 		s, times := d.text(item, where, "a wait such as 10s, or 10s x6"), 1
 		if m := repeated.FindStringSubmatch(s); m != nil {
 			s = m[1]
@@ -264,10 +303,13 @@ func (d *document) waits(n ast.Node, where string) (waits []time.Duration) {
 		if err != nil {
 			d.fail(item, "%s has %s; expected a wait such as 500ms, 10s, 1m30s, 2h or 1d, with repeats as in 10s x6", where, show(item))
 		}
+		if err := policy.Fixed(w).Validate(); err != nil {
+			d.fail(item, "%s: %w", where, err)
+		}
 		for range times {
 			waits = append(waits, w)
 		}
-	}
+	})
 	return waits
 }
 

@@ -73,15 +73,7 @@ func (d *document) notify(n ast.Node, c *Config) {
 		"oldest_waiting": func(n ast.Node) { s.OldestWaiting = d.atLeast(n, "notify.oldest_waiting", time.Second) },
 		"burst":          func(n ast.Node) { s.Burst = d.perMinute(n, "notify.burst") },
 		"routes": func(n ast.Node) {
-			names := map[string]bool{}
-			d.each(d.sequence(n, "notify.routes", "a list of routes"), func(i int, item ast.Node) {
-				r := d.route(item, i, c)
-				if names[r.Name] {
-					d.fail(item, "a second route is named %q", r.Name)
-				}
-				names[r.Name] = true
-				s.Routes = append(s.Routes, r)
-			})
+			d.each(d.sequence(n, "notify.routes", "a list of routes"), func(i int, item ast.Node) { d.route(item, i, c) })
 		},
 	})
 }
@@ -89,10 +81,10 @@ func (d *document) notify(n ast.Node, c *Config) {
 // routeName is a name that needs no escaping in labels and paths.
 var routeName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$`)
 
-func (d *document) route(n ast.Node, i int, c *Config) notify.Route {
+func (d *document) route(n ast.Node, i int, c *Config) {
 	r := notify.DefaultRoute()
 	where := fmt.Sprintf("notify.routes[%d]", i)
-	at := routeURL{route: i}
+	at := routeURL{route: len(c.Notify.Routes)}
 	var urls, vhosts []string
 	var url ast.Node
 	place := func(n ast.Node, key string) string {
@@ -100,15 +92,15 @@ func (d *document) route(n ast.Node, i int, c *Config) notify.Route {
 		at.secretSource = d.secretSource(n)
 		return d.text(n, where+"."+key, "a text")
 	}
-	d.mapping(n, where, map[string]field{
+	fields := map[string]field{
 		"name": func(n ast.Node) {
 			if r.Name = d.text(n, where+".name", "a name"); !routeName.MatchString(r.Name) {
 				d.fail(n, "%s.name is %s; expected up to 63 letters, digits, - _ and .", where, show(n))
 			}
 		},
 		"url": func(n ast.Node) {
-			url = n
 			r.URL = notify.Secret(place(n, "url"))
+			url = n
 		},
 		"url_env":  func(n ast.Node) { env := place(n, "url_env"); at.env = env },
 		"url_file": func(n ast.Node) { file := place(n, "url_file"); at.file = d.path(file) },
@@ -126,24 +118,37 @@ func (d *document) route(n ast.Node, i int, c *Config) notify.Route {
 		"repeat":     func(n ast.Node) { r.Repeat = d.atLeast(n, where+".repeat", time.Minute) },
 		"quiet":      func(n ast.Node) { r.Quiet = d.quiet(n, where+".quiet") },
 		"resolved":   func(n ast.Node) { r.Resolved = d.boolean(n, where+".resolved") },
-	})
-	switch {
-	case r.Name == "":
-		d.fail(n, "%s has no name", where)
-	case len(urls) == 0:
-		d.fail(n, "%s has no URL; expected url_env, url_file or url", where)
-	case len(urls) > 1:
-		d.fail(n, "%s has %s; expected one of them", where, strings.Join(urls, " and "))
-	case urls[0] == "url":
-		if err := notify.Check(&r); err != nil {
-			d.fail(url, "%s.url %w", where, err)
-		}
+	}
+	d.all(
+		func() { d.mapping(n, where, fields) },
+		func() {
+			switch {
+			case lacks(n, fields, "name"):
+				d.fail(n, "%s has no name", where)
+			case slices.ContainsFunc(c.Notify.Routes, func(o notify.Route) bool { return o.Name == r.Name }):
+				d.fail(n, "a second route is named %q", r.Name)
+			}
+		},
+		func() {
+			switch {
+			case lacks(n, fields, "url", "url_env", "url_file"):
+				d.fail(n, "%s has no URL; expected url_env, url_file or url", where)
+			case len(urls) > 1:
+				d.fail(n, "%s has %s; expected one of them", where, strings.Join(urls, " and "))
+			case url != nil:
+				if err := notify.Check(&r); err != nil {
+					d.fail(url, "%s.url %w", where, err)
+				}
+			}
+		},
+	)
+	if url != nil {
 		c.Warnings = append(c.Warnings, fmt.Sprintf("notify route %q: its URL is in the file, for all who can read it; url_env or url_file keep it out", r.Name))
-	default:
+	} else {
 		c.routeURLs = append(c.routeURLs, at)
 	}
 	c.routeVHosts[r.Name] = vhosts
-	return r
+	c.Notify.Routes = append(c.Notify.Routes, r)
 }
 
 // body reads the templates of a webhook's body.
@@ -163,13 +168,13 @@ func (d *document) body(n ast.Node, where string) (b map[string]any) {
 
 func (d *document) events(n ast.Node, where string) (all []notify.Kind) {
 	names := notify.KindNames()
-	for _, item := range d.sequence(n, where, "a list of "+strings.Join(names, ", ")) {
+	d.each(d.sequence(n, where, "a list of "+strings.Join(names, ", ")), func(_ int, item ast.Node) {
 		k := d.text(item, where, "an event")
 		if !slices.Contains(names, k) {
 			d.fail(item, "%s has %s; expected some of %s", where, show(item), strings.Join(names, ", "))
 		}
 		all = append(all, notify.Kind(k))
-	}
+	})
 	if len(all) == 0 {
 		d.fail(n, "%s is empty; leave the key out for all events", where)
 	}
@@ -247,22 +252,24 @@ func clock(s string) (int, error) {
 
 // readRouteURLs reads the URLs of routes that are in variables and files.
 func (c *Config) readRouteURLs(getenv func(string) string) error {
+	var wrong []error
 	for _, at := range c.routeURLs {
 		r := &c.Notify.Routes[at.route]
 		of := fmt.Sprintf("notify route %q: ", r.Name)
 		value, what, err := at.read(getenv, of+"its URL")
-		if err != nil {
-			return err
-		}
-		if value == "" {
-			return at.wrong("%s%s is empty; expected the URL to send to", of, what)
-		}
 		r.URL = notify.Secret(value)
-		if err := notify.Check(r); err != nil {
-			return at.wrong("%s%s %v", of, what, err)
+		switch {
+		case err != nil:
+		case value == "":
+			err = at.wrong("%s%s is empty; expected the URL to send to", of, what)
+		default:
+			if err = notify.Check(r); err != nil {
+				err = at.wrong("%s%s %v", of, what, err)
+			}
 		}
+		wrong = append(wrong, err)
 	}
-	return nil
+	return errors.Join(wrong...)
 }
 
 // describeNotify describes the routes, a line for each.

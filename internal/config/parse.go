@@ -48,7 +48,7 @@ func parse(name string, data []byte, getenv func(string) string) (*Config, error
 	if err != nil {
 		return nil, notYAML(name, data, err)
 	}
-	d := &document{file: name, variables: map[*token.Token]string{}}
+	d := &document{file: name, variables: map[*token.Token]string{}, unsound: map[string]bool{}}
 	var bodies []ast.Node
 	for _, doc := range file.Docs {
 		if doc.Body != nil && doc.Body.Type() != ast.NullType && doc.Body.Type() != ast.CommentType {
@@ -60,19 +60,15 @@ func parse(name string, data []byte, getenv func(string) string) (*Config, error
 		body = bodies[0]
 	}
 	if _, ok := pairs(body); ok || body == nil {
-		if body, err = d.withVariables(body, getenv); err != nil {
-			return nil, err
-		}
+		body = d.withVariables(body, getenv)
 	}
 	c := Default()
-	d.try(func() {
-		if len(bodies) > 1 {
-			d.fail(bodies[1], "a second document begins here; a config file has one")
-		}
-		if body != nil {
-			d.config(body, c)
-		}
-	})
+	if len(bodies) > 1 {
+		d.try(func() { d.fail(bodies[1], "a second document begins here; a config file has one") })
+	}
+	if body != nil {
+		d.try(func() { d.config(body, c) })
+	}
 	return c, d.mistakes()
 }
 
@@ -100,7 +96,8 @@ type document struct {
 	file string
 	// variables are the tokens that are not from the file, and which variables they are from.
 	variables map[*token.Token]string
-	wrong     []*Error
+	wrong     []error
+	unsound   map[string]bool // keys of the file, not below others, in which something is wrong
 }
 
 // collected is what a mapping panics with whose mistakes are in document.wrong.
@@ -126,38 +123,49 @@ func (d *document) try(read func()) (sound bool) {
 // each reads the items of a list. After mistakes in some it stops what reads the list, whose
 // checks would find what follows from them.
 func (d *document) each(items []ast.Node, read func(i int, item ast.Node)) {
-	all := true
+	checks := make([]func(), len(items))
 	for i, item := range items {
-		all = d.try(func() { read(i, item) }) && all
+		checks[i] = func() { read(i, item) }
+	}
+	d.all(checks...)
+}
+
+// all makes checks of which none follows from another, and stops after mistakes as each does.
+func (d *document) all(checks ...func()) {
+	all := true
+	for _, check := range checks {
+		all = d.try(check) && all
 	}
 	if !all {
 		panic(collected{})
 	}
 }
 
-// mistakes returns what was collected, in the order of lines; those of variables come first.
-func (d *document) mistakes() error {
-	slices.SortStableFunc(d.wrong, func(a, b *Error) int {
-		return cmp.Or(cmp.Compare(inFile(a, d.file), inFile(b, d.file)), cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+// lacks reports whether a mapping has none of the keys, nor an unknown one that may be meant.
+func lacks(n ast.Node, fields map[string]field, keys ...string) bool {
+	values, _ := pairs(n)
+	return !slices.ContainsFunc(values, func(v *ast.MappingValueNode) bool {
+		key := v.Key.String()
+		return fields[key] == nil || slices.Contains(keys, key)
 	})
-	switch len(d.wrong) {
-	case 0:
-		return nil
-	case 1:
-		return d.wrong[0]
-	}
-	all := make([]error, len(d.wrong))
-	for i, e := range d.wrong {
-		all[i] = e
-	}
-	return errors.Join(all...)
 }
 
-func inFile(e *Error, file string) int {
-	if e.File == file {
-		return 1
-	}
-	return 0
+// mistakes returns what was collected, in the order of lines; those of variables come first.
+func (d *document) mistakes() error {
+	slices.SortStableFunc(d.wrong, func(one, other error) int {
+		a, b := placeOf(one), placeOf(other)
+		if (a.File == d.file) != (b.File == d.file) {
+			return map[bool]int{true: 1, false: -1}[a.File == d.file]
+		}
+		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+	})
+	return errors.Join(d.wrong...)
+}
+
+func placeOf(err error) *Error {
+	e := &Error{}
+	errors.As(err, &e)
+	return e
 }
 
 // fail reports what is wrong at n. What follows the last semicolon of the format is the hint,
@@ -170,8 +178,15 @@ func (d *document) fail(n ast.Node, format string, args ...any) {
 	d.refuse(n, fmt.Errorf(format, args...))
 }
 
-// refuse reports err at n, with its hint.
+// refuse reports err at n, with its hint; each of those that errors.Join has joined.
 func (d *document) refuse(n ast.Node, err error) {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		var each []func()
+		for _, err := range joined.Unwrap() {
+			each = append(each, func() { d.refuse(n, err) })
+		}
+		d.all(each...)
+	}
 	e := d.at(n)
 	e.Msg, e.Hint = hint.Text(err), hint.Of(err)
 	panic(&e)

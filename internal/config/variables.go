@@ -41,22 +41,22 @@ func Variable(key string) string {
 
 // withVariables returns the file's mapping with what the environment sets in its place; nil is an
 // empty file.
-func (d *document) withVariables(body ast.Node, getenv func(string) string) (ast.Node, error) {
+func (d *document) withVariables(body ast.Node, getenv func(string) string) ast.Node {
 	for _, key := range settings {
+		path := strings.Split(key, ".")
 		text, name, err := variable(Variable(key), getenv)
-		if err != nil {
-			return nil, err
+		var value ast.Node
+		if err == nil && text != "" {
+			value, err = d.valueOf(name, key, text)
 		}
-		if text == "" {
-			continue
+		switch {
+		case err != nil:
+			d.wrong, d.unsound[path[0]] = append(d.wrong, err), true
+		case value != nil:
+			body = set(body, path, value)
 		}
-		value, err := d.valueOf(name, key, text)
-		if err != nil {
-			return nil, err
-		}
-		body = set(body, strings.Split(key, "."), value)
 	}
-	return body, nil
+	return body
 }
 
 // valueOf reads the value of a variable: YAML, when it is a list, a mapping or several lines, and

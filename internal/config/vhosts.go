@@ -158,29 +158,44 @@ const expectedVHosts = "a list of virtual hosts, each a name or {name: …, user
 
 func (d *document) vhost(n ast.Node, where string) (v VHost, at secretSource) {
 	at = d.secretSource(n)
+	noName := func() { d.fail(n, "%s has no name; expected a virtual host's, such as billing", where) }
 	if _, ok := pairs(n); ok {
 		var passwords []string
 		given := func(key string, n ast.Node) string {
 			passwords = append(passwords, key)
 			return d.text(n, where+"."+key, "a text")
 		}
-		d.mapping(n, where, map[string]field{
-			"name":          func(n ast.Node) { v.Name, at.fail = d.text(n, where+".name", "a name"), d.secretSource(n).fail },
-			"user":          func(n ast.Node) { v.User = d.text(n, where+".user", "a user of RabbitMQ's") },
+		fields := map[string]field{
+			"name": func(n ast.Node) { v.Name, at.fail = d.text(n, where+".name", "a name"), d.secretSource(n).fail },
+			"user": func(n ast.Node) {
+				if v.User = d.text(n, where+".user", "a user of RabbitMQ's"); v.User == "" {
+					d.fail(n, "%s.user is empty; expected a user of RabbitMQ's", where)
+				}
+			},
 			"password_env":  func(n ast.Node) { at.env = given("password_env", n) },
 			"password_file": func(n ast.Node) { at.file = d.path(given("password_file", n)) },
-		})
-		switch {
-		case len(passwords) > 1:
-			d.fail(n, "%s has password_env and password_file; expected one of them", where)
-		case (v.User == "") != (len(passwords) == 0):
-			d.fail(n, "%s has only one of a user and a password; expected user with password_env or password_file, or neither for those of broker.url", where)
 		}
+		d.all(
+			func() { d.mapping(n, where, fields) },
+			func() {
+				switch {
+				case len(passwords) > 1:
+					d.fail(n, "%s has password_env and password_file; expected one of them", where)
+				case lacks(n, fields, "user") != lacks(n, fields, "password_env", "password_file"):
+					d.fail(n, "%s has only one of a user and a password; expected user with password_env or password_file, or neither for those of broker.url", where)
+				}
+			},
+			func() {
+				if lacks(n, fields, "name") {
+					noName()
+				}
+			},
+		)
 	} else {
 		v.Name = d.text(n, where, expectedVHosts)
 	}
 	if v.Name == "" {
-		d.fail(n, "%s has no name; expected a virtual host's, such as billing", where)
+		noName()
 	}
 	return v, at
 }
@@ -238,6 +253,7 @@ func (c *Config) overlap(a, b string) bool {
 
 // readPasswords reads the passwords of virtual hosts from variables and files.
 func (c *Config) readPasswords(getenv func(string) string) error {
+	var wrong []error
 	for i := range c.vhosts {
 		v, at := &c.Broker.VHosts[i], &c.vhosts[i]
 		if v.User == "" {
@@ -245,15 +261,12 @@ func (c *Config) readPasswords(getenv func(string) string) error {
 		}
 		of := fmt.Sprintf("virtual host %q: ", v.Name)
 		value, what, err := at.read(getenv, of+"its password")
-		if err != nil {
-			return err
+		if err == nil && value == "" {
+			err = at.wrong("%s%s is empty; expected the password of %q", of, what, v.User)
 		}
-		if value == "" {
-			return at.wrong("%s%s is empty; expected the password of %q", of, what, v.User)
-		}
-		v.Password = value
+		v.Password, wrong = value, append(wrong, err)
 	}
-	return nil
+	return errors.Join(wrong...)
 }
 
 // checkVHosts returns what is wrong with the virtual hosts, and warns of those without a policy. It

@@ -109,15 +109,21 @@ type Limits struct {
 	Since [2]int
 }
 
-// Check returns an error for a policy that the way cannot keep, with the remedy.
+// Check returns what a policy asks for that the way cannot keep, with the remedy: of its waits the
+// first, and max_retry_after, by errors.Join.
 func (l Limits) Check(p *policy.Policy) error {
 	if l.ServiceDecides {
 		return nil
 	}
+	var asked error
 	if p.MaxRetryAfter > l.Longest {
-		return fmt.Errorf("policy %q lets consumers ask for delays of up to %s, and %s waits %s at most: allow less, or choose another way to wait",
+		asked = fmt.Errorf("policy %q lets consumers ask for delays of up to %s, and %s waits %s at most: allow less, or choose another way to wait",
 			p.Name, policy.FormatDuration(p.MaxRetryAfter), l.Name, policy.FormatDuration(l.Longest))
 	}
+	return errors.Join(asked, l.checkWaits(p))
+}
+
+func (l Limits) checkWaits(p *policy.Policy) error {
 	waits := p.Waits()
 	for i, w := range waits {
 		if most := p.Jitter.Longest(w); l.Spreads() && w <= l.Longest && most > l.Longest {
