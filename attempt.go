@@ -27,6 +27,7 @@ type attempt struct {
 func (r *run) begin(sub subscription, d *amqp.Delivery) attempt {
 	a := attempt{m: message(d, r.acknowledger.consumer.Queue, r.acknowledger.limits.QueueCounts), cannotRepublish: sub.CannotRepublish(d)}
 	a.number = a.m.Attempt
+	sub.unsettled.Add(1)
 	r.acknowledger.checkEarly(a.m)
 	if a.cannotRepublish != "" {
 		a.failed, a.unhandled = errors.New(a.cannotRepublish), true
@@ -66,7 +67,9 @@ func (r *run) end(sub subscription, d *amqp.Delivery, a *attempt) {
 		}
 		r.logFailure(m, outcome, &f, err)
 	}
-	if err != nil {
+	if err == nil {
+		sub.unsettled.Add(-1)
+	} else {
 		r.logUnsettled(m, outcome, err)
 	}
 	queue := r.acknowledger.consumer.Queue
@@ -117,17 +120,14 @@ func (r *run) logFailure(m *Message, o Outcome, f *failure, err error) {
 	log.Log(context.Background(), level, "an attempt failed", "error", f.text)
 }
 
-// logUnsettled logs why a message was not acknowledged.
+// logUnsettled logs why a message was not acknowledged. consume warns of all of a connection at once.
 func (r *run) logUnsettled(m *Message, o Outcome, err error) {
 	log := r.logOf(m, o)
-	switch {
-	case errors.Is(err, wire.ErrUnacceptable):
+	if errors.Is(err, wire.ErrUnacceptable) {
 		log.Error("a failed message cannot be published, neither for its retry nor to redrive.parked: it stays unacknowledged, uses one of Consumer.Prefetch, and RabbitMQ delivers it again when the connection closes", "prefetch", r.acknowledger.consumer.Prefetch, "error", err)
-	case o == Unacknowledged:
-		log.Warn("a failed message was published (to be retried, parked or forwarded), but could not be acknowledged: RabbitMQ delivers the original again as well", "error", err)
-	default:
-		log.Warn("a message was not settled; RabbitMQ delivers it again", "error", err)
+		return
 	}
+	log.Debug("a message could not be acknowledged", "error", err)
 }
 
 // callHandler calls a handler once. A panic is an error.

@@ -157,6 +157,53 @@ func TestAnOutageOfTheDelayQueueIsLoggedOnce(t *testing.T) {
 	})
 }
 
+// A lost connection is one warning, however many messages were under way.
+func TestALostConnectionIsLoggedOnce(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
+		const n = 20
+		proxy := brokertest.NewProxy(t, v)
+		var seen outcomes
+		var log brokertest.Output
+		var begun atomic.Int64
+		cfg := config(t, v, fast(2))
+		cfg.URLs[0] = proxy.URL
+		cfg.Metrics, cfg.Log, cfg.Concurrency, cfg.Prefetch = seen.metrics(), slogTo(&log), n, n
+		lost := make(chan struct{})
+		stop := consume(t, cfg, func(context.Context, *redrive.Message) error {
+			switch i := begun.Add(1); {
+			case i > n:
+				return nil
+			case i%2 == 0:
+				<-lost
+				return errDown
+			}
+			<-lost
+			return nil
+		})
+		for range n {
+			v.Publish("", "orders", amqp.Publishing{Body: []byte("7")})
+		}
+		brokertest.Eventually(t, "all are under way", func() bool { return begun.Load() == n })
+		proxy.Cut()
+		brokertest.Eventually(t, "the connection is lost", func() bool { return seen.losses() > 0 })
+		close(lost)
+		brokertest.Eventually(t, "all are handled again", func() bool { return seen.count(redrive.Succeeded) >= n })
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+		warnings := 0
+		for line := range strings.Lines(log.String()) {
+			if strings.Contains(line, "level=WARN") && !strings.Contains(line, "trying again until it works") {
+				warnings++
+			}
+		}
+		if warnings != 1 || !strings.Contains(log.String(), "messages=20") {
+			t.Errorf("%d warnings:\n%s", warnings, log.String())
+		}
+	})
+}
+
 // A panic is logged once, with its stack, and parked with the frames of the handler alone.
 func TestAPanicIsLoggedWithItsStack(t *testing.T) {
 	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {

@@ -55,6 +55,7 @@ type subscription struct {
 	ctx        context.Context // ends with the connection, and with run.handleCtx
 	prepared   <-chan struct{} // closed when prepareAgain has ended
 	collecting chan struct{}   // full while a batch is collected
+	unsettled  *atomic.Int64   // messages whose attempt began, and that are not acknowledged
 }
 
 // consume works on one connection. When that is lost, handlers under way continue, and their
@@ -66,7 +67,7 @@ func (r *run) consume(s broker.Subscription) {
 	ctx, cancel := context.WithCancelCause(r.handleCtx)
 	prepared := r.prepareAgain(ctx)
 	defer func() { cancel(errLost); <-prepared }()
-	sub := subscription{s, ctx, prepared, make(chan struct{}, 1)}
+	sub := subscription{s, ctx, prepared, make(chan struct{}, 1), new(atomic.Int64)}
 	done := make(chan struct{})
 	var left atomic.Int32
 	left.Store(int32(cap(r.slots)))
@@ -90,6 +91,9 @@ func (r *run) consume(s broker.Subscription) {
 	case <-done:
 	case <-s.Ended:
 	case <-r.waitCtx.Done():
+	}
+	if n := sub.unsettled.Load(); n > 0 { // once, not for each message
+		r.client.config.Log.Warn("messages could not be acknowledged: RabbitMQ delivers them again, and failed ones may have been published as well, to be retried, parked or forwarded", "queue", r.acknowledger.consumer.Queue, "messages", n)
 	}
 }
 
