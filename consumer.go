@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
@@ -149,6 +150,7 @@ func (c *Consumer) validatePolicy() error {
 	if !l.Spreads() {
 		p.Jitter = policy.None
 	}
+	c.Wait.way = delay.For(p, c.Wait.way)
 	return nil
 }
 

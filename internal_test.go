@@ -15,6 +15,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/internal/delay/report"
+	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -60,6 +61,14 @@ func TestCollect(t *testing.T) {
 		close(ended)
 		expect("the connection is lost", 0, 0)
 	})
+}
+
+// A consumer declares no levels that its policy cannot reach.
+func TestAConsumerHasTheLevelsOfItsPolicy(t *testing.T) {
+	c := Consumer{Queue: "q", Policy: policy.Policy{Attempts: 3, Backoff: policy.Fixed(2 * time.Second)}, Wait: Levels()}
+	if err := c.validateSettings(); err != nil || len(c.Wait.Limits().Levels) != 2 || len(Levels().Limits().Levels) != 12 {
+		t.Errorf("%v, levels %v", err, c.Wait.Limits().Levels)
+	}
 }
 
 // The service is asked for the delay in whole milliseconds, and never for less than the handler asked.

@@ -75,9 +75,9 @@ func wrapWay[W delay.Way](w W, err error) Way {
 // Levels waits in one quorum queue per level, shared by all work queues. Behind them each work
 // queue has a queue of its own, so that one that is full or down delays no other. Delays are
 // rounded up to the next level, and jitter has no effect. Without arguments the levels are 1,
-// 2, 4, 8, 16 and 32 seconds, 1, 2, 5, 10 and 30 minutes, and an hour. A level is a whole
-// number of milliseconds up to policy.LongestDelay. For the same delay before each attempt,
-// give one level.
+// 2, 4, 8, 16 and 32 seconds, 1, 2, 5, 10 and 30 minutes, and an hour. Those beyond the policy's
+// longest delay are not declared. A level is a whole number of milliseconds up to
+// policy.LongestDelay. For the same delay before each attempt, give one level.
 func Levels(levels ...time.Duration) Way {
 	return wrapWay(ttlqueue.NewLevels(ttlqueue.Quorum, levels...))
 }

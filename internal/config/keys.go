@@ -224,7 +224,7 @@ func (d *document) policy(n ast.Node, i int, c *Config) policy.Policy {
 		},
 	)
 	if way != nil {
-		c.Ways[p.Name] = way
+		c.Ways[p.Name] = delay.For(&p, way)
 	}
 	c.Throttle[p.Name] = limits
 	c.policyVHosts[p.Name] = vhosts

@@ -42,6 +42,10 @@ func TestWaysAreDescribedAsTheyAre(t *testing.T) {
 		if way != nil && way.Limits().Spreads() == (cfg.Policies[0].Jitter == policy.None) {
 			t.Errorf("%s: jitter is %s", c.yaml, cfg.Policies[0].Jitter)
 		}
+		// RabbitMQ gets no queues of levels that no message reaches.
+		if strings.HasSuffix(c.yaml, "wait: levels") && way.Limits().Longest > 4*time.Second {
+			t.Errorf("%s: the levels %v", c.yaml, way.Limits().Levels)
+		}
 		// A way that loses what an unavailable queue does not accept says so.
 		drops := way != nil && way.Limits().DropsWhenFull
 		if len(cfg.Warnings) != 0 != drops || drops && !strings.Contains(cfg.Warnings[0], "full or has no leader is lost") {

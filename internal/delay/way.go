@@ -32,6 +32,27 @@ type Way interface {
 	Ticket(queue string, delay time.Duration) (Ticket, error)
 }
 
+// Leveled is a Way with a queue for each of its delays.
+type Leveled interface {
+	// UpTo returns the way without the levels that no delay up to longest needs.
+	UpTo(longest time.Duration) Way
+}
+
+// For returns a way as a policy needs it: without levels beyond the longest delay of its backoff
+// and that which consumers may ask for.
+func For(p *policy.Policy, w Way) Way {
+	l, ok := w.(Leveled)
+	switch own := *p; {
+	case !ok:
+		return w
+	case p.Attempts <= 1:
+		return l.UpTo(0)
+	default:
+		own.MaxRetryAfter = 0
+		return l.UpTo(max(own.LongestRetryAfter(), p.MaxRetryAfter))
+	}
+}
+
 // Ticket is how to publish one message so that it waits. When RabbitMQ has confirmed the
 // publish, and has not returned it as unroutable, the message is safe there.
 type Ticket struct {

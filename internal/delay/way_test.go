@@ -95,6 +95,34 @@ func TestEveryWayHasATicketForItsLongestDelay(t *testing.T) {
 	}
 }
 
+// What a policy cannot reach is not declared; what its consumers may ask for is.
+func TestAWayHasTheLevelsThatItsPolicyReaches(t *testing.T) {
+	for _, tt := range []struct {
+		attempts int
+		backoff  policy.Backoff
+		asked    time.Duration // MaxRetryAfter
+		want     time.Duration // the longest level
+	}{
+		{8, policy.Exponential(second, 2, time.Hour), 0, time.Minute + 4*second},
+		{4, policy.Exponential(second, 2, time.Hour), 0, 4 * second},
+		{4, policy.Exponential(second, 2, time.Hour), 5 * second, 8 * second},
+		{4, policy.List(3*second, second), second, 4 * second},
+		{2, policy.Fixed(3 * time.Hour), 0, 4096 * 4 * second},
+		{1, policy.Fixed(time.Hour), 0, second},
+	} {
+		var all []time.Duration
+		for n := range 15 {
+			all = append(all, second<<n)
+		}
+		p := policy.Policy{Name: "p", Queues: []string{"q"}, Attempts: tt.attempts, Backoff: tt.backoff, MaxRetryAfter: tt.asked}
+		way := delay.For(&p, made(ttlqueue.NewLevels(ttlqueue.Quorum, all...)))
+		l, queues := way.Limits(), way.Topology("q").Queues // two of them are no level's
+		if l.Longest != tt.want || l.Levels[0] != second || len(queues) != len(l.Levels)+2 {
+			t.Errorf("%d attempts, %s, up to %s asked for: %v of %v", tt.attempts, tt.backoff, tt.asked, l.Levels, queues)
+		}
+	}
+}
+
 func TestNativeNeedsRabbitMQ43(t *testing.T) {
 	for version, refused := range map[string]bool{"3.10.8": true, "3.13.7": true, "4.0.0": true, "4.2.9": true, "4.3.0": false, "4.3.6": false,
 		"4.10.0": false, "5.0.0-rc.1": false, "something else": false} {

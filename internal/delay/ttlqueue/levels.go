@@ -37,6 +37,12 @@ func NewLevels(kind Type, levels ...time.Duration) (*Levels, error) {
 	return &Levels{name: "levels", levels: levels, kind: kind}, nil
 }
 
+// UpTo implements delay.Leveled.
+func (l *Levels) UpTo(longest time.Duration) delay.Way {
+	i, _ := slices.BinarySearch(l.levels, longest)
+	return &Levels{l.name, l.levels[:min(i+1, len(l.levels))], l.kind}
+}
+
 // NewFixed is one level.
 func NewFixed(kind Type, d time.Duration) (*Levels, error) {
 	l, err := NewLevels(kind, d)
