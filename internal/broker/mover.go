@@ -117,16 +117,16 @@ func (m *Mover) DeleteClassic(queue string) error {
 // DeleteQuorum deletes a quorum queue that is empty and that no one else consumes. RabbitMQ
 // does not check that for quorum queues (540), so it is checked here, and the queue is consumed
 // meanwhile: a message that arrives between the check and the deletion is delivered here, and
-// moved.
-func (m *Mover) DeleteQuorum(ctx context.Context, queue, exchange string) error {
+// moved. moved is how many, whatever the error.
+func (m *Mover) DeleteQuorum(ctx context.Context, queue, exchange string) (moved int, err error) {
 	ch, err := m.source.Channel()
 	if err != nil {
-		return explain(err)
+		return 0, explain(err)
 	}
 	defer ch.Close()
 	deliveries, err := ch.Consume(queue, "redrive move", false, false, false, false, amqp.Table{"x-priority": int32(-1)})
 	if err != nil {
-		return explain(err)
+		return 0, explain(err)
 	}
 	ready, consumers, err := m.Depth(queue)
 	switch {
@@ -143,14 +143,15 @@ func (m *Mover) DeleteQuorum(ctx context.Context, queue, exchange string) error 
 	}
 	if err != nil { // what was delivered is moved: requeued, it would count as a failed delivery
 		if cancel := ch.Cancel("redrive move", false); cancel != nil {
-			return explain(cancel)
+			return 0, explain(cancel)
 		}
 	}
 	for d := range deliveries { // RabbitMQ ends them with the queue
 		if sent := m.send(ctx, exchange, []amqp.Delivery{d}); sent != nil {
-			return sent
+			return moved, sent
 		}
+		moved++
 		_ = ch.Ack(d.DeliveryTag, false)
 	}
-	return err
+	return moved, err
 }

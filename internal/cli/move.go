@@ -70,8 +70,12 @@ right on the queues that dead-letter to the old one.`,
 
 func (p *program) runMove(ctx context.Context, m *move.Move) error {
 	meter := p.meter()
-	m.Progress = func(n int) { meter.show(messages(n)+" moved", false) }
+	var moved string
+	m.Progress = func(n int) { moved = messages(n) + " moved"; meter.show(moved, false) }
 	err := m.Run(ctx)
+	if moved != "" {
+		meter.show(moved, true)
+	}
 	meter.end()
 	if err != nil {
 		return continues(err)

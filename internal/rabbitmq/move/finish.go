@@ -46,10 +46,16 @@ func (m *Move) moveMessages(ctx context.Context, c *broker.Mover, idle time.Dura
 		at = 1 // or the next would overtake one that was refused
 	}
 	return c.Move(ctx, m.From, wire.RetryExchange(m.To), at, idle, func(n int) bool {
-		m.moved += n
-		m.Progress(m.moved)
+		m.count(n)
 		return more()
 	})
+}
+
+func (m *Move) count(moved int) {
+	if moved > 0 {
+		m.moved += moved
+		m.Progress(m.moved)
+	}
 }
 
 // finish moves the rest, and deletes the old queue when it has been quiet.
@@ -95,7 +101,9 @@ func (m *Move) finish(ctx context.Context, c *broker.Mover, s *State) error {
 			continue
 		}
 		if s.Old.Type == "quorum" {
-			err = c.DeleteQuorum(ctx, m.From, wire.RetryExchange(m.To))
+			var moved int
+			moved, err = c.DeleteQuorum(ctx, m.From, wire.RetryExchange(m.To))
+			m.count(moved)
 		} else {
 			err = c.DeleteClassic(m.From)
 		}

@@ -243,6 +243,33 @@ func look(t *testing.T, v *brokertest.VHost, queue string, n int) (got []amqp.De
 	return got
 }
 
+// What arrives while a quorum queue is deleted is moved, and counted.
+func TestWhatIsMovedAtTheEndIsCounted(t *testing.T) {
+	t.Parallel()
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		old(v, "quorum")
+		l := newLedger(t, v)
+		l.publish("", "old", 300)
+		v.Queue("new", nil)
+		v.Exchange(wire.RetryExchange("new"), "fanout", "new")
+		c, err := broker.NewMover(t.Context(), broker.Config{URL: v.URL(), Name: "move"}, "lock")
+		must(t, err)
+		defer c.Close()
+		counted := 0
+		brokertest.Eventually(t, "the queue is deleted", func() bool {
+			moved, err := c.DeleteQuorum(t.Context(), "old", wire.RetryExchange("new"))
+			if counted += moved; err != nil && !errors.Is(err, broker.ErrNotEmpty) && !errors.Is(err, broker.ErrInUse) {
+				t.Fatal(err)
+			}
+			return err == nil
+		})
+		if counted != 300 {
+			t.Errorf("%d of 300 messages are counted", counted)
+		}
+		l.check(0)
+	})
+}
+
 // The window shrinks for large messages, while more come; nothing under way then is
 // acknowledged with what is.
 func TestMessagesOfManySizesAreMoved(t *testing.T) {
