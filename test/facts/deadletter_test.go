@@ -177,6 +177,34 @@ func TestLoopsOfTheBrokerAloneJamUnderAtLeastOnce(t *testing.T) {
 	}
 }
 
+// A consumer that publishes again with the x-death it was delivered with: what a delay queue
+// dead-letters to is in it already, where that is a queue with a TTL, too.
+func TestARepublishedXDeathLooksLikeALoopOn3(t *testing.T) {
+	onEach(t, func(t *testing.T, v *vhost) {
+		delay := amqp.Table{"x-dead-letter-exchange": "expired", "x-message-ttl": int32(100)}
+		maps.Copy(delay, atLeastOnce)
+		v.Queue("delay", delay)
+		v.Queue("lane", amqp.Table{"x-dead-letter-exchange": "due", "x-message-ttl": int32(0)})
+		v.Queue("work", nil)
+		v.Exchange("again", "fanout", "delay")
+		v.Exchange("expired", "fanout", "lane")
+		v.Exchange("due", "fanout", "work")
+		work := v.Consume("work")
+		v.Publish("again", "", amqp.Publishing{Body: []byte("first")})
+		died := work.Take("first").Headers
+		v.Publish("again", "", amqp.Publishing{Headers: died, Body: []byte("second")})
+		if since(v, 4, 0) {
+			work.Take("second")
+			return
+		}
+		v.Publish("again", "", amqp.Publishing{Body: []byte("without x-death")})
+		work.Take("without x-death")
+		brokertest.Eventually(t, "one message is kept and none is ready", func() bool {
+			return held(t, v, "delay") == 1 && v.Depth("delay") == 0
+		})
+	})
+}
+
 func TestAtLeastOnceKeepsMessagesWithoutATarget(t *testing.T) {
 	onEach(t, func(t *testing.T, v *vhost) {
 		const inFlight = 32 // of a queue's one dead-letter worker
