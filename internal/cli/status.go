@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/policy"
@@ -46,7 +47,7 @@ func status(w io.Writer, st inspect.Overview, now time.Time) {
 	if len(st.Replicas) > 0 {
 		replicas(w, st.Replicas, now)
 	}
-	switch unread := slices.ContainsFunc(st.Problems, func(p string) bool { return strings.HasPrefix(p, inspect.Unread) }); {
+	switch unread := slices.ContainsFunc(st.Conditions, func(c condition.Condition) bool { return c.Kind == condition.Unread }); {
 	case len(st.Queues) > 0:
 		failing(w, st, now)
 	case !unread:
@@ -58,18 +59,19 @@ func status(w io.Writer, st inspect.Overview, now time.Time) {
 func health(w io.Writer, st inspect.Overview, now time.Time) {
 	fmt.Fprintf(w, "redrive %s, up %s, RabbitMQ at %s\n", plain(st.Version), policy.FormatDuration(now.Sub(st.Since).Round(time.Second)), plain(st.Broker))
 	switch {
-	case !st.Ready && len(st.Problems) == 0:
+	case !st.Ready && len(st.Conditions) == 0:
 		fmt.Fprintln(w, "not ready")
-	case st.Ready && len(st.Problems) == 0:
+	case st.Ready && len(st.Conditions) == 0:
 		fmt.Fprintln(w, "ready: nothing is wrong")
 	case st.Ready:
 		fmt.Fprintln(w, "ready")
 	}
-	for _, problem := range st.Problems {
-		if !st.Ready && inspect.MakesNotReady(problem) {
-			problem = "not ready: " + problem
+	for _, c := range st.Conditions {
+		line := c.String()
+		if !st.Ready && c.NotReady {
+			line = "not ready: " + line
 		}
-		fmt.Fprintln(w, plain(problem))
+		fmt.Fprintln(w, plain(line))
 	}
 	for _, notice := range st.Notices {
 		fmt.Fprintf(w, "notice: %s\n", plain(notice))
@@ -87,9 +89,9 @@ func replicas(w io.Writer, all []inspect.Replica, now time.Time) {
 		case r.Silent(now):
 			state = "not heard of"
 		case !r.Ready:
-			state = strings.Join(append([]string{"not ready"}, r.Problems[:min(1, len(r.Problems))]...), ": ")
-		case len(r.Problems) > 0:
-			state = "ready; " + r.Problems[0]
+			state = strings.Join(append([]string{"not ready"}, condition.Lines(r.Conditions[:min(1, len(r.Conditions))])...), ": ")
+		case len(r.Conditions) > 0:
+			state = "ready; " + r.Conditions[0].String()
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s ago\t%s\t%s\n", cell(r.ID), cell(r.Address), cell(r.Version), policy.FormatDuration(now.Sub(r.Since).Round(time.Second)),
 			policy.FormatDuration(max(0, now.Sub(r.Beat)).Round(100*time.Millisecond)), leads, cell(state))

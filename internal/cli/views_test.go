@@ -28,6 +28,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/redrive-mq/redrive/internal/audit"
+	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/inspect"
@@ -236,9 +237,9 @@ func TestAStatusCannotSpeakToTheTerminal(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		st := inspect.Overview{Version: stranger(t, "version"), Broker: stranger(t, "broker"), Since: now}
 		for range rapid.IntRange(0, 3).Draw(t, "problems") {
-			st.Problems = append(st.Problems, "queue "+stranger(t, "problem"))
+			st.Conditions = append(st.Conditions, condition.Condition{Kind: condition.Unreachable, Queue: stranger(t, "queue"), Text: stranger(t, "problem")})
 		}
-		st.Ready = len(st.Problems) == 0
+		st.Ready = len(st.Conditions) == 0
 		elsewhere := false
 		for range rapid.IntRange(0, 3).Draw(t, "queues") {
 			way := rapid.SampledFrom([]string{"", "disk", "redis", "levels"}).Draw(t, "way")
@@ -247,9 +248,9 @@ func TestAStatusCannotSpeakToTheTerminal(t *testing.T) {
 		}
 		for range rapid.IntRange(0, 3).Draw(t, "replicas") {
 			st.Replicas = append(st.Replicas, inspect.Replica{ID: stranger(t, "id"), Address: stranger(t, "address"), Version: stranger(t, "version"),
-				Since: now, Beat: now, Problems: []string{stranger(t, "its problem")}})
+				Since: now, Beat: now, Conditions: []condition.Condition{{Kind: condition.Intake, Text: stranger(t, "its problem")}}})
 		}
-		lines := 1 + max(1, len(st.Problems)) + 1
+		lines := 1 + max(1, len(st.Conditions)) + 1
 		if len(st.Replicas) > 0 {
 			lines += 3 + len(st.Replicas) // a line before, the head, a line after
 		}
@@ -311,23 +312,25 @@ func TestDueTimesAreForPeople(t *testing.T) {
 // status says "not ready" when the service says so, and not for what is wrong with single
 // queues.
 func TestStatusSaysReadyAsTheServiceDoes(t *testing.T) {
+	intake := condition.Condition{Kind: condition.Intake, Text: "not connected", NotReady: true}
+	queue := condition.Condition{Kind: condition.Unreachable, Queue: "orders", Text: "no such queue"}
 	for _, c := range []struct {
-		ready    bool
-		problems []string
-		want     string
+		ready bool
+		holds []condition.Condition
+		want  string
 	}{
 		{true, nil, "ready: nothing is wrong\n"},
-		{true, []string{"queue orders: no such queue"}, "ready\nqueue orders: no such queue\n"},
-		{false, []string{"intake: not connected"}, "not ready: intake: not connected\n"},
-		{false, []string{"intake: not connected", "queue orders: no such queue"}, "not ready: intake: not connected\nqueue orders: no such queue\n"},
+		{true, []condition.Condition{queue}, "ready\nqueue orders: no such queue\n"},
+		{false, []condition.Condition{intake}, "not ready: intake: not connected\n"},
+		{false, []condition.Condition{intake, queue}, "not ready: intake: not connected\nqueue orders: no such queue\n"},
 		{false, nil, "not ready\n"}, // to callers without permission to know why
 	} {
 		var b strings.Builder
-		r := inspect.Replica{ID: "one", Beat: time.Now(), Ready: c.ready, Problems: c.problems}
-		status(&b, inspect.Overview{Since: time.Now(), Ready: c.ready, Problems: c.problems, Replicas: []inspect.Replica{r}}, time.Now())
+		r := inspect.Replica{ID: "one", Beat: time.Now(), Ready: c.ready, Conditions: c.holds}
+		status(&b, inspect.Overview{Since: time.Now(), Ready: c.ready, Conditions: c.holds, Replicas: []inspect.Replica{r}}, time.Now())
 		_, said, _ := strings.Cut(b.String(), "\n")
 		if !strings.HasPrefix(said, c.want) || strings.Count(b.String(), "not ready") != map[bool]int{true: 0, false: 2}[c.ready] {
-			t.Errorf("ready %v, %q: it says %q, want %q", c.ready, c.problems, said, c.want)
+			t.Errorf("ready %v, %q: it says %q, want %q", c.ready, c.holds, said, c.want)
 		}
 	}
 }

@@ -21,17 +21,17 @@ import (
 	"sync"
 	"time"
 
+	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
 // About is how a replica describes itself. The names in JSON are stored, and never change.
 type About struct {
-	Address string    `json:"address"` // where its page and API are
-	Version string    `json:"version"`
-	Since   time.Time `json:"since"`
-	// Problems are errors that last, by part of the service.
-	Problems map[string]string `json:"wrong,omitempty"`
-	// NotReady: its readiness check fails over Problems.
+	Address    string                `json:"address"` // where its page and API are
+	Version    string                `json:"version"`
+	Since      time.Time             `json:"since"`
+	Conditions []condition.Condition `json:"conditions,omitempty"` // that hold there
+	// NotReady: its readiness check fails over Conditions.
 	NotReady bool `json:"unready,omitempty"`
 	// CanPublish: it could retry messages now.
 	CanPublish bool `json:"able"`

@@ -3,8 +3,10 @@ package cluster
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"time"
 
+	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -17,9 +19,8 @@ const (
 	// divide that share among them when they have seen no heartbeat for as long, which is
 	// later.
 	shareLease = 1250 * time.Millisecond
-	// maxProblemText bounds the text of a problem in a heartbeat, in bytes, and maxProblems
-	// their number.
-	maxProblemText, maxProblems = 200, 20
+	// maxText bounds the text of a condition in a heartbeat, in bytes, and maxConditions their number.
+	maxText, maxConditions = 200, 20
 )
 
 // heartbeat is what a replica writes to the store to show that it is alive.
@@ -47,7 +48,7 @@ func (r *Replicas) runHeartbeats(ctx context.Context) {
 		n++
 		began := time.Now()
 		about := heartbeat{About: r.About(), N: n, Leads: r.Leads()}
-		about.Problems = shortened(about.Problems)
+		about.Conditions = shortened(about.Conditions)
 		all, err := r.sendHeartbeat(ctx, about)
 		switch {
 		case err == nil:
@@ -76,13 +77,10 @@ func (r *Replicas) sendHeartbeat(ctx context.Context, about heartbeat) ([]store.
 	return r.Store.Beat(ctx, r.ID, text, goneAfter)
 }
 
-func shortened(wrong map[string]string) map[string]string {
-	short := map[string]string{}
-	for part, what := range wrong {
-		if len(short) == maxProblems {
-			break
-		}
-		short[part] = what[:min(len(what), maxProblemText)]
+func shortened(all []condition.Condition) []condition.Condition {
+	short := slices.Clone(all[:min(len(all), maxConditions)])
+	for i := range short {
+		short[i].Text = short[i].Text[:min(len(short[i].Text), maxText)]
 	}
 	return short
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/operations"
 )
@@ -50,8 +51,9 @@ type Config struct {
 	// see Under.
 	Base    string
 	Metrics http.Handler
-	// Problems are what is wrong now, Notices what a person should look at.
-	Problems, Notices func() []string
+	// Conditions are what is wrong now, Notices what a person should look at.
+	Conditions func() []condition.Condition
+	Notices    func() []string
 	// Ready is false while one of the problems is the whole service's.
 	Ready func() bool
 	// Guard authenticates callers; routes that Public names must need no sign-in.

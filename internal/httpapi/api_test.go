@@ -23,6 +23,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/inspect"
@@ -118,7 +119,7 @@ func config(c operations.Console) httpapi.Config {
 		panic(err)
 	}
 	none := func() []string { return nil }
-	return httpapi.Config{Console: c, Decoder: d, Problems: none, Notices: none, Ready: func() bool { return true }, Guard: believing{}, Log: slog.New(slog.DiscardHandler),
+	return httpapi.Config{Console: c, Decoder: d, Conditions: func() []condition.Condition { return nil }, Notices: none, Ready: func() bool { return true }, Guard: believing{}, Log: slog.New(slog.DiscardHandler),
 		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "redrive_ready 1") })}
 }
 
@@ -230,7 +231,7 @@ func newScene(t testing.TB, who *access, readOnly bool) *scene {
 		t.Helper()
 		must(t, err)
 	}
-	told := &webtest.Told{Others: inspect.AtBroker{Exists: true, Kind: "quorum", Consumers: 1}, Problems: []string{"queue " + orders + ": it does not exist"}}
+	told := &webtest.Told{Others: inspect.AtBroker{Exists: true, Kind: "quorum", Consumers: 1}, Conditions: []condition.Condition{{Kind: condition.Unreachable, Queue: orders, Text: "it does not exist"}}}
 	s := &scene{store: memstore.New(), ids: map[store.State]string{}}
 	s.console = webtest.New(s.store, told, inspect.Config{ReadOnly: readOnly})
 	s.book = s.console.Book

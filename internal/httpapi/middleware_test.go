@@ -20,6 +20,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
@@ -89,11 +90,14 @@ func TestEveryAnswerSaysWhatItIs(t *testing.T) {
 
 func TestHealthNeedsNobody(t *testing.T) {
 	well, ill := config(&scripted{}), config(&scripted{})
-	ill.Problems = func() []string { return []string{"intake: not connected", "queue orders: gone"} }
+	gone := condition.Condition{Kind: condition.Unreachable, Queue: "orders", Text: "gone"}
+	ill.Conditions = func() []condition.Condition {
+		return []condition.Condition{{Kind: condition.Intake, Text: "not connected"}, gone}
+	}
 	ill.Notices = func() []string { return []string{"look at this"} }
 	ill.Ready = func() bool { return false }
 	queue := config(&scripted{})
-	queue.Problems = func() []string { return []string{"queue orders: gone"} }
+	queue.Conditions = func() []condition.Condition { return []condition.Condition{gone} }
 	nobody, limited, viewer := auth.Caller{}, auth.Caller{Role: auth.Admin, Queues: []string{"mail"}}, auth.Caller{Role: auth.Viewer}
 	for _, want := range []struct {
 		config httpapi.Config

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/inspect"
 )
@@ -42,7 +43,7 @@ func (a *API) healthRoutes() {
 			}
 			return
 		}
-		for _, p := range slices.Concat(a.Problems(), a.Notices()) {
+		for _, p := range slices.Concat(condition.Lines(a.Conditions()), a.Notices()) {
 			fmt.Fprintln(w, p)
 		}
 	}))

@@ -22,6 +22,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
@@ -323,7 +324,7 @@ func TestWatching(t *testing.T) {
 	s, watchers := ticking(ticks)
 	c, _ := serve(t, config(s))
 	for i := range 3 {
-		ticks <- operations.Tick{Totals: inspect.Totals{Parked: int64(i), Problems: []string{"queue \"a\n\ndata: {}\nb\": gone"}}}
+		ticks <- operations.Tick{Totals: inspect.Totals{Parked: int64(i), Conditions: []condition.Condition{{Kind: condition.Unreachable, Queue: "a\n\ndata: {}\nb", Text: "gone"}}}}
 	}
 	var seen []int64
 	enough := errors.New("enough")

@@ -14,6 +14,6 @@
 //	ledger.go       how many messages came, and what became of them; recount.go: counted
 //	                one by one
 //	totals.go       the numbers of one moment, for those who watch
-//	ready.go        which problems are of single queues; replicas.go: those that share a store
+//	replicas.go     the services that share a store
 //	auditlog.go     who did what
 package inspect

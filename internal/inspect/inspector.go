@@ -9,6 +9,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/background"
+	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/internal/store"
@@ -64,9 +65,10 @@ type Config struct {
 	BrokerURL func() string // where RabbitMQ is, without the password; nil: not known
 	ReadOnly  bool
 	Activity  Activity
-	// Problems are what is wrong now, Notices what a person should look at though
+	// Conditions are what is wrong now, Notices what a person should look at though
 	// it stops nothing.
-	Problems, Notices func() []string
+	Conditions func() []condition.Condition
+	Notices    func() []string
 	// Ready tells whether the service is ready, which it may be with problems of single
 	// queues. Where Ready is nil, it is ready when there are no problems.
 	Ready func() bool

@@ -15,6 +15,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/internal/delay/ttlqueue"
 	"github.com/redrive-mq/redrive/internal/inspect"
@@ -187,7 +188,9 @@ func TestOverview(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()
 		quiet := &silence{}
-		c := inspect.New(inspect.Config{Store: s, Activity: &activity{}, Broker: quiet, Version: "v1", BrokerURL: func() string { return "amqp://h" }, Problems: func() []string { return []string{"p", "queue orders: gone"} }})
+		c := inspect.New(inspect.Config{Store: s, Activity: &activity{}, Broker: quiet, Version: "v1", BrokerURL: func() string { return "amqp://h" }, Conditions: func() []condition.Condition {
+			return []condition.Condition{{Kind: condition.Store, Text: "full"}, {Kind: condition.Unreachable, Queue: "orders", Text: "gone"}}
+		}})
 		now := time.Now()
 		for i := range 3 {
 			r := record("orders", store.Waiting, "x")
@@ -196,7 +199,7 @@ func TestOverview(t *testing.T) {
 		}
 		o, err := c.Overview(ctx, caller(auth.Viewer))
 		must(t, err)
-		if o.Waiting != 3 || o.Parked != 3 || o.Oldest == nil || !o.Oldest.Equal(now.Add(-time.Minute)) || o.PerMinute.Failed != 4 || len(o.Hour) != 60 || o.Problems[0] != "p" {
+		if o.Waiting != 3 || o.Parked != 3 || o.Oldest == nil || !o.Oldest.Equal(now.Add(-time.Minute)) || o.PerMinute.Failed != 4 || len(o.Hour) != 60 || len(o.Conditions) != 2 || o.Conditions[0].Text != "full" {
 			t.Errorf("%+v", o)
 		}
 		names := []string{}
@@ -219,7 +222,7 @@ func TestOverview(t *testing.T) {
 		if waited := time.Since(now); waited != time.Second {
 			t.Errorf("it waited %v for RabbitMQ", waited)
 		}
-		if o, err := c.Overview(ctx, caller(auth.Viewer, "mail")); err != nil || len(o.Problems) != 1 || o.Waiting != 0 || o.PerMinute.Failed != 0 {
+		if o, err := c.Overview(ctx, caller(auth.Viewer, "mail")); err != nil || len(o.Conditions) != 1 || o.Waiting != 0 || o.PerMinute.Failed != 0 {
 			t.Errorf("to others: %+v, %v", o, err)
 		}
 		// That RabbitMQ is silent is remembered for a while.

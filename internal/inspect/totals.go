@@ -5,16 +5,17 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/condition"
 )
 
 // Totals are the numbers of one moment.
 type Totals struct {
-	At        time.Time `json:"at"`
-	Waiting   int64     `json:"waiting"`
-	Parked    int64     `json:"parked"`
-	Discarded int64     `json:"discarded"`
-	PerMinute Flow      `json:"per_minute"`
-	Problems  []string  `json:"problems"`
+	At         time.Time             `json:"at"`
+	Waiting    int64                 `json:"waiting"`
+	Parked     int64                 `json:"parked"`
+	Discarded  int64                 `json:"discarded"`
+	PerMinute  Flow                  `json:"per_minute"`
+	Conditions []condition.Condition `json:"conditions"`
 }
 
 // Totals returns the numbers of now, of the queues that the caller sees.
@@ -26,7 +27,7 @@ func (in *Inspector) Totals(ctx context.Context, by auth.Caller) (Totals, error)
 	if err != nil {
 		return Totals{}, err
 	}
-	t := Totals{At: in.Now(), Problems: in.ProblemsFor(by)}
+	t := Totals{At: in.Now(), Conditions: in.ConditionsFor(by)}
 	for _, n := range counts {
 		if by.Sees(n.Queue) {
 			t.Waiting += n.Waiting

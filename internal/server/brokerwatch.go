@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/broker"
+	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -57,7 +58,7 @@ func (s *vhost) watchLimit(ctx context.Context) {
 				what = fmt.Sprintf("of %s is %d, by the policies %s: after that many lost connections RabbitMQ moves good messages to %s (redrive doctor prints the command that excludes Redrive's queues; %d or more is safe)",
 					wire.QueueIntake, limit, strings.Trim(q.Policy+", "+q.OperatorPolicy, ", "), wire.QueueQuarantine, broker.DeliveryLimit)
 			}
-			if s.health.set(partLimit, what) && what != "" {
+			if s.conditions.Put(condition.Condition{Kind: condition.DeliveryLimit, Text: what}) && what != "" {
 				s.Log.Warn("the delivery limit " + what)
 			}
 		}
@@ -87,7 +88,7 @@ func (s *vhost) watchForeign(ctx context.Context) {
 			if what != "" {
 				what += " (redrive doctor prints the remedy)"
 			}
-			if s.health.set(partForeignPolicies, what) && what != "" {
+			if s.conditions.Put(condition.Condition{Kind: condition.ForeignPolicies, Text: what}) && what != "" {
 				s.Log.Warn(what)
 			}
 		}
@@ -131,7 +132,7 @@ func (s *vhost) watchIntakeConsumers(n int) {
 	if s.foreignConsumers.persist(n, ours, time.Now()) {
 		what = fmt.Sprintf("%s has %d consumers, and %d of them belong to this service: the others consume a part of the failed messages, which this service neither shows nor counts (give all services of the virtual host one store, store.redis, or stop the others)", wire.QueueIntake, n, ours)
 	}
-	if s.health.set(partForeignConsumers, what) && what != "" {
+	if s.conditions.Put(condition.Condition{Kind: condition.ForeignConsumers, Text: what}) && what != "" {
 		s.Log.Warn(what)
 	}
 }

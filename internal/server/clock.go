@@ -5,6 +5,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/redrive-mq/redrive/internal/condition"
 )
 
 const (
@@ -50,7 +52,7 @@ func (s *Service) watchClock(ctx context.Context, wall func(time.Time) time.Time
 		shows := max(by, clockShows)
 		until = now.Add(shows)
 		for _, v := range s.vhosts {
-			v.health.setFor(shows, partClock, what)
+			v.conditions.PutFor(shows, condition.Condition{Kind: condition.Clock, Text: what})
 			v.scheduler.Wake()
 		}
 	}

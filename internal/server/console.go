@@ -11,6 +11,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/broker"
+	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/httpapi"
@@ -67,10 +68,10 @@ func (s *vhost) openConsole() error {
 	all := console{s.inspect, s.actions, s.operations}
 	s.api = httpapi.New(httpapi.Config{
 		Console: all, Decoder: s.decoder, Metrics: s.metricsHandler(),
-		Problems: s.health.problems, Notices: s.notices, Ready: s.inspect.IsReady, Guard: s.guard, Tokens: tokens, Bounds: s.bounds, Log: s.Log, Base: s.base,
+		Conditions: s.conditions.List, Notices: s.notices, Ready: s.inspect.IsReady, Guard: s.guard, Tokens: tokens, Bounds: s.bounds, Log: s.Log, Base: s.base,
 	})
 	for pattern, h := range webui.Routes(all, webui.Options{
-		Caller: func(r *http.Request) auth.Caller { return auth.From(r.Context()) }, Problems: s.inspect.ProblemsFor, Simulation: s.drawOutage, Version: s.Version, Log: s.Log,
+		Caller: func(r *http.Request) auth.Caller { return auth.From(r.Context()) }, Conditions: s.inspect.ConditionsFor, Simulation: s.drawOutage, Version: s.Version, Log: s.Log,
 		Base: s.base, VHost: s.vhostLabel(), VHosts: s.links,
 	}) {
 		s.api.Handle(pattern, h)
@@ -83,10 +84,12 @@ func (s *vhost) openActions() {
 	c := inspect.Config{
 		Store: s.store, Broker: brokerQueues{publish: s.publisher, manage: s.manage}, Audit: s.audit, Policies: s.intake.Policies, Log: s.Log,
 		Version: s.Version, Since: s.since, ReadOnly: s.config.Access.ReadOnly, BrokerURL: s.brokerAt,
-		Activity: &s.activity, Problems: s.health.problems, Notices: s.notices, Ready: s.health.ready, Decoder: s.decoder, Way: s.intake.Way,
+		Activity: &s.activity, Conditions: s.conditions.List, Notices: s.notices, Ready: s.conditions.Ready, Decoder: s.decoder, Way: s.intake.Way,
 		Limits:    func(policy string) string { return s.policyLimits(policy).String() },
 		Recounted: s.recounted, Busy: s.scheduler.Busy, Throttle: s.throttleOf,
-		Unreachable: func(queue string) string { return s.health.problemOf(partQueue + queue) },
+		Unreachable: func(queue string) string {
+			return s.conditions.Text(condition.Condition{Kind: condition.Unreachable, Queue: queue})
+		},
 	}
 	if s.replica != nil {
 		c.Replicas, c.Changed = func() []inspect.Replica { return replicasForInspect(s.replica) }, s.replica.Changed

@@ -9,7 +9,7 @@
 //	queue has consumers)
 //	listeners.go        passes each event to all listeners (vhost.go has the list), and
 //	                    survives their panics
-//	health.go           the problems now, by part of the service; readiness follows from them
+//	conditions.go       what is wrong or waits in this service; readiness follows from it
 //	replicas.go         several services on one store: members, leader, shared breakers
 //	routes.go           page, API, health and metrics of all virtual hosts behind one port
 //	(console.go, access.go: what they are made of, and how callers sign in)

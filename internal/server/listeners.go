@@ -6,6 +6,7 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/retry"
 )
 
@@ -13,10 +14,10 @@ import (
 // listener that panics misses that event, which is counted, logged, and for a while named by
 // readiness: a dead letter must not end the process, and again at each start.
 type listeners struct {
-	log    *slog.Logger
-	health *health
-	count  func(listener string)
-	all    []listener
+	log        *slog.Logger
+	conditions *condition.Set
+	count      func(listener string)
+	all        []listener
 }
 
 type listener struct {
@@ -45,7 +46,7 @@ func (l *listeners) call(to *listener, e retry.Event) {
 		}
 		l.count(to.name)
 		l.log.Error("a listener panicked at an event, which is missing there", "listener", to.name, "event", e.Kind, "queue", e.Queue, "id", e.ID, "panic", p, "stack", string(debug.Stack()))
-		l.health.setFor(failureShows, partListener+to.name, fmt.Sprintf("the event %q of queue %q is missing there after a panic (the log has the stack): please report it", e.Kind, e.Queue))
+		l.conditions.PutFor(failureShows, condition.Condition{Kind: condition.Listener, Target: to.name, Text: fmt.Sprintf("the event %q of queue %q is missing there after a panic (the log has the stack): please report it", e.Kind, e.Queue)})
 	}()
 	to.receive(e)
 }

@@ -1,15 +1,14 @@
 package server
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
 	"reflect"
 	"slices"
-	"strings"
 	"time"
 
+	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/notify"
@@ -22,7 +21,7 @@ const disconnectedFor = 2 * time.Minute
 
 // openNotify makes the notifications.
 func (s *vhost) openNotify() (err error) {
-	s.notify, err = notify.New(s.config.Notify, notify.Options{Store: s.store, Conditions: s.conditions, Count: s.metrics.Notified, Log: s.Log, Replica: s.replicaID()})
+	s.notify, err = notify.New(s.config.Notify, notify.Options{Store: s.store, Conditions: s.told, Count: s.metrics.Notified, Log: s.Log, Replica: s.replicaID()})
 	s.notified = s.config.Notify
 	return err
 }
@@ -39,9 +38,9 @@ func (s *vhost) reloadNotify(c *config.Config) error {
 	return err
 }
 
-// conditions returns the conditions that are on now.
-func (s *vhost) conditions(ctx context.Context, t *notify.Settings) ([]notify.Condition, error) {
-	all := conditionsOf(s.wrongAnywhere())
+// told returns the conditions that people are notified of, and that hold now.
+func (s *vhost) told(ctx context.Context, t *notify.Settings) ([]notify.Condition, error) {
+	all := toldOf(s.conditionsAnywhere())
 	now := time.Now()
 	counts, err := s.store.Counts(ctx)
 	if err != nil {
@@ -84,39 +83,34 @@ func (s *vhost) conditions(ctx context.Context, t *notify.Settings) ([]notify.Co
 	return all, err
 }
 
-// conditionsOf returns the conditions that follow from the problems of the replicas. The intake has
+// toldOf returns what people are notified of, of the conditions of the replicas. The intake has
 // stopped when it runs at none of them. A lane is unreachable, and RabbitMQ blocks publishing, when
 // one of them reports it: the others would find the same.
-func conditionsOf(replicas []map[string]string) (all []notify.Condition) {
-	blocked, unreachable, targets := "", map[string]string{}, map[[2]string]string{}
+func toldOf(replicas [][]condition.Condition) (all []notify.Condition) {
+	once := map[notify.Condition]bool{} // without their texts
+	add := func(c notify.Condition) {
+		named := notify.Condition{Kind: c.Kind, Queue: c.Queue, Target: c.Target}
+		if !once[named] {
+			all = append(all, c)
+		}
+		once[named] = true
+	}
 	var intake *notify.Condition
 	intakeRuns := false
-	for _, wrong := range replicas {
-		for part, what := range wrong {
-			queue, isQueue := strings.CutPrefix(part, partQueue)
-			lane, isForward := strings.CutPrefix(part, partForward)
+	for _, holds := range replicas {
+		for _, c := range holds {
 			switch {
-			case strings.HasPrefix(what, blockedBy):
-				blocked = what
-			case isQueue:
-				unreachable[queue] = "they fail: " + what
-			case isForward:
-				queue, target := splitLane(lane)
-				targets[[2]string{queue, target}] = what
+			case c.Alarm:
+				add(notify.Condition{Kind: notify.BrokerBlocked, Text: c.Text})
+			case c.Kind == condition.Unreachable:
+				add(notify.Condition{Kind: notify.QueuePaused, Queue: c.Queue, Text: "they fail: " + c.Text})
+			case c.Kind == condition.Forward:
+				add(notify.Condition{Kind: notify.ForwardStopped, Queue: c.Queue, Target: c.Target, Text: c.Text})
 			}
 		}
-		if intake = stoppedBy(wrong); intake == nil {
+		if intake = stoppedBy(holds); intake == nil {
 			intakeRuns = true
 		}
-	}
-	for queue, what := range unreachable {
-		all = append(all, notify.Condition{Kind: notify.QueuePaused, Queue: queue, Text: what})
-	}
-	for lane, what := range targets {
-		all = append(all, notify.Condition{Kind: notify.ForwardStopped, Queue: lane[0], Target: lane[1], Text: what})
-	}
-	if blocked != "" {
-		all = append(all, notify.Condition{Kind: notify.BrokerBlocked, Text: blocked})
 	}
 	if !intakeRuns && intake != nil {
 		all = append(all, *intake)
@@ -124,29 +118,19 @@ func conditionsOf(replicas []map[string]string) (all []notify.Condition) {
 	return all
 }
 
-// splitLane takes the name of a forward lane apart, so that routes match its queue. The
-// target is what its policy says, and the queue may have any name: the last match counts.
-func splitLane(lane string) (queue, target string) {
-	at := max(strings.LastIndex(lane, " to queue "), strings.LastIndex(lane, " to exchange "))
-	if at < 0 {
-		return lane, ""
-	}
-	return lane[:at], lane[at+len(" to "):]
-}
-
 // stoppedBy returns the condition of a replica whose intake has stopped; nil when it runs.
-func stoppedBy(wrong map[string]string) *notify.Condition {
-	stopped := notify.Condition{Kind: notify.IntakeStopped, Text: cmp.Or(wrong[partDisk], wrong[partStore])}
-	for _, part := range []string{partRedis, partParkedStore} {
-		if stopped.Text == "" {
-			stopped.Text = wrong[part]
+func stoppedBy(holds []condition.Condition) *notify.Condition {
+	for _, kind := range []condition.Kind{condition.Disk, condition.Store, condition.Redis, condition.ParkedStore, condition.Intake} {
+		for _, c := range holds {
+			if c.Kind != kind || c.Alarm {
+				continue
+			}
+			stopped := notify.Condition{Kind: notify.IntakeStopped, Text: c.Text}
+			if kind == condition.Intake {
+				stopped.After = disconnectedFor
+			}
+			return &stopped
 		}
 	}
-	if what := wrong[partIntake]; stopped.Text == "" && !strings.HasPrefix(what, blockedBy) {
-		stopped.Text, stopped.After = what, disconnectedFor
-	}
-	if stopped.Text == "" {
-		return nil
-	}
-	return &stopped
+	return nil
 }

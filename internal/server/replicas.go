@@ -2,11 +2,11 @@ package server
 
 import (
 	"context"
-	"maps"
 	"net"
 	"os"
 
 	"github.com/redrive-mq/redrive/internal/cluster"
+	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/replica"
 	"github.com/redrive-mq/redrive/internal/retry"
@@ -21,7 +21,7 @@ func (s *vhost) openReplica(listen string) {
 	}
 	address := advertised(listen)
 	s.replica = replica.New(shared, func() cluster.About {
-		return cluster.About{Address: address, Version: s.Version, Since: s.since, Problems: s.health.byPart(), NotReady: !s.health.ready(), CanPublish: s.publisher.Ready()}
+		return cluster.About{Address: address, Version: s.Version, Since: s.since, Conditions: s.conditions.All(), NotReady: !s.conditions.Ready(), CanPublish: s.publisher.Ready()}
 	}, s.Log)
 	s.metrics.Replicas(s.replica.All)
 }
@@ -59,7 +59,7 @@ func announce(r *replica.Replica, e retry.Event, elsewhere bool) {
 func replicasForInspect(of *replica.Replica) (all []inspect.Replica) {
 	for _, one := range of.All() {
 		all = append(all, inspect.Replica{ID: one.ID, Address: one.Address, Version: one.Version, Since: one.Since, Beat: one.Beat,
-			Leads: one.Leads, Self: one.Self, Ready: !one.NotReady, Problems: problemsOf(one.Problems)})
+			Leads: one.Leads, Self: one.Self, Ready: !one.NotReady, Conditions: condition.Listed(one.Conditions)})
 	}
 	return all
 }
@@ -77,13 +77,13 @@ func advertised(listen string) string {
 	return net.JoinHostPort(name, port)
 }
 
-// wrongAnywhere returns the problems of each live replica, this one first.
-func (s *vhost) wrongAnywhere() []map[string]string {
-	all := []map[string]string{s.health.byPart()}
+// conditionsAnywhere returns those of each live replica, this one first.
+func (s *vhost) conditionsAnywhere() [][]condition.Condition {
+	all := [][]condition.Condition{s.conditions.All()}
 	if s.replica != nil {
 		for _, r := range s.replica.All() {
 			if !r.Self {
-				all = append(all, maps.Clone(r.Problems))
+				all = append(all, r.Conditions)
 			}
 		}
 	}

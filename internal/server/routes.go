@@ -59,7 +59,7 @@ func (s *Service) vhostRoutes() http.Handler {
 // vhostLinks are the links of a page to all virtual hosts; here is its own.
 func (s *Service) vhostLinks(here int) (all []webui.VHost) {
 	for i, v := range s.vhosts {
-		all = append(all, webui.VHost{Name: v.vhostLabel(), URL: v.base + "/", Ready: v.health.ready(), Here: i == here})
+		all = append(all, webui.VHost{Name: v.vhostLabel(), URL: v.base + "/", Ready: v.conditions.Ready(), Here: i == here})
 	}
 	return all
 }

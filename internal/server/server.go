@@ -19,6 +19,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/addresses"
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/httpapi"
@@ -150,7 +151,7 @@ func listenOn(c *config.Config) (net.Listener, error) {
 
 // Problems returns what is wrong now. The service may be ready in spite of some of them.
 func (s *Service) Problems() []string {
-	return s.each(func(v *vhost) []string { return v.health.problems() })
+	return s.each(func(v *vhost) []string { return condition.Lines(v.conditions.List()) })
 }
 
 // Notices returns what needs a person's attention, though it stops nothing.

@@ -31,6 +31,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/httpapi"
@@ -170,7 +171,7 @@ func TestAServiceBeforeAnyConnection(t *testing.T) {
 	}
 	st, err := s.vhosts[0].inspect.Overview(t.Context(), auth.Caller{Name: "ann", Role: auth.Viewer})
 	must(t, err)
-	if len(st.Problems) != 3 || len(st.Queues) != 0 || strings.Contains(st.Broker, "s3cret") || !strings.Contains(st.Broker, "127.0.0.1:1") {
+	if len(st.Conditions) != 3 || len(st.Queues) != 0 || strings.Contains(st.Broker, "s3cret") || !strings.Contains(st.Broker, "127.0.0.1:1") {
 		t.Errorf("the status is %+v", st)
 	}
 }
@@ -240,7 +241,7 @@ func saysReady(t *testing.T, s *Service) (all map[string]bool, o inspect.Overvie
 		"page":          strings.Contains(page, "<b>Ready.</b>") && !strings.Contains(page, "Not ready."),
 		"overview":      o.Ready,
 		"vhosts":        s.vhostLinks(0)[0].Ready,
-		"nothing wrong": isReady(s.vhosts[0].health.byPart()),
+		"nothing wrong": s.vhosts[0].conditions.Ready(),
 	}
 	for _, r := range o.Replicas {
 		if r.Self {
@@ -285,28 +286,29 @@ func TestReadinessIsOneJudgementEverywhere(t *testing.T) {
 			}
 		}()
 		agree(t, s, "nothing", true)
-		h := s.vhosts[0].health
+		h := s.vhosts[0].conditions
 		for _, trouble := range []struct {
-			parts []string
+			all   []condition.Condition
 			ready bool
 		}{
-			{[]string{partQueue + "orders"}, true},
-			{[]string{partConsumers + "orders", partQueue + "mail"}, true},
-			{[]string{partOf(store.Lane{Queue: "orders", Forward: store.Destination{RoutingKey: "dead"}})}, true},
-			{[]string{partStore}, false},
-			{[]string{partParkedStore}, false},
-			{[]string{partIntake}, false},
-			{[]string{partPublish, partQueue + "orders"}, false},
-			{[]string{partDelays}, false},
+			{[]condition.Condition{of(condition.Unreachable, "orders")}, true},
+			{[]condition.Condition{of(condition.NoConsumer, "orders"), of(condition.Unreachable, "mail")}, true},
+			{[]condition.Condition{dead}, true},
+			{[]condition.Condition{of(condition.Store, "")}, false},
+			{[]condition.Condition{of(condition.ParkedStore, "")}, false},
+			{[]condition.Condition{of(condition.Intake, "")}, false},
+			{[]condition.Condition{of(condition.Publish, ""), of(condition.Unreachable, "orders")}, false},
+			{[]condition.Condition{of(condition.Delays, "")}, false},
 		} {
-			for _, part := range trouble.parts {
-				h.set(part, "wrong")
+			for _, c := range trouble.all {
+				c.Text = "wrong"
+				h.Put(c)
 			}
-			if got := agree(t, s, fmt.Sprint(trouble.parts), trouble.ready); len(got.Problems) != len(trouble.parts) {
-				t.Errorf("%q: problems %q", trouble.parts, got.Problems)
+			if got := agree(t, s, fmt.Sprint(trouble.all), trouble.ready); len(got.Conditions) != len(trouble.all) {
+				t.Errorf("%q: problems %q", trouble.all, got.Conditions)
 			}
-			for _, part := range trouble.parts {
-				h.set(part, "")
+			for _, c := range trouble.all {
+				h.Put(c)
 			}
 			agree(t, s, "nothing any more", true)
 		}
@@ -326,15 +328,15 @@ func TestReadinessIsOneJudgementEverywhere(t *testing.T) {
 // replicas' table, which no one knows then.
 func notReady(t *testing.T, s *Service) {
 	t.Helper()
-	brokertest.Eventually(t, "it is not ready", func() bool { return !isReady(s.vhosts[0].health.byPart()) })
+	brokertest.Eventually(t, "it is not ready", func() bool { return !s.vhosts[0].conditions.Ready() })
 	all, o := saysReady(t, s)
 	for place, says := range all {
 		if says && place != "replica" {
 			t.Errorf("%s says that it is ready", place)
 		}
 	}
-	if !strings.Contains(strings.Join(o.Problems, "\n"), "redis: ") {
-		t.Errorf("problems: %q", o.Problems)
+	if !strings.Contains(strings.Join(condition.Lines(o.Conditions), "\n"), "redis: ") {
+		t.Errorf("conditions: %v", o.Conditions)
 	}
 	if code, text := get(t, s, "/metrics"); code != 200 || !strings.Contains(text, "\nredrive_store_up 0\n") || !strings.Contains(text, "\nredrive_intake_stopped 1\n") {
 		t.Errorf("/metrics: %d, and says nothing of the store", code)
@@ -638,8 +640,8 @@ func TestWhereTheFacesOfVirtualHostsAre(t *testing.T) {
 		if code, text := ask(s, "/readyz"); code != 503 {
 			t.Errorf("with %d ready: %d %s", i, code, text)
 		}
-		for _, part := range []string{partIntake, partParked, partPublish} {
-			v.health.set(part, "")
+		for _, kind := range []condition.Kind{condition.Intake, condition.Parked, condition.Publish} {
+			v.conditions.Put(condition.Condition{Kind: kind})
 		}
 	}
 	if code, text := ask(s, "/readyz"); code != 200 || text != "ready\n" {
@@ -759,7 +761,7 @@ func TestAFullDiskStopsItsOwnVirtualHostOnly(t *testing.T) {
 	full.Store(true)
 	kept := make(chan error, 1)
 	go func() { kept <- keep(1) }()
-	stands := func() bool { return s.vhosts[1].health.problemOf(partDisk) != "" }
+	stands := func() bool { return s.vhosts[1].conditions.Text(of(condition.Disk, "")) != "" }
 	brokertest.Eventually(t, "the virtual host stands", stands)
 	must(t, keep(0))
 	_, text := ask(s, "/readyz")

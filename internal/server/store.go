@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/store"
@@ -81,8 +82,8 @@ func (s *vhost) diskFull(err error) {
 	} else {
 		s.Log.Info("the store's disk has room again")
 	}
-	if h := s.openHealth.Load(); h != nil {
-		h.set(partDisk, what)
+	if h := s.openConditions.Load(); h != nil {
+		h.Put(condition.Condition{Kind: condition.Disk, Text: what})
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/metrics"
 	"github.com/redrive-mq/redrive/internal/retry"
@@ -64,10 +65,10 @@ func (s *vhost) retriesChanged(t throttle.Transition) {
 			log.Warn("breaker open: retries of the queue are paused", "probes_at", t.Until)
 		}
 	case throttle.NoConsumer:
-		s.health.set(partConsumers+t.Queue, "it has no consumers: what is due for it waits, but for a probe in the queue")
+		s.conditions.Put(condition.Condition{Kind: condition.NoConsumer, Queue: t.Queue, Text: "it has no consumers: what is due for it waits, but for a probe in the queue"})
 		log.Warn("retries of the queue are paused: it has no consumers, and a probe stands in it; they resume by themselves when it has one")
 	case throttle.ConsumerBack:
-		s.health.set(partConsumers+t.Queue, "")
+		s.conditions.Put(condition.Condition{Kind: condition.NoConsumer, Queue: t.Queue})
 		log.Info("retries of the queue are no longer paused for lack of consumers")
 	default:
 		log.Info("breaker "+string(t.To), "was", t.From)

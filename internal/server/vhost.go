@@ -14,6 +14,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/background"
 	"github.com/redrive-mq/redrive/internal/broker"
+	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/httpapi"
@@ -50,9 +51,9 @@ type vhost struct {
 	Options
 	config *config.Config
 	process
-	store   engine
-	metrics *metrics.Metrics
-	health  *health
+	store      engine
+	metrics    *metrics.Metrics
+	conditions *condition.Set
 	// Each consumer, for the intake of that name.
 	intakeConsumer, parkedConsumer, quarantineConsumer *broker.BatchConsumer
 	intake                                             *retry.Intake
@@ -76,18 +77,18 @@ type vhost struct {
 	audit            *audit.Log
 	notify           *notify.Engine
 	// notified are the settings that notify uses.
-	notified    notify.Settings
-	api         *httpapi.API
-	guard       *auth.Guard
-	replica     *replica.Replica // nil: no other service uses the store
-	since       time.Time
-	openMetrics atomic.Pointer[metrics.Metrics] // metrics; nil until open has made them
-	openHealth  atomic.Pointer[health]          // health; nil until open has made it
-	delayNeeded chan struct{}                   // closed when a policy first waits in RabbitMQ
-	delayOnce   sync.Once                       // closes delayNeeded
-	refused     refusals
-	unserved    []string // notices about folders below its store's: see unservedIn
-	nodes       nodes
+	notified       notify.Settings
+	api            *httpapi.API
+	guard          *auth.Guard
+	replica        *replica.Replica // nil: no other service uses the store
+	since          time.Time
+	openMetrics    atomic.Pointer[metrics.Metrics] // metrics; nil until open has made them
+	openConditions atomic.Pointer[condition.Set]   // conditions; nil until open has made it
+	delayNeeded    chan struct{}                   // closed when a policy first waits in RabbitMQ
+	delayOnce      sync.Once                       // closes delayNeeded
+	refused        refusals
+	unserved       []string // notices about folders below its store's: see unservedIn
+	nodes          nodes
 	// ledgerOff is by how much the ledger is off, of the queues where it is; nil until it was counted.
 	ledgerOff atomic.Pointer[map[string]int64]
 
@@ -136,8 +137,8 @@ func newVHost(c *config.Config, o Options, at process) (*vhost, error) {
 	}
 	onDisk := diskstore.Options{FS: o.FS, Memory: at.memory, Log: o.Log, OnFull: s.diskFull, OnSync: synced}
 	s.store, err = openStore(c, onDisk, func(err error) {
-		if h := s.openHealth.Load(); h != nil {
-			h.set(partRedis, withoutPart(err))
+		if h := s.openConditions.Load(); h != nil {
+			h.Put(condition.Condition{Kind: condition.Redis, Text: redisText(err)})
 		}
 	})
 	if err != nil {
@@ -157,9 +158,9 @@ func (s *vhost) open(address string) error {
 	if shared, ok := s.store.(interface{ ID() string }); ok {
 		s.metrics.Store(shared.ID())
 	}
-	s.health = newHealth(s.Log, s.metrics)
-	s.openHealth.Store(s.health)
-	s.publisher = broker.NewPublisher(s.connection(partPublish, "redrive retries"))
+	s.conditions = newConditions(s.metrics)
+	s.openConditions.Store(s.conditions)
+	s.publisher = broker.NewPublisher(s.connection(condition.Publish, "redrive retries"))
 	s.publisher.Confirmed = s.metrics.Confirmed
 	s.openReplica(address)
 	if err := s.openNotify(); err != nil {
@@ -167,19 +168,19 @@ func (s *vhost) open(address string) error {
 	}
 	s.events = s.listeners().event
 	policies := func() policy.Set { return s.intake.Policies() }
-	s.delayPublisher = broker.NewPublisher(s.connection(partDelays, "redrive delays"))
+	s.delayPublisher = broker.NewPublisher(s.connection(condition.Delays, "redrive delays"))
 	s.delayPublisher.Confirmed = s.metrics.Confirmed
 	s.delayQueues = retry.NewDelayQueues(s.delayPublisher, policies, s.ConfirmTimeout, s.wayChanged)
 	s.intake = retry.NewIntake(s.store, s.retryRules(s.config), s.delayQueues, s.events)
-	s.intakeConsumer = broker.NewIntakeConsumer(s.connection(partIntake, "redrive intake"), prefetch, s.intakeState(partStore, wire.QueueIntake), s.quarantined)
+	s.intakeConsumer = broker.NewIntakeConsumer(s.connection(condition.Intake, "redrive intake"), prefetch, s.intakeState(condition.Store, wire.QueueIntake), s.quarantined)
 	s.intakeConsumer.Redeclared, s.intakeConsumer.Consumers = s.redeclared, s.watchIntakeConsumers
 	s.parkedIntake = retry.NewParkedIntake(s.store, s.delayQueues.MarkLost, s.events)
-	s.parkedConsumer = broker.NewParkedConsumer(s.connection(partParked, "redrive parked"), parkedPrefetch, s.intakeState(partParkedStore, wire.QueueParked))
+	s.parkedConsumer = broker.NewParkedConsumer(s.connection(condition.Parked, "redrive parked"), parkedPrefetch, s.intakeState(condition.ParkedStore, wire.QueueParked))
 	s.parkedConsumer.Redeclared = s.redeclared
 	s.quarantineIntake = retry.NewQuarantineIntake(s.store, s.events)
 	at := s.connection("quarantine", "redrive quarantine")
 	at.Observe = s.quarantineConnection
-	s.quarantineConsumer = broker.NewQuarantineConsumer(at, quarantinePrefetch, s.intakeState(partParkedStore, wire.QueueQuarantine))
+	s.quarantineConsumer = broker.NewQuarantineConsumer(at, quarantinePrefetch, s.intakeState(condition.ParkedStore, wire.QueueQuarantine))
 	s.quarantineConsumer.Redeclared = s.redeclared
 	s.sender = retry.NewSender(s.publisher, policies, func(queue string) time.Duration {
 		return cmp.Or(s.queueLimits(queue).NoQueue, throttle.DefaultNoQueue)
@@ -201,7 +202,7 @@ func (s *vhost) open(address string) error {
 
 // listeners returns all that receive events.
 func (s *vhost) listeners() *listeners {
-	l := &listeners{log: s.Log, health: s.health, count: s.metrics.ListenerFailed}
+	l := &listeners{log: s.Log, conditions: s.conditions, count: s.metrics.ListenerFailed}
 	l.add("metrics", s.metrics.Event)
 	l.add("rates", s.activity.event)
 	l.add("notify", s.notify.Event)
@@ -235,20 +236,20 @@ func (s *vhost) listeners() *listeners {
 	return l
 }
 
-func (s *vhost) connection(part, name string) broker.Config {
+func (s *vhost) connection(part condition.Kind, name string) broker.Config {
 	return broker.Config{URL: s.config.Broker.URL, Credentials: s.config.Broker.Credentials, Name: name, Log: s.Log, Majority: true, Lasting: s.multiVHost, Observe: func(st broker.State) {
-		what := ""
+		c := condition.Condition{Kind: part}
 		switch {
 		case st.Err != nil:
-			what = st.Err.Error()
+			c.Text = st.Err.Error()
 		case !st.Connected:
-			what = "not connected"
+			c.Text = "not connected"
 		case st.Blocked != "":
-			what = blockedBy + st.Blocked
+			c.Text, c.Alarm = "blocked by an alarm of RabbitMQ: "+st.Blocked, true
 		}
-		s.nodes.set(part, st)
-		s.health.set(part, what)
-		s.metrics.Connection(part, st.Connected, st.Blocked != "")
+		s.nodes.set(string(part), st)
+		s.conditions.Put(c)
+		s.metrics.Connection(string(part), st.Connected, st.Blocked != "")
 	}}
 }
 
@@ -257,7 +258,7 @@ func (s *vhost) connection(part, name string) broker.Config {
 func (s *vhost) retryRules(c *config.Config) retry.Rules {
 	if len(c.Ways) > 0 {
 		s.delayOnce.Do(func() {
-			s.health.set(partDelays, "connecting")
+			s.conditions.Put(condition.Condition{Kind: condition.Delays, Text: "connecting"})
 			close(s.delayNeeded)
 		})
 	}
@@ -289,7 +290,7 @@ func (s *vhost) wayChanged(way string, err error) {
 // intakeState returns a function that logs once that the messages of one of our queues
 // cannot be stored, and once that they can again. The error's text may change with each
 // try, so it is not compared; but a full store is logged by itself, as its remedy differs.
-func (s *vhost) intakeState(part, queue string) func(error) {
+func (s *vhost) intakeState(kind condition.Kind, queue string) func(error) {
 	var since time.Time // when it stopped; zero: it runs
 	full := false
 	return func(err error) {
@@ -297,13 +298,13 @@ func (s *vhost) intakeState(part, queue string) func(error) {
 		full = errors.Is(err, store.ErrFull)
 		if err == nil {
 			since = time.Time{}
-			s.health.set(part, "")
+			s.conditions.Put(condition.Condition{Kind: kind})
 			if !was.IsZero() {
 				s.Log.Info("intake resumed", "queue", queue, "after", now.Sub(was).Round(time.Millisecond))
 			}
 			return
 		}
-		s.health.set(part, err.Error())
+		s.conditions.Put(condition.Condition{Kind: kind, Text: err.Error()})
 		if was.IsZero() {
 			since = now
 		}
@@ -318,12 +319,12 @@ func (s *vhost) laneChanged(lane store.Lane, err error) {
 	if errors.Is(err, retry.ErrUnanswered) && !s.publisher.Ready() {
 		return // the connection is the problem, and named: an alarm blocks it, say
 	}
-	what := ""
+	c := ofLane(lane)
+	failed := s.conditions.Text(c) != ""
 	if err != nil {
-		what = err.Error()
+		c.Text = err.Error()
 	}
-	failed := s.health.problemOf(partOf(lane)) != ""
-	s.health.set(partOf(lane), what)
+	s.conditions.Put(c)
 	if failed == (err != nil) {
 		return // a target that hangs is unanswered and refused in turn; /readyz has the latest
 	}

@@ -23,6 +23,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
@@ -141,7 +142,9 @@ func (s scene) tenant(vhost string) (base string, h http.Handler) {
 			}
 			return s.caller
 		},
-		Problems: func(auth.Caller) []string { return []string{"something"} }, Version: "1.4.0", Base: base, VHost: vhost,
+		Conditions: func(auth.Caller) []condition.Condition {
+			return []condition.Condition{{Kind: condition.Store, Text: "full"}}
+		}, Version: "1.4.0", Base: base, VHost: vhost,
 		VHosts: func() []webui.VHost { return webtest.VHosts("/", vhost, hostile) },
 	}))
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/background"
+	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/inspect"
 )
@@ -39,7 +40,7 @@ type frame struct {
 	Title, Nav, Command string
 	Caller              auth.Caller
 	ReadOnly            bool
-	Problems            []string
+	Conditions          []condition.Condition
 	Version             string
 	VHosts              []VHost // where there are several
 	Now                 time.Time
@@ -153,7 +154,7 @@ func (s *server) render(w http.ResponseWriter, r *http.Request, c auth.Caller, v
 		http.Redirect(w, r, s.at(v.to), http.StatusSeeOther)
 		return
 	}
-	f := frame{Title: v.title, Nav: v.nav, Command: v.command, Caller: c, ReadOnly: c.ReadOnly, Problems: s.Problems(c), Version: s.Version,
+	f := frame{Title: v.title, Nav: v.nav, Command: v.command, Caller: c, ReadOnly: c.ReadOnly, Conditions: s.Conditions(c), Version: s.Version,
 		Now: time.Now(), URL: r.URL.RequestURI(), Did: did(r.URL.Query()), Data: v.data}
 	if c.Role == auth.NoRole {
 		f.Version = ""

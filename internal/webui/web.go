@@ -23,6 +23,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/background"
+	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/operations"
 )
 
@@ -30,8 +31,8 @@ import (
 type Options struct {
 	// Caller returns who a request is from; a caller who is not signed in sees the sign-in page.
 	Caller func(*http.Request) auth.Caller
-	// Problems are what is wrong now, as far as a caller may know: each page says so.
-	Problems func(auth.Caller) []string
+	// Conditions are what is wrong now, as far as a caller may know: each page says so.
+	Conditions func(auth.Caller) []condition.Condition
 	// Simulation draws what a policy does in an outage, as an SVG element that says it in
 	// words too; "" where there is nothing to draw.
 	Simulation func(ctx context.Context, policy string) template.HTML
@@ -83,8 +84,8 @@ func Handler(c operations.Console, o Options) http.Handler {
 
 // Routes are the page's, by their patterns.
 func Routes(c operations.Console, o Options) map[string]http.Handler {
-	if o.Problems == nil {
-		o.Problems = func(auth.Caller) []string { return nil }
+	if o.Conditions == nil {
+		o.Conditions = func(auth.Caller) []condition.Condition { return nil }
 	}
 	if o.Simulation == nil {
 		o.Simulation = func(context.Context, string) template.HTML { return "" }

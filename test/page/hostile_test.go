@@ -26,6 +26,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/cli"
+	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/store"
@@ -294,7 +295,8 @@ func attacked(t *testing.T) (s *scene, ids []string, operation string) {
 		told.At[parked.Queue] = inspect.AtBroker{Exists: i%2 == 0, Kind: "quorum", Consumers: 1}
 		if i%3 == 0 {
 			told.Minutes[parked.Queue], told.Returns[parked.Queue] = inspect.Flow{Failed: int64(i)}, p
-			told.Problems, told.Notices = append(told.Problems, p), append(told.Notices, p)
+			told.Conditions = append(told.Conditions, condition.Condition{Kind: condition.Unreachable, Queue: p, Text: p})
+			told.Notices = append(told.Notices, p)
 		}
 		reason := string([]rune(strings.ToValidUTF8(p, "?"))[:min(400, utf8.RuneCountInString(p))])
 		by := auth.Caller{Name: p, How: "rabbitmq", From: p, Interface: "page", Role: auth.Admin}

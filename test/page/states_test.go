@@ -226,7 +226,7 @@ func TestTheHealthPageTellsReplicasApart(t *testing.T) {
 	}
 	for i, want := range []struct{ id, role, state string }{
 		{"redrive-0-5f1c9a3e", "leads", "ready"},
-		{"redrive-1-5f1c9a3e (this one)", "follows", "ready\n" + s.Told.Problems[0]},
+		{"redrive-1-5f1c9a3e (this one)", "follows", "ready\n" + s.Told.Conditions[0].String()},
 		{"redrive-2-5f1c9a3e", "follows", "not heard of"},
 	} {
 		if r := rows[i]; r[0] != want.id || r[1] != want.role || r[2] != want.state {

@@ -3,7 +3,7 @@ package doctor
 import (
 	"fmt"
 
-	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/condition"
 )
 
 func running(s *Scene) (all []Finding) {
@@ -20,7 +20,7 @@ func running(s *Scene) (all []Finding) {
 	status := []string{"redrive status --address " + Quote(v.Asked)}
 	for _, p := range v.Problems {
 		f := Finding{Status: Wrong, What: "not ready: " + p}
-		if !inspect.MakesNotReady(p) {
+		if condition.LineReady(p) {
 			f = Finding{Status: Warning, What: p}
 		}
 		f.Commands = status

@@ -17,6 +17,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/inspect"
@@ -34,14 +35,15 @@ var Root = auth.Caller{Name: "dana", How: "local", From: "127.0.0.1", Interface:
 
 // Told is what RabbitMQ and the traffic tell.
 type Told struct {
-	Others            inspect.AtBroker // the queues that At does not have
-	At                map[string]inspect.AtBroker
-	Returns           map[string]string // why a queue cannot be reached
-	Minutes           map[string]inspect.Flow
-	Flows             []inspect.Flow // of the last hour
-	Throttles         map[string]*inspect.ThrottleView
-	Problems, Notices []string
-	Replicas          []inspect.Replica // whose heartbeats are as old as they were when the shop was made
+	Others     inspect.AtBroker // the queues that At does not have
+	At         map[string]inspect.AtBroker
+	Returns    map[string]string // why a queue cannot be reached
+	Minutes    map[string]inspect.Flow
+	Flows      []inspect.Flow // of the last hour
+	Throttles  map[string]*inspect.ThrottleView
+	Conditions []condition.Condition
+	Notices    []string
+	Replicas   []inspect.Replica // whose heartbeats are as old as they were when the shop was made
 }
 
 func (t *Told) Queue(_ context.Context, name string) (inspect.AtBroker, error) {
@@ -102,7 +104,7 @@ func New(s store.Store, told *Told, c inspect.Config) *Shop {
 	c.Store, c.Broker, c.Audit, c.Activity, c.Decoder = s, told, shop.Book, told, shop.Decoder
 	c.Log, c.Version, c.Since = slog.New(slog.DiscardHandler), "1.4.0", time.Now().Add(-51*time.Hour)
 	c.BrokerURL = func() string { return "amqp://redrive@rabbit-1.shop.example:5672/shop" }
-	c.Policies, c.Problems, c.Notices = Policies, shop.problems, shop.notices
+	c.Policies, c.Conditions, c.Notices = Policies, shop.conditions, shop.notices
 	c.Unreachable = func(q string) string { return told.Returns[q] }
 	c.Throttle = func(q string) *inspect.ThrottleView { return told.Throttles[q] }
 	began := time.Now()
@@ -119,8 +121,8 @@ func New(s store.Store, told *Told, c inspect.Config) *Shop {
 	return shop
 }
 
-func (s *Shop) problems() []string { return s.Told.Problems }
-func (s *Shop) notices() []string  { return s.Told.Notices }
+func (s *Shop) conditions() []condition.Condition { return slices.Clone(s.Told.Conditions) }
+func (s *Shop) notices() []string                 { return s.Told.Notices }
 
 func must[T any](v T, err error) T {
 	if err != nil {
@@ -135,12 +137,12 @@ func (s *Shop) API(page webui.Options, guard auth.Config) *httpapi.API {
 	guard.Base, guard.Log, guard.SignInPage = page.Base, log, auth.SignInPath
 	guard.Public = func(r *http.Request) bool { return httpapi.Public(r) || strings.HasPrefix(r.URL.Path, "/assets/") }
 	a := httpapi.New(httpapi.Config{
-		Base: page.Base, Console: s, Decoder: s.Decoder, Problems: s.problems, Notices: s.notices, Log: log,
-		Ready: func() bool { return len(s.problems()) == 0 }, Guard: auth.NewGuard(guard), Tokens: guard.Tokens,
+		Base: page.Base, Console: s, Decoder: s.Decoder, Conditions: s.conditions, Notices: s.notices, Log: log,
+		Ready: func() bool { return len(s.conditions()) == 0 }, Guard: auth.NewGuard(guard), Tokens: guard.Tokens,
 		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "redrive_ready 1") }),
 	})
 	page.Caller = func(r *http.Request) auth.Caller { return auth.From(r.Context()) }
-	page.Log, page.Version, page.Problems, page.Simulation = log, "1.4.0", s.ProblemsFor, Storm
+	page.Log, page.Version, page.Conditions, page.Simulation = log, "1.4.0", s.ConditionsFor, Storm
 	for pattern, h := range webui.Routes(s, page) {
 		a.Handle(pattern, h)
 	}

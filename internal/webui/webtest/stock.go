@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/redrive-mq/redrive/internal/actions"
+	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/store"
@@ -83,15 +84,15 @@ func traffic(now time.Time) *Told {
 				Finished: 40, InFlight: 3, MaxInFlight: 50},
 			"search.index": {State: "closed", NoConsumer: ago(3 * time.Minute)},
 		},
-		Returns:  map[string]string{"webhooks": "RabbitMQ has no such queue"},
-		Problems: []string{`retries of the queue "webhooks" fail: RabbitMQ has no such queue`},
-		Notices:  []string{"messages in RabbitMQ's queue redrive.quarantine that cannot be parked: 2"},
+		Returns:    map[string]string{"webhooks": "RabbitMQ has no such queue"},
+		Conditions: []condition.Condition{{Kind: condition.Unreachable, Queue: "webhooks", Text: "RabbitMQ has no such queue"}},
+		Notices:    []string{"messages in RabbitMQ's queue redrive.quarantine that cannot be parked: 2"},
 	}
 	for i, silent := range []time.Duration{0, 0, 4 * time.Second} { // the last one is not heard of
 		t.Replicas = append(t.Replicas, inspect.Replica{ID: fmt.Sprintf("redrive-%d-5f1c9a3e", i), Address: fmt.Sprintf("redrive-%d.redrive.shop.svc.cluster.local:8250", i), Version: "1.4.0",
 			Since: *ago(51 * time.Hour), Beat: *ago(silent), Ready: true, Leads: i == 0, Self: i == 1})
 	}
-	t.Replicas[1].Problems = t.Problems // of single queues, which leave it ready
+	t.Replicas[1].Conditions = t.Conditions // of single queues, which leave it ready
 	for i := range 60 {
 		wobble := int64(i * 37 % 17)
 		f := inspect.Flow{Failed: 22 + wobble, Retried: 20 + wobble/2, Parked: wobble / 7}

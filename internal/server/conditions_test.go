@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 	"pgregory.net/rapid"
 
+	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/metrics"
 	"github.com/redrive-mq/redrive/internal/notify"
@@ -25,19 +26,30 @@ import (
 	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
-func testHealth() (*health, *metrics.Metrics) {
+func testConditions() (*condition.Set, *metrics.Metrics) {
 	m := metrics.New(memstore.New(), func() (uint64, uint64, error) { return 1 << 30, 1 << 20, nil }, "test", "")
-	return newHealth(slog.New(slog.DiscardHandler), m), m
+	return newConditions(m), m
 }
 
-// readyHealth is that of a service that is ready.
-func readyHealth() (*health, *metrics.Metrics) {
-	h, m := testHealth()
-	for _, part := range []string{partIntake, partParked, partPublish} {
-		h.set(part, "")
+// readyConditions are those of a service that is ready.
+func readyConditions() (*condition.Set, *metrics.Metrics) {
+	h, m := testConditions()
+	for _, kind := range []condition.Kind{condition.Intake, condition.Parked, condition.Publish} {
+		h.Put(condition.Condition{Kind: kind})
 	}
 	return h, m
 }
+
+func alarm(kind condition.Kind) condition.Condition {
+	return condition.Condition{Kind: kind, Alarm: true}
+}
+
+func of(kind condition.Kind, queue string) condition.Condition {
+	return condition.Condition{Kind: kind, Queue: queue}
+}
+
+// dead is a forward target of the queue orders.
+var dead = ofLane(store.Lane{Queue: "orders", Forward: store.Destination{RoutingKey: "dead"}})
 
 // gauge is a metric's value as Prometheus reads it.
 func gauge(t *testing.T, m *metrics.Metrics, name string) string {
@@ -55,41 +67,44 @@ func gauge(t *testing.T, m *metrics.Metrics, name string) string {
 
 // Ready means that every part said so, and the metric says what /readyz says.
 func TestReadyOnceEveryPartHasReported(t *testing.T) {
-	h, m := testHealth()
+	h, m := testConditions()
 	for _, step := range []struct {
-		part, what    string
+		of            condition.Condition
+		text          string
 		problems      []string
 		ready, intake string // the metrics
 	}{
-		{"", "", []string{"intake: connecting", "parked: connecting", "retries: connecting"}, "0", "0"},
-		{partParked, "", []string{"intake: connecting", "retries: connecting"}, "0", "0"},
-		{partIntake, "", []string{"retries: connecting"}, "0", "0"},
-		{partPublish, "", []string{}, "1", "0"},
-		{partQueue + "orders", "no such queue", []string{"queue orders: no such queue"}, "1", "0"},
-		{partConsumers + "mail", "none", []string{"consumers of queue mail: none", "queue orders: no such queue"}, "1", "0"},
-		{partConsumers + "mail", "", []string{"queue orders: no such queue"}, "1", "0"},
-		{partOf(store.Lane{Queue: "orders", Forward: store.Destination{RoutingKey: "dead"}}), "full", []string{"forwards of queue orders to queue dead: full", "queue orders: no such queue"}, "1", "0"},
-		{partForward + "orders to queue dead", "", []string{"queue orders: no such queue"}, "1", "0"},
-		{partStore, "full", []string{"queue orders: no such queue", "store: full"}, "0", "1"},
-		{partIntake, "not connected", []string{"intake: not connected", "queue orders: no such queue", "store: full"}, "0", "1"},
-		{partQueue + "orders", "", []string{"intake: not connected", "store: full"}, "0", "1"},
-		{partStore, "", []string{"intake: not connected"}, "0", "0"},
-		{partIntake, "", []string{}, "1", "0"},
+		{condition.Condition{}, "", []string{"intake: connecting", "parked: connecting", "retries: connecting"}, "0", "0"},
+		{of(condition.Parked, ""), "", []string{"intake: connecting", "retries: connecting"}, "0", "0"},
+		{of(condition.Intake, ""), "", []string{"retries: connecting"}, "0", "0"},
+		{of(condition.Publish, ""), "", []string{}, "1", "0"},
+		{of(condition.Unreachable, "orders"), "no such queue", []string{"queue orders: no such queue"}, "1", "0"},
+		{of(condition.NoConsumer, "mail"), "none", []string{"consumers of queue mail: none", "queue orders: no such queue"}, "1", "0"},
+		{of(condition.NoConsumer, "mail"), "", []string{"queue orders: no such queue"}, "1", "0"},
+		{dead, "full", []string{"forwards of queue orders to queue dead: full", "queue orders: no such queue"}, "1", "0"},
+		{dead, "", []string{"queue orders: no such queue"}, "1", "0"},
+		{of(condition.Store, ""), "full", []string{"queue orders: no such queue", "store: full"}, "0", "1"},
+		{of(condition.Intake, ""), "not connected", []string{"intake: not connected", "queue orders: no such queue", "store: full"}, "0", "1"},
+		{of(condition.Unreachable, "orders"), "", []string{"intake: not connected", "store: full"}, "0", "1"},
+		{of(condition.Store, ""), "", []string{"intake: not connected"}, "0", "0"},
+		{of(condition.Intake, ""), "", []string{}, "1", "0"},
 	} {
-		if step.part != "" {
-			h.set(step.part, step.what)
-			if got := h.problemOf(step.part); got != step.what {
-				t.Errorf("%s is %q, want %q", step.part, got, step.what)
+		if step.of.Kind != "" {
+			c := step.of
+			c.Text = step.text
+			h.Put(c)
+			if got := h.Text(step.of); got != step.text {
+				t.Errorf("%s is %q, want %q", step.of, got, step.text)
 			}
 		}
-		if got := h.problems(); !slices.Equal(got, step.problems) || got == nil {
-			t.Errorf("after %s %q: problems %q, want %q", step.part, step.what, got, step.problems)
+		if got := condition.Lines(h.List()); !slices.Equal(got, step.problems) || got == nil {
+			t.Errorf("after %s %q: problems %q, want %q", step.of, step.text, got, step.problems)
 		}
-		if got := gauge(t, m, "redrive_ready"); got != step.ready || h.ready() != (got == "1") {
-			t.Errorf("after %s %q: redrive_ready is %s, and the service is ready: %v", step.part, step.what, got, h.ready())
+		if got := gauge(t, m, "redrive_ready"); got != step.ready || h.Ready() != (got == "1") {
+			t.Errorf("after %s %q: redrive_ready is %s, and the service is ready: %v", step.of, step.text, got, h.Ready())
 		}
 		if got := gauge(t, m, "redrive_intake_stopped"); got != step.intake {
-			t.Errorf("after %s %q: redrive_intake_stopped is %s", step.part, step.what, got)
+			t.Errorf("after %s %q: redrive_intake_stopped is %s", step.of, step.text, got)
 		}
 	}
 }
@@ -98,9 +113,9 @@ func TestReadyOnceEveryPartHasReported(t *testing.T) {
 func TestAJumpOfTheClockIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var logged strings.Builder
-		h, _ := readyHealth()
+		h, _ := readyConditions()
 		s := &Service{Options: Options{Log: slog.New(slog.NewTextHandler(&logged, nil))}}
-		s.vhosts = []*vhost{{health: h, scheduler: &retry.Scheduler{}}}
+		s.vhosts = []*vhost{{conditions: h, scheduler: &retry.Scheduler{}}}
 		ctx, stop := context.WithCancel(t.Context())
 		var off time.Duration
 		var mu sync.Mutex
@@ -128,12 +143,12 @@ func TestAJumpOfTheClockIsReported(t *testing.T) {
 			mu.Unlock()
 			time.Sleep(step.after)
 			synctest.Wait()
-			got := strings.Join(h.problems(), "\n")
+			got := strings.Join(condition.Lines(h.List()), "\n")
 			if (got == "") != (step.problem == "") || !strings.Contains(got, step.problem) {
 				t.Errorf("%s, after %s: %q, want %q", step.jump, step.after, got, step.problem)
 			}
-			if n := strings.Count(logged.String(), "\n"); n != step.lines || !h.ready() {
-				t.Errorf("%s: %d lines, want %d; ready is %v", step.jump, n, step.lines, h.ready())
+			if n := strings.Count(logged.String(), "\n"); n != step.lines || !h.Ready() {
+				t.Errorf("%s: %d lines, want %d; ready is %v", step.jump, n, step.lines, h.Ready())
 			}
 		}
 		stop()
@@ -142,12 +157,12 @@ func TestAJumpOfTheClockIsReported(t *testing.T) {
 
 // One log line says what is wrong, not one per attempt.
 func TestOnlyAChangeIsNews(t *testing.T) {
-	h, _ := testHealth()
+	h, _ := testConditions()
 	for i, step := range []struct {
 		what string
 		news bool
 	}{{"", false}, {"full", true}, {"full", false}, {"read only", true}, {"", true}, {"", false}} {
-		if news := h.set(partStore, step.what); news != step.news {
+		if news := h.Put(condition.Condition{Kind: condition.Store, Text: step.what}); news != step.news {
 			t.Errorf("step %d, %q: news is %v", i, step.what, news)
 		}
 	}
@@ -155,28 +170,28 @@ func TestOnlyAChangeIsNews(t *testing.T) {
 
 // A ledger that is off is a problem of the whole service, until it balances again.
 func TestALedgerThatIsOffIsNotReady(t *testing.T) {
-	h, m := readyHealth()
-	s := &vhost{health: h, metrics: m}
+	h, m := readyConditions()
+	s := &vhost{conditions: h, metrics: m}
 	s.recounted(map[string]int64{"orders": 3})
-	if problems := h.problems(); h.ready() || len(problems) != 1 || !strings.Contains(problems[0], "redrive ledger") {
-		t.Errorf("the ledger is off by 3, ready: %v, problems %q", h.ready(), problems)
+	if problems := condition.Lines(h.List()); h.Ready() || len(problems) != 1 || !strings.Contains(problems[0], "redrive ledger") {
+		t.Errorf("the ledger is off by 3, ready: %v, problems %q", h.Ready(), problems)
 	}
 	s.recounted(map[string]int64{})
-	if !h.ready() || len(h.problems()) > 0 {
-		t.Errorf("the ledger balances, ready: %v, problems %q", h.ready(), h.problems())
+	if !h.Ready() || len(condition.Lines(h.List())) > 0 {
+		t.Errorf("the ledger balances, ready: %v, problems %q", h.Ready(), condition.Lines(h.List()))
 	}
 }
 
 // A hundred thousand queues with a problem each do not fill readiness, page and status.
 func TestProblemsOfVeryManyQueuesAreSummedUp(t *testing.T) {
-	h, _ := readyHealth()
+	h, _ := readyConditions()
 	const n = 100_000
 	for i := range n {
-		h.set(fmt.Sprintf("%sinvented.%06d", partQueue, i), "no such queue")
+		h.Put(condition.Condition{Kind: condition.Unreachable, Queue: fmt.Sprintf("invented.%06d", i), Text: "no such queue"})
 	}
-	h.set(partStore, "full")
-	all := h.problems()
-	if len(all) != mostProblems+2 || !slices.Contains(all, fmt.Sprintf("queue (others): %d more have problems", n-mostProblems)) || !slices.Contains(all, "store: full") {
+	h.Put(condition.Condition{Kind: condition.Store, Text: "full"})
+	all := condition.Lines(h.List())
+	if len(all) != 200+2 || !slices.Contains(all, fmt.Sprintf("queue (others): %d more have problems", n-200)) || !slices.Contains(all, "store: full") {
 		t.Errorf("%d problems, the last ones %q", len(all), all[max(0, len(all)-2):])
 	}
 }
@@ -185,17 +200,17 @@ func TestProblemsOfVeryManyQueuesAreSummedUp(t *testing.T) {
 // always the latest.
 func TestALaneThatFailsIsLoggedOnce(t *testing.T) {
 	var log strings.Builder
-	h, _ := testHealth()
-	s := &vhost{health: h, Options: Options{Log: slog.New(slog.NewTextHandler(&log, nil))}}
+	h, _ := testConditions()
+	s := &vhost{conditions: h, Options: Options{Log: slog.New(slog.NewTextHandler(&log, nil))}}
 	lane := store.Lane{Queue: "orders", Forward: store.Destination{RoutingKey: "dead"}}
 	for _, err := range []error{errors.New("not confirmed"), errors.New("refused"), errors.New("not confirmed")} {
 		s.laneChanged(lane, err)
-		if got := h.problemOf(partOf(lane)); got != err.Error() {
+		if got := h.Text(ofLane(lane)); got != err.Error() {
 			t.Errorf("its problem is %q, want %q", got, err)
 		}
 	}
 	s.laneChanged(lane, nil)
-	if n := strings.Count(log.String(), "\n"); n != 2 || h.problemOf(partOf(lane)) != "" {
+	if n := strings.Count(log.String(), "\n"); n != 2 || h.Text(ofLane(lane)) != "" {
 		t.Errorf("logged %d lines, want 2:\n%s", n, log.String())
 	}
 }
@@ -205,8 +220,8 @@ func TestALaneThatFailsIsLoggedOnce(t *testing.T) {
 // says so for a while.
 func TestAListenerThatPanicsCannotEndTheIntake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, m := readyHealth()
-		l := &listeners{log: slog.New(slog.DiscardHandler), health: h, count: m.ListenerFailed}
+		h, m := readyConditions()
+		l := &listeners{log: slog.New(slog.DiscardHandler), conditions: h, count: m.ListenerFailed}
 		heard := 0
 		l.add("first", func(e retry.Event) {
 			if e.Queue == "poison" {
@@ -223,11 +238,11 @@ func TestAListenerThatPanicsCannotEndTheIntake(t *testing.T) {
 		if n := gauge(t, m, `redrive_event_failures_total{listener="first"}`); n != "2" {
 			t.Errorf("%s failures are counted", n)
 		}
-		if p := h.problems(); h.ready() || len(p) != 1 || !strings.Contains(p[0], `queue "poison" is missing there`) || gauge(t, m, "redrive_ready") != "0" {
+		if p := condition.Lines(h.List()); h.Ready() || len(p) != 1 || !strings.Contains(p[0], `queue "poison" is missing there`) || gauge(t, m, "redrive_ready") != "0" {
 			t.Errorf("ready, with problems %q", p)
 		}
 		time.Sleep(failureShows + time.Second)
-		if p := h.problems(); !h.ready() || len(p) != 0 || gauge(t, m, "redrive_ready") != "1" {
+		if p := condition.Lines(h.List()); !h.Ready() || len(p) != 0 || gauge(t, m, "redrive_ready") != "1" {
 			t.Errorf("long after: problems %q", p)
 		}
 	})
@@ -251,7 +266,7 @@ func TestAnOpenBreakerWithNothingWaitingIsNotNotified(t *testing.T) {
 func told(t *testing.T, s *Service) (kinds []notify.Kind) {
 	t.Helper()
 	settings := notify.DefaultSettings()
-	all, err := s.vhosts[0].conditions(t.Context(), &settings)
+	all, err := s.vhosts[0].told(t.Context(), &settings)
 	must(t, err)
 	for _, c := range all {
 		if c.Queue == "orders" {
@@ -280,27 +295,29 @@ func TestAMessageOfAnUnknownTimeIsNotNotified(t *testing.T) {
 
 // What is wrong with a part is reported as what it means to people.
 func TestWhatHealthTellsPeople(t *testing.T) {
-	h, _ := readyHealth()
-	for _, step := range []struct{ part, what, want string }{
-		{"", "", ""},
-		{partIntake, "not connected", "intake_stopped after 2m0s: not connected"},
-		{partIntake, blockedBy + "memory", "broker_blocked: " + blockedBy + "memory"},
-		{partStore, "full", "broker_blocked: " + blockedBy + "memory; intake_stopped: full"},
-		{partIntake, "", "intake_stopped: full"},
-		{partStore, "", ""},
-		{partParkedStore, "full", "intake_stopped: full"},
-		{partParkedStore, "", ""},
-		{partPublish, blockedBy + "disk", "broker_blocked: " + blockedBy + "disk"},
-		{partPublish, "", ""},
-		{partQueue + "orders", "no such queue", "queue_paused orders: they fail: no such queue"},
-		{partConsumers + "orders", "none", "queue_paused orders: they fail: no such queue"}, // the throttle reports it
-		{partForward + "orders to exchange dead", "full", "forward_stopped orders > exchange dead: full; queue_paused orders: they fail: no such queue"},
+	h, _ := readyConditions()
+	for _, step := range []struct {
+		of         condition.Condition
+		text, want string
+	}{
+		{of(condition.Intake, ""), "not connected", "intake_stopped after 2m0s: not connected"},
+		{alarm(condition.Intake), "blocked by an alarm of RabbitMQ: " + "memory", "broker_blocked: blocked by an alarm of RabbitMQ: memory"},
+		{of(condition.Store, ""), "full", "broker_blocked: blocked by an alarm of RabbitMQ: memory; intake_stopped: full"},
+		{of(condition.Intake, ""), "", "intake_stopped: full"},
+		{of(condition.Store, ""), "", ""},
+		{of(condition.ParkedStore, ""), "full", "intake_stopped: full"},
+		{of(condition.ParkedStore, ""), "", ""},
+		{alarm(condition.Publish), "blocked by an alarm of RabbitMQ: " + "disk", "broker_blocked: blocked by an alarm of RabbitMQ: disk"},
+		{of(condition.Publish, ""), "", ""},
+		{of(condition.Unreachable, "orders"), "no such queue", "queue_paused orders: they fail: no such queue"},
+		{of(condition.NoConsumer, "orders"), "none", "queue_paused orders: they fail: no such queue"}, // the throttle reports it
+		{condition.Condition{Kind: condition.Forward, Queue: "orders", Target: "exchange dead"}, "full", "forward_stopped orders > exchange dead: full; queue_paused orders: they fail: no such queue"},
 	} {
-		if step.part != "" {
-			h.set(step.part, step.what)
-		}
+		c := step.of
+		c.Text = step.text
+		h.Put(c)
 		var got []string
-		for _, c := range conditionsOf([]map[string]string{h.byPart()}) {
+		for _, c := range toldOf([][]condition.Condition{h.All()}) {
 			s := string(c.Kind)
 			if c.Queue != "" {
 				s += " " + c.Queue
@@ -318,7 +335,7 @@ func TestWhatHealthTellsPeople(t *testing.T) {
 		}
 		slices.Sort(got)
 		if s := strings.Join(got, "; "); s != step.want {
-			t.Errorf("after %s %q: %q, want %q", step.part, step.what, s, step.want)
+			t.Errorf("after %s %q: %q, want %q", step.of, step.text, s, step.want)
 		}
 	}
 }

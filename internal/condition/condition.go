@@ -1,0 +1,123 @@
+// Package condition has what is wrong or makes messages wait: the kinds there are, and the Set of those
+// that hold now.
+package condition
+
+import (
+	"strings"
+	"time"
+)
+
+// Kind is a kind of condition, as the API names it.
+type Kind string
+
+// The kinds. Of a queue there is one for each queue, of a lane one for each queue and forward target.
+const (
+	Intake           Kind = "intake"
+	Parked           Kind = "parked"
+	Publish          Kind = "retries"
+	Delays           Kind = "delays"
+	Store            Kind = "store"
+	ParkedStore      Kind = "store_of_parked"
+	Disk             Kind = "disk"
+	Redis            Kind = "redis"
+	Unread           Kind = "unread"
+	Ledger           Kind = "ledger"
+	Listener         Kind = "listener"
+	Unreachable      Kind = "unreachable"
+	Forward          Kind = "forward"
+	NoConsumer       Kind = "no_consumer"
+	DeliveryLimit    Kind = "delivery_limit"
+	ForeignConsumers Kind = "foreign_consumers"
+	ForeignPolicies  Kind = "foreign_policies"
+	Clock            Kind = "clock"
+)
+
+// Row is what is known of a kind.
+type Row struct {
+	Says    string // how a line about it begins; the queue or target follows
+	OfQueue bool   // of a queue or a lane
+	// Ready: the service is ready all the same. So it is with conditions of queues, and with those that
+	// others must repair while it does all its work: not ready would mean no page and no retries of
+	// other queues either.
+	Ready        bool
+	StopsStoring bool // the intake stands by it, as redrive_intake_stopped says
+}
+
+// Kinds has a row for each kind.
+var Kinds = map[Kind]Row{
+	Intake:           {Says: "intake"},
+	Parked:           {Says: "parked"},
+	Publish:          {Says: "retries"},
+	Delays:           {Says: "delays"},
+	Store:            {Says: "store", StopsStoring: true},
+	ParkedStore:      {Says: "store of parked"},
+	Disk:             {Says: "disk", StopsStoring: true},
+	Redis:            {Says: "redis", StopsStoring: true},
+	Unread:           {Says: "what is kept is unknown"},
+	Ledger:           {Says: "ledger"},
+	Listener:         {Says: "events for "},
+	Unreachable:      {Says: "queue ", OfQueue: true, Ready: true},
+	Forward:          {Says: "forwards of queue ", OfQueue: true, Ready: true},
+	NoConsumer:       {Says: "consumers of queue ", OfQueue: true, Ready: true},
+	DeliveryLimit:    {Says: "delivery limit", Ready: true},
+	ForeignConsumers: {Says: "another service", Ready: true},
+	ForeignPolicies:  {Says: "policies of others", Ready: true},
+	Clock:            {Says: "clock", Ready: true},
+}
+
+// Condition is one that holds.
+type Condition struct {
+	Kind  Kind   `json:"kind"`
+	Queue string `json:"queue,omitempty"`
+	// Target is where the queue's messages are forwarded to, or the name of a listener.
+	Target string    `json:"target,omitempty" doc:"Of forward: where the queue's messages are to be forwarded."`
+	Text   string    `json:"text"`
+	Since  time.Time `json:"since"`
+	// Alarm: the connection stands since an alarm of RabbitMQ blocks it.
+	Alarm    bool `json:"alarm,omitempty" doc:"An alarm of RabbitMQ blocks publishing."`
+	NotReady bool `json:"not_ready,omitempty" doc:"The service is not ready because of it."`
+}
+
+// key names a condition among all.
+type key struct {
+	kind          Kind
+	queue, target string
+}
+
+func (c *Condition) key() key { return key{c.Kind, c.Queue, c.Target} }
+
+// OfQueue reports whether it names a queue.
+func (c Condition) OfQueue() bool { return Kinds[c.Kind].OfQueue }
+
+// String is a line for people.
+func (c Condition) String() string { return c.name() + ": " + c.Text }
+
+func (c *Condition) name() string {
+	if c.Queue != "" && c.Target != "" {
+		return Kinds[c.Kind].Says + c.Queue + " to " + c.Target
+	}
+	return Kinds[c.Kind].Says + c.Queue + c.Target
+}
+
+// compare orders conditions as people read them.
+func compare(a, b Condition) int { return strings.Compare(a.name(), b.name()) }
+
+// Lines are those of conditions.
+func Lines(all []Condition) []string {
+	lines := []string{}
+	for _, c := range all {
+		lines = append(lines, c.String())
+	}
+	return lines
+}
+
+// LineReady reports whether the service is ready in spite of the condition that a line of /readyz is of:
+// who has no login there reads no more of it than that text.
+func LineReady(line string) bool {
+	for _, row := range Kinds {
+		if row.Ready && strings.HasPrefix(line, row.Says) {
+			return true
+		}
+	}
+	return false
+}
