@@ -61,7 +61,7 @@ LONGEST = ./test/faults ./internal/store/redisstore ./test/stories ./internal/ra
 ONLYLONG = test/image$$
 WITHSERVERS = $(LONGEST) $$($(LISTED) | grep -E '$(SERVERS)' | cut -d' ' -f1 | grep -Ev '$(ONLYLONG)')
 SIDEBYSIDE = -p 8 -parallel 16 -vet=off -ldflags=-w -count=1
-test: NEEDS = $(if $(BROKERS),,rabbitmq) rabbitmq-4 redis valkey chromium prometheus python node
+test: NEEDS = $(if $(BROKERS),,rabbitmq) rabbitmq-4 redis valkey chromium prometheus python celery node
 test:
 	@$(MAKE) -j3 --no-print-directory vet build installed NEEDS="$(NEEDS)"
 	@$(MAKE) --no-print-directory unit TESTFLAGS="-timeout 15m $(TESTFLAGS)"
@@ -69,7 +69,7 @@ test:
 
 # By hand before a release, and every night.
 test-long: export REDRIVE_TEST_LONG = 1
-test-long: NEEDS = $(if $(BROKERS),,rabbitmq) rabbitmq-4 redis valkey chromium prometheus python node ruby java podman
+test-long: NEEDS = $(if $(BROKERS),,rabbitmq) rabbitmq-4 redis valkey chromium prometheus python celery node ruby java podman
 test-long:
 	@$(MAKE) -j3 --no-print-directory vet build installed NEEDS="$(NEEDS)"
 	$(GO) -C test/deploy vet ./...

@@ -14,11 +14,14 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-mq/redrive/internal/rabbitmq/permissions"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/testenv/subprocess"
 )
@@ -151,6 +154,45 @@ func (client) run(t *testing.T, v *brokertest.VHost, command []string) {
 		if want := pays.want(id); calls != want {
 			t.Errorf("%s was paid by calls of the attempts %s, want %s", id, calls, want)
 		}
+	}
+}
+
+// After a retry Celery publishes its own to the retry exchange. A user with the rights of a consumer may;
+// one with fewer loses no task where publishes are confirmed, as in the guide.
+func TestCelery(t *testing.T) {
+	if exec.Command("/usr/bin/python3", "-c", "import celery").Run() != nil {
+		missing(t, "Celery for Python (Debian: python3-celery)")
+	}
+	tasks, err := os.ReadFile("clients/tasks.py")
+	must(t, err)
+	for _, c := range []struct {
+		name, write, tasks string
+	}{
+		{"with the right", permissions.Consumer("orders").Write, strings.ReplaceAll(string(tasks), `"confirm_publish": True`, "")},
+		{"confirmed", "^$", string(tasks)},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+				serve(t, v, "policies: [{name: orders, queues: [orders], attempts: 4, backoff: {fixed: 100ms}, jitter: none}]")
+				v.Queue("orders", amqp.Table{"x-queue-type": "classic", "x-dead-letter-exchange": "redrive"})
+				dir := t.TempDir()
+				must(t, os.WriteFile(filepath.Join(dir, "tasks.py"), []byte(c.tasks), 0o600))
+				user := "celery-" + uuid.NewString()
+				v.User(user, "s3cret")
+				v.Grant(user, "^$", c.write, "^orders$")
+				var calls atomic.Int32
+				pays := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					w.WriteHeader([]int{402, 503, 200, 200}[min(calls.Add(1)-1, 3)])
+				}))
+				defer pays.Close()
+				worker := []string{"env", "AMQP_URL=" + v.URLAs(user, "s3cret"), "/usr/bin/python3", "-m", "celery", "--workdir", dir, "-A", "tasks", "worker",
+					"--pool", "solo", "--without-gossip", "--without-mingle", "--without-heartbeat"}
+				consumer(t, v, worker, pays.URL)
+				v.Publish("", "orders", amqp.Publishing{ContentType: "application/json", ContentEncoding: "utf-8", CorrelationId: "1", DeliveryMode: amqp.Persistent,
+					Headers: amqp.Table{"task": "tasks.pay", "id": "1", "root_id": "1", "lang": "py", "retries": 0}, Body: []byte(`[["m1"], {}, {}]`)})
+				brokertest.Eventually(t, "it is paid", func() bool { return calls.Load() == 3 && v.Messages("orders") == 0 })
+			})
+		})
 	}
 }
 

@@ -42,7 +42,7 @@ host: --vhost names it, served or not.
 
 definitions is JSON for rabbitmqctl import_definitions, without users.`,
 		Example: `  redrive permissions --config redrive.yaml
-  redrive permissions --for reporter --user shop --queue 'orders.*'`,
+  redrive permissions --for consumer --user shop --queue 'orders.*'`,
 		Args: exactArgs(0, "no arguments"),
 	}
 	c.RunE = func(*cobra.Command, []string) error {
@@ -74,7 +74,7 @@ definitions is JSON for rabbitmqctl import_definitions, without users.`,
 	return p.withFormats(withVHost(c), "text", "json", "jsonl", "yaml", "definitions")
 }
 
-var roles = []string{permissions.RoleService, permissions.RoleReporter, permissions.RoleGoReporter, permissions.RoleConsumer, permissions.RoleDeclarer}
+var roles = []string{permissions.RoleService, permissions.RoleConsumer, permissions.RoleReporter, permissions.RoleGoReporter, permissions.RoleGoConsumer, permissions.RoleDeclarer}
 
 // managementUser is the user of broker.management; "": the one of AMQP.
 func managementUser(cfg *config.Config, vhost string) string {
@@ -98,7 +98,7 @@ func grants(rights []permissions.Rights, role string, like grant) (all []grant) 
 			g.User += "-" + r.Role
 		}
 		g.tagged = cmp.Or(g.tagged, g.User)
-		if role == "" || role == r.Role || role == library && (r.Role == permissions.RoleConsumer || r.Role == permissions.RoleGoReporter) {
+		if role == "" || role == r.Role || role == library && (r.Role == permissions.RoleGoConsumer || r.Role == permissions.RoleGoReporter) {
 			all = append(all, g)
 		}
 	}

@@ -72,7 +72,7 @@ var suiteWays = []suiteWay{
 
 // A consumer with the rights that `redrive permissions` lists may declare what each way needs.
 func TestAConsumerMayDeclareWhatItsWayNeeds(t *testing.T) {
-	may := regexp.MustCompile(permissions.Consumer("orders").Configure)
+	may := regexp.MustCompile(permissions.GoConsumer("orders").Configure)
 	for _, s := range suiteWays {
 		if s.elsewhere {
 			continue

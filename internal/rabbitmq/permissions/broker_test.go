@@ -124,7 +124,7 @@ func again(t *testing.T, v *brokertest.VHost, config redrive.Config, wait redriv
 func TestTheLibrarysConsumers(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
-		r := permissions.Consumer("orders")
+		r := permissions.GoConsumer("orders")
 		for _, way := range []redrive.Way{redrive.Levels(100 * time.Millisecond), redrive.Dynamic(), redrive.Binary(100 * time.Millisecond), redrive.MessageTTL()} {
 			again(t, v, redrive.Config{URLs: []string{user(v, r)}}, way)
 		}

@@ -42,9 +42,10 @@ type Topic struct {
 // Roles in the order in which people meet them.
 const (
 	RoleService    = "service"
+	RoleConsumer   = "consumer"
 	RoleReporter   = "reporter"
 	RoleGoReporter = "go-reporter"
-	RoleConsumer   = "consumer"
+	RoleGoConsumer = "go-consumer"
 	RoleDeclarer   = "declarer"
 )
 
@@ -58,7 +59,7 @@ const (
 // All are the rights of every role, for the queues of policies.
 func All(policies policy.Set) []Rights {
 	queues := queuesOf(policies)
-	return []Rights{Service(policies), Reporter(queues...), GoReporter(queues...), Consumer(queues...), Declarer(queues...)}
+	return []Rights{Service(policies), Consumer(queues...), Reporter(queues...), GoReporter(queues...), GoConsumer(queues...), Declarer(queues...)}
 }
 
 // Service is what `redrive serve` needs: all of its own names; write on work
@@ -89,12 +90,20 @@ func Forwards(p *policy.Policy) (exchange string, ok bool) {
 	return cmp.Or(e.Destination.Exchange, "amq.default"), true
 }
 
+// Consumer is a consumer in any language that rejects what fails. Some frameworks publish to the
+// exchange of a delivery, which after a retry is the retry exchange.
+func Consumer(queues ...string) Rights {
+	return Rights{Role: RoleConsumer, For: "a consumer in any language that rejects what fails",
+		Configure: nothing, Write: whole(retryExchanges(queues)...), Read: whole(patterns(queues)...),
+		Notes: []string{"set_permissions replaces what the user has: add what your program publishes to and declares. Write is for frameworks that publish to the exchange of a delivery, such as Celery's retries: a retry exchange leads to its queue alone."}}
+}
+
 // Reporter is a consumer in any language that reports its failures itself: for its
 // own queues alone.
 func Reporter(queues ...string) Rights {
 	own := whole(patterns(queues)...)
 	return Rights{Role: RoleReporter, For: "a consumer in any language that reports failures to " + wire.ExchangeFailures,
-		Configure: nothing, Write: whole(`redrive\.failures`), Read: own,
+		Configure: nothing, Write: whole(append(retryExchanges(queues), `redrive\.failures`)...), Read: own,
 		Topics: []Topic{{Exchange: wire.ExchangeFailures, Write: own, Read: nothing}},
 		Notes:  []string{"After the service has started once: RabbitMQ 4.3 refuses topic permissions for an exchange that is not there."}}
 }
@@ -107,10 +116,10 @@ func GoReporter(queues ...string) Rights {
 	return r
 }
 
-// Consumer is the library's consumer that waits in RabbitMQ.
-func Consumer(queues ...string) Rights {
+// GoConsumer is the library's consumer that waits in RabbitMQ.
+func GoConsumer(queues ...string) Rights {
 	with := whole(append([]string{delaying}, patterns(queues)...)...)
-	return Rights{Role: RoleConsumer, For: "a consumer of the Go library that waits in RabbitMQ (redrive.Levels() and others)",
+	return Rights{Role: RoleGoConsumer, For: "a consumer of the Go library that waits in RabbitMQ (redrive.Levels() and others)",
 		Configure: whole(delaying), Write: with, Read: with,
 		Notes: []string{"With Config.Verify, where `redrive topology` has declared what it needs: configure " + nothing + ", write " + whole(delaying) + ", read " + whole(patterns(queues)...) + "."}}
 }
@@ -136,6 +145,18 @@ func patterns(names []string) (all []string) {
 		all = append(all, strings.NewReplacer(`\*`, ".*", `\?`, ".").Replace(regexp.QuoteMeta(name)))
 	}
 	return all
+}
+
+// retryExchanges are patterns of the retry exchanges of queues.
+func retryExchanges(queues []string) []string {
+	var names []string
+	for _, q := range queues {
+		if !strings.ContainsAny(q, "*?") {
+			q = strings.TrimPrefix(wire.RetryExchange(q), wire.RetryExchange(""))
+		}
+		names = append(names, wire.RetryExchange("")+q)
+	}
+	return patterns(names)
 }
 
 // whole matches any of the alternatives, from the first character to the last.
