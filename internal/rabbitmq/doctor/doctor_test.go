@@ -37,6 +37,16 @@ func scene(change func(*Scene)) *Scene {
 	return s
 }
 
+// consumes has a user besides the service's, and an enrolled queue that two exchanges lead to.
+func consumes(write, read string) func(*Scene) {
+	return func(s *Scene) {
+		s.Queues = []management.QueueState{{Queue: management.Queue{Name: "orders", Type: "quorum", Arguments: map[string]any{"x-dead-letter-exchange": "redrive"}, Durable: true}}}
+		s.Bindings = []management.Binding{{Destination: "orders", DestinationType: "queue"}, {Source: "shop", Destination: "orders", DestinationType: "queue"},
+			{Source: "redrive.retry.orders", Destination: "orders", DestinationType: "queue"}, {Source: "mail", Destination: "mail", DestinationType: "queue"}}
+		s.Permissions = []management.Permission{{User: "redrive", Configure: ".*", Write: ".*", Read: ".*"}, {User: "worker", Configure: "^$", Write: write, Read: read}}
+	}
+}
+
 func nodes(names ...string) (all []management.Node) {
 	for _, n := range names {
 		all = append(all, management.Node{Name: n, Running: true})
@@ -216,11 +226,19 @@ func TestChecksOnScenes(t *testing.T) {
 		{"permissions", func(s *Scene) {
 			s.Missing[Permissions], s.Service = errors.New("no tag"), Service{Asked: "http://x"}
 		}, ""},
-		{"permissions", func(s *Scene) { s.Permission = management.Permission{Configure: "(?<!x)", Write: ".*", Read: ".*"} }, "unknown: "},
 		{"permissions", func(s *Scene) {
-			s.Permission = management.Permission{Configure: `^redrive.*`, Write: `^redrive\..*`, Read: `^redrive.*`}
+			s.Permissions = []management.Permission{{User: "redrive", Configure: "(?<!x)", Write: ".*", Read: ".*"}}
+		}, "unknown: "},
+		{"permissions", func(s *Scene) {
+			s.Permissions = []management.Permission{{User: "redrive", Configure: `^redrive.*`, Write: `^redrive\..*`, Read: `^redrive.*`}}
 			s.Config.Policies[0].Exhausted = policy.Exhausted{Action: policy.Forward, Destination: policy.Destination{Exchange: "graveyard"}}
 		}, `wrong: user "redrive": it lacks write on graveyard $ rabbitmqctl set_permissions`},
+		{"permissions", consumes("^(shop|mail)$", ".*"), `warning: user "worker" consumes orders and publishes there, but may not publish to redrive.retry.<queue> $ rabbitmqctl set_permissions -p / worker '^$' '^(shop|mail)$|^redrive\.retry\.orders$' '.*'`},
+		{"permissions", consumes("amq.default", "^orders$"), `warning: user "worker"`},
+		{"permissions", consumes("^mail$", ".*"), ""},     // publishes elsewhere
+		{"permissions", consumes("^shop$", "^mail$"), ""}, // consumes elsewhere
+		{"permissions", consumes(".*", ".*"), ""},         // may
+		{"permissions", consumes("(?<!x)", ".*"), ""},     // cannot be judged
 		{"connection", func(s *Scene) { s.Missing[AMQP] = errors.New("refused") }, "wrong: refused"},
 		{"requeue", redelivers(5, 8, 0), ""}, // consumers were stopped
 		{"requeue", redelivers(6, 8, 0), "warning orders: 6 of 8 deliveries in the last minute were of messages that were delivered before"},

@@ -170,12 +170,7 @@ func (s *Scene) askManagement(ctx context.Context, watch time.Duration) (err err
 	keepPart(s, Policies, &s.Policies)(s.Manage.Policies(ctx))
 	keepPart(s, Operator, &s.OperatorPolicies)(s.Manage.OperatorPolicies(ctx))
 	keepPart(s, Nodes, &s.Nodes)(s.Manage.Nodes(ctx))
-	switch p, err := s.Manage.Permissions(ctx, s.User); {
-	case errors.Is(err, management.ErrNotFound):
-		s.Permission = management.Permission{User: s.User} // it has none here
-	default:
-		keepPart(s, Permissions, &s.Permission)(p, err)
-	}
+	keepPart(s, Permissions, &s.Permissions)(s.Manage.Permissions(ctx))
 	if s.Ahead, s.Within, err = s.Manage.ClockAhead(ctx); err != nil {
 		s.Missing[Clock] = err
 	}

@@ -1,12 +1,14 @@
 package doctor
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"regexp"
 	"slices"
 	"strings"
 
+	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/permissions"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -17,7 +19,15 @@ func userPermissions(s *Scene) []Finding {
 	if s.Missing[Permissions] != nil {
 		return s.permissionsUnseen()
 	}
-	p := s.Permission
+	var p management.Permission // none
+	var all []Finding
+	for _, other := range s.Permissions {
+		if other.User == s.User {
+			p = other
+		} else {
+			all = append(all, s.publishesBack(other)...)
+		}
+	}
 	var lacks []string
 	for _, right := range []struct {
 		name, pattern string
@@ -29,7 +39,7 @@ func userPermissions(s *Scene) []Finding {
 	} {
 		may, err := regexp.Compile(right.pattern)
 		if err != nil {
-			return []Finding{{Status: Unknown, What: fmt.Sprintf("the pattern of %s is not one that can be judged here: %s", right.name, right.pattern)}}
+			return append(all, Finding{Status: Unknown, What: fmt.Sprintf("the pattern of %s is not one that can be judged here: %s", right.name, right.pattern)})
 		}
 		var on []string
 		for _, name := range right.on {
@@ -41,10 +51,36 @@ func userPermissions(s *Scene) []Finding {
 			lacks = append(lacks, right.name+" on "+few(on))
 		}
 	}
-	if len(lacks) == 0 {
+	if len(lacks) > 0 {
+		all = append(all, s.grant("it lacks "+strings.Join(lacks, "; ")))
+	}
+	return all
+}
+
+// publishesBack names a user that may read an enrolled queue and publish to an exchange that leads there,
+// and not to its retry exchange, which after a retry is the exchange of the delivery. Patterns that cannot
+// be judged here match nothing.
+func (s *Scene) publishesBack(p management.Permission) []Finding {
+	read, _ := regexp.Compile(p.Read)
+	write, _ := regexp.Compile(p.Write)
+	if p.Read == "" || p.Write == "" || read == nil || write == nil {
 		return nil
 	}
-	return []Finding{s.grant("it lacks " + strings.Join(lacks, "; "))}
+	var queues []string
+	for _, q := range s.enrolledQueues() {
+		leads := func(b management.Binding) bool {
+			return b.DestinationType == "queue" && b.Destination == q.Name && write.MatchString(cmp.Or(b.Source, "amq.default"))
+		}
+		if read.MatchString(q.Name) && slices.ContainsFunc(s.Bindings, leads) && !write.MatchString(wire.RetryExchange(q.Name)) {
+			queues = append(queues, q.Name)
+		}
+	}
+	if len(queues) == 0 {
+		return nil
+	}
+	return []Finding{{Status: Warning, What: fmt.Sprintf("user %q consumes %s and publishes there, but may not publish to %s", p.User, few(queues), wire.RetryExchange("<queue>")),
+		Remedy:   "Where a framework such as Celery publishes to the exchange of a delivery, allow that: a retry exchange leads to its queue alone (this replaces the user's rights in the virtual host):",
+		Commands: []string{s.rabbitmqctl("set_permissions", p.User, p.Configure, p.Write+"|"+permissions.Consumer(queues...).Write, p.Read)}}}
 }
 
 // written are the queues that the service has to bind, and the exchanges to which its policies

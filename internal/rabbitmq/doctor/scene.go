@@ -57,7 +57,7 @@ type Scene struct {
 	Policies         []management.Policy
 	OperatorPolicies []management.Policy
 	Nodes            []management.Node
-	Permission       management.Permission
+	Permissions      []management.Permission
 
 	// Standing is how many dead letters a queue keeps and has not released while it was
 	// watched, by queue.

@@ -6,6 +6,7 @@ import (
 	"math"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 )
@@ -74,6 +75,7 @@ type Node struct {
 // Permission of a user in the virtual host.
 type Permission struct {
 	User      string `json:"user"`
+	VHost     string `json:"vhost"`
 	Configure string `json:"configure"`
 	Write     string `json:"write"`
 	Read      string `json:"read"`
@@ -113,9 +115,10 @@ func (c *Client) Nodes(ctx context.Context) (all []Node, err error) {
 	return all, c.Call(ctx, http.MethodGet, "nodes", nil, &all)
 }
 
-// Permissions of a user needs the tag administrator.
-func (c *Client) Permissions(ctx context.Context, user string) (p Permission, err error) {
-	return p, c.Call(ctx, http.MethodGet, c.path("permissions", user), nil, &p)
+// Permissions of all users of the virtual host need the tag administrator.
+func (c *Client) Permissions(ctx context.Context) (all []Permission, err error) {
+	err = c.Call(ctx, http.MethodGet, "permissions", nil, &all)
+	return slices.DeleteFunc(all, func(p Permission) bool { return p.VHost != c.vhost }), err
 }
 
 // ClockAhead is how far the broker's clock is ahead of this one, as exact as its answer's

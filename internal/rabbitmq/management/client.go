@@ -352,7 +352,7 @@ func (c *Client) decodesSlashes(ctx context.Context, root string) bool {
 
 // nameFields are how objects of the virtual host say which one they are, by the kind that a path
 // begins with.
-var nameFields = map[string]string{"queues": "name", "exchanges": "name", "policies": "name", "operator-policies": "name", "permissions": "user", "bindings": ""}
+var nameFields = map[string]string{"queues": "name", "exchanges": "name", "policies": "name", "operator-policies": "name", "bindings": ""}
 
 // checkAnswer compares the names in an answer with those in the path that was asked for.
 func checkAnswer(path string, text []byte) error {

@@ -467,7 +467,6 @@ func TestAProxyThatDecodesSlashes(t *testing.T) {
 					"policy":            func(ctx context.Context) error { _, err := m.Policy(ctx, "limits"); return err },
 					"policies":          func(ctx context.Context) error { _, err := m.Policies(ctx); return err },
 					"operator policies": func(ctx context.Context) error { _, err := m.OperatorPolicies(ctx); return err },
-					"permission":        func(ctx context.Context) error { _, err := m.Permissions(ctx, "guest"); return err },
 					"put": func(ctx context.Context) error {
 						return m.PutPolicy(ctx, management.Policy{Name: "ours", Pattern: "."})
 					},
