@@ -3,7 +3,6 @@ package actions
 import (
 	"cmp"
 	"context"
-	"errors"
 	"sync"
 	"time"
 
@@ -14,13 +13,14 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/background"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
 // ErrNoAudit: the audit log cannot be written, so nothing is done.
-var ErrNoAudit = errors.New("the audit log cannot be written, and nothing is done without it")
+var ErrNoAudit = hint.New("no_audit", "the audit log cannot be written, and nothing is done without it")
 
 // Store is what actions need of a store. Where it is a store.Snapshotter too, it can be
 // copied.

@@ -1,12 +1,13 @@
 package auth
 
 import (
-	"errors"
 	"net"
 	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/redrive-mq/redrive/internal/hint"
 )
 
 // Proxies are the addresses whose header X-Forwarded-For is believed.
@@ -52,10 +53,10 @@ func limited(a netip.Addr) string {
 // that name then), or callers that come by a proxy.
 func local(r *http.Request) error {
 	if !Loopback(r.Host) {
-		return errors.New("ask for this service by its loopback address")
+		return hint.New("forbidden", "ask for this service by its loopback address")
 	}
 	if !peer(r).IsLoopback() {
-		return errors.New("this service answers only its own machine; configure auth to let others sign in")
+		return hint.New("forbidden", "this service answers only its own machine; configure auth to let others sign in")
 	}
 	by := ""
 	for name := range r.Header {
@@ -67,7 +68,7 @@ func local(r *http.Request) error {
 		by = "it is HTTP/1.0" // as nginx asks, which adds no header unless told to
 	}
 	if by != "" {
-		return errors.New("this came by a proxy (" + by + "), and this service has no sign-in: configure auth before others can reach this service")
+		return hint.New("forbidden", "this came by a proxy ("+by+"), and this service has no sign-in: configure auth before others can reach this service")
 	}
 	return nil
 }

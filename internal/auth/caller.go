@@ -10,20 +10,20 @@
 package auth
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/policy"
 )
 
 var (
 	// ErrForbidden: the caller is signed in and lacks the permission.
-	ErrForbidden = errors.New("not allowed")
+	ErrForbidden = hint.New("forbidden", "not allowed")
 	// ErrSignIn: the caller is not signed in, or what they signed in with is not valid.
-	ErrSignIn = errors.New("sign in first")
+	ErrSignIn = hint.New("sign_in", "sign in first")
 	// ErrReadOnly: the service refuses all changes, whoever calls.
-	ErrReadOnly = errors.New("this service is read-only")
+	ErrReadOnly = hint.New("read_only", "this service is read-only")
 )
 
 // Role is a caller's permission. Each includes the one before.

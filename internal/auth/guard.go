@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -93,12 +94,12 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !g.Required {
 			if err := local(r); err != nil {
-				refuse(w, http.StatusForbidden, err)
+				refuse(w, err)
 				return
 			}
 		}
 		if Foreign(r) && r.Header.Get("Sec-Fetch-Dest") != "document" {
-			refuse(w, http.StatusForbidden, errors.New("a page of another site has asked for this"))
+			refuse(w, hint.New("forbidden", "a page of another site has asked for this"))
 			return
 		}
 		c, err := g.caller(r)
@@ -219,7 +220,7 @@ func loggable(name string) string {
 func Whole(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if c := From(r.Context()); c.Queues != nil {
-			refuse(w, http.StatusForbidden, errors.New("this tells of all queues, and "+c.Name+" is limited to some"))
+			refuse(w, hint.New("forbidden", "this tells of all queues, and "+c.Name+" is limited to some"))
 			return
 		}
 		next.ServeHTTP(w, r)
@@ -238,34 +239,23 @@ func (g *Guard) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	switch {
 	case errors.As(err, &many):
 		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(many.Wait.Seconds()))))
-		refuse(w, http.StatusTooManyRequests, err)
 	case errors.Is(err, ErrSignIn):
 		// Not Basic: browsers would ask for the password, and send it ever after.
 		w.Header().Set("WWW-Authenticate", `Bearer realm="redrive"`)
-		refuse(w, http.StatusUnauthorized, err)
-	case errors.Is(err, ErrForbidden), errors.Is(err, ErrReadOnly):
-		refuse(w, http.StatusForbidden, err)
-	case errors.Is(err, ErrUnchecked):
-		refuse(w, http.StatusServiceUnavailable, err)
+	case errors.Is(err, ErrForbidden), errors.Is(err, ErrReadOnly), errors.Is(err, ErrUnchecked):
 	default:
 		if r.Context().Err() == nil {
 			g.Log.Error("who calls cannot be checked", "error", err)
 		}
-		refuse(w, http.StatusInternalServerError, errors.New("who calls cannot be checked now; the service's log says why"))
+		err = errors.New("who calls cannot be checked now; the service's log says why")
 	}
+	refuse(w, err)
 }
 
-// codes name the refusals for programs; package httpapi names all other errors.
-var codes = map[int]string{http.StatusBadRequest: "malformed", http.StatusUnauthorized: "sign_in", http.StatusForbidden: "forbidden",
-	http.StatusTooManyRequests: "too_many", http.StatusServiceUnavailable: "unchecked", http.StatusInternalServerError: "internal"}
-
-func refuse(w http.ResponseWriter, status int, err error) {
-	code := codes[status]
-	if errors.Is(err, ErrReadOnly) {
-		code = "read_only"
-	}
+func refuse(w http.ResponseWriter, err error) {
+	k := hint.HTTP(err)
 	w.Header().Set("Content-Type", "application/problem+json")
-	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(map[string]any{"type": "urn:redrive:problem:" + code, "code": code,
-		"title": http.StatusText(status), "status": status, "detail": err.Error()})
+	w.WriteHeader(k.Status)
+	_ = json.NewEncoder(w).Encode(map[string]any{"type": "urn:redrive:problem:" + k.Code, "code": k.Code,
+		"title": http.StatusText(k.Status), "status": k.Status, "detail": err.Error()})
 }

@@ -15,16 +15,19 @@ import (
 	"sync"
 	"time"
 
+	"github.com/redrive-mq/redrive/internal/background"
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
 // ErrUnchecked: RabbitMQ does not answer, so no user can be checked.
-var ErrUnchecked = errors.New("RabbitMQ's management API does not answer, so no user can sign in")
+var ErrUnchecked = hint.New("unchecked", "RabbitMQ's management API does not answer, so no user can sign in")
 
 // TooMany: too many attempts to sign in have failed; Wait is when to try again.
 type TooMany struct{ Wait time.Duration }
+
+func (*TooMany) Unwrap() error { return background.ErrTooMany }
 
 func (e *TooMany) Error() string {
 	return fmt.Sprintf("too many attempts to sign in have failed: try again in %s", e.Wait.Round(time.Second))

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+
+	"github.com/redrive-mq/redrive/internal/hint"
 )
 
 // Paths of signing in and out; both take POST.
@@ -60,7 +62,7 @@ func (g *Guard) SignIn(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, 64<<10)
 	in, form, err := readCredentials(r)
 	if err != nil {
-		refuse(w, http.StatusBadRequest, err)
+		refuse(w, err)
 		return
 	}
 	next := LocalPath(r.PostForm.Get("next"))
@@ -93,12 +95,12 @@ func (g *Guard) SignIn(w http.ResponseWriter, r *http.Request) {
 func readCredentials(r *http.Request) (in credentials, form bool, err error) {
 	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind == "application/json" {
 		if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
-			return in, false, errors.New("expected JSON with user and password, or token")
+			return in, false, hint.New("malformed", "expected JSON with user and password, or token")
 		}
 		return in, false, nil
 	}
 	if err := r.ParseForm(); err != nil {
-		return in, true, errors.New("expected a form with user and password, or token")
+		return in, true, hint.New("malformed", "expected a form with user and password, or token")
 	}
 	return credentials{r.PostForm.Get("user"), r.PostForm.Get("password"), r.PostForm.Get("token")}, true, nil
 }

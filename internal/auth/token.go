@@ -16,16 +16,17 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/audit"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
 var (
 	// ErrInvalid: a token cannot be made as requested; the error says what is wrong.
-	ErrInvalid = errors.New("invalid")
+	ErrInvalid = hint.New("invalid", "invalid")
 	// ErrTaken: there is a token of that name.
-	ErrTaken = errors.New("the name is taken")
+	ErrTaken = hint.New("taken", "the name is taken")
 	// ErrNoToken: there is no token of that name.
-	ErrNoToken = errors.New("no such token")
+	ErrNoToken = hint.New("not_found", "no such token")
 )
 
 // Token is a token as it is shown: what proves it is shown once, when it is made.

@@ -3,16 +3,17 @@ package background
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/semaphore"
+
+	"github.com/redrive-mq/redrive/internal/hint"
 )
 
 // ErrTooMany: as much is being done as may be at once.
-var ErrTooMany = errors.New("too many at once")
+var ErrTooMany = hint.New("too_many", "too many at once")
 
 // Places bounds how much of a kind is done at once, in all and for one caller, so that no caller
 // keeps it from the others.

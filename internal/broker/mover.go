@@ -10,11 +10,12 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/addresses"
 	"github.com/redrive-mq/redrive/internal/delay"
+	"github.com/redrive-mq/redrive/internal/hint"
 )
 
 var (
 	// ErrLocked: another process moves the queue.
-	ErrLocked = errors.New("is being moved by another process")
+	ErrLocked = hint.New("refused", "is being moved by another process")
 	// ErrNotEmpty and ErrInUse are why a queue is not deleted.
 	ErrNotEmpty = errors.New("is not empty")
 	ErrInUse    = errors.New("has consumers")

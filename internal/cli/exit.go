@@ -6,15 +6,9 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/broker"
-	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/httpapi"
-	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/query"
-	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
-	"github.com/redrive-mq/redrive/internal/rabbitmq/move"
 )
 
 // Exit codes. Scripts rely on them.
@@ -42,7 +36,7 @@ const exitCodes = `Exit codes:
   7  no service answers; doctor: no RabbitMQ answers`
 
 // errUsage marks errors in arguments and flags.
-var errUsage = errors.New("see --help")
+var errUsage = hint.New("usage", "see --help")
 
 // exitError is an error with an exit code of its own.
 type exitError struct {
@@ -56,30 +50,6 @@ func exitErrorf(code int, format string, args ...any) error {
 	return exitError{code, fmt.Errorf(format, args...)}
 }
 
-// codes are looked at in this order.
-var codes = []struct {
-	err  error
-	code int
-}{
-	{errUsage, ExitUsage},
-	{httpapi.ErrUnreachable, ExitUnreachable},
-	{httpapi.ErrQuery, ExitUsage},
-	{inspect.ErrInvalid, ExitUsage},
-	{auth.ErrInvalid, ExitUsage},
-	{auth.ErrSignIn, ExitForbidden},
-	{auth.ErrForbidden, ExitForbidden},
-	{auth.ErrReadOnly, ExitForbidden},
-	{inspect.ErrPrecondition, ExitPrecondition},
-	{auth.ErrTaken, ExitPrecondition},
-	{inspect.ErrNotFound, ExitNotFound},
-	{config.ErrNoVHost, ExitNotFound},
-	{management.ErrDenied, ExitForbidden},
-	{management.ErrNotFound, ExitNotFound},
-	{move.ErrConsumers, ExitPartly},
-	{move.ErrRefused, ExitPrecondition},
-	{broker.ErrLocked, ExitPrecondition},
-}
-
 func codeOf(err error) int {
 	if err == nil {
 		return ExitOK
@@ -88,12 +58,7 @@ func codeOf(err error) int {
 	if errors.As(err, &e) {
 		return e.code
 	}
-	for _, c := range codes {
-		if errors.Is(err, c.err) {
-			return c.code
-		}
-	}
-	return ExitError
+	return hint.KindOf(err, func(k hint.Kind) bool { return k.Exit != 0 }).Exit
 }
 
 // continues is the error of a command that goes on where it was interrupted.

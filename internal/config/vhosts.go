@@ -18,6 +18,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/addresses"
 	"github.com/redrive-mq/redrive/internal/credentials"
 	"github.com/redrive-mq/redrive/internal/delay"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/notify"
 	"github.com/redrive-mq/redrive/policy"
 )
@@ -67,7 +68,7 @@ func (c *Config) PerVHost() ([]*Config, error) {
 }
 
 // ErrNoVHost: a configuration serves no such virtual host.
-var ErrNoVHost = errors.New("serves no virtual host")
+var ErrNoVHost = hint.New("missing", "serves no virtual host")
 
 // ForVHost returns one of PerVHost; "" is the first.
 func (c *Config) ForVHost(vhost string) (*Config, error) {

@@ -2,10 +2,15 @@ package hint_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -45,5 +50,56 @@ func TestLogsHaveTheHint(t *testing.T) {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("%s, want %s", &b, want)
 		}
+	}
+}
+
+// Each reader finds the first kind that it tells apart, also in what another process told.
+func TestTheFirstKindCounts(t *testing.T) {
+	gone, other := hint.New("not_found", "no such queue"), hint.New("not_found", "no such token")
+	denied := fmt.Errorf("%w: %w", hint.New("denied", "no permission"), context.Canceled)
+	exit := func(err error) int { return hint.KindOf(err, func(k hint.Kind) bool { return k.Exit != 0 }).Exit }
+	for _, c := range []struct {
+		err          error
+		code         string
+		status, exit int
+	}{
+		{gone, "not_found", 404, 6},
+		{hint.Errorf("name another", "%w: orders", gone), "not_found", 404, 6},
+		{fmt.Errorf("%w: %w", hint.New("malformed", "a body"), os.ErrDeadlineExceeded), "timeout", 408, 1},
+		{fmt.Errorf("%w: %w", hint.New("no_audit", "no log"), context.DeadlineExceeded), "no_audit", 503, 1},
+		{denied, "stopping", 503, 4},
+		{hint.Told{Code: "not_found", Text: "gone"}, "not_found", 404, 6},
+		{hint.Told{Text: "anything"}, "internal", 500, 1},
+		{errors.New("anything"), "internal", 500, 1},
+	} {
+		k := hint.HTTP(c.err)
+		if k.Code != c.code || k.Status != c.status || exit(c.err) != c.exit {
+			t.Errorf("%v: %s, %d, exit code %d, want %v", c.err, k.Code, k.Status, exit(c.err), c)
+		}
+	}
+	if told := (hint.Told{Code: "not_found"}); errors.Is(gone, other) || !errors.Is(told, gone) || !errors.Is(told, other) ||
+		errors.Is(told, denied) || errors.Is(hint.Told{Code: "internal"}, errors.New("anything")) {
+		t.Error("errors are mistaken for each other")
+	}
+}
+
+// An error of a kind that has no row would be told as internal.
+func TestEachErrorHasARow(t *testing.T) {
+	made, found := regexp.MustCompile(`hint\.New\("(\w+)"`), 0
+	err := filepath.WalkDir("..", func(path string, _ os.DirEntry, err error) error {
+		if err != nil || filepath.Ext(path) != ".go" {
+			return err
+		}
+		source, err := os.ReadFile(path)
+		for _, m := range made.FindAllSubmatch(source, -1) {
+			found++
+			if !slices.ContainsFunc(hint.Kinds, func(k hint.Kind) bool { return k.Code == string(m[1]) && k.Err == nil }) {
+				t.Errorf("%s: there is no kind %q", path, m[1])
+			}
+		}
+		return err
+	})
+	if err != nil || found < 20 {
+		t.Fatal(found, err)
 	}
 }

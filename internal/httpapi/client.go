@@ -169,7 +169,7 @@ func (c Client) errorOf(resp *http.Response) error {
 		p = &Problem{Detail: string(bytes.TrimSpace(text[:min(len(text), 500)]))}
 	}
 	if p.Status = resp.StatusCode; p.Code == "" {
-		p.Code = byStatus[p.Status]
+		p.Code = codeOf(p.Status)
 	}
 	return fmt.Errorf("the service at %s says %s: %w", c.Addr, resp.Status, p)
 }

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -93,10 +94,7 @@ type noRoute struct {
 
 func (r *noRoute) WriteHeader(status int) {
 	r.written = true
-	code := byStatus[status]
-	if code == "" {
-		code = "not_found"
-	}
+	code := cmp.Or(codeOf(status), "not_found")
 	writeProblem(r.ResponseWriter, problem(status, code, "there is no such route: "+r.base+v1+"/openapi.json lists them; "+decodedSlash))
 }
 

@@ -1,81 +1,39 @@
 package httpapi
 
 import (
-	"context"
+	"cmp"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"net/http"
-	"os"
 	"slices"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/redrive-mq/redrive/internal/actions"
-	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/background"
 	"github.com/redrive-mq/redrive/internal/hint"
-	"github.com/redrive-mq/redrive/internal/inspect"
-	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/query"
-	"github.com/redrive-mq/redrive/internal/store"
 )
 
 // Errors of the API itself.
 var (
 	// ErrUnreachable: no service answers there.
-	ErrUnreachable = errors.New("no service answers")
+	ErrUnreachable = hint.New("unreachable", "no service answers")
 	// ErrTooLarge: the request's body is too large.
-	ErrTooLarge = errors.New("the request is too large")
-	// ErrTooMany: as many requests of this kind are being served as may be at once.
-	ErrTooMany = background.ErrTooMany
+	ErrTooLarge = hint.New("too_large", "the request is too large")
 	// ErrMalformed: the request's body is not as HTTP wants it, or its connection broke.
-	ErrMalformed = errors.New("the request's body cannot be read")
+	ErrMalformed = hint.New("malformed", "the request's body cannot be read")
 	// ErrQuery: a query makes no sense; Problem.At is where.
-	ErrQuery = errors.New("the query makes no sense")
+	ErrQuery = hint.New("query", "the query makes no sense")
 )
 
-// kinds are the errors that have a code of their own. The codes are part of the
-// API: programs rely on them. The first that fits counts.
-var kinds = []struct {
-	code   string
-	status int
-	err    error
-}{
-	{"sign_in", http.StatusUnauthorized, auth.ErrSignIn},
-	{"read_only", http.StatusForbidden, auth.ErrReadOnly},
-	{"forbidden", http.StatusForbidden, auth.ErrForbidden},
-	{"not_found", http.StatusNotFound, inspect.ErrNotFound},
-	{"not_found", http.StatusNotFound, store.ErrNotFound},
-	{"not_found", http.StatusNotFound, auth.ErrNoToken},
-	{"taken", http.StatusConflict, auth.ErrTaken},
-	{"unchecked", http.StatusServiceUnavailable, auth.ErrUnchecked},
-	{"precondition", http.StatusPreconditionFailed, inspect.ErrPrecondition},
-	{"query", http.StatusUnprocessableEntity, ErrQuery},
-	{"invalid", http.StatusUnprocessableEntity, inspect.ErrInvalid},
-	{"invalid", http.StatusUnprocessableEntity, auth.ErrInvalid},
-	{"no_audit", http.StatusServiceUnavailable, actions.ErrNoAudit},
-	{"full", http.StatusInsufficientStorage, store.ErrFull},
-	{"unanswered", http.StatusServiceUnavailable, operations.ErrNoLeader},
-	{"malformed", http.StatusBadRequest, io.ErrUnexpectedEOF}, // the client has gone before all was sent
-	{"stopping", http.StatusServiceUnavailable, store.ErrClosed},
-	{"stopping", http.StatusServiceUnavailable, net.ErrClosed},
-	{"too_large", http.StatusRequestEntityTooLarge, ErrTooLarge},
-	{"too_many", http.StatusTooManyRequests, ErrTooMany},
-	{"timeout", http.StatusRequestTimeout, os.ErrDeadlineExceeded}, // the client is slow
-	{"timeout", http.StatusGatewayTimeout, context.DeadlineExceeded},
-	{"stopping", http.StatusServiceUnavailable, context.Canceled},
-	{"malformed", http.StatusBadRequest, ErrMalformed}, // the last, since it has other errors in it
-}
-
-// byStatus are the codes of what net/http and the validation refuse.
-var byStatus = map[int]string{
-	http.StatusBadRequest: "malformed", http.StatusUnauthorized: "sign_in", http.StatusForbidden: "forbidden",
-	http.StatusNotFound: "not_found", http.StatusMethodNotAllowed: "method", http.StatusNotAcceptable: "not_acceptable",
-	http.StatusRequestTimeout: "timeout", http.StatusRequestEntityTooLarge: "too_large", http.StatusUnsupportedMediaType: "content_type",
-	http.StatusUnprocessableEntity: "invalid", http.StatusTooManyRequests: "too_many",
+// codeOf returns the code of what net/http and the validation refuse with a status, or "".
+func codeOf(status int) (code string) {
+	for _, k := range hint.Kinds {
+		if k.Status == status && status < 500 {
+			code = k.Code // the last is the most general
+		}
+	}
+	return code
 }
 
 // typePrefix makes a code a URI, as RFC 9457 wants a problem's type.
@@ -108,15 +66,8 @@ func (p *Problem) Error() string {
 // ErrorHint is for package hint.
 func (p *Problem) ErrorHint() string { return p.Hint }
 
-// Is tells whether the problem is of this kind.
-func (p *Problem) Is(target error) bool {
-	for _, k := range kinds {
-		if k.code == p.Code && errors.Is(k.err, target) {
-			return true
-		}
-	}
-	return false
-}
+// Is reports whether the problem is of this kind.
+func (p *Problem) Is(target error) bool { return hint.Told{Code: p.Code}.Is(target) }
 
 // GetStatus is for huma.
 func (p *Problem) GetStatus() int { return p.Status }
@@ -156,22 +107,12 @@ func problemOf(err error) *Problem {
 		p.At = &q.At
 		return p
 	}
-	var many *auth.TooMany
-	if errors.As(err, &many) {
-		return problem(http.StatusTooManyRequests, "too_many", err.Error())
-	}
 	var large *http.MaxBytesError
 	if errors.As(err, &large) {
 		err = fmt.Errorf("%w: more than %d bytes", ErrTooLarge, large.Limit)
 	}
-	status, code := http.StatusInternalServerError, "internal"
-	for _, k := range kinds {
-		if errors.Is(err, k.err) {
-			status, code = k.status, k.code
-			break
-		}
-	}
-	p = problem(status, code, hint.Text(err))
+	k := hint.HTTP(err)
+	p = problem(k.Status, k.Code, hint.Text(err))
 	p.Hint = hint.Of(err)
 	return p
 }
@@ -184,11 +125,7 @@ func validationError(status int, detail string, errs ...error) huma.StatusError 
 			return problemOf(err)
 		}
 	}
-	code := byStatus[status]
-	if code == "" {
-		code = "internal"
-	}
-	p := problem(status, code, detail)
+	p := problem(status, cmp.Or(codeOf(status), "internal"), detail)
 	for _, err := range errs {
 		var d huma.ErrorDetailer
 		switch {
@@ -206,11 +143,10 @@ func validationError(status int, detail string, errs ...error) huma.StatusError 
 
 // codes are all of them, for the documentation.
 func codes() (all []string) {
-	for _, k := range kinds {
-		all = append(all, k.code)
-	}
-	for _, c := range byStatus {
-		all = append(all, c)
+	for _, k := range hint.Kinds {
+		if k.Status != 0 {
+			all = append(all, k.Code)
+		}
 	}
 	slices.Sort(all)
 	return slices.Compact(append(all, "internal"))

@@ -22,6 +22,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/background"
 	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/inspect"
@@ -478,7 +479,7 @@ func TestNotEverybodyCanWatchAtOnce(t *testing.T) {
 		watch(1, "late", http.StatusTooManyRequests)
 		c := httpapi.Client{Addr: "127.0.0.1:1", HTTP: &http.Client{Transport: answers{a}}}
 		var p *httpapi.Problem
-		if err := c.Live(t.Context(), nil); !errors.Is(err, httpapi.ErrTooMany) || !errors.As(err, &p) {
+		if err := c.Live(t.Context(), nil); !errors.Is(err, background.ErrTooMany) || !errors.As(err, &p) {
 			t.Errorf("one more: %v", err)
 		}
 		if w := ask(a, "GET", "/api/v1/live", ""); w.Header().Get("Retry-After") == "" {

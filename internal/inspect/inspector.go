@@ -2,7 +2,6 @@ package inspect
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"sync"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/delay"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/policy"
 )
@@ -20,12 +20,12 @@ import (
 var (
 	// ErrNotFound: no message, plan or operation of that name that the caller may
 	// see.
-	ErrNotFound = errors.New("not found")
+	ErrNotFound = hint.New("not_found", "not found")
 	// ErrPrecondition: what the caller expected is not so: another count, a plan
 	// that is too old, a queue that is not there, an operation in another state.
-	ErrPrecondition = errors.New("not as expected")
+	ErrPrecondition = hint.New("precondition", "not as expected")
 	// ErrInvalid: the request makes no sense; the error says which part.
-	ErrInvalid = errors.New("invalid")
+	ErrInvalid = hint.New("invalid", "invalid")
 )
 
 // Store is what an Inspector reads. It writes only what a recount has found.

@@ -3,7 +3,6 @@ package operations
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -11,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/store"
 )
@@ -31,7 +31,7 @@ const (
 )
 
 // ErrNoLeader: no replica leads just now, so none has executed an order yet.
-var ErrNoLeader = errors.New("no replica leads just now")
+var ErrNoLeader = hint.New("unanswered", "no replica leads just now")
 
 // orderEntry is what a person orders at some replica, an Order or the Start of a plan, for the leader. Its names in JSON are stored.
 type orderEntry struct {
@@ -48,31 +48,18 @@ type orderAnswer struct {
 	Of    string `json:",omitempty"` // what kind of error it is
 }
 
-// kinds are the errors that a caller tells apart.
-var kinds = map[string]error{"not_found": inspect.ErrNotFound, "precondition": inspect.ErrPrecondition, "invalid": inspect.ErrInvalid, "full": store.ErrFull}
-
 func answerOf(err error) orderAnswer {
 	if err == nil {
 		return orderAnswer{}
 	}
-	a := orderAnswer{Error: err.Error()}
-	for name, is := range kinds {
-		if errors.Is(err, is) {
-			a.Of = name
-		}
-	}
-	return a
+	return orderAnswer{err.Error(), hint.HTTP(err).Code}
 }
 
 func (a orderAnswer) err() error {
 	if a.Error == "" {
 		return nil
 	}
-	is := kinds[a.Of]
-	if is == nil {
-		return errors.New(a.Error)
-	}
-	return fmt.Errorf("%w%s", is, strings.TrimPrefix(a.Error, is.Error()))
+	return hint.Told{Code: a.Of, Text: a.Error}
 }
 
 // send writes an order, and waits until the leader has executed it.

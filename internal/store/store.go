@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/redrive-mq/redrive/internal/hint"
 )
 
 var (
 	// ErrFull: there is not enough room for the batch and the reserve. None of the batch
 	// was stored. Add works again when there is room.
-	ErrFull = errors.New("the store is full")
+	ErrFull = hint.New("full", "the store is full")
 	// ErrLocked: another process owns the data folder.
 	ErrLocked = errors.New("the data folder is in use by another process")
 	// ErrSnapshotFolder: a snapshot cannot be written to that folder.
@@ -18,14 +20,14 @@ var (
 	// ErrFormat: the data was written by a version this one cannot read.
 	ErrFormat = errors.New("it has a format this version cannot read")
 	// ErrClosed: the store was closed.
-	ErrClosed = errors.New("the store is closed")
+	ErrClosed = hint.New("stopping", "the store is closed")
 	// ErrOwner: the store has the messages of another virtual host, whose name follows in
 	// the error's text; see OwnerEntry.
 	ErrOwner = errors.New("keeps the messages of the virtual host")
 	// ErrUnreadable: a record is kept where the store is damaged.
 	ErrUnreadable = errors.New("it cannot be read: the store is damaged there")
 	// ErrNotFound: no record with that key.
-	ErrNotFound = errors.New("no such message")
+	ErrNotFound = hint.New("not_found", "no such message")
 )
 
 // ReceiptsKept is how many of the newest receipts of each process a store keeps. It

@@ -2,6 +2,7 @@ package webui
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,7 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/background"
 	"github.com/redrive-mq/redrive/internal/condition"
@@ -126,27 +126,12 @@ type errorData struct {
 
 // errorView is the page of an error.
 func errorView(err error) view {
-	f := errorData{Head: "That did not work", Text: hint.Text(err), Hint: hint.Of(err), Again: true}
-	status := http.StatusInternalServerError
-	switch {
-	case errors.Is(err, context.DeadlineExceeded):
-		f.Head, f.Text, status = "That takes too long", "Ask for less: a queue, a state, or the last hours. An export waits for as long as it takes.", http.StatusGatewayTimeout
-	case errors.Is(err, inspect.ErrNotFound):
-		f, status = errorData{Head: "Not found", Text: "There is nothing of this name that you may see. A message that was retried long ago, or was discarded for good, is forgotten."}, http.StatusNotFound
-	case errors.Is(err, auth.ErrReadOnly):
-		f, status = errorData{Head: "This service is read-only", Text: "It was started to show and not to change anything."}, http.StatusForbidden
-	case errors.Is(err, auth.ErrForbidden):
-		f.Head, f.Again, status = "Not allowed", false, http.StatusForbidden
-	case errors.Is(err, background.ErrTooMany):
-		f.Head, status = "Too much at once", http.StatusTooManyRequests
-	case errors.Is(err, inspect.ErrPrecondition):
-		f.Head, f.Again, status = "It is not as expected, so nothing was done", false, http.StatusConflict
-	case errors.Is(err, inspect.ErrInvalid):
-		f.Head, f.Again, status = "That makes no sense", false, http.StatusUnprocessableEntity
-	case errors.Is(err, actions.ErrNoAudit):
-		f.Head, status = "Nothing was done", http.StatusServiceUnavailable
+	k := hint.KindOf(err, func(k hint.Kind) bool { return k.Title != "" })
+	if k.Status == http.StatusPreconditionFailed { // is for conditions in headers, which a form has none of
+		k.Status = http.StatusConflict
 	}
-	return view{template: "error", title: f.Head, status: status, data: f}
+	return view{template: "error", title: k.Title, status: k.Status, data: errorData{Head: k.Title,
+		Text: cmp.Or(k.Says, hint.Text(err)), Hint: hint.Of(err), Again: k.Status >= 500 || k.Status == http.StatusTooManyRequests}}
 }
 
 func (s *server) render(w http.ResponseWriter, r *http.Request, c auth.Caller, v view) {

@@ -27,9 +27,9 @@ import (
 
 var (
 	// ErrNotFound: what was asked for does not exist.
-	ErrNotFound = errors.New("not found")
+	ErrNotFound = hint.New("missing", "not found")
 	// ErrDenied: the user lacks a permission or a tag.
-	ErrDenied = errors.New("not allowed")
+	ErrDenied = hint.New("denied", "not allowed")
 	// ErrRefused: RabbitMQ does not take what was sent.
 	ErrRefused = errors.New("refused")
 	// ErrOther: the answer is about another object or virtual host than the request.

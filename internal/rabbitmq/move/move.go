@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/broker"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -28,9 +29,9 @@ import (
 var (
 	// ErrConsumers: consumers must be started or stopped before the move continues; the message
 	// says which. What was done stays done.
-	ErrConsumers = errors.New("run the same command again to continue")
+	ErrConsumers = hint.New("consumers", "run the same command again to continue")
 	// ErrRefused: the queue cannot be moved as it is. Nothing was lost.
-	ErrRefused = errors.New("cannot be moved")
+	ErrRefused = hint.New("refused", "cannot be moved")
 )
 
 func refusef(format string, args ...any) error {
