@@ -4,10 +4,8 @@ import (
 	"encoding/csv"
 	"fmt"
 	"io"
-	"reflect"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -69,10 +67,14 @@ func list[T any](p *program, whole any, items []T, name func(T) string, table fu
 		return nil
 	case "csv":
 		w := csv.NewWriter(p.out)
-		columns, row := columnsOf[T]()
+		columns, row := inspect.CSV[T]()
 		_ = w.Write(columns)
 		for _, v := range items {
-			_ = w.Write(row(v))
+			cells := row(v)
+			for i, c := range cells {
+				cells[i] = plain(c)
+			}
+			_ = w.Write(cells)
 		}
 		w.Flush()
 		return w.Error()
@@ -94,51 +96,4 @@ func (p *program) print(text string, err error) error {
 		_, err = io.WriteString(p.out, text)
 	}
 	return err
-}
-
-// columnsOf are the fields of a type that fit into a cell, and a value's row of
-// them: harmless in a spreadsheet, and on a terminal.
-func columnsOf[T any]() (names []string, row func(T) []string) {
-	cells := func(row []string) []string {
-		for i, c := range row {
-			row[i] = plain(inspect.CSVCell(c))
-		}
-		return row
-	}
-	if _, ok := any(*new(T)).(inspect.Message); ok {
-		return inspect.CSVHeader, func(v T) []string { return cells(inspect.CSVRow(any(v).(inspect.Message))) }
-	}
-	var at [][]int
-	for _, f := range reflect.VisibleFields(reflect.TypeFor[T]()) {
-		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		if name == "" || name == "-" || !isCell(f.Type) {
-			continue
-		}
-		names, at = append(names, name), append(at, f.Index)
-	}
-	return names, func(v T) []string {
-		row := make([]string, len(at))
-		for i, index := range at {
-			f := reflect.ValueOf(v).FieldByIndex(index)
-			switch x := f.Interface().(type) {
-			case time.Time:
-				row[i] = x.UTC().Format(time.RFC3339)
-			case *time.Time:
-				if x != nil {
-					row[i] = x.UTC().Format(time.RFC3339)
-				}
-			default:
-				row[i] = fmt.Sprint(x)
-			}
-		}
-		return cells(row)
-	}
-}
-
-func isCell(t reflect.Type) bool {
-	switch t.Kind() {
-	case reflect.String, reflect.Bool, reflect.Int, reflect.Int64, reflect.Float64:
-		return true
-	}
-	return t == reflect.TypeFor[time.Time]() || t == reflect.TypeFor[*time.Time]()
 }

@@ -1,41 +1,59 @@
 package inspect
 
 import (
+	"fmt"
+	"reflect"
 	"regexp"
-	"strconv"
 	"strings"
 	"time"
 )
 
-// CSVHeader names the columns of CSVRow.
-var CSVHeader = []string{"id", "queue", "state", "attempt", "due", "parked_at", "parked_for", "reason", "error", "policy",
-	"first_failed", "failed", "exchange", "routing_key", "type", "content_type", "size"}
-
-// CSVRow is a message as a row of a table for people. What a spreadsheet would take
-// for a formula is made text: whoever publishes a message must not run commands on
-// the machine of whoever opens the table.
-func CSVRow(m Message) []string {
-	at := func(t *time.Time) string {
-		if t == nil {
-			return ""
+// CSV returns the columns of a list of T, and a value's row of them: the fields that fit into a cell, named as in
+// JSON, but for those that are tagged csv:"-". What a spreadsheet would take for a formula is made text: whoever
+// publishes a message must not run commands on the machine of whoever opens the table.
+func CSV[T any]() (names []string, row func(T) []string) {
+	var at [][]int
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[T]()) {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if name == "" || name == "-" || f.Tag.Get("csv") == "-" || !isCell(f.Type) {
+			continue
 		}
-		return t.UTC().Format(time.RFC3339)
+		names, at = append(names, name), append(at, f.Index)
 	}
-	row := []string{m.ID, m.Queue, m.State, strconv.Itoa(m.Attempt), at(m.Due), at(m.ParkedAt), m.ParkedFor, m.Reason, m.Error, m.Policy,
-		at(&m.FirstFailed), at(&m.Failed), m.Exchange, m.RoutingKey, m.Type, m.ContentType, strconv.Itoa(m.Size)}
-	for i, cell := range row {
-		row[i] = CSVCell(cell)
+	return names, func(v T) []string {
+		row, whole := make([]string, len(at)), reflect.ValueOf(v)
+		for i, index := range at {
+			x := whole.FieldByIndex(index).Interface()
+			if t, ok := x.(*time.Time); ok {
+				if t == nil {
+					continue
+				}
+				x = *t
+			}
+			if t, ok := x.(time.Time); ok {
+				x = t.UTC().Format(time.RFC3339)
+			}
+			row[i] = csvCell(fmt.Sprint(x))
+		}
+		return row
 	}
-	return row
+}
+
+func isCell(t reflect.Type) bool {
+	switch t.Kind() {
+	case reflect.String, reflect.Bool, reflect.Int, reflect.Int64, reflect.Float64:
+		return true
+	}
+	return t == reflect.TypeFor[time.Time]() || t == reflect.TypeFor[*time.Time]()
 }
 
 // innerFormula finds a formula behind what separates cells for spreadsheets of other
 // countries: they do not know where a quoted cell ends.
 var innerFormula = regexp.MustCompile(`([;\t\r\n])([\s"']*)([=+\-@|%＝＋－＠])`)
 
-// CSVCell puts an apostrophe before what a spreadsheet may compute, also behind
+// csvCell puts an apostrophe before what a spreadsheet may compute, also behind
 // blanks, which some of them skip, and takes NUL bytes out, which some end at.
-func CSVCell(cell string) string {
+func csvCell(cell string) string {
 	cell = strings.ReplaceAll(cell, "\x00", "")
 	cell = innerFormula.ReplaceAllString(cell, "$1$2'$3")
 	switch bare := strings.TrimLeft(cell, " \t\r\n\v\f\u00a0\ufeff"); {

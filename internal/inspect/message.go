@@ -27,19 +27,19 @@ func StateName(s store.State) string { return stateNames[s] }
 // Message is a message without headers and body.
 type Message struct {
 	ID          string     `json:"id" doc:"Its x-redrive-id."`
-	Key         string     `json:"key,omitempty" doc:"Names this very copy: after a crash two can share an id. Absent when it was retried."`
+	Key         string     `json:"key,omitempty" csv:"-" doc:"Names this very copy: after a crash two can share an id. Absent when it was retried."`
 	Queue       string     `json:"queue"`
 	State       string     `json:"state" enum:"waiting,retried,parked,discarded"`
 	Attempt     int        `json:"attempt" doc:"Failures so far."`
 	Due         *time.Time `json:"due,omitempty" doc:"Of a waiting one: when it is retried at the earliest."`
-	Paused      bool       `json:"paused,omitempty" doc:"The retries of its queue are paused."`
+	Paused      bool       `json:"paused,omitempty" csv:"-" doc:"The retries of its queue are paused."`
 	ParkedAt    *time.Time `json:"parked_at,omitempty"`
 	ParkedFor   string     `json:"parked_for,omitempty" doc:"Why it is parked."`
-	RetriedAt   *time.Time `json:"retried_at,omitempty" doc:"When RabbitMQ had it in its queue; it has not been seen since."`
-	Restorable  *time.Time `json:"restorable_until,omitempty" doc:"Of a discarded one."`
+	RetriedAt   *time.Time `json:"retried_at,omitempty" csv:"-" doc:"When RabbitMQ had it in its queue; it has not been seen since."`
+	Restorable  *time.Time `json:"restorable_until,omitempty" csv:"-" doc:"Of a discarded one."`
 	Reason      string     `json:"reason" doc:"Why it failed: RabbitMQ's reason for dead-lettering it, or reported when a consumer reported it."`
 	Error       string     `json:"error,omitempty" doc:"What its consumer said."`
-	Group       string     `json:"group,omitempty" doc:"The group of failures it belongs to."`
+	Group       string     `json:"group,omitempty" csv:"-" doc:"The group of failures it belongs to."`
 	Policy      string     `json:"policy,omitempty"`
 	FirstFailed time.Time  `json:"first_failed"`
 	Failed      time.Time  `json:"failed"`
@@ -49,9 +49,9 @@ type Message struct {
 	ContentType string     `json:"content_type,omitempty"`
 	Size        int        `json:"size" doc:"Of the body, in bytes."`
 	Notes       []string   `json:"notes,omitempty" doc:"What was odd about it."`
-	SendsTo     string     `json:"sends_to,omitempty" doc:"Where it is forwarded to, instead of being retried."`
-	MadeFrom    string     `json:"made_from,omitempty" doc:"The message a person edited or copied to make this one."`
-	MadeInto    string     `json:"made_into,omitempty" doc:"What a person made of this one."`
+	SendsTo     string     `json:"sends_to,omitempty" csv:"-" doc:"Where it is forwarded to, instead of being retried."`
+	MadeFrom    string     `json:"made_from,omitempty" csv:"-" doc:"The message a person edited or copied to make this one."`
+	MadeInto    string     `json:"made_into,omitempty" csv:"-" doc:"What a person made of this one."`
 }
 
 // Detail is a message with all that is known of it but the raw body.
