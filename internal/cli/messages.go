@@ -40,7 +40,7 @@ parked or retried. Page and API have the same query language.`,
 		if err != nil {
 			return err
 		}
-		if err := list(p, page, page.Messages, messageID, func(w io.Writer) { table(w, page, time.Now()) }); err != nil {
+		if err := listColumns(p, page, page.Messages, messageColumns(time.Now())); err != nil {
 			return err
 		}
 		if page.Bounded != "" {
@@ -96,24 +96,26 @@ func fetchMessages(ctx context.Context, client httpapi.Client, q, after string, 
 	}
 }
 
-func table(w io.Writer, page inspect.Page, now time.Time) {
-	fmt.Fprintln(w, "ID\tQUEUE\tSTATE\tATTEMPT\tDUE\tREASON\tSIZE\tWHY")
-	for _, m := range page.Messages {
-		row(w, m, now)
+func messageColumns(now time.Time) []inspect.Column[inspect.Message] {
+	return []inspect.Column[inspect.Message]{
+		{Field: "ID"}, {Field: "Queue"}, {Field: "State"},
+		{Head: "Attempt", Value: func(m inspect.Message) any { return strconv.Itoa(m.Attempt) }},
+		{Head: "Due", Value: func(m inspect.Message) any {
+			switch {
+			case m.Paused:
+				return "paused"
+			case m.Due == nil:
+				return ""
+			}
+			return untilText(*m.Due, now)
+		}},
+		{Field: "Reason"},
+		{Head: "Size", Value: func(m inspect.Message) any { return strconv.Itoa(m.Size) }},
+		{Head: "Why", Value: func(m inspect.Message) any {
+			if m.Error == "" {
+				return m.ParkedFor
+			}
+			return strings.TrimPrefix(m.ParkedFor+": "+m.Error, ": ")
+		}},
 	}
-}
-
-func row(w io.Writer, m inspect.Message, now time.Time) {
-	due := "-"
-	if m.Due != nil {
-		due = untilText(*m.Due, now)
-	}
-	if m.Paused {
-		due = "paused"
-	}
-	why := m.ParkedFor
-	if m.Error != "" {
-		why = strings.TrimPrefix(why+": "+m.Error, ": ")
-	}
-	fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%d\t%s\n", plain(m.ID), cell(m.Queue), plain(m.State), m.Attempt, due, cell(m.Reason), m.Size, cell(why))
 }

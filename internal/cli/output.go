@@ -6,6 +6,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -82,6 +83,50 @@ func list[T any](p *program, whole any, items []T, name func(T) string, table fu
 	w := p.tableOn(p.out)
 	table(w)
 	return w.Flush()
+}
+
+// listColumns is list for items with columns, the first of which is what other commands take.
+func listColumns[T any](p *program, whole any, items []T, columns []inspect.Column[T]) error {
+	return list(p, whole, items, func(v T) string { return fmt.Sprint(columns[0].Of(v)) },
+		func(w io.Writer) { rows(w, columns, items, time.Now()) })
+}
+
+// rows writes a table.
+func rows[T any](w io.Writer, columns []inspect.Column[T], all []T, now time.Time) {
+	for i, c := range columns {
+		fmt.Fprint(w, "\t"[:min(i, 1)], strings.ToUpper(c.Heading()))
+	}
+	fmt.Fprintln(w)
+	for _, v := range all {
+		for i, c := range columns {
+			fmt.Fprint(w, "\t"[:min(i, 1)], cell(valueText(c.Of(v), now)))
+		}
+		fmt.Fprintln(w)
+	}
+}
+
+// valueText is a column's value for people.
+func valueText(v any, now time.Time) string {
+	switch v := v.(type) {
+	case nil:
+		return "?"
+	case *int:
+		if v == nil {
+			return "?"
+		}
+		return count(*v)
+	case int:
+		return count(v)
+	case int64:
+		return count(v)
+	case time.Time:
+		return ago(&v, now)
+	case *time.Time:
+		return ago(v, now)
+	case []int64:
+		return spark(v)
+	}
+	return fmt.Sprint(v)
 }
 
 // more prints how to see the next page, unless the output has that itself.

@@ -1,10 +1,10 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"io"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -12,8 +12,6 @@ import (
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/inspect"
 )
-
-func queueName(q inspect.Queue) string { return q.Name }
 
 func (p *program) queues() *cobra.Command {
 	return p.watched(p.withOutput(p.withClient(&cobra.Command{
@@ -25,40 +23,42 @@ func (p *program) queues() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return list(p, all, all.Queues, queueName, func(w io.Writer) { queues(w, all.Queues, time.Now()) })
+		return listColumns(p, all, all.Queues, queueColumns(time.Now()))
 	})))
 }
 
-func queues(w io.Writer, all []inspect.Queue, now time.Time) {
-	fmt.Fprintln(w, "QUEUE\tKIND\tCONSUMERS\tREADY\tUNACKED\tWAITING\tPARKED\tDISCARDED\tNEXT DUE\tPOLICY\tRETRIES")
-	for _, q := range all {
-		kind, consumers, ready, unacked := "?", "?", "?", "?"
-		if b := q.Broker; b != nil && b.Exists {
-			kind, consumers, ready = cmp.Or(plain(b.Kind), kind), count(b.Consumers), count(b.Ready)
-			if b.Unacked != nil {
-				unacked = count(*b.Unacked)
+func queueColumns(now time.Time) []inspect.Column[inspect.Queue] {
+	columns := []inspect.Column[inspect.Queue]{{Head: "Queue", Field: "Name"}}
+	for _, c := range append([]inspect.Column[inspect.AtBroker]{{Field: "Kind"}}, inspect.BrokerColumns...) {
+		columns = append(columns, inspect.Column[inspect.Queue]{Head: c.Heading(), Value: func(q inspect.Queue) any {
+			switch b := q.Broker; {
+			case b == nil || b.Exists && c.Of(*b) == "":
+				return nil
+			case b.Exists:
+				return c.Of(*b)
+			case c.Field == "Kind":
+				return "not there"
 			}
-		} else if b != nil {
-			kind, consumers, ready, unacked = "not there", "-", "-", "-"
-		}
-		retries := "yes"
-		if limit := q.Throttle.LimitText(); limit != "" {
-			retries = "yes, " + limit
-		}
-		if state := q.Throttle.Text(); q.Throttle.KeepsBack() {
-			retries = state
-		} else if state != "" {
-			retries += ", " + state
-		}
-		if q.Unreachable != "" { // as on the page: it must be repaired first
-			retries = "no: " + q.Unreachable
-		}
-		if h := q.Pause; h != nil {
-			retries = fmt.Sprintf("paused %s by %s", ago(&h.Since, now), h.By)
-			if h.Reason != "" {
-				retries += ": " + h.Reason
-			}
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", cell(q.Name), kind, consumers, ready, unacked, count(q.Waiting), count(q.Parked), count(q.Discarded), ago(q.NextDue, now), cell(q.Policy), cell(retries))
+			return ""
+		}})
 	}
+	return append(columns, []inspect.Column[inspect.Queue]{
+		{Field: "Waiting"}, {Field: "Parked"}, {Field: "Discarded"}, {Head: "Next due", Field: "NextDue"}, {Field: "Policy"},
+		{Head: "Retries", Value: func(q inspect.Queue) any { return retries(q, now) }},
+	}...)
+}
+
+// retries says whether a queue's messages are retried.
+func retries(q inspect.Queue, now time.Time) string {
+	state := q.Throttle.Text()
+	switch h := q.Pause; {
+	case h != nil:
+		return strings.TrimSuffix(fmt.Sprintf("paused %s by %s: %s", ago(&h.Since, now), h.By, h.Reason), ": ")
+	case q.Unreachable != "": // as on the page: it must be repaired first
+		return "no: " + q.Unreachable
+	case q.Throttle.KeepsBack():
+		return state
+	}
+	texts := slices.DeleteFunc([]string{"yes", q.Throttle.LimitText(), state}, func(s string) bool { return s == "" })
+	return strings.Join(texts, ", ")
 }

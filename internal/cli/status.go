@@ -36,7 +36,7 @@ this machine it does not verify the certificate.`,
 		if err != nil {
 			return err
 		}
-		return list(p, st, st.Queues, queueName, func(w io.Writer) { status(w, st, time.Now()) })
+		return list(p, st, st.Queues, func(q inspect.Queue) string { return q.Name }, func(w io.Writer) { status(w, st, time.Now()) })
 	})
 	c.Flags().BoolVar(&alive, "alive", false, "only find out whether the service answers")
 	return p.watched(p.withOutput(c))

@@ -78,8 +78,10 @@ var views = map[string]func(*rapid.T, io.Writer, time.Time){
 	"preview": func(t *rapid.T, w io.Writer, now time.Time) { preview(w, filled[operations.Plan](t), now) },
 	"message": func(t *rapid.T, w io.Writer, now time.Time) { detail(w, filled[inspect.Detail](t), now) },
 	"groups":  func(t *rapid.T, w io.Writer, now time.Time) { groups(w, filled[[]inspect.Group](t), now) },
-	"queues":  func(t *rapid.T, w io.Writer, now time.Time) { queues(w, filled[[]inspect.Queue](t), now) },
-	"ledger":  func(t *rapid.T, w io.Writer, now time.Time) { ledger(w, filled[inspect.Ledger](t), now) },
+	"queues": func(t *rapid.T, w io.Writer, now time.Time) {
+		rows(w, queueColumns(now), filled[[]inspect.Queue](t), now)
+	},
+	"ledger": func(t *rapid.T, w io.Writer, now time.Time) { ledger(w, filled[inspect.Ledger](t), now) },
 	"operations": func(t *rapid.T, w io.Writer, now time.Time) {
 		operationsTable(w, filled[[]operations.Operation](t), now)
 	},
@@ -158,7 +160,7 @@ func TestHarmlessJSONMeansTheSame(t *testing.T) {
 func TestCSVHasNoFormulas(t *testing.T) {
 	var out bytes.Buffer
 	all := []inspect.Queue{{Name: "=HYPERLINK(1)", Policy: "@x"}}
-	must(t, list(&program{out: &out, format: "csv"}, all, all, queueName, nil))
+	must(t, listColumns(&program{out: &out, format: "csv"}, all, all, queueColumns(time.Now())))
 	head, row, _ := strings.Cut(out.String(), "\n")
 	if !strings.HasPrefix(head, "queue,policy,way,waiting,") || !strings.HasPrefix(row, "'=HYPERLINK(1),'@x,") {
 		t.Errorf("%s\n%s", head, row)
@@ -221,7 +223,7 @@ func TestAMessageCannotSpeakToTheTerminal(t *testing.T) {
 				ParkedFor: stranger(t, "parked for"), Error: stranger(t, "error"), Exchange: stranger(t, "exchange"), Policy: stranger(t, "policy")}
 			page.Messages = append(page.Messages, m)
 		}
-		out := text(func(w io.Writer) { table(w, page, now) })
+		out := text(func(w io.Writer) { rows(w, messageColumns(now), page.Messages, now) })
 		checkTerminal(t, out, 1+len(page.Messages))
 		for line := range strings.Lines(out) {
 			// Two spaces between columns: three of texts, and the fixed ones.
@@ -301,7 +303,7 @@ func TestDueTimesAreForPeople(t *testing.T) {
 	} {
 		due := now.Add(late)
 		out := text(func(w io.Writer) {
-			table(w, inspect.Page{Messages: []inspect.Message{{ID: "x", State: "waiting", Due: &due}}}, now)
+			rows(w, messageColumns(now), []inspect.Message{{ID: "x", State: "waiting", Due: &due}}, now)
 		})
 		if !strings.Contains(out, "  "+want+"  ") {
 			t.Errorf("due in %s: %q is not in\n%s", late, want, out)
@@ -388,7 +390,7 @@ func TestQueuesShowsEachWaitReason(t *testing.T) {
 	now := time.Now()
 	for _, why := range throttle.WaitReasons {
 		var out strings.Builder
-		queues(&out, []inspect.Queue{inspecttest.WaitingQueue(why, now)}, now)
+		rows(&out, queueColumns(now), []inspect.Queue{inspecttest.WaitingQueue(why, now)}, now)
 		if want := shown[why]; want == "" || !strings.Contains(out.String(), "\t"+want) {
 			t.Errorf("%s: %q is not in\n%s", why, want, out.String())
 		}
@@ -412,7 +414,7 @@ func TestQueuesShowsWhatIsKnown(t *testing.T) {
 	} {
 		var out strings.Builder
 		q.Name = "orders"
-		if queues(&out, []inspect.Queue{q}, time.Now()); !strings.Contains(out.String(), want) {
+		if rows(&out, queueColumns(time.Now()), []inspect.Queue{q}, time.Now()); !strings.Contains(out.String(), want) {
 			t.Errorf("%q is not in\n%s", want, out.String())
 		}
 	}

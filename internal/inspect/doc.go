@@ -3,7 +3,7 @@
 // that has a caller checks what they may see, and none changes a message. Read it in this order:
 //
 //	inspector.go    what it needs
-//	message.go      messages as they are shown; csv.go: lists as CSV
+//	message.go      messages as they are shown; columns.go: lists as tables and as CSV
 //	search.go       a query answered page by page; find.go: what the store is asked; past.go:
 //	                messages that are no longer kept
 //	detail.go       one message in full; envelope.go: its properties and headers

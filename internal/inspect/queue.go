@@ -37,3 +37,6 @@ type AtBroker struct {
 	Ready     int    `json:"ready"`
 	Unacked   *int   `json:"unacked,omitempty" doc:"Absent when the management API does not answer."`
 }
+
+// BrokerColumns show what RabbitMQ says of a queue, on the page and on the command line.
+var BrokerColumns = []Column[AtBroker]{{Field: "Consumers"}, {Field: "Ready"}, {Field: "Unacked"}}

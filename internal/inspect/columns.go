@@ -1,12 +1,31 @@
 package inspect
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"regexp"
 	"strings"
 	"time"
 )
+
+// Column is one column of a list for people: a field of T, or else what Value returns.
+type Column[T any] struct {
+	Head  string // "": the field's name
+	Field string
+	Value func(T) any
+}
+
+// Heading returns what stands above the column.
+func (c Column[T]) Heading() string { return cmp.Or(c.Head, c.Field) }
+
+// Of returns the column's value: a text, a number, a time, or numbers for each hour. Nil: not known.
+func (c Column[T]) Of(v T) any {
+	if c.Value != nil {
+		return c.Value(v)
+	}
+	return reflect.ValueOf(v).FieldByName(c.Field).Interface()
+}
 
 // CSV returns the columns of a list of T, and a value's row of them: the fields that fit into a cell, named as in
 // JSON, but for those that are tagged csv:"-". What a spreadsheet would take for a formula is made text: whoever
