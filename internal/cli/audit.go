@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -24,7 +25,8 @@ days, at most 64 MiB; the service also logs each action when it ends.`,
 		if err != nil {
 			return err
 		}
-		err = list(p, page, page.Entries, func(e audit.Entry) string { return fmt.Sprint(e.N) }, func(w io.Writer) { entries(w, page.Entries) })
+		err = list(p, page, page.Entries, func(e audit.Entry) string { return fmt.Sprint(e.N) },
+			func(w io.Writer) { rows(w, auditColumns, page.Entries, time.Now()) })
 		if err == nil {
 			p.more(page.After)
 		}
@@ -35,10 +37,8 @@ days, at most 64 MiB; the service also logs each action when it ends.`,
 	return p.withOutput(c)
 }
 
-func entries(w io.Writer, all []audit.Entry) {
-	fmt.Fprintln(w, "AT\tWHO\tFROM\tBY\tDID\tCOUNT\tOUTCOME\tON\tWHY")
-	for _, e := range all {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", timeText(&e.At), cell(e.Who), cell(e.From), cell(e.Interface), cell(e.Did),
-			count(e.Count), cell(e.Outcome), cell(e.On), cell(e.Why))
-	}
+var auditColumns = []column[audit.Entry]{
+	{Head: "At", Value: func(e audit.Entry) any { return timeText(&e.At) }},
+	{Field: "Who"}, {Field: "From"}, {Head: "By", Field: "Interface"}, {Field: "Did"}, {Field: "Count"},
+	{Field: "Outcome"}, {Field: "On"}, {Field: "Why"},
 }

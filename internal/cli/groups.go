@@ -4,10 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -26,18 +24,19 @@ are taken out; or with the same reason and type where no error is known. To see 
 		if err != nil {
 			return err
 		}
-		return list(p, all, all.Groups, func(g inspect.Group) string { return g.ID }, func(w io.Writer) { groups(w, all.Groups, time.Now()) })
+		return listColumns(p, all, all.Groups, groupColumns)
 	})
 	c.AddCommand(p.groupsNote())
 	return p.watched(p.withOutput(c))
 }
 
-func groups(w io.Writer, all []inspect.Group, now time.Time) {
-	fmt.Fprintln(w, "ID\tQUEUE\tWAITING\tPARKED\tFIRST\tLAST\tLAST 24 H\tWHAT\tNOTE")
-	for _, g := range all {
-		what := cmp.Or(g.Error, strings.TrimSuffix(g.Reason+" "+g.Type, " "))
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", plain(g.ID), cell(g.Queue), count(g.Waiting), count(g.Parked), ago(&g.First, now), ago(&g.Last, now), spark(g.Hours), cell(what), cell(g.Note))
-	}
+var groupColumns = []column[inspect.Group]{
+	{Field: "ID"}, {Field: "Queue"}, {Field: "Waiting"}, {Field: "Parked"}, {Field: "First"}, {Field: "Last"},
+	{Head: "Last 24 h", Field: "Hours"},
+	{Head: "What", Value: func(g inspect.Group) any {
+		return cmp.Or(g.Error, strings.TrimSuffix(g.Reason+" "+g.Type, " "))
+	}},
+	{Field: "Note"},
 }
 
 // spark draws numbers as bars.

@@ -43,19 +43,17 @@ once with --recount. With an OFF other than 0 the exit code is 1.`,
 	return p.withOutput(c)
 }
 
+var ledgerColumns = []column[inspect.LedgerLine]{
+	{Field: "Queue"}, {Field: "In"}, {Field: "Retried"}, {Field: "Forwarded"}, {Field: "Waiting"}, {Field: "Parked"}, {Field: "Discarded"},
+	{Field: "Forgotten"}, {Head: "In RabbitMQ", Field: "Delayed"}, {Field: "Dropped"}, {Field: "Moved"}, {Field: "Off"},
+}
+
 func ledger(w io.Writer, l inspect.Ledger, now time.Time) {
 	if len(l.Queues) == 0 {
 		fmt.Fprintln(w, "no message has failed yet")
 		return
 	}
-	fmt.Fprintln(w, "QUEUE\tIN\tRETRIED\tFORWARDED\tWAITING\tPARKED\tDISCARDED\tFORGOTTEN\tIN RABBITMQ\tDROPPED\tMOVED\tOFF")
-	for _, q := range l.Queues {
-		fmt.Fprint(w, cell(q.Queue))
-		for _, n := range []int64{q.In, q.Retried, q.Forwarded, q.Waiting, q.Parked, q.Discarded, q.Forgotten, q.Delayed, q.Dropped, q.Moved, q.Off} {
-			fmt.Fprintf(w, "\t%s", count(n))
-		}
-		fmt.Fprintln(w)
-	}
+	rows(w, ledgerColumns, l.Queues, now)
 	if l.Recounted != nil {
 		fmt.Fprintf(w, "\nWhat is kept was counted one by one %s.\n", ago(l.Recounted, now))
 	}

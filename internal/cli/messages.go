@@ -96,8 +96,8 @@ func fetchMessages(ctx context.Context, client httpapi.Client, q, after string, 
 	}
 }
 
-func messageColumns(now time.Time) []inspect.Column[inspect.Message] {
-	return []inspect.Column[inspect.Message]{
+func messageColumns(now time.Time) []column[inspect.Message] {
+	return []column[inspect.Message]{
 		{Field: "ID"}, {Field: "Queue"}, {Field: "State"},
 		{Head: "Attempt", Value: func(m inspect.Message) any { return strconv.Itoa(m.Attempt) }},
 		{Head: "Due", Value: func(m inspect.Message) any {

@@ -33,15 +33,20 @@ func (p *program) opsList() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return list(p, all, all.Operations, opID, func(w io.Writer) { operationsTable(w, all.Operations, time.Now()) })
+		return listColumns(p, all, all.Operations, operationColumns)
 	})))
 }
 
-func operationsTable(w io.Writer, all []operations.Operation, now time.Time) {
-	fmt.Fprintln(w, "ID\tWHAT\tSTATE\tDONE\tOF\tSKIPPED\tFAILED\tSTARTED\tBY\tQUERY\tWHY")
-	for _, o := range all {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", plain(o.ID), plain(string(o.Verb)), plain(o.State), count(o.Done), count(o.Count), count(o.SkippedN), count(o.Failed), ago(&o.Started, now), cell(o.StartedBy), cell(o.Query), cell(o.Why))
-	}
+var operationColumns = []column[operations.Operation]{
+	{Field: "ID"}, {Head: "What", Field: "Verb"}, {Field: "State"}, {Field: "Done"}, {Head: "Of", Field: "Count"},
+	{Head: "Skipped", Field: "SkippedN"}, {Field: "Failed"}, {Field: "Started"}, {Head: "By", Field: "StartedBy"},
+	{Field: "Query"}, {Field: "Why"},
+}
+
+var outcomeColumns = []column[actions.Outcome]{
+	{Field: "ID"}, {Field: "Queue"}, {Field: "Outcome"},
+	{Head: "At", Value: func(o actions.Outcome) any { return timeText(&o.At) }},
+	{Field: "New"}, {Field: "Why"},
 }
 
 // withOperation completes a command about one operation.
@@ -110,11 +115,10 @@ func (s *operationShown) fetch(ctx context.Context, client httpapi.Client, limit
 }
 
 func (s *operationShown) table(w io.Writer) {
-	operationsTable(w, []operations.Operation{s.Operation}, time.Now())
-	fmt.Fprintln(w, "\nID\tQUEUE\tOUTCOME\tAT\tNEW\tWHY")
-	for _, o := range s.Outcomes {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", plain(o.ID), cell(o.Queue), plain(o.Outcome), timeText(&o.At), cell(o.New), cell(o.Why))
-	}
+	now := time.Now()
+	rows(w, operationColumns, []operations.Operation{s.Operation}, now)
+	fmt.Fprintln(w)
+	rows(w, outcomeColumns, s.Outcomes, now)
 }
 
 func (p *program) opsWatch() *cobra.Command {

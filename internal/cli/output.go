@@ -85,23 +85,26 @@ func list[T any](p *program, whole any, items []T, name func(T) string, table fu
 	return w.Flush()
 }
 
+type column[T any] = inspect.Column[T]
+
 // listColumns is list for items with columns, the first of which is what other commands take.
-func listColumns[T any](p *program, whole any, items []T, columns []inspect.Column[T]) error {
+func listColumns[T any](p *program, whole any, items []T, columns []column[T]) error {
 	return list(p, whole, items, func(v T) string { return fmt.Sprint(columns[0].Of(v)) },
 		func(w io.Writer) { rows(w, columns, items, time.Now()) })
 }
 
 // rows writes a table.
-func rows[T any](w io.Writer, columns []inspect.Column[T], all []T, now time.Time) {
+func rows[T any](w io.Writer, columns []column[T], all []T, now time.Time) {
+	row := make([]string, len(columns))
 	for i, c := range columns {
-		fmt.Fprint(w, "\t"[:min(i, 1)], strings.ToUpper(c.Heading()))
+		row[i] = strings.ToUpper(c.Heading())
 	}
-	fmt.Fprintln(w)
+	fmt.Fprintln(w, strings.Join(row, "\t"))
 	for _, v := range all {
 		for i, c := range columns {
-			fmt.Fprint(w, "\t"[:min(i, 1)], cell(valueText(c.Of(v), now)))
+			row[i] = cell(valueText(c.Of(v), now))
 		}
-		fmt.Fprintln(w)
+		fmt.Fprintln(w, strings.Join(row, "\t"))
 	}
 }
 

@@ -27,10 +27,10 @@ func (p *program) queues() *cobra.Command {
 	})))
 }
 
-func queueColumns(now time.Time) []inspect.Column[inspect.Queue] {
-	columns := []inspect.Column[inspect.Queue]{{Head: "Queue", Field: "Name"}}
-	for _, c := range append([]inspect.Column[inspect.AtBroker]{{Field: "Kind"}}, inspect.BrokerColumns...) {
-		columns = append(columns, inspect.Column[inspect.Queue]{Head: c.Heading(), Value: func(q inspect.Queue) any {
+func queueColumns(now time.Time) []column[inspect.Queue] {
+	columns := []column[inspect.Queue]{{Head: "Queue", Field: "Name"}}
+	for _, c := range append([]column[inspect.AtBroker]{{Field: "Kind"}}, inspect.BrokerColumns...) {
+		columns = append(columns, column[inspect.Queue]{Head: c.Heading(), Value: func(q inspect.Queue) any {
 			switch b := q.Broker; {
 			case b == nil || b.Exists && c.Of(*b) == "":
 				return nil
@@ -42,7 +42,7 @@ func queueColumns(now time.Time) []inspect.Column[inspect.Queue] {
 			return ""
 		}})
 	}
-	return append(columns, []inspect.Column[inspect.Queue]{
+	return append(columns, []column[inspect.Queue]{
 		{Field: "Waiting"}, {Field: "Parked"}, {Field: "Discarded"}, {Head: "Next due", Field: "NextDue"}, {Field: "Policy"},
 		{Head: "Retries", Value: func(q inspect.Queue) any { return retries(q, now) }},
 	}...)

@@ -77,16 +77,16 @@ func filled[T any](t *rapid.T) (v T) {
 var views = map[string]func(*rapid.T, io.Writer, time.Time){
 	"preview": func(t *rapid.T, w io.Writer, now time.Time) { preview(w, filled[operations.Plan](t), now) },
 	"message": func(t *rapid.T, w io.Writer, now time.Time) { detail(w, filled[inspect.Detail](t), now) },
-	"groups":  func(t *rapid.T, w io.Writer, now time.Time) { groups(w, filled[[]inspect.Group](t), now) },
+	"groups":  func(t *rapid.T, w io.Writer, now time.Time) { rows(w, groupColumns, filled[[]inspect.Group](t), now) },
 	"queues": func(t *rapid.T, w io.Writer, now time.Time) {
 		rows(w, queueColumns(now), filled[[]inspect.Queue](t), now)
 	},
 	"ledger": func(t *rapid.T, w io.Writer, now time.Time) { ledger(w, filled[inspect.Ledger](t), now) },
 	"operations": func(t *rapid.T, w io.Writer, now time.Time) {
-		operationsTable(w, filled[[]operations.Operation](t), now)
+		rows(w, operationColumns, filled[[]operations.Operation](t), now)
 	},
 	"ended":    func(t *rapid.T, w io.Writer, _ time.Time) { ended(w, filled[operations.Operation](t)) },
-	"audit":    func(t *rapid.T, w io.Writer, _ time.Time) { entries(w, filled[[]audit.Entry](t)) },
+	"audit":    func(t *rapid.T, w io.Writer, now time.Time) { rows(w, auditColumns, filled[[]audit.Entry](t), now) },
 	"progress": func(t *rapid.T, w io.Writer, _ time.Time) { (&jsonLines{w: w}).update(filled[operations.Operation](t)) },
 	"formats": func(t *rapid.T, w io.Writer, _ time.Time) {
 		format := rapid.SampledFrom([]string{"json", "jsonl", "yaml", "csv", "name"}).Draw(t, "format")
