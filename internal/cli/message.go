@@ -108,18 +108,19 @@ func detail(w io.Writer, m inspect.Detail, now time.Time) {
 	facts(w, m, now)
 	timeline(w, m.Timeline)
 	if len(m.Properties) > 0 {
-		fmt.Fprintln(w, "\nPROPERTY\tVALUE")
-	}
-	for _, x := range m.Properties {
-		fmt.Fprintf(w, "%s\t%s\n", plain(x.Name), cell(x.Value))
+		fmt.Fprintln(w)
+		rows(w, propertyColumns, m.Properties, now)
 	}
 	if len(m.Headers) > 0 {
-		fmt.Fprintln(w, "\nHEADER\tTYPE\tFROM\tVALUE")
-	}
-	for _, h := range m.Headers {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", cell(h.Name), plain(h.Type), plain(h.From), cell(h.Value))
+		fmt.Fprintln(w)
+		rows(w, headerColumns, m.Headers, now)
 	}
 }
+
+var (
+	propertyColumns = []column[inspect.Property]{{Head: "Property", Field: "Name"}, {Field: "Value"}}
+	headerColumns   = []column[inspect.Header]{{Head: "Header", Field: "Name"}, {Field: "Type"}, {Field: "From"}, {Field: "Value"}}
+)
 
 // facts are what there is one of: a line each.
 func facts(w io.Writer, m inspect.Detail, now time.Time) {

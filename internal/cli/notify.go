@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"sync"
@@ -58,12 +57,8 @@ Exit codes: 0 all were sent, 3 some, 1 none; 6 there is no such route, or no rou
 				return err
 			}
 			all, failed := sendTests(c.Context(), &cfg.Notify, routes, notify.Kind(event))
-			if err := list(p, all, all, func(t routeTest) string { return t.Route }, func(w io.Writer) {
-				fmt.Fprintln(w, "ROUTE\tRESULT\tERROR")
-				for _, t := range all {
-					fmt.Fprintf(w, "%s\t%s\t%s\n", cell(t.Route), t.Result, cell(t.Error))
-				}
-			}); err != nil || failed == 0 {
+			columns := []column[routeTest]{{Field: "Route"}, {Field: "Result"}, {Field: "Error"}}
+			if err := listColumns(p, all, all, columns); err != nil || failed == 0 {
 				return err
 			}
 			code := ExitPartly

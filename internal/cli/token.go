@@ -76,13 +76,14 @@ func (p *program) tokenList() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return list(p, all, all.Tokens, func(t auth.Token) string { return t.Name }, func(w io.Writer) {
-			fmt.Fprintln(w, "NAME\tROLE\tQUEUES\tMADE BY\tMADE\tEXPIRES")
-			for _, t := range all.Tokens {
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", cell(t.Name), cell(t.Role), cell(queuesOf(t)), cell(t.By), t.Created.Format(time.DateOnly), expiryOf(t))
-			}
-		})
+		return listColumns(p, all, all.Tokens, tokenColumns)
 	}))
+}
+
+var tokenColumns = []column[auth.Token]{
+	{Field: "Name"}, {Field: "Role"}, {Head: "Queues", Value: func(t auth.Token) any { return queuesOf(t) }}, {Head: "Made by", Field: "By"},
+	{Head: "Made", Value: func(t auth.Token) any { return t.Created.Format(time.DateOnly) }},
+	{Head: "Expires", Value: func(t auth.Token) any { return expiryOf(t) }},
 }
 
 func (p *program) tokenRevoke() *cobra.Command {
