@@ -101,13 +101,10 @@ func messageColumns(now time.Time) []column[inspect.Message] {
 		{Field: "ID"}, {Field: "Queue"}, {Field: "State"},
 		{Head: "Attempt", Value: func(m inspect.Message) any { return strconv.Itoa(m.Attempt) }},
 		{Head: "Due", Value: func(m inspect.Message) any {
-			switch {
-			case m.Paused:
+			if m.Paused {
 				return "paused"
-			case m.Due == nil:
-				return ""
 			}
-			return untilText(*m.Due, now)
+			return untilText(m.Due, now)
 		}},
 		{Field: "Reason"},
 		{Head: "Size", Value: func(m inspect.Message) any { return strconv.Itoa(m.Size) }},

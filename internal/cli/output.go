@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/redrive-mq/redrive/internal/digits"
 	"github.com/redrive-mq/redrive/internal/inspect"
 )
 
@@ -118,10 +119,8 @@ func valueText(v any, now time.Time) string {
 			return "?"
 		}
 		return count(*v)
-	case int:
-		return count(v)
-	case int64:
-		return count(v)
+	case int, int64:
+		return digits.Group(fmt.Sprint(v))
 	case time.Time:
 		return ago(&v, now)
 	case *time.Time:

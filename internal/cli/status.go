@@ -104,10 +104,7 @@ func failing(w io.Writer, st inspect.Overview, now time.Time) {
 	fmt.Fprintln(w, "\nQUEUE\tPOLICY\tWAIT\tWAITING\tNEXT DUE\tITS FAILURE\tPARKED\tFAILED/MIN\tRETRIED/MIN\tPARKED/MIN")
 	elsewhere := false
 	for _, q := range st.Queues {
-		next, failed := "-", "-"
-		if q.NextDue != nil {
-			next = untilText(*q.NextDue, now)
-		}
+		next, failed := untilText(q.NextDue, now), "-"
 		if q.Oldest != nil {
 			failed = policy.FormatDuration(now.Sub(*q.Oldest).Round(time.Second)) + " ago" // the one due next
 		}

@@ -161,7 +161,7 @@ func (t *tail) show(fresh []inspect.Message) error {
 			why += ": " + m.Error
 		}
 		if m.Due != nil {
-			why = "due " + untilText(*m.Due, now) + "; " + why
+			why = "due " + untilText(m.Due, now) + "; " + why
 		} else if m.ParkedFor != "" {
 			why = m.State + ", " + m.ParkedFor + "; " + why
 		}

@@ -38,7 +38,7 @@ func ago(t *time.Time, now time.Time) string {
 	case t == nil || t.IsZero():
 		return "-"
 	case t.After(now):
-		return untilText(*t, now)
+		return untilText(t, now)
 	case now.Sub(*t) < time.Second:
 		return "now"
 	}
@@ -46,8 +46,11 @@ func ago(t *time.Time, now time.Time) string {
 }
 
 // untilText is how far ahead a time is; what was due in the past is due now.
-func untilText(t, now time.Time) string {
-	if !t.After(now) {
+func untilText(t *time.Time, now time.Time) string {
+	switch {
+	case t == nil:
+		return "-"
+	case !t.After(now):
 		return "now"
 	}
 	return "in " + policy.FormatDuration(t.Sub(now).Round(100*time.Millisecond))
