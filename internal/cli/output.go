@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"encoding/csv"
 	"fmt"
 	"io"
@@ -98,7 +99,7 @@ func listColumns[T any](p *program, whole any, items []T, columns []column[T]) e
 func rows[T any](w io.Writer, columns []column[T], all []T, now time.Time) {
 	row := make([]string, len(columns))
 	for i, c := range columns {
-		row[i] = strings.ToUpper(c.Heading())
+		row[i] = strings.ToUpper(cmp.Or(c.Head, c.Field))
 	}
 	fmt.Fprintln(w, strings.Join(row, "\t"))
 	for _, v := range all {
@@ -114,11 +115,6 @@ func valueText(v any, now time.Time) string {
 	switch v := v.(type) {
 	case nil:
 		return "?"
-	case *int:
-		if v == nil {
-			return "?"
-		}
-		return count(*v)
 	case int, int64:
 		return digits.Group(fmt.Sprint(v))
 	case time.Time:

@@ -30,7 +30,7 @@ func (p *program) queues() *cobra.Command {
 func queueColumns(now time.Time) []column[inspect.Queue] {
 	columns := []column[inspect.Queue]{{Head: "Queue", Field: "Name"}}
 	for _, c := range append([]column[inspect.AtBroker]{{Field: "Kind"}}, inspect.BrokerColumns...) {
-		columns = append(columns, column[inspect.Queue]{Head: c.Heading(), Value: func(q inspect.Queue) any {
+		columns = append(columns, column[inspect.Queue]{Head: c.Field, Value: func(q inspect.Queue) any {
 			switch b := q.Broker; {
 			case b == nil || b.Exists && c.Of(*b) == "":
 				return nil
@@ -42,8 +42,8 @@ func queueColumns(now time.Time) []column[inspect.Queue] {
 			return ""
 		}})
 	}
-	return append(columns, []column[inspect.Queue]{
-		{Field: "Waiting"}, {Field: "Parked"}, {Field: "Discarded"}, {Head: "Next due", Field: "NextDue"}, {Field: "Policy"},
+	return append(append(columns, inspect.QueueCounts...), []column[inspect.Queue]{
+		{Field: "Discarded"}, {Head: "Next due", Field: "NextDue"}, {Field: "Policy"},
 		{Head: "Retries", Value: func(q inspect.Queue) any { return retries(q, now) }},
 	}...)
 }

@@ -1,7 +1,6 @@
 package inspect
 
 import (
-	"cmp"
 	"fmt"
 	"reflect"
 	"regexp"
@@ -14,17 +13,21 @@ type Column[T any] struct {
 	Head  string // "": the field's name
 	Field string
 	Value func(T) any
+	Help  string // on the page: what the heading means
 }
-
-// Heading returns what stands above the column.
-func (c Column[T]) Heading() string { return cmp.Or(c.Head, c.Field) }
 
 // Of returns the column's value: a text, a number, a time, or numbers for each hour. Nil: not known.
 func (c Column[T]) Of(v T) any {
 	if c.Value != nil {
 		return c.Value(v)
 	}
-	return reflect.ValueOf(v).FieldByName(c.Field).Interface()
+	f := reflect.ValueOf(v).FieldByName(c.Field)
+	if n, ok := f.Interface().(*int); ok && n == nil {
+		return nil
+	} else if ok {
+		return *n
+	}
+	return f.Interface()
 }
 
 // CSV returns the columns of a list of T, and a value's row of them: the fields that fit into a cell, named as in

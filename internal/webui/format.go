@@ -34,6 +34,7 @@ var functions = template.FuncMap{
 	"add":       func(a, b int64) int64 { return a + b },
 	"json":      tokens,
 	"join":      strings.Join,
+	"lower":     strings.ToLower,
 	"plural":    plural,
 	"found":     found,
 	"speed":     speed,
@@ -43,10 +44,10 @@ var functions = template.FuncMap{
 	"queryHelp": func() [][2]string { return queryHelp },
 }
 
-// count is a number with its thousands separated.
+// count is a number with its thousands separated; "" for one that is not known.
 func count(v any) string {
-	if n, ok := v.(*int); ok { // as templates pass a field that may be absent
-		v = *n
+	if v == nil {
+		return ""
 	}
 	return digits.Group(fmt.Sprint(v))
 }

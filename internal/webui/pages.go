@@ -3,6 +3,7 @@ package webui
 import (
 	"net/http"
 	"net/url"
+	"slices"
 
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/audit"
@@ -41,10 +42,13 @@ const rowsPerPage = 100
 func (s *server) queues(r *http.Request, c auth.Caller) (view, error) {
 	queues, after, err := s.console.Queues(r.Context(), c, r.URL.Query().Get("after"), rowsPerPage)
 	d := struct {
-		Queues []inspect.Queue
-		Silent bool // RabbitMQ does not answer
-		Next   string
-	}{Queues: queues}
+		Queues   []inspect.Queue
+		AtBroker []inspect.Column[inspect.AtBroker]
+		Counts   []inspect.Column[inspect.Queue]
+		Silent   bool // RabbitMQ does not answer
+		Next     string
+	}{Queues: queues, AtBroker: inspect.BrokerColumns, Counts: slices.Concat(inspect.QueueCounts, []inspect.Column[inspect.Queue]{
+		{Head: "Failed/min", Field: "Failed", Help: "In the last minute"}, {Head: "Retried/min", Field: "Retried", Help: "In the last minute"}})}
 	if after != "" {
 		d.Next = "/queues?" + url.Values{"after": {after}}.Encode()
 	}
