@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -30,7 +31,7 @@ func (p *program) queues() *cobra.Command {
 func queueColumns(now time.Time) []column[inspect.Queue] {
 	columns := []column[inspect.Queue]{{Head: "Queue", Field: "Name"}}
 	for _, c := range append([]column[inspect.AtBroker]{{Field: "Kind"}}, inspect.BrokerColumns...) {
-		columns = append(columns, column[inspect.Queue]{Head: c.Field, Value: func(q inspect.Queue) any {
+		columns = append(columns, column[inspect.Queue]{Head: cmp.Or(c.Head, c.Field), Value: func(q inspect.Queue) any {
 			switch b := q.Broker; {
 			case b == nil || b.Exists && c.Of(*b) == "":
 				return nil
