@@ -43,17 +43,12 @@ once with --recount. With an OFF other than 0 the exit code is 1.`,
 	return p.withOutput(c)
 }
 
-var ledgerColumns = []column[inspect.LedgerLine]{
-	{Field: "Queue"}, {Field: "In"}, {Field: "Retried"}, {Field: "Forwarded"}, {Field: "Waiting"}, {Field: "Parked"}, {Field: "Discarded"},
-	{Field: "Forgotten"}, {Head: "In RabbitMQ", Field: "Delayed"}, {Field: "Dropped"}, {Field: "Moved"}, {Field: "Off"},
-}
-
 func ledger(w io.Writer, l inspect.Ledger, now time.Time) {
 	if len(l.Queues) == 0 {
 		fmt.Fprintln(w, "no message has failed yet")
 		return
 	}
-	rows(w, ledgerColumns, l.Queues, now)
+	rows(w, inspect.LedgerColumns, l.Queues, now)
 	if l.Recounted != nil {
 		fmt.Fprintf(w, "\nWhat is kept was counted one by one %s.\n", ago(l.Recounted, now))
 	}

@@ -24,6 +24,15 @@ type LedgerLine struct {
 	Off       int64  `json:"off" doc:"Messages that came in and are in no other column; negative: too many in the others. 0 is right."`
 }
 
+// LedgerColumns show the lines of the ledger, on the page and on the command line.
+var LedgerColumns = []Column[LedgerLine]{
+	{Field: "Queue"}, {Field: "In"}, {Field: "Retried"}, {Field: "Forwarded"}, {Field: "Waiting"}, {Field: "Parked"},
+	{Field: "Discarded"}, {Field: "Forgotten"},
+	{Head: "In RabbitMQ", Field: "Delayed", Help: "Delayed: they wait, or waited, in RabbitMQ"},
+	{Field: "Dropped", Help: "Their policy discards them at once"}, {Field: "Moved"},
+	{Field: "Off", Help: "Messages that came in and are in no other column; negative: too many"},
+}
+
 // Ledger counts all messages by what became of them.
 type Ledger struct {
 	Recounted *time.Time   `json:"recounted,omitempty" doc:"When what is kept was last counted one by one, and compared."`

@@ -47,8 +47,11 @@ func (s *server) queues(r *http.Request, c auth.Caller) (view, error) {
 		Counts   []inspect.Column[inspect.Queue]
 		Silent   bool // RabbitMQ does not answer
 		Next     string
-	}{Queues: queues, AtBroker: inspect.BrokerColumns, Counts: slices.Concat(inspect.QueueCounts, []inspect.Column[inspect.Queue]{
-		{Head: "Failed/min", Field: "Failed", Help: "In the last minute"}, {Head: "Retried/min", Field: "Retried", Help: "In the last minute"}})}
+	}{Queues: queues, AtBroker: inspect.BrokerColumns}
+	d.Counts = slices.Concat(inspect.QueueCounts, []inspect.Column[inspect.Queue]{
+		{Head: "Failed/min", Field: "Failed", Help: "In the last minute"},
+		{Head: "Retried/min", Field: "Retried", Help: "In the last minute"},
+	})
 	if after != "" {
 		d.Next = "/queues?" + url.Values{"after": {after}}.Encode()
 	}
@@ -116,10 +119,14 @@ func (s *server) audit(r *http.Request, c auth.Caller) (view, error) {
 func (s *server) health(r *http.Request, c auth.Caller) (view, error) {
 	var h struct {
 		inspect.Overview
-		Ledger inspect.Ledger
-		Next   string
-		Paged  bool // the ledger has more than one page
+		Ledger  inspect.Ledger
+		Columns []inspect.Column[inspect.LedgerLine]
+		Next    string
+		Paged   bool // the ledger has more than one page
 	}
+	h.Columns = slices.DeleteFunc(slices.Clone(inspect.LedgerColumns), func(c inspect.Column[inspect.LedgerLine]) bool {
+		return c.Field == "Queue" || c.Field == "Forgotten" || c.Field == "Moved" // Discarded has the forgotten ones; none are moved yet
+	})
 	after := r.URL.Query().Get("after")
 	var err error
 	if h.Overview, err = s.console.Overview(r.Context(), c); err == nil {

@@ -583,6 +583,25 @@ func TestThePageShowsWhatIsNotKnown(t *testing.T) {
 	}
 }
 
+type oneLine struct{ listing }
+
+func (oneLine) Ledger(context.Context, auth.Caller, bool, string, int) (inspect.Ledger, error) {
+	return inspect.Ledger{Queues: []inspect.LedgerLine{{Queue: "orders", In: 1, Retried: 2, Forwarded: 3, Waiting: 4, Parked: 5,
+		Discarded: 6, Forgotten: 7, Delayed: 8, Dropped: 9, Moved: 10, Off: -11}}}, nil
+}
+
+// Each number of a line stands under its heading, and what is forgotten counts as discarded.
+func TestThePageShowsTheLedger(t *testing.T) {
+	page := shown(oneLine{list()}, "/health")
+	_, table, _ := strings.Cut(page, `id="ledger"`)
+	table, _, _ = strings.Cut(table, "</table>")
+	got := strings.Fields(regexp.MustCompile(`<[^>]*>`).ReplaceAllString(strings.NewReplacer("</th>", " ", "</td>", " ").Replace(table), ""))
+	want := "Queue In Retried Forwarded Waiting Parked Discarded In RabbitMQ Dropped Off orders 1 2 3 4 5 13 8 9 -11"
+	if !strings.HasSuffix(strings.Join(got, " "), want) {
+		t.Errorf("the ledger is %q, want %s", got, want)
+	}
+}
+
 // A count leads to the messages that it counts, on both pages.
 func TestACountLeadsToWhatItCounts(t *testing.T) {
 	console := list(inspect.Queue{Name: "a b", Waiting: 3, Parked: 4})
