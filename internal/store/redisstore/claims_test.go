@@ -2,11 +2,14 @@ package redisstore_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -219,6 +222,46 @@ func doubtful(t *testing.T, o redisnode.Options) (*server, *proxy.Proxy, *rediss
 	s := openAt(t, redisstore.Options{URL: "redis://" + between.Addr(), Timeout: time.Minute})
 	must(t, s.Add(ctx, []*store.Record{storetest.Waiting("q", 0, "first")}))
 	return server, between, s
+}
+
+// Calls that wait for one connection to be made wait by the deadline of the first, which is not theirs.
+func TestACallOutlivesTheOneWhoseConnectionItWaitsFor(t *testing.T) {
+	on(t, "Redis", func(t *testing.T, o redisnode.Options) {
+		server := startOn(t, o, "")
+		var made []net.Conn
+		var mu sync.Mutex
+		var armed atomic.Bool
+		dials, late := make(chan struct{}), make(chan struct{})
+		s := openAt(t, redisstore.Options{URL: server.url, Timeout: time.Minute, Dial: func(ctx context.Context, addr string) (net.Conn, error) {
+			if armed.Swap(false) {
+				close(dials)
+				<-late
+				return nil, context.DeadlineExceeded
+			}
+			c, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+			mu.Lock()
+			defer mu.Unlock()
+			made = append(made, c)
+			return c, err
+		}})
+		armed.Store(true)
+		mu.Lock()
+		for _, c := range made {
+			_ = c.Close()
+		}
+		mu.Unlock()
+		calls := make(chan error, 20)
+		for range cap(calls) {
+			go func() { _, err := s.Counts(ctx); calls <- err }()
+		}
+		<-dials
+		close(late)
+		for range cap(calls) {
+			if err := <-calls; errors.Is(err, context.DeadlineExceeded) { // but perhaps the end of a connection
+				t.Error(err)
+			}
+		}
+	})
 }
 
 // unanswered adds a batch to a server that does not answer.

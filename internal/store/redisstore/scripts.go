@@ -125,6 +125,9 @@ func (s *Store) run(ctx context.Context, sc *script, confirm confirm, same bool,
 		switch {
 		case err == nil:
 			return m, nil
+		case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
+			// Of another call, for whose connection this one waited: rueidis makes one for both, and
+			// gives it the time of the first. Nothing was sent.
 		case !ok:
 			return m, s.wrapError(err)
 		case said.IsNoScript() && !whole:
