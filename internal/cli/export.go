@@ -92,7 +92,7 @@ administrator may, and the service of the old store must not run any more.`,
 		return write(p, done, func(actions.Imported) string { return "" }, func(w io.Writer) {
 			does := "parked"
 			if o.AsIs {
-				does = "kept as they were"
+				does = "kept as exported"
 			}
 			if o.DryRun {
 				fmt.Fprintf(w, "%s would be %s. Nothing is done yet.\n", messages(done.Count), does)

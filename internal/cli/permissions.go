@@ -61,6 +61,9 @@ definitions is JSON for rabbitmqctl import_definitions, without users.`,
 		if role != "" && role != library && !slices.Contains(roles, role) {
 			return fmt.Errorf("--for %q: expected %s or %s: %w", role, strings.Join(roles, ", "), library, errUsage)
 		}
+		if role != "" && role != library && role != permissions.RoleService && !c.Flags().Changed("user") {
+			user += "-" + role // or the command would take the service's rights away
+		}
 		all := grants(permissions.All(policies), role, grant{User: user, VHost: vhost, tagged: managementUser(cfg, vhost)})
 		if p.format == "definitions" {
 			return p.print(jsonOf(definitions(all), "  "))
