@@ -139,8 +139,8 @@ func Listed(all []Condition) []Condition {
 	slices.SortFunc(queues, compare)
 	listed := slices.Concat(others, queues[:min(maxOfQueues, len(queues))])
 	slices.SortFunc(listed, compare)
-	if more := n - maxOfQueues; more > 0 {
-		more := fmt.Sprintf("%d more have problems", more)
+	if n > maxOfQueues {
+		more := fmt.Sprintf("%d more have problems", n-maxOfQueues)
 		listed = append(listed, Condition{Kind: Unreachable, Queue: "(others)", Text: more})
 	}
 	return listed
