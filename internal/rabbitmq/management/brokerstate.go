@@ -2,7 +2,6 @@ package management
 
 import (
 	"context"
-	"encoding/json"
 	"math"
 	"net/http"
 	"net/url"
@@ -38,12 +37,8 @@ type Stats struct {
 
 // UnmarshalJSON also accepts the empty list that RabbitMQ has for a queue that has delivered nothing.
 func (s *Stats) UnmarshalJSON(data []byte) error {
-	if string(data) == "[]" {
-		*s = Stats{}
-		return nil
-	}
 	type plain Stats
-	return json.Unmarshal(data, (*plain)(s))
+	return unlessEmpty(data, (*plain)(s))
 }
 
 // Rate is how many there are a second, over the last seconds and, from QueueStates, over the last minute.

@@ -165,12 +165,16 @@ type ConsumerChannel struct {
 
 // UnmarshalJSON also accepts the empty list that RabbitMQ has for a channel that has just closed.
 func (c *ConsumerChannel) UnmarshalJSON(data []byte) error {
+	type plain ConsumerChannel
+	return unlessEmpty(data, (*plain)(c))
+}
+
+// unlessEmpty reads an object, for which RabbitMQ answers [] where it has nothing.
+func unlessEmpty(data []byte, into any) error {
 	if string(data) == "[]" {
-		*c = ConsumerChannel{}
 		return nil
 	}
-	type plain ConsumerChannel
-	return json.Unmarshal(data, (*plain)(c))
+	return json.Unmarshal(data, into)
 }
 
 // Definition is what a policy sets.
