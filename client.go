@@ -241,8 +241,8 @@ func (c *Client) Close() {
 	})
 }
 
-// Consume is a Client with one consumer: it connects, consumes until ctx ends, and closes
-// the connections. Its errors are those of NewClient and of Client.Consume.
+// Consume makes a Client, consumes with it until ctx ends, and closes it. It returns the errors of
+// NewClient and Client.Consume.
 func Consume(ctx context.Context, config Config, consumer Consumer) error {
 	handle, err := consumer.validate(config.Verify) // before it connects
 	if err != nil {

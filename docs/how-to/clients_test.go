@@ -185,11 +185,11 @@ func TestCelery(t *testing.T) {
 					w.WriteHeader([]int{402, 503, 200, 200}[min(calls.Add(1)-1, 3)])
 				}))
 				defer pays.Close()
-				worker := []string{"env", "AMQP_URL=" + v.URLAs(user, "s3cret"), "/usr/bin/python3", "-m", "celery", "--workdir", dir, "-A", "tasks", "worker",
-					"--pool", "solo", "--without-gossip", "--without-mingle", "--without-heartbeat"}
+				worker := []string{"env", "AMQP_URL=" + v.URLAs(user, "s3cret"), "/usr/bin/python3", "-m", "celery",
+					"--workdir", dir, "-A", "tasks", "worker", "--pool", "solo", "--without-gossip", "--without-mingle", "--without-heartbeat"}
 				consumer(t, v, worker, pays.URL)
-				v.Publish("", "orders", amqp.Publishing{ContentType: "application/json", ContentEncoding: "utf-8", CorrelationId: "1", DeliveryMode: amqp.Persistent,
-					Headers: amqp.Table{"task": "tasks.pay", "id": "1", "root_id": "1", "lang": "py", "retries": 0}, Body: []byte(`[["m1"], {}, {}]`)})
+				v.Publish("", "orders", amqp.Publishing{ContentType: "application/json", ContentEncoding: "utf-8", CorrelationId: "1",
+					DeliveryMode: amqp.Persistent, Headers: amqp.Table{"task": "tasks.pay", "id": "1", "root_id": "1", "lang": "py", "retries": 0}, Body: []byte(`[["m1"], {}, {}]`)})
 				brokertest.Eventually(t, "it is paid", func() bool { return calls.Load() == 3 && v.Messages("orders") == 0 })
 			})
 		})

@@ -92,7 +92,8 @@ func TestAFileImportedTwiceDoublesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		inspecttest.RetryDue(t, d.store, "orders", time.Now()) // and gone to their consumer
-		if im, err := d.Import(ctx, caller(auth.Editor), strings.NewReader(out.String()), actions.ImportOptions{}); err != nil || im.Count != 0 || im.Already != 3 {
+		im, err := d.Import(ctx, caller(auth.Editor), strings.NewReader(out.String()), actions.ImportOptions{})
+		if err != nil || im.Count != 0 || im.Already != 3 {
 			t.Errorf("after a replay: %+v, %v", im, err)
 		}
 	})

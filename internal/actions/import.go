@@ -113,15 +113,17 @@ func (im *Imported) add(records []*store.Record) {
 	}
 }
 
-// failure is one of a message.
+// failure identifies a failure of a message.
 type failure struct {
 	id    uuid.UUID
 	queue string
 	at    int64
 }
 
-// notImported are the records that were not imported before, whatever became of them since.
-func (a *Actions) notImported(ctx context.Context, im *Imported, records []*store.Record, o ImportOptions) (left []*store.Record, err error) {
+// notImported returns the records that were not imported before, whatever became of them since.
+func (a *Actions) notImported(
+	ctx context.Context, im *Imported, records []*store.Record, o ImportOptions,
+) (left []*store.Record, err error) {
 	of := func(id uuid.UUID, queue string, at time.Time) failure {
 		if !o.AsIs { // its id was made for this line
 			return failure{id: id}

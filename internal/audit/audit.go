@@ -92,7 +92,8 @@ func (l *Log) Begin(e Entry) (done func(outcome string, count int64), err error)
 	return func(outcome string, count int64) {
 		ended := time.Now().UTC()
 		e.Outcome, e.Count, e.Ended = cut(outcome, mostText), count, &ended
-		l.log.Info("action", "did", e.Did, "by", e.Who, "from", e.From, "on", cut(e.On, leastOn), "count", count, "why", e.Why, "outcome", e.Outcome, "n", e.N)
+		l.log.Info("action", "did", e.Did, "by", e.Who, "from", e.From, "on", cut(e.On, leastOn),
+			"count", count, "why", e.Why, "outcome", e.Outcome, "n", e.N)
 		if err := l.put(e); err != nil {
 			l.log.Error("what came of an action is not in the audit log: there it is only begun", "did", e.Did, "n", e.N, "error", err)
 		}

@@ -193,9 +193,8 @@ func (u *Users) check(ctx context.Context, name, password string) (Caller, error
 	case who.Name != name:
 		return Caller{}, fmt.Errorf("%w: it answers for %q", ErrUnchecked, who.Name)
 	}
-	// Any object of the virtual host tells whether the user has rights in it; one of
-	// another tenant's must not see the messages of this one. What the rights are,
-	// only administrators see, who can give themselves any.
+	// A user without rights in this virtual host must not see its messages. Seen asks for an object of
+	// it, since RabbitMQ shows permissions to administrators alone.
 	switch err := client.Seen(ctx); {
 	case errors.Is(err, management.ErrDenied), errors.Is(err, management.ErrNotFound):
 		return Caller{}, fmt.Errorf("%w: the user %s has no rights in RabbitMQ's virtual host %q", ErrForbidden, name, u.vhost)

@@ -128,10 +128,12 @@ func (c *BatchConsumer) consume(ctx context.Context, conn *amqp.Connection, fram
 	}
 }
 
-// whyEnded waits until RabbitMQ has ended the channel or the consumer, as after consumer_timeout, and
-// delivers again what is not acknowledged. It returns nil when ctx has ended. Nothing is delivered again
-// by a queue that was deleted: then it waits until the consumer is over, which stores what it has.
-func (c *BatchConsumer) whyEnded(ctx context.Context, conn *amqp.Connection, closed <-chan *amqp.Error, cancelled <-chan string, over <-chan struct{}) error {
+// whyEnded waits until RabbitMQ ends the channel or the consumer, as it does after consumer_timeout, and
+// returns why: RabbitMQ then redelivers unacknowledged messages. A deleted queue redelivers nothing, so
+// whyEnded lets the consumer store what it has, and waits for over. It returns nil when ctx ends.
+func (c *BatchConsumer) whyEnded(
+	ctx context.Context, conn *amqp.Connection, closed <-chan *amqp.Error, cancelled <-chan string, over <-chan struct{},
+) error {
 	var e *amqp.Error
 	select {
 	case <-ctx.Done():
@@ -148,7 +150,8 @@ func (c *BatchConsumer) whyEnded(ctx context.Context, conn *amqp.Connection, clo
 			}
 			return takenBackError{fmt.Errorf("RabbitMQ cancelled the consumer of %s: %w", c.queue, err)}
 		}
-		return takenBackError{fmt.Errorf("RabbitMQ cancelled the consumer of %s, which is still there: it has moved to another node, or its messages were not stored within RabbitMQ's consumer_timeout", c.queue)}
+		return takenBackError{fmt.Errorf("RabbitMQ cancelled the consumer of %s, which is still there: it has moved to another node, "+
+			"or its messages were not stored within RabbitMQ's consumer_timeout", c.queue)}
 	}
 	if e == nil || conn.IsClosed() {
 		return nil
@@ -156,14 +159,14 @@ func (c *BatchConsumer) whyEnded(ctx context.Context, conn *amqp.Connection, clo
 	return takenBackError{explain(e)}
 }
 
-// takenBackError says more than how the connection ends after it: a quorum queue of RabbitMQ 4.3 that
-// has cancelled a consumer may not answer for seconds, so that we close without its answer.
+// takenBackError is logged instead of the error of the connection that ends after it: a quorum queue of
+// RabbitMQ 4.3 that has cancelled a consumer may not answer for seconds, so we close without its answer.
 type takenBackError struct{ error }
 
 func (e takenBackError) Unwrap() error { return e.error }
 
-// takenBack returns why RabbitMQ has taken back what is not acknowledged; nil when the connection has
-// ended or the service stops.
+// takenBack returns why RabbitMQ redelivers unacknowledged messages, or nil if the connection has ended
+// or the service is stopping.
 func takenBack(ctx context.Context) error {
 	if why := context.Cause(ctx); !errors.Is(why, context.Canceled) {
 		return why

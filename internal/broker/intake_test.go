@@ -164,8 +164,8 @@ func TestACutConnectionDeliversTheBatchAgain(t *testing.T) {
 	})
 }
 
-// While the store is away for longer than consumer_timeout, RabbitMQ takes back what the intake has:
-// it is not stored any more, or it would be stored twice. Where that comes too late, the log says so.
+// While the store is away for longer than consumer_timeout, RabbitMQ redelivers what the intake holds.
+// The intake drops its copies, so none is stored twice; if one was stored already, the log says so.
 func TestWhatConsumerTimeoutTakesBackIsStoredOnce(t *testing.T) {
 	brokertest.EachPrivate(t, "consumer_timeout = 3000\n", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
 		_, err := n.Eval(context.Background(), "application:set_env(rabbit, channel_tick_interval, 500).") // or once a minute

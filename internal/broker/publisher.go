@@ -79,8 +79,8 @@ func (p *Publisher) end() {
 	p.working.Wait()
 }
 
-// awaitAnswers waits up to closeLimit for RabbitMQ to confirm what was published on conn: the next
-// connection publishes again what was not confirmed.
+// awaitAnswers waits up to closeLimit for the confirms of messages published on conn. The next connection
+// publishes unconfirmed ones again.
 func (p *Publisher) awaitAnswers(conn *amqp.Connection) {
 	underWay := func() (n int) {
 		p.mu.Lock()

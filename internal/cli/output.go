@@ -89,7 +89,7 @@ func list[T any](p *program, whole any, items []T, name func(T) string, table fu
 
 type column[T any] = inspect.Column[T]
 
-// listColumns is list for items with columns, the first of which is what other commands take.
+// listColumns prints items by list. The first column names an item for other commands.
 func listColumns[T any](p *program, whole any, items []T, columns []column[T]) error {
 	return list(p, whole, items, func(v T) string { return fmt.Sprint(columns[0].Of(v)) },
 		func(w io.Writer) { rows(w, columns, items, time.Now()) })

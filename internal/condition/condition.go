@@ -1,5 +1,4 @@
-// Package condition has what is wrong or makes messages wait: the kinds there are, and the Set of those
-// that hold now.
+// Package condition describes what is wrong or makes messages wait. A Set holds the conditions of now.
 package condition
 
 import (
@@ -32,15 +31,14 @@ const (
 	Clock            Kind = "clock"
 )
 
-// Row is what is known of a kind.
+// Row describes a kind.
 type Row struct {
-	Says    string // how a line about it begins; the queue or target follows
+	Says    string // begins the line; the queue or target follows
 	OfQueue bool   // of a queue or a lane
-	// Ready: the service is ready all the same. So it is with conditions of queues, and with those that
-	// others must repair while it does all its work: not ready would mean no page and no retries of
-	// other queues either.
+	// Ready: it leaves the service ready. A load balancer stops the page of a service that is not, so
+	// neither a queue's condition nor one that others must repair makes it so.
 	Ready        bool
-	StopsStoring bool // the intake stands by it, as redrive_intake_stopped says
+	StopsStoring bool // it stops the intake: see the metric redrive_intake_stopped
 }
 
 // Kinds has a row for each kind.
@@ -65,7 +63,7 @@ var Kinds = map[Kind]Row{
 	Clock:            {Says: "clock", Ready: true},
 }
 
-// Condition is one that holds.
+// Condition is something wrong now.
 type Condition struct {
 	Kind  Kind   `json:"kind"`
 	Queue string `json:"queue,omitempty"`
@@ -73,7 +71,7 @@ type Condition struct {
 	Target string    `json:"target,omitempty" doc:"Of forward: where the queue's messages are to be forwarded."`
 	Text   string    `json:"text"`
 	Since  time.Time `json:"since"`
-	// Alarm: the connection stands since an alarm of RabbitMQ blocks it.
+	// Alarm: an alarm of RabbitMQ blocks the connection.
 	Alarm    bool `json:"alarm,omitempty" doc:"An alarm of RabbitMQ blocks publishing."`
 	NotReady bool `json:"not_ready,omitempty" doc:"The service is not ready because of it."`
 }
@@ -102,7 +100,7 @@ func (c *Condition) name() string {
 // compare orders conditions as people read them.
 func compare(a, b Condition) int { return strings.Compare(a.name(), b.name()) }
 
-// Lines are those of conditions.
+// Lines returns the line of each condition.
 func Lines(all []Condition) []string {
 	lines := []string{}
 	for _, c := range all {
@@ -111,8 +109,8 @@ func Lines(all []Condition) []string {
 	return lines
 }
 
-// LineReady reports whether the service is ready in spite of the condition that a line of /readyz is of:
-// who has no login there reads no more of it than that text.
+// LineReady reports whether a condition leaves the service ready, from its line in /readyz. redrive
+// doctor has no login, and sees only that.
 func LineReady(line string) bool {
 	for _, row := range Kinds {
 		if row.Ready && strings.HasPrefix(line, row.Says) {

@@ -8,19 +8,17 @@ import (
 	"time"
 )
 
-// Set has the conditions that hold now. Its methods may be called at once.
+// Set holds the conditions of now. It is safe for concurrent use.
 type Set struct {
-	// changed receives whether the service is ready, and whether its intake stands, when that may have
-	// changed.
-	changed func(ready, stands bool)
+	changed func(ready, intakeStopped bool) // called when either may have changed
 
 	mu    sync.Mutex
 	holds map[key]Condition
 	until map[key]time.Time // when one ends by itself, of those that PutFor put
 }
 
-// NewSet returns a Set in which the conditions hold that are given.
-func NewSet(changed func(ready, stands bool), first ...Condition) *Set {
+// NewSet returns a Set of the conditions in first.
+func NewSet(changed func(ready, intakeStopped bool), first ...Condition) *Set {
 	s := &Set{changed: changed, holds: map[key]Condition{}, until: map[key]time.Time{}}
 	for _, c := range first {
 		s.Put(c)
@@ -28,11 +26,11 @@ func NewSet(changed func(ready, stands bool), first ...Condition) *Set {
 	return s
 }
 
-// Put adds or changes a condition, and ends it where it has no text. Since stays as it was. It returns
-// whether the text has changed.
+// Put adds or changes a condition, or removes it if c has no text. A condition that was there keeps its
+// Since. Put reports whether the text has changed.
 func (s *Set) Put(c Condition) (changed bool) { return s.put(c, time.Time{}) }
 
-// PutFor is Put of something that happened once: it ends after d.
+// PutFor is Put for something that happened once: the condition is removed after d.
 func (s *Set) PutFor(d time.Duration, c Condition) { s.put(c, time.Now().Add(d)) }
 
 func (s *Set) put(c Condition, until time.Time) (changed bool) {
@@ -57,7 +55,7 @@ func (s *Set) put(c Condition, until time.Time) (changed bool) {
 	return was.Text != c.Text
 }
 
-// expire ends what has held long enough. The caller holds mu.
+// expire removes what PutFor has put long enough ago. The caller holds mu.
 func (s *Set) expire() {
 	for k, until := range s.until {
 		if time.Now().After(until) {
@@ -69,11 +67,11 @@ func (s *Set) expire() {
 }
 
 func (s *Set) tell() {
-	stands := false
-	for _, e := range s.holds {
-		stands = stands || Kinds[e.Kind].StopsStoring
+	stopped := false
+	for _, c := range s.holds {
+		stopped = stopped || Kinds[c.Kind].StopsStoring
 	}
-	s.changed(s.isReady(), stands)
+	s.changed(s.isReady(), stopped)
 }
 
 func (s *Set) isReady() bool {
@@ -85,8 +83,8 @@ func (s *Set) isReady() bool {
 	return true
 }
 
-// Ready decides readiness for /readyz, metric, API, page, command line and the replicas' table: the
-// service is ready unless a condition makes it not ready.
+// Ready reports whether no condition makes the service not ready, for /readyz, metric, API, page, command
+// line and replicas alike.
 func (s *Set) Ready() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,14 +92,14 @@ func (s *Set) Ready() bool {
 	return s.isReady()
 }
 
-// Text returns that of a condition, named by kind, queue and target; "" where it does not hold.
+// Text returns the text of the condition with the kind, queue and target of of, or "" if there is none.
 func (s *Set) Text(of Condition) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.holds[of.key()].Text
 }
 
-// All returns those that hold, in no order.
+// All returns all conditions, unordered.
 func (s *Set) All() []Condition {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,11 +110,11 @@ func (s *Set) All() []Condition {
 // maxOfQueues is how many conditions of queues are listed.
 const maxOfQueues = 200
 
-// List returns those that hold in the order of their lines, and of those of queues only the first.
+// List returns Listed of all conditions.
 func (s *Set) List() []Condition { return Listed(s.All()) }
 
-// Listed orders conditions by their lines. Of those of queues only the first are left, and one that says
-// how many more there are.
+// Listed sorts conditions by name. It keeps at most maxOfQueues conditions of queues, and adds one that
+// counts the others.
 func Listed(all []Condition) []Condition {
 	var others, queues []Condition
 	var last *Condition

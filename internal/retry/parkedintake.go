@@ -19,12 +19,12 @@ import (
 // publish there, so headers are shown, and prove no queue. Its methods are called as those of
 // Intake.
 //
-// Another one stores what RabbitMQ moved to redrive.quarantine since it failed to deliver it to the
-// Intake. On RabbitMQ 3 a publisher can have written the entries of x-death below the newest, so
-// there the headers prove no queue either.
+// A second one parks messages from redrive.quarantine, which RabbitMQ failed to deliver to the Intake. On
+// RabbitMQ 3 a publisher can forge all entries of their x-death but the newest, so they prove no queue
+// either.
 type ParkedIntake struct {
 	keeper
-	quarantined bool // it is the one of redrive.quarantine
+	quarantined bool // consumes redrive.quarantine
 	lostQueue   func(queue string)
 	names       *ReportedNames
 }
@@ -35,7 +35,7 @@ func NewParkedIntake(s store.Store, lostQueue func(queue string), events Listene
 	return &ParkedIntake{keeper: keeper{store: s, events: events}, lostQueue: lostQueue}
 }
 
-// NewQuarantineIntake makes the one of redrive.quarantine.
+// NewQuarantineIntake makes a ParkedIntake for redrive.quarantine.
 func NewQuarantineIntake(s store.Store, events Listener) *ParkedIntake {
 	return &ParkedIntake{keeper: keeper{store: s, events: events}, quarantined: true}
 }

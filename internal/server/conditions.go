@@ -12,7 +12,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// newConditions returns those of a service that begins: without these connections it is not ready.
+// newConditions returns the conditions of a starting service, which waits for three connections.
 func newConditions(m *metrics.Metrics) *condition.Set {
 	var first []condition.Condition
 	for _, k := range []condition.Kind{condition.Intake, condition.Parked, condition.Publish} {

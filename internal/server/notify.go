@@ -38,7 +38,7 @@ func (s *vhost) reloadNotify(c *config.Config) error {
 	return err
 }
 
-// told returns the conditions that people are notified of, and that hold now.
+// told returns the conditions of now that people are notified of.
 func (s *vhost) told(ctx context.Context, t *notify.Settings) ([]notify.Condition, error) {
 	all := toldOf(s.conditionsAnywhere())
 	now := time.Now()
@@ -83,9 +83,8 @@ func (s *vhost) told(ctx context.Context, t *notify.Settings) ([]notify.Conditio
 	return all, err
 }
 
-// toldOf returns what people are notified of, of the conditions of the replicas. The intake has
-// stopped when it runs at none of them. A lane is unreachable, and RabbitMQ blocks publishing, when
-// one of them reports it: the others would find the same.
+// toldOf returns the notifications that the replicas' conditions call for. The intake has stopped if it
+// runs at no replica. For lanes and alarms one replica's word is enough: the others would find the same.
 func toldOf(replicas [][]condition.Condition) (all []notify.Condition) {
 	once := map[notify.Condition]bool{} // without their texts
 	add := func(c notify.Condition) {
