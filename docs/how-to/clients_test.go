@@ -158,7 +158,8 @@ func (client) run(t *testing.T, v *brokertest.VHost, command []string) {
 }
 
 // After a retry Celery publishes its own to the retry exchange. A user with the rights of a consumer may;
-// one with fewer loses no task where publishes are confirmed, as in the guide.
+// one with fewer loses no task where publishes are confirmed, as in the guide. Where messages wait in
+// RabbitMQ the task names its queue.
 func TestCelery(t *testing.T) {
 	if exec.Command("/usr/bin/python3", "-c", "import celery").Run() != nil {
 		missing(t, "Celery for Python (Debian: python3-celery)")
@@ -166,14 +167,16 @@ func TestCelery(t *testing.T) {
 	tasks, err := os.ReadFile("clients/tasks.py")
 	must(t, err)
 	for _, c := range []struct {
-		name, write, tasks string
+		name, write, policy, tasks string
 	}{
-		{"with the right", permissions.Consumer("orders").Write, strings.ReplaceAll(string(tasks), `"confirm_publish": True`, "")},
-		{"confirmed", "^$", string(tasks)},
+		{"with the right", permissions.Consumer("orders").Write, "", strings.ReplaceAll(string(tasks), `"confirm_publish": True`, "")},
+		{"confirmed", "^$", "", string(tasks)},
+		{"by the queue's name", `^amq\.default$`, ", wait: {levels: [100ms]}",
+			strings.Replace(string(tasks), "countdown=1", `countdown=1, queue="orders"`, 1)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-				serve(t, v, "policies: [{name: orders, queues: [orders], attempts: 4, backoff: {fixed: 100ms}, jitter: none}]")
+				serve(t, v, "policies: [{name: orders, queues: [orders], attempts: 4, backoff: {fixed: 100ms}, jitter: none"+c.policy+"}]")
 				v.Queue("orders", amqp.Table{"x-queue-type": "classic", "x-dead-letter-exchange": "redrive"})
 				dir := t.TempDir()
 				must(t, os.WriteFile(filepath.Join(dir, "tasks.py"), []byte(c.tasks), 0o600))
