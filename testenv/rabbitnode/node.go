@@ -145,6 +145,9 @@ func (n *Node) configure(more string) error {
 	if secure != "" {
 		plugins = "[rabbitmq_management,rabbitmq_shovel,rabbitmq_auth_mechanism_ssl].\n"
 	}
+	// A log that is full is flushed for all quorum queues at once, and one deleted meanwhile can end what
+	// flushes: queues then answer nothing until the node starts again (rabbitmq-server#4512, ra#484). So
+	// it never fills.
 	conf := fmt.Sprintf(`listeners.tcp.default = 127.0.0.1:%d
 management.tcp.ip = 127.0.0.1
 management.tcp.port = %d
@@ -153,6 +156,7 @@ management.sample_retention_policies.global.minute = 1
 management.sample_retention_policies.basic.minute = 1
 management.sample_retention_policies.detailed.10 = 1
 disk_free_limit.absolute = 50MB
+raft.wal_max_size_bytes = 4000000000
 vm_memory_high_watermark.absolute = 4GB
 log.file.level = warning
 %s
