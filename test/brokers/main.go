@@ -33,18 +33,22 @@ func run(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	list := brokertest.Given(os.Getenv("BROKERS"), os.Getenv("MANAGEMENT"))
+	var nodes []*rabbitnode.Node
 	if len(list) == 0 {
 		ca, remove, err := newAuthority()
 		if err != nil {
 			return fail(err)
 		}
 		defer remove()
-		started, stop, err := start(ctx, ca)
-		defer stop()
+		list, nodes, err = start(ctx, ca)
+		defer func() {
+			for _, n := range slices.Backward(nodes) {
+				_ = n.Stop()
+			}
+		}()
 		if err != nil {
 			return fail(err)
 		}
-		list = started
 	}
 	for i := range list {
 		if err := list[i].Ask(ctx); err != nil {
@@ -65,6 +69,9 @@ func run(args []string) int {
 		c.Env = append(c.Env, "SSL_CERT_FILE="+trusted)
 	}
 	if err := c.Run(); err != nil {
+		for i, n := range nodes {
+			fmt.Fprintf(os.Stderr, "RabbitMQ %s said last:\n%s\n", list[i].Version, n.LastWords())
+		}
 		if code := c.ProcessState.ExitCode(); code > 0 {
 			return code
 		}
@@ -73,27 +80,21 @@ func run(args []string) int {
 	return 0
 }
 
-// start starts a node of each version. Call stop also after an error.
-func start(ctx context.Context, ca *authority.Authority) (list []brokertest.Broker, stop func(), err error) {
-	var nodes []*rabbitnode.Node
-	stop = func() {
-		for _, n := range slices.Backward(nodes) {
-			_ = n.Stop()
-		}
-	}
+// start starts a node of each version. Stop them also after an error.
+func start(ctx context.Context, ca *authority.Authority) (list []brokertest.Broker, nodes []*rabbitnode.Node, err error) {
 	for _, root := range []string{"", filepath.Join(subprocess.Installed(), "sid")} {
 		n, err := rabbitnode.Start(ctx, rabbitnode.Options{Root: root, Authority: ca,
 			// What it says of a quorum queue is up to 0.5 s old instead of 5 s, and at-least-once dead-lettering
 			// that stands still goes on after 3 s instead of 3 minutes.
 			Args: "-rabbit quorum_tick_interval 500 -rabbit dead_letter_worker_publisher_confirm_timeout 3000"})
 		if err != nil {
-			return nil, stop, err
+			return nil, nodes, err
 		}
 		nodes = append(nodes, n)
 		list = append(list, brokertest.Broker{AMQP: n.URL(), Management: n.Management(), Root: root, Private: true, Group: n.Group(),
 			AMQPS: n.SecureURL(), HTTPS: n.SecureManagement(), Authority: ca.Dir})
 	}
-	return list, stop, nil
+	return list, nodes, nil
 }
 
 // newAuthority makes one in a folder of its own, which end removes.

@@ -145,9 +145,9 @@ func (n *Node) configure(more string) error {
 	if secure != "" {
 		plugins = "[rabbitmq_management,rabbitmq_shovel,rabbitmq_auth_mechanism_ssl].\n"
 	}
-	// A log that is full is flushed for all quorum queues at once, and one deleted meanwhile can end what
-	// flushes: queues then answer nothing until the node starts again (rabbitmq-server#4512, ra#484). So
-	// it never fills.
+	// RabbitMQ 3.10.8 flushes a full write-ahead log for all quorum queues at once, and may crash when one
+	// is deleted meanwhile: no quorum queue then answers until the node restarts (rabbitmq-server#4512, ra#484).
+	// 4 GB are never full. Newer versions keep 512 MiB whatever this says.
 	conf := fmt.Sprintf(`listeners.tcp.default = 127.0.0.1:%d
 management.tcp.ip = 127.0.0.1
 management.tcp.port = %d
