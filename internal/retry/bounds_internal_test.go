@@ -258,7 +258,7 @@ func TestAMissingExchangeIsLookedUpEverLessOften(t *testing.T) {
 			l := newExchangeLookup(func(context.Context, string) (bool, error) {
 				at = append(at, time.Since(began))
 				return false, answer
-			})
+			}, func() {})
 			defer l.close()
 			for time.Since(began) < 4*time.Minute {
 				yes, _, err := l.exists("q", time.Now())
@@ -280,7 +280,7 @@ func TestAMissingExchangeIsLookedUpEverLessOften(t *testing.T) {
 func TestLookupsThatWaitAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hangs := func(ctx context.Context, _ string) (bool, error) { <-ctx.Done(); return false, ctx.Err() }
-		l := newExchangeLookup(hangs)
+		l := newExchangeLookup(hangs, func() {})
 		defer l.close()
 		l.answers["old"] = &lookupAnswer{asOf: time.Now().Add(-time.Hour)}
 		for i := range maxLookups + maxPending {
@@ -301,7 +301,7 @@ func TestLookupsThatWaitAreBounded(t *testing.T) {
 
 // Answers are forgotten when there are too many, all but those that are on their way.
 func TestAnswersAreForgottenWhenThereAreTooMany(t *testing.T) {
-	l := newExchangeLookup(func(ctx context.Context, _ string) (bool, error) { <-ctx.Done(); return false, ctx.Err() })
+	l := newExchangeLookup(func(ctx context.Context, _ string) (bool, error) { <-ctx.Done(); return false, ctx.Err() }, func() {})
 	l.close() // no lookup begins
 	for i := range maxAnswers - 1 {
 		l.answers[fmt.Sprint("q", i)] = &lookupAnswer{pending: i == 0}
@@ -330,7 +330,7 @@ func TestWhichAnswersAreKnown(t *testing.T) {
 		"then it is not known": {&lookupAnswer{asOf: now, err: errors.New("closed")}, false, false},
 		"no answer yet":        {&lookupAnswer{pending: true}, false, false},
 	} {
-		l := newExchangeLookup(nil)
+		l := newExchangeLookup(nil, func() {})
 		if c.answer != nil {
 			l.answers["q"] = c.answer
 		}
@@ -389,7 +389,7 @@ func TestNamesThatNeedNoPlaceAreAdmitted(t *testing.T) {
 func TestWhenNamesAreCountedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &countedStore{Store: memstore.New()}
-		sender := NewSender(silentBroker{&binding{}}, func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"*"}}} }, nil, func(Event) {})
+		sender := NewSender(silentBroker{&binding{}}, func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"*"}}} }, nil, nil, nil, func(Event) {})
 		defer sender.Close()
 		n := NewReportedNames(s, sender)
 		for _, c := range []struct {
@@ -454,7 +454,7 @@ func (d *declarer) Declare(context.Context, delay.Topology) error { d.declared++
 func TestWhenATopologyIsDeclaredAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, refused := &declarer{silentBroker: silentBroker{&binding{}}}, errors.New("refused")
-		d := NewDelayQueues(b, func() policy.Set { return nil }, 0, func(string, error) {})
+		d := NewDelayQueues(b, func() policy.Set { return nil }, nil, 0, func(string, error) {})
 		for _, c := range []struct {
 			after    time.Duration
 			within   time.Duration
@@ -487,7 +487,7 @@ func TestWhenATopologyIsDeclaredAgain(t *testing.T) {
 
 // When a queue was lost, what it needs is declared again, and nothing else.
 func TestOnlyALostQueueIsDeclaredAgain(t *testing.T) {
-	d := NewDelayQueues(&declarer{silentBroker: silentBroker{&binding{}}}, func() policy.Set { return nil }, 0, func(string, error) {})
+	d := NewDelayQueues(&declarer{silentBroker: silentBroker{&binding{}}}, func() policy.Set { return nil }, nil, 0, func(string, error) {})
 	defer d.Wait()
 	lost, other := wayOfQueue{queue: "q"}, wayOfQueue{queue: "r"}
 	for _, key := range []any{lost, other, "q", ""} {
@@ -511,7 +511,7 @@ func TestOnlyALostQueueIsDeclaredAgain(t *testing.T) {
 func TestWhatATicketNeedsIsDeclaredAgainInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &declarer{silentBroker: silentBroker{&binding{}}}
-		d := NewDelayQueues(b, func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"*"}}} }, 0, func(string, error) {})
+		d := NewDelayQueues(b, func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"*"}}} }, nil, 0, func(string, error) {})
 		defer d.Wait()
 		way, err := ttlqueue.NewLevels(ttlqueue.Quorum)
 		must(t, err)

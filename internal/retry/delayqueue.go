@@ -68,10 +68,10 @@ type DelayQueues struct {
 
 // NewDelayQueues makes one that publishes through b. A batch that RabbitMQ has not confirmed by
 // timeout, 5 s if it is 0, waits in the store. report receives why a way fails, and nil when it
-// works again; it is called on change only.
-func NewDelayQueues(b Declarer, policies func() policy.Set, timeout time.Duration, report func(way string, err error)) *DelayQueues {
+// works again; it is called on change only. consent is as NewSender's.
+func NewDelayQueues(b Declarer, policies func() policy.Set, consent Consent, timeout time.Duration, report func(way string, err error)) *DelayQueues {
 	timeout = cmp.Or(timeout, defaultConfirmTimeout)
-	return &DelayQueues{broker: b, targets: newRetryTargets(b, policies, nil), report: report, timeout: timeout,
+	return &DelayQueues{broker: b, targets: newRetryTargets(b, policies, consent, nil, nil), report: report, timeout: timeout,
 		errLate:  fmt.Errorf("RabbitMQ has not confirmed within %s", timeout),
 		declared: map[any]declaration{}, failing: map[string]time.Time{}}
 }

@@ -22,13 +22,14 @@ import (
 
 type delayingIntake struct {
 	*retry.Intake
+	inForce *retry.InForce
 	hold    *retry.DelayQueues
 	reports []error
 	events  []retry.Event
 }
 
 // newHeldFlow has a policy that waits in levels, but for the queue "kept", and a confirm timeout.
-func newHeldFlow(t *testing.T, s store.Store, b *faultyBroker, timeout time.Duration) *delayingIntake {
+func newHeldFlow(t *testing.T, s store.Store, b *faultyBroker, c retry.Consent, timeout time.Duration) *delayingIntake {
 	t.Helper()
 	way, err := ttlqueue.NewLevels(ttlqueue.Quorum, 2*time.Second)
 	must(t, err)
@@ -36,9 +37,9 @@ func newHeldFlow(t *testing.T, s store.Store, b *faultyBroker, timeout time.Dura
 		{Name: "kept", Queues: []string{"kept"}, Attempts: 3, Backoff: policy.Fixed(time.Second)},
 		{Name: "levels", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second), Jitter: policy.None},
 	}}
-	h := &delayingIntake{}
-	h.hold = retry.NewDelayQueues(b, func() policy.Set { return rules.Policies }, timeout, func(_ string, err error) { h.reports = append(h.reports, err) })
-	h.Intake = retry.NewIntake(s, rules, h.hold, func(e retry.Event) {
+	h := &delayingIntake{inForce: retry.NewInForce(rules)}
+	h.hold = retry.NewDelayQueues(b, h.inForce.Policies, c, timeout, func(_ string, err error) { h.reports = append(h.reports, err) })
+	h.Intake = retry.NewIntake(s, h.inForce, h.hold, nil, func(e retry.Event) {
 		if e.Kind == retry.Waiting {
 			h.events = append(h.events, e)
 		}
@@ -52,7 +53,7 @@ func newHeldFlow(t *testing.T, s store.Store, b *faultyBroker, timeout time.Dura
 func TestABatchThatIsOfferedAgainIsDelayedOnce(t *testing.T) {
 	ctx := context.Background()
 	b, s := &faultyBroker{}, &failing{Store: memstore.New(), err: store.ErrFull}
-	f := newHeldFlow(t, s, b, 0)
+	f := newHeldFlow(t, s, b, nil, 0)
 	batch := []wire.Delivery{deadLetter("a", "1"), deadLetter("kept", "2"), deadLetter("b", "3")}
 	for range 3 {
 		if err := f.Handle(ctx, batch); !errors.Is(err, store.ErrFull) {
@@ -102,12 +103,12 @@ func TestARuleThatChangesWhileABatchIsOfferedAgainDoublesNothing(t *testing.T) {
 	for name, rules := range map[string]retry.Rules{"in the store": {Policies: policy.Set{every}}, "discarded": {Policies: policy.Set{last}}, "parked": {}} {
 		t.Run(name, func(t *testing.T) {
 			b, s := &faultyBroker{}, &failing{Store: memstore.New(), err: store.ErrFull}
-			f := newHeldFlow(t, s, b, 0)
+			f := newHeldFlow(t, s, b, nil, 0)
 			batch := []wire.Delivery{deadLetter("a", "1"), deadLetter("kept", "2"), deadLetter("b", "3")}
 			if err := f.Handle(ctx, batch); !errors.Is(err, store.ErrFull) || len(b.sent) != 2 {
 				t.Fatalf("%d were sent, %v; want it to be full", len(b.sent), err)
 			}
-			f.SetRules(rules)
+			f.inForce.Replace(rules)
 			s.err = nil
 			must(t, f.Handle(ctx, batch))
 			for _, l := range kept(t, s) {
@@ -141,7 +142,7 @@ func TestARedeliveryOfWhatWaitsInRabbitMQKeepsItsID(t *testing.T) {
 	b, s := &faultyBroker{}, memstore.New()
 	batch := []wire.Delivery{deadLetter("q", "same"), deadLetter("q", "same"), deadLetter("q", "other")}
 	for range 2 { // two processes
-		f := newHeldFlow(t, s, b, 0)
+		f := newHeldFlow(t, s, b, nil, 0)
 		must(t, f.Connected(ctx))
 		must(t, f.Handle(ctx, batch))
 		for i := range batch {
@@ -162,7 +163,7 @@ func TestARedeliveryOfWhatWaitsInRabbitMQKeepsItsID(t *testing.T) {
 func TestOnlyUnconfirmedMessagesAreStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, s := &faultyBroker{stuck: "q"}, memstore.New()
-		f := newHeldFlow(t, s, b, 0)
+		f := newHeldFlow(t, s, b, nil, 0)
 		began := time.Now()
 		must(t, f.Handle(t.Context(), []wire.Delivery{deadLetter("q", "x"), deadLetter("r", "x")}))
 		if all := kept(t, s); len(b.sent) != 2 || len(all) != 1 || all[0].Record.Queue != "q" {
@@ -185,7 +186,7 @@ func TestRabbitMQsTroubleDoesNotStopTheIntake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := context.Background()
 		b, s := &faultyBroker{hangs: make(chan struct{})}, memstore.New()
-		f := newHeldFlow(t, s, b, 0)
+		f := newHeldFlow(t, s, b, nil, 0)
 		handle := func(most time.Duration) {
 			t.Helper()
 			began := time.Now()
@@ -234,7 +235,7 @@ func TestTheConfirmTimeoutOfABatch(t *testing.T) {
 	for timeout, want := range map[time.Duration]time.Duration{0: 5 * time.Second, 10 * time.Minute: 10 * time.Minute} {
 		synctest.Test(t, func(t *testing.T) {
 			b := &faultyBroker{hangs: make(chan struct{})}
-			f := newHeldFlow(t, memstore.New(), b, timeout)
+			f := newHeldFlow(t, memstore.New(), b, nil, timeout)
 			began := time.Now()
 			must(t, f.Handle(t.Context(), []wire.Delivery{deadLetter("q", "x")}))
 			if took := time.Since(began); took != want || len(f.reports) != 1 || !strings.HasSuffix(f.reports[0].Error(), "within "+want.String()) {
@@ -251,10 +252,10 @@ func TestTheConfirmTimeoutOfABatch(t *testing.T) {
 func TestAReportWaitsInRabbitMQOnceItsQueueIsEnrolled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &slowBroker{there: map[string]bool{}, lookups: map[string]int{}}
-		hold := retry.NewDelayQueues(b, anyQueue, 0, func(string, error) {})
+		hold := retry.NewDelayQueues(b, anyQueue, nil, 0, func(string, error) {})
 		way, err := ttlqueue.NewLevels(ttlqueue.Quorum, 2*time.Second)
 		must(t, err)
-		f := retry.NewIntake(memstore.New(), retry.Rules{Policies: anyQueue(), Ways: map[string]delay.Way{"p": way}}, hold, none)
+		f := retry.NewIntake(memstore.New(), retry.NewInForce(retry.Rules{Policies: anyQueue(), Ways: map[string]delay.Way{"p": way}}), hold, nil, none)
 		report := func() {
 			t.Helper()
 			must(t, f.Handle(t.Context(), []wire.Delivery{{Message: wire.Message{Exchange: wire.ExchangeFailures, RoutingKey: "late"}}}))
@@ -299,8 +300,8 @@ func (w *ticketed) Ticket(_ string, d time.Duration) (delay.Ticket, error) {
 func newTicketedIntake(s *memstore.Store, b retry.Declarer, w *ticketed) (*retry.Intake, *retry.DelayQueues) {
 	w.delays = new([]time.Duration)
 	policies := policy.Set{{Name: "p", Queues: []string{"q"}, Attempts: 3, Backoff: policy.Fixed(2 * time.Second), Jitter: policy.None}}
-	queues := retry.NewDelayQueues(b, func() policy.Set { return policies }, 0, func(string, error) {})
-	return retry.NewIntake(s, retry.Rules{Policies: policies, Ways: map[string]delay.Way{"p": w}}, queues, none), queues
+	queues := retry.NewDelayQueues(b, func() policy.Set { return policies }, nil, 0, func(string, error) {})
+	return retry.NewIntake(s, retry.NewInForce(retry.Rules{Policies: policies, Ways: map[string]delay.Way{"p": w}}), queues, nil, none), queues
 }
 
 // A message that is to wait in RabbitMQ is published as its way says, and asked for no
@@ -374,7 +375,7 @@ func TestASuggestedDelayDelaysNoOtherMessage(t *testing.T) {
 // RabbitMQ had of it says nothing about the next one.
 func TestANewConnectionForgetsTheUnfinishedBatch(t *testing.T) {
 	b, s := &faultyBroker{}, &failing{Store: memstore.New(), err: store.ErrFull}
-	f := newHeldFlow(t, s, b, 0)
+	f := newHeldFlow(t, s, b, nil, 0)
 	must(t, f.Connected(t.Context()))
 	if err := f.Handle(t.Context(), []wire.Delivery{deadLetter("q", "first"), deadLetter("kept", "x")}); err == nil {
 		t.Fatal("a full store kept it")
@@ -398,7 +399,7 @@ func reportOf(queue string) wire.Delivery {
 // behind them in the batch waits there all the same.
 func TestWhatStandsBehindAReportWaitsInRabbitMQ(t *testing.T) {
 	b, s := &faultyBroker{}, memstore.New()
-	f := newHeldFlow(t, s, b, 0)
+	f := newHeldFlow(t, s, b, nil, 0)
 	must(t, f.Handle(t.Context(), []wire.Delivery{reportOf("secret"), reportOf("secret"), deadLetter("q", "x"), reportOf("secret"), deadLetter("r", "y")}))
 	for _, l := range kept(t, s) {
 		if l.Record.Queue != "secret" {
@@ -416,7 +417,7 @@ func TestWhatStandsBehindAReportWaitsInRabbitMQ(t *testing.T) {
 func TestWhenAWayWorksAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, s := &faultyBroker{answer: wire.ErrNacked}, memstore.New()
-		f := newHeldFlow(t, s, b, 0)
+		f := newHeldFlow(t, s, b, nil, 0)
 		handle := func(batch ...wire.Delivery) { t.Helper(); must(t, f.Handle(t.Context(), batch)) }
 		handle(reportOf("secret"), deadLetter("q", "x"))
 		if len(f.reports) != 1 || !errors.Is(f.reports[0], wire.ErrNacked) {
@@ -440,7 +441,7 @@ func TestWhenAWayWorksAgain(t *testing.T) {
 func TestAWayIsNotToBlameForAMessage(t *testing.T) {
 	for _, answer := range []error{wire.ErrUnacceptable, wire.ErrQueueGone} {
 		b, s := &faultyBroker{answer: answer}, memstore.New()
-		f := newHeldFlow(t, s, b, 0)
+		f := newHeldFlow(t, s, b, nil, 0)
 		must(t, f.Handle(t.Context(), []wire.Delivery{deadLetter("q", "x")}))
 		if len(kept(t, s)) != 1 || len(f.reports) != 0 {
 			t.Errorf("%v: %d are stored, reported %v", answer, len(kept(t, s)), f.reports)

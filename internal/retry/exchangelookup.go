@@ -23,7 +23,7 @@ const (
 // lookup, for which neither intake nor scheduler may wait.
 type exchangeLookup struct {
 	lookUp   func(ctx context.Context, queue string) (bool, error)
-	answered func() // called after each lookup; may be nil
+	answered func() // called after each lookup
 
 	ctx  context.Context
 	stop context.CancelFunc
@@ -44,8 +44,8 @@ type lookupAnswer struct {
 	pending bool
 }
 
-func newExchangeLookup(lookUp func(ctx context.Context, queue string) (bool, error)) *exchangeLookup {
-	l := &exchangeLookup{lookUp: lookUp, answers: map[string]*lookupAnswer{}}
+func newExchangeLookup(lookUp func(ctx context.Context, queue string) (bool, error), answered func()) *exchangeLookup {
+	l := &exchangeLookup{lookUp: lookUp, answered: answered, answers: map[string]*lookupAnswer{}}
 	l.ctx, l.stop = context.WithCancel(context.Background())
 	return l
 }
@@ -151,8 +151,6 @@ func (l *exchangeLookup) run() {
 			a.tries++
 		}
 		l.mu.Unlock()
-		if l.answered != nil {
-			l.answered()
-		}
+		l.answered()
 	}
 }

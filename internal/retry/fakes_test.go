@@ -32,7 +32,7 @@ func newScheduler(s retry.Store, to retry.BatchSender) *retry.Scheduler {
 
 // schedulerHeard returns a scheduler without limits.
 func schedulerHeard(s retry.Store, to retry.BatchSender, events retry.Listener, report func(store.Lane, error)) *retry.Scheduler {
-	return retry.NewScheduler(s, to, open(), events, slog.New(slog.DiscardHandler), report)
+	return retry.NewScheduler(s, to, open(), retry.NewWakeup(), events, slog.New(slog.DiscardHandler), report)
 }
 
 // runs runs a scheduler until stop is called, which waits for its end.
@@ -86,7 +86,11 @@ func retriedFrom(queue, body string) wire.Delivery {
 }
 
 func newIntake(s store.Store) *retry.Intake {
-	return retry.NewIntake(s, retry.Rules{Policies: policy.Set{{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second)}}}, nil, none)
+	return listeningIntake(s, none)
+}
+
+func listeningIntake(s store.Store, events retry.Listener) *retry.Intake {
+	return retry.NewIntake(s, retry.NewInForce(retry.Rules{Policies: policy.Set{{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second)}}}), nil, nil, events)
 }
 
 func kept(t *testing.T, s store.Store) []store.Listed {

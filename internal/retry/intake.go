@@ -48,40 +48,41 @@ type Rules struct {
 	Ways map[string]delay.Way
 }
 
+// InForce holds the rules in force. It is safe for concurrent use.
+type InForce struct{ rules atomic.Pointer[Rules] }
+
+// NewInForce returns an InForce with rules.
+func NewInForce(rules Rules) *InForce {
+	f := new(InForce)
+	f.Replace(rules)
+	return f
+}
+
+// Replace puts rules in force, from the next dead letter and the next retry on. Waiting messages
+// keep their due time.
+func (f *InForce) Replace(rules Rules) { f.rules.Store(&rules) }
+
+// Policies returns the policies in force.
+func (f *InForce) Policies() policy.Set { return f.rules.Load().Policies }
+
+// Way returns how the messages of a policy wait in RabbitMQ; nil: in the store.
+func (f *InForce) Way(policyName string) delay.Way { return f.rules.Load().Ways[policyName] }
+
 // Intake decides about dead letters and makes them durable, in the store or in a delay queue.
-// Handle, Connected and Disconnected are called from one goroutine; SetRules may be called at
-// any time.
+// Its methods are called from one goroutine.
 type Intake struct {
 	keeper
+	inForce     *InForce
 	delayQueues *DelayQueues
 	names       *ReportedNames
-	markProven  func(queue string)
-	rules       atomic.Pointer[Rules]
 }
 
 // NewIntake makes an intake that stores messages in s, or publishes them to delayQueues,
-// and reports to events. delayQueues may be nil when no rules ever have ways.
-func NewIntake(s store.Store, r Rules, delayQueues *DelayQueues, events Listener) *Intake {
-	in := &Intake{keeper: keeper{store: s, events: events}, delayQueues: delayQueues}
-	in.SetRules(r)
-	return in
+// and reports to events. delayQueues may be nil when no rules ever have ways; without names any
+// report may give the name of a queue.
+func NewIntake(s store.Store, inForce *InForce, delayQueues *DelayQueues, names *ReportedNames, events Listener) *Intake {
+	return &Intake{keeper: keeper{store: s, events: events}, inForce: inForce, delayQueues: delayQueues, names: names}
 }
-
-// UseReportedNames makes n bound the queue names that only reports gave, and reports to sender
-// from which queues RabbitMQ has dead-lettered. Call it before the first batch.
-func (in *Intake) UseReportedNames(n *ReportedNames, sender *Sender) {
-	in.names, in.markProven = n, sender.targets.proven.add
-}
-
-// SetRules applies from the next dead letter and the next retry on. Waiting messages keep
-// their due time.
-func (in *Intake) SetRules(r Rules) { in.rules.Store(&r) }
-
-// Policies returns the policies in force.
-func (in *Intake) Policies() policy.Set { return in.rules.Load().Policies }
-
-// Way returns how the messages of a policy wait in RabbitMQ; nil: in the store.
-func (in *Intake) Way(policyName string) delay.Way { return in.rules.Load().Ways[policyName] }
 
 // Handle decides about a batch and makes it durable. When it returns nil, every message of the
 // batch is durable or was discarded by its policy, and may be acknowledged. On an error none
@@ -91,7 +92,7 @@ func (in *Intake) Handle(ctx context.Context, batch []wire.Delivery) error {
 		return err
 	}
 	now := time.Now()
-	rules := in.rules.Load()
+	rules := in.inForce.rules.Load()
 	toStore := make([]recordToStore, 0, len(batch))
 	events := make([]Event, 0, 2*len(batch))
 	var delayed []delayedMessage // to wait in RabbitMQ

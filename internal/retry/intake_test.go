@@ -116,7 +116,7 @@ func TestABatchOfferedAgainKeepsItsIDs(t *testing.T) {
 	}
 	for name, on := range map[string]func(store.Store) handler{
 		"intake":        func(s store.Store) handler { return newIntake(s) },
-		"parked intake": func(s store.Store) handler { return retry.NewParkedIntake(s, nil, none) },
+		"parked intake": func(s store.Store) handler { return retry.NewParkedIntake(s, nil, nil, none) },
 	} {
 		s := &lostAnswer{Store: memstore.New()}
 		f := on(s)
@@ -147,7 +147,7 @@ func TestNeverEarly(t *testing.T) {
 			time.Sleep(time.Millisecond + ns)
 			s := memstore.New()
 			rules := retry.Rules{Policies: policy.Set{{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second), Jitter: policy.None}}}
-			must(t, retry.NewIntake(s, rules, nil, none).Handle(context.Background(), []wire.Delivery{deadLetter("q", "")}))
+			must(t, retry.NewIntake(s, retry.NewInForce(rules), nil, nil, none).Handle(context.Background(), []wire.Delivery{deadLetter("q", "")}))
 			least := time.Now().Add(time.Second)
 			if due := kept(t, s)[0].Record.Due; due.Before(least) || due.Sub(least) >= time.Microsecond || due.UnixNano()%1000 != 0 {
 				t.Errorf("due %s after the least wait, or not in the store's microseconds", due.Sub(least))
@@ -244,7 +244,7 @@ func TestTheFirstFailureIsKeptOverAllAttempts(t *testing.T) {
 		parked.Message.Exchange = wire.ExchangeParked
 		s := memstore.New()
 		must(t, newIntake(s).Handle(context.Background(), []wire.Delivery{d}))
-		must(t, retry.NewParkedIntake(s, nil, none).Handle(context.Background(), []wire.Delivery{parked}))
+		must(t, retry.NewParkedIntake(s, nil, nil, none).Handle(context.Background(), []wire.Delivery{parked}))
 		all := kept(t, s)
 		for _, l := range all {
 			if r := l.Record; !r.FirstFailed.Equal(first) || !r.FailedAt.After(first) {
@@ -305,9 +305,9 @@ func TestABatchThatDoesNotFitIsStoredInParts(t *testing.T) {
 			s := &smallStore{memstore.New(), c.atOnce, c.inAll}
 			var events []retry.Event
 			listen := func(e retry.Event) { events = append(events, e) }
-			handle := retry.NewParkedIntake(s, nil, listen).Handle
+			handle := retry.NewParkedIntake(s, nil, nil, listen).Handle
 			if !isParked {
-				handle = retry.NewIntake(s, retry.Rules{Policies: policy.Set{{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second)}}}, nil, listen).Handle
+				handle = listeningIntake(s, listen).Handle
 			}
 			var batch []wire.Delivery
 			for i := range 10 {
@@ -417,7 +417,7 @@ func TestVerdicts(t *testing.T) {
 		}},
 	} {
 		s, events := memstore.New(), []retry.Kind(nil)
-		f := retry.NewIntake(s, retry.Rules{Policies: policies}, nil, func(e retry.Event) { events = append(events, e.Kind) })
+		f := retry.NewIntake(s, retry.NewInForce(retry.Rules{Policies: policies}), nil, nil, func(e retry.Event) { events = append(events, e.Kind) })
 		must(t, f.Handle(t.Context(), []wire.Delivery{c.of}))
 		all := kept(t, s)
 		if !slices.Equal(events, []retry.Kind{retry.Failed, c.event}) {
@@ -478,7 +478,8 @@ func TestABatchThatMayBeStoredIsAddedAgainAsItWas(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := &recognizing{Store: memstore.New(), lost: map[[32]byte]bool{}, answers: answers}
-			in := newIntake(s)
+			inForce := retry.NewInForce(retry.Rules{})
+			in := retry.NewIntake(s, inForce, nil, nil, none)
 			rules := []policy.Policy{
 				{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Minute)},
 				{Name: "p", Queues: []string{"*"}, Attempts: 1, Exhausted: policy.Exhausted{Action: policy.Discard}},
@@ -491,7 +492,7 @@ func TestABatchThatMayBeStoredIsAddedAgainAsItWas(t *testing.T) {
 				if i == 0 {
 					set = append(policy.Set{discards}, set...)
 				}
-				in.SetRules(retry.Rules{Policies: set})
+				inForce.Replace(retry.Rules{Policies: set})
 				err = in.Handle(t.Context(), batch)
 				time.Sleep(time.Second)
 			}

@@ -94,7 +94,7 @@ func inScene(t *testing.T, rules throttle.Rules, sender *fakeTargets, do func(t 
 		sender.fakeSender = fakeSender{began: time.Now(), answer: done, nth: map[string]int{}}
 		s := &scene{store: memstore.New(), sender: sender}
 		s.throttle = throttle.New(func(string) throttle.Rules { return rules }, rand.Float64, func(throttle.Transition) {})
-		s.scheduler = retry.NewScheduler(s.store, sender, s.throttle, none, slog.New(slog.DiscardHandler), func(lane store.Lane, err error) {
+		s.scheduler = retry.NewScheduler(s.store, sender, s.throttle, retry.NewWakeup(), none, slog.New(slog.DiscardHandler), func(lane store.Lane, err error) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			s.reports = append(s.reports, fmt.Sprintf("%s: %v", lane, err))

@@ -28,12 +28,6 @@ var (
 	ErrConsentUnknown = errors.New("reports of failures wait, since it is unknown whether the queue dead-letters to redrive")
 )
 
-// UseConsent must be called before the first Send; without it RabbitMQ is not asked.
-func (s *Sender) UseConsent(c Consent) { s.targets.consent = c }
-
-// UseConsent must be called before the first batch; without it RabbitMQ is not asked.
-func (d *DelayQueues) UseConsent(c Consent) { d.targets.consent = c }
-
 // decideUnproven decides about a queue that only a report names and that has no retry exchange.
 // The zero Result means that it may be declared one.
 func (t *retryTargets) decideUnproven(queue string) Result {

@@ -29,20 +29,17 @@ type ParkedIntake struct {
 	names       *ReportedNames
 }
 
-// NewParkedIntake makes a ParkedIntake that stores in s. lostQueue receives each queue that was
-// gone or not bound when a wait in RabbitMQ ended.
-func NewParkedIntake(s store.Store, lostQueue func(queue string), events Listener) *ParkedIntake {
-	return &ParkedIntake{keeper: keeper{store: s, events: events}, lostQueue: lostQueue}
+// NewParkedIntake makes a ParkedIntake that stores in s. names bounds the queue names that only
+// its messages give; lostQueue receives each queue that was gone or not bound when a wait in
+// RabbitMQ ended.
+func NewParkedIntake(s store.Store, names *ReportedNames, lostQueue func(queue string), events Listener) *ParkedIntake {
+	return &ParkedIntake{keeper: keeper{store: s, events: events}, names: names, lostQueue: lostQueue}
 }
 
 // NewQuarantineIntake makes a ParkedIntake for redrive.quarantine.
-func NewQuarantineIntake(s store.Store, events Listener) *ParkedIntake {
-	return &ParkedIntake{keeper: keeper{store: s, events: events}, quarantined: true}
+func NewQuarantineIntake(s store.Store, names *ReportedNames, events Listener) *ParkedIntake {
+	return &ParkedIntake{keeper: keeper{store: s, events: events}, names: names, quarantined: true}
 }
-
-// UseReportedNames bounds by n the queue names that only messages in redrive.parked gave.
-// Call it before the first batch.
-func (in *ParkedIntake) UseReportedNames(n *ReportedNames) { in.names = n }
 
 // Handle stores a batch, as Intake.Handle does.
 func (in *ParkedIntake) Handle(ctx context.Context, batch []wire.Delivery) error {

@@ -21,10 +21,9 @@ import (
 // publisher chooses: such names pass the same checks as all others.
 func TestNamesOfMessagesThatWaitedInRabbitMQShareTheBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, g := memstore.New(), retry.NewSender(&slowBroker{lookups: map[string]int{}}, anyQueue, impatient, none)
+		s, g := memstore.New(), retry.NewSender(&slowBroker{lookups: map[string]int{}}, anyQueue, nil, impatient, nil, none)
 		defer g.Close()
-		c := retry.NewParkedIntake(s, nil, none)
-		c.UseReportedNames(retry.NewReportedNames(s, g))
+		c := retry.NewParkedIntake(s, retry.NewReportedNames(s, g), nil, none)
 		var batch []wire.Delivery
 		for i := range 3000 {
 			for _, prefix := range []string{"\xffinvented-", "invented-"} {
@@ -77,7 +76,7 @@ func TestMessagesParkedInRabbitMQAreCollected(t *testing.T) {
 	} {
 		var lost []string
 		s, events := memstore.New(), []retry.Event(nil)
-		in := retry.NewParkedIntake(s, func(queue string) { lost = append(lost, queue) }, func(e retry.Event) { events = append(events, e) })
+		in := retry.NewParkedIntake(s, nil, func(queue string) { lost = append(lost, queue) }, func(e retry.Event) { events = append(events, e) })
 		headers := amqp.Table{wire.HeaderQueue: c.header, wire.HeaderAttempt: int64(2), wire.HeaderReason: "made up",
 			wire.HeaderParkReason: "no more attempts", wire.HeaderUserID: c.userID}
 		d := wire.Delivery{CannotRepublish: c.cannotRepublish, Message: wire.Message{Exchange: c.from, RoutingKey: "key", Headers: headers}}
@@ -107,13 +106,12 @@ func TestMessagesParkedInRabbitMQAreCollected(t *testing.T) {
 func TestAllReasonsForParkingAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		// No policy allows a queue, so all names are known not to be targets.
-		g := retry.NewSender(&slowBroker{lookups: map[string]int{}}, func() policy.Set { return nil }, impatient, none)
+		g := retry.NewSender(&slowBroker{lookups: map[string]int{}}, func() policy.Set { return nil }, nil, impatient, nil, none)
 		defer g.Close()
 		names := retry.NewReportedNames(memstore.New(), g)
 		handle := func(s store.Store, queue, cannotRepublish string) {
 			t.Helper()
-			in := retry.NewParkedIntake(s, nil, none)
-			in.UseReportedNames(names)
+			in := retry.NewParkedIntake(s, names, nil, none)
 			must(t, in.Handle(t.Context(), []wire.Delivery{{CannotRepublish: cannotRepublish, Message: wire.Message{Exchange: wire.ExchangeParked,
 				Headers: amqp.Table{wire.HeaderQueue: queue, wire.HeaderParkReason: "no more attempts"}}}}))
 		}

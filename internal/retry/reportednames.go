@@ -25,12 +25,13 @@ const (
 )
 
 // ReportedNames bounds how many names of queues are known from reports alone. Queues that
-// messages may be retried to (retryTargets) are never counted.
+// messages may be retried to (retryTargets) are never counted. A nil one has no bound.
 type ReportedNames struct {
 	store store.Store
 	// Whether messages may be retried to a queue: lookUpIfUnknown begins a lookup in RabbitMQ
 	// where that is not known, cached does not.
 	lookUpIfUnknown, cached func(queue string) (yes, known bool)
+	markProven              func(queue string) // RabbitMQ has dead-lettered from the queue
 
 	// turn is held while the store is asked, so it is a lock that a caller can stop waiting for.
 	turn       *semaphore.Weighted
@@ -43,13 +44,12 @@ type ReportedNames struct {
 // NewReportedNames makes the bound of an Intake and a ParkedIntake that store in s; sender knows
 // which queues messages may be retried to.
 func NewReportedNames(s store.Store, sender *Sender) *ReportedNames {
-	return &ReportedNames{store: s, turn: semaphore.NewWeighted(1), lookUpIfUnknown: sender.MayRetryTo, cached: sender.targets.cached, reporterOf: map[string]string{}, perUser: map[string]int{},
-		recounted: time.Now().Add(firstRecount - recountEvery)}
+	return &ReportedNames{store: s, turn: semaphore.NewWeighted(1), lookUpIfUnknown: sender.MayRetryTo, cached: sender.targets.cached, markProven: sender.targets.proven.add,
+		reporterOf: map[string]string{}, perUser: map[string]int{}, recounted: time.Now().Add(firstRecount - recountEvery)}
 }
 
 // admits tells whether a message may be kept for a queue that reporter named, and counts the
-// name. A lookup in RabbitMQ begins only for a name that is counted. Without ReportedNames (a nil
-// n) there is no bound.
+// name. A lookup in RabbitMQ begins only for a name that is counted.
 func (n *ReportedNames) admits(ctx context.Context, queue, reporter string) bool {
 	if n == nil || queue == "" {
 		return true

@@ -41,13 +41,12 @@ type retryTargets struct {
 	patience func(queue string) time.Duration
 }
 
-func newRetryTargets(b RetryExchanges, policies func() policy.Set, patience func(queue string) time.Duration) *retryTargets {
-	t := &retryTargets{broker: b, policies: policies, patience: patience, lookup: newExchangeLookup(b.RetryExchangeExists)}
-	t.binding = newExchangeBinding(t.bind, func() {
-		if t.lookup.answered != nil {
-			t.lookup.answered()
-		}
-	})
+func newRetryTargets(b RetryExchanges, policies func() policy.Set, consent Consent, patience func(queue string) time.Duration, answered func()) *retryTargets {
+	if answered == nil {
+		answered = func() {}
+	}
+	t := &retryTargets{broker: b, policies: policies, consent: consent, patience: patience, lookup: newExchangeLookup(b.RetryExchangeExists, answered)}
+	t.binding = newExchangeBinding(t.bind, answered)
 	return t
 }
 

@@ -80,7 +80,7 @@ type Scheduler struct {
 	report   func(lane store.Lane, err error)
 
 	claimed  claimed
-	woken    chan struct{} // see Wake
+	woken    Wakeup
 	troubles storeTroubles
 	// served are the lanes that have had their batch of the current round. A round that
 	// the limits of claimed cut short continues with the others.
@@ -105,10 +105,10 @@ type sentBatch struct {
 
 // NewScheduler makes a scheduler. report receives why a lane is unreachable, each time that it was
 // tried, and nil once when it is reachable again; it is called by several goroutines.
-func NewScheduler(s Store, sender BatchSender, throttle Throttle, events Listener, log *slog.Logger, report func(lane store.Lane, err error)) *Scheduler {
+func NewScheduler(s Store, sender BatchSender, throttle Throttle, wake Wakeup, events Listener, log *slog.Logger, report func(lane store.Lane, err error)) *Scheduler {
 	throttle.SetCatchUp(catchUp)
 	return &Scheduler{store: s, sender: sender, throttle: throttle, events: events, log: log, report: report,
-		backoffs: map[store.Lane]backoff{}, paused: map[string]bool{}, served: map[store.Lane]bool{}, woken: make(chan struct{}, 1), pausing: semaphore.NewWeighted(1),
+		backoffs: map[store.Lane]backoff{}, paused: map[string]bool{}, served: map[store.Lane]bool{}, woken: wake, pausing: semaphore.NewWeighted(1),
 		claimed: claimed{perDestination: map[store.Lane]*laneWindow{}}, troubles: storeTroubles{since: map[string]time.Time{}}}
 }
 
@@ -366,13 +366,22 @@ func (s *Scheduler) Busy() bool {
 	return s.claimed.messages > 0
 }
 
+// Wakeup wakes a Scheduler. It is safe for concurrent use.
+type Wakeup chan struct{}
+
+// NewWakeup returns a Wakeup for one Scheduler.
+func NewWakeup() Wakeup { return make(Wakeup, 1) }
+
 // Wake makes the scheduler look again at what may be retried.
-func (s *Scheduler) Wake() {
+func (w Wakeup) Wake() {
 	select {
-	case s.woken <- struct{}{}:
+	case w <- struct{}{}:
 	default:
 	}
 }
+
+// Wake makes the scheduler look again at what may be retried.
+func (s *Scheduler) Wake() { s.woken.Wake() }
 
 func bodies(claims []store.Claim) (n int) {
 	for _, c := range claims {

@@ -417,7 +417,7 @@ func TestAFailingStoreIsLoggedOnce(t *testing.T) {
 			s := &faultyStore{Store: memstore.New(), at: at, from: began.Add(time.Second), to: began.Add(time.Second + away)}
 			g := newFakeSender(done)
 			var log bytes.Buffer
-			scheduler := retry.NewScheduler(s, g, open(), none, slog.New(slog.NewTextHandler(&log, nil)), func(store.Lane, error) {})
+			scheduler := retry.NewScheduler(s, g, open(), retry.NewWakeup(), none, slog.New(slog.NewTextHandler(&log, nil)), func(store.Lane, error) {})
 			must(t, s.Add(t.Context(), []*store.Record{record("q", "a", began.Add(5*time.Second)), record("q", "b", s.to)}))
 			stop := runs(t, scheduler)
 			time.Sleep(2 * time.Second)
@@ -451,7 +451,7 @@ func TestALeaseThatEndsWhileTheStoreIsAwayIsLogged(t *testing.T) {
 			s := &faultyStore{Store: memstore.New(), at: "Finish", from: began, to: began.Add(30 * time.Second), lease: lease}
 			g := newFakeSender(done)
 			var log bytes.Buffer
-			scheduler := retry.NewScheduler(s, g, open(), none, slog.New(slog.NewTextHandler(&log, nil)), func(store.Lane, error) {})
+			scheduler := retry.NewScheduler(s, g, open(), retry.NewWakeup(), none, slog.New(slog.NewTextHandler(&log, nil)), func(store.Lane, error) {})
 			must(t, s.Add(t.Context(), []*store.Record{record("q", "a", began)}))
 			run(t, scheduler, time.Minute)
 			said := strings.Contains(log.String(), "level=WARN") && strings.Contains(log.String(), " messages=1 hint=")
@@ -537,7 +537,7 @@ func TestTheThrottleIsObeyedAndReceivesEachResult(t *testing.T) {
 			return retry.Result{Done: true}
 		})
 		throttled := &counting{opens: began.Add(67500 * time.Millisecond), few: 3}
-		scheduler := retry.NewScheduler(s, g, throttled, none, slog.New(slog.DiscardHandler), func(store.Lane, error) {})
+		scheduler := retry.NewScheduler(s, g, throttled, retry.NewWakeup(), none, slog.New(slog.DiscardHandler), func(store.Lane, error) {})
 		var all []*store.Record
 		var want []uuid.UUID
 		for i, body := range []string{"a", "failed", "parked", "b", "c", "d"} {
@@ -587,7 +587,7 @@ func sentAt(t *testing.T, replicas int, rate float64, late time.Duration, length
 			first = member
 			throttled := throttle.New(func(string) throttle.Rules { return rules }, random.Float64, func(throttle.Transition) {})
 			throttled.SetShare(throttle.Share{N: replicas, I: i}, time.Now())
-			scheduler := retry.NewScheduler(slowStore{member, func() time.Duration { return time.Duration(random.Int64N(int64(late) + 1)) }}, g, throttled,
+			scheduler := retry.NewScheduler(slowStore{member, func() time.Duration { return time.Duration(random.Int64N(int64(late) + 1)) }}, g, throttled, retry.NewWakeup(),
 				none, slog.New(slog.DiscardHandler), func(store.Lane, error) {})
 			defer runs(t, scheduler)()
 		}

@@ -44,9 +44,11 @@ type Sender struct {
 }
 
 // NewSender makes a Sender that publishes through p, to queues that the policies allow; policies is
-// called for each batch. patience is how long messages wait for a queue that does not exist.
-func NewSender(p Publisher, policies func() policy.Set, patience func(queue string) time.Duration, events Listener) *Sender {
-	return &Sender{publisher: p, events: events, targets: newRetryTargets(p, policies, patience)}
+// called for each batch. Without consent RabbitMQ is not asked for one. patience is how long messages
+// wait for a queue that does not exist. answered, which may be nil, is called each time RabbitMQ has
+// answered whether a queue has a retry exchange, and when a binding has ended.
+func NewSender(p Publisher, policies func() policy.Set, consent Consent, patience func(queue string) time.Duration, answered func(), events Listener) *Sender {
+	return &Sender{publisher: p, events: events, targets: newRetryTargets(p, policies, consent, patience, answered)}
 }
 
 // RemoveRetryExchange deletes the retry exchange of a queue that is gone. RabbitMQ refuses while a
@@ -56,16 +58,12 @@ func (s *Sender) RemoveRetryExchange(ctx context.Context, queue string) error {
 	return s.publisher.RemoveRetryExchange(ctx, queue)
 }
 
-// OnLookupAnswered sets a function that is called each time RabbitMQ has answered whether a
-// queue has a retry exchange. Call it before the first Send.
-func (s *Sender) OnLookupAnswered(answered func()) { s.targets.lookup.answered = answered }
-
 // MayRetryTo tells from memory whether messages can be retried to a queue. Where that is not
 // known, a lookup in RabbitMQ begins. It is safe for concurrent use.
 func (s *Sender) MayRetryTo(queue string) (yes, known bool) { return s.targets.lookUpIfUnknown(queue) }
 
-// IsBinding tells whether a queue is being bound to its retry exchange. The function of
-// OnLookupAnswered is called when that has ended. It is safe for concurrent use.
+// IsBinding tells whether a queue is being bound to its retry exchange. It is safe for
+// concurrent use.
 func (s *Sender) IsBinding(queue string) bool { return s.targets.binding.isUnderWay(queue) }
 
 // Close cancels the lookups and bindings under way. Call it after the last Send.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"reflect"
 	"strings"
 	"sync"
@@ -31,7 +32,7 @@ func due(body string) store.Claim {
 func publishClaims(a *faultyBroker, claims ...store.Claim) (results []retry.Result, events []string) {
 	ctx := context.Background()
 	policies := policy.Set{{Name: "p", Queues: []string{"q"}}}
-	g := retry.NewSender(a, func() policy.Set { return policies }, impatient, func(e retry.Event) { events = append(events, string(e.Kind)+" "+e.ID.String()) })
+	g := retry.NewSender(a, func() policy.Set { return policies }, nil, impatient, nil, func(e retry.Event) { events = append(events, string(e.Kind)+" "+e.ID.String()) })
 	return g.Send(ctx, "q", claims)(ctx), events
 }
 
@@ -74,7 +75,7 @@ func TestOnlyAConfirmedMessageIsDone(t *testing.T) {
 // A queue that is gone has its messages parked, with that reason.
 func TestUnroutableIsParkedWhenTheQueueIsGone(t *testing.T) {
 	a := &faultyBroker{of: map[string]error{"x": wire.ErrUnroutable}}
-	g := retry.NewSender(a, func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"q"}}} }, impatient, none)
+	g := retry.NewSender(a, func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"q"}}} }, nil, impatient, nil, none)
 	ctx := context.Background()
 	wait := g.Send(ctx, "q", []store.Claim{due("x"), due("confirmed")})
 	a.gone = true
@@ -89,7 +90,7 @@ func TestUnroutableIsParkedWhenTheQueueIsGone(t *testing.T) {
 func TestAReportDoesNotDeclareADeletedRetryExchangeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &faultyBroker{of: map[string]error{"reported": wire.ErrUnroutable}}
-		g := retry.NewSender(a, func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"*"}}} }, impatient, none)
+		g := retry.NewSender(a, func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"*"}}} }, nil, impatient, nil, none)
 		defer g.Close()
 		reported := due("reported")
 		reported.Record.Proven = false
@@ -173,10 +174,9 @@ func TestNothingIsPublishedToAQueueThatNoPolicyAllows(t *testing.T) {
 		"named by reports": {"q", false, policy.Set{{Name: "p", Queues: []string{"*"}}}},
 	} {
 		a := &faultyBroker{}
-		g := retry.NewSender(a, func() policy.Set { return c.policies }, impatient, none)
-		t.Cleanup(g.Close)
 		answered := make(chan struct{}, 1)
-		g.OnLookupAnswered(func() { answered <- struct{}{} })
+		g := retry.NewSender(a, func() policy.Set { return c.policies }, nil, impatient, func() { answered <- struct{}{} }, none)
+		t.Cleanup(g.Close)
 		d := due("x")
 		d.Record.Queue, d.Record.Proven = c.queue, c.proven
 		send := func() []retry.Result {
@@ -214,10 +214,9 @@ func TestAMessageThatIsNotPublishedIsNotDone(t *testing.T) {
 // A queue that RabbitMQ has dead-lettered from is enrolled until it is gone.
 func TestADeletedQueueIsNotEnrolled(t *testing.T) {
 	a := &faultyBroker{}
-	g := retry.NewSender(a, anyQueue, impatient, none)
+	g := retry.NewSender(a, anyQueue, nil, impatient, nil, none)
 	defer g.Close()
-	f := newIntake(memstore.New())
-	f.UseReportedNames(nil, g)
+	f := retry.NewIntake(memstore.New(), retry.NewInForce(retry.Rules{Policies: anyQueue()}), nil, retry.NewReportedNames(memstore.New(), g), none)
 	must(t, f.Handle(t.Context(), []wire.Delivery{deadLetter("q", "x")}))
 	if yes, _ := g.MayRetryTo("q"); !yes {
 		t.Fatal("a dead letter's queue is not enrolled")
@@ -278,22 +277,21 @@ func binding(t *testing.T, b *slowBinder, test func(s *memstore.Store, reports f
 	t.Helper()
 	b.bound, b.late = map[string]int{}, map[string]time.Duration{}
 	synctest.Test(t, func(t *testing.T) {
-		s := memstore.New()
-		g := retry.NewSender(b, anyQueue, func(string) time.Duration { return b.patience }, func(e retry.Event) {
+		s, wake := memstore.New(), retry.NewWakeup()
+		g := retry.NewSender(b, anyQueue, nil, func(string) time.Duration { return b.patience }, wake.Wake, func(e retry.Event) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			b.late[e.Queue] = max(b.late[e.Queue], e.Late)
 		})
 		var mu sync.Mutex
 		var reports []string
-		scheduler := schedulerHeard(s, g, none, func(lane store.Lane, err error) {
+		scheduler := retry.NewScheduler(s, g, open(), wake, none, slog.New(slog.DiscardHandler), func(lane store.Lane, err error) {
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
 				reports = append(reports, fmt.Sprint(lane, ": ", err))
 			}
 		})
-		g.OnLookupAnswered(scheduler.Wake)
 		stop := runs(t, scheduler)
 		test(s, func() string {
 			mu.Lock()

@@ -25,7 +25,7 @@ func TestWhetherAQueueIsATargetIsKnown(t *testing.T) {
 		b := &slowBroker{latency: time.Second, there: map[string]bool{"enrolled": true}, lookups: map[string]int{}}
 		g := retry.NewSender(b, func() policy.Set {
 			return policy.Set{{Name: "p", Queues: []string{"exact", "enrolled*", "missing*", "redrive*"}}}
-		}, impatient, none)
+		}, nil, impatient, nil, none)
 		defer g.Close()
 		for _, c := range []struct {
 			queue              string
@@ -55,7 +55,7 @@ func TestWhetherAQueueIsATargetIsKnown(t *testing.T) {
 func TestHowLongAnAnswerCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &slowBroker{there: map[string]bool{"enrolled": true}, lookups: map[string]int{}}
-		g := retry.NewSender(b, anyQueue, impatient, none)
+		g := retry.NewSender(b, anyQueue, nil, impatient, nil, none)
 		defer g.Close()
 		for _, c := range []struct {
 			after   time.Duration
@@ -77,9 +77,8 @@ func TestHowLongAnAnswerCounts(t *testing.T) {
 func TestNamesThatOnlyReportsGaveAreLookedUpBesideTheScheduler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &slowBroker{latency: time.Second, there: map[string]bool{"enrolled": true}, lookups: map[string]int{}}
-		g := retry.NewSender(b, anyQueue, impatient, none)
 		woken := 0
-		g.OnLookupAnswered(func() { b.mu.Lock(); woken++; b.mu.Unlock() })
+		g := retry.NewSender(b, anyQueue, nil, impatient, func() { b.mu.Lock(); woken++; b.mu.Unlock() }, none)
 		began := time.Now()
 		send := func(queue string, proven bool) retry.Result {
 			return g.Send(t.Context(), queue, claim(queue, proven))(t.Context())[0]
@@ -134,15 +133,14 @@ func TestNamesThatOnlyReportsGaveAreLookedUpBesideTheScheduler(t *testing.T) {
 
 // limitsNames returns an intake that limits how many names are kept that only reports gave, and what
 // it asks: a broker, in which some queues are enrolled, by its sender.
-func limitsNames(t *testing.T, latency time.Duration, enrolled ...string) (*slowBroker, *memstore.Store, *retry.Sender, *retry.Intake) {
+func limitsNames(t *testing.T, c retry.Consent, latency time.Duration, enrolled ...string) (*slowBroker, *memstore.Store, *retry.Sender, *retry.Intake) {
 	b, s := &slowBroker{latency: latency, there: map[string]bool{}, lookups: map[string]int{}}, memstore.New()
 	for _, queue := range enrolled {
 		b.there[queue] = true
 	}
-	g := retry.NewSender(b, anyQueue, impatient, none)
+	g := retry.NewSender(b, anyQueue, c, impatient, nil, none)
 	t.Cleanup(g.Close)
-	f := retry.NewIntake(s, retry.Rules{Policies: anyQueue()}, nil, none)
-	f.UseReportedNames(retry.NewReportedNames(s, g), g)
+	f := retry.NewIntake(s, retry.NewInForce(retry.Rules{Policies: anyQueue()}), nil, retry.NewReportedNames(s, g), none)
 	return b, s, g, f
 }
 
@@ -154,7 +152,7 @@ func reportBy(user, queue string) []wire.Delivery {
 // something is kept for no longer, cost nothing.
 func TestInventedNamesShareABudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, s, _, f := limitsNames(t, 0)
+		b, s, _, f := limitsNames(t, nil, 0)
 		report := func(user, queue string) { t.Helper(); must(t, f.Handle(t.Context(), reportBy(user, queue))) }
 		names := func() (n int, nameless int64) {
 			counts, err := s.Counts(t.Context())
@@ -217,8 +215,7 @@ func TestInventedNamesShareABudget(t *testing.T) {
 func TestAReportForAnEnrolledQueueIsKeptWhileTheBudgetIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &consent{}
-		_, s, g, f := limitsNames(t, 10*time.Millisecond, "honest")
-		g.UseConsent(c)
+		_, s, g, f := limitsNames(t, c, 10*time.Millisecond, "honest")
 		refused := func(queue string) bool {
 			t.Helper()
 			must(t, f.Handle(t.Context(), reportBy("shop", queue)))
@@ -295,8 +292,7 @@ func TestAReportIsParkedOnlyByAnAnswerNewerThanItself(t *testing.T) {
 			{consent{asOf: now, err: down}, [2]string{parked, unknown}},
 			{consent{yes: true, asOf: now}, [2]string{sent, sent}},
 		} {
-			g := retry.NewSender(&faultyBroker{}, anyQueue, impatient, none)
-			g.UseConsent(&c.consent)
+			g := retry.NewSender(&faultyBroker{}, anyQueue, &c.consent, impatient, nil, none)
 			send := func() []retry.Result { return g.Send(t.Context(), "q", claims)(t.Context()) }
 			if f := send()[0]; !errors.Is(f.Err, retry.ErrLookupPending) {
 				t.Errorf("%d: before RabbitMQ's answer: %+v", i, f)
@@ -324,8 +320,7 @@ func TestAReportIsParkedOnlyByAnAnswerNewerThanItself(t *testing.T) {
 // That RabbitMQ cannot be asked about a queue is no fault of the way its messages wait.
 func TestUnknownConsentIsNoFaultOfAWay(t *testing.T) {
 	b, s := &faultyBroker{}, memstore.New()
-	f := newHeldFlow(t, s, b, 0)
-	f.hold.UseConsent(&consent{err: errors.New("the management API is down")})
+	f := newHeldFlow(t, s, b, &consent{err: errors.New("the management API is down")}, 0)
 	report := wire.Delivery{Message: wire.Message{Exchange: wire.ExchangeFailures, RoutingKey: "reported", Headers: amqp.Table{}}}
 	must(t, f.Handle(context.Background(), []wire.Delivery{report}))
 	if all := kept(t, s); len(all) != 1 || all[0].Record.State != store.Waiting || len(b.sent) != 0 || len(f.reports) != 0 {

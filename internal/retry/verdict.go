@@ -36,8 +36,8 @@ func (in *Intake) decide(ctx context.Context, i int, d *wire.Delivery, rules *Ru
 
 	o := originOf(d)
 	rec = in.failedRecord(o, i, d, now)
-	if o.proven && in.markProven != nil {
-		in.markProven(o.queue)
+	if o.proven && in.names != nil {
+		in.names.markProven(o.queue)
 	}
 	if why := in.refusal(ctx, rec, o, d); why != "" {
 		return rec, park(rec, now, why), nil

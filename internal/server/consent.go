@@ -13,7 +13,5 @@ func (s *vhost) openConsent() (err error) {
 		}
 	}
 	s.consent = management.NewConsent(s.manage, wire.ExchangeDeadLetters)
-	s.sender.UseConsent(s.consent)
-	s.delayQueues.UseConsent(s.consent)
 	return nil
 }

@@ -325,7 +325,7 @@ func (s *scene) join() *node {
 		f.PollSoon()
 		f.Scheduler.Wake()
 	})
-	f.Scheduler = retry.NewScheduler(n.member, n, f.Throttle, func(retry.Event) {}, log, func(store.Lane, error) {})
+	f.Scheduler = retry.NewScheduler(n.member, n, f.Throttle, retry.NewWakeup(), func(retry.Event) {}, log, func(store.Lane, error) {})
 	book, there := &inspecttest.AuditLog{}, inspecttest.NewQueues()
 	there.Set("q", inspect.AtBroker{Exists: true, Consumers: 1})
 	f.Inspect = inspect.New(inspect.Config{Store: n.member, Broker: there, Audit: book, Activity: &n.activity,

@@ -110,7 +110,7 @@ func TestAPortInUseFreesTheDataFolder(t *testing.T) {
 
 func TestARefusedConfigLeavesTheOldPolicies(t *testing.T) {
 	s := opened(t, testConfig(t))
-	inForce := func() string { return s.vhosts[0].intake.Policies()[0].Name }
+	inForce := func() string { return s.vhosts[0].inForce.Policies()[0].Name }
 
 	s.reload(nil, errors.New("line 3"))
 	if got := inForce(); got != "default" {
@@ -840,7 +840,7 @@ func TestReloadOfSeveralVirtualHosts(t *testing.T) {
 	s := opened(t, c)
 	inForce := func() (all []string) {
 		for _, t := range s.vhosts {
-			for _, p := range t.intake.Policies() {
+			for _, p := range t.inForce.Policies() {
 				all = append(all, t.config.VHost()+" "+p.Name)
 			}
 		}

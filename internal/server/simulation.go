@@ -27,9 +27,9 @@ type outagePicture struct {
 // drawOutage draws what a policy in force would do. Policies that wait in RabbitMQ have no
 // picture: no throttle limits them.
 func (s *vhost) drawOutage(ctx context.Context, name string) template.HTML {
-	set := s.intake.Policies()
+	set := s.inForce.Policies()
 	for i := range set {
-		if p := set[i]; p.Name == name && s.intake.Way(name) == nil {
+		if p := set[i]; p.Name == name && s.inForce.Way(name) == nil {
 			return s.outagePictures.draw(ctx, p, s.policyLimits(name))
 		}
 	}

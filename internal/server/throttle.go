@@ -19,16 +19,15 @@ func (s *vhost) openThrottle() {
 	s.throttle = throttle.New(s.queueLimits, rand.Float64, s.retriesChanged)
 	s.consumerThrottle = &consumerThrottle{
 		Throttle: s.throttle, mayRetryTo: s.sender.MayRetryTo, rules: s.queueLimits, due: s.store.Next, ask: s.publisher.Consumers, ready: s.publisher.Ready,
-		wake: func() { s.scheduler.Wake() }, pollNow: make(chan struct{}, 1), queues: map[string]*watchedQueue{}, unknownSince: map[string]time.Time{},
+		wake: s.wake.Wake, pollNow: make(chan struct{}, 1), queues: map[string]*watchedQueue{}, unknownSince: map[string]time.Time{},
 	}
-	s.sender.OnLookupAnswered(func() { s.scheduler.Wake() })
 	s.metrics.Retries(s.retryStates)
 }
 
 // queueLimits are the throttle's rules for a queue: those of its policy. Of a queue without one
 // nothing is retried, so its rules are only shown to people.
 func (s *vhost) queueLimits(queue string) throttle.Rules {
-	if p, ok := s.intake.Policies().Match(queue); ok {
+	if p, ok := s.inForce.Policies().Match(queue); ok {
 		return s.policyLimits(p.Name)
 	}
 	return throttle.Rules{}

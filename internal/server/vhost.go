@@ -29,7 +29,6 @@ import (
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
 	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/internal/webui"
-	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -63,6 +62,8 @@ type vhost struct {
 	delayQueues                                        *retry.DelayQueues
 	sender                                             *retry.Sender
 	scheduler                                          *retry.Scheduler
+	wake                                               retry.Wakeup // of scheduler
+	inForce                                            *retry.InForce
 	throttle                                           *throttle.Throttle
 	// consumerThrottle is the throttle that the scheduler calls.
 	consumerThrottle *consumerThrottle
@@ -128,7 +129,7 @@ func (s *vhost) metricsHandler() http.Handler {
 
 // newVHost opens the store. No message moves before run; call close if run is not called.
 func newVHost(c *config.Config, o Options, at process) (*vhost, error) {
-	s := &vhost{Options: o, process: at, config: c, since: time.Now(), delayNeeded: make(chan struct{})}
+	s := &vhost{Options: o, process: at, config: c, since: time.Now(), delayNeeded: make(chan struct{}), wake: retry.NewWakeup()}
 	var err error
 	synced := func(d time.Duration) {
 		if m := s.openMetrics.Load(); m != nil {
@@ -167,33 +168,30 @@ func (s *vhost) open(address string) error {
 		return err
 	}
 	s.events = s.listeners().event
-	policies := func() policy.Set { return s.intake.Policies() }
+	if err := s.openConsent(); err != nil {
+		return err
+	}
+	s.inForce = retry.NewInForce(s.retryRules(s.config))
+	s.sender = retry.NewSender(s.publisher, s.inForce.Policies, s.consent, func(queue string) time.Duration {
+		return cmp.Or(s.queueLimits(queue).NoQueue, throttle.DefaultNoQueue)
+	}, s.wake.Wake, s.events)
+	names := retry.NewReportedNames(s.store, s.sender)
 	s.delayPublisher = broker.NewPublisher(s.connection(condition.Delays, "redrive delays"))
 	s.delayPublisher.Confirmed = s.metrics.Confirmed
-	s.delayQueues = retry.NewDelayQueues(s.delayPublisher, policies, s.ConfirmTimeout, s.wayChanged)
-	s.intake = retry.NewIntake(s.store, s.retryRules(s.config), s.delayQueues, s.events)
+	s.delayQueues = retry.NewDelayQueues(s.delayPublisher, s.inForce.Policies, s.consent, s.ConfirmTimeout, s.wayChanged)
+	s.intake = retry.NewIntake(s.store, s.inForce, s.delayQueues, names, s.events)
 	s.intakeConsumer = broker.NewIntakeConsumer(s.connection(condition.Intake, "redrive intake"), prefetch, s.intakeState(condition.Store, wire.QueueIntake), s.quarantined)
 	s.intakeConsumer.Redeclared, s.intakeConsumer.Consumers = s.redeclared, s.watchIntakeConsumers
-	s.parkedIntake = retry.NewParkedIntake(s.store, s.delayQueues.MarkLost, s.events)
+	s.parkedIntake = retry.NewParkedIntake(s.store, names, s.delayQueues.MarkLost, s.events)
 	s.parkedConsumer = broker.NewParkedConsumer(s.connection(condition.Parked, "redrive parked"), parkedPrefetch, s.intakeState(condition.ParkedStore, wire.QueueParked))
 	s.parkedConsumer.Redeclared = s.redeclared
-	s.quarantineIntake = retry.NewQuarantineIntake(s.store, s.events)
+	s.quarantineIntake = retry.NewQuarantineIntake(s.store, names, s.events)
 	at := s.connection("quarantine", "redrive quarantine")
 	at.Observe = s.quarantineConnection
 	s.quarantineConsumer = broker.NewQuarantineConsumer(at, quarantinePrefetch, s.intakeState(condition.ParkedStore, wire.QueueQuarantine))
 	s.quarantineConsumer.Redeclared = s.redeclared
-	s.sender = retry.NewSender(s.publisher, policies, func(queue string) time.Duration {
-		return cmp.Or(s.queueLimits(queue).NoQueue, throttle.DefaultNoQueue)
-	}, s.events)
-	if err := s.openConsent(); err != nil {
-		return err
-	}
 	s.openThrottle()
-	names := retry.NewReportedNames(s.store, s.sender)
-	s.intake.UseReportedNames(names, s.sender)
-	s.parkedIntake.UseReportedNames(names)
-	s.quarantineIntake.UseReportedNames(names)
-	s.scheduler = retry.NewScheduler(s.store, s.sender, s.consumerThrottle, s.events, s.Log, s.laneChanged)
+	s.scheduler = retry.NewScheduler(s.store, s.sender, s.consumerThrottle, s.wake, s.events, s.Log, s.laneChanged)
 	if err := s.openConsole(); err != nil {
 		return err
 	}
@@ -399,7 +397,7 @@ func (s *vhost) run(ctx context.Context) error {
 
 // reload applies the policies of a new configuration.
 func (s *vhost) reload(c *config.Config) {
-	s.intake.SetRules(s.retryRules(c))
-	s.scheduler.Wake()
+	s.inForce.Replace(s.retryRules(c))
+	s.wake.Wake()
 	s.Log.Info("the new policies are in force", "policies", len(c.Policies))
 }

@@ -219,7 +219,7 @@ func (w *World) act(ctx context.Context, a action) error {
 func (w *World) reload(a action) {
 	w.ledger.allow(a.queue, a.attempts)
 	for _, p := range w.running() {
-		p.intake.SetRules(w.rules())
+		p.inForce.Replace(w.rules())
 		p.scheduler.Wake()
 	}
 }

@@ -27,7 +27,6 @@ import (
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
 	"github.com/redrive-mq/redrive/internal/throttle"
-	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -49,7 +48,7 @@ type process struct {
 	hook       hook
 	throttle   *throttle.Throttle
 	cutOff     trouble // its store is in trouble for it alone
-	intake     *retry.Intake
+	inForce    *retry.InForce
 	scheduler  *retry.Scheduler
 	actions    *actions.Actions
 	operations *operations.Runner
@@ -123,26 +122,24 @@ func (p *process) run(ctx context.Context, w *World) error {
 	publisher := broker.NewPublisher(connection("redrive retries"))
 	p.canPublish = publisher.Ready
 	delayPublisher := broker.NewPublisher(connection("redrive delays"))
-	policies := func() policy.Set { return p.intake.Policies() }
-	delays := retry.NewDelayQueues(delayPublisher, policies, 0, func(way string, err error) {
+	p.inForce = retry.NewInForce(rules)
+	wake := retry.NewWakeup()
+	sender := retry.NewSender(publisher, p.inForce.Policies, nil, func(string) time.Duration { return throttle.DefaultNoQueue }, wake.Wake, heard)
+	names := retry.NewReportedNames(p.store, sender)
+	delays := retry.NewDelayQueues(delayPublisher, p.inForce.Policies, nil, 0, func(way string, err error) {
 		log.Info("wait in RabbitMQ", "way", way, "error", err)
 	})
-	p.intake = retry.NewIntake(p.store, rules, delays, heard)
-	parkedIntake := retry.NewParkedIntake(p.store, delays.MarkLost, heard)
+	intake := retry.NewIntake(p.store, p.inForce, delays, names, heard)
+	parkedIntake := retry.NewParkedIntake(p.store, names, delays.MarkLost, heard)
 	intakeConsumer := broker.NewIntakeConsumer(connection("redrive intake"), 4096, func(err error) {
 		if err != nil {
 			log.Error("intake", "error", err)
 		}
 	}, func(int) {})
 	parkedConsumer := broker.NewParkedConsumer(connection("redrive parked"), 1024, func(error) {})
-	sender := retry.NewSender(publisher, policies, func(string) time.Duration { return throttle.DefaultNoQueue }, heard)
-	names := retry.NewReportedNames(p.store, sender)
-	p.intake.UseReportedNames(names, sender)
-	parkedIntake.UseReportedNames(names)
-	p.scheduler = retry.NewScheduler(p.store, sender, th, heard, log, func(store.Lane, error) {})
-	sender.OnLookupAnswered(p.scheduler.Wake)
+	p.scheduler = retry.NewScheduler(p.store, sender, th, wake, heard, log, func(store.Lane, error) {})
 
-	if err := p.openForPeople(ctx, inspect.Config{Store: p.store, Broker: brokerQueues{publisher}, Policies: policies, Log: log}, th, heard); err != nil {
+	if err := p.openForPeople(ctx, inspect.Config{Store: p.store, Broker: brokerQueues{publisher}, Policies: p.inForce.Policies, Log: log}, th, heard); err != nil {
 		return err
 	}
 
@@ -162,7 +159,7 @@ func (p *process) run(ctx context.Context, w *World) error {
 			delayPublisher.AwaitUsable(connecting)
 			cancel()
 		}
-		_ = intakeConsumer.Run(ctx, &watched{Handler: p.intake, ledger: w.ledger, name: p.part("intake")})
+		_ = intakeConsumer.Run(ctx, &watched{Handler: intake, ledger: w.ledger, name: p.part("intake")})
 	})
 	workers.Go(func() {
 		_ = parkedConsumer.Run(ctx, &watched{Handler: parkedIntake, ledger: w.ledger, name: p.part("parked intake")})
