@@ -57,7 +57,7 @@ words:
 
 # Packages side by side, since most of them wait; what keeps the brokers from being too busy are the
 # slots of testenv/brokertest. What takes longest begins first.
-LONGEST = ./test/faults ./internal/store/redisstore ./test/stories ./internal/rabbitmq/move ./test/page ./internal/rabbitmq/doctor
+LONGEST = ./test/faults ./internal/store/redisstore ./test/stories ./internal/rabbitmq/move ./test/page ./internal/doctor
 ONLYLONG = test/image$$
 WITHSERVERS = $(LONGEST) $$($(LISTED) | grep -E '$(SERVERS)' | cut -d' ' -f1 | grep -Ev '$(ONLYLONG)')
 SIDEBYSIDE = -p 8 -parallel 16 -vet=off -ldflags=-w -count=1
@@ -83,7 +83,7 @@ installed:
 
 # The suites that reach RabbitMQ by TLS on one of its versions, by TLS on both.
 test-tls:
-	REDRIVE_TEST_TLS=all $(GO) run ./test/brokers $(GO) test -count=1 -timeout 20m $(TESTFLAGS) ./test/faults ./test/stories ./internal/rabbitmq/doctor
+	REDRIVE_TEST_TLS=all $(GO) run ./test/brokers $(GO) test -count=1 -timeout 20m $(TESTFLAGS) ./test/faults ./test/stories ./internal/doctor
 
 # Known vulnerabilities in what we call; says so where their database cannot be had.
 vulncheck:

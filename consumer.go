@@ -1,12 +1,18 @@
 package redrive
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/internal/delay"
+	"github.com/redrive-mq/redrive/internal/headers"
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
@@ -210,3 +216,163 @@ func (c *Consumer) handler() (Handler, error) {
 	}
 	return h, nil
 }
+
+// Message is one attempt at a message: the message as it was first published, and what
+// became of it since. Its Expiration is "" from the second attempt on, with all ways but
+// Native: it would expire in its queue again. It belongs to the handler until that returns.
+type Message struct {
+	wire.Message
+
+	// Queue is the work queue.
+	Queue string
+	// ID is the same at every attempt from the second one on; also on a duplicate after a
+	// crash, if the publisher has set a message id. It is "" before the first failure, and at
+	// all attempts with Native.
+	ID string
+	// Attempt is 1 at the first one, and one more after each failure. Once a person has
+	// replayed a parked message it begins with 1 again, and ID, FirstFailed and LastError stay.
+	Attempt int
+	// FirstFailed is when it first failed; zero before.
+	FirstFailed time.Time
+	// LastError is the text of the error of the attempt before, up to 2 KiB; "" before the
+	// first failure.
+	LastError string
+	// Redelivered is whether RabbitMQ has delivered it before, and got no acknowledgement.
+	Redelivered bool
+}
+
+// message reads a delivery. queueCounts is the limit QueueCounts of the consumer's way to wait.
+func message(d *amqp.Delivery, queue string, queueCounts bool) *Message {
+	m := &Message{Queue: queue, Attempt: 1, Redelivered: d.Redelivered, Message: broker.Received(d)}
+	m.Headers = clone(d.Headers)
+	switch {
+	case len(d.Headers) == 0:
+	case queueCounts:
+		// On the first delivery RabbitMQ's count would be a publisher's header.
+		if d.Redelivered {
+			m.Attempt = int(headers.Deliveries(d.Headers)) + 1
+			m.Headers = headers.Clean(m.Headers)
+		}
+	// Our headers count only in what has come through an exchange of Redrive's: every publisher of
+	// the queue can write them, and frameworks copy them. Other messages are as first published.
+	case strings.HasPrefix(d.Exchange, "redrive."):
+		t, ok, _ := headers.Read(&m.Message, queue, true, time.Now())
+		if !ok {
+			return m
+		}
+		m.ID, m.Attempt, m.FirstFailed, m.LastError = t.ID, t.Failures+1, t.FirstFailed, t.Error
+		m.Exchange, m.RoutingKey = t.Exchange, t.RoutingKey
+		if m.UserID == "" {
+			m.UserID = t.UserID
+		}
+		m.Headers = headers.Clean(m.Headers)
+	}
+	return m
+}
+
+// clone copies headers, so that a handler's changes do not change the delivery.
+func clone(t amqp.Table) amqp.Table {
+	if t == nil {
+		return nil
+	}
+	c := make(amqp.Table, len(t))
+	for k, v := range t {
+		c[k] = cloneValue(v)
+	}
+	return c
+}
+
+func cloneValue(v any) any {
+	switch v := v.(type) {
+	case amqp.Table:
+		return clone(v)
+	case []any:
+		c := make([]any, len(v))
+		for i := range v {
+			c[i] = cloneValue(v[i])
+		}
+		return c
+	case []byte:
+		return bytes.Clone(v)
+	}
+	return v
+}
+
+// ErrDiscard, returned by a handler, discards the message: it is acknowledged, and not
+// retried. It may be wrapped.
+var ErrDiscard = errors.New("redrive: discard the message")
+
+// ErrMaxDeliveries is the error of a message that was parked because of Consumer.MaxDeliveries.
+var ErrMaxDeliveries = errors.New("redrive: the message was delivered too often without an acknowledgement")
+
+// ParkError, returned by a handler, parks the message at once: it is not retried, and waits
+// in the queue redrive.parked for a person. It may be wrapped.
+type ParkError struct {
+	Err error // why; may be nil
+}
+
+// Park returns a *ParkError. err may be nil.
+func Park(err error) error { return &ParkError{Err: err} }
+
+// Error is the text of Err, or says that there is none.
+func (e *ParkError) Error() string { return textOr(e.Err, "its handler parked it, without an error") }
+
+// Unwrap returns Err.
+func (e *ParkError) Unwrap() error { return e.Err }
+
+// RetryAfterError, returned by a handler, retries the message after a delay of its own, as
+// an HTTP Retry-After asks for. It counts as an attempt like any other. It may be wrapped.
+type RetryAfterError struct {
+	Err error // why; may be nil
+	// Delay until the next attempt, at least. One of 0 or less is none: the next attempt is made
+	// at once or, with Service, after what the service's policy says. A delay longer than
+	// policy.Policy.MaxRetryAfter, or else the policy's longest wait, is cut to that.
+	Delay time.Duration
+}
+
+// RetryAfter returns a *RetryAfterError. err may be nil.
+func RetryAfter(err error, delay time.Duration) error {
+	return &RetryAfterError{Err: err, Delay: delay}
+}
+
+// Error is the text of Err, or says that there is none.
+func (e *RetryAfterError) Error() string {
+	return textOr(e.Err, fmt.Sprintf("its handler asked for another attempt in %s, without an error", e.Delay))
+}
+
+// Unwrap returns Err.
+func (e *RetryAfterError) Unwrap() error { return e.Err }
+
+func textOr(err error, without string) string {
+	if err == nil {
+		return without
+	}
+	return err.Error()
+}
+
+// PanicError is the error of an attempt whose handler panicked. Consumer.Retry and
+// ParkedMessage.Err get it.
+type PanicError struct {
+	Value any    // as recover returned it
+	Stack []byte // the frames of runtime/debug.Stack that are not Redrive's own
+}
+
+// Error begins with "panic: ".
+func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
+
+// Outcome is what became of one attempt.
+type Outcome string
+
+const (
+	Succeeded Outcome = "succeeded" // acknowledged
+	Retried   Outcome = "retried"   // waits for its next attempt, and comes back to its queue
+	Parked    Outcome = "parked"    // in the queue redrive.parked, for a person
+	Discarded Outcome = "discarded" // acknowledged, as the handler or the policy decided
+	Forwarded Outcome = "forwarded" // published where the policy forwards
+	// Unsettled: it was not acknowledged, and no copy of it was confirmed, since the connection
+	// was lost, the time to stop was over, or RabbitMQ accepts no copy. RabbitMQ delivers it again.
+	Unsettled Outcome = "unsettled"
+	// Unacknowledged: it was published to where it waits, is parked or forwarded, but could
+	// not be acknowledged. RabbitMQ delivers the original as well, so there are two copies.
+	Unacknowledged Outcome = "unacknowledged"
+)

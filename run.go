@@ -2,11 +2,19 @@ package redrive
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
+	"math"
+	"sync"
 	"sync/atomic"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
+
 	"github.com/redrive-mq/redrive/internal/broker"
+	"github.com/redrive-mq/redrive/internal/headers"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // returnGrace is how long handlers may take to return after their contexts ended.
@@ -169,4 +177,344 @@ func (r *run) finish() error {
 	}
 	return fmt.Errorf("redrive: %d of %d handlers of queue %q did not return when their context ended, %s after the consumer was stopped, and are left behind; RabbitMQ delivers their messages again",
 		busy, cap(r.slots), r.acknowledger.consumer.Queue, r.acknowledger.consumer.Shutdown)
+}
+
+// attempt is one try of the handler at a delivery, and how it ended.
+type attempt struct {
+	m               *Message
+	number          int    // m.Attempt before the handler, which may change m
+	cannotRepublish string // why it cannot be published again as it was; "" when it can
+	failed          error
+	unhandled       bool // it is parked without its handler: failed says why
+	suspect         bool // its handler may have ended the process: it is handled alone
+	took            time.Duration
+}
+
+// begin reads a delivery. One that cannot be published again is passed to no handler.
+func (r *run) begin(sub subscription, d *amqp.Delivery) attempt {
+	a := attempt{m: message(d, r.acknowledger.consumer.Queue, r.acknowledger.limits.QueueCounts), cannotRepublish: sub.CannotRepublish(d)}
+	a.number = a.m.Attempt
+	sub.unsettled.Add(1)
+	r.acknowledger.checkEarly(a.m)
+	if a.cannotRepublish != "" {
+		a.failed, a.unhandled = errors.New(a.cannotRepublish), true
+	} else if !r.acknowledger.limits.QueueCounts {
+		r.deliveries.judge(&a, d)
+	}
+	return a
+}
+
+// attempt calls the handler with one delivery and ends it.
+func (r *run) attempt(sub subscription, d *amqp.Delivery) {
+	a := r.begin(sub, d)
+	if !a.unhandled {
+		r.deliveries.enter(a.suspect)
+		began := time.Now()
+		a.failed = callHandler(r.handleCtx, r.acknowledger.consumer.Timeout, r.handle, a.m)
+		a.took = time.Since(began)
+		r.deliveries.leave(a.suspect)
+	}
+	r.end(sub, d, &a)
+}
+
+// end acknowledges the delivery of an attempt; if it failed, only once its copy is confirmed. The
+// delivery is passed beside the attempt: as a field of it, it would be allocated for each message.
+func (r *run) end(sub subscription, d *amqp.Delivery, a *attempt) {
+	m := a.m
+	outcome, err := Unsettled, error(nil)
+	if a.failed == nil {
+		outcome, err = outcomeOf(Succeeded, Unsettled, d.Ack(false))
+	} else {
+		f := failure{text: a.cannotRepublish}
+		if a.cannotRepublish == "" {
+			f = r.acknowledger.classify(a.failed)
+		}
+		if err = r.waitPrepared(sub); err == nil {
+			outcome, err = r.acknowledger.acknowledge(sub.ctx, d, m, a.cannotRepublish, f)
+		}
+		r.logFailure(m, outcome, &f, err)
+	}
+	if err == nil {
+		sub.unsettled.Add(-1)
+	} else {
+		r.logUnsettled(m, outcome, err)
+	}
+	queue := r.acknowledger.consumer.Queue
+	count(r.client, queue, r.client.config.Metrics.Attempt, AttemptEvent{Queue: queue, Attempt: a.number, Outcome: outcome, Duration: a.took})
+}
+
+var (
+	errLost  = errors.New("the connection was lost meanwhile")
+	errEnded = errors.New("the time to stop ended first")
+)
+
+// waitPrepared waits until the exchanges and queues that failed messages need are declared. Its
+// error is why the failure needs no copy: the message is in its queue again, or soon will be.
+func (r *run) waitPrepared(sub subscription) error {
+	select {
+	case <-sub.prepared:
+	case <-sub.ctx.Done():
+	}
+	if sub.ended() {
+		return errLost
+	}
+	if r.handleCtx.Err() != nil {
+		return errEnded
+	}
+	return nil
+}
+
+func (r *run) logOf(m *Message, o Outcome) *slog.Logger {
+	return r.client.config.Log.With("queue", r.acknowledger.consumer.Queue, "id", m.ID, "message_id", m.MessageID, "attempt", m.Attempt, "outcome", o)
+}
+
+// logFailure logs a failure once, a panic with its stack. A payload is never logged.
+func (r *run) logFailure(m *Message, o Outcome, f *failure, err error) {
+	log := r.logOf(m, o)
+	if f.panicked != nil {
+		log.Error("a handler panicked", "panic", fmt.Sprint(f.panicked.Value), "stack", string(f.panicked.Stack))
+	}
+	if err != nil {
+		return
+	}
+	level := slog.LevelInfo
+	switch o {
+	case Retried:
+		level = slog.LevelDebug // a retry is normal
+	case Parked:
+		level = slog.LevelWarn // it waits for a person
+	}
+	log.Log(context.Background(), level, "an attempt failed", "error", f.text)
+}
+
+// logUnsettled logs why a message was not acknowledged. consume warns of all of a connection at once.
+func (r *run) logUnsettled(m *Message, o Outcome, err error) {
+	log := r.logOf(m, o)
+	if errors.Is(err, wire.ErrUnacceptable) {
+		log.Error("a failed message cannot be published, neither for its retry nor to redrive.parked: it stays unacknowledged, uses one of Consumer.Prefetch, and RabbitMQ delivers it again when the connection closes", "prefetch", r.acknowledger.consumer.Prefetch, "error", err)
+		return
+	}
+	log.Debug("a message could not be acknowledged", "error", err)
+}
+
+// callHandler calls a handler once. A panic is an error.
+func callHandler(ctx context.Context, timeout time.Duration, handle Handler, m *Message) (err error) {
+	ctx, cancel := withTimeout(ctx, timeout)
+	defer cancel()
+	if p := catch(func() { err = handle(ctx, m) }); p != nil {
+		return p
+	}
+	return err
+}
+
+// withTimeout returns a context that ends with ctx, and after timeout unless that is 0.
+func withTimeout(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
+	if timeout > 0 {
+		return context.WithTimeout(ctx, timeout)
+	}
+	return ctx, func() {}
+}
+
+const (
+	defaultMaxDeliveries = 10
+	// suspectFrom is after how many deliveries without an acknowledgement a message is handled alone.
+	suspectFrom = 3
+	// benefit is how many deliveries beyond the limit a message gets when another was parked at it:
+	// RabbitMQ also counts messages that were only prefetched.
+	benefit = 5
+)
+
+// deliveries finds messages whose handler may have ended the process before. Its methods are safe
+// for concurrent use.
+type deliveries struct {
+	max    int64        // as Consumer.MaxDeliveries
+	alone  sync.RWMutex // held for writing while a suspect is handled
+	passed atomic.Bool  // a suspect's handler returned
+	parked atomic.Bool  // a message reached max
+}
+
+// judge reads RabbitMQ's count. It counts only what RabbitMQ marks as redelivered: on the first
+// delivery the header is a publisher's.
+func (s *deliveries) judge(a *attempt, d *amqp.Delivery) {
+	if !d.Redelivered {
+		return
+	}
+	if _, counted := d.Headers["x-delivery-count"]; !counted { // a classic queue
+		a.suspect = !s.passed.Load()
+		return
+	}
+	limit := s.max
+	if limit < 0 {
+		limit = math.MaxInt64 - benefit
+	}
+	n := headers.Deliveries(d.Headers)
+	if n >= limit && (!s.parked.Swap(true) || n >= limit+benefit) {
+		a.failed, a.unhandled = fmt.Errorf("%w: %d times", ErrMaxDeliveries, n), true
+		return
+	}
+	a.suspect = n >= min(suspectFrom, limit-1)
+}
+
+// enter waits until a handler may be called: a suspect's while no other one runs.
+func (s *deliveries) enter(suspect bool) {
+	if suspect {
+		s.alone.Lock()
+	} else {
+		s.alone.RLock()
+	}
+}
+
+func (s *deliveries) leave(suspect bool) {
+	if suspect {
+		s.passed.Store(true)
+		s.alone.Unlock()
+	} else {
+		s.alone.RUnlock()
+	}
+}
+
+// Batch has a consumer handle several messages at once. Size and Handler are required.
+type Batch struct {
+	// Size is the most messages of one call, from 1 to 65,535.
+	Size int
+	// Wait is how long the first message of a batch waits for more. The default is 1 s.
+	Wait time.Duration
+	// Handler handles a batch.
+	Handler BatchHandler
+}
+
+// BatchHandler is one attempt at each of several messages, 1 to Batch.Size of them. It
+// returns the errors of those that failed, by the very pointers it was called with; nil is
+// a success of all. Each message is settled by itself: an error means for it what it means
+// when a Handler returns it. A panic, or an error for a message that is not of the batch,
+// fails all that have no error of their own.
+//
+// Different attempts at a message may be in different batches. When the consumer stops, a
+// batch that is not full is handled at once. It must return when ctx ends.
+type BatchHandler func(ctx context.Context, batch []*Message) map[*Message]error
+
+var errNotOfBatch = errors.New("redrive: the batch handler returned an error for a message that is not of its batch")
+
+// workBatches attempts one batch after the other, until there are no more messages. One worker
+// at a time collects, or each would wait with a part of what has arrived.
+func (r *run) workBatches(sub subscription) {
+	b := r.acknowledger.consumer.Batch
+	for {
+		select {
+		case sub.collecting <- struct{}{}:
+		case <-r.consumeCtx.Done():
+			return
+		case <-sub.Ended:
+			return
+		}
+		deliveries := collect(r.consumeCtx, sub.In, sub.Ended, b.Size, b.Wait)
+		<-sub.collecting
+		if len(deliveries) == 0 || sub.ended() {
+			return
+		}
+		r.attemptBatch(sub, deliveries)
+	}
+}
+
+// collect waits for a delivery, and from then on up to wait for size of them, not longer than
+// ctx lasts. It returns none when nothing more is to be handled: after ended, and after the end
+// of in, RabbitMQ delivers again what was collected.
+func collect(ctx context.Context, in <-chan amqp.Delivery, ended <-chan struct{}, size int, wait time.Duration) (batch []amqp.Delivery) {
+	var over <-chan time.Time
+	for len(batch) < size {
+		if ctx.Err() != nil { // a select may receive a message although ctx has ended
+			return batch
+		}
+		select {
+		case <-ctx.Done():
+			return batch
+		case <-ended:
+			return nil
+		case <-over:
+			return batch
+		case d, ok := <-in:
+			if !ok {
+				return nil
+			}
+			if batch = append(batch, d); len(batch) == 1 {
+				over = time.After(wait)
+			}
+		}
+	}
+	return batch
+}
+
+// attemptBatch calls the handler with a batch and ends the attempt at each of its messages.
+func (r *run) attemptBatch(sub subscription, deliveries []amqp.Delivery) {
+	all := make([]attempt, len(deliveries))
+	var batch []*attempt
+	for i := range deliveries {
+		a := &all[i]
+		if *a = r.begin(sub, &deliveries[i]); a.unhandled {
+			continue
+		}
+		if a.suspect {
+			r.handleBatch([]*attempt{a})
+			continue
+		}
+		batch = append(batch, a)
+	}
+	if len(batch) > 0 {
+		r.handleBatch(batch)
+	}
+	var ending sync.WaitGroup // each waits for its own confirm
+	for i := range all {
+		d, a := &deliveries[i], &all[i]
+		if a.failed == nil {
+			r.end(sub, d, a)
+			continue
+		}
+		ending.Go(func() { r.end(sub, d, a) })
+	}
+	ending.Wait()
+}
+
+// handleBatch calls the handler with messages that are all suspects, or none of them.
+func (r *run) handleBatch(batch []*attempt) {
+	suspect := batch[0].suspect
+	r.deliveries.enter(suspect)
+	began := time.Now()
+	messages := make([]*Message, len(batch))
+	for i, a := range batch {
+		messages[i] = a.m
+	}
+	failed, other := callBatchHandler(r.handleCtx, r.acknowledger.consumer, messages)
+	took := time.Since(began)
+	r.deliveries.leave(suspect)
+	for _, a := range batch {
+		a.took = took
+		if a.failed = failed[a.m]; a.failed == nil {
+			a.failed = other
+		}
+	}
+}
+
+// callBatchHandler calls a batch handler once.
+func callBatchHandler(ctx context.Context, c Consumer, batch []*Message) (failed map[*Message]error, other error) {
+	ctx, cancel := withTimeout(ctx, c.Timeout)
+	defer cancel()
+	known := make(map[*Message]bool, len(batch))
+	for _, m := range batch {
+		known[m] = true
+	}
+	var returned map[*Message]error
+	if p := catch(func() { returned = c.Batch.Handler(ctx, batch) }); p != nil {
+		return nil, p
+	}
+	failed = make(map[*Message]error, len(returned)) // the handler may keep its own
+	for m, err := range returned {
+		switch {
+		case err == nil:
+		case !known[m]:
+			other = errNotOfBatch
+		default:
+			failed[m] = err
+		}
+	}
+	return failed, other
 }

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/redrive-mq/redrive/internal/rabbitmq/doctor"
+	"github.com/redrive-mq/redrive/internal/doctor"
 )
 
 // showReports writes what the doctor found; in a table, the checks that are ok are one line.

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/redrive-mq/redrive/internal/config"
-	"github.com/redrive-mq/redrive/internal/rabbitmq/doctor"
+	"github.com/redrive-mq/redrive/internal/doctor"
 	"github.com/redrive-mq/redrive/internal/server"
 	"github.com/redrive-mq/redrive/internal/store/redisstore"
 )

@@ -12,7 +12,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/addresses"
 	"github.com/redrive-mq/redrive/internal/config"
-	"github.com/redrive-mq/redrive/internal/rabbitmq/doctor"
+	"github.com/redrive-mq/redrive/internal/doctor"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/permissions"
 	"github.com/redrive-mq/redrive/policy"
 )

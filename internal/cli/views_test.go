@@ -34,7 +34,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
 	"github.com/redrive-mq/redrive/internal/operations"
-	"github.com/redrive-mq/redrive/internal/rabbitmq/doctor"
+	"github.com/redrive-mq/redrive/internal/doctor"
 	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
