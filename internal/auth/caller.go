@@ -1,11 +1,12 @@
 // Package auth is access control: signing in with a user of RabbitMQ's or a token, roles, and the
 // queues that callers are limited to. Read it in this order:
 //
-//	caller.go    a caller, their role and queues; address.go: where a request comes from
-//	guard.go     lets requests of known callers through
-//	token.go     tokens; rabbitmq.go: RabbitMQ's users, with signedin.go and limit.go against guessing
+//	caller.go    a caller, their role and queues
+//	guard.go     lets requests of known callers through, and slows guessing
+//	token.go     tokens
+//	rabbitmq.go  RabbitMQ's users
 //	signin.go    signing in and out with the page
-//	session.go   sessions, in memory; keptsessions.go: in a store that replicas share
+//	session.go   sessions, in memory or in a store that replicas share
 //	tls.go       certificates that are renewed while the service runs
 package auth
 

@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/internal/delay"
+	"github.com/redrive-mq/redrive/internal/hint"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/version"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -151,4 +154,268 @@ func declareExchange(ch *amqp.Channel, e delay.Exchange) error {
 func declareQueue(ch *amqp.Channel, q delay.Queue) error {
 	_, err := ch.QueueDeclare(q.Name, true, false, false, false, q.Args)
 	return err
+}
+
+// ErrNotInternal: the exchange "redrive" exists and clients may publish to it, so
+// what arrives through it proves nothing.
+var ErrNotInternal = hint.Errorf("delete it and start again: Redrive declares it as it must be", `the exchange "redrive" exists and is not an internal, durable fanout exchange, so any client could forge dead letters`)
+
+// DeliveryLimit is how often RabbitMQ tries to deliver a message from redrive.intake before it
+// quarantines it. On RabbitMQ 3 there are messages over which it closes each connection that
+// they are delivered to (541, see the facts), and only this limit removes them: about 10 ms
+// each time [measured on 3.10.8]. No other message reaches it.
+// RabbitMQ counts a delivery of each message that is in the consumer's window when a connection
+// ends. Each connection begins with a window of one message, and each window is eight times the one
+// before: 8, 64, 512 and 4,096 (consumeWindow). A connection that ends at such a message has by then
+// acknowledged a seventh of its last window, so of each size at most seven connections end before
+// another message is acknowledged: it is delivered some thirty times.
+// For a message that has become the first of the queue only those connections count that end
+// before it is acknowledged.
+//
+// Quarantining is at-most-once on purpose. At-least-once dead-lettering runs in one process,
+// and a forged x-death kills that in RabbitMQ 3 for the whole node. [measured on 3.10.8: quorum
+// queues that use it are then refused with 541]
+const DeliveryLimit = 100
+
+// deadLetterExchange and intakeQueue are what failed messages come through.
+var (
+	deadLetterExchange = delay.Exchange{Name: wire.ExchangeDeadLetters, Kind: amqp.ExchangeFanout, Internal: true, Args: amqp.Table{"alternate-exchange": delay.Nowhere}}
+	intakeQueue        = delay.Queue{Name: wire.QueueIntake, Args: amqp.Table{"x-queue-type": "quorum",
+		"x-delivery-limit": int64(DeliveryLimit), "x-dead-letter-exchange": wire.ExchangeQuarantine}}
+)
+
+// intakeTopology is what the consumer of redrive.intake declares.
+func intakeTopology() delay.Topology {
+	q := quarantineTopology()
+	return delay.Topology{
+		Exchanges: append([]delay.Exchange{deadLetterExchange, delay.Own(wire.ExchangeFailures, amqp.ExchangeTopic)}, q.Exchanges...),
+		Queues:    append(q.Queues, intakeQueue),
+		Bindings: append(q.Bindings, delay.Binding{From: wire.ExchangeDeadLetters, ToQueue: wire.QueueIntake},
+			delay.Binding{From: wire.ExchangeFailures, Key: "#", ToQueue: wire.QueueIntake}),
+	}
+}
+
+// quarantineTopology is where RabbitMQ moves what it fails to deliver from the intake.
+func quarantineTopology() delay.Topology {
+	return delay.Topology{
+		Exchanges: []delay.Exchange{{Name: wire.ExchangeQuarantine, Kind: amqp.ExchangeFanout, Internal: true, Args: amqp.Table{"alternate-exchange": wire.ExchangeQuarantine}}},
+		Queues:    []delay.Queue{{Name: wire.QueueQuarantine, Args: amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": delay.NoLimit}}},
+		Bindings:  []delay.Binding{{From: wire.ExchangeQuarantine, ToQueue: wire.QueueQuarantine}},
+	}
+}
+
+// declaring explains why something could not be declared.
+func declaring(what, name string, err error) error {
+	var e *amqp.Error
+	refused := errors.As(err, &e)
+	if err = explain(err); refused && name == wire.ExchangeDeadLetters && errors.Is(err, wire.ErrDiffers) {
+		return permanentError{fmt.Errorf("%w (%s)", ErrNotInternal, e.Reason)}
+	}
+	if remedy := preconditionRemedy(what, name, err); remedy != "" {
+		return hint.Errorf(remedy, "declaring the %s %q: %w", what, name, err)
+	}
+	return fmt.Errorf("declaring the %s %q: %w", what, name, err)
+}
+
+// OwnNames returns the names that BatchConsumer.Redeclared can receive.
+func OwnNames() (all []string) {
+	for _, t := range []delay.Topology{intakeTopology(), delay.Parked()} {
+		for _, e := range t.Exchanges {
+			all = append(all, "exchange "+e.Name)
+		}
+		for _, q := range t.Queues {
+			all = append(all, "queue "+q.Name)
+		}
+	}
+	return all
+}
+
+// declare declares all that the consumer needs.
+func (c *BatchConsumer) declare(conn *amqp.Connection) error {
+	return declareOn(channelsOf(conn), c.topology)
+}
+
+// redeclare declares again what was deleted, and binds all of it: RabbitMQ shows no bindings to
+// its clients. Redeclared receives what was missing.
+func (c *BatchConsumer) redeclare(conn *amqp.Connection) error {
+	missing, err := missingOf(conn, c.topology)
+	if err != nil {
+		return err
+	}
+	if err := c.declare(conn); err != nil {
+		return err
+	}
+	if len(missing) > 0 && c.Redeclared != nil {
+		c.Redeclared(missing)
+	}
+	return nil
+}
+
+// missingOf returns which exchanges and queues of t do not exist. It asks by passive declares, of
+// which one that fails ends its channel.
+func missingOf(conn *amqp.Connection, t delay.Topology) (all []string, err error) {
+	var ch *amqp.Channel
+	look := func(what, name string, declare func(*amqp.Channel) error) {
+		if err != nil {
+			return
+		}
+		if ch == nil {
+			if ch, err = conn.Channel(); err != nil {
+				err = explain(err)
+				return
+			}
+		}
+		if failed := declare(ch); failed != nil {
+			ch = nil
+			var e *amqp.Error
+			if errors.As(failed, &e) && e.Code == amqp.NotFound && strings.Contains(e.Reason, "no "+what) {
+				all = append(all, what+" "+name)
+			} else {
+				err = declaring(what, name, failed)
+			}
+		}
+	}
+	for _, e := range t.Exchanges {
+		look("exchange", e.Name, func(ch *amqp.Channel) error {
+			return ch.ExchangeDeclarePassive(e.Name, amqp.ExchangeFanout, true, false, false, false, nil)
+		})
+	}
+	for _, q := range t.Queues {
+		look("queue", q.Name, func(ch *amqp.Channel) error {
+			_, err := queueState(ch, q.Name)
+			return err
+		})
+	}
+	if ch != nil {
+		_ = ch.Close()
+	}
+	return all, err
+}
+
+// BindRetryExchange makes the retry exchange of queue and binds that queue alone: wire.ErrQueueGone
+// when there is no such queue, and wire.ErrExclusive when it is another connection's. The exchange
+// stays then; RemoveRetryExchange deletes it.
+//
+// It does not check for the queue first: RabbitMQ 4.3 takes a minute to answer that the node of a
+// classic queue is down [measured on 4.3.6], and all retries would wait for that. Binding fails as
+// well when there is no queue, and asks no node of a queue.
+func (p *Publisher) BindRetryExchange(ctx context.Context, queue string) error {
+	if err := canExist(queue); err != nil {
+		return err
+	}
+	return declareOn(p.channels(ctx), delay.Retry(queue))
+}
+
+// RemoveRetryExchange deletes the retry exchange of a queue, the permission to retry to it, unless a
+// queue is bound to it: RabbitMQ checks that in the same step.
+func (p *Publisher) RemoveRetryExchange(ctx context.Context, queue string) error {
+	if canExist(queue) != nil {
+		return nil
+	}
+	return p.onChannel(ctx, func(ch *amqp.Channel) error { return ch.ExchangeDelete(wire.RetryExchange(queue), true, false) })
+}
+
+// RetryExchangeExists tells whether queue has a retry exchange.
+func (p *Publisher) RetryExchangeExists(ctx context.Context, queue string) (bool, error) {
+	if canExist(queue) != nil {
+		return false, nil
+	}
+	err := p.onChannel(ctx, func(ch *amqp.Channel) error {
+		return ch.ExchangeDeclarePassive(wire.RetryExchange(queue), amqp.ExchangeFanout, true, false, false, false, nil)
+	})
+	if errors.Is(err, wire.ErrUnroutable) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// preconditionRemedy returns the remedy where RabbitMQ refuses to declare an exchange or queue
+// of ours, since one of that name has other arguments (406); "" for all other errors.
+// RabbitMQ's reason, which the error contains, names the first argument that differs, with both
+// values.
+func preconditionRemedy(what, name string, err error) string {
+	if !errors.Is(err, wire.ErrDiffers) {
+		return ""
+	}
+	if what == "exchange" {
+		return "delete the exchange on RabbitMQ's management page, and start the service again, which declares it as it must be"
+	}
+	// RabbitMQ refuses to delete a quorum queue only if it is empty, so the first command shows
+	// whether it is. (TestAQueueDeclaredOtherwiseSaysWhatToDo)
+	vhost := vhostOf(err.Error())
+	return "another version of Redrive, or another program, declared it: let that empty the queue, stop the consumers whose messages fail meanwhile, and when `rabbitmqctl list_queues -p " + vhost + " name messages` shows 0 for it, run `rabbitmqctl delete_queue -p " + vhost + " " + name + "`; the service then declares it as it must be"
+}
+
+// vhostOf returns the virtual host that RabbitMQ's reason names, quoted for a shell.
+func vhostOf(reason string) string {
+	_, rest, _ := strings.Cut(reason, "in vhost '")
+	vhost, _, _ := strings.Cut(rest, "': received")
+	return quote(vhost)
+}
+
+func quote(vhost string) string { return "'" + strings.ReplaceAll(vhost, "'", `'\''`) + "'" }
+
+// RemoveQuarantined returns a command that shows the first message in quarantine and removes it,
+// also one that RabbitMQ delivers to no AMQP client.
+func RemoveQuarantined(vhost string) string {
+	return "rabbitmqadmin --vhost=" + quote(vhost) + " get queue=" + wire.QueueQuarantine + " ackmode=ack_requeue_false"
+}
+
+const (
+	// majorityEvery is how often the connection's node is made to do what needs a majority of
+	// its cluster, and partitionedAfter how long that may take.
+	majorityEvery    = 5 * time.Second
+	partitionedAfter = 15 * time.Second
+)
+
+var errPartitioned = fmt.Errorf("RabbitMQ's node has not answered within %s what needs most of its cluster: it may be partitioned from the others", partitionedAfter)
+
+// needsMajority tells whether RabbitMQ is of a version that agrees on bindings by majority.
+// Before 4.3 all nodes must agree, and one that hangs delays the others, which work.
+func needsMajority(conn *amqp.Connection) bool {
+	yes, _ := version.AtLeast(versionOf(conn), 4, 3)
+	return yes
+}
+
+// versionOf is RabbitMQ's version, such as "4.3.1".
+func versionOf(conn *amqp.Connection) string {
+	v, _ := conn.Properties["version"].(string)
+	return v
+}
+
+// watchMajority returns true when the connection's node is partitioned from most of its
+// cluster, and false when ctx ends. RabbitMQ 4.3 keeps the connections of such a node open,
+// answers what the node knows by itself, and neither delivers nor confirms anything before the
+// partition ends. [measured on 4.3.6; it cannot declare a binding, and reports that after 30 s]
+// Before 4.3 it closes them itself, with cluster_partition_handling = pause_minority.
+func (l *link) watchMajority(ctx context.Context, conn *amqp.Connection) (partitioned bool) {
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(majorityEvery):
+		}
+		done := make(chan struct{})
+		go func() { // ends with its connection at the latest
+			defer close(done)
+			if ch, err := conn.Channel(); err == nil {
+				// This binding exists already. Its errors are reported by the BatchConsumer.
+				_ = ch.QueueBind(wire.QueueIntake, "", wire.ExchangeDeadLetters, false, nil)
+				_ = ch.Close()
+			}
+		}()
+		for answered := false; !answered; {
+			select {
+			case <-ctx.Done():
+				return false
+			case <-done:
+				answered = true
+			case <-time.After(partitionedAfter):
+				// Under an alarm nothing is read from a connection that publishes.
+				if l.now().Blocked == "" {
+					return true
+				}
+			}
+		}
+	}
 }

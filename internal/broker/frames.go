@@ -7,11 +7,14 @@ import (
 	"io"
 	"maps"
 	"net"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/addresses"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // Some messages would end an amqp091-go connection each time they are
@@ -23,7 +26,7 @@ import (
 //     bit), which RabbitMQ 3 delivers as it is, nested too deep, or too many.
 //
 // consumingConn makes the client accept them: it tells the client that there is no limit to a
-// frame (and RabbitMQ that its limit is agreed), and repairs the headers, see headerrepair.go.
+// frame (and RabbitMQ that its limit is agreed), and repairs the headers.
 // It is for a connection that only consumes, since the client then believes it
 // could send frames of any size.
 //
@@ -194,4 +197,224 @@ func (c *consumingConn) forget(consumer string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	maps.DeleteFunc(c.repaired, func(d delivery, _ headerRepair) bool { return d.consumer == consumer })
+}
+
+// What amqp091-go refuses to read, and ends the connection over. [read.go of
+// v1.16]
+const (
+	maxNesting  = 32
+	maxElements = 8192
+)
+
+// headerRepair is what was changed in a message's headers so that the client can read it.
+type headerRepair struct {
+	note            string // it can be published again, except for this
+	cannotRepublish string // it cannot be published again as it was, for this reason
+	duplicateHeader string // its death headers prove nothing, for this reason
+}
+
+// repairHeader changes what the client cannot read in the header table of a
+// content header, mostly in place, and says what it did. What RabbitMQ would not
+// send is left to the client to judge.
+func repairHeader(p []byte) ([]byte, headerRepair) {
+	const fixed = 14 // class, weight, body size, flags
+	if len(p) < fixed {
+		return p, headerRepair{}
+	}
+	flags := binary.BigEndian.Uint16(p[12:])
+	rest := p[fixed:]
+	for _, bit := range []uint16{1 << 15, 1 << 14} { // content type and encoding come first
+		if flags&bit != 0 {
+			if len(rest) < 1 || len(rest) < 1+int(rest[0]) {
+				return p, headerRepair{}
+			}
+			rest = rest[1+int(rest[0]):]
+		}
+	}
+	if flags&(1<<13) == 0 {
+		return p, headerRepair{}
+	}
+	table, after, ok := cutLong(rest)
+	if !ok {
+		return p, headerRepair{}
+	}
+	m := headerRepair{duplicateHeader: duplicateIn(table)}
+	entries := 0
+	var death []byte // the x-death entry, with its name: without it the origin is unknown
+	for t := table; len(t) > 0; entries++ {
+		n := 1 + int(t[0])
+		if len(t) < n+1 {
+			return p, headerRepair{duplicateHeader: m.duplicateHeader}
+		}
+		name, value := t[1:n], t[n:]
+		next, fits, ok := repairValue(value, 1, &m)
+		if !ok {
+			return p, headerRepair{duplicateHeader: m.duplicateHeader}
+		}
+		if !fits {
+			// A table or a list becomes bytes: they have the same form.
+			value[0] = 'x'
+			m.cannotRepublish = fmt.Sprintf("its header %.60q is nested more than %d deep or has more than %d entries, which the AMQP client cannot send; it is kept as bytes", name, maxNesting, maxElements)
+		}
+		if string(name) == "x-death" {
+			death = t[:len(t)-len(next)]
+		}
+		t = next
+	}
+	if entries <= maxElements {
+		return p, m
+	}
+	kept := append([]byte(nil), death...)
+	kept = append(append(kept, byte(len(wire.HeaderUnreadable))), wire.HeaderUnreadable...)
+	kept = append(binary.BigEndian.AppendUint32(append(kept, 'x'), uint32(len(table))), table...)
+	out := append([]byte(nil), p[:len(p)-len(rest)]...)
+	out = append(binary.BigEndian.AppendUint32(out, uint32(len(kept))), kept...)
+	return append(out, after...), headerRepair{duplicateHeader: m.duplicateHeader, cannotRepublish: fmt.Sprintf("it has %d headers, more than the %d that the AMQP client can send; they are kept as bytes", entries, maxElements)}
+}
+
+// cutLong cuts off a 32 bit length and that many bytes.
+func cutLong(p []byte) (content, rest []byte, ok bool) {
+	if len(p) < 4 || uint64(len(p)-4) < uint64(binary.BigEndian.Uint32(p)) {
+		return nil, nil, false
+	}
+	n := 4 + int(binary.BigEndian.Uint32(p))
+	return p[4:n], p[n:], true
+}
+
+// valueSizes are the sizes, in bytes, of the value types that have a fixed one.
+var valueSizes = map[byte]int{'t': 1, 'b': 1, 'B': 1, 's': 2, 'u': 2, 'I': 4, 'i': 4, 'l': 8, 'L': 8, 'f': 4, 'd': 8, 'D': 5, 'T': 8, 'V': 0}
+
+// repairValue turns L into l within a value, and tells whether the client can read
+// it at this depth. ok is false when it is not well formed.
+func repairValue(p []byte, depth int, m *headerRepair) (rest []byte, fits, ok bool) {
+	if len(p) == 0 {
+		return nil, false, false
+	}
+	kind, v := p[0], p[1:]
+	if n, sized := valueSizes[kind]; sized {
+		if kind == 'L' {
+			p[0] = 'l'
+			m.note = "it had a header of AMQP type L (unsigned 64 bit), which became l (signed), as RabbitMQ 4 does itself"
+		}
+		if len(v) < n {
+			return nil, false, false
+		}
+		return v[n:], true, true
+	}
+	content, rest, ok := cutLong(v)
+	if !ok || kind == 'S' || kind == 'x' {
+		return rest, true, ok
+	}
+	if kind != 'F' && kind != 'A' {
+		return nil, false, false
+	}
+	if depth > maxNesting {
+		return rest, false, true // deeper need not be looked at: it becomes bytes
+	}
+	fits = true
+	for n := 0; len(content) > 0; n++ {
+		if kind == 'F' {
+			if len(content) < 1+int(content[0]) {
+				return nil, false, false
+			}
+			content = content[1+int(content[0]):]
+		}
+		var f bool
+		if content, f, ok = repairValue(content, depth+1, m); !ok {
+			return nil, false, false
+		}
+		fits = fits && f && n < maxElements
+	}
+	return rest, fits, true
+}
+
+// duplicateIn returns why the x-death headers of a table prove nothing: a name is there twice, or
+// the table cannot be read. AMQP allows two headers of one name, and two fields of one name
+// in an entry of x-death. RabbitMQ 3.10 writes to the first of them and keeps both, and
+// amqp091-go reads the last: the publisher's. [measured on 3.10.8; 4.3.6 replaces them] Only
+// the frame shows both.
+func duplicateIn(table []byte) string {
+	var seen []string
+	for len(table) > 0 {
+		name, value, rest, ok := cutEntry(table)
+		if !ok {
+			return malformedTable
+		}
+		table = rest
+		if !deathHeader(name) {
+			continue
+		}
+		if slices.Contains(seen, string(name)) {
+			return fmt.Sprintf("it has the header %q twice", name)
+		}
+		seen = append(seen, string(name))
+		if why := duplicateField(name, value); why != "" {
+			return why
+		}
+	}
+	return ""
+}
+
+const malformedTable = "its header table is malformed"
+
+func deathHeader(name []byte) bool {
+	s := string(name)
+	return s == "x-death" || strings.HasPrefix(s, "x-first-death-") || strings.HasPrefix(s, "x-last-death-")
+}
+
+// duplicateField finds a field that is there twice in an entry of a list of tables. The list is
+// whole: cutEntry has cut it off.
+func duplicateField(header, value []byte) string {
+	if value[0] != 'A' {
+		return ""
+	}
+	list, _, _ := cutLong(value[1:])
+	for n := 1; len(list) > 0; n++ {
+		entry := list
+		var ok bool
+		if list, ok = skipValue(entry); !ok {
+			return malformedTable
+		}
+		if entry[0] != 'F' {
+			continue
+		}
+		fields, _, _ := cutLong(entry[1:])
+		seen := map[string]bool{}
+		for len(fields) > 0 {
+			name, _, rest, ok := cutEntry(fields)
+			if !ok {
+				return malformedTable
+			}
+			if seen[string(name)] {
+				return fmt.Sprintf("entry %d of its header %q has the field %q twice", n, header, name)
+			}
+			seen[string(name)] = true
+			fields = rest
+		}
+	}
+	return ""
+}
+
+// cutEntry cuts the first entry off a table that is not empty; value begins with its type. ok is
+// false where it is not well formed; what the value contains is not looked at.
+func cutEntry(table []byte) (name, value, rest []byte, ok bool) {
+	n := 1 + int(table[0])
+	if len(table) < n+1 {
+		return nil, nil, nil, false
+	}
+	rest, ok = skipValue(table[n:])
+	return table[1:n], table[n : len(table)-len(rest)], rest, ok
+}
+
+// skipValue returns what follows a value, whose first byte is its type; ok is false where it is
+// longer than p.
+func skipValue(p []byte) (rest []byte, ok bool) {
+	if n, sized := valueSizes[p[0]]; sized {
+		if len(p) < 1+n {
+			return nil, false
+		}
+		return p[1+n:], true
+	}
+	_, rest, ok = cutLong(p[1:])
+	return rest, ok
 }

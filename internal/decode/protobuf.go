@@ -1,16 +1,33 @@
 package decode
 
 import (
+	"bytes"
+	"context"
 	"encoding/base64"
+	"encoding/binary"
+	"errors"
 	"fmt"
+	"math"
+	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"unicode"
 
+	"github.com/bufbuild/protocompile"
+	"github.com/bufbuild/protocompile/linker"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protodesc"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/descriptorpb"
 	"google.golang.org/protobuf/types/dynamicpb"
+
+	"github.com/redrive-mq/redrive/internal/hint"
+	"github.com/redrive-mq/redrive/policy"
 )
 
 // Keys of a document that are no field of the message.
@@ -318,4 +335,368 @@ func (p *protoReader) any(m protoreflect.Message, depth int) value {
 		v.keys, v.items = append(v.keys, key{text: keyUnknown}), append(v.items, base64Text(u))
 	}
 	return v
+}
+
+// Protobuf is which message types there are, and who has which. Files are chosen
+// here and nowhere else; what a message says can only choose among their types.
+type Protobuf struct {
+	Files          []string // .proto
+	ImportPaths    []string // where they and what they import are
+	DescriptorSets []string // as protoc --include_imports --descriptor_set_out writes them
+	Queues         []QueueType
+	Header         string // the header that names a message's type, if any
+	TypeProperty   bool   // the type property names it
+}
+
+// QueueType is the message type of what is in some queues; the first that matches counts.
+type QueueType struct {
+	Queues  []string // names or patterns
+	Message string
+}
+
+// schemas is what was loaded.
+type schemas struct {
+	o     Protobuf
+	files *protoregistry.Files
+	types *dynamicpb.Types // nothing that is linked into the program
+}
+
+func load(o Protobuf) (*schemas, error) {
+	s := &schemas{o: o, files: new(protoregistry.Files)}
+	if err := s.compile(); err != nil {
+		return nil, err
+	}
+	for _, path := range o.DescriptorSets {
+		if err := s.descriptorSet(path); err != nil {
+			return nil, fmt.Errorf("descriptor set %s: %w", path, err)
+		}
+	}
+	s.types = dynamicpb.NewTypes(s.files)
+	for i, q := range o.Queues {
+		if _, err := s.find(q.Message); err != nil {
+			return nil, fmt.Errorf("decode.protobuf.queues[%d].message is %q, %w", i, q.Message, err)
+		}
+	}
+	return s, nil
+}
+
+// compile reads the .proto files. Each is named by its path from an import path, as
+// others import it; its own folder is the import path of one that is in none.
+func (s *schemas) compile() error {
+	paths, names := slices.Clone(s.o.ImportPaths), []string{}
+	for _, file := range s.o.Files {
+		if _, err := os.Stat(file); err != nil {
+			return fmt.Errorf("decode.protobuf.files: %w", err)
+		}
+		name := ""
+		for _, p := range paths {
+			if rel, err := filepath.Rel(p, file); err == nil && filepath.IsLocal(rel) {
+				name = rel
+				break
+			}
+		}
+		if name == "" {
+			paths, name = append(paths, filepath.Dir(file)), filepath.Base(file)
+		}
+		names = append(names, filepath.ToSlash(name))
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	below := &protocompile.SourceResolver{ImportPaths: paths}
+	c := protocompile.Compiler{MaxParallelism: 1, Resolver: protocompile.WithStandardImports(protocompile.ResolverFunc(func(path string) (protocompile.SearchResult, error) {
+		if !filepath.IsLocal(path) { // schemas come from elsewhere, too
+			return protocompile.SearchResult{}, hint.Errorf("name a path below one of them", "the import %.200q leads out of decode.protobuf.import_paths", path)
+		}
+		return below.FindFileByPath(path)
+	}))}
+	files, err := c.Compile(context.Background(), names...)
+	if err != nil {
+		return fmt.Errorf("decode.protobuf.files: %w", err)
+	}
+	for _, f := range files {
+		if err := s.register(f); err != nil {
+			return fmt.Errorf("decode.protobuf.files: %w", err)
+		}
+	}
+	return nil
+}
+
+// register also takes what a file imports: it is what Any may hold.
+func (s *schemas) register(f protoreflect.FileDescriptor) error {
+	if _, err := s.files.FindFileByPath(f.Path()); err == nil {
+		return nil
+	}
+	imports := f.Imports()
+	for i := range imports.Len() {
+		if in := imports.Get(i).FileDescriptor; !in.IsPlaceholder() {
+			if err := s.register(in); err != nil {
+				return err
+			}
+		}
+	}
+	if l, ok := f.(linker.File); ok {
+		f = l // with its imports resolved
+	}
+	return s.files.RegisterFile(f)
+}
+
+func (s *schemas) descriptorSet(path string) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	var set descriptorpb.FileDescriptorSet
+	if err := proto.Unmarshal(data, &set); err != nil {
+		return errors.New("it is no descriptor set, as protoc --include_imports --descriptor_set_out writes it")
+	}
+	if len(set.File) == 0 {
+		return errors.New("it holds no file")
+	}
+	files, err := protodesc.NewFiles(&set)
+	if err != nil {
+		return fmt.Errorf("%w (was it made with protoc --include_imports?)", err)
+	}
+	files.RangeFiles(func(f protoreflect.FileDescriptor) bool {
+		err = s.register(f)
+		return err == nil
+	})
+	return err
+}
+
+func (s *schemas) find(name string) (protoreflect.MessageDescriptor, error) {
+	name = strings.TrimPrefix(name, ".")
+	if d, err := s.files.FindDescriptorByName(protoreflect.FullName(name)); err == nil {
+		if m, ok := d.(protoreflect.MessageDescriptor); ok {
+			return m, nil
+		}
+	}
+	return nil, errors.New("which is no message type of the files that are loaded")
+}
+
+// choose says which type a message has, and by what rule: what the message itself
+// says goes before what is said of its queue. why is when it says something unknown.
+func (s *schemas) choose(b Body) (m protoreflect.MessageDescriptor, rule, why string) {
+	try := func(name, by string) bool {
+		found, err := s.find(name)
+		if err != nil {
+			why = fmt.Sprintf("%s names %.100q, %v", by, shown(name), err)
+			return false
+		}
+		m, rule = found, by
+		return true
+	}
+	if s.o.Header != "" {
+		switch name := b.Headers[s.o.Header].(type) {
+		case string:
+			if try(name, "the header "+s.o.Header) {
+				return m, rule, ""
+			}
+		case []byte:
+			if try(string(name), "the header "+s.o.Header) {
+				return m, rule, ""
+			}
+		}
+	}
+	if s.o.TypeProperty && b.Type != "" && try(b.Type, "the type property") {
+		return m, rule, ""
+	}
+	for _, q := range s.o.Queues {
+		for _, pattern := range q.Queues {
+			if policy.MatchQueue(pattern, b.Queue) && try(q.Message, "the queue") {
+				return m, rule, why
+			}
+		}
+	}
+	return nil, "", why
+}
+
+func (s *schemas) chosen(b Body) bool { m, _, _ := s.choose(b); return m != nil }
+
+// protobuf shows a message of an unknown type: field numbers, and of what has a
+// length a guess: a text, a message, or bytes. The same bytes can mean other things.
+func (r *reading) protobuf(said bool) bool {
+	w := &wireView{b: r.budget()}
+	v, err := w.message(r.data, 0)
+	if err != nil {
+		if said || refused(err) {
+			r.step("protobuf", "not read as Protobuf: "+err.Error())
+		}
+		return false
+	}
+	if !said && (!w.words || w.highest > 1000 || isText(r.data)) {
+		return false
+	}
+	r.document("protobuf", &v, false)
+	r.step("protobuf", "Protobuf, by field numbers: no message type is configured for it (decode.protobuf), so what is inside is a guess")
+	r.encode = func(string) ([]byte, []string, error) {
+		return nil, nil, hint.Errorf("name its type under decode.protobuf in the config file", "the body is Protobuf of an unknown type, which cannot be edited")
+	}
+	return true
+}
+
+type wireView struct {
+	b       *budget
+	words   bool // there is a text that people would write
+	highest protowire.Number
+}
+
+func (w *wireView) message(b []byte, depth int) (v value, err error) {
+	v.kind = object
+	if err := w.b.take(depth); err != nil {
+		return v, err
+	}
+	at := map[protowire.Number]int{}
+	for len(b) > 0 {
+		if err := w.b.take(depth); err != nil {
+			return v, err
+		}
+		num, t, n := protowire.ConsumeTag(b)
+		if n < 0 {
+			return v, protowire.ParseError(n)
+		}
+		size := protowire.ConsumeFieldValue(num, t, b[n:])
+		if size < 0 {
+			return v, protowire.ParseError(size)
+		}
+		item, err := w.field(num, t, b[n:n+size], depth)
+		if err != nil {
+			return v, err
+		}
+		b, w.highest = b[n+size:], max(w.highest, num)
+		i, again := at[num]
+		switch {
+		case !again:
+			at[num] = len(v.items)
+			v.keys, v.items = append(v.keys, key{text: strconv.Itoa(int(num))}), append(v.items, item)
+		case v.items[i].kind == array:
+			v.items[i].items = append(v.items[i].items, item)
+		default:
+			v.items[i] = value{kind: array, items: []value{v.items[i], item}}
+		}
+	}
+	return v, nil
+}
+
+func (w *wireView) field(num protowire.Number, t protowire.Type, b []byte, depth int) (value, error) {
+	switch t {
+	case protowire.VarintType:
+		n, _ := protowire.ConsumeVarint(b)
+		return integer(n), nil
+	case protowire.Fixed32Type:
+		n, _ := protowire.ConsumeFixed32(b)
+		w.b.values += 2
+		return special("fixed32", integer(uint64(n)), "float", protoFloat(float64(math.Float32frombits(n)), 32)), nil
+	case protowire.Fixed64Type:
+		n, _ := protowire.ConsumeFixed64(b)
+		w.b.values += 2
+		return special("fixed64", integer(n), "double", protoFloat(math.Float64frombits(n), 64)), nil
+	case protowire.StartGroupType:
+		content, _ := protowire.ConsumeGroup(num, b)
+		return w.message(content, depth+1)
+	}
+	content, _ := protowire.ConsumeBytes(b)
+	if isText(content) {
+		w.words = w.words || len(content) >= 4 && strings.ContainsFunc(string(content), unicode.IsLetter)
+		return value{kind: text, text: string(content)}, nil
+	}
+	words, highest := w.words, w.highest
+	v, err := w.message(content, depth+1)
+	if err != nil && !refused(err) {
+		w.words, w.highest = words, highest
+		return bytesValue(content), nil
+	}
+	if err != nil {
+		return v, fmt.Errorf("field %d: %w", num, err)
+	}
+	return v, nil
+}
+
+// write makes a message of an edited document, as protojson does. It has no word for fields
+// that the type does not know: those of the message itself are written back, and a
+// document with such fields further in, or with an Any whose type is not loaded, is
+// refused rather than written without them.
+func (s *schemas) write(m protoreflect.MessageDescriptor, document []byte, b *budget) ([]byte, error) {
+	v, err := parseJSON(document, b)
+	if err != nil {
+		return nil, fmt.Errorf("not JSON: %w", err)
+	}
+	var unknown []byte
+	if i := slices.IndexFunc(v.keys, func(k key) bool { return k.text == keyUnknown }); i >= 0 {
+		if unknown, err = unknownFields(&v.items[i]); err != nil {
+			return nil, err
+		}
+		v.keys, v.items = slices.Delete(v.keys, i, i+1), slices.Delete(v.items, i, i+1)
+		p := printer{}
+		p.value(v, 0)
+		document = p.b
+	}
+	msg := dynamicpb.NewMessage(m)
+	if err := (protojson.UnmarshalOptions{Resolver: s.types, RecursionLimit: mostNesting}).Unmarshal(document, msg); err != nil {
+		return nil, protoError(err)
+	}
+	msg.SetUnknown(unknown)
+	return proto.MarshalOptions{Deterministic: true}.Marshal(msg)
+}
+
+// unknownFields reads what a document has under keyUnknown.
+func unknownFields(v *value) ([]byte, error) {
+	b, err := base64.StdEncoding.DecodeString(v.text)
+	for rest := b; err == nil && len(rest) > 0; {
+		_, _, n := protowire.ConsumeField(rest)
+		if err = protowire.ParseError(min(n, 0)); err == nil {
+			rest = rest[n:]
+		}
+	}
+	if err != nil || v.kind != text {
+		return nil, errors.New(keyUnknown + " is not fields of Protobuf in base64")
+	}
+	return b, nil
+}
+
+// protoError is an error of the library in one way of writing: it changes its spaces from
+// build to build.
+func protoError(err error) error {
+	return errors.New(strings.TrimSpace(strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\u00a0", " "), "proto:")))
+}
+
+// confluent takes off what the serialisers of a schema registry put in front: a zero,
+// four bytes of a schema's number, and for Protobuf which message of the schema it
+// is. No registry is asked: the message's type is chosen as always.
+func (r *reading) confluent() bool {
+	if len(r.data) < 7 || r.data[0] != 0 || len(r.data) > mostOutput {
+		return false
+	}
+	number, rest := binary.BigEndian.Uint32(r.data[1:]), r.data[5:]
+	if !looksJSON(rest) || !r.trial(rest).json(false) {
+		var ok bool
+		if rest, ok = messageIndexes(rest); !ok || len(rest) == 0 {
+			return false
+		}
+		t := r.trial(rest)
+		if !t.format("schema", false) && !t.format("protobuf", r.said() == "protobuf") {
+			return false
+		}
+	}
+	prefix := bytes.Clone(r.data[:len(r.data)-len(rest)])
+	r.inside("confluent", fmt.Sprintf("the prefix of a schema registry: schema %d", number), rest, func(inner []byte) ([]byte, error) {
+		return append(bytes.Clone(prefix), inner...), nil
+	})
+	return true
+}
+
+// messageIndexes skips a list of numbers; an empty one means the first message.
+func messageIndexes(b []byte) ([]byte, bool) {
+	n, size := protowire.ConsumeVarint(b)
+	if size < 0 || protowire.DecodeZigZag(n) < 0 || protowire.DecodeZigZag(n) > mostNesting {
+		return nil, false
+	}
+	b = b[size:]
+	for range protowire.DecodeZigZag(n) {
+		if _, size = protowire.ConsumeVarint(b); size < 0 {
+			return nil, false
+		}
+		b = b[size:]
+	}
+	return b, true
 }

@@ -1,11 +1,22 @@
 package decode
 
 import (
+	"bytes"
+	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"math"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"unicode"
 	"unicode/utf8"
+
+	"golang.org/x/text/encoding"
+	"golang.org/x/text/encoding/charmap"
+	unicodes "golang.org/x/text/encoding/unicode"
 )
 
 type kind byte
@@ -226,4 +237,242 @@ func (r *reading) document(format string, v *value, verbatim bool) {
 	p.value(v, 0)
 	r.result.Format, r.result.Value = format, v.values()
 	r.result.Text, r.result.Truncated = cut(string(p.b))
+}
+
+// A value that JSON does not have is an object with one of these keys:
+//
+//	{"$bytes": "base64"}              bytes
+//	{"$float": "NaN"}                 NaN, Infinity, -Infinity
+//	{"$time": "2026-11-21T10:00:00Z"} a time
+//	{"$ext": 5, "$bytes": "base64"}   MessagePack's other extensions
+//	{"$tag": 32, "$value": …}         CBOR's other tags
+//	{"$simple": 16}                   its simple values
+const (
+	keyBytes, keyFloat, keyTime, keyExt  = "$bytes", "$float", "$time", "$ext"
+	keyTag, keyValue, keySimple          = "$tag", "$value", "$simple"
+	infinity, negativeInfinity, notANumb = "Infinity", "-Infinity", "NaN"
+)
+
+func special(pairs ...any) value {
+	v := value{kind: object}
+	for i := 0; i < len(pairs); i += 2 {
+		item := pairs[i+1]
+		if s, ok := item.(string); ok {
+			item = value{kind: text, text: s}
+		}
+		v.keys, v.items = append(v.keys, key{text: pairs[i].(string)}), append(v.items, item.(value))
+	}
+	return v
+}
+
+func bytesValue(b []byte) value { return special(keyBytes, base64.StdEncoding.EncodeToString(b)) }
+
+func integer[T int64 | uint64](n T) value { return value{kind: number, text: fmt.Sprint(n)} }
+
+// float keeps a literal that reads as one, so that 1.0 stays a float.
+func float(f float64, bits int) value {
+	switch {
+	case math.IsNaN(f):
+		return special(keyFloat, notANumb)
+	case math.IsInf(f, 1):
+		return special(keyFloat, infinity)
+	case math.IsInf(f, -1):
+		return special(keyFloat, negativeInfinity)
+	}
+	s := strconv.FormatFloat(f, 'g', -1, bits)
+	if !strings.ContainsAny(s, ".e") {
+		s += ".0"
+	}
+	return value{kind: number, text: s}
+}
+
+// keyOf is a map's key as a text; one that is something else is written as JSON.
+// Keys in keys are refused: each level would double the escapes.
+func keyOf(v *value) (key, error) {
+	switch v.kind {
+	case text:
+		return key{v.text, v.raw}, nil
+	case array:
+		return key{}, errKey
+	}
+	for i := range v.items {
+		if k := v.items[i].kind; k == array || k == object {
+			return key{}, errKey
+		}
+	}
+	p := printer{compact: true}
+	p.value(v, 0)
+	return key{string(p.b), v.raw}, nil
+}
+
+var errKey = errors.New("a key is a list or a map")
+
+// convincing tells whether a document may be MessagePack or CBOR though the message does not say
+// so: where it has texts, by name. Half of all bytes are a number in both.
+func convincing(v *value) bool {
+	switch v.kind {
+	case object:
+		for _, k := range v.keys {
+			if k.text == "" || !isText([]byte(k.text)) || strings.HasPrefix(k.text, "{") {
+				return false
+			}
+		}
+		return len(v.keys) > 0
+	case array:
+		for i := range v.items {
+			if it := &v.items[i]; it.kind == text && len(it.text) > 3 && isText([]byte(it.text)) || convincing(it) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// packedLeaf makes a document that was read the result. Nothing is written back: the
+// libraries do not keep which of several forms a value had.
+func (r *reading) packedLeaf(format, name string, said bool, read func() (v value, twice string, err error)) bool {
+	v, twice, err := read()
+	if err == nil && !said && !convincing(&v) {
+		return false
+	}
+	if err != nil {
+		if said {
+			r.step(format, fmt.Sprintf("not read as %s: %v", name, err))
+		}
+		return false
+	}
+	found := name + ", " + v.describe()
+	if twice != "" {
+		found += fmt.Sprintf("; %q is there twice", twice)
+	}
+	r.document(format, &v, false)
+	r.step(format, found)
+	return true
+}
+
+var shownByte = regexp.MustCompile(`\\x[0-9a-f]{2}`)
+
+// unshown puts the bytes back that shown has written as \xHH.
+func unshown(s string) []byte {
+	return shownByte.ReplaceAllFunc([]byte(s), func(b []byte) []byte {
+		c, _ := strconv.ParseUint(string(b[2:]), 16, 8)
+		return []byte{byte(c)}
+	})
+}
+
+var xmlCharset = regexp.MustCompile(`^<\?xml [^>]*encoding=["']([^"']+)`)
+
+// isText tells whether bytes are UTF-8 that people can read.
+func isText(s []byte) bool { return utf8.Valid(s) && readable(s, 0) }
+
+// readable tells whether at most bad bytes are no characters that people can read.
+func readable(s []byte, bad int) bool {
+	for len(s) > 0 && bad >= 0 {
+		c, size := rune(s[0]), 1
+		if c >= utf8.RuneSelf {
+			c, size = utf8.DecodeRune(s)
+		}
+		switch {
+		case c >= ' ' && c < 0x7f, c == '\n', c == '\r', c == '\t', c == '\x1b':
+		case c < utf8.RuneSelf, c == utf8.RuneError && size == 1, !unicode.IsGraphic(c) && !unicode.Is(unicode.Cf, c):
+			bad -= size
+		}
+		s = s[size:]
+	}
+	return bad >= 0
+}
+
+// recode makes UTF-8 of text in another charset, and removes a byte order mark.
+func (r *reading) recode() bool {
+	if r.charset || len(r.data) > mostOutput {
+		return false
+	}
+	name := strings.ToLower(r.params["charset"])
+	if m := xmlCharset.FindSubmatch(r.data[:min(len(r.data), 100)]); m != nil && name == "" {
+		name = strings.ToLower(string(m[1]))
+	}
+	mark, from := "", encoding.Nop
+	little, big := unicodes.UTF16(unicodes.LittleEndian, unicodes.IgnoreBOM), unicodes.UTF16(unicodes.BigEndian, unicodes.IgnoreBOM)
+	even := len(r.data)%2 == 0
+	switch {
+	case bytes.HasPrefix(r.data, []byte("\xef\xbb\xbf")):
+		mark, name = "\xef\xbb\xbf", "UTF-8"
+	case bytes.HasPrefix(r.data, []byte("\xff\xfe")) && even:
+		mark, name, from = "\xff\xfe", "UTF-16, little endian", little
+	case bytes.HasPrefix(r.data, []byte("\xfe\xff")) && even:
+		mark, name, from = "\xfe\xff", "UTF-16, big endian", big
+	case name == "utf-16le" || name != "utf-16be" && zeros(r.data, 1):
+		name, from = "UTF-16, little endian", little
+	case name == "utf-16be" || name == "utf-16" || zeros(r.data, 0):
+		name, from = "UTF-16, big endian", big
+	case (name == "iso-8859-1" || name == "latin1") && !utf8.Valid(r.data): // otherwise it is ASCII, or the charset is wrong
+		name, from = "ISO-8859-1", charmap.ISO8859_1
+	default:
+		return false
+	}
+	coded := r.data[len(mark):]
+	out, err := from.NewDecoder().Bytes(coded)
+	again, errAgain := from.NewEncoder().Bytes(out)
+	if err != nil || errAgain != nil || !bytes.Equal(again, coded) || len(out) > mostOutput || !isText(out) && from != charmap.ISO8859_1 {
+		return false
+	}
+	found := name + " text"
+	if mark != "" {
+		found += " that begins with a byte order mark"
+	}
+	r.inside("text", found, out, func(inner []byte) ([]byte, error) {
+		coded, err := from.NewEncoder().Bytes(inner)
+		if err != nil || !utf8.Valid(inner) {
+			return nil, errors.New("the text has characters that are not in " + name)
+		}
+		return append([]byte(mark), coded...), nil
+	})
+	r.charset = true
+	return true
+}
+
+// zeros tells whether the first (0) or the second (1) byte of each pair is mostly zero, as in
+// UTF-16 of western text.
+func zeros(s []byte, which int) bool {
+	if len(s) < 8 || len(s)%2 != 0 {
+		return false
+	}
+	var n [2]int
+	for i, c := range s[:min(len(s), 1<<10)] {
+		if c == 0 {
+			n[i%2]++
+		}
+	}
+	return n[which] > min(len(s), 1<<10)/3 && n[1-which] == 0
+}
+
+// text reads what is mostly readable, or anything where the message says that it is text.
+func (r *reading) text(said bool) bool {
+	most := r.data[:min(len(r.data), mostOutput)]
+	valid := utf8.Valid(r.data)
+	if !said && !isText(most) {
+		// A line in another charset, or with a few bytes gone wrong; a null is in no text.
+		if bytes.IndexByte(most, 0) >= 0 || !readable(most, len(most)/10) {
+			return false
+		}
+	}
+	r.result.Format = "text"
+	r.result.Text, r.result.Truncated = cut(shown(string(most)))
+	r.result.Truncated = r.result.Truncated || len(r.data) > mostOutput
+	found := "UTF-8 text"
+	if !valid {
+		found = `text with bytes that are not UTF-8, shown as \xHH`
+	}
+	r.step("text", found)
+	ambiguous := !valid && shownByte.Match(r.data)
+	r.encode = func(document string) ([]byte, []string, error) {
+		switch {
+		case ambiguous:
+			return nil, nil, errors.New(`the body has bytes that are not UTF-8, and also the text \xHH that they are shown as: edit its raw bytes elsewhere`)
+		case valid:
+			return []byte(document), []string{"text"}, nil
+		}
+		return unshown(document), []string{`text; \xHH is a byte again`}, nil
+	}
+	return true
 }

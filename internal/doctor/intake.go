@@ -4,12 +4,18 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/redrive-mq/redrive/internal/addresses"
+	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/broker"
+	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/version"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -197,4 +203,219 @@ func parked(s *Scene) []Finding {
 		return []Finding{{Status: Warning, What: fmt.Sprintf("messages in redrive.parked: %d, and no service collects them", p.Ready), Remedy: "Run the service, which collects, shows and replays them:", Commands: []string{s.redrive("serve")}}}
 	}
 	return nil
+}
+
+func running(s *Scene) (all []Finding) {
+	v := s.Service
+	switch {
+	case v.Asked == "":
+		return []Finding{{Status: OK, What: "not asked: no address is configured"}}
+	case v.Err != nil && !v.Named:
+		return []Finding{{Status: OK, What: "not asked: nothing answers at " + v.Asked + ", and no address is configured"}}
+	case v.Err != nil:
+		return []Finding{{Status: Warning, What: fmt.Sprintf("no service answers at %s: %v", v.Asked, v.Err), Remedy: "Start it, or give the address of one by --address.", Commands: []string{s.redrive("serve")}}}
+	}
+	// Not as s.Call, whose --vhost is in the address already.
+	status := []string{"redrive status --address " + Quote(v.Asked)}
+	for _, p := range v.Problems {
+		f := Finding{Status: Wrong, What: "not ready: " + p}
+		if condition.LineReady(p) {
+			f = Finding{Status: Warning, What: p}
+		}
+		f.Commands = status
+		all = append(all, f)
+	}
+	for _, n := range v.Notices {
+		all = append(all, Finding{Status: Warning, What: n, Commands: status})
+	}
+	return all
+}
+
+func connection(s *Scene) (all []Finding) {
+	if err := s.Missing[AMQP]; err != nil {
+		return []Finding{{Status: Wrong, What: err.Error(), Remedy: "Check broker.url: host, port, user, password, virtual host. As RabbitMQ sees the user:",
+			Commands: []string{"rabbitmqctl authenticate_user " + Quote(s.User), "rabbitmqctl list_user_permissions " + Quote(s.User)}}}
+	}
+	for _, err := range s.Unreached {
+		all = append(all, Finding{Status: Warning, What: fmt.Sprintf("one of several addresses does not answer: %v", err), Why: "The others serve meanwhile, and one less is left to go to.",
+			Remedy: "Start that node, or repair its address in broker.url or broker.management."})
+	}
+	return all
+}
+
+func rabbitmqVersion(s *Scene) []Finding {
+	supported, ok := version.AtLeast(s.Version, 3, 10)
+	switch {
+	case !ok:
+		return []Finding{{Status: Unknown, What: "RabbitMQ did not say its version"}}
+	case !supported:
+		return []Finding{{Status: Wrong, What: "RabbitMQ " + s.Version + " is too old: Redrive needs 3.10", Remedy: "Upgrade RabbitMQ."}}
+	case !s.versionAtLeast(4, 0):
+		return []Finding{{Status: Warning, What: "RabbitMQ " + s.Version + " fails over a malformed x-death",
+			Remedy: "Upgrade to RabbitMQ 4. Until then let only users publish whom you trust, look at redrive.quarantine, and prefer at-most-once where publishers are strangers."}}
+	}
+	return []Finding{{Status: OK, What: "RabbitMQ " + s.Version}}
+}
+
+// parsed are the URLs of a text.
+func parsed(urls string) (all []*url.URL) {
+	for _, s := range addresses.Split(urls) {
+		if u, err := url.Parse(s); err == nil {
+			all = append(all, u)
+		}
+	}
+	return all
+}
+
+// hosts are theirs.
+func hosts(urls string) (all []string) {
+	for _, u := range parsed(urls) {
+		all = append(all, u.Hostname())
+	}
+	return all
+}
+
+// away tells whether a host is another machine.
+func away(host string) bool { return host != "" && !auth.Loopback(net.JoinHostPort(host, "0")) }
+
+func transport(s *Scene) (all []Finding) {
+	for _, at := range []struct{ key, url, plain, secure string }{
+		{"broker.url", s.Config.Broker.URL, "amqp", "amqps://…:5671/"},
+		{"broker.management", s.Config.Broker.Management, "http", "https://…:15671"},
+	} {
+		var plain []string
+		unverified := false
+		for _, u := range parsed(at.url) {
+			if u.Scheme == at.plain && away(u.Hostname()) {
+				plain = append(plain, u.Hostname())
+			}
+			unverified = unverified || strings.HasPrefix(u.Query().Get("verify"), "verify_none")
+		}
+		if len(plain) > 0 {
+			all = append(all, Finding{Status: Warning, What: fmt.Sprintf("%s speaks to %s without TLS", at.key, strings.Join(plain, ", ")), Remedy: fmt.Sprintf("Set %s to %s, with a listener for TLS in RabbitMQ.", at.key, at.secure)})
+		}
+		if unverified {
+			all = append(all, Finding{Status: Warning, What: at.key + " says verify=verify_none, which Redrive ignores: it always checks RabbitMQ's certificate", Remedy: "Take it out, and name the authority by cacertfile=."})
+		}
+	}
+	if s.Insecure {
+		all = append(all, Finding{Status: Warning, What: "REDRIVE_INSECURE=1: the command line sends tokens and passwords without TLS to other machines", Remedy: "Reach the service by https://.", Commands: []string{"unset REDRIVE_INSECURE"}})
+	}
+	return all
+}
+
+func guest(s *Scene) (all []Finding) {
+	if s.Guest {
+		all = append(all, Finding{Status: Wrong, What: "RabbitMQ lets guest in from other machines, with the password guest",
+			Remedy: "Delete the user, or change its password and take it out of use; keep loopback_users.guest = true.", Commands: []string{"rabbitmqctl delete_user guest"}})
+	}
+	if far := slices.DeleteFunc(hosts(s.Config.Broker.URL), func(h string) bool { return !away(h) }); s.User == "guest" && len(far) > 0 {
+		all = append(all, Finding{Status: Warning, What: "the service connects as guest to " + strings.Join(far, ", "),
+			Remedy: "Make a user for it alone, with the rights it needs:", Commands: []string{s.redrive("permissions")}})
+	}
+	return all
+}
+
+func retryExchange(s *Scene) (all []Finding) {
+	of := map[string]bool{} // retry exchanges of queues that exist
+	from := map[string][]management.Binding{}
+	for _, b := range s.Bindings {
+		from[b.Source] = append(from[b.Source], b)
+	}
+	for i := range s.Queues {
+		q := &s.Queues[i]
+		name := wire.RetryExchange(q.Name)
+		of[name] = true
+		if wire.OwnQueue(q.Name) || !s.selected(q.Name) {
+			continue
+		}
+		x := s.exchange(name)
+		if x == nil {
+			// Declared with the argument, a queue gets it with its first dead letter.
+			if s.enrolled(q) && management.PolicyNamed(s.Policies, "redrive."+q.Name) != nil {
+				all = append(all, s.bind(q.Name, fmt.Sprintf("its retry exchange %s does not exist", name)))
+			}
+			continue
+		}
+		if not := differs(x, "fanout", false); not != "" {
+			all = append(all, Finding{Queue: q.Name, Status: Wrong, What: fmt.Sprintf("its retry exchange %s is %s", name, not), Remedy: "Delete it, and declare it again:", Commands: []string{s.deleteCommand(s.Manage.URL("exchanges", name)), s.redrive("doctor --fix")}})
+			continue
+		}
+		bound := false
+		for _, b := range from[name] {
+			if b.DestinationType == "queue" && b.Destination == q.Name {
+				bound = true
+				continue
+			}
+			if b.DestinationType == "exchange" && strings.HasPrefix(b.Destination, "federation: ") {
+				continue // see foreign
+			}
+			all = append(all, Finding{Queue: q.Name, Status: Wrong, What: fmt.Sprintf("its retry exchange also leads to the %s %s, which gets a copy of each retried message", b.DestinationType, b.Destination), Remedy: "Remove the binding:", Commands: []string{s.deleteCommand(s.Manage.BindingURL(b))}})
+		}
+		if !bound {
+			all = append(all, s.bind(q.Name, fmt.Sprintf("its retry exchange %s does not lead to it", name)))
+		}
+	}
+	var gone []string
+	for _, x := range s.Exchanges {
+		if strings.HasPrefix(x.Name, wire.RetryExchange("")) && !of[x.Name] {
+			gone = append(gone, x.Name)
+		}
+	}
+	if len(gone) > 0 && len(s.Only) == 0 {
+		all = append(all, Finding{Status: Warning, What: "retry exchanges without a queue of their name: " + few(gone) + "; messages wait 5 minutes for such a queue (no_queue), and are parked then",
+			Remedy: "Declare the queues again, or do nothing: a running service deletes such an exchange when nothing waits for it."})
+	}
+	return all
+}
+
+func (s *Scene) bind(queue, what string) Finding {
+	return Finding{Queue: queue, Status: Wrong, What: what, Remedy: "Declare it and bind it:", Commands: []string{s.redrive("doctor --fix --queue=" + Quote(queue))}, Fixable: true, fix: fix{queue: queue}}
+}
+
+func retryExchangeByAMQP(s *Scene) (all []Finding) {
+	for _, q := range s.Probed.Named {
+		switch {
+		case !q.Exists:
+			all = append(all, Finding{Queue: q.Name, Status: Warning, What: "a policy names it, and it does not exist", Remedy: "Declare it, or remove it from the config."})
+		case !q.RetryExchange:
+			all = append(all, Finding{Queue: q.Name, Status: OK, What: "it has no retry exchange yet; it gets one with its first dead letter"})
+		}
+	}
+	return all
+}
+
+// unavailable is a finding about a queue in which the due messages of one work queue stay
+// while that one does not accept them: it names the work queue, which is what needs
+// repairing. Other queues' messages do not wait behind these.
+func (s *Scene) unavailable(q *management.QueueState, n int) (Finding, bool) {
+	work := s.queue(workQueueOf(q))
+	if work == nil {
+		return Finding{}, false
+	}
+	return Finding{Queue: work.Name, Status: Wrong, What: fmt.Sprintf("%d of its retries are due and stay in %s, since %s", n, q.Name, refuses(work)),
+		Remedy: "Let its consumers catch up, raise its limit, or bring its nodes back. RabbitMQ tries again every three minutes, by itself, and loses none; other queues' retries continue."}, true
+}
+
+// workQueueOf is the work queue that a queue of ours alone dead-letters to; "": none.
+func workQueueOf(q *management.QueueState) (work string) {
+	if strings.HasPrefix(q.Name, wire.ExchangeLane+".") {
+		work, _ = q.Arguments["x-dead-letter-routing-key"].(string)
+	} else if name, ok := strings.CutPrefix(q.Name, wire.DelayPrefix+"message-ttl.quorum."); ok {
+		work = name
+	}
+	return work
+}
+
+// refuses says why a queue accepts nothing, as far as RabbitMQ shows it.
+func refuses(q *management.QueueState) string {
+	if overflow, _ := q.Setting("overflow").(string); strings.HasPrefix(overflow, "reject-publish") {
+		if limit := reached(q); limit != "" {
+			return fmt.Sprintf("it is full (%s) and its overflow is %s", limit, overflow)
+		}
+	}
+	if q.Type == "quorum" && (q.Leader == "" || len(q.Online) <= len(q.Members)/2) {
+		return fmt.Sprintf("%d of its %d replicas run, so it has no leader", len(q.Online), len(q.Members))
+	}
+	return "it does not accept them"
 }

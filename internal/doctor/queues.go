@@ -2,13 +2,17 @@ package doctor
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 func lifetime(s *Scene) (all []Finding) {
@@ -184,4 +188,263 @@ func (s *Scene) ends(q *management.QueueState) string {
 		return fmt.Sprintf("; the delivery limit (%d) ends that for each", limit)
 	}
 	return ", and no delivery limit ends that"
+}
+
+// usualFrame is RabbitMQ's default, in bytes.
+const usualFrame = 131_072
+
+// largest is RabbitMQ's default limit of a message, in bytes. The one in force it does not report.
+func (s *Scene) largest() int64 {
+	if s.versionAtLeast(4, 0) {
+		return 16 << 20
+	}
+	return 128 << 20
+}
+
+// frames checks the limit of a frame, which AMQP shows.
+func frames(s *Scene) (all []Finding) {
+	if s.FrameMax > 0 && s.FrameMax < usualFrame {
+		all = append(all, Finding{Status: Warning, What: fmt.Sprintf("frames are limited to %d bytes", s.FrameMax),
+			Remedy: fmt.Sprintf("Set frame_max = %d, RabbitMQ's default, in rabbitmq.conf: messages with more headers than fit are parked.", usualFrame)})
+	}
+	return all
+}
+
+func sizes(s *Scene) []Finding {
+	all := frames(s)
+	for _, q := range s.workQueues() {
+		if q.Messages > 0 && q.Bytes/int64(q.Messages) > s.largest() {
+			all = append(all, Finding{Queue: q.Name, Status: Warning, What: fmt.Sprintf("its messages have %s on average, and RabbitMQ %s takes %s unless max_message_size says otherwise", size(q.Bytes/int64(q.Messages)), s.Version, size(s.largest())),
+				Remedy: "Set max_message_size in rabbitmq.conf."})
+		}
+	}
+	if len(all) == 0 {
+		frames := "any size"
+		if s.FrameMax > 0 {
+			frames = size(int64(s.FrameMax))
+		}
+		all = []Finding{{Status: OK, What: fmt.Sprintf("frames of %s; messages of %s, unless max_message_size says otherwise, which RabbitMQ does not tell", frames, size(s.largest()))}}
+	}
+	return all
+}
+
+// deadLettering looks at the queues that policies match. A problem of one that a policy names
+// exactly is Wrong; one that only a pattern matches may not be meant, so there it is a Warning.
+func deadLettering(s *Scene) (all []Finding) {
+	handled := s.handled()
+	for _, q := range s.workQueues() {
+		if _, ok := s.Config.Policies.Match(q.Name); !ok {
+			continue
+		}
+		exact := s.Config.Policies.Exact(q.Name)
+		status := Warning
+		if exact {
+			status = Wrong
+		}
+		to, has := q.Setting("dead-letter-exchange").(string)
+		switch {
+		case !has && ((q.Exclusive || q.AutoDelete) && !exact || handled[q.Name]):
+			// A reply queue; the library's; somebody's own dead-letter queue.
+		case !has:
+			all = append(all, Finding{Queue: q.Name, Status: status, What: "it has no dead-letter exchange: " + s.dropped(q), Remedy: "Point it at Redrive:", Commands: []string{s.redrive("enroll", q.Name)}})
+		case to == wire.ExchangeDeadLetters:
+			if key := q.Setting("dead-letter-routing-key"); key != nil {
+				all = append(all, Finding{Queue: q.Name, Status: Warning, What: fmt.Sprintf("its dead letters get the routing key %q, and are retried with it", key),
+					Why: "Redrive retries a message with its own routing key, and this one replaces it.", Remedy: s.unset(q, "dead-letter-routing-key")})
+			}
+		case strings.HasPrefix(to, wire.DelayPrefix):
+			// RabbitMQ alone retries them.
+		case to != "" && s.exchange(to) == nil:
+			becomes := "are dropped"
+			if keepsDeadLetters(q) {
+				becomes = "stand still in it"
+			}
+			all = append(all, s.elsewhere(q, Wrong, fmt.Sprintf("it dead-letters to the exchange %s, which does not exist: its dead letters %s", to, becomes)))
+		default:
+			all = append(all, s.elsewhere(q, status, fmt.Sprintf("it dead-letters to the exchange %q, not to Redrive", to)))
+		}
+	}
+	return all
+}
+
+func (s *Scene) elsewhere(q *management.QueueState, st Status, what string) Finding {
+	f := Finding{Queue: q.Name, Status: st, What: what, Remedy: "Point it at Redrive by a policy of higher priority:", Commands: []string{s.redrive("enroll", q.Name)}}
+	if isArgument(q, "dead-letter-exchange") {
+		f.What += " (by its argument)"
+		f.Remedy = "No policy can change an argument. Move it to a new queue, with its bindings and messages, or leave it as it is. What a move would do:"
+		f.Commands = []string{s.redrive("move --dry-run --to="+Quote(q.Name+".v2"), q.Name)}
+	}
+	return f
+}
+
+// dropped says which messages of a queue are lost without a dead-letter exchange.
+func (s *Scene) dropped(q *management.QueueState) string {
+	if q.Type == "quorum" && s.versionAtLeast(4, 0) {
+		return "what consumers reject is gone, and what they requeue too often as well"
+	}
+	return "what consumers reject is gone"
+}
+
+// handled are the queues that need no dead-letter exchange: their consumers use the Go library,
+// which retries by itself, or they are what other queues dead-letter to.
+func (s *Scene) handled() map[string]bool {
+	all, to := map[string]bool{}, map[string]bool{wire.ExchangeDue: true}
+	for i := range s.Queues {
+		from := &s.Queues[i]
+		exchange, has := from.Setting("dead-letter-exchange").(string)
+		if key, ok := from.Setting("dead-letter-routing-key").(string); has && exchange == "" && ok {
+			all[key] = true
+		}
+		to[exchange] = to[exchange] || exchange != ""
+	}
+	for _, b := range s.Bindings {
+		if to[b.Source] && b.DestinationType == "queue" {
+			all[b.Destination] = true
+		}
+	}
+	return all
+}
+
+// unset says how a setting of a queue is taken away.
+func (s *Scene) unset(q *management.QueueState, key string) string {
+	if isArgument(q, key) {
+		return fmt.Sprintf("It is an argument (x-%s), which no policy can change: declare a new queue without it.", key)
+	}
+	return fmt.Sprintf("Take %s out of the RabbitMQ policy %q.", key, q.Policy)
+}
+
+// keepsDeadLetters tells whether a queue's dead-lettering is at-least-once.
+func keepsDeadLetters(q *management.QueueState) bool {
+	return q.Type == "quorum" && q.Setting("dead-letter-strategy") == "at-least-once" && q.Setting("overflow") == "reject-publish"
+}
+
+func atLeastOnce(s *Scene) (all []Finding) {
+	for _, q := range s.enrolledQueues() {
+		strategy, overflow := q.Setting("dead-letter-strategy"), q.Setting("overflow")
+		switch {
+		case q.Type != "quorum":
+			all = append(all, Finding{Queue: q.Name, Status: Warning, What: fmt.Sprintf("it is %s, whose dead-lettering is at-most-once", q.Type), Remedy: "Where no message may be lost, declare it as a quorum queue."})
+		case strategy != "at-least-once":
+			all = append(all, Finding{Queue: q.Name, Status: Warning, What: "its dead-lettering is at-most-once", Remedy: "Make it at-least-once (its overflow becomes reject-publish):", Commands: []string{s.redrive("enroll --at-least-once", q.Name)}})
+		case overflow != "reject-publish":
+			all = append(all, Finding{Queue: q.Name, Status: Warning, What: "its dead-lettering says at-least-once and is at-most-once, since its overflow is not reject-publish", Remedy: "Make it both:", Commands: []string{s.redrive("enroll --at-least-once", q.Name)}})
+		}
+	}
+	return all
+}
+
+// watchFor is how long dead letters are watched: RabbitMQ tells of a quorum queue every 5 s,
+// so this is three times. Those that are only on their way become fewer between two of them.
+const watchFor = 15 * time.Second
+
+// watchDeadLetters watches the queues that keep dead letters, until each has released some or the
+// time is over.
+func (s *Scene) watchDeadLetters(ctx context.Context, long time.Duration) (map[string]int, error) {
+	left := map[string]int{}
+	for _, q := range s.Queues {
+		if q.Dead > 0 {
+			left[q.Name] = q.Dead
+		}
+	}
+	for until := time.Now().Add(long); len(left) > 0 && time.Now().Before(until); {
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(min(time.Second, long)):
+		}
+		now, err := s.Manage.QueueStates(ctx)
+		if err != nil {
+			return nil, err
+		}
+		still := map[string]int{}
+		for _, q := range now {
+			if was, ok := left[q.Name]; ok && q.Dead >= was {
+				still[q.Name] = q.Dead
+			}
+		}
+		left = still
+	}
+	return left, nil
+}
+
+// standing finds dead letters that stand still: their target is missing, or the process in
+// RabbitMQ that publishes them, one beside each queue's leader, does not go on.
+func standing(s *Scene) (all []Finding) {
+	for i := range s.Queues {
+		q := &s.Queues[i]
+		n := s.Standing[q.Name]
+		if n == 0 {
+			continue
+		}
+		f := Finding{Queue: q.Name, Status: Wrong, What: fmt.Sprintf("%d of its dead letters stand still in it", n)}
+		to, _ := q.Setting("dead-letter-exchange").(string)
+		if missing := s.nowhere(q, to); missing != "" {
+			f.What += ": " + missing
+			f.Remedy = "Give it a target. RabbitMQ tries again every three minutes, by itself, and loses none. Do not make it at-most-once meanwhile, which deletes them."
+			switch {
+			case to == wire.ExchangeDeadLetters:
+				f.Commands, f.Fixable, f.fix = []string{s.redrive("doctor --fix")}, true, fix{topology: true}
+			case !wire.OwnQueue(q.Name) && !isArgument(q, "dead-letter-exchange"):
+				f.Commands = []string{s.redrive("enroll --at-least-once", q.Name)}
+			}
+			all = append(all, f)
+			continue
+		}
+		if at, ok := s.unavailable(q, n); ok {
+			all = append(all, at)
+			continue
+		}
+		f.What += ", and their target is there"
+		f.Remedy, f.Commands = s.anotherLeader(q)
+		all = append(all, f)
+	}
+	return all
+}
+
+// nowhere says why a dead letter of a queue cannot be routed; "" if it can. It does not look at the
+// routing keys of bindings.
+func (s *Scene) nowhere(q *management.QueueState, to string) string {
+	if to == "" {
+		if key, ok := q.Setting("dead-letter-routing-key").(string); ok && s.queue(key) == nil {
+			return fmt.Sprintf("they go to the queue %s, which does not exist", key)
+		}
+		return ""
+	}
+	x := s.exchange(to)
+	switch {
+	case x == nil:
+		return fmt.Sprintf("they go to the exchange %s, which does not exist", to)
+	case !slices.ContainsFunc(s.Bindings, func(b management.Binding) bool { return b.Source == to }) && s.alternate(x) == nil:
+		return fmt.Sprintf("they go to the exchange %s, which is bound to nothing", to)
+	}
+	return ""
+}
+
+// alternate is the exchange that an exchange's argument names for what it cannot route; nil when it
+// returns that.
+func (s *Scene) alternate(x *management.Exchange) *management.Exchange {
+	if to, named := x.Arguments["alternate-exchange"].(string); named && to != x.Name {
+		return s.exchange(to)
+	}
+	return nil
+}
+
+// anotherLeader returns how to start the process again: it begins again on the node of a new leader.
+// RabbitMQ has no command for that for a single queue, so this calls its code.
+func (s *Scene) anotherLeader(q *management.QueueState) (remedy string, commands []string) {
+	for _, node := range q.Online {
+		if node != q.Leader {
+			return "Let another node lead the queue, on any of RabbitMQ's machines; RabbitMQ then begins again, and loses none. Do not make it at-most-once meanwhile, which deletes them.",
+				[]string{"rabbitmqctl eval " + Quote(fmt.Sprintf("{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(%s, queue, %s)), rabbit_quorum_queue:transfer_leadership(Q, %s).", binary(s.VHost), binary(q.Name), atom(node)))}
+		}
+	}
+	return "It has no replica on another node that runs: start those that are down, or restart the node of its leader. Do not make it at-most-once meanwhile, which deletes them.", nil
+}
+
+// binary and atom are names as Erlang reads them.
+func binary(s string) string { return `<<"` + erlang(s, `"`) + `"/utf8>>` }
+func atom(s string) string   { return `'` + erlang(s, `'`) + `'` }
+
+func erlang(s, quote string) string {
+	return strings.NewReplacer(`\`, `\\`, quote, `\`+quote).Replace(s)
 }

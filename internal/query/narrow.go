@@ -1,11 +1,18 @@
 package query
 
 import (
+	"maps"
+	"slices"
+	"strings"
 	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
 
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/policy"
 )
 
 // Narrowed is a query at a moment, over what a store has.
@@ -161,4 +168,267 @@ func reasonsOf(g *store.GroupCount) []string {
 		return []string{g.Reason}
 	}
 	return g.Reasons.Names()
+}
+
+// span is a stretch of time: from ≤ t < to. Zero ends are open.
+type span struct{ from, to time.Time }
+
+func (s span) has(t time.Time) bool {
+	return (s.from.IsZero() || !t.Before(s.from)) && (s.to.IsZero() || t.Before(s.to))
+}
+
+// within is when a term about a time is true.
+func (t *term) within(now time.Time) span {
+	from, to := t.point(&t.a, now)
+	o := t.op
+	if t.field.kind == anAge {
+		o = map[op]op{greater: less, atLeast: atMost, less: greater, atMost: atLeast, between: between}[o]
+	}
+	switch o {
+	case greater:
+		return span{from: to}
+	case atLeast:
+		return span{from: from}
+	case less:
+		return span{to: from}
+	case atMost:
+		return span{to: to}
+	case between:
+		otherFrom, otherTo := t.point(&t.b, now)
+		if t.field.kind == anAge { // the older end is the earlier
+			return span{otherFrom, to}
+		}
+		return span{from, otherTo}
+	}
+	return span{from, to}
+}
+
+// point is the time a value means: that of a date is a whole day.
+func (t *term) point(l *literal, now time.Time) (from, to time.Time) {
+	switch {
+	case l.isTime:
+		return l.from, l.to
+	case t.field.kind == anAge:
+		from = now.Add(-l.span)
+	default:
+		from = now.Add(l.span)
+	}
+	return from, from.Add(1)
+}
+
+// bounds of Due, outside of which nothing matches.
+func (t *term) bounds(now time.Time) (s span) {
+	if t.op == exists || !t.field.isDue && !t.field.floor {
+		return s
+	}
+	s = t.within(now)
+	if !t.field.isDue {
+		s.to = time.Time{} // it failed before then, and may be due at any time after
+	}
+	return s
+}
+
+func (n and) bounds(now time.Time) (s span) {
+	for _, of := range n {
+		o := of.bounds(now)
+		if o.from.After(s.from) {
+			s.from = o.from
+		}
+		if s.to.IsZero() || !o.to.IsZero() && o.to.Before(s.to) {
+			s.to = o.to
+		}
+	}
+	return s
+}
+
+func (n or) bounds(now time.Time) span {
+	s := n[0].bounds(now)
+	for _, of := range n[1:] {
+		o := of.bounds(now)
+		if o.from.IsZero() || o.from.Before(s.from) {
+			s.from = o.from
+		}
+		if o.to.IsZero() || !s.to.IsZero() && o.to.After(s.to) {
+			s.to = o.to
+		}
+	}
+	return s
+}
+
+func (n not) bounds(time.Time) span { return span{} }
+
+type idSet map[uuid.UUID]bool
+
+// IDs are the only message ids that it can match; ok is false when it can match
+// others.
+func (q *Query) IDs() (ids []uuid.UUID, ok bool) {
+	if q.root == nil {
+		return nil, false
+	}
+	set, ok := q.root.ids()
+	return slices.Collect(maps.Keys(set)), ok
+}
+
+func (t *term) ids() (idSet, bool) {
+	if t.field.name == "id" && t.a.isID && t.op == is {
+		return idSet{t.a.id: true}, true
+	}
+	return nil, false
+}
+
+func (n and) ids() (idSet, bool) {
+	for _, of := range n {
+		if set, only := of.ids(); only {
+			return set, true
+		}
+	}
+	return nil, false
+}
+
+func (n or) ids() (idSet, bool) {
+	all := idSet{}
+	for _, of := range n {
+		set, only := of.ids()
+		if !only {
+			return nil, false
+		}
+		maps.Copy(all, set)
+	}
+	return all, true
+}
+
+func (n not) ids() (idSet, bool) { return nil, false }
+
+// holds tells whether the term is true; what it needs is known.
+func (t *term) holds(e *env) bool {
+	f := t.field
+	switch {
+	case f == headerField:
+		return find(e.l.Record.Message.Headers, t.path, t.value)
+	case f == bodyField:
+		return find(e.body().Value, t.path, t.value)
+	case f.kind == aState:
+		return t.op == exists || e.l.Record.State == t.a.state
+	case f.kind == aGroup:
+		return t.op == exists || e.groupOf(e.l.Record) == t.a.group
+	case f.needs == knowsBody:
+		return t.inText(e)
+	case f.text != nil:
+		return t.text(f.text(e.l))
+	case f.number != nil:
+		return t.op == exists || t.compares(fromInt(f.number(e.l)))
+	}
+	at := f.time(e.l)
+	if t.op == exists {
+		return !at.IsZero()
+	}
+	return t.within(e.now).has(at)
+}
+
+// text compares with a name, or looks into a text.
+func (t *term) text(s string) bool {
+	switch {
+	case t.op == exists:
+		return s != ""
+	case t.field.kind == partOf:
+		return containsFold(s, &t.a)
+	case t.field.name == "id":
+		return policy.MatchQueue(t.a.lower, s)
+	}
+	return t.a.names(s)
+}
+
+// names tells whether a literal matches the whole of a text.
+func (l *literal) names(s string) bool {
+	if l.quoted {
+		return l.text == s
+	}
+	return policy.MatchQueue(l.text, s)
+}
+
+// compares compares a number.
+func (t *term) compares(d decimal) bool {
+	c := d.compare(t.a.number)
+	switch t.op {
+	case greater:
+		return c > 0
+	case atLeast:
+		return c >= 0
+	case less:
+		return c < 0
+	case atMost:
+		return c <= 0
+	case between:
+		return c >= 0 && d.compare(t.b.number) <= 0
+	}
+	return c == 0
+}
+
+// inText looks into the error, then into the body: as it is, as it came out of the decoders, and
+// as they show it.
+func (t *term) inText(e *env) bool {
+	if t.op == exists {
+		return e.l.BodySize > 0
+	}
+	if containsFold(e.l.Record.Error, &t.a) || containsFold(e.l.Record.Message.Body, &t.a) {
+		return true
+	}
+	r := e.body()
+	return containsFold(r.Inner, &t.a) || containsFold(r.Text, &t.a)
+}
+
+// containsFold looks for a literal, in capitals or not. It never looks at a byte of
+// the text twice: a body and a query can be made for each other.
+func containsFold[T string | []byte](in T, l *literal) bool {
+	if l.borders == nil {
+		return strings.Contains(strings.ToLower(string(in)), l.lower)
+	}
+	if len(l.lower) == 0 {
+		return true
+	}
+	n := 0 // how much of it ends here
+	for i := range len(in) {
+		c := small(in[i])
+		for n > 0 && c != l.lower[n] {
+			n = l.borders[n-1]
+		}
+		if c == l.lower[n] {
+			n++
+		}
+		if n == len(l.lower) {
+			return true
+		}
+	}
+	return false
+}
+
+// bordersOf tells, for each beginning of s, how long its longest end is that s begins
+// with too: as in the algorithm of Knuth, Morris and Pratt. It is nil when s is not
+// ASCII.
+func bordersOf(s string) []int {
+	all := make([]int, len(s))
+	for i := range len(s) {
+		if s[i] >= utf8.RuneSelf {
+			return nil
+		}
+		if i == 0 {
+			continue
+		}
+		n := all[i-1]
+		for n > 0 && s[i] != s[n] {
+			n = all[n-1]
+		}
+		if s[i] == s[n] {
+			n++
+		}
+		all[i] = n
+	}
+	return all
+}
+
+func small(b byte) byte {
+	if 'A' <= b && b <= 'Z' {
+		b += 'a' - 'A'
+	}
+	return b
 }

@@ -1,20 +1,16 @@
 // Package query is the language in which people say which messages they mean, the
 // same in page, API and command line: see docs/reference/query.md. Read it in this order:
 //
-//	query.go    the whole: a Query, and whether a message matches
-//	fields.go   what can be asked for
-//	parse.go    text in, Query out, or an error that points at the character
-//	term.go     … of one condition
-//	value.go    what stands behind the colon
-//	holds.go    whether a condition holds of a message
-//	decimal.go  numbers of any size, exactly
-//	lookup.go   headers and decoded bodies, by path
-//	narrow.go   what of a query a store's indexes can answer
-//	bounds.go   … of times and ids
-//	groups.go   queries about groups
+//	query.go   the whole: a Query, and whether a message matches; queries about groups
+//	fields.go  what can be asked for; headers and decoded bodies, by path
+//	parse.go   text in, Query out, or an error that points at the character
+//	term.go    … of one condition
+//	value.go   what stands behind the colon; numbers of any size
+//	narrow.go  what of a query a store's indexes can answer, and whether the rest holds
 package query
 
 import (
+	"strings"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/decode"
@@ -168,4 +164,76 @@ func eachOf(all []node, visit func(*term)) {
 	for _, n := range all {
 		n.each(visit)
 	}
+}
+
+// ofGroups are the fields that groups have too.
+var ofGroups = map[string]bool{"queue": true, "state": true, "reason": true, "group": true, "error": true, "type": true, "note": true, "text": true}
+
+// OnlyGroups refuses a query about what groups do not have.
+func (q *Query) OnlyGroups() (err error) {
+	q.terms(func(t *term) {
+		if !ofGroups[t.field.name] && err == nil {
+			err = &Error{t.at, "groups have no " + t.field.name + ", only queue, state, reason, group, error, type, note and text"}
+		}
+	})
+	return err
+}
+
+// MatchGroup tells whether a query that OnlyGroups takes finds a group: error is its pattern then,
+// note a person's, text either, and state whether it has messages of that state.
+func (q *Query) MatchGroup(g *store.GroupCount) bool {
+	r := store.Record{Queue: g.Queue, Reason: g.Reason, Error: g.Pattern, Notes: []string{g.Note}}
+	r.Message.Type, r.Message.Body = g.Type, []byte(g.Note)
+	e := env{l: &store.Listed{Record: &r, BodySize: len(g.Note)}, groupOf: func(*store.Record) errorgroup.ID { return g.ID }}
+	is := func(state store.State) bool {
+		r.State = state
+		return q.match(&e, func() *decode.Result { return nil })
+	}
+	return g.Waiting > 0 && is(store.Waiting) || g.Parked > 0 && is(store.Parked) || g.Discarded > 0 && is(store.Discarded) ||
+		g.Waiting+g.Parked+g.Discarded == 0 && is(0)
+}
+
+// Suggestion is what the last word of a query may become.
+type Suggestion struct {
+	Text string `json:"text"` // the whole word
+	Doc  string `json:"doc"`
+}
+
+// Complete proposes how the last word of a query may go on: fields, and the values
+// of those that have few.
+func Complete(text string) []Suggestion {
+	word := text[strings.LastIndexAny(text, " \t\n(")+1:]
+	negated := strings.HasPrefix(word, "-")
+	word = strings.TrimPrefix(word, "-")
+	if strings.Contains(word, `"`) {
+		return nil
+	}
+	var all []Suggestion
+	propose := func(s, doc string) {
+		if negated {
+			s = "-" + s
+		}
+		all = append(all, Suggestion{s, doc})
+	}
+	if name, value, ok := strings.Cut(word, ":"); ok {
+		if f := fieldNamed[name]; f != nil {
+			for _, v := range f.values {
+				if strings.HasPrefix(v, value) && v != value {
+					propose(name+":"+v, "")
+				}
+			}
+		}
+		return all
+	}
+	for _, f := range append(fields[:len(fields):len(fields)], headerField, bodyField) {
+		if !strings.HasPrefix(f.name, word) {
+			continue
+		}
+		if f.kind == anything {
+			propose(f.name, f.doc)
+		} else {
+			propose(f.name+":", f.doc)
+		}
+	}
+	return all
 }

@@ -2,20 +2,12 @@
 // order:
 //
 //	intake.go        a batch of dead letters, safe in the store before it is acknowledged
-//	origin.go        which queue a message failed in, and what proves it
-//	receipts.go      the id that it had, if it is redelivered
-//	(fingerprint.go, receiptindex.go: how it is recognized, and what is remembered)
-//	verdict.go       what the policy decides, as a record to store
+//	receipts.go      the id that a message had, if it is redelivered
+//	verdict.go       which queue it failed in, what proves that, and what the policy decides
 //	persist.go       records into the store, in one commit where there is room for it
-//	delayqueue.go    a policy that waits in RabbitMQ: published to where it waits, which
-//	                 declaredelay.go declares first
+//	delayqueue.go    a policy that waits in RabbitMQ: declared, and published to where it waits
 //	scheduler.go     what is due in the store: claimed, published, and only then deleted
-//	(claimed.go, lanebackoff.go, pause.go, storetrouble.go: limits, unreachable lanes,
-//	pauses, and a store that fails)
 //	retrytargets.go  which queues a message may be retried to
-//	(reportednames.go, ownerconsent.go, exchangelookup.go, retrybinding.go: names that only
-//	reports gave, the consent of a queue's owner, lookups in RabbitMQ and the binding of
-//	retry exchanges, both beside the scheduler)
 //	sender.go        the only place that publishes retries and forwards
 //	parkedintake.go  what others have parked in RabbitMQ, safe in the store as well
 //	events.go        what log, metrics and displays receive

@@ -5,13 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/google/uuid"
-
 	"golang.org/x/sync/semaphore"
 
 	"github.com/redrive-mq/redrive/internal/store"
@@ -91,7 +92,7 @@ type Scheduler struct {
 	pausing  *semaphore.Weighted
 	mu       sync.Mutex
 	backoffs map[store.Lane]backoff // of unreachable lanes
-	paused   map[string]bool        // queues whose retries a person has paused, see pause.go
+	paused   map[string]bool        // queues whose retries a person has paused
 }
 
 // sentBatch is a batch that was published, and whose claims are not finished yet.
@@ -100,7 +101,7 @@ type sentBatch struct {
 	claims   []store.Claim
 	wait     func(context.Context) []Result
 	results  []Result // once RabbitMQ has answered
-	halfFull bool     // with it at least half of its destination's window was in use, see claimed.go
+	halfFull bool     // with it at least half of its destination's window was in use
 }
 
 // NewScheduler makes a scheduler. report receives why a lane is unreachable, each time that it was
@@ -388,4 +389,373 @@ func bodies(claims []store.Claim) (n int) {
 		n += len(c.Record.Message.Body)
 	}
 	return n
+}
+
+const (
+	// firstWindow is how many messages may be claimed for a destination that has not confirmed
+	// any lately: so few that many destinations can be unreachable at once while the others continue.
+	firstWindow  = 16
+	windowGrowth = 4
+	// maxWindow is the largest window: what a destination that hangs may take from the others.
+	maxWindow = 2 * maxBatch
+	// firstPart: a destination with its first window may have 1/firstPart of what is free, so
+	// that something is left for the next ones.
+	firstPart = 64
+	// While no more than reserve is free, a destination may have 1/reservePart of what is free:
+	// those that are unreachable leave something for others.
+	reserve, reservePart = maxBatch / 2, 16
+	// windowKept is how long a destination keeps its window while nothing is claimed for it.
+	windowKept = 10 * time.Second
+)
+
+// claimed counts claims that are not finished yet, by destination. One for which RabbitMQ does
+// not confirm keeps its part for that long, and leaves the rest to others.
+type claimed struct {
+	mu       sync.Mutex
+	messages int
+	bytes    int
+	// perDestination has the window of each, by windowKey.
+	perDestination map[store.Lane]*laneWindow
+	idleForgotten  time.Time
+}
+
+// laneWindow counts what is claimed for one destination, and bounds it. Lanes that forward to
+// the same target share one.
+type laneWindow struct {
+	messages, bytes int
+	// size is how many messages may be claimed. It grows windowGrowth times with each batch
+	// that filled half of it and was confirmed, and is firstWindow again when one was not.
+	size int
+	used time.Time
+	last chan struct{} // closed when the answers to its latest batch were passed on
+}
+
+// windowKey returns the lane, or the key that the lanes of several queues to one forward target
+// share.
+func windowKey(l store.Lane) store.Lane {
+	if l.Forwards() {
+		l.Queue = ""
+	}
+	return l
+}
+
+// windowOf returns the window of a lane's destination. The caller holds mu.
+func (c *claimed) windowOf(l store.Lane) *laneWindow {
+	w := c.perDestination[windowKey(l)]
+	if w == nil {
+		w = &laneWindow{size: firstWindow}
+		c.perDestination[windowKey(l)] = w
+	}
+	return w
+}
+
+// mayClaim returns how many messages, and bytes of bodies, may be claimed of a lane now: at most
+// half of what others leave, and a small part of the reserve. full tells that nothing may be
+// claimed of any lane.
+func (c *claimed) mayClaim(l store.Lane, now time.Time) (messages, bytes int, full bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	free := MaxClaimed - c.messages
+	if free <= 0 || c.bytes >= maxClaimedBytes {
+		return 0, 0, true
+	}
+	w := c.windowOf(l)
+	w.used = now
+	left := free + w.messages
+	most := min(w.size, (left+1)/2)
+	if w.size == firstWindow {
+		most = min(most, max(1, free/firstPart))
+	}
+	if free <= reserve {
+		most = min(most, max(1, free/reservePart))
+	}
+	messages = min(maxBatch, most-w.messages, free)
+	bytes = min(batchBytes, (maxClaimedBytes-c.bytes+w.bytes)/2-w.bytes)
+	// Each batch costs a commit: while some are on their way, it waits until it can be larger.
+	if w.messages > 0 && messages < max(1, min(maxBatch, most)/4) || bytes <= 0 {
+		return 0, 0, false
+	}
+	return messages, bytes, false
+}
+
+// begin counts what was claimed of a lane. halfFull tells whether at least half of the window is in
+// use with it; previous is closed when the answers to the previous batch were passed on, and passedOn is to be
+// closed when those to this one were.
+func (c *claimed) begin(l store.Lane, messages, bytes int) (halfFull bool, previous <-chan struct{}, passedOn chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w := c.windowOf(l)
+	c.messages, c.bytes = c.messages+messages, c.bytes+bytes
+	w.messages, w.bytes = w.messages+messages, w.bytes+bytes
+	previous, passedOn = w.last, make(chan struct{})
+	w.last = passedOn
+	return 2*w.messages >= w.size, previous, passedOn
+}
+
+// has tells whether messages are claimed for a lane's destination.
+func (c *claimed) has(l store.Lane) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w := c.perDestination[windowKey(l)]
+	return w != nil && w.messages > 0
+}
+
+// end counts a batch whose claims are finished; confirmed tells that none of them waits again.
+func (c *claimed) end(s *sentBatch, confirmed bool) {
+	messages, bytes := len(s.claims), bodies(s.claims)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w := c.windowOf(s.lane)
+	c.messages, c.bytes = c.messages-messages, c.bytes-bytes
+	w.messages, w.bytes = w.messages-messages, w.bytes-bytes
+	switch {
+	case !confirmed:
+		w.size = firstWindow
+	case s.halfFull:
+		w.size = min(windowGrowth*w.size, maxWindow)
+	}
+}
+
+// forgetIdle forgets, now and then, destinations that nothing is claimed for.
+func (c *claimed) forgetIdle(now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if now.Sub(c.idleForgotten) < windowKept {
+		return
+	}
+	c.idleForgotten = now
+	for l, w := range c.perDestination {
+		if w.messages == 0 && now.Sub(w.used) >= windowKept {
+			delete(c.perDestination, l)
+		}
+	}
+}
+
+// The first backoff of an unreachable lane, and the longest.
+const minBackoff, maxBackoff = 250 * time.Millisecond, 15 * time.Second
+
+// backoffKept is how long after its backoff an unreachable lane that has no messages any more
+// counts as reachable. What was published has its answer by then.
+const backoffKept = 2 * time.Minute
+
+// maxSleep is how long the scheduler sleeps when it knows of nothing that will be due: whatever
+// changes wakes it.
+const maxSleep = time.Hour
+
+// backoff is until when nothing of a lane is published.
+type backoff struct {
+	until     time.Time
+	tries     int  // since it was reachable last
+	reachable bool // as far as is known: its queue is being looked up
+}
+
+// setBackoff keeps a lane's messages waiting after an obstacle, longer each time. Without one, a
+// batch went through: the lane is reachable.
+func (s *Scheduler) setBackoff(lane store.Lane, obstacle error) {
+	s.mu.Lock()
+	b, wasBackingOff := s.backoffs[lane]
+	reachable := !wasBackingOff || b.reachable
+	switch {
+	case obstacle == nil:
+		delete(s.backoffs, lane)
+	case errors.Is(obstacle, ErrTryAtOnce) && b.tries == 0:
+		// Only once, or a queue that is bound and yet unroutable would be tried without end.
+		s.backoffs[lane] = backoff{until: time.Now(), tries: 1, reachable: reachable}
+	case errors.Is(obstacle, ErrUnanswered): // its window bounds what is claimed
+		b.reachable = false
+		s.backoffs[lane] = b
+	case errors.Is(obstacle, ErrLookupPending): // the answer is on its way
+		s.backoffs[lane] = backoff{until: time.Now().Add(minBackoff << min(b.tries, 2)), tries: b.tries + 1, reachable: reachable}
+	default:
+		s.backoffs[lane] = backoff{until: time.Now().Add(min(minBackoff<<min(b.tries, 16), maxBackoff)), tries: b.tries + 1}
+	}
+	s.mu.Unlock()
+	if obstacle == nil && !wasBackingOff || errors.Is(obstacle, ErrTryAtOnce) || errors.Is(obstacle, ErrLookupPending) || errors.Is(obstacle, context.Canceled) {
+		return
+	}
+	s.report(lane, obstacle)
+}
+
+func (s *Scheduler) backoffUntil(lane store.Lane) time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.backoffs[lane].until
+}
+
+// Unreachable returns the lanes whose messages RabbitMQ did not take or has not answered when they
+// were last tried.
+func (s *Scheduler) Unreachable() (lanes []store.Lane) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for lane, b := range s.backoffs {
+		if !b.reachable {
+			lanes = append(lanes, lane)
+		}
+	}
+	return lanes
+}
+
+// forgetBackoffs ends the backoff of lanes whose messages are gone, because a person discarded
+// them, say: no confirm will ever show that they are reachable. It returns how long the scheduler
+// may sleep.
+func (s *Scheduler) forgetBackoffs(next []store.NextDue, now time.Time) (sleep time.Duration) {
+	gone := map[store.Lane]bool{}
+	s.mu.Lock()
+	for lane := range s.backoffs {
+		if !s.claimed.has(lane) {
+			gone[lane] = true
+		}
+	}
+	s.mu.Unlock()
+	for _, n := range next {
+		delete(gone, n.Lane)
+	}
+	sleep = maxSleep
+	for lane := range gone {
+		s.mu.Lock()
+		b, backingOff := s.backoffs[lane]
+		over := backingOff && now.Sub(b.until) > backoffKept
+		if over {
+			delete(s.backoffs, lane)
+		}
+		s.mu.Unlock()
+		if over {
+			s.report(lane, nil)
+		} else {
+			sleep = backoffKept
+		}
+	}
+	return sleep
+}
+
+// Pause pauses the retries of a queue, or resumes them. Its messages keep their attempts and
+// due times; what its policy forwards is still forwarded, and what is claimed (MaxClaimed at
+// most) still arrives. The caller has written the pause to the store before, or it would not
+// outlast a restart.
+func (s *Scheduler) Pause(queue string, paused bool) {
+	s.changePauses(func() {
+		if paused {
+			s.paused[queue] = true
+		} else {
+			delete(s.paused, queue)
+		}
+	})
+	if !paused {
+		s.Wake()
+	}
+}
+
+// SetPauses is Pause for all queues at once: no other queues are paused afterwards.
+func (s *Scheduler) SetPauses(queues map[string]bool) {
+	resumed := false
+	s.changePauses(func() {
+		for q := range s.paused {
+			resumed = resumed || !queues[q]
+		}
+		s.paused = maps.Clone(queues)
+	})
+	if resumed {
+		s.Wake()
+	}
+}
+
+// changePauses changes them, after what loadPauses reads.
+func (s *Scheduler) changePauses(change func()) {
+	_ = s.pausing.Acquire(context.Background(), 1) // it never fails
+	defer s.pausing.Release(1)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change()
+}
+
+func (s *Scheduler) isPaused(queue string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.paused[queue]
+}
+
+// Paused returns the queues whose retries a person has paused.
+func (s *Scheduler) Paused() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(s.paused))
+}
+
+// loadPauses reads which queues were paused when the service ended. Nothing is retried before
+// that is known, and a Pause meanwhile comes after what was read.
+func (s *Scheduler) loadPauses(ctx context.Context) {
+	load := func() error {
+		if err := s.pausing.Acquire(ctx, 1); err != nil {
+			return err
+		}
+		defer s.pausing.Release(1)
+		return s.store.Entries(ctx, store.PausePrefix, "", func(e store.Entry) (bool, error) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.paused[strings.TrimPrefix(e.Name, store.PausePrefix)] = true
+			return true, nil
+		})
+	}
+	s.repeatUntilDone(ctx, readingPauses, load)
+}
+
+// maxStoreWait is the longest wait before the scheduler tries a failing store again, and so
+// bounds how late it notices that the store works.
+const maxStoreWait = time.Second
+
+// Operations of the store, as the log names them.
+const (
+	retryingDue     = "retrying due messages"
+	finishingClaims = "finishing retried messages"
+	readingPauses   = "reading which queues are paused"
+)
+
+// storeTroubles remembers which operations of the store fail, and since when: the log has one
+// line when that begins and one when it ends, not one for each try.
+type storeTroubles struct {
+	mu    sync.Mutex
+	since map[string]time.Time
+}
+
+// storeFailed logs, once, that an operation of the store fails.
+func (s *Scheduler) storeFailed(ctx context.Context, operation string, err error) {
+	s.troubles.mu.Lock()
+	defer s.troubles.mu.Unlock()
+	if _, known := s.troubles.since[operation]; known || ctx.Err() != nil {
+		return
+	}
+	s.troubles.since[operation] = time.Now()
+	s.log.Error("store: "+operation+" fails; trying again until it works", "error", err)
+}
+
+// storeWorks logs, once, that a failing operation works again.
+func (s *Scheduler) storeWorks(operation string) {
+	s.troubles.mu.Lock()
+	defer s.troubles.mu.Unlock()
+	if since, known := s.troubles.since[operation]; known {
+		delete(s.troubles.since, operation)
+		s.log.Info("store: "+operation+" works again", "after", time.Since(since).Round(time.Millisecond))
+	}
+}
+
+// repeatUntilDone repeats an operation while the store fails: a forgotten claim would make its
+// message wait until the next start, and unread pauses would retry what a person has paused. done
+// is false if ctx ended first.
+func (s *Scheduler) repeatUntilDone(ctx context.Context, operation string, try func() error) (done bool) {
+	for wait := minBackoff; ; wait = min(2*wait, maxStoreWait) {
+		err := try()
+		if err == nil {
+			s.storeWorks(operation)
+			return true
+		}
+		if ctx.Err() != nil {
+			return false
+		}
+		s.storeFailed(ctx, operation, err)
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(wait):
+		}
+	}
 }

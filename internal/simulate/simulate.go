@@ -5,11 +5,9 @@
 // order:
 //
 //	simulate.go  Options, Run
-//	upstream.go  the upstream, and the best that could be done with it
-//	queue.go     messages that fail and are retried, tick by tick
-//	requeue.go   naive requeue, as a flow: its calls are too many to count singly
-//	result.go    the numbers that result
-//	chart.go     the chart, which svg.go draws; report.go: the result for programs and as CSV
+//	queue.go     messages that fail and are retried, tick by tick; the upstream
+//	result.go    the numbers that result, for people and programs
+//	chart.go     the chart
 package simulate
 
 import (

@@ -3,7 +3,11 @@ package store
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 	"fmt"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -168,4 +172,99 @@ func ReadReceipt(b []byte) (r Receipt) {
 	copy(r.ID[:], b[16:])
 	r.FirstFailed = time.UnixMicro(int64(binary.BigEndian.Uint64(b[32:]))).UTC()
 	return r
+}
+
+// Key names one record within its store for as long as it is kept, whatever its
+// state. To all but engines it is opaque, and printable.
+type Key string
+
+// MakeKey names a record by its ID, and by its number, from when it was
+// added, which distinguishes it from others with that ID.
+func MakeKey(id uuid.UUID, seq uint64) Key {
+	k := hex.AppendEncode(make([]byte, 0, 64), id[:4])
+	for _, part := range [...][]byte{id[4:6], id[6:8], id[8:10], id[10:]} {
+		k = hex.AppendEncode(append(k, '-'), part)
+	}
+	return Key(strconv.AppendUint(append(k, '.'), seq, 10))
+}
+
+// Parts are what MakeKey made the key of; ok is false for a text that is no key.
+func (k Key) Parts() (id uuid.UUID, seq uint64, ok bool) {
+	text, number, _ := strings.Cut(string(k), ".")
+	seq, err := strconv.ParseUint(number, 10, 64)
+	if err != nil {
+		return id, 0, false
+	}
+	id, err = uuid.Parse(text)
+	return id, seq, err == nil && MakeKey(id, seq) == k
+}
+
+// Lane is a destination that waiting records have in common: a work queue, or where a policy
+// or a person sends those of a work queue. One that is unreachable delays no other. (The queues
+// redrive.lane.<queue> in RabbitMQ are something else: wire.LaneQueue.)
+type Lane struct {
+	Queue string // the work queue
+	// Forward is where its messages go instead; zero: back to the queue.
+	Forward Destination
+}
+
+// Lane is where a waiting record goes.
+func (r *Record) Lane() Lane {
+	l := Lane{Queue: r.Queue}
+	if r.Forward != nil {
+		l.Forward = *r.Forward
+	}
+	return l
+}
+
+// Forwards tells whether the lane is of a forward target, and not of a work queue.
+func (l Lane) Forwards() bool { return l.Forward != Destination{} }
+
+// String names the lane for people.
+func (l Lane) String() string {
+	if !l.Forwards() {
+		return l.Queue
+	}
+	return fmt.Sprintf("%s to %s", l.Queue, l.Forward)
+}
+
+// String names a destination for people.
+func (d Destination) String() string {
+	switch {
+	case d.Exchange == "":
+		return "queue " + d.RoutingKey
+	case d.RoutingKey == "":
+		return "exchange " + d.Exchange
+	}
+	return fmt.Sprintf("exchange %s with routing key %s", d.Exchange, d.RoutingKey)
+}
+
+// Reasons is a set of reasons for which messages failed.
+type Reasons uint8
+
+// reasons are those that have a bit, in their order: it is on disk. All others, which
+// no RabbitMQ gives today, share the last bit.
+var reasons = []string{wire.ReasonRejected, wire.ReasonExpired, wire.ReasonMaxLen, wire.ReasonDeliveryLimit, wire.ReasonReported}
+
+const otherReasons Reasons = 1 << 7
+
+// ReasonsOf returns the set of one reason.
+func ReasonsOf(reason string) Reasons {
+	if i := slices.Index(reasons, reason); i >= 0 {
+		return 1 << i
+	}
+	return otherReasons
+}
+
+// Names returns all in the set, or nil when they are not known.
+func (s Reasons) Names() (names []string) {
+	if s&otherReasons != 0 {
+		return nil
+	}
+	for i, name := range reasons {
+		if s&(1<<i) != 0 {
+			names = append(names, name)
+		}
+	}
+	return names
 }

@@ -7,7 +7,10 @@
 package ttlqueue
 
 import (
+	"fmt"
 	"maps"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -89,3 +92,192 @@ func roundUp(d, step time.Duration) time.Duration {
 
 // longest is RabbitMQ's limit for a time to live.
 const longest = policy.LongestDelay
+
+// Dynamic waits in a queue for each delay. It is declared when it is needed, and expires when it is
+// idle (x-expires).
+//
+// x-expires deletes a queue with the messages in it. Declaring the queue again postpones that for
+// classic queues, but not for quorum queues [measured on 3.10.8 and 4.3.6], so these queues are
+// classic. Each publish comes soon after a declaration, the expiry is well past the delay, and a
+// message counts as waiting only if it was confirmed while that declaration still covered its
+// whole wait.
+type Dynamic struct {
+	step time.Duration
+	// Spare is how much longer than its delay a queue exists when it is not used. Half of it is
+	// for the time from declaration to confirm, half for a broker that dead-letters slowly.
+	// Tests shorten it.
+	Spare func(time.Duration) time.Duration
+}
+
+// NewDynamic rounds delays up to two significant digits, and to at least step, which is 1 ms or
+// more. That makes at most 90 queues for each power of ten.
+func NewDynamic(step time.Duration) (*Dynamic, error) {
+	if step < time.Millisecond || step%time.Millisecond != 0 {
+		return nil, fmt.Errorf("a step of %s is not a number of whole milliseconds from 1 ms", step)
+	}
+	return &Dynamic{step, spare}, nil
+}
+
+func spare(d time.Duration) time.Duration { return max(10*time.Minute, d/10) }
+
+// longestDynamic leaves room for the expiry, which has the same limit.
+const longestDynamic = longest / 2
+
+// Limits implements delay.Way.
+func (d *Dynamic) Limits() delay.Limits {
+	return delay.Limits{Name: "dynamic", Longest: longestDynamic, Step: d.step, DropsWhenFull: true, ChangesRoutingKey: true, Survives: Classic.survives(),
+		Declares: fmt.Sprintf("one queue and one exchange per delay in use, rounded up to two digits: at most %d for delays up to an hour; gone when not used for ten minutes more than the delay", d.most(time.Hour))}
+}
+
+// Topology implements delay.Way.
+func (d *Dynamic) Topology(queue string) delay.Topology { return delay.Due(queue) }
+
+// Ticket implements delay.Way.
+func (d *Dynamic) Ticket(queue string, wait time.Duration) (delay.Ticket, error) {
+	if wait > longestDynamic {
+		return delay.Ticket{}, fmt.Errorf("a delay of %s is longer than %s, the longest of dynamic queues", policy.FormatDuration(wait), policy.FormatDuration(longestDynamic))
+	}
+	wait = d.round(wait)
+	name := Classic.name("dynamic." + label(wait))
+	first := Classic.delayQueue(name, wait, amqp.Table{"x-expires": (wait + d.Spare(wait)).Milliseconds()})
+	first.Exchanges[0].AutoDelete = true
+	return delay.Ticket{Exchange: name, RoutingKey: queue, Delay: wait, DeclareFirst: &first, ConfirmWithin: d.Spare(wait) / 2}, nil
+}
+
+// round rounds up to two significant digits: with more, jitter would make a queue for each
+// message.
+func (d *Dynamic) round(wait time.Duration) time.Duration {
+	step := d.step
+	for step*100 < wait {
+		step *= 10
+	}
+	return max(roundUp(wait, step), d.step)
+}
+
+// most is how many different delays there are up to longest, each with a queue.
+func (d *Dynamic) most(longest time.Duration) (n int) {
+	for wait := d.step; wait <= longest; wait = d.round(wait + 1) {
+		n++
+	}
+	return n
+}
+
+// DefaultLevels suit a backoff that doubles, from a second to an hour.
+var DefaultLevels = []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second, 32 * time.Second,
+	time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute, 30 * time.Minute, time.Hour}
+
+// Levels waits in one queue per level, shared by all work queues. In quorum queues
+// each work queue has a lane queue of its own at the end (delay.DuePerQueue).
+type Levels struct {
+	name   string
+	levels []time.Duration // sorted, at least one
+	kind   Type
+}
+
+// NewLevels makes levels; without any, DefaultLevels. Each is from 1 ms to
+// policy.LongestDelay, in whole milliseconds.
+func NewLevels(kind Type, levels ...time.Duration) (*Levels, error) {
+	if len(levels) == 0 {
+		levels = DefaultLevels
+	}
+	levels = slices.Compact(slices.Sorted(slices.Values(levels)))
+	for _, l := range levels {
+		if l < time.Millisecond || l > longest || l%time.Millisecond != 0 {
+			return nil, fmt.Errorf("the level %s is not a number of whole milliseconds from 1 ms to ten years", l)
+		}
+	}
+	return &Levels{name: "levels", levels: levels, kind: kind}, nil
+}
+
+// UpTo implements delay.Leveled.
+func (l *Levels) UpTo(longest time.Duration) delay.Way {
+	i, _ := slices.BinarySearch(l.levels, longest)
+	return &Levels{l.name, l.levels[:min(i+1, len(l.levels))], l.kind}
+}
+
+// NewFixed is one level.
+func NewFixed(kind Type, d time.Duration) (*Levels, error) {
+	l, err := NewLevels(kind, d)
+	if err == nil {
+		l.name = "fixed"
+	}
+	return l, err
+}
+
+// Limits implements delay.Way.
+func (l *Levels) Limits() delay.Limits {
+	names := make([]string, len(l.levels))
+	for i, d := range l.levels {
+		names[i] = policy.FormatDuration(d)
+	}
+	makes := "one queue and one exchange per level, for all work queues together"
+	if l.kind == Quorum {
+		makes += ", and one queue for each work queue"
+	}
+	return delay.Limits{Name: l.name, Longest: l.levels[len(l.levels)-1], Levels: l.levels, DropsWhenFull: l.kind == Classic, ChangesRoutingKey: true, Survives: l.kind.survives(),
+		Declares: makes + ": " + strings.Join(names, ", ")}
+}
+
+// Topology implements delay.Way.
+func (l *Levels) Topology(queue string) delay.Topology {
+	t := delay.Due(queue)
+	if l.kind == Quorum {
+		t = delay.DuePerQueue(queue)
+	}
+	for _, d := range l.levels {
+		t = t.With(l.kind.delayQueue(l.kind.name(label(d)), d, nil))
+	}
+	return t
+}
+
+// Ticket implements delay.Way.
+func (l *Levels) Ticket(queue string, wait time.Duration) (delay.Ticket, error) {
+	i, _ := slices.BinarySearch(l.levels, wait)
+	if i == len(l.levels) {
+		return delay.Ticket{}, fmt.Errorf("a delay of %s is longer than the longest level, %s", policy.FormatDuration(wait), policy.FormatDuration(l.levels[i-1]))
+	}
+	return delay.Ticket{Exchange: l.kind.name(label(l.levels[i])), RoutingKey: queue, Delay: l.levels[i]}, nil
+}
+
+// MessageTTL waits in one queue for each work queue, each message with a time to live of its own.
+// RabbitMQ expires messages at the head only, so one with a short delay stays until those of the
+// same work queue before it have expired.
+type MessageTTL struct {
+	kind  Type
+	mixed bool
+}
+
+// NewMessageTTL with mixed accepts different delays, and that a short one waits behind a long one.
+func NewMessageTTL(kind Type, mixed bool) *MessageTTL { return &MessageTTL{kind, mixed} }
+
+// Limits implements delay.Way.
+func (m *MessageTTL) Limits() delay.Limits {
+	return delay.Limits{Name: "message-ttl", Longest: longest, Step: time.Millisecond, Blocks: true, AcceptsBlocking: m.mixed, DropsWhenFull: m.kind == Classic, ChangesRoutingKey: true, Survives: m.kind.survives(),
+		Declares: "one queue and one exchange for each work queue"}
+}
+
+// queue is the name of a work queue's delay queue.
+func (m *MessageTTL) queue(work string) string {
+	prefix := wire.DelayPrefix + "message-ttl." + string(m.kind) + "."
+	return prefix + delay.NameIn(work, 255-len(prefix))
+}
+
+// Topology implements delay.Way.
+func (m *MessageTTL) Topology(queue string) delay.Topology {
+	args := amqp.Table{"x-queue-type": string(m.kind), "x-dead-letter-exchange": wire.ExchangeDue}
+	if m.kind == Quorum {
+		// Straight to redrive.due: the queue is of one work queue, whose trouble is its own.
+		args = delay.AtLeastOnce(wire.ExchangeDue, 0)
+		delete(args, "x-message-ttl")
+	}
+	return delay.Due(queue).With(queueBehind(m.queue(queue), args))
+}
+
+// Ticket implements delay.Way.
+func (m *MessageTTL) Ticket(queue string, wait time.Duration) (delay.Ticket, error) {
+	if wait > longest {
+		return delay.Ticket{}, fmt.Errorf("a delay of %s is longer than RabbitMQ's longest time to live, ten years", policy.FormatDuration(wait))
+	}
+	wait = roundUp(wait, time.Millisecond)
+	return delay.Ticket{Exchange: m.queue(queue), RoutingKey: queue, Delay: wait, Expiration: strconv.FormatInt(wait.Milliseconds(), 10)}, nil
+}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"regexp"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/version"
+	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -218,4 +220,307 @@ func (p *Plan) Apply(ctx context.Context, m *management.Client) error {
 		return err
 	}
 	return m.PutPolicy(ctx, *p.Policy)
+}
+
+// QueuePlan is one queue of many, and what enrolling it changes, or why it cannot be.
+type QueuePlan struct {
+	Queue string
+	Plan  *Plan // nil with Err
+	Err   error
+}
+
+// PlanMany plans for the queues named, and all that match a pattern, in order. Each gets a policy of
+// its own. A single policy on the pattern would also apply to queues that are declared later, and
+// it could not keep what is in force, which differs from queue to queue.
+//
+// A pattern never means Redrive's own queues, streams and exclusive queues.
+func PlanMany(ctx context.Context, m *management.Client, names []string, pattern string, atLeastOnce bool) ([]QueuePlan, error) {
+	queues, err := m.Queues(ctx)
+	if err != nil {
+		return nil, err
+	}
+	policies, err := m.Policies(ctx)
+	if err != nil {
+		return nil, err
+	}
+	overview, err := m.Overview(ctx)
+	if err != nil {
+		return nil, err
+	}
+	known := map[string]management.Queue{}
+	for _, q := range queues {
+		known[q.Name] = q
+		if pattern != "" && policy.MatchQueue(pattern, q.Name) && !wire.OwnQueue(q.Name) && q.Type != "stream" && !q.Exclusive {
+			names = append(names, q.Name)
+		}
+	}
+	names = slices.Compact(slices.Sorted(slices.Values(names)))
+	all := make([]QueuePlan, len(names))
+	for i, name := range names {
+		q, ok := known[name]
+		all[i].Queue = name
+		if !ok {
+			all[i].Err = fmt.Errorf("the queue %q does not exist: %w", name, management.ErrNotFound)
+			continue
+		}
+		all[i].Plan, all[i].Err = plan(q, policies, serviceTarget(name), atLeastOnce)
+		if all[i].Err == nil {
+			all[i].Plan.leaveOut(overview.Version)
+		}
+	}
+	return all, nil
+}
+
+// Successor plans the policy of a queue that replaces old under another name and type: with what is
+// in force on old, dead letters to Redrive, and a priority above all others that match the name. rabbitMQ
+// is its version.
+func Successor(old management.Queue, policies []management.Policy, name, kind, rabbitMQ string) *Plan {
+	p := &Plan{Queue: management.Queue{Name: name, Type: kind}, Target: serviceTarget(name), Before: management.PolicyNamed(policies, old.Policy)}
+	set := p.Target.policy(name)
+	def := map[string]any{}
+	if p.Before != nil {
+		maps.Copy(def, p.Before.Definition)
+	}
+	delete(def, "dead-letter-routing-key")
+	maps.Copy(def, set.Definition)
+	if old.Arguments["x-dead-letter-strategy"] == "at-least-once" && kind == "quorum" {
+		def["dead-letter-strategy"], def["overflow"] = "at-least-once", "reject-publish"
+	}
+	set.Definition = def
+	others := slices.DeleteFunc(slices.Clone(policies), func(p management.Policy) bool { return p.Name == set.Name })
+	if best, known := policyWithout(p.Queue, others, set.Name); !known {
+		for _, o := range others {
+			set.Priority = max(set.Priority, o.Priority+1)
+		}
+	} else if best != nil {
+		set.Priority = best.Priority + 1
+	}
+	p.Policy = &set
+	p.leaveOut(rabbitMQ)
+	return p
+}
+
+// Undo removes our policy, so that the one before applies again. RabbitMQ has kept that all the
+// time, so any machine can undo. The retry exchange stays: messages that wait are still retried.
+func Undo(ctx context.Context, m *management.Client, queue string) error {
+	return undo(ctx, m, serviceTarget(queue).policy(queue), queue)
+}
+
+func undo(ctx context.Context, m *management.Client, ours management.Policy, queue string) error {
+	is, err := m.Policy(ctx, ours.Name)
+	if errors.Is(err, management.ErrNotFound) {
+		return fmt.Errorf("queue %q: %w: there is no policy %q", queue, ErrNotEnrolled, ours.Name)
+	}
+	if err != nil {
+		return err
+	}
+	if is.Pattern != ours.Pattern {
+		return fmt.Errorf("queue %q: %w: the policy %q is on %s, so it is not Redrive's", queue, ErrNotEnrolled, is.Name, management.Text(is.Pattern))
+	}
+	err = m.DeletePolicy(ctx, ours.Name)
+	if errors.Is(err, management.ErrNotFound) { // somebody else was faster
+		return nil
+	}
+	return err
+}
+
+// UndoPlan is what removing the policy of a queue changes.
+type UndoPlan struct {
+	Queue string
+	Ours  management.Policy
+	// After applies then; nil for none. Unknown: it is not known which one RabbitMQ chooses.
+	After   *management.Policy
+	Unknown bool
+	// Gone: the queue no longer exists, only its policy.
+	Gone bool
+}
+
+// PlanUndo finds the enrolled queues among those named, or that match a
+// pattern. A queue that is named and not enrolled is an error of its own.
+func PlanUndo(ctx context.Context, m *management.Client, names []string, pattern string) (found []UndoPlan, missing []error, err error) {
+	policies, err := m.Policies(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	queues, err := m.Queues(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	add := func(name string) bool {
+		ours := serviceTarget(name).policy(name)
+		is := management.PolicyNamed(policies, ours.Name)
+		if is == nil || is.Pattern != ours.Pattern {
+			return false
+		}
+		u := UndoPlan{Queue: name, Ours: *is}
+		q := slices.IndexFunc(queues, func(q management.Queue) bool { return q.Name == name })
+		if u.Gone = q < 0; !u.Gone {
+			known := false
+			u.After, known = policyWithout(queues[q], policies, ours.Name)
+			u.Unknown = !known
+		}
+		found = append(found, u)
+		return true
+	}
+	for _, name := range names {
+		if !add(name) {
+			missing = append(missing, fmt.Errorf("queue %q: %w: there is no policy %q", name, ErrNotEnrolled, serviceTarget(name).policy(name).Name))
+		}
+	}
+	if pattern != "" {
+		for _, p := range policies {
+			if name, ok := strings.CutPrefix(p.Name, servicePrefix); ok && policy.MatchQueue(pattern, name) {
+				add(name)
+			}
+		}
+	}
+	return found, missing, nil
+}
+
+// Write shows a person what applies afterwards.
+func (u *UndoPlan) Write(w io.Writer) {
+	fmt.Fprintf(w, "queue %q: policy %q of priority %d goes; ", u.Queue, u.Ours.Name, u.Ours.Priority)
+	switch {
+	case u.Gone:
+		fmt.Fprintln(w, "the queue itself is gone")
+		return
+	case u.Unknown:
+		fmt.Fprintln(w, "RabbitMQ then chooses among the others that match")
+		return
+	case u.After == nil:
+		fmt.Fprintln(w, "no other applies")
+	default:
+		fmt.Fprintf(w, "policy %q of priority %d applies again:\n", u.After.Name, u.After.Priority)
+	}
+	writeKeys(w, diffPolicies(&u.Ours, u.After), "")
+}
+
+// policyWithout is the policy that would be in force on a queue if the one named did not exist. It is
+// known only where Go can compile all patterns, and no other of the highest priority matches.
+func policyWithout(q management.Queue, policies []management.Policy, without string) (best *management.Policy, known bool) {
+	known = true
+	tied := false
+	for i := range policies {
+		p := &policies[i]
+		switch is, ok := p.For(q.Name, q.Type); {
+		case p.Name == without:
+		case !ok:
+			known = false
+		case !is:
+		case best == nil || p.Priority > best.Priority:
+			best, tied = p, false
+		case p.Priority == best.Priority:
+			tied = true
+		}
+	}
+	return best, known && !tied
+}
+
+// Key is one key of the policy in force, and what becomes of it.
+type Key struct {
+	Name   string `json:"key"`
+	Change string `json:"change"` // added, changed, removed, kept
+	Was    any    `json:"was,omitempty"`
+	Is     any    `json:"is,omitempty"`
+	// Overruled is what is in force instead, by the operator policy.
+	Overruled any `json:"overruled,omitempty"`
+}
+
+// Keys are what a plan does to each key, in order.
+func (p *Plan) Keys() []Key {
+	if p.Policy == nil {
+		return nil
+	}
+	keys := diffPolicies(p.Before, p.Policy)
+	for i, k := range keys {
+		if now, ok := p.Queue.Effective[k.Name]; ok && k.Change == "kept" && management.Text(now) != management.Text(k.Was) {
+			keys[i].Overruled = now
+		}
+	}
+	return keys
+}
+
+// diffPolicies compares two policies, nil for none.
+func diffPolicies(from, to *management.Policy) (keys []Key) {
+	before, after := map[string]any{}, map[string]any{}
+	if from != nil {
+		before = from.Definition
+	}
+	if to != nil {
+		after = to.Definition
+	}
+	all := map[string]any{}
+	maps.Copy(all, before)
+	maps.Copy(all, after)
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		was, had := before[name]
+		is, has := after[name]
+		k := Key{Name: name, Was: was, Is: is}
+		switch {
+		case had && has && management.Text(was) == management.Text(is):
+			k.Change = "kept"
+		case had && has:
+			k.Change = "changed"
+		case had:
+			k.Change = "removed"
+		default:
+			k.Change = "added"
+		}
+		keys = append(keys, k)
+	}
+	return keys
+}
+
+// addNotes adds what the keys do not show.
+func (p *Plan) addNotes() {
+	add := func(format string, args ...any) { p.Notes = append(p.Notes, fmt.Sprintf(format, args...)) }
+	if p.Queue.Type == "classic" {
+		add("a classic queue's own dead-lettering is at-most-once; what it loses on the way is lost")
+	}
+	if p.Queue.OperatorPolicy != "" {
+		add("the operator policy %q still applies, and overrides what is set here", p.Queue.OperatorPolicy)
+	}
+	ttl, ok := p.Queue.Arguments["x-message-ttl"]
+	if !ok {
+		ttl, ok = p.Queue.Effective["message-ttl"]
+	}
+	if ok {
+		add("messages expire here (after %s ms): those come to Redrive too, which parks them unless a policy's reasons name expired", management.Text(ttl))
+	}
+}
+
+// Write shows a plan to a person: what applies now, and each key that changes.
+func (p *Plan) Write(w io.Writer) {
+	if p.Policy == nil {
+		fmt.Fprintf(w, "queue %q dead-letters to %q already, no policy to set; %s\n", p.Queue.Name, p.Target.Exchange, p.Target.Makes)
+		return
+	}
+	if p.Before == nil {
+		fmt.Fprintf(w, "queue %q (%s), no policy applies\n", p.Queue.Name, p.Queue.Type)
+	} else {
+		fmt.Fprintf(w, "queue %q (%s), policy %q of priority %d applies\n", p.Queue.Name, p.Queue.Type, p.Before.Name, p.Before.Priority)
+	}
+	fmt.Fprintf(w, "sets policy %q, priority %d, on %s:\n", p.Policy.Name, p.Policy.Priority, management.Text(p.Policy.Pattern))
+	writeKeys(w, p.Keys(), p.Queue.OperatorPolicy)
+	fmt.Fprintln(w, p.Target.Makes)
+	for _, n := range p.Notes {
+		fmt.Fprintf(w, "note: %s\n", n)
+	}
+}
+
+func writeKeys(w io.Writer, keys []Key, operator string) {
+	for _, k := range keys {
+		switch {
+		case k.Overruled != nil:
+			fmt.Fprintf(w, "    %s: %s (the operator policy %q makes it %s)\n", k.Name, management.Text(k.Is), operator, management.Text(k.Overruled))
+		case k.Change == "kept":
+			fmt.Fprintf(w, "    %s: %s\n", k.Name, management.Text(k.Is))
+		case k.Change == "changed":
+			fmt.Fprintf(w, "  - %s: %s\n  + %s: %s\n", k.Name, management.Text(k.Was), k.Name, management.Text(k.Is))
+		case k.Change == "removed":
+			fmt.Fprintf(w, "  - %s: %s\n", k.Name, management.Text(k.Was))
+		default:
+			fmt.Fprintf(w, "  + %s: %s\n", k.Name, management.Text(k.Is))
+		}
+	}
 }

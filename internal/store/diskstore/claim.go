@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/store"
@@ -211,4 +212,144 @@ func (s *Store) Next(ctx context.Context) ([]store.NextDue, error) {
 		})
 	}
 	return next, nil
+}
+
+// queue is what is kept in memory of one work queue. Its size does not depend on
+// how many messages wait, but for claims, which are few.
+type queue struct {
+	kept store.Sums // and what came and went
+	lane            // of the queue itself
+	// forwards are the lanes of its forward targets; nil: there are none.
+	forwards map[store.Destination]*lane
+	// used is when something was last counted of it; zero: not since the start.
+	used time.Time
+}
+
+// lane is what is kept in memory of one.
+type lane struct {
+	// low: all waiting records before this key are claimed. Without it each claim
+	// would read the tombstones of all that was retried before.
+	low []byte
+	// next is when the first unclaimed record is due; zero when there is none.
+	next time.Time
+	// again: a claim left out what could not be read, and this is when it is looked for
+	// again, as a disk may read then; zero: nothing was left out.
+	again time.Time
+	// claimed has the tokens of claims, and the keys that a Change holds. It is false for
+	// those, and for a claim that is being finished: so Finish counts none twice.
+	claimed map[string]bool
+}
+
+func newLane(l store.Lane) lane { return lane{low: lanePrefix(l), claimed: map[string]bool{}} }
+
+func (s *Store) queue(name string) *queue {
+	q := s.queues[name]
+	if q == nil {
+		q = &queue{lane: newLane(store.Lane{Queue: name})}
+		s.queues[name] = q
+	}
+	return q
+}
+
+// lane is what is known of a lane. The caller holds mu.
+func (s *Store) lane(l store.Lane) *lane {
+	q := s.queue(l.Queue)
+	if !l.Forwards() {
+		return &q.lane
+	}
+	if q.forwards[l.Forward] == nil {
+		if q.forwards == nil {
+			q.forwards = map[store.Destination]*lane{}
+		}
+		made := newLane(l)
+		q.forwards[l.Forward] = &made
+	}
+	return q.forwards[l.Forward]
+}
+
+// lanes visits a queue's lanes.
+func (q *queue) lanes(name string, visit func(store.Lane, *lane)) {
+	visit(store.Lane{Queue: name}, &q.lane)
+	for to, l := range q.forwards {
+		visit(store.Lane{Queue: name, Forward: to}, l)
+	}
+}
+
+// ready notes that the record with this key may be claimed.
+func (l *lane) ready(key []byte) {
+	if bytes.Compare(key, l.low) < 0 {
+		l.low = bytes.Clone(key)
+	}
+	if due := dueOf(key); l.next.IsZero() || due.Before(l.next) {
+		l.next = due
+	}
+}
+
+// ready notes that a record was kept under key. The caller holds mu.
+func (s *Store) ready(key []byte) {
+	if isWaiting(key) {
+		s.lane(laneOf(key)).ready(key)
+	}
+}
+
+// CountDue implements store.Searcher. It reads keys, and no record.
+func (s *Store) CountDue(ctx context.Context, queues []string, edges []time.Time, most int64) ([]int64, error) {
+	done, err := s.calls.Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	counts := make([]int64, len(edges))
+	for _, name := range queues {
+		for lane, low := range s.lowest(name) {
+			if err := s.countDue(ctx, lane, low, edges, counts, most); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return counts, nil
+}
+
+func (s *Store) countDue(ctx context.Context, lane store.Lane, low []byte, edges []time.Time, counts []int64, most int64) error {
+	prefix := lanePrefix(lane)
+	it, err := s.walk(s.db, low, after(prefix))
+	if err != nil {
+		return err
+	}
+	defer it.Close()
+	valid := it.First()
+	for i, edge := range edges {
+		end := slices.Concat(prefix, placeFrom(edge))
+		for valid && bytes.Compare(it.Key(), end) < 0 {
+			if counts[i] == most {
+				valid = it.SeekGE(end)
+				break
+			}
+			counts[i]++
+			valid = it.Next()
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+	}
+	return it.Error()
+}
+
+// lowest has, for each lane of a queue, a key before which no record waits: what was
+// retried left tombstones there, which are slow to read.
+func (s *Store) lowest(name string) map[store.Lane][]byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := map[store.Lane][]byte{}
+	s.queue(name).lanes(name, func(at store.Lane, l *lane) { all[at] = l.lowest() })
+	return all
+}
+
+// lowest is a key before which no record of the lane waits, claimed or not.
+func (l *lane) lowest() []byte {
+	low := string(l.low)
+	for key := range l.claimed {
+		low = min(low, key)
+	}
+	return []byte(low)
 }

@@ -1,15 +1,32 @@
 package diskstore
 
 import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc32"
+	"io"
 	"io/fs"
 	"log/slog"
 	"maps"
+	"math/bits"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"syscall"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/sstable"
+	sstblock "github.com/cockroachdb/pebble/v2/sstable/block"
+	"github.com/cockroachdb/pebble/v2/sstable/block/blockkind"
+	"github.com/cockroachdb/pebble/v2/sstable/colblk"
+	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/redrive-mq/redrive/internal/store"
 )
@@ -168,4 +185,507 @@ func (s *Store) Damage() map[string]string {
 	s.damage.mu.Lock()
 	defer s.damage.mu.Unlock()
 	return maps.Clone(s.damage.places)
+}
+
+// lostBlocks are written down in a file of the data folder, before anything is read
+// without them: a compaction makes the table again, and nothing but this file tells then
+// that counters may be gone, and have to be counted again when the store is opened.
+type lostBlocks struct {
+	fs     vfs.FS
+	folder string
+
+	mu  sync.Mutex
+	all []lostBlock
+}
+
+const (
+	lostName = "lost-blocks"
+	// damagedName is the folder where tables are kept that a block of cannot be read, once
+	// the store does not need them any more.
+	damagedName = "damaged"
+)
+
+// load reads those of before, and forgets the ones of tables that are gone: a person has
+// removed what was kept of them.
+func (l *lostBlocks) load() error {
+	f, err := l.fs.Open(l.fs.PathJoin(l.folder, lostName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(f)
+	if err == nil {
+		err = json.Unmarshal(b, &l.all)
+	}
+	if err != nil {
+		return fmt.Errorf("reading %s: %w", lostName, err)
+	}
+	l.all = slices.DeleteFunc(l.all, func(b lostBlock) bool {
+		_, err := l.fs.Stat(l.fs.PathJoin(l.folder, b.File))
+		_, aside := l.fs.Stat(l.fs.PathJoin(l.folder, damagedName, b.File))
+		return b.Rebuilt && errors.Is(err, fs.ErrNotExist) && errors.Is(aside, fs.ErrNotExist)
+	})
+	return nil
+}
+
+// add writes down one more.
+func (l *lostBlocks) add(b lostBlock) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.write(append(slices.Clip(l.all), b))
+}
+
+// rebuilt notes that all that follows from records was made again without them.
+func (l *lostBlocks) rebuilt() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := slices.Clone(l.all)
+	for i := range all {
+		all[i].Rebuilt = true
+	}
+	return l.write(all)
+}
+
+// write makes a list durable. The caller holds mu.
+func (l *lostBlocks) write(all []lostBlock) error {
+	b, err := json.Marshal(all)
+	if err != nil {
+		return err
+	}
+	path := l.fs.PathJoin(l.folder, lostName)
+	f, err := l.fs.Create(path+".new", vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = l.fs.Rename(path+".new", path)
+	}
+	if err == nil {
+		err = syncFolder(l.fs, l.folder)
+	}
+	if err == nil {
+		l.all = all
+	}
+	return err
+}
+
+// list are all of them.
+func (l *lostBlocks) list() []lostBlock {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.all)
+}
+
+// pending are those since whose loss counters and indexes were not rebuilt.
+func (l *lostBlocks) pending() []lostBlock {
+	return slices.DeleteFunc(l.list(), func(b lostBlock) bool { return b.Rebuilt })
+}
+
+// has tells whether a key may have been in one, as far as nothing was made again since.
+func (l *lostBlocks) has(key []byte) bool {
+	return slices.ContainsFunc(l.pending(), func(b lostBlock) bool { return b.has(key) })
+}
+
+// of tells whether a table has one.
+func (l *lostBlocks) of(file string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.ContainsFunc(l.all, func(b lostBlock) bool { return b.File == file })
+}
+
+// setAside moves a table that has one out of the way instead of removing it.
+func (l *lostBlocks) setAside(path string) error {
+	folder := l.fs.PathJoin(l.folder, damagedName)
+	if err := l.fs.MkdirAll(folder, privateFolder); err != nil {
+		return err
+	}
+	return l.fs.Rename(path, l.fs.PathJoin(folder, l.fs.PathBase(path)))
+}
+
+// copyTo puts the list into a folder, beside a copy of the tables.
+func (l *lostBlocks) copyTo(folder string) error {
+	all := l.list()
+	if len(all) == 0 {
+		return nil
+	}
+	return (&lostBlocks{fs: l.fs, folder: folder}).write(all)
+}
+
+// badBlocks are the blocks of tables that could not be read, or only with a bit turned
+// back. Pebble takes up to a second over each read of a damaged block, to find out which
+// bit it is; walk, which looks for where one ends, would read it a hundred times.
+type badBlocks struct {
+	mu sync.Mutex
+	by map[block]*badBlock
+}
+
+// block is one as Pebble reads it, with its trailer: the kind of compression, a byte, and
+// the checksum, four.
+type block struct {
+	file string
+	at   int64
+	size int
+}
+
+const blockTrailer = 5
+
+type badBlock struct {
+	err   error
+	until time.Time // of a disk that does not read; zero: for good
+	// repaired: turning this bit back makes the checksum right.
+	repaired bool
+	byte     int
+	bit      byte
+	blank    []byte // is read instead
+}
+
+// eioKept is how long a block that the disk did not read twice is not asked for again.
+const eioKept = time.Minute
+
+// checksumError is how Pebble says where a damaged block is. Without a match the damage
+// costs more messages, and more time.
+var checksumError = regexp.MustCompile(`block (\d+)/(\d+): `)
+
+// checksumErrorAt is the block that an error is of; its file is not known from that.
+func checksumErrorAt(err error) (here block) {
+	if err == nil {
+		return here
+	}
+	if match := checksumError.FindStringSubmatch(err.Error()); match != nil {
+		here.at, _ = strconv.ParseInt(match[1], 10, 64)
+		here.size, _ = strconv.Atoi(match[2])
+	}
+	return here
+}
+
+// found takes note of a block whose checksum is wrong; lost is true when it is new, and no
+// bit of it can be turned back.
+func (b *badBlocks) found(fs vfs.FS, file string, err error) (at block, repaired, lost bool) {
+	at = checksumErrorAt(err)
+	if at.size == 0 {
+		return at, false, false
+	}
+	here := block{file, at.at, at.size + blockTrailer}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.by[here] != nil {
+		return at, false, false // it has been reported
+	}
+	bad := &badBlock{err: fmt.Errorf("%w: %v", pebble.ErrCorruption, err)}
+	if data, err := readBlock(fs, file, here.at, here.size); err == nil {
+		if sound(data) {
+			return at, false, false // it was the read, not the disk, that went wrong
+		}
+		bad.byte, bad.bit, bad.repaired = flippedBit(data)
+	}
+	b.by[here] = bad
+	return at, bad.repaired, !bad.repaired
+}
+
+// leaveOut makes a lost block be read as one with nothing in it.
+func (b *badBlocks) leaveOut(file string, l *lostBlock) {
+	if l.Index {
+		b.leaveOut(file, l.under())
+	}
+	blank := l.blank()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	here := block{file, l.At, l.Size + blockTrailer}
+	if b.by[here] == nil {
+		b.by[here] = &badBlock{err: fmt.Errorf("%w: %s", pebble.ErrCorruption, l.place())}
+	}
+	b.by[here].blank = blank
+}
+
+// unrepaired are the blocks that cannot be read.
+func (b *badBlocks) unrepaired() (all []block) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for at, bad := range b.by {
+		if !bad.repaired {
+			all = append(all, at)
+		}
+	}
+	return all
+}
+
+func readBlock(fs vfs.FS, file string, at int64, size int) ([]byte, error) {
+	f, err := fs.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data := make([]byte, size)
+	_, err = f.ReadAt(data, at)
+	return data, err
+}
+
+// read reads p from a file, with what is known of the block that it is.
+func (b *badBlocks) read(f vfs.File, file string, p []byte, at int64) (int, error) {
+	here := block{file, at, len(p)}
+	b.mu.Lock()
+	bad := b.by[here]
+	if bad != nil && !bad.until.IsZero() && time.Now().After(bad.until) {
+		delete(b.by, here)
+		bad = nil
+	}
+	b.mu.Unlock()
+	if bad != nil && bad.blank != nil {
+		return copy(p, bad.blank), nil
+	}
+	if bad != nil && !bad.repaired {
+		return 0, bad.err
+	}
+	n, err := f.ReadAt(p, at)
+	if bad != nil && err == nil {
+		p[bad.byte] ^= 1 << bad.bit
+	}
+	if !errors.Is(err, syscall.EIO) {
+		return n, err
+	}
+	if n, err = f.ReadAt(p, at); errors.Is(err, syscall.EIO) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.by[here] = &badBlock{err: err, until: time.Now().Add(eioKept)}
+	}
+	return n, err
+}
+
+// sound tells whether the checksum of a block with its trailer is right.
+func sound(data []byte) bool {
+	end := len(data) - 4
+	return end >= 1 && binary.LittleEndian.Uint32(data[end:]) == mask(crc32.Checksum(data[:end], checksums))
+}
+
+// flippedBit finds the one bit of a block with its trailer that makes the checksum right
+// when it is turned. A CRC is linear: a bit changes it by an amount that depends on its
+// place alone. More than three flipped bits look like one with a chance of 1 in 16,000.
+func flippedBit(data []byte) (at int, bit byte, ok bool) {
+	end := len(data) - 4
+	if end < 1 {
+		return 0, 0, false
+	}
+	sum, is := binary.LittleEndian.Uint32(data[end:]), crc32.Checksum(data[:end], checksums)
+	if off := sum ^ mask(is); bits.OnesCount32(off) == 1 { // of the checksum itself
+		n := bits.TrailingZeros32(off)
+		return end + n/8, byte(n % 8), true
+	}
+	off := unmask(sum) ^ is
+	var by [8]uint32 // how much each bit of a byte changes it
+	for n := range by {
+		by[n] = checksums[1<<n]
+	}
+	for at = end - 1; at >= 0; at-- {
+		for n, change := range by {
+			if change == off {
+				return at, byte(n), true
+			}
+			by[n] = checksums[byte(change)] ^ change>>8
+		}
+	}
+	return 0, 0, false
+}
+
+// mask and unmask are how tables keep a CRC.
+func mask(crc uint32) uint32 { return bits.RotateLeft32(crc, -15) + 0xa282ead8 }
+
+func unmask(sum uint32) uint32 { return bits.RotateLeft32(sum-0xa282ead8, 15) }
+
+// A block whose checksum is wrong is read, from then on, as one of the same size that has
+// nothing in it. Otherwise Pebble would fail at it for good: whatever else lies between
+// the same keys, in other tables, could not be reached, and compactions of the table
+// would fail until so many tables had gathered that Pebble stops all writes.
+
+// lostBlock is a block of a table that cannot be read, and the keys between which it was.
+type lostBlock struct {
+	File      string // its name in the data folder
+	At        int64
+	Size      int
+	Index     bool // an index of blocks: those are lost with it
+	Low, High []byte
+	// Rebuilt: what follows from records was made again without it.
+	Rebuilt bool
+}
+
+func (l *lostBlock) has(key []byte) bool {
+	return bytes.Compare(l.Low, key) <= 0 && bytes.Compare(key, l.High) <= 0
+}
+
+// place is what the block is called where damage is shown.
+func (l *lostBlock) place() string { return fmt.Sprintf("%s, %d bytes at %d", l.File, l.Size, l.At) }
+
+// lostIn finds out which block of a table is at a place. least and greatest are the keys
+// between which the table is, as the MANIFEST says.
+func lostIn(fs vfs.FS, path string, at int64, size int, least, greatest []byte) (l lostBlock, err error) {
+	l = lostBlock{File: fs.PathBase(path), At: at, Size: size, Low: least, High: greatest}
+	f, err := fs.Open(path)
+	if err != nil {
+		return l, err
+	}
+	readable, err := sstable.NewSimpleReadable(f)
+	if err != nil {
+		return l, err
+	}
+	r, err := sstable.NewReader(context.Background(), readable, sstable.ReaderOptions{Merger: adder})
+	if err != nil {
+		return l, err
+	}
+	defer r.Close()
+	if format, err := r.TableFormat(); err != nil || format < sstable.TableFormatPebblev5 {
+		return l, fmt.Errorf("a table of format %v, whose blocks are of another make: %w", format, pebble.ErrCorruption)
+	}
+	layout, err := r.Layout()
+	if match := checksumErrorAt(err); err != nil && match.at == at && match.size == size {
+		l.Index = true // the table's own, or that of a part of it
+		return l, nil
+	}
+	if err != nil {
+		return l, err
+	}
+	for _, h := range layout.Index {
+		found, err := l.within(r, h)
+		if found || err != nil {
+			return l, err
+		}
+	}
+	return l, fmt.Errorf("it has neither records nor an index: %w", pebble.ErrCorruption)
+}
+
+// within looks for the block in an index, and takes from there between which keys it is.
+func (l *lostBlock) within(r *sstable.Reader, index sstblock.Handle) (bool, error) {
+	read, err := r.BlockReader().Read(context.Background(), sstblock.NoReadEnv, nil, index, blockkind.SSTableIndex, colblk.InitIndexBlockMetadata)
+	if err != nil {
+		return false, err
+	}
+	var it colblk.IndexIter
+	if err := it.InitHandle(pebble.DefaultComparer, read, sstblock.NoTransforms); err != nil {
+		return false, err
+	}
+	defer it.Close()
+	for valid := it.First(); valid; valid = it.Next() {
+		h, err := it.BlockHandleWithProperties()
+		if err != nil {
+			return false, err
+		}
+		if int64(h.Offset) == l.At {
+			l.High = bytes.Clone(it.Separator())
+			return true, nil
+		}
+		l.Low = append(bytes.Clone(it.Separator()), 0)
+	}
+	return false, nil
+}
+
+// blank is what is read instead of the block, with its trailer; nil where that has no room.
+// Pebble takes neither a block without a row, nor one that is longer than its rows: a block
+// of records has the deletion of a key that is none, older than all that may be under it.
+func (l *lostBlock) blank() []byte {
+	fill := 0
+	data := l.filled(fill)
+	for range 4 { // lengths within a block take more room as they grow
+		if len(data) == l.Size {
+			break
+		}
+		if fill += l.Size - len(data); fill < 0 {
+			return nil
+		}
+		data = l.filled(fill)
+	}
+	if len(data) != l.Size {
+		return nil
+	}
+	made := append(data, byte(sstblock.NoCompressionIndicator))
+	return binary.LittleEndian.AppendUint32(made, mask(crc32.Checksum(made, checksums)))
+}
+
+// filled is a block with one row that has so many bytes of filling.
+func (l *lostBlock) filled(fill int) []byte {
+	if l.Index {
+		var w colblk.IndexBlockWriter
+		w.Init()
+		under := l.under()
+		w.AddBlockHandle(l.High, sstblock.Handle{Offset: uint64(under.At), Length: uint64(under.Size)}, make([]byte, fill))
+		return w.Finish(1)
+	}
+	schema := colblk.DefaultKeySchema(pebble.DefaultComparer, 16)
+	var w colblk.DataBlockEncoder
+	w.Init(&schema)
+	w.Add(pebble.InternalKey{UserKey: l.Low}, make([]byte, fill), sstblock.InPlaceValuePrefix(false), w.KeyWriter.ComparePrev(l.Low), false)
+	data, _ := w.Finish(1, w.Size())
+	return data
+}
+
+// under is a block that there is none of: what the blank index leads to.
+func (l *lostBlock) under() *lostBlock {
+	return &lostBlock{File: l.File, At: l.At + 1, Size: 1 << 10, Low: l.Low, High: l.High}
+}
+
+// A table ends with a footer, which says where its index is: without it nothing of the table can be
+// read. Its last bytes are its checksum, the version of its format and a magic number. Pebble reads
+// the longest footer that there may be, in one piece.
+const (
+	footerMagic = "\xf0\x9f\xaa\xb3\xf0\x9f\xaa\xb3"
+	footerMost  = 61
+	footerEnd   = 4 + 4 + len(footerMagic)
+)
+
+// footerSizes are those of the versions that have a checksum.
+var footerSizes = map[uint32]int{6: 57, 7: footerMost}
+
+// repairedFooter looks for the one bit of a table's footer that makes its checksum right when it is
+// turned; from then on it is read turned back.
+func (b *badBlocks) repairedFooter(fs vfs.FS, file string) bool {
+	info, err := fs.Stat(file)
+	if err != nil {
+		return false
+	}
+	size := min(info.Size(), footerMost)
+	here := block{file, info.Size() - size, int(size)}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.by[here] != nil {
+		return false // that did not help
+	}
+	data, err := readBlock(fs, file, here.at, here.size)
+	if err != nil {
+		return false
+	}
+	bad := &badBlock{}
+	if bad.byte, bad.bit, bad.repaired = flippedFooterBit(data); bad.repaired {
+		b.by[here] = bad
+	}
+	return bad.repaired
+}
+
+func flippedFooterBit(data []byte) (at int, bit byte, ok bool) {
+	for at := range data {
+		for bit := range byte(8) {
+			data[at] ^= 1 << bit
+			ok := isFooter(data)
+			data[at] ^= 1 << bit
+			if ok {
+				return at, bit, true
+			}
+		}
+	}
+	return 0, 0, false
+}
+
+// isFooter tells whether data ends with a footer whose checksum is right.
+func isFooter(data []byte) bool {
+	if len(data) < footerEnd || string(data[len(data)-len(footerMagic):]) != footerMagic {
+		return false
+	}
+	size, ok := footerSizes[binary.LittleEndian.Uint32(data[len(data)-len(footerMagic)-4:])]
+	if !ok || len(data) < size {
+		return false
+	}
+	footer := data[len(data)-size:]
+	sum := footer[size-footerEnd:]
+	is := crc32.Update(crc32.Checksum(footer[:size-footerEnd], checksums), checksums, sum[4:])
+	return binary.LittleEndian.Uint32(sum) == mask(is)
 }

@@ -1,10 +1,35 @@
+// Package diskstore keeps messages in a folder, in an embedded Pebble database.
+// One process owns a folder. Read it in this order:
+//
+//	keys.go         every key, and what is stored under it
+//	diskstore.go    Options, Open, Close; how Pebble is set up, and a reserve of the disk kept free
+//	writebatch.go   the writes of one synced commit; counters are added in the same commit
+//	claim.go        what is in memory of each queue; due records, claimed and finished
+//	counts.go       what was counted, read at the start
+//	change.go       people's actions, and the side table in the same commit
+//	entries.go      the side table; queues and discarded messages whose time is over
+//	receipts.go     ids of the newest batches, by which redelivered messages are recognized
+//	iterate.go      searches, over many stretches of keys in one order
+//	ledger.go       the account of every message
+//	groups.go       error groups
+//	history.go      what ended, in files beside the database
+//	pebblefs.go     the files that Pebble writes, reads and removes, and who may read them
+//	snapshot.go     a copy of the store, as it is at one moment
+//
+// When the disk fails: witness.go knows how many commits were synced, so that a store which lacks
+// some is refused; damage.go reads past damaged blocks, reports and remembers them; salvage.go
+// saves what can be read to a new store (blobs.go: large records), and counts again.
 package diskstore
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -332,3 +357,280 @@ func (s *Store) signal() {
 
 // Changed implements store.Store.
 func (s *Store) Changed() <-chan struct{} { return s.changed }
+
+// formatVersion is the format that is written, and the only one that is read. Whatever an
+// earlier version would read wrongly, or leave out, gets a new number. Formats 1 to 3 were
+// those of builds before the first release.
+const formatVersion = 4
+
+// checkFormat refuses a folder of another format before anything is written. numbered is
+// false where the folder has no number: it is new, or the number was lost with a damaged
+// block.
+func (s *Store) checkFormat() (numbered bool, err error) {
+	f, err := s.get(keyFormat)
+	switch {
+	case err != nil:
+		return false, err
+	case f == nil && s.damage.lostKey(keyFormat):
+		return false, s.checkFormatByWitness()
+	case f != nil && string(f) != string([]byte{formatVersion}):
+		return false, fmt.Errorf("%w: it is format %s, and this version of Redrive reads format %d. Nothing was changed. Run the version that wrote it: its `redrive export`, and `redrive import` of this version, take the messages to a new folder. Or put a snapshot from before its upgrade in the place of the folder", store.ErrFormat, strings.Trim(fmt.Sprint(f), "[]"), formatVersion)
+	}
+	return f != nil, nil
+}
+
+// checkFormatByWitness refuses a folder whose number is lost unless it has a witness, which
+// earlier formats (but for the last builds of format 3) had not.
+func (s *Store) checkFormatByWitness() error {
+	was, _, err := s.witness.read()
+	if err == nil && was == nil {
+		err = fmt.Errorf("%w: the number of its format cannot be read, and its witness is gone", pebble.ErrCorruption)
+	}
+	return err
+}
+
+func (s *Store) writeFormat() error {
+	return s.db.Set(keyFormat, []byte{formatVersion}, pebble.Sync)
+}
+
+// Memory is what the stores of one process read and write with, as much for all of them
+// as one alone would have. Close it after them.
+type Memory struct {
+	cache *pebble.Cache
+	table uint64
+}
+
+// Memory of one store: some 64 MiB in all.
+const (
+	cacheSize  = 64 << 20
+	tableSize  = 24 << 20
+	leastTable = 4 << 20
+)
+
+// leastReserve has room for a table in memory, and for a compaction while both its input and
+// its output are on the disk.
+const leastReserve = 32 << 20
+
+// NewMemory is for so many stores.
+func NewMemory(stores int) *Memory {
+	return &Memory{pebble.NewCache(cacheSize), max(tableSize/uint64(stores), leastTable)}
+}
+
+// Close frees it, once no store has it any more.
+func (m *Memory) Close() { m.cache.Unref() }
+
+// pebbleOptions bound memory (cache and memtables) and keep the number of files small.
+func pebbleOptions(o Options, files *pebbleFS, damaged *damage, lock *pebble.Lock) *pebble.Options {
+	p := &pebble.Options{
+		FS: files, Lock: lock, Merger: adder,
+		FormatMajorVersion: pebble.FormatNewest,
+		Cache:              o.Memory.cache,
+		// What upkeep writes at a time has to fit into the reserve.
+		MemTableSize:                min(o.Memory.table, o.Reserve/8),
+		LBaseMaxBytes:               int64(min(o.Reserve/4, 64<<20)),
+		ErrorIfNotExists:            o.Existing,
+		MemTableStopWritesThreshold: 4,
+		L0CompactionThreshold:       4,
+		L0StopWritesThreshold:       64,
+		MaxOpenFiles:                500,
+		Logger:                      logger{o.Log, new(sync.Map)},
+		// Without one, Pebble calls Fatalf for each damaged block that is read.
+		EventListener: &pebble.EventListener{DataCorruption: damaged.found},
+	}
+	// A large body has a file of its own: compactions leave it where it is, where each
+	// would have those of all its tables in memory at once.
+	p.Experimental.ValueSeparationPolicy = func() pebble.ValueSeparationPolicy {
+		return pebble.ValueSeparationPolicy{Enabled: true, MinimumSize: largeValue, MaxBlobReferenceDepth: 16, RewriteMinimumAge: time.Minute, TargetGarbageRatio: 0.3}
+	}
+	for i := range p.Levels {
+		// Claims read on from where they were: large blocks are fewer reads.
+		p.Levels[i].BlockSize = 32 << 10
+	}
+	return p
+}
+
+// logger passes on what a person should know. Pebble calls Fatalf when its log
+// cannot be written: what is in memory and what is on disk may then differ, and
+// the only honest thing is to end and start again from the disk. Nothing that
+// was acknowledged is lost by it.
+type logger struct {
+	log  *slog.Logger
+	said *sync.Map // when what was: Pebble tries again at once, for as long as it fails
+}
+
+func (logger) Infof(string, ...any) {}
+
+func (l logger) Errorf(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	if last, _ := l.said.Load(text); last != nil && time.Since(last.(time.Time)) < time.Minute {
+		return
+	}
+	l.said.Store(text, time.Now())
+	l.log.Warn("store: " + text)
+}
+
+func (l logger) Fatalf(format string, args ...any) {
+	l.log.Error("store: the disk failed; ending, nothing that was acknowledged is lost: " + fmt.Sprintf(format, args...))
+	os.Exit(1)
+}
+
+// Free is the room left on the disk, and what is kept free of it, in bytes.
+func (s *Store) Free() (free, reserve uint64, err error) {
+	u, err := s.fs.GetDiskUsage(s.path)
+	return u.AvailBytes, s.reserve, err
+}
+
+// checkSpace returns store.ErrFull when there is no room for n more bytes besides reserve. They are
+// written twice, to the log and to a table, before the log is cut. While more than the
+// reserve is free, one batch may use up to half of it: a batch that only fits an emptier
+// disk would be offered for ever.
+func (s *Store) checkSpace(n int, reserve uint64) error {
+	need := max(reserve+1, reserve/2+2*uint64(n))
+	free, _, err := s.Free()
+	for _, reclaim := range [...]func(missing uint64){s.emptyLogs, s.compactDeleted} {
+		if err == nil && free < need {
+			reclaim(need - free)
+			free, _, err = s.Free()
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("asking for the free room of %s: %w", s.path, err)
+	}
+	if free >= need {
+		return nil
+	}
+	return fmt.Errorf("%w: %s has %d MiB free, and %d MiB are kept in reserve: %d MiB more are needed on the disk", store.ErrFull, s.path, free>>20, reserve>>20, (need-free)>>20+1)
+}
+
+// emptyLogs frees the room of logs that are kept to be written again.
+func (s *Store) emptyLogs(uint64) {
+	s.files.emptyLogs(s.path, func() int { return int(s.db.Metrics().WAL.Files) })
+}
+
+// deleted is what records take on the disk that were deleted. Pebble removes it when it
+// compacts, which it need not do for some 100 MiB: near the reserve, a store that is empty
+// could refuse messages for ever.
+type deleted struct {
+	bytes atomic.Uint64 // about, since they were compacted
+	mu    sync.Mutex    // one compaction at a time
+}
+
+// unknown is how much an earlier process may have deleted.
+const unknown = math.MaxUint64 / 2
+
+// compactDeleted frees the room of deleted records, unless less than missing was deleted
+// since the last time: it would rewrite what is kept and gain nothing. What fails here is in
+// Pebble's log, and fails again at the next commit.
+func (s *Store) compactDeleted(missing uint64) {
+	if !s.deleted.mu.TryLock() {
+		return
+	}
+	defer s.deleted.mu.Unlock()
+	if s.deleted.bytes.Load() < missing {
+		return
+	}
+	s.deleted.bytes.Store(0)
+	if s.db.Flush() != nil {
+		return
+	}
+	for _, prefix := range recordPrefixes {
+		if !s.compact([]byte{prefix}, []byte{prefix + 1}) && prefix == prefixWaiting {
+			for low, end := range s.retried() {
+				s.compact([]byte(low), end)
+			}
+		}
+	}
+	s.emptyLogs(missing)
+}
+
+// retried are the ranges of keys below which nothing waits in a lane any more.
+func (s *Store) retried() map[string][]byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ranges := map[string][]byte{}
+	for name, q := range s.queues {
+		q.lanes(name, func(l store.Lane, state *lane) { ranges[string(lanePrefix(l))] = state.low })
+	}
+	return ranges
+}
+
+// compact rewrites a range of keys without what was deleted, unless it is larger than what
+// is free: until it is done both are on the disk.
+func (s *Store) compact(low, end []byte) (done bool) {
+	used, err := s.db.EstimateDiskUsage(low, end)
+	free, _, failed := s.Free()
+	if err != nil || failed != nil || used > free {
+		return false
+	}
+	return used == 0 || string(low) >= string(end) || s.db.Compact(context.Background(), low, end, false) == nil
+}
+
+// room has writes wait while the disk is full, where Pebble would end the process: a failed write
+// of its log or MANIFEST is a fatal error. What waits is not acknowledged, and reads go on. Only
+// a write without room can be tried again; after a failed sync nobody knows what is on the disk.
+type room struct {
+	folder string // of Pebble's own files
+	said   func(full error)
+	opened atomic.Bool   // before, a write that fails refuses the store
+	ended  chan struct{} // nothing waits any more
+
+	mu      sync.Mutex
+	waiting int // writes
+}
+
+// retryRoom is how often a write is tried again.
+const retryRoom = 200 * time.Millisecond
+
+// untilRoom writes to the file name, again and again while the disk is full. Tables are not waited
+// for: Pebble makes those again itself. Nor is what a snapshot writes, which takes room.
+func (t *pebbleFS) untilRoom(name string, write func() error) error {
+	err, r := write(), &t.room
+	ext := filepath.Ext(name)
+	if !vfs.IsNoSpaceError(err) || !r.opened.Load() || ext == ".sst" || ext == ".blob" || t.PathDir(name) != r.folder {
+		return err
+	}
+	r.count(1, err)
+	for vfs.IsNoSpaceError(err) {
+		select {
+		case <-r.ended:
+			return err
+		case <-time.After(retryRoom):
+		}
+		err = write()
+	}
+	r.count(-1, nil)
+	return err
+}
+
+// count reports that the first write waits, and that none does any more.
+func (r *room) count(n int, full error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.waiting += n; r.waiting == 0 || r.waiting == 1 && full != nil {
+		r.said(full)
+	}
+}
+
+// vital is a file whose writes wait for room.
+func (t *pebbleFS) vital(name string, f vfs.File) vfs.File {
+	return vitalFile{f, name, t}
+}
+
+type vitalFile struct {
+	vfs.File
+	name string
+	fs   *pebbleFS
+}
+
+// Write implements vfs.File.
+func (f vitalFile) Write(p []byte) (written int, err error) {
+	err = f.fs.untilRoom(f.name, func() error {
+		n, err := f.File.Write(p[written:])
+		written += n
+		return err
+	})
+	return written, err
+}
+
+// WaitNoMore has writes that wait for room fail, which ends the process.
+func (s *Store) WaitNoMore() { s.waitNoMore() }

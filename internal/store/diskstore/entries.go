@@ -1,7 +1,12 @@
 package diskstore
 
 import (
+	"cmp"
 	"context"
+	"encoding/binary"
+	"slices"
+
+	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/redrive-mq/redrive/internal/store"
 )
@@ -90,4 +95,100 @@ func (s *Store) DeleteEntries(ctx context.Context, prefix string) error {
 		return err
 	}
 	return c.commit()
+}
+
+// forgetStep is how many queues are forgotten in one commit.
+const forgetStep = 1000
+
+// forgetQueues forgets queues that nothing is kept for, but for the EmptyLinesKept that
+// something happened to last: what was counted of them moves to the line of OtherQueues,
+// so that the ledger of the store balances as before. Counters are merged, so one that
+// has a message just now is counted right all the same.
+func (s *Store) forgetQueues(ctx context.Context) error {
+	done, err := s.calls.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	for empty := s.emptyQueues(); len(empty) > store.EmptyLinesKept && ctx.Err() == nil; {
+		n := min(forgetStep, len(empty)-store.EmptyLinesKept)
+		if err := s.forgetNames(empty[:n]); err != nil {
+			return err
+		}
+		empty = empty[n:]
+	}
+	return nil
+}
+
+// emptyQueues are those that nothing is kept for, the one that was idle longest first.
+func (s *Store) emptyQueues() (names []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, q := range s.queues {
+		if name != store.OtherQueues && q.empty() {
+			names = append(names, name)
+		}
+	}
+	slices.SortFunc(names, func(a, b string) int {
+		return cmp.Or(s.queues[a].used.Compare(s.queues[b].used), cmp.Compare(a, b))
+	})
+	return names
+}
+
+func (q *queue) empty() bool {
+	return q.kept[store.Waiting] == 0 && q.kept[store.Parked] == 0 && q.kept[store.Discarded] == 0 && !q.hasClaims()
+}
+
+// hasClaims tells whether something of the queue is claimed, or held by a Change.
+func (q *queue) hasClaims() (has bool) {
+	q.lanes("", func(_ store.Lane, l *lane) { has = has || len(l.claimed) > 0 })
+	return has
+}
+
+func (s *Store) forgetNames(names []string) error {
+	c := s.newWriteBatch(64 * len(names))
+	defer c.close()
+	s.mu.Lock()
+	for _, name := range names {
+		q := s.queues[name]
+		if q == nil || !q.empty() {
+			continue // something came for it since
+		}
+		for as, n := range q.kept {
+			if n != 0 {
+				c.count(store.Column(as), name, -n)
+				c.count(store.Column(as), store.OtherQueues, n)
+			}
+		}
+	}
+	s.mu.Unlock()
+	if err := c.commit(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, name := range names {
+		if q := s.queues[name]; q != nil && q.kept == (store.Sums{}) && !q.hasClaims() {
+			delete(s.queues, name)
+		}
+	}
+	return nil
+}
+
+// dropZeros deletes the counters that are 0 from now on: those of queues that were
+// forgotten. It is for the opening, when nothing merges. (A merger that says so itself,
+// pebble.DeletableValueMerger, panics in compactions of Pebble 2.1.7.)
+func (s *Store) dropZeros(b *pebble.Batch) error {
+	for _, prefix := range []byte{prefixCount, prefixLedger} {
+		err := eachIn(s.db, prefix, func(key, value []byte) error {
+			if n, size := binary.Varint(value); n != 0 || size <= 0 {
+				return nil
+			}
+			return b.Delete(key, nil)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -1,6 +1,7 @@
 package diskstore
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -233,5 +234,197 @@ func chunks(b []byte) iter.Seq[[]byte] {
 			}
 			b = b[size:]
 		}
+	}
+}
+
+// PastFailures implements store.Searcher.
+func (s *Store) PastFailures(ctx context.Context, id uuid.UUID) (found []store.PastFailure, err error) {
+	done, err := s.calls.Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	// A message that is kept has failed again since its past failures, so these are in the
+	// history. Those of any other may be on their way there, for as long as a disk syncs.
+	kept, err := s.keeps(id)
+	if err != nil {
+		return nil, err
+	}
+	if !kept {
+		s.awaitHistory()
+	}
+	var data []byte
+	for _, name := range s.history.namesFor(id) {
+		if data, err = s.historyIn(ctx, name, data); err != nil {
+			return nil, err
+		}
+		for c := range chunks(data) {
+			ids, _, err := splitPastFailures(c)
+			if err == nil && !hasID(ids, id) {
+				continue
+			}
+			all, err := s.pastFailuresIn(name, c)
+			if err != nil {
+				return nil, err
+			}
+			for _, p := range all {
+				if p.ID == id {
+					found = append(found, p)
+				}
+			}
+		}
+	}
+	return found, nil
+}
+
+// keeps tells whether a record with this id is kept.
+func (s *Store) keeps(id uuid.UUID) (bool, error) {
+	it, err := s.walk(s.db, idKey(id, 0), idsAfter(id))
+	if err != nil {
+		return false, err
+	}
+	return it.First(), it.Close()
+}
+
+func hasID(ids []byte, id uuid.UUID) bool {
+	for ; len(ids) > 0; ids = ids[idSize:] {
+		if [idSize]byte(ids) == id {
+			return true
+		}
+	}
+	return false
+}
+
+// EachPastFailure implements store.Searcher.
+func (s *Store) EachPastFailure(ctx context.Context, visit func(store.PastFailure) (bool, error)) error {
+	done, err := s.calls.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	s.awaitHistory()
+	for _, name := range slices.Backward(s.history.names()) {
+		data, err := s.historyIn(ctx, name, nil)
+		if err != nil {
+			return err
+		}
+		for _, c := range slices.Backward(slices.Collect(chunks(data))) {
+			all, err := s.pastFailuresIn(name, c)
+			if err != nil {
+				return err
+			}
+			for _, p := range slices.Backward(all) {
+				if err := ctx.Err(); err != nil {
+					return err
+				}
+				if more, err := visit(p); err != nil || !more {
+					return err
+				}
+			}
+		}
+	}
+	return ctx.Err()
+}
+
+func (s *Store) historyIn(ctx context.Context, name uint64, buf []byte) ([]byte, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	data, err := s.history.read(name, buf)
+	if err != nil {
+		return nil, fmt.Errorf("data folder %s, past failures from %d on: %w", s.path, name, err)
+	}
+	return data, nil
+}
+
+func (s *Store) pastFailuresIn(name uint64, chunk []byte) ([]store.PastFailure, error) {
+	all, err := decodePastFailures(chunk)
+	if err != nil {
+		return nil, fmt.Errorf("data folder %s, past failures from %d on: %w", s.path, name, err)
+	}
+	return all, nil
+}
+
+// pastFailures are those of one commit as bytes: their number, all ids, so that one can be
+// looked for without reading the rest, then each as its difference from the one before: most
+// of a commit share queue, reason and policy, and their times are near. A bit for each string
+// tells that it is the same again.
+type pastFailures struct {
+	n             int
+	ids, rest     []byte
+	strings       [4]string // of the last one, and its times
+	failed, ended int64
+}
+
+const idSize = len(uuid.UUID{})
+
+func (e *pastFailures) add(p *store.PastFailure) {
+	e.n++
+	e.ids = append(e.ids, p.ID[:]...)
+	b := e.rest
+	at := len(b)
+	b = append(b, 0, byte(p.Ending))
+	for bit, s := range [...]string{p.Queue, p.Reason, p.Error, p.Policy} {
+		if s == e.strings[bit] {
+			b[at] |= 1 << bit
+			continue
+		}
+		b = append(binary.AppendUvarint(b, uint64(len(s))), s...)
+		e.strings[bit] = s
+	}
+	failed, ended := p.FailedAt.UnixMicro(), p.Ended.UnixMicro()
+	b = binary.AppendVarint(b, int64(p.Failures))
+	b = binary.AppendVarint(b, failed-e.failed)
+	b = binary.AppendVarint(b, p.Due.UnixMicro()-failed)
+	e.rest = binary.AppendVarint(b, ended-e.ended)
+	e.failed, e.ended = failed, ended
+}
+
+// append appends them to b.
+func (e *pastFailures) append(b []byte) []byte {
+	return append(append(binary.AppendUvarint(b, uint64(e.n)), e.ids...), e.rest...)
+}
+
+var errPastFailures = errors.New("past failures are cut short or damaged")
+
+// splitPastFailures returns the ids in what append wrote, and what is after them.
+func splitPastFailures(b []byte) (ids, rest []byte, err error) {
+	n, size := binary.Uvarint(b)
+	if size <= 0 || n > uint64(len(b)-size)/uint64(idSize) {
+		return nil, nil, errPastFailures
+	}
+	at := size + int(n)*idSize
+	return b[size:at], b[at:], nil
+}
+
+func decodePastFailures(data []byte) (all []store.PastFailure, err error) {
+	ids, b, err := splitPastFailures(data)
+	if err != nil {
+		return nil, err
+	}
+	all = make([]store.PastFailure, 0, len(ids)/idSize)
+	var p store.PastFailure // each begins as the one before
+	var failed, ended int64
+	for d := store.Decode(b); ; ids = ids[idSize:] {
+		if d.Torn() || len(ids) == 0 && d.More() {
+			return nil, errPastFailures
+		}
+		if len(ids) == 0 {
+			return all, nil
+		}
+		p.ID = uuid.UUID(ids[:idSize])
+		same := d.Byte()
+		p.Ending = store.Ending(d.Byte())
+		for bit, s := range [...]*string{&p.Queue, &p.Reason, &p.Error, &p.Policy} {
+			if same&(1<<bit) == 0 {
+				*s = d.Text()
+			}
+		}
+		p.Failures = int(d.Varint())
+		failed += d.Varint()
+		p.FailedAt, p.Due = store.FromMicros(failed), store.FromMicros(failed+d.Varint())
+		ended += d.Varint()
+		p.Ended = store.FromMicros(ended)
+		all = append(all, p)
 	}
 }

@@ -5,10 +5,17 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"slices"
+	"strings"
 
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/batchrepr"
+	"github.com/cockroachdb/pebble/v2/sstable"
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/wal"
+	"github.com/google/uuid"
 
 	"github.com/redrive-mq/redrive/internal/store"
 )
@@ -267,4 +274,353 @@ func (s *Store) unreferenced(names []string) (loose []string) {
 		}
 	}
 	return slices.DeleteFunc(tablesOf(names), func(name string) bool { return live[name] })
+}
+
+// loose reads records out of files, without the database that would say which of them
+// still count: of each key the newest write does.
+type loose struct {
+	fs     *pebbleFS
+	bad    *badBlocks
+	folder string
+	tables []string
+	blobs  []string // with the large records of tables
+	logs   bool     // the logs as well
+	unread map[string]string
+}
+
+// write is one of a key, as a file has it.
+type write struct {
+	seq uint64
+	set bool
+}
+
+func tablesOf(names []string) []string { return filesOf(names, ".sst") }
+
+func filesOf(names []string, suffix string) (files []string) {
+	for _, name := range names {
+		if strings.HasSuffix(name, suffix) {
+			files = append(files, name)
+		}
+	}
+	slices.Sort(files)
+	return files
+}
+
+// records visits the records that no newer write has taken away. It goes through all files
+// twice, so that their keys are in memory and the records are not.
+func (l *loose) records(visit func(key, value []byte) error) error {
+	newest := map[string]write{}
+	ids := map[uint64]uuid.UUID{} // by what keys end with
+	err := l.each(func(key []byte, w write, _ []byte) error {
+		if key[0] == prefixID {
+			ids[seqOf(key)] = uuid.UUID(key[1:])
+			return nil
+		}
+		if was, ok := newest[string(key)]; !ok || w.seq > was.seq {
+			newest[string(key)] = w
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return l.each(func(key []byte, w write, value []byte) error {
+		if key[0] == prefixID || newest[string(key)] != w || !w.set {
+			return nil
+		}
+		delete(newest, string(key)) // the same write may be in two files
+		if at, ok := blobPlaceOf(value); ok {
+			var err error
+			if value, err = l.largeRecord(key, at, ids[seqOf(key)]); err != nil {
+				l.unread[fmt.Sprintf("message %x", key)] = err.Error()
+				return nil
+			}
+		}
+		return visit(key, value)
+	})
+}
+
+// each visits all writes to records, and to the index of their ids.
+func (l *loose) each(visit func(key []byte, w write, value []byte) error) error {
+	sift := func(kind pebble.InternalKeyKind, key []byte, seq uint64, value []byte) error {
+		if id := len(key) == len(idKey(uuid.UUID{}, 0)) && key[0] == prefixID; !id && !isRecord(key) {
+			return nil
+		}
+		switch kind {
+		case pebble.InternalKeyKindSet, pebble.InternalKeyKindSetWithDelete:
+			return visit(key, write{seq, true}, value)
+		case pebble.InternalKeyKindDelete, pebble.InternalKeyKindSingleDelete, pebble.InternalKeyKindDeleteSized:
+			return visit(key, write{seq, false}, nil)
+		}
+		return nil
+	}
+	for _, name := range l.tables {
+		path := l.fs.PathJoin(l.folder, name)
+		stopped, err := l.table(path, sift)
+		if err != nil {
+			return err
+		}
+		if stopped != nil {
+			l.unread[path] = stopped.Error()
+		}
+	}
+	if !l.logs {
+		return nil
+	}
+	logs, err := wal.Scan(wal.Dir{FS: l.fs, Dirname: l.folder})
+	if err != nil {
+		return err
+	}
+	for _, log := range logs {
+		if err := l.log(log, sift); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// visitor receives one write.
+type visitor func(kind pebble.InternalKeyKind, key []byte, seq uint64, value []byte) error
+
+// flippedBack is said of a table of which nothing was lost.
+const flippedBack = "a flipped bit was turned back"
+
+// table reads a table from its begin and, from damage on, from its end. stopped is why
+// not all of it was read.
+func (l *loose) table(path string, visit visitor) (stopped, err error) {
+	defer recovered(&stopped)
+	f, err := l.fs.Open(path)
+	if err != nil {
+		return err, nil
+	}
+	readable, err := sstable.NewSimpleReadable(f)
+	if err != nil {
+		return err, f.Close()
+	}
+	r, err := sstable.NewReader(context.Background(), readable, sstable.ReaderOptions{Merger: adder})
+	if err != nil {
+		if closed := readable.Close(); closed == nil && l.bad.repairedFooter(l.fs.FS, path) {
+			l.unread[path] = flippedBack
+			return l.table(path, visit)
+		}
+		return err, nil
+	}
+	defer r.Close()
+	it, err := r.NewIter(sstable.NoTransforms, nil, nil, sstable.DebugHandlesBlobContext)
+	if err != nil {
+		return err, nil
+	}
+	defer it.Close()
+	last := ""
+	for kv := it.First(); kv != nil; kv = it.Next() {
+		value, _, err := kv.Value(nil)
+		if err == nil {
+			err = visit(kv.Kind(), kv.K.UserKey, uint64(kv.SeqNum()), value)
+		}
+		if err != nil {
+			return nil, err
+		}
+		last = string(kv.K.UserKey)
+	}
+	if stopped = it.Error(); stopped == nil {
+		return nil, nil
+	}
+	if _, repaired, _ := l.bad.found(l.fs.FS, path, stopped); repaired {
+		l.unread[path] = flippedBack
+		return l.table(path, visit)
+	}
+	for kv := it.Last(); kv != nil && string(kv.K.UserKey) > last; kv = it.Prev() {
+		value, _, err := kv.Value(nil)
+		if err == nil {
+			err = visit(kv.Kind(), kv.K.UserKey, uint64(kv.SeqNum()), value)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return stopped, nil
+}
+
+// log reads a log up to where it ends, or is damaged.
+func (l *loose) log(log wal.LogicalLog, visit visitor) error {
+	r := log.OpenForRead()
+	defer r.Close()
+	for {
+		record, at, err := r.NextRecord()
+		var b []byte
+		if err == nil {
+			b, err = io.ReadAll(record)
+		}
+		if err != nil {
+			if pebble.IsCorruptionError(err) {
+				l.unread[at.PhysicalFile] = err.Error()
+			}
+			return nil
+		}
+		h, ok := batchrepr.ReadHeader(b)
+		if !ok {
+			continue
+		}
+		writes := batchrepr.Read(b)
+		for seq := uint64(h.SeqNum); ; seq++ {
+			kind, key, value, ok, err := writes.Next()
+			if err != nil || !ok {
+				break
+			}
+			if err := visit(kind, key, seq, value); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// What follows from the records (counts, groups, the indexes of ids and groups) is made
+// again from them when the store is opened after a block was lost, since it may have been in it, and
+// when commits are missing, whose tables may have been between others that are there.
+
+// derived are the prefixes of what follows from the records.
+var derived = []byte{prefixCount, prefixGroupIndex, prefixID, prefixTally, prefixGroupInfo}
+
+// atOpening are the prefixes of what is read when a store is opened, but for records.
+var atOpening = [][]byte{{prefixCount}, keyFormat, {prefixTally}, {prefixLedger}, {prefixGroupInfo}, keyCommits, keyOpened, keySeq}
+
+// rebuildStep is how many bytes of writes a rebuild has in memory.
+const rebuildStep = 1 << 20
+
+// probe reads what opening needs, so that damage to it is known before it is relied on.
+func (s *Store) probe() error {
+	for _, prefix := range atOpening {
+		it, err := walkAll(s.db, prefix)
+		if err != nil {
+			return err
+		}
+		for it.First(); it.Valid(); it.Next() {
+		}
+		if err := it.Close(); err != nil && !isDamage(err) {
+			return err
+		}
+	}
+	if s.damage.lost == nil && len(s.damage.files.bad.unrepaired()) > 0 {
+		return fmt.Errorf("%w: of what leads to the records", pebble.ErrCorruption) // what is salvaged is not rebuilt
+	}
+	return nil
+}
+
+// rebuild makes again what follows from the records. When it is cut short it begins again at
+// the next start.
+func (s *Store) rebuild() error {
+	lost := s.damage.lost.pending()
+	if len(lost) == 0 {
+		return nil
+	}
+	s.log.Warn("store: blocks that cannot be read were set apart; counts, groups and indexes are made again from the records", "folder", s.path, "blocks", len(lost))
+	if err := s.deriveAgain(); err != nil {
+		return err
+	}
+	for i := range lost {
+		if hit := lost[i].entries(); hit != "" {
+			s.log.Warn("store: a block that is lost may have had "+hit+": look at them", "folder", s.path, "block", lost[i].place())
+		}
+	}
+	return s.damage.lost.rebuilt()
+}
+
+// deriveAgain makes again what follows from the records.
+func (s *Store) deriveAgain() error {
+	c := s.newWriteBatch(0)
+	defer c.close()
+	c.fails = true
+	for _, prefix := range derived {
+		if err := c.batch.DeleteRange([]byte{prefix}, []byte{prefix + 1}, nil); err != nil {
+			return err
+		}
+	}
+	if err := c.flush(); err != nil {
+		return err
+	}
+	newest := uint64(0)
+	// Waiting ones last: where the deletion of a record was lost that was moved, it is
+	// there twice, and what a person sees of it counts.
+	for _, prefix := range []byte{prefixParked, prefixDiscarded, prefixForward, prefixWaiting} {
+		n, err := c.rebuildAll(prefix)
+		if err != nil {
+			return err
+		}
+		newest = max(newest, n)
+	}
+	for queue, sums := range c.counts {
+		if err := addSums(c.batch, queue, sums); err != nil {
+			return err
+		}
+	}
+	if err := c.writeGroups(); err != nil {
+		return err
+	}
+	seq, err := s.number(keySeq)
+	if err != nil {
+		return err
+	}
+	if more := int64(newest) - seq; more > 0 {
+		if err := c.batch.Merge(keySeq, binary.AppendVarint(nil, more), nil); err != nil {
+			return err
+		}
+	}
+	return c.batch.Commit(pebble.Sync)
+}
+
+// entries is what a block may have had that follows from nothing else.
+func (l *lostBlock) entries() string {
+	if l.Low == nil || string(l.Low) < string(prefixEntry+1) && string(l.High) >= string(prefixEntry) {
+		return "pauses, notes, tokens or operations"
+	}
+	return ""
+}
+
+// rebuildAll counts the records under a prefix again, as far as they can be read, and gives
+// them their places in the indexes. newest is the largest of their numbers. What it writes is
+// written step by step.
+func (c *writeBatch) rebuildAll(prefix byte) (newest uint64, err error) {
+	it, err := c.s.walk(c.s.db, []byte{prefix}, []byte{prefix + 1})
+	if err != nil {
+		return 0, err
+	}
+	defer it.Close()
+	for it.First(); it.Valid(); it.Next() {
+		r, err := c.s.recordAt(it, false)
+		if err == nil && r != nil {
+			newest = max(newest, seqOf(it.Key()))
+			err = c.rebuildOne(it.Key(), r)
+		}
+		if err == nil && c.batch.Len() >= rebuildStep {
+			err = c.flush()
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+	if err := it.Error(); err != nil {
+		return 0, err
+	}
+	return newest, c.flush()
+}
+
+// rebuildOne deletes a record that was found before under another key.
+func (c *writeBatch) rebuildOne(key []byte, r *store.Record) error {
+	there, err := c.s.get(idKey(r.ID, seqOf(key)))
+	if err != nil {
+		return err
+	}
+	if there != nil {
+		return c.batch.Delete(key, nil)
+	}
+	return c.enter(key, r)
+}
+
+// flush writes what has gathered.
+func (c *writeBatch) flush() error {
+	if err := c.batch.Commit(pebble.NoSync); err != nil {
+		return err
+	}
+	c.batch.Reset()
+	return nil
 }

@@ -2,6 +2,12 @@ package redisstore
 
 import (
 	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -106,4 +112,144 @@ func (b *batch) put(s *Store, r *store.Record) (*groupChange, error) {
 	saw := b.groups.of(g)
 	saw.reasons |= store.ReasonsOf(r.Reason)
 	return saw, nil
+}
+
+// pendingBatches are the batches that this process has sent and that Redis may have, though
+// its answer was lost or it could not say that they are safe. Who adds such a batch again
+// means the same one: it would else be there once for each try, for as long as Redis is in
+// trouble. Redis remembers the last batch at each position of a process, so a batch
+// keeps its position until it is known what became of it, and longer: its first command may still
+// be on its way, and would add it again where Redis remembers another batch by then.
+type pendingBatches struct {
+	mu        sync.Mutex
+	positions []position
+	open      []pendingBatch
+}
+
+type position struct {
+	inUse bool
+	rests time.Time // until then it is not used again
+}
+
+type pendingBatch struct {
+	of         [sha256.Size]byte // see store.HashOf
+	token      string
+	position   int
+	wasInDoubt bool
+}
+
+const (
+	// openMost is how many batches may be in doubt; the oldest are forgotten.
+	openMost = 64
+	// addedFor is how long Redis remembers the batches of a process that adds no more.
+	addedFor = time.Hour
+	// lateMost is how long a command may take to Redis after its connection was given up.
+	lateMost = addedFor / 4
+)
+
+// begin returns what is known of a batch that was in doubt, or a new pendingBatch.
+func (p *pendingBatches) begin(of [sha256.Size]byte, token string) pendingBatch {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if i := slices.IndexFunc(p.open, func(was pendingBatch) bool { return was.of == of }); i >= 0 {
+		was := p.open[i]
+		p.open = slices.Delete(p.open, i, i+1)
+		was.wasInDoubt = true
+		return was
+	}
+	now := time.Now()
+	at := slices.IndexFunc(p.positions, func(is position) bool { return !is.inUse && !now.Before(is.rests) })
+	if at < 0 {
+		at = len(p.positions)
+		p.positions = append(p.positions, position{})
+	}
+	p.positions[at].inUse = true
+	return pendingBatch{of: of, token: token, position: at}
+}
+
+// end ends a try to add a batch; known tells whether it is known what became of it.
+func (p *pendingBatches) end(what pendingBatch, known bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !known {
+		p.open = append(p.open, what)
+		if len(p.open) <= openMost {
+			return
+		}
+		what = p.open[0]
+		p.open = slices.Delete(p.open, 0, 1)
+		what.wasInDoubt = true
+	}
+	free := position{}
+	if what.wasInDoubt {
+		free.rests = time.Now().Add(lateMost)
+	}
+	p.positions[what.position] = free
+}
+
+// undone tells that an error came before anything was done.
+func undone(err error) bool {
+	var op *net.OpError
+	_, said := rueidis.IsRedisErr(err)
+	return said || errors.Is(err, store.ErrFull) || errors.As(err, &op) && op.Op == "dial"
+}
+
+// forbiddenFor is how long it is remembered that a change must not be done.
+const forbiddenFor = 7 * 24 * time.Hour
+
+// resolve finds out what became of the last Change of this process, when its answer was
+// lost: after it the Change is done, or never will be. Without that it could still be on
+// its way to Redis while somebody finds its entries missing, and does it again.
+// The caller holds changing.
+func (s *Store) resolve(ctx context.Context) error {
+	c := s.doubt.Load()
+	if c == nil {
+		return nil
+	}
+	if _, err := s.write(ctx, scriptForbid, c.token, itoa(forbiddenFor.Milliseconds())); err != nil {
+		return fmt.Errorf("whether the last change was done is not known yet: %w", err)
+	}
+	if err := c.release(ctx, c.records); err != nil {
+		return err
+	}
+	s.doubt.Store(nil)
+	s.signal()
+	return nil
+}
+
+// giveUp releases what a Change that is not done has locked, now or as soon as that works.
+func (c *change) giveUp(ctx context.Context, why error) error {
+	err := c.release(ctx, c.records)
+	if err != nil {
+		c.s.doubted(c)
+	}
+	return errors.Join(why, err)
+}
+
+// doubted notes a Change whose answer was lost.
+func (s *Store) doubted(c *change) {
+	c.ops, c.add, c.entries, c.unchanged = nil, batch{}, nil, nil
+	s.doubt.Store(c)
+}
+
+// resolveNow is resolve for who is about to read what a Change may have written.
+func (s *Store) resolveNow(ctx context.Context) error {
+	if s.doubt.Load() == nil {
+		return nil
+	}
+	if err := s.changing.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer s.changing.Release(1)
+	return s.resolve(ctx)
+}
+
+// resolveSoon is resolve now and then, so that nothing stays locked for longer than it
+// must.
+func (s *Store) resolveSoon() {
+	if s.doubt.Load() == nil || !s.changing.TryAcquire(1) {
+		return
+	}
+	defer s.changing.Release(1)
+	s.logTrouble("finding out whether a change was done", s.resolve(s.ctx))
 }

@@ -1,22 +1,27 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/redrive-mq/redrive/internal/hint"
+	"github.com/redrive-mq/redrive/internal/store"
 )
 
 // firstLogin is that of the file, or else of the URL.
@@ -241,4 +246,135 @@ func atLeast(version string, least ...int) bool {
 		parts = append(parts, n)
 	}
 	return slices.Compare(parts, least) >= 0
+}
+
+// Server is one that messages are kept in, as it says itself.
+type Server struct {
+	Addr, Version string
+	Replicas      int    // that follow it now
+	Eviction      string // maxmemory-policy
+	Max, Used     uint64 // bytes of memory; Max 0: no bound
+	AppendOnly    bool
+	Fsync         string // appendfsync; "": it does not say
+}
+
+// TellsSyncs: it can tell when a write is on its disk.
+func (s *Server) TellsSyncs() bool { return atLeast(s.Version, 7, 2) }
+
+// Survey asks the primaries of a store how they are set up, and whether a replica may
+// replace one of them by itself. It changes nothing.
+func Survey(ctx context.Context, o Options) (all []Server, failover bool, err error) {
+	o.defaults()
+	client, err := connect(o, o.firstLogin())
+	if err != nil {
+		return nil, false, err
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
+	defer cancel()
+	for addr, node := range client.Nodes() {
+		text, err := node.Do(ctx, node.B().Info().Build()).ToString()
+		if err != nil {
+			return nil, false, fmt.Errorf("redis at %s: %w", addr, err)
+		}
+		info := parseInfo(text)
+		if info["role"] != "master" {
+			continue
+		}
+		s := Server{Addr: addr, Version: info["redis_version"], Eviction: info["maxmemory_policy"], AppendOnly: info["aof_enabled"] == "1"}
+		s.Replicas, _ = strconv.Atoi(info["connected_slaves"])
+		s.Max, s.Used = number(info["maxmemory"]), number(info["used_memory"])
+		// It may not be allowed.
+		settings, _ := node.Do(ctx, node.B().ConfigGet().Parameter("appendfsync").Build()).AsStrMap()
+		s.Fsync = settings["appendfsync"]
+		all = append(all, s)
+	}
+	slices.SortFunc(all, func(a, b Server) int { return cmp.Compare(a.Addr, b.Addr) })
+	return all, client.Mode() != rueidis.ClientModeStandalone, nil
+}
+
+// serverMemory is what is known of the memory of the server.
+type serverMemory struct {
+	asking      *semaphore.Weighted // one asks, and the others wait for what it gets
+	mu          sync.Mutex
+	at          time.Time
+	used, limit uint64
+	added       uint64 // since then, about
+}
+
+// memoryAge is after how long the server is asked again.
+const memoryAge = time.Second
+
+// memory asks the server, and reads what INFO says. Without a maxmemory the limit is the machine's
+// memory; 0 when that is not known either.
+func (s *Store) memory(ctx context.Context) (used, limit uint64, err error) {
+	m, err := s.do(ctx, scriptMemory)
+	if err != nil {
+		return 0, 0, err
+	}
+	text, err := m.ToString()
+	info := parseInfo(text)
+	used, _ = strconv.ParseUint(info["used_memory"], 10, 64)
+	if limit, _ = strconv.ParseUint(info["maxmemory"], 10, 64); limit == 0 {
+		limit, _ = strconv.ParseUint(info["total_system_memory"], 10, 64)
+	}
+	return used, limit, s.wrapError(err)
+}
+
+// look returns the memory that is free, as it was a second ago at most.
+func (s *Store) look(ctx context.Context) (free, reserve, limit uint64, err error) {
+	r := &s.server
+	if err := r.asking.Acquire(ctx, 1); err != nil {
+		return 0, 0, 0, err
+	}
+	defer r.asking.Release(1)
+	r.mu.Lock()
+	old := time.Since(r.at) >= memoryAge
+	r.mu.Unlock()
+	var used uint64
+	if old {
+		if used, limit, err = s.memory(ctx); err != nil {
+			return 0, 0, 0, err
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if old {
+		r.used, r.limit, r.at, r.added = used, limit, time.Now(), 0
+	}
+	if r.limit == 0 {
+		return math.MaxUint64, 0, 0, nil
+	}
+	if taken := r.used + r.added; taken < r.limit {
+		free = r.limit - taken
+	}
+	return free, min(s.Reserve, r.limit/10), r.limit, nil
+}
+
+// checkMemory returns store.ErrFull when there is no room for n more bytes besides a part of the
+// reserve, and otherwise counts them.
+func (s *Store) checkMemory(ctx context.Context, n int, part float64) error {
+	free, reserve, limit, err := s.look(ctx)
+	if err != nil {
+		return err
+	}
+	if float64(free) < float64(reserve)*part+float64(n) {
+		return hint.Errorf("give it more maxmemory, or discard what is parked and not needed", "%w: Redis has %d of %d MiB free, and %d MiB are kept in reserve", store.ErrFull, free>>20, limit>>20, reserve>>20)
+	}
+	r := &s.server
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.added += uint64(n)
+	return nil
+}
+
+// Free is the room left in the server, and what is kept free of it, in bytes.
+func (s *Store) Free() (free, reserve uint64, err error) {
+	done, err := s.use(s.ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer done()
+	free, reserve, _, err = s.look(s.ctx)
+	return free, reserve, err
 }

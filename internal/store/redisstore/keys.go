@@ -30,7 +30,7 @@ import (
 //	:receipts:PROCESS list of the newest
 //	:receipts:n       process → how many it has written
 //	:receipts:by      sorted set: when it wrote its newest (ms, Redis's clock) → process
-//	:added:PROCESS    position → token and last number of the batch it added last: see adding.go
+//	:added:PROCESS    position → token and last number of the batch it added last: see add.go
 //	:t:TOKEN :undone:TOKEN  a Change that was done; one that must not be
 //	:identity         which store this is, and its generation: see identity.go
 //	:wrote            what is written where there is nothing to write: see lua/store.lua

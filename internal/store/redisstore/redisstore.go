@@ -1,3 +1,21 @@
+// Package redisstore keeps messages in Redis or Valkey, where several services use one
+// store at once. Each move of a record is one script, in lua/. All keys are in one slot, so
+// that a change of many records, and an operation's progress, are one step in a cluster as
+// well. Read it in this order:
+//
+//	keys.go          every key, and what is stored under it
+//	redisstore.go    Options, Open, Close, and what counts as durable
+//	connect.go       servers, the settings without which they lose writes, and their memory
+//	scripts.go       the scripts, how one is run, and what it may do when Redis is full
+//	add.go           a batch in one step; one that is tried again is the same one
+//	claim.go         due records, claimed for the scheduler under leases
+//	change.go        people's actions: lock, edit, write in one step
+//	receipts.go      ids of the newest records, by which redelivered messages are recognized
+//	scan.go          searches
+//	ledger.go        the account of every message; groups.go: error groups
+//	entries.go       the side table; queues and discarded messages whose time is over
+//	shared.go        members, leader and announcements of the services
+//	identity.go      detects a server that was replaced, or has lost writes
 package redisstore
 
 import (
@@ -9,6 +27,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"strings"
 	"sync"
@@ -290,4 +309,57 @@ func (s *Store) logTrouble(doing string, err error) {
 	case err == nil && known:
 		s.Log.Info("store: "+doing+" works again", "after", time.Since(since).Round(time.Millisecond))
 	}
+}
+
+// damaged takes note of a record that cannot be read, which stops no other, and returns an
+// error for those who asked for it.
+func (s *Store) damaged(number uint64, err error) error {
+	key := s.key("m:" + member(number))
+	s.mu.Lock()
+	_, known := s.damage[key]
+	s.damage[key] = err.Error()
+	s.mu.Unlock()
+	if !known {
+		s.Log.Error("store: a message is damaged: it is set apart, and all else goes on", "key", key, "error", err)
+	}
+	return fmt.Errorf("%w: redis: key %s: %w", store.ErrUnreadable, key, err)
+}
+
+// Damage implements store.Damageable: the keys of records that could not be read.
+func (s *Store) Damage() map[string]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.damage)
+}
+
+// Counts implements store.Store.
+func (s *Store) Counts(ctx context.Context) ([]store.QueueCount, error) {
+	list, err := texts(s.call(ctx, scriptCounts))
+	var counts []store.QueueCount
+	for i := 0; i+5 < len(list); i += 6 {
+		c := store.QueueCount{Queue: list[i], Waiting: int64(number(list[i+1])), Parked: int64(number(list[i+2])), Discarded: int64(number(list[i+3]))}
+		if list[i+4] != "" {
+			c.NextDue = time.UnixMicro(score(list[i+4]))
+			if r, _, err := store.DecodeHead([]byte(list[i+5])); err == nil {
+				c.NextFailed = r.FailedAt
+			}
+		}
+		counts = append(counts, c)
+	}
+	return counts, err
+}
+
+// CountDue implements store.Searcher.
+func (s *Store) CountDue(ctx context.Context, queues []string, edges []time.Time, most int64) ([]int64, error) {
+	args := []string{itoa(len(edges))}
+	for _, edge := range edges {
+		args = append(args, itoa(edge.UnixMicro()))
+	}
+	args = append(args, queues...)
+	list, err := texts(s.call(ctx, scriptCountDue, args...))
+	counts := make([]int64, len(edges))
+	for i, n := range list {
+		counts[i] = min(most, int64(number(n)))
+	}
+	return counts, err
 }
