@@ -6,9 +6,12 @@ package policy
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // LongestDelay is the longest delay of a policy: RabbitMQ's own limit for a message's time to
@@ -232,3 +235,94 @@ const (
 	ownPrefix    = "redrive." // begins the names of Redrive's exchanges and queues
 	maxNameBytes = 255        // of an exchange or queue, in AMQP
 )
+
+// FormatDuration writes a duration for people: "1.5s", "17m 3s", "2d 4h". From a
+// minute on it shows the two largest units only.
+func FormatDuration(d time.Duration) string {
+	if d < 0 {
+		return "-" + FormatDuration(-max(d, -math.MaxInt64)) // the least of all has no opposite
+	}
+	if d < time.Minute {
+		if d = d.Round(roundTo(d)); d < time.Minute {
+			return d.String()
+		}
+	}
+	d = d.Round(time.Second)
+	units := []struct {
+		size time.Duration
+		name string
+	}{{24 * time.Hour, "d"}, {time.Hour, "h"}, {time.Minute, "m"}, {time.Second, "s"}}
+	var parts []string
+	for _, u := range units {
+		n := d / u.size
+		d %= u.size
+		if n > 0 {
+			parts = append(parts, strconv.FormatInt(int64(n), 10)+u.name)
+		}
+		if len(parts) == 2 || len(parts) == 1 && n == 0 {
+			break
+		}
+	}
+	return strings.Join(parts, " ")
+}
+
+func roundTo(d time.Duration) time.Duration {
+	switch {
+	case d >= 10*time.Second:
+		return 100 * time.Millisecond
+	case d >= time.Second:
+		return 10 * time.Millisecond
+	case d >= time.Millisecond:
+		return 10 * time.Microsecond
+	}
+	return 1
+}
+
+// Set is a list of policies: the first one that matches a queue is its policy.
+type Set []Policy
+
+// Match returns the policy of a queue; false: it has none, so nothing is retried to it.
+func (s Set) Match(queue string) (*Policy, bool) {
+	for i := range s {
+		for _, pattern := range s[i].Queues {
+			if MatchQueue(pattern, queue) {
+				return &s[i], true
+			}
+		}
+	}
+	return nil, false
+}
+
+// Exact tells whether the policy of a queue names it without * and ?: then the author of the
+// policy meant exactly this queue.
+func (s Set) Exact(queue string) bool {
+	p, ok := s.Match(queue)
+	return ok && !strings.ContainsAny(queue, "*?") && slices.Contains(p.Queues, queue)
+}
+
+// MatchQueue tells whether a pattern, as in Policy.Queues, matches the whole name of a queue: *
+// stands for any bytes, ? for one character, and all else for itself. After a mismatch only the
+// last * is tried again, so hostile names cost no more than pattern × name.
+func MatchQueue(pattern, name string) bool {
+	p, n := 0, 0
+	star, retry := -1, 0
+	for n < len(name) {
+		switch {
+		case p < len(pattern) && pattern[p] == '*':
+			star, retry = p, n
+			p++
+		case p < len(pattern) && pattern[p] == '?':
+			_, size := utf8.DecodeRuneInString(name[n:]) // 1 for an invalid byte
+			p, n = p+1, n+size
+		case p < len(pattern) && pattern[p] == name[n]:
+			p++
+			n++
+		case star >= 0:
+			retry++
+			p, n = star+1, retry
+		default:
+			return false
+		}
+	}
+	return strings.Trim(pattern[p:], "*") == ""
+}

@@ -1,15 +1,24 @@
 package cli
 
 import (
+	"cmp"
 	"context"
+	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
+	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/redrive-mq/redrive/internal/audit"
+	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/decode"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/inspect"
 )
@@ -115,4 +124,457 @@ func messageColumns(now time.Time) []column[inspect.Message] {
 			return strings.TrimPrefix(m.ParkedFor+": "+m.Error, ": ")
 		}},
 	}
+}
+
+func (p *program) messagesShow() *cobra.Command {
+	var body string
+	c := p.withClient(&cobra.Command{
+		Use:   "show ID",
+		Short: "Show one message in full: its failures, why it waits, headers, decoded body",
+		Long: `Show one message in full: each failure and its outcome, why it waits that long or is
+parked, its properties and headers (those that RabbitMQ wrote, and those that any publisher
+could have written), and its decoded body.
+
+--body shows the body alone: raw, its bytes as they are (never to a terminal); decoded, as
+text; hex.`,
+		Example: "  redrive messages show 0198f0a0-0000-7000-8000-000000000001 --body raw > order.bin",
+		Args:    exactArgs(1, "a message's ID"),
+	}, func(ctx context.Context, client httpapi.Client, args []string) error {
+		switch {
+		case body == "raw" || body == "hex":
+			return p.writeBody(ctx, client, args[0], body)
+		case body != "" && body != "decoded":
+			return fmt.Errorf("--body %q: expected raw, decoded or hex: %w", body, errUsage)
+		}
+		m, err := client.Message(ctx, args[0])
+		if err != nil {
+			return err
+		}
+		if body == "decoded" {
+			return p.decodedBody(m.Body)
+		}
+		return write(p, m, func(m inspect.Detail) string { return m.ID }, func(w io.Writer) {
+			detail(w, m, time.Now())
+			_ = w.(*tableWriter).Flush()
+			if m.Body != nil {
+				fmt.Fprintln(p.out, "\nBODY")
+				_ = p.steps(m.Body)
+			}
+		})
+	})
+	c.Flags().StringVar(&body, "body", "", "the body alone: raw, decoded or hex")
+	_ = c.RegisterFlagCompletionFunc("body", cobra.FixedCompletions(bodies, cobra.ShellCompDirectiveNoFileComp))
+	return p.withFormats(c, "table", "json", "jsonl", "yaml", "name")
+}
+
+var bodies = []string{"raw", "decoded", "hex"}
+
+// writeBody writes the body only: as it is, or in hex.
+func (p *program) writeBody(ctx context.Context, client httpapi.Client, id, as string) error {
+	if as == "raw" {
+		if err := p.notRaw(); err != nil {
+			return err
+		}
+	}
+	r, err := client.Body(ctx, id)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	if as == "raw" {
+		_, err = io.Copy(p.out, r)
+		return err
+	}
+	d := hex.Dumper(p.out)
+	if _, err := io.Copy(d, r); err != nil {
+		return err
+	}
+	return d.Close()
+}
+
+// decodedBody writes the decoded text only. JSON keeps its meaning.
+func (p *program) decodedBody(r *decode.Result) error {
+	switch {
+	case r == nil:
+		return exitErrorf(ExitNotFound, "it was retried, and its body is not kept any more")
+	case r.Text == "" && r.Format != "empty":
+		return exitErrorf(ExitError, "%w", hint.Errorf("see --body hex", "it is not text, but %s", r.Format))
+	case r.Truncated:
+		fmt.Fprintln(p.err, "what follows is shortened")
+	}
+	if structured(r) {
+		return p.print(harmless(r.Text)+"\n", nil)
+	}
+	return lines(p.out, r.Text)
+}
+
+// structured tells whether the text is JSON.
+func structured(r *decode.Result) bool {
+	return slices.Contains([]string{"json", "messagepack", "cbor", "protobuf"}, r.Format)
+}
+
+// detail shows all that is known about a message, but for its body.
+func detail(w io.Writer, m inspect.Detail, now time.Time) {
+	facts(w, m, now)
+	timeline(w, m.Timeline)
+	if len(m.Properties) > 0 {
+		fmt.Fprintln(w)
+		rows(w, propertyColumns, m.Properties, now)
+	}
+	if len(m.Headers) > 0 {
+		fmt.Fprintln(w)
+		rows(w, headerColumns, m.Headers, now)
+	}
+}
+
+var (
+	propertyColumns = []column[inspect.Property]{{Head: "Property", Field: "Name"}, {Field: "Value"}}
+	headerColumns   = []column[inspect.Header]{{Head: "Header", Field: "Name"}, {Field: "Type"}, {Field: "From"}, {Field: "Value"}}
+)
+
+// facts are what there is one of: a line each.
+func facts(w io.Writer, m inspect.Detail, now time.Time) {
+	line := func(name, value string) {
+		if value != "" && value != "-" {
+			fmt.Fprintf(w, "%s\t%s\n", name, plain(value))
+		}
+	}
+	until := func(t *time.Time) string {
+		if t == nil {
+			return ""
+		}
+		return timeText(t) + " (" + ago(t, now) + ")"
+	}
+	line("ID", m.ID)
+	line("Key", m.Key)
+	line("Queue", m.Queue)
+	state := m.State
+	if m.Paused {
+		state += "; the retries of its queue are paused"
+	}
+	if m.State == inspect.Retried {
+		state += "; not seen again since"
+	}
+	line("State", state)
+	line("Due", until(m.Due))
+	line("Parked", until(m.ParkedAt))
+	line("Parked for", m.ParkedFor)
+	line("Retried", until(m.RetriedAt))
+	line("Restorable until", until(m.Restorable))
+	line("Failures", count(m.Attempt))
+	line("Reason", m.Reason)
+	line("Error", m.Error)
+	line("Policy", m.Policy)
+	line("Group", m.Group)
+	line("First failed", until(&m.FirstFailed))
+	line("Failed", until(&m.Failed))
+	line("Exchange", m.Exchange)
+	line("Routing key", m.RoutingKey)
+	line("Goes to", m.SendsTo)
+	line("Made from", m.MadeFrom)
+	line("Made into", m.MadeInto)
+	line("Size", fmt.Sprintf("%s bytes", count(m.Size)))
+	for _, n := range m.Notes {
+		line("Note", n)
+	}
+	for _, o := range m.SameID {
+		line("Same ID", fmt.Sprintf("%s, %s in %s", o.Key, o.State, o.Queue))
+	}
+}
+
+// timeline shows the failures, and how each wait ended.
+func timeline(w io.Writer, all []inspect.Step) {
+	fmt.Fprintln(w, "\nFAILURE\tWHEN\tREASON\tWAIT\tENDED\tWHY")
+	for _, s := range all {
+		ended := "-"
+		if s.Ended != nil {
+			ended = s.Ending + " " + timeText(s.Ended)
+		}
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\n", s.Attempt, timeText(&s.Failed), cell(s.Reason), cell(s.Delay), plain(ended), cell(s.Why))
+		if s.Error != "" {
+			fmt.Fprintf(w, "\t\t%s\n", cell(s.Error))
+		}
+	}
+}
+
+func (p *program) queues() *cobra.Command {
+	return p.watched(p.withOutput(p.withClient(&cobra.Command{
+		Use:   "queues",
+		Short: "Show queues: consumers, ready, waiting and parked messages, policy, pauses",
+		Args:  exactArgs(0, "no arguments"),
+	}, func(ctx context.Context, client httpapi.Client, _ []string) error {
+		all, err := client.Queues(ctx)
+		if err != nil {
+			return err
+		}
+		return listColumns(p, all, all.Queues, queueColumns(time.Now()))
+	})))
+}
+
+func queueColumns(now time.Time) []column[inspect.Queue] {
+	columns := []column[inspect.Queue]{{Head: "Queue", Field: "Name"}}
+	for _, c := range append([]column[inspect.AtBroker]{{Field: "Kind"}}, inspect.BrokerColumns...) {
+		columns = append(columns, column[inspect.Queue]{Head: cmp.Or(c.Head, c.Field), Value: func(q inspect.Queue) any {
+			switch b := q.Broker; {
+			case b == nil || b.Exists && c.Of(*b) == "":
+				return nil
+			case b.Exists:
+				return c.Of(*b)
+			case c.Field == "Kind":
+				return "not there"
+			}
+			return ""
+		}})
+	}
+	return append(append(columns, inspect.QueueCounts...), []column[inspect.Queue]{
+		{Field: "Discarded"}, {Head: "Next due", Field: "NextDue"}, {Field: "Policy"},
+		{Head: "Retries", Value: func(q inspect.Queue) any { return retries(q, now) }},
+	}...)
+}
+
+// retries says whether a queue's messages are retried.
+func retries(q inspect.Queue, now time.Time) string {
+	state := q.Throttle.Text()
+	switch h := q.Pause; {
+	case h != nil:
+		return strings.TrimSuffix(fmt.Sprintf("paused %s by %s: %s", ago(&h.Since, now), h.By, h.Reason), ": ")
+	case q.Unreachable != "": // as on the page: it must be repaired first
+		return "no: " + q.Unreachable
+	case q.Throttle.KeepsBack():
+		return state
+	}
+	texts := slices.DeleteFunc([]string{"yes", q.Throttle.LimitText(), state}, func(s string) bool { return s == "" })
+	return strings.Join(texts, ", ")
+}
+
+func (p *program) groups() *cobra.Command {
+	c := p.withQuery(&cobra.Command{
+		Use:   "groups [QUERY]",
+		Short: "Show error groups: messages that failed with the same error, those with the most kept messages first",
+		Long: `Show error groups: messages of a queue with the same error, once numbers, ids and times
+are taken out; or with the same reason and type where no error is known. To see a group's messages: redrive messages list group:ID`,
+	}, func(ctx context.Context, client httpapi.Client, query string) error {
+		all, err := client.Groups(ctx, query)
+		if err != nil {
+			return err
+		}
+		return listColumns(p, all, all.Groups, groupColumns)
+	})
+	c.AddCommand(p.groupsNote())
+	return p.watched(p.withOutput(c))
+}
+
+var groupColumns = []column[inspect.Group]{
+	{Field: "ID"}, {Field: "Queue"}, {Field: "Waiting"}, {Field: "Parked"}, {Field: "First"}, {Field: "Last"},
+	{Head: "Last 24 h", Field: "Hours"},
+	{Head: "What", Value: func(g inspect.Group) any {
+		return cmp.Or(g.Error, strings.TrimSuffix(g.Reason+" "+g.Type, " "))
+	}},
+	{Field: "Note"},
+}
+
+// spark draws numbers as bars.
+func spark(hours []int64) string {
+	if len(hours) == 0 {
+		return "-"
+	}
+	most := max(slices.Max(hours), 1)
+	bars := make([]rune, len(hours))
+	for i, n := range hours {
+		if bars[i] = '·'; n > 0 {
+			bars[i] = []rune("▁▂▃▄▅▆▇█")[min(7, n*8/(most+1))]
+		}
+	}
+	return string(bars)
+}
+
+func (p *program) groupsNote() *cobra.Command {
+	return p.withClient(&cobra.Command{
+		Use:     "note GROUP TEXT",
+		Short:   "Keep a note with a group, for the next person; an empty note removes it",
+		Example: "  redrive groups note 5a1f0c2b9e3d4a76 'reported to the supplier: ticket 4711'",
+		Args:    exactArgs(2, "the group's ID and the note"),
+	}, func(ctx context.Context, client httpapi.Client, args []string) error {
+		if err := client.NoteGroup(ctx, args[0], args[1]); err != nil {
+			return err
+		}
+		fmt.Fprintln(p.err, "The note is kept.")
+		return nil
+	})
+}
+
+func (p *program) ledger() *cobra.Command {
+	var recount bool
+	c := p.withClient(&cobra.Command{
+		Use:   "ledger",
+		Short: "Show, for each queue, how many messages came in and what became of them",
+		Long: `Show, for each queue, how many messages came in since the ledger began and what became of
+them: the other columns add up to IN. OFF is the difference, and should be 0. It is found
+by counting the kept messages one by one, which the service does from time to time, and at
+once with --recount. With an OFF other than 0 the exit code is 1.`,
+		Args: exactArgs(0, "no arguments"),
+	}, func(ctx context.Context, client httpapi.Client, _ []string) error {
+		l, err := client.Ledger(ctx, recount)
+		if err != nil {
+			return err
+		}
+		err = list(p, l, l.Queues, func(l inspect.LedgerLine) string { return l.Queue }, func(w io.Writer) { ledger(w, l, time.Now()) })
+		if err != nil {
+			return err
+		}
+		for _, line := range l.Queues {
+			if line.Off != 0 {
+				return hint.Errorf("see docs/how-to/alerts.md, RedriveLedgerOff", "the ledger is off by %d for the queue %q", line.Off, line.Queue)
+			}
+		}
+		return nil
+	})
+	c.Flags().BoolVar(&recount, "recount", false, "count the kept messages one by one now")
+	return p.withOutput(c)
+}
+
+func ledger(w io.Writer, l inspect.Ledger, now time.Time) {
+	if len(l.Queues) == 0 {
+		fmt.Fprintln(w, "no message has failed yet")
+		return
+	}
+	rows(w, inspect.LedgerColumns, l.Queues, now)
+	if l.Recounted != nil {
+		fmt.Fprintf(w, "\nWhat is kept was counted one by one %s.\n", ago(l.Recounted, now))
+	}
+}
+
+func (p *program) audit() *cobra.Command {
+	var after string
+	var limit int
+	c := p.withClient(&cobra.Command{
+		Use:   "audit",
+		Short: "Show the audit log: who did what, newest first",
+		Long: `Show the audit log, newest first. Only administrators may. The store keeps the entries of 90
+days, at most 64 MiB; the service also logs each action when it ends.`,
+	}, func(ctx context.Context, client httpapi.Client, _ []string) error {
+		page, err := client.Audit(ctx, after, limit)
+		if err != nil {
+			return err
+		}
+		err = list(p, page, page.Entries, func(e audit.Entry) string { return fmt.Sprint(e.N) },
+			func(w io.Writer) { rows(w, auditColumns, page.Entries, time.Now()) })
+		if err == nil {
+			p.more(page.After)
+		}
+		return err
+	})
+	c.Flags().StringVar(&after, "after", "", "continue after the previous page")
+	c.Flags().IntVar(&limit, "limit", 100, "the most to show, up to 1000")
+	return p.withOutput(c)
+}
+
+var auditColumns = []column[audit.Entry]{
+	{Head: "At", Value: func(e audit.Entry) any { return timeText(&e.At) }},
+	{Field: "Who"}, {Field: "From"}, {Head: "By", Field: "Interface"}, {Field: "Did"}, {Field: "Count"},
+	{Field: "Outcome"}, {Field: "On"}, {Field: "Why"},
+}
+
+// mostBody is the largest message that RabbitMQ can be set to accept.
+const mostBody = 512 << 20
+
+func (p *program) decode() *cobra.Command {
+	var b decode.Body
+	c := &cobra.Command{
+		Use:   "decode [FILE|-]",
+		Short: "Show what a body contains: base64, compression, JSON, Protobuf and more",
+		Long: `Show what a body contains, as the page does: from a file, or from standard input.
+First come the steps, each with what it found, then the text.
+
+Output: table; json, everything that is known; raw, the innermost bytes as they are; hex.
+
+Protobuf is read with the types that the config file names (decode.protobuf).`,
+		Args: argsBetween(0, 1, "one file, or - for standard input"),
+		RunE: func(c *cobra.Command, args []string) error {
+			cfg := config.Default()
+			if p.config != "" {
+				var err error
+				if cfg, err = config.Load(p.config, p.getenv); err != nil {
+					return err
+				}
+			}
+			// A type that is given here is to be used.
+			cfg.Decode.Protobuf.TypeProperty = cfg.Decode.Protobuf.TypeProperty || b.Type != ""
+			d, err := decode.New(cfg.Decode)
+			if err != nil {
+				return err
+			}
+			if b.Bytes, err = readBody(c.InOrStdin(), args); err != nil {
+				return err
+			}
+			return p.decoded(d.Decode(c.Context(), b))
+		},
+	}
+	p.withConfig(c, "the config file, for its decode.protobuf")
+	c.Flags().StringVar(&b.ContentType, "content-type", "", "as the message has it")
+	c.Flags().StringVar(&b.ContentEncoding, "content-encoding", "", "as the message has it")
+	c.Flags().StringVar(&b.Queue, "queue", "", "the queue it was in, which may choose a Protobuf type")
+	c.Flags().StringVar(&b.Type, "type", "", "its property type, which may name a Protobuf type")
+	return p.withFormats(c, "table", "json", "raw", "hex")
+}
+
+func readBody(stdin io.Reader, args []string) ([]byte, error) {
+	from := stdin
+	if len(args) == 1 && args[0] != "-" {
+		f, err := os.Open(args[0])
+		if err != nil {
+			return nil, fmt.Errorf("the body: %w", err)
+		}
+		defer f.Close()
+		from = f
+	}
+	b, err := io.ReadAll(io.LimitReader(from, mostBody+1))
+	if err == nil && len(b) > mostBody {
+		err = fmt.Errorf("it is larger than %d MiB, the most that RabbitMQ accepts", mostBody>>20)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the body: %w", err)
+	}
+	return b, nil
+}
+
+func (p *program) decoded(r *decode.Result) error {
+	switch p.format {
+	case "json":
+		return p.print(jsonOf(r, "  "))
+	case "raw":
+		if err := p.notRaw(); err != nil {
+			return err
+		}
+		_, err := p.out.Write(r.Inner)
+		return err
+	case "hex":
+		return p.print(hex.Dump(r.Inner), nil)
+	}
+	return p.steps(r)
+}
+
+// steps shows the steps of decoding, and then the text.
+func (p *program) steps(r *decode.Result) error {
+	w := p.tableOn(p.out)
+	fmt.Fprintln(w, "DECODER\tSIZE\tFOUND")
+	for _, s := range r.Steps {
+		fmt.Fprintf(w, "%s\t%d\t%s\n", s.Decoder, s.Size, plain(s.Found))
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	if r.Truncated {
+		fmt.Fprintln(p.err, "what follows is shortened")
+	}
+	fmt.Fprintln(p.out)
+	return lines(p.out, cmp.Or(r.Text, r.Hex))
+}
+
+// notRaw refuses to send raw bytes to a terminal.
+func (p *program) notRaw() error {
+	if isTerminal(p.out) {
+		return errors.New("raw bytes can contain control sequences: send them to a file or another program")
+	}
+	return nil
 }

@@ -1,21 +1,39 @@
 // Package cli is the command line. Read it in this order:
 //
-//	root.go     all commands; exit.go: how they end; connect.go: which service they ask
-//	output.go   data as a table (fit.go), JSON, YAML, CSV or names; plain.go: foreign text; watch.go: again and again
+//	root.go     all commands, and how they end
+//	connect.go  which service they ask, and which messages they mean
+//	output.go   data as a table, JSON, YAML, CSV or names; foreign text; again and again
 //	act.go      replay, discard, restore, copy: of messages that are named, or …
 //	operate.go  … of all that a query finds: preview.go, ask.go, follow.go
 //	messages.go and a file for each other group of commands
 package cli
 
 import (
+	"bytes"
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"net/netip"
 	"os"
+	"path"
+	"runtime"
 	"runtime/debug"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/redrive-mq/redrive/internal/hint"
+	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/query"
 )
 
 // program is what the commands share.
@@ -130,4 +148,293 @@ func argsBetween(least, most int, what string) cobra.PositionalArgs {
 		}
 		return nil
 	}
+}
+
+// Exit codes. Scripts rely on them.
+const (
+	ExitOK           = 0
+	ExitError        = 1
+	ExitUsage        = 2
+	ExitPartly       = 3
+	ExitForbidden    = 4
+	ExitPrecondition = 5
+	ExitNotFound     = 6
+	ExitUnreachable  = 7
+)
+
+const exitCodes = `Exit codes:
+  0  done
+  1  error
+  2  wrong usage, or an invalid query
+  3  partly done: some messages were left out, or you stopped watching;
+     doctor: only warnings, or checks that could not be made
+  4  not allowed: sign in, or sign in as another user
+  5  not as expected: another count, a queue that does not exist, a plan that is too old;
+     doctor: something is wrong
+  6  not found
+  7  no service answers; doctor: no RabbitMQ answers`
+
+// errUsage marks errors in arguments and flags.
+var errUsage = hint.New("usage", "see --help")
+
+// exitError is an error with an exit code of its own.
+type exitError struct {
+	code int
+	error
+}
+
+func (e exitError) Unwrap() error { return e.error }
+
+func exitErrorf(code int, format string, args ...any) error {
+	return exitError{code, fmt.Errorf(format, args...)}
+}
+
+func codeOf(err error) int {
+	if err == nil {
+		return ExitOK
+	}
+	var e exitError
+	if errors.As(err, &e) {
+		return e.code
+	}
+	return hint.KindOf(err, func(k hint.Kind) bool { return k.Exit != 0 }).Exit
+}
+
+// continues is the error of a command that goes on where it was interrupted.
+func continues(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return exitErrorf(ExitPartly, "run the same command again to continue")
+	}
+	return err
+}
+
+// printError prints an error on standard error, its hint on a line of its own, and for an error
+// in a query a mark below the character.
+func (p *program) printError(err error) {
+	if err == nil {
+		return
+	}
+	if several, ok := err.(interface{ Unwrap() []error }); ok && err.Error() == errors.Join(several.Unwrap()...).Error() {
+		for _, err := range several.Unwrap() {
+			p.printError(err)
+		}
+		return
+	}
+	// An error may quote a broker, another service or an argument.
+	for line := range strings.SplitSeq(hint.Text(err), "\n") {
+		fmt.Fprintf(p.err, "redrive: %s\n", plain(line))
+	}
+	if remedy := hint.Of(err); remedy != "" {
+		fmt.Fprintf(p.err, "  hint: %s\n", plain(remedy))
+	}
+	var problem *httpapi.Problem
+	if errors.As(err, &problem) && problem.At != nil && p.query != "" {
+		for line := range strings.SplitSeq((&query.Error{At: *problem.At}).Show(p.query), "\n") {
+			fmt.Fprintf(p.err, "  %s\n", strings.TrimRight(plain(line), " "))
+		}
+	}
+}
+
+// completionTimeout is how long a person who presses Tab waits for the service.
+const completionTimeout = time.Second
+
+const noFiles = cobra.ShellCompDirectiveNoFileComp
+
+// names returns the names that begin with a word; none if the service does not answer.
+func (p *program) names(c *cobra.Command, word string, ask func(context.Context, httpapi.Client) ([]string, error)) (some []string) {
+	ctx, cancel := context.WithTimeout(c.Context(), completionTimeout)
+	defer cancel()
+	client, err := p.client()
+	if err != nil {
+		return nil
+	}
+	all, _ := ask(ctx, client)
+	for _, name := range all {
+		if strings.HasPrefix(name, word) && plain(name) == name {
+			some = append(some, name)
+		}
+	}
+	return some
+}
+
+func queueNames(ctx context.Context, client httpapi.Client) (all []string, err error) {
+	queues, err := client.Queues(ctx)
+	for _, q := range queues.Queues {
+		all = append(all, q.Name)
+	}
+	return all, err
+}
+
+func (p *program) completeQueues(c *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 && c.ValidArgsFunction != nil && strings.Contains(c.Use, "QUEUE") {
+		return nil, noFiles
+	}
+	return p.names(c, word, queueNames), noFiles
+}
+
+func (p *program) completeOps(c *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, noFiles
+	}
+	return p.names(c, word, func(ctx context.Context, client httpapi.Client) (all []string, err error) {
+		ops, err := client.Operations(ctx)
+		for _, o := range ops.Operations {
+			all = append(all, o.ID)
+		}
+		return all, err
+	}), noFiles
+}
+
+// completeQuery proposes completions of a query's last word.
+func (p *program) completeQuery(c *cobra.Command, _ []string, word string) ([]string, cobra.ShellCompDirective) {
+	last := word[strings.LastIndexAny(word, " (")+1:]
+	before := strings.TrimSuffix(word, last)
+	if begun, ok := strings.CutPrefix(last, "queue:"); ok {
+		some := p.names(c, begun, queueNames)
+		for i, name := range some {
+			if strings.ContainsAny(name, ` "()*?`) {
+				name = query.Quote(name)
+			}
+			some[i] = before + "queue:" + name
+		}
+		return some, noFiles
+	}
+	var some []string
+	for _, s := range query.Complete(word) {
+		some = append(some, cobra.CompletionWithDesc(before+s.Text, s.Doc))
+	}
+	return some, noFiles | cobra.ShellCompDirectiveNoSpace
+}
+
+// Build says which program this is. What a release does not set comes from what Go records in
+// the binary: `go install …@version` has its version, a build in the repository its commit.
+type Build struct {
+	Version string `json:"version"`
+	Commit  string `json:"commit"`
+	Date    string `json:"date"` // of the commit, RFC 3339
+	Go      string `json:"go"`
+	System  string `json:"system"`
+}
+
+// complete returns b with what info has and b lacks.
+func (b Build) complete(info *debug.BuildInfo) Build {
+	recorded := map[string]string{}
+	if info != nil {
+		recorded["version"] = info.Main.Version
+		for _, s := range info.Settings {
+			recorded[s.Key] = s.Value
+		}
+	}
+	if recorded["version"] == "(devel)" {
+		recorded["version"] = ""
+	}
+	b.Version = cmp.Or(b.Version, recorded["version"], "dev")
+	b.Commit = cmp.Or(b.Commit, recorded["vcs.revision"])
+	b.Date = cmp.Or(b.Date, recorded["vcs.time"])
+	b.Go, b.System = runtime.Version(), runtime.GOOS+"/"+runtime.GOARCH
+	return b
+}
+
+func (p *program) versionCommand() *cobra.Command {
+	return p.withFormats(&cobra.Command{
+		Use:   "version",
+		Short: "Show the version of this program, its commit and its Go",
+		Args:  exactArgs(0, "no arguments"),
+		RunE: func(*cobra.Command, []string) error {
+			return write(p, p.build, func(b Build) string { return b.Version }, func(w io.Writer) {
+				fmt.Fprintf(w, "redrive\t%s\ncommit\t%s\ndate\t%s\ngo\t%s %s\n", plain(p.build.Version),
+					cmp.Or(plain(p.build.Commit), "unknown"), cmp.Or(plain(p.build.Date), "unknown"), p.build.Go, p.build.System)
+			})
+		},
+	}, "table", "json", "yaml", "name")
+}
+
+// memoryLimit is the heap size above which Go collects garbage as often as it can.
+const memoryLimit = 256 << 20
+
+// limitRuntime sets how many cores and how much memory Go uses, where the environment does not.
+func (p *program) limitRuntime(log *slog.Logger) {
+	if p.getenv("GOMAXPROCS") == "" {
+		// A message passes through many goroutines, each with little to do:
+		// on fewer cores they cost less (a sixth of the CPU on two), and
+		// RabbitMQ, often beside it, has the rest.
+		runtime.GOMAXPROCS(max(1, runtime.GOMAXPROCS(0)/2))
+	}
+	if p.getenv("GOMEMLIMIT") == "" {
+		// Large bodies leave garbage of several times their size. Up to this, which
+		// small ones do not reach, it is collected no sooner than by default.
+		limit := int64(memoryLimit)
+		if most := cgroupMemory(os.DirFS("/")); most > 0 && most/5*4 < limit {
+			limit = most / 5 * 4 // the rest is for what is not on the heap
+			log.Info("less memory is used, since the container or unit has little", "limit", most, "heap", limit)
+		}
+		debug.SetMemoryLimit(limit)
+	}
+}
+
+// cgroupMemory returns the bytes that this process and its cgroup may use, 0 when there is no
+// limit: of version 2, that of its group and of each above it, or of version 1.
+func cgroupMemory(root fs.FS) (least int64) {
+	const v2, v1 = "sys/fs/cgroup", "sys/fs/cgroup/memory"
+	groups, err := fs.ReadFile(root, "proc/self/cgroup")
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(groups)) {
+		// Such as 0::/system.slice/redrive.service, or 4:memory:/docker/1234.
+		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(parts) != 3 {
+			continue
+		}
+		at, file := v2, "memory.max"
+		if parts[0] != "0" {
+			at, file = v1, "memory.limit_in_bytes"
+			if parts[1] != "memory" {
+				continue
+			}
+		}
+		for group := path.Clean("/" + parts[2]); ; group = path.Dir(group) {
+			data, err := fs.ReadFile(root, path.Join(at, group, file))
+			// Of version 1 no limit is a number of nearly 2⁶³; of version 2 it is "max".
+			if limit, wrong := strconv.ParseInt(string(bytes.TrimSpace(data)), 10, 64); err == nil && wrong == nil && limit < 1<<60 && (least == 0 || limit < least) {
+				least = limit
+			}
+			if group == "/" {
+				break
+			}
+		}
+	}
+	return least
+}
+
+// serveProfiles serves Go's profiles until stop is called; "" serves none. Only to this machine,
+// since each request costs CPU, and no one signs in.
+func serveProfiles(address string, log *slog.Logger) (stop func(), err error) {
+	if address == "" {
+		return func() {}, nil
+	}
+	at, err := netip.ParseAddrPort(address)
+	if err != nil || !at.Addr().IsLoopback() {
+		return nil, fmt.Errorf("--pprof %q: expected an address of this machine alone, such as 127.0.0.1:6060: %w", address, errUsage)
+	}
+	listen, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("--pprof: %w", err)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	s := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if err := s.Serve(listen); !errors.Is(err, http.ErrServerClosed) {
+			log.Warn("profiles are not served any more", "error", err)
+		}
+	}()
+	log.Info("profiles are served", "url", "http://"+listen.Addr().String()+"/debug/pprof/")
+	return func() { _ = s.Close(); <-ended }, nil
 }

@@ -1,20 +1,27 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"os"
+	"os/exec"
 	"os/signal"
+	"runtime"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/decode"
+	"github.com/redrive-mq/redrive/internal/demo"
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/server"
 )
@@ -178,4 +185,100 @@ reports all mistakes at once. Environment variables count as they do for serve.`
 	}
 	c.Flags().BoolVar(&noFiles, "no-files", false, "leave out the certificates of tls and store.redis.tls, and the files of decode: they are on another machine")
 	return c
+}
+
+func (p *program) open() *cobra.Command {
+	var only bool
+	c := &cobra.Command{
+		Use:   "open [QUERY|ID]",
+		Short: "Print the page's address, and open it where there is a browser",
+		RunE: func(_ *cobra.Command, args []string) error {
+			page := p.serviceAddress()
+			if !strings.Contains(page, "://") {
+				page = "http://" + page
+			}
+			u, err := url.Parse(page)
+			if err != nil || u.Host == "" {
+				return fmt.Errorf("--address %q: expected host:port or https://host:port: %w", p.address, errUsage)
+			}
+			u.User, u.RawQuery, u.Fragment = nil, "", ""
+			page = strings.TrimSuffix(u.String(), "/")
+			switch text := strings.TrimSpace(strings.Join(args, " ")); {
+			case anID.MatchString(text):
+				page += "/messages/" + url.PathEscape(text)
+			case text != "":
+				page += "/messages?" + url.Values{"q": {text}}.Encode()
+			default:
+				page += "/"
+			}
+			if err := p.print(page+"\n", nil); err != nil || only {
+				return err
+			}
+			p.browse(page)
+			return nil
+		},
+	}
+	c.Flags().BoolVar(&only, "print", false, "only print it")
+	c.ValidArgsFunction = p.completeQuery
+	return p.withAddress(c)
+}
+
+// browse opens a browser where there is a desktop. A failure is no error, since the address is printed.
+func (p *program) browse(page string) {
+	var with []string
+	switch {
+	case runtime.GOOS == "darwin":
+		with = []string{"open"}
+	case runtime.GOOS == "windows":
+		with = []string{"rundll32", "url.dll,FileProtocolHandler"}
+	case p.getenv("DISPLAY") != "" || p.getenv("WAYLAND_DISPLAY") != "":
+		with = []string{"xdg-open"}
+	default:
+		return
+	}
+	if err := exec.Command(with[0], append(with[1:], page)...).Run(); err != nil {
+		fmt.Fprintf(p.err, "no browser could be opened: %s\n", plain(err.Error()))
+	}
+}
+
+func (p *program) demo() *cobra.Command {
+	var length time.Duration
+	var broker string
+	c := &cobra.Command{
+		Use:   "demo",
+		Short: "Show the service at work on an example shop",
+		Long: `Show the service at work: a private RabbitMQ on loopback, three queues, a
+consumer whose upstream goes down and recovers, and one message that no consumer can
+process. At the end it stops everything it started, deletes its queues (redrive-demo.*)
+and accounts for every message. It needs RabbitMQ installed, or --broker.`,
+		Args: exactArgs(0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			if length < 0 || length > 0 && length < 10*time.Second {
+				return fmt.Errorf("--for %s is too short: the story takes at least 10s: %w", length, errUsage)
+			}
+			if hasSecret(broker) {
+				return fmt.Errorf("--broker has a password, and every user of the machine can read arguments: put the URL into REDRIVE_DEMO_BROKER_URL: %w", errUsage)
+			}
+			if broker = cmp.Or(broker, p.getenv("REDRIVE_DEMO_BROKER_URL")); broker != "" {
+				if err := config.CheckBroker(broker); err != nil {
+					return fmt.Errorf("the URL in --broker or REDRIVE_DEMO_BROKER_URL %v: %w", err, errUsage)
+				}
+			}
+			f, isFile := p.out.(*os.File)
+			return demo.Run(c.Context(), demo.Options{Broker: broker, For: length, Out: p.out, Terminal: isFile && term.IsTerminal(int(f.Fd())), Version: p.build.Version})
+		},
+	}
+	c.Flags().DurationVar(&length, "for", 0, "how long to run, about; left out: until Ctrl-C")
+	c.Flags().StringVar(&broker, "broker", "", "use this broker (an AMQP URL without secrets; or REDRIVE_DEMO_BROKER_URL)")
+	return c
+}
+
+// hasSecret: guest's password guest is everybody's, and opens loopback alone.
+func hasSecret(broker string) bool {
+	u, err := url.Parse(broker)
+	if err != nil {
+		return false // refused as what it is
+	}
+	_, has := u.User.Password()
+	return has && u.User.String() != "guest:guest"
 }

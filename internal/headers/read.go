@@ -4,7 +4,9 @@
 package headers
 
 import (
+	"encoding/binary"
 	"fmt"
+	"hash/crc32"
 	"math"
 	"strconv"
 	"strings"
@@ -166,4 +168,84 @@ func integer(v any) (int64, bool) {
 		return int64(n), true
 	}
 	return 0, false
+}
+
+// removed are headers that a retried message must not carry: routing headers would copy it to
+// other queues, the broker's own history would be believed or counted again, and ours are set
+// again.
+var removed = map[string]bool{
+	"CC": true, "BCC": true,
+	"x-death": true, "x-delay": true, "x-delivery-count": true, "x-acquired-count": true,
+	"x-first-death-exchange": true, "x-first-death-queue": true, "x-first-death-reason": true,
+	"x-last-death-exchange": true, "x-last-death-queue": true, "x-last-death-reason": true,
+	wire.HeaderID: true, wire.HeaderAttempt: true, wire.HeaderQueue: true,
+	wire.HeaderExchange: true, wire.HeaderRoutingKey: true, wire.HeaderFirstFailed: true,
+	wire.HeaderReason: true, wire.HeaderError: true, wire.HeaderUserID: true, wire.HeaderDelay: true, wire.HeaderParkReason: true,
+}
+
+// History is what a message carries to its next attempt.
+type History struct {
+	ID          string // stable over all attempts
+	Failures    int    // failures so far
+	Queue       string // the work queue
+	FirstFailed time.Time
+	Reason      string
+	Error       string // "" when it is not known
+
+	// Read fills these too; ApplyTo takes them from the message.
+	Exchange, RoutingKey, UserID string
+}
+
+// ApplyTo returns the message as it is published for its next attempt: as first published, with
+// our headers in place of the broker's. m.Exchange and m.RoutingKey are those of its first
+// publication.
+func (h History) ApplyTo(m wire.Message) *wire.Message {
+	headers := Clean(m.Headers)
+	headers[wire.HeaderID] = h.ID
+	headers[wire.HeaderAttempt] = int64(h.Failures)
+	headers[wire.HeaderQueue] = h.Queue
+	headers[wire.HeaderExchange] = m.Exchange
+	headers[wire.HeaderRoutingKey] = m.RoutingKey
+	headers[wire.HeaderFirstFailed] = h.FirstFailed
+	headers[wire.HeaderReason] = h.Reason
+	if h.Error != "" {
+		headers[wire.HeaderError] = h.Error
+	}
+	if m.UserID != "" {
+		headers[wire.HeaderUserID] = m.UserID
+		m.UserID = "" // the broker refuses another user's
+	}
+	m.Headers = headers
+	m.Expiration = "" // the broker removes it from a dead letter; a reported one still has it, and would expire again
+	return &m
+}
+
+// NewID returns a new id for a message.
+func NewID(m *wire.Message) uuid.UUID { return BindID(uuid.New(), m) }
+
+// BindID makes an id one for this message alone: it ends in a checksum of what a retry changes
+// least, the body and message-id, so that the headers of a message prove themselves. It keeps 78 bits
+// of id. The version is 8 (custom), and the 12 bits after it tell such an id from others.
+func BindID(id uuid.UUID, m *wire.Message) uuid.UUID {
+	id[6], id[7] = boundMark[0], boundMark[1]
+	id[8] = id[8]&0x3f | 0x80
+	sum := crc32.Checksum(id[:12], castagnoli)
+	sum = crc32.Update(sum, castagnoli, []byte(m.MessageID+"\x00"))
+	sum = crc32.Update(sum, castagnoli, m.Body)
+	binary.BigEndian.PutUint32(id[12:], sum)
+	return id
+}
+
+var (
+	boundMark  = [2]byte{0x8e, 0xd1}
+	castagnoli = crc32.MakeTable(crc32.Castagnoli)
+)
+
+// fits reports whether an id may be that of a message; unbound is the answer for one without a
+// checksum.
+func fits(id uuid.UUID, unbound bool, m *wire.Message) bool {
+	if [2]byte(id[6:8]) != boundMark {
+		return unbound
+	}
+	return id == BindID(id, m)
 }

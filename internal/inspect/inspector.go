@@ -1,12 +1,29 @@
+// Package inspect is what a person sees: messages, groups of failures, queues, policies, the
+// ledger and the audit log, for the page, the HTTP API and the command line. Each method
+// that has a caller checks what they may see, and none changes a message. Read it in this order:
+//
+//	inspector.go  what it needs
+//	message.go    messages as they are shown, in lists and in full
+//	search.go     a query answered page by page, also of messages that are no longer kept
+//	columns.go    lists as tables and as CSV
+//	queue.go      queues: what the store counted, and what RabbitMQ says
+//	groups.go, policies.go, auditlog.go: the other lists
+//	overview.go   the numbers of one moment, and what is due when
+//	ledger.go     how many messages came, and what became of them; recount.go: counted one by one
 package inspect
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/audit"
+	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/background"
 	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/decode"
@@ -144,4 +161,64 @@ func (in *Inspector) Run(ctx context.Context) {
 	if in.Changed == nil {
 		in.Lead(ctx)
 	}
+}
+
+// settings is the side table of a store, where what people set for queues is.
+type settings interface {
+	Entries(ctx context.Context, prefix, after string, visit func(store.Entry) (more bool, err error)) error
+}
+
+// Pauses are the queues whose retries a person has paused.
+func Pauses(ctx context.Context, s settings) (map[string]QueuePause, error) {
+	return readSettings[QueuePause](ctx, s, store.PausePrefix, "pause")
+}
+
+// ForcedBreakers are the breakers that people have set, by queue.
+func ForcedBreakers(ctx context.Context, s settings) (map[string]Forced, error) {
+	return readSettings[Forced](ctx, s, store.BreakerPrefix, "breaker")
+}
+
+func readSettings[T any](ctx context.Context, s settings, prefix, what string) (map[string]T, error) {
+	all := map[string]T{}
+	err := s.Entries(ctx, prefix, "", func(e store.Entry) (bool, error) {
+		var v T
+		if err := json.Unmarshal(e.Value, &v); err != nil {
+			return false, fmt.Errorf("the %s of %q: %w", what, e.Name, err)
+		}
+		all[strings.TrimPrefix(e.Name, prefix)] = v
+		return true, nil
+	})
+	return all, err
+}
+
+// Replica is one service of several that share a store.
+type Replica struct {
+	ID         string                `json:"id"`
+	Address    string                `json:"address" doc:"Where its page and API are."`
+	Version    string                `json:"version"`
+	Since      time.Time             `json:"since" doc:"When it started."`
+	Beat       time.Time             `json:"beat" doc:"When it was last heard of."`
+	Leads      bool                  `json:"leads" doc:"It is the leader: it runs operations, sends notifications, deletes what is old and decides about breakers."`
+	Self       bool                  `json:"self" doc:"It is the one that answers."`
+	Ready      bool                  `json:"ready" doc:"As its /readyz says."`
+	Conditions []condition.Condition `json:"conditions,omitempty" doc:"What is wrong there; with single queues also while it is ready."`
+}
+
+// Silent tells whether several of its heartbeats, four a second, are missing; soon it counts as
+// gone.
+func (r Replica) Silent(now time.Time) bool { return now.Sub(r.Beat) > 2*time.Second }
+
+// replicasFor returns the live replicas; callers who are limited to queues do not see the conditions
+// that name queues.
+func (in *Inspector) replicasFor(by auth.Caller) []Replica {
+	if in.Replicas == nil {
+		return nil
+	}
+	all := in.Replicas()
+	for i := range all {
+		if by.Queues != nil {
+			all[i].Conditions = slices.DeleteFunc(all[i].Conditions, condition.Condition.OfQueue)
+		}
+	}
+	return all
 }

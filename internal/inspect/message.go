@@ -1,14 +1,28 @@
 package inspect
 
 import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/query"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // States of a message, in the words of page, API and command line.
@@ -131,3 +145,272 @@ func (in *Inspector) Shown(l store.Listed) Message {
 }
 
 func sendsTo(d *store.Destination) string { return policy.Destination(*d).String() }
+
+// Message returns all that is known of one message, by its id or its key; of one that was retried,
+// what is remembered.
+func (in *Inspector) Message(ctx context.Context, by auth.Caller, id string) (Detail, error) {
+	l, others, err := in.messageNamed(ctx, by, id)
+	if err != nil {
+		return Detail{}, err
+	}
+	r := l.Record
+	d := Detail{Message: in.Shown(l), Properties: []Property{}, Headers: []Header{}}
+	pauses, err := Pauses(ctx, in.Store)
+	if err != nil {
+		return Detail{}, err
+	}
+	_, paused := pauses[r.Queue]
+	d.Paused = paused && r.State == store.Waiting
+	for _, o := range others {
+		d.SameID = append(d.SameID, in.Shown(o))
+	}
+	past, err := in.Store.PastFailures(ctx, r.ID)
+	if err != nil {
+		return Detail{}, err
+	}
+	d.Timeline = in.timeline(r, past)
+	if r.State != query.Retried {
+		d.Properties, d.Headers = properties(&r.Message), headersOf(r)
+		d.Body = in.decoded(ctx, &l)()
+	}
+	return d, nil
+}
+
+// Body is a message's body as it is.
+func (in *Inspector) Body(ctx context.Context, by auth.Caller, id string) ([]byte, error) {
+	l, _, err := in.messageNamed(ctx, by, id)
+	if err != nil {
+		return nil, err
+	}
+	if l.Record.State == query.Retried {
+		return nil, fmt.Errorf("%w: the message %s was retried, and its body is not kept any more", ErrNotFound, id)
+	}
+	return l.Record.Message.Body, nil
+}
+
+// messageNamed finds a message by id or key; one that is not kept any more by its last past
+// failure. others have the same id.
+func (in *Inspector) messageNamed(ctx context.Context, by auth.Caller, name string) (l store.Listed, others []store.Listed, err error) {
+	if err := by.May(auth.Viewer, ""); err != nil {
+		return l, nil, err
+	}
+	all, err := in.Named(ctx, by, name)
+	id, isID := query.ParseID(name)
+	switch {
+	case err != nil:
+		return l, nil, err
+	case len(all) > 0 && isID:
+		return all[0], all[1:], nil
+	case len(all) > 0:
+		others, err = in.Named(ctx, by, all[0].Record.ID.String())
+		return all[0], slices.DeleteFunc(others, func(o store.Listed) bool { return o.Key == all[0].Key }), err
+	case isID:
+		if all, err = in.lastOf(ctx, by, id); err != nil {
+			return l, nil, err
+		}
+	}
+	if len(all) == 0 {
+		return l, nil, fmt.Errorf("%w: there is no message %.60q, or nothing is remembered of it", ErrNotFound, name)
+	}
+	return all[0], nil, nil
+}
+
+// Named returns the stored messages with an id, or the one with a key, in queues that the caller
+// sees.
+func (in *Inspector) Named(ctx context.Context, by auth.Caller, name string) (all []store.Listed, err error) {
+	if id, isID := query.ParseID(name); isID {
+		all, err = in.Store.Find(ctx, id)
+	} else if l, getErr := in.Store.Get(ctx, store.Key(name)); getErr == nil {
+		all = []store.Listed{l}
+	} else if !errors.Is(getErr, store.ErrNotFound) {
+		err = getErr
+	}
+	return slices.DeleteFunc(all, func(l store.Listed) bool { return !by.Sees(l.Record.Queue) }), err
+}
+
+// timeline is each failure that is remembered, and what came of it.
+func (in *Inspector) timeline(r *store.Record, past []store.PastFailure) []Step {
+	steps := []Step{}
+	for _, p := range past {
+		if p.Queue != r.Queue {
+			continue // another message with its id
+		}
+		ended := p.Ended
+		s := Step{Attempt: p.Failures, Failed: p.FailedAt, Reason: p.Reason, Error: p.Error, Policy: p.Policy, Ended: &ended, Ending: endings[p.Ending]}
+		s.Delay, s.Why = in.whyWait(p.Policy, p.Failures, p.Due.Sub(p.FailedAt))
+		if p.Ending == store.EndedDiscarded {
+			s.Delay, s.Why = "", "it was discarded, and the time to restore it is over"
+		}
+		steps = append(steps, s)
+	}
+	if r.State == query.Retried {
+		return steps
+	}
+	s := Step{Attempt: r.Failures, Failed: r.FailedAt, Reason: r.Reason, Error: r.Error, Policy: r.Policy}
+	switch {
+	case r.State == store.Parked:
+		s.Why = r.ParkedFor
+	case r.State == store.Discarded:
+		s.Why = "a person discarded it"
+	case r.Forward != nil:
+		s.Why = "it goes to " + sendsTo(r.Forward)
+	default:
+		s.Delay, s.Why = in.whyWait(r.Policy, r.Failures, r.Due.Sub(r.FailedAt))
+	}
+	steps = append(steps, s)
+	if first := steps[0]; first.Attempt > 1 && !r.FirstFailed.IsZero() && r.FirstFailed.Before(first.Failed) {
+		steps = slices.Insert(steps, 0, Step{Attempt: 1, Failed: r.FirstFailed, Why: "it failed for the first time; nothing more is remembered of what was before the next one"})
+	}
+	return steps
+}
+
+var endings = map[store.Ending]string{store.EndedRetried: "retried", store.EndedForwarded: "forwarded", store.EndedDiscarded: "discarded"}
+
+// whyWait explains how long a message waits after a failure.
+func (in *Inspector) whyWait(name string, attempt int, delay time.Duration) (text, why string) {
+	text = policy.FormatDuration(delay)
+	if attempt == 0 {
+		return text, "a person replayed it: it starts again at attempt 1"
+	}
+	set := in.policies()
+	i := slices.IndexFunc(set, func(p policy.Policy) bool { return p.Name == name })
+	switch {
+	case name == "":
+		return text, ""
+	case i < 0:
+		return text, fmt.Sprintf("policy %q decided, which is not in force any more", name)
+	}
+	p := &set[i]
+	if attempt >= p.Attempts {
+		return text, fmt.Sprintf("failure %d of the %d that policy %q allows now: a person replayed it, or the policy was changed since", attempt, p.Attempts, name)
+	}
+	least, most := waits(p, in.way(name), attempt)
+	between := policy.FormatDuration(least)
+	if least != most {
+		between += " to " + policy.FormatDuration(most) + " (" + policy.FormatDuration(p.Backoff.Delay(attempt)) + " with jitter " + p.Jitter.String() + ")"
+	}
+	why = fmt.Sprintf("failure %d of %d: policy %q waits %s", attempt, p.Attempts, name, between)
+	if slack := 2 * time.Millisecond; delay < least-slack || delay > most+slack {
+		why += "; this differs because its consumer asked for another delay, a person changed it, or the policy was changed since"
+	}
+	return text, why
+}
+
+// properties are those that are set.
+func properties(m *wire.Message) []Property {
+	all := []Property{}
+	add := func(name, value string) {
+		if value != "" {
+			all = append(all, Property{name, value})
+		}
+	}
+	add("content_type", m.ContentType)
+	add("content_encoding", m.ContentEncoding)
+	switch m.DeliveryMode {
+	case 0:
+	case 1:
+		add("delivery_mode", "1 (transient)")
+	case 2:
+		add("delivery_mode", "2 (persistent)")
+	default:
+		add("delivery_mode", strconv.Itoa(int(m.DeliveryMode)))
+	}
+	if m.Priority > 0 {
+		add("priority", strconv.Itoa(int(m.Priority)))
+	}
+	add("correlation_id", m.CorrelationID)
+	add("reply_to", m.ReplyTo)
+	add("expiration", m.Expiration)
+	add("message_id", m.MessageID)
+	if !m.Timestamp.IsZero() {
+		add("timestamp", m.Timestamp.UTC().Format(time.RFC3339))
+	}
+	add("type", m.Type)
+	add("user_id", m.UserID)
+	add("app_id", m.AppID)
+	return all
+}
+
+// headersOf are the headers, sorted, each with who has set it.
+func headersOf(r *store.Record) []Header {
+	all := []Header{}
+	for _, name := range slices.Sorted(maps.Keys(r.Message.Headers)) {
+		v := r.Message.Headers[name]
+		all = append(all, Header{Name: name, Type: TypeName(v), Value: readable(v), From: setBy(name, r)})
+	}
+	return all
+}
+
+// setBy is who sets a header of that name; a publisher can send one of ours too. What the broker writes can be believed only where the broker
+// itself dead-lettered the message; x-first-death-… and x-last-death-… not even then, since
+// RabbitMQ 3 leaves a publisher's as they are.
+func setBy(name string, r *store.Record) string {
+	switch {
+	case strings.HasPrefix(name, "x-redrive-"):
+		return "redrive"
+	case r.Proven && (name == "x-death" || name == "x-delivery-count" || name == "x-acquired-count"):
+		return "broker"
+	}
+	return "publisher"
+}
+
+// readable is a header's value as text: tables and arrays as JSON.
+func readable(v any) string {
+	switch v := v.(type) {
+	case nil:
+		return ""
+	case amqp.Table, []any:
+		var b bytes.Buffer
+		e := json.NewEncoder(&b)
+		e.SetEscapeHTML(false)
+		if err := e.Encode(asJSON(v)); err != nil {
+			return err.Error()
+		}
+		return strings.TrimSuffix(b.String(), "\n")
+	case []byte:
+		if !utf8.Valid(v) {
+			return base64.StdEncoding.EncodeToString(v)
+		}
+	}
+	text, _ := query.Text(v)
+	return text
+}
+
+func asJSON(v any) any {
+	switch v := v.(type) {
+	case amqp.Table:
+		m := make(map[string]any, len(v))
+		for k, e := range v {
+			m[k] = asJSON(e)
+		}
+		return m
+	case []any:
+		l := make([]any, len(v))
+		for i, e := range v {
+			l[i] = asJSON(e)
+		}
+		return l
+	case bool, nil, int8, uint8, int16, uint16, int32, uint32, int64:
+		return v
+	}
+	return readable(v)
+}
+
+// TypeName is the name of a header's AMQP type.
+func TypeName(v any) string {
+	switch v.(type) {
+	case nil:
+		return "void"
+	case []byte:
+		return "bytes"
+	case amqp.Decimal:
+		return "decimal"
+	case time.Time:
+		return "timestamp"
+	case amqp.Table:
+		return "table"
+	case []any:
+		return "array"
+	}
+	return fmt.Sprintf("%T", v) // string, bool, int8 … float64
+}

@@ -1,13 +1,17 @@
 package inspect
 
 import (
+	"cmp"
 	"context"
 	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
 // Overview is the state of the service on one page.
@@ -120,4 +124,213 @@ func (in *Inspector) perMinute(by auth.Caller, now time.Time) (sum Flow) {
 		sum.Discarded += f.Discarded
 	}
 	return sum
+}
+
+// Totals are the numbers of one moment.
+type Totals struct {
+	At         time.Time             `json:"at"`
+	Waiting    int64                 `json:"waiting"`
+	Parked     int64                 `json:"parked"`
+	Discarded  int64                 `json:"discarded"`
+	PerMinute  Flow                  `json:"per_minute"`
+	Conditions []condition.Condition `json:"conditions"`
+}
+
+// Totals returns the numbers of now, of the queues that the caller sees.
+func (in *Inspector) Totals(ctx context.Context, by auth.Caller) (Totals, error) {
+	if err := by.May(auth.Viewer, ""); err != nil {
+		return Totals{}, err
+	}
+	counts, err := in.counts(ctx)
+	if err != nil {
+		return Totals{}, err
+	}
+	t := Totals{At: in.Now(), Conditions: in.ConditionsFor(by)}
+	for _, n := range counts {
+		if by.Sees(n.Queue) {
+			t.Waiting += n.Waiting
+			t.Parked += n.Parked
+			t.Discarded += n.Discarded
+		}
+	}
+	if in.Activity != nil {
+		t.PerMinute = in.perMinute(by, t.At)
+	}
+	return t, nil
+}
+
+// Failures is how many messages failed since the service started, in the queues that the
+// caller may see.
+func (in *Inspector) Failures(by auth.Caller) int64 {
+	if in.Activity == nil {
+		return 0
+	}
+	return in.Activity.Failed(by.Sees)
+}
+
+const (
+	// The calendar has slotCount slots of slotLength each.
+	slotCount  = 24
+	slotLength = 30 * time.Minute
+	// mostCounted bounds the counting of one slot, and calendarFresh is how long a
+	// calendar is shown again.
+	mostCounted   = 5000
+	calendarFresh = 10 * time.Second
+	// mostDue is how many queues, those with the most messages, have all their due messages
+	// counted; of each other queue only the message that is due first is counted.
+	mostDue = 500
+)
+
+// Slot is how many messages are due in a stretch of time.
+type Slot struct {
+	From  time.Time `json:"from"`
+	To    time.Time `json:"to"`
+	Count int64     `json:"count"`
+	// AtLeast: there are more; counting them all would have taken too long.
+	AtLeast bool `json:"at_least,omitempty"`
+}
+
+// calendarCache is what was counted a moment ago, for each set of queues that
+// callers are limited to.
+type calendarCache struct {
+	mu    sync.Mutex
+	known map[string]calendar
+}
+
+type calendar struct {
+	asOf  time.Time
+	slots []Slot
+}
+
+// calendarOf counts what is due in each slot of the next hours; what is overdue, or paused, is in
+// the first one.
+func (in *Inspector) calendarOf(ctx context.Context, by auth.Caller, queues []store.QueueCount, now time.Time) ([]Slot, error) {
+	whose := strings.Join(by.Queues, "\x00")
+	if by.Queues != nil {
+		whose = "limited\x00" + whose
+	}
+	in.calendar.mu.Lock()
+	cached, ok := in.calendar.known[whose]
+	in.calendar.mu.Unlock()
+	if ok && now.Sub(cached.asOf) < calendarFresh && !now.Before(cached.asOf) {
+		return cached.slots, nil
+	}
+	all, err := in.slots(ctx, queues, now)
+	if err != nil {
+		return nil, err
+	}
+	in.calendar.mu.Lock()
+	defer in.calendar.mu.Unlock()
+	if in.calendar.known == nil || len(in.calendar.known) > 100 {
+		in.calendar.known = map[string]calendar{}
+	}
+	in.calendar.known[whose] = calendar{now, all}
+	return all, nil
+}
+
+func (in *Inspector) slots(ctx context.Context, queues []store.QueueCount, now time.Time) ([]Slot, error) {
+	fullest := firstInOrder(mostDue, func(yield func(store.QueueCount) bool) {
+		for _, q := range queues {
+			if q.Waiting > 0 && !yield(q) {
+				return
+			}
+		}
+	}, fuller)
+	names := make([]string, len(fullest))
+	for i, q := range fullest {
+		names[i] = q.Queue
+	}
+	all, edges := make([]Slot, slotCount), make([]time.Time, slotCount)
+	from := now
+	for i := range all {
+		edges[i] = from.Truncate(slotLength).Add(slotLength)
+		all[i] = Slot{From: from, To: edges[i]}
+		from = edges[i]
+	}
+	counts, err := in.Store.CountDue(ctx, names, edges, mostCounted)
+	if err != nil {
+		return nil, err
+	}
+	for i, n := range counts {
+		all[i].Count, all[i].AtLeast = n, n == mostCounted
+	}
+	if len(fullest) < mostDue {
+		return all, nil
+	}
+	for _, q := range queues {
+		if q.Waiting == 0 || fuller(q, fullest[mostDue-1]) <= 0 {
+			continue
+		}
+		for i := range all {
+			if q.NextDue.Before(all[i].To) {
+				all[i].Count++
+				for j := i; q.Waiting > 1 && j < len(all); j++ {
+					all[j].AtLeast = true
+				}
+				break
+			}
+		}
+	}
+	return all, nil
+}
+
+// fuller orders queues by how many messages wait, the most first.
+func fuller(a, b store.QueueCount) int {
+	return cmp.Or(cmp.Compare(b.Waiting, a.Waiting), cmp.Compare(a.Queue, b.Queue))
+}
+
+// ThrottleView is how the retries of a queue are limited just now, as people see it; what limits
+// them is throttle.Throttle. The names in JSON are the API's, and never change.
+type ThrottleView struct {
+	State string `json:"state" enum:"closed,open,half-open,ramp" doc:"Of the circuit breaker: closed retries all due messages, open none, half-open a few probes, ramp more and more."`
+	// Why the breaker is in its state, in words.
+	Why    string     `json:"why,omitempty"`
+	Since  *time.Time `json:"since,omitempty"`
+	Until  *time.Time `json:"until,omitempty" doc:"Of an open breaker: when it tries again."`
+	Forced *Forced    `json:"forced,omitempty" doc:"A person has set it."`
+
+	Rate        float64             `json:"rate,omitempty" doc:"Retries per second now; absent: unlimited."`
+	InFlight    int                 `json:"in_flight,omitempty" doc:"Retried messages that have neither failed again nor finished yet."`
+	MaxInFlight int                 `json:"most_in_flight,omitempty"`
+	FailedShare float64             `json:"failed_share,omitempty" doc:"Share of the retries in the window that failed again: 0 to 1."`
+	Finished    int                 `json:"judged,omitempty" doc:"How many retries that share is of."`
+	LimitedBy   throttle.WaitReason `json:"limited_by,omitempty" enum:"rate,in_flight" doc:"Which limit due messages wait for just now; absent: none."`
+	NoConsumer  *time.Time          `json:"no_consumer_since,omitempty" doc:"No message is retried since then, because the queue has no consumers."`
+}
+
+// Forced is a breaker that a person has set.
+type Forced struct {
+	To     string    `json:"to" enum:"open,closed"`
+	By     string    `json:"by"`
+	Since  time.Time `json:"since"`
+	Reason string    `json:"reason,omitempty"`
+}
+
+// Text is in words what stops retries, or what a person has set the breaker to; "" for neither.
+func (t *ThrottleView) Text() string {
+	switch {
+	case t == nil:
+		return ""
+	case t.NoConsumer != nil:
+		return "paused: no consumers"
+	case t.Forced != nil:
+		return "breaker set to " + t.Forced.To + " by " + t.Forced.By
+	case t.State != "closed":
+		return strings.TrimSuffix("breaker "+t.State+": "+t.Why, ": ")
+	}
+	return ""
+}
+
+// KeepsBack tells whether due messages are not retried, or not all.
+func (t *ThrottleView) KeepsBack() bool {
+	return t != nil && (t.NoConsumer != nil || t.State != "closed")
+}
+
+// LimitText is in words the limit that due messages wait for just now, or "". They are retried as
+// fast as the policy allows, so that this is no pause, and Text leaves it out.
+func (t *ThrottleView) LimitText() string {
+	if t == nil || t.LimitedBy == "" {
+		return ""
+	}
+	return "limited by " + string(t.LimitedBy)
 }

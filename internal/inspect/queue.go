@@ -1,6 +1,21 @@
 package inspect
 
-import "time"
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"slices"
+	"sort"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/policy"
+)
 
 // Queue is a work queue: what the service keeps for it, and what RabbitMQ says.
 type Queue struct {
@@ -43,3 +58,438 @@ var BrokerColumns = []Column[AtBroker]{{Field: "Consumers"}, {Field: "Ready"}, {
 
 // QueueCounts show what the service counts of a queue, likewise.
 var QueueCounts = []Column[Queue]{{Field: "Waiting"}, {Field: "Parked"}}
+
+// MostQueues is how many queues a page of a list has at most, and maxOnOverview how many the
+// overview shows: there may be a hundred thousand.
+const (
+	MostQueues    = 1000
+	maxOnOverview = 100
+)
+
+// Queues lists the work queues that have messages, are paused, or had messages since the service
+// started, ordered by name: limit of them after the end of a page; 0: MostQueues. next is "" at
+// the end of the list.
+func (in *Inspector) Queues(ctx context.Context, by auth.Caller, after string, limit int) (page []Queue, next string, err error) {
+	if err := by.May(auth.Viewer, ""); err != nil {
+		return nil, "", err
+	}
+	s, err := in.visibleQueues(ctx, by)
+	if err != nil {
+		return nil, "", err
+	}
+	some, next, err := pageOf(s.counts, func(n store.QueueCount) string { return n.Queue }, after, limit)
+	if err != nil {
+		return nil, "", err
+	}
+	page = s.shown(some)
+	in.askBroker(ctx, page)
+	return page, next, nil
+}
+
+// askBroker adds RabbitMQ's state of each queue.
+func (in *Inspector) askBroker(ctx context.Context, all []Queue) {
+	names := make([]string, len(all))
+	for i := range all {
+		names[i] = all[i].Name
+	}
+	at := in.LatelyAtBroker(ctx, names)
+	for i := range all {
+		if q, ok := at[all[i].Name]; ok {
+			all[i].Broker = &q
+		}
+	}
+}
+
+// visibleQueues are the queues that a caller may see, and what is stored about them.
+type visibleQueues struct {
+	*Inspector
+	counts []store.QueueCount // ordered by name
+	pauses map[string]QueuePause
+	forced map[string]Forced
+}
+
+func (in *Inspector) visibleQueues(ctx context.Context, by auth.Caller) (s visibleQueues, err error) {
+	s.Inspector = in
+	if s.pauses, err = Pauses(ctx, in.Store); err != nil {
+		return s, err
+	}
+	if s.forced, err = ForcedBreakers(ctx, in.Store); err != nil {
+		return s, err
+	}
+	s.counts, err = in.queuesOf(ctx, by, s.pauses)
+	return s, err
+}
+
+// shown returns queues as people see them, without RabbitMQ's state of them.
+func (s *visibleQueues) shown(some []store.QueueCount) []Queue {
+	all, policies := make([]Queue, 0, len(some)), s.policies()
+	for _, n := range some {
+		q := s.queue(n, policies, s.pauses)
+		if f, ok := s.forced[n.Queue]; ok && q.Throttle != nil {
+			q.Throttle.Forced = &f
+		}
+		all = append(all, q)
+	}
+	return all
+}
+
+// topQueues returns maxOnOverview queues at most, ordered by name: those with restricted retries before
+// the others, then those with the most failures, and with the most messages.
+func (s *visibleQueues) topQueues() []store.QueueCount {
+	if len(s.counts) <= maxOnOverview {
+		return s.counts
+	}
+	type ranked struct {
+		store.QueueCount
+		restricted int
+		failed     int64
+	}
+	found := firstInOrder(maxOnOverview, func(yield func(ranked) bool) {
+		for _, n := range s.counts {
+			if r := (ranked{n, s.restricted(n.Queue), s.failedLately(n.Queue)}); !yield(r) {
+				return
+			}
+		}
+	}, func(a, b ranked) int {
+		return cmp.Or(cmp.Compare(b.restricted, a.restricted), cmp.Compare(b.failed, a.failed), cmp.Compare(b.Waiting+b.Parked, a.Waiting+a.Parked), cmp.Compare(a.Queue, b.Queue))
+	})
+	some := make([]store.QueueCount, len(found))
+	for i := range found {
+		some[i] = found[i].QueueCount
+	}
+	slices.SortFunc(some, func(a, b store.QueueCount) int { return cmp.Compare(a.Queue, b.Queue) })
+	return some
+}
+
+// restricted is 1 for a queue that is paused, unreachable or restricted by its breaker or for lack of
+// consumers.
+func (s *visibleQueues) restricted(queue string) int {
+	_, paused := s.pauses[queue]
+	if paused || s.Unreachable != nil && s.Unreachable(queue) != "" || s.Throttle != nil && s.Throttle(queue).KeepsBack() {
+		return 1
+	}
+	return 0
+}
+
+func (s *visibleQueues) failedLately(queue string) int64 {
+	if s.Activity == nil {
+		return 0
+	}
+	return s.Activity.Minute(queue, s.Now()).Failed
+}
+
+func (in *Inspector) queue(n store.QueueCount, policies policy.Set, pauses map[string]QueuePause) Queue {
+	q := Queue{Name: n.Queue, Waiting: n.Waiting, Parked: n.Parked, Discarded: n.Discarded}
+	q.NextDue, q.Oldest = dueFirst(n)
+	if in.Activity != nil {
+		f := in.Activity.Minute(n.Queue, in.Now())
+		q.Failed, q.Retried, q.ParkedIn = f.Failed, f.Retried, f.Parked
+	}
+	if p, ok := policies.Match(n.Queue); ok {
+		q.Policy, q.Way = p.Name, in.wayName(in.way(p.Name))
+	}
+	if in.Unreachable != nil {
+		q.Unreachable = in.Unreachable(n.Queue)
+	}
+	if p, ok := pauses[n.Queue]; ok {
+		q.Pause = &p
+	}
+	if in.Throttle != nil {
+		q.Throttle = in.Throttle(n.Queue)
+		if q.Throttle != nil && (q.NextDue == nil || q.NextDue.After(in.Now())) {
+			q.Throttle.LimitedBy = "" // nothing waits for the limit
+		}
+	}
+	return q
+}
+
+// dueFirst is when the message of a queue that is due first is due, and when it failed.
+func dueFirst(n store.QueueCount) (due, failed *time.Time) {
+	if n.Waiting > 0 && !n.NextDue.IsZero() {
+		due = &n.NextDue
+		if !n.NextFailed.IsZero() {
+			failed = &n.NextFailed
+		}
+	}
+	return due, failed
+}
+
+// A count of more than MostQueues queues is used again for countReuse times as long as it took,
+// for at most maxCountAge: a store reads something of each queue for it, and each open page asks
+// once a second.
+const (
+	countReuse  = 10
+	maxCountAge = 5 * time.Second
+)
+
+// queueCounts caches the counts of a store, ordered by queue.
+type queueCounts struct {
+	mu     sync.Mutex // also locked while it counts: all callers that wait get that count
+	until  time.Time
+	counts []store.QueueCount
+}
+
+// counts are the store's, ordered by queue; they are not to be changed.
+func (in *Inspector) counts(ctx context.Context) ([]store.QueueCount, error) {
+	t := &in.queueCounts
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	began := time.Now()
+	if began.Before(t.until) {
+		return t.counts, nil
+	}
+	counts, err := in.Store.Counts(ctx)
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(counts, func(a, b store.QueueCount) int { return cmp.Compare(a.Queue, b.Queue) })
+	if t.counts = nil; len(counts) > MostQueues {
+		t.counts = counts
+		t.until = time.Now().Add(min(maxCountAge, countReuse*time.Since(began)))
+	}
+	return counts, nil
+}
+
+// queuesOf are the queues that the caller may see, ordered by name: those that something is
+// kept for, that are paused, or that something has happened to since the service started.
+func (in *Inspector) queuesOf(ctx context.Context, by auth.Caller, pauses map[string]QueuePause) ([]store.QueueCount, error) {
+	all, err := in.counts(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var more []store.QueueCount
+	add := func(name string) {
+		if _, ok := slices.BinarySearchFunc(all, name, byQueue); !ok {
+			more = append(more, store.QueueCount{Queue: name})
+		}
+	}
+	for name := range pauses {
+		add(name)
+	}
+	if in.Activity != nil {
+		for _, name := range in.Activity.Queues() {
+			if _, paused := pauses[name]; !paused {
+				add(name)
+			}
+		}
+	}
+	if len(more) == 0 && by.Queues == nil {
+		return all, nil
+	}
+	seen := make([]store.QueueCount, 0, len(all)+len(more))
+	for _, some := range [][]store.QueueCount{all, more} {
+		for _, n := range some {
+			if by.Sees(n.Queue) {
+				seen = append(seen, n)
+			}
+		}
+	}
+	slices.SortFunc(seen, func(a, b store.QueueCount) int { return cmp.Compare(a.Queue, b.Queue) })
+	return seen, nil
+}
+
+func byQueue(n store.QueueCount, name string) int { return cmp.Compare(n.Queue, name) }
+
+// firstInOrder returns the n that come first in an order, without sorting all: there may be a
+// hundred thousand.
+func firstInOrder[T any](n int, of func(yield func(T) bool), order func(a, b T) int) []T {
+	var some []T
+	cut := func() {
+		slices.SortFunc(some, order)
+		some = some[:min(n, len(some))]
+	}
+	full := false
+	for v := range of {
+		if full && order(v, some[n-1]) >= 0 {
+			continue
+		}
+		if some = append(some, v); len(some) == 2*n {
+			cut()
+			full = true
+		}
+	}
+	cut()
+	return some
+}
+
+// pageOf returns the page of a list, ordered by name, that begins behind after, the end of the
+// page before; next is "" at the end of the list.
+func pageOf[T any](all []T, name func(T) string, after string, limit int) (page []T, next string, err error) {
+	if after != "" {
+		last, err := base64.RawURLEncoding.DecodeString(after)
+		if err != nil {
+			return nil, "", fmt.Errorf("%w: after is %q, which no page ends with", ErrInvalid, after)
+		}
+		all = all[sort.Search(len(all), func(i int) bool { return "."+name(all[i]) > string(last) }):]
+	}
+	if limit <= 0 || limit > MostQueues {
+		limit = MostQueues
+	}
+	if len(all) <= limit {
+		return all, "", nil
+	}
+	return all[:limit], base64.RawURLEncoding.EncodeToString([]byte("." + name(all[limit-1]))), nil // a name may be "", or any bytes
+}
+
+const (
+	// refreshAfter is how old an answer may be before RabbitMQ is asked again about a queue that
+	// is on somebody's page. A page that has an answer twice as old waits brokerWait for a new one,
+	// and then shows what there is.
+	refreshAfter = 5 * time.Second
+	brokerWait   = time.Second
+	// watchedFor is how long after a queue was shown its answer is kept fresh: somebody may still
+	// look at it.
+	watchedFor = 15 * time.Second
+	// maxAskers is how many queues RabbitMQ is asked about at once.
+	maxAskers = 4
+	// mostKnown bounds the answers that are remembered.
+	mostKnown = 10_000
+)
+
+// queueCache has RabbitMQ's latest answers about queues.
+type queueCache struct {
+	mu     sync.Mutex
+	known  map[string]answer
+	silent time.Time // when RabbitMQ last did not answer
+}
+
+type answer struct {
+	at     AtBroker
+	asOf   time.Time
+	wanted time.Time // when somebody last looked
+}
+
+// keepFresh asks again about the queues that somebody looks at, so that only the first page with
+// a queue waits for RabbitMQ.
+func (q *queueCache) keepFresh(ctx context.Context, b Broker) {
+	each := time.NewTicker(refreshAfter / 2)
+	defer each.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-each.C:
+			q.refresh(ctx, b, q.stale(q.wanted(), refreshAfter))
+		}
+	}
+}
+
+// wanted are the queues that somebody looked at lately.
+func (q *queueCache) wanted() (names []string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for name, a := range q.known {
+		if time.Since(a.wanted) < watchedFor {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// ask returns what is known of the queues. It takes no longer than brokerWait, and leaves out
+// those for which RabbitMQ has not answered by then.
+func (q *queueCache) ask(ctx context.Context, b Broker, names []string) map[string]AtBroker {
+	if b == nil {
+		return nil
+	}
+	q.refresh(ctx, b, q.stale(names, 2*refreshAfter))
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	all, now := map[string]AtBroker{}, time.Now()
+	for _, name := range names {
+		if a, ok := q.known[name]; ok && now.Sub(a.asOf) <= 3*refreshAfter {
+			all[name] = a.at
+			a.wanted = now
+			q.known[name] = a
+		}
+	}
+	return all
+}
+
+// refresh asks about queues, for no longer than brokerWait.
+func (q *queueCache) refresh(ctx context.Context, b Broker, stale []string) {
+	if len(stale) == 0 {
+		return
+	}
+	whole := ctx
+	ctx, cancel := context.WithTimeout(ctx, brokerWait)
+	defer cancel()
+	next := make(chan string)
+	var askers sync.WaitGroup
+	var answers atomic.Int64
+	for range maxAskers {
+		askers.Go(func() {
+			for name := range next {
+				switch at, err := b.Queue(ctx, name); {
+				case err == nil:
+					answers.Add(1)
+					q.setAnswer(name, at)
+				case answers.Load() == 0:
+					cancel() // the others would wait for the same
+				}
+			}
+		})
+	}
+	for _, name := range stale {
+		select {
+		case next <- name:
+			continue
+		case <-ctx.Done():
+		}
+		break
+	}
+	close(next)
+	askers.Wait()
+	if answers.Load() == 0 && !errors.Is(whole.Err(), context.Canceled) {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.silent = time.Now() // or each page would wait again
+	}
+}
+
+// stale returns the queues whose answers are older than this, the oldest first: of very many,
+// RabbitMQ may answer only the first in time.
+func (q *queueCache) stale(names []string, than time.Duration) (stale []string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if time.Since(q.silent) < refreshAfter {
+		return nil
+	}
+	for _, name := range names {
+		if a, ok := q.known[name]; !ok || time.Since(a.asOf) > than {
+			stale = append(stale, name)
+		}
+	}
+	slices.SortStableFunc(stale, func(a, b string) int { return q.known[a].asOf.Compare(q.known[b].asOf) })
+	return stale
+}
+
+func (q *queueCache) setAnswer(name string, at AtBroker) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.known == nil || len(q.known) >= mostKnown {
+		q.known = map[string]answer{} // queues come and go
+	}
+	q.known[name] = answer{at, time.Now(), q.known[name].wanted}
+}
+
+// brokerTimeout is how long an action waits for what RabbitMQ says of a queue.
+const brokerTimeout = 5 * time.Second
+
+var errNoManagement = errors.New("RabbitMQ's management API is not configured")
+
+// LatelyAtBroker returns RabbitMQ's answers about queues, of at most three times refreshAfter ago,
+// and waits for those that it lacks for at most brokerWait. Those without an answer are left out.
+func (in *Inspector) LatelyAtBroker(ctx context.Context, queues []string) map[string]AtBroker {
+	return in.queues.ask(ctx, in.Broker, queues)
+}
+
+// AtBroker asks RabbitMQ about a queue now.
+func (in *Inspector) AtBroker(ctx context.Context, queue string) (AtBroker, error) {
+	if in.Broker == nil {
+		return AtBroker{}, errNoManagement
+	}
+	ctx, cancel := context.WithTimeout(ctx, brokerTimeout)
+	defer cancel()
+	return in.Broker.Queue(ctx, queue)
+}

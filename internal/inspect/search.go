@@ -5,11 +5,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/query"
 	"github.com/redrive-mq/redrive/internal/store"
 )
@@ -156,4 +160,397 @@ func readPlace(after string) (p place, err error) {
 	}
 	p.cursor = cursor
 	return p, nil
+}
+
+// narrow returns what of a query the store's indexes can answer, for the queues that the caller sees.
+func (in *Inspector) narrow(ctx context.Context, by auth.Caller, q *query.Query) (*query.Narrowed, error) {
+	counts, err := in.Store.Counts(ctx)
+	if err != nil {
+		return nil, err
+	}
+	names := []string{}
+	for _, n := range counts {
+		if by.Sees(n.Queue) {
+			names = append(names, n.Queue)
+		}
+	}
+	var groups []store.GroupCount
+	if q.ByGroup() {
+		if groups, err = in.groupsSeen(ctx, by); err != nil {
+			return nil, err
+		}
+	}
+	n := q.Narrow(in.Now(), names, groups)
+	n.GroupOf = in.Store.GroupOf
+	return n, nil
+}
+
+// decoded returns a function that decodes the body.
+func (in *Inspector) decoded(ctx context.Context, l *store.Listed) func() *decode.Result {
+	return func() *decode.Result {
+		return in.Decoder.Decode(ctx, BodyOf(l.Record))
+	}
+}
+
+// BodyOf is the body of a record, with what tells how to decode it.
+func BodyOf(r *store.Record) decode.Body {
+	m := &r.Message
+	return decode.Body{Bytes: m.Body, Queue: r.Queue, ContentType: m.ContentType, ContentEncoding: m.ContentEncoding, Type: m.Type, Headers: m.Headers}
+}
+
+// scan visits the messages that a query may find: by its ids where it names them, otherwise all of
+// the range.
+func (in *Inspector) scan(ctx context.Context, by auth.Caller, q *query.Query, r store.Range, visit func(store.Listed) (bool, error)) error {
+	ids, only := q.IDs()
+	if !only {
+		return in.Store.Scan(ctx, r, in.yielding(ctx, visit))
+	}
+	for _, id := range ids {
+		all, err := in.Store.Find(ctx, id)
+		if err != nil {
+			return err
+		}
+		for _, l := range all {
+			if _, seq, _ := l.Key.Parts(); !by.Sees(l.Record.Queue) || !r.Has(seq) {
+				continue
+			}
+			if more, err := visit(l); err != nil || !more {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+const (
+	// workFor is how long a search works before it rests for restFor times as long.
+	workFor = 5 * time.Millisecond
+	restFor = 2
+)
+
+// yielding makes visit rest in between while messages are being retried.
+func (in *Inspector) yielding(ctx context.Context, visit func(store.Listed) (bool, error)) func(store.Listed) (bool, error) {
+	if in.Busy == nil {
+		return visit
+	}
+	began := time.Now()
+	return func(l store.Listed) (bool, error) {
+		if worked := time.Since(began); worked >= workFor {
+			if in.Busy() {
+				select {
+				case <-ctx.Done():
+				case <-time.After(restFor * worked):
+				}
+			}
+			began = time.Now()
+		}
+		return visit(l)
+	}
+}
+
+// search waits for its turn where a query is about bodies.
+func (in *Inspector) search(ctx context.Context, by auth.Caller, q *query.Query) (leave func(), err error) {
+	if !q.NeedsBody() {
+		return func() {}, nil
+	}
+	return in.searching.Enter(ctx, by.ID(), 1)
+}
+
+// Find visits every message that a query finds, in the order of when it was parked or is due;
+// only those that were added up to a number (see NewestNumber of package store).
+func (in *Inspector) Find(ctx context.Context, by auth.Caller, text string, upto uint64, visit func(store.Listed) (bool, error)) error {
+	q, err := in.parse(by, text)
+	if err != nil {
+		return err
+	}
+	n, err := in.narrow(ctx, by, q)
+	if err != nil || n.None {
+		return err
+	}
+	r := n.Range
+	r.Upto, r.Body = &upto, q.NeedsBody()
+	return in.scan(ctx, by, q, r, func(l store.Listed) (bool, error) {
+		if !n.Match(&l, in.decoded(ctx, &l)) {
+			return true, nil
+		}
+		return visit(l)
+	})
+}
+
+const (
+	// LargeBody is what a body has more bytes than that is read only for its own visit.
+	LargeBody = 256 << 10
+	// visitedAtOnce and bytesAtOnce bound the messages that are read before they are visited, and
+	// readAtOnce those that are looked at.
+	visitedAtOnce = 500
+	bytesAtOnce   = 1 << 20
+	readAtOnce    = 20_000
+)
+
+// FindWithBodies visits every message that a query finds, with its body, as Find does. It reads a
+// few at a time, so that a slow visit keeps the store from nothing; a message that changes
+// meanwhile is visited at most once. Each LargeBody is read after hold, and until its release.
+func (in *Inspector) FindWithBodies(ctx context.Context, by auth.Caller, text string, hold func() (release func(), err error), visit func(store.Listed) error) error {
+	q, err := in.parse(by, text)
+	if err != nil {
+		return err
+	}
+	upto, err := in.Store.NewestNumber(ctx)
+	if err != nil {
+		return err
+	}
+	n, err := in.narrow(ctx, by, q)
+	if err != nil || n.None {
+		return err
+	}
+	r := n.Range
+	r.Upto, r.Body = &upto, true
+	_, byID := q.IDs()
+	visited := map[uint64]uint64{} // a bit for the number of each
+	for more := true; more; {
+		more = false
+		var page []store.Listed
+		read, size := 0, 0
+		leave, err := in.search(ctx, by, q)
+		if err != nil {
+			return err
+		}
+		err = in.scan(ctx, by, q, r, func(l store.Listed) (bool, error) {
+			r.After = l.Cursor
+			_, seq, _ := l.Key.Parts()
+			if bit := uint64(1) << (seq % 64); visited[seq/64]&bit == 0 && n.Match(&l, in.decoded(ctx, &l)) {
+				visited[seq/64] |= bit
+				if l.BodySize > LargeBody {
+					l.Record.Message.Body = nil
+				}
+				page = append(page, l)
+				size += len(l.Record.Message.Body)
+			}
+			read++
+			more = !byID && (read == readAtOnce || len(page) == visitedAtOnce || size >= bytesAtOnce)
+			return !more, nil
+		})
+		leave()
+		for i := 0; i < len(page) && err == nil; i++ {
+			err = in.visitWithBody(ctx, page[i], hold, visit)
+			page[i].Record = nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (in *Inspector) visitWithBody(ctx context.Context, l store.Listed, hold func() (func(), error), visit func(store.Listed) error) error {
+	if l.BodySize > LargeBody {
+		release, err := hold()
+		if err != nil {
+			return err
+		}
+		defer release()
+		if l, err = in.Store.Get(ctx, l.Key); errors.Is(err, store.ErrNotFound) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
+	return visit(l)
+}
+
+// Count returns how many messages a query finds; exact is false when not all were looked at, so
+// that there may be more.
+func (in *Inspector) Count(ctx context.Context, by auth.Caller, text string) (n int64, exact bool, err error) {
+	q, err := in.parse(by, text)
+	if err != nil {
+		return 0, false, err
+	}
+	if q.OnlyRetried() {
+		began := time.Now()
+		exact = true
+		err = in.eachRetried(ctx, by, q, "", func(store.Listed, string) bool {
+			if exact = time.Since(began) <= longestCount; exact {
+				n++
+			}
+			return exact
+		})
+		return n, exact && err == nil, err
+	}
+	counts, err := in.Store.Counts(ctx)
+	if err != nil {
+		return 0, false, err
+	}
+	sure := true
+	add := func(state store.State, queue string, g *store.GroupCount, of int64) {
+		if of == 0 || !by.Sees(queue) {
+			return
+		}
+		says := q.Says(state, queue, g)
+		if sure = sure && says != 0; says > 0 {
+			n += of
+		}
+	}
+	for _, of := range counts {
+		add(store.Waiting, of.Queue, nil, of.Waiting)
+		add(store.Parked, of.Queue, nil, of.Parked)
+		add(store.Discarded, of.Queue, nil, of.Discarded)
+	}
+	if sure {
+		return n, true, nil
+	}
+	if q.ByGroup() {
+		groups, err := in.groupsSeen(ctx, by)
+		if err != nil {
+			return 0, false, err
+		}
+		n, sure = 0, true
+		for i := range groups {
+			g := &groups[i]
+			add(store.Waiting, g.Queue, g, g.Waiting)
+			add(store.Parked, g.Queue, g, g.Parked)
+			add(store.Discarded, g.Queue, g, g.Discarded)
+		}
+		if sure {
+			return n, true, nil
+		}
+	}
+	return in.countEach(ctx, by, q)
+}
+
+// longestCount is how long messages are counted one by one.
+const longestCount = 5 * time.Second
+
+// countEach counts one by one, at most as many as a search looks at.
+func (in *Inspector) countEach(ctx context.Context, by auth.Caller, q *query.Query) (n int64, exact bool, err error) {
+	narrowed, err := in.narrow(ctx, by, q)
+	if err != nil || narrowed.None {
+		return 0, err == nil, err
+	}
+	r := narrowed.Range
+	r.NewestFirst, r.Body = true, q.NeedsBody()
+	leave, err := in.search(ctx, by, q)
+	if err != nil {
+		return 0, false, err
+	}
+	defer leave()
+	looked, began := 0, time.Now()
+	exact = true
+	err = in.scan(ctx, by, q, r, func(l store.Listed) (bool, error) {
+		if exact = narrowed.Sure || looked < mostLooked && time.Since(began) <= longestCount; !exact {
+			return false, nil
+		}
+		looked++
+		if narrowed.Match(&l, in.decoded(ctx, &l)) {
+			n++
+		}
+		return true, nil
+	})
+	return n, exact, err
+}
+
+// searchIDs finds messages by id, by an index: stored ones, and of others the last past failure.
+func (s *search) searchIDs(ctx context.Context, ids []uuid.UUID) error {
+	n := s.query.Narrow(s.Now(), nil, nil)
+	n.GroupOf = s.Store.GroupOf
+	var kept []store.Listed
+	for _, id := range ids {
+		all, err := s.Store.Find(ctx, id)
+		if err != nil {
+			return err
+		}
+		all = slices.DeleteFunc(all, func(l store.Listed) bool { return !s.by.Sees(l.Record.Queue) })
+		if len(all) == 0 {
+			last, err := s.lastOf(ctx, s.by, id)
+			if err != nil {
+				return err
+			}
+			all = append(all, last...)
+		}
+		s.page.Looked += int64(len(all))
+		kept = append(kept, all...)
+	}
+	slices.SortStableFunc(kept, func(a, b store.Listed) int { return b.Record.Due.Compare(a.Record.Due) })
+	for _, l := range kept {
+		if !s.full() && n.Match(&l, s.decoded(ctx, &l)) {
+			s.add(s.Shown(l))
+		}
+	}
+	return nil
+}
+
+// lastOf returns the last past failure of a message that the caller may see, or nothing.
+func (in *Inspector) lastOf(ctx context.Context, by auth.Caller, id uuid.UUID) ([]store.Listed, error) {
+	past, err := in.Store.PastFailures(ctx, id)
+	for _, p := range slices.Backward(past) {
+		if by.Sees(p.Queue) {
+			return []store.Listed{recordOf(p)}, nil
+		}
+	}
+	return nil, err
+}
+
+// retried finds the messages of eachRetried.
+func (s *search) retried(ctx context.Context, after string) error {
+	last, more := "", false
+	err := s.eachRetried(ctx, s.by, s.query, after, func(l store.Listed, place string) bool {
+		if more = s.full(); more {
+			return false
+		}
+		s.add(s.Shown(l))
+		s.page.Looked++
+		last = place
+		return true
+	})
+	if more {
+		s.page.After = last
+	}
+	return err
+}
+
+// eachRetried visits messages that are in their queue again and have not failed since: those after a
+// place, newest first, each with its own place.
+func (in *Inspector) eachRetried(ctx context.Context, by auth.Caller, q *query.Query, after string, visit func(l store.Listed, place string) (more bool)) error {
+	n := q.Narrow(in.Now(), nil, nil)
+	n.GroupOf = in.Store.GroupOf
+	seen := map[uuid.UUID]bool{}
+	skip := after != ""
+	return in.Store.EachPastFailure(ctx, func(p store.PastFailure) (bool, error) {
+		if err := ctx.Err(); err != nil || seen[p.ID] {
+			return true, err
+		}
+		seen[p.ID] = true
+		place := pastFailurePlace(p)
+		if skip {
+			// The one the page ended at may be forgotten by now; many end at once, in
+			// any order.
+			skip = place != after && place[:placeTime] >= after[:min(placeTime, len(after))]
+			if skip || place == after {
+				return true, nil
+			}
+		}
+		l := recordOf(p)
+		if p.Ending != store.EndedRetried || !by.Sees(p.Queue) || !n.Match(&l, withoutBody) {
+			return true, nil
+		}
+		if again, err := in.Store.Find(ctx, p.ID); err != nil || len(again) > 0 {
+			return true, err
+		}
+		return visit(l, place), nil
+	})
+}
+
+func withoutBody() *decode.Result { return &decode.Result{} }
+
+// recordOf is a past failure as a record without a body, in a state that no record has.
+func recordOf(p store.PastFailure) store.Listed {
+	return store.Listed{Record: &store.Record{ID: p.ID, Queue: p.Queue, State: query.Retried, Due: p.Ended, Failures: p.Failures,
+		Reason: p.Reason, Error: p.Error, Policy: p.Policy, FailedAt: p.FailedAt}}
+}
+
+// placeTime is how much of a place is the time.
+const placeTime = 16
+
+// pastFailurePlace begins with when it ended.
+func pastFailurePlace(p store.PastFailure) string {
+	return fmt.Sprintf("%016x-%s", p.Ended.UnixMicro(), p.ID)
 }

@@ -4,6 +4,7 @@ package metrics
 
 import (
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/redrive-mq/redrive/internal/cluster"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 )
@@ -227,4 +229,113 @@ func number(b bool) float64 {
 		return 1
 	}
 	return 0
+}
+
+const (
+	// MostQueues is how many queues get a label of their own; the others share
+	// "(other)", since a label value per queue for ever would fill Prometheus.
+	MostQueues  = 500
+	otherQueues = "(other)"
+	// idleLabel is how long nothing must have happened to a queue that nothing is kept for
+	// before another one can have its label, and mostReleased how many labels a scrape
+	// releases, so that a burst of new names does not take those of all idle queues.
+	idleLabel    = time.Hour
+	mostReleased = 50
+)
+
+// labelNeed is why a queue needs a label: something happened to it, something is kept for it,
+// or it is only known.
+type labelNeed int
+
+const (
+	known labelNeed = iota
+	kept
+	active
+)
+
+// label is the queue's name, or what the queues beyond the limit share.
+func (m *Metrics) label(queue string, why labelNeed) string {
+	queue = clean(queue)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, ok := m.queues[queue]; ok {
+		if why == active {
+			m.queues[queue] = time.Now()
+		}
+		return queue
+	}
+	if len(m.queues) >= MostQueues {
+		m.wanted = m.wanted || why != known
+		return otherQueues
+	}
+	m.queues[queue] = time.Now()
+	// They begin at 0 where they can be seen: a counter that comes up with a hundred
+	// is no increase to Prometheus.
+	for _, c := range m.fromZero {
+		c.WithLabelValues(queue)
+	}
+	return queue
+}
+
+// release takes the labels of queues that nothing is kept for and nothing happened to
+// lately, those idle for longest first, where others found none left. Their counters go
+// with them: they begin at 0 again when such a queue comes back, as after a restart.
+func (m *Metrics) release(counts []store.QueueCount) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.wanted {
+		return
+	}
+	m.wanted = false
+	used := map[string]bool{}
+	for _, c := range counts {
+		used[clean(c.Queue)] = true
+	}
+	var idle []string
+	for queue, last := range m.queues {
+		if !used[queue] && time.Since(last) > idleLabel {
+			idle = append(idle, queue)
+		}
+	}
+	slices.SortFunc(idle, func(a, b string) int { return m.queues[a].Compare(m.queues[b]) })
+	for _, queue := range idle[:min(mostReleased, len(idle))] {
+		delete(m.queues, queue)
+		for _, c := range m.byQueue {
+			c.DeletePartialMatch(prometheus.Labels{"queue": queue})
+		}
+	}
+}
+
+var (
+	replicaDesc = prometheus.NewDesc("redrive_replica_start_time_seconds", "Start time of each live replica, in seconds since 1970.", []string{"replica", "address", "version"}, nil)
+	leadsDesc   = prometheus.NewDesc("redrive_replica_leads", "1 for the leader, 0 for the other replicas.", []string{"replica"}, nil)
+	beatDesc    = prometheus.NewDesc("redrive_replica_beat_age_seconds", "Time since the last heartbeat that this replica received from the one in the label.", []string{"replica"}, nil)
+)
+
+// replicas collects the live replicas, at each scrape.
+type replicas struct{ all func() []cluster.Replica }
+
+// Store shows the id of a store that services share, so that dashboards count what each of them
+// shows of it once.
+func (m *Metrics) Store(id string) {
+	g := prometheus.NewGauge(prometheus.GaugeOpts{Name: "redrive_store_info", Help: "Always 1; the label store names the store that replicas share. Absent where only one service can use the store.", ConstLabels: prometheus.Labels{"store": id}})
+	g.Set(1)
+	m.register.MustRegister(g)
+}
+
+// Replicas shows the live replicas, which all returns.
+func (m *Metrics) Replicas(all func() []cluster.Replica) { m.register.MustRegister(&replicas{all}) }
+
+func (r *replicas) Describe(ch chan<- *prometheus.Desc) {
+	ch <- replicaDesc
+	ch <- leadsDesc
+	ch <- beatDesc
+}
+
+func (r *replicas) Collect(ch chan<- prometheus.Metric) {
+	for _, one := range r.all() {
+		ch <- prometheus.MustNewConstMetric(replicaDesc, prometheus.GaugeValue, float64(one.Since.UnixMilli())/1000, one.ID, clean(one.Address), clean(one.Version))
+		ch <- prometheus.MustNewConstMetric(leadsDesc, prometheus.GaugeValue, number(one.Leads), one.ID)
+		ch <- prometheus.MustNewConstMetric(beatDesc, prometheus.GaugeValue, max(0, time.Since(one.Beat).Seconds()), one.ID)
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"html/template"
+	"maps"
 	"net/http"
 	"net/url"
 	"path"
@@ -18,6 +19,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/query"
 )
 
 // handler makes a view of a request.
@@ -192,4 +194,64 @@ func withParam(u *url.URL, name, value string) string {
 	q := u.Query()
 	q.Set(name, value)
 	return u.EscapedPath() + "?" + q.Encode()
+}
+
+func parseQuery(q string) error {
+	_, err := query.Parse(q)
+	return err
+}
+
+// queryErrorOf is the error of a query, or nil when err is none.
+func queryErrorOf(q string, err error) *queryError {
+	var e *query.Error
+	if !errors.As(err, &e) {
+		return nil
+	}
+	r := []rune(q)
+	at := min(max(e.At, 0), len(r))
+	f := &queryError{Before: string(r[:at]), At: " ", Column: at + 1, Text: e.Msg}
+	if at < len(r) {
+		f.At, f.After = string(r[at]), string(r[at+1:])
+	}
+	return f
+}
+
+// Handlers and templates use paths as if the page were alone at its host. The base of one
+// virtual host of several is put before a path last: in templates by at, for redirects by
+// render, in the page's script by its own at.
+
+// VHost is one of the virtual hosts that a service serves, each with a page of its
+// own.
+type VHost struct {
+	Name string
+	URL  string // of its first page, such as /v/shop/
+	// Ready is false while its page has little to show, since RabbitMQ or its store
+	// does not answer.
+	Ready bool
+	Here  bool // its page is this one
+}
+
+// at is where a browser finds a path of this page's.
+func (s *server) at(path string) string { return s.Base + path }
+
+// here adds to a redrive command the virtual host that the page shows.
+func (s *server) here(line string) string {
+	if s.VHost == "" {
+		return line
+	}
+	return "redrive --vhost " + shellWord(s.VHost) + strings.TrimPrefix(line, "redrive")
+}
+
+// functions are what this page's templates can call.
+func (s *server) functions() template.FuncMap {
+	all := maps.Clone(functions)
+	maps.Copy(all, template.FuncMap{
+		"at":       s.at,
+		"here":     s.here,
+		"asset":    func(name string) string { return s.at(assetURL(name)) },
+		"find":     func(pairs ...string) string { return s.at(findURL(pairs...)) },
+		"messages": func(query string) string { return s.at(messagesURL(query)) },
+		"message":  func(id string) string { return s.at(messageURL(id)) },
+	})
+	return all
 }

@@ -2,11 +2,10 @@
 // rendered here, whole, by html/template; two small scripts make it live, and it
 // works without them. Read it in this order:
 //
-//	web.go        the routes
+//	web.go        the routes, and signing in
 //	respond.go    from a handler's view to a response: errors, loading, headers
-//	base.go       where the page is, among those of several virtual hosts
-//	format.go     how values are shown: times, sizes, texts that may be hostile
-//	overview.go messages.go message.go …   a page each
+//	format.go     how values are shown: times, sizes, charts, texts that may be hostile
+//	overview.go messages.go pages.go       a page each
 //	act.go plan.go edit.go                 what people do
 //
 // Everything goes through the console, which checks what the caller may do. Nothing here does: the
@@ -19,6 +18,7 @@ import (
 	"html/template"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/auth"
@@ -154,4 +154,33 @@ func headers(next http.Handler) http.Handler {
 		h.Set("Cache-Control", "no-store") // messages do not belong in a browser's cache
 		next.ServeHTTP(w, r)
 	})
+}
+
+// signInData is the form to sign in with. It posts to package auth, which redirects here with
+// an error when it refuses.
+type signInData struct {
+	Next    string
+	Refused string
+}
+
+// refusals are the form's error texts, by the error in its URL.
+var refusals = map[string]string{
+	"refused":     "That user and password, or that token, is not valid here.",
+	"unreachable": "RabbitMQ's management API does not answer, so no user can be checked now. A token works.",
+	"slow":        "Too many tries. Wait a minute.",
+	"expired":     "Your session has ended.",
+	"undone":      "Your session has ended, and nothing was done: sign in, and do it again.",
+}
+
+func (s *server) signIn(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	s.render(w, r, auth.Caller{}, view{template: "signin", title: "Sign in", data: signInData{Next: auth.LocalPath(q.Get("next")), Refused: refusals[q.Get("error")]}})
+}
+
+func (s *server) askToSignIn(w http.ResponseWriter, r *http.Request) {
+	next := "/"
+	if r.Method == http.MethodGet {
+		next = r.URL.RequestURI()
+	}
+	http.Redirect(w, r, s.at(auth.SignInPath)+"?"+url.Values{"next": {next}}.Encode(), http.StatusSeeOther)
 }
