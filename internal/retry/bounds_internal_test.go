@@ -283,11 +283,11 @@ func TestLookupsThatWaitAreBounded(t *testing.T) {
 		l := newExchangeLookup(hangs, func() {})
 		defer l.close()
 		l.answers["old"] = &lookupAnswer{asOf: time.Now().Add(-time.Hour)}
-		for i := range maxLookups + maxPending {
+		for i := range maxAskers + maxPending {
 			l.exists(fmt.Sprint("q", i), time.Now())
 			synctest.Wait()
 		}
-		if l.workers != maxLookups || len(l.pending) != maxPending {
+		if l.workers != maxAskers || len(l.pending) != maxPending {
 			t.Fatalf("%d lookups are under way, %d wait", l.workers, len(l.pending))
 		}
 		if _, _, err := l.exists("one more", time.Now()); !errors.Is(err, ErrLookupPending) || l.answers["one more"] != nil {

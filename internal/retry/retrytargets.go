@@ -306,10 +306,63 @@ func (r Result) forDue(due time.Time) Result {
 	return r
 }
 
+// maxAskers is how many queues RabbitMQ is asked about, or bound, at once. A missing exchange costs
+// a channel: one after the other took 15 ms each on 3.10.8.
+const maxAskers = 16
+
+// askers ask RabbitMQ about queues on goroutines of their own.
+type askers struct {
+	ask func(ctx context.Context, queue string)
+
+	ctx  context.Context
+	stop context.CancelFunc
+
+	mu      sync.Mutex
+	pending []string
+	workers int
+	running sync.WaitGroup
+}
+
+func newAskers(ask func(ctx context.Context, queue string)) *askers {
+	a := &askers{ask: ask}
+	a.ctx, a.stop = context.WithCancel(context.Background())
+	return a
+}
+
+// close cancels what is under way, and waits for it.
+func (a *askers) close() {
+	a.mu.Lock()
+	a.stop()
+	a.mu.Unlock()
+	a.running.Wait()
+}
+
+// add has a queue asked about. The caller holds mu.
+func (a *askers) add(queue string) {
+	a.pending = append(a.pending, queue)
+	if a.workers < maxAskers {
+		a.workers++
+		a.running.Go(a.run)
+	}
+}
+
+// run asks until nothing is pending.
+func (a *askers) run() {
+	for {
+		a.mu.Lock()
+		if len(a.pending) == 0 || a.ctx.Err() != nil {
+			a.workers--
+			a.mu.Unlock()
+			return
+		}
+		queue := a.pending[0]
+		a.pending = a.pending[1:]
+		a.mu.Unlock()
+		a.ask(a.ctx, queue)
+	}
+}
+
 const (
-	// maxLookups is how many lookups are under way at once. A missing exchange costs a
-	// channel: one after the other took 15 ms each on 3.10.8.
-	maxLookups = 16
 	// minLookupWait is how long after the answer "missing" the next lookup of the same queue
 	// is; it doubles with each such answer, up to maxLookupWait.
 	minLookupWait, maxLookupWait = 2 * time.Second, time.Minute
@@ -322,17 +375,10 @@ const (
 // goroutines of its own: a client that reports failures may invent names, and each costs a
 // lookup, for which neither intake nor scheduler may wait.
 type exchangeLookup struct {
+	*askers
 	lookUp   func(ctx context.Context, queue string) (bool, error)
 	answered func() // called after each lookup
-
-	ctx  context.Context
-	stop context.CancelFunc
-
-	mu      sync.Mutex
-	answers map[string]*lookupAnswer
-	pending []string
-	workers int // goroutines that look up
-	running sync.WaitGroup
+	answers  map[string]*lookupAnswer
 }
 
 type lookupAnswer struct {
@@ -346,16 +392,8 @@ type lookupAnswer struct {
 
 func newExchangeLookup(lookUp func(ctx context.Context, queue string) (bool, error), answered func()) *exchangeLookup {
 	l := &exchangeLookup{lookUp: lookUp, answered: answered, answers: map[string]*lookupAnswer{}}
-	l.ctx, l.stop = context.WithCancel(context.Background())
+	l.askers = newAskers(l.askOnce)
 	return l
-}
-
-// close cancels the lookups under way, and waits for them.
-func (l *exchangeLookup) close() {
-	l.mu.Lock()
-	l.stop()
-	l.mu.Unlock()
-	l.running.Wait()
 }
 
 // exists answers from memory whether a queue has a retry exchange, and as of when. Where the
@@ -377,11 +415,7 @@ func (l *exchangeLookup) exists(queue string, since time.Time) (yes bool, asOf t
 	now := time.Now()
 	if !a.exists && (a.asOf.IsZero() || a.asOf.Before(since)) && !a.pending && !full && !now.Before(a.next) && l.ctx.Err() == nil {
 		a.pending = true
-		l.pending = append(l.pending, queue)
-		if l.workers < maxLookups {
-			l.workers++
-			l.running.Go(l.run)
-		}
+		l.add(queue)
 	}
 	switch {
 	case a.err != nil:
@@ -423,41 +457,26 @@ func (l *exchangeLookup) forget(queue string) {
 	}
 }
 
-// run looks up until nothing is pending.
-func (l *exchangeLookup) run() {
-	for {
-		l.mu.Lock()
-		if len(l.pending) == 0 || l.ctx.Err() != nil {
-			l.workers--
-			l.mu.Unlock()
-			return
-		}
-		queue := l.pending[0]
-		l.pending = l.pending[1:]
-		l.mu.Unlock()
-
-		began := time.Now()
-		yes, err := l.lookUp(l.ctx, queue)
-		l.mu.Lock()
-		a := l.answers[queue]
-		a.pending, a.err = false, err
-		if err == nil {
-			a.exists, a.asOf = yes, began
-		}
-		if a.exists {
-			a.tries = 0
-		} else {
-			a.next = time.Now().Add(min(minLookupWait<<min(a.tries, 10), maxLookupWait))
-			a.tries++
-		}
-		l.mu.Unlock()
-		l.answered()
+func (l *exchangeLookup) askOnce(ctx context.Context, queue string) {
+	began := time.Now()
+	yes, err := l.lookUp(ctx, queue)
+	l.mu.Lock()
+	a := l.answers[queue]
+	a.pending, a.err = false, err
+	if err == nil {
+		a.exists, a.asOf = yes, began
 	}
+	if a.exists {
+		a.tries = 0
+	} else {
+		a.next = time.Now().Add(min(minLookupWait<<min(a.tries, 10), maxLookupWait))
+		a.tries++
+	}
+	l.mu.Unlock()
+	l.answered()
 }
 
 const (
-	// maxBindings is how many queues are bound at once.
-	maxBindings = 16
 	// bindingWait is how long the scheduler waits for the first binding after bindingsQuiet without
 	// one; it waits for no other.
 	bindingWait, bindingsQuiet = 100 * time.Millisecond, time.Second
@@ -469,19 +488,12 @@ const (
 // Each queue needs that once after a start: with thousands of queues the others' retries would
 // wait a minute for it [10 ms each, measured on 3.10.8 and 4.3.6 on two busy cores].
 type exchangeBinding struct {
-	bind  func(ctx context.Context, queue string) error
-	ended func() // called after those that begin did not wait for
-
-	ctx  context.Context
-	stop context.CancelFunc
-
-	mu        sync.Mutex
+	*askers
+	bind      func(ctx context.Context, queue string) error
+	ended     func() // called after those that begin did not wait for
 	underWay  map[string]*queueBinding
 	failed    map[string]bindingError
-	pending   []string
 	lastEnded time.Time
-	workers   int // goroutines that bind
-	running   sync.WaitGroup
 }
 
 type queueBinding struct {
@@ -496,16 +508,8 @@ type bindingError struct {
 
 func newExchangeBinding(bind func(ctx context.Context, queue string) error, ended func()) *exchangeBinding {
 	b := &exchangeBinding{bind: bind, ended: ended, underWay: map[string]*queueBinding{}, failed: map[string]bindingError{}}
-	b.ctx, b.stop = context.WithCancel(context.Background())
+	b.askers = newAskers(b.bindOnce)
 	return b
-}
-
-// close cancels what is under way, and waits for it.
-func (b *exchangeBinding) close() {
-	b.mu.Lock()
-	b.stop()
-	b.mu.Unlock()
-	b.running.Wait()
 }
 
 // begin binds a queue. While that is under way the error is ErrLookupPending.
@@ -526,11 +530,7 @@ func (b *exchangeBinding) begin(ctx context.Context, queue string) error {
 	if one == nil {
 		one = &queueBinding{ended: make(chan struct{}), awaited: len(b.underWay) == 0 && time.Since(b.lastEnded) > bindingsQuiet}
 		b.underWay[queue] = one
-		b.pending = append(b.pending, queue)
-		if b.workers < maxBindings {
-			b.workers++
-			b.running.Go(b.run)
-		}
+		b.add(queue)
 	}
 	awaited := one.awaited
 	b.mu.Unlock()
@@ -566,36 +566,23 @@ func (b *exchangeBinding) isUnderWay(queue string) bool {
 	return b.underWay[queue] != nil
 }
 
-// run binds until nothing is pending.
-func (b *exchangeBinding) run() {
-	for {
-		b.mu.Lock()
-		if len(b.pending) == 0 || b.ctx.Err() != nil {
-			b.workers--
-			b.mu.Unlock()
-			return
+func (b *exchangeBinding) bindOnce(ctx context.Context, queue string) {
+	err := b.bind(ctx, queue)
+	b.mu.Lock()
+	one := b.underWay[queue]
+	delete(b.underWay, queue)
+	awaited := one.awaited
+	b.lastEnded = time.Now()
+	if err != nil {
+		if len(b.failed) >= maxTargets {
+			clear(b.failed)
 		}
-		queue := b.pending[0]
-		b.pending = b.pending[1:]
-		b.mu.Unlock()
-
-		err := b.bind(b.ctx, queue)
-		b.mu.Lock()
-		one := b.underWay[queue]
-		delete(b.underWay, queue)
-		awaited := one.awaited
-		b.lastEnded = time.Now()
-		if err != nil {
-			if len(b.failed) >= maxTargets {
-				clear(b.failed)
-			}
-			b.failed[queue] = bindingError{err, b.lastEnded}
-		}
-		b.mu.Unlock()
-		close(one.ended)
-		if !awaited {
-			b.ended()
-		}
+		b.failed[queue] = bindingError{err, b.lastEnded}
+	}
+	b.mu.Unlock()
+	close(one.ended)
+	if !awaited {
+		b.ended()
 	}
 }
 
