@@ -138,7 +138,7 @@ func measure(ctx context.Context, b brokertest.Broker, kind string, row row, n, 
 		}
 	}
 	costs := measureCosts(v)
-	both, ctx := errgroup.WithContext(ctx) // without one of them the other would wait in vain
+	both, ctx := errgroup.WithContext(ctx) // without one of them the other would wait for ever
 	if pace > 0 {
 		both.Go(func() error { return publish(ctx, v.url, work, n, float64(pace)) })
 	}

@@ -126,7 +126,7 @@ type refusal struct {
 // doubles, up to maxRefusedWait, each time that the next connection is refused the same.
 const minRefusedWait, maxRefusedWait = time.Minute, time.Hour
 
-// errSignInAgain: the connection ended over a refusal, so that the next one signs in anew.
+// errSignInAgain: the connection ended over a refusal, so that the next one signs in again.
 var errSignInAgain = errors.New("signing in again, since RabbitMQ refuses this again and again")
 
 // noted returns err, having noted a refusal.

@@ -214,7 +214,7 @@ type Exchange struct {
 // policy, which would have a retry to a deleted queue confirmed, and not returned.
 const alternate = "alternate-exchange"
 
-// Nowhere names an alternate exchange that does not exist, for exchanges to which nobody may write.
+// Nowhere names an alternate exchange that does not exist, for exchanges to which no one may write.
 const Nowhere = "redrive.none"
 
 // Own returns an exchange of ours that is its own alternate, so that a mandatory message that it

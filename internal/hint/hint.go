@@ -7,7 +7,7 @@
 // Error returns both, so that no reader misses the remedy. The command line shows it on a line
 // of its own, the API as `hint`, the page apart, and logs as the attribute hint.
 //
-// Kinds is the table of what programs, scripts and browsers are told about an error. A package
+// Kinds is the table of what programs, scripts and browsers learn of an error. A package
 // makes its errors with New and the code of their kind.
 package hint
 

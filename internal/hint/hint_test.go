@@ -83,7 +83,7 @@ func TestTheFirstKindCounts(t *testing.T) {
 	}
 }
 
-// An error of a kind that has no row would be told as internal.
+// An error of a kind that has no row is reported as internal.
 func TestEachErrorHasARow(t *testing.T) {
 	made, found := regexp.MustCompile(`hint\.New\("(\w+)"`), 0
 	err := filepath.WalkDir("..", func(path string, _ os.DirEntry, err error) error {

@@ -8,7 +8,7 @@ import (
 	"os"
 )
 
-// Kind is a kind of error, and what each of its readers is told.
+// Kind is a kind of error, and what each of its readers learns.
 type Kind struct {
 	Code   string // part of the API: programs rely on it
 	Status int    // of HTTP; 0: only the command line meets it
@@ -84,7 +84,7 @@ func KindOf(err error, has func(Kind) bool) Kind {
 	return internal
 }
 
-// HTTP returns the kind that a client is told.
+// HTTP returns the kind that a client receives.
 func HTTP(err error) Kind { return KindOf(err, func(k Kind) bool { return k.Status != 0 }) }
 
 // Told is an error as another process told it: errors.Is takes it for all errors of its kind.

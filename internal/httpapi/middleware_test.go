@@ -216,7 +216,7 @@ func TestEachRouteServesOnlySoManyAtOnce(t *testing.T) {
 							t.Errorf("%s gives %d: %s", route, w.Code, w.Body)
 						}
 					})
-					time.Sleep(time.Minute) // of the bubble's time: nobody waits longer than that for a place
+					time.Sleep(time.Minute) // of the bubble's time: no one waits longer than that for a place
 				}
 			}
 			if ask(most.own+3, "one"); refused != 3 {

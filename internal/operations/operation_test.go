@@ -695,7 +695,7 @@ func TestOldPlansAndOperationsAreForgotten(t *testing.T) {
 	})
 }
 
-// Nobody keeps the others from theirs: not with operations that do not end, nor with plans.
+// No one keeps the others from theirs: not with operations that do not end, nor with plans.
 func TestWhatOnePersonMayHave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDesk(memstore.New()) // nothing runs, so no operation ends

@@ -230,7 +230,7 @@ func TestRabbitMQsTroubleDoesNotStopTheIntake(t *testing.T) {
 	})
 }
 
-// A batch may take as long as the service is told, 5 s by default, and the report says how long that was.
+// A batch may take as long as the service is configured, 5 s by default, and the report says how long that was.
 func TestTheConfirmTimeoutOfABatch(t *testing.T) {
 	for timeout, want := range map[time.Duration]time.Duration{0: 5 * time.Second, 10 * time.Minute: 10 * time.Minute} {
 		synctest.Test(t, func(t *testing.T) {
@@ -394,7 +394,7 @@ func reportOf(queue string) wire.Delivery {
 	return wire.Delivery{Message: wire.Message{Exchange: wire.ExchangeFailures, RoutingKey: queue}}
 }
 
-// A report may wait in RabbitMQ only where it may return, which is nobody's fault: it is stored,
+// A report may wait in RabbitMQ only where it may return, which is no one's fault: it is stored,
 // nothing is declared for it, and so it is with another for its queue; what comes
 // behind them in the batch waits there all the same.
 func TestWhatStandsBehindAReportWaitsInRabbitMQ(t *testing.T) {

@@ -25,7 +25,7 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// newScheduler returns a scheduler without limits, of which nobody hears anything.
+// newScheduler returns a scheduler without limits, of which no one hears anything.
 func newScheduler(s retry.Store, to retry.BatchSender) *retry.Scheduler {
 	return schedulerHeard(s, to, none, func(store.Lane, error) {})
 }

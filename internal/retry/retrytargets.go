@@ -40,15 +40,15 @@ type retryTargets struct {
 	bound   queueSet // whose retry exchange this process has seen or declared
 	proven  queueSet // that RabbitMQ has dead-lettered from
 	away    awayQueues
-	// patience is how long messages wait for a queue that does not exist; nil: for ever.
-	patience func(queue string) time.Duration
+	// noQueue is how long messages wait for a queue that does not exist; nil: for ever.
+	noQueue func(queue string) time.Duration
 }
 
-func newRetryTargets(b RetryExchanges, policies func() policy.Set, consent Consent, patience func(queue string) time.Duration, answered func()) *retryTargets {
+func newRetryTargets(b RetryExchanges, policies func() policy.Set, consent Consent, noQueue func(queue string) time.Duration, answered func()) *retryTargets {
 	if answered == nil {
 		answered = func() {}
 	}
-	t := &retryTargets{broker: b, policies: policies, consent: consent, patience: patience, lookup: newExchangeLookup(b.RetryExchangeExists, answered)}
+	t := &retryTargets{broker: b, policies: policies, consent: consent, noQueue: noQueue, lookup: newExchangeLookup(b.RetryExchangeExists, answered)}
 	t.binding = newExchangeBinding(t.bind, answered)
 	return t
 }
@@ -65,8 +65,8 @@ func (t *retryTargets) bind(ctx context.Context, queue string) error {
 		t.away.remove(queue)
 		t.bound.add(queue)
 		t.lookup.forget(queue) // or it would be remembered as existing when it is deleted
-	case t.patience == nil:
-	case errors.Is(err, wire.ErrQueueGone) && t.away.waits(queue, t.patience(queue), time.Now()):
+	case t.noQueue == nil:
+	case errors.Is(err, wire.ErrQueueGone) && t.away.waits(queue, t.noQueue(queue), time.Now()):
 		return fmt.Errorf("%w: %w", errAway, err)
 	case errors.Is(err, wire.ErrQueueGone), errors.Is(err, wire.ErrExclusive):
 		_ = t.broker.RemoveRetryExchange(ctx, queue) // at worst it stays
@@ -83,20 +83,20 @@ type awayQueues struct {
 type awayQueue struct{ since, seen time.Time }
 
 // waits notes that a queue does not exist, and tells whether messages wait for it still. What was
-// noted longer ago than patience says nothing about the time between.
-func (a *awayQueues) waits(queue string, patience time.Duration, now time.Time) bool {
+// noted longer ago than noQueue says nothing about the time between.
+func (a *awayQueues) waits(queue string, noQueue time.Duration, now time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.queues == nil || len(a.queues) >= maxTargets {
 		a.queues = map[string]awayQueue{}
 	}
 	q, noted := a.queues[queue]
-	if !noted || now.Sub(q.seen) > max(patience, 2*maxBackoff) {
+	if !noted || now.Sub(q.seen) > max(noQueue, 2*maxBackoff) {
 		q.since = now
 	}
 	q.seen = now
 	a.queues[queue] = q
-	return now.Sub(q.since) < patience
+	return now.Sub(q.since) < noQueue
 }
 
 func (a *awayQueues) remove(queue string) {

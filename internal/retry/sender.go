@@ -44,11 +44,11 @@ type Sender struct {
 }
 
 // NewSender makes a Sender that publishes through p, to queues that the policies allow; policies is
-// called for each batch. Without consent RabbitMQ is not asked for one. patience is how long messages
+// called for each batch. Without consent RabbitMQ is not asked for one. For noQueue, messages
 // wait for a queue that does not exist. answered, which may be nil, is called each time RabbitMQ has
 // answered whether a queue has a retry exchange, and when a binding has ended.
-func NewSender(p Publisher, policies func() policy.Set, consent Consent, patience func(queue string) time.Duration, answered func(), events Listener) *Sender {
-	return &Sender{publisher: p, events: events, targets: newRetryTargets(p, policies, consent, patience, answered)}
+func NewSender(p Publisher, policies func() policy.Set, consent Consent, noQueue func(queue string) time.Duration, answered func(), events Listener) *Sender {
+	return &Sender{publisher: p, events: events, targets: newRetryTargets(p, policies, consent, noQueue, answered)}
 }
 
 // RemoveRetryExchange deletes the retry exchange of a queue that is gone. RabbitMQ refuses while a

@@ -236,7 +236,7 @@ type slowBinder struct {
 	refuses error // to bind any queue
 
 	mu       sync.Mutex
-	patience time.Duration // of the sender
+	noQueue  time.Duration // of the sender
 	removed  []string      // retry exchanges
 	bound    map[string]int
 	now, top int // bindings at once
@@ -278,7 +278,7 @@ func binding(t *testing.T, b *slowBinder, test func(s *memstore.Store, reports f
 	b.bound, b.late = map[string]int{}, map[string]time.Duration{}
 	synctest.Test(t, func(t *testing.T) {
 		s, wake := memstore.New(), retry.NewWakeup()
-		g := retry.NewSender(b, anyQueue, nil, func(string) time.Duration { return b.patience }, wake.Wake, func(e retry.Event) {
+		g := retry.NewSender(b, anyQueue, nil, func(string) time.Duration { return b.noQueue }, wake.Wake, func(e retry.Event) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			b.late[e.Queue] = max(b.late[e.Queue], e.Late)
@@ -385,12 +385,12 @@ func TestMessagesWaitForAQueueThatIsAway(t *testing.T) {
 		return "retried"
 	}
 	for name, c := range map[string]struct {
-		refuses  error
-		patience time.Duration
-		back     time.Duration // when it is declared again; 0: never
-		waits    time.Duration
-		then     string
-		removed  int
+		refuses error
+		noQueue time.Duration
+		back    time.Duration // when it is declared again; 0: never
+		waits   time.Duration
+		then    string
+		removed int
 	}{
 		"for ever":             {wire.ErrQueueGone, 5 * time.Minute, 0, 5*time.Minute - time.Second, `the queue "q" does not exist any more`, 1},
 		"for a moment":         {wire.ErrQueueGone, 5 * time.Minute, 4 * time.Minute, 4 * time.Minute, "retried", 0},
@@ -398,7 +398,7 @@ func TestMessagesWaitForAQueueThatIsAway(t *testing.T) {
 		"exclusive to another": {wire.ErrExclusive, 5 * time.Minute, 0, 0, `the queue "q" is exclusive to another connection`, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := &slowBinder{latency: 20 * time.Millisecond, refuses: c.refuses, patience: c.patience}
+			b := &slowBinder{latency: 20 * time.Millisecond, refuses: c.refuses, noQueue: c.noQueue}
 			binding(t, b, func(s *memstore.Store, reports func() string) {
 				must(t, s.Add(t.Context(), []*store.Record{proven("q")}))
 				time.Sleep(c.waits)

@@ -18,7 +18,7 @@ const (
 )
 
 // watchClock reports when this machine's clock is set while the service runs: due times are times of
-// the clock. It compares the clock with the monotonic one, which nobody can set. wall is what the
+// the clock. It compares the clock with the monotonic one, which no one can set. wall is what the
 // clock shows at a time.
 func (s *Service) watchClock(ctx context.Context, wall func(time.Time) time.Time) {
 	last := time.Now()

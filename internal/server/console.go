@@ -40,7 +40,7 @@ func (s *vhost) notices() []string {
 // auditShort says that less than store.reserve is free.
 func (s *vhost) auditShort() error {
 	free, reserve, err := s.store.Free()
-	if err != nil || free >= reserve { // what cannot be known stops nobody
+	if err != nil || free >= reserve { // what cannot be known stops no one
 		return nil
 	}
 	return hint.Errorf("make room", "the store has %d MiB free, less than the %d MiB of store.reserve: only administrators can act", free>>20, reserve>>20)

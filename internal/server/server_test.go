@@ -560,7 +560,7 @@ func several(t *testing.T) *config.Config {
 	return c
 }
 
-// ask asks a service by its handler, as somebody on this machine who may have a token.
+// ask asks a service by its handler, as a user of this machine, with a token or without.
 func ask(s *Service, path string, token ...string) (int, string) {
 	return send(s, "GET", path, "", token...)
 }

@@ -262,7 +262,7 @@ func start(all []*process) {
 	}
 }
 
-// sees waits until each of these replicas shows all of them and nobody else, of which one
+// sees waits until each of these replicas shows all of them and no one else, of which one
 // leads, and returns that one.
 func sees(t *testing.T, all ...*process) (leader *process) {
 	t.Helper()

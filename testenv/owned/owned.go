@@ -19,7 +19,7 @@ const owner = "REDRIVE_TEST_OWN_SERVER_IN"
 // TestMain then starts it, prints where it listens, and waits until it is killed.
 func Root() (root string, owns bool) { return os.LookupEnv(owner) }
 
-// EndsWithOwner kills the owner of a server, and waits until nobody listens and the server's
+// EndsWithOwner kills the owner of a server, and waits until no one listens and the server's
 // folder is gone: the one whose file, a pattern in its temporary folder, says where it listens, by
 // words before the port.
 func EndsWithOwner(t *testing.T, root, file, words string) {

@@ -13,7 +13,7 @@
 //	ledger.go       the account of every message
 //	groups.go       error groups
 //	history.go      what ended, in files beside the database
-//	pebblefs.go     the files that Pebble writes, reads and removes, and who may read them
+//	pebblefs.go     the files that Pebble writes, reads and removes, with their permissions
 //	snapshot.go     a copy of the store, as it is at one moment
 //
 // When the disk fails: witness.go knows how many commits were synced, so that a store which lacks
@@ -567,7 +567,7 @@ func (s *Store) compact(low, end []byte) (done bool) {
 
 // room has writes wait while the disk is full, where Pebble would end the process: a failed write
 // of its log or MANIFEST is a fatal error. What waits is not acknowledged, and reads go on. Only
-// a write without room can be tried again; after a failed sync nobody knows what is on the disk.
+// a write without room can be tried again; after a failed sync no one knows what is on the disk.
 type room struct {
 	folder string // of Pebble's own files
 	said   func(full error)

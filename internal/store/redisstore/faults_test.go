@@ -305,7 +305,7 @@ func TestARecordThatIsGone(t *testing.T) {
 }
 
 // A Claim that fails after its first script returns what that has claimed: this process would renew
-// those claims for ever, and nobody finish them.
+// those claims for ever, and no one finish them.
 func TestAClaimThatFailsHalfwayReturnsTheFirstHalf(t *testing.T) {
 	t.Parallel()
 	const inOneScript = 256
