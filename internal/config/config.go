@@ -2,10 +2,10 @@
 // errors name file, line and column. Read it in this order:
 //
 //	config.go    what there is, Load, and the environment
+//	keys.go      the table of keys: reading, variables and the reference are made from it
+//	kinds.go     what the values of keys are: durations, rates, lists, URLs
 //	parse.go     reads YAML: mappings, lists, texts, and errors at their place
 //	variables.go the keys that environment variables set
-//	keys.go      the keys; those of a part are in throttle.go, ways.go, redis.go, tls.go,
-//	             access.go, notify.go, decode.go
 //	vhosts.go    a configuration of its own for each virtual host
 //	describe.go  what redrive check prints
 package config
@@ -101,6 +101,7 @@ func Default() *Config {
 		Policies: policy.Set{policy.Default()},
 		Notify:   notify.DefaultSettings(),
 
+		Ways: map[string]delay.Way{}, Throttle: map[string]throttle.Rules{},
 		policyVHosts: map[string][]string{}, routeVHosts: map[string][]string{},
 	}
 }
@@ -139,6 +140,7 @@ func Load(path string, getenv func(string) string) (*Config, error) {
 }
 
 func (c *Config) environment(getenv func(string) string) error {
+	r := &c.Store.Redis
 	var wrong []error
 	for _, v := range []struct {
 		name string
@@ -152,8 +154,14 @@ func (c *Config) environment(getenv func(string) string) error {
 			}
 			return err
 		}},
-		{"REDRIVE_REDIS_URL", c.Store.Redis.setURL},
-		{"REDRIVE_REDIS_PASSWORD", c.Store.Redis.setPassword},
+		{"REDRIVE_REDIS_URL", func(s string) error { r.URL = s; return addresses.Check(s, redisSchemes...) }},
+		{"REDRIVE_REDIS_PASSWORD", func(s string) (err error) {
+			if r.URL == "" {
+				return errors.New("there is no store.redis.url that it is for")
+			}
+			r.URL, err = withPassword(r.URL, s)
+			return err
+		}},
 	} {
 		value, from, err := variable(v.name, getenv)
 		if err == nil && value != "" {

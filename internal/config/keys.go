@@ -2,410 +2,511 @@ package config
 
 import (
 	"fmt"
-	"log/slog"
-	"maps"
-	"math"
-	"net"
-	"regexp"
+	"net/netip"
+	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/goccy/go-yaml/ast"
-
-	"github.com/redrive-mq/redrive/internal/addresses"
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/credentials"
+	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/delay"
+	"github.com/redrive-mq/redrive/internal/delay/binary"
+	"github.com/redrive-mq/redrive/internal/delay/ttlqueue"
+	"github.com/redrive-mq/redrive/internal/notify"
 	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/policy"
 )
 
-func (d *document) config(n ast.Node, c *Config) {
-	listen := n
-	fields := map[string]field{
-		"broker": func(n ast.Node) {
-			d.mapping(n, "broker", map[string]field{
-				"url":        func(n ast.Node) { c.Broker.URL = d.urls(n, "broker.url", "amqp", "amqps") },
-				"management": func(n ast.Node) { c.Broker.Management = d.urls(n, "broker.management", "http", "https") },
-				"tls":        func(n ast.Node) { d.brokerTLS(n, c) },
-				"vhosts":     func(n ast.Node) { c.Broker.VHosts, c.vhosts = d.vhosts(n, "broker.vhosts") },
-			})
-		},
-		"store": func(n ast.Node) {
-			d.mapping(n, "store", map[string]field{
-				"disk":    func(n ast.Node) { c.Store.Disk = d.text(n, "store.disk", "a folder") },
-				"redis":   func(n ast.Node) { d.redis(n, &c.Store.Redis) },
-				"reserve": func(n ast.Node) { c.Store.Reserve = d.size(n, "store.reserve") },
-				"restorable": func(n ast.Node) {
-					c.Store.Restorable = d.duration(n, "store.restorable")
-					if c.Store.Restorable < time.Minute || c.Store.Restorable > policy.LongestDelay {
-						d.fail(n, "store.restorable is %s; expected a duration from 1m to ten years", show(n))
-					}
-				},
-			})
-		},
-		"listen": func(n ast.Node) {
-			listen = n
-			c.Listen = d.text(n, "listen", "an address such as 127.0.0.1:8250")
-			if _, port, err := net.SplitHostPort(c.Listen); err != nil || !isPort(port) {
-				d.fail(n, "listen is %s; expected host:port, such as 127.0.0.1:8250", show(n))
-			}
-		},
-		"base_path": func(n ast.Node) { c.BasePath = d.basePath(n) },
-		"log":       func(n ast.Node) { d.log(n, &c.Log) },
-		"policies":  func(n ast.Node) { d.policies(n, c) },
-		"decode": func(n ast.Node) {
-			d.mapping(n, "decode", map[string]field{"protobuf": func(n ast.Node) { c.Decode.Protobuf = d.protobuf(n) }})
-		},
-	}
-	fields["notify"] = func(n ast.Node) { d.notify(n, c) }
-	maps.Copy(fields, d.access(&c.Access))
-	for key, read := range fields {
-		fields[key] = func(n ast.Node) {
-			before := d.unsound[key]
-			d.unsound[key] = true
-			read(n)
-			d.unsound[key] = before
-		}
-	}
-	d.all(
-		func() { d.mapping(n, "the file", fields) },
-		func() {
-			unknown := !lacks(n, fields) // which may be any
-			c.brokerUnsound = unknown || d.unsound["broker"]
-			if unknown || d.unsound["listen"] || d.unsound["auth"] || d.unsound["tls"] {
-				return
-			}
-			if err := c.CheckExposure(); err != nil {
-				d.refuse(listen, err)
-			}
-		},
-	)
-	c.warnOfOverlaps()
-	c.warnOfTopicPatterns()
+// key is a row of the table of keys.
+type key struct {
+	name     string
+	to       any           // where its value is read into; before that, its default
+	expected string        // what its value is; "": a mapping of the keys below
+	read     func(v value) // nil: only a mapping of the keys below
+	below    []key
+	items    []key  // the keys of what is in its list
+	in       string // what stands for one of items in a path: "[]" or ".NAME"
+	variable bool   // an environment variable sets it, unless it is in a list
+	checks   []func(v value, sound bool)
+	last     func(v value)
 }
 
-// steps are those of a path whose characters need no escaping anywhere.
-var steps = regexp.MustCompile(`^(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)+$`)
-
-func (d *document) basePath(n ast.Node) string {
-	s := strings.TrimSuffix(d.text(n, "base_path", "a path such as /redrive"), "/")
-	if s != "" && !steps.MatchString(s) {
-		d.fail(n, "base_path is %s; expected a path such as /redrive", show(n))
-	}
-	if s == "/v" || strings.HasPrefix(s, "/v/") {
-		d.fail(n, "base_path is %s, and /v/ is where virtual hosts are; expected another path", show(n))
-	}
-	return s
+// row is a key with a value of a kind.
+func row[T any](name string, to *T, k kind[T]) key {
+	return key{name: name, to: to, expected: k.expected, read: func(v value) { *to = k.read(v) }, variable: true}
 }
 
-func (d *document) log(n ast.Node, l *Log) {
-	d.mapping(n, "log", map[string]field{
-		"format": func(n ast.Node) {
-			if l.Format = d.text(n, "log.format", "text or json"); l.Format != "text" && l.Format != "json" {
-				d.fail(n, "log.format is %s; expected text or json", show(n))
-			}
-		},
-		"level": func(n ast.Node) {
-			const expected = "debug, info, warn or error"
-			var ok bool
-			if l.Level, ok = ParseLevel(d.text(n, "log.level", expected)); !ok {
-				d.fail(n, "log.level is %s; expected %s", show(n), expected)
-			}
-		},
-	})
-}
+// group is a key with keys below.
+func group(name string, below ...key) key { return key{name: name, below: below} }
 
-// ParseLevel reads the least level that is logged.
-func ParseLevel(s string) (slog.Level, bool) {
-	l, ok := map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}[s]
-	return l, ok
-}
-
-func isPort(s string) bool { n, err := strconv.Atoi(s); return err == nil && n >= 0 && n < 1<<16 }
-
-func (d *document) url(n ast.Node, where string, schemes ...string) string {
-	s := d.urls(n, where, schemes...)
-	if len(addresses.Split(s)) > 1 {
-		d.fail(n, "%s has several URLs; expected one", where)
-	}
-	return s
-}
-
-// urls is one URL, or a list of those of a cluster's nodes.
-func (d *document) urls(n ast.Node, where string, schemes ...string) string {
-	const expected = "a URL, or a list of URLs"
-	var s string
-	if list, several := n.(*ast.SequenceNode); several {
-		texts := d.texts(n, where, expected)
-		d.each(list.Values, func(i int, item ast.Node) {
-			if err := addresses.Check(texts[i], schemes...); err != nil {
-				d.fail(item, "%s %w", where, err)
-			}
+// entries is a key with a list. of returns the keys of an entry, and what else it may be.
+func entries[T any](name, expected string, to *[]T, of func(i int, entry *T) key) key {
+	return key{name: name, expected: expected, variable: true, read: func(v value) {
+		*to = nil
+		v.each(expected, func(i int, item value) {
+			var entry T
+			item.path = fmt.Sprintf("%s[%d]", v.path, i)
+			of(i, &entry).readFrom(item)
+			*to = append(*to, entry)
 		})
-		s = addresses.Join(texts)
-	} else {
-		s = d.text(n, where, expected)
-	}
-	if err := addresses.Check(s, schemes...); err != nil {
-		d.fail(n, "%s %w", where, err)
-	}
-	return s
+	}}.of("[]", of(0, new(T)))
 }
 
-func (d *document) policies(n ast.Node, c *Config) {
-	c.Policies, c.Ways, c.Throttle = nil, map[string]delay.Way{}, map[string]throttle.Rules{}
-	names := map[string]bool{}
-	d.each(d.sequence(n, "policies", "a list of policies"), func(i int, item ast.Node) {
-		p := d.policy(item, i, c)
-		if names[p.Name] {
-			d.fail(item, "a second policy is named %q", p.Name)
+// of names the keys of what is in a list, for the reference.
+func (k key) of(in string, item key) key { k.in, k.items = in, item.below; return k }
+
+// or allows a mapping with these keys instead.
+func (k key) or(below ...key) key { k.below = below; return k }
+
+// settable gives a mapping a variable too.
+func (k key) settable() key { k.variable = true; return k }
+
+// then is what follows when nothing is wrong, such as checks of several keys.
+func (k key) then(last func(v value)) key { k.last = last; return k }
+
+// also checks a mapping; sound is false after mistakes in its keys.
+func (k key) also(check func(v value, sound bool)) key { k.checks = append(k.checks, check); return k }
+
+// need makes one of the keys of a mapping necessary.
+func (k key) need(wrong string, keys ...string) key {
+	return k.also(func(v value, _ bool) {
+		if v.lacks(keys...) {
+			v.fail(wrong)
 		}
-		names[p.Name] = true
-		c.Policies = append(c.Policies, p)
 	})
-	if len(c.Policies) == 0 {
-		d.fail(n, "policies is empty, so every message would be parked; leave the key out for the default policy")
-	}
 }
 
-func (d *document) policy(n ast.Node, i int, c *Config) policy.Policy {
-	p := policy.Default()
-	var way delay.Way
-	var wayAt, jitterAt ast.Node
-	p.Name, p.Queues = fmt.Sprintf("policy %d", i+1), nil
-	var vhosts []string
-	where := fmt.Sprintf("policies[%d]", i)
-	var limits throttle.Rules
-	fields, limitsRead := d.throttle(&limits, where)
-	maps.Copy(fields, map[string]field{
-		"name": func(n ast.Node) { p.Name = d.text(n, where+".name", "a name") },
-		"queues": func(n ast.Node) {
-			p.Queues = d.texts(n, where+".queues", `a list of queue names or patterns, such as ["orders.*"]`)
-			if len(p.Queues) == 0 {
-				d.fail(n, "%s names no queues; expected queues: [\"orders.*\"]", where)
-			}
-		},
-		"attempts": func(n ast.Node) { p.Attempts = d.attempts(n, where+".attempts") },
-		"backoff":  func(n ast.Node) { p.Backoff = d.backoff(n, where+".backoff") },
-		"jitter":   func(n ast.Node) { p.Jitter, jitterAt = d.jitter(n, where+".jitter"), n },
-		"wait":     func(n ast.Node) { way, wayAt = d.wait(n, where+".wait"), n },
-		"reasons": func(n ast.Node) {
-			p.Reasons = d.texts(n, where+".reasons", "a list of rejected, expired, maxlen, delivery_limit")
-			if len(p.Reasons) == 0 {
-				d.fail(n, "%s.reasons is empty, so nothing would be retried; expected some of rejected, expired, maxlen, delivery_limit", where)
-			}
-		},
-		"exhausted":       func(n ast.Node) { p.Exhausted = d.exhausted(n, where+".exhausted") },
-		"max_retry_after": func(n ast.Node) { p.MaxRetryAfter = d.duration(n, where+".max_retry_after") },
-		"vhosts":          func(n ast.Node) { vhosts = d.vhostPatterns(n, where+".vhosts") },
-	})
-	d.all(
-		func() {
-			d.mapping(n, where, fields)
-			checks := []func(){limitsRead}
-			if way != nil {
-				checks = append(checks, func() { d.checkWay(wayAt, &p, way, jitterAt != nil, c) })
-			}
-			d.all(checks...)
-		},
-		func() {
-			if lacks(n, fields, "queues") {
-				d.fail(n, "%s names no queues; expected queues: [\"orders.*\"]", where)
-			}
-		},
-		func() { // of keys with mistakes p has the defaults
-			valid := p
-			if len(p.Queues) == 0 {
-				valid.Queues = []string{"*"}
-			}
-			if err := valid.Validate(); err != nil {
-				d.refuse(n, err)
-			}
-		},
-	)
-	if way != nil {
-		c.Ways[p.Name] = delay.For(&p, way)
-	}
-	c.Throttle[p.Name] = limits
-	c.policyVHosts[p.Name] = vhosts
-	c.warnOfLimits(&p, way, limits)
-	return p
-}
-
-func (d *document) texts(n ast.Node, where, expected string) []string {
-	var out []string
-	d.each(d.sequence(n, where, expected), func(_ int, item ast.Node) { out = append(out, d.text(item, where, "a text")) })
-	return out
-}
-
-func (d *document) attempts(n ast.Node, where string) int {
-	v, err := strconv.Atoi(d.text(n, where, "a number"))
-	if err != nil || v < 1 || v > policy.MaxAttempts {
-		d.fail(n, "%s is %s; expected a whole number from 1 to %d, the first delivery included", where, show(n), policy.MaxAttempts)
-	}
-	return v
-}
-
-func (d *document) backoff(n ast.Node, where string) (b policy.Backoff) {
-	if _, ok := n.(*ast.SequenceNode); ok {
-		b = policy.List(d.waits(n, where)...)
+func (k key) readFrom(v value) {
+	if _, ok := pairs(v.node); k.read != nil && (!ok || k.below == nil) {
+		k.read(v)
 	} else {
-		forms := d.mapping(n, where, map[string]field{
-			"fixed": func(n ast.Node) { b = policy.Fixed(d.duration(n, where+".fixed")) },
-			"linear": func(n ast.Node) {
-				initial, step, longest, hasStep := time.Second, time.Duration(0), 10*time.Minute, false
-				d.mapping(n, where+".linear", map[string]field{
-					"initial": func(n ast.Node) { initial = d.duration(n, where+".linear.initial") },
-					"step":    func(n ast.Node) { step, hasStep = d.duration(n, where+".linear.step"), true },
-					"max":     func(n ast.Node) { longest = d.duration(n, where+".linear.max") },
-				})
-				if !hasStep {
+		v.keys = k.below
+		sound := v.try(v.mapping)
+		all := sound
+		for _, check := range k.checks {
+			all = v.try(func() { check(v, sound) }) && all
+		}
+		if !all {
+			panic(collected{})
+		}
+	}
+	if k.last != nil {
+		k.last(v)
+	}
+}
+
+// keys is the table of all keys; those of a policy, and of others that are in lists, are below.
+func (c *Config) keys() key {
+	r, a, n, p := &c.Store.Redis, &c.Access, &c.Notify, &c.Decode.Protobuf
+	return group("",
+		group("broker",
+			row("url", &c.Broker.URL, urls("amqp", "amqps")),
+			row("management", &c.Broker.Management, urls("http", "https")),
+			c.brokerTLS(),
+			entries("vhosts", expectedVHosts, &c.Broker.VHosts, c.vhost),
+		),
+		group("store",
+			row("disk", &c.Store.Disk, text("a folder")),
+			row("reserve", &c.Store.Reserve, size),
+			row("restorable", &c.Store.Restorable, between(time.Minute, policy.LongestDelay, "1m to ten years")),
+			group("redis",
+				row("url", &r.URL, oneURL(redisSchemes...)),
+				row("prefix", &r.Prefix, matching("a name", "a name without braces and spaces", `^[^{} \t\r\n]+$`)),
+				row("durability", &r.Durability, oneOf("synced, replicated or cached",
+					"synced (on Redis's disk), replicated (in the memory of replicas) or cached (neither)",
+					"synced", "replicated", "cached")),
+				row("replicas", &r.Replicas, whole(16)),
+				row("lease", &r.Lease, between(5*time.Second, 10*time.Minute, "5s to 10m0s")),
+				row("timeout", &r.Timeout, between(100*time.Millisecond, time.Minute, "100ms to 1m0s")),
+				group("tls",
+					row("ca", &r.CA, file("a file")),
+					row("cert", &r.Cert, file("a file")),
+					row("key", &r.Key, file("a file")),
+				).settable().then(func(v value) {
+					if (r.Cert == "") != (r.Key == "") {
+						v.fail(" needs both cert and key, files in PEM, or neither")
+					}
+				}),
+			).then(func(v value) {
+				if r.Replicas > 0 && r.Durability != "replicated" {
+					v.fail(".replicas is how many must have what is written, which durability: replicated asks for; " +
+						"expected both or neither")
+				}
+			}),
+		),
+		row("listen", &c.Listen, address),
+		row("base_path", &c.BasePath, basePath),
+		group("log",
+			row("format", &c.Log.Format, oneOf("text or json", "text or json", "text", "json")),
+			row("level", &c.Log.Level, choice("debug, info, warn or error", levels)),
+		),
+		group("auth",
+			row("roles", &a.Roles, roles).of(".NAME", grant(&auth.Grant{})),
+			row("metrics", &a.OpenMetrics, scalar("open or viewer", "open, for everybody, or viewer",
+				among(map[string]bool{"open": true, "viewer": false}))),
+			row("proxies", (*[]netip.Prefix)(&a.Proxies), networks),
+		).settable().then(func(value) { a.SignIn = true }),
+		row("tls", &a.BehindProxy,
+			choice("keys cert and key, or behind-proxy", map[string]bool{"behind-proxy": true})).or(
+			row("cert", &a.TLS.Cert, file("a file")),
+			row("key", &a.TLS.Key, file("a file")),
+			row("client_ca", &a.TLS.ClientCA, file("a file")),
+		).then(func(v value) {
+			if !a.BehindProxy && (a.TLS.Cert == "" || a.TLS.Key == "") {
+				v.fail(" needs both cert and key, files in PEM")
+			}
+		}),
+		row("read_only", &a.ReadOnly, boolean),
+		entries("policies", "a list of policies", (*[]policy.Policy)(&c.Policies), c.policy).then(func(v value) {
+			if len(c.Policies) == 0 {
+				v.fail(" is empty, so every message would be parked; leave the key out for the default policy")
+			}
+		}),
+		group("decode",
+			group("protobuf",
+				row("files", &p.Files, files(`a list of files, such as ["proto/order.proto"]`)),
+				row("import_paths", &p.ImportPaths, files(`a list of folders, such as ["proto"]`)),
+				row("descriptor_sets", &p.DescriptorSets, files(`a list of files, such as ["shop.pb"]`)),
+				entries("queues", "a list of queues with a message", &p.Queues, queueType),
+				row("header", &p.Header, text("a header's name")),
+				row("type_property", &p.TypeProperty, scalar(boolean.expected, boolean.expected,
+					func(s string) (bool, bool) {
+						b, err := strconv.ParseBool(s)
+						return b, err == nil
+					})),
+			).settable().
+				need(" names neither files nor descriptor_sets, so there are no types", "files", "descriptor_sets").
+				need(" does not say which messages have which type; expected queues, header or type_property",
+					"queues", "header", "type_property"),
+		),
+		group("notify",
+			row("page", &n.Page, oneURL("http", "https").and(func(v value, s string) {
+				if u, err := url.Parse(s); err != nil || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
+					v.wrong("where the page is, such as https://redrive.example.com")
+				}
+			})),
+			row("critical", &n.Critical, queues(" is empty; leave the key out")),
+			row("no_consumer", &n.NoConsumer, between(0, year, "0s to a year")),
+			row("oldest_waiting", &n.OldestWaiting, between(time.Second, year, "1s to a year")),
+			row("burst", &n.Burst, perMinute),
+			row("allow_private", &n.AllowPrivate, networks),
+			entries("routes", "a list of routes", &n.Routes, c.route),
+		),
+	).also(func(v value, _ bool) {
+		unknown := v.unknown() // which may be any
+		c.brokerUnsound = unknown || v.unsound["broker"]
+		if unknown || v.unsound["listen"] || v.unsound["auth"] || v.unsound["tls"] {
+			return
+		}
+		if err := c.CheckExposure(); err != nil {
+			listen, _ := v.at("listen")
+			v.refuse(listen.node, err)
+		}
+	}).then(func(value) {
+		c.warnOfOverlaps()
+		c.warnOfTopicPatterns()
+	})
+}
+
+func grant(g *auth.Grant) key {
+	role := parsing("a role", auth.ParseRole)
+	return row("", &g.Role, role).or(
+		row("role", &g.Role, role),
+		row("queues", &g.Queues, queues(" is empty; leave the key out for all queues")),
+	).then(func(v value) {
+		if g.Role == auth.NoRole {
+			v.fail(" names no role; expected role: viewer, operator, editor or admin")
+		}
+	})
+}
+
+func queueType(_ int, q *decode.QueueType) key {
+	return group("",
+		row("queues", &q.Queues, queues("")),
+		row("message", &q.Message, text("a message type")),
+	).then(func(v value) {
+		if len(q.Queues) == 0 || q.Message == "" {
+			v.fail(" needs queues and a message, such as {queues: [\"orders.*\"], message: shop.Order}")
+		}
+	})
+}
+
+const expectedVHosts = "a list of virtual hosts, each a name or {name: …, user: …, password_env: …}"
+
+func (c *Config) vhost(_ int, h *VHost) key {
+	const noName = " has no name; expected a virtual host's, such as billing"
+	var at secretSource
+	return row("", &h.Name, text(expectedVHosts)).or(
+		row("name", &h.Name, text("a name")),
+		row("user", &h.User, text("a user of RabbitMQ's").and(func(v value, user string) {
+			if user == "" {
+				v.fail(" is empty; expected a user of RabbitMQ's")
+			}
+		})),
+		row("password_env", &at.env, text("a text")),
+		row("password_file", &at.file, file("a text")),
+	).also(func(v value, _ bool) {
+		switch {
+		case len(v.given("password_env", "password_file")) > 1:
+			v.fail(" has password_env and password_file; expected one of them")
+		case v.lacks("user") != v.lacks("password_env", "password_file"):
+			v.fail(" has only one of a user and a password; expected user with password_env or password_file, " +
+				"or neither for those of broker.url")
+		}
+	}).need(noName, "name").then(func(v value) {
+		if h.Name == "" {
+			v.fail(noName)
+		}
+		name, _ := v.at("name")
+		at.fail = name.place()
+		c.vhosts = append(c.vhosts, at)
+	})
+}
+
+// brokerTLS are the service's client certificate and RabbitMQ's authorities. The files must exist
+// and be usable when the config is read.
+func (c *Config) brokerTLS() key {
+	t := &c.Broker.Credentials.TLS
+	return group("tls",
+		row("ca", &t.CA, file("a file in PEM").and(func(v value, ca string) {
+			if _, err := (credentials.TLS{CA: ca}).Config(""); err != nil {
+				v.fail(": %w", err)
+			}
+		})),
+		row("cert", &t.Cert, file("a file in PEM")),
+		row("key", &t.Key, file("a file in PEM")),
+		row("server_name", &t.ServerName, text("a host's name")),
+	).settable().then(func(v value) {
+		if *t == (credentials.TLS{}) {
+			v.fail(" is empty; expected some of ca, cert and key, server_name")
+		}
+		c.tlsAt.fail = v.place()
+		secure, err := t.Config("")
+		if err != nil {
+			last := v
+			for _, name := range v.given("ca", "cert", "key") {
+				last, _ = v.at(name)
+			}
+			v.document.fail(last.node, "%s: %w", v.path, err)
+		}
+		c.warnOfExpiry(t.Cert, secure.Certificates)
+	})
+}
+
+func (c *Config) policy(i int, p *policy.Policy) key {
+	const (
+		expectedBackoff    = "one of fixed, linear, exponential, or a list of waits"
+		reasons            = "rejected, expired, maxlen, delivery_limit"
+		expectedNoConsumer = "pause, {probes: N} for an autoscaler that starts at N messages, " +
+			"or retry for queues that are read with basic.get"
+	)
+	*p = policy.Default()
+	p.Name, p.Queues = fmt.Sprintf("policy %d", i+1), nil
+	var only []string // virtual hosts
+	var backoff policy.Backoff
+	var list, levels []time.Duration
+	var fixed, step, unit time.Duration
+	initial, longest, factor := time.Second, 10*time.Minute, 2.0
+	var to policy.Destination
+	var toQueue string
+	var way delay.Way
+	limits := throttle.Rules{Settle: throttle.DefaultSettle, NoConsumer: throttle.PauseWithoutConsumers}
+	on, breaker := false, throttle.DefaultBreaker()
+	return group("",
+		row("name", &p.Name, text("a name")),
+		row("queues", &p.Queues, queues(" names no queues; expected queues: [\"orders.*\"]")),
+		row("vhosts", &only, vhosts),
+		row("attempts", &p.Attempts, wholeNumber("a number", ", the first delivery included", policy.MaxAttempts)),
+		row("backoff", &list, delays(expectedBackoff)).or(
+			row("fixed", &fixed, duration).then(func(value) { backoff = policy.Fixed(fixed) }),
+			group("linear",
+				row("initial", &initial, duration),
+				row("step", &step, duration),
+				row("max", &longest, duration),
+			).then(func(v value) {
+				if v.lacks("step") {
 					step = initial
 				}
-				b = policy.Linear(initial, step, longest)
-			},
-			"exponential": func(n ast.Node) {
-				initial, factor, longest := time.Second, 2.0, 10*time.Minute
-				d.mapping(n, where+".exponential", map[string]field{
-					"initial": func(n ast.Node) { initial = d.duration(n, where+".exponential.initial") },
-					"factor":  func(n ast.Node) { factor = d.number(n, where+".exponential.factor", 1, 1000) },
-					"max":     func(n ast.Node) { longest = d.duration(n, where+".exponential.max") },
-				})
-				b = policy.Exponential(initial, factor, longest)
-			},
-		})
-		if forms != 1 {
-			d.fail(n, "%s has %d forms; expected one of fixed, linear, exponential, or a list of waits", where, forms)
-		}
-	}
-	if err := b.Validate(); err != nil {
-		d.fail(n, "%s: %w", where, err)
-	}
-	return b
-}
-
-// repeated is a wait with how often: 10s x6.
-var repeated = regexp.MustCompile(`^(\S+)\s+[x×]\s*(\d+)$`)
-
-const mostWaits = 100_000
-
-func (d *document) waits(n ast.Node, where string) (waits []time.Duration) {
-	d.each(d.sequence(n, where, "a list of waits"), func(_ int, item ast.Node) {
-		s, times := d.text(item, where, "a wait such as 10s, or 10s x6"), 1
-		if m := repeated.FindStringSubmatch(s); m != nil {
-			s = m[1]
-			var err error
-			if times, err = strconv.Atoi(m[2]); err != nil || times < 1 || len(waits)+times > mostWaits {
-				d.fail(item, "%s: %s repeats %s times; expected from 1 to %d waits in all", where, m[1], m[2], mostWaits)
+				backoff = policy.Linear(initial, step, longest)
+			}),
+			group("exponential",
+				row("initial", &initial, duration),
+				row("factor", &factor, number(1, 1000)),
+				row("max", &longest, duration),
+			).then(func(value) { backoff = policy.Exponential(initial, factor, longest) }),
+		).then(func(v value) {
+			if v.form(expectedBackoff) == "" {
+				backoff = policy.List(list...)
 			}
+			if err := backoff.Validate(); err != nil {
+				v.fail(": %w", err)
+			}
+			p.Backoff = backoff
+		}),
+		row("jitter", &p.Jitter, jitter),
+		row("max_retry_after", &p.MaxRetryAfter, duration),
+		row("reasons", &p.Reasons, texts("a list of "+reasons,
+			" is empty, so nothing would be retried; expected some of "+reasons)),
+		row("exhausted", &p.Exhausted, choice(
+			"park, discard, or forward: {exchange: …, routing_key: …} or forward: {queue: …}",
+			map[string]policy.Exhausted{"park": {Action: policy.Park}, "discard": {Action: policy.Discard}})).or(
+			group("forward",
+				row("exchange", &to.Exchange, text("a name")),
+				row("routing_key", &to.RoutingKey, text("a text")),
+				row("queue", &toQueue, text("a queue's name")),
+			).then(func(v value) {
+				switch {
+				case toQueue != "" && to != (policy.Destination{}):
+					v.fail(" has both a queue and an exchange or routing key; expected one")
+				case toQueue != "":
+					to.RoutingKey = toQueue
+				case to.Exchange == "":
+					v.fail(" names neither an exchange nor a queue")
+				}
+				p.Exhausted = policy.Exhausted{Action: policy.Forward, Destination: to}
+			}),
+		),
+		row("wait", &way, wait).or(
+			row("levels", &levels, delays("a list of waits")).then(func(v value) {
+				if len(levels) == 0 {
+					v.fail(" is empty; leave the list out for levels from 1s to 1h")
+				}
+				if len(levels) > mostLevels {
+					v.fail(" are %d; expected at most %d, since each is a queue in RabbitMQ", len(levels), mostLevels)
+				}
+				way = v.way(ttlqueue.NewLevels(ttlqueue.Quorum, levels...))
+			}),
+			row("fixed", &fixed, duration).then(func(v value) {
+				way = v.way(ttlqueue.NewFixed(ttlqueue.Quorum, fixed))
+			}),
+			row("binary", &unit, duration).then(func(v value) { way = v.way(binary.New(unit)) }),
+		).then(func(v value) { v.form(expectedWait) }),
+		row("rate", &limits.Rate, rate),
+		row("in_flight", &limits.InFlight, whole(throttle.MaxTracked)),
+		row("settle", &limits.Settle, span),
+		row("breaker", &on, choice("on, off, or a mapping such as "+
+			"{share: 50%, least: 20, window: 1m, wait: 10s, max_wait: 2m, probes: 3, ramp: 1m}",
+			map[string]bool{"on": true, "true": true, "off": false, "false": false})).or( // these never change
+			row("share", &breaker.FailureRatio, share),
+			row("least", &breaker.MinRetries, whole(throttle.MaxTracked)),
+			row("window", &breaker.Window, span),
+			row("wait", &breaker.Wait, span),
+			row("max_wait", &breaker.MaxWait, span),
+			row("probes", &breaker.Probes, whole(1000)),
+			row("ramp", &breaker.Ramp, span),
+		).then(func(v value) {
+			if most, given := v.at("max_wait"); breaker.MaxWait < breaker.Wait {
+				if given {
+					most.fail(" is shorter than wait (%s)", policy.FormatDuration(breaker.Wait))
+				}
+				breaker.MaxWait = breaker.Wait
+			}
+			if _, mapping := pairs(v.node); on || mapping {
+				limits.Breaker = &breaker
+			}
+		}),
+		row("no_queue", &limits.NoQueue, span),
+		row("no_consumer", &limits.NoConsumer, oneOf(expectedNoConsumer, expectedNoConsumer,
+			throttle.PauseWithoutConsumers, throttle.RetryWithoutConsumers)).or(
+			row("probes", &limits.Probes, whole(1000)),
+		),
+	).need(" names no queues; expected queues: [\"orders.*\"]", "queues").also(func(v value, sound bool) {
+		if b := limits.Breaker; sound && b != nil && b.Window < limits.Settle {
+			if at, _ := v.at("breaker"); len(at.given("window")) > 0 {
+				at.fail(".window is shorter than settle (%s), so no retry would finish within it",
+					policy.FormatDuration(limits.Settle))
+			}
+			b.Window = 2 * limits.Settle
 		}
-		w, err := ParseDuration(s)
-		if err != nil {
-			d.fail(item, "%s has %s; expected a wait such as 500ms, 10s, 1m30s, 2h or 1d, with repeats as in 10s x6", where, show(item))
+	}).also(func(v value, sound bool) {
+		if sound && way != nil {
+			v.checkWay(p, way, c)
 		}
-		if err := policy.Fixed(w).Validate(); err != nil {
-			d.fail(item, "%s: %w", where, err)
+	}).also(func(v value, _ bool) { // of keys with mistakes p has the defaults
+		valid := *p
+		if len(p.Queues) == 0 {
+			valid.Queues = []string{"*"}
 		}
-		for range times {
-			waits = append(waits, w)
+		if err := valid.Validate(); err != nil {
+			v.refuse(v.node, err)
 		}
+	}).then(func(v value) {
+		if _, twice := c.Throttle[p.Name]; twice {
+			v.document.fail(v.node, "a second policy is named %q", p.Name)
+		}
+		if way != nil {
+			c.Ways[p.Name] = delay.For(p, way)
+		}
+		c.Throttle[p.Name], c.policyVHosts[p.Name] = limits, only
+		c.warnOfLimits(p, way, limits)
 	})
-	return waits
 }
 
-func (d *document) duration(n ast.Node, where string) time.Duration {
-	v, err := ParseDuration(d.text(n, where, "a duration"))
-	if err != nil {
-		d.fail(n, "%s is %s; expected a duration such as 500ms, 10s, 1m30s, 2h or 1d", where, show(n))
+// form returns which of the forms a mapping has, and refuses several; "" is no mapping.
+func (v value) form(expected string) string {
+	forms, ok := pairs(v.node)
+	switch {
+	case !ok:
+		return ""
+	case len(forms) != 1:
+		v.fail(" has %d forms; expected %s", len(forms), expected)
 	}
-	return v
+	return forms[0].Key.String()
 }
 
-// ParseDuration is Go's, with days and weeks.
-func ParseDuration(s string) (time.Duration, error) {
-	for unit, hours := range map[string]float64{"d": 24, "w": 7 * 24} {
-		if number, ok := strings.CutSuffix(s, unit); ok {
-			v, err := strconv.ParseFloat(number, 64)
-			if ns := v * hours * float64(time.Hour); err == nil && math.Abs(ns) < math.MaxInt64 {
-				return time.Duration(ns), nil
+// routeName needs no escaping in labels and paths.
+var routeName = matching("a name", "up to 63 letters, digits, - _ and .", `^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$`)
+
+func (c *Config) route(_ int, r *notify.Route) key {
+	*r = notify.DefaultRoute()
+	at := routeURL{route: len(c.Notify.Routes)}
+	var only []string // virtual hosts
+	var quiet [2]int
+	return group("",
+		row("name", &r.Name, routeName),
+		row("url", (*string)(&r.URL), text("a text")),
+		row("url_env", &at.env, text("a text")),
+		row("url_file", &at.file, file("a text")),
+		row("body", &r.Body, body),
+		row("events", &r.Kinds, list("a list of "+eventNames, " is empty; leave the key out for all events", event)),
+		row("queues", &r.Queues, queues(" is empty; leave the key out")),
+		row("vhosts", &only, vhosts),
+		row("severity", &r.Least, parsing("info, warning or critical", notify.ParseSeverity)),
+		row("group_wait", &r.GroupWait, between(0, year, "0s to a year")),
+		row("repeat", &r.Repeat, between(time.Minute, year, "1m0s to a year")),
+		group("quiet", row("hours", &quiet, hours), row("zone", &r.Quiet.Zone, zone)).then(func(v value) {
+			if len(v.given("hours", "zone")) < 2 {
+				v.fail(" needs hours and a zone, such as {hours: 22:00-07:00, zone: Europe/Berlin}")
 			}
-			return 0, fmt.Errorf("%q is not a duration", s)
+			r.Quiet.From, r.Quiet.To = quiet[0], quiet[1]
+		}),
+		row("resolved", &r.Resolved, boolean),
+	).need(" has no name", "name").also(func(v value, _ bool) {
+		if slices.ContainsFunc(c.Notify.Routes, func(o notify.Route) bool { return o.Name == r.Name }) {
+			v.document.fail(v.node, "a second route is named %q", r.Name)
 		}
-	}
-	if s == "0" {
-		return 0, fmt.Errorf("a duration needs a unit")
-	}
-	return time.ParseDuration(s)
-}
-
-func (d *document) number(n ast.Node, where string, low, high float64) float64 {
-	v, err := strconv.ParseFloat(d.text(n, where, "a number"), 64)
-	if err != nil || !(v >= low && v <= high) {
-		d.fail(n, "%s is %s; expected a number from %v to %v", where, show(n), low, high)
-	}
-	return v
-}
-
-var sizeUnits = map[string]uint64{"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-
-func (d *document) size(n ast.Node, where string) uint64 {
-	s := d.text(n, where, "a size")
-	for unit, by := range sizeUnits {
-		if number, ok := strings.CutSuffix(s, unit); ok {
-			if v, err := strconv.ParseUint(strings.TrimSpace(number), 10, 32); err == nil && v > 0 {
-				return v * by
+	}).need(" has no URL; expected url_env, url_file or url", "url", "url_env", "url_file").also(func(v value, _ bool) {
+		given := v.given("url", "url_env", "url_file")
+		if len(given) > 1 {
+			v.fail(" has %s; expected one of them", strings.Join(given, " and "))
+		}
+		if url, ok := v.at("url"); ok && !v.unsound[url.path] {
+			if err := notify.Check(r); err != nil {
+				url.fail(" %w", err)
 			}
 		}
-	}
-	d.fail(n, "%s is %s; expected a size such as 256MiB or 2GiB", where, show(n))
-	return 0
-}
-
-func (d *document) jitter(n ast.Node, where string) policy.Jitter {
-	const expected = "none, full, equal, or a fraction from 0 to 1"
-	switch s := d.text(n, where, expected); s {
-	case "none":
-		return policy.None
-	case "full":
-		return policy.Full
-	case "equal":
-		return policy.Equal
-	default:
-		v, err := strconv.ParseFloat(s, 64)
-		if err != nil || !(v >= 0 && v <= 1) {
-			d.fail(n, "%s is %s; expected %s", where, show(n), expected)
+	}).then(func(v value) {
+		given, _ := v.at(v.given("url", "url_env", "url_file")[0])
+		at.fail = given.place()
+		if r.URL != "" {
+			c.Warnings = append(c.Warnings, fmt.Sprintf("notify route %q: its URL is in the file, for all who can "+
+				"read it; url_env or url_file keep it out", r.Name))
+		} else {
+			c.routeURLs = append(c.routeURLs, at)
 		}
-		return policy.Fraction(v)
-	}
-}
-
-func (d *document) exhausted(n ast.Node, where string) (e policy.Exhausted) {
-	const expected = "park, discard, or forward: {exchange: …, routing_key: …} or forward: {queue: …}"
-	if s, ok := n.(*ast.StringNode); ok {
-		switch s.Value {
-		case "park":
-			return policy.Exhausted{Action: policy.Park}
-		case "discard":
-			return policy.Exhausted{Action: policy.Discard}
-		}
-		d.fail(n, "%s is %s; expected %s", where, show(n), expected)
-	}
-	d.mapping(n, where, map[string]field{"forward": func(n ast.Node) {
-		e.Action = policy.Forward
-		var queue string
-		d.mapping(n, where+".forward", map[string]field{
-			"exchange":    func(n ast.Node) { e.Destination.Exchange = d.text(n, where+".forward.exchange", "a name") },
-			"routing_key": func(n ast.Node) { e.Destination.RoutingKey = d.text(n, where+".forward.routing_key", "a text") },
-			"queue":       func(n ast.Node) { queue = d.text(n, where+".forward.queue", "a queue's name") },
-		})
-		switch {
-		case queue != "" && e.Destination != (policy.Destination{}):
-			d.fail(n, "%s.forward has both a queue and an exchange or routing key; expected one", where)
-		case queue != "":
-			e.Destination.RoutingKey = queue
-		case e.Destination.Exchange == "":
-			d.fail(n, "%s.forward names neither an exchange nor a queue", where)
-		}
-	}})
-	return e
+		c.routeVHosts[r.Name] = only
+	})
 }

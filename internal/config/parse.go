@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -67,7 +66,7 @@ func parse(name string, data []byte, getenv func(string) string) (*Config, error
 		d.try(func() { d.fail(bodies[1], "a second document begins here; a config file has one") })
 	}
 	if body != nil {
-		d.try(func() { d.config(body, c) })
+		d.try(func() { c.keys().readFrom(value{document: d, node: body}) })
 	}
 	return c, d.mistakes()
 }
@@ -83,7 +82,7 @@ func notYAML(name string, data []byte, err error) *Error {
 	for i, line := range strings.Split(string(data), "\n") {
 		indent := line[:len(line)-len(strings.TrimLeft(line, " \t"))]
 		if at := strings.Index(indent, "\t"); at >= 0 {
-			return &Error{File: name, Line: i + 1, Column: at + 1, Msg: "not valid YAML: the line is indented with a tab", Hint: "indent with spaces"}
+			return &Error{name, i + 1, at + 1, "not valid YAML: the line is indented with a tab", "indent with spaces"}
 		}
 	}
 	return e
@@ -97,7 +96,7 @@ type document struct {
 	// variables are the tokens that are not from the file, and which variables they are from.
 	variables map[*token.Token]string
 	wrong     []error
-	unsound   map[string]bool // keys of the file, not below others, in which something is wrong
+	unsound   map[string]bool // keys in which something is wrong, by path
 }
 
 // collected is what a mapping panics with whose mistakes are in document.wrong.
@@ -120,16 +119,6 @@ func (d *document) try(read func()) (sound bool) {
 	return true
 }
 
-// each reads the items of a list. After mistakes in some it stops what reads the list, whose
-// checks would find what follows from them.
-func (d *document) each(items []ast.Node, read func(i int, item ast.Node)) {
-	checks := make([]func(), len(items))
-	for i, item := range items {
-		checks[i] = func() { read(i, item) }
-	}
-	d.all(checks...)
-}
-
 // all makes checks of which none follows from another, and stops after mistakes as each does.
 func (d *document) all(checks ...func()) {
 	all := true
@@ -139,15 +128,6 @@ func (d *document) all(checks ...func()) {
 	if !all {
 		panic(collected{})
 	}
-}
-
-// lacks reports whether a mapping has none of the keys, nor an unknown one that may be meant.
-func lacks(n ast.Node, fields map[string]field, keys ...string) bool {
-	values, _ := pairs(n)
-	return !slices.ContainsFunc(values, func(v *ast.MappingValueNode) bool {
-		key := v.Key.String()
-		return fields[key] == nil || slices.Contains(keys, key)
-	})
 }
 
 // mistakes returns what was collected, in the order of lines; those of variables come first.
@@ -206,16 +186,33 @@ func (d *document) at(n ast.Node) Error {
 	return e
 }
 
-// path is that of a file or folder that the config file names: from its own folder.
-func (d *document) path(name string) string {
+// beside returns the path of a file or folder that the config file names: from its own folder.
+func (d *document) beside(name string) string {
 	if filepath.IsAbs(name) {
 		return name
 	}
 	return filepath.Join(filepath.Dir(d.file), name)
 }
 
-// field reads the value of a key.
-type field func(ast.Node)
+// value is what a key has in the file.
+type value struct {
+	*document
+	node ast.Node
+	path string // its name in errors, such as store.redis.url; "" for the whole file
+	keys []key  // those that it may have, when it is read as a mapping
+}
+
+// fail reports what is wrong with the value; the format goes on after its path.
+func (v value) fail(format string, args ...any) {
+	v.document.fail(v.node, "%s"+format, append([]any{v.name()}, args...)...)
+}
+
+// wrong reports that the value is not what was expected.
+func (v value) wrong(expected string) { v.fail(" is %s; expected %s", show(v.node), expected) }
+
+func (v value) name() string { return cmp.Or(v.path, "the file") }
+
+func (v value) place() Error { return v.document.at(v.node) }
 
 // pairs are the keys and values of a mapping; false: it is none.
 func pairs(n ast.Node) ([]*ast.MappingValueNode, bool) {
@@ -228,60 +225,95 @@ func pairs(n ast.Node) ([]*ast.MappingValueNode, bool) {
 	return nil, false
 }
 
-// mapping reads a mapping that has some of the keys in fields, and returns how many. where is its
-// name in errors. The parser refuses a key that comes twice.
-func (d *document) mapping(n ast.Node, where string, fields map[string]field) int {
-	values, ok := pairs(n)
+// mapping reads a mapping. The parser refuses a key that comes twice.
+func (v value) mapping() {
+	values, ok := pairs(v.node)
 	if !ok {
-		d.fail(n, "%s is %s; expected keys: %s", where, show(n), keyNames(fields))
+		v.wrong("keys: " + names(v.keys))
 	}
-	nodes := make([]ast.Node, len(values))
-	for i, v := range values {
-		nodes[i] = v
+	var reads []func()
+	for _, pair := range values {
+		reads = append(reads, func() {
+			name := pair.Key.String()
+			i := slices.IndexFunc(v.keys, func(k key) bool { return k.name == name })
+			if i < 0 {
+				v.document.fail(pair.Key, "%s has no key %q%s; expected one of: %s",
+					v.name(), name, suggestion(name, v.keys), names(v.keys))
+			}
+			at := value{document: v.document, node: pair.Value, path: strings.TrimPrefix(v.path+"."+name, ".")}
+			if !v.try(func() {
+				if at.node == nil || at.node.Type() == ast.NullType {
+					v.document.fail(pair.Key, "%s.%s has no value; leave the key out for its default", v.name(), name)
+				}
+				v.keys[i].readFrom(at)
+			}) {
+				v.unsound[at.path] = true
+				panic(collected{})
+			}
+		})
 	}
-	d.each(nodes, func(i int, _ ast.Node) {
-		v := values[i]
-		key := v.Key.String()
-		read, ok := fields[key]
-		switch {
-		case !ok:
-			d.fail(v.Key, "%s has no key %q%s; expected one of: %s", where, key, suggestion(key, fields), keyNames(fields))
-		case v.Value == nil || v.Value.Type() == ast.NullType:
-			d.fail(v.Key, "%s.%s has no value; leave the key out for its default", where, key)
-		}
-		read(v.Value)
-	})
-	return len(values)
+	v.all(reads...)
 }
 
-func (d *document) sequence(n ast.Node, where, expected string) []ast.Node {
-	s, ok := n.(*ast.SequenceNode)
-	if !ok {
-		d.fail(n, "%s is %s; expected %s", where, show(n), expected)
+// at returns the value of a key of a mapping; false: v itself, since the mapping lacks it.
+func (v value) at(name string) (value, bool) {
+	values, _ := pairs(v.node)
+	for _, pair := range values {
+		if pair.Key.String() == name {
+			return value{document: v.document, node: pair.Value, path: v.path + "." + name}, true
+		}
 	}
-	return s.Values
+	return v, false
+}
+
+// given returns which of the keys a mapping has, in its order.
+func (v value) given(keys ...string) (names []string) {
+	values, _ := pairs(v.node)
+	for _, pair := range values {
+		if name := pair.Key.String(); slices.Contains(keys, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// lacks reports whether a mapping has none of the keys, nor an unknown one that may be meant.
+func (v value) lacks(keys ...string) bool { return !v.unknown() && len(v.given(keys...)) == 0 }
+
+// unknown reports whether a mapping has a key that it may not have.
+func (v value) unknown() bool {
+	values, _ := pairs(v.node)
+	return slices.ContainsFunc(values, func(pair *ast.MappingValueNode) bool {
+		return !slices.ContainsFunc(v.keys, func(k key) bool { return k.name == pair.Key.String() })
+	})
+}
+
+// each reads the items of a list. After mistakes in some it stops what reads the list, whose
+// checks would find what follows from them.
+func (v value) each(expected string, read func(i int, item value)) {
+	list, ok := v.node.(*ast.SequenceNode)
+	if !ok {
+		v.wrong(expected)
+	}
+	var reads []func()
+	for i, item := range list.Values {
+		reads = append(reads, func() { read(i, value{document: v.document, node: item, path: v.path}) })
+	}
+	v.all(reads...)
 }
 
 // text reads a scalar as it is written; quoted or not.
-func (d *document) text(n ast.Node, where, expected string) string {
-	switch s := n.(type) {
+func (v value) text(expected string) string {
+	switch s := v.node.(type) {
 	case *ast.StringNode:
 		return s.Value
 	case *ast.LiteralNode:
 		return s.Value.Value
 	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
-		return n.GetToken().Value
+		return v.node.GetToken().Value
 	}
-	d.fail(n, "%s is %s; expected %s", where, show(n), expected)
+	v.wrong(expected)
 	return ""
-}
-
-func (d *document) boolean(n ast.Node, where string) bool {
-	b, ok := n.(*ast.BoolNode)
-	if !ok {
-		d.fail(n, "%s is %s; expected true or false", where, show(n))
-	}
-	return b.Value
 }
 
 func show(n ast.Node) string {
@@ -301,41 +333,37 @@ func show(n ast.Node) string {
 	return "something else"
 }
 
-func keyNames(fields map[string]field) string {
-	return strings.Join(slices.Sorted(maps.Keys(fields)), ", ")
+// names are those of keys, sorted.
+func names(keys []key) string {
+	var all []string
+	for _, k := range keys {
+		all = append(all, k.name)
+	}
+	slices.Sort(all)
+	return strings.Join(all, ", ")
 }
 
 // suggestion is a key that differs by at most two letters.
-func suggestion(key string, fields map[string]field) string {
-	best, at := "", 3
-	for _, f := range slices.Sorted(maps.Keys(fields)) {
-		if n := distance(key, f); n < at {
-			best, at = f, n
+func suggestion(name string, keys []key) string {
+	for n := range 3 {
+		for other := range strings.SplitSeq(names(keys), ", ") {
+			if near(name, other, n) {
+				return fmt.Sprintf(" (did you mean %q?)", other)
+			}
 		}
 	}
-	if best == "" {
-		return ""
-	}
-	return fmt.Sprintf(" (did you mean %q?)", best)
+	return ""
 }
 
-// distance is how many letters must be added, taken away or changed.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
+// near reports whether a becomes b when at most n letters are added, taken away or changed.
+func near(a, b string, n int) bool {
+	switch {
+	case n < 0:
+		return false
+	case a == "" || b == "":
+		return len(a)+len(b) <= n
+	case a[0] == b[0]:
+		return near(a[1:], b[1:], n)
 	}
-	for i := range len(a) {
-		last := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			change := last
-			if a[i] != b[j] {
-				change++
-			}
-			last = row[j+1]
-			row[j+1] = min(change, row[j]+1, last+1)
-		}
-	}
-	return row[len(b)]
+	return near(a[1:], b, n-1) || near(a, b[1:], n-1) || near(a[1:], b[1:], n-1)
 }

@@ -7,45 +7,11 @@ import (
 	"reflect"
 	"time"
 
-	"github.com/goccy/go-yaml/ast"
-
 	"github.com/redrive-mq/redrive/internal/addresses"
 	"github.com/redrive-mq/redrive/internal/credentials"
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 )
-
-// brokerTLS reads the service's client certificate and RabbitMQ's authorities. The files must exist
-// and be usable when the config is read.
-func (d *document) brokerTLS(n ast.Node, c *Config) {
-	const where = "broker.tls"
-	t, at := &c.Broker.Credentials.TLS, n
-	file := func(to *string) field {
-		return func(n ast.Node) {
-			*to, at = d.path(d.text(n, where, "a file in PEM")), n
-		}
-	}
-	d.mapping(n, where, map[string]field{
-		"ca": func(n ast.Node) {
-			file(&t.CA)(n)
-			if _, err := (credentials.TLS{CA: t.CA}).Config(""); err != nil {
-				d.fail(n, "%s.ca: %w", where, err)
-			}
-		},
-		"cert":        file(&t.Cert),
-		"key":         file(&t.Key),
-		"server_name": func(n ast.Node) { t.ServerName = d.text(n, where+".server_name", "a host's name") },
-	})
-	if *t == (credentials.TLS{}) {
-		d.fail(n, "%s is empty; expected some of ca, cert and key, server_name", where)
-	}
-	secure, err := t.Config("")
-	if err != nil {
-		d.fail(at, "%s: %w", where, err)
-	}
-	c.tlsAt = d.secretSource(n)
-	c.warnOfExpiry(t.Cert, secure.Certificates)
-}
 
 // warnOfExpiry warns of a client certificate that RabbitMQ will refuse.
 func (c *Config) warnOfExpiry(file string, pairs []tls.Certificate) {
@@ -59,19 +25,21 @@ func (c *Config) warnOfExpiry(file string, pairs []tls.Certificate) {
 // credentials records which files hold passwords, so that each new connection reads them again, and
 // returns what is wrong with TLS.
 func (c *Config) credentials(getenv func(string) string) error {
-	of := func(urls, urlFile string) (l credentials.Login) {
-		switch password := getenv("REDRIVE_BROKER_PASSWORD_FILE"); {
-		case password != "":
-			l = credentials.Login{User: addresses.User(urls), PasswordFile: password}
-		case getenv("REDRIVE_BROKER_PASSWORD") == "":
-			l = credentials.Login{URLFile: urlFile}
+	// of returns which file has the password of a URL, or the whole URL.
+	of := func(urls, name, password string) (l credentials.Login) {
+		switch file := getenv(password + "_FILE"); {
+		case urls == "":
+		case file != "":
+			l = credentials.Login{User: addresses.User(urls), PasswordFile: file}
+		case getenv(password) == "":
+			l = credentials.Login{URLFile: getenv(name + "_FILE")}
 		}
 		return l
 	}
-	c.Store.Redis.login(getenv)
-	b := &c.Broker
-	b.Credentials.Login = of(b.URL, getenv("REDRIVE_BROKER_URL_FILE"))
-	if b.ManagementLogin = of(b.Management, getenv("REDRIVE_MANAGEMENT_URL_FILE")); c.sameLogin {
+	b, r := &c.Broker, &c.Store.Redis
+	r.Login = of(r.URL, "REDRIVE_REDIS_URL", "REDRIVE_REDIS_PASSWORD")
+	b.Credentials.Login = of(b.URL, "REDRIVE_BROKER_URL", "REDRIVE_BROKER_PASSWORD")
+	if b.ManagementLogin = of(b.Management, "REDRIVE_MANAGEMENT_URL", "REDRIVE_BROKER_PASSWORD"); c.sameLogin {
 		b.ManagementLogin = b.Credentials.Login
 	}
 	for _, s := range addresses.Split(b.Management) {
@@ -103,18 +71,18 @@ func (c *Config) credentials(getenv func(string) string) error {
 
 // Same tells whether two are equal; passwords that each connection reads again do not count.
 func (b Broker) Same(as Broker) bool {
-	bare := func(b Broker) Broker {
-		for _, of := range []struct {
-			urls  *string
-			login credentials.Login
-		}{{&b.URL, b.Credentials.Login}, {&b.Management, b.ManagementLogin}} {
-			if of.login != (credentials.Login{}) {
-				*of.urls, _ = addresses.Each(*of.urls, func(u *url.URL) { u.User = nil })
-			}
-		}
-		return b
+	for _, b := range []*Broker{&b, &as} {
+		b.URL, b.Management = bare(b.URL, b.Credentials.Login), bare(b.Management, b.ManagementLogin)
 	}
-	return reflect.DeepEqual(bare(b), bare(as))
+	return reflect.DeepEqual(b, as)
+}
+
+// bare returns URLs without their login, if that is read again.
+func bare(urls string, login credentials.Login) string {
+	if login != (credentials.Login{}) {
+		urls, _ = addresses.Each(urls, func(u *url.URL) { u.User = nil })
+	}
+	return urls
 }
 
 // API returns a client of the management API, for a virtual host.

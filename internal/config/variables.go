@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -9,40 +10,42 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
-// settings are the keys that environment variables set: all but those in lists, whose list is
-// set as a whole, and the three URLs, which have shorter names. A key comes after those above it.
-var settings = []string{
-	"broker.tls", "broker.tls.ca", "broker.tls.cert", "broker.tls.key", "broker.tls.server_name", "broker.vhosts",
-	"store.disk", "store.reserve", "store.restorable", "store.redis.prefix", "store.redis.durability", "store.redis.replicas",
-	"store.redis.lease", "store.redis.timeout", "store.redis.tls", "store.redis.tls.ca", "store.redis.tls.cert", "store.redis.tls.key",
-	"listen", "base_path", "log.format", "log.level",
-	"auth", "auth.roles", "auth.metrics", "auth.proxies", "tls", "tls.cert", "tls.key", "tls.client_ca", "read_only",
-	"policies",
-	"decode.protobuf", "decode.protobuf.files", "decode.protobuf.import_paths", "decode.protobuf.descriptor_sets",
-	"decode.protobuf.queues", "decode.protobuf.header", "decode.protobuf.type_property",
-	"notify.page", "notify.critical", "notify.no_consumer", "notify.oldest_waiting", "notify.burst", "notify.allow_private", "notify.routes",
+// ownNames are the variables that are not named like their key. Load reads them.
+var ownNames = map[string]string{
+	"broker.url": "REDRIVE_BROKER_URL", "broker.management": "REDRIVE_MANAGEMENT_URL", "store.redis.url": "REDRIVE_REDIS_URL",
+}
+
+// settings are the keys that environment variables set, each after those above it: none in lists,
+// whose list is set as a whole.
+var settings = settable("", Default().keys())
+
+func settable(path string, k key) (all []string) {
+	for _, k := range k.below {
+		at := strings.TrimPrefix(path+"."+k.name, ".")
+		if k.variable {
+			all = append(all, at)
+		}
+		all = append(all, settable(at, k)...)
+	}
+	return all
 }
 
 // Variable returns the name of the environment variable that sets a key, such as
 // REDRIVE_STORE_DISK for store.disk; "" for one that none sets.
 func Variable(key string) string {
-	switch {
-	case key == "broker.url":
-		return "REDRIVE_BROKER_URL"
-	case key == "broker.management":
-		return "REDRIVE_MANAGEMENT_URL"
-	case key == "store.redis.url":
-		return "REDRIVE_REDIS_URL"
-	case slices.Contains(settings, key):
-		return "REDRIVE_" + strings.ToUpper(strings.ReplaceAll(key, ".", "_"))
+	if !slices.Contains(settings, key) {
+		return ""
 	}
-	return ""
+	return cmp.Or(ownNames[key], "REDRIVE_"+strings.ToUpper(strings.ReplaceAll(key, ".", "_")))
 }
 
 // withVariables returns the file's mapping with what the environment sets in its place; nil is an
 // empty file.
 func (d *document) withVariables(body ast.Node, getenv func(string) string) ast.Node {
 	for _, key := range settings {
+		if ownNames[key] != "" {
+			continue
+		}
 		path := strings.Split(key, ".")
 		text, name, err := variable(Variable(key), getenv)
 		var value ast.Node

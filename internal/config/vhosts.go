@@ -13,8 +13,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/goccy/go-yaml/ast"
-
 	"github.com/redrive-mq/redrive/internal/addresses"
 	"github.com/redrive-mq/redrive/internal/credentials"
 	"github.com/redrive-mq/redrive/internal/delay"
@@ -146,70 +144,6 @@ func folderOf(vhost string) string {
 	return name
 }
 
-// vhosts reads the further virtual hosts, and where each stands.
-func (d *document) vhosts(n ast.Node, where string) (all []VHost, places []secretSource) {
-	d.each(d.sequence(n, where, expectedVHosts), func(i int, item ast.Node) {
-		v, at := d.vhost(item, fmt.Sprintf("%s[%d]", where, i))
-		all, places = append(all, v), append(places, at)
-	})
-	return all, places
-}
-
-const expectedVHosts = "a list of virtual hosts, each a name or {name: …, user: …, password_env: …}"
-
-func (d *document) vhost(n ast.Node, where string) (v VHost, at secretSource) {
-	at = d.secretSource(n)
-	noName := func() { d.fail(n, "%s has no name; expected a virtual host's, such as billing", where) }
-	if _, ok := pairs(n); ok {
-		var passwords []string
-		given := func(key string, n ast.Node) string {
-			passwords = append(passwords, key)
-			return d.text(n, where+"."+key, "a text")
-		}
-		fields := map[string]field{
-			"name": func(n ast.Node) { v.Name, at.fail = d.text(n, where+".name", "a name"), d.secretSource(n).fail },
-			"user": func(n ast.Node) {
-				if v.User = d.text(n, where+".user", "a user of RabbitMQ's"); v.User == "" {
-					d.fail(n, "%s.user is empty; expected a user of RabbitMQ's", where)
-				}
-			},
-			"password_env":  func(n ast.Node) { at.env = given("password_env", n) },
-			"password_file": func(n ast.Node) { at.file = d.path(given("password_file", n)) },
-		}
-		d.all(
-			func() { d.mapping(n, where, fields) },
-			func() {
-				switch {
-				case len(passwords) > 1:
-					d.fail(n, "%s has password_env and password_file; expected one of them", where)
-				case lacks(n, fields, "user") != lacks(n, fields, "password_env", "password_file"):
-					d.fail(n, "%s has only one of a user and a password; expected user with password_env or password_file, or neither for those of broker.url", where)
-				}
-			},
-			func() {
-				if lacks(n, fields, "name") {
-					noName()
-				}
-			},
-		)
-	} else {
-		v.Name = d.text(n, where, expectedVHosts)
-	}
-	if v.Name == "" {
-		noName()
-	}
-	return v, at
-}
-
-// vhostPatterns reads which virtual hosts something is for.
-func (d *document) vhostPatterns(n ast.Node, where string) []string {
-	all := d.texts(n, where, `a list of virtual hosts or patterns, such as ["shop-*"]`)
-	if len(all) == 0 {
-		d.fail(n, "%s is empty; leave the key out for all virtual hosts", where)
-	}
-	return all
-}
-
 // warnOfOverlaps warns of queues that an earlier policy matches too, in a virtual host that both
 // are for.
 func (c *Config) warnOfOverlaps() {
@@ -255,7 +189,7 @@ func (c *Config) overlap(a, b string) bool {
 // readPasswords reads the passwords of virtual hosts from variables and files.
 func (c *Config) readPasswords(getenv func(string) string) error {
 	var wrong []error
-	for i := range c.vhosts {
+	for i := range c.Broker.VHosts {
 		v, at := &c.Broker.VHosts[i], &c.vhosts[i]
 		if v.User == "" {
 			continue
