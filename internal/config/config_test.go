@@ -1,14 +1,15 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"os"
 	"path/filepath"
 	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -159,67 +160,47 @@ func TestHowLongWhatIsDiscardedCanBeRestored(t *testing.T) {
 
 var update = flag.Bool("update", false, "write docs/reference/configuration.md")
 
-var (
-	keysOf   = regexp.MustCompile(`has no key "zzz"; expected one of: ([a-z0-9_, ]+)`)
-	expected = regexp.MustCompile(`(?:^|[;,:] )expected (.+)`)
-	// required are the errors of what lacks beside a key.
-	required = regexp.MustCompile(`(?m)^.*\b(names no|names neither|has no|has only one|needs|does not say)\b.*$`)
-)
+// rows are those of the reference.
+func rows(path string, keys []key) (all []string) {
+	slices.SortFunc(keys, func(a, b key) int { return strings.Compare(a.name, b.name) })
+	for _, k := range keys {
+		at := strings.TrimPrefix(path+"."+k.name, ".")
+		cells := []string{"`" + at + "`", strings.NewReplacer("|", `\|`, "*", `\*`).Replace(cmp.Or(k.expected, "keys")), k.standard(), ""}
+		if name := Variable(at); name != "" {
+			cells[3] = "`" + name + "`"
+		}
+		all = append(all, "| "+strings.Join(cells, " | ")+" |")
+		all = append(append(all, rows(at, k.below)...), rows(at+k.in, k.items)...)
+	}
+	return all
+}
 
-// refused is the error for a file in which the key at path has this value.
-func refused(t *testing.T, path []string, value string) string {
-	t.Helper()
-	for _, key := range slices.Backward(path) {
-		if name, list := strings.CutSuffix(key, "[]"); list {
-			value = "{" + name + ": [" + value + "]}"
-		} else {
-			value = "{" + name + ": " + value + "}"
+// standard is the value of a key that is left out, where it is one word.
+func (k key) standard() string {
+	word := ""
+	switch to := k.to.(type) {
+	case *time.Duration:
+		word = strings.ReplaceAll(policy.FormatDuration(*to), " ", "")
+	case *uint64:
+		word = fmt.Sprintf("%dMiB", *to>>20)
+	case *slog.Level:
+		word = strings.ToLower(to.String())
+	case *string:
+		word = *to
+	case *int, *float64:
+		word = fmt.Sprint(reflect.ValueOf(to).Elem())
+	case *bool:
+		if k.expected == boolean.expected {
+			word = fmt.Sprint(*to)
 		}
 	}
-	file := t.TempDir() + "/redrive.yaml"
-	must(t, os.WriteFile(file, []byte(value+"\n"), 0o600))
-	_, err := Load(file, func(string) string { return "" })
-	if err == nil {
+	if k.expected == expectedPerMinute {
+		word += "/min"
+	}
+	if word == "" || word == "0" || word == "0s" || strings.Contains(word, " ") {
 		return ""
 	}
-	return err.Error()
-}
-
-// keys appends a row for each key below path. They come from the parser itself: from what
-// it says of a key that it does not know, and of a value that it cannot read.
-func keys(t *testing.T, path []string, rows *[]string) bool {
-	t.Helper()
-	m := keysOf.FindStringSubmatch(refused(t, path, "{zzz: 1}"))
-	if m == nil {
-		return false
-	}
-	for key := range strings.SplitSeq(m[1], ", ") {
-		below := append(slices.Clone(path), key)
-		at := len(*rows)
-		*rows = append(*rows, "")
-		if keys(t, below, rows) {
-			(*rows)[at] = fmt.Sprintf("| `%s` | keys | %s |", strings.Join(below, "."), variableOf(below))
-			continue
-		}
-		what := "–"
-		if e := expected.FindStringSubmatch(required.ReplaceAllString(refused(t, below, "{zzz: 1}"), "")); e != nil {
-			what = strings.NewReplacer("|", `\|`, "*", `\*`).Replace(strings.TrimSpace(e[1]))
-		}
-		list := append(slices.Clone(path), key+"[]")
-		(*rows)[at] = fmt.Sprintf("| `%s` | %s | %s |", strings.Join(below, "."), what, variableOf(below))
-		keys(t, list, rows)
-		if key == "roles" {
-			keys(t, append(below, "NAME"), rows)
-		}
-	}
-	return true
-}
-
-func variableOf(path []string) string {
-	if name := Variable(strings.Join(path, ".")); name != "" {
-		return "`" + name + "`"
-	}
-	return ""
+	return "`" + word + "`"
 }
 
 // The reference has each key that the parser knows, and the example file, which shows
@@ -230,16 +211,12 @@ func TestTheReference(t *testing.T) {
 	must(t, err)
 	example, err := os.ReadFile("../../redrive.example.yaml")
 	must(t, err)
-	var rows []string
-	keys(t, nil, &rows)
-	if len(rows) < 90 {
-		t.Errorf("only %d keys were found", len(rows))
-	}
+	rows := rows("", Default().keys().below)
 	before, is, ok := strings.Cut(string(text), begin)
 	if !ok {
 		t.Fatalf("%s has no place for the reference", file)
 	}
-	want := "\n| key | value | variable |\n|---|---|---|\n" + strings.Join(rows, "\n") +
+	want := "\n| key | value | default | variable |\n|---|---|---|---|\n" + strings.Join(rows, "\n") +
 		"\n\n## The example file\n\n`redrive.example.yaml` explains each key.\n\n```yaml\n" + string(example) + "```\n"
 	switch {
 	case is == want:
@@ -251,7 +228,7 @@ func TestTheReference(t *testing.T) {
 	for _, row := range rows {
 		path, _, _ := strings.Cut(strings.TrimPrefix(row, "| `"), "`")
 		key := path[strings.LastIndexByte(path, '.')+1:]
-		if !strings.Contains(string(example), strings.TrimSuffix(key, "[]")+":") && key != "NAME" {
+		if !strings.Contains(string(example), key+":") {
 			t.Errorf("the example does not show %s, so users never hear of it", path)
 		}
 	}
@@ -304,29 +281,6 @@ func areRefused(t *testing.T, places []string, texts []refusal) {
 }
 
 type refusal struct{ yaml, want string }
-
-// Each key that the parser knows outside of lists has a variable.
-func TestEveryKeyHasAVariable(t *testing.T) {
-	var rows []string
-	keys(t, nil, &rows)
-	names := map[string]string{}
-	for _, row := range rows {
-		key, rest, _ := strings.Cut(strings.TrimPrefix(row, "| `"), "`")
-		if strings.Contains(key, "[]") || strings.Contains(key, "NAME") || strings.HasPrefix(rest, " | keys |") {
-			continue
-		}
-		name := Variable(key)
-		if name == "" || names[name] != "" {
-			t.Errorf("%s has the variable %q, as %q", key, name, names[name])
-		}
-		names[name] = key
-	}
-	for _, key := range settings {
-		if !slices.ContainsFunc(rows, func(row string) bool { return strings.HasPrefix(row, "| `"+key+"`") }) {
-			t.Errorf("there is a variable for %s, which is no key", key)
-		}
-	}
-}
 
 func TestVariablesSetKeys(t *testing.T) {
 	env := map[string]string{

@@ -306,11 +306,13 @@ func urls(schemes ...string) kind[string] {
 
 // oneURL is one, where there are no nodes.
 func oneURL(schemes ...string) kind[string] {
-	return urls(schemes...).and(func(v value, s string) {
+	k := urls(schemes...).and(func(v value, s string) {
 		if len(addresses.Split(s)) > 1 {
 			v.fail(" has several URLs; expected one")
 		}
 	})
+	k.expected = "a URL"
+	return k
 }
 
 var address = scalar("an address such as 127.0.0.1:8250", "host:port, such as 127.0.0.1:8250",
