@@ -325,7 +325,7 @@ func TestReports(t *testing.T) {
 // docs/reference/doctor.md has each check by its name, with what it looks at and why, in the
 // order of the list.
 func TestThePageHasEachCheck(t *testing.T) {
-	text, err := os.ReadFile("../../../docs/reference/doctor.md")
+	text, err := os.ReadFile("../../docs/reference/doctor.md")
 	must(t, err)
 	page, at := strings.Join(strings.Fields(string(text)), " "), 0
 	for _, c := range Checks {
