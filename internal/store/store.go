@@ -229,7 +229,8 @@ type Shared interface {
 	// it is already. term grows with each new leader, so that writes of a former one can be
 	// refused. leads is false when another is the leader. When Lead returns with leads, no
 	// replica ever gets the number of the term again, as surely as a record that was added is
-	// kept; and whatever was changed before is in the side table.
+	// kept; whatever was changed before is in the side table; and nothing is locked by a Change in
+	// an earlier term. DeleteEntries(what) forgets the terms of what, which end with it.
 	Lead(ctx context.Context, what, replica string, ttl time.Duration) (term uint64, leads bool, err error)
 	// Resign lets another replica become the leader at once. It does nothing when replica does not
 	// lead.
@@ -260,8 +261,7 @@ type Replica struct {
 }
 
 // WithTerm returns a context for the work of a leader: PutEntries, DeleteEntries and Change of
-// a Shared store change something with it only while no one has begun a later term of
-// what, and else return ErrDeposed. So a leader that was stopped for a while, and does
+// a Shared store change something with it only in that term of what, and else return ErrDeposed. So a leader that was stopped for a while, and does
 // not know yet that another leads, changes nothing.
 func WithTerm(ctx context.Context, what string, term uint64) context.Context {
 	return context.WithValue(ctx, termKey{}, leaderTerm{what, term})

@@ -146,6 +146,7 @@ func (s *Store) DeleteEntries(ctx context.Context, prefix string) error {
 	defer unlock()
 	if err == nil {
 		maps.DeleteFunc(s.values, func(name string, _ []byte) bool { return strings.HasPrefix(name, prefix) })
+		delete(s.terms, prefix)
 	}
 	return err
 }

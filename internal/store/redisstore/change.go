@@ -31,7 +31,7 @@ func (s *Store) Change(ctx context.Context, keys []store.Key, edit func(store.Ke
 	if err := s.resolve(ctx); err != nil {
 		return 0, err
 	}
-	c := &change{s: s, token: "x:" + s.token(), add: batch{groups: groupChanges{}}}
+	c := &change{s: s, token: s.changeToken(ctx), add: batch{groups: groupChanges{}}}
 	keys = keys[:min(len(keys), store.ChangeMost)]
 	if err := c.lock(ctx, keys); err != nil {
 		return 0, c.giveUp(ctx, err)
@@ -58,6 +58,14 @@ func (s *Store) Change(ctx context.Context, keys []store.Key, edit func(store.Ke
 	s.logTrouble("releasing messages that were not changed", c.release(ctx, c.unchanged))
 	s.signal()
 	return n, nil
+}
+
+// changeToken returns a token of locks. It begins with what is led, for unlock.
+func (s *Store) changeToken(ctx context.Context) string {
+	if what, _, ok := store.TermOf(ctx); ok {
+		return "x:" + what + "." + s.token()
+	}
+	return "x:" + s.token()
 }
 
 // change is a Change under way.

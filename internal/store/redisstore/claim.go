@@ -269,8 +269,8 @@ func (c *claims) lost(pairs, gone []string) (n int) {
 // is forbidden to before its locks are released.
 func (s *Store) unlockAbandoned(ctx context.Context) error { return s.unlock(ctx, "") }
 
-// unlock releases what is locked by changes whose time is over, or by those of one store,
-// whose process led and may have ended: who leads now finds nothing locked by it.
+// unlock releases what is locked by changes whose time is over, or by those of earlier terms of
+// what is led: who leads now finds nothing locked by whoever led before.
 func (s *Store) unlock(ctx context.Context, of string) error {
 	args := []string{itoa(maxPerScript), of, itoa(forbiddenFor.Milliseconds())}
 	m, err := s.do(ctx, scriptUnlock, append(args, "0")...)

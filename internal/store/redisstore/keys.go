@@ -35,7 +35,7 @@ import (
 //	:identity         which store this is, and its generation: see identity.go
 //	:wrote            what is written where there is nothing to write: see lua/store.lua
 //	:e :en            the side table: name → value, and the names in order
-//	:replicas :replicas:about :leader:WHAT :terms :terms:by  who is alive, and leads
+//	:replicas :replicas:about :leader:WHAT :terms  who is alive, and leads
 func (s *Store) key(name string) string { return "{" + s.Prefix + "}:" + name }
 
 // letters of states, in the keys.

@@ -187,6 +187,31 @@ func TestAFormerLeaderWritesNothing(t *testing.T) {
 	if e, err := b.Entry(ctx, "e"); string(e) != "changed" || err != nil {
 		t.Errorf("the entry says %q, %v", e, err)
 	}
+	must(t, b.DeleteEntries(leading, "x")) // and the terms
+	if err := put(b, "4"); !errors.Is(err, store.ErrDeposed) {
+		t.Errorf("when the terms are forgotten: %v", err)
+	}
+}
+
+// A replica that begins a term while another is changing something stops that only in an earlier term.
+func TestANewTermStopsNoOtherChange(t *testing.T) {
+	_, a, b := two(t)
+	add(t, a, 3)
+	begin := func(s store.Shared, replica string) (term uint64) {
+		for leads := false; !leads; {
+			var err error
+			term, leads, err = s.Lead(ctx, "x", replica, time.Millisecond)
+			must(t, err)
+		}
+		return term
+	}
+	a.Steps(func(string) error { begin(b, "b"); return nil })
+	for in, want := range map[context.Context]bool{ctx: true, store.WithTerm(ctx, "x", begin(a, "a")): false} {
+		_, err := a.Change(in, keys(t, b), storetest.Keep(func(r *store.Record) { r.State = store.Discarded }), nil)
+		if (err == nil) != want {
+			t.Errorf("in %v: %v", in, err)
+		}
+	}
 }
 
 // What is changed without an account is fenced as well: forgetting is.

@@ -113,13 +113,10 @@ type Store struct {
 	changing *semaphore.Weighted
 	doubt    atomic.Pointer[change] // the last Change, when it is not known what became of it
 
-	ctx    context.Context // ends with Close, when no call is under way
-	cancel context.CancelFunc
-	mu     sync.Mutex
-	calls  store.OpenCalls
-	// predecessors has, by what this process leads, the name (Store.name) of the process that led before and
-	// may have left locks: they are released before it leads.
-	predecessors   sync.Map
+	ctx            context.Context // ends with Close, when no call is under way
+	cancel         context.CancelFunc
+	mu             sync.Mutex
+	calls          store.OpenCalls
 	confirmedTerms sync.Map // by what this process leads
 	// failing is what upkeep and the like fail at, and since when.
 	failing map[string]time.Time

@@ -46,37 +46,25 @@ func (s *Store) Lead(ctx context.Context, what, replica string, ttl time.Duratio
 	if confirmed, _ := s.confirmedTerms.Load(what); err == nil && leads && confirmed != term {
 		// It writes again: what is confirmed is a write of the connection that asks.
 		if term, leads, err = s.lead(ctx, s.write, what, replica, ttl); err == nil && leads {
-			s.confirmedTerms.Store(what, term)
+			if err = s.unlock(ctx, what); err == nil {
+				s.confirmedTerms.Store(what, term)
+			}
 		}
 	}
-	if err != nil || !leads {
-		return term, false, err
-	}
-	if before, ok := s.predecessors.Load(what); ok { // also when that failed the last time
-		if err := s.unlock(ctx, before.(string)); err != nil {
-			return 0, false, err
-		}
-		s.predecessors.Delete(what)
-	}
-	return term, true, nil
+	return term, leads && err == nil, err
 }
 
-// lead asks to lead by do or write, and notes whom to succeed.
+// lead asks to lead by do or write.
 func (s *Store) lead(ctx context.Context, by func(context.Context, *script, ...string) (rueidis.RedisMessage, error), what, replica string, ttl time.Duration) (term uint64, leads bool, err error) {
-	list, err := texts(by(ctx, scriptLead, what, replica, itoa(ttl.Milliseconds()), s.name))
+	list, err := texts(by(ctx, scriptLead, what, replica, itoa(ttl.Milliseconds())))
 	if err != nil {
 		return 0, false, err
 	}
-	if len(list) != 3 {
+	if len(list) != 2 {
 		return 0, false, errors.New("redis: who leads is not to be read")
 	}
-	if term, err = strconv.ParseUint(list[0], 10, 64); err != nil {
-		return 0, false, s.wrapError(err)
-	}
-	if before := list[2]; before != "" && before != s.name {
-		s.predecessors.Store(what, before)
-	}
-	return term, list[1] == "1", nil
+	term, err = strconv.ParseUint(list[0], 10, 64)
+	return term, list[1] == "1", s.wrapError(err)
 }
 
 // Resign implements store.Shared.

@@ -110,10 +110,10 @@ local function expire(time)
   end
 end
 
--- deposed tells whether somebody leads what by a later term than this: see
+-- deposed reports whether what is led in another term than this, or its terms are forgotten: see
 -- store.WithTerm. The term 0 is that of who does not lead.
 local function deposed(what, term)
-  return term ~= '0' and tonumber(call('HGET', P .. 'terms', what) or 0) > tonumber(term)
+  return term ~= '0' and call('HGET', P .. 'terms', what) ~= term
 end
 
 -- wrote writes where a script finds that all was done before: what is confirmed is the

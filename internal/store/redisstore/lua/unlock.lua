@@ -1,5 +1,5 @@
--- Lets go locks whose time is over, or those of one store, and forbids the Changes that
--- have them to be done. Arguments: how many at most, the store's name or '', how long
+-- Lets go locks whose time is over, or those of the terms of what is led, and forbids the Changes
+-- that have them to be done. Arguments: how many at most, what is led or '', how long
 -- that is remembered (ms), "1" to do so, "0" to count them. Returns how many they are.
 local most, of, ttl, doit = arg(), arg(), arg(), arg() == '1'
 local forbidden, n, to = {}, 0, now()
