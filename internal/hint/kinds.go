@@ -36,7 +36,6 @@ var Kinds = []Kind{
 	{Code: "invalid", Status: 422, Exit: 2, Title: "That makes no sense"},
 	{Code: "no_audit", Status: 503, Title: "Nothing was done"},
 	{Code: "full", Status: 507},
-	{Code: "unanswered", Status: 503},
 	{Code: "malformed", Status: 400, Err: io.ErrUnexpectedEOF}, // the client has gone before all was sent
 	{Code: "stopping", Status: 503},
 	{Code: "stopping", Status: 503, Err: net.ErrClosed},

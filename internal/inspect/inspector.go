@@ -198,7 +198,7 @@ type Replica struct {
 	Version    string                `json:"version"`
 	Since      time.Time             `json:"since" doc:"When it started."`
 	Beat       time.Time             `json:"beat" doc:"When it was last heard of."`
-	Leads      bool                  `json:"leads" doc:"It is the leader: it runs operations, sends notifications, deletes what is old and decides about breakers."`
+	Leads      bool                  `json:"leads" doc:"It is the leader: it sends notifications, deletes what is old and decides about breakers."`
 	Self       bool                  `json:"self" doc:"It is the one that answers."`
 	Ready      bool                  `json:"ready" doc:"As its /readyz says."`
 	Conditions []condition.Condition `json:"conditions,omitempty" doc:"What is wrong there; with single queues also while it is ready."`

@@ -6,12 +6,11 @@
 //	plan.go         what an action would do to all that a query finds; frozen.go: its selection
 //	runner.go       what the Runner needs and keeps
 //	operation.go    plans and operations in memory and in the store
-//	start.go        a plan becomes an operation; order.go: an order, such as to start or pause it;
+//	start.go        a plan becomes an operation; order.go: it is paused, resumed or canceled;
 //	                outcomes.go: its results
 //	run.go          all operations in turn; step.go: one step of one; canary.go: whether its
 //	                first messages fail again
-//	replicas.go     with several replicas the leader runs operations; orderentries.go: orders reach it
-//	                through the store
+//	replicas.go     which of several replicas runs an operation
 //	forget.go       deletes discarded messages for good, and old plans and operations
 //	live.go         what has changed since a moment ago
 //	console.go      what page and API call

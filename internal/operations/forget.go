@@ -2,17 +2,19 @@ package operations
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
 const (
-	// forgetEvery is how often discarded messages that can no longer be restored, and old plans,
-	// operations and answers, are looked for.
+	// forgetEvery is how often discarded messages that can no longer be restored, and old plans and
+	// operations, are looked for.
 	forgetEvery = time.Minute
 	// operationLives is how long an ended operation is known, and mostOperations how
 	// many are.
@@ -20,8 +22,9 @@ const (
 	mostOperations = 1000
 )
 
-// forgetting calls forget at intervals until ctx ends.
-func (r *Runner) forgetting(ctx context.Context) {
+// Lead deletes what is old until ctx ends: discarded messages whose time to be restored is over, plans
+// and operations. Of several replicas the leader calls it.
+func (r *Runner) Lead(ctx context.Context) {
 	tick := time.NewTicker(forgetEvery)
 	defer tick.Stop()
 	for {
@@ -42,9 +45,6 @@ func (r *Runner) forget(ctx context.Context) error {
 		return err
 	}
 	if err := r.forgetOld(ctx, now); err != nil {
-		return err
-	}
-	if err := r.forgetAnswers(ctx, now); err != nil {
 		return err
 	}
 	return r.forgetOrphans(ctx, now)
@@ -86,28 +86,31 @@ func (r *Runner) forgetOld(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// forgetOne deletes the head last: what a crash leaves undeleted is deleted the next time.
-// A plan that was started meanwhile stays.
+// forgetOne deletes a plan or an operation, unless it has changed meanwhile. What a crash leaves of
+// it has no head, and is deleted by forgetOrphans.
 func (r *Runner) forgetOne(ctx context.Context, op *operation, state string) error {
 	if err := op.stepping.Acquire(ctx, 1); err != nil {
 		return err
 	}
 	defer op.stepping.Release(1)
+	if err := r.take(ctx, op); err != nil {
+		if errors.Is(err, inspect.ErrNotFound) {
+			return nil
+		}
+		return err
+	}
 	if op.progress.State != state {
+		op.lose()
 		return nil
 	}
-	if err := r.Store.DeleteEntries(ctx, partsOf(op.ID)); err != nil {
-		return err
-	}
+	ctx = r.inTerm(ctx, op)
 	if err := r.Store.PutEntries(ctx, []store.Entry{{Name: headPrefix + op.ID}}); err != nil {
+		op.lose()
 		return err
 	}
-	op.set(func() { op.progress.State = Canceled }) // a call that found it before can do nothing with it
-	r.lock()
-	defer r.mu.Release(1)
-	delete(r.all, op.ID)
+	r.drop(op)
 	r.changed(op.ID)
-	return nil
+	return r.Store.DeleteEntries(ctx, partsOf(op.ID))
 }
 
 // forgetOrphans deletes the entries of plans that were never finished.
@@ -129,7 +132,7 @@ func (r *Runner) forgetOrphans(ctx context.Context, now time.Time) error {
 			if err != nil {
 				return err
 			}
-			orphan = head == nil && now.Sub(createdAt(id)) > longestPlanning
+			orphan = head == nil && now.Sub(createdAt(id)) > maxPlanning
 		}
 		if orphan {
 			if err := r.Store.DeleteEntries(ctx, partsOf(id)); err != nil {

@@ -24,7 +24,6 @@ import (
 //	operation/<id>/keys/<n>    its messages, in order (frozen.go)
 //	operation/<id>/outcome/<n> the results of those from the n-th on
 //	operation/<id>/canary/<n>  its canaries: the first messages (canary.go)
-//	order/<id>, answer/<id>    orders to the leader of several replicas (orderentries.go)
 //
 // Progress and outcomes are written in the same step as the messages themselves, so
 // that after a crash each message is processed once, and has one outcome.
@@ -50,6 +49,7 @@ type progress struct {
 	Done, Skipped, Fails int64      // together: how many of the keys were processed
 	Watched              time.Time  `json:",omitzero"` // Watching: since when all canaries have been retried
 	Ended                *time.Time `json:",omitempty"`
+	Replica              string     `json:",omitempty"`       // that has it, of several that share the store
 	Unlogged             bool       `json:"Untold,omitempty"` // its last line in the audit log is not written yet; the stored name never changes
 }
 
@@ -71,6 +71,7 @@ type operation struct {
 	progress
 
 	limit     *rate.Limiter
+	term      uint64    // in which this replica has it; 0: it has not
 	next      time.Time // the next step is not before
 	tries     int       // steps that failed, one after another
 	uncertain bool      // a write of its progress failed, and may have happened all the same
@@ -109,12 +110,6 @@ func (r *Runner) operations(ctx context.Context) (map[string]*operation, error) 
 		return nil, fmt.Errorf("reading the operations: %w", err)
 	}
 	r.all, r.loaded = all, true
-	clear(r.active)
-	for id, op := range all {
-		if op.progress.active() {
-			r.active[id] = true
-		}
-	}
 	return maps.Clone(all), nil
 }
 
@@ -131,19 +126,32 @@ func (r *Runner) readOperation(ctx context.Context, e store.Entry) (*operation, 
 	return op, err
 }
 
+// read reads a plan or an operation; nil when there is none.
+func (r *Runner) read(ctx context.Context, id string) (*operation, error) {
+	value, err := r.Store.Entry(ctx, headPrefix+id)
+	if err != nil || value == nil {
+		return nil, err
+	}
+	return r.readOperation(ctx, store.Entry{Name: headPrefix + id, Value: value})
+}
+
 // byID finds a plan or an operation; nil when there is none.
 func (r *Runner) byID(ctx context.Context, id string) (*operation, error) {
 	all, err := r.operations(ctx)
 	if err != nil || all[id] != nil || !r.shared() {
 		return all[id], err
 	}
-	// It may have been made at another replica, a moment ago.
-	if err := r.refresh(ctx, id, nil); err != nil {
+	op, err := r.read(ctx, id) // it may have been made at another replica, a moment ago
+	if err != nil || op == nil {
 		return nil, err
 	}
 	r.lock()
 	defer r.mu.Release(1)
-	return r.all[id], nil
+	if known := r.all[id]; known != nil {
+		return known, nil
+	}
+	r.all[id] = op
+	return op, nil
 }
 
 // operation finds one that the caller may see: they see all its queues.
@@ -155,7 +163,7 @@ func (r *Runner) operation(ctx context.Context, by auth.Caller, id string) (*ope
 	if op != nil && op.seenBy(by) {
 		return op, nil
 	}
-	return nil, fmt.Errorf("%w: no plan or operation %.60q; plans are forgotten %s after they were made, operations after %d days", inspect.ErrNotFound, id, planLives, int(operationLives.Hours()/24))
+	return nil, notFound(id)
 }
 
 func (op *operation) seenBy(by auth.Caller) bool {
@@ -192,6 +200,12 @@ func (op *operation) show(now time.Time) Operation {
 
 // speedWindow is what the speed is measured over.
 const speedWindow = 10 * time.Second
+
+// notePace notes how far it is now. The caller holds mu.
+func (op *operation) notePace(now time.Time) {
+	op.dropOldSpeed(now)
+	op.speed = append(op.speed, pace{now, op.processed()})
+}
 
 func (op *operation) dropOldSpeed(now time.Time) {
 	for len(op.speed) > 1 && now.Sub(op.speed[1].at) > speedWindow {

@@ -30,63 +30,66 @@ func (r *Runner) Order(ctx context.Context, by auth.Caller, id string, o Order) 
 			return Operation{}, err
 		}
 	}
-	return r.give(ctx, op, orderEntry{Operation: id, Order: o, By: by}, "operation."+string(o), id, "")
+	return r.change(ctx, op, by, "operation."+string(o), id, "", func(now time.Time) (*head, progress, error) {
+		p, err := op.afterOrder(o, by, now)
+		return nil, p, err
+	})
 }
 
-// give executes an order or, where the store can be shared, sends it to the leader.
-func (r *Runner) give(ctx context.Context, op *operation, q orderEntry, did, on, why string) (Operation, error) {
-	if r.shared() {
-		return r.send(ctx, q, did, on, op.Count, why)
-	}
+// change changes an operation between two of its steps, or a plan, to what becomes returns: a
+// progress and, unless nil, a head. Where others share the store, it runs here from then on.
+func (r *Runner) change(ctx context.Context, op *operation, by auth.Caller, did, on, why string,
+	becomes func(now time.Time) (*head, progress, error)) (Operation, error) {
 	if err := op.stepping.Acquire(ctx, 1); err != nil {
 		return Operation{}, err
 	}
 	defer op.stepping.Release(1)
-	c, err := r.changeOf(op, q)
-	if err != nil {
-		return Operation{}, err
+	var end func(error, int64)
+	for {
+		var h *head
+		var p progress
+		err := r.take(ctx, op)
+		if err == nil {
+			h, p, err = becomes(r.now())
+		}
+		if err == nil && end == nil {
+			end, err = r.Actions.Begin(by, did, on, op.Count, why)
+		}
+		if err == nil {
+			err = r.save(context.WithoutCancel(ctx), op, h, p)
+		}
+		if err != nil {
+			op.lose()
+		}
+		if deposed(err) { // somebody asked another replica for something at the same time
+			continue
+		}
+		if end != nil {
+			end(err, op.Count)
+		}
+		return op.snapshot(r.now()), err
 	}
-	end, err := r.Actions.Begin(q.By, did, on, op.Count, why)
-	if err != nil {
-		return Operation{}, err
-	}
-	err = op.apply(c, func(entries []store.Entry) error { return r.Store.PutEntries(context.WithoutCancel(ctx), entries) })
-	end(err, op.Count)
-	return op.snapshot(r.now()), err
 }
 
-// change is what an order makes of a plan or an operation.
-type change struct {
-	entries []store.Entry
-	made    func() // makes it in memory, once the entries are written
-}
-
-// changeOf returns the change, or why the order is refused. The caller has op.stepping.
-func (r *Runner) changeOf(op *operation, q orderEntry) (change, error) {
-	now := r.now()
-	if q.Start != nil {
-		h, err := r.checkStart(op, *q.Start, q.By, now)
-		p := progress{State: Running, Unlogged: true}
-		return change{entries: []store.Entry{entryOf(headPrefix+h.ID, h), entryOf(partsOf(h.ID)+"progress", p)}, made: func() {
-			op.applyStart(h, p)
-			r.setActive(op.ID)
-		}}, err
+// save writes an operation that was changed. The caller has op.stepping.
+func (r *Runner) save(ctx context.Context, op *operation, h *head, p progress) error {
+	p.Replica = r.Replica
+	entries := []store.Entry{entryOf(partsOf(op.ID)+"progress", p)}
+	if h != nil {
+		entries = append(entries, entryOf(headPrefix+op.ID, h))
 	}
-	p, err := op.afterOrder(q.Order, q.By, now)
-	return change{entries: []store.Entry{entryOf(partsOf(op.ID)+"progress", p)}, made: func() {
-		op.set(func() { op.progress, op.trouble, op.speed = p, "", nil })
-		op.limit, op.next, op.tries = nil, time.Time{}, 0
-		r.Wake()
-	}}, err
-}
-
-// apply writes a change and makes it. The caller has op.stepping.
-func (op *operation) apply(c change, write func([]store.Entry) error) error {
-	if err := write(c.entries); err != nil {
-		op.uncertain = true
+	if err := r.Store.PutEntries(r.inTerm(ctx, op), entries); err != nil {
 		return err
 	}
-	c.made()
+	op.set(func() {
+		if h != nil {
+			op.head.start(h)
+		}
+		op.progress, op.trouble, op.speed = p, "", nil
+	})
+	op.limit, op.next, op.tries = nil, time.Time{}, 0
+	r.changed(op.ID)
+	r.Wake()
 	return nil
 }
 

@@ -3,84 +3,186 @@ package operations
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
 	"slices"
 	"time"
 
 	"github.com/google/uuid"
 
+	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// setLeads begins or ends leading: all operations are read again.
-func (r *Runner) setLeads(leads bool) {
-	r.lock()
-	defer r.mu.Release(1)
-	r.leads, r.loaded = leads, false
-}
+// Where several replicas share the store, an operation runs at the replica that was last asked to
+// start, pause or resume it, which its progress names. That replica takes the operation: it begins
+// a new term of it in the store, so that a write of whoever had it before fails with
+// store.ErrDeposed. When the replica's heartbeats end, the leader takes the operation and goes on
+// where it was.
 
-// Reread has all operations read again, since an announcement of a change may have been lost. It
-// does nothing at the leader, which makes the changes.
-func (r *Runner) Reread() {
-	r.lock()
-	defer r.mu.Release(1)
-	if !r.leads {
-		r.loaded = false
-	}
-}
+const (
+	// termTTL is how long a term of an operation keeps others from beginning the next one, which
+	// they may do at once: a replica has an operation for as long as its heartbeats go on.
+	termTTL = time.Millisecond
+	// aliveFor is how long after its latest heartbeat a replica keeps its operations.
+	aliveFor = 3500 * time.Millisecond
+)
 
-// ChangedElsewhere reads an operation again that another replica has changed. The leader ignores
-// it for operations that it runs.
-func (r *Runner) ChangedElsewhere(ctx context.Context, id string) {
-	r.lock()
-	op, skip := r.all[id], !r.loaded || r.leads && r.all[id] != nil
-	r.mu.Release(1)
-	if skip {
-		return
+// take makes this replica the one that changes an operation, and reads it as it was left. The
+// caller has op.stepping.
+func (r *Runner) take(ctx context.Context, op *operation) error {
+	if !r.shared() {
+		return nil
 	}
-	if err := r.refresh(ctx, id, op); err != nil {
-		r.Reread() // the next call reads them
-	}
-}
-
-// refresh reads one operation again; op is what is known of it, or nil.
-func (r *Runner) refresh(ctx context.Context, id string, op *operation) error {
-	value, err := r.Store.Entry(ctx, headPrefix+id)
-	if err != nil {
-		return err
-	}
-	var is *operation
-	if value != nil {
-		if is, err = r.readOperation(ctx, store.Entry{Name: headPrefix + id, Value: value}); err != nil {
+	op.term = 0
+	for {
+		term, leads, err := r.Store.(store.Shared).Lead(ctx, partsOf(op.ID), r.Replica, termTTL)
+		if err != nil {
 			return err
 		}
+		if leads {
+			if err := r.reread(ctx, op); err != nil {
+				return err
+			}
+			op.term = term
+			op.set(func() { op.progress.Replica = r.Replica })
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(10 * termTTL):
+		}
 	}
-	r.lock()
-	defer r.mu.Release(1)
-	switch {
-	case !r.loaded || r.leads && r.all[id] != nil: // it changed meanwhile
-	case is == nil:
-		delete(r.all, id)
-		delete(r.active, id)
-	case op == nil:
-		r.all[id] = is
-	default: // a new value replaces it: others may be reading the old one
-		now := time.Now()
-		op.mu.Lock()
-		is.speed = append(slices.Clone(op.speed), pace{now, is.processed()})
-		op.mu.Unlock()
-		is.dropOldSpeed(now)
-		r.all[id] = is
+}
+
+// lose forgets that this replica has an operation: who has it is read again. The caller has
+// op.stepping.
+func (op *operation) lose() { op.term, op.uncertain = 0, true }
+
+// inTerm returns a context for writes of an operation that this replica has taken.
+func (r *Runner) inTerm(ctx context.Context, op *operation) context.Context {
+	if !r.shared() {
+		return ctx
 	}
-	if is != nil && is.active() {
-		r.active[id] = true
-	} else {
-		delete(r.active, id)
+	return store.WithTerm(ctx, partsOf(op.ID), op.term)
+}
+
+// orphaned reports whether this replica is to take an operation: it had it, or it leads, and the
+// one that had it is not alive.
+func (r *Runner) orphaned(op *operation) bool {
+	leads := false
+	for _, one := range r.Inspect.Replicas() {
+		if one.ID == op.progress.Replica && !one.Self && time.Since(one.Beat) < aliveFor {
+			return false
+		}
+		leads = leads || one.Self && one.Leads
+	}
+	return leads || op.progress.Replica == r.Replica
+}
+
+// ChangedElsewhere has operations read again that another replica has changed.
+func (r *Runner) ChangedElsewhere(ids ...string) {
+	r.staleMu.Lock()
+	defer r.staleMu.Unlock()
+	for _, id := range ids {
+		r.stale[id] = true
+	}
+	r.Wake()
+}
+
+// Reread has all operations read again: the announcement of a change may have been lost.
+func (r *Runner) Reread() { r.ChangedElsewhere("") }
+
+// readStale reads the operations again that others have changed.
+func (r *Runner) readStale(ctx context.Context) error {
+	r.staleMu.Lock()
+	stale := r.stale
+	r.stale = map[string]bool{}
+	r.staleMu.Unlock()
+	err := r.readAgain(ctx, stale)
+	if err != nil {
+		r.ChangedElsewhere(slices.Collect(maps.Keys(stale))...)
+	}
+	return err
+}
+
+func (r *Runner) readAgain(ctx context.Context, stale map[string]bool) error {
+	all, err := r.operations(ctx)
+	if err != nil || len(stale) == 0 {
+		return err
+	}
+	if stale[""] {
+		for id := range all {
+			stale[id] = true
+		}
+		if err := r.Store.Entries(ctx, headPrefix, "", func(e store.Entry) (bool, error) {
+			stale[e.Name[len(headPrefix):]] = true
+			return true, nil
+		}); err != nil {
+			return err
+		}
+		delete(stale, "")
+	}
+	for id := range stale {
+		op, err := r.byID(ctx, id)
+		if err != nil {
+			return err
+		}
+		if op == nil || all[id] == nil { // it is forgotten, or was read just now
+			continue
+		}
+		if err := op.stepping.Acquire(ctx, 1); err != nil {
+			return err
+		}
+		err = r.reread(ctx, op)
+		op.stepping.Release(1)
+		if err != nil && !errors.Is(err, inspect.ErrNotFound) {
+			return err
+		}
 	}
 	return nil
 }
 
-// longestPlanning is longer than the making of a plan takes.
-const longestPlanning = time.Hour
+// reread reads an operation as it is in the store. The caller has op.stepping.
+func (r *Runner) reread(ctx context.Context, op *operation) error {
+	is, err := r.read(ctx, op.ID)
+	if err != nil {
+		return err
+	}
+	if is == nil {
+		r.drop(op)
+		return notFound(op.ID)
+	}
+	if err := r.announceLost(ctx, op, is); err != nil {
+		return err
+	}
+	if is.progress.Replica != r.Replica {
+		op.term = 0
+	}
+	now := time.Now()
+	op.set(func() {
+		op.head.start(&is.head)
+		op.progress = is.progress
+		op.notePace(now)
+	})
+	return nil
+}
+
+// drop forgets an operation in memory. The caller has op.stepping.
+func (r *Runner) drop(op *operation) {
+	op.set(func() { op.progress.State = Canceled }) // a call that found it before can do nothing with it
+	r.lock()
+	defer r.mu.Release(1)
+	delete(r.all, op.ID)
+}
+
+func notFound(id string) error {
+	return fmt.Errorf("%w: no plan or operation %.60q; plans are forgotten %s after they were made, operations after %d days", inspect.ErrNotFound, id, planLives, int(operationLives.Hours()/24))
+}
+
+// maxPlanning is longer than the making of a plan takes.
+const maxPlanning = time.Hour
 
 // createdAt is when an id was created.
 func createdAt(id string) time.Time {
@@ -91,5 +193,6 @@ func createdAt(id string) time.Time {
 	return time.Unix(u.Time().UnixTime())
 }
 
-// deposed tells whether an error says that another replica leads now, which is no failure.
+// deposed reports whether an error says that another replica has taken what is written, which is no
+// failure.
 func deposed(err error) bool { return errors.Is(err, store.ErrDeposed) }

@@ -27,12 +27,12 @@ func (b *between) Entry(ctx context.Context, name string) ([]byte, error) {
 	return b.Store.Entry(ctx, name)
 }
 
-// A leader that reads a plan of another replica's, and starts it meanwhile, keeps what it
+// A replica that reads a plan of another's, and starts it meanwhile, keeps what it
 // does: the operation as it was read has no rate, or was not started.
 func TestAPlanReadLateReplacesNoOperation(t *testing.T) {
 	s := &between{Store: memstore.New()}
-	r := New(Config{Inspect: inspect.New(inspect.Config{}), Store: s})
-	r.loaded, r.leads = true, true
+	r := New(Config{Inspect: inspect.New(inspect.Config{}), Store: s, Replica: "here"})
+	r.loaded = true
 	const id = "a plan"
 	plan := head{Operation: Operation{Plan: Plan{ID: id}}}
 	put := func(h head, p *progress) {
@@ -51,9 +51,8 @@ func TestAPlanReadLateReplacesNoOperation(t *testing.T) {
 		defer r.mu.Release(1)
 		r.all[id] = started
 	}
-	r.ChangedElsewhere(t.Context(), id)
-	if got := r.all[id]; got != started {
-		t.Errorf("the leader does it at a rate of %v, not 50", got.Rate)
+	if got, err := r.byID(t.Context(), id); got != started || r.all[id] != started {
+		t.Errorf("it is done at a rate of %v, not 50: %v", got.Rate, err)
 	}
 }
 

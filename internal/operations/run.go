@@ -16,40 +16,25 @@ const (
 	stepsASecond = 10
 )
 
-// Run is Lead where the store cannot be shared. Where it can, Run does nothing: the cluster calls
-// Lead.
-func (r *Runner) Run(ctx context.Context) {
-	if !r.shared() {
-		r.Lead(ctx)
-	}
-}
-
-// Lead runs operations until ctx ends, also those that were running when the service, or the
-// leader before, ended; and deletes discarded messages whose time to be restored is over, and old
-// plans and operations. What is still running when ctx
-// ends continues at the next start, or at the next leader.
+// Run runs operations until ctx ends, also those that were running when the service ended. What is
+// still running then continues at the next start, or at another replica.
 //
 // One goroutine runs all operations, a step of each in turn: one of a million messages
 // delays another by no more than a step, and together they use the store no more than one
 // goroutine can.
-func (r *Runner) Lead(ctx context.Context) {
-	var forgetting sync.WaitGroup
-	defer forgetting.Wait()
-	if r.shared() {
-		r.setLeads(true)
-		defer r.setLeads(false)
+func (r *Runner) Run(ctx context.Context) {
+	var leading sync.WaitGroup
+	defer leading.Wait()
+	if !r.shared() {
+		leading.Go(func() { r.Lead(ctx) })
 	}
-	forgetting.Go(func() { r.forgetting(ctx) })
 	for failing := false; ctx.Err() == nil; {
-		var ready <-chan time.Time // nil: not before Wake
-		if r.shared() {
-			err := r.executeOrders(ctx)
-			if err != nil && !failing && ctx.Err() == nil && !deposed(err) {
-				r.log.Error("what was ordered at another replica is not done yet; trying again", "error", err)
-			}
-			failing = err != nil
+		at, err := r.round(ctx)
+		if err != nil && !failing && ctx.Err() == nil {
+			r.log.Error("operations cannot continue; trying again", "error", err)
 		}
-		at := r.round(ctx)
+		failing = err != nil
+		var ready <-chan time.Time // nil: not before Wake
 		if !at.IsZero() {
 			ready = time.After(time.Until(at))
 		}
@@ -71,18 +56,18 @@ func sooner(a, b time.Time) time.Time {
 
 // round does a step of each operation that is ready for one, and returns when the next
 // operation is; the zero time: not before Wake.
-func (r *Runner) round(ctx context.Context) (next time.Time) {
+func (r *Runner) round(ctx context.Context) (next time.Time, err error) {
+	if err := r.readStale(ctx); err != nil {
+		return time.Now().Add(maxBackoff), err
+	}
 	all, err := r.operations(ctx)
 	if err != nil {
-		if ctx.Err() == nil {
-			r.log.Error("operations cannot continue; trying again", "error", err)
-		}
-		return time.Now().Add(maxBackoff)
+		return time.Now().Add(maxBackoff), err
 	}
 	for _, id := range slices.Sorted(maps.Keys(all)) {
 		op := all[id]
 		if op.stepping.Acquire(ctx, 1) != nil {
-			return next // ctx has ended
+			return next, nil // ctx has ended
 		}
 		var at time.Time
 		if !r.Inspect.ReadOnly {
@@ -95,5 +80,5 @@ func (r *Runner) round(ctx context.Context) (next time.Time) {
 			next = sooner(next, at)
 		}
 	}
-	return next
+	return next, nil
 }

@@ -3,6 +3,7 @@ package operations
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -32,6 +33,9 @@ type Config struct {
 	// Actions changes the messages.
 	Actions *actions.Actions
 	Store   Store
+	// Replica is the id of this replica where others can share the store, which is a store.Shared
+	// then; "" where none can.
+	Replica string
 }
 
 // Runner makes plans and runs operations. Its methods may be called at once from many
@@ -43,19 +47,22 @@ type Runner struct {
 	// mu is held while the operations are read, so it is a lock that a caller can stop waiting for.
 	mu       *semaphore.Weighted
 	loaded   bool
-	leads    bool // this replica runs them
 	all      map[string]*operation
-	active   map[string]bool // have begun, and not ended
 	planning map[string]bool // plans whose selection is being written
 	planners background.Places
 	wake     chan struct{} // there is work
+
+	staleMu sync.Mutex
+	stale   map[string]bool // operations that other replicas have changed; "": perhaps all
+
 	// canaryFailures are noted as they happen: no record shows those of messages that are not stored.
 	canaryFailures canaryFailures
 }
 
 // New makes a Runner.
 func New(c Config) *Runner {
-	return &Runner{Config: c, log: c.Inspect.Log, mu: semaphore.NewWeighted(1), all: map[string]*operation{}, active: map[string]bool{}, planning: map[string]bool{}, planners: background.Places{What: "plans that are being made", All: 8, Own: 2}, wake: make(chan struct{}, 1)}
+	return &Runner{Config: c, log: c.Inspect.Log, mu: semaphore.NewWeighted(1), all: map[string]*operation{},
+		planning: map[string]bool{}, stale: map[string]bool{}, planners: background.Places{What: "plans that are being made", All: 8, Own: 2}, wake: make(chan struct{}, 1)}
 }
 
 func (r *Runner) now() time.Time { return r.Inspect.Now() }
@@ -63,9 +70,8 @@ func (r *Runner) now() time.Time { return r.Inspect.Now() }
 // lock takes mu where there is nothing to be done without it.
 func (r *Runner) lock() { _ = r.mu.Acquire(context.Background(), 1) } // it never fails
 
-// shared tells whether several replicas can share the store. Then one of them leads, even if it
-// is the only one, and it alone runs operations.
-func (r *Runner) shared() bool { return r.Inspect.Changed != nil }
+// shared reports whether several replicas can share the store.
+func (r *Runner) shared() bool { return r.Replica != "" }
 
 // changed announces changed operations to the other replicas.
 func (r *Runner) changed(ids ...string) {
@@ -88,20 +94,7 @@ func (r *Runner) endPlanning(id string) {
 	delete(r.planning, id)
 }
 
-func (r *Runner) setActive(id string) {
-	r.lock()
-	r.active[id] = true
-	r.mu.Release(1)
-	r.Wake()
-}
-
-func (r *Runner) setInactive(id string) {
-	r.lock()
-	defer r.mu.Release(1)
-	delete(r.active, id)
-}
-
-// Wake has the Runner look for work now, such as orders of another replica.
+// Wake has the Runner look for work now.
 func (r *Runner) Wake() {
 	select {
 	case r.wake <- struct{}{}:

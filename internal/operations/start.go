@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -37,7 +38,12 @@ func (r *Runner) Start(ctx context.Context, by auth.Caller, planID string, s Sta
 	if err := r.Actions.Permit(by, op.Verb.Role(), "operation.start", planID, targetOf(&op.Plan)...); err != nil {
 		return Operation{}, err
 	}
-	return r.give(ctx, op, orderEntry{Operation: planID, Start: &s, By: by}, "operation.start", startText(&op.head), cmp.Or(s.Reason, op.head.Reason))
+	why := cmp.Or(s.Reason, op.head.Reason)
+	becomes := func(now time.Time) (*head, progress, error) {
+		h, err := r.checkStart(op, s, by, now)
+		return &h, progress{State: Running, Unlogged: true}, err
+	}
+	return r.change(ctx, op, by, "operation.start", startText(&op.head), why, becomes)
 }
 
 // startText names a started plan in the audit log.
@@ -74,27 +80,24 @@ func (r *Runner) checkStart(op *operation, s Start, by auth.Caller, now time.Tim
 // checkActive refuses a start while too many operations have not ended.
 func (r *Runner) checkActive(h *head, by auth.Caller) error {
 	r.lock()
-	var active []*operation
-	for id := range r.active {
-		active = append(active, r.all[id])
-	}
+	all := maps.Clone(r.all)
 	r.mu.Release(1)
 	const ask = "wait for one, or cancel one"
-	own, ofQueue := 0, map[string]int{}
-	for _, op := range active {
-		if op == nil {
-			continue
-		}
+	active, own, ofQueue := 0, 0, map[string]int{}
+	for _, op := range all {
 		op.mu.Lock()
-		if op.StartedAs.ID() == by.ID() {
-			own++
+		if op.active() {
+			active++
+			if op.StartedAs.ID() == by.ID() {
+				own++
+			}
+			for _, q := range op.Queues {
+				ofQueue[q.Queue]++
+			}
 		}
 		op.mu.Unlock()
-		for _, q := range op.Queues { // never written after it was made
-			ofQueue[q.Queue]++
-		}
 	}
-	if len(active) >= mostRunning {
+	if active >= mostRunning {
 		return hint.Errorf(ask, "%d operations have not ended", mostRunning)
 	}
 	if by.ID() != "" && own >= mostOwn {
@@ -108,12 +111,10 @@ func (r *Runner) checkActive(h *head, by auth.Caller) error {
 	return nil
 }
 
-// applyStart applies a start that is written. The caller has op.stepping.
-func (op *operation) applyStart(h head, p progress) {
-	op.set(func() {
-		op.Reason, op.Rate, op.CanarySize, op.CanaryWait = h.Reason, h.Rate, h.CanarySize, h.CanaryWait
-		op.Started, op.StartedBy, op.StartedAs, op.progress = h.Started, h.StartedBy, h.StartedAs, p
-	})
+// start takes over from of what a start changes.
+func (h *head) start(of *head) {
+	h.Reason, h.Rate, h.CanarySize, h.CanaryWait = of.Reason, of.Rate, of.CanarySize, of.CanaryWait
+	h.Started, h.StartedBy, h.StartedAs = of.Started, of.StartedBy, of.StartedAs
 }
 
 // check returns how long the first messages are watched, or what is wrong.

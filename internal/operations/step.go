@@ -11,25 +11,41 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/redrive-mq/redrive/internal/actions"
+	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
 // step does one step of an operation if it is ready, and returns when it is ready for the
 // next; the zero time: never by itself. The caller has op.stepping.
 func (r *Runner) step(ctx context.Context, op *operation) (next time.Time) {
-	if op.uncertain && time.Now().Before(op.next) {
-		return op.next
-	}
-	if err := r.reread(ctx, op); err != nil {
-		return r.failing(ctx, op, err)
+	if op.uncertain {
+		if time.Now().Before(op.next) {
+			return op.next
+		}
+		if err := r.reread(ctx, op); err != nil {
+			return r.failing(ctx, op, err)
+		}
 	}
 	p := &op.progress
-	var err error
-	switch ended := p.Ended != nil; {
-	case ended && !p.Unlogged || !ended && p.State != Running && p.State != Watching:
+	ended := p.Ended != nil
+	if ended && !p.Unlogged || !ended && p.State != Running && p.State != Watching {
 		return time.Time{}
-	case time.Now().Before(op.next):
+	}
+	if time.Now().Before(op.next) {
 		return op.next
+	}
+	if r.shared() && op.term == 0 {
+		if !r.orphaned(op) {
+			return time.Time{}
+		}
+		if err := r.take(ctx, op); err != nil {
+			return r.failing(ctx, op, err)
+		}
+		return time.Now() // it may have got further
+	}
+	ctx = r.inTerm(ctx, op)
+	var err error
+	switch {
 	case ended: // the service ended before it was logged
 		err = r.logEnd(ctx, op)
 	case p.State == Watching:
@@ -50,8 +66,12 @@ func (r *Runner) step(ctx context.Context, op *operation) (next time.Time) {
 
 // failing logs, once, that a step of an operation failed, and returns when to try again.
 func (r *Runner) failing(ctx context.Context, op *operation, err error) (next time.Time) {
-	if ctx.Err() != nil || deposed(err) {
+	switch {
+	case ctx.Err() != nil || errors.Is(err, inspect.ErrNotFound):
 		return time.Time{}
+	case deposed(err):
+		op.lose()
+		return time.Now()
 	}
 	if op.trouble == "" {
 		r.log.Warn("an operation cannot continue for now; trying again", "operation", op.ID, "error", err)
@@ -62,22 +82,15 @@ func (r *Runner) failing(ctx context.Context, op *operation, err error) (next ti
 	return op.next
 }
 
-// reread reads the progress of an operation again after a write of it failed, which may have
-// been done: otherwise its messages could be processed twice. It announces what was done.
-func (r *Runner) reread(ctx context.Context, op *operation) error {
+// announceLost announces what a step has done whose answer was lost; is is the operation as the store
+// has it. Until then its messages could be processed twice.
+func (r *Runner) announceLost(ctx context.Context, op, is *operation) error {
 	if !op.uncertain {
 		return nil
 	}
-	value, err := r.Store.Entry(ctx, headPrefix+op.ID)
-	if err != nil || value == nil {
-		return err
-	}
-	is, err := r.readOperation(ctx, store.Entry{Name: headPrefix + op.ID, Value: value})
-	if err != nil {
-		return err
-	}
-	if at := op.progress.processed(); is.progress.processed() > at {
-		if value, err = r.Store.Entry(ctx, outcomeName(op.ID, at)); err != nil {
+	if at := op.processed(); is.processed() > at {
+		value, err := r.Store.Entry(ctx, outcomeName(op.ID, at))
+		if err != nil {
 			return err
 		}
 		var outcomes []actions.Outcome
@@ -86,12 +99,6 @@ func (r *Runner) reread(ctx context.Context, op *operation) error {
 		}
 	}
 	op.uncertain = false
-	if op.progress.State == "" && is.progress.State != "" {
-		op.applyStart(is.head, is.progress)
-		r.setActive(op.ID)
-	} else {
-		op.set(func() { op.progress = is.progress })
-	}
 	r.changed(op.ID)
 	return nil
 }
@@ -137,7 +144,7 @@ func (r *Runner) processNext(ctx context.Context, op *operation) (next time.Time
 	switch {
 	case err == nil:
 		op.stepLimit = min(2*op.stepLimit, chunk)
-	case r.wasDone(ctx, op):
+	case r.wasDone(ctx, op) || r.shared() && op.term == 0: // or another replica has it now
 		return now, nil
 	case op.uncertain || ctx.Err() != nil || errors.Is(err, store.ErrFull) || deposed(err):
 		return next, err
@@ -163,8 +170,7 @@ func (r *Runner) processNext(ctx context.Context, op *operation) (next time.Time
 func (r *Runner) noteProgress(op *operation, p progress, now time.Time) {
 	op.set(func() {
 		op.progress = p
-		op.dropOldSpeed(now)
-		op.speed = append(op.speed, pace{now, p.processed()})
+		op.notePace(now)
 	})
 	r.changed(op.ID)
 }
@@ -287,7 +293,6 @@ func (r *Runner) missingTarget(ctx context.Context, op *operation, of []frozen) 
 // logEnd writes the last line of an ended operation to the audit log. It stands
 // there once or, when the service ends in between, twice. The caller has op.stepping.
 func (r *Runner) logEnd(ctx context.Context, op *operation) error {
-	r.setInactive(op.ID)
 	r.canaryFailures.remove(op.ID)
 	p := op.progress
 	end, err := r.Actions.Begin(op.StartedAs, "operation.end", op.ID, op.Count, p.Why)

@@ -18,9 +18,6 @@ func (r *Replica) Changed(operations ...string) {
 		a.SideTableChanged = a.SideTableChanged || len(operations) == 0
 		a.AddChanged(operations...)
 	})
-	if len(operations) == 0 {
-		r.PollSoon() // an order may be for this replica
-	}
 }
 
 // AnnounceFailed announces a message that failed, and that another replica may have retried.
@@ -54,12 +51,7 @@ func (r *Replica) announceRetryStats(now time.Time) {
 func (r *Replica) receive(a cluster.Announcement) {
 	now := time.Now()
 	if len(a.Operations) > 0 {
-		r.mu.Lock()
-		for _, id := range a.Operations {
-			r.changed[id] = true
-		}
-		r.mu.Unlock()
-		r.PollSoon()
+		r.Operations.ChangedElsewhere(a.Operations...)
 	}
 	for queue, ids := range a.Failed {
 		for ; len(ids) >= 16; ids = ids[16:] {

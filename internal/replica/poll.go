@@ -12,14 +12,10 @@ const rereadEvery = 30 * time.Second
 // poll reads what other replicas have written, and writes the breakers if this one leads.
 func (r *Replica) poll(ctx context.Context) {
 	r.mu.Lock()
-	term, changed := r.term, r.changed
-	r.changed = map[string]bool{}
+	term := r.term
 	r.mu.Unlock()
-	for id := range changed {
-		r.Operations.ChangedElsewhere(ctx, id)
-	}
 	err := r.Actions.ReadSettings(ctx, r.Scheduler.SetPauses)
-	r.Operations.Wake() // for orders
+	r.Operations.Wake() // for those of a replica that has died
 	if err == nil {
 		err = r.Inspect.ReadRecount(ctx)
 	}
@@ -39,7 +35,7 @@ func (r *Replica) poll(ctx context.Context) {
 	r.mu.Unlock()
 	switch {
 	case is && !was:
-		r.log.Warn("the changes of other replicas cannot be read for now: pauses, breakers, orders", "error", err)
+		r.log.Warn("the changes of other replicas cannot be read for now: pauses, breakers", "error", err)
 	case was && !is:
 		r.log.Info("the changes of other replicas can be read again")
 	}

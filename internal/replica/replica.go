@@ -9,6 +9,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/cluster"
+	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/retry"
@@ -41,7 +42,6 @@ type Replica struct {
 
 	mu         sync.Mutex
 	term       context.Context // in which this replica leads; nil: it does not
-	changed    map[string]bool // operations that others have changed
 	unreadable bool            // the side table could not be read last time
 
 	// of poll alone
@@ -54,10 +54,19 @@ type Replica struct {
 
 // New makes a replica that describes itself by about.
 func New(shared store.Shared, about func() cluster.About, log *slog.Logger) *Replica {
-	r := &Replica{store: shared, log: log, changed: map[string]bool{}}
+	r := &Replica{store: shared, log: log}
 	r.Replicas = cluster.New(cluster.Config{Store: shared, ID: cluster.NewID(), About: about,
 		OnShare: r.shareChanged, Lead: r.lead, Poll: r.poll, Receive: r.receive, OnMissed: r.missed, Log: log})
 	return r
+}
+
+// Shown returns the replicas as people see them.
+func (r *Replica) Shown() (all []inspect.Replica) {
+	for _, one := range r.All() {
+		all = append(all, inspect.Replica{ID: one.ID, Address: one.Address, Version: one.Version, Since: one.Since, Beat: one.Beat,
+			Leads: one.Leads, Self: one.Self, Ready: !one.NotReady, Conditions: condition.Listed(one.Conditions)})
+	}
+	return all
 }
 
 // Join gives the replica its parts, once they are made, and reads what people and the leader have

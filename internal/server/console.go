@@ -92,12 +92,12 @@ func (s *vhost) openActions() {
 		},
 	}
 	if s.replica != nil {
-		c.Replicas, c.Changed = func() []inspect.Replica { return replicasForInspect(s.replica) }, s.replica.Changed
+		c.Replicas, c.Changed = s.replica.Shown, s.replica.Changed
 	}
 	s.inspect = inspect.New(c)
 	s.actions = actions.New(actions.Config{Inspect: s.inspect, Store: s.store, Audit: s.audit, Events: s.events,
 		AuditShort: s.auditShort, Large: s.large, Restorable: s.config.Store.Restorable, SetPaused: s.scheduler.Pause, Force: s.force})
-	s.operations = operations.New(operations.Config{Inspect: s.inspect, Actions: s.actions, Store: s.store})
+	s.operations = operations.New(operations.Config{Inspect: s.inspect, Actions: s.actions, Store: s.store, Replica: s.replicaID()})
 }
 
 // brokerQueues asks RabbitMQ about a queue: by its management API or, if that does not answer, by

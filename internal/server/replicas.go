@@ -7,7 +7,6 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/cluster"
 	"github.com/redrive-mq/redrive/internal/condition"
-	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/replica"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
@@ -53,15 +52,6 @@ func announce(r *replica.Replica, e retry.Event, elsewhere bool) {
 		n[kind] = int64(max(1, e.N))
 		r.AnnounceFlow(e.Queue, n)
 	}
-}
-
-// replicasForInspect returns the replicas as people see them.
-func replicasForInspect(of *replica.Replica) (all []inspect.Replica) {
-	for _, one := range of.All() {
-		all = append(all, inspect.Replica{ID: one.ID, Address: one.Address, Version: one.Version, Since: one.Since, Beat: one.Beat,
-			Leads: one.Leads, Self: one.Self, Ready: !one.NotReady, Conditions: condition.Listed(one.Conditions)})
-	}
-	return all
 }
 
 // advertised returns an address at which other machines may reach this one.

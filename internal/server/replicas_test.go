@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -330,10 +331,10 @@ func (s *scene) join() *node {
 	there.Set("q", inspect.AtBroker{Exists: true, Consumers: 1})
 	f.Inspect = inspect.New(inspect.Config{Store: n.member, Broker: there, Audit: book, Activity: &n.activity,
 		Policies: inspecttest.Everything,
-		Replicas: func() []inspect.Replica { return replicasForInspect(f) }, Changed: f.Changed})
+		Replicas: f.Shown, Changed: f.Changed})
 	f.Actions = actions.New(actions.Config{Inspect: f.Inspect, Store: n.member, Audit: book, Restorable: time.Hour,
 		SetPaused: f.Scheduler.Pause, Force: func(queue, to, by, why string) { _ = f.Throttle.Force(queue, to, by, why, time.Now()) }})
-	f.Operations = operations.New(operations.Config{Inspect: f.Inspect, Actions: f.Actions, Store: n.member})
+	f.Operations = operations.New(operations.Config{Inspect: f.Inspect, Actions: f.Actions, Store: n.member, Replica: f.ID})
 	f.LeaderTasks = []func(context.Context){f.Inspect.Lead, f.Operations.Lead}
 	f.Throttle.SetLeads(false)
 	f.Throttle.SetShare(throttle.Share{}, time.Now())
@@ -436,8 +437,7 @@ func (s *scene) started(n int, rate float64) string {
 }
 
 // An operation that is planned at one replica, started at another and paused at a
-// third runs at the leader, goes on where it was when that dies, and does each message
-// once.
+// third goes on where it was when that dies, and does each message once.
 func TestAnOperationIsOfAllTogether(t *testing.T) {
 	together(t, 3, throttle.Rules{NoConsumer: throttle.RetryWithoutConsumers}, func(t *testing.T, s *scene) {
 		ctx := context.Background()
@@ -463,7 +463,7 @@ func TestAnOperationIsOfAllTogether(t *testing.T) {
 			t.Errorf("after 4 s at 50 a second: %v done, %v", done, states)
 		}
 		asked := time.Now()
-		if op, err = s.follower().Operations.Order(ctx, boss, plan.ID, operations.Pause); err != nil || op.State != operations.Paused {
+		if op, err = s.nodes[2].Operations.Order(ctx, boss, plan.ID, operations.Pause); err != nil || op.State != operations.Paused {
 			t.Fatalf("paused: %s, %v", op.State, err)
 		}
 		if took := time.Since(asked); took > time.Second {
@@ -475,13 +475,14 @@ func TestAnOperationIsOfAllTogether(t *testing.T) {
 		if later, _ := all(); !slices.Equal(paused, later) || slices.Compact(slices.Clone(paused))[0] != paused[2] || states[0] != operations.Paused || states[2] != operations.Paused {
 			t.Errorf("paused: %v, and 5 s later %v; %v", paused, later, states)
 		}
-		// While it is paused the leader dies; the next one keeps it so.
-		s.leader().kill()
+		// While it is paused the replica that has it dies; the next one keeps it so.
+		s.nodes[2].kill()
 		time.Sleep(6 * time.Second)
 		if later, states := all(); later[0] != paused[0] || states[0] != operations.Paused {
-			t.Errorf("paused, and the leader died: %v, %v", later, states)
+			t.Errorf("paused, and the replica died: %v, %v", later, states)
 		}
-		if _, err := s.follower().Operations.Order(ctx, boss, plan.ID, operations.Resume); err != nil {
+		old := s.nodes[1]
+		if _, err := old.Operations.Order(ctx, boss, plan.ID, operations.Resume); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(3 * time.Second)
@@ -490,8 +491,7 @@ func TestAnOperationIsOfAllTogether(t *testing.T) {
 		if before[0] <= paused[0] {
 			t.Errorf("resumed: %v", before)
 		}
-		// The others have not heard of the last steps that the leader did.
-		old := s.leader()
+		// The others have not heard of the last steps that it did.
 		old.mute.Store(true)
 		time.Sleep(time.Second)
 		died := time.Now()
@@ -502,7 +502,7 @@ func TestAnOperationIsOfAllTogether(t *testing.T) {
 				break
 			}
 			if time.Since(died) > 6*time.Second {
-				t.Fatal("6 s after the leader died the operation does not go on")
+				t.Fatal("6 s after the replica died the operation does not go on")
 			}
 		}
 		time.Sleep(30 * time.Second)
@@ -530,8 +530,8 @@ func TestAnOperationIsOfAllTogether(t *testing.T) {
 	})
 }
 
-// What a leader did last, and did not live to tell, is shown by all in the end.
-func TestWhatALeaderDidNotTellIsFound(t *testing.T) {
+// What a replica did last, and did not live to tell, is shown by all in the end.
+func TestWhatAReplicaDidNotTellIsFound(t *testing.T) {
 	together(t, 3, throttle.Rules{}, func(t *testing.T, s *scene) {
 		ctx := context.Background()
 		id := s.started(100, 50)
@@ -541,9 +541,9 @@ func TestWhatALeaderDidNotTellIsFound(t *testing.T) {
 				t.Errorf("%s shows it %s: %v", n.ID, op.State, err)
 			}
 		}
-		s.leader().mute.Store(true)
+		s.nodes[0].mute.Store(true)
 		time.Sleep(3 * time.Second)
-		s.leader().kill()
+		s.nodes[0].kill()
 		time.Sleep(40 * time.Second)
 		for _, n := range s.nodes {
 			if op, err := n.Operations.Operation(ctx, boss, id); err != nil || op.State != operations.Finished || op.Done != 100 {
@@ -553,19 +553,22 @@ func TestWhatALeaderDidNotTellIsFound(t *testing.T) {
 	})
 }
 
-// An order that is given while no one leads is done by who leads next.
-func TestAnOrderOutlivesTheLeader(t *testing.T) {
+// An order is done at once, also when the replica that had the operation has just died, and no one
+// leads.
+func TestAnOrderWaitsForNoReplica(t *testing.T) {
 	together(t, 2, throttle.Rules{}, func(t *testing.T, s *scene) {
 		ctx := context.Background()
 		id := s.started(500, 10)
 		time.Sleep(3 * time.Second)
-		s.leader().kill()
-		at := s.nodes[0]
-		op, err := at.Operations.Order(ctx, boss, id, operations.Pause) // it waits for the next leader
+		s.nodes[0].kill()
+		at, asked := s.nodes[0], time.Now()
+		op, err := at.Operations.Order(ctx, boss, id, operations.Pause)
 		if err != nil || op.State != operations.Paused {
 			t.Fatalf("%s, %v", op.State, err)
 		}
-		at.able.Store(false)
+		if took := time.Since(asked); took > 0 {
+			t.Errorf("it took %s", took)
+		}
 		done := op.Done
 		time.Sleep(5 * time.Second)
 		if op, err = at.Operations.Operation(ctx, boss, id); err != nil || op.Done != done || op.State != operations.Paused {
@@ -574,18 +577,28 @@ func TestAnOrderOutlivesTheLeader(t *testing.T) {
 	})
 }
 
-// A leader that is stopped for a while, and another leads meanwhile, writes nothing of
-// an operation any more.
-func TestAFormerLeaderSpoilsNoOperation(t *testing.T) {
+// A replica that is stopped for a while, and another has its operation meanwhile, writes nothing of
+// it any more.
+func TestAStoppedReplicaSpoilsNoOperation(t *testing.T) {
 	together(t, 1, throttle.Rules{}, func(t *testing.T, s *scene) {
-		ctx, a := context.Background(), s.nodes[0]
+		ctx, other := context.Background(), s.store.Join()
+		beats := 0
+		beat := func() {
+			beats++
+			_, err := other.Beat(ctx, "other", fmt.Appendf(nil, `{"n":%d}`, beats), time.Minute)
+			must(t, err)
+			time.Sleep(time.Second)
+		}
 		id := s.started(100, 10)
-		// Another becomes the leader behind its back, as when it was stopped past its time.
-		other := s.store.Join()
-		must(t, other.Resign(ctx, "service", a.ID))
-		if _, leads, err := other.Lead(ctx, "service", "other", time.Minute); err != nil || !leads {
+		beat()
+		// The other takes it behind its back.
+		if _, leads, err := other.Lead(ctx, "operation/"+id+"/", "other", time.Minute); err != nil || !leads {
 			t.Fatal(leads, err)
 		}
+		progress, err := other.Entry(ctx, "operation/"+id+"/progress")
+		must(t, err)
+		progress = bytes.Replace(progress, []byte(s.nodes[0].ID), []byte("other"), 1)
+		must(t, other.PutEntries(ctx, []store.Entry{{Name: "operation/" + id + "/progress", Value: progress}}))
 		counts := func() string {
 			c, err := other.Counts(ctx)
 			p, err2 := other.Entry(ctx, "operation/"+id+"/progress")
@@ -595,7 +608,9 @@ func TestAFormerLeaderSpoilsNoOperation(t *testing.T) {
 			return fmt.Sprint(c[0].Parked, c[0].Discarded, string(p))
 		}
 		before := counts()
-		time.Sleep(5 * time.Second)
+		for range 5 {
+			beat()
+		}
 		if after := counts(); after != before {
 			t.Errorf("was %s, is %s", before, after)
 		}

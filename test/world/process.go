@@ -177,13 +177,14 @@ func (p *process) run(ctx context.Context, w *World) error {
 // openForPeople makes what people use, and the replica where others may use the store too.
 func (p *process) openForPeople(ctx context.Context, c inspect.Config, th *throttle.Throttle, heard retry.Listener) error {
 	shared, isShared := p.store.(store.Shared)
+	replicaID := ""
 	if isShared {
 		p.replica = replica.New(shared, func() cluster.About { return cluster.About{CanPublish: p.canPublish()} }, c.Log)
-		c.Replicas, c.Changed = func() []inspect.Replica { return nil }, p.replica.Changed
+		replicaID, c.Replicas, c.Changed = p.replica.ID, p.replica.Shown, p.replica.Changed
 	}
 	shows := inspect.New(c)
 	p.actions = actions.New(actions.Config{Inspect: shows, Store: p.store, Audit: noAudit{}, Events: heard, Restorable: restorable, SetPaused: p.scheduler.Pause})
-	p.operations = operations.New(operations.Config{Inspect: shows, Actions: p.actions, Store: p.store})
+	p.operations = operations.New(operations.Config{Inspect: shows, Actions: p.actions, Store: p.store, Replica: replicaID})
 	if !isShared {
 		return nil
 	}
