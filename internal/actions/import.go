@@ -240,6 +240,7 @@ func (a *Actions) importLine(by auth.Caller, line []byte, o ImportOptions) (*sto
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", inspect.ErrInvalid, err)
 	}
+	r.Imported = true
 	m := &r.Message
 	switch {
 	case r.Queue == "" || len(r.Queue) > longestName || !utf8.ValidString(r.Queue) || wire.OwnQueue(r.Queue):

@@ -40,15 +40,18 @@ const (
 	Moved           Column = 7 // another queue's now, and counted in In there: no action does that yet
 	Delayed         Column = 8 // it waits in RabbitMQ
 	DiscardedAtOnce Column = 9 // its policy discarded it at once
-	columns                = 10
+	// EverParked counts messages that were parked when they failed, or instead of a retry, whatever became of
+	// them. It only grows, and is no part of the balance.
+	EverParked Column = 10
+	columns           = 11
 )
 
-// Flows are the columns that only grow: all but what is kept.
+// Flows are the columns of the balance that only grow: all but what is kept.
 var Flows = [...]Column{In, Retried, Forwarded, Forgotten, Moved, Delayed, DiscardedAtOnce}
 
 // columnNames are for metrics and people.
 var columnNames = [columns]string{In: "in", Column(Waiting): "waiting", Column(Parked): "parked", Column(Discarded): "discarded",
-	Retried: "retried", Forwarded: "forwarded", Forgotten: "forgotten", Moved: "moved", Delayed: "delayed", DiscardedAtOnce: "dropped"}
+	Retried: "retried", Forwarded: "forwarded", Forgotten: "forgotten", Moved: "moved", Delayed: "delayed", DiscardedAtOnce: "dropped", EverParked: "ever parked"}
 
 // Kept tells whether the column is of what is kept: its number is that of a state.
 func (c Column) Kept() bool { return c != In && c <= Column(Discarded) }
@@ -66,7 +69,7 @@ type Sums [columns]int64
 // Off is how many more messages arrived than are accounted for; negative: fewer. 0 is right.
 func (s *Sums) Off() int64 {
 	off := s[In]
-	for _, n := range s[In+1:] {
+	for _, n := range s[In+1 : EverParked] {
 		off -= n
 	}
 	return off

@@ -61,6 +61,9 @@ type Record struct {
 	// letters, as far as content can: see Receipt. Zero when it needs none.
 	Fingerprint [16]byte
 
+	// Imported: a person adds it, so that Add does not count it in EverParked. It is not stored.
+	Imported bool
+
 	// Unreadable is why the stored record cannot be read; its other fields are then empty.
 	// Change calls edit with such a record too.
 	Unreadable error
@@ -84,6 +87,9 @@ func (r *Record) Validate() error {
 	}
 	return nil
 }
+
+// NewlyParked reports whether Add counts a record in EverParked.
+func (r *Record) NewlyParked() bool { return r.State == Parked && !r.Imported }
 
 // ValidateEdit returns an error for a record that Change cannot keep instead of was.
 func (r *Record) ValidateEdit(was *Record) error {

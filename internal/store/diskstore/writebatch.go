@@ -211,6 +211,11 @@ func (s *Store) Add(ctx context.Context, records []*store.Record) error {
 	if err != nil {
 		return err
 	}
+	for _, r := range records {
+		if r.NewlyParked() {
+			c.count(store.EverParked, r.Queue, 1)
+		}
+	}
 	if err := s.receipts.write(c.batch, store.ReceiptsOf(records)); err != nil {
 		return err
 	}

@@ -90,6 +90,9 @@ func (s *Store) Add(_ context.Context, records []*store.Record) error {
 	s.add(records)
 	for _, r := range records {
 		s.groupOf(r).failed(r.FailedAt)
+		if r.NewlyParked() {
+			s.sum(store.EverParked, r.Queue, 1)
+		}
 	}
 	s.remember(store.ReceiptsOf(records)...)
 	s.signal()
@@ -101,7 +104,9 @@ func (s *Store) add(records []*store.Record) {
 		s.seq++
 		s.count(r, 1)
 		s.sum(store.In, r.Queue, 1)
-		s.kept[store.MakeKey(r.ID, s.seq)] = &entry{seq: s.seq, rec: *r}
+		e := &entry{seq: s.seq, rec: *r}
+		e.rec.Imported = false
+		s.kept[store.MakeKey(r.ID, s.seq)] = e
 	}
 }
 
@@ -183,6 +188,7 @@ func (s *Store) Finish(_ context.Context, outcomes []store.Outcome) (int, error)
 		e.claimed = nil
 		e.rec.State, e.rec.ParkedFor, e.rec.Due = store.Parked, o.Park, o.At
 		s.count(&e.rec, 1)
+		s.sum(store.EverParked, e.rec.Queue, 1)
 	}
 	return n, nil
 }

@@ -91,6 +91,9 @@ func (b *batch) add(s *Store, records []*store.Record, failed bool) error {
 		}
 		if failed {
 			saw.failed(r.FailedAt, now)
+			if r.NewlyParked() {
+				b.records[len(b.records)-4] = "n" + r.Queue
+			}
 		}
 	}
 	return nil

@@ -8,7 +8,7 @@ import (
 )
 
 // columns are the letters of the ledger's columns, in the keys.
-const columns = "iwpdrfgmhx"
+const columns = "iwpdrfgmhxn"
 
 // Ledger implements store.Bookkeeper. Its lines balance, being written in the step of
 // their records.

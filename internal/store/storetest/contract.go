@@ -1351,6 +1351,9 @@ func ledger(t *testing.T, s *subject) {
 	add(t, s, Waiting("q", 0, "retried"), forwarded, Waiting("q", second, "parked"), Waiting("q", hour, "waiting"),
 		parked("q", "moved"), parked("q", "let go"), discarded("q", -hour, "forgotten"))
 	add(t, s, parked("other", "deleted"))
+	again := parked("imported", "was parked before")
+	again.Imported = true
+	add(t, s, again)
 	claims := claim(t, s, "q", second, 3)
 	away := claimLane(t, s, forwarded.Lane(), 0, 1)
 	outcomes := []store.Outcome{done(claims[0]), done(away[0]), park(claims[1], "why")}
@@ -1369,10 +1372,11 @@ func ledger(t *testing.T, s *subject) {
 	s.CountUnstored("passed", store.DiscardedAtOnce, 2)
 	want := map[string]store.Sums{
 		"q": {store.In: 11, store.Waiting: 1, store.Parked: 1, store.Discarded: 1, store.Retried: 1,
-			store.Forwarded: 1, store.Forgotten: 1, store.Moved: 1, store.Delayed: 4},
-		"other":  {store.In: 2, store.Parked: 1, store.Forgotten: 1},
-		"copies": {store.In: 1, store.Parked: 1},
-		"passed": {store.In: 2, store.DiscardedAtOnce: 2},
+			store.Forwarded: 1, store.Forgotten: 1, store.Moved: 1, store.Delayed: 4, store.EverParked: 3},
+		"other":    {store.In: 2, store.Parked: 1, store.Forgotten: 1, store.EverParked: 1},
+		"imported": {store.In: 1, store.Parked: 1},
+		"copies":   {store.In: 1, store.Parked: 1},
+		"passed":   {store.In: 2, store.DiscardedAtOnce: 2},
 	}
 	wantSums(t, s, want)
 	s.reopen(t)
@@ -1430,8 +1434,8 @@ func ledgerAlways(t *testing.T, s *subject) {
 		}
 	})
 	wantSums(t, s, map[string]store.Sums{
-		"p": {store.In: batches, store.Parked: batches},
-		"q": {store.In: 3 * batches, store.Parked: batches, store.Retried: batches, store.DiscardedAtOnce: batches},
+		"p": {store.In: batches, store.Parked: batches, store.EverParked: batches},
+		"q": {store.In: 3 * batches, store.Parked: batches, store.Retried: batches, store.DiscardedAtOnce: batches, store.EverParked: batches},
 	})
 }
 
@@ -1487,7 +1491,7 @@ func forgotten(t *testing.T, s *subject) {
 		}
 		gone := int64(old + store.EmptyLinesKept + over)
 		want := store.Sums{store.In: gone + over + 1 + 3, store.Waiting: over, store.Parked: 1, store.Forgotten: gone,
-			store.DiscardedAtOnce: 3}
+			store.DiscardedAtOnce: 3, store.EverParked: 1}
 		if sum != want {
 			t.Errorf("the ledger's sums are %v, want %v", sum, want)
 		}

@@ -28,6 +28,7 @@ for i, e in ipairs(ends) do
     elseif e.new then
       local body = m.body > 0 and call('GETRANGE', P .. 'm:' .. e.number, -m.body, -1) or ''
       put(e.number, 'p', queue, e.what, m.group .. e.new .. body)
+      count(sums, 'n' .. queue, 1)
     else
       call('DEL', P .. 'm:' .. e.number)
       unindex(m.id, e.number)

@@ -85,15 +85,19 @@ local function unindex(id, number)
 end
 
 -- add keeps new records, read from the arguments:
---   n, then n times: state and lane, due, id, value
+--   n, then n times: state ("n": newly parked) and lane, due, id, value
 -- and returns the last number.
 local function add()
   local n = tonumber(call('GET', KEYS[1]) or 0)
   for _ = 1, tonumber(arg()) do
     local target, due, id, value = arg(), arg(), arg(), arg()
     n = n + 1
-    local lane = target:sub(2)
-    put(member(n), target:sub(1, 1), lane, due, value)
+    local state, lane = target:sub(1, 1), target:sub(2)
+    if state == 'n' then
+      state = 'p'
+      count(sums, 'n' .. lane, 1)
+    end
+    put(member(n), state, lane, due, value)
     index(id, n)
     count(sums, 'i' .. queueof(lane), 1)
   end
