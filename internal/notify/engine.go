@@ -8,47 +8,43 @@ import (
 	"sync"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
 // Options of an Engine.
 type Options struct {
-	Store store.SideTable
+	Store interface {
+		store.SideTable
+		store.Bookkeeper
+		store.Scanner
+	}
 	// Conditions are all that are present now, by the thresholds of the settings. It is called
 	// every 15 seconds; after an error, the conditions of before continue.
 	Conditions func(context.Context, *Settings) ([]Condition, error)
 	Count      func(route, result string) // result: sent or failed
 	Log        *slog.Logger
-	// Replica, when not "", is the id of this replica of several: counts of parked messages
-	// go through the store to the leader, see relay.go, and only the leader calls Run.
-	Replica string
 
 	open func(*Route) (*target, error) // nil but in tests
 }
 
-const (
-	pollEvery     = 15 * time.Second // between two calls of Conditions
-	longestReason = 1 << 10          // bytes of an error that are read
-)
+// pollEvery is the time between two calls of Conditions.
+const pollEvery = 15 * time.Second
 
-// Engine passes events and conditions to the routes. Make it with New, call Event for each
-// event, and Run it.
+// Engine passes conditions, and what was parked, to the routes. Of several replicas only the leader runs it.
 type Engine struct {
 	Options
-	change chan struct{}
+	change, wake chan struct{}
 
 	mu      sync.RWMutex
 	current *routeSet
 	ran     bool
-
-	relay relay
 }
 
 // routeSet are the routes of one configuration.
 type routeSet struct {
 	settings Settings
 	routes   []*route
+	base     parkedCounts // of the ledger when they were set; nil: it could not be read
 }
 
 // New checks the routes' URLs.
@@ -56,7 +52,7 @@ func New(s Settings, o Options) (*Engine, error) {
 	if o.open == nil {
 		o.open = open
 	}
-	e := &Engine{Options: o, change: make(chan struct{}, 1), relay: relay{arrivals: newArrivals()}}
+	e := &Engine{Options: o, change: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
 	return e, e.SetSettings(s)
 }
 
@@ -68,18 +64,28 @@ func (e *Engine) SetSettings(s Settings) error {
 		if err != nil {
 			return fmt.Errorf("notify: route %q: its URL %w", c.settings.Routes[i].Name, err)
 		}
-		r := &route{engine: e, client: out, Route: c.settings.Routes[i], to: to, arrivals: newArrivals()}
+		r := &route{engine: e, client: out, Route: c.settings.Routes[i], to: to, wake: make(chan struct{}, 1)}
 		r.pending = newPending(&c.settings, &r.Route)
 		c.routes = append(c.routes, r)
+	}
+	if len(c.routes) > 0 {
+		c.base = e.readBase()
 	}
 	e.mu.Lock()
 	e.current = c
 	e.mu.Unlock()
+	signal(e.change)
+	return nil
+}
+
+// Look makes Run read the ledger soon: something was parked.
+func (e *Engine) Look() { signal(e.wake) }
+
+func signal(c chan struct{}) {
 	select {
-	case e.change <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
-	return nil
 }
 
 func (e *Engine) routeSet() *routeSet {
@@ -89,30 +95,6 @@ func (e *Engine) routeSet() *routeSet {
 }
 
 func (e *Engine) wants(r *route, k key) bool { return r.pending.settings.wants(&r.Route, k) }
-
-// Event counts an event; it never waits for a route.
-func (e *Engine) Event(ev retry.Event) {
-	if ev.Kind != retry.Parked {
-		return
-	}
-	k, why := key{Kind: Parked, Queue: ev.Queue}, parkReason{text: ev.Error}
-	if why.text == "" {
-		why = parkReason{text: ev.Why, ours: true}
-	}
-	why.text = why.text[:min(len(why.text), longestReason)]
-	e.mu.RLock() // until it is counted: a route that ends stores what it has counted
-	defer e.mu.RUnlock()
-	for _, r := range e.current.routes {
-		switch {
-		case !e.wants(r, k):
-		case e.Replica != "":
-			e.relay.count(k, int64(max(1, ev.N)), why, ev.At)
-			return
-		default:
-			r.count(k, int64(max(1, ev.N)), why, ev.At)
-		}
-	}
-}
 
 // Run sends notifications until ctx ends; then it stores the pending ones, and waits for no
 // service. A replica that leads again starts with the stored ones.
@@ -127,7 +109,6 @@ func (e *Engine) Run(ctx context.Context) {
 			return
 		}
 	}
-	in := &collector{last: map[string]string{}}
 	for {
 		select {
 		case <-e.change:
@@ -135,7 +116,7 @@ func (e *Engine) Run(ctx context.Context) {
 		}
 		c := e.routeSet()
 		e.forget(ctx, c)
-		e.run(ctx, c, in)
+		e.run(ctx, c)
 		if ctx.Err() != nil {
 			return
 		}
@@ -143,22 +124,21 @@ func (e *Engine) Run(ctx context.Context) {
 }
 
 // run runs a set of routes until ctx ends or SetSettings replaces it.
-func (e *Engine) run(ctx context.Context, c *routeSet, in *collector) {
-	ctx, stop := context.WithCancel(ctx)
+func (e *Engine) run(ctx context.Context, c *routeSet) {
+	// The routes end after the last reading of the ledger, so that they store what it has found.
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var routes sync.WaitGroup
 	for _, r := range c.routes {
-		routes.Go(func() { r.run(ctx) })
+		routes.Go(func() { r.run(running) })
 	}
 	defer routes.Wait()
 	defer stop()
-	unknown := false
-	if e.Replica != "" && len(c.routes) > 0 {
-		routes.Go(func() { e.collect(ctx, c, in) })
-	}
+	unknown, unread := false, false
+	in := &parkedReader{Engine: e, set: c}
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
-	for {
-		if len(c.routes) > 0 {
+	for poll := true; ; {
+		if poll && len(c.routes) > 0 {
 			all, err := e.Conditions(ctx, &c.settings)
 			if err != nil && ctx.Err() == nil && !unknown {
 				e.Log.Warn("conditions cannot be read: none begins or ends until they can", "error", err)
@@ -169,6 +149,15 @@ func (e *Engine) run(ctx context.Context, c *routeSet, in *collector) {
 				}
 			}
 		}
+		if len(c.routes) > 0 {
+			wait(ctx, time.Until(in.next))
+			err := in.read(ctx)
+			if err != nil && ctx.Err() == nil && !unread {
+				e.Log.Warn("what was parked cannot be read: no notifications about it until it can", "error", err)
+			}
+			unread = err != nil
+		}
+		poll = false
 		select {
 		case <-ctx.Done():
 			return
@@ -176,14 +165,16 @@ func (e *Engine) run(ctx context.Context, c *routeSet, in *collector) {
 			if e.routeSet() != c {
 				return
 			}
+		case <-e.wake:
 		case <-tick.C:
+			poll = true
 		}
 	}
 }
 
 // forget deletes the stored state of routes that no longer exist.
 func (e *Engine) forget(ctx context.Context, c *routeSet) {
-	there, gone := map[string]bool{}, map[string]bool{}
+	there, gone := map[string]bool{seen: len(c.routes) > 0}, map[string]bool{}
 	for _, r := range c.routes {
 		there[r.Name] = true
 	}

@@ -18,9 +18,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/uuid"
 	"go.uber.org/goleak"
 
-	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
 )
@@ -62,6 +62,21 @@ func start(t *testing.T, e *Engine) (stop func()) {
 	return stop
 }
 
+// park parks a message of queue for each reason: the error of its consumer, or, in brackets, ours.
+func park(t *testing.T, e *Engine, queue string, reasons ...string) {
+	var all []*store.Record
+	now := time.Now()
+	for _, why := range reasons {
+		r := &store.Record{ID: uuid.New(), Queue: queue, State: store.Parked, Reason: "rejected", Error: why, Due: now, FirstFailed: now, FailedAt: now}
+		if ours, ok := strings.CutPrefix(why, "("); ok {
+			r.Error, r.ParkedFor = "", strings.TrimSuffix(ours, ")")
+		}
+		all = append(all, r)
+	}
+	must(t, e.Store.(store.Store).Add(context.Background(), all))
+	e.Look()
+}
+
 func TestAThousandParkedMessagesAreOneCall(t *testing.T) {
 	url, got := hook(t, nil)
 	s := DefaultSettings()
@@ -70,16 +85,9 @@ func TestAThousandParkedMessagesAreOneCall(t *testing.T) {
 	s.Page, s.AllowPrivate, s.Routes = "https://redrive.example.com/", loopback, []Route{r}
 	e, err := New(s, options(t))
 	must(t, err)
-	stop := start(t, e)
 	at := time.Now()
-	for i := range 1000 {
-		text := "connection refused"
-		if i%4 == 0 {
-			text = "<!channel> @here *bold*\nhttp://evil.example/"
-		}
-		e.Event(retry.Event{Kind: retry.Parked, Queue: "orders.in", Reason: "rejected", Error: text, At: at})
-	}
-	e.Event(retry.Event{Kind: retry.Failed, Queue: "orders.in", At: at})
+	park(t, e, "orders.in", slices.Repeat([]string{"<!channel> @here *bold*\nhttp://evil.example/", "connection refused", "connection refused", "connection refused"}, 250)...)
+	stop := start(t, e)
 	m := <-got
 	if m["count"] != 1000.0 || m["queue"] != "orders.in" || m["event"] != "parked" || m["team"] != "shop" || m["severity"] != "warning" {
 		t.Errorf("it is told %v", m)
@@ -108,12 +116,13 @@ type desk struct {
 	stop  func()
 	o     Options
 	s     Settings
+	t     *testing.T
 	to    func(*Message, send) error // not nil: what is sent goes here
 }
 
 // open starts an engine with one route that ends at the desk.
 func (d *desk) open(t *testing.T) {
-	d.o.open = d.target
+	d.o.open, d.t = d.target, t
 	d.o.Conditions = func(context.Context, *Settings) ([]Condition, error) {
 		d.all.Lock()
 		defer d.all.Unlock()
@@ -166,9 +175,7 @@ func newDesk(t *testing.T, change func(*Settings, *Route)) *desk {
 }
 
 func (d *desk) park(queue string, n int) {
-	for range n {
-		d.Event(retry.Event{Kind: retry.Parked, Queue: queue, Why: "out of attempts", At: time.Now()})
-	}
+	park(d.t, d.Engine, queue, slices.Repeat([]string{"(out of attempts)"}, n)...)
 }
 
 // set makes these conditions, and no others, go on.
@@ -365,6 +372,36 @@ func TestANotifierThatIsDown(t *testing.T) {
 	})
 }
 
+// Messages are told of that were parked since the ledger was last read, whatever became of them and also while no
+// service ran; but neither those of before the first route nor those that a person imports.
+func TestWhatIsParkedIsTheGrowthOfTheLedger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t, nil)
+		d.stop()
+		kept := memstore.New()
+		d.o.Store, d.Engine.Store = kept, kept
+		d.park("orders", 7)
+		d.open(t)
+		d.after(t, time.Minute)
+		d.park("orders", 3)
+		var keys []store.Key
+		must(t, kept.Scan(t.Context(), store.Range{State: store.Parked}, func(l store.Listed) (bool, error) {
+			keys = append(keys, l.Key)
+			return true, nil
+		}))
+		_, err := kept.Change(t.Context(), keys, func(store.Key, *store.Record) store.Edit { return store.Edit{Delete: true} }, nil)
+		must(t, err)
+		d.after(t, time.Minute, "1m10s orders: 3 messages parked")
+		d.stop()
+		d.park("orders", 2)
+		d.park("mail", 1)
+		must(t, kept.Add(t.Context(), []*store.Record{{ID: uuid.New(), Queue: "orders", State: store.Parked, Imported: true, Due: time.Now()}}))
+		d.open(t)
+		d.after(t, time.Minute, "2m10s mail: 1 message parked")
+		d.after(t, time.Hour, "1h1m10s orders: 2 messages parked")
+	})
+}
+
 // A message that hangs delays neither other routes nor the end.
 func TestARouteThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -396,7 +433,7 @@ func TestNewSettingsTakeOverWhatIsNotTold(t *testing.T) {
 		s.Routes = s.Routes[:1]
 		must(t, d.SetSettings(s))
 		d.after(t, time.Minute)
-		if n := entries(t, d.o.Store); n != 0 {
+		if n := entries(t, d.o.Store, "desk"); n != 0 {
 			t.Errorf("%d entries of a former route are kept", n)
 		}
 		s.Routes[0].URL = "nothing://s3cret"
@@ -410,7 +447,7 @@ func TestNamesMadeUpDoNotFillTheMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDesk(t, nil)
 		for i := range 3 * mostQueues {
-			d.Event(retry.Event{Kind: retry.Parked, Queue: fmt.Sprint("q", i), Error: fmt.Sprintf("error %c%c", 'a'+i%26, 'a'+i/26%26), At: time.Now()})
+			park(t, d.Engine, fmt.Sprint("q", i), fmt.Sprintf("error %c%c", 'a'+i%26, 'a'+i/26%26))
 			if i%400 == 0 {
 				time.Sleep(time.Second)
 			}
@@ -420,7 +457,7 @@ func TestNamesMadeUpDoNotFillTheMemory(t *testing.T) {
 		if len(b.entries) != mostQueues+1 {
 			t.Errorf("there are %d entries", len(b.entries))
 		}
-		if n := entries(t, d.o.Store); n != mostQueues+1 {
+		if n := entries(t, d.o.Store, "desk"); n != mostQueues+1 {
 			t.Errorf("%d are kept", n)
 		}
 	})
@@ -432,8 +469,8 @@ func zone(t *testing.T, name string) *time.Location {
 	return z
 }
 
-func entries(t *testing.T, s store.SideTable) (n int) {
-	must(t, s.Entries(context.Background(), prefix, "", func(store.Entry) (bool, error) { n++; return true, nil }))
+func entries(t *testing.T, s store.SideTable, route string) (n int) {
+	must(t, s.Entries(context.Background(), prefix+route+"/", "", func(store.Entry) (bool, error) { n++; return true, nil }))
 	return n
 }
 
@@ -535,14 +572,16 @@ func (h *heard) target(r *Route) (*target, error) {
 	return to, err
 }
 
-// replica is the engine of one, with a route that gathers for wait.
-func (h *heard) replica(t *testing.T, id string, kept store.SideTable, wait time.Duration, on ...Condition) *Engine {
+// replica is the engine of one, with a route that gathers for 5 s.
+func (h *heard) replica(t *testing.T, m *memstore.Member) *Engine {
 	s, r := DefaultSettings(), DefaultRoute()
-	r.Name, r.URL, r.GroupWait, r.Repeat = "hook", "generic+http://hook.example/", wait, time.Hour
+	r.Name, r.URL, r.GroupWait, r.Repeat = "hook", "generic+http://hook.example/", 5*time.Second, time.Hour
 	s.Routes = []Route{r}
 	o := options(t)
-	o.Store, o.Replica, o.open = kept, id, h.target
-	o.Conditions = func(context.Context, *Settings) ([]Condition, error) { return on, nil }
+	o.Store, o.open = m, h.target
+	o.Conditions = func(context.Context, *Settings) ([]Condition, error) {
+		return []Condition{{Kind: BreakerOpen, Queue: "q"}}, nil
+	}
 	e, err := New(s, o)
 	must(t, err)
 	return e
@@ -553,17 +592,13 @@ func (h *heard) replica(t *testing.T, id string, kept store.SideTable, wait time
 func TestReplicasAreToldOfOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fleet, out := memstore.NewReplicas(), &heard{}
-		var relaying sync.WaitGroup
-		ctx, stop := context.WithCancel(context.Background())
-		replica := func(id string) (*Engine, *memstore.Member) {
+		ctx := t.Context()
+		replica := func() (*Engine, *memstore.Member) {
 			m := fleet.Join()
-			const wait = 5 * time.Second // longer than two relays take
-			e := out.replica(t, id, m, wait, Condition{Kind: BreakerOpen, Queue: "q"})
-			relaying.Go(func() { e.Relay(ctx) })
-			return e, m
+			return out.replica(t, m), m
 		}
-		a, am := replica("a")
-		b, _ := replica("b")
+		a, am := replica()
+		b, _ := replica()
 		lead := func(e *Engine, m *memstore.Member, id string) (end func()) {
 			term, leads, err := m.Lead(ctx, "service", id, 5*time.Second)
 			if err != nil || !leads {
@@ -574,11 +609,7 @@ func TestReplicasAreToldOfOnce(t *testing.T) {
 			running.Go(func() { e.Run(ctx) })
 			return func() { cancel(); running.Wait() }
 		}
-		park := func(e *Engine, n int) {
-			for range n {
-				e.Event(retry.Event{Kind: retry.Parked, Queue: "q", Error: "refused", At: time.Now()})
-			}
-		}
+		park := func(e *Engine, n int) { park(t, e, "q", slices.Repeat([]string{"refused"}, n)...) }
 		end := lead(a, am, "a")
 		park(a, 30)
 		park(b, 12)
@@ -594,67 +625,7 @@ func TestReplicasAreToldOfOnce(t *testing.T) {
 		time.Sleep(time.Hour)
 		out.are(t, "breaker_open 0", "parked 42", "breaker_open 0", "parked 5")
 		end()
-		stop()
-		relaying.Wait()
 	})
-}
-
-// deaf is a store that loses the first answer to each write, and to each removal, of relayed counts.
-type deaf struct {
-	store.SideTable
-	mu   sync.Mutex
-	lost map[string]bool
-}
-
-func (d *deaf) PutEntries(ctx context.Context, entries []store.Entry) error {
-	err := d.SideTable.PutEntries(ctx, entries)
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	what := fmt.Sprint(entries[0].Name, entries[0].Value == nil)
-	if err == nil && strings.HasPrefix(what, relayPrefix) && !d.lost[what] {
-		d.lost[what] = true
-		return errors.New("the answer was lost")
-	}
-	return err
-}
-
-// A count whose write, or whose removal, had no answer is reported once.
-func TestARelayedCountIsReportedOnceThoughAnswersAreLost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		fleet, out := memstore.NewReplicas(), &heard{}
-		ctx, stop := context.WithCancel(t.Context())
-		var all []*Engine
-		var running sync.WaitGroup
-		for _, id := range []string{"a", "b"} {
-			e := out.replica(t, id, &deaf{SideTable: fleet.Join(), lost: map[string]bool{}}, time.Minute)
-			all = append(all, e)
-			running.Go(func() { e.Relay(ctx) })
-		}
-		running.Go(func() { all[0].Run(ctx) })
-		for i := range 20 {
-			all[i%2].Event(retry.Event{Kind: retry.Parked, Queue: "q", Error: "refused", At: time.Now()})
-			time.Sleep(1500 * time.Millisecond)
-		}
-		time.Sleep(2 * time.Minute)
-		out.are(t, "parked 20")
-		stop()
-		running.Wait()
-	})
-}
-
-// The entries of replicas come by their names, so an earlier count may come later.
-func TestCountsOfReplicasSpanAllTheirTimes(t *testing.T) {
-	at := func(minute int) time.Time { return time.Date(2026, 11, 21, 10, minute, 0, 0, time.UTC) }
-	early, late := tally{N: 1, First: at(0), Last: at(2)}, tally{N: 1, First: at(5), Last: at(6)}
-	for _, order := range [][]*tally{{&early, &late}, {&late, &early}} {
-		var all tally
-		for _, u := range order {
-			all.join(u)
-		}
-		if all.N != 2 || all.First != at(0) || all.Last != at(6) {
-			t.Errorf("%d from %s to %s", all.N, all.First, all.Last)
-		}
-	}
 }
 
 func (h *heard) are(t *testing.T, want ...string) {

@@ -2,9 +2,9 @@
 // often, and not in quiet hours unless critical. Read it in this order:
 //
 //	notify.go   the events, the settings and the routes
-//	engine.go   passes events and conditions to the routes that want them
+//	engine.go   passes conditions, and what was parked, to the routes that want them
+//	parked.go   what was parked since the ledger was last read
 //	route.go    one route: a loop that collects, plans and sends
-//	relay.go    counts of parked messages, on their way from a replica to the leader
 //	pending.go  what a route has to send, and when: pure, time is passed in
 //	quiet.go    hours in which only critical notifications are sent
 //	message.go  the text of a notification; clean.go: hostile text made harmless

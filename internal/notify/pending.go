@@ -39,16 +39,6 @@ type tally struct {
 	Errors      map[string]int64 `json:"errors,omitempty"`
 }
 
-func (t *tally) add(n int64, err string, at time.Time) {
-	if t.N == 0 {
-		t.First = at
-	}
-	t.N, t.Last = t.N+n, at
-	if err != "" {
-		t.addError(n, err)
-	}
-}
-
 func (t *tally) addError(n int64, err string) {
 	if t.Errors == nil {
 		t.Errors = map[string]int64{}

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -30,87 +29,29 @@ type route struct {
 	to      *target
 	pending *pending
 
-	arrivals // its mu guards the next two
-	latest   []Condition
-	updated  bool // latest is new
+	wake    chan struct{} // has a value when there is something to gather
+	mu      sync.Mutex
+	news    map[key]*tally // parked since the last round
+	latest  []Condition
+	updated bool // latest is new
 
 	failures   int
 	nextTry    time.Time
 	storeFails bool // what is pending could not be stored
 }
 
-// parkReason is why a message was parked: its consumer's error, or ours.
-type parkReason struct {
-	text string
-	ours bool
-}
-
-// arrival counts what was parked of a key since the last round.
-type arrival struct {
-	tally
-	reasons map[parkReason]int64
-}
-
-// mostReasons is how many different texts are kept between two rounds: to find what they have in
-// common takes longer than the intake has time for. Beyond that, messages are counted and errors
-// are not.
-const mostReasons = 256
-
-// arrivals counts what was parked since the last round.
-type arrivals struct {
-	mu    sync.Mutex
-	byKey map[key]*arrival
-	texts int           // how many different reasons are in it
-	wake  chan struct{} // has a value when something was counted
-}
-
-func newArrivals() arrivals { return arrivals{wake: make(chan struct{}, 1)} }
-
-// at is where a key is counted.
-func (r *arrivals) at(k key) *arrival {
-	a := r.byKey[k]
-	if a == nil {
-		if len(r.byKey) >= mostQueues {
-			k.Queue, k.Target = otherQueues, ""
-			a = r.byKey[k]
-		}
-		if a == nil {
-			a = &arrival{reasons: map[parkReason]int64{}}
-			if r.byKey == nil {
-				r.byKey = map[key]*arrival{}
-			}
-			r.byKey[k] = a
-		}
-	}
-	return a
-}
-
-// addReason counts why n of them were parked.
-func (r *arrivals) addReason(a *arrival, why parkReason, n int64) {
-	if _, ok := a.reasons[why]; ok {
-		a.reasons[why] += n
-	} else if r.texts < mostReasons && why.text != "" {
-		r.texts++
-		why.text = strings.Clone(why.text)
-		a.reasons[why] = n
-	}
-}
-
-// drain returns what was counted since the last call. The caller holds mu.
-func (r *arrivals) drain() map[key]*arrival {
-	news := r.byKey
-	r.byKey, r.texts = nil, 0
-	return news
-}
-
-// count is quick: it is called for each parked message.
-func (r *arrivals) count(k key, n int64, why parkReason, at time.Time) {
+// count adds messages parked. It is quick, whatever the route is doing.
+func (r *route) count(k key, t *tally) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	a := r.at(k)
-	a.add(n, "", at)
-	r.addReason(a, why, n)
-	r.signal()
+	if r.news == nil {
+		r.news = map[key]*tally{}
+	}
+	if r.news[k] == nil {
+		r.news[k] = &tally{}
+	}
+	r.news[k].join(t)
+	signal(r.wake)
 }
 
 func (r *route) conditions(all []Condition) {
@@ -123,14 +64,7 @@ func (r *route) conditions(all []Condition) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.latest, r.updated = mine, true
-	r.signal()
-}
-
-func (r *arrivals) signal() {
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
+	signal(r.wake)
 }
 
 // run works until ctx ends. It stores what is pending then for the next start.
@@ -173,26 +107,15 @@ func wait(ctx context.Context, d time.Duration) {
 // gather adds what was parked, and the conditions, to what is pending.
 func (r *route) gather(now time.Time, starting bool) {
 	r.mu.Lock()
-	news, conditions, updated := r.drain(), r.latest, r.updated
-	r.latest, r.updated = nil, false
+	news, conditions, updated := r.news, r.latest, r.updated
+	r.news, r.latest, r.updated = nil, nil, false
 	r.mu.Unlock()
-	for k, a := range news {
-		for why, n := range a.reasons {
-			a.addError(n, commonError(k.Queue, why))
-		}
-		r.pending.count(k, &a.tally)
+	for k, t := range news {
+		r.pending.count(k, t)
 	}
 	if updated {
 		r.pending.update(now, conditions, starting)
 	}
-}
-
-// commonError is the error that messages of one error group share.
-func commonError(queue string, why parkReason) string {
-	if p := errorgroup.Of(queue, "", why.text, "").Pattern; p != "" && !why.ours {
-		why.text = p
-	}
-	return clean(why.text, longestError)
 }
 
 // send sends what is due, and returns when to look again. A notification that cannot be sent

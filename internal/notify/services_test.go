@@ -687,7 +687,7 @@ func TestAnAlertmanagerThatIsDown(t *testing.T) {
 		d.open(t)
 		time.Sleep(startGrace + 20*time.Second) // until it is known to be over it goes on
 		a.want(t)
-		if n := entries(t, d.o.Store); n != 0 {
+		if n := entries(t, d.o.Store, "desk"); n != 0 {
 			t.Errorf("%d entries are kept", n)
 		}
 	})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"os"
+	"time"
 
 	"github.com/redrive-mq/redrive/internal/cluster"
 	"github.com/redrive-mq/redrive/internal/condition"
@@ -28,17 +29,17 @@ func (s *vhost) openReplica(listen string) {
 // joinReplicas gives the replica what it uses, once that is made.
 func (s *vhost) joinReplicas(ctx context.Context) error {
 	return s.replica.Join(ctx, replica.Parts{
-		Throttle: s.throttle, Scheduler: s.scheduler, Inspect: s.inspect, Actions: s.actions, Operations: s.operations, CountFlow: s.activity.count,
+		Throttle: s.throttle, Scheduler: s.scheduler, Inspect: s.inspect, Actions: s.actions, Operations: s.operations, CountFlow: s.countFlow,
 		LeaderTasks: []func(context.Context){s.inspect.Lead, s.operations.Lead, s.notify.Run, s.guard.Forget, s.removeRetryExchanges},
 	})
 }
 
-// replicaID is the id of this replica; "" when the store cannot be shared.
-func (s *vhost) replicaID() string {
-	if s.replica == nil {
-		return ""
+// countFlow counts what happened to a queue at another replica.
+func (s *vhost) countFlow(queue string, n [flowKinds]int64, at time.Time) {
+	s.activity.count(queue, n, at)
+	if n[flowParked] > 0 {
+		s.notify.Look()
 	}
-	return s.replica.ID
 }
 
 // announce announces an event that the other replicas count too. elsewhere: a message failed that

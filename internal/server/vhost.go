@@ -203,7 +203,11 @@ func (s *vhost) listeners() *listeners {
 	l := &listeners{log: s.Log, conditions: s.conditions, count: s.metrics.ListenerFailed}
 	l.add("metrics", s.metrics.Event)
 	l.add("rates", s.activity.event)
-	l.add("notify", s.notify.Event)
+	l.add("notify", func(e retry.Event) {
+		if e.Kind == retry.Parked {
+			s.notify.Look()
+		}
+	})
 	l.add("throttle", func(e retry.Event) {
 		elsewhere := e.Kind == retry.Failed && s.throttle.Failed(e.Queue, e.ID, e.At)
 		if s.replica != nil {
@@ -360,8 +364,7 @@ func (s *vhost) run(ctx context.Context) error {
 	if s.replica == nil {
 		notifier.Go(func() { s.notify.Run(notifying) })
 		workers.Go(func() { s.removeRetryExchanges(ctx) })
-	} else { // only the leader notifies
-		notifier.Go(func() { s.notify.Relay(notifying) })
+	} else {
 		workers.Go(func() { s.replica.Run(ctx) })
 	}
 	workers.Go(func() { s.scheduler.Run(ctx, grace) })
