@@ -91,13 +91,14 @@ func (s *vhost) openActions() {
 			return s.conditions.Text(condition.Condition{Kind: condition.Unreachable, Queue: queue})
 		},
 	}
+	id := "" // of this replica, where the store can be shared
 	if s.replica != nil {
-		c.Replicas, c.Changed = s.replica.Shown, s.replica.Changed
+		id, c.Replicas, c.Changed = s.replica.ID, s.replica.Shown, s.replica.Changed
 	}
 	s.inspect = inspect.New(c)
 	s.actions = actions.New(actions.Config{Inspect: s.inspect, Store: s.store, Audit: s.audit, Events: s.events,
 		AuditShort: s.auditShort, Large: s.large, Restorable: s.config.Store.Restorable, SetPaused: s.scheduler.Pause, Force: s.force})
-	s.operations = operations.New(operations.Config{Inspect: s.inspect, Actions: s.actions, Store: s.store, Replica: s.replicaID()})
+	s.operations = operations.New(operations.Config{Inspect: s.inspect, Actions: s.actions, Store: s.store, Replica: id})
 }
 
 // brokerQueues asks RabbitMQ about a queue: by its management API or, if that does not answer, by
