@@ -18,6 +18,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"syscall"
 
@@ -70,7 +71,9 @@ func run(args []string) int {
 	}
 	if err := c.Run(); err != nil {
 		for i, n := range nodes {
-			fmt.Fprintf(os.Stderr, "RabbitMQ %s said last:\n%s\n", list[i].Version, n.LastWords())
+			for _, line := range ended.FindAllString(n.Said(), 10) {
+				fmt.Fprintf(os.Stderr, "RabbitMQ %s said: %.200s\n", list[i].Version, line)
+			}
 		}
 		if code := c.ProcessState.ExitCode(); code > 0 {
 			return code
@@ -79,6 +82,9 @@ func run(args []string) int {
 	}
 	return 0
 }
+
+// ended finds lines about parts of RabbitMQ that ended, without which tests fail that have done nothing wrong.
+var ended = regexp.MustCompile(`.*(reached_max_restart_intensity|failed to form new cluster|\*\* State machine .* terminating).*`)
 
 // start starts a node of each version. Stop them also after an error.
 func start(ctx context.Context, ca *authority.Authority) (list []brokertest.Broker, nodes []*rabbitnode.Node, err error) {

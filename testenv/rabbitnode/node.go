@@ -263,9 +263,14 @@ func (n *Node) ask(ctx context.Context, path string, answer any) {
 	}
 }
 
-// LastWords is the end of what the node printed and logged.
+// LastWords is the end of Said.
 func (n *Node) LastWords() string {
-	const most = 6000
+	said := n.Said()
+	return said[max(0, len(said)-6000):]
+}
+
+// Said is what the node printed and logged.
+func (n *Node) Said() string {
 	out := n.brokerOutput.String()
 	logs, _ := filepath.Glob(filepath.Join(n.dir, "log", "*.log"))
 	for _, l := range logs {
@@ -282,8 +287,7 @@ func (n *Node) LastWords() string {
 			kept = append(kept, line)
 		}
 	}
-	out = strings.Join(kept, "")
-	return out[max(0, len(out)-most):]
+	return strings.Join(kept, "")
 }
 
 // Stop ends it for good, and leaves nothing behind.
