@@ -49,7 +49,7 @@ func alertmanager(u *url.URL, _ *Route) (send, error) {
 	}
 	to := url.URL{Scheme: u.Scheme, Host: u.Host, Path: strings.TrimSuffix(u.Path, "/") + "/api/v2/alerts"}
 	return func(ctx context.Context, c *client, m *Message) (err error) {
-		at, r := to, request{header: http.Header{}, body: alerts(m, own)}
+		at, r := to, request{header: http.Header{}}
 		if ca != "" {
 			if r.tls, err = (credentials.TLS{CA: ca}).Config(u.Hostname()); err != nil {
 				return err
@@ -68,8 +68,13 @@ func alertmanager(u *url.URL, _ *Route) (send, error) {
 			}
 		}
 		r.url = at.String()
-		_, err = c.do(ctx, r)
-		return err
+		for some := range slices.Chunk(alerts(m, own), mostAlerts) {
+			r.body = some
+			if _, err := c.do(ctx, r); err != nil {
+				return err
+			}
+		}
+		return nil
 	}, nil
 }
 
@@ -120,61 +125,4 @@ func alertName(k Kind) string {
 		s += strings.ToUpper(word[:1]) + word[1:]
 	}
 	return s
-}
-
-// planAlerts returns what to send to Alertmanager now: conditions that are on, again after
-// alertEvery, and once those that are over. An alert about parked messages lasts until
-// parkedLasts after the last one.
-func (b *pending) planAlerts(now time.Time) (messages []*Message, next time.Time) {
-	next = now.Add(alertEvery)
-	var items []Item
-	for k, e := range b.entries {
-		end := e.Tally.Last.Add(parkedLasts)
-		if k.Kind == Parked {
-			e.On = now.Before(end)
-		}
-		if !e.On && !e.Reported {
-			b.drop(k) // over before it was sent
-			continue
-		}
-		every := alertEvery
-		if k.Kind == Parked && !e.Tally.Last.Before(e.Sent) {
-			every = countEvery
-		}
-		if at := e.Sent.Add(every); e.On && e.Reported && at.After(now) {
-			if at.Before(next) {
-				next = at
-			}
-			continue
-		}
-		i := b.item(k, e)
-		i.Again = false
-		if k.Kind == Parked && !e.On {
-			i.Resolved, i.Until = true, end
-		}
-		i.Severity = b.settings.severity(k)
-		i.Link = link(b.settings.Page, &Message{Kind: k.Kind, Items: []Item{i}})
-		items = append(items, i)
-	}
-	inOrder(items)
-	for some := range slices.Chunk(items, mostAlerts) {
-		messages = append(messages, &Message{At: now, Items: some, VHost: b.settings.VHost})
-	}
-	return messages, next
-}
-
-// alertsSent records that Alertmanager has these alerts.
-func (b *pending) alertsSent(m *Message, now time.Time) {
-	for _, i := range m.Items {
-		k := key{i.Kind, i.Queue, i.Target}
-		e := b.entries[k]
-		if i.Resolved {
-			b.drop(k)
-			continue
-		}
-		if !e.Reported {
-			b.changed[k] = true // later times are not stored: after a start all are sent at once
-		}
-		e.Sent, e.Reported = now, true
-	}
 }

@@ -65,7 +65,7 @@ func (e *Engine) SetSettings(s Settings) error {
 			return fmt.Errorf("notify: route %q: its URL %w", c.settings.Routes[i].Name, err)
 		}
 		r := &route{engine: e, client: out, Route: c.settings.Routes[i], to: to, wake: make(chan struct{}, 1)}
-		r.pending = newPending(&c.settings, &r.Route)
+		r.pending = newPending(&c.settings, &r.Route, to.groups)
 		c.routes = append(c.routes, r)
 	}
 	if len(c.routes) > 0 {

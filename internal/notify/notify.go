@@ -8,8 +8,8 @@
 //	pending.go  what a route has to send, and when: pure, time is passed in
 //	quiet.go    hours in which only critical notifications are sent
 //	message.go  the text of a notification; clean.go: hostile text made harmless
-//	target.go   where to send: a URL; webhook.go, chat.go, mail.go, pagerduty.go
-//	alertmanager.go  conditions as alerts, sent again while they last
+//	services.go where to send: a row for each service, webhooks and chats; mail.go, pagerduty.go,
+//	            alertmanager.go
 //	client.go   the HTTP client; guard.go: no private addresses
 //
 // A route whose service does not answer keeps its pending notifications, and continues to

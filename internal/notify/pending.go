@@ -95,13 +95,14 @@ type Condition struct {
 type pending struct {
 	settings  *Settings
 	route     *Route
+	groups    grouping
 	entries   map[key]*entry
 	changed   map[key]bool // not stored yet
 	firstSeen map[key]time.Time
 }
 
-func newPending(s *Settings, r *Route) *pending {
-	return &pending{settings: s, route: r, entries: map[key]*entry{}, changed: map[key]bool{}, firstSeen: map[key]time.Time{}}
+func newPending(s *Settings, r *Route, g grouping) *pending {
+	return &pending{settings: s, route: r, groups: g, entries: map[key]*entry{}, changed: map[key]bool{}, firstSeen: map[key]time.Time{}}
 }
 
 // entryOf returns the entry of a key, or beyond mostQueues the one that all other queues share.
@@ -175,11 +176,24 @@ func (b *pending) update(now time.Time, all []Condition, starting bool) {
 	}
 }
 
+// lasts reports whether what k names begins and ends. To a service that groups by itself parked messages do.
+func (b *pending) lasts(k key) bool { return k.Kind != Parked || b.groups == itself }
+
 // due returns when an entry is to be sent, with wait for more to join it, and whether quiet hours
 // deferred it; ok is false when there is nothing to send.
 func (b *pending) due(k key, e *entry, now time.Time, wait time.Duration) (at time.Time, deferred, ok bool) {
-	again := e.Sent.Add(b.route.Repeat)
+	repeat := b.route.Repeat
+	if b.groups == itself {
+		wait, repeat = 0, alertEvery
+		if k.Kind == Parked && !e.Tally.Last.Before(e.Sent) {
+			repeat = countEvery
+		}
+	}
+	again := e.Sent.Add(repeat)
 	switch {
+	case b.lasts(k) && e.On && e.Reported:
+		at = again
+	case b.groups == itself: // it began, or it is over
 	case k.Kind == Parked && e.Tally.N == 0, k.Kind != Parked && !e.On && e.Reported && !b.route.Resolved:
 		return at, false, false
 	case k.Kind == Parked:
@@ -187,8 +201,6 @@ func (b *pending) due(k key, e *entry, now time.Time, wait time.Duration) (at ti
 		if !e.Sent.IsZero() && again.After(at) {
 			at = again
 		}
-	case e.On && e.Reported:
-		at = again
 	default: // it began, or it is over
 		at = e.Changed.Add(wait)
 	}
@@ -205,11 +217,14 @@ func (b *pending) due(k key, e *entry, now time.Time, wait time.Duration) (at ti
 }
 
 // plan returns what to send now, and when to call plan again at the latest.
-func (b *pending) plan(now time.Time, perKind bool) (messages []*Message, next time.Time) {
+func (b *pending) plan(now time.Time) (messages []*Message, next time.Time) {
 	next = now.Add(time.Hour)
 	due := map[Kind]bool{}
 	for k, e := range b.entries {
-		if k.Kind != Parked && !e.On && !e.Reported {
+		if k.Kind == Parked && b.groups == itself {
+			e.On = now.Before(e.Tally.Last.Add(parkedLasts))
+		}
+		if b.lasts(k) && !e.On && !e.Reported {
 			if _, deferred, _ := b.due(k, e, now, b.route.GroupWait); !deferred {
 				b.drop(k) // over before it was sent
 				continue
@@ -237,8 +252,8 @@ func (b *pending) plan(now time.Time, perKind bool) (messages []*Message, next t
 		if !ok || at.After(now) {
 			continue
 		}
-		group, digest := k.Kind, deferred && !perKind
-		if digest {
+		group, digest := k.Kind, deferred && b.groups != byKind
+		if digest || b.groups == itself {
 			group = ""
 		}
 		m := groups[group]
@@ -246,8 +261,10 @@ func (b *pending) plan(now time.Time, perKind bool) (messages []*Message, next t
 			m = &Message{Kind: group, Digest: digest, At: now}
 			groups[group] = m
 		}
-		m.Items = append(m.Items, b.item(k, e))
-		m.Severity = max(m.Severity, b.settings.severity(k))
+		i := b.item(k, e)
+		i.Link = link(b.settings.Page, &Message{Kind: k.Kind, Items: []Item{i}})
+		m.Items = append(m.Items, i)
+		m.Severity = max(m.Severity, i.Severity)
 	}
 	for k, e := range b.entries {
 		if m := groups[k.Kind]; m != nil && e.On {
@@ -265,14 +282,18 @@ func (b *pending) plan(now time.Time, perKind bool) (messages []*Message, next t
 
 func (b *pending) item(k key, e *entry) Item {
 	i := Item{Kind: k.Kind, Queue: k.Queue, Target: k.Target, Since: e.Since, Text: e.Text, N: e.Tally.N}
+	i.Severity = b.settings.severity(k)
 	if k.Kind != Parked {
-		i.Resolved, i.Again = !e.On, e.On && e.Reported
+		i.Resolved, i.Again = !e.On, e.On && e.Reported && b.groups != itself
 		if i.Resolved {
 			i.Until = e.Changed
 		}
 		return i
 	}
 	i.Since, i.Until = e.Tally.First, e.Tally.Last
+	if b.groups == itself && !e.On {
+		i.Resolved, i.Until = true, e.Tally.Last.Add(parkedLasts)
+	}
 	for err, n := range e.Tally.Errors {
 		i.Errors = append(i.Errors, ErrorCount{err, n})
 	}
@@ -285,11 +306,17 @@ func (b *pending) sent(m *Message, now time.Time) {
 	for _, i := range m.Items {
 		k := key{i.Kind, i.Queue, i.Target}
 		e := b.entries[k]
+		if b.groups == itself && e.Reported && !i.Resolved {
+			e.Sent = now // which is not stored: after a start all are sent at once
+			continue
+		}
 		b.changed[k] = true
 		switch {
 		case e == nil:
-		case k.Kind != Parked && i.Resolved:
+		case i.Resolved:
 			b.drop(k)
+		case b.groups == itself:
+			e.Sent, e.Reported = now, true
 		default:
 			e.Sent, e.Reported, e.Tally = now, k.Kind != Parked, tally{}
 		}

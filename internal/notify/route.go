@@ -121,11 +121,7 @@ func (r *route) gather(now time.Time, starting bool) {
 // send sends what is due, and returns when to look again. A notification that cannot be sent
 // stays pending, where its counts grow, and is sent later.
 func (r *route) send(ctx context.Context, now time.Time) time.Time {
-	plan, done := func(now time.Time) ([]*Message, time.Time) { return r.pending.plan(now, r.to.perKind) }, r.pending.sent
-	if r.to.isAlertmanager {
-		plan, done = r.pending.planAlerts, r.pending.alertsSent
-	}
-	messages, next := plan(now)
+	messages, next := r.pending.plan(now)
 	for _, m := range messages {
 		err := r.to.deliver(ctx, r.client, m)
 		if ctx.Err() != nil {
@@ -140,8 +136,8 @@ func (r *route) send(ctx context.Context, now time.Time) time.Time {
 		}
 		r.failures = 0
 		r.engine.Count(r.Name, "sent")
-		done(m, time.Now())
-		_, next = plan(time.Now())
+		r.pending.sent(m, time.Now())
+		_, next = r.pending.plan(time.Now())
 	}
 	return next
 }
@@ -149,7 +145,7 @@ func (r *route) send(ctx context.Context, now time.Time) time.Time {
 func (r *route) failed(err error) {
 	r.failures++
 	longest := longestOff
-	if r.to.isAlertmanager {
+	if r.to.groups == itself {
 		longest = alertEvery // or its alerts would end meanwhile
 	}
 	off := min(minRound<<min(r.failures, 20), longest)

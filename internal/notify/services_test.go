@@ -810,17 +810,17 @@ func TestARealAlertmanager(t *testing.T) {
 	if a := <-notified; a["status"] != "firing" || !maps.Equal(a["labels"].(map[string]any), labels) {
 		t.Errorf("it notifies of %v", a)
 	}
-	b, now := newPending(&s, &r), time.Now()
+	b, now := newPending(&s, &r, itself), time.Now()
 	b.update(now, []Condition{{Kind: BreakerOpen, Queue: "orders"}}, false)
 	tell := func() {
-		messages, _ := b.planAlerts(time.Now())
+		messages, _ := b.plan(time.Now())
 		for _, m := range messages {
 			to, err := open(&r)
 			if err == nil {
 				err = to.deliver(t.Context(), newClient(loopback), m)
 			}
 			must(t, err)
-			b.alertsSent(m, time.Now())
+			b.sent(m, time.Now())
 		}
 	}
 	for _, status := range []string{"firing", "resolved"} {
@@ -878,8 +878,9 @@ basic_auth_users: {redrive: "$2b$04$abcdefghijklmnopqrstuuTFU2YlDDEIrOadTjCt/rbR
 	url := "alertmanager+https://redrive@" + host + "/?$env=prod&cacertfile=" + ca.CAFile() + "&passwordfile=" + file("password", "s3cretpass\n")
 	to, err := openURL(url)
 	must(t, err)
+	past := &Message{At: time.Now(), Items: []Item{{Kind: OldestWaiting, Resolved: true, Until: time.Now().Add(-time.Hour)}}}
 	for {
-		err := to.deliver(t.Context(), newClient(loopback), &Message{At: time.Now()})
+		err := to.deliver(t.Context(), newClient(loopback), past)
 		if err == nil {
 			return url
 		}
