@@ -39,23 +39,30 @@ type Row struct {
 	// neither a queue's condition nor one that others must repair makes it so.
 	Ready        bool
 	StopsStoring bool // it stops the intake: see the metric redrive_intake_stopped
+	// Event is of the notification that it causes, once it has lasted for After; "": none.
+	Event string
+	After time.Duration
 }
+
+// disconnectedFor is how long the intake may be without RabbitMQ before people are notified: longer than
+// RabbitMQ takes to start again.
+const disconnectedFor = 2 * time.Minute
 
 // Kinds has a row for each kind.
 var Kinds = map[Kind]Row{
-	Intake:           {Says: "intake"},
+	Intake:           {Says: "intake", Event: "intake_stopped", After: disconnectedFor},
 	Parked:           {Says: "parked"},
 	Publish:          {Says: "retries"},
 	Delays:           {Says: "delays"},
-	Store:            {Says: "store", StopsStoring: true},
-	ParkedStore:      {Says: "store of parked"},
-	Disk:             {Says: "disk", StopsStoring: true},
-	Redis:            {Says: "redis", StopsStoring: true},
+	Store:            {Says: "store", StopsStoring: true, Event: "intake_stopped"},
+	ParkedStore:      {Says: "store of parked", Event: "intake_stopped"},
+	Disk:             {Says: "disk", StopsStoring: true, Event: "intake_stopped"},
+	Redis:            {Says: "redis", StopsStoring: true, Event: "intake_stopped"},
 	Unread:           {Says: "what is kept is unknown"},
 	Ledger:           {Says: "ledger"},
 	Listener:         {Says: "events for "},
-	Unreachable:      {Says: "queue ", OfQueue: true, Ready: true},
-	Forward:          {Says: "forwards of queue ", OfQueue: true, Ready: true},
+	Unreachable:      {Says: "queue ", OfQueue: true, Ready: true, Event: "queue_paused"},
+	Forward:          {Says: "forwards of queue ", OfQueue: true, Ready: true, Event: "forward_stopped"},
 	NoConsumer:       {Says: "consumers of queue ", OfQueue: true, Ready: true},
 	DeliveryLimit:    {Says: "delivery limit", Ready: true},
 	ForeignConsumers: {Says: "another service", Ready: true},

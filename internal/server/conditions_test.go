@@ -301,6 +301,8 @@ func TestWhatHealthTellsPeople(t *testing.T) {
 		text, want string
 	}{
 		{of(condition.Intake, ""), "not connected", "intake_stopped after 2m0s: not connected"},
+		{of(condition.Disk, ""), "full", "intake_stopped: full"}, // which is so at once
+		{of(condition.Disk, ""), "", "intake_stopped after 2m0s: not connected"},
 		{alarm(condition.Intake), "blocked by an alarm of RabbitMQ: " + "memory", "broker_blocked: blocked by an alarm of RabbitMQ: memory"},
 		{of(condition.Store, ""), "full", "broker_blocked: blocked by an alarm of RabbitMQ: memory; intake_stopped: full"},
 		{of(condition.Intake, ""), "", "intake_stopped: full"},

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -14,10 +15,6 @@ import (
 	"github.com/redrive-mq/redrive/internal/notify"
 	"github.com/redrive-mq/redrive/internal/throttle"
 )
-
-// disconnectedFor is how long the intake may be without RabbitMQ before people are notified:
-// longer than RabbitMQ takes to start again.
-const disconnectedFor = 2 * time.Minute
 
 // openNotify makes the notifications.
 func (s *vhost) openNotify() (err error) {
@@ -94,42 +91,34 @@ func toldOf(replicas [][]condition.Condition) (all []notify.Condition) {
 		}
 		once[named] = true
 	}
-	var intake *notify.Condition
-	intakeRuns := false
+	var stopped *notify.Condition // the intake of some replica
+	runs := false
 	for _, holds := range replicas {
+		var here *notify.Condition
+		var why condition.Kind
 		for _, c := range holds {
+			row := condition.Kinds[c.Kind]
+			told := notify.Condition{Kind: notify.Kind(row.Event), Queue: c.Queue, Target: c.Target, After: row.After, Text: c.Text}
 			switch {
 			case c.Alarm:
 				add(notify.Condition{Kind: notify.BrokerBlocked, Text: c.Text})
-			case c.Kind == condition.Unreachable:
-				add(notify.Condition{Kind: notify.QueuePaused, Queue: c.Queue, Text: "they fail: " + c.Text})
-			case c.Kind == condition.Forward:
-				add(notify.Condition{Kind: notify.ForwardStopped, Queue: c.Queue, Target: c.Target, Text: c.Text})
+			case told.Kind == notify.IntakeStopped:
+				if here == nil || cmp.Or(cmp.Compare(told.After, here.After), cmp.Compare(c.Kind, why)) < 0 {
+					here, why = &told, c.Kind
+				}
+			case told.Kind == notify.QueuePaused:
+				told.Text = "they fail: " + c.Text
+				add(told)
+			case told.Kind != "":
+				add(told)
 			}
 		}
-		if intake = stoppedBy(holds); intake == nil {
-			intakeRuns = true
+		if runs = runs || here == nil; here != nil {
+			stopped = here
 		}
 	}
-	if !intakeRuns && intake != nil {
-		all = append(all, *intake)
+	if !runs && stopped != nil {
+		all = append(all, *stopped)
 	}
 	return all
-}
-
-// stoppedBy returns the condition of a replica whose intake has stopped; nil when it runs.
-func stoppedBy(holds []condition.Condition) *notify.Condition {
-	for _, kind := range []condition.Kind{condition.Disk, condition.Store, condition.Redis, condition.ParkedStore, condition.Intake} {
-		for _, c := range holds {
-			if c.Kind != kind || c.Alarm {
-				continue
-			}
-			stopped := notify.Condition{Kind: notify.IntakeStopped, Text: c.Text}
-			if kind == condition.Intake {
-				stopped.After = disconnectedFor
-			}
-			return &stopped
-		}
-	}
-	return nil
 }
