@@ -79,8 +79,6 @@ func FromEnv() (list []Broker, err error) {
 func All(t testing.TB) []Broker {
 	t.Helper()
 	list, err := FromEnv()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return list
 }

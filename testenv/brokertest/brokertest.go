@@ -22,8 +22,11 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/addresses"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/rabbitnode"
 )
+
+var must, errOf = expect.NoError, expect.ErrOf
 
 // Each runs a test on every broker, in a virtual host of its own, beside other tests.
 func Each(t *testing.T, test func(*testing.T, *VHost)) { inVHost(t, All(t), test) }
@@ -85,9 +88,7 @@ func OnePrivate(t *testing.T, config string, test func(*testing.T, *VHost, *rabb
 func Alarm(t *testing.T, n *rabbitnode.Node) (over func()) {
 	t.Helper()
 	watermark := func(to string) {
-		if _, err := n.Eval(context.Background(), "vm_memory_monitor:set_vm_memory_high_watermark("+to+")."); err != nil {
-			t.Error(err)
-		}
+		must(t, errOf(n.Eval(context.Background(), "vm_memory_monitor:set_vm_memory_high_watermark("+to+").")))
 	}
 	watermark("0.00001")
 	return func() { watermark("{absolute, 4000000000}") }
@@ -98,9 +99,7 @@ func Alarm(t *testing.T, n *rabbitnode.Node) (over func()) {
 func (v *VHost) Leader(n *rabbitnode.Node, do, queue string) {
 	v.t.Helper()
 	const call = "{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<%q>>, queue, <<%q>>)), ok = sys:%s(amqqueue:get_pid(Q))."
-	if _, err := n.Eval(v.t.Context(), fmt.Sprintf(call, v.Name, queue, do)); err != nil {
-		v.t.Fatal(err)
-	}
+	must(v.t, errOf(n.Eval(v.t.Context(), fmt.Sprintf(call, v.Name, queue, do))))
 }
 
 // EachOfOurs runs a test for every version that nodes of its own can be started of, by
@@ -128,16 +127,12 @@ func NewPrivate(t *testing.T, b Broker, config string) (*VHost, *rabbitnode.Node
 		// At-least-once dead-lettering tries again after three minutes by
 		// itself, which tests need not wait for.
 		Args: "-rabbit dead_letter_worker_publisher_confirm_timeout 3000"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("RabbitMQ said:\n%s", n.LastWords())
 		}
-		if err := n.Stop(); err != nil {
-			t.Error(err)
-		}
+		must(t, n.Stop())
 	})
 	own := Broker{AMQP: n.URL(), Management: n.Management(), AMQPS: n.SecureURL(), HTTPS: n.SecureManagement(), Authority: b.Authority, Version: b.Version, Root: b.Root, Private: true}
 	return &VHost{Broker: own.over(t.Name()), Name: "/", t: t}, n
@@ -166,16 +161,12 @@ func OnCluster(t *testing.T, b Broker, config string, test func(*testing.T, *VHo
 			Args: "-rabbit dead_letter_worker_publisher_confirm_timeout 3000 -rabbit quorum_tick_interval 1000" +
 				// So long RabbitMQ 3 waits for a node that hangs, all nodes of it; 60 s by default.
 				" -kernel net_ticktime 15"}, 3)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(func() {
 			if t.Failed() {
 				t.Logf("RabbitMQ said:\n%s", c.LastWords())
 			}
-			if err := c.Stop(); err != nil {
-				t.Error(err)
-			}
+			must(t, c.Stop())
 		})
 		own := Broker{AMQP: c.URL(), Management: c.Management(), AMQPS: c.SecureURL(), HTTPS: c.SecureManagement(),
 			Authority: b.Authority, Version: b.Version, Root: b.Root, Private: true}
@@ -246,18 +237,14 @@ func (v *VHost) URLAs(user, password string) string {
 		}
 		u.Path, u.RawPath = "/"+v.Name, "/"+url.PathEscape(v.Name)
 	})
-	if err != nil {
-		v.t.Fatal(err)
-	}
+	must(v.t, err)
 	return urls
 }
 
 // host is the broker's address.
 func (v *VHost) host() string {
 	u, err := url.Parse(v.AMQP)
-	if err != nil {
-		v.t.Fatal(err)
-	}
+	must(v.t, err)
 	if u.Port() == "" {
 		return u.Host + ":5672"
 	}
@@ -267,18 +254,14 @@ func (v *VHost) host() string {
 // API is the management API for this virtual host.
 func (v *VHost) API() *management.Client {
 	m, err := management.New(v.Management, v.Name)
-	if err != nil {
-		v.t.Fatal(err)
-	}
+	must(v.t, err)
 	return m
 }
 
 // Must calls the management API and fails the test on an error.
 func (v *VHost) Must(method, path string, in any) {
 	v.t.Helper()
-	if err := v.answered(func() error { return v.API().Call(context.Background(), method, path, in, nil) }); err != nil {
-		v.t.Fatal(err)
-	}
+	must(v.t, v.answered(func() error { return v.API().Call(context.Background(), method, path, in, nil) }))
 }
 
 // answered asks the management API until it answers otherwise than it does on a busy machine: not in
@@ -326,9 +309,7 @@ func (v *VHost) Grant(user, configure, write, read string) {
 func (v *VHost) Policy(name, pattern string, priority int, definition map[string]any) {
 	v.t.Helper()
 	p := management.Policy{Name: name, Pattern: pattern, ApplyTo: "queues", Priority: priority, Definition: definition}
-	if err := v.answered(func() error { return v.API().PutPolicy(context.Background(), p) }); err != nil {
-		v.t.Fatal(err)
-	}
+	must(v.t, v.answered(func() error { return v.API().PutPolicy(context.Background(), p) }))
 }
 
 // CloseConnections ends all connections of a user, as an administrator would.
@@ -339,9 +320,7 @@ func (v *VHost) CloseConnections(user string) {
 			Name string `json:"name"`
 			User string `json:"user"`
 		}
-		if err := v.API().Call(context.Background(), http.MethodGet, "connections", nil, &all); err != nil {
-			v.t.Fatal(err)
-		}
+		must(v.t, v.API().Call(context.Background(), http.MethodGet, "connections", nil, &all))
 		n := 0
 		for _, c := range all {
 			if c.User == user {
@@ -386,9 +365,7 @@ func Connect(urls string) (c *amqp.Connection, err error) {
 func (v *VHost) Channel() *amqp.Channel {
 	v.t.Helper()
 	ch, err := v.Dial().Channel()
-	if err != nil {
-		v.t.Fatal(err)
-	}
+	must(v.t, err)
 	return ch
 }
 
@@ -430,9 +407,7 @@ func (v *VHost) retrying(does, queue string, do func() error) {
 func (v *VHost) Depth(queue string) int {
 	v.t.Helper()
 	q, err := v.own().QueueDeclarePassive(queue, true, false, false, false, nil)
-	if err != nil {
-		v.t.Fatal(err)
-	}
+	must(v.t, err)
 	return q.Messages
 }
 

@@ -36,16 +36,12 @@ func (v *VHost) Raw(rawURL string) *Raw {
 		r.conn = &rawConn{Conn: c}
 		return r.conn, err
 	}})
-	if err != nil {
-		v.t.Fatal(err)
-	}
+	must(v.t, err)
 	v.t.Cleanup(func() { _ = conn.Close() })
 	if r.ch, err = conn.Channel(); err != nil {
 		v.t.Fatal(err)
 	}
-	if err := r.ch.Confirm(false); err != nil {
-		v.t.Fatal(err)
-	}
+	must(v.t, r.ch.Confirm(false))
 	return r
 }
 
@@ -62,9 +58,7 @@ func (r *Raw) Publish(exchange, key string, table []byte, body string) {
 	text := placeholder + strings.Repeat(".", fill)
 	r.conn.replace(append(binary.BigEndian.AppendUint32([]byte("\x01hS"), uint32(len(text))), text...), table)
 	c, err := r.ch.PublishWithDeferredConfirm(exchange, key, true, false, amqp.Publishing{Headers: amqp.Table{"h": text}, DeliveryMode: amqp.Persistent, Body: []byte(body)})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, err)
 	if !c.Wait() {
 		r.t.Fatal("RabbitMQ has not confirmed a raw message")
 	}

@@ -20,14 +20,10 @@ var slots = 8 * max(2, runtime.NumCPU())
 func takeSlots(t testing.TB, n int) {
 	t.Helper()
 	dir := filepath.Join(os.TempDir(), fmt.Sprintf("redrive-slots-%d", os.Getuid()))
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(dir, 0o700))
 	lock := func(name string, how int) *os.File {
 		f, err := os.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_RDWR, 0o600)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for {
 			switch err := syscall.Flock(int(f.Fd()), how); err {
 			case nil:

@@ -53,9 +53,7 @@ func (b Broker) authority(t testing.TB) *authority.Authority {
 		return nil
 	}
 	a, err := authority.Open(b.Authority)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return a
 }
 
@@ -85,8 +83,6 @@ func (v *VHost) SecureURL(user, password string, with url.Values) string {
 		}
 		u.Path, u.RawPath, u.RawQuery = "/"+v.Name, "/"+url.PathEscape(v.Name), query.Encode()
 	})
-	if err != nil {
-		v.t.Fatal(err)
-	}
+	must(v.t, err)
 	return urls
 }

@@ -28,9 +28,7 @@ func (v *VHost) own() *amqp.Channel {
 	v.t.Helper()
 	if v.channel == nil || v.channel.IsClosed() {
 		v.channel = v.Channel()
-		if err := v.channel.Confirm(false); err != nil {
-			v.t.Fatal(err)
-		}
+		must(v.t, v.channel.Confirm(false))
 	}
 	return v.channel
 }
@@ -40,9 +38,7 @@ func (v *VHost) own() *amqp.Channel {
 func (v *VHost) Publish(exchange, key string, p amqp.Publishing) {
 	v.t.Helper()
 	c, err := v.own().PublishWithDeferredConfirm(exchange, key, false, false, p)
-	if err != nil {
-		v.t.Fatal(err)
-	}
+	must(v.t, err)
 	if !c.Wait() {
 		v.t.Fatalf("RabbitMQ did not confirm a message to %q with routing key %q", exchange, key)
 	}
@@ -52,13 +48,9 @@ func (v *VHost) Publish(exchange, key string, p amqp.Publishing) {
 // as routing keys.
 func (v *VHost) Exchange(name, kind string, queues ...string) {
 	v.t.Helper()
-	if err := v.own().ExchangeDeclare(name, kind, true, false, false, false, nil); err != nil {
-		v.t.Fatal(err)
-	}
+	must(v.t, v.own().ExchangeDeclare(name, kind, true, false, false, false, nil))
 	for _, q := range queues {
-		if err := v.own().QueueBind(q, q, name, false, nil); err != nil {
-			v.t.Fatal(err)
-		}
+		must(v.t, v.own().QueueBind(q, q, name, false, nil))
 	}
 }
 
@@ -90,13 +82,9 @@ func (v *VHost) ConsumeOn(ch *amqp.Channel, queue string) *Consumer {
 
 func (v *VHost) consume(ch *amqp.Channel, queue string, prefetch int) *Consumer {
 	v.t.Helper()
-	if err := ch.Qos(prefetch, 0, false); err != nil {
-		v.t.Fatal(err)
-	}
+	must(v.t, ch.Qos(prefetch, 0, false))
 	in, err := ch.Consume(queue, "", false, false, false, false, nil)
-	if err != nil {
-		v.t.Fatal(err)
-	}
+	must(v.t, err)
 	return &Consumer{v.t, queue, ch, in}
 }
 
@@ -114,9 +102,7 @@ func (c *Consumer) Next() amqp.Delivery {
 func (c *Consumer) Ack() amqp.Delivery {
 	c.t.Helper()
 	d := c.Next()
-	if err := d.Ack(false); err != nil {
-		c.t.Fatal(err)
-	}
+	must(c.t, d.Ack(false))
 	return d
 }
 
@@ -124,9 +110,7 @@ func (c *Consumer) Ack() amqp.Delivery {
 func (c *Consumer) Nothing() {
 	c.t.Helper()
 	marker := uuid.NewString()
-	if err := c.Channel.Publish("", c.queue, false, false, amqp.Publishing{Body: []byte(marker)}); err != nil {
-		c.t.Fatal(err)
-	}
+	must(c.t, c.Channel.Publish("", c.queue, false, false, amqp.Publishing{Body: []byte(marker)}))
 	c.Take(marker)
 }
 
@@ -144,9 +128,7 @@ func (c *Consumer) Take(body string) amqp.Delivery {
 func (c *Consumer) Reject() amqp.Delivery {
 	c.t.Helper()
 	d := c.Next()
-	if err := d.Reject(false); err != nil {
-		c.t.Fatal(err)
-	}
+	must(c.t, d.Reject(false))
 	return d
 }
 

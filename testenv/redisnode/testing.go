@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/redrive-mq/redrive/testenv/authority"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/subprocess"
 )
 
@@ -53,12 +54,7 @@ func begin(t testing.TB, o Options, config string, args ...string) *Server {
 	return s
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = expect.NoError
 
 // Authority is a CA of a test's own.
 type Authority struct {

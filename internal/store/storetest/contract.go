@@ -17,6 +17,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 func dueOrder(t *testing.T, s *subject) {
@@ -953,7 +954,7 @@ var groups = []testCase{
 }
 
 // Groups returns what a store counts of its groups at one hour, in the order of IDs.
-func Groups(t fataler, s store.Store) []store.GroupCount {
+func Groups(t expect.T, s store.Store) []store.GroupCount {
 	for {
 		clock := time.Now().Unix() / 3600
 		all, err := s.Groups(ctx)
@@ -1581,10 +1582,7 @@ func Same(t *testing.T, want, got store.Store) {
 
 // SameCounts compares what two stores return of what came and went, and what else they keep: all
 // but the records, which differ by their keys where they were not copied.
-func SameCounts(t interface {
-	fataler
-	Errorf(string, ...any)
-}, want, got store.Store) {
+func SameCounts(t expect.T, want, got store.Store) {
 	t.Helper()
 	compare := func(what string, read func(store.Store) (any, error)) {
 		t.Helper()

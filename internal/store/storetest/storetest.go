@@ -17,6 +17,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -146,18 +147,7 @@ func claim(t *testing.T, s store.Store, queue string, after time.Duration, n int
 	return claimLane(t, s, store.Lane{Queue: queue}, after, n)
 }
 
-// fataler is a *testing.T, or a *rapid.T.
-type fataler interface {
-	Helper()
-	Fatal(...any)
-}
-
-func must(t fataler, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = expect.NoError
 
 // Keep is a change that keeps what with makes of a record; Remove deletes it.
 func Keep(with func(*store.Record)) func(store.Key, *store.Record) store.Edit {

@@ -1,0 +1,41 @@
+// Package expect has the checks that nearly each test makes.
+package expect
+
+import (
+	"errors"
+	"fmt"
+)
+
+// T is a *testing.T, a *testing.B or a *rapid.T.
+type T interface {
+	Helper()
+	Errorf(format string, args ...any)
+	Fatal(args ...any)
+}
+
+// NoError ends a test at an error.
+func NoError(t T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ErrOf is the error of a call that returns something else too.
+func ErrOf(_ any, err error) error { return err }
+
+// Equal fails a test where got is not want, and says what it is.
+func Equal[V comparable](t T, got, want V, what string, args ...any) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s: %v, want %v", fmt.Sprintf(what, args...), got, want)
+	}
+}
+
+// Err fails a test where an error is not want; nil: where there is one.
+func Err(t T, err, want error, what string, args ...any) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%s: %v, want %v", fmt.Sprintf(what, args...), err, want)
+	}
+}
