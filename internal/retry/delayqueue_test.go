@@ -17,6 +17,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
 	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -68,9 +69,7 @@ func TestABatchThatIsOfferedAgainIsDelayedOnce(t *testing.T) {
 	if err := f.Handle(ctx, batch); err != nil || len(b.sent) != 4 { // another batch, though it looks the same
 		t.Errorf("%d were sent, %v; want 4", len(b.sent), err)
 	}
-	if b.declared != 2 {
-		t.Errorf("%d declarations; want one a queue", b.declared)
-	}
+	expect.Equal(t, b.declared, 2, "declarations")
 	b.answer = wire.ErrNacked
 	batch = []wire.Delivery{deadLetter("a", "4")}
 	for _, s.err = range []error{store.ErrFull, store.ErrFull, nil} {
@@ -112,9 +111,8 @@ func TestARuleThatChangesWhileABatchIsOfferedAgainDoublesNothing(t *testing.T) {
 			s.err = nil
 			must(t, f.Handle(ctx, batch))
 			for _, l := range kept(t, s) {
-				if l.Record.Queue != "kept" {
-					t.Errorf("%s of queue %s is kept, and waits in RabbitMQ", l.Record.Message.Body, l.Record.Queue)
-				}
+				expect.Equal(t, l.Record.Queue, "kept",
+					"%s of queue … is kept, and waits in RabbitMQ", l.Record.Message.Body)
 			}
 			levels := 0
 			for _, e := range f.events {
@@ -265,14 +263,10 @@ func TestAReportWaitsInRabbitMQOnceItsQueueIsEnrolled(t *testing.T) {
 		report()
 		report()
 		b.there["late"] = true
-		if len(b.sent) != 0 {
-			t.Errorf("%d were sent before the queue was enrolled", len(b.sent))
-		}
+		expect.Equal(t, len(b.sent), 0, "were sent before the queue was enrolled")
 		report() // asks
 		report()
-		if len(b.sent) != 1 {
-			t.Errorf("%d wait in RabbitMQ once the queue is enrolled, want 1", len(b.sent))
-		}
+		expect.Equal(t, len(b.sent), 1, "wait in RabbitMQ once the queue is enrolled")
 		hold.Wait()
 	})
 }
@@ -333,9 +327,7 @@ func TestALateConfirmOfAnExpiringQueueDoesNotCount(t *testing.T) {
 			s := memstore.New()
 			f, hold := newTicketedIntake(s, &faultyBroker{after: c.after}, &ticketed{longest: time.Hour, ticket: delay.Ticket{Exchange: "e", DeclareFirst: &delay.Topology{}, ConfirmWithin: time.Second}})
 			must(t, f.Handle(t.Context(), []wire.Delivery{deadLetter("q", "x")}))
-			if n := len(kept(t, s)); n != c.kept {
-				t.Errorf("confirmed after %s: %d are kept, want %d", c.after, n, c.kept)
-			}
+			expect.Equal(t, len(kept(t, s)), c.kept, "confirmed after %s: kept", c.after)
 			hold.Wait()
 		})
 	}
@@ -353,9 +345,7 @@ func TestADeletedDelayQueueIsDeclaredAgain(t *testing.T) {
 			t.Errorf("%d declarations after message %d, want %d", b.declared, i, want)
 		}
 	}
-	if n := len(kept(t, s)); n != 1 {
-		t.Errorf("%d are kept, want the one that RabbitMQ returned", n)
-	}
+	expect.Equal(t, len(kept(t, s)), 1, "are kept")
 }
 
 // Where messages stand behind each other, one whose consumer asked for a delay of its own
@@ -402,9 +392,7 @@ func TestWhatStandsBehindAReportWaitsInRabbitMQ(t *testing.T) {
 	f := newHeldFlow(t, s, b, nil, 0)
 	must(t, f.Handle(t.Context(), []wire.Delivery{reportOf("secret"), reportOf("secret"), deadLetter("q", "x"), reportOf("secret"), deadLetter("r", "y")}))
 	for _, l := range kept(t, s) {
-		if l.Record.Queue != "secret" {
-			t.Errorf("a message of %s is stored", l.Record.Queue)
-		}
+		expect.Equal(t, l.Record.Queue, "secret", "a message of … is stored")
 	}
 	if len(kept(t, s)) != 3 || len(b.sent) != 2 || b.declared != 2 || len(f.reports) != 0 {
 		t.Errorf("%d are stored and %d wait in RabbitMQ, %d declared, reported %v; want 3, 2, 2 and nothing", len(kept(t, s)), len(b.sent), b.declared, f.reports)

@@ -22,6 +22,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store/storetest"
 	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -100,12 +101,7 @@ func kept(t *testing.T, s store.Store) []store.Listed {
 	return page.Records
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must, errOf = expect.NoError, expect.ErrOf
 
 // newest are the records that were kept since the first n, in order.
 func newest(t *testing.T, s store.Store, n int) (all []*store.Record) {
@@ -244,8 +240,6 @@ type slowBroker struct {
 	lookups map[string]int
 	at, top int // questions at once
 }
-
-func (b *slowBroker) RemoveRetryExchange(context.Context, string) error { return nil }
 
 func (b *slowBroker) RetryExchangeExists(ctx context.Context, queue string) (bool, error) {
 	b.mu.Lock()

@@ -21,6 +21,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store/memstore"
 	"github.com/redrive-mq/redrive/internal/store/storetest"
 	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -86,13 +87,9 @@ func TestARedeliveryToAnotherReplicaKeepsItsID(t *testing.T) {
 	again("same", "one") // were never kept: these are others
 	ids := idsOf(t, s)
 	for id := range given {
-		if ids[id] != 2 {
-			t.Errorf("%d records have the id %s, want its first and its redelivery", ids[id], id)
-		}
+		expect.Equal(t, ids[id], 2, "records have the id %s", id)
 	}
-	if len(ids) != 5 {
-		t.Errorf("8 records have %d ids, want 5", len(ids))
-	}
+	expect.Equal(t, len(ids), 5, "8 records have … ids")
 }
 
 // lostAnswer is a store on a network that stored its records, and whose answer was lost.
@@ -251,9 +248,7 @@ func TestTheFirstFailureIsKeptOverAllAttempts(t *testing.T) {
 				t.Errorf("%v, attempt %d: it failed first at %s, and at %s", r.State, r.Failures, r.FirstFailed, r.FailedAt)
 			}
 		}
-		if len(all) != 2 {
-			t.Errorf("%d records", len(all))
-		}
+		expect.Equal(t, len(all), 2, "records")
 	}
 }
 
@@ -266,9 +261,7 @@ func BenchmarkTake(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := f.Handle(context.Background(), batch); err != nil {
-			b.Fatal(err)
-		}
+		must(b, f.Handle(context.Background(), batch))
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(batch)), "ns/message")
 }
@@ -319,9 +312,7 @@ func TestABatchThatDoesNotFitIsStoredInParts(t *testing.T) {
 				t.Errorf("%s: %d stored, %d events, %v", name, len(kept(t, s)), len(events), err)
 			}
 			if s.inAll = 11; err != nil {
-				if err := handle(ctx, batch); err != nil {
-					t.Errorf("%s, with room: %v", name, err)
-				}
+				expect.Err(t, handle(ctx, batch), nil, "%s, with room", name)
 			}
 			bodies := map[string]int{}
 			for _, l := range kept(t, s) {
@@ -496,9 +487,7 @@ func TestABatchThatMayBeStoredIsAddedAgainAsItWas(t *testing.T) {
 				err = in.Handle(t.Context(), batch)
 				time.Sleep(time.Second)
 			}
-			if n := len(kept(t, s)); n != 4 {
-				t.Errorf("%s: %d records of 4 messages are kept", name, n)
-			}
+			expect.Equal(t, len(kept(t, s)), 4, "%s: records of 4 messages are kept", name)
 		})
 	}
 }
@@ -516,8 +505,364 @@ func TestAFailureAfterAReplayIsAnotherOne(t *testing.T) {
 	other.ID = uuid.New()
 	all := [][32]byte{store.HashOf([]*store.Record{first}), store.HashOf([]*store.Record{&other}), store.HashOf([]*store.Record{first, &other}), store.HashOf([]*store.Record{&other, first})}
 	for i, h := range all {
-		if slices.Index(all, h) != i {
-			t.Errorf("batch %d is the same as another", i)
+		expect.Equal(t, slices.Index(all, h), i, "batch … is the same as another")
+	}
+}
+
+// What comes from where waits in RabbitMQ end names its queue by the routing key, which any
+// publisher chooses: such names pass the same checks as all others.
+func TestNamesOfMessagesThatWaitedInRabbitMQShareTheBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, g := memstore.New(), retry.NewSender(&slowBroker{lookups: map[string]int{}}, anyQueue, nil, impatient, nil, none)
+		defer g.Close()
+		c := retry.NewParkedIntake(s, retry.NewReportedNames(s, g), nil, none)
+		var batch []wire.Delivery
+		for i := range 3000 {
+			for _, prefix := range []string{"\xffinvented-", "invented-"} {
+				batch = append(batch, wire.Delivery{Message: wire.Message{Exchange: wire.ExchangeDue, RoutingKey: fmt.Sprint(prefix, i)}})
+			}
 		}
+		must(t, c.Handle(t.Context(), batch))
+		counts, err := s.Counts(t.Context())
+		must(t, err)
+		var waiting, nameless int64
+		for _, c := range counts {
+			waiting += c.Waiting
+			if c.Queue == "" {
+				nameless += c.Parked
+			}
+		}
+		if most := int64(1300); len(counts) > int(most) || waiting > most || nameless != 6000-waiting {
+			t.Errorf("%d names, %d messages wait, %d are parked under none", len(counts), waiting, nameless)
+		}
+		page, err := storetest.List(t.Context(), s, storetest.Filter{Queue: "\xffinvented-0"})
+		must(t, err)
+		if len(page.Records) != 0 {
+			t.Errorf("a message was kept for %q", "\xffinvented-0")
+		}
+	})
+}
+
+// What others have parked in RabbitMQ is parked, whatever queue its headers name; only what
+// RabbitMQ's own waits could not retry is due. A message's queue is in a header, if that is no longer
+// than a name; of one whose wait in RabbitMQ ended it is the routing key. The caller hears which
+// queues lack their binding.
+func TestMessagesParkedInRabbitMQAreCollected(t *testing.T) {
+	longest := strings.Repeat("q", 255)
+	for name, c := range map[string]struct {
+		from, header, userID, cannotRepublish string
+		queue                                 string
+		lost                                  bool
+		parked                                string // why; "": it waits
+	}{
+		"parked":                        {wire.ExchangeParked, "header", "", "", "header", false, "no more attempts"},
+		"with a user-id in its headers": {wire.ExchangeParked, "header", "shop", "", "header", false, "no more attempts"},
+		"its wait ended":                {wire.ExchangeDue, "header", "", "", "key", true, ""},
+		"its wait in a lane ended":      {wire.ExchangeLane, "header", "", "", "key", true, ""},
+		"its delay ended":               {wire.ExchangeDelayed, "header", "", "", "key", true, ""},
+		"cannot be republished":         {wire.ExchangeDue, "header", "", "of no known type", "key", true, "of no known type"},
+		"by another alternate exchange": {"others", "header", "", "", "header", true, "others"},
+		"without a queue":               {"others", "", "", "", "", false, "others"},
+		"the longest name":              {"others", longest, "", "", longest, true, "others"},
+		"too long a name":               {"others", longest + "q", "", "", "", false, "others"},
+	} {
+		var lost []string
+		s, events := memstore.New(), []retry.Event(nil)
+		in := retry.NewParkedIntake(s, nil, func(queue string) { lost = append(lost, queue) }, func(e retry.Event) { events = append(events, e) })
+		headers := amqp.Table{wire.HeaderQueue: c.header, wire.HeaderAttempt: int64(2), wire.HeaderReason: "made up",
+			wire.HeaderParkReason: "no more attempts", wire.HeaderUserID: c.userID}
+		d := wire.Delivery{CannotRepublish: c.cannotRepublish, Message: wire.Message{Exchange: c.from, RoutingKey: "key", Headers: headers}}
+		must(t, in.Handle(t.Context(), []wire.Delivery{d}))
+		r := kept(t, s)[0].Record
+		want := retry.Event{Kind: retry.Parked, At: r.FailedAt, Queue: c.queue, ID: r.ID, Failures: 2, Why: r.ParkedFor}
+		state := store.Parked
+		if c.parked == "" {
+			want.Kind, want.Way, state = retry.Waiting, retry.InStore, store.Waiting
+		}
+		if r.State != state || !strings.Contains(r.ParkedFor, c.parked) || (c.parked == "") != (r.ParkedFor == "") ||
+			r.Queue != c.queue || r.Failures != 2 || r.Reason != "" || r.Proven {
+			t.Errorf("%s: kept as %+v", name, r)
+		}
+		if len(events) != 1 || events[0] != want || c.lost != slices.Equal(lost, []string{c.queue}) || !c.lost && len(lost) > 0 {
+			t.Errorf("%s: events %+v, want %+v; lost are %q", name, events, want, lost)
+		}
+		notes := strings.Join(r.Notes, "; ")
+		shown, unbound := strings.Contains(notes, wire.HeaderUserID+` header is "shop"`), strings.Contains(notes, "not bound")
+		if shown != (c.userID != "") || unbound != (c.parked == "") || !shown && !unbound && notes != "" {
+			t.Errorf("%s: the notes are %q", name, notes)
+		}
+	}
+}
+
+// Why a message was parked in RabbitMQ stays the first of the reasons for which it is parked.
+func TestAllReasonsForParkingAreKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		// No policy allows a queue, so all names are known not to be targets.
+		g := retry.NewSender(&slowBroker{lookups: map[string]int{}}, func() policy.Set { return nil }, nil, impatient, nil, none)
+		defer g.Close()
+		names := retry.NewReportedNames(memstore.New(), g)
+		handle := func(s store.Store, queue, cannotRepublish string) {
+			t.Helper()
+			in := retry.NewParkedIntake(s, names, nil, none)
+			must(t, in.Handle(t.Context(), []wire.Delivery{{CannotRepublish: cannotRepublish, Message: wire.Message{Exchange: wire.ExchangeParked,
+				Headers: amqp.Table{wire.HeaderQueue: queue, wire.HeaderParkReason: "no more attempts"}}}}))
+		}
+		for i := range 1000 {
+			handle(memstore.New(), fmt.Sprint("invented.", i), "")
+		}
+		for why, c := range map[string]struct{ queue, cannotRepublish string }{
+			`names the queue "one more"`: {"one more", ""}, "not valid UTF-8": {"\xff", ""}, "a header of no known type": {"invented.0", "a header of no known type"},
+		} {
+			s := memstore.New()
+			handle(s, c.queue, c.cannotRepublish)
+			if parked := kept(t, s)[0].Record.ParkedFor; !strings.HasPrefix(parked, "no more attempts; ") || !strings.Contains(parked, why) {
+				t.Errorf("it is parked for %q, want no more attempts and %q", parked, why)
+			}
+		}
+	})
+}
+
+// rejectedNow returns a dead letter as RabbitMQ delivers it, dead-lettered now.
+func rejectedNow(body string) wire.Delivery {
+	d := deadLetter("q", body)
+	head := d.Message.Headers["x-death"].([]any)[0].(amqp.Table)
+	head["time"], head["count"] = time.Now().Truncate(time.Second), int64(1)
+	return d
+}
+
+// again is how RabbitMQ delivers something once more.
+func again(d wire.Delivery, redelivered bool) wire.Delivery {
+	d.Message.Headers = maps.Clone(d.Message.Headers)
+	d.Redelivered = redelivered
+	if redelivered {
+		d.Message.Headers["x-delivery-count"], d.Message.Headers["x-acquired-count"] = int64(2), int64(1)
+	}
+	return d
+}
+
+// A node that dies under at-least-once dead-lettering publishes again what it had not
+// noted as safe in the intake: with a new time in x-death, on RabbitMQ 3.10 not marked as
+// redelivered, and perhaps after the first was redelivered. Both copies are the first.
+func TestACopyByAtLeastOnceDeadLetteringKeepsItsID(t *testing.T) {
+	for name, marked := range map[string]bool{"RabbitMQ 3.10": false, "RabbitMQ 4.3": true} {
+		inTime(t, name, func(t *testing.T) {
+			ctx, s := context.Background(), memstore.New()
+			f := connected(t, s)
+			stored, unstored := rejectedNow("stored"), rejectedNow("unstored")
+			must(t, f.Handle(ctx, []wire.Delivery{stored}))
+			f.Disconnected()
+			var copies []wire.Delivery
+			for i := range 8 { // RabbitMQ starts again, and does not let it consume yet
+				time.Sleep(500 * time.Millisecond)
+				if i == 4 {
+					copies = []wire.Delivery{again(rejectedNow("stored"), marked), again(rejectedNow("unstored"), marked)}
+				}
+				must(t, f.Connected(ctx))
+				time.Sleep(100 * time.Millisecond)
+				f.Disconnected()
+			}
+			must(t, f.Connected(ctx))
+			time.Sleep(100 * time.Millisecond)
+			must(t, f.Handle(ctx, []wire.Delivery{again(stored, true), again(unstored, true)}))
+			time.Sleep(time.Second)
+			must(t, f.Handle(ctx, copies))
+			f.Disconnected() // before they were acknowledged
+			time.Sleep(time.Second)
+			must(t, f.Connected(ctx))
+			must(t, f.Handle(ctx, []wire.Delivery{again(copies[0], true), again(copies[1], true)}))
+			checkIDs(t, s, "stored", 4, 1)
+			checkIDs(t, s, "unstored", 3, 1)
+		})
+	}
+}
+
+// Two messages with equal content are two, however RabbitMQ 4.3 marks them: it says of each
+// that a consumer rejected that it was delivered before.
+func TestEqualMessagesHaveAnIDEach(t *testing.T) {
+	fresh := func(body string) wire.Delivery {
+		d := rejectedNow(body)
+		d.Redelivered, d.Message.Headers["x-delivery-count"] = true, int64(1)
+		return d
+	}
+	for name, on := range map[string]store.Store{"disk": memstore.New(), "shared": sharedStore{Store: memstore.New()}} {
+		inTime(t, name, func(t *testing.T) {
+			ctx, f := context.Background(), newIntake(on)
+			f.Disconnected()
+			must(t, f.Connected(ctx))
+			handle := func(n int) {
+				t.Helper()
+				for range n {
+					must(t, f.Handle(ctx, []wire.Delivery{fresh("ping")}))
+				}
+			}
+			handle(3) // within one second
+			time.Sleep(time.Minute)
+			handle(2)
+			f.Disconnected()
+			time.Sleep(2 * time.Second)
+			must(t, f.Connected(ctx))
+			handle(2)
+			time.Sleep(time.Second)
+			handle(2)
+			checkIDs(t, on, "ping", 9, 9)
+		})
+	}
+}
+
+// Two equal dead letters that come twice each keep an id each, also when the batch
+// was passed twice, since the store's answer was lost.
+func TestABatchOfferedTwiceWritesNoReceiptThatAnotherTakes(t *testing.T) {
+	ctx := context.Background()
+	s := &lostAnswer{Store: memstore.New()}
+	first := newIntake(s)
+	twins := []wire.Delivery{rejectedNow("same"), rejectedNow("same")}
+	if err := first.Handle(ctx, twins[:1]); err == nil {
+		t.Fatal("the store's error was not returned")
+	}
+	must(t, first.Handle(ctx, twins[:1])) // kept twice
+	must(t, first.Handle(ctx, twins[1:]))
+	f := connected(t, s)
+	must(t, f.Handle(ctx, []wire.Delivery{again(twins[0], true), again(twins[1], true)}))
+	ids := idsOf(t, s)
+	if len(ids) != 2 || slices.Min(slices.Collect(maps.Values(ids))) != 2 {
+		t.Errorf("5 records have the ids %v; want the second twin's twice", ids)
+	}
+}
+
+// One message that was stored before an outage has one copy after it: what is equal and
+// comes besides is another.
+func TestOneReceiptIsUsedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, s := context.Background(), memstore.New()
+		f := newIntake(s)
+		must(t, f.Handle(ctx, []wire.Delivery{rejectedNow("x")}))
+		f.Disconnected()
+		time.Sleep(2 * time.Second)
+		must(t, f.Connected(ctx))
+		for range 2 {
+			must(t, f.Handle(ctx, []wire.Delivery{rejectedNow("x")}))
+			time.Sleep(time.Second)
+		}
+		all := newest(t, s, 0)
+		if all[1].ID != all[0].ID || all[2].ID == all[0].ID {
+			t.Errorf("the ids are %s, its copy %s and another's %s", all[0].ID, all[1].ID, all[2].ID)
+		}
+	})
+}
+
+// When Redrive goes down together with RabbitMQ nothing saw the outage begin: the newest
+// receipt shows about when it began.
+func TestACopyKeepsItsIDWhenRedriveWentDownToo(t *testing.T) {
+	for name, c := range map[string]struct {
+		firsts int           // equal dead letters before
+		down   time.Duration // both were
+		ids    int
+	}{
+		"one":               {1, 20 * time.Second, 1},
+		"content repeated":  {2, 20 * time.Second, 3},
+		"stopped for hours": {1, 3 * time.Hour, 2},
+	} {
+		inTime(t, name, func(t *testing.T) {
+			ctx, s := context.Background(), memstore.New()
+			f := connected(t, s)
+			for range c.firsts {
+				must(t, f.Handle(ctx, []wire.Delivery{rejectedNow("same")}))
+			}
+			time.Sleep(time.Second)
+			must(t, f.Handle(ctx, []wire.Delivery{rejectedNow("other")}))
+			time.Sleep(c.down)
+			copied := again(rejectedNow("same"), false)
+			f = newIntake(s) // another process, and RabbitMQ does not let it consume yet
+			for range 3 {
+				must(t, f.Connected(ctx))
+				time.Sleep(time.Second)
+				f.Disconnected()
+			}
+			must(t, f.Connected(ctx))
+			must(t, f.Handle(ctx, []wire.Delivery{copied}))
+			checkIDs(t, s, "same", c.firsts+1, c.ids)
+		})
+	}
+}
+
+// identified is a dead letter with a message-id, dead-lettered now.
+func identified(body string) wire.Delivery {
+	d := rejectedNow(body)
+	d.Message.MessageID = "id of " + body
+	return d
+}
+
+// When the leader of a work queue moves, RabbitMQ's at-least-once dead-lettering publishes
+// again what it had not noted as safe in the intake, and our connection notices nothing.
+// The copy of what has a message-id is known all the same; without one it cannot be distinguished
+// from another message with equal content. All are kept. The copy may come to another replica.
+func TestACopyAfterALeaderMovedKeepsItsID(t *testing.T) {
+	again := func(d wire.Delivery, body string) wire.Delivery {
+		c := identified(body)
+		c.Message.Exchange, c.Redelivered, c.DuplicateHeader = d.Message.Exchange, d.Redelivered, d.DuplicateHeader
+		c.Message.MessageID = d.Message.MessageID
+		return c
+	}
+	for name, c := range map[string]struct {
+		change func(*wire.Delivery) // of the first and of what comes after
+		after  time.Duration
+		equal  int // equal dead letters that come after the first
+		others int // dead letters of the same queue in between
+		ids    int
+		moves  bool // what comes after comes to another replica
+	}{
+		"a copy":                     {after: 3 * time.Second, equal: 1, ids: 1},
+		"within the same second":     {equal: 1, ids: 1},
+		"of a node that hung":        {after: 80 * time.Second, equal: 1, ids: 1},
+		"behind what else was there": {after: time.Second, equal: 1, others: 100, ids: 1},
+		"RabbitMQ 4.3":               {change: func(d *wire.Delivery) { d.Redelivered = true }, after: time.Second, equal: 1, ids: 1},
+		"another replica":            {after: time.Second, equal: 1, ids: 1, moves: true},
+		"content repeated":           {after: time.Second, equal: 4, ids: 4},
+		"long after":                 {after: 3 * time.Minute, equal: 1, ids: 2},
+		"without a message-id":       {change: func(d *wire.Delivery) { d.Message.MessageID = "" }, after: time.Second, equal: 1, ids: 2},
+		"reported":                   {change: func(d *wire.Delivery) { d.Message.Exchange = wire.ExchangeFailures }, after: time.Second, equal: 1, ids: 2},
+		"with headers twice":         {change: func(d *wire.Delivery) { d.DuplicateHeader = "twice" }, after: time.Second, equal: 1, ids: 2},
+	} {
+		inTime(t, name, func(t *testing.T) {
+			ctx, s := context.Background(), sharedStore{Store: memstore.New()}
+			f, other := connected(t, s), connected(t, s)
+			first := identified("x")
+			if c.change != nil {
+				c.change(&first)
+			}
+			must(t, f.Handle(ctx, []wire.Delivery{first}))
+			for i := range c.others {
+				must(t, f.Handle(ctx, []wire.Delivery{identified(fmt.Sprint("other ", i))}))
+			}
+			if c.moves {
+				f = other
+			}
+			for range c.equal {
+				time.Sleep(c.after)
+				must(t, f.Handle(ctx, []wire.Delivery{again(first, "x")}))
+			}
+			checkIDs(t, s, "x", c.equal+1, c.ids)
+		})
+	}
+}
+
+// checkIDs checks how many records with that body there are, with how many ids, and that
+// those with the same id have the same first failure.
+func checkIDs(t *testing.T, s store.Store, body string, records, ids int) {
+	t.Helper()
+	n, firsts := 0, map[string]time.Time{}
+	for _, r := range newest(t, s, 0) {
+		if string(r.Message.Body) != body {
+			continue
+		}
+		n++
+		id := r.ID.String()
+		if first, known := firsts[id]; known && !first.Equal(r.FirstFailed) {
+			t.Errorf("%s failed first at %s and at %s", id, first, r.FirstFailed)
+		}
+		firsts[id] = r.FirstFailed
+	}
+	if n != records || len(firsts) != ids {
+		t.Errorf("%d records with %d ids, want %d with %d", n, len(firsts), records, ids)
 	}
 }
