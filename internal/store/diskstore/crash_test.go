@@ -27,6 +27,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
 	"github.com/redrive-mq/redrive/internal/store/storetest"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 // After a power cut everything is there for which Add returned, nothing that
@@ -98,9 +99,7 @@ func finish(t *testing.T, s store.Store, random *rand.Rand, kept, ended map[stri
 		}
 		out = append(out, o)
 	}
-	if _, err := s.Finish(ctx, out); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errOf(s.Finish(ctx, out)))
 	for _, o := range out {
 		if o.Park == "" {
 			body := string(o.Claim.Record.Message.Body)
@@ -171,9 +170,7 @@ func accountsFor(t *testing.T, s store.Store) {
 		return true, nil
 	})
 	must(t, err)
-	if d := cmp.Diff(told, is); d != "" {
-		t.Errorf("what was done differs from the account of it (-account +is):\n%s", d)
-	}
+	expect.Equal(t, cmp.Diff(told, is), "", "what was done differs from the account of it (-account +is):\n")
 }
 
 // bodies are those of all messages, and how often each is there.
@@ -190,9 +187,7 @@ func bodies(t *testing.T, s *diskstore.Store) map[string]int {
 // check compares what is there, and the counts, with what was promised.
 func check(t *testing.T, s *diskstore.Store, kept, ended map[string]bool) {
 	t.Helper()
-	if err := s.Check(); err != nil {
-		t.Error(err)
-	}
+	must(t, s.Check())
 	accountsFor(t, s)
 	groupsCount(t, s)
 	// What was under way is in the ledger when it is there.
@@ -204,9 +199,7 @@ func check(t *testing.T, s *diskstore.Store, kept, ended map[string]bool) {
 		total += int64(n)
 	}
 	for body := range kept {
-		if there[body] != 1 {
-			t.Errorf("%q is there %d times after the power cut", body, there[body])
-		}
+		expect.Equal(t, there[body], 1, "%q is there … times after the power cut", body)
 	}
 	for body := range ended {
 		if there[body] != 0 {
@@ -218,9 +211,7 @@ func check(t *testing.T, s *diskstore.Store, kept, ended map[string]bool) {
 	for _, c := range counts {
 		total -= c.Waiting + c.Parked + c.Discarded
 	}
-	if total != 0 {
-		t.Errorf("the counts are %d off", total)
-	}
+	expect.Equal(t, total, 0, "the counts are … off")
 }
 
 const childFolder, childFault = "REDRIVE_TEST_CHILD_FOLDER", "REDRIVE_TEST_CHILD_FAULT"
@@ -472,8 +463,7 @@ func TestCommitsWaitWhileTheDiskIsFull(t *testing.T) {
 				if err := <-waits; !errors.Is(err, syscall.ENOSPC) {
 					t.Error(err)
 				}
-				_, err := s.Counts(ctx)
-				must(t, err)
+				must(t, errOf(s.Counts(ctx)))
 			} else {
 				brokertest.Eventually(t, "a table fails", func() bool { return failures.Load() > 0 })
 			}
@@ -714,17 +704,7 @@ func groupsCount(t *testing.T, s store.Store) {
 			counted[g.ID] = n
 		}
 	}
-	if d := cmp.Diff(kept, counted); d != "" {
-		t.Errorf("groups count something else than what is kept (-kept +counted):\n%s", d)
-	}
+	expect.Equal(t, cmp.Diff(kept, counted), "", "groups count something else than what is kept (-kept +counted):\n")
 }
 
-func must(t interface {
-	Helper()
-	Fatal(...any)
-}, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must, errOf = expect.NoError, expect.ErrOf

@@ -24,6 +24,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
 	"github.com/redrive-mq/redrive/internal/store/storetest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 var threeQueues = []string{"a", "b", "c"}
@@ -196,9 +197,7 @@ func costs(t *testing.T, disk vfs.FS, at int64, all, most int) (missing int) {
 	for i := range lines {
 		off += lines[i].Off()
 	}
-	if int(off) != missing {
-		t.Errorf("byte %d: %d are missing, and the ledger is off by %d", at, missing, off)
-	}
+	expect.Equal(t, int(off), missing, "byte %d: missing, and the ledger is off by %d", at, off)
 	if missing > 0 != (len(s.Damage()) > 0) {
 		t.Errorf("byte %d: %d are missing, and of damage is told %v", at, missing, s.Damage())
 	}
@@ -209,9 +208,8 @@ func costs(t *testing.T, disk vfs.FS, at int64, all, most int) (missing int) {
 	if want := len(slices.DeleteFunc(oldest, func(body string) bool { return !strings.Contains(body, "-w-") })); claimed != want {
 		t.Errorf("byte %d: %d are claimed of %d that can be read", at, claimed, want)
 	}
-	if _, err := storetest.Replay(context.Background(), s, "b", farAway); err != nil {
-		t.Errorf("byte %d: replaying what is parked: %v", at, err)
-	}
+	expect.Err(t, errOf(storetest.Replay(context.Background(), s, "b", farAway)), nil,
+		"byte %d: replaying what is parked", at)
 	return missing
 }
 
@@ -386,13 +384,9 @@ func flip(t *testing.T, disk vfs.FS, path string, at int64) {
 	must(t, err)
 	defer f.Close()
 	b := make([]byte, 1)
-	if _, err := f.ReadAt(b, at); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errOf(f.ReadAt(b, at)))
 	b[0] ^= 1 << (at % 8)
-	if _, err := f.WriteAt(b, at); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errOf(f.WriteAt(b, at)))
 }
 
 // overwrite damages more of a file than can be turned back.
@@ -470,15 +464,12 @@ func TestWhatComesBesideADamagedBlockIsKept(t *testing.T) {
 	if fresh != rounds*each*len(threeQueues) {
 		t.Errorf("%d of %d that came later are claimed", fresh, rounds*each*len(threeQueues))
 	}
-	if err := s.Compact(); err != nil {
-		t.Errorf("compacting beside a damaged block: %v", err)
-	}
+	expect.Err(t, s.Compact(), nil, "compacting beside a damaged block")
 	if err := s.Close(); err != nil { // tables that are not needed are removed by then
 		t.Error(err)
 	}
-	if _, err := disk.Stat(disk.PathJoin("data", "damaged", path.Base(file))); err != nil {
-		t.Errorf("the damaged table is not kept: %v", err)
-	}
+	expect.Err(t, errOf(disk.Stat(disk.PathJoin("data", "damaged", path.Base(file)))), nil,
+		"the damaged table is not kept")
 }
 
 // Wherever a table is damaged, also where it has the counters, the groups, the indexes and
@@ -511,24 +502,16 @@ func TestWhatFollowsFromTheRecordsIsMadeAnew(t *testing.T) {
 					t.Errorf("byte %d: it is made again once more:\n%s", at, &log)
 				}
 			}
-			if err := s.Add(ctx, []*store.Record{storetest.Waiting("b", time.Second, "new ")}); err != nil {
-				t.Error(err)
-			}
-			if now := len(readAll(t, s, false)); now != was+1 {
-				t.Errorf("byte %d: of %d and a new one %d are found", at, was, now)
-			}
+			must(t, s.Add(ctx, []*store.Record{storetest.Waiting("b", time.Second, "new ")}))
+			expect.Equal(t, len(readAll(t, s, false)), was+1, "byte %d: of %d and a new one … are found", at, was)
 			if len(s.Damage()) == 0 {
 				t.Errorf("byte %d, life %d: no damage is shown", at, life)
 			}
 			if life > 0 {
-				if err := s.Check(); err != nil {
-					t.Errorf("byte %d: %v", at, err)
-				}
+				expect.Err(t, s.Check(), nil, "byte %d", at)
 				groupsCount(t, s)
 			}
-			if err := s.Close(); err != nil {
-				t.Error(err)
-			}
+			must(t, s.Close())
 		}
 	}
 	t.Logf("%d times made again, %v messages were lost", rebuilt, lost)
@@ -628,9 +611,7 @@ func strandsNothing(t *testing.T, what string, disk *vfs.MemFS, file string, siz
 		if claimed += dueNow(t, s); claimed != 600 {
 			t.Errorf("%s, %d%%: %d of 600 are claimed", what, part, claimed)
 		}
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
+		must(t, s.Close())
 	}
 	if stranded == 0 {
 		t.Errorf("%s: no block had anything that waits, so this shows nothing", what)
@@ -679,9 +660,7 @@ func TestSalvageSavesAllThatCanBeRead(t *testing.T) {
 		at := places[1%len(places)] // any
 		done, o := salvage(name, at, 2)
 		s := openAt(t, "new", o)
-		if err := s.Check(); err != nil {
-			t.Errorf("%s, byte %d: %v", name, at, err)
-		}
+		expect.Err(t, s.Check(), nil, "%s, byte %d", name, at)
 		storetest.Balances(t, s)
 		there, missing := bodies(t, s), 0
 		for body := range kept {
@@ -752,9 +731,7 @@ func TestSalvageSavesLargeRecords(t *testing.T) {
 			}
 			s := openAt(t, "new", o)
 			defer s.Close()
-			if err := s.Check(); err != nil {
-				t.Error(err)
-			}
+			must(t, s.Check())
 			there := 0
 			err = s.Scan(ctx, store.Range{Body: true}, func(l store.Listed) (bool, error) {
 				if there++; kept[l.Record.ID] != string(l.Record.Message.Body) {
@@ -852,9 +829,7 @@ func TestSalvageBesideATableWithoutAFooter(t *testing.T) {
 			if len(readAll(t, s, false)) < tables*each && len(s.Damage()) == 0 {
 				t.Errorf("%s: messages are missing, and no damage is shown", file)
 			}
-			if err := s.Close(); err != nil {
-				t.Error(err)
-			}
+			must(t, s.Close())
 		} else if !errors.Is(err, diskstore.ErrDamaged) || !strings.Contains(err.Error(), "redrive store salvage") {
 			t.Errorf("%s: it is refused with %v", file, err)
 		}
@@ -948,7 +923,6 @@ func TestAFolderWithoutItsDatabaseIsNotNew(t *testing.T) {
 			must(t, disk.Remove(disk.PathJoin("data", name)))
 		}
 	}
-	if _, err := diskstore.Open("data", diskstore.Options{FS: roomy{disk}, Log: silent}); !errors.Is(err, diskstore.ErrLost) {
-		t.Errorf("a folder with nothing but its witness: %v", err)
-	}
+	expect.Err(t, errOf(diskstore.Open("data", diskstore.Options{FS: roomy{disk}, Log: silent})), diskstore.ErrLost,
+		"a folder with nothing but its witness")
 }

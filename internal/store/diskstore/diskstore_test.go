@@ -23,6 +23,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
 	"github.com/redrive-mq/redrive/internal/store/storetest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 func openAt(t *testing.T, path string, o diskstore.Options) *diskstore.Store {
@@ -60,9 +61,7 @@ func TestASecondOwnerIsRefused(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir()
 	s := openAt(t, path, diskstore.Options{})
-	if _, err := diskstore.Open(path, diskstore.Options{}); !errors.Is(err, store.ErrLocked) {
-		t.Errorf("a second open: %v", err)
-	}
+	expect.Err(t, errOf(diskstore.Open(path, diskstore.Options{})), store.ErrLocked, "a second open")
 	s.Close()
 	openAt(t, path, diskstore.Options{}).Close()
 }
@@ -170,17 +169,13 @@ func TestAFullStoreTakesNothingAndGivesBack(t *testing.T) {
 	} {
 		if c.least > 0 {
 			disk.free.Store(c.least << 20)
-			if err := c.do(); !errors.Is(err, store.ErrFull) {
-				t.Errorf("%s with %d MiB free: %v", c.name, c.least, err)
-			}
+			expect.Err(t, c.do(), store.ErrFull, "%s with %d MiB free", c.name, c.least)
 		}
 		disk.free.Store((c.least + 1) << 20)
 		if c.least == 0 {
 			disk.free.Store(0)
 		}
-		if err := c.do(); err != nil {
-			t.Errorf("%s with some more: %v", c.name, err)
-		}
+		expect.Err(t, c.do(), nil, "%s with some more", c.name)
 	}
 }
 
@@ -193,9 +188,7 @@ func TestAnEmptyStoreNearItsReserveTakesMessages(t *testing.T) {
 	s := openAt(t, "data", diskstore.Options{FS: disk, Reserve: 256 << 20})
 	defer s.Close()
 	batch := batchOf(4096, func() time.Duration { return 0 })
-	if err := s.Add(ctx, batch); err != nil {
-		t.Errorf("259 MiB are free, 256 MiB of them in reserve: %v", err)
-	}
+	expect.Err(t, s.Add(ctx, batch), nil, "259 MiB are free, 256 MiB of them in reserve")
 	disk.free.Store(256 << 20)
 	if err := s.Add(ctx, batch[:1]); !errors.Is(err, store.ErrFull) || !strings.Contains(err.Error(), "1 MiB more") {
 		t.Errorf("nothing but the reserve is free: %v", err)
@@ -313,9 +306,7 @@ func TestAFolderThatWasJustMadeSurvivesAPowerCut(t *testing.T) {
 			t.Errorf("%s: %v", path, err)
 			continue
 		}
-		if n := waiting(t, s); n != 1 {
-			t.Errorf("%s: %d messages are left, want 1", path, n)
-		}
+		expect.Equal(t, waiting(t, s), 1, "%s: messages are left", path)
 		must(t, s.Close())
 	}
 }
@@ -357,9 +348,7 @@ func TestTheDataFolderIsClosedToOtherUsers(t *testing.T) {
 	}
 	to := t.TempDir()
 	must(t, os.Chmod(to, 0o755))
-	if _, err := diskstore.Salvage(t.Context(), folder, to, diskstore.Options{Reserve: 1}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errOf(diskstore.Salvage(t.Context(), folder, to, diskstore.Options{Reserve: 1})))
 	closedToOthers(t, folder)
 	closedToOthers(t, to)
 }
@@ -391,14 +380,10 @@ func TestAFolderThatIsNoStoreKeepsItsRights(t *testing.T) {
 	must(t, os.Chmod(folder, 0o755))
 	tool, file := filepath.Join(folder, "bin", "tool"), filepath.Join(folder, "passwd")
 	must(t, errors.Join(os.Mkdir(filepath.Join(folder, "bin"), 0o755), os.WriteFile(tool, nil, 0o755), os.WriteFile(file, nil, 0o644)))
-	if _, err := diskstore.Open(folder, diskstore.Options{Existing: true}); !errors.Is(err, diskstore.ErrNone) {
-		t.Errorf("opened: %v", err)
-	}
+	expect.Err(t, errOf(diskstore.Open(folder, diskstore.Options{Existing: true})), diskstore.ErrNone, "opened")
 	s, err := diskstore.Open(folder, diskstore.Options{Reserve: 1})
 	must(t, err)
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
+	must(t, s.Close())
 	for path, want := range map[string]fs.FileMode{folder: 0o755, filepath.Dir(tool): 0o755, tool: 0o755, file: 0o644} {
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want {
 			t.Errorf("%s has the rights %o, %v; want %o", path, info.Mode().Perm(), err, want)
@@ -487,17 +472,11 @@ func TestTheLedgerBegins(t *testing.T) {
 		}
 	}
 	finishOne()
-	if got := again(); got != (store.Sums{store.In: 5, store.Waiting: 4, store.Retried: 1}) {
-		t.Errorf("opened again: %v", got)
-	}
+	expect.Equal(t, again(), (store.Sums{store.In: 5, store.Waiting: 4, store.Retried: 1}), "opened again")
 	must(t, s.LoseLedger())
-	if got := again(); got != (store.Sums{store.In: 4, store.Waiting: 4}) {
-		t.Errorf("after a loss: %v", got)
-	}
+	expect.Equal(t, again(), (store.Sums{store.In: 4, store.Waiting: 4}), "after a loss")
 	finishOne()
-	if got := again(); got != (store.Sums{store.In: 4, store.Waiting: 3, store.Retried: 1}) {
-		t.Errorf("from then on: %v", got)
-	}
+	expect.Equal(t, again(), (store.Sums{store.In: 4, store.Waiting: 3, store.Retried: 1}), "from then on")
 	s.Close()
 }
 
@@ -572,9 +551,7 @@ func (l *lives) check(t *testing.T, folder string, from, to int, messages int64)
 	var log bytes.Buffer
 	s := openAt(t, folder, diskstore.Options{Reserve: 1, Existing: true, Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))})
 	defer s.Close()
-	if err := s.Check(); err != nil {
-		t.Error(err)
-	}
+	must(t, s.Check())
 	if sums := storetest.Balances(t, s); sums["rabbitmq"][store.Delayed] == 0 {
 		t.Errorf("the ledger lacks what was never kept: %v", sums)
 	}
@@ -632,9 +609,8 @@ func TestASnapshotUnderLoadIsAStoreByItself(t *testing.T) {
 		closedToOthers(t, snapshot)
 		l.check(t, snapshot, x.from, x.to, x.messages)
 	}
-	if _, err := os.Stat(filepath.Join(folder, "data", "snapshot.partial")); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("what it was made in is left: %v", err)
-	}
+	expect.Err(t, errOf(os.Stat(filepath.Join(folder, "data", "snapshot.partial"))), fs.ErrNotExist,
+		"what it was made in is left")
 }
 
 // A snapshot on another disk is copied, and has its name only once it is whole; where that
@@ -658,14 +634,10 @@ func TestASnapshotOnAnotherDiskIsCopied(t *testing.T) {
 	defer s.Close()
 	must(t, s.Add(ctx, []*store.Record{storetest.Waiting("q", 0, "kept")}))
 	disk.free.Store(100 << 20)
-	if _, err := s.Snapshot(ctx, to); !errors.Is(err, store.ErrFull) {
-		t.Errorf("into the reserve: %v", err)
-	}
+	expect.Err(t, errOf(s.Snapshot(ctx, to)), store.ErrFull, "into the reserve")
 	disk.free.Store(1 << 40)
 	torn = true
-	if _, err := s.Snapshot(ctx, to); !errors.Is(err, syscall.EIO) {
-		t.Errorf("a write that fails: %v", err)
-	}
+	expect.Err(t, errOf(s.Snapshot(ctx, to)), syscall.EIO, "a write that fails")
 	torn = false
 	if left, err := filepath.Glob(to + "*"); len(left) > 0 || err != nil {
 		t.Errorf("left: %v, %v", left, err)
@@ -675,9 +647,7 @@ func TestASnapshotOnAnotherDiskIsCopied(t *testing.T) {
 	}
 	copied := openAt(t, to, diskstore.Options{Reserve: 1, Existing: true})
 	defer copied.Close()
-	if err := copied.Check(); err != nil {
-		t.Error(err)
-	}
+	must(t, copied.Check())
 	if sums := storetest.Balances(t, copied); sums["q"][store.Waiting] != 1 {
 		t.Errorf("it has %v", sums)
 	}
@@ -700,9 +670,7 @@ func TestWhereASnapshotIsRefused(t *testing.T) {
 			t.Errorf("%s: %v", to, err)
 		}
 	}
-	if _, err := s.Snapshot(ctx, empty+"/"); err != nil {
-		t.Errorf("an empty folder: %v", err)
-	}
+	expect.Err(t, errOf(s.Snapshot(ctx, empty+"/")), nil, "an empty folder")
 	closedToOthers(t, empty)
 }
 
@@ -713,7 +681,5 @@ func TestWhatIsLeftOfASnapshotIsRemoved(t *testing.T) {
 	left := filepath.Join(data, "snapshot.partial")
 	must(t, errors.Join(os.MkdirAll(filepath.Join(left, "store"), 0o700), os.WriteFile(filepath.Join(left, "store", "000005.sst"), nil, 0o600)))
 	openAt(t, data, diskstore.Options{Reserve: 1}).Close()
-	if _, err := os.Stat(left); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("it is left: %v", err)
-	}
+	expect.Err(t, errOf(os.Stat(left)), fs.ErrNotExist, "it is left")
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 const FormatVersion = formatVersion
@@ -152,15 +153,4 @@ func (s *Store) DamageRecord(key store.Key, damage func([]byte) []byte) error {
 // AwaitRemovals waits until Pebble has removed the files that it no longer needs.
 func (s *Store) AwaitRemovals() { s.db.TestOnlyWaitForCleaning() }
 
-// fataler is a *testing.T, or a *rapid.T.
-type fataler interface {
-	Helper()
-	Fatal(...any)
-}
-
-func must(t fataler, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = expect.NoError

@@ -24,6 +24,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -278,9 +279,7 @@ func TestOldGroupsAreForgotten(t *testing.T) {
 	sweeps := func(after time.Duration, left int) {
 		t.Helper()
 		must(t, s.groups.sweep(s.db, now.Add(after)))
-		if n := len(s.groups.known); n != left {
-			t.Errorf("%s later %d groups are known, want %d", after, n, left)
-		}
+		expect.Equal(t, len(s.groups.known), left, "%s later … groups are known", after)
 	}
 	sweeps(48*time.Hour, 1) // something is kept of it
 	_, err = s.Change(t.Context(), []store.Key{found[0].Key}, func(store.Key, *store.Record) store.Edit { return store.Edit{Delete: true} }, nil)
@@ -291,9 +290,7 @@ func TestOldGroupsAreForgotten(t *testing.T) {
 	s, err = Open(path, Options{Reserve: 1})
 	must(t, err)
 	defer s.Close()
-	if len(s.groups.known) != 0 {
-		t.Errorf("opened again, it knows %d groups", len(s.groups.known))
-	}
+	expect.Equal(t, len(s.groups.known), 0, "opened again, it knows … groups")
 }
 
 // A page of many queues holds iterators of those that it shows alone: each costs memory,
@@ -360,9 +357,7 @@ func TestTablesGiveWay(t *testing.T) {
 		check(made.Close())
 		log, err := fs.Create("000002.log", vfs.WriteCategoryUnspecified)
 		check(err)
-		if d := rested(write(log)); d != 0 {
-			t.Errorf("the log waited %v", d)
-		}
+		expect.Equal(t, rested(write(log)), 0, "the log waited")
 		check(log.Close())
 		read := func(options ...vfs.OpenOption) time.Duration {
 			f, err := fs.Open("000001.sst", options...)
@@ -373,9 +368,7 @@ func TestTablesGiveWay(t *testing.T) {
 		if read(vfs.SequentialReadsOption) == 0 {
 			t.Error("a table is read from begin to end without a rest")
 		}
-		if d := read(vfs.RandomReadsOption); d != 0 {
-			t.Errorf("who looks something up waited %v", d)
-		}
+		expect.Equal(t, read(vfs.RandomReadsOption), 0, "who looks something up waited")
 	})
 }
 
@@ -398,9 +391,7 @@ func TestOldReceiptsAreTakenOffTheDisk(t *testing.T) {
 			must(t, s.Remember(ctx, all[len(all)-size:]))
 		}
 		kept := 0
-		if err := eachIn(s.db, prefixReceipt, func(_, v []byte) error { kept += len(v) / store.ReceiptSize; return nil }); err != nil {
-			t.Fatal(err)
-		}
+		must(t, eachIn(s.db, prefixReceipt, func(_, v []byte) error { kept += len(v) / store.ReceiptSize; return nil }))
 		if kept < store.ReceiptsKept || kept > most {
 			t.Errorf("%d receipts are on disk; want from %d to %d", kept, store.ReceiptsKept, most)
 		}
