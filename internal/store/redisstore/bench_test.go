@@ -41,9 +41,7 @@ func BenchmarkMemory(b *testing.B) {
 	const n = 200_000
 	for b.Loop() {
 		for range n / 256 {
-			if err := s.Add(ctx, batchOf(256, func() time.Duration { return time.Hour + rand.N(time.Hour) })); err != nil {
-				b.Fatal(err)
-			}
+			must(b, s.Add(ctx, batchOf(256, func() time.Duration { return time.Hour + rand.N(time.Hour) })))
 		}
 	}
 	each := float64(told(b, server, "used_memory")-before) / float64(b.N*(n/256*256))
@@ -68,9 +66,7 @@ func BenchmarkCycle(b *testing.B) {
 			o.Durability = c.durability
 			s := openAt(b, o)
 			for range c.waiting / 256 {
-				if err := s.Add(ctx, batchOf(256, func() time.Duration { return time.Hour + rand.N(time.Hour) })); err != nil {
-					b.Fatal(err)
-				}
+				must(b, s.Add(ctx, batchOf(256, func() time.Duration { return time.Hour + rand.N(time.Hour) })))
 			}
 			var spent [3]time.Duration
 			sent := told(b, server, "total_commands_processed")
@@ -78,9 +74,7 @@ func BenchmarkCycle(b *testing.B) {
 			upTo := batch[0].Due.Add(10 * time.Second)
 			for b.Loop() {
 				began := time.Now()
-				if err := s.Add(ctx, batch); err != nil {
-					b.Fatal(err)
-				}
+				must(b, s.Add(ctx, batch))
 				added := time.Now()
 				claims, err := s.Claim(ctx, store.Lane{Queue: "orders"}, upTo, 256, 1<<30)
 				if err != nil || len(claims) != 256 {
@@ -117,20 +111,14 @@ func BenchmarkPast(b *testing.B) {
 	before := told(b, server, "used_memory")
 	for b.Loop() {
 		for range n / 256 {
-			if err := s.Add(ctx, batchOf(256, func() time.Duration { return 0 })); err != nil {
-				b.Fatal(err)
-			}
+			must(b, s.Add(ctx, batchOf(256, func() time.Duration { return 0 })))
 			claims, err := s.Claim(ctx, store.Lane{Queue: "orders"}, late, 256, 1<<30)
-			if err != nil {
-				b.Fatal(err)
-			}
+			must(b, err)
 			out := make([]store.Outcome, len(claims))
 			for i := range claims {
 				out[i] = store.Outcome{Claim: claims[i], At: late}
 			}
-			if _, err := s.Finish(ctx, out); err != nil {
-				b.Fatal(err)
-			}
+			must(b, errOf(s.Finish(ctx, out)))
 		}
 	}
 	b.ReportMetric(float64(told(b, server, "used_memory")-before)/float64(n), "bytes/pastFailure")

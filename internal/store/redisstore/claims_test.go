@@ -16,6 +16,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/redisstore"
 	"github.com/redrive-mq/redrive/internal/store/storetest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/proxy"
 	"github.com/redrive-mq/redrive/testenv/redisnode"
 )
@@ -48,9 +49,8 @@ func TestRenewing(t *testing.T) {
 	for range 2 {
 		must(t, s.Renew(ctx))
 	}
-	if n := strings.Count(log.String(), "renewed in time"); n != 1 {
-		t.Errorf("told %d times of what was lost: %s", n, log.String())
-	}
+	expect.Equal(t, strings.Count(log.String(), "renewed in time"), 1,
+		"told … times of what was lost: %s", log.String())
 }
 
 // Of a Change whose process ends before it is done nothing is there, and nothing stays
@@ -138,13 +138,9 @@ func TestAStalledChangeHasNoSay(t *testing.T) {
 				if step == at {
 					once.Do(func() {
 						age(t, other)
-						if err := other.Recover(ctx); err != nil {
-							t.Error(err)
-						}
+						must(t, other.Recover(ctx))
 						// And goes on with some of them.
-						if n := done(t, other, claim(t, other, 4)); n != 4 {
-							t.Errorf("%d of 4 can be finished", n)
-						}
+						expect.Equal(t, done(t, other, claim(t, other, 4)), 4, "can be finished")
 					})
 				}
 				return nil
@@ -288,9 +284,7 @@ func TestABatchInDoubtIsAddedOnce(t *testing.T) {
 		release()
 		for _, want := range []int64{3, 5} {
 			untilAnswered(t, func() error { return s.Add(ctx, batch) })
-			if n := waiting(t, s); n != want {
-				t.Errorf("%d are kept, want %d", n, want)
-			}
+			expect.Equal(t, waiting(t, s), want, "are kept")
 		}
 	})
 }
@@ -316,12 +310,8 @@ func TestABatchInDoubtNeedsNoRoom(t *testing.T) {
 			}
 			return err
 		})
-		if err := s.Add(ctx, []*store.Record{storetest.Waiting("q", 0, "c")}); !errors.Is(err, store.ErrFull) {
-			t.Errorf("another batch: %v", err)
-		}
-		if n := waiting(t, s); n != 3 {
-			t.Errorf("%d are kept, want 3", n)
-		}
+		expect.Err(t, s.Add(ctx, []*store.Record{storetest.Waiting("q", 0, "c")}), store.ErrFull, "another batch")
+		expect.Equal(t, waiting(t, s), 3, "are kept")
 	})
 }
 
@@ -337,9 +327,7 @@ func TestAFailureAfterAReplayIsNoBatchInDoubt(t *testing.T) {
 		again := *failed
 		again.FailedAt = again.FailedAt.Add(time.Minute)
 		untilAnswered(t, func() error { return s.Add(ctx, []*store.Record{&again}) })
-		if n := waiting(t, s); n != 3 {
-			t.Errorf("%d are kept, want 3", n)
-		}
+		expect.Equal(t, waiting(t, s), 3, "are kept")
 	})
 }
 
@@ -410,9 +398,7 @@ func TestAChangeWhoseAnswerWasLostIsDoneOrNeverWillBe(t *testing.T) {
 				}
 				storetest.Balances(t, direct)
 				// Nothing stays locked.
-				if n := len(claim(t, direct, 100)); n != len(all) {
-					t.Errorf("%d can be claimed", n)
-				}
+				expect.Equal(t, len(claim(t, direct, 100)), len(all), "can be claimed")
 			})
 		}
 	})
@@ -426,12 +412,8 @@ func TestWhatIsRepeatedIsConfirmed(t *testing.T) {
 		t.Run("replicated", func(t *testing.T) {
 			server, replica := startOn(t, o, ""), redisnode.New(t, o)
 			var port string
-			if _, err := fmt.Sscanf(server.Addr(), "127.0.0.1:%s", &port); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := replica.Do(ctx, "REPLICAOF", "127.0.0.1", port); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errOf(fmt.Sscanf(server.Addr(), "127.0.0.1:%s", &port)))
+			must(t, errOf(replica.Do(ctx, "REPLICAOF", "127.0.0.1", port)))
 			eventually(t, "the replica follows", func() bool { return replica.Info(ctx, "replication", "master_link_status") == "up" })
 			so := server.options()
 			so.Durability = redisstore.Replicated
@@ -459,10 +441,7 @@ func repeated(t *testing.T, server *server, o redisstore.Options, stop, goOn fun
 	stop()
 	s.Within(2 * time.Second)
 	calls := map[string]func() error{
-		"Finish": func() error {
-			_, err := s.Finish(ctx, []store.Outcome{{Claim: claims[0], At: late}})
-			return err
-		},
+		"Finish":        func() error { return errOf(s.Finish(ctx, []store.Outcome{{Claim: claims[0], At: late}})) },
 		"PutEntries":    func() error { return s.PutEntries(ctx, []store.Entry{{Name: "n"}}) },
 		"DeleteEntries": func() error { return s.DeleteEntries(ctx, "n") },
 		"Change": func() error { // is done again by itself, within its time
@@ -530,8 +509,6 @@ func TestABatchThatArrivesLateIsNotAddedTwice(t *testing.T) {
 			}
 			return nil
 		})
-		if n := waiting(t, s); n != 7 {
-			t.Errorf("%d messages are kept, not 7", n)
-		}
+		expect.Equal(t, waiting(t, s), 7, "messages are kept")
 	})
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/redisstore"
 	"github.com/redrive-mq/redrive/internal/store/storetest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/redisnode"
 )
 
@@ -100,23 +101,16 @@ func TestAWriteThatNoReplicaHas(t *testing.T) {
 		"Add":        func() error { return s.Add(ctx, []*store.Record{storetest.Waiting("q", 0, "x")}) },
 		"PutEntries": func() error { return s.PutEntries(ctx, []store.Entry{{Name: "n", Value: []byte("v")}}) },
 		"Remember":   func() error { return s.Remember(ctx, []store.Receipt{{ID: uuid.New()}}) },
-		"Finish": func() error {
-			_, err := s.Finish(ctx, []store.Outcome{{Claim: claims[0]}})
-			return err
-		},
+		"Finish":     func() error { return errOf(s.Finish(ctx, []store.Outcome{{Claim: claims[0]}})) },
 		"Change": func() error {
 			_, err := s.Change(ctx, left, func(_ store.Key, r *store.Record) store.Edit { return store.Edit{Keep: r != nil} }, nil)
 			return err
 		},
 	} {
-		if err := write(); !errors.Is(err, redisstore.ErrUnconfirmed) {
-			t.Errorf("%s: %v", name, err)
-		}
+		expect.Err(t, write(), redisstore.ErrUnconfirmed, "%s", name)
 	}
 	s.Within(time.Minute)
-	if _, err := s.Counts(ctx); err != nil {
-		t.Errorf("reading needs no replica: %v", err)
-	}
+	expect.Err(t, errOf(s.Counts(ctx)), nil, "reading needs no replica")
 }
 
 func TestScriptsAreLoadedAgain(t *testing.T) {
@@ -132,13 +126,9 @@ func TestScriptsAreLoadedAgain(t *testing.T) {
 	flush()
 	claims := claim(t, s, 20)
 	flush()
-	if n := done(t, s, claims[:10]); n != 10 {
-		t.Errorf("finished %d of 10", n)
-	}
+	expect.Equal(t, done(t, s, claims[:10]), 10, "finished …")
 	flush()
-	if err := s.Release(ctx, claims[10:]); err != nil {
-		t.Error(err)
-	}
+	must(t, s.Release(ctx, claims[10:]))
 	flush()
 	if n, err := s.Change(ctx, keys(t, s), storetest.Remove, nil); n != 10 || err != nil {
 		t.Errorf("changed %d, %v", n, err)
@@ -180,12 +170,8 @@ func TestAFullRedisTakesNothingAndGivesBack(t *testing.T) {
 		}
 	}
 	for range 2 {
-		if err := s.Add(ctx, []*store.Record{big()}); !errors.Is(err, store.ErrFull) {
-			t.Errorf("Add: %v", err)
-		}
-		if err := s.Remember(ctx, []store.Receipt{{ID: uuid.New()}}); !errors.Is(err, store.ErrFull) {
-			t.Errorf("Remember: %v", err)
-		}
+		expect.Err(t, s.Add(ctx, []*store.Record{big()}), store.ErrFull, "Add")
+		expect.Err(t, s.Remember(ctx, []store.Receipt{{ID: uuid.New()}}), store.ErrFull, "Remember")
 		s.Forgot()
 	}
 	all := keys(t, s)
@@ -195,28 +181,15 @@ func TestAFullRedisTakesNothingAndGivesBack(t *testing.T) {
 		})
 		return err
 	}
-	if err := changing(store.Edit{Keep: true}); !errors.Is(err, store.ErrFull) {
-		t.Errorf("moving: %v", err)
-	}
-	if err := s.PutEntries(ctx, []store.Entry{{Name: "operation", Value: make([]byte, 1<<20)}}); !errors.Is(err, store.ErrFull) {
-		t.Errorf("many entries: %v", err)
-	}
-	if err := s.PutEntries(ctx, []store.Entry{{Name: "operation", Value: make([]byte, 1<<10)}}); err != nil {
-		t.Errorf("few entries: %v", err)
-	}
-	if err := changing(store.Edit{}); err != nil {
-		t.Errorf("an account: %v", err)
-	}
-	if err := changing(store.Edit{Delete: true}); err != nil {
-		t.Errorf("deleting: %v", err)
-	}
-	if n := done(t, s, claim(t, s, 200)); n != 200 {
-		t.Errorf("finished %d of 200", n)
-	}
+	expect.Err(t, changing(store.Edit{Keep: true}), store.ErrFull, "moving")
+	expect.Err(t, s.PutEntries(ctx, []store.Entry{{Name: "operation", Value: make([]byte, 1<<20)}}), store.ErrFull,
+		"many entries")
+	expect.Err(t, s.PutEntries(ctx, []store.Entry{{Name: "operation", Value: make([]byte, 1<<10)}}), nil, "few entries")
+	expect.Err(t, changing(store.Edit{}), nil, "an account")
+	expect.Err(t, changing(store.Edit{Delete: true}), nil, "deleting")
+	expect.Equal(t, done(t, s, claim(t, s, 200)), 200, "finished …")
 	s.Forgot()
-	if err := s.Add(ctx, []*store.Record{big()}); err != nil {
-		t.Errorf("with room again: %v", err)
-	}
+	expect.Err(t, s.Add(ctx, []*store.Record{big()}), nil, "with room again")
 	storetest.Balances(t, s)
 }
 
@@ -251,9 +224,7 @@ func TestRedisStandsStill(t *testing.T) {
 	s.Within(time.Minute)
 	untilAnswered(t, func() error { return s.Add(ctx, []*store.Record{storetest.Waiting("p", 0, "new")}) })
 	// Finishing again is the same, whether it was done or not.
-	if _, err := s.Finish(ctx, []store.Outcome{{Claim: claims[0], At: late}}); err != nil {
-		t.Error(err)
-	}
+	must(t, errOf(s.Finish(ctx, []store.Outcome{{Claim: claims[0], At: late}})))
 	if lines := storetest.Balances(t, s); lines["q"][store.Retried] != 1 {
 		t.Errorf("the ledger says %v", lines)
 	}
@@ -359,9 +330,7 @@ func TestAChangeLeavesARecordThatCannotBeRead(t *testing.T) {
 		t.Errorf("%d of 4, %d unreadable, %d missing, %d changed, %v", n, unreadable, missing, changed, err)
 	}
 	for key, want := range map[string]string{damaged: before, garbage: "no record"} {
-		if text := get(key); text != want {
-			t.Errorf("%s is now %q", key, text)
-		}
+		expect.Equal(t, get(key), want, "%s is now", key)
 	}
 	if got := claim(t, s, 9); len(got) != 1 || string(got[0].Record.Message.Body) != "4" {
 		t.Errorf("%d are claimed, want the last one", len(got))
@@ -436,9 +405,7 @@ func TestRedisThatWasEmptiedIsNoticed(t *testing.T) {
 		nothing(t, s)
 		server.do(t, "SWAPDB", "0", "1")
 		is.await(t, "well again", well)
-		if n := waiting(t, s); n != 3 {
-			t.Errorf("%d are kept, want 3", n)
-		}
+		expect.Equal(t, waiting(t, s), 3, "are kept")
 		add(t, s, 1)
 		storetest.Balances(t, s)
 	})
@@ -493,9 +460,7 @@ func TestRedisThatWentBackIsNoticed(t *testing.T) {
 		if notices := s.Notices(); len(notices) != 1 || !strings.Contains(notices[0], "gone back to an earlier state") {
 			t.Errorf("%q", notices)
 		}
-		if n := waiting(t, s); n != 3 {
-			t.Errorf("%d are kept, want 3", n)
-		}
+		expect.Equal(t, waiting(t, s), 3, "are kept")
 		untilAnswered(t, func() error { return s.Add(ctx, []*store.Record{storetest.Waiting("q", 0, "x")}) })
 	})
 }
@@ -627,13 +592,9 @@ func (x *traffic) end() {
 	untilAnswered(x.t, func() error { _, err := s.Recount(ctx); return err })
 	kept := map[uuid.UUID]bool{}
 	err := s.Scan(ctx, store.Range{}, func(l store.Listed) (bool, error) { kept[l.Record.ID] = true; return true, nil })
-	if err != nil {
-		x.t.Fatal(err)
-	}
+	must(x.t, err)
 	past := map[uuid.UUID]int{}
-	if err := s.EachPastFailure(ctx, func(p store.PastFailure) (bool, error) { past[p.ID]++; return true, nil }); err != nil {
-		x.t.Fatal(err)
-	}
+	must(x.t, s.EachPastFailure(ctx, func(p store.PastFailure) (bool, error) { past[p.ID]++; return true, nil }))
 	lost, twice := 0, 0
 	for id := range x.added {
 		if !kept[id] && past[id] == 0 {
@@ -679,9 +640,7 @@ func TestTheLifeOfACluster(t *testing.T) {
 		x.progress()
 		primary := c.Owner(ctx, slot)
 		primary.Kill()
-		if _, err := c.AwaitOwner(ctx, slot, primary); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(c.AwaitOwner(ctx, slot, primary)))
 		// Its replica has no replica now: it is well again with the killed one back.
 		must(t, primary.Restart(ctx))
 		x.progress()
@@ -690,9 +649,7 @@ func TestTheLifeOfACluster(t *testing.T) {
 		is := make(states, 1)
 		s := openAt(t, is.options(redisstore.Options{URL: c.URL(), Durability: redisstore.Cached}))
 		is.await(t, "well", well)
-		if _, err := c.Owner(ctx, slot).Do(ctx, "FLUSHALL"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(c.Owner(ctx, slot).Do(ctx, "FLUSHALL")))
 		is.await(t, "replaced", replaced)
 		nothing(t, s)
 	})
@@ -709,9 +666,7 @@ func TestAPrimaryIsReplacedBySentinel(t *testing.T) {
 		x.progress()
 		primary := s.Primary(ctx)
 		primary.Kill()
-		if _, err := s.AwaitPrimary(ctx, primary); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(s.AwaitPrimary(ctx, primary)))
 		x.progress()
 		x.end()
 	})
@@ -749,9 +704,7 @@ func TestATermIsNotGivenTwice(t *testing.T) {
 			}
 		}
 		// What it has not sent them yet is lost with it.
-		if _, err := primary.Do(ctx, "CLIENT", "KILL", "TYPE", "replica"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(primary.Do(ctx, "CLIENT", "KILL", "TYPE", "replica")))
 		if term, leads, err := first.Lead(ctx, "x", "first", time.Hour); term != 1 || !leads || err != nil {
 			t.Errorf("who leads asks again: %d, %v, %v", term, leads, err)
 		}
@@ -767,19 +720,13 @@ func TestATermIsNotGivenTwice(t *testing.T) {
 		for _, s := range still {
 			must(t, s.Continue())
 		}
-		if _, err := sentinel.AwaitPrimary(ctx, primary); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(sentinel.AwaitPrimary(ctx, primary)))
 		// The resignation was lost, too.
 		for name, s := range map[string]*redisstore.Store{"second": second, "third": third} {
-			if got := leads(t, s, name); got != "1 false" {
-				t.Errorf("%s: %s", name, got)
-			}
+			expect.Equal(t, leads(t, s, name), "1 false", "%s", name)
 		}
 		untilAnswered(t, func() error { return third.Resign(ctx, "x", "first") })
-		if got := leads(t, third, "third"); got != "2 true" {
-			t.Errorf("third: %s", got)
-		}
+		expect.Equal(t, leads(t, third, "third"), "2 true", "third")
 	})
 }
 
@@ -843,13 +790,9 @@ func holds(t *testing.T, s *redisstore.Store, all []confirmed) {
 		}
 	}
 	kept := map[uuid.UUID]int{}
-	if err := s.Scan(ctx, store.Range{}, func(l store.Listed) (bool, error) { kept[l.Record.ID]++; return true, nil }); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Scan(ctx, store.Range{}, func(l store.Listed) (bool, error) { kept[l.Record.ID]++; return true, nil }))
 	past := map[uuid.UUID]int{}
-	if err := s.EachPastFailure(ctx, func(p store.PastFailure) (bool, error) { past[p.ID]++; return true, nil }); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.EachPastFailure(ctx, func(p store.PastFailure) (bool, error) { past[p.ID]++; return true, nil }))
 	for id, finished := range want {
 		if finished && (kept[id] != 0 || past[id] != 1) || !finished && (kept[id] != 1 || past[id] != 0) {
 			t.Errorf("%s (finished: %v) is kept %d times, and has ended %d times", id, finished, kept[id], past[id])
@@ -909,9 +852,7 @@ func TestRedis70LeavesHalfAScriptInItsFile(t *testing.T) {
 		server := redisnode.New(t, o)
 		do := func(s *redisnode.Server, command ...string) {
 			t.Helper()
-			if _, err := s.Do(ctx, command...); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errOf(s.Do(ctx, command...)))
 		}
 		do(server, "SET", "before", "1")
 		do(server, "EVAL", `redis.call("SET", "first", "1") redis.call("SET", "second", "1")`, "0")

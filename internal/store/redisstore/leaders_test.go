@@ -8,9 +8,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/redisstore"
 	"github.com/redrive-mq/redrive/internal/store/storetest"
+	"github.com/redrive-mq/redrive/testenv/expect"
+	"github.com/redrive-mq/redrive/testenv/redisnode"
 )
 
 func ids(all []store.Replica) (s string) {
@@ -29,13 +33,9 @@ func TestReplicasAreAliveUntilTheirTimeIsOver(t *testing.T) {
 		return ids(all)
 	}
 	beat(b, "b", time.Hour)
-	if got := beat(a, "a", time.Hour); got != "a=about a b=about b " {
-		t.Errorf("alive: %s", got)
-	}
+	expect.Equal(t, beat(a, "a", time.Hour), "a=about a b=about b ", "alive")
 	must(t, b.Leave(ctx, "b"))
-	if got := beat(a, "a", time.Hour); got != "a=about a " {
-		t.Errorf("alive when one has left: %s", got)
-	}
+	expect.Equal(t, beat(a, "a", time.Hour), "a=about a ", "alive when one has left")
 	beat(b, "b", time.Millisecond)
 	for began := time.Now(); beat(a, "a", time.Hour) != "a=about a "; {
 		if time.Since(began) > time.Minute {
@@ -53,17 +53,11 @@ func TestOneLeads(t *testing.T) {
 		return fmt.Sprint(term, leads)
 	}
 	for _, c := range []struct{ replica, want string }{{"a", "1 true"}, {"a", "1 true"}, {"b", "1 false"}, {"a", "1 true"}} {
-		if got := lead("x", c.replica, time.Hour); got != c.want {
-			t.Errorf("%s: %s, want %s", c.replica, got, c.want)
-		}
+		expect.Equal(t, lead("x", c.replica, time.Hour), c.want, "%s", c.replica)
 	}
-	if got := lead("y", "b", time.Hour); got != "1 true" {
-		t.Errorf("of something else: %s", got)
-	}
+	expect.Equal(t, lead("y", "b", time.Hour), "1 true", "of something else")
 	must(t, s.Resign(ctx, "x", "b"))
-	if got := lead("x", "b", time.Hour); got != "1 false" {
-		t.Errorf("when one who did not lead resigned: %s", got)
-	}
+	expect.Equal(t, lead("x", "b", time.Hour), "1 false", "when one who did not lead resigned")
 	must(t, s.Resign(ctx, "x", "a"))
 	// It may have to ask twice, and a term so short be over in between.
 	term, leads, err := s.Lead(ctx, "x", "b", time.Millisecond)
@@ -124,9 +118,7 @@ func TestAnnouncementsReachListeners(t *testing.T) {
 			t.Errorf("received %q when it was the turn of %d", message, n)
 		}
 	}
-	if n != 100 {
-		t.Errorf("received %d of 100", n)
-	}
+	expect.Equal(t, n, 100, "received …")
 	mu.Unlock()
 	server.do(t, "CLIENT", "KILL", "TYPE", "pubsub")
 	if err := <-ended; err == nil || errors.Is(err, context.Canceled) {
@@ -135,17 +127,13 @@ func TestAnnouncementsReachListeners(t *testing.T) {
 	go listen()
 	last("again")
 	stop()
-	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Errorf("when ctx ended: %v", err)
-	}
+	expect.Err(t, <-ended, context.Canceled, "when ctx ended")
 	listening, stop = context.WithCancel(ctx)
 	defer stop()
 	go listen()
 	last("and again")
 	must(t, b.Close())
-	if err := <-ended; !errors.Is(err, store.ErrClosed) {
-		t.Errorf("when the store closed: %v", err)
-	}
+	expect.Err(t, <-ended, store.ErrClosed, "when the store closed")
 }
 
 // Who led writes nothing to the side table once another does, and changes nothing
@@ -165,9 +153,7 @@ func TestAFormerLeaderWritesNothing(t *testing.T) {
 	}
 	must(t, put(a, "1"))
 	must(t, a.Resign(ctx, "x", "a"))
-	if err := put(a, "2"); err != nil {
-		t.Errorf("no later term has begun, and yet the write failed: %v", err)
-	}
+	expect.Err(t, put(a, "2"), nil, "no later term has begun, and yet the write failed")
 	later, leads, err := b.Lead(ctx, "x", "b", time.Hour)
 	if err != nil || !leads {
 		t.Fatal(leads, err)
@@ -240,13 +226,10 @@ func TestAFormerLeaderDeletesNothing(t *testing.T) {
 		t.Fatalf("%d of %d are left", left, n)
 	}
 	for _, key := range all {
-		if _, err := b.Change(store.WithTerm(ctx, "x", later), []store.Key{key}, storetest.Remove, nil); err != nil {
-			t.Errorf("the leader: %v", err)
-		}
+		expect.Err(t, errOf(b.Change(store.WithTerm(ctx, "x", later), []store.Key{key}, storetest.Remove, nil)), nil,
+			"the leader")
 	}
-	if n := len(keys(t, b)); n != 0 {
-		t.Errorf("%d are left", n)
-	}
+	expect.Equal(t, len(keys(t, b)), 0, "are left")
 }
 
 // discard adds messages that were discarded.
@@ -285,9 +268,7 @@ func TestAStalledForgetSparesWhatWasRestored(t *testing.T) {
 			meanwhile := func() {
 				once.Do(func() {
 					age(t, other)
-					if err := other.Recover(ctx); err != nil {
-						t.Error(err)
-					}
+					must(t, other.Recover(ctx))
 					i := 0
 					changed, err := other.Change(ctx, keys(t, other), func(_ store.Key, r *store.Record) store.Edit {
 						switch i++; {
@@ -350,12 +331,8 @@ func TestAGroupThatFailsAgainIsKept(t *testing.T) {
 		must(t, err)
 		return len(all)
 	}
-	if n := known(r.FailedAt.Add(-24 * time.Hour)); n != 1 {
-		t.Errorf("%d groups are known", n)
-	}
-	if n := known(r.FailedAt.Add(time.Hour)); n != 0 {
-		t.Errorf("%d groups are known when it has not failed since", n)
-	}
+	expect.Equal(t, known(r.FailedAt.Add(-24*time.Hour)), 1, "groups are known")
+	expect.Equal(t, known(r.FailedAt.Add(time.Hour)), 0, "groups are known when it has not failed since")
 }
 
 // What a leader had locked when it died is not locked any more when the next one's term
@@ -399,5 +376,189 @@ func TestALeaderFindsNothingLockedByTheOneBefore(t *testing.T) {
 		return store.Edit{}
 	}, nil); err != nil || states[store.Parked] != 12 {
 		t.Errorf("by state %v, %v", states, err)
+	}
+}
+
+// Forgetting queues reads a bounded part of a large ledger each time, and all of it in some
+// rounds; queues that something is kept for stay.
+func TestForgettingQueuesReadsTheLedgerInParts(t *testing.T) {
+	const kept, gone, most = 3000, store.EmptyLinesKept + 500, 2000
+	_, s, _ := two(t)
+	add := func(prefix string, n int, state store.State, due time.Time) {
+		t.Helper()
+		for at := 0; at < n; at += 500 {
+			var all []*store.Record
+			for i := at; i < min(n, at+500); i++ {
+				all = append(all, &store.Record{ID: uuid.New(), Queue: fmt.Sprintf("%s.%05d", prefix, i), State: state, Due: due, FailedAt: due, FirstFailed: due})
+			}
+			must(t, s.Add(ctx, all))
+		}
+	}
+	now := time.Now()
+	add("kept", kept, store.Parked, now)
+	add("gone", gone, store.Discarded, now.Add(-time.Hour))
+	s.ForgetMost(most)
+	for rounds, whole := 0, kept*2+gone*2; s.Forgetting() < 2*whole; rounds++ {
+		before := s.Forgetting()
+		must(t, errOf(s.Forget(ctx, now)))
+		// Redis looks at whole buckets of its table, so a step reads somewhat more.
+		if n := s.Forgetting() - before; n > 2*most {
+			t.Fatalf("a round read %d of the ledger, want about %d", n, most)
+		}
+		if rounds > 100 {
+			t.Fatal("it does not get on")
+		}
+	}
+	lines, err := s.Ledger(ctx)
+	must(t, err)
+	var sum store.Sums
+	left := 0
+	for _, l := range lines {
+		sum.Add(&l.Sums)
+		if l.Queue != store.OtherQueues && l.Kept() == 0 {
+			left++
+		}
+	}
+	if left != store.EmptyLinesKept || sum[store.In] != kept+gone || sum[store.Parked] != kept || sum[store.Forgotten] != gone {
+		t.Errorf("%d queues with nothing kept are left, want %d; in all %v", left, store.EmptyLinesKept, sum)
+	}
+}
+
+// What a vanished process has written is there however much others store since, since
+// RabbitMQ may deliver it again at any time; what it has written is read by others once.
+func TestOthersDoNotPushOutAVanishedProcessesReceipts(t *testing.T) {
+	on(t, "Redis", func(t *testing.T, o redisnode.Options) {
+		at := redisstore.Options{URL: redisnode.New(t, o).URL()}
+		vanishes, survives := openAt(t, at), openAt(t, at)
+		held := written(t, vanishes, 512)
+		for range 3 {
+			written(t, survives, store.ReceiptsKept)
+		}
+		kept, read, err := survives.NewReceipts(ctx, nil)
+		must(t, err)
+		found, own := 0, len(kept)
+		processes := map[string]int{}
+		for _, r := range kept {
+			process := r.Process
+			if r.Process = ""; held[r] {
+				found++
+				own--
+				processes[process]++
+			}
+		}
+		if len(processes) != 1 || processes[""] != 0 {
+			t.Errorf("those of the process that vanished are said to be of %v", processes)
+		}
+		if found != len(held) || own != store.ReceiptsKept {
+			t.Errorf("%d of the %d of the process that vanished are kept, and %d others", found, len(held), own)
+		}
+		written(t, survives, 10)
+		more := written(t, vanishes, 300) // it had only been slow
+		kept, read, err = survives.NewReceipts(ctx, read)
+		for _, r := range kept {
+			if r.Process = ""; !more[r] {
+				t.Errorf("%+v is read again, or one's own", r)
+			}
+		}
+		if err != nil || len(kept) != len(more) {
+			t.Errorf("%d of %d new ones are read, %v", len(kept), len(more), err)
+		}
+		if kept, _, err = survives.NewReceipts(ctx, read); err != nil || len(kept) != 0 {
+			t.Errorf("%d are read again, %v", len(kept), err)
+		}
+	})
+}
+
+// Processes that are started again and again leave no more than a bounded number of
+// receipts: those of the newest, and of the last minutes.
+func TestReceiptsOfProcessesLongGoneAreForgotten(t *testing.T) {
+	on(t, "Redis", func(t *testing.T, o redisnode.Options) {
+		server := redisnode.New(t, o)
+		at := redisstore.Options{URL: server.URL()}
+		var all []map[store.Receipt]bool
+		for range store.ReceiptsOwners + 3 {
+			s := openAt(t, at)
+			all = append(all, written(t, s, 10))
+			must(t, s.Close())
+		}
+		last := openAt(t, at)
+		check := func(what string, want int) {
+			t.Helper()
+			written(t, last, 1)
+			kept, err := last.Receipts(ctx)
+			gone := 0
+			for i := range all {
+				n := 0
+				for _, r := range kept {
+					if all[i][r] {
+						n++
+					}
+				}
+				if n == 0 && gone == i {
+					gone++
+				} else if n != 10 {
+					t.Errorf("%s: %d receipts of process %d are kept", what, n, i)
+				}
+			}
+			if err != nil || gone != want {
+				t.Errorf("%s: the receipts of the first %d processes are forgotten, want %d; %v", what, gone, want, err)
+			}
+		}
+		check("all are recent", 0)
+		processes, err := server.Do(ctx, "ZRANGE", "{redrive}:receipts:by", "0", fmt.Sprint(len(all)-1))
+		must(t, err)
+		long := time.Now().Add(-store.ReceiptsAge - time.Minute).UnixMilli()
+		for i, p := range processes.([]any) {
+			must(t, errOf(server.Do(ctx, "ZADD", "{redrive}:receipts:by", fmt.Sprint(long+int64(i)), fmt.Sprint(p))))
+		}
+		check("all but one are old", len(all)+1-store.ReceiptsOwners)
+	})
+}
+
+// written are the receipts of n messages that s keeps now.
+func written(t *testing.T, s *redisstore.Store, n int) map[store.Receipt]bool {
+	t.Helper()
+	all := map[store.Receipt]bool{}
+	for n > 0 {
+		var batch []*store.Record
+		for range min(n, 512) {
+			r := storetest.Waiting("q", time.Hour, "")
+			copy(r.Fingerprint[:], r.ID[:])
+			batch = append(batch, r)
+			all[r.Receipt()] = true
+		}
+		n -= len(batch)
+		must(t, s.Add(ctx, batch))
+	}
+	return all
+}
+
+// What is put off while it is scanned comes again further on, and is visited once.
+func TestAScanVisitsWhatMovesOnce(t *testing.T) {
+	const scanned = 500 // more than a page
+	t.Parallel()
+	server := start(t, "")
+	for _, down := range []bool{false, true} {
+		o := server.options()
+		o.Prefix = map[bool]string{false: "up", true: "down"}[down]
+		s := openAt(t, o)
+		for range 2 {
+			add(t, s, scanned/2)
+		}
+		by := time.Hour
+		if down {
+			by = -by
+		}
+		seen := map[store.Key]int{}
+		err := s.Scan(ctx, store.Range{NewestFirst: down}, func(l store.Listed) (bool, error) {
+			if seen[l.Key]++; seen[l.Key] > 1 {
+				return false, fmt.Errorf("%s is visited again", l.Key)
+			}
+			_, err := s.Change(ctx, []store.Key{l.Key}, storetest.Keep(func(r *store.Record) { r.Due = r.Due.Add(by) }), nil)
+			return true, err
+		})
+		if err != nil || len(seen) != scanned {
+			t.Errorf("visited %d of %d, %v", len(seen), scanned, err)
+		}
 	}
 }

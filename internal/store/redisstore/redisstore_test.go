@@ -21,6 +21,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store/redisstore"
 	"github.com/redrive-mq/redrive/internal/store/storetest"
 	"github.com/redrive-mq/redrive/testenv/authority"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/redisnode"
 )
 
@@ -111,9 +112,7 @@ func documentedUser(t *testing.T, s *redisnode.Server, prefix string) (password 
 		t.Fatal("docs/how-to/redis.md names no rights")
 	}
 	rights := strings.NewReplacer(">PASSWORD", ">s3cret", "{redrive}", "{"+prefix+"}").Replace(string(line[1]))
-	if _, err := s.Do(ctx, append([]string{"ACL"}, strings.Fields(rights)...)...); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errOf(s.Do(ctx, append([]string{"ACL"}, strings.Fields(rights)...)...)))
 	return "s3cret"
 }
 
@@ -213,9 +212,7 @@ func TestTheRightsThatAreDocumented(t *testing.T) {
 	for range 4 {
 		add(t, s, 2)
 	}
-	if n := done(t, s, claim(t, s, 4)); n != 4 {
-		t.Errorf("finished %d of 4", n)
-	}
+	expect.Equal(t, done(t, s, claim(t, s, 4)), 4, "finished …")
 	if _, err := s.Change(ctx, keys(t, s), storetest.Remove, func(int) []store.Entry {
 		return []store.Entry{{Name: "n", Value: []byte("v")}}
 	}); err != nil {
@@ -224,9 +221,7 @@ func TestTheRightsThatAreDocumented(t *testing.T) {
 	if _, _, err := s.Free(); err != nil {
 		t.Error(err)
 	}
-	if err := s.Send(ctx, "topic", nil); err != nil {
-		t.Error(err)
-	}
+	must(t, s.Send(ctx, "topic", nil))
 	if _, _, err := s.Lead(ctx, "x", "a", time.Minute); err != nil {
 		t.Error(err)
 	}
@@ -268,8 +263,6 @@ func TestPeersOfRedissAreVerified(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "s3cretpass") {
 			t.Errorf("%s: %v", c.what, err)
 		}
-		if heard := peer.Close(); heard != "" {
-			t.Errorf("%s: the peer heard %q", c.what, heard)
-		}
+		expect.Equal(t, peer.Close(), "", "%s: the peer heard", c.what)
 	}
 }

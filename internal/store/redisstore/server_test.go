@@ -16,6 +16,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/redisstore"
 	"github.com/redrive-mq/redrive/internal/store/storetest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/proxy"
 	"github.com/redrive-mq/redrive/testenv/redisnode"
 )
@@ -194,12 +195,7 @@ func two(t *testing.T) (*server, *redisstore.Store, *redisstore.Store) {
 	return s, openAt(t, s.options()), openAt(t, s.options())
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must, errOf = expect.NoError, expect.ErrOf
 
 // held dials by proxies, one for each connection. Those made up to free can be held while
 // others are made later.
