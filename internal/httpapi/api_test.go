@@ -34,6 +34,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store/memstore"
 	"github.com/redrive-mq/redrive/internal/webui"
 	"github.com/redrive-mq/redrive/internal/webui/webtest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 func TestMain(m *testing.M) {
@@ -286,12 +287,7 @@ func (s *scene) state(t testing.TB) string {
 	return all.String()
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must, errOf = expect.NoError, expect.ErrOf
 
 // rule is who can ask for a route, and what for.
 type rule struct {

@@ -27,6 +27,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 // visit serves a scene and gives a client of it with a token.
@@ -99,9 +100,8 @@ func TestTheClientDoesAllOfIt(t *testing.T) {
 	check("plan", plan.Count == 3, err, plan)
 	again, err := c.GetPlan(ctx, plan.ID)
 	check("plan again", again.Count == 3, err, again)
-	if _, err = c.Start(ctx, plan.ID, operations.Start{ExpectCount: ptr(int64(4))}); !errors.Is(err, inspect.ErrPrecondition) {
-		t.Errorf("another count is expected: %v", err)
-	}
+	expect.Err(t, errOf(c.Start(ctx, plan.ID, operations.Start{ExpectCount: ptr(int64(4))})), inspect.ErrPrecondition,
+		"another count is expected")
 	op, err := c.Start(ctx, plan.ID, operations.Start{ExpectCount: ptr(int64(3)), Rate: 7})
 	check("start", op.State == "running" && op.Rate == 7, err, op)
 	op, err = c.Order(ctx, plan.ID, operations.Pause)
@@ -130,9 +130,7 @@ func TestTheClientDoesAllOfIt(t *testing.T) {
 	tokens, err := c.Tokens(ctx)
 	check("tokens", len(tokens.Tokens) == 7, err, tokens)
 	check("revoke", true, c.RevokeToken(ctx, "ci"), nil)
-	if _, err := ci.Me(ctx); !errors.Is(err, auth.ErrSignIn) {
-		t.Errorf("the token is revoked: %v", err)
-	}
+	expect.Err(t, errOf(ci.Me(ctx)), auth.ErrSignIn, "the token is revoked")
 }
 
 func ptr[T any](v T) *T { return &v }
@@ -146,24 +144,23 @@ func TestRefusalsInTheClient(t *testing.T) {
 	nobody.Token, wrong.Token = "", "redrive_wrong"
 	readOnly := visit(t, newScene(t, who, true), who.secret["admin"])
 	act := actions.Act{Verb: actions.Replay, IDs: []string{s.ids[store.Parked]}}
-	second := func(_ any, err error) error { return err }
 	for what, c := range map[string]struct{ err, want error }{
-		"nobody":                {second(nobody.Overview(ctx)), auth.ErrSignIn},
-		"a wrong token":         {second(wrong.Overview(ctx)), auth.ErrSignIn},
-		"a viewer acts":         {second(viewer.Act(ctx, act)), auth.ErrForbidden},
-		"read-only":             {second(readOnly.Act(ctx, act)), auth.ErrReadOnly},
-		"no such message":       {second(admin.Message(ctx, "0198f0a0-0000-7000-8000-000000000001")), inspect.ErrNotFound},
-		"its body":              {second(admin.Body(ctx, "nothing")), inspect.ErrNotFound},
-		"no such plan":          {second(admin.GetPlan(ctx, "../..")), inspect.ErrNotFound},
-		"a plan of everything":  {second(admin.Plan(ctx, operations.PlanRequest{Verb: actions.Discard})), inspect.ErrInvalid},
+		"nobody":                {errOf(nobody.Overview(ctx)), auth.ErrSignIn},
+		"a wrong token":         {errOf(wrong.Overview(ctx)), auth.ErrSignIn},
+		"a viewer acts":         {errOf(viewer.Act(ctx, act)), auth.ErrForbidden},
+		"read-only":             {errOf(readOnly.Act(ctx, act)), auth.ErrReadOnly},
+		"no such message":       {errOf(admin.Message(ctx, "0198f0a0-0000-7000-8000-000000000001")), inspect.ErrNotFound},
+		"its body":              {errOf(admin.Body(ctx, "nothing")), inspect.ErrNotFound},
+		"no such plan":          {errOf(admin.GetPlan(ctx, "../..")), inspect.ErrNotFound},
+		"a plan of everything":  {errOf(admin.Plan(ctx, operations.PlanRequest{Verb: actions.Discard})), inspect.ErrInvalid},
 		"not paused":            {admin.ResumeQueue(ctx, "mail", ""), inspect.ErrPrecondition},
-		"a token twice":         {second(admin.CreateToken(ctx, httpapi.NewToken{Name: "victim", Role: "viewer"})), auth.ErrTaken},
-		"a token with no role":  {second(admin.CreateToken(ctx, httpapi.NewToken{Name: "x", Role: "king"})), inspect.ErrInvalid},
+		"a token twice":         {errOf(admin.CreateToken(ctx, httpapi.NewToken{Name: "victim", Role: "viewer"})), auth.ErrTaken},
+		"a token with no role":  {errOf(admin.CreateToken(ctx, httpapi.NewToken{Name: "x", Role: "king"})), inspect.ErrInvalid},
 		"no such token":         {admin.RevokeToken(ctx, "x"), auth.ErrNoToken},
-		"an import of nonsense": {second(admin.Import(ctx, strings.NewReader("nonsense\n"), actions.ImportOptions{})), inspect.ErrInvalid},
-		"a cursor":              {second(admin.Messages(ctx, "", "nonsense", 10)), inspect.ErrInvalid},
-		"a cursor of outcomes":  {second(admin.Outcomes(ctx, s.op, "nonsense", 10)), inspect.ErrInvalid},
-		"a cursor of the log":   {second(admin.Audit(ctx, "nonsense", 10)), inspect.ErrInvalid},
+		"an import of nonsense": {errOf(admin.Import(ctx, strings.NewReader("nonsense\n"), actions.ImportOptions{})), inspect.ErrInvalid},
+		"a cursor":              {errOf(admin.Messages(ctx, "", "nonsense", 10)), inspect.ErrInvalid},
+		"a cursor of outcomes":  {errOf(admin.Outcomes(ctx, s.op, "nonsense", 10)), inspect.ErrInvalid},
+		"a cursor of the log":   {errOf(admin.Audit(ctx, "nonsense", 10)), inspect.ErrInvalid},
 	} {
 		if !errors.Is(c.err, c.want) {
 			t.Errorf("%s: %v, want %v", what, c.err, c.want)
@@ -173,10 +170,10 @@ func TestRefusalsInTheClient(t *testing.T) {
 		}
 	}
 	for what, err := range map[string]error{
-		"messages": second(admin.Messages(ctx, "état:x", "", 0)), "count": second(admin.Count(ctx, "é staat:parked")),
-		"groups": second(admin.Groups(ctx, "é staat:parked")), "export": second(admin.Export(ctx, "é staat:parked", "jsonl", io.Discard)),
-		"export as csv": second(admin.Export(ctx, "é staat:parked", "csv", io.Discard)),
-		"plan":          second(admin.Plan(ctx, operations.PlanRequest{Verb: actions.Discard, Query: "é staat:parked"})),
+		"messages": errOf(admin.Messages(ctx, "état:x", "", 0)), "count": errOf(admin.Count(ctx, "é staat:parked")),
+		"groups": errOf(admin.Groups(ctx, "é staat:parked")), "export": errOf(admin.Export(ctx, "é staat:parked", "jsonl", io.Discard)),
+		"export as csv": errOf(admin.Export(ctx, "é staat:parked", "csv", io.Discard)),
+		"plan":          errOf(admin.Plan(ctx, operations.PlanRequest{Verb: actions.Discard, Query: "é staat:parked"})),
 	} {
 		var p *httpapi.Problem
 		at := 2
@@ -208,8 +205,7 @@ func TestTheClientSaysWhenNoServiceAnswers(t *testing.T) {
 	for what, err := range map[string]error{
 		"overview": func() error { _, err := c.Overview(t.Context()); return err }(),
 		"import": func() error {
-			_, err := c.Import(t.Context(), strings.NewReader("{}"), actions.ImportOptions{})
-			return err
+			return errOf(c.Import(t.Context(), strings.NewReader("{}"), actions.ImportOptions{}))
 		}(),
 		"live": c.Live(t.Context(), nil),
 	} {
@@ -244,9 +240,7 @@ func TestAProxyThatDecodesSlashesLeadsNowhere(t *testing.T) {
 			t.Errorf("queue %q is paused", q.Name)
 		}
 	}
-	if err := c.PauseQueue(t.Context(), "/"+orders, "test"); err != nil {
-		t.Errorf("without the proxy: %v", err)
-	}
+	expect.Err(t, c.PauseQueue(t.Context(), "/"+orders, "test"), nil, "without the proxy")
 }
 
 // A client that was pointed at some other web server must not take its answer for an
@@ -280,14 +274,10 @@ func TestATokenIsNotSentInTheClear(t *testing.T) {
 	} {
 		c := httpapi.Client{Addr: addr, Token: "t", HTTP: &http.Client{Transport: refusing{}}}
 		_, err := c.Me(t.Context())
-		if sent := errors.Is(err, httpapi.ErrUnreachable); sent != want {
-			t.Errorf("%q: sent is %v: %v", addr, sent, err)
-		}
+		expect.Equal(t, errors.Is(err, httpapi.ErrUnreachable), want, "%q: sent is …: %v", addr, err)
 	}
 	c := httpapi.Client{Addr: "redrive.invalid:8250", Token: "t", Insecure: true, HTTP: &http.Client{Transport: refusing{}}}
-	if _, err := c.Me(t.Context()); !errors.Is(err, httpapi.ErrUnreachable) {
-		t.Errorf("where it may: %v", err)
-	}
+	expect.Err(t, errOf(c.Me(t.Context())), httpapi.ErrUnreachable, "where it may")
 }
 
 type refusing struct{}

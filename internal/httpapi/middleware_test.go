@@ -25,6 +25,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 // A name that points at 127.0.0.1 must not make a browser hand out messages where
@@ -73,9 +74,7 @@ func TestEveryAnswerSaysWhatItIs(t *testing.T) {
 	for _, path := range []string{"/", "/healthz", "/readyz", "/metrics", "/nothing", "/signin", "/api/v1/me", "/api/v1/openapi.json", "/api/v1/nothing"} {
 		for _, token := range []string{"", "redrive_wrong"} {
 			h := s.as(token, "GET", path, "", "").Header()
-			if got := h.Get("Access-Control-Allow-Origin"); got != "" {
-				t.Errorf("%s: Access-Control-Allow-Origin is %q", path, got)
-			}
+			expect.Equal(t, h.Get("Access-Control-Allow-Origin"), "", "%s: Access-Control-Allow-Origin", path)
 			for _, name := range []string{"Content-Security-Policy", "X-Frame-Options", "Cross-Origin-Resource-Policy"} {
 				if h.Get(name) == "" {
 					t.Errorf("%s has no %s", path, name)
@@ -225,9 +224,7 @@ func TestEachRouteServesOnlySoManyAtOnce(t *testing.T) {
 			for i := range most.all - most.own + 3 {
 				ask(1, fmt.Sprint("other ", i))
 			}
-			if refused != 6 {
-				t.Errorf("%s: %d are refused, want 6", route, refused)
-			}
+			expect.Equal(t, refused, 6, "%s: refused", route)
 			close(closed)
 			asking.Wait()
 			if ask(1, "one"); refused != 6 {
@@ -270,9 +267,7 @@ func TestSipBySip(t *testing.T) {
 			time.Sleep(time.Second)
 			_, err = here.Read(sip)
 		}
-		if err := <-ended; !errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("it ends with %v", err)
-		}
+		expect.Err(t, <-ended, os.ErrDeadlineExceeded, "it ends with")
 	})
 }
 
@@ -351,9 +346,7 @@ func TestUnderTheBaseOfAVirtualHost(t *testing.T) {
 		for _, path := range []string{"/", "/messages/x", "/v", "/v/", base + "x/", base + "%20/messages/x", "/v//messages/x", "/V" + base[2:] + "/"} {
 			w := httptest.NewRecorder()
 			httpapi.Under(base, mux).ServeHTTP(w, httptest.NewRequest("GET", path, nil))
-			if w.Code != http.StatusNotFound {
-				t.Errorf("%q: %s gives %d %s", name, path, w.Code, w.Body)
-			}
+			expect.Equal(t, w.Code, http.StatusNotFound, "%q: %s gives … %s", name, path, w.Body)
 		}
 	}
 	// Programs escape what they need not, and in small letters.
@@ -542,9 +535,7 @@ func TestASessionIsOfOneVirtualHost(t *testing.T) {
 		}
 		for next, want := range map[string]string{"/../../x": "/v/shop/", "//evil.example": "/v/shop/", "": "/v/shop/", "/messages/%2E%2E": "/v/shop/"} {
 			resp := ask("POST", base("shop")+"/signin", url.Values{"token": {secrets["shop"]}, "next": {next}})
-			if to := resp.Header.Get("Location"); to != want {
-				t.Errorf("after signing in, %q leads to %s", next, to)
-			}
+			expect.Equal(t, resp.Header.Get("Location"), want, "after signing in, %q leads to", next)
 		}
 	}
 }

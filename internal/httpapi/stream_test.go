@@ -29,6 +29,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
 	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/pipe"
 )
 
@@ -154,12 +155,8 @@ func TestTheOtherEndIsSlow(t *testing.T) {
 	} {
 		conn, err := net.Dial("tcp", server.Listener.Addr().String())
 		must(t, err)
-		if _, err := io.WriteString(conn, request); err != nil {
-			t.Fatal(err)
-		}
-		if err := <-ended; !errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("%s ends with %v", what, err)
-		}
+		must(t, errOf(io.WriteString(conn, request)))
+		expect.Err(t, <-ended, os.ErrDeadlineExceeded, "%s ends with", what)
 		if what == "an import" {
 			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 			if err != nil || resp.StatusCode != http.StatusRequestTimeout {
@@ -180,8 +177,7 @@ func TestAMalformedBodyIsRefused(t *testing.T) {
 		for _, chunks := range []string{"zz\r\n", "\r\n\r\n", "2\r\n{}}}\r\n", "fffffffffffffffff\r\n", "-1\r\n"} {
 			conn, err := net.Dial("tcp", server.Listener.Addr().String())
 			must(t, err)
-			_, err = io.WriteString(conn, "POST "+to+"\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"+chunks)
-			must(t, err)
+			must(t, errOf(io.WriteString(conn, "POST "+to+"\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"+chunks)))
 			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 			must(t, err)
 			var p httpapi.Problem
@@ -491,9 +487,7 @@ func TestNotEverybodyCanWatchAtOnce(t *testing.T) {
 		asking.Wait()
 		watchers.Wait()
 		for range 100 {
-			if code := <-codes; code != http.StatusOK {
-				t.Errorf("a stream ends with %d", code)
-			}
+			expect.Equal(t, <-codes, http.StatusOK, "a stream ends with")
 		}
 		watch(1, "one", http.StatusOK) // at once, since streams have ended for good
 		asking.Wait()
