@@ -27,6 +27,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/credentials"
 	"github.com/redrive-mq/redrive/testenv/authority"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/rabbitnode"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -115,9 +116,7 @@ func TestConnectionsSpreadOverBrokers(t *testing.T) {
 			l, err := broker.NewProbe(context.Background(), broker.Config{URL: a.URL + "," + unusedAddresses + "," + b.URL, Name: "test"})
 			must(t, err)
 			at[l.At()]++
-			if err := l.Close(); err != nil {
-				t.Error(err)
-			}
+			must(t, l.Close())
 		}
 		if len(at) != 2 {
 			t.Errorf("40 connections went to %v", at)
@@ -151,8 +150,7 @@ func TestAMissingVirtualHostNeedsAPerson(t *testing.T) {
 		user := "stranger-" + v.Name[len(v.Name)-8:]
 		v.User(user, "pw")
 		look := func(url string) error {
-			_, err := broker.NewProbe(context.Background(), broker.Config{URL: url, Name: "test"})
-			return err
+			return errOf(broker.NewProbe(context.Background(), broker.Config{URL: url, Name: "test"}))
 		}
 		if err := look(strings.Replace(v.URL(), v.Name, "nowhere", 1)); !errors.Is(err, wire.ErrNoVHost) || !broker.NeedsPerson(err) {
 			t.Errorf("no such virtual host: %v", err)
@@ -281,9 +279,7 @@ func TestPeersOfAMQPSAreVerified(t *testing.T) {
 			u, _ := url.Parse(v.SecureURL("guest", "s3cretpass", c.with))
 			u.Host = peer.Addr
 			refusedWith(t, c.what, broker.Config{URL: u.String()}, c.says...)
-			if heard := peer.Close(); heard != "" {
-				t.Errorf("%s: the peer heard %q", c.what, heard)
-			}
+			expect.Equal(t, peer.Close(), "", "%s: the peer heard", c.what)
 		}
 		plain, _ := url.Parse(v.SecureURL("guest", "guest", nil))
 		at, _ := url.Parse(v.AMQP)
@@ -351,9 +347,7 @@ func TestCredentialsThatChangedOnDiskAreUsedAtTheNextConnection(t *testing.T) {
 		}
 		p := broker.NewPublisher(external)
 		runUntilEnd(t, p)
-		if err := <-failed; !errors.Is(err, wire.ErrTLS) {
-			t.Errorf("with another authority: %v", err)
-		}
+		expect.Err(t, <-failed, wire.ErrTLS, "with another authority")
 		replace(t, files.CA, ca.CAFile())
 		p.AwaitUsable(t.Context())
 		issue(t, ca, second, files)
@@ -417,9 +411,7 @@ func aRenewedTokenIsPassedOn(t *testing.T, v *brokertest.VHost) {
 		tries++
 		return p.Send(t.Context(), []wire.Outgoing{message(fmt.Sprint("none-", tries), "", "", nil)})(t.Context())[0]
 	}
-	if err := send(); !errors.Is(err, wire.ErrForbidden) {
-		t.Errorf("without the scope: %v", err)
-	}
+	expect.Err(t, send(), wire.ErrForbidden, "without the scope")
 	write(t, file, token(time.Hour, "rabbitmq.read:*/*", "rabbitmq.write:*/*"))
 	brokertest.Eventually(t, "the new token's scope counts", func() bool { return !errors.Is(send(), wire.ErrForbidden) })
 	if ended.Load() > 0 {

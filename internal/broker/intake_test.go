@@ -15,6 +15,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/model"
 	"github.com/redrive-mq/redrive/testenv/rabbitnode"
 	"github.com/redrive-mq/redrive/wire"
@@ -129,14 +130,10 @@ func TestABatchThatCannotBeStoredIsOfferedAgain(t *testing.T) {
 				t.Errorf("%+v", b)
 			}
 			c.answers <- full
-			if err := <-c.stopped; !errors.Is(err, full) {
-				t.Errorf("stopped: %v", err)
-			}
+			expect.Err(t, <-c.stopped, full, "stopped")
 		}
 		c.in(t, 0, 1)
-		if err := <-c.stopped; err != nil {
-			t.Errorf("still stopped: %v", err)
-		}
+		expect.Err(t, <-c.stopped, nil, "still stopped")
 		fail(t, v, 1, 2)
 		<-c.batches
 		c.answers <- full // and now the service ends: it must not be acknowledged

@@ -20,6 +20,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/rabbitnode"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -91,9 +92,7 @@ func TestEachMessageOfABatchHasItsOwnResult(t *testing.T) {
 				t.Errorf("%s: %v, want %v", b.name, err, b.want)
 			}
 		}
-		if err := p.Send(ctx, []wire.Outgoing{twin})(ctx)[0]; err != nil {
-			t.Errorf("the twin of an unroutable message: %v", err)
-		}
+		expect.Err(t, p.Send(ctx, []wire.Outgoing{twin})(ctx)[0], nil, "the twin of an unroutable message")
 		ch := v.Channel()
 		for {
 			d, ok, err := ch.Get("q", true)
@@ -109,9 +108,7 @@ func TestEachMessageOfABatchHasItsOwnResult(t *testing.T) {
 		if len(arrived) != 4 || !arrived["1"] || !arrived["2"] || !arrived["3"] || !arrived["twin"] {
 			t.Errorf("%v arrived", arrived)
 		}
-		if n := v.Depth("full"); n != 1 {
-			t.Errorf("the full queue has %d", n)
-		}
+		expect.Equal(t, v.Depth("full"), 1, "the full queue has")
 	})
 }
 
@@ -125,9 +122,7 @@ func TestAReturnedMessageIsConfirmedOnceItIsRoutable(t *testing.T) {
 			t.Fatal(err)
 		}
 		v.Queue("later", nil)
-		if err := p.Send(ctx, out)(ctx)[0]; err != nil {
-			t.Errorf("its queue is there: %v", err)
-		}
+		expect.Err(t, p.Send(ctx, out)(ctx)[0], nil, "its queue is there")
 	})
 }
 
@@ -147,9 +142,7 @@ func TestOnlyTheMessageOverTheSizeLimitIsRefused(t *testing.T) {
 				t.Errorf("%v", errs)
 			}
 		}
-		if n := v.Depth("q"); n != 4 {
-			t.Errorf("%d arrived", n)
-		}
+		expect.Equal(t, v.Depth("q"), 4, "arrived")
 	})
 }
 
@@ -220,9 +213,7 @@ func TestChannelsAreBounded(t *testing.T) {
 			must(t, p.Send(ctx, out[i:i+1])(ctx)[0])
 		}
 		brokertest.Eventually(t, "RabbitMQ shows the channel", func() bool { return len(channels(t, v)) > own })
-		if n := len(channels(t, v)) - own; n != 1 {
-			t.Errorf("one message after the other takes %d channels", n)
-		}
+		expect.Equal(t, len(channels(t, v))-own, 1, "one message after the other takes … channels")
 		for i, err := range p.Send(ctx, out)(ctx) {
 			if err != nil {
 				t.Fatalf("message %d: %v", i, err)
@@ -230,9 +221,7 @@ func TestChannelsAreBounded(t *testing.T) {
 		}
 		// RabbitMQ shows channels in the order in which they were opened: all of the
 		// publisher's before this one, which is the first of a third connection.
-		if _, err := v.Dial().Channel(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(v.Dial().Channel()))
 		brokertest.Eventually(t, "RabbitMQ shows the last channel", func() bool {
 			by := channelsByConnection(t, v)
 			return len(by) == 3 && by[""] == nil
@@ -324,9 +313,7 @@ func aQueueThatHangsDelaysNoOther(t *testing.T, v *brokertest.VHost, n *rabbitno
 	})
 	mixed := p.Send(ctx, append(many(1, "new"), many(1, "q")...)) // one Send to both
 	brokertest.Eventually(t, "the other queue's message of a Send to both arrives", func() bool { return v.Depth("q") == 4001 })
-	if err := p.BindRetryExchange(ctx, "q"); err != nil {
-		t.Errorf("the connection does not answer: %v", err)
-	}
+	expect.Err(t, p.BindRetryExchange(ctx, "q"), nil, "the connection does not answer")
 	v.Leader(n, "resume", "new")
 	v.Leader(n, "resume", "used")
 	refused := 0
@@ -386,9 +373,7 @@ func aMessageWhoseSendWasCancelledIsNotPublishedLater(t *testing.T, v *brokertes
 			t.Fatalf("message %d, once the queue answers: %v", i, err)
 		}
 	}
-	if n := v.Depth("stuck"); n != len(all)+1 {
-		t.Errorf("%d arrived, want %d", n, len(all)+1)
-	}
+	expect.Equal(t, v.Depth("stuck"), len(all)+1, "arrived")
 }
 
 // A queue that does not answer holds up no other: only who wants the answer to a large
@@ -406,9 +391,7 @@ func aLargeMessageWithoutAnAnswerDelaysNoOther(t *testing.T, v *brokertest.VHost
 	if err := p.Send(ctx, []wire.Outgoing{message("", "q", "b", nil)})(ctx)[0]; err != nil {
 		t.Fatalf("the other one: %v", err)
 	}
-	if n := v.Depth("q"); n != 2 {
-		t.Errorf("%d arrived at the other queue", n)
-	}
+	expect.Equal(t, v.Depth("q"), 2, "arrived at the other queue")
 	v.Leader(n, "resume", "stuck")
 	if errs := wait(t.Context()); errs[0] != nil || errs[1] != nil {
 		t.Errorf("once it answers: %v", errs)
@@ -482,14 +465,10 @@ func TestPermissionsGrantedLaterAreUsed(t *testing.T) {
 		v.Grant(user, "^$", "^$", ".*")
 		v.Queue("q", amqp.Table{"x-queue-type": "quorum"})
 		p, ctx := publisher(t, v.URLAs(user, "pw")), context.Background()
-		if err := p.BindRetryExchange(ctx, "q"); !errors.Is(err, wire.ErrForbidden) {
-			t.Errorf("binding without a right: %v", err)
-		}
+		expect.Err(t, p.BindRetryExchange(ctx, "q"), wire.ErrForbidden, "binding without a right")
 		one := []wire.Outgoing{message(wire.RetryExchange("q"), "", "a", nil)}
 		must(t, publisher(t, v.URL()).BindRetryExchange(ctx, "q"))
-		if err := p.Send(ctx, one)(ctx)[0]; !errors.Is(err, wire.ErrForbidden) {
-			t.Errorf("publishing without a right: %v", err)
-		}
+		expect.Err(t, p.Send(ctx, one)(ctx)[0], wire.ErrForbidden, "publishing without a right")
 		v.Grant(user, `^redrive\.`, ".*", ".*")
 		brokertest.Eventually(t, "the right is known", func() bool { return p.BindRetryExchange(ctx, "q") == nil })
 		brokertest.Eventually(t, "the message goes", func() bool { return p.Send(ctx, one)(ctx)[0] == nil })
@@ -506,9 +485,7 @@ func TestARetryExchangeExistsOnlyWhileItsQueueDoes(t *testing.T) {
 			}
 		}
 		exists(false)
-		if err := p.BindRetryExchange(ctx, "q"); !errors.Is(err, wire.ErrQueueGone) {
-			t.Errorf("binding a queue that does not exist: %v", err)
-		}
+		expect.Err(t, p.BindRetryExchange(ctx, "q"), wire.ErrQueueGone, "binding a queue that does not exist")
 		must(t, p.RemoveRetryExchange(ctx, "q"))
 		exists(false)
 		for range 2 { // a queue that was made again is bound again
@@ -519,30 +496,18 @@ func TestARetryExchangeExistsOnlyWhileItsQueueDoes(t *testing.T) {
 			}
 			exists(true)
 			back := message(wire.RetryExchange("q"), "any", "a", nil)
-			if err := p.Send(ctx, []wire.Outgoing{back})(ctx)[0]; err != nil {
-				t.Error(err)
-			}
-			if n := v.Depth("q"); n != 1 {
-				t.Errorf("%d came back", n)
-			}
+			must(t, p.Send(ctx, []wire.Outgoing{back})(ctx)[0])
+			expect.Equal(t, v.Depth("q"), 1, "came back")
 			v.DeleteQueue("q")
-			if err := p.Send(ctx, []wire.Outgoing{back})(ctx)[0]; !errors.Is(err, wire.ErrUnroutable) {
-				t.Errorf("with the queue deleted: %v", err)
-			}
+			expect.Err(t, p.Send(ctx, []wire.Outgoing{back})(ctx)[0], wire.ErrUnroutable, "with the queue deleted")
 		}
-		if err := p.BindRetryExchange(ctx, "q"); !errors.Is(err, wire.ErrQueueGone) {
-			t.Errorf("binding a deleted queue: %v", err)
-		}
+		expect.Err(t, p.BindRetryExchange(ctx, "q"), wire.ErrQueueGone, "binding a deleted queue")
 		for range 2 {
 			must(t, p.RemoveRetryExchange(ctx, "q"))
 			exists(false) // it would stand for a permission that no one gave a new queue
 		}
-		if _, err := v.Channel().QueueDeclare("q", false, false, true, false, nil); err != nil {
-			t.Fatal(err)
-		}
-		if err := p.BindRetryExchange(ctx, "q"); !errors.Is(err, wire.ErrExclusive) {
-			t.Errorf("binding another connection's queue: %v", err)
-		}
+		must(t, errOf(v.Channel().QueueDeclare("q", false, false, true, false, nil)))
+		expect.Err(t, p.BindRetryExchange(ctx, "q"), wire.ErrExclusive, "binding another connection's queue")
 	})
 }
 
@@ -588,9 +553,7 @@ func TestAPolicyWithAnAlternateExchangeGetsNoRetry(t *testing.T) {
 		if err := p.Send(ctx, []wire.Outgoing{message(wire.RetryExchange("q"), "any", "b", nil)})(ctx)[0]; !errors.Is(err, wire.ErrUnroutable) {
 			t.Errorf("to a deleted queue: %v", err)
 		}
-		if n := v.Depth("unrouted"); n != 0 {
-			t.Errorf("%d messages are in the alternate's queue", n)
-		}
+		expect.Equal(t, v.Depth("unrouted"), 0, "messages are in the alternate's queue")
 	})
 }
 
@@ -642,9 +605,7 @@ func TestConsumersAreCounted(t *testing.T) {
 		v.Queue("two", amqp.Table{"x-queue-type": "classic"})
 		v.Consume("two")
 		v.Consume("two")
-		if _, err := v.Channel().QueueDeclare("exclusive", false, false, true, false, nil); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(v.Channel().QueueDeclare("exclusive", false, false, true, false, nil)))
 		ctx := context.Background()
 		p := publisher(t, v.URLAs("service", "pw"))
 		p.AwaitUsable(ctx)
@@ -675,9 +636,7 @@ func TestAConnectionClosedByRabbitMQIsNoAnswerAboutAQueue(t *testing.T) {
 		go func() {
 			for {
 				err := p.Consumers(t.Context(), many, func(_ string, n, _ int) {
-					if n != 0 {
-						t.Errorf("%d consumers of a queue that has none", n)
-					}
+					expect.Equal(t, n, 0, "consumers of a queue that has none")
 				})
 				if err != nil || t.Failed() {
 					closed <- err
@@ -686,9 +645,7 @@ func TestAConnectionClosedByRabbitMQIsNoAnswerAboutAQueue(t *testing.T) {
 			}
 		}()
 		v.CloseConnections(user)
-		if err := <-closed; !errors.Is(err, wire.ErrNoAnswer) {
-			t.Errorf("after RabbitMQ closed the connection: %v", err)
-		}
+		expect.Err(t, <-closed, wire.ErrNoAnswer, "after RabbitMQ closed the connection")
 	})
 }
 
@@ -740,16 +697,8 @@ func TestAQueueDeclaredOtherwiseSaysWhatToDo(t *testing.T) {
 			t.Errorf("RabbitMQ deletes a quorum queue if it is empty: %v", err)
 		}
 		v.DeleteQueue(wire.QueueIntake)
-		if err := l.DeclareAll(); err != nil {
-			t.Errorf("after it was deleted: %v", err)
-		}
+		expect.Err(t, l.DeclareAll(), nil, "after it was deleted")
 	})
 }
 
-// must ends a test at an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must, errOf = expect.NoError, expect.ErrOf
