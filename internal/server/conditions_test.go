@@ -24,6 +24,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
 	"github.com/redrive-mq/redrive/internal/throttle"
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 func testConditions() (*condition.Set, *metrics.Metrics) {
@@ -93,9 +94,7 @@ func TestReadyOnceEveryPartHasReported(t *testing.T) {
 			c := step.of
 			c.Text = step.text
 			h.Put(c)
-			if got := h.Text(step.of); got != step.text {
-				t.Errorf("%s is %q, want %q", step.of, got, step.text)
-			}
+			expect.Equal(t, h.Text(step.of), step.text, "%s", step.of)
 		}
 		if got := condition.Lines(h.List()); !slices.Equal(got, step.problems) || got == nil {
 			t.Errorf("after %s %q: problems %q, want %q", step.of, step.text, got, step.problems)
@@ -103,9 +102,8 @@ func TestReadyOnceEveryPartHasReported(t *testing.T) {
 		if got := gauge(t, m, "redrive_ready"); got != step.ready || h.Ready() != (got == "1") {
 			t.Errorf("after %s %q: redrive_ready is %s, and the service is ready: %v", step.of, step.text, got, h.Ready())
 		}
-		if got := gauge(t, m, "redrive_intake_stopped"); got != step.intake {
-			t.Errorf("after %s %q: redrive_intake_stopped is %s", step.of, step.text, got)
-		}
+		expect.Equal(t, gauge(t, m, "redrive_intake_stopped"), step.intake,
+			"after %s %q: redrive_intake_stopped", step.of, step.text)
 	}
 }
 
@@ -162,9 +160,8 @@ func TestOnlyAChangeIsNews(t *testing.T) {
 		what string
 		news bool
 	}{{"", false}, {"full", true}, {"full", false}, {"read only", true}, {"", true}, {"", false}} {
-		if news := h.Put(condition.Condition{Kind: condition.Store, Text: step.what}); news != step.news {
-			t.Errorf("step %d, %q: news is %v", i, step.what, news)
-		}
+		expect.Equal(t, h.Put(condition.Condition{Kind: condition.Store, Text: step.what}), step.news,
+			"step %d, %q: news", i, step.what)
 	}
 }
 
@@ -232,12 +229,8 @@ func TestAListenerThatPanicsCannotEndTheIntake(t *testing.T) {
 		for _, queue := range []string{"a", "poison", "b", "poison"} {
 			l.event(retry.Event{Kind: retry.Failed, Queue: queue})
 		}
-		if heard != 4 {
-			t.Errorf("the second listener heard %d of 4 events", heard)
-		}
-		if n := gauge(t, m, `redrive_event_failures_total{listener="first"}`); n != "2" {
-			t.Errorf("%s failures are counted", n)
-		}
+		expect.Equal(t, heard, 4, "the second listener heard … of 4 events")
+		expect.Equal(t, gauge(t, m, `redrive_event_failures_total{listener="first"}`), "2", "failures are counted")
 		if p := condition.Lines(h.List()); h.Ready() || len(p) != 1 || !strings.Contains(p[0], `queue "poison" is missing there`) || gauge(t, m, "redrive_ready") != "0" {
 			t.Errorf("ready, with problems %q", p)
 		}
@@ -336,9 +329,7 @@ func TestWhatHealthTellsPeople(t *testing.T) {
 			}
 		}
 		slices.Sort(got)
-		if s := strings.Join(got, "; "); s != step.want {
-			t.Errorf("after %s %q: %q, want %q", step.of, step.text, s, step.want)
-		}
+		expect.Equal(t, strings.Join(got, "; "), step.want, "after %s %q", step.of, step.text)
 	}
 }
 
@@ -408,9 +399,7 @@ func TestActivityIsOnlyWhatPeopleAskFor(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	r.event(retry.Event{Kind: retry.Failed, Queue: "orders", At: at.Add(time.Hour)})
-	if got := r.Failed(func(q string) bool { return q == "mail" }); got != 1 {
-		t.Errorf("%d failed in all", got)
-	}
+	expect.Equal(t, r.Failed(func(q string) bool { return q == "mail" }), 1, "failed in all")
 }
 
 // Events come from the intake and the scheduler, questions from HTTP.
@@ -554,9 +543,7 @@ func TestRetriesContinueWhenRabbitMQDoesNotAnswer(t *testing.T) {
 		}
 		time.Sleep(maxAnswerWait)
 		synctest.Wait()
-		if n := allowed(); n != 5 {
-			t.Errorf("%d after %s", n, maxAnswerWait)
-		}
+		expect.Equal(t, allowed(), 5, "after %s", maxAnswerWait)
 	})
 }
 

@@ -27,6 +27,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
 	"github.com/redrive-mq/redrive/internal/throttle"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -237,9 +238,7 @@ func TestFlowsAreOfAllTogether(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		for _, n := range s.nodes {
-			if got := n.activity.Minute("q", time.Now()).Failed; got != 42 {
-				t.Errorf("%s shows %d failures, not 42", n.ID, got)
-			}
+			expect.Equal(t, n.activity.Minute("q", time.Now()).Failed, 42, "%s shows … failures", n.ID)
 		}
 	})
 }
@@ -431,8 +430,7 @@ func (s *scene) planned(n int) operations.Plan {
 func (s *scene) started(n int, rate float64) string {
 	s.t.Helper()
 	id := s.planned(n).ID
-	_, err := s.nodes[0].Operations.Start(context.Background(), boss, id, operations.Start{Rate: rate})
-	must(s.t, err)
+	must(s.t, errOf(s.nodes[0].Operations.Start(context.Background(), boss, id, operations.Start{Rate: rate})))
 	return id
 }
 
@@ -482,9 +480,7 @@ func TestAnOperationIsOfAllTogether(t *testing.T) {
 			t.Errorf("paused, and the replica died: %v, %v", later, states)
 		}
 		old := s.nodes[1]
-		if _, err := old.Operations.Order(ctx, boss, plan.ID, operations.Resume); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(old.Operations.Order(ctx, boss, plan.ID, operations.Resume)))
 		time.Sleep(3 * time.Second)
 		s.join()
 		before, _ := all()
@@ -520,9 +516,7 @@ func TestAnOperationIsOfAllTogether(t *testing.T) {
 			}
 		}
 		for id, times := range seen {
-			if times != 1 {
-				t.Errorf("%s is in the account %d times", id, times)
-			}
+			expect.Equal(t, times, 1, "%s is in the account … times", id)
 		}
 		if _, states := all(); len(seen) != n || states[0] != operations.Finished || states[1] != operations.Finished {
 			t.Errorf("%d of %d in the account, %v", len(seen), n, states)

@@ -44,6 +44,7 @@ import (
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/testenv/authority"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/redisnode"
 )
 
@@ -89,9 +90,7 @@ func TestOneServiceOwnsADataFolder(t *testing.T) {
 	c := testConfig(t)
 	first, err := New(c, quiet())
 	must(t, err)
-	if err := refuses(t, c, c.Store.Disk); !errors.Is(err, store.ErrLocked) {
-		t.Errorf("a second one says: %v", err)
-	}
+	expect.Err(t, refuses(t, c, c.Store.Disk), store.ErrLocked, "a second one says")
 	must(t, first.Close())
 	starts(t, c)
 }
@@ -113,18 +112,14 @@ func TestARefusedConfigLeavesTheOldPolicies(t *testing.T) {
 	inForce := func() string { return s.vhosts[0].inForce.Policies()[0].Name }
 
 	s.reload(nil, errors.New("line 3"))
-	if got := inForce(); got != "default" {
-		t.Errorf("policy %q is in force after a refused one", got)
-	}
-	if got := gauge(t, s.vhosts[0].metrics, `redrive_config_loads_total{result="refused"}`); got != "1" {
-		t.Errorf("%s loads were refused", got)
-	}
+	expect.Equal(t, inForce(), "default", "policy … is in force after a refused one")
+	expect.Equal(t, gauge(t, s.vhosts[0].metrics, `redrive_config_loads_total{result="refused"}`), "1",
+		"loads were refused")
 	next := *s.config
 	next.Decode.Protobuf.Files = []string{"none.proto"}
 	s.reload(&next, nil)
-	if got := gauge(t, s.vhosts[0].metrics, `redrive_config_loads_total{result="refused"}`); got != "2" {
-		t.Errorf("%s loads were refused; one names a file that is not there", got)
-	}
+	expect.Equal(t, gauge(t, s.vhosts[0].metrics, `redrive_config_loads_total{result="refused"}`), "2",
+		"loads were refused; one names a file that is not there")
 	schema := filepath.Join(t.TempDir(), "a.proto")
 	must(t, os.WriteFile(schema, []byte(`syntax = "proto3"; message A { string name = 1; }`), 0o600))
 	next.Decode.Protobuf = decode.Protobuf{Files: []string{schema}, Queues: []decode.QueueType{{Queues: []string{"orders"}, Message: "A"}}}
@@ -136,9 +131,7 @@ func TestARefusedConfigLeavesTheOldPolicies(t *testing.T) {
 	if all, err := s.vhosts[0].inspect.Policies(t.Context(), auth.Caller{Role: auth.Viewer}); err != nil || all[0].Limits != "5/s, breaker" {
 		t.Errorf("people see %+v, %v", all, err)
 	}
-	if got := inForce(); got != "orders" {
-		t.Errorf("policy %q is in force", got)
-	}
+	expect.Equal(t, inForce(), "orders", "policy … is in force")
 	schemaInForce := func() {
 		t.Helper()
 		if got := s.vhosts[0].decoder.Decode(t.Context(), decode.Body{Bytes: []byte("\n\x03ann"), Queue: "orders"}); !strings.Contains(got.Text, `"name": "ann"`) {
@@ -146,16 +139,13 @@ func TestARefusedConfigLeavesTheOldPolicies(t *testing.T) {
 		}
 	}
 	schemaInForce()
-	if got := gauge(t, s.vhosts[0].metrics, `redrive_config_loads_total{result="ok"}`); got != "1" {
-		t.Errorf("%s loads were good", got)
-	}
+	expect.Equal(t, gauge(t, s.vhosts[0].metrics, `redrive_config_loads_total{result="ok"}`), "1", "loads were good")
 
 	next.Decode = decode.Options{}
 	next.Notify.Routes = []notify.Route{{Name: "a", URL: "nonsense://a"}}
 	s.reload(&next, nil)
-	if got := gauge(t, s.vhosts[0].metrics, `redrive_config_loads_total{result="refused"}`); got != "3" {
-		t.Errorf("%s loads were refused; one has no notifier's URL", got)
-	}
+	expect.Equal(t, gauge(t, s.vhosts[0].metrics, `redrive_config_loads_total{result="refused"}`), "3",
+		"loads were refused; one has no notifier's URL")
 	schemaInForce()
 }
 
@@ -227,9 +217,7 @@ func saysReady(t *testing.T, s *Service) (all map[string]bool, o inspect.Overvie
 	t.Helper()
 	status, _ := get(t, s, "/readyz")
 	code, metrics := get(t, s, "/metrics")
-	if code != 200 {
-		t.Errorf("/metrics answers %d: %s", code, metrics)
-	}
+	expect.Equal(t, code, 200, "/metrics answers …: %s", metrics)
 	_, page := get(t, s, "/health")
 	o, err := s.vhosts[0].inspect.Overview(context.Background(), boss)
 	if err != nil {
@@ -317,9 +305,7 @@ func TestReadinessIsOneJudgementEverywhere(t *testing.T) {
 		notReady(t, s)
 		must(t, server.Continue())
 		agree(t, s, "Redis goes on", true)
-		if _, err := server.Do(ctx, "FLUSHALL"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(server.Do(ctx, "FLUSHALL")))
 		notReady(t, s)
 	})
 }
@@ -375,9 +361,7 @@ func TestAStopEndsWhatIsUnderWay(t *testing.T) {
 	live, err := client.Get("http://" + s.Addr() + "/api/v1/live")
 	must(t, err)
 	defer live.Body.Close()
-	if _, err := live.Body.Read(make([]byte, 1)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errOf(live.Body.Read(make([]byte, 1))))
 	reading := make(chan struct{}) // the service asks for the body
 	body, never := io.Pipe()
 	defer never.Close()
@@ -471,9 +455,7 @@ func TestServersOfRedisHaveTheirOwnNames(t *testing.T) {
 		o.TLS = ca.Identity("127.0.0.1")
 		o.Config = "maxmemory 1gb\ncluster-enabled yes\ntls-cluster yes"
 		server := redisnode.New(t, o)
-		if _, err := server.Do(ctx, "CLUSTER", "ADDSLOTSRANGE", "0", "16383"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(server.Do(ctx, "CLUSTER", "ADDSLOTSRANGE", "0", "16383")))
 		for state := ""; !strings.Contains(state, "cluster_state:ok"); {
 			answer, err := server.Do(ctx, "CLUSTER", "INFO")
 			must(t, err)
@@ -536,21 +518,11 @@ func TestAPolicysStormIsDrawnOnce(t *testing.T) {
 	}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	if s.draw(gone, p, throttle.Rules{Rate: 5}) != one {
-		t.Error("it is drawn a second time")
-	}
-	if s.draw(gone, p, throttle.Rules{Rate: 4}) != "" {
-		t.Error("a policy that has changed has its old picture")
-	}
+	expect.Equal(t, s.draw(gone, p, throttle.Rules{Rate: 5}), one, "it is drawn a second time")
+	expect.Equal(t, s.draw(gone, p, throttle.Rules{Rate: 4}), "", "a policy that has changed has its old picture")
 }
 
-// must ends a test at an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must, errOf = expect.NoError, expect.ErrOf
 
 // several is a configuration of the virtual hosts /, shop and a/b, without RabbitMQ.
 func several(t *testing.T) *config.Config {
@@ -724,9 +696,7 @@ func TestAStoreOfAnotherVirtualHostIsRefused(t *testing.T) {
 			must(t, err)
 			must(t, errors.Join(s.PutEntries(t.Context(), []store.Entry{{Name: store.OwnerEntry}}), s.Close()))
 			must(t, open("amqp://127.0.0.1:1/billing"))
-			if err := open("amqp://127.0.0.1:1/shop"); !errors.Is(err, store.ErrOwner) {
-				t.Errorf("a store of before is not marked: %v", err)
-			}
+			expect.Err(t, open("amqp://127.0.0.1:1/shop"), store.ErrOwner, "a store of before is not marked")
 		})
 	}
 }
@@ -813,9 +783,7 @@ func TestMessagesOfAVirtualHostThatIsServedNoMore(t *testing.T) {
 		t.Errorf("the log has %s", &log)
 	}
 	must(t, os.RemoveAll(folder))
-	if err := os.Mkdir(folder, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(folder, 0o700))
 	if s, err = New(c, quiet()); err != nil {
 		t.Fatal(err)
 	}
