@@ -1,17 +1,32 @@
+// Package faults_test breaks things under load and then accounts for every
+// message by its id: none lost, early, in another queue or altered, and
+// duplicates only where a crash explains them.
 package faults_test
 
 import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"math"
 	"math/rand/v2"
+	"net/http"
+	"net/url"
 	"reflect"
+	"runtime/pprof"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // fault is when something was broken, from just before until its effects were over. What
@@ -261,5 +276,366 @@ func TestAChangedHeaderIsSeen(t *testing.T) {
 	other.Headers["more"] = true
 	if len(changes(as(other))) != 2 {
 		t.Errorf("with a header more and a property less: %q", changes(as(other)))
+	}
+}
+
+// The policy of these tests: each message fails twice and is acknowledged at its
+// third attempt.
+const (
+	failures = 2
+	wait     = 150 * time.Millisecond
+	policies = `policies: [{name: p, queues: ["*"], attempts: 50, backoff: {fixed: 150ms}, jitter: none}]`
+	// The same without a breaker: each message that is retried fails again at first, which
+	// is a storm.
+	unbroken = `policies: [{name: p, queues: ["*"], attempts: 50, backoff: {fixed: 150ms}, jitter: none, breaker: off}]`
+	// The same, waiting in RabbitMQ.
+	policiesInRabbitMQ = `policies: [{name: p, queues: ["*"], attempts: 50, backoff: {fixed: 150ms}, wait: {levels: [150ms]}}]`
+)
+
+// tally knows what was published to one queue and what became of it.
+type tally struct {
+	test  *testing.T
+	v     *brokertest.VHost
+	queue string
+
+	mu     sync.Mutex
+	bodies map[string][sha256.Size]byte // published, by message id
+	failed map[string]time.Time         // when it first failed, by message id and failures so far
+	seen   map[string][]time.Time       // when it came, by message id and x-redrive-attempt
+	came   int                          // how many are in seen
+	acked  map[string]int
+	// ackedAt is when the latest was.
+	ackedAt time.Time
+	// uncertain are messages that RabbitMQ has not confirmed: they may come, or not.
+	uncertain map[string]bool
+	ids       map[string]string // the first x-redrive-id by message id: no copy has another
+	faults    []fault
+	settled   time.Time // see settle
+	wrong     []string
+	failures  int  // of each message
+	various   bool // its messages differ in size and headers: see the function
+	sum       sums
+	at        string             // see only
+	conns     []*amqp.Connection // of its own clients
+	inTest    func() string      // what a service that runs within the test says of itself
+}
+
+// newTally declares the queue as docs/explanation/promises.md advises for messages that must not
+// be lost: with at-most-once dead-lettering RabbitMQ itself drops dead letters
+// while the intake has no leader, as just after a restart.
+func newTally(t *testing.T, v *brokertest.VHost, queue string) *tally {
+	v.Queue(queue, amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "redrive",
+		"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"})
+	return emptyTally(t, v, queue)
+}
+
+func emptyTally(t *testing.T, v *brokertest.VHost, queue string) *tally {
+	return &tally{test: t, v: v, queue: queue, failures: failures, bodies: map[string][sha256.Size]byte{},
+		failed: map[string]time.Time{}, seen: map[string][]time.Time{}, acked: map[string]int{},
+		uncertain: map[string]bool{}, ids: map[string]string{}}
+}
+
+// publish publishes n messages, confirmed.
+func (t *tally) publish(n int) {
+	t.test.Helper()
+	ch := t.v.Channel()
+	defer ch.Close()
+	must(t.test, ch.Confirm(false))
+	var confirms []*amqp.DeferredConfirmation
+	for range n {
+		c, err := ch.PublishWithDeferredConfirm("", t.queue, true, false, t.next(false))
+		must(t.test, err)
+		confirms = append(confirms, c)
+	}
+	for _, c := range confirms {
+		if !c.Wait() {
+			t.test.Fatal("RabbitMQ did not confirm a message of the test's own")
+		}
+	}
+}
+
+// publishOne publishes one message, confirmed, by a connection that stays for the next: where
+// there are thousands, RabbitMQ would have as many connections. It returns the message's id.
+func (t *tally) publishOne() string {
+	t.test.Helper()
+	p := t.next(false)
+	t.v.Publish("", t.queue, p)
+	return p.MessageId
+}
+
+// next is the next message to publish; uncertain until its confirm is read, if so.
+func (t *tally) next(uncertain bool) amqp.Publishing {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := len(t.bodies)
+	p := amqp.Publishing{MessageId: fmt.Sprintf("%s-%d", t.queue, n), DeliveryMode: 2, Headers: amqp.Table{}}
+	p.Body = []byte("body of " + p.MessageId)
+	if t.various {
+		p = various(p.MessageId, true)
+	}
+	p.Headers["n"], p.Headers["of"] = p.MessageId, t.v.Name
+	t.bodies[p.MessageId] = sha256.Sum256(p.Body)
+	if uncertain {
+		t.uncertain[p.MessageId] = true
+	}
+	return p
+}
+
+// consume takes deliveries until ctx ends, and connects again when it must.
+func (t *tally) consume(ctx context.Context) {
+	for ctx.Err() == nil {
+		conn, err := t.connect()
+		if err != nil {
+			<-time.After(50 * time.Millisecond)
+			continue
+		}
+		stop := context.AfterFunc(ctx, func() { conn.Close() })
+		if ch, err := conn.Channel(); err == nil && ch.Qos(500, 0, false) == nil {
+			if in, err := ch.Consume(t.queue, "", false, false, false, false, nil); err == nil {
+				for d := range in {
+					t.delivered(d)
+				}
+			}
+		}
+		stop()
+		conn.Close()
+	}
+}
+
+func (t *tally) delivered(d amqp.Delivery) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.fails(d) {
+		_ = d.Reject(false)
+	} else if d.Ack(false) == nil {
+		t.done(d.MessageId)
+	}
+}
+
+// done notes an acknowledgement, with mu.
+func (t *tally) done(id string) {
+	t.ackedAt = time.Now()
+	t.acked[id]++
+}
+
+// fails checks a delivery and reports whether the consumer fails it, with mu.
+func (t *tally) fails(d amqp.Delivery) bool {
+	id := d.MessageId
+	want, known := t.bodies[id]
+	if !known || sha256.Sum256(d.Body) != want || d.Headers["n"] != id || d.Headers["of"] != t.v.Name || d.RoutingKey != t.queue {
+		t.wrong = append(t.wrong, fmt.Sprintf("%q came altered or is not of this queue: %q, headers %v", id, d.Body[:min(len(d.Body), 100)], d.Headers))
+	}
+	if t.various && known {
+		t.wrong = append(t.wrong, changes(d)...)
+	}
+	attempt, _ := d.Headers[wire.HeaderAttempt].(int64)
+	if mark, ok := d.Headers[wire.HeaderID].(string); ok && t.ids[id] == "" {
+		t.ids[id] = mark
+	} else if ok && t.ids[id] != mark {
+		t.wrong = append(t.wrong, fmt.Sprintf("%s attempt %d came as %s and as %s", id, attempt, t.ids[id], mark))
+	}
+	if attempt > 0 && !d.Redelivered {
+		if early := t.failed[fmt.Sprint(id, " ", attempt)].Add(wait); time.Now().Before(early) {
+			t.sum.Early++
+			t.wrong = append(t.wrong, fmt.Sprintf("%s attempt %d came %s early", id, attempt, time.Until(early)))
+		}
+	}
+	if attempt > int64(t.failures) {
+		t.wrong = append(t.wrong, fmt.Sprintf("%s came as attempt %d though it never failed so often", id, attempt))
+	}
+	if !d.Redelivered { // what RabbitMQ hands out again is no duplicate of ours
+		key := fmt.Sprint(id, " ", attempt)
+		t.seen[key] = append(t.seen[key], time.Now())
+		t.came++
+	}
+	if attempt >= int64(t.failures) {
+		return false
+	}
+	if key := fmt.Sprint(id, " ", attempt+1); t.failed[key].IsZero() {
+		t.failed[key] = time.Now()
+	}
+	return true
+}
+
+// publishing publishes until ctx ends, by whatever node takes it. What RabbitMQ does
+// not confirm is not published again.
+func (t *tally) publishing(ctx context.Context) {
+	for ctx.Err() == nil {
+		conn, err := t.connect()
+		if err != nil {
+			<-time.After(50 * time.Millisecond)
+			continue
+		}
+		if ch, err := conn.Channel(); err == nil && ch.Confirm(false) == nil {
+			for ctx.Err() == nil && t.publishSome(ctx, ch) {
+				<-time.After(50 * time.Millisecond) // a load, not as much as there can be
+			}
+		}
+		_ = conn.CloseDeadline(time.Now().Add(time.Second))
+	}
+}
+
+// connect connects one of the test's own clients.
+func (t *tally) connect() (*amqp.Connection, error) {
+	t.mu.Lock()
+	at := t.at
+	t.mu.Unlock()
+	conn, err := brokertest.Connect(cmp.Or(at, t.v.URL()))
+	if err != nil {
+		return nil, err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.at != at {
+		_ = conn.CloseDeadline(time.Now())
+		return nil, errors.New("it is to go elsewhere")
+	}
+	t.conns = append(t.conns, conn)
+	return conn, nil
+}
+
+// only lets the test's own clients use these brokers alone; "": all.
+func (t *tally) only(urls string) {
+	t.mu.Lock()
+	t.at = urls
+	conns := t.conns
+	t.conns = nil
+	t.mu.Unlock()
+	for _, c := range conns {
+		_ = c.CloseDeadline(time.Now().Add(time.Second))
+	}
+}
+
+// publishSome tells whether all were confirmed.
+func (t *tally) publishSome(ctx context.Context, ch *amqp.Channel) (all bool) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	confirms := map[string]*amqp.DeferredConfirmation{}
+	for range 10 {
+		p := t.next(true)
+		c, err := ch.PublishWithDeferredConfirm("", t.queue, true, false, p)
+		if err != nil {
+			return false
+		}
+		confirms[p.MessageId] = c
+	}
+	all = true
+	for id, c := range confirms {
+		if acked, err := c.WaitContext(ctx); err != nil || !acked {
+			all = false
+			continue
+		}
+		t.mu.Lock()
+		delete(t.uncertain, id)
+		t.mu.Unlock()
+	}
+	return all
+}
+
+// missing is how many messages must still be acknowledged.
+func (t *tally) missing() (n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for id := range t.bodies {
+		if t.acked[id] == 0 && !t.uncertain[id] {
+			n++
+		}
+	}
+	return n
+}
+
+// acknowledged tells how many messages are done.
+func (t *tally) acknowledged() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.acked)
+}
+
+// deliveries tells how many there were.
+func (t *tally) deliveries() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.came
+}
+
+// awaitAcknowledged waits until every message was acknowledged.
+func (t *tally) awaitAcknowledged() {
+	t.test.Helper()
+	t.await(20*time.Millisecond, func() bool { return t.missing() == 0 })
+}
+
+func (t *tally) isAcknowledged(id string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.acked[id] > 0
+}
+
+// hasFailed tells whether the consumer has rejected a message.
+func (t *tally) hasFailed(id string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return !t.failed[id+" 1"].IsZero()
+}
+
+// mostIdle is how long no message may be acknowledged while some are missing. What is lost never
+// is; what RabbitMQ's at-least-once dead-lettering could not publish it tries again after three
+// minutes.
+const mostIdle = 5 * time.Minute
+
+// await asks so often whether it is so, and counts what is missing as lost when no message
+// has been acknowledged for mostIdle.
+func (t *tally) await(every time.Duration, is func() bool) {
+	t.test.Helper()
+	for since := time.Now(); !is(); <-time.After(every) {
+		t.mu.Lock()
+		if t.ackedAt.After(since) {
+			since = t.ackedAt
+		}
+		t.mu.Unlock()
+		if time.Since(since) > mostIdle {
+			missing := t.missing()
+			t.mu.Lock()
+			t.sum.Lost = missing
+			t.mu.Unlock()
+			t.logWhereTheyAre()
+			t.test.Fatalf("%d of %d messages are missing, and none was acknowledged for %s: lost, or still on their way",
+				missing, len(t.bodies), mostIdle)
+		}
+	}
+}
+
+// settle waits until every message was acknowledged and the services keep none: no later
+// fault explains a copy of these.
+func (t *tally) settle(all ...*process) {
+	t.test.Helper()
+	t.awaitAcknowledged()
+	for _, p := range all {
+		p.waitReady()
+	}
+	brokertest.Eventually(t.test, "the services keep no message", func() bool {
+		count, err := all[0].Count(context.Background(), "state:waiting")
+		return err == nil && count.Count == 0 && t.v.Messages(wire.QueueIntake) == 0
+	})
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.settled = time.Now()
+}
+
+// logWhereTheyAre logs what RabbitMQ has of what is missing, and what the service does if it runs
+// within the test.
+func (t *tally) logWhereTheyAre() {
+	t.test.Helper()
+	t.mu.Lock()
+	t.test.Logf("%d published, %d of them not confirmed, %d acknowledged, the latest %s ago",
+		len(t.bodies), len(t.uncertain), len(t.acked), time.Since(t.ackedAt).Round(time.Millisecond))
+	t.mu.Unlock()
+	var queues json.RawMessage
+	const columns = "name,vhost,leader,online,messages_ready,messages_unacknowledged,messages_dlx,consumers,state"
+	err := t.v.API().Call(context.Background(), http.MethodGet, "queues/"+url.PathEscape(t.v.Name)+"?columns="+columns, nil, &queues)
+	t.test.Logf("%v\n%s", err, queues)
+	if t.inTest != nil {
+		var stacks strings.Builder
+		_ = pprof.Lookup("goroutine").WriteTo(&stacks, 1)
+		t.test.Logf("%s; goroutines:\n%s", t.inTest(), &stacks)
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/addresses"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/rabbitnode"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -95,19 +96,14 @@ func (s *clusterStory) asItStands() {
 // how to repair it; a queue that is declared now has three.
 func (s *clusterStory) replicas() {
 	t := s.t
-	if n := len(s.members("orders")); n != 3 {
-		t.Errorf("a quorum queue that is declared on three nodes has %d replicas", n)
-	}
-	if n := len(s.members(wire.QueueIntake)); n != 1 {
-		t.Errorf("redrive.intake has %d replicas, and was declared on one node", n)
-	}
+	expect.Equal(t, len(s.members("orders")), 3, "a quorum queue that is declared on three nodes has … replicas")
+	expect.Equal(t, len(s.members(wire.QueueIntake)), 1, "redrive.intake has … replicas, and was declared on one node")
 	said := s.doctor("replicas")
 	if len(said) != 1 || !strings.Contains(said[0].What, "redrive.intake has 1") || len(said[0].Commands) != 2 {
 		t.Fatalf("doctor says %+v", said)
 	}
 	for _, line := range said[0].Commands {
-		_, err := s.c.Nodes[0].Shell(context.Background(), line)
-		must(t, err)
+		must(t, errOf(s.c.Nodes[0].Shell(context.Background(), line)))
 	}
 	brokertest.Eventually(t, "redrive.intake has three replicas", func() bool { return len(s.members(wire.QueueIntake)) == 3 })
 	brokertest.Eventually(t, "doctor is content", func() bool {
@@ -115,8 +111,7 @@ func (s *clusterStory) replicas() {
 		return len(said) == 1 && said[0].Status == "ok"
 	})
 	for _, n := range s.c.Nodes { // see TestKillingRabbitMQLosesNothing
-		_, err := n.Eval(context.Background(), "[dets:sync(T) || T <- dets:all()].")
-		must(t, err)
+		must(t, errOf(n.Eval(context.Background(), "[dets:sync(T) || T <- dets:all()].")))
 	}
 }
 
@@ -331,8 +326,7 @@ func (s *clusterStory) partition() {
 // restarts restarts one node after the other, in order.
 func (s *clusterStory) restarts() {
 	for _, n := range s.c.Nodes {
-		_, err := n.Shell(context.Background(), "rabbitmqctl stop_app && rabbitmqctl start_app")
-		must(s.t, err)
+		must(s.t, errOf(n.Shell(context.Background(), "rabbitmqctl stop_app && rabbitmqctl start_app")))
 		must(s.t, s.c.Await(context.Background()))
 		if !slices.Contains(s.members(wire.QueueIntake), n.Name()) {
 			s.t.Errorf("%s has no replica of redrive.intake any more", n.Name())

@@ -25,6 +25,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/rabbitnode"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -145,9 +146,7 @@ func TestKillingTheServiceLosesNothingThatIsCollected(t *testing.T) {
 			}
 		})
 		p.term() // what was taken is now acknowledged
-		if n := v.Depth(wire.QueueParked); n != 0 {
-			t.Errorf("%d came back to RabbitMQ", n)
-		}
+		expect.Equal(t, v.Depth(wire.QueueParked), 0, "came back to RabbitMQ")
 		duplicates := 0
 		for id := range want {
 			if got[id] == 0 {
@@ -241,9 +240,7 @@ func newMachine(t *testing.T, v *brokertest.VHost) *machine {
 	t.Cleanup(func() {
 		if m.service != nil {
 			m.stop()
-			if err := <-m.ended; err != nil {
-				t.Errorf("the service ended with: %v", err)
-			}
+			expect.Err(t, <-m.ended, nil, "the service ended with")
 		}
 		m.dying.Wait()
 		if text := m.log.String(); t.Failed() {
@@ -312,8 +309,7 @@ func killingRabbitMQ(t *testing.T, l *tally, n *rabbitnode.Node, kills iter.Seq[
 	// RabbitMQ 3.10 writes the registration of a quorum queue to disk some
 	// minutes after it was declared, and a kill before that loses the queue
 	// for good [measured on 3.10.8: names.dets]. These queues are to be old.
-	_, err := n.Eval(context.Background(), "[dets:sync(T) || T <- dets:all()].")
-	must(t, err)
+	must(t, errOf(n.Eval(context.Background(), "[dets:sync(T) || T <- dets:all()].")))
 	consuming(t, l)
 	for range kills {
 		l.publish(each)
@@ -327,8 +323,7 @@ func killingRabbitMQ(t *testing.T, l *tally, n *rabbitnode.Node, kills iter.Seq[
 	l.publish(each)
 	<-time.After(200 * time.Millisecond)
 	l.during(func() {
-		_, err := n.Shell(context.Background(), "rabbitmqctl stop_app && rabbitmqctl start_app")
-		must(t, err)
+		must(t, errOf(n.Shell(context.Background(), "rabbitmqctl stop_app && rabbitmqctl start_app")))
 		p.waitReady()
 	})
 	l.awaitAcknowledged()
@@ -392,8 +387,7 @@ func TestAKilledOperationReplaysEachMessageOnce(t *testing.T) {
 		if err != nil || plan.Count != messages {
 			t.Fatalf("%d planned, %v", plan.Count, err)
 		}
-		_, err = p.Start(ctx, plan.ID, operations.Start{Rate: 2000})
-		must(t, err)
+		must(t, errOf(p.Start(ctx, plan.ID, operations.Start{Rate: 2000})))
 		random := random(t)
 		for range times(3, 5) {
 			// Any moment will do: while it opens, connects, makes due, or retries.

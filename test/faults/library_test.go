@@ -16,6 +16,7 @@ import (
 	"github.com/redrive-mq/redrive"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/rabbitnode"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -69,9 +70,7 @@ func library(t *testing.T, l *tally, url string) (stop func() error) {
 			_ = pprof.Lookup("goroutine").WriteTo(&stacks, 1)
 			t.Logf("goroutines:\n%s", &stacks)
 		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		must(t, stop())
 	})
 	return stop
 }
@@ -135,9 +134,7 @@ func TestKillingRabbitMQUnderTheLibraryLosesNothing(t *testing.T) {
 		l.publish(300) // what fails only now comes once
 		l.awaitAcknowledged()
 		l.account()
-		if n := v.Depth(wire.QueueParked); n != 0 {
-			t.Errorf("%d messages are parked", n)
-		}
+		expect.Equal(t, v.Depth(wire.QueueParked), 0, "messages are parked")
 	})
 }
 
@@ -149,9 +146,7 @@ func TestStoppingTheLibraryDuplicatesNothing(t *testing.T) {
 			stop := library(t, l, v.URL())
 			l.publish(500)
 			<-time.After(100 * time.Millisecond) // into the middle of it
-			if err := stop(); err != nil {
-				t.Error(err)
-			}
+			must(t, stop())
 		}
 		library(t, l, v.URL())
 		l.awaitAcknowledged()

@@ -21,6 +21,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/subprocess"
 )
 
@@ -47,12 +48,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must, errOf = expect.NoError, expect.ErrOf
 
 // times counts to plain, and in a long run to long.
 func times(plain, long int) iter.Seq[int] {

@@ -275,15 +275,13 @@ func TestARedisInTroubleLosesNothing(t *testing.T) {
 			random := random(t)
 			for range times(5, 15) {
 				cutUnderLoad(l, between, random.Int64N(200_000))
-				_, err := server.Do(ctx, "SCRIPT", "FLUSH", "SYNC")
-				must(t, err)
+				must(t, errOf(server.Do(ctx, "SCRIPT", "FLUSH", "SYNC")))
 			}
 		},
 		"full": func(t *testing.T, l *tally, server *redisnode.Server, _ *proxy.Proxy, all []*process) {
 			l.publish(1000)
 			limit := func(to int) {
-				_, err := server.Do(ctx, "CONFIG", "SET", "maxmemory", strconv.Itoa(to))
-				must(t, err)
+				must(t, errOf(server.Do(ctx, "CONFIG", "SET", "maxmemory", strconv.Itoa(to))))
 			}
 			used, err := strconv.Atoi(server.Info(ctx, "memory", "used_memory"))
 			must(t, err)
@@ -335,8 +333,7 @@ func TestASentinelFailoverLosesNothing(t *testing.T) {
 			l.publish(500)
 			<-time.After(wait)
 			killWithoutReplicas(t, l, all, primary, sentinel.Servers)
-			_, err = sentinel.AwaitPrimary(ctx, primary)
-			must(t, err)
+			must(t, errOf(sentinel.AwaitPrimary(ctx, primary)))
 			must(t, primary.Restart(ctx))
 		})
 		finish(l, all)
@@ -366,8 +363,7 @@ func killWithoutReplicas(t *testing.T, l *tally, all []*process, primary *redisn
 	if len(still) == 0 {
 		t.Fatal("the primary has no replica")
 	}
-	_, err := primary.Do(ctx, "CLIENT", "KILL", "TYPE", "replica")
-	must(t, err)
+	must(t, errOf(primary.Do(ctx, "CLIENT", "KILL", "TYPE", "replica")))
 	l.publish(200)
 	unsafe(t, all)
 	primary.Kill()
@@ -431,8 +427,7 @@ func TestAClusterThatChangesLosesNothing(t *testing.T) {
 			}
 			primary := cluster.Owner(ctx, slot)
 			killWithoutReplicas(t, l, all, primary, cluster.Servers)
-			_, err := cluster.AwaitOwner(ctx, slot, primary)
-			must(t, err)
+			must(t, errOf(cluster.AwaitOwner(ctx, slot, primary)))
 			must(t, primary.Restart(ctx))
 		})
 		finish(l, all)
@@ -505,8 +500,7 @@ func outlivesItsReplicas(t *testing.T, v *brokertest.VHost, o redisnode.Options)
 	if err != nil || plan.Count != messages {
 		t.Fatalf("planned %d, %v", plan.Count, err)
 	}
-	_, err = all[2].Start(ctx, plan.ID, operations.Start{Rate: 80})
-	must(t, err)
+	must(t, errOf(all[2].Start(ctx, plan.ID, operations.Start{Rate: 80})))
 	random, runs := random(t), all[2]
 	for i := range times(2, 4) {
 		// Any moment will do: while it reads, changes, or has just changed.
@@ -560,8 +554,7 @@ func TestAnOperationOutlivesAFailoverBySentinel(t *testing.T) {
 		replayedThrough(t, v, sentinel.URL(), func() {
 			primary := sentinel.Primary(ctx)
 			primary.Kill()
-			_, err := sentinel.AwaitPrimary(ctx, primary)
-			must(t, err)
+			must(t, errOf(sentinel.AwaitPrimary(ctx, primary)))
 			must(t, primary.Restart(ctx))
 		})
 	})
@@ -586,8 +579,7 @@ func TestAnOperationOutlivesAClusterThatChanges(t *testing.T) {
 				must(t, cluster.MoveSlot(ctx, slot, owner))
 			}
 			owner.Kill()
-			_, err = cluster.AwaitOwner(ctx, slot, owner)
-			must(t, err)
+			must(t, errOf(cluster.AwaitOwner(ctx, slot, owner)))
 			must(t, owner.Restart(ctx))
 		})
 	})
@@ -613,8 +605,7 @@ func replayedThrough(t *testing.T, v *brokertest.VHost, redis string, happens fu
 	if err != nil || plan.Count != messages {
 		t.Fatalf("planned %d, %v", plan.Count, err)
 	}
-	_, err = all[2].Start(ctx, plan.ID, operations.Start{Rate: rate})
-	must(t, err)
+	must(t, errOf(all[2].Start(ctx, plan.ID, operations.Start{Rate: rate})))
 	random := random(t)
 	var killing sync.WaitGroup
 	killing.Go(func() {
