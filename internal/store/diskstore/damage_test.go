@@ -38,12 +38,9 @@ func tabled(t *testing.T, random *rand.Rand, each int) *vfs.MemFS {
 	for i := range each {
 		var batch []*store.Record
 		for _, queue := range threeQueues {
-			body := make([]byte, 600)
-			for at := range body {
-				body[at] = byte(random.Uint32())
-			}
-			w := storetest.Waiting(queue, time.Duration(i)*time.Second, fmt.Sprintf("%s-w-%d ", queue, i)+string(body))
-			p := storetest.Waiting(queue, time.Duration(i)*time.Second, fmt.Sprintf("%s-p-%d ", queue, i)+string(body))
+			body := incompressible(random, 600)
+			w := storetest.Waiting(queue, time.Duration(i)*time.Second, fmt.Sprintf("%s-w-%d ", queue, i)+body)
+			p := storetest.Waiting(queue, time.Duration(i)*time.Second, fmt.Sprintf("%s-p-%d ", queue, i)+body)
 			p.State, p.ParkedFor = store.Parked, "why"
 			batch = append(batch, w, p)
 		}
@@ -54,18 +51,21 @@ func tabled(t *testing.T, random *rand.Rand, each int) *vfs.MemFS {
 	return disk
 }
 
+func incompressible(random *rand.Rand, size int) string {
+	body := make([]byte, size)
+	for at := range body {
+		body[at] = byte(random.Uint32())
+	}
+	return string(body)
+}
+
 // largestTable is where most of a disk's records are.
 func largestTable(t *testing.T, disk vfs.FS) (file string, size int64) {
 	t.Helper()
-	names, err := disk.List("data")
-	must(t, err)
-	for _, name := range names {
-		if at := disk.PathJoin("data", name); path.Ext(name) == ".sst" {
-			if info, err := disk.Stat(at); err != nil {
-				t.Fatal(err)
-			} else if info.Size() > size {
-				file, size = at, info.Size()
-			}
+	for _, at := range namesOf(t, disk, ".sst") {
+		info, err := disk.Stat(at)
+		if must(t, err); info.Size() > size {
+			file, size = at, info.Size()
 		}
 	}
 	return file, size
@@ -345,14 +345,11 @@ func flipped(t *testing.T, disk *vfs.MemFS, places map[string][]int64, kept, end
 // takes damage for a write that was cut short.
 func flips(t *testing.T, disk vfs.FS, random *rand.Rand) map[string][]int64 {
 	t.Helper()
-	names, err := disk.List("data")
-	must(t, err)
 	all := map[string][]int64{}
-	for _, name := range names {
-		path := disk.PathJoin("data", name)
+	for _, path := range namesOf(t, disk, "") {
 		info, err := disk.Stat(path)
 		must(t, err)
-		if info.IsDir() || info.Size() == 0 || name == "LOCK" {
+		if info.IsDir() || info.Size() == 0 || path == "data/LOCK" {
 			continue
 		}
 		used := usedOf(t, disk, path)
@@ -756,12 +753,9 @@ func withLarge(t *testing.T) (*vfs.MemFS, map[uuid.UUID]string) {
 	for range 2 {
 		var batch []*store.Record
 		for range 3 {
-			body := make([]byte, 2<<20)
-			for at := range body {
-				body[at] = byte(random.Uint32())
-			}
-			r, small := storetest.Waiting("q", 0, string(body)), storetest.Waiting("q", 0, "small")
-			kept[r.ID], kept[small.ID] = string(body), "small"
+			body := incompressible(random, 2<<20)
+			r, small := storetest.Waiting("q", 0, body), storetest.Waiting("q", 0, "small")
+			kept[r.ID], kept[small.ID] = body, "small"
 			batch = append(batch, r, small)
 		}
 		must(t, s.Add(ctx, batch))
@@ -847,15 +841,7 @@ func TestMissingCommitsAreRefused(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(6, 1))
 	disk, kept, ended := killed(t, random)
-	names, err := disk.List("data")
-	must(t, err)
-	newest := ""
-	for _, name := range names {
-		if path.Ext(name) == ".log" {
-			newest = max(newest, name)
-		}
-	}
-	log := disk.PathJoin("data", newest)
+	before, log := namesOf(t, disk, ""), slices.Max(namesOf(t, disk, ".log"))
 	end := usedOf(t, disk, log) - 1
 	flip(t, disk, log, end)
 	o := diskstore.Options{FS: roomy{disk}, Log: silent}
@@ -871,10 +857,8 @@ func TestMissingCommitsAreRefused(t *testing.T) {
 			}
 		}
 	}
-	after, err := disk.List("data")
-	must(t, err)
-	for _, name := range names {
-		if !slices.Contains(after, name) {
+	for _, name := range before {
+		if !slices.Contains(namesOf(t, disk, ""), name) {
 			t.Errorf("%s was removed", name)
 		}
 	}
@@ -916,11 +900,9 @@ func TestAWitnessThatIsBehindIsNoAlarm(t *testing.T) {
 func TestAFolderWithoutItsDatabaseIsNotNew(t *testing.T) {
 	t.Parallel()
 	disk, _, _ := killed(t, rand.New(rand.NewPCG(6, 3)))
-	names, err := disk.List("data")
-	must(t, err)
-	for _, name := range names {
-		if name != "witness" && name != "history" && name != "LOCK" {
-			must(t, disk.Remove(disk.PathJoin("data", name)))
+	for _, name := range namesOf(t, disk, "") {
+		if !slices.Contains([]string{"witness", "history", "LOCK"}, path.Base(name)) {
+			must(t, disk.Remove(name))
 		}
 	}
 	expect.Err(t, errOf(diskstore.Open("data", diskstore.Options{FS: roomy{disk}, Log: silent})), diskstore.ErrLost,

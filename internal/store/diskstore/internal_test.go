@@ -334,34 +334,31 @@ func TestAPageOpensTheQueuesThatItShows(t *testing.T) {
 func TestTablesGiveWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := newPebbleFS(vfs.NewMem())
-		check := func(err error) {
-			must(t, err)
-		}
 		rested := func(piece func() error) time.Duration {
 			began := time.Now()
 			const pieces, each = 100, 200 * time.Microsecond
 			for range pieces {
 				time.Sleep(each) // of fake time: what the piece takes
-				check(piece())
+				must(t, piece())
 			}
 			return time.Since(began) - pieces*each
 		}
 		made, err := fs.Create("000001.sst", vfs.WriteCategoryUnspecified)
-		check(err)
+		must(t, err)
 		write := func(f vfs.File) func() error {
 			return func() error { _, err := f.Write(make([]byte, 100)); return err }
 		}
 		if rested(write(made)) == 0 {
 			t.Error("a table is written without a rest")
 		}
-		check(made.Close())
+		must(t, made.Close())
 		log, err := fs.Create("000002.log", vfs.WriteCategoryUnspecified)
-		check(err)
+		must(t, err)
 		expect.Equal(t, rested(write(log)), 0, "the log waited")
-		check(log.Close())
+		must(t, log.Close())
 		read := func(options ...vfs.OpenOption) time.Duration {
 			f, err := fs.Open("000001.sst", options...)
-			check(err)
+			must(t, err)
 			defer f.Close()
 			return rested(func() error { _, err := f.ReadAt(make([]byte, 100), 0); return err })
 		}
