@@ -42,14 +42,30 @@ func message(exchange, key, body string, headers amqp.Table) wire.Outgoing {
 	return wire.Outgoing{Exchange: exchange, RoutingKey: key, ID: id, Message: &wire.Message{Headers: h, Body: []byte(body)}}
 }
 
+// confirmed checks that RabbitMQ has confirmed all messages of a batch.
+func confirmed(t *testing.T, what string, answers []error) {
+	t.Helper()
+	for i, err := range answers {
+		if err != nil {
+			t.Fatalf("%s: message %d: %v", what, i, err)
+		}
+	}
+}
+
+// full declares a queue that has room for no more.
+func full(t *testing.T, v *brokertest.VHost) {
+	t.Helper()
+	v.Queue("full", amqp.Table{"x-queue-type": "classic", "x-max-length": int32(1), "x-overflow": "reject-publish"})
+	v.Publish("", "full", amqp.Publishing{})
+	brokertest.Eventually(t, "the queue is full", func() bool { return v.Depth("full") == 1 })
+}
+
 // One batch with every kind of message: each gets its own answer, whatever
 // becomes of its neighbours, and the good ones arrive once and stay safe.
 func TestEachMessageOfABatchHasItsOwnResult(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("q", amqp.Table{"x-queue-type": "classic"})
-		v.Queue("full", amqp.Table{"x-queue-type": "classic", "x-max-length": int32(1), "x-overflow": "reject-publish"})
-		must(t, v.Channel().Publish("", "full", false, false, amqp.Publishing{}))
-		brokertest.Eventually(t, "the queue is full", func() bool { return v.Depth("full") == 1 })
+		full(t, v)
 		must(t, v.Channel().ExchangeDeclare("internal", "fanout", true, false, true, false, nil))
 		twin := message("", "q", "twin", nil)
 		lost := message("", "nowhere", "twin", nil)
@@ -214,11 +230,7 @@ func TestChannelsAreBounded(t *testing.T) {
 		}
 		brokertest.Eventually(t, "RabbitMQ shows the channel", func() bool { return len(channels(t, v)) > own })
 		expect.Equal(t, len(channels(t, v))-own, 1, "one message after the other takes … channels")
-		for i, err := range p.Send(ctx, out)(ctx) {
-			if err != nil {
-				t.Fatalf("message %d: %v", i, err)
-			}
-		}
+		confirmed(t, "at once", p.Send(ctx, out)(ctx))
 		// RabbitMQ shows channels in the order in which they were opened: all of the
 		// publisher's before this one, which is the first of a third connection.
 		must(t, errOf(v.Dial().Channel()))
@@ -237,9 +249,7 @@ func TestChannelsAreBounded(t *testing.T) {
 func TestAChannelThatNacksIsReplaced(t *testing.T) {
 	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("q", amqp.Table{"x-queue-type": "classic"})
-		v.Queue("full", amqp.Table{"x-queue-type": "classic", "x-max-length": int32(1), "x-overflow": "reject-publish"})
-		v.Publish("", "full", amqp.Publishing{})
-		brokertest.Eventually(t, "the queue is full", func() bool { return v.Depth("full") == 1 })
+		full(t, v)
 		p := publisher(t, v.URL())
 		sent := 0
 		replaced := func() bool {
@@ -288,21 +298,13 @@ func aQueueThatHangsDelaysNoOther(t *testing.T, v *brokertest.VHost, n *rabbitno
 		}
 		return all
 	}
-	confirmed := func(what string, wait func(context.Context) []error) {
-		t.Helper()
-		for i, err := range wait(ctx) {
-			if err != nil {
-				t.Fatalf("%s: message %d: %v", what, i, err)
-			}
-		}
-	}
-	confirmed("before", p.Send(ctx, many(250, "used"))) // more than half of RabbitMQ's credit
+	confirmed(t, "before", p.Send(ctx, many(250, "used"))(ctx)) // more than half of RabbitMQ's credit
 	v.Leader(n, "suspend", "new")
 	v.Leader(n, "suspend", "used")
 	var stuck []func(context.Context) []error
 	for range 4 {
 		stuck = append(stuck, p.Send(ctx, many(512, "new")), p.Send(ctx, many(512, "used")))
-		confirmed("another queue meanwhile", p.Send(ctx, many(1000, "q")))
+		confirmed(t, "another queue meanwhile", p.Send(ctx, many(1000, "q"))(ctx))
 	}
 	brokertest.Eventually(t, "each has all sessions that it may have, and the third queue and the test one or more", func() bool {
 		n := len(channels(t, v))
@@ -368,11 +370,7 @@ func aMessageWhoseSendWasCancelledIsNotPublishedLater(t *testing.T, v *brokertes
 		}
 	}
 	v.Leader(n, "resume", "stuck")
-	for i, err := range append(first(t.Context()), p.Send(t.Context(), all[:1])(t.Context())...) {
-		if err != nil {
-			t.Fatalf("message %d, once the queue answers: %v", i, err)
-		}
-	}
+	confirmed(t, "once the queue answers", append(first(t.Context()), p.Send(t.Context(), all[:1])(t.Context())...))
 	expect.Equal(t, v.Depth("stuck"), len(all)+1, "arrived")
 }
 
@@ -664,9 +662,7 @@ func TestAskingForAMissingQueueLeavesThePublishingChannel(t *testing.T) {
 			}
 			answers := p.Send(ctx, out)
 			must(t, p.Consumers(ctx, []string{"gone"}, func(string, int, int) {}))
-			for _, err := range answers(ctx) {
-				must(t, err)
-			}
+			confirmed(t, "meanwhile", answers(ctx))
 		}
 		if n := v.Depth("q"); n != rounds*each {
 			t.Errorf("%d arrived of %d", n, rounds*each)
