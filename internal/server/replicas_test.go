@@ -129,14 +129,6 @@ func TestAPauseIsInForceEverywhereWithinASecond(t *testing.T) {
 func TestASetBreakerIsSetEverywhereWithinASecond(t *testing.T) {
 	b := throttle.DefaultBreaker()
 	together(t, 3, throttle.Rules{Breaker: &b, NoConsumer: throttle.RetryWithoutConsumers}, func(t *testing.T, s *scene) {
-		states := func(want throttle.State, forced bool) {
-			t.Helper()
-			for _, n := range s.nodes {
-				if v := n.Throttle.View("q", time.Now()); v.State != want || v.Forced != forced {
-					t.Errorf("a second later %s is %s, forced %v; want %s", n.ID, v.State, v.Forced, want)
-				}
-			}
-		}
 		for range 2 {
 			for _, step := range []struct {
 				to     string
@@ -145,7 +137,7 @@ func TestASetBreakerIsSetEverywhereWithinASecond(t *testing.T) {
 			}{{"open", throttle.Open, true}, {"closed", throttle.Closed, true}, {"auto", throttle.Closed, false}} {
 				must(t, s.follower().Actions.Breaker(context.Background(), boss, "q", step.to, "so"))
 				time.Sleep(time.Second)
-				states(step.want, step.forced)
+				s.breakerIs("a second later", step.want, step.forced)
 			}
 		}
 		// From open, auto probes: at the leader alone, whatever replica it was said at.
@@ -153,7 +145,7 @@ func TestASetBreakerIsSetEverywhereWithinASecond(t *testing.T) {
 			must(t, s.follower().Actions.Breaker(context.Background(), boss, "q", to, "so"))
 			time.Sleep(time.Second)
 		}
-		states(throttle.HalfOpen, false)
+		s.breakerIs("a second later", throttle.HalfOpen, false)
 		s.due("q", 100)
 		time.Sleep(5 * time.Second)
 		if n := s.count(); n != b.Probes || s.by[s.leader()] != b.Probes {
@@ -175,9 +167,10 @@ func TestOneBreakerForAll(t *testing.T) {
 		if n < 30 || n > 75 {
 			t.Errorf("%d retried before the breaker opened; it opens by 30", n)
 		}
+		s.breakerIs("by then", throttle.Open, false)
 		for _, r := range s.nodes {
-			if v := r.Throttle.View("q", time.Now()); v.State != throttle.Open || v.Until.IsZero() {
-				t.Errorf("at %s it is %s", r.ID, v.State)
+			if r.Throttle.View("q", time.Now()).Until.IsZero() {
+				t.Errorf("%s does not say until when it is open", r.ID)
 			}
 		}
 		time.Sleep(4 * time.Second)
@@ -194,34 +187,20 @@ func TestOneBreakerForAll(t *testing.T) {
 			t.Errorf("%d retried after the wait, %d by the new leader; want %d probes by it", s.count()-n, got, b.Probes)
 		}
 		// The probes failed: open again, and longer.
-		for _, r := range s.nodes {
-			if v := r.Throttle.View("q", time.Now()); v.State != throttle.Open {
-				t.Errorf("after the probes failed it is %s at %s", v.State, r.ID)
-			}
-		}
+		s.breakerIs("after the probes failed", throttle.Open, false)
 		s.mu.Lock()
 		s.failing = false
 		s.mu.Unlock()
 		time.Sleep(30 * time.Second)
-		for _, r := range s.nodes {
-			if v := r.Throttle.View("q", time.Now()); v.State != throttle.Ramp {
-				t.Errorf("after the probes went well it is %s at %s", v.State, r.ID)
-			}
-		}
+		s.breakerIs("after the probes went well", throttle.Ramp, false)
 		if s.count() < n+2*b.Probes+20 {
 			t.Errorf("%d retried in the ramp", s.count()-n)
 		}
-		joined := s.join()
+		s.join()
 		time.Sleep(time.Second)
-		if v := joined.Throttle.View("q", time.Now()); v.State != throttle.Ramp {
-			t.Errorf("who joins has it %s", v.State)
-		}
+		s.breakerIs("when one has joined", throttle.Ramp, false)
 		time.Sleep(40 * time.Second)
-		for _, r := range s.nodes {
-			if v := r.Throttle.View("q", time.Now()); v.State != throttle.Closed {
-				t.Errorf("in the end it is %s at %s", v.State, r.ID)
-			}
-		}
+		s.breakerIs("in the end", throttle.Closed, false)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if want := []string{"open", "half-open", "open", "half-open", "ramp", "closed"}; !slices.Equal(s.changes, want) {
@@ -382,6 +361,16 @@ func (s *scene) follower() *node {
 	s.t.Helper()
 	leader := s.leader()
 	return s.nodes[slices.IndexFunc(s.nodes, func(n *node) bool { return n != leader })]
+}
+
+// breakerIs checks the state of a breaker at each node.
+func (s *scene) breakerIs(when string, want throttle.State, forced bool) {
+	s.t.Helper()
+	for _, n := range s.nodes {
+		v := n.Throttle.View("q", time.Now())
+		expect.Equal(s.t, v.State, want, "%s at %s", when, n.ID)
+		expect.Equal(s.t, v.Forced, forced, "%s at %s: forced", when, n.ID)
+	}
 }
 
 func (s *scene) count() int {
