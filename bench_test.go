@@ -22,20 +22,12 @@ func BenchmarkSuccess(b *testing.B) {
 	const prefetch = 100
 	bare := func(b *testing.B, v *brokertest.VHost, handled func()) (stop func()) {
 		conn, err := amqp.Dial(v.URL())
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 		ch, err := conn.Channel()
-		if err != nil {
-			b.Fatal(err)
-		}
-		if err := ch.Qos(prefetch, 0, false); err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
+		must(b, ch.Qos(prefetch, 0, false))
 		in, err := ch.Consume("orders", "", false, false, false, false, nil)
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 		go func() {
 			for d := range in {
 				handled()
@@ -95,15 +87,11 @@ func BenchmarkSuccess(b *testing.B) {
 func fill(b *testing.B, v *brokertest.VHost, n int) {
 	ch := v.Channel()
 	defer ch.Close()
-	if err := ch.Confirm(false); err != nil {
-		b.Fatal(err)
-	}
+	must(b, ch.Confirm(false))
 	var window []*amqp.DeferredConfirmation
 	for i := range n {
 		c, err := ch.PublishWithDeferredConfirm("", "orders", true, false, amqp.Publishing{Body: make([]byte, 256), Headers: amqp.Table{"n": int64(i)}, DeliveryMode: amqp.Persistent})
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 		if window = append(window, c); len(window) == 1000 || i == n-1 {
 			for _, c := range window {
 				if !c.Wait() {

@@ -23,6 +23,7 @@ import (
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/testenv/authority"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 func slogTo(w *brokertest.Output) *slog.Logger { return slog.New(slog.NewTextHandler(w, nil)) }
@@ -52,8 +53,7 @@ func TestZeroValuesAreErrors(t *testing.T) {
 	client := func(c redrive.Config) error {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		_, err := redrive.NewClient(ctx, c)
-		return err
+		return errOf(redrive.NewClient(ctx, c))
 	}
 	amqpConfig := func(a amqp.Config) error {
 		return client(redrive.Config{URLs: []string{"amqp://localhost"}, AMQP: a})
@@ -203,13 +203,9 @@ func TestAConsumerByTLS(t *testing.T) {
 			v.Publish("", "orders", amqp.Publishing{Body: []byte("1")})
 			for want := 1; want <= 2; want++ {
 				got := brokertest.Receive(t, seen, "an attempt")
-				if got != want {
-					t.Errorf("attempt %d, want %d", got, want)
-				}
+				expect.Equal(t, got, want, "attempt")
 			}
-			if err := stop(); err != nil {
-				t.Error(err)
-			}
+			must(t, stop())
 		}
 	})
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/redrive-mq/redrive"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -119,9 +120,7 @@ func TestAMessageThatEndsItsProcessIsParked(t *testing.T) {
 				if reason, _ := d.Headers[wire.HeaderParkReason].(string); string(d.Body) != "poison" || !strings.Contains(reason, "too often") {
 					t.Errorf("parked is %q: %q", d.Body, reason)
 				}
-				if n := v.Depth(wire.QueueParked); n != 0 {
-					t.Errorf("%d more are parked", n)
-				}
+				expect.Equal(t, v.Depth(wire.QueueParked), 0, "more are parked")
 				for i := range 30 {
 					if i != 6 && !handled[fmt.Sprint(i)] {
 						t.Errorf("message %d was never handled", i)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/delay/report"
 	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -79,9 +80,8 @@ func TestTheServiceIsAskedForNoShorterDelay(t *testing.T) {
 		math.MaxInt64: int64(math.MaxInt64/int64(time.Millisecond)) + 1,
 	} {
 		_, ticket := a.verdict(&Message{}, &failure{retryAfter: &RetryAfterError{Delay: delay}}, "")
-		if got := ticket.Headers[wire.HeaderDelay]; got != want {
-			t.Errorf("for a delay of %s the service is asked for %v ms, want %v", delay, got, want)
-		}
+		expect.Equal(t, ticket.Headers[wire.HeaderDelay], want,
+			"for a delay of %s the service is asked for … ms", delay)
 	}
 }
 
@@ -120,14 +120,10 @@ func TestAHookThatHangs(t *testing.T) {
 		for range hookBuffer + 7 {
 			h.add(ParkedMessage{})
 		}
-		if n := dropped.Load(); n != 7 {
-			t.Errorf("%d calls are dropped, want 7", n)
-		}
+		expect.Equal(t, dropped.Load(), 7, "calls are dropped")
 		began := time.Now()
 		h.close()
-		if took := time.Since(began); took != hookGrace {
-			t.Errorf("it closed after %s, want %s", took, hookGrace)
-		}
+		expect.Equal(t, time.Since(began), hookGrace, "it closed after")
 		if r, d := returned.Load(), dropped.Load(); r != 1 || d != hookBuffer+7 {
 			t.Errorf("%d calls returned and %d were dropped", r, d)
 		}

@@ -19,6 +19,7 @@ import (
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/testenv/authority"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/rabbitnode"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -114,9 +115,7 @@ func TestAMessageThatCannotBePublishedStaysInItsQueue(t *testing.T) {
 		v.Publish("", "orders", amqp.Publishing{Body: []byte("large"), Headers: amqp.Table{"h": strings.Repeat("x", 131072-100)}})
 		v.Publish("", "orders", amqp.Publishing{Body: []byte("small")})
 		brokertest.Eventually(t, "the other is parked", func() bool { return seen.count(redrive.Parked) == 1 && seen.count(redrive.Unsettled) == 1 })
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		must(t, stop())
 		if n := strings.Count(log.String(), "neither for its retry nor to redrive.parked"); n != 1 || strings.Contains(log.String(), "xxxx") {
 			t.Errorf("said %d times: %.2000s", n, log.String())
 		}
@@ -146,13 +145,9 @@ func TestAnOutageOfTheDelayQueueIsLoggedOnce(t *testing.T) {
 		})
 		must(t, v.Channel().QueueBind(wire.QueueParked, "", exchange, false, nil))
 		brokertest.Eventually(t, "all are parked", func() bool { return seen.count(redrive.Parked) == n })
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		must(t, stop())
 		for _, line := range []string{"failed messages cannot be published", "failed messages are published again"} {
-			if got := strings.Count(log.String(), line); got != 1 {
-				t.Errorf("%q is said %d times: %s", line, got, log.String())
-			}
+			expect.Equal(t, strings.Count(log.String(), line), 1, "%q is said … times: %s", line, log.String())
 		}
 	})
 }
@@ -189,9 +184,7 @@ func TestALostConnectionIsLoggedOnce(t *testing.T) {
 		brokertest.Eventually(t, "the connection is lost", func() bool { return seen.losses() > 0 })
 		close(lost)
 		brokertest.Eventually(t, "all are handled again", func() bool { return seen.count(redrive.Succeeded) >= n })
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		must(t, stop())
 		warnings := 0
 		for line := range strings.Lines(log.String()) {
 			if strings.Contains(line, "level=WARN") && !strings.Contains(line, "trying again until it works") {
@@ -250,9 +243,7 @@ func TestADeletedQueueIsConsumedAgain(t *testing.T) {
 		brokertest.Eventually(t, "it consumes again", func() bool { return seen.connections() == 2 })
 		v.Publish("", "orders", amqp.Publishing{})
 		brokertest.Eventually(t, "it is handled", func() bool { return seen.count(redrive.Succeeded) == 1 })
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		must(t, stop())
 	})
 }
 
@@ -328,9 +319,7 @@ func TestAStopDoesNotWaitForAHandlerThatHangs(t *testing.T) {
 			t.Error("the context of a handler did not end")
 		}
 		brokertest.Eventually(t, "both are in their queue", func() bool { return v.Depth("orders") == 2 })
-		if n := v.Depth(wire.QueueParked); n != 0 {
-			t.Errorf("%d messages are parked", n)
-		}
+		expect.Equal(t, v.Depth(wire.QueueParked), 0, "messages are parked")
 	})
 }
 
@@ -362,12 +351,8 @@ func TestASlowHandlerDelaysNoOther(t *testing.T) {
 			brokertest.Receive(t, quick, "a delivery on the next connection")
 		}
 		close(end)
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
-		if n := v.Depth("orders") + v.Depth("redrive.delay.50ms"); n != 0 {
-			t.Errorf("%d messages are left", n)
-		}
+		must(t, stop())
+		expect.Equal(t, v.Depth("orders")+v.Depth("redrive.delay.50ms"), 0, "messages are left")
 	})
 }
 
@@ -419,9 +404,7 @@ func consumeAll(t *testing.T, client *redrive.Client, c setup, names []string, s
 			return nil
 		}
 		running.Go(func() {
-			if err := client.Consume(context.Background(), k); err != nil {
-				t.Errorf("%s: %v", name, err)
-			}
+			expect.Err(t, client.Consume(context.Background(), k), nil, "%s", name)
 		})
 	}
 	return running.Wait
@@ -504,26 +487,19 @@ func TestAConsumerThatStopsStopsNoOther(t *testing.T) {
 
 		missing := c.Consumer
 		missing.Queue, missing.Handler = "missing", nothing
-		if err := client.Consume(t.Context(), missing); !errors.Is(err, wire.ErrQueueGone) {
-			t.Errorf("a queue that is missing: %v", err)
-		}
+		expect.Err(t, client.Consume(t.Context(), missing), wire.ErrQueueGone, "a queue that is missing")
 		late := c.Consumer
 		late.Queue, late.Handler = names[0], nothing
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err := client.Consume(ended, late); !errors.Is(err, context.Canceled) {
-			t.Errorf("a consumer that is stopped before it begins: %v", err)
-		}
-		if err := redrive.Consume(ended, c.Config, late); !errors.Is(err, context.Canceled) {
-			t.Errorf("a consumer that is stopped before it is connected: %v", err)
-		}
+		expect.Err(t, client.Consume(ended, late), context.Canceled, "a consumer that is stopped before it begins")
+		expect.Err(t, redrive.Consume(ended, c.Config, late), context.Canceled,
+			"a consumer that is stopped before it is connected")
 		ended, cancel = context.WithCancel(t.Context())
 		other := c.Consumer
 		other.Queue, other.Handler = names[1], func(context.Context, *redrive.Message) error { cancel(); return nil }
 		v.Publish("", names[1], amqp.Publishing{})
-		if err := client.Consume(ended, other); err != nil {
-			t.Errorf("a consumer that is stopped: %v", err)
-		}
+		expect.Err(t, client.Consume(ended, other), nil, "a consumer that is stopped")
 		v.Must("DELETE", "queues/"+v.Name+"/"+names[2], nil)
 		brokertest.Eventually(t, "RabbitMQ has cancelled one", func() bool {
 			return cancelled.losses() == 1 && strings.Contains(log.String(), "RabbitMQ cancelled the consumer")
@@ -602,9 +578,7 @@ func TestNewClientReturnsErrorsThatAPersonMustFix(t *testing.T) {
 				t.Errorf("%v, want %v", err, c.want)
 			}
 		}
-		if log.String() != "" {
-			t.Errorf("it is logged as well: %s", log.String())
-		}
+		expect.Equal(t, log.String(), "", "it is logged as well")
 	})
 }
 
@@ -621,12 +595,8 @@ func TestTheClientsOwnAMQPConfig(t *testing.T) {
 		stop := consume(t, c, func(_ context.Context, m *redrive.Message) error { came <- m.Attempt; return nil })
 		v.Publish("", "orders", amqp.Publishing{})
 		<-came
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
-		if dialed.Load() != 2 {
-			t.Errorf("its dialer was called %d times", dialed.Load())
-		}
+		must(t, stop())
+		expect.Equal(t, dialed.Load(), 2, "its dialer was called … times")
 	})
 }
 
@@ -695,9 +665,7 @@ func consumingGoesOnAfterAReconnectDuringAnAlarm(t *testing.T, v *brokertest.VHo
 		defer mu.Unlock()
 		return retried >= 2
 	})
-	if err := stop(); err != nil {
-		t.Error(err)
-	}
+	must(t, stop())
 }
 
 // closeConnection has RabbitMQ close the connection of a name, and tells whether it knew one.
@@ -774,9 +742,7 @@ func aForwardTargetThatHangsDelaysNothingElse(t *testing.T, v *brokertest.VHost,
 		}
 		return true
 	})
-	if got := out.count(redrive.Forwarded); got != 0 {
-		t.Errorf("%d are forwarded to a queue that hangs", got)
-	}
+	expect.Equal(t, out.count(redrive.Forwarded), 0, "are forwarded to a queue that hangs")
 	v.Leader(n, "resume", "target")
 	brokertest.Eventually(t, "three are forwarded", func() bool { return out.count(redrive.Forwarded) == 3 && v.Depth("target") == 3 })
 }

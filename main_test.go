@@ -18,6 +18,7 @@ import (
 	"github.com/redrive-mq/redrive"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -151,10 +152,4 @@ func (o *outcomes) losses() int {
 	return o.lost
 }
 
-// must ends a test at an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must, errOf = expect.NoError, expect.ErrOf

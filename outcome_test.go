@@ -18,6 +18,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/headers"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/rabbitnode"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -105,19 +106,13 @@ func TestOutcomes(t *testing.T) {
 				for o, n := range c.want {
 					brokertest.Eventually(t, fmt.Sprint(n, " ", o), func() bool { return seen.count(o) == n })
 				}
-				if err := stop(); err != nil {
-					t.Error(err)
-				}
-				if n := v.Depth("orders"); n != 0 {
-					t.Errorf("%d messages are left", n)
-				}
+				must(t, stop())
+				expect.Equal(t, v.Depth("orders"), 0, "messages are left")
 				if c.want[redrive.Forwarded] > 0 {
 					v.Consume("rest").Take("7")
 				}
 				if c.why == "" {
-					if n := v.Depth(wire.QueueParked); n != 0 {
-						t.Errorf("%d messages are parked", n)
-					}
+					expect.Equal(t, v.Depth(wire.QueueParked), 0, "messages are parked")
 					return
 				}
 				d := parked(v)
@@ -386,9 +381,7 @@ func TestTheOutcomesOfABatch(t *testing.T) {
 		brokertest.Eventually(t, "all have ended", func() bool {
 			return seen.count(redrive.Succeeded) == 3*n/5 && seen.count(redrive.Parked) == n/5 && seen.count(redrive.Discarded) == n/5
 		})
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		must(t, stop())
 		if left, parked := v.Depth("orders"), v.Depth(wire.QueueParked); left != 0 || parked != n/5 {
 			t.Errorf("%d messages are left and %d parked", left, parked)
 		}
@@ -433,12 +426,8 @@ func TestAPartialBatchIsHandledAtTheEnd(t *testing.T) {
 		close(full)
 		brokertest.Eventually(t, "the full one is settled", func() bool { return seen.count(redrive.Succeeded) == 2 })
 		brokertest.Eventually(t, "RabbitMQ has delivered the third", func() bool { return v.Depth("orders") == 0 })
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
-		if n := seen.count(redrive.Succeeded) + v.Depth("orders"); n != 3 {
-			t.Errorf("%d messages of 3", n)
-		}
+		must(t, stop())
+		expect.Equal(t, seen.count(redrive.Succeeded)+v.Depth("orders"), 3, "messages")
 	})
 }
 
@@ -515,9 +504,7 @@ func TestOnParked(t *testing.T) {
 				t.Errorf("%+v, want %s", e, want)
 			}
 		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		must(t, stop())
 		if s := log.String(); strings.Count(s, "Config.OnParked panicked") != 1 {
 			t.Error(s)
 		}
@@ -578,9 +565,7 @@ func TestARetryAfterBeyondThePolicyIsLogged(t *testing.T) {
 			}
 			last = at
 		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		must(t, stop())
 		if !strings.Contains(said.String(), told) || !strings.Contains(said.String(), "asked=1h0m0s") {
 			t.Errorf("it said:\n%s", said.String())
 		}
@@ -593,9 +578,7 @@ func TestARetryAfterBeyondThePolicyIsLogged(t *testing.T) {
 func TestASlowHandlerAndConsumerTimeout(t *testing.T) {
 	brokertest.EachPrivate(t, "consumer_timeout = 10000\n", func(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
 		// RabbitMQ 3 looks for what has timed out once a minute.
-		if _, err := n.Eval(context.Background(), "application:set_env(rabbit, channel_tick_interval, 500)."); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(n.Eval(context.Background(), "application:set_env(rabbit, channel_tick_interval, 500).")))
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(1)})
 		const messages = 60
 		for range messages {
@@ -709,9 +692,7 @@ func TestNative(t *testing.T) {
 			last = a
 		}
 		brokertest.Eventually(t, "it is parked", func() bool { return seen.count(redrive.Parked) == 1 })
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		must(t, stop())
 		if d := parked(v); d.Headers["x-delivery-count"] != nil || d.Headers["x-redrive-attempt"] != int64(3) {
 			t.Errorf("parked with %v", d.Headers)
 		}
@@ -745,12 +726,9 @@ func TestNativeNoticesAQueueThatDoesNotDelay(t *testing.T) {
 			for range 2 {
 				brokertest.Receive(t, came, "an attempt")
 			}
-			if err := stop(); err != nil {
-				t.Error(err)
-			}
-			if noticed := strings.Contains(said.String(), "delivered again too soon"); noticed != (queue == "not") {
-				t.Errorf("queue %q: noticed: %v; it said:\n%s", queue, noticed, said.String())
-			}
+			must(t, stop())
+			expect.Equal(t, strings.Contains(said.String(), "delivered again too soon"), (queue == "not"),
+				"queue %q: it was noticed; it said:\n%s", queue, said.String())
 		}
 	})
 }
