@@ -10,6 +10,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/delay/native"
 	"github.com/redrive-mq/redrive/internal/delay/ttlqueue"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/rabbitnode"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -63,9 +64,7 @@ func killingRabbitMQLosesNothing(t *testing.T, v *brokertest.VHost, n *rabbitnod
 	}
 	// RabbitMQ 3.10 writes the registration of a quorum queue to disk some
 	// minutes after it was declared. These queues are to be old.
-	if _, err := n.Eval(t.Context(), "[dets:sync(T) || T <- dets:all()]."); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errOf(n.Eval(t.Context(), "[dets:sync(T) || T <- dets:all()].")))
 	waiting := map[string]time.Time{}
 	for _, b := range all {
 		if b.name != "Native" {
@@ -83,9 +82,7 @@ func killingRabbitMQLosesNothing(t *testing.T, v *brokertest.VHost, n *rabbitnod
 			waiting[string(d.Body)] = b.fail(d, b.name, killDelay).since
 		}
 		// The next one is answered only when the rejects before it were taken.
-		if _, err := c.Channel.QueueDeclarePassive(b.name, true, false, false, false, nil); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(c.Channel.QueueDeclarePassive(b.name, true, false, false, false, nil)))
 	}
 	n.Kill()
 	// Now and then RabbitMQ does not bring a quorum queue of its own back
@@ -193,9 +190,7 @@ func aFullWorkQueueLosesNothing(t *testing.T, v *brokertest.VHost, _ *rabbitnode
 		must(t, d.Ack(false))
 		ran(b.name, v.Version, "full work queue")
 	}
-	if n := v.Depth(wire.QueueParked); n != 0 {
-		t.Errorf("%d are parked", n)
-	}
+	expect.Equal(t, v.Depth(wire.QueueParked), 0, "are parked")
 }
 
 // A work queue that refuses what comes due holds up its own messages alone. A

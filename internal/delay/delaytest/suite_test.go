@@ -21,6 +21,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/delay/ttlqueue"
 	"github.com/redrive-mq/redrive/internal/headers"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -226,9 +227,7 @@ func TestTheLongestDelay(t *testing.T) {
 		b.work("orders").Channel.Close()
 		ticket, err := b.way.Ticket("orders", longest)
 		must(t, err)
-		if err := b.hold(ticket, "orders", wire.Message{}); err != nil {
-			t.Errorf("a delay of %s: %v", longest, err)
-		}
+		expect.Err(t, b.hold(ticket, "orders", wire.Message{}), nil, "a delay of %s", longest)
 		if _, err := b.way.Ticket("orders", longest+1); err == nil {
 			t.Errorf("a delay longer than %s was taken", longest)
 		}
@@ -284,25 +283,18 @@ func TestAMessageComesBackWithItsProperties(t *testing.T) {
 			if history.Exchange != "shop" || history.RoutingKey != "order.eu" || history.UserID != "guest" || history.Failures != 1 || history.Queue != "orders" {
 				t.Errorf("its history is %+v", history)
 			}
-			if rekeyed := d.RoutingKey == "orders"; rekeyed != b.way.Limits().ChangesRoutingKey {
-				t.Errorf("it came back with the routing key %q; its limits say that it has another: %v", d.RoutingKey, b.way.Limits().ChangesRoutingKey)
-			}
-			if diff := cmp.Diff(sent.Headers, headers.Clean(d.Headers)); diff != "" {
-				t.Errorf("headers (-sent +returned):\n%s", diff)
-			}
+			expect.Equal(t, d.RoutingKey == "orders", b.way.Limits().ChangesRoutingKey,
+				"it came back with the routing key %q; its limits say that it has another", d.RoutingKey)
+			expect.Equal(t, cmp.Diff(sent.Headers, headers.Clean(d.Headers)), "", "headers (-sent +returned):\n")
 			got, want := brokertest.Published(&d), sent
 			want.Headers, want.UserId, want.Expiration = nil, "", "" // kept in our header; the broker takes it off, and it would count again
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("properties (-sent +returned):\n%s", diff)
-			}
+			expect.Equal(t, cmp.Diff(want, got), "", "properties (-sent +returned):\n")
 			// As the library reads it for the next time.
 			d.Exchange, d.RoutingKey, d.UserId = history.Exchange, history.RoutingKey, history.UserID
 		}
 		must(t, d.Ack(false))
 		for _, q := range []string{"copies", wire.QueueParked} {
-			if n := b.v.Depth(q); n != 0 {
-				t.Errorf("%d messages are in %s", n, q)
-			}
+			expect.Equal(t, b.v.Depth(q), 0, "messages are in %s", q)
 		}
 	})
 }
@@ -329,9 +321,7 @@ func TestNativeGrowsLinearly(t *testing.T) {
 			return
 		}
 		for i, w := range waits {
-			if n := headers.Deliveries(d.Headers); n != int64(i) {
-				t.Errorf("after %d failures RabbitMQ counts %d", i, n)
-			}
+			expect.Equal(t, headers.Deliveries(d.Headers), int64(i), "after %d failures RabbitMQ counts", i)
 			d = b.back(c, "a", b.fail(d, "orders", w))
 		}
 		b.fail(d, "orders", longest)
@@ -349,20 +339,14 @@ func TestVerify(t *testing.T) {
 		b.v.Queue("orders", b.queue)
 		topology := b.way.Topology("orders")
 		for range 2 {
-			if err := b.p.Verify(ctx, topology); !errors.Is(err, wire.ErrUnroutable) {
-				t.Errorf("with nothing there: %v", err)
-			}
+			expect.Err(t, b.p.Verify(ctx, topology), wire.ErrUnroutable, "with nothing there")
 		}
 		b.declare("orders")
 		b.declare("orders") // twice is as good as once
-		if err := b.p.Verify(ctx, topology); err != nil {
-			t.Errorf("with everything there: %v", err)
-		}
+		expect.Err(t, b.p.Verify(ctx, topology), nil, "with everything there")
 		for _, q := range topology.Queues[:min(2, len(topology.Queues))] {
 			b.v.DeleteQueue(q.Name)
-			if err := b.p.Verify(ctx, topology); !errors.Is(err, wire.ErrQueueGone) {
-				t.Errorf("without the queue %s: %v", q.Name, err)
-			}
+			expect.Err(t, b.p.Verify(ctx, topology), wire.ErrQueueGone, "without the queue %s", q.Name)
 			b.declare("orders")
 		}
 		if err := b.p.Declare(ctx, b.way.Topology("missing")); b.name != "Native" && !errors.Is(err, wire.ErrQueueGone) {
@@ -384,18 +368,14 @@ func TestADelayQueueWithOtherArgumentsIsReported(t *testing.T) {
 		ch := b.v.Channel()
 		differs := func(what string) {
 			t.Helper()
-			if err := b.p.Declare(t.Context(), topology); !errors.Is(err, wire.ErrDiffers) {
-				t.Errorf("%s exists with other settings: %v", what, err)
-			}
+			expect.Err(t, b.p.Declare(t.Context(), topology), wire.ErrDiffers, "%s exists with other settings", what)
 		}
 		for _, q := range topology.Queues {
 			if _, err := ch.QueueDeclare(q.Name, true, false, false, false, amqp.Table{"x-queue-type": q.Args["x-queue-type"], "x-max-length": int32(5)}); err != nil {
 				t.Fatal(err)
 			}
 			differs("queue " + q.Name)
-			if _, err := ch.QueueDelete(q.Name, false, false, false); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errOf(ch.QueueDelete(q.Name, false, false, false)))
 		}
 		for _, e := range topology.Exchanges {
 			must(t, ch.ExchangeDelete(e.Name, false, false))
@@ -403,9 +383,7 @@ func TestADelayQueueWithOtherArgumentsIsReported(t *testing.T) {
 			differs("exchange " + e.Name)
 			must(t, ch.ExchangeDelete(e.Name, false, false))
 		}
-		if err := b.p.Declare(t.Context(), topology); err != nil {
-			t.Error(err)
-		}
+		must(t, b.p.Declare(t.Context(), topology))
 	})
 }
 
@@ -419,9 +397,7 @@ func TestAMissingPluginIsReported(t *testing.T) {
 			t.Skip("not run: the broker has the plugin")
 		}
 		for range 2 {
-			if err := p.Declare(t.Context(), plugin.Way{}.Topology("orders")); !errors.Is(err, wire.ErrNoType) {
-				t.Errorf("declaring it: %v", err)
-			}
+			expect.Err(t, p.Declare(t.Context(), plugin.Way{}.Topology("orders")), wire.ErrNoType, "declaring it")
 		}
 		brokertest.Eventually(t, "the publisher works", func() bool { return p.Declare(t.Context(), delay.Due("orders")) == nil })
 	})
@@ -439,9 +415,7 @@ func TestThePluginKnowsNoMandatory(t *testing.T) {
 		ticket, err := b.way.Ticket("orders", 300*ms)
 		must(t, err)
 		ticket.Unchecked = false
-		if err := b.hold(ticket, "orders", wire.Message{Body: []byte("a")}); !errors.Is(err, wire.ErrUnroutable) {
-			t.Errorf("as mandatory: %v", err)
-		}
+		expect.Err(t, b.hold(ticket, "orders", wire.Message{Body: []byte("a")}), wire.ErrUnroutable, "as mandatory")
 		c.Take("a")
 
 		b.v.Queue("copies", amqp.Table{"x-queue-type": "classic"})
@@ -462,9 +436,7 @@ func TestAReportWaitsInTheService(t *testing.T) {
 		ticket, err := b.way.Ticket("orders", time.Second)
 		must(t, err)
 		b.declare("orders")
-		if err := b.hold(ticket, "orders", wire.Message{}); !errors.Is(err, wire.ErrUnroutable) {
-			t.Errorf("before the service has ever run: %v", err)
-		}
+		expect.Err(t, b.hold(ticket, "orders", wire.Message{}), wire.ErrUnroutable, "before the service has ever run")
 		v.Queue(wire.QueueIntake, quorum) // as the service makes it
 		v.Exchange(wire.ExchangeFailures, amqp.ExchangeTopic)
 		must(t, v.Channel().QueueBind(wire.QueueIntake, "#", wire.ExchangeFailures, false, nil))
@@ -539,9 +511,7 @@ func TestNoMessageIsOnlyInAQueueThatItsExpiryDeletes(t *testing.T) {
 				pauses = [2]time.Duration{pause / 2, pause / 2}
 			}
 			all.Go(func() {
-				if err := hold(i, pauses[0], pauses[1]); err != nil {
-					t.Errorf("message %d: %v", i, err)
-				}
+				expect.Err(t, hold(i, pauses[0], pauses[1]), nil, "message %d", i)
 			})
 		}
 		all.Wait()
@@ -577,10 +547,4 @@ func delays(t *testing.T, v *brokertest.VHost, what string) (n int) {
 	return n
 }
 
-// must ends a test at an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must, errOf = expect.NoError, expect.ErrOf

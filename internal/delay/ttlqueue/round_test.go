@@ -6,15 +6,15 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 // Thousands of delays share few queues, and none comes early or much later.
 func TestDynamicRounding(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d, err := NewDynamic(time.Duration(rapid.Int64Range(1, 5000).Draw(t, "step")) * time.Millisecond)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		wait := time.Duration(rapid.Int64Range(0, int64(longestDynamic)).Draw(t, "delay") >> rapid.IntRange(0, 40).Draw(t, "shift"))
 		r := d.round(wait)
 		if r < wait || r < d.step {
@@ -40,15 +40,11 @@ func TestDynamicRounding(t *testing.T) {
 // The documented number is the number.
 func TestDynamicMakesFewQueues(t *testing.T) {
 	d, err := NewDynamic(100 * time.Millisecond)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	names := map[string]bool{}
 	for wait := time.Duration(0); wait <= time.Hour; wait += 7 * time.Millisecond { // half a million
 		ticket, err := d.Ticket("q", wait)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		names[ticket.Exchange] = true
 	}
 	if len(names) != d.most(time.Hour) || len(names) > 310 {
@@ -81,9 +77,7 @@ func TestLevelsRoundUp(t *testing.T) {
 			levels = append(levels, time.Duration(n)*time.Millisecond)
 		}
 		l, err := NewLevels(Quorum, levels...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		wait := time.Duration(rapid.Int64Range(0, int64(100*time.Second)).Draw(t, "delay"))
 		least := time.Duration(-1) // the shortest level that is no shorter
 		for _, level := range levels {
