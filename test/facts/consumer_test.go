@@ -8,6 +8,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 // requeues are the two ways to put a message back.
@@ -34,9 +35,7 @@ func TestDeliveryLimitCountsRejectsAndUntil42AlsoNacks(t *testing.T) {
 				must(t, requeue(work.Next()))
 			}
 			d := v.Consume("dead of " + how).Take("m")
-			if got := deaths(t, d)[0]["reason"]; got != "delivery_limit" {
-				t.Errorf("%s: dead-lettered by %v", how, got)
-			}
+			expect.Equal(t, deaths(t, d)[0]["reason"], "delivery_limit", "%s: dead-lettered by", how)
 			if work.Arrived() {
 				t.Errorf("%s: delivered more than %d times", how, limit+1)
 			}
@@ -196,8 +195,7 @@ func TestAQuorumQueueDeliversAfterItConfirmedACancelUnlessTheWindowIsFull(t *tes
 						late++
 					}
 					must(t, ch.Close())
-					_, err = v.Channel().QueueDelete("work", false, false, false)
-					must(t, err)
+					must(t, errOf(v.Channel().QueueDelete("work", false, false, false)))
 				}
 				if may := kind == "quorum" && !full; late > 0 && !may || late == 0 && may {
 					t.Errorf("%s queue, window full: %v: %d of %d times messages came late", kind, full, late, rounds)
@@ -240,9 +238,7 @@ func aConsumerThatTakesTooLong(t *testing.T, v *vhost) {
 		if since(v, 4, 3) {
 			want = map[string]string{"classic": "neither", "quorum": "cancelled"}[kind]
 		}
-		if is != want {
-			t.Errorf("%s: %s, want %s", kind, is, want)
-		}
+		expect.Equal(t, is, want, "%s", kind)
 		if is == "neither" {
 			must(t, d.Ack(false))
 			continue
@@ -255,9 +251,7 @@ func aConsumerThatTakesTooLong(t *testing.T, v *vhost) {
 			continue
 		}
 		v.Publish("", kind, amqp.Publishing{Body: []byte("next")})
-		if n := v.Depth(kind); n != 1 {
-			t.Errorf("a cancelled consumer gets messages: %d are ready, want 1", n)
-		}
+		expect.Equal(t, v.Depth(kind), 1, "a cancelled consumer gets messages: ready")
 		must(t, d.Ack(false))
 		brokertest.Eventually(t, "the cancelled consumer gets messages", func() bool { return v.Depth(kind) == 0 })
 		must(t, late.Channel.Close())

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 func TestXDeathCountAfterRepublish(t *testing.T) {
@@ -20,9 +21,7 @@ func TestXDeathCountAfterRepublish(t *testing.T) {
 		v.Publish("", "work", amqp.Publishing{Body: []byte("m")})
 		work.Reject()
 		d := dead.Take("m")
-		if n := deaths(t, d)[0]["count"]; n != int64(1) {
-			t.Errorf("first death: count %v, want 1", n)
-		}
+		expect.Equal(t, deaths(t, d)[0]["count"], any(int64(1)), "first death: count")
 		if _, ok := d.Headers["x-last-death-queue"]; ok != since(v, 3, 13) {
 			t.Errorf("x-last-death-queue is there: %t", ok)
 		}
@@ -33,15 +32,11 @@ func TestXDeathCountAfterRepublish(t *testing.T) {
 		if since(v, 4, 0) {
 			want = 1
 		}
-		if n := deaths(t, dead.Take("with x-death"))[0]["count"]; n != want {
-			t.Errorf("republished with its x-death: count %v, want %d", n, want)
-		}
+		expect.Equal(t, deaths(t, dead.Take("with x-death"))[0]["count"], any(want), "republished with its x-death: count")
 
 		v.Publish("", "work", amqp.Publishing{Body: []byte("without")})
 		work.Reject()
-		if n := deaths(t, dead.Take("without"))[0]["count"]; n != int64(1) {
-			t.Errorf("republished without x-death: count %v, want 1", n)
-		}
+		expect.Equal(t, deaths(t, dead.Take("without"))[0]["count"], any(int64(1)), "republished without x-death: count")
 	})
 }
 
@@ -287,9 +282,7 @@ func TestMessageTTLExpiresAtTheHeadOnly(t *testing.T) {
 			v.Publish("", kind, amqp.Publishing{Body: []byte("short"), Expiration: "1"})
 			v.Publish("", "free "+kind, amqp.Publishing{Body: []byte("control"), Expiration: "100"})
 			v.Consume("dead of free " + kind).Take("control")
-			if n := v.Depth(kind); n != 2 {
-				t.Errorf("%s: %d messages are in the queue, want both", kind, n)
-			}
+			expect.Equal(t, v.Depth(kind), 2, "%s: messages are in the queue", kind)
 			if d, ok, err := v.Channel().Get(kind, true); err != nil || !ok || string(d.Body) != "long" {
 				t.Fatalf("%s: got %q, %t, %v", kind, d.Body, ok, err)
 			}
@@ -304,9 +297,7 @@ func TestXExpiresDeletesTheMessagesInside(t *testing.T) {
 			deadLetters(v, kind, "dead", amqp.Table{"x-queue-type": kind, "x-expires": int32(1000)})
 			v.Publish("", kind, amqp.Publishing{})
 			brokertest.Eventually(t, kind+" has expired", func() bool { return gone(t, v, kind) })
-			if n := v.Depth("dead"); n != 0 {
-				t.Errorf("%s: %d messages were dead-lettered", kind, n)
-			}
+			expect.Equal(t, v.Depth("dead"), 0, "%s: messages were dead-lettered", kind)
 		}
 	})
 }
@@ -314,9 +305,8 @@ func TestXExpiresDeletesTheMessagesInside(t *testing.T) {
 func TestDeclaringAgainRenewsXExpiresOfAClassicQueueOnly(t *testing.T) {
 	onEach(t, func(t *testing.T, v *vhost) {
 		for _, kind := range bothTypes {
-			if renewed := staysWhileDeclared(t, v, kind, 2*time.Second); renewed != (kind == "classic") {
-				t.Errorf("%s: declaring again renews: %t", kind, renewed)
-			}
+			expect.Equal(t, staysWhileDeclared(t, v, kind, 2*time.Second), (kind == "classic"),
+				"%s: declaring again renews", kind)
 		}
 	})
 }
@@ -328,8 +318,7 @@ func staysWhileDeclared(t *testing.T, v *vhost, kind string, expires time.Durati
 	declare := func() (amqp.Queue, error) {
 		return ch.QueueDeclare(kind, true, false, false, false, amqp.Table{"x-queue-type": kind, "x-expires": expires.Milliseconds()})
 	}
-	_, err := declare()
-	must(t, err)
+	must(t, errOf(declare()))
 	v.Publish("", kind, amqp.Publishing{})
 	most := expires * 5 / 2
 	if kind == "quorum" {
@@ -345,8 +334,7 @@ func staysWhileDeclared(t *testing.T, v *vhost, kind string, expires time.Durati
 			<-time.After(expires / 10)
 			continue
 		}
-		_, err = ch.QueueDelete(kind, false, false, false)
-		must(t, err)
+		must(t, errOf(ch.QueueDelete(kind, false, false, false)))
 		if gap > expires/2 { // the machine stood still: this proves nothing
 			return staysWhileDeclared(t, v, kind, 2*expires)
 		}
@@ -378,9 +366,7 @@ func TestCCStaysAndIsReadAgainOnARepublishSince313(t *testing.T) {
 			t.Errorf("delivered with BCC %v and CC %v, want CC alone", d.Headers["BCC"], d.Headers["CC"])
 		}
 		d = v.Consume("dead").Take("m")
-		if got := d.Headers["CC"] != nil; got != since(v, 3, 13) {
-			t.Errorf("dead-lettered with CC: %t", got)
-		}
+		expect.Equal(t, d.Headers["CC"] != nil, since(v, 3, 13), "dead-lettered with CC")
 		// mandatory is content with the copy.
 		ch := v.Channel()
 		must(t, ch.Confirm(false))
@@ -444,9 +430,7 @@ func TestPropertiesOverAFrameEndTheWholeConnection(t *testing.T) {
 		const frame = 131_072
 		v.Queue("work", nil)
 		conn := v.Dial()
-		if got := conn.Config.FrameSize; got != frame {
-			t.Errorf("a frame is %d bytes, want %d", got, frame)
-		}
+		expect.Equal(t, conn.Config.FrameSize, frame, "a frame is … bytes")
 		end := conn.NotifyClose(make(chan *amqp.Error, 1))
 		ch, err := conn.Channel()
 		must(t, err)
@@ -551,8 +535,6 @@ func TestAnExchangeThatIsItsOwnAlternateReturnsWhateverAPolicySays(t *testing.T)
 				must(t, ch.ExchangeDelete("ours "+kind, false, false))
 			}
 		}
-		if n := v.Depth("unrouted"); n != 3 {
-			t.Errorf("the alternate exchange of the policy got %d messages, want 3", n)
-		}
+		expect.Equal(t, v.Depth("unrouted"), 3, "the alternate exchange of the policy got … messages")
 	})
 }

@@ -22,6 +22,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/model"
 	"github.com/redrive-mq/redrive/testenv/rabbitnode"
 )
@@ -57,12 +58,7 @@ func deadLetters(v *vhost, from, to string, args amqp.Table) {
 
 var bothTypes = []string{"classic", "quorum"}
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must, errOf = expect.NoError, expect.ErrOf
 
 // refused fails unless err is RabbitMQ's, with this code.
 func refused(t *testing.T, what string, err error, code int) {
@@ -317,8 +313,7 @@ func (r rabbit) moveLeader(t *testing.T, queue string, kill bool) {
 
 func (r rabbit) restart(t *testing.T) {
 	t.Helper()
-	_, err := r.node.Eval(context.Background(), "rabbit:stop(), rabbit:start().")
-	must(t, err)
+	must(t, errOf(r.node.Eval(context.Background(), "rabbit:stop(), rabbit:start().")))
 }
 
 func (rabbit) settle() {}

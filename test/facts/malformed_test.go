@@ -13,6 +13,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 // death is an x-death that names the queue the message is in: RabbitMQ 3 counts
@@ -135,9 +136,7 @@ func TestAClassicQueueThatCrashedHasLostWhatIsNotPersistentOn3(t *testing.T) {
 			}
 		}
 		brokertest.Eventually(t, "the queue is empty", func() bool { return held(t, v, "work") == 0 })
-		if got != "mac" {
-			t.Errorf("after the crash: %q, want mac", got)
-		}
+		expect.Equal(t, got, "mac", "after the crash")
 	})
 }
 
@@ -236,9 +235,7 @@ func TestFloatCountInXDeathEndsEachConsumersConnectionOn3(t *testing.T) {
 			ended++
 			return false
 		})
-		if ended != limit+1 {
-			t.Errorf("%d connections ended, want %d", ended, limit+1)
-		}
+		expect.Equal(t, ended, limit+1, "connections ended")
 		brokertest.Eventually(t, "it is aside", func() bool { return v.Depth("aside") == 1 })
 		// There a get ends the connection too; the management API shows it.
 		_, _, err := v.Channel().Get("aside", false)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 // Nothing is read from a connection that has published during an alarm, be it of memory or of
@@ -180,9 +181,7 @@ func hasAfter(t *testing.T, v *vhost, wants map[string]string) {
 			}
 			got += " "
 		}
-		if got != want {
-			t.Errorf("%s: %q, want %q (+: redelivered)", kind, got, want)
-		}
+		expect.Equal(t, got, want, "%s", kind)
 	}
 }
 
