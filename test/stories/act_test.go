@@ -19,6 +19,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/server/servertest"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -77,9 +78,7 @@ func TestAPausedQueueRetriesNothingUntilItIsResumed(t *testing.T) {
 		var got []string
 		for range 20 {
 			d := orders.Next()
-			if d.Headers[wire.HeaderAttempt] != int64(1) {
-				t.Errorf("came back with attempt %v", d.Headers[wire.HeaderAttempt])
-			}
+			expect.Equal(t, d.Headers[wire.HeaderAttempt], any(int64(1)), "came back with attempt")
 			got = append(got, string(d.Body))
 		}
 		if slices.Sort(got); !slices.Equal(got, want) {
@@ -160,9 +159,7 @@ func TestACanaryReplaysTheFirstMessagesAlone(t *testing.T) {
 		s.WaitParked(t, 10)
 		p, err := s.Client.Plan(ctx, operations.PlanRequest{Verb: actions.Replay, Query: "queue:orders"})
 		must(t, err)
-		if _, err := s.Client.Start(ctx, p.ID, operations.Start{CanarySize: 2, CanaryWait: "10m"}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(s.Client.Start(ctx, p.ID, operations.Start{CanarySize: 2, CanaryWait: "10m"})))
 		reject(t, orders.Next())
 		reject(t, orders.Next())
 		brokertest.Eventually(t, "it has stopped", func() bool {
@@ -341,9 +338,7 @@ func TestTheParkingLotInRabbitMQIsCollected(t *testing.T) {
 		if d := cmp.Diff(want, got); d != "" || !got.FirstFailed.Equal(firstFailed) {
 			t.Errorf("parked (-want +got):\n%s", d)
 		}
-		if n := v.Depth(wire.QueueParked); n != 0 {
-			t.Errorf("%d are in RabbitMQ still", n)
-		}
+		expect.Equal(t, v.Depth(wire.QueueParked), 0, "are in RabbitMQ still")
 		// A policy names its queue exactly, so it may be retried there.
 		if n := s.Replay(t, "queue:orders"); n != 1 {
 			t.Fatalf("replayed %d", n)
@@ -386,9 +381,8 @@ func TestTheParkingLotInRabbitMQIsCollected(t *testing.T) {
 			}
 			return false
 		})
-		if n := v.Depth(wire.QueueParked) + v.Depth(wire.QueueIntake) + v.Depth("other"); n != 0 {
-			t.Errorf("%d messages are where they should not be", n)
-		}
+		expect.Equal(t, v.Depth(wire.QueueParked)+v.Depth(wire.QueueIntake)+v.Depth("other"), 0,
+			"messages are where they should not be")
 	})
 }
 
@@ -411,9 +405,7 @@ func TestAQueueThatIsGoneLosesNothingThatWaitsInRabbitMQ(t *testing.T) {
 			}
 		}
 		fail("one")
-		if _, err := ch.QueueDelete("orders", false, false, false); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(ch.QueueDelete("orders", false, false, false)))
 		p := s.WaitParked(t, 1)[0]
 		if p.Queue != "orders" || p.Attempt != 1 || !strings.Contains(p.ParkedFor, `the queue "orders" does not exist any more`) {
 			t.Errorf("parked as %+v", p)
@@ -533,8 +525,7 @@ func TestRetryExchangesOfDeletedQueuesAreRemoved(t *testing.T) {
 				for _, q := range []string{"stays", "waits", "never"} {
 					must(t, ch.ExchangeDelete(wire.RetryExchange(q), false, false))
 				}
-				_, err := ch.QueueDelete("stays", false, false, false)
-				must(t, err)
+				must(t, errOf(ch.QueueDelete("stays", false, false, false)))
 			})
 		}
 	})
@@ -581,10 +572,4 @@ func TestAMissingBindingIsDeclaredAgain(t *testing.T) {
 	})
 }
 
-// must ends a test at an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must, errOf = expect.NoError, expect.ErrOf

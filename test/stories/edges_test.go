@@ -45,9 +45,7 @@ func TestParkedMessagesSendNotifications(t *testing.T) {
 				return
 			}
 			var c told
-			if err := json.NewDecoder(r.Body).Decode(&c); err != nil {
-				t.Error(err)
-			}
+			must(t, json.NewDecoder(r.Body).Decode(&c))
 			calls <- c
 		}))
 		defer hook.Close()
@@ -81,9 +79,7 @@ notify:
 		if c := next(); c.Count != 50 || c.Queue != "orders" {
 			t.Errorf("after it was down it was told %+v", c)
 		}
-		if err := s.Stop(); err != nil {
-			t.Error(err)
-		}
+		must(t, s.Stop())
 		if len(calls) != 0 {
 			t.Errorf("it was told again: %+v", <-calls)
 		}
@@ -169,8 +165,6 @@ func TestAHandlerKnowsAReplayedMessage(t *testing.T) {
 			}
 		}
 		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		must(t, <-ended)
 	})
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -232,24 +233,20 @@ func TestANameThatIsNotUTF8IsParkedWithItsBytes(t *testing.T) {
 		for _, problem := range s.Problems() {
 			t.Errorf("problem: %s", problem)
 		}
-		if n := s.metric(t, `redrive_parked{queue="orders.\\xbe\\xff"}`); n != "1" {
-			t.Errorf("the metrics show %q of it parked", n)
-		}
+		expect.Equal(t, s.metric(t, `redrive_parked{queue="orders.\\xbe\\xff"}`), "1",
+			"the metrics show … of it parked")
 		// An editor's file names such a queue.
 		line := `{"redrive":1,"id":"11111111-1111-1111-1111-111111111111","queue":{"base64":"b3JkZXJzLr7/"},"state":"parked","due":"2026-01-02T03:04:05Z","attempt":1,"message":{"exchange":"","routing_key":"k"}}`
 		if _, err := s.Client.Import(context.Background(), strings.NewReader(line), actions.ImportOptions{}); err == nil || !strings.Contains(err.Error(), `"orders.\xbe\xff" is not a work queue`) {
 			t.Errorf("importing a file with such a queue: %v", err)
 		}
-		if err := s.Stop(); err != nil {
-			t.Errorf("it ended with %v", err)
-		}
+		expect.Err(t, s.Stop(), nil, "it ended with")
 		kinds := []retry.Kind{}
 		for len(s.Events) > 0 {
 			kinds = append(kinds, (<-s.Events).Kind)
 		}
-		if n := len(slices.DeleteFunc(kinds, func(k retry.Kind) bool { return k != retry.Parked })); n != 3 {
-			t.Errorf("%d were parked: some were taken more than once", n)
-		}
+		expect.Equal(t, len(slices.DeleteFunc(kinds, func(k retry.Kind) bool { return k != retry.Parked })), 3,
+			"were parked: some were taken more than once")
 	})
 }
 
@@ -402,9 +399,7 @@ func TestADuplicateHeaderChoosesNoQueue(t *testing.T) {
 		}
 		t.Logf("%v", became)
 		secret.Nothing()
-		if n := v.Messages("victim"); n != 0 {
-			t.Errorf("%d messages are in a queue that is not enrolled", n)
-		}
+		expect.Equal(t, v.Messages("victim"), 0, "messages are in a queue that is not enrolled")
 		if err := v.Channel().ExchangeDeclarePassive(wire.RetryExchange("victim"), amqp.ExchangeFanout, true, false, false, false, nil); err == nil {
 			t.Error("a queue was enrolled by a forged header")
 		}

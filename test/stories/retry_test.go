@@ -22,6 +22,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/server/servertest"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -80,14 +81,11 @@ func TestAFailedMessageIsRetriedAndParkedAtTheEnd(t *testing.T) {
 							rest[k] = val
 						}
 					}
-					if d := cmp.Diff(brokertest.EveryHeader(), rest); d != "" {
-						t.Errorf("headers (-published +retried):\n%s", d)
-					}
+					expect.Equal(t, cmp.Diff(brokertest.EveryHeader(), rest), "", "headers (-published +retried):\n")
 					properties := sent
 					properties.Headers, properties.UserId, properties.Expiration = nil, "", "" // the user is in our header
-					if d := cmp.Diff(properties, brokertest.Published(&d)); d != "" {
-						t.Errorf("properties (-published +retried):\n%s", d)
-					}
+					expect.Equal(t, cmp.Diff(properties, brokertest.Published(&d)), "",
+						"properties (-published +retried):\n")
 					firstFailed, _ := ours[wire.HeaderFirstFailed].(time.Time)
 					if firstFailed.Before(before.Truncate(time.Second)) || firstFailed.After(time.Now()) {
 						t.Errorf("first failed: %v", firstFailed)
@@ -95,17 +93,13 @@ func TestAFailedMessageIsRetriedAndParkedAtTheEnd(t *testing.T) {
 					if id == "" {
 						id, _ = ours[wire.HeaderID].(string)
 					}
-					if _, err := uuid.Parse(id); err != nil {
-						t.Errorf("id: %v", err)
-					}
+					expect.Err(t, errOf(uuid.Parse(id)), nil, "id")
 					want := amqp.Table{
 						wire.HeaderID: id, wire.HeaderAttempt: int64(i + 1), wire.HeaderQueue: "orders",
 						wire.HeaderExchange: "shop", wire.HeaderRoutingKey: "order.eu", wire.HeaderFirstFailed: firstFailed,
 						wire.HeaderReason: "rejected", wire.HeaderUserID: "guest",
 					}
-					if d := cmp.Diff(want, ours); d != "" {
-						t.Errorf("our headers (-want +got):\n%s", d)
-					}
+					expect.Equal(t, cmp.Diff(want, ours), "", "our headers (-want +got):\n")
 					if q := s.kept(t, "orders"); !inStore && (q.Waiting != 0 || q.Way != way.name) {
 						t.Errorf("the service has %+v", q)
 					}
@@ -122,9 +116,7 @@ func TestAFailedMessageIsRetriedAndParkedAtTheEnd(t *testing.T) {
 				if d := c.Ack(); d.Headers[wire.HeaderID] != id || d.Headers[wire.HeaderAttempt] != int64(0) || d.Headers[wire.HeaderUserID] != "guest" {
 					t.Errorf("replayed with headers %v", d.Headers)
 				}
-				if len(s.Parked(t)) != 0 {
-					t.Error("it is parked still")
-				}
+				expect.Equal(t, len(s.Parked(t)), 0, "it is parked still")
 			})
 		})
 	}
@@ -170,9 +162,7 @@ func TestAReportedFailure(t *testing.T) {
 				t.Errorf("%q is parked because %s", p.Queue, p.ParkedFor)
 			}
 		}
-		if n := v.Depth("globbed.queue"); n != 0 {
-			t.Errorf("a report put %d messages into a queue that is not enrolled", n)
-		}
+		expect.Equal(t, v.Depth("globbed.queue"), 0, "a report put … messages into a queue that is not enrolled")
 	})
 }
 
@@ -305,9 +295,7 @@ func TestAReportIsRetriedWhereTheQueueDeadLettersToRedrive(t *testing.T) {
 		}
 		// Its owner thinks better of it: a replay sees that.
 		v.Policy("late", `^orders\.none`, 0, map[string]any{"dead-letter-exchange": "redrive"})
-		if n := s.Replay(t, "queue:orders.none.quorum"); n != 1 {
-			t.Errorf("%d were replayed", n)
-		}
+		expect.Equal(t, s.Replay(t, "queue:orders.none.quorum"), 1, "were replayed")
 		v.ConsumeMany("orders.none.quorum").Next()
 	})
 }

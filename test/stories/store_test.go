@@ -15,6 +15,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/redisnode"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -106,9 +107,7 @@ func TestAStoreIsMovedToRedisAndBack(t *testing.T) {
 		var got []string
 		for range want {
 			d := orders.Next()
-			if d.Headers[wire.HeaderAttempt] != int64(1) {
-				t.Errorf("it came back as attempt %v", d.Headers[wire.HeaderAttempt])
-			}
+			expect.Equal(t, d.Headers[wire.HeaderAttempt], any(int64(1)), "it came back as attempt")
 			got = append(got, string(d.Body))
 			must(t, d.Ack(false))
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 // expire dead-letters n messages of a queue that no one consumes yet.
@@ -76,9 +77,7 @@ func TestAQueueWithoutConsumersGetsAProbe(t *testing.T) {
 		if e := s.wait(t, retry.NoConsumer, retry.Retried); e.Kind != retry.NoConsumer {
 			t.Fatalf("after a restart: %+v", e)
 		}
-		if n := v.Depth("orders"); n != 1 {
-			t.Errorf("%d are in the queue", n)
-		}
+		expect.Equal(t, v.Depth("orders"), 1, "are in the queue")
 		for range 3 {
 			brokertest.Eventually(t, "there is a message for a poller", func() bool {
 				_, ok, err := v.Channel().Get("orders", true)
@@ -144,9 +143,7 @@ func TestABreakerOpensAndCloses(t *testing.T) {
 		}
 		brokertest.Eventually(t, "it is closed", func() bool { return s.metric(t, `redrive_breaker_state{queue="orders",state="closed"}`) == "1" })
 		brokertest.Eventually(t, "nothing is left in the service", func() bool { q := s.kept(t, "orders"); return q.Waiting == 0 && q.Parked == 0 })
-		if off := s.metric(t, `redrive_ledger_imbalance{queue="orders"}`); off != "0" {
-			t.Errorf("the ledger is off by %q", off)
-		}
+		expect.Equal(t, s.metric(t, `redrive_ledger_imbalance{queue="orders"}`), "0", "the ledger is off by")
 	})
 }
 

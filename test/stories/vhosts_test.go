@@ -16,6 +16,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/redisnode"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -42,9 +43,7 @@ func (v *testVHost) consume() {
 	var consuming sync.WaitGroup
 	v.t.Cleanup(consuming.Wait) // once the connection has ended
 	in, err := v.Channel().Consume("orders", "", false, false, false, false, nil)
-	if err != nil {
-		v.t.Fatal(err)
-	}
+	must(v.t, err)
 	consuming.Go(func() {
 		for d := range in {
 			v.take(d)
@@ -88,9 +87,7 @@ func (v *testVHost) done() (n int) {
 func (v *testVHost) parked() int {
 	v.t.Helper()
 	n, err := v.api.Count(context.Background(), "state:parked")
-	if err != nil {
-		v.t.Fatal(err)
-	}
+	must(v.t, err)
 	return int(n.Count)
 }
 
@@ -102,9 +99,7 @@ func (v *testVHost) checkDeliveries() {
 	for _, w := range v.wrong {
 		v.t.Error(w)
 	}
-	if len(v.delivered) != inEach {
-		v.t.Errorf("%s: %d ids came, want %d", v.Name, len(v.delivered), inEach)
-	}
+	expect.Equal(v.t, len(v.delivered), inEach, "%s: ids came", v.Name)
 	for i := range inEach {
 		id := fmt.Sprintf("m%d", i)
 		if v.acked[id] != 1 || v.delivered[id] != i%3+2 {
@@ -176,9 +171,7 @@ func neverMeet(t *testing.T, first, second *brokertest.VHost, c *config.Config, 
 	if _, err := b.api.GetPlan(ctx, plan.ID); err == nil {
 		t.Error("the plan is seen in the other virtual host")
 	}
-	if _, err := a.api.Start(ctx, plan.ID, operations.Start{}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errOf(a.api.Start(ctx, plan.ID, operations.Start{})))
 	brokertest.Eventually(t, "what was replayed came back", func() bool { return a.done() == inEach })
 	a.checkDeliveries()
 	if n := b.parked(); n != inEach/3 || b.done() != 2*inEach/3 {

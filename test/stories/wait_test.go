@@ -13,6 +13,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/server/servertest"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/rabbitnode"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -194,9 +195,7 @@ func TestAFullForwardTargetStopsNoRetry(t *testing.T) {
 			return strings.HasPrefix(problem(), "forwards of queue orders to queue dead: ") && s.kept(t, "orders").Waiting == stuck
 		})
 		const blocked = `redrive_forward_blocked{queue="orders",target="queue dead"}`
-		if n := s.metric(t, blocked); n != "1" {
-			t.Errorf("%s is %q", blocked, n)
-		}
+		expect.Equal(t, s.metric(t, blocked), "1", "%s", blocked)
 		if code, text := s.get(t, "/readyz"); code != http.StatusOK {
 			t.Errorf("its readiness: %d, %s", code, text)
 		}
