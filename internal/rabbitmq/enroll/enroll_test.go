@@ -2,7 +2,6 @@ package enroll
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/url"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/delay/ttlqueue"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/rabbitnode"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -51,12 +51,8 @@ func TestPlans(t *testing.T) {
 			}
 			continue
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		if d := cmp.Diff(c.want, p.Policy); d != "" {
-			t.Errorf("%s (-want +got):\n%s", c.name, d)
-		}
+		expect.NoError(t, err)
+		expect.Equal(t, cmp.Diff(c.want, p.Policy), "", "%s (-want +got):\n", c.name)
 	}
 }
 
@@ -86,13 +82,9 @@ func TestThePolicyOfTheHighestPriorityAppliesInAnyOrder(t *testing.T) {
 func TestPlansOfTheBrokerAlone(t *testing.T) {
 	theirs := management.Policy{Name: "theirs", Priority: 2, Definition: map[string]any{"dead-letter-exchange": "old", "dead-letter-strategy": "at-least-once", "max-length": 5}}
 	a, err := NewFixedDelay("q", "", time.Minute, ttlqueue.Quorum)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	p, err := plan(management.Queue{Name: "q", Type: "quorum", Policy: "theirs"}, []management.Policy{theirs}, a.target(), false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	def := map[string]any{"dead-letter-exchange": "redrive.delay.1m.alone", "dead-letter-routing-key": "q", "max-length": 5}
 	if d := cmp.Diff(&management.Policy{Name: "redrive-fixed.q", Pattern: "^q$", ApplyTo: "queues", Priority: 3, Definition: def}, p.Policy); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
@@ -122,17 +114,13 @@ func TestEnrollAndUndo(t *testing.T) {
 			t.Helper()
 			brokertest.Eventually(t, name+" is in force", func() bool {
 				q, err := m.Queue(ctx, "work.q")
-				if err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, err)
 				return q.Policy == name
 			})
 		}
 		inForce("theirs")
 		p, err := planOf(ctx, m, "work.q")
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		var shown strings.Builder
 		p.Write(&shown)
 		for _, want := range []string{`policy "theirs" of priority 3 applies`, "+ dead-letter-exchange: redrive", "    max-length: 100", "    message-ttl: 86400000"} {
@@ -140,30 +128,20 @@ func TestEnrollAndUndo(t *testing.T) {
 				t.Errorf("%q is not shown:\n%s", want, shown.String())
 			}
 		}
-		if err := p.Apply(ctx, m); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, p.Apply(ctx, m))
 		inForce("redrive.work.q")
 		ch := v.Channel()
-		if err := ch.ExchangeDeclare("redrive", "fanout", true, false, true, false, nil); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, ch.ExchangeDeclare("redrive", "fanout", true, false, true, false, nil))
 		if err := ch.ExchangeDeclarePassive(wire.RetryExchange("work.q"), "fanout", true, false, false, false, nil); err != nil {
 			t.Errorf("the retry exchange: %v", err)
 		}
 		if p, err := planOf(ctx, m, "work.q"); err != nil || p.Policy != nil {
 			t.Errorf("a second plan: %+v, %v", p.Policy, err)
 		}
-		if err := Undo(ctx, m, "work.q"); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, Undo(ctx, m, "work.q"))
 		inForce("theirs")
-		if err := Undo(ctx, m, "work.q"); !errors.Is(err, ErrNotEnrolled) {
-			t.Errorf("undoing twice: %v", err)
-		}
-		if _, err := planOf(ctx, m, "nothing"); !errors.Is(err, management.ErrNotFound) {
-			t.Errorf("a queue that does not exist: %v", err)
-		}
+		expect.Err(t, Undo(ctx, m, "work.q"), ErrNotEnrolled, "undoing twice")
+		expect.Err(t, expect.ErrOf(planOf(ctx, m, "nothing")), management.ErrNotFound, "a queue that does not exist")
 		if _, err := planOf(ctx, m, "redrive.intake"); err == nil {
 			t.Error("Redrive's own queue was enrolled")
 		}
@@ -200,9 +178,7 @@ func TestEnrollGoesByWhatIsInForce(t *testing.T) {
 			}
 			store := func(pattern, key, value string) {
 				t.Helper()
-				if _, err := n.Eval(t.Context(), fmt.Sprintf(left, v.Name, pattern, key, value)); err != nil {
-					t.Fatal(err)
-				}
+				expect.NoError(t, expect.ErrOf(n.Eval(t.Context(), fmt.Sprintf(left, v.Name, pattern, key, value))))
 			}
 			store("work.left", "ha-mode", "all")
 			keys := map[string]map[string]any{
@@ -225,9 +201,8 @@ func TestEnrollGoesByWhatIsInForce(t *testing.T) {
 					t.Errorf("%s: %v", one.Queue, one.Err)
 					continue
 				}
-				if d := cmp.Diff(keys[one.Queue], one.Plan.Policy.Definition); d != "" {
-					t.Errorf("%s (-want +got):\n%s", one.Queue, d)
-				}
+				expect.Equal(t, cmp.Diff(keys[one.Queue], one.Plan.Policy.Definition), "",
+					"%s (-want +got):\n", one.Queue)
 				var shown strings.Builder
 				one.Plan.Write(&shown)
 				if says := strings.Contains(shown.String(), "leaves out ha-mode"); says != (v.Since4() && one.Queue == "work.left") {
@@ -236,9 +211,7 @@ func TestEnrollGoesByWhatIsInForce(t *testing.T) {
 				if !strings.Contains(shown.String(), `the operator policy "op" makes it 50`) {
 					t.Errorf("shown:\n%s", &shown)
 				}
-				if err := one.Plan.Apply(ctx, m); err != nil {
-					t.Errorf("%s: %v", one.Queue, err)
-				}
+				expect.Err(t, one.Plan.Apply(ctx, m), nil, "%s", one.Queue)
 			}
 			c := management.NewConsent(m, "redrive")
 			ctx, stop := context.WithCancel(ctx)
@@ -247,9 +220,7 @@ func TestEnrollGoesByWhatIsInForce(t *testing.T) {
 			for queue := range keys {
 				brokertest.Eventually(t, "the owner of "+queue+" has consented", func() bool {
 					yes, _, err := c.Consented(queue)
-					if err != nil {
-						t.Fatal(err)
-					}
+					expect.NoError(t, err)
 					return yes
 				})
 			}
@@ -259,13 +230,9 @@ func TestEnrollGoesByWhatIsInForce(t *testing.T) {
 			store("refused", "unknown-key", "x")
 			v.Queue("refused", amqp.Table{"x-queue-type": "classic"})
 			p, err := planOf(t.Context(), m, "refused")
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			before, _ := m.Exchanges(t.Context())
-			if err := p.Apply(t.Context(), m); !errors.Is(err, management.ErrRefused) {
-				t.Errorf("it was applied: %v", err)
-			}
+			expect.Err(t, p.Apply(t.Context(), m), management.ErrRefused, "it was applied")
 			if after, _ := m.Exchanges(t.Context()); len(after) != len(before) || len(before) == 0 {
 				t.Errorf("it left %d exchanges of %d", len(after), len(before))
 			}

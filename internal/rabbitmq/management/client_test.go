@@ -23,6 +23,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/testenv/authority"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -47,21 +48,15 @@ func TestPolicies(t *testing.T) {
 		orders.Priority, orders.Definition = 99, map[string]any{"max-length": 5.0}
 		want["orders"] = orders
 		must(t, m.PutPolicy(ctx, orders))
-		if d := cmp.Diff(want, policies(t, m)); d != "" {
-			t.Errorf("policies (-want +got):\n%s", d)
-		}
+		expect.Equal(t, cmp.Diff(want, policies(t, m)), "", "policies (-want +got):\n")
 		for _, name := range names {
-			if err := m.DeletePolicy(ctx, name); err != nil {
-				t.Errorf("deleting policy %q: %v", name, err)
-			}
+			expect.Err(t, m.DeletePolicy(ctx, name), nil, "deleting policy %q", name)
 			delete(want, name)
 			if d := cmp.Diff(want, policies(t, m)); d != "" {
 				t.Fatalf("after deleting %q (-want +got):\n%s", name, d)
 			}
 		}
-		if err := m.DeletePolicy(ctx, "orders"); !errors.Is(err, management.ErrNotFound) {
-			t.Errorf("deleting a policy that is not there: %v", err)
-		}
+		expect.Err(t, m.DeletePolicy(ctx, "orders"), management.ErrNotFound, "deleting a policy that is not there")
 		err := m.PutPolicy(ctx, management.Policy{Name: "bad", Pattern: "(", ApplyTo: "queues", Definition: map[string]any{"max-length": 5}})
 		if err == nil || !strings.Contains(err.Error(), "policies/") || !strings.Contains(err.Error(), "pattern") {
 			t.Errorf("a pattern that is none: %v", err)
@@ -86,13 +81,9 @@ func TestARequestIsMadeAgainWhereTheIdleConnectionWasClosed(t *testing.T) {
 			defer s.Close()
 			m := clientOf(t, s.URL, "/")
 			for range 2 {
-				if err := m.Call(t.Context(), method, "policies/shop/orders", map[string]string{"pattern": "."}, nil); err != nil {
-					t.Error(err)
-				}
+				must(t, m.Call(t.Context(), method, "policies/shop/orders", map[string]string{"pattern": "."}, nil))
 			}
-			if met != 3 {
-				t.Errorf("it was made %d times in all", met)
-			}
+			expect.Equal(t, met, 3, "it was made … times in all")
 		})
 	}
 }
@@ -122,9 +113,7 @@ func TestQueues(t *testing.T) {
 				t.Errorf("queue %q is %+v", name, q)
 			}
 			to := delay.Topology{Exchanges: []delay.Exchange{{Name: "to " + name, Kind: amqp.ExchangeFanout}}, Bindings: []delay.Binding{{From: "to " + name, ToQueue: name}}}
-			if err := m.Declare(ctx, to); err != nil {
-				t.Errorf("exchange for %q: %v", name, err)
-			}
+			expect.Err(t, m.Declare(ctx, to), nil, "exchange for %q", name)
 			v.Publish("to "+name, "", amqp.Publishing{Body: []byte(name)})
 			c := v.Consume(name)
 			c.Take(name)
@@ -251,12 +240,8 @@ func TestSeveralNodes(t *testing.T) {
 			if at := m.URL("queues"); !strings.Contains(at, hostOf(t, v.Management)) {
 				t.Errorf("commands for people ask %s, which does not answer", at)
 			}
-			if _, err := m.Queue(ctx, "nothing"); !errors.Is(err, management.ErrNotFound) {
-				t.Errorf("a queue that is not there: %v", err)
-			}
-			if _, err := m.As("guest", "s3cretnot").Overview(ctx); !errors.Is(err, management.ErrDenied) {
-				t.Errorf("a wrong password: %v", err)
-			}
+			expect.Err(t, errOf(m.Queue(ctx, "nothing")), management.ErrNotFound, "a queue that is not there")
+			expect.Err(t, errOf(m.As("guest", "s3cretnot").Overview(ctx)), management.ErrDenied, "a wrong password")
 		}
 		m := clientOf(t, as(gone.URL)+","+as(broken.URL), v.Name)
 		if _, err := m.Overview(ctx); err == nil {
@@ -359,9 +344,7 @@ func TestPeersOfManagementAreVerified(t *testing.T) {
 			if !errors.Is(err, wire.ErrTLS) || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "s3cretpass") {
 				t.Errorf("%s: %v", c.what, err)
 			}
-			if heard := peer.Close(); heard != "" {
-				t.Errorf("%s: the peer heard %q", c.what, heard)
-			}
+			expect.Equal(t, peer.Close(), "", "%s: the peer heard", c.what)
 		}
 		at, _ := url.Parse(v.Management)
 		if _, err := client(t, "https://guest:guest@"+at.Host, credentials.TLS{CA: ca.CAFile()}).Overview(t.Context()); !errors.Is(err, wire.ErrTLS) || !strings.Contains(err.Error(), "15671") {
@@ -385,21 +368,13 @@ func TestManagementUsesWhatChangedOnDisk(t *testing.T) {
 		u.User = url.UserPassword(user, "first")
 		m := clientOf(t, u.String(), v.Name)
 		m.WithCredentials(credentials.Client{TLS: credentials.TLS{CA: ca}, Login: credentials.Login{User: user, PasswordFile: password}})
-		if _, err := m.Overview(t.Context()); !errors.Is(err, wire.ErrTLS) {
-			t.Errorf("with another authority: %v", err)
-		}
+		expect.Err(t, errOf(m.Overview(t.Context())), wire.ErrTLS, "with another authority")
 		replace(t, ca, v.CA(t).CAFile())
-		if _, err := m.Overview(t.Context()); err != nil {
-			t.Error(err)
-		}
+		must(t, errOf(m.Overview(t.Context())))
 		v.Must("PUT", "users/"+user, map[string]any{"password": "second", "tags": "monitoring"})
-		if _, err := m.Overview(t.Context()); !errors.Is(err, management.ErrDenied) {
-			t.Errorf("with the old password: %v", err)
-		}
+		expect.Err(t, errOf(m.Overview(t.Context())), management.ErrDenied, "with the old password")
 		must(t, os.WriteFile(password, []byte("second\n"), 0o600))
-		if _, err := m.Overview(t.Context()); err != nil {
-			t.Error(err)
-		}
+		must(t, errOf(m.Overview(t.Context())))
 	})
 }
 
@@ -417,12 +392,7 @@ func replace(t *testing.T, file, with string) {
 	must(t, err)
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must, errOf = expect.NoError, expect.ErrOf
 
 // A proxy that decodes %2F leads to other objects: an answer about one of them is an error that names the
 // proxy, and nothing is written.
@@ -440,9 +410,7 @@ func TestAProxyThatDecodesSlashes(t *testing.T) {
 		if q, err := direct.Queue(t.Context(), "a/b"); !errors.Is(err, management.ErrNotFound) || errors.Is(err, management.ErrOther) {
 			t.Errorf("without a proxy: %+v, %v", q, err)
 		}
-		if _, err := direct.Exchange(t.Context(), "amq.direct"); err != nil {
-			t.Error(err)
-		}
+		must(t, errOf(direct.Exchange(t.Context(), "amq.direct")))
 		for _, merges := range []bool{false, true} {
 			proxy := httptest.NewServer(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
 				to, _ := url.Parse(v.Management)

@@ -26,6 +26,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/move"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/rabbitnode"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -110,9 +111,7 @@ func TestAQueueIsMovedWhileItIsPublishedTo(t *testing.T) {
 				if s, err := m.Look(t.Context()); err != nil || s.Old != nil || s.Detour {
 					t.Errorf("after it: %+v, %v", s, err)
 				}
-				if err := m.Run(t.Context()); err != nil {
-					t.Errorf("once more: %v", err)
-				}
+				expect.Err(t, m.Run(t.Context()), nil, "once more")
 				bound, err := v.API().QueueBindings(t.Context(), "new")
 				if err != nil || len(bound) != 6 { // direct, fan, headers, two of topic, its retry exchange
 					t.Errorf("%d bindings, %v: %+v", len(bound), err, bound)
@@ -197,9 +196,7 @@ func TestAMessageIsMovedAsItIs(t *testing.T) {
 					}
 				}
 				ignore := cmpopts.IgnoreFields(amqp.Delivery{}, "Acknowledger", "DeliveryTag", "ConsumerTag", "Redelivered", "Exchange", "MessageCount")
-				if d := cmp.Diff(before, after, ignore); d != "" {
-					t.Errorf("(-before +after)\n%s", d)
-				}
+				expect.Equal(t, cmp.Diff(before, after, ignore), "", "(-before +after)\n")
 				if n := len(all(t, v, "other")); n > 0 {
 					t.Errorf("%d copies are elsewhere", n)
 				}
@@ -263,9 +260,7 @@ func TestWhatIsMovedAtTheEndIsCounted(t *testing.T) {
 			}
 			return err == nil
 		})
-		if counted != 300 {
-			t.Errorf("%d of 300 messages are counted", counted)
-		}
+		expect.Equal(t, counted, 300, "messages are counted")
 		l.check(0)
 	})
 }
@@ -570,9 +565,4 @@ func TestAMoveWhoseConnectionsAreCutGoesOn(t *testing.T) {
 	}
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must, errOf = expect.NoError, expect.ErrOf

@@ -11,6 +11,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/move"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 // leading are arrangements in which what old dead-letters comes back to it after some seconds.
@@ -97,9 +98,7 @@ func TestWhatWaitsInAnOldRetryQueueIsMovedToo(t *testing.T) {
 					seen[d.MessageId]++
 				}
 				for id := range 40 {
-					if n := seen[fmt.Sprint(id)]; n != 1 {
-						t.Errorf("message %d came %d times", id, n)
-					}
+					expect.Equal(t, seen[fmt.Sprint(id)], 1, "message %d came … times", id)
 				}
 				// On a slow machine they may have expired before.
 				if text := strings.Join(said, "\n"); strings.HasSuffix(name, "exchange") && strings.Contains(text, `to queue "old" by its name`) {

@@ -12,6 +12,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/move"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 var otherType = map[string]string{"classic": "quorum", "quorum": "classic"}
@@ -40,8 +41,7 @@ func TestTheNewTypeTakesWhatTheOldOneHas(t *testing.T) {
 					ch := v.Channel()
 					if _, err := ch.QueueDeclare("try", true, false, false, false, with); err == nil {
 						args[key] = value
-						_, err = ch.QueueDelete("try", false, false, false)
-						must(t, err)
+						must(t, errOf(ch.QueueDelete("try", false, false, false)))
 					}
 					key = strings.TrimPrefix(key, "x-")
 					if strings.HasPrefix(key, "dead-letter-") {
@@ -76,9 +76,7 @@ func TestTheNewTypeTakesWhatTheOldOneHas(t *testing.T) {
 					v.Queue(old, c.args)
 					m := mover(t, v, v.URL())
 					m.From, m.To, m.Type, m.Quiet = old, "new-"+where, other, 0
-					if err := m.Run(t.Context()); err != nil {
-						t.Errorf("of %v, %v: %v", c.args, c.def, err)
-					}
+					expect.Err(t, m.Run(t.Context()), nil, "of %v, %v", c.args, c.def)
 				}
 			})
 		})
@@ -134,9 +132,7 @@ func TestWhatTheNewTypeReadsOtherwise(t *testing.T) {
 				if _, there := v.State("new"); there {
 					t.Error("the new queue is there")
 				}
-				if _, err := v.API().Policy(t.Context(), "redrive.new"); !errors.Is(err, management.ErrNotFound) {
-					t.Errorf("its policy: %v", err)
-				}
+				expect.Err(t, errOf(v.API().Policy(t.Context(), "redrive.new")), management.ErrNotFound, "its policy")
 			})
 		})
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/rabbitmq/permissions"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -61,9 +62,7 @@ func TestTheServiceNeedsEach(t *testing.T) {
 			less := all
 			c.change(&less)
 			v.Give(v.ServiceUser(), less)
-			if err := starts(); !errors.Is(err, wire.ErrForbidden) {
-				t.Errorf("without %s: %v", c.what, err)
-			}
+			expect.Err(t, starts(), wire.ErrForbidden, "without %s", c.what)
 		}
 	})
 }
@@ -73,9 +72,7 @@ func made(t *testing.T, v *brokertest.VHost) {
 	t.Helper()
 	brokertest.Eventually(t, "all is declared", func() bool {
 		l, err := broker.NewProbe(context.Background(), broker.Config{URL: v.URL(), Name: "test"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		defer l.Close()
 		return l.DeclareAll() == nil
 	})
@@ -156,9 +153,7 @@ func TestTheLibrarysConsumers(t *testing.T) {
 		brokertest.Eventually(t, "one is reported", func() bool { return v.Depth(wire.QueueIntake) == 1 })
 		brokertest.Eventually(t, "one is parked", func() bool { return v.Depth(wire.QueueParked) == 1 })
 		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		expect.NoError(t, <-ended)
 	})
 }
 
@@ -170,9 +165,7 @@ func TestVerifySeesAMissingRight(t *testing.T) {
 		made(t, v)
 		config := redrive.Config{URLs: []string{v.URL()}, Log: slog.New(slog.DiscardHandler)}
 		declarer := redrive.Consumer{Queue: "orders", Policy: policy.Policy{Attempts: 2, Backoff: policy.Fixed(time.Second)}, Wait: redrive.Levels(time.Second)}
-		if err := connect(t.Context(), config, declarer); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, connect(t.Context(), config, declarer))
 		starts := func(wait redrive.Way, r permissions.Rights) error {
 			verifying, k := config, declarer
 			verifying.URLs, verifying.Verify, k.Wait = []string{user(v, r)}, true, wait
@@ -198,9 +191,7 @@ func TestVerifySeesAMissingRight(t *testing.T) {
 			}
 		}
 		for _, q := range []string{"redrive.delay.1s", wire.QueueParked, wire.LaneQueue("orders"), wire.QueueIntake} {
-			if n := v.Depth(q); n != 0 {
-				t.Errorf("looking left %d messages in %s", n, q)
-			}
+			expect.Equal(t, v.Depth(q), 0, "looking left … messages in %s", q)
 		}
 	})
 }
@@ -209,20 +200,14 @@ func TestReportersAndDeclarers(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		made(t, v)
 		declares, err := v.DialURL(user(v, permissions.Declarer("orders.*"))).Channel()
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		if _, err := declares.QueueDeclare("orders.eu", true, false, false, false, amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "redrive"}); err != nil {
 			t.Errorf("declaring: %v", err)
 		}
 		reports := user(v, permissions.Reporter("orders.*"))
 		ch, err := v.DialURL(reports).Channel()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := ch.Consume("orders.eu", "", false, false, false, false, nil); err != nil {
-			t.Errorf("consuming: %v", err)
-		}
+		expect.NoError(t, err)
+		expect.Err(t, expect.ErrOf(ch.Consume("orders.eu", "", false, false, false, false, nil)), nil, "consuming")
 		publish := func(key string) error {
 			ch, err := v.DialURL(reports).Channel()
 			if err != nil {
@@ -243,9 +228,7 @@ func TestReportersAndDeclarers(t *testing.T) {
 				return nil
 			}
 		}
-		if err := publish("orders.eu"); err != nil {
-			t.Errorf("reporting: %v", err)
-		}
+		expect.Err(t, publish("orders.eu"), nil, "reporting")
 		var refused *amqp.Error
 		if err := publish("mail"); !errors.As(err, &refused) || refused.Code != amqp.AccessRefused {
 			t.Errorf("reporting for another queue: %v", err)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 func TestTheServicesRights(t *testing.T) {
@@ -13,9 +14,7 @@ func TestTheServicesRights(t *testing.T) {
 	orders.Queues, webhooks.Queues, rest.Queues = []string{"orders.*", "mail"}, []string{"web?ook", "mail"}, []string{"*"}
 	webhooks.Exhausted = policy.Exhausted{Action: policy.Forward, Destination: policy.Destination{Exchange: "alerts+"}}
 	r := Service(policy.Set{orders, webhooks})
-	if r.Write != `^(redrive\..*|orders\..*|mail|web.ook|alerts\+)$` {
-		t.Errorf("write is %s", r.Write)
-	}
+	expect.Equal(t, r.Write, `^(redrive\..*|orders\..*|mail|web.ook|alerts\+)$`, "write")
 	write := regexp.MustCompile(r.Write)
 	for name, may := range map[string]bool{"orders.eu": true, "ordersXeu": false, "mail": true, "mail2": false, "webhook": true, "alerts+": true, "redrive": false, "redrive.retry.x": true, "redriveX": false} {
 		if write.MatchString(name) != may {
