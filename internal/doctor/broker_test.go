@@ -20,6 +20,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/testenv/authority"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/rabbitnode"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -115,12 +116,7 @@ func deleted(t *testing.T, v *brokertest.VHost, said string) {
 	v.Must(http.MethodDelete, path, nil)
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must, errOf = expect.NoError, expect.ErrOf
 
 // A virtual host that has everything is well; each check finds what is then made
 // wrong, and is well again when it is repaired.
@@ -166,9 +162,7 @@ func TestWhatTheServiceDeclares(t *testing.T) {
 		finds(t, c, "foreign-policies", "wrong: a RabbitMQ policy (all) puts message-ttl: 60000 on our queue redrive.intake and 2 more", `'^(?!redrive(\.|$)).*?(?:.*)' '{"message-ttl":60000}' --priority 1 --apply-to queues`)
 		v.Policy("all", `^(?!redrive(\.|$)).*?(?:.*)`, 1, map[string]any{"message-ttl": 60000}) // what it says
 		finds(t, c, "foreign-policies")
-		if _, err := ch.QueueDelete(wire.QueueIntake, false, false, false); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(ch.QueueDelete(wire.QueueIntake, false, false, false)))
 		v.Queue(wire.QueueIntake, amqp.Table{"x-queue-type": "classic"})
 		finds(t, c, "intake", "wrong: redrive.intake is classic, not quorum", "x-dead-letter-exchange <nil>")
 	})
@@ -388,8 +382,7 @@ func TestAnotherLeaderIsWhatTheCommandMakes(t *testing.T) {
 		if want := "wrong " + name + ": 7 of its dead letters stand still in it, and their target is there"; what != want {
 			t.Fatalf("it says %q, want %q", what, want)
 		}
-		_, err := cluster.Node(was).Shell(context.Background(), command)
-		must(t, err)
+		must(t, errOf(cluster.Node(was).Shell(context.Background(), command)))
 		brokertest.Eventually(t, "another node leads the queue", func() bool {
 			q := gather(t, c).queue(name)
 			return q.Leader != was && q.Leader != ""
@@ -411,8 +404,7 @@ func TestConsumersThatRequeueOrHang(t *testing.T) {
 			for range 2 { // the first one takes five and hangs
 				ch := v.Channel()
 				must(t, ch.Qos(5, 0, false))
-				_, err := ch.Consume(kind, "", false, false, false, false, nil)
-				must(t, err)
+				must(t, errOf(ch.Consume(kind, "", false, false, false, false, nil)))
 			}
 			for range 15 {
 				v.Publish("", kind, amqp.Publishing{})
@@ -472,8 +464,7 @@ func TestAlarms(t *testing.T) {
 		finds(t, c, "disk-room")
 		eval := func(expression string) {
 			t.Helper()
-			_, err := n.Eval(context.Background(), expression)
-			must(t, err)
+			must(t, errOf(n.Eval(context.Background(), expression)))
 		}
 		eval("vm_memory_monitor:set_check_interval(100), rabbit_disk_monitor:set_min_check_interval(100), rabbit_disk_monitor:set_max_check_interval(100).")
 		eval("vm_memory_monitor:set_vm_memory_high_watermark(0.00001).")
@@ -547,8 +538,6 @@ func TestDoctorExplainsCertificates(t *testing.T) {
 			t.Error(err)
 		}
 		c.Broker.Credentials.TLS.CA = v.CA(t).CAFile()
-		if _, err := Gather(context.Background(), Options{Config: c}); err != nil {
-			t.Error(err)
-		}
+		must(t, errOf(Gather(context.Background(), Options{Config: c})))
 	})
 }

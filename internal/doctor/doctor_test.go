@@ -24,6 +24,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store/redisstore"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/rabbitnode"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -350,9 +351,7 @@ func TestThePageHasEachCheck(t *testing.T) {
 // What is quoted is one word, the same, to a shell.
 func TestQuoting(t *testing.T) {
 	for text, want := range map[string]string{"": "''", "orders.eu": "orders.eu", "a b": "'a b'", "it's": `'it'\''s'`, "~x": "'~x'", "a\nb'\\": `$'a\x0ab\'\\'`, "é": "'é'", "$(reboot)": "'$(reboot)'", "*": "'*'"} {
-		if got := Quote(text); got != want {
-			t.Errorf("%q is quoted as %s", text, got)
-		}
+		expect.Equal(t, Quote(text), want, "%q is quoted as", text)
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		text := rapid.String().Draw(t, "text")
@@ -437,8 +436,7 @@ func TestTheQueueThatBlocksItsRetriesIsNamed(t *testing.T) {
 		finds(t, c, "standing", "wrong orders: 40 of its retries are due and stay in redrive.lane.orders"+full,
 			"wrong mail: 1 of its retries are due and stay in redrive.delay.message-ttl.quorum.mail"+full)
 		for _, queue := range []string{"orders", "mail"} {
-			_, err := v.Channel().QueueDelete(queue, false, false, false)
-			must(t, err)
+			must(t, errOf(v.Channel().QueueDelete(queue, false, false, false)))
 		}
 		brokertest.Eventually(t, "all are parked", func() bool { return v.Depth(wire.QueueParked) == 41 })
 		finds(t, c, "standing")
@@ -497,9 +495,7 @@ func TestWithFewerRights(t *testing.T) {
 		}
 		// Without the API altogether.
 		c.Broker.Management = "http://127.0.0.1:1"
-		if got := strings.Join(unknown(), " "); got != most {
-			t.Errorf("without the management API these are unknown: %s", got)
-		}
+		expect.Equal(t, strings.Join(unknown(), " "), most, "without the management API these are unknown")
 		finds(t, c, "dead-letter-exchange", "wrong: the exchange redrive does not exist", "unknown: looked at only as far as AMQP shows it")
 		finds(t, c, "intake", "wrong: the queue redrive.intake does not exist")
 		finds(t, c, "consumers", "warning orders: it has no consumer")
