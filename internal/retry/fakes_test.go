@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -219,6 +220,24 @@ func record(queue, body string, due time.Time) *store.Record {
 // open is a throttle without limits.
 func open() *throttle.Throttle {
 	return throttle.New(func(string) throttle.Rules { return throttle.Rules{} }, rand.Float64, func(throttle.Transition) {})
+}
+
+// laneReports are what was reported of lanes.
+type laneReports struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (r *laneReports) add(lane store.Lane, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.all = append(r.all, fmt.Sprintf("%s: %v", lane, err))
+}
+
+func (r *laneReports) String() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return strings.Join(r.all, "; ")
 }
 
 func done(string, int) retry.Result { return retry.Result{Done: true} }

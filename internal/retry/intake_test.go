@@ -40,16 +40,19 @@ func TestARedeliveryKeepsItsID(t *testing.T) {
 	}
 	// The process dies; another one connects and gets both again.
 	f = connected(t, s)
-	again := []wire.Delivery{deadLetter("q", "same"), deadLetter("q", "same"), deadLetter("q", "same"), deadLetter("q", "new")}
-	for i := range again {
-		again[i].Redelivered = true
-		again[i].Message.Headers["x-delivery-count"] = int64(1)
-	}
-	must(t, f.Handle(ctx, again))
+	must(t, f.Handle(ctx, redelivered("same", "same", "same", "new")))
 	ids := idsOf(t, s)
 	if len(ids) != 4 || ids[first[0].Record.ID.String()] != 2 || ids[first[1].Record.ID.String()] != 2 {
 		t.Errorf("6 records have the ids %v; want the first two twice and two new ones", ids)
 	}
+}
+
+// redelivered are dead letters of q that RabbitMQ delivers again.
+func redelivered(bodies ...string) (batch []wire.Delivery) {
+	for _, body := range bodies {
+		batch = append(batch, again(deadLetter("q", body), true))
+	}
+	return batch
 }
 
 // sharedStore is a store that several services use at once.
@@ -72,19 +75,10 @@ func TestARedeliveryToAnotherReplicaKeepsItsID(t *testing.T) {
 	}
 	must(t, dies.Handle(ctx, []wire.Delivery{deadLetter("q", "same"), deadLetter("q", "same"), deadLetter("q", "one")}))
 	given := idsOf(t, s)
-	again := func(bodies ...string) {
-		t.Helper()
-		var batch []wire.Delivery
-		for _, body := range bodies {
-			d := deadLetter("q", body)
-			d.Redelivered = true
-			batch = append(batch, d)
-		}
-		must(t, lives.Handle(ctx, batch))
+	// The last two were never kept: these are others.
+	for _, bodies := range [][]string{{"same"}, {"same", "one"}, {"same", "one"}} {
+		must(t, lives.Handle(ctx, redelivered(bodies...)))
 	}
-	again("same")
-	again("same", "one")
-	again("same", "one") // were never kept: these are others
 	ids := idsOf(t, s)
 	for id := range given {
 		expect.Equal(t, ids[id], 2, "records have the id %s", id)

@@ -688,15 +688,7 @@ type scene struct {
 	sender    *fakeTargets
 	throttle  *throttle.Throttle
 	scheduler *retry.Scheduler
-	mu        sync.Mutex
-	reports   []string
-}
-
-// reported returns what was reported of lanes.
-func (s *scene) reported() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return strings.Join(s.reports, "; ")
+	reports   laneReports
 }
 
 // inScene runs a scheduler in fake time while do runs.
@@ -706,11 +698,8 @@ func inScene(t *testing.T, rules throttle.Rules, sender *fakeTargets, do func(t 
 		sender.fakeSender = fakeSender{began: time.Now(), answer: done, nth: map[string]int{}}
 		s := &scene{store: memstore.New(), sender: sender}
 		s.throttle = throttle.New(func(string) throttle.Rules { return rules }, rand.Float64, func(throttle.Transition) {})
-		s.scheduler = retry.NewScheduler(s.store, sender, s.throttle, retry.NewWakeup(), none, slog.New(slog.DiscardHandler), func(lane store.Lane, err error) {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			s.reports = append(s.reports, fmt.Sprintf("%s: %v", lane, err))
-		})
+		s.scheduler = retry.NewScheduler(s.store, sender, s.throttle, retry.NewWakeup(), none,
+			slog.New(slog.DiscardHandler), s.reports.add)
 		stop := runs(t, s.scheduler)
 		do(t, s)
 		stop()
@@ -768,9 +757,9 @@ func TestAStuckForwardStopsItsOwnLaneOnly(t *testing.T) {
 					}
 					const named = "q to queue dead: not confirmed"
 					synctest.Wait()
-					if lanes := s.scheduler.Unreachable(); sender.full && (strings.Trim(strings.ReplaceAll(s.reported(), named, ""), "; ") != "" ||
-						!strings.HasPrefix(s.reported(), named) || len(lanes) != 1 || lanes[0].String() != "q to queue dead") {
-						t.Errorf("reported %q, and backing off are %v; want only %q", s.reported(), lanes, named)
+					if lanes := s.scheduler.Unreachable(); sender.full && (strings.Trim(strings.ReplaceAll(s.reports.String(), named, ""), "; ") != "" ||
+						!strings.HasPrefix(s.reports.String(), named) || len(lanes) != 1 || lanes[0].String() != "q to queue dead") {
+						t.Errorf("reported %q, and backing off are %v; want only %q", s.reports.String(), lanes, named)
 					}
 				})
 			})
@@ -875,13 +864,13 @@ func TestALaneThatHangsIsNamed(t *testing.T) {
 		s.add(t, 3, "q", "stuck", "dead")
 		time.Sleep(20 * time.Second)
 		synctest.Wait()
-		if got := s.reported(); got != "" {
+		if got := s.reports.String(); got != "" {
 			t.Fatalf("after 20 s it is reported: %s", got)
 		}
 		time.Sleep(10 * time.Minute)
 		s.add(t, 1, "others", "retry", "") // the scheduler looks at all lanes again
 		synctest.Wait()
-		if got, want := s.reported(), "q to queue dead: "+retry.ErrUnanswered.Error(); got != want {
+		if got, want := s.reports.String(), "q to queue dead: "+retry.ErrUnanswered.Error(); got != want {
 			t.Fatalf("reported: %q, want %q", got, want)
 		}
 		if lanes := s.scheduler.Unreachable(); len(lanes) != 1 || lanes[0].String() != "q to queue dead" {
@@ -890,7 +879,7 @@ func TestALaneThatHangsIsNamed(t *testing.T) {
 		close(sender.answers)
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if got := s.reported(); !strings.HasSuffix(got, "; q to queue dead: <nil>") || len(s.scheduler.Unreachable()) != 0 || sender.sentOf("stuck") != 3 {
+		if got := s.reports.String(); !strings.HasSuffix(got, "; q to queue dead: <nil>") || len(s.scheduler.Unreachable()) != 0 || sender.sentOf("stuck") != 3 {
 			t.Errorf("after it answered: reported %q, want \"…; q to queue dead: <nil>\" at the end; %v are backing off, want none; %d were sent, want 3", got, s.scheduler.Unreachable(), sender.sentOf("stuck"))
 		}
 	})

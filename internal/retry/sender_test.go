@@ -276,21 +276,14 @@ func binding(t *testing.T, b *slowBinder, test func(s *memstore.Store, reports f
 			defer b.mu.Unlock()
 			b.late[e.Queue] = max(b.late[e.Queue], e.Late)
 		})
-		var mu sync.Mutex
-		var reports []string
-		scheduler := retry.NewScheduler(s, g, open(), wake, none, slog.New(slog.DiscardHandler), func(lane store.Lane, err error) {
-			mu.Lock()
-			defer mu.Unlock()
+		var reports laneReports
+		report := func(lane store.Lane, err error) {
 			if err != nil {
-				reports = append(reports, fmt.Sprint(lane, ": ", err))
+				reports.add(lane, err)
 			}
-		})
-		stop := runs(t, scheduler)
-		test(s, func() string {
-			mu.Lock()
-			defer mu.Unlock()
-			return strings.Join(reports, "; ")
-		})
+		}
+		stop := runs(t, retry.NewScheduler(s, g, open(), wake, none, slog.New(slog.DiscardHandler), report))
+		test(s, reports.String)
 		stop()
 		g.Close()
 	})
