@@ -130,6 +130,15 @@ func TestCSV(t *testing.T) {
 	}
 }
 
+// dialed is a connection on which a request was written.
+func dialed(t *testing.T, server *httptest.Server, request string) net.Conn {
+	t.Helper()
+	conn, err := net.Dial("tcp", server.Listener.Addr().String())
+	must(t, err)
+	must(t, errOf(io.WriteString(conn, request)))
+	return conn
+}
+
 // Who stops sending in the middle is not waited for; nor is who stops reading.
 func TestTheOtherEndIsSlow(t *testing.T) {
 	ended := make(chan error, 2)
@@ -153,9 +162,7 @@ func TestTheOtherEndIsSlow(t *testing.T) {
 		"an import": "POST /api/v1/import HTTP/1.1\r\nHost: x\r\nContent-Type: application/jsonl\r\nContent-Length: 1000\r\n\r\n{}",
 		"an export": "GET /api/v1/export HTTP/1.1\r\nHost: x\r\n\r\n",
 	} {
-		conn, err := net.Dial("tcp", server.Listener.Addr().String())
-		must(t, err)
-		must(t, errOf(io.WriteString(conn, request)))
+		conn := dialed(t, server, request)
 		expect.Err(t, <-ended, os.ErrDeadlineExceeded, "%s ends with", what)
 		if what == "an import" {
 			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
@@ -175,9 +182,7 @@ func TestAMalformedBodyIsRefused(t *testing.T) {
 	}}))
 	for _, to := range []string{"/api/v1/import HTTP/1.1\r\nContent-Type: application/jsonl", "/api/v1/act HTTP/1.1\r\nContent-Type: application/json", "/api/v1/decode HTTP/1.1\r\nContent-Type: application/json"} {
 		for _, chunks := range []string{"zz\r\n", "\r\n\r\n", "2\r\n{}}}\r\n", "fffffffffffffffff\r\n", "-1\r\n"} {
-			conn, err := net.Dial("tcp", server.Listener.Addr().String())
-			must(t, err)
-			must(t, errOf(io.WriteString(conn, "POST "+to+"\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"+chunks)))
+			conn := dialed(t, server, "POST "+to+"\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"+chunks)
 			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 			must(t, err)
 			var p httpapi.Problem
@@ -199,11 +204,11 @@ func TestDropByDrop(t *testing.T) {
 	}})
 	c.Idle = 200 * time.Millisecond
 	_, server := serve(t, c)
-	conn, err := net.Dial("tcp", server.Listener.Addr().String())
-	must(t, err)
-	defer conn.Close()
 	const all = 60
-	_, err = fmt.Fprintf(conn, "POST /api/v1/import HTTP/1.1\r\nHost: x\r\nContent-Type: application/jsonl\r\nContent-Length: %d\r\n\r\n", all)
+	conn := dialed(t, server, fmt.Sprintf("POST /api/v1/import HTTP/1.1\r\nHost: x\r\n"+
+		"Content-Type: application/jsonl\r\nContent-Length: %d\r\n\r\n", all))
+	defer conn.Close()
+	var err error
 	drop := time.NewTicker(20 * time.Millisecond) // 50 bytes a second
 	defer drop.Stop()
 	for err == nil {
@@ -227,11 +232,8 @@ func TestASlowBodyBeforeSignInIsCut(t *testing.T) {
 	c.Idle, c.Unauthenticated = time.Hour, 100*time.Millisecond
 	_, server := serve(t, c)
 	for _, path := range []string{auth.SignInPath, "/api/v1/import"} {
-		conn, err := net.Dial("tcp", server.Listener.Addr().String())
-		must(t, err)
-		if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: 1000\r\n\r\nuser", path); err != nil {
-			t.Fatal(err)
-		}
+		conn := dialed(t, server, "POST "+path+" HTTP/1.1\r\nHost: x\r\n"+
+			"Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 1000\r\n\r\nuser")
 		_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
 		if _, err := io.Copy(io.Discard, conn); err != nil { // what it says, and that it closes
 			t.Errorf("%s: the connection is still there: %v", path, err)
