@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 // validates checks that what is possible is accepted, and nothing beyond it.
@@ -102,15 +104,11 @@ func TestTheLongestAndTheShortestWait(t *testing.T) {
 	}{{List(5*s, s), 5 * s}, {List(s, 5*s, 2*s), 5 * s}, {List(), 0}, {Fixed(3 * s), 3 * s}, {Linear(s, s, 9*s), 9 * s}, {Exponential(s, 2, 7*s), 7 * s},
 		{Linear(1<<53+1, 0, 1<<53+1), 1<<53 + 1}, // more than a float64 has digits for
 		{Exponential(0, 2, time.Hour), 0}} {
-		if got := c.b.Max(); got != c.want {
-			t.Errorf("%s: the longest is %s, want %s", c.b, got, c.want)
-		}
+		expect.Equal(t, c.b.Max(), c.want, "%s: the longest", c.b)
 	}
 	// A consumer may ask for the longest wait that comes before the last attempt.
 	p := Policy{Attempts: 3, Backoff: List(s, 2*s, 50*s)}
-	if got := p.LongestRetryAfter(); got != 2*s {
-		t.Errorf("a consumer may ask for %s, want 2s", got)
-	}
+	expect.Equal(t, p.LongestRetryAfter(), 2*s, "a consumer may ask for")
 	for _, c := range []struct {
 		j              Jitter
 		short, longest time.Duration
@@ -119,9 +117,7 @@ func TestTheLongestAndTheShortestWait(t *testing.T) {
 			t.Errorf("%s makes %s to %s of 10 s, want %s to %s", c.j, a, b, c.short, c.longest)
 		}
 	}
-	if got := Fraction(1).Longest(LongestDelay); got != LongestDelay {
-		t.Errorf("jitter makes %s of the longest wait", got)
-	}
+	expect.Equal(t, Fraction(1).Longest(LongestDelay), LongestDelay, "jitter makes … of the longest wait")
 }
 
 // The seed alone decides, in each version the same way: what waits is not spread again by an
@@ -152,9 +148,7 @@ func TestPatterns(t *testing.T) {
 		{"a*b*c", "aXbXbc", true}, {"a**c", "abc", true}, {"*aab", "aaaab", true},
 		{"?", "", false}, {"?", "é", true}, {"??", "é", false}, {"a?*", "a", false}, {"*?a", "aa", true}, {"*?a", "a", false},
 	} {
-		if got := MatchQueue(c.pattern, c.name); got != c.want {
-			t.Errorf("%q matches %q: %v", c.pattern, c.name, got)
-		}
+		expect.Equal(t, MatchQueue(c.pattern, c.name), c.want, "%q matches %q", c.pattern, c.name)
 	}
 	s := Set{{Name: "a", Queues: []string{"orders.*", "mail"}}}
 	for queue, want := range map[string]bool{"mail": true, "orders.paid": false, "orders.*": false, "unknown": false, "unknown*": false} {
@@ -188,8 +182,6 @@ func TestPoliciesInWords(t *testing.T) {
 		time.Minute: "1m", -90 * s: "-1m 30s", 12_340 * time.Millisecond: "12.3s", 9_996 * time.Millisecond: "10s", 9_994 * time.Millisecond: "9.99s",
 		1_234_567 * time.Microsecond: "1.23s", 999_994 * time.Microsecond: "999.99ms", 1_234_567 * time.Nanosecond: "1.23ms", 123_456 * time.Nanosecond: "123.456µs",
 	} {
-		if got := FormatDuration(d); got != want {
-			t.Errorf("%d: %q, want %q", d, got, want)
-		}
+		expect.Equal(t, FormatDuration(d), want, "%d", d)
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"unicode/utf8"
 
 	"pgregory.net/rapid"
+
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 func TestWaitsOfEachBackoff(t *testing.T) {
@@ -26,9 +28,7 @@ func TestWaitsOfEachBackoff(t *testing.T) {
 	} {
 		p := Policy{Attempts: 5, Backoff: c.b}
 		for i, got := range p.Waits() {
-			if got != c.want[i] {
-				t.Errorf("%s: wait %d is %s, want %s", c.name, i+1, got, c.want[i])
-			}
+			expect.Equal(t, got, c.want[i], "%s: wait %d", c.name, i+1)
 		}
 	}
 }
@@ -85,9 +85,7 @@ func TestVerdictIsTheSameWhenAskedTwiceAndWithinBounds(t *testing.T) {
 		share := rapid.Float64Range(0, 1).Draw(t, "share")
 		jitter := rapid.SampledFrom([]Jitter{{}, None, Full, Equal, Fraction(share)}).Draw(t, "jitter")
 		p := Policy{Name: "p", Queues: []string{"*"}, Attempts: MaxAttempts, Backoff: backoffs.Draw(t, "backoff"), Jitter: jitter}
-		if err := p.Validate(); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, p.Validate())
 		f := Failure{Reason: "rejected", Attempt: rapid.IntRange(1, MaxAttempts-1).Draw(t, "attempt"), Seed: rapid.Uint64().Draw(t, "seed")}
 		v := p.Decide(f)
 		if v != p.Decide(f) {
@@ -154,9 +152,7 @@ func FuzzGlob(f *testing.F) {
 		}
 		model := strings.NewReplacer(`\*`, `.*`, `\?`, `.`).Replace(regexp.QuoteMeta(pattern))
 		want := regexp.MustCompile(`(?s)\A` + model + `\z`).MatchString(name)
-		if got := MatchQueue(pattern, name); got != want {
-			t.Errorf("MatchQueue(%q, %q) = %v", pattern, name, got)
-		}
+		expect.Equal(t, MatchQueue(pattern, name), want, "MatchQueue(%q, %q) =", pattern, name)
 	})
 }
 
@@ -166,9 +162,7 @@ func TestFormatDuration(t *testing.T) {
 		0: "0s", 1500 * time.Millisecond: "1.5s", 64 * time.Second: "1m 4s", time.Hour: "1h",
 		17*time.Minute + 3*time.Second: "17m 3s", 52 * time.Hour: "2d 4h", time.Hour + time.Second: "1h",
 	} {
-		if got := FormatDuration(d); got != want {
-			t.Errorf("%d: %q, want %q", d, got, want)
-		}
+		expect.Equal(t, FormatDuration(d), want, "%d", d)
 	}
 }
 

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 // request is one to the guard; change makes it what a test is about.
@@ -213,31 +215,21 @@ func TestSessions(t *testing.T) {
 			}
 			// It lasts 12 h without a request, and 24 h in all.
 			time.Sleep(11 * time.Hour)
-			if get(c) != 200 {
-				t.Error("it ended within 12 h")
-			}
+			expect.Equal(t, get(c), 200, "it ended within 12 h")
 			time.Sleep(11 * time.Hour)
-			if get(c) != 200 {
-				t.Error("it ended though it was in use")
-			}
+			expect.Equal(t, get(c), 200, "it ended though it was in use")
 			time.Sleep(2 * time.Hour)
-			if get(c) != 401 {
-				t.Error("it lasts longer than 24 h")
-			}
+			expect.Equal(t, get(c), 401, "it lasts longer than 24 h")
 			if w := request(h, "GET", "/x", with(c), header("Accept", "text/html")); w.Header().Get("Location") != "/signin?error=expired&next=%2Fx" {
 				t.Errorf("a session that is over leads to %s", w.Header().Get("Location"))
 			}
 			c = signIn()
 			time.Sleep(12 * time.Hour)
-			if get(c) != 401 {
-				t.Error("it lasts longer than 12 h without a request")
-			}
+			expect.Equal(t, get(c), 401, "it lasts longer than 12 h without a request")
 			// Signing in again, or out, ends it; so does revoking its token.
 			c = signIn()
 			request(h, "POST", SignInPath, with(c), form(url.Values{"token": {secret}}))
-			if get(c) != 401 {
-				t.Error("the old one is still good after signing in again")
-			}
+			expect.Equal(t, get(c), 401, "the old one is still good after signing in again")
 			c = signIn()
 			if w := request(h, "GET", SignOutPath, with(c)); w.Code != 405 && w.Code != 200 || get(c) != 200 {
 				t.Errorf("a link signs out: %d", w.Code)
@@ -271,9 +263,7 @@ func TestSessions(t *testing.T) {
 func TestSessionsAreBounded(t *testing.T) {
 	var s sessions
 	for range mostSessions + 10 {
-		if _, err := s.begin(t.Context(), Caller{}, ""); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(s.begin(t.Context(), Caller{}, "")))
 	}
 	last, err := s.begin(t.Context(), root, "")
 	must(t, err)
@@ -289,9 +279,7 @@ func TestOnlyALocalPathIsGoneOnTo(t *testing.T) {
 		"https://evil.example/": "/", "javascript:alert(1)": "/", "/\t/evil.example": "/", "/\n": "/", "/%0d%0a": "/%0d%0a", "///evil.example": "/",
 		"/../x": "/", "/messages/%2e%2E/../x": "/", "/messages/..?q=..": "/", "/messages/..x?q=../..": "/messages/..x?q=../..",
 	} {
-		if got := LocalPath(to); got != want {
-			t.Errorf("%q leads to %q", to, got)
-		}
+		expect.Equal(t, LocalPath(to), want, "%q leads to", to)
 	}
 }
 
@@ -314,9 +302,7 @@ func TestWhereARequestCameFrom(t *testing.T) {
 		if c.said != "" {
 			r.Header.Set("X-Forwarded-For", c.said)
 		}
-		if got := proxies.client(r).String(); got != c.want {
-			t.Errorf("%s saying %q: %s, want %s", c.peer, c.said, got, c.want)
-		}
+		expect.Equal(t, proxies.client(r).String(), c.want, "%s saying %q", c.peer, c.said)
 	}
 	if limited(netip.MustParseAddr("2001:db8::1")) != limited(netip.MustParseAddr("2001:db8::ffff:1")) || limited(netip.MustParseAddr("192.0.2.1")) == limited(netip.MustParseAddr("192.0.2.2")) {
 		t.Error("a customer's network counts as many, or two machines as one")
@@ -334,9 +320,4 @@ func TestLoopback(t *testing.T) {
 	}
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must, errOf = expect.NoError, expect.ErrOf

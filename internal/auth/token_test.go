@@ -15,6 +15,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 // shelf keeps entries in memory.
@@ -82,9 +83,7 @@ func TestTokens(t *testing.T) {
 			t.Fatal(c, err)
 		}
 		for _, wrong := range []string{"", "redrive_", secret[:len(secret)-1], secret + "x", strings.ToUpper(secret), nameOf(secret), strings.TrimPrefix(nameOf(secret), "token/")} {
-			if _, err := g.byToken(t.Context(), wrong); !errors.Is(err, ErrSignIn) {
-				t.Errorf("with %q: %v", wrong, err)
-			}
+			expect.Err(t, errOf(g.byToken(t.Context(), wrong)), ErrSignIn, "with %q", wrong)
 		}
 		if _, _, err := tokens.Create(t.Context(), root, NewToken{Name: "ci", Role: "viewer"}); !errors.Is(err, ErrTaken) {
 			t.Errorf("a second of the name: %v", err)
@@ -95,24 +94,16 @@ func TestTokens(t *testing.T) {
 			t.Error(all, err)
 		}
 		time.Sleep(time.Hour - 1)
-		if _, err := g.byToken(t.Context(), secret); err != nil {
-			t.Errorf("just before it expires: %v", err)
-		}
+		expect.Err(t, errOf(g.byToken(t.Context(), secret)), nil, "just before it expires")
 		time.Sleep(time.Nanosecond)
 		if _, err := g.byToken(t.Context(), secret); !errors.Is(err, ErrSignIn) || !strings.Contains(err.Error(), "expired") {
 			t.Errorf("expired: %v", err)
 		}
 		must(t, tokens.Revoke(t.Context(), root, "all"))
-		if _, err := g.byToken(t.Context(), forever); !errors.Is(err, ErrSignIn) {
-			t.Errorf("revoked: %v", err)
-		}
-		if err := tokens.Revoke(t.Context(), root, "all"); !errors.Is(err, ErrNoToken) {
-			t.Errorf("revoked twice: %v", err)
-		}
+		expect.Err(t, errOf(g.byToken(t.Context(), forever)), ErrSignIn, "revoked")
+		expect.Err(t, tokens.Revoke(t.Context(), root, "all"), ErrNoToken, "revoked twice")
 		want := "root token.create ci (operator) begun|token.create done|root token.create all (viewer) begun|token.create done|root token.revoke all (viewer) begun|token.revoke done"
-		if got := strings.Join(log.lines, "|"); got != want {
-			t.Errorf("the audit log has %s", got)
-		}
+		expect.Equal(t, strings.Join(log.lines, "|"), want, "the audit log has")
 	})
 }
 
@@ -216,27 +207,19 @@ func TestAKeptSessionIsKnownToAllReplicas(t *testing.T) {
 			time.Sleep(sessionLasts / 3)
 			asks(other, first)
 		}
-		if asks(at, first) != 401 {
-			t.Error("one that is used all the while does not end")
-		}
+		expect.Equal(t, asks(at, first), 401, "one that is used all the while does not end")
 		second := signIn()
 		time.Sleep(sessionIdle - time.Minute)
-		if asks(other, second) != 200 {
-			t.Error("it is over before it was idle for long")
-		}
+		expect.Equal(t, asks(other, second), 200, "it is over before it was idle for long")
 		time.Sleep(sessionIdle - time.Minute)
-		if asks(at, second) != 200 {
-			t.Error("it was used at another replica, and is over")
-		}
+		expect.Equal(t, asks(at, second), 200, "it was used at another replica, and is over")
 		request(http.HandlerFunc(other.SignOut), "POST", SignOutPath, second)
 		if asks(at, second) != 401 || asks(other, second) != 401 {
 			t.Error("who signed out at one is signed in at another")
 		}
 		third := signIn()
 		must(t, tokens.Revoke(ctx, root, "ops"))
-		if asks(other, third) != 401 {
-			t.Error("a session of a token that was revoked goes on")
-		}
+		expect.Equal(t, asks(other, third), 401, "a session of a token that was revoked goes on")
 		// What is over is deleted, and nothing else.
 		secret, _, err = tokens.Create(ctx, root, NewToken{Name: "ops", Role: "operator"})
 		must(t, err)

@@ -31,6 +31,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 func usersAt(api, vhost string, grants map[string]Grant) (*Users, error) {
@@ -104,13 +105,10 @@ func TestWhoIsWrongDoesNotSignIn(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		u, name := users(t, v, DefaultGrants()), user(v, "monitoring", true)
 		signIn := func(name, password, from string) error {
-			_, err := u.SignIn(t.Context(), name, password, from)
-			return err
+			return errOf(u.SignIn(t.Context(), name, password, from))
 		}
 		for _, c := range [][2]string{{name, "S3cret"}, {name, "s3cret "}, {name, ""}, {"", "s3cret"}, {"nobody-" + name, "s3cret"}, {"guest", "guest"}, {name + "\x00", "s3cret"}, {"../" + name, "x"}} {
-			if err := signIn(c[0], c[1], c[0]+c[1]); !errors.Is(err, ErrSignIn) {
-				t.Errorf("%q with %q: %v", c[0], c[1], err)
-			}
+			expect.Err(t, signIn(c[0], c[1], c[0]+c[1]), ErrSignIn, "%q with %q", c[0], c[1])
 		}
 		must(t, signIn(name, "s3cret", "192.0.2.1"))
 		other := user(v, "monitoring", true)
@@ -125,21 +123,16 @@ func TestWhoIsWrongDoesNotSignIn(t *testing.T) {
 		if err := signIn(other, "s3cret", "192.0.2.9"); !errors.As(err, &many) {
 			t.Errorf("with the right password then, which a guess might be: %v", err)
 		}
-		if err := signIn(name, "s3cret", "192.0.2.9"); err != nil {
-			t.Errorf("who was right before is stopped by another at the address: %v", err)
-		}
+		expect.Err(t, signIn(name, "s3cret", "192.0.2.9"), nil,
+			"who was right before is stopped by another at the address")
 		for i := range 31 {
 			err = signIn(name, "wrong", "198.51.100."+string(rune('a'+i)))
 		}
 		if !errors.As(err, &many) {
 			t.Errorf("after thirty failures of a name from as many addresses: %v", err)
 		}
-		if err := signIn(name, "s3cret", "192.0.2.1"); err != nil {
-			t.Errorf("who was right before is stopped by guesses of others: %v", err)
-		}
-		if err := signIn(other, "s3cret", "192.0.2.1"); err != nil {
-			t.Errorf("another name at another address: %v", err)
-		}
+		expect.Err(t, signIn(name, "s3cret", "192.0.2.1"), nil, "who was right before is stopped by guesses of others")
+		expect.Err(t, signIn(other, "s3cret", "192.0.2.1"), nil, "another name at another address")
 	})
 }
 
@@ -327,13 +320,10 @@ func directory(t *testing.T) (url string) {
 func TestNoWayOfWritingANameGivesMoreGuesses(t *testing.T) {
 	u, err := usersAt(directory(t), "/", DefaultGrants())
 	must(t, err)
-	if _, err := u.SignIn(t.Context(), "alice", "s3:cret", "192.0.2.1"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errOf(u.SignIn(t.Context(), "alice", "s3:cret", "192.0.2.1")))
 	// To RabbitMQ that would be alice with the password "s3:cret".
-	if _, err := u.SignIn(t.Context(), "alice:s3", "cret", "192.0.2.2"); !errors.Is(err, ErrSignIn) {
-		t.Errorf("a name with a colon is a guess that counts for nobody: %v", err)
-	}
+	expect.Err(t, errOf(u.SignIn(t.Context(), "alice:s3", "cret", "192.0.2.2")), ErrSignIn,
+		"a name with a colon is a guess that counts for nobody")
 	if _, err := u.SignIn(t.Context(), strings.Repeat("a", 1000), "x", "192.0.2.2"); !errors.Is(err, ErrSignIn) || len(u.names.buckets) > 1 {
 		t.Errorf("a name longer than any is kept: %v", err)
 	}
@@ -386,8 +376,7 @@ func TestAnAttackerLocksOutNobodyElseAtTheSameAddress(t *testing.T) {
 	const proxy = "192.0.2.1"
 	signIn := func() error {
 		clear(u.known) // some minutes later
-		_, err := u.SignIn(t.Context(), "alice", "s3:cret", proxy)
-		return err
+		return errOf(u.SignIn(t.Context(), "alice", "s3:cret", proxy))
 	}
 	wrong := func(name string) (refused int) {
 		for range 40 {
@@ -407,9 +396,7 @@ func TestAnAttackerLocksOutNobodyElseAtTheSameAddress(t *testing.T) {
 	for i := range 30 { // many accounts
 		wrong("user" + string(rune('a'+i)))
 	}
-	if err := signIn(); err != nil {
-		t.Errorf("who signed in from there before is locked out: %v", err)
-	}
+	expect.Err(t, signIn(), nil, "who signed in from there before is locked out")
 	if n := wrong("another"); n > 1 {
 		t.Errorf("%d guesses at one more account, after those at thirty", n)
 	}
@@ -428,9 +415,7 @@ func TestWhoSignedInBeforeARestartIsNotHeldUpByOthers(t *testing.T) {
 		}
 		return u
 	}
-	if _, err := started(kept).SignIn(t.Context(), "alice", "s3:cret", proxy); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errOf(started(kept).SignIn(t.Context(), "alice", "s3:cret", proxy)))
 	for _, c := range []struct {
 		name, from string
 		kept       store.SideTable
@@ -460,9 +445,7 @@ func TestWhoSignedInLongAgoIsForgotten(t *testing.T) {
 	u, err := usersAt(directory(t), "/", DefaultGrants())
 	must(t, err)
 	u.RememberIn(kept)
-	if _, err := u.SignIn(t.Context(), "alice", "s3:cret", "192.0.2.1"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errOf(u.SignIn(t.Context(), "alice", "s3:cret", "192.0.2.1")))
 	if u.signedInBefore(t.Context(), "bob 192.0.2.1") || !u.signedInBefore(t.Context(), "alice 192.0.2.1") {
 		t.Error("it keeps what is old, or not what is new")
 	}
@@ -477,31 +460,17 @@ func TestFailuresAreLimited(t *testing.T) {
 			}
 			return n
 		}
-		if n := allowed("a"); n != 3 {
-			t.Errorf("%d failures at first", n)
-		}
-		if n := allowed("b"); n != 3 {
-			t.Errorf("%d failures for another", n)
-		}
-		if wait := l.charge("a"); wait != time.Minute {
-			t.Errorf("it says to wait %s", wait)
-		}
+		expect.Equal(t, allowed("a"), 3, "failures at first")
+		expect.Equal(t, allowed("b"), 3, "failures for another")
+		expect.Equal(t, l.charge("a"), time.Minute, "it says to wait")
 		time.Sleep(30 * time.Second)
-		if wait := l.charge("a"); wait != 30*time.Second {
-			t.Errorf("after half of it, %s", wait)
-		}
+		expect.Equal(t, l.charge("a"), 30*time.Second, "after half of it,")
 		time.Sleep(30 * time.Second)
-		if n := allowed("a"); n != 1 {
-			t.Errorf("%d failures after a minute", n)
-		}
+		expect.Equal(t, allowed("a"), 1, "failures after a minute")
 		time.Sleep(time.Hour)
-		if n := allowed("a"); n != 3 {
-			t.Errorf("%d failures after an hour", n)
-		}
+		expect.Equal(t, allowed("a"), 3, "failures after an hour")
 		l.refund("a")
-		if n := allowed("a"); n != 1 {
-			t.Errorf("%d failures after one that was none", n)
-		}
+		expect.Equal(t, allowed("a"), 1, "failures after one that was none")
 	})
 }
 

@@ -35,6 +35,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/interrupt"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -332,9 +333,7 @@ func TestNotifyTest(t *testing.T) {
 	got := make(chan map[string]any, 10)
 	hook := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		var m map[string]any
-		if err := json.NewDecoder(r.Body).Decode(&m); err != nil {
-			t.Error(err)
-		}
+		must(t, json.NewDecoder(r.Body).Decode(&m))
 		got <- m
 	}))
 	defer hook.Close()
@@ -459,9 +458,7 @@ func TestTheFixedTopologyBringsRejectedMessagesBack(t *testing.T) {
 				gone := v.Consume("gone")
 				gone.Reject()
 				// On the same channel, or the queue could be gone before the reject is there.
-				if _, err := gone.Channel.QueueDelete("gone", false, false, false); err != nil {
-					t.Fatal(err)
-				}
+				must(t, errOf(gone.Channel.QueueDelete("gone", false, false, false)))
 				v.Consume(wire.QueueParked).Take("homeless")
 			})
 		})
@@ -548,9 +545,7 @@ func TestTopologiesUnderTheRecipesNames(t *testing.T) {
 		"levels --queue q --name retry", "binary --queue q --name retry"} {
 		var out strings.Builder
 		code := cli.Run(context.Background(), append([]string{"topology"}, strings.Fields(args)...), &out, &out, cli.Build{})
-		if code != 2 {
-			t.Errorf("%s: exit code %d: %s", args, code, out.String())
-		}
+		expect.Equal(t, code, 2, "%s: exit code …: %s", args, out.String())
 	}
 }
 
@@ -595,9 +590,4 @@ func TestTheLibraryRunsOnPrintedTopologies(t *testing.T) {
 	})
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must, errOf = expect.NoError, expect.ErrOf

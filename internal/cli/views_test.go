@@ -36,6 +36,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
 	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/throttle"
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 // fill puts a stranger's texts into all that holds text, and something into the rest.
@@ -101,9 +102,7 @@ var views = map[string]func(*rapid.T, io.Writer, time.Time){
 	"export": func(t *rapid.T, w io.Writer, _ time.Time) {
 		h := &harmlessWriter{w: w, to: harmless}
 		for _, piece := range rapid.SliceOf(rapid.SliceOf(rapid.Byte())).Draw(t, "pieces") {
-			if _, err := h.Write(piece); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errOf(h.Write(piece)))
 		}
 	},
 }
@@ -178,9 +177,7 @@ func TestTimesAsPeopleSayThem(t *testing.T) {
 
 func TestNumbersOfThings(t *testing.T) {
 	for n, want := range map[int64]string{0: "0 messages", 1: "1 message", 999: "999 messages", 1204: "1,204 messages", 1234567: "1,234,567 messages"} {
-		if got := messages(n); got != want {
-			t.Errorf("%d: %q, want %q", n, got, want)
-		}
+		expect.Equal(t, messages(n), want, "%d", n)
 	}
 }
 
@@ -289,9 +286,7 @@ func TestCellsKeepWhatIsHarmless(t *testing.T) {
 		"\xff":                              "�",
 		strings.Repeat("注", longestOnRow+1): strings.Repeat("注", longestOnRow-1) + "…",
 	} {
-		if got := cell(in); got != want {
-			t.Errorf("cell(%q) is %q, want %q", in, got, want)
-		}
+		expect.Equal(t, cell(in), want, "cell(%q)", in)
 	}
 }
 
@@ -551,9 +546,7 @@ func TestAVersionComesFromTheReleaseOrFromWhatGoRecords(t *testing.T) {
 		"nothing recorded":        {Build{}, nil, Build{Version: "dev"}},
 	} {
 		c.want.Go, c.want.System = runtime.Version(), runtime.GOOS+"/"+runtime.GOARCH
-		if got := c.set.complete(c.info); got != c.want {
-			t.Errorf("%s: %+v, want %+v", name, got, c.want)
-		}
+		expect.Equal(t, c.set.complete(c.info), c.want, "%s", name)
 	}
 }
 
@@ -574,9 +567,7 @@ func TestMemoryOfTheCgroup(t *testing.T) {
 		for path, text := range c.files {
 			files[path] = &fstest.MapFile{Data: []byte(text)}
 		}
-		if got := cgroupMemory(files); got != c.want {
-			t.Errorf("%s: %d, want %d", name, got, c.want)
-		}
+		expect.Equal(t, cgroupMemory(files), c.want, "%s", name)
 	}
 }
 
@@ -688,9 +679,7 @@ func TestWatchShowsItAgainUntilItIsEnded(t *testing.T) {
 		if err != nil || out.String() != "1\n3\n4\n" || !strings.Contains(errOut.String(), "no service answers") {
 			t.Errorf("%v, %q, %q", err, &out, &errOut)
 		}
-		if took := time.Since(begun); took != 6*time.Second {
-			t.Errorf("it took %s", took)
-		}
+		expect.Equal(t, time.Since(begun), 6*time.Second, "it took")
 	})
 }
 
@@ -702,12 +691,4 @@ func TestWatchEndsWhereTheFirstAnswerIsAnError(t *testing.T) {
 	}
 }
 
-func must(t interface {
-	Helper()
-	Fatal(args ...any)
-}, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must, errOf = expect.NoError, expect.ErrOf

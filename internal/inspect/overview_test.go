@@ -25,6 +25,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store/memstore"
 	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -140,9 +141,7 @@ func TestWhoLooksOnDoesNotWait(t *testing.T) {
 		time.Sleep(time.Minute)
 		before := b.asked()
 		time.Sleep(time.Minute)
-		if n := b.asked() - before; n != 0 {
-			t.Errorf("RabbitMQ was asked %d times, although nothing needed the answer", n)
-		}
+		expect.Equal(t, b.asked()-before, 0, "RabbitMQ was asked … times, although nothing needed the answer")
 		stop()
 		<-ended
 	})
@@ -219,9 +218,7 @@ func TestOverview(t *testing.T) {
 		if due != 3 || o.Calendar[0].Count == 0 {
 			t.Errorf("%d are due: %+v", due, o.Calendar)
 		}
-		if waited := time.Since(now); waited != time.Second {
-			t.Errorf("it waited %v for RabbitMQ", waited)
-		}
+		expect.Equal(t, time.Since(now), time.Second, "it waited … for RabbitMQ")
 		if o, err := c.Overview(ctx, caller(auth.Viewer, "mail")); err != nil || len(o.Conditions) != 1 || o.Waiting != 0 || o.PerMinute.Failed != 0 {
 			t.Errorf("to others: %+v, %v", o, err)
 		}
@@ -267,9 +264,7 @@ func TestQueuesArePaged(t *testing.T) {
 			t.Errorf("in pages of %d there are %d names of %d", limit, len(seen), want)
 		}
 		for name, n := range seen {
-			if n != 1 {
-				t.Errorf("%q is on %d pages", name, n)
-			}
+			expect.Equal(t, n, 1, "%q is on … pages", name)
 		}
 	}
 	if _, _, err := d.Queues(ctx, caller(auth.Viewer), "!", 0); err == nil {
@@ -314,9 +309,7 @@ func TestPolicies(t *testing.T) {
 func TestTheAuditLogAPageAtATime(t *testing.T) {
 	book := &inspecttest.AuditLog{}
 	for range 5 {
-		if _, err := book.Begin(audit.Entry{}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(book.Begin(audit.Entry{})))
 	}
 	c := inspect.New(inspect.Config{Store: memstore.New(), Audit: book})
 	by := caller(auth.Admin)
@@ -398,9 +391,7 @@ func TestTheLedger(t *testing.T) {
 // A rate that has just been used up is no news of a queue with nothing due.
 func TestALimitIsShownWhileMessagesAreDue(t *testing.T) {
 	for why, want := range map[throttle.WaitReason]string{throttle.WhyRate: "limited by rate", throttle.WhyInFlight: "limited by in_flight", "": ""} {
-		if got := (&inspect.ThrottleView{State: "closed", LimitedBy: why}).LimitText(); got != want {
-			t.Errorf("%q: %q, want %q", why, got, want)
-		}
+		expect.Equal(t, (&inspect.ThrottleView{State: "closed", LimitedBy: why}).LimitText(), want, "%q", why)
 	}
 	for due, want := range map[time.Duration]throttle.WaitReason{-time.Second: throttle.WhyRate, time.Hour: ""} {
 		s := memstore.New()
@@ -445,14 +436,8 @@ func TestEachLimitIsInTheDocument(t *testing.T) {
 		}
 	}
 	field, _ := reflect.TypeFor[inspect.ThrottleView]().FieldByName("LimitedBy")
-	if enum := field.Tag.Get("enum"); enum != strings.Join(limits, ",") {
-		t.Errorf("the enum of LimitedBy is %q, and the limits are %q", enum, limits)
-	}
+	expect.Equal(t, field.Tag.Get("enum"), strings.Join(limits, ","),
+		"the enum of LimitedBy is …, and the limits are %q", limits)
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must, errOf = expect.NoError, expect.ErrOf

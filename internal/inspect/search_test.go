@@ -22,6 +22,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
 	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -113,9 +114,7 @@ func TestSearch(t *testing.T) {
 		} {
 			for _, limit := range []int{1, 2, 1000} {
 				got := found(t, d, caller(auth.Viewer), text, limit)
-				if s := strings.Join(got, " "); s != want {
-					t.Errorf("%s, %d a page: found %q, want %q", text, limit, s, want)
-				}
+				expect.Equal(t, strings.Join(got, " "), want, "%s, %d a page: found", text, limit)
 			}
 			n, exact, err := d.Count(ctx, caller(auth.Viewer), text)
 			if words := len(found(t, d, caller(auth.Viewer), text, 10)); err != nil || !exact || n != int64(words) {
@@ -127,9 +126,7 @@ func TestSearch(t *testing.T) {
 				t.Errorf("%+v is taken", bad)
 			}
 		}
-		if _, err := d.Search(ctx, caller(auth.Viewer), "", "", 1001); !errors.Is(err, inspect.ErrInvalid) {
-			t.Errorf("a limit of 1,001: %v", err)
-		}
+		expect.Err(t, errOf(d.Search(ctx, caller(auth.Viewer), "", "", 1001)), inspect.ErrInvalid, "a limit of 1,001")
 	})
 }
 
@@ -149,12 +146,8 @@ func TestOthersQueuesAreNotThere(t *testing.T) {
 		p, err := d.Search(ctx, all, "queue:orders", "", 1)
 		must(t, err)
 		for _, name := range []string{p.Messages[0].ID, p.Messages[0].Key} {
-			if _, err := d.Message(ctx, limited, name); !errors.Is(err, inspect.ErrNotFound) {
-				t.Errorf("%s: %v", name, err)
-			}
-			if _, err := d.Body(ctx, limited, name); !errors.Is(err, inspect.ErrNotFound) {
-				t.Errorf("%s: %v", name, err)
-			}
+			expect.Err(t, errOf(d.Message(ctx, limited, name)), inspect.ErrNotFound, "%s", name)
+			expect.Err(t, errOf(d.Body(ctx, limited, name)), inspect.ErrNotFound, "%s", name)
 			p, err := d.Search(ctx, limited, "id:"+p.Messages[0].ID, "", 0)
 			if err != nil || len(p.Messages) > 0 || p.Looked > 0 {
 				t.Errorf("found %+v, %v", p, err)
@@ -226,9 +219,7 @@ func TestAPlaceThatIsNone(t *testing.T) {
 	each(t, func(t *testing.T, d *desk) {
 		shelf(t, d)
 		for _, after := range []string{"x", "1.", "1.zz", "-1.00", ".", "1.0011"} {
-			if _, err := d.Search(ctx, caller(auth.Viewer), "", after, 0); !errors.Is(err, inspect.ErrInvalid) {
-				t.Errorf("%q: %v", after, err)
-			}
+			expect.Err(t, errOf(d.Search(ctx, caller(auth.Viewer), "", after, 0)), inspect.ErrInvalid, "%q", after)
 		}
 	})
 }
@@ -269,9 +260,7 @@ func TestASearchIsBounded(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	cancel()
-	if _, err := d.Search(ctx, caller(auth.Viewer), "attempt:<5", "", 0); !errors.Is(err, context.Canceled) {
-		t.Errorf("canceled: %v", err)
-	}
+	expect.Err(t, errOf(d.Search(ctx, caller(auth.Viewer), "attempt:<5", "", 0)), context.Canceled, "canceled")
 }
 
 // sluggish takes a second for each record.
@@ -393,9 +382,7 @@ func TestRetriedMessagesAreFound(t *testing.T) {
 		if err != nil || m.State != inspect.Retried || len(m.Timeline) != 1 || m.Timeline[0].Ending != "retried" || m.Timeline[0].Ended == nil || m.Body != nil {
 			t.Fatalf("%+v, %v", m, err)
 		}
-		if _, err := d.Body(ctx, viewer, ids[0]); !errors.Is(err, inspect.ErrNotFound) {
-			t.Errorf("its body: %v", err)
-		}
+		expect.Err(t, errOf(d.Body(ctx, viewer, ids[0])), inspect.ErrNotFound, "its body")
 		m, err = d.Message(ctx, viewer, ids[2])
 		if err != nil || m.State != inspect.Parked || len(m.Timeline) != 2 || m.Timeline[1].Why != "out of attempts" || m.Timeline[1].Ended != nil {
 			t.Fatalf("%+v, %v", m, err)
@@ -434,9 +421,7 @@ func TestWhyThatDelay(t *testing.T) {
 		m, err := c.Message(ctx, caller(auth.Viewer), r.ID.String())
 		must(t, err)
 		last := m.Timeline[len(m.Timeline)-1]
-		if last.Delay != step.delay {
-			t.Errorf("%d: waits %q, want %q", i, last.Delay, step.delay)
-		}
+		expect.Equal(t, last.Delay, step.delay, "%d: waits", i)
 		for _, why := range step.why {
 			if !strings.Contains(last.Why, why) {
 				t.Errorf("%d: because %q, not %q", i, last.Why, why)
@@ -499,9 +484,7 @@ func TestMessagesThatShareAnID(t *testing.T) {
 			t.Fatalf("%+v, %v", m, err)
 		}
 		for _, name := range []string{"", "x", uuid.Nil.String()} {
-			if _, err := d.Message(ctx, by, name); !errors.Is(err, inspect.ErrNotFound) {
-				t.Errorf("%q: %v", name, err)
-			}
+			expect.Err(t, errOf(d.Message(ctx, by, name)), inspect.ErrNotFound, "%q", name)
 		}
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -89,15 +90,11 @@ func TestMatch(t *testing.T) {
 			t.Errorf("%s: %v", text, err)
 			continue
 		}
-		if got := matches(q, parked()); got != want {
-			t.Errorf("%s matches: %v", text, got)
-		}
+		expect.Equal(t, matches(q, parked()), want, "%s matches", text)
 	}
 	for text, want := range map[string]bool{"due:<10m": true, "due:<5m": false, "due:<=5m": true, "due:>1m": true, "due:1m..10m": true, "due:<0s": false, "due:<-5m": false, "due:2026-11-21": true, "parked:*": false, "why:*": false} {
 		q := parse(t, text)
-		if got := matches(q, corpus[1]); got != want {
-			t.Errorf("waiting: %s matches: %v", text, got)
-		}
+		expect.Equal(t, matches(q, corpus[1]), want, "waiting: %s matches", text)
 	}
 }
 
@@ -124,9 +121,7 @@ func TestHostileQueriesAndBodies(t *testing.T) {
 		strings.Repeat("a", 3999): true, strings.Repeat("a", 3998) + "b": false,
 	} {
 		q := parse(t, text)
-		if got := q.Match(noon, l, func() *decode.Result { return body }); got != want {
-			t.Errorf("%.10s…: %v", text, got)
-		}
+		expect.Equal(t, q.Match(noon, l, func() *decode.Result { return body }), want, "%.10s…", text)
 	}
 	for text, want := range map[string]string{
 		strings.Repeat("a ", 31):                                  "more than 30 conditions are about bodies",
@@ -252,9 +247,7 @@ func TestMoreMatches(t *testing.T) {
 		"header.single:0.25": true, "header.single:0.3": false, "header.none:*": true, "header.none:x": false, "header.minus:-7": true, "header.minus:7": false, "header.minus:<-6": true,
 		"header.deep.list.2:*": false, "header.deep.list.0:1": true, "age:>2h59m": true, "age:>2h59m61s": false, "size:1500..1kib": false, "size:1kib..1mib": true,
 	} {
-		if got := matches(parse(t, text), l); got != want {
-			t.Errorf("%s matches: %v", text, got)
-		}
+		expect.Equal(t, matches(parse(t, text), l), want, "%s matches", text)
 	}
 	l.BodySize = 0
 	if matches(parse(t, "text:*"), l) || !matches(parse(t, "size:0"), l) {
@@ -275,9 +268,7 @@ func TestLimitsAndOddQueries(t *testing.T) {
 	for text, want := range map[string]string{
 		"a O": "text:a text:O", "O": "text:O", "a AN": "text:a text:AN", "a NO": "text:a text:NO", `a \`: `text:a text:\`,
 	} {
-		if got := parse(t, text).String(); got != want {
-			t.Errorf("%s is %s, want %s", text, got, want)
-		}
+		expect.Equal(t, parse(t, text).String(), want, "%s", text)
 	}
 	for text, want := range map[string]string{
 		strings.Repeat("NOT ", 60) + "a": "nested more than 50 deep", "attempt:>=<5": `"<5": expected a number`, `queue:"a".."b"`: "expected a space", `attempt:>"1".."2"`: "expected a space",
@@ -320,9 +311,8 @@ func TestGroups(t *testing.T) {
 			g.Waiting, g.Parked, g.Discarded = 0, 0, 0
 			*count = n
 			for _, asked := range []string{"waiting", "parked", "discarded", "retried"} {
-				if got := parse(t, "state:"+asked).MatchGroup(&g); got != (asked == state) {
-					t.Errorf("%d %s are state:%s: %v", n, state, asked, got)
-				}
+				expect.Equal(t, parse(t, "state:"+asked).MatchGroup(&g), (asked == state),
+					"%d %s are state:%s", n, state, asked)
 			}
 		}
 	}
@@ -331,16 +321,12 @@ func TestGroups(t *testing.T) {
 		"queue:orders": true, "queue:mail": false, "error:timeout": true, "note:acme": true, "acme": true, "timeout": true, "nowhere": false, "type:T": true, "reason:rejected": true,
 		"group:" + g.ID.String(): true, "group:" + groupID(2).String(): false}
 	for text, want := range all {
-		if got := parse(t, text).MatchGroup(&g); got != want {
-			t.Errorf("%s: %v", text, got)
-		}
+		expect.Equal(t, parse(t, text).MatchGroup(&g), want, "%s", text)
 	}
 	// One without messages has its note still.
 	g.Waiting, g.Parked, g.Discarded = 0, 0, 0
 	for text, want := range map[string]bool{"": true, "acme": true, "state:parked": false, "-state:parked": true} {
-		if got := parse(t, text).MatchGroup(&g); got != want {
-			t.Errorf("without messages %s: %v", text, got)
-		}
+		expect.Equal(t, parse(t, text).MatchGroup(&g), want, "without messages %s", text)
 	}
 	g.Waiting, g.Parked = 1, 1
 	if parse(t, "-state:waiting -state:parked").MatchGroup(&g) {
@@ -438,9 +424,7 @@ func TestNarrowingByGroups(t *testing.T) {
 	g := group(1, "a", "rejected", 1, 1, 1)
 	g.Pattern, g.Reasons = "timeout", store.ReasonsOf("rejected")|store.ReasonsOf("expired")
 	for text, want := range map[string]int{"reason:rejected": 0, "reason:maxlen": -1, "-reason:maxlen": 1, "reason:rejected OR reason:expired": 1, "queue:b": -1, "": 1} {
-		if got := parse(t, text).Says(0, "a", &g); got != want {
-			t.Errorf("%s says %d of it, want %d", text, got, want)
-		}
+		expect.Equal(t, parse(t, text).Says(0, "a", &g), want, "%s says … of it", text)
 	}
 }
 
@@ -488,9 +472,7 @@ func TestAnErrorCountsCharactersFromOne(t *testing.T) {
 // Two letters are enough to propose a field, one is not.
 func TestTheNearestFieldIsProposed(t *testing.T) {
 	for word, want := range map[string]string{"quux": ", perhaps queue", "QU": ", perhaps queue", "qx": "", "q": "", "zz": ""} {
-		if got := nearest(word); got != want {
-			t.Errorf("%s: %q, want %q", word, got, want)
-		}
+		expect.Equal(t, nearest(word), want, "%s", word)
 	}
 }
 
@@ -518,9 +500,7 @@ func TestTheLongestDuration(t *testing.T) {
 func TestAStateAndAQueueAreBothKnown(t *testing.T) {
 	for text, want := range map[string]int{"state:parked queue:q": 1, "state:waiting queue:q": -1, "state:parked queue:other": -1, "state:parked OR queue:other": 1, "state:parked attempt:3": 0} {
 		q := parse(t, text)
-		if got := q.Says(store.Parked, "q", nil); got != want {
-			t.Errorf("%s says %d of what is parked for q, want %d", text, got, want)
-		}
+		expect.Equal(t, q.Says(store.Parked, "q", nil), want, "%s says … of what is parked for q", text)
 	}
 }
 

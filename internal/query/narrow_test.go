@@ -9,6 +9,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 // kept are records as a store may have them: none is due before it failed.
@@ -155,9 +156,8 @@ func TestWhatIndexesAnswer(t *testing.T) {
 		if text == "reason:rejected queue:mail" {
 			groups[0].Queue, groups[1].Queue = "orders", "mail"
 		}
-		if got := q.Narrow(noon, []string{"orders.eu", "mail"}, groups).Sure; got != want {
-			t.Errorf("%q is answered by indexes: %v", text, got)
-		}
+		expect.Equal(t, q.Narrow(noon, []string{"orders.eu", "mail"}, groups).Sure, want,
+			"%q is answered by indexes", text)
 	}
 }
 

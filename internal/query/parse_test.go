@@ -7,6 +7,8 @@ import (
 	"unicode/utf8"
 
 	"pgregory.net/rapid"
+
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 func TestTheCanonicalForm(t *testing.T) {
@@ -114,9 +116,7 @@ func TestErrorsPointAtTheCharacter(t *testing.T) {
 		}
 	}
 	e := &Error{At: 2, Msg: "x"}
-	if got := e.Show("a\x1b\nb"); got != "a  b\n  ^ x" {
-		t.Errorf("control characters reach the terminal: %q", got)
-	}
+	expect.Equal(t, e.Show("a\x1b\nb"), "a  b\n  ^ x", "control characters reach the terminal")
 }
 
 // queries of every form.
@@ -204,9 +204,7 @@ func FuzzParse(f *testing.F) {
 
 func TestEachExampleParses(t *testing.T) {
 	for _, d := range Fields() {
-		if _, err := Parse(d.Example); err != nil {
-			t.Errorf("%s: %v", d.Name, err)
-		}
+		expect.Err(t, expect.ErrOf(Parse(d.Example)), nil, "%s", d.Name)
 	}
 }
 
@@ -233,7 +231,5 @@ func TestComplete(t *testing.T) {
 			t.Errorf("%s: %q, want %q", text, got, want)
 		}
 	}
-	if n := len(Complete("")); n != len(Fields()) {
-		t.Errorf("%d for nothing", n)
-	}
+	expect.Equal(t, len(Complete("")), len(Fields()), "for nothing")
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/simulate"
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 var update = flag.Bool("update", false, "write docs/images/storm.svg")
@@ -20,26 +21,18 @@ var update = flag.Bool("update", false, "write docs/images/storm.svg")
 func TestThePictureOfTheReadme(t *testing.T) {
 	const picture = "../../docs/images/storm.svg"
 	c, err := config.Load("../../docs/explanation/storm.yaml", func(string) string { return "" })
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	r, err := simulate.Run(t.Context(), simulate.Options{Policy: c.Policies[0], Rules: c.Throttle["orders"], Rate: 200, Outage: time.Hour, Seed: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	svg := r.SVG()
 	if *update {
-		if err := os.WriteFile(picture, []byte(svg), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.WriteFile(picture, []byte(svg), 0o644))
 	}
 	if is, err := os.ReadFile(picture); err != nil || string(is) != svg {
 		t.Errorf("%s differs from what is drawn (%v): go test ./internal/simulate -run TestThePictureOfTheReadme -update writes it", picture, err)
 	}
 	readme, err := os.ReadFile("../../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	text := strings.Join(strings.Fields(string(readme)), " ")
 	for _, row := range r.Table()[1:] {
 		retries := " " + row[1]

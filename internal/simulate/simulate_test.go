@@ -16,6 +16,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 // small is an hour's outage of a queue with few messages, whose upstream has room.
@@ -224,12 +225,4 @@ func swept(rate float64, outage, limp time.Duration, seed uint64) Options {
 		Rules: throttle.Rules{Rate: rate, Breaker: &b}, Rate: rate, Outage: outage, Limp: limp, Duration: 3*outage + 20*time.Minute, Seed: seed}.Fill()
 }
 
-func must(t interface {
-	Helper()
-	Fatal(args ...any)
-}, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = expect.NoError

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/storetest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 func TestAnyRecordIsTheSameAfterDecoding(t *testing.T) {
@@ -19,9 +20,7 @@ func TestAnyRecordIsTheSameAfterDecoding(t *testing.T) {
 		m := &want.Message
 		before := rapid.SliceOf(rapid.Byte()).Draw(t, "before")
 		data, err := store.AppendRecord(before, want)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		got, size, err := store.DecodeRecord(data[len(before):], true)
 		if err != nil || size != len(m.Body) {
 			t.Fatalf("size %d, %v", size, err)
@@ -41,9 +40,7 @@ func TestDamagedDataAsksForLittleMemory(t *testing.T) {
 	r := storetest.Everything()
 	r.Message.Headers, r.Message.Body = amqp.Table{}, nil
 	data, err := store.AppendRecord(nil, r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	data = data[:len(data)-2] // no headers, no body
 	for range 50_000 {
 		data = append(data, 64, 0, 'F')
@@ -65,16 +62,12 @@ func TestDamagedDataAsksForLittleMemory(t *testing.T) {
 func TestARecordIsTheSameAfterDecoding(t *testing.T) {
 	want := storetest.Everything()
 	data, err := store.AppendRecord(nil, want)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	got, size, err := store.DecodeRecord(data, true)
 	if err != nil || size != len(want.Message.Body) {
 		t.Fatalf("size %d, %v", size, err)
 	}
-	if d := cmp.Diff(want, got); d != "" {
-		t.Errorf("(-want +got):\n%s", d)
-	}
+	expect.Equal(t, cmp.Diff(want, got), "", "(-want +got):\n")
 	for n := range data {
 		if _, _, err := store.DecodeRecord(data[:n], true); err == nil {
 			t.Errorf("cut to %d of %d bytes it still decodes", n, len(data))
@@ -86,16 +79,10 @@ func TestARecordIsTheSameAfterDecoding(t *testing.T) {
 func TestARecordWithLittleIsTheSameAfterDecoding(t *testing.T) {
 	want := &store.Record{State: store.Waiting, Queue: "orders"}
 	data, err := store.AppendRecord(nil, want)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	got, _, err := store.DecodeRecord(data, true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d := cmp.Diff(want, got); d != "" {
-		t.Errorf("(-want +got):\n%s", d)
-	}
+	expect.NoError(t, err)
+	expect.Equal(t, cmp.Diff(want, got), "", "(-want +got):\n")
 }
 
 // Version 1 is version 2 without what a person made of it.
@@ -130,9 +117,7 @@ func FuzzDecodeRecord(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if _, err := store.AppendRecord(nil, r); err != nil {
-			t.Errorf("decoded, and cannot be encoded: %v", err)
-		}
+		expect.Err(t, expect.ErrOf(store.AppendRecord(nil, r)), nil, "decoded, and cannot be encoded")
 	})
 }
 

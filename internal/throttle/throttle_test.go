@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/redrive-mq/redrive/internal/throttle"
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 // scene is a throttle of one queue, whose time the test sets.
@@ -208,9 +209,7 @@ func TestAQueueWithoutConsumersGetsProbes(t *testing.T) {
 		b.SetShare(c.share, b.now)
 		goes := func(want int) {
 			t.Helper()
-			if n := len(b.goes(512)) + len(b.goes(512)); n != want {
-				t.Errorf("%+v: %d were retried, want %d", c, n, want)
-			}
+			expect.Equal(t, len(b.goes(512))+len(b.goes(512)), want, "%+v: were retried", c)
 		}
 		b.Consumers("q", 0, c.foreign, true, b.now)
 		goes(c.want)
@@ -378,9 +377,7 @@ func TestABurstIsATenthOfASecond(t *testing.T) {
 		b := newScene(t, throttle.Rules{Rate: rate})
 		b.goes(512)
 		b.after(5 * time.Minute)
-		if n := len(b.goes(512)); n != want {
-			t.Errorf("at %v a second %d go at once, want %d", rate, n, want)
-		}
+		expect.Equal(t, len(b.goes(512)), want, "at %v a second … go at once", rate)
 	}
 }
 
@@ -401,9 +398,7 @@ func TestNothingUnsentChangesNothing(t *testing.T) {
 	b.goes(512)
 	b.NotRetried("q", 0, b.now)
 	b.after(210 * time.Millisecond)
-	if n := len(b.goes(512)); n != 21 {
-		t.Errorf("after 210 ms %d go, want 21", n)
-	}
+	expect.Equal(t, len(b.goes(512)), 21, "after 210 ms … go")
 }
 
 func TestANewRateCountsAtOnce(t *testing.T) {
@@ -422,9 +417,7 @@ func TestARateBeginsWithOneMessageAlsoAfterAPause(t *testing.T) {
 	b.allows(512, 0, never)
 	b.after(time.Minute)
 	b.Consumers("q", 1, 1, true, b.now)
-	if n := len(b.goes(512)); n != 1 {
-		t.Errorf("%d go at once", n)
-	}
+	expect.Equal(t, len(b.goes(512)), 1, "go at once")
 }
 
 // Without a rate to rise to, a ramp doubles the rate twelve times.
@@ -649,21 +642,11 @@ func TestRulesInWords(t *testing.T) {
 func TestALimitIsNoPause(t *testing.T) {
 	limits := map[throttle.WaitReason]bool{throttle.WhyRate: true, throttle.WhyInFlight: true}
 	for _, why := range throttle.WaitReasons {
-		if why.IsLimit() != limits[why] {
-			t.Errorf("%s: a limit: %t", why, why.IsLimit())
-		}
+		expect.Equal(t, why.IsLimit(), limits[why], "%s: a limit", why)
 	}
 }
 
-func must(t interface {
-	Helper()
-	Fatal(args ...any)
-}, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = expect.NoError
 
 // legal are the changes that no person forced.
 var legal = map[throttle.State][]throttle.State{
@@ -885,9 +868,7 @@ func TestReplicasShareTheLimits(t *testing.T) {
 				t.Errorf("replica %d of %d may retry the next one after %s", i, replicas, retryAt.Sub(b.now))
 			}
 		}
-		if sum != 10 {
-			t.Errorf("%d replicas have %d in flight, want 10", replicas, sum)
-		}
+		expect.Equal(t, sum, 10, "%d replicas have … in flight", replicas)
 	}
 }
 
@@ -919,13 +900,9 @@ func TestAShareExpires(t *testing.T) {
 		{throttle.Share{N: 1}, false}, {throttle.Share{N: 2}, true}, {throttle.Share{N: 2, I: 1}, true}, {throttle.Share{N: 2, I: 1}, false},
 		{throttle.Share{}, true}, {throttle.Share{N: 2, I: 0, Until: b.now}, false}, {throttle.Share{N: 2, I: 0, Until: b.now.Add(1)}, true},
 	} {
-		if got := b.SetShare(c.share, b.now); got != c.want {
-			t.Errorf("%+v changes what may be retried: %v", c.share, got)
-		}
+		expect.Equal(t, b.SetShare(c.share, b.now), c.want, "%+v changes what may be retried", c.share)
 	}
-	if n := len(b.goes(512)); n != 5 {
-		t.Errorf("%d go, want 5", n)
-	}
+	expect.Equal(t, len(b.goes(512)), 5, "go")
 	b = newScene(t, throttle.Rules{InFlight: 10})
 	b.SetShare(throttle.Share{N: 2, Until: b.now.Add(1)}, b.now)
 	b.after(1)
@@ -1001,9 +978,7 @@ func TestAFollowerFollows(t *testing.T) {
 		t.Errorf("the same again changes %q", got)
 	}
 	leader.Follow(nil, now) // it leads
-	if len(leader.BreakerStates(now)) != queues {
-		t.Error("the leader follows")
-	}
+	expect.Equal(t, len(leader.BreakerStates(now)), queues, "the leader follows")
 
 	// The wait is over at the leader: the follower sends no probe.
 	now = now.Add(10 * time.Second)

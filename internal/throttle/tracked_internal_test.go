@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 // However many retries come and go, what is kept of them are those that have not finished, and
@@ -25,9 +27,7 @@ func TestTrackedRetriesAreFewAndAllSettle(t *testing.T) {
 		r.add(uuid.New(), retry{uint64(i), at})
 		kept("in flight", min(i+1, flight))
 	}
-	if to := r.finishBefore(began.Add(all * time.Second)); to != all {
-		t.Errorf("all have settled, and it is said up to %d", to)
-	}
+	expect.Equal(t, r.finishBefore(began.Add(all*time.Second)), all, "all have settled, and it is said up to")
 	kept("settled", 0)
 	for i := range flight { // a hundred stay, while others fail again at once
 		r.add(uuid.New(), retry{uint64(i), began})
@@ -43,9 +43,7 @@ func TestTrackedRetriesAreFewAndAllSettle(t *testing.T) {
 	if is, ok := r.oldest(); !ok || !is.at.Equal(began) {
 		t.Errorf("the oldest is %+v", is)
 	}
-	if to := r.finishBefore(began); to != flight {
-		t.Errorf("they have settled, and it is said up to %d", to)
-	}
+	expect.Equal(t, r.finishBefore(began), flight, "they have settled, and it is said up to")
 	kept("settled", 0)
 	for range MaxTracked + 10 {
 		r.add(uuid.New(), retry{})

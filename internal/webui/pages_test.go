@@ -32,6 +32,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/internal/webui"
 	"github.com/redrive-mq/redrive/internal/webui/webtest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 // scene is the page in one of its states.
@@ -84,9 +85,7 @@ func send(h http.Handler, target string, form url.Values) *httptest.ResponseReco
 func parse(t *testing.T, w *httptest.ResponseRecorder) *html.Node {
 	t.Helper()
 	doc, err := html.Parse(w.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return doc
 }
 
@@ -293,9 +292,7 @@ func TestNoTemplateForgetsTheBase(t *testing.T) {
 	}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		for _, found := range regexp.MustCompile(`[\w-]+=["']?/[^"'/].*?["']`).FindAllString(string(text), -1) {
 			t.Errorf(`%s has %s: it must be "{{at …}}", or it leads to another virtual host's page`, file, found)
 		}
@@ -339,9 +336,8 @@ func TestFormsLeadToPagesUnderTheBase(t *testing.T) {
 	r.Header.Set("Nobody", "1")
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)
-	if to := w.Header().Get("Location"); to != base+"/signin?next=%2Fmessages%3Fq%3Da%252Fb" {
-		t.Errorf("who is not signed in is led to %q", to)
-	}
+	expect.Equal(t, w.Header().Get("Location"), base+"/signin?next=%2Fmessages%3Fq%3Da%252Fb",
+		"who is not signed in is led to")
 }
 
 // commands are those that a page shows.
@@ -431,9 +427,7 @@ func TestTheFirstPaintIsSmall(t *testing.T) {
 			continue
 		}
 		w := get(h, target)
-		if w.Code != 200 {
-			t.Errorf("%s: %d", target, w.Code)
-		}
+		expect.Equal(t, w.Code, 200, "%s", target)
 		loaded++
 		sum += compressed(t, w.Body.Bytes())
 	}
@@ -446,21 +440,15 @@ func TestTheFirstPaintIsSmall(t *testing.T) {
 func compressed(t *testing.T, data []byte) int {
 	var b bytes.Buffer
 	z := gzip.NewWriter(&b)
-	if _, err := z.Write(data); err != nil {
-		t.Fatal(err)
-	}
-	if err := z.Close(); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, expect.ErrOf(z.Write(data)))
+	expect.NoError(t, z.Close())
 	return b.Len()
 }
 
 // The commands that pages offer are ones there are, with flags that they have.
 func TestTheCommandsAreThere(t *testing.T) {
 	reference, err := os.ReadFile("../../docs/reference/cli.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	sections := map[string]string{}
 	for _, part := range strings.Split(string(reference), "\n### redrive ")[1:] {
 		name, text, _ := strings.Cut(part, "\n")
@@ -496,9 +484,7 @@ func TestTheCommandsAreThere(t *testing.T) {
 func fields(t *testing.T, page string) url.Values {
 	t.Helper()
 	doc, err := html.Parse(strings.NewReader(page))
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	form := url.Values{}
 	for n := range doc.Descendants() {
 		attr := map[string]string{}

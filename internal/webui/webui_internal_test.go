@@ -18,6 +18,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/operations"
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 // endless is a console whose searches end with their context.
@@ -180,9 +181,7 @@ func TestALinkFindsWhatItNames(t *testing.T) {
 		if want != "" {
 			want = "queue:" + want
 		}
-		if got := queryOf("queue", name); got != want {
-			t.Errorf("%s: %s, want %s", name, got, want)
-		}
+		expect.Equal(t, queryOf("queue", name), want, "%s", name)
 	}
 }
 
@@ -192,11 +191,7 @@ func TestWhatWasDoneIsSaid(t *testing.T) {
 		"did=pause&n=1": "retries paused, until a person resumes them", "did=note": "note kept", "did=replay&n=1": "1 message is retried", "did=nothing&n=1": "", "did=replay": "",
 	} {
 		q, err := url.ParseQuery(link)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := did(q); got != want {
-			t.Errorf("%s: %q, want %q", link, got, want)
-		}
+		expect.NoError(t, err)
+		expect.Equal(t, did(q), want, "%s", link)
 	}
 }
