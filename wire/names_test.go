@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -30,9 +31,7 @@ func TestLongNamesNeverShareARetryExchange(t *testing.T) {
 		}
 	}
 	for _, queue := range []string{"orders", "orders." + strings.Repeat("0", 32), strings.Repeat("q", 241), strings.Repeat("0", 241)} {
-		if got := wire.RetryExchange(queue); got != prefix+queue {
-			t.Errorf("the exchange of %q is %q", queue, got)
-		}
+		expect.Equal(t, wire.RetryExchange(queue), prefix+queue, "the exchange of %q", queue)
 	}
 }
 

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 var update = flag.Bool("update", false, "write docs/reference/headers.md")
@@ -19,9 +21,7 @@ var update = flag.Bool("update", false, "write docs/reference/headers.md")
 func constants(t *testing.T, name, prefix string) string {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	var rows, comment string
 	ast.Inspect(file, func(n ast.Node) bool {
 		spec, ok := n.(*ast.ValueSpec)
@@ -33,9 +33,7 @@ func constants(t *testing.T, name, prefix string) string {
 		}
 		if value, ok := spec.Values[0].(*ast.BasicLit); ok && value.Kind == token.STRING {
 			text, err := strconv.Unquote(value.Value)
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			rows += fmt.Sprintf("| `%s` | `%s` | %s |\n", text, spec.Names[0].Name, comment)
 		}
 		return true
@@ -47,9 +45,7 @@ func constants(t *testing.T, name, prefix string) string {
 func TestTheReference(t *testing.T) {
 	const page, begin = "../docs/reference/headers.md", "<!-- go test ./wire -run TestTheReference -update writes what follows -->\n"
 	text, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	before, is, ok := strings.Cut(string(text), begin)
 	if !ok {
 		t.Fatalf("%s has no place for the reference", page)
@@ -64,9 +60,7 @@ func TestTheReference(t *testing.T) {
 	switch {
 	case is == want:
 	case *update:
-		if err := os.WriteFile(page, []byte(before+begin+want), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.WriteFile(page, []byte(before+begin+want), 0o644))
 	default:
 		t.Errorf("%s differs from the code: go test ./wire -run TestTheReference -update writes it", page)
 	}

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 // Whatever the addresses, each is tried exactly once, and the one used last at the end.
@@ -83,9 +85,8 @@ func TestAPolicyThatAWayCannotKeepIsRefused(t *testing.T) {
 			t.Errorf("the error shows a password: %v", err)
 		}
 	}
-	if err := Check("http://u:p@h1:15672/a,http://u:p@h2:15672/b", "http"); err != nil {
-		t.Errorf("the path of a management API is no virtual host: %v", err)
-	}
+	expect.Err(t, Check("http://u:p@h1:15672/a,http://u:p@h2:15672/b", "http"), nil,
+		"the path of a management API is no virtual host")
 }
 
 func TestNoPartOfAPasswordIsShown(t *testing.T) {
@@ -98,12 +99,8 @@ func TestNoPartOfAPasswordIsShown(t *testing.T) {
 
 func TestWhatAllHave(t *testing.T) {
 	const text = "amqp://svc:s3cret@h1/shop,amqp://svc:s3cret@h2/shop"
-	if got := VHost(text) + " " + User(text); got != "shop svc" {
-		t.Errorf("virtual host and user: %s", got)
-	}
-	if got := Redact(text); got != "amqp://svc:xxxxx@h1/shop, amqp://svc:xxxxx@h2/shop" {
-		t.Errorf("redacted: %s", got)
-	}
+	expect.Equal(t, VHost(text)+" "+User(text), "shop svc", "virtual host and user")
+	expect.Equal(t, Redact(text), "amqp://svc:xxxxx@h1/shop, amqp://svc:xxxxx@h2/shop", "redacted")
 }
 
 // What amqp091-go's parameters ask for is kept, or refused with what is meant.
@@ -112,9 +109,7 @@ func TestParameters(t *testing.T) {
 		"amqps://h/?cacertfile=/ca.pem&certfile=/c.pem&keyfile=/k.pem&server_name_indication=rabbit&auth_mechanism=external&verify=verify_peer",
 		"amqp://h/?heartbeat=60&connection_timeout=30000&auth_mechanism=PLAIN&auth_mechanism=amqplain",
 	} {
-		if err := Check(good, "amqp", "amqps"); err != nil {
-			t.Errorf("%s: %v", good, err)
-		}
+		expect.Err(t, Check(good, "amqp", "amqps"), nil, "%s", good)
 	}
 	for bad, want := range map[string]string{
 		"amqp://h/?cacertfile=/ca.pem":         "cacertfile, which is for amqps://",
@@ -133,16 +128,12 @@ func TestParameters(t *testing.T) {
 			t.Errorf("%s: %v, want %s", bad, err, want)
 		}
 	}
-	if err := Check("https://h/?whatever=1", "https"); err != nil {
-		t.Error(err)
-	}
+	expect.NoError(t, Check("https://h/?whatever=1", "https"))
 }
 
 func TestParametersAreDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../docs/how-to/tls.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, name := range append([]string{"channel_max"}, known...) {
 		if !strings.Contains(string(page), "`"+name+"`") {
 			t.Errorf("docs/how-to/tls.md does not have %s", name)

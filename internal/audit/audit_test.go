@@ -2,7 +2,6 @@ package audit
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 // table can be full, and have no room for more than a few bytes.
@@ -40,9 +40,7 @@ func newLog(t *testing.T) (*Log, *table, *strings.Builder) {
 func begin(t *testing.T, l *Log, e Entry) func(string, int64) {
 	t.Helper()
 	done, err := l.Begin(e)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return done
 }
 
@@ -53,9 +51,7 @@ func before(t *testing.T, l *Log, n int64, most int) (all []Entry) {
 		all = append(all, e)
 		return len(all) < most, nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	return all
 }
 
@@ -103,9 +99,7 @@ func TestAFullStore(t *testing.T) {
 	kept.room = 2000
 	done := begin(t, l, Entry{Did: "discard", On: strings.Repeat("x", 5000)})
 	kept.room = 100
-	if _, err := l.Begin(Entry{Did: "replay"}); !errors.Is(err, store.ErrFull) {
-		t.Errorf("without room: %v", err)
-	}
+	expect.Err(t, expect.ErrOf(l.Begin(Entry{Did: "replay"})), store.ErrFull, "without room")
 	done("done", 3)
 	if got := shown(before(t, l, math.MaxInt64, 9)); !slices.Equal(got, []string{"discard begun 0"}) {
 		t.Errorf("the log has %q", got)
@@ -132,9 +126,7 @@ func TestOldEntriesAreForgotten(t *testing.T) {
 		l.most = 100_000
 		forget := func(want ...string) {
 			t.Helper()
-			if err := l.Forget(t.Context(), time.Now()); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, l.Forget(t.Context(), time.Now()))
 			if got := shown(before(t, l, math.MaxInt64, 9)); !slices.Equal(got, want) {
 				t.Errorf("it has %q, want %q", got, want)
 			}

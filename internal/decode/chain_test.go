@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/klauspost/compress/zstd"
+
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 func packedWith(t testing.TB, s string, make func(io.Writer) (io.WriteCloser, error)) string {
@@ -241,12 +243,4 @@ func decoder(t testing.TB, o Options) *Decoder {
 	return d
 }
 
-func must(t interface {
-	Helper()
-	Fatal(args ...any)
-}, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = expect.NoError

@@ -11,6 +11,8 @@ import (
 	"google.golang.org/protobuf/reflect/protodesc"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/descriptorpb"
+
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 var shop = Options{Protobuf{
@@ -89,9 +91,7 @@ func TestProtobufOfAKnownType(t *testing.T) {
 	if r.Format != "protobuf" || r.Text != order {
 		t.Fatalf("%v\n%s", r.Steps, r.Text)
 	}
-	if r.Schema != "shop.Order (by the queue)" {
-		t.Errorf("the schema is %q", r.Schema)
-	}
+	expect.Equal(t, r.Schema, "shop.Order (by the queue)", "the schema")
 	if id := r.Value.(map[string]any)["id"]; id.(interface{ String() string }).String() != "9007199254740993" {
 		t.Errorf("the id is %v", id)
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
 	"github.com/redrive-mq/redrive/internal/throttle"
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 // undated is a store that does not know when its waiting message is due, and when it failed.
@@ -85,9 +86,7 @@ func TestLabelsOfIdleQueuesAreReleased(t *testing.T) {
 			t.Error("a new queue has no label though others are idle")
 		}
 		for name, want := range map[string]bool{"invented.0": true, "invented.1": true, "invented.2": false, "invented.499": true} {
-			if got := strings.Contains(text, parked(name)); got != want {
-				t.Errorf("%s is shown: %t", name, got)
-			}
+			expect.Equal(t, strings.Contains(text, parked(name)), want, "%s is shown", name)
 		}
 		if strings.Contains(text, `queue="invented.2"`) {
 			t.Error("something of a released label is left")
@@ -110,9 +109,7 @@ func TestTheReference(t *testing.T) {
 
 	kinds := map[string]string{}
 	families, err := m.registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	for _, f := range families {
 		kinds[f.GetName()] = strings.ToLower(f.GetType().String())
 	}
@@ -145,18 +142,14 @@ func TestTheReference(t *testing.T) {
 		want += rows[name]
 	}
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	before, is, ok := strings.Cut(string(text), begin)
 	switch {
 	case !ok:
 		t.Fatalf("%s has no place for the reference", file)
 	case is == want:
 	case *update:
-		if err := os.WriteFile(file, []byte(before+begin+want), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.WriteFile(file, []byte(before+begin+want), 0o644))
 	default:
 		t.Errorf("%s differs from the metrics: go test ./internal/metrics -run TestTheReference -update writes it", file)
 	}

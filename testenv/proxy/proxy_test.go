@@ -6,15 +6,14 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/proxy"
 )
 
 // echo is a server that answers with what it gets.
 func echo(t *testing.T) (addr string) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	t.Cleanup(func() { l.Close() })
 	go func() {
 		for {
@@ -40,15 +39,11 @@ func TestOneWayIsCutAtItsByte(t *testing.T) {
 	}{{"to the server", p.CutToServerAfter}, {"to the client", p.CutToClientAfter}} {
 		for bytes := range int64(3) {
 			conn, err := net.Dial("tcp", p.Addr())
-			if err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, err)
 			cuts := p.Cuts()
 			_, before := p.Passed()
 			c.cut(bytes)
-			if _, err := conn.Write([]byte("12345")); err != nil {
-				t.Fatal(err)
-			}
+			expect.NoError(t, expect.ErrOf(conn.Write([]byte("12345"))))
 			_, _ = io.Copy(io.Discard, conn) // until it is cut
 			for p.Cuts() == cuts {           // which is counted just after
 				runtime.Gosched()
@@ -98,17 +93,13 @@ func TestEachConnectionIsCutAtItsByte(t *testing.T) {
 	p := proxy.New(t, echo(t))
 	dial := func() net.Conn {
 		conn, err := net.Dial("tcp", p.Addr())
-		if err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, err)
 		t.Cleanup(func() { conn.Close() })
 		_, _ = conn.Write([]byte("12345"))
 		return conn
 	}
 	before := dial()
-	if _, err := io.ReadFull(before, make([]byte, 5)); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, expect.ErrOf(io.ReadFull(before, make([]byte, 5))))
 	p.Gather()
 	if n, _ := before.Read(make([]byte, 1)); n > 0 {
 		t.Error("a connection from before Gather passes something")
@@ -132,9 +123,7 @@ func TestEachConnectionIsCutAtItsByte(t *testing.T) {
 			runtime.Gosched()
 		}
 		for _, each := range passed() {
-			if each != (proxy.Bytes{ToServer: 5, ToClient: bytes}) {
-				t.Errorf("%+v passed of one that is cut at %d", each, bytes)
-			}
+			expect.Equal(t, each, (proxy.Bytes{ToServer: 5, ToClient: bytes}), "passed of one that is cut at %d", bytes)
 		}
 		if p.Cuts() > cuts+len(all) {
 			t.Error("a connection is counted twice")
@@ -149,8 +138,6 @@ func TestEachConnectionIsCutAtItsByte(t *testing.T) {
 	}
 	p.Open()
 	for _, conn := range []net.Conn{late, dial()} {
-		if _, err := io.ReadFull(conn, make([]byte, 5)); err != nil {
-			t.Errorf("nothing is held any more, and %v", err)
-		}
+		expect.Err(t, expect.ErrOf(io.ReadFull(conn, make([]byte, 5))), nil, "nothing is held any more, and")
 	}
 }
