@@ -24,6 +24,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 func editable(body string) *store.Record {
@@ -148,13 +149,7 @@ func TestEditsThatAreRefused(t *testing.T) {
 	})
 }
 
-// must ends a test at an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = expect.NoError
 
 func TestAQueueThatDoesNotExistIsNotPausedAndItsBreakerNotSet(t *testing.T) {
 	each(t, func(t *testing.T, d *desk) {

@@ -21,6 +21,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/testenv/authority"
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 func TestTheExampleFile(t *testing.T) {
@@ -449,15 +450,7 @@ func TestATabIsNamed(t *testing.T) {
 	}
 }
 
-func must(t interface {
-	Helper()
-	Fatal(args ...any)
-}, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = expect.NoError
 
 func TestRedis(t *testing.T) {
 	c := parsed(t, `store: {redis: {url: "rediss://u:p@h:1", prefix: x, durability: replicated, replicas: 2, lease: 10s, timeout: 1s, tls: {ca: a, cert: b, key: c}}}`)

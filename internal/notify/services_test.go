@@ -32,6 +32,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/redrive-mq/redrive/testenv/authority"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/subprocess"
 )
 
@@ -548,13 +549,7 @@ func TestSecretsAreNotInErrors(t *testing.T) {
 	}
 }
 
-// must ends a test at an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = expect.NoError
 
 // manager has alerts as Alertmanager keeps them: it refuses what its API's description
 // does not allow, and resolves what it is sent no more.

@@ -22,6 +22,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/redisstore"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/proxy"
 	"github.com/redrive-mq/redrive/testenv/redisnode"
 )
@@ -177,13 +178,7 @@ func TestChildThatIsKilled(t *testing.T) {
 	}
 }
 
-// must ends a test at an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = expect.NoError
 
 // losing is a store on Redis whose answers to the first few changes do not arrive.
 type losing struct {

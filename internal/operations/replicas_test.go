@@ -10,6 +10,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/memstore"
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 // between does something once, after the head of an operation was read and before its
@@ -86,10 +87,4 @@ func TestTheMessagesOfAPlanAreKeptInOrder(t *testing.T) {
 	}
 }
 
-// must ends a test at an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = expect.NoError
