@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/redrive-mq/redrive/internal/cli"
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 var inline = regexp.MustCompile("`((?:bin/)?redrive [a-z][^`…]*)`")
@@ -24,9 +25,7 @@ func TestCommandsOfPagesExist(t *testing.T) {
 		}
 		for _, command := range commandsOf(text) {
 			found++
-			if err := parses(command); err != nil {
-				t.Errorf("%s: %s: %v", page, command, err)
-			}
+			expect.Err(t, parses(command), nil, "%s: %s", page, command)
 		}
 	}
 	if found < 150 {
@@ -100,9 +99,7 @@ func shellWords(line string) (words []string) {
 // The Go of the library's page compiles in a module of its own, as a reader would try it.
 func TestThePageOfTheLibraryBuildsInAFreshModule(t *testing.T) {
 	tree, err := filepath.Abs(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(read(t, "docs/how-to/library.md"), -1)
 	if len(blocks) != 2 {
 		t.Fatalf("the page has %d blocks of Go, and this test knows 2", len(blocks))
@@ -136,9 +133,7 @@ func settle(ctx context.Context, client *redrive.Client, consumer redrive.Consum
 	mod := "module example.com/shop\n\ngo 1.25.0\n\nrequire " + module + " v0.0.0\n\n" +
 		"replace " + module + " => " + tree + "\n"
 	for name, data := range map[string]string{"main.go": program, "go.mod": mod, "go.sum": read(t, "go.sum")} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(data), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		expect.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(data), 0o600))
 	}
 	c := exec.Command("go", "vet", "-mod=mod", ".")
 	c.Dir = dir

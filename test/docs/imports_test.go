@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 const module = "github.com/redrive-mq/redrive"
@@ -25,9 +27,7 @@ func listed(t *testing.T) map[string]pkg {
 	c := exec.Command("go", "list", "-deps", "-json=ImportPath,Standard,GoFiles,Imports", "./...")
 	c.Dir = root
 	out, err := c.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	local := func(path string) string {
 		if own, is := strings.CutPrefix(path, module); is {
 			return "." + own

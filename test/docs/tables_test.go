@@ -14,6 +14,7 @@ import (
 	"github.com/redrive-mq/redrive"
 	"github.com/redrive-mq/redrive/internal/query"
 	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 var update = flag.Bool("update", false, "write the tables into the pages")
@@ -94,9 +95,7 @@ func TestTheQueriesOfThePageAreQueries(t *testing.T) {
 		t.Fatalf("the page shows %q", lines)
 	}
 	for _, line := range lines {
-		if _, err := query.Parse(line); err != nil {
-			t.Errorf("%s: %v", line, err)
-		}
+		expect.Err(t, expect.ErrOf(query.Parse(line)), nil, "%s", line)
 	}
 }
 
@@ -117,7 +116,5 @@ func written(t *testing.T, file, end, table string) {
 	if !*update {
 		t.Fatalf("%s differs from the code; go test ./test/docs -update writes it:\n%s", file, want)
 	}
-	if err := os.WriteFile(filepath.Join(root, file), []byte(before+begin+want+end+after), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, os.WriteFile(filepath.Join(root, file), []byte(before+begin+want+end+after), 0o644))
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"github.com/redrive-mq/redrive/internal/throttle"
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 const (
@@ -181,9 +182,4 @@ func TestTheRulesKnowEachWaitReason(t *testing.T) {
 	}
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = expect.NoError

@@ -31,6 +31,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/webui/webtest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -169,12 +170,8 @@ func hostileInExports(t *testing.T, s *scene) {
 			named.WriteString(line)
 		}
 	}
-	if _, err := other.Import(t.Context(), webtest.Root, strings.NewReader(named.String()), actions.ImportOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := other.Export(t.Context(), webtest.Root, "state:parked", &again); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errOf(other.Import(t.Context(), webtest.Root, strings.NewReader(named.String()), actions.ImportOptions{})))
+	must(t, errOf(other.Export(t.Context(), webtest.Root, "state:parked", &again)))
 	messages := func(lines string) (all []string) {
 		for line := range strings.Lines(lines) {
 			var l map[string]json.RawMessage
@@ -306,9 +303,7 @@ func attacked(t *testing.T) (s *scene, ids []string, operation string) {
 			}
 		}
 		if i%7 == 0 {
-			if err := s.NoteGroup(t.Context(), by, parked.Group().ID.String(), reason); err != nil {
-				t.Errorf("noting %q: %v", reason, err)
-			}
+			expect.Err(t, s.NoteGroup(t.Context(), by, parked.Group().ID.String(), reason), nil, "noting %q", reason)
 		}
 		if i%80 == 0 { // a queue has few that have not ended
 			plan, err := s.Plan(t.Context(), by, operations.PlanRequest{Verb: actions.Discard, Query: "state:waiting attempt:1", Reason: reason})

@@ -27,6 +27,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/webui"
 	"github.com/redrive-mq/redrive/internal/webui/webtest"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 // scene is a made-up shop as the service serves it. Tests that need RabbitMQ and its traffic run a whole
@@ -177,9 +178,7 @@ func (s *service) start() {
 	s.t.Helper()
 	a := servertest.Run(s.t, s.config)
 	s.stop = func() {
-		if err := a.Stop(); err != nil {
-			s.t.Errorf("the service ended with: %v", err)
-		}
+		expect.Err(s.t, a.Stop(), nil, "the service ended with")
 	}
 	s.config.Listen = a.Addr() // also after a restart
 	s.base = "http://" + a.Addr()
@@ -190,16 +189,12 @@ func (s *service) start() {
 func (s *service) fail(queue, body string) {
 	s.t.Helper()
 	err := s.ch.PublishWithContext(s.t.Context(), "", queue, true, false, amqp.Publishing{Body: []byte(body), ContentType: "application/json"})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	d := s.take(queue)
 	if string(d.Body) != body {
 		s.t.Fatalf("in the queue %s is %.100q, and not what was published there", queue, d.Body)
 	}
-	if err := d.Reject(false); err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, d.Reject(false))
 }
 
 // take waits for the next message of a queue.
@@ -220,16 +215,8 @@ func (s *service) take(queue string) (d amqp.Delivery) {
 func (s *service) arrives(queue string) amqp.Delivery {
 	s.t.Helper()
 	d := s.take(queue)
-	if err := d.Ack(false); err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, d.Ack(false))
 	return d
 }
 
-// must ends a test at an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must, errOf = expect.NoError, expect.ErrOf

@@ -19,6 +19,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/webui/webtest"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 // What the person on call does, on a whole service and a real broker. The steps
@@ -63,9 +64,7 @@ func TestAWalk(t *testing.T) {
 		b.click("footer button[data-copy]")
 		b.says("footer button[data-copy]", "Copied")
 		id := s.parked[len(s.parked)-1].ID.String()
-		if got := js[string](b, `navigator.clipboard.readText()`); got != "redrive messages show "+id {
-			t.Errorf("what is copied: %q", got)
-		}
+		expect.Equal(t, js[string](b, `navigator.clipboard.readText()`), "redrive messages show "+id, "what is copied")
 	})
 	newest := s.parked[len(s.parked)-1]
 	step("it is replayed by keyboard", func() {
@@ -253,14 +252,10 @@ func steps(t *testing.T) func(name string, do func()) {
 func (s *service) counts(query string) string {
 	s.t.Helper()
 	resp, err := http.Get(s.base + "/messages/count?" + url.Values{"q": {query}}.Encode())
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	return string(text)
 }
 
@@ -303,9 +298,8 @@ func TestThePageLives(t *testing.T) {
 		if now := js[string](b, under); now != row {
 			t.Errorf("under the cursor was %s, and is %s", row, now)
 		}
-		if n := js[int64](b, `document.querySelectorAll("#messages tbody tr").length`); n != parked-1 {
-			t.Errorf("the list has %d rows", n)
-		}
+		expect.Equal(t, js[int64](b, `document.querySelectorAll("#messages tbody tr").length`), parked-1,
+			"the list has … rows")
 		b.look("new ones wait")
 		b.follow("#newer a", "#messages")
 		b.says("#messages tbody tr", "webhooks")
@@ -320,9 +314,7 @@ func TestThePageLives(t *testing.T) {
 		b.shows("#stale")
 		b.look("paused")
 		fails()
-		if now := parkedIs(); now != fmt.Sprint(parked-1) {
-			t.Errorf("while it is paused it says %s", now)
-		}
+		expect.Equal(t, parkedIs(), fmt.Sprint(parked-1), "while it is paused it says")
 		b.click("#live-resume")
 		b.says(`[data-live="parked"]`, fmt.Sprint(parked))
 	})
@@ -389,9 +381,7 @@ func TestTheVirtualHostsPage(t *testing.T) {
 		b.look("refused")
 		b.write("input[name=token]", s.token)
 		b.leave(func() { b.keys("\r") }, "#body pre")
-		if here := b.path(); here != "/v/shop%2Feu/messages/"+s.Has.Order {
-			t.Errorf("they are at %s", here)
-		}
+		expect.Equal(t, b.path(), "/v/shop%2Feu/messages/"+s.Has.Order, "they are at")
 		b.says(".who", "dana")
 	})
 	step("the script counts what a query finds, and checks one that is written", func() {
@@ -403,9 +393,7 @@ func TestTheVirtualHostsPage(t *testing.T) {
 	step("the key / leads to the messages", func() {
 		b.open("/health")
 		b.leave(func() { b.keys("/") }, "#messages")
-		if here := b.path(); here != "/v/shop%2Feu/messages" {
-			t.Errorf("it leads to %s", here)
-		}
+		expect.Equal(t, b.path(), "/v/shop%2Feu/messages", "it leads to")
 	})
 	step("the others are reached by Tab, and without scripts", func() {
 		call(b, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
@@ -417,14 +405,10 @@ func TestTheVirtualHostsPage(t *testing.T) {
 			}
 			b.keys("\r")
 		}, "body")
-		if here := b.path(); here != "/" {
-			t.Errorf("the first of them is at %s", here)
-		}
+		expect.Equal(t, b.path(), "/", "the first of them is at")
 		b.open("/")
 		b.follow(".who button", "input[name=token]")
-		if here := b.path(); here != "/v/shop%2Feu/signin" {
-			t.Errorf("signing out leads to %s", here)
-		}
+		expect.Equal(t, b.path(), "/v/shop%2Feu/signin", "signing out leads to")
 	})
 }
 
