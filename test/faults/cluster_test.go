@@ -60,7 +60,9 @@ func losingNodes(t *testing.T, v *brokertest.VHost, c *rabbitnode.Cluster) {
 
 	pause := s.pauseLeader
 	if !v.Since4() {
-		pause = s.pauseConnected // a minute, for it is killed then
+		pause = func() { // a minute, for it is killed then
+			s.pause(s.connected("intake"), "the node of the service's connection is paused")
+		}
 	}
 	for _, fault := range []func(){s.moveLeader, s.kill, pause, s.partition, s.restarts} {
 		s.l.during(fault)
@@ -285,10 +287,6 @@ func (s *clusterStory) pauseLeader() {
 		s.t.Fatal("redrive.intake has no leader")
 	}
 	s.pause(n, "the node of the intake's leader is paused")
-}
-
-func (s *clusterStory) pauseConnected() {
-	s.pause(s.connected("intake"), "the node of the service's connection is paused")
 }
 
 func (s *clusterStory) pause(n *rabbitnode.Node, while string) {
