@@ -22,6 +22,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/server/servertest"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/rabbitnode"
 )
 
@@ -683,10 +684,4 @@ func TestXDeathStillCountsInALoopOfTheBrokerAlone(t *testing.T) {
 	})
 }
 
-// must ends a test at an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = expect.NoError
