@@ -86,10 +86,5 @@ func KindOf(err error, has func(Kind) bool) Kind {
 // HTTP returns the kind that a client receives.
 func HTTP(err error) Kind { return KindOf(err, func(k Kind) bool { return k.Status != 0 }) }
 
-// Told is an error as another process told it: errors.Is takes it for all errors of its kind.
-type Told struct{ Code, Text string }
-
-func (t Told) Error() string { return t.Text }
-
-// Is reports whether target is of the same kind.
-func (t Told) Is(target error) bool { return t.Code != internal.Code && HTTP(target).Code == t.Code }
+// HasCode reports whether an error is of the kind that another process tells by its code.
+func HasCode(err error, code string) bool { return code != internal.Code && HTTP(err).Code == code }

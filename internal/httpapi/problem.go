@@ -67,7 +67,7 @@ func (p *Problem) Error() string {
 func (p *Problem) ErrorHint() string { return p.Hint }
 
 // Is reports whether the problem is of this kind.
-func (p *Problem) Is(target error) bool { return hint.Told{Code: p.Code}.Is(target) }
+func (p *Problem) Is(target error) bool { return hint.HasCode(target, p.Code) }
 
 // GetStatus is for huma.
 func (p *Problem) GetStatus() int { return p.Status }
