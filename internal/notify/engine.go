@@ -128,13 +128,15 @@ func (e *Engine) run(ctx context.Context, c *routeSet) {
 	// The routes end after the last reading of the ledger, so that they store what it has found.
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var routes sync.WaitGroup
+	in := &parkedReader{Engine: e, set: c}
 	for _, r := range c.routes {
+		r.reader = in
 		routes.Go(func() { r.run(running) })
 	}
 	defer routes.Wait()
 	defer stop()
 	unknown, unread := false, false
-	in := &parkedReader{Engine: e, set: c}
+	var next time.Time
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
 	for poll := true; ; {
@@ -150,8 +152,10 @@ func (e *Engine) run(ctx context.Context, c *routeSet) {
 			}
 		}
 		if len(c.routes) > 0 {
-			wait(ctx, time.Until(in.next))
+			wait(ctx, time.Until(next))
+			began := time.Now()
 			err := in.read(ctx)
+			next = time.Now().Add(max(minRound, 20*time.Since(began))) // of many queues it takes long
 			if err != nil && ctx.Err() == nil && !unread {
 				e.Log.Warn("what was parked cannot be read: no notifications about it until it can", "error", err)
 			}

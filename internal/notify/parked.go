@@ -4,6 +4,7 @@ import (
 	"context"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/errorgroup"
@@ -52,10 +53,12 @@ func (e *Engine) readBase() parkedCounts {
 // parkedReader finds what was parked since the last reading.
 type parkedReader struct {
 	*Engine
-	set      *routeSet
-	last     parkedCounts // of the last reading; nil: not read yet
-	stored   bool         // last is stored
-	at, next time.Time    // of the last reading, and of the next at the earliest
+	set *routeSet
+
+	mu     sync.Mutex   // guards the rest
+	last   parkedCounts // of the last reading; nil: not read yet
+	stored bool         // last is stored
+	at     time.Time    // of the last reading
 }
 
 // load reads what the last run stored.
@@ -77,8 +80,9 @@ func (in *parkedReader) load(ctx context.Context) error {
 
 // read passes what was parked since the last reading to the routes.
 func (in *parkedReader) read(ctx context.Context) error {
+	in.mu.Lock()
+	defer in.mu.Unlock()
 	began := time.Now()
-	defer func() { in.next = time.Now().Add(max(minRound, 20*time.Since(began))) }() // of many queues it takes long
 	if in.last == nil {
 		if err := in.load(ctx); err != nil {
 			return err

@@ -28,6 +28,7 @@ type route struct {
 	client  *client
 	to      *target
 	pending *pending
+	reader  *parkedReader
 
 	wake    chan struct{} // has a value when there is something to gather
 	mu      sync.Mutex
@@ -83,14 +84,15 @@ func (r *route) run(ctx context.Context) {
 		}
 		now := time.Now()
 		last = now
-		r.gather(now, now.Sub(began) < startGrace)
+		starting := now.Sub(began) < startGrace
+		r.gather(now, starting)
 		if ctx.Err() != nil {
 			r.store(context.WithoutCancel(ctx))
 			return
 		}
 		next := r.nextTry
 		if !now.Before(r.nextTry) {
-			next = r.send(ctx, now)
+			next = r.send(ctx, now, starting)
 		}
 		r.store(ctx)
 		timer.Reset(max(0, time.Until(next)))
@@ -120,8 +122,13 @@ func (r *route) gather(now time.Time, starting bool) {
 
 // send sends what is due, and returns when to look again. A notification that cannot be sent
 // stays pending, where its counts grow, and is sent later.
-func (r *route) send(ctx context.Context, now time.Time) time.Time {
+func (r *route) send(ctx context.Context, now time.Time, starting bool) time.Time {
 	messages, next := r.pending.plan(now)
+	if len(messages) > 0 { // with all that is parked by now; after an error, without the last second's
+		_ = r.reader.read(ctx)
+		r.gather(now, starting)
+		messages, next = r.pending.plan(now)
+	}
 	for _, m := range messages {
 		err := r.to.deliver(ctx, r.client, m)
 		if ctx.Err() != nil {
