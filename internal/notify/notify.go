@@ -7,10 +7,10 @@
 //	route.go    one route: a loop that collects, plans and sends
 //	pending.go  what a route has to send, and when: pure, time is passed in
 //	quiet.go    hours in which only critical notifications are sent
-//	message.go  the text of a notification; clean.go: hostile text made harmless
+//	message.go  the text of a notification, and hostile text made harmless
 //	services.go where to send: a row for each service, webhooks and chats; mail.go, pagerduty.go,
 //	            alertmanager.go
-//	client.go   the HTTP client; guard.go: no private addresses
+//	client.go   the HTTP client, which dials no private addresses
 //
 // A route whose service does not answer keeps its pending notifications, and continues to
 // count. It delays no message, and does not delay the end of the service.
