@@ -5,20 +5,26 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
 
 	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/headers"
 	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/query"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/wire"
@@ -302,4 +308,504 @@ func unproven(m *wire.Message) (names []string) {
 		}
 	}
 	return names
+}
+
+// Export writes all that a query finds, a line of JSON each, as it was to the last
+// byte: see exportedRecord. It returns how many it wrote.
+func (a *Actions) Export(ctx context.Context, by auth.Caller, text string, w io.Writer) (n int64, err error) {
+	if err := a.Permit(by, auth.Viewer, "export", text); err != nil {
+		return 0, err
+	}
+	if _, err := query.Parse(text); err != nil {
+		return 0, err
+	}
+	end, err := a.Begin(by, "export", text, 0, "")
+	if err != nil {
+		return 0, err
+	}
+	defer func() { end(err, n) }()
+	out := bufio.NewWriterSize(w, 64<<10)
+	lines := json.NewEncoder(out)
+	hold := func() (func(), error) { return a.Large.Enter(ctx, by.ID(), 1) }
+	err = a.Inspect.FindWithBodies(ctx, by, text, hold, func(l store.Listed) error {
+		if err := lines.Encode(exportedOf(l.Record)); err != nil {
+			return fmt.Errorf("message %s: %w", l.Record.ID, err)
+		}
+		n++
+		return nil
+	})
+	if err == nil {
+		err = out.Flush()
+	}
+	return n, err
+}
+
+// exportedRecord is a record as a line of an export: every field of it, and exactly. What
+// a person should be able to read is readable; what JSON cannot hold (bytes, text
+// that is not UTF-8, times beyond the year 9999) is written so that it comes back
+// as it was. See text, moment and headers.
+type exportedRecord struct {
+	Format      int          `json:"redrive"` // exportFormat
+	ID          uuid.UUID    `json:"id"`
+	Queue       text         `json:"queue"`
+	State       string       `json:"state"`
+	Due         moment       `json:"due"`
+	Attempt     int          `json:"attempt"`
+	Reason      text         `json:"reason,omitzero"`
+	Error       text         `json:"error,omitzero"`
+	Policy      text         `json:"policy,omitzero"`
+	FirstFailed moment       `json:"first_failed,omitzero"`
+	FailedAt    moment       `json:"failed,omitzero"`
+	ParkedFor   text         `json:"parked_for,omitzero"`
+	Notes       []text       `json:"notes,omitempty"`
+	Proven      bool         `json:"proven,omitempty"`
+	Forward     *destination `json:"forward,omitempty"`
+	MadeFrom    uuid.UUID    `json:"made_from,omitzero"`
+	MadeInto    uuid.UUID    `json:"made_into,omitzero"`
+	Fingerprint []byte       `json:"fingerprint,omitempty"`
+	Message     message      `json:"message"`
+}
+
+// exportFormat is the version of the lines. A later one must read the earlier ones too.
+const exportFormat = 1
+
+type destination struct {
+	Exchange   text `json:"exchange"`
+	RoutingKey text `json:"routing_key"`
+}
+
+type message struct {
+	Exchange        text         `json:"exchange"`
+	RoutingKey      text         `json:"routing_key"`
+	ContentType     text         `json:"content_type,omitzero"`
+	ContentEncoding text         `json:"content_encoding,omitzero"`
+	DeliveryMode    uint8        `json:"delivery_mode,omitempty"`
+	Priority        uint8        `json:"priority,omitempty"`
+	CorrelationID   text         `json:"correlation_id,omitzero"`
+	ReplyTo         text         `json:"reply_to,omitzero"`
+	Expiration      text         `json:"expiration,omitzero"`
+	MessageID       text         `json:"message_id,omitzero"`
+	Timestamp       moment       `json:"timestamp,omitzero"`
+	Type            text         `json:"type,omitzero"`
+	UserID          text         `json:"user_id,omitzero"`
+	AppID           text         `json:"app_id,omitzero"`
+	Headers         *headerTable `json:"headers,omitempty"`
+	Body            []byte       `json:"body"` // base64
+}
+
+// text is a string; one that is not valid UTF-8 is {"base64": "…"}.
+type text string
+
+func (t text) MarshalJSON() ([]byte, error) {
+	if utf8.ValidString(string(t)) {
+		return json.Marshal(string(t))
+	}
+	return json.Marshal(map[string][]byte{"base64": []byte(t)})
+}
+
+func (t *text) UnmarshalJSON(b []byte) error {
+	if len(b) == 0 || b[0] != '{' {
+		return json.Unmarshal(b, (*string)(t))
+	}
+	var raw struct {
+		Base64 *string `json:"base64"`
+	}
+	if err := strictly(b, &raw); err != nil || raw.Base64 == nil {
+		return fmt.Errorf(`a text is a string or {"base64": "…"}, not %.60s`, b)
+	}
+	data, err := base64.StdEncoding.DecodeString(*raw.Base64)
+	*t = text(data)
+	return err
+}
+
+// moment is a time to the microsecond, as RFC 3339 where that can hold it and else
+// as "@seconds.micros" of Unix.
+type moment time.Time
+
+func (m moment) IsZero() bool { return time.Time(m).IsZero() }
+
+func (m moment) MarshalText() ([]byte, error) {
+	t := time.Time(m).UTC()
+	if m.IsZero() {
+		return nil, nil
+	}
+	if y := t.Year(); y < 0 || y > 9999 {
+		return fmt.Appendf(nil, "@%d.%06d", t.Unix(), t.Nanosecond()/1000), nil
+	}
+	return []byte(t.Truncate(time.Microsecond).Format(time.RFC3339Nano)), nil
+}
+
+func (m *moment) UnmarshalText(b []byte) error {
+	*m = moment{}
+	if len(b) == 0 {
+		return nil
+	}
+	if b[0] != '@' {
+		t, err := time.Parse(time.RFC3339Nano, string(b))
+		*m = moment(t.Truncate(time.Microsecond))
+		return err
+	}
+	whole, micros, _ := bytes.Cut(b[1:], []byte("."))
+	sec, err := strconv.ParseInt(string(whole), 10, 64)
+	us, err2 := strconv.ParseUint(string(micros), 10, 32)
+	if err != nil || err2 != nil || us >= 1e6 {
+		return fmt.Errorf("%.60q is not a time", b)
+	}
+	*m = moment(time.Unix(sec, int64(us)*1000))
+	return nil
+}
+
+// appendLine appends a record as one line, its end included.
+func appendLine(dst []byte, r *store.Record) ([]byte, error) {
+	b, err := json.Marshal(exportedOf(r))
+	if err != nil {
+		return dst, fmt.Errorf("message %s: %w", r.ID, err)
+	}
+	return append(append(dst, b...), '\n'), nil
+}
+
+func exportedOf(r *store.Record) *exportedRecord {
+	m := &r.Message
+	x := &exportedRecord{Format: exportFormat, ID: r.ID, Queue: text(r.Queue), State: inspect.StateName(r.State),
+		Due: moment(r.Due), Attempt: r.Failures,
+		Reason: text(r.Reason), Error: text(r.Error), Policy: text(r.Policy), FirstFailed: moment(r.FirstFailed), FailedAt: moment(r.FailedAt),
+		ParkedFor: text(r.ParkedFor), Proven: r.Proven, MadeFrom: r.MadeFrom, MadeInto: r.MadeInto,
+		Message: message{Exchange: text(m.Exchange), RoutingKey: text(m.RoutingKey), ContentType: text(m.ContentType),
+			ContentEncoding: text(m.ContentEncoding), DeliveryMode: m.DeliveryMode, Priority: m.Priority, CorrelationID: text(m.CorrelationID),
+			ReplyTo: text(m.ReplyTo), Expiration: text(m.Expiration), MessageID: text(m.MessageID), Timestamp: moment(m.Timestamp),
+			Type: text(m.Type), UserID: text(m.UserID), AppID: text(m.AppID), Body: m.Body}}
+	if x.Message.Body == nil {
+		x.Message.Body = []byte{}
+	}
+	if r.Fingerprint != [16]byte{} {
+		x.Fingerprint = r.Fingerprint[:]
+	}
+	for _, n := range r.Notes {
+		x.Notes = append(x.Notes, text(n))
+	}
+	if r.Forward != nil {
+		x.Forward = &destination{text(r.Forward.Exchange), text(r.Forward.RoutingKey)}
+	}
+	if m.Headers != nil {
+		x.Message.Headers = &headerTable{m.Headers}
+	}
+	return x
+}
+
+// mostFailures is how often a message can have failed: once more than its header may say.
+const mostFailures = wire.MaxAttempt + 1
+
+// parseLine reads what appendLine wrote.
+func parseLine(b []byte) (*store.Record, error) {
+	var x exportedRecord
+	if err := strictly(b, &x); err != nil {
+		return nil, err
+	}
+	if x.Format != exportFormat {
+		return nil, fmt.Errorf(`"redrive" is %d: this version reads lines of format %d`, x.Format, exportFormat)
+	}
+	r := &store.Record{ID: x.ID, Queue: string(x.Queue), Due: time.Time(x.Due), Failures: x.Attempt, Reason: string(x.Reason), Error: string(x.Error),
+		Policy: string(x.Policy), FirstFailed: time.Time(x.FirstFailed), FailedAt: time.Time(x.FailedAt), ParkedFor: string(x.ParkedFor),
+		Proven: x.Proven, MadeFrom: x.MadeFrom, MadeInto: x.MadeInto}
+	for _, s := range []store.State{store.Waiting, store.Parked, store.Discarded} {
+		if x.State == inspect.StateName(s) {
+			r.State = s
+		}
+	}
+	switch {
+	case r.State == 0:
+		return nil, fmt.Errorf(`"state" is %.40q: expected waiting, parked or discarded`, x.State)
+	case len(x.Fingerprint) != 0 && len(x.Fingerprint) != len(r.Fingerprint):
+		return nil, fmt.Errorf(`"fingerprint" has %d bytes: expected %d`, len(x.Fingerprint), len(r.Fingerprint))
+	case x.Attempt < 0 || x.Attempt > mostFailures:
+		return nil, fmt.Errorf(`"attempt" is %d: expected 0 to %d`, x.Attempt, mostFailures)
+	}
+	copy(r.Fingerprint[:], x.Fingerprint)
+	for _, n := range x.Notes {
+		r.Notes = append(r.Notes, string(n))
+	}
+	if x.Forward != nil {
+		r.Forward = &store.Destination{Exchange: string(x.Forward.Exchange), RoutingKey: string(x.Forward.RoutingKey)}
+	}
+	m := x.Message
+	r.Message = wire.Message{Exchange: string(m.Exchange), RoutingKey: string(m.RoutingKey), ContentType: string(m.ContentType),
+		ContentEncoding: string(m.ContentEncoding), DeliveryMode: m.DeliveryMode, Priority: m.Priority, CorrelationID: string(m.CorrelationID),
+		ReplyTo: string(m.ReplyTo), Expiration: string(m.Expiration), MessageID: string(m.MessageID), Timestamp: time.Time(m.Timestamp),
+		Type: string(m.Type), UserID: string(m.UserID), AppID: string(m.AppID)}
+	if m.Headers != nil {
+		r.Message.Headers = m.Headers.table
+	}
+	if len(m.Body) > 0 {
+		r.Message.Body = m.Body
+	}
+	return r, nil
+}
+
+// strictly decodes JSON and refuses unknown names: otherwise a field with a typing error would be
+// lost unnoticed.
+func strictly(b []byte, into any) error {
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return err
+	}
+	if d.More() {
+		return fmt.Errorf("more follows the JSON object: expected one in a line")
+	}
+	return nil
+}
+
+// headerTable has header values as JSON, each with the name of its AMQP type, so that
+// they come back with the very type they had: a list, sorted by name, of
+// {"name": …, "type": …, "value": …}; in an array the names are left out.
+type headerTable struct{ table amqp.Table }
+
+type typed struct {
+	Name  *text           `json:"name,omitempty"`
+	Type  string          `json:"type"`
+	Value json.RawMessage `json:"value,omitempty"`
+}
+
+// deepest is how deep tables nest as JSON, where each level is read once for every level around
+// it. A table that is deeper, which only an attacker makes, is packed: as a store keeps it, in
+// base64.
+const deepest = 50
+
+const kindPacked = "packed"
+
+// packed is a value as a store keeps it.
+func packed(v any) (typed, error) {
+	b, err := store.AppendRecord(nil, &store.Record{Message: wire.Message{Headers: amqp.Table{"": v}}})
+	if err != nil {
+		return typed{}, err
+	}
+	raw, err := json.Marshal(b)
+	return typed{Type: kindPacked, Value: raw}, err
+}
+
+func unpacked(v typed) (any, error) {
+	b, err := valueAs[[]byte](v)
+	if err != nil {
+		return nil, err
+	}
+	r, _, err := store.DecodeRecord(b, false)
+	if err != nil {
+		return nil, err
+	}
+	return r.Message.Headers[""], nil
+}
+
+func (h *headerTable) MarshalJSON() ([]byte, error) {
+	list, err := fromTable(h.table, 0)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(list)
+}
+
+func (h *headerTable) UnmarshalJSON(b []byte) (err error) {
+	h.table, err = toTable(b, 0)
+	return err
+}
+
+func fromTable(t amqp.Table, depth int) ([]typed, error) {
+	list := make([]typed, 0, len(t))
+	for _, k := range slices.Sorted(maps.Keys(t)) {
+		v, err := fromValue(t[k], depth+1)
+		if err != nil {
+			return nil, fmt.Errorf("header %.100q: %w", k, err)
+		}
+		name := text(k)
+		v.Name = &name
+		list = append(list, v)
+	}
+	return list, nil
+}
+
+func fromValue(v any, depth int) (typed, error) {
+	var value any
+	kind := inspect.TypeName(v)
+	switch v := v.(type) {
+	case nil:
+		return typed{Type: kind}, nil
+	case bool, int8, uint8, int16, uint16, int32, uint32, []byte:
+		value = v
+	case int64: // as text: many readers of JSON have no whole 64 bits
+		value = strconv.FormatInt(v, 10)
+	case float32:
+		value = fromFloat(float64(v), 32, uint64(math.Float32bits(v)))
+	case float64:
+		value = fromFloat(v, 64, math.Float64bits(v))
+	case amqp.Decimal:
+		value = fmt.Sprintf("%d/%d", v.Value, v.Scale)
+	case string:
+		value = text(v)
+	case time.Time: // whole seconds, of any year
+		value = strconv.FormatInt(v.Unix(), 10)
+	case amqp.Table:
+		if depth > deepest {
+			return packed(v)
+		}
+		list, err := fromTable(v, depth)
+		if err != nil {
+			return typed{}, err
+		}
+		value = list
+	case []any:
+		if depth > deepest {
+			return packed(v)
+		}
+		list := make([]typed, 0, len(v))
+		for _, e := range v {
+			x, err := fromValue(e, depth+1)
+			if err != nil {
+				return typed{}, err
+			}
+			list = append(list, x)
+		}
+		value = list
+	default:
+		return typed{}, fmt.Errorf("AMQP has no type for a Go %T", v)
+	}
+	raw, err := json.Marshal(value)
+	return typed{Type: kind, Value: raw}, err
+}
+
+// fromFloat writes infinities and NaNs, of which there are many, by their bits: JSON has no
+// numbers for them.
+func fromFloat(v float64, size int, bits uint64) any {
+	if math.IsNaN(v) || math.IsInf(v, 0) {
+		return fmt.Sprintf("bits:%x", bits)
+	}
+	return json.RawMessage(strconv.AppendFloat(nil, v, 'g', -1, size))
+}
+
+func toTable(b []byte, depth int) (amqp.Table, error) {
+	var list []typed
+	if err := strictly(b, &list); err != nil {
+		return nil, err
+	}
+	t := make(amqp.Table, len(list))
+	for _, v := range list {
+		if v.Name == nil {
+			return nil, fmt.Errorf("a header has no name")
+		}
+		name := string(*v.Name)
+		if _, twice := t[name]; twice {
+			return nil, fmt.Errorf("header %.100q is there twice", name)
+		}
+		value, err := toValue(v, depth+1)
+		if err != nil {
+			return nil, fmt.Errorf("header %.100q: %w", name, err)
+		}
+		t[name] = value
+	}
+	return t, nil
+}
+
+func toValue(v typed, depth int) (any, error) {
+	if depth > deepest+1 {
+		return nil, fmt.Errorf("nested more than %d deep", deepest)
+	}
+	if scalar := scalars[v.Type]; scalar != nil {
+		return scalar(v)
+	}
+	switch v.Type {
+	case kindPacked:
+		return unpacked(v)
+	case "void":
+		return nil, nil
+	case "bytes":
+		b, err := valueAs[[]byte](v)
+		if err == nil && b == nil {
+			b = []byte{}
+		}
+		return b, err
+	case "string":
+		s, err := valueAs[text](v)
+		return string(s), err
+	case "table":
+		return toTable(v.Value, depth)
+	case "array":
+		list, err := valueAs[[]typed](v)
+		values := make([]any, 0, len(list))
+		for _, e := range list {
+			x, err := toValue(e, depth+1)
+			if err != nil {
+				return nil, err
+			}
+			values = append(values, x)
+		}
+		return values, err
+	case "float32", "float64":
+		return toFloat(v)
+	case "int64", "timestamp", "decimal":
+		return toNumber(v)
+	}
+	return nil, fmt.Errorf("%.40q is not a type of AMQP's", v.Type)
+}
+
+// scalars read values that JSON has, too.
+var scalars = map[string]func(typed) (any, error){"bool": scalarAs[bool], "int8": scalarAs[int8], "uint8": scalarAs[uint8],
+	"int16": scalarAs[int16], "uint16": scalarAs[uint16], "int32": scalarAs[int32], "uint32": scalarAs[uint32]}
+
+func scalarAs[T any](v typed) (any, error) { return valueAs[T](v) }
+
+func valueAs[T any](v typed) (T, error) {
+	var x T
+	if len(v.Value) == 0 {
+		return x, fmt.Errorf("the value is missing")
+	}
+	return x, strictly(v.Value, &x)
+}
+
+func toFloat(v typed) (any, error) {
+	size := 64
+	if v.Type == "float32" {
+		size = 32
+	}
+	hex, special := strings.CutPrefix(strings.Trim(string(v.Value), `"`), "bits:")
+	if special {
+		bits, err := strconv.ParseUint(hex, 16, size)
+		if size == 32 {
+			return math.Float32frombits(uint32(bits)), err
+		}
+		return math.Float64frombits(bits), err
+	}
+	f, err := strconv.ParseFloat(string(v.Value), size)
+	if size == 32 {
+		return float32(f), err
+	}
+	return f, err
+}
+
+// toNumber reads the numbers that are written as text.
+func toNumber(v typed) (any, error) {
+	s, err := valueAs[string](v)
+	if err != nil {
+		return nil, err
+	}
+	if v.Type == "decimal" {
+		value, scale, _ := strings.Cut(s, "/")
+		n, err := strconv.ParseInt(value, 10, 32)
+		if err != nil {
+			return nil, err
+		}
+		e, err := strconv.ParseUint(scale, 10, 8)
+		return amqp.Decimal{Scale: uint8(e), Value: int32(n)}, err
+	}
+	n, err := strconv.ParseInt(s, 10, 64)
+	if v.Type == "timestamp" {
+		return time.Unix(n, 0), err
+	}
+	return n, err
+}
+
+// fromText reads a text that a person wrote as a value of an AMQP type.
+func fromText(kind, s string) (any, error) {
+	v := typed{Type: kind, Value: json.RawMessage(s)}
+	if kind == "int64" {
+		v.Value = json.RawMessage(strconv.Quote(s))
+	}
+	return toValue(v, 0)
 }

@@ -3,12 +3,17 @@ package actions
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
+	"time"
+	"unicode/utf8"
 
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // set changes what is set for a queue: in the store before it is put into force, so that it is not
@@ -84,4 +89,196 @@ func (a *Actions) noteForced(queue string, entry []byte) {
 	if a.forcedEntries[queue] = string(entry); entry == nil {
 		delete(a.forcedEntries, queue)
 	}
+}
+
+// PauseQueue pauses the retries of a queue until ResumeQueue, over restarts. Waiting messages
+// keep their attempts and due times; what is in flight still arrives.
+func (a *Actions) PauseQueue(ctx context.Context, by auth.Caller, queue, reason string) error {
+	if err := a.Permit(by, auth.Operator, "pause", queue, queue); err != nil {
+		return err
+	}
+	if err := a.checkWorkQueue(ctx, queue); err != nil {
+		return err
+	}
+	pauses, err := inspect.Pauses(ctx, a.Store)
+	if err != nil {
+		return err
+	}
+	pause, paused := pauses[queue]
+	switch {
+	case !paused:
+		pause = inspect.QueuePause{By: by.Name, Since: a.now(), Reason: reason}
+	case reason != "": // the first reason stays, and each is there once
+		before, more := pause.Reason+"; ", "; "+by.Name+": "+reason
+		if !strings.HasPrefix(before, reason+"; ") && !strings.Contains("; "+before, more+"; ") {
+			pause.Reason = strings.TrimPrefix(pause.Reason+more, "; ")
+		}
+	}
+	entry, err := json.Marshal(pause)
+	if err != nil {
+		return err
+	}
+	return a.setPaused(ctx, by, "pause", retry.Paused, queue, reason, entry)
+}
+
+// ResumeQueue resumes the retries of a queue: due messages are retried at once.
+func (a *Actions) ResumeQueue(ctx context.Context, by auth.Caller, queue, reason string) error {
+	if err := a.Permit(by, auth.Operator, "resume", queue, queue); err != nil {
+		return err
+	}
+	switch entry, err := a.Store.Entry(ctx, store.PausePrefix+queue); {
+	case err != nil:
+		return err
+	case entry == nil:
+		return fmt.Errorf("%w: the retries of the queue %q are not paused", inspect.ErrPrecondition, queue)
+	}
+	return a.setPaused(ctx, by, "resume", retry.Resumed, queue, reason, nil)
+}
+
+func (a *Actions) setPaused(ctx context.Context, by auth.Caller, did string, kind retry.Kind, queue, reason string, pause []byte) error {
+	err := a.set(ctx, by, did, queue, reason, store.Entry{Name: store.PausePrefix + queue, Value: pause}, func() {
+		if a.SetPaused != nil {
+			a.SetPaused(queue, pause != nil)
+		}
+	})
+	if err == nil {
+		a.event(retry.Event{Kind: kind, Queue: queue, By: by.Name, Why: reason})
+	}
+	return err
+}
+
+// checkWorkQueue refuses a queue that has nothing to retry: one with a typing error in its
+// name would look as if it were paused.
+func (a *Actions) checkWorkQueue(ctx context.Context, queue string) error {
+	if queue == "" || wire.OwnQueue(queue) {
+		return fmt.Errorf("%w: %q is not a work queue", inspect.ErrInvalid, queue)
+	}
+	counts, err := a.Store.Counts(ctx)
+	if err != nil {
+		return err
+	}
+	for _, n := range counts {
+		if n.Queue == queue {
+			return nil
+		}
+	}
+	if !a.Inspect.HasPolicy(queue) {
+		return fmt.Errorf("%w: no policy names the queue %q, and nothing is kept for it", inspect.ErrNotFound, queue)
+	}
+	// Where RabbitMQ does not answer, the queue is taken to exist: that may be why it is paused.
+	if at, err := a.Inspect.AtBroker(ctx, queue); err == nil && !at.Exists {
+		return fmt.Errorf("%w: RabbitMQ has no queue %q, and nothing is kept for it", inspect.ErrNotFound, queue)
+	}
+	return nil
+}
+
+// Breaker sets a queue's circuit breaker, over restarts: open, closed, or auto, with which
+// it opens and closes by itself again.
+func (a *Actions) Breaker(ctx context.Context, by auth.Caller, queue, to, reason string) error {
+	if err := a.Permit(by, auth.Operator, "breaker", queue, queue); err != nil {
+		return err
+	}
+	// What was set for a queue can be undone when the queue is gone.
+	if set, err := a.Store.Entry(ctx, store.BreakerPrefix+queue); err != nil {
+		return err
+	} else if set == nil || to != "auto" {
+		if err := a.checkWorkQueue(ctx, queue); err != nil {
+			return err
+		}
+	}
+	var entry []byte
+	switch to {
+	case "auto":
+	case "open", "closed":
+		var err error
+		if entry, err = json.Marshal(inspect.Forced{To: to, By: by.Name, Since: a.now(), Reason: reason}); err != nil {
+			return err
+		}
+	default:
+		return fmt.Errorf("%w: a breaker can be set to open, closed or auto, not to %.20q", inspect.ErrInvalid, to)
+	}
+	return a.set(ctx, by, "breaker "+to, queue, reason, store.Entry{Name: store.BreakerPrefix + queue, Value: entry}, func() {
+		if a.Force != nil {
+			a.Force(queue, to, by.Name, reason)
+			a.noteForced(queue, entry)
+		}
+	})
+}
+
+// longestNote is in characters.
+const longestNote = 2000
+
+// NoteGroup sets the note of an error group; "" removes it.
+func (a *Actions) NoteGroup(ctx context.Context, by auth.Caller, groupID, note string) error {
+	if err := a.Permit(by, auth.Operator, "note", groupID); err != nil {
+		return err
+	}
+	if utf8.RuneCountInString(note) > longestNote {
+		return fmt.Errorf("%w: the note has more than %d characters", inspect.ErrInvalid, longestNote)
+	}
+	g, err := a.Inspect.Group(ctx, by, groupID)
+	if err != nil {
+		return err
+	}
+	end, err := a.Begin(by, "note", "group "+g.ID.String()+" of "+g.Queue, 0, "")
+	if err != nil {
+		return err
+	}
+	e := store.Entry{Name: "group/" + g.ID.String() + "/note"}
+	if note != "" {
+		e.Value = []byte(note)
+	}
+	err = a.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{e})
+	end(err, 0)
+	return err
+}
+
+// SnapshotMade is a snapshot of the store.
+type SnapshotMade struct {
+	Folder   string  `json:"folder" doc:"On the service's machine."`
+	Messages int64   `json:"messages" doc:"How many are in it: waiting, parked and discarded."`
+	Seconds  float64 `json:"seconds" doc:"How long it took."`
+}
+
+// Snapshot writes the store to a folder of this machine, while it is used. Everything in
+// it is copied, so only an administrator of all queues may.
+func (a *Actions) Snapshot(ctx context.Context, by auth.Caller, folder string) (made SnapshotMade, err error) {
+	if err := a.Permit(by, auth.Admin, "snapshot", folder); err != nil {
+		return made, err
+	}
+	if by.Queues != nil {
+		return made, fmt.Errorf("%w: a snapshot has all queues in it, and %s is limited to some", auth.ErrForbidden, by.Name)
+	}
+	disk, ok := a.Store.(store.Snapshotter)
+	if !ok {
+		return made, fmt.Errorf("%w: messages are kept on Redis, so Redis' own backup is the way: docs/how-to/backup.md", inspect.ErrPrecondition)
+	}
+	end, err := a.Begin(by, "snapshot", folder, 0, "")
+	if err != nil {
+		return made, err
+	}
+	defer func() { end(err, made.Messages) }()
+	began := time.Now()
+	n, err := disk.Snapshot(ctx, folder)
+	if errors.Is(err, store.ErrSnapshotFolder) {
+		err = fmt.Errorf("%w: %w", inspect.ErrPrecondition, err)
+	}
+	if err != nil {
+		return made, err
+	}
+	a.Inspect.Log.Info("a snapshot of the store was written", "folder", folder, "messages", n, "took", time.Since(began).Round(time.Millisecond))
+	return SnapshotMade{folder, n, time.Since(began).Seconds()}, nil
+}
+
+// Forget deletes the discarded messages whose time to be restored is over at now, and old entries of
+// the audit log.
+func (a *Actions) Forget(ctx context.Context, now time.Time) error {
+	n, err := a.Store.Forget(ctx, now)
+	if err == nil && n > 0 {
+		a.Inspect.Log.Info("discarded messages are gone for good: their time to be restored is over", "messages", n)
+	}
+	if a.Audit != nil {
+		err = errors.Join(err, a.Audit.Forget(ctx, now))
+	}
+	return err
 }

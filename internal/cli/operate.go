@@ -1,13 +1,20 @@
 package cli
 
 import (
+	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"strings"
 	"time"
+	"unicode/utf8"
 
+	"github.com/spf13/cobra"
+
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/operations"
 )
@@ -108,4 +115,409 @@ func ended(w io.Writer, op operations.Operation) {
 // orders are the commands for an operation that runs.
 func orders(id string) string {
 	return fmt.Sprintf("  redrive ops watch %[1]s\n  redrive ops cancel %[1]s\n", plain(id))
+}
+
+// errDeclined: a person was asked, and did not say yes.
+var errDeclined = fmt.Errorf("nothing was changed")
+
+// withYes adds the flag that answers confirm.
+func (p *program) withYes(c *cobra.Command, usage string) {
+	c.Flags().BoolVar(&p.yes, "yes", false, usage)
+}
+
+// confirm asks a person, unless --yes was given.
+func (p *program) confirm(ctx context.Context, question string) error {
+	if p.yes {
+		return nil
+	}
+	return p.prompt(ctx, question)
+}
+
+// prompt asks a person; without a terminal it is an error.
+func (p *program) prompt(ctx context.Context, question string) error {
+	if !isTerminal(p.in) {
+		return fmt.Errorf("this is not a terminal, so it cannot ask: give --yes or --dry-run: %w", errUsage)
+	}
+	fmt.Fprintf(p.err, "%s [y/N] ", plain(question))
+	answer := make(chan string, 1)
+	// Reading cannot be cancelled: after Ctrl-C the process exits while this goroutine reads.
+	go func() {
+		line, _ := bufio.NewReader(p.in).ReadString('\n')
+		answer <- strings.ToLower(strings.TrimSpace(line))
+	}()
+	select {
+	case a := <-answer:
+		if a == "y" || a == "yes" {
+			return nil
+		}
+	case <-ctx.Done():
+		fmt.Fprintln(p.err)
+	}
+	return errDeclined
+}
+
+// tableToStderr writes a table to standard error.
+func (p *program) tableToStderr(table func(io.Writer)) error {
+	w := p.tableOn(p.err)
+	table(w)
+	return w.Flush()
+}
+
+// question is what a person is asked.
+func question(p operations.Plan) string {
+	q := p.Verb.Title() + " " + messages(p.Count)
+	if len(p.Queues) > 1 {
+		q += " of " + count(len(p.Queues)) + " queues"
+	} else if len(p.Queues) == 1 {
+		q += " of " + p.Queues[0].Queue
+	}
+	if p.At != nil {
+		q += " at " + timeText(p.At)
+	}
+	if p.To != "" {
+		q += " to " + p.To
+	}
+	return q + "?"
+}
+
+// preview writes a plan as the page shows it.
+func preview(w io.Writer, p operations.Plan, now time.Time) {
+	fmt.Fprintf(w, "%s Nothing is done yet.\n%s\n", plain(question(p)), plain(p.Query))
+	if p.Count > 0 {
+		fmt.Fprintf(w, "They failed between %s and %s; messages that fail later are not included.\n", timeText(p.Oldest), timeText(p.Newest))
+		fmt.Fprintln(w, "\nQUEUE\tMESSAGES\tAT RABBITMQ\tCONSUMERS\tREADY")
+		for _, q := range p.Queues {
+			there, consumers, ready := "there", count(q.Consumers), count(q.Ready)
+			switch {
+			case !q.Known:
+				there, consumers, ready = "not known", "?", "?"
+			case !q.Exists:
+				there, consumers = "not there", "none"
+			case q.Consumers == 0:
+				consumers = "none"
+			}
+			if q.Paused {
+				there += ", paused"
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", cell(q.Queue), count(q.Count), there, consumers, ready)
+		}
+	}
+	if len(p.Skipped) > 0 {
+		fmt.Fprintln(w, "\nLeft out:")
+		for _, s := range p.Skipped {
+			fmt.Fprintf(w, "  %s %s\n", count(s.Count), plain(s.Why))
+		}
+	}
+	if len(p.Samples) > 0 {
+		fmt.Fprintln(w, "\nSome of them:\nID\tSTATE\tFAILED\tWHAT WENT WRONG")
+		for _, m := range p.Samples {
+			why := cmp.Or(m.Error, m.Reason)
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", plain(m.ID), plain(m.State), ago(&m.Failed, now), cell(why))
+		}
+	}
+	section(w, "Before you start:", p.Warnings)
+	section(w, "It cannot start:", p.Blocked)
+}
+
+func section(w io.Writer, title string, lines []string) {
+	if len(lines) > 0 {
+		fmt.Fprintln(w, "\n"+title)
+	}
+	for _, s := range lines {
+		fmt.Fprintln(w, "  "+strings.TrimSpace(plain(s)))
+	}
+}
+
+const (
+	// firstPoll is the first interval between two polls: most operations are over at once.
+	firstPoll = 50 * time.Millisecond
+	lastPoll  = time.Second
+	// noAnswerFor is how long a service that does not answer is polled: it may be restarting, and
+	// continues its operations then.
+	noAnswerFor = time.Minute
+)
+
+// stillRunning is why an operation is no longer watched, though it has not ended.
+type stillRunning struct{ error }
+
+func (s *stillRunning) Unwrap() error { return s.error }
+
+// follow shows an operation's progress until it has ended.
+func (p *program) follow(ctx context.Context, client httpapi.Client, op operations.Operation) (operations.Operation, error) {
+	show := p.operationProgress()
+	defer func() { show.end() }()
+	answered := time.Now()
+	for wait := firstPoll; ; wait = min(2*wait, lastPoll) {
+		if show.update(op); op.Ended != nil {
+			return op, nil
+		}
+		select {
+		case <-ctx.Done():
+			return op, &stillRunning{exitErrorf(ExitPartly, "operation %s has not ended", op.ID)}
+		case <-time.After(wait):
+		}
+		now, err := client.Operation(ctx, op.ID)
+		switch {
+		case err == nil:
+			op, answered = now, time.Now()
+		case ctx.Err() != nil: // the select above returns
+		case !errors.Is(err, httpapi.ErrUnreachable) || time.Since(answered) > noAnswerFor:
+			return op, &stillRunning{err}
+		}
+	}
+}
+
+// progress is how an operation is shown while it runs.
+type progress interface {
+	update(operations.Operation)
+	end()
+}
+
+func (p *program) operationProgress() progress {
+	if p.draws() {
+		return &bar{w: p.err}
+	}
+	return &jsonLines{w: p.err}
+}
+
+// draws tells whether a line on standard error can be overwritten.
+func (p *program) draws() bool { return isTerminal(p.err) && p.getenv("TERM") != "dumb" }
+
+// jsonLines writes a line per second, for programs.
+type jsonLines struct {
+	w    io.Writer
+	last time.Time
+	was  string
+}
+
+func (j *jsonLines) update(op operations.Operation) {
+	if now := time.Now(); op.State != j.was || now.Sub(j.last) >= lastPoll-firstPoll {
+		j.last, j.was = now, op.State
+		line, err := jsonOf(struct {
+			Operation string  `json:"operation"`
+			State     string  `json:"state"`
+			Why       string  `json:"why,omitempty"`
+			Count     int64   `json:"count"`
+			Done      int64   `json:"done"`
+			Skipped   int64   `json:"skipped"`
+			Failed    int64   `json:"failed"`
+			PerSecond float64 `json:"per_second"`
+			Left      string  `json:"left,omitempty"`
+		}{op.ID, op.State, op.Why, op.Count, op.Done, op.SkippedN, op.Failed, op.PerSecond, op.Left}, "")
+		if err == nil {
+			fmt.Fprint(j.w, line)
+		}
+	}
+}
+
+func (*jsonLines) end() {}
+
+// bar is a line that is overwritten, without escape sequences.
+type bar struct {
+	w     io.Writer
+	drawn int
+}
+
+// meter shows the progress of a command: on a terminal in a line that is overwritten, elsewhere in a
+// line per second.
+type meter struct {
+	p    *program
+	bar  bar
+	last time.Time
+}
+
+func (p *program) meter() *meter { return &meter{p: p, bar: bar{w: p.err}} }
+
+// show shows a line, unless one was shown just now and this is not the last.
+func (m *meter) show(line string, last bool) {
+	every := lastPoll
+	if m.p.draws() {
+		every /= 4
+	}
+	if time.Since(m.last) < every && !last {
+		return
+	}
+	m.last = time.Now()
+	if m.p.draws() {
+		m.bar.draw(line)
+	} else {
+		fmt.Fprintln(m.p.err, plain(line))
+	}
+}
+
+func (m *meter) end() { m.bar.end() }
+
+const barWidth = 30
+
+func (b *bar) update(op operations.Operation) {
+	processed := op.Done + op.SkippedN + op.Failed
+	line := fmt.Sprintf("%s %s of %s", gauge(processed, op.Count), count(processed), count(op.Count))
+	switch op.State {
+	case operations.Running:
+		line += fmt.Sprintf(", %.0f/s", op.PerSecond)
+		if op.Left != "" {
+			line += ", " + op.Left + " left"
+		}
+	case operations.Watching:
+		line += ", waiting whether the first fail again"
+	default:
+		line += ", " + op.State
+	}
+	if op.Why != "" && op.Ended == nil {
+		line += ": " + cut(cell(op.Why), 60)
+	}
+	b.draw(line)
+}
+
+func (b *bar) draw(line string) {
+	line = plain(line)
+	n := utf8.RuneCountInString(line)
+	fmt.Fprint(b.w, "\r"+line+strings.Repeat(" ", max(0, b.drawn-n)))
+	b.drawn = n
+}
+
+func (b *bar) end() {
+	if b.drawn > 0 {
+		fmt.Fprintln(b.w)
+	}
+}
+
+func gauge(n, of int64) string {
+	full := int(min(n, of) * barWidth / max(of, 1))
+	return strings.Repeat("█", full) + strings.Repeat("░", barWidth-full)
+}
+
+func (p *program) ops() *cobra.Command {
+	c := &cobra.Command{Use: "ops", Short: "Operations on many messages: watch, pause, resume, cancel them"}
+	c.AddCommand(p.opsList(), p.opsShow(), p.opsWatch(),
+		p.opsOrder(operations.Pause, "Pause an operation; nothing is undone"),
+		p.opsOrder(operations.Resume, "Resume a paused operation"),
+		p.opsOrder(operations.Cancel, "Cancel an operation; the remaining messages stay as they are"))
+	return commandGroup(c)
+}
+
+func (p *program) opsList() *cobra.Command {
+	return p.watched(p.withOutput(p.withClient(&cobra.Command{
+		Use:   "list",
+		Short: "List operations, newest first",
+		Args:  exactArgs(0, "no arguments"),
+	}, func(ctx context.Context, client httpapi.Client, _ []string) error {
+		all, err := client.Operations(ctx)
+		if err != nil {
+			return err
+		}
+		return listColumns(p, all, all.Operations, operationColumns)
+	})))
+}
+
+var operationColumns = []column[operations.Operation]{
+	{Field: "ID"}, {Head: "What", Field: "Verb"}, {Field: "State"}, {Field: "Done"}, {Head: "Of", Field: "Count"},
+	{Head: "Skipped", Field: "SkippedN"}, {Field: "Failed"}, {Field: "Started"}, {Head: "By", Field: "StartedBy"},
+	{Field: "Query"}, {Field: "Why"},
+}
+
+var outcomeColumns = []column[actions.Outcome]{
+	{Field: "ID"}, {Field: "Queue"}, {Field: "Outcome"},
+	{Head: "At", Value: func(o actions.Outcome) any { return timeText(&o.At) }},
+	{Field: "New"}, {Field: "Why"},
+}
+
+// withOperation completes a command about one operation.
+func (p *program) withOperation(c *cobra.Command, run func(ctx context.Context, client httpapi.Client, id string) error) *cobra.Command {
+	c.Args = exactArgs(1, "the operation's ID")
+	c.ValidArgsFunction = p.completeOps
+	return p.withOutput(p.withClient(c, func(ctx context.Context, client httpapi.Client, args []string) error {
+		return run(ctx, client, args[0])
+	}))
+}
+
+func (p *program) opsShow() *cobra.Command {
+	var after string
+	var limit int
+	var problems bool
+	c := p.withOperation(&cobra.Command{
+		Use:   "show ID",
+		Short: "Show the result for each message of an operation",
+	}, func(ctx context.Context, client httpapi.Client, id string) error {
+		op, err := client.Operation(ctx, id)
+		if err != nil {
+			return err
+		}
+		whole := operationShown{Operation: op, Outcomes: []actions.Outcome{}, After: after}
+		if err := whole.fetch(ctx, client, limit, problems); err != nil {
+			return err
+		}
+		err = list(p, whole, whole.Outcomes, func(o actions.Outcome) string { return o.ID }, whole.table)
+		if err == nil {
+			p.more(whole.After)
+		}
+		return err
+	})
+	c.Flags().StringVar(&after, "after", "", "continue after the previous page")
+	c.Flags().IntVar(&limit, "limit", 100, "the most results to show; 0: all")
+	c.Flags().BoolVar(&problems, "problems", false, "only messages that were not processed")
+	return c
+}
+
+// operationShown is an operation and what came of its messages.
+type operationShown struct {
+	operations.Operation
+	Outcomes []actions.Outcome `json:"outcomes"`
+	After    string            `json:"after,omitempty"`
+}
+
+// fetch adds the outcomes after After, page by page: at most limit, or all if that is 0.
+func (s *operationShown) fetch(ctx context.Context, client httpapi.Client, limit int, problems bool) error {
+	if limit <= 0 {
+		limit = math.MaxInt
+	}
+	for {
+		page, err := client.Outcomes(ctx, s.ID, s.After, min(limit-len(s.Outcomes), mostOnAPage))
+		if err != nil {
+			return err
+		}
+		for _, o := range page.Outcomes {
+			if !problems || o.Outcome != "done" {
+				s.Outcomes = append(s.Outcomes, o)
+			}
+		}
+		if s.After = page.After; page.After == "" || len(s.Outcomes) >= limit {
+			return nil
+		}
+	}
+}
+
+func (s *operationShown) table(w io.Writer) {
+	now := time.Now()
+	rows(w, operationColumns, []operations.Operation{s.Operation}, now)
+	fmt.Fprintln(w)
+	rows(w, outcomeColumns, s.Outcomes, now)
+}
+
+func (p *program) opsWatch() *cobra.Command {
+	return p.withOperation(&cobra.Command{
+		Use:   "watch ID",
+		Short: "Watch an operation until it ends; Ctrl-C stops only the watching",
+		Long: `Watch an operation until it ends: a progress bar on a terminal, elsewhere one line of JSON
+per second on standard error. Ctrl-C stops the watching, not the operation. The exit code
+tells how the operation ended.`,
+	}, func(ctx context.Context, client httpapi.Client, id string) error {
+		op, err := client.Operation(ctx, id)
+		if err != nil {
+			return err
+		}
+		return p.toTheEnd(ctx, client, op)
+	})
+}
+
+func (p *program) opsOrder(order operations.Order, short string) *cobra.Command {
+	return p.withOperation(&cobra.Command{Use: string(order) + " ID", Short: short}, func(ctx context.Context, client httpapi.Client, id string) error {
+		op, err := client.Order(ctx, id, order)
+		if err != nil {
+			return err
+		}
+		return write(p, op, opID, func(w io.Writer) {
+			fmt.Fprintf(w, "operation %s is %s; %s of %s are done\n", plain(op.ID), plain(op.State), count(op.Done), messages(op.Count))
+		})
+	})
 }

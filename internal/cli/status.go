@@ -2,8 +2,10 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,6 +16,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/policy"
 )
 
@@ -120,4 +123,169 @@ func failing(w io.Writer, st inspect.Overview, now time.Time) {
 	if elsewhere {
 		fmt.Fprintln(w, "\nMessages that wait in RabbitMQ are not counted here; its queues redrive.delay.* and redrive.lane.* show them, but with delayed-exchange.")
 	}
+}
+
+func (p *program) messagesTail() *cobra.Command {
+	var most int
+	c := p.withQuery(&cobra.Command{
+		Use:   "tail [QUERY]",
+		Short: "Show messages as they fail, until Ctrl-C",
+		Long: `Show messages as they fail, until Ctrl-C: those that are waiting or parked within a second
+after. It searches only when the service reports a failure.`,
+		Example: "  redrive messages tail 'queue:orders.*' -o jsonl",
+	}, func(ctx context.Context, client httpapi.Client, query string) error {
+		if _, err := client.Messages(ctx, query, "", 1); err != nil { // a query that makes no sense
+			return err
+		}
+		t := tail{program: p, client: client, query: query, left: most, seen: map[failure]bool{}}
+		return t.run(ctx)
+	})
+	c.Flags().IntVar(&most, "count", 0, "stop after this many; 0: never")
+	return p.withFormats(c, "table", "jsonl", "name")
+}
+
+// failure is one failure of one message.
+type failure struct {
+	key     string
+	attempt int
+	failed  time.Time
+}
+
+// slack is how long after a later failure a search may still find an earlier one.
+const slack = 10 * time.Second
+
+// tail shows failures.
+type tail struct {
+	*program
+	client httpapi.Client
+	query  string
+	left   int // 0: any number
+	since  time.Time
+	seen   map[failure]bool // since then
+	begun  bool             // the table's head was written
+}
+
+var errEnough = errors.New("as many as were asked for")
+
+func (t *tail) run(ctx context.Context) error {
+	for answered := time.Now(); ; {
+		err := t.client.Live(ctx, func(tick operations.Tick) error {
+			first := t.since.IsZero()
+			if answered = time.Now(); first {
+				t.since = tick.At
+				fmt.Fprintln(t.err, "watching; Ctrl-C ends it")
+			}
+			if first || tick.Failed == 0 {
+				return nil
+			}
+			return t.poll(ctx)
+		})
+		switch {
+		case t.over(ctx, err):
+			return nil
+		case !errors.Is(err, httpapi.ErrUnreachable) || time.Since(answered) > noAnswerFor:
+			return err
+		}
+		select { // the stream ends now and then, and the service may start again
+		case <-ctx.Done():
+			return nil
+		case <-time.After(lastPoll):
+		}
+		if !t.since.IsZero() {
+			err = t.poll(ctx) // what failed meanwhile
+		}
+		if t.over(ctx, err) {
+			return nil
+		}
+		if err != nil && !errors.Is(err, httpapi.ErrUnreachable) {
+			return err
+		}
+	}
+}
+
+// over tells whether all that was asked for is shown, or a person ends it.
+func (t *tail) over(ctx context.Context, err error) bool {
+	return ctx.Err() != nil || errors.Is(err, errEnough)
+}
+
+// poll shows what failed since the last poll.
+func (t *tail) poll(ctx context.Context) error {
+	q := "failed:>=" + t.since.UTC().Format(time.RFC3339Nano)
+	if t.query != "" {
+		q = "(" + t.query + ") " + q
+	}
+	page, err := fetchMessages(ctx, t.client, q, "", math.MaxInt)
+	if err != nil {
+		return err
+	}
+	var fresh []inspect.Message
+	newest := t.since
+	for _, m := range page.Messages {
+		if f := (failure{m.Key, m.Attempt, m.Failed}); !t.seen[f] {
+			t.seen[f] = true
+			fresh = append(fresh, m)
+		}
+		if m.Failed.After(newest) {
+			newest = m.Failed
+		}
+	}
+	if since := newest.Add(-slack); since.After(t.since) {
+		t.since = since
+	}
+	for f := range t.seen {
+		if f.failed.Before(t.since) {
+			delete(t.seen, f)
+		}
+	}
+	slices.SortStableFunc(fresh, func(a, b inspect.Message) int { return a.Failed.Compare(b.Failed) })
+	enough := t.left > 0 && len(fresh) >= t.left
+	if enough {
+		fresh = fresh[:t.left]
+	} else if t.left > 0 {
+		t.left -= len(fresh)
+	}
+	if len(fresh) == 0 {
+		return nil
+	}
+	if err := t.show(fresh); err != nil {
+		return err
+	}
+	if enough {
+		return errEnough
+	}
+	return nil
+}
+
+func (t *tail) show(fresh []inspect.Message) error {
+	if t.format != "table" {
+		return list(t.program, fresh, fresh, messageID, nil)
+	}
+	now := time.Now()
+	if !t.begun {
+		t.begun = true
+		fmt.Fprintln(t.out, "FAILED                   QUEUE                     ATTEMPT  ID                                    WHY")
+	}
+	for _, m := range fresh {
+		why := m.Reason
+		if m.Error != "" {
+			why += ": " + m.Error
+		}
+		if m.Due != nil {
+			why = "due " + untilText(m.Due, now) + "; " + why
+		} else if m.ParkedFor != "" {
+			why = m.State + ", " + m.ParkedFor + "; " + why
+		}
+		if _, err := fmt.Fprintf(t.out, "%s  %-24s  %7d  %s  %s\n", timeText(&m.Failed), t.short(m.Queue, 24), m.Attempt, plain(m.ID), t.short(why, 100)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// short is a text in a column of lines that come one by one: whole where no person looks.
+func (t *tail) short(s string, most int) string {
+	if s = cell(s); t.wide || !isTerminal(t.out) {
+		return s
+	}
+	return cut(s, most)
 }

@@ -1,10 +1,8 @@
 // Package cluster makes one service of several processes that share a store. Read it
 // in this order:
 //
-//	cluster.go    what a replica is, and what runs in each
-//	heartbeat.go  which are alive, and the share of each in a limit
-//	leader.go     the leader does what only one may
-//	messages.go   what they announce to each other
+//	cluster.go   what a replica is, which are alive, and which of them leads
+//	messages.go  what they announce to each other
 //
 // It knows nothing of messages, queues or policies: its caller passes what to do and to announce.
 // Nothing here outlasts the processes: longer agreements are in the store's side table.
@@ -15,6 +13,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"encoding/json"
 	"log/slog"
 	"os"
 	"slices"
@@ -181,4 +180,254 @@ func sleep(ctx context.Context, d time.Duration) {
 	case <-ctx.Done():
 	case <-timer.C:
 	}
+}
+
+const (
+	// beatEvery is how often a replica sends a heartbeat, and goneAfter how long after its
+	// latest one it counts as dead.
+	beatEvery = 250 * time.Millisecond
+	goneAfter = 5 * time.Second
+	// shareLease is how long after a heartbeat a replica has its share of the limits. Others
+	// divide that share among them when they have seen no heartbeat for as long, which is
+	// later.
+	shareLease = 1250 * time.Millisecond
+	// maxText bounds the text of a condition in a heartbeat, in bytes, and maxConditions their number.
+	maxText, maxConditions = 200, 20
+)
+
+// heartbeat is what a replica writes to the store to show that it is alive.
+type heartbeat struct {
+	About
+	N     uint64 `json:"n"` // counts, so that each one differs
+	Leads bool   `json:"leads"`
+}
+
+// knownReplica is a replica whose heartbeat was seen.
+type knownReplica struct {
+	latest heartbeat
+	seen   time.Time // when its heartbeat last changed
+	// acknowledged: it has sent a heartbeat since this replica asked for a share, and so has
+	// divided the limits with this one.
+	acknowledged bool
+}
+
+func (r *Replicas) runHeartbeats(ctx context.Context) {
+	tick := time.NewTicker(beatEvery)
+	defer tick.Stop()
+	var n uint64
+	failing := false
+	for ctx.Err() == nil {
+		n++
+		began := time.Now()
+		about := heartbeat{About: r.About(), N: n, Leads: r.Leads()}
+		about.Conditions = shortened(about.Conditions)
+		all, err := r.sendHeartbeat(ctx, about)
+		switch {
+		case err == nil:
+			r.OnShare(r.divide(all, about, began, time.Now()))
+			if failing {
+				r.Log.Info("this replica can read and write heartbeats again")
+			}
+		case ctx.Err() == nil && !failing:
+			r.Log.Warn("this replica cannot write its heartbeat, nor read those of others; until it can, it retries nothing to queues with a rate, a bound in flight or a breaker", "error", err)
+		}
+		failing = err != nil
+		select {
+		case <-ctx.Done():
+		case <-tick.C:
+		}
+	}
+}
+
+func (r *Replicas) sendHeartbeat(ctx context.Context, about heartbeat) ([]store.Replica, error) {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	text, err := json.Marshal(about)
+	if err != nil {
+		return nil, err
+	}
+	return r.Store.Beat(ctx, r.ID, text, goneAfter)
+}
+
+func shortened(all []condition.Condition) []condition.Condition {
+	short := slices.Clone(all[:min(len(all), maxConditions)])
+	for i := range short {
+		short[i].Text = short[i].Text[:min(len(short[i].Text), maxText)]
+	}
+	return short
+}
+
+// divide updates which replicas are alive, and returns this one's share of the limits. own is
+// the heartbeat that this replica sent from began on.
+//
+// A share may not begin before all others know of it. A replica that can retry messages says
+// so in its heartbeat, and waits until each of the others has sent one after that, and so has
+// divided again; or until those that have not have no share any more.
+func (r *Replicas) divide(all []store.Replica, own heartbeat, began, now time.Time) Share {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	asks := own.CanPublish && r.askedSince.IsZero()
+	if asks {
+		r.askedSince = now
+	} else if !own.CanPublish {
+		r.askedSince = time.Time{}
+	}
+	there := map[string]bool{}
+	share, self, acknowledged := Share{Until: began.Add(shareLease)}, -1, true
+	others := false // that could retry messages
+	for _, s := range all {
+		var b heartbeat
+		if json.Unmarshal(s.About, &b) != nil {
+			continue // of a version with another format
+		}
+		there[s.ID] = true
+		k := r.known[s.ID]
+		if k == nil {
+			k = &knownReplica{}
+			r.known[s.ID] = k
+		}
+		if k.latest.N != b.N || k.seen.IsZero() {
+			k.acknowledged = !asks
+			k.seen = now
+		} else if asks {
+			k.acknowledged = false
+		}
+		k.latest = b
+		switch fresh := now.Sub(k.seen) < shareLease; {
+		case s.ID == r.ID:
+			self = share.N
+			share.N++
+		case fresh && b.CanPublish:
+			share.N++
+			others = true
+			acknowledged = acknowledged && k.acknowledged
+		case fresh:
+			acknowledged = acknowledged && k.acknowledged
+		}
+	}
+	for id := range r.known {
+		if !there[id] {
+			delete(r.known, id)
+		}
+	}
+	if own.CanPublish || !others {
+		r.lastAble = now
+	}
+	share.I = self
+	if !own.CanPublish || self < 0 || !acknowledged && now.Sub(r.askedSince) < shareLease {
+		return Share{Until: share.Until}
+	}
+	return share
+}
+
+const (
+	// leaderRole names in the store what the leader leads.
+	leaderRole = "service"
+	// leadFor is how long a leader leads without renewing its term, and electEvery how often
+	// replicas try to become leader: a dead one has a successor within their sum. A leader
+	// stops by itself, stopEarly before its term ends.
+	leadFor    = 3500 * time.Millisecond
+	electEvery = 500 * time.Millisecond
+	stopEarly  = 500 * time.Millisecond
+	// maxUnable is how long a leader may be unable to retry messages, and so to probe, while
+	// another replica could.
+	maxUnable = 5 * time.Second
+)
+
+// runElection asks for the lead until ctx ends, and leads when it has it.
+func (r *Replicas) runElection(ctx context.Context) {
+	var t *term
+	for ctx.Err() == nil {
+		began := time.Now()
+		if r.isCandidate(began) {
+			n, leads, err := r.requestLead(ctx)
+			if t != nil && (err == nil && !leads || leads && t.number != n) {
+				t.end()
+				t = nil
+			}
+			switch {
+			case err != nil || !leads: // a term goes on for as long as it is sure
+			case t == nil:
+				t = r.beginTerm(ctx, n, began)
+			default:
+				t.renew(began)
+			}
+		} else if t != nil {
+			t.end()
+			t = nil
+			r.resign(ctx)
+		}
+		if t != nil && t.over() {
+			t.end()
+			t = nil
+		}
+		sleep(ctx, electEvery)
+	}
+	if t != nil {
+		t.end()
+		r.resign(ctx)
+	}
+}
+
+func (r *Replicas) requestLead(ctx context.Context) (n uint64, leads bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	return r.Store.Lead(ctx, leaderRole, r.ID, leadFor)
+}
+
+// isCandidate tells whether this replica may lead: the leader probes breakers, so it must be
+// able to retry messages.
+func (r *Replicas) isCandidate(now time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return now.Sub(r.lastAble) < maxUnable
+}
+
+func (r *Replicas) resign(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
+	defer cancel()
+	if err := r.Store.Resign(ctx, leaderRole, r.ID); err != nil {
+		r.Log.Info("cannot announce to the other replicas that this one no longer leads; they notice within seconds", "error", err)
+	}
+}
+
+// term is the time in which this replica leads, from one election to the next.
+type term struct {
+	replicas *Replicas
+	number   uint64
+	cancel   context.CancelFunc
+	ends     *time.Timer // cancels
+	ctx      context.Context
+	running  sync.WaitGroup
+}
+
+// beginTerm leads in term n, whose time counts from when it was asked for.
+func (r *Replicas) beginTerm(ctx context.Context, n uint64, asked time.Time) *term {
+	t := &term{replicas: r, number: n}
+	t.ctx, t.cancel = context.WithCancel(store.WithTerm(ctx, leaderRole, n))
+	t.ends = time.AfterFunc(time.Until(asked.Add(leadFor-stopEarly)), t.cancel)
+	r.setTerm(n)
+	r.Log.Info("this replica leads now", "replica", r.ID, "term", n)
+	t.running.Go(func() { r.Lead(t.ctx) })
+	return t
+}
+
+func (t *term) renew(asked time.Time) { t.ends.Reset(time.Until(asked.Add(leadFor - stopEarly))) }
+
+// over tells whether the term has ended.
+func (t *term) over() bool { return t.ctx.Err() != nil }
+
+// end ends the term, and waits until Lead has returned.
+func (t *term) end() {
+	t.ends.Stop()
+	t.cancel()
+	t.running.Wait()
+	t.replicas.setTerm(0)
+	t.replicas.Log.Info("this replica leads no longer", "replica", t.replicas.ID, "term", t.number)
+}
+
+func (r *Replicas) setTerm(n uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.termLed = n
 }

@@ -1,24 +1,26 @@
 // Package config reads the service's file. Every key has a default, unknown keys are refused, and
 // errors name file, line and column. Read it in this order:
 //
-//	config.go    what there is, Load, and the environment
+//	config.go    what there is, Load, and what redrive check prints
 //	keys.go      the table of keys: reading, variables and the reference are made from it
 //	kinds.go     what the values of keys are: durations, rates, lists, URLs
-//	parse.go     reads YAML: mappings, lists, texts, and errors at their place
-//	variables.go the keys that environment variables set
+//	parse.go     reads YAML and environment variables, with errors at their place
 //	vhosts.go    a configuration of its own for each virtual host
-//	describe.go  what redrive check prints
 package config
 
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
+	"math"
 	"net"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
+	"text/tabwriter"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/addresses"
@@ -231,3 +233,128 @@ func CheckBroker(urls string) error { return addresses.Check(urls, "amqp", "amqp
 
 // VHost returns the virtual host that the broker's URL names.
 func (c *Config) VHost() string { return addresses.VHost(c.Broker.URL) }
+
+// Describe writes for each policy its real waits, where messages wait if that is RabbitMQ, and what
+// happens after the last attempt; then Protobuf types by queue, routes of notifications, and what
+// else differs from the defaults.
+func Describe(w io.Writer, c *Config) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	if err := describeVHosts(table, c); err != nil {
+		return err
+	}
+	for i := range c.Policies {
+		p := &c.Policies[i]
+		what := waits(p, c.Ways[p.Name])
+		if limits := c.Throttle[p.Name].String(); limits != "" {
+			what += " (throttle: " + limits + ")"
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\n", p.Name, strings.Join(p.Queues, " "), what+describeFor(c.policyVHosts[p.Name]))
+	}
+	for _, q := range c.Decode.Protobuf.Queues {
+		fmt.Fprintf(table, "protobuf\t%s\t%s\n", strings.Join(q.Queues, " "), q.Message)
+	}
+	if who := describeNotify(&c.Notify, c.routeVHosts); who != "" {
+		fmt.Fprintln(table, who)
+	}
+	if c.Store.Restorable != Default().Store.Restorable {
+		fmt.Fprintf(table, "\nwhat is discarded can be restored for %s\n", policy.FormatDuration(c.Store.Restorable))
+	}
+	if who := c.Access.describe(); who != "" {
+		fmt.Fprintf(table, "\n%s\n", who)
+	}
+	return table.Flush()
+}
+
+// maxShownWaits is how many different waits are written out.
+const maxShownWaits = 12
+
+func waits(p *policy.Policy, way delay.Way) string {
+	all := rounded(p, way)
+	var total time.Duration
+	for _, w := range all {
+		total += w
+		if total < 0 {
+			total = policy.LongestDelay // past any calendar
+		}
+	}
+	var parts []string
+	for i := 0; i < len(all) && len(parts) <= maxShownWaits; {
+		n := 1
+		for i+n < len(all) && all[i+n] == all[i] {
+			n++
+		}
+		part := policy.FormatDuration(all[i])
+		if n > 2 {
+			part += fmt.Sprintf(" ×%d", n)
+		} else {
+			n = 1
+		}
+		if len(parts) == maxShownWaits {
+			part = "…"
+		}
+		parts = append(parts, part)
+		i += n
+	}
+	then := map[policy.Action]string{policy.Park: "parked", policy.Discard: "discarded", policy.Forward: "forwarded to " + p.Exhausted.Destination.String()}[p.Exhausted.Action]
+	if len(all) == 0 {
+		return then + " after the first attempt"
+	}
+	s := fmt.Sprintf("%s, %s after %s", strings.Join(parts, ", "), then, policy.FormatDuration(total))
+	if j := p.Jitter.String(); j != "none" && slices.Max(all) > 0 {
+		s += " (jitter " + j + ")"
+	}
+	if way != nil {
+		s += " (waits in RabbitMQ: " + way.Limits().Name + ")"
+	}
+	return s
+}
+
+// shortestDynamic is what delays of the way dynamic are rounded up to at least.
+const shortestDynamic = 100 * time.Millisecond
+
+const mostLevels = 100
+
+// checkWay refuses a policy whose way cannot keep it, and takes away what the way does not have.
+func (v value) checkWay(p *policy.Policy, way delay.Way, c *Config) {
+	l := way.Limits()
+	if err := l.Check(p); err != nil {
+		wait, _ := v.at("wait")
+		v.refuse(wait.node, err)
+	}
+	if l.DropsWhenFull {
+		c.Warnings = append(c.Warnings, fmt.Sprintf("policy %q: with %s a retry that comes due while its work queue is full or has no leader is lost; levels, binary and disk keep it", p.Name, l.Name))
+	}
+	if !l.Spreads() {
+		if _, set := v.at("jitter"); set && p.Jitter != policy.None {
+			c.Warnings = append(c.Warnings, fmt.Sprintf("policy %q: its jitter has no effect: %s waits only what it waits", p.Name, l.Name))
+		}
+		p.Jitter = policy.None
+	}
+}
+
+// warnOfLimits warns of limits that apply to replays alone, and of a rate that in_flight does not allow.
+func (c *Config) warnOfLimits(p *policy.Policy, way delay.Way, r throttle.Rules) {
+	if way != nil && (r.Rate > 0 || r.InFlight > 0 || r.Breaker != nil) {
+		c.Warnings = append(c.Warnings, fmt.Sprintf("policy %q: rate, in_flight and breaker apply to replays alone: RabbitMQ itself retries messages that wait in it (%s); with wait: disk they apply to all", p.Name, way.Limits().Name))
+	}
+	if through := float64(r.InFlight) / r.Settle.Seconds(); r.InFlight > 0 && through < r.Rate {
+		c.Warnings = append(c.Warnings, fmt.Sprintf("policy %q: in_flight %d and settle %s allow %s, less than rate: in_flight must be at least rate times settle", p.Name, r.InFlight, policy.FormatDuration(r.Settle), throttle.FormatRate(math.Round(through*3600)/3600)))
+	}
+}
+
+// rounded are a policy's waits as its way rounds them.
+func rounded(p *policy.Policy, way delay.Way) []time.Duration {
+	waits := p.Waits()
+	if way == nil {
+		return waits
+	}
+	rounded := slices.Clone(waits)
+	for i, w := range waits {
+		if i > 0 && w == waits[i-1] {
+			rounded[i] = rounded[i-1]
+		} else if t, err := way.Ticket("", w); err == nil {
+			rounded[i] = t.Delay
+		}
+	}
+	return rounded
+}

@@ -2,10 +2,9 @@
 // payment service, goes down and recovers, and messages that no consumer can process. Read it in
 // this order:
 //
-//	demo.go     Run: the broker, the service, the shop, and the summary
-//	shop.go     publishes, consumes, and accounts for each message
-//	goods.go    the messages, and what a consumer does with them
-//	display.go  what the person at the terminal sees
+//	demo.go   Run: the broker, the service, the shop, and what the person at the terminal sees
+//	shop.go   publishes, consumes, and accounts for each message
+//	goods.go  the messages, and what a consumer does with them
 package demo
 
 import (

@@ -5,11 +5,9 @@
 //	engine.go   passes conditions, and what was parked, to the routes that want them
 //	parked.go   what was parked since the ledger was last read
 //	route.go    one route: a loop that collects, plans and sends
-//	pending.go  what a route has to send, and when: pure, time is passed in
-//	quiet.go    hours in which only critical notifications are sent
+//	pending.go  what a route has to send, and when, also by its quiet hours: pure, time is passed in
 //	message.go  the text of a notification, and hostile text made harmless
-//	services.go where to send: a row for each service, webhooks and chats; mail.go, pagerduty.go,
-//	            alertmanager.go
+//	services.go where to send: a row for each service
 //	client.go   the HTTP client, which dials no private addresses
 //
 // A route whose service does not answer keeps its pending notifications, and continues to

@@ -1,18 +1,28 @@
 package notify
 
 import (
+	"cmp"
 	"context"
+	"crypto/tls"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
+	"mime"
+	"net"
 	"net/http"
+	netmail "net/mail"
+	"net/smtp"
 	"net/url"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"text/template"
 	"time"
 
+	"github.com/redrive-mq/redrive/internal/credentials"
 	"github.com/redrive-mq/redrive/internal/hint"
 )
 
@@ -310,4 +320,269 @@ func cut(s string, most int) string {
 		return string(r[:most-1]) + "…"
 	}
 	return s
+}
+
+const (
+	// alertEvery is how often an alert is sent while it lasts, and alertLasts how long
+	// Alertmanager keeps it firing after the last time, whatever its resolve_timeout.
+	alertEvery = time.Minute
+	// countEvery is how often it is sent while its count grows: shorter than a group_wait, so
+	// that the notification has all of a burst.
+	countEvery = 10 * time.Second
+	alertLasts = 5 * time.Minute
+	// parkedLasts is how long an alert lasts after the last parked message: longer than
+	// a group_interval, since Alertmanager sends none that ended before.
+	parkedLasts = 15 * time.Minute
+	mostAlerts  = 100 // in a request
+)
+
+var labelName = regexp.MustCompile(`^\$[A-Za-z_][A-Za-z0-9_]*$`)
+
+// alertmanager posts alerts to Alertmanager's API, which groups, repeats, silences and
+// routes them. $NAME=VALUE in the query is a label. Files are read for each request, so
+// a new token or authority needs no restart.
+func alertmanager(u *url.URL, _ *Route) (send, error) {
+	q, own := u.Query(), map[string]string{}
+	for name, values := range q {
+		if labelName.MatchString(name) {
+			own[name[1:]] = values[0]
+			q.Del(name)
+		}
+	}
+	ca, tokenFile, passwordFile := q.Get("cacertfile"), q.Get("tokenfile"), q.Get("passwordfile")
+	if !hasOnly(q, "cacertfile", "tokenfile", "passwordfile") || u.Host == "" || ca != "" && u.Scheme != "https" ||
+		tokenFile != "" && u.User != nil || passwordFile != "" && u.User.Username() == "" {
+		return nil, errURL
+	}
+	to := url.URL{Scheme: u.Scheme, Host: u.Host, Path: strings.TrimSuffix(u.Path, "/") + "/api/v2/alerts"}
+	return func(ctx context.Context, c *client, m *Message) (err error) {
+		at, r := to, request{header: http.Header{}}
+		if ca != "" {
+			if r.tls, err = (credentials.TLS{CA: ca}).Config(u.Hostname()); err != nil {
+				return err
+			}
+		}
+		at.User = u.User
+		if file := cmp.Or(tokenFile, passwordFile); file != "" {
+			data, err := os.ReadFile(file)
+			if err != nil {
+				return err
+			}
+			if secret := strings.TrimSpace(string(data)); tokenFile != "" {
+				r.header.Set("Authorization", "Bearer "+secret)
+			} else {
+				at.User = url.UserPassword(u.User.Username(), secret)
+			}
+		}
+		r.url = at.String()
+		for some := range slices.Chunk(alerts(m, own), mostAlerts) {
+			r.body = some
+			if _, err := c.do(ctx, r); err != nil {
+				return err
+			}
+		}
+		return nil
+	}, nil
+}
+
+// alert is one of its API. Two with the same labels are one.
+type alert struct {
+	Labels       map[string]string `json:"labels"`
+	Annotations  map[string]string `json:"annotations"`
+	StartsAt     time.Time         `json:"startsAt"`
+	EndsAt       time.Time         `json:"endsAt"`
+	GeneratorURL string            `json:"generatorURL,omitempty"`
+}
+
+func alerts(m *Message, own map[string]string) []alert {
+	var all []alert
+	for _, i := range m.Items {
+		one := Message{Kind: i.Kind, Items: []Item{i}, VHost: m.VHost, Test: m.Test}
+		a := alert{StartsAt: i.Since.UTC(), EndsAt: m.At.Add(alertLasts).UTC(), GeneratorURL: i.Link,
+			Labels:      map[string]string{"alertname": alertName(i.Kind), "severity": i.Severity.String()},
+			Annotations: map[string]string{"summary": one.title(plainText), "description": one.text(plainText, time.UTC)}}
+		if m.Test {
+			a.Labels["alertname"] = "RedriveTest"
+		}
+		if i.Queue != "" {
+			a.Labels["queue"] = clean(i.Queue, 255)
+		}
+		if i.Target != "" {
+			a.Labels["target"] = clean(i.Target, 255)
+		}
+		if m.VHost != "" {
+			a.Labels["vhost"] = clean(m.VHost, 255)
+		}
+		maps.Copy(a.Labels, own)
+		if i.Resolved {
+			a.EndsAt = i.Until.UTC()
+		}
+		if a.EndsAt.Before(a.StartsAt) { // a clock was set
+			a.StartsAt = a.EndsAt
+		}
+		all = append(all, a)
+	}
+	return all
+}
+
+// alertName makes RedriveBreakerOpen of breaker_open.
+func alertName(k Kind) string {
+	s := "Redrive"
+	for word := range strings.SplitSeq(string(k), "_") {
+		s += strings.ToUpper(word[:1]) + word[1:]
+	}
+	return s
+}
+
+// pagerduty opens an incident for each kind of event, and resolves it when that is over
+// for all queues.
+func pagerduty(u *url.URL, _ *Route) (send, error) {
+	routing := strings.Trim(u.Path, "/")
+	if !hasOnly(u.Query(), "source") || u.Host == "" || routing == "" || strings.Contains(routing, "/") {
+		return nil, errURL
+	}
+	source := cmp.Or(u.Query().Get("source"), "redrive")
+	to := url.URL{Scheme: u.Scheme, Host: u.Host, Path: "/v2/enqueue"}
+	return func(ctx context.Context, c *client, m *Message) error {
+		of := source
+		if m.VHost != "" {
+			of += "/" + m.VHost
+		}
+		action, dedup := "trigger", of+"/"+string(m.Kind)
+		if m.Test {
+			dedup = of + "/test"
+		} else if m.Resolved() {
+			if m.Open > 0 {
+				return nil // not over for all queues
+			}
+			action = "resolve"
+		}
+		fields := map[string]any{"routing_key": routing, "event_action": action, "dedup_key": dedup, "payload": map[string]any{
+			"summary": cut(m.title(plainText), 1024), "source": source, "severity": m.Severity.String(), "custom_details": m.fields()}}
+		if m.Link != "" {
+			fields["links"] = []any{map[string]any{"href": m.Link, "text": "Redrive"}}
+		}
+		_, err := c.do(ctx, request{url: to.String(), body: fields})
+		return err
+	}, nil
+}
+
+// account is a mail server and its settings.
+type account struct {
+	host, port, user, password string
+	clientHost                 string // our name, in EHLO
+	// encryption: ImplicitTLS, ExplicitTLS (STARTTLS or nothing), None, or Auto (TLS on
+	// port 465, else STARTTLS where there is that).
+	encryption string
+	from       *netmail.Address
+	to         []string
+}
+
+// mail sends by SMTP. A password is sent over TLS only (net/smtp ensures that).
+func mail(u *url.URL, _ *Route) (send, error) {
+	q := u.Query()
+	if u.Hostname() == "" || !hasOnly(q, "from", "fromname", "to", "encryption", "clienthost") {
+		return nil, errURL
+	}
+	at := account{host: u.Hostname(), port: cmp.Or(u.Port(), "25"), clientHost: cmp.Or(q.Get("clienthost"), "localhost"), user: u.User.Username()}
+	at.password, _ = u.User.Password()
+	at.encryption = strings.ToLower(cmp.Or(q.Get("encryption"), "auto"))
+	if !slices.Contains([]string{"auto", "none", "explicittls", "implicittls"}, at.encryption) {
+		return nil, errURL
+	}
+	if at.encryption == "auto" && at.port == "465" {
+		at.encryption = "implicittls"
+	}
+	var err error
+	if at.from, err = netmail.ParseAddress(q.Get("from")); err != nil {
+		return nil, err
+	}
+	at.from.Name = cmp.Or(q.Get("fromname"), at.from.Name)
+	all, err := netmail.ParseAddressList(q.Get("to"))
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range all {
+		at.to = append(at.to, a.Address)
+	}
+	return func(ctx context.Context, c *client, m *Message) error {
+		conn, err := c.dial.DialContext(ctx, "tcp", net.JoinHostPort(at.host, at.port))
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		// net/smtp takes no context.
+		deadline, _ := ctx.Deadline()
+		_ = conn.SetDeadline(deadline)
+		defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
+		return sendMail(conn, &at, letter(at.from, at.to, m))
+	}, nil
+}
+
+func sendMail(conn net.Conn, at *account, text []byte) error {
+	security := &tls.Config{ServerName: at.host, MinVersion: tls.VersionTLS12}
+	if at.encryption == "implicittls" {
+		conn = tls.Client(conn, security)
+	}
+	s, err := smtp.NewClient(conn, at.host)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	if err := s.Hello(at.clientHost); err != nil {
+		return err
+	}
+	_, secure := conn.(*tls.Conn)
+	if can, _ := s.Extension("STARTTLS"); can && !secure && at.encryption != "none" {
+		if err := s.StartTLS(security); err != nil {
+			return err
+		}
+	} else if !secure && at.encryption == "explicittls" {
+		return errors.New("the mail server has no STARTTLS, which the URL requires")
+	}
+	if at.user != "" {
+		if err := s.Auth(smtp.PlainAuth("", at.user, at.password, at.host)); err != nil {
+			return err
+		}
+	}
+	if err := s.Mail(at.from.Address); err != nil {
+		return err
+	}
+	for _, a := range at.to {
+		if err := s.Rcpt(a); err != nil {
+			return err
+		}
+	}
+	w, err := s.Data()
+	if err != nil {
+		return err
+	}
+	if _, err := w.Write(text); err != nil {
+		return err
+	}
+	if err := w.Close(); err != nil {
+		return err
+	}
+	_ = s.Quit() // the mail is accepted, whatever the server answers to this
+	return nil
+}
+
+// letter is plain text in base64, so that no line of it can be a header or a command.
+func letter(from *netmail.Address, to []string, m *Message) []byte {
+	var b strings.Builder
+	for _, h := range [][2]string{
+		{"From", from.String()}, {"To", strings.Join(to, ", ")}, {"Subject", mime.QEncoding.Encode("utf-8", cut(m.title(plainText), 200))},
+		{"Date", m.At.Format(time.RFC1123Z)}, {"MIME-Version", "1.0"}, {"Content-Type", "text/plain; charset=utf-8"},
+		{"Content-Transfer-Encoding", "base64"}, {"Auto-Submitted", "auto-generated"},
+	} {
+		fmt.Fprintf(&b, "%s: %s\r\n", h[0], h[1])
+	}
+	b.WriteString("\r\n")
+	text := base64.StdEncoding.EncodeToString([]byte(body(m, plainText)))
+	for len(text) > 76 {
+		b.WriteString(text[:76] + "\r\n")
+		text = text[76:]
+	}
+	b.WriteString(text + "\r\n")
+	return []byte(b.String())
 }

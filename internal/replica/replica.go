@@ -1,11 +1,19 @@
+// Package replica makes a service one of several that share a store. Package cluster knows which
+// replicas are alive and which of them leads; here is what each does with that.
 package replica
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"log/slog"
+	"reflect"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/cluster"
@@ -125,4 +133,164 @@ func (r *Replica) setTerm(ctx context.Context) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.term = ctx
+}
+
+// rereadEvery is how often all operations are read again: a replica may have written a change, and
+// died before it announced that.
+const rereadEvery = 30 * time.Second
+
+// poll reads what other replicas have written, and writes the breakers if this one leads.
+func (r *Replica) poll(ctx context.Context) {
+	r.mu.Lock()
+	term := r.term
+	r.mu.Unlock()
+	err := r.Actions.ReadSettings(ctx, r.Scheduler.SetPauses)
+	r.Operations.Wake() // for those of a replica that has died
+	if err == nil {
+		err = r.Inspect.ReadRecount(ctx)
+	}
+	if err == nil && time.Since(r.rereadAt) >= rereadEvery {
+		r.rereadAt = time.Now()
+		r.Operations.Reread()
+	}
+	if err == nil && term != nil {
+		err = r.writeBreakers(term)
+	} else if err == nil {
+		err = r.followBreakers(ctx)
+	}
+	r.mu.Lock()
+	was := r.unreadable
+	r.unreadable = err != nil && ctx.Err() == nil
+	is := r.unreadable
+	r.mu.Unlock()
+	switch {
+	case is && !was:
+		r.log.Warn("the changes of other replicas cannot be read for now: pauses, breakers", "error", err)
+	case was && !is:
+		r.log.Info("the changes of other replicas can be read again")
+	}
+}
+
+// missed reads again what announcements that were lost may have been about.
+func (r *Replica) missed(context.Context) error {
+	r.PollSoon()
+	r.Operations.Reread()
+	return nil
+}
+
+// Changed announces changed operations or, without any, that the side table has changed. It is
+// inspect.Config.Changed.
+func (r *Replica) Changed(operations ...string) {
+	r.Announce(func(a *cluster.Announcement) {
+		a.SideTableChanged = a.SideTableChanged || len(operations) == 0
+		a.AddChanged(operations...)
+	})
+}
+
+// AnnounceFailed announces a message that failed, and that another replica may have retried.
+func (r *Replica) AnnounceFailed(queue string, id uuid.UUID) {
+	if r.others.Load() {
+		r.Announce(func(a *cluster.Announcement) { a.AddFailed(queue, id) })
+	}
+}
+
+// AnnounceFlow announces what happened to a queue's messages here, for CountFlow of the others.
+func (r *Replica) AnnounceFlow(queue string, n [4]int64) {
+	if r.others.Load() {
+		r.Announce(func(a *cluster.Announcement) { a.AddFlows(map[string][4]int64{queue: n}) })
+	}
+}
+
+// announceRetryStats announces the results of the latest retries from here: when they change, and
+// once a second.
+func (r *Replica) announceRetryStats(now time.Time) {
+	stats := r.Throttle.RetryStats(now)
+	if !r.others.Load() || len(stats)+len(r.announced) == 0 || now.Sub(r.announcedAt) < time.Second && reflect.DeepEqual(stats, r.announced) {
+		return
+	}
+	r.announced, r.announcedAt = stats, now
+	if encoded, err := json.Marshal(stats); err == nil {
+		r.Announce(func(a *cluster.Announcement) { a.RetryStats = encoded })
+	}
+}
+
+// receive handles an announcement of another replica.
+func (r *Replica) receive(a cluster.Announcement) {
+	now := time.Now()
+	if len(a.Operations) > 0 {
+		r.Operations.ChangedElsewhere(a.Operations...)
+	}
+	for queue, ids := range a.Failed {
+		for ; len(ids) >= 16; ids = ids[16:] {
+			r.Throttle.Failed(queue, uuid.UUID(ids[:16]), now)
+		}
+	}
+	for queue, n := range a.Flows {
+		r.CountFlow(queue, n, now)
+	}
+	if a.RetryStats != nil {
+		var all map[string]throttle.RetryStats
+		if json.Unmarshal(a.RetryStats, &all) == nil {
+			r.Throttle.Receive(a.From, all, now)
+		}
+	}
+}
+
+// breakerStatePrefix and a queue's name is the entry with the state of its breaker, when that is not
+// closed, as the leader decided it. All replicas follow it, and so does the next leader.
+const breakerStatePrefix = "breaker-state/"
+
+// followBreakers sets the breakers as the leader has decided.
+func (r *Replica) followBreakers(ctx context.Context) error {
+	all, err := r.breakerStates(ctx)
+	if err == nil {
+		r.Throttle.Follow(all, time.Now())
+	}
+	return err
+}
+
+func (r *Replica) breakerStates(ctx context.Context) (map[string]throttle.BreakerState, error) {
+	all := map[string]throttle.BreakerState{}
+	err := r.store.Entries(ctx, breakerStatePrefix, "", func(e store.Entry) (bool, error) {
+		var s throttle.BreakerState
+		if err := json.Unmarshal(e.Value, &s); err != nil {
+			return false, fmt.Errorf("the state of breaker %q: %w", e.Name, err)
+		}
+		all[strings.TrimPrefix(e.Name, breakerStatePrefix)] = s
+		return true, nil
+	})
+	return all, err
+}
+
+// writeBreakers writes the state of the breakers, for the others to follow.
+func (r *Replica) writeBreakers(term context.Context) error {
+	written, err := r.breakerStates(term)
+	if err != nil {
+		return err
+	}
+	var entries []store.Entry
+	is := r.Throttle.BreakerStates(time.Now())
+	for queue, s := range is {
+		if was, ok := written[queue]; ok && was.Number == s.Number {
+			continue
+		}
+		value, err := json.Marshal(s)
+		if err != nil {
+			return err
+		}
+		entries = append(entries, store.Entry{Name: breakerStatePrefix + queue, Value: value})
+	}
+	for queue := range written {
+		if _, still := is[queue]; !still {
+			entries = append(entries, store.Entry{Name: breakerStatePrefix + queue})
+		}
+	}
+	if len(entries) == 0 {
+		return nil
+	}
+	if err := r.store.PutEntries(term, entries); err != nil {
+		return err
+	}
+	r.Announce(func(a *cluster.Announcement) { a.SideTableChanged = true })
+	return nil
 }

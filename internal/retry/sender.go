@@ -74,7 +74,7 @@ func (s *Sender) Close() {
 
 // route makes sure that claims can be published to their queue. The retry exchange of one that was
 // not known to be a target is declared, and the claims are tried again at once: by then the
-// throttle (server/consumers.go) knows that it is one, and checks for consumers.
+// throttle (server/throttle.go) knows that it is one, and checks for consumers.
 func (s *Sender) route(ctx context.Context, queue string, claims []store.Claim) Result {
 	wasTarget, _ := s.targets.lookUpIfUnknown(queue)
 	result := s.targets.routeSoon(ctx, queue, anyProven(claims), newestDue(claims))

@@ -1,15 +1,28 @@
 package server
 
 import (
+	"cmp"
+	"context"
 	"fmt"
+	"log/slog"
 	"maps"
+	"reflect"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
+	"github.com/redrive-mq/redrive/internal/addresses"
+	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/internal/condition"
+	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/metrics"
+	"github.com/redrive-mq/redrive/internal/notify"
+	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
 // newConditions returns the conditions of a starting service, which waits for three connections.
@@ -75,4 +88,240 @@ func (s *vhost) recounted(off map[string]int64) {
 		what = fmt.Sprintf("the ledger does not balance: messages are missing, or there are more than came; queues affected: %d (`redrive ledger` shows which)", len(off))
 	}
 	s.conditions.Put(condition.Condition{Kind: condition.Ledger, Text: what})
+}
+
+// listeners receive every event, on the goroutine that caused it: the intake's, most often. A
+// listener that panics misses that event, which is counted, logged, and for a while named by
+// readiness: a dead letter must not end the process, and again at each start.
+type listeners struct {
+	log        *slog.Logger
+	conditions *condition.Set
+	count      func(listener string)
+	all        []listener
+}
+
+type listener struct {
+	name    string
+	receive retry.Listener
+}
+
+// failureShows is how long readiness speaks of a listener that failed.
+const failureShows = 5 * time.Minute
+
+func (l *listeners) add(name string, receive retry.Listener) {
+	l.all = append(l.all, listener{name, receive})
+}
+
+func (l *listeners) event(e retry.Event) {
+	for i := range l.all {
+		l.call(&l.all[i], e)
+	}
+}
+
+func (l *listeners) call(to *listener, e retry.Event) {
+	defer func() {
+		p := recover()
+		if p == nil {
+			return
+		}
+		l.count(to.name)
+		l.log.Error("a listener panicked at an event, which is missing there", "listener", to.name, "event", e.Kind, "queue", e.Queue, "id", e.ID, "panic", p, "stack", string(debug.Stack()))
+		l.conditions.PutFor(failureShows, condition.Condition{Kind: condition.Listener, Target: to.name, Text: fmt.Sprintf("the event %q of queue %q is missing there after a panic (the log has the stack): please report it", e.Kind, e.Queue)})
+	}()
+	to.receive(e)
+}
+
+const (
+	clockEvery = 5 * time.Second
+	// clockJump is the least jump that is reported; what is smaller adds up.
+	clockJump = 3 * time.Second
+	// clockShows is the least time that a jump is shown.
+	clockShows = time.Hour
+)
+
+// watchClock reports when this machine's clock is set while the service runs: due times are times of
+// the clock. It compares the clock with the monotonic one, which no one can set. wall is what the
+// clock shows at a time.
+func (s *Service) watchClock(ctx context.Context, wall func(time.Time) time.Time) {
+	last := time.Now()
+	shown, off, until := wall(last).Round(0), time.Duration(0), last
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(clockEvery):
+		}
+		now := time.Now()
+		jump := wall(now).Round(0).Sub(shown) - now.Sub(last)
+		if jump.Abs() < clockJump {
+			continue
+		}
+		last, shown = now, wall(now).Round(0)
+		if now.After(until) {
+			off = 0
+		}
+		off += jump
+		by, what := off.Abs().Round(time.Second), ""
+		switch {
+		case off >= clockJump:
+			what = fmt.Sprintf("this machine's clock was set ahead by %s, or the machine was suspended: "+
+				"what waited then is retried that much sooner than its delay says", by)
+		case off <= -clockJump:
+			what = fmt.Sprintf("this machine's clock was set back by %s: "+
+				"what waited then is retried that much later than its delay says (`redrive replay` retries it now)", by)
+		}
+		s.Log.Warn(cmp.Or(what, "this machine's clock was set right again"))
+		shows := max(by, clockShows)
+		until = now.Add(shows)
+		for _, v := range s.vhosts {
+			v.conditions.PutFor(shows, condition.Condition{Kind: condition.Clock, Text: what})
+			v.scheduler.Wake()
+		}
+	}
+}
+
+// nodes are the addresses that the connections are to.
+type nodes struct {
+	mu sync.Mutex
+	at map[string]string // by part of the service
+}
+
+func (n *nodes) set(part string, st broker.State) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.at == nil {
+		n.at = map[string]string{}
+	}
+	if n.at[part] = st.At; !st.Connected {
+		delete(n.at, part)
+	}
+}
+
+func (n *nodes) String() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var all []string
+	for _, part := range slices.Sorted(maps.Keys(n.at)) {
+		all = append(all, part+" at "+n.at[part])
+	}
+	if len(all) == 0 {
+		return "not connected"
+	}
+	return strings.Join(all, ", ")
+}
+
+// brokerAt returns where RabbitMQ is and, of several addresses, which of them are in use.
+func (s *vhost) brokerAt() string {
+	text := addresses.Redact(s.config.Broker.URL)
+	if len(addresses.Split(s.config.Broker.URL)) > 1 {
+		text += fmt.Sprintf(" (%s)", &s.nodes)
+	}
+	return text
+}
+
+// openNotify makes the notifications.
+func (s *vhost) openNotify() (err error) {
+	s.notify, err = notify.New(s.config.Notify, notify.Options{Store: s.store, Conditions: s.told, Count: s.metrics.Notified, Log: s.Log})
+	s.notified = s.config.Notify
+	return err
+}
+
+// reloadNotify puts the notifications' settings in force, when they have changed.
+func (s *vhost) reloadNotify(c *config.Config) error {
+	if reflect.DeepEqual(c.Notify, s.notified) {
+		return nil
+	}
+	err := s.notify.SetSettings(c.Notify)
+	if err == nil {
+		s.notified = c.Notify
+	}
+	return err
+}
+
+// told returns the conditions of now that people are notified of.
+func (s *vhost) told(ctx context.Context, t *notify.Settings) ([]notify.Condition, error) {
+	all := toldOf(s.conditionsAnywhere())
+	now := time.Now()
+	counts, err := s.store.Counts(ctx)
+	if err != nil {
+		return nil, err
+	}
+	waits := map[string]bool{}
+	for _, c := range counts {
+		waits[c.Queue] = c.Waiting > 0
+		if !c.NextFailed.IsZero() && now.Sub(c.NextFailed) > t.OldestWaiting {
+			all = append(all, notify.Condition{Kind: notify.OldestWaiting, Queue: c.Queue, Since: c.NextFailed.Add(t.OldestWaiting)})
+		}
+	}
+	for _, q := range s.activity.Queues() {
+		if s.activity.Minute(q, now).Parked >= int64(t.Burst) {
+			all = append(all, notify.Condition{Kind: notify.ParkedBurst, Queue: q})
+		}
+	}
+	for _, q := range s.throttle.Queues() {
+		v := s.throttle.View(q, now)
+		// Where nothing waits there is nothing to probe with, so the notification would never end.
+		if (v.State == throttle.Open || v.State == throttle.HalfOpen) && (waits[q] || v.InFlight > 0) {
+			all = append(all, notify.Condition{Kind: notify.BreakerOpen, Queue: q, Since: v.Since, Text: v.Reason})
+		}
+		if v.Consumers == 0 && !v.NoConsumersSince.IsZero() {
+			all = append(all, notify.Condition{Kind: notify.NoConsumer, Queue: q, Since: v.NoConsumersSince, After: t.NoConsumer})
+		}
+	}
+	if off := s.ledgerOff.Load(); off == nil {
+		all = append(all, notify.Condition{Kind: notify.LedgerOff, Unknown: true})
+	} else {
+		for q, n := range *off {
+			all = append(all, notify.Condition{Kind: notify.LedgerOff, Queue: q, Text: fmt.Sprintf("by %d", n)})
+		}
+	}
+	pauses, err := inspect.Pauses(ctx, s.store)
+	for _, q := range slices.Sorted(maps.Keys(pauses)) {
+		p := pauses[q]
+		all = append(all, notify.Condition{Kind: notify.QueuePaused, Queue: q, Since: p.Since, Text: "by " + p.By + ": " + p.Reason})
+	}
+	return all, err
+}
+
+// toldOf returns the notifications that the replicas' conditions call for. The intake has stopped if it
+// runs at no replica. For lanes and alarms one replica's word is enough: the others would find the same.
+func toldOf(replicas [][]condition.Condition) (all []notify.Condition) {
+	once := map[notify.Condition]bool{} // without their texts
+	add := func(c notify.Condition) {
+		named := notify.Condition{Kind: c.Kind, Queue: c.Queue, Target: c.Target}
+		if !once[named] {
+			all = append(all, c)
+		}
+		once[named] = true
+	}
+	var stopped *notify.Condition // the intake of some replica
+	runs := false
+	for _, holds := range replicas {
+		var here *notify.Condition
+		var why condition.Kind
+		for _, c := range holds {
+			row := condition.Kinds[c.Kind]
+			told := notify.Condition{Kind: notify.Kind(row.Event), Queue: c.Queue, Target: c.Target, After: row.After, Text: c.Text}
+			switch {
+			case c.Alarm:
+				add(notify.Condition{Kind: notify.BrokerBlocked, Text: c.Text})
+			case told.Kind == notify.IntakeStopped:
+				if here == nil || cmp.Or(cmp.Compare(told.After, here.After), cmp.Compare(c.Kind, why)) < 0 {
+					here, why = &told, c.Kind
+				}
+			case told.Kind == notify.QueuePaused:
+				told.Text = "they fail: " + c.Text
+				add(told)
+			case told.Kind != "":
+				add(told)
+			}
+		}
+		if runs = runs || here == nil; here != nil {
+			stopped = here
+		}
+	}
+	if !runs && stopped != nil {
+		all = append(all, *stopped)
+	}
+	return all
 }

@@ -1,3 +1,16 @@
+// Package server puts the service together. It is the only package that knows every
+// implementation, and it starts and stops them in order. Read it in this order:
+//
+//	server.go       the service: New, Run, reload; one vhost for each virtual host
+//	vhost.go        one virtual host: what it consists of, and the order in which they start and stop
+//	store.go        which engine is opened, and the check whose messages it has
+//	throttle.go     the throttle that the scheduler asks, what its changes log, and what is shown of it
+//	conditions.go   what is wrong or waits in this service, from which readiness and notifications
+//	                follow; it passes each event to all listeners
+//	replicas.go     several services on one store: members, leader, shared breakers
+//	routes.go       page, API, health and metrics of all virtual hosts behind one port
+//	console.go      what page and API are made of
+//	brokerwatch.go  what is wrong with RabbitMQ's side: quarantine, foreign consumers
 package server
 
 import (
@@ -11,6 +24,7 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -336,4 +350,30 @@ func (s *Service) configOf(configs []*config.Config, i int) *config.Config {
 		return configs[0]
 	}
 	return nil
+}
+
+// newGuard makes the guard, which finds out who calls.
+func (s *vhost) newGuard(tokens *auth.Tokens) (*auth.Guard, error) {
+	a := &s.config.Access
+	var users *auth.Users
+	if s.config.Broker.Management != "" {
+		api, err := s.config.Broker.API(s.config.VHost())
+		if err != nil {
+			return nil, err
+		}
+		users = auth.NewUsers(api, s.config.VHost(), a.Roles)
+		users.RememberIn(s.store)
+	}
+	var sessions store.SideTable // nil: in memory
+	if s.replica != nil {
+		sessions = s.store
+	}
+	return auth.NewGuard(auth.Config{
+		Sessions: sessions,
+		Required: a.SignIn, ReadOnly: a.ReadOnly, Tokens: tokens, Users: users, Proxies: a.Proxies,
+		Secure: a.HasTLS() || a.BehindProxy, SignInPage: auth.SignInPath, Base: s.base, Log: s.Log,
+		Public: func(r *http.Request) bool {
+			return httpapi.Public(r) || strings.HasPrefix(r.URL.Path, "/assets/") || a.OpenMetrics && r.URL.Path == "/metrics"
+		},
+	}), nil
 }

@@ -2,8 +2,12 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/redrive-mq/redrive/internal/condition"
@@ -103,4 +107,96 @@ func (s *vhost) damaged() []string {
 		notice += fmt.Sprintf(" (stop the service and run `redrive store salvage %s --to NEW-FOLDER`)", s.config.Store.Disk)
 	}
 	return []string{notice}
+}
+
+// StoreCheck is what is wrong with a store on disk that no service uses.
+type StoreCheck struct {
+	Lines  []store.LedgerLine // counted one by one
+	Damage map[string]string  // what cannot be read, and how
+}
+
+// CheckStore reads all of a store on disk.
+func CheckStore(ctx context.Context, folder string, log *slog.Logger) (c StoreCheck, err error) {
+	s, err := diskstore.Open(folder, diskstore.Options{Log: log, Existing: true})
+	if err != nil {
+		return c, err
+	}
+	defer s.Close()
+	if err := s.Scan(ctx, store.Range{Body: true}, func(store.Listed) (bool, error) { return true, nil }); err != nil {
+		return c, err
+	}
+	if c.Lines, err = s.Recount(ctx); err != nil {
+		return c, err
+	}
+	c.Damage = s.Damage()
+	return c, nil
+}
+
+// SalvageStore saves what can be read of a store on disk to a new one.
+func SalvageStore(ctx context.Context, from, to string, log *slog.Logger) (diskstore.Salvaged, error) {
+	return diskstore.Salvage(ctx, from, to, diskstore.Options{Log: log})
+}
+
+// AcceptLoss makes a store on disk usable without its missing commits, and returns how many those
+// are; nil when none is missing.
+func AcceptLoss(folder string, log *slog.Logger) (lost *diskstore.LostError, err error) {
+	o := diskstore.Options{Log: log, Existing: true}
+	s, err := diskstore.Open(folder, o)
+	if errors.As(err, &lost) {
+		o.AcceptLoss = true
+		s, err = diskstore.Open(folder, o)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return lost, s.Close()
+}
+
+// unservedIn returns notices of folders with messages of virtual hosts that are not served any
+// more: nothing else looks at them.
+func unservedIn(c *config.Config, served []*config.Config, log *slog.Logger) (notices []string) {
+	if !c.Store.OnDisk() {
+		return nil
+	}
+	folder := filepath.Join(c.Store.Disk, "vhosts")
+	all, err := os.ReadDir(folder)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return []string{fmt.Sprintf("the folder %s, of further virtual hosts, cannot be read: %v", folder, err)}
+	}
+	for _, at := range all {
+		path := filepath.Join(folder, at.Name())
+		if !at.IsDir() || slices.ContainsFunc(served, func(c *config.Config) bool { return filepath.Clean(c.Store.Disk) == path }) {
+			continue
+		}
+		vhost, messages, err := heldIn(path, log)
+		switch {
+		case errors.Is(err, diskstore.ErrNone), errors.Is(err, store.ErrLocked): // another service has it
+		case err != nil:
+			notices = append(notices, fmt.Sprintf("the folder %s is of a virtual host that is not served, and cannot be looked at: %v", path, err))
+		case messages > 0:
+			notices = append(notices, fmt.Sprintf("the folder %s holds messages (%d) of the virtual host %q, which is not served: list it under broker.vhosts, or move the folder away", path, messages, vhost))
+		}
+	}
+	return notices
+}
+
+// heldIn returns the owner of a store on disk, and how many messages are in it.
+func heldIn(path string, log *slog.Logger) (vhost string, messages int64, err error) {
+	s, err := diskstore.Open(path, diskstore.Options{Log: log, Existing: true})
+	if err != nil {
+		return "", 0, err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	owner, err := s.Entry(context.Background(), store.OwnerEntry)
+	if err != nil {
+		return "", 0, err
+	}
+	counts, err := s.Counts(context.Background())
+	for _, c := range counts {
+		messages += c.Waiting + c.Parked
+	}
+	return string(owner), messages, err
 }

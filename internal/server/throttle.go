@@ -5,12 +5,14 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/metrics"
 	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
@@ -165,4 +167,216 @@ func (s *vhost) loadBreakers(ctx context.Context) error {
 		s.force(queue, f.To, f.By, f.Reason)
 	}
 	return err
+}
+
+const (
+	// How often RabbitMQ is asked for the consumers of a queue: one that has some, one that
+	// has none, and one whose number RabbitMQ does not know.
+	askSome, askNone, askUnknown = 5 * time.Second, time.Second, time.Minute
+	// answerValid is how long an answer counts beyond that.
+	answerValid = 10 * time.Second
+	// maxAnswerWait is how long a retry waits for the first answer: retries must not stop
+	// because RabbitMQ does not answer.
+	maxAnswerWait = 5 * time.Second
+	// watchedFor is how long a queue is watched after its last due message.
+	watchedFor = 30 * time.Second
+)
+
+// consumerThrottle is the throttle that the scheduler calls. It asks RabbitMQ how many consumers
+// each queue with due messages has, and allows the queue no retries until that is known, for
+// maxAnswerWait at most.
+type consumerThrottle struct {
+	*throttle.Throttle
+	// mayRetryTo tells whether a queue can be retried to: RabbitMQ is asked nothing else about
+	// a name that a report made up.
+	mayRetryTo func(queue string) (yes, known bool)
+	rules      func(queue string) throttle.Rules
+	due        func(context.Context) ([]store.NextDue, error)
+	ask        func(ctx context.Context, queues []string, answer func(queue string, consumers, ready int)) error
+	ready      func() bool
+	wake       func() // the scheduler
+
+	pollNow chan struct{}
+
+	mu     sync.Mutex
+	queues map[string]*watchedQueue
+	// unknownSince is since when it is not known whether a queue can be retried to.
+	unknownSince map[string]time.Time
+}
+
+type watchedQueue struct {
+	due          time.Time // of its last due message
+	waits        bool      // a message was due in the latest poll
+	awaitedSince time.Time // since when a retry waits for an answer; zero: none does
+	answeredAt   time.Time // when RabbitMQ answered; zero: never
+	consumers    int       // -1: not known
+}
+
+func (w *watchedQueue) askEvery() time.Duration {
+	switch w.consumers {
+	case 0:
+		return askNone
+	case -1:
+		return askUnknown
+	}
+	return askSome
+}
+
+// Allow is the throttle's, once it is known whether the queue has consumers.
+func (c *consumerThrottle) Allow(queue string, most int, now time.Time) (n int, retryAt time.Time) {
+	yes, until := c.mayRetryOrWait(queue, now)
+	if !until.IsZero() {
+		return 0, until
+	}
+	if yes && c.rules(queue).NoConsumer != throttle.RetryWithoutConsumers {
+		if until := c.waitForAnswer(queue, now); !until.IsZero() {
+			return 0, until
+		}
+	}
+	return c.Throttle.Allow(queue, most, now)
+}
+
+// mayRetryOrWait tells whether a queue can be retried to, or until when to wait for RabbitMQ's
+// answer to that. Other queues do not wait for it.
+func (c *consumerThrottle) mayRetryOrWait(queue string, now time.Time) (yes bool, until time.Time) {
+	yes, known := c.mayRetryTo(queue)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if known {
+		delete(c.unknownSince, queue)
+		return yes, until
+	}
+	if c.unknownSince[queue].IsZero() {
+		c.unknownSince[queue] = now
+	}
+	if until = c.unknownSince[queue].Add(maxAnswerWait); !now.Before(until) {
+		return false, time.Time{}
+	}
+	return false, until
+}
+
+// waitForAnswer returns until when to wait for the number of the queue's consumers; zero: no
+// longer.
+func (c *consumerThrottle) waitForAnswer(queue string, now time.Time) (until time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w := c.watch(queue, now)
+	if !w.answeredAt.IsZero() && now.Sub(w.answeredAt) < w.askEvery()+answerValid {
+		w.awaitedSince = time.Time{}
+		return until
+	}
+	if w.awaitedSince.IsZero() {
+		w.awaitedSince = now
+		select {
+		case c.pollNow <- struct{}{}:
+		default:
+		}
+	}
+	if until = w.awaitedSince.Add(maxAnswerWait); !now.Before(until) {
+		return time.Time{}
+	}
+	return until
+}
+
+func (c *consumerThrottle) watch(queue string, now time.Time) *watchedQueue {
+	w := c.queues[queue]
+	if w == nil {
+		w = &watchedQueue{consumers: -1}
+		c.queues[queue] = w
+	}
+	w.due = now
+	return w
+}
+
+// run asks RabbitMQ until ctx ends.
+func (c *consumerThrottle) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		timer := time.NewTimer(c.poll(ctx))
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		case <-c.pollNow:
+		}
+		timer.Stop()
+	}
+}
+
+// poll asks for the consumers of the queues whose answers are old, and returns how long to wait
+// until the next poll.
+func (c *consumerThrottle) poll(ctx context.Context) time.Duration {
+	now := time.Now()
+	if next, err := c.due(ctx); err == nil {
+		c.forgetWaiting()
+		for _, n := range next {
+			if n.Forwards() || !n.Due.Before(now.Add(askSome)) || c.rules(n.Queue).NoConsumer == throttle.RetryWithoutConsumers {
+				continue
+			}
+			if yes, _ := c.mayRetryTo(n.Queue); yes {
+				c.mu.Lock()
+				w := c.watch(n.Queue, now)
+				w.waits = w.waits || !n.Due.After(now)
+				c.mu.Unlock()
+			}
+		}
+	}
+	ask, forgotten, wait := c.toAsk(now)
+	for _, q := range forgotten {
+		c.Consumers(q, -1, 0, false, now)
+	}
+	if len(ask) > 0 && c.ready() {
+		// Those without an answer are asked for in the next poll.
+		_ = c.ask(ctx, ask, func(q string, n, ready int) { c.setAnswer(q, n, ready, now) })
+		c.wake()
+	}
+	for _, q := range c.Queues() { // applies what time alone changes
+		c.View(q, now)
+	}
+	return wait
+}
+
+func (c *consumerThrottle) forgetWaiting() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, w := range c.queues {
+		w.waits = false
+	}
+}
+
+// toAsk returns the queues to ask for, those that need not be watched any more, and how long to
+// wait until the next poll.
+func (c *consumerThrottle) toAsk(now time.Time) (ask, forgotten []string, wait time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	wait = askSome
+	maps.DeleteFunc(c.unknownSince, func(_ string, since time.Time) bool { return now.Sub(since) > watchedFor })
+	for q, w := range c.queues {
+		switch {
+		case now.Sub(w.due) > watchedFor || c.rules(q).NoConsumer == throttle.RetryWithoutConsumers:
+			delete(c.queues, q)
+			if w.consumers >= 0 {
+				forgotten = append(forgotten, q)
+			}
+			continue
+		case w.answeredAt.IsZero() || !w.awaitedSince.IsZero() || now.Sub(w.answeredAt) >= w.askEvery()-askNone/2:
+			ask = append(ask, q)
+		}
+		if w.consumers == 0 || w.answeredAt.IsZero() {
+			wait = askNone
+		}
+	}
+	return ask, forgotten, wait
+}
+
+// setAnswer tells the throttle first: Allow does not wait any more once there is an answer.
+func (c *consumerThrottle) setAnswer(queue string, n, ready int, asked time.Time) {
+	c.mu.Lock()
+	w := c.queues[queue]
+	waits := w != nil && w.waits
+	c.mu.Unlock()
+	c.Consumers(queue, n, ready, waits, asked)
+	if w != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		w.answeredAt, w.consumers, w.awaitedSince = time.Now(), n, time.Time{}
+	}
 }

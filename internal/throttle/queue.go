@@ -1,8 +1,11 @@
 package throttle
 
 import (
+	"container/list"
 	"math"
 	"time"
+
+	"github.com/google/uuid"
 )
 
 // queue is the state of one queue's retries.
@@ -173,4 +176,113 @@ func (q *queue) idle(now time.Time) bool {
 	}
 	unused := now.Sub(q.used)
 	return unused >= forgetUnused || unused >= max(forgetIdle, q.rules.settle()) && q.state == Closed
+}
+
+// trackedRetries are the latest retries of which it is not known yet whether they fail again, in
+// their order. Beyond MaxTracked the oldest is forgotten. The zero value has none.
+type trackedRetries struct {
+	byID  map[uuid.UUID]*list.Element // of order
+	order list.List                   // the oldest first; each Value is a trackedRetry
+}
+
+type retry struct {
+	seq uint64
+	at  time.Time
+}
+
+type trackedRetry struct {
+	id uuid.UUID
+	retry
+}
+
+func (t *trackedRetries) add(id uuid.UUID, r retry) {
+	if t.byID == nil {
+		t.byID = map[uuid.UUID]*list.Element{}
+	}
+	t.remove(id) // a second copy with the same id takes the first's place
+	t.byID[id] = t.order.PushBack(trackedRetry{id, r})
+	if len(t.byID) > MaxTracked {
+		t.removeOldest()
+	}
+}
+
+func (t *trackedRetries) remove(id uuid.UUID) (retry, bool) {
+	e := t.byID[id]
+	if e == nil {
+		return retry{}, false
+	}
+	delete(t.byID, id)
+	return t.order.Remove(e).(trackedRetry).retry, true
+}
+
+func (t *trackedRetries) removeOldest() {
+	delete(t.byID, t.order.Remove(t.order.Front()).(trackedRetry).id)
+}
+
+// finishBefore removes those that were retried at a time or before, and returns the sequence
+// number up to which it has.
+func (t *trackedRetries) finishBefore(at time.Time) (to uint64) {
+	for r, ok := t.oldest(); ok && !r.at.After(at); r, ok = t.oldest() {
+		to = r.seq + 1
+		t.removeOldest()
+	}
+	return to
+}
+
+func (t *trackedRetries) oldest() (r retry, ok bool) {
+	if e := t.order.Front(); e != nil {
+		return e.Value.(trackedRetry).retry, true
+	}
+	return r, false
+}
+
+const windowSlots = 30
+
+// window counts the latest retries that failed again, in slots of the time when they were
+// retried.
+type window struct {
+	slot  time.Duration
+	slots [windowSlots]slot
+}
+
+type slot struct {
+	index  int64  // which slot of all time; 0: never used
+	first  uint64 // the first retry in it
+	failed int
+}
+
+// reset begins again.
+func (w *window) reset(length time.Duration) {
+	*w = window{slot: max(length/windowSlots, 1)}
+}
+
+func (w *window) at(now time.Time) (*slot, int64) {
+	n := now.UnixNano() / int64(w.slot)
+	return &w.slots[uint64(n)%windowSlots], n
+}
+
+func (w *window) retried(r retry) {
+	if s, n := w.at(r.at); s.index != n {
+		*s = slot{index: n, first: r.seq}
+	}
+}
+
+func (w *window) failed(r retry) {
+	if s, n := w.at(r.at); s.index == n {
+		s.failed++
+	}
+}
+
+// count tells the first retry that is still in the window, and how many failed
+// again. next is the sequence number of the next retry.
+func (w *window) count(next uint64, now time.Time) (first uint64, failed int) {
+	first = next
+	_, n := w.at(now)
+	for i := range w.slots {
+		if s := &w.slots[i]; s.index > n-windowSlots && s.index <= n {
+			first = min(first, s.first)
+			failed += s.failed
+		}
+	}
+	return first, failed
 }

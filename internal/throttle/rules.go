@@ -2,15 +2,13 @@
 // faster than its policy's rate, no more at once than in_flight, only a probe to a queue without
 // consumers, and none while its circuit breaker is open. Read it in this order:
 //
-//	rules.go       what a policy says, and what a breaker's states are
-//	waitreason.go  why due messages of a queue wait
-//	throttle.go    one throttle for all queues: called before a retry, and after
-//	queue.go       what limits one queue's retries
-//	breaker.go     when a queue's retries pause, are probed, and resume
-//	tracked.go     retries that have not finished yet
-//	window.go      how many of the latest retries failed again
-//	replicas.go    the throttles of several replicas, which share the limits
-//	view.go        what people and metrics are shown
+//	rules.go     what a policy says, and what a breaker's states are
+//	throttle.go  one throttle for all queues: called before a retry, and after; why messages wait,
+//	             and what people and metrics are shown
+//	queue.go     what limits one queue's retries, those that have not finished yet, and how many of
+//	             the latest failed again
+//	breaker.go   when a queue's retries pause, are probed, and resume
+//	replicas.go  the throttles of several replicas, which share the limits
 //
 // It is arithmetic: no IO, no goroutines, and time is passed in.
 package throttle
