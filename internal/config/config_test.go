@@ -198,7 +198,7 @@ func (k key) standard() string {
 	if k.expected == expectedPerMinute {
 		word += "/min"
 	}
-	if word == "" || word == "0" || word == "0s" || strings.Contains(word, " ") {
+	if word == "" || word == "0" || word == "0s" || word == "0MiB" || strings.Contains(word, " ") {
 		return ""
 	}
 	return "`" + word + "`"

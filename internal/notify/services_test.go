@@ -88,6 +88,9 @@ func sentBy(t *testing.T, to *target, answer string, m *Message) (at *http.Reque
 }
 
 func TestWhatServicesAreSent(t *testing.T) {
+	page, err := os.ReadFile("../../docs/how-to/notifications.md")
+	must(t, err)
+	shown := map[string]bool{"alertmanager": true, "smtp": true} // by tests of their own
 	for _, c := range []struct{ raw, url, has string }{
 		{"slack+https://hooks.slack.com/services/T00000000/B00000000/123456789012345678901234", "https://hooks.slack.com/services/T00000000/B00000000/123456789012345678901234", `1,234 messages parked`},
 		{"slack://xoxb:123456789012-1234567890123-4mt0t4l1YL3g1T5L4cK70k3N@C001CH4NN3L", "https://slack.com/api/chat.postMessage", `"channel":"C001CH4NN3L"`},
@@ -98,6 +101,9 @@ func TestWhatServicesAreSent(t *testing.T) {
 		{"pagerduty://events.pagerduty.com/abcdef0123456789", "https://events.pagerduty.com/v2/enqueue", `"dedup_key":"redrive/parked"`},
 		{"generic://hooks.example.com/a?b=c&@X-Key=k&$team=shop", "https://hooks.example.com/a?b=c", `"team":"shop"`},
 	} {
+		name, _, _ := strings.Cut(c.raw, ":")
+		name, _, _ = strings.Cut(name, "+")
+		shown[name] = true
 		at, fields, err := sent(t, c.raw, "ok", testMessage())
 		if err != nil {
 			t.Errorf("%s: %v", c.raw, err)
@@ -110,6 +116,11 @@ func TestWhatServicesAreSent(t *testing.T) {
 		must(t, err)
 		if !bytes.Contains(data, []byte(c.has)) || !bytes.Contains(data, []byte("redrive.example.com/messages?q=state%3Aparked")) || !bytes.Contains(data, []byte("1,200× boom")) && !bytes.Contains(data, []byte("1,200× `boom")) {
 			t.Errorf("%s is sent %s", c.raw, data)
+		}
+	}
+	for name := range services {
+		if !shown[name] || !bytes.Contains(page, []byte(name+"+http")) && !bytes.Contains(page, []byte(name+"://")) {
+			t.Errorf("%s is not tested here, or not on the page of notifications", name)
 		}
 	}
 }
