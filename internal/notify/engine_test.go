@@ -375,8 +375,8 @@ func TestANotifierThatIsDown(t *testing.T) {
 	})
 }
 
-// Messages are told of that were parked since the ledger was last read, whatever became of them and also while no
-// service ran; but neither those of before the first route nor those that a person imports.
+// People are notified of messages that were parked since the ledger was last read, whatever became of
+// them and also while no service ran; but neither those of before the first route nor those that a person imports.
 func TestWhatIsParkedIsTheGrowthOfTheLedger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDesk(t, nil)
