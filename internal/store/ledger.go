@@ -43,7 +43,7 @@ const (
 	// EverParked counts messages that were parked when they failed, or instead of a retry, whatever became of
 	// them. It only grows, and is no part of the balance.
 	EverParked Column = 10
-	columns           = 11
+	columns    Column = 11
 )
 
 // Flows are the columns of the balance that only grow: all but what is kept.
