@@ -15,7 +15,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/cluster"
 	"github.com/redrive-mq/redrive/internal/store"
-	"github.com/redrive-mq/redrive/internal/store/memstore"
+	"github.com/redrive-mq/redrive/testenv/memstore"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

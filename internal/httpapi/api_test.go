@@ -31,10 +31,10 @@ import (
 	"github.com/redrive-mq/redrive/internal/metrics"
 	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/store"
-	"github.com/redrive-mq/redrive/internal/store/memstore"
 	"github.com/redrive-mq/redrive/internal/webui"
 	"github.com/redrive-mq/redrive/internal/webui/webtest"
 	"github.com/redrive-mq/redrive/testenv/expect"
+	"github.com/redrive-mq/redrive/testenv/memstore"
 )
 
 func TestMain(m *testing.M) {

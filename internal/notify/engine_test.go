@@ -22,7 +22,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/redrive-mq/redrive/internal/store"
-	"github.com/redrive-mq/redrive/internal/store/memstore"
+	"github.com/redrive-mq/redrive/testenv/memstore"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -9,8 +9,8 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/store"
-	"github.com/redrive-mq/redrive/internal/store/memstore"
 	"github.com/redrive-mq/redrive/testenv/expect"
+	"github.com/redrive-mq/redrive/testenv/memstore"
 )
 
 // between does something once, after the head of an operation was read and before its

@@ -25,8 +25,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
-	"github.com/redrive-mq/redrive/internal/store/memstore"
 	"github.com/redrive-mq/redrive/internal/throttle"
+	"github.com/redrive-mq/redrive/testenv/memstore"
 	"github.com/redrive-mq/redrive/wire"
 )
 

@@ -12,9 +12,9 @@ import (
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/inspect"
-	"github.com/redrive-mq/redrive/internal/store/memstore"
 	"github.com/redrive-mq/redrive/internal/webui"
 	"github.com/redrive-mq/redrive/internal/webui/webtest"
+	"github.com/redrive-mq/redrive/testenv/memstore"
 )
 
 func main() {

@@ -4,8 +4,8 @@ import (
 	"testing"
 
 	"github.com/redrive-mq/redrive/internal/store"
-	"github.com/redrive-mq/redrive/internal/store/memstore"
 	"github.com/redrive-mq/redrive/internal/store/storetest"
+	"github.com/redrive-mq/redrive/testenv/memstore"
 )
 
 func TestMemoryEngine(t *testing.T) {
