@@ -6,7 +6,7 @@
 //	token.go     tokens
 //	rabbitmq.go  RabbitMQ's users
 //	signin.go    signing in and out with the page
-//	session.go   sessions, in memory or in a store that replicas share
+//	session.go   sessions, in the store
 //	tls.go       certificates that are renewed while the service runs
 package auth
 

@@ -42,7 +42,7 @@ type Config struct {
 	// Base is the escaped path that the service is under, without a slash at its end,
 	// where several are at one host; "" where it is alone. Requests come without it.
 	Base string
-	// Sessions, when not nil, is where sessions are kept for all replicas.
+	// Sessions is where sessions are kept, for all replicas.
 	Sessions store.SideTable
 	Log      *slog.Logger
 }

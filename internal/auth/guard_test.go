@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/testenv/expect"
+	"github.com/redrive-mq/redrive/testenv/memstore"
 )
 
 // request is one to the guard; change makes it what a test is about.
@@ -122,7 +123,8 @@ func guarded(t *testing.T, c Config) (g *Guard, h http.Handler, secret string) {
 	if c.Log == nil {
 		c.Log = quiet
 	}
-	c.Required, c.Tokens, c.SignInPage = true, NewTokens(shelf{}, &logbook{}), SignInPath
+	kept := shelf{}
+	c.Required, c.Tokens, c.Sessions, c.SignInPage = true, NewTokens(kept, &logbook{}), kept, SignInPath
 	c.Public = func(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, "/healthz") }
 	g = NewGuard(c)
 	mux := http.NewServeMux()
@@ -261,14 +263,16 @@ func TestSessions(t *testing.T) {
 }
 
 func TestSessionsAreBounded(t *testing.T) {
-	var s sessions
-	for range mostSessions + 10 {
+	kept := memstore.NewReplicas().Join()
+	s := sessions{kept: kept}
+	for range maxSessions + 10 {
 		must(t, errOf(s.begin(t.Context(), Caller{}, "")))
 	}
 	last, err := s.begin(t.Context(), root, "")
 	must(t, err)
-	if v, ok, _ := s.get(t.Context(), last); len(s.all) > mostSessions || !ok || v.Caller.Name != "root" {
-		t.Errorf("%d sessions are kept, the last one: %v", len(s.all), ok)
+	n := entries(t, kept, sessionPrefix)
+	if v, ok, _ := s.get(t.Context(), last); n > maxSessions || !ok || v.Caller.Name != "root" {
+		t.Errorf("%d sessions are kept, the last one: %v", n, ok)
 	}
 }
 

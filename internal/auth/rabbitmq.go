@@ -5,6 +5,7 @@ import (
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -58,13 +59,10 @@ type Users struct {
 	addresses limiter       // of an address, for names that have not signed in from there
 	checks    chan struct{} // bounds how many run at once
 
-	kept  store.SideTable // nil: who signed in is known until the process ends
-	sweep sync.Once
+	kept store.SideTable // has who signed in from where
 
 	mu    sync.Mutex
 	known map[[32]byte]knownUser
-	// signedIn has the pairs that signed in: failures of others at their address do not limit them.
-	signedIn map[string]bool
 }
 
 type knownUser struct {
@@ -77,15 +75,15 @@ const (
 	// password: so long, a removed user still has access.
 	knownFor     = 2 * time.Minute
 	mostKnown    = 1_000
-	mostSignedIn = 10_000
 	mostName     = 255 // bytes, as in AMQP
 	checkWithin  = 10 * time.Second
 	checksAtOnce = 8
 )
 
-// NewUsers makes the users of the RabbitMQ that the client calls.
-func NewUsers(client *management.Client, vhost string, grants map[string]Grant) *Users {
-	users := &Users{api: client, vhost: vhost, grants: grants, checks: make(chan struct{}, checksAtOnce), known: map[[32]byte]knownUser{}, signedIn: map[string]bool{},
+// NewUsers makes the users of the RabbitMQ that the client calls. kept has who signed in.
+func NewUsers(client *management.Client, vhost string, grants map[string]Grant, kept store.SideTable) *Users {
+	users := &Users{api: client, vhost: vhost, grants: grants, kept: kept,
+		checks: make(chan struct{}, checksAtOnce), known: map[[32]byte]knownUser{},
 		pairs: limiter{most: 10, every: 30 * time.Second}, names: limiter{most: 30, every: 10 * time.Second}, addresses: limiter{most: 100, every: 5 * time.Second}}
 	_, _ = rand.Read(users.key[:]) // it never fails
 	return users
@@ -125,17 +123,12 @@ func (u *Users) SignIn(ctx context.Context, name, password, from string) (Caller
 		of  *limiter
 		key string
 	}{{&u.pairs, pair}, {&u.names, called}, {&u.addresses, from}}
-	u.mu.Lock()
-	if u.signedIn[pair] {
+	at := u.lastSignIn(ctx, pair)
+	if !at.IsZero() {
 		limits = limits[:2]
 	}
-	u.mu.Unlock()
 	for i, l := range limits {
 		if wait := l.of.charge(l.key); wait > 0 {
-			if l.of == &u.addresses && u.signedInBefore(ctx, pair) {
-				limits = limits[:i]
-				break
-			}
 			for _, charged := range limits[:i] {
 				charged.of.refund(charged.key)
 			}
@@ -148,19 +141,64 @@ func (u *Users) SignIn(ctx context.Context, name, password, from string) (Caller
 			l.of.refund(l.key)
 		}
 	}
-	if err == nil && u.remember(key, pair, c) {
-		u.keepSignedIn(ctx, pair)
+	if err == nil {
+		u.remember(key, c)
+		if time.Since(at) > signedInEvery {
+			u.keepSignIn(ctx, pair)
+		}
 	}
 	return c, err
 }
 
-// remember tells whether the pair is new to this process.
-func (u *Users) remember(key [32]byte, pair string, c Caller) (first bool) {
+const (
+	// signedInPrefix begins an entry for each pair of user and address that has signed in: when.
+	signedInPrefix = "signed-in/"
+	// signedInFor is how long failures of others at an address do not limit who signed in from there, and
+	// signedInEvery how often it is written that they did.
+	signedInFor, signedInEvery = 90 * 24 * time.Hour, 24 * time.Hour
+)
+
+func signedInName(pair string) string {
+	sum := sha256.Sum256([]byte(pair))
+	return signedInPrefix + hex.EncodeToString(sum[:])
+}
+
+// lastSignIn returns when a name signed in from an address; zero where that is too long ago, or the
+// store cannot tell.
+func (u *Users) lastSignIn(ctx context.Context, pair string) (at time.Time) {
+	value, _ := u.kept.Entry(ctx, signedInName(pair))
+	if at.UnmarshalText(value) != nil || time.Since(at) > signedInFor {
+		return time.Time{}
+	}
+	return at
+}
+
+// keepSignIn stores that a name signed in from an address. Where it cannot, they are limited as others are.
+func (u *Users) keepSignIn(ctx context.Context, pair string) {
+	if at, err := time.Now().MarshalText(); err == nil {
+		_ = u.kept.PutEntries(ctx, []store.Entry{{Name: signedInName(pair), Value: at}})
+	}
+}
+
+// forget deletes what is too old of who signed in.
+func (u *Users) forget(ctx context.Context, now time.Time) error {
+	var old []store.Entry
+	err := u.kept.Entries(ctx, signedInPrefix, "", func(e store.Entry) (bool, error) {
+		var at time.Time
+		if at.UnmarshalText(e.Value) != nil || now.Sub(at) > signedInFor {
+			old = append(old, store.Entry{Name: e.Name})
+		}
+		return true, nil
+	})
+	if err != nil || len(old) == 0 {
+		return err
+	}
+	return u.kept.PutEntries(ctx, old)
+}
+
+func (u *Users) remember(key [32]byte, c Caller) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if first = !u.signedIn[pair] && len(u.signedIn) < mostSignedIn; first {
-		u.signedIn[pair] = true
-	}
 	now := time.Now()
 	if len(u.known) >= mostKnown {
 		maps.DeleteFunc(u.known, func(_ [32]byte, k knownUser) bool { return !now.Before(k.until) })
@@ -168,7 +206,6 @@ func (u *Users) remember(key [32]byte, pair string, c Caller) (first bool) {
 	if len(u.known) < mostKnown {
 		u.known[key] = knownUser{c, now.Add(knownFor)}
 	}
-	return first
 }
 
 func (u *Users) check(ctx context.Context, name, password string) (Caller, error) {

@@ -34,9 +34,9 @@ import (
 	"github.com/redrive-mq/redrive/testenv/memstore"
 )
 
-func usersAt(api, vhost string, grants map[string]Grant) (*Users, error) {
+func usersAt(api, vhost string, grants map[string]Grant, kept store.SideTable) (*Users, error) {
 	client, err := management.New(api, vhost)
-	return NewUsers(client, vhost, grants), err
+	return NewUsers(client, vhost, grants, kept), err
 }
 
 // user makes one with tags and rights in the virtual host, and returns its name.
@@ -52,7 +52,7 @@ func user(v *brokertest.VHost, tags string, granted bool) string {
 
 func users(t *testing.T, v *brokertest.VHost, grants map[string]Grant) *Users {
 	t.Helper()
-	u, err := usersAt(v.Management, v.Name, grants)
+	u, err := usersAt(v.Management, v.Name, grants, shelf{})
 	must(t, err)
 	return u
 }
@@ -140,7 +140,7 @@ func TestNobodySignsInWhileRabbitMQDoesNotAnswer(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	l.Close()
-	u, err := usersAt("http://"+l.Addr().String(), "/", DefaultGrants())
+	u, err := usersAt("http://"+l.Addr().String(), "/", DefaultGrants(), shelf{})
 	must(t, err)
 	for range 20 { // which counts as no one's failure
 		if _, err := u.SignIn(t.Context(), "ann", "s3cret", "192.0.2.1"); !errors.Is(err, ErrUnchecked) || errors.Is(err, ErrSignIn) || strings.Contains(err.Error(), "s3cret") {
@@ -165,7 +165,7 @@ func TestTags(t *testing.T) {
 
 // Of several tags the highest role counts, in whatever order, with its own queues.
 func TestTheHighestRoleOfSeveralTagsCounts(t *testing.T) {
-	u := NewUsers(nil, "/", map[string]Grant{"see": {Role: Viewer}, "shop": {Operator, []string{"orders.*"}}, "post": {Operator, []string{"mail"}}, "all": {Role: Operator}})
+	u := NewUsers(nil, "/", map[string]Grant{"see": {Role: Viewer}, "shop": {Operator, []string{"orders.*"}}, "post": {Operator, []string{"mail"}}, "all": {Role: Operator}}, shelf{})
 	for text, want := range map[string]Grant{
 		"": {}, "none": {}, "see": {Role: Viewer}, "see shop": {Operator, []string{"orders.*"}}, "shop see": {Operator, []string{"orders.*"}},
 		"shop post": {Operator, []string{"orders.*", "mail"}}, "shop all": {Role: Operator}, "all shop": {Role: Operator},
@@ -318,7 +318,7 @@ func directory(t *testing.T) (url string) {
 
 // However a name is written, the failures count for the one it is.
 func TestNoWayOfWritingANameGivesMoreGuesses(t *testing.T) {
-	u, err := usersAt(directory(t), "/", DefaultGrants())
+	u, err := usersAt(directory(t), "/", DefaultGrants(), shelf{})
 	must(t, err)
 	must(t, errOf(u.SignIn(t.Context(), "alice", "s3:cret", "192.0.2.1")))
 	// To RabbitMQ that would be alice with the password "s3:cret".
@@ -348,7 +348,7 @@ func TestNoWayOfWritingANameGivesMoreGuesses(t *testing.T) {
 // What does not work is written to the log, and not to strangers; and what somebody
 // types into the wrong field not even to the log.
 func TestWhatStrangersAndTheLogAreTold(t *testing.T) {
-	users, err := usersAt("http://monitor:s3cret@127.0.0.1:1", "/", DefaultGrants())
+	users, err := usersAt("http://monitor:s3cret@127.0.0.1:1", "/", DefaultGrants(), shelf{})
 	must(t, err)
 	var log bytes.Buffer
 	_, h, secret := guarded(t, Config{Users: users, Log: slog.New(slog.NewTextHandler(&log, nil))})
@@ -371,7 +371,7 @@ func TestWhatStrangersAndTheLogAreTold(t *testing.T) {
 
 // All who come by one proxy have one address.
 func TestAnAttackerLocksOutNobodyElseAtTheSameAddress(t *testing.T) {
-	u, err := usersAt(directory(t), "/", DefaultGrants())
+	u, err := usersAt(directory(t), "/", DefaultGrants(), shelf{})
 	must(t, err)
 	const proxy = "192.0.2.1"
 	signIn := func() error {
@@ -408,11 +408,8 @@ func TestWhoSignedInBeforeARestartIsNotHeldUpByOthers(t *testing.T) {
 	url, kept := directory(t), memstore.New()
 	const proxy = "192.0.2.1"
 	started := func(s store.SideTable) *Users {
-		u, err := usersAt(url, "/", DefaultGrants())
+		u, err := usersAt(url, "/", DefaultGrants(), s)
 		must(t, err)
-		if s != nil {
-			u.RememberIn(s)
-		}
 		return u
 	}
 	must(t, errOf(started(kept).SignIn(t.Context(), "alice", "s3:cret", proxy)))
@@ -420,7 +417,7 @@ func TestWhoSignedInBeforeARestartIsNotHeldUpByOthers(t *testing.T) {
 		name, from string
 		kept       store.SideTable
 		in         bool
-	}{{"alice", proxy, kept, true}, {"ALICE", proxy, kept, true}, {"alice", "192.0.2.2", kept, false}, {"alice", proxy, nil, false}} {
+	}{{"alice", proxy, kept, true}, {"ALICE", proxy, kept, true}, {"alice", "192.0.2.2", kept, false}, {"alice", proxy, memstore.New(), false}} {
 		u := started(c.kept)
 		for i := range 150 {
 			_, _ = u.SignIn(t.Context(), "user"+strconv.Itoa(i), "wrong", c.from)
@@ -428,7 +425,7 @@ func TestWhoSignedInBeforeARestartIsNotHeldUpByOthers(t *testing.T) {
 		_, err := u.SignIn(t.Context(), c.name, "s3:cret", c.from)
 		var many *TooMany
 		if in := err == nil; in != c.in || !in && !errors.As(err, &many) {
-			t.Errorf("%s from %s, kept %t: %v", c.name, c.from, c.kept != nil, err)
+			t.Errorf("%s from %s, kept %t: %v", c.name, c.from, c.kept == kept, err)
 		}
 		if _, err := u.SignIn(t.Context(), "bob", "wrong", c.from); !errors.As(err, &many) {
 			t.Errorf("an address with too many failures goes on guessing: %v", err)
@@ -442,11 +439,16 @@ func TestWhoSignedInLongAgoIsForgotten(t *testing.T) {
 	old, err := time.Now().Add(-signedInFor - time.Hour).MarshalText()
 	must(t, err)
 	must(t, kept.PutEntries(t.Context(), []store.Entry{{Name: signedInName("bob 192.0.2.1"), Value: old}}))
-	u, err := usersAt(directory(t), "/", DefaultGrants())
+	u, err := usersAt(directory(t), "/", DefaultGrants(), kept)
 	must(t, err)
-	u.RememberIn(kept)
 	must(t, errOf(u.SignIn(t.Context(), "alice", "s3:cret", "192.0.2.1")))
-	if u.signedInBefore(t.Context(), "bob 192.0.2.1") || !u.signedInBefore(t.Context(), "alice 192.0.2.1") {
+	if !u.lastSignIn(t.Context(), "bob 192.0.2.1").IsZero() {
+		t.Error("who signed in long ago counts")
+	}
+	must(t, u.forget(t.Context(), time.Now()))
+	old, err = kept.Entry(t.Context(), signedInName("bob 192.0.2.1"))
+	must(t, err)
+	if old != nil || u.lastSignIn(t.Context(), "alice 192.0.2.1").IsZero() {
 		t.Error("it keeps what is old, or not what is new")
 	}
 }

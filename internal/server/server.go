@@ -361,15 +361,10 @@ func (s *vhost) newGuard(tokens *auth.Tokens) (*auth.Guard, error) {
 		if err != nil {
 			return nil, err
 		}
-		users = auth.NewUsers(api, s.config.VHost(), a.Roles)
-		users.RememberIn(s.store)
-	}
-	var sessions store.SideTable // nil: in memory
-	if s.replica != nil {
-		sessions = s.store
+		users = auth.NewUsers(api, s.config.VHost(), a.Roles, s.store)
 	}
 	return auth.NewGuard(auth.Config{
-		Sessions: sessions,
+		Sessions: s.store,
 		Required: a.SignIn, ReadOnly: a.ReadOnly, Tokens: tokens, Users: users, Proxies: a.Proxies,
 		Secure: a.HasTLS() || a.BehindProxy, SignInPage: auth.SignInPath, Base: s.base, Log: s.Log,
 		Public: func(r *http.Request) bool {

@@ -367,6 +367,7 @@ func (s *vhost) run(ctx context.Context) error {
 	var notifier sync.WaitGroup
 	if s.replica == nil {
 		notifier.Go(func() { s.notify.Run(notifying) })
+		workers.Go(func() { s.guard.Forget(ctx) })
 		workers.Go(func() { s.removeRetryExchanges(ctx) })
 	} else {
 		workers.Go(func() { s.replica.Run(ctx) })

@@ -134,7 +134,7 @@ func must[T any](v T, err error) T {
 // API is the shop as the service serves it.
 func (s *Shop) API(page webui.Options, guard auth.Config) *httpapi.API {
 	log := slog.New(slog.DiscardHandler)
-	guard.Base, guard.Log, guard.SignInPage = page.Base, log, auth.SignInPath
+	guard.Base, guard.Log, guard.SignInPage, guard.Sessions = page.Base, log, auth.SignInPath, s.Store
 	guard.Public = func(r *http.Request) bool { return httpapi.Public(r) || strings.HasPrefix(r.URL.Path, "/assets/") }
 	a := httpapi.New(httpapi.Config{
 		Base: page.Base, Console: s, Decoder: s.Decoder, Conditions: s.conditions, Notices: s.notices, Log: log,
