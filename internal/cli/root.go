@@ -3,7 +3,7 @@
 //	root.go     all commands, and how they end
 //	connect.go  which service they ask, and which messages they mean
 //	output.go   data as a table, JSON, YAML, CSV or names; foreign text; again and again
-//	act.go      replay, discard, restore, copy: of messages that are named, or …
+//	act.go      what is done to a queue; replay, discard, restore, copy of messages that are named, or …
 //	operate.go  … of all that a query finds
 //	messages.go and a file for each other group of commands
 package cli

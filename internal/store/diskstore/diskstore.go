@@ -3,15 +3,13 @@
 //
 //	keys.go         every key, and what is stored under it
 //	diskstore.go    Options, Open, Close; how Pebble is set up, and a reserve of the disk kept free
-//	writebatch.go   the writes of one synced commit; counters are added in the same commit
-//	claim.go        what is in memory of each queue; due records, claimed and finished
-//	counts.go       what was counted, read at the start
+//	writebatch.go   the writes of one synced commit; counters are added in the same commit; ids of the
+//	                newest batches, by which redelivered messages are recognized
+//	claim.go        what is in memory of each queue, and was counted; due records, claimed and finished
 //	change.go       people's actions, and the side table in the same commit
 //	entries.go      the side table; queues and discarded messages whose time is over
-//	receipts.go     ids of the newest batches, by which redelivered messages are recognized
 //	iterate.go      searches, over many stretches of keys in one order
-//	ledger.go       the account of every message
-//	groups.go       error groups
+//	ledger.go       the account of every message; error groups
 //	history.go      what ended, in files beside the database
 //	pebblefs.go     the files that Pebble writes, reads and removes, with their permissions
 //	snapshot.go     a copy of the store, as it is at one moment

@@ -4,11 +4,16 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
+	"hash/maphash"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/redrive-mq/redrive/internal/background"
+	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -246,4 +251,257 @@ func (s *Store) endLedger() error {
 		return err
 	}
 	return s.commit(b, new(store.Sums))
+}
+
+// groups is what is known of each group. It is all in memory, being bounded, and
+// the same on disk: a key with what its members share, and one with its tally.
+type groups struct {
+	mu       sync.Mutex
+	known    map[errorgroup.ID]*groupState // a queue's other errors among them
+	ordinary int                           // how many of them are not a queue's other errors
+	swept    int64                         // the hour in which old ones were last forgotten
+	cache    groupCache
+}
+
+type groupState struct {
+	errorgroup.Group
+	tally
+	stored bool // what its members share is on disk
+	users  int  // changes under way that count in it
+}
+
+// of is the group that a failure counts in whose own group is own. The caller holds mu.
+func (g *groups) of(own errorgroup.Group) *groupState {
+	of := store.GroupFor(own, g.find, g.ordinary < store.GroupsKept)
+	if g.known[of.ID] == nil {
+		g.add(&groupState{Group: of})
+	}
+	return g.known[of.ID]
+}
+
+func (g *groups) find(id errorgroup.ID) (known, inUse bool) {
+	s := g.known[id]
+	return s != nil, s != nil && s.inUse()
+}
+
+func (g *groups) add(s *groupState) {
+	g.known[s.ID] = s
+	if !s.isOther() {
+		g.ordinary++
+	}
+}
+
+func (s *groupState) inUse() bool { return s.any() || s.users > 0 }
+
+// isOther tells whether it is a queue's other errors.
+func (s *groupState) isOther() bool { return s.ID == errorgroup.Other(s.Queue, 0).ID }
+
+// GroupOf implements store.Searcher.
+func (s *Store) GroupOf(r *store.Record) errorgroup.ID {
+	own := s.groups.cache.of(r, false)
+	s.groups.mu.Lock()
+	defer s.groups.mu.Unlock()
+	return store.GroupFor(own, s.groups.find, true).ID
+}
+
+// grouped is a group that a change counts in.
+type grouped struct {
+	*groupState
+	more tally
+}
+
+// group is the group of a record that is put or removed. Most failures come in
+// batches that are alike.
+func (c *writeBatch) group(r *store.Record) *grouped {
+	if l := c.like; l != nil && l.Queue == r.Queue && l.Reason == r.Reason && l.Error == r.Error && l.Message.Type == r.Message.Type {
+		return c.last
+	}
+	own := c.s.groups.cache.of(r, c.fails)
+	c.s.groups.mu.Lock()
+	defer c.s.groups.mu.Unlock()
+	s := c.s.groups.of(own)
+	g := c.groups[s]
+	if g == nil {
+		g = &grouped{groupState: s}
+		c.groups[s] = g
+		s.users++
+	}
+	c.like, c.last = r, g
+	return g
+}
+
+// failed counts a failure.
+func (g *grouped) failed(at time.Time, now time.Time) {
+	if at.After(now) { // some clock was wrong
+		at = now
+	}
+	if at.Unix() <= 0 {
+		return // it is not known when
+	}
+	g.more.seen(at.Unix() / 60)
+	g.more.hours.add(at.Unix()/3600, 1)
+}
+
+// writeGroups puts what a change counted into its batch.
+func (c *writeBatch) writeGroups() error {
+	for s, g := range c.groups {
+		if !s.stored {
+			if err := c.batch.Set(groupInfoKey(s.ID), store.AppendGroup(nil, s.Group), nil); err != nil {
+				return err
+			}
+		}
+		if c.value = g.more.append(c.value[:0]); !g.more.nothing() {
+			if err := c.batch.Merge(tallyKey(s.ID), c.value, nil); err != nil {
+				return err
+			}
+		}
+	}
+	return c.s.groups.sweep(c.s.db, c.began)
+}
+
+// counted says in memory what is on disk now.
+func (c *writeBatch) counted() {
+	c.s.groups.mu.Lock()
+	defer c.s.groups.mu.Unlock()
+	for s, g := range c.groups {
+		s.tally.add(&g.more)
+		s.stored = true
+	}
+}
+
+// unuse ends what group began.
+func (c *writeBatch) unuse() {
+	c.s.groups.mu.Lock()
+	defer c.s.groups.mu.Unlock()
+	for s := range c.groups {
+		s.users--
+	}
+}
+
+// sweep forgets, once an hour, groups that nothing is kept of and that nothing was
+// seen of for a day. No change counts in them, and none can begin to meanwhile.
+func (g *groups) sweep(db *pebble.DB, now time.Time) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	hour := now.Unix() / 3600
+	if hour == g.swept {
+		return nil
+	}
+	g.swept = hour
+	b := db.NewBatch()
+	defer b.Close()
+	for id, s := range g.known {
+		if s.inUse() || s.seenWithinADay(now) {
+			continue
+		}
+		if err := errors.Join(b.Delete(groupInfoKey(id), nil), b.Delete(tallyKey(id), nil)); err != nil {
+			return err
+		}
+		delete(g.known, id)
+		if !s.isOther() {
+			g.ordinary--
+		}
+	}
+	return b.Commit(pebble.NoSync)
+}
+
+func (s *groupState) seenWithinADay(now time.Time) bool { return s.last > now.Unix()/60-24*60 }
+
+// load reads all groups.
+func (g *groups) load(db *pebble.DB) error {
+	g.known, g.ordinary = map[errorgroup.ID]*groupState{}, 0
+	if err := eachIn(db, prefixGroupInfo, func(key, value []byte) error {
+		shared, err := store.ReadGroup(errorgroup.ID(key[1:]), value)
+		if err == nil {
+			g.add(&groupState{Group: shared, stored: true})
+		}
+		return err
+	}); err != nil {
+		return err
+	}
+	return eachIn(db, prefixTally, func(key, value []byte) error {
+		s := g.known[errorgroup.ID(key[1:])]
+		if s == nil {
+			return fmt.Errorf("key %x: nothing tells which group it counts: %w", key, pebble.ErrCorruption)
+		}
+		if err := s.tally.addFrom(value); err != nil {
+			return fmt.Errorf("key %x: %w", key, err)
+		}
+		return nil
+	})
+}
+
+// Groups implements store.Searcher.
+func (s *Store) Groups(ctx context.Context) ([]store.GroupCount, error) {
+	notes, err := store.GroupNotes(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	s.groups.mu.Lock()
+	defer s.groups.mu.Unlock()
+	var counts []store.GroupCount
+	for _, g := range s.groups.known {
+		if g.any() || g.seenWithinADay(now) {
+			counts = append(counts, store.GroupCount{Group: g.Group, Note: notes[g.ID.String()],
+				Waiting: g.kept[store.Waiting], Parked: g.kept[store.Parked], Discarded: g.kept[store.Discarded],
+				First: store.Minute(g.first), Last: store.Minute(g.last), Hours: g.hours.upTo(now.Unix() / 3600), Reasons: g.reasons})
+		}
+	}
+	return counts, nil
+}
+
+// groupCache knows the groups of failures that were seen lately. Most failures are like
+// one of these to the letter, and to find what is the same in two errors costs more
+// than all else that is counted of them.
+type groupCache struct {
+	mu   sync.Mutex
+	own  map[likeness]errorgroup.Group
+	seed maphash.Seed
+	// seen has the hashes of errors of new failures. The second one with an error
+	// makes it kept, so that errors of which no two are the same are not.
+	seen [8 * groupsCached]uint64
+}
+
+// likeness is what makes a group.
+type likeness struct{ queue, reason, error, kind string }
+
+const (
+	groupsCached  = 1024
+	longestCached = 512 // longer ones are not kept
+)
+
+// of is a record's own group; fails tells that this is a new failure.
+func (c *groupCache) of(r *store.Record, fails bool) errorgroup.Group {
+	if len(r.Error)+len(r.Message.Type) > longestCached {
+		return r.Group()
+	}
+	l := likeness{r.Queue, r.Reason, r.Error, r.Message.Type}
+	c.mu.Lock()
+	own, known := c.own[l]
+	c.mu.Unlock()
+	if known {
+		return own
+	}
+	own = r.Group()
+	if !fails {
+		return own
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.own == nil {
+		c.own, c.seed = map[likeness]errorgroup.Group{}, maphash.MakeSeed()
+	}
+	hash := maphash.String(c.seed, r.Error)
+	if seen := &c.seen[hash%uint64(len(c.seen))]; *seen != hash {
+		*seen = hash
+		return own
+	}
+	if len(c.own) == groupsCached {
+		clear(c.own)
+	}
+	// A record's strings are pieces of a large one, which these would keep.
+	l = likeness{strings.Clone(l.queue), strings.Clone(l.reason), strings.Clone(l.error), strings.Clone(l.kind)}
+	c.own[l] = errorgroup.Of(l.queue, l.reason, l.error, l.kind)
+	return own
 }

@@ -32,7 +32,7 @@ import (
 //	:receipts:by      sorted set: when it wrote its newest (ms, Redis's clock) → process
 //	:added:PROCESS    position → token and last number of the batch it added last: see add.go
 //	:t:TOKEN :undone:TOKEN  a Change that was done; one that must not be
-//	:identity         which store this is, and its generation: see identity.go
+//	:identity         which store this is, and its generation: see connect.go
 //	:wrote            what is written where there is nothing to write: see lua/store.lua
 //	:e :en            the side table: name → value, and the names in order
 //	:replicas :replicas:about :leader:WHAT :terms  who is alive, and leads

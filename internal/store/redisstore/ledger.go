@@ -2,8 +2,14 @@ package redisstore
 
 import (
 	"context"
+	"fmt"
+	"slices"
+	"strconv"
 	"strings"
+	"sync"
+	"time"
 
+	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -85,4 +91,273 @@ func (s *Store) flushUnstored(ctx context.Context) error {
 		}
 	}
 	return err
+}
+
+// groups is what this process knows of them: enough to say in which one a new failure
+// counts. Redis has what is counted; a record says itself in which group it was put,
+// so that it is taken out of the very same whatever others knew meanwhile.
+type groups struct {
+	mu       sync.Mutex
+	known    map[groupID]*knownGroup
+	ordinary int   // how many of them are not a queue's other errors
+	swept    int64 // the hour in which old ones were last forgotten
+	like     store.Record
+	last     errorgroup.Group // of like
+}
+
+type knownGroup struct {
+	errorgroup.Group
+	failureTimes
+	kept [store.Discarded + 1]int64
+}
+
+func (k *knownGroup) any() bool { return k.kept != [len(k.kept)]int64{} }
+
+// of is the group in which a record that is put is counted. Beyond the bound there may be a few
+// more, since others learn within a minute of new ones.
+func (g *groups) of(r *store.Record) errorgroup.Group {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	of := store.GroupFor(g.own(r), g.find, g.ordinary < store.GroupsKept)
+	if g.known[of.ID] == nil {
+		g.known[of.ID] = &knownGroup{Group: of}
+		if of.ID == g.last.ID {
+			g.ordinary++
+		}
+	}
+	g.known[of.ID].kept[r.State]++
+	return of
+}
+
+func (g *groups) find(id groupID) (known, inUse bool) {
+	k := g.known[id]
+	return k != nil, k != nil && k.any()
+}
+
+// learn takes what was read as what is known. The caller holds mu.
+func (g *groups) learn(all map[groupID]*knownGroup) {
+	g.known, g.ordinary = all, 0
+	for id, k := range all {
+		if id != errorgroup.Other(k.Queue, 0).ID {
+			g.ordinary++
+		}
+	}
+}
+
+// own is a record's own group. Most failures come in batches that are alike.
+func (g *groups) own(r *store.Record) errorgroup.Group {
+	l := &g.like
+	if l.Queue != r.Queue || l.Reason != r.Reason || l.Error != r.Error || l.Message.Type != r.Message.Type || g.last.ID == (groupID{}) {
+		l.Queue, l.Reason, l.Error, l.Message.Type = strings.Clone(r.Queue), strings.Clone(r.Reason), strings.Clone(r.Error), strings.Clone(r.Message.Type)
+		g.last = l.Group()
+	}
+	return g.last
+}
+
+// GroupOf implements store.Searcher.
+func (s *Store) GroupOf(r *store.Record) errorgroup.ID {
+	s.groups.mu.Lock()
+	defer s.groups.mu.Unlock()
+	return store.GroupFor(s.groups.own(r), s.groups.find, true).ID
+}
+
+// failureTimes are when failures of a group were, and why.
+type failureTimes struct {
+	first, last int64 // minutes since 1970; 0 when there was none
+	hours       map[int64]int64
+	reasons     store.Reasons
+}
+
+// groupChanges are what a change adds to that.
+type groupChanges map[groupID]*groupChange
+
+type groupChange struct {
+	errorgroup.Group
+	failureTimes
+}
+
+func (all groupChanges) of(g errorgroup.Group) *groupChange {
+	if all[g.ID] == nil {
+		all[g.ID] = &groupChange{Group: g, failureTimes: failureTimes{hours: map[int64]int64{}}}
+	}
+	return all[g.ID]
+}
+
+// failed counts a failure.
+func (f *failureTimes) failed(at, now time.Time) {
+	if at.After(now) { // some clock was wrong
+		at = now
+	}
+	if at.Unix() <= 0 {
+		return // it is not known when
+	}
+	f.at(at.Unix() / 60)
+	f.hours[at.Unix()/3600]++
+}
+
+func (f *failureTimes) at(minute int64) {
+	if minute != 0 && (f.first == 0 || minute < f.first) {
+		f.first = minute
+	}
+	f.last = max(f.last, minute)
+}
+
+// args are those of notegroups in lua/records.lua.
+func (all groupChanges) args() []string {
+	args := []string{itoa(len(all))}
+	for id, s := range all {
+		args = append(args, string(id[:]), string(store.AppendGroup(nil, s.Group)), itoa(int(s.reasons)), itoa(s.first), itoa(s.last), itoa(len(s.hours)))
+		for hour, n := range s.hours {
+			args = append(args, itoa(hour), itoa(n))
+		}
+	}
+	return args
+}
+
+// read adds what notegroups has written.
+func (f *failureTimes) read(text string) error {
+	fields := strings.Fields(text)
+	if len(fields) < 3 {
+		return fmt.Errorf("a group's times are %q", text)
+	}
+	first, _ := strconv.ParseInt(fields[0], 10, 64)
+	last, _ := strconv.ParseInt(fields[1], 10, 64)
+	f.at(first)
+	f.at(last)
+	f.reasons |= store.Reasons(number(fields[2]))
+	for _, field := range fields[3:] {
+		hour, n, _ := strings.Cut(field, ":")
+		at, err := strconv.ParseInt(hour, 10, 64)
+		if err != nil {
+			return fmt.Errorf("a group's times are %q", text)
+		}
+		if f.hours == nil {
+			f.hours = map[int64]int64{}
+		}
+		f.hours[at] += int64(number(n))
+	}
+	return nil
+}
+
+// refresh reads all groups, and forgets old ones once an hour.
+func (g *groups) refresh(ctx context.Context, s *Store) error {
+	all, err := s.readGroups(ctx)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	var old []string
+	g.mu.Lock()
+	if hour := now.Unix() / 3600; hour != g.swept {
+		g.swept = hour
+		for id, k := range all {
+			if !k.any() && !k.withinADay(now) {
+				old = append(old, string(id[:]))
+				delete(all, id)
+			}
+		}
+	}
+	g.learn(all)
+	g.mu.Unlock()
+	return s.ungroup(ctx, aDayBefore(now), old)
+}
+
+// ungroup forgets groups that have not failed since.
+func (s *Store) ungroup(ctx context.Context, since int64, old []string) error {
+	for some := range slices.Chunk(old, maxPerScript) {
+		if _, err := s.do(ctx, scriptUngroup, append([]string{itoa(since)}, some...)...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f *failureTimes) withinADay(now time.Time) bool { return f.last > aDayBefore(now) }
+
+// aDayBefore is in minutes since 1970.
+func aDayBefore(now time.Time) int64 { return now.Unix()/60 - 24*60 }
+
+// readGroups reads what is kept of groups.
+func (s *Store) readGroups(ctx context.Context) (map[groupID]*knownGroup, error) {
+	all := map[groupID]*knownGroup{}
+	m, err := s.do(ctx, scriptGroups)
+	if err != nil {
+		return nil, err
+	}
+	lists, err := m.ToArray()
+	if err != nil || len(lists) != 3 {
+		return nil, fmt.Errorf("redis: reading the groups: %d lists, %w", len(lists), err)
+	}
+	for what, list := range lists {
+		fields, err := list.AsStrSlice()
+		if err != nil {
+			return nil, s.wrapError(err)
+		}
+		for i := 0; i+1 < len(fields); i += 2 {
+			if err := addGroup(all, what, fields[i], fields[i+1]); err != nil {
+				return nil, s.wrapError(err)
+			}
+		}
+	}
+	return all, nil
+}
+
+// addGroup adds a field of the hashes :groups, :groups:kept and :groups:seen.
+func addGroup(all map[groupID]*knownGroup, what int, field, value string) error {
+	if len(field) < groupSize {
+		return fmt.Errorf("a group is %q", field)
+	}
+	id := groupID([]byte(field[len(field)-groupSize:]))
+	if all[id] == nil {
+		all[id] = &knownGroup{Group: errorgroup.Group{ID: id}}
+	}
+	k := all[id]
+	switch what {
+	case 0:
+		g, err := store.ReadGroup(id, []byte(value))
+		k.Group = g
+		return err
+	case 1:
+		n, err := strconv.ParseInt(value, 10, 64)
+		if state := strings.Index(letters, field[:1]); state > 0 {
+			k.kept[state] += n
+		}
+		return err
+	default:
+		return k.read(value)
+	}
+}
+
+// Groups implements store.Searcher.
+func (s *Store) Groups(ctx context.Context) ([]store.GroupCount, error) {
+	done, err := s.use(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	notes, err := store.GroupNotes(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	all, err := s.readGroups(ctx)
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	var counts []store.GroupCount
+	for _, k := range all {
+		if !k.any() && !k.withinADay(now) {
+			continue
+		}
+		c := store.GroupCount{Group: k.Group, Note: notes[k.ID.String()], Waiting: k.kept[store.Waiting], Parked: k.kept[store.Parked], Discarded: k.kept[store.Discarded],
+			First: store.Minute(k.first), Last: store.Minute(k.last), Reasons: k.reasons}
+		for i := range c.Hours {
+			c.Hours[i] = k.hours[now.Unix()/3600-23+int64(i)]
+		}
+		counts = append(counts, c)
+	}
+	s.groups.mu.Lock()
+	defer s.groups.mu.Unlock()
+	s.groups.learn(all)
+	return counts, nil
 }

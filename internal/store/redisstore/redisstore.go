@@ -5,17 +5,17 @@
 //
 //	keys.go          every key, and what is stored under it
 //	redisstore.go    Options, Open, Close, and what counts as durable
-//	connect.go       servers, the settings without which they lose writes, and their memory
+//	connect.go       servers, the settings without which they lose writes, their memory; detects one
+//	                 that was replaced, or has lost writes
 //	scripts.go       the scripts, how one is run, and what it may do when Redis is full
-//	add.go           a batch in one step; one that is tried again is the same one
+//	add.go           a batch in one step; one that is tried again is the same one; ids of the newest
+//	                 records, by which redelivered messages are recognized
 //	claim.go         due records, claimed for the scheduler under leases
 //	change.go        people's actions: lock, edit, write in one step
-//	receipts.go      ids of the newest records, by which redelivered messages are recognized
 //	scan.go          searches
-//	ledger.go        the account of every message; groups.go: error groups
+//	ledger.go        the account of every message; error groups
 //	entries.go       the side table; queues and discarded messages whose time is over
 //	shared.go        members, leader and announcements of the services
-//	identity.go      detects a server that was replaced, or has lost writes
 package redisstore
 
 import (
