@@ -5,8 +5,7 @@
 //	guard.go     lets requests of known callers through, and slows guessing
 //	token.go     tokens
 //	rabbitmq.go  RabbitMQ's users
-//	signin.go    signing in and out with the page
-//	session.go   sessions, in the store
+//	signin.go    signing in and out with the page; sessions, in the store
 //	tls.go       certificates that are renewed while the service runs
 package auth
 

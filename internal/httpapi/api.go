@@ -4,10 +4,8 @@
 //	api.go          what an API is made of, how a request reaches its route, and the document of all
 //	types.go        bodies that only the API has
 //	middleware.go   headers and limits of every request, how many at once, and the base path
-//	show.go         routes that show, and the stream of changes
-//	act.go          routes that act on named messages and queues; operations.go: on many messages
-//	transfer.go     routes of many bytes: bodies, export, import
-//	tokens.go       who calls, and signing in
+//	routes.go       the routes: what is shown, the stream of changes, acting on named messages, queues and
+//	                many messages, who calls, and what has many bytes: bodies, export, import
 //	problem.go      errors as they are sent
 //	client.go       the client
 package httpapi

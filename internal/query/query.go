@@ -3,8 +3,7 @@
 //
 //	query.go   the whole: a Query, and whether a message matches; queries about groups
 //	fields.go  what can be asked for; headers and decoded bodies, by path
-//	parse.go   text in, Query out, or an error that points at the character
-//	term.go    … of one condition
+//	parse.go   text in, Query out, or an error that points at the character; of one condition as well
 //	value.go   what stands behind the colon; numbers of any size
 //	narrow.go  what of a query a store's indexes can answer, and whether the rest holds
 package query

@@ -4,13 +4,13 @@
 //	intake.go        a batch of dead letters, safe in the store before it is acknowledged
 //	receipts.go      the id that a message had, if it is redelivered
 //	verdict.go       which queue it failed in, what proves that, and what the policy decides
-//	persist.go       records into the store, in one commit where there is room for it
+//	persist.go       records into the store, in one commit where there is room for it; what log, metrics
+//	                 and displays receive
 //	delayqueue.go    a policy that waits in RabbitMQ: declared, and published to where it waits
 //	scheduler.go     what is due in the store: claimed, published, and only then deleted
 //	retrytargets.go  which queues a message may be retried to
 //	sender.go        the only place that publishes retries and forwards
 //	parkedintake.go  what others have parked in RabbitMQ, safe in the store as well
-//	events.go        what log, metrics and displays receive
 //
 // Messages are parked in three places: by their verdict (park in verdict.go), because they
 // can never be retried (finishClaims in scheduler.go), and by others (parkedintake.go). The

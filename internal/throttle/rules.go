@@ -4,11 +4,9 @@
 //
 //	rules.go     what a policy says, and what a breaker's states are
 //	throttle.go  one throttle for all queues: called before a retry, and after; why messages wait,
-//	             and what people and metrics are shown
-//	queue.go     what limits one queue's retries, those that have not finished yet, and how many of
-//	             the latest failed again
-//	breaker.go   when a queue's retries pause, are probed, and resume
-//	replicas.go  the throttles of several replicas, which share the limits
+//	             and what people and metrics are shown; those of several replicas, which share the limits
+//	queue.go     what limits one queue's retries, those that have not finished yet, how many of the latest
+//	             failed again, and when retries pause, are probed, and resume
 //
 // It is arithmetic: no IO, no goroutines, and time is passed in.
 package throttle
