@@ -14,7 +14,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/delay/report"
+	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/wire"
@@ -74,7 +74,7 @@ func TestAConsumerHasTheLevelsOfItsPolicy(t *testing.T) {
 
 // The service is asked for the delay in whole milliseconds, and never for less than the handler asked.
 func TestTheServiceIsAskedForNoShorterDelay(t *testing.T) {
-	a := &acknowledger{way: report.Way{}, limits: report.Way{}.Limits()}
+	a := &acknowledger{way: delay.Report{}, limits: delay.Report{}.Limits()}
 	for delay, want := range map[time.Duration]any{
 		0: nil, -time.Second: nil, 1: int64(1), time.Millisecond: int64(1), 1500 * time.Microsecond: int64(2), time.Minute: int64(60_000),
 		math.MaxInt64: int64(math.MaxInt64/int64(time.Millisecond)) + 1,

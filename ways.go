@@ -7,11 +7,6 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/internal/delay"
-	"github.com/redrive-mq/redrive/internal/delay/binary"
-	"github.com/redrive-mq/redrive/internal/delay/native"
-	"github.com/redrive-mq/redrive/internal/delay/plugin"
-	"github.com/redrive-mq/redrive/internal/delay/report"
-	"github.com/redrive-mq/redrive/internal/delay/ttlqueue"
 )
 
 // Way is where messages wait for their next attempt. Make one with Levels, ClassicLevels,
@@ -79,7 +74,7 @@ func wrapWay[W delay.Way](w W, err error) Way {
 // longest delay are not declared. A level is a whole number of milliseconds up to
 // policy.LongestDelay. For the same delay before each attempt, give one level.
 func Levels(levels ...time.Duration) Way {
-	return wrapWay(ttlqueue.NewLevels(ttlqueue.Quorum, levels...))
+	return wrapWay(delay.NewLevels(delay.Quorum, levels...))
 }
 
 // ClassicLevels is Levels in classic queues, which are on one node and dead-letter
@@ -87,41 +82,41 @@ func Levels(levels ...time.Duration) Way {
 // quorum work queue cannot just after RabbitMQ has started, so messages that came due while
 // RabbitMQ was down are lost then.
 func ClassicLevels(levels ...time.Duration) Way {
-	return wrapWay(ttlqueue.NewLevels(ttlqueue.Classic, levels...))
+	return wrapWay(delay.NewLevels(delay.Classic, levels...))
 }
 
 // Dynamic waits in a queue for each delay that occurs, rounded up to two digits and at least
 // 0.1 s: at most 90 queues for each power of ten. A queue is declared when it is needed, and
 // expires when it is idle. They are classic queues, with the risk of ClassicLevels: a quorum
 // queue that expires is deleted with its messages.
-func Dynamic() Way { return wrapWay(ttlqueue.NewDynamic(100 * time.Millisecond)) }
+func Dynamic() Way { return wrapWay(delay.NewDynamic(100 * time.Millisecond)) }
 
 // MessageTTL waits in one quorum queue for each work queue, each message with a time to
 // live of its own. A message with a short delay waits behind one with a long delay, so a
 // policy with different waits is refused; MixedMessageTTL accepts it.
-func MessageTTL() Way { return Way{way: ttlqueue.NewMessageTTL(ttlqueue.Quorum, false)} }
+func MessageTTL() Way { return Way{way: delay.NewMessageTTL(delay.Quorum, false)} }
 
 // MixedMessageTTL is MessageTTL for policies with different waits: messages may come late.
-func MixedMessageTTL() Way { return Way{way: ttlqueue.NewMessageTTL(ttlqueue.Quorum, true)} }
+func MixedMessageTTL() Way { return Way{way: delay.NewMessageTTL(delay.Quorum, true)} }
 
 // Service publishes failures, with the text of the error, to the Redrive service, which
 // decides by its own policies: Consumer.Policy is not used.
-func Service() Way { return Way{way: report.Way{}} }
+func Service() Way { return Way{way: delay.Report{}} }
 
 // DelayedExchange waits in an exchange of the plugin rabbitmq_delayed_message_exchange, on
 // one node and in its memory. The plugin cannot run on RabbitMQ 4.3.
-func DelayedExchange() Way { return Way{way: plugin.Way{}} }
+func DelayedExchange() Way { return Way{way: delay.Plugin{}} }
 
 // Binary waits in 28 queues, one for each bit of the delay, shared by all work queues, each
 // of which has one of its own behind them as with Levels. Delays are up to 2²⁸ units,
 // rounded up to a unit. A unit is from 1 ms to 1 s.
-func Binary(unit time.Duration) Way { return wrapWay(binary.New(unit)) }
+func Binary(unit time.Duration) Way { return wrapWay(delay.NewLadder(unit)) }
 
 // Native waits in the work queue itself, which must be a quorum queue of RabbitMQ 4.3 or
 // later, declared with NativeArguments or with a RabbitMQ policy that says the same. Only
 // a linear backoff is possible, and Consumer.Policy must say what the queue does.
-func Native() Way { return Way{way: native.Way{}} }
+func Native() Way { return Way{way: delay.Native{}} }
 
 // NativeArguments returns the arguments of a work queue for Native: it waits min after the
 // first failure, min more after each further one, and max at most.
-func NativeArguments(min, max time.Duration) amqp.Table { return native.Arguments(min, max) }
+func NativeArguments(min, max time.Duration) amqp.Table { return delay.NativeArguments(min, max) }

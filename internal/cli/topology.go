@@ -13,8 +13,6 @@ import (
 	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/delay"
-	"github.com/redrive-mq/redrive/internal/delay/binary"
-	"github.com/redrive-mq/redrive/internal/delay/ttlqueue"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/enroll"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/move"
@@ -39,20 +37,20 @@ each. Delete a queue of that name first, when it is empty: importing keeps what 
   redrive topology levels --queue work-queue --levels 4s --name work-queue-retry-4`,
 	}
 	c.AddCommand(p.topologyFixed(),
-		p.topologyOf("levels", "A queue for each level of delay", func(c *cobra.Command) func(ttlqueue.Type) (delay.Way, error) {
-			levels := c.Flags().DurationSlice("levels", ttlqueue.DefaultLevels, "the delays")
-			return func(kind ttlqueue.Type) (delay.Way, error) { return ttlqueue.NewLevels(kind, *levels...) }
+		p.topologyOf("levels", "A queue for each level of delay", func(c *cobra.Command) func(delay.QueueType) (delay.Way, error) {
+			levels := c.Flags().DurationSlice("levels", delay.DefaultLevels, "the delays")
+			return func(kind delay.QueueType) (delay.Way, error) { return delay.NewLevels(kind, *levels...) }
 		}),
-		p.topologyOf("message-ttl", "One queue, each message with a time to live of its own", func(*cobra.Command) func(ttlqueue.Type) (delay.Way, error) {
-			return func(kind ttlqueue.Type) (delay.Way, error) { return ttlqueue.NewMessageTTL(kind, false), nil }
+		p.topologyOf("message-ttl", "One queue, each message with a time to live of its own", func(*cobra.Command) func(delay.QueueType) (delay.Way, error) {
+			return func(kind delay.QueueType) (delay.Way, error) { return delay.NewMessageTTL(kind, false), nil }
 		}),
-		p.topologyOf("binary", "A queue for each bit of the delay", func(c *cobra.Command) func(ttlqueue.Type) (delay.Way, error) {
+		p.topologyOf("binary", "A queue for each bit of the delay", func(c *cobra.Command) func(delay.QueueType) (delay.Way, error) {
 			unit := c.Flags().Duration("unit", time.Second, "what delays are rounded up to")
-			return func(kind ttlqueue.Type) (delay.Way, error) {
-				if kind == ttlqueue.Classic {
+			return func(kind delay.QueueType) (delay.Way, error) {
+				if kind == delay.Classic {
 					return nil, fmt.Errorf("binary has quorum queues only")
 				}
-				return binary.New(*unit)
+				return delay.NewLadder(*unit)
 			}
 		}))
 	return commandGroup(c)
@@ -64,7 +62,7 @@ type topologyFlags struct {
 	quorum, classic    bool
 }
 
-func (p *program) withTopologyFlags(c *cobra.Command, run func(topologyFlags, *config.Config, ttlqueue.Type) error) *cobra.Command {
+func (p *program) withTopologyFlags(c *cobra.Command, run func(topologyFlags, *config.Config, delay.QueueType) error) *cobra.Command {
 	var at topologyFlags
 	c.Args = func(c *cobra.Command, args []string) error {
 		switch {
@@ -87,9 +85,9 @@ func (p *program) withTopologyFlags(c *cobra.Command, run func(topologyFlags, *c
 			return err
 		}
 		at.vhost = cmp.Or(p.vhost, cfg.VHost())
-		kind := ttlqueue.Quorum
+		kind := delay.Quorum
 		if at.classic {
-			kind = ttlqueue.Classic
+			kind = delay.Classic
 		}
 		return run(at, cfg, kind)
 	}
@@ -103,10 +101,10 @@ func (p *program) withTopologyFlags(c *cobra.Command, run func(topologyFlags, *c
 }
 
 // topologyOf is a way of the library's; flags adds its own flags.
-func (p *program) topologyOf(name, short string, flags func(*cobra.Command) func(ttlqueue.Type) (delay.Way, error)) *cobra.Command {
+func (p *program) topologyOf(name, short string, flags func(*cobra.Command) func(delay.QueueType) (delay.Way, error)) *cobra.Command {
 	c := &cobra.Command{Use: name + " --queue QUEUE", Short: short}
 	make := flags(c)
-	return p.withTopologyFlags(c, func(at topologyFlags, _ *config.Config, kind ttlqueue.Type) error {
+	return p.withTopologyFlags(c, func(at topologyFlags, _ *config.Config, kind delay.QueueType) error {
 		way, err := make(kind)
 		if err != nil {
 			return fmt.Errorf("%s: %w: %w", name, err, errUsage)
@@ -122,7 +120,7 @@ func (p *program) topologyOf(name, short string, flags func(*cobra.Command) func
 }
 
 func (p *program) topologyFixed() *cobra.Command {
-	var delay time.Duration
+	var wait time.Duration
 	var apply, undo bool
 	c := &cobra.Command{
 		Use:   "fixed --queue QUEUE --delay 60s",
@@ -135,14 +133,14 @@ RabbitMQ applies one policy to a queue at a time. If there is one already, use -
 which keeps its keys: it shows what it will set, and sets it through the management API.
 --undo removes the policy; waiting messages are still retried.`,
 	}
-	p.withTopologyFlags(c, func(at topologyFlags, cfg *config.Config, kind ttlqueue.Type) error {
+	p.withTopologyFlags(c, func(at topologyFlags, cfg *config.Config, kind delay.QueueType) error {
 		if apply && undo {
 			return fmt.Errorf("--apply or --undo, not both: %w", errUsage)
 		}
 		if undo {
 			return p.undoFixedDelay(c.Context(), cfg, at)
 		}
-		a, err := enroll.NewFixedDelay(at.queue, at.name, delay, kind)
+		a, err := enroll.NewFixedDelay(at.queue, at.name, wait, kind)
 		if err != nil {
 			return fmt.Errorf("--delay: %w: %w", err, errUsage)
 		}
@@ -155,7 +153,7 @@ which keeps its keys: it shows what it will set, and sets it through the managem
 		}
 		return p.applyFixedDelay(c.Context(), cfg, at, a)
 	})
-	c.Flags().DurationVar(&delay, "delay", time.Minute, "how long a message waits")
+	c.Flags().DurationVar(&wait, "delay", time.Minute, "how long a message waits")
 	c.Flags().BoolVar(&apply, "apply", false, "set it through the management API")
 	c.Flags().BoolVar(&undo, "undo", false, "remove the policy of --apply")
 	p.withYes(c, "with --apply: do not ask")

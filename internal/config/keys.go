@@ -13,8 +13,6 @@ import (
 	"github.com/redrive-mq/redrive/internal/credentials"
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/delay"
-	"github.com/redrive-mq/redrive/internal/delay/binary"
-	"github.com/redrive-mq/redrive/internal/delay/ttlqueue"
 	"github.com/redrive-mq/redrive/internal/notify"
 	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/policy"
@@ -377,12 +375,12 @@ func (c *Config) policy(i int, p *policy.Policy) key {
 				if len(levels) > mostLevels {
 					v.fail(" are %d; expected at most %d, since each is a queue in RabbitMQ", len(levels), mostLevels)
 				}
-				way = v.way(ttlqueue.NewLevels(ttlqueue.Quorum, levels...))
+				way = v.way(delay.NewLevels(delay.Quorum, levels...))
 			}),
 			row("fixed", &fixed, duration).then(func(v value) {
-				way = v.way(ttlqueue.NewFixed(ttlqueue.Quorum, fixed))
+				way = v.way(delay.NewFixed(delay.Quorum, fixed))
 			}),
-			row("binary", &unit, duration).then(func(v value) { way = v.way(binary.New(unit)) }),
+			row("binary", &unit, duration).then(func(v value) { way = v.way(delay.NewLadder(unit)) }),
 		).then(func(v value) { v.form(expectedWait) }),
 		row("rate", &limits.Rate, rate),
 		row("in_flight", &limits.InFlight, whole(throttle.MaxTracked)),

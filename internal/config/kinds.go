@@ -19,8 +19,6 @@ import (
 	"github.com/redrive-mq/redrive/internal/addresses"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/delay"
-	"github.com/redrive-mq/redrive/internal/delay/plugin"
-	"github.com/redrive-mq/redrive/internal/delay/ttlqueue"
 	"github.com/redrive-mq/redrive/internal/notify"
 	"github.com/redrive-mq/redrive/policy"
 )
@@ -379,13 +377,13 @@ var wait = kind[delay.Way]{expectedWait, func(v value) delay.Way {
 	case "disk":
 		return nil
 	case "levels":
-		return v.way(ttlqueue.NewLevels(ttlqueue.Quorum))
+		return v.way(delay.NewLevels(delay.Quorum))
 	case "dynamic":
-		return v.way(ttlqueue.NewDynamic(shortestDynamic))
+		return v.way(delay.NewDynamic(shortestDynamic))
 	case "message-ttl":
-		return ttlqueue.NewMessageTTL(ttlqueue.Quorum, false)
+		return delay.NewMessageTTL(delay.Quorum, false)
 	case "delayed-exchange":
-		return plugin.Way{}
+		return delay.Plugin{}
 	case "fixed", "binary":
 		v.fail(": %s needs a duration, as in {%s: 1s}", s, s)
 	case "native":

@@ -3,7 +3,12 @@
 //
 // A way is arithmetic. It returns what must exist in the broker and where to publish; package
 // broker does both. So the service and the library share the ways, and one suite (delaytest)
-// runs over all of them on real brokers.
+// runs over all of them on real brokers. Read it in this order:
+//
+//	way.go     the contract, and what ways share in the broker
+//	queues.go  queues whose messages expire: levels, dynamic ones, one for each work queue
+//	ladder.go  a queue for each bit of the delay
+//	others.go  what waits elsewhere: the work queue itself, the plugin's exchange, the service
 package delay
 
 import (

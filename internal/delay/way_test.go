@@ -6,11 +6,6 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/delay"
-	"github.com/redrive-mq/redrive/internal/delay/binary"
-	"github.com/redrive-mq/redrive/internal/delay/native"
-	"github.com/redrive-mq/redrive/internal/delay/plugin"
-	"github.com/redrive-mq/redrive/internal/delay/report"
-	"github.com/redrive-mq/redrive/internal/delay/ttlqueue"
 	"github.com/redrive-mq/redrive/policy"
 )
 
@@ -28,11 +23,11 @@ func made[W delay.Way](w W, err error) delay.Way {
 
 // A policy that a way cannot keep is refused, with the reason.
 func TestAPolicyThatAWayCannotKeepIsRefused(t *testing.T) {
-	levels := made(ttlqueue.NewLevels(ttlqueue.Quorum))
-	fixed := made(ttlqueue.NewFixed(ttlqueue.Quorum, 10*second))
-	dynamic := made(ttlqueue.NewDynamic(100 * time.Millisecond))
-	ttl, mixed := ttlqueue.NewMessageTTL(ttlqueue.Quorum, false), ttlqueue.NewMessageTTL(ttlqueue.Quorum, true)
-	ladder, fine := made(binary.New(second)), made(binary.New(time.Millisecond))
+	levels := made(delay.NewLevels(delay.Quorum))
+	fixed := made(delay.NewFixed(delay.Quorum, 10*second))
+	dynamic := made(delay.NewDynamic(100 * time.Millisecond))
+	ttl, mixed := delay.NewMessageTTL(delay.Quorum, false), delay.NewMessageTTL(delay.Quorum, true)
+	ladder, fine := made(delay.NewLadder(second)), made(delay.NewLadder(time.Millisecond))
 	for _, tt := range []struct {
 		way     delay.Way
 		backoff policy.Backoff
@@ -56,16 +51,16 @@ func TestAPolicyThatAWayCannotKeepIsRefused(t *testing.T) {
 		{ladder, policy.Fixed(8 * 365 * day), policy.Fraction(0.5), "its jitter included"},
 		{ladder, policy.Fixed(9 * 365 * day), policy.None, "binary waits"},
 		{fine, policy.Fixed(4 * day), policy.None, "binary waits 3d"},
-		{plugin.Way{}, policy.Fixed(49 * day), policy.None, ""},
-		{plugin.Way{}, policy.Fixed(49 * day), policy.Fraction(0.2), "its jitter included"},
-		{plugin.Way{}, policy.Fixed(50 * day), policy.None, "delayed-exchange waits 49d"},
-		{native.Way{}, policy.Linear(second, second, 5*second), policy.Fraction(0.5), ""},
-		{native.Way{}, policy.Fixed(second), policy.None, ""},
-		{native.Way{}, policy.List(second, 2*second, 3*second, 3*second), policy.None, ""},
-		{native.Way{}, policy.List(second, 3*second, 3*second), policy.None, "use a linear backoff"},
-		{native.Way{}, policy.Exponential(second, 2, time.Hour), policy.None, "use a linear backoff"},
-		{native.Way{}, policy.Linear(second, 2*second, time.Hour), policy.None, "use a linear backoff"},
-		{report.Way{}, policy.Exponential(second, 2, 10*365*day), policy.None, ""},
+		{delay.Plugin{}, policy.Fixed(49 * day), policy.None, ""},
+		{delay.Plugin{}, policy.Fixed(49 * day), policy.Fraction(0.2), "its jitter included"},
+		{delay.Plugin{}, policy.Fixed(50 * day), policy.None, "delayed-exchange waits 49d"},
+		{delay.Native{}, policy.Linear(second, second, 5*second), policy.Fraction(0.5), ""},
+		{delay.Native{}, policy.Fixed(second), policy.None, ""},
+		{delay.Native{}, policy.List(second, 2*second, 3*second, 3*second), policy.None, ""},
+		{delay.Native{}, policy.List(second, 3*second, 3*second), policy.None, "use a linear backoff"},
+		{delay.Native{}, policy.Exponential(second, 2, time.Hour), policy.None, "use a linear backoff"},
+		{delay.Native{}, policy.Linear(second, 2*second, time.Hour), policy.None, "use a linear backoff"},
+		{delay.Report{}, policy.Exponential(second, 2, 10*365*day), policy.None, ""},
 	} {
 		p := policy.Policy{Name: "p", Queues: []string{"q"}, Attempts: 5, Backoff: tt.backoff, Jitter: tt.jitter}
 		if err := p.Validate(); err != nil {
@@ -83,8 +78,8 @@ func TestAPolicyThatAWayCannotKeepIsRefused(t *testing.T) {
 
 // What Check accepts, Ticket accepts.
 func TestEveryWayHasATicketForItsLongestDelay(t *testing.T) {
-	for _, way := range []delay.Way{made(ttlqueue.NewLevels(ttlqueue.Quorum)), made(ttlqueue.NewFixed(ttlqueue.Classic, second)), made(ttlqueue.NewDynamic(second)),
-		ttlqueue.NewMessageTTL(ttlqueue.Quorum, true), made(binary.New(second)), plugin.Way{}, native.Way{}, report.Way{}} {
+	for _, way := range []delay.Way{made(delay.NewLevels(delay.Quorum)), made(delay.NewFixed(delay.Classic, second)), made(delay.NewDynamic(second)),
+		delay.NewMessageTTL(delay.Quorum, true), made(delay.NewLadder(second)), delay.Plugin{}, delay.Native{}, delay.Report{}} {
 		l := way.Limits()
 		if ticket, err := way.Ticket("q", l.Longest); err != nil || ticket.Delay < l.Longest {
 			t.Errorf("%s: %s, %v", l.Name, ticket.Delay, err)
@@ -115,7 +110,7 @@ func TestAWayHasTheLevelsThatItsPolicyReaches(t *testing.T) {
 			all = append(all, second<<n)
 		}
 		p := policy.Policy{Name: "p", Queues: []string{"q"}, Attempts: tt.attempts, Backoff: tt.backoff, MaxRetryAfter: tt.asked}
-		way := delay.For(&p, made(ttlqueue.NewLevels(ttlqueue.Quorum, all...)))
+		way := delay.For(&p, made(delay.NewLevels(delay.Quorum, all...)))
 		l, queues := way.Limits(), way.Topology("q").Queues // two of them are no level's
 		if l.Longest != tt.want || l.Levels[0] != second || len(queues) != len(l.Levels)+2 {
 			t.Errorf("%d attempts, %s, up to %s asked for: %v of %v", tt.attempts, tt.backoff, tt.asked, l.Levels, queues)
@@ -126,10 +121,10 @@ func TestAWayHasTheLevelsThatItsPolicyReaches(t *testing.T) {
 func TestNativeNeedsRabbitMQ43(t *testing.T) {
 	for version, refused := range map[string]bool{"3.10.8": true, "3.13.7": true, "4.0.0": true, "4.2.9": true, "4.3.0": false, "4.3.6": false,
 		"4.10.0": false, "5.0.0-rc.1": false, "something else": false} {
-		if err := (native.Way{}).Limits().CheckVersion(version); (err != nil) != refused {
+		if err := (delay.Native{}).Limits().CheckVersion(version); (err != nil) != refused {
 			t.Errorf("native on %s: %v", version, err)
 		}
-		if err := (plugin.Way{}).Limits().CheckVersion(version); err != nil {
+		if err := (delay.Plugin{}).Limits().CheckVersion(version); err != nil {
 			t.Errorf("delayed exchange on %s: %v", version, err) // its plugin is asked for by declaring
 		}
 	}

@@ -17,7 +17,6 @@ import (
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/delay"
-	"github.com/redrive-mq/redrive/internal/delay/ttlqueue"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
 	"github.com/redrive-mq/redrive/internal/retry"
@@ -275,7 +274,7 @@ func TestQueuesArePaged(t *testing.T) {
 func TestPolicies(t *testing.T) {
 	mail := policy.Policy{Name: "mail", Queues: []string{"mail"}, Attempts: 3, Backoff: policy.List(time.Second, time.Hour), Jitter: policy.None, Exhausted: policy.Exhausted{Action: policy.Forward, Destination: policy.Destination{RoutingKey: "dead"}}}
 	s := memstore.New()
-	levels, err := ttlqueue.NewLevels(ttlqueue.Quorum)
+	levels, err := delay.NewLevels(delay.Quorum)
 	must(t, err)
 	on := inspect.Config{Store: s, Policies: func() policy.Set { return policy.Set{orders(), mail} },
 		Way: func(name string) delay.Way {

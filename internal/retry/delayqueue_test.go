@@ -12,7 +12,6 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/internal/delay"
-	"github.com/redrive-mq/redrive/internal/delay/ttlqueue"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/policy"
@@ -32,7 +31,7 @@ type delayingIntake struct {
 // newHeldFlow has a policy that waits in levels, but for the queue "kept", and a confirm timeout.
 func newHeldFlow(t *testing.T, s store.Store, b *faultyBroker, c retry.Consent, timeout time.Duration) *delayingIntake {
 	t.Helper()
-	way, err := ttlqueue.NewLevels(ttlqueue.Quorum, 2*time.Second)
+	way, err := delay.NewLevels(delay.Quorum, 2*time.Second)
 	must(t, err)
 	rules := retry.Rules{Ways: map[string]delay.Way{"levels": way}, Policies: policy.Set{
 		{Name: "kept", Queues: []string{"kept"}, Attempts: 3, Backoff: policy.Fixed(time.Second)},
@@ -251,7 +250,7 @@ func TestAReportWaitsInRabbitMQOnceItsQueueIsEnrolled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &slowBroker{there: map[string]bool{}, lookups: map[string]int{}}
 		hold := retry.NewDelayQueues(b, anyQueue, nil, 0, func(string, error) {})
-		way, err := ttlqueue.NewLevels(ttlqueue.Quorum, 2*time.Second)
+		way, err := delay.NewLevels(delay.Quorum, 2*time.Second)
 		must(t, err)
 		f := retry.NewIntake(memstore.New(), retry.NewInForce(retry.Rules{Policies: anyQueue(), Ways: map[string]delay.Way{"p": way}}), hold, nil, none)
 		report := func() {

@@ -18,7 +18,6 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/redrive-mq/redrive/internal/delay"
-	"github.com/redrive-mq/redrive/internal/delay/ttlqueue"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/testenv/expect"
@@ -493,7 +492,7 @@ func TestWhatATicketNeedsIsDeclaredAgainInTime(t *testing.T) {
 		b := &declarer{}
 		d := NewDelayQueues(b, func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"*"}}} }, nil, 0, func(string, error) {})
 		defer d.Wait()
-		way, err := ttlqueue.NewLevels(ttlqueue.Quorum)
+		way, err := delay.NewLevels(delay.Quorum)
 		must(t, err)
 		m := &delayedMessage{way: way, rec: &store.Record{Queue: "q", Proven: true}}
 		ticket := &delay.Ticket{Exchange: "x", DeclareFirst: &delay.Topology{}, ConfirmWithin: 10 * time.Second}

@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/delay"
-	"github.com/redrive-mq/redrive/internal/delay/binary"
-	"github.com/redrive-mq/redrive/internal/delay/ttlqueue"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/policy"
@@ -191,13 +189,13 @@ func (s *scenario) drawWays(r *rand.Rand) {
 
 // newWays make those that the config has, but for the plugin's.
 var newWays = []func(*policy.Policy) delay.Way{
-	func(*policy.Policy) delay.Way { return must(ttlqueue.NewLevels(ttlqueue.Quorum)) },
+	func(*policy.Policy) delay.Way { return must(delay.NewLevels(delay.Quorum)) },
 	func(p *policy.Policy) delay.Way {
-		return must(ttlqueue.NewFixed(ttlqueue.Quorum, p.Backoff.Delay(1)))
+		return must(delay.NewFixed(delay.Quorum, p.Backoff.Delay(1)))
 	},
-	func(*policy.Policy) delay.Way { return must(ttlqueue.NewDynamic(100 * time.Millisecond)) },
-	func(*policy.Policy) delay.Way { return ttlqueue.NewMessageTTL(ttlqueue.Quorum, false) },
-	func(*policy.Policy) delay.Way { return must(binary.New(time.Second)) },
+	func(*policy.Policy) delay.Way { return must(delay.NewDynamic(100 * time.Millisecond)) },
+	func(*policy.Policy) delay.Way { return delay.NewMessageTTL(delay.Quorum, false) },
+	func(*policy.Policy) delay.Way { return must(delay.NewLadder(time.Second)) },
 }
 
 func must[W delay.Way](way W, err error) delay.Way {

@@ -7,8 +7,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/delay/native"
-	"github.com/redrive-mq/redrive/internal/delay/ttlqueue"
+	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/rabbitnode"
@@ -23,13 +22,13 @@ func eachWay(t *testing.T, v *brokertest.VHost) (all []*suite) {
 	for _, l := range suiteWays {
 		switch l.name {
 		case "Fixed":
-			l.way = made(ttlqueue.NewFixed(ttlqueue.Quorum, killDelay))
+			l.way = made(delay.NewFixed(delay.Quorum, killDelay))
 		case "ClassicLevels", "Dynamic":
 			// See Classic: a quorum queue has no leader yet when these hand on what
 			// came due while RabbitMQ was down, and that is lost.
 			l.queue = amqp.Table{"x-queue-type": "classic"}
 		case "Native":
-			l.queue = native.Arguments(killDelay, time.Minute)
+			l.queue = delay.NativeArguments(killDelay, time.Minute)
 		}
 		if l.elsewhere || l.needs != nil && l.needs(t, v) != "" {
 			continue
@@ -166,7 +165,7 @@ func aFullWorkQueueLosesNothing(t *testing.T, v *brokertest.VHost, _ *rabbitnode
 		}
 		wait := 200 * ms // with 0 there would be no waiting
 		if b.name == "Fixed" {
-			b.way = made(ttlqueue.NewFixed(ttlqueue.Quorum, wait))
+			b.way = made(delay.NewFixed(delay.Quorum, wait))
 		}
 		v.Queue(b.name, amqp.Table{"x-queue-type": "classic", "x-max-length": int32(1), "x-overflow": "reject-publish"})
 		b.declare(b.name)
@@ -262,7 +261,7 @@ func aQueueWithoutLeaderStopsNoOther(t *testing.T, v *brokertest.VHost, n *rabbi
 			continue
 		}
 		if b.name == "Fixed" {
-			b.way = made(ttlqueue.NewFixed(ttlqueue.Quorum, wait))
+			b.way = made(delay.NewFixed(delay.Quorum, wait))
 		}
 		v.Queue(b.name, quorum)
 		b.declare(b.name)

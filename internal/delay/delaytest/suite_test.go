@@ -1,3 +1,6 @@
+// Package delaytest is the suite that every way to wait in RabbitMQ passes, on
+// every version. The table in ways_test.go has a line for each, and a way without
+// one fails.
 package delaytest
 
 import (
@@ -15,10 +18,6 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/internal/delay"
-	"github.com/redrive-mq/redrive/internal/delay/native"
-	"github.com/redrive-mq/redrive/internal/delay/plugin"
-	"github.com/redrive-mq/redrive/internal/delay/report"
-	"github.com/redrive-mq/redrive/internal/delay/ttlqueue"
 	"github.com/redrive-mq/redrive/internal/headers"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/testenv/expect"
@@ -238,7 +237,7 @@ func TestTheLongestDelay(t *testing.T) {
 // differ in their first two digits.
 func TestDynamicMakesAQueuePerDelay(t *testing.T) {
 	each(t, func(t *testing.T, b *suite) {
-		d, dynamic := b.way.(*ttlqueue.Dynamic)
+		d, dynamic := b.way.(*delay.Dynamic)
 		if !dynamic {
 			return
 		}
@@ -306,7 +305,7 @@ func TestNativeGrowsLinearly(t *testing.T) {
 	t.Parallel()
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		const step, longest = 200 * ms, 500 * ms
-		b := newSuite(t, v, suiteWay{way: native.Way{}, queue: native.Arguments(step, longest)})
+		b := newSuite(t, v, suiteWay{way: delay.Native{}, queue: delay.NativeArguments(step, longest)})
 		c := b.work("orders")
 		v.Publish("", "orders", amqp.Publishing{Body: []byte("a")})
 		d := c.Next()
@@ -397,7 +396,7 @@ func TestAMissingPluginIsReported(t *testing.T) {
 			t.Skip("not run: the broker has the plugin")
 		}
 		for range 2 {
-			expect.Err(t, p.Declare(t.Context(), plugin.Way{}.Topology("orders")), wire.ErrNoType, "declaring it")
+			expect.Err(t, p.Declare(t.Context(), delay.Plugin{}.Topology("orders")), wire.ErrNoType, "declaring it")
 		}
 		brokertest.Eventually(t, "the publisher works", func() bool { return p.Declare(t.Context(), delay.Due("orders")) == nil })
 	})
@@ -410,7 +409,7 @@ func TestThePluginKnowsNoMandatory(t *testing.T) {
 		if lacks := thePlugin(t, v); lacks != "" {
 			t.Skip("not run: " + lacks)
 		}
-		b := newSuite(t, v, suiteWay{way: plugin.Way{}, queue: quorum})
+		b := newSuite(t, v, suiteWay{way: delay.Plugin{}, queue: quorum})
 		c := b.work("orders")
 		ticket, err := b.way.Ticket("orders", 300*ms)
 		must(t, err)
@@ -432,7 +431,7 @@ func TestThePluginKnowsNoMandatory(t *testing.T) {
 // The service retries what is reported to it, and without it nothing is lost.
 func TestAReportWaitsInTheService(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
-		b := newSuite(t, v, suiteWay{name: "Service", way: report.Way{}})
+		b := newSuite(t, v, suiteWay{name: "Service", way: delay.Report{}})
 		ticket, err := b.way.Ticket("orders", time.Second)
 		must(t, err)
 		b.declare("orders")
@@ -457,7 +456,7 @@ func TestNoMessageIsOnlyInAQueueThatItsExpiryDeletes(t *testing.T) {
 	t.Parallel()
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		const many = 40
-		way, err := ttlqueue.NewDynamic(10 * ms)
+		way, err := delay.NewDynamic(10 * ms)
 		must(t, err)
 		way.Spare = func(time.Duration) time.Duration { return time.Second }
 		v.Queue("orders", amqp.Table{"x-queue-type": "classic"})

@@ -7,10 +7,11 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"go/types"
 	"log/slog"
 	"maps"
 	"os"
-	"path"
+	"path/filepath"
 	"reflect"
 	"regexp"
 	"slices"
@@ -24,11 +25,6 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/internal/delay"
-	"github.com/redrive-mq/redrive/internal/delay/binary"
-	"github.com/redrive-mq/redrive/internal/delay/native"
-	"github.com/redrive-mq/redrive/internal/delay/plugin"
-	"github.com/redrive-mq/redrive/internal/delay/report"
-	"github.com/redrive-mq/redrive/internal/delay/ttlqueue"
 	"github.com/redrive-mq/redrive/internal/headers"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/permissions"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
@@ -57,17 +53,17 @@ var quorum = amqp.Table{"x-queue-type": "quorum"}
 
 // suiteWays has one for each way there is.
 var suiteWays = []suiteWay{
-	{name: "Levels", way: made(ttlqueue.NewLevels(ttlqueue.Quorum, 200*ms, 400*ms, 900*ms, killDelay)), delays: []time.Duration{0, 150 * ms, 400 * ms, 900 * ms}, queue: quorum, keeps: true},
-	{name: "ClassicLevels", way: made(ttlqueue.NewLevels(ttlqueue.Classic, 200*ms, 400*ms, 900*ms, killDelay)), delays: []time.Duration{0, 150 * ms, 400 * ms, 900 * ms}, queue: quorum},
-	{name: "Fixed", way: made(ttlqueue.NewFixed(ttlqueue.Quorum, 300*ms)), delays: []time.Duration{300 * ms}, queue: quorum, keeps: true},
-	{name: "Dynamic", way: made(ttlqueue.NewDynamic(100 * ms)), delays: []time.Duration{0, 150 * ms, 400 * ms, 900 * ms}, queue: quorum},
-	{name: "MessageTTL", way: ttlqueue.NewMessageTTL(ttlqueue.Quorum, false), delays: []time.Duration{0, 150 * ms, 400 * ms, 900 * ms}, queue: quorum, keeps: true},
-	{name: "MixedMessageTTL", way: ttlqueue.NewMessageTTL(ttlqueue.Quorum, true), delays: []time.Duration{0, 150 * ms, 400 * ms, 900 * ms}, queue: quorum, keeps: true},
-	{name: "Binary", way: made(binary.New(10 * ms)), delays: []time.Duration{0, 1 * ms, 155 * ms, 400 * ms, 900 * ms}, queue: quorum, keeps: true},
-	{name: "DelayedExchange", way: plugin.Way{}, delays: []time.Duration{0, 150 * ms, 400 * ms, 900 * ms}, queue: quorum, needs: thePlugin},
+	{name: "Levels", way: made(delay.NewLevels(delay.Quorum, 200*ms, 400*ms, 900*ms, killDelay)), delays: []time.Duration{0, 150 * ms, 400 * ms, 900 * ms}, queue: quorum, keeps: true},
+	{name: "ClassicLevels", way: made(delay.NewLevels(delay.Classic, 200*ms, 400*ms, 900*ms, killDelay)), delays: []time.Duration{0, 150 * ms, 400 * ms, 900 * ms}, queue: quorum},
+	{name: "Fixed", way: made(delay.NewFixed(delay.Quorum, 300*ms)), delays: []time.Duration{300 * ms}, queue: quorum, keeps: true},
+	{name: "Dynamic", way: made(delay.NewDynamic(100 * ms)), delays: []time.Duration{0, 150 * ms, 400 * ms, 900 * ms}, queue: quorum},
+	{name: "MessageTTL", way: delay.NewMessageTTL(delay.Quorum, false), delays: []time.Duration{0, 150 * ms, 400 * ms, 900 * ms}, queue: quorum, keeps: true},
+	{name: "MixedMessageTTL", way: delay.NewMessageTTL(delay.Quorum, true), delays: []time.Duration{0, 150 * ms, 400 * ms, 900 * ms}, queue: quorum, keeps: true},
+	{name: "Binary", way: made(delay.NewLadder(10 * ms)), delays: []time.Duration{0, 1 * ms, 155 * ms, 400 * ms, 900 * ms}, queue: quorum, keeps: true},
+	{name: "DelayedExchange", way: delay.Plugin{}, delays: []time.Duration{0, 150 * ms, 400 * ms, 900 * ms}, queue: quorum, needs: thePlugin},
 	// The first failure waits 300 ms, the second twice as long.
-	{name: "Native", way: native.Way{}, delays: []time.Duration{300 * ms}, queue: native.Arguments(300*ms, 10*time.Second), needs: delayedRetry},
-	{name: "Service", way: report.Way{}, elsewhere: true},
+	{name: "Native", way: delay.Native{}, delays: []time.Duration{300 * ms}, queue: delay.NativeArguments(300*ms, 10*time.Second), needs: delayedRetry},
+	{name: "Service", way: delay.Report{}, elsewhere: true},
 }
 
 // A consumer with the rights that `redrive permissions` lists may declare what each way needs.
@@ -122,7 +118,7 @@ func thePlugin(t *testing.T, v *brokertest.VHost) string {
 }
 
 func delayedRetry(_ *testing.T, v *brokertest.VHost) string {
-	if err := (native.Way{}).Limits().CheckVersion(v.Version); err != nil {
+	if err := (delay.Native{}).Limits().CheckVersion(v.Version); err != nil {
 		return err.Error()
 	}
 	return ""
@@ -204,7 +200,7 @@ func TestEveryWayIsInTheSuite(t *testing.T) {
 			makers = append(makers, fn.Name.Name)
 		}
 	}
-	packages := map[string]bool{}
+	tried := map[string]bool{}
 	for _, l := range suiteWays {
 		if l.name != "Fixed" { // which only the configuration makes; in Go it is Levels with one delay
 			have = append(have, l.name)
@@ -213,19 +209,30 @@ func TestEveryWayIsInTheSuite(t *testing.T) {
 		if typ.Kind() == reflect.Pointer {
 			typ = typ.Elem()
 		}
-		packages[path.Base(typ.PkgPath())] = true
+		tried[typ.Name()] = true
 	}
 	slices.Sort(makers)
 	slices.Sort(have)
 	if len(makers) == 0 || !slices.Equal(makers, have) {
 		t.Errorf("ways.go makes %v, and the suite runs %v", makers, have)
 	}
-	dirs, err := os.ReadDir("..")
+	files, err := filepath.Glob("../*.go")
 	must(t, err)
-	for _, d := range dirs {
-		if d.IsDir() && d.Name() != "delaytest" && !packages[d.Name()] {
-			t.Errorf("internal/delay/%s has no line in the suite", d.Name())
+	found := 0
+	for _, file := range files {
+		f, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+		must(t, err)
+		for _, d := range f.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv != nil && fn.Name.Name == "Ticket" {
+				found++
+				if way := strings.TrimPrefix(types.ExprString(fn.Recv.List[0].Type), "*"); !tried[way] {
+					t.Errorf("delay.%s has no line in the suite", way)
+				}
+			}
 		}
+	}
+	if found < 7 {
+		t.Errorf("%d ways were found in internal/delay", found)
 	}
 }
 

@@ -18,7 +18,6 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/internal/delay"
-	"github.com/redrive-mq/redrive/internal/delay/ttlqueue"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/version"
 	"github.com/redrive-mq/redrive/policy"
@@ -539,24 +538,24 @@ func writeKeys(w io.Writer, keys []Key, operator string) {
 type FixedDelay struct {
 	queue, name string // name is that of the delay queue and its exchange
 	delay       time.Duration
-	kind        ttlqueue.Type
+	kind        delay.QueueType
 }
 
 // NewFixedDelay refuses a delay that RabbitMQ does not support. An empty name is one made of the delay.
-func NewFixedDelay(queue, name string, delay time.Duration, kind ttlqueue.Type) (*FixedDelay, error) {
-	levels, err := ttlqueue.NewFixed(kind, delay)
+func NewFixedDelay(queue, name string, wait time.Duration, kind delay.QueueType) (*FixedDelay, error) {
+	levels, err := delay.NewFixed(kind, wait)
 	if err != nil {
 		return nil, err
 	}
-	t, err := levels.Ticket(queue, delay)
-	return &FixedDelay{queue, cmp.Or(name, t.Exchange+".alone"), delay, kind}, err
+	t, err := levels.Ticket(queue, wait)
+	return &FixedDelay{queue, cmp.Or(name, t.Exchange+".alone"), wait, kind}, err
 }
 
 // Topology is all but the policy. A dead letter's routing key is the work queue's name, by which it
 // goes back there; if that queue no longer exists it is parked.
 func (a *FixedDelay) Topology() delay.Topology {
 	args := amqp.Table{"x-queue-type": string(a.kind), "x-message-ttl": a.delay.Milliseconds(), "x-dead-letter-exchange": wire.ExchangeDue}
-	if a.kind == ttlqueue.Quorum {
+	if a.kind == delay.Quorum {
 		args["x-delivery-limit"] = delay.NoLimit
 	}
 	if !strings.HasPrefix(a.name, wire.DelayPrefix) { // of this work queue alone, as in Topology.Named
@@ -609,7 +608,7 @@ func (a *FixedDelay) Warnings() []string {
 		"there is no limit of attempts: a message that always fails goes round for ever; the library and the service park it in the end",
 		"it is at-most-once: a message is lost that comes due while its work queue cannot take it (a quorum queue cannot just after RabbitMQ has started), or is rejected while the delay queue cannot",
 	}
-	if a.kind == ttlqueue.Classic {
+	if a.kind == delay.Classic {
 		w = append(w, "the classic delay queue is on one node: what waits there is lost with its disk")
 	}
 	return append(w, fmt.Sprintf("messages are retried with the routing key %q; the first one is in their header x-death", a.queue))

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/delay/ttlqueue"
+	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/testenv/expect"
@@ -81,7 +81,7 @@ func TestThePolicyOfTheHighestPriorityAppliesInAnyOrder(t *testing.T) {
 // where a policy can, and refused where it cannot.
 func TestPlansOfTheBrokerAlone(t *testing.T) {
 	theirs := management.Policy{Name: "theirs", Priority: 2, Definition: map[string]any{"dead-letter-exchange": "old", "dead-letter-strategy": "at-least-once", "max-length": 5}}
-	a, err := NewFixedDelay("q", "", time.Minute, ttlqueue.Quorum)
+	a, err := NewFixedDelay("q", "", time.Minute, delay.Quorum)
 	expect.NoError(t, err)
 	p, err := plan(management.Queue{Name: "q", Type: "quorum", Policy: "theirs"}, []management.Policy{theirs}, a.target(), false)
 	expect.NoError(t, err)

@@ -1,4 +1,4 @@
-package binary
+package delay
 
 import (
 	"fmt"
@@ -9,7 +9,6 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -27,13 +26,13 @@ func matches(pattern, key []string) bool {
 }
 
 // walk follows a message through the topology, to where it ends.
-func walk(t *rapid.T, topology delay.Topology, ticket delay.Ticket) (queue string, waited time.Duration, hops int) {
-	ladder := map[string]delay.Queue{}
+func walk(t *rapid.T, topology Topology, ticket Ticket) (queue string, waited time.Duration, hops int) {
+	ladder := map[string]Queue{}
 	for _, q := range topology.Queues {
 		ladder[q.Name] = q
 	}
 	for exchange := ticket.Exchange; ; {
-		var to []delay.Binding
+		var to []Binding
 		for _, b := range topology.Bindings {
 			if b.From == exchange && matches(strings.Split(b.Key, "."), strings.Split(ticket.RoutingKey, ".")) {
 				to = append(to, b)
@@ -61,7 +60,7 @@ func TestAMessageTakesTheLevelsOfItsDelay(t *testing.T) {
 	name := rapid.OneOf(rapid.StringMatching(`[ab0123.*#]{1,20}`), rapid.StringMatching(`(sha256\.)?[ab.]{190,255}`), rapid.Just("sha256.a"))
 	rapid.Check(t, func(t *rapid.T) {
 		unit := time.Duration(rapid.Int64Range(1, 1000).Draw(t, "unit")) * time.Millisecond
-		l, err := New(unit)
+		l, err := NewLadder(unit)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -69,7 +68,7 @@ func TestAMessageTakesTheLevelsOfItsDelay(t *testing.T) {
 		if queue == other {
 			other += "a"
 		}
-		topology := l.Topology(queue).With(delay.Topology{Bindings: l.Topology(other).Bindings[len(l.Topology(other).Bindings)-1:]})
+		topology := l.Topology(queue).With(Topology{Bindings: l.Topology(other).Bindings[len(l.Topology(other).Bindings)-1:]})
 		longest := int64(l.Limits().Longest)
 		wait := time.Duration(rapid.Int64Range(0, longest).Draw(t, "delay") >> rapid.IntRange(0, 40).Draw(t, "shift"))
 		ticket, err := l.Ticket(queue, wait)
@@ -93,7 +92,7 @@ func TestAMessageTakesTheLevelsOfItsDelay(t *testing.T) {
 }
 
 func TestTheLongestDelay(t *testing.T) {
-	l, err := New(time.Second)
+	l, err := NewLadder(time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +110,7 @@ func TestTheLongestDelay(t *testing.T) {
 
 func TestImpossibleUnitsAreRefused(t *testing.T) {
 	for _, unit := range []time.Duration{0, -1, time.Microsecond, time.Millisecond + 1, time.Second + time.Millisecond} {
-		if _, err := New(unit); err == nil {
+		if _, err := NewLadder(unit); err == nil {
 			t.Errorf("a unit of %s was taken", fmt.Sprint(unit))
 		}
 	}

@@ -1,10 +1,4 @@
-// Package ttlqueue waits in queues whose messages expire. RabbitMQ then dead-letters them: from
-// quorum queues that work queues share to the exchange redrive.lane, from the others to
-// redrive.due. Both exchanges route by the name of the work queue.
-//
-// Each delay queue has a fanout exchange of its own before it, so that the routing key can be the
-// name of the work queue from the first hop on. RabbitMQ keeps it when it dead-letters.
-package ttlqueue
+package delay
 
 import (
 	"fmt"
@@ -16,26 +10,32 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Type of the delay queues.
-type Type string
+// The ways of this file wait in queues whose messages expire. RabbitMQ then dead-letters them: from
+// quorum queues that work queues share to the exchange redrive.lane, from the others to
+// redrive.due. Both exchanges route by the name of the work queue.
+//
+// Each delay queue has a fanout exchange of its own before it, so that the routing key can be the
+// name of the work queue from the first hop on. RabbitMQ keeps it when it dead-letters.
+
+// QueueType is that of delay queues.
+type QueueType string
 
 const (
 	// Quorum queues dead-letter at-least-once: what waits survives the loss of a
 	// minority of nodes, and is kept until it has arrived.
-	Quorum Type = "quorum"
+	Quorum QueueType = "quorum"
 	// Classic queues are on one node, and dead-letter at-most-once: what expires while its work
 	// queue cannot accept it is lost. A quorum work queue accepts nothing just after RabbitMQ has
 	// started, when it has no leader yet and all that came due meanwhile is published. [measured
 	// on 3.10.8]
-	Classic Type = "classic"
+	Classic QueueType = "classic"
 )
 
-func (t Type) survives() string {
+func (t QueueType) survives() string {
 	if t == Classic {
 		return "a restart of RabbitMQ, but with a quorum work queue not what comes due meanwhile; not the loss of the queue's node"
 	}
@@ -56,7 +56,7 @@ func label(d time.Duration) string {
 
 // name of a delay queue and its exchange. It depends on the type: RabbitMQ refuses to declare a
 // queue again with another type (406).
-func (t Type) name(label string) string {
+func (t QueueType) name(label string) string {
 	if t == Classic {
 		return wire.DelayPrefix + label + ".classic"
 	}
@@ -64,8 +64,8 @@ func (t Type) name(label string) string {
 }
 
 // delayQueue is a queue that work queues share, and the exchange before it.
-func (t Type) delayQueue(name string, ttl time.Duration, more amqp.Table) delay.Topology {
-	args := delay.AtLeastOnce(wire.ExchangeLane, ttl)
+func (t QueueType) delayQueue(name string, ttl time.Duration, more amqp.Table) Topology {
+	args := AtLeastOnce(wire.ExchangeLane, ttl)
 	if t == Classic {
 		args = amqp.Table{"x-queue-type": string(t), "x-message-ttl": ttl.Milliseconds(), "x-dead-letter-exchange": wire.ExchangeDue}
 	}
@@ -74,11 +74,11 @@ func (t Type) delayQueue(name string, ttl time.Duration, more amqp.Table) delay.
 }
 
 // queueBehind is a queue and the exchange of the same name before it.
-func queueBehind(name string, args amqp.Table) delay.Topology {
-	return delay.Topology{
-		Exchanges: []delay.Exchange{delay.Own(name, amqp.ExchangeFanout)},
-		Queues:    []delay.Queue{{Name: name, Args: args}},
-		Bindings:  []delay.Binding{{From: name, ToQueue: name}},
+func queueBehind(name string, args amqp.Table) Topology {
+	return Topology{
+		Exchanges: []Exchange{Own(name, amqp.ExchangeFanout)},
+		Queues:    []Queue{{Name: name, Args: args}},
+		Bindings:  []Binding{{From: name, ToQueue: name}},
 	}
 }
 
@@ -89,9 +89,6 @@ func roundUp(d, step time.Duration) time.Duration {
 	}
 	return d
 }
-
-// longest is RabbitMQ's limit for a time to live.
-const longest = policy.LongestDelay
 
 // Dynamic waits in a queue for each delay. It is declared when it is needed, and expires when it is
 // idle (x-expires).
@@ -120,28 +117,28 @@ func NewDynamic(step time.Duration) (*Dynamic, error) {
 
 func spare(d time.Duration) time.Duration { return max(10*time.Minute, d/10) }
 
-// longestDynamic leaves room for the expiry, which has the same limit.
-const longestDynamic = longest / 2
+// longestDynamic leaves room for the expiry, whose limit is that of a time to live: policy.LongestDelay.
+const longestDynamic = policy.LongestDelay / 2
 
-// Limits implements delay.Way.
-func (d *Dynamic) Limits() delay.Limits {
-	return delay.Limits{Name: "dynamic", Longest: longestDynamic, Step: d.step, DropsWhenFull: true, ChangesRoutingKey: true, Survives: Classic.survives(),
+// Limits implements Way.
+func (d *Dynamic) Limits() Limits {
+	return Limits{Name: "dynamic", Longest: longestDynamic, Step: d.step, DropsWhenFull: true, ChangesRoutingKey: true, Survives: Classic.survives(),
 		Declares: fmt.Sprintf("one queue and one exchange per delay in use, rounded up to two digits: at most %d for delays up to an hour; gone when not used for ten minutes more than the delay", d.most(time.Hour))}
 }
 
-// Topology implements delay.Way.
-func (d *Dynamic) Topology(queue string) delay.Topology { return delay.Due(queue) }
+// Topology implements Way.
+func (d *Dynamic) Topology(queue string) Topology { return Due(queue) }
 
-// Ticket implements delay.Way.
-func (d *Dynamic) Ticket(queue string, wait time.Duration) (delay.Ticket, error) {
+// Ticket implements Way.
+func (d *Dynamic) Ticket(queue string, wait time.Duration) (Ticket, error) {
 	if wait > longestDynamic {
-		return delay.Ticket{}, fmt.Errorf("a delay of %s is longer than %s, the longest of dynamic queues", policy.FormatDuration(wait), policy.FormatDuration(longestDynamic))
+		return Ticket{}, fmt.Errorf("a delay of %s is longer than %s, the longest of dynamic queues", policy.FormatDuration(wait), policy.FormatDuration(longestDynamic))
 	}
 	wait = d.round(wait)
 	name := Classic.name("dynamic." + label(wait))
 	first := Classic.delayQueue(name, wait, amqp.Table{"x-expires": (wait + d.Spare(wait)).Milliseconds()})
 	first.Exchanges[0].AutoDelete = true
-	return delay.Ticket{Exchange: name, RoutingKey: queue, Delay: wait, DeclareFirst: &first, ConfirmWithin: d.Spare(wait) / 2}, nil
+	return Ticket{Exchange: name, RoutingKey: queue, Delay: wait, DeclareFirst: &first, ConfirmWithin: d.Spare(wait) / 2}, nil
 }
 
 // round rounds up to two significant digits: with more, jitter would make a queue for each
@@ -167,36 +164,36 @@ var DefaultLevels = []time.Duration{time.Second, 2 * time.Second, 4 * time.Secon
 	time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute, 30 * time.Minute, time.Hour}
 
 // Levels waits in one queue per level, shared by all work queues. In quorum queues
-// each work queue has a lane queue of its own at the end (delay.DuePerQueue).
+// each work queue has a lane queue of its own at the end (DuePerQueue).
 type Levels struct {
 	name   string
 	levels []time.Duration // sorted, at least one
-	kind   Type
+	kind   QueueType
 }
 
 // NewLevels makes levels; without any, DefaultLevels. Each is from 1 ms to
 // policy.LongestDelay, in whole milliseconds.
-func NewLevels(kind Type, levels ...time.Duration) (*Levels, error) {
+func NewLevels(kind QueueType, levels ...time.Duration) (*Levels, error) {
 	if len(levels) == 0 {
 		levels = DefaultLevels
 	}
 	levels = slices.Compact(slices.Sorted(slices.Values(levels)))
 	for _, l := range levels {
-		if l < time.Millisecond || l > longest || l%time.Millisecond != 0 {
+		if l < time.Millisecond || l > policy.LongestDelay || l%time.Millisecond != 0 {
 			return nil, fmt.Errorf("the level %s is not a number of whole milliseconds from 1 ms to ten years", l)
 		}
 	}
 	return &Levels{name: "levels", levels: levels, kind: kind}, nil
 }
 
-// UpTo implements delay.Leveled.
-func (l *Levels) UpTo(longest time.Duration) delay.Way {
+// UpTo implements Leveled.
+func (l *Levels) UpTo(longest time.Duration) Way {
 	i, _ := slices.BinarySearch(l.levels, longest)
 	return &Levels{l.name, l.levels[:min(i+1, len(l.levels))], l.kind}
 }
 
 // NewFixed is one level.
-func NewFixed(kind Type, d time.Duration) (*Levels, error) {
+func NewFixed(kind QueueType, d time.Duration) (*Levels, error) {
 	l, err := NewLevels(kind, d)
 	if err == nil {
 		l.name = "fixed"
@@ -204,8 +201,8 @@ func NewFixed(kind Type, d time.Duration) (*Levels, error) {
 	return l, err
 }
 
-// Limits implements delay.Way.
-func (l *Levels) Limits() delay.Limits {
+// Limits implements Way.
+func (l *Levels) Limits() Limits {
 	names := make([]string, len(l.levels))
 	for i, d := range l.levels {
 		names[i] = policy.FormatDuration(d)
@@ -214,15 +211,15 @@ func (l *Levels) Limits() delay.Limits {
 	if l.kind == Quorum {
 		makes += ", and one queue for each work queue"
 	}
-	return delay.Limits{Name: l.name, Longest: l.levels[len(l.levels)-1], Levels: l.levels, DropsWhenFull: l.kind == Classic, ChangesRoutingKey: true, Survives: l.kind.survives(),
+	return Limits{Name: l.name, Longest: l.levels[len(l.levels)-1], Levels: l.levels, DropsWhenFull: l.kind == Classic, ChangesRoutingKey: true, Survives: l.kind.survives(),
 		Declares: makes + ": " + strings.Join(names, ", ")}
 }
 
-// Topology implements delay.Way.
-func (l *Levels) Topology(queue string) delay.Topology {
-	t := delay.Due(queue)
+// Topology implements Way.
+func (l *Levels) Topology(queue string) Topology {
+	t := Due(queue)
 	if l.kind == Quorum {
-		t = delay.DuePerQueue(queue)
+		t = DuePerQueue(queue)
 	}
 	for _, d := range l.levels {
 		t = t.With(l.kind.delayQueue(l.kind.name(label(d)), d, nil))
@@ -230,54 +227,54 @@ func (l *Levels) Topology(queue string) delay.Topology {
 	return t
 }
 
-// Ticket implements delay.Way.
-func (l *Levels) Ticket(queue string, wait time.Duration) (delay.Ticket, error) {
+// Ticket implements Way.
+func (l *Levels) Ticket(queue string, wait time.Duration) (Ticket, error) {
 	i, _ := slices.BinarySearch(l.levels, wait)
 	if i == len(l.levels) {
-		return delay.Ticket{}, fmt.Errorf("a delay of %s is longer than the longest level, %s", policy.FormatDuration(wait), policy.FormatDuration(l.levels[i-1]))
+		return Ticket{}, fmt.Errorf("a delay of %s is longer than the longest level, %s", policy.FormatDuration(wait), policy.FormatDuration(l.levels[i-1]))
 	}
-	return delay.Ticket{Exchange: l.kind.name(label(l.levels[i])), RoutingKey: queue, Delay: l.levels[i]}, nil
+	return Ticket{Exchange: l.kind.name(label(l.levels[i])), RoutingKey: queue, Delay: l.levels[i]}, nil
 }
 
 // MessageTTL waits in one queue for each work queue, each message with a time to live of its own.
 // RabbitMQ expires messages at the head only, so one with a short delay stays until those of the
 // same work queue before it have expired.
 type MessageTTL struct {
-	kind  Type
+	kind  QueueType
 	mixed bool
 }
 
 // NewMessageTTL with mixed accepts different delays, and that a short one waits behind a long one.
-func NewMessageTTL(kind Type, mixed bool) *MessageTTL { return &MessageTTL{kind, mixed} }
+func NewMessageTTL(kind QueueType, mixed bool) *MessageTTL { return &MessageTTL{kind, mixed} }
 
-// Limits implements delay.Way.
-func (m *MessageTTL) Limits() delay.Limits {
-	return delay.Limits{Name: "message-ttl", Longest: longest, Step: time.Millisecond, Blocks: true, AcceptsBlocking: m.mixed, DropsWhenFull: m.kind == Classic, ChangesRoutingKey: true, Survives: m.kind.survives(),
+// Limits implements Way.
+func (m *MessageTTL) Limits() Limits {
+	return Limits{Name: "message-ttl", Longest: policy.LongestDelay, Step: time.Millisecond, Blocks: true, AcceptsBlocking: m.mixed, DropsWhenFull: m.kind == Classic, ChangesRoutingKey: true, Survives: m.kind.survives(),
 		Declares: "one queue and one exchange for each work queue"}
 }
 
 // queue is the name of a work queue's delay queue.
 func (m *MessageTTL) queue(work string) string {
 	prefix := wire.DelayPrefix + "message-ttl." + string(m.kind) + "."
-	return prefix + delay.NameIn(work, 255-len(prefix))
+	return prefix + NameIn(work, 255-len(prefix))
 }
 
-// Topology implements delay.Way.
-func (m *MessageTTL) Topology(queue string) delay.Topology {
+// Topology implements Way.
+func (m *MessageTTL) Topology(queue string) Topology {
 	args := amqp.Table{"x-queue-type": string(m.kind), "x-dead-letter-exchange": wire.ExchangeDue}
 	if m.kind == Quorum {
 		// Straight to redrive.due: the queue is of one work queue, whose trouble is its own.
-		args = delay.AtLeastOnce(wire.ExchangeDue, 0)
+		args = AtLeastOnce(wire.ExchangeDue, 0)
 		delete(args, "x-message-ttl")
 	}
-	return delay.Due(queue).With(queueBehind(m.queue(queue), args))
+	return Due(queue).With(queueBehind(m.queue(queue), args))
 }
 
-// Ticket implements delay.Way.
-func (m *MessageTTL) Ticket(queue string, wait time.Duration) (delay.Ticket, error) {
-	if wait > longest {
-		return delay.Ticket{}, fmt.Errorf("a delay of %s is longer than RabbitMQ's longest time to live, ten years", policy.FormatDuration(wait))
+// Ticket implements Way.
+func (m *MessageTTL) Ticket(queue string, wait time.Duration) (Ticket, error) {
+	if wait > policy.LongestDelay {
+		return Ticket{}, fmt.Errorf("a delay of %s is longer than RabbitMQ's longest time to live, ten years", policy.FormatDuration(wait))
 	}
 	wait = roundUp(wait, time.Millisecond)
-	return delay.Ticket{Exchange: m.queue(queue), RoutingKey: queue, Delay: wait, Expiration: strconv.FormatInt(wait.Milliseconds(), 10)}, nil
+	return Ticket{Exchange: m.queue(queue), RoutingKey: queue, Delay: wait, Expiration: strconv.FormatInt(wait.Milliseconds(), 10)}, nil
 }

@@ -1,4 +1,4 @@
-package ttlqueue
+package delay
 
 import (
 	"strings"
@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
@@ -60,7 +61,7 @@ func TestDynamicMakesFewQueues(t *testing.T) {
 
 func TestDelaysHaveNamesOfTheirOwn(t *testing.T) {
 	wait := rapid.Custom(func(t *rapid.T) time.Duration {
-		return time.Duration(rapid.Int64Range(1, longest.Milliseconds()>>rapid.IntRange(0, 35).Draw(t, "shift")).Draw(t, "ms")) * time.Millisecond
+		return time.Duration(rapid.Int64Range(1, policy.LongestDelay.Milliseconds()>>rapid.IntRange(0, 35).Draw(t, "shift")).Draw(t, "ms")) * time.Millisecond
 	})
 	rapid.Check(t, func(t *rapid.T) {
 		a := wait.Draw(t, "a")
@@ -96,13 +97,13 @@ func TestMessageTTLRoundsToMilliseconds(t *testing.T) {
 	for _, tt := range []struct {
 		wait time.Duration
 		want string
-	}{{0, "0"}, {1, "1"}, {time.Millisecond, "1"}, {time.Millisecond + 1, "2"}, {longest, "315360000000"}} {
+	}{{0, "0"}, {1, "1"}, {time.Millisecond, "1"}, {time.Millisecond + 1, "2"}, {policy.LongestDelay, "315360000000"}} {
 		ticket, err := NewMessageTTL(Quorum, false).Ticket("q", tt.wait)
 		if err != nil || ticket.Expiration != tt.want || ticket.Delay < tt.wait {
 			t.Errorf("%d ns: %+v, %v", tt.wait, ticket, err)
 		}
 	}
-	if _, err := NewMessageTTL(Quorum, false).Ticket("q", longest+1); err == nil {
+	if _, err := NewMessageTTL(Quorum, false).Ticket("q", policy.LongestDelay+1); err == nil {
 		t.Error("longer than RabbitMQ accepts, and no error")
 	}
 }
@@ -112,7 +113,7 @@ func TestMessageTTLQueuesHaveNamesOfTheirOwn(t *testing.T) {
 	seen := map[string]string{}
 	long := strings.Repeat("x", 255)
 	for _, work := range []string{"q", "quorum.q", "classic.q", "sha256.q", long, long[1:], long[:254] + "y"} {
-		for _, kind := range []Type{Quorum, Classic} {
+		for _, kind := range []QueueType{Quorum, Classic} {
 			name := NewMessageTTL(kind, false).queue(work)
 			if len(name) > 255 {
 				t.Errorf("%s: %d bytes", work, len(name))
@@ -131,14 +132,14 @@ func TestMessageTTLQueuesHaveNamesOfTheirOwn(t *testing.T) {
 }
 
 func TestImpossibleWaysAreRefused(t *testing.T) {
-	for _, d := range []time.Duration{0, -time.Second, 1, time.Millisecond + 1, longest + time.Millisecond} {
+	for _, d := range []time.Duration{0, -time.Second, 1, time.Millisecond + 1, policy.LongestDelay + time.Millisecond} {
 		if _, err := NewLevels(Quorum, time.Second, d); err == nil {
 			t.Errorf("a level of %s was taken", d)
 		}
 		if _, err := NewFixed(Quorum, d); err == nil {
 			t.Errorf("a fixed delay of %s was taken", d)
 		}
-		if _, err := NewDynamic(d); err == nil && d < longest {
+		if _, err := NewDynamic(d); err == nil && d < policy.LongestDelay {
 			t.Errorf("a step of %s was taken", d)
 		}
 	}

@@ -1,0 +1,98 @@
+package delay
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// Bits is the number of levels: 28, as NServiceBus and Celery use, for delays of 3 days in units
+// of 1 ms, and of 8.5 years in units of 1 s.
+const Bits = 28
+
+// Ladder waits on a ladder of queues that work queues share, one per bit of the delay. A message
+// whose routing key has bit n set waits 2ⁿ units in the queue of level n; the others skip it. Either
+// goes on to the exchange of the level below.
+//
+// The routing key is the bits, highest first, and then the work queue: "0.0.1.0.1.orders.created"
+// with five levels waits 5 units. Exchanges between the levels are of type topic; the last one is
+// internal and knows the lane queue of each work queue (DuePerQueue), and what has none is parked.
+type Ladder struct{ unit time.Duration }
+
+// NewLadder makes a ladder. unit is a number of whole milliseconds, from 1 ms to 1 s.
+func NewLadder(unit time.Duration) (*Ladder, error) {
+	if unit < time.Millisecond || unit > time.Second || unit%time.Millisecond != 0 {
+		return nil, fmt.Errorf("a unit of %s is not a number of whole milliseconds from 1 ms to 1 s", unit)
+	}
+	return &Ladder{unit}, nil
+}
+
+// Limits implements Way.
+func (l *Ladder) Limits() Limits {
+	return Limits{Name: "binary", Longest: (1<<Bits - 1) * l.unit, Step: l.unit, ChangesRoutingKey: true,
+		Survives: "a restart of RabbitMQ and the loss of a minority of its nodes",
+		Declares: fmt.Sprintf("%d queues and %d exchanges, for all work queues together, and one queue for each work queue; a message passes one queue per bit that is set in its delay", Bits, Bits+1)}
+}
+
+// level is the name of a level's queue and of the exchange before it.
+func (l *Ladder) level(n int) string {
+	return fmt.Sprintf(wire.DelayPrefix+"binary.%s.%02d", l.unit, n)
+}
+
+// out is the exchange after the last level, bound to the lane queue of each work queue.
+func (l *Ladder) out() string { return fmt.Sprintf(wire.DelayPrefix+"binary.%s.lane", l.unit) }
+
+// Topology implements Way.
+func (l *Ladder) Topology(queue string) Topology {
+	t := DuePerQueue(queue).With(Topology{Exchanges: []Exchange{{Name: l.out(), Kind: amqp.ExchangeTopic, Internal: true, Args: amqp.Table{"alternate-exchange": wire.ExchangeParked}}}})
+	below := l.out()
+	for n := range Bits {
+		name := l.level(n)
+		before := strings.Repeat("*.", Bits-1-n)
+		t = t.With(Topology{
+			Exchanges: []Exchange{Own(name, amqp.ExchangeTopic)},
+			Queues:    []Queue{{Name: name, Args: AtLeastOnce(below, l.unit<<n)}},
+			Bindings: []Binding{
+				{From: name, Key: before + "1.#", ToQueue: name},
+				{From: name, Key: before + "0.#", ToExchange: below},
+			},
+		})
+		below = name
+	}
+	return t.With(Topology{Bindings: []Binding{{From: l.out(), Key: strings.Repeat("*.", Bits) + destination(queue), ToQueue: wire.LaneQueue(queue)}}})
+}
+
+// Ticket implements Way.
+func (l *Ladder) Ticket(queue string, wait time.Duration) (Ticket, error) {
+	if wait > l.Limits().Longest {
+		return Ticket{}, fmt.Errorf("a delay of %s is longer than %s, the longest with a unit of %s", policy.FormatDuration(wait), policy.FormatDuration(l.Limits().Longest), l.unit)
+	}
+	n := (wait + l.unit - 1) / l.unit
+	var key strings.Builder
+	highest := 0
+	for bit := Bits - 1; bit >= 0; bit-- {
+		if n>>bit&1 == 1 {
+			highest = max(highest, bit)
+			key.WriteString("1.")
+		} else {
+			key.WriteString("0.")
+		}
+	}
+	key.WriteString(destination(queue))
+	return Ticket{Exchange: l.level(highest), RoutingKey: key.String(), Delay: n * l.unit}, nil
+}
+
+// destination is the work queue's name as the end of a routing key: as it is, or
+// a hash where it is too long or would mean something to a topic exchange.
+func destination(queue string) string {
+	room := 255 - 2*Bits
+	if strings.ContainsAny(queue, "*#") {
+		room = 0
+	}
+	return NameIn(queue, room)
+}

@@ -1,0 +1,101 @@
+package delay
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// Native leaves the waiting to the work queue itself: the delayed retry of RabbitMQ 4.3's quorum
+// queues. It rejects with requeue. A nack would not count as a failure: RabbitMQ 4.3 delivers such a
+// message again for ever, at the shortest delay. [measured on 4.3.6]
+type Native struct{}
+
+// Limits implements Way.
+func (Native) Limits() Limits {
+	return Limits{Name: "native", Longest: 24 * 24 * time.Hour, Linear: true, QueueCounts: true,
+		Survives: "a restart of RabbitMQ and the loss of a minority of its nodes",
+		Declares: "nothing: the work queue itself has the arguments or a policy",
+		Needs:    "RabbitMQ 4.3; older ones accept the arguments and ignore them", Since: [2]int{4, 3}}
+}
+
+// NativeArguments are those of a work queue that delays its messages: min after the first failure, min
+// more after each further one, and max at most.
+func NativeArguments(min, max time.Duration) amqp.Table {
+	return amqp.Table{"x-queue-type": "quorum", "x-delayed-retry-type": "failed",
+		"x-delayed-retry-min": min.Milliseconds(), "x-delayed-retry-max": max.Milliseconds(),
+		// RabbitMQ 4 drops what passes its own limit, 20, when there is no
+		// dead-letter exchange; the policy says how many attempts there are.
+		"x-delivery-limit": NoLimit}
+}
+
+// Topology implements Way.
+func (Native) Topology(string) Topology { return Parked() }
+
+// Ticket implements Way.
+func (Native) Ticket(_ string, wait time.Duration) (Ticket, error) {
+	return Ticket{Requeue: true, Delay: wait}, nil
+}
+
+// Plugin waits in one exchange of the plugin rabbitmq_delayed_message_exchange, which is bound to
+// redrive.due: a message is retried to the queue that it failed in, never to one that a header names.
+//
+// For RabbitMQ a message that the plugin delays has no queue: if it is mandatory, RabbitMQ returns
+// it as unroutable, and an alternate exchange of the delayed one would get a copy at once.
+// [measured with plugin 3.10.2 on RabbitMQ 3.10.8] So it is published without mandatory. One whose
+// queue no longer exists when it comes due goes from redrive.due to redrive.parked.
+type Plugin struct{}
+
+// longestPlugin is the plugin's limit, in milliseconds an unsigned 32 bit number.
+const longestPlugin = math.MaxUint32 * time.Millisecond
+
+// Limits implements Way.
+func (Plugin) Limits() Limits {
+	return Limits{Name: "delayed-exchange", Longest: longestPlugin, Step: time.Millisecond, DropsWhenFull: true, ChangesRoutingKey: true,
+		Survives: "a clean restart of RabbitMQ; not the loss of its node, and a crash can lose the latest messages",
+		Declares: "one exchange, for all work queues together; each waiting message takes some 10 KB of RabbitMQ's memory",
+		Needs:    "the plugin rabbitmq_delayed_message_exchange, whose last builds are for RabbitMQ 4.2"}
+}
+
+// Topology implements Way.
+func (Plugin) Topology(queue string) Topology {
+	return Due(queue).With(Topology{
+		Exchanges: []Exchange{{Name: wire.ExchangeDelayed, Kind: "x-delayed-message", Args: amqp.Table{"x-delayed-type": amqp.ExchangeFanout, "alternate-exchange": wire.ExchangeDelayed}}},
+		Bindings:  []Binding{{From: wire.ExchangeDelayed, ToExchange: wire.ExchangeDue}},
+	})
+}
+
+// Ticket implements Way.
+func (Plugin) Ticket(queue string, wait time.Duration) (Ticket, error) {
+	if wait > longestPlugin {
+		return Ticket{}, fmt.Errorf("a delay of %s is longer than %s, the plugin's longest", policy.FormatDuration(wait), policy.FormatDuration(longestPlugin))
+	}
+	ms := (wait + time.Millisecond - 1) / time.Millisecond
+	return Ticket{Exchange: wire.ExchangeDelayed, RoutingKey: queue, Delay: ms * time.Millisecond, Unchecked: true,
+		Headers: amqp.Table{"x-delay": int64(ms)}}, nil
+}
+
+// Report leaves the waiting to the Redrive service: it publishes to redrive.failures.
+type Report struct{}
+
+// Limits implements Way.
+func (Report) Limits() Limits {
+	return Limits{Name: "service", Longest: policy.LongestDelay, Step: time.Microsecond, ServiceDecides: true,
+		Survives: "whatever the service's store does",
+		Declares: "nothing: the service declares what it needs",
+		Needs:    "the Redrive service, with a policy that matches the queue, and names it exactly unless the queue is enrolled"}
+}
+
+// Topology implements Way. The service declares the exchange of reports: until it has started
+// once, reports cannot be published.
+func (Report) Topology(string) Topology { return Parked() }
+
+// Ticket implements Way.
+func (Report) Ticket(queue string, wait time.Duration) (Ticket, error) {
+	return Ticket{Exchange: wire.ExchangeFailures, RoutingKey: queue, Delay: wait}, nil
+}
