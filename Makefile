@@ -30,8 +30,11 @@ release:
 	GO="$(GO)" scripts/release $(PLATFORMS)
 
 run: build
-	@[ -n "$(BROKERS)" ] || scripts/install rabbitmq
+ifeq ($(BROKERS),)
+	@scripts/install rabbitmq && $(GO) build -o bin/brokers ./test/brokers && bin/brokers -demo bin/redrive demo
+else
 	@REDRIVE_DEMO_BROKER_URL="$(BROKERS)" bin/redrive demo
+endif
 
 # Packages whose tests start no server. Go remembers their results until they change.
 SERVERS = testenv/(brokertest|rabbitnode|redisnode)|internal/server/servertest

@@ -247,10 +247,10 @@ func (p *program) demo() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "demo",
 		Short: "Show the service at work on an example shop",
-		Long: `Show the service at work: a private RabbitMQ on loopback, three queues, a
-consumer whose upstream goes down and recovers, and one message that no consumer can
-process. At the end it stops everything it started, deletes its queues (redrive-demo.*)
-and accounts for every message. It needs RabbitMQ installed, or --broker.`,
+		Long: `Show the service at work on a RabbitMQ: three queues, a consumer whose upstream goes
+down and recovers, and one message that no consumer can process. At the end it stops
+everything it started, deletes its queues (redrive-demo.*) and accounts for every
+message. With REDRIVE_DEMO_MANAGEMENT_URL the service uses RabbitMQ's management API.`,
 		Args: exactArgs(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if length < 0 || length > 0 && length < 10*time.Second {
@@ -259,17 +259,17 @@ and accounts for every message. It needs RabbitMQ installed, or --broker.`,
 			if hasSecret(broker) {
 				return fmt.Errorf("--broker has a password, and every user of the machine can read arguments: put the URL into REDRIVE_DEMO_BROKER_URL: %w", errUsage)
 			}
-			if broker = cmp.Or(broker, p.getenv("REDRIVE_DEMO_BROKER_URL")); broker != "" {
-				if err := config.CheckBroker(broker); err != nil {
-					return fmt.Errorf("the URL in --broker or REDRIVE_DEMO_BROKER_URL %v: %w", err, errUsage)
-				}
+			broker = cmp.Or(broker, p.getenv("REDRIVE_DEMO_BROKER_URL"), "amqp://guest:guest@localhost:5672/")
+			if err := config.CheckBroker(broker); err != nil {
+				return fmt.Errorf("the URL in --broker or REDRIVE_DEMO_BROKER_URL %v: %w", err, errUsage)
 			}
 			f, isFile := p.out.(*os.File)
-			return demo.Run(c.Context(), demo.Options{Broker: broker, For: length, Out: p.out, Terminal: isFile && term.IsTerminal(int(f.Fd())), Version: p.build.Version})
+			return demo.Run(c.Context(), demo.Options{Broker: broker, Management: p.getenv("REDRIVE_DEMO_MANAGEMENT_URL"), For: length,
+				Out: p.out, Terminal: isFile && term.IsTerminal(int(f.Fd())), Version: p.build.Version})
 		},
 	}
 	c.Flags().DurationVar(&length, "for", 0, "how long to run, about; left out: until Ctrl-C")
-	c.Flags().StringVar(&broker, "broker", "", "use this broker (an AMQP URL without secrets; or REDRIVE_DEMO_BROKER_URL)")
+	c.Flags().StringVar(&broker, "broker", "", "an AMQP URL without secrets, or REDRIVE_DEMO_BROKER_URL; left out: this machine's")
 	return c
 }
 

@@ -14,6 +14,8 @@ import (
 	"sync"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
+
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/hint"
@@ -22,7 +24,6 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/policy"
-	"github.com/redrive-mq/redrive/testenv/rabbitnode"
 )
 
 // ErrUnaccounted is returned when messages are missing or were processed twice.
@@ -30,8 +31,8 @@ var ErrUnaccounted = errors.New("not every message is accounted for")
 
 // Options of a demo.
 type Options struct {
-	Broker     string        // an AMQP URL; "" starts a private RabbitMQ
-	Management string        // the URL of its management API, where it is not the usual one
+	Broker     string        // an AMQP URL
+	Management string        // the URL of its management API; "": without
 	For        time.Duration // 0: until it is interrupted
 	Out        io.Writer
 	Terminal   bool // Out is a terminal
@@ -62,25 +63,20 @@ func longest() time.Duration {
 
 // Run shows the demo, ends all that it started, and deletes all that it made.
 func Run(ctx context.Context, o Options) (err error) {
+	conn, err := amqp.Dial(o.Broker)
+	if err != nil {
+		return hint.Errorf("start one, such as `docker run -p 5672:5672 rabbitmq:4`, or name yours with --broker",
+			"no RabbitMQ for the demo: %w", err)
+	}
+	defer conn.Close()
 	data, err := os.MkdirTemp("", "redrive-demo-")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(data)) }()
-	url, management := o.Broker, o.Management
-	if url == "" {
-		fmt.Fprintln(o.Out, "starting a private RabbitMQ on loopback …")
-		node, err := rabbitnode.Start(ctx, rabbitnode.Options{})
-		if err != nil {
-			return err
-		}
-		defer node.Stop()
-		url, management = node.URL(), node.Management()
-	}
-
 	d := newDisplay(o.Out, o.Terminal)
 	c := config.Default()
-	c.Broker.URL, c.Broker.Management = url, management
+	c.Broker.URL, c.Broker.Management = o.Broker, o.Management
 	c.Store.Disk, c.Listen = filepath.Join(data, "store"), freeAddress(c.Listen)
 	c.Policies, c.Throttle = policies(), limits()
 	schema := filepath.Join(data, "invoice.proto")
@@ -105,7 +101,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err := until(ctx, 30*time.Second, func() bool { return len(service.Problems()) == 0 }); err != nil {
 		return fmt.Errorf("the service is not ready: %v", service.Problems())
 	}
-	s, err := openShop(ctx, url, d.say)
+	s, err := openShop(ctx, conn, d.say)
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,8 @@
 // expected on port 15672 of the same host, or as MANAGEMENT names it in the same
 // order) it starts nothing and uses those.
 //
+// With -demo before the command it starts only the version that is installed, as it is, for `make run`.
+//
 // Its nodes speak TLS too, with certificates of an authority made for them, which the
 // command trusts by SSL_CERT_FILE. Which tests use it, brokertest.TLSEnv says.
 package main
@@ -33,6 +35,9 @@ func main() { os.Exit(run(os.Args[1:])) }
 func run(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	if args[0] == "-demo" {
+		return runDemo(ctx, args[1:])
+	}
 	list := brokertest.Given(os.Getenv("BROKERS"), os.Getenv("MANAGEMENT"))
 	var nodes []*rabbitnode.Node
 	if len(list) == 0 {
@@ -81,6 +86,30 @@ func run(args []string) int {
 		return fail(err)
 	}
 	return 0
+}
+
+// runDemo runs a command that shows the demo, on a node of its own.
+func runDemo(ctx context.Context, args []string) int {
+	fmt.Println("starting a private RabbitMQ on loopback …")
+	n, err := rabbitnode.Start(ctx, rabbitnode.Options{})
+	if err != nil {
+		return fail(err)
+	}
+	defer n.Stop()
+	// Ctrl-C reaches the command by itself, and a second signal would kill it.
+	ending, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	c := exec.CommandContext(ending, args[0], args[1:]...)
+	c.Cancel = func() error { return c.Process.Signal(syscall.SIGTERM) }
+	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
+	c.Env = append(os.Environ(), "REDRIVE_DEMO_BROKER_URL="+n.URL(), "REDRIVE_DEMO_MANAGEMENT_URL="+n.Management())
+	if err := c.Run(); err != nil && c.ProcessState == nil {
+		return fail(err)
+	}
+	if c.ProcessState.ExitCode() < 0 { // it was killed
+		return 1
+	}
+	return c.ProcessState.ExitCode()
 }
 
 // ended finds why parts of RabbitMQ ended, without which tests fail that have done nothing wrong.

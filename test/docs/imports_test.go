@@ -60,7 +60,7 @@ const (
 // Who imports whom. may is what a package imports of this module, not is what it never imports.
 func TestImports(t *testing.T) {
 	all := listed(t)
-	isEquipment := regexp.MustCompile(`/(\w+test|internal/demo)\b`) // the demo starts a RabbitMQ
+	isEquipment := regexp.MustCompile(`/\w+test\b`)
 	for _, rule := range []struct{ why, of, may, not string }{
 		{"policy is arithmetic", `policy`, `-`, `\..*/|^net/http$|^math/rand`},
 		{"the basis knows nothing above it", basis, basis, `-`},

@@ -1,4 +1,4 @@
-// Package rabbitnode runs a private RabbitMQ node on loopback, for the demo and
+// Package rabbitnode runs a private RabbitMQ node on loopback, for `make run` and
 // the tests: away from the standard ports, in a folder of its own, reading no
 // configuration of the machine, and gone when its owner is, however that ends.
 package rabbitnode
