@@ -3,10 +3,10 @@
 //
 //	api.go          what an API is made of, how a request reaches its route, and the document of all
 //	types.go        bodies that only the API has
-//	middleware.go   headers and limits of every request, how many at once, and the base path
+//	middleware.go   headers and limits of every request, how many at once, and the base path; errors as
+//	                they are sent
 //	routes.go       the routes: what is shown, the stream of changes, acting on named messages, queues and
 //	                many messages, who calls, and what has many bytes: bodies, export, import
-//	problem.go      errors as they are sent
 //	client.go       the client
 package httpapi
 

@@ -7,8 +7,7 @@
 //	pending.go  what was parked since the ledger was last read; what a route has to send, and when, also by
 //	            its quiet hours: pure, time is passed in
 //	message.go  the text of a notification, and hostile text made harmless
-//	services.go where to send: a row for each service
-//	client.go   the HTTP client, which dials no private addresses
+//	services.go where to send: a row for each service; the HTTP client, which dials no private addresses
 //
 // A route whose service does not answer keeps its pending notifications, and continues to
 // count. It delays no message, and does not delay the end of the service.

@@ -6,7 +6,7 @@
 //	respond.go    from a handler's view to a response: errors, loading, headers
 //	format.go     how values are shown: times, sizes, charts, texts that may be hostile
 //	messages.go pages.go  the pages
-//	act.go edit.go        what people do
+//	act.go                what people do
 //
 // Everything goes through the console, which checks what the caller may do. Nothing here does: the
 // page only does not offer what a caller may not do.

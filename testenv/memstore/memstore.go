@@ -34,7 +34,7 @@ type state struct {
 	used     map[string]uint64      // when something was last counted of a queue: counted then
 	counted  uint64
 	opened   []*Store
-	terms    map[string]lead // of what there is a leader, see replicas.go
+	terms    map[string]lead // of what there is a leader, see Lead
 }
 
 type entry struct {

@@ -6,8 +6,8 @@
 //	writebatch.go   the writes of one synced commit; counters are added in the same commit; ids of the
 //	                newest batches, by which redelivered messages are recognized
 //	claim.go        what is in memory of each queue, and was counted; due records, claimed and finished
-//	change.go       people's actions, and the side table in the same commit
-//	entries.go      the side table; queues and discarded messages whose time is over
+//	change.go       people's actions, and the side table in the same commit; queues and discarded messages
+//	                whose time is over
 //	iterate.go      searches, over many stretches of keys in one order
 //	ledger.go       the account of every message; error groups
 //	history.go      what ended, in files beside the database
@@ -16,7 +16,7 @@
 //
 // When the disk fails: witness.go knows how many commits were synced, so that a store which lacks
 // some is refused; damage.go reads past damaged blocks, reports and remembers them; salvage.go
-// saves what can be read to a new store (blobs.go: large records), and counts again.
+// saves what can be read to a new store (large records too), and counts again.
 package diskstore
 
 import (

@@ -11,10 +11,10 @@
 //	add.go           a batch in one step; one that is tried again is the same one; ids of the newest
 //	                 records, by which redelivered messages are recognized
 //	claim.go         due records, claimed for the scheduler under leases
-//	change.go        people's actions: lock, edit, write in one step
+//	change.go        people's actions: lock, edit, write in one step; the side table; queues and discarded
+//	                 messages whose time is over
 //	scan.go          searches
 //	ledger.go        the account of every message; error groups
-//	entries.go       the side table; queues and discarded messages whose time is over
 //	shared.go        members, leader and announcements of the services
 package redisstore
 
