@@ -6,14 +6,18 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/diskstore"
 	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/memstore"
 )
@@ -230,6 +234,27 @@ func TestAKeptSessionIsKnownToAllReplicas(t *testing.T) {
 			t.Errorf("%d entries of sessions are left", n)
 		}
 	})
+}
+
+// A person stays signed in while one service is restarted with its store on disk.
+func TestASessionOutlastsARestart(t *testing.T) {
+	fs := vfs.NewMem()
+	var cookie *http.Cookie
+	for run := range 2 {
+		kept, err := diskstore.Open("data", diskstore.Options{FS: fs, Log: quiet})
+		must(t, err)
+		g := NewGuard(Config{Required: true, Sessions: kept, Log: quiet})
+		if run == 0 {
+			w := httptest.NewRecorder()
+			must(t, g.beginSession(w, httptest.NewRequest("POST", SignInPath, nil), root, ""))
+			cookie = w.Result().Cookies()[0]
+		}
+		w := request(g.Handler(says), "GET", "/", func(r *http.Request) { r.AddCookie(cookie) })
+		if w.Code != 200 || !strings.HasPrefix(w.Body.String(), "root rabbitmq admin page") {
+			t.Errorf("run %d: %d %s", run, w.Code, w.Body)
+		}
+		must(t, kept.Close())
+	}
 }
 
 func entries(t *testing.T, m *memstore.Member, prefix string) (n int) {
