@@ -165,7 +165,8 @@ func TestTags(t *testing.T) {
 
 // Of several tags the highest role counts, in whatever order, with its own queues.
 func TestTheHighestRoleOfSeveralTagsCounts(t *testing.T) {
-	u := NewUsers(nil, "/", map[string]Grant{"see": {Role: Viewer}, "shop": {Operator, []string{"orders.*"}}, "post": {Operator, []string{"mail"}}, "all": {Role: Operator}}, shelf{})
+	u := NewUsers(nil, "/", map[string]Grant{"see": {Role: Viewer}, "shop": {Operator, []string{"orders.*"}},
+		"post": {Operator, []string{"mail"}}, "all": {Role: Operator}}, shelf{})
 	for text, want := range map[string]Grant{
 		"": {}, "none": {}, "see": {Role: Viewer}, "see shop": {Operator, []string{"orders.*"}}, "shop see": {Operator, []string{"orders.*"}},
 		"shop post": {Operator, []string{"orders.*", "mail"}}, "shop all": {Role: Operator}, "all shop": {Role: Operator},
@@ -417,7 +418,10 @@ func TestWhoSignedInBeforeARestartIsNotHeldUpByOthers(t *testing.T) {
 		name, from string
 		kept       store.SideTable
 		in         bool
-	}{{"alice", proxy, kept, true}, {"ALICE", proxy, kept, true}, {"alice", "192.0.2.2", kept, false}, {"alice", proxy, memstore.New(), false}} {
+	}{
+		{"alice", proxy, kept, true}, {"ALICE", proxy, kept, true},
+		{"alice", "192.0.2.2", kept, false}, {"alice", proxy, memstore.New(), false},
+	} {
 		u := started(c.kept)
 		for i := range 150 {
 			_, _ = u.SignIn(t.Context(), "user"+strconv.Itoa(i), "wrong", c.from)

@@ -267,12 +267,15 @@ message. With REDRIVE_DEMO_MANAGEMENT_URL the service uses RabbitMQ's management
 				return fmt.Errorf("the URL in --broker or REDRIVE_DEMO_BROKER_URL %v: %w", err, errUsage)
 			}
 			f, isFile := p.out.(*os.File)
-			return demo.Run(c.Context(), demo.Options{Broker: broker, Management: p.getenv("REDRIVE_DEMO_MANAGEMENT_URL"), For: length,
-				Out: p.out, Terminal: isFile && term.IsTerminal(int(f.Fd())), Version: p.build.Version})
+			return demo.Run(c.Context(), demo.Options{
+				Broker: broker, Management: p.getenv("REDRIVE_DEMO_MANAGEMENT_URL"), For: length,
+				Out: p.out, Terminal: isFile && term.IsTerminal(int(f.Fd())), Version: p.build.Version,
+			})
 		},
 	}
 	c.Flags().DurationVar(&length, "for", 0, "how long to run, about; left out: until Ctrl-C")
-	c.Flags().StringVar(&broker, "broker", "", "an AMQP URL without secrets, or REDRIVE_DEMO_BROKER_URL; left out: this machine's")
+	c.Flags().StringVar(&broker, "broker", "",
+		"an AMQP URL without secrets, or REDRIVE_DEMO_BROKER_URL; left out: this machine's")
 	return c
 }
 
