@@ -31,7 +31,9 @@ release:
 
 run: build
 ifeq ($(BROKERS),)
-	@scripts/install rabbitmq && $(GO) build -o bin/brokers ./test/brokers && bin/brokers -demo bin/redrive demo
+	@scripts/install rabbitmq
+	@$(GO) build -o bin/brokers ./test/brokers
+	@bin/brokers -demo bin/redrive demo
 else
 	@REDRIVE_DEMO_BROKER_URL="$(BROKERS)" bin/redrive demo
 endif
