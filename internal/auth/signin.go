@@ -198,6 +198,7 @@ func LocalPath(to string) string {
 type sessions struct {
 	kept  store.SideTable
 	begun atomic.Int64 // since the service started
+	using atomic.Bool  // a use is being written. On a full disk that waits, and other requests go on without.
 }
 
 // session is stored as JSON: its fields' names never change.
@@ -255,7 +256,8 @@ func (s *sessions) get(ctx context.Context, id string) (v session, ok bool, err 
 	if err != nil || v.over(now) {
 		return session{}, false, err
 	}
-	if idle := now.Add(sessionIdle); idle.Sub(v.Idle) >= usedEvery {
+	if idle := now.Add(sessionIdle); idle.Sub(v.Idle) >= usedEvery && s.using.CompareAndSwap(false, true) {
+		defer s.using.Store(false)
 		if err := s.use(ctx, id, idle); err != nil {
 			return session{}, false, err
 		}

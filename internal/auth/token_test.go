@@ -264,6 +264,40 @@ func entries(t *testing.T, m *memstore.Member, prefix string) (n int) {
 	return n
 }
 
+// stuck is a side table on a full disk: what is written waits.
+type stuck struct {
+	store.SideTable
+	writes chan struct{}
+}
+
+func (s stuck) PutEntries(context.Context, []store.Entry) error {
+	s.writes <- struct{}{}
+	return nil
+}
+
+// While the disk is full a person who is signed in still sees the page.
+func TestAFullDiskEndsNoSession(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kept := shelf{}
+		s := sessions{kept: kept}
+		id, err := s.begin(t.Context(), root, "")
+		must(t, err)
+		time.Sleep(time.Hour)
+		full := stuck{kept, make(chan struct{})}
+		s.kept = full
+		waits := make(chan error)
+		go func() { _, _, err := s.get(t.Context(), id); waits <- err }()
+		synctest.Wait()
+		for range 3 {
+			if v, ok, err := s.get(t.Context(), id); !ok || err != nil || v.Caller.Name != "root" {
+				t.Errorf("%v %t %v", v.Caller, ok, err)
+			}
+		}
+		<-full.writes // there is room
+		must(t, <-waits)
+	})
+}
+
 // A request that is under way while somebody signs out does not bring the session back.
 func TestASessionThatHasEndedIsNotWrittenAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
