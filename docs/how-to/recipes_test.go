@@ -250,7 +250,10 @@ func (r recipe) migrate(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node, r
 
 	publish("late")
 	brokertest.Eventually(t, "all succeeded", func() bool { return a.sum(a.done) >= 3*each })
-	brokertest.Eventually(t, "nothing is left", func() bool { return v.Messages(work) == 0 })
+	// Not from the management API: that of a busy 3.10.8 may have lost a queue's statistics, and answers 500.
+	brokertest.Eventually(t, "nothing is left", func() bool {
+		return strings.Contains("\n"+rabbitmqctl(t, v, n, "rabbitmqctl list_queues name messages"), "\n"+work+"\t0\n")
+	})
 	brokertest.Eventually(t, "the recipe's queues are gone", func() bool {
 		return len(recipeQueues(t, v, n, "rabbitmqctl list_queues name messages")) == 0
 	})
