@@ -388,8 +388,8 @@ func (m *Move) lookAtSources(ctx context.Context) ([]*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := newRoutes(queues, bindings, exchanges, policies)
-	sources, seen := r.sourcesOf(m.From), map[string]*Source{}
+	r := management.NewRoutes(queues, bindings, exchanges, policies)
+	sources, seen := sourcesOf(r, m.From), map[string]*Source{}
 	for _, q := range sources {
 		q.grew = time.Now()
 		if was := m.sources[q.Queue]; was != nil && was.Messages >= q.Messages {
@@ -446,140 +446,11 @@ func writeSources(w io.Writer, from string, sources []*Source) {
 	}
 }
 
-// routes are where messages go in a virtual host, as far as RabbitMQ shows it.
-type routes struct {
-	queues   map[string]*management.QueueState
-	bindings map[string][]management.Binding // by source
-	types    map[string]string               // by exchange
-	other    map[string]string               // alternate exchanges
-	keys     map[string][]string             // routing keys of a queue's messages, as far as known
-}
-
-func newRoutes(queues []management.QueueState, bindings []management.Binding, exchanges []management.Exchange, policies []management.Policy) *routes {
-	r := &routes{queues: map[string]*management.QueueState{}, bindings: map[string][]management.Binding{}, types: map[string]string{},
-		other: map[string]string{}, keys: map[string][]string{}}
-	for i := range queues {
-		r.queues[queues[i].Name] = &queues[i]
-		r.keys[queues[i].Name] = []string{queues[i].Name}
-	}
-	for _, b := range bindings {
-		if b.Source == "" {
-			continue // the default exchange: each queue by its name
-		}
-		r.bindings[b.Source] = append(r.bindings[b.Source], b)
-		if b.DestinationType == "queue" {
-			r.add(b.Destination, b.RoutingKey)
-		}
-	}
-	for _, e := range exchanges {
-		r.types[e.Name] = e.Type
-		if p := management.PolicyNamed(policies, e.Policy); p != nil {
-			r.other[e.Name], _ = p.Definition["alternate-exchange"].(string)
-		}
-		if to, ok := e.Arguments["alternate-exchange"].(string); ok {
-			r.other[e.Name] = to
-		}
-	}
-	for again := true; again; { // keys travel with dead letters
-		again = false
-		for name := range r.queues {
-			to, _, keys := r.deadLetters(name)
-			for t := range to {
-				again = r.add(t, keys...) || again
-			}
-		}
-	}
-	return r
-}
-
-func (r *routes) add(queue string, keys ...string) (added bool) {
-	for _, k := range keys {
-		if !slices.Contains(r.keys[queue], k) {
-			r.keys[queue], added = append(r.keys[queue], k), true
-		}
-	}
-	return added
-}
-
-// deadLetters returns the queues and exchanges that a queue's dead letters reach, and their keys.
-func (r *routes) deadLetters(queue string) (to, through map[string]bool, keys []string) {
-	to, through = map[string]bool{}, map[string]bool{}
-	exchange, ok := r.queues[queue].Setting("dead-letter-exchange").(string)
-	if !ok {
-		return to, through, nil
-	}
-	keys = r.keys[queue]
-	if key, ok := r.queues[queue].Setting("dead-letter-routing-key").(string); ok {
-		keys = []string{key}
-	}
-	r.follow(exchange, keys, to, through, map[string]bool{})
-	return to, through, keys
-}
-
-// follow adds where messages with these keys go. seen ends circles of exchanges.
-func (r *routes) follow(exchange string, keys []string, to, through, seen map[string]bool) {
-	if exchange == "" {
-		for _, k := range keys {
-			if r.queues[k] != nil {
-				to[k] = true
-			}
-		}
-		return
-	}
-	at := exchange + "\x00" + strings.Join(keys, "\x00")
-	if seen[at] {
-		return
-	}
-	seen[at], through[exchange] = true, true
-	kind, routed := r.types[exchange], map[string]bool{}
-	for _, b := range r.bindings[exchange] {
-		taken := slices.DeleteFunc(slices.Clone(keys), func(k string) bool { return !matches(kind, b.RoutingKey, k) })
-		for _, k := range taken {
-			routed[k] = slices.Contains([]string{"direct", "fanout", "topic"}, kind) && !wild(k)
-		}
-		switch {
-		case len(taken) == 0:
-		case b.DestinationType == "queue":
-			to[b.Destination] = true
-		default:
-			r.follow(b.Destination, taken, to, through, seen)
-		}
-	}
-	unrouted := slices.DeleteFunc(slices.Clone(keys), func(k string) bool { return routed[k] })
-	if other := r.other[exchange]; other != "" && len(unrouted) > 0 {
-		r.follow(other, unrouted, to, through, seen)
-	}
-}
-
-// wild reports whether a key is a pattern, of a topic binding: it stands for any that matches.
-func wild(key string) bool { return strings.ContainsAny(key, "*#") }
-
-// matches reports whether a message with that key may take a binding.
-func matches(kind, bound, key string) bool {
-	switch kind {
-	case "direct":
-		return bound == key
-	case "topic":
-		return wild(key) || matchesTopic(strings.Split(bound, "."), strings.Split(key, "."))
-	}
-	return true
-}
-
-func matchesTopic(pattern, key []string) bool {
-	switch {
-	case len(pattern) == 0:
-		return len(key) == 0
-	case pattern[0] == "#":
-		return matchesTopic(pattern[1:], key) || len(key) > 0 && matchesTopic(pattern, key[1:])
-	}
-	return len(key) > 0 && (pattern[0] == "*" || pattern[0] == key[0]) && matchesTopic(pattern[1:], key[1:])
-}
-
 // grow adds queues to a set, until joins reports true for no other.
-func (r *routes) grow(set map[string]bool, joins func(queue string) bool) {
+func grow(r *management.Routes, set map[string]bool, joins func(queue string) bool) {
 	for again := true; again; {
 		again = false
-		for name := range r.queues {
+		for name := range r.Queues {
 			if !set[name] && joins(name) {
 				set[name], again = true, true
 			}
@@ -588,12 +459,12 @@ func (r *routes) grow(set map[string]bool, joins func(queue string) bool) {
 }
 
 // sourcesOf finds the sources of a queue, sorted by name.
-func (r *routes) sourcesOf(queue string) (all []*Source) {
+func sourcesOf(r *management.Routes, queue string) (all []*Source) {
 	to, through := map[string]map[string]bool{}, map[string]map[string]bool{}
 	sources := map[string]bool{}
-	for name, q := range r.queues {
+	for name, q := range r.Queues {
 		var keys []string
-		to[name], through[name], keys = r.deadLetters(name)
+		to[name], through[name], keys = r.DeadLetters(name)
 		if q.Setting("dead-letter-exchange") == "" && name != queue && slices.Contains(keys, queue) {
 			sources[name] = true
 		}
@@ -606,9 +477,9 @@ func (r *routes) sourcesOf(queue string) (all []*Source) {
 		}
 		return false
 	}
-	r.grow(sources, func(name string) bool { return name != queue && leadsTo(name, sources) })
+	grow(r, sources, func(name string) bool { return name != queue && leadsTo(name, sources) })
 	fed := map[string]bool{queue: true} // by the queue, directly or through others
-	r.grow(fed, func(name string) bool {
+	grow(r, fed, func(name string) bool {
 		for from := range fed {
 			if to[from][name] {
 				return true
@@ -622,7 +493,7 @@ func (r *routes) sourcesOf(queue string) (all []*Source) {
 		maps.Copy(ours, through[name])
 	}
 	for _, name := range slices.Sorted(maps.Keys(sources)) {
-		q := r.queues[name]
+		q := r.Queues[name]
 		s := &Source{Queue: name, Messages: max(q.Messages, q.Ready+q.Unacked+q.Dead), TTL: q.TTL()}
 		switch {
 		case q.Consumers > 0:
@@ -635,7 +506,7 @@ func (r *routes) sourcesOf(queue string) (all []*Source) {
 				s.FedBy = append(s.FedBy, fmt.Sprintf("dead letters of queue %q", from))
 			}
 		}
-		for exchange, bindings := range r.bindings {
+		for exchange, bindings := range r.Bindings {
 			if !ours[exchange] && slices.ContainsFunc(bindings, func(b management.Binding) bool { return b.DestinationType == "queue" && b.Destination == name }) {
 				s.FedBy = append(s.FedBy, fmt.Sprintf("exchange %q", exchange))
 			}

@@ -1,0 +1,136 @@
+package management
+
+import (
+	"slices"
+	"strings"
+)
+
+// Routes are where messages go in a virtual host, as far as RabbitMQ shows it.
+type Routes struct {
+	Queues   map[string]*QueueState
+	Bindings map[string][]Binding // by source
+	types    map[string]string    // by exchange
+	other    map[string]string    // alternate exchanges
+	keys     map[string][]string  // routing keys of a queue's messages, as far as known
+}
+
+// NewRoutes makes the routes of a virtual host, of which all is given.
+func NewRoutes(queues []QueueState, bindings []Binding, exchanges []Exchange, policies []Policy) *Routes {
+	r := &Routes{Queues: map[string]*QueueState{}, Bindings: map[string][]Binding{}, types: map[string]string{},
+		other: map[string]string{}, keys: map[string][]string{}}
+	for i := range queues {
+		r.Queues[queues[i].Name] = &queues[i]
+		r.keys[queues[i].Name] = []string{queues[i].Name}
+	}
+	for _, b := range bindings {
+		if b.Source == "" {
+			continue // the default exchange: each queue by its name
+		}
+		r.Bindings[b.Source] = append(r.Bindings[b.Source], b)
+		if b.DestinationType == "queue" {
+			r.add(b.Destination, b.RoutingKey)
+		}
+	}
+	for _, e := range exchanges {
+		r.types[e.Name] = e.Type
+		if p := PolicyNamed(policies, e.Policy); p != nil {
+			r.other[e.Name], _ = p.Definition["alternate-exchange"].(string)
+		}
+		if to, ok := e.Arguments["alternate-exchange"].(string); ok {
+			r.other[e.Name] = to
+		}
+	}
+	for again := true; again; { // keys travel with dead letters
+		again = false
+		for name := range r.Queues {
+			to, _, keys := r.DeadLetters(name)
+			for t := range to {
+				again = r.add(t, keys...) || again
+			}
+		}
+	}
+	return r
+}
+
+func (r *Routes) add(queue string, keys ...string) (added bool) {
+	for _, k := range keys {
+		if !slices.Contains(r.keys[queue], k) {
+			r.keys[queue], added = append(r.keys[queue], k), true
+		}
+	}
+	return added
+}
+
+// DeadLetters returns the queues and exchanges that a queue's dead letters reach, and their keys.
+func (r *Routes) DeadLetters(queue string) (to, through map[string]bool, keys []string) {
+	to, through = map[string]bool{}, map[string]bool{}
+	exchange, ok := r.Queues[queue].Setting("dead-letter-exchange").(string)
+	if !ok {
+		return to, through, nil
+	}
+	keys = r.keys[queue]
+	if key, ok := r.Queues[queue].Setting("dead-letter-routing-key").(string); ok {
+		keys = []string{key}
+	}
+	r.follow(exchange, keys, to, through, map[string]bool{})
+	return to, through, keys
+}
+
+// follow adds where messages with these keys go. seen ends circles of exchanges.
+func (r *Routes) follow(exchange string, keys []string, to, through, seen map[string]bool) {
+	if exchange == "" {
+		for _, k := range keys {
+			if r.Queues[k] != nil {
+				to[k] = true
+			}
+		}
+		return
+	}
+	at := exchange + "\x00" + strings.Join(keys, "\x00")
+	if seen[at] {
+		return
+	}
+	seen[at], through[exchange] = true, true
+	kind, routed := r.types[exchange], map[string]bool{}
+	for _, b := range r.Bindings[exchange] {
+		taken := slices.DeleteFunc(slices.Clone(keys), func(k string) bool { return !matches(kind, b.RoutingKey, k) })
+		for _, k := range taken {
+			routed[k] = slices.Contains([]string{"direct", "fanout", "topic"}, kind) && !wild(k)
+		}
+		switch {
+		case len(taken) == 0:
+		case b.DestinationType == "queue":
+			to[b.Destination] = true
+		default:
+			r.follow(b.Destination, taken, to, through, seen)
+		}
+	}
+	unrouted := slices.DeleteFunc(slices.Clone(keys), func(k string) bool { return routed[k] })
+	if other := r.other[exchange]; other != "" && len(unrouted) > 0 {
+		r.follow(other, unrouted, to, through, seen)
+	}
+}
+
+// wild reports whether a key is a pattern, of a topic binding: it stands for any that matches.
+func wild(key string) bool { return strings.ContainsAny(key, "*#") }
+
+// matches reports whether a message with that key may take a binding.
+func matches(kind, bound, key string) bool {
+	switch kind {
+	case "direct":
+		return bound == key
+	case "topic":
+		return wild(key) || matchesTopic(strings.Split(bound, "."), strings.Split(key, "."))
+	}
+	return true
+}
+
+func matchesTopic(pattern, key []string) bool {
+	switch {
+	case len(pattern) == 0:
+		return len(key) == 0
+	case pattern[0] == "#":
+		return matchesTopic(pattern[1:], key) || len(key) > 0 && matchesTopic(pattern, key[1:])
+	}
+	return len(key) > 0 && (pattern[0] == "*" || pattern[0] == key[0]) && matchesTopic(pattern[1:], key[1:])
+}
