@@ -374,9 +374,7 @@ func (b *batcher) next(ctx context.Context) (batch []wire.Delivery, last uint64,
 	b.batch = b.batch[:0]
 	bytes := 0
 	add := func(d *amqp.Delivery) {
-		m := b.frames.repairedHeaders(d.ConsumerTag, d.DeliveryTag)
-		b.batch = append(b.batch, wire.Delivery{Message: Received(d), Redelivered: d.Redelivered,
-			Note: m.note, CannotRepublish: m.cannotRepublish, DuplicateHeader: m.duplicateHeader})
+		b.batch = append(b.batch, b.frames.delivery(d))
 		last = d.DeliveryTag
 		bytes += len(d.Body)
 		b.frames.bodies.remove(len(d.Body))

@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
+
 	"github.com/redrive-mq/redrive/internal/addresses"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -190,6 +192,13 @@ func (c *consumingConn) repairedHeaders(consumer string, tag uint64) headerRepai
 	m := c.repaired[d]
 	delete(c.repaired, d)
 	return m
+}
+
+// delivery returns a delivery with what was repaired in it.
+func (c *consumingConn) delivery(d *amqp.Delivery) wire.Delivery {
+	m := c.repairedHeaders(d.ConsumerTag, d.DeliveryTag)
+	return wire.Delivery{Message: Received(d), Redelivered: d.Redelivered,
+		Note: m.note, CannotRepublish: m.cannotRepublish, DuplicateHeader: m.duplicateHeader}
 }
 
 // forget drops what was repaired for a consumer that has ended, and that repairedHeaders has not taken.

@@ -11,6 +11,7 @@
 //	scheduler.go     what is due in the store: claimed, published, and only then deleted
 //	retrytargets.go  which queues a message may be retried to
 //	sender.go        the only place that publishes retries and forwards
+//	adopted.go       what is taken from dead-letter queues that existed before Redrive
 //
 // Messages are parked in three places: by their verdict (park in verdict.go), because they
 // can never be retried (finishClaims in scheduler.go), and by others (ParkedIntake). The
@@ -190,31 +191,38 @@ func (in *Intake) publishDelayed(ctx context.Context, delayed []delayedMessage) 
 // A second one parks messages from redrive.quarantine, which RabbitMQ failed to deliver to the Intake. On
 // RabbitMQ 3 a publisher can forge all entries of their x-death but the newest, so they prove no queue
 // either.
+//
+// A third kind parks what is taken from dead-letter queues that existed before: see adopted.go.
 type ParkedIntake struct {
 	keeper
-	quarantined bool // consumes redrive.quarantine
-	lostQueue   func(queue string)
-	names       *ReportedNames
+	before    func(wire.Message) wire.Message // nil: messages are decided about as they came
+	decide    func(ctx context.Context, i int, d *wire.Delivery, now time.Time) *store.Record
+	lostQueue func(queue string)
+	names     *ReportedNames
 }
 
 // NewParkedIntake makes a ParkedIntake that stores in s. names bounds the queue names that only
 // its messages give; lostQueue receives each queue that was gone or not bound when a wait in
 // RabbitMQ ended.
 func NewParkedIntake(s store.Store, names *ReportedNames, lostQueue func(queue string), events Listener) *ParkedIntake {
-	return &ParkedIntake{keeper: keeper{store: s, events: events}, names: names, lostQueue: lostQueue}
+	in := &ParkedIntake{keeper: keeper{store: s, events: events}, names: names, lostQueue: lostQueue}
+	in.decide = in.decideParked
+	return in
 }
 
 // NewQuarantineIntake makes a ParkedIntake for redrive.quarantine.
 func NewQuarantineIntake(s store.Store, names *ReportedNames, events Listener) *ParkedIntake {
-	return &ParkedIntake{keeper: keeper{store: s, events: events}, names: names, quarantined: true}
+	in := &ParkedIntake{keeper: keeper{store: s, events: events}, names: names, before: beforeQuarantine}
+	in.decide = in.decideQuarantined
+	return in
 }
 
 // Handle stores a batch, as Intake.Handle does.
 func (in *ParkedIntake) Handle(ctx context.Context, batch []wire.Delivery) error {
-	if in.quarantined {
+	if in.before != nil {
 		batch = slices.Clone(batch)
 		for i := range batch {
-			batch[i].Message = beforeQuarantine(batch[i].Message)
+			batch[i].Message = in.before(batch[i].Message)
 		}
 	}
 	if err := in.begin(ctx, batch); err != nil {
@@ -233,28 +241,32 @@ func (in *ParkedIntake) Handle(ctx context.Context, batch []wire.Delivery) error
 			keep = append(keep, recordToStore{t.rec, i, i})
 			continue
 		}
-		rec := in.decide(ctx, i, &batch[i], now)
+		rec := in.decided(ctx, i, &batch[i], now)
 		keep = append(keep, recordToStore{rec, i, i})
-		if events[i] = parkedEvent(rec); rec.State == store.Waiting {
+		switch events[i] = parkedEvent(rec); {
+		case rec.State == store.Waiting:
 			events[i] = Event{Kind: Waiting, Queue: rec.Queue, ID: rec.ID, Failures: rec.Failures, Reason: rec.Reason, Way: InStore}
+		case rec.Imported:
+			events[i] = Event{Kind: Imported, Queue: rec.Queue, N: 1}
 		}
 	}
 	return in.keep(ctx, keep, events, now)
 }
 
-// decide makes a record: parked, or due now where only a queue's binding was missing.
-// Nothing in a message can make it fail.
-func (in *ParkedIntake) decide(ctx context.Context, i int, d *wire.Delivery, now time.Time) (rec *store.Record) {
+// decided is decide, which nothing in a message can make fail.
+func (in *ParkedIntake) decided(ctx context.Context, i int, d *wire.Delivery, now time.Time) (rec *store.Record) {
 	defer func() {
 		if p := recover(); p != nil {
 			rec = parkUndecided(d, now, p)
 		}
 	}()
-	if in.quarantined {
-		return in.decideQuarantined(ctx, i, d, now)
-	}
+	return in.decide(ctx, i, d, now)
+}
+
+// decideParked makes a record: parked, or due now where only a queue's binding was missing.
+func (in *ParkedIntake) decideParked(ctx context.Context, i int, d *wire.Delivery, now time.Time) *store.Record {
 	m := &d.Message
-	rec, _ = in.record(i, d, now)
+	rec, _ := in.record(i, d, now)
 	rec.Error = headerText(m, wire.HeaderError)
 	switch r := headerText(m, wire.HeaderReason); r {
 	case wire.ReasonRejected, wire.ReasonExpired, wire.ReasonMaxLen, wire.ReasonDeliveryLimit, wire.ReasonReported:

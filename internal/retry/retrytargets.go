@@ -275,7 +275,7 @@ var (
 // decideUnproven decides about a queue that only a report names and that has no retry exchange.
 // The zero Result means that it may be declared one.
 func (t *retryTargets) decideUnproven(queue string) Result {
-	none := Result{Park: fmt.Sprintf("the queue %q is not enrolled: nothing was dead-lettered from it yet, its dead-letter exchange is not redrive, and no policy names it exactly", queue)}
+	none := Result{Park: fmt.Sprintf("the queue %q is not enrolled: nothing was dead-lettered from it yet, its dead-letter exchange is not redrive, and no policy names it exactly; `redrive allow-replays` allows it", queue)}
 	if t.consent == nil {
 		return none
 	}

@@ -58,6 +58,10 @@ func (s *Sender) RemoveRetryExchange(ctx context.Context, queue string) error {
 	return s.publisher.RemoveRetryExchange(ctx, queue)
 }
 
+// Bind declares a queue's retry exchange and binds the queue to it: messages can be retried to it from
+// then on, whoever says that they failed there. It is safe for concurrent use.
+func (s *Sender) Bind(ctx context.Context, queue string) error { return s.targets.bind(ctx, queue) }
+
 // MayRetryTo tells from memory whether messages can be retried to a queue. Where that is not
 // known, a lookup in RabbitMQ begins. It is safe for concurrent use.
 func (s *Sender) MayRetryTo(queue string) (yes, known bool) { return s.targets.lookUpIfUnknown(queue) }

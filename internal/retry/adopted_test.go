@@ -1,0 +1,142 @@
+package retry
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/headers"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/testenv/memstore"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// adoptedOf parks messages from orders.dlq, and returns them as they are stored.
+func adoptedOf(t *testing.T, a Adoption, all ...wire.Delivery) (records []*store.Record) {
+	t.Helper()
+	ctx, s := context.Background(), memstore.New()
+	a.From, a.By = "orders.dlq", "alice"
+	var events []Event
+	in := NewAdoptedIntake(s, nil, a, func(e Event) { events = append(events, e) })
+	if err := in.Connected(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := in.Handle(ctx, all); err != nil {
+		t.Fatal(err)
+	}
+	byBody := map[string]*store.Record{}
+	if err := s.Scan(ctx, store.Range{Body: true}, func(l store.Listed) (bool, error) {
+		byBody[string(l.Record.Message.Body)] = l.Record
+		return true, nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for i, d := range all {
+		r := byBody[string(d.Message.Body)]
+		if r == nil || r.State != store.Parked || r.Proven || !strings.HasPrefix(r.ParkedFor, `alice adopted it from queue "orders.dlq"`) {
+			t.Fatalf("message %d is kept as %+v", i, r)
+		}
+		if events[i].Kind != Imported || events[i].Queue != r.Queue {
+			t.Errorf("its event is %+v", events[i])
+		}
+		records = append(records, r)
+	}
+	return records
+}
+
+func death(queue, reason string, count int64, at time.Time) amqp.Table {
+	return amqp.Table{"queue": queue, "reason": reason, "count": count, "time": at, "exchange": "shop", "routing-keys": []any{"order.created"}}
+}
+
+// What a message says of its failure is a claim: it is shown, whatever it is, and decides nothing.
+func TestWhatAdoptedMessagesSay(t *testing.T) {
+	now := time.Now().Truncate(time.Second)
+	first, last := now.Add(-72*time.Hour), now.Add(-time.Hour)
+	for name, c := range map[string]struct {
+		adoption Adoption
+		headers  amqp.Table
+		want     string // queue, reason, error, failures, exchange, routing key
+	}{
+		"x-death":                 {headers: amqp.Table{"x-death": []any{death("orders", "rejected", 1, last)}}, want: "orders rejected  1 shop order.created"},
+		"through a queue to wait": {headers: amqp.Table{"x-death": []any{death("orders", "rejected", 4, last), death("orders.wait", "expired", 3, last)}}, want: "orders rejected  4 shop order.created"},
+		"nothing":                 {headers: nil, want: "   1 dlx key"},
+		"nothing, one leads":      {adoption: Adoption{Leads: "orders"}, want: "orders   1 dlx key"},
+		"nothing, one is named":   {adoption: Adoption{Named: []string{"orders"}, Leads: "mail"}, want: "orders   1 dlx key"},
+		"one of two named":        {adoption: Adoption{Named: []string{"mail", "orders"}}, headers: amqp.Table{"x-death": []any{death("orders", "rejected", 1, last)}}, want: "orders rejected  1 shop order.created"},
+		"none of two named":       {adoption: Adoption{Named: []string{"mail", "news"}}, headers: amqp.Table{"x-death": []any{death("orders", "rejected", 1, last)}}, want: " rejected  1 shop order.created"},
+		"not the one named":       {adoption: Adoption{Named: []string{"mail"}}, headers: amqp.Table{"x-death": []any{death("orders", "rejected", 1, last)}}, want: "mail rejected  1 shop order.created"},
+		"an error":                {headers: amqp.Table{"x-exception-message": "no stock", "x-exception-stacktrace": "at a.B.c(B.java:1)"}, want: "  no stock\nat a.B.c(B.java:1) 1 dlx key"},
+		"our own queue":           {headers: amqp.Table{"x-death": []any{death("redrive.intake", "rejected", 1, last)}}, want: " rejected  1 shop order.created"},
+		"no text":                 {headers: amqp.Table{"x-death": []any{death("\xff", "\xff", 1, last)}}, want: "   1 shop order.created"},
+		"a queue that is too long": {headers: amqp.Table{"x-death": []any{death(strings.Repeat("q", 256), "rejected", 1, last)}},
+			want: " rejected  1 shop order.created"},
+		"other types":     {headers: amqp.Table{"x-death": []any{amqp.Table{"queue": int32(1), "count": "x", "time": "y"}, "z"}, "error": int32(5)}, want: "   1 dlx key"},
+		"no list":         {headers: amqp.Table{"x-death": "orders"}, want: "   1 dlx key"},
+		"forged counts":   {headers: amqp.Table{"x-death": []any{death("orders", "rejected", 1<<62, last), death("orders", "expired", 1<<62, last)}}, want: "orders rejected  1000000 shop order.created"},
+		"a negative one":  {headers: amqp.Table{"x-death": []any{death("orders", "rejected", -5, last)}}, want: "orders rejected  1 shop order.created"},
+		"Redrive retried": {headers: amqp.Table{"x-death": []any{death("orders", "rejected", 1, last)}, wire.HeaderQueue: "orders", wire.HeaderAttempt: int64(3)}, want: "orders rejected  4 shop order.created"},
+	} {
+		m := wire.Message{Exchange: "dlx", RoutingKey: "key", Headers: c.headers, Body: []byte(name)}
+		if c.headers[wire.HeaderAttempt] != nil {
+			c.headers[wire.HeaderID] = headers.NewID(&m).String()
+		}
+		r := adoptedOf(t, c.adoption, wire.Delivery{Message: m})[0]
+		got := fmt.Sprint(r.Queue, " ", r.Reason, " ", r.Error, " ", r.Failures, " ", r.Message.Exchange, " ", r.Message.RoutingKey)
+		if got != c.want {
+			t.Errorf("%s: it is %q, want %q", name, got, c.want)
+		}
+	}
+	r := adoptedOf(t, Adoption{}, wire.Delivery{Message: wire.Message{Headers: amqp.Table{
+		"x-death": []any{death("orders", "rejected", 2, last), death("wait", "expired", 2, first)}}}})[0]
+	if !r.FirstFailed.Equal(first) || !r.FailedAt.Equal(last) {
+		t.Errorf("it failed from %s to %s, want %s to %s", r.FirstFailed, r.FailedAt, first, last)
+	}
+	for _, at := range []any{now.Add(time.Hour), time.Unix(-1, 0), time.Time{}, "x"} {
+		r := adoptedOf(t, Adoption{}, wire.Delivery{Message: wire.Message{Headers: amqp.Table{"x-death": []any{amqp.Table{"queue": "orders", "reason": "rejected", "time": at}}}}})[0]
+		if r.FailedAt.After(time.Now()) || r.FailedAt.Before(now) || r.FirstFailed.Before(now) {
+			t.Errorf("with the time %v it failed from %s to %s", at, r.FirstFailed, r.FailedAt)
+		}
+	}
+}
+
+// A message that is taken twice, since the service ended before it was acknowledged, has one id; two
+// that are equal have two.
+func TestAMessageThatIsAdoptedTwiceHasOneID(t *testing.T) {
+	ctx, s := context.Background(), memstore.New()
+	m := wire.Message{Body: []byte("equal")}
+	take := func(redelivered ...bool) {
+		in := NewAdoptedIntake(s, nil, Adoption{From: "dlq", By: "alice"}, func(Event) {})
+		if err := in.Connected(ctx); err != nil {
+			t.Fatal(err)
+		}
+		batch := make([]wire.Delivery, len(redelivered))
+		for i := range batch {
+			batch[i] = wire.Delivery{Message: m, Redelivered: redelivered[i]}
+		}
+		if err := in.Handle(ctx, batch); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ids := func() int {
+		found := map[string]bool{}
+		if err := s.Scan(ctx, store.Range{}, func(l store.Listed) (bool, error) {
+			found[l.Record.ID.String()] = true
+			return true, nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return len(found)
+	}
+	take(false, false)
+	if n := ids(); n != 2 {
+		t.Errorf("two equal messages have %d ids", n)
+	}
+	take(true, true, false)
+	if n := ids(); n != 3 {
+		t.Errorf("two that come again and a new one have %d ids", n)
+	}
+}
