@@ -32,6 +32,9 @@ const (
 	Restore Verb = "restore"
 	// Copy: a new message with the same content goes to another queue.
 	Copy Verb = "copy"
+	// Adopt: a message of a dead-letter queue that is not Redrive's is parked. It is an operation on
+	// a queue, and no change of a record.
+	Adopt Verb = "adopt"
 )
 
 // Act is an action on messages that are named.
@@ -281,6 +284,7 @@ var verbs = map[Verb]struct {
 	Discard: {"Discard", "message is discarded; it can be restored for a set time", "messages are discarded; they can be restored for a set time", false, auth.Operator, retry.Discarded},
 	Restore: {"Restore", "message is parked again", "messages are parked again", false, auth.Operator, retry.Restored},
 	Copy:    {"Copy", "copy is published", "copies are published", true, auth.Editor, retry.Copied},
+	Adopt:   {"Adopt", "message is adopted, and parked", "messages are adopted, and parked", false, auth.Editor, retry.Imported},
 }
 
 // Role is the permission that it needs.
@@ -399,7 +403,7 @@ type MessageRef struct {
 // Check refuses an unknown verb, and fields that do not belong to the verb.
 func (c RecordChange) Check() error {
 	switch _, known := verbs[c.Verb]; {
-	case !known:
+	case !known || c.Verb == Adopt:
 		return fmt.Errorf("%w: the verb %.40q: expected replay, discard, restore or copy", inspect.ErrInvalid, c.Verb)
 	case c.Verb == Copy && c.To == "":
 		return fmt.Errorf("%w: a copy needs a queue to go to", inspect.ErrInvalid)

@@ -66,6 +66,8 @@ type Config struct {
 	// SetPaused pauses the retries of a queue now, or resumes them. The store has it
 	// already.
 	SetPaused func(queue string, paused bool)
+	// BindRetryExchange makes a queue one that messages can be retried to.
+	BindRetryExchange func(ctx context.Context, queue string) error
 	// Force sets a queue's breaker now; the store has it already.
 	Force func(queue, to, by, why string)
 	// AuditShort says that what room is left is for the entries of administrators; nil: never.

@@ -121,6 +121,27 @@ func (a *Actions) PauseQueue(ctx context.Context, by auth.Caller, queue, reason 
 	return a.setPaused(ctx, by, "pause", retry.Paused, queue, reason, entry)
 }
 
+// AllowReplays has messages be replayed to a queue that is not enrolled, by the queue's retry exchange.
+// The queue's own dead-lettering stays as it is.
+func (a *Actions) AllowReplays(ctx context.Context, by auth.Caller, queue, reason string) error {
+	if err := a.Permit(by, auth.Admin, "allow replays", queue, queue); err != nil {
+		return err
+	}
+	if err := a.CheckCopyQueue(ctx, queue); err != nil {
+		return err
+	}
+	if !a.Inspect.HasPolicy(queue) {
+		return fmt.Errorf("%w: no policy allows the queue %q: what is replayed to it would be parked again", inspect.ErrPrecondition, queue)
+	}
+	end, err := a.Begin(by, "allow replays", queue, 0, reason)
+	if err != nil {
+		return err
+	}
+	err = a.BindRetryExchange(context.WithoutCancel(ctx), queue)
+	end(err, 0)
+	return err
+}
+
 // ResumeQueue resumes the retries of a queue: due messages are retried at once.
 func (a *Actions) ResumeQueue(ctx context.Context, by auth.Caller, queue, reason string) error {
 	if err := a.Permit(by, auth.Operator, "resume", queue, queue); err != nil {

@@ -166,6 +166,9 @@ func (p *program) tableToStderr(table func(io.Writer)) error {
 // question is what a person is asked.
 func question(p operations.Plan) string {
 	q := p.Verb.Title() + " " + messages(p.Count)
+	if p.From != "" {
+		return q + " from " + p.From + "?"
+	}
 	if len(p.Queues) > 1 {
 		q += " of " + count(len(p.Queues)) + " queues"
 	} else if len(p.Queues) == 1 {
@@ -182,9 +185,17 @@ func question(p operations.Plan) string {
 
 // preview writes a plan as the page shows it.
 func preview(w io.Writer, p operations.Plan, now time.Time) {
-	fmt.Fprintf(w, "%s Nothing is done yet.\n%s\n", plain(question(p)), plain(p.Query))
-	if p.Count > 0 {
+	fmt.Fprintf(w, "%s Nothing is done yet.\n", plain(question(p)))
+	if p.Query != "" {
+		fmt.Fprintln(w, plain(p.Query))
+	}
+	if len(p.Leads) > 0 {
+		fmt.Fprintf(w, "Dead letters of: %s\n", plain(strings.Join(p.Leads, ", ")))
+	}
+	if p.Count > 0 && p.Oldest != nil {
 		fmt.Fprintf(w, "They failed between %s and %s; messages that fail later are not included.\n", timeText(p.Oldest), timeText(p.Newest))
+	}
+	if p.Count > 0 {
 		fmt.Fprintln(w, "\nQUEUE\tMESSAGES\tAT RABBITMQ\tCONSUMERS\tREADY")
 		for _, q := range p.Queues {
 			there, consumers, ready := "there", count(q.Consumers), count(q.Ready)

@@ -284,7 +284,7 @@ func (s *scene) state(t testing.TB) string {
 		return true, nil
 	})
 	must(t, err)
-	return all.String()
+	return all.String() + fmt.Sprint(s.console.Told.Allowed)
 }
 
 var must, errOf = expect.NoError, expect.ErrOf
@@ -333,6 +333,7 @@ var rules = map[string]rule{
 	"GET /api/v1/ledger":             {ask: path(v1 + "/ledger?recount=true"), least: auth.Viewer, ok: 200},
 	"GET /api/v1/policies":           {ask: path(v1 + "/policies"), least: auth.Viewer, ok: 200},
 	"GET /api/v1/operations":         {ask: path(v1 + "/operations"), least: auth.Viewer, ok: 200},
+	"GET /api/v1/dead-letter-queues": {ask: path(v1 + "/dead-letter-queues"), least: auth.Viewer, ok: 200},
 	"GET /api/v1/live":               {ask: path(v1 + "/live"), least: auth.Viewer, ok: 200},
 	"GET /api/v1/export":             {ask: path(v1 + "/export"), least: auth.Viewer, ok: 200, audited: true},
 	"GET /api/v1/audit":              {ask: path(v1 + "/audit"), least: auth.Admin, ok: 200, elsewhere: 403},
@@ -356,6 +357,8 @@ var rules = map[string]rule{
 		least: auth.Operator, changes: true, audited: true, ok: 204, elsewhere: 403},
 	"DELETE /api/v1/queues/{queue}/pause": {ask: func(s *scene) (string, string) { return v1 + "/queues/" + orders + "/pause?reason=up", "" },
 		least: auth.Operator, changes: true, ok: 412, elsewhere: 403},
+	"PUT /api/v1/queues/{queue}/replays": {ask: func(*scene) (string, string) { return v1 + "/queues/" + orders + "/replays", `{}` },
+		least: auth.Admin, changes: true, audited: true, ok: 204, elsewhere: 403},
 	"PUT /api/v1/queues/{queue}/breaker": {ask: func(*scene) (string, string) {
 		return v1 + "/queues/" + orders + "/breaker", `{"force":"open","reason":"down"}`
 	}, least: auth.Operator, changes: true, audited: true, ok: 204, elsewhere: 403},

@@ -329,6 +329,11 @@ func (c Client) Ledger(ctx context.Context, recount bool) (all inspect.Ledger, e
 	}
 }
 
+// AllowReplays allows replays to a queue that is not enrolled.
+func (c Client) AllowReplays(ctx context.Context, queue, reason string) error {
+	return c.call(ctx, http.MethodPut, v1+"/queues"+escaped(queue)+"/replays", nil, Reason{reason}, nil)
+}
+
 // PauseQueue pauses the retries of a queue.
 func (c Client) PauseQueue(ctx context.Context, queue, reason string) error {
 	return c.call(ctx, http.MethodPut, v1+"/queues"+escaped(queue)+"/pause", nil, Reason{reason}, nil)
@@ -382,6 +387,11 @@ func (c Client) GetPlan(ctx context.Context, id string) (p operations.Plan, err 
 // Start makes an operation of a plan.
 func (c Client) Start(ctx context.Context, plan string, s operations.Start) (o operations.Operation, err error) {
 	return o, c.call(ctx, http.MethodPost, v1+"/plans"+escaped(plan)+"/start", nil, s, &o)
+}
+
+// DeadLetterQueues are those that could be adopted.
+func (c Client) DeadLetterQueues(ctx context.Context) (q DeadLetterQueues, err error) {
+	return q, c.call(ctx, http.MethodGet, v1+"/dead-letter-queues", nil, nil, &q)
 }
 
 // Operations that run or have ended, newest first.

@@ -266,9 +266,10 @@ var loads = map[string]load{
 	"GET /api/v1/export": export, "POST /api/v1/import": imports, "POST /api/v1/snapshot": list,
 	"POST /api/v1/decode": uploads, "POST /api/v1/edit": uploads, "POST /api/v1/act": list,
 	"PUT /api/v1/groups/{id}/note": list, "PUT /api/v1/queues/{queue}/pause": list, "DELETE /api/v1/queues/{queue}/pause": small,
-	"PUT /api/v1/queues/{queue}/breaker": list,
-	"POST /api/v1/plans":                 list, "GET /api/v1/plans/{id}": list, "POST /api/v1/plans/{id}/start": list,
-	"GET /api/v1/operations": list, "GET /api/v1/operations/{id}": list, "GET /api/v1/operations/{id}/outcomes": list,
+	"PUT /api/v1/queues/{queue}/breaker": list, "PUT /api/v1/queues/{queue}/replays": list,
+	"POST /api/v1/plans": list, "GET /api/v1/plans/{id}": list, "POST /api/v1/plans/{id}/start": list,
+	"GET /api/v1/dead-letter-queues": list,
+	"GET /api/v1/operations":         list, "GET /api/v1/operations/{id}": list, "GET /api/v1/operations/{id}/outcomes": list,
 	"POST /api/v1/operations/{id}/{order}": list,
 	"GET /api/v1/tokens":                   list, "POST /api/v1/tokens": list, "DELETE /api/v1/tokens/{id}": small,
 

@@ -250,6 +250,12 @@ func (a *API) actRoutes() {
 		return a.Console.NoteGroup(ctx, c, in.ID, in.Body.Note)
 	})
 
+	handleNothing(a, route(http.MethodPut, "/queues/{queue}/replays", "allow-replays", "Act", "Allow replays to a queue that is not enrolled"), func(ctx context.Context, c auth.Caller, in *struct {
+		Queue string `path:"queue" maxLength:"255"`
+		Body  Reason
+	}) error {
+		return a.Console.AllowReplays(ctx, c, in.Queue, in.Body.Reason)
+	})
 	handleNothing(a, route(http.MethodPut, "/queues/{queue}/pause", "pause", "Act", "Pause the retries of a queue"), func(ctx context.Context, c auth.Caller, in *struct {
 		Queue string `path:"queue" maxLength:"255"`
 		Body  Reason
@@ -284,6 +290,10 @@ func (a *API) operationRoutes() {
 		Body operations.Start
 	}) (operations.Operation, error) {
 		return a.Console.Start(ctx, c, in.ID, in.Body)
+	})
+	handle(a, route(http.MethodGet, "/dead-letter-queues", "dead-letter-queues", "Operations", "Dead-letter queues that could be adopted"), func(ctx context.Context, c auth.Caller, _ *none) (DeadLetterQueues, error) {
+		q, err := a.Console.DeadLetterQueues(ctx, c)
+		return DeadLetterQueues{q}, err
 	})
 	handle(a, route(http.MethodGet, "/operations", "operations", "Operations", "Operations, newest first"), func(ctx context.Context, c auth.Caller, _ *none) (Operations, error) {
 		o, err := a.Console.Operations(ctx, c)

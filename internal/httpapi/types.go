@@ -31,6 +31,11 @@ type Operations struct {
 	Operations []operations.Operation `json:"operations"`
 }
 
+// DeadLetterQueues is a list of queues that could be adopted.
+type DeadLetterQueues struct {
+	Queues []operations.DeadLetterQueue `json:"queues"`
+}
+
 // AuditPage is a piece of the audit log.
 type AuditPage struct {
 	Entries []audit.Entry `json:"entries"`

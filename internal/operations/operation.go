@@ -73,15 +73,17 @@ type operation struct {
 	head
 	progress
 
-	limit     *rate.Limiter
-	term      uint64    // in which this replica has it; 0: it has not
-	next      time.Time // the next step is not before
-	tries     int       // steps that failed, one after another
-	uncertain bool      // a write of its progress failed, and may have happened all the same
-	stepLimit int       // at most so many keys in a step, since one of them may be what fails; 0: no limit
-	trouble   string    // why the last step failed
-	canaries  []canary  // once read
-	speed     []pace
+	source     Source // of an adoption, while it runs
+	parkErrors int    // of it, one after another
+	limit      *rate.Limiter
+	term       uint64    // in which this replica has it; 0: it has not
+	next       time.Time // the next step is not before
+	tries      int       // steps that failed, one after another
+	uncertain  bool      // a write of its progress failed, and may have happened all the same
+	stepLimit  int       // at most so many keys in a step, since one of them may be what fails; 0: no limit
+	trouble    string    // why the last step failed
+	canaries   []canary  // once read
+	speed      []pace
 }
 
 func newOperation() *operation { return &operation{stepping: semaphore.NewWeighted(1)} }

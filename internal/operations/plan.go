@@ -33,6 +33,9 @@ const (
 // Plan finds the messages of an action, and keeps that set: what fails later,
 // or is changed, is not in it. It changes no message.
 func (r *Runner) Plan(ctx context.Context, by auth.Caller, q PlanRequest) (Plan, error) {
+	if q.Verb == actions.Adopt {
+		return r.planAdoption(ctx, by, q)
+	}
 	c := actions.RecordChange{Verb: q.Verb, By: by.Name, To: q.To, At: q.At}
 	if err := c.Check(); err != nil {
 		return Plan{}, err
@@ -65,12 +68,23 @@ func (r *Runner) Plan(ctx context.Context, by auth.Caller, q PlanRequest) (Plan,
 		err = r.checkQueues(ctx, &op.Operation.Plan)
 	}
 	if err == nil {
-		err = r.Store.PutEntries(ctx, []store.Entry{entryOf(headPrefix+op.ID, op.head)})
+		err = r.keepPlan(ctx, op, now)
 	}
 	if err != nil {
 		// What is written is of no use; when this fails too, Lead deletes it.
 		_ = r.Store.DeleteEntries(context.WithoutCancel(ctx), partsOf(op.ID))
 		return Plan{}, err
+	}
+	return op.Operation.Plan, nil
+}
+
+// keepPlan stores a plan.
+func (r *Runner) keepPlan(ctx context.Context, op *operation, now time.Time) error {
+	if _, err := r.operations(ctx); err != nil {
+		return err
+	}
+	if err := r.Store.PutEntries(ctx, []store.Entry{entryOf(headPrefix+op.ID, op.head)}); err != nil {
+		return err
 	}
 	r.lock()
 	r.all[op.ID] = op
@@ -80,7 +94,7 @@ func (r *Runner) Plan(ctx context.Context, by auth.Caller, q PlanRequest) (Plan,
 	} else if err := r.forgetOld(ctx, now); err != nil { // or plans would fill the disk
 		r.log.Error("old plans cannot be forgotten; trying again", "error", err)
 	}
-	return op.Operation.Plan, nil
+	return nil
 }
 
 // freeze writes down the messages, and counts them.

@@ -58,7 +58,10 @@ func (r *Runner) take(ctx context.Context, op *operation) error {
 
 // lose forgets that this replica has an operation: who has it is read again. The caller has
 // op.stepping.
-func (op *operation) lose() { op.term, op.uncertain = 0, true }
+func (op *operation) lose() {
+	op.term, op.uncertain = 0, true
+	op.closeSource()
+}
 
 // inTerm returns a context for writes of an operation that this replica has taken.
 func (r *Runner) inTerm(ctx context.Context, op *operation) context.Context {
@@ -171,6 +174,7 @@ func (r *Runner) reread(ctx context.Context, op *operation) error {
 
 // drop forgets an operation in memory. The caller has op.stepping.
 func (r *Runner) drop(op *operation) {
+	op.closeSource()
 	op.set(func() { op.progress.State = Canceled }) // a call that found it before can do nothing with it
 	r.lock()
 	defer r.mu.Release(1)

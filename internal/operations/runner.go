@@ -9,6 +9,7 @@
 //	start.go        a plan becomes an operation, and is paused, resumed or canceled
 //	step.go         all operations in turn, a step of each; canary.go: whether its first
 //	                messages fail again
+//	adopt.go        the plan and the steps of an adoption, whose messages are in RabbitMQ
 //	replicas.go     which of several replicas runs an operation
 //	live.go         what has changed since a moment ago
 package operations
@@ -53,6 +54,8 @@ type Config struct {
 	// Actions changes the messages.
 	Actions *actions.Actions
 	Store   Store
+	// DeadLetters are what can be adopted; nil: nothing.
+	DeadLetters DeadLetters
 	// Replica is the id of this replica where others can share the store, which is a store.Shared
 	// then; "" where none can.
 	Replica string
@@ -70,7 +73,7 @@ type Runner struct {
 	all      map[string]*operation
 	planning map[string]bool // plans whose selection is being written
 	planners background.Places
-	wake     chan struct{} // there is work
+	wake     [2]chan struct{} // there is work; for adoptions, and for all others
 
 	staleMu sync.Mutex
 	stale   map[string]bool // operations that other replicas have changed; "": perhaps all
@@ -82,7 +85,7 @@ type Runner struct {
 // New makes a Runner.
 func New(c Config) *Runner {
 	return &Runner{Config: c, log: c.Inspect.Log, mu: semaphore.NewWeighted(1), all: map[string]*operation{},
-		planning: map[string]bool{}, stale: map[string]bool{}, planners: background.Places{What: "plans that are being made", All: 8, Own: 2}, wake: make(chan struct{}, 1)}
+		planning: map[string]bool{}, stale: map[string]bool{}, planners: background.Places{What: "plans that are being made", All: 8, Own: 2}, wake: [2]chan struct{}{make(chan struct{}, 1), make(chan struct{}, 1)}}
 }
 
 func (r *Runner) now() time.Time { return r.Inspect.Now() }
@@ -116,9 +119,11 @@ func (r *Runner) endPlanning(id string) {
 
 // Wake has the Runner look for work now.
 func (r *Runner) Wake() {
-	select {
-	case r.wake <- struct{}{}:
-	default:
+	for _, wake := range r.wake {
+		select {
+		case wake <- struct{}{}:
+		default:
+		}
 	}
 }
 
@@ -271,6 +276,7 @@ type Console interface {
 	Edit(ctx context.Context, c auth.Caller, e actions.EditRequest) (actions.Edited, error)
 	NoteGroup(ctx context.Context, c auth.Caller, group, note string) error
 	Breaker(ctx context.Context, c auth.Caller, queue, to, reason string) error
+	AllowReplays(ctx context.Context, c auth.Caller, queue, reason string) error
 	PauseQueue(ctx context.Context, c auth.Caller, queue, reason string) error
 	ResumeQueue(ctx context.Context, c auth.Caller, queue, reason string) error
 	Export(ctx context.Context, c auth.Caller, query string, w io.Writer) (n int64, err error)
@@ -280,6 +286,7 @@ type Console interface {
 	Plan(ctx context.Context, c auth.Caller, r PlanRequest) (Plan, error)
 	GetPlan(ctx context.Context, c auth.Caller, id string) (Plan, error)
 	Start(ctx context.Context, c auth.Caller, plan string, s Start) (Operation, error)
+	DeadLetterQueues(ctx context.Context, c auth.Caller) ([]DeadLetterQueue, error)
 	Operations(ctx context.Context, c auth.Caller) ([]Operation, error)
 	Operation(ctx context.Context, c auth.Caller, id string) (Operation, error)
 	Order(ctx context.Context, c auth.Caller, id string, o Order) (Operation, error)

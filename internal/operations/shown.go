@@ -9,33 +9,42 @@ import (
 
 // PlanRequest asks what an action on all that a query finds would do.
 type PlanRequest struct {
-	Verb   actions.Verb `json:"verb" enum:"replay,discard,restore,copy"`
-	Query  string       `json:"query" doc:"In the query language; it must not be empty."`
+	Verb   actions.Verb `json:"verb" enum:"replay,discard,restore,copy,adopt"`
+	Query  string       `json:"query,omitempty" doc:"In the query language. An adoption has none; elsewhere it must not be empty."`
 	At     *time.Time   `json:"at,omitempty" doc:"Replay: when; left out: now."`
 	To     string       `json:"to,omitempty" doc:"Copy: the queue."`
 	Reason string       `json:"reason,omitempty" maxLength:"500"`
+	// Of an adoption alone.
+	From              string   `json:"from,omitempty" doc:"Adopt: the dead-letter queue."`
+	WorkQueues        []string `json:"work_queues,omitempty" doc:"Adopt: where its messages failed; left out: what each of them says."`
+	Limit             int64    `json:"limit,omitempty" minimum:"0" doc:"Adopt: so many at most (0 = all that are there now)."`
+	EvenWithConsumers bool     `json:"even_with_consumers,omitempty" doc:"Adopt: also a queue that others consume, or that is enrolled."`
 }
 
 // Plan is an action on many messages before it begins. The messages are those that
 // were found when it was made: what fails later is not among them.
 type Plan struct {
-	ID       string            `json:"id"`
-	Verb     actions.Verb      `json:"verb"`
-	Query    string            `json:"query"`
-	At       *time.Time        `json:"at,omitempty"`
-	To       string            `json:"to,omitempty"`
-	Reason   string            `json:"reason,omitempty"`
-	By       string            `json:"by"`
-	Made     time.Time         `json:"made"`
-	Expires  time.Time         `json:"expires" doc:"It must be started before."`
-	Count    int64             `json:"count" doc:"The exact number of messages."`
-	Oldest   *time.Time        `json:"oldest,omitempty" doc:"When the first of them failed."`
-	Newest   *time.Time        `json:"newest,omitempty"`
-	Queues   []PlanQueue       `json:"queues" doc:"Split by work queue."`
-	Skipped  []Skipped         `json:"skipped,omitempty" doc:"Found by the query, but left out."`
-	Samples  []inspect.Message `json:"samples"`
-	Blocked  []string          `json:"blocked,omitempty" doc:"Why it cannot start; empty when it can."`
-	Warnings []string          `json:"warnings,omitempty"`
+	ID    string       `json:"id"`
+	Verb  actions.Verb `json:"verb"`
+	Query string       `json:"query"`
+	From  string       `json:"from,omitempty" doc:"Adopt: the dead-letter queue."`
+	// WorkQueues are those that the caller named, Leads those that dead-letter to From.
+	WorkQueues []string          `json:"work_queues,omitempty"`
+	Leads      []string          `json:"leads,omitempty" doc:"Adopt: queues that dead-letter to it."`
+	At         *time.Time        `json:"at,omitempty"`
+	To         string            `json:"to,omitempty"`
+	Reason     string            `json:"reason,omitempty"`
+	By         string            `json:"by"`
+	Made       time.Time         `json:"made"`
+	Expires    time.Time         `json:"expires" doc:"It must be started before."`
+	Count      int64             `json:"count" doc:"The exact number of messages."`
+	Oldest     *time.Time        `json:"oldest,omitempty" doc:"When the first of them failed."`
+	Newest     *time.Time        `json:"newest,omitempty"`
+	Queues     []PlanQueue       `json:"queues" doc:"Split by work queue."`
+	Skipped    []Skipped         `json:"skipped,omitempty" doc:"Found by the query, but left out."`
+	Samples    []inspect.Message `json:"samples"`
+	Blocked    []string          `json:"blocked,omitempty" doc:"Why it cannot start; empty when it can."`
+	Warnings   []string          `json:"warnings,omitempty"`
 }
 
 // PlanQueue is a plan's part for one queue.

@@ -49,7 +49,9 @@ func (r *Runner) Start(ctx context.Context, by auth.Caller, planID string, s Sta
 }
 
 // startText names a started plan in the audit log.
-func startText(h *head) string { return fmt.Sprintf("%s: %s %s", h.ID, h.Verb, h.Query) }
+func startText(h *head) string {
+	return fmt.Sprintf("%s: %s %s", h.ID, h.Verb, cmp.Or(h.From, h.Query))
+}
 
 // checkStart returns what a start makes of a plan. The caller has op.stepping.
 func (r *Runner) checkStart(op *operation, s Start, by auth.Caller, now time.Time) (h head, err error) {
@@ -212,7 +214,8 @@ func (r *Runner) save(ctx context.Context, op *operation, h *head, p progress) e
 		}
 		op.progress, op.trouble, op.speed = p, "", nil
 	})
-	op.limit, op.next, op.tries = nil, time.Time{}, 0
+	op.limit, op.next, op.tries, op.parkErrors = nil, time.Time{}, 0, 0
+	op.closeSource()
 	r.changed(op.ID)
 	r.Wake()
 	return nil
@@ -249,10 +252,14 @@ func (op *operation) snapshot(at time.Time) Operation {
 	return op.show(at)
 }
 
-// targetOf are the queues, besides their own, to which a plan's messages are published.
+// targetOf are the queues, besides their own, to which a plan's messages are published, or that are
+// adopted.
 func targetOf(p *Plan) []string {
-	if p.Verb == actions.Copy {
+	switch p.Verb {
+	case actions.Copy:
 		return []string{p.To}
+	case actions.Adopt:
+		return append([]string{p.From}, p.WorkQueues...)
 	}
 	return nil
 }

@@ -30,15 +30,24 @@ const (
 //
 // One goroutine runs all operations, a step of each in turn: one of a million messages
 // delays another by no more than a step, and together they use the store no more than one
-// goroutine can.
+// goroutine can. A second one runs adoptions, since they wait for RabbitMQ.
 func (r *Runner) Run(ctx context.Context) {
-	var leading sync.WaitGroup
-	defer leading.Wait()
+	var others sync.WaitGroup
+	defer others.Wait()
 	if !r.shared() {
-		leading.Go(func() { r.Lead(ctx) })
+		others.Go(func() { r.Lead(ctx) })
 	}
+	others.Go(func() {
+		r.run(ctx, true, r.wake[1])
+		r.closeSources()
+	})
+	r.run(ctx, false, r.wake[0])
+}
+
+// run runs adoptions, or all other operations, until ctx ends.
+func (r *Runner) run(ctx context.Context, adoptions bool, wake <-chan struct{}) {
 	for failing := false; ctx.Err() == nil; {
-		at, err := r.round(ctx)
+		at, err := r.round(ctx, adoptions)
 		if err != nil && !failing && ctx.Err() == nil {
 			r.log.Error("operations cannot continue; trying again", "error", err)
 		}
@@ -49,7 +58,7 @@ func (r *Runner) Run(ctx context.Context) {
 		}
 		select {
 		case <-ctx.Done():
-		case <-r.wake:
+		case <-wake:
 		case <-ready:
 		}
 	}
@@ -65,7 +74,7 @@ func sooner(a, b time.Time) time.Time {
 
 // round does a step of each operation that is ready for one, and returns when the next
 // operation is; the zero time: not before Wake.
-func (r *Runner) round(ctx context.Context) (next time.Time, err error) {
+func (r *Runner) round(ctx context.Context, adoptions bool) (next time.Time, err error) {
 	if err := r.readStale(ctx); err != nil {
 		return time.Now().Add(maxBackoff), err
 	}
@@ -75,6 +84,9 @@ func (r *Runner) round(ctx context.Context) (next time.Time, err error) {
 	}
 	for _, id := range slices.Sorted(maps.Keys(all)) {
 		op := all[id]
+		if (op.Verb == actions.Adopt) != adoptions {
+			continue
+		}
 		if op.stepping.Acquire(ctx, 1) != nil {
 			return next, nil // ctx has ended
 		}
@@ -127,6 +139,8 @@ func (r *Runner) step(ctx context.Context, op *operation) (next time.Time) {
 		err = r.logEnd(ctx, op)
 	case p.State == Watching:
 		op.next, err = r.checkCanaries(ctx, op)
+	case op.Verb == actions.Adopt:
+		op.next, err = r.adoptNext(ctx, op)
 	default:
 		op.next, err = r.processNext(ctx, op)
 	}
@@ -260,12 +274,7 @@ func (r *Runner) nextOf(ctx context.Context, op *operation, now time.Time) (next
 	if left := int64(op.CanarySize) - op.Done; left > 0 {
 		n = min(n, left)
 	}
-	if op.Rate > 0 {
-		n = min(n, max(1, int64(op.Rate/stepsASecond)))
-		if op.limit == nil {
-			op.limit = rate.NewLimiter(rate.Limit(op.Rate), int(max(1, int64(op.Rate/stepsASecond))))
-		}
-	}
+	n = min(n, op.mostByRate())
 	if op.stepLimit > 0 {
 		n = min(n, int64(op.stepLimit))
 	}
@@ -275,12 +284,31 @@ func (r *Runner) nextOf(ctx context.Context, op *operation, now time.Time) (next
 	}
 	next = all[at%chunk:]
 	next = next[:min(n, int64(len(next)))]
-	if op.limit != nil && !op.limit.AllowN(now, len(next)) {
-		reserved := op.limit.ReserveN(now, len(next))
-		defer reserved.CancelAt(now)
-		return nil, now.Add(reserved.DelayFrom(now)), nil
+	if readyAt = op.allows(now, len(next)); !readyAt.IsZero() {
+		return nil, readyAt, nil
 	}
 	return next, readyAt, nil
+}
+
+// mostByRate is how many messages one step may process at its rate.
+func (op *operation) mostByRate() int64 {
+	if op.Rate <= 0 {
+		return chunk
+	}
+	return max(1, int64(op.Rate/stepsASecond))
+}
+
+// allows takes n messages, at most mostByRate, out of its rate; otherwise it returns when there is room.
+func (op *operation) allows(now time.Time, n int) (readyAt time.Time) {
+	if op.limit == nil && op.Rate > 0 {
+		op.limit = rate.NewLimiter(rate.Limit(op.Rate), int(op.mostByRate()))
+	}
+	if op.limit == nil || op.limit.AllowN(now, n) {
+		return readyAt
+	}
+	reserved := op.limit.ReserveN(now, n)
+	defer reserved.CancelAt(now)
+	return now.Add(reserved.DelayFrom(now))
 }
 
 // wasDone tells whether a step that returned an error was done; op.uncertain stays true while

@@ -101,8 +101,9 @@ func (s *vhost) openActions() {
 	}
 	s.inspect = inspect.New(c)
 	s.actions = actions.New(actions.Config{Inspect: s.inspect, Store: s.store, Audit: s.audit, Events: s.events,
-		AuditShort: s.auditShort, Large: s.large, Restorable: s.config.Store.Restorable, SetPaused: s.scheduler.Pause, Force: s.force})
-	s.operations = operations.New(operations.Config{Inspect: s.inspect, Actions: s.actions, Store: s.store, Replica: id})
+		AuditShort: s.auditShort, BindRetryExchange: s.sender.Bind, Large: s.large, Restorable: s.config.Store.Restorable, SetPaused: s.scheduler.Pause, Force: s.force})
+	s.operations = operations.New(operations.Config{Inspect: s.inspect, Actions: s.actions, Store: s.store,
+		DeadLetters: &deadLetters{vhost: s, names: s.names}, Replica: id})
 }
 
 // brokerQueues asks RabbitMQ about a queue: by its management API or, if that does not answer, by

@@ -68,6 +68,7 @@ type vhost struct {
 	delayPublisher                                     *broker.Publisher // to where messages wait in RabbitMQ
 	delayQueues                                        *retry.DelayQueues
 	sender                                             *retry.Sender
+	names                                              *retry.ReportedNames
 	scheduler                                          *retry.Scheduler
 	wake                                               retry.Wakeup // of scheduler
 	inForce                                            *retry.InForce
@@ -182,17 +183,17 @@ func (s *vhost) open(address string) error {
 	s.sender = retry.NewSender(s.publisher, s.inForce.Policies, s.consent, func(queue string) time.Duration {
 		return cmp.Or(s.queueLimits(queue).NoQueue, throttle.DefaultNoQueue)
 	}, s.wake.Wake, s.events)
-	names := retry.NewReportedNames(s.store, s.sender)
+	s.names = retry.NewReportedNames(s.store, s.sender)
 	s.delayPublisher = broker.NewPublisher(s.connection(condition.Delays, "redrive delays"))
 	s.delayPublisher.Confirmed = s.metrics.Confirmed
 	s.delayQueues = retry.NewDelayQueues(s.delayPublisher, s.inForce.Policies, s.consent, s.ConfirmTimeout, s.wayChanged)
-	s.intake = retry.NewIntake(s.store, s.inForce, s.delayQueues, names, s.events)
+	s.intake = retry.NewIntake(s.store, s.inForce, s.delayQueues, s.names, s.events)
 	s.intakeConsumer = broker.NewIntakeConsumer(s.connection(condition.Intake, "redrive intake"), prefetch, s.intakeState(condition.Store, wire.QueueIntake), s.quarantined)
 	s.intakeConsumer.Redeclared, s.intakeConsumer.Consumers = s.redeclared, s.watchIntakeConsumers
-	s.parkedIntake = retry.NewParkedIntake(s.store, names, s.delayQueues.MarkLost, s.events)
+	s.parkedIntake = retry.NewParkedIntake(s.store, s.names, s.delayQueues.MarkLost, s.events)
 	s.parkedConsumer = broker.NewParkedConsumer(s.connection(condition.Parked, "redrive parked"), parkedPrefetch, s.intakeState(condition.ParkedStore, wire.QueueParked))
 	s.parkedConsumer.Redeclared = s.redeclared
-	s.quarantineIntake = retry.NewQuarantineIntake(s.store, names, s.events)
+	s.quarantineIntake = retry.NewQuarantineIntake(s.store, s.names, s.events)
 	at := s.connection("quarantine", "redrive quarantine")
 	at.Observe = s.quarantineConnection
 	s.quarantineConsumer = broker.NewQuarantineConsumer(at, quarantinePrefetch, s.intakeState(condition.ParkedStore, wire.QueueQuarantine))

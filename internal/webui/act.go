@@ -173,7 +173,7 @@ func (s *server) plan(r *http.Request, c auth.Caller) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	p, err := s.console.Plan(r.Context(), c, operations.PlanRequest{Verb: actions.Verb(in.Get("verb")), Query: in.Get("q"), At: at,
+	p, err := s.console.Plan(r.Context(), c, operations.PlanRequest{Verb: actions.Verb(in.Get("verb")), Query: in.Get("q"), At: at, From: in.Get("from"),
 		To: strings.TrimSpace(in.Get("to")), Reason: strings.TrimSpace(in.Get("reason"))})
 	if err != nil {
 		return view{}, err
@@ -191,6 +191,9 @@ func (s *server) showPlan(r *http.Request, c auth.Caller) (view, error) {
 
 func planCommand(p operations.Plan) string {
 	words := []string{"redrive", string(p.Verb), "--query", p.Query}
+	if p.From != "" {
+		words = []string{"redrive", string(p.Verb), p.From}
+	}
 	if p.At != nil {
 		words = append(words, "--at", p.At.Format(time.RFC3339))
 	}

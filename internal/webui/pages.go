@@ -154,6 +154,7 @@ type overviewData struct {
 	Slots     []slot
 	Failing   []inspect.Queue // those with the most trouble first
 	Throttled []inspect.Queue // those whose breaker, or lack of consumers, keeps messages back
+	Adoptable []operations.DeadLetterQueue
 }
 
 // slot is a stretch of the calendar.
@@ -165,6 +166,9 @@ type slot struct {
 // fewestSlots of the calendar are shown; later ones only where something is due.
 const fewestSlots = 9
 
+// mostAdoptable is how many dead-letter queues the overview offers.
+const mostAdoptable = 20
+
 // mostFailing is how many queues the overview shows.
 const mostFailing = 8
 
@@ -174,6 +178,11 @@ func (s *server) overview(r *http.Request, c auth.Caller) (view, error) {
 		return view{}, err
 	}
 	d := overviewData{Overview: o, Chart: flowChart(o.Hour, o.Now)}
+	// Where RabbitMQ does not list its queues, the rest is shown.
+	d.Adoptable, _ = s.console.DeadLetterQueues(r.Context(), c)
+	d.Adoptable = slices.DeleteFunc(d.Adoptable, func(q operations.DeadLetterQueue) bool { return q.Ready == 0 })
+	slices.SortStableFunc(d.Adoptable, func(a, b operations.DeadLetterQueue) int { return cmp.Compare(b.Ready, a.Ready) })
+	d.Adoptable = d.Adoptable[:min(len(d.Adoptable), mostAdoptable)]
 	var most int64
 	for _, sl := range o.Calendar {
 		most = max(most, sl.Count)

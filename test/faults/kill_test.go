@@ -161,6 +161,74 @@ func TestKillingTheServiceLosesNothingThatIsCollected(t *testing.T) {
 	})
 }
 
+// A service that is killed while it adopts goes on where it was: each message is parked, and one that is
+// parked twice has the same id. Two messages with the same bytes are two.
+func TestKillingTheServiceLosesNothingThatIsAdopted(t *testing.T) {
+	t.Parallel()
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
+		p := newProcess(t, v.URL())
+		ch, random := v.Channel(), random(t)
+		p.start()
+		p.waitReady()
+		for i := range times(3, 20) {
+			dlq := fmt.Sprintf("orders.%d.dlq", i)
+			v.Queue(dlq, amqp.Table{"x-queue-type": []string{"quorum", "classic"}[i%2]})
+			const n = 3000
+			must(t, ch.Confirm(false))
+			var last *amqp.DeferredConfirmation
+			for m := range n {
+				c, err := ch.PublishWithDeferredConfirm("", dlq, true, false, amqp.Publishing{DeliveryMode: 2, Type: fmt.Sprint(m / 2)})
+				must(t, err)
+				last = c
+			}
+			last.Wait()
+			brokertest.Eventually(t, "all are there", func() bool { return v.Depth(dlq) == n })
+			plan, err := p.Plan(t.Context(), operations.PlanRequest{Verb: actions.Adopt, From: dlq, WorkQueues: []string{"orders"}})
+			must(t, err)
+			op, err := p.Start(t.Context(), plan.ID, operations.Start{Rate: 3000})
+			must(t, err)
+			for range 2 {
+				<-time.After(time.Duration(random.IntN(500)) * time.Millisecond)
+				p.kill()
+				p.start()
+				p.waitReady()
+			}
+			brokertest.Eventually(t, "the adoption ends", func() bool {
+				op, err = p.Operation(t.Context(), op.ID)
+				must(t, err)
+				return op.Ended != nil
+			})
+			expect.Equal(t, v.Depth(dlq), 0, "are left")
+			ids := map[string]map[string]int{} // of each type, which two messages have
+			all := 0
+			for after := ""; ; {
+				page, err := p.Messages(t.Context(), fmt.Sprintf("state:parked queue:orders parked:>=%s", op.Started.UTC().Format(time.RFC3339)), after, 1000)
+				must(t, err)
+				for _, m := range page.Messages {
+					if !strings.Contains(m.ParkedFor, dlq) {
+						continue
+					}
+					if ids[m.Type] == nil {
+						ids[m.Type] = map[string]int{}
+					}
+					ids[m.Type][m.ID]++
+					all++
+				}
+				if after = page.After; after == "" {
+					break
+				}
+			}
+			for m := range n / 2 {
+				if of := ids[fmt.Sprint(m)]; len(of) != 2 {
+					t.Errorf("the two messages %d have the ids %v", m, of)
+				}
+			}
+			t.Logf("%d messages, %d duplicates", n, all-n)
+		}
+		p.balances()
+	})
+}
+
 // Two virtual hosts have queues of one name and messages of the same ids and bodies,
 // and the service of both is killed: each message is in its own, and accounted for.
 func TestKillingTheServiceOfTwoVirtualHostsLosesNothing(t *testing.T) {

@@ -56,23 +56,23 @@ const (
 	delaying = `redrive\.(due|parked|delayed|lane(\..*)?|delay\..*)`
 )
 
-// All are the rights of every role, for the queues of policies.
-func All(policies policy.Set) []Rights {
+// All are the rights of every role, for the queues of policies; the service adopts from the others.
+func All(policies policy.Set, adopts ...string) []Rights {
 	queues := queuesOf(policies)
-	return []Rights{Service(policies), Consumer(queues...), Reporter(queues...), GoReporter(queues...), GoConsumer(queues...), Declarer(queues...)}
+	return []Rights{Service(policies, adopts...), Consumer(queues...), Reporter(queues...), GoReporter(queues...), GoConsumer(queues...), Declarer(queues...)}
 }
 
 // Service is what `redrive serve` needs: all of its own names; write on work
 // queues, to bind them to their retry exchanges, and no read on them; and write
-// on where its policies forward.
-func Service(policies policy.Set) Rights {
+// on where its policies forward. From a dead-letter queue that it adopts it needs read.
+func Service(policies policy.Set, adopts ...string) Rights {
 	write := append([]string{`redrive\..*`}, patterns(queuesOf(policies))...)
 	for i := range policies {
 		if to, ok := Forwards(&policies[i]); ok {
 			write = append(write, regexp.QuoteMeta(to))
 		}
 	}
-	r := Rights{Role: RoleService, For: "the service, `redrive serve`", Configure: whole(ours), Write: whole(write...), Read: whole(ours), Tags: []string{"management"},
+	r := Rights{Role: RoleService, For: "the service, `redrive serve`", Configure: whole(ours), Write: whole(write...), Read: whole(append([]string{ours}, patterns(adopts)...)...), Tags: []string{"management"},
 		Notes: []string{"With the tag management it finds out which queues dead-letter to redrive, and retries reports of their failures; without it such reports wait until a policy names the queue, or it has had a dead letter. With monitoring, `redrive doctor` also sees alarms and disk room, and the page unacknowledged messages; `redrive enroll` needs policymaker, with configure, write and read on what it makes. Users with a tag can sign in on the page where auth is set."}}
 	if slices.Contains(queuesOf(policies), "*") {
 		r.Notes = append(r.Notes, "A policy takes every queue (*), so write is on everything: name your queues in the policies, or here by --queue, to narrow it.")

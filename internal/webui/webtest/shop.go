@@ -5,6 +5,7 @@ package webtest
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"html/template"
 	"log/slog"
@@ -23,6 +24,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
 	"github.com/redrive-mq/redrive/internal/operations"
+	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/simulate"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/throttle"
@@ -43,6 +45,7 @@ type Told struct {
 	Throttles  map[string]*inspect.ThrottleView
 	Conditions []condition.Condition
 	Notices    []string
+	Allowed    []string          // queues that replays were allowed to
 	Replicas   []inspect.Replica // whose heartbeats are as old as they were when the shop was made
 }
 
@@ -116,9 +119,29 @@ func New(s store.Store, told *Told, c inspect.Config) *Shop {
 		return all
 	}
 	shop.Inspector = inspect.New(c)
-	shop.Actions = actions.New(actions.Config{Inspect: shop.Inspector, Store: s, Audit: shop.Book, Restorable: 30 * 24 * time.Hour})
-	shop.Runner = operations.New(operations.Config{Inspect: shop.Inspector, Actions: shop.Actions, Store: s})
+	shop.Actions = actions.New(actions.Config{Inspect: shop.Inspector, Store: s, Audit: shop.Book, Restorable: 30 * 24 * time.Hour,
+		BindRetryExchange: func(_ context.Context, queue string) error { told.Allowed = append(told.Allowed, queue); return nil }})
+	shop.Runner = operations.New(operations.Config{Inspect: shop.Inspector, Actions: shop.Actions, Store: s, DeadLetters: oldQueues{}})
 	return shop
+}
+
+// oldQueues are the dead-letter queues that the shop had before.
+type oldQueues struct{}
+
+func (oldQueues) List(context.Context) ([]operations.DeadLetterQueue, error) {
+	return []operations.DeadLetterQueue{
+		{Queue: "invoices_error", Kind: "quorum", Ready: 14, Why: "its name is that of a dead-letter queue"},
+		{Queue: "orders.dlq", Kind: "classic", Ready: 5104, WorkQueues: []string{"orders.created", "orders.paid"}, Why: "other queues dead-letter to it"},
+	}, nil
+}
+
+func (o oldQueues) Look(ctx context.Context, queue string) (operations.DeadLetterQueue, error) {
+	all, err := o.List(ctx)
+	return all[len(all)-1], err
+}
+
+func (oldQueues) Open(context.Context, retry.Adoption) (operations.Source, error) {
+	return nil, errors.New("RabbitMQ is not there")
 }
 
 func (s *Shop) conditions() []condition.Condition { return slices.Clone(s.Told.Conditions) }

@@ -1,0 +1,93 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/redrive-mq/redrive/internal/actions"
+	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/operations"
+)
+
+func (p *program) adopt() *cobra.Command {
+	d := action{verb: actions.Adopt}
+	r := operations.PlanRequest{Verb: actions.Adopt}
+	c := p.withClient(&cobra.Command{
+		Use:   "adopt [QUEUE]",
+		Short: "Take over what is in a dead-letter queue that exists already",
+		Long: `Take over what is in a dead-letter queue that exists already, whoever filled it.
+Without a queue it lists those of the virtual host that could be adopted: queues that
+other queues dead-letter to, and those named as frameworks name theirs.
+
+Messages are parked, and never retried by themselves. What they say of their failure
+(x-death, the headers that frameworks add) is shown and can be searched. Each is stored
+before it is acknowledged: what ends the service in between loses none, and what is
+adopted twice then has the same id. Only what is in the queue now is taken; the queue,
+its consumers and the work queues stay as they are.
+
+A replay goes to the work queue that the message names, or that --queue names. If that
+queue is not enrolled, an administrator allows it once: redrive allow-replays QUEUE.
+
+It runs in the service: Ctrl-C here only ends the watching, and redrive ops pauses,
+resumes and cancels it.`,
+		Example: `  redrive adopt
+  redrive adopt orders.dlq --dry-run
+  redrive adopt orders_error --queue orders --rate 500`,
+		Args: argsBetween(0, 1, "at most one dead-letter queue"),
+	}, func(ctx context.Context, client httpapi.Client, args []string) error {
+		if len(args) == 0 {
+			return p.listDeadLetterQueues(ctx, client)
+		}
+		r.From, r.Reason = args[0], d.reason
+		return p.operate(ctx, client, &d, r)
+	})
+	f := c.Flags()
+	f.StringArrayVar(&r.WorkQueues, "queue", nil, "where its messages failed; repeat it for several (left out: what each message says)")
+	f.Int64Var(&r.Limit, "limit", 0, "take so many messages at most (0 = all that are there now)")
+	f.Float64Var(&d.rate, "rate", 0, "messages per second (0 = unlimited)")
+	f.BoolVar(&r.EvenWithConsumers, "even-with-consumers", false, "also a queue that others consume, or that is enrolled")
+	f.StringVar(&d.reason, "reason", "", "why, for the audit log")
+	f.BoolVar(&d.dry, "dry-run", false, "only show what would be done; it touches nothing")
+	f.Int64Var(&d.expect, "expect-count", -1, "refuse to act on another number of messages")
+	f.BoolVar(&d.detach, "detach", false, "print the operation's id, and do not watch it")
+	p.withYes(c, "do not ask")
+	return c
+}
+
+func (p *program) listDeadLetterQueues(ctx context.Context, client httpapi.Client) error {
+	all, err := client.DeadLetterQueues(ctx)
+	if err != nil {
+		return err
+	}
+	name := func(q operations.DeadLetterQueue) string { return q.Queue }
+	return list(p, all, all.Queues, name, func(w io.Writer) {
+		if len(all.Queues) == 0 {
+			fmt.Fprintln(w, "No queue of the virtual host looks like a dead-letter queue. One that is can be named all the same.")
+			return
+		}
+		fmt.Fprintln(w, "QUEUE\tREADY\tCONSUMERS\tTYPE\tDEAD LETTERS OF\tWHY")
+		for _, q := range all.Queues {
+			of := "not known"
+			if len(q.WorkQueues) > 0 {
+				of = strings.Join(q.WorkQueues, ", ")
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", cell(q.Queue), count(q.Ready), count(q.Consumers), plain(q.Kind), cell(of), plain(q.Why))
+		}
+	})
+}
+
+func (p *program) allowReplays() *cobra.Command {
+	return p.ofQueue(&cobra.Command{
+		Use:   "allow-replays QUEUE",
+		Short: "Allow replays to a work queue that is not enrolled",
+		Long: `Allow replays to a work queue that is not enrolled, such as one whose dead letters were
+adopted. It declares the queue's retry exchange and binds the queue to it, and changes
+nothing else: the queue's dead letters go where they went. To take it back, delete the
+exchange redrive.retry.QUEUE.`,
+		Example: "  redrive allow-replays orders",
+	}, httpapi.Client.AllowReplays, "Messages can be replayed to the queue %q.\n")
+}

@@ -1,0 +1,236 @@
+package operations_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/actions"
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/operations"
+	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/testenv/expect"
+	"github.com/redrive-mq/redrive/testenv/memstore"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// deadLetters has one dead-letter queue.
+type deadLetters struct {
+	operations.DeadLetterQueue
+	mu      sync.Mutex
+	parks   []int // how many each Park was asked for
+	opened  []retry.Adoption
+	open    int
+	openErr error
+	parkErr error
+}
+
+func (d *deadLetters) List(context.Context) ([]operations.DeadLetterQueue, error) {
+	return []operations.DeadLetterQueue{d.DeadLetterQueue, {Queue: "hidden"}}, nil
+}
+
+func (d *deadLetters) Look(context.Context, string) (operations.DeadLetterQueue, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.DeadLetterQueue, nil
+}
+
+func (d *deadLetters) Open(_ context.Context, a retry.Adoption) (operations.Source, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.openErr == nil {
+		d.opened, d.open = append(d.opened, a), d.open+1
+	}
+	return d, d.openErr
+}
+
+func (d *deadLetters) Park(_ context.Context, most int) (int, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.parks = append(d.parks, most)
+	if d.parkErr != nil {
+		return 0, d.parkErr
+	}
+	n := min(most, int(d.DeadLetterQueue.Ready))
+	d.DeadLetterQueue.Ready -= int64(n)
+	return n, nil
+}
+
+func (d *deadLetters) Ready() (int, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return int(d.DeadLetterQueue.Ready), nil
+}
+
+func (d *deadLetters) Close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.open--
+}
+
+func (d *deadLetters) set(change func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	change()
+}
+
+var editor = caller(auth.Editor)
+
+// adopting runs a test in fake time, with 2,500 messages in a dead-letter queue.
+func adopting(t *testing.T, test func(t *testing.T, d *desk, q *deadLetters)) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(memstore.New())
+		q := &deadLetters{DeadLetterQueue: operations.DeadLetterQueue{Queue: "orders.dlq", Kind: "quorum", Ready: 2500, WorkQueues: []string{"orders"}}}
+		d.Runner.DeadLetters = q
+		stop := d.run(t)
+		test(t, d, q)
+		stop()
+		if q.open != 0 {
+			t.Errorf("%d sources are left open", q.open)
+		}
+	})
+}
+
+func (d *desk) adopt(t *testing.T, r operations.PlanRequest, s operations.Start) string {
+	t.Helper()
+	r.Verb, r.From = actions.Adopt, "orders.dlq"
+	p, err := d.Plan(ctx, editor, r)
+	must(t, err)
+	_, err = d.Start(ctx, editor, p.ID, s)
+	must(t, err)
+	return p.ID
+}
+
+func TestAnAdoptionTakesWhatWasThere(t *testing.T) {
+	adopting(t, func(t *testing.T, d *desk, q *deadLetters) {
+		p, err := d.Plan(ctx, editor, operations.PlanRequest{Verb: actions.Adopt, From: "orders.dlq", Limit: 1200})
+		must(t, err)
+		if p.Count != 1200 || fmt.Sprint(p.Leads) != "[orders]" || len(p.Blocked) > 0 || len(q.parks) > 0 {
+			t.Fatalf("the plan is %+v", p)
+		}
+		id := d.adopt(t, operations.PlanRequest{}, operations.Start{Rate: 100})
+		time.Sleep(10 * time.Second)
+		if is := d.look(t, id); is.Done < 990 || is.Done > 1010 || is.State != operations.Running {
+			t.Errorf("after 10 s at 100 a second it is %+v", is)
+		}
+		_, err = d.Order(ctx, editor, id, operations.Pause)
+		must(t, err)
+		synctest.Wait()
+		expect.Equal(t, q.open, 0, "sources are open while it is paused")
+		done := d.look(t, id).Done
+		time.Sleep(time.Minute)
+		d.is(t, id, operations.Paused, done)
+		q.set(func() { q.DeadLetterQueue.Ready += 7 }) // these came since
+		_, err = d.Order(ctx, editor, id, operations.Resume)
+		must(t, err)
+		time.Sleep(time.Minute)
+		is := d.is(t, id, operations.Finished, 2500)
+		expect.Equal(t, is.Why, "7 more messages are in the queue now", "it says")
+		expect.Equal(t, fmt.Sprint(q.opened[0]), fmt.Sprint(retry.Adoption{From: "orders.dlq", By: editor.Name, Leads: "orders"}), "was adopted")
+		if said := fmt.Sprint(d.audit.Entries()); !strings.Contains(said, "adopt orders.dlq") {
+			t.Errorf("the audit log has %s", said)
+		}
+	})
+}
+
+// After an error that passes it goes on; where each try could harm, or none can succeed, it stops, and
+// says that the rest is where it was.
+func TestAnAdoptionStops(t *testing.T) {
+	for name, c := range map[string]struct {
+		open, park error
+		state, why string
+		parks      int
+	}{
+		"full":      {park: fmt.Errorf("%w: 1 MiB is free", store.ErrFull), state: operations.Stopped, why: "is in RabbitMQ as it was", parks: 1},
+		"gone":      {open: fmt.Errorf("%w: no queue", wire.ErrQueueGone), state: operations.Stopped, why: "no queue"},
+		"no rights": {open: fmt.Errorf("%w: read", wire.ErrForbidden), state: operations.Stopped, why: "read"},
+		"poison":    {park: errors.New("541"), state: operations.Stopped, why: "failed 3 times at the next message: 541", parks: 3},
+		"away":      {open: errors.New("connection refused"), state: operations.Running, why: "connection refused"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			adopting(t, func(t *testing.T, d *desk, q *deadLetters) {
+				q.openErr, q.parkErr = c.open, c.park
+				id := d.adopt(t, operations.PlanRequest{}, operations.Start{})
+				time.Sleep(time.Minute)
+				is := d.is(t, id, c.state, 0)
+				if !strings.Contains(is.Why, c.why) || len(q.parks) != c.parks {
+					t.Errorf("after %d tries it says %q", len(q.parks), is.Why)
+				}
+				q.set(func() { q.openErr, q.parkErr = nil, nil })
+				time.Sleep(time.Minute)
+				if c.state == operations.Running {
+					d.is(t, id, operations.Finished, 2500)
+				}
+			})
+		})
+	}
+}
+
+// It continues after a restart, where others took a part of what was there.
+func TestAnAdoptionContinuesAfterARestart(t *testing.T) {
+	adopting(t, func(t *testing.T, d *desk, q *deadLetters) {
+		id := d.adopt(t, operations.PlanRequest{}, operations.Start{Rate: 1000})
+		time.Sleep(time.Second)
+		again := newDesk(d.store)
+		again.Runner.DeadLetters = q
+		_, err := d.Order(ctx, editor, id, operations.Pause) // the process of before does nothing more
+		must(t, err)
+		done := d.look(t, id).Done
+		_, err = again.Order(ctx, editor, id, operations.Resume)
+		must(t, err)
+		q.set(func() { q.DeadLetterQueue.Ready = 100 })
+		stop := again.run(t)
+		defer stop()
+		time.Sleep(time.Minute)
+		is := again.is(t, id, operations.Finished, done+100)
+		if !strings.Contains(is.Why, "were not there any more") {
+			t.Errorf("it says %q", is.Why)
+		}
+	})
+}
+
+func TestWhoMayAdoptWhat(t *testing.T) {
+	adopting(t, func(t *testing.T, d *desk, q *deadLetters) {
+		only := func(queues ...string) auth.Caller { c := caller(auth.Editor); c.Queues = queues; return c }
+		for _, c := range []struct {
+			by   auth.Caller
+			r    operations.PlanRequest
+			want error
+		}{
+			{operator, operations.PlanRequest{From: "orders.dlq"}, auth.ErrForbidden},
+			{only("mail*"), operations.PlanRequest{From: "orders.dlq"}, auth.ErrForbidden},
+			{only("*.dlq"), operations.PlanRequest{From: "orders.dlq", WorkQueues: []string{"orders"}}, auth.ErrForbidden},
+			{only("*.dlq"), operations.PlanRequest{From: "orders.dlq"}, nil},
+			{editor, operations.PlanRequest{From: "redrive.intake"}, inspect.ErrInvalid},
+			{editor, operations.PlanRequest{}, inspect.ErrInvalid},
+			{editor, operations.PlanRequest{From: "orders.dlq", Query: "queue:a"}, inspect.ErrInvalid},
+			{editor, operations.PlanRequest{From: "orders.dlq", Limit: -1}, inspect.ErrInvalid},
+		} {
+			c.r.Verb = actions.Adopt
+			if _, err := d.Plan(ctx, c.by, c.r); !errors.Is(err, c.want) {
+				t.Errorf("%v: %+v: %v, want %v", c.by.Queues, c.r, err, c.want)
+			}
+		}
+		seen, err := d.DeadLetterQueues(ctx, only("orders*"))
+		must(t, err)
+		if len(seen) != 1 || seen[0].Queue != "orders.dlq" {
+			t.Errorf("who sees orders* is shown %+v", seen)
+		}
+		_, err = d.Act(ctx, editor, actions.Act{Verb: actions.Adopt, IDs: []string{"x"}})
+		expect.Err(t, err, inspect.ErrInvalid, "adopt as an act on messages")
+		for _, blocked := range []operations.DeadLetterQueue{{Refused: "a stream"}, {Doubt: "it has consumers", Ready: 1}, {Ready: 0}} {
+			q.set(func() { q.DeadLetterQueue = blocked })
+			p, err := d.Plan(ctx, editor, operations.PlanRequest{Verb: actions.Adopt, From: "orders.dlq"})
+			must(t, err)
+			_, err = d.Start(ctx, editor, p.ID, operations.Start{})
+			expect.Err(t, err, inspect.ErrPrecondition, "start of %+v", blocked)
+		}
+	})
+}

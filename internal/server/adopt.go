@@ -1,0 +1,193 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/broker"
+	"github.com/redrive-mq/redrive/internal/hint"
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/operations"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
+	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// deadLetters are the dead-letter queues of the virtual host that can be adopted.
+type deadLetters struct {
+	*vhost
+	names *retry.ReportedNames
+
+	mu     sync.Mutex
+	listed []operations.DeadLetterQueue
+	failed error     // why they could not be listed
+	at     time.Time // when
+}
+
+// listEvery is how often RabbitMQ is asked to list its queues, and listWait for how long an answer is
+// waited for.
+const listEvery, listWait = 10 * time.Second, 2 * time.Second
+
+// errSeesNoQueues: only the management API lists queues.
+var errSeesNoQueues = hint.Errorf("set broker.management, or name the queue",
+	"%w: dead-letter queues are found by RabbitMQ's management API, and none is configured", inspect.ErrPrecondition)
+
+// List returns the queues that other queues dead-letter to, or that are named as frameworks name theirs.
+func (d *deadLetters) List(ctx context.Context) ([]operations.DeadLetterQueue, error) {
+	if d.manage == nil {
+		return nil, errSeesNoQueues
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if time.Since(d.at) < listEvery {
+		return slices.Clone(d.listed), d.failed
+	}
+	ctx, cancel := context.WithTimeout(ctx, listWait)
+	defer cancel()
+	all, err := d.queues(ctx)
+	list := []operations.DeadLetterQueue{}
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if q := all[name].judged(); q.Why != "" && q.Refused == "" {
+			list = append(list, q)
+		}
+	}
+	d.listed, d.failed, d.at = list, err, time.Now()
+	return slices.Clone(list), err
+}
+
+// Look asks by AMQP for the counts, which the management API has only as they were seconds ago, and
+// that for the rest, where there is one.
+func (d *deadLetters) Look(ctx context.Context, queue string) (operations.DeadLetterQueue, error) {
+	consumers, ready, err := d.publisher.Queue(ctx, queue)
+	q := knownQueue{exclusive: errors.Is(err, wire.ErrExclusive)}
+	switch {
+	case errors.Is(err, wire.ErrQueueGone):
+		return q.DeadLetterQueue, fmt.Errorf("%w: the queue %q does not exist", inspect.ErrNotFound, queue)
+	case err != nil && !q.exclusive:
+		return q.DeadLetterQueue, fmt.Errorf("%w: %w", inspect.ErrPrecondition, err)
+	}
+	listed := errSeesNoQueues
+	if d.manage != nil {
+		all, err := d.queues(ctx)
+		if listed = err; err == nil {
+			q = all[queue]
+		}
+	}
+	if listed != nil {
+		q.Unknown = fmt.Sprintf("it is not known whether it is a stream or enrolled, nor which queues dead-letter to it: %v", listed)
+	}
+	q.Queue, q.Ready, q.Consumers = queue, int64(ready), consumers
+	return q.judged(), nil
+}
+
+// knownQueue is a queue that may be adopted.
+type knownQueue struct {
+	operations.DeadLetterQueue
+	exclusive, enrolled bool
+}
+
+// queues returns what the management API knows of each queue that is not Redrive's.
+func (d *deadLetters) queues(ctx context.Context) (map[string]knownQueue, error) {
+	queues, err := d.manage.QueueStates(ctx)
+	bindings, bindingsErr := d.manage.Bindings(ctx)
+	exchanges, exchangesErr := d.manage.Exchanges(ctx)
+	policies, policiesErr := d.manage.Policies(ctx)
+	if err := cmp.Or(err, bindingsErr, exchangesErr, policiesErr); err != nil {
+		return nil, fmt.Errorf("%w: RabbitMQ does not list its queues: %w", inspect.ErrPrecondition, err)
+	}
+	routes := management.NewRoutes(queues, bindings, exchanges, policies)
+	leads := map[string][]string{}
+	for _, from := range slices.Sorted(maps.Keys(routes.Queues)) {
+		to, _, _ := routes.DeadLetters(from)
+		for queue := range to {
+			if queue != from {
+				leads[queue] = append(leads[queue], from)
+			}
+		}
+	}
+	all := map[string]knownQueue{}
+	for name, at := range routes.Queues {
+		if wire.OwnQueue(name) {
+			continue
+		}
+		exchange := at.Setting("dead-letter-exchange")
+		q := knownQueue{exclusive: at.Exclusive, enrolled: exchange == wire.ExchangeDeadLetters,
+			DeadLetterQueue: operations.DeadLetterQueue{Queue: name, Kind: at.Type, Ready: int64(at.Ready), Consumers: at.Consumers, WorkQueues: leads[name]}}
+		switch {
+		case len(q.WorkQueues) > 0 && exchange != nil: // what is in it goes on: one to wait in, or a work queue
+		case len(q.WorkQueues) > 0:
+			q.Why = "other queues dead-letter to it"
+		case namedLikeOne(name):
+			q.Why = "its name is that of a dead-letter queue"
+		}
+		all[name] = q
+	}
+	return all, nil
+}
+
+// judged returns the queue with why it cannot be adopted, and why only a person who is sure may adopt it.
+func (q knownQueue) judged() operations.DeadLetterQueue {
+	switch {
+	case q.Kind == "stream":
+		q.Refused = fmt.Sprintf("the queue %q is a stream, which nothing can be taken from", q.Queue)
+	case q.exclusive:
+		q.Refused = fmt.Sprintf("the queue %q is exclusive to another connection", q.Queue)
+	case q.enrolled:
+		q.Doubt = fmt.Sprintf("the queue %q is enrolled: it looks like a work queue", q.Queue)
+	case q.Consumers > 0:
+		q.Doubt = fmt.Sprintf("the queue %q has consumers (%d): it may be a work queue", q.Queue, q.Consumers)
+	}
+	return q.DeadLetterQueue
+}
+
+// namedLikeOne reports whether frameworks give dead-letter queues such a name: MassTransit _error and
+// _skipped, Spring Cloud Stream .dlq, Wolverine, EasyNetQ, NServiceBus and Rebus error.
+func namedLikeOne(queue string) bool {
+	name := strings.ToLower(queue)
+	for _, end := range []string{"_error", "_skipped", ".dlq", "-dlq", "_dlq", "-dead-letter", ".dead-letter"} {
+		if strings.HasSuffix(name, end) {
+			return true
+		}
+	}
+	return slices.Contains([]string{"error", "errors", "dlq", "wolverine-dead-letter-queue", "easynetq_default_error_queue"}, name)
+}
+
+// Open connects, and parks what is taken in the store.
+func (d *deadLetters) Open(ctx context.Context, a retry.Adoption) (operations.Source, error) {
+	taker, err := broker.NewTaker(ctx, broker.Config{URL: d.config.Broker.URL, Credentials: d.config.Broker.Credentials,
+		Name: "redrive adopt", Log: d.Log}, a.From)
+	if err != nil {
+		return nil, err
+	}
+	s := &adopted{Taker: taker, intake: retry.NewAdoptedIntake(d.store, d.names, a, d.events)}
+	if err := s.intake.Connected(ctx); err != nil {
+		taker.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// adopted is a queue that is being adopted.
+type adopted struct {
+	*broker.Taker
+	intake *retry.ParkedIntake
+}
+
+// Park implements operations.Source.
+func (s *adopted) Park(ctx context.Context, most int) (int, error) {
+	batch, err := s.Take(ctx, most)
+	if err != nil || len(batch) == 0 {
+		return 0, err
+	}
+	if err := s.intake.Handle(context.WithoutCancel(ctx), batch); err != nil {
+		return 0, err
+	}
+	return len(batch), s.Done()
+}

@@ -1,0 +1,241 @@
+package stories_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/internal/actions"
+	"github.com/redrive-mq/redrive/internal/cli"
+	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/operations"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/permissions"
+	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// adopting starts a service with only a broker's URL in its config, whose user may take from dead-letter
+// queues.
+func adopting(t *testing.T, v *brokertest.VHost) *service {
+	t.Helper()
+	s := configured(t, v, "", t.TempDir())
+	s.Broker.Management = v.Management
+	v.Give(v.ServiceUser(), permissions.Service(policy.Set{policy.Default()}, "*"))
+	return run(t, s).ready(t)
+}
+
+// dead has n messages of a work queue be dead-lettered to another, in order.
+func dead(t *testing.T, v *brokertest.VHost, queue, dlq string, n int, headers amqp.Table) {
+	t.Helper()
+	before, c := v.Depth(dlq), v.ConsumeMany(queue)
+	for i := range n {
+		v.Publish("", queue, amqp.Publishing{DeliveryMode: 2, Headers: headers, Body: fmt.Append(nil, queue, " ", i)})
+	}
+	for range n {
+		reject(t, c.Next())
+	}
+	brokertest.Eventually(t, "all are dead letters", func() bool { return v.Depth(dlq) == before+n })
+	must(t, c.Channel.Close()) // not before: it would undo rejects that 3.10.8 has not sent to the queue
+}
+
+// adopt plans an adoption, runs it to its end, and returns it.
+func (s *service) adopt(t *testing.T, r operations.PlanRequest) operations.Operation {
+	t.Helper()
+	r.Verb = actions.Adopt
+	p, err := s.Client.Plan(t.Context(), r)
+	must(t, err)
+	op, err := s.Client.Start(t.Context(), p.ID, operations.Start{})
+	must(t, err)
+	brokertest.Eventually(t, "the adoption ends", func() bool {
+		op, err = s.Client.Operation(t.Context(), op.ID)
+		must(t, err)
+		return op.Ended != nil
+	})
+	return op
+}
+
+// A team comes with full dead-letter queues, and the service has only a broker's URL. It finds them, parks
+// what is in them with what x-death says, and an administrator's word lets it be replayed. Nothing
+// else changes: the next dead letter goes where it went.
+func TestADeadLetterQueueIsAdopted(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		for _, kind := range []string{"classic", "quorum"} {
+			dlq := kind + ".dlq"
+			v.Queue(dlq, amqp.Table{"x-queue-type": kind})
+			v.Exchange(kind+".dlx", "direct", dlq)
+			for _, work := range []string{"orders", "mail"} {
+				work = kind + "." + work
+				v.Queue(work, amqp.Table{"x-queue-type": kind, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": dlq})
+				dead(t, v, work, dlq, 100, amqp.Table{"x-exception-message": "no stock of 7", "n": int32(1)})
+			}
+		}
+		s := adopting(t, v)
+		brokertest.Eventually(t, "RabbitMQ counts them, and they are found", func() bool {
+			all, err := s.Client.DeadLetterQueues(t.Context())
+			must(t, err)
+			var found []string
+			for _, q := range all.Queues {
+				found = append(found, fmt.Sprint(q.Queue, q.Ready, q.WorkQueues))
+			}
+			return fmt.Sprint(found) == "[classic.dlq200 [classic.mail classic.orders] quorum.dlq200 [quorum.mail quorum.orders]]"
+		})
+
+		redrive := func(args ...string) string {
+			t.Helper()
+			var out, errs strings.Builder
+			if code := cli.Run(t.Context(), append(args, "--address", s.Client.Addr), &out, &errs, cli.Build{}); code != 0 {
+				t.Fatalf("redrive %v: exit code %d: %s%s", args, code, &out, &errs)
+			}
+			return out.String()
+		}
+		if out := redrive("adopt"); !strings.Contains(out, "classic.dlq") || !strings.Contains(out, "classic.mail, classic.orders") {
+			t.Errorf("redrive adopt lists\n%s", out)
+		}
+		if out := redrive("adopt", "classic.dlq", "--limit", "30", "--dry-run"); !strings.Contains(out, "Adopt 30 messages from classic.dlq? Nothing is done yet.") {
+			t.Errorf("redrive adopt --dry-run says\n%s", out)
+		}
+		expect.Equal(t, v.Depth("classic.dlq"), 200, "are left by a dry run")
+		if out := redrive("adopt", "classic.dlq", "--limit", "30", "--yes", "--expect-count", "30"); !strings.Contains(out, "30 messages are adopted, and parked") {
+			t.Errorf("redrive adopt says\n%s", out)
+		}
+		for _, kind := range []string{"classic", "quorum"} {
+			op := s.adopt(t, operations.PlanRequest{From: kind + ".dlq", Limit: int64(v.Depth(kind+".dlq") - 50)})
+			expect.Equal(t, fmt.Sprint(op.State, op.Done, " ", op.Why), fmt.Sprintf("finished%d 50 more messages are in the queue now", op.Count), "came of it")
+			op = s.adopt(t, operations.PlanRequest{From: kind + ".dlq"})
+			expect.Equal(t, fmt.Sprint(op.State, op.Done, op.Why), "finished50", "came of the rest")
+			expect.Equal(t, v.Depth(kind+".dlq"), 0, "are left")
+		}
+		all := s.WaitParked(t, 400)
+		ids := map[string]bool{}
+		for _, m := range all {
+			ids[m.ID] = true
+			if m.Error != "no stock of 7" || m.Reason != "rejected" || m.Attempt != 1 {
+				t.Fatalf("one is shown as %+v", m)
+			}
+		}
+		expect.Equal(t, len(ids), 400, "ids")
+		detail, err := s.Client.Message(t.Context(), all[0].ID)
+		must(t, err)
+		if !strings.Contains(detail.ParkedFor, "adopted it from queue") {
+			t.Errorf("one is parked as %+v", detail)
+		}
+		groups, err := s.Client.Groups(t.Context(), "state:parked")
+		must(t, err)
+		expect.Equal(t, len(groups.Groups), 4, "groups, one for each work queue")
+
+		// Without a word of an administrator's it is parked again, and says so.
+		expect.Equal(t, s.Replay(t, "queue:classic.orders"), 100, "are replayed")
+		brokertest.Eventually(t, "they are parked again", func() bool {
+			n := 0
+			for _, m := range s.Parked(t) {
+				if m.Queue == "classic.orders" && strings.Contains(m.ParkedFor, "redrive allow-replays") {
+					n++
+				}
+			}
+			return n == 100
+		})
+		for _, kind := range []string{"classic", "quorum"} {
+			work := kind + ".orders"
+			must(t, s.Client.AllowReplays(t.Context(), work, ""))
+			expect.Equal(t, s.Replay(t, "queue:"+work), 100, "are replayed")
+			c := v.ConsumeMany(work)
+			var got []string
+			for range 100 {
+				d := c.Next()
+				if got = append(got, string(d.Body)); d.Headers["x-death"] != nil || d.Headers[wire.HeaderID] == nil || d.Headers["n"] != int32(1) {
+					t.Fatalf("it comes with %v", d.Headers)
+				}
+				must(t, d.Ack(false))
+			}
+			slices.Sort(got)
+			expect.Equal(t, len(slices.Compact(got)), 100, "come back")
+			v.Publish("", work, amqp.Publishing{Body: []byte("later")})
+			reject(t, c.Next())
+			brokertest.Eventually(t, "the next dead letter goes where it went", func() bool { return v.Depth(kind+".dlq") == 1 })
+		}
+	})
+}
+
+// What is adopted by mistake would park production traffic.
+func TestWhatIsNotAdopted(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		deadLettered(v, "enrolled", "quorum")
+		v.Queue("work", amqp.Table{"x-queue-type": "quorum"})
+		v.Queue("log", amqp.Table{"x-queue-type": "stream"})
+		for _, queue := range []string{"work", "enrolled", "log"} {
+			v.Publish("", queue, amqp.Publishing{DeliveryMode: 2, Body: []byte(queue)})
+		}
+		v.ConsumeMany("work")
+		s := adopting(t, v)
+		brokertest.Eventually(t, "RabbitMQ counts them", func() bool {
+			work, _ := v.State("work")
+			log, _ := v.State("log")
+			return work.Consumers == 1 && log.Ready == 1
+		})
+		for _, c := range []struct {
+			from, queue, says string
+			err               error
+		}{
+			{from: "redrive.intake", err: inspect.ErrInvalid, says: "neither a dead-letter queue"},
+			{from: "gone", err: inspect.ErrNotFound, says: "does not exist"},
+			{from: "work", says: "has consumers (1)"},
+			{from: "enrolled", says: "is enrolled"},
+			{from: "log", says: "is a stream"},
+		} {
+			p, err := s.Client.Plan(t.Context(), operations.PlanRequest{Verb: actions.Adopt, From: c.from})
+			if c.err == nil && err == nil {
+				_, err = s.Client.Start(t.Context(), p.ID, operations.Start{})
+			}
+			var problem *httpapi.Problem
+			if err == nil || !errors.As(err, &problem) || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("from %s: %v", c.from, err)
+			}
+		}
+		op := s.adopt(t, operations.PlanRequest{From: "enrolled", EvenWithConsumers: true, WorkQueues: []string{"work"}})
+		expect.Equal(t, fmt.Sprint(op.State, op.Done), "finished1", "came of one that a person is sure of")
+		expect.Equal(t, s.WaitParked(t, 1)[0].Queue, "work", "is where it failed")
+	})
+}
+
+// A paused adoption takes nothing, and one that is cancelled leaves the rest as it was, in order.
+func TestAnAdoptionIsPausedAndCancelled(t *testing.T) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
+		v.Queue("old.dlq", amqp.Table{"x-queue-type": "quorum"})
+		const n = 300
+		for i := range n {
+			v.Publish("", "old.dlq", amqp.Publishing{DeliveryMode: 2, Body: []byte(fmt.Sprint(i))})
+		}
+		s := adopting(t, v)
+		brokertest.Eventually(t, "RabbitMQ counts them", func() bool { q, _ := v.State("old.dlq"); return q.Ready == n })
+		ctx := context.Background()
+		p, err := s.Client.Plan(ctx, operations.PlanRequest{Verb: actions.Adopt, From: "old.dlq"})
+		must(t, err)
+		op, err := s.Client.Start(ctx, p.ID, operations.Start{Rate: 50})
+		must(t, err)
+		brokertest.Eventually(t, "it has begun", func() bool { op, err = s.Client.Operation(ctx, op.ID); return err == nil && op.Done > 0 })
+		op, err = s.Client.Order(ctx, op.ID, operations.Pause)
+		must(t, err)
+		<-time.After(300 * time.Millisecond) // one that went on would take some
+		expect.Equal(t, v.Depth("old.dlq"), n-int(op.Done), "are left while it is paused")
+		_, err = s.Client.Order(ctx, op.ID, operations.Resume)
+		must(t, err)
+		done := op.Done
+		brokertest.Eventually(t, "it goes on", func() bool { op, err = s.Client.Operation(ctx, op.ID); return err == nil && op.Done > done })
+		op, err = s.Client.Order(ctx, op.ID, operations.Cancel)
+		must(t, err)
+		c := v.ConsumeMany("old.dlq")
+		for i := op.Done; i < n; i++ {
+			expect.Equal(t, string(c.Next().Body), fmt.Sprint(i), "comes next of what is left")
+		}
+		s.WaitParked(t, int(op.Done))
+	})
+}
