@@ -53,7 +53,7 @@ func NewAdoptedIntake(s store.Store, names *ReportedNames, a Adoption, events Li
 	return in
 }
 
-// decideAdopted parks a message, with what it says of itself. It is no failure of now, so that nobody
+// decideAdopted parks a message, with what it says of itself. It is no failure of now, so that no one
 // is notified of it.
 func (in *ParkedIntake) decideAdopted(ctx context.Context, a Adoption, i int, d *wire.Delivery, now time.Time) *store.Record {
 	rec, own := in.record(i, d, now)
