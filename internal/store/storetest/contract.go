@@ -45,11 +45,11 @@ func finished(t *testing.T, s *subject) {
 	finishes(t, s, 0, done(c[0]), done(c[1])) // a claim that ended is left alone
 	must(t, s.Release(ctx, c[2:]))
 	want(t, "waiting", bodies(claim(t, s, "q", second, 3)), "released")
-	page, err := List(ctx, s, Filter{State: store.Parked, Body: true})
-	if err != nil || len(page.Records) != 1 {
-		t.Fatalf("parked: %d, %v", len(page.Records), err)
+	all := Listed(t, s, store.Range{State: store.Parked, Body: true})
+	if len(all) != 1 {
+		t.Fatalf("parked: %d", len(all))
 	}
-	r := page.Records[0].Record
+	r := all[0].Record
 	if string(r.Message.Body) != "parked" || r.ParkedFor != "why" || !r.Due.Equal(at) || r.ID != c[1].Record.ID {
 		t.Errorf("parked as %+v", r)
 	}
@@ -277,8 +277,8 @@ var scans = []testCase{
 	{"what is due is counted between edges, claimed or not", countDue},
 }
 
-// listed is what a range visits.
-func listed(t *testing.T, s store.Store, r store.Range) (all []store.Listed) {
+// Listed is what a range visits.
+func Listed(t expect.T, s store.Scanner, r store.Range) (all []store.Listed) {
 	t.Helper()
 	must(t, s.Scan(ctx, r, func(l store.Listed) (bool, error) {
 		all = append(all, l)
@@ -292,7 +292,7 @@ func scan(t *testing.T, s store.Store, r store.Range) string {
 	t.Helper()
 	r.Body = true
 	var got []string
-	for _, l := range listed(t, s, r) {
+	for _, l := range Listed(t, s, r) {
 		if l.BodySize != len(l.Record.Message.Body) {
 			t.Errorf("%s is said to have %d bytes", l.Record.Message.Body, l.BodySize)
 		}
@@ -389,7 +389,7 @@ func scanAfter(t *testing.T, s *subject) {
 			r.After = ""
 			all := strings.Fields(scan(t, s, r))
 			for i := range all {
-				l := listed(t, s, r)[0]
+				l := Listed(t, s, r)[0]
 				if l.Record.Message.Body != nil || l.BodySize == 0 {
 					t.Error("a body that was not asked for, or no size")
 				}
@@ -398,7 +398,7 @@ func scanAfter(t *testing.T, s *subject) {
 			}
 		}
 	}
-	at := listed(t, s, store.Range{State: store.Parked})[0]
+	at := Listed(t, s, store.Range{State: store.Parked})[0]
 	change(t, s, Remove, at.Key)
 	want(t, "behind one that is gone", scan(t, s, store.Range{After: at.Cursor}), "p2 p2b w2c w4 d5 w6")
 	if err := s.Scan(ctx, store.Range{After: "x'"}, nil); err == nil || !strings.Contains(err.Error(), "x'") {
@@ -556,7 +556,7 @@ func newest(t *testing.T, s store.Store) uint64 {
 // keyOf is the key of the one record with a body.
 func keyOf(t *testing.T, s store.Store, body string) store.Key {
 	t.Helper()
-	all := listed(t, s, store.Range{Body: true})
+	all := Listed(t, s, store.Range{Body: true})
 	i := slices.IndexFunc(all, func(l store.Listed) bool { return string(l.Record.Message.Body) == body })
 	if i < 0 {
 		t.Fatalf("%s is not there", body)
@@ -1563,7 +1563,7 @@ func Lived(t *testing.T, s store.Store) {
 // all are a store's records, by key.
 func all(t *testing.T, s store.Store) []store.Listed {
 	t.Helper()
-	found := listed(t, s, store.Range{Body: true})
+	found := Listed(t, s, store.Range{Body: true})
 	for i := range found {
 		found[i].Cursor = ""
 	}
@@ -1646,7 +1646,7 @@ func damaged(t *testing.T, s *subject) {
 	}
 	for _, newest := range []bool{false, true} {
 		for _, body := range []bool{false, true} {
-			if n := len(listed(t, s, store.Range{NewestFirst: newest, Body: body})); n != 10 {
+			if n := len(Listed(t, s, store.Range{NewestFirst: newest, Body: body})); n != 10 {
 				t.Errorf("a scan visits %d of the 10 others", n)
 			}
 		}

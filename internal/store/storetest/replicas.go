@@ -264,9 +264,9 @@ func leaseLost(t *testing.T, all []Replica) {
 	}
 	must(t, stalled.Release(ctx, old)) // which it holds no more
 	want(t, "kept", total(t, other), "2 waiting, 1 parked, 0 discarded")
-	page, err := List(ctx, other, Filter{State: store.Parked})
-	if err != nil || len(page.Records) != 1 || page.Records[0].Record.ParkedFor != "by the other" {
-		t.Errorf("parked: %+v, %v", page.Records, err)
+	kept := Listed(t, other, store.Range{State: store.Parked})
+	if len(kept) != 1 || kept[0].Record.ParkedFor != "by the other" {
+		t.Errorf("parked: %+v", kept)
 	}
 	// One is waiting and not claimed; the other is still who has it's.
 	again := claim(t, stalled, "q", hour, 10)
@@ -412,7 +412,7 @@ func changeElsewhere(t *testing.T, all []Replica) {
 // keysIn are the keys of what is in a range.
 func keysIn(t *testing.T, s store.Store, r store.Range) (keys []store.Key) {
 	t.Helper()
-	for _, l := range listed(t, s, r) {
+	for _, l := range Listed(t, s, r) {
 		keys = append(keys, l.Key)
 	}
 	return keys

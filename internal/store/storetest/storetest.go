@@ -1,7 +1,6 @@
 package storetest
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -291,9 +290,8 @@ func replay(t *testing.T, s *subject) {
 	if got := len(claim(t, s, "q", second, 2000)); got != 1100 {
 		t.Errorf("%d are due, not 1100", got)
 	}
-	page, err := List(ctx, s, Filter{State: store.Parked})
-	if err != nil || len(page.Records) != 1 || page.Records[0].Record.ID != other.ID {
-		t.Errorf("still parked: %+v, %v", page.Records, err)
+	if still := Listed(t, s, store.Range{State: store.Parked}); len(still) != 1 || still[0].Record.ID != other.ID {
+		t.Errorf("still parked: %+v", still)
 	}
 }
 
@@ -305,9 +303,8 @@ func equalIDs(t *testing.T, s *subject) {
 	c := claim(t, s, "q", 0, 10)
 	want(t, "kept", bodies(c), "a b a")
 	finishes(t, s, 1, done(c[0]))
-	page, err := List(ctx, s, Filter{ID: a.ID})
-	if err != nil || len(page.Records) != 2 {
-		t.Errorf("after one of three is gone, %d are listed, %v", len(page.Records), err)
+	if found, err := s.Find(ctx, a.ID); err != nil || len(found) != 2 {
+		t.Errorf("after one of three is gone, %d are found, %v", len(found), err)
 	}
 }
 
@@ -329,50 +326,6 @@ func closed(t *testing.T, s *subject) {
 		t.Errorf("Add after Close: %v", err)
 	}
 	closes(t, s) // twice
-}
-
-// Filter chooses records to list.
-type Filter struct {
-	State store.State // 0: waiting and parked
-	Queue string      // "": all
-	ID    uuid.UUID
-	Limit int  // 1 to 1,000; 0 means 100
-	Body  bool // with bodies
-}
-
-// Page is what List found.
-type Page struct{ Records []store.Listed }
-
-// List is what a store's Scan visits, for tests that want records and no visits.
-func List(ctx context.Context, s store.Scanner, f Filter) (p Page, err error) {
-	limit := min(cmp.Or(f.Limit, 100), 1000)
-	show := func(l store.Listed) (more bool, err error) {
-		state := l.Record.State
-		if state == f.State || f.State == 0 && state != store.Discarded {
-			if f.Queue == "" || f.Queue == l.Record.Queue {
-				p.Records = append(p.Records, l)
-			}
-		}
-		return len(p.Records) < limit, nil
-	}
-	if f.ID == uuid.Nil {
-		r := store.Range{State: f.State, Body: f.Body}
-		if f.Queue != "" {
-			r.Queues = []string{f.Queue}
-		}
-		err = s.Scan(ctx, r, show)
-		return p, err
-	}
-	all, err := s.Find(ctx, f.ID) // few
-	for _, l := range all {
-		if !f.Body {
-			l.Record.Message.Body = nil
-		}
-		if more, _ := show(l); !more {
-			break
-		}
-	}
-	return p, err
 }
 
 // Any is some record that a store may have to keep: whatever a publisher may send,
