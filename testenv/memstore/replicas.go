@@ -4,7 +4,6 @@ import (
 	"context"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/store"
@@ -13,13 +12,7 @@ import (
 // Replicas is one store in memory that several services use at once, for tests of what
 // replicas do together. Its time is that of package time, which testing/synctest
 // turns.
-type Replicas struct {
-	state *state
-
-	mu        sync.Mutex
-	beats     map[string]beat
-	listeners []*listener
-}
+type Replicas struct{ *state }
 
 type beat struct {
 	about []byte
@@ -40,16 +33,13 @@ type listener struct {
 }
 
 // NewReplicas makes an empty store.
-func NewReplicas() *Replicas { return &Replicas{state: newState(), beats: map[string]beat{}} }
+func NewReplicas() *Replicas { return &Replicas{newState()} }
 
 // Join opens the store for one more service.
-func (f *Replicas) Join() *Member { return &Member{Store: open(f.state), replicas: f} }
+func (f *Replicas) Join() *Member { return &Member{f.open()} }
 
 // Member implements store.Shared.
-type Member struct {
-	*Store
-	replicas *Replicas
-}
+type Member struct{ *Store }
 
 // Kill ends a member as if its process was killed: what it still calls does nothing,
 // it neither leaves nor resigns, and what it has claimed is there for the others.
@@ -66,114 +56,80 @@ func (m *Member) Kill() {
 }
 
 // Beat implements store.Shared.
-func (m *Member) Beat(_ context.Context, replica string, about []byte, ttl time.Duration) (all []store.Replica, err error) {
-	unlock, err := m.lock()
-	defer unlock()
-	if err != nil {
-		return nil, err
-	}
-	m.replicas.mu.Lock()
-	defer m.replicas.mu.Unlock()
-	now := time.Now()
-	maps.DeleteFunc(m.replicas.beats, func(_ string, b beat) bool { return !now.Before(b.until) })
-	m.replicas.beats[replica] = beat{slices.Clone(about), now.Add(ttl)}
-	for _, id := range slices.Sorted(maps.Keys(m.replicas.beats)) {
-		all = append(all, store.Replica{ID: id, About: m.replicas.beats[id].about})
-	}
-	return all, nil
+func (m *Member) Beat(_ context.Context, replica string, about []byte, ttl time.Duration) ([]store.Replica, error) {
+	return get(m.Store, func() (all []store.Replica) {
+		now := time.Now()
+		maps.DeleteFunc(m.beats, func(_ string, b beat) bool { return !now.Before(b.until) })
+		m.beats[replica] = beat{slices.Clone(about), now.Add(ttl)}
+		for _, id := range slices.Sorted(maps.Keys(m.beats)) {
+			all = append(all, store.Replica{ID: id, About: m.beats[id].about})
+		}
+		return all
+	})
 }
 
 // Leave implements store.Shared.
 func (m *Member) Leave(_ context.Context, replica string) error {
-	unlock, err := m.lock()
-	defer unlock()
-	if err == nil {
-		m.replicas.mu.Lock()
-		defer m.replicas.mu.Unlock()
-		delete(m.replicas.beats, replica)
-	}
-	return err
+	return m.do(func() error {
+		delete(m.beats, replica)
+		return nil
+	})
 }
 
 // Lead implements store.Shared.
-func (m *Member) Lead(_ context.Context, what, replica string, ttl time.Duration) (term uint64, leads bool, err error) {
-	unlock, err := m.lock()
-	defer unlock()
-	if err != nil {
-		return 0, false, err
-	}
-	now := time.Now()
-	is := m.terms[what]
-	switch there := now.Before(is.until); {
-	case there && is.replica != replica:
-		return is.term, false, nil
-	case !there:
-		is = lead{replica: replica, term: is.term + 1}
-	}
-	is.until = now.Add(ttl)
-	m.terms[what] = is
-	return is.term, true, nil
+func (m *Member) Lead(_ context.Context, what, replica string, ttl time.Duration) (term uint64, leads bool,
+	err error) {
+	err = m.do(func() error {
+		now, is := time.Now(), m.terms[what]
+		if !now.Before(is.until) {
+			is.replica, is.term = replica, is.term+1
+		}
+		if term, leads = is.term, is.replica == replica; leads {
+			is.until = now.Add(ttl)
+			m.terms[what] = is
+		}
+		return nil
+	})
+	return term, leads, err
 }
 
 // Resign implements store.Shared.
 func (m *Member) Resign(_ context.Context, what, replica string) error {
-	unlock, err := m.lock()
-	defer unlock()
-	if is := m.terms[what]; err == nil && is.replica == replica {
-		is.until = time.Time{}
-		m.terms[what] = is
-	}
-	return err
-}
-
-// lockIn is lock for what a leader may do only as long as it is one.
-func (s *Store) lockIn(ctx context.Context) (unlock func(), err error) {
-	unlock, err = s.lock()
-	if what, term, ok := store.TermOf(ctx); err == nil && ok && s.terms[what].term != term {
-		unlock()
-		return func() {}, store.ErrDeposed
-	}
-	return unlock, err
+	return m.do(func() error {
+		if is := m.terms[what]; is.replica == replica {
+			is.until = time.Time{}
+			m.terms[what] = is
+		}
+		return nil
+	})
 }
 
 // Send implements store.Shared.
 func (m *Member) Send(_ context.Context, topic string, message []byte) error {
-	unlock, err := m.lock()
-	defer unlock()
-	if err != nil {
-		return err
-	}
-	m.replicas.mu.Lock()
-	defer m.replicas.mu.Unlock()
-	for _, l := range m.replicas.listeners {
-		if l.topic != topic || l.member.closed {
-			continue
+	return m.do(func() error {
+		for _, l := range m.listeners {
+			if l.topic == topic && !l.member.closed {
+				l.messages = append(l.messages, slices.Clone(message))
+				signal(l.news)
+			}
 		}
-		l.messages = append(l.messages, slices.Clone(message))
-		select {
-		case l.news <- struct{}{}:
-		default:
-		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // Listen implements store.Shared.
 func (m *Member) Listen(ctx context.Context, topic string, receive func([]byte)) error {
-	unlock, err := m.lock()
-	unlock()
-	if err != nil {
+	l := &listener{member: m, topic: topic, news: make(chan struct{}, 1)}
+	if err := m.do(func() error {
+		m.listeners = append(m.listeners, l)
+		return nil
+	}); err != nil {
 		return err
 	}
-	f := m.replicas
-	l := &listener{member: m, topic: topic, news: make(chan struct{}, 1)}
-	f.mu.Lock()
-	f.listeners = append(f.listeners, l)
-	f.mu.Unlock()
 	defer func() {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.listeners = slices.DeleteFunc(f.listeners, func(o *listener) bool { return o == l })
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.listeners = slices.DeleteFunc(m.listeners, func(o *listener) bool { return o == l })
 	}()
 	for {
 		select {
@@ -181,10 +137,10 @@ func (m *Member) Listen(ctx context.Context, topic string, receive func([]byte))
 			return ctx.Err()
 		case <-l.news:
 		}
-		f.mu.Lock()
+		m.mu.Lock()
 		messages := l.messages
 		l.messages = nil
-		f.mu.Unlock()
+		m.mu.Unlock()
 		for _, b := range messages {
 			receive(b)
 		}
