@@ -6,9 +6,9 @@
 //
 // Machines are noisy: compare the ratios of one run, not numbers of two.
 //
-//	compare.go, waiting.go, library.go  what is measured
-//	rows.go                             ways to retry messages
-//	service.go, traffic.go, usage.go    the service, the consumer, CPU and memory
+//	compare.go, waiting.go  what is measured
+//	rows.go                 ways to retry messages
+//	service.go, traffic.go  the service, the consumer, CPU and memory
 package main
 
 import (

@@ -13,7 +13,10 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"path/filepath"
+	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -22,6 +25,8 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/addresses"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/permissions"
+	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/rabbitnode"
 )
@@ -431,5 +436,82 @@ func Eventually(t testing.TB, what string, is func() bool) {
 			t.Fatalf("after %v still not so: %s", Patience, what)
 		}
 		<-time.After(20 * time.Millisecond)
+	}
+}
+
+// ServicePassword is that of the user of ServiceURL.
+const ServicePassword = "s3cret"
+
+// ServiceURL is the broker's for a service with these policies: as a user who has
+// exactly the rights that `redrive permissions` prints for them, and no tag.
+// Another call changes its rights.
+func (v *VHost) ServiceURL(policies policy.Set) string {
+	v.t.Helper()
+	if v.service == "" {
+		v.service = "service-" + uuid.NewString()
+		v.Must(http.MethodPut, "users/"+v.service, map[string]any{"password": ServicePassword, "tags": ""})
+		// On a node of the test's own, which may be gone, the user goes with it.
+		v.t.Cleanup(func() { _ = v.API().Call(context.Background(), http.MethodDelete, "users/"+v.service, nil, nil) })
+	}
+	v.Give(v.service, permissions.Service(policies))
+	return v.URLAs(v.service, ServicePassword)
+}
+
+// ServiceUser is the user of ServiceURL.
+func (v *VHost) ServiceUser() string { return v.service }
+
+// Give grants a user the rights of a role.
+func (v *VHost) Give(user string, r permissions.Rights) {
+	v.t.Helper()
+	v.Grant(user, r.Configure, r.Write, r.Read)
+	for _, topic := range r.Topics {
+		v.Must(http.MethodPut, "topic-permissions/"+url.PathEscape(v.Name)+"/"+user, map[string]any{"exchange": topic.Exchange, "write": topic.Write, "read": topic.Read})
+	}
+}
+
+// Works are policies for queues of these names.
+func Works(queues ...string) policy.Set {
+	p := policy.Default()
+	p.Queues = queues
+	return policy.Set{p}
+}
+
+// Packages run side by side, each with many parallel tests that mostly wait. What keeps RabbitMQ
+// from being too busy to answer is one limit for the machine: a test takes one slot for a virtual
+// host, two for a node of its own, and four for a cluster.
+var slots = 8 * max(2, runtime.NumCPU())
+
+// takeSlots waits until n slots are free, and frees them when the test ends. Call it once in a test,
+// after t.Parallel. A slot is a locked file, which the end of a process frees too.
+func takeSlots(t testing.TB, n int) {
+	t.Helper()
+	dir := filepath.Join(os.TempDir(), fmt.Sprintf("redrive-slots-%d", os.Getuid()))
+	must(t, os.MkdirAll(dir, 0o700))
+	lock := func(name string, how int) *os.File {
+		f, err := os.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_RDWR, 0o600)
+		must(t, err)
+		for {
+			switch err := syscall.Flock(int(f.Fd()), how); err {
+			case nil:
+				return f
+			case syscall.EINTR:
+			case syscall.EWOULDBLOCK:
+				_ = f.Close()
+				return nil
+			default:
+				t.Fatalf("locking %q: %v", f.Name(), err)
+			}
+		}
+	}
+	// A test that needs many slots is not overtaken by those that need one.
+	queue := lock("queue", syscall.LOCK_EX)
+	defer queue.Close()
+	for taken := 0; taken < n; time.Sleep(10 * time.Millisecond) {
+		for i := 0; i < slots && taken < n; i++ {
+			if f := lock(fmt.Sprint(i), syscall.LOCK_EX|syscall.LOCK_NB); f != nil {
+				t.Cleanup(func() { _ = f.Close() })
+				taken++
+			}
+		}
 	}
 }

@@ -6,7 +6,7 @@
 // The facts of test/facts that do not need more than it has are tried on it as on real brokers. What
 // several goroutines do at one instant arrives in the order in which Go runs them.
 //
-// Read model.go, connection.go and its channels, publish.go with exchanges, queue.go with deliveries, deadletter.go.
+// Read model.go, connection.go and its channels, publish.go with exchanges, queue.go with deliveries and dead letters.
 package model
 
 import (

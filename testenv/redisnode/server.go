@@ -9,15 +9,19 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"testing"
 	"time"
 
 	"github.com/redis/rueidis"
 
+	"github.com/redrive-mq/redrive/testenv/authority"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/subprocess"
 )
 
@@ -301,6 +305,160 @@ func until(ctx context.Context, what string, is func() bool) error {
 			return fmt.Errorf("still not so: %s: %w", what, ctx.Err())
 		case <-time.After(20 * time.Millisecond):
 		}
+	}
+	return nil
+}
+
+// Each runs a test on Redis and on Valkey, side by side. One that is not installed
+// fails the test when it starts a server: a suite that ran nowhere must not look green.
+func Each(t *testing.T, test func(*testing.T, Options)) {
+	t.Helper()
+	for _, o := range Both(t) {
+		t.Run(o.Name(), func(t *testing.T) {
+			t.Parallel()
+			test(t, o)
+		})
+	}
+}
+
+// Both are Redis and Valkey.
+func Both(testing.TB) []Options {
+	return []Options{{}, {Root: filepath.Join(subprocess.Installed(), "sid")}}
+}
+
+// New is a server for one test.
+func New(t testing.TB, o Options) *Server {
+	t.Helper()
+	s := begin(t, o, "")
+	field := map[string]string{"Redis": "redis_version", "Valkey": "valkey_version"}[o.Name()]
+	t.Logf("on %s %s", o.Name(), s.Info(context.Background(), "server", field))
+	return s
+}
+
+// begin is start for one test, which the server ends with; where it fails it shows what the
+// server said.
+func begin(t testing.TB, o Options, config string, args ...string) *Server {
+	t.Helper()
+	s, err := start(context.Background(), o, config, args...)
+	must(t, err)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("%s at %s said:\n%s", o.Name(), s.Addr(), s.LastWords())
+		}
+		if err := s.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+var must = expect.NoError
+
+// Authority is a CA of a test's own.
+type Authority struct {
+	Cert []byte // in PEM
+	t    testing.TB
+	ca   *authority.Authority
+}
+
+// NewAuthority makes one, whose certificates are valid for as long as a test may last.
+func NewAuthority(t testing.TB) *Authority {
+	t.Helper()
+	ca, err := authority.New(t.TempDir())
+	must(t, err)
+	return &Authority{Cert: read(t, ca.CAFile()), t: t, ca: ca}
+}
+
+// Identity is one of a server with these addresses or names, or of a client.
+func (a *Authority) Identity(names ...string) *Identity {
+	a.t.Helper()
+	cert, key := a.File(nil), a.File(nil)
+	must(a.t, a.ca.Issue(authority.Leaf{User: names[0], Hosts: names}, cert, key))
+	return &Identity{Cert: read(a.t, cert), Key: read(a.t, key)}
+}
+
+// File writes PEM to a file of the test's, and says where.
+func (a *Authority) File(data []byte) string {
+	a.t.Helper()
+	path := filepath.Join(a.t.TempDir(), "file.pem")
+	must(a.t, os.WriteFile(path, data, 0o600))
+	return path
+}
+
+func read(t testing.TB, path string) []byte {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	must(t, err)
+	return data
+}
+
+// logs is where servers keep their append-only files, in their folders.
+const logs = "appendonlydir"
+
+// growing opens the append-only file that a server writes to, and says how long it is.
+func growing(dir string) (f *os.File, size int64, err error) {
+	all, err := filepath.Glob(filepath.Join(dir, logs, "*.incr.aof"))
+	if err == nil && len(all) != 1 {
+		err = fmt.Errorf("%d append-only files grow in %s, not one", len(all), dir)
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	if f, err = os.OpenFile(all[0], os.O_RDWR, 0); err != nil {
+		return nil, 0, err
+	}
+	size, err = f.Seek(0, io.SeekEnd)
+	return f, size, err
+}
+
+// Written is how much it has written to its append-only file, in bytes.
+func (s *Server) Written() (int64, error) {
+	f, size, err := growing(s.dir)
+	if f != nil {
+		f.Close()
+	}
+	return size, err
+}
+
+// AfterPowerCut starts another server on a copy of a server's disk, of whose append-only
+// file just so many bytes had reached the disk when the power failed.
+func AfterPowerCut(t testing.TB, s *Server, synced int64) *Server {
+	t.Helper()
+	o := s.opts
+	o.disk = func(dir string) error {
+		if err := os.CopyFS(filepath.Join(dir, logs), os.DirFS(filepath.Join(s.dir, logs))); err != nil {
+			return err
+		}
+		f, size, err := growing(dir)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		if size < synced {
+			return fmt.Errorf("%s has %d bytes, not %d", f.Name(), size, synced)
+		}
+		return f.Truncate(synced)
+	}
+	return begin(t, o, "")
+}
+
+// HasCutOff tells whether a start has cut off the end of the append-only file, where the last
+// write was not whole, as far as the end of its log says.
+func (s *Server) HasCutOff() bool { return strings.Contains(s.LastWords(), "Truncating the AOF") }
+
+// RewriteLog has it write its append-only file again from what it has in memory, and waits.
+func (s *Server) RewriteLog(ctx context.Context) error {
+	if _, err := s.Do(ctx, "BGREWRITEAOF"); err != nil {
+		return err
+	}
+	is := func(field, want string) bool { return s.Info(ctx, "persistence", field) == want }
+	if err := until(ctx, "the append-only file is rewritten", func() bool {
+		return is("aof_rewrite_scheduled", "0") && is("aof_rewrite_in_progress", "0")
+	}); err != nil {
+		return err
+	}
+	if !is("aof_last_bgrewrite_status", "ok") {
+		return fmt.Errorf("rewriting the append-only file failed:\n%s", s.LastWords())
 	}
 	return nil
 }
