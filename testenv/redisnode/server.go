@@ -41,16 +41,16 @@ type Options struct {
 	// the constant.
 	DownAfter time.Duration
 	// TLS, when not nil, has a server listen for TLS as well, on a port of its own.
-	TLS *Identity
+	TLS *TLS
 
 	disk func(dir string) error // puts into a server's folder what it has on its disk
 }
 
-// Identity is who a server is, in PEM.
-type Identity struct {
-	Cert, Key []byte
-	// Clients is the CA whose certificates clients must have; nil: they need none.
-	Clients []byte
+// TLS is who a server is, and whom it lets in.
+type TLS struct {
+	By    *authority.Authority // has signed its certificate
+	Hosts []string             // names and addresses in that
+	Asks  bool                 // clients must have a certificate of By's too
 }
 
 // Name is the software's.
@@ -138,25 +138,22 @@ func find(root string) (string, error) {
 	return program, nil
 }
 
-// listenTLS writes the server's identity, and is the configuration for TLS.
+// listenTLS gives the server a certificate, and is the configuration for TLS.
 func (s *Server) listenTLS() (config string, err error) {
 	id := s.opts.TLS
 	if id == nil {
 		return "", nil
 	}
-	ca, ask := id.Clients, "yes"
-	if ca == nil {
-		ca, ask = id.Cert, "no" // it wants a CA, and does not use it to ask
-	}
-	for name, pem := range map[string][]byte{"cert.pem": id.Cert, "key.pem": id.Key, "ca.pem": ca} {
-		err = errors.Join(err, os.WriteFile(filepath.Join(s.dir, name), pem, 0o600))
-	}
+	in := func(name string) string { return filepath.Join(s.dir, name) }
+	ca, err := os.ReadFile(id.By.CAFile())
+	err = errors.Join(err, os.WriteFile(in("ca.pem"), ca, 0o600),
+		id.By.Issue(authority.Leaf{User: "redis", Hosts: id.Hosts}, in("cert.pem"), in("key.pem")))
 	return fmt.Sprintf(`tls-port %d
 tls-cert-file %[2]s/cert.pem
 tls-key-file %[2]s/key.pem
 tls-ca-cert-file %[2]s/ca.pem
-tls-auth-clients %s
-`, s.secure, s.inside, ask), err
+tls-auth-clients %[3]s
+`, s.secure, s.inside, map[bool]string{true: "yes", false: "no"}[id.Asks]), err
 }
 
 // Addr is where it listens, as host:port.
@@ -353,44 +350,6 @@ func begin(t testing.TB, o Options, config string, args ...string) *Server {
 }
 
 var must = expect.NoError
-
-// Authority is a CA of a test's own.
-type Authority struct {
-	Cert []byte // in PEM
-	t    testing.TB
-	ca   *authority.Authority
-}
-
-// NewAuthority makes one, whose certificates are valid for as long as a test may last.
-func NewAuthority(t testing.TB) *Authority {
-	t.Helper()
-	ca, err := authority.New(t.TempDir())
-	must(t, err)
-	return &Authority{Cert: read(t, ca.CAFile()), t: t, ca: ca}
-}
-
-// Identity is one of a server with these addresses or names, or of a client.
-func (a *Authority) Identity(names ...string) *Identity {
-	a.t.Helper()
-	cert, key := a.File(nil), a.File(nil)
-	must(a.t, a.ca.Issue(authority.Leaf{User: names[0], Hosts: names}, cert, key))
-	return &Identity{Cert: read(a.t, cert), Key: read(a.t, key)}
-}
-
-// File writes PEM to a file of the test's, and says where.
-func (a *Authority) File(data []byte) string {
-	a.t.Helper()
-	path := filepath.Join(a.t.TempDir(), "file.pem")
-	must(a.t, os.WriteFile(path, data, 0o600))
-	return path
-}
-
-func read(t testing.TB, path string) []byte {
-	t.Helper()
-	data, err := os.ReadFile(path)
-	must(t, err)
-	return data
-}
 
 // logs is where servers keep their append-only files, in their folders.
 const logs = "appendonlydir"
