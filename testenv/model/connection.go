@@ -170,26 +170,26 @@ func (c *connection) channel(number uint16) (*channel, *fault) {
 // method processes one of the connection's own.
 func (c *connection) method(m method, r *reader) *fault {
 	switch {
-	case m == connectionCloseOk:
+	case m == connectionClose.ok():
 		c.terminate()
 		return nil
 	case m == connectionClose:
 		c.release()
-		c.send(0, connectionCloseOk, nil)
+		c.send(0, connectionClose.ok(), nil)
 		c.terminate()
 		return nil
 	case c.step == closing:
 		return nil
-	case m == connectionStartOk && c.step == starting:
+	case m == connectionStart.ok() && c.step == starting:
 		return c.authenticate(r)
-	case m == connectionTuneOk && c.step == tuning:
+	case m == connectionTune.ok() && c.step == tuning:
 		return c.tune(int(r.short()), int(r.long()), r.short())
 	case m == connectionOpen && c.step == opening:
 		if vhost := r.shortstr(); vhost != "/" {
 			return faultf(530, "vhost %s not found", vhost)
 		}
 		c.step = opened
-		c.send(0, connectionOpenOk, func(w *writer) { w.shortstr("") })
+		c.send(0, connectionOpen.ok(), func(w *writer) { w.shortstr("") })
 		return nil
 	}
 	return unknown("method %s at this point of a connection", m)
@@ -375,57 +375,44 @@ func (f *fault) write(w *writer, m method) {
 // method is the number of a class and of a method in it.
 type method uint32
 
+// ok is the answer to a method.
+func (m method) ok() method { return m + 1 }
+
 func (m method) String() string { return fmt.Sprintf("%d.%d", m>>16, m&0xffff) }
 
 const (
 	basicClass = 60
 
 	connectionStart   method = 10<<16 | 10
-	connectionStartOk method = 10<<16 | 11
 	connectionTune    method = 10<<16 | 30
-	connectionTuneOk  method = 10<<16 | 31
 	connectionOpen    method = 10<<16 | 40
-	connectionOpenOk  method = 10<<16 | 41
 	connectionClose   method = 10<<16 | 50
-	connectionCloseOk method = 10<<16 | 51
 	connectionBlocked method = 10<<16 | 60
 	connectionUnblock method = 10<<16 | 61
 
-	channelOpen    method = 20<<16 | 10
-	channelOpenOk  method = 20<<16 | 11
-	channelClose   method = 20<<16 | 40
-	channelCloseOk method = 20<<16 | 41
+	channelOpen  method = 20<<16 | 10
+	channelClose method = 20<<16 | 40
 
-	exchangeDeclare   method = 40<<16 | 10
-	exchangeDeclareOk method = 40<<16 | 11
-	exchangeBind      method = 40<<16 | 30
-	exchangeBindOk    method = 40<<16 | 31
+	exchangeDeclare method = 40<<16 | 10
+	exchangeBind    method = 40<<16 | 30
 
-	queueDeclare   method = 50<<16 | 10
-	queueDeclareOk method = 50<<16 | 11
-	queueBind      method = 50<<16 | 20
-	queueBindOk    method = 50<<16 | 21
-	queueDelete    method = 50<<16 | 40
-	queueDeleteOk  method = 50<<16 | 41
+	queueDeclare method = 50<<16 | 10
+	queueBind    method = 50<<16 | 20
+	queueDelete  method = 50<<16 | 40
 
-	basicQos       method = basicClass<<16 | 10
-	basicQosOk     method = basicClass<<16 | 11
-	basicConsume   method = basicClass<<16 | 20
-	basicConsumeOk method = basicClass<<16 | 21
-	basicCancel    method = basicClass<<16 | 30
-	basicCancelOk  method = basicClass<<16 | 31
-	basicPublish   method = basicClass<<16 | 40
-	basicReturn    method = basicClass<<16 | 50
-	basicDeliver   method = basicClass<<16 | 60
-	basicGet       method = basicClass<<16 | 70
-	basicGetOk     method = basicClass<<16 | 71
-	basicGetEmpty  method = basicClass<<16 | 72
-	basicAck       method = basicClass<<16 | 80
-	basicReject    method = basicClass<<16 | 90
-	basicNack      method = basicClass<<16 | 120
+	basicQos      method = basicClass<<16 | 10
+	basicConsume  method = basicClass<<16 | 20
+	basicCancel   method = basicClass<<16 | 30
+	basicPublish  method = basicClass<<16 | 40
+	basicReturn   method = basicClass<<16 | 50
+	basicDeliver  method = basicClass<<16 | 60
+	basicGet      method = basicClass<<16 | 70
+	basicGetEmpty method = basicClass<<16 | 72
+	basicAck      method = basicClass<<16 | 80
+	basicReject   method = basicClass<<16 | 90
+	basicNack     method = basicClass<<16 | 120
 
-	confirmSelect   method = 85<<16 | 10
-	confirmSelectOk method = 85<<16 | 11
+	confirmSelect method = 85<<16 | 10
 )
 
 // channel is one channel of a connection.
@@ -452,11 +439,11 @@ func (ch *channel) frame(kind byte, payload []byte) *fault {
 	case kind == methodFrame:
 		m := method(r.long())
 		switch {
-		case ch.closing && m == channelCloseOk:
+		case ch.closing && m == channelClose.ok():
 			ch.remove()
 			return nil
 		case ch.closing && m == channelClose: // both closed it at once
-			ch.send(channelCloseOk, nil)
+			ch.send(channelClose.ok(), nil)
 			return nil
 		case ch.closing:
 			return nil
@@ -500,14 +487,14 @@ func (ch *channel) own(m method, r *reader) *fault {
 	switch m {
 	case channelOpen:
 		ch.opened = true
-		ch.send(channelOpenOk, func(w *writer) { w.longstr("") })
+		ch.send(channelOpen.ok(), func(w *writer) { w.longstr("") })
 	case channelClose:
 		ch.release()
-		ch.send(channelCloseOk, nil)
+		ch.send(channelClose.ok(), nil)
 		ch.remove()
 	case confirmSelect:
 		ch.confirms = true
-		ch.answer(r.flags().bit(0), confirmSelectOk, nil)
+		ch.answer(r.flags().bit(0), confirmSelect.ok(), nil)
 	default:
 		return unknown("method %s", m)
 	}
@@ -556,7 +543,7 @@ func (ch *channel) basicMethod(m method, r *reader) *fault {
 	case basicCancel:
 		tag, noWait := r.shortstr(), r.flags().bit(0)
 		ch.cancel(tag)
-		ch.answer(noWait, basicCancelOk, func(w *writer) { w.shortstr(tag) })
+		ch.answer(noWait, basicCancel.ok(), func(w *writer) { w.shortstr(tag) })
 		return nil
 	case basicQos:
 		size, prefetch, global := r.long(), r.short(), r.flags().bit(0)
@@ -564,7 +551,7 @@ func (ch *channel) basicMethod(m method, r *reader) *fault {
 			return unknown("prefetch in bytes, or global prefetch")
 		}
 		ch.prefetch = int(prefetch)
-		ch.send(basicQosOk, nil)
+		ch.send(basicQos.ok(), nil)
 		return nil
 	case basicGet:
 		r.short()
@@ -611,7 +598,7 @@ func (ch *channel) consume(r *reader) *fault {
 	}
 	co := &consumer{ch: ch, q: q, tag: tag, noAck: noAck, prefetch: ch.prefetch}
 	ch.consumers = append(ch.consumers, co)
-	ch.answer(noWait, basicConsumeOk, func(w *writer) { w.shortstr(tag) })
+	ch.answer(noWait, basicConsume.ok(), func(w *writer) { w.shortstr(tag) })
 	q.active = append(q.active, co)
 	q.use()
 	q.run()

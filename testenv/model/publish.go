@@ -236,7 +236,7 @@ func (ch *channel) exchangeMethod(m method, r *reader) *fault {
 		if f := ch.bindTo(source, bound, "exchange", destination, arguments); f != nil {
 			return f
 		}
-		ch.answer(noWait, exchangeBindOk, nil)
+		ch.answer(noWait, exchangeBind.ok(), nil)
 		return nil
 	}
 	return unknown("method %s", m)
@@ -268,7 +268,7 @@ func (ch *channel) declareExchange(r *reader) *fault {
 		}
 		b.exchanges[declared.name] = declared
 	}
-	ch.answer(noWait, exchangeDeclareOk, nil)
+	ch.answer(noWait, exchangeDeclare.ok(), nil)
 	return nil
 }
 

@@ -45,7 +45,7 @@ func (ch *channel) queueMethod(m method, r *reader) *fault {
 		if f := ch.bindTo(source, &binding{queue: q, key: key}, "queue", name, r.table()); f != nil {
 			return f
 		}
-		ch.answer(noWait, queueBindOk, nil)
+		ch.answer(noWait, queueBind.ok(), nil)
 	case queueDelete:
 		f, n := r.flags(), 0
 		if f.bit(0) || f.bit(1) || q != nil && q.consumers() > 0 {
@@ -55,7 +55,7 @@ func (ch *channel) queueMethod(m method, r *reader) *fault {
 			n = q.count()
 			ch.c.b.deleteQueue(q)
 		}
-		ch.answer(f.bit(2), queueDeleteOk, func(w *writer) { w.long(uint32(n)) })
+		ch.answer(f.bit(2), queueDelete.ok(), func(w *writer) { w.long(uint32(n)) })
 	default:
 		return unknown("method %s", m)
 	}
@@ -91,7 +91,7 @@ func (ch *channel) declareQueue(name string, f flags, arguments table) *fault {
 	if !q.quorum && !passive {
 		q.use()
 	}
-	ch.answer(noWait, queueDeclareOk, func(w *writer) {
+	ch.answer(noWait, queueDeclare.ok(), func(w *writer) {
 		w.shortstr(q.name)
 		w.long(uint32(q.count()))
 		w.long(uint32(q.consumers()))
@@ -460,7 +460,7 @@ func (ch *channel) get(q *queue, noAck bool) {
 	if !noAck {
 		ch.unacked = append(ch.unacked, d)
 	}
-	ch.c.sendContent(ch.number, basicGetOk, func(w *writer) {
+	ch.c.sendContent(ch.number, basicGet.ok(), func(w *writer) {
 		w.longlong(ch.tag)
 		w.bool(redelivered)
 		w.shortstr(e.exchange)
