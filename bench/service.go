@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,10 +9,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
+	"github.com/prometheus/procfs"
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/internal/httpapi"
@@ -217,7 +216,8 @@ func measureUsage(pids []int) func() usage {
 		after, ok := cpuSeconds(pids)
 		u := usage{known: ok, cpu: after - before}
 		for _, pid := range pids {
-			u.peak += memory(pid, "VmHWM")
+			_, peak := memory(pid)
+			u.peak += peak
 		}
 		return u
 	}
@@ -225,11 +225,10 @@ func measureUsage(pids []int) func() usage {
 
 // groupPids are the processes of a process group; none for group 0.
 func groupPids(group int) (pids []int) {
-	dirs, _ := filepath.Glob("/proc/[0-9]*")
-	for _, d := range dirs {
-		pid, _ := strconv.Atoi(filepath.Base(d))
-		if f := stat(pid); group > 0 && len(f) > 2 && f[2] == strconv.Itoa(group) {
-			pids = append(pids, pid)
+	all, _ := procfs.AllProcs()
+	for _, p := range all {
+		if s, err := p.Stat(); err == nil && group > 0 && s.PGRP == group {
+			pids = append(pids, p.PID)
 		}
 	}
 	return pids
@@ -237,40 +236,26 @@ func groupPids(group int) (pids []int) {
 
 // cpuSeconds is what living processes have used.
 func cpuSeconds(pids []int) (seconds float64, ok bool) {
-	const ticks = 100 // a second, on every Linux, whatever the kernel counts in
 	for _, pid := range pids {
-		f := stat(pid)
-		if len(f) < 13 {
+		p, err := procfs.NewProc(pid)
+		if err != nil {
 			continue
 		}
-		ok = true
-		for _, field := range f[11:13] { // user and system time
-			n, _ := strconv.ParseFloat(field, 64)
-			seconds += n / ticks
+		if s, err := p.Stat(); err == nil {
+			seconds, ok = seconds+s.CPUTime(), true
 		}
 	}
 	return seconds, ok
 }
 
-// stat is /proc/pid/stat from the third field, the state, on.
-func stat(pid int) []string {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+// memory is what of a process is resident, and was at most, in MiB; 0 when it is unknown.
+func memory(pid int) (resident, peak float64) {
+	p, err := procfs.NewProc(pid)
 	if err != nil {
-		return nil
+		return 0, 0
 	}
-	return strings.Fields(string(data[bytes.LastIndexByte(data, ')')+1:])) // a name may hold spaces
-}
-
-// memory is a line of /proc/pid/status, in MiB; 0 when it is unknown.
-func memory(pid int, line string) float64 {
-	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	_, rest, _ := strings.Cut(string(status), line+":")
-	f := strings.Fields(rest)
-	if len(f) == 0 {
-		return 0
-	}
-	kb, _ := strconv.ParseFloat(f[0], 64)
-	return kb / 1024
+	s, _ := p.NewStatus()
+	return float64(s.VmRSS) / (1 << 20), float64(s.VmHWM) / (1 << 20)
 }
 
 // columns of a table, for n messages.
@@ -290,5 +275,6 @@ func (u usage) text(n int) string {
 
 // footprint is the memory of a process.
 func footprint(pid int) string {
-	return fmt.Sprintf("resident %.0f MiB, peak %.0f MiB", memory(pid, "VmRSS"), memory(pid, "VmHWM"))
+	resident, peak := memory(pid)
+	return fmt.Sprintf("resident %.0f MiB, peak %.0f MiB", resident, peak)
 }
