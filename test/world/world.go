@@ -6,8 +6,8 @@
 //
 //	scenario.go   what a seed decides, and the shortest scenario that still fails
 //	world.go      one run
-//	process.go    the service as server wires it; replicas; connections that are cut at a chosen byte
-//	store.go      the store as a service reaches it: trouble, lost answers, leases
+//	process.go    the service as server wires it; replicas; connections that are cut at a chosen byte; the
+//	              store as a service reaches it: trouble, lost answers, leases
 //	faults.go     what goes wrong; files of the store that are damaged, and what a person does about it
 //	people.go     publishers, consumers, and people who replay, edit, discard, restore and pause
 //	ledger.go     what happened to each message, what must never happen, and where each must be at the end
