@@ -74,14 +74,11 @@ func crash(t *testing.T, s *subject) {
 	add(t, s, Waiting("q", 0, "claimed"), Waiting("q", 1, "finished"), Waiting("q", hour, "later"),
 		parked("q", "parked"))
 	finishes(t, s, 1, done(claim(t, s, "q", second, 10)[1]))
-	before, _ := s.Counts(ctx)
+	before := countsOf(t, s)
 	if !s.ended(t) {
 		t.Skip("engine " + s.engine.Name + " keeps nothing, and declares that")
 	}
-	after, err := s.Counts(ctx)
-	if d := gocmp.Diff(before, after); d != "" || err != nil {
-		t.Errorf("counts after the crash: %s %v", d, err)
-	}
+	same(t, "counts after the crash", countsOf(t, s), before)
 	want(t, "due again", bodies(claim(t, s, "q", second, 10)), "claimed")
 	add(t, s, Waiting("q", 0, "new"))
 	want(t, "and new ones", bodies(claim(t, s, "q", hour, 10)), "new later")
@@ -173,9 +170,8 @@ func anyLane(t *testing.T, s *subject) {
 	for i, l := range all {
 		want(t, fmt.Sprintf("claimed of %q", l), bodies(claimLane(t, s, l, 0, 10)), fmt.Sprint(i+1))
 	}
-	counts, err := s.Counts(ctx)
-	if err != nil || len(counts) != len(queues) {
-		t.Errorf("%d queues, %v; want %d", len(counts), err, len(queues))
+	if counts := countsOf(t, s); len(counts) != len(queues) {
+		t.Errorf("%d queues; want %d", len(counts), len(queues))
 	}
 	for _, queue := range queues {
 		of := store.Range{State: store.Parked, Queues: []string{queue}}
@@ -239,9 +235,7 @@ func lanesOfAQueue(t *testing.T, s *subject) {
 		} {
 			want(t, fmt.Sprintf("%+v", c.of), scan(t, s, c.of), c.want)
 		}
-		counts, err := s.Counts(ctx)
-		must(t, err)
-		for _, c := range counts {
+		for _, c := range countsOf(t, s) {
 			if c.Queue == "q" && (c.Waiting != 4 || c.Parked != 1 || !c.NextDue.Equal(epoch.Add(second))) {
 				t.Errorf("counted %+v", c)
 			}
@@ -578,16 +572,13 @@ func byIDAndKey(t *testing.T, s *subject) {
 		for _, l := range found {
 			got = append(got, l.Record)
 			one, err := s.Get(ctx, l.Key)
-			if d := gocmp.Diff(l, one); err != nil || d != "" {
-				t.Errorf("Get: %v (-Find +Get):\n%s", err, d)
-			}
+			must(t, err)
+			same(t, "Get beside Find", one, l)
 			if strings.ContainsFunc(string(l.Key)+l.Cursor, func(r rune) bool { return r <= ' ' || r > '~' }) {
 				t.Errorf("key %q, cursor %q", l.Key, l.Cursor)
 			}
 		}
-		if d := gocmp.Diff(wanted, got); d != "" {
-			t.Errorf("Find (-want +got):\n%s", d)
-		}
+		same(t, "Find", got, wanted)
 		return found
 	}
 	keys := check(a, b)
@@ -666,10 +657,8 @@ func next(t *testing.T, s store.Store) string {
 // total is Counts of all queues together.
 func total(t *testing.T, s store.Store) string {
 	t.Helper()
-	counts, err := s.Counts(ctx)
-	must(t, err)
 	var w, p, d int64
-	for _, c := range counts {
+	for _, c := range countsOf(t, s) {
 		w, p, d = w+c.Waiting, p+c.Parked, d+c.Discarded
 	}
 	return fmt.Sprintf("%d waiting, %d parked, %d discarded", w, p, d)
@@ -688,9 +677,8 @@ func changeStates(t *testing.T, first *subject) {
 				<-s.Changed()
 			}
 			change(t, s, func(k store.Key, got *store.Record) store.Edit {
-				if d := gocmp.Diff(r, got); d != "" || k != key {
-					t.Errorf("edit is given for %s (-want +got):\n%s", k, d)
-				}
+				same(t, "edit is given", got, r)
+				same(t, "edit is given for", k, key)
 				got.State, got.Due, got.Failures, got.MadeInto, got.Forward = to, epoch.Add(minute), 7, got.ID, nil
 				got.Message.Body, got.Message.Headers = []byte("new"), nil
 				return store.Edit{Keep: true}
@@ -700,9 +688,8 @@ func changeStates(t *testing.T, first *subject) {
 			check := func() {
 				t.Helper()
 				l, err := s.Get(ctx, key)
-				if d := gocmp.Diff(r, l.Record); d != "" || err != nil {
-					t.Errorf("from %d to %d: %v (-want +got):\n%s", from, to, err, d)
-				}
+				must(t, err)
+				same(t, fmt.Sprintf("from %d to %d", from, to), l.Record, r)
 				for _, state := range states {
 					want(t, "scanned", scan(t, s, store.Range{State: state}), map[bool]string{true: "new"}[state == to])
 				}
@@ -790,8 +777,7 @@ func changeOneStep(t *testing.T, s *subject) {
 	if n != 3 || err != nil {
 		t.Fatal(n, err)
 	}
-	check := func() {
-		t.Helper()
+	for range 2 {
 		want(t, "all", scan(t, s, store.Range{}), "keep leave copy of keep copy of delete copy of leave")
 		want(t, "left alone", scan(t, s, store.Range{State: store.Parked}), "leave")
 		if l, err := s.Get(ctx, keys[2]); err != nil || l.Record.Failures != 1 {
@@ -802,10 +788,8 @@ func changeOneStep(t *testing.T, s *subject) {
 		if now, _ := s.Receipts(ctx); !slices.Equal(now, receipts) {
 			t.Error("what a person adds was never delivered, and has no receipt")
 		}
+		s.reopen(t)
 	}
-	check()
-	s.reopen(t)
-	check()
 	want(t, "added ones are claimed", bodies(claim(t, s, "q", 0, 10)), "keep copy of keep copy of delete copy of leave")
 	n, err = s.Change(ctx, nil, nil, func(int) []store.Entry { return []store.Entry{{Name: "n"}} })
 	if n != 0 || err != nil {
@@ -975,9 +959,7 @@ func wantGroups(t *testing.T, s store.Store, when string, wanted ...string) {
 			g.Waiting, g.Parked, g.Discarded))
 	}
 	slices.Sort(got)
-	if d := gocmp.Diff(wanted, got); d != "" {
-		t.Errorf("%s (-want +got):\n%s", when, d)
-	}
+	same(t, when, got, wanted)
 }
 
 // failing makes a record of an error.
@@ -1226,9 +1208,7 @@ func pastByID(t *testing.T, s *subject) {
 		FailedAt: epoch, Due: r.Due, Ended: epoch.Add(minute), Ending: store.EndedRetried}
 	add(t, s, Waiting("q", 0, ""), r, Waiting("q", 2*second, ""))
 	end(t, s, "q", wanted.Ended, 10)
-	if d := gocmp.Diff([]store.PastFailure{wanted}, pastOf(t, s, r.ID)); d != "" {
-		t.Errorf("retried (-want +got):\n%s", d)
-	}
+	same(t, "retried", pastOf(t, s, r.ID), []store.PastFailure{wanted})
 
 	again := *r
 	again.Failures, again.Error, again.Forward, again.FailedAt = 2, "", &store.Destination{Exchange: "x"}, time.Time{}
@@ -1237,9 +1217,7 @@ func pastByID(t *testing.T, s *subject) {
 	next := wanted
 	next.Failures, next.Error, next.FailedAt = 2, "", time.Time{}
 	next.Ended, next.Ending = epoch.Add(hour), store.EndedForwarded
-	if d := gocmp.Diff([]store.PastFailure{wanted, next}, pastOf(t, s, r.ID)); d != "" {
-		t.Errorf("forwarded (-want +got):\n%s", d)
-	}
+	same(t, "forwarded", pastOf(t, s, r.ID), []store.PastFailure{wanted, next})
 
 	// What is parked or discarded has not ended; what is forgotten has.
 	gone, still, kept := discarded("q", second, ""), discarded("q", hour, ""), Waiting("q", 0, "")
@@ -1308,16 +1286,13 @@ func receipts(t *testing.T, s *subject) {
 		}
 	}
 	last = last[len(last)-store.ReceiptsKept:]
-	check := func() {
-		t.Helper()
+	for range 2 {
 		got, err := s.Receipts(ctx)
 		if err != nil || !slices.Equal(got, last) {
 			t.Errorf("%d receipts, %v; want the newest %d in order", len(got), err, len(last))
 		}
+		s.reopen(t)
 	}
-	check()
-	s.reopen(t)
-	check()
 }
 
 var ledgers = []testCase{
@@ -1334,9 +1309,7 @@ func Balances(t *testing.T, s store.Store) map[string]store.Sums {
 	must(t, err)
 	found, err := s.Recount(ctx)
 	must(t, err)
-	if d := gocmp.Diff(counted, found); d != "" {
-		t.Errorf("what is there is not what was counted (-counted +there):\n%s", d)
-	}
+	same(t, "what is there, beside what was counted", found, counted)
 	lines := map[string]store.Sums{}
 	for _, l := range found {
 		if lines[l.Queue] = l.Sums; l.Off() != 0 {
@@ -1399,9 +1372,7 @@ func wantSums(t *testing.T, s store.Store, want map[string]store.Sums) {
 	for _, l := range lines {
 		got[l.Queue] = l.Sums
 	}
-	if d := gocmp.Diff(want, got); d != "" {
-		t.Errorf("(-want +got):\n%s", d)
-	}
+	same(t, "the ledger", got, want)
 }
 
 // Whatever is asked while others write, each line balances.
@@ -1483,8 +1454,7 @@ func forgotten(t *testing.T, s *subject) {
 		}
 		return err
 	}, func() { forgets(t, s, 0, 0) })
-	check := func() {
-		t.Helper()
+	for range 2 {
 		var sum store.Sums
 		lines := Balances(t, s)
 		for _, sums := range lines {
@@ -1499,14 +1469,11 @@ func forgotten(t *testing.T, s *subject) {
 		if most := store.EmptyLinesKept + over + 2; len(lines) > most || names(lines, "z.old") != 0 {
 			t.Errorf("%d lines are left, want %d at most", len(lines), most)
 		}
-		counts, err := s.Counts(ctx)
-		if err != nil || len(counts) != over+1 {
-			t.Errorf("something is kept for %d queues, want %d: %v", len(counts), over+1, err)
+		if n := len(countsOf(t, s)); n != over+1 {
+			t.Errorf("something is kept for %d queues, want %d", n, over+1)
 		}
+		s.reopen(t)
 	}
-	check()
-	s.reopen(t)
-	check()
 }
 
 // expired are messages that Forget deletes, one for each of n queues.
@@ -1574,9 +1541,7 @@ func all(t *testing.T, s store.Store) []store.Listed {
 // Same compares all that two stores return.
 func Same(t *testing.T, want, got store.Store) {
 	t.Helper()
-	if d := gocmp.Diff(all(t, want), all(t, got)); d != "" {
-		t.Errorf("records (-want +got):\n%s", d)
-	}
+	same(t, "records", all(t, got), all(t, want))
 	SameCounts(t, want, got)
 }
 
@@ -1588,9 +1553,8 @@ func SameCounts(t expect.T, want, got store.Store) {
 		t.Helper()
 		a, errA := read(want)
 		b, errB := read(got)
-		if d := gocmp.Diff(a, b); d != "" || errA != nil || errB != nil {
-			t.Errorf("%s: %v %v (-want +got):\n%s", what, errA, errB, d)
-		}
+		must(t, errors.Join(errA, errB))
+		same(t, what, b, a)
 	}
 	compare("ledger", func(s store.Store) (any, error) { return s.Ledger(ctx) })
 	compare("recount", func(s store.Store) (any, error) { return s.Recount(ctx) })
@@ -1599,9 +1563,7 @@ func SameCounts(t expect.T, want, got store.Store) {
 		began = time.Now().Unix() / 3600
 		groups = [2][]store.GroupCount{Groups(t, want), Groups(t, got)}
 	}
-	if d := gocmp.Diff(groups[0], groups[1]); d != "" {
-		t.Errorf("groups (-want +got):\n%s", d)
-	}
+	same(t, "groups", groups[1], groups[0])
 	compare("receipts", func(s store.Store) (any, error) { return s.Receipts(ctx) })
 	compare("side table", func(s store.Store) (any, error) {
 		entries := map[string]string{}

@@ -185,6 +185,21 @@ func want(t *testing.T, what, got, want string) {
 	}
 }
 
+// same fails a test where got is not want, and says how they differ.
+func same[V any](t expect.T, what string, got, want V) {
+	t.Helper()
+	if d := gocmp.Diff(want, got); d != "" {
+		t.Errorf("%s (-want +got):\n%s", what, d)
+	}
+}
+
+func countsOf(t *testing.T, s store.Store) []store.QueueCount {
+	t.Helper()
+	counts, err := s.Counts(ctx)
+	must(t, err)
+	return counts
+}
+
 // Everything is a record with each field and each header type AMQP knows.
 func Everything() *store.Record {
 	return &store.Record{
@@ -218,9 +233,7 @@ func asItWas(t *testing.T, s *subject) {
 	if len(got) != 1 {
 		t.Fatal("it did not come back")
 	}
-	if d := gocmp.Diff(r, got[0].Record); d != "" {
-		t.Errorf("kept differently (-want +got):\n%s", d)
-	}
+	same(t, "kept", got[0].Record, r)
 }
 
 func counts(t *testing.T, s *subject) {
@@ -228,10 +241,8 @@ func counts(t *testing.T, s *subject) {
 		discarded("o", 0, "e"))
 	check := func(when, wanted string) {
 		t.Helper()
-		all, err := s.Counts(ctx)
-		must(t, err)
 		var out []string
-		for _, c := range all {
+		for _, c := range countsOf(t, s) {
 			line := fmt.Sprintf("%s %d %d %d", c.Queue, c.Waiting, c.Parked, c.Discarded)
 			if c.Waiting > 0 {
 				line += fmt.Sprintf(", next %s failed %s", c.NextDue.Sub(epoch), c.NextFailed.Sub(epoch))
