@@ -881,13 +881,10 @@ func forget(t *testing.T, s *subject) {
 func entries(t *testing.T, s store.Store, prefix, after string) string {
 	t.Helper()
 	var got []string
-	err := s.Entries(ctx, prefix, after, func(e store.Entry) (bool, error) {
+	must(t, s.Entries(ctx, prefix, after, func(e store.Entry) (bool, error) {
 		got = append(got, e.Name+"="+string(e.Value))
 		return true, nil
-	})
-	if err != nil {
-		t.Error(err)
-	}
+	}))
 	return strings.Join(got, " ")
 }
 
