@@ -163,16 +163,13 @@ func anyLane(t *testing.T, s *subject) {
 		}
 	}
 	got, err := s.Next(ctx)
-	if err != nil || len(got) != len(all) {
-		t.Errorf("Next returned %d lanes, %v; want %d", len(got), err, len(all))
-	}
+	must(t, err)
+	same(t, "lanes of Next", len(got), len(all))
 	s.reopen(t)
 	for i, l := range all {
 		want(t, fmt.Sprintf("claimed of %q", l), bodies(claimLane(t, s, l, 0, 10)), fmt.Sprint(i+1))
 	}
-	if counts := countsOf(t, s); len(counts) != len(queues) {
-		t.Errorf("%d queues; want %d", len(counts), len(queues))
-	}
+	same(t, "queues", len(countsOf(t, s)), len(queues))
 	for _, queue := range queues {
 		of := store.Range{State: store.Parked, Queues: []string{queue}}
 		want(t, fmt.Sprintf("parked of %q", queue), scan(t, s, of), "parked for "+queue)
@@ -534,9 +531,7 @@ func uptoWhileAdding(t *testing.T, s *subject) {
 		}
 	})
 	for i, b := range bounds {
-		if now := count(b); now != were[i] {
-			t.Errorf("up to %d there were %s, and now %s", b, were[i], now)
-		}
+		want(t, fmt.Sprintf("how many there are up to %d", b), count(b), were[i])
 	}
 }
 
@@ -588,9 +583,7 @@ func byIDAndKey(t *testing.T, s *subject) {
 	for _, state := range []store.State{store.Discarded, store.Waiting, store.Parked} {
 		b.State, b.Due = state, b.Due.Add(second)
 		change(t, s, Keep(func(r *store.Record) { r.State, r.Due = b.State, b.Due }), keys[1].Key)
-		if now := check(a, b); now[1].Key != keys[1].Key {
-			t.Errorf("the key changed from %s to %s", keys[1].Key, now[1].Key)
-		}
+		same(t, "its key", check(a, b)[1].Key, keys[1].Key)
 	}
 	change(t, s, Remove, keys[1].Key)
 	check(a)
@@ -598,9 +591,8 @@ func byIDAndKey(t *testing.T, s *subject) {
 		t.Errorf("an unknown id: %v, %v", found, err)
 	}
 	for _, key := range slices.Concat([]store.Key{keys[1].Key}, noKeys) {
-		if _, err := s.Get(ctx, key); err != store.ErrNotFound {
-			t.Errorf("Get(%q): %v", key, err)
-		}
+		_, err := s.Get(ctx, key)
+		expect.Equal(t, err, store.ErrNotFound, "Get(%q)", key)
 	}
 }
 
@@ -854,9 +846,7 @@ func changeBounds(t *testing.T, s *subject) {
 		}
 	}
 	want(t, "left", total(t, s), "5 waiting, 1 parked, 0 discarded")
-	if n := len(claim(t, s, "many", hour, 10)); n != 5 {
-		t.Errorf("%d are claimed of the 5 that were left", n)
-	}
+	same(t, "claimed of those that were left", len(claim(t, s, "many", hour, 10)), 5)
 }
 
 func forget(t *testing.T, s *subject) {
@@ -982,9 +972,7 @@ func groupCounts(t *testing.T, s *subject) {
 		if g.Queue == "q" && g.Pattern == "order # not found" {
 			want = append(want, "reported")
 		}
-		if got := g.Reasons.Names(); !slices.Equal(got, want) {
-			t.Errorf("%s of %s failed for %q, want %q", g.Pattern, g.Queue, got, want)
-		}
+		same(t, "why "+g.Pattern+" of "+g.Queue+" failed", g.Reasons.Names(), want)
 	}
 	edit(t, s, "order 9 not found", nil)
 
@@ -1114,9 +1102,7 @@ func groupBound(t *testing.T, s *subject) {
 	}
 	id := found[0].ID
 	want(t, "looked for by that group", scan(t, s, store.Range{Groups: []errorgroup.ID{id}}), "a b")
-	if got := s.GroupOf(beyond("a")); got != id {
-		t.Errorf("it counts in %s, not in %s", got, id)
-	}
+	same(t, "the group it counts in", s.GroupOf(beyond("a")), id)
 	// Where there is room again, those that were beyond are still counted together.
 	forget := func(r store.Range) { change(t, s, Remove, keysIn(t, s, r)...) }
 	s.reopen(t)
@@ -1438,9 +1424,7 @@ func forgotten(t *testing.T, s *subject) {
 	if len(lines) != store.EmptyLinesKept+2 || names(lines, "new.") != store.EmptyLinesKept {
 		t.Errorf("%d lines are left, %d of them of queues that were used last", len(lines), names(lines, "new."))
 	}
-	if got := lines[store.OtherQueues]; got != (store.Sums{store.In: old, store.Forgotten: old}) {
-		t.Errorf("of other queues it says %v", got)
-	}
+	same(t, "of other queues it says", lines[store.OtherQueues], store.Sums{store.In: old, store.Forgotten: old})
 
 	add(t, s, expired("a.more", over)...)
 	forgets(t, s, 0, over)
@@ -1460,15 +1444,11 @@ func forgotten(t *testing.T, s *subject) {
 		gone := int64(old + store.EmptyLinesKept + over)
 		want := store.Sums{store.In: gone + over + 1 + 3, store.Waiting: over, store.Parked: 1, store.Forgotten: gone,
 			store.DiscardedAtOnce: 3, store.EverParked: 1}
-		if sum != want {
-			t.Errorf("the ledger's sums are %v, want %v", sum, want)
-		}
+		same(t, "the ledger's sums", sum, want)
 		if most := store.EmptyLinesKept + over + 2; len(lines) > most || names(lines, "z.old") != 0 {
 			t.Errorf("%d lines are left, want %d at most", len(lines), most)
 		}
-		if n := len(countsOf(t, s)); n != over+1 {
-			t.Errorf("something is kept for %d queues, want %d", n, over+1)
-		}
+		same(t, "queues for which something is kept", len(countsOf(t, s)), over+1)
 		s.reopen(t)
 	}
 }
@@ -1605,9 +1585,7 @@ func damaged(t *testing.T, s *subject) {
 	}
 	for _, newest := range []bool{false, true} {
 		for _, body := range []bool{false, true} {
-			if n := len(Listed(t, s, store.Range{NewestFirst: newest, Body: body})); n != 10 {
-				t.Errorf("a scan visits %d of the 10 others", n)
-			}
+			same(t, "visited of the others", len(Listed(t, s, store.Range{NewestFirst: newest, Body: body})), 10)
 		}
 	}
 	for _, l := range torn {

@@ -97,17 +97,14 @@ func workAtOnce(t *testing.T, all ...store.Store) {
 			parks++
 		}
 	}
-	if w.count() != n {
-		t.Errorf("%d of %d were finished", w.count(), n)
-	}
+	same(t, "finished", w.count(), n)
 	var in, retried int64
 	for _, sums := range Balances(t, all[1]) {
 		in += sums[store.In]
 		retried += sums[store.Retried]
 	}
-	if in != int64(n) || retried != int64(n-parks) {
-		t.Errorf("the ledger has %d that arrived and %d that were retried, want %d and %d", in, retried, n, n-parks)
-	}
+	same(t, "that arrived, by the ledger", in, int64(n))
+	same(t, "that were retried, by the ledger", retried, int64(n-parks))
 	want(t, "kept", total(t, all[2]), fmt.Sprintf("0 waiting, %d parked, 0 discarded", parks))
 }
 
@@ -259,9 +256,7 @@ func leaseLost(t *testing.T, all []Replica) {
 		late += n
 		return err == nil
 	})
-	if late != 0 {
-		t.Errorf("%d claims were finished whose lease had ended", late)
-	}
+	same(t, "finished claims whose lease had ended", late, 0)
 	must(t, stalled.Release(ctx, old)) // which it holds no more
 	want(t, "kept", total(t, other), "2 waiting, 1 parked, 0 discarded")
 	kept := Listed(t, other, store.Range{State: store.Parked})

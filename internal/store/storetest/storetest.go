@@ -298,9 +298,7 @@ func replay(t *testing.T, s *subject) {
 	if n, err = Replay(ctx, s, "q", epoch.Add(second)); n != 1100 || err != nil {
 		t.Errorf("replayed %d, %v; want 1100", n, err)
 	}
-	if got := len(claim(t, s, "q", second, 2000)); got != 1100 {
-		t.Errorf("%d are due, not 1100", got)
-	}
+	same(t, "due", len(claim(t, s, "q", second, 2000)), 1100)
 	if still := Listed(t, s, store.Range{State: store.Parked}); len(still) != 1 || still[0].Record.ID != other.ID {
 		t.Errorf("still parked: %+v", still)
 	}
@@ -333,9 +331,7 @@ func firstFailure(t *testing.T, s *subject) {
 
 func closed(t *testing.T, s *subject) {
 	must(t, s.Close())
-	if err := s.Add(ctx, []*store.Record{Waiting("q", 0, "")}); err != store.ErrClosed {
-		t.Errorf("Add after Close: %v", err)
-	}
+	expect.Equal(t, s.Add(ctx, []*store.Record{Waiting("q", 0, "")}), store.ErrClosed, "Add after Close")
 	closes(t, s) // twice
 }
 
