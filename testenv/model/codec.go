@@ -53,6 +53,13 @@ func (t table) get(key string) (any, bool) {
 	return nil, false
 }
 
+// text is a value that is text, or "".
+func (t table) text(key string) string {
+	value, _ := t.get(key)
+	text, _ := value.(string)
+	return text
+}
+
 // with is the table with this value, in the place of the former one or at the end.
 func (t table) with(key string, value any) table {
 	next := make(table, 0, len(t)+1)
@@ -230,22 +237,16 @@ type content struct {
 	body    []byte
 }
 
-// The properties of basic, in the order of their flags.
+// properties are the types of basic's properties, in the order of their flags: those of fields in a table, but
+// that S is a short string here.
+const properties = "SSFBBSSSSTSSSS"
+
+// Some of them by their number.
 const (
-	contentType = iota
-	contentEncoding
-	headers
-	deliveryMode
-	priority
-	correlationID
-	replyTo
-	expiration
-	messageID
-	timestampProperty
-	typeProperty
-	userID
-	appID
-	clusterID
+	headers    = 2
+	priority   = 4
+	expiration = 7
+	userID     = 11
 )
 
 func bit(property int) uint16 { return 1 << (15 - property) }
@@ -270,19 +271,15 @@ func (c *content) copy() *content {
 
 func readProperties(r *reader) *content {
 	c := &content{has: r.short()}
-	for property := contentType; property <= clusterID; property++ {
-		if !c.is(property) {
-			continue
-		}
-		switch property {
-		case headers:
+	for property, kind := range []byte(properties) {
+		switch {
+		case !c.is(property):
+		case kind == 'F':
 			c.headers = r.table()
-		case deliveryMode, priority:
-			c.texts[property] = string(r.take(1))
-		case timestampProperty:
-			c.texts[property] = string(r.take(8))
-		default:
+		case kind == 'S':
 			c.texts[property] = r.shortstr()
+		default:
+			c.texts[property] = string(r.take(sizes[kind]))
 		}
 	}
 	return c
@@ -290,17 +287,15 @@ func readProperties(r *reader) *content {
 
 func (c *content) write(w *writer) {
 	w.short(c.has)
-	for property := contentType; property <= clusterID; property++ {
-		if !c.is(property) {
-			continue
-		}
-		switch property {
-		case headers:
+	for property, kind := range []byte(properties) {
+		switch {
+		case !c.is(property):
+		case kind == 'F':
 			w.table(c.headers)
-		case deliveryMode, priority, timestampProperty:
-			w.b = append(w.b, c.texts[property]...)
-		default:
+		case kind == 'S':
 			w.shortstr(c.texts[property])
+		default:
+			w.b = append(w.b, c.texts[property]...)
 		}
 	}
 }

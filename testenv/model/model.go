@@ -114,7 +114,7 @@ func newClock() *clock {
 	return &clock{wake: make(chan struct{}, 1), end: make(chan struct{})}
 }
 
-// set is called under the broker's lock, as cancel is.
+// set is called under the broker's lock, as cancel is, which does nothing about nil.
 func (c *clock) set(at time.Time, do func()) *alarm {
 	a := &alarm{at, do}
 	i := slices.IndexFunc(c.alarms, func(other *alarm) bool { return other.at.After(at) })

@@ -151,11 +151,7 @@ type binding struct {
 	key      string
 }
 
-func (x *exchange) alternate() string {
-	name, _ := x.arguments.get("alternate-exchange")
-	text, _ := name.(string)
-	return text
-}
+func (x *exchange) alternate() string { return x.arguments.text("alternate-exchange") }
 
 // route finds the queues of a message, each once.
 func (b *Broker) route(from *exchange, m *message) (to []*queue) {

@@ -205,21 +205,18 @@ func (q *queue) readSettings() {
 		}
 		return -1
 	}
-	text := func(name string) (string, bool) {
-		value, _ := q.arguments.get(name)
-		text, is := value.(string)
-		return text, is
-	}
+	text := q.arguments.text
 	s := settings{ttl: number("x-message-ttl"), expires: number("x-expires"), deliveryLimit: number("x-delivery-limit")}
 	_, has := q.arguments.get("x-delivery-limit")
 	if !has && q.b.since4() {
 		s.deliveryLimit = defaultDeliveryLimit
 	}
 	s.limited = q.quorum && (s.deliveryLimit >= 0 || has && !q.b.since4())
-	s.deadExchange, s.hasDead = text("x-dead-letter-exchange")
-	s.deadKey, s.hasDK = text("x-dead-letter-routing-key")
-	overflow, _ := text("x-overflow")
-	if strategy, _ := text("x-dead-letter-strategy"); q.quorum && s.hasDead && overflow == "reject-publish" && strategy == "at-least-once" {
+	s.deadExchange, s.deadKey = text("x-dead-letter-exchange"), text("x-dead-letter-routing-key")
+	_, s.hasDead = q.arguments.get("x-dead-letter-exchange")
+	_, s.hasDK = q.arguments.get("x-dead-letter-routing-key")
+	if q.quorum && s.hasDead &&
+		text("x-overflow") == "reject-publish" && text("x-dead-letter-strategy") == "at-least-once" {
 		q.worker = &worker{q: q}
 	}
 	q.settings = s
@@ -295,10 +292,8 @@ func (q *queue) use() {
 // watchUse sets the time at which an unused queue is deleted, or looked at. A classic queue
 // is deleted when its time is over, a quorum queue when it looks next.
 func (q *queue) watchUse() {
-	if q.unused != nil {
-		q.b.clock.cancel(q.unused)
-		q.unused = nil
-	}
+	q.b.clock.cancel(q.unused)
+	q.unused = nil
 	if q.expires < 0 || q.deleted || !q.quorum && q.consumers() > 0 {
 		return
 	}
@@ -380,10 +375,8 @@ func (q *queue) run() {
 
 // watch sets the alarm for the head: a message behind it expires no earlier.
 func (q *queue) watch() {
-	if q.alarm != nil {
-		q.b.clock.cancel(q.alarm)
-		q.alarm = nil
-	}
+	q.b.clock.cancel(q.alarm)
+	q.alarm = nil
 	if head := q.head(); head != nil && !head.expires.IsZero() {
 		q.alarm = q.b.clock.set(head.expires, q.run)
 	}
@@ -796,10 +789,4 @@ func deathsIn(h table) (all []death, is bool) {
 		all = append(all, d)
 	}
 	return all, is || !has
-}
-
-func (t table) text(key string) string {
-	value, _ := t.get(key)
-	text, _ := value.(string)
-	return text
 }
