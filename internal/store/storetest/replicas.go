@@ -47,42 +47,45 @@ func eventually(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// holders know who has which record now, by its body.
-type holders struct {
+// notes say one thing of each of several: who has it, or how it ended, which is once.
+type notes struct {
 	t  *testing.T
 	mu sync.Mutex
-	by map[string]int
+	of map[string]string
 }
 
-func (h *holders) take(who int, claims []store.Claim) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, c := range claims {
-		body := string(c.Record.Message.Body)
-		if holder, held := h.by[body]; held {
-			h.t.Errorf("%s went to store %d while store %d had it", body, who, holder)
-		}
-		h.by[body] = who
+func (n *notes) note(of, what string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if was, is := n.of[of]; is {
+		n.t.Errorf("%s was %s, and then %s", of, was, what)
 	}
+	n.of[of] = what
 }
 
-func (h *holders) drop(c store.Claim) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	delete(h.by, string(c.Record.Message.Body))
+func (n *notes) forget(of string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.of, of)
+}
+
+func (n *notes) count() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.of)
 }
 
 // workAtOnce adds by each of three stores while each claims, finishes and releases: no two claim one record.
 func workAtOnce(t *testing.T, all ...store.Store) {
 	const each = 200
 	n := each * len(all)
-	w := work{holders: holders{t: t, by: map[string]int{}}, endings: endings{t: t, how: map[store.Key]string{}}}
+	w := work{notes{t: t, of: map[string]string{}}, notes{t: t, of: map[string]string{}}}
 	var wg sync.WaitGroup
 	for who, s := range all {
 		wg.Go(func() { w.add(s, who, each) })
 		wg.Go(func() {
 			deadline := time.Now().Add(3 * minute)
-			for round := 0; w.count() < n && !t.Failed(); round++ {
+			for round := 0; w.ended.count() < n && !t.Failed(); round++ {
 				if time.Now().After(deadline) {
 					t.Errorf("after three minutes store %d still misses some", who)
 				}
@@ -92,12 +95,12 @@ func workAtOnce(t *testing.T, all ...store.Store) {
 	}
 	wg.Wait()
 	parks := 0
-	for _, how := range w.how {
+	for _, how := range w.ended.of {
 		if how == "parked" {
 			parks++
 		}
 	}
-	same(t, "finished", w.count(), n)
+	same(t, "finished", w.ended.count(), n)
 	var in, retried int64
 	for _, sums := range Balances(t, all[1]) {
 		in += sums[store.In]
@@ -108,11 +111,8 @@ func workAtOnce(t *testing.T, all ...store.Store) {
 	want(t, "kept", total(t, all[2]), fmt.Sprintf("0 waiting, %d parked, 0 discarded", parks))
 }
 
-// work is what stores do at once.
-type work struct {
-	holders
-	endings
-}
+// work is what stores do at once: who has which record now, by its body, and how each ended.
+type work struct{ held, ended notes }
 
 // add adds n records to two queues.
 func (w *work) add(s store.Store, who, n int) {
@@ -123,7 +123,7 @@ func (w *work) add(s store.Store, who, n int) {
 			records = append(records, Waiting(fmt.Sprint("q", j%2), time.Duration(j), fmt.Sprintf("%d-%d", who, i+j)))
 		}
 		if err := s.Add(ctx, records); err != nil {
-			w.endings.t.Error(err)
+			w.ended.t.Error(err)
 		}
 	}
 }
@@ -135,26 +135,28 @@ func (w *work) round(s store.Store, who, round int) {
 	var err error
 	for range 2 { // what is claimed is not claimed again
 		more, failed := s.Claim(ctx, lane, epoch.Add(hour), 1+round%9, math.MaxInt)
-		w.take(who, more)
+		for _, c := range more {
+			w.held.note(string(c.Record.Message.Body), fmt.Sprint("with store ", who))
+		}
 		claims, err = append(claims, more...), errors.Join(err, failed)
 	}
 	var out []store.Outcome
 	for i, c := range claims {
 		switch {
 		case i%4 == 3:
-			w.drop(c) // before another may have it
+			w.held.forget(string(c.Record.Message.Body)) // before another may have it
 			err = errors.Join(err, s.Release(ctx, claims[i:i+1]))
 		case i%4 == 2:
 			out = append(out, park(c, "why"))
-			w.note("parked", c.Key)
+			w.ended.note(string(c.Key), "parked")
 		default:
 			out = append(out, done(c))
-			w.note("finished", c.Key)
+			w.ended.note(string(c.Key), "finished")
 		}
 	}
 	got, failed := s.Finish(ctx, out)
 	if err = errors.Join(err, failed); err != nil || got != len(out) {
-		w.endings.t.Errorf("finished %d of %d, %v", got, len(out), err)
+		w.ended.t.Errorf("finished %d of %d, %v", got, len(out), err)
 	}
 }
 
@@ -280,74 +282,30 @@ func ownerEnded(t *testing.T, all []Replica) {
 	want(t, "they come back", bodies(claim(t, all[1], "q", hour, 10)), "a b")
 }
 
-// endings are how each record ended, which is once.
-type endings struct {
-	t   *testing.T
-	mu  sync.Mutex
-	how map[store.Key]string
-}
-
-func (e *endings) note(how string, keys ...store.Key) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, key := range keys {
-		if was := e.how[key]; was != "" {
-			e.t.Errorf("%s was %s, and then %s", key, was, how)
-		}
-		e.how[key] = how
-	}
-}
-
-func (e *endings) count() int {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return len(e.how)
-}
-
 // finish claims up to three records that are due, finishes so many of them, and releases
 // the others.
-func (e *endings) finish(s store.Store, upTo time.Time, most int) {
+func (n *notes) finish(s store.Store, upTo time.Time, most int) {
 	claims, err := s.Claim(ctx, store.Lane{Queue: "q"}, upTo, 3, math.MaxInt)
 	if err != nil {
-		e.t.Error(err)
+		n.t.Error(err)
 	}
 	var out []store.Outcome
 	for i, c := range claims {
 		if c.Record.Due.After(upTo) {
-			e.t.Errorf("claimed %s early", c.Key)
+			n.t.Errorf("claimed %s early", c.Key)
 		}
 		if i == most {
 			if err := s.Release(ctx, claims[i:]); err != nil {
-				e.t.Error(err)
+				n.t.Error(err)
 			}
 			break
 		}
-		e.note("finished", c.Key)
+		n.note(string(c.Key), "finished")
 		out = append(out, done(c))
 	}
 	if finished, err := s.Finish(ctx, out); err != nil || finished != len(out) {
-		e.t.Errorf("finished %d of %d, %v", finished, len(out), err)
+		n.t.Errorf("finished %d of %d, %v", finished, len(out), err)
 	}
-}
-
-// change changes records, and notes how as the ending of those that edit names.
-func (e *endings) change(s store.Store, keys []store.Key, how string,
-	edit func(*store.Record) (_ store.Edit, ends bool)) {
-	var ended []store.Key
-	_, err := s.Change(ctx, keys, func(k store.Key, r *store.Record) store.Edit {
-		if r == nil {
-			return store.Edit{}
-		}
-		edited, ends := edit(r)
-		if ends {
-			ended = append(ended, k)
-		}
-		return edited
-	}, nil)
-	if err != nil {
-		e.t.Error(err)
-	}
-	e.note(how, ended...)
 }
 
 // claimOrChange claims by one store while the other puts off, hastens and deletes: no message is
@@ -358,7 +316,7 @@ func claimOrChange(t *testing.T, s, other store.Store) {
 		add(t, s, Waiting("q", time.Duration(i%7)*second, fmt.Sprint(i)))
 	}
 	keys := keysIn(t, s, store.Range{})
-	ended := endings{t: t, how: map[store.Key]string{}}
+	ended := notes{t: t, of: map[string]string{}}
 	var wg sync.WaitGroup
 	for range 3 {
 		wg.Go(func() {
@@ -370,20 +328,31 @@ func claimOrChange(t *testing.T, s, other store.Store) {
 	for w := range 2 {
 		wg.Go(func() {
 			for i := 0; i+10 <= len(keys); i += 5 {
-				ended.change(other, keys[i:i+10], "deleted", func(r *store.Record) (store.Edit, bool) {
-					if r.Due.Second()%3 == w {
-						return store.Edit{Delete: true}, true
+				var deleted []store.Key
+				_, err := other.Change(ctx, keys[i:i+10], func(k store.Key, r *store.Record) store.Edit {
+					switch {
+					case r == nil:
+						return store.Edit{}
+					case r.Due.Second()%3 == w:
+						deleted = append(deleted, k)
+						return store.Edit{Delete: true}
 					}
 					r.Due = r.Due.Add(time.Duration(1-2*w) * 2 * second)
-					return store.Edit{Keep: true}, false
-				})
+					return store.Edit{Keep: true}
+				}, nil)
+				if err != nil {
+					t.Error(err)
+				}
+				for _, k := range deleted {
+					ended.note(string(k), "deleted")
+				}
 			}
 		})
 	}
 	wg.Wait()
 	rest := claim(t, s, "q", hour, n)
 	for _, c := range rest {
-		ended.note("left", c.Key)
+		ended.note(string(c.Key), "left")
 	}
 	if ended.count() != n || len(rest) == n {
 		t.Errorf("%d of %d are accounted for, %d were left", ended.count(), n, len(rest))
