@@ -30,6 +30,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
 	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/testenv/memstore"
+	"github.com/redrive-mq/redrive/testenv/pipe"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -464,7 +465,7 @@ type network struct {
 
 	mu    sync.Mutex
 	down  bool
-	conns []*cable // oldest first
+	conns []*pipe.End // oldest first
 }
 
 // Dial is an amqp.Config.Dial.
@@ -477,21 +478,15 @@ func (n *network) Dial(network, address string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &cable{Conn: conn, up: -1, down: -1}
-	n.conns = append(n.conns, c)
-	return c, nil
+	n.conns = append(n.conns, conn.(*pipe.End))
+	return conn, nil
 }
 
 // open are the connections that are not cut yet.
-func (n *network) open() (open []*cable) {
+func (n *network) open() []*pipe.End {
 	defer lock(&n.mu)()
-	for _, c := range n.conns {
-		if !c.isCut() {
-			open = append(open, c)
-		}
-	}
-	n.conns = open
-	return open
+	n.conns = slices.DeleteFunc(n.conns, (*pipe.End).IsClosed)
+	return slices.Clone(n.conns)
 }
 
 // end cuts all connections at once, for good: what is under way on them is lost.
@@ -500,98 +495,8 @@ func (n *network) end() {
 	n.down = true
 	n.mu.Unlock()
 	for _, c := range n.open() {
-		c.cutNow()
+		_ = c.Close() // never fails
 	}
-}
-
-// cable is a connection that can be cut at a chosen byte of either direction.
-type cable struct {
-	net.Conn
-	mu       sync.Mutex
-	cut      bool
-	up, down int // how many bytes still pass to RabbitMQ and from it before it is cut; negative: it is not
-	onCut    func()
-}
-
-// arm cuts the connection once so many more bytes have passed in one direction; the other
-// number is negative.
-func (c *cable) arm(up, down int, onCut func()) {
-	c.mu.Lock()
-	c.up, c.down, c.onCut = up, down, onCut
-	c.mu.Unlock()
-	if up == 0 || down == 0 {
-		c.cutNow()
-	}
-}
-
-func (c *cable) isCut() bool {
-	defer lock(&c.mu)()
-	return c.cut
-}
-
-func (c *cable) cutNow() {
-	c.mu.Lock()
-	was, onCut := c.cut, c.onCut
-	c.cut = true
-	c.mu.Unlock()
-	if !was {
-		_ = c.Conn.Close() // never fails
-		if onCut != nil {
-			onCut()
-		}
-	}
-}
-
-// pass tells how many of n bytes pass, and whether the connection is cut behind them.
-func (c *cable) pass(left *int, n int) (passing int, cut bool) {
-	defer lock(&c.mu)()
-	if c.cut {
-		return 0, true
-	}
-	if *left < 0 {
-		return n, false
-	}
-	if n < *left {
-		*left -= n
-		return n, false
-	}
-	n, *left = *left, 0
-	return n, true
-}
-
-func (c *cable) Write(b []byte) (int, error) {
-	n, cut := c.pass(&c.up, len(b))
-	if n > 0 {
-		if n, err := c.Conn.Write(b[:n]); err != nil {
-			return n, err
-		}
-	}
-	if cut {
-		c.cutNow()
-		return n, net.ErrClosed
-	}
-	return n, nil
-}
-
-func (c *cable) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	if err != nil {
-		return n, err
-	}
-	n, cut := c.pass(&c.down, n)
-	if cut {
-		c.cutNow()
-		return n, net.ErrClosed
-	}
-	return n, nil
-}
-
-// Close is the process's own, and no cut.
-func (c *cable) Close() error {
-	c.mu.Lock()
-	c.cut = true
-	c.mu.Unlock()
-	return c.Conn.Close()
 }
 
 const (

@@ -59,7 +59,7 @@ func New(o Options) *Broker {
 	return b
 }
 
-// Dial connects; it is an amqp.Config.Dial, which ignores where to.
+// Dial connects; it is an amqp.Config.Dial, which ignores where to. The connection is a *pipe.End.
 func (b *Broker) Dial(string, string) (net.Conn, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
