@@ -75,17 +75,33 @@ func Long() bool { return os.Getenv("REDRIVE_TEST_LONG") != "" }
 // EachPrivate runs a test on a node of its own of every version, to do with as
 // it likes. Brokers that were given cannot be killed, and are reported so.
 func EachPrivate(t *testing.T, config string, test func(*testing.T, *VHost, *rabbitnode.Node)) {
-	EachOfOurs(t, func(t *testing.T, b Broker) {
-		v, n := NewPrivate(t, b, config)
-		test(t, v, n)
-	})
+	onPrivate(t, All(t), config, test)
 }
 
 // OnePrivate is EachPrivate on one version, chosen as One does.
 func OnePrivate(t *testing.T, config string, test func(*testing.T, *VHost, *rabbitnode.Node)) {
-	ofOurs(t, Sampled(t), func(t *testing.T, b Broker) {
-		v, n := NewPrivate(t, b, config)
-		test(t, v, n)
+	onPrivate(t, Sampled(t), config, test)
+}
+
+func onPrivate(t *testing.T, brokers []Broker, config string, test func(*testing.T, *VHost, *rabbitnode.Node)) {
+	besideOthers(t)
+	for _, b := range brokers {
+		b.onOurs(t, 2, func(t *testing.T) {
+			v, n := NewPrivate(t, b, config)
+			test(t, v, n)
+		})
+	}
+}
+
+// onOurs runs a test that takes so many slots and starts nodes of its own of the broker's version.
+func (b Broker) onOurs(t *testing.T, slots int, test func(*testing.T)) {
+	t.Run("RabbitMQ "+b.Version, func(t *testing.T) {
+		if !b.Private {
+			t.Skip("not run: a broker that was given with BROKERS cannot be killed, alarmed or parted from others")
+		}
+		t.Parallel()
+		takeSlots(t, slots)
+		test(t)
 	})
 }
 
@@ -107,24 +123,6 @@ func (v *VHost) Leader(n *rabbitnode.Node, do, queue string) {
 	must(v.t, errOf(n.Eval(v.t.Context(), fmt.Sprintf(call, v.Name, queue, do))))
 }
 
-// EachOfOurs runs a test for every version that nodes of its own can be started of, by
-// NewPrivate.
-func EachOfOurs(t *testing.T, test func(*testing.T, Broker)) { ofOurs(t, All(t), test) }
-
-func ofOurs(t *testing.T, brokers []Broker, test func(*testing.T, Broker)) {
-	besideOthers(t)
-	for _, b := range brokers {
-		t.Run("RabbitMQ "+b.Version, func(t *testing.T) {
-			if !b.Private {
-				t.Skip("not run: a broker that was given with BROKERS cannot be killed or alarmed")
-			}
-			t.Parallel()
-			takeSlots(t, 2)
-			test(t, b)
-		})
-	}
-}
-
 // NewPrivate starts a node of the version of a broker, for one test.
 func NewPrivate(t *testing.T, b Broker, config string) (*VHost, *rabbitnode.Node) {
 	t.Helper()
@@ -133,14 +131,20 @@ func NewPrivate(t *testing.T, b Broker, config string) (*VHost, *rabbitnode.Node
 		// itself, which tests need not wait for.
 		Args: "-rabbit dead_letter_worker_publisher_confirm_timeout 3000"})
 	must(t, err)
+	return b.own(t, [4]string{n.URL(), n.Management(), n.SecureURL(), n.SecureManagement()}, n.LastWords, n.Stop), n
+}
+
+// own is the virtual host of a node or a cluster of the test's own, which stops with the test. Its URLs are those
+// of AMQP and the management API, and both by TLS.
+func (b Broker) own(t *testing.T, urls [4]string, lastWords func() string, stop func() error) *VHost {
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("RabbitMQ said:\n%s", n.LastWords())
+			t.Logf("RabbitMQ said:\n%s", lastWords())
 		}
-		must(t, n.Stop())
+		must(t, stop())
 	})
-	own := Broker{AMQP: n.URL(), Management: n.Management(), AMQPS: n.SecureURL(), HTTPS: n.SecureManagement(), Authority: b.Authority, Version: b.Version, Root: b.Root, Private: true}
-	return &VHost{Broker: own.over(t.Name()), Name: "/", t: t}, n
+	b.AMQP, b.Management, b.AMQPS, b.HTTPS, b.Group = urls[0], urls[1], urls[2], urls[3], 0
+	return &VHost{Broker: b.over(t.Name()), Name: "/", t: t}
 }
 
 // OneCluster runs a test on a cluster of its own, of three nodes of one version, chosen as One does;
@@ -155,27 +159,16 @@ func OneCluster(t *testing.T, config string, test func(*testing.T, *VHost, *rabb
 
 // OnCluster is OneCluster on a version that the caller chooses.
 func OnCluster(t *testing.T, b Broker, config string, test func(*testing.T, *VHost, *rabbitnode.Cluster)) {
-	t.Run("RabbitMQ "+b.Version, func(t *testing.T) {
-		if !b.Private {
-			t.Skip("not run: a broker that was given with BROKERS is no cluster of ours")
-		}
-		t.Parallel()
-		takeSlots(t, 4)
-		c, err := rabbitnode.FoundCluster(context.Background(), rabbitnode.Options{Root: b.Root, Config: config, Authority: b.authority(t),
+	b.onOurs(t, 4, func(t *testing.T) {
+		o := rabbitnode.Options{Root: b.Root, Config: config, Authority: b.authority(t),
 			// As EachPrivate; and what a node says of a quorum queue is up to so old.
 			Args: "-rabbit dead_letter_worker_publisher_confirm_timeout 3000 -rabbit quorum_tick_interval 1000" +
 				// So long RabbitMQ 3 waits for a node that hangs, all nodes of it; 60 s by default.
-				" -kernel net_ticktime 15"}, 3)
+				" -kernel net_ticktime 15"}
+		c, err := rabbitnode.FoundCluster(context.Background(), o, 3)
 		must(t, err)
-		t.Cleanup(func() {
-			if t.Failed() {
-				t.Logf("RabbitMQ said:\n%s", c.LastWords())
-			}
-			must(t, c.Stop())
-		})
-		own := Broker{AMQP: c.URL(), Management: c.Management(), AMQPS: c.SecureURL(), HTTPS: c.SecureManagement(),
-			Authority: b.Authority, Version: b.Version, Root: b.Root, Private: true}
-		test(t, &VHost{Broker: own.over(t.Name()), Name: "/", t: t}, c)
+		urls := [4]string{c.URL(), c.Management(), c.SecureURL(), c.SecureManagement()}
+		test(t, b.own(t, urls, c.LastWords, c.Stop), c)
 	})
 }
 
