@@ -84,13 +84,6 @@ func crash(t *testing.T, s *subject) {
 	want(t, "and new ones", bodies(claim(t, s, "q", hour, 10)), "new later")
 }
 
-var lanes = []testCase{
-	{"a lane's claims are its own, in due order", lanesApart},
-	{"the names of queues and lanes may hold any bytes", anyLane},
-	{"a change moves a record to the lane it belongs to", changeLanes},
-	{"what waits for forward targets is found and counted with its queue", lanesOfAQueue},
-}
-
 var shipping = store.Lane{Queue: "q", Forward: store.Destination{Exchange: "x", RoutingKey: "k"}}
 
 // forwarded makes a record that goes to a lane's target.
@@ -254,18 +247,6 @@ func lanesOfAQueue(t *testing.T, s *subject) {
 	}
 	want(t, "left of the queue", scan(t, s, store.Range{Queues: []string{"q"}}), "p0")
 	Balances(t, s)
-}
-
-var scans = []testCase{
-	{"a scan visits a range in the order of Due", scanOrder},
-	{"a scan goes on behind any record", scanAfter},
-	{"a scan ends when visit returns false or an error, or ctx ends", scanEnds},
-	{"a scan sees one moment, and visit may call the store", scanMoment},
-	{"a scan visits once what is kept all the while", scanOnce},
-	{"a scan leaves out what was added after NewestNumber", scanUpto},
-	{"NewestNumber counts in what is being added, or nothing of it", uptoWhileAdding},
-	{"by id and by key", byIDAndKey},
-	{"what is due is counted between edges, claimed or not", countDue},
 }
 
 // Listed is what a range visits.
@@ -599,18 +580,6 @@ func byIDAndKey(t *testing.T, s *subject) {
 var noKeys = []store.Key{"", "1", "x.1", store.MakeKey(uuid.Nil, 1), store.Key(uuid.Nil.String() + ".01"),
 	store.Key(uuid.Nil.String() + ".-1")}
 
-var changes = []testCase{
-	{"a change moves from any state to any other", changeStates},
-	{"a waiting record is claimed at its new time, not before", changeDue},
-	{"what is claimed, gone or named twice is nil to edit", changeNil},
-	{"a change does what edit returns, adds, and writes entries, in one step", changeOneStep},
-	{"nothing is changed on an error", changeNothing},
-	{"a change takes no more than its bounds", changeBounds},
-	{"what is being changed is not claimed", func(t *testing.T, s *subject) { claimOrChange(t, s, s) }},
-	{"the side table", sideTable},
-	{"what is discarded is forgotten when its time is over", forget},
-}
-
 // change changes records, and expects all of them to be taken.
 func change(t *testing.T, s store.Store, edit func(store.Key, *store.Record) store.Edit, keys ...store.Key) {
 	t.Helper()
@@ -915,15 +884,6 @@ func sideTable(t *testing.T, s *subject) {
 	want(t, "records", scan(t, s, store.Range{}), "not in the table")
 }
 
-var groups = []testCase{
-	{"groups count what is kept with the same error", groupCounts},
-	{"groups know when their failures were", groupTimes},
-	{"a group of which nothing is kept is listed for a day", groupForADay},
-	{"a group has its note", groupNote},
-	{"groups are bounded, and what is beyond is counted too", groupBound},
-	{"groups are the same after a crash", groupCrash},
-}
-
 // Groups returns what a store counts of its groups at one hour, in the order of IDs.
 func Groups(t expect.T, s store.Store) []store.GroupCount {
 	for {
@@ -1139,12 +1099,6 @@ func groupCrash(t *testing.T, s *subject) {
 	}
 }
 
-var past = []testCase{
-	{"what ended is known by its id, oldest first", pastByID},
-	{"what ended is visited from the newest on, also after crashes", pastNewest},
-	{"what ends is kept or past, at every moment", pastWithoutGap},
-}
-
 // end finishes what is due as done, in batches.
 func end(t *testing.T, s store.Store, queue string, at time.Time, batch int) {
 	t.Helper()
@@ -1276,12 +1230,6 @@ func receipts(t *testing.T, s *subject) {
 		}
 		s.reopen(t)
 	}
-}
-
-var ledgers = []testCase{
-	{"the ledger counts what became of all that arrived", ledger},
-	{"the ledger balances at every moment", ledgerAlways},
-	{"queues with nothing left are forgotten", forgotten},
 }
 
 // Balances checks that a store's ledger balances, and that it says of what is kept
@@ -1477,10 +1425,6 @@ func names(lines map[string]store.Sums, prefix string) (n int) {
 		}
 	}
 	return n
-}
-
-var others = []testCase{
-	{"a record that cannot be read stops no other, and is reported", damaged},
 }
 
 // Lived gives a store something of everything: records of all kinds, of which some
