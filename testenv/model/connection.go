@@ -47,10 +47,6 @@ type connection struct {
 	blocked              bool // nothing is read from it
 }
 
-func newConnection(b *Broker, e net.Conn) *connection {
-	return &connection{b: b, end: e, frameMax: frameMax, channelMax: channelMax}
-}
-
 // run reads frames until the connection ends.
 func (c *connection) run() {
 	defer c.b.goroutines.Done()

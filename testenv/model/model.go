@@ -52,7 +52,8 @@ func New(o Options) *Broker {
 	if !slices.Contains(Versions, o.Version) {
 		panic("the model of RabbitMQ has no version " + o.Version)
 	}
-	b := &Broker{options: o, clock: newClock(), exchanges: map[string]*exchange{"": {kind: "direct"}}, queues: map[string]*queue{}}
+	b := &Broker{options: o, clock: &clock{wake: make(chan struct{}, 1), end: make(chan struct{})},
+		exchanges: map[string]*exchange{"": {kind: "direct"}}, queues: map[string]*queue{}}
 	b.unblocked.L = &b.mu
 	b.goroutines.Add(1)
 	go b.runClock()
@@ -67,7 +68,7 @@ func (b *Broker) Dial(string, string) (net.Conn, error) {
 		return nil, errors.New("the model of RabbitMQ is not running")
 	}
 	client, server := pipe.New("model")
-	c := newConnection(b, server)
+	c := &connection{b: b, end: server, frameMax: frameMax, channelMax: channelMax}
 	b.connections = append(b.connections, c)
 	b.goroutines.Add(1)
 	go c.run()
@@ -108,10 +109,6 @@ type clock struct {
 	alarms []*alarm // the next one first
 	wake   chan struct{}
 	end    chan struct{}
-}
-
-func newClock() *clock {
-	return &clock{wake: make(chan struct{}, 1), end: make(chan struct{})}
 }
 
 // set is called under the broker's lock, as cancel is, which does nothing about nil.

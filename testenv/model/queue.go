@@ -691,7 +691,11 @@ func count(former []death, d death) []death {
 // record writes the deaths into the headers.
 func (m *message) record(former []death, d death, since4 bool) {
 	m.deaths = count(former, d)
-	h := m.content.headers.with("x-death", written(m.deaths))
+	var all array
+	for _, d := range m.deaths {
+		all = append(all, d.written())
+	}
+	h := m.content.headers.with("x-death", all)
 	say := func(which string, d death) {
 		h = h.with("x-"+which+"-death-exchange", d.exchange).with("x-"+which+"-death-queue", d.queue).with("x-"+which+"-death-reason", d.reason)
 	}
@@ -705,13 +709,6 @@ func (m *message) record(former []death, d death, since4 bool) {
 		say("first", d)
 	}
 	m.content.setHeaders(h)
-}
-
-func written(deaths []death) (all array) {
-	for _, d := range deaths {
-		all = append(all, d.written())
-	}
-	return all
 }
 
 func (d death) written() table {
