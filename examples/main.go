@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -92,11 +93,7 @@ func main() {
 }
 
 func run(ctx context.Context, args []string) error {
-	var name string
-	if len(args) == 1 {
-		name = args[0]
-	}
-	r, ok := recipes[name]
+	r, ok := recipes[strings.Join(args, " ")]
 	if !ok {
 		return fmt.Errorf("name one recipe of %q", slices.Sorted(maps.Keys(recipes)))
 	}
