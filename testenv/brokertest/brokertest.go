@@ -33,6 +33,9 @@ import (
 
 var must, errOf = expect.NoError, expect.ErrOf
 
+// Eventually waits until it is so, and ends a test after Patience.
+var Eventually = expect.Eventually
+
 // Each runs a test on every broker, in a virtual host of its own, beside other tests.
 func Each(t *testing.T, test func(*testing.T, *VHost)) { inVHost(t, All(t), test) }
 
@@ -418,18 +421,6 @@ func (v *VHost) Messages(queue string) int {
 		v.t.Fatalf("there is no queue %q", queue)
 	}
 	return q.Messages
-}
-
-// Eventually waits until it is so, and fails after three minutes.
-func Eventually(t testing.TB, what string, is func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(Patience)
-	for !is() {
-		if time.Now().After(deadline) {
-			t.Fatalf("after %v still not so: %s", Patience, what)
-		}
-		<-time.After(20 * time.Millisecond)
-	}
 }
 
 // ServicePassword is that of the user of ServiceURL.

@@ -15,11 +15,12 @@ import (
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/proxy"
 )
 
-// Patience is how long a test waits for what must happen: longer than the busiest machine takes.
-const Patience = 3 * time.Minute
+// Patience is how long a test waits for what must happen.
+const Patience = expect.Patience
 
 // Receive waits for the next value of a channel.
 func Receive[T any](t testing.TB, from <-chan T, what string) (value T) {

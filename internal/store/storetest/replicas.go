@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 // Replica is one of several stores on the same data.
@@ -34,17 +35,6 @@ func replicas(t *testing.T, e Engine, n int, lease time.Duration) []Replica {
 		}
 	})
 	return all
-}
-
-// eventually asks until it is so, and fails after a minute.
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(minute); !is(); {
-		if time.Now().After(deadline) {
-			t.Fatalf("after a minute still not so: %s", what)
-		}
-		<-time.After(10 * time.Millisecond)
-	}
 }
 
 // notes say one thing of each of several: who has it, or how it ended, which is once.
@@ -184,11 +174,11 @@ func changedElsewhere(t *testing.T, all []Replica) {
 		}
 		return next(t, waits) == ""
 	}
-	eventually(t, "nothing is next", nothingNext)
+	expect.Eventually(t, "nothing is next", nothingNext)
 	add(t, dies, Waiting("q", second, "a"))
 	changed("what another added")
 	want(t, "claimed", bodies(claim(t, dies, "q", hour, 1)), "a")
-	eventually(t, "what another claimed is not next", nothingNext)
+	expect.Eventually(t, "what another claimed is not next", nothingNext)
 	resume := dies.Stall()
 	defer resume()
 	waits.Expire()
@@ -220,7 +210,7 @@ func leaseRenewed(t *testing.T, all []Replica) {
 	claims := claim(t, all[0], "q", hour, 10)
 	for range 2 {
 		was := all[1].Ends()
-		eventually(t, "its leases are renewed", func() bool { return all[1].Ends().After(was) })
+		expect.Eventually(t, "its leases are renewed", func() bool { return all[1].Ends().After(was) })
 	}
 	finishes(t, all[0], 3, ended(claims, epoch)...)
 }
@@ -253,7 +243,7 @@ func leaseLost(t *testing.T, all []Replica) {
 	resume()
 	// Its connections may be gone; what it has received before is not.
 	var late int
-	eventually(t, "the stalled store works again", func() bool {
+	expect.Eventually(t, "the stalled store works again", func() bool {
 		n, err := stalled.Finish(ctx, append(ended(old[:3], epoch), park(old[3], "too late")))
 		late += n
 		return err == nil
