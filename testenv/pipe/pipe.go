@@ -70,18 +70,6 @@ func (s *stream) write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-func (s *stream) cutBehind(bytes int, cut func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.left, s.cut = bytes, cut
-}
-
-func (s *stream) isClosed() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.closed
-}
-
 // close ends the stream after what is in it.
 func (s *stream) close() {
 	s.mu.Lock()
@@ -134,18 +122,24 @@ func (e *End) CutBehind(bytes int, received bool, cut func()) {
 			cut()
 		}
 	})
-	switch {
-	case bytes == 0:
+	s := e.out
+	if received {
+		s = e.in
+	}
+	s.mu.Lock()
+	s.left, s.cut = bytes, do
+	s.mu.Unlock()
+	if bytes == 0 {
 		do()
-	case received:
-		e.in.cutBehind(bytes, do)
-	default:
-		e.out.cutBehind(bytes, do)
 	}
 }
 
 // IsClosed reports whether either end was closed, or the connection was cut.
-func (e *End) IsClosed() bool { return e.out.isClosed() }
+func (e *End) IsClosed() bool {
+	e.out.mu.Lock()
+	defer e.out.mu.Unlock()
+	return e.out.closed
+}
 
 func (e *End) Read(b []byte) (int, error)  { return e.in.read(b) }
 func (e *End) Write(b []byte) (int, error) { return e.out.write(b) }
