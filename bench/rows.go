@@ -6,16 +6,24 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/prometheus/procfs"
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/testenv/redisnode"
+	"github.com/redrive-mq/redrive/testenv/subprocess"
 )
 
 // work is the queue whose messages are rejected and come back.
@@ -210,4 +218,263 @@ func startForwarder(_ context.Context, v *vhost) error {
 		}
 	})
 	return nil
+}
+
+// startServices starts so many services with delays by queue, all of them on one Redis, which
+// syncs each write, or one on disk. They are where the queues' dead letters go.
+func startServices(ctx context.Context, v *vhost, store string, count int, delays map[string]time.Duration) error {
+	if store == onRedis {
+		r, err := redisnode.Start(ctx, redisnode.Options{})
+		if errors.Is(err, redisnode.ErrNotInstalled) {
+			return notThere(err.Error())
+		}
+		if err != nil {
+			return err
+		}
+		v.redis = r
+		v.atEnd(func() { _ = r.Stop() })
+	}
+	for range count {
+		s, err := newService(v, delays)
+		if err == nil {
+			v.services = append(v.services, s)
+			err = s.start(ctx)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return onChannel(v.url, func(ch *amqp.Channel) (err error) {
+		for queue := range delays {
+			args := amqp.Table{"x-queue-type": v.kind, "x-dead-letter-exchange": "redrive"}
+			err = errors.Join(err, declare(ch, queue, args))
+		}
+		return err
+	})
+}
+
+// service is Redrive as users run it: a process of its own.
+type service struct {
+	config, listen, url string
+	cmd                 *exec.Cmd
+}
+
+// newService writes a service's config, with delays by queue. Its messages are on the virtual
+// host's Redis, if it has one, or else on disk.
+func newService(v *vhost, delays map[string]time.Duration) (*service, error) {
+	ports, err := subprocess.Ports(1)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "redrive-bench-")
+	if err != nil {
+		return nil, err
+	}
+	s := &service{url: v.url, listen: fmt.Sprintf("127.0.0.1:%d", ports[0]), config: filepath.Join(dir, "redrive.yaml")}
+	v.atEnd(func() {
+		s.end(syscall.SIGTERM)
+		os.RemoveAll(dir)
+	})
+	store := "disk: " + filepath.Join(dir, "data")
+	if v.redis != nil {
+		store += ", redis: {url: " + v.redis.URL() + "}"
+	}
+	yaml := fmt.Sprintf("store: {%s}\nlisten: %s\npolicies:\n", store, s.listen)
+	for queue, delay := range delays {
+		yaml += fmt.Sprintf("- {name: %s, queues: [%s], backoff: {fixed: %dms}, jitter: none, attempts: 1000000}\n",
+			queue, queue, delay.Milliseconds())
+	}
+	return s, os.WriteFile(s.config, []byte(yaml), 0o600)
+}
+
+func (s *service) pid() int { return s.cmd.Process.Pid }
+
+// redisPID is the process of the virtual host's Redis.
+func (v *vhost) redisPID() int {
+	pid, _ := strconv.Atoi(v.redis.Info(context.Background(), "server", "process_id"))
+	return pid
+}
+
+// launch starts the process.
+func (s *service) launch() error {
+	s.cmd = exec.Command(*binary, "serve", "--config", s.config)
+	s.cmd.Env = append(os.Environ(), "REDRIVE_BROKER_URL="+s.url)
+	if os.Getenv("REDRIVE_BENCH_LOG") != "" {
+		s.cmd.Stderr = os.Stderr
+	}
+	// Not in the group that Ctrl-C ends: this process ends it, measured.
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := s.cmd.Start(); err != nil {
+		s.cmd = nil
+		return fmt.Errorf("starting the service: %w; `make build` makes it", err)
+	}
+	return nil
+}
+
+// start launches it and waits until it is ready.
+func (s *service) start(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	if err := s.launch(); err != nil {
+		return err
+	}
+	for {
+		resp, err := http.Get("http://" + s.listen + "/readyz")
+		if err == nil {
+			resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
+				return nil
+			}
+		}
+		if pause(ctx, 20*time.Millisecond) != nil {
+			return fmt.Errorf("the service is not ready (REDRIVE_BENCH_LOG=1 shows its log): %w", ctx.Err())
+		}
+	}
+}
+
+// untilWaiting waits until enough messages of a queue wait in the service, for as
+// long as their number changes.
+func (s *service) untilWaiting(ctx context.Context, queue string, enough func(now int) bool) error {
+	last, changed := -1, time.Now()
+	for {
+		st, err := httpapi.Client{Addr: s.listen}.Overview(ctx)
+		if err != nil {
+			return err
+		}
+		now := 0
+		for _, q := range st.Queues {
+			if q.Name == queue {
+				now = int(q.Waiting)
+			}
+		}
+		if enough(now) {
+			return nil
+		}
+		if now != last {
+			last, changed = now, time.Now()
+		}
+		if time.Since(changed) > time.Minute {
+			return fmt.Errorf("%d messages of %s wait, and for a minute that did not change", now, queue)
+		}
+		if err := pause(ctx, 50*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+// end ends the process and waits for it.
+func (s *service) end(by os.Signal) {
+	if s.cmd != nil {
+		_ = s.cmd.Process.Signal(by)
+		_ = s.cmd.Wait()
+		s.cmd = nil
+	}
+}
+
+// pause waits so long, or until ctx ends.
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// usage is what processes took of the machine.
+type usage struct {
+	known bool
+	cpu   float64 // seconds
+	peak  float64 // MiB that are resident, the largest during the round
+}
+
+// costs are what a round took, by whom; broker is not known when somebody else runs it.
+type costs struct{ own, redis, broker usage }
+
+// measureCosts measures from now on, until its result is called.
+func measureCosts(v *vhost) func() costs {
+	var services, redis []int
+	for _, s := range v.services {
+		services = append(services, s.pid())
+	}
+	if v.redis != nil {
+		redis = append(redis, v.redisPID())
+	}
+	own, kept, broker := measureUsage(services), measureUsage(redis), measureUsage(groupPids(v.Group))
+	return func() costs { return costs{own(), kept(), broker()} }
+}
+
+// measureUsage begins. Without processes, as with a broker on another machine, or
+// without /proc, there is nothing to measure.
+func measureUsage(pids []int) func() usage {
+	for _, pid := range pids {
+		// Makes now the peak; where it is refused the peak is that of its life.
+		_ = os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0)
+	}
+	before, _ := cpuSeconds(pids)
+	return func() usage {
+		after, ok := cpuSeconds(pids)
+		u := usage{known: ok, cpu: after - before}
+		for _, pid := range pids {
+			_, peak := memory(pid)
+			u.peak += peak
+		}
+		return u
+	}
+}
+
+// groupPids are the processes of a process group; none for group 0.
+func groupPids(group int) (pids []int) {
+	all, _ := procfs.AllProcs()
+	for _, p := range all {
+		if s, err := p.Stat(); err == nil && group > 0 && s.PGRP == group {
+			pids = append(pids, p.PID)
+		}
+	}
+	return pids
+}
+
+// cpuSeconds is what living processes have used.
+func cpuSeconds(pids []int) (seconds float64, ok bool) {
+	for _, pid := range pids {
+		p, err := procfs.NewProc(pid)
+		if err != nil {
+			continue
+		}
+		if s, err := p.Stat(); err == nil {
+			seconds, ok = seconds+s.CPUTime(), true
+		}
+	}
+	return seconds, ok
+}
+
+// memory is what of a process is resident, and was at most, in MiB; 0 when it is unknown.
+func memory(pid int) (resident, peak float64) {
+	p, err := procfs.NewProc(pid)
+	if err != nil {
+		return 0, 0
+	}
+	s, _ := p.NewStatus()
+	return float64(s.VmRSS) / (1 << 20), float64(s.VmHWM) / (1 << 20)
+}
+
+// columns of a table, for n messages.
+func (u usage) columns(n int) string {
+	if !u.known {
+		return "-\t-"
+	}
+	return fmt.Sprintf("%.0f\t%.0f", u.cpu/float64(n)*1e6, u.peak)
+}
+
+func (u usage) text(n int) string {
+	if !u.known {
+		return "-"
+	}
+	return fmt.Sprintf("CPU %.1f s, %.0f µs a message; peak memory %.0f MiB", u.cpu, u.cpu/float64(n)*1e6, u.peak)
+}
+
+// footprint is the memory of a process.
+func footprint(pid int) string {
+	resident, peak := memory(pid)
+	return fmt.Sprintf("resident %.0f MiB, peak %.0f MiB", resident, peak)
 }

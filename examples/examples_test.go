@@ -1,5 +1,4 @@
-// Package examples_test runs each example on real brokers, as a reader would.
-package examples_test
+package main
 
 import (
 	"bufio"
@@ -12,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -22,8 +22,8 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// example is one, and what it must do: fail twice, with these waits at least,
-// and then succeed.
+// example runs a recipe on real brokers, as a reader would: it must fail twice, with these waits at least, and
+// then succeed.
 type example struct {
 	name    string
 	waits   [2]time.Duration
@@ -53,27 +53,22 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// Each folder is an example, and each example a row of the table.
+// Each recipe is a row of the table.
 func TestAllExamplesAreRun(t *testing.T) {
-	mains, err := filepath.Glob("*/main.go")
-	if err != nil || len(mains) != len(examples) {
-		t.Fatalf("%d programs, %d rows: %v", len(mains), len(examples), err)
+	for name := range recipes {
+		if !slices.ContainsFunc(examples, func(e example) bool { return e.name == name }) {
+			t.Errorf("%s is not run", name)
+		}
 	}
-	for _, e := range examples {
-		text, err := os.ReadFile(filepath.Join(e.name, "main.go"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if lines := strings.Count(string(text), "\n"); lines > 60 {
-			t.Errorf("%s is %d lines long: more than a page", e.name, lines)
-		}
+	if err := run(t.Context(), []string{"none"}); err == nil || !strings.Contains(err.Error(), `"binary"`) {
+		t.Errorf("a recipe that there is not: %v", err)
 	}
 }
 
-// build makes the programs, and the service for the one that needs it.
+// build makes the program, and the service for the recipe that needs it.
 func build(t *testing.T) string {
 	dir := t.TempDir()
-	c := exec.Command("go", "build", "-o", dir, "./...", "../cmd/redrive")
+	c := exec.Command("go", "build", "-o", dir, ".", "../cmd/redrive")
 	if out, err := c.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -87,7 +82,7 @@ func (e example) run(t *testing.T, v *brokertest.VHost, programs string) {
 	// A program that goes on for ever fails the test, and does not hang it.
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	c := exec.CommandContext(ctx, filepath.Join(programs, e.name))
+	c := exec.CommandContext(ctx, filepath.Join(programs, "examples"), e.name)
 	c.Env = append(os.Environ(), "REDRIVE_BROKER_URL="+v.URL())
 	out, in := io.Pipe()
 	c.Stdout, c.Stderr = in, in

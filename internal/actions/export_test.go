@@ -46,11 +46,11 @@ func TestWhatWasExportedIsImportedAsItWas(t *testing.T) {
 		if err != nil || im.Count != 1 {
 			t.Fatalf("%+v, %v", im, err)
 		}
-		page, err := storetest.List(ctx, d.store, storetest.Filter{State: store.Parked, Queue: "orders", Body: true})
-		if err != nil || len(page.Records) != 1 {
-			t.Fatalf("%+v, %v", page, err)
+		all := storetest.Listed(t, d.store, store.Range{State: store.Parked, Queues: []string{"orders"}, Body: true})
+		if len(all) != 1 {
+			t.Fatalf("%+v", all)
 		}
-		got := page.Records[0].Record
+		got := all[0].Record
 		if diff := cmp.Diff(r.Message, got.Message); diff != "" {
 			t.Errorf("the message (-was +is):\n%s", diff)
 		}
@@ -102,9 +102,7 @@ func TestAFileImportedTwiceDoublesNothing(t *testing.T) {
 // idsOf are the ids of what was parked for such a reason.
 func idsOf(t *testing.T, d *desk, why string) (ids []string) {
 	t.Helper()
-	page, err := storetest.List(ctx, d.store, storetest.Filter{State: store.Parked})
-	must(t, err)
-	for _, l := range page.Records {
+	for _, l := range storetest.Listed(t, d.store, store.Range{State: store.Parked}) {
 		if strings.HasPrefix(l.Record.ParkedFor, why) {
 			ids = append(ids, l.Record.ID.String())
 		}
@@ -138,9 +136,7 @@ func TestWhatIsImportedAsIs(t *testing.T) {
 		}
 		for _, is := range []store.State{store.Waiting, store.Parked, store.Discarded} {
 			of := func(s store.Store) (all []*store.Record) {
-				page, err := storetest.List(ctx, s, storetest.Filter{State: is, Body: true})
-				must(t, err)
-				for _, l := range page.Records {
+				for _, l := range storetest.Listed(t, s, store.Range{State: is, Body: true}) {
 					all = append(all, l.Record)
 				}
 				return all
@@ -197,9 +193,8 @@ func TestABadLineIsNamed(t *testing.T) {
 				t.Errorf("%s: %+v, %v", name, im, err)
 			}
 		}
-		page, err := storetest.List(ctx, d.store, storetest.Filter{})
-		if err != nil || len(page.Records) != 1 {
-			t.Errorf("%d are kept, %v: a file is checked before anything of it is", len(page.Records), err)
+		if kept := storetest.Listed(t, d.store, store.Range{}); len(kept) != 1 {
+			t.Errorf("%d are kept: a file is checked before anything of it is", len(kept))
 		}
 	})
 }

@@ -97,9 +97,7 @@ func listeningIntake(s store.Store, events retry.Listener) *retry.Intake {
 
 func kept(t *testing.T, s store.Store) []store.Listed {
 	t.Helper()
-	page, err := storetest.List(context.Background(), s, storetest.Filter{Body: true, Limit: 1000})
-	must(t, err)
-	return page.Records
+	return storetest.Listed(t, s, store.Range{Body: true})
 }
 
 var must, errOf = expect.NoError, expect.ErrOf

@@ -36,9 +36,7 @@ func play(t *testing.T, length time.Duration, answer func(string, int) retry.Res
 		})
 		must(t, s.Add(t.Context(), records(time.Now())))
 		run(t, scheduler, length)
-		page, err := storetest.List(context.Background(), s, storetest.Filter{State: store.Waiting, Limit: 1000})
-		must(t, err)
-		sent, left = g.sent, len(page.Records)
+		sent, left = g.sent, len(storetest.Listed(t, s, store.Range{State: store.Waiting}))
 	})
 	return sent, left, reports
 }
@@ -173,9 +171,9 @@ func TestAPausedQueueWaitsUntilItIsResumed(t *testing.T) {
 		must(t, s.Add(t.Context(), []*store.Record{waits, record("q", "later", now.Add(time.Hour)), record("p", "other", now.Add(2*time.Second))}))
 		stop := runs(t, scheduler)
 		time.Sleep(time.Minute) // of the fake clock
-		page, err := storetest.List(t.Context(), s, storetest.Filter{Queue: "q"})
-		if err != nil || len(page.Records) != 2 || page.Records[0].Record.Failures != 3 || !page.Records[0].Record.Due.Equal(waits.Due) {
-			t.Errorf("still paused: %+v, %v", page.Records, err)
+		all := storetest.Listed(t, s, store.Range{Queues: []string{"q"}})
+		if len(all) != 2 || all[0].Record.Failures != 3 || !all[0].Record.Due.Equal(waits.Due) {
+			t.Errorf("still paused: %+v", all)
 		}
 		scheduler.Pause("q", false)
 		time.Sleep(time.Second)
@@ -207,12 +205,12 @@ func TestTheBackoffOfALaneWithoutMessagesIsForgotten(t *testing.T) {
 		time.Sleep(time.Minute)
 		scheduler.Pause("paused", true)
 		synctest.Wait()
-		gone, err := storetest.List(t.Context(), s, storetest.Filter{State: store.Waiting, Queue: "gone", Limit: 1})
-		if err != nil || len(gone.Records) != 1 {
-			t.Fatal(gone, err)
+		gone := storetest.Listed(t, s, store.Range{State: store.Waiting, Queues: []string{"gone"}})
+		if len(gone) != 1 {
+			t.Fatal(gone)
 		}
 		for n := 0; n == 0; time.Sleep(time.Second) { // until it is not claimed
-			if _, err := s.Change(t.Context(), []store.Key{gone.Records[0].Key}, func(_ store.Key, r *store.Record) store.Edit {
+			if _, err := s.Change(t.Context(), []store.Key{gone[0].Key}, func(_ store.Key, r *store.Record) store.Edit {
 				if r != nil {
 					n++
 				}
@@ -414,9 +412,9 @@ func TestAFailingStoreIsLoggedOnce(t *testing.T) {
 				time.Sleep(10 * time.Millisecond)
 			}
 			time.Sleep(time.Second)
-			left, err := storetest.List(t.Context(), s, storetest.Filter{State: store.Waiting})
-			if err != nil || len(left.Records) > 0 || len(g.sent) != 2 {
-				t.Errorf("a second after it is back %d are left, sent were %v, %v", len(left.Records), g.sent, err)
+			left := storetest.Listed(t, s, store.Range{State: store.Waiting})
+			if len(left) > 0 || len(g.sent) != 2 {
+				t.Errorf("a second after it is back %d are left, sent were %v", len(left), g.sent)
 			}
 			stop()
 			lines := strings.Split(strings.TrimSpace(log.String()), "\n")
@@ -462,12 +460,12 @@ func TestMessagesThatCanNeverBeRetriedAreParked(t *testing.T) {
 			scheduler := schedulerHeard(s, g, func(e retry.Event) { events = append(events, e) }, func(store.Lane, error) {})
 			must(t, s.Add(t.Context(), []*store.Record{record("q", "x", began)}))
 			run(t, scheduler, time.Minute)
-			parked, err := storetest.List(t.Context(), s, storetest.Filter{State: store.Parked})
-			must(t, err)
-			if len(g.sent) != 1 || len(parked.Records) != want || len(events) != want {
-				t.Errorf("the store fails at %q: sent %v, parked %d, events %+v", at, g.sent, len(parked.Records), events)
-			} else if want > 0 && (parked.Records[0].Record.ParkedFor != "gone" || events[0].Kind != retry.Parked || events[0].Why != "gone") {
-				t.Errorf("parked %+v, events %+v", parked.Records[0].Record, events)
+			parked := storetest.Listed(t, s, store.Range{State: store.Parked})
+			if len(g.sent) != 1 || len(parked) != want || len(events) != want {
+				t.Errorf("the store fails at %q: sent %v, parked %d, events %+v", at, g.sent, len(parked), events)
+			} else if want > 0 && (parked[0].Record.ParkedFor != "gone" ||
+				events[0].Kind != retry.Parked || events[0].Why != "gone") {
+				t.Errorf("parked %+v, events %+v", parked[0].Record, events)
 			}
 		})
 	}

@@ -587,9 +587,9 @@ func TestInventedNamesShareABudget(t *testing.T) {
 			t.Errorf("%d names, want that of a dead letter besides", n)
 		}
 		// What was kept is gone, or was enrolled: there is room again.
-		page, err := storetest.List(t.Context(), s, storetest.Filter{Queue: "invented.0", State: store.Waiting})
-		if err != nil || len(page.Records) != 1 {
-			t.Fatal(page, err)
+		all := storetest.Listed(t, s, store.Range{Queues: []string{"invented.0"}, State: store.Waiting})
+		if len(all) != 1 {
+			t.Fatal(all)
 		}
 		claims, err := s.Claim(t.Context(), store.Lane{Queue: "invented.0"}, time.Now().Add(time.Hour), 1, 1<<20)
 		must(t, err)
@@ -614,9 +614,7 @@ func TestAReportForAnEnrolledQueueIsKeptWhileTheBudgetIsFull(t *testing.T) {
 		refused := func(queue string) bool {
 			t.Helper()
 			must(t, f.Handle(t.Context(), reportBy("shop", queue)))
-			page, err := storetest.List(t.Context(), s, storetest.Filter{Queue: queue, Limit: 1})
-			must(t, err)
-			return len(page.Records) == 0
+			return len(storetest.Listed(t, s, store.Range{Queues: []string{queue}})) == 0
 		}
 		fill := func(prefix string, n int) (none int) {
 			for i := range n {

@@ -404,29 +404,34 @@ func TestAStopEndsWhatIsUnderWay(t *testing.T) {
 // and shown the certificate that is; one that is not believed is refused, and why.
 func TestRedisByTLS(t *testing.T) {
 	redisnode.Each(t, func(t *testing.T, o redisnode.Options) {
-		ca, other := redisnode.NewAuthority(t), redisnode.NewAuthority(t)
-		own := ca.Identity("client")
-		cert, key := ca.File(own.Cert), ca.File(own.Key)
+		dir := t.TempDir()
+		cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+		ca, err := authority.New(dir)
+		must(t, err)
+		must(t, ca.Issue(authority.Leaf{User: "client"}, cert, key))
+		other, err := authority.New(t.TempDir())
+		must(t, err)
 		o.Config = "maxmemory 1gb"
-		o.TLS = ca.Identity("127.0.0.1")
+		here := []string{"127.0.0.1"}
+		o.TLS = &redisnode.TLS{By: ca, Hosts: here}
 		open := redisnode.New(t, o)
-		o.TLS.Clients = ca.Cert
+		o.TLS = &redisnode.TLS{By: ca, Hosts: here, Asks: true}
 		asks := redisnode.New(t, o) // for a certificate
-		o.TLS = ca.Identity("redis.example")
+		o.TLS = &redisnode.TLS{By: ca, Hosts: []string{"redis.example"}}
 		named := redisnode.New(t, o)
 		for _, c := range []struct {
 			name  string
 			redis config.Redis
 			want  string // "": it works
 		}{
-			{"its CA is named", config.Redis{URL: "rediss://" + open.TLSAddr(), CA: ca.File(ca.Cert)}, ""},
-			{"it asks for a certificate", config.Redis{URL: "rediss://" + asks.TLSAddr(), CA: ca.File(ca.Cert), Cert: cert, Key: key}, ""},
-			{"it asks for a certificate, and there is none", config.Redis{URL: "rediss://" + asks.TLSAddr(), CA: ca.File(ca.Cert)}, "redis at " + asks.TLSAddr()}, // which closes the connection, and says no more
+			{"its CA is named", config.Redis{URL: "rediss://" + open.TLSAddr(), CA: ca.CAFile()}, ""},
+			{"it asks for a certificate", config.Redis{URL: "rediss://" + asks.TLSAddr(), CA: ca.CAFile(), Cert: cert, Key: key}, ""},
+			{"it asks for a certificate, and there is none", config.Redis{URL: "rediss://" + asks.TLSAddr(), CA: ca.CAFile()}, "redis at " + asks.TLSAddr()}, // which closes the connection, and says no more
 			{"its CA is not named", config.Redis{URL: "rediss://" + open.TLSAddr()}, "signed by unknown authority; name the CA of its certificate, a file in PEM, with store.redis.tls.ca"},
-			{"another CA is named", config.Redis{URL: "rediss://" + open.TLSAddr(), CA: ca.File(other.Cert)}, "store.redis.tls.ca"},
-			{"it is another server", config.Redis{URL: "rediss://" + named.TLSAddr(), CA: ca.File(ca.Cert)}, "127.0.0.1"},
-			{"the URL is one without TLS", config.Redis{URL: "redis://" + open.TLSAddr(), CA: ca.File(ca.Cert)}, "expected rediss://"},
-			{"the port is one without TLS", config.Redis{URL: "rediss://" + open.Addr(), CA: ca.File(ca.Cert)}, "redis at " + open.Addr()},
+			{"another CA is named", config.Redis{URL: "rediss://" + open.TLSAddr(), CA: other.CAFile()}, "store.redis.tls.ca"},
+			{"it is another server", config.Redis{URL: "rediss://" + named.TLSAddr(), CA: ca.CAFile()}, "127.0.0.1"},
+			{"the URL is one without TLS", config.Redis{URL: "redis://" + open.TLSAddr(), CA: ca.CAFile()}, "expected rediss://"},
+			{"the port is one without TLS", config.Redis{URL: "rediss://" + open.Addr(), CA: ca.CAFile()}, "redis at " + open.Addr()},
 			{"the CA is no certificate", config.Redis{URL: "rediss://" + open.TLSAddr(), CA: key}, "store.redis.tls.ca: " + key},
 		} {
 			t.Run(c.name, func(t *testing.T) {
@@ -451,8 +456,9 @@ func TestRedisByTLS(t *testing.T) {
 func TestServersOfRedisHaveTheirOwnNames(t *testing.T) {
 	redisnode.Each(t, func(t *testing.T, o redisnode.Options) {
 		ctx := context.Background()
-		ca := redisnode.NewAuthority(t)
-		o.TLS = ca.Identity("127.0.0.1")
+		ca, err := authority.New(t.TempDir())
+		must(t, err)
+		o.TLS = &redisnode.TLS{By: ca, Hosts: []string{"127.0.0.1"}}
 		o.Config = "maxmemory 1gb\ncluster-enabled yes\ntls-cluster yes"
 		server := redisnode.New(t, o)
 		must(t, errOf(server.Do(ctx, "CLUSTER", "ADDSLOTSRANGE", "0", "16383")))
@@ -462,7 +468,7 @@ func TestServersOfRedisHaveTheirOwnNames(t *testing.T) {
 			state = fmt.Sprint(answer)
 		}
 		// No one is at the first address, and its name is another.
-		s, err := openAlone(config.Store{Redis: config.Redis{URL: "rediss://localhost:1?addr=" + server.TLSAddr(), CA: ca.File(ca.Cert)}})
+		s, err := openAlone(config.Store{Redis: config.Redis{URL: "rediss://localhost:1?addr=" + server.TLSAddr(), CA: ca.CAFile()}})
 		must(t, err)
 		defer s.Close()
 		keeps(t, s)
@@ -477,8 +483,8 @@ func openAlone(s config.Store) (engine, error) {
 func keeps(t *testing.T, s store.Store) {
 	t.Helper()
 	must(t, s.Add(context.Background(), []*store.Record{storetest.Waiting("q", 0, "x")}))
-	if page, err := storetest.List(context.Background(), s, storetest.Filter{}); err != nil || len(page.Records) != 1 {
-		t.Errorf("%d records, %v", len(page.Records), err)
+	if all := storetest.Listed(t, s, store.Range{}); len(all) != 1 {
+		t.Errorf("%d records", len(all))
 	}
 }
 

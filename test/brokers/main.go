@@ -41,11 +41,15 @@ func run(args []string) int {
 	list := brokertest.Given(os.Getenv("BROKERS"), os.Getenv("MANAGEMENT"))
 	var nodes []*rabbitnode.Node
 	if len(list) == 0 {
-		ca, remove, err := newAuthority()
+		dir, err := os.MkdirTemp("", "redrive-authority-")
 		if err != nil {
 			return fail(err)
 		}
-		defer remove()
+		defer os.RemoveAll(dir)
+		ca, err := authority.New(dir)
+		if err != nil {
+			return fail(err)
+		}
 		list, nodes, err = start(ctx, ca)
 		defer func() {
 			for _, n := range slices.Backward(nodes) {
@@ -145,16 +149,6 @@ const isolateWorkers = `sys:replace_state(rabbit_fifo_dlx_sup, fun(S) ->
 	{[Id], #{} = Children} = element(4, S),
 	Child = maps:get(Id, Children),
 	setelement(4, S, {[Id], #{Id => setelement(5, Child, temporary)}}) end), ok.`
-
-// newAuthority makes one in a folder of its own, which end removes.
-func newAuthority() (ca *authority.Authority, end func(), err error) {
-	dir, err := os.MkdirTemp("", "redrive-authority-")
-	if err != nil {
-		return nil, nil, err
-	}
-	ca, err = authority.New(dir)
-	return ca, func() { _ = os.RemoveAll(dir) }, err
-}
 
 // trust makes a file of the authority in a folder and of those that the system trusts.
 func trust(dir string) (file string, err error) {

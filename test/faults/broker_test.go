@@ -16,7 +16,6 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/testenv/authority"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/testenv/proxy"
 	"github.com/redrive-mq/redrive/testenv/rabbitnode"
@@ -389,7 +388,8 @@ func cuttingAtBytes(t *testing.T, l *tally, cuts iter.Seq[int]) {
 // cuttingRedisAtBytes cuts all of its connections to Redis when so many bytes have passed.
 func cuttingRedisAtBytes(t *testing.T, l *tally, o redisnode.Options, secure bool, cuts iter.Seq[int]) {
 	if secure {
-		o.TLS = identity(t, l.v.CA(t))
+		// The service trusts the authority of the brokers.
+		o.TLS = &redisnode.TLS{By: l.v.CA(t), Hosts: []string{"127.0.0.1", "localhost"}}
 	}
 	server := redisnode.New(t, o)
 	addr, scheme := server.Addr(), "redis://"
@@ -400,21 +400,6 @@ func cuttingRedisAtBytes(t *testing.T, l *tally, o redisnode.Options, secure boo
 	p := replicas(t, l.v, 1, scheme+between.Addr(), synced, shortLease)[0]
 	c := &byteCuts{Proxy: between, p: p, l: l}
 	c.run(t, cuts)
-}
-
-// identity is who a server on loopback is, by the authority of the brokers, which the service
-// trusts as well.
-func identity(t *testing.T, ca *authority.Authority) *redisnode.Identity {
-	t.Helper()
-	cert, key := filepath.Join(t.TempDir(), "cert.pem"), filepath.Join(t.TempDir(), "key.pem")
-	must(t, ca.Issue(authority.Leaf{User: "redis", Hosts: []string{"127.0.0.1", "localhost"}}, cert, key))
-	var id redisnode.Identity
-	var err error
-	id.Cert, err = os.ReadFile(cert)
-	must(t, err)
-	id.Key, err = os.ReadFile(key)
-	must(t, err)
-	return &id
 }
 
 // byteCuts is a service behind a proxy that cuts its connections.

@@ -94,15 +94,9 @@ func (w *World) fail(f fault) error {
 
 // cut cuts one of a process's connections.
 func (f fault) cut(of *network, onCut func()) {
-	open := of.open()
-	if len(open) == 0 {
-		return
+	if open := of.open(); len(open) > 0 {
+		open[f.conn%len(open)].CutBehind(f.bytes, f.down, onCut)
 	}
-	up, down := f.bytes, -1
-	if f.down {
-		up, down = -1, f.bytes
-	}
-	open[f.conn%len(open)].arm(up, down, onCut)
 }
 
 // footer is how long that of a table is.

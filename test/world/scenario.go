@@ -111,14 +111,6 @@ func newScenario(seed uint64) *scenario {
 	return s
 }
 
-// storeName is where the store is.
-func (s *scenario) storeName() string {
-	if s.onDisk {
-		return "on disk"
-	}
-	return "in Redis"
-}
-
 func newWorkQueue(r *rand.Rand, i int) *workQueue {
 	q := &workQueue{name: fmt.Sprintf("work.%d", i), kind: pick(r, "classic", "quorum"), prefetch: pick(r, 1, 5, 50),
 		handles: pick(r, 0, 0, time.Millisecond, time.Second), reports: r.IntN(4) == 0}
@@ -349,7 +341,8 @@ func Shrink(parts []string, fails func(parts []string) bool, until time.Time) []
 // Describe is a scenario in lines.
 func Describe(seed uint64, parts []string) string {
 	s := newScenario(seed).only(parts)
-	return fmt.Sprintf("RabbitMQ %s, the store %s, %d replicas\n", s.version, s.storeName(), s.replicas) +
+	where := map[bool]string{true: "on disk", false: "in Redis"}[s.onDisk]
+	return fmt.Sprintf("RabbitMQ %s, the store %s, %d replicas\n", s.version, where, s.replicas) +
 		lines(s.queues) + lines(s.faults) + lines(s.actions) + lines(s.messages)
 }
 

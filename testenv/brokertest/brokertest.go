@@ -13,7 +13,10 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"path/filepath"
+	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -22,11 +25,16 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/addresses"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/permissions"
+	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/rabbitnode"
 )
 
 var must, errOf = expect.NoError, expect.ErrOf
+
+// Eventually waits until it is so, and ends a test after Patience.
+var Eventually = expect.Eventually
 
 // Each runs a test on every broker, in a virtual host of its own, beside other tests.
 func Each(t *testing.T, test func(*testing.T, *VHost)) { inVHost(t, All(t), test) }
@@ -70,17 +78,33 @@ func Long() bool { return os.Getenv("REDRIVE_TEST_LONG") != "" }
 // EachPrivate runs a test on a node of its own of every version, to do with as
 // it likes. Brokers that were given cannot be killed, and are reported so.
 func EachPrivate(t *testing.T, config string, test func(*testing.T, *VHost, *rabbitnode.Node)) {
-	EachOfOurs(t, func(t *testing.T, b Broker) {
-		v, n := NewPrivate(t, b, config)
-		test(t, v, n)
-	})
+	onPrivate(t, All(t), config, test)
 }
 
 // OnePrivate is EachPrivate on one version, chosen as One does.
 func OnePrivate(t *testing.T, config string, test func(*testing.T, *VHost, *rabbitnode.Node)) {
-	ofOurs(t, Sampled(t), func(t *testing.T, b Broker) {
-		v, n := NewPrivate(t, b, config)
-		test(t, v, n)
+	onPrivate(t, Sampled(t), config, test)
+}
+
+func onPrivate(t *testing.T, brokers []Broker, config string, test func(*testing.T, *VHost, *rabbitnode.Node)) {
+	besideOthers(t)
+	for _, b := range brokers {
+		b.onOurs(t, 2, func(t *testing.T) {
+			v, n := NewPrivate(t, b, config)
+			test(t, v, n)
+		})
+	}
+}
+
+// onOurs runs a test that takes so many slots and starts nodes of its own of the broker's version.
+func (b Broker) onOurs(t *testing.T, slots int, test func(*testing.T)) {
+	t.Run("RabbitMQ "+b.Version, func(t *testing.T) {
+		if !b.Private {
+			t.Skip("not run: a broker that was given with BROKERS cannot be killed, alarmed or parted from others")
+		}
+		t.Parallel()
+		takeSlots(t, slots)
+		test(t)
 	})
 }
 
@@ -102,24 +126,6 @@ func (v *VHost) Leader(n *rabbitnode.Node, do, queue string) {
 	must(v.t, errOf(n.Eval(v.t.Context(), fmt.Sprintf(call, v.Name, queue, do))))
 }
 
-// EachOfOurs runs a test for every version that nodes of its own can be started of, by
-// NewPrivate.
-func EachOfOurs(t *testing.T, test func(*testing.T, Broker)) { ofOurs(t, All(t), test) }
-
-func ofOurs(t *testing.T, brokers []Broker, test func(*testing.T, Broker)) {
-	besideOthers(t)
-	for _, b := range brokers {
-		t.Run("RabbitMQ "+b.Version, func(t *testing.T) {
-			if !b.Private {
-				t.Skip("not run: a broker that was given with BROKERS cannot be killed or alarmed")
-			}
-			t.Parallel()
-			takeSlots(t, 2)
-			test(t, b)
-		})
-	}
-}
-
 // NewPrivate starts a node of the version of a broker, for one test.
 func NewPrivate(t *testing.T, b Broker, config string) (*VHost, *rabbitnode.Node) {
 	t.Helper()
@@ -128,14 +134,20 @@ func NewPrivate(t *testing.T, b Broker, config string) (*VHost, *rabbitnode.Node
 		// itself, which tests need not wait for.
 		Args: "-rabbit dead_letter_worker_publisher_confirm_timeout 3000"})
 	must(t, err)
+	return b.own(t, [4]string{n.URL(), n.Management(), n.SecureURL(), n.SecureManagement()}, n.LastWords, n.Stop), n
+}
+
+// own is the virtual host of a node or a cluster of the test's own, which stops with the test. Its URLs are those
+// of AMQP and the management API, and both by TLS.
+func (b Broker) own(t *testing.T, urls [4]string, lastWords func() string, stop func() error) *VHost {
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("RabbitMQ said:\n%s", n.LastWords())
+			t.Logf("RabbitMQ said:\n%s", lastWords())
 		}
-		must(t, n.Stop())
+		must(t, stop())
 	})
-	own := Broker{AMQP: n.URL(), Management: n.Management(), AMQPS: n.SecureURL(), HTTPS: n.SecureManagement(), Authority: b.Authority, Version: b.Version, Root: b.Root, Private: true}
-	return &VHost{Broker: own.over(t.Name()), Name: "/", t: t}, n
+	b.AMQP, b.Management, b.AMQPS, b.HTTPS, b.Group = urls[0], urls[1], urls[2], urls[3], 0
+	return &VHost{Broker: b.over(t.Name()), Name: "/", t: t}
 }
 
 // OneCluster runs a test on a cluster of its own, of three nodes of one version, chosen as One does;
@@ -150,27 +162,16 @@ func OneCluster(t *testing.T, config string, test func(*testing.T, *VHost, *rabb
 
 // OnCluster is OneCluster on a version that the caller chooses.
 func OnCluster(t *testing.T, b Broker, config string, test func(*testing.T, *VHost, *rabbitnode.Cluster)) {
-	t.Run("RabbitMQ "+b.Version, func(t *testing.T) {
-		if !b.Private {
-			t.Skip("not run: a broker that was given with BROKERS is no cluster of ours")
-		}
-		t.Parallel()
-		takeSlots(t, 4)
-		c, err := rabbitnode.FoundCluster(context.Background(), rabbitnode.Options{Root: b.Root, Config: config, Authority: b.authority(t),
+	b.onOurs(t, 4, func(t *testing.T) {
+		o := rabbitnode.Options{Root: b.Root, Config: config, Authority: b.authority(t),
 			// As EachPrivate; and what a node says of a quorum queue is up to so old.
 			Args: "-rabbit dead_letter_worker_publisher_confirm_timeout 3000 -rabbit quorum_tick_interval 1000" +
 				// So long RabbitMQ 3 waits for a node that hangs, all nodes of it; 60 s by default.
-				" -kernel net_ticktime 15"}, 3)
+				" -kernel net_ticktime 15"}
+		c, err := rabbitnode.FoundCluster(context.Background(), o, 3)
 		must(t, err)
-		t.Cleanup(func() {
-			if t.Failed() {
-				t.Logf("RabbitMQ said:\n%s", c.LastWords())
-			}
-			must(t, c.Stop())
-		})
-		own := Broker{AMQP: c.URL(), Management: c.Management(), AMQPS: c.SecureURL(), HTTPS: c.SecureManagement(),
-			Authority: b.Authority, Version: b.Version, Root: b.Root, Private: true}
-		test(t, &VHost{Broker: own.over(t.Name()), Name: "/", t: t}, c)
+		urls := [4]string{c.URL(), c.Management(), c.SecureURL(), c.SecureManagement()}
+		test(t, b.own(t, urls, c.LastWords, c.Stop), c)
 	})
 }
 
@@ -422,14 +423,79 @@ func (v *VHost) Messages(queue string) int {
 	return q.Messages
 }
 
-// Eventually waits until it is so, and fails after three minutes.
-func Eventually(t testing.TB, what string, is func() bool) {
+// ServicePassword is that of the user of ServiceURL.
+const ServicePassword = "s3cret"
+
+// ServiceURL is the broker's for a service with these policies: as a user who has
+// exactly the rights that `redrive permissions` prints for them, and no tag.
+// Another call changes its rights.
+func (v *VHost) ServiceURL(policies policy.Set) string {
+	v.t.Helper()
+	if v.service == "" {
+		v.service = "service-" + uuid.NewString()
+		v.Must(http.MethodPut, "users/"+v.service, map[string]any{"password": ServicePassword, "tags": ""})
+		// On a node of the test's own, which may be gone, the user goes with it.
+		v.t.Cleanup(func() { _ = v.API().Call(context.Background(), http.MethodDelete, "users/"+v.service, nil, nil) })
+	}
+	v.Give(v.service, permissions.Service(policies))
+	return v.URLAs(v.service, ServicePassword)
+}
+
+// ServiceUser is the user of ServiceURL.
+func (v *VHost) ServiceUser() string { return v.service }
+
+// Give grants a user the rights of a role.
+func (v *VHost) Give(user string, r permissions.Rights) {
+	v.t.Helper()
+	v.Grant(user, r.Configure, r.Write, r.Read)
+	for _, topic := range r.Topics {
+		v.Must(http.MethodPut, "topic-permissions/"+url.PathEscape(v.Name)+"/"+user, map[string]any{"exchange": topic.Exchange, "write": topic.Write, "read": topic.Read})
+	}
+}
+
+// Works are policies for queues of these names.
+func Works(queues ...string) policy.Set {
+	p := policy.Default()
+	p.Queues = queues
+	return policy.Set{p}
+}
+
+// Packages run side by side, each with many parallel tests that mostly wait. What keeps RabbitMQ
+// from being too busy to answer is one limit for the machine: a test takes one slot for a virtual
+// host, two for a node of its own, and four for a cluster.
+var slots = 8 * max(2, runtime.NumCPU())
+
+// takeSlots waits until n slots are free, and frees them when the test ends. Call it once in a test,
+// after t.Parallel. A slot is a locked file, which the end of a process frees too.
+func takeSlots(t testing.TB, n int) {
 	t.Helper()
-	deadline := time.Now().Add(Patience)
-	for !is() {
-		if time.Now().After(deadline) {
-			t.Fatalf("after %v still not so: %s", Patience, what)
+	dir := filepath.Join(os.TempDir(), fmt.Sprintf("redrive-slots-%d", os.Getuid()))
+	must(t, os.MkdirAll(dir, 0o700))
+	lock := func(name string, how int) *os.File {
+		f, err := os.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_RDWR, 0o600)
+		must(t, err)
+		for {
+			switch err := syscall.Flock(int(f.Fd()), how); err {
+			case nil:
+				return f
+			case syscall.EINTR:
+			case syscall.EWOULDBLOCK:
+				_ = f.Close()
+				return nil
+			default:
+				t.Fatalf("locking %q: %v", f.Name(), err)
+			}
 		}
-		<-time.After(20 * time.Millisecond)
+	}
+	// A test that needs many slots is not overtaken by those that need one.
+	queue := lock("queue", syscall.LOCK_EX)
+	defer queue.Close()
+	for taken := 0; taken < n; time.Sleep(10 * time.Millisecond) {
+		for i := 0; i < slots && taken < n; i++ {
+			if f := lock(fmt.Sprint(i), syscall.LOCK_EX|syscall.LOCK_NB); f != nil {
+				t.Cleanup(func() { _ = f.Close() })
+				taken++
+			}
+		}
 	}
 }

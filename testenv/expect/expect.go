@@ -4,6 +4,7 @@ package expect
 import (
 	"errors"
 	"fmt"
+	"time"
 )
 
 // T is a *testing.T, a *testing.B or a *rapid.T.
@@ -23,6 +24,19 @@ func NoError(t T, err error) {
 
 // ErrOf is the error of a call that returns something else too.
 func ErrOf(_ any, err error) error { return err }
+
+// Patience is how long a test waits for what must happen: longer than the busiest machine takes.
+const Patience = 3 * time.Minute
+
+// Eventually waits until it is so, and ends a test after Patience.
+func Eventually(t T, what string, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(Patience); !is(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("after", Patience, "still not so:", what)
+		}
+	}
+}
 
 // Equal fails a test where got is not want, and says what it is.
 func Equal[V comparable](t T, got, want V, what string, args ...any) {

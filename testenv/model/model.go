@@ -6,7 +6,7 @@
 // The facts of test/facts that do not need more than it has are tried on it as on real brokers. What
 // several goroutines do at one instant arrives in the order in which Go runs them.
 //
-// Read model.go, connection.go and its channels, publish.go with exchanges, queue.go with deliveries, deadletter.go.
+// Read model.go, connection.go and its channels, publish.go with exchanges, queue.go with deliveries and dead letters.
 package model
 
 import (
@@ -52,14 +52,15 @@ func New(o Options) *Broker {
 	if !slices.Contains(Versions, o.Version) {
 		panic("the model of RabbitMQ has no version " + o.Version)
 	}
-	b := &Broker{options: o, clock: newClock(), exchanges: map[string]*exchange{"": {kind: "direct"}}, queues: map[string]*queue{}}
+	b := &Broker{options: o, clock: &clock{wake: make(chan struct{}, 1), end: make(chan struct{})},
+		exchanges: map[string]*exchange{"": {kind: "direct"}}, queues: map[string]*queue{}}
 	b.unblocked.L = &b.mu
 	b.goroutines.Add(1)
 	go b.runClock()
 	return b
 }
 
-// Dial connects; it is an amqp.Config.Dial, which ignores where to.
+// Dial connects; it is an amqp.Config.Dial, which ignores where to. The connection is a *pipe.End.
 func (b *Broker) Dial(string, string) (net.Conn, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -67,7 +68,7 @@ func (b *Broker) Dial(string, string) (net.Conn, error) {
 		return nil, errors.New("the model of RabbitMQ is not running")
 	}
 	client, server := pipe.New("model")
-	c := newConnection(b, server)
+	c := &connection{b: b, end: server, frameMax: frameMax, channelMax: channelMax}
 	b.connections = append(b.connections, c)
 	b.goroutines.Add(1)
 	go c.run()
@@ -110,11 +111,7 @@ type clock struct {
 	end    chan struct{}
 }
 
-func newClock() *clock {
-	return &clock{wake: make(chan struct{}, 1), end: make(chan struct{})}
-}
-
-// set is called under the broker's lock, as cancel is.
+// set is called under the broker's lock, as cancel is, which does nothing about nil.
 func (c *clock) set(at time.Time, do func()) *alarm {
 	a := &alarm{at, do}
 	i := slices.IndexFunc(c.alarms, func(other *alarm) bool { return other.at.After(at) })

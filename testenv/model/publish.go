@@ -151,11 +151,7 @@ type binding struct {
 	key      string
 }
 
-func (x *exchange) alternate() string {
-	name, _ := x.arguments.get("alternate-exchange")
-	text, _ := name.(string)
-	return text
-}
+func (x *exchange) alternate() string { return x.arguments.text("alternate-exchange") }
 
 // route finds the queues of a message, each once.
 func (b *Broker) route(from *exchange, m *message) (to []*queue) {
@@ -221,9 +217,6 @@ func topicMatches(pattern, key []string) bool {
 	return (pattern[0] == "*" || pattern[0] == key[0]) && topicMatches(pattern[1:], key[1:])
 }
 
-// sorted are the keys of a map, which is walked in no other order.
-func sorted[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
-
 func (ch *channel) exchangeMethod(m method, r *reader) *fault {
 	switch m {
 	case exchangeDeclare:
@@ -236,7 +229,7 @@ func (ch *channel) exchangeMethod(m method, r *reader) *fault {
 		if f := ch.bindTo(source, bound, "exchange", destination, arguments); f != nil {
 			return f
 		}
-		ch.answer(noWait, exchangeBindOk, nil)
+		ch.answer(noWait, exchangeBind.ok(), nil)
 		return nil
 	}
 	return unknown("method %s", m)
@@ -268,20 +261,13 @@ func (ch *channel) declareExchange(r *reader) *fault {
 		}
 		b.exchanges[declared.name] = declared
 	}
-	ch.answer(noWait, exchangeDeclareOk, nil)
+	ch.answer(noWait, exchangeDeclare.ok(), nil)
 	return nil
-}
-
-// removeExchange removes it and the bindings to it.
-func (b *Broker) removeExchange(x *exchange) {
-	delete(b.exchanges, x.name)
-	x.bindings = nil
-	b.unbind(func(bound *binding) bool { return bound.exchange == x })
 }
 
 // unbind removes bindings, and the auto-delete exchanges whose last that was.
 func (b *Broker) unbind(which func(*binding) bool) {
-	for _, name := range sorted(b.exchanges) {
+	for _, name := range slices.Sorted(maps.Keys(b.exchanges)) { // in no other order
 		x := b.exchanges[name]
 		if x == nil {
 			continue // removed meanwhile, as auto-delete
@@ -289,7 +275,8 @@ func (b *Broker) unbind(which func(*binding) bool) {
 		before := len(x.bindings)
 		x.bindings = slices.DeleteFunc(x.bindings, which)
 		if x.flags.bit(2) && before > 0 && len(x.bindings) == 0 {
-			b.removeExchange(x)
+			delete(b.exchanges, name)
+			b.unbind(func(bound *binding) bool { return bound.exchange == x })
 		}
 	}
 }

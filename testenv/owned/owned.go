@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 // owner, in the environment of a test's program, is the root of the server that it is to own.
@@ -28,12 +30,8 @@ func EndsWithOwner(t *testing.T, root, file, words string) {
 	c := exec.Command(os.Args[0])
 	c.Env, c.Stderr = append(os.Environ(), owner+"="+root, "TMPDIR="+tmp), os.Stderr
 	out, err := c.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
+	expect.NoError(t, c.Start())
 	addr, err := bufio.NewReader(out).ReadString('\n')
 	if killed := c.Process.Kill(); err != nil || killed != nil {
 		t.Fatalf("the owner said %q: %v, %v", addr, err, killed)

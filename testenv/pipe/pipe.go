@@ -1,5 +1,5 @@
 // Package pipe makes connections in memory, whose time is that of package time, which
-// testing/synctest turns.
+// testing/synctest turns. They can be cut at a chosen byte of either direction.
 package pipe
 
 import (
@@ -19,6 +19,8 @@ type stream struct {
 	closed   bool
 	deadline time.Time
 	timer    *time.Timer
+	cut      func() // cuts the connection behind left more bytes; nil: it is not cut
+	left     int
 }
 
 func newStream() *stream {
@@ -46,12 +48,25 @@ func (s *stream) read(b []byte) (int, error) {
 
 func (s *stream) write(b []byte) (int, error) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	if s.closed {
+		s.mu.Unlock()
 		return 0, io.ErrClosedPipe
 	}
+	cut := s.cut
+	if len(b) < s.left {
+		cut = nil
+	}
+	if cut != nil {
+		b = b[:s.left]
+	}
+	s.left -= len(b)
 	s.bytes = append(s.bytes, b...)
 	s.changed.Broadcast()
+	s.mu.Unlock()
+	if cut != nil {
+		cut()
+		return len(b), net.ErrClosed
+	}
 	return len(b), nil
 }
 
@@ -86,40 +101,68 @@ func (s *stream) stopTimer() {
 	}
 }
 
-// end is one of the two ends of a connection.
-type end struct {
+// End is one of the two ends of a connection.
+type End struct {
 	name    string
 	in, out *stream
 }
 
 // New makes a connection of a client to what has this name.
-func New(server string) (client, other net.Conn) {
+func New(server string) (client, other *End) {
 	up, down := newStream(), newStream()
-	return &end{"client", down, up}, &end{server, up, down}
+	return &End{"client", down, up}, &End{server, up, down}
 }
 
-func (e *end) Read(b []byte) (int, error)  { return e.in.read(b) }
-func (e *end) Write(b []byte) (int, error) { return e.out.write(b) }
+// CutBehind cuts the connection behind so many more bytes that this end sends, or receives, and calls cut
+// then, unless it was closed before.
+func (e *End) CutBehind(bytes int, received bool, cut func()) {
+	do := sync.OnceFunc(func() {
+		if !e.IsClosed() {
+			_ = e.Close() // never fails
+			cut()
+		}
+	})
+	s := e.out
+	if received {
+		s = e.in
+	}
+	s.mu.Lock()
+	s.left, s.cut = bytes, do
+	s.mu.Unlock()
+	if bytes == 0 {
+		do()
+	}
+}
 
-func (e *end) Close() error {
+// IsClosed reports whether either end was closed, or the connection was cut.
+func (e *End) IsClosed() bool {
+	e.out.mu.Lock()
+	defer e.out.mu.Unlock()
+	return e.out.closed
+}
+
+func (e *End) Read(b []byte) (int, error)  { return e.in.read(b) }
+func (e *End) Write(b []byte) (int, error) { return e.out.write(b) }
+
+func (e *End) Close() error {
 	e.in.close()
 	e.out.close()
 	return nil
 }
 
-func (e *end) LocalAddr() net.Addr { return address(e.name) }
+func (e *End) LocalAddr() net.Addr { return address(e.name) }
 
-func (e *end) RemoteAddr() net.Addr { return address("the other end of " + e.name) }
+func (e *End) RemoteAddr() net.Addr { return address("the other end of " + e.name) }
 
-func (e *end) SetDeadline(t time.Time) error { return e.SetReadDeadline(t) }
+func (e *End) SetDeadline(t time.Time) error { return e.SetReadDeadline(t) }
 
-func (e *end) SetReadDeadline(t time.Time) error {
+func (e *End) SetReadDeadline(t time.Time) error {
 	e.in.setDeadline(t)
 	return nil
 }
 
 // SetWriteDeadline has nothing to do: writing never waits.
-func (e *end) SetWriteDeadline(time.Time) error { return nil }
+func (e *End) SetWriteDeadline(time.Time) error { return nil }
 
 type address string
 

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 // Bytes are how many pass each way of a connection; < 0: any number.
@@ -84,9 +86,7 @@ func (l *line) admit(limit Bytes) {
 func New(t testing.TB, target string) *Proxy {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	expect.NoError(t, err)
 	open := make(chan struct{})
 	close(open)
 	p := &Proxy{target: target, listen: l, conns: map[net.Conn]*inLine{}, pass: open, answers: open,

@@ -9,15 +9,19 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"testing"
 	"time"
 
 	"github.com/redis/rueidis"
 
+	"github.com/redrive-mq/redrive/testenv/authority"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/subprocess"
 )
 
@@ -37,16 +41,16 @@ type Options struct {
 	// the constant.
 	DownAfter time.Duration
 	// TLS, when not nil, has a server listen for TLS as well, on a port of its own.
-	TLS *Identity
+	TLS *TLS
 
 	disk func(dir string) error // puts into a server's folder what it has on its disk
 }
 
-// Identity is who a server is, in PEM.
-type Identity struct {
-	Cert, Key []byte
-	// Clients is the CA whose certificates clients must have; nil: they need none.
-	Clients []byte
+// TLS is who a server is, and whom it lets in.
+type TLS struct {
+	By    *authority.Authority // has signed its certificate
+	Hosts []string             // names and addresses in that
+	Asks  bool                 // clients must have a certificate of By's too
 }
 
 // Name is the software's.
@@ -134,25 +138,22 @@ func find(root string) (string, error) {
 	return program, nil
 }
 
-// listenTLS writes the server's identity, and is the configuration for TLS.
+// listenTLS gives the server a certificate, and is the configuration for TLS.
 func (s *Server) listenTLS() (config string, err error) {
 	id := s.opts.TLS
 	if id == nil {
 		return "", nil
 	}
-	ca, ask := id.Clients, "yes"
-	if ca == nil {
-		ca, ask = id.Cert, "no" // it wants a CA, and does not use it to ask
-	}
-	for name, pem := range map[string][]byte{"cert.pem": id.Cert, "key.pem": id.Key, "ca.pem": ca} {
-		err = errors.Join(err, os.WriteFile(filepath.Join(s.dir, name), pem, 0o600))
-	}
+	in := func(name string) string { return filepath.Join(s.dir, name) }
+	ca, err := os.ReadFile(id.By.CAFile())
+	err = errors.Join(err, os.WriteFile(in("ca.pem"), ca, 0o600),
+		id.By.Issue(authority.Leaf{User: "redis", Hosts: id.Hosts}, in("cert.pem"), in("key.pem")))
 	return fmt.Sprintf(`tls-port %d
 tls-cert-file %[2]s/cert.pem
 tls-key-file %[2]s/key.pem
 tls-ca-cert-file %[2]s/ca.pem
-tls-auth-clients %s
-`, s.secure, s.inside, ask), err
+tls-auth-clients %[3]s
+`, s.secure, s.inside, map[bool]string{true: "yes", false: "no"}[id.Asks]), err
 }
 
 // Addr is where it listens, as host:port.
@@ -301,6 +302,122 @@ func until(ctx context.Context, what string, is func() bool) error {
 			return fmt.Errorf("still not so: %s: %w", what, ctx.Err())
 		case <-time.After(20 * time.Millisecond):
 		}
+	}
+	return nil
+}
+
+// Each runs a test on Redis and on Valkey, side by side. One that is not installed
+// fails the test when it starts a server: a suite that ran nowhere must not look green.
+func Each(t *testing.T, test func(*testing.T, Options)) {
+	t.Helper()
+	for _, o := range Both(t) {
+		t.Run(o.Name(), func(t *testing.T) {
+			t.Parallel()
+			test(t, o)
+		})
+	}
+}
+
+// Both are Redis and Valkey.
+func Both(testing.TB) []Options {
+	return []Options{{}, {Root: filepath.Join(subprocess.Installed(), "sid")}}
+}
+
+// New is a server for one test.
+func New(t testing.TB, o Options) *Server {
+	t.Helper()
+	s := begin(t, o, "")
+	field := map[string]string{"Redis": "redis_version", "Valkey": "valkey_version"}[o.Name()]
+	t.Logf("on %s %s", o.Name(), s.Info(context.Background(), "server", field))
+	return s
+}
+
+// begin is start for one test, which the server ends with; where it fails it shows what the
+// server said.
+func begin(t testing.TB, o Options, config string, args ...string) *Server {
+	t.Helper()
+	s, err := start(context.Background(), o, config, args...)
+	must(t, err)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("%s at %s said:\n%s", o.Name(), s.Addr(), s.LastWords())
+		}
+		if err := s.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+var must = expect.NoError
+
+// logs is where servers keep their append-only files, in their folders.
+const logs = "appendonlydir"
+
+// growing opens the append-only file that a server writes to, and says how long it is.
+func growing(dir string) (f *os.File, size int64, err error) {
+	all, err := filepath.Glob(filepath.Join(dir, logs, "*.incr.aof"))
+	if err == nil && len(all) != 1 {
+		err = fmt.Errorf("%d append-only files grow in %s, not one", len(all), dir)
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	if f, err = os.OpenFile(all[0], os.O_RDWR, 0); err != nil {
+		return nil, 0, err
+	}
+	size, err = f.Seek(0, io.SeekEnd)
+	return f, size, err
+}
+
+// Written is how much it has written to its append-only file, in bytes.
+func (s *Server) Written() (int64, error) {
+	f, size, err := growing(s.dir)
+	if f != nil {
+		f.Close()
+	}
+	return size, err
+}
+
+// AfterPowerCut starts another server on a copy of a server's disk, of whose append-only
+// file just so many bytes had reached the disk when the power failed.
+func AfterPowerCut(t testing.TB, s *Server, synced int64) *Server {
+	t.Helper()
+	o := s.opts
+	o.disk = func(dir string) error {
+		if err := os.CopyFS(filepath.Join(dir, logs), os.DirFS(filepath.Join(s.dir, logs))); err != nil {
+			return err
+		}
+		f, size, err := growing(dir)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		if size < synced {
+			return fmt.Errorf("%s has %d bytes, not %d", f.Name(), size, synced)
+		}
+		return f.Truncate(synced)
+	}
+	return begin(t, o, "")
+}
+
+// HasCutOff tells whether a start has cut off the end of the append-only file, where the last
+// write was not whole, as far as the end of its log says.
+func (s *Server) HasCutOff() bool { return strings.Contains(s.LastWords(), "Truncating the AOF") }
+
+// RewriteLog has it write its append-only file again from what it has in memory, and waits.
+func (s *Server) RewriteLog(ctx context.Context) error {
+	if _, err := s.Do(ctx, "BGREWRITEAOF"); err != nil {
+		return err
+	}
+	is := func(field, want string) bool { return s.Info(ctx, "persistence", field) == want }
+	if err := until(ctx, "the append-only file is rewritten", func() bool {
+		return is("aof_rewrite_scheduled", "0") && is("aof_rewrite_in_progress", "0")
+	}); err != nil {
+		return err
+	}
+	if !is("aof_last_bgrewrite_status", "ok") {
+		return fmt.Errorf("rewriting the append-only file failed:\n%s", s.LastWords())
 	}
 	return nil
 }

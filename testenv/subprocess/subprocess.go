@@ -4,9 +4,14 @@
 package subprocess
 
 import (
+	"cmp"
+	"fmt"
 	"io"
+	"math/rand/v2"
+	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"sync"
 	"syscall"
@@ -98,3 +103,53 @@ func InRoot(root, name string, args ...string) (string, []string) {
 	script := `mount -t proc proc "$0/proc" && exec chroot "$0" "$@"`
 	return "unshare", append(append(namespace, "sh", "-c", script, root, name), args...)
 }
+
+// Installed is the folder that scripts/install installs into, for all clones: RabbitMQ 4 and Valkey
+// in sid/, clients of other languages in clients/.
+func Installed() string {
+	cache, _ := os.UserCacheDir()
+	return cmp.Or(os.Getenv("REDRIVE_BROKERS_DIR"), filepath.Join(cache, "redrive"))
+}
+
+// Ports finds ports of loopback that no process listens on, and gives each only once, also among the
+// test processes of this machine, which lock a file for each port that they have. They are
+// below those that systems give to outgoing connections: one of these could take a port
+// before its server listens, or while a killed server is not back yet.
+func Ports(count int) (ports []int, err error) {
+	const from, to = 10_000, 32_768
+	dir := filepath.Join(os.TempDir(), fmt.Sprintf("redrive-ports-%d", os.Getuid()))
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	given.Lock()
+	defer given.Unlock()
+	for tries := 0; len(ports) < count; tries++ {
+		port := from + rand.IntN(to-from)
+		if given.ports[port] != nil {
+			continue
+		}
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil && tries < 100 {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		defer l.Close()
+		lock, ok, err := tryLock(filepath.Join(dir, strconv.Itoa(port)))
+		if err != nil {
+			return nil, err
+		}
+		if !ok {
+			continue
+		}
+		given.ports[port] = lock
+		ports = append(ports, port)
+	}
+	return ports, nil
+}
+
+var given = struct {
+	sync.Mutex
+	ports map[int]*os.File
+}{ports: map[int]*os.File{}}

@@ -20,9 +20,12 @@ import (
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
 	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/memstore"
 	"github.com/redrive-mq/redrive/wire"
 )
+
+var must = expect.NoError
 
 // Caller is Ann with a role, limited to queues where some are given.
 func Caller(role auth.Role, queues ...string) auth.Caller {
@@ -136,9 +139,7 @@ func Record(queue string, state store.State, body string) *store.Record {
 func OpenDisk(t testing.TB, path string) *diskstore.Store {
 	t.Helper()
 	s, err := diskstore.Open(path, diskstore.Options{Reserve: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return s
 }
 
@@ -155,9 +156,7 @@ func Stores(t *testing.T, test func(t *testing.T, s store.Store)) {
 // Add has a store keep records.
 func Add(t testing.TB, s store.Store, records ...*store.Record) {
 	t.Helper()
-	if err := s.Add(context.Background(), records); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Add(context.Background(), records))
 }
 
 // Kept is the one record with an id.
@@ -184,9 +183,7 @@ func Parked(queue string, n int) (all []*store.Record) {
 func RetryDue(t testing.TB, s store.Store, queue string, upTo time.Time) []store.Claim {
 	t.Helper()
 	claims, err := s.Claim(context.Background(), store.Lane{Queue: queue}, upTo, 1000, 1<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var ends []store.Outcome
 	for _, c := range claims {
 		ends = append(ends, store.Outcome{Claim: c, At: time.Now()})

@@ -17,7 +17,10 @@ import (
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/server"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
+
+var must = expect.NoError
 
 // Service is a running Redrive.
 type Service struct {
@@ -33,9 +36,7 @@ type Service struct {
 func Config(t *testing.T, v *brokertest.VHost, yaml string) *config.Config {
 	t.Helper()
 	c, err := config.Parse("test.yaml", []byte(yaml))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c.Broker.URL, c.Broker.Management, c.Store.Disk, c.Listen = v.ServiceURL(c.Policies), v.Management, t.TempDir(), "127.0.0.1:0"
 	return c
 }
@@ -51,9 +52,7 @@ func Run(t *testing.T, c *config.Config) *Service {
 		default:
 		}
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- a.Run(ctx) }()
@@ -100,17 +99,13 @@ func (s *Service) Replay(t *testing.T, query string) int {
 		act.IDs = append(act.IDs, m.Key)
 	}
 	done, err := s.Client.Act(context.Background(), act)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return done.Done
 }
 
 func (s *Service) find(t *testing.T, query string) []inspect.Message {
 	t.Helper()
 	page, err := s.Client.Messages(context.Background(), query, "", 1000)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return page.Messages
 }

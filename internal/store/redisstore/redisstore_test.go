@@ -126,13 +126,13 @@ func documentedUser(t *testing.T, s *redisnode.Server, prefix string) (password 
 // does, and no more than they are: other keys are not its. All of it by TLS.
 func TestTheDocumentedUserByTLS(t *testing.T) {
 	on(t, "Redis", func(t *testing.T, o redisnode.Options) {
-		ca := redisnode.NewAuthority(t)
-		o.TLS = ca.Identity("127.0.0.1")
+		ca, err := authority.New(t.TempDir())
+		must(t, err)
+		o.TLS = &redisnode.TLS{By: ca, Hosts: []string{"127.0.0.1"}}
 		server := redisnode.New(t, o)
 		password := documentedUser(t, server, "test*")
-		roots := x509.NewCertPool()
-		roots.AppendCertsFromPEM(ca.Cert)
-		so := redisstore.Options{URL: "rediss://redrive:" + password + "@" + server.TLSAddr(), TLS: &tls.Config{RootCAs: roots}}
+		so := redisstore.Options{URL: "rediss://redrive:" + password + "@" + server.TLSAddr(),
+			TLS: &tls.Config{RootCAs: trusting(t, ca)}}
 		t.Run("suite", func(t *testing.T) { suiteWith(t, so, replica) })
 		so.Prefix = "other"
 		if _, err := redisstore.Open(ctx, so); err == nil || !strings.Contains(err.Error(), "NOPERM") {
@@ -237,6 +237,16 @@ func TestTheRightsThatAreDocumented(t *testing.T) {
 	}
 }
 
+// trusting has the certificate of an authority.
+func trusting(t *testing.T, ca *authority.Authority) *x509.CertPool {
+	t.Helper()
+	pem, err := os.ReadFile(ca.CAFile())
+	must(t, err)
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(pem)
+	return roots
+}
+
 // A peer with a wrong name, of an unknown authority, or whose certificate has expired is
 // refused before it hears the password.
 func TestPeersOfRedissAreVerified(t *testing.T) {
@@ -245,10 +255,6 @@ func TestPeersOfRedissAreVerified(t *testing.T) {
 	must(t, err)
 	stranger, err := authority.New(t.TempDir())
 	must(t, err)
-	pem, err := os.ReadFile(ca.CAFile())
-	must(t, err)
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(pem)
 	here := []string{"127.0.0.1"}
 	for _, c := range []struct {
 		what string
@@ -262,7 +268,8 @@ func TestPeersOfRedissAreVerified(t *testing.T) {
 	} {
 		peer, err := c.by.NewImpostor(c.leaf)
 		must(t, err)
-		s, err := redisstore.Open(ctx, redisstore.Options{URL: "rediss://redrive:s3cretpass@" + peer.Addr, Timeout: time.Second, TLS: &tls.Config{RootCAs: roots}})
+		s, err := redisstore.Open(ctx, redisstore.Options{URL: "rediss://redrive:s3cretpass@" + peer.Addr,
+			Timeout: time.Second, TLS: &tls.Config{RootCAs: trusting(t, ca)}})
 		if err == nil {
 			_ = s.Close()
 		}

@@ -45,11 +45,11 @@ func finished(t *testing.T, s *subject) {
 	finishes(t, s, 0, done(c[0]), done(c[1])) // a claim that ended is left alone
 	must(t, s.Release(ctx, c[2:]))
 	want(t, "waiting", bodies(claim(t, s, "q", second, 3)), "released")
-	page, err := List(ctx, s, Filter{State: store.Parked, Body: true})
-	if err != nil || len(page.Records) != 1 {
-		t.Fatalf("parked: %d, %v", len(page.Records), err)
+	all := Listed(t, s, store.Range{State: store.Parked, Body: true})
+	if len(all) != 1 {
+		t.Fatalf("parked: %d", len(all))
 	}
-	r := page.Records[0].Record
+	r := all[0].Record
 	if string(r.Message.Body) != "parked" || r.ParkedFor != "why" || !r.Due.Equal(at) || r.ID != c[1].Record.ID {
 		t.Errorf("parked as %+v", r)
 	}
@@ -74,24 +74,14 @@ func crash(t *testing.T, s *subject) {
 	add(t, s, Waiting("q", 0, "claimed"), Waiting("q", 1, "finished"), Waiting("q", hour, "later"),
 		parked("q", "parked"))
 	finishes(t, s, 1, done(claim(t, s, "q", second, 10)[1]))
-	before, _ := s.Counts(ctx)
+	before := countsOf(t, s)
 	if !s.ended(t) {
 		t.Skip("engine " + s.engine.Name + " keeps nothing, and declares that")
 	}
-	after, err := s.Counts(ctx)
-	if d := gocmp.Diff(before, after); d != "" || err != nil {
-		t.Errorf("counts after the crash: %s %v", d, err)
-	}
+	same(t, "counts after the crash", countsOf(t, s), before)
 	want(t, "due again", bodies(claim(t, s, "q", second, 10)), "claimed")
 	add(t, s, Waiting("q", 0, "new"))
 	want(t, "and new ones", bodies(claim(t, s, "q", hour, 10)), "new later")
-}
-
-var lanes = []testCase{
-	{"a lane's claims are its own, in due order", lanesApart},
-	{"the names of queues and lanes may hold any bytes", anyLane},
-	{"a change moves a record to the lane it belongs to", changeLanes},
-	{"what waits for forward targets is found and counted with its queue", lanesOfAQueue},
 }
 
 var shipping = store.Lane{Queue: "q", Forward: store.Destination{Exchange: "x", RoutingKey: "k"}}
@@ -166,17 +156,13 @@ func anyLane(t *testing.T, s *subject) {
 		}
 	}
 	got, err := s.Next(ctx)
-	if err != nil || len(got) != len(all) {
-		t.Errorf("Next returned %d lanes, %v; want %d", len(got), err, len(all))
-	}
+	must(t, err)
+	same(t, "lanes of Next", len(got), len(all))
 	s.reopen(t)
 	for i, l := range all {
 		want(t, fmt.Sprintf("claimed of %q", l), bodies(claimLane(t, s, l, 0, 10)), fmt.Sprint(i+1))
 	}
-	counts, err := s.Counts(ctx)
-	if err != nil || len(counts) != len(queues) {
-		t.Errorf("%d queues, %v; want %d", len(counts), err, len(queues))
-	}
+	same(t, "queues", len(countsOf(t, s)), len(queues))
 	for _, queue := range queues {
 		of := store.Range{State: store.Parked, Queues: []string{queue}}
 		want(t, fmt.Sprintf("parked of %q", queue), scan(t, s, of), "parked for "+queue)
@@ -239,9 +225,7 @@ func lanesOfAQueue(t *testing.T, s *subject) {
 		} {
 			want(t, fmt.Sprintf("%+v", c.of), scan(t, s, c.of), c.want)
 		}
-		counts, err := s.Counts(ctx)
-		must(t, err)
-		for _, c := range counts {
+		for _, c := range countsOf(t, s) {
 			if c.Queue == "q" && (c.Waiting != 4 || c.Parked != 1 || !c.NextDue.Equal(epoch.Add(second))) {
 				t.Errorf("counted %+v", c)
 			}
@@ -265,20 +249,8 @@ func lanesOfAQueue(t *testing.T, s *subject) {
 	Balances(t, s)
 }
 
-var scans = []testCase{
-	{"a scan visits a range in the order of Due", scanOrder},
-	{"a scan goes on behind any record", scanAfter},
-	{"a scan ends when visit returns false or an error, or ctx ends", scanEnds},
-	{"a scan sees one moment, and visit may call the store", scanMoment},
-	{"a scan visits once what is kept all the while", scanOnce},
-	{"a scan leaves out what was added after NewestNumber", scanUpto},
-	{"NewestNumber counts in what is being added, or nothing of it", uptoWhileAdding},
-	{"by id and by key", byIDAndKey},
-	{"what is due is counted between edges, claimed or not", countDue},
-}
-
-// listed is what a range visits.
-func listed(t *testing.T, s store.Store, r store.Range) (all []store.Listed) {
+// Listed is what a range visits.
+func Listed(t expect.T, s store.Scanner, r store.Range) (all []store.Listed) {
 	t.Helper()
 	must(t, s.Scan(ctx, r, func(l store.Listed) (bool, error) {
 		all = append(all, l)
@@ -292,7 +264,7 @@ func scan(t *testing.T, s store.Store, r store.Range) string {
 	t.Helper()
 	r.Body = true
 	var got []string
-	for _, l := range listed(t, s, r) {
+	for _, l := range Listed(t, s, r) {
 		if l.BodySize != len(l.Record.Message.Body) {
 			t.Errorf("%s is said to have %d bytes", l.Record.Message.Body, l.BodySize)
 		}
@@ -389,7 +361,7 @@ func scanAfter(t *testing.T, s *subject) {
 			r.After = ""
 			all := strings.Fields(scan(t, s, r))
 			for i := range all {
-				l := listed(t, s, r)[0]
+				l := Listed(t, s, r)[0]
 				if l.Record.Message.Body != nil || l.BodySize == 0 {
 					t.Error("a body that was not asked for, or no size")
 				}
@@ -398,7 +370,7 @@ func scanAfter(t *testing.T, s *subject) {
 			}
 		}
 	}
-	at := listed(t, s, store.Range{State: store.Parked})[0]
+	at := Listed(t, s, store.Range{State: store.Parked})[0]
 	change(t, s, Remove, at.Key)
 	want(t, "behind one that is gone", scan(t, s, store.Range{After: at.Cursor}), "p2 p2b w2c w4 d5 w6")
 	if err := s.Scan(ctx, store.Range{After: "x'"}, nil); err == nil || !strings.Contains(err.Error(), "x'") {
@@ -540,9 +512,7 @@ func uptoWhileAdding(t *testing.T, s *subject) {
 		}
 	})
 	for i, b := range bounds {
-		if now := count(b); now != were[i] {
-			t.Errorf("up to %d there were %s, and now %s", b, were[i], now)
-		}
+		want(t, fmt.Sprintf("how many there are up to %d", b), count(b), were[i])
 	}
 }
 
@@ -556,7 +526,7 @@ func newest(t *testing.T, s store.Store) uint64 {
 // keyOf is the key of the one record with a body.
 func keyOf(t *testing.T, s store.Store, body string) store.Key {
 	t.Helper()
-	all := listed(t, s, store.Range{Body: true})
+	all := Listed(t, s, store.Range{Body: true})
 	i := slices.IndexFunc(all, func(l store.Listed) bool { return string(l.Record.Message.Body) == body })
 	if i < 0 {
 		t.Fatalf("%s is not there", body)
@@ -578,16 +548,13 @@ func byIDAndKey(t *testing.T, s *subject) {
 		for _, l := range found {
 			got = append(got, l.Record)
 			one, err := s.Get(ctx, l.Key)
-			if d := gocmp.Diff(l, one); err != nil || d != "" {
-				t.Errorf("Get: %v (-Find +Get):\n%s", err, d)
-			}
+			must(t, err)
+			same(t, "Get beside Find", one, l)
 			if strings.ContainsFunc(string(l.Key)+l.Cursor, func(r rune) bool { return r <= ' ' || r > '~' }) {
 				t.Errorf("key %q, cursor %q", l.Key, l.Cursor)
 			}
 		}
-		if d := gocmp.Diff(wanted, got); d != "" {
-			t.Errorf("Find (-want +got):\n%s", d)
-		}
+		same(t, "Find", got, wanted)
 		return found
 	}
 	keys := check(a, b)
@@ -597,9 +564,7 @@ func byIDAndKey(t *testing.T, s *subject) {
 	for _, state := range []store.State{store.Discarded, store.Waiting, store.Parked} {
 		b.State, b.Due = state, b.Due.Add(second)
 		change(t, s, Keep(func(r *store.Record) { r.State, r.Due = b.State, b.Due }), keys[1].Key)
-		if now := check(a, b); now[1].Key != keys[1].Key {
-			t.Errorf("the key changed from %s to %s", keys[1].Key, now[1].Key)
-		}
+		same(t, "its key", check(a, b)[1].Key, keys[1].Key)
 	}
 	change(t, s, Remove, keys[1].Key)
 	check(a)
@@ -607,26 +572,13 @@ func byIDAndKey(t *testing.T, s *subject) {
 		t.Errorf("an unknown id: %v, %v", found, err)
 	}
 	for _, key := range slices.Concat([]store.Key{keys[1].Key}, noKeys) {
-		if _, err := s.Get(ctx, key); err != store.ErrNotFound {
-			t.Errorf("Get(%q): %v", key, err)
-		}
+		_, err := s.Get(ctx, key)
+		expect.Equal(t, err, store.ErrNotFound, "Get(%q)", key)
 	}
 }
 
 var noKeys = []store.Key{"", "1", "x.1", store.MakeKey(uuid.Nil, 1), store.Key(uuid.Nil.String() + ".01"),
 	store.Key(uuid.Nil.String() + ".-1")}
-
-var changes = []testCase{
-	{"a change moves from any state to any other", changeStates},
-	{"a waiting record is claimed at its new time, not before", changeDue},
-	{"what is claimed, gone or named twice is nil to edit", changeNil},
-	{"a change does what edit returns, adds, and writes entries, in one step", changeOneStep},
-	{"nothing is changed on an error", changeNothing},
-	{"a change takes no more than its bounds", changeBounds},
-	{"what is being changed is not claimed", func(t *testing.T, s *subject) { claimOrChange(t, s, s) }},
-	{"the side table", sideTable},
-	{"what is discarded is forgotten when its time is over", forget},
-}
 
 // change changes records, and expects all of them to be taken.
 func change(t *testing.T, s store.Store, edit func(store.Key, *store.Record) store.Edit, keys ...store.Key) {
@@ -666,10 +618,8 @@ func next(t *testing.T, s store.Store) string {
 // total is Counts of all queues together.
 func total(t *testing.T, s store.Store) string {
 	t.Helper()
-	counts, err := s.Counts(ctx)
-	must(t, err)
 	var w, p, d int64
-	for _, c := range counts {
+	for _, c := range countsOf(t, s) {
 		w, p, d = w+c.Waiting, p+c.Parked, d+c.Discarded
 	}
 	return fmt.Sprintf("%d waiting, %d parked, %d discarded", w, p, d)
@@ -688,9 +638,8 @@ func changeStates(t *testing.T, first *subject) {
 				<-s.Changed()
 			}
 			change(t, s, func(k store.Key, got *store.Record) store.Edit {
-				if d := gocmp.Diff(r, got); d != "" || k != key {
-					t.Errorf("edit is given for %s (-want +got):\n%s", k, d)
-				}
+				same(t, "edit is given", got, r)
+				same(t, "edit is given for", k, key)
 				got.State, got.Due, got.Failures, got.MadeInto, got.Forward = to, epoch.Add(minute), 7, got.ID, nil
 				got.Message.Body, got.Message.Headers = []byte("new"), nil
 				return store.Edit{Keep: true}
@@ -700,9 +649,8 @@ func changeStates(t *testing.T, first *subject) {
 			check := func() {
 				t.Helper()
 				l, err := s.Get(ctx, key)
-				if d := gocmp.Diff(r, l.Record); d != "" || err != nil {
-					t.Errorf("from %d to %d: %v (-want +got):\n%s", from, to, err, d)
-				}
+				must(t, err)
+				same(t, fmt.Sprintf("from %d to %d", from, to), l.Record, r)
 				for _, state := range states {
 					want(t, "scanned", scan(t, s, store.Range{State: state}), map[bool]string{true: "new"}[state == to])
 				}
@@ -790,8 +738,7 @@ func changeOneStep(t *testing.T, s *subject) {
 	if n != 3 || err != nil {
 		t.Fatal(n, err)
 	}
-	check := func() {
-		t.Helper()
+	for range 2 {
 		want(t, "all", scan(t, s, store.Range{}), "keep leave copy of keep copy of delete copy of leave")
 		want(t, "left alone", scan(t, s, store.Range{State: store.Parked}), "leave")
 		if l, err := s.Get(ctx, keys[2]); err != nil || l.Record.Failures != 1 {
@@ -802,10 +749,8 @@ func changeOneStep(t *testing.T, s *subject) {
 		if now, _ := s.Receipts(ctx); !slices.Equal(now, receipts) {
 			t.Error("what a person adds was never delivered, and has no receipt")
 		}
+		s.reopen(t)
 	}
-	check()
-	s.reopen(t)
-	check()
 	want(t, "added ones are claimed", bodies(claim(t, s, "q", 0, 10)), "keep copy of keep copy of delete copy of leave")
 	n, err = s.Change(ctx, nil, nil, func(int) []store.Entry { return []store.Entry{{Name: "n"}} })
 	if n != 0 || err != nil {
@@ -870,9 +815,7 @@ func changeBounds(t *testing.T, s *subject) {
 		}
 	}
 	want(t, "left", total(t, s), "5 waiting, 1 parked, 0 discarded")
-	if n := len(claim(t, s, "many", hour, 10)); n != 5 {
-		t.Errorf("%d are claimed of the 5 that were left", n)
-	}
+	same(t, "claimed of those that were left", len(claim(t, s, "many", hour, 10)), 5)
 }
 
 func forget(t *testing.T, s *subject) {
@@ -897,13 +840,10 @@ func forget(t *testing.T, s *subject) {
 func entries(t *testing.T, s store.Store, prefix, after string) string {
 	t.Helper()
 	var got []string
-	err := s.Entries(ctx, prefix, after, func(e store.Entry) (bool, error) {
+	must(t, s.Entries(ctx, prefix, after, func(e store.Entry) (bool, error) {
 		got = append(got, e.Name+"="+string(e.Value))
 		return true, nil
-	})
-	if err != nil {
-		t.Error(err)
-	}
+	}))
 	return strings.Join(got, " ")
 }
 
@@ -944,15 +884,6 @@ func sideTable(t *testing.T, s *subject) {
 	want(t, "records", scan(t, s, store.Range{}), "not in the table")
 }
 
-var groups = []testCase{
-	{"groups count what is kept with the same error", groupCounts},
-	{"groups know when their failures were", groupTimes},
-	{"a group of which nothing is kept is listed for a day", groupForADay},
-	{"a group has its note", groupNote},
-	{"groups are bounded, and what is beyond is counted too", groupBound},
-	{"groups are the same after a crash", groupCrash},
-}
-
 // Groups returns what a store counts of its groups at one hour, in the order of IDs.
 func Groups(t expect.T, s store.Store) []store.GroupCount {
 	for {
@@ -975,9 +906,7 @@ func wantGroups(t *testing.T, s store.Store, when string, wanted ...string) {
 			g.Waiting, g.Parked, g.Discarded))
 	}
 	slices.Sort(got)
-	if d := gocmp.Diff(wanted, got); d != "" {
-		t.Errorf("%s (-want +got):\n%s", when, d)
-	}
+	same(t, when, got, wanted)
 }
 
 // failing makes a record of an error.
@@ -1003,9 +932,7 @@ func groupCounts(t *testing.T, s *subject) {
 		if g.Queue == "q" && g.Pattern == "order # not found" {
 			want = append(want, "reported")
 		}
-		if got := g.Reasons.Names(); !slices.Equal(got, want) {
-			t.Errorf("%s of %s failed for %q, want %q", g.Pattern, g.Queue, got, want)
-		}
+		same(t, "why "+g.Pattern+" of "+g.Queue+" failed", g.Reasons.Names(), want)
 	}
 	edit(t, s, "order 9 not found", nil)
 
@@ -1135,9 +1062,7 @@ func groupBound(t *testing.T, s *subject) {
 	}
 	id := found[0].ID
 	want(t, "looked for by that group", scan(t, s, store.Range{Groups: []errorgroup.ID{id}}), "a b")
-	if got := s.GroupOf(beyond("a")); got != id {
-		t.Errorf("it counts in %s, not in %s", got, id)
-	}
+	same(t, "the group it counts in", s.GroupOf(beyond("a")), id)
 	// Where there is room again, those that were beyond are still counted together.
 	forget := func(r store.Range) { change(t, s, Remove, keysIn(t, s, r)...) }
 	s.reopen(t)
@@ -1172,12 +1097,6 @@ func groupCrash(t *testing.T, s *subject) {
 			t.Errorf("after the crash (-before +after):\n%s", d)
 		}
 	}
-}
-
-var past = []testCase{
-	{"what ended is known by its id, oldest first", pastByID},
-	{"what ended is visited from the newest on, also after crashes", pastNewest},
-	{"what ends is kept or past, at every moment", pastWithoutGap},
 }
 
 // end finishes what is due as done, in batches.
@@ -1226,9 +1145,7 @@ func pastByID(t *testing.T, s *subject) {
 		FailedAt: epoch, Due: r.Due, Ended: epoch.Add(minute), Ending: store.EndedRetried}
 	add(t, s, Waiting("q", 0, ""), r, Waiting("q", 2*second, ""))
 	end(t, s, "q", wanted.Ended, 10)
-	if d := gocmp.Diff([]store.PastFailure{wanted}, pastOf(t, s, r.ID)); d != "" {
-		t.Errorf("retried (-want +got):\n%s", d)
-	}
+	same(t, "retried", pastOf(t, s, r.ID), []store.PastFailure{wanted})
 
 	again := *r
 	again.Failures, again.Error, again.Forward, again.FailedAt = 2, "", &store.Destination{Exchange: "x"}, time.Time{}
@@ -1237,9 +1154,7 @@ func pastByID(t *testing.T, s *subject) {
 	next := wanted
 	next.Failures, next.Error, next.FailedAt = 2, "", time.Time{}
 	next.Ended, next.Ending = epoch.Add(hour), store.EndedForwarded
-	if d := gocmp.Diff([]store.PastFailure{wanted, next}, pastOf(t, s, r.ID)); d != "" {
-		t.Errorf("forwarded (-want +got):\n%s", d)
-	}
+	same(t, "forwarded", pastOf(t, s, r.ID), []store.PastFailure{wanted, next})
 
 	// What is parked or discarded has not ended; what is forgotten has.
 	gone, still, kept := discarded("q", second, ""), discarded("q", hour, ""), Waiting("q", 0, "")
@@ -1308,22 +1223,13 @@ func receipts(t *testing.T, s *subject) {
 		}
 	}
 	last = last[len(last)-store.ReceiptsKept:]
-	check := func() {
-		t.Helper()
+	for range 2 {
 		got, err := s.Receipts(ctx)
 		if err != nil || !slices.Equal(got, last) {
 			t.Errorf("%d receipts, %v; want the newest %d in order", len(got), err, len(last))
 		}
+		s.reopen(t)
 	}
-	check()
-	s.reopen(t)
-	check()
-}
-
-var ledgers = []testCase{
-	{"the ledger counts what became of all that arrived", ledger},
-	{"the ledger balances at every moment", ledgerAlways},
-	{"queues with nothing left are forgotten", forgotten},
 }
 
 // Balances checks that a store's ledger balances, and that it says of what is kept
@@ -1334,9 +1240,7 @@ func Balances(t *testing.T, s store.Store) map[string]store.Sums {
 	must(t, err)
 	found, err := s.Recount(ctx)
 	must(t, err)
-	if d := gocmp.Diff(counted, found); d != "" {
-		t.Errorf("what is there is not what was counted (-counted +there):\n%s", d)
-	}
+	same(t, "what is there, beside what was counted", found, counted)
 	lines := map[string]store.Sums{}
 	for _, l := range found {
 		if lines[l.Queue] = l.Sums; l.Off() != 0 {
@@ -1399,9 +1303,7 @@ func wantSums(t *testing.T, s store.Store, want map[string]store.Sums) {
 	for _, l := range lines {
 		got[l.Queue] = l.Sums
 	}
-	if d := gocmp.Diff(want, got); d != "" {
-		t.Errorf("(-want +got):\n%s", d)
-	}
+	same(t, "the ledger", got, want)
 }
 
 // Whatever is asked while others write, each line balances.
@@ -1470,9 +1372,7 @@ func forgotten(t *testing.T, s *subject) {
 	if len(lines) != store.EmptyLinesKept+2 || names(lines, "new.") != store.EmptyLinesKept {
 		t.Errorf("%d lines are left, %d of them of queues that were used last", len(lines), names(lines, "new."))
 	}
-	if got := lines[store.OtherQueues]; got != (store.Sums{store.In: old, store.Forgotten: old}) {
-		t.Errorf("of other queues it says %v", got)
-	}
+	same(t, "of other queues it says", lines[store.OtherQueues], store.Sums{store.In: old, store.Forgotten: old})
 
 	add(t, s, expired("a.more", over)...)
 	forgets(t, s, 0, over)
@@ -1483,8 +1383,7 @@ func forgotten(t *testing.T, s *subject) {
 		}
 		return err
 	}, func() { forgets(t, s, 0, 0) })
-	check := func() {
-		t.Helper()
+	for range 2 {
 		var sum store.Sums
 		lines := Balances(t, s)
 		for _, sums := range lines {
@@ -1493,20 +1392,13 @@ func forgotten(t *testing.T, s *subject) {
 		gone := int64(old + store.EmptyLinesKept + over)
 		want := store.Sums{store.In: gone + over + 1 + 3, store.Waiting: over, store.Parked: 1, store.Forgotten: gone,
 			store.DiscardedAtOnce: 3, store.EverParked: 1}
-		if sum != want {
-			t.Errorf("the ledger's sums are %v, want %v", sum, want)
-		}
+		same(t, "the ledger's sums", sum, want)
 		if most := store.EmptyLinesKept + over + 2; len(lines) > most || names(lines, "z.old") != 0 {
 			t.Errorf("%d lines are left, want %d at most", len(lines), most)
 		}
-		counts, err := s.Counts(ctx)
-		if err != nil || len(counts) != over+1 {
-			t.Errorf("something is kept for %d queues, want %d: %v", len(counts), over+1, err)
-		}
+		same(t, "queues for which something is kept", len(countsOf(t, s)), over+1)
+		s.reopen(t)
 	}
-	check()
-	s.reopen(t)
-	check()
 }
 
 // expired are messages that Forget deletes, one for each of n queues.
@@ -1535,10 +1427,6 @@ func names(lines map[string]store.Sums, prefix string) (n int) {
 	return n
 }
 
-var others = []testCase{
-	{"a record that cannot be read stops no other, and is reported", damaged},
-}
-
 // Lived gives a store something of everything: records of all kinds, of which some
 // came and went, and an operation's outcomes.
 func Lived(t *testing.T, s store.Store) {
@@ -1563,7 +1451,7 @@ func Lived(t *testing.T, s store.Store) {
 // all are a store's records, by key.
 func all(t *testing.T, s store.Store) []store.Listed {
 	t.Helper()
-	found := listed(t, s, store.Range{Body: true})
+	found := Listed(t, s, store.Range{Body: true})
 	for i := range found {
 		found[i].Cursor = ""
 	}
@@ -1574,9 +1462,7 @@ func all(t *testing.T, s store.Store) []store.Listed {
 // Same compares all that two stores return.
 func Same(t *testing.T, want, got store.Store) {
 	t.Helper()
-	if d := gocmp.Diff(all(t, want), all(t, got)); d != "" {
-		t.Errorf("records (-want +got):\n%s", d)
-	}
+	same(t, "records", all(t, got), all(t, want))
 	SameCounts(t, want, got)
 }
 
@@ -1588,9 +1474,8 @@ func SameCounts(t expect.T, want, got store.Store) {
 		t.Helper()
 		a, errA := read(want)
 		b, errB := read(got)
-		if d := gocmp.Diff(a, b); d != "" || errA != nil || errB != nil {
-			t.Errorf("%s: %v %v (-want +got):\n%s", what, errA, errB, d)
-		}
+		must(t, errors.Join(errA, errB))
+		same(t, what, b, a)
 	}
 	compare("ledger", func(s store.Store) (any, error) { return s.Ledger(ctx) })
 	compare("recount", func(s store.Store) (any, error) { return s.Recount(ctx) })
@@ -1599,9 +1484,7 @@ func SameCounts(t expect.T, want, got store.Store) {
 		began = time.Now().Unix() / 3600
 		groups = [2][]store.GroupCount{Groups(t, want), Groups(t, got)}
 	}
-	if d := gocmp.Diff(groups[0], groups[1]); d != "" {
-		t.Errorf("groups (-want +got):\n%s", d)
-	}
+	same(t, "groups", groups[1], groups[0])
 	compare("receipts", func(s store.Store) (any, error) { return s.Receipts(ctx) })
 	compare("side table", func(s store.Store) (any, error) {
 		entries := map[string]string{}
@@ -1646,9 +1529,7 @@ func damaged(t *testing.T, s *subject) {
 	}
 	for _, newest := range []bool{false, true} {
 		for _, body := range []bool{false, true} {
-			if n := len(listed(t, s, store.Range{NewestFirst: newest, Body: body})); n != 10 {
-				t.Errorf("a scan visits %d of the 10 others", n)
-			}
+			same(t, "visited of the others", len(Listed(t, s, store.Range{NewestFirst: newest, Body: body})), 10)
 		}
 	}
 	for _, l := range torn {

@@ -5,6 +5,7 @@ package webtest
 import (
 	"cmp"
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"html/template"
@@ -14,6 +15,10 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/audit"
@@ -30,6 +35,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/internal/webui"
 	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/testenv/memstore"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // Root may do everything.
@@ -272,4 +279,150 @@ const Bounded = "only the latest 100,000 of 1,204,332 messages, since bodies hav
 func VHosts(first, here, third string) []webui.VHost {
 	return []webui.VHost{{Name: first, URL: "/", Ready: true}, {Name: here, URL: httpapi.Base(here) + "/", Ready: true, Here: true},
 		{Name: third, URL: httpapi.Base(third) + "/"}}
+}
+
+// troubles are the shop's.
+var troubles = []struct{ queue, reason, error, kind string }{
+	{"orders.capture", wire.ReasonRejected, "payment gateway: timeout after %ds (POST https://pay.example/v2/capture)", "order.created"},
+	{"orders.capture", wire.ReasonRejected, "insufficient stock for SKU 882%02d: 2 wanted, 0 left", "order.created"},
+	{"mail.send", wire.ReasonRejected, "smtp: 421 4.7.0 Too many connections from your IP (%d)", "mail.confirmation"},
+	{"stock.sync", wire.ReasonDeliveryLimit, "", "stock.changed"},
+	{"webhooks", wire.ReasonRejected, "HTTP 503 from https://hooks.acme.example/redrive after %d ms", ""},
+	{"search.index", wire.ReasonExpired, "", "product.changed"},
+}
+
+// Body is a shop.Order in Protobuf.
+func Body(id int64, customer string, cents uint64) []byte {
+	var item []byte
+	item = protowire.AppendString(protowire.AppendTag(item, 1, protowire.BytesType), "lamp")
+	item = protowire.AppendVarint(protowire.AppendTag(item, 2, protowire.VarintType), 2)
+	item = protowire.AppendVarint(protowire.AppendTag(item, 3, protowire.VarintType), cents)
+	b := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), uint64(id))
+	b = protowire.AppendString(protowire.AppendTag(b, 2, protowire.BytesType), customer)
+	return protowire.AppendBytes(protowire.AppendTag(b, 3, protowire.BytesType), item)
+}
+
+// Message is the i-th of the shop, failed i minutes or so before now.
+func Message(i int, state store.State, now time.Time) *store.Record {
+	t := troubles[i%len(troubles)]
+	failed := now.Add(-time.Duration(i*i+40*i+5) * time.Second)
+	attempt := 1 + i%5
+	r := &store.Record{ID: uuid.NewSHA1(uuid.Nil, fmt.Append(nil, "message ", i)), Queue: t.queue, State: state, Failures: attempt, Reason: t.reason, Error: t.error, Policy: "rest",
+		FirstFailed: failed.Add(-time.Duration(1<<attempt) * time.Second), FailedAt: failed, Proven: true}
+	if t.error != "" {
+		r.Error = fmt.Sprintf(t.error, 5+i%90)
+	}
+	switch state {
+	case store.Waiting:
+		r.Due = now.Add(time.Duration(20+i*i*7%14000) * time.Second)
+	case store.Parked:
+		r.Due, r.Failures, r.ParkedFor = failed, 5, "its attempts are used up (5 of 5)"
+	case store.Discarded:
+		r.Due = now.Add(6 * 24 * time.Hour)
+	}
+	r.Message = wire.Message{Exchange: "shop", RoutingKey: t.queue, Type: t.kind, ContentType: "application/json", DeliveryMode: 2, MessageID: fmt.Sprintf("ord-%06d", 480000+i), AppID: "checkout", Timestamp: failed.Truncate(time.Second),
+		Headers: amqp.Table{"tenant": []string{"acme", "globex"}[i%2], "priority": int32(5), "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+			"x-death": []any{amqp.Table{"count": int64(1), "exchange": "shop", "queue": t.queue, "reason": t.reason, "routing-keys": []any{t.queue}}}},
+		Body: fmt.Appendf(nil, `{"order": {"number": %d, "customer": "Zoë Křížová", "total": 1299.00}, "items": [{"sku": "882%02d", "count": 2}], "gift": false, "note": null}`, 9007199254740993+int64(i), i)}
+	if t.queue == "orders.capture" {
+		r.Policy, r.Message.ContentType = "orders", "text/plain"
+		r.Message.Body = []byte(base64.StdEncoding.EncodeToString(Body(9007199254740993+int64(i), "Katherine Johnson", uint64(129900+i))))
+	}
+	return r
+}
+
+// traffic is what the shop's queues tell.
+func traffic(now time.Time) *Told {
+	there := func(consumers, ready, unacked int) inspect.AtBroker {
+		return inspect.AtBroker{Exists: true, Kind: "quorum", Consumers: consumers, Ready: ready, Unacked: &unacked}
+	}
+	ago := func(d time.Duration) *time.Time { at := now.Add(-d); return &at }
+	t := &Told{
+		At: map[string]inspect.AtBroker{"orders.capture": there(8, 4213, 80), "mail.send": there(2, 310, 40), "stock.sync": there(4, 0, 3), "search.index": there(0, 12, 0)},
+		Minutes: map[string]inspect.Flow{"orders.capture": {Failed: 412, Retried: 388, Parked: 9}, "mail.send": {Failed: 61},
+			"stock.sync": {Failed: 18, Retried: 22}, "webhooks": {Failed: 4, Parked: 4}},
+		Throttles: map[string]*inspect.ThrottleView{
+			"stock.sync": {State: "open", Why: "38 of 40 retries failed again within 1m", Since: ago(3 * time.Minute), Until: ago(-40 * time.Second), FailedShare: 0.95,
+				Finished: 40, InFlight: 3, MaxInFlight: 50},
+			"search.index": {State: "closed", NoConsumer: ago(3 * time.Minute)},
+		},
+		Returns:    map[string]string{"webhooks": "RabbitMQ has no such queue"},
+		Conditions: []condition.Condition{{Kind: condition.Unreachable, Queue: "webhooks", Text: "RabbitMQ has no such queue"}},
+		Notices:    []string{"messages in RabbitMQ's queue redrive.quarantine that cannot be parked: 2"},
+	}
+	for i, silent := range []time.Duration{0, 0, 4 * time.Second} { // the last one is not heard of
+		t.Replicas = append(t.Replicas, inspect.Replica{ID: fmt.Sprintf("redrive-%d-5f1c9a3e", i), Address: fmt.Sprintf("redrive-%d.redrive.shop.svc.cluster.local:8250", i), Version: "1.4.0",
+			Since: *ago(51 * time.Hour), Beat: *ago(silent), Ready: true, Leads: i == 0, Self: i == 1})
+	}
+	t.Replicas[1].Conditions = t.Conditions // of single queues, which leave it ready
+	for i := range 60 {
+		wobble := int64(i * 37 % 17)
+		f := inspect.Flow{Failed: 22 + wobble, Retried: 20 + wobble/2, Parked: wobble / 7}
+		if i > 22 && i < 41 {
+			f.Failed, f.Parked = f.Failed+380-int64(2*(i-31)*(i-31))+9*wobble, f.Parked+wobble/2
+		}
+		if i > 27 && i < 52 {
+			f.Retried += 330 - int64(2*(i-39)*(i-39)) + 7*wobble
+		}
+		t.Flows = append(t.Flows, f)
+	}
+	return t
+}
+
+// Stocked is a shop on a bad day: messages of each kind in each state, a paused queue, a breaker, a
+// note, an operation that runs, one that is paused and one of which all is done where it runs.
+func Stocked(c inspect.Config) *Shop {
+	now, ctx := time.Now(), context.Background()
+	kept := memstore.New()
+	s := New(kept, traffic(now), c)
+	add := func(all ...*store.Record) { must(0, kept.Add(ctx, all)) }
+	var all []*store.Record
+	for i := range 72 {
+		state := store.Parked
+		if i/6%3 == 1 {
+			state = store.Waiting
+		}
+		all = append(all, Message(i, state, now))
+	}
+	for i := 80; i < 86; i++ {
+		all = append(all, Message(i, store.Discarded, now))
+	}
+	all[0].FirstFailed = all[0].FailedAt.Add(-404 * time.Second)
+	add(all...)
+	id := func(i int) string { return all[i].ID.String() }
+	s.Has.Order, s.Has.Mail, s.Has.Waiting, s.Has.IDs = id(0), id(2), id(6), []string{id(0), id(2), id(6), id(72)}
+	returns := func(r *store.Record, at time.Time) {
+		add(r)
+		claims := must(kept.Claim(ctx, store.Lane{Queue: r.Queue}, at, 1, 1<<20))
+		must(kept.Finish(ctx, []store.Outcome{{Claim: claims[0], At: at}}))
+	}
+	for i := 90; i < 96; i++ { // returned, by now
+		r := Message(i, store.Waiting, now)
+		r.Due = now.Add(-time.Hour)
+		returns(r, now.Add(-time.Duration(i)*time.Second))
+	}
+	failed := all[0].FirstFailed // what the order went through
+	for attempt, wait := 1, 10*time.Second; attempt < 5; attempt, wait = attempt+1, 3*wait {
+		r := Message(0, store.Waiting, now)
+		r.Failures, r.FailedAt, r.Due = attempt, failed, failed.Add(wait)
+		returns(r, r.Due)
+		failed = r.Due.Add(time.Second)
+	}
+	must(0, s.PauseQueue(ctx, Root, "mail.send", "the provider blocks us until noon"))
+	s.Has.Group = must(s.Groups(ctx, Root, "queue:orders.* state:parked", "", 0)).Groups[0].ID
+	must(0, s.NoteGroup(ctx, Root, s.Has.Group, "gateway incident INC-2231, Pavel is on it"))
+	s.Has.Plan, s.Has.Blocked = s.Planned("state:parked queue:orders.*"), s.Planned("state:parked queue:webhooks")
+	start := func(query string, how operations.Start) string {
+		return must(s.Start(ctx, Root, s.Planned(query), how)).ID
+	}
+	start("state:parked queue:stock.sync attempt:5", operations.Start{Reason: "the warehouse is back"})
+	s.Has.Paused = start("state:parked queue:search.index", operations.Start{Rate: 0.01, Reason: "as slowly as can be"})
+	must(s.Order(ctx, Root, s.Has.Paused, operations.Pause))
+	s.Has.Running = start("state:parked queue:orders.* error:timeout age:>8m", operations.Start{Rate: 0.5, Reason: "gateway is back (INC-2231)"})
+	return s
+}
+
+// Planned is a plan to replay what a query finds.
+func (s *Shop) Planned(query string) string {
+	return must(s.Plan(context.Background(), Root, operations.PlanRequest{Verb: actions.Replay, Query: query, Reason: "gateway is back (INC-2231)"})).ID
 }
