@@ -3,32 +3,12 @@ package redisnode_test
 import (
 	"context"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/redrive-mq/redrive/testenv/owned"
 	"github.com/redrive-mq/redrive/testenv/redisnode"
 )
-
-// TestMain is also the owner of a server, in a process that a test can kill.
-func TestMain(m *testing.M) {
-	root, owns := owned.Root()
-	if !owns {
-		os.Exit(m.Run())
-	}
-	s, err := redisnode.Start(context.Background(), redisnode.Options{Root: root})
-	if err == nil {
-		err = s.Pause() // a server that does nothing ends too
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	fmt.Println(s.Addr())
-	select {} // until it is killed
-}
 
 // must is the answer to a command as text.
 func must(t *testing.T, s *redisnode.Server, command ...string) string {
@@ -38,12 +18,6 @@ func must(t *testing.T, s *redisnode.Server, command ...string) string {
 		t.Fatal(err)
 	}
 	return fmt.Sprint(answer)
-}
-
-func TestAServerEndsWhenItsOwnerIsKilled(t *testing.T) {
-	redisnode.Each(t, func(t *testing.T, o redisnode.Options) {
-		owned.EndsWithOwner(t, o.Root, "redrive-redis-*/server.conf", "port ")
-	})
 }
 
 func TestAServerKeepsWhatItAnswered(t *testing.T) {
