@@ -33,7 +33,7 @@ import (
 
 var must, errOf = expect.NoError, expect.ErrOf
 
-// Eventually waits until it is so, and ends a test after Patience.
+// Eventually waits until it is so, and ends a test that has waited for three minutes.
 var Eventually = expect.Eventually
 
 // Each runs a test on every broker, in a virtual host of its own, beside other tests.

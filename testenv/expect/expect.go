@@ -28,7 +28,7 @@ func ErrOf(_ any, err error) error { return err }
 // Patience is how long a test waits for what must happen: longer than the busiest machine takes.
 const Patience = 3 * time.Minute
 
-// Eventually waits until it is so, and ends a test after Patience.
+// Eventually waits until it is so, and ends a test that has waited for three minutes.
 func Eventually(t T, what string, is func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(Patience); !is(); time.Sleep(20 * time.Millisecond) {
