@@ -98,12 +98,17 @@ type claim struct {
 	first, last            time.Time
 }
 
-// claimOf reads x-death, and what is usual in headers. Where they say nothing, the failure is one
-// that is known since now.
+// claimOf reads what x-death says, and then what the framework does that moved the message there. Where
+// they say nothing, the failure is one that is known since now.
 func claimOf(m *wire.Message, now time.Time) claim {
 	c := claim{exchange: m.Exchange, routingKey: m.RoutingKey, failures: 1, first: now, last: now}
 	c.readDeaths(m, now)
-	c.errText = errorIn(m)
+	for i := range formats {
+		if f := &formats[i]; f.wrote(m) {
+			c.read(f, m, now)
+			break
+		}
+	}
 	return c
 }
 
@@ -139,27 +144,4 @@ func (c *claim) readDeaths(m *wire.Message, now time.Time) {
 	if len(c.exchange) > 255 || len(c.routingKey) > 255 {
 		c.exchange, c.routingKey = "", ""
 	}
-}
-
-// errorHeaders are names that people and frameworks give to an error's text, and stackHeaders to its
-// stack.
-var (
-	errorHeaders = []string{wire.HeaderError, "x-exception-message", "x-exception", "x-error-message", "x-error", "error", "exception"}
-	stackHeaders = []string{"x-exception-stacktrace", "x-exception-stack", "x-stacktrace"}
-)
-
-// errorIn returns the error that a message has in its headers; "": none is known.
-func errorIn(m *wire.Message) (text string) {
-	for _, names := range [][]string{errorHeaders, stackHeaders} {
-		for _, name := range names {
-			if s := headerText(m, name); s != "" {
-				if text != "" {
-					text += "\n"
-				}
-				text += s
-				break
-			}
-		}
-	}
-	return printable(text)
 }

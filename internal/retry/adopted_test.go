@@ -74,7 +74,7 @@ func TestWhatAdoptedMessagesSay(t *testing.T) {
 		"no text":                 {headers: amqp.Table{"x-death": []any{death("\xff", "\xff", 1, last)}}, want: "   1 shop order.created"},
 		"a queue that is too long": {headers: amqp.Table{"x-death": []any{death(strings.Repeat("q", 256), "rejected", 1, last)}},
 			want: " rejected  1 shop order.created"},
-		"other types":     {headers: amqp.Table{"x-death": []any{amqp.Table{"queue": int32(1), "count": "x", "time": "y"}, "z"}, "error": int32(5)}, want: "   1 dlx key"},
+		"other types":     {headers: amqp.Table{"x-death": []any{amqp.Table{"queue": int32(1), "count": "x", "time": "y"}, "z"}, "error": int32(5)}, want: "  5 1 dlx key"},
 		"no list":         {headers: amqp.Table{"x-death": "orders"}, want: "   1 dlx key"},
 		"forged counts":   {headers: amqp.Table{"x-death": []any{death("orders", "rejected", 1<<62, last), death("orders", "expired", 1<<62, last)}}, want: "orders rejected  1000000 shop order.created"},
 		"a negative one":  {headers: amqp.Table{"x-death": []any{death("orders", "rejected", -5, last)}}, want: "orders rejected  1 shop order.created"},
@@ -99,6 +99,44 @@ func TestWhatAdoptedMessagesSay(t *testing.T) {
 		r := adoptedOf(t, Adoption{}, wire.Delivery{Message: wire.Message{Headers: amqp.Table{"x-death": []any{amqp.Table{"queue": "orders", "reason": "rejected", "time": at}}}}})[0]
 		if r.FailedAt.After(time.Now()) || r.FailedAt.Before(now) || r.FirstFailed.Before(now) {
 			t.Errorf("with the time %v it failed from %s to %s", at, r.FirstFailed, r.FailedAt)
+		}
+	}
+}
+
+// What frameworks write, as their sources have it.
+func TestFormatsOfFrameworks(t *testing.T) {
+	for name, c := range map[string]struct {
+		headers amqp.Table
+		want    string // queue, failures, exchange, routing key, time, error
+	}{
+		// MassTransit: src/MassTransit.Abstractions/MessageHeaders.cs. Its error queue is the queue's name
+		// with _error, which no header has.
+		"masstransit": {amqp.Table{"MT-Reason": "fault", "MT-Fault-ExceptionType": "Shop.NoStock", "MT-Fault-Message": "no stock", "MT-Fault-RetryCount": int32(4),
+			"MT-Fault-Timestamp": "2026-11-20T10:00:00.1234567Z", "MT-Fault-StackTrace": "   at Shop.Ship()"}, " 5 dlx key 10:00:00 Shop.NoStock: no stock\n   at Shop.Ship()"},
+		"masstransit, skipped": {amqp.Table{"MT-Reason": "dead-letter"}, " 1 dlx key now dead-letter"},
+		// NServiceBus: src/NServiceBus.Core/Faults/FaultsHeaderKeys.cs, Recoverability/Faults/ExceptionHeaderHelper.cs.
+		"nservicebus": {amqp.Table{"NServiceBus.FailedQ": "sales", "NServiceBus.ExceptionInfo.ExceptionType": "System.TimeoutException",
+			"NServiceBus.ExceptionInfo.Message": "no answer", "NServiceBus.TimeOfFailure": "2026-11-20 11:00:00:000462 Z"}, "sales 1 dlx key 11:00:00 System.TimeoutException: no answer"},
+		// Spring AMQP, and Cloud Stream with republishToDlq: RepublishMessageRecoverer.java.
+		"spring": {amqp.Table{"x-exception-message": "no stock", "x-exception-stacktrace": "a.B: no stock\n\tat a.B.c(B.java:1)", "x-original-exchange": "shop",
+			"x-original-routingKey": "order.created"}, " 1 shop order.created now no stock\na.B: no stock\n\tat a.B.c(B.java:1)"},
+		// Rascal: lib/amqp/SubscriberError.js and Subscription.js.
+		"rascal": {amqp.Table{"rascal": amqp.Table{"originalQueue": "q1", "originalExchange": "e1", "originalRoutingKey": "r1",
+			"error": amqp.Table{"message": "no stock", "code": "E1"}}}, "q1 1 e1 r1 now E1: no stock"},
+		"usual names": {amqp.Table{"x-error": "no stock", "x-stacktrace": "at x"}, " 1 dlx key now no stock\nat x"},
+		"hostile": {amqp.Table{"NServiceBus.FailedQ": "redrive.intake", "NServiceBus.TimeOfFailure": "2999-01-01 00:00:00:000000 Z",
+			"NServiceBus.ExceptionInfo.Message": amqp.Table{}, "rascal": "x"}, " 1 dlx key now "},
+		"hostile counts": {amqp.Table{"MT-Reason": "fault", "MT-Fault-RetryCount": "99999999999"}, " 1 dlx key now fault"},
+	} {
+		now := time.Now()
+		r := adoptedOf(t, Adoption{}, wire.Delivery{Message: wire.Message{Exchange: "dlx", RoutingKey: "key", Headers: c.headers, Body: []byte(name)}})[0]
+		at := r.FailedAt.UTC().Format(time.TimeOnly)
+		if !r.FailedAt.Before(now.Truncate(time.Microsecond)) {
+			at = "now"
+		}
+		got := fmt.Sprint(r.Queue, " ", r.Failures, " ", r.Message.Exchange, " ", r.Message.RoutingKey, " ", at, " ", r.Error)
+		if got != c.want {
+			t.Errorf("%s: it is %q, want %q", name, got, c.want)
 		}
 	}
 }

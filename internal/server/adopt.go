@@ -124,8 +124,14 @@ func (d *deadLetters) queues(ctx context.Context) (map[string]knownQueue, error)
 		case len(q.WorkQueues) > 0 && exchange != nil: // what is in it goes on: one to wait in, or a work queue
 		case len(q.WorkQueues) > 0:
 			q.Why = "other queues dead-letter to it"
-		case namedLikeOne(name):
-			q.Why = "its name is that of a dead-letter queue"
+		default:
+			of, is := namedLikeOne(name)
+			if is {
+				q.Why = "its name is that of a dead-letter queue"
+			}
+			if routes.Queues[of] != nil {
+				q.WorkQueues, q.Why = []string{of}, fmt.Sprintf("its name is that of the dead-letter queue of %s", of)
+			}
 		}
 		all[name] = q
 	}
@@ -147,16 +153,17 @@ func (q knownQueue) judged() operations.DeadLetterQueue {
 	return q.DeadLetterQueue
 }
 
-// namedLikeOne reports whether frameworks give dead-letter queues such a name: MassTransit _error and
-// _skipped, Spring Cloud Stream .dlq, Wolverine, EasyNetQ, NServiceBus and Rebus error.
-func namedLikeOne(queue string) bool {
+// namedLikeOne reports whether frameworks give dead-letter queues such a name (MassTransit _error and
+// _skipped, Spring Cloud Stream .dlq, Wolverine, EasyNetQ, NServiceBus and Rebus error), and the work
+// queue that the name is made of; "": of none.
+func namedLikeOne(queue string) (of string, is bool) {
 	name := strings.ToLower(queue)
 	for _, end := range []string{"_error", "_skipped", ".dlq", "-dlq", "_dlq", "-dead-letter", ".dead-letter"} {
 		if strings.HasSuffix(name, end) {
-			return true
+			return queue[:len(queue)-len(end)], true
 		}
 	}
-	return slices.Contains([]string{"error", "errors", "dlq", "wolverine-dead-letter-queue", "easynetq_default_error_queue"}, name)
+	return "", slices.Contains([]string{"error", "errors", "dlq", "wolverine-dead-letter-queue", "easynetq_default_error_queue"}, name)
 }
 
 // Open connects, and parks what is taken in the store.

@@ -41,8 +41,8 @@ import (
 
 const (
 	// prefetch is how many unacknowledged failed messages RabbitMQ delivers to the intake,
-	// and the others how many to the others. store.ReceiptsKept must be at least their sum. From
-	// quarantine it is one, so that what is before a message that ends the connection is parked.
+	// and the others how many to the others. store.ReceiptsKept must be at least their sum, and the
+	// 1024 of adoptions. From quarantine it is one, so that what is before a message that ends the connection is parked.
 	prefetch           = 4096
 	parkedPrefetch     = 1024
 	quarantinePrefetch = 1

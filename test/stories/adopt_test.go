@@ -78,6 +78,10 @@ func TestADeadLetterQueueIsAdopted(t *testing.T) {
 				dead(t, v, work, dlq, 100, amqp.Table{"x-exception-message": "no stock of 7", "n": int32(1)})
 			}
 		}
+		// MassTransit's, which it publishes to.
+		v.Queue("mail", amqp.Table{"x-queue-type": "quorum"})
+		v.Queue("mail_error", amqp.Table{"x-queue-type": "quorum"})
+		v.Publish("", "mail_error", amqp.Publishing{DeliveryMode: 2, Headers: amqp.Table{"MT-Reason": "fault", "MT-Fault-Message": "no stock"}})
 		s := adopting(t, v)
 		brokertest.Eventually(t, "RabbitMQ counts them, and they are found", func() bool {
 			all, err := s.Client.DeadLetterQueues(t.Context())
@@ -86,7 +90,7 @@ func TestADeadLetterQueueIsAdopted(t *testing.T) {
 			for _, q := range all.Queues {
 				found = append(found, fmt.Sprint(q.Queue, q.Ready, q.WorkQueues))
 			}
-			return fmt.Sprint(found) == "[classic.dlq200 [classic.mail classic.orders] quorum.dlq200 [quorum.mail quorum.orders]]"
+			return fmt.Sprint(found) == "[classic.dlq200 [classic.mail classic.orders] mail_error1 [mail] quorum.dlq200 [quorum.mail quorum.orders]]"
 		})
 
 		redrive := func(args ...string) string {
@@ -128,9 +132,13 @@ func TestADeadLetterQueueIsAdopted(t *testing.T) {
 		if !strings.Contains(detail.ParkedFor, "adopted it from queue") {
 			t.Errorf("one is parked as %+v", detail)
 		}
+		expect.Equal(t, s.adopt(t, operations.PlanRequest{From: "mail_error"}).Done, 1, "is adopted of MassTransit's")
+		if page, err := s.Client.Messages(t.Context(), "queue:mail", "", 10); err != nil || len(page.Messages) != 1 || page.Messages[0].Error != "no stock" {
+			t.Errorf("it is %+v, %v", page.Messages, err)
+		}
 		groups, err := s.Client.Groups(t.Context(), "state:parked")
 		must(t, err)
-		expect.Equal(t, len(groups.Groups), 4, "groups, one for each work queue")
+		expect.Equal(t, len(groups.Groups), 5, "groups, one for each work queue")
 
 		// Without a word of an administrator's it is parked again, and says so.
 		expect.Equal(t, s.Replay(t, "queue:classic.orders"), 100, "are replayed")

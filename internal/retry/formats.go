@@ -1,0 +1,106 @@
+package retry
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// format is what a framework writes to a message that it moves to an error queue. Each field is the
+// names of headers, of which the first that is there counts; a dot leads into a table.
+type format struct {
+	name      string
+	marks     []string // it wrote the message if one of these is there
+	queue     []string
+	exchange  []string
+	key       []string // the routing key
+	errorType []string
+	errorText []string
+	stack     []string
+	at        []string // when it failed
+	layout    string   // of at, or of its beginning; in UTC
+	retries   []string // how often it was retried before it failed
+}
+
+// formats are those that are known; the first that matches counts. The tests name where they are from.
+var formats = []format{
+	{name: "masstransit", marks: []string{"MT-Fault-ExceptionType", "MT-Reason"}, errorType: []string{"MT-Fault-ExceptionType"},
+		errorText: []string{"MT-Fault-Message", "MT-Reason"}, stack: []string{"MT-Fault-StackTrace"},
+		at: []string{"MT-Fault-Timestamp"}, layout: time.RFC3339Nano, retries: []string{"MT-Fault-RetryCount"}},
+	{name: "nservicebus", marks: []string{"NServiceBus.FailedQ"}, queue: []string{"NServiceBus.FailedQ"},
+		errorType: []string{"NServiceBus.ExceptionInfo.ExceptionType"}, errorText: []string{"NServiceBus.ExceptionInfo.Message"},
+		stack: []string{"NServiceBus.ExceptionInfo.StackTrace"}, at: []string{"NServiceBus.TimeOfFailure"}, layout: time.DateTime},
+	{name: "spring", marks: []string{"x-exception-stacktrace", "x-exception-message"}, exchange: []string{"x-original-exchange"},
+		key: []string{"x-original-routingKey"}, errorText: []string{"x-exception-message"}, stack: []string{"x-exception-stacktrace"}},
+	{name: "rascal", marks: []string{"rascal.originalQueue"}, queue: []string{"rascal.originalQueue"}, exchange: []string{"rascal.originalExchange"},
+		key: []string{"rascal.originalRoutingKey"}, errorType: []string{"rascal.error.code"}, errorText: []string{"rascal.error.message"}},
+	{name: "headers", errorText: []string{wire.HeaderError, "x-exception", "x-error-message", "x-error", "error", "exception"},
+		stack: []string{"x-exception-stack", "x-stacktrace"}},
+}
+
+// wrote reports whether the framework has written the message.
+func (f *format) wrote(m *wire.Message) bool { return f.marks == nil || headerOf(m, f.marks) != "" }
+
+// headerOf is the first of some headers that is a text, a number or a boolean.
+func headerOf(m *wire.Message, names []string) string {
+	for _, name := range names {
+		v, there := m.Headers[name]
+		for table, rest := m.Headers, name; !there; {
+			before, after, more := strings.Cut(rest, ".")
+			if !more {
+				break
+			}
+			if table, _ = table[before].(amqp.Table); table == nil {
+				break
+			}
+			v, there = table[after]
+			rest = after
+		}
+		switch v := v.(type) {
+		case string:
+			if v != "" {
+				return v
+			}
+		case int64:
+			return strconv.FormatInt(v, 10)
+		case int32:
+			return strconv.Itoa(int(v))
+		}
+	}
+	return ""
+}
+
+// read adds what a framework says to what x-death says.
+func (c *claim) read(f *format, m *wire.Message, now time.Time) {
+	if queue := headerOf(m, f.queue); queue != "" {
+		c.queue = queue
+	}
+	if exchange := headerOf(m, f.exchange); exchange != "" && len(exchange) <= 255 {
+		c.exchange = exchange
+	}
+	if key := headerOf(m, f.key); key != "" && len(key) <= 255 {
+		c.routingKey = key
+	}
+	text := headerOf(m, f.at)
+	if at, err := time.Parse(f.layout, text[:min(len(text), len(f.layout))]); f.layout != "" && err == nil && at.Unix() > 0 && at.Before(now) {
+		c.last = at
+		if c.first.After(at) {
+			c.first = at
+		}
+	}
+	if n, err := strconv.Atoi(headerOf(m, f.retries)); err == nil && n >= 0 && n < wire.MaxAttempt {
+		c.failures = n + 1
+	}
+	var lines []string
+	if text := strings.TrimPrefix(headerOf(m, f.errorType)+": "+headerOf(m, f.errorText), ": "); text != "" {
+		lines = append(lines, strings.TrimSuffix(text, ": "))
+	}
+	if stack := headerOf(m, f.stack); stack != "" {
+		lines = append(lines, stack)
+	}
+	c.errText = printable(strings.Join(lines, "\n"))
+}
