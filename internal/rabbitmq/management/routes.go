@@ -52,8 +52,18 @@ func NewRoutes(queues []QueueState, bindings []Binding, exchanges []Exchange, po
 	return r
 }
 
+// maxKeys is how many keys of a queue are distinguished; one with more may have any.
+const maxKeys = 100
+
 func (r *Routes) add(queue string, keys ...string) (added bool) {
 	for _, k := range keys {
+		switch {
+		case slices.Contains(r.keys[queue], anyKey):
+			return added
+		case k == anyKey || len(r.keys[queue]) >= maxKeys:
+			r.keys[queue], added = []string{anyKey}, true
+			return added
+		}
 		if !slices.Contains(r.keys[queue], k) {
 			r.keys[queue], added = append(r.keys[queue], k), true
 		}
@@ -111,6 +121,9 @@ func (r *Routes) follow(exchange string, keys []string, to, through, seen map[st
 	}
 }
 
+// anyKey stands for any key.
+const anyKey = "#"
+
 // wild reports whether a key is a pattern, of a topic binding: it stands for any that matches.
 func wild(key string) bool { return strings.ContainsAny(key, "*#") }
 
@@ -118,7 +131,7 @@ func wild(key string) bool { return strings.ContainsAny(key, "*#") }
 func matches(kind, bound, key string) bool {
 	switch kind {
 	case "direct":
-		return bound == key
+		return bound == key || key == anyKey
 	case "topic":
 		return wild(key) || matchesTopic(strings.Split(bound, "."), strings.Split(key, "."))
 	}
@@ -126,11 +139,19 @@ func matches(kind, bound, key string) bool {
 }
 
 func matchesTopic(pattern, key []string) bool {
-	switch {
-	case len(pattern) == 0:
-		return len(key) == 0
-	case pattern[0] == "#":
-		return matchesTopic(pattern[1:], key) || len(key) > 0 && matchesTopic(pattern, key[1:])
+	matched := make([]bool, len(key)+1) // what of the key the pattern matches so far, by its length
+	matched[0] = true
+	for _, word := range pattern {
+		next := make([]bool, len(key)+1)
+		for n := range next {
+			switch {
+			case word == "#":
+				next[n] = matched[n] || n > 0 && next[n-1]
+			case n > 0:
+				next[n] = matched[n-1] && (word == "*" || word == key[n-1])
+			}
+		}
+		matched = next
 	}
-	return len(key) > 0 && (pattern[0] == "*" || pattern[0] == key[0]) && matchesTopic(pattern[1:], key[1:])
+	return matched[len(key)]
 }
