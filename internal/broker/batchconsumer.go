@@ -464,6 +464,9 @@ func (l *byteLimit) remove(n int) { l.change(func() { l.buffered -= n }) }
 // setIdle sets whether the consumer waits for a message.
 func (l *byteLimit) setIdle(yes bool) { l.change(func() { l.idle = yes }) }
 
+// bound sets the limit again, where nothing is buffered.
+func (l *byteLimit) bound() { l.change(func() { l.buffered, l.lifted = 0, false }) }
+
 // lift ends the limit, and the wait of add.
 func (l *byteLimit) lift() { l.change(func() { l.lifted = true }) }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"sync"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -18,13 +19,15 @@ type Taker struct {
 	conn  *amqp.Connection
 	in    *consumingConn
 	size  int           // of the next window
+	takes int           // so far
 	ch    *amqp.Channel // of the window that is not done; nil: there is none
 	last  uint64        // its last delivery
+	// putBack: RabbitMQ may have sent more than Take returned, and put that back since.
+	putBack bool
 }
 
-// takeIdle is how long Take waits for a first message of a queue that has some: its leader may be
-// busy, or another consumer has just taken them.
-const takeIdle = 2 * time.Second
+// putBackWithin is how long RabbitMQ may take for that.
+const putBackWithin = 2 * time.Second
 
 // NewTaker connects.
 func NewTaker(ctx context.Context, c Config, queue string) (*Taker, error) {
@@ -32,46 +35,64 @@ func NewTaker(ctx context.Context, c Config, queue string) (*Taker, error) {
 	var err error
 	t.conn, _, err = dial(ctx, &c, "", func(conn net.Conn) net.Conn {
 		t.in = newConsumingConn(newCoalescingConn(conn))
-		t.in.bodies.lift() // the window is the bound
 		return t.in
 	})
 	return t, explain(err)
 }
 
-// Take returns up to n messages, and fewer than there are of large ones; none where the queue has
-// none that are ready. They stay unacknowledged until Done, which comes before the next Take. After
-// an error the Taker can only be closed: RabbitMQ then puts back what is not acknowledged.
+// maxTaken is how many messages a Taker has unacknowledged at most.
+const maxTaken = 1024
+
+// Take returns up to n messages, and fewer of large ones; none where the queue has none that are
+// ready. They stay unacknowledged until Done, which comes before the next Take. After an error, as that of
+// ctx, the Taker can only be closed: RabbitMQ then puts back what is not acknowledged.
 func (t *Taker) Take(ctx context.Context, n int) (batch []wire.Delivery, err error) {
-	defer context.AfterFunc(ctx, func() { _ = t.in.Close() })() // a window would be filled first
+	defer context.AfterFunc(ctx, func() { _ = t.in.Close() })() // RabbitMQ may not answer
 	ch, err := t.conn.Channel()
 	if err != nil {
 		return nil, explain(err)
 	}
-	if q, err := queueState(ch, t.queue); err != nil || q.Messages == 0 {
-		_ = ch.Close()
+	for asked := time.Now(); ; time.Sleep(fillWait) {
+		q, err := queueState(ch, t.queue)
+		if err == nil && q.Messages > 0 {
+			break
+		}
+		if err != nil || !t.putBack || time.Since(asked) > putBackWithin {
+			_ = ch.Close()
+			return nil, explain(err)
+		}
+	}
+	t.takes++
+	tag := fmt.Sprint("redrive adopt ", t.takes) // used once, since repairs are kept by it
+	n = min(n, t.size)
+	if err := ch.Qos(n, 0, false); err != nil {
 		return nil, explain(err)
 	}
-	w, err := openMoveWindow(ctx, ch, t.queue, min(n, t.size))
+	t.in.bodies.bound()
+	deliveries, err := ch.ConsumeWithContext(context.WithoutCancel(ctx), t.queue, tag, false, false, false, false, amqp.Table{"x-priority": int32(-1)})
 	if err != nil {
+		return nil, fmt.Errorf("consuming queue %q: %w", t.queue, explain(err))
+	}
+	all, err := t.collect(ctx, ch, deliveries, n)
+	// What comes beyond is dropped here, and put back when the channel ends.
+	t.in.bodies.lift()
+	var dropping sync.WaitGroup
+	dropping.Go(func() {
+		for range deliveries {
+		}
+	})
+	defer dropping.Wait()
+	if err != nil {
+		_ = ch.Close()
 		return nil, err
 	}
-	defer func() { w.close(err) }()
-	all, ended := w.nextBatch(ctx, takeIdle)
-	if ended {
-		return nil, fmt.Errorf("RabbitMQ ended the consumer of queue %q", t.queue)
-	}
-	if len(all) > 0 {
-		all = w.fill(all)
-	}
-	if err := w.stop(); err != nil {
-		return nil, err
-	}
-	for d := range w.arrived {
-		all = append(all, d)
+	if err := ch.Cancel(tag, false); err != nil {
+		return nil, fmt.Errorf("queue %q: %w", t.queue, explain(err))
 	}
 	if len(all) == 0 {
 		return nil, ch.Close()
 	}
+	t.putBack = len(all) < n
 	t.ch, t.last, t.size = ch, all[len(all)-1].DeliveryTag, fittingWindow(all, t.size, maxTaken)
 	for i := range all {
 		batch = append(batch, t.in.delivery(&all[i]))
@@ -79,12 +100,40 @@ func (t *Taker) Take(ctx context.Context, n int) (batch []wire.Delivery, err err
 	return batch, nil
 }
 
-// maxTaken is how many messages a Taker has unacknowledged at most. store.ReceiptsKept must have room
-// for them.
-const maxTaken = 1024
+// collect receives messages until there are n, their bodies are batchBytes, or the queue has no more. It
+// asks twice: RabbitMQ may answer the first time before it sends what it has taken from the queue.
+func (t *Taker) collect(ctx context.Context, ch *amqp.Channel, deliveries <-chan amqp.Delivery, n int) (all []amqp.Delivery, err error) {
+	bytes, empty, arrived := 0, 0, time.Now()
+	for len(all) < n && bytes < batchBytes && empty < 2 {
+		t.in.bodies.setIdle(true) // or nothing would be read behind a part of a large body
+		select {
+		case d, ok := <-deliveries:
+			if !ok {
+				return nil, fmt.Errorf("RabbitMQ ended the consumer of queue %q", t.queue)
+			}
+			t.in.bodies.setIdle(false)
+			t.in.bodies.remove(len(d.Body))
+			all, bytes, empty, arrived = append(all, d), bytes+len(d.Body), 0, time.Now()
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(fillWait):
+			q, err := queueState(ch, t.queue)
+			switch {
+			case err != nil:
+				return nil, explain(err)
+			case q.Messages == 0:
+				empty++
+			case time.Since(arrived) > standsAtMost && len(all) > 0:
+				return all, nil
+			case time.Since(arrived) > standsAtMost:
+				return nil, fmt.Errorf("queue %q has %d messages, and delivers none: it has no leader, or another consumer alone", t.queue, q.Messages)
+			}
+		}
+	}
+	return all, nil
+}
 
-// Done acknowledges what Take returned. The channel ends with it: what RabbitMQ sent after the
-// consumer's end, and the client dropped, is put back.
+// Done acknowledges what Take returned. The channel ends with it.
 func (t *Taker) Done() error {
 	ch := t.ch
 	t.ch = nil
