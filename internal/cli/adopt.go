@@ -26,8 +26,8 @@ other queues dead-letter to, and those named as frameworks name theirs.
 Messages are parked, and never retried by themselves. What they say of their failure
 (x-death, the headers that frameworks add) is shown and can be searched. Each is stored
 before it is acknowledged: what ends the service in between loses none, and what is
-adopted twice then has the same id. Only what is in the queue now is taken; the queue,
-its consumers and the work queues stay as they are.
+adopted twice then has the same id. As many messages are taken as are in the queue now;
+the queue, its consumers and the work queues stay as they are.
 
 A replay goes to the work queue that the message names, or that --queue names. If that
 queue is not enrolled, an administrator allows it once: redrive allow-replays QUEUE.
@@ -85,9 +85,9 @@ func (p *program) allowReplays() *cobra.Command {
 		Use:   "allow-replays QUEUE",
 		Short: "Allow replays to a work queue that is not enrolled",
 		Long: `Allow replays to a work queue that is not enrolled, such as one whose dead letters were
-adopted. It declares the queue's retry exchange and binds the queue to it, and changes
-nothing else: the queue's dead letters go where they went. To take it back, delete the
-exchange redrive.retry.QUEUE.`,
+adopted. It declares the queue's retry exchange and binds the queue to it. The queue's
+dead letters go where they went; failures that consumers report for it are retried from
+then on. To take it back, delete the exchange redrive.retry.QUEUE.`,
 		Example: "  redrive allow-replays orders",
 	}, httpapi.Client.AllowReplays, "Messages can be replayed to the queue %q.\n")
 }

@@ -33,9 +33,10 @@ type DeadLetters interface {
 
 // Source takes messages from a queue, and parks them. Its methods are called from one goroutine.
 type Source interface {
-	// Park takes up to n messages, and parks them; fewer where they are large, and none where there are
-	// none. n are parked, also after an error, and may be parked twice then, with the same id.
-	Park(ctx context.Context, most int) (n int, err error)
+	// Park takes up to most messages, and parks and acknowledges them; fewer where they are large, and
+	// none where there are none. After an error they may be parked, and not acknowledged: those that come
+	// again in the same epoch have the same id. again: some had been delivered before.
+	Park(ctx context.Context, most int, epoch int64) (n int, again bool, err error)
 	// Ready returns how many messages are left.
 	Ready() (int, error)
 	Close()
@@ -47,7 +48,7 @@ type DeadLetterQueue struct {
 	Kind       string   `json:"type" doc:"classic, quorum or stream; left empty where it is not known."`
 	Ready      int64    `json:"ready" doc:"Messages that could be adopted now."`
 	Consumers  int      `json:"consumers"`
-	WorkQueues []string `json:"work_queues" doc:"Queues that dead-letter to it."`
+	WorkQueues []string `json:"work_queues" doc:"Queues that dead-letter to it; or the one that it is named after."`
 	Why        string   `json:"why" doc:"Why it is taken for a dead-letter queue."`
 	Refused    string   `json:"refused,omitempty" doc:"Why it cannot be adopted."`
 	Doubt      string   `json:"doubt,omitempty" doc:"Why it is adopted only with even_with_consumers."`
@@ -60,7 +61,16 @@ func (r *Runner) DeadLetterQueues(ctx context.Context, by auth.Caller) ([]DeadLe
 		return nil, err
 	}
 	all, err := r.DeadLetters.List(ctx)
-	return slices.DeleteFunc(all, func(q DeadLetterQueue) bool { return !by.Sees(q.Queue) }), err
+	all = slices.DeleteFunc(all, func(q DeadLetterQueue) bool { return !by.Sees(q.Queue) })
+	for i := range all {
+		all[i].WorkQueues = seen(by, all[i].WorkQueues)
+	}
+	return all, err
+}
+
+// seen returns the queues that a caller sees.
+func seen(by auth.Caller, queues []string) []string {
+	return slices.DeleteFunc(slices.Clone(queues), func(q string) bool { return !by.Sees(q) })
 }
 
 // planAdoption plans the adoption of what is in a queue now. It touches nothing.
@@ -90,6 +100,10 @@ func (r *Runner) planAdoption(ctx context.Context, by auth.Caller, q PlanRequest
 	}
 	now := r.now()
 	op := newOperation()
+	if len(is.WorkQueues) == 1 {
+		op.head.Lead = is.WorkQueues[0]
+	}
+	is.WorkQueues = seen(by, is.WorkQueues)
 	op.Operation.Plan = Plan{ID: uuid.Must(uuid.NewV7()).String(), Verb: q.Verb, From: q.From, WorkQueues: q.WorkQueues, Leads: is.WorkQueues,
 		Reason: q.Reason, By: by.Name, Made: now, Expires: now.Add(planLives), Count: min(is.Ready, limitOf(q.Limit)), Samples: []inspect.Message{},
 		Queues: []PlanQueue{{Queue: q.From, Count: is.Ready, Known: true, Exists: true, Consumers: is.Consumers, Ready: int(is.Ready)}}}
@@ -109,7 +123,7 @@ func (r *Runner) planAdoption(ctx context.Context, by auth.Caller, q PlanRequest
 	}
 	for _, queue := range q.WorkQueues {
 		if len(is.WorkQueues) > 0 && !slices.Contains(is.WorkQueues, queue) {
-			p.Warnings = append(p.Warnings, fmt.Sprintf("the queue %q does not dead-letter to it; these do: %s", queue, strings.Join(is.WorkQueues, ", ")))
+			p.Warnings = append(p.Warnings, fmt.Sprintf("the queue %q is not among those whose dead letters it seems to have: %s", queue, strings.Join(is.WorkQueues, ", ")))
 		}
 	}
 	return op.Operation.Plan, r.keepPlan(ctx, op, now)
@@ -126,8 +140,14 @@ func limitOf(n int64) int64 {
 // RabbitMQ may count a failed delivery of the next message.
 const maxParkErrors = 3
 
+// maxUnacknowledged is more than a Source has unacknowledged at any time.
+const maxUnacknowledged = 2048
+
 // adoptNext parks the next messages of a queue that is adopted.
 func (r *Runner) adoptNext(ctx context.Context, op *operation) (next time.Time, err error) {
+	if op.unsaved != nil { // before anything else is taken
+		return time.Now(), r.saveAdoption(ctx, op, *op.unsaved)
+	}
 	left := op.Count - op.processed()
 	if left == 0 {
 		return r.endAdoption(ctx, op)
@@ -137,50 +157,91 @@ func (r *Runner) adoptNext(ctx context.Context, op *operation) (next time.Time, 
 	if readyAt := op.allows(now, int(n)); !readyAt.IsZero() {
 		return readyAt, nil
 	}
-	if op.source == nil {
-		a := retry.Adoption{From: op.From, By: op.StartedBy, Named: op.WorkQueues}
-		if len(op.Leads) == 1 {
-			a.Leads = op.Leads[0]
-		}
-		if op.source, err = r.DeadLetters.Open(ctx, a); err != nil {
-			op.source = nil
-			return r.adoptionFailed(ctx, op, err)
-		}
-	}
-	parked, err := op.source.Park(ctx, int(n))
-	if parked > 0 {
-		p := op.progress
-		p.Done += int64(parked)
-		if err := r.Store.PutEntries(ctx, []store.Entry{entryOf(partsOf(op.ID)+"progress", p)}); err != nil {
-			op.uncertain = true
-			return next, err
-		}
-		r.noteProgress(op, p, now)
-	}
+	step, cancel := context.WithCancel(ctx)
+	defer cancel()
+	op.set(func() { op.interrupt = cancel })
+	parked, again, err := r.park(step, op, int(n))
 	switch {
+	case err != nil && step.Err() != nil && ctx.Err() == nil: // a person's order does not wait for it
+		op.closeSource()
+		return now, nil
 	case err != nil:
-		op.parkErrors++
 		return r.adoptionFailed(ctx, op, err)
 	case parked == 0:
-		return r.endAdoption(ctx, op)
+		return r.noneLeft(ctx, op)
 	}
-	op.parkErrors = 0
-	return now, nil
+	p := op.progress
+	p.Done += int64(parked)
+	if !again || p.Done-p.Epoch >= maxUnacknowledged { // what came again after a crash has come
+		p.Epoch = p.Done
+	}
+	op.parkErrors, op.emptySince = 0, time.Time{}
+	return now, r.saveAdoption(ctx, op, p)
+}
+
+// park opens the queue if it is not, and parks up to n of its messages.
+func (r *Runner) park(ctx context.Context, op *operation, n int) (parked int, again bool, err error) {
+	if op.source == nil {
+		a := retry.Adoption{ID: op.ID, From: op.From, By: op.StartedBy, Named: op.WorkQueues, Leads: op.head.Lead}
+		if op.source, err = r.DeadLetters.Open(ctx, a); err != nil {
+			op.source = nil
+			return 0, false, err
+		}
+	}
+	parked, again, err = op.source.Park(ctx, n, op.Epoch)
+	if err != nil {
+		op.parkErrors++
+	}
+	return parked, again, err
+}
+
+// saveAdoption writes how far an adoption is. Until that has succeeded, nothing more is taken.
+func (r *Runner) saveAdoption(ctx context.Context, op *operation, p progress) error {
+	op.unsaved = &p
+	if err := r.Store.PutEntries(ctx, []store.Entry{entryOf(partsOf(op.ID)+"progress", p)}); err != nil {
+		op.uncertain = true
+		return err
+	}
+	op.unsaved = nil
+	r.noteProgress(op, p, time.Now())
+	return nil
+}
+
+// noneLeftFor is how long a queue must have had no messages until an adoption ends for that: those of a
+// connection that is dead come back when RabbitMQ notices.
+const noneLeftFor = 45 * time.Second
+
+// noneLeft ends an adoption whose queue has been empty for a while.
+func (r *Runner) noneLeft(ctx context.Context, op *operation) (time.Time, error) {
+	now := time.Now()
+	if op.emptySince.IsZero() {
+		op.emptySince = now
+	}
+	if now.Sub(op.emptySince) < noneLeftFor {
+		return now.Add(time.Second), nil
+	}
+	return r.endAdoption(ctx, op)
 }
 
 // adoptionFailed stops an adoption where trying again could harm, or cannot succeed.
 func (r *Runner) adoptionFailed(ctx context.Context, op *operation, err error) (time.Time, error) {
 	op.closeSource()
+	stop := func(why string) (time.Time, error) {
+		p := op.progress
+		now := r.now()
+		p.State, p.Why, p.Ended = Stopped, why, &now
+		return time.Now(), r.saveAdoption(ctx, op, p)
+	}
 	left := "what is left is in RabbitMQ as it was"
 	switch {
 	case ctx.Err() != nil || deposed(err):
 		return time.Time{}, err
 	case errors.Is(err, store.ErrFull): // each try would count as a failed delivery
-		return r.saveState(ctx, op, Stopped, err.Error()+"; "+left)
+		return stop(err.Error() + "; " + left)
 	case errors.Is(err, wire.ErrQueueGone), errors.Is(err, wire.ErrExclusive), errors.Is(err, wire.ErrForbidden):
-		return r.saveState(ctx, op, Stopped, err.Error())
+		return stop(err.Error())
 	case op.parkErrors >= maxParkErrors:
-		return r.saveState(ctx, op, Stopped, fmt.Sprintf("it failed %d times at the next message: %v; %s", maxParkErrors, err, left))
+		return stop(fmt.Sprintf("it failed %d times at the next message: %v; %s", maxParkErrors, err, left))
 	}
 	return time.Time{}, err
 }

@@ -28,6 +28,8 @@ type deadLetters struct {
 	parks   []int // how many each Park was asked for
 	opened  []retry.Adoption
 	open    int
+	epochs  []int64
+	again   bool // what comes was delivered before
 	openErr error
 	parkErr error
 }
@@ -51,16 +53,17 @@ func (d *deadLetters) Open(_ context.Context, a retry.Adoption) (operations.Sour
 	return d, d.openErr
 }
 
-func (d *deadLetters) Park(_ context.Context, most int) (int, error) {
+func (d *deadLetters) Park(_ context.Context, most int, epoch int64) (int, bool, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.parks = append(d.parks, most)
 	if d.parkErr != nil {
-		return 0, d.parkErr
+		return 0, false, d.parkErr
 	}
+	d.epochs = append(d.epochs, epoch)
 	n := min(most, int(d.DeadLetterQueue.Ready))
 	d.DeadLetterQueue.Ready -= int64(n)
-	return n, nil
+	return n, d.again, nil
 }
 
 func (d *deadLetters) Ready() (int, error) {
@@ -133,7 +136,7 @@ func TestAnAdoptionTakesWhatWasThere(t *testing.T) {
 		time.Sleep(time.Minute)
 		is := d.is(t, id, operations.Finished, 2500)
 		expect.Equal(t, is.Why, "7 more messages are in the queue now", "it says")
-		expect.Equal(t, fmt.Sprint(q.opened[0]), fmt.Sprint(retry.Adoption{From: "orders.dlq", By: editor.Name, Leads: "orders"}), "was adopted")
+		expect.Equal(t, fmt.Sprint(q.opened[0]), fmt.Sprint(retry.Adoption{ID: id, From: "orders.dlq", By: editor.Name, Leads: "orders"}), "was adopted")
 		if said := fmt.Sprint(d.audit.Entries()); !strings.Contains(said, "adopt orders.dlq") {
 			t.Errorf("the audit log has %s", said)
 		}
@@ -193,6 +196,22 @@ func TestAnAdoptionContinuesAfterARestart(t *testing.T) {
 		if !strings.Contains(is.Why, "were not there any more") {
 			t.Errorf("it says %q", is.Why)
 		}
+	})
+}
+
+// An epoch lasts as long as messages come that were delivered before: in it they have the ids that they
+// had, and later equal messages are others.
+func TestEpochsOfAnAdoption(t *testing.T) {
+	adopting(t, func(t *testing.T, d *desk, q *deadLetters) {
+		q.again = true
+		id := d.adopt(t, operations.PlanRequest{}, operations.Start{Rate: 1000})
+		time.Sleep(time.Minute)
+		d.is(t, id, operations.Finished, 2500)
+		expect.Equal(t, fmt.Sprint(q.epochs[:22]), "["+strings.Repeat("0 ", 21)+"2100]", "are the epochs where all had been delivered before")
+		q.set(func() { q.again, q.epochs, q.DeadLetterQueue.Ready = false, nil, 300 })
+		d.adopt(t, operations.PlanRequest{}, operations.Start{Rate: 1000})
+		time.Sleep(time.Minute)
+		expect.Equal(t, fmt.Sprint(q.epochs), "[0 100 200]", "are the epochs where none had")
 	})
 }
 

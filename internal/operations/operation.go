@@ -42,6 +42,7 @@ type head struct {
 	Operation  // its progress is elsewhere
 	CanaryWait time.Duration
 	StartedAs  auth.Caller // for the audit log's last line
+	Lead       string      `json:",omitempty"` // the only queue that leads to the one that is adopted
 }
 
 // progress is what changes.
@@ -52,6 +53,7 @@ type progress struct {
 	Done, Skipped, Fails int64      // together: how many of the keys were processed
 	Watched              time.Time  `json:",omitzero"` // Watching: since when all canaries have been retried
 	Ended                *time.Time `json:",omitempty"`
+	Epoch                int64      `json:",omitempty"`       // of an adoption: Done when all that was delivered before was acknowledged
 	Replica              string     `json:",omitempty"`       // that has it, of several that share the store
 	Unlogged             bool       `json:"Untold,omitempty"` // its last line in the audit log is not written yet; the stored name never changes
 }
@@ -75,6 +77,9 @@ type operation struct {
 
 	source     Source // of an adoption, while it runs
 	parkErrors int    // of it, one after another
+	emptySince time.Time
+	unsaved    *progress          // that could not be written
+	interrupt  context.CancelFunc // ends the step under way
 	limit      *rate.Limiter
 	term       uint64    // in which this replica has it; 0: it has not
 	next       time.Time // the next step is not before

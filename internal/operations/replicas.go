@@ -88,8 +88,10 @@ func (r *Runner) orphaned(op *operation) bool {
 func (r *Runner) ChangedElsewhere(ids ...string) {
 	r.staleMu.Lock()
 	defer r.staleMu.Unlock()
-	for _, id := range ids {
-		r.stale[id] = true
+	for _, stale := range r.stale {
+		for _, id := range ids {
+			stale[id] = true
+		}
 	}
 	r.Wake()
 }
@@ -97,20 +99,20 @@ func (r *Runner) ChangedElsewhere(ids ...string) {
 // Reread has all operations read again: the announcement of a change may have been lost.
 func (r *Runner) Reread() { r.ChangedElsewhere("") }
 
-// readStale reads the operations again that others have changed.
-func (r *Runner) readStale(ctx context.Context) error {
+// readStale reads the operations of one loop again that others have changed.
+func (r *Runner) readStale(ctx context.Context, of int) error {
 	r.staleMu.Lock()
-	stale := r.stale
-	r.stale = map[string]bool{}
+	stale := r.stale[of]
+	r.stale[of] = map[string]bool{}
 	r.staleMu.Unlock()
-	err := r.readAgain(ctx, stale)
+	err := r.readAgain(ctx, of, stale)
 	if err != nil {
 		r.ChangedElsewhere(slices.Collect(maps.Keys(stale))...)
 	}
 	return err
 }
 
-func (r *Runner) readAgain(ctx context.Context, stale map[string]bool) error {
+func (r *Runner) readAgain(ctx context.Context, of int, stale map[string]bool) error {
 	all, err := r.operations(ctx)
 	if err != nil || len(stale) == 0 {
 		return err
@@ -132,7 +134,7 @@ func (r *Runner) readAgain(ctx context.Context, stale map[string]bool) error {
 		if err != nil {
 			return err
 		}
-		if op == nil || all[id] == nil { // it is forgotten, or was read just now
+		if op == nil || all[id] == nil || op.loop() != of { // it is forgotten, or was read just now
 			continue
 		}
 		if err := op.stepping.Acquire(ctx, 1); err != nil {
@@ -162,6 +164,7 @@ func (r *Runner) reread(ctx context.Context, op *operation) error {
 	}
 	if is.progress.Replica != r.Replica {
 		op.term = 0
+		op.closeSource()
 	}
 	now := time.Now()
 	op.set(func() {

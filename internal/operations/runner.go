@@ -73,10 +73,10 @@ type Runner struct {
 	all      map[string]*operation
 	planning map[string]bool // plans whose selection is being written
 	planners background.Places
-	wake     [2]chan struct{} // there is work; for adoptions, and for all others
+	wake     [2]chan struct{} // by loop: there is work
 
 	staleMu sync.Mutex
-	stale   map[string]bool // operations that other replicas have changed; "": perhaps all
+	stale   [2]map[string]bool // by loop, operations that other replicas have changed; "": perhaps all
 
 	// canaryFailures are noted as they happen: no record shows those of messages that are not stored.
 	canaryFailures canaryFailures
@@ -85,7 +85,7 @@ type Runner struct {
 // New makes a Runner.
 func New(c Config) *Runner {
 	return &Runner{Config: c, log: c.Inspect.Log, mu: semaphore.NewWeighted(1), all: map[string]*operation{},
-		planning: map[string]bool{}, stale: map[string]bool{}, planners: background.Places{What: "plans that are being made", All: 8, Own: 2}, wake: [2]chan struct{}{make(chan struct{}, 1), make(chan struct{}, 1)}}
+		planning: map[string]bool{}, stale: [2]map[string]bool{{}, {}}, planners: background.Places{What: "plans that are being made", All: 8, Own: 2}, wake: [2]chan struct{}{make(chan struct{}, 1), make(chan struct{}, 1)}}
 }
 
 func (r *Runner) now() time.Time { return r.Inspect.Now() }

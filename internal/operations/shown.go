@@ -30,7 +30,7 @@ type Plan struct {
 	From  string       `json:"from,omitempty" doc:"Adopt: the dead-letter queue."`
 	// WorkQueues are those that the caller named, Leads those that dead-letter to From.
 	WorkQueues []string          `json:"work_queues,omitempty"`
-	Leads      []string          `json:"leads,omitempty" doc:"Adopt: queues that dead-letter to it."`
+	Leads      []string          `json:"leads,omitempty" doc:"Adopt: queues that dead-letter to it; or the one that it is named after."`
 	At         *time.Time        `json:"at,omitempty"`
 	To         string            `json:"to,omitempty"`
 	Reason     string            `json:"reason,omitempty"`

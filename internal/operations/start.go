@@ -167,7 +167,7 @@ func (r *Runner) Order(ctx context.Context, by auth.Caller, id string, o Order) 
 // progress and, unless nil, a head. Where others share the store, it runs here from then on.
 func (r *Runner) change(ctx context.Context, op *operation, by auth.Caller, did, on, why string,
 	becomes func(now time.Time) (*head, progress, error)) (Operation, error) {
-	if err := op.stepping.Acquire(ctx, 1); err != nil {
+	if err := op.acquire(ctx); err != nil {
 		return Operation{}, err
 	}
 	defer op.stepping.Release(1)
@@ -198,6 +198,22 @@ func (r *Runner) change(ctx context.Context, op *operation, by auth.Caller, did,
 	}
 }
 
+// interruptAfter is how long an order waits for the step under way, before it ends that.
+const interruptAfter = 2 * time.Second
+
+// acquire takes op.stepping, from an adoption that waits for RabbitMQ too.
+func (op *operation) acquire(ctx context.Context) error {
+	late := time.AfterFunc(interruptAfter, func() {
+		op.set(func() {
+			if op.interrupt != nil {
+				op.interrupt()
+			}
+		})
+	})
+	defer late.Stop()
+	return op.stepping.Acquire(ctx, 1)
+}
+
 // save writes an operation that was changed. The caller has op.stepping.
 func (r *Runner) save(ctx context.Context, op *operation, h *head, p progress) error {
 	p.Replica = r.Replica
@@ -214,7 +230,7 @@ func (r *Runner) save(ctx context.Context, op *operation, h *head, p progress) e
 		}
 		op.progress, op.trouble, op.speed = p, "", nil
 	})
-	op.limit, op.next, op.tries, op.parkErrors = nil, time.Time{}, 0, 0
+	op.limit, op.next, op.tries, op.parkErrors, op.emptySince, op.unsaved = nil, time.Time{}, 0, 0, time.Time{}, nil
 	op.closeSource()
 	r.changed(op.ID)
 	r.Wake()
@@ -224,6 +240,9 @@ func (r *Runner) save(ctx context.Context, op *operation, h *head, p progress) e
 // afterOrder is what an order makes of an operation. The caller has op.stepping.
 func (op *operation) afterOrder(o Order, by auth.Caller, now time.Time) (progress, error) {
 	p := op.progress
+	if op.unsaved != nil {
+		p = *op.unsaved
+	}
 	works := p.State == Running || p.State == Watching
 	switch {
 	case o == Pause && works:

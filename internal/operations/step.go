@@ -38,16 +38,30 @@ func (r *Runner) Run(ctx context.Context) {
 		others.Go(func() { r.Lead(ctx) })
 	}
 	others.Go(func() {
-		r.run(ctx, true, r.wake[1])
+		r.run(ctx, adoptions)
 		r.closeSources()
 	})
-	r.run(ctx, false, r.wake[0])
+	r.run(ctx, records)
 }
 
-// run runs adoptions, or all other operations, until ctx ends.
-func (r *Runner) run(ctx context.Context, adoptions bool, wake <-chan struct{}) {
+// The two loops, by what they run.
+const (
+	records   = 0 // operations on messages that are kept
+	adoptions = 1
+)
+
+// loop is the one that runs the operation.
+func (op *operation) loop() int {
+	if op.Verb == actions.Adopt {
+		return adoptions
+	}
+	return records
+}
+
+// run runs the operations of one loop until ctx ends.
+func (r *Runner) run(ctx context.Context, of int) {
 	for failing := false; ctx.Err() == nil; {
-		at, err := r.round(ctx, adoptions)
+		at, err := r.round(ctx, of)
 		if err != nil && !failing && ctx.Err() == nil {
 			r.log.Error("operations cannot continue; trying again", "error", err)
 		}
@@ -58,7 +72,7 @@ func (r *Runner) run(ctx context.Context, adoptions bool, wake <-chan struct{}) 
 		}
 		select {
 		case <-ctx.Done():
-		case <-wake:
+		case <-r.wake[of]:
 		case <-ready:
 		}
 	}
@@ -74,8 +88,8 @@ func sooner(a, b time.Time) time.Time {
 
 // round does a step of each operation that is ready for one, and returns when the next
 // operation is; the zero time: not before Wake.
-func (r *Runner) round(ctx context.Context, adoptions bool) (next time.Time, err error) {
-	if err := r.readStale(ctx); err != nil {
+func (r *Runner) round(ctx context.Context, of int) (next time.Time, err error) {
+	if err := r.readStale(ctx, of); err != nil {
 		return time.Now().Add(maxBackoff), err
 	}
 	all, err := r.operations(ctx)
@@ -84,7 +98,7 @@ func (r *Runner) round(ctx context.Context, adoptions bool) (next time.Time, err
 	}
 	for _, id := range slices.Sorted(maps.Keys(all)) {
 		op := all[id]
-		if (op.Verb == actions.Adopt) != adoptions {
+		if op.loop() != of {
 			continue
 		}
 		if op.stepping.Acquire(ctx, 1) != nil {

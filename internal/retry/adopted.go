@@ -2,19 +2,23 @@ package retry
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"slices"
 	"time"
 	"unicode/utf8"
 
+	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-mq/redrive/internal/headers"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/wire"
 )
 
 // Adoption is a dead-letter queue that a person has adopted.
 type Adoption struct {
+	ID   string // of the operation
 	From string // the dead-letter queue
 	By   string // the person
 	// Named are the work queues that the person names: no message is of another. Where there is none,
@@ -43,21 +47,64 @@ func (a *Adoption) workQueue(claimed string) (queue, note string) {
 	return queue, note
 }
 
-// NewAdoptedIntake makes a ParkedIntake for messages that are taken from a queue that is adopted. What
-// they say of their failure is a claim: it is shown, and a replay of them is a person's decision.
-func NewAdoptedIntake(s store.Store, names *ReportedNames, a Adoption, events Listener) *ParkedIntake {
-	in := &ParkedIntake{keeper: keeper{store: s, events: events}, names: names}
-	in.decide = func(ctx context.Context, i int, d *wire.Delivery, now time.Time) *store.Record {
-		return in.decideAdopted(ctx, a, i, d, now)
-	}
+// AdoptedIntake is a ParkedIntake for messages that are taken from a queue that is adopted. What they say
+// of their failure is a claim: it is shown, and a replay of them is a person's decision.
+//
+// A message that is taken twice has the same id, without receipts, which would push out those of the
+// intake: the id is a hash of the adoption, the epoch, the message, and how many equal ones came before it
+// in the epoch. An epoch begins when all that was delivered before is acknowledged, so that what comes
+// again begins with the first message of its epoch.
+type AdoptedIntake struct {
+	ParkedIntake
+	adoption Adoption
+	epoch    string
+	equal    map[[16]byte]int // messages of this epoch, by fingerprint
+	scratch  []byte
+}
+
+// NewAdoptedIntake makes one that stores in s. Set an epoch before each batch.
+func NewAdoptedIntake(s store.Store, names *ReportedNames, a Adoption, events Listener) *AdoptedIntake {
+	in := &AdoptedIntake{ParkedIntake: ParkedIntake{keeper: keeper{store: s, events: events}, names: names}, adoption: a, equal: map[[16]byte]int{}}
+	in.decide = in.decideAdopted
 	return in
+}
+
+// SetEpoch sets the epoch of the next batch.
+func (in *AdoptedIntake) SetEpoch(epoch string) {
+	if in.epoch != epoch {
+		in.epoch, in.equal = epoch, map[[16]byte]int{}
+	}
+}
+
+// adoptedIDs is the name space of the ids of adopted messages.
+var adoptedIDs = uuid.MustParse("7d0b7c0e-5f43-4d0c-9a55-1f0a3f6b8e21")
+
+// record makes the record of a message; own: Redrive retried it before.
+func (in *AdoptedIntake) record(d *wire.Delivery, now time.Time) (rec *store.Record, own bool) {
+	f := fingerprint(&d.Message, &in.scratch)
+	rec = &store.Record{FirstFailed: now, FailedAt: now, Message: d.Message, Imported: true}
+	queue, _ := d.Message.Headers[wire.HeaderQueue].(string)
+	t, own, note := headers.Read(&d.Message, queue, false, now)
+	addNote(rec, d.Note)
+	addNote(rec, note)
+	if own {
+		rec.Failures, rec.FirstFailed = t.Failures+1, t.FirstFailed
+	}
+	if t.ID != "" {
+		rec.ID = uuid.MustParse(t.ID)
+		return rec, own
+	}
+	of := fmt.Appendf(f[:], "%s %s %d", in.adoption.ID, in.epoch, in.equal[f])
+	in.equal[f]++
+	rec.ID = headers.BindID(uuid.NewHash(sha256.New(), adoptedIDs, of, 8), &d.Message)
+	return rec, own
 }
 
 // decideAdopted parks a message, with what it says of itself. It is no failure of now, so that no one
 // is notified of it.
-func (in *ParkedIntake) decideAdopted(ctx context.Context, a Adoption, i int, d *wire.Delivery, now time.Time) *store.Record {
-	rec, own := in.record(i, d, now)
-	rec.Imported = true
+func (in *AdoptedIntake) decideAdopted(ctx context.Context, _ int, d *wire.Delivery, now time.Time) *store.Record {
+	a := &in.adoption
+	rec, own := in.record(d, now)
 	c := claimOf(&d.Message, now)
 	var note string
 	if rec.Queue, note = a.workQueue(c.queue); note != "" {
@@ -72,17 +119,14 @@ func (in *ParkedIntake) decideAdopted(ctx context.Context, a Adoption, i int, d 
 		why += "; " + tooMany(rec.Queue)
 		rec.Queue = ""
 	}
-	rec.Reason, rec.Error = c.reason, c.errText
+	rec.Reason, rec.Error, rec.FailedAt = c.reason, c.errText, c.last
 	rec.Message.Exchange, rec.Message.RoutingKey = c.exchange, c.routingKey
-	if own { // it was retried by Redrive before
-		rec.Failures++
-	} else {
+	if !own {
 		rec.Failures = c.failures
 	}
 	if c.first.Before(rec.FirstFailed) {
 		rec.FirstFailed = c.first
 	}
-	rec.FailedAt = c.last
 	if d.CannotRepublish != "" {
 		why += "; " + d.CannotRepublish
 	}

@@ -146,8 +146,10 @@ func TestFormatsOfFrameworks(t *testing.T) {
 func TestAMessageThatIsAdoptedTwiceHasOneID(t *testing.T) {
 	ctx, s := context.Background(), memstore.New()
 	m := wire.Message{Body: []byte("equal")}
+	epoch := "0"
 	take := func(redelivered ...bool) {
 		in := NewAdoptedIntake(s, nil, Adoption{From: "dlq", By: "alice"}, func(Event) {})
+		in.SetEpoch(epoch)
 		if err := in.Connected(ctx); err != nil {
 			t.Fatal(err)
 		}
@@ -176,5 +178,10 @@ func TestAMessageThatIsAdoptedTwiceHasOneID(t *testing.T) {
 	take(true, true, false)
 	if n := ids(); n != 3 {
 		t.Errorf("two that come again and a new one have %d ids", n)
+	}
+	epoch = "3" // all three are acknowledged; this one was delivered, and not parked before
+	take(true)
+	if n := ids(); n != 4 {
+		t.Errorf("with another that was not parked before there are %d ids", n)
 	}
 }

@@ -1,12 +1,12 @@
 package server
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -23,43 +23,89 @@ import (
 // deadLetters are the dead-letter queues of the virtual host that can be adopted.
 type deadLetters struct {
 	*vhost
-	names *retry.ReportedNames
+	names  *retry.ReportedNames
+	wanted chan struct{} // somebody wants a new list
 
 	mu     sync.Mutex
 	listed []operations.DeadLetterQueue
-	failed error     // why they could not be listed
-	at     time.Time // when
+	failed error         // why they could not be listed
+	at     time.Time     // when
+	next   chan struct{} // closed with the next list
 }
 
-// listEvery is how often RabbitMQ is asked to list its queues, and listWait for how long an answer is
-// waited for.
-const listEvery, listWait = 10 * time.Second, 2 * time.Second
+func newDeadLetters(s *vhost, names *retry.ReportedNames) *deadLetters {
+	return &deadLetters{vhost: s, names: names, wanted: make(chan struct{}, 1), next: make(chan struct{})}
+}
+
+const (
+	// listEvery is how often RabbitMQ is asked to list its queues.
+	listEvery = 10 * time.Second
+	// listWait is how long an answer to that is waited for, and lookWait to what is asked of one queue.
+	listWait, lookWait = 30 * time.Second, 5 * time.Second
+)
 
 // errSeesNoQueues: only the management API lists queues.
 var errSeesNoQueues = hint.Errorf("set broker.management, or name the queue",
 	"%w: dead-letter queues are found by RabbitMQ's management API, and none is configured", inspect.ErrPrecondition)
 
-// List returns the queues that other queues dead-letter to, or that are named as frameworks name theirs.
+// run lists the dead-letter queues when somebody wants to see them, until ctx ends.
+func (d *deadLetters) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-d.wanted:
+		}
+		list, err := d.list(ctx)
+		d.mu.Lock()
+		d.listed, d.failed, d.at = list, err, time.Now()
+		close(d.next)
+		d.next = make(chan struct{})
+		d.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(listEvery):
+		}
+	}
+}
+
+// List returns the queues that other queues dead-letter to, or that are named as frameworks name theirs, as
+// they were some seconds ago.
 func (d *deadLetters) List(ctx context.Context) ([]operations.DeadLetterQueue, error) {
 	if d.manage == nil {
 		return nil, errSeesNoQueues
 	}
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	if time.Since(d.at) < listEvery {
-		return slices.Clone(d.listed), d.failed
+	next, old := d.next, time.Since(d.at) > 2*listEvery
+	d.mu.Unlock()
+	select {
+	case d.wanted <- struct{}{}:
+	default:
 	}
+	if old {
+		select {
+		case <-next:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.listed), d.failed
+}
+
+func (d *deadLetters) list(ctx context.Context) (list []operations.DeadLetterQueue, err error) {
 	ctx, cancel := context.WithTimeout(ctx, listWait)
 	defer cancel()
 	all, err := d.queues(ctx)
-	list := []operations.DeadLetterQueue{}
+	list = []operations.DeadLetterQueue{}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		if q := all[name].judged(); q.Why != "" && q.Refused == "" {
 			list = append(list, q)
 		}
 	}
-	d.listed, d.failed, d.at = list, err, time.Now()
-	return slices.Clone(list), err
+	return list, err
 }
 
 // Look asks by AMQP for the counts, which the management API has only as they were seconds ago, and
@@ -75,6 +121,8 @@ func (d *deadLetters) Look(ctx context.Context, queue string) (operations.DeadLe
 	}
 	listed := errSeesNoQueues
 	if d.manage != nil {
+		ctx, cancel := context.WithTimeout(ctx, lookWait)
+		defer cancel()
 		all, err := d.queues(ctx)
 		if listed = err; err == nil {
 			q = all[queue]
@@ -95,11 +143,20 @@ type knownQueue struct {
 
 // queues returns what the management API knows of each queue that is not Redrive's.
 func (d *deadLetters) queues(ctx context.Context) (map[string]knownQueue, error) {
+	var bindings []management.Binding
+	var exchanges []management.Exchange
+	var policies []management.Policy
 	queues, err := d.manage.QueueStates(ctx)
-	bindings, bindingsErr := d.manage.Bindings(ctx)
-	exchanges, exchangesErr := d.manage.Exchanges(ctx)
-	policies, policiesErr := d.manage.Policies(ctx)
-	if err := cmp.Or(err, bindingsErr, exchangesErr, policiesErr); err != nil {
+	if err == nil {
+		bindings, err = d.manage.Bindings(ctx)
+	}
+	if err == nil {
+		exchanges, err = d.manage.Exchanges(ctx)
+	}
+	if err == nil {
+		policies, err = d.manage.Policies(ctx)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("%w: RabbitMQ does not list its queues: %w", inspect.ErrPrecondition, err)
 	}
 	routes := management.NewRoutes(queues, bindings, exchanges, policies)
@@ -184,17 +241,19 @@ func (d *deadLetters) Open(ctx context.Context, a retry.Adoption) (operations.So
 // adopted is a queue that is being adopted.
 type adopted struct {
 	*broker.Taker
-	intake *retry.ParkedIntake
+	intake *retry.AdoptedIntake
 }
 
 // Park implements operations.Source.
-func (s *adopted) Park(ctx context.Context, most int) (int, error) {
+func (s *adopted) Park(ctx context.Context, most int, epoch int64) (n int, again bool, err error) {
 	batch, err := s.Take(ctx, most)
 	if err != nil || len(batch) == 0 {
-		return 0, err
+		return 0, false, err
 	}
+	s.intake.SetEpoch(strconv.FormatInt(epoch, 10))
 	if err := s.intake.Handle(context.WithoutCancel(ctx), batch); err != nil {
-		return 0, err
+		return 0, false, err
 	}
-	return len(batch), s.Done()
+	again = slices.ContainsFunc(batch, func(d wire.Delivery) bool { return d.Redelivered })
+	return len(batch), again, s.Done()
 }

@@ -103,7 +103,7 @@ func (s *vhost) openActions() {
 	s.actions = actions.New(actions.Config{Inspect: s.inspect, Store: s.store, Audit: s.audit, Events: s.events,
 		AuditShort: s.auditShort, BindRetryExchange: s.sender.Bind, Large: s.large, Restorable: s.config.Store.Restorable, SetPaused: s.scheduler.Pause, Force: s.force})
 	s.operations = operations.New(operations.Config{Inspect: s.inspect, Actions: s.actions, Store: s.store,
-		DeadLetters: &deadLetters{vhost: s, names: s.names}, Replica: id})
+		DeadLetters: s.deadLetters, Replica: id})
 }
 
 // brokerQueues asks RabbitMQ about a queue: by its management API or, if that does not answer, by

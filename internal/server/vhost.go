@@ -69,6 +69,7 @@ type vhost struct {
 	delayQueues                                        *retry.DelayQueues
 	sender                                             *retry.Sender
 	names                                              *retry.ReportedNames
+	deadLetters                                        *deadLetters
 	scheduler                                          *retry.Scheduler
 	wake                                               retry.Wakeup // of scheduler
 	inForce                                            *retry.InForce
@@ -200,6 +201,7 @@ func (s *vhost) open(address string) error {
 	s.quarantineConsumer.Redeclared = s.redeclared
 	s.openThrottle()
 	s.scheduler = retry.NewScheduler(s.store, s.sender, s.consumerThrottle, s.wake, s.events, s.Log, s.laneChanged)
+	s.deadLetters = newDeadLetters(s, s.names)
 	if err := s.openConsole(); err != nil {
 		return err
 	}
@@ -383,6 +385,7 @@ func (s *vhost) run(ctx context.Context) error {
 	workers.Go(func() { s.watchForeign(ctx) })
 	workers.Go(func() { s.inspect.Run(ctx) })
 	workers.Go(func() { s.operations.Run(ctx) })
+	workers.Go(func() { s.deadLetters.run(ctx) })
 	workers.Go(func() {
 		defer stop()
 		s.awaitDelayPublisher(ctx)

@@ -2,6 +2,7 @@ package webui
 
 import (
 	"cmp"
+	"context"
 	"net/http"
 	"net/url"
 	"slices"
@@ -166,8 +167,9 @@ type slot struct {
 // fewestSlots of the calendar are shown; later ones only where something is due.
 const fewestSlots = 9
 
-// mostAdoptable is how many dead-letter queues the overview offers.
-const mostAdoptable = 20
+// mostAdoptable is how many dead-letter queues the overview offers, and adoptableWait how long it waits
+// for them.
+const mostAdoptable, adoptableWait = 20, 500 * time.Millisecond
 
 // mostFailing is how many queues the overview shows.
 const mostFailing = 8
@@ -178,8 +180,10 @@ func (s *server) overview(r *http.Request, c auth.Caller) (view, error) {
 		return view{}, err
 	}
 	d := overviewData{Overview: o, Chart: flowChart(o.Hour, o.Now)}
-	// Where RabbitMQ does not list its queues, the rest is shown.
-	d.Adoptable, _ = s.console.DeadLetterQueues(r.Context(), c)
+	// Where RabbitMQ does not list its queues in time, the rest is shown.
+	ctx, cancel := context.WithTimeout(r.Context(), adoptableWait)
+	defer cancel()
+	d.Adoptable, _ = s.console.DeadLetterQueues(ctx, c)
 	d.Adoptable = slices.DeleteFunc(d.Adoptable, func(q operations.DeadLetterQueue) bool { return q.Ready == 0 })
 	slices.SortStableFunc(d.Adoptable, func(a, b operations.DeadLetterQueue) int { return cmp.Compare(b.Ready, a.Ready) })
 	d.Adoptable = d.Adoptable[:min(len(d.Adoptable), mostAdoptable)]
