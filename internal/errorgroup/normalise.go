@@ -30,7 +30,8 @@ var rules = []struct {
 	{`(?:\d+(?:\.\d+)?(?:[nuµm]?s|secs?|min|[mhd]|[kKMG]i?B?|B))+\b`, as(aNumber)}, // 1m30.5s, 12MB
 	{`\d+(?:[.,]\d+)+(?:[eE][+-]?\d+)?\b`, as(aNumber)},
 	{`\d+ (?:ms|s|secs?|seconds?|minutes?|[KMG]i?B|bytes)\b`, counted},
-	{`[45]\d\d\b|\d\d[A-Z]\d\d\b`, stays}, // of HTTP, SMTP and the like; SQLSTATE
+	{`(?:4(?:0\d|1[0-8]|2[1-689]|31|5[0-245])|5(?:0\d|1[01]|2[13]|3[0458]|41|5[0-6]))\b`, stays}, // HTTP, SMTP
+	{`\d\d[A-Z]\d\d\b`, stays}, // SQLSTATE
 	{`0[xX][0-9a-fA-F]+|[0-9a-fA-F]{8,}\b`, as(aNumber)},
 	{`[A-Za-z]*\d[A-Za-z0-9]*`, word},
 	{`\pN+`, as(aNumber)},
