@@ -424,7 +424,7 @@ func (p *program) opsList() *cobra.Command {
 var operationColumns = []column[operations.Operation]{
 	{Field: "ID"}, {Head: "What", Field: "Verb"}, {Field: "State"}, {Field: "Done"}, {Head: "Of", Field: "Count"},
 	{Head: "Skipped", Field: "SkippedN"}, {Field: "Failed"}, {Field: "Started"}, {Head: "By", Field: "StartedBy"},
-	{Field: "Query"}, {Field: "Why"},
+	{Field: "From"}, {Field: "Query"}, {Field: "Why"},
 }
 
 var outcomeColumns = []column[actions.Outcome]{

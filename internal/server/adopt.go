@@ -130,6 +130,11 @@ func (d *deadLetters) Look(ctx context.Context, queue string) (operations.DeadLe
 	}
 	if listed != nil {
 		q.Unknown = fmt.Sprintf("it is not known whether it is a stream or enrolled, nor which queues dead-letter to it: %v", listed)
+		if of, _ := namedLikeOne(queue); of != "" {
+			if _, _, err := d.publisher.Queue(ctx, of); err == nil {
+				q.WorkQueues = []string{of}
+			}
+		}
 	}
 	q.Queue, q.Ready, q.Consumers = queue, int64(ready), consumers
 	return q.judged(), nil
