@@ -112,7 +112,7 @@ func (c Caller) MaySee(role Role) error {
 	return nil
 }
 
-// Sees tells whether a queue is among the caller's.
+// Sees reports whether the caller may see a queue.
 func (c Caller) Sees(queue string) bool {
 	return c.Queues == nil || slices.ContainsFunc(c.Queues, func(p string) bool { return policy.MatchQueue(p, queue) })
 }

@@ -180,7 +180,7 @@ func (u *Users) keepSignIn(ctx context.Context, pair string) {
 	}
 }
 
-// forget deletes what is too old of who signed in.
+// forget deletes sign-ins older than signedInFor.
 func (u *Users) forget(ctx context.Context, now time.Time) error {
 	var old []store.Entry
 	err := u.kept.Entries(ctx, signedInPrefix, "", func(e store.Entry) (bool, error) {

@@ -190,8 +190,8 @@ func LocalPath(to string) string {
 	return to
 }
 
-// sessions are those of people who signed in with the page, in the store's side table under the hash
-// of what the browser has: they outlast the service, and replicas share them.
+// sessions keeps the page's sessions in the store's side table, under a hash of the browser's cookie: they
+// outlast the service, and replicas share them.
 //
 // A session is two entries: the session, written once, and until when it lasts unused. So a request
 // at another replica, while the person signs out, cannot write the session again.
@@ -223,7 +223,7 @@ const (
 	sessionUsed   = "used"
 	// usedEvery is how often the use of a session is written.
 	usedEvery = 10 * time.Minute
-	// forgetEvery is how often what is over is deleted.
+	// forgetEvery is how often Forget looks.
 	forgetEvery = time.Hour
 )
 
@@ -292,8 +292,8 @@ func (s *sessions) stop(ctx context.Context, id string) error {
 	return s.kept.DeleteEntries(ctx, sessionName(id))
 }
 
-// Forget deletes what is over of sessions, and of who signed in, every hour until ctx ends. Of several
-// replicas only the leader calls it.
+// Forget deletes ended sessions and old sign-ins, every hour until ctx ends. Of several replicas only the
+// leader calls it.
 func (g *Guard) Forget(ctx context.Context) {
 	tick := time.NewTicker(forgetEvery)
 	defer tick.Stop()

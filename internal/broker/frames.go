@@ -194,7 +194,7 @@ func (c *consumingConn) repairedHeaders(consumer string, tag uint64) headerRepai
 	return m
 }
 
-// delivery returns a delivery with what was repaired in it.
+// delivery converts a delivery, and adds what was repaired in it.
 func (c *consumingConn) delivery(d *amqp.Delivery) wire.Delivery {
 	m := c.repairedHeaders(d.ConsumerTag, d.DeliveryTag)
 	return wire.Delivery{Message: Received(d), Redelivered: d.Redelivered,

@@ -12,8 +12,8 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Taker takes messages from a queue that is not Redrive's, for who adopts it: after all other
-// consumers of the queue, on a connection of its own. Its methods are called from one goroutine.
+// Taker consumes a queue that is being adopted, after its other consumers, on its own connection. Use it
+// from one goroutine.
 type Taker struct {
 	queue string
 	conn  *amqp.Connection
@@ -22,12 +22,12 @@ type Taker struct {
 	takes int           // so far
 	ch    *amqp.Channel // of the window that is not done; nil: there is none
 	last  uint64        // its last delivery
-	// putBack: RabbitMQ may have sent more than Take returned, and put that back since.
-	putBack bool
+	// requeues: RabbitMQ may be requeueing messages that the last window dropped.
+	requeues bool
 }
 
-// putBackWithin is how long RabbitMQ may take for that.
-const putBackWithin = 2 * time.Second
+// requeuesWithin is how long RabbitMQ may take to requeue.
+const requeuesWithin = 2 * time.Second
 
 // NewTaker connects.
 func NewTaker(ctx context.Context, c Config, queue string) (*Taker, error) {
@@ -43,9 +43,9 @@ func NewTaker(ctx context.Context, c Config, queue string) (*Taker, error) {
 // maxTaken is how many messages a Taker has unacknowledged at most.
 const maxTaken = 1024
 
-// Take returns up to n messages, and fewer of large ones; none where the queue has none that are
-// ready. They stay unacknowledged until Done, which comes before the next Take. After an error, as that of
-// ctx, the Taker can only be closed: RabbitMQ then puts back what is not acknowledged.
+// Take returns up to n messages, fewer when they are large, and none when none is ready. Done
+// acknowledges them; call it before the next Take. After an error, close the Taker: RabbitMQ then
+// requeues what is unacknowledged.
 func (t *Taker) Take(ctx context.Context, n int) (batch []wire.Delivery, err error) {
 	defer context.AfterFunc(ctx, func() { _ = t.in.Close() })() // RabbitMQ may not answer
 	ch, err := t.conn.Channel()
@@ -57,7 +57,7 @@ func (t *Taker) Take(ctx context.Context, n int) (batch []wire.Delivery, err err
 		if err == nil && q.Messages > 0 {
 			break
 		}
-		if err != nil || !t.putBack || time.Since(asked) > putBackWithin {
+		if err != nil || !t.requeues || time.Since(asked) > requeuesWithin {
 			_ = ch.Close()
 			return nil, explain(err)
 		}
@@ -69,12 +69,13 @@ func (t *Taker) Take(ctx context.Context, n int) (batch []wire.Delivery, err err
 		return nil, explain(err)
 	}
 	t.in.bodies.bound()
-	deliveries, err := ch.ConsumeWithContext(context.WithoutCancel(ctx), t.queue, tag, false, false, false, false, amqp.Table{"x-priority": int32(-1)})
+	deliveries, err := ch.ConsumeWithContext(context.WithoutCancel(ctx), t.queue, tag, false, false, false, false,
+		amqp.Table{"x-priority": int32(-1)})
 	if err != nil {
 		return nil, fmt.Errorf("consuming queue %q: %w", t.queue, explain(err))
 	}
 	all, err := t.collect(ctx, ch, deliveries, n)
-	// What comes beyond is dropped here, and put back when the channel ends.
+	// Messages beyond these are dropped here; RabbitMQ requeues them when the channel closes.
 	t.in.bodies.lift()
 	var dropping sync.WaitGroup
 	dropping.Go(func() {
@@ -92,7 +93,7 @@ func (t *Taker) Take(ctx context.Context, n int) (batch []wire.Delivery, err err
 	if len(all) == 0 {
 		return nil, ch.Close()
 	}
-	t.putBack = len(all) < n
+	t.requeues = len(all) < n
 	t.ch, t.last, t.size = ch, all[len(all)-1].DeliveryTag, fittingWindow(all, t.size, maxTaken)
 	for i := range all {
 		batch = append(batch, t.in.delivery(&all[i]))
@@ -100,9 +101,11 @@ func (t *Taker) Take(ctx context.Context, n int) (batch []wire.Delivery, err err
 	return batch, nil
 }
 
-// collect receives messages until there are n, their bodies are batchBytes, or the queue has no more. It
-// asks twice: RabbitMQ may answer the first time before it sends what it has taken from the queue.
-func (t *Taker) collect(ctx context.Context, ch *amqp.Channel, deliveries <-chan amqp.Delivery, n int) (all []amqp.Delivery, err error) {
+// collect receives messages until it has n, or batchBytes of bodies, or the queue is empty. It asks twice
+// for that: RabbitMQ may report an empty queue before it sends the last messages.
+func (t *Taker) collect(
+	ctx context.Context, ch *amqp.Channel, deliveries <-chan amqp.Delivery, n int,
+) (all []amqp.Delivery, err error) {
 	bytes, empty, arrived := 0, 0, time.Now()
 	for len(all) < n && bytes < batchBytes && empty < 2 {
 		t.in.bodies.setIdle(true) // or nothing would be read behind a part of a large body
@@ -126,14 +129,15 @@ func (t *Taker) collect(ctx context.Context, ch *amqp.Channel, deliveries <-chan
 			case time.Since(arrived) > standsAtMost && len(all) > 0:
 				return all, nil
 			case time.Since(arrived) > standsAtMost:
-				return nil, fmt.Errorf("queue %q has %d messages, and delivers none: it has no leader, or another consumer alone", t.queue, q.Messages)
+				return nil, fmt.Errorf("queue %q has %d messages and delivers none: it has no leader, or a single active consumer",
+					t.queue, q.Messages)
 			}
 		}
 	}
 	return all, nil
 }
 
-// Done acknowledges what Take returned. The channel ends with it.
+// Done acknowledges what Take returned.
 func (t *Taker) Done() error {
 	ch := t.ch
 	t.ch = nil

@@ -46,7 +46,7 @@ resumes and cancels it.`,
 		return p.operate(ctx, client, &d, r)
 	})
 	f := c.Flags()
-	f.StringArrayVar(&r.WorkQueues, "queue", nil, "where its messages failed; repeat it for several (left out: what each message says)")
+	f.StringArrayVar(&r.WorkQueues, "queue", nil, "where its messages failed; may be given again (left out: as each message says)")
 	f.Int64Var(&r.Limit, "limit", 0, "take so many messages at most (0 = all that are there now)")
 	f.Float64Var(&d.rate, "rate", 0, "messages per second (0 = unlimited)")
 	f.BoolVar(&r.EvenWithConsumers, "even-with-consumers", false, "also a queue that others consume, or that is enrolled")
@@ -66,7 +66,7 @@ func (p *program) listDeadLetterQueues(ctx context.Context, client httpapi.Clien
 	name := func(q operations.DeadLetterQueue) string { return q.Queue }
 	return list(p, all, all.Queues, name, func(w io.Writer) {
 		if len(all.Queues) == 0 {
-			fmt.Fprintln(w, "No queue of the virtual host looks like a dead-letter queue. One that is can be named all the same.")
+			fmt.Fprintln(w, "No queue looks like a dead-letter queue. You can still name one: redrive adopt QUEUE.")
 			return
 		}
 		fmt.Fprintln(w, "QUEUE\tREADY\tCONSUMERS\tTYPE\tDEAD LETTERS OF\tWHY")
@@ -75,7 +75,8 @@ func (p *program) listDeadLetterQueues(ctx context.Context, client httpapi.Clien
 			if len(q.WorkQueues) > 0 {
 				of = strings.Join(q.WorkQueues, ", ")
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", cell(q.Queue), count(q.Ready), count(q.Consumers), plain(q.Kind), cell(of), plain(q.Why))
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n",
+				cell(q.Queue), count(q.Ready), count(q.Consumers), plain(q.Kind), cell(of), plain(q.Why))
 		}
 	})
 }

@@ -3,8 +3,8 @@
 //	root.go     all commands, and how they end
 //	connect.go  which service they ask, and which messages they mean
 //	output.go   data as a table, JSON, YAML, CSV or names; foreign text; again and again
-//	act.go      what is done to a queue; replay, discard, restore, copy of messages that are named, or …
-//	operate.go  … of all that a query finds
+//	act.go      acts on queues, and on messages that are named
+//	operate.go  acts on all messages that a query finds, or that are in a queue that is adopted
 //	messages.go and a file for each other group of commands
 package cli
 

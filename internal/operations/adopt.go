@@ -1,6 +1,7 @@
 package operations
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -78,14 +79,14 @@ func (r *Runner) planAdoption(ctx context.Context, by auth.Caller, q PlanRequest
 	queues := append([]string{q.From}, q.WorkQueues...)
 	for _, name := range queues {
 		if name == "" || len(name) > 255 || wire.OwnQueue(name) {
-			return Plan{}, fmt.Errorf("%w: %.300q is neither a dead-letter queue of others nor a work queue", inspect.ErrInvalid, name)
+			return Plan{}, fmt.Errorf("%w: %.300q is empty, too long, or one of Redrive's own queues", inspect.ErrInvalid, name)
 		}
 	}
 	switch {
 	case q.Query != "" || q.At != nil || q.To != "":
-		return Plan{}, fmt.Errorf("%w: an adoption is of one queue (from): it has no query, time or target", inspect.ErrInvalid)
+		return Plan{}, fmt.Errorf("%w: adopt takes a queue (from), and no query, time or target", inspect.ErrInvalid)
 	case q.Limit < 0 || len(q.WorkQueues) > mostPlanQueues:
-		return Plan{}, fmt.Errorf("%w: limit is %d, and there are %d work queues: expected 0 (no limit) or more, and at most %d",
+		return Plan{}, fmt.Errorf("%w: limit %d with %d work queues: expected a limit from 0 (none) on, and at most %d queues",
 			inspect.ErrInvalid, q.Limit, len(q.WorkQueues), mostPlanQueues)
 	}
 	if err := actions.CheckReason(q.Reason); err != nil {
@@ -104,15 +105,17 @@ func (r *Runner) planAdoption(ctx context.Context, by auth.Caller, q PlanRequest
 		op.head.Lead = is.WorkQueues[0]
 	}
 	is.WorkQueues = seen(by, is.WorkQueues)
-	op.Operation.Plan = Plan{ID: uuid.Must(uuid.NewV7()).String(), Verb: q.Verb, From: q.From, WorkQueues: q.WorkQueues, Leads: is.WorkQueues,
-		Reason: q.Reason, By: by.Name, Made: now, Expires: now.Add(planLives), Count: min(is.Ready, limitOf(q.Limit)), Samples: []inspect.Message{},
-		Queues: []PlanQueue{{Queue: q.From, Count: is.Ready, Known: true, Exists: true, Consumers: is.Consumers, Ready: int(is.Ready)}}}
 	p := &op.Operation.Plan
+	*p = Plan{ID: uuid.Must(uuid.NewV7()).String(), Verb: q.Verb, From: q.From, WorkQueues: q.WorkQueues,
+		Leads: is.WorkQueues, Reason: q.Reason, By: by.Name, Made: now, Expires: now.Add(planLives),
+		Count: min(is.Ready, cmp.Or(q.Limit, math.MaxInt64)), Samples: []inspect.Message{}}
+	p.Queues = []PlanQueue{{Queue: q.From, Count: p.Count, Known: true, Exists: true,
+		Consumers: is.Consumers, Ready: int(is.Ready)}}
 	switch {
 	case is.Refused != "":
 		p.Blocked = append(p.Blocked, is.Refused)
 	case is.Doubt != "" && !q.EvenWithConsumers:
-		p.Blocked = append(p.Blocked, is.Doubt+": say so (even_with_consumers) if it is meant all the same")
+		p.Blocked = append(p.Blocked, is.Doubt+"; to adopt it anyway, set even_with_consumers")
 	case is.Ready == 0:
 		p.Blocked = append(p.Blocked, fmt.Sprintf("the queue %q has no messages that are ready", q.From))
 	case is.Doubt != "":
@@ -123,17 +126,11 @@ func (r *Runner) planAdoption(ctx context.Context, by auth.Caller, q PlanRequest
 	}
 	for _, queue := range q.WorkQueues {
 		if len(is.WorkQueues) > 0 && !slices.Contains(is.WorkQueues, queue) {
-			p.Warnings = append(p.Warnings, fmt.Sprintf("the queue %q is not among those whose dead letters it seems to have: %s", queue, strings.Join(is.WorkQueues, ", ")))
+			p.Warnings = append(p.Warnings, fmt.Sprintf("the queue %q does not seem to dead-letter to it; these do: %s",
+				queue, strings.Join(is.WorkQueues, ", ")))
 		}
 	}
-	return op.Operation.Plan, r.keepPlan(ctx, op, now)
-}
-
-func limitOf(n int64) int64 {
-	if n == 0 {
-		return math.MaxInt64
-	}
-	return n
+	return *p, r.keepPlan(ctx, op, now)
 }
 
 // maxParkErrors is how often in a row the connection of an adoption may end before it stops: each time
@@ -195,7 +192,7 @@ func (r *Runner) park(ctx context.Context, op *operation, n int) (parked int, ag
 	return parked, again, err
 }
 
-// saveAdoption writes how far an adoption is. Until that has succeeded, nothing more is taken.
+// saveAdoption writes the progress of an adoption. Until it has succeeded, nothing more is taken.
 func (r *Runner) saveAdoption(ctx context.Context, op *operation, p progress) error {
 	op.unsaved = &p
 	if err := r.Store.PutEntries(ctx, []store.Entry{entryOf(partsOf(op.ID)+"progress", p)}); err != nil {
@@ -207,8 +204,8 @@ func (r *Runner) saveAdoption(ctx context.Context, op *operation, p progress) er
 	return nil
 }
 
-// noneLeftFor is how long a queue must have had no messages until an adoption ends for that: those of a
-// connection that is dead come back when RabbitMQ notices.
+// noneLeftFor is how long a queue must be empty before its adoption ends early: RabbitMQ requeues the
+// messages of a dead connection only when it notices.
 const noneLeftFor = 45 * time.Second
 
 // noneLeft ends an adoption whose queue has been empty for a while.

@@ -16,16 +16,15 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Adoption is a dead-letter queue that a person has adopted.
+// Adoption is a dead-letter queue that a person adopts.
 type Adoption struct {
 	ID   string // of the operation
 	From string // the dead-letter queue
 	By   string // the person
-	// Named are the work queues that the person names: no message is of another. Where there is none,
-	// each message says for itself; Leads, if it is the only queue that dead-letters to From, is that
-	// of the others.
+	// Named are the work queues that the person names: messages belong to no other. Without any, a
+	// message belongs to the queue that it claims, or to Leads when it claims none.
 	Named []string
-	Leads string
+	Leads string // the only queue that dead-letters to From; "": not known
 }
 
 // workQueue returns the work queue of a message that claims to have failed in a queue, and a note
@@ -47,13 +46,12 @@ func (a *Adoption) workQueue(claimed string) (queue, note string) {
 	return queue, note
 }
 
-// AdoptedIntake is a ParkedIntake for messages that are taken from a queue that is adopted. What they say
-// of their failure is a claim: it is shown, and a replay of them is a person's decision.
+// AdoptedIntake parks messages from an adopted queue. What they say of their failure is a claim: it is
+// shown and searched, and only a person replays them.
 //
-// A message that is taken twice has the same id, without receipts, which would push out those of the
-// intake: the id is a hash of the adoption, the epoch, the message, and how many equal ones came before it
-// in the epoch. An epoch begins when all that was delivered before is acknowledged, so that what comes
-// again begins with the first message of its epoch.
+// A message that is taken twice gets the same id. It is a hash of the adoption, the epoch, the message and
+// its position among equal messages of the epoch. An epoch starts when everything delivered before it is
+// acknowledged, so redelivered messages come first in it, in order. Receipts would push out the intake's.
 type AdoptedIntake struct {
 	ParkedIntake
 	adoption Adoption
@@ -62,9 +60,10 @@ type AdoptedIntake struct {
 	scratch  []byte
 }
 
-// NewAdoptedIntake makes one that stores in s. Set an epoch before each batch.
+// NewAdoptedIntake makes an AdoptedIntake that stores in s. Set the epoch before each batch.
 func NewAdoptedIntake(s store.Store, names *ReportedNames, a Adoption, events Listener) *AdoptedIntake {
-	in := &AdoptedIntake{ParkedIntake: ParkedIntake{keeper: keeper{store: s, events: events}, names: names}, adoption: a, equal: map[[16]byte]int{}}
+	in := &AdoptedIntake{ParkedIntake: ParkedIntake{keeper: keeper{store: s, events: events}, names: names},
+		adoption: a, equal: map[[16]byte]int{}}
 	in.decide = in.decideAdopted
 	return in
 }
@@ -100,8 +99,7 @@ func (in *AdoptedIntake) record(d *wire.Delivery, now time.Time) (rec *store.Rec
 	return rec, own
 }
 
-// decideAdopted parks a message, with what it says of itself. It is no failure of now, so that no one
-// is notified of it.
+// decideAdopted parks a message with its claims. It failed long ago, so no notification is sent.
 func (in *AdoptedIntake) decideAdopted(ctx context.Context, _ int, d *wire.Delivery, now time.Time) *store.Record {
 	a := &in.adoption
 	rec, own := in.record(d, now)
@@ -115,7 +113,8 @@ func (in *AdoptedIntake) decideAdopted(ctx context.Context, _ int, d *wire.Deliv
 	case len(rec.Queue) > 255 || !utf8.ValidString(rec.Queue) || wire.OwnQueue(rec.Queue):
 		why += fmt.Sprintf("; it names the queue %q, which is no work queue", printable(rec.Queue))
 		rec.Queue = ""
-	case !slices.Contains(a.Named, rec.Queue) && rec.Queue != a.Leads && !in.names.admits(ctx, rec.Queue, d.Message.UserID):
+	case slices.Contains(a.Named, rec.Queue) || rec.Queue == a.Leads:
+	case !in.names.admits(ctx, rec.Queue, d.Message.UserID):
 		why += "; " + tooMany(rec.Queue)
 		rec.Queue = ""
 	}
@@ -134,7 +133,7 @@ func (in *AdoptedIntake) decideAdopted(ctx context.Context, _ int, d *wire.Deliv
 	return rec
 }
 
-// claim is what a message in a dead-letter queue says of its failure.
+// claim is what a message says of its failure. Nothing proves it.
 type claim struct {
 	queue, reason, errText string
 	exchange, routingKey   string // as first published
@@ -142,8 +141,8 @@ type claim struct {
 	first, last            time.Time
 }
 
-// claimOf reads what x-death says, and then what the framework does that moved the message there. Where
-// they say nothing, the failure is one that is known since now.
+// claimOf reads x-death and the headers of the framework that moved the message. A message without either
+// failed now.
 func claimOf(m *wire.Message, now time.Time) claim {
 	c := claim{exchange: m.Exchange, routingKey: m.RoutingKey, failures: 1, first: now, last: now}
 	c.readDeaths(m, now)

@@ -10,11 +10,10 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// format is what a framework writes to a message that it moves to an error queue. Each field is the
-// names of headers, of which the first that is there counts; a dot leads into a table.
+// format names the headers that a framework adds to a message that it moves to an error queue. The first
+// header that exists counts; a dot leads into a table.
 type format struct {
-	name      string
-	marks     []string // it wrote the message if one of these is there
+	marks     []string // the framework moved the message if one of these exists; nil: any message
 	queue     []string
 	exchange  []string
 	key       []string // the routing key
@@ -26,26 +25,51 @@ type format struct {
 	retries   []string // how often it was retried before it failed
 }
 
-// formats are those that are known; the first that matches counts. The tests name where they are from.
+// formats are the known formats; the first that matches counts. Their tests name the sources.
 var formats = []format{
-	{name: "masstransit", marks: []string{"MT-Fault-ExceptionType", "MT-Reason"}, errorType: []string{"MT-Fault-ExceptionType"},
-		errorText: []string{"MT-Fault-Message", "MT-Reason"}, stack: []string{"MT-Fault-StackTrace"},
-		at: []string{"MT-Fault-Timestamp"}, layout: time.RFC3339Nano, retries: []string{"MT-Fault-RetryCount"}},
-	{name: "nservicebus", marks: []string{"NServiceBus.FailedQ"}, queue: []string{"NServiceBus.FailedQ"},
-		errorType: []string{"NServiceBus.ExceptionInfo.ExceptionType"}, errorText: []string{"NServiceBus.ExceptionInfo.Message"},
-		stack: []string{"NServiceBus.ExceptionInfo.StackTrace"}, at: []string{"NServiceBus.TimeOfFailure"}, layout: time.DateTime},
-	{name: "spring", marks: []string{"x-exception-stacktrace", "x-exception-message"}, exchange: []string{"x-original-exchange"},
-		key: []string{"x-original-routingKey"}, errorText: []string{"x-exception-message"}, stack: []string{"x-exception-stacktrace"}},
-	{name: "rascal", marks: []string{"rascal.originalQueue"}, queue: []string{"rascal.originalQueue"}, exchange: []string{"rascal.originalExchange"},
-		key: []string{"rascal.originalRoutingKey"}, errorType: []string{"rascal.error.code"}, errorText: []string{"rascal.error.message"}},
-	{name: "headers", errorText: []string{wire.HeaderError, "x-exception", "x-error-message", "x-error", "error", "exception"},
-		stack: []string{"x-exception-stack", "x-stacktrace"}},
+	{ // MassTransit
+		marks:     []string{"MT-Fault-ExceptionType", "MT-Reason"},
+		errorType: []string{"MT-Fault-ExceptionType"},
+		errorText: []string{"MT-Fault-Message", "MT-Reason"},
+		stack:     []string{"MT-Fault-StackTrace"},
+		at:        []string{"MT-Fault-Timestamp"},
+		layout:    time.RFC3339Nano,
+		retries:   []string{"MT-Fault-RetryCount"},
+	},
+	{ // NServiceBus
+		marks:     []string{"NServiceBus.FailedQ"},
+		queue:     []string{"NServiceBus.FailedQ"},
+		errorType: []string{"NServiceBus.ExceptionInfo.ExceptionType"},
+		errorText: []string{"NServiceBus.ExceptionInfo.Message"},
+		stack:     []string{"NServiceBus.ExceptionInfo.StackTrace"},
+		at:        []string{"NServiceBus.TimeOfFailure"},
+		layout:    time.DateTime,
+	},
+	{ // Spring AMQP, Spring Cloud Stream
+		marks:     []string{"x-exception-stacktrace", "x-exception-message"},
+		exchange:  []string{"x-original-exchange"},
+		key:       []string{"x-original-routingKey"},
+		errorText: []string{"x-exception-message"},
+		stack:     []string{"x-exception-stacktrace"},
+	},
+	{ // Rascal
+		marks:     []string{"rascal.originalQueue"},
+		queue:     []string{"rascal.originalQueue"},
+		exchange:  []string{"rascal.originalExchange"},
+		key:       []string{"rascal.originalRoutingKey"},
+		errorType: []string{"rascal.error.code"},
+		errorText: []string{"rascal.error.message"},
+	},
+	{ // names that people use
+		errorText: []string{wire.HeaderError, "x-exception", "x-error-message", "x-error", "error", "exception"},
+		stack:     []string{"x-exception-stack", "x-stacktrace"},
+	},
 }
 
-// wrote reports whether the framework has written the message.
+// wrote reports whether the framework moved the message.
 func (f *format) wrote(m *wire.Message) bool { return f.marks == nil || headerOf(m, f.marks) != "" }
 
-// headerOf is the first of some headers that is a text, a number or a boolean.
+// headerOf returns the first of these headers that is a text or a number.
 func headerOf(m *wire.Message, names []string) string {
 	for _, name := range names {
 		v, there := m.Headers[name]
@@ -74,7 +98,7 @@ func headerOf(m *wire.Message, names []string) string {
 	return ""
 }
 
-// read adds what a framework says to what x-death says.
+// read adds the framework's headers to what x-death says.
 func (c *claim) read(f *format, m *wire.Message, now time.Time) {
 	if queue := headerOf(m, f.queue); queue != "" {
 		c.queue = queue
@@ -86,7 +110,8 @@ func (c *claim) read(f *format, m *wire.Message, now time.Time) {
 		c.routingKey = key
 	}
 	text := headerOf(m, f.at)
-	if at, err := time.Parse(f.layout, text[:min(len(text), len(f.layout))]); f.layout != "" && err == nil && at.Unix() > 0 && at.Before(now) {
+	at, err := time.Parse(f.layout, text[:min(len(text), len(f.layout))])
+	if text != "" && err == nil && at.Unix() > 0 && at.Before(now) {
 		c.last = at
 		if c.first.After(at) {
 			c.first = at

@@ -24,7 +24,7 @@ import (
 type deadLetters struct {
 	*vhost
 	names  *retry.ReportedNames
-	wanted chan struct{} // somebody wants a new list
+	wanted chan struct{} // asks run for a new list
 
 	mu     sync.Mutex
 	listed []operations.DeadLetterQueue
@@ -40,7 +40,7 @@ func newDeadLetters(s *vhost, names *retry.ReportedNames) *deadLetters {
 const (
 	// listEvery is how often RabbitMQ is asked to list its queues.
 	listEvery = 10 * time.Second
-	// listWait is how long an answer to that is waited for, and lookWait to what is asked of one queue.
+	// listWait limits that, and lookWait what is asked when one queue is named.
 	listWait, lookWait = 30 * time.Second, 5 * time.Second
 )
 
@@ -48,7 +48,7 @@ const (
 var errSeesNoQueues = hint.Errorf("set broker.management, or name the queue",
 	"%w: dead-letter queues are found by RabbitMQ's management API, and none is configured", inspect.ErrPrecondition)
 
-// run lists the dead-letter queues when somebody wants to see them, until ctx ends.
+// run lists the dead-letter queues when List asks for them, until ctx ends.
 func (d *deadLetters) run(ctx context.Context) {
 	for {
 		select {
@@ -108,8 +108,8 @@ func (d *deadLetters) list(ctx context.Context) (list []operations.DeadLetterQue
 	return list, err
 }
 
-// Look asks by AMQP for the counts, which the management API has only as they were seconds ago, and
-// that for the rest, where there is one.
+// Look asks by AMQP for the counts, since those of the management API are seconds old, and the management
+// API for the rest.
 func (d *deadLetters) Look(ctx context.Context, queue string) (operations.DeadLetterQueue, error) {
 	consumers, ready, err := d.publisher.Queue(ctx, queue)
 	q := knownQueue{exclusive: errors.Is(err, wire.ErrExclusive)}
@@ -129,7 +129,7 @@ func (d *deadLetters) Look(ctx context.Context, queue string) (operations.DeadLe
 		}
 	}
 	if listed != nil {
-		q.Unknown = fmt.Sprintf("it is not known whether it is a stream or enrolled, nor which queues dead-letter to it: %v", listed)
+		q.Unknown = fmt.Sprintf("it may be a stream or enrolled, and which queues dead-letter to it is not known: %v", listed)
 		if of, _ := namedLikeOne(queue); of != "" {
 			if _, _, err := d.publisher.Queue(ctx, of); err == nil {
 				q.WorkQueues = []string{of}
@@ -181,7 +181,8 @@ func (d *deadLetters) queues(ctx context.Context) (map[string]knownQueue, error)
 		}
 		exchange := at.Setting("dead-letter-exchange")
 		q := knownQueue{exclusive: at.Exclusive, enrolled: exchange == wire.ExchangeDeadLetters,
-			DeadLetterQueue: operations.DeadLetterQueue{Queue: name, Kind: at.Type, Ready: int64(at.Ready), Consumers: at.Consumers, WorkQueues: leads[name]}}
+			DeadLetterQueue: operations.DeadLetterQueue{Queue: name, Kind: at.Type, Ready: int64(at.Ready),
+				Consumers: at.Consumers, WorkQueues: leads[name]}}
 		switch {
 		case len(q.WorkQueues) > 0 && exchange != nil: // what is in it goes on: one to wait in, or a work queue
 		case len(q.WorkQueues) > 0:
@@ -225,7 +226,8 @@ func namedLikeOne(queue string) (of string, is bool) {
 			return queue[:len(queue)-len(end)], true
 		}
 	}
-	return "", slices.Contains([]string{"error", "errors", "dlq", "wolverine-dead-letter-queue", "easynetq_default_error_queue"}, name)
+	whole := []string{"error", "errors", "dlq", "wolverine-dead-letter-queue", "easynetq_default_error_queue"}
+	return "", slices.Contains(whole, name)
 }
 
 // Open connects, and parks what is taken in the store.

@@ -193,7 +193,7 @@ func TestWhatIsNotAdopted(t *testing.T) {
 			from, queue, says string
 			err               error
 		}{
-			{from: "redrive.intake", err: inspect.ErrInvalid, says: "neither a dead-letter queue"},
+			{from: "redrive.intake", err: inspect.ErrInvalid, says: "one of Redrive's own queues"},
 			{from: "gone", err: inspect.ErrNotFound, says: "does not exist"},
 			{from: "work", says: "has consumers (1)"},
 			{from: "enrolled", says: "is enrolled"},
