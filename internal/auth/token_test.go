@@ -264,7 +264,7 @@ func entries(t *testing.T, m *memstore.Member, prefix string) (n int) {
 	return n
 }
 
-// stuck is a side table on a full disk: what is written waits.
+// stuck is a side table on a full disk: writes block.
 type stuck struct {
 	store.SideTable
 	writes chan struct{}

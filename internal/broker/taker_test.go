@@ -10,8 +10,8 @@ import (
 	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
-// Messages are taken in order, each once, and however large those are that come after a thousand small
-// ones, a batch has no more of them than fit. What is not done is put back.
+// Messages come in order, each once. A batch stays small in bytes, also when large messages follow a
+// thousand small ones. What is not acknowledged is requeued.
 func TestATakerBoundsWhatItTakes(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("dlq", amqp.Table{"x-queue-type": "quorum"})
@@ -50,7 +50,7 @@ func TestATakerBoundsWhatItTakes(t *testing.T) {
 				next += len(batch)
 			}
 			taker.Close()
-			brokertest.Eventually(t, "what was taken is put back", func() bool { return v.Depth("dlq") == small+large-next })
+			brokertest.Eventually(t, "what was taken is requeued", func() bool { return v.Depth("dlq") == small+large-next })
 		}
 	})
 }

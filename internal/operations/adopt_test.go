@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,6 +31,8 @@ type deadLetters struct {
 	open    int
 	epochs  []int64
 	again   bool // what comes was delivered before
+	away    bool // RabbitMQ has it for a connection that is dead
+	hangs   bool // Park does not return before it must
 	openErr error
 	parkErr error
 }
@@ -53,9 +56,16 @@ func (d *deadLetters) Open(_ context.Context, a retry.Adoption) (operations.Sour
 	return d, d.openErr
 }
 
-func (d *deadLetters) Park(_ context.Context, most int, epoch int64) (int, bool, error) {
+func (d *deadLetters) Park(ctx context.Context, most int, epoch int64) (int, bool, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.hangs {
+		<-ctx.Done()
+		return 0, false, ctx.Err()
+	}
+	if d.away {
+		return 0, false, nil
+	}
 	d.parks = append(d.parks, most)
 	if d.parkErr != nil {
 		return 0, false, d.parkErr
@@ -215,6 +225,74 @@ func TestEpochsOfAnAdoption(t *testing.T) {
 	})
 }
 
+// Messages that RabbitMQ has for a dead connection are adopted when it puts them back.
+func TestAnAdoptionWaitsForWhatIsPutBack(t *testing.T) {
+	adopting(t, func(t *testing.T, d *desk, q *deadLetters) {
+		q.away = true
+		id := d.adopt(t, operations.PlanRequest{}, operations.Start{})
+		time.Sleep(30 * time.Second)
+		d.is(t, id, operations.Running, 0)
+		q.set(func() { q.away = false })
+		time.Sleep(10 * time.Second)
+		d.is(t, id, operations.Finished, 2500)
+	})
+}
+
+// While RabbitMQ does not answer, an adoption can be paused, and other operations go on.
+func TestAnAdoptionThatHangsHoldsUpNothing(t *testing.T) {
+	adopting(t, func(t *testing.T, d *desk, q *deadLetters) {
+		q.hangs = true
+		id := d.adopt(t, operations.PlanRequest{}, operations.Start{})
+		synctest.Wait()
+		d.parked(t, "orders", 3)
+		p := d.plan(t, actions.Discard, "queue:orders")
+		d.begin(t, p, operations.Start{})
+		d.Runner.Reread()
+		time.Sleep(time.Second)
+		d.is(t, p.ID, operations.Finished, 3)
+		began := time.Now()
+		is, err := d.Order(ctx, editor, id, operations.Pause)
+		if took := time.Since(began); err != nil || is.State != operations.Paused || took > 3*time.Second {
+			t.Errorf("after %s it is %s, %v", took, is.State, err)
+		}
+	})
+}
+
+// refusesProgress is a store that does not take an operation's progress.
+type refusesProgress struct {
+	store.Store
+	refuses atomic.Bool
+}
+
+func (s *refusesProgress) PutEntries(ctx context.Context, entries []store.Entry) error {
+	if s.refuses.Load() && strings.HasSuffix(entries[0].Name, "/progress") {
+		return errors.New("MISCONF")
+	}
+	return s.Store.PutEntries(ctx, entries)
+}
+
+// Where its progress cannot be written, nothing more is taken, and nothing is counted twice or not.
+func TestAnAdoptionThatCannotBeWrittenTakesNoMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &refusesProgress{Store: memstore.New()}
+		d := newDesk(s)
+		q := &deadLetters{DeadLetterQueue: operations.DeadLetterQueue{Queue: "orders.dlq", Ready: 2500}}
+		d.Runner.DeadLetters = q
+		stop := d.run(t)
+		defer stop()
+		id := d.adopt(t, operations.PlanRequest{}, operations.Start{Rate: 1000})
+		time.Sleep(250 * time.Millisecond)
+		s.refuses.Store(true)
+		time.Sleep(time.Second)
+		taken := len(q.parks)
+		time.Sleep(time.Minute)
+		expect.Equal(t, len(q.parks), taken, "times something is taken")
+		s.refuses.Store(false)
+		time.Sleep(time.Minute)
+		d.is(t, id, operations.Finished, 2500)
+	})
+}
+
 func TestWhoMayAdoptWhat(t *testing.T) {
 	adopting(t, func(t *testing.T, d *desk, q *deadLetters) {
 		only := func(queues ...string) auth.Caller { c := caller(auth.Editor); c.Queues = queues; return c }
@@ -241,6 +319,11 @@ func TestWhoMayAdoptWhat(t *testing.T) {
 		must(t, err)
 		if len(seen) != 1 || seen[0].Queue != "orders.dlq" {
 			t.Errorf("who sees orders* is shown %+v", seen)
+		}
+		p, err := d.Plan(ctx, only("*.dlq"), operations.PlanRequest{Verb: actions.Adopt, From: "orders.dlq"})
+		must(t, err)
+		if seen, _ := d.DeadLetterQueues(ctx, only("*.dlq")); len(p.Leads)+len(seen[0].WorkQueues) > 0 {
+			t.Errorf("who sees *.dlq is shown %v and %v", p.Leads, seen[0].WorkQueues)
 		}
 		_, err = d.Act(ctx, editor, actions.Act{Verb: actions.Adopt, IDs: []string{"x"}})
 		expect.Err(t, err, inspect.ErrInvalid, "adopt as an act on messages")

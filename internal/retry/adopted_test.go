@@ -135,8 +135,8 @@ func TestFormatsOfFrameworks(t *testing.T) {
 			at = "now"
 		}
 		got := fmt.Sprint(r.Queue, " ", r.Failures, " ", r.Message.Exchange, " ", r.Message.RoutingKey, " ", at, " ", r.Error)
-		if got != c.want {
-			t.Errorf("%s: it is %q, want %q", name, got, c.want)
+		if got != c.want || r.FailedAt.After(time.Now()) {
+			t.Errorf("%s: it is %q, failed %s, want %q", name, got, r.FailedAt, c.want)
 		}
 	}
 }

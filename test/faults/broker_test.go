@@ -16,7 +16,10 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-mq/redrive/internal/operations"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/permissions"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/proxy"
 	"github.com/redrive-mq/redrive/testenv/rabbitnode"
 	"github.com/redrive-mq/redrive/testenv/redisnode"
@@ -158,7 +161,7 @@ func TestAnExchangeThatIsNotInternalIsRefused(t *testing.T) {
 }
 
 // With a full disk the intake stops and the messages stay in RabbitMQ; with room
-// again it goes on by itself.
+// again it goes on by itself. An adoption stops too, and acknowledges nothing.
 func TestAFullDiskLosesNothing(t *testing.T) {
 	t.Parallel()
 	onASmallDisk(t, func(t *testing.T, v *brokertest.VHost, p *process, l *tally, disk string) {
@@ -167,15 +170,27 @@ func TestAFullDiskLosesNothing(t *testing.T) {
 		consuming(t, l)
 		l.publish(200)
 		l.awaitAcknowledged()
+		v.Give(v.ServiceUser(), permissions.Service(brokertest.Works("orders"), "old.dlq"))
+		v.Queue("old.dlq", amqp.Table{"x-queue-type": "quorum"})
+		for range 20 {
+			v.Publish("", "old.dlq", amqp.Publishing{DeliveryMode: 2})
+		}
 
 		ballast := filepath.Join(disk, "ballast")
 		fill(t, ballast, disk, 16<<20) // less than the reserve
 		l.publish(300)
 		brokertest.Eventually(t, "the service says that its disk is full", func() bool { return strings.Contains(p.readyz(), "the store is full") })
 		brokertest.Eventually(t, "the messages are RabbitMQ's", func() bool { return v.Messages(wire.QueueIntake) >= 300 })
+		op := p.adopt(operations.PlanRequest{From: "old.dlq"})
+		if op.State != operations.Stopped || !strings.Contains(op.Why, "the store is full") || op.Done != 0 {
+			t.Errorf("an adoption is %s: %s", op.State, op.Why)
+		}
+		brokertest.Eventually(t, "what it took is there again", func() bool { return v.Depth("old.dlq") == 20 })
 		must(t, os.Remove(ballast))
 		l.awaitAcknowledged()
 		p.waitReady()
+		expect.Equal(t, p.adopt(operations.PlanRequest{From: "old.dlq"}).Done, 20, "are adopted")
+		expect.Equal(t, v.Depth("old.dlq"), 0, "are left")
 		l.account()
 	})
 }

@@ -183,21 +183,14 @@ func TestKillingTheServiceLosesNothingThatIsAdopted(t *testing.T) {
 			}
 			last.Wait()
 			brokertest.Eventually(t, "all are there", func() bool { return v.Depth(dlq) == n })
-			plan, err := p.Plan(t.Context(), operations.PlanRequest{Verb: actions.Adopt, From: dlq, WorkQueues: []string{"orders"}})
-			must(t, err)
-			op, err := p.Start(t.Context(), plan.ID, operations.Start{Rate: 3000})
-			must(t, err)
+			op := p.beginAdoption(operations.PlanRequest{From: dlq, WorkQueues: []string{"orders"}}, 3000)
 			for range 2 {
 				<-time.After(time.Duration(random.IntN(500)) * time.Millisecond)
 				p.kill()
 				p.start()
 				p.waitReady()
 			}
-			brokertest.Eventually(t, "the adoption ends", func() bool {
-				op, err = p.Operation(t.Context(), op.ID)
-				must(t, err)
-				return op.Ended != nil
-			})
+			p.awaitEnd(&op)
 			expect.Equal(t, v.Depth(dlq), 0, "are left")
 			ids := map[string]map[string]int{} // of each type, which two messages have
 			all := 0

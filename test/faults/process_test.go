@@ -18,8 +18,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/subprocess"
@@ -86,6 +88,34 @@ type process struct {
 	store  string // the value of its store: in YAML
 	log    brokertest.Output
 	cmd    *exec.Cmd
+}
+
+// adopt adopts what is in a queue, and waits for the end.
+func (p *process) adopt(r operations.PlanRequest) operations.Operation {
+	p.t.Helper()
+	op := p.beginAdoption(r, 0)
+	p.awaitEnd(&op)
+	return op
+}
+
+func (p *process) beginAdoption(r operations.PlanRequest, rate float64) operations.Operation {
+	p.t.Helper()
+	r.Verb = actions.Adopt
+	plan, err := p.Plan(p.t.Context(), r)
+	must(p.t, err)
+	op, err := p.Start(p.t.Context(), plan.ID, operations.Start{Rate: rate})
+	must(p.t, err)
+	return op
+}
+
+func (p *process) awaitEnd(op *operations.Operation) {
+	p.t.Helper()
+	brokertest.Eventually(p.t, "the operation ends", func() (ended bool) {
+		is, err := p.Operation(p.t.Context(), op.ID)
+		must(p.t, err)
+		*op = is
+		return op.Ended != nil
+	})
 }
 
 // serve starts a service of the queue orders, and waits until it is ready.

@@ -29,6 +29,19 @@ func TestHostileTopics(t *testing.T) {
 	}
 }
 
+// A queue with more keys than are distinguished may have any of them.
+func TestAQueueWithManyKeys(t *testing.T) {
+	bindings := []management.Binding{{Source: "dlx", Destination: "dlq", DestinationType: "queue", RoutingKey: "key149"}}
+	for i := range 150 {
+		bindings = append(bindings, management.Binding{Source: "in", Destination: "work", DestinationType: "queue", RoutingKey: fmt.Sprint("key", i)})
+	}
+	r := management.NewRoutes([]management.QueueState{queueState("work", "dlx", "")}, bindings,
+		[]management.Exchange{{Name: "in", Type: "direct"}, {Name: "dlx", Type: "direct"}}, nil)
+	if to, _, _ := r.DeadLetters("work"); !to["dlq"] {
+		t.Errorf("its dead letters reach %v", to)
+	}
+}
+
 // A thousand work queues that share one queue to wait in lead to each other, as far as RabbitMQ shows it.
 func TestManyQueuesShareOneToWaitIn(t *testing.T) {
 	queues := []management.QueueState{queueState("wait", "", "")}
