@@ -86,7 +86,7 @@ func delayedRetry(v *vhost, name, kind string, least time.Duration) {
 		"x-delayed-retry-type": kind, "x-delayed-retry-min": least.Milliseconds(), "x-delayed-retry-max": (time.Hour).Milliseconds()})
 }
 
-// gaps are the waits between deliveries that are put back.
+// gaps are the waits between deliveries that are put back, in milliseconds, as RabbitMQ counts them.
 func gaps(t *testing.T, v *vhost, queue, how string, n int) (waits []time.Duration) {
 	v.Publish("", queue, amqp.Publishing{})
 	work := v.Consume(queue)
@@ -95,7 +95,7 @@ func gaps(t *testing.T, v *vhost, queue, how string, n int) (waits []time.Durati
 		back := time.Now()
 		must(t, requeues[how](d))
 		d = work.Next()
-		waits = append(waits, time.Since(back))
+		waits = append(waits, time.Since(back).Round(time.Millisecond))
 	}
 	return waits
 }
@@ -163,11 +163,12 @@ func TestSince43ARejectedMessageArrivesAsRedelivered(t *testing.T) {
 // it. So a move ends a consumer while its window is full, when nothing is under way.
 func TestAQuorumQueueDeliversAfterItConfirmedACancelUnlessTheWindowIsFull(t *testing.T) {
 	onEach(t, func(t *testing.T, v *vhost) {
-		const window, messages, rounds = 32, 300, 8
+		const window, messages, rounds, patience = 32, 300, 8, 200
 		for _, kind := range []string{"classic", "quorum"} {
 			for _, full := range []bool{true, false} {
-				late := 0
-				for range rounds {
+				late, may := 0, kind == "quorum" && !full
+				// It happens now and then: where it may, until it has.
+				for round := 0; round < rounds || may && late == 0 && round < patience; round++ {
 					v.Queue("work", amqp.Table{"x-queue-type": kind})
 					for range messages {
 						v.Publish("", "work", amqp.Publishing{})
@@ -197,8 +198,8 @@ func TestAQuorumQueueDeliversAfterItConfirmedACancelUnlessTheWindowIsFull(t *tes
 					must(t, ch.Close())
 					must(t, errOf(v.Channel().QueueDelete("work", false, false, false)))
 				}
-				if may := kind == "quorum" && !full; late > 0 && !may || late == 0 && may {
-					t.Errorf("%s queue, window full: %v: %d of %d times messages came late", kind, full, late, rounds)
+				if late > 0 != may {
+					t.Errorf("%s queue, window full: %v: messages came late %d times", kind, full, late)
 				}
 			}
 		}
