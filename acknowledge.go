@@ -152,11 +152,20 @@ func (a *acknowledger) decide(m *Message, f *failure, cannotRepublish string) po
 		}
 		return v
 	}
-	of := policy.Failure{Queue: a.consumer.Queue, Reason: policy.Reported, Attempt: m.Attempt, Seed: seed(m.ID, m.Attempt)}
+	now := time.Now()
+	of := policy.Failure{Queue: a.consumer.Queue, Reason: policy.Reported, Attempt: m.Attempt, Seed: seed(m.ID, m.Attempt),
+		Error: f.text, Err: f.err, Message: &m.Message, FirstFailed: m.FirstFailed, At: now}
+	if of.FirstFailed.IsZero() {
+		of.FirstFailed = now
+	}
 	if f.retryAfter != nil {
 		of.Suggested = max(f.retryAfter.Delay, 1)
 	}
-	return a.consumer.Policy.Decide(of)
+	var v policy.Verdict
+	if p := catch(func() { v = a.consumer.Policy.Decide(of) }); p != nil {
+		return policy.Verdict{Why: fmt.Sprintf("a rule of its policy panicked: %v", p.Value)}
+	}
+	return v
 }
 
 // Decision is what becomes of a failed attempt.

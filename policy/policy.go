@@ -4,6 +4,7 @@
 package policy
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -38,6 +39,8 @@ type Policy struct {
 	Attempts int
 	Backoff  Backoff
 	Jitter   Jitter
+	// Rules decide about some failures: the first that matches.
+	Rules []Rule
 	// Reasons of RabbitMQ's that are retried; others are parked. Empty means
 	// rejected and delivery_limit.
 	Reasons   []string
@@ -96,19 +99,6 @@ func (d Destination) String() string {
 	return fmt.Sprintf("exchange %q", d.Exchange)
 }
 
-// Failure describes one failure of a message.
-type Failure struct {
-	Queue  string
-	Reason string
-	// Attempt is which attempt of the message failed, from 1.
-	Attempt int
-	// Suggested is the delay that a consumer asks for; 0 is none. It counts up to
-	// Policy.LongestRetryAfter and is not jittered.
-	Suggested time.Duration
-	// Seed chooses the jitter: the same seed, the same jitter.
-	Seed uint64
-}
-
 // Verdict is what to do with a failed message.
 type Verdict struct {
 	Action Action
@@ -119,30 +109,50 @@ type Verdict struct {
 	Why     string // in words, for the person who looks at the message
 	Forward Destination
 	Policy  string // the policy's name
+	Rule    string // the rule that decided; "": none
 }
 
-// Decide gives the verdict for a failure.
+// Decide gives the verdict for a failure: what its consumer asks for, or what the first rule that matches
+// says, or else what the policy does. The number of attempts limits all of them.
 func (p *Policy) Decide(f Failure) Verdict {
 	v := Verdict{Policy: p.Name}
-	switch {
+	by, backoff, attempts := fmt.Sprintf("policy %q", p.Name), p.Backoff, p.Attempts
+	switch rule := p.RuleFor(&f); {
+	case f.Park != "":
+		v.Why = "its consumer parked it: " + f.Park
+		return v
+	case rule >= 0:
+		then := p.Rules[rule].Then
+		v.Rule = p.RuleName(rule)
+		by = fmt.Sprintf("rule %q of %s", v.Rule, by)
+		if then.Action != Retry {
+			v.Action, v.Forward, v.Why = then.Action, then.Destination, by+" decided"
+			return v.notInCircles(&f)
+		}
+		backoff, attempts = then.Backoff, cmp.Or(then.Attempts, p.Attempts)
 	case f.Reason != Reported && !slices.Contains(p.reasons(), f.Reason):
-		v.Why = fmt.Sprintf("its reason is %s, which policy %q does not retry", f.Reason, p.Name)
-	case f.Attempt >= p.Attempts:
+		v.Why = fmt.Sprintf("its reason is %s, which %s does not retry", f.Reason, by)
+		return v
+	}
+	if f.Attempt >= attempts {
 		v.Action, v.Forward = p.Exhausted.Action, p.Exhausted.Destination
-		v.Why = fmt.Sprintf("it failed %d times, and policy %q allows %d attempts", f.Attempt, p.Name, p.Attempts)
-		if v.Action == Forward && v.Forward == (Destination{RoutingKey: f.Queue}) {
-			// It would fail and be forwarded again without a wait, for ever.
-			v.Action, v.Why = Park, v.Why+"; it is not forwarded to the queue it failed in"
-		}
-	default:
-		v.Action = Retry
-		if f.Suggested > 0 {
-			if v.Delay = min(f.Suggested, p.LongestRetryAfter()); v.Delay < f.Suggested {
-				v.Asked = f.Suggested
-			}
-		} else {
-			v.Delay = p.Jitter.apply(p.Backoff.Delay(f.Attempt), f.Seed)
-		}
+		v.Why = fmt.Sprintf("it failed %d times, and %s allows %d attempts", f.Attempt, by, attempts)
+		return v.notInCircles(&f)
+	}
+	v.Action = Retry
+	if f.Suggested == 0 {
+		v.Delay = p.Jitter.apply(backoff.Delay(f.Attempt), f.Seed)
+	} else if v.Delay = min(f.Suggested, p.LongestRetryAfter()); v.Delay < f.Suggested {
+		v.Asked = f.Suggested
+	}
+	return v
+}
+
+// notInCircles parks what would be forwarded to the queue that it failed in: it would fail and be forwarded
+// again without a wait, for ever.
+func (v Verdict) notInCircles(f *Failure) Verdict {
+	if v.Action == Forward && v.Forward == (Destination{RoutingKey: f.Queue}) {
+		v.Action, v.Why = Park, v.Why+"; it is not forwarded to the queue it failed in"
 	}
 	return v
 }
@@ -202,31 +212,36 @@ func (p *Policy) Validate() error {
 	if p.MaxRetryAfter < 0 || p.MaxRetryAfter > LongestDelay {
 		fail("policy %q: the longest delay that consumers may ask for is %s, and must be up to ten years", p.Name, FormatDuration(p.MaxRetryAfter))
 	}
+	wrong = append(wrong, p.validateRules())
 	e := p.Exhausted
 	if e.Action == Retry {
 		fail("policy %q: exhausted cannot be a retry", p.Name)
 	}
-	for _, name := range append([]string{e.Destination.Exchange, e.Destination.RoutingKey}, p.Queues...) {
+	names := slices.Clone(p.Queues)
+	for _, to := range p.Forwards() {
+		names = append(names, to.Exchange, to.RoutingKey)
+	}
+	for _, name := range names {
 		if len(name) > maxNameBytes {
 			fail("policy %q: the name %.40q… has %d bytes, and RabbitMQ's have at most %d", p.Name, name, len(name), maxNameBytes)
 		}
 	}
 	if e.Action == Forward {
-		wrong = append(wrong, p.checkForward(e.Destination))
+		wrong = append(wrong, p.checkForward(fmt.Sprintf("policy %q", p.Name), e.Destination))
 	}
 	return errors.Join(wrong...)
 }
 
 // checkForward returns an error for a forward to nothing, to the policy's own queues, or to
-// Redrive's.
-func (p *Policy) checkForward(to Destination) error {
+// Redrive's. who forwards is for the error.
+func (p *Policy) checkForward(who string, to Destination) error {
 	switch {
 	case to == Destination{}:
-		return fmt.Errorf("policy %q: forward needs an exchange or a queue", p.Name)
+		return fmt.Errorf("%s: forward needs an exchange or a queue", who)
 	case to.Exchange == "" && slices.Contains(p.Queues, to.RoutingKey):
-		return fmt.Errorf("policy %q forwards to %s, which is the queue it is for: the message would fail and be forwarded again, without a wait; use more attempts, or another queue", p.Name, to)
+		return fmt.Errorf("%s forwards to %s, which is the queue it is for: the message would fail and be forwarded again, without a wait; use more attempts, or another queue", who, to)
 	case to.Exchange == "redrive" || strings.HasPrefix(to.Exchange, ownPrefix), to.Exchange == "" && strings.HasPrefix(to.RoutingKey, ownPrefix):
-		return fmt.Errorf("policy %q forwards to %s, which is Redrive's own: use park, or a queue of yours", p.Name, to)
+		return fmt.Errorf("%s forwards to %s, which is Redrive's own: use park, or a queue of yours", who, to)
 	}
 	return nil
 }

@@ -26,6 +26,9 @@ const HeaderUnreadable = "x-redrive-unreadable" // bytes, all its headers as AMQ
 // message.
 const HeaderDelay = "x-redrive-delay" // milliseconds, only in reports: the delay that the consumer asks for (an upstream's Retry-After)
 
+// HeaderPark is only in reports: the message is parked at once, whatever its policy says.
+const HeaderPark = "x-redrive-park" // string, only in reports: why the consumer asks to park the message at once
+
 // MaxAttempt is the largest number of failures that is accepted in HeaderAttempt. A larger one, which
 // only another program can have written, counts as 0.
 const MaxAttempt = 1_000_000

@@ -354,6 +354,7 @@ type exportedRecord struct {
 	Reason      text         `json:"reason,omitzero"`
 	Error       text         `json:"error,omitzero"`
 	Policy      text         `json:"policy,omitzero"`
+	Rule        text         `json:"rule,omitzero"`
 	FirstFailed moment       `json:"first_failed,omitzero"`
 	FailedAt    moment       `json:"failed,omitzero"`
 	ParkedFor   text         `json:"parked_for,omitzero"`
@@ -468,7 +469,7 @@ func exportedOf(r *store.Record) *exportedRecord {
 	m := &r.Message
 	x := &exportedRecord{Format: exportFormat, ID: r.ID, Queue: text(r.Queue), State: inspect.StateName(r.State),
 		Due: moment(r.Due), Attempt: r.Failures,
-		Reason: text(r.Reason), Error: text(r.Error), Policy: text(r.Policy), FirstFailed: moment(r.FirstFailed), FailedAt: moment(r.FailedAt),
+		Reason: text(r.Reason), Error: text(r.Error), Policy: text(r.Policy), Rule: text(r.Rule), FirstFailed: moment(r.FirstFailed), FailedAt: moment(r.FailedAt),
 		ParkedFor: text(r.ParkedFor), Proven: r.Proven, MadeFrom: r.MadeFrom, MadeInto: r.MadeInto,
 		Message: message{Exchange: text(m.Exchange), RoutingKey: text(m.RoutingKey), ContentType: text(m.ContentType),
 			ContentEncoding: text(m.ContentEncoding), DeliveryMode: m.DeliveryMode, Priority: m.Priority, CorrelationID: text(m.CorrelationID),
@@ -505,7 +506,7 @@ func parseLine(b []byte) (*store.Record, error) {
 		return nil, fmt.Errorf(`"redrive" is %d: this version reads lines of format %d`, x.Format, exportFormat)
 	}
 	r := &store.Record{ID: x.ID, Queue: string(x.Queue), Due: time.Time(x.Due), Failures: x.Attempt, Reason: string(x.Reason), Error: string(x.Error),
-		Policy: string(x.Policy), FirstFailed: time.Time(x.FirstFailed), FailedAt: time.Time(x.FailedAt), ParkedFor: string(x.ParkedFor),
+		Policy: string(x.Policy), Rule: string(x.Rule), FirstFailed: time.Time(x.FirstFailed), FailedAt: time.Time(x.FailedAt), ParkedFor: string(x.ParkedFor),
 		Proven: x.Proven, MadeFrom: x.MadeFrom, MadeInto: x.MadeInto}
 	for _, s := range []store.State{store.Waiting, store.Parked, store.Discarded} {
 		if x.State == inspect.StateName(s) {

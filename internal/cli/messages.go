@@ -265,6 +265,7 @@ func facts(w io.Writer, m inspect.Detail, now time.Time) {
 	line("Reason", m.Reason)
 	line("Error", m.Error)
 	line("Policy", m.Policy)
+	line("Rule", m.Rule)
 	line("Group", m.Group)
 	line("First failed", until(&m.FirstFailed))
 	line("Failed", until(&m.Failed))

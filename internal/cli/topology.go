@@ -381,7 +381,7 @@ func policiesFor(policies policy.Set, queues []string) policy.Set {
 	narrow.Queues = queues
 	all := policy.Set{narrow}
 	for _, p := range policies {
-		if p.Exhausted.Action == policy.Forward {
+		if len(p.Forwards()) > 0 {
 			p.Queues = queues
 			all = append(all, p)
 		}

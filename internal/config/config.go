@@ -30,6 +30,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/notify"
+	"github.com/redrive-mq/redrive/internal/query"
 	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/policy"
 )
@@ -339,6 +340,20 @@ func (c *Config) warnOfLimits(p *policy.Policy, way delay.Way, r throttle.Rules)
 	}
 	if through := float64(r.InFlight) / r.Settle.Seconds(); r.InFlight > 0 && through < r.Rate {
 		c.Warnings = append(c.Warnings, fmt.Sprintf("policy %q: in_flight %d and settle %s allow %s, less than rate: in_flight must be at least rate times settle", p.Name, r.InFlight, policy.FormatDuration(r.Settle), throttle.FormatRate(math.Round(through*3600)/3600)))
+	}
+}
+
+// warnOfRules warns of rules that can never decide, since one before them matches all that they match.
+func (c *Config) warnOfRules(p *policy.Policy) {
+	for i := range p.Rules {
+		for j := range i {
+			rule, before := p.Rules[i].When.(*query.Rule), p.Rules[j].When.(*query.Rule)
+			if before.Covers(rule) {
+				c.Warnings = append(c.Warnings, fmt.Sprintf("policy %q: rule %s never decides: rule %s before it matches all of its failures",
+					p.Name, p.RuleName(i), p.RuleName(j)))
+				break
+			}
+		}
 	}
 }
 

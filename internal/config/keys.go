@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"net/url"
@@ -14,6 +15,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/internal/notify"
+	"github.com/redrive-mq/redrive/internal/query"
 	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/policy"
 )
@@ -296,7 +298,6 @@ func (c *Config) brokerTLS() key {
 
 func (c *Config) policy(i int, p *policy.Policy) key {
 	const (
-		expectedBackoff    = "one of fixed, linear, exponential, or a list of waits"
 		reasons            = "rejected, expired, maxlen, delivery_limit"
 		expectedNoConsumer = "pause, {probes: N} for an autoscaler that starts at N messages, " +
 			"or retry for queues that are read with basic.get"
@@ -304,12 +305,9 @@ func (c *Config) policy(i int, p *policy.Policy) key {
 	*p = policy.Default()
 	p.Name, p.Queues = fmt.Sprintf("policy %d", i+1), nil
 	var only []string // virtual hosts
-	var backoff policy.Backoff
-	var list, levels []time.Duration
-	var fixed, step, unit time.Duration
-	initial, longest, factor := time.Second, 10*time.Minute, 2.0
+	var levels []time.Duration
+	var fixed, unit time.Duration
 	var to policy.Destination
-	var toQueue string
 	var way delay.Way
 	limits := throttle.Rules{Settle: throttle.DefaultSettle, NoConsumer: throttle.PauseWithoutConsumers}
 	on, breaker := false, throttle.DefaultBreaker()
@@ -318,32 +316,7 @@ func (c *Config) policy(i int, p *policy.Policy) key {
 		row("queues", &p.Queues, queues(" names no queues; expected queues: [\"orders.*\"]")),
 		row("vhosts", &only, vhosts),
 		row("attempts", &p.Attempts, wholeNumber("a number", ", the first delivery included", policy.MaxAttempts)),
-		row("backoff", &list, delays(expectedBackoff)).or(
-			row("fixed", &fixed, duration).then(func(value) { backoff = policy.Fixed(fixed) }),
-			group("linear",
-				row("initial", &initial, duration),
-				row("step", &step, duration),
-				row("max", &longest, duration),
-			).then(func(v value) {
-				if v.lacks("step") {
-					step = initial
-				}
-				backoff = policy.Linear(initial, step, longest)
-			}),
-			group("exponential",
-				row("initial", &initial, duration),
-				row("factor", &factor, number(1, 1000)),
-				row("max", &longest, duration),
-			).then(func(value) { backoff = policy.Exponential(initial, factor, longest) }),
-		).then(func(v value) {
-			if v.form(expectedBackoff) == "" {
-				backoff = policy.List(list...)
-			}
-			if err := backoff.Validate(); err != nil {
-				v.fail(": %w", err)
-			}
-			p.Backoff = backoff
-		}),
+		backoff(&p.Backoff),
 		row("jitter", &p.Jitter, jitter),
 		row("max_retry_after", &p.MaxRetryAfter, duration),
 		row("reasons", &p.Reasons, texts("a list of "+reasons,
@@ -351,22 +324,11 @@ func (c *Config) policy(i int, p *policy.Policy) key {
 		row("exhausted", &p.Exhausted, choice(
 			"park, discard, or forward: {exchange: …, routing_key: …} or forward: {queue: …}",
 			map[string]policy.Exhausted{"park": {Action: policy.Park}, "discard": {Action: policy.Discard}})).or(
-			group("forward",
-				row("exchange", &to.Exchange, text("a name")),
-				row("routing_key", &to.RoutingKey, text("a text")),
-				row("queue", &toQueue, text("a queue's name")),
-			).then(func(v value) {
-				switch {
-				case toQueue != "" && to != (policy.Destination{}):
-					v.fail(" has both a queue and an exchange or routing key; expected one")
-				case toQueue != "":
-					to.RoutingKey = toQueue
-				case to.Exchange == "":
-					v.fail(" names neither an exchange nor a queue")
-				}
+			forward(&to).then(func(value) {
 				p.Exhausted = policy.Exhausted{Action: policy.Forward, Destination: to}
 			}),
 		),
+		entries("rules", "a list of rules", &p.Rules, c.rule).then(func(v value) { c.warnOfRules(p) }),
 		row("wait", &way, wait).or(
 			row("levels", &levels, delays("a list of waits")).then(func(v value) {
 				if len(levels) == 0 {
@@ -441,6 +403,96 @@ func (c *Config) policy(i int, p *policy.Policy) key {
 		c.Throttle[p.Name], c.policyVHosts[p.Name] = limits, only
 		c.warnOfLimits(p, way, limits)
 	})
+}
+
+const expectedBackoff = "one of fixed, linear, exponential, or a list of waits"
+
+func backoff(to *policy.Backoff) key {
+	var read policy.Backoff
+	var list []time.Duration
+	var fixed, step time.Duration
+	initial, longest, factor := time.Second, 10*time.Minute, 2.0
+	return row("backoff", &list, delays(expectedBackoff)).or(
+		row("fixed", &fixed, duration).then(func(value) { read = policy.Fixed(fixed) }),
+		group("linear",
+			row("initial", &initial, duration),
+			row("step", &step, duration),
+			row("max", &longest, duration),
+		).then(func(v value) {
+			if v.lacks("step") {
+				step = initial
+			}
+			read = policy.Linear(initial, step, longest)
+		}),
+		group("exponential",
+			row("initial", &initial, duration),
+			row("factor", &factor, number(1, 1000)),
+			row("max", &longest, duration),
+		).then(func(value) { read = policy.Exponential(initial, factor, longest) }),
+	).then(func(v value) {
+		if v.form(expectedBackoff) == "" {
+			read = policy.List(list...)
+		}
+		if err := read.Validate(); err != nil {
+			v.fail(": %w", err)
+		}
+		*to = read
+	})
+}
+
+func forward(to *policy.Destination) key {
+	var queue string
+	return group("forward",
+		row("exchange", &to.Exchange, text("a name")),
+		row("routing_key", &to.RoutingKey, text("a text")),
+		row("queue", &queue, text("a queue's name")),
+	).also(func(v value, sound bool) {
+		switch {
+		case !sound:
+		case queue != "" && *to != (policy.Destination{}):
+			v.fail(" has both a queue and an exchange or routing key; expected one")
+		case queue != "":
+			to.RoutingKey = queue
+		case to.Exchange == "":
+			v.fail(" names neither an exchange nor a queue")
+		}
+	})
+}
+
+func (c *Config) rule(_ int, r *policy.Rule) key {
+	const expected = "park, discard, or a mapping such as {forward: {queue: …}}, {backoff: [1s, 10s]} or {delay: 5m}"
+	then := &r.Then
+	var wait time.Duration
+	return group("",
+		row("name", &r.Name, text("a name")),
+		key{name: "when", expected: "a query, such as error:/timeout|deadlock/", read: func(v value) {
+			when := v.text("a query")
+			rule, err := query.ParseRule(when)
+			var wrong *query.Error
+			if errors.As(err, &wrong) {
+				v.failIn(wrong.At, ": %s", wrong.Msg)
+			}
+			r.When = rule
+		}},
+		row("then", &then.Action, choice(expected, map[string]policy.Action{"park": policy.Park, "discard": policy.Discard})).or(
+			forward(&then.Destination).then(func(value) { then.Action = policy.Forward }),
+			backoff(&then.Backoff),
+			row("delay", &wait, duration).then(func(value) { then.Backoff = policy.Fixed(wait) }),
+			row("attempts", &then.Attempts, wholeNumber("a number", ", the first delivery included", policy.MaxAttempts)),
+		).then(func(v value) {
+			if _, mapping := pairs(v.node); !mapping || then.Action == policy.Forward && len(v.given("backoff", "delay", "attempts")) == 0 {
+				return
+			}
+			switch forms := v.given("forward", "backoff", "delay"); {
+			case len(forms) != 1:
+				v.fail(" needs one of forward, backoff and delay")
+			case forms[0] == "forward":
+				v.fail(": attempts goes with backoff or delay, not with forward")
+			}
+			then.Action = policy.Retry
+		}),
+	).need(" does not say when; expected a query, such as when: error:timeout", "when").
+		need(" does not say what then; expected then: "+expected, "then")
 }
 
 // form returns which of the forms a mapping has, and refuses several; "" is no mapping.

@@ -207,6 +207,21 @@ func (v value) fail(format string, args ...any) {
 	v.document.fail(v.node, "%s"+format, append([]any{v.name()}, args...)...)
 }
 
+// failIn is fail at a character of a text, counted from 0.
+func (v value) failIn(at int, format string, args ...any) {
+	defer func() {
+		p := recover()
+		if e, ok := p.(*Error); ok && v.node.Type() == ast.StringType {
+			e.Column += at
+			if quote := v.node.GetToken().Type; quote == token.SingleQuoteType || quote == token.DoubleQuoteType {
+				e.Column++
+			}
+		}
+		panic(p)
+	}()
+	v.fail(format, args...)
+}
+
 // wrong reports that the value is not what was expected.
 func (v value) wrong(expected string) { v.fail(" is %s; expected %s", show(v.node), expected) }
 

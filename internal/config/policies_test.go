@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -13,6 +14,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/notify"
 	"github.com/redrive-mq/redrive/internal/throttle"
 	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 const oneQueue = "policies:\n  - name: p\n    queues: [\"*\"]\n"
@@ -140,6 +142,66 @@ func TestHowFastIsRefused(t *testing.T) {
 		{oneQueue + "    no_consumer: wait", `f.yaml:4:18: policies[0].no_consumer is "wait"; expected pause, {probes: N}`},
 		{oneQueue + "    no_consumer: {probes: 0}", `f.yaml:4:27: policies[0].no_consumer.probes is "0"`},
 	})
+}
+
+func TestRules(t *testing.T) {
+	c := parsed(t, oneQueue+`    rules:
+      - name: bad data
+        when: 'error:"invalid IBAN" or exception:ValidationError'
+        then: park
+      - when: error:/timeout|deadlock/ attempt:<3
+        then: {backoff: [200ms, 1s], attempts: 4}
+      - when: header.x-tenant:trial
+        then: discard
+      - {when: type:Payment, then: {delay: 5m}}
+      - when: |
+          type:Refund
+          key:eu.*
+        then: {forward: {exchange: refunds, routing_key: eu}}
+      - {when: "type:Order", then: {backoff: {linear: {initial: 1s, max: 1m}}}}
+`)
+	var got []string
+	for i, r := range c.Policies[0].Rules {
+		got = append(got, fmt.Sprintf("%s: %s: %s", c.Policies[0].RuleName(i), r.When, r.Then))
+	}
+	expect.Equal(t, strings.Join(got, "|"), strings.Join([]string{
+		`bad data: error:"invalid IBAN" or exception:ValidationError: park`,
+		"2: error:/timeout|deadlock/ attempt:<3: retry, a list of 2, 4 attempts",
+		"3: header.x-tenant:trial: discard",
+		"4: type:Payment: retry, fixed at 5m",
+		"5: type:Refund\nkey:eu.*\n: forward to exchange \"refunds\"",
+		"6: type:Order: retry, linear from 1s by 1s to 1m",
+	}, "|"), "the rules")
+	if len(c.Warnings) > 0 {
+		t.Errorf("warnings: %q", c.Warnings)
+	}
+	// RabbitMQ gets the levels that a rule needs.
+	c = parsed(t, oneQueue+"    attempts: 3\n    wait: levels\n    rules: [{when: 'error:x', then: {delay: 10m}}]\n")
+	if longest := c.Ways["p"].Limits().Longest; longest < 10*time.Minute {
+		t.Errorf("the longest level is %s", longest)
+	}
+}
+
+func TestMistakesInRules(t *testing.T) {
+	const head = oneQueue + "    rules:\n"
+	areRefused(t, []string{"f.yaml:"}, []refusal{
+		{head + "      - {when: error:x}", "f.yaml:5:9: policies[0].rules[0] does not say what then; expected then: park, discard"},
+		{head + "      - then: park", "f.yaml:5:13: policies[0].rules[0] does not say when; expected a query"},
+		{head + "      - when: error:/a(b/\n        then: park", "f.yaml:5:21: policies[0].rules[0].when: not a regular expression: missing closing ): a(b"},
+		{head + "      - when: 'type:A state:parked'\n        then: park", "f.yaml:5:23: policies[0].rules[0].when: a rule decides when a message has just failed, which has no state"},
+		{head + "      - when: \"\"\n        then: park", "f.yaml:5:16: policies[0].rules[0].when: expected a condition"},
+		{head + "      - {when: a, then: wait}", "f.yaml:5:25: policies[0].rules[0].then is \"wait\"; expected park, discard, or a mapping"},
+		{head + "      - {when: a, then: {attempts: 3}}", "policies[0].rules[0].then needs one of forward, backoff and delay"},
+		{head + "      - {when: a, then: {delay: 1s, backoff: [1s]}}", "policies[0].rules[0].then needs one of forward, backoff and delay"},
+		{head + "      - {when: a, then: {forward: {queue: x}, attempts: 3}}", "policies[0].rules[0].then: attempts goes with backoff or delay"},
+		{head + "      - {when: a, then: {forward: {}}}", "policies[0].rules[0].then.forward names neither an exchange nor a queue"},
+		{head + "      - {when: a, then: {backoff: []}}", "policies[0].rules[0].then.backoff: the list of waits is empty"},
+		{head + "      - {when: a, then: {delay: 20y}}", "policies[0].rules[0].then.delay is \"20y\"; expected a duration"},
+		{head + "      - {name: b, when: a, then: park}\n      - {name: b, when: c, then: park}", "policy \"p\": rule b: a rule before it has that name"},
+		{head + "      - {when: a, then: {delay: 5s}}\n    backoff: {fixed: 1s}\n    wait: message-ttl", "waits 1s, and one of its rules 5s: with message-ttl"},
+	})
+	c := parsed(t, head+"      - {when: error:x, then: park}\n      - {when: b, then: park}\n      - {name: late, when: error:x b, then: discard}\n")
+	expect.Equal(t, strings.Join(c.Warnings, "|"), `policy "p": rule late never decides: rule 1 before it matches all of its failures`, "warnings")
 }
 
 const hookURL = "generic+https://hooks.example.com/s3cret"

@@ -51,15 +51,17 @@ type Leveled interface {
 // and that which consumers may ask for.
 func For(p *policy.Policy, w Way) Way {
 	l, ok := w.(Leveled)
-	switch own := *p; {
-	case !ok:
+	if !ok {
 		return w
-	case p.Attempts <= 1:
-		return l.UpTo(0)
-	default:
-		own.MaxRetryAfter = 0
-		return l.UpTo(max(own.LongestRetryAfter(), p.MaxRetryAfter))
 	}
+	var longest time.Duration
+	for _, of := range p.Cases() {
+		if of.Attempts > 1 {
+			of.MaxRetryAfter = 0
+			longest = max(longest, of.LongestRetryAfter(), p.MaxRetryAfter)
+		}
+	}
+	return l.UpTo(longest)
 }
 
 // Ticket is how to publish one message so that it waits. When RabbitMQ has confirmed the
@@ -150,7 +152,20 @@ func (l Limits) Check(p *policy.Policy) error {
 		asked = fmt.Errorf("policy %q lets consumers ask for delays of up to %s, and %s waits %s at most: allow less, or choose another way to wait",
 			p.Name, policy.FormatDuration(p.MaxRetryAfter), l.Name, policy.FormatDuration(l.Longest))
 	}
-	return errors.Join(asked, l.checkWaits(p))
+	all := []error{asked}
+	var waits []time.Duration // the policy's own
+	for i, of := range p.Cases() {
+		err := l.checkWaits(&of)
+		if own := of.Waits(); i == 0 {
+			waits = own
+		} else if err == nil && l.Blocks && !l.AcceptsBlocking && len(waits) > 0 && len(own) > 0 && own[0] != waits[0] {
+			err = fmt.Errorf("policy %q waits %s, and one of its rules %s: with %s a message with the short wait would "+
+				"wait behind those with the long one: use the same wait in both, or another way to wait",
+				p.Name, policy.FormatDuration(waits[0]), policy.FormatDuration(own[0]), l.Name)
+		}
+		all = append(all, err)
+	}
+	return errors.Join(all...)
 }
 
 func (l Limits) checkWaits(p *policy.Policy) error {

@@ -500,8 +500,10 @@ func (s *Scene) written() (all []string) {
 		all = append(all, q.Name)
 	}
 	for i := range s.Config.Policies {
-		if to, ok := permissions.Forwards(&s.Config.Policies[i]); ok && !slices.Contains(all, to) {
-			all = append(all, to)
+		for _, to := range permissions.Forwards(&s.Config.Policies[i]) {
+			if !slices.Contains(all, to) {
+				all = append(all, to)
+			}
 		}
 	}
 	return all

@@ -73,3 +73,20 @@ func cut(line string) string {
 	}
 	return line
 }
+
+// Exception returns the type that an error's text names, as it begins in most languages:
+// "System.TimeoutException: …", "app.errors.NotFound: …", "*url.Error: …". "" if the text does not begin so.
+func Exception(text string) string {
+	first, _ := tellingLines(text)
+	name, _, _ := strings.Cut(first, ": ")
+	name = strings.TrimSuffix(name, ":")
+	if strings.ContainsAny(name, " \t\"'()[]{}") || len(name) == maxLine {
+		return ""
+	}
+	return name
+}
+
+// ExceptionName returns an exception's type without its package or namespace.
+func ExceptionName(exception string) string {
+	return exception[strings.LastIndexAny(exception, `.:\/$+*`)+1:]
+}

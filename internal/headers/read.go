@@ -180,7 +180,8 @@ var removed = map[string]bool{
 	"x-last-death-exchange": true, "x-last-death-queue": true, "x-last-death-reason": true,
 	wire.HeaderID: true, wire.HeaderAttempt: true, wire.HeaderQueue: true,
 	wire.HeaderExchange: true, wire.HeaderRoutingKey: true, wire.HeaderFirstFailed: true,
-	wire.HeaderReason: true, wire.HeaderError: true, wire.HeaderUserID: true, wire.HeaderDelay: true, wire.HeaderParkReason: true,
+	wire.HeaderReason: true, wire.HeaderError: true, wire.HeaderUserID: true, wire.HeaderDelay: true,
+	wire.HeaderPark: true, wire.HeaderParkReason: true,
 }
 
 // History is what a message carries to its next attempt.

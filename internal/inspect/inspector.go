@@ -75,7 +75,9 @@ type Config struct {
 	Broker   Broker
 	Audit    Audit
 	Policies func() policy.Set
-	Log      *slog.Logger
+	// Decisions are what the policies decided; nil: not counted.
+	Decisions *Decisions
+	Log       *slog.Logger
 
 	Version   string
 	Since     time.Time     // when the service started

@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -55,6 +56,7 @@ type Message struct {
 	Error       string     `json:"error,omitempty" doc:"What its consumer said."`
 	Group       string     `json:"group,omitempty" csv:"-" doc:"The group of failures it belongs to."`
 	Policy      string     `json:"policy,omitempty"`
+	Rule        string     `json:"rule,omitempty" csv:"-" doc:"The rule of the policy that decided."`
 	FirstFailed time.Time  `json:"first_failed"`
 	Failed      time.Time  `json:"failed"`
 	Exchange    string     `json:"exchange" doc:"As first published."`
@@ -118,7 +120,7 @@ type Page struct {
 func (in *Inspector) Shown(l store.Listed) Message {
 	r := l.Record
 	m := Message{ID: r.ID.String(), Key: string(l.Key), Queue: r.Queue, State: StateName(r.State), Attempt: r.Failures, Reason: r.Reason, Error: r.Error,
-		Group: in.Store.GroupOf(r).String(), Policy: r.Policy, FirstFailed: r.FirstFailed, Failed: r.FailedAt,
+		Group: in.Store.GroupOf(r).String(), Policy: r.Policy, Rule: r.Rule, FirstFailed: r.FirstFailed, Failed: r.FailedAt,
 		Exchange: r.Message.Exchange, RoutingKey: r.Message.RoutingKey, Type: r.Message.Type, ContentType: r.Message.ContentType,
 		Size: l.BodySize, Notes: r.Notes}
 	due := r.Due
@@ -237,7 +239,7 @@ func (in *Inspector) timeline(r *store.Record, past []store.PastFailure) []Step 
 		}
 		ended := p.Ended
 		s := Step{Attempt: p.Failures, Failed: p.FailedAt, Reason: p.Reason, Error: p.Error, Policy: p.Policy, Ended: &ended, Ending: endings[p.Ending]}
-		s.Delay, s.Why = in.whyWait(p.Policy, p.Failures, p.Due.Sub(p.FailedAt))
+		s.Delay, s.Why = in.whyWait(p.Policy, "", p.Failures, p.Due.Sub(p.FailedAt))
 		if p.Ending == store.EndedDiscarded {
 			s.Delay, s.Why = "", "it was discarded, and the time to restore it is over"
 		}
@@ -255,7 +257,7 @@ func (in *Inspector) timeline(r *store.Record, past []store.PastFailure) []Step 
 	case r.Forward != nil:
 		s.Why = "it goes to " + sendsTo(r.Forward)
 	default:
-		s.Delay, s.Why = in.whyWait(r.Policy, r.Failures, r.Due.Sub(r.FailedAt))
+		s.Delay, s.Why = in.whyWait(r.Policy, r.Rule, r.Failures, r.Due.Sub(r.FailedAt))
 	}
 	steps = append(steps, s)
 	if first := steps[0]; first.Attempt > 1 && !r.FirstFailed.IsZero() && r.FirstFailed.Before(first.Failed) {
@@ -267,7 +269,7 @@ func (in *Inspector) timeline(r *store.Record, past []store.PastFailure) []Step 
 var endings = map[store.Ending]string{store.EndedRetried: "retried", store.EndedForwarded: "forwarded", store.EndedDiscarded: "discarded"}
 
 // whyWait explains how long a message waits after a failure.
-func (in *Inspector) whyWait(name string, attempt int, delay time.Duration) (text, why string) {
+func (in *Inspector) whyWait(name, rule string, attempt int, delay time.Duration) (text, why string) {
 	text = policy.FormatDuration(delay)
 	if attempt == 0 {
 		return text, "a person replayed it: it starts again at attempt 1"
@@ -280,18 +282,30 @@ func (in *Inspector) whyWait(name string, attempt int, delay time.Duration) (tex
 	case i < 0:
 		return text, fmt.Sprintf("policy %q decided, which is not in force any more", name)
 	}
-	p := &set[i]
-	if attempt >= p.Attempts {
-		return text, fmt.Sprintf("failure %d of the %d that policy %q allows now: a person replayed it, or the policy was changed since", attempt, p.Attempts, name)
+	p, by := set[i], fmt.Sprintf("policy %q", name)
+	if rule != "" {
+		by = fmt.Sprintf("rule %q of %s", rule, by)
+		i := slices.IndexFunc(p.Rules, func(r policy.Rule) bool { return r.Name == rule })
+		if i < 0 {
+			i, _ = strconv.Atoi(rule)
+			i--
+		}
+		if i < 0 || i >= len(p.Rules) || p.Rules[i].Then.Action != policy.Retry {
+			return text, by + " decided, which is not in force any more"
+		}
+		p.Backoff, p.Attempts = p.Rules[i].Then.Backoff, cmp.Or(p.Rules[i].Then.Attempts, p.Attempts)
 	}
-	least, most := waits(p, in.way(name), attempt)
+	if attempt >= p.Attempts {
+		return text, fmt.Sprintf("failure %d of the %d that %s allows now: a person replayed it, or the policy was changed since", attempt, p.Attempts, by)
+	}
+	least, most := waits(&p, in.way(name), attempt)
 	between := policy.FormatDuration(least)
 	if least != most {
 		between += " to " + policy.FormatDuration(most) + " (" + policy.FormatDuration(p.Backoff.Delay(attempt)) + " with jitter " + p.Jitter.String() + ")"
 	}
-	why = fmt.Sprintf("failure %d of %d: policy %q waits %s", attempt, p.Attempts, name, between)
+	why = fmt.Sprintf("failure %d of %d: %s waits %s", attempt, p.Attempts, by, between)
 	if slack := 2 * time.Millisecond; delay < least-slack || delay > most+slack {
-		why += "; this differs because its consumer asked for another delay, a person changed it, or the policy was changed since"
+		why += "; this differs because a rule decided, its consumer asked for another delay, a person changed it, or the policy was changed since"
 	}
 	return text, why
 }

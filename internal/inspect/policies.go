@@ -3,6 +3,8 @@ package inspect
 import (
 	"context"
 	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/auth"
@@ -23,8 +25,66 @@ type PolicyInForce struct {
 	Exhausted string   `json:"exhausted"`
 	Way       string   `json:"wait"`
 	Limits    string   `json:"throttle" doc:"Limits on retries: rate, in flight, breaker. Empty: none. (Retries also wait for consumers.)"`
+	Rules     []Rule   `json:"rules" doc:"In the order in which they are tried."`
+	Failures  int64    `json:"failures" doc:"About which it decided since this service started."`
+	NoError   int64    `json:"without_error" doc:"How many of these had no error text, so that no rule about errors matched."`
 	// Waits is the delay after each failure but the last.
 	Waits []Wait `json:"waits"`
+}
+
+// Rule is a rule of a policy.
+type Rule struct {
+	Name    string `json:"name" doc:"Or its number."`
+	When    string `json:"when"`
+	Then    string `json:"then"`
+	Matches int64  `json:"matches" doc:"Failures about which it decided since this service started."`
+}
+
+// Decisions counts what policies decide. It is safe for concurrent use; its zero value is ready.
+type Decisions struct {
+	mu sync.Mutex
+	of map[string]*decided
+}
+
+type decided struct {
+	failures, noError int64
+	rules             map[string]int64
+}
+
+// Event counts an event.
+func (d *Decisions) Event(e retry.Event) {
+	if e.Kind != retry.Failed || e.Policy == "" {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n := d.of[e.Policy]
+	if n == nil {
+		if d.of == nil {
+			d.of = map[string]*decided{}
+		}
+		n = &decided{rules: map[string]int64{}}
+		d.of[e.Policy] = n
+	}
+	n.failures++
+	if e.Error == "" {
+		n.noError++
+	}
+	if e.Rule != "" {
+		n.rules[e.Rule]++
+	}
+}
+
+// count adds what was counted to a policy.
+func (d *Decisions) count(f *PolicyInForce) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if n := d.of[f.Name]; n != nil {
+		f.Failures, f.NoError = n.failures, n.noError
+		for i := range f.Rules {
+			f.Rules[i].Matches = n.rules[f.Rules[i].Name]
+		}
+	}
 }
 
 // Wait is a delay of a policy: with jitter, from least to most.
@@ -89,7 +149,13 @@ func (in *Inspector) HasPolicy(queue string) bool {
 func (in *Inspector) inForce(p *policy.Policy) PolicyInForce {
 	way := in.way(p.Name)
 	f := PolicyInForce{Name: p.Name, Queues: p.Queues, Attempts: p.Attempts, Backoff: p.Backoff.String(), Jitter: p.Jitter.String(), Reasons: p.Reasons,
-		Exhausted: p.Exhausted.Action.String(), Way: in.wayName(way), Waits: []Wait{}}
+		Exhausted: p.Exhausted.Action.String(), Way: in.wayName(way), Rules: []Rule{}, Waits: []Wait{}}
+	for i, r := range p.Rules {
+		f.Rules = append(f.Rules, Rule{Name: p.RuleName(i), When: strings.TrimSpace(r.When.String()), Then: r.Then.String()})
+	}
+	if in.Decisions != nil {
+		in.Decisions.count(&f)
+	}
 	if in.Limits != nil {
 		f.Limits = in.Limits(p.Name)
 	}

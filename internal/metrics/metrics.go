@@ -33,7 +33,7 @@ type Metrics struct {
 
 	byQueue, fromZero []*prometheus.CounterVec
 
-	declaredAgain, listeners, notifications *prometheus.CounterVec
+	declaredAgain, listeners, notifications, rules *prometheus.CounterVec
 
 	lateness      prometheus.Histogram
 	sync          prometheus.Histogram
@@ -94,6 +94,7 @@ func New(s store.Store, free func() (uint64, uint64, error), version, vhost stri
 	m.opened = byQueue("breaker_opened_total", "How often the queue's breaker opened.")
 	m.listeners = counter("event_failures_total", "Events that a part of the service (listener) missed because it panicked.", "listener")
 	m.notifications = counter("notifications_total", "Notifications, by route and result: sent, or failed (tried again later).", "route", "result")
+	m.rules = counter("rule_matches_total", "Failed messages about which a rule decided, by its policy and its name or number.", "policy", "rule")
 	m.lateness = histogram("retry_lateness_seconds", "Time from due to confirmed by RabbitMQ.", 0.0005, 20)
 	m.sync = histogram("store_sync_seconds", "Time to make a batch durable in the store.", 0.0001, 18)
 	m.confirm = histogram("confirm_seconds", "Time from sending a batch to RabbitMQ's last answer, with the wait for a connection.", 0.0005, 18)
@@ -145,6 +146,9 @@ func (m *Metrics) Event(e retry.Event) {
 	switch e.Kind {
 	case retry.Failed:
 		m.deadLetters.WithLabelValues(q, reasonLabel(e.Reason)).Inc()
+		if e.Rule != "" {
+			m.rules.WithLabelValues(clean(e.Policy), clean(e.Rule)).Inc()
+		}
 		if e.Ignored != "" {
 			m.ignored.WithLabelValues(q, e.Ignored).Inc()
 		}

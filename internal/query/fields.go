@@ -10,6 +10,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -31,8 +32,8 @@ const (
 
 // takes describes each kind in the documentation.
 var takes = [...]string{
-	wholeName:   "the whole, with `*` for any characters and `?` for one",
-	partOf:      "a part of it, in capitals or not",
+	wholeName:   "the whole, with `*` for any characters and `?` for one; or `/…/`",
+	partOf:      "a part of it, in capitals or not; or `/…/`",
 	aState:      "`waiting`, `retried`, `parked`, `discarded`",
 	aGroup:      "a group's id",
 	aNumber:     "a number; `>` `>=` `<` `<=`, or `1..5`",
@@ -40,7 +41,7 @@ var takes = [...]string{
 	anAge:       "`>` `>=` `<` `<=` a duration such as `90s`, `2h` or `1d`, or `1h..2h`",
 	aMoment:     "a date such as `2026-11-21`, or a time such as `2026-11-21T10:00Z`; `>` `>=` `<` `<=`, or `a..b`",
 	aMomentSoon: "`>` `>=` `<` `<=` a duration from now, or a time; or `a..b`",
-	anything:    "the whole, with `*` and `?`; a number or a time also with `>` `>=` `<` `<=` or `a..b`",
+	anything:    "the whole, with `*` and `?`; or `/…/`; a number or a time also with `>` `>=` `<` `<=` or `a..b`",
 }
 
 // field is something that a query can name.
@@ -73,6 +74,8 @@ var fields = []*field{
 		text:   func(l *store.Listed) string { return l.Record.Reason }},
 	{name: "error", kind: partOf, example: `error:"connection refused"`, needs: knowsRest, doc: "what its consumer said",
 		text: func(l *store.Listed) string { return l.Record.Error }},
+	{name: "exception", kind: wholeName, example: "exception:ValidationError", needs: knowsRest, doc: "the type that its error begins with, with its package or without",
+		text: func(l *store.Listed) string { return errorgroup.Exception(l.Record.Error) }},
 	{name: "group", kind: aGroup, example: "group:5a1f0c2b9e3d4a76", needs: knowsGroup, doc: "the group of failures it belongs to"},
 	{name: "text", kind: partOf, example: "text:ACME", needs: knowsBody, doc: "its body as decoded, or its error; a word without a field means the same"},
 	{name: "attempt", kind: aNumber, example: "attempt:>3", needs: knowsRest, doc: "failures so far",
@@ -95,6 +98,8 @@ var fields = []*field{
 		text: func(l *store.Listed) string { return strings.Join(l.Record.Notes, "\n") }},
 	{name: "policy", kind: wholeName, example: "policy:default", needs: knowsRest, doc: "the policy that decided",
 		text: func(l *store.Listed) string { return l.Record.Policy }},
+	{name: "rule", kind: wholeName, example: `rule:"bad data"`, needs: knowsRest, doc: "the rule of the policy that decided",
+		text: func(l *store.Listed) string { return l.Record.Rule }},
 	{name: "id", kind: wholeName, example: "id:0193e0a4-*", needs: knowsRest, doc: "its `x-redrive-id`",
 		text: func(l *store.Listed) string { return l.Record.ID.String() }},
 	{name: "size", kind: aSize, example: "size:>1kb", needs: knowsRest, doc: "of its body",
@@ -219,7 +224,7 @@ func (t *term) value(v any) bool {
 	if !ok {
 		return false
 	}
-	if t.op == is && (t.a.quoted || t.a.names(text)) {
+	if t.op == is && (t.a.quoted || t.a.expression != nil || t.a.names(text)) {
 		return t.a.names(text)
 	}
 	if t.a.isNumber {

@@ -60,6 +60,10 @@ func TestMatch(t *testing.T) {
 		"": true, "queue:orders.eu": true, "queue:orders.*": true, "queue:orders": false, "queue:Orders.eu": false, `queue:"orders.*"`: false, "queue:orders.?u": true,
 		"state:parked": true, "state:waiting": false, "state:*": true, "reason:rejected": true, "reason:e*": false,
 		"error:timeout": true, `error:"timeout after"`: true, "error:x": false, "error:*": true,
+		"error:/timeout after [0-9]+s/": false, "error:/Timeout after [0-9]+s/": true, `error:/(?i)TIMEOUT|none/ attempt:8`: true,
+		"queue:/^orders[.]/": true, "queue:/^rders/": false, "type:/Placed$/": true, "header.tenant:/^ac/": true, "header.none:/./": false,
+		"body.order.items.sku:/^B-/": true, "text:/ACME [A-Z]td/": true, "id:/^0193e0a4-/": true, "error:/x\\/y/": false,
+		"exception:*": false, "rule:*": false, "acme or nowhere": true, "nowhere or acme": true, "acme and nowhere": false,
 		"attempt:8": true, "attempt:8.0": true, "attempt:>7": true, "attempt:>8": false, "attempt:>=8": true, "attempt:<9": true, "attempt:<=7": false, "attempt:<=8": true, "attempt:<8": false, "attempt:8..9": true, "attempt:1..7": false,
 		"age:>2h": true, "age:>3h": false, "age:>=3h": true, "age:<=3h": true, "age:<3h": false, "age:2h..4h": true, "age:3h..4h": true, "age:4h..5h": false, "age:>1d": false, "age:<1w": true,
 		"due:>0s": false, "due:*": false, "parked:2026-11-21": true, "parked:<2026-11-21": false, "parked:2026-11-21T11:00": true, "parked:>2026-11-21T11:00": false,
@@ -569,6 +573,9 @@ func (t *term) form() string {
 }
 
 func (l literal) form() string {
+	if l.expression != nil {
+		return "/" + l.text + "/"
+	}
 	if l.quoted {
 		return Quote(l.text)
 	}

@@ -332,15 +332,20 @@ func (t *term) text(s string) bool {
 		return s != ""
 	case t.field.kind == partOf:
 		return containsFold(s, &t.a)
-	case t.field.name == "id":
+	case t.field.name == "id" && t.a.expression == nil:
 		return policy.MatchQueue(t.a.lower, s)
+	case t.field.name == "exception":
+		return t.a.names(s) || t.a.names(errorgroup.ExceptionName(s))
 	}
 	return t.a.names(s)
 }
 
 // names tells whether a literal matches the whole of a text.
 func (l *literal) names(s string) bool {
-	if l.quoted {
+	switch {
+	case l.expression != nil:
+		return l.expression.MatchString(s)
+	case l.quoted:
 		return l.text == s
 	}
 	return policy.MatchQueue(l.text, s)
@@ -380,6 +385,12 @@ func (t *term) inText(e *env) bool {
 // containsFold looks for a literal, in capitals or not. It never looks at a byte of
 // the text twice: a body and a query can be made for each other.
 func containsFold[T string | []byte](in T, l *literal) bool {
+	if l.expression != nil {
+		if text, ok := any(in).(string); ok {
+			return l.expression.MatchString(text)
+		}
+		return l.expression.Match([]byte(in))
+	}
 	if l.borders == nil {
 		return strings.Contains(strings.ToLower(string(in)), l.lower)
 	}

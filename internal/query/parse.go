@@ -1,7 +1,10 @@
 package query
 
 import (
+	"errors"
 	"fmt"
+	"regexp"
+	"regexp/syntax"
 	"strings"
 	"unicode"
 )
@@ -16,6 +19,10 @@ const (
 	// compared with: each costs a look at the whole of a body.
 	mostInBodies = 30
 	mostWild     = 200
+	// mostExpressions is how many regular expressions a query has, and mostInstructions how large each is
+	// once compiled: what it costs for each byte that it looks at.
+	mostExpressions  = 10
+	mostInstructions = 1000
 )
 
 // Error points at what is wrong.
@@ -66,12 +73,15 @@ func Parse(text string) (q *Query, err error) {
 
 // bounded refuses what would take long for each message, whatever it holds.
 func (p *parser) bounded(q *Query) {
-	inBodies, wild := 0, 0
+	inBodies, wild, expressions := 0, 0, 0
 	q.terms(func(t *term) {
+		if t.a.expression != nil {
+			expressions++
+		}
 		if t.field.needs&knowsBody != 0 {
 			inBodies++
 		}
-		if t.field.kind == anything && !t.a.quoted && strings.ContainsAny(t.a.text, "*?") {
+		if t.field.kind == anything && !t.a.quoted && t.a.expression == nil && strings.ContainsAny(t.a.text, "*?") {
 			wild += len(t.a.text)
 		}
 		switch {
@@ -79,6 +89,8 @@ func (p *parser) bounded(q *Query) {
 			p.fail(t.at, "its path has more than %d parts", deepest)
 		case inBodies > mostInBodies:
 			p.fail(t.at, "more than %d conditions are about bodies", mostInBodies)
+		case expressions > mostExpressions:
+			p.fail(t.at, "more than %d regular expressions", mostExpressions)
 		case wild > mostWild:
 			p.fail(t.at, "the patterns for headers and bodies have more than %d characters together", mostWild)
 		}
@@ -125,7 +137,7 @@ func (p *parser) word(s string) bool {
 
 func (p *parser) or(depth int) node {
 	all := or(flat[or](nil, p.and(depth)))
-	for p.word("OR") {
+	for p.operator("OR") {
 		all = flat(all, p.and(depth))
 	}
 	return single(all)
@@ -134,18 +146,31 @@ func (p *parser) or(depth int) node {
 func (p *parser) and(depth int) node {
 	all := flat[and](nil, p.not(depth))
 	for {
-		must := p.word("AND")
-		if !must && (p.end() || p.peek(")") || p.isWord("OR")) {
+		must := p.operator("AND")
+		if !must && (p.end() || p.peek(")") || p.isOperator("OR")) {
 			return single(all)
 		}
 		all = flat(all, p.not(depth))
 	}
 }
 
-func (p *parser) isWord(s string) bool {
+// operator takes an operator between two conditions, in capitals or not.
+func (p *parser) operator(s string) bool {
+	if p.word(s) {
+		return true
+	}
+	at := p.at
+	if p.word(strings.ToLower(s)) && !p.end() && !p.peek(")") {
+		return true
+	}
+	p.at = at
+	return false
+}
+
+func (p *parser) isOperator(s string) bool {
 	at := p.at
 	defer func() { p.at = at }()
-	return p.word(s)
+	return p.operator(s)
 }
 
 // flat adds a part; what is of the same kind is taken in.
@@ -235,6 +260,36 @@ func (p *parser) quoted() string {
 		}
 		b.WriteRune(p.in[p.at])
 	}
+}
+
+// expression takes a regular expression, in the syntax of RE2: what is between two slashes, where \/ is a
+// slash. nil: what comes is something else, such as a path.
+func (p *parser) expression() *regexp.Regexp {
+	from := p.at
+	if !p.peek("/") {
+		return nil
+	}
+	end := from + 1
+	for ; end < len(p.in) && p.in[end] != '/'; end++ {
+		if p.in[end] == '\\' {
+			end++
+		}
+	}
+	if end >= len(p.in) || end == from+1 || end+1 < len(p.in) && !ends(p.in[end+1]) {
+		return nil
+	}
+	text := string(p.in[from+1 : end])
+	parsed, err := syntax.Parse(text, syntax.Perl)
+	if err != nil {
+		var wrong *syntax.Error
+		errors.As(err, &wrong)
+		p.fail(from, "not a regular expression: %s: %s", wrong.Code, wrong.Expr)
+	}
+	if program, err := syntax.Compile(parsed.Simplify()); err != nil || len(program.Inst) > mostInstructions {
+		p.fail(from, "the regular expression is too large: make it shorter, or its repeats fewer")
+	}
+	p.at = end + 1
+	return regexp.MustCompile(text)
 }
 
 // term reads one condition: a field with a value, or a text by itself.
@@ -335,6 +390,12 @@ func (p *parser) value(t *term) {
 		p.fail(at, "%s takes no %s, only %s", strings.TrimSuffix(t.field.name, "."), t.op, strings.ReplaceAll(t.field.takes(), "`", ""))
 	}
 	from := p.at
+	if t.op == is && (t.field.kind <= partOf || t.field.kind == anything) {
+		if t.a.expression = p.expression(); t.a.expression != nil {
+			t.a.text = t.a.expression.String()
+			return
+		}
+	}
 	if p.peek(`"`) {
 		t.a = literal{text: p.quoted(), quoted: true}
 		// The second half of "a".."b".

@@ -42,7 +42,15 @@ func TestTheCanonicalForm(t *testing.T) {
 		"(a b) c":                         "text:a text:b text:c",
 		"-(a b)":                          "-(text:a text:b)",
 		"-(a)":                            "-text:a",
-		"or and not":                      "text:or text:and text:not",
+		"or and not":                      "text:or text:not",
+		"a or b and c OR d":               "text:a OR (text:b text:c) OR text:d",
+		"(a or) b and":                    "text:a text:or text:b text:and",
+		"error:/a|b c/ d":                 "error:/a|b c/ text:d",
+		`error:/a\/b/`:                    `error:/a\/b/`,
+		"key:/orders/1":                   "key:/orders/1",
+		`key:"/orders/"`:                  `key:"/orders/"`,
+		"key:/orders":                     "key:/orders",
+		"key:// x":                        "key:// text:x",
 		"ORDER ANDROID":                   "text:ORDER text:ANDROID",
 		`a "OR" b`:                        `text:a text:OR text:b`,
 		"queue:größe.*":                   "queue:größe.*",
@@ -97,6 +105,10 @@ func TestErrorsPointAtTheCharacter(t *testing.T) {
 		`"a"b`:                    "   ^ expected a space before this",
 		`a"b"`:                    " ^ expected a space before this",
 		`""`:                      "^ expected something between the quotes",
+		"error:/a(/":              "      ^ not a regular expression: missing closing ): a(",
+		"error:/(a{900}){900}/":   "      ^ not a regular expression: invalid repeat count",
+		"error:/(.{9}x?){99}/":    "      ^ the regular expression is too large",
+		"error:/a/\"b\"":          "         ^ expected a space before this",
 		":x":                      "^ expected a field before the :",
 		"größe:>1":                "^ there is no field \"größe\"",
 		"ö größe:1":               "  ^ there is no field",
@@ -125,7 +137,7 @@ func queries() *rapid.Generator[string] {
 	quoted := rapid.Custom(func(t *rapid.T) string {
 		return Quote(rapid.OneOf(rapid.String(), rapid.StringMatching(`[a-c*?.\\"<> ]{1,5}`)).Draw(t, "text"))
 	})
-	value := rapid.OneOf(bare, quoted, rapid.SampledFrom([]string{"*", "parked", "rejected", "1h", "2026-11-21", "2026-11-21T10:00:00.5+01:00", "-1.50e3", "1kb", "5a1f0c2b9e3d4a76", "1..2", "1h..2h",
+	value := rapid.OneOf(bare, quoted, rapid.SampledFrom([]string{"*", "parked", "rejected", "1h", "2026-11-21", "2026-11-21T10:00:00.5+01:00", "-1.50e3", "1kb", "5a1f0c2b9e3d4a76", "1..2", "1h..2h", "/a|b/", `/[a c]\/(?i)T/`,
 		`"1".."2"`, "2026-11-01..2026-11-21"}))
 	name := rapid.Custom(func(t *rapid.T) string {
 		f := rapid.SampledFrom(append(fields[:len(fields):len(fields)], headerField, bodyField)).Draw(t, "field")

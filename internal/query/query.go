@@ -5,6 +5,7 @@
 //	fields.go  what can be asked for; headers and decoded bodies, by path
 //	parse.go   text in, Query out, or an error that points at the character; of one condition as well
 //	value.go   what stands behind the colon; numbers of any size
+//	rule.go    a query as the condition of a policy's rule
 //	narrow.go  what of a query a store's indexes can answer, and whether the rest holds
 package query
 
@@ -166,13 +167,14 @@ func eachOf(all []node, visit func(*term)) {
 }
 
 // ofGroups are the fields that groups have too.
-var ofGroups = map[string]bool{"queue": true, "state": true, "reason": true, "group": true, "error": true, "type": true, "note": true, "text": true}
+var ofGroups = map[string]bool{"queue": true, "state": true, "reason": true, "group": true, "error": true, "exception": true,
+	"type": true, "note": true, "text": true}
 
 // OnlyGroups refuses a query about what groups do not have.
 func (q *Query) OnlyGroups() (err error) {
 	q.terms(func(t *term) {
 		if !ofGroups[t.field.name] && err == nil {
-			err = &Error{t.at, "groups have no " + t.field.name + ", only queue, state, reason, group, error, type, note and text"}
+			err = &Error{t.at, "groups have no " + t.field.name + ", only queue, state, reason, group, error, exception, type, note and text"}
 		}
 	})
 	return err

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"math"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -45,6 +46,8 @@ type literal struct {
 	lower  string
 	// borders are of lower, where a part of a text is looked for; nil: it is not ASCII.
 	borders []int
+	// expression: the text is between slashes, and matches any part.
+	expression *regexp.Regexp
 
 	number   decimal
 	isNumber bool
@@ -64,7 +67,7 @@ func Quote(s string) string {
 
 // plain tells whether a text means the same without its quotes.
 func plain(s string) bool {
-	return s != "" && !strings.ContainsFunc(s, ends) && !strings.ContainsAny(s, "*?") && !strings.Contains(s, "..") && !strings.ContainsRune("<>=", rune(s[0]))
+	return s != "" && !strings.ContainsFunc(s, ends) && !strings.ContainsAny(s, "*?") && !strings.Contains(s, "..") && !strings.ContainsRune("<>=/", rune(s[0]))
 }
 
 // ends tells whether a character ends what is written without quotes.
@@ -72,6 +75,9 @@ func ends(r rune) bool { return unicode.IsSpace(r) || r == '"' || r == '(' || r 
 
 // understand gives a literal its meaning, or says what was expected.
 func (l *literal) understand(f *field) (expected string) {
+	if l.expression != nil {
+		return ""
+	}
 	l.lower = strings.ToLower(l.text)
 	switch f.kind {
 	case partOf:

@@ -39,7 +39,7 @@ func newHeldFlow(t *testing.T, s store.Store, b *faultyBroker, c retry.Consent, 
 	}}
 	h := &delayingIntake{inForce: retry.NewInForce(rules)}
 	h.hold = retry.NewDelayQueues(b, h.inForce.Policies, c, timeout, func(_ string, err error) { h.reports = append(h.reports, err) })
-	h.Intake = retry.NewIntake(s, h.inForce, h.hold, nil, func(e retry.Event) {
+	h.Intake = retry.NewIntake(s, h.inForce, h.hold, nil, nil, func(e retry.Event) {
 		if e.Kind == retry.Waiting {
 			h.events = append(h.events, e)
 		}
@@ -252,7 +252,7 @@ func TestAReportWaitsInRabbitMQOnceItsQueueIsEnrolled(t *testing.T) {
 		hold := retry.NewDelayQueues(b, anyQueue, nil, 0, func(string, error) {})
 		way, err := delay.NewLevels(delay.Quorum, 2*time.Second)
 		must(t, err)
-		f := retry.NewIntake(memstore.New(), retry.NewInForce(retry.Rules{Policies: anyQueue(), Ways: map[string]delay.Way{"p": way}}), hold, nil, none)
+		f := retry.NewIntake(memstore.New(), retry.NewInForce(retry.Rules{Policies: anyQueue(), Ways: map[string]delay.Way{"p": way}}), hold, nil, nil, none)
 		report := func() {
 			t.Helper()
 			must(t, f.Handle(t.Context(), []wire.Delivery{{Message: wire.Message{Exchange: wire.ExchangeFailures, RoutingKey: "late"}}}))
@@ -294,7 +294,7 @@ func newTicketedIntake(s *memstore.Store, b retry.Declarer, w *ticketed) (*retry
 	w.delays = new([]time.Duration)
 	policies := policy.Set{{Name: "p", Queues: []string{"q"}, Attempts: 3, Backoff: policy.Fixed(2 * time.Second), Jitter: policy.None}}
 	queues := retry.NewDelayQueues(b, func() policy.Set { return policies }, nil, 0, func(string, error) {})
-	return retry.NewIntake(s, retry.NewInForce(retry.Rules{Policies: policies, Ways: map[string]delay.Way{"p": w}}), queues, nil, none), queues
+	return retry.NewIntake(s, retry.NewInForce(retry.Rules{Policies: policies, Ways: map[string]delay.Way{"p": w}}), queues, nil, nil, none), queues
 }
 
 // A message that is to wait in RabbitMQ is published as its way says, and asked for no

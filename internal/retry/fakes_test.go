@@ -92,7 +92,7 @@ func newIntake(s store.Store) *retry.Intake {
 }
 
 func listeningIntake(s store.Store, events retry.Listener) *retry.Intake {
-	return retry.NewIntake(s, retry.NewInForce(retry.Rules{Policies: policy.Set{{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second)}}}), nil, nil, events)
+	return retry.NewIntake(s, retry.NewInForce(retry.Rules{Policies: policy.Set{{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second)}}}), nil, nil, nil, events)
 }
 
 func kept(t *testing.T, s store.Store) []store.Listed {

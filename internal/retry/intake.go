@@ -73,13 +73,18 @@ type Intake struct {
 	inForce     *InForce
 	delayQueues *DelayQueues
 	names       *ReportedNames
+	decode      func(*store.Record) any
 }
 
 // NewIntake makes an intake that stores messages in s, or publishes them to delayQueues,
 // and reports to events. delayQueues may be nil when no rules ever have ways; without names any
-// report may give the name of a queue.
-func NewIntake(s store.Store, inForce *InForce, delayQueues *DelayQueues, names *ReportedNames, events Listener) *Intake {
-	return &Intake{keeper: keeper{store: s, events: events}, inForce: inForce, delayQueues: delayQueues, names: names}
+// report may give the name of a queue. decode decodes the body of a record for the rules of policies that ask
+// for it; nil: they find nothing in bodies.
+func NewIntake(
+	s store.Store, inForce *InForce, delayQueues *DelayQueues, names *ReportedNames,
+	decode func(*store.Record) any, events Listener,
+) *Intake {
+	return &Intake{keeper{store: s, events: events}, inForce, delayQueues, names, decode}
 }
 
 // Handle decides about a batch and makes it durable. When it returns nil, every message of the
@@ -146,7 +151,7 @@ func (in *Intake) Handle(ctx context.Context, batch []wire.Delivery) error {
 
 func failedEvent(r *store.Record) Event {
 	return Event{Kind: Failed, Queue: r.Queue, ID: r.ID, Failures: r.Failures, Reason: r.Reason, Error: r.Error,
-		Ignored: headers.Ignored(&r.Message, r.Reason == wire.ReasonReported)}
+		Policy: r.Policy, Rule: r.Rule, Ignored: headers.Ignored(&r.Message, r.Reason == wire.ReasonReported)}
 }
 
 // countUnstored counts in the ledger the messages that are not stored.

@@ -138,7 +138,7 @@ func TestNeverEarly(t *testing.T) {
 			time.Sleep(time.Millisecond + ns)
 			s := memstore.New()
 			rules := retry.Rules{Policies: policy.Set{{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second), Jitter: policy.None}}}
-			must(t, retry.NewIntake(s, retry.NewInForce(rules), nil, nil, none).Handle(context.Background(), []wire.Delivery{deadLetter("q", "")}))
+			must(t, retry.NewIntake(s, retry.NewInForce(rules), nil, nil, nil, none).Handle(context.Background(), []wire.Delivery{deadLetter("q", "")}))
 			least := time.Now().Add(time.Second)
 			if due := kept(t, s)[0].Record.Due; due.Before(least) || due.Sub(least) >= time.Microsecond || due.UnixNano()%1000 != 0 {
 				t.Errorf("due %s after the least wait, or not in the store's microseconds", due.Sub(least))
@@ -402,7 +402,7 @@ func TestVerdicts(t *testing.T) {
 		}},
 	} {
 		s, events := memstore.New(), []retry.Kind(nil)
-		f := retry.NewIntake(s, retry.NewInForce(retry.Rules{Policies: policies}), nil, nil, func(e retry.Event) { events = append(events, e.Kind) })
+		f := retry.NewIntake(s, retry.NewInForce(retry.Rules{Policies: policies}), nil, nil, nil, func(e retry.Event) { events = append(events, e.Kind) })
 		must(t, f.Handle(t.Context(), []wire.Delivery{c.of}))
 		all := kept(t, s)
 		if !slices.Equal(events, []retry.Kind{retry.Failed, c.event}) {
@@ -464,7 +464,7 @@ func TestABatchThatMayBeStoredIsAddedAgainAsItWas(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := &recognizing{Store: memstore.New(), lost: map[[32]byte]bool{}, answers: answers}
 			inForce := retry.NewInForce(retry.Rules{})
-			in := retry.NewIntake(s, inForce, nil, nil, none)
+			in := retry.NewIntake(s, inForce, nil, nil, nil, none)
 			rules := []policy.Policy{
 				{Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Minute)},
 				{Name: "p", Queues: []string{"*"}, Attempts: 1, Exhausted: policy.Exhausted{Action: policy.Discard}},

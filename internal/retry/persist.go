@@ -247,6 +247,8 @@ type Event struct {
 	Failures int    // failures so far
 	Reason   string // why it failed: one of wire.Reason…
 	Error    string // the text that its consumer reported; hostile
+	Policy   string // Failed: that decided; "": none
+	Rule     string // Failed: the rule of it that decided; "": none
 	Ignored  string // Failed: its header of ours that should be a number and is none
 	Delay    time.Duration
 	Way      string // Waiting: InStore, or the name of the way to wait in RabbitMQ

@@ -214,7 +214,7 @@ func TestADeletedQueueIsNotEnrolled(t *testing.T) {
 	a := &faultyBroker{}
 	g := retry.NewSender(a, anyQueue, nil, impatient, nil, none)
 	defer g.Close()
-	f := retry.NewIntake(memstore.New(), retry.NewInForce(retry.Rules{Policies: anyQueue()}), nil, retry.NewReportedNames(memstore.New(), g), none)
+	f := retry.NewIntake(memstore.New(), retry.NewInForce(retry.Rules{Policies: anyQueue()}), nil, retry.NewReportedNames(memstore.New(), g), nil, none)
 	must(t, f.Handle(t.Context(), []wire.Delivery{deadLetter("q", "x")}))
 	if yes, _ := g.MayRetryTo("q"); !yes {
 		t.Fatal("a dead letter's queue is not enrolled")
@@ -537,7 +537,7 @@ func limitsNames(t *testing.T, c retry.Consent, latency time.Duration, enrolled 
 	}
 	g := retry.NewSender(b, anyQueue, c, impatient, nil, none)
 	t.Cleanup(g.Close)
-	f := retry.NewIntake(s, retry.NewInForce(retry.Rules{Policies: anyQueue()}), nil, retry.NewReportedNames(s, g), none)
+	f := retry.NewIntake(s, retry.NewInForce(retry.Rules{Policies: anyQueue()}), nil, retry.NewReportedNames(s, g), nil, none)
 	return b, s, g, f
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -49,15 +50,23 @@ func (in *Intake) decide(ctx context.Context, i int, d *wire.Delivery, rules *Ru
 		return rec, park(rec, now, fmt.Sprintf("no policy allows the queue %q", o.queue)), nil
 	}
 
-	failure := policy.Failure{Queue: o.queue, Reason: o.reason, Attempt: rec.Failures, Seed: seed(rec.ID, rec.Failures)}
+	failure := policy.Failure{Queue: o.queue, Reason: o.reason, Attempt: rec.Failures, Seed: seed(rec.ID, rec.Failures),
+		Message: &rec.Message, FirstFailed: rec.FirstFailed, At: now}
 	if d.Message.Exchange == wire.ExchangeFailures {
 		var note string
 		rec.Error = headerText(&d.Message, wire.HeaderError)
 		failure.Suggested, note = headers.SuggestedDelay(&d.Message)
 		addNote(rec, note)
+		if _, asked := d.Message.Headers[wire.HeaderPark]; asked {
+			failure.Park = cmp.Or(headerText(&d.Message, wire.HeaderPark), "it did not say why")
+		}
+	}
+	failure.Error = rec.Error
+	if len(p.Rules) > 0 && in.decode != nil {
+		failure.Decoded = sync.OnceValue(func() any { return in.decode(rec) })
 	}
 	v := p.Decide(failure)
-	rec.Policy = v.Policy
+	rec.Policy, rec.Rule = v.Policy, v.Rule
 	if v.Asked > 0 {
 		addNote(rec, fmt.Sprintf("its consumer asked for a delay of %s; policy %q allows %s (max_retry_after)", policy.FormatDuration(v.Asked), p.Name, policy.FormatDuration(v.Delay)))
 	}

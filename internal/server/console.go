@@ -15,7 +15,6 @@ import (
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/internal/condition"
-	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/inspect"
@@ -59,13 +58,10 @@ type console struct {
 
 // openConsole makes page and API, and what they call.
 func (s *vhost) openConsole() error {
-	var err error
-	if s.decoder, err = decode.New(s.config.Decode); err != nil {
-		return err
-	}
 	s.audit = audit.New(s.store, s.Log)
 	s.openActions()
 	tokens := auth.NewTokens(s.store, s.audit)
+	var err error
 	if s.guard, err = s.newGuard(tokens); err != nil {
 		return err
 	}
@@ -86,7 +82,7 @@ func (s *vhost) openConsole() error {
 // openActions makes what page and API call: inspect, actions and operations.
 func (s *vhost) openActions() {
 	c := inspect.Config{
-		Store: s.store, Broker: brokerQueues{publish: s.publisher, manage: s.manage}, Audit: s.audit, Policies: s.inForce.Policies, Log: s.Log,
+		Store: s.store, Broker: brokerQueues{publish: s.publisher, manage: s.manage}, Audit: s.audit, Policies: s.inForce.Policies, Decisions: &s.decisions, Log: s.Log,
 		Version: s.Version, Since: s.since, ReadOnly: s.config.Access.ReadOnly, BrokerURL: s.brokerAt,
 		Activity: &s.activity, Conditions: s.conditions.List, Notices: s.notices, Ready: s.conditions.Ready, Decoder: s.decoder, Way: s.inForce.Way,
 		Limits:    func(policy string) string { return s.policyLimits(policy).String() },

@@ -80,6 +80,7 @@ type vhost struct {
 	outagePictures   outagePictures
 	events           retry.Listener
 	activity         activity
+	decisions        inspect.Decisions
 	inspect          *inspect.Inspector
 	actions          *actions.Actions
 	operations       *operations.Runner
@@ -181,6 +182,10 @@ func (s *vhost) open(address string) error {
 		return err
 	}
 	s.inForce = retry.NewInForce(s.retryRules(s.config))
+	var err error
+	if s.decoder, err = decode.New(s.config.Decode); err != nil {
+		return err
+	}
 	s.sender = retry.NewSender(s.publisher, s.inForce.Policies, s.consent, func(queue string) time.Duration {
 		return cmp.Or(s.queueLimits(queue).NoQueue, throttle.DefaultNoQueue)
 	}, s.wake.Wake, s.events)
@@ -188,7 +193,7 @@ func (s *vhost) open(address string) error {
 	s.delayPublisher = broker.NewPublisher(s.connection(condition.Delays, "redrive delays"))
 	s.delayPublisher.Confirmed = s.metrics.Confirmed
 	s.delayQueues = retry.NewDelayQueues(s.delayPublisher, s.inForce.Policies, s.consent, s.ConfirmTimeout, s.wayChanged)
-	s.intake = retry.NewIntake(s.store, s.inForce, s.delayQueues, s.names, s.events)
+	s.intake = retry.NewIntake(s.store, s.inForce, s.delayQueues, s.names, s.decodeForRules, s.events)
 	s.intakeConsumer = broker.NewIntakeConsumer(s.connection(condition.Intake, "redrive intake"), prefetch, s.intakeState(condition.Store, wire.QueueIntake), s.quarantined)
 	s.intakeConsumer.Redeclared, s.intakeConsumer.Consumers = s.redeclared, s.watchIntakeConsumers
 	s.parkedIntake = retry.NewParkedIntake(s.store, s.names, s.delayQueues.MarkLost, s.events)
@@ -213,6 +218,7 @@ func (s *vhost) listeners() *listeners {
 	l := &listeners{log: s.Log, conditions: s.conditions, count: s.metrics.ListenerFailed}
 	l.add("metrics", s.metrics.Event)
 	l.add("rates", s.activity.event)
+	l.add("policies", s.decisions.Event)
 	l.add("notify", func(e retry.Event) {
 		if e.Kind == retry.Parked {
 			s.notify.Look()
@@ -286,6 +292,17 @@ func (s *vhost) awaitDelayPublisher(ctx context.Context) {
 		defer cancel()
 		s.delayPublisher.AwaitUsable(ctx)
 	}
+}
+
+// maxForRules is the size of the largest body that is decoded for a policy's rules, in bytes.
+const maxForRules = 1 << 20
+
+// decodeForRules decodes a body for the rules of a policy.
+func (s *vhost) decodeForRules(r *store.Record) any {
+	if len(r.Message.Body) > maxForRules {
+		return nil
+	}
+	return s.decoder.Decode(context.Background(), inspect.BodyOf(r))
 }
 
 // wayChanged logs once that RabbitMQ does not confirm messages of a way to wait, and once

@@ -18,7 +18,7 @@ import (
 
 const (
 	// recordVersion is what is written. Version 1, which is still read, has no
-	// flagMadeFrom and flagMadeInto.
+	// flagMadeFrom, flagMadeInto and what follows.
 	recordVersion = 2
 	// deepest is how far header tables may nest: more than fits one AMQP frame, so
 	// that only damaged data meets it.
@@ -30,6 +30,7 @@ const (
 	flagForward
 	flagMadeFrom
 	flagMadeInto
+	flagRule
 )
 
 // ErrTorn: the bytes of a record are cut short or damaged.
@@ -80,6 +81,10 @@ func AppendHead(dst []byte, r *Record) ([]byte, error) {
 	if r.MadeInto != uuid.Nil {
 		flags |= flagMadeInto
 		b = append(b, r.MadeInto[:]...)
+	}
+	if r.Rule != "" {
+		flags |= flagRule
+		b = AppendTexts(b, r.Rule)
 	}
 	b[at] = flags
 	b = AppendTexts(b, m.Exchange, m.RoutingKey, m.ContentType, m.ContentEncoding, m.CorrelationID,
@@ -168,6 +173,9 @@ func (d *Decoder) record() (*Record, error) {
 	}
 	if flags&flagMadeInto != 0 {
 		copy(r.MadeInto[:], d.take(len(r.MadeInto)))
+	}
+	if flags&flagRule != 0 {
+		r.Rule = d.Text()
 	}
 	for _, s := range [...]*string{&m.Exchange, &m.RoutingKey, &m.ContentType, &m.ContentEncoding, &m.CorrelationID,
 		&m.ReplyTo, &m.Expiration, &m.MessageID, &m.Type, &m.UserID, &m.AppID} {

@@ -85,10 +85,10 @@ func TestARecordWithLittleIsTheSameAfterDecoding(t *testing.T) {
 	expect.Equal(t, cmp.Diff(want, got), "", "(-want +got):\n")
 }
 
-// Version 1 is version 2 without what a person made of it.
+// Version 1 is version 2 without what a person made of it, and without rules.
 func TestARecordOfVersion1IsRead(t *testing.T) {
 	want := storetest.Everything()
-	want.MadeFrom, want.MadeInto = uuid.Nil, uuid.Nil
+	want.MadeFrom, want.MadeInto, want.Rule = uuid.Nil, uuid.Nil, ""
 	data, err := store.AppendRecord(nil, want)
 	if err != nil || data[0] != 2 {
 		t.Fatalf("written as version %d, %v", data[0], err)

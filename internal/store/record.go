@@ -41,6 +41,7 @@ type Record struct {
 	Reason      string    // wire.Reason…
 	Error       string    // the text that the consumer reported, or ""
 	Policy      string    // the policy that decided
+	Rule        string    // the rule of it that decided; "": none
 	FirstFailed time.Time // of this message, over all attempts since it was first published
 	FailedAt    time.Time // of this failure
 	ParkedFor   string    // Parked: why, in words for a person

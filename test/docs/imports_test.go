@@ -62,7 +62,7 @@ func TestImports(t *testing.T) {
 	all := listed(t)
 	isEquipment := regexp.MustCompile(`/\w+test\b`)
 	for _, rule := range []struct{ why, of, may, not string }{
-		{"policy is arithmetic", `policy`, `-`, `\..*/|^net/http$|^math/rand`},
+		{"policy is arithmetic", `policy`, `wire`, `\..*/.*/|^net/http$|^math/rand`},
 		{"the basis knows nothing above it", basis, basis, `-`},
 		{"retry logic sees no engine, no HTTP and no flags", `internal/retry`, `.*`, engines},
 		{"stores know no policies", `internal/store(/\w+store)?`, `.*`, `/policy$|/internal/(retry|broker)`},

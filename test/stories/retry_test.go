@@ -3,6 +3,7 @@ package stories_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -163,6 +164,74 @@ func TestAReportedFailure(t *testing.T) {
 			}
 		}
 		expect.Equal(t, v.Depth("globbed.queue"), 0, "a report put … messages into a queue that is not enrolled")
+	})
+}
+
+// The first rule that matches a failure decides, after what the consumer says itself; what no rule matches is
+// the policy's.
+func TestRulesDecideByTheError(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		for _, q := range []string{"orders", "slow"} {
+			v.Queue(q, amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "redrive"})
+		}
+		s := start(t, v, `policies:
+  - name: p
+    queues: [orders]
+    attempts: 3
+    backoff: {fixed: 100ms}
+    jitter: none
+    no_consumer: retry
+    rules:
+      - {name: bad data, when: 'error:"invalid IBAN" or exception:ValidationError', then: park}
+      - {when: 'error:/time.?out|deadlock/ attempt:<2', then: {backoff: [300ms], attempts: 9}}
+      - {when: header.tenant:trial, then: discard}
+      - {when: body.kind:bulk, then: {forward: {queue: slow}}}
+      - {when: reason:expired, then: {delay: 50ms}}
+`).ready(t)
+		c := v.ConsumeMany("orders")
+		report := func(body, text string, h amqp.Table) {
+			headers := amqp.Table{wire.HeaderError: text}
+			maps.Copy(headers, h)
+			v.Publish(wire.ExchangeFailures, "orders", amqp.Publishing{Body: []byte(body), ContentType: "application/json", Headers: headers})
+		}
+		report(`{"n":1}`, "invalid IBAN", nil)
+		report(`{"n":2}`, "Shop.ValidationError: no name", nil)
+		report(`{"n":3}`, "timeout", amqp.Table{wire.HeaderPark: "no such customer", "tenant": "trial"})
+		for _, p := range s.WaitParked(t, 3) {
+			switch {
+			case p.Rule == "bad data" && p.ParkedFor == `rule "bad data" of policy "p" decided`:
+			case p.Rule == "" && p.ParkedFor == "its consumer parked it: no such customer":
+			default:
+				t.Errorf("parked as %+v", p)
+			}
+		}
+		// The rule says when it is retried first; then it matches no more.
+		began := time.Now()
+		report(`{"n":4}`, "read time out", nil)
+		d := c.Next()
+		if waited := time.Since(began); waited < 300*time.Millisecond {
+			t.Errorf("it waited %s", waited)
+		}
+		reject(t, d)
+		d = c.Next()
+		expect.Equal(t, d.Headers[wire.HeaderAttempt], any(int64(2)), "the second attempt's header")
+		reject(t, d)
+		brokertest.Eventually(t, "the policy parks it after its own 3 attempts", func() bool { return s.kept(t, "orders").Parked == 4 })
+		// What is discarded and forwarded by rules; bodies are decoded.
+		report(`{"n":5}`, "boom", amqp.Table{"tenant": "trial"})
+		report(`{"n":6,"kind":"bulk"}`, "boom", nil)
+		if d := v.ConsumeMany("slow").Next(); string(d.Body) != `{"n":6,"kind":"bulk"}` {
+			t.Errorf("forwarded: %s", d.Body)
+		}
+		brokertest.Eventually(t, "one is discarded", func() bool { return s.metric(t, `redrive_discarded_total{queue="orders"}`) == "1" })
+		if n := s.metric(t, `redrive_rule_matches_total{policy="p",rule="bad data"}`); n != "2" {
+			t.Errorf("the rule decided about %s", n)
+		}
+		all, err := s.Client.Policies(t.Context())
+		must(t, err)
+		if p := all.Policies[0]; p.Failures != 8 || p.NoError != 2 || p.Rules[0].Matches != 2 || p.Rules[3].Matches != 1 {
+			t.Errorf("counted: %+v", p)
+		}
 	})
 }
 

@@ -133,7 +133,7 @@ func (p *process) run(ctx context.Context, w *World) error {
 	delays := retry.NewDelayQueues(delayPublisher, p.inForce.Policies, nil, 0, func(way string, err error) {
 		log.Info("wait in RabbitMQ", "way", way, "error", err)
 	})
-	intake := retry.NewIntake(p.store, p.inForce, delays, names, heard)
+	intake := retry.NewIntake(p.store, p.inForce, delays, names, nil, heard)
 	parkedIntake := retry.NewParkedIntake(p.store, names, delays.MarkLost, heard)
 	intakeConsumer := broker.NewIntakeConsumer(connection("redrive intake"), 4096, func(err error) {
 		if err != nil {

@@ -68,7 +68,7 @@ func All(policies policy.Set, adopts ...string) []Rights {
 func Service(policies policy.Set, adopts ...string) Rights {
 	write := append([]string{`redrive\..*`}, patterns(queuesOf(policies))...)
 	for i := range policies {
-		if to, ok := Forwards(&policies[i]); ok {
+		for _, to := range Forwards(&policies[i]) {
 			write = append(write, regexp.QuoteMeta(to))
 		}
 	}
@@ -80,14 +80,13 @@ func Service(policies policy.Set, adopts ...string) Rights {
 	return r
 }
 
-// Forwards tells to which exchange a policy forwards what is out of attempts, as
-// RabbitMQ calls it where it checks rights; false when it does not.
-func Forwards(p *policy.Policy) (exchange string, ok bool) {
-	e := p.Exhausted
-	if e.Action != policy.Forward {
-		return "", false
+// Forwards returns the exchanges to which a policy and its rules forward, as RabbitMQ calls them where it
+// checks rights.
+func Forwards(p *policy.Policy) (exchanges []string) {
+	for _, to := range p.Forwards() {
+		exchanges = append(exchanges, cmp.Or(to.Exchange, "amq.default"))
 	}
-	return cmp.Or(e.Destination.Exchange, "amq.default"), true
+	return exchanges
 }
 
 // Consumer is a consumer in any language that rejects what fails. Some frameworks publish to the

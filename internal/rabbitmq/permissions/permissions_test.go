@@ -25,6 +25,10 @@ func TestTheServicesRights(t *testing.T) {
 	if r := Service(policy.Set{webhooks}); r.Write != `^(redrive\..*|web.ook|mail|amq\.default)$` {
 		t.Errorf("write is %s", r.Write)
 	}
+	webhooks.Rules = []policy.Rule{{Then: policy.Outcome{Action: policy.Forward, Destination: policy.Destination{Exchange: "slow"}}}}
+	if r := Service(policy.Set{webhooks}); r.Write != `^(redrive\..*|web.ook|mail|amq\.default|slow)$` {
+		t.Errorf("with a rule that forwards, write is %s", r.Write)
+	}
 	if r := Service(policy.Set{rest}); r.Write != ".*" || len(r.Notes) < 2 {
 		t.Errorf("for all queues: %+v", r)
 	}
