@@ -242,7 +242,7 @@ func readLine(in *bufio.Reader, long func() error) ([]byte, error) {
 // importLine makes a record of a line. A file proves nothing, not that RabbitMQ dead-lettered it, nor
 // that a policy sent it elsewhere, so it is parked; but for what an administrator imports as it is.
 func (a *Actions) importLine(by auth.Caller, line []byte, o ImportOptions) (*store.Record, error) {
-	r, err := parseLine(line)
+	r, err := ReadExported(line)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", inspect.ErrInvalid, err)
 	}
@@ -496,8 +496,8 @@ func exportedOf(r *store.Record) *exportedRecord {
 // mostFailures is how often a message can have failed: once more than its header may say.
 const mostFailures = wire.MaxAttempt + 1
 
-// parseLine reads what appendLine wrote.
-func parseLine(b []byte) (*store.Record, error) {
+// ReadExported reads a line of an export, without its line end.
+func ReadExported(b []byte) (*store.Record, error) {
 	var x exportedRecord
 	if err := strictly(b, &x); err != nil {
 		return nil, err

@@ -42,7 +42,7 @@ func TestAnyRecordIsTheSameAfterItsLine(t *testing.T) {
 		if !json.Valid(b) || bytes.IndexByte(b, '\n') != len(b)-1 {
 			t.Fatalf("not one line of JSON: %s", b)
 		}
-		got, err := parseLine(b)
+		got, err := ReadExported(b)
 		if err != nil {
 			t.Fatalf("%v: %s", err, b)
 		}
@@ -70,7 +70,7 @@ func TestEveryFieldOfARecordIsInItsLine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := parseLine(b)
+	got, err := ReadExported(b)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func TestOddNumbersAndTimesKeepTheirBits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := parseLine(b)
+	got, err := ReadExported(b)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +114,7 @@ func TestDeepHeadersKeepTheirDepth(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%d levels: %v", levels, err)
 			}
-			got, err := parseLine(b)
+			got, err := ReadExported(b)
 			if err != nil {
 				t.Fatalf("%d levels: %v", levels, err)
 			}
@@ -139,7 +139,7 @@ func FuzzParseLine(f *testing.F) {
 	f.Add(b)
 	f.Add([]byte(`{"redrive":1,"id":"","queue":{"base64":"/w=="},"state":"parked","due":"@1.5","message":{"headers":[{"name":"a","type":"array","value":[{"type":"void"}]}]}}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		r, err := parseLine(b)
+		r, err := ReadExported(b)
 		if err != nil {
 			return
 		}
@@ -147,7 +147,7 @@ func FuzzParseLine(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		again, err := parseLine(line)
+		again, err := ReadExported(line)
 		if err != nil {
 			t.Fatalf("%v: %s", err, line)
 		}

@@ -4,12 +4,15 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/errorgroup"
+	"github.com/redrive-mq/redrive/internal/query"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -27,6 +30,7 @@ type Group struct {
 	Last      time.Time `json:"last"`
 	Hours     []int64   `json:"hours" doc:"Failures in each of the last 24 hours, the current one last."`
 	Note      string    `json:"note,omitempty"`
+	Rule      string    `json:"rule" doc:"A rule in YAML that would park such failures at once."`
 }
 
 // GroupPage is a page of groups.
@@ -135,5 +139,39 @@ func readGroupPlace(after string) (*groupPlace, error) {
 
 func shownGroup(g *store.GroupCount) Group {
 	return Group{ID: g.ID.String(), Queue: g.Queue, Reason: g.Reason, Error: g.Pattern, Type: g.Type, Waiting: g.Waiting, Parked: g.Parked,
-		Discarded: g.Discarded, First: g.First, Last: g.Last, Hours: g.Hours[:], Note: g.Note}
+		Discarded: g.Discarded, First: g.First, Last: g.Last, Hours: g.Hours[:], Note: g.Note, Rule: ruleOf(g)}
+}
+
+// replaced is what stands in a group's error for what differs from one failure to the next.
+var replaced = regexp.MustCompile(`<[a-z]+>`)
+
+// ruleOf returns a rule for a group's failures, for the rules of a policy: the error's type, and the longest
+// part of its first line that is always the same.
+func ruleOf(g *store.GroupCount) string {
+	var when []string
+	add := func(field, value string) {
+		if value != "" {
+			when = append(when, field+":"+query.Quote(value))
+		}
+	}
+	if g.Pattern == "" {
+		add("reason", g.Reason)
+		add("type", g.Type)
+	} else {
+		line, _, _ := strings.Cut(g.Pattern, " | ")
+		exception := errorgroup.Exception(line)
+		if replaced.MatchString(exception) {
+			exception = ""
+		}
+		add("exception", exception)
+		longest := ""
+		for _, part := range replaced.Split(strings.TrimPrefix(strings.TrimPrefix(line, exception), ":"), -1) {
+			if part = strings.TrimSpace(part); len(part) > len(longest) {
+				longest = part
+			}
+		}
+		add("error", longest)
+	}
+	return fmt.Sprintf("# In the policy of %s:\nrules:\n  - when: '%s'\n    then: park\n",
+		strconv.Quote(g.Queue), strings.ReplaceAll(strings.Join(when, " "), "'", "''"))
 }

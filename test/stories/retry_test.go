@@ -1,13 +1,17 @@
 package stories_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -18,6 +22,7 @@ import (
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-mq/redrive/internal/cli"
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/internal/retry"
@@ -231,6 +236,32 @@ func TestRulesDecideByTheError(t *testing.T) {
 		must(t, err)
 		if p := all.Policies[0]; p.Failures != 8 || p.NoError != 2 || p.Rules[0].Matches != 2 || p.Rules[3].Matches != 1 {
 			t.Errorf("counted: %+v", p)
+		}
+		// What other rules would do with what is parked now; and one is made from a group.
+		file := filepath.Join(t.TempDir(), "new.yaml")
+		must(t, os.WriteFile(file, []byte("policies: [{name: new, queues: [orders], rules: [{when: exception:ValidationError, then: discard}, {when: 'body.n:4', then: park}, {when: 'error:none', then: park}]}]"), 0o600))
+		var out, errs bytes.Buffer
+		if code := cli.Run(t.Context(), []string{"rules", "try", "--config", file, "--address", s.Client.Addr, "-o", "json"}, &out, &errs, cli.Build{}); code != 0 {
+			t.Fatalf("rules try exits with %d: %s", code, errs.String())
+		}
+		var tried struct {
+			Messages int
+			Rules    []struct {
+				Rule     string
+				Messages int
+				Example  string
+			}
+		}
+		must(t, json.Unmarshal(out.Bytes(), &tried))
+		for i, want := range []int{1, 1, 0, 2, 0} {
+			if r := tried.Rules[i]; r.Messages != want || (r.Example == "") != (want == 0) {
+				t.Errorf("rule %d is %+v, want %d messages", i, r, want)
+			}
+		}
+		groups, err := s.Client.Groups(t.Context(), "error:name")
+		must(t, err)
+		if want := `  - when: 'exception:"Shop.ValidationError" error:"no name"'`; len(groups.Groups) != 1 || !strings.Contains(groups.Groups[0].Rule, want) {
+			t.Errorf("the groups' rules: %+v", groups)
 		}
 	})
 }

@@ -1,0 +1,162 @@
+package cli
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+
+	"github.com/spf13/cobra"
+
+	"github.com/redrive-mq/redrive/internal/actions"
+	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/decode"
+	"github.com/redrive-mq/redrive/internal/httpapi"
+	"github.com/redrive-mq/redrive/internal/inspect"
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/policy"
+)
+
+func (p *program) rules() *cobra.Command {
+	c := &cobra.Command{Use: "rules", Short: "Try the rules of policies"}
+	c.AddCommand(p.rulesTry())
+	return commandGroup(c)
+}
+
+func (p *program) rulesTry() *cobra.Command {
+	c := p.withQuery(&cobra.Command{
+		Use:   "try [QUERY]",
+		Short: "Show what the rules of a config file would have decided",
+		Long: `Show what the rules of a config file would have decided about the messages that a query
+finds; without a query, about all that wait or are parked. It changes nothing: each rule
+is asked about the latest failure of each message, as if it had just happened. The messages
+come from the service as redrive export has them, so the audit log has an entry.`,
+		Example: `  redrive rules try --config new.yaml
+  redrive rules try --config new.yaml 'queue:orders.* state:parked'`,
+	}, func(ctx context.Context, client httpapi.Client, query string) error {
+		if p.config == "" {
+			return fmt.Errorf("name the file with the rules: --config FILE: %w", errUsage)
+		}
+		cfg, err := p.load()
+		if err != nil {
+			return err
+		}
+		t, err := newTrial(cfg)
+		if err != nil {
+			return err
+		}
+		if query == "" {
+			query = "state:waiting OR state:parked"
+		}
+		if err := t.run(ctx, client, query, p.meter(), p.draws()); err != nil {
+			return err
+		}
+		return list(p, t, t.Rules, func(r triedRule) string { return r.Policy + " " + r.Rule }, t.table)
+	})
+	p.withConfig(c, "the config file with the rules")
+	return p.withOutput(c)
+}
+
+// trial counts what the rules of a config decide.
+type trial struct {
+	Messages int64       `json:"messages"`
+	Rules    []triedRule `json:"rules"`
+
+	policies policy.Set
+	decoder  *decode.Decoder
+	at       map[string]int // in Rules, by policy and rule
+}
+
+// triedRule is a rule, or with no rule what the policy itself decides.
+type triedRule struct {
+	Policy   string `json:"policy"`
+	Rule     string `json:"rule,omitempty"`
+	When     string `json:"when,omitempty"`
+	Then     string `json:"then"`
+	Messages int64  `json:"messages"`
+	Example  string `json:"example,omitempty"`
+}
+
+func newTrial(cfg *config.Config) (t *trial, err error) {
+	t = &trial{policies: cfg.Policies, at: map[string]int{}}
+	if t.decoder, err = decode.New(cfg.Decode); err != nil {
+		return nil, err
+	}
+	add := func(r triedRule) {
+		t.at[r.Policy+"\n"+r.Rule] = len(t.Rules)
+		t.Rules = append(t.Rules, r)
+	}
+	for i := range t.policies {
+		of := &t.policies[i]
+		for j, r := range of.Rules {
+			add(triedRule{Policy: of.Name, Rule: of.RuleName(j), When: strings.TrimSpace(r.When.String()), Then: r.Then.String()})
+		}
+		add(triedRule{Policy: of.Name, Then: "as the policy says"})
+	}
+	add(triedRule{Then: "park"})
+	return t, nil
+}
+
+func (t *trial) run(ctx context.Context, client httpapi.Client, query string, meter *meter, draws bool) error {
+	ctx, cancel := context.WithCancel(ctx)
+	from, to := io.Pipe()
+	var exporting sync.WaitGroup
+	defer exporting.Wait()
+	defer from.Close()
+	defer cancel()
+	exporting.Go(func() {
+		_, err := client.Export(ctx, query, "jsonl", to)
+		to.CloseWithError(err)
+	})
+	lines := bufio.NewReaderSize(from, 64<<10)
+	for {
+		line, err := lines.ReadBytes('\n')
+		if err == io.EOF {
+			meter.end()
+			return nil
+		}
+		var r *store.Record
+		if err == nil {
+			r, err = actions.ReadExported(line)
+		}
+		if err != nil {
+			return err
+		}
+		t.try(ctx, r)
+		if draws {
+			meter.show(count(t.Messages)+" messages", false)
+		}
+	}
+}
+
+// try asks the rules about a message.
+func (t *trial) try(ctx context.Context, r *store.Record) {
+	of, rule := "", ""
+	if p, ok := t.policies.Match(r.Queue); ok {
+		f := policy.Failure{Queue: r.Queue, Reason: r.Reason, Attempt: max(1, r.Failures), Error: r.Error, Message: &r.Message,
+			FirstFailed: r.FirstFailed, At: r.FailedAt,
+			Decoded: func() any { return t.decoder.Decode(ctx, inspect.BodyOf(r)) }}
+		of = p.Name
+		if i := p.RuleFor(&f); i >= 0 {
+			rule = p.RuleName(i)
+		}
+	}
+	one := &t.Rules[t.at[of+"\n"+rule]]
+	one.Messages++
+	one.Example = cmp.Or(one.Example, r.ID.String())
+	t.Messages++
+}
+
+func (t *trial) table(w io.Writer) {
+	fmt.Fprintln(w, "POLICY\tRULE\tWHEN\tTHEN\tMESSAGES\tSUCH AS")
+	for _, r := range t.Rules {
+		if r.Policy == "" && r.Messages == 0 {
+			continue
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", cell(cmp.Or(r.Policy, "none")), cell(cmp.Or(r.Rule, "-")), cell(cmp.Or(r.When, "-")),
+			plain(r.Then), count(r.Messages), r.Example)
+	}
+}
