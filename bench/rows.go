@@ -281,8 +281,12 @@ func newService(v *vhost, delays map[string]time.Duration) (*service, error) {
 	}
 	yaml := fmt.Sprintf("store: {%s}\nlisten: %s\npolicies:\n", store, s.listen)
 	for queue, delay := range delays {
-		yaml += fmt.Sprintf("- {name: %s, queues: [%s], backoff: {fixed: %dms}, jitter: none, attempts: 1000000}\n",
+		yaml += fmt.Sprintf("- {name: %s, queues: [%s], backoff: {fixed: %dms}, jitter: none, attempts: 1000000, rules: [",
 			queue, queue, delay.Milliseconds())
+		for i := range *rules {
+			yaml += fmt.Sprintf(`{when: 'error:/time.?out %d|deadlock/ OR header.tenant:/^trial%d-/ OR type:/Pay%d/', then: park},`, i, i, i)
+		}
+		yaml += "]}\n"
 	}
 	return s, os.WriteFile(s.config, []byte(yaml), 0o600)
 }

@@ -344,7 +344,7 @@ func (t *term) text(s string) bool {
 func (l *literal) names(s string) bool {
 	switch {
 	case l.expression != nil:
-		return l.expression.MatchString(s)
+		return l.expression.matches(s)
 	case l.quoted:
 		return l.text == s
 	}
@@ -386,10 +386,10 @@ func (t *term) inText(e *env) bool {
 // the text twice: a body and a query can be made for each other.
 func containsFold[T string | []byte](in T, l *literal) bool {
 	if l.expression != nil {
-		if text, ok := any(in).(string); ok {
-			return l.expression.MatchString(text)
+		if text, ok := any(in).([]byte); ok {
+			return l.expression.matchesBytes(text)
 		}
-		return l.expression.Match([]byte(in))
+		return l.expression.matches(string(in))
 	}
 	if l.borders == nil {
 		return strings.Contains(strings.ToLower(string(in)), l.lower)

@@ -1,10 +1,7 @@
 package query
 
 import (
-	"errors"
 	"fmt"
-	"regexp"
-	"regexp/syntax"
 	"strings"
 	"unicode"
 )
@@ -19,10 +16,8 @@ const (
 	// compared with: each costs a look at the whole of a body.
 	mostInBodies = 30
 	mostWild     = 200
-	// mostExpressions is how many regular expressions a query has, and mostInstructions how large each is
-	// once compiled: what it costs for each byte that it looks at.
-	mostExpressions  = 10
-	mostInstructions = 1000
+	// mostExpressions is how many regular expressions a query has.
+	mostExpressions = 10
 )
 
 // Error points at what is wrong.
@@ -264,7 +259,7 @@ func (p *parser) quoted() string {
 
 // expression takes a regular expression, in the syntax of RE2: what is between two slashes, where \/ is a
 // slash. nil: what comes is something else, such as a path.
-func (p *parser) expression() *regexp.Regexp {
+func (p *parser) expression() *expression {
 	from := p.at
 	if !p.peek("/") {
 		return nil
@@ -279,17 +274,12 @@ func (p *parser) expression() *regexp.Regexp {
 		return nil
 	}
 	text := string(p.in[from+1 : end])
-	parsed, err := syntax.Parse(text, syntax.Perl)
+	e, err := newExpression(text)
 	if err != nil {
-		var wrong *syntax.Error
-		errors.As(err, &wrong)
-		p.fail(from, "not a regular expression: %s: %s", wrong.Code, wrong.Expr)
-	}
-	if program, err := syntax.Compile(parsed.Simplify()); err != nil || len(program.Inst) > mostInstructions {
-		p.fail(from, "the regular expression is too large: make it shorter, or its repeats fewer")
+		p.fail(from, "%s", err.Error())
 	}
 	p.at = end + 1
-	return regexp.MustCompile(text)
+	return e
 }
 
 // term reads one condition: a field with a value, or a text by itself.

@@ -4,6 +4,7 @@
 //	query.go   the whole: a Query, and whether a message matches; queries about groups
 //	fields.go  what can be asked for; headers and decoded bodies, by path
 //	parse.go   text in, Query out, or an error that points at the character; of one condition as well
+//	expression.go  regular expressions
 //	value.go   what stands behind the colon; numbers of any size
 //	rule.go    a query as the condition of a policy's rule
 //	narrow.go  what of a query a store's indexes can answer, and whether the rest holds

@@ -3,6 +3,7 @@ package query
 import (
 	"reflect"
 	"slices"
+	"sync"
 
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/store"
@@ -48,20 +49,41 @@ func ParseRule(text string) (*Rule, error) {
 
 func (r *Rule) String() string { return r.text }
 
-// Matches implements policy.Matcher.
-func (r *Rule) Matches(f *policy.Failure) bool {
-	rec := store.Record{Queue: f.Queue, Reason: f.Reason, Error: f.Error, Failures: f.Attempt, FirstFailed: f.FirstFailed,
-		FailedAt: f.At}
-	if f.Message != nil {
-		rec.Message = *f.Message
-	}
-	e := env{now: f.At, l: &store.Listed{Record: &rec, BodySize: len(rec.Message.Body)}, groupOf: ofItself}
-	return r.query.match(&e, func() (result *decode.Result) {
-		if f.Decoded != nil {
-			result, _ = f.Decoded().(*decode.Result)
+// failed is a failure that a rule is asked about. A policy may have many rules, so it is used again.
+type failed struct {
+	failure *policy.Failure
+	record  store.Record
+	listed  store.Listed
+	env     env
+	decoded func() *decode.Result
+}
+
+var failedPool = sync.Pool{New: func() any {
+	a := new(failed)
+	a.decoded = func() (result *decode.Result) {
+		if a.failure.Decoded != nil {
+			result, _ = a.failure.Decoded().(*decode.Result)
 		}
 		return result
-	})
+	}
+	return a
+}}
+
+// Matches implements policy.Matcher.
+func (r *Rule) Matches(f *policy.Failure) bool {
+	a := failedPool.Get().(*failed)
+	a.failure = f
+	a.record = store.Record{Queue: f.Queue, Reason: f.Reason, Error: f.Error, Failures: f.Attempt,
+		FirstFailed: f.FirstFailed, FailedAt: f.At}
+	if f.Message != nil {
+		a.record.Message = *f.Message
+	}
+	a.listed = store.Listed{Record: &a.record, BodySize: len(a.record.Message.Body)}
+	a.env = env{now: f.At, l: &a.listed, groupOf: ofItself}
+	matches := r.query.match(&a.env, a.decoded)
+	a.failure, a.record, a.env = nil, store.Record{}, env{} // they may be large
+	failedPool.Put(a)
+	return matches
 }
 
 // Covers reports whether r matches all that other matches, where that is plain: other is r, perhaps with more

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"math"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -47,7 +46,7 @@ type literal struct {
 	// borders are of lower, where a part of a text is looked for; nil: it is not ASCII.
 	borders []int
 	// expression: the text is between slashes, and matches any part.
-	expression *regexp.Regexp
+	expression *expression
 
 	number   decimal
 	isNumber bool
