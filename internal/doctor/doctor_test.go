@@ -1,8 +1,10 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -323,29 +325,49 @@ func TestReports(t *testing.T) {
 	}
 }
 
-// docs/reference/doctor.md has each check by its name, with what it looks at and why, in the
-// order of the list.
-func TestThePageHasEachCheck(t *testing.T) {
-	text, err := os.ReadFile("../../docs/reference/doctor.md")
+var update = flag.Bool("update", false, "write docs/reference/doctor.md")
+
+// The page has what each check looks at and why, from its row, and keeps the remedies.
+func TestTheReference(t *testing.T) {
+	const file, begin = "../../docs/reference/doctor.md", "## The checks\n"
+	text, err := os.ReadFile(file)
 	must(t, err)
-	page, at := strings.Join(strings.Fields(string(text)), " "), 0
+	head, sections, _ := strings.Cut(string(text), begin)
+	remedies := map[string]string{}
+	for _, section := range strings.Split(sections, "\n### ")[1:] {
+		name, rest, _ := strings.Cut(section, "\n")
+		_, remedies[name], _ = strings.Cut(strings.TrimSpace(rest), "\n\nRemedy: ")
+	}
+	want := head + begin
 	for _, c := range Checks {
-		i := strings.Index(page, "### "+c.Name+" ")
-		if i < at {
-			t.Errorf("%s is not in docs/reference/doctor.md, or not at its place", c.Name)
-			continue
+		remedy := cmp.Or(remedies[c.Name], "TODO")
+		if remedy == "TODO" {
+			t.Errorf("write in %s how to repair what the check %s finds", file, c.Name)
 		}
-		section, _, _ := strings.Cut(page[i+4:], "### ")
-		for _, want := range []string{c.Title, c.Why} {
-			if !strings.Contains(section, want) {
-				t.Errorf("docs/reference/doctor.md does not say of %s: %s", c.Name, want)
-			}
+		want += fmt.Sprintf("\n### %s\n\n%s\n\n%s\n\nRemedy: %s\n", c.Name, wrapped("What: "+c.Title+"."), wrapped(c.Why), remedy)
+	}
+	if want == string(text) {
+		return
+	}
+	if !*update {
+		t.Fatalf("%s differs from the checks; go test ./internal/doctor -run TestTheReference -update writes it", file)
+	}
+	must(t, os.WriteFile(file, []byte(want), 0o644))
+}
+
+// wrapped is a paragraph in lines of at most 92 characters.
+func wrapped(text string) (lines string) {
+	at := 0 // the place in the line
+	for _, word := range strings.Fields(text) {
+		switch {
+		case at+1+len(word) > 92:
+			lines, at = lines+"\n", 0
+		case at > 0:
+			lines, at = lines+" ", at+1
 		}
-		at = i
+		lines, at = lines+word, at+len(word)
 	}
-	if n := strings.Count(string(text), "\n### "); n != len(Checks) {
-		t.Errorf("docs/reference/doctor.md has %d checks, and there are %d", n, len(Checks))
-	}
+	return lines
 }
 
 // What is quoted is one word, the same, to a shell.

@@ -4,19 +4,49 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
-	"net"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
-	"github.com/redrive-mq/redrive/internal/store/redisstore"
 	"github.com/redrive-mq/redrive/wire"
 )
+
+// queueChecks look at work queues, and at what leads to and from them.
+var queueChecks = []Check{
+	{Name: "dead-lettering", Title: "queues dead-letter to Redrive", Needs: []Part{Queues, Exchanges, Bindings}, Run: deadLettering,
+		Why: "Messages that a consumer rejects, that expire or that pass the delivery limit are dropped, or go elsewhere."},
+	{Name: "at-least-once", Title: "dead-lettering is at-least-once", Needs: []Part{Queues}, Run: atLeastOnce,
+		Why: "At-most-once dead-lettering drops what fails while redrive.intake has no leader, as just after a restart of RabbitMQ."},
+	{Name: "standing", Title: "dead letters leave their queue", Needs: []Part{Queues, DeadLetters, Exchanges, Bindings}, Run: standing,
+		Why: "With at-least-once, RabbitMQ keeps a dead letter in its queue until its target has confirmed it. While it stays there nothing is lost, and Redrive does not receive it."},
+	{Name: "policy-in-force", Title: "the policy that enrols a queue is in force", Needs: []Part{Queues, Policies}, Run: policyInForce,
+		Why: "RabbitMQ applies one policy to a queue: one of higher priority silently replaces ours. An operator policy is applied as well."},
+	{Name: "retry-policy", Title: "a policy of Redrive's matches each enrolled queue", Needs: []Part{Queues}, Run: unmatched,
+		Why: "A message that no policy matches is parked at its first failure."},
+	{Name: "reports", Title: "the management API says which queues' reports are retried", Needs: []Part{Queues}, Run: func(*Scene) []Finding { return nil }, ByAMQP: reportsByAMQP,
+		Why: "A report is retried where the queue's dead-letter exchange is redrive. While the management API cannot be asked about that, reports for queues that are not enrolled and that no policy names exactly wait."},
+	{Name: "native-retry", Title: "no delayed retry of RabbitMQ's on top", Needs: []Part{Queues}, Run: nativeRetry,
+		Why: "RabbitMQ 4.3 then delays requeued messages itself, besides Redrive's delays."},
+	{Name: "lifetime", Title: "work queues stay", Needs: []Part{Queues}, Run: lifetime,
+		Why: "A queue that deletes itself takes its messages with it, and its waiting messages are parked."},
+	{Name: "overflow", Title: "a full queue refuses, and pushes nothing out", Needs: []Part{Queues, Policies}, Run: overflow,
+		Why: "A retry into a queue that drops its oldest message for each new one costs another message, which counts as failed: in the end good messages are parked."},
+	{Name: "consumers", Title: "enrolled queues have consumers", Needs: []Part{Queues}, Run: consumers, ByAMQP: consumersByAMQP,
+		Why: "Retried messages stay in the queue unnoticed; RabbitMQ raises no alarm for that."},
+	{Name: "deliveries", Title: "consumers take what is ready", Needs: []Part{Queues}, Run: deliveries,
+		Why: "Retries stand behind what a consumer that hangs keeps. Of a single-active-consumer queue it keeps all messages, and the other consumers look well."},
+	{Name: "retry-exchange", Title: "retry exchanges lead to their queue alone", Needs: []Part{Queues, Exchanges, Bindings, Policies}, Run: retryExchange, ByAMQP: retryExchangeByAMQP,
+		Why: "Redrive publishes retries to it, and may publish to no queue without one. Bound to more queues, each receives a copy of every retry; bound to none, nothing is retried."},
+	{Name: "delivery-limit", Title: "delivery limits fit the policies", Needs: []Part{Queues, Bindings}, Run: deliveryLimit,
+		Why: "A message that a consumer requeues, or crashes on, is dead-lettered when RabbitMQ's limit is passed, and each time counts as one attempt of Redrive's."},
+	{Name: "requeue", Title: "consumers do not requeue in a circle", Needs: []Part{Queues}, Run: requeue,
+		Why: "A requeued message is delivered again at once, as fast as its consumer allows, and never reaches Redrive. From RabbitMQ 4.3 on a basic.nack with requeue counts towards no limit; on classic queues nothing does."},
+}
 
 func lifetime(s *Scene) (all []Finding) {
 	for _, q := range s.workQueues() {
@@ -191,44 +221,6 @@ func (s *Scene) ends(q *management.QueueState) string {
 		return fmt.Sprintf("; the delivery limit (%d) ends that for each", limit)
 	}
 	return ", and no delivery limit ends that"
-}
-
-// usualFrame is RabbitMQ's default, in bytes.
-const usualFrame = 131_072
-
-// largest is RabbitMQ's default limit of a message, in bytes. The one in force it does not report.
-func (s *Scene) largest() int64 {
-	if s.versionAtLeast(4, 0) {
-		return 16 << 20
-	}
-	return 128 << 20
-}
-
-// frames checks the limit of a frame, which AMQP shows.
-func frames(s *Scene) (all []Finding) {
-	if s.FrameMax > 0 && s.FrameMax < usualFrame {
-		all = append(all, Finding{Status: Warning, What: fmt.Sprintf("frames are limited to %d bytes", s.FrameMax),
-			Remedy: fmt.Sprintf("Set frame_max = %d, RabbitMQ's default, in rabbitmq.conf: messages with more headers than fit are parked.", usualFrame)})
-	}
-	return all
-}
-
-func sizes(s *Scene) []Finding {
-	all := frames(s)
-	for _, q := range s.workQueues() {
-		if q.Messages > 0 && q.Bytes/int64(q.Messages) > s.largest() {
-			all = append(all, Finding{Queue: q.Name, Status: Warning, What: fmt.Sprintf("its messages have %s on average, and RabbitMQ %s takes %s unless max_message_size says otherwise", size(q.Bytes/int64(q.Messages)), s.Version, size(s.largest())),
-				Remedy: "Set max_message_size in rabbitmq.conf."})
-		}
-	}
-	if len(all) == 0 {
-		frames := "any size"
-		if s.FrameMax > 0 {
-			frames = size(int64(s.FrameMax))
-		}
-		all = []Finding{{Status: OK, What: fmt.Sprintf("frames of %s; messages of %s, unless max_message_size says otherwise, which RabbitMQ does not tell", frames, size(s.largest()))}}
-	}
-	return all
 }
 
 // deadLettering looks at the queues that policies match. A problem of one that a policy names
@@ -561,204 +553,128 @@ func (s *Scene) raise(q *management.QueueState) string {
 	return fmt.Sprintf("It is delivery-limit in the RabbitMQ policy %q.", q.Policy)
 }
 
-// enough replicas survive the loss of one node. RabbitMQ gives a quorum queue as many by default.
-const enough = 3
-
-// replicas finds our quorum queues that were declared when there were fewer nodes, or
-// that lost one: RabbitMQ gives them no other by itself.
-func replicas(s *Scene) []Finding {
-	want := min(enough, len(s.Nodes))
-	var lack, few []string
-	add := map[string][]string{} // queues, by the node that can have a replica
+func retryExchange(s *Scene) (all []Finding) {
+	of := map[string]bool{} // retry exchanges of queues that exist
+	from := map[string][]management.Binding{}
+	for _, b := range s.Bindings {
+		from[b.Source] = append(from[b.Source], b)
+	}
 	for i := range s.Queues {
 		q := &s.Queues[i]
-		missing := want - len(q.Members)
-		if q.Type != "quorum" || !wire.OwnQueue(q.Name) || missing <= 0 {
+		name := wire.RetryExchange(q.Name)
+		of[name] = true
+		if wire.OwnQueue(q.Name) || !s.selected(q.Name) {
 			continue
 		}
-		lack = append(lack, q.Name)
-		few = append(few, fmt.Sprintf("%s has %d", q.Name, len(q.Members)))
-		for _, n := range s.Nodes {
-			if missing > 0 && n.Running && !slices.Contains(q.Members, n.Name) {
-				add[n.Name] = append(add[n.Name], q.Name)
-				missing--
+		x := s.exchange(name)
+		if x == nil {
+			// Declared with the argument, a queue gets it with its first dead letter.
+			if s.enrolled(q) && management.PolicyNamed(s.Policies, "redrive."+q.Name) != nil {
+				all = append(all, s.bind(q.Name, fmt.Sprintf("its retry exchange %s does not exist", name)))
+			}
+			continue
+		}
+		if not := differs(x, "fanout", false); not != "" {
+			all = append(all, Finding{Queue: q.Name, Status: Wrong, What: fmt.Sprintf("its retry exchange %s is %s", name, not), Remedy: "Delete it, and declare it again:", Commands: []string{s.deleteCommand(s.Manage.URL("exchanges", name)), s.redrive("doctor --fix")}})
+			continue
+		}
+		bound := false
+		for _, b := range from[name] {
+			if b.DestinationType == "queue" && b.Destination == q.Name {
+				bound = true
+				continue
+			}
+			if b.DestinationType == "exchange" && strings.HasPrefix(b.Destination, "federation: ") {
+				continue // see foreign
+			}
+			all = append(all, Finding{Queue: q.Name, Status: Wrong, What: fmt.Sprintf("its retry exchange also leads to the %s %s, which gets a copy of each retried message", b.DestinationType, b.Destination), Remedy: "Remove the binding:", Commands: []string{s.deleteCommand(s.Manage.BindingURL(b))}})
+		}
+		if !bound {
+			all = append(all, s.bind(q.Name, fmt.Sprintf("its retry exchange %s does not lead to it", name)))
+		}
+	}
+	var gone []string
+	for _, x := range s.Exchanges {
+		if strings.HasPrefix(x.Name, wire.RetryExchange("")) && !of[x.Name] {
+			gone = append(gone, x.Name)
+		}
+	}
+	if len(gone) > 0 && len(s.Only) == 0 {
+		all = append(all, Finding{Status: Warning, What: "retry exchanges without a queue of their name: " + few(gone) + "; messages wait 5 minutes for such a queue (no_queue), and are parked then",
+			Remedy: "Declare the queues again, or do nothing: a running service deletes such an exchange when nothing waits for it."})
+	}
+	return all
+}
+
+func (s *Scene) bind(queue, what string) Finding {
+	return Finding{Queue: queue, Status: Wrong, What: what, Remedy: "Declare it and bind it:", Commands: []string{s.redrive("doctor --fix --queue=" + Quote(queue))}, Fixable: true, fix: fix{queue: queue}}
+}
+
+func retryExchangeByAMQP(s *Scene) (all []Finding) {
+	for _, q := range s.Probed.Named {
+		switch {
+		case !q.Exists:
+			all = append(all, Finding{Queue: q.Name, Status: Warning, What: "a policy names it, and it does not exist", Remedy: "Declare it, or remove it from the config."})
+		case !q.RetryExchange:
+			all = append(all, Finding{Queue: q.Name, Status: OK, What: "it has no retry exchange yet; it gets one with its first dead letter"})
+		}
+	}
+	return all
+}
+
+// unavailable is a finding about a queue in which the due messages of one work queue stay
+// while that one does not accept them: it names the work queue, which is what needs
+// repairing. Other queues' messages do not wait behind these.
+func (s *Scene) unavailable(q *management.QueueState, n int) (Finding, bool) {
+	work := s.queue(workQueueOf(q))
+	if work == nil {
+		return Finding{}, false
+	}
+	return Finding{Queue: work.Name, Status: Wrong, What: fmt.Sprintf("%d of its retries are due and stay in %s, since %s", n, q.Name, refuses(work)),
+		Remedy: "Let its consumers catch up, raise its limit, or bring its nodes back. RabbitMQ tries again every three minutes, by itself, and loses none; other queues' retries continue."}, true
+}
+
+// workQueueOf is the work queue that a queue of ours alone dead-letters to; "": none.
+func workQueueOf(q *management.QueueState) (work string) {
+	if strings.HasPrefix(q.Name, wire.ExchangeLane+".") {
+		work, _ = q.Arguments["x-dead-letter-routing-key"].(string)
+	} else if name, ok := strings.CutPrefix(q.Name, wire.DelayPrefix+"message-ttl.quorum."); ok {
+		work = name
+	}
+	return work
+}
+
+// refuses says why a queue accepts nothing, as far as RabbitMQ shows it.
+func refuses(q *management.QueueState) string {
+	if overflow, _ := q.Setting("overflow").(string); strings.HasPrefix(overflow, "reject-publish") {
+		if limit := reached(q); limit != "" {
+			return fmt.Sprintf("it is full (%s) and its overflow is %s", limit, overflow)
+		}
+	}
+	if q.Type == "quorum" && (q.Leader == "" || len(q.Online) <= len(q.Members)/2) {
+		return fmt.Sprintf("%d of its %d replicas run, so it has no leader", len(q.Online), len(q.Members))
+	}
+	return "it does not accept them"
+}
+
+// reportsByAMQP is asked where the management API is missing: the service then lacks it, too.
+func reportsByAMQP(s *Scene) []Finding {
+	var patterns []string
+	for i := range s.Config.Policies {
+		for _, q := range s.Config.Policies[i].Queues {
+			if !s.Config.Policies.Exact(q) {
+				patterns = append(patterns, fmt.Sprintf("%q", q))
 			}
 		}
 	}
-	if len(lack) == 0 {
+	if len(patterns) == 0 {
 		return nil
 	}
-	var commands []string
-	for _, n := range s.Nodes {
-		if on := add[n.Name]; len(on) > 0 {
-			commands = append(commands, "rabbitmq-queues grow "+Quote(n.Name)+" all --vhost-pattern "+Quote(pattern(s.VHost))+" --queue-pattern "+Quote(pattern(on...)))
-		}
-	}
-	f := Finding{Status: Warning, What: fmt.Sprintf("the cluster has %d nodes, and of our quorum queues some have fewer than %d replicas: %s", len(s.Nodes), want, strings.Join(few, ", ")), Commands: commands}
-	f.Remedy = "Give each a replica on one more node, one after the other, while all nodes are up:"
-	if len(commands) == 0 {
-		f.Remedy = "Start the nodes that are down, then give each queue its replicas."
+	f := Finding{Status: Warning, What: fmt.Sprintf("reports of failures for queues that only %s matches, and that have no retry exchange yet, wait: %v", strings.Join(patterns, ", "), s.Missing[Queues]),
+		Remedy: "Let the service ask the management API (broker.management), or name the queues in a policy."}
+	if errors.Is(s.Missing[Queues], management.ErrDenied) && s.Manage != nil {
+		f.Remedy = "Give the user of broker.management a tag, if it has none, or name the queues in a policy."
+		f.Commands = []string{"rabbitmqctl set_user_tags " + Quote(s.Manage.User()) + " management"}
 	}
 	return []Finding{f}
-}
-
-// pattern is a regular expression of exactly these names.
-func pattern(names ...string) string {
-	var quoted []string
-	for _, n := range names {
-		quoted = append(quoted, regexp.QuoteMeta(n))
-	}
-	if len(quoted) == 1 {
-		return "^" + quoted[0] + "$"
-	}
-	return "^(" + strings.Join(quoted, "|") + ")$"
-}
-
-// redis says how safe messages are in Redis, and what can be lost.
-func redis(s *Scene) (all []Finding) {
-	c := s.Config.Store.Redis
-	if c.URL == "" {
-		return []Finding{{Status: OK, What: "messages are kept on this machine's disk, not in Redis"}}
-	}
-	for i := range s.Redis {
-		all = append(all, redisServer(&s.Redis[i], cmp.Or(c.Durability, string(redisstore.Synced)), max(1, c.Replicas))...)
-	}
-	if s.Failover && c.Durability != string(redisstore.Replicated) {
-		all = append(all, Finding{Status: Warning, What: "a server that is replaced by its replica loses what that did not have yet",
-			Remedy: "Set store.redis.durability to replicated."})
-	}
-	return all
-}
-
-// redisServer says that of one server.
-func redisServer(r *redisstore.Server, durability string, replicas int) (all []Finding) {
-	at := "Redis at " + r.Addr
-	set := func(name, value string) []string {
-		host, port, _ := net.SplitHostPort(r.Addr)
-		return []string{fmt.Sprintf("redis-cli -h %s -p %s CONFIG SET %s %s", Quote(host), Quote(port), name, value)}
-	}
-	const file = " and the same in its configuration file"
-	if r.Eviction != "noeviction" {
-		all = append(all, Finding{Status: Wrong, What: fmt.Sprintf("%s deletes messages when its memory is full: maxmemory-policy is %s", at, r.Eviction),
-			Remedy: "The service refuses it. This," + file + ":", Commands: set("maxmemory-policy", "noeviction")})
-	}
-	if r.Max == 0 {
-		all = append(all, Finding{Status: Warning, What: at + " has no maxmemory, so it may take all memory of its machine, and be ended for it",
-			Remedy: "What it may take, for example 4 GiB," + file + ":", Commands: set("maxmemory", "4gb")})
-	}
-	safe := Finding{Status: OK}
-	switch durability {
-	case string(redisstore.Cached):
-		safe.What = at + " keeps messages in memory (durability: cached): a crash or a failover loses the last moments"
-	case string(redisstore.Replicated):
-		safe.What = fmt.Sprintf("%s has %d replicas, and a write counts when %d have it in memory (durability: replicated)", at, r.Replicas, replicas)
-		if r.Replicas < replicas {
-			safe.Status, safe.Remedy = Wrong, "Start the replicas: no message is accepted or retried until they are there."
-		}
-	default:
-		switch safe.What = fmt.Sprintf("%s has a write on its disk when it counts (durability: synced; appendonly %v, appendfsync %s)", at, r.AppendOnly, cmp.Or(r.Fsync, "unknown")); {
-		case !r.AppendOnly:
-			safe.Status, safe.What = Wrong, at+" writes nothing to its disk, as durability: synced needs"
-			safe.Remedy, safe.Commands = "This,"+file+":", append(set("appendonly", "yes"), set("appendfsync", "always")...)
-		case r.Fsync != "always" && (!r.TellsSyncs() || r.Fsync == "no"):
-			safe.Status, safe.What = Wrong, fmt.Sprintf("%s does not confirm that a write is on its disk: appendfsync is %s", at, cmp.Or(r.Fsync, "unknown"))
-			safe.Remedy, safe.Commands = "This,"+file+":", set("appendfsync", "always")
-		case r.Fsync == "everysec":
-			safe.Status, safe.What = Warning, at+" syncs once a second, and each write waits for that"
-			safe.Remedy, safe.Commands = "This,"+file+":", set("appendfsync", "always")
-		}
-	}
-	return append(all, safe)
-}
-
-// redisRoom is the free space of the server that has the least, and its limit; 0, 0 when none has a
-// limit.
-func redisRoom(all []redisstore.Server) (free, limit uint64) {
-	for _, r := range all {
-		if is := r.Max - min(r.Max, r.Used); r.Max > 0 && (limit == 0 || is < free) {
-			free, limit = is, r.Max
-		}
-	}
-	return free, limit
-}
-
-func alarms(s *Scene) (all []Finding) {
-	for _, n := range s.Nodes {
-		if !n.Running {
-			all = append(all, Finding{Status: Wrong, What: fmt.Sprintf("node %s is down", n.Name), Remedy: "Start it: its quorum queues have fewer members to lose.",
-				Commands: []string{"rabbitmqctl -n " + Quote(n.Name) + " status"}})
-		}
-		if n.MemAlarm {
-			all = append(all, Finding{Status: Wrong, What: fmt.Sprintf("node %s has a memory alarm", n.Name), Remedy: "Let consumers catch up, or give it more memory. What uses it:",
-				Commands: []string{"rabbitmq-diagnostics -n " + Quote(n.Name) + " memory_breakdown"}})
-		}
-		if n.DiskAlarm {
-			all = append(all, Finding{Status: Wrong, What: fmt.Sprintf("node %s has a disk alarm: %s free, limit %s", n.Name, size(n.DiskFree), size(n.DiskLimit)), Remedy: "Make room on its disk."})
-		}
-	}
-	return all
-}
-
-func diskRoom(s *Scene) (all []Finding) {
-	for _, n := range s.Nodes {
-		if n.Running && !n.DiskAlarm && n.DiskLimit > 0 && n.DiskFree < 2*n.DiskLimit {
-			all = append(all, Finding{Status: Warning, What: fmt.Sprintf("node %s has %s free, and its alarm comes at %s", n.Name, size(n.DiskFree), size(n.DiskLimit)), Remedy: "Make room on its disk."})
-		}
-	}
-	return all
-}
-
-func storeRoom(s *Scene) []Finding {
-	free, reserve := s.StoreFree, s.Config.Store.Reserve
-	if s.Config.Store.Redis.URL != "" {
-		free, limit := redisRoom(s.Redis)
-		if limit == 0 {
-			return nil
-		}
-		reserve = min(reserve, limit/10) // as the store has it
-		what := fmt.Sprintf("Redis has %s of its maxmemory free, and %s of that are kept in reserve", size(int64(free)), size(int64(reserve)))
-		return roomLeft(free, reserve, what, "Give Redis more maxmemory, or discard what is parked and not needed.")
-	}
-	what := fmt.Sprintf("the store's disk has %s free, and store.reserve is %s", size(int64(free)), size(int64(reserve)))
-	remedy := fmt.Sprintf("Make room on the disk of %s, or discard what is parked and not needed.", s.Config.Store.Disk)
-	return roomLeft(free, reserve, what, remedy)
-}
-
-func roomLeft(free, reserve uint64, what, remedy string) []Finding {
-	switch {
-	case free < reserve:
-		return []Finding{{Status: Wrong, What: what + ": the intake has stopped", Remedy: remedy}}
-	case free < 2*reserve:
-		return []Finding{{Status: Warning, What: what, Remedy: remedy}}
-	}
-	return []Finding{{Status: OK, What: what}}
-}
-
-// tolerated is a difference of clocks that matters to no one.
-const tolerated = 3 * time.Second
-
-func clock(s *Scene) []Finding {
-	by := s.Ahead.Abs()
-	if by <= tolerated+s.Within {
-		return nil
-	}
-	direction := "ahead of"
-	if s.Ahead < 0 {
-		direction = "behind"
-	}
-	return []Finding{{Status: Warning, What: fmt.Sprintf("RabbitMQ's clock is %s %s this one", by.Round(time.Second), direction),
-		Remedy: "Synchronise the clocks of both machines (NTP).", Commands: []string{"timedatectl set-ntp true"}}}
-}
-
-// size is bytes for people.
-func size(n int64) string {
-	switch {
-	case n >= 10<<30:
-		return fmt.Sprintf("%d GiB", n>>30)
-	case n >= 10<<20:
-		return fmt.Sprintf("%d MiB", n>>20)
-	case n >= 10<<10:
-		return fmt.Sprintf("%d KiB", n>>10)
-	}
-	return fmt.Sprintf("%d bytes", n)
 }

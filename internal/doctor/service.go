@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/redrive-mq/redrive/internal/addresses"
 	"github.com/redrive-mq/redrive/internal/auth"
@@ -19,14 +20,55 @@ import (
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/permissions"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/version"
+	"github.com/redrive-mq/redrive/internal/store/redisstore"
 	"github.com/redrive-mq/redrive/wire"
 )
 
-const startIt = "The service makes it when it starts; --fix makes it now:"
+// serviceChecks look at RabbitMQ, the store, the service and what it declares.
+var serviceChecks = []Check{
+	{Name: "connection", Title: "RabbitMQ takes connections by AMQP", Run: connection,
+		Why: "The service does all its work by AMQP."},
+	{Name: "rabbitmq-version", Title: "RabbitMQ's version", Run: rabbitmqVersion,
+		Why: "On RabbitMQ 3 a publisher can forge x-death: one that is malformed ends each connection that consumes the dead letter, or at-least-once dead-lettering for the whole node. RabbitMQ 4 replaces such headers."},
+	{Name: "alarms", Title: "alarms of RabbitMQ's nodes", Needs: []Part{Nodes}, Run: alarms,
+		Why: "During an alarm RabbitMQ accepts no messages, so nothing is retried until it ends."},
+	{Name: "disk-room", Title: "room on the disks of RabbitMQ", Needs: []Part{Nodes}, Run: diskRoom,
+		Why: "Below its limit a node raises an alarm and accepts no messages."},
+	{Name: "redis", Title: "how safe messages are in Redis", Needs: []Part{Store}, Run: redis,
+		Why: "A message is acknowledged to RabbitMQ once Redis has it, as safely as durability says: what Redis then loses is lost."},
+	{Name: "store-room", Title: "room for messages in the store", Needs: []Part{Store}, Run: storeRoom,
+		Why: "Below store.reserve the intake stops, and failed messages stay in RabbitMQ."},
+	{Name: "clock", Title: "RabbitMQ's clock against this one", Needs: []Part{Clock}, Run: clock,
+		Why: "The times of failures are RabbitMQ's and due times are the service's: where the clocks differ, the page's history is out of order, and tokens and sessions end at another time than people expect."},
+	{Name: "sizes", Title: "limits of frames and messages", Needs: []Part{AMQP, Queues}, Run: sizes, ByAMQP: frames,
+		Why: "All headers of a message must fit into one frame, ours too, and a stored message that is larger than RabbitMQ accepts today cannot be retried."},
+	{Name: "transport", Title: "TLS where others could listen", Run: transport,
+		Why: "Passwords, tokens and messages would pass other machines in the clear, or go to an impostor."},
+	{Name: "guest", Title: "the user guest", Run: guest, Why: "Its password is public."},
+	{Name: "permissions", Title: "the rights of the service's user, and of consumers that publish where their messages came from", Run: userPermissions,
+		Why: "Without them messages stay in RabbitMQ, or cannot be retried; and what a framework such as Celery publishes to the exchange of a retried message is lost."},
+	{Name: "service", Title: "the service answers and is ready", Run: running,
+		Why: "While it is not, failed messages pile up in RabbitMQ, or are not retried."},
+	{Name: "dead-letter-exchange", Title: "the exchange redrive: internal, durable, fanout, bound to redrive.intake", Needs: []Part{Exchanges, Bindings}, Run: deadLetterExchange, ByAMQP: deadLetterExchangeByAMQP,
+		Why: "What arrives through it counts as dead-lettered by RabbitMQ itself. Where it is missing or bound to nothing, dead letters are lost; where clients can publish to it, any client can forge them."},
+	{Name: "intake", Title: "the queue redrive.intake: quorum, durable, and no policy that lowers its delivery limit", Needs: []Part{Queues}, Run: intake, ByAMQP: intakeByAMQP,
+		Why: "All failed messages pass through it."},
+	{Name: "foreign-policies", Title: "no policy of others changes Redrive's exchanges and queues", Needs: []Part{Queues, Exchanges, Policies}, Run: foreign,
+		Why: "Messages that expire or overflow in our queues are lost, or retried early. With an alternate exchange a retry to a deleted queue goes to others and counts as retried. With federation another cluster gets a copy of each retry and each report, and handles it too."},
+	{Name: "replicas", Title: "our quorum queues have a replica on each node, up to three", Needs: []Part{Queues, Nodes}, Run: replicas,
+		Why: "A queue that was declared before a node joined has no replica there: with one replica the intake stops while that node is down, and is lost with its disk."},
+	{Name: "quarantine", Title: "redrive.quarantine is empty", Needs: []Part{AMQP}, Run: quarantine,
+		Why: "RabbitMQ failed to deliver these to the intake. The service parks them, unless it cannot receive them here either."},
+	{Name: "another-service", Title: "one service consumes redrive.intake", Needs: []Part{AMQP}, Run: others,
+		Why: "Services with stores of their own on one virtual host each receive a part of the failed messages: neither shows, counts or limits those of the other."},
+	{Name: "parked-in-rabbitmq", Title: "redrive.parked is collected", Needs: []Part{AMQP}, Run: parked,
+		Why: "Messages that the library parks can be shown and replayed only once the service has collected them."},
+}
 
 // missing is a finding about what the service itself declares.
 func (s *Scene) missing(what string) []Finding {
-	return []Finding{{Status: Wrong, What: what, Remedy: startIt, Commands: []string{s.redrive("doctor --fix")}, Fixable: true, fix: fix{topology: true}}}
+	return []Finding{{Status: Wrong, What: what, Fixable: true, fix: fix{topology: true},
+		Remedy: "The service makes it when it starts; --fix makes it now:", Commands: []string{s.redrive("doctor --fix")}}}
 }
 
 func deadLetterExchange(s *Scene) (all []Finding) {
@@ -319,110 +361,6 @@ func guest(s *Scene) (all []Finding) {
 	return all
 }
 
-func retryExchange(s *Scene) (all []Finding) {
-	of := map[string]bool{} // retry exchanges of queues that exist
-	from := map[string][]management.Binding{}
-	for _, b := range s.Bindings {
-		from[b.Source] = append(from[b.Source], b)
-	}
-	for i := range s.Queues {
-		q := &s.Queues[i]
-		name := wire.RetryExchange(q.Name)
-		of[name] = true
-		if wire.OwnQueue(q.Name) || !s.selected(q.Name) {
-			continue
-		}
-		x := s.exchange(name)
-		if x == nil {
-			// Declared with the argument, a queue gets it with its first dead letter.
-			if s.enrolled(q) && management.PolicyNamed(s.Policies, "redrive."+q.Name) != nil {
-				all = append(all, s.bind(q.Name, fmt.Sprintf("its retry exchange %s does not exist", name)))
-			}
-			continue
-		}
-		if not := differs(x, "fanout", false); not != "" {
-			all = append(all, Finding{Queue: q.Name, Status: Wrong, What: fmt.Sprintf("its retry exchange %s is %s", name, not), Remedy: "Delete it, and declare it again:", Commands: []string{s.deleteCommand(s.Manage.URL("exchanges", name)), s.redrive("doctor --fix")}})
-			continue
-		}
-		bound := false
-		for _, b := range from[name] {
-			if b.DestinationType == "queue" && b.Destination == q.Name {
-				bound = true
-				continue
-			}
-			if b.DestinationType == "exchange" && strings.HasPrefix(b.Destination, "federation: ") {
-				continue // see foreign
-			}
-			all = append(all, Finding{Queue: q.Name, Status: Wrong, What: fmt.Sprintf("its retry exchange also leads to the %s %s, which gets a copy of each retried message", b.DestinationType, b.Destination), Remedy: "Remove the binding:", Commands: []string{s.deleteCommand(s.Manage.BindingURL(b))}})
-		}
-		if !bound {
-			all = append(all, s.bind(q.Name, fmt.Sprintf("its retry exchange %s does not lead to it", name)))
-		}
-	}
-	var gone []string
-	for _, x := range s.Exchanges {
-		if strings.HasPrefix(x.Name, wire.RetryExchange("")) && !of[x.Name] {
-			gone = append(gone, x.Name)
-		}
-	}
-	if len(gone) > 0 && len(s.Only) == 0 {
-		all = append(all, Finding{Status: Warning, What: "retry exchanges without a queue of their name: " + few(gone) + "; messages wait 5 minutes for such a queue (no_queue), and are parked then",
-			Remedy: "Declare the queues again, or do nothing: a running service deletes such an exchange when nothing waits for it."})
-	}
-	return all
-}
-
-func (s *Scene) bind(queue, what string) Finding {
-	return Finding{Queue: queue, Status: Wrong, What: what, Remedy: "Declare it and bind it:", Commands: []string{s.redrive("doctor --fix --queue=" + Quote(queue))}, Fixable: true, fix: fix{queue: queue}}
-}
-
-func retryExchangeByAMQP(s *Scene) (all []Finding) {
-	for _, q := range s.Probed.Named {
-		switch {
-		case !q.Exists:
-			all = append(all, Finding{Queue: q.Name, Status: Warning, What: "a policy names it, and it does not exist", Remedy: "Declare it, or remove it from the config."})
-		case !q.RetryExchange:
-			all = append(all, Finding{Queue: q.Name, Status: OK, What: "it has no retry exchange yet; it gets one with its first dead letter"})
-		}
-	}
-	return all
-}
-
-// unavailable is a finding about a queue in which the due messages of one work queue stay
-// while that one does not accept them: it names the work queue, which is what needs
-// repairing. Other queues' messages do not wait behind these.
-func (s *Scene) unavailable(q *management.QueueState, n int) (Finding, bool) {
-	work := s.queue(workQueueOf(q))
-	if work == nil {
-		return Finding{}, false
-	}
-	return Finding{Queue: work.Name, Status: Wrong, What: fmt.Sprintf("%d of its retries are due and stay in %s, since %s", n, q.Name, refuses(work)),
-		Remedy: "Let its consumers catch up, raise its limit, or bring its nodes back. RabbitMQ tries again every three minutes, by itself, and loses none; other queues' retries continue."}, true
-}
-
-// workQueueOf is the work queue that a queue of ours alone dead-letters to; "": none.
-func workQueueOf(q *management.QueueState) (work string) {
-	if strings.HasPrefix(q.Name, wire.ExchangeLane+".") {
-		work, _ = q.Arguments["x-dead-letter-routing-key"].(string)
-	} else if name, ok := strings.CutPrefix(q.Name, wire.DelayPrefix+"message-ttl.quorum."); ok {
-		work = name
-	}
-	return work
-}
-
-// refuses says why a queue accepts nothing, as far as RabbitMQ shows it.
-func refuses(q *management.QueueState) string {
-	if overflow, _ := q.Setting("overflow").(string); strings.HasPrefix(overflow, "reject-publish") {
-		if limit := reached(q); limit != "" {
-			return fmt.Sprintf("it is full (%s) and its overflow is %s", limit, overflow)
-		}
-	}
-	if q.Type == "quorum" && (q.Leader == "" || len(q.Online) <= len(q.Members)/2) {
-		return fmt.Sprintf("%d of its %d replicas run, so it has no leader", len(q.Online), len(q.Members))
-	}
-	return "it does not accept them"
-}
-
 // userPermissions checks that the service's user has what it needs at present: for its own names,
 // the queues that are enrolled, and what its policies forward to.
 func userPermissions(s *Scene) []Finding {
@@ -538,4 +476,244 @@ func few(names []string) string {
 		return strings.Join(names[:most], ", ") + fmt.Sprintf(" and %d more", len(names)-most)
 	}
 	return strings.Join(names, ", ")
+}
+
+// usualFrame is RabbitMQ's default, in bytes.
+const usualFrame = 131_072
+
+// largest is RabbitMQ's default limit of a message, in bytes. The one in force it does not report.
+func (s *Scene) largest() int64 {
+	if s.versionAtLeast(4, 0) {
+		return 16 << 20
+	}
+	return 128 << 20
+}
+
+// frames checks the limit of a frame, which AMQP shows.
+func frames(s *Scene) (all []Finding) {
+	if s.FrameMax > 0 && s.FrameMax < usualFrame {
+		all = append(all, Finding{Status: Warning, What: fmt.Sprintf("frames are limited to %d bytes", s.FrameMax),
+			Remedy: fmt.Sprintf("Set frame_max = %d, RabbitMQ's default, in rabbitmq.conf: messages with more headers than fit are parked.", usualFrame)})
+	}
+	return all
+}
+
+func sizes(s *Scene) []Finding {
+	all := frames(s)
+	for _, q := range s.workQueues() {
+		if q.Messages > 0 && q.Bytes/int64(q.Messages) > s.largest() {
+			all = append(all, Finding{Queue: q.Name, Status: Warning, What: fmt.Sprintf("its messages have %s on average, and RabbitMQ %s takes %s unless max_message_size says otherwise", size(q.Bytes/int64(q.Messages)), s.Version, size(s.largest())),
+				Remedy: "Set max_message_size in rabbitmq.conf."})
+		}
+	}
+	if len(all) == 0 {
+		frames := "any size"
+		if s.FrameMax > 0 {
+			frames = size(int64(s.FrameMax))
+		}
+		all = []Finding{{Status: OK, What: fmt.Sprintf("frames of %s; messages of %s, unless max_message_size says otherwise, which RabbitMQ does not tell", frames, size(s.largest()))}}
+	}
+	return all
+}
+
+// enough replicas survive the loss of one node. RabbitMQ gives a quorum queue as many by default.
+const enough = 3
+
+// replicas finds our quorum queues that were declared when there were fewer nodes, or
+// that lost one: RabbitMQ gives them no other by itself.
+func replicas(s *Scene) []Finding {
+	want := min(enough, len(s.Nodes))
+	var lack, few []string
+	add := map[string][]string{} // queues, by the node that can have a replica
+	for i := range s.Queues {
+		q := &s.Queues[i]
+		missing := want - len(q.Members)
+		if q.Type != "quorum" || !wire.OwnQueue(q.Name) || missing <= 0 {
+			continue
+		}
+		lack = append(lack, q.Name)
+		few = append(few, fmt.Sprintf("%s has %d", q.Name, len(q.Members)))
+		for _, n := range s.Nodes {
+			if missing > 0 && n.Running && !slices.Contains(q.Members, n.Name) {
+				add[n.Name] = append(add[n.Name], q.Name)
+				missing--
+			}
+		}
+	}
+	if len(lack) == 0 {
+		return nil
+	}
+	var commands []string
+	for _, n := range s.Nodes {
+		if on := add[n.Name]; len(on) > 0 {
+			commands = append(commands, "rabbitmq-queues grow "+Quote(n.Name)+" all --vhost-pattern "+Quote(pattern(s.VHost))+" --queue-pattern "+Quote(pattern(on...)))
+		}
+	}
+	f := Finding{Status: Warning, What: fmt.Sprintf("the cluster has %d nodes, and of our quorum queues some have fewer than %d replicas: %s", len(s.Nodes), want, strings.Join(few, ", ")), Commands: commands}
+	f.Remedy = "Give each a replica on one more node, one after the other, while all nodes are up:"
+	if len(commands) == 0 {
+		f.Remedy = "Start the nodes that are down, then give each queue its replicas."
+	}
+	return []Finding{f}
+}
+
+// pattern is a regular expression of exactly these names.
+func pattern(names ...string) string {
+	var quoted []string
+	for _, n := range names {
+		quoted = append(quoted, regexp.QuoteMeta(n))
+	}
+	if len(quoted) == 1 {
+		return "^" + quoted[0] + "$"
+	}
+	return "^(" + strings.Join(quoted, "|") + ")$"
+}
+
+// redis says how safe messages are in Redis, and what can be lost.
+func redis(s *Scene) (all []Finding) {
+	c := s.Config.Store.Redis
+	if c.URL == "" {
+		return []Finding{{Status: OK, What: "messages are kept on this machine's disk, not in Redis"}}
+	}
+	for i := range s.Redis {
+		all = append(all, redisServer(&s.Redis[i], cmp.Or(c.Durability, string(redisstore.Synced)), max(1, c.Replicas))...)
+	}
+	if s.Failover && c.Durability != string(redisstore.Replicated) {
+		all = append(all, Finding{Status: Warning, What: "a server that is replaced by its replica loses what that did not have yet",
+			Remedy: "Set store.redis.durability to replicated."})
+	}
+	return all
+}
+
+// redisServer says that of one server.
+func redisServer(r *redisstore.Server, durability string, replicas int) (all []Finding) {
+	at := "Redis at " + r.Addr
+	set := func(name, value string) []string {
+		host, port, _ := net.SplitHostPort(r.Addr)
+		return []string{fmt.Sprintf("redis-cli -h %s -p %s CONFIG SET %s %s", Quote(host), Quote(port), name, value)}
+	}
+	const file = " and the same in its configuration file"
+	if r.Eviction != "noeviction" {
+		all = append(all, Finding{Status: Wrong, What: fmt.Sprintf("%s deletes messages when its memory is full: maxmemory-policy is %s", at, r.Eviction),
+			Remedy: "The service refuses it. This," + file + ":", Commands: set("maxmemory-policy", "noeviction")})
+	}
+	if r.Max == 0 {
+		all = append(all, Finding{Status: Warning, What: at + " has no maxmemory, so it may take all memory of its machine, and be ended for it",
+			Remedy: "What it may take, for example 4 GiB," + file + ":", Commands: set("maxmemory", "4gb")})
+	}
+	safe := Finding{Status: OK}
+	switch durability {
+	case string(redisstore.Cached):
+		safe.What = at + " keeps messages in memory (durability: cached): a crash or a failover loses the last moments"
+	case string(redisstore.Replicated):
+		safe.What = fmt.Sprintf("%s has %d replicas, and a write counts when %d have it in memory (durability: replicated)", at, r.Replicas, replicas)
+		if r.Replicas < replicas {
+			safe.Status, safe.Remedy = Wrong, "Start the replicas: no message is accepted or retried until they are there."
+		}
+	default:
+		switch safe.What = fmt.Sprintf("%s has a write on its disk when it counts (durability: synced; appendonly %v, appendfsync %s)", at, r.AppendOnly, cmp.Or(r.Fsync, "unknown")); {
+		case !r.AppendOnly:
+			safe.Status, safe.What = Wrong, at+" writes nothing to its disk, as durability: synced needs"
+			safe.Remedy, safe.Commands = "This,"+file+":", append(set("appendonly", "yes"), set("appendfsync", "always")...)
+		case r.Fsync != "always" && (!r.TellsSyncs() || r.Fsync == "no"):
+			safe.Status, safe.What = Wrong, fmt.Sprintf("%s does not confirm that a write is on its disk: appendfsync is %s", at, cmp.Or(r.Fsync, "unknown"))
+			safe.Remedy, safe.Commands = "This,"+file+":", set("appendfsync", "always")
+		case r.Fsync == "everysec":
+			safe.Status, safe.What = Warning, at+" syncs once a second, and each write waits for that"
+			safe.Remedy, safe.Commands = "This,"+file+":", set("appendfsync", "always")
+		}
+	}
+	return append(all, safe)
+}
+
+// redisRoom is the free space of the server that has the least, and its limit; 0, 0 when none has a
+// limit.
+func redisRoom(all []redisstore.Server) (free, limit uint64) {
+	for _, r := range all {
+		if is := r.Max - min(r.Max, r.Used); r.Max > 0 && (limit == 0 || is < free) {
+			free, limit = is, r.Max
+		}
+	}
+	return free, limit
+}
+
+func alarms(s *Scene) (all []Finding) {
+	for _, n := range s.Nodes {
+		if !n.Running {
+			all = append(all, Finding{Status: Wrong, What: fmt.Sprintf("node %s is down", n.Name), Remedy: "Start it: its quorum queues have fewer members to lose.",
+				Commands: []string{"rabbitmqctl -n " + Quote(n.Name) + " status"}})
+		}
+		if n.MemAlarm {
+			all = append(all, Finding{Status: Wrong, What: fmt.Sprintf("node %s has a memory alarm", n.Name), Remedy: "Let consumers catch up, or give it more memory. What uses it:",
+				Commands: []string{"rabbitmq-diagnostics -n " + Quote(n.Name) + " memory_breakdown"}})
+		}
+		if n.DiskAlarm {
+			all = append(all, Finding{Status: Wrong, What: fmt.Sprintf("node %s has a disk alarm: %s free, limit %s", n.Name, size(n.DiskFree), size(n.DiskLimit)), Remedy: "Make room on its disk."})
+		}
+	}
+	return all
+}
+
+func diskRoom(s *Scene) (all []Finding) {
+	for _, n := range s.Nodes {
+		if n.Running && !n.DiskAlarm && n.DiskLimit > 0 && n.DiskFree < 2*n.DiskLimit {
+			all = append(all, Finding{Status: Warning, What: fmt.Sprintf("node %s has %s free, and its alarm comes at %s", n.Name, size(n.DiskFree), size(n.DiskLimit)), Remedy: "Make room on its disk."})
+		}
+	}
+	return all
+}
+
+func storeRoom(s *Scene) []Finding {
+	free, reserve := s.StoreFree, s.Config.Store.Reserve
+	if s.Config.Store.Redis.URL != "" {
+		free, limit := redisRoom(s.Redis)
+		if limit == 0 {
+			return nil
+		}
+		reserve = min(reserve, limit/10) // as the store has it
+		what := fmt.Sprintf("Redis has %s of its maxmemory free, and %s of that are kept in reserve", size(int64(free)), size(int64(reserve)))
+		return roomLeft(free, reserve, what, "Give Redis more maxmemory, or discard what is parked and not needed.")
+	}
+	what := fmt.Sprintf("the store's disk has %s free, and store.reserve is %s", size(int64(free)), size(int64(reserve)))
+	remedy := fmt.Sprintf("Make room on the disk of %s, or discard what is parked and not needed.", s.Config.Store.Disk)
+	return roomLeft(free, reserve, what, remedy)
+}
+
+func roomLeft(free, reserve uint64, what, remedy string) []Finding {
+	switch {
+	case free < reserve:
+		return []Finding{{Status: Wrong, What: what + ": the intake has stopped", Remedy: remedy}}
+	case free < 2*reserve:
+		return []Finding{{Status: Warning, What: what, Remedy: remedy}}
+	}
+	return []Finding{{Status: OK, What: what}}
+}
+
+// tolerated is a difference of clocks that matters to no one.
+const tolerated = 3 * time.Second
+
+func clock(s *Scene) []Finding {
+	by := s.Ahead.Abs()
+	if by <= tolerated+s.Within {
+		return nil
+	}
+	direction := "ahead of"
+	if s.Ahead < 0 {
+		direction = "behind"
+	}
+	return []Finding{{Status: Warning, What: fmt.Sprintf("RabbitMQ's clock is %s %s this one", by.Round(time.Second), direction),
+		Remedy: "Synchronise the clocks of both machines (NTP).", Commands: []string{"timedatectl set-ntp true"}}}
+}
+
+// size is bytes for people.
+func size(n int64) string {
+	switch {
+	case n >= 10<<30:
+		return fmt.Sprintf("%d GiB", n>>30)
+	case n >= 10<<20:
+		return fmt.Sprintf("%d MiB", n>>20)
+	case n >= 10<<10:
+		return fmt.Sprintf("%d KiB", n>>10)
+	}
+	return fmt.Sprintf("%d bytes", n)
 }
