@@ -28,6 +28,7 @@ const (
 	Listener         Kind = "listener"
 	Unreachable      Kind = "unreachable"
 	Forward          Kind = "forward"
+	Breaker          Kind = "breaker"
 	NoConsumer       Kind = "no_consumer"
 	DeliveryLimit    Kind = "delivery_limit"
 	ForeignConsumers Kind = "foreign_consumers"
@@ -67,7 +68,8 @@ var Kinds = map[Kind]Row{
 	Listener:         {Says: "events for "},
 	Unreachable:      {Says: "queue ", OfQueue: true, Ready: true, Event: "queue_paused"},
 	Forward:          {Says: "forwards of queue ", OfQueue: true, Ready: true, Event: "forward_stopped"},
-	NoConsumer:       {Says: "consumers of queue ", OfQueue: true, Ready: true},
+	Breaker:          {Says: "breaker of queue ", OfQueue: true, Ready: true, Event: "breaker_open"},
+	NoConsumer:       {Says: "consumers of queue ", OfQueue: true, Ready: true, Event: "no_consumer"},
 	DeliveryLimit:    {Says: "delivery limit", Ready: true},
 	ForeignConsumers: {Says: "another service", Ready: true},
 	ForeignPolicies:  {Says: "policies of others", Ready: true},

@@ -22,7 +22,6 @@ import (
 	"github.com/redrive-mq/redrive/internal/notify"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
-	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
 // newConditions returns the conditions of a starting service, which waits for three connections.
@@ -240,7 +239,7 @@ func (s *vhost) reloadNotify(c *config.Config) error {
 
 // told returns the conditions of now that people are notified of.
 func (s *vhost) told(ctx context.Context, t *notify.Settings) ([]notify.Condition, error) {
-	all := toldOf(s.conditionsAnywhere())
+	all := toldOf(s.conditionsAnywhere(), t)
 	now := time.Now()
 	counts, err := s.store.Counts(ctx)
 	if err != nil {
@@ -258,16 +257,10 @@ func (s *vhost) told(ctx context.Context, t *notify.Settings) ([]notify.Conditio
 			all = append(all, notify.Condition{Kind: notify.ParkedBurst, Queue: q})
 		}
 	}
-	for _, q := range s.throttle.Queues() {
-		v := s.throttle.View(q, now)
-		// Where nothing waits there is nothing to probe with, so the notification would never end.
-		if (v.State == throttle.Open || v.State == throttle.HalfOpen) && (waits[q] || v.InFlight > 0) {
-			all = append(all, notify.Condition{Kind: notify.BreakerOpen, Queue: q, Since: v.Since, Text: v.Reason})
-		}
-		if v.Consumers == 0 && !v.NoConsumersSince.IsZero() {
-			all = append(all, notify.Condition{Kind: notify.NoConsumer, Queue: q, Since: v.NoConsumersSince, After: t.NoConsumer})
-		}
-	}
+	// Where nothing waits there is nothing to probe with, so the notification would never end.
+	all = slices.DeleteFunc(all, func(c notify.Condition) bool {
+		return c.Kind == notify.BreakerOpen && !waits[c.Queue] && s.throttle.View(c.Queue, now).InFlight == 0
+	})
 	if off := s.ledgerOff.Load(); off == nil {
 		all = append(all, notify.Condition{Kind: notify.LedgerOff, Unknown: true})
 	} else {
@@ -285,7 +278,7 @@ func (s *vhost) told(ctx context.Context, t *notify.Settings) ([]notify.Conditio
 
 // toldOf returns the notifications that the replicas' conditions call for. The intake has stopped if it
 // runs at no replica. For lanes and alarms one replica's word is enough: the others would find the same.
-func toldOf(replicas [][]condition.Condition) (all []notify.Condition) {
+func toldOf(replicas [][]condition.Condition, t *notify.Settings) (all []notify.Condition) {
 	once := map[notify.Condition]bool{} // without their texts
 	add := func(c notify.Condition) {
 		named := notify.Condition{Kind: c.Kind, Queue: c.Queue, Target: c.Target}
@@ -301,7 +294,8 @@ func toldOf(replicas [][]condition.Condition) (all []notify.Condition) {
 		var why condition.Kind
 		for _, c := range holds {
 			row := condition.Kinds[c.Kind]
-			told := notify.Condition{Kind: notify.Kind(row.Event), Queue: c.Queue, Target: c.Target, After: row.After, Text: c.Text}
+			told := notify.Condition{Kind: notify.Kind(row.Event), Queue: c.Queue, Target: c.Target,
+				Since: c.Since, After: row.After, Text: c.Text}
 			switch {
 			case c.Alarm:
 				add(notify.Condition{Kind: notify.BrokerBlocked, Text: c.Text})
@@ -311,6 +305,9 @@ func toldOf(replicas [][]condition.Condition) (all []notify.Condition) {
 				}
 			case told.Kind == notify.QueuePaused:
 				told.Text = "they fail: " + c.Text
+				add(told)
+			case told.Kind == notify.NoConsumer:
+				told.After = t.NoConsumer
 				add(told)
 			case told.Kind != "":
 				add(told)

@@ -255,6 +255,21 @@ func TestAnOpenBreakerWithNothingWaitingIsNotNotified(t *testing.T) {
 	}
 }
 
+// An open breaker is a condition, until it is closed. The service stays ready.
+func TestAnOpenBreakerIsACondition(t *testing.T) {
+	v := opened(t, testConfig(t)).vhosts[0]
+	for _, kind := range []condition.Kind{condition.Intake, condition.Parked, condition.Publish} {
+		v.conditions.Put(condition.Condition{Kind: kind})
+	}
+	for _, step := range []struct{ to, want string }{
+		{"open", "breaker of queue orders: open: the bank is down"}, {"closed", ""}, {"open", "breaker of queue orders: open: the bank is down"}, {"auto", ""},
+	} {
+		v.force("orders", step.to, "anna", "the bank is down")
+		expect.Equal(t, strings.Join(condition.Lines(v.conditions.List()), "; "), step.want, "set to %s, the conditions", step.to)
+		expect.Equal(t, v.conditions.Ready(), true, "set to %s, the service is ready", step.to)
+	}
+}
+
 // told are the conditions of the queue orders.
 func told(t *testing.T, s *Service) (kinds []notify.Kind) {
 	t.Helper()
@@ -305,14 +320,18 @@ func TestWhatHealthTellsPeople(t *testing.T) {
 		{alarm(condition.Publish), "blocked by an alarm of RabbitMQ: " + "disk", "broker_blocked: blocked by an alarm of RabbitMQ: disk"},
 		{of(condition.Publish, ""), "", ""},
 		{of(condition.Unreachable, "orders"), "no such queue", "queue_paused orders: they fail: no such queue"},
-		{of(condition.NoConsumer, "orders"), "none", "queue_paused orders: they fail: no such queue"}, // the throttle reports it
+		{of(condition.NoConsumer, "orders"), "none", "no_consumer orders after 15m0s: none; queue_paused orders: they fail: no such queue"},
+		{of(condition.NoConsumer, "orders"), "", "queue_paused orders: they fail: no such queue"},
+		{of(condition.Breaker, "orders"), "open", "breaker_open orders: open; queue_paused orders: they fail: no such queue"},
+		{of(condition.Breaker, "orders"), "", "queue_paused orders: they fail: no such queue"},
 		{condition.Condition{Kind: condition.Forward, Queue: "orders", Target: "exchange dead"}, "full", "forward_stopped orders > exchange dead: full; queue_paused orders: they fail: no such queue"},
 	} {
 		c := step.of
 		c.Text = step.text
 		h.Put(c)
 		var got []string
-		for _, c := range toldOf([][]condition.Condition{h.All()}) {
+		settings := notify.DefaultSettings()
+		for _, c := range toldOf([][]condition.Condition{h.All()}, &settings) {
 			s := string(c.Kind)
 			if c.Queue != "" {
 				s += " " + c.Queue

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -58,6 +59,17 @@ func (s *vhost) retriesChanged(t throttle.Transition) {
 	if t.By != "" {
 		log = log.With("by", t.By)
 	}
+	c := condition.Condition{Kind: condition.Breaker, Queue: t.Queue}
+	switch t.To {
+	case throttle.Open, throttle.HalfOpen:
+		c.Text = strings.TrimSuffix(string(t.To)+": "+t.Reason, ": ")
+	case throttle.NoConsumer:
+		c.Text = "it has no consumers: what is due for it waits, but for a probe in the queue"
+		fallthrough
+	case throttle.ConsumerBack:
+		c.Kind = condition.NoConsumer
+	}
+	s.conditions.Put(c)
 	switch t.To {
 	case throttle.Open:
 		if t.Until.IsZero() {
@@ -66,10 +78,8 @@ func (s *vhost) retriesChanged(t throttle.Transition) {
 			log.Warn("breaker open: retries of the queue are paused", "probes_at", t.Until)
 		}
 	case throttle.NoConsumer:
-		s.conditions.Put(condition.Condition{Kind: condition.NoConsumer, Queue: t.Queue, Text: "it has no consumers: what is due for it waits, but for a probe in the queue"})
 		log.Warn("retries of the queue are paused: it has no consumers, and a probe stands in it; they resume by themselves when it has one")
 	case throttle.ConsumerBack:
-		s.conditions.Put(condition.Condition{Kind: condition.NoConsumer, Queue: t.Queue})
 		log.Info("retries of the queue are no longer paused for lack of consumers")
 	default:
 		log.Info("breaker "+string(t.To), "was", t.From)

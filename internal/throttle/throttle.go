@@ -211,6 +211,9 @@ func (t *Throttle) sweep(now time.Time) {
 	t.swept = now
 	for name, q := range t.queues {
 		if q.idle(now) {
+			if q.state != Closed {
+				q.change(Closed, now, "nothing was retried for a day", "")
+			}
 			delete(t.queues, name)
 		}
 	}

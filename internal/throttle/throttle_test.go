@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -615,7 +616,9 @@ func TestWhenQueuesAreForgotten(t *testing.T) {
 	remembered(9*time.Minute, "closed", "open", "forced", "reserved", "unconsumed")
 	remembered(10*time.Minute, "open", "forced", "reserved", "unconsumed")
 	remembered(24*time.Hour-time.Minute, "open", "forced", "reserved", "unconsumed")
+	b.transitions = nil
 	remembered(24*time.Hour, "forced", "reserved")
+	expect.Equal(t, strings.Join(b.transitions, " "), "closed", "of the forgotten breaker others hear")
 	remembered(100*time.Hour, "forced", "reserved")
 }
 

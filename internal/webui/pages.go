@@ -11,6 +11,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/operations"
 )
@@ -206,6 +207,10 @@ func (s *server) overview(r *http.Request, c auth.Caller) (view, error) {
 			d.Failing = append(d.Failing, q)
 		}
 	}
+	d.Conditions = slices.DeleteFunc(o.Conditions, func(c condition.Condition) bool { // these it shows apart
+		return (c.Kind == condition.Breaker || c.Kind == condition.NoConsumer) &&
+			slices.ContainsFunc(d.Throttled, func(q inspect.Queue) bool { return q.Name == c.Queue })
+	})
 	slices.SortStableFunc(d.Failing, func(a, b inspect.Queue) int {
 		return cmp.Or(cmp.Compare(b.Failed, a.Failed), cmp.Compare(b.Parked, a.Parked), cmp.Compare(b.Waiting, a.Waiting))
 	})

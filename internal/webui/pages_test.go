@@ -528,10 +528,11 @@ func TestHeadersAddedInTheFormAreSent(t *testing.T) {
 type listing struct {
 	*webtest.Shop
 	queues []inspect.Queue
+	holds  []condition.Condition
 }
 
 func list(all ...inspect.Queue) listing {
-	return listing{webtest.New(memstore.New(), nil, inspect.Config{}), all}
+	return listing{webtest.New(memstore.New(), nil, inspect.Config{}), all, nil}
 }
 
 func (l listing) Queues(context.Context, auth.Caller, string, int) ([]inspect.Queue, string, error) {
@@ -539,7 +540,7 @@ func (l listing) Queues(context.Context, auth.Caller, string, int) ([]inspect.Qu
 }
 
 func (l listing) Overview(context.Context, auth.Caller) (inspect.Overview, error) {
-	return inspect.Overview{Now: time.Now(), Ready: true, Hour: make([]inspect.Flow, 60), Queues: l.queues}, nil
+	return inspect.Overview{Now: time.Now(), Ready: true, Hour: make([]inspect.Flow, 60), Queues: l.queues, Conditions: l.holds}, nil
 }
 
 // A queue that waits looks as if it worked, unless the page says why.
@@ -621,8 +622,13 @@ func TestTheOverviewNamesWhatIsPaused(t *testing.T) {
 	for to, named := range map[string]bool{"closed": false, "open": true} {
 		queue := inspect.Queue{Name: "orders", Throttle: &inspect.ThrottleView{State: to, Forced: &inspect.Forced{To: to, By: "dana"}}}
 		console := list(queue)
-		if page := shown(console, "/"); strings.Contains(page, "Retries held back") != named {
+		console.holds = []condition.Condition{{Kind: condition.Breaker, Queue: "orders", Text: "once"}, {Kind: condition.Breaker, Queue: "mail", Text: "open"}}
+		page := shown(console, "/")
+		if strings.Contains(page, "Retries held back") != named {
 			t.Errorf("with a breaker set to %s the overview says that retries are paused: %t", to, !named)
+		}
+		if strings.Contains(page, "breaker of queue orders") == named || !strings.Contains(page, "breaker of queue mail") {
+			t.Errorf("with a breaker set to %s the overview names it twice, or not that of a queue that it does not list", to)
 		}
 		if page := shown(console, "/health"); strings.Contains(page, "retries work for all queues") == named {
 			t.Errorf("with a breaker set to %s the page of health says that all retries work: %t", to, named)
