@@ -4,6 +4,7 @@ package metrics
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -17,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/redrive-mq/redrive/internal/cluster"
+	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/throttle"
@@ -462,15 +464,14 @@ func abs(n int64) int64 { return max(n, -n) }
 type QueueRetries struct {
 	Queue       string
 	View        throttle.View
-	WaitReasons []throttle.WaitReason // why due messages wait, or would
-	// UnreachableTargets are the forward targets that RabbitMQ accepts no message for just now.
-	UnreachableTargets []string
+	WaitReasons []throttle.WaitReason // why due messages wait, or would, but for the queue's conditions
 }
 
 var (
 	breakerDesc     = prometheus.NewDesc("redrive_breaker_state", "1 for the state that the queue's breaker is in: closed, open, half-open or ramp.", []string{"queue", "state"}, nil)
 	pausedDesc      = prometheus.NewDesc("redrive_queue_paused", "1 while retries of the queue are paused or limited, by why: "+reasons(throttle.WaitReasons, "or")+". "+reasons(limits(), "and")+" only slow retries down, and are shown only while a message is due; the others stop them.", []string{"queue", "why"}, nil)
 	unreachableDesc = prometheus.NewDesc("redrive_forward_blocked", "1 while RabbitMQ accepts no message of the queue for the forward target.", []string{"queue", "target"}, nil)
+	conditionDesc   = prometheus.NewDesc("redrive_condition", "1 while something is wrong or makes messages wait, by kind: "+reasons(slices.Sorted(maps.Keys(condition.Kinds)), "or")+". queue is empty where it is not of a single one.", []string{"kind", "queue"}, nil)
 	consumersDesc   = prometheus.NewDesc("redrive_queue_consumers", "Consumers of a queue with due messages.", []string{"queue"}, nil)
 )
 
@@ -480,7 +481,7 @@ func limits() []throttle.WaitReason {
 }
 
 // reasons are a list in words, with or or and before the last.
-func reasons(list []throttle.WaitReason, before string) string {
+func reasons[T ~string](list []T, before string) string {
 	var all []string
 	for _, why := range list {
 		all = append(all, string(why))
@@ -492,43 +493,53 @@ func reasons(list []throttle.WaitReason, before string) string {
 // queueRetries collects the state of the retries, at each scrape.
 type queueRetries struct {
 	all     func(shown func(queue string) bool) []QueueRetries
+	holds   func() []condition.Condition
 	metrics *Metrics
 }
 
-// Retries shows the state of each queue's retries; queues beyond the limit of labels are left
-// out, since states do not add up.
-func (m *Metrics) Retries(all func(shown func(queue string) bool) []QueueRetries) {
-	m.register.MustRegister(&queueRetries{all, m})
+// Retries shows the state of each queue's retries, and the conditions that hold; queues beyond the limit of
+// labels are left out, since states do not add up.
+func (m *Metrics) Retries(all func(shown func(queue string) bool) []QueueRetries, holds func() []condition.Condition) {
+	m.register.MustRegister(&queueRetries{all, holds, m})
 }
 
 func (r *queueRetries) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{breakerDesc, pausedDesc, unreachableDesc, consumersDesc} {
+	for _, d := range []*prometheus.Desc{breakerDesc, pausedDesc, unreachableDesc, conditionDesc, consumersDesc} {
 		ch <- d
 	}
 }
 
 func (r *queueRetries) Collect(ch chan<- prometheus.Metric) {
-	for _, q := range r.all(func(queue string) bool { return r.metrics.label(queue, known) == queue }) {
-		show := func(d *prometheus.Desc, v float64, labels ...string) {
-			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, append([]string{q.Queue}, labels...)...)
+	shown := func(queue string) bool { return queue == "" || r.metrics.label(queue, known) == queue }
+	once := map[[2]any]bool{} // two targets may be the same once they are clean
+	show := func(d *prometheus.Desc, v float64, labels ...string) {
+		if key := [2]any{d, strings.Join(labels, "\x00")}; !once[key] {
+			once[key] = true
+			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 		}
+	}
+	for _, c := range r.holds() {
+		if !shown(c.Queue) {
+			continue
+		}
+		switch show(conditionDesc, 1, string(c.Kind), c.Queue); c.Kind {
+		case condition.Unreachable:
+			show(pausedDesc, 1, c.Queue, string(throttle.WhyUnreachable))
+		case condition.Forward:
+			show(unreachableDesc, 1, c.Queue, clean(c.Target))
+		}
+	}
+	for _, q := range r.all(shown) {
 		if q.View.HasBreaker || q.View.State != throttle.Closed {
 			for _, s := range throttle.States {
-				show(breakerDesc, number(s == q.View.State), string(s))
+				show(breakerDesc, number(s == q.View.State), q.Queue, string(s))
 			}
 		}
 		for _, why := range q.WaitReasons {
-			show(pausedDesc, 1, string(why))
-		}
-		targets := map[string]bool{} // two may be the same once they are clean
-		for _, target := range q.UnreachableTargets {
-			if target = clean(target); !targets[target] {
-				targets[target] = true
-				show(unreachableDesc, 1, target)
-			}
+			show(pausedDesc, 1, q.Queue, string(why))
 		}
 		if q.View.Consumers >= 0 {
-			show(consumersDesc, float64(q.View.Consumers))
+			show(consumersDesc, float64(q.View.Consumers), q.Queue)
 		}
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/redrive-mq/redrive/internal/cluster"
+	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/throttle"
@@ -97,13 +98,33 @@ func TestLabelsOfIdleQueuesAreReleased(t *testing.T) {
 	})
 }
 
+// A condition is one series, however many targets it has, and so are two targets that are the same once they are
+// clean. Queues beyond the limit of labels have none.
+func TestConditionsAreSeries(t *testing.T) {
+	m := New(memstore.New(), func() (uint64, uint64, error) { return 1, 1, nil }, "test", "")
+	holds := []condition.Condition{{Kind: condition.Disk, Text: "full"}, {Kind: condition.Breaker, Queue: "orders"}, {Kind: condition.Unreachable, Queue: "orders"},
+		{Kind: condition.Forward, Queue: "orders", Target: "queue a\xff"}, {Kind: condition.Forward, Queue: "orders", Target: `queue a\xff`}}
+	for i := range MostQueues {
+		holds = append(holds, condition.Condition{Kind: condition.NoConsumer, Queue: fmt.Sprint("invented.", i)})
+	}
+	m.Retries(func(func(string) bool) []QueueRetries { return nil }, func() []condition.Condition { return holds })
+	w := httptest.NewRecorder()
+	m.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	for _, want := range []string{`redrive_condition{kind="disk",queue=""} 1`, `redrive_condition{kind="breaker",queue="orders"} 1`,
+		`redrive_condition{kind="unreachable",queue="orders"} 1`, `redrive_queue_paused{queue="orders",why="unreachable"} 1`,
+		`redrive_condition{kind="forward",queue="orders"} 1`, `redrive_forward_blocked{queue="orders",target="queue a`} {
+		expect.Equal(t, strings.Count(w.Body.String(), "\n"+want), 1, "series of %s", want)
+	}
+	expect.Equal(t, strings.Count(w.Body.String(), `redrive_condition{kind="no_consumer"`), MostQueues-1, "invented queues have a series")
+}
+
 var update = flag.Bool("update", false, "write docs/reference/metrics.md")
 
 // The reference has each metric that is registered.
 func TestTheReference(t *testing.T) {
 	const file, begin = "../../docs/reference/metrics.md", "<!-- go test ./internal/metrics -run TestTheReference -update writes what follows -->\n"
 	m := New(memstore.New(), func() (uint64, uint64, error) { return 1, 1, nil }, "1.0.0", "")
-	m.Retries(func(func(string) bool) []QueueRetries { return nil })
+	m.Retries(func(func(string) bool) []QueueRetries { return nil }, func() []condition.Condition { return nil })
 	m.Store("id")
 	m.Replicas(func() []cluster.Replica { return nil })
 

@@ -183,6 +183,19 @@ func TestSeedsDiffer(t *testing.T) {
 	expect.Equal(t, len(seen), 20, "seeds")
 }
 
+// Unreachable returns the lanes whose messages RabbitMQ did not take or has not answered when they
+// were last tried.
+func (s *Scheduler) Unreachable() (lanes []store.Lane) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for lane, b := range s.backoffs {
+		if !b.reachable {
+			lanes = append(lanes, lane)
+		}
+	}
+	return lanes
+}
+
 // How long a lane rests, and what of it people hear.
 func TestLanesBackOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -582,19 +582,6 @@ func (s *Scheduler) backoffUntil(lane store.Lane) time.Time {
 	return s.backoffs[lane].until
 }
 
-// Unreachable returns the lanes whose messages RabbitMQ did not take or has not answered when they
-// were last tried.
-func (s *Scheduler) Unreachable() (lanes []store.Lane) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for lane, b := range s.backoffs {
-		if !b.reachable {
-			lanes = append(lanes, lane)
-		}
-	}
-	return lanes
-}
-
 // forgetBackoffs ends the backoff of lanes whose messages are gone, because a person discarded
 // them, say: no confirm will ever show that they are reachable. It returns how long the scheduler
 // may sleep.

@@ -266,6 +266,10 @@ func TestAnOpenBreakerIsACondition(t *testing.T) {
 	} {
 		v.force("orders", step.to, "anna", "the bank is down")
 		expect.Equal(t, strings.Join(condition.Lines(v.conditions.List()), "; "), step.want, "set to %s, the conditions", step.to)
+		w := httptest.NewRecorder()
+		v.metrics.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+		named := strings.Contains(w.Body.String(), `redrive_condition{kind="breaker",queue="orders"} 1`)
+		expect.Equal(t, named, step.want != "", "set to %s, the metric names it", step.to)
 		expect.Equal(t, v.conditions.Ready(), true, "set to %s, the service is ready", step.to)
 	}
 }

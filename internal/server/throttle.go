@@ -4,7 +4,6 @@ import (
 	"context"
 	"maps"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -24,7 +23,7 @@ func (s *vhost) openThrottle() {
 		Throttle: s.throttle, mayRetryTo: s.sender.MayRetryTo, rules: s.queueLimits, due: s.store.Next, ask: s.publisher.Consumers, ready: s.publisher.Ready,
 		wake: s.wake.Wake, pollNow: make(chan struct{}, 1), queues: map[string]*watchedQueue{}, unknownSince: map[string]time.Time{},
 	}
-	s.metrics.Retries(s.retryStates)
+	s.metrics.Retries(s.retryStates, s.conditions.All)
 }
 
 // queueLimits are the throttle's rules for a queue: those of its policy. Of a queue without one
@@ -92,13 +91,6 @@ func (s *vhost) retriesChanged(t throttle.Transition) {
 // retryStates returns the state of each shown queue that the throttle or the scheduler knows.
 func (s *vhost) retryStates(shown func(queue string) bool) (all []metrics.QueueRetries) {
 	now := time.Now()
-	by := map[string]*metrics.QueueRetries{}
-	of := func(queue string) *metrics.QueueRetries {
-		if by[queue] == nil {
-			by[queue] = &metrics.QueueRetries{Queue: queue, View: s.throttle.View(queue, now)}
-		}
-		return by[queue]
-	}
 	due := map[string]bool{}
 	if next, err := s.store.Next(context.Background()); err == nil {
 		for _, n := range next {
@@ -107,34 +99,25 @@ func (s *vhost) retryStates(shown func(queue string) bool) (all []metrics.QueueR
 			}
 		}
 	}
+	known := map[string]bool{} // whether a person has paused it
 	for _, q := range s.throttle.Queues() {
+		known[q] = false
+	}
+	for _, q := range s.scheduler.Paused() {
+		known[q] = true
+	}
+	for q, paused := range known {
 		if !shown(q) {
 			continue
 		}
-		r := of(q)
+		r := metrics.QueueRetries{Queue: q, View: s.throttle.View(q, now)}
 		if why := r.View.WaitReason; why != "" && (!why.IsLimit() || due[q]) {
 			r.WaitReasons = append(r.WaitReasons, why)
 		}
-	}
-	var unreachable []string
-	for _, lane := range s.scheduler.Unreachable() {
-		switch {
-		case lane.Forwards() && shown(lane.Queue):
-			r := of(lane.Queue)
-			r.UnreachableTargets = append(r.UnreachableTargets, lane.Forward.String())
-		case !lane.Forwards():
-			unreachable = append(unreachable, lane.Queue)
+		if paused {
+			r.WaitReasons = append(r.WaitReasons, throttle.WhyPerson)
 		}
-	}
-	for why, queues := range map[throttle.WaitReason][]string{throttle.WhyPerson: s.scheduler.Paused(), throttle.WhyUnreachable: unreachable} {
-		for _, q := range queues {
-			if shown(q) {
-				of(q).WaitReasons = append(of(q).WaitReasons, why)
-			}
-		}
-	}
-	for _, q := range slices.Sorted(maps.Keys(by)) {
-		all = append(all, *by[q])
+		all = append(all, r)
 	}
 	return all
 }
