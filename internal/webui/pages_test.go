@@ -547,11 +547,15 @@ func (l listing) Overview(context.Context, auth.Caller) (inspect.Overview, error
 func TestThePageShowsEachWaitReason(t *testing.T) {
 	named := map[throttle.WaitReason]string{
 		throttle.WhyPerson: `<span class="state paused">paused</span>`, throttle.WhyBreaker: "breaker open", throttle.WhyNoConsumer: "no consumers",
-		throttle.WhyRate: "limited by rate", throttle.WhyInFlight: "limited by in_flight", throttle.WhyUnreachable: "the queue is full",
+		throttle.WhyUnreachable: "the queue is full",
 	}
 	for _, why := range throttle.WaitReasons {
 		page := shown(list(inspecttest.WaitingQueue(why, time.Now())), "/queues")
-		if want := named[why]; want == "" || !strings.Contains(page, want) || strings.Contains(page, "as due") {
+		want := named[why]
+		if why.IsLimit() {
+			want = "limited by " + string(why)
+		}
+		if want == "" || !strings.Contains(page, want) || strings.Contains(page, "as due") {
 			t.Errorf("%s: the page of the queues does not show %q", why, want)
 		}
 	}

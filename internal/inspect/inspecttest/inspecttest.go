@@ -206,7 +206,7 @@ func WaitingQueue(why throttle.WaitReason, now time.Time) inspect.Queue {
 		q.Throttle = &inspect.ThrottleView{State: string(throttle.Open), Why: "9 of 10 failed"}
 	case throttle.WhyNoConsumer:
 		q.Throttle = &inspect.ThrottleView{State: string(throttle.Closed), NoConsumer: &now}
-	case throttle.WhyRate, throttle.WhyInFlight:
+	default: // a limit
 		q.Throttle = &inspect.ThrottleView{State: string(throttle.Closed), LimitedBy: why}
 	}
 	return q
