@@ -359,19 +359,10 @@ are taken out; or with the same reason and type where no error is known. To see 
 		if err != nil {
 			return err
 		}
-		return listColumns(p, all, all.Groups, groupColumns)
+		return listColumns(p, all, all.Groups, inspect.GroupColumns)
 	})
 	c.AddCommand(p.groupsNote())
 	return p.watched(p.withOutput(c))
-}
-
-var groupColumns = []column[inspect.Group]{
-	{Field: "ID"}, {Field: "Queue"}, {Field: "Waiting"}, {Field: "Parked"}, {Field: "First"}, {Field: "Last"},
-	{Head: "Last 24 h", Field: "Hours"},
-	{Head: "What", Value: func(g inspect.Group) any {
-		return cmp.Or(g.Error, strings.TrimSuffix(g.Reason+" "+g.Type, " "))
-	}},
-	{Field: "Note"},
 }
 
 // spark draws numbers as bars.

@@ -417,14 +417,8 @@ func (p *program) opsList() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return listColumns(p, all, all.Operations, operationColumns)
+		return listColumns(p, all, all.Operations, operations.Columns)
 	})))
-}
-
-var operationColumns = []column[operations.Operation]{
-	{Field: "ID"}, {Head: "What", Field: "Verb"}, {Field: "State"}, {Field: "Done"}, {Head: "Of", Field: "Count"},
-	{Head: "Skipped", Field: "SkippedN"}, {Field: "Failed"}, {Field: "Started"}, {Head: "By", Field: "StartedBy"},
-	{Field: "From"}, {Field: "Query"}, {Field: "Why"},
 }
 
 var outcomeColumns = []column[actions.Outcome]{
@@ -500,7 +494,7 @@ func (s *operationShown) fetch(ctx context.Context, client httpapi.Client, limit
 
 func (s *operationShown) table(w io.Writer) {
 	now := time.Now()
-	rows(w, operationColumns, []operations.Operation{s.Operation}, now)
+	rows(w, operations.Columns, []operations.Operation{s.Operation}, now)
 	fmt.Fprintln(w)
 	rows(w, outcomeColumns, s.Outcomes, now)
 }

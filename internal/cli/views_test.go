@@ -78,13 +78,15 @@ func filled[T any](t *rapid.T) (v T) {
 var views = map[string]func(*rapid.T, io.Writer, time.Time){
 	"preview": func(t *rapid.T, w io.Writer, now time.Time) { preview(w, filled[operations.Plan](t), now) },
 	"message": func(t *rapid.T, w io.Writer, now time.Time) { detail(w, filled[inspect.Detail](t), now) },
-	"groups":  func(t *rapid.T, w io.Writer, now time.Time) { rows(w, groupColumns, filled[[]inspect.Group](t), now) },
+	"groups": func(t *rapid.T, w io.Writer, now time.Time) {
+		rows(w, inspect.GroupColumns, filled[[]inspect.Group](t), now)
+	},
 	"queues": func(t *rapid.T, w io.Writer, now time.Time) {
 		rows(w, queueColumns(now), filled[[]inspect.Queue](t), now)
 	},
 	"ledger": func(t *rapid.T, w io.Writer, now time.Time) { ledger(w, filled[inspect.Ledger](t), now) },
 	"operations": func(t *rapid.T, w io.Writer, now time.Time) {
-		rows(w, operationColumns, filled[[]operations.Operation](t), now)
+		rows(w, operations.Columns, filled[[]operations.Operation](t), now)
 	},
 	"ended":    func(t *rapid.T, w io.Writer, _ time.Time) { ended(w, filled[operations.Operation](t)) },
 	"audit":    func(t *rapid.T, w io.Writer, now time.Time) { rows(w, auditColumns, filled[[]audit.Entry](t), now) },

@@ -33,6 +33,14 @@ type Group struct {
 	Rule      string    `json:"rule" doc:"A rule in YAML that would park such failures at once."`
 }
 
+// GroupColumns show groups on the command line.
+var GroupColumns = []Column[Group]{
+	{Field: "ID"}, {Field: "Queue"}, {Field: "Waiting"}, {Field: "Parked"}, {Field: "First"}, {Field: "Last"},
+	{Head: "Last 24 h", Field: "Hours"},
+	{Head: "What", Value: func(g Group) any { return cmp.Or(g.Error, strings.TrimSuffix(g.Reason+" "+g.Type, " ")) }},
+	{Field: "Note"},
+}
+
 // GroupPage is a page of groups.
 type GroupPage struct {
 	Groups []Group `json:"groups"`

@@ -101,6 +101,13 @@ type Operation struct {
 	Left       string     `json:"left,omitempty" doc:"About how long the rest will take."`
 }
 
+// Columns show operations on the command line.
+var Columns = []inspect.Column[Operation]{
+	{Field: "ID"}, {Head: "What", Field: "Verb"}, {Field: "State"}, {Field: "Done"}, {Head: "Of", Field: "Count"},
+	{Head: "Skipped", Field: "SkippedN"}, {Field: "Failed"}, {Field: "Started"}, {Head: "By", Field: "StartedBy"},
+	{Field: "From"}, {Field: "Query"}, {Field: "Why"},
+}
+
 // Order is what a person asks of a running operation.
 type Order string
 
