@@ -95,8 +95,8 @@ type Config struct {
 	Way func(policy string) delay.Way
 	// Limits says how a policy limits its retries, in words; nil: not at all.
 	Limits func(policy string) string
-	// Unreachable is why messages cannot be published to a queue now, or "".
-	Unreachable func(queue string) string
+	// Holds returns the text of the condition with this kind and queue; "" or nil: it does not hold.
+	Holds func(condition.Condition) string
 	// Decoder reads bodies; nil: without any schema.
 	Decoder *decode.Decoder
 	// Throttle is how the retries of a queue are limited; nil, as a function and as its
@@ -148,6 +148,9 @@ func New(c Config) *Inspector {
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.Holds == nil {
+		c.Holds = func(condition.Condition) string { return "" }
 	}
 	if c.Decoder == nil {
 		c.Decoder, _ = decode.New(decode.Options{}) // without files nothing can fail

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/policy"
 )
@@ -165,10 +166,15 @@ func (s *visibleQueues) topQueues() []store.QueueCount {
 // consumers.
 func (s *visibleQueues) restricted(queue string) int {
 	_, paused := s.pauses[queue]
-	if paused || s.Unreachable != nil && s.Unreachable(queue) != "" || s.Throttle != nil && s.Throttle(queue).KeepsBack() {
+	if paused || s.unreachable(queue) != "" || s.Throttle != nil && s.Throttle(queue).KeepsBack() {
 		return 1
 	}
 	return 0
+}
+
+// unreachable is why messages cannot be published to a queue now, or "".
+func (in *Inspector) unreachable(queue string) string {
+	return in.Holds(condition.Condition{Kind: condition.Unreachable, Queue: queue})
 }
 
 func (s *visibleQueues) failedLately(queue string) int64 {
@@ -179,7 +185,7 @@ func (s *visibleQueues) failedLately(queue string) int64 {
 }
 
 func (in *Inspector) queue(n store.QueueCount, policies policy.Set, pauses map[string]QueuePause) Queue {
-	q := Queue{Name: n.Queue, Waiting: n.Waiting, Parked: n.Parked, Discarded: n.Discarded}
+	q := Queue{Name: n.Queue, Waiting: n.Waiting, Parked: n.Parked, Discarded: n.Discarded, Unreachable: in.unreachable(n.Queue)}
 	q.NextDue, q.Oldest = dueFirst(n)
 	if in.Activity != nil {
 		f := in.Activity.Minute(n.Queue, in.Now())
@@ -187,9 +193,6 @@ func (in *Inspector) queue(n store.QueueCount, policies policy.Set, pauses map[s
 	}
 	if p, ok := policies.Match(n.Queue); ok {
 		q.Policy, q.Way = p.Name, in.wayName(in.way(p.Name))
-	}
-	if in.Unreachable != nil {
-		q.Unreachable = in.Unreachable(n.Queue)
 	}
 	if p, ok := pauses[n.Queue]; ok {
 		q.Pause = &p

@@ -16,6 +16,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
 	"github.com/redrive-mq/redrive/internal/operations"
@@ -540,6 +541,9 @@ func TestAPlanSaysWhatItWouldDoAndDoesNothing(t *testing.T) {
 		d.parked(t, "idle", 2)
 		d.add(t, record("orders", store.Waiting, ""), record("orders", store.Discarded, ""), record("secret", store.Parked, ""))
 		must(t, d.PauseQueue(ctx, operator, "orders", ""))
+		d.Inspector.Holds = func(c condition.Condition) string {
+			return map[condition.Condition]string{{Kind: condition.Breaker, Queue: "orders"}: "open: 9 of 10 failed"}[c]
+		}
 		p, err := d.Plan(ctx, caller(auth.Operator, "orders", "idle"), operations.PlanRequest{Verb: actions.Replay, Query: "queue:*"})
 		must(t, err)
 		if p.Count != 10 || len(p.Queues) != 2 || len(p.Samples) != 5 || len(p.Blocked) != 0 || !p.Oldest.Equal(long) || !p.Newest.Equal(long.Add(6*time.Second)) {
@@ -551,7 +555,8 @@ func TestAPlanSaysWhatItWouldDoAndDoesNothing(t *testing.T) {
 				t.Errorf("%+v, want %+v", q, want)
 			}
 		}
-		if len(p.Skipped) != 1 || p.Skipped[0].Count != 1 || !strings.Contains(p.Skipped[0].Why, "restore") || len(p.Warnings) != 2 {
+		if len(p.Skipped) != 1 || p.Skipped[0].Count != 1 || !strings.Contains(p.Skipped[0].Why, "restore") || len(p.Warnings) != 3 ||
+			!slices.Contains(p.Warnings, "breaker of queue orders: open: 9 of 10 failed; its messages wait until that is over") {
 			t.Errorf("skipped %+v, warnings %q", p.Skipped, p.Warnings)
 		}
 		// A pause of retries stops no copy, so nothing is said of it.

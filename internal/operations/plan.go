@@ -13,6 +13,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/store"
 )
@@ -171,6 +172,12 @@ func (r *Runner) checkQueues(ctx context.Context, p *Plan) error {
 	case actions.Replay:
 		for _, q := range p.Queues {
 			p.checkQueue(q, r.Inspect.HasPolicy(q.Queue), noAnswer)
+			for _, kind := range []condition.Kind{condition.Breaker, condition.Unreachable} {
+				c := condition.Condition{Kind: kind, Queue: q.Queue}
+				if c.Text = r.Inspect.Holds(c); c.Text != "" && (q.Exists || noAnswer != "") {
+					p.Warnings = append(p.Warnings, c.String()+"; its messages wait until that is over")
+				}
+			}
 		}
 	case actions.Copy:
 		// A pause of retries stops no copy.

@@ -269,8 +269,7 @@ func (s *vhost) told(ctx context.Context, t *notify.Settings) ([]notify.Conditio
 		}
 	}
 	pauses, err := inspect.Pauses(ctx, s.store)
-	for _, q := range slices.Sorted(maps.Keys(pauses)) {
-		p := pauses[q]
+	for q, p := range pauses {
 		all = append(all, notify.Condition{Kind: notify.QueuePaused, Queue: q, Since: p.Since, Text: "by " + p.By + ": " + p.Reason})
 	}
 	return all, err

@@ -14,7 +14,6 @@ import (
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/broker"
-	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/inspect"
@@ -86,10 +85,7 @@ func (s *vhost) openActions() {
 		Version: s.Version, Since: s.since, ReadOnly: s.config.Access.ReadOnly, BrokerURL: s.brokerAt,
 		Activity: &s.activity, Conditions: s.conditions.List, Notices: s.notices, Ready: s.conditions.Ready, Decoder: s.decoder, Way: s.inForce.Way,
 		Limits:    func(policy string) string { return s.policyLimits(policy).String() },
-		Recounted: s.recounted, Busy: s.scheduler.Busy, Throttle: s.throttleOf,
-		Unreachable: func(queue string) string {
-			return s.conditions.Text(condition.Condition{Kind: condition.Unreachable, Queue: queue})
-		},
+		Recounted: s.recounted, Busy: s.scheduler.Busy, Throttle: s.throttleOf, Holds: s.conditions.Text,
 	}
 	id := "" // of this replica, where the store can be shared
 	if s.replica != nil {

@@ -115,7 +115,12 @@ func New(s store.Store, told *Told, c inspect.Config) *Shop {
 	c.Log, c.Version, c.Since = slog.New(slog.DiscardHandler), "1.4.0", time.Now().Add(-51*time.Hour)
 	c.BrokerURL = func() string { return "amqp://redrive@rabbit-1.shop.example:5672/shop" }
 	c.Policies, c.Conditions, c.Notices = Policies, shop.conditions, shop.notices
-	c.Unreachable = func(q string) string { return told.Returns[q] }
+	c.Holds = func(c condition.Condition) string {
+		if c.Kind == condition.Unreachable {
+			return told.Returns[c.Queue]
+		}
+		return ""
+	}
 	c.Throttle = func(q string) *inspect.ThrottleView { return told.Throttles[q] }
 	began := time.Now()
 	c.Replicas = func() []inspect.Replica {
