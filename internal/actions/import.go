@@ -364,6 +364,8 @@ type exportedRecord struct {
 	MadeFrom    uuid.UUID    `json:"made_from,omitzero"`
 	MadeInto    uuid.UUID    `json:"made_into,omitzero"`
 	Fingerprint []byte       `json:"fingerprint,omitempty"`
+	AdoptedAs   text         `json:"adopted_as,omitzero"` // store.Record.Format
+	Envelope    *message     `json:"envelope,omitempty"`  // its body is the message's
 	Message     message      `json:"message"`
 }
 
@@ -391,7 +393,7 @@ type message struct {
 	UserID          text         `json:"user_id,omitzero"`
 	AppID           text         `json:"app_id,omitzero"`
 	Headers         *headerTable `json:"headers,omitempty"`
-	Body            []byte       `json:"body"` // base64
+	Body            []byte       `json:"body"` // base64; null: none
 }
 
 // text is a string; one that is not valid UTF-8 is {"base64": "…"}.
@@ -466,15 +468,15 @@ func appendLine(dst []byte, r *store.Record) ([]byte, error) {
 }
 
 func exportedOf(r *store.Record) *exportedRecord {
-	m := &r.Message
 	x := &exportedRecord{Format: exportFormat, ID: r.ID, Queue: text(r.Queue), State: inspect.StateName(r.State),
 		Due: moment(r.Due), Attempt: r.Failures,
 		Reason: text(r.Reason), Error: text(r.Error), Policy: text(r.Policy), Rule: text(r.Rule), FirstFailed: moment(r.FirstFailed), FailedAt: moment(r.FailedAt),
 		ParkedFor: text(r.ParkedFor), Proven: r.Proven, MadeFrom: r.MadeFrom, MadeInto: r.MadeInto,
-		Message: message{Exchange: text(m.Exchange), RoutingKey: text(m.RoutingKey), ContentType: text(m.ContentType),
-			ContentEncoding: text(m.ContentEncoding), DeliveryMode: m.DeliveryMode, Priority: m.Priority, CorrelationID: text(m.CorrelationID),
-			ReplyTo: text(m.ReplyTo), Expiration: text(m.Expiration), MessageID: text(m.MessageID), Timestamp: moment(m.Timestamp),
-			Type: text(m.Type), UserID: text(m.UserID), AppID: text(m.AppID), Body: m.Body}}
+		AdoptedAs: text(r.Format), Message: exportedMessage(&r.Message)}
+	if r.Envelope != nil {
+		envelope := exportedMessage(r.Envelope)
+		x.Envelope = &envelope
+	}
 	if x.Message.Body == nil {
 		x.Message.Body = []byte{}
 	}
@@ -487,10 +489,35 @@ func exportedOf(r *store.Record) *exportedRecord {
 	if r.Forward != nil {
 		x.Forward = &destination{text(r.Forward.Exchange), text(r.Forward.RoutingKey)}
 	}
+	return x
+}
+
+func exportedMessage(m *wire.Message) message {
+	x := message{Exchange: text(m.Exchange), RoutingKey: text(m.RoutingKey), ContentType: text(m.ContentType),
+		ContentEncoding: text(m.ContentEncoding), DeliveryMode: m.DeliveryMode, Priority: m.Priority,
+		CorrelationID: text(m.CorrelationID), ReplyTo: text(m.ReplyTo), Expiration: text(m.Expiration),
+		MessageID: text(m.MessageID), Timestamp: moment(m.Timestamp), Type: text(m.Type), UserID: text(m.UserID),
+		AppID: text(m.AppID), Body: m.Body}
 	if m.Headers != nil {
-		x.Message.Headers = &headerTable{m.Headers}
+		x.Headers = &headerTable{m.Headers}
 	}
 	return x
+}
+
+// read returns the message that exportedMessage was given.
+func (m *message) read() wire.Message {
+	r := wire.Message{Exchange: string(m.Exchange), RoutingKey: string(m.RoutingKey),
+		ContentType: string(m.ContentType), ContentEncoding: string(m.ContentEncoding),
+		DeliveryMode: m.DeliveryMode, Priority: m.Priority, CorrelationID: string(m.CorrelationID),
+		ReplyTo: string(m.ReplyTo), Expiration: string(m.Expiration), MessageID: string(m.MessageID),
+		Timestamp: time.Time(m.Timestamp), Type: string(m.Type), UserID: string(m.UserID), AppID: string(m.AppID)}
+	if m.Headers != nil {
+		r.Headers = m.Headers.table
+	}
+	if len(m.Body) > 0 {
+		r.Body = m.Body
+	}
+	return r
 }
 
 // mostFailures is how often a message can have failed: once more than its header may say.
@@ -528,16 +555,11 @@ func ReadExported(b []byte) (*store.Record, error) {
 	if x.Forward != nil {
 		r.Forward = &store.Destination{Exchange: string(x.Forward.Exchange), RoutingKey: string(x.Forward.RoutingKey)}
 	}
-	m := x.Message
-	r.Message = wire.Message{Exchange: string(m.Exchange), RoutingKey: string(m.RoutingKey), ContentType: string(m.ContentType),
-		ContentEncoding: string(m.ContentEncoding), DeliveryMode: m.DeliveryMode, Priority: m.Priority, CorrelationID: string(m.CorrelationID),
-		ReplyTo: string(m.ReplyTo), Expiration: string(m.Expiration), MessageID: string(m.MessageID), Timestamp: time.Time(m.Timestamp),
-		Type: string(m.Type), UserID: string(m.UserID), AppID: string(m.AppID)}
-	if m.Headers != nil {
-		r.Message.Headers = m.Headers.table
-	}
-	if len(m.Body) > 0 {
-		r.Message.Body = m.Body
+	r.Message = x.Message.read()
+	if r.Format = string(x.AdoptedAs); x.Envelope != nil {
+		envelope := x.Envelope.read()
+		r.Envelope = &envelope
+		r.Envelope.Body = nil
 	}
 	return r, nil
 }

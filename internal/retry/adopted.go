@@ -103,7 +103,9 @@ func (in *AdoptedIntake) record(d *wire.Delivery, now time.Time) (rec *store.Rec
 func (in *AdoptedIntake) decideAdopted(ctx context.Context, _ int, d *wire.Delivery, now time.Time) *store.Record {
 	a := &in.adoption
 	rec, own := in.record(d, now)
-	c := claimOf(&d.Message, now)
+	f := formatOf(&d.Message)
+	c := claimOf(f, &d.Message, now)
+	rec.Format = f.name
 	var note string
 	if rec.Queue, note = a.workQueue(c.queue); note != "" {
 		addNote(rec, note)
@@ -143,15 +145,10 @@ type claim struct {
 
 // claimOf reads x-death and the headers of the framework that moved the message. A message without either
 // failed now.
-func claimOf(m *wire.Message, now time.Time) claim {
+func claimOf(f *format, m *wire.Message, now time.Time) claim {
 	c := claim{exchange: m.Exchange, routingKey: m.RoutingKey, failures: 1, first: now, last: now}
 	c.readDeaths(m, now)
-	for i := range formats {
-		if f := &formats[i]; f.wrote(m) {
-			c.read(f, m, now)
-			break
-		}
-	}
+	c.read(f, m, now)
 	return c
 }
 

@@ -3,14 +3,18 @@ package retry
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/internal/headers"
 	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/memstore"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -139,6 +143,77 @@ func TestFormatsOfFrameworks(t *testing.T) {
 			t.Errorf("%s: it is %q, failed %s, want %q", name, got, r.FailedAt, c.want)
 		}
 	}
+}
+
+// A replay of an adopted message takes off what its framework added, and nothing else; it is kept as it
+// came. The headers are those of the sources.
+func TestAReplayTakesOffWhatTheFrameworkAdded(t *testing.T) {
+	rascal := func(more amqp.Table) amqp.Table {
+		table := amqp.Table{"originalQueue": "q1", "originalExchange": "e1", "originalRoutingKey": "r1",
+			"originalVhost": "v", "restoreRoutingHeaders": true, "redeliveries": int32(1),
+			"error":    amqp.Table{"message": "no stock", "code": "E1"},
+			"recovery": amqp.Table{"q1": amqp.Table{"republished": int32(3), "immediateNack": true}}}
+		maps.Copy(table, more)
+		return amqp.Table{"rascal": table}
+	}
+	encryption := amqp.Table{"encryption": amqp.Table{"name": "p", "iv": "1", "originalContentType": "text/plain"}}
+	for name, c := range map[string]struct {
+		off  string // names of headers
+		also amqp.Table
+		left amqp.Table
+	}{
+		// MassTransit: src/MassTransit.Abstractions/MessageHeaders.cs. MT-Fault-Address is the sender's:
+		// faults are sent there.
+		"masstransit": {off: `MT-Reason MT-Fault-ExceptionType MT-Fault-InputAddress MT-Fault-Message
+			MT-Fault-MessageType MT-Fault-ConsumerType MT-Fault-Timestamp MT-Fault-StackTrace MT-Fault-RetryCount
+			MT-Fault-RedeliveryCount MT-Redelivery-Count`,
+			left: amqp.Table{"MT-Fault-Address": "rabbitmq://h/faults", "MT-MessageType": "urn:m"}},
+		// NServiceBus: src/NServiceBus.Core/Recoverability/Faults/FaultsHeaderKeys.cs, FaultMetadataExtractor.cs and
+		// Headers.cs. ServiceControl's src/ServiceControl/Recoverability/Retrying/HeaderFilter.cs takes off the same.
+		"nservicebus": {off: `NServiceBus.FailedQ NServiceBus.TimeOfFailure NServiceBus.ExceptionInfo.ExceptionType
+			NServiceBus.ExceptionInfo.InnerExceptionType NServiceBus.ExceptionInfo.HelpLink
+			NServiceBus.ExceptionInfo.Message NServiceBus.ExceptionInfo.Source NServiceBus.ExceptionInfo.StackTrace
+			NServiceBus.ExceptionInfo.Data.Handler NServiceBus.Retries NServiceBus.Retries.Timestamp
+			NServiceBus.FLRetries`,
+			left: amqp.Table{"NServiceBus.EnclosedMessageTypes": "Order", "NServiceBus.ConversationId": "c"}},
+		// Spring AMQP: RepublishMessageRecoverer.java, and MessageProperties.java for retry-count. Spring Cloud
+		// Stream's RabbitMessageChannelBinder.java has the same names.
+		"spring": {off: `x-exception-message x-exception-stacktrace x-original-exchange x-original-routingKey
+			retry-count`, left: amqp.Table{"__TypeId__": "shop.Order", "x-original-sender": "me"}},
+		// Rascal: lib/amqp/SubscriberError.js, Subscription.js and Publication.js.
+		"rascal":                {also: rascal(nil), left: amqp.Table{"n": int32(1)}},
+		"rascal, encrypted":     {also: rascal(encryption), left: amqp.Table{"rascal": encryption}},
+		"rascal, not its table": {also: amqp.Table{"rascal.originalQueue": "q1"}, left: amqp.Table{"rascal": "x"}},
+		// Any program may have set these.
+		"usual names": {left: amqp.Table{"x-exception": "no stock", "x-stacktrace": "at", "error": "e"}},
+		"no headers":  {},
+	} {
+		came := amqp.Table{}
+		maps.Copy(came, c.left)
+		for _, header := range strings.Fields(c.off) {
+			came[header] = "1"
+		}
+		maps.Copy(came, c.also)
+		m := wire.Message{Headers: came, Body: []byte(name)}
+		r := adoptedOf(t, Adoption{Named: []string{"orders"}}, wire.Delivery{Message: m})[0]
+		if d := cmp.Diff(came, r.Message.Headers, cmpopts.EquateEmpty()); d != "" {
+			t.Errorf("%s: it is not kept as it came (-came +kept):\n%s", name, d)
+		}
+		sent := published(r)
+		if d := cmp.Diff(c.left, headers.Clean(sent.Headers), cmpopts.EquateEmpty()); d != "" {
+			t.Errorf("%s: it is published with (-want +got):\n%s", name, d)
+		}
+		expect.Equal(t, string(sent.Body), name, "is published")
+		expect.Equal(t, sent.Headers[wire.HeaderID].(string), r.ID.String(), "is its id")
+	}
+}
+
+// published returns a record's message as a replay publishes it.
+func published(r *store.Record) *wire.Message {
+	replayed := *r
+	replayed.Replay(time.Now())
+	_, m := withHistory(&replayed)
+	return m
 }
 
 // A message that is taken twice, since the service ended before it was acknowledged, has one id; two

@@ -1,18 +1,21 @@
 package retry
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// format names the headers that a framework adds to a message that it moves to an error queue. The first
-// header that exists counts; a dot leads into a table.
+// format is what a framework does to a message that it moves to an error queue. It names the headers that
+// the framework adds: the first that exists counts; a dot leads into a table.
 type format struct {
+	name      string   // is stored (store.Record.Format); "": nothing is taken off
 	marks     []string // the framework moved the message if one of these exists; nil: any message
 	queue     []string
 	exchange  []string
@@ -23,11 +26,15 @@ type format struct {
 	at        []string // when it failed
 	layout    string   // of at, or of its beginning; in UTC
 	retries   []string // how often it was retried before it failed
+	// off are the headers that are taken off when the message is published: the failure's, and the
+	// framework's own counters. A * at the end stands for any rest. keep are exceptions.
+	off, keep []string
 }
 
 // formats are the known formats; the first that matches counts. Their tests name the sources.
 var formats = []format{
-	{ // MassTransit
+	{
+		name:      "masstransit",
 		marks:     []string{"MT-Fault-ExceptionType", "MT-Reason"},
 		errorType: []string{"MT-Fault-ExceptionType"},
 		errorText: []string{"MT-Fault-Message", "MT-Reason"},
@@ -35,8 +42,11 @@ var formats = []format{
 		at:        []string{"MT-Fault-Timestamp"},
 		layout:    time.RFC3339Nano,
 		retries:   []string{"MT-Fault-RetryCount"},
+		off:       []string{"MT-Reason", "MT-Fault-*", "MT-Redelivery-Count"},
+		keep:      []string{"MT-Fault-Address"}, // where the sender wants faults to be sent
 	},
-	{ // NServiceBus
+	{
+		name:      "nservicebus",
 		marks:     []string{"NServiceBus.FailedQ"},
 		queue:     []string{"NServiceBus.FailedQ"},
 		errorType: []string{"NServiceBus.ExceptionInfo.ExceptionType"},
@@ -44,21 +54,29 @@ var formats = []format{
 		stack:     []string{"NServiceBus.ExceptionInfo.StackTrace"},
 		at:        []string{"NServiceBus.TimeOfFailure"},
 		layout:    time.DateTime,
+		off: []string{"NServiceBus.FailedQ", "NServiceBus.TimeOfFailure", "NServiceBus.ExceptionInfo.*",
+			"NServiceBus.Retries*", "NServiceBus.FLRetries"},
 	},
 	{ // Spring AMQP, Spring Cloud Stream
+		name:      "spring",
 		marks:     []string{"x-exception-stacktrace", "x-exception-message"},
 		exchange:  []string{"x-original-exchange"},
 		key:       []string{"x-original-routingKey"},
 		errorText: []string{"x-exception-message"},
 		stack:     []string{"x-exception-stacktrace"},
+		off: []string{"x-exception-stacktrace", "x-exception-message", "x-original-exchange", "x-original-routingKey",
+			"retry-count"},
 	},
-	{ // Rascal
+	{
+		name:      "rascal",
 		marks:     []string{"rascal.originalQueue"},
 		queue:     []string{"rascal.originalQueue"},
 		exchange:  []string{"rascal.originalExchange"},
 		key:       []string{"rascal.originalRoutingKey"},
 		errorType: []string{"rascal.error.code"},
 		errorText: []string{"rascal.error.message"},
+		off:       []string{"rascal.*"},
+		keep:      []string{"rascal.encryption"}, // how to decrypt the body
 	},
 	{ // names that people use
 		errorText: []string{wire.HeaderError, "x-exception", "x-error-message", "x-error", "error", "exception"},
@@ -68,6 +86,49 @@ var formats = []format{
 
 // wrote reports whether the framework moved the message.
 func (f *format) wrote(m *wire.Message) bool { return f.marks == nil || headerOf(m, f.marks) != "" }
+
+// formatOf returns the format of a message; the last row takes any.
+func formatOf(m *wire.Message) *format {
+	i := slices.IndexFunc(formats, func(f format) bool { return f.wrote(m) })
+	return &formats[i]
+}
+
+// toPublish returns the message of a record as its consumer expects it: without what the framework that
+// moved it to an error queue added.
+func toPublish(r *store.Record) wire.Message {
+	m := r.Message
+	if i := slices.IndexFunc(formats, func(f format) bool { return f.name == r.Format }); r.Format != "" && i >= 0 {
+		m.Headers = formats[i].strip(m.Headers, "")
+	}
+	return m
+}
+
+// strip returns the headers of the table at a path without those to take off.
+func (f *format) strip(t amqp.Table, path string) amqp.Table {
+	if t == nil {
+		return nil
+	}
+	left := make(amqp.Table, len(t))
+	for name, v := range t {
+		full := path + name
+		matches := func(off string) bool {
+			prefix, open := strings.CutSuffix(off, "*")
+			return off == full || open && strings.HasPrefix(full, prefix)
+		}
+		if slices.ContainsFunc(f.off, matches) && !slices.Contains(f.keep, full) {
+			continue
+		}
+		leads := func(off string) bool { return strings.HasPrefix(off, full+".") }
+		if table, is := v.(amqp.Table); is && slices.ContainsFunc(f.off, leads) {
+			if table = f.strip(table, full+"."); len(table) == 0 {
+				continue
+			}
+			v = table
+		}
+		left[name] = v
+	}
+	return left
+}
 
 // headerOf returns the first of these headers that is a text or a number.
 func headerOf(m *wire.Message, names []string) string {

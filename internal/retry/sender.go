@@ -182,8 +182,9 @@ func outgoing(r *store.Record, exchange, key string) wire.Outgoing {
 }
 
 // withHistory returns a record's message as it is published, to its queue, a forward target or a
-// delay queue: with the headers of its history, and the id in them.
+// delay queue: with the headers of its history, without those of a framework's error queue. It returns the
+// id in them too.
 func withHistory(r *store.Record) (id string, m *wire.Message) {
 	h := headers.History{ID: r.ID.String(), Failures: r.Failures, Queue: r.Queue, FirstFailed: r.FirstFailed, Reason: r.Reason, Error: r.Error}
-	return h.ID, h.ApplyTo(r.Message)
+	return h.ID, h.ApplyTo(toPublish(r))
 }

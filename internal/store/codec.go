@@ -9,6 +9,8 @@ import (
 
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // A record as bytes: a version, the size of the body, then its fields in a fixed
@@ -31,6 +33,7 @@ const (
 	flagMadeFrom
 	flagMadeInto
 	flagRule
+	flagFormat // the format follows, then 1 and the properties of an envelope, or 0
 )
 
 // ErrTorn: the bytes of a record are cut short or damaged.
@@ -86,20 +89,33 @@ func AppendHead(dst []byte, r *Record) ([]byte, error) {
 		flags |= flagRule
 		b = AppendTexts(b, r.Rule)
 	}
+	var err error
+	if r.Format != "" || r.Envelope != nil {
+		flags |= flagFormat
+		b = AppendTexts(b, r.Format)
+		if r.Envelope == nil {
+			b = append(b, 0)
+		} else if b, err = appendProperties(append(b, 1), r.Envelope); err != nil {
+			return dst, err
+		}
+	}
 	b[at] = flags
+	if b, err = appendProperties(b, m); err != nil {
+		return dst, err
+	}
+	return b, nil
+}
+
+// appendProperties appends a message but for its body.
+func appendProperties(b []byte, m *wire.Message) ([]byte, error) {
 	b = AppendTexts(b, m.Exchange, m.RoutingKey, m.ContentType, m.ContentEncoding, m.CorrelationID,
 		m.ReplyTo, m.Expiration, m.MessageID, m.Type, m.UserID, m.AppID)
 	b = append(b, m.DeliveryMode, m.Priority)
 	b = appendTime(b, m.Timestamp)
 	if m.Headers == nil {
-		b = append(b, 0)
-	} else {
-		var err error
-		if b, err = appendTable(append(b, 1), m.Headers, 0); err != nil {
-			return dst, err
-		}
+		return append(b, 0), nil
 	}
-	return b, nil
+	return appendTable(append(b, 1), m.Headers, 0)
 }
 
 // DecodeRecord reads what AppendRecord wrote; bodySize is the length of the body
@@ -148,7 +164,6 @@ func (d *Decoder) record() (*Record, error) {
 	// One copy serves all strings: there are some fifty in a record.
 	d.text = string(d.data)
 	r := &Record{State: State(d.Byte())}
-	m := &r.Message
 	copy(r.ID[:], d.take(len(uuid.UUID{})))
 	copy(r.Fingerprint[:], d.take(len(r.Fingerprint)))
 	r.Queue = d.Text()
@@ -177,6 +192,21 @@ func (d *Decoder) record() (*Record, error) {
 	if flags&flagRule != 0 {
 		r.Rule = d.Text()
 	}
+	if flags&flagFormat != 0 {
+		if r.Format = d.Text(); d.Byte() == 1 {
+			r.Envelope = new(wire.Message)
+			d.properties(r.Envelope)
+		}
+	}
+	d.properties(&r.Message)
+	if d.torn || len(d.data) != 0 {
+		return nil, ErrTorn
+	}
+	return r, nil
+}
+
+// properties reads what appendProperties wrote.
+func (d *Decoder) properties(m *wire.Message) {
 	for _, s := range [...]*string{&m.Exchange, &m.RoutingKey, &m.ContentType, &m.ContentEncoding, &m.CorrelationID,
 		&m.ReplyTo, &m.Expiration, &m.MessageID, &m.Type, &m.UserID, &m.AppID} {
 		*s = d.Text()
@@ -186,10 +216,6 @@ func (d *Decoder) record() (*Record, error) {
 	if d.Byte() == 1 {
 		m.Headers = d.table(0)
 	}
-	if d.torn || len(d.data) != 0 {
-		return nil, ErrTorn
-	}
-	return r, nil
 }
 
 // appendTime keeps microseconds, and keeps the zero time apart from the epoch.

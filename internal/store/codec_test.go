@@ -89,6 +89,7 @@ func TestARecordWithLittleIsTheSameAfterDecoding(t *testing.T) {
 func TestARecordOfVersion1IsRead(t *testing.T) {
 	want := storetest.Everything()
 	want.MadeFrom, want.MadeInto, want.Rule = uuid.Nil, uuid.Nil, ""
+	want.Format, want.Envelope = "", nil
 	data, err := store.AppendRecord(nil, want)
 	if err != nil || data[0] != 2 {
 		t.Fatalf("written as version %d, %v", data[0], err)
@@ -103,6 +104,19 @@ func TestARecordOfVersion1IsRead(t *testing.T) {
 			t.Errorf("version %d (-want +got):\n%s", version, d)
 		}
 	}
+}
+
+// A record without a format is as it was before there were formats: an older version reads it.
+func TestARecordWithoutAFormatIsWrittenAsBefore(t *testing.T) {
+	r := storetest.Everything()
+	r.Envelope = nil
+	with, err := store.AppendHead(nil, r)
+	expect.NoError(t, err)
+	r.Format = ""
+	without, err := store.AppendHead(nil, r)
+	expect.NoError(t, err)
+	// The name with its length, and that no envelope follows.
+	expect.Equal(t, len(with)-len(without), len("f")+2, "more bytes")
 }
 
 // Damaged bytes give an error, never a panic, and what decodes encodes again.

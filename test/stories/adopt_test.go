@@ -81,7 +81,8 @@ func TestADeadLetterQueueIsAdopted(t *testing.T) {
 		// MassTransit's, which it publishes to.
 		v.Queue("mail", amqp.Table{"x-queue-type": "quorum"})
 		v.Queue("mail_error", amqp.Table{"x-queue-type": "quorum"})
-		v.Publish("", "mail_error", amqp.Publishing{DeliveryMode: 2, Headers: amqp.Table{"MT-Reason": "fault", "MT-Fault-Message": "no stock"}})
+		v.Publish("", "mail_error", amqp.Publishing{DeliveryMode: 2, Headers: amqp.Table{"MT-Reason": "fault",
+			"MT-Fault-Message": "no stock", "MT-Redelivery-Count": int32(3), "tenant": "x"}})
 		s := adopting(t, v, v.Management)
 		brokertest.Eventually(t, "RabbitMQ counts them, and they are found", func() bool {
 			all, err := s.Client.DeadLetterQueues(t.Context())
@@ -170,7 +171,43 @@ func TestADeadLetterQueueIsAdopted(t *testing.T) {
 			reject(t, c.Next())
 			brokertest.Eventually(t, "the next dead letter goes where it went", func() bool { return v.Depth(kind+".dlq") == 1 })
 		}
+
+		// The framework's headers are shown as long as it is kept, and its consumer gets it without them.
+		detail, err = s.Client.Message(t.Context(), s.only(t, "queue:mail"))
+		must(t, err)
+		expect.Equal(t, frameworks(detail.Headers), "MT-Fault-Message MT-Reason MT-Redelivery-Count", "are shown")
+		must(t, s.Client.AllowReplays(t.Context(), "mail", ""))
+		expect.Equal(t, s.Replay(t, "queue:mail"), 1, "is replayed")
+		d := v.ConsumeMany("mail").Next()
+		for name := range d.Headers {
+			if strings.HasPrefix(name, "MT-") {
+				t.Errorf("it comes with %s", name)
+			}
+		}
+		expect.Equal(t, d.Headers["tenant"], any("x"), "is still there")
 	})
+}
+
+// only returns the id of the only message that a query finds.
+func (s *service) only(t *testing.T, query string) string {
+	t.Helper()
+	page, err := s.Client.Messages(t.Context(), query, "", 10)
+	must(t, err)
+	if len(page.Messages) != 1 {
+		t.Fatalf("%s finds %+v", query, page.Messages)
+	}
+	return page.Messages[0].ID
+}
+
+// frameworks are the names of MassTransit's headers.
+func frameworks(headers []inspect.Header) string {
+	var names []string
+	for _, h := range headers {
+		if strings.HasPrefix(h.Name, "MT-") {
+			names = append(names, h.Name)
+		}
+	}
+	return strings.Join(names, " ")
 }
 
 // What is adopted by mistake would park production traffic.

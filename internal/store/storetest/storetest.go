@@ -245,6 +245,7 @@ func Everything() *store.Record {
 		Error: "no stock", Policy: "p", Rule: "r", FirstFailed: epoch.Add(-hour), FailedAt: epoch.Add(-second),
 		Notes: []string{"odd", ""}, Proven: true, Forward: &store.Destination{Exchange: "x", RoutingKey: "k"},
 		MadeFrom: uuid.Must(uuid.NewV7()), MadeInto: uuid.Must(uuid.NewV7()), Fingerprint: [16]byte{1, 2},
+		Format: "f", Envelope: &wire.Message{Type: "e", DeliveryMode: 2, Headers: amqp.Table{"n": int32(1)}},
 		Message: wire.Message{
 			Exchange: "shop", RoutingKey: "order.eu", ContentType: "a/b", ContentEncoding: "gzip",
 			DeliveryMode: 2, Priority: 9, CorrelationID: "c", ReplyTo: "r", Expiration: "1000", MessageID: "m",
@@ -387,6 +388,7 @@ func Any(t *rapid.T) *store.Record {
 	r.State = rapid.SampledFrom([]store.State{store.Waiting, store.Parked, store.Discarded}).Draw(t, "state")
 	if rapid.Bool().Draw(t, "bare") {
 		r.Forward, m.Timestamp, m.Headers, r.Notes = nil, time.Time{}, nil, nil
+		r.Envelope = nil
 	}
 	return r
 }
