@@ -352,8 +352,8 @@ func (c RecordChange) do(r *store.Record, now time.Time) (e store.Edit, made *st
 // copyOf is a new message like r that is due at due, and starts again at attempt 1.
 // It has no fingerprint: no message that RabbitMQ delivers again is this one.
 func copyOf(r *store.Record, due time.Time) *store.Record {
-	made := *r
-	made.ID, made.MadeFrom, made.MadeInto = headers.NewID(&r.Message), r.ID, uuid.Nil
+	made, m := *r, retry.Unwrapped(r)
+	made.ID, made.MadeFrom, made.MadeInto = headers.NewID(&m), r.ID, uuid.Nil
 	made.Fingerprint = [16]byte{}
 	made.Replay(due)
 	return &made

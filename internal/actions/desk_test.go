@@ -23,8 +23,10 @@ import (
 	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/internal/store/storetest"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/testenv/expect"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 func editable(body string) *store.Record {
@@ -102,6 +104,52 @@ func TestEncodedBodiesAreEditedInside(t *testing.T) {
 		if len(got.Fields) != 1 || got.Fields[0].Path != "body.id" {
 			t.Errorf("fields %+v", got.Fields)
 		}
+	})
+}
+
+// A framework's envelope stays around what is kept. The body in it is shown and edited, and what a person
+// makes of it has an id that fits what is published.
+func TestABodyInAnEnvelopeIsShownAndEdited(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		const envelope = `{"Message":"{\"total\":0}","Queue":"orders"}`
+		r := editable(envelope)
+		r.Format, r.Envelope = "easynetq", &wire.Message{Type: "EasyNetQ.SystemMessages.Error, EasyNetQ"}
+		d.add(t, r)
+		id := r.ID.String()
+		body, err := d.Inspector.Body(ctx, caller(auth.Viewer), id)
+		must(t, err)
+		expect.Equal(t, string(body), `{"total":0}`, "is the body")
+		detail, err := d.Inspector.Message(ctx, caller(auth.Viewer), id)
+		must(t, err)
+		expect.Equal(t, strings.Join(strings.Fields(detail.Body.Text), ""), `{"total":0}`, "is shown")
+
+		acted, err := d.Act(ctx, caller(auth.Editor), actions.Act{Verb: actions.Copy, To: "other", IDs: []string{id}})
+		must(t, err)
+		copied := d.kept(t, acted.Outcomes[0].New)
+		sent := retry.Unwrapped(copied)
+		expect.Equal(t, headers.BindID(copied.ID, &sent), copied.ID, "is the id of a copy")
+		expect.Equal(t, string(sent.Body), `{"total":0}`, "is copied")
+
+		doc := `{"total":5}`
+		got, err := d.Edit(ctx, caller(auth.Editor), actions.EditRequest{ID: id, Document: &doc})
+		must(t, err)
+		was, is := d.kept(t, id), d.kept(t, got.New)
+		expect.Equal(t, string(was.Message.Body)+was.Envelope.Type, envelope+r.Envelope.Type, "is the original")
+		expect.Equal(t, strings.Join(strings.Fields(string(is.Message.Body)), ""), doc, "is the edited one")
+		expect.Equal(t, is.Envelope, nil, "is its envelope")
+		expect.Equal(t, headers.BindID(is.ID, &is.Message), is.ID, "is its id")
+
+		var file bytes.Buffer
+		_, err = d.Export(ctx, caller(auth.Viewer), "queue:orders state:discarded", &file)
+		must(t, err)
+		_, err = d.Import(ctx, caller(auth.Editor), &file, actions.ImportOptions{})
+		must(t, err)
+		all := storetest.Listed(t, d.store, store.Range{State: store.Parked, Queues: []string{"orders"}, Body: true})
+		expect.Equal(t, len(all), 1, "is imported")
+		imported := all[0].Record
+		sent = retry.Unwrapped(imported)
+		expect.Equal(t, imported.Format+string(sent.Body), `easynetq{"total":0}`, "is imported")
+		expect.Equal(t, headers.BindID(imported.ID, &sent), imported.ID, "is the id of an imported one")
 	})
 }
 

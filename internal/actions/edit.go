@@ -96,7 +96,7 @@ func (a *Actions) Edit(ctx context.Context, by auth.Caller, e EditRequest) (Edit
 			return store.Edit{}
 		}
 		n := copyOf(r, notBefore(due))
-		n.Message.Body, n.Message.Headers = body, table
+		n.Message.Body, n.Message.Headers, n.Envelope = body, table, nil
 		n.ID = headers.NewID(&n.Message)
 		made = n.ID
 		r.State, r.Due, r.MadeInto = store.Discarded, now.Add(a.Restorable), n.ID
@@ -126,25 +126,26 @@ func (a *Actions) applyEdit(ctx context.Context, r *store.Record, e EditRequest)
 	if headers, err = editHeaders(r.Message.Headers, e); err != nil {
 		return done, nil, nil, fmt.Errorf("%w: %w", inspect.ErrInvalid, err)
 	}
-	body = r.Message.Body
-	was := a.Inspect.Decoder.Decode(ctx, inspect.BodyOf(r))
+	shown := inspect.BodyOf(r)
+	body = shown.Bytes
+	was := a.Inspect.Decoder.Decode(ctx, shown)
 	switch {
 	case e.Body != nil:
 		body = *e.Body
 	case e.Document != nil:
 		// The document was shown with the headers as they were: they may choose its
 		// type.
-		if body, done.Checks, err = a.Inspect.Decoder.Encode(ctx, inspect.BodyOf(r), *e.Document); err != nil {
+		if body, done.Checks, err = a.Inspect.Decoder.Encode(ctx, shown, *e.Document); err != nil {
 			return done, nil, nil, fmt.Errorf("%w: the document: %w", inspect.ErrInvalid, err)
 		}
 	}
-	changed := inspect.BodyOf(r)
+	changed := shown
 	changed.Bytes, changed.Headers = body, headers
 	is := a.Inspect.Decoder.Decode(ctx, changed)
 	if e.Document == nil {
 		done.Checks = checks(was, is)
 	}
-	if done.Bytes = bytesDiff(r.Message.Body, body); len(body) == 0 {
+	if done.Bytes = bytesDiff(shown.Bytes, body); len(body) == 0 {
 		body = nil
 	}
 	done.Fields = fieldsDiff(was, is, r.Message.Headers, headers)

@@ -265,7 +265,8 @@ func (a *Actions) importLine(by auth.Caller, line []byte, o ImportOptions) (*sto
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", inspect.ErrInvalid, err)
 	}
-	id := headers.BindID(uuid.NewHash(sha256.New(), importedIDs, same, 8), m)
+	sent := retry.Unwrapped(r)
+	id := headers.BindID(uuid.NewHash(sha256.New(), importedIDs, same, 8), &sent)
 	if was := r.State; was == store.Parked && r.ParkedFor != "" {
 		r.Notes = append(r.Notes, "before it was imported it was parked: "+r.ParkedFor)
 	} else {

@@ -178,7 +178,7 @@ func (in *Inspector) Message(ctx context.Context, by auth.Caller, id string) (De
 	return d, nil
 }
 
-// Body is a message's body as it is.
+// Body is a message's body as it is, without an envelope that a framework put around it.
 func (in *Inspector) Body(ctx context.Context, by auth.Caller, id string) ([]byte, error) {
 	l, _, err := in.messageNamed(ctx, by, id)
 	if err != nil {
@@ -187,7 +187,7 @@ func (in *Inspector) Body(ctx context.Context, by auth.Caller, id string) ([]byt
 	if l.Record.State == query.Retried {
 		return nil, fmt.Errorf("%w: the message %s was retried, and its body is not kept any more", ErrNotFound, id)
 	}
-	return l.Record.Message.Body, nil
+	return BodyOf(l.Record).Bytes, nil
 }
 
 // messageNamed finds a message by id or key; one that is not kept any more by its last past

@@ -15,6 +15,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/query"
+	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -194,7 +195,7 @@ func (in *Inspector) decoded(ctx context.Context, l *store.Listed) func() *decod
 
 // BodyOf is the body of a record, with what tells how to decode it.
 func BodyOf(r *store.Record) decode.Body {
-	m := &r.Message
+	m := retry.Unwrapped(r)
 	return decode.Body{Bytes: m.Body, Queue: r.Queue, ContentType: m.ContentType, ContentEncoding: m.ContentEncoding, Type: m.Type, Headers: m.Headers}
 }
 

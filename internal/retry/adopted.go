@@ -78,34 +78,34 @@ func (in *AdoptedIntake) SetEpoch(epoch string) {
 // adoptedIDs is the name space of the ids of adopted messages.
 var adoptedIDs = uuid.MustParse("7d0b7c0e-5f43-4d0c-9a55-1f0a3f6b8e21")
 
-// record makes the record of a message; own: Redrive retried it before.
-func (in *AdoptedIntake) record(d *wire.Delivery, now time.Time) (rec *store.Record, own bool) {
+// record makes the record of a message, with what it claims; own: Redrive retried it before.
+func (in *AdoptedIntake) record(d *wire.Delivery, now time.Time) (rec *store.Record, c claim, own bool) {
 	f := fingerprint(&d.Message, &in.scratch)
 	rec = &store.Record{FirstFailed: now, FailedAt: now, Message: d.Message, Imported: true}
-	queue, _ := d.Message.Headers[wire.HeaderQueue].(string)
-	t, own, note := headers.Read(&d.Message, queue, false, now)
 	addNote(rec, d.Note)
+	framework, m, says := fit(rec)
+	c = claimOf(&d.Message, now)
+	c.read(framework, says, now)
+	queue, _ := m.Headers[wire.HeaderQueue].(string)
+	t, own, note := headers.Read(&m, queue, false, now)
 	addNote(rec, note)
 	if own {
 		rec.Failures, rec.FirstFailed = t.Failures+1, t.FirstFailed
 	}
 	if t.ID != "" {
 		rec.ID = uuid.MustParse(t.ID)
-		return rec, own
+		return rec, c, own
 	}
 	of := fmt.Appendf(f[:], "%s %s %d", in.adoption.ID, in.epoch, in.equal[f])
 	in.equal[f]++
-	rec.ID = headers.BindID(uuid.NewHash(sha256.New(), adoptedIDs, of, 8), &d.Message)
-	return rec, own
+	rec.ID = headers.BindID(uuid.NewHash(sha256.New(), adoptedIDs, of, 8), &m)
+	return rec, c, own
 }
 
 // decideAdopted parks a message with its claims. It failed long ago, so no notification is sent.
 func (in *AdoptedIntake) decideAdopted(ctx context.Context, _ int, d *wire.Delivery, now time.Time) *store.Record {
 	a := &in.adoption
-	rec, own := in.record(d, now)
-	f := formatOf(&d.Message)
-	c := claimOf(f, &d.Message, now)
-	rec.Format = f.name
+	rec, c, own := in.record(d, now)
 	var note string
 	if rec.Queue, note = a.workQueue(c.queue); note != "" {
 		addNote(rec, note)
@@ -143,12 +143,10 @@ type claim struct {
 	first, last            time.Time
 }
 
-// claimOf reads x-death and the headers of the framework that moved the message. A message without either
-// failed now.
-func claimOf(f *format, m *wire.Message, now time.Time) claim {
+// claimOf reads x-death. A message without one failed now.
+func claimOf(m *wire.Message, now time.Time) claim {
 	c := claim{exchange: m.Exchange, routingKey: m.RoutingKey, failures: 1, first: now, last: now}
 	c.readDeaths(m, now)
-	c.read(f, m, now)
 	return c
 }
 

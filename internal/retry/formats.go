@@ -1,6 +1,7 @@
 package retry
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,7 +17,8 @@ import (
 // the framework adds: the first that exists counts; a dot leads into a table.
 type format struct {
 	name      string   // is stored (store.Record.Format); "": nothing is taken off
-	marks     []string // the framework moved the message if one of these exists; nil: any message
+	typ       string   // the framework moved the message if its type property begins so; "": see marks
+	marks     []string // and otherwise if one of these exists; nil: any message
 	queue     []string
 	exchange  []string
 	key       []string // the routing key
@@ -29,6 +31,16 @@ type format struct {
 	// off are the headers that are taken off when the message is published: the failure's, and the
 	// framework's own counters. A * at the end stands for any rest. keep are exceptions.
 	off, keep []string
+	// unwrap returns what is in the framework's envelope; nil: it has none. It is called again each time
+	// the body is needed. The names above are of what the envelope says, instead of headers.
+	unwrap func(came *wire.Message) (unwrapped, error)
+}
+
+// unwrapped is what a framework's envelope has in it.
+type unwrapped struct {
+	message wire.Message
+	says    amqp.Table // of the failure
+	note    string     // for a person
 }
 
 // formats are the known formats; the first that matches counts. Their tests name the sources.
@@ -78,6 +90,17 @@ var formats = []format{
 		off:       []string{"rascal.*"},
 		keep:      []string{"rascal.encryption"}, // how to decrypt the body
 	},
+	{
+		name:      "easynetq",
+		typ:       "EasyNetQ.SystemMessages.Error",
+		unwrap:    unwrapEasyNetQ,
+		queue:     []string{"Queue"},
+		exchange:  []string{"Exchange"},
+		key:       []string{"RoutingKey"},
+		errorText: []string{"Exception"}, // type, message and stack
+		at:        []string{"DateTime"},
+		layout:    time.RFC3339Nano,
+	},
 	{ // names that people use
 		errorText: []string{wire.HeaderError, "x-exception", "x-error-message", "x-error", "error", "exception"},
 		stack:     []string{"x-exception-stack", "x-stacktrace"},
@@ -85,7 +108,12 @@ var formats = []format{
 }
 
 // wrote reports whether the framework moved the message.
-func (f *format) wrote(m *wire.Message) bool { return f.marks == nil || headerOf(m, f.marks) != "" }
+func (f *format) wrote(m *wire.Message) bool {
+	if f.typ != "" {
+		return strings.HasPrefix(m.Type, f.typ)
+	}
+	return f.marks == nil || headerOf(m.Headers, f.marks) != ""
+}
 
 // formatOf returns the format of a message; the last row takes any.
 func formatOf(m *wire.Message) *format {
@@ -93,12 +121,56 @@ func formatOf(m *wire.Message) *format {
 	return &formats[i]
 }
 
+// formatNamed returns the format of a record; nil: it has none, or one of a later version.
+func formatNamed(name string) *format {
+	i := slices.IndexFunc(formats, func(f format) bool { return f.name == name })
+	if name == "" || i < 0 {
+		return nil
+	}
+	return &formats[i]
+}
+
+// fit gives a record of an adopted message its format, and takes the message out of the framework's envelope:
+// what cannot be read stays as it is. It returns that message, and what the framework says of the failure.
+func fit(r *store.Record) (f *format, m wire.Message, says amqp.Table) {
+	f = formatOf(&r.Message)
+	if f.unwrap == nil {
+		r.Format = f.name
+		return f, r.Message, r.Message.Headers
+	}
+	u, err := f.unwrap(&r.Message)
+	if err != nil {
+		note := fmt.Sprintf("its envelope (%s) cannot be read, so a replay sends it too: %v", f.name, err)
+		addNote(r, printable(note))
+		return &formats[len(formats)-1], r.Message, r.Message.Headers
+	}
+	addNote(r, u.note)
+	envelope, body := r.Message, r.Message.Body
+	envelope.Body = nil
+	r.Format, r.Envelope, r.Message = f.name, &envelope, u.message
+	r.Message.Body = body
+	return f, u.message, u.says
+}
+
+// Unwrapped returns the message of a record, without the envelope that it is kept in.
+func Unwrapped(r *store.Record) wire.Message {
+	m := r.Message
+	f := formatNamed(r.Format)
+	if r.Envelope == nil || m.Body == nil || f == nil || f.unwrap == nil {
+		return m
+	}
+	if u, err := f.unwrap(&m); err == nil {
+		m.Body = u.message.Body
+	}
+	return m
+}
+
 // toPublish returns the message of a record as its consumer expects it: without what the framework that
 // moved it to an error queue added.
 func toPublish(r *store.Record) wire.Message {
-	m := r.Message
-	if i := slices.IndexFunc(formats, func(f format) bool { return f.name == r.Format }); r.Format != "" && i >= 0 {
-		m.Headers = formats[i].strip(m.Headers, "")
+	m := Unwrapped(r)
+	if f := formatNamed(r.Format); f != nil {
+		m.Headers = f.strip(m.Headers, "")
 	}
 	return m
 }
@@ -131,10 +203,10 @@ func (f *format) strip(t amqp.Table, path string) amqp.Table {
 }
 
 // headerOf returns the first of these headers that is a text or a number.
-func headerOf(m *wire.Message, names []string) string {
+func headerOf(headers amqp.Table, names []string) string {
 	for _, name := range names {
-		v, there := m.Headers[name]
-		for table, rest := m.Headers, name; !there; {
+		v, there := headers[name]
+		for table, rest := headers, name; !there; {
 			before, after, more := strings.Cut(rest, ".")
 			if !more {
 				break
@@ -159,18 +231,18 @@ func headerOf(m *wire.Message, names []string) string {
 	return ""
 }
 
-// read adds the framework's headers to what x-death says.
-func (c *claim) read(f *format, m *wire.Message, now time.Time) {
-	if queue := headerOf(m, f.queue); queue != "" {
+// read adds what the framework says to what x-death says.
+func (c *claim) read(f *format, says amqp.Table, now time.Time) {
+	if queue := headerOf(says, f.queue); queue != "" {
 		c.queue = queue
 	}
-	if exchange := headerOf(m, f.exchange); exchange != "" && len(exchange) <= 255 {
+	if exchange := headerOf(says, f.exchange); exchange != "" && len(exchange) <= 255 {
 		c.exchange = exchange
 	}
-	if key := headerOf(m, f.key); key != "" && len(key) <= 255 {
+	if key := headerOf(says, f.key); key != "" && len(key) <= 255 {
 		c.routingKey = key
 	}
-	text := headerOf(m, f.at)
+	text := headerOf(says, f.at)
 	at, err := time.Parse(f.layout, text[:min(len(text), len(f.layout))])
 	if text != "" && err == nil && at.Unix() > 0 && at.Before(now) {
 		c.last = at
@@ -178,14 +250,14 @@ func (c *claim) read(f *format, m *wire.Message, now time.Time) {
 			c.first = at
 		}
 	}
-	if n, err := strconv.Atoi(headerOf(m, f.retries)); err == nil && n >= 0 && n < wire.MaxAttempt {
+	if n, err := strconv.Atoi(headerOf(says, f.retries)); err == nil && n >= 0 && n < wire.MaxAttempt {
 		c.failures = n + 1
 	}
 	var lines []string
-	if text := strings.TrimPrefix(headerOf(m, f.errorType)+": "+headerOf(m, f.errorText), ": "); text != "" {
+	if text := strings.TrimPrefix(headerOf(says, f.errorType)+": "+headerOf(says, f.errorText), ": "); text != "" {
 		lines = append(lines, strings.TrimSuffix(text, ": "))
 	}
-	if stack := headerOf(m, f.stack); stack != "" {
+	if stack := headerOf(says, f.stack); stack != "" {
 		lines = append(lines, stack)
 	}
 	c.errText = printable(strings.Join(lines, "\n"))

@@ -83,6 +83,13 @@ func TestADeadLetterQueueIsAdopted(t *testing.T) {
 		v.Queue("mail_error", amqp.Table{"x-queue-type": "quorum"})
 		v.Publish("", "mail_error", amqp.Publishing{DeliveryMode: 2, Headers: amqp.Table{"MT-Reason": "fault",
 			"MT-Fault-Message": "no stock", "MT-Redelivery-Count": int32(3), "tenant": "x"}})
+		v.Queue("EasyNetQ_Default_Error_Queue", amqp.Table{"x-queue-type": "quorum"})
+		v.Publish("", "EasyNetQ_Default_Error_Queue", amqp.Publishing{DeliveryMode: 2,
+			Type: "EasyNetQ.SystemMessages.Error, EasyNetQ", Body: []byte(`{"RoutingKey":"mail","Exchange":"shop",
+				"Queue":"mail","Exception":"no stock","Message":"{\u0022id\u0022:7}","DateTime":"2026-11-20T10:00:00Z",
+				"BasicProperties":{"Type":"Shop.Mail, Shop","UserId":"root","Expiration":"00:00:00.001","Headers":{
+				"tenant":{"Type":14,"Value":"eA=="},
+				"CC":{"Type":15,"Value":[{"Type":14,"Value":"bWFpbF9lcnJvcg=="}]}}}}`)})
 		s := adopting(t, v, v.Management)
 		brokertest.Eventually(t, "RabbitMQ counts them, and they are found", func() bool {
 			all, err := s.Client.DeadLetterQueues(t.Context())
@@ -91,7 +98,9 @@ func TestADeadLetterQueueIsAdopted(t *testing.T) {
 			for _, q := range all.Queues {
 				found = append(found, fmt.Sprint(q.Queue, q.Ready, q.WorkQueues))
 			}
-			return fmt.Sprint(found) == "[classic.dlq200 [classic.mail classic.orders] mail_error1 [mail] quorum.dlq200 [quorum.mail quorum.orders]]"
+			return fmt.Sprint(found) == "[EasyNetQ_Default_Error_Queue1 [] "+
+				"classic.dlq200 [classic.mail classic.orders] mail_error1 [mail] "+
+				"quorum.dlq200 [quorum.mail quorum.orders]]"
 		})
 
 		redrive := func(args ...string) string {
@@ -178,13 +187,30 @@ func TestADeadLetterQueueIsAdopted(t *testing.T) {
 		expect.Equal(t, frameworks(detail.Headers), "MT-Fault-Message MT-Reason MT-Redelivery-Count", "are shown")
 		must(t, s.Client.AllowReplays(t.Context(), "mail", ""))
 		expect.Equal(t, s.Replay(t, "queue:mail"), 1, "is replayed")
-		d := v.ConsumeMany("mail").Next()
+		c := v.ConsumeMany("mail")
+		d := c.Next()
 		for name := range d.Headers {
 			if strings.HasPrefix(name, "MT-") {
 				t.Errorf("it comes with %s", name)
 			}
 		}
 		expect.Equal(t, d.Headers["tenant"], any("x"), "is still there")
+		must(t, d.Ack(false))
+
+		// EasyNetQ's consumer gets the message without its envelope, and no other queue gets it.
+		op := s.adopt(t, operations.PlanRequest{From: "EasyNetQ_Default_Error_Queue"})
+		expect.Equal(t, op.Done, 1, "is adopted of EasyNetQ's")
+		detail, err = s.Client.Message(t.Context(), s.only(t, "queue:mail"))
+		must(t, err)
+		shown := strings.Join(strings.Fields(detail.Body.Text), "")
+		expect.Equal(t, detail.Type+" "+shown, `Shop.Mail, Shop {"id":7}`, "is shown")
+		expect.Equal(t, s.Replay(t, "queue:mail"), 1, "is replayed")
+		d = c.Next()
+		h := d.Headers
+		got := fmt.Sprint(d.Type, " ", string(d.Body), " ", h["tenant"], h["CC"], d.UserId, d.Expiration)
+		expect.Equal(t, got, `Shop.Mail, Shop {"id":7} x<nil>`, "comes")
+		must(t, d.Ack(false))
+		expect.Equal(t, v.Depth("mail_error"), 0, "are copied")
 	})
 }
 
