@@ -43,36 +43,37 @@ const (
 )
 
 // unwrapEasyNetQ returns the message in an envelope, and what the envelope says of the failure.
-func unwrapEasyNetQ(came *wire.Message) (u unwrapped, err error) {
+func unwrapEasyNetQ(came *wire.Message) (u *unwrapped, err error) {
 	var e easyNetQError
 	switch {
 	case len(came.Body) > maxEnvelope:
-		return u, fmt.Errorf("it has %d bytes, more than %d", len(came.Body), maxEnvelope)
+		return nil, fmt.Errorf("it has %d bytes, more than %d", len(came.Body), maxEnvelope)
 	case !utf8.Valid(came.Body):
-		return u, errors.New("it is not text")
+		return nil, errors.New("it is not text")
 	}
 	if err := json.Unmarshal(came.Body, &e); err != nil {
-		return u, err
+		return nil, err
 	}
 	if e.Message == nil {
-		return u, errors.New("it has no message")
+		return nil, errors.New("it has no message")
 	}
 	p := &e.BasicProperties
 	texts := []string{p.ContentType, p.ContentEncoding, p.CorrelationID, p.ReplyTo, p.MessageID, p.Type, p.AppID}
 	for _, text := range texts {
 		if len(text) > 255 {
-			return u, fmt.Errorf("one of its properties has %d bytes, and AMQP takes 255", len(text))
+			return nil, fmt.Errorf("one of its properties has %d bytes, and AMQP takes 255", len(text))
 		}
 	}
+	u = &unwrapped{message: wire.Message{Exchange: came.Exchange, RoutingKey: came.RoutingKey,
+		ContentType: p.ContentType, ContentEncoding: p.ContentEncoding, DeliveryMode: p.DeliveryMode,
+		Priority: p.Priority, CorrelationID: p.CorrelationID, ReplyTo: p.ReplyTo, MessageID: p.MessageID,
+		Type: p.Type, AppID: p.AppID}}
 	m := &u.message
-	*m = wire.Message{Exchange: came.Exchange, RoutingKey: came.RoutingKey, ContentType: p.ContentType,
-		ContentEncoding: p.ContentEncoding, DeliveryMode: p.DeliveryMode, Priority: p.Priority,
-		CorrelationID: p.CorrelationID, ReplyTo: p.ReplyTo, MessageID: p.MessageID, Type: p.Type, AppID: p.AppID}
 	if p.Timestamp > 0 {
 		m.Timestamp = time.Unix(p.Timestamp, 0)
 	}
 	if m.Headers, err = easyNetQHeaders(p.Headers); err != nil {
-		return u, fmt.Errorf("its headers: %w", err)
+		return nil, fmt.Errorf("its headers: %w", err)
 	}
 	m.Body, u.note = easyNetQBody(*e.Message)
 	u.says = amqp.Table{"RoutingKey": e.RoutingKey, "Exchange": e.Exchange, "Queue": e.Queue, "Exception": e.Exception,

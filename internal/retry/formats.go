@@ -31,15 +31,15 @@ type format struct {
 	// off are the headers that are taken off when the message is published: the failure's, and the
 	// framework's own counters. A * at the end stands for any rest. keep are exceptions.
 	off, keep []string
-	// unwrap returns what is in the framework's envelope; nil: it has none. It is called again each time
-	// the body is needed. The names above are of what the envelope says, instead of headers.
-	unwrap func(came *wire.Message) (unwrapped, error)
+	// unwrap returns what is in the framework's envelope; nil: the message is in none. It is called again each
+	// time the body is needed.
+	unwrap func(came *wire.Message) (*unwrapped, error)
 }
 
-// unwrapped is what a framework's envelope has in it.
+// unwrapped is the message that was in a framework's envelope, as it is replayed.
 type unwrapped struct {
 	message wire.Message
-	says    amqp.Table // of the failure
+	says    amqp.Table // of the failure, where the names of a format are looked up
 	note    string     // for a person
 }
 
@@ -56,6 +56,7 @@ var formats = []format{
 		retries:   []string{"MT-Fault-RetryCount"},
 		off:       []string{"MT-Reason", "MT-Fault-*", "MT-Redelivery-Count"},
 		keep:      []string{"MT-Fault-Address"}, // where the sender wants faults to be sent
+		unwrap:    unwrapMassTransit,
 	},
 	{
 		name:      "nservicebus",
@@ -117,32 +118,45 @@ func (f *format) wrote(m *wire.Message) bool {
 
 // formatOf returns the format of a message; the last row takes any.
 func formatOf(m *wire.Message) *format {
-	i := slices.IndexFunc(formats, func(f format) bool { return f.wrote(m) })
-	return &formats[i]
+	last := len(formats) - 1
+	for i := range last {
+		if formats[i].wrote(m) {
+			return &formats[i]
+		}
+	}
+	return &formats[last]
 }
 
 // formatNamed returns the format of a record; nil: it has none, or one of a later version.
 func formatNamed(name string) *format {
-	i := slices.IndexFunc(formats, func(f format) bool { return f.name == name })
-	if name == "" || i < 0 {
+	if name == "" {
 		return nil
 	}
-	return &formats[i]
+	for i := range formats {
+		if formats[i].name == name {
+			return &formats[i]
+		}
+	}
+	return nil
 }
 
 // fit gives a record of an adopted message its format, and takes the message out of the framework's envelope:
 // what cannot be read stays as it is. It returns that message, and what the framework says of the failure.
 func fit(r *store.Record) (f *format, m wire.Message, says amqp.Table) {
 	f = formatOf(&r.Message)
-	if f.unwrap == nil {
-		r.Format = f.name
-		return f, r.Message, r.Message.Headers
+	var u *unwrapped
+	var err error
+	if f.unwrap != nil {
+		u, err = f.unwrap(&r.Message)
 	}
-	u, err := f.unwrap(&r.Message)
-	if err != nil {
+	switch {
+	case err != nil:
 		note := fmt.Sprintf("its envelope (%s) cannot be read, so a replay sends it too: %v", f.name, err)
 		addNote(r, printable(note))
 		return &formats[len(formats)-1], r.Message, r.Message.Headers
+	case u == nil:
+		r.Format = f.name
+		return f, r.Message, r.Message.Headers
 	}
 	addNote(r, u.note)
 	envelope, body := r.Message, r.Message.Body
@@ -155,11 +169,14 @@ func fit(r *store.Record) (f *format, m wire.Message, says amqp.Table) {
 // Unwrapped returns the message of a record, without the envelope that it is kept in.
 func Unwrapped(r *store.Record) wire.Message {
 	m := r.Message
-	f := formatNamed(r.Format)
-	if r.Envelope == nil || m.Body == nil || f == nil || f.unwrap == nil {
+	if r.Envelope == nil || m.Body == nil {
 		return m
 	}
-	if u, err := f.unwrap(&m); err == nil {
+	f := formatNamed(r.Format)
+	if f == nil || f.unwrap == nil {
+		return m
+	}
+	if u, err := f.unwrap(&m); err == nil && u != nil {
 		m.Body = u.message.Body
 	}
 	return m

@@ -65,8 +65,9 @@ type Record struct {
 	// Format names the row of package retry's table of formats that an adopted message fits, which says
 	// what is taken off when it is published; "": nothing.
 	Format string
-	// Envelope is set while Message.Body is an envelope that a framework put around the message. It has the
-	// properties and headers that the envelope came with; Message has the message's own. See retry.Unwrapped.
+	// Envelope is set where Message.Body is as a framework's error queue had it: in an envelope, or with a count
+	// of retries. It has the properties and headers that it came with; Message has the message's own. See
+	// retry.Unwrapped.
 	Envelope *wire.Message
 
 	// Imported: a person adds it, so that Add does not count it in EverParked. It is not stored.

@@ -82,7 +82,8 @@ func TestADeadLetterQueueIsAdopted(t *testing.T) {
 		v.Queue("mail", amqp.Table{"x-queue-type": "quorum"})
 		v.Queue("mail_error", amqp.Table{"x-queue-type": "quorum"})
 		v.Publish("", "mail_error", amqp.Publishing{DeliveryMode: 2, Headers: amqp.Table{"MT-Reason": "fault",
-			"MT-Fault-Message": "no stock", "MT-Redelivery-Count": int32(3), "tenant": "x"}})
+			"MT-Fault-Message": "no stock", "MT-Redelivery-Count": int32(3), "tenant": "x"},
+			ContentType: "application/vnd.masstransit+json", Body: []byte(`{"headers":{"MT-Redelivery-Count":3}}`)})
 		v.Queue("EasyNetQ_Default_Error_Queue", amqp.Table{"x-queue-type": "quorum"})
 		v.Publish("", "EasyNetQ_Default_Error_Queue", amqp.Publishing{DeliveryMode: 2,
 			Type: "EasyNetQ.SystemMessages.Error, EasyNetQ", Body: []byte(`{"RoutingKey":"mail","Exchange":"shop",
@@ -195,6 +196,7 @@ func TestADeadLetterQueueIsAdopted(t *testing.T) {
 			}
 		}
 		expect.Equal(t, d.Headers["tenant"], any("x"), "is still there")
+		expect.Equal(t, string(d.Body), `{"headers":{"MT-Redelivery-Count":0}}`, "comes")
 		must(t, d.Ack(false))
 
 		// EasyNetQ's consumer gets the message without its envelope, and no other queue gets it.
