@@ -72,10 +72,12 @@ const (
 	Retry                 // publish it to its queue after the delay
 	Discard               // delete it
 	Forward               // publish it to another exchange or queue
+	// Undecided is only for a Rule's outcome: a later rule decides, or the policy.
+	Undecided
 )
 
 func (a Action) String() string {
-	return [...]string{"park", "retry", "discard", "forward"}[a]
+	return [...]string{"park", "retry", "discard", "forward", "undecided"}[a]
 }
 
 // Exhausted is what happens after the last attempt: Park (the zero value),
@@ -110,14 +112,16 @@ type Verdict struct {
 	Forward Destination
 	Policy  string // the policy's name
 	Rule    string // the rule that decided; "": none
+	Notify  Importance
 }
 
 // Decide gives the verdict for a failure: what its consumer asks for, or what the first rule that matches
 // says, or else what the policy does. The number of attempts limits all of them.
 func (p *Policy) Decide(f Failure) Verdict {
-	v := Verdict{Policy: p.Name}
+	rule, notify := p.RuleFor(&f)
+	v := Verdict{Policy: p.Name, Notify: notify}
 	by, backoff, attempts := fmt.Sprintf("policy %q", p.Name), p.Backoff, p.Attempts
-	switch rule := p.RuleFor(&f); {
+	switch {
 	case f.Park != "":
 		v.Why = "its consumer parked it: " + f.Park
 		return v
@@ -214,8 +218,8 @@ func (p *Policy) Validate() error {
 	}
 	wrong = append(wrong, p.validateRules())
 	e := p.Exhausted
-	if e.Action == Retry {
-		fail("policy %q: exhausted cannot be a retry", p.Name)
+	if e.Action == Retry || e.Action == Undecided {
+		fail("policy %q: exhausted cannot be a %s", p.Name, e.Action)
 	}
 	names := slices.Clone(p.Queues)
 	for _, to := range p.Forwards() {

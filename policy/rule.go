@@ -16,7 +16,22 @@ type Rule struct {
 	Name string // for people and metrics; "": its number
 	When Matcher
 	Then Outcome
+	// Notify is how important the message is, for the service's notifications. The first rule that matches
+	// and has one counts, up to the one that decides.
+	Notify Importance
 }
+
+// Importance is whether people are notified when a message is parked.
+type Importance uint8
+
+const (
+	Unsaid Importance = iota // as Normal, unless a later rule says more
+	Normal
+	Urgent // at once, also in quiet hours
+	Never
+)
+
+func (i Importance) String() string { return [...]string{"", "normal", "urgent", "never"}[i] }
 
 // Matcher matches failures. It must be quick, have no effects, and be safe for concurrent use.
 type Matcher interface {
@@ -52,6 +67,8 @@ func (o Outcome) String() string {
 		return fmt.Sprintf("retry, %s, %d attempts", o.Backoff, o.Attempts)
 	case o.Action == Retry:
 		return "retry, " + o.Backoff.String()
+	case o.Action == Undecided:
+		return ""
 	}
 	return o.Action.String()
 }
@@ -81,17 +98,23 @@ type Failure struct {
 	Decoded func() any
 }
 
-// RuleFor returns which rule decides about a failure, counted from 0; -1: none.
-func (p *Policy) RuleFor(f *Failure) int {
-	if f.Suggested > 0 || f.Park != "" {
-		return -1
-	}
+// RuleFor returns which rule decides about a failure, counted from 0 (-1: none), and how important it is.
+func (p *Policy) RuleFor(f *Failure) (decides int, notify Importance) {
+	asked := f.Suggested > 0 || f.Park != ""
 	for i := range p.Rules {
-		if p.Rules[i].When.Matches(f) {
-			return i
+		r := &p.Rules[i]
+		says := r.Notify != Unsaid && notify == Unsaid
+		if !says && (asked || r.Then.Action == Undecided) || !r.When.Matches(f) {
+			continue
+		}
+		if says {
+			notify = r.Notify
+		}
+		if r.Then.Action != Undecided && !asked {
+			return i, notify
 		}
 	}
-	return -1
+	return -1, notify
 }
 
 // RuleName returns the name of a rule, or its number from 1 where it has none.
@@ -147,6 +170,9 @@ func (p *Policy) validateRules() error {
 		names[name] = true
 		if r.When == nil {
 			fail("it does not say when")
+		}
+		if r.Then.Action == Undecided && r.Notify == Unsaid {
+			fail("it neither decides nor says how important the message is")
 		}
 		switch then := r.Then; then.Action {
 		case Retry:

@@ -64,6 +64,34 @@ func TestTheFirstRuleThatMatchesDecides(t *testing.T) {
 	}
 }
 
+// A rule that only says how important a message is leaves the decision to others; the first that says so counts,
+// up to the one that decides, also where the consumer asks for something itself.
+func TestRulesSayHowImportantAMessageIs(t *testing.T) {
+	p := withRules(
+		Rule{When: says("a"), Then: Outcome{Action: Undecided}, Notify: Urgent},
+		Rule{When: says("ab"), Then: Outcome{Action: Undecided}, Notify: Never},
+		Rule{When: says("b"), Then: Outcome{Action: Park}, Notify: Normal},
+		Rule{When: says("c"), Then: Outcome{Action: Undecided}, Notify: Never},
+	)
+	expect.NoError(t, p.Validate())
+	for _, c := range []struct {
+		f      Failure
+		action Action
+		rule   string
+		notify Importance
+	}{
+		{Failure{Error: "a"}, Retry, "", Urgent}, {Failure{Error: "ab"}, Park, "3", Urgent}, {Failure{Error: "b"}, Park, "3", Normal},
+		{Failure{Error: "bc"}, Park, "3", Normal}, {Failure{Error: "c"}, Retry, "", Never}, {Failure{Error: "d"}, Retry, "", Unsaid},
+		{Failure{Error: "a", Park: "why"}, Park, "", Urgent}, {Failure{Error: "b", Suggested: 1}, Retry, "", Normal},
+	} {
+		c.f.Reason, c.f.Attempt = Reported, 1
+		v := p.Decide(c.f)
+		if v.Action != c.action || v.Rule != c.rule || v.Notify != c.notify {
+			t.Errorf("%+v: %+v", c.f, v)
+		}
+	}
+}
+
 func TestRulesThatCannotBeKept(t *testing.T) {
 	when := says("x")
 	many := make([]Rule, MaxRules+1)
@@ -71,6 +99,7 @@ func TestRulesThatCannotBeKept(t *testing.T) {
 		many[i] = Rule{When: when}
 	}
 	for want, rules := range map[string][]Rule{
+		"neither decides nor says how":       {{When: when, Then: Outcome{Action: Undecided}}},
 		"does not say when":                  {{}},
 		"a rule before it has that name":     {{Name: "2", When: when}, {When: when}},
 		"the list of waits is empty":         {{When: when, Then: Outcome{Action: Retry, Backoff: List()}}},
@@ -119,7 +148,7 @@ func TestRulesChooseAmongWhatThePolicyNames(t *testing.T) {
 		case (v.Action == Park) != (v.Why != "") && v.Action == Park:
 			t.Fatalf("it does not say why it is parked")
 		}
-		if i := p.RuleFor(&f); (i >= 0) != (v.Rule != "") {
+		if i, _ := p.RuleFor(&f); (i >= 0) != (v.Rule != "") {
 			t.Fatalf("rule %d decides, and the verdict names %q", i, v.Rule)
 		}
 	})

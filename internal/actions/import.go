@@ -356,6 +356,7 @@ type exportedRecord struct {
 	Error       text         `json:"error,omitzero"`
 	Policy      text         `json:"policy,omitzero"`
 	Rule        text         `json:"rule,omitzero"`
+	Notify      store.Notify `json:"notify,omitzero"`
 	FirstFailed moment       `json:"first_failed,omitzero"`
 	FailedAt    moment       `json:"failed,omitzero"`
 	ParkedFor   text         `json:"parked_for,omitzero"`
@@ -471,7 +472,7 @@ func appendLine(dst []byte, r *store.Record) ([]byte, error) {
 func exportedOf(r *store.Record) *exportedRecord {
 	x := &exportedRecord{Format: exportFormat, ID: r.ID, Queue: text(r.Queue), State: inspect.StateName(r.State),
 		Due: moment(r.Due), Attempt: r.Failures,
-		Reason: text(r.Reason), Error: text(r.Error), Policy: text(r.Policy), Rule: text(r.Rule), FirstFailed: moment(r.FirstFailed), FailedAt: moment(r.FailedAt),
+		Reason: text(r.Reason), Error: text(r.Error), Policy: text(r.Policy), Rule: text(r.Rule), Notify: r.Notify, FirstFailed: moment(r.FirstFailed), FailedAt: moment(r.FailedAt),
 		ParkedFor: text(r.ParkedFor), Proven: r.Proven, MadeFrom: r.MadeFrom, MadeInto: r.MadeInto,
 		AdoptedAs: text(r.Format), Message: exportedMessage(&r.Message)}
 	if r.Envelope != nil {
@@ -534,7 +535,7 @@ func ReadExported(b []byte) (*store.Record, error) {
 		return nil, fmt.Errorf(`"redrive" is %d: this version reads lines of format %d`, x.Format, exportFormat)
 	}
 	r := &store.Record{ID: x.ID, Queue: string(x.Queue), Due: time.Time(x.Due), Failures: x.Attempt, Reason: string(x.Reason), Error: string(x.Error),
-		Policy: string(x.Policy), Rule: string(x.Rule), FirstFailed: time.Time(x.FirstFailed), FailedAt: time.Time(x.FailedAt), ParkedFor: string(x.ParkedFor),
+		Policy: string(x.Policy), Rule: string(x.Rule), Notify: min(x.Notify, store.Never), FirstFailed: time.Time(x.FirstFailed), FailedAt: time.Time(x.FailedAt), ParkedFor: string(x.ParkedFor),
 		Proven: x.Proven, MadeFrom: x.MadeFrom, MadeInto: x.MadeInto}
 	for _, s := range []store.State{store.Waiting, store.Parked, store.Discarded} {
 		if x.State == inspect.StateName(s) {

@@ -266,6 +266,7 @@ func facts(w io.Writer, m inspect.Detail, now time.Time) {
 	line("Error", m.Error)
 	line("Policy", m.Policy)
 	line("Rule", m.Rule)
+	line("Notify", m.Notify)
 	line("Group", m.Group)
 	line("First failed", until(&m.FirstFailed))
 	line("Failed", until(&m.Failed))

@@ -140,7 +140,7 @@ func (t *trial) try(ctx context.Context, r *store.Record) {
 			FirstFailed: r.FirstFailed, At: r.FailedAt,
 			Decoded: func() any { return t.decoder.Decode(ctx, inspect.BodyOf(r)) }}
 		of = p.Name
-		if i := p.RuleFor(&f); i >= 0 {
+		if i, _ := p.RuleFor(&f); i >= 0 {
 			rule = p.RuleName(i)
 		}
 	}

@@ -462,6 +462,7 @@ func forward(to *policy.Destination) key {
 func (c *Config) rule(_ int, r *policy.Rule) key {
 	const expected = "park, discard, or a mapping such as {forward: {queue: …}}, {backoff: [1s, 10s]} or {delay: 5m}"
 	then := &r.Then
+	then.Action = policy.Undecided // until then is read
 	var wait time.Duration
 	return group("",
 		row("name", &r.Name, text("a name")),
@@ -491,8 +492,10 @@ func (c *Config) rule(_ int, r *policy.Rule) key {
 			}
 			then.Action = policy.Retry
 		}),
+		row("notify", &r.Notify, choice("urgent, normal or never",
+			map[string]policy.Importance{"urgent": policy.Urgent, "normal": policy.Normal, "never": policy.Never})),
 	).need(" does not say when; expected a query, such as when: error:timeout", "when").
-		need(" does not say what then; expected then: "+expected, "then")
+		need(" does not say what then; expected then: "+expected+"; or notify: urgent", "then", "notify")
 }
 
 // form returns which of the forms a mapping has, and refuses several; "" is no mapping.

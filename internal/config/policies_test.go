@@ -158,11 +158,12 @@ func TestRules(t *testing.T) {
           type:Refund
           key:eu.*
         then: {forward: {exchange: refunds, routing_key: eu}}
-      - {when: "type:Order", then: {backoff: {linear: {initial: 1s, max: 1m}}}}
+      - {when: "type:Campaign", notify: urgent}
+      - {when: "type:Order", notify: never, then: {backoff: {linear: {initial: 1s, max: 1m}}}}
 `)
 	var got []string
 	for i, r := range c.Policies[0].Rules {
-		got = append(got, fmt.Sprintf("%s: %s: %s", c.Policies[0].RuleName(i), r.When, r.Then))
+		got = append(got, fmt.Sprintf("%s: %s: %s%s", c.Policies[0].RuleName(i), r.When, r.Then, r.Notify))
 	}
 	expect.Equal(t, strings.Join(got, "|"), strings.Join([]string{
 		`bad data: error:"invalid IBAN" or exception:ValidationError: park`,
@@ -170,7 +171,8 @@ func TestRules(t *testing.T) {
 		"3: header.x-tenant:trial: discard",
 		"4: type:Payment: retry, fixed at 5m",
 		"5: type:Refund\nkey:eu.*\n: forward to exchange \"refunds\"",
-		"6: type:Order: retry, linear from 1s by 1s to 1m",
+		"6: type:Campaign: urgent",
+		"7: type:Order: retry, linear from 1s by 1s to 1mnever",
 	}, "|"), "the rules")
 	if len(c.Warnings) > 0 {
 		t.Errorf("warnings: %q", c.Warnings)
@@ -186,6 +188,7 @@ func TestMistakesInRules(t *testing.T) {
 	const head = oneQueue + "    rules:\n"
 	areRefused(t, []string{"f.yaml:"}, []refusal{
 		{head + "      - {when: error:x}", "f.yaml:5:9: policies[0].rules[0] does not say what then; expected then: park, discard"},
+		{head + "      - {when: a, notify: loud}", "policies[0].rules[0].notify is \"loud\"; expected urgent, normal or never"},
 		{head + "      - then: park", "f.yaml:5:13: policies[0].rules[0] does not say when; expected a query"},
 		{head + "      - when: error:/a(b/\n        then: park", "f.yaml:5:21: policies[0].rules[0].when: not a regular expression: missing closing ): a(b"},
 		{head + "      - when: 'type:A state:parked'\n        then: park", "f.yaml:5:23: policies[0].rules[0].when: a rule decides when a message has just failed, which has no state"},
@@ -294,7 +297,7 @@ func TestMistakesInNotify(t *testing.T) {
 		{"notify: {routes: [{name: a, url: \"slack+https://h/s3cret\", body: {text: hi}}]}", "f.yaml:1:34: notify.routes[0].url is of slack, which has a body of its own"},
 		{"notify: {routes: [{name: a, url: \"alertmanager+https://s3cret@h/\", repeat: 1h}]}", "f.yaml:1:34: notify.routes[0].url is of alertmanager, which groups, repeats and silences by itself"},
 		{"notify: {routes: [{name: a, url: \"telegram://s3cret:s3cret@telegram?chats=1\"}]}", "is a URL of no known service; expected one of alertmanager, discord,"},
-		{head + "      events: [lunch]", "f.yaml:5:16: notify.routes[0].events has \"lunch\"; expected some of parked, parked_burst"},
+		{head + "      events: [lunch]", "f.yaml:5:16: notify.routes[0].events has \"lunch\"; expected some of parked, parked_urgent"},
 		{head + "      severity: bad", `f.yaml:5:17: notify.routes[0].severity: "bad" is not a severity`},
 		{head + "      repeat: 10s", "expected a duration from 1m0s to a year"},
 		{head + "      group_wait: soon", "expected a duration such as"},

@@ -36,7 +36,8 @@ type PolicyInForce struct {
 type Rule struct {
 	Name    string `json:"name" doc:"Or its number."`
 	When    string `json:"when"`
-	Then    string `json:"then"`
+	Then    string `json:"then,omitempty"`
+	Notify  string `json:"notify,omitempty" enum:"urgent,normal,never"`
 	Matches int64  `json:"matches" doc:"Failures about which it decided since this service started."`
 }
 
@@ -151,7 +152,7 @@ func (in *Inspector) inForce(p *policy.Policy) PolicyInForce {
 	f := PolicyInForce{Name: p.Name, Queues: p.Queues, Attempts: p.Attempts, Backoff: p.Backoff.String(), Jitter: p.Jitter.String(), Reasons: p.Reasons,
 		Exhausted: p.Exhausted.Action.String(), Way: in.wayName(way), Rules: []Rule{}, Waits: []Wait{}}
 	for i, r := range p.Rules {
-		f.Rules = append(f.Rules, Rule{Name: p.RuleName(i), When: strings.TrimSpace(r.When.String()), Then: r.Then.String()})
+		f.Rules = append(f.Rules, Rule{Name: p.RuleName(i), When: strings.TrimSpace(r.When.String()), Then: r.Then.String(), Notify: r.Notify.String()})
 	}
 	if in.Decisions != nil {
 		in.Decisions.count(&f)

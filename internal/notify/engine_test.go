@@ -312,6 +312,38 @@ func TestQuietHoursEndInOneDigest(t *testing.T) {
 	})
 }
 
+// Importance is a matter of the message, by a rule of its policy: an urgent one is sent at once, also in quiet
+// hours, whatever else its queue parks; of others nothing is sent. A restart repeats none.
+func TestUrgentMessages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t, func(_ *Settings, r *Route) {
+			r.Quiet, r.Kinds = Quiet{22 * 60, 7 * 60, time.UTC}, []Kind{Parked} // which has the urgent ones
+		})
+		important := func(n store.Notify, errs ...string) {
+			var all []*store.Record
+			for _, text := range errs {
+				now := time.Now()
+				all = append(all, &store.Record{ID: uuid.New(), Queue: "mixed", State: store.Parked, Reason: "reported", Error: text,
+					Notify: n, Due: now, FirstFailed: now, FailedAt: now})
+			}
+			must(t, d.Store.(store.Store).Add(t.Context(), all))
+			d.Look()
+		}
+		d.park("mixed", 40)
+		important(store.Never, "who cares", "who cares")
+		d.after(t, time.Hour)
+		important(store.Urgent, "no campaign", "no campaign")
+		important(store.Never, "who cares")
+		d.park("mixed", 2)
+		d.after(t, time.Minute, "1h0m10s mixed: 2 urgent messages parked")
+		d.stop()
+		d.open(t)
+		d.after(t, 7*time.Hour, "7h0m0s what happened in quiet hours (1)\n• mixed: 42 messages parked from 2000-01-01 00:00 UTC to 2000-01-01 01:00 UTC\n    42× out of attempts")
+		important(store.Never, "who cares")
+		d.after(t, time.Hour)
+	})
+}
+
 func TestQuietHoursAndARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDesk(t, func(_ *Settings, r *Route) { r.Quiet = Quiet{22 * 60, 7 * 60, time.UTC} })

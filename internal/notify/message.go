@@ -94,8 +94,8 @@ func (m *Message) title(f format) string {
 		what = fmt.Sprintf("what happened in quiet hours (%d)", len(m.Items))
 	case len(m.Items) == 1:
 		what = m.Items[0].line(f, nil)
-	case m.Kind == Parked:
-		what = fmt.Sprintf("%s messages parked in %d queues", number(m.total()), len(m.Items))
+	case m.Kind.counted():
+		what = fmt.Sprintf("%s %s in %d queues", number(m.total()), meaningOf(m.Kind).Means, len(m.Items))
 	case m.Resolved():
 		what = fmt.Sprintf("resolved: %s (%d queues)", meaningOf(m.Kind).Over, len(m.Items))
 	default:
@@ -130,10 +130,10 @@ func (i *Item) line(f format, zone *time.Location) string {
 	if i.Queue != "" {
 		where = f.foreign(clean(key{i.Kind, i.Queue, i.Target}.lane(), longestQueue)) + ": "
 	}
-	if i.Kind == Parked {
+	if i.Kind.counted() {
 		means := k.Means
 		if i.N == 1 {
-			means = "message parked"
+			means = strings.Replace(means, "messages", "message", 1)
 		}
 		s := fmt.Sprintf("%s%s %s", where, number(i.N), means)
 		if zone != nil && i.Until.Sub(i.Since) >= time.Minute {
@@ -174,7 +174,7 @@ func (m *Message) fields() map[string]any {
 		if i.Target != "" {
 			item["target"] = clean(i.Target, 255)
 		}
-		if i.Kind == Parked {
+		if i.Kind.counted() {
 			errs := []map[string]any{}
 			for _, e := range i.Errors[:min(len(i.Errors), mostItemErrors)] {
 				errs = append(errs, map[string]any{"error": clean(e.Error, longestError), "count": e.N})
@@ -217,7 +217,7 @@ func link(page string, m *Message) string {
 	if m.Kind == OldestWaiting {
 		state = "state:waiting"
 	}
-	if m.Digest && !slices.ContainsFunc(m.Items, func(i Item) bool { return i.Kind == Parked || i.Kind == ParkedBurst }) {
+	if m.Digest && !slices.ContainsFunc(m.Items, func(i Item) bool { return i.Kind.counted() || i.Kind == ParkedBurst }) {
 		return page + "/health"
 	}
 	terms := []string{state}
@@ -226,11 +226,11 @@ func link(page string, m *Message) string {
 	}
 	var from time.Time
 	for _, i := range m.Items {
-		if i.Kind == Parked && (from.IsZero() || i.Since.Before(from)) {
+		if i.Kind.counted() && (from.IsZero() || i.Since.Before(from)) {
 			from = i.Since
 		}
 	}
-	if !from.IsZero() && m.Kind == Parked {
+	if !from.IsZero() && m.Kind.counted() {
 		terms = append(terms, "parked:>="+from.UTC().Truncate(time.Minute).Format("2006-01-02T15:04Z"))
 	}
 	return page + "/messages?" + url.Values{"q": {strings.Join(terms, " ")}}.Encode()

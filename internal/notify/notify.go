@@ -30,9 +30,10 @@ import (
 // Kind of an event.
 type Kind string
 
-// Parked is an event that is counted; all others are conditions, which begin and end.
+// Parked and ParkedUrgent are counted; all others are conditions, which begin and end.
 const (
 	Parked         Kind = "parked"
+	ParkedUrgent   Kind = "parked_urgent" // a rule of the policy makes them urgent
 	ParkedBurst    Kind = "parked_burst"
 	QueuePaused    Kind = "queue_paused" // by a person, or because it is unreachable
 	ForwardStopped Kind = "forward_stopped"
@@ -43,6 +44,8 @@ const (
 	OldestWaiting  Kind = "oldest_waiting"
 	LedgerOff      Kind = "ledger_off"
 )
+
+func (k Kind) counted() bool { return k == Parked || k == ParkedUrgent }
 
 // Meaning is a kind with its texts.
 type Meaning struct {
@@ -55,6 +58,7 @@ type Meaning struct {
 // Kinds are all of them, with their texts.
 var Kinds = []Meaning{
 	{Parked, Warning, "messages parked", ""},
+	{ParkedUrgent, Critical, "urgent messages parked", ""},
 	{ParkedBurst, Critical, "many messages are parked", "no longer many messages are parked"},
 	{QueuePaused, Warning, "the retries are paused", "the retries go on"},
 	{ForwardStopped, Warning, "messages are not forwarded", "messages are forwarded again"},
@@ -157,9 +161,9 @@ func (s *Settings) severity(k key) Severity {
 }
 
 // wants tells whether a route receives an event. Events without a queue go to all routes that
-// include the event.
+// include the event, and urgent messages to those that include parked ones.
 func (s *Settings) wants(r *Route, k key) bool {
-	return (len(r.Kinds) == 0 || slices.Contains(r.Kinds, k.Kind)) &&
+	return (len(r.Kinds) == 0 || slices.Contains(r.Kinds, k.Kind) || k.Kind == ParkedUrgent && slices.Contains(r.Kinds, Parked)) &&
 		(len(r.Queues) == 0 || k.Queue == "" || matches(r.Queues, k.Queue)) &&
 		s.severity(k) >= r.Least
 }
@@ -342,7 +346,7 @@ func (e *Engine) run(ctx context.Context, c *routeSet) {
 
 // forget deletes the stored state of routes that no longer exist.
 func (e *Engine) forget(ctx context.Context, c *routeSet) {
-	there, gone := map[string]bool{seen: len(c.routes) > 0}, map[string]bool{}
+	there, gone := map[string]bool{seen: len(c.routes) > 0, seenUrgent: len(c.routes) > 0}, map[string]bool{}
 	for _, r := range c.routes {
 		there[r.Name] = true
 	}
@@ -367,7 +371,7 @@ func Test(ctx context.Context, s *Settings, r *Route, k Kind) error {
 	}
 	m := &Message{Kind: k, Test: true, At: time.Now(), Severity: meaningOf(k).Severity}
 	i := Item{Kind: k, Queue: "test", Since: m.At, Text: "this is a test, sent by `redrive notify test`"}
-	if k == Parked {
+	if k.counted() {
 		i.N, i.Errors = 1000, []ErrorCount{{i.Text, 1000}}
 	}
 	m.Items = []Item{i}

@@ -175,7 +175,7 @@ func (b *pending) update(now time.Time, all []Condition, starting bool) {
 		return
 	}
 	for k, e := range b.entries {
-		if k.Kind == Parked || there[k] || unknown[k.Kind] || !e.On {
+		if k.Kind.counted() || there[k] || unknown[k.Kind] || !e.On {
 			continue
 		}
 		b.changed[k] = true
@@ -184,7 +184,7 @@ func (b *pending) update(now time.Time, all []Condition, starting bool) {
 }
 
 // lasts reports whether what k names begins and ends. To a service that groups by itself parked messages do.
-func (b *pending) lasts(k key) bool { return k.Kind != Parked || b.groups == itself }
+func (b *pending) lasts(k key) bool { return !k.Kind.counted() || b.groups == itself }
 
 // due returns when an entry is to be sent, with wait for more to join it, and whether quiet hours
 // deferred it; ok is false when there is nothing to send.
@@ -192,7 +192,7 @@ func (b *pending) due(k key, e *entry, now time.Time, wait time.Duration) (at ti
 	repeat := b.route.Repeat
 	if b.groups == itself {
 		wait, repeat = 0, alertEvery
-		if k.Kind == Parked && !e.Tally.Last.Before(e.Sent) {
+		if k.Kind.counted() && !e.Tally.Last.Before(e.Sent) {
 			repeat = countEvery
 		}
 	}
@@ -201,9 +201,9 @@ func (b *pending) due(k key, e *entry, now time.Time, wait time.Duration) (at ti
 	case b.lasts(k) && e.On && e.Reported:
 		at = again
 	case b.groups == itself: // it began, or it is over
-	case k.Kind == Parked && e.Tally.N == 0, k.Kind != Parked && !e.On && e.Reported && !b.route.Resolved:
+	case k.Kind.counted() && e.Tally.N == 0, !k.Kind.counted() && !e.On && e.Reported && !b.route.Resolved:
 		return at, false, false
-	case k.Kind == Parked:
+	case k.Kind.counted():
 		at = e.Tally.First.Add(wait)
 		if !e.Sent.IsZero() && again.After(at) {
 			at = again
@@ -228,7 +228,7 @@ func (b *pending) plan(now time.Time) (messages []*Message, next time.Time) {
 	next = now.Add(time.Hour)
 	due := map[Kind]bool{}
 	for k, e := range b.entries {
-		if k.Kind == Parked && b.groups == itself {
+		if k.Kind.counted() && b.groups == itself {
 			e.On = now.Before(e.Tally.Last.Add(parkedLasts))
 		}
 		if b.lasts(k) && !e.On && !e.Reported {
@@ -290,7 +290,7 @@ func (b *pending) plan(now time.Time) (messages []*Message, next time.Time) {
 func (b *pending) item(k key, e *entry) Item {
 	i := Item{Kind: k.Kind, Queue: k.Queue, Target: k.Target, Since: e.Since, Text: e.Text, N: e.Tally.N}
 	i.Severity = b.settings.severity(k)
-	if k.Kind != Parked {
+	if !k.Kind.counted() {
 		i.Resolved, i.Again = !e.On, e.On && e.Reported && b.groups != itself
 		if i.Resolved {
 			i.Until = e.Changed
@@ -325,7 +325,7 @@ func (b *pending) sent(m *Message, now time.Time) {
 		case b.groups == itself:
 			e.Sent, e.Reported = now, true
 		default:
-			e.Sent, e.Reported, e.Tally = now, k.Kind != Parked, tally{}
+			e.Sent, e.Reported, e.Tally = now, !k.Kind.counted(), tally{}
 		}
 	}
 }
@@ -390,17 +390,27 @@ func sameClock(a, b time.Time) bool { return a.Hour() == b.Hour() && a.Minute() 
 
 const (
 	// seen + a queue's name, below prefix, is the entry with how many of its messages the ledger had ever parked
-	// when it was last read. No route has that name, and store.OtherQueues always has an entry.
+	// when it was last read, and seenUrgent + its name the same of urgent ones. No route has such a name, and
+	// store.OtherQueues always has an entry.
 	seen       = "(parked)"
-	seenPrefix = prefix + seen + "/"
+	seenUrgent = "(urgent)"
 	// maxRead is how many parked records are read after one reading of the ledger, for their errors.
 	maxRead       = 256
 	longestReason = 1 << 10 // bytes of an error that are read
 	baseTimeout   = 5 * time.Second
 )
 
-// parkedCounts are how many messages of each queue were ever parked.
-type parkedCounts map[string]int64
+// parkedCounts are how many messages of each queue were ever parked, urgent ones apart.
+type parkedCounts map[key]int64
+
+// countedAs are the kinds of what was parked, with the ledger's column and where the last reading is stored.
+var countedAs = map[Kind]struct {
+	as   store.Column
+	seen string
+}{
+	Parked:       {store.EverParked, prefix + seen + "/"},
+	ParkedUrgent: {store.EverParkedUrgent, prefix + seenUrgent + "/"},
+}
 
 // parkedCounts reads them from the ledger. The line of OtherQueues is that of queues forgotten, and not of
 // messages that are parked now.
@@ -408,11 +418,14 @@ func (e *Engine) parkedCounts(ctx context.Context) (parkedCounts, error) {
 	lines, err := e.Store.Ledger(ctx)
 	all := parkedCounts{}
 	for i := range lines {
-		if n := lines[i].Sums[store.EverParked]; n > 0 {
-			all[lines[i].Queue] = n
+		for kind, in := range countedAs {
+			if n := lines[i].Sums[in.as]; n > 0 {
+				all[key{Kind: kind, Queue: lines[i].Queue}] = n
+			}
 		}
 	}
-	all[store.OtherQueues] = 0
+	all[key{Kind: Parked, Queue: store.OtherQueues}] = 0
+	delete(all, key{Kind: ParkedUrgent, Queue: store.OtherQueues})
 	return all, err
 }
 
@@ -441,12 +454,15 @@ type parkedReader struct {
 // load reads what the last run stored.
 func (in *parkedReader) load(ctx context.Context) error {
 	last := parkedCounts{}
-	err := in.Store.Entries(ctx, seenPrefix, "", func(en store.Entry) (bool, error) {
-		last[strings.TrimPrefix(en.Name, seenPrefix)], _ = strconv.ParseInt(string(en.Value), 10, 64)
-		return true, nil
-	})
-	if err != nil {
-		return err
+	for kind, counted := range countedAs {
+		err := in.Store.Entries(ctx, counted.seen, "", func(en store.Entry) (bool, error) {
+			k := key{Kind: kind, Queue: strings.TrimPrefix(en.Name, counted.seen)}
+			last[k], _ = strconv.ParseInt(string(en.Value), 10, 64)
+			return true, nil
+		})
+		if err != nil {
+			return err
+		}
 	}
 	if in.stored = len(last) > 0; !in.stored {
 		last = in.set.base
@@ -473,22 +489,22 @@ func (in *parkedReader) read(ctx context.Context) error {
 		in.last = now
 	}
 	var changed []store.Entry
-	grown := map[string]int64{}
-	for queue, n := range now {
-		was, ok := in.last[queue]
+	grown := parkedCounts{}
+	for k, n := range now {
+		was, ok := in.last[k]
 		if !in.stored || !ok || was != n {
-			changed = append(changed, store.Entry{Name: seenPrefix + queue, Value: strconv.AppendInt(nil, n, 10)})
+			changed = append(changed, store.Entry{Name: countedAs[k.Kind].seen + k.Queue, Value: strconv.AppendInt(nil, n, 10)})
 		}
 		if n < was { // the queue was forgotten meanwhile, or the counts were lost
 			was = 0
 		}
 		if n > was {
-			grown[queue] = n - was
+			grown[k] = n - was
 		}
 	}
-	for queue := range in.last {
-		if _, ok := now[queue]; !ok {
-			changed = append(changed, store.Entry{Name: seenPrefix + queue})
+	for k := range in.last {
+		if _, ok := now[k]; !ok {
+			changed = append(changed, store.Entry{Name: countedAs[k.Kind].seen + k.Queue})
 		}
 	}
 	if len(changed) > 0 {
@@ -501,15 +517,14 @@ func (in *parkedReader) read(ctx context.Context) error {
 	in.last, in.stored, in.at = now, true, began
 	each := max(1, maxRead/max(1, len(grown)))
 	left := maxRead
-	for queue, n := range grown {
-		k := key{Kind: Parked, Queue: queue}
+	for k, n := range grown {
 		var t *tally
 		for _, r := range in.set.routes {
 			if !in.wants(r, k) {
 				continue
 			}
 			if t == nil {
-				t = in.describe(context.WithoutCancel(ctx), queue, n, min(each, left), before)
+				t = in.describe(context.WithoutCancel(ctx), k, n, min(each, left), before)
 				left -= min(each, left)
 			}
 			r.count(k, t)
@@ -526,14 +541,17 @@ type parkReason struct {
 
 // describe returns when and why n messages were parked, by the newest of the queue, atMost of them. before is
 // when the ledger was read before.
-func (in *parkedReader) describe(ctx context.Context, queue string, n int64, atMost int, before time.Time) *tally {
+func (in *parkedReader) describe(ctx context.Context, k key, n int64, atMost int, before time.Time) *tally {
 	now := time.Now()
 	t := &tally{N: n, First: now, Last: now}
-	reasons, found := map[parkReason]int64{}, int64(0)
-	newest := store.Range{State: store.Parked, Queues: []string{queue}, NewestFirst: true}
+	reasons, found, looked := map[parkReason]int64{}, int64(0), 0
+	newest := store.Range{State: store.Parked, Queues: []string{k.Queue}, NewestFirst: true}
 	most := min(n, int64(atMost))
 	visit := func(l store.Listed) (bool, error) {
 		r := l.Record
+		if looked++; (r.Notify == store.Urgent) != (k.Kind == ParkedUrgent) || r.Notify == store.Never {
+			return looked < maxRead, nil
+		}
 		if r.Due.Before(now) { // or some clock was wrong
 			if t.First = r.Due; found == 0 {
 				t.Last = r.Due
@@ -546,7 +564,7 @@ func (in *parkedReader) describe(ctx context.Context, queue string, n int64, atM
 		why.text = why.text[:min(len(why.text), longestReason)]
 		reasons[why]++
 		found++
-		return found < most, nil
+		return found < most && looked < maxRead, nil
 	}
 	if most > 0 {
 		_ = in.Store.Scan(ctx, newest, visit) // a notification without its errors is one
@@ -555,7 +573,7 @@ func (in *parkedReader) describe(ctx context.Context, queue string, n int64, atM
 		t.First = before
 	}
 	for why, some := range reasons {
-		if text := commonError(queue, why); text != "" {
+		if text := commonError(k.Queue, why); text != "" {
 			t.addError(some*n/found, text)
 		}
 	}

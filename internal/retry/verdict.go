@@ -66,7 +66,7 @@ func (in *Intake) decide(ctx context.Context, i int, d *wire.Delivery, rules *Ru
 		failure.Decoded = sync.OnceValue(func() any { return in.decode(rec) })
 	}
 	v := p.Decide(failure)
-	rec.Policy, rec.Rule = v.Policy, v.Rule
+	rec.Policy, rec.Rule, rec.Notify = v.Policy, v.Rule, notifyOf[v.Notify]
 	if v.Asked > 0 {
 		addNote(rec, fmt.Sprintf("its consumer asked for a delay of %s; policy %q allows %s (max_retry_after)", policy.FormatDuration(v.Asked), p.Name, policy.FormatDuration(v.Delay)))
 	}
@@ -87,6 +87,8 @@ func (in *Intake) decide(ctx context.Context, i int, d *wire.Delivery, rules *Ru
 	}
 	return rec, v.Action, delayed
 }
+
+var notifyOf = map[policy.Importance]store.Notify{policy.Urgent: store.Urgent, policy.Never: store.Never}
 
 // failedRecord makes the record of a message that has failed once more.
 func (k *keeper) failedRecord(o origin, i int, d *wire.Delivery, now time.Time) *store.Record {

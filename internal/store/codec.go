@@ -85,9 +85,9 @@ func AppendHead(dst []byte, r *Record) ([]byte, error) {
 		flags |= flagMadeInto
 		b = append(b, r.MadeInto[:]...)
 	}
-	if r.Rule != "" {
+	if r.Rule != "" || r.Notify != AsUsual {
 		flags |= flagRule
-		b = AppendTexts(b, r.Rule)
+		b = append(AppendTexts(b, r.Rule), byte(r.Notify))
 	}
 	var err error
 	if r.Format != "" || r.Envelope != nil {
@@ -190,7 +190,7 @@ func (d *Decoder) record() (*Record, error) {
 		copy(r.MadeInto[:], d.take(len(r.MadeInto)))
 	}
 	if flags&flagRule != 0 {
-		r.Rule = d.Text()
+		r.Rule, r.Notify = d.Text(), Notify(d.Byte())
 	}
 	if flags&flagFormat != 0 {
 		if r.Format = d.Text(); d.Byte() == 1 {

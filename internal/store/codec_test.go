@@ -88,7 +88,7 @@ func TestARecordWithLittleIsTheSameAfterDecoding(t *testing.T) {
 // Version 1 is version 2 without what a person made of it, and without rules.
 func TestARecordOfVersion1IsRead(t *testing.T) {
 	want := storetest.Everything()
-	want.MadeFrom, want.MadeInto, want.Rule = uuid.Nil, uuid.Nil, ""
+	want.MadeFrom, want.MadeInto, want.Rule, want.Notify = uuid.Nil, uuid.Nil, "", store.AsUsual
 	want.Format, want.Envelope = "", nil
 	data, err := store.AppendRecord(nil, want)
 	if err != nil || data[0] != 2 {

@@ -42,6 +42,7 @@ type Record struct {
 	Error       string    // the text that the consumer reported, or ""
 	Policy      string    // the policy that decided
 	Rule        string    // the rule of it that decided; "": none
+	Notify      Notify    // how people are notified when it is parked
 	FirstFailed time.Time // of this message, over all attempts since it was first published
 	FailedAt    time.Time // of this failure
 	ParkedFor   string    // Parked: why, in words for a person
@@ -97,8 +98,30 @@ func (r *Record) Validate() error {
 	return nil
 }
 
-// NewlyParked reports whether Add counts a record in EverParked.
+// NewlyParked reports whether Add counts a record in its EverParked.
 func (r *Record) NewlyParked() bool { return r.State == Parked && !r.Imported }
+
+// EverParked returns the column in which the record is counted when it is parked.
+func (r *Record) EverParked() Column {
+	switch r.Notify {
+	case Urgent:
+		return EverParkedUrgent
+	case Never:
+		return EverParkedQuietly
+	}
+	return EverParked
+}
+
+// Notify is how people are notified when a message is parked, as the rules of its policy say.
+type Notify uint8
+
+const (
+	AsUsual Notify = 0
+	Urgent  Notify = 1
+	Never   Notify = 2
+)
+
+func (n Notify) String() string { return [...]string{"", "urgent", "never"}[min(n, Never)] }
 
 // ValidateEdit returns an error for a record that Change cannot keep instead of was.
 func (r *Record) ValidateEdit(was *Record) error {

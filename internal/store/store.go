@@ -318,7 +318,10 @@ const (
 	// EverParked counts messages that were parked when they failed, or instead of a retry, whatever became of
 	// them. It only grows, and is no part of the balance.
 	EverParked Column = 10
-	columns    Column = 11
+	// EverParkedUrgent and EverParkedQuietly are the same of messages whose Notify is Urgent or Never.
+	EverParkedUrgent  Column = 11
+	EverParkedQuietly Column = 12
+	columns           Column = 13
 )
 
 // Flows are the columns of the balance that only grow: all but what is kept.
@@ -326,7 +329,8 @@ var Flows = [...]Column{In, Retried, Forwarded, Forgotten, Moved, Delayed, Disca
 
 // columnNames are for metrics and people.
 var columnNames = [columns]string{In: "in", Column(Waiting): "waiting", Column(Parked): "parked", Column(Discarded): "discarded",
-	Retried: "retried", Forwarded: "forwarded", Forgotten: "forgotten", Moved: "moved", Delayed: "delayed", DiscardedAtOnce: "dropped", EverParked: "ever parked"}
+	Retried: "retried", Forwarded: "forwarded", Forgotten: "forgotten", Moved: "moved", Delayed: "delayed", DiscardedAtOnce: "dropped", EverParked: "ever parked",
+	EverParkedUrgent: "ever parked, urgent", EverParkedQuietly: "ever parked, quietly"}
 
 // Kept tells whether the column is of what is kept: its number is that of a state.
 func (c Column) Kept() bool { return c != In && c <= Column(Discarded) }

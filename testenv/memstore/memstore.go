@@ -131,7 +131,7 @@ func (s *Store) Add(_ context.Context, records []*store.Record) error {
 		for _, r := range records {
 			s.groupOf(r).failed(r.FailedAt)
 			if r.NewlyParked() {
-				s.sum(store.EverParked, r.Queue, 1)
+				s.sum(r.EverParked(), r.Queue, 1)
 			}
 		}
 		s.remember(store.ReceiptsOf(records))
@@ -218,7 +218,7 @@ func (s *Store) Finish(_ context.Context, outcomes []store.Outcome) (int, error)
 			e.claimed = nil
 			e.rec.State, e.rec.ParkedFor, e.rec.Due = store.Parked, o.Park, o.At
 			s.count(&e.rec, 1)
-			s.sum(store.EverParked, e.rec.Queue, 1)
+			s.sum(e.rec.EverParked(), e.rec.Queue, 1)
 		}
 		return n
 	})

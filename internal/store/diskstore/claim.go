@@ -179,7 +179,7 @@ func (s *Store) Finish(ctx context.Context, outcomes []store.Outcome) (n int, er
 			if err := c.put(keyOf(&parked, seqOf(key)), &parked); err != nil {
 				return 0, err
 			}
-			c.count(store.EverParked, r.Queue, 1)
+			c.count(r.EverParked(), r.Queue, 1)
 			continue
 		}
 		ending, as := r.Ended()

@@ -214,7 +214,7 @@ func (s *Store) Add(ctx context.Context, records []*store.Record) error {
 	}
 	for _, r := range records {
 		if r.NewlyParked() {
-			c.count(store.EverParked, r.Queue, 1)
+			c.count(r.EverParked(), r.Queue, 1)
 		}
 	}
 	if err := s.receipts.write(c.batch, store.ReceiptsOf(records)); err != nil {

@@ -94,7 +94,8 @@ func (b *batch) add(s *Store, records []*store.Record, failed bool) error {
 		if failed {
 			saw.failed(r.FailedAt, now)
 			if r.NewlyParked() {
-				b.records[len(b.records)-4] = "n" + r.Queue
+				as := r.EverParked()
+				b.records[len(b.records)-4] = columns[as:as+1] + r.Queue
 			}
 		}
 	}

@@ -95,7 +95,7 @@ func (s *Store) Finish(ctx context.Context, outcomes []store.Outcome) (finished 
 
 // finish ends as many claims as one script does.
 func (s *Store) finish(ctx context.Context, outcomes []store.Outcome) (int, error) {
-	args := append(make([]string, 0, 2+5*len(outcomes)), pastKept, itoa(len(outcomes)))
+	args := append(make([]string, 0, 2+6*len(outcomes)), pastKept, itoa(len(outcomes)))
 	for _, o := range outcomes {
 		_, n, _ := o.Claim.Key.Parts() // 0, which no record has, where it is no key
 		r := o.Claim.Record
@@ -108,7 +108,8 @@ func (s *Store) finish(ctx context.Context, outcomes []store.Outcome) (int, erro
 			if err != nil {
 				return 0, err
 			}
-			args = append(args, "p", micros(&parked), rueidis.BinaryString(v[:len(v)-len(r.Message.Body)]))
+			as := r.EverParked()
+			args = append(args, "p", micros(&parked), rueidis.BinaryString(v[:len(v)-len(r.Message.Body)]), columns[as:as+1])
 		case r.Forward != nil:
 			args = append(args, "f", pastFailure(r, o.At, store.EndedForwarded))
 		default:

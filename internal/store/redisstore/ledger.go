@@ -14,7 +14,7 @@ import (
 )
 
 // columns are the letters of the ledger's columns, in the keys.
-const columns = "iwpdrfgmhxn"
+const columns = "iwpdrfgmhxnuq"
 
 // Ledger implements store.Bookkeeper. Its lines balance, being written in the step of
 // their records.

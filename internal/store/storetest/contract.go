@@ -1259,6 +1259,14 @@ func ledger(t *testing.T, s *subject) {
 	again := parked("imported", "was parked before")
 	again.Imported = true
 	add(t, s, again)
+	for _, notify := range []store.Notify{store.Urgent, store.Urgent, store.Never} {
+		at, later := parked("important", ""), Waiting("important", 0, "")
+		at.Notify, later.Notify = notify, notify
+		add(t, s, at, later)
+	}
+	for _, c := range claim(t, s, "important", 0, 3) {
+		finishes(t, s, 1, park(c, "why"))
+	}
 	claims := claim(t, s, "q", second, 3)
 	away := claimLane(t, s, forwarded.Lane(), 0, 1)
 	outcomes := []store.Outcome{done(claims[0]), done(away[0]), park(claims[1], "why")}
@@ -1278,10 +1286,11 @@ func ledger(t *testing.T, s *subject) {
 	want := map[string]store.Sums{
 		"q": {store.In: 11, store.Waiting: 1, store.Parked: 1, store.Discarded: 1, store.Retried: 1,
 			store.Forwarded: 1, store.Forgotten: 1, store.Moved: 1, store.Delayed: 4, store.EverParked: 3},
-		"other":    {store.In: 2, store.Parked: 1, store.Forgotten: 1, store.EverParked: 1},
-		"imported": {store.In: 1, store.Parked: 1},
-		"copies":   {store.In: 1, store.Parked: 1},
-		"passed":   {store.In: 2, store.DiscardedAtOnce: 2},
+		"other":     {store.In: 2, store.Parked: 1, store.Forgotten: 1, store.EverParked: 1},
+		"imported":  {store.In: 1, store.Parked: 1},
+		"important": {store.In: 6, store.Parked: 6, store.EverParkedUrgent: 4, store.EverParkedQuietly: 2},
+		"copies":    {store.In: 1, store.Parked: 1},
+		"passed":    {store.In: 2, store.DiscardedAtOnce: 2},
 	}
 	wantSums(t, s, want)
 	s.reopen(t)

@@ -242,7 +242,7 @@ func countsOf(t *testing.T, s store.Store) []store.QueueCount {
 func Everything() *store.Record {
 	return &store.Record{
 		ID: uuid.Must(uuid.NewV7()), Queue: "orders", State: store.Waiting, Due: epoch, Failures: 3, Reason: "rejected",
-		Error: "no stock", Policy: "p", Rule: "r", FirstFailed: epoch.Add(-hour), FailedAt: epoch.Add(-second),
+		Error: "no stock", Policy: "p", Rule: "r", Notify: store.Urgent, FirstFailed: epoch.Add(-hour), FailedAt: epoch.Add(-second),
 		Notes: []string{"odd", ""}, Proven: true, Forward: &store.Destination{Exchange: "x", RoutingKey: "k"},
 		MadeFrom: uuid.Must(uuid.NewV7()), MadeInto: uuid.Must(uuid.NewV7()), Fingerprint: [16]byte{1, 2},
 		Format: "f", Envelope: &wire.Message{Type: "e", DeliveryMode: 2, Headers: amqp.Table{"n": int32(1)}},

@@ -1,12 +1,13 @@
 -- Finish: ends claims, those that are still held by their token.
 -- Arguments: how many past failures to keep, n, then n times: number, token, and
 --   "r" or "f" (retried or forwarded), past failure
---   "p" (parked), when, the record without its body
+--   "p" (parked), when, the record without its body, the ledger's column
 -- Returns how many were held.
 local most, ends, numbers = arg(), {}, {}
 for i = 1, tonumber(arg()) do
   local e = {number = arg(), token = arg(), how = arg(), what = arg()}
   e.new = e.how == 'p' and arg()
+  e.column = e.new and arg()
   ends[i], numbers[i] = e, e.number
 end
 if #ends == 0 then
@@ -28,7 +29,7 @@ for i, e in ipairs(ends) do
     elseif e.new then
       local body = m.body > 0 and call('GETRANGE', P .. 'm:' .. e.number, -m.body, -1) or ''
       put(e.number, 'p', queue, e.what, m.group .. e.new .. body)
-      count(sums, 'n' .. queue, 1)
+      count(sums, e.column .. queue, 1)
     else
       call('DEL', P .. 'm:' .. e.number)
       unindex(m.id, e.number)

@@ -85,7 +85,7 @@ local function unindex(id, number)
 end
 
 -- add keeps new records, read from the arguments:
---   n, then n times: state ("n": newly parked) and lane, due, id, value
+--   n, then n times: state ("n", "u" or "q": newly parked, and the column of that) and lane, due, id, value
 -- and returns the last number.
 local function add()
   local n = tonumber(call('GET', KEYS[1]) or 0)
@@ -93,9 +93,9 @@ local function add()
     local target, due, id, value = arg(), arg(), arg(), arg()
     n = n + 1
     local state, lane = target:sub(1, 1), target:sub(2)
-    if state == 'n' then
+    if state == 'n' or state == 'u' or state == 'q' then
+      count(sums, state .. lane, 1)
       state = 'p'
-      count(sums, 'n' .. lane, 1)
     end
     put(member(n), state, lane, due, value)
     index(id, n)
