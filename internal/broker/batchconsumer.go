@@ -15,7 +15,8 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// BatchConsumer consumes one of Redrive's own queues in batches, on a connection of its own.
+// BatchConsumer consumes one of Redrive's own queues, or one that is followed, in batches, on a connection
+// of its own.
 type BatchConsumer struct {
 	// Redeclared, when not nil, receives which of the exchanges and queues that the consumer
 	// declares had been deleted and are declared again. It is to be set before Run.
@@ -50,6 +51,11 @@ func NewParkedConsumer(c Config, prefetch int, onState func(error)) *BatchConsum
 // deliver here either ends each of its connections with ErrCrashed, and stays.
 func NewQuarantineConsumer(c Config, prefetch int, onState func(error)) *BatchConsumer {
 	return &BatchConsumer{link: link{Config: c}, queue: wire.QueueQuarantine, topology: quarantineTopology(), prefetch: prefetch, onState: onState}
+}
+
+// NewFollowingConsumer makes the consumer of a queue that is not Redrive's, and declares nothing.
+func NewFollowingConsumer(c Config, queue string, prefetch int, onState func(error)) *BatchConsumer {
+	return &BatchConsumer{link: link{Config: c}, queue: queue, prefetch: prefetch, onState: onState}
 }
 
 // Handler receives the messages. Connected is called before the first Handle of each connection,

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -21,7 +22,8 @@ func (p *program) adopt() *cobra.Command {
 		Short: "Take over what is in a dead-letter queue that exists already",
 		Long: `Take over what is in a dead-letter queue that exists already, whoever filled it.
 Without a queue it lists those of the virtual host that could be adopted: queues that
-other queues dead-letter to, and those named as frameworks name theirs.
+other queues dead-letter to, and those named as frameworks name theirs; and those that the
+config follows (adopt), with their state.
 
 Messages are parked, and never retried by themselves. What they say of their failure
 (x-death, the headers that frameworks add) is shown and can be searched. Each is stored
@@ -69,14 +71,18 @@ func (p *program) listDeadLetterQueues(ctx context.Context, client httpapi.Clien
 			fmt.Fprintln(w, "No queue looks like a dead-letter queue. You can still name one: redrive adopt QUEUE.")
 			return
 		}
-		fmt.Fprintln(w, "QUEUE\tREADY\tCONSUMERS\tTYPE\tDEAD LETTERS OF\tWHY")
+		fmt.Fprintln(w, "QUEUE\tREADY\tCONSUMERS\tTYPE\tDEAD LETTERS OF\tFOLLOWED\tWHY")
 		for _, q := range all.Queues {
 			of := "not known"
 			if len(q.WorkQueues) > 0 {
 				of = strings.Join(q.WorkQueues, ", ")
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n",
-				cell(q.Queue), count(q.Ready), count(q.Consumers), plain(q.Kind), cell(of), plain(q.Why))
+			followed, why := "no", q.Why
+			if q.Follow != nil {
+				followed, why = q.Follow.State+", "+q.Follow.Then, cmp.Or(q.Follow.Why, q.Why)
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n",
+				cell(q.Queue), count(q.Ready), count(q.Consumers), plain(q.Kind), cell(of), plain(followed), plain(why))
 		}
 	})
 }

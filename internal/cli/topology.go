@@ -330,7 +330,9 @@ definitions is JSON for rabbitmqctl import_definitions, without users.`,
 		if role != "" && role != library && role != permissions.RoleService && !c.Flags().Changed("user") {
 			user += "-" + role // or the command would take the service's rights away
 		}
-		all := grants(permissions.All(policies, adopts...), role, grant{User: user, VHost: vhost, tagged: managementUser(cfg, vhost)})
+		followed := append(adopts, cfg.FollowedQueues()...)
+		all := grants(permissions.All(policies, followed...), role,
+			grant{User: user, VHost: vhost, tagged: managementUser(cfg, vhost)})
 		if p.format == "definitions" {
 			return p.print(jsonOf(definitions(all), "  "))
 		}
@@ -340,7 +342,8 @@ definitions is JSON for rabbitmqctl import_definitions, without users.`,
 	c.Flags().StringVar(&user, "user", "redrive", "the service's user, or that of --for; those of other roles have the role at their end")
 	c.Flags().StringVar(&role, "for", "", "only for one role: "+strings.Join(roles, ", ")+"; or library, for the two that the Go library needs")
 	c.Flags().StringArrayVar(&queues, "queue", nil, "work queues of this name or pattern, instead of those of the policies; may be given again")
-	c.Flags().StringArrayVar(&adopts, "adopt", nil, "a dead-letter queue of this name or pattern, which redrive adopt takes from; may be given again")
+	c.Flags().StringArrayVar(&adopts, "adopt", nil, "a dead-letter queue of this name or pattern, which "+
+		"redrive adopt takes from, besides those that the config follows; may be given again")
 	return p.withFormats(withVHost(c), "text", "json", "jsonl", "yaml", "definitions")
 }
 

@@ -30,6 +30,7 @@ const (
 	Forward          Kind = "forward"
 	Breaker          Kind = "breaker"
 	NoConsumer       Kind = "no_consumer"
+	Followed         Kind = "followed"
 	DeliveryLimit    Kind = "delivery_limit"
 	ForeignConsumers Kind = "foreign_consumers"
 	ForeignPolicies  Kind = "foreign_policies"
@@ -70,6 +71,7 @@ var Kinds = map[Kind]Row{
 	Forward:          {Says: "forwards of queue ", OfQueue: true, Ready: true, Event: "forward_stopped"},
 	Breaker:          {Says: "breaker of queue ", OfQueue: true, Ready: true, Event: "breaker_open"},
 	NoConsumer:       {Says: "consumers of queue ", OfQueue: true, Ready: true, Event: "no_consumer"},
+	Followed:         {Says: "followed queue ", OfQueue: true, Ready: true},
 	DeliveryLimit:    {Says: "delivery limit", Ready: true},
 	ForeignConsumers: {Says: "another service", Ready: true},
 	ForeignPolicies:  {Says: "policies of others", Ready: true},

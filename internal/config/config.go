@@ -9,6 +9,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -49,6 +50,8 @@ type Config struct {
 	Ways map[string]delay.Way
 	// Throttle limits the retries of each policy, by its name.
 	Throttle map[string]throttle.Rules
+	// Adopt are the dead-letter queues that the service follows: names first, then patterns.
+	Adopt []Followed
 	// Decode are the types of bodies.
 	Decode decode.Options
 	// Notify are the notifications.
@@ -76,6 +79,31 @@ type Broker struct {
 	// are those with the password of Management.
 	Credentials     credentials.Client
 	ManagementLogin credentials.Login
+}
+
+// Followed is a dead-letter queue that existed before Redrive. The service stays its consumer.
+type Followed struct {
+	Name  string // of the dead-letter queue, or a pattern of such names
+	Queue string // whose dead letters land there; "": not named
+	Then  string // ThenPark or ThenRetry
+	vhost []string
+}
+
+// What becomes of a message in a followed queue.
+const (
+	ThenPark  = "park"
+	ThenRetry = "retry"
+)
+
+// IsPattern reports whether it names no single queue.
+func (f *Followed) IsPattern() bool { return strings.ContainsAny(f.Name, "*?") }
+
+// FollowedQueues returns the names and patterns of Adopt.
+func (c *Config) FollowedQueues() (names []string) {
+	for _, f := range c.Adopt {
+		names = append(names, f.Name)
+	}
+	return names
 }
 
 // Log is what the service logs, and how.
@@ -250,6 +278,15 @@ func Describe(w io.Writer, c *Config) error {
 			what += " (throttle: " + limits + ")"
 		}
 		fmt.Fprintf(table, "%s\t%s\t%s\n", p.Name, strings.Join(p.Queues, " "), what+describeFor(c.policyVHosts[p.Name]))
+	}
+	for _, f := range c.Adopt {
+		what := "parked"
+		if f.Then == ThenRetry {
+			what = "retried by the policy of " + cmp.Or(f.Queue, "the only queue that dead-letters there")
+		} else if f.Queue != "" {
+			what += ", of " + f.Queue
+		}
+		fmt.Fprintf(table, "follow\t%s\t%s\n", f.Name, what+describeFor(f.vhost))
 	}
 	for _, q := range c.Decode.Protobuf.Queues {
 		fmt.Fprintf(table, "protobuf\t%s\t%s\n", strings.Join(q.Queues, " "), q.Message)

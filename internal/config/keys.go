@@ -165,6 +165,7 @@ func (c *Config) keys() key {
 				v.fail(" is empty, so every message would be parked; leave the key out for the default policy")
 			}
 		}),
+		row("adopt", &c.Adopt, followed).of(".NAME", follow(&Followed{})),
 		group("decode",
 			group("protobuf",
 				row("files", &p.Files, files(`a list of files, such as ["proto/order.proto"]`)),
@@ -208,6 +209,12 @@ func (c *Config) keys() key {
 	}).then(func(value) {
 		c.warnOfOverlaps()
 		c.warnOfTopicPatterns()
+		for _, f := range c.Adopt {
+			if _, ok := c.Policies.Match(f.Queue); f.Then == ThenRetry && f.Queue != "" && !ok {
+				c.Warnings = append(c.Warnings, fmt.Sprintf("adopt.%s: no policy is for the queue %q, "+
+					"so what lands there is parked", f.Name, f.Queue))
+			}
+		}
 	})
 }
 
@@ -219,6 +226,27 @@ func grant(g *auth.Grant) key {
 	).then(func(v value) {
 		if g.Role == auth.NoRole {
 			v.fail(" names no role; expected role: viewer, operator, editor or admin")
+		}
+	})
+}
+
+// follow is what becomes of the messages in a followed queue.
+func follow(f *Followed) key {
+	f.Then = ThenPark
+	work := workQueue
+	return row("", &f.Queue, work).or(
+		row("queue", &f.Queue, work),
+		row("then", &f.Then, oneOf("park or retry", "park, or retry by the policy of the work queue",
+			ThenPark, ThenRetry)),
+		row("vhosts", &f.vhost, vhosts),
+	).then(func(v value) {
+		switch {
+		case f.Queue == "":
+		case f.IsPattern():
+			v.fail(" is a pattern, and one work queue alone would be that of all its queues; " +
+				"name each, such as orders.dlq: orders")
+		case f.Queue == f.Name:
+			v.fail(" names itself as the work queue; expected the queue whose dead letters land there")
 		}
 	})
 }

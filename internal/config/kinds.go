@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
@@ -21,6 +22,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/internal/notify"
 	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // kind reads the values of a key.
@@ -365,6 +367,65 @@ var roles = kind[map[string]auth.Grant]{expectedRoles, func(v value) map[string]
 		})
 	}
 	v.all(reads...)
+	return all
+}}
+
+const expectedFollowed = "dead-letter queues with a work queue each, such as orders_error: orders, " +
+	"or {queue: orders, then: retry}"
+
+// queueName is a queue that RabbitMQ can have, and not one of Redrive's.
+func (v value) queueName(name string) {
+	switch {
+	case name == "":
+		v.fail(" is empty; expected a queue's name")
+	case len(name) > 255 || !utf8.ValidString(name):
+		v.fail(" is no name of a queue: those are at most 255 bytes of UTF-8")
+	case wire.OwnQueue(name):
+		v.fail(" is %q, one of Redrive's own queues", name)
+	}
+}
+
+// workQueue is the queue whose dead letters land in a followed one.
+var workQueue = text("a queue's name").and(func(v value, name string) {
+	v.queueName(name)
+	if strings.ContainsAny(name, "*?") {
+		v.fail(" is %q, a pattern; expected the name of one queue", name)
+	}
+})
+
+// followed are dead-letter queues by name or pattern; names come first. A work queue that is followed
+// itself would get its own messages again and again.
+var followed = kind[[]Followed]{expectedFollowed, func(v value) (all []Followed) {
+	names, _ := pairs(v.node)
+	if len(names) == 0 {
+		v.wrong(expectedFollowed)
+	}
+	var reads []func()
+	var at []value
+	for _, pair := range names {
+		reads = append(reads, func() {
+			key := value{document: v.document, node: pair.Key, path: v.path}
+			f := Followed{Name: key.text("a queue's name or pattern")}
+			if key.queueName(f.Name); strings.Trim(f.Name, "*") == "" {
+				key.fail(".%q would follow every queue; expected names, or a pattern such as *.dlq", f.Name)
+			}
+			one := value{document: v.document, node: pair.Value, path: v.path + "." + f.Name}
+			follow(&f).readFrom(one)
+			all, at = append(all, f), append(at, one)
+		})
+	}
+	v.all(reads...)
+	for i, f := range all {
+		for _, other := range all {
+			if f.Queue != "" && policy.MatchQueue(other.Name, f.Queue) {
+				at[i].fail(" has the work queue %q, which adopt follows too (%s); its messages would go round",
+					f.Queue, other.Name)
+			}
+		}
+	}
+	slices.SortStableFunc(all, func(a, b Followed) int {
+		return map[bool]int{true: 1}[a.IsPattern()] - map[bool]int{true: 1}[b.IsPattern()]
+	})
 	return all
 }}
 

@@ -105,6 +105,7 @@ func (c *Config) restrictedTo(vhost string) *Config {
 	if len(c.Broker.VHosts) > 0 {
 		t.Notify.VHost = vhost
 	}
+	t.Adopt = slices.DeleteFunc(slices.Clone(c.Adopt), func(f Followed) bool { return !isFor(f.vhost, vhost) })
 	t.Ways = map[string]delay.Way{}
 	for _, p := range t.Policies {
 		if way, ok := c.Ways[p.Name]; ok {

@@ -463,7 +463,7 @@ func (s *Scene) permissionsUnseen() []Finding {
 
 // grant is the finding that the service's user lacks something, with the command that grants it.
 func (s *Scene) grant(lacks string) Finding {
-	r := permissions.Service(s.Config.Policies)
+	r := permissions.Service(s.Config.Policies, s.Config.FollowedQueues()...)
 	return Finding{Status: Wrong, What: fmt.Sprintf("user %q: %s", s.User, lacks),
 		Remedy:   "Grant what the service needs for the queues of its policies (this replaces the user's rights in the virtual host):",
 		Commands: []string{s.rabbitmqctl("set_permissions", s.User, r.Configure, r.Write, r.Read)}}

@@ -54,7 +54,19 @@ type DeadLetterQueue struct {
 	Refused    string   `json:"refused,omitempty" doc:"Why it cannot be adopted."`
 	Doubt      string   `json:"doubt,omitempty" doc:"Why it is adopted only with even_with_consumers."`
 	Unknown    string   `json:"unknown,omitempty" doc:"What is not known of it, and why."`
+	Follow     *Follow  `json:"follow,omitempty" doc:"Of one that the config's adopt names."`
 }
+
+// Follow is how the service follows a dead-letter queue.
+type Follow struct {
+	Then  string `json:"then" doc:"retry or park."`
+	Queue string `json:"queue,omitempty" doc:"The work queue that the config names."`
+	State string `json:"state" doc:"following, or a state that the page of adopt explains, such as missing."`
+	Why   string `json:"why,omitempty" doc:"Why it is not followed now."`
+}
+
+// Following is Follow.State of a queue that is consumed.
+const Following = "following"
 
 // DeadLetterQueues lists the dead-letter queues that could be adopted and that the caller sees.
 func (r *Runner) DeadLetterQueues(ctx context.Context, by auth.Caller) ([]DeadLetterQueue, error) {

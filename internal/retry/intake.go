@@ -12,7 +12,8 @@
 //	retrytargets.go  which queues a message may be retried to
 //	sender.go        the only place that publishes retries and forwards
 //	adopted.go       what is taken from dead-letter queues that existed before Redrive; formats.go: what
-//	                 frameworks write to such messages
+//	                 frameworks write to such messages; followed.go: of which queue they are, where
+//	                 Redrive stays a consumer
 //
 // Messages are parked in three places: by their verdict (park in verdict.go), because they
 // can never be retried (finishClaims in scheduler.go), and by others (ParkedIntake). The

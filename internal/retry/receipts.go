@@ -56,6 +56,9 @@ type receipts struct {
 	issued  map[uuid.UUID]bool
 	newest  []uuid.UUID
 	scratch []byte // of fingerprint
+	// origin reads the origin of a message from the followed queue from; nil: originOf does.
+	origin func(d *wire.Delivery, now time.Time) origin
+	from   string
 }
 
 // receipt is the id and fingerprint of a dead letter, and which rules have used it.
@@ -103,7 +106,7 @@ func hasMessageID(d *wire.Delivery) bool {
 
 // reset forgets all receipts, at the end of an outage.
 func (r *receipts) reset(o outage, shared bool) {
-	*r = receipts{receiptIndex: newReceiptIndex(), outage: o, scratch: r.scratch}
+	*r = receipts{receiptIndex: newReceiptIndex(), outage: o, scratch: r.scratch, origin: r.origin, from: r.from}
 	if shared {
 		r.issued = map[uuid.UUID]bool{}
 	}
@@ -126,13 +129,13 @@ func (r *receipts) areMissing(batch []wire.Delivery) bool {
 	needed := map[[16]byte]int{}
 	for i := range batch {
 		d := &batch[i]
-		if t, _, _ := historyOf(d, time.Now()); t.ID != "" {
+		if t, _, _, _ := r.historyOf(d, time.Now()); t.ID != "" {
 			continue
 		}
 		if !d.Redelivered && !hasMessageID(d) && !r.outage.follows(deadLetteredAt(&d.Message)) {
 			continue
 		}
-		f, matching := fingerprint(&d.Message, &r.scratch), 0
+		f, matching := r.fingerprint(d), 0
 		for _, k := range r.byContent[contentOf(f)] {
 			if d.Redelivered && k.matchesRedelivered(f) || r.matchesAgain(k, f, hasMessageID(d)) {
 				matching++
@@ -148,14 +151,14 @@ func (r *receipts) areMissing(batch []wire.Delivery) bool {
 // identify returns the id that a message has in its headers, or got when it was stored, or a new
 // one. The fingerprint is zero where the headers have the id.
 func (r *receipts) identify(d *wire.Delivery, now time.Time) identity {
-	t, own, note := historyOf(d, now)
+	t, m, own, note := r.historyOf(d, now)
 	if t.ID != "" {
 		return identity{id: uuid.MustParse(t.ID), firstFailed: t.FirstFailed, failures: t.Failures, own: own, note: note}
 	}
-	f := fingerprint(&d.Message, &r.scratch)
+	f := r.fingerprint(d)
 	is, repeated := r.use(f, d)
 	if !repeated {
-		is = identity{id: headers.NewID(&d.Message), fingerprint: f, firstFailed: now}
+		is = identity{id: headers.NewID(m), fingerprint: f, firstFailed: now}
 	}
 	if is.failures, is.own, is.note = t.Failures, own, note; own {
 		is.firstFailed = t.FirstFailed
@@ -167,6 +170,35 @@ func (r *receipts) identify(d *wire.Delivery, now time.Time) identity {
 	}
 	r.noteIssued(is.id)
 	return is
+}
+
+// fingerprint also has the followed queue: copies of a dead letter in two queues are two messages.
+func (r *receipts) fingerprint(d *wire.Delivery) [16]byte {
+	f := fingerprint(&d.Message, &r.scratch)
+	if r.from != "" {
+		h := sha256.Sum256(append(f[:12:12], r.from...))
+		copy(f[:12], h[:])
+	}
+	return f
+}
+
+func (r *receipts) originOf(d *wire.Delivery, now time.Time) origin {
+	if r.origin != nil {
+		return r.origin(d, now)
+	}
+	return originOf(d)
+}
+
+// historyOf also returns the message that the history is of.
+func (r *receipts) historyOf(d *wire.Delivery, now time.Time) (t headers.History, m *wire.Message, own bool, note string) {
+	if r.origin == nil {
+		t, own, note = historyOf(d, now)
+		return t, &d.Message, own, note
+	}
+	o := r.origin(d, now)
+	m = o.message(d)
+	t, own, note = headers.Read(m, o.queue, o.retried, now)
+	return t, m, own, note
 }
 
 func (r *receipt) matchesRedelivered(f [16]byte) bool {

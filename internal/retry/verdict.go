@@ -37,7 +37,7 @@ func (in *Intake) decide(ctx context.Context, i int, d *wire.Delivery, rules *Ru
 		}
 	}()
 
-	o := originOf(d)
+	o := in.receipts.originOf(d, now)
 	rec = in.failedRecord(o, i, d, now)
 	if o.proven && in.names != nil {
 		in.names.markProven(o.queue)
@@ -74,7 +74,8 @@ func (in *Intake) decide(ctx context.Context, i int, d *wire.Delivery, rules *Ru
 	case policy.Retry:
 		waitUntil(rec, now.Add(v.Delay))
 		// In a way that blocks at the head, a suggested delay would delay others.
-		if way := rules.Ways[p.Name]; way != nil && (failure.Suggested == 0 || !way.Limits().Blocks) {
+		mayDelay := in.delayQueues != nil // not of a followed queue
+		if way := rules.Ways[p.Name]; way != nil && mayDelay && (failure.Suggested == 0 || !way.Limits().Blocks) {
 			delayed = &delayedMessage{rec: rec, way: way, delay: v.Delay}
 		}
 	case policy.Forward:
@@ -96,7 +97,10 @@ func (k *keeper) failedRecord(o origin, i int, d *wire.Delivery, now time.Time) 
 	rec.Failures++
 	firstReport := d.Message.Exchange == wire.ExchangeFailures && d.Message.Headers[wire.HeaderID] == nil
 	if own && (o.retried || !o.proven) || firstReport {
-		o.firstPublished(d)
+		o.firstPublished(o.message(d))
+	}
+	if o.claim != nil {
+		o.claim.addTo(rec, o.fitted, own, o.refusal != "")
 	}
 	rec.Queue, rec.Reason, rec.Proven = o.queue, o.reason, o.proven
 	rec.Message.Exchange, rec.Message.RoutingKey = o.exchange, o.routingKey
@@ -198,13 +202,20 @@ func addNote(rec *store.Record, note string) {
 type origin struct {
 	queue  string
 	reason string
-	// proven: RabbitMQ itself wrote queue and reason, which makes the queue one of the retryTargets.
+	// proven: RabbitMQ itself wrote queue and reason, or the config consents (see NewFollowedIntake), which
+	// makes the queue one of the retryTargets.
 	proven bool
 	// retried: Redrive published it last, or a consumer to the exchange that it came through.
 	retried    bool
 	exchange   string // as first published
 	routingKey string
 	refusal    string // not empty: no origin can be believed, and why
+
+	// Of a message from a followed queue: what it says of its failure, a record that has it as its framework's
+	// format says, and the message itself, without an envelope.
+	claim  *claim
+	fitted *store.Record
+	inner  *wire.Message
 }
 
 // originOf reads the origin from what a publisher cannot forge: the exchange that a message
@@ -254,13 +265,21 @@ func reported(d *wire.Delivery) origin {
 
 // firstPublished reads exchange and routing key from our own headers. They are
 // shown and passed on, and never decide where a message goes.
-func (o *origin) firstPublished(d *wire.Delivery) {
-	if s, ok := d.Message.Headers[wire.HeaderExchange].(string); ok {
+func (o *origin) firstPublished(m *wire.Message) {
+	if s, ok := m.Headers[wire.HeaderExchange].(string); ok {
 		o.exchange = s
 	}
-	if s, ok := d.Message.Headers[wire.HeaderRoutingKey].(string); ok {
+	if s, ok := m.Headers[wire.HeaderRoutingKey].(string); ok {
 		o.routingKey = s
 	}
+}
+
+// message returns the message that a delivery has, without an envelope.
+func (o *origin) message(d *wire.Delivery) *wire.Message {
+	if o.inner != nil {
+		return o.inner
+	}
+	return &d.Message
 }
 
 func (o origin) checked() origin {

@@ -23,8 +23,9 @@ import (
 // deadLetters are the dead-letter queues of the virtual host that can be adopted.
 type deadLetters struct {
 	*vhost
-	names  *retry.ReportedNames
-	wanted chan struct{} // asks run for a new list
+	names     *retry.ReportedNames
+	followers *followers
+	wanted    chan struct{} // asks run for a new list
 
 	mu     sync.Mutex
 	listed []operations.DeadLetterQueue
@@ -70,10 +71,13 @@ func (d *deadLetters) run(ctx context.Context) {
 	}
 }
 
-// List returns the queues that other queues dead-letter to, or that are named as frameworks name theirs, as
-// they were some seconds ago.
+// List returns the queues that other queues dead-letter to, or that are named as frameworks name theirs, or
+// that are followed, as they were some seconds ago.
 func (d *deadLetters) List(ctx context.Context) ([]operations.DeadLetterQueue, error) {
 	if d.manage == nil {
+		if followed := d.followers.addTo(nil); len(followed) > 0 {
+			return followed, nil
+		}
 		return nil, errSeesNoQueues
 	}
 	d.mu.Lock()
@@ -92,7 +96,7 @@ func (d *deadLetters) List(ctx context.Context) ([]operations.DeadLetterQueue, e
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return slices.Clone(d.listed), d.failed
+	return d.followers.addTo(slices.Clone(d.listed)), d.failed
 }
 
 func (d *deadLetters) list(ctx context.Context) (list []operations.DeadLetterQueue, err error) {
@@ -144,6 +148,8 @@ func (d *deadLetters) Look(ctx context.Context, queue string) (operations.DeadLe
 type knownQueue struct {
 	operations.DeadLetterQueue
 	exclusive, enrolled bool
+	leads               []string // queues that dead-letter to it
+	goesOn              bool     // it has a dead-letter exchange, and others dead-letter to it
 }
 
 // queues returns what the management API knows of each queue that is not Redrive's.
@@ -181,10 +187,11 @@ func (d *deadLetters) queues(ctx context.Context) (map[string]knownQueue, error)
 		}
 		exchange := at.Setting("dead-letter-exchange")
 		q := knownQueue{exclusive: at.Exclusive, enrolled: exchange == wire.ExchangeDeadLetters,
+			leads: leads[name], goesOn: exchange != nil && len(leads[name]) > 0,
 			DeadLetterQueue: operations.DeadLetterQueue{Queue: name, Kind: at.Type, Ready: int64(at.Ready),
 				Consumers: at.Consumers, WorkQueues: leads[name]}}
 		switch {
-		case len(q.WorkQueues) > 0 && exchange != nil: // what is in it goes on: one to wait in, or a work queue
+		case q.goesOn: // what is in it goes on: one to wait in, or a work queue
 		case len(q.WorkQueues) > 0:
 			q.Why = "other queues dead-letter to it"
 		default:

@@ -42,10 +42,12 @@ import (
 const (
 	// prefetch is how many unacknowledged failed messages RabbitMQ delivers to the intake,
 	// and the others how many to the others. store.ReceiptsKept must be at least their sum, and the
-	// 1024 of adoptions. From quarantine it is one, so that what is before a message that ends the connection is parked.
+	// 1024 of adoptions; followed queues share the rest, which is followedPrefetch. From quarantine it is
+	// one, so that what is before a message that ends the connection is parked.
 	prefetch           = 4096
 	parkedPrefetch     = 1024
 	quarantinePrefetch = 1
+	followedPrefetch   = store.ReceiptsKept - prefetch - parkedPrefetch - quarantinePrefetch - 1024
 	// grace is how long a stop waits for RabbitMQ to confirm what was published.
 	grace = 10 * time.Second
 )
@@ -70,6 +72,7 @@ type vhost struct {
 	sender                                             *retry.Sender
 	names                                              *retry.ReportedNames
 	deadLetters                                        *deadLetters
+	followers                                          *followers
 	scheduler                                          *retry.Scheduler
 	wake                                               retry.Wakeup // of scheduler
 	inForce                                            *retry.InForce
@@ -207,6 +210,7 @@ func (s *vhost) open(address string) error {
 	s.openThrottle()
 	s.scheduler = retry.NewScheduler(s.store, s.sender, s.consumerThrottle, s.wake, s.events, s.Log, s.laneChanged)
 	s.deadLetters = newDeadLetters(s, s.names)
+	s.followers = newFollowers(s, s.deadLetters)
 	if err := s.openConsole(); err != nil {
 		return err
 	}
@@ -403,6 +407,7 @@ func (s *vhost) run(ctx context.Context) error {
 	workers.Go(func() { s.inspect.Run(ctx) })
 	workers.Go(func() { s.operations.Run(ctx) })
 	workers.Go(func() { s.deadLetters.run(ctx) })
+	workers.Go(func() { s.followers.run(ctx) })
 	workers.Go(func() {
 		defer stop()
 		s.awaitDelayPublisher(ctx)

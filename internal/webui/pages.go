@@ -185,7 +185,9 @@ func (s *server) overview(r *http.Request, c auth.Caller) (view, error) {
 	ctx, cancel := context.WithTimeout(r.Context(), adoptableWait)
 	defer cancel()
 	d.Adoptable, _ = s.console.DeadLetterQueues(ctx, c)
-	d.Adoptable = slices.DeleteFunc(d.Adoptable, func(q operations.DeadLetterQueue) bool { return q.Ready == 0 })
+	d.Adoptable = slices.DeleteFunc(d.Adoptable, func(q operations.DeadLetterQueue) bool {
+		return q.Ready == 0 && q.Follow == nil
+	})
 	slices.SortStableFunc(d.Adoptable, func(a, b operations.DeadLetterQueue) int { return cmp.Compare(b.Ready, a.Ready) })
 	d.Adoptable = d.Adoptable[:min(len(d.Adoptable), mostAdoptable)]
 	var most int64

@@ -427,9 +427,9 @@ func (v *VHost) Messages(queue string) int {
 const ServicePassword = "s3cret"
 
 // ServiceURL is the broker's for a service with these policies: as a user who has
-// exactly the rights that `redrive permissions` prints for them, and no tag.
-// Another call changes its rights.
-func (v *VHost) ServiceURL(policies policy.Set) string {
+// exactly the rights that `redrive permissions` prints for them, and no tag. It adopts and follows these
+// queues. Another call changes its rights.
+func (v *VHost) ServiceURL(policies policy.Set, adopts ...string) string {
 	v.t.Helper()
 	if v.service == "" {
 		v.service = "service-" + uuid.NewString()
@@ -437,7 +437,7 @@ func (v *VHost) ServiceURL(policies policy.Set) string {
 		// On a node of the test's own, which may be gone, the user goes with it.
 		v.t.Cleanup(func() { _ = v.API().Call(context.Background(), http.MethodDelete, "users/"+v.service, nil, nil) })
 	}
-	v.Give(v.service, permissions.Service(policies))
+	v.Give(v.service, permissions.Service(policies, adopts...))
 	return v.URLAs(v.service, ServicePassword)
 }
 

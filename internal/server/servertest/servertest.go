@@ -37,7 +37,8 @@ func Config(t *testing.T, v *brokertest.VHost, yaml string) *config.Config {
 	t.Helper()
 	c, err := config.Parse("test.yaml", []byte(yaml))
 	must(t, err)
-	c.Broker.URL, c.Broker.Management, c.Store.Disk, c.Listen = v.ServiceURL(c.Policies), v.Management, t.TempDir(), "127.0.0.1:0"
+	c.Broker.URL = v.ServiceURL(c.Policies, c.FollowedQueues()...)
+	c.Broker.Management, c.Store.Disk, c.Listen = v.Management, t.TempDir(), "127.0.0.1:0"
 	return c
 }
 

@@ -1,0 +1,98 @@
+package retry
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// Following is what becomes of the messages in a dead-letter queue that is followed.
+type Following struct {
+	From  string // the dead-letter queue
+	Queue string // the work queue that the config names; "": none
+	Retry bool   // they are retried by the policy of their work queue; otherwise parked
+	// Leads returns the only queue that dead-letters to From, or why none is known. Queue comes first.
+	Leads func() (queue, why string)
+}
+
+// NewFollowedIntake makes an Intake of a followed queue. Its messages wait in s.
+//
+// What they say of their failure is a claim. It counts only where it fits what people have set up: the
+// config, which names the work queue, or RabbitMQ, where one queue alone dead-letters there and the config
+// says to retry. That queue then is one of the retryTargets, as if RabbitMQ had proven it. The
+// others are parked.
+//
+// A message that is delivered twice has its id in a receipt, as one of redrive.intake: deliveries go on while
+// others are stored, so no epoch divides them as those of an adoption. Where the service ends between two
+// messages with the same bytes, the second may have the id of the first; both are kept.
+func NewFollowedIntake(
+	s store.Store, inForce *InForce, names *ReportedNames, f Following,
+	decode func(*store.Record) any, events Listener,
+) *Intake {
+	in := NewIntake(s, inForce, nil, names, decode, events)
+	in.receipts.origin, in.receipts.from = f.origin, f.From
+	return in
+}
+
+// origin reads where a message failed.
+func (f *Following) origin(d *wire.Delivery, now time.Time) (o origin) {
+	defer func() {
+		if p := recover(); p != nil {
+			o = origin{refusal: fmt.Sprintf("it could not be read: %v", p)}
+		}
+	}()
+	fitted := &store.Record{Message: d.Message}
+	framework, inner, says := fit(fitted)
+	c := claimOf(&d.Message, now)
+	c.read(framework, says, now)
+	if c.queue != "" && c.queue == deadLetteredFrom(&d.Message) {
+		o = deadLettered(d)
+		o.proven = false
+	} else { // a framework published it
+		o = origin{queue: c.queue, reason: wire.ReasonReported,
+			exchange: c.exchange, routingKey: c.routingKey, retried: true}
+		if o.queue != "" {
+			o = o.checked()
+		}
+	}
+	o.claim, o.fitted, o.inner = &c, fitted, &inner
+	queue, why := f.Queue, ""
+	if queue == "" {
+		queue, why = f.Leads()
+	}
+	switch {
+	case o.refusal != "":
+	case o.queue != "" && o.queue != queue && f.Retry && queue != "":
+		o.refusal = fmt.Sprintf("it landed in %q, from where messages of %q are retried, and says that it failed in %q",
+			f.From, queue, o.queue)
+	case f.Retry && queue != "":
+		o.queue, o.proven = queue, true
+	case f.Retry:
+		o.refusal = fmt.Sprintf("it landed in %q, and %s", f.From, why)
+	default:
+		o.refusal = fmt.Sprintf("it landed in %q, and what lands there is parked", f.From)
+		if o.queue == "" {
+			o.queue = queue
+		}
+	}
+	return o
+}
+
+// addTo adds what a message says of its failure to its record, and takes it out of its envelope. Without a history of ours it
+// fails for the first time; one that is parked shows how often it says that it failed.
+func (c *claim) addTo(rec, fitted *store.Record, own, refused bool) {
+	rec.Message, rec.Format, rec.Envelope = fitted.Message, fitted.Format, fitted.Envelope
+	rec.Notes = append(rec.Notes, fitted.Notes...)
+	rec.Error, rec.FailedAt = c.errText, c.last
+	if own {
+		return
+	}
+	if c.first.Before(rec.FirstFailed) {
+		rec.FirstFailed = c.first
+	}
+	if refused {
+		rec.Failures = c.failures
+	}
+}

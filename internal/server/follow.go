@@ -1,0 +1,349 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redrive-mq/redrive/internal/broker"
+	"github.com/redrive-mq/redrive/internal/condition"
+	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/operations"
+	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/wire"
+)
+
+// followers are the consumers of the dead-letter queues that the config follows. Each has a connection of
+// its own, so that no queue's trouble ends another's; replicas that share a store each have one, and
+// RabbitMQ shares the messages out.
+type followers struct {
+	*deadLetters
+	prefetch int // of each
+
+	mu       sync.Mutex
+	all      map[string]*follower // by queue
+	surveyed map[string]knownQueue
+	failed   error // why RabbitMQ did not list its queues; nil: surveyed is what it said
+}
+
+const (
+	// maxFollowed is how many queues are followed, since each takes receipts and a connection.
+	maxFollowed = 64
+	// lookEvery is how often a queue that cannot be followed is looked at.
+	lookEvery = 3 * time.Second
+	// followName begins the consumer tags and is the connections' name.
+	followName = "redrive follow"
+)
+
+func newFollowers(s *vhost, d *deadLetters) *followers {
+	f := &followers{deadLetters: d, all: map[string]*follower{}, prefetch: followedPrefetch / maxFollowed}
+	if rows := s.config.Adopt; len(rows) > 0 && !rows[len(rows)-1].IsPattern() { // patterns are last
+		f.prefetch = min(followedPrefetch/len(rows), parkedPrefetch)
+	}
+	d.followers = f
+	return f
+}
+
+// run follows the queues that the config names, and those that exist and its patterns match, until ctx
+// ends and the batches under way are acknowledged.
+func (f *followers) run(ctx context.Context) {
+	if len(f.config.Adopt) == 0 {
+		return
+	}
+	var running sync.WaitGroup
+	defer running.Wait()
+	for ctx.Err() == nil {
+		f.survey(ctx)
+		for _, name := range f.wanted() {
+			if one := f.add(name); one != nil {
+				running.Go(func() { one.run(ctx) })
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(listEvery):
+		}
+	}
+}
+
+// survey asks the management API for all queues.
+func (f *followers) survey(ctx context.Context) {
+	all, err := map[string]knownQueue(nil), errSeesNoQueues
+	if f.manage != nil {
+		ctx, cancel := context.WithTimeout(ctx, listWait)
+		defer cancel()
+		all, err = f.queues(ctx)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.failed = err; err == nil {
+		f.surveyed = all
+	}
+}
+
+// known returns what the last survey found of a queue. The error is why there was none.
+func (f *followers) known(queue string) (q knownQueue, exists bool, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	q, exists = f.surveyed[queue]
+	return q, exists, f.failed
+}
+
+// rowOf returns the row of the config that a queue is followed by; nil: it is not followed.
+func (f *followers) rowOf(queue string) *config.Followed {
+	for i := range f.config.Adopt {
+		if row := &f.config.Adopt[i]; row.Name == queue || row.IsPattern() && policy.MatchQueue(row.Name, queue) {
+			return row
+		}
+	}
+	return nil
+}
+
+// wanted returns the queues to follow, named ones first.
+func (f *followers) wanted() (names []string) {
+	for i := range f.config.Adopt {
+		if row := &f.config.Adopt[i]; !row.IsPattern() {
+			names = append(names, row.Name)
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(f.surveyed)) {
+		if f.rowOf(name) != nil && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// add returns a new follower, or nil if the queue has one.
+func (f *followers) add(queue string) *follower {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.all[queue] != nil {
+		return nil
+	}
+	one := &follower{followers: f, row: f.rowOf(queue), queue: queue}
+	f.all[queue] = one
+	return one
+}
+
+// admit reports whether one is among the maxFollowed that are followed.
+func (f *followers) admit(one *follower) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := 0
+	for _, other := range f.all {
+		if other.admitted {
+			n++
+		}
+	}
+	one.admitted = one.admitted || n < maxFollowed
+	return one.admitted
+}
+
+// remove forgets a queue that a pattern matched and that is gone.
+func (f *followers) remove(queue string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.all, queue)
+}
+
+// addTo adds to a list, which is by name, how each queue is followed, and those that are followed alone.
+func (f *followers) addTo(list []operations.DeadLetterQueue) []operations.DeadLetterQueue {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	list = slices.DeleteFunc(list, func(q operations.DeadLetterQueue) bool { return f.all[q.Queue] != nil })
+	for name, one := range f.all {
+		q := f.surveyed[name].judged()
+		q.Queue, q.Doubt = name, ""
+		state := one.state
+		state.Then, state.Queue = one.row.Then, one.row.Queue
+		q.Follow = &state
+		list = append(list, q)
+	}
+	slices.SortFunc(list, func(a, b operations.DeadLetterQueue) int { return strings.Compare(a.Queue, b.Queue) })
+	return list
+}
+
+// follower follows one queue.
+type follower struct {
+	*followers
+	row   *config.Followed
+	queue string
+	// Guarded by followers.mu.
+	admitted bool
+	state    operations.Follow
+}
+
+// set notes the state, and logs and reports it when it changes.
+func (f *follower) set(state, why string) {
+	f.mu.Lock()
+	was := f.state
+	f.state.State, f.state.Why = state, why
+	f.mu.Unlock()
+	if was.State == state && was.Why == why {
+		return
+	}
+	c := condition.Condition{Kind: condition.Followed, Queue: f.queue}
+	log := f.Log.With("queue", f.queue)
+	switch {
+	case state == operations.Following:
+		log.Info("following the dead-letter queue", "then", f.row.Then)
+	case state != stateConnecting:
+		c.Text = why
+		log.Warn("the dead-letter queue is not followed now; its messages stay in RabbitMQ", "why", why)
+	}
+	f.conditions.Put(c)
+}
+
+// The states besides operations.Following.
+const (
+	stateConnecting = "connecting"
+	stateMissing    = "missing"
+	stateExclusive  = "exclusive"
+	stateForbidden  = "forbidden"
+	stateUnknown    = "unknown"
+	stateFull       = "full"
+)
+
+// run follows the queue whenever that is possible, until ctx ends.
+func (f *follower) run(ctx context.Context) {
+	f.set(stateConnecting, "")
+	following := retry.Following{
+		From: f.queue, Queue: f.row.Queue, Retry: f.row.Then == config.ThenRetry, Leads: f.leads,
+	}
+	intake := retry.NewFollowedIntake(f.store, f.inForce, f.names, following, f.decodeForRules, f.events)
+	for ctx.Err() == nil {
+		state, why := f.obstacle(ctx)
+		if state == stateMissing && f.row.IsPattern() {
+			f.set(stateConnecting, "")
+			f.remove(f.queue)
+			return
+		}
+		if state == "" {
+			f.consume(ctx, intake)
+		} else if ctx.Err() == nil {
+			f.set(state, why)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(lookEvery):
+		}
+	}
+}
+
+// obstacle returns why the queue cannot be followed now, or "".
+func (f *follower) obstacle(ctx context.Context) (state, why string) {
+	if !f.admit(f) {
+		return "limit", fmt.Sprintf("%d queues are followed already, and no more can be", maxFollowed)
+	}
+	f.publisher.AwaitUsable(ctx)
+	ctx, cancel := context.WithTimeout(ctx, lookWait)
+	defer cancel()
+	consumers, _, err := f.publisher.Queue(ctx, f.queue)
+	if err != nil {
+		return stateOf(err), err.Error()
+	}
+	q, exists, unlisted := f.known(f.queue)
+	switch {
+	case exists && q.Kind == "stream":
+		return "stream", "it is a stream, which nothing can be taken from"
+	case exists && q.enrolled:
+		return "enrolled", "its own dead-letter exchange is redrive, so it is a work queue; " +
+			"what is parked or retried from it would come back by two ways"
+	case f.row.IsPattern() && q.goesOn:
+		return "passes_on", "what is in it is dead-lettered on, so it may be a queue to wait in or a work queue; " +
+			"name it in adopt to follow it anyway"
+	case f.row.Then == config.ThenRetry && f.row.Queue == "" && !exists && unlisted == nil:
+		return stateConnecting, "" // since the last survey
+	case f.row.Then == config.ThenRetry && f.row.Queue == "" && !exists:
+		return stateUnknown, fmt.Sprintf("which queue dead-letters to it is not known, so nothing can be retried: %v; "+
+			"name the work queue in adopt", unlisted)
+	}
+	if n := f.others(ctx, consumers); n > 0 {
+		return "consumers", fmt.Sprintf("it has consumers that are not Redrive's (%d): stop them, "+
+			"or it may be a work queue", n)
+	}
+	return "", ""
+}
+
+func stateOf(err error) string {
+	switch {
+	case errors.Is(err, wire.ErrQueueGone):
+		return stateMissing
+	case errors.Is(err, wire.ErrExclusive):
+		return stateExclusive
+	case errors.Is(err, wire.ErrForbidden):
+		return stateForbidden
+	}
+	return stateUnknown
+}
+
+// others returns how many of the queue's consumers follow it for no service. Without the management API
+// each may be another program's.
+func (f *follower) others(ctx context.Context, consumers int) (n int) {
+	if consumers == 0 || f.manage == nil {
+		return consumers
+	}
+	q, err := f.manage.Queue(ctx, f.queue)
+	if err != nil || !q.Counted() {
+		return consumers
+	}
+	for _, c := range q.ConsumerDetails {
+		if strings.HasPrefix(c.Tag, followName+" ") {
+			consumers--
+		}
+	}
+	return max(consumers, 0)
+}
+
+// consume consumes the queue until ctx ends, or until it must be looked at again.
+func (f *follower) consume(ctx context.Context, intake *retry.Intake) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	b := &f.config.Broker
+	at := broker.Config{URL: b.URL, Credentials: b.Credentials, Name: followName, Log: f.Log,
+		Majority: true, Lasting: true, Observe: func(st broker.State) {
+			switch {
+			case st.Err == nil && st.Connected:
+				f.set(operations.Following, "")
+			case st.Err != nil && ctx.Err() == nil:
+				state := stateOf(st.Err)
+				if f.set(state, st.Err.Error()); state != stateUnknown {
+					stop()
+				}
+			}
+		}}
+	stored := func(err error) {
+		if err != nil {
+			f.set(stateFull, "its messages cannot be stored: "+err.Error())
+		} else {
+			f.set(operations.Following, "")
+		}
+	}
+	_ = broker.NewFollowingConsumer(at, f.queue, f.prefetch, stored).Run(ctx, intake)
+}
+
+// leads returns the only queue that dead-letters to the queue. A name that looks so does not count, and
+// neither does a queue that is followed itself.
+func (f *follower) leads() (queue, why string) {
+	q, _, err := f.known(f.queue)
+	switch {
+	case len(q.leads) == 1 && f.rowOf(q.leads[0]) != nil:
+		return "", fmt.Sprintf("the only queue that dead-letters there, %q, is followed itself", q.leads[0])
+	case len(q.leads) == 1:
+		return q.leads[0], ""
+	case len(q.leads) > 1:
+		return "", fmt.Sprintf("%d queues dead-letter there: name one in adopt", len(q.leads))
+	case err != nil:
+		return "", fmt.Sprintf("which queue dead-letters there is not known: %v", err)
+	}
+	return "", "no queue dead-letters there: name its work queue in adopt"
+}
