@@ -222,6 +222,87 @@ func TestKillingTheServiceLosesNothingThatIsAdopted(t *testing.T) {
 	})
 }
 
+// A service that is killed while it follows dead-letter queues goes on: what fails comes back, with its
+// attempts counted and one id; what is parked is parked. Two messages with the same bytes are two, with an
+// id each, but for those that a kill came between: at that moment nothing tells the second from the first.
+func TestKillingTheServiceLosesNothingThatItFollows(t *testing.T) {
+	t.Parallel()
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
+		v.Queue("orders.dlq", amqp.Table{"x-queue-type": "quorum"})
+		v.Queue("orders", amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "",
+			"x-dead-letter-routing-key": "orders.dlq", "x-dead-letter-strategy": "at-least-once",
+			"x-overflow": "reject-publish"})
+		l := emptyTally(t, v, "orders")
+		l.various = true
+		p := newProcess(t, v.ServiceURL(brokertest.Works("orders"), "orders.dlq", "*_error"))
+		following := policies + "\nadopt:\n  orders.dlq: {queue: orders, then: retry}\n"
+		const n = 3000
+		var pairs []string
+		for i := range times(2, 10) {
+			queue := fmt.Sprintf("pairs%d_error", i)
+			pairs, following = append(pairs, queue), following+fmt.Sprintf("  %s: pairs%d\n", queue, i)
+			v.Queue(queue, amqp.Table{"x-queue-type": []string{"quorum", "classic"}[i%2]})
+			ch := v.Channel()
+			must(t, ch.Confirm(false))
+			var last *amqp.DeferredConfirmation
+			for m := range n {
+				c, err := ch.PublishWithDeferredConfirm("", queue, true, false,
+					amqp.Publishing{DeliveryMode: 2, Type: fmt.Sprint(m / 2)})
+				must(t, err)
+				last = c
+			}
+			last.Wait()
+		}
+		p.configure(following)
+		kills := 2 // of killing itself
+		killing(t, p, false, func(yield func(int) bool) {
+			for i := range times(4, 30) {
+				if kills++; !yield(i) {
+					return
+				}
+			}
+		}, l)
+
+		p.start()
+		p.waitReady()
+		for i, queue := range pairs {
+			brokertest.Eventually(t, "all is taken", func() bool { return v.Messages(queue) == 0 })
+			ids, all := map[string]map[string]int{}, 0 // of each type, which two messages have
+			for after := ""; ; {
+				page, err := p.Messages(t.Context(), fmt.Sprintf("state:parked queue:pairs%d", i), after, 1000)
+				must(t, err)
+				for _, m := range page.Messages {
+					if ids[m.Type] == nil {
+						ids[m.Type] = map[string]int{}
+					}
+					ids[m.Type][m.ID]++
+					all++
+				}
+				if after = page.After; after == "" {
+					break
+				}
+			}
+			alone := 0
+			for m := range n / 2 {
+				of, records := ids[fmt.Sprint(m)], 0
+				for _, copies := range of {
+					records += copies
+				}
+				if len(of) == 1 {
+					alone++
+				}
+				if records < 2 || len(of) > 2 {
+					t.Errorf("the two messages %d of %s have the ids %v", m, queue, of)
+				}
+			}
+			if alone > kills {
+				t.Errorf("%d pairs of %s have one id, and a kill came between %d at most", alone, queue, kills)
+			}
+			t.Logf("%s: %d messages, %d duplicates, %d pairs with one id", queue, n, all-n, alone)
+		}
+	})
+}
+
 // Two virtual hosts have queues of one name and messages of the same ids and bodies,
 // and the service of both is killed: each message is in its own, and accounted for.
 func TestKillingTheServiceOfTwoVirtualHostsLosesNothing(t *testing.T) {
