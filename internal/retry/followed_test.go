@@ -12,6 +12,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/internal/headers"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/policy"
@@ -19,15 +20,20 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// follows returns an intake of a followed queue whose connection has just begun.
+// follows returns an intake of a followed queue whose connection has just begun. What is to wait in RabbitMQ
+// waits in the store.
 func follows(t *testing.T, s store.Store, f Following) *Intake {
 	t.Helper()
 	if f.Leads == nil {
 		f.Leads = func() (string, string) { return "", "none leads there" }
 	}
+	levels, err := delay.NewLevels(delay.Quorum, time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
 	rules := Rules{Policies: policy.Set{{
 		Name: "p", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second),
-	}}}
+	}}, Ways: map[string]delay.Way{"p": levels}}
 	in := NewFollowedIntake(s, NewInForce(rules), nil, f, nil, func(Event) {})
 	if err := in.Connected(t.Context()); err != nil {
 		t.Fatal(err)

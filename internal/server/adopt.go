@@ -75,10 +75,7 @@ func (d *deadLetters) run(ctx context.Context) {
 // that are followed, as they were some seconds ago.
 func (d *deadLetters) List(ctx context.Context) ([]operations.DeadLetterQueue, error) {
 	if d.manage == nil {
-		if followed := d.followers.addTo(nil); len(followed) > 0 {
-			return followed, nil
-		}
-		return nil, errSeesNoQueues
+		return d.followers.addTo(nil, errSeesNoQueues)
 	}
 	d.mu.Lock()
 	next, old := d.next, time.Since(d.at) > 2*listEvery
@@ -96,7 +93,7 @@ func (d *deadLetters) List(ctx context.Context) ([]operations.DeadLetterQueue, e
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.followers.addTo(slices.Clone(d.listed)), d.failed
+	return d.followers.addTo(slices.Clone(d.listed), d.failed)
 }
 
 func (d *deadLetters) list(ctx context.Context) (list []operations.DeadLetterQueue, err error) {

@@ -155,21 +155,29 @@ func (f *followers) remove(queue string) {
 	delete(f.all, queue)
 }
 
-// addTo adds to a list, which is by name, how each queue is followed, and those that are followed alone.
-func (f *followers) addTo(list []operations.DeadLetterQueue) []operations.DeadLetterQueue {
+// addTo adds to a list, which is by name, how each queue is followed, and those that are followed alone. Where
+// there are some, an error of the list is only noted: what is followed shows without the management API.
+func (f *followers) addTo(
+	list []operations.DeadLetterQueue, err error,
+) ([]operations.DeadLetterQueue, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if len(f.all) == 0 {
+		return list, err
+	}
 	list = slices.DeleteFunc(list, func(q operations.DeadLetterQueue) bool { return f.all[q.Queue] != nil })
 	for name, one := range f.all {
 		q := f.surveyed[name].judged()
-		q.Queue, q.Doubt = name, ""
+		if q.Queue, q.Doubt = name, ""; err != nil {
+			q.Unknown = err.Error()
+		}
 		state := one.state
 		state.Then, state.Queue = one.row.Then, one.row.Queue
 		q.Follow = &state
 		list = append(list, q)
 	}
 	slices.SortFunc(list, func(a, b operations.DeadLetterQueue) int { return strings.Compare(a.Queue, b.Queue) })
-	return list
+	return list, nil
 }
 
 // follower follows one queue.

@@ -161,7 +161,8 @@ func TestAnExchangeThatIsNotInternalIsRefused(t *testing.T) {
 }
 
 // With a full disk the intake stops and the messages stay in RabbitMQ; with room
-// again it goes on by itself. An adoption stops too, and acknowledges nothing.
+// again it goes on by itself. An adoption stops too, and acknowledges nothing; so does a followed queue, which
+// goes on by itself.
 func TestAFullDiskLosesNothing(t *testing.T) {
 	t.Parallel()
 	onASmallDisk(t, func(t *testing.T, v *brokertest.VHost, p *process, l *tally, disk string) {
@@ -170,7 +171,7 @@ func TestAFullDiskLosesNothing(t *testing.T) {
 		consuming(t, l)
 		l.publish(200)
 		l.awaitAcknowledged()
-		v.Give(v.ServiceUser(), permissions.Service(brokertest.Works("orders"), "old.dlq"))
+		v.Give(v.ServiceUser(), permissions.Service(brokertest.Works("orders"), "old.dlq", "old_error"))
 		v.Queue("old.dlq", amqp.Table{"x-queue-type": "quorum"})
 		for range 20 {
 			v.Publish("", "old.dlq", amqp.Publishing{DeliveryMode: 2})
@@ -186,11 +187,23 @@ func TestAFullDiskLosesNothing(t *testing.T) {
 			t.Errorf("an adoption is %s: %s", op.State, op.Why)
 		}
 		brokertest.Eventually(t, "what it took is there again", func() bool { return v.Depth("old.dlq") == 20 })
+		v.Queue("old_error", amqp.Table{"x-queue-type": "quorum"})
+		for range 20 {
+			v.Publish("", "old_error", amqp.Publishing{DeliveryMode: 2})
+		}
+		brokertest.Eventually(t, "the followed queue says that the store is full", func() bool {
+			return strings.Contains(p.cli("adopt"), "full, park")
+		})
+		expect.Equal(t, v.Messages("old_error"), 20, "are left of the followed queue")
 		must(t, os.Remove(ballast))
 		l.awaitAcknowledged()
 		p.waitReady()
 		expect.Equal(t, p.adopt(operations.PlanRequest{From: "old.dlq"}).Done, 20, "are adopted")
 		expect.Equal(t, v.Depth("old.dlq"), 0, "are left")
+		brokertest.Eventually(t, "what landed in the followed queue is parked", func() bool {
+			count, err := p.Count(t.Context(), `state:parked why:"old_error"`)
+			return err == nil && count.Count == 20 && v.Messages("old_error") == 0
+		})
 		l.account()
 	})
 }
@@ -236,7 +249,8 @@ func onASmallDisk(t *testing.T, do func(t *testing.T, v *brokertest.VHost, p *pr
 		})
 		l := newTally(t, v, "orders")
 		p := newProcess(t, v.ServiceURL(brokertest.Works("orders")))
-		yaml := fmt.Sprintf("store: {disk: %s, reserve: 32MiB}\nlisten: %s\n%s\n", filepath.Join(disk, "data"), p.listen, policies)
+		yaml := fmt.Sprintf("store: {disk: %s, reserve: 32MiB}\nlisten: %s\n%s\nadopt: {old_error: {}}\n",
+			filepath.Join(disk, "data"), p.listen, policies)
 		must(t, os.WriteFile(p.config, []byte(yaml), 0o600))
 		do(t, v, p, l, disk)
 	})
