@@ -236,6 +236,11 @@ func TestChecksOnScenes(t *testing.T) {
 			s.Permissions = []management.Permission{{User: "redrive", Configure: `^redrive.*`, Write: `^redrive\..*`, Read: `^redrive.*`}}
 			s.Config.Policies[0].Exhausted = policy.Exhausted{Action: policy.Forward, Destination: policy.Destination{Exchange: "graveyard"}}
 		}, `wrong: user "redrive": it lacks write on graveyard $ rabbitmqctl set_permissions`},
+		{"permissions", func(s *Scene) {
+			s.Permissions = []management.Permission{{User: "redrive", Configure: `^redrive.*`, Write: `^redrive\..*`,
+				Read: `^redrive.*`}}
+			s.Config.Adopt = []config.Followed{{Name: "mail_error", Queue: "mail", Then: config.ThenRetry}}
+		}, `wrong: user "redrive": it lacks read on mail_error; write on mail $ rabbitmqctl set_permissions`},
 		{"permissions", consumes("^(shop|mail)$", ".*"), `warning: user "worker" consumes orders and publishes there, but may not publish to redrive.retry.<queue> $ rabbitmqctl set_permissions -p / worker '^$' '^(shop|mail)$|^redrive\.retry\.orders$' '.*'`},
 		{"permissions", consumes("amq.default", "^orders$"), `warning: user "worker"`},
 		{"permissions", consumes("^mail$", ".*"), ""},     // publishes elsewhere

@@ -17,10 +17,12 @@ import (
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/internal/condition"
+	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/permissions"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/version"
 	"github.com/redrive-mq/redrive/internal/store/redisstore"
+	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -362,7 +364,7 @@ func guest(s *Scene) (all []Finding) {
 }
 
 // userPermissions checks that the service's user has what it needs at present: for its own names,
-// the queues that are enrolled, and what its policies forward to.
+// the queues that are enrolled or followed, and what its policies forward to.
 func userPermissions(s *Scene) []Finding {
 	if s.Missing[Permissions] != nil {
 		return s.permissionsUnseen()
@@ -382,7 +384,8 @@ func userPermissions(s *Scene) []Finding {
 		on            []string
 	}{
 		{"configure", p.Configure, []string{wire.ExchangeDeadLetters, wire.QueueIntake, wire.ExchangeFailures, wire.QueueQuarantine, wire.QueueParked, wire.RetryExchange("q")}},
-		{"read", p.Read, []string{wire.ExchangeDeadLetters, wire.QueueIntake, wire.ExchangeFailures, wire.QueueQuarantine, wire.QueueParked, wire.RetryExchange("q")}},
+		{"read", p.Read, append([]string{wire.ExchangeDeadLetters, wire.QueueIntake, wire.ExchangeFailures,
+			wire.QueueQuarantine, wire.QueueParked, wire.RetryExchange("q")}, s.followed()...)},
 		{"write", p.Write, append([]string{wire.QueueIntake, wire.QueueQuarantine, wire.QueueParked, wire.RetryExchange("q")}, s.written()...)},
 	} {
 		may, err := regexp.Compile(right.pattern)
@@ -431,11 +434,33 @@ func (s *Scene) publishesBack(p management.Permission) []Finding {
 		Commands: []string{s.rabbitmqctl("set_permissions", p.User, p.Configure, p.Write+"|"+permissions.Consumer(queues...).Write, p.Read)}}}
 }
 
+// followed are the dead-letter queues that the service consumes.
+func (s *Scene) followed() (all []string) {
+	for i := range s.Config.Adopt {
+		f := &s.Config.Adopt[i]
+		if !f.IsPattern() {
+			all = append(all, f.Name)
+			continue
+		}
+		for _, q := range s.Queues {
+			if policy.MatchQueue(f.Name, q.Name) && !wire.OwnQueue(q.Name) && !slices.Contains(all, q.Name) {
+				all = append(all, q.Name)
+			}
+		}
+	}
+	return all
+}
+
 // written are the queues that the service has to bind, and the exchanges to which its policies
 // forward.
 func (s *Scene) written() (all []string) {
 	for _, q := range s.enrolledQueues() {
 		all = append(all, q.Name)
+	}
+	for _, f := range s.Config.Adopt {
+		if f.Then == config.ThenRetry && f.Queue != "" && !slices.Contains(all, f.Queue) {
+			all = append(all, f.Queue)
+		}
 	}
 	for i := range s.Config.Policies {
 		for _, to := range permissions.Forwards(&s.Config.Policies[i]) {
