@@ -230,3 +230,33 @@ func TestAQueueThatCannotBeFollowed(t *testing.T) {
 		s.WaitParked(t, 3)
 	})
 }
+
+// Two services follow one queue: the second knows the consumer of the first, RabbitMQ shares the messages
+// out, and each is parked once.
+func TestTwoServicesFollowOneQueue(t *testing.T) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
+		v.Queue("shared_error", amqp.Table{"x-queue-type": "quorum"})
+		var all []*service
+		for range 2 {
+			s := run(t, servertest.Config(t, v, "adopt: {shared_error: shared}"))
+			s.follows(t, "shared_error", operations.Following)
+			all = append(all, s)
+		}
+		const n = 200
+		for i := range n {
+			v.Publish("", "shared_error", amqp.Publishing{DeliveryMode: 2, Body: fmt.Append(nil, i)})
+		}
+		brokertest.Eventually(t, "nothing is left", func() bool { return v.Messages("shared_error") == 0 })
+		ids := map[string]bool{}
+		for _, s := range all {
+			parked := s.Parked(t)
+			for _, m := range parked {
+				ids[m.ID] = true
+			}
+			if len(parked) == 0 {
+				t.Error("one gets no message")
+			}
+		}
+		expect.Equal(t, len(ids), n, "are parked by both")
+	})
+}
