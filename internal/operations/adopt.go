@@ -77,6 +77,11 @@ func (r *Runner) DeadLetterQueues(ctx context.Context, by auth.Caller) ([]DeadLe
 	all = slices.DeleteFunc(all, func(q DeadLetterQueue) bool { return !by.Sees(q.Queue) })
 	for i := range all {
 		all[i].WorkQueues = seen(by, all[i].WorkQueues)
+		if f := all[i].Follow; f != nil && !by.Sees(f.Queue) {
+			hidden := *f
+			hidden.Queue = ""
+			all[i].Follow = &hidden
+		}
 	}
 	return all, err
 }

@@ -322,9 +322,15 @@ func TestWhoMayAdoptWhat(t *testing.T) {
 		}
 		p, err := d.Plan(ctx, only("*.dlq"), operations.PlanRequest{Verb: actions.Adopt, From: "orders.dlq"})
 		must(t, err)
-		if seen, _ := d.DeadLetterQueues(ctx, only("*.dlq")); len(p.Leads)+len(seen[0].WorkQueues) > 0 {
-			t.Errorf("who sees *.dlq is shown %v and %v", p.Leads, seen[0].WorkQueues)
+		q.Follow = &operations.Follow{Queue: "orders", State: operations.Following}
+		seen, err = d.DeadLetterQueues(ctx, only("*.dlq"))
+		must(t, err)
+		if len(p.Leads)+len(seen[0].WorkQueues) > 0 || seen[0].Follow.Queue != "" {
+			t.Errorf("who sees *.dlq is shown %v, %v and %+v", p.Leads, seen[0].WorkQueues, seen[0].Follow)
 		}
+		seen, err = d.DeadLetterQueues(ctx, only("orders*"))
+		must(t, err)
+		expect.Equal(t, seen[0].Follow.Queue, "orders", "is shown to who sees it")
 		_, err = d.Act(ctx, editor, actions.Act{Verb: actions.Adopt, IDs: []string{"x"}})
 		expect.Err(t, err, inspect.ErrInvalid, "adopt as an act on messages")
 		for _, blocked := range []operations.DeadLetterQueue{{Refused: "a stream"}, {Doubt: "it has consumers", Ready: 1}, {Ready: 0}} {
