@@ -48,6 +48,10 @@ type Policy struct {
 	// MaxRetryAfter is the longest delay that a consumer may ask for itself (redrive.RetryAfter,
 	// x-redrive-delay); 0: the longest of the policy's own delays.
 	MaxRetryAfter time.Duration
+	// Retention is how long the service keeps a parked message; then it is discarded, and can be restored for
+	// a while as any other. 0: for ever. ExpireNoted: also one of an error group that has a person's note.
+	Retention   time.Duration
+	ExpireNoted bool
 }
 
 // DefaultReasons are retried when a policy names none. A message that expired or
@@ -215,6 +219,9 @@ func (p *Policy) Validate() error {
 	}
 	if p.MaxRetryAfter < 0 || p.MaxRetryAfter > LongestDelay {
 		fail("policy %q: the longest delay that consumers may ask for is %s, and must be up to ten years", p.Name, FormatDuration(p.MaxRetryAfter))
+	}
+	if p.Retention < 0 || p.Retention > LongestDelay {
+		fail("policy %q: retention is %s, and must be up to ten years", p.Name, FormatDuration(p.Retention))
 	}
 	wrong = append(wrong, p.validateRules())
 	e := p.Exhausted

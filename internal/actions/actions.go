@@ -7,7 +7,7 @@
 //	             operation passes
 //	edit.go      a message replaced by an edited one, and how the two differ
 //	settings.go  pauses and breakers in force, also those that other replicas set; notes on groups,
-//	             copies of the store, the end of what was discarded
+//	             copies of the store, the end of what was discarded and of what was parked too long
 //	import.go    messages as lines of JSON, exact to the last byte, out and in
 package actions
 
@@ -28,6 +28,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/background"
+	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/retry"
@@ -45,7 +46,11 @@ type Store interface {
 	Find(ctx context.Context, id uuid.UUID) ([]store.Listed, error)
 	PastFailures(ctx context.Context, id uuid.UUID) ([]store.PastFailure, error)
 	Counts(ctx context.Context) ([]store.QueueCount, error)
+	Groups(ctx context.Context) ([]store.GroupCount, error)
+	GroupOf(r *store.Record) errorgroup.ID
 	store.Changer
+	store.Scanner
+	store.SideTable
 }
 
 // Audit writes the audit log: see package audit.

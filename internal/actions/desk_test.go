@@ -345,3 +345,68 @@ func (d *desk) kept(t *testing.T, id string) *store.Record {
 	t.Helper()
 	return inspecttest.Kept(t, d.store, id)
 }
+
+// A parked message whose policy has a retention is discarded when that is over, and can be restored as any
+// other. What a person has noted something about stays, unless the policy says so.
+func TestWhatIsParkedTooLongIsDiscarded(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		day := 24 * time.Hour
+		keeps := policy.Policy{Name: "keeps", Queues: []string{"kept"}}
+		expires := policy.Policy{Name: "expires", Queues: []string{"orders"}, Retention: 30 * day}
+		all := policy.Policy{Name: "all", Queues: []string{"all"}, Retention: 30 * day, ExpireNoted: true}
+		d.Inspector.Config.Policies = func() policy.Set { return policy.Set{keeps, expires, all} }
+		now := time.Now().Truncate(time.Microsecond)
+		parked := func(queue, err string, ago time.Duration) string {
+			r := record(queue, store.Parked, "body")
+			r.Error, r.Due = err, now.Add(-ago)
+			d.add(t, r)
+			return r.ID.String()
+		}
+		want := map[string]store.State{}
+		for _, queue := range []string{"kept", "orders", "all"} {
+			old, noted := store.Discarded, store.Parked
+			if queue == "kept" {
+				old = store.Parked
+			}
+			if queue == "all" {
+				noted = store.Discarded
+			}
+			want[parked(queue, "boom", 31*day)] = old
+			want[parked(queue, "boom", 29*day)] = store.Parked
+			want[parked(queue, "noted", 31*day)] = noted
+			groups, err := d.Groups(ctx, operator, "error:noted queue:"+queue, "", 0)
+			must(t, err)
+			must(t, d.NoteGroup(ctx, operator, groups.Groups[0].ID, "ticket 4711"))
+		}
+		for i := range 600 { // more than one step takes
+			want[parked("orders", "boom", 31*day+time.Duration(i)*time.Second)] = store.Discarded
+		}
+		d.events = nil
+		for range 2 { // the second time nothing is left
+			must(t, d.Forget(ctx, now))
+		}
+		for id, state := range want {
+			if r := d.kept(t, id); r.State != state || state == store.Discarded && !r.Due.Equal(now.Add(time.Hour)) {
+				t.Errorf("%s of %s with %q, parked at %s, is %d, want %d", id, r.Queue, r.Error, r.Due, r.State, state)
+			}
+		}
+		if got := strings.Join(d.events, "; "); got != "discarded all 2 by retention; discarded orders 601 by retention" &&
+			got != "discarded orders 601 by retention; discarded all 2 by retention" {
+			t.Errorf("events: %s", got)
+		}
+		l, err := d.Ledger(ctx, operator, true, "", 0)
+		must(t, err)
+		if l.Total.Expired != 603 || l.Total.Discarded != 603 || l.Total.Off != 0 {
+			t.Errorf("the ledger: %+v", l.Total)
+		}
+		// Restored, it is kept for as long again.
+		for id, state := range want {
+			if r := d.kept(t, id); state == store.Discarded && r.Queue == "all" && r.Error == "boom" {
+				_, err := d.Act(ctx, operator, actions.Act{Verb: actions.Restore, IDs: []string{id}})
+				must(t, err)
+				must(t, d.Forget(ctx, time.Now()))
+				expect.Equal(t, d.kept(t, id).State, store.Parked, "restored, its state")
+			}
+		}
+	})
+}

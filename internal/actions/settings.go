@@ -5,14 +5,18 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
 
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -292,14 +296,116 @@ func (a *Actions) Snapshot(ctx context.Context, by auth.Caller, folder string) (
 }
 
 // Forget deletes the discarded messages whose time to be restored is over at now, and old entries of
-// the audit log.
+// the audit log. It discards the parked messages whose retention is over.
 func (a *Actions) Forget(ctx context.Context, now time.Time) error {
+	if err := a.expire(ctx, now); err != nil {
+		return err
+	}
 	n, err := a.Store.Forget(ctx, now)
 	if err == nil && n > 0 {
 		a.Inspect.Log.Info("discarded messages are gone for good: their time to be restored is over", "messages", n)
 	}
 	if a.Audit != nil {
 		err = errors.Join(err, a.Audit.Forget(ctx, now))
+	}
+	return err
+}
+
+// expireStep is how many messages are discarded in one step: few enough that others do not wait long.
+const expireStep = 256
+
+// expire discards the parked messages whose retention is over at now.
+func (a *Actions) expire(ctx context.Context, now time.Time) error {
+	if a.Inspect.Config.Policies == nil {
+		return nil
+	}
+	policies := a.Inspect.Config.Policies()
+	if !slices.ContainsFunc(policies, func(p policy.Policy) bool { return p.Retention > 0 }) {
+		return nil
+	}
+	counts, err := a.Store.Counts(ctx)
+	if err != nil {
+		return err
+	}
+	groups, err := a.Store.Groups(ctx)
+	if err != nil {
+		return err
+	}
+	noted := map[errorgroup.ID]bool{}
+	for i := range groups {
+		noted[groups[i].ID] = groups[i].Note != ""
+	}
+	for _, c := range counts {
+		p, ok := policies.Match(c.Queue)
+		if !ok || p.Retention == 0 || c.Parked == 0 {
+			continue
+		}
+		spared := noted
+		if p.ExpireNoted {
+			spared = nil
+		}
+		if err := a.expireQueue(ctx, c.Queue, now, now.Add(-p.Retention), spared); err != nil {
+			return fmt.Errorf("discarding what was parked too long in queue %q: %w", c.Queue, err)
+		}
+	}
+	return nil
+}
+
+// expireQueue discards what a queue has had parked since before a time, but for the groups in spared.
+func (a *Actions) expireQueue(ctx context.Context, queue string, now, before time.Time, spared map[errorgroup.ID]bool) error {
+	over := func(r *store.Record) bool {
+		return r != nil && r.Unreadable == nil && r.Queue == queue && r.State == store.Parked && !r.Due.After(before)
+	}
+	was, err := a.Store.Entry(ctx, store.ExpiredPrefix+queue)
+	if err != nil {
+		return err
+	}
+	total, _ := strconv.ParseInt(string(was), 10, 64)
+	first := total
+	var keys []store.Key
+	step := func() error {
+		for len(keys) > 0 {
+			var expired []bool
+			after := func(n int) (sum int64) {
+				for _, e := range expired[:n] {
+					if e {
+						sum++
+					}
+				}
+				return total + sum
+			}
+			n, err := a.Store.Change(ctx, keys, func(_ store.Key, r *store.Record) store.Edit {
+				expires := over(r)
+				if expired = append(expired, expires); expires {
+					r.State, r.Due = store.Discarded, now.Add(a.Restorable)
+				}
+				return store.Edit{Keep: expires}
+			}, func(n int) []store.Entry {
+				return []store.Entry{{Name: store.ExpiredPrefix + queue, Value: strconv.AppendInt(nil, after(n), 10)}}
+			})
+			if err != nil {
+				return err
+			}
+			total, keys = after(n), keys[n:]
+		}
+		return nil
+	}
+	due := store.Range{State: store.Parked, Queues: []string{queue}, To: before.Add(time.Microsecond)}
+	err = a.Store.Scan(ctx, due, func(l store.Listed) (bool, error) {
+		if !over(l.Record) || spared[a.Store.GroupOf(l.Record)] {
+			return true, nil
+		}
+		if keys = append(keys, l.Key); len(keys) < expireStep {
+			return true, nil
+		}
+		return true, step()
+	})
+	if err == nil {
+		err = step()
+	}
+	if n := total - first; n > 0 {
+		a.Inspect.Log.Info("parked messages are discarded: their retention is over", "queue", queue, "messages", n)
+		a.event(retry.Event{Kind: retry.Discarded, Queue: queue, N: int(n), By: "retention"})
 	}
 	return err
 }

@@ -431,7 +431,7 @@ func ledger(w io.Writer, l inspect.Ledger, now time.Time) {
 		fmt.Fprintln(w, "no message has failed yet")
 		return
 	}
-	rows(w, inspect.LedgerColumns, l.Queues, now)
+	rows(w, l.Columns(), l.Queues, now)
 	if l.Recounted != nil {
 		fmt.Fprintf(w, "\nWhat is kept was counted one by one %s.\n", ago(l.Recounted, now))
 	}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -32,7 +33,8 @@ func (p *program) rulesTry() *cobra.Command {
 		Short: "Show what the rules of a config file would have decided",
 		Long: `Show what the rules of a config file would have decided about the messages that a query
 finds; without a query, about all that wait or are parked. It changes nothing: each rule
-is asked about the latest failure of each message, as if it had just happened. The messages
+is asked about the latest failure of each message, as if it had just happened; and retention
+counts what it would discard now, groups with a note included. The messages
 come from the service as redrive export has them, so the audit log has an entry.`,
 		Example: `  redrive rules try --config new.yaml
   redrive rules try --config new.yaml 'queue:orders.* state:parked'`,
@@ -95,6 +97,10 @@ func newTrial(cfg *config.Config) (t *trial, err error) {
 			add(triedRule{Policy: of.Name, Rule: of.RuleName(j), When: strings.TrimSpace(r.When.String()), Then: r.Then.String()})
 		}
 		add(triedRule{Policy: of.Name, Then: "as the policy says"})
+		if of.Retention > 0 {
+			add(triedRule{Policy: of.Name, Rule: retention, Then: "discard",
+				When: "parked for longer than " + policy.FormatDuration(of.Retention)})
+		}
 	}
 	add(triedRule{Then: "park"})
 	return t, nil
@@ -135,7 +141,8 @@ func (t *trial) run(ctx context.Context, client httpapi.Client, query string, me
 // try asks the rules about a message.
 func (t *trial) try(ctx context.Context, r *store.Record) {
 	of, rule := "", ""
-	if p, ok := t.policies.Match(r.Queue); ok {
+	p, ok := t.policies.Match(r.Queue)
+	if ok {
 		f := policy.Failure{Queue: r.Queue, Reason: r.Reason, Attempt: max(1, r.Failures), Error: r.Error, Message: &r.Message,
 			FirstFailed: r.FirstFailed, At: r.FailedAt,
 			Decoded: func() any { return t.decoder.Decode(ctx, inspect.BodyOf(r)) }}
@@ -144,10 +151,20 @@ func (t *trial) try(ctx context.Context, r *store.Record) {
 			rule = p.RuleName(i)
 		}
 	}
-	one := &t.Rules[t.at[of+"\n"+rule]]
+	t.count(of, rule, r)
+	if ok && p.Retention > 0 && r.State == store.Parked && time.Since(r.Due) > p.Retention {
+		t.count(of, retention, r)
+	}
+	t.Messages++
+}
+
+// retention stands for a rule in the line of a policy's retention.
+const retention = "(retention)"
+
+func (t *trial) count(policy, rule string, r *store.Record) {
+	one := &t.Rules[t.at[policy+"\n"+rule]]
 	one.Messages++
 	one.Example = cmp.Or(one.Example, r.ID.String())
-	t.Messages++
 }
 
 func (t *trial) table(w io.Writer) {

@@ -372,6 +372,14 @@ func (c *Config) policy(i int, p *policy.Policy) key {
 			}),
 			row("binary", &unit, duration).then(func(v value) { way = v.way(delay.NewLadder(unit)) }),
 		).then(func(v value) { v.form(expectedWait) }),
+		row("retention", &p.Retention, retention).or(
+			row("after", &p.Retention, retention),
+			row("noted", &p.ExpireNoted, boolean),
+		).then(func(v value) {
+			if p.Retention == 0 {
+				v.fail(" does not say after what; expected after: 30d")
+			}
+		}),
 		row("rate", &limits.Rate, rate),
 		row("in_flight", &limits.InFlight, whole(throttle.MaxTracked)),
 		row("settle", &limits.Settle, span),
@@ -525,6 +533,8 @@ func (c *Config) rule(_ int, r *policy.Rule) key {
 	).need(" does not say when; expected a query, such as when: error:timeout", "when").
 		need(" does not say what then; expected then: "+expected+"; or notify: urgent", "then", "notify")
 }
+
+var retention = between(time.Minute, policy.LongestDelay, "1m to ten years")
 
 // form returns which of the forms a mapping has, and refuses several; "" is no mapping.
 func (v value) form(expected string) string {

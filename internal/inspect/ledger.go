@@ -2,6 +2,9 @@ package inspect
 
 import (
 	"context"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/auth"
@@ -17,6 +20,7 @@ type LedgerLine struct {
 	Waiting   int64  `json:"waiting"`
 	Parked    int64  `json:"parked"`
 	Discarded int64  `json:"discarded" doc:"They can still be restored."`
+	Expired   int64  `json:"expired,omitempty" doc:"How many of those discarded or forgotten were parked for longer than their policy's retention."`
 	Forgotten int64  `json:"forgotten" doc:"They were discarded, and their time to be restored is over."`
 	Delayed   int64  `json:"delayed" doc:"They wait, or waited, in RabbitMQ."`
 	Dropped   int64  `json:"dropped" doc:"Their policy discarded them at once."`
@@ -28,6 +32,7 @@ type LedgerLine struct {
 var LedgerColumns = []Column[LedgerLine]{
 	{Field: "Queue"}, {Field: "In"}, {Field: "Retried"}, {Field: "Forwarded"}, {Field: "Waiting"}, {Field: "Parked"},
 	{Field: "Discarded"}, {Field: "Forgotten"},
+	{Field: "Expired", Help: "Of those discarded or forgotten: their retention was over"},
 	{Head: "In RabbitMQ", Field: "Delayed", Help: "Delayed: they wait, or waited, in RabbitMQ"},
 	{Field: "Dropped", Help: "Their policy discards them at once"}, {Field: "Moved"},
 	{Field: "Off", Help: "Messages that came in and are in no other column; negative: too many"},
@@ -40,6 +45,13 @@ type Ledger struct {
 	OffQueues []LedgerLine `json:"off_queues,omitempty" doc:"Lines that are off, on whatever page; at most 100."`
 	Queues    []LedgerLine `json:"queues"`
 	After     string       `json:"after,omitempty" doc:"Ask with it for the next page; absent on the last."`
+}
+
+// Columns are LedgerColumns, without those of what seldom happens where it did not.
+func (l *Ledger) Columns() []Column[LedgerLine] {
+	return slices.DeleteFunc(slices.Clone(LedgerColumns), func(c Column[LedgerLine]) bool {
+		return c.Field == "Expired" && l.Total.Expired == 0
+	})
 }
 
 // mostOff is how many lines that are off are shown on every page.
@@ -58,6 +70,13 @@ func (in *Inspector) Ledger(ctx context.Context, by auth.Caller, recount bool, a
 	}
 	lines, err := in.Store.Ledger(ctx)
 	if err != nil {
+		return Ledger{}, err
+	}
+	expired := map[string]int64{}
+	if err := in.Store.Entries(ctx, store.ExpiredPrefix, "", func(e store.Entry) (bool, error) {
+		expired[strings.TrimPrefix(e.Name, store.ExpiredPrefix)], _ = strconv.ParseInt(string(e.Value), 10, 64)
+		return true, nil
+	}); err != nil {
 		return Ledger{}, err
 	}
 	if in.Changed != nil {
@@ -88,9 +107,16 @@ func (in *Inspector) Ledger(ctx context.Context, by auth.Caller, recount bool, a
 		}
 	}
 	l.Total = lineOf(&sums, l.Total.Off)
+	for queue, n := range expired {
+		if by.Sees(queue) {
+			l.Total.Expired += n
+		}
+	}
 	page, next, err := pageOf(mine, func(s store.LedgerLine) string { return s.Queue }, after, limit)
 	for i := range page {
-		l.Queues = append(l.Queues, lineOf(&page[i], in.recounts.offOf(&page[i])))
+		line := lineOf(&page[i], in.recounts.offOf(&page[i]))
+		line.Expired = expired[line.Queue]
+		l.Queues = append(l.Queues, line)
 	}
 	l.After = next
 	return l, err

@@ -83,6 +83,10 @@ type Entry struct {
 // declared here because actions and scheduler share only the store.
 const PausePrefix = "pause/"
 
+// ExpiredPrefix + a queue's name is the entry with how many of its parked messages were discarded since their
+// retention was over.
+const ExpiredPrefix = "expired/"
+
 // BreakerPrefix + a queue's name is the entry of a circuit breaker that a person has set.
 const BreakerPrefix = "breaker/"
 

@@ -128,15 +128,15 @@ func (s *server) health(r *http.Request, c auth.Caller) (view, error) {
 		Next    string
 		Paged   bool // the ledger has more than one page
 	}
-	h.Columns = slices.DeleteFunc(slices.Clone(inspect.LedgerColumns), func(c inspect.Column[inspect.LedgerLine]) bool {
-		return c.Field == "Queue" || c.Field == "Forgotten" || c.Field == "Moved" // Discarded has the forgotten ones; none are moved yet
-	})
 	after := r.URL.Query().Get("after")
 	var err error
 	if h.Overview, err = s.console.Overview(r.Context(), c); err == nil {
 		if h.Ledger, err = s.console.Ledger(r.Context(), c, false, after, rowsPerPage); !h.Ready {
 			err = nil // which is said
 		}
+		h.Columns = slices.DeleteFunc(h.Ledger.Columns(), func(c inspect.Column[inspect.LedgerLine]) bool {
+			return c.Field == "Queue" || c.Field == "Forgotten" || c.Field == "Moved" // Discarded has the forgotten ones; none are moved yet
+		})
 		if h.Ledger.After != "" {
 			h.Next = "/health?" + url.Values{"after": {h.Ledger.After}}.Encode()
 		}

@@ -239,7 +239,7 @@ func TestRulesDecideByTheError(t *testing.T) {
 		}
 		// What other rules would do with what is parked now; and one is made from a group.
 		file := filepath.Join(t.TempDir(), "new.yaml")
-		must(t, os.WriteFile(file, []byte("policies: [{name: new, queues: [orders], rules: [{when: exception:ValidationError, then: discard}, {when: 'body.n:4', then: park}, {when: 'error:none', then: park}]}]"), 0o600))
+		must(t, os.WriteFile(file, []byte("policies: [{name: new, queues: [orders], rules: [{when: exception:ValidationError, then: discard}, {when: 'body.n:4', then: park}, {when: 'error:none', then: park}], retention: 365d}]"), 0o600))
 		var out, errs bytes.Buffer
 		if code := cli.Run(t.Context(), []string{"rules", "try", "--config", file, "--address", s.Client.Addr, "-o", "json"}, &out, &errs, cli.Build{}); code != 0 {
 			t.Fatalf("rules try exits with %d: %s", code, errs.String())
@@ -253,7 +253,7 @@ func TestRulesDecideByTheError(t *testing.T) {
 			}
 		}
 		must(t, json.Unmarshal(out.Bytes(), &tried))
-		for i, want := range []int{1, 1, 0, 2, 0} {
+		for i, want := range []int{1, 1, 0, 2, 0, 0} {
 			if r := tried.Rules[i]; r.Messages != want || (r.Example == "") != (want == 0) {
 				t.Errorf("rule %d is %+v, want %d messages", i, r, want)
 			}
