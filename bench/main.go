@@ -1,12 +1,13 @@
 // Command bench measures Redrive beside its alternatives on one broker. It compares how many
 // messages a second come back, and measures lateness at a steady rate, the size of the service
-// with many messages waiting, and the Go library's consumer:
+// with many messages waiting, the adoption of dead-letter queues, and the Go library's consumer:
 //
 //	go run ./test/brokers go run ./bench        (or make bench; --help for more)
 //
 // Machines are noisy: compare the ratios of one run, not numbers of two.
 //
 //	measure.go  what is measured
+//	adopt.go    the same of full dead-letter queues
 //	rows.go     ways to retry messages, the service, and what they take of CPU and memory
 //	traffic.go  the publisher and the consumer
 package main
@@ -40,6 +41,7 @@ var (
 	delay     = flag.Duration("delay", 5*time.Second, "with -steady: the delay of each message")
 	waiting   = flag.Int("waiting", 0, "measure the service with so many messages waiting in it")
 	rules     = flag.Int("rules", 0, "so many rules with regular expressions, none of which matches, in each policy of the service")
+	adopt     = flag.Int("adopt", 0, "measure the adoption of so many messages in dead-letter queues")
 	library   = flag.Bool("library", false, "measure the Go library's consumer")
 )
 
@@ -68,6 +70,17 @@ another machine or of one that somebody else runs).
                    -store, one after the other. Needs about three times
                    -waiting × -size of disk in TMPDIR, and for Redis 1.6 GB of memory
                    where 1,000,000 of 1 KiB wait.
+
+  bench -adopt 100000
+                   so many messages are in dead-letter queues of six formats: of
+                   RabbitMQ (x-death), MassTransit, NServiceBus, Spring, EasyNetQ and
+                   Rascal. How long it takes from the start of a service without a
+                   config until a canary of 10 messages is at the consumer of their
+                   work queue: it lists the queues and adopts them one by one, looks
+                   at the groups of errors, allows replays, and replays the first
+                   group. Then, in turn and as often as -rounds says, so many messages
+                   are rejected and adopted, and so many rejected and moved to a quorum
+                   queue by RabbitMQ's shovel, which is timed from its first message on.
 
   bench -library   every message succeeds: redrive.Consume against a bare
                    amqp091-go loop with the same prefetch and acknowledgements.
@@ -98,7 +111,7 @@ func run(ctx context.Context) error {
 	if flag.NArg() > 0 {
 		return fmt.Errorf("%q is not expected; --help shows what is", flag.Arg(0))
 	}
-	if *messages < 1 || *rounds < 1 || *size < 0 || *waiting < 0 || *steady < 0 {
+	if *messages < 1 || *rounds < 1 || *size < 0 || *waiting < 0 || *steady < 0 || *adopt < 0 {
 		return errors.New("-n and -rounds must be 1 or more, all other numbers 0 or more")
 	}
 	brokers, err := brokertest.FromEnv()
@@ -118,6 +131,8 @@ func run(ctx context.Context) error {
 		measure = lateness
 	case *waiting > 0:
 		measure = withWaiting
+	case *adopt > 0:
+		measure = adoption
 	case *library:
 		measure = consumers
 	}

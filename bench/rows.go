@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -75,10 +76,11 @@ func serviceRows(delay time.Duration, stores []string) (all []row) {
 // vhost is where one round of one row runs, with what runs there.
 type vhost struct {
 	brokertest.Broker
-	url, kind string // kind is that of the work queue
-	services  []*service
-	redis     *redisnode.Server // that keeps their messages; nil: a disk does
-	ends      []func()
+	name, url, kind string // kind is that of the work queue
+	manage          *management.Client
+	services        []*service
+	redis           *redisnode.Server // that keeps their messages; nil: a disk does
+	ends            []func()
 }
 
 // atEnd has close call something, the last first.
@@ -108,7 +110,7 @@ func newVHost(ctx context.Context, b brokertest.Broker, kind string) (*vhost, er
 	if err := api.Call(ctx, http.MethodPut, "vhosts/"+name, map[string]any{}, nil); err != nil {
 		return nil, err
 	}
-	v := &vhost{Broker: b, url: u.String(), kind: kind}
+	v := &vhost{Broker: b, name: name, url: u.String(), kind: kind, manage: api}
 	v.atEnd(func() { _ = api.Call(context.WithoutCancel(ctx), http.MethodDelete, "vhosts/"+name, nil, nil) })
 	all := map[string]any{"configure": ".*", "write": ".*", "read": ".*"}
 	if err := api.Call(ctx, http.MethodPut, "permissions/"+name+"/"+url.PathEscape(user), all, nil); err != nil {
@@ -255,12 +257,13 @@ func startServices(ctx context.Context, v *vhost, store string, count int, delay
 
 // service is Redrive as users run it: a process of its own.
 type service struct {
-	config, listen, url string
-	cmd                 *exec.Cmd
+	listen    string
+	args, env []string // of its process
+	cmd       *exec.Cmd
 }
 
-// newService writes a service's config, with delays by queue. Its messages are on the virtual
-// host's Redis, if it has one, or else on disk.
+// newService writes a service's config, with delays by queue; without any it has no config. Its
+// messages are on the virtual host's Redis, if it has one, or else on disk.
 func newService(v *vhost, delays map[string]time.Duration) (*service, error) {
 	ports, err := subprocess.Ports(1)
 	if err != nil {
@@ -270,12 +273,22 @@ func newService(v *vhost, delays map[string]time.Duration) (*service, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &service{url: v.url, listen: fmt.Sprintf("127.0.0.1:%d", ports[0]), config: filepath.Join(dir, "redrive.yaml")}
+	s := &service{listen: fmt.Sprintf("127.0.0.1:%d", ports[0]), args: []string{"serve"},
+		env: []string{"REDRIVE_BROKER_URL=" + v.url}}
 	v.atEnd(func() {
 		s.end(syscall.SIGTERM)
 		os.RemoveAll(dir)
 	})
-	store := "disk: " + filepath.Join(dir, "data")
+	data, config := filepath.Join(dir, "data"), filepath.Join(dir, "redrive.yaml")
+	if len(delays) == 0 {
+		s.env = append(s.env, "REDRIVE_STORE_DISK="+data, "REDRIVE_LISTEN="+s.listen)
+		if !strings.HasSuffix(v.Management, ":15672") { // where the service looks for it
+			s.env = append(s.env, "REDRIVE_MANAGEMENT_URL="+v.Management)
+		}
+		return s, nil
+	}
+	s.args = append(s.args, "--config", config)
+	store := "disk: " + data
 	if v.redis != nil {
 		store += ", redis: {url: " + v.redis.URL() + "}"
 	}
@@ -288,7 +301,7 @@ func newService(v *vhost, delays map[string]time.Duration) (*service, error) {
 		}
 		yaml += "]}\n"
 	}
-	return s, os.WriteFile(s.config, []byte(yaml), 0o600)
+	return s, os.WriteFile(config, []byte(yaml), 0o600)
 }
 
 func (s *service) pid() int { return s.cmd.Process.Pid }
@@ -301,8 +314,8 @@ func (v *vhost) redisPID() int {
 
 // launch starts the process.
 func (s *service) launch() error {
-	s.cmd = exec.Command(*binary, "serve", "--config", s.config)
-	s.cmd.Env = append(os.Environ(), "REDRIVE_BROKER_URL="+s.url)
+	s.cmd = exec.Command(*binary, s.args...)
+	s.cmd.Env = append(os.Environ(), s.env...)
 	if os.Getenv("REDRIVE_BENCH_LOG") != "" {
 		s.cmd.Stderr = os.Stderr
 	}

@@ -30,6 +30,14 @@ func onChannel(url string, do func(*amqp.Channel) error) error {
 // pace, so many per second.
 func publish(ctx context.Context, url, queue string, n int, pace float64) error {
 	body := []byte(strings.Repeat("x", *size))
+	return publishEach(ctx, url, queue, n, pace, func(i int) amqp.Publishing {
+		return amqp.Publishing{MessageId: strconv.Itoa(i), DeliveryMode: amqp.Persistent, Body: body}
+	})
+}
+
+// publishEach is publish with messages that differ.
+func publishEach(ctx context.Context, url, queue string, n int, pace float64,
+	message func(i int) amqp.Publishing) error {
 	return onChannel(url, func(ch *amqp.Channel) error {
 		if err := ch.Confirm(false); err != nil {
 			return err
@@ -43,8 +51,7 @@ func publish(ctx context.Context, url, queue string, n int, pace float64) error 
 				}
 			}
 			var err error
-			message := amqp.Publishing{MessageId: strconv.Itoa(i), DeliveryMode: amqp.Persistent, Body: body}
-			if last, err = ch.PublishWithDeferredConfirm("", queue, false, false, message); err != nil {
+			if last, err = ch.PublishWithDeferredConfirm("", queue, false, false, message(i)); err != nil {
 				return err
 			}
 		}
