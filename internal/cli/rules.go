@@ -94,7 +94,7 @@ func newTrial(cfg *config.Config) (t *trial, err error) {
 	for i := range t.policies {
 		of := &t.policies[i]
 		for j, r := range of.Rules {
-			add(triedRule{Policy: of.Name, Rule: of.RuleName(j), When: strings.TrimSpace(r.When.String()), Then: r.Then.String()})
+			add(triedRule{Policy: of.Name, Rule: of.RuleName(j), When: strings.TrimSpace(r.When.String()), Then: strings.TrimSpace(r.Then.String() + notifies(r.Notify))})
 		}
 		add(triedRule{Policy: of.Name, Then: "as the policy says"})
 		if of.Retention > 0 {
@@ -147,8 +147,18 @@ func (t *trial) try(ctx context.Context, r *store.Record) {
 			FirstFailed: r.FirstFailed, At: r.FailedAt,
 			Decoded: func() any { return t.decoder.Decode(ctx, inspect.BodyOf(r)) }}
 		of = p.Name
-		if i, _ := p.RuleFor(&f); i >= 0 {
-			rule = p.RuleName(i)
+		decides, _ := p.RuleFor(&f)
+		before := p.Rules
+		if decides >= 0 {
+			before = before[:decides]
+		}
+		for i := range before { // these only say how important it is
+			if p.Rules[i].Then.Action == policy.Undecided && p.Rules[i].When.Matches(&f) {
+				t.count(p.Name, p.RuleName(i), r)
+			}
+		}
+		if decides >= 0 {
+			rule = p.RuleName(decides)
 		}
 	}
 	t.count(of, rule, r)
@@ -156,6 +166,13 @@ func (t *trial) try(ctx context.Context, r *store.Record) {
 		t.count(of, retention, r)
 	}
 	t.Messages++
+}
+
+func notifies(i policy.Importance) string {
+	if i == policy.Unsaid {
+		return ""
+	}
+	return " (notify: " + i.String() + ")"
 }
 
 // retention stands for a rule in the line of a policy's retention.

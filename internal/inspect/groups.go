@@ -151,7 +151,7 @@ func shownGroup(g *store.GroupCount) Group {
 }
 
 // replaced is what stands in a group's error for what differs from one failure to the next.
-var replaced = regexp.MustCompile(`<[a-z]+>`)
+var replaced = regexp.MustCompile(`<[a-z]+>|#`)
 
 // ruleOf returns a rule for a group's failures, for the rules of a policy: the error's type, and the longest
 // part of its first line that is always the same.

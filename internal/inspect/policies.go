@@ -25,6 +25,7 @@ type PolicyInForce struct {
 	Exhausted string   `json:"exhausted"`
 	Way       string   `json:"wait"`
 	Limits    string   `json:"throttle" doc:"Limits on retries: rate, in flight, breaker. Empty: none. (Retries also wait for consumers.)"`
+	Retention string   `json:"retention,omitempty" doc:"How long a parked message is kept; left out: for ever."`
 	Rules     []Rule   `json:"rules" doc:"In the order in which they are tried."`
 	Failures  int64    `json:"failures" doc:"About which it decided since this service started."`
 	NoError   int64    `json:"without_error" doc:"How many of these had no error text, so that no rule about errors matched."`
@@ -151,6 +152,9 @@ func (in *Inspector) inForce(p *policy.Policy) PolicyInForce {
 	way := in.way(p.Name)
 	f := PolicyInForce{Name: p.Name, Queues: p.Queues, Attempts: p.Attempts, Backoff: p.Backoff.String(), Jitter: p.Jitter.String(), Reasons: p.Reasons,
 		Exhausted: p.Exhausted.Action.String(), Way: in.wayName(way), Rules: []Rule{}, Waits: []Wait{}}
+	if p.Retention > 0 {
+		f.Retention = policy.FormatDuration(p.Retention)
+	}
 	for i, r := range p.Rules {
 		f.Rules = append(f.Rules, Rule{Name: p.RuleName(i), When: strings.TrimSpace(r.When.String()), Then: r.Then.String(), Notify: r.Notify.String()})
 	}

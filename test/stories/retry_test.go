@@ -200,7 +200,7 @@ func TestRulesDecideByTheError(t *testing.T) {
 			v.Publish(wire.ExchangeFailures, "orders", amqp.Publishing{Body: []byte(body), ContentType: "application/json", Headers: headers})
 		}
 		report(`{"n":1}`, "invalid IBAN", nil)
-		report(`{"n":2}`, "Shop.ValidationError: no name", nil)
+		report(`{"n":2}`, "Shop.ValidationError: no name of 4711", nil)
 		report(`{"n":3}`, "timeout", amqp.Table{wire.HeaderPark: "no such customer", "tenant": "trial"})
 		for _, p := range s.WaitParked(t, 3) {
 			switch {
@@ -239,7 +239,7 @@ func TestRulesDecideByTheError(t *testing.T) {
 		}
 		// What other rules would do with what is parked now; and one is made from a group.
 		file := filepath.Join(t.TempDir(), "new.yaml")
-		must(t, os.WriteFile(file, []byte("policies: [{name: new, queues: [orders], rules: [{when: exception:ValidationError, then: discard}, {when: 'body.n:4', then: park}, {when: 'error:none', then: park}], retention: 365d}]"), 0o600))
+		must(t, os.WriteFile(file, []byte("policies: [{name: new, queues: [orders], rules: [{when: reason:reported, notify: urgent}, {when: exception:ValidationError, then: discard}, {when: 'body.n:4', then: park}, {when: 'error:none', then: park}], retention: 365d}]"), 0o600))
 		var out, errs bytes.Buffer
 		if code := cli.Run(t.Context(), []string{"rules", "try", "--config", file, "--address", s.Client.Addr, "-o", "json"}, &out, &errs, cli.Build{}); code != 0 {
 			t.Fatalf("rules try exits with %d: %s", code, errs.String())
@@ -253,14 +253,14 @@ func TestRulesDecideByTheError(t *testing.T) {
 			}
 		}
 		must(t, json.Unmarshal(out.Bytes(), &tried))
-		for i, want := range []int{1, 1, 0, 2, 0, 0} {
+		for i, want := range []int{3, 1, 1, 0, 2, 0, 0} {
 			if r := tried.Rules[i]; r.Messages != want || (r.Example == "") != (want == 0) {
 				t.Errorf("rule %d is %+v, want %d messages", i, r, want)
 			}
 		}
 		groups, err := s.Client.Groups(t.Context(), "error:name")
 		must(t, err)
-		if want := `  - when: 'exception:"Shop.ValidationError" error:"no name"'`; len(groups.Groups) != 1 || !strings.Contains(groups.Groups[0].Rule, want) {
+		if want := `  - when: 'exception:"Shop.ValidationError" error:"no name of"'`; len(groups.Groups) != 1 || !strings.Contains(groups.Groups[0].Rule, want) {
 			t.Errorf("the groups' rules: %+v", groups)
 		}
 	})
