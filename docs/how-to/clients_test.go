@@ -21,7 +21,9 @@ import (
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-mq/redrive/internal/cli"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/permissions"
+	"github.com/redrive-mq/redrive/internal/server/servertest"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/testenv/subprocess"
 )
@@ -34,7 +36,7 @@ type client struct {
 
 // clients are those of the guides; Ruby's and Java's, which are slow to install, if Long.
 func clients() []client {
-	some := []client{{"consumer.py", python}, {"consumer.js", node}}
+	some := []client{{"consumer.py", python}, {"consumer.js", node("amqplib", "clients/consumer.js")}}
 	if brokertest.Long() {
 		some = append(some, client{"consumer.rb", ruby}, client{"Consumer.java", java})
 	}
@@ -43,7 +45,7 @@ func clients() []client {
 
 // The consumers of the guides, as they are printed there.
 func TestClients(t *testing.T) {
-	for _, c := range clients() {
+	for _, c := range append(clients(), client{"orders.service.js", nest}) {
 		t.Run(c.file, func(t *testing.T) {
 			command := c.command(t)
 			brokertest.One(t, func(t *testing.T, v *brokertest.VHost) { c.run(t, v, command) })
@@ -61,13 +63,19 @@ func python(t *testing.T) []string {
 	return missing(t, "pika for Python (Debian: python3-pika)")
 }
 
-func node(t *testing.T) []string {
-	command := []string{"env", "NODE_PATH=" + filepath.Join(subprocess.Installed(), "clients", "node_modules"), "node"}
-	if exec.Command(command[0], append(command[1:], "-e", "require('amqplib')")...).Run() == nil {
-		return append(command, "clients/consumer.js")
+func node(needs string, arguments ...string) func(*testing.T) []string {
+	return func(t *testing.T) []string {
+		modules := filepath.Join(subprocess.Installed(), "clients", "node_modules")
+		command := []string{"env", "NODE_PATH=" + modules, "node"}
+		if exec.Command(command[0], append(command[1:], "-e", "require('"+needs+"')")...).Run() == nil {
+			return append(command, arguments...)
+		}
+		return missing(t, needs+" for Node 18 or later (Debian: nodejs, npm)")
 	}
-	return missing(t, "amqplib for Node 18 or later (Debian: nodejs, npm)")
 }
+
+// nest does with the provider what NestJS does.
+var nest = node("rascal", "-e", "new (require('./clients/orders.service.js').Orders)().onModuleInit()")
 
 func ruby(t *testing.T) []string {
 	if exec.Command("ruby", "-e", "require 'bunny'").Run() == nil {
@@ -138,7 +146,7 @@ func (client) run(t *testing.T, v *brokertest.VHost, command []string) {
 		if m.Exchange != "shop" || m.RoutingKey != "order.created" {
 			t.Errorf("%s was published to %q with key %q, say its headers", id, m.Exchange, m.RoutingKey)
 		}
-		if m.Attempt != 3 || m.Reason != wantReason || m.Error != wantError {
+		if m.Attempt != 3 || m.Reason != wantReason || strings.TrimPrefix(m.Error, "Error: ") != wantError {
 			t.Errorf("%s is parked after %d attempts, %s, error %q; want 3, %s, %q", id, m.Attempt, m.Reason, m.Error, wantReason, wantError)
 		}
 	}
@@ -157,43 +165,160 @@ func (client) run(t *testing.T, v *brokertest.VHost, command []string) {
 	}
 }
 
-// After a retry Celery publishes its own to the retry exchange. A user with the rights of a consumer may;
-// one with fewer loses no task where publishes are confirmed, as in the guide. Where messages wait in
-// RabbitMQ the task names its queue.
-func TestCelery(t *testing.T) {
+// celery is a worker of the guide's tasks, or of what is made of them.
+func celery(t *testing.T, tasks string) []string {
 	if exec.Command("/usr/bin/python3", "-c", "import celery").Run() != nil {
 		missing(t, "Celery for Python (Debian: python3-celery)")
 	}
+	dir := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(dir, "tasks.py"), []byte(tasks), 0o600))
+	return []string{"/usr/bin/python3", "-m", "celery", "--workdir", dir, "-A", "tasks", "worker", "--pool", "solo",
+		"--without-gossip", "--without-mingle", "--without-heartbeat"}
+}
+
+// task is a message of Celery.
+func task(order string) amqp.Publishing {
+	return amqp.Publishing{ContentType: "application/json", ContentEncoding: "utf-8", CorrelationId: "1",
+		DeliveryMode: amqp.Persistent, Body: fmt.Appendf(nil, `[[%q], {}, {}]`, order),
+		Headers: amqp.Table{"task": "tasks.pay", "id": "1", "root_id": "1", "lang": "py", "retries": 0}}
+}
+
+// After a retry Celery publishes its own to the retry exchange. A user with the rights of a reporter may;
+// one with fewer loses no task where publishes are confirmed, as in the guide: what it may not report it
+// rejects. Where messages wait in RabbitMQ the task names its queue.
+func TestCelery(t *testing.T) {
 	tasks, err := os.ReadFile("clients/tasks.py")
 	must(t, err)
 	for _, c := range []struct {
-		name, write, policy, tasks string
+		name          string
+		rights        permissions.Rights
+		policy, tasks string
 	}{
-		{"with the right", permissions.Consumer("orders").Write, "", strings.ReplaceAll(string(tasks), `"confirm_publish": True`, "")},
-		{"confirmed", "^$", "", string(tasks)},
-		{"by the queue's name", `^amq\.default$`, ", wait: {levels: [100ms]}",
+		{"with the right", permissions.Reporter("orders"), "",
+			strings.ReplaceAll(string(tasks), `"confirm_publish": True`, "")},
+		{"confirmed", permissions.Rights{Configure: "^$", Write: "^$", Read: "^orders$"}, "", string(tasks)},
+		{"by the queue's name", permissions.Rights{Configure: "^$", Write: `^amq\.default$`, Read: "^orders$"},
+			", wait: {levels: [100ms]}",
 			strings.Replace(string(tasks), "countdown=1", `countdown=1, queue="orders"`, 1)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			worker := celery(t, c.tasks)
 			brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 				serve(t, v, "policies: [{name: orders, queues: [orders], attempts: 4, backoff: {fixed: 100ms}, jitter: none"+c.policy+"}]")
 				v.Queue("orders", amqp.Table{"x-queue-type": "classic", "x-dead-letter-exchange": "redrive"})
-				dir := t.TempDir()
-				must(t, os.WriteFile(filepath.Join(dir, "tasks.py"), []byte(c.tasks), 0o600))
 				user := "celery-" + uuid.NewString()
 				v.User(user, "s3cret")
-				v.Grant(user, "^$", c.write, "^orders$")
+				v.Give(user, c.rights)
 				var calls atomic.Int32
 				pays := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					w.WriteHeader([]int{402, 503, 200, 200}[min(calls.Add(1)-1, 3)])
 				}))
 				defer pays.Close()
-				worker := []string{"env", "AMQP_URL=" + v.URLAs(user, "s3cret"), "/usr/bin/python3", "-m", "celery",
-					"--workdir", dir, "-A", "tasks", "worker", "--pool", "solo", "--without-gossip", "--without-mingle", "--without-heartbeat"}
-				consumer(t, v, worker, pays.URL)
-				v.Publish("", "orders", amqp.Publishing{ContentType: "application/json", ContentEncoding: "utf-8", CorrelationId: "1",
-					DeliveryMode: amqp.Persistent, Headers: amqp.Table{"task": "tasks.pay", "id": "1", "root_id": "1", "lang": "py", "retries": 0}, Body: []byte(`[["m1"], {}, {}]`)})
+				consumer(t, v, append([]string{"env", "AMQP_URL=" + v.URLAs(user, "s3cret")}, worker...), pays.URL)
+				v.Publish("", "orders", task("m1"))
 				brokertest.Eventually(t, "it is paid", func() bool { return calls.Load() == 3 && v.Messages("orders") == 0 })
+			})
+		})
+	}
+}
+
+// failing rejects all as Rascal's documentation says to, so that its error is in the dead letter.
+const failing = `const R = require('rascal');
+R.BrokerAsPromised.create(R.withDefaultConfig({
+  vhosts: { shop: { connection: process.env.AMQP_URL, queues: { orders: { assert: false } } } },
+  subscriptions: { orders: { vhost: 'shop', queue: 'orders' } },
+})).then((broker) => broker.subscribe('orders')).then((orders) => orders.on('message', (message, content, ackOrNack) =>
+  ackOrNack(new Error('no stock'), { strategy: 'republish', immediateNack: true })).on('error', console.error));`
+
+// A team has a dead-letter queue that a framework has filled. Redrive takes it over, and a replay reaches the
+// consumer as it expects it. What fails then is reported with its error, and with what the consumer
+// says of Retry-After and of messages that are to be parked at once.
+func TestFrameworks(t *testing.T) {
+	tasks, err := os.ReadFile("clients/tasks.py")
+	must(t, err)
+	for _, f := range []struct {
+		name            string
+		fills, consumer func(*testing.T) []string
+		message         func(order string) amqp.Publishing
+		says            string // of the message in the dead-letter queue
+		kind            string // of error
+	}{
+		// Celery's error is in no message: what it does not report it only rejects.
+		{"celery", func(t *testing.T) []string { return celery(t, string(tasks)) },
+			func(t *testing.T) []string { return celery(t, string(tasks)) }, task, "rejected ", "RuntimeError"},
+		{"rascal", node("rascal", "-e", failing), nest, func(order string) amqp.Publishing {
+			return amqp.Publishing{DeliveryMode: amqp.Persistent, Body: fmt.Appendf(nil, "%q", order)}
+		}, "rejected no stock", "Error"},
+	} {
+		t.Run(f.name, func(t *testing.T) {
+			brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
+				v.Queue("orders.dlq", amqp.Table{"x-queue-type": "quorum"})
+				v.Queue("orders", amqp.Table{"x-queue-type": "classic", "x-dead-letter-exchange": "",
+					"x-dead-letter-routing-key": "orders.dlq"})
+				var stock, paid atomic.Int32
+				pays := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					order, _ := io.ReadAll(r.Body)
+					switch {
+					case stock.Load() == 0:
+						w.WriteHeader(http.StatusPaymentRequired)
+					case strings.Contains(string(order), "gone"):
+						w.WriteHeader(http.StatusGone)
+					case strings.Contains(string(order), "busy"):
+						w.Header().Set("Retry-After", "3600")
+						w.WriteHeader(http.StatusTooManyRequests)
+					default:
+						paid.Add(1)
+					}
+					fmt.Fprint(w, "no stock")
+				}))
+				defer pays.Close()
+				v.Publish("", "orders", f.message("late"))
+				ctx, stop := context.WithCancel(t.Context())
+				old, out := program(ctx, v, f.fills(t), pays.URL), &brokertest.Output{}
+				old.Stdout, old.Stderr = out, out
+				must(t, old.Start())
+				defer func() {
+					if t.Failed() {
+						t.Logf("the framework said:\n%s", out)
+					}
+				}()
+				brokertest.Eventually(t, "it is a dead letter", func() bool { return v.Depth("orders.dlq") == 1 })
+				stop()
+				_ = old.Wait()
+
+				config := servertest.Config(t, v,
+					"policies: [{name: orders, queues: [orders], backoff: {fixed: 1m}, max_retry_after: 2h}]")
+				v.Give(v.ServiceUser(), permissions.Service(brokertest.Works("orders"), "orders.dlq"))
+				s := servertest.Run(t, config).Ready(t)
+				var said strings.Builder
+				args := []string{"adopt", "orders.dlq", "--queue", "orders", "--yes", "--address", s.Client.Addr}
+				if code := cli.Run(t.Context(), args, &said, &said, cli.Build{}); code != 0 {
+					t.Fatalf("redrive adopt: exit code %d: %s", code, &said)
+				}
+				m := s.WaitParked(t, 1)[0]
+				if m.Queue != "orders" || m.Reason+" "+m.Error != f.says {
+					t.Errorf("it is parked as %+v, and should say %q", m, f.says)
+				}
+				stock.Store(1)
+				consumer(t, v, f.consumer(t), pays.URL)
+				if n := s.Replay(t, "queue:orders"); n != 1 {
+					t.Fatalf("%d messages were replayed, want 1", n)
+				}
+				brokertest.Eventually(t, "the old one is paid", func() bool {
+					return paid.Load() == 1 && v.Messages("orders") == 0
+				})
+
+				v.Publish("", "orders", f.message("gone"))
+				v.Publish("", "orders", f.message("busy"))
+				m = s.WaitParked(t, 1)[0]
+				if m.ParkedFor != "its consumer parked it: the customer is gone" || m.Error != f.kind+": no stock" {
+					t.Errorf("it is parked as %+v", m)
+				}
+				brokertest.Eventually(t, "one waits as long as Retry-After says", func() bool {
+					page, err := s.Client.Messages(t.Context(), "state:waiting", "", 10)
+					must(t, err)
+					return len(page.Messages) == 1 && page.Messages[0].Due.Sub(page.Messages[0].Failed) > 50*time.Minute
+				})
 			})
 		})
 	}
