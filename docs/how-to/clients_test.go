@@ -22,6 +22,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/internal/cli"
+	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/permissions"
 	"github.com/redrive-mq/redrive/internal/server/servertest"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
@@ -230,9 +231,9 @@ R.BrokerAsPromised.create(R.withDefaultConfig({
 })).then((broker) => broker.subscribe('orders')).then((orders) => orders.on('message', (message, content, ackOrNack) =>
   ackOrNack(new Error('no stock'), { strategy: 'republish', immediateNack: true })).on('error', console.error));`
 
-// A team has a dead-letter queue that a framework has filled. Redrive takes it over, and a replay reaches the
-// consumer as it expects it. What fails then is reported with its error, and with what the consumer
-// says of Retry-After and of messages that are to be parked at once.
+// A team has a dead-letter queue that a framework has filled. Redrive takes it over or follows it, and a replay
+// or retry reaches the consumer as it expects it. What fails then is reported with its error, and with what
+// the consumer says of Retry-After and of messages that are to be parked at once.
 func TestFrameworks(t *testing.T) {
 	tasks, err := os.ReadFile("clients/tasks.py")
 	must(t, err)
@@ -250,7 +251,7 @@ func TestFrameworks(t *testing.T) {
 			return amqp.Publishing{DeliveryMode: amqp.Persistent, Body: fmt.Appendf(nil, "%q", order)}
 		}, "rejected no stock", "Error"},
 	} {
-		t.Run(f.name, func(t *testing.T) {
+		test := func(t *testing.T, followed bool) {
 			brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 				v.Queue("orders.dlq", amqp.Table{"x-queue-type": "quorum"})
 				v.Queue("orders", amqp.Table{"x-queue-type": "classic", "x-dead-letter-exchange": "",
@@ -286,24 +287,32 @@ func TestFrameworks(t *testing.T) {
 				stop()
 				_ = old.Wait()
 
-				config := servertest.Config(t, v,
-					"policies: [{name: orders, queues: [orders], backoff: {fixed: 1m}, max_retry_after: 2h}]")
+				// Retries wait longer than the test, except what is followed.
+				yaml := "{name: orders, queues: [orders], backoff: {fixed: 1m}, max_retry_after: 2h}]"
+				if followed {
+					yaml = "{name: orders, queues: [orders], backoff: {fixed: 100ms}, max_retry_after: 2h}]\n" +
+						"adopt: {orders.dlq: {queue: orders, then: retry}}"
+				}
+				config := servertest.Config(t, v, "policies: ["+yaml)
 				v.Give(v.ServiceUser(), permissions.Service(brokertest.Works("orders"), "orders.dlq"))
 				s := servertest.Run(t, config).Ready(t)
-				var said strings.Builder
-				args := []string{"adopt", "orders.dlq", "--queue", "orders", "--yes", "--address", s.Client.Addr}
-				if code := cli.Run(t.Context(), args, &said, &said, cli.Build{}); code != 0 {
-					t.Fatalf("redrive adopt: exit code %d: %s", code, &said)
-				}
-				m := s.WaitParked(t, 1)[0]
-				if m.Queue != "orders" || m.Reason+" "+m.Error != f.says {
-					t.Errorf("it is parked as %+v, and should say %q", m, f.says)
+				var m inspect.Message
+				if !followed {
+					var said strings.Builder
+					args := []string{"adopt", "orders.dlq", "--queue", "orders", "--yes", "--address", s.Client.Addr}
+					if code := cli.Run(t.Context(), args, &said, &said, cli.Build{}); code != 0 {
+						t.Fatalf("redrive adopt: exit code %d: %s", code, &said)
+					}
+					m = s.WaitParked(t, 1)[0]
+					if m.Queue != "orders" || m.Reason+" "+m.Error != f.says {
+						t.Errorf("it is parked as %+v, and should say %q", m, f.says)
+					}
+					if n := s.Replay(t, "queue:orders"); n != 1 {
+						t.Fatalf("%d messages were replayed, want 1", n)
+					}
 				}
 				stock.Store(1)
 				consumer(t, v, f.consumer(t), pays.URL)
-				if n := s.Replay(t, "queue:orders"); n != 1 {
-					t.Fatalf("%d messages were replayed, want 1", n)
-				}
 				brokertest.Eventually(t, "the old one is paid", func() bool {
 					return paid.Load() == 1 && v.Messages("orders") == 0
 				})
@@ -320,8 +329,39 @@ func TestFrameworks(t *testing.T) {
 					return len(page.Messages) == 1 && page.Messages[0].Due.Sub(page.Messages[0].Failed) > 50*time.Minute
 				})
 			})
-		})
+		}
+		t.Run(f.name, func(t *testing.T) { test(t, false) })
+		t.Run(f.name+", followed", func(t *testing.T) { test(t, true) })
 	}
+}
+
+// The rules of the page for NServiceBus decide by what it writes to the error queue that is followed.
+func TestRulesDecideByTheErrorOfAFramework(t *testing.T) {
+	rules := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindStringSubmatch(pages(t)["nservicebus.md"])
+	if rules == nil {
+		t.Fatal("the page shows no rules")
+	}
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
+		for _, queue := range []string{"orders", "orders.error"} {
+			v.Queue(queue, amqp.Table{"x-queue-type": "quorum"})
+		}
+		config := servertest.Config(t, v, rules[1]+"adopt: {orders.error: {queue: orders, then: retry}}")
+		v.Give(v.ServiceUser(), permissions.Service(brokertest.Works("orders"), "orders.error"))
+		s := servertest.Run(t, config).Ready(t)
+		for _, exception := range []string{"Shop.InvalidOrder", "Shop.Busy"} {
+			v.Publish("", "orders.error", amqp.Publishing{DeliveryMode: amqp.Persistent, MessageId: exception,
+				Headers: amqp.Table{"NServiceBus.FailedQ": "orders", "NServiceBus.ExceptionInfo.Message": "no",
+					"NServiceBus.ExceptionInfo.ExceptionType": exception}})
+		}
+		if m := s.WaitParked(t, 1)[0]; m.Error != "Shop.InvalidOrder: no" || m.Rule == "" {
+			t.Errorf("it is parked as %+v", m)
+		}
+		brokertest.Eventually(t, "the other one waits as its rule says", func() bool {
+			page, err := s.Client.Messages(t.Context(), "state:waiting", "", 10)
+			must(t, err)
+			return len(page.Messages) == 1 && page.Messages[0].Rule != "" && page.Messages[0].Error == "Shop.Busy: no"
+		})
+	})
 }
 
 // What no queue takes is not acknowledged: here nothing is bound to redrive.failures.
