@@ -399,6 +399,16 @@ func TestWhatIsParkedTooLongIsDiscarded(t *testing.T) {
 		if l.Total.Expired != 603 || l.Total.Discarded != 603 || l.Total.Off != 0 {
 			t.Errorf("the ledger: %+v", l.Total)
 		}
+		// One that is replayed meanwhile is not discarded.
+		late := parked("orders", "boom", 31*day)
+		other := newDesk(d.store)
+		d.Actions.Store = racing{d.store, func() {
+			_, err := other.Act(ctx, operator, actions.Act{Verb: actions.Replay, IDs: []string{late}})
+			must(t, err)
+		}}
+		must(t, d.Forget(ctx, now))
+		d.Actions.Store = d.store
+		expect.Equal(t, d.kept(t, late).State, store.Waiting, "replayed meanwhile, its state")
 		// Restored, it is kept for as long again.
 		for id, state := range want {
 			if r := d.kept(t, id); state == store.Discarded && r.Queue == "all" && r.Error == "boom" {
@@ -409,4 +419,17 @@ func TestWhatIsParkedTooLongIsDiscarded(t *testing.T) {
 			}
 		}
 	})
+}
+
+// racing does something before the first Change.
+type racing struct {
+	store.Store
+	before func()
+}
+
+func (s racing) Change(
+	ctx context.Context, keys []store.Key, edit func(store.Key, *store.Record) store.Edit, also func(int) []store.Entry,
+) (int, error) {
+	s.before()
+	return s.Store.Change(ctx, keys, edit, also)
 }

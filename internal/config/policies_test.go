@@ -203,6 +203,9 @@ func TestMistakesInRules(t *testing.T) {
 		{head + "      - {name: b, when: a, then: park}\n      - {name: b, when: c, then: park}", "policy \"p\": rule b: a rule before it has that name"},
 		{head + "      - {when: a, then: {delay: 5s}}\n    backoff: {fixed: 1s}\n    wait: message-ttl", "waits 1s, and one of its rules 5s: with message-ttl"},
 	})
+	if c := parsed(t, head+"      - {when: error:x, notify: urgent}\n      - {when: error:x, then: park}\n"); len(c.Warnings) > 0 {
+		t.Errorf("a rule that only notifies is said to decide: %q", c.Warnings)
+	}
 	c := parsed(t, head+"      - {when: error:x, then: park}\n      - {when: b, then: park}\n      - {name: late, when: error:x b, then: discard}\n")
 	expect.Equal(t, strings.Join(c.Warnings, "|"), `policy "p": rule late never decides: rule 1 before it matches all of its failures`, "warnings")
 }

@@ -180,6 +180,9 @@ func ruleOf(g *store.GroupCount) string {
 		}
 		add("error", longest)
 	}
+	if len(when) == 0 {
+		when = []string{"group:" + g.ID.String()}
+	}
 	return fmt.Sprintf("# In the policy of %s:\nrules:\n  - when: '%s'\n    then: park\n",
 		strconv.Quote(g.Queue), strings.ReplaceAll(strings.Join(when, " "), "'", "''"))
 }

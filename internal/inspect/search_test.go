@@ -17,6 +17,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/background"
+	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
 	"github.com/redrive-mq/redrive/internal/store"
@@ -489,4 +490,33 @@ func TestMessagesThatShareAnID(t *testing.T) {
 			expect.Err(t, errOf(d.Message(ctx, by, name)), inspect.ErrNotFound, "%q", name)
 		}
 	})
+}
+
+// The rule that a group shows parses, and matches the group's own failures.
+func TestARuleOfAGroupMatchesIt(t *testing.T) {
+	s := memstore.New()
+	d := newDesk(s)
+	failures := map[string]policy.Failure{}
+	for i, text := range []string{"Shop.ValidationError: invalid IBAN DE4711", "dial tcp 10.1.2.3:5432: connection refused after 30s", "7", "",
+		`it's "quoted" \ and #1`, "KeyError: 'a'", "Traceback (most recent call last):\n  File \"x\"\nshop.Bad: order 17 of 2026-11-20",
+		"at 10:15:03 job 0193e0a4-5f00-7000-8000-0123456789ab failed"} {
+		r := inspecttest.Record("orders", store.Parked, "body")
+		r.Error, r.Reason, r.Message.Type = text, "reported", fmt.Sprint("Type ", i)
+		inspecttest.Add(t, s, r)
+		failures[s.GroupOf(r).String()] = policy.Failure{Queue: "orders", Reason: r.Reason, Attempt: 1, Error: text, Message: &r.Message}
+	}
+	page, err := d.Groups(ctx, caller(auth.Viewer), "", "", 0)
+	must(t, err)
+	for _, g := range page.Groups {
+		f := failures[g.ID]
+		c, err := config.Parse("rule.yaml", []byte("policies:\n  - queues: [orders]\n    "+strings.ReplaceAll(g.Rule, "\n", "\n    ")))
+		if err != nil {
+			t.Errorf("%q: %v in\n%s", f.Error, err, g.Rule)
+			continue
+		}
+		if v := c.Policies[0].Decide(f); v.Action != policy.Park || v.Rule != "1" {
+			t.Errorf("%q: %+v by\n%s", f.Error, v, g.Rule)
+		}
+	}
+	expect.Equal(t, len(page.Groups), len(failures), "groups")
 }

@@ -63,6 +63,8 @@ func TestMatch(t *testing.T) {
 		"error:/timeout after [0-9]+s/": false, "error:/Timeout after [0-9]+s/": true, `error:/(?i)TIMEOUT|none/ attempt:8`: true,
 		"queue:/^orders[.]/": true, "queue:/^rders/": false, "type:/Placed$/": true, "header.tenant:/^ac/": true, "header.none:/./": false,
 		"body.order.items.sku:/^B-/": true, "text:/ACME [A-Z]td/": true, "id:/^0193e0a4-/": true, "error:/x\\/y/": false,
+		"error:/(zzz){0,2}/": true, "error:/(zzz){1,2}/": false, "error:/zzz|[0-9]+s/": true, "error:/zzz|yyy/": false, "error:/zzz|[0-9]+/": true, "error:/(?i)CONNECTION t/": true,
+		"error:/(Conn|zzz)ection (x*)Time/": true, "error:/zzz?/": false, "error:/(After|after)+ 30/": true,
 		"exception:*": false, "rule:*": false, "acme or nowhere": true, "nowhere or acme": true, "acme and nowhere": false,
 		"attempt:8": true, "attempt:8.0": true, "attempt:>7": true, "attempt:>8": false, "attempt:>=8": true, "attempt:<9": true, "attempt:<=7": false, "attempt:<=8": true, "attempt:<8": false, "attempt:8..9": true, "attempt:1..7": false,
 		"age:>2h": true, "age:>3h": false, "age:>=3h": true, "age:<=3h": true, "age:<3h": false, "age:2h..4h": true, "age:3h..4h": true, "age:4h..5h": false, "age:>1d": false, "age:<1w": true,

@@ -349,6 +349,8 @@ func TestVerdicts(t *testing.T) {
 		}
 		return d
 	}
+	withPark := deadLetter("q", "x")
+	withPark.Message.Headers[wire.HeaderPark] = "why"
 	deepHeader, duplicateHeader := deadLetter("q", "x"), deadLetter("q", "x")
 	deepHeader.CannotRepublish, duplicateHeader.DuplicateHeader = "a header of no known type", "x-death stands twice"
 	// RabbitMQ writes the head entry; a publisher can have written those after it.
@@ -386,6 +388,12 @@ func TestVerdicts(t *testing.T) {
 		"no policy":     {deadLetter("others", "x"), retry.Parked, func(r *store.Record) bool { return strings.Contains(r.ParkedFor, "no policy") }},
 		"reported": {wire.Delivery{Message: wire.Message{Exchange: wire.ExchangeFailures, RoutingKey: "q", Headers: amqp.Table{wire.HeaderError: "no stock"}}}, retry.Waiting, func(r *store.Record) bool {
 			return r.Error == "no stock" && !r.Proven && r.Reason == wire.ReasonReported
+		}},
+		"asks to be parked": {wire.Delivery{Message: wire.Message{Exchange: wire.ExchangeFailures, RoutingKey: "q", Headers: amqp.Table{wire.HeaderPark: "no customer"}}}, retry.Parked, func(r *store.Record) bool {
+			return r.ParkedFor == "its consumer parked it: no customer"
+		}},
+		"asks to be parked, a dead letter": {withPark, retry.Waiting, func(r *store.Record) bool {
+			return r.State == store.Waiting
 		}},
 		// Our own headers are believed where they prove to be the message's own.
 		"a client's headers": {through("shop", deadLetter("q", "x")), retry.Waiting, func(r *store.Record) bool {
