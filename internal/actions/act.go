@@ -355,6 +355,7 @@ func copyOf(r *store.Record, due time.Time) *store.Record {
 	made, m := *r, retry.Unwrapped(r)
 	made.ID, made.MadeFrom, made.MadeInto = headers.NewID(&m), r.ID, uuid.Nil
 	made.Fingerprint = [16]byte{}
+	made.AdoptedFrom, made.HeldUntil = "", time.Time{}
 	made.Replay(due)
 	return &made
 }

@@ -366,6 +366,7 @@ type exportedRecord struct {
 	MadeFrom    uuid.UUID    `json:"made_from,omitzero"`
 	MadeInto    uuid.UUID    `json:"made_into,omitzero"`
 	Fingerprint []byte       `json:"fingerprint,omitempty"`
+	AdoptedFrom text         `json:"adopted_from,omitzero"`
 	AdoptedAs   text         `json:"adopted_as,omitzero"` // store.Record.Format
 	Envelope    *message     `json:"envelope,omitempty"`  // its body is the message's
 	Message     message      `json:"message"`
@@ -474,7 +475,7 @@ func exportedOf(r *store.Record) *exportedRecord {
 		Due: moment(r.Due), Attempt: r.Failures,
 		Reason: text(r.Reason), Error: text(r.Error), Policy: text(r.Policy), Rule: text(r.Rule), Notify: r.Notify, FirstFailed: moment(r.FirstFailed), FailedAt: moment(r.FailedAt),
 		ParkedFor: text(r.ParkedFor), Proven: r.Proven, MadeFrom: r.MadeFrom, MadeInto: r.MadeInto,
-		AdoptedAs: text(r.Format), Message: exportedMessage(&r.Message)}
+		AdoptedFrom: text(r.AdoptedFrom), AdoptedAs: text(r.Format), Message: exportedMessage(&r.Message)}
 	if r.Envelope != nil {
 		envelope := exportedMessage(r.Envelope)
 		x.Envelope = &envelope
@@ -550,6 +551,7 @@ func ReadExported(b []byte) (*store.Record, error) {
 	case x.Attempt < 0 || x.Attempt > mostFailures:
 		return nil, fmt.Errorf(`"attempt" is %d: expected 0 to %d`, x.Attempt, mostFailures)
 	}
+	r.AdoptedFrom = string(x.AdoptedFrom)
 	copy(r.Fingerprint[:], x.Fingerprint)
 	for _, n := range x.Notes {
 		r.Notes = append(r.Notes, string(n))

@@ -58,7 +58,7 @@ func TestAnyRecordIsTheSameAfterItsLine(t *testing.T) {
 func TestEveryFieldOfARecordIsInItsLine(t *testing.T) {
 	want := storetest.Everything()
 	want.ParkedFor = "its attempts are used up"
-	notInLines := map[string]bool{"Imported": true, "Unreadable": true} // not stored; has nothing to export
+	notInLines := map[string]bool{"Imported": true, "Unreadable": true, "HeldUntil": true} // not stored; has nothing to export; of a moment
 	for _, v := range []reflect.Value{reflect.ValueOf(*want), reflect.ValueOf(*want.Forward), reflect.ValueOf(want.Message)} {
 		for i := range v.NumField() {
 			if name := v.Type().Field(i).Name; v.Field(i).IsZero() != notInLines[name] {

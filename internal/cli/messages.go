@@ -267,6 +267,7 @@ func facts(w io.Writer, m inspect.Detail, now time.Time) {
 	line("Policy", m.Policy)
 	line("Rule", m.Rule)
 	line("Notify", m.Notify)
+	line("Adopted from", m.AdoptedFrom)
 	line("Group", m.Group)
 	line("First failed", until(&m.FirstFailed))
 	line("Failed", until(&m.Failed))

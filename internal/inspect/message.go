@@ -58,6 +58,7 @@ type Message struct {
 	Policy      string     `json:"policy,omitempty"`
 	Rule        string     `json:"rule,omitempty" csv:"-" doc:"The rule of the policy that decided."`
 	Notify      string     `json:"notify,omitempty" csv:"-" enum:"urgent,never" doc:"How people are notified when it is parked, by a rule."`
+	AdoptedFrom string     `json:"adopted_from,omitempty" csv:"-" doc:"The dead-letter queue that it was adopted from."`
 	FirstFailed time.Time  `json:"first_failed"`
 	Failed      time.Time  `json:"failed"`
 	Exchange    string     `json:"exchange" doc:"As first published."`
@@ -123,7 +124,7 @@ func (in *Inspector) Shown(l store.Listed) Message {
 	m := Message{ID: r.ID.String(), Key: string(l.Key), Queue: r.Queue, State: StateName(r.State), Attempt: r.Failures, Reason: r.Reason, Error: r.Error,
 		Group: in.Store.GroupOf(r).String(), Policy: r.Policy, Rule: r.Rule, Notify: r.Notify.String(), FirstFailed: r.FirstFailed, Failed: r.FailedAt,
 		Exchange: r.Message.Exchange, RoutingKey: r.Message.RoutingKey, Type: r.Message.Type, ContentType: r.Message.ContentType,
-		Size: l.BodySize, Notes: r.Notes}
+		Size: l.BodySize, Notes: r.Notes, AdoptedFrom: r.AdoptedFrom}
 	due := r.Due
 	switch r.State {
 	case store.Parked:

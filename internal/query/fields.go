@@ -100,6 +100,8 @@ var fields = []*field{
 		text: func(l *store.Listed) string { return l.Record.Policy }},
 	{name: "rule", kind: wholeName, example: `rule:"bad data"`, needs: knowsRest, doc: "the rule of the policy that decided",
 		text: func(l *store.Listed) string { return l.Record.Rule }},
+	{name: "adopted", kind: wholeName, example: "adopted:orders.dlq", needs: knowsRest, doc: "the dead-letter queue it was adopted from",
+		text: func(l *store.Listed) string { return l.Record.AdoptedFrom }},
 	{name: "id", kind: wholeName, example: "id:0193e0a4-*", needs: knowsRest, doc: "its `x-redrive-id`",
 		text: func(l *store.Listed) string { return l.Record.ID.String() }},
 	{name: "size", kind: aSize, example: "size:>1kb", needs: knowsRest, doc: "of its body",

@@ -120,7 +120,7 @@ func (in *AdoptedIntake) decideAdopted(ctx context.Context, _ int, d *wire.Deliv
 		why += "; " + tooMany(rec.Queue)
 		rec.Queue = ""
 	}
-	rec.Reason, rec.Error, rec.FailedAt = c.reason, c.errText, c.last
+	rec.Reason, rec.Error, rec.FailedAt, rec.AdoptedFrom = c.reason, c.errText, c.last, a.From
 	rec.Message.Exchange, rec.Message.RoutingKey = c.exchange, c.routingKey
 	if !own {
 		rec.Failures = c.failures

@@ -99,6 +99,8 @@ func TestWhatAdoptedMessagesSay(t *testing.T) {
 	if !r.FirstFailed.Equal(first) || !r.FailedAt.Equal(last) {
 		t.Errorf("it failed from %s to %s, want %s to %s", r.FirstFailed, r.FailedAt, first, last)
 	}
+	r = adoptedOf(t, Adoption{From: "orders.dlq"}, wire.Delivery{Message: wire.Message{Body: []byte("b")}})[0]
+	expect.Equal(t, r.AdoptedFrom, "orders.dlq", "is where it was adopted from")
 	for _, at := range []any{now.Add(time.Hour), time.Unix(-1, 0), time.Time{}, "x"} {
 		r := adoptedOf(t, Adoption{}, wire.Delivery{Message: wire.Message{Headers: amqp.Table{"x-death": []any{amqp.Table{"queue": "orders", "reason": "rejected", "time": at}}}}})[0]
 		if r.FailedAt.After(time.Now()) || r.FailedAt.Before(now) || r.FirstFailed.Before(now) {

@@ -34,6 +34,8 @@ const (
 	flagMadeInto
 	flagRule
 	flagFormat // the format follows, then 1 and the properties of an envelope, or 0
+	_
+	flagAdopted
 )
 
 // ErrTorn: the bytes of a record are cut short or damaged.
@@ -98,6 +100,10 @@ func AppendHead(dst []byte, r *Record) ([]byte, error) {
 		} else if b, err = appendProperties(append(b, 1), r.Envelope); err != nil {
 			return dst, err
 		}
+	}
+	if r.AdoptedFrom != "" {
+		flags |= flagAdopted
+		b = appendTime(AppendTexts(b, r.AdoptedFrom), r.HeldUntil)
 	}
 	b[at] = flags
 	if b, err = appendProperties(b, m); err != nil {
@@ -197,6 +203,9 @@ func (d *Decoder) record() (*Record, error) {
 			r.Envelope = new(wire.Message)
 			d.properties(r.Envelope)
 		}
+	}
+	if flags&flagAdopted != 0 {
+		r.AdoptedFrom, r.HeldUntil = d.Text(), d.time()
 	}
 	d.properties(&r.Message)
 	if d.torn || len(d.data) != 0 {

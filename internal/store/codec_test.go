@@ -61,6 +61,7 @@ func TestDamagedDataAsksForLittleMemory(t *testing.T) {
 
 func TestARecordIsTheSameAfterDecoding(t *testing.T) {
 	want := storetest.Everything()
+	want.HeldUntil = want.Due
 	data, err := store.AppendRecord(nil, want)
 	expect.NoError(t, err)
 	got, size, err := store.DecodeRecord(data, true)
@@ -117,6 +118,16 @@ func TestARecordWithoutAFormatIsWrittenAsBefore(t *testing.T) {
 	expect.NoError(t, err)
 	// The name with its length, and that no envelope follows.
 	expect.Equal(t, len(with)-len(without), len("f")+2, "more bytes")
+}
+
+func TestARecordThatWasNotAdoptedIsWrittenAsBefore(t *testing.T) {
+	r := storetest.Everything()
+	with, err := store.AppendHead(nil, r)
+	expect.NoError(t, err)
+	r.AdoptedFrom = ""
+	without, err := store.AppendHead(nil, r)
+	expect.NoError(t, err)
+	expect.Equal(t, len(with)-len(without), len("dlq")+2, "more bytes")
 }
 
 // Damaged bytes give an error, never a panic, and what decodes encodes again.

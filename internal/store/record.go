@@ -71,6 +71,11 @@ type Record struct {
 	// retry.Unwrapped.
 	Envelope *wire.Message
 
+	// AdoptedFrom is the dead-letter queue that the message was adopted from; "": it was not adopted.
+	AdoptedFrom string
+	// HeldUntil is set while it is put back into AdoptedFrom. Until then nothing else is done to it.
+	HeldUntil time.Time
+
 	// Imported: a person adds it, so that Add does not count it in EverParked. It is not stored.
 	Imported bool
 
@@ -97,6 +102,9 @@ func (r *Record) Validate() error {
 	}
 	return nil
 }
+
+// Held reports whether the message is being put back into its dead-letter queue.
+func (r *Record) Held(now time.Time) bool { return now.Before(r.HeldUntil) }
 
 // NewlyParked reports whether Add counts a record in its EverParked.
 func (r *Record) NewlyParked() bool { return r.State == Parked && !r.Imported }

@@ -246,6 +246,7 @@ func Everything() *store.Record {
 		Notes: []string{"odd", ""}, Proven: true, Forward: &store.Destination{Exchange: "x", RoutingKey: "k"},
 		MadeFrom: uuid.Must(uuid.NewV7()), MadeInto: uuid.Must(uuid.NewV7()), Fingerprint: [16]byte{1, 2},
 		Format: "f", Envelope: &wire.Message{Type: "e", DeliveryMode: 2, Headers: amqp.Table{"n": int32(1)}},
+		AdoptedFrom: "dlq",
 		Message: wire.Message{
 			Exchange: "shop", RoutingKey: "order.eu", ContentType: "a/b", ContentEncoding: "gzip",
 			DeliveryMode: 2, Priority: 9, CorrelationID: "c", ReplyTo: "r", Expiration: "1000", MessageID: "m",
