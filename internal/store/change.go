@@ -68,6 +68,9 @@ type Edit struct {
 	// Keep stores the record as edit left it, with its new state and Due. Delete deletes
 	// it. With neither it stays as it was; with both, Keep applies.
 	Keep, Delete bool
+	// Forwarded, with Delete, is when RabbitMQ confirmed the message where a person sent it; zero: it is
+	// discarded for good.
+	Forwarded time.Time
 	// Add are new records to store in the same step.
 	Add []*Record
 }

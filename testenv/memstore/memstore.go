@@ -407,7 +407,7 @@ func (s *Store) Change(ctx context.Context, keys []store.Key, edit func(store.Ke
 				}
 				edits = append(edits, func() { s.replace(e, r) })
 			case does.Delete:
-				edits = append(edits, func() { s.forget(e) })
+				edits = append(edits, func() { s.forget(e, does.Forwarded) })
 			}
 		}
 		for _, r := range added {
@@ -440,9 +440,15 @@ func (s *state) replace(e *entry, r *store.Record) {
 	s.count(r, 1)
 }
 
-// forget deletes a record for a Change.
-func (s *state) forget(e *entry) {
+// forget deletes a record for a Change; forwarded is zero when it is discarded for good.
+func (s *state) forget(e *entry, forwarded time.Time) {
 	s.count(&e.rec, -1)
+	if !forwarded.IsZero() {
+		s.passed(&e.rec, forwarded, store.EndedForwarded)
+		s.sum(store.Forwarded, e.rec.Queue, 1)
+		delete(s.kept, e.key)
+		return
+	}
 	if e.rec.State == store.Discarded {
 		s.passed(&e.rec, e.rec.Due, store.EndedDiscarded)
 	}

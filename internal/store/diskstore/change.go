@@ -145,6 +145,11 @@ func (m *change) editOne(name store.Key, edit func(store.Key, *store.Record) sto
 			return false, err
 		}
 		m.moved += len(m.value)
+	case e.Delete && !e.Forwarded.IsZero():
+		p := store.PastFailureOf(&was, e.Forwarded, store.EndedForwarded)
+		m.past.add(&p)
+		m.count(store.Forwarded, was.Queue, 1)
+		return true, m.remove(key, &was, false)
 	case e.Delete:
 		if was.State == store.Discarded {
 			p := store.PastFailureOf(&was, was.Due, store.EndedDiscarded)

@@ -245,6 +245,8 @@ func (c *change) editOne(t *lockedRecord, value string, edit func(store.Key, *st
 		if err := c.keep(t, &was, r, g); err != nil {
 			return err
 		}
+	case e.Delete && !e.Forwarded.IsZero():
+		c.op("f", member(t.number), pastFailure(&was, e.Forwarded, store.EndedForwarded))
 	case e.Delete:
 		left := ""
 		if was.State == store.Discarded {

@@ -1157,6 +1157,14 @@ func pastByID(t *testing.T, s *subject) {
 	same(t, "forwarded", pastOf(t, s, r.ID), []store.PastFailure{wanted, next})
 
 	// What is parked or discarded has not ended; what is forgotten has.
+	sent := parked("q", "sent")
+	add(t, s, sent)
+	change(t, s, func(store.Key, *store.Record) store.Edit {
+		return store.Edit{Delete: true, Forwarded: epoch.Add(hour)}
+	}, keyOf(t, s, "sent"))
+	if p := pastOf(t, s, sent.ID); len(p) != 1 || p[0].Ending != store.EndedForwarded || !p[0].Ended.Equal(epoch.Add(hour)) {
+		t.Errorf("forwarded by a change: %+v", p)
+	}
 	gone, still, kept := discarded("q", second, ""), discarded("q", hour, ""), Waiting("q", 0, "")
 	add(t, s, gone, still, kept)
 	finishes(t, s, 1, park(claim(t, s, "q", 0, 1)[0], "why"))
@@ -1254,7 +1262,7 @@ func ledger(t *testing.T, s *subject) {
 	forwarded := Waiting("q", 0, "forwarded")
 	forwarded.Forward = &store.Destination{RoutingKey: "elsewhere"}
 	add(t, s, Waiting("q", 0, "retried"), forwarded, Waiting("q", second, "parked"), Waiting("q", hour, "waiting"),
-		parked("q", "moved"), parked("q", "let go"), discarded("q", -hour, "forgotten"))
+		parked("q", "moved"), parked("q", "let go"), parked("q", "sent"), discarded("q", -hour, "forgotten"))
 	add(t, s, parked("other", "deleted"))
 	again := parked("imported", "was parked before")
 	again.Imported = true
@@ -1280,12 +1288,15 @@ func ledger(t *testing.T, s *subject) {
 	}, keyOf(t, s, "moved"))
 	edit(t, s, "let go", func(r *store.Record) { r.State, r.Due = store.Discarded, epoch.Add(hour) })
 	edit(t, s, "deleted", nil)
+	change(t, s, func(store.Key, *store.Record) store.Edit {
+		return store.Edit{Delete: true, Forwarded: epoch}
+	}, keyOf(t, s, "sent"))
 	forgets(t, s, 0, 1)
 	s.CountUnstored("q", store.Delayed, 4)
 	s.CountUnstored("passed", store.DiscardedAtOnce, 2)
 	want := map[string]store.Sums{
-		"q": {store.In: 11, store.Waiting: 1, store.Parked: 1, store.Discarded: 1, store.Retried: 1,
-			store.Forwarded: 1, store.Forgotten: 1, store.Moved: 1, store.Delayed: 4, store.EverParked: 3},
+		"q": {store.In: 12, store.Waiting: 1, store.Parked: 1, store.Discarded: 1, store.Retried: 1,
+			store.Forwarded: 2, store.Forgotten: 1, store.Moved: 1, store.Delayed: 4, store.EverParked: 4},
 		"other":     {store.In: 2, store.Parked: 1, store.Forgotten: 1, store.EverParked: 1},
 		"imported":  {store.In: 1, store.Parked: 1},
 		"important": {store.In: 6, store.Parked: 6, store.EverParkedUrgent: 4, store.EverParkedQuietly: 2},

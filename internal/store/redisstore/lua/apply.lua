@@ -6,6 +6,7 @@
 --   n, then n times
 --     "k" number, state and lane, due, "1" when the body is as it was, group and record
 --     "d" number, past failure ("" when none is kept)  deleted
+--     "f" number, past failure                         forwarded, and deleted
 --   those of add, of notegroups, of write
 -- Returns 1, or 0 when locks were lost, or it was forbidden, and nothing was done, -1 when another leads.
 local led, term = arg(), arg()
@@ -53,7 +54,7 @@ for _, op in ipairs(ops) do
     else
       call('DEL', P .. 'm:' .. op.number)
       unindex(m.id, op.number)
-      count(sums, 'g' .. m.queue, 1)
+      count(sums, (op.how == 'f' and 'f' or 'g') .. m.queue, 1)
       if op.pastFailure ~= '' then
         addpast(m.id, op.pastFailure, most)
       end
