@@ -35,6 +35,9 @@ const (
 	// Adopt: a message of a dead-letter queue that is not Redrive's is parked. It is an operation on
 	// a queue, and no change of a record.
 	Adopt Verb = "adopt"
+	// Unadopt: a parked message is put back into the dead-letter queue that it was adopted from. It is an
+	// operation too, which publishes between two changes of a record.
+	Unadopt Verb = "unadopt"
 )
 
 // Act is an action on messages that are named.
@@ -285,6 +288,7 @@ var verbs = map[Verb]struct {
 	Restore: {"Restore", "message is parked again", "messages are parked again", false, auth.Operator, retry.Restored},
 	Copy:    {"Copy", "copy is published", "copies are published", true, auth.Editor, retry.Copied},
 	Adopt:   {"Adopt", "message is adopted, and parked", "messages are adopted, and parked", false, auth.Editor, retry.Imported},
+	Unadopt: {"Unadopt", "message is back in its dead-letter queue", "messages are back in their dead-letter queue", false, auth.Editor, retry.Unadopted},
 }
 
 // Role is the permission that it needs.
@@ -310,6 +314,8 @@ func (c RecordChange) Skip(r *store.Record) string {
 		return "it is discarded already"
 	case c.Verb == Restore && r.State != store.Discarded:
 		return "it is not discarded"
+	case c.Verb == Unadopt && r.State != store.Parked:
+		return "it is not parked"
 	}
 	return ""
 }
@@ -377,6 +383,10 @@ func (c RecordChange) outcome(t MessageRef, r *store.Record, now time.Time) (Out
 	if o.Why != "" {
 		return o, store.Edit{}
 	}
+	if r.Held(now) {
+		o.Why = fmt.Sprintf("it is being put back into the queue %q", r.AdoptedFrom)
+		return o, store.Edit{}
+	}
 	if t.State != 0 && r.State != t.State {
 		o.Why = fmt.Sprintf("it was %s when the plan was made, and is %s now", inspect.StateName(t.State), inspect.StateName(r.State))
 		return o, store.Edit{}
@@ -404,7 +414,7 @@ type MessageRef struct {
 // Check refuses an unknown verb, and fields that do not belong to the verb.
 func (c RecordChange) Check() error {
 	switch _, known := verbs[c.Verb]; {
-	case !known || c.Verb == Adopt:
+	case !known || c.Verb == Adopt || c.Verb == Unadopt:
 		return fmt.Errorf("%w: the verb %.40q: expected replay, discard, restore or copy", inspect.ErrInvalid, c.Verb)
 	case c.Verb == Copy && c.To == "":
 		return fmt.Errorf("%w: a copy needs a queue to go to", inspect.ErrInvalid)

@@ -92,7 +92,7 @@ func (a *Actions) Edit(ctx context.Context, by auth.Caller, e EditRequest) (Edit
 		if r != nil && r.Unreadable != nil {
 			unreadable = r.Unreadable
 		}
-		if r == nil || r.State != l.Record.State {
+		if r == nil || r.State != l.Record.State || r.Held(now) {
 			return store.Edit{}
 		}
 		n := copyOf(r, notBefore(due))

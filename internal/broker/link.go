@@ -11,7 +11,7 @@
 //	worker.go        a worker for each destination, its channels, and fewer system calls
 //	subscriber.go    consumes work queues, for the library
 //	mover.go         moves messages to another queue, for `redrive move`
-//	taker.go         takes messages from a queue that is adopted
+//	taker.go         takes messages from a queue that is adopted; putter.go puts them back
 //	probe.go         what the doctor and the throttle ask
 //	message.go       deliveries and messages of package wire
 package broker

@@ -60,6 +60,43 @@ resumes and cancels it.`,
 	return c
 }
 
+func (p *program) unadopt() *cobra.Command {
+	d := action{verb: actions.Unadopt}
+	r := operations.PlanRequest{Verb: actions.Unadopt}
+	c := p.withClient(&cobra.Command{
+		Use:   "unadopt QUEUE",
+		Short: "Put back into a dead-letter queue what was adopted from it and is still parked",
+		Long: `Put back into a dead-letter queue what was adopted from it and is still parked: in the
+order in which it was parked, with body and headers as they came. What was replayed,
+discarded or edited stays so; to put back the original of an edited message, restore
+it first. Messages are persistent then, and without the user-id of another user, CC,
+BCC and RabbitMQ's counts of deliveries.
+
+Each message is removed here once RabbitMQ has confirmed it, so nothing is lost. A crash
+may put up to 256 messages into the queue twice. A queue that is deleted, or full with
+the overflow reject-publish, stops it; what is left stays parked. The plan says what the
+queue's TTL and limits will do to them.
+
+It runs in the service: Ctrl-C here only ends the watching, and redrive ops pauses,
+resumes and cancels it.`,
+		Example: `  redrive unadopt orders.dlq --dry-run
+  redrive unadopt orders.dlq --rate 500`,
+		Args: argsBetween(1, 1, "the dead-letter queue"),
+	}, func(ctx context.Context, client httpapi.Client, args []string) error {
+		r.To, r.Reason = args[0], d.reason
+		return p.operate(ctx, client, &d, r)
+	})
+	f := c.Flags()
+	f.Float64Var(&d.rate, "rate", 0, "messages per second (0 = unlimited)")
+	f.BoolVar(&r.EvenWithConsumers, "even-with-consumers", false, "also into a queue that others consume")
+	f.StringVar(&d.reason, "reason", "", "why, for the audit log")
+	f.BoolVar(&d.dry, "dry-run", false, "only show what would be done; it touches nothing")
+	f.Int64Var(&d.expect, "expect-count", -1, "refuse to act on another number of messages")
+	f.BoolVar(&d.detach, "detach", false, "print the operation's id, and do not watch it")
+	p.withYes(c, "do not ask")
+	return c
+}
+
 func (p *program) listDeadLetterQueues(ctx context.Context, client httpapi.Client) error {
 	all, err := client.DeadLetterQueues(ctx)
 	if err != nil {

@@ -343,7 +343,7 @@ definitions is JSON for rabbitmqctl import_definitions, without users.`,
 	c.Flags().StringVar(&role, "for", "", "only for one role: "+strings.Join(roles, ", ")+"; or library, for the two that the Go library needs")
 	c.Flags().StringArrayVar(&queues, "queue", nil, "work queues of this name or pattern, instead of those of the policies; may be given again")
 	c.Flags().StringArrayVar(&adopts, "adopt", nil, "a dead-letter queue of this name or pattern, which "+
-		"redrive adopt takes from, besides those that the config follows; may be given again")
+		"redrive adopt takes from and redrive unadopt puts back into, besides those that the config follows; may be given again")
 	return p.withFormats(withVHost(c), "text", "json", "jsonl", "yaml", "definitions")
 }
 

@@ -30,6 +30,10 @@ type DeadLetters interface {
 	Look(ctx context.Context, queue string) (DeadLetterQueue, error)
 	// Open begins to take messages from a queue.
 	Open(ctx context.Context, a retry.Adoption) (Source, error)
+	// Target returns what becomes of messages that are put into a queue.
+	Target(ctx context.Context, queue string) (Target, error)
+	// OpenTarget begins to put messages into a queue.
+	OpenTarget(ctx context.Context, queue string) (Sink, error)
 }
 
 // Source takes messages from a queue, and parks them. Its methods are called from one goroutine.
@@ -280,6 +284,10 @@ func (op *operation) closeSource() {
 	if op.source != nil {
 		op.source.Close()
 		op.source = nil
+	}
+	if op.sink != nil {
+		op.sink.Close()
+		op.sink = nil
 	}
 }
 

@@ -76,7 +76,9 @@ type operation struct {
 	progress
 
 	source     Source // of an adoption, while it runs
-	parkErrors int    // of it, one after another
+	sink       Sink   // of an unadoption, while it runs
+	window     []putBack
+	parkErrors int // of it, one after another
 	emptySince time.Time
 	unsaved    *progress          // that could not be written
 	interrupt  context.CancelFunc // ends the step under way

@@ -37,6 +37,9 @@ func (r *Runner) Plan(ctx context.Context, by auth.Caller, q PlanRequest) (Plan,
 	if q.Verb == actions.Adopt {
 		return r.planAdoption(ctx, by, q)
 	}
+	if q.Verb == actions.Unadopt {
+		return r.planUnadoption(ctx, by, q)
+	}
 	c := actions.RecordChange{Verb: q.Verb, By: by.Name, To: q.To, At: q.At}
 	if err := c.Check(); err != nil {
 		return Plan{}, err
@@ -50,6 +53,13 @@ func (r *Runner) Plan(ctx context.Context, by auth.Caller, q PlanRequest) (Plan,
 	if err := r.Actions.Permit(by, q.Verb.Role(), "plan."+string(q.Verb), q.Query, targetOf(&Plan{Verb: q.Verb, To: q.To})...); err != nil {
 		return Plan{}, err
 	}
+	return r.planFound(ctx, by, c, q, func(*Plan) {})
+}
+
+// planFound plans an action on what its query finds. check adds to what blocks the plan.
+func (r *Runner) planFound(
+	ctx context.Context, by auth.Caller, c actions.RecordChange, q PlanRequest, check func(*Plan),
+) (Plan, error) {
 	if _, err := r.operations(ctx); err != nil { // or Lead would delete its keys as a crash's
 		return Plan{}, err
 	}
@@ -69,6 +79,7 @@ func (r *Runner) Plan(ctx context.Context, by auth.Caller, q PlanRequest) (Plan,
 		err = r.checkQueues(ctx, &op.Operation.Plan)
 	}
 	if err == nil {
+		check(&op.Operation.Plan)
 		err = r.keepPlan(ctx, op, now)
 	}
 	if err != nil {

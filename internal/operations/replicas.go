@@ -59,7 +59,7 @@ func (r *Runner) take(ctx context.Context, op *operation) error {
 // lose forgets that this replica has an operation: who has it is read again. The caller has
 // op.stepping.
 func (op *operation) lose() {
-	op.term, op.uncertain = 0, true
+	op.term, op.uncertain, op.window = 0, true, nil
 	op.closeSource()
 }
 

@@ -10,6 +10,7 @@
 //	step.go         all operations in turn, a step of each; canary.go: whether its first
 //	                messages fail again
 //	adopt.go        the plan and the steps of an adoption, whose messages are in RabbitMQ
+//	unadopt.go      the plan and the steps of what puts adopted messages back
 //	replicas.go     which of several replicas runs an operation
 //	live.go         what has changed since a moment ago
 package operations

@@ -9,16 +9,16 @@ import (
 
 // PlanRequest asks what an action on all that a query finds would do.
 type PlanRequest struct {
-	Verb   actions.Verb `json:"verb" enum:"replay,discard,restore,copy,adopt"`
-	Query  string       `json:"query,omitempty" doc:"In the query language. An adoption has none; elsewhere it must not be empty."`
+	Verb   actions.Verb `json:"verb" enum:"replay,discard,restore,copy,adopt,unadopt"`
+	Query  string       `json:"query,omitempty" doc:"In the query language. Adopt and unadopt have none; elsewhere it must not be empty."`
 	At     *time.Time   `json:"at,omitempty" doc:"Replay: when; left out: now."`
-	To     string       `json:"to,omitempty" doc:"Copy: the queue."`
+	To     string       `json:"to,omitempty" doc:"Copy: the queue. Unadopt: the dead-letter queue that they are put back into."`
 	Reason string       `json:"reason,omitempty" maxLength:"500"`
-	// Of an adoption alone.
+	// Of an adoption alone, but for the last, which an unadoption has too.
 	From              string   `json:"from,omitempty" doc:"Adopt: the dead-letter queue."`
 	WorkQueues        []string `json:"work_queues,omitempty" doc:"Adopt: where its messages failed; left out: what each of them says."`
 	Limit             int64    `json:"limit,omitempty" minimum:"0" doc:"Adopt: so many at most (0 = all that are there now)."`
-	EvenWithConsumers bool     `json:"even_with_consumers,omitempty" doc:"Adopt: also a queue that others consume, or that is enrolled."`
+	EvenWithConsumers bool     `json:"even_with_consumers,omitempty" doc:"Adopt, unadopt: also a queue that others consume; adopt: or that is enrolled."`
 }
 
 // Plan is an action on many messages before it begins. The messages are those that

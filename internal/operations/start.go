@@ -91,6 +91,10 @@ func (r *Runner) checkActive(h *head, by auth.Caller) error {
 	for _, op := range all {
 		op.mu.Lock()
 		if op.active() {
+			if queue := h.meets(op); queue != "" {
+				op.mu.Unlock()
+				return hint.Errorf(ask, "operation %s on the queue %q has not ended", op.ID, queue)
+			}
 			active++
 			if op.StartedAs.ID() == by.ID() {
 				own++
@@ -279,6 +283,8 @@ func targetOf(p *Plan) []string {
 		return []string{p.To}
 	case actions.Adopt:
 		return append([]string{p.From}, p.WorkQueues...)
+	case actions.Unadopt:
+		return []string{p.To}
 	}
 	return nil
 }

@@ -30,7 +30,7 @@ const (
 //
 // One goroutine runs all operations, a step of each in turn: one of a million messages
 // delays another by no more than a step, and together they use the store no more than one
-// goroutine can. A second one runs adoptions, since they wait for RabbitMQ.
+// goroutine can. A second one runs adoptions and unadoptions, since they wait for RabbitMQ.
 func (r *Runner) Run(ctx context.Context) {
 	var others sync.WaitGroup
 	defer others.Wait()
@@ -52,7 +52,7 @@ const (
 
 // loop is the one that runs the operation.
 func (op *operation) loop() int {
-	if op.Verb == actions.Adopt {
+	if op.Verb == actions.Adopt || op.Verb == actions.Unadopt {
 		return adoptions
 	}
 	return records
@@ -155,6 +155,8 @@ func (r *Runner) step(ctx context.Context, op *operation) (next time.Time) {
 		op.next, err = r.checkCanaries(ctx, op)
 	case op.Verb == actions.Adopt:
 		op.next, err = r.adoptNext(ctx, op)
+	case op.Verb == actions.Unadopt:
+		op.next, err = r.unadoptNext(ctx, op)
 	default:
 		op.next, err = r.processNext(ctx, op)
 	}

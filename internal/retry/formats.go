@@ -182,6 +182,16 @@ func Unwrapped(r *store.Record) wire.Message {
 	return m
 }
 
+// AsItCame returns the message of a record as it was adopted.
+func AsItCame(r *store.Record) wire.Message {
+	if r.Envelope == nil {
+		return r.Message
+	}
+	m := *r.Envelope
+	m.Body = r.Message.Body
+	return m
+}
+
 // toPublish returns the message of a record as its consumer expects it: without what the framework that
 // moved it to an error queue added.
 func toPublish(r *store.Record) wire.Message {

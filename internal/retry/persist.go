@@ -222,6 +222,7 @@ const (
 	Edited    Kind = "edited"    // a person replaced the message ID of Queue by an edited one
 	Copied    Kind = "copied"    // a person has copies of N messages of Queue sent to another queue
 	Imported  Kind = "imported"  // a person imported N messages of Queue, which are parked
+	Unadopted Kind = "unadopted" // a person had N messages of Queue put back into their dead-letter queue
 	Paused    Kind = "paused"    // a person paused the retries of Queue, and Why
 	Resumed   Kind = "resumed"   // a person resumed them
 

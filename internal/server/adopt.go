@@ -149,8 +149,8 @@ type knownQueue struct {
 	goesOn              bool     // it has a dead-letter exchange, and others dead-letter to it
 }
 
-// queues returns what the management API knows of each queue that is not Redrive's.
-func (d *deadLetters) queues(ctx context.Context) (map[string]knownQueue, error) {
+// routes returns where messages go in the virtual host, from the management API.
+func (d *deadLetters) routes(ctx context.Context) (*management.Routes, error) {
 	var bindings []management.Binding
 	var exchanges []management.Exchange
 	var policies []management.Policy
@@ -167,7 +167,15 @@ func (d *deadLetters) queues(ctx context.Context) (map[string]knownQueue, error)
 	if err != nil {
 		return nil, fmt.Errorf("%w: RabbitMQ does not list its queues: %w", inspect.ErrPrecondition, err)
 	}
-	routes := management.NewRoutes(queues, bindings, exchanges, policies)
+	return management.NewRoutes(queues, bindings, exchanges, policies), nil
+}
+
+// queues returns what the management API knows of each queue that is not Redrive's.
+func (d *deadLetters) queues(ctx context.Context) (map[string]knownQueue, error) {
+	routes, err := d.routes(ctx)
+	if err != nil {
+		return nil, err
+	}
 	leads := map[string][]string{}
 	for _, from := range slices.Sorted(maps.Keys(routes.Queues)) {
 		to, _, _ := routes.DeadLetters(from)

@@ -191,8 +191,11 @@ func (s *server) showPlan(r *http.Request, c auth.Caller) (view, error) {
 
 func planCommand(p operations.Plan) string {
 	words := []string{"redrive", string(p.Verb), "--query", p.Query}
-	if p.From != "" {
+	switch {
+	case p.From != "":
 		words = []string{"redrive", string(p.Verb), p.From}
+	case p.Verb == actions.Unadopt:
+		return command("redrive", string(p.Verb), p.To, "--dry-run")
 	}
 	if p.At != nil {
 		words = append(words, "--at", p.At.Format(time.RFC3339))

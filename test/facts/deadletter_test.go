@@ -3,6 +3,7 @@ package facts_test
 import (
 	"bytes"
 	"maps"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -174,6 +175,21 @@ func TestLoopsOfTheBrokerAloneJamUnderAtLeastOnce(t *testing.T) {
 
 // A consumer that publishes again with the x-death it was delivered with: what a delay queue
 // dead-letters to is in it already, where that is a queue with a TTL, too.
+// What unadopt puts back is as it came: RabbitMQ changes x-death only when it dead-letters the message again.
+func TestAPublishedXDeathStaysAsItIs(t *testing.T) {
+	onEach(t, func(t *testing.T, v *vhost) {
+		deadLetters(v, "work", "dead", nil)
+		work, dead := v.Consume("work"), v.Consume("dead")
+		v.Publish("", "work", amqp.Publishing{Headers: amqp.Table{"n": int32(1)}, Body: []byte("m")})
+		work.Reject()
+		came := dead.Take("m")
+		v.Publish("", "dead", amqp.Publishing{Headers: came.Headers, Body: []byte("back")})
+		if back := dead.Take("back").Headers; !reflect.DeepEqual(back, came.Headers) {
+			t.Errorf("put back with %v, and it came with %v", back, came.Headers)
+		}
+	})
+}
+
 func TestARepublishedXDeathLooksLikeALoopOn3(t *testing.T) {
 	onEach(t, func(t *testing.T, v *vhost) {
 		delay := amqp.Table{"x-dead-letter-exchange": "expired", "x-message-ttl": int32(100)}

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -217,6 +218,70 @@ func TestKillingTheServiceLosesNothingThatIsAdopted(t *testing.T) {
 				}
 			}
 			t.Logf("%d messages, %d duplicates", n, all-n)
+		}
+		p.balances()
+	})
+}
+
+// A service that is killed while it puts adopted messages back goes on where it was: each is back in the queue,
+// in order, and only those that RabbitMQ had when the service was killed may stand there twice.
+func TestKillingTheServiceLosesNothingThatIsPutBack(t *testing.T) {
+	t.Parallel()
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
+		p := newProcess(t, v.URL())
+		ch, random := v.Channel(), random(t)
+		must(t, ch.Confirm(false))
+		p.start()
+		p.waitReady()
+		for i := range times(4, 30) {
+			dlq := fmt.Sprintf("orders.%d.dlq", i)
+			v.Queue(dlq, amqp.Table{"x-queue-type": []string{"quorum", "classic"}[i%2]})
+			const n, kills, window = 3000, 2, 256
+			var last *amqp.DeferredConfirmation
+			for m := range n {
+				c, err := ch.PublishWithDeferredConfirm("", dlq, true, false,
+					amqp.Publishing{DeliveryMode: 2, Body: fmt.Append(nil, m)})
+				must(t, err)
+				last = c
+			}
+			last.Wait()
+			brokertest.Eventually(t, "all are there", func() bool { return v.Depth(dlq) == n })
+			p.adopt(operations.PlanRequest{From: dlq, WorkQueues: []string{"orders"}})
+			expect.Equal(t, v.Depth(dlq), 0, "are left")
+			plan, err := p.Plan(t.Context(), operations.PlanRequest{Verb: actions.Unadopt, To: dlq})
+			must(t, err)
+			op, err := p.Start(t.Context(), plan.ID, operations.Start{})
+			must(t, err)
+			for range kills {
+				<-time.After(time.Duration(random.IntN(200)) * time.Millisecond)
+				p.kill()
+				p.start()
+			}
+			p.waitReady()
+			p.awaitEnd(&op)
+			expect.Equal(t, fmt.Sprint(op.State, op.Done), fmt.Sprint("finished", n), "came of it")
+			back := v.Depth(dlq)
+			c := v.ConsumeMany(dlq)
+			next, twice := 0, 0
+			for range back {
+				d := c.Next()
+				must(t, d.Ack(false))
+				switch is, err := strconv.Atoi(string(d.Body)); {
+				case err != nil || is > next:
+					t.Fatalf("%d comes where %d is missing: %v", is, next, err)
+				case is < next:
+					twice++
+				default:
+					next++
+				}
+			}
+			if next != n || twice > kills*window {
+				t.Errorf("%d of %d are back, and %d of them twice", next, n, twice)
+			}
+			parked, err := p.Count(t.Context(), "state:parked adopted:"+dlq)
+			must(t, err)
+			expect.Equal(t, parked.Count, 0, "are still parked")
+			t.Logf("%d messages, %d twice", n, twice)
 		}
 		p.balances()
 	})

@@ -64,13 +64,17 @@ func All(policies policy.Set, adopts ...string) []Rights {
 
 // Service is what `redrive serve` needs: all of its own names; write on work
 // queues, to bind them to their retry exchanges, and no read on them; and write
-// on where its policies forward. From a dead-letter queue that it adopts it needs read.
+// on where its policies forward. From a dead-letter queue that it adopts it needs read,
+// and write on the default exchange to put messages back.
 func Service(policies policy.Set, adopts ...string) Rights {
 	write := append([]string{`redrive\..*`}, patterns(queuesOf(policies))...)
 	for i := range policies {
 		for _, to := range Forwards(&policies[i]) {
 			write = append(write, regexp.QuoteMeta(to))
 		}
+	}
+	if len(adopts) > 0 {
+		write = append(write, regexp.QuoteMeta("amq.default"))
 	}
 	r := Rights{Role: RoleService, For: "the service, `redrive serve`", Configure: whole(ours), Write: whole(write...), Read: whole(append([]string{ours}, patterns(adopts)...)...), Tags: []string{"management"},
 		Notes: []string{"With the tag management it finds out which queues dead-letter to redrive, and retries reports of their failures; without it such reports wait until a policy names the queue, or it has had a dead letter. With monitoring, `redrive doctor` also sees alarms and disk room, and the page unacknowledged messages; `redrive enroll` needs policymaker, with configure, write and read on what it makes. Users with a tag can sign in on the page where auth is set."}}

@@ -158,6 +158,14 @@ func (oldQueues) Open(context.Context, retry.Adoption) (operations.Source, error
 	return nil, errors.New("RabbitMQ is not there")
 }
 
+func (oldQueues) Target(context.Context, string) (operations.Target, error) {
+	return operations.Target{Room: -1, Warnings: []string{"in the queue they expire after 24h0m0s, counted from when they are put back; RabbitMQ then drops them"}}, nil
+}
+
+func (oldQueues) OpenTarget(context.Context, string) (operations.Sink, error) {
+	return nil, errors.New("RabbitMQ is not there")
+}
+
 func (s *Shop) conditions() []condition.Condition { return slices.Clone(s.Told.Conditions) }
 func (s *Shop) notices() []string                 { return s.Told.Notices }
 
