@@ -131,7 +131,7 @@ func (p *program) allowReplays() *cobra.Command {
 		Long: `Allow replays to a work queue that is not enrolled, such as one whose dead letters were
 adopted. It declares the queue's retry exchange and binds the queue to it. The queue's
 dead letters go where they went; failures that consumers report for it are retried from
-then on. To take it back, delete the exchange redrive.retry.QUEUE.`,
+then on. To take it back: redrive unenroll --replays QUEUE.`,
 		Example: "  redrive allow-replays orders",
 	}, httpapi.Client.AllowReplays, "Messages can be replayed to the queue %q.\n")
 }

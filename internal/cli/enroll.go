@@ -127,15 +127,24 @@ func changeOf(one enroll.QueuePlan) change {
 
 func (p *program) unenroll() *cobra.Command {
 	var s selection
+	var replays bool
 	c := &cobra.Command{
 		Use:   "unenroll QUEUE... | --pattern PATTERN",
 		Short: "Undo enroll: remove the policies, so that the earlier ones apply again",
 		Long: `Undo enroll: remove the policies, so that the earlier ones apply again. RabbitMQ has kept
 those unchanged below Redrive's, so you can undo from any machine. The queues' retry
 exchanges stay, since waiting messages are still retried. The command also finds the
-policies that deleted queues have left behind.`,
+policies that deleted queues have left behind.
+
+With --replays it undoes redrive allow-replays instead: it removes the retry exchanges of
+queues that are not enrolled. Messages that wait for them are parked then.`,
+		Example: `  redrive unenroll orders.created
+  redrive unenroll --replays orders`,
 	}
 	p.withManagement(c, func(ctx context.Context, m *management.Client, _ *config.Config, names []string) error {
+		if replays {
+			return p.disallowReplays(ctx, m, &s, names)
+		}
 		found, missing, err := enroll.PlanUndo(ctx, m, names, s.pattern)
 		if err != nil {
 			return err
@@ -164,7 +173,42 @@ policies that deleted queues have left behind.`,
 			return fmt.Sprintf("queue %q is no longer enrolled by a policy; its waiting messages are still retried", found[i].Queue), nil
 		})
 	})
+	c.Flags().BoolVar(&replays, "replays", false, "undo redrive allow-replays: remove the queues' retry exchanges")
 	return p.withSelection(c, &s)
+}
+
+// disallowReplays removes the retry exchanges of queues that are not enrolled.
+func (p *program) disallowReplays(ctx context.Context, m *management.Client, s *selection, names []string) error {
+	if s.pattern != "" {
+		return fmt.Errorf("--replays takes queues, and no --pattern: %w", errUsage)
+	}
+	found, missing, err := enroll.PlanDisallow(ctx, m, names)
+	if err != nil {
+		return err
+	}
+	t := p.newManyQueues(s, len(found)+len(missing))
+	for i, queue := range found {
+		t.changes[i] = change{Queue: queue, Result: wouldSet}
+		fmt.Fprintf(t.shown(), "queue %q: its retry exchange goes; messages that wait for it are parked\n", queue)
+	}
+	for i, err := range missing {
+		t.fail(len(found)+i, err)
+	}
+	if err := s.expected(len(t.changes)); err != nil {
+		return err
+	}
+	if len(found) > 0 && !s.dry {
+		what := plural(len(found), "retry exchange", "retry exchanges")
+		if err := p.confirm(ctx, fmt.Sprintf("Remove %s?", what)); err != nil {
+			return err
+		}
+	}
+	return t.end(ctx, func(i int) (string, error) {
+		if err := enroll.Disallow(ctx, m, found[i]); err != nil {
+			return "", err
+		}
+		return fmt.Sprintf("nothing is replayed to queue %q any more", found[i]), nil
+	})
 }
 
 // change is a queue in the answer of enroll and unenroll.

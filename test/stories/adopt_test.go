@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -181,6 +183,29 @@ func TestADeadLetterQueueIsAdopted(t *testing.T) {
 			reject(t, c.Next())
 			brokertest.Eventually(t, "the next dead letter goes where it went", func() bool { return v.Depth(kind+".dlq") == 1 })
 		}
+
+		// Who takes the word back has what is replayed from then on parked.
+		must(t, s.Client.AllowReplays(t.Context(), "mail", ""))
+		config := filepath.Join(t.TempDir(), "redrive.yaml")
+		text := fmt.Appendf(nil, "broker: {url: %q, management: %q}", v.URL(), v.Management)
+		must(t, os.WriteFile(config, text, 0o600))
+		disallow := func() (code int, says string) {
+			var out strings.Builder
+			code = cli.Run(t.Context(), []string{"unenroll", "--replays", "mail", "--yes", "--config", config},
+				&out, &out, cli.Build{})
+			return code, out.String()
+		}
+		if code, says := disallow(); code != 0 || !strings.Contains(says, "nothing is replayed to queue") {
+			t.Errorf("unenroll ends with %d and says\n%s", code, says)
+		}
+		if code, says := disallow(); code == 0 || !strings.Contains(says, "nothing to undo") {
+			t.Errorf("a second one ends with %d and says\n%s", code, says)
+		}
+		expect.Equal(t, s.Replay(t, "queue:mail"), 1, "is replayed")
+		brokertest.Eventually(t, "it is parked again", func() bool {
+			detail, err = s.Client.Message(t.Context(), s.only(t, "queue:mail"))
+			return err == nil && strings.Contains(detail.ParkedFor, "redrive allow-replays")
+		})
 
 		// The framework's headers are shown as long as it is kept, and its consumer gets it without them.
 		detail, err = s.Client.Message(t.Context(), s.only(t, "queue:mail"))

@@ -381,6 +381,45 @@ func PlanUndo(ctx context.Context, m *management.Client, names []string, pattern
 	return found, missing, nil
 }
 
+// PlanDisallow finds those of the queues that have a retry exchange and do not dead-letter to Redrive: replays
+// to them are allowed, or they were enrolled once.
+func PlanDisallow(
+	ctx context.Context, m *management.Client, names []string,
+) (found []string, missing []error, err error) {
+	queues, err := m.Queues(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	exchanges, err := m.Exchanges(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, name := range names {
+		q := slices.IndexFunc(queues, func(q management.Queue) bool { return q.Name == name })
+		exchange := wire.RetryExchange(name)
+		switch {
+		case !slices.ContainsFunc(exchanges, func(e management.Exchange) bool { return e.Name == exchange }):
+			missing = append(missing, fmt.Errorf("queue %q: %w: there is no exchange %q",
+				name, ErrNotEnrolled, exchange))
+		case q >= 0 && queues[q].Setting("dead-letter-exchange") == wire.ExchangeDeadLetters:
+			missing = append(missing, fmt.Errorf("queue %q: it is enrolled, so its retry exchange would be declared again",
+				name))
+		default:
+			found = append(found, name)
+		}
+	}
+	return found, missing, nil
+}
+
+// Disallow removes the retry exchange of a queue.
+func Disallow(ctx context.Context, m *management.Client, queue string) error {
+	err := m.DeleteExchange(ctx, wire.RetryExchange(queue))
+	if errors.Is(err, management.ErrNotFound) { // somebody else was faster
+		return nil
+	}
+	return err
+}
+
 // Write shows a person what applies afterwards.
 func (u *UndoPlan) Write(w io.Writer) {
 	fmt.Fprintf(w, "queue %q: policy %q of priority %d goes; ", u.Queue, u.Ours.Name, u.Ours.Priority)

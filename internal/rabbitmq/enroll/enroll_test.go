@@ -138,8 +138,19 @@ func TestEnrollAndUndo(t *testing.T) {
 		if p, err := planOf(ctx, m, "work.q"); err != nil || p.Policy != nil {
 			t.Errorf("a second plan: %+v, %v", p.Policy, err)
 		}
+		disallows := func(want string) {
+			t.Helper()
+			found, missing, err := PlanDisallow(ctx, m, []string{"work.q"})
+			expect.NoError(t, err)
+			expect.Equal(t, fmt.Sprint(found, missing), want, "may lose their retry exchange")
+		}
+		disallows(`[] [queue "work.q": it is enrolled, so its retry exchange would be declared again]`)
 		expect.NoError(t, Undo(ctx, m, "work.q"))
 		inForce("theirs")
+		disallows("[work.q] []")
+		expect.NoError(t, Disallow(ctx, m, "work.q"))
+		expect.NoError(t, Disallow(ctx, m, "work.q")) // somebody else was faster
+		disallows(`[] [queue "work.q": nothing to undo: there is no exchange "redrive.retry.work.q"]`)
 		expect.Err(t, Undo(ctx, m, "work.q"), ErrNotEnrolled, "undoing twice")
 		expect.Err(t, expect.ErrOf(planOf(ctx, m, "nothing")), management.ErrNotFound, "a queue that does not exist")
 		if _, err := planOf(ctx, m, "redrive.intake"); err == nil {

@@ -398,6 +398,10 @@ func (c *Client) DeletePolicy(ctx context.Context, name string) error {
 	return c.Call(ctx, http.MethodDelete, c.path("policies", name), nil, nil)
 }
 
+func (c *Client) DeleteExchange(ctx context.Context, name string) error {
+	return c.Call(ctx, http.MethodDelete, c.path("exchanges", name), nil, nil)
+}
+
 func (c *Client) OperatorPolicies(ctx context.Context) (all []Policy, err error) {
 	return all, c.Call(ctx, http.MethodGet, c.path("operator-policies"), nil, &all)
 }
