@@ -51,6 +51,7 @@ func came(d amqp.Delivery) string {
 func TestWhatWasAdoptedIsPutBack(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("dlq", amqp.Table{"x-queue-type": "quorum"})
+		v.Queue("copies", nil)
 		for _, work := range []string{"orders", "mail"} {
 			v.Queue(work, amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "",
 				"x-dead-letter-routing-key": "dlq"})
@@ -64,7 +65,7 @@ func TestWhatWasAdoptedIsPutBack(t *testing.T) {
 		v.Publish("", "dlq", amqp.Publishing{DeliveryMode: 2, Type: "EasyNetQ.SystemMessages.Error, EasyNetQ",
 			Body: envelope, ContentType: "application/json", CorrelationId: "c", MessageId: "m", AppId: "shop",
 			Timestamp: time.Unix(1_700_000_001, 0), Priority: 3,
-			ReplyTo: "answers", Headers: amqp.Table{"h": "x"}, UserId: "guest"})
+			ReplyTo: "answers", Headers: amqp.Table{"h": "x", "CC": []any{"copies"}}, UserId: "guest"})
 		// What was in the queue, as a consumer gets it.
 		peek := v.ConsumeMany("dlq")
 		var was []amqp.Delivery
@@ -116,6 +117,8 @@ func TestWhatWasAdoptedIsPutBack(t *testing.T) {
 			if came(is) != came(d) {
 				t.Fatalf("it comes back as\n%s, and came as\n%s", came(is), came(d))
 			}
+			expect.Equal(t, is.UserId, "", "is the user-id, which RabbitMQ refuses from the service's user")
+			delete(d.Headers, "CC")
 			delete(d.Headers, "x-delivery-count")
 			delete(d.Headers, "x-acquired-count")
 			if !reflect.DeepEqual(is.Headers, d.Headers) {
@@ -123,6 +126,7 @@ func TestWhatWasAdoptedIsPutBack(t *testing.T) {
 			}
 		}
 		must(t, c.Channel.Close())
+		expect.Equal(t, v.Depth("copies"), 1, "are copied")
 		expect.Equal(t, s.WaitParked(t, 1)[0].AdoptedFrom, "other.dlq", "is still parked")
 		work := v.ConsumeMany("orders")
 		var got []string
