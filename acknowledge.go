@@ -154,7 +154,7 @@ func (a *acknowledger) decide(m *Message, f *failure, cannotRepublish string) po
 	}
 	now := time.Now()
 	of := policy.Failure{Queue: a.consumer.Queue, Reason: policy.Reported, Attempt: m.Attempt, Seed: seed(m.ID, m.Attempt),
-		Error: f.text, Err: f.err, Message: &m.Message, FirstFailed: m.FirstFailed, At: now}
+		Replays: m.Replays, Error: f.text, Err: f.err, Message: &m.Message, FirstFailed: m.FirstFailed, At: now}
 	if of.FirstFailed.IsZero() {
 		of.FirstFailed = now
 	}
@@ -371,7 +371,8 @@ func (a *acknowledger) declareFirst(ctx context.Context, t delay.Ticket) (at tim
 
 // outgoing returns the message as it is published, with its history in headers.
 func (a *acknowledger) outgoing(m *Message, f *failure, parkedFor string, t delay.Ticket) wire.Outgoing {
-	history := headers.History{ID: m.ID, Failures: m.Attempt, Queue: a.consumer.Queue, FirstFailed: m.FirstFailed, Reason: wire.ReasonReported, Error: f.header()}
+	history := headers.History{ID: m.ID, Failures: m.Attempt, Queue: a.consumer.Queue, FirstFailed: m.FirstFailed,
+		Reason: wire.ReasonReported, Error: f.header(), Replays: m.Replays}
 	if history.FirstFailed.IsZero() {
 		history.FirstFailed = time.Now()
 	}

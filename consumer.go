@@ -237,6 +237,8 @@ type Message struct {
 	// LastError is the text of the error of the attempt before, up to 2 KiB; "" before the
 	// first failure.
 	LastError string
+	// Replays is how often people replayed it; 0 with Native.
+	Replays int
 	// Redelivered is whether RabbitMQ has delivered it before, and got no acknowledgement.
 	Redelivered bool
 }
@@ -261,6 +263,7 @@ func message(d *amqp.Delivery, queue string, queueCounts bool) *Message {
 			return m
 		}
 		m.ID, m.Attempt, m.FirstFailed, m.LastError = t.ID, t.Failures+1, t.FirstFailed, t.Error
+		m.Replays = t.Replays
 		m.Exchange, m.RoutingKey = t.Exchange, t.RoutingKey
 		if m.UserID == "" {
 			m.UserID = t.UserID

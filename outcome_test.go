@@ -204,9 +204,9 @@ func TestADerivedMessageIsAnother(t *testing.T) {
 			return nil
 		})
 		order := wire.Message{Body: []byte("order")}
-		sent := headers.History{ID: headers.NewID(&order).String(), Failures: 1, Queue: "orders"}.ApplyTo(order)
+		sent := headers.History{ID: headers.NewID(&order).String(), Failures: 1, Replays: 3, Queue: "orders"}.ApplyTo(order)
 		v.Publish(wire.RetryExchange("orders"), "", amqp.Publishing{Body: order.Body, Headers: sent.Headers})
-		if m := brokertest.Receive(t, came, "the delivery itself"); m.Attempt != 2 || m.ID != sent.Headers[wire.HeaderID] {
+		if m := brokertest.Receive(t, came, "the delivery itself"); m.Attempt != 2 || m.Replays != 3 || m.ID != sent.Headers[wire.HeaderID] {
 			t.Errorf("the delivery itself is %+v", m)
 		}
 		ids := map[string]bool{"": true, headers.NewID(&order).String(): true}
@@ -218,7 +218,7 @@ func TestADerivedMessageIsAnother(t *testing.T) {
 			v.Publish(wire.RetryExchange("orders"), "", amqp.Publishing{Body: body, Headers: sent.Headers})
 			for attempt := 1; attempt <= 2; attempt++ {
 				m := brokertest.Receive(t, came, string(body))
-				if m.Attempt != attempt || ids[m.ID] != (attempt == 1) || m.ID == sent.Headers[wire.HeaderID] {
+				if m.Attempt != attempt || m.Replays != 0 || ids[m.ID] != (attempt == 1) || m.ID == sent.Headers[wire.HeaderID] {
 					t.Errorf("%s at attempt %d: %+v", body, attempt, m)
 				}
 				ids[m.ID] = true

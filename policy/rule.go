@@ -79,6 +79,8 @@ type Failure struct {
 	Reason string
 	// Attempt is which attempt of the message failed, from 1.
 	Attempt int
+	// Replays is how often people replayed the message.
+	Replays int
 	// Suggested is the delay that a consumer asks for; 0 is none. It counts up to
 	// Policy.LongestRetryAfter and is not jittered, and no rule is asked.
 	Suggested time.Duration

@@ -12,6 +12,7 @@ const (
 	HeaderFirstFailed = "x-redrive-first-failed" // timestamp of the first failure
 	HeaderReason      = "x-redrive-reason"       // string, why it failed: one of the reasons below
 	HeaderError       = "x-redrive-error"        // string, the latest error, when known
+	HeaderReplays     = "x-redrive-replays"      // int64, how often people replayed it; absent: never
 	HeaderUserID      = "x-redrive-user-id"      // string, the user-id property as first published, which RabbitMQ refuses from another user
 )
 
@@ -29,7 +30,7 @@ const HeaderDelay = "x-redrive-delay" // milliseconds, only in reports: the dela
 // HeaderPark is only in reports: the message is parked at once, whatever its policy says.
 const HeaderPark = "x-redrive-park" // string, only in reports: why the consumer asks to park the message at once
 
-// MaxAttempt is the largest number of failures that is accepted in HeaderAttempt. A larger one, which
+// MaxAttempt is the largest number that is accepted in HeaderAttempt and HeaderReplays. A larger one, which
 // only another program can have written, counts as 0.
 const MaxAttempt = 1_000_000
 

@@ -355,12 +355,12 @@ func (c RecordChange) do(r *store.Record, now time.Time) (e store.Edit, made *st
 	return e, made
 }
 
-// copyOf is a new message like r that is due at due, and starts again at attempt 1.
+// copyOf is a new message like r that is due at due, and starts again at attempt 1 of its first replay.
 // It has no fingerprint: no message that RabbitMQ delivers again is this one.
 func copyOf(r *store.Record, due time.Time) *store.Record {
 	made, m := *r, retry.Unwrapped(r)
 	made.ID, made.MadeFrom, made.MadeInto = headers.NewID(&m), r.ID, uuid.Nil
-	made.Fingerprint = [16]byte{}
+	made.Fingerprint, made.Replays = [16]byte{}, 0
 	made.AdoptedFrom, made.HeldUntil = "", time.Time{}
 	made.Replay(due)
 	return &made

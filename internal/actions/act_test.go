@@ -36,7 +36,7 @@ func TestEachVerbOnEachState(t *testing.T) {
 		t.Run(fmt.Sprintf("%s %d", c.verb, c.state), func(t *testing.T) {
 			each(t, func(t *testing.T, d *desk) {
 				r := record("orders", c.state, "body")
-				r.Proven = true
+				r.Proven, r.Replays = true, 2
 				d.add(t, r)
 				a := actions.Act{Verb: c.verb, IDs: []string{r.ID.String()}, Reason: "because"}
 				switch c.verb {
@@ -72,11 +72,12 @@ func TestEachVerbOnEachState(t *testing.T) {
 				}
 				switch c.verb {
 				case actions.Replay:
-					attempt := 0
+					attempt, replays := 0, 3
 					if c.state == store.Waiting {
-						attempt = 3
+						attempt, replays = 3, 2
 					}
-					if now.State != store.Waiting || now.Due.Before(at) || now.Due.Sub(at) > time.Microsecond || now.Failures != attempt || now.Forward != nil || now.ParkedFor != "" {
+					if now.State != store.Waiting || now.Due.Before(at) || now.Due.Sub(at) > time.Microsecond || now.Failures != attempt ||
+						now.Replays != replays || now.Forward != nil || now.ParkedFor != "" {
 						t.Errorf("replayed as %+v", now)
 					}
 				case actions.Discard:
@@ -91,7 +92,8 @@ func TestEachVerbOnEachState(t *testing.T) {
 					made := d.kept(t, o.New)
 					if now.State != c.state || headers.BindID(made.ID, &made.Message) != made.ID || now.MadeInto != made.ID ||
 						made.MadeFrom != r.ID || made.State != store.Waiting || made.Queue != "other" ||
-						*made.Forward != (store.Destination{RoutingKey: "other"}) || made.Failures != 0 || string(made.Message.Body) != "body" || made.Fingerprint != [16]byte{} || made.Proven {
+						*made.Forward != (store.Destination{RoutingKey: "other"}) || made.Failures != 0 || made.Replays != 1 ||
+						string(made.Message.Body) != "body" || made.Fingerprint != [16]byte{} || made.Proven {
 						t.Errorf("copied as %+v of %+v", made, now)
 					}
 				}

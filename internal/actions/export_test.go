@@ -183,10 +183,12 @@ func TestABadLineIsNamed(t *testing.T) {
 			want error
 		}{
 			"a typing error": {caller(auth.Editor), good + "\n" + strings.Replace(good, `"attempt"`, `"atempt"`, 1), inspect.ErrInvalid},
-			"cut short":      {caller(auth.Editor), good + "\n" + good[:100], inspect.ErrInvalid},
-			"no queue":       {caller(auth.Editor), good + "\n" + strings.Replace(good, `"orders"`, `"redrive.intake"`, 1), inspect.ErrInvalid},
-			"not allowed":    {caller(auth.Editor, "orders"), good + "\n" + strings.Replace(good, `"orders"`, `"mail"`, 1), auth.ErrForbidden},
-			"no editor":      {caller(auth.Operator), good, auth.ErrForbidden},
+			"replays": {caller(auth.Editor), good + "\n" + strings.Replace(good, `"attempt"`, `"replays":1000001,"attempt"`, 1),
+				inspect.ErrInvalid},
+			"cut short":   {caller(auth.Editor), good + "\n" + good[:100], inspect.ErrInvalid},
+			"no queue":    {caller(auth.Editor), good + "\n" + strings.Replace(good, `"orders"`, `"redrive.intake"`, 1), inspect.ErrInvalid},
+			"not allowed": {caller(auth.Editor, "orders"), good + "\n" + strings.Replace(good, `"orders"`, `"mail"`, 1), auth.ErrForbidden},
+			"no editor":   {caller(auth.Operator), good, auth.ErrForbidden},
 		} {
 			im, err := d.Import(ctx, c.by, strings.NewReader(c.text), actions.ImportOptions{})
 			if !errors.Is(err, c.want) || im.Count != 0 || name != "no editor" && !strings.Contains(err.Error(), "line 3") {

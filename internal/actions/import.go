@@ -352,6 +352,7 @@ type exportedRecord struct {
 	State       string       `json:"state"`
 	Due         moment       `json:"due"`
 	Attempt     int          `json:"attempt"`
+	Replays     int          `json:"replays,omitempty"`
 	Reason      text         `json:"reason,omitzero"`
 	Error       text         `json:"error,omitzero"`
 	Policy      text         `json:"policy,omitzero"`
@@ -472,7 +473,7 @@ func appendLine(dst []byte, r *store.Record) ([]byte, error) {
 
 func exportedOf(r *store.Record) *exportedRecord {
 	x := &exportedRecord{Format: exportFormat, ID: r.ID, Queue: text(r.Queue), State: inspect.StateName(r.State),
-		Due: moment(r.Due), Attempt: r.Failures,
+		Due: moment(r.Due), Attempt: r.Failures, Replays: r.Replays,
 		Reason: text(r.Reason), Error: text(r.Error), Policy: text(r.Policy), Rule: text(r.Rule), Notify: r.Notify, FirstFailed: moment(r.FirstFailed), FailedAt: moment(r.FailedAt),
 		ParkedFor: text(r.ParkedFor), Proven: r.Proven, MadeFrom: r.MadeFrom, MadeInto: r.MadeInto,
 		AdoptedFrom: text(r.AdoptedFrom), AdoptedAs: text(r.Format), Message: exportedMessage(&r.Message)}
@@ -535,7 +536,7 @@ func ReadExported(b []byte) (*store.Record, error) {
 	if x.Format != exportFormat {
 		return nil, fmt.Errorf(`"redrive" is %d: this version reads lines of format %d`, x.Format, exportFormat)
 	}
-	r := &store.Record{ID: x.ID, Queue: string(x.Queue), Due: time.Time(x.Due), Failures: x.Attempt, Reason: string(x.Reason), Error: string(x.Error),
+	r := &store.Record{ID: x.ID, Queue: string(x.Queue), Due: time.Time(x.Due), Failures: x.Attempt, Replays: x.Replays, Reason: string(x.Reason), Error: string(x.Error),
 		Policy: string(x.Policy), Rule: string(x.Rule), Notify: min(x.Notify, store.Never), FirstFailed: time.Time(x.FirstFailed), FailedAt: time.Time(x.FailedAt), ParkedFor: string(x.ParkedFor),
 		Proven: x.Proven, MadeFrom: x.MadeFrom, MadeInto: x.MadeInto}
 	for _, s := range []store.State{store.Waiting, store.Parked, store.Discarded} {
@@ -550,6 +551,8 @@ func ReadExported(b []byte) (*store.Record, error) {
 		return nil, fmt.Errorf(`"fingerprint" has %d bytes: expected %d`, len(x.Fingerprint), len(r.Fingerprint))
 	case x.Attempt < 0 || x.Attempt > mostFailures:
 		return nil, fmt.Errorf(`"attempt" is %d: expected 0 to %d`, x.Attempt, mostFailures)
+	case x.Replays < 0 || x.Replays > wire.MaxAttempt:
+		return nil, fmt.Errorf(`"replays" is %d: expected 0 to %d`, x.Replays, wire.MaxAttempt)
 	}
 	r.AdoptedFrom = string(x.AdoptedFrom)
 	copy(r.Fingerprint[:], x.Fingerprint)

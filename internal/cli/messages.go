@@ -262,6 +262,9 @@ func facts(w io.Writer, m inspect.Detail, now time.Time) {
 	line("Retried", until(m.RetriedAt))
 	line("Restorable until", until(m.Restorable))
 	line("Failures", count(m.Attempt))
+	if m.Replays > 0 {
+		line("Replays", count(m.Replays))
+	}
 	line("Reason", m.Reason)
 	line("Error", m.Error)
 	line("Policy", m.Policy)

@@ -143,8 +143,8 @@ func (t *trial) try(ctx context.Context, r *store.Record) {
 	of, rule := "", ""
 	p, ok := t.policies.Match(r.Queue)
 	if ok {
-		f := policy.Failure{Queue: r.Queue, Reason: r.Reason, Attempt: max(1, r.Failures), Error: r.Error, Message: &r.Message,
-			FirstFailed: r.FirstFailed, At: r.FailedAt,
+		f := policy.Failure{Queue: r.Queue, Reason: r.Reason, Attempt: max(1, r.Failures), Replays: r.Replays,
+			Error: r.Error, Message: &r.Message, FirstFailed: r.FirstFailed, At: r.FailedAt,
 			Decoded: func() any { return t.decoder.Decode(ctx, inspect.BodyOf(r)) }}
 		of = p.Name
 		decides, _ := p.RuleFor(&f)

@@ -20,12 +20,12 @@ func TestAMarkedMessageHasOurHistoryAndNotRabbitMQs(t *testing.T) {
 	for _, name := range []string{"CC", "BCC", "x-death", "x-delay", "x-delivery-count", "x-acquired-count",
 		"x-first-death-exchange", "x-first-death-queue", "x-first-death-reason", "x-last-death-exchange", "x-last-death-queue", "x-last-death-reason",
 		wire.HeaderID, wire.HeaderAttempt, wire.HeaderQueue, wire.HeaderExchange, wire.HeaderRoutingKey, wire.HeaderFirstFailed,
-		wire.HeaderReason, wire.HeaderError, wire.HeaderUserID, wire.HeaderDelay, wire.HeaderParkReason} {
+		wire.HeaderReason, wire.HeaderError, wire.HeaderReplays, wire.HeaderUserID, wire.HeaderDelay, wire.HeaderParkReason} {
 		m.Headers[name] = "forged"
 	}
 	want := amqp.Table{"n": int32(1), wire.HeaderID: "id", wire.HeaderAttempt: int64(3), wire.HeaderQueue: "q", wire.HeaderExchange: "shop", wire.HeaderRoutingKey: "eu",
-		wire.HeaderFirstFailed: first, wire.HeaderReason: "rejected", wire.HeaderError: "no stock", wire.HeaderUserID: "alice"}
-	marked := headers.History{ID: "id", Failures: 3, Queue: "q", FirstFailed: first, Reason: "rejected", Error: "no stock"}.ApplyTo(m)
+		wire.HeaderFirstFailed: first, wire.HeaderReason: "rejected", wire.HeaderError: "no stock", wire.HeaderReplays: int64(2), wire.HeaderUserID: "alice"}
+	marked := headers.History{ID: "id", Failures: 3, Queue: "q", FirstFailed: first, Reason: "rejected", Error: "no stock", Replays: 2}.ApplyTo(m)
 	if !reflect.DeepEqual(marked.Headers, want) || marked.UserID != "" || marked.Expiration != "" || marked.MessageID != "m" {
 		t.Errorf("it goes as %+v", marked)
 	}
@@ -33,10 +33,11 @@ func TestAMarkedMessageHasOurHistoryAndNotRabbitMQs(t *testing.T) {
 		t.Error("the message itself was changed")
 	}
 	delete(want, wire.HeaderError)
+	delete(want, wire.HeaderReplays)
 	delete(want, wire.HeaderUserID)
 	m.UserID = ""
 	if marked := (headers.History{ID: "id", Failures: 3, Queue: "q", FirstFailed: first, Reason: "rejected"}).ApplyTo(m); !reflect.DeepEqual(marked.Headers, want) {
-		t.Errorf("without error and user it goes with the headers %v", marked.Headers)
+		t.Errorf("without error, replays and user it goes with the headers %v", marked.Headers)
 	}
 }
 
@@ -58,6 +59,9 @@ func TestImpossibleHistoryIsNotBelieved(t *testing.T) {
 		if h, note := read(wire.HeaderAttempt, v); h.Failures != want || (note != "") != (want == 0) {
 			t.Errorf("attempt %v is read as %d, %q", v, h.Failures, note)
 		}
+		if h, note := read(wire.HeaderReplays, v); h.Replays != want || h.Failures != 1 || (note != "") != (want == 0) {
+			t.Errorf("replays %v are read as %d, %q", v, h.Replays, note)
+		}
 	}
 	// 0 is a number that may be.
 	if h, note := read(wire.HeaderAttempt, int64(0)); h.Failures != 0 || note != "" {
@@ -74,7 +78,7 @@ func TestImpossibleHistoryIsNotBelieved(t *testing.T) {
 			t.Errorf("delay %v is read as %s, %q", v, d, note)
 		}
 	}
-	for want, m := range map[string]*wire.Message{"": of(wire.HeaderDelay, 8000.5), wire.HeaderDelay: of(wire.HeaderDelay, "soon"), wire.HeaderAttempt: of(wire.HeaderAttempt, "two")} {
+	for want, m := range map[string]*wire.Message{"": of(wire.HeaderDelay, 8000.5), wire.HeaderDelay: of(wire.HeaderDelay, "soon"), wire.HeaderAttempt: of(wire.HeaderAttempt, "two"), wire.HeaderReplays: of(wire.HeaderReplays, int64(-2))} {
 		if got := headers.Ignored(m, true); got != want {
 			t.Errorf("ignored is %q of %v", got, m.Headers)
 		}
@@ -103,7 +107,7 @@ func TestImpossibleHistoryIsNotBelieved(t *testing.T) {
 func TestAHistoryIsReadAsItWasWritten(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	m := wire.Message{Exchange: "shop", RoutingKey: "eu", UserID: "alice", MessageID: "m", Body: []byte("order")}
-	h := headers.History{ID: headers.NewID(&m).String(), Failures: 1, Queue: "q", FirstFailed: now.Add(-time.Hour), Reason: "rejected", Error: "no stock"}
+	h := headers.History{ID: headers.NewID(&m).String(), Failures: 1, Queue: "q", FirstFailed: now.Add(-time.Hour), Reason: "rejected", Error: "no stock", Replays: 2}
 	sent := h.ApplyTo(m)
 	h.Exchange, h.RoutingKey, h.UserID = "shop", "eu", "alice"
 	for _, failures := range []int{1, 0, wire.MaxAttempt} { // 0: a replayed message has all its attempts again
@@ -147,9 +151,9 @@ func TestHeadersOfAnotherMessageDoNotCount(t *testing.T) {
 		"an id of an earlier library":    {"01900000-0000-8000-8000-000000000000", "q", "m", "order", true, true},
 		"another's id in the same place": {headers.NewID(&wire.Message{}).String(), "q", "m", "order", true, false},
 	} {
-		sent := headers.History{ID: c.id, Failures: 2, Queue: "q"}.ApplyTo(wire.Message{MessageID: c.messageID, Body: []byte(c.body)})
+		sent := headers.History{ID: c.id, Failures: 2, Queue: "q", Replays: 3}.ApplyTo(wire.Message{MessageID: c.messageID, Body: []byte(c.body)})
 		got, ok, note := headers.Read(sent, c.queue, c.viaOurs, time.Now())
-		if ok != c.want || ok != (got.ID == c.id && got.Failures == 2) || ok != (note == "") {
+		if ok != c.want || ok != (got.ID == c.id && got.Failures == 2 && got.Replays == 3) || ok != (note == "") {
 			t.Errorf("%s: %t, %+v, %q", name, ok, got, note)
 		}
 	}

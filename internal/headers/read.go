@@ -4,6 +4,7 @@
 package headers
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
@@ -24,9 +25,9 @@ func Ignored(m *wire.Message, reported bool) string {
 	if _, note := SuggestedDelay(m); reported && note != "" {
 		return wire.HeaderDelay
 	}
-	if v, there := m.Headers[wire.HeaderAttempt]; there {
-		if _, ok := failures(v); !ok {
-			return wire.HeaderAttempt
+	for _, header := range []string{wire.HeaderAttempt, wire.HeaderReplays} {
+		if _, note := count(m, header); note != "" {
+			return header
 		}
 	}
 	return ""
@@ -58,7 +59,7 @@ func SuggestedDelay(m *wire.Message) (d time.Duration, note string) {
 // x-death[].count is never used: RabbitMQ 4 does not grow it over a republish, and on RabbitMQ 3 a
 // publisher can set it.
 func Read(m *wire.Message, queue string, viaOurs bool, now time.Time) (t History, ok bool, note string) {
-	attempt, counted := m.Headers[wire.HeaderAttempt]
+	_, counted := m.Headers[wire.HeaderAttempt]
 	id, identified := idOf(m)
 	if !counted && !identified {
 		return t, false, ""
@@ -69,10 +70,10 @@ func Read(m *wire.Message, queue string, viaOurs bool, now time.Time) (t History
 	if identified {
 		t.ID = id.String()
 	}
-	if t.Failures, ok = failures(attempt); counted && !ok {
-		note = fmt.Sprintf("its %s header was not a number from 0 to %d and counted as 0",
-			wire.HeaderAttempt, wire.MaxAttempt)
-	}
+	t.Failures, note = count(m, wire.HeaderAttempt)
+	var replaysNote string
+	t.Replays, replaysNote = count(m, wire.HeaderReplays)
+	note = cmp.Or(note, replaysNote)
 	t.FirstFailed = now
 	if at, is := m.Headers[wire.HeaderFirstFailed].(time.Time); is && at.Unix() > 0 && at.Before(now) {
 		t.FirstFailed = at
@@ -142,12 +143,17 @@ func number(v any) (int64, bool) {
 	return int64(max(f, math.MinInt64)), true
 }
 
-func failures(v any) (n int, ok bool) {
+// count reads a header that counts something; one that is absent is 0.
+func count(m *wire.Message, header string) (n int, note string) {
+	v, there := m.Headers[header]
+	if !there {
+		return 0, ""
+	}
 	i, ok := number(v)
 	if !ok || i < 0 || i > wire.MaxAttempt {
-		return 0, false
+		return 0, fmt.Sprintf("its %s header was not a number from 0 to %d and counted as 0", header, wire.MaxAttempt)
 	}
-	return int(i), true
+	return int(i), ""
 }
 
 func integer(v any) (int64, bool) {
@@ -180,8 +186,8 @@ var removed = map[string]bool{
 	"x-last-death-exchange": true, "x-last-death-queue": true, "x-last-death-reason": true,
 	wire.HeaderID: true, wire.HeaderAttempt: true, wire.HeaderQueue: true,
 	wire.HeaderExchange: true, wire.HeaderRoutingKey: true, wire.HeaderFirstFailed: true,
-	wire.HeaderReason: true, wire.HeaderError: true, wire.HeaderUserID: true, wire.HeaderDelay: true,
-	wire.HeaderPark: true, wire.HeaderParkReason: true,
+	wire.HeaderReason: true, wire.HeaderError: true, wire.HeaderReplays: true, wire.HeaderUserID: true,
+	wire.HeaderDelay: true, wire.HeaderPark: true, wire.HeaderParkReason: true,
 }
 
 // History is what a message carries to its next attempt.
@@ -192,6 +198,7 @@ type History struct {
 	FirstFailed time.Time
 	Reason      string
 	Error       string // "" when it is not known
+	Replays     int    // how often people replayed it
 
 	// Read fills these too; ApplyTo takes them from the message.
 	Exchange, RoutingKey, UserID string
@@ -211,6 +218,9 @@ func (h History) ApplyTo(m wire.Message) *wire.Message {
 	headers[wire.HeaderReason] = h.Reason
 	if h.Error != "" {
 		headers[wire.HeaderError] = h.Error
+	}
+	if h.Replays > 0 {
+		headers[wire.HeaderReplays] = int64(h.Replays)
 	}
 	if m.UserID != "" {
 		headers[wire.HeaderUserID] = m.UserID

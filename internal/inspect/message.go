@@ -46,6 +46,7 @@ type Message struct {
 	Queue       string     `json:"queue"`
 	State       string     `json:"state" enum:"waiting,retried,parked,discarded"`
 	Attempt     int        `json:"attempt" doc:"Failures so far."`
+	Replays     int        `json:"replays,omitempty" csv:"-" doc:"How often people replayed it."`
 	Due         *time.Time `json:"due,omitempty" doc:"Of a waiting one: when it is retried at the earliest."`
 	Paused      bool       `json:"paused,omitempty" csv:"-" doc:"The retries of its queue are paused."`
 	ParkedAt    *time.Time `json:"parked_at,omitempty"`
@@ -121,7 +122,7 @@ type Page struct {
 // Shown is a record as a message.
 func (in *Inspector) Shown(l store.Listed) Message {
 	r := l.Record
-	m := Message{ID: r.ID.String(), Key: string(l.Key), Queue: r.Queue, State: StateName(r.State), Attempt: r.Failures, Reason: r.Reason, Error: r.Error,
+	m := Message{ID: r.ID.String(), Key: string(l.Key), Queue: r.Queue, State: StateName(r.State), Attempt: r.Failures, Replays: r.Replays, Reason: r.Reason, Error: r.Error,
 		Group: in.Store.GroupOf(r).String(), Policy: r.Policy, Rule: r.Rule, Notify: r.Notify.String(), FirstFailed: r.FirstFailed, Failed: r.FailedAt,
 		Exchange: r.Message.Exchange, RoutingKey: r.Message.RoutingKey, Type: r.Message.Type, ContentType: r.Message.ContentType,
 		Size: l.BodySize, Notes: r.Notes, AdoptedFrom: r.AdoptedFrom}

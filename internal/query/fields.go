@@ -80,6 +80,8 @@ var fields = []*field{
 	{name: "text", kind: partOf, example: "text:ACME", needs: knowsBody, doc: "its body as decoded, or its error; a word without a field means the same"},
 	{name: "attempt", kind: aNumber, example: "attempt:>3", needs: knowsRest, doc: "failures so far",
 		number: func(l *store.Listed) int64 { return int64(l.Record.Failures) }},
+	{name: "replays", kind: aNumber, example: "replays:>0", needs: knowsRest, doc: "how often people replayed it",
+		number: func(l *store.Listed) int64 { return int64(l.Record.Replays) }},
 	{name: "age", kind: anAge, example: "age:>2h", needs: knowsRest, doc: "how long ago it failed",
 		time: failedAt, floor: true},
 	{name: "due", kind: aMomentSoon, example: "due:<10m", needs: knowsRest, state: store.Waiting, isDue: true, doc: "when a waiting one is retried",

@@ -25,7 +25,7 @@ const anID = "0193e0a4-5f00-7000-8000-0123456789ab"
 // parked is the message that most of the tests ask about.
 func parked() *store.Listed {
 	return &store.Listed{BodySize: 1500, Record: &store.Record{
-		ID: uuid.MustParse(anID), Queue: "orders.eu", State: store.Parked, Due: noon.Add(-time.Hour), Failures: 8, Reason: "rejected",
+		ID: uuid.MustParse(anID), Queue: "orders.eu", State: store.Parked, Due: noon.Add(-time.Hour), Failures: 8, Replays: 2, Reason: "rejected",
 		Error: "Connection Timeout after 30s", Policy: "default", FirstFailed: noon.Add(-5 * time.Hour), FailedAt: noon.Add(-3 * time.Hour),
 		ParkedFor: "it failed 8 times", Notes: []string{"a note", "Another"},
 		Message: wire.Message{Exchange: "shop", RoutingKey: "order.placed", Type: "OrderPlaced", ContentType: "application/json", CorrelationID: "c-1",
@@ -66,7 +66,7 @@ func TestMatch(t *testing.T) {
 		"error:/(zzz){0,2}/": true, "error:/(zzz){1,2}/": false, "error:/zzz|[0-9]+s/": true, "error:/zzz|yyy/": false, "error:/zzz|[0-9]+/": true, "error:/(?i)CONNECTION t/": true,
 		"error:/(Conn|zzz)ection (x*)Time/": true, "error:/zzz?/": false, "error:/(After|after)+ 30/": true,
 		"exception:*": false, "rule:*": false, "acme or nowhere": true, "nowhere or acme": true, "acme and nowhere": false,
-		"attempt:8": true, "attempt:8.0": true, "attempt:>7": true, "attempt:>8": false, "attempt:>=8": true, "attempt:<9": true, "attempt:<=7": false, "attempt:<=8": true, "attempt:<8": false, "attempt:8..9": true, "attempt:1..7": false,
+		"replays:>0": true, "replays:2": true, "replays:>2": false, "attempt:8": true, "attempt:8.0": true, "attempt:>7": true, "attempt:>8": false, "attempt:>=8": true, "attempt:<9": true, "attempt:<=7": false, "attempt:<=8": true, "attempt:<8": false, "attempt:8..9": true, "attempt:1..7": false,
 		"age:>2h": true, "age:>3h": false, "age:>=3h": true, "age:<=3h": true, "age:<3h": false, "age:2h..4h": true, "age:3h..4h": true, "age:4h..5h": false, "age:>1d": false, "age:<1w": true,
 		"due:>0s": false, "due:*": false, "parked:2026-11-21": true, "parked:<2026-11-21": false, "parked:2026-11-21T11:00": true, "parked:>2026-11-21T11:00": false,
 		"parked:>=2026-11-21T12:00+01:00": true, "parked:2026-11-01..2026-11-20": false, "parked:2026-11-01..2026-11-21": true, "parked:>2026-11-20": true,

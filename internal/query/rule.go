@@ -12,7 +12,7 @@ import (
 
 // ofRules are the fields that a rule may ask for: those of a message that has just failed.
 var ofRules = map[string]bool{"queue": true, "reason": true, "error": true, "exception": true, "group": true,
-	"text": true, "attempt": true, "size": true, "exchange": true, "key": true, "type": true,
+	"text": true, "attempt": true, "replays": true, "size": true, "exchange": true, "key": true, "type": true,
 	"content_type": true, "message_id": true, "correlation_id": true, "app_id": true,
 	headerField.name: true, bodyField.name: true}
 
@@ -73,7 +73,7 @@ var failedPool = sync.Pool{New: func() any {
 func (r *Rule) Matches(f *policy.Failure) bool {
 	a := failedPool.Get().(*failed)
 	a.failure = f
-	a.record = store.Record{Queue: f.Queue, Reason: f.Reason, Error: f.Error, Failures: f.Attempt,
+	a.record = store.Record{Queue: f.Queue, Reason: f.Reason, Error: f.Error, Failures: f.Attempt, Replays: f.Replays,
 		FirstFailed: f.FirstFailed, FailedAt: f.At}
 	if f.Message != nil {
 		a.record.Message = *f.Message

@@ -22,11 +22,11 @@ func ruleOf(t *testing.T, text string) *Rule {
 }
 
 func TestRulesMatchFailures(t *testing.T) {
-	f := policy.Failure{Queue: "orders.eu", Reason: "reported", Attempt: 2, At: noon,
+	f := policy.Failure{Queue: "orders.eu", Reason: "reported", Attempt: 2, Replays: 1, At: noon,
 		Error:   "Shop.Errors.ValidationError: invalid IBAN\n   at Shop.Pay()",
 		Message: &wire.Message{Type: "Payment", Headers: amqp.Table{"x-tenant": "trial"}, Body: []byte("AMOUNT")}}
 	for text, want := range map[string]bool{
-		"queue:orders.*": true, "reason:reported": true, "attempt:2": true, "attempt:<2": false, "type:Payment": true,
+		"queue:orders.*": true, "reason:reported": true, "attempt:2": true, "attempt:<2": false, "replays:>0": true, "replays:>1": false, "type:Payment": true,
 		`error:"invalid IBAN"`: true, "error:/IBAN|BIC/": true, "error:/^IBAN/": false,
 		"exception:ValidationError": true, "exception:Shop.Errors.ValidationError": true, "exception:Shop.*": true,
 		"exception:Error": false, "exception:/Validation/": true, "exception:*": true,

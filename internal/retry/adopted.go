@@ -90,7 +90,7 @@ func (in *AdoptedIntake) record(d *wire.Delivery, now time.Time) (rec *store.Rec
 	t, own, note := headers.Read(&m, queue, false, now)
 	addNote(rec, note)
 	if own {
-		rec.Failures, rec.FirstFailed = t.Failures+1, t.FirstFailed
+		rec.Failures, rec.Replays, rec.FirstFailed = t.Failures+1, t.Replays, t.FirstFailed
 	}
 	if t.ID != "" {
 		rec.ID = uuid.MustParse(t.ID)

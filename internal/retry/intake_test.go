@@ -186,7 +186,7 @@ func TestAttemptsAreCountedInOurHeaderOnly(t *testing.T) {
 // derived gives a delivery the headers of the third attempt at another message, as frameworks copy them.
 func derived(d wire.Delivery) wire.Delivery {
 	of := wire.Message{Body: []byte("order")}
-	h := headers.History{ID: headers.NewID(&of).String(), Failures: 2, Queue: "q", FirstFailed: time.Now().Add(-time.Hour)}
+	h := headers.History{ID: headers.NewID(&of).String(), Failures: 2, Replays: 4, Queue: "q", FirstFailed: time.Now().Add(-time.Hour)}
 	maps.Copy(d.Message.Headers, h.ApplyTo(of).Headers)
 	return d
 }
@@ -209,7 +209,7 @@ func TestADerivedMessageIsAnother(t *testing.T) {
 	}
 	must(t, f.Handle(t.Context(), batch))
 	for _, l := range kept(t, s) {
-		if r := l.Record; r.Failures != 1 || !r.FirstFailed.Equal(r.FailedAt) || len(r.Notes) != 1 || r.ID.String() == r.Message.Headers[wire.HeaderID] {
+		if r := l.Record; r.Failures != 1 || r.Replays != 0 || !r.FirstFailed.Equal(r.FailedAt) || len(r.Notes) != 1 || r.ID.String() == r.Message.Headers[wire.HeaderID] {
 			t.Errorf("%q is kept as %+v", r.Message.Body, r)
 		}
 	}
@@ -219,7 +219,7 @@ func TestADerivedMessageIsAnother(t *testing.T) {
 	for _, own := range []wire.Delivery{derived(deadLetter("q", "order")), derived(retriedFrom("q", "order")), derived(report("order"))} {
 		s := memstore.New()
 		must(t, newIntake(s).Handle(t.Context(), []wire.Delivery{own}))
-		if r := kept(t, s)[0].Record; r.Failures != 3 || r.ID.String() != own.Message.Headers[wire.HeaderID] || len(r.Notes) > 0 {
+		if r := kept(t, s)[0].Record; r.Failures != 3 || r.Replays != 4 || r.ID.String() != own.Message.Headers[wire.HeaderID] || len(r.Notes) > 0 {
 			t.Errorf("the delivery itself is kept as %+v", r)
 		}
 	}

@@ -55,9 +55,10 @@ type identity struct {
 	fingerprint [16]byte  // zero: it needs no receipt, since its headers have the id
 	firstFailed time.Time // now, where it is not known
 	failures    int       // before this one
-	own         bool      // its headers have a history of it
-	note        string    // which of them do not count
-	hasReceipt  bool      // its receipt is in the store already
+	replays     int
+	own         bool   // its headers have a history of it
+	note        string // which of them do not count
+	hasReceipt  bool   // its receipt is in the store already
 }
 
 // Connected must be called for each new connection, before Handle: RabbitMQ is about to deliver

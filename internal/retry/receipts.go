@@ -153,14 +153,14 @@ func (r *receipts) areMissing(batch []wire.Delivery) bool {
 func (r *receipts) identify(d *wire.Delivery, now time.Time) identity {
 	t, m, own, note := r.historyOf(d, now)
 	if t.ID != "" {
-		return identity{id: uuid.MustParse(t.ID), firstFailed: t.FirstFailed, failures: t.Failures, own: own, note: note}
+		return identity{id: uuid.MustParse(t.ID), firstFailed: t.FirstFailed, failures: t.Failures, replays: t.Replays, own: own, note: note}
 	}
 	f := r.fingerprint(d)
 	is, repeated := r.use(f, d)
 	if !repeated {
 		is = identity{id: headers.NewID(m), fingerprint: f, firstFailed: now}
 	}
-	if is.failures, is.own, is.note = t.Failures, own, note; own {
+	if is.failures, is.replays, is.own, is.note = t.Failures, t.Replays, own, note; own {
 		is.firstFailed = t.FirstFailed
 	}
 	// A message of this connection never matches one that is marked as redelivered, but

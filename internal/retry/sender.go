@@ -185,6 +185,6 @@ func outgoing(r *store.Record, exchange, key string) wire.Outgoing {
 // delay queue: with the headers of its history, without those of a framework's error queue. It returns the
 // id in them too.
 func withHistory(r *store.Record) (id string, m *wire.Message) {
-	h := headers.History{ID: r.ID.String(), Failures: r.Failures, Queue: r.Queue, FirstFailed: r.FirstFailed, Reason: r.Reason, Error: r.Error}
+	h := headers.History{ID: r.ID.String(), Failures: r.Failures, Queue: r.Queue, FirstFailed: r.FirstFailed, Reason: r.Reason, Error: r.Error, Replays: r.Replays}
 	return h.ID, h.ApplyTo(toPublish(r))
 }

@@ -26,7 +26,7 @@ import (
 
 // due is a claim of a message that is to be retried in q.
 func due(body string) store.Claim {
-	return store.Claim{Record: &store.Record{ID: uuid.New(), Queue: "q", State: store.Waiting, Proven: true, Failures: 2, Reason: wire.ReasonRejected, Error: "no stock",
+	return store.Claim{Record: &store.Record{ID: uuid.New(), Queue: "q", State: store.Waiting, Proven: true, Failures: 2, Replays: 3, Reason: wire.ReasonRejected, Error: "no stock",
 		FirstFailed: time.Unix(1_700_000_000, 0), Due: time.Now(), Message: wire.Message{Exchange: "shop", RoutingKey: "eu.order", Body: []byte(body), MessageID: "m-" + body}}}
 }
 
@@ -152,7 +152,7 @@ func TestEachClaimIsPublishedOnce(t *testing.T) {
 			t.Errorf("number %d was published as %+v, %+v", i, o, m)
 		}
 		want := amqp.Table{"n": int32(i), wire.HeaderID: r.ID.String(), wire.HeaderAttempt: int64(2), wire.HeaderQueue: "q", wire.HeaderExchange: "shop", wire.HeaderRoutingKey: "eu.order",
-			wire.HeaderFirstFailed: time.Unix(1_700_000_000, 0), wire.HeaderReason: wire.ReasonRejected, wire.HeaderError: "no stock", wire.HeaderUserID: "shop"}
+			wire.HeaderFirstFailed: time.Unix(1_700_000_000, 0), wire.HeaderReason: wire.ReasonRejected, wire.HeaderError: "no stock", wire.HeaderReplays: int64(3), wire.HeaderUserID: "shop"}
 		if !reflect.DeepEqual(m.Headers, want) {
 			t.Errorf("number %d has the headers %v, want %v", i, m.Headers, want)
 		}

@@ -50,7 +50,7 @@ func (in *Intake) decide(ctx context.Context, i int, d *wire.Delivery, rules *Ru
 		return rec, park(rec, now, fmt.Sprintf("no policy allows the queue %q", o.queue)), nil
 	}
 
-	failure := policy.Failure{Queue: o.queue, Reason: o.reason, Attempt: rec.Failures, Seed: seed(rec.ID, rec.Failures),
+	failure := policy.Failure{Queue: o.queue, Reason: o.reason, Attempt: rec.Failures, Replays: rec.Replays, Seed: seed(rec.ID, rec.Failures),
 		Message: &rec.Message, FirstFailed: rec.FirstFailed, At: now}
 	if d.Message.Exchange == wire.ExchangeFailures {
 		var note string
@@ -115,7 +115,7 @@ func (k *keeper) failedRecord(o origin, i int, d *wire.Delivery, now time.Time) 
 // history of it.
 func (k *keeper) record(i int, d *wire.Delivery, now time.Time) (rec *store.Record, own bool) {
 	known := k.identify(i, d, now)
-	rec = &store.Record{ID: known.id, Fingerprint: known.fingerprint, Failures: known.failures,
+	rec = &store.Record{ID: known.id, Fingerprint: known.fingerprint, Failures: known.failures, Replays: known.replays,
 		FirstFailed: known.firstFailed, FailedAt: now, Message: d.Message}
 	addNote(rec, d.Note)
 	addNote(rec, known.note)

@@ -34,7 +34,7 @@ const (
 	flagMadeInto
 	flagRule
 	flagFormat // the format follows, then 1 and the properties of an envelope, or 0
-	_
+	flagReplays
 	flagAdopted
 )
 
@@ -100,6 +100,10 @@ func AppendHead(dst []byte, r *Record) ([]byte, error) {
 		} else if b, err = appendProperties(append(b, 1), r.Envelope); err != nil {
 			return dst, err
 		}
+	}
+	if r.Replays != 0 {
+		flags |= flagReplays
+		b = binary.AppendVarint(b, int64(r.Replays))
 	}
 	if r.AdoptedFrom != "" {
 		flags |= flagAdopted
@@ -203,6 +207,9 @@ func (d *Decoder) record() (*Record, error) {
 			r.Envelope = new(wire.Message)
 			d.properties(r.Envelope)
 		}
+	}
+	if flags&flagReplays != 0 {
+		r.Replays = int(d.Varint())
 	}
 	if flags&flagAdopted != 0 {
 		r.AdoptedFrom, r.HeldUntil = d.Text(), d.time()

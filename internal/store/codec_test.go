@@ -86,11 +86,11 @@ func TestARecordWithLittleIsTheSameAfterDecoding(t *testing.T) {
 	expect.Equal(t, cmp.Diff(want, got), "", "(-want +got):\n")
 }
 
-// Version 1 is version 2 without what a person made of it, and without rules.
+// Version 1 is version 2 without what a person made of it, its replays, and rules.
 func TestARecordOfVersion1IsRead(t *testing.T) {
 	want := storetest.Everything()
 	want.MadeFrom, want.MadeInto, want.Rule, want.Notify = uuid.Nil, uuid.Nil, "", store.AsUsual
-	want.Format, want.Envelope = "", nil
+	want.Format, want.Envelope, want.Replays = "", nil, 0
 	data, err := store.AppendRecord(nil, want)
 	if err != nil || data[0] != 2 {
 		t.Fatalf("written as version %d, %v", data[0], err)
@@ -107,8 +107,8 @@ func TestARecordOfVersion1IsRead(t *testing.T) {
 	}
 }
 
-// A record without a format is as it was before there were formats: an older version reads it.
-func TestARecordWithoutAFormatIsWrittenAsBefore(t *testing.T) {
+// A record without a format, or never replayed, is as it was before there were such: an older version reads it.
+func TestARecordWithoutAFormatOrReplaysIsWrittenAsBefore(t *testing.T) {
 	r := storetest.Everything()
 	r.Envelope = nil
 	with, err := store.AppendHead(nil, r)
@@ -118,6 +118,10 @@ func TestARecordWithoutAFormatIsWrittenAsBefore(t *testing.T) {
 	expect.NoError(t, err)
 	// The name with its length, and that no envelope follows.
 	expect.Equal(t, len(with)-len(without), len("f")+2, "more bytes")
+	r.Replays = 0
+	never, err := store.AppendHead(nil, r)
+	expect.NoError(t, err)
+	expect.Equal(t, len(without)-len(never), 1, "more bytes with replays")
 }
 
 func TestARecordThatWasNotAdoptedIsWrittenAsBefore(t *testing.T) {

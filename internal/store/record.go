@@ -38,6 +38,7 @@ type Record struct {
 	Due time.Time
 
 	Failures    int       // failures so far
+	Replays     int       // how often people replayed it
 	Reason      string    // wire.Reason…
 	Error       string    // the text that the consumer reported, or ""
 	Policy      string    // the policy that decided
@@ -148,11 +149,12 @@ func (r *Record) Ended() (Ending, Column) {
 	return EndedRetried, Retried
 }
 
-// Replay makes a parked record, or a copy of any, waiting: due at due, without failures and with its own queue as
-// the target.
+// Replay makes a parked record, or a copy of any, waiting: due at due, without failures, with its own queue as
+// the target, and replayed once more.
 func (r *Record) Replay(due time.Time) {
 	r.State, r.Due, r.ParkedFor = Waiting, due, ""
 	r.Failures, r.Forward = 0, nil
+	r.Replays = min(r.Replays+1, wire.MaxAttempt)
 }
 
 // Destination is an exchange and a routing key; the empty exchange with a

@@ -522,6 +522,9 @@ func TestHeadersAddedInTheFormAreSent(t *testing.T) {
 	if sent["retried-by"] != "dana" || sent["ticket"] != "7" || sent["tenant"] != "acme" {
 		t.Errorf("sent: %v", sent)
 	}
+	if page := get(h, "/messages/"+id.String()).Body.String(); !strings.Contains(page, "<dt>Replays</dt><dd>1</dd>") {
+		t.Error("its page does not say that it was replayed")
+	}
 }
 
 // listing is a console that has these queues.

@@ -149,19 +149,19 @@ func TestAHandlerKnowsAReplayedMessage(t *testing.T) {
 			t.Errorf("the first attempt is number %d of id %q", first.Attempt, first.ID)
 		}
 		id := s.WaitParked(t, 1)[0].ID
-		for range 2 {
+		for n := range 2 {
 			if done, err := s.Client.Act(ctx, actions.Act{Verb: actions.Replay, IDs: []string{id}}); err != nil || done.Done != 1 {
 				t.Fatalf("%+v, %v", done, err)
 			}
 			m := <-attempts
-			if m.Attempt != 1 || m.ID != id || m.FirstFailed.IsZero() || m.LastError != "no stock" {
-				t.Errorf("replayed, it is attempt %d of id %q, first failed %s, last error %q; want 1 of %q", m.Attempt, m.ID, m.FirstFailed, m.LastError, id)
+			if m.Attempt != 1 || m.Replays != n+1 || m.ID != id || m.FirstFailed.IsZero() || m.LastError != "no stock" {
+				t.Errorf("replayed %d times, it is attempt %d of replay %d of id %q, first failed %s, last error %q; want 1 of %q", n+1, m.Attempt, m.Replays, m.ID, m.FirstFailed, m.LastError, id)
 			}
 			if m.Exchange != "shop" || m.RoutingKey != "order.eu" || len(m.Headers) != 1 || m.Headers["n"] != int32(1) {
 				t.Errorf("replayed, it was published to %q with the key %q and has the headers %v", m.Exchange, m.RoutingKey, m.Headers)
 			}
-			if parked := s.WaitParked(t, 1)[0]; parked.ID != id {
-				t.Errorf("failed again, its id is %q, want %q", parked.ID, id)
+			if parked := s.WaitParked(t, 1)[0]; parked.ID != id || parked.Replays != n+1 {
+				t.Errorf("failed again, its id is %q with %d replays, want %q with %d", parked.ID, parked.Replays, id, n+1)
 			}
 		}
 		stop()

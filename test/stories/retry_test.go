@@ -119,7 +119,8 @@ func TestAFailedMessageIsRetriedAndParkedAtTheEnd(t *testing.T) {
 				if n := s.Replay(t, "id:"+id); n != 1 {
 					t.Fatalf("replayed %d", n)
 				}
-				if d := c.Ack(); d.Headers[wire.HeaderID] != id || d.Headers[wire.HeaderAttempt] != int64(0) || d.Headers[wire.HeaderUserID] != "guest" {
+				if d := c.Ack(); d.Headers[wire.HeaderID] != id || d.Headers[wire.HeaderAttempt] != int64(0) || d.Headers[wire.HeaderReplays] != int64(1) ||
+					d.Headers[wire.HeaderUserID] != "guest" {
 					t.Errorf("replayed with headers %v", d.Headers)
 				}
 				expect.Equal(t, len(s.Parked(t)), 0, "it is parked still")

@@ -241,7 +241,7 @@ func countsOf(t *testing.T, s store.Store) []store.QueueCount {
 // Everything is a record with each field and each header type AMQP knows.
 func Everything() *store.Record {
 	return &store.Record{
-		ID: uuid.Must(uuid.NewV7()), Queue: "orders", State: store.Waiting, Due: epoch, Failures: 3, Reason: "rejected",
+		ID: uuid.Must(uuid.NewV7()), Queue: "orders", State: store.Waiting, Due: epoch, Failures: 3, Replays: 2, Reason: "rejected",
 		Error: "no stock", Policy: "p", Rule: "r", Notify: store.Urgent, FirstFailed: epoch.Add(-hour), FailedAt: epoch.Add(-second),
 		Notes: []string{"odd", ""}, Proven: true, Forward: &store.Destination{Exchange: "x", RoutingKey: "k"},
 		MadeFrom: uuid.Must(uuid.NewV7()), MadeInto: uuid.Must(uuid.NewV7()), Fingerprint: [16]byte{1, 2},
@@ -321,7 +321,7 @@ func Replay(ctx context.Context, s store.Store, queue string, due time.Time) (n 
 
 func replay(t *testing.T, s *subject) {
 	a, b, other := parked("q", "a"), parked("q", "b"), parked("other", "x")
-	a.Failures, a.Forward = 9, &store.Destination{Exchange: "x"}
+	a.Failures, a.Replays, a.Forward = 9, 4, &store.Destination{Exchange: "x"}
 	add(t, s, a, b, other, Waiting("q", hour, "waits"))
 	n, err := Replay(ctx, s, "q", epoch)
 	if n != 2 || err != nil {
@@ -329,7 +329,7 @@ func replay(t *testing.T, s *subject) {
 	}
 	c := claim(t, s, "q", 0, 10)
 	want(t, "replayed", bodies(c), "a b")
-	if r := c[0].Record; r.Failures != 0 || r.Forward != nil || r.ParkedFor != "" || r.State != store.Waiting {
+	if r := c[0].Record; r.Failures != 0 || r.Replays != 5 || c[1].Record.Replays != 1 || r.Forward != nil || r.ParkedFor != "" || r.State != store.Waiting {
 		t.Errorf("replayed as %+v", r)
 	}
 	for i := range 1100 {
@@ -389,7 +389,7 @@ func Any(t *rapid.T) *store.Record {
 	r.State = rapid.SampledFrom([]store.State{store.Waiting, store.Parked, store.Discarded}).Draw(t, "state")
 	if rapid.Bool().Draw(t, "bare") {
 		r.Forward, m.Timestamp, m.Headers, r.Notes = nil, time.Time{}, nil, nil
-		r.Envelope = nil
+		r.Envelope, r.Replays = nil, 0
 	}
 	return r
 }
