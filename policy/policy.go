@@ -52,6 +52,9 @@ type Policy struct {
 	// a while as any other. 0: for ever. ExpireNoted: also one of an error group that has a person's note.
 	Retention   time.Duration
 	ExpireNoted bool
+	// MaxReplays is how often people may replay a message; it then stays parked. 0: no limit. The service
+	// alone replays messages, by its own policies.
+	MaxReplays int
 }
 
 // DefaultReasons are retried when a policy names none. A message that expired or
@@ -174,6 +177,15 @@ func (p *Policy) LongestRetryAfter() time.Duration {
 	return p.Backoff.longestOf(p.Attempts - 1)
 }
 
+// RefusesReplay returns why a parked message that people replayed so often is not replayed again; "": it may be.
+func (p *Policy) RefusesReplay(replays int) string {
+	if p.MaxReplays == 0 || replays < p.MaxReplays {
+		return ""
+	}
+	return fmt.Sprintf("policy %q allows %d replays of a message, and it had them: raise max_replays, "+
+		"or edit the message", p.Name, p.MaxReplays)
+}
+
 func (p *Policy) reasons() []string {
 	if len(p.Reasons) == 0 {
 		return DefaultReasons
@@ -222,6 +234,10 @@ func (p *Policy) Validate() error {
 	}
 	if p.Retention < 0 || p.Retention > LongestDelay {
 		fail("policy %q: retention is %s, and must be up to ten years", p.Name, FormatDuration(p.Retention))
+	}
+	if p.MaxReplays < 0 || p.MaxReplays > MaxAttempts {
+		fail("policy %q: the most replays are %d, and must be from 1 to %d, or 0 for no limit",
+			p.Name, p.MaxReplays, MaxAttempts)
 	}
 	wrong = append(wrong, p.validateRules())
 	e := p.Exhausted

@@ -66,6 +66,18 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
+func TestAMessageHasSoManyReplays(t *testing.T) {
+	p := Policy{Name: "orders", MaxReplays: 2}
+	for replays, refused := range []bool{false, false, true, true} {
+		why := p.RefusesReplay(replays)
+		if (why != "") != refused || refused && !strings.Contains(why, `policy "orders" allows 2 replays`) {
+			t.Errorf("after %d replays: %q", replays, why)
+		}
+	}
+	p.MaxReplays = 0
+	expect.Equal(t, p.RefusesReplay(MaxAttempts), "", "without a limit it is refused for")
+}
+
 func TestVerdictIsTheSameWhenAskedTwiceAndWithinBounds(t *testing.T) {
 	backoffs := rapid.Custom(func(t *rapid.T) Backoff {
 		d := rapid.Int64Range(0, int64(LongestDelay))

@@ -85,7 +85,7 @@ const (
 // is known to be changed: where the store fails after some are, the outcomes of the others are
 // that error.
 func (a *Actions) Act(ctx context.Context, by auth.Caller, act Act) (Acted, error) {
-	c := RecordChange{Verb: act.Verb, By: by.Name, To: act.To, At: act.At}
+	c := a.prepare(RecordChange{Verb: act.Verb, By: by.Name, To: act.To, At: act.At})
 	if err := c.Check(); err != nil {
 		return Acted{}, err
 	}
@@ -216,7 +216,7 @@ func (a *Actions) find(ctx context.Context, by auth.Caller, name string) (l stor
 // returns their outcomes. alsoWrite, when not nil, returns entries to write in
 // the same step.
 func (a *Actions) Apply(ctx context.Context, c RecordChange, refs []MessageRef, alsoWrite func([]Outcome) []store.Entry) ([]Outcome, error) {
-	c.restorable = a.Restorable
+	c = a.prepare(c)
 	keys := make([]store.Key, len(refs))
 	for i, t := range refs {
 		keys[i] = t.Key
@@ -237,6 +237,11 @@ func (a *Actions) Apply(ctx context.Context, c RecordChange, refs []MessageRef, 
 		return nil, err
 	}
 	return outcomes[:n], nil
+}
+
+func (a *Actions) prepare(c RecordChange) RecordChange {
+	c.restorable, c.refuses = a.Restorable, a.Inspect.RefusesReplay
+	return c
 }
 
 func succeeded(all []Outcome) (some []Outcome) {
@@ -272,7 +277,8 @@ type RecordChange struct {
 	// Changed, when not nil, receives each record as it is made: of a copy, the copy.
 	Changed func(*store.Record)
 
-	restorable time.Duration // how long what is discarded can be restored; Apply sets it
+	restorable time.Duration              // how long what is discarded can be restored
+	refuses    func(*store.Record) string // why its policy keeps a parked one from being replayed, or ""
 }
 
 // verbs are all verbs, in the words of the command line and the page.
@@ -303,8 +309,10 @@ func (v Verb) Title() string { return verbs[v].title }
 // Result is, after a number, what became of one message, and of several; "" for a verb that is none.
 func (v Verb) Result() (one, more string) { return verbs[v].one, verbs[v].more }
 
-// Skip is why the verb leaves a record as it is, or "".
-func (c RecordChange) Skip(r *store.Record) string {
+// Skip is why the change leaves a record as it is, or "".
+func (a *Actions) Skip(c RecordChange, r *store.Record) string { return a.prepare(c).skip(r) }
+
+func (c RecordChange) skip(r *store.Record) string {
 	switch {
 	case r == nil:
 		return gone
@@ -316,11 +324,13 @@ func (c RecordChange) Skip(r *store.Record) string {
 		return "it is not discarded"
 	case c.Verb == Unadopt && r.State != store.Parked:
 		return "it is not parked"
+	case c.Verb == Replay && r.State == store.Parked:
+		return c.refuses(r)
 	}
 	return ""
 }
 
-// do does the verb to a record that Skip does not leave out.
+// do does the verb to a record that skip does not leave out.
 func (c RecordChange) do(r *store.Record, now time.Time) (e store.Edit, made *store.Record) {
 	due := now
 	if c.At != nil && c.At.After(now) {
@@ -376,7 +386,7 @@ func notBefore(t time.Time) time.Time {
 
 // outcome changes one record, or says why not.
 func (c RecordChange) outcome(t MessageRef, r *store.Record, now time.Time) (Outcome, store.Edit) {
-	o := Outcome{ID: t.ID, Key: string(t.Key), Queue: t.Queue, Outcome: Skipped, Why: c.Skip(r), At: now}
+	o := Outcome{ID: t.ID, Key: string(t.Key), Queue: t.Queue, Outcome: Skipped, Why: c.skip(r), At: now}
 	if r != nil && r.Unreadable != nil {
 		o.Outcome, o.Why = Failed, r.Unreadable.Error()
 	}

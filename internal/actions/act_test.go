@@ -19,6 +19,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
 	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/policy"
+	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 func TestEachVerbOnEachState(t *testing.T) {
@@ -287,6 +289,41 @@ func TestAPauseIsKeptAndReported(t *testing.T) {
 		}
 		if want := []string{"paused orders 0 by ann", "resumed orders 0 by ann"}; !slices.Equal(d.events, want) {
 			t.Errorf("events %v", d.events)
+		}
+	})
+}
+
+// A message that was replayed as often as its policy allows stays parked, and the answer says why. An edited one
+// is another message; a waiting one that is retried sooner, or that is copied or discarded, is not replayed.
+func TestAReplayThatThePolicyRefuses(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		limited := policy.Set{{Name: "p", Queues: []string{"*"}, MaxReplays: 2}}
+		d.Inspector.Config.Policies = func() policy.Set { return limited }
+		parked, waits := record("orders", store.Parked, "a"), record("orders", store.Waiting, "b")
+		parked.Replays, waits.Replays = 2, 2
+		d.add(t, parked, waits)
+		id := []string{parked.ID.String()}
+		for _, dry := range []bool{true, false} {
+			got, err := d.Act(ctx, caller(auth.Admin), actions.Act{Verb: actions.Replay, IDs: id, DryRun: dry})
+			expect.NoError(t, err)
+			o := got.Outcomes[0]
+			if got.Done != 0 || o.Outcome != actions.Skipped || !strings.Contains(o.Why, `policy "p" allows 2 replays`) {
+				t.Errorf("dry: %v: %+v", dry, o)
+			}
+		}
+		if now := d.kept(t, id[0]); now.State != store.Parked || now.Replays != 2 {
+			t.Errorf("it is %+v", now)
+		}
+		sooner := actions.Act{Verb: actions.Replay, IDs: []string{waits.ID.String()}}
+		for _, a := range []actions.Act{sooner, {Verb: actions.Copy, IDs: id, To: "other"}} {
+			if got, err := d.Act(ctx, caller(auth.Admin), a); err != nil || got.Done != 1 {
+				t.Errorf("%s: %+v, %v", a.Verb, got, err)
+			}
+		}
+		body := []byte("c")
+		made, err := d.Edit(ctx, caller(auth.Admin), actions.EditRequest{ID: id[0], Body: &body})
+		if err != nil || d.kept(t, made.New).Replays != 1 {
+			t.Errorf("edited: %+v, %v", made, err)
 		}
 	})
 }

@@ -354,7 +354,8 @@ func (a *Actions) expire(ctx context.Context, now time.Time) error {
 // expireQueue discards what a queue has had parked since before a time, but for the groups in spared.
 func (a *Actions) expireQueue(ctx context.Context, queue string, now, before time.Time, spared map[errorgroup.ID]bool) error {
 	over := func(r *store.Record) bool {
-		return r != nil && r.Unreadable == nil && r.Queue == queue && r.State == store.Parked && !r.Due.After(before)
+		return r != nil && r.Unreadable == nil && r.Queue == queue && r.State == store.Parked && !r.Due.After(before) &&
+			!r.Held(now)
 	}
 	was, err := a.Store.Entry(ctx, store.ExpiredPrefix+queue)
 	if err != nil {

@@ -31,6 +31,9 @@ func TestTheExampleFile(t *testing.T) {
 	if p := c.Policies[0]; p.Name != "orders" || p.Attempts != 8 || p.Backoff.Delay(4) != want.Delay(4) {
 		t.Errorf("the first policy is %+v", p)
 	}
+	if p := c.Policies[1]; p.MaxReplays != 3 || c.Policies[0].MaxReplays != 0 {
+		t.Errorf("the second policy is %+v", p)
+	}
 	if _, err := decode.New(c.Decode); err != nil {
 		t.Error(err)
 	}
@@ -67,6 +70,7 @@ func TestErrorsNameThePlaceAndWhatWasExpected(t *testing.T) {
 		{head + "    backoff: [1s, 2 s]", `f.yaml:4:19: policies[0].backoff has "2 s"; expected a wait such as`},
 		{head + "    backoff: [1s x0]", "repeats 0 times"},
 		{head + "    jitter: 2", `f.yaml:4:13: policies[0].jitter is "2"; expected none, full, equal, or a fraction from 0 to 1`},
+		{head + "    max_replays: 0", `f.yaml:4:18: policies[0].max_replays is "0"; expected a whole number from 1`},
 		{head + "    reasons: [nack]", `"nack" is not a reason RabbitMQ gives`},
 		{head + "    reasons: []", "nothing would be retried"},
 		{head + "    exhausted: drop", `f.yaml:4:16: policies[0].exhausted is "drop"; expected park, discard, or forward`},

@@ -16,19 +16,20 @@ import (
 
 // PolicyInForce is a policy, and the waits it gives.
 type PolicyInForce struct {
-	Name      string   `json:"name"`
-	Queues    []string `json:"queues"`
-	Attempts  int      `json:"attempts"`
-	Backoff   string   `json:"backoff"`
-	Jitter    string   `json:"jitter"`
-	Reasons   []string `json:"reasons"`
-	Exhausted string   `json:"exhausted"`
-	Way       string   `json:"wait"`
-	Limits    string   `json:"throttle" doc:"Limits on retries: rate, in flight, breaker. Empty: none. (Retries also wait for consumers.)"`
-	Retention string   `json:"retention,omitempty" doc:"How long a parked message is kept; left out: for ever."`
-	Rules     []Rule   `json:"rules" doc:"In the order in which they are tried."`
-	Failures  int64    `json:"failures" doc:"About which it decided since this service started."`
-	NoError   int64    `json:"without_error" doc:"How many of these had no error text, so that no rule about errors matched."`
+	Name       string   `json:"name"`
+	Queues     []string `json:"queues"`
+	Attempts   int      `json:"attempts"`
+	Backoff    string   `json:"backoff"`
+	Jitter     string   `json:"jitter"`
+	Reasons    []string `json:"reasons"`
+	Exhausted  string   `json:"exhausted"`
+	MaxReplays int      `json:"max_replays" doc:"How often people may replay a message; 0: no limit."`
+	Way        string   `json:"wait"`
+	Limits     string   `json:"throttle" doc:"Limits on retries: rate, in flight, breaker. Empty: none. (Retries also wait for consumers.)"`
+	Retention  string   `json:"retention,omitempty" doc:"How long a parked message is kept; left out: for ever."`
+	Rules      []Rule   `json:"rules" doc:"In the order in which they are tried."`
+	Failures   int64    `json:"failures" doc:"About which it decided since this service started."`
+	NoError    int64    `json:"without_error" doc:"How many of these had no error text, so that no rule about errors matched."`
 	// Waits is the delay after each failure but the last.
 	Waits []Wait `json:"waits"`
 }
@@ -148,10 +149,20 @@ func (in *Inspector) HasPolicy(queue string) bool {
 	return ok
 }
 
+// RefusesReplay returns why the policy of a parked record's queue keeps it parked when a person replays it; "": it
+// does not.
+func (in *Inspector) RefusesReplay(r *store.Record) string {
+	if p, ok := in.policies().Match(r.Queue); ok {
+		return p.RefusesReplay(r.Replays)
+	}
+	return ""
+}
+
 func (in *Inspector) inForce(p *policy.Policy) PolicyInForce {
 	way := in.way(p.Name)
 	f := PolicyInForce{Name: p.Name, Queues: p.Queues, Attempts: p.Attempts, Backoff: p.Backoff.String(), Jitter: p.Jitter.String(), Reasons: p.Reasons,
-		Exhausted: p.Exhausted.Action.String(), Way: in.wayName(way), Rules: []Rule{}, Waits: []Wait{}}
+		Exhausted: p.Exhausted.Action.String(), MaxReplays: p.MaxReplays,
+		Way: in.wayName(way), Rules: []Rule{}, Waits: []Wait{}}
 	if p.Retention > 0 {
 		f.Retention = policy.FormatDuration(p.Retention)
 	}

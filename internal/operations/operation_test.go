@@ -24,6 +24,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
+	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/memstore"
 )
 
@@ -910,4 +911,35 @@ func TestAnOperationEndsWithItsLastMessage(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What was replayed as often as its policy allows is left out of a plan, and skipped by an operation where it
+// reached that in between, or the policy was changed.
+func TestAnOperationReplaysNothingMoreOftenThanItsPolicyAllows(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		limits := policy.Set{{Name: "p", Queues: []string{"orders"}, MaxReplays: 2}, {Name: "rest", Queues: []string{"*"}}}
+		d.Inspector.Config.Policies = func() policy.Set { return limits }
+		once, twice, often := record("orders", store.Parked, "1"), record("orders", store.Parked, "2"),
+			record("mail", store.Parked, "9")
+		once.Replays, twice.Replays, often.Replays = 1, 2, 9
+		d.add(t, once, twice, often)
+		const why = `policy "p" allows 2 replays of a message, and it had them: raise max_replays, or edit the message`
+		p := d.plan(t, actions.Replay, "queue:*")
+		expect.Equal(t, p.Count, 2, "messages in the plan")
+		expect.Equal(t, fmt.Sprint(p.Skipped), fmt.Sprint([]operations.Skipped{{Why: why, Count: 1}}), "left out")
+		limits = policy.Set{{Name: "p", Queues: []string{"*"}, MaxReplays: 2}}
+		d.begin(t, p, operations.Start{})
+		defer d.run(t)()
+		brokertest.Eventually(t, "it has ended", func() bool { return d.look(t, p.ID).Ended != nil })
+		o := d.is(t, p.ID, operations.Finished, 1)
+		expect.Equal(t, o.SkippedN, 1, "skipped")
+		for _, one := range d.outcomes(t, p.ID) {
+			if one.Outcome == actions.Skipped && (one.Why != why || one.ID != often.ID.String()) {
+				t.Errorf("skipped: %+v", one)
+			}
+		}
+		for r, want := range map[*store.Record]store.State{once: store.Waiting, twice: store.Parked, often: store.Parked} {
+			expect.Equal(t, d.kept(t, r.ID.String()).State, want, "the state of %s", r.Message.Body)
+		}
+	})
 }

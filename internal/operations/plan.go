@@ -119,7 +119,7 @@ func (r *Runner) freeze(ctx context.Context, by auth.Caller, c actions.RecordCha
 	index, skips := map[string]int{}, map[string]int64{}
 	err = r.Inspect.Find(ctx, by, p.Query, upto, func(l store.Listed) (bool, error) {
 		m := l.Record
-		if why := c.Skip(m); why != "" {
+		if why := r.Actions.Skip(c, m); why != "" {
 			skips[why]++
 			return true, nil
 		}

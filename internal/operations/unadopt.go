@@ -178,7 +178,7 @@ func (r *Runner) hold(ctx context.Context, op *operation, all []frozen) (message
 	edit := func(key store.Key, m *store.Record) store.Edit {
 		id, _, _ := key.Parts()
 		o := actions.Outcome{ID: id.String(), Key: string(key), Queue: op.Queues[all[len(window)].Queue].Queue,
-			Outcome: actions.Skipped, Why: c.Skip(m), At: now}
+			Outcome: actions.Skipped, Why: r.Actions.Skip(c, m), At: now}
 		if m != nil && m.Unreadable != nil {
 			o.Outcome, o.Why = actions.Failed, m.Unreadable.Error()
 		}
