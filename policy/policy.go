@@ -52,6 +52,9 @@ type Policy struct {
 	// a while as any other. 0: for ever. ExpireNoted: also one of an error group that has a person's note.
 	Retention   time.Duration
 	ExpireNoted bool
+	// MaxAge is how long after its first failure a message may be retried: one whose delay would end later is
+	// parked, whoever asks for the delay. 0: no limit. It does not limit a message that a person replayed.
+	MaxAge time.Duration
 	// MaxReplays is how often people may replay a message; it then stays parked. 0: no limit. The service
 	// alone replays messages, by its own policies.
 	MaxReplays int
@@ -123,7 +126,7 @@ type Verdict struct {
 }
 
 // Decide gives the verdict for a failure: what its consumer asks for, or what the first rule that matches
-// says, or else what the policy does. The number of attempts limits all of them.
+// says, or else what the policy does. The number of attempts and MaxAge limit all of them.
 func (p *Policy) Decide(f Failure) Verdict {
 	rule, notify := p.RuleFor(&f)
 	v := Verdict{Policy: p.Name, Notify: notify}
@@ -155,6 +158,12 @@ func (p *Policy) Decide(f Failure) Verdict {
 		v.Delay = p.Jitter.apply(backoff.Delay(f.Attempt), f.Seed)
 	} else if v.Delay = min(f.Suggested, p.LongestRetryAfter()); v.Delay < f.Suggested {
 		v.Asked = f.Suggested
+	}
+	if p.MaxAge > 0 && f.Replays == 0 && !f.FirstFailed.IsZero() && f.At.Sub(f.FirstFailed) > p.MaxAge-v.Delay {
+		v.Action = Park
+		v.Why = fmt.Sprintf("it would be retried in %s, later than %s after its first failure (max_age of policy %q)",
+			FormatDuration(v.Delay), FormatDuration(p.MaxAge), p.Name)
+		v.Delay, v.Asked = 0, 0
 	}
 	return v
 }
@@ -234,6 +243,9 @@ func (p *Policy) Validate() error {
 	}
 	if p.Retention < 0 || p.Retention > LongestDelay {
 		fail("policy %q: retention is %s, and must be up to ten years", p.Name, FormatDuration(p.Retention))
+	}
+	if p.MaxAge < 0 || p.MaxAge > LongestDelay {
+		fail("policy %q: max_age is %s, and must be up to ten years", p.Name, FormatDuration(p.MaxAge))
 	}
 	if p.MaxReplays < 0 || p.MaxReplays > MaxAttempts {
 		fail("policy %q: the most replays are %d, and must be from 1 to %d, or 0 for no limit",

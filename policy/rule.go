@@ -90,7 +90,7 @@ type Failure struct {
 	Seed uint64
 
 	// For rules: the error's text, where the consumer reports one; in the library the error itself; the
-	// message, which may be nil; and when it failed first, and now.
+	// message, which may be nil; and, also for Policy.MaxAge, when it failed first, and now.
 	Error           string
 	Err             error
 	Message         *wire.Message

@@ -153,3 +153,41 @@ func TestRulesChooseAmongWhatThePolicyNames(t *testing.T) {
 		}
 	})
 }
+
+// A message is retried within MaxAge of its first failure, whoever chooses the delay, and parked with that reason
+// where it would be later; MaxAge changes nothing else, and nothing after a replay.
+func TestNothingIsRetriedLaterThanMaxAge(t *testing.T) {
+	retrying, discarding := Outcome{Action: Retry, Backoff: Fixed(3 * time.Hour), Attempts: 6}, Outcome{Action: Discard}
+	p := withRules(Rule{When: says("a"), Then: retrying}, Rule{When: says("b"), Then: discarding})
+	first := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	span := rapid.Int64Range(0, int64(5*time.Hour))
+	rapid.Check(t, func(t *rapid.T) {
+		p := p
+		p.Backoff = Fixed(time.Duration(span.Draw(t, "backoff")))
+		p.Jitter = rapid.SampledFrom([]Jitter{None, Full, Equal}).Draw(t, "jitter")
+		p.MaxRetryAfter = time.Duration(span.Draw(t, "most"))
+		p.Exhausted.Action = rapid.SampledFrom([]Action{Park, Discard}).Draw(t, "exhausted")
+		f := Failure{Queue: "orders", Attempt: rapid.IntRange(1, 6).Draw(t, "attempt"),
+			Seed:   rapid.Uint64().Draw(t, "seed"),
+			Reason: rapid.SampledFrom([]string{"rejected", "expired", Reported}).Draw(t, "reason"),
+			Error:  rapid.StringMatching("[abc]?").Draw(t, "error"), Park: rapid.StringMatching("(no)?").Draw(t, "park"),
+			Suggested: max(0, time.Duration(span.Draw(t, "suggested"))-time.Hour), FirstFailed: first,
+			At: first.Add(time.Duration(span.Draw(t, "age"))), Replays: rapid.IntRange(0, 1).Draw(t, "replays")}
+		without := p.Decide(f)
+		p.MaxAge = time.Duration(span.Draw(t, "max age")) + 1
+		expect.NoError(t, p.Validate())
+		v := p.Decide(f)
+		late := f.At.Add(without.Delay).After(first.Add(p.MaxAge))
+		switch {
+		case without.Action != Retry || f.Replays > 0 || !late:
+			expect.Equal(t, v, without, "without need max_age changes it:")
+		case v.Action != Park || !strings.Contains(v.Why, `(max_age of policy "orders")`),
+			v.Rule != without.Rule, v.Delay != 0:
+			t.Fatalf("after %s, %+v is %+v", f.At.Sub(first), without, v)
+		}
+	})
+	p.MaxAge = time.Millisecond
+	if v := p.Decide(Failure{Reason: Reported, Attempt: 1, At: first}); v.Action != Retry {
+		t.Errorf("without the time of the first failure: %+v", v)
+	}
+}

@@ -49,7 +49,9 @@ func run(k redrive.Consumer, errs iter.Seq[error]) ([]Step, error) {
 	m := redrive.Message{ID: id}
 	var at time.Duration
 	for failure := range errs {
-		m.Attempt++
+		if m.Attempt++; at > 0 {
+			m.FirstFailed = time.Now().Add(-at)
+		}
 		d, err := k.Decide(&m, failure)
 		if err != nil {
 			return nil, err

@@ -3,6 +3,7 @@ package redrivetest_test
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -49,6 +50,11 @@ func TestRun(t *testing.T) {
 	s := always(orders)
 	if len(s) != 5 || s[4].Outcome != redrive.Parked || s[4].Why == "" || s[4].At != 66*time.Second {
 		t.Errorf("levels: %+v", s)
+	}
+	old := orders
+	old.Policy.MaxAge = 10 * time.Second
+	if s := always(old); len(s) != 3 || s[2].Outcome != redrive.Parked || !strings.Contains(s[2].Why, "max_age") {
+		t.Errorf("with a largest age: %+v", s)
 	}
 	service := orders
 	service.Wait = redrive.Service()

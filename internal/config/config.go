@@ -341,6 +341,9 @@ func waits(p *policy.Policy, way delay.Way) string {
 	if j := p.Jitter.String(); j != "none" && slices.Max(all) > 0 {
 		s += " (jitter " + j + ")"
 	}
+	if p.MaxAge > 0 {
+		s += " (max_age " + policy.FormatDuration(p.MaxAge) + ")"
+	}
 	if way != nil {
 		s += " (waits in RabbitMQ: " + way.Limits().Name + ")"
 	}
@@ -370,10 +373,15 @@ func (v value) checkWay(p *policy.Policy, way delay.Way, c *Config) {
 	}
 }
 
-// warnOfLimits warns of limits that apply to replays alone, and of a rate that in_flight does not allow.
+// warnOfLimits warns of limits that apply to replays alone, of a max_age that ends before the first delay, and of
+// a rate that in_flight does not allow.
 func (c *Config) warnOfLimits(p *policy.Policy, way delay.Way, r throttle.Rules) {
 	if way != nil && (r.Rate > 0 || r.InFlight > 0 || r.Breaker != nil) {
 		c.Warnings = append(c.Warnings, fmt.Sprintf("policy %q: rate, in_flight and breaker apply to replays alone: RabbitMQ itself retries messages that wait in it (%s); with wait: disk they apply to all", p.Name, way.Limits().Name))
+	}
+	if p.MaxAge > 0 && p.Attempts > 1 && p.Jitter.Shortest(p.Backoff.Delay(1)) > p.MaxAge {
+		c.Warnings = append(c.Warnings, fmt.Sprintf("policy %q: max_age (%s) is shorter than the first delay "+
+			"of backoff, so only rules and consumers retry", p.Name, policy.FormatDuration(p.MaxAge)))
 	}
 	if through := float64(r.InFlight) / r.Settle.Seconds(); r.InFlight > 0 && through < r.Rate {
 		c.Warnings = append(c.Warnings, fmt.Sprintf("policy %q: in_flight %d and settle %s allow %s, less than rate: in_flight must be at least rate times settle", p.Name, r.InFlight, policy.FormatDuration(r.Settle), throttle.FormatRate(math.Round(through*3600)/3600)))

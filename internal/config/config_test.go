@@ -31,7 +31,8 @@ func TestTheExampleFile(t *testing.T) {
 	if p := c.Policies[0]; p.Name != "orders" || p.Attempts != 8 || p.Backoff.Delay(4) != want.Delay(4) {
 		t.Errorf("the first policy is %+v", p)
 	}
-	if p := c.Policies[1]; p.MaxReplays != 3 || c.Policies[0].MaxReplays != 0 {
+	if p, first := c.Policies[1], c.Policies[0]; p.MaxReplays != 3 || p.MaxAge != 24*time.Hour ||
+		first.MaxReplays != 0 || first.MaxAge != 0 {
 		t.Errorf("the second policy is %+v", p)
 	}
 	if _, err := decode.New(c.Decode); err != nil {
@@ -40,7 +41,7 @@ func TestTheExampleFile(t *testing.T) {
 	b := described(t, c)
 	for _, want := range []string{
 		"orders    orders.*      1s, 2s, 4s, 8s, 16s, 32s, 1m 4s, parked after 2m 7s (jitter ±20%)",
-		`10s ×6, 15m ×10, forwarded to exchange "alerts" after 2h 31m (jitter ±20%)`,
+		`10s ×6, 15m ×10, forwarded to exchange "alerts" after 2h 31m (jitter ±20%) (max_age 1d)`,
 		`30s, 1m, 1m 30s, 2m, forwarded to queue "mail.dead" after 5m (jitter equal)`,
 		"1m, 1m, parked after 2m",
 		"protobuf  orders.*      shop.Order",
@@ -70,6 +71,8 @@ func TestErrorsNameThePlaceAndWhatWasExpected(t *testing.T) {
 		{head + "    backoff: [1s, 2 s]", `f.yaml:4:19: policies[0].backoff has "2 s"; expected a wait such as`},
 		{head + "    backoff: [1s x0]", "repeats 0 times"},
 		{head + "    jitter: 2", `f.yaml:4:13: policies[0].jitter is "2"; expected none, full, equal, or a fraction from 0 to 1`},
+		{head + "    max_age: 1 day", `f.yaml:4:14: policies[0].max_age is "1 day"; expected a duration such as`},
+		{head + "    max_age: 4000d", "max_age is 4000d, and must be up to ten years"},
 		{head + "    max_replays: 0", `f.yaml:4:18: policies[0].max_replays is "0"; expected a whole number from 1`},
 		{head + "    reasons: [nack]", `"nack" is not a reason RabbitMQ gives`},
 		{head + "    reasons: []", "nothing would be retried"},
@@ -429,6 +432,8 @@ func TestWarnings(t *testing.T) {
 		oneQueue + "    rate: 200/s\n    in_flight: 50":                {"in_flight 50 and settle 30s allow 100/min"},
 		oneQueue + "    rate: 10/s\n    in_flight: 49\n    settle: 5s": {"settle 5s"},
 		oneQueue + "    rate: 10/s\n    in_flight: 50\n    settle: 5s": nil,
+		oneQueue + "    max_age: 700ms":                                {"max_age (700ms) is shorter than the first delay"},
+		oneQueue + "    max_age: 900ms":                                nil,
 		oneQueue + "    in_flight: 1":                                  nil,
 		vhosts:                                                         nil,
 		vhosts + "policies: [{name: a, queues: [q], vhosts: [shop]}, {name: b, queues: [q], vhosts: [billing, crm]}]": nil,

@@ -347,6 +347,7 @@ func (c *Config) policy(i int, p *policy.Policy) key {
 		backoff(&p.Backoff),
 		row("jitter", &p.Jitter, jitter),
 		row("max_retry_after", &p.MaxRetryAfter, duration),
+		row("max_age", &p.MaxAge, duration),
 		row("max_replays", &p.MaxReplays, whole(policy.MaxAttempts)),
 		row("reasons", &p.Reasons, texts("a list of "+reasons,
 			" is empty, so nothing would be retried; expected some of "+reasons)),

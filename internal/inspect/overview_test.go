@@ -272,7 +272,7 @@ func TestQueuesArePaged(t *testing.T) {
 }
 
 func TestPolicies(t *testing.T) {
-	mail := policy.Policy{Name: "mail", Queues: []string{"mail"}, Attempts: 3, MaxReplays: 4,
+	mail := policy.Policy{Name: "mail", Queues: []string{"mail"}, Attempts: 3, MaxReplays: 4, MaxAge: time.Hour,
 		Backoff: policy.List(time.Second, time.Hour), Jitter: policy.None, Exhausted: policy.Exhausted{Action: policy.Forward, Destination: policy.Destination{RoutingKey: "dead"}}}
 	s := memstore.New()
 	levels, err := delay.NewLevels(delay.Quorum)
@@ -293,7 +293,8 @@ func TestPolicies(t *testing.T) {
 	if want := []inspect.Wait{{1, "8s", "12s"}, {2, "16s", "24s"}, {3, "32s", "48s"}}; !slices.Equal(o.Waits, want) || o.Way != retry.InStore || o.Jitter != "±20%" || !slices.Equal(o.Reasons, policy.DefaultReasons) {
 		t.Errorf("orders: %+v", o)
 	}
-	if m.Way != "levels" || m.MaxReplays != 4 || m.Exhausted != `forward to queue "dead"` || m.Waits[0].Least != "1s" || m.Waits[1].Most != "1h" {
+	if m.Way != "levels" || m.MaxReplays != 4 || m.MaxAge != "1h" ||
+		m.Exhausted != `forward to queue "dead"` || m.Waits[0].Least != "1s" || m.Waits[1].Most != "1h" {
 		t.Errorf("mail: %+v", m)
 	}
 	on.Replicas = func() []inspect.Replica { return nil }

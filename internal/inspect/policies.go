@@ -23,6 +23,7 @@ type PolicyInForce struct {
 	Jitter     string   `json:"jitter"`
 	Reasons    []string `json:"reasons"`
 	Exhausted  string   `json:"exhausted"`
+	MaxAge     string   `json:"max_age,omitempty" doc:"How long after its first failure a message may be retried; absent: no limit."`
 	MaxReplays int      `json:"max_replays" doc:"How often people may replay a message; 0: no limit."`
 	Way        string   `json:"wait"`
 	Limits     string   `json:"throttle" doc:"Limits on retries: rate, in flight, breaker. Empty: none. (Retries also wait for consumers.)"`
@@ -177,6 +178,9 @@ func (in *Inspector) inForce(p *policy.Policy) PolicyInForce {
 	}
 	if len(f.Reasons) == 0 {
 		f.Reasons = policy.DefaultReasons
+	}
+	if p.MaxAge > 0 {
+		f.MaxAge = policy.FormatDuration(p.MaxAge)
 	}
 	if p.Exhausted.Action == policy.Forward {
 		f.Exhausted += " to " + p.Exhausted.Destination.String()

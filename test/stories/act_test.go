@@ -145,6 +145,73 @@ func TestAPersonReplaysParkedMessages(t *testing.T) {
 	})
 }
 
+// A message too old for another attempt is parked. A person replays it as often as its policy allows, and then it
+// stays parked: each attempt says how often it was replayed, and its age does not count any more.
+func TestAReplayIsNoSecondIncident(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		ctx := t.Context()
+		deadLettered(v, "orders", "quorum")
+		s := managed(t, v, `policies: [{name: p, queues: ["*"], attempts: 9, backoff: [20ms, 2h], jitter: none,
+  no_consumer: retry, max_age: 1h, max_replays: 2}]`, t.TempDir())
+		c := v.ConsumeMany("orders")
+		forged := amqp.Table{wire.HeaderReplays: int64(7)}
+		v.Publish("", "orders", amqp.Publishing{Body: []byte("1"), Headers: forged})
+		reject(t, c.Next())
+		d := c.Next()
+		if d.Headers[wire.HeaderReplays] != nil {
+			t.Errorf("before any replay it came with %v", d.Headers)
+		}
+		reject(t, d)
+		old := s.WaitParked(t, 1)[0]
+		const tooOld = `later than 1h after its first failure (max_age of policy "p")`
+		if old.Attempt != 2 || old.Replays != 0 || !strings.Contains(old.ParkedFor, tooOld) {
+			t.Errorf("parked as %+v", old)
+		}
+		next := func(attempt, replays int) amqp.Delivery {
+			t.Helper()
+			d := c.Next()
+			if d.Headers[wire.HeaderAttempt] != int64(attempt) || d.Headers[wire.HeaderReplays] != int64(replays) {
+				t.Errorf("it came with %v, want attempt %d and %d replays", d.Headers, attempt, replays)
+			}
+			return d
+		}
+		park := func(d amqp.Delivery) {
+			t.Helper()
+			d.Headers[wire.HeaderPark] = "no such customer"
+			v.Publish(wire.ExchangeFailures, "orders", amqp.Publishing{Body: d.Body, Headers: d.Headers})
+			must(t, d.Ack(false))
+		}
+		expect.Equal(t, s.Replay(t, "replays:0"), 1, "are replayed")
+		reject(t, next(0, 1))
+		reject(t, next(1, 1))
+		brokertest.Eventually(t, "it waits for 2h", func() bool {
+			page, err := s.Client.Messages(ctx, "state:waiting replays:1 attempt:2", "", 9)
+			return err == nil && len(page.Messages) == 1
+		})
+		sooner, err := s.Client.Act(ctx, actions.Act{Verb: actions.Replay, IDs: []string{old.ID}})
+		if err != nil || sooner.Done != 1 {
+			t.Fatalf("%+v, %v", sooner, err)
+		}
+		park(next(2, 1))
+		s.WaitParked(t, 1)
+		expect.Equal(t, s.Replay(t, "replays:1"), 1, "are replayed")
+		park(next(0, 2))
+		if p := s.WaitParked(t, 1)[0]; p.ID != old.ID || p.Replays != 2 {
+			t.Errorf("parked as %+v", p)
+		}
+		const why = `policy "p" allows 2 replays of a message, and it had them: raise max_replays, or edit the message`
+		refused, err := s.Client.Act(ctx, actions.Act{Verb: actions.Replay, IDs: []string{old.ID}})
+		if err != nil || refused.Done != 0 || refused.Outcomes[0].Why != why {
+			t.Errorf("a third replay: %+v, %v", refused, err)
+		}
+		p, err := s.Client.Plan(ctx, operations.PlanRequest{Verb: actions.Replay, Query: "queue:orders"})
+		if err != nil || p.Count != 0 || len(p.Skipped) != 1 || p.Skipped[0].Why != why {
+			t.Errorf("a plan: %+v, %v", p, err)
+		}
+		c.Nothing()
+	})
+}
+
 // The first few come back: the rest stays parked.
 func TestACanaryReplaysTheFirstMessagesAlone(t *testing.T) {
 	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
