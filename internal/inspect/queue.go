@@ -52,6 +52,8 @@ type AtBroker struct {
 	Consumers int    `json:"consumers"`
 	Ready     int    `json:"ready"`
 	Unacked   *int   `json:"unacked,omitempty" doc:"Absent when the management API does not answer."`
+	// DeadLetters is where its dead letters go, in words; "": to Redrive, or it is not known.
+	DeadLetters string `json:"-" csv:"-"`
 }
 
 // BrokerColumns show what RabbitMQ says of a queue, on the page and on the command line.

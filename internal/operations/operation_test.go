@@ -943,3 +943,26 @@ func TestAnOperationReplaysNothingMoreOftenThanItsPolicyAllows(t *testing.T) {
 		}
 	})
 }
+
+// Where a queue is known to dead-letter elsewhere, and no message in the plan came from there by itself, its next
+// failure is not seen, and the plan says so.
+func TestAPlanSaysThatANewFailureWillNotBeSeen(t *testing.T) {
+	each(t, func(t *testing.T, d *desk) {
+		d.broker.Set("mail", inspect.AtBroker{Exists: true, Consumers: 1, DeadLetters: `to the exchange "dlx"`})
+		adopted, proven, reported := record("mail", store.Parked, ""), record("mail", store.Parked, ""),
+			record("mail", store.Parked, "")
+		proven.Proven, reported.Reason = true, "reported"
+		d.add(t, record("orders", store.Parked, ""), adopted)
+		const unseen = `a new failure in the queue "mail" will not be seen here: ` +
+			`it dead-letters to the exchange "dlx", ` + "not to Redrive; enroll it, or adopt again"
+		p := d.plan(t, actions.Replay, "queue:*")
+		expect.Equal(t, strings.Join(p.Warnings, "\n"), unseen, "warnings")
+		for _, seen := range []*store.Record{proven, reported} {
+			d.add(t, seen)
+			p = d.plan(t, actions.Replay, "queue:mail id:"+adopted.ID.String()+" OR id:"+seen.ID.String())
+			expect.Equal(t, fmt.Sprint(p.Count, p.Warnings), "2 []", "with one that Redrive has seen fail")
+		}
+		d.broker.Set("mail", inspect.AtBroker{Exists: true, Consumers: 1})
+		expect.Equal(t, len(d.plan(t, actions.Replay, "queue:*").Warnings), 0, "warnings where it is not known")
+	})
+}

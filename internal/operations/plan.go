@@ -16,6 +16,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/store"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 const (
@@ -132,6 +133,7 @@ func (r *Runner) freeze(ctx context.Context, by auth.Caller, c actions.RecordCha
 			p.Queues = append(p.Queues, PlanQueue{Queue: m.Queue})
 		}
 		p.Queues[i].Count++
+		p.Queues[i].FailedHere = p.Queues[i].FailedHere || m.Proven || m.Reason == wire.ReasonReported
 		p.Count++
 		failed := m.FailedAt
 		if p.Oldest == nil || failed.Before(*p.Oldest) {
@@ -178,6 +180,7 @@ func (r *Runner) checkQueues(ctx context.Context, p *Plan) error {
 			continue
 		}
 		q.Known, q.Exists, q.Consumers, q.Ready = true, at.Exists, at.Consumers, at.Ready
+		q.DeadLetters = at.DeadLetters
 	}
 	switch p.Verb {
 	case actions.Replay:
@@ -214,6 +217,10 @@ func (p *Plan) checkQueue(q PlanQueue, allowed bool, noAnswer string) {
 		p.Blocked = append(p.Blocked, fmt.Sprintf("the queue %q does not exist", q.Queue))
 	default:
 		p.warn(q)
+		if q.DeadLetters != "" && !q.FailedHere {
+			p.Warnings = append(p.Warnings, fmt.Sprintf("a new failure in the queue %q will not be seen here: "+
+				"it dead-letters %s, not to Redrive; enroll it, or adopt again", q.Queue, q.DeadLetters))
+		}
 	}
 }
 

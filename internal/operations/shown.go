@@ -56,6 +56,10 @@ type PlanQueue struct {
 	Consumers int    `json:"consumers"`
 	Ready     int    `json:"ready" doc:"Messages in the queue now."`
 	Paused    bool   `json:"paused"`
+
+	// FailedHere: Redrive has seen messages of it fail. DeadLetters is as in inspect.AtBroker.
+	FailedHere  bool   `json:"-"`
+	DeadLetters string `json:"-"`
 }
 
 // Skipped is how many a plan leaves out, and why.

@@ -111,19 +111,42 @@ func (q brokerQueues) Queue(ctx context.Context, name string) (inspect.AtBroker,
 	}
 	var at management.Queue
 	err := errNoManagement
+	elsewhere := ""
 	if q.manage != nil {
-		if at, err = q.manage.Queue(ctx, name); err == nil && at.Counted() {
-			return inspect.AtBroker{Exists: true, Kind: at.Type, Consumers: at.Consumers, Ready: at.Ready, Unacked: &at.Unacked}, nil
+		if at, err = q.manage.Queue(ctx, name); err == nil {
+			elsewhere = deadLettersElsewhere(&at)
+		}
+		if err == nil && at.Counted() {
+			return inspect.AtBroker{Exists: true, Kind: at.Type, Consumers: at.Consumers, Ready: at.Ready,
+				Unacked: &at.Unacked, DeadLetters: elsewhere}, nil
 		}
 	}
 	consumers, ready, amqpErr := q.publish.Queue(ctx, name)
 	switch {
 	case amqpErr == nil:
-		return inspect.AtBroker{Exists: true, Kind: at.Type, Consumers: consumers, Ready: ready}, nil
+		return inspect.AtBroker{Exists: true, Kind: at.Type, Consumers: consumers, Ready: ready,
+			DeadLetters: elsewhere}, nil
 	case errors.Is(amqpErr, wire.ErrQueueGone):
 		return inspect.AtBroker{}, nil
 	}
 	return inspect.AtBroker{}, errors.Join(err, amqpErr)
+}
+
+// deadLettersElsewhere is where a queue's dead letters go, in words; "": to Redrive.
+func deadLettersElsewhere(q *management.Queue) string {
+	switch exchange, set := q.Setting("dead-letter-exchange").(string); {
+	case !set:
+		return "nowhere"
+	case exchange == "":
+		if queue, _ := q.Setting("dead-letter-routing-key").(string); queue != "" {
+			return fmt.Sprintf("to the queue %q", queue)
+		}
+		return "to the default exchange"
+	case exchange == wire.ExchangeDeadLetters:
+		return ""
+	default:
+		return fmt.Sprintf("to the exchange %q", exchange)
+	}
 }
 
 var errNoManagement = errors.New("there is no management API in the config")

@@ -212,6 +212,39 @@ func TestAReplayIsNoSecondIncident(t *testing.T) {
 	})
 }
 
+// What is adopted from a queue that dead-letters elsewhere would fail there again unseen: the plan of a replay says so.
+func TestAPlanSaysWhereANewFailureIsNotSeen(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		v.Queue("mail.dlq", nil)
+		v.Queue("mail", amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "mail.dlq"})
+		s := adopting(t, v, v.Management)
+		c := v.ConsumeMany("mail")
+		v.Publish("", "mail", amqp.Publishing{Body: []byte("1")})
+		reject(t, c.Next())
+		brokertest.Eventually(t, "it is dead-lettered", func() bool { return v.Depth("mail.dlq") == 1 })
+		if op := s.adopt(t, operations.PlanRequest{From: "mail.dlq"}); op.Done != 1 {
+			t.Fatalf("adopted: %+v", op)
+		}
+		const why = `a new failure in the queue "mail" will not be seen here: it dead-letters to the queue "mail.dlq"`
+		unseen := func() bool {
+			p, err := s.Client.Plan(t.Context(), operations.PlanRequest{Verb: actions.Replay, Query: "queue:mail"})
+			must(t, err)
+			expect.Equal(t, p.Count, 1, "messages in the plan")
+			return slices.ContainsFunc(p.Warnings, func(w string) bool {
+				return strings.HasPrefix(w, why)
+			})
+		}
+		if !unseen() {
+			t.Error("the plan does not warn")
+		}
+		v.Must("DELETE", "queues/"+v.Name+"/mail", nil)
+		v.Queue("mail", amqp.Table{"x-dead-letter-exchange": wire.ExchangeDeadLetters})
+		if unseen() {
+			t.Error("the plan warns of a queue that is enrolled")
+		}
+	})
+}
+
 // The first few come back: the rest stays parked.
 func TestACanaryReplaysTheFirstMessagesAlone(t *testing.T) {
 	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
