@@ -15,7 +15,7 @@ import (
 type Rule struct {
 	Name string // for people and metrics; "": its number
 	When Matcher
-	Then Outcome
+	Then RuleOutcome
 	// Notify is how important the message is, for the service's notifications. The first rule that matches
 	// and has one counts, up to the one that decides.
 	Notify Importance
@@ -47,8 +47,8 @@ func (f MatchFunc) Matches(of *Failure) bool { return f(of) }
 
 func (f MatchFunc) String() string { return "a function" }
 
-// Outcome is what a rule does with a failure.
-type Outcome struct {
+// RuleOutcome is what a rule does with a failure.
+type RuleOutcome struct {
 	Action      Action
 	Destination Destination // of Forward
 	// Backoff of Retry, with the policy's jitter.
@@ -59,7 +59,7 @@ type Outcome struct {
 }
 
 // String describes it for people: "retry, fixed at 30s".
-func (o Outcome) String() string {
+func (o RuleOutcome) String() string {
 	switch {
 	case o.Action == Forward:
 		return "forward to " + o.Destination.String()

@@ -25,13 +25,13 @@ func TestTheFirstRuleThatMatchesDecides(t *testing.T) {
 	errBad := errors.New("bad")
 	slow := Destination{RoutingKey: "slow"}
 	p := withRules(
-		Rule{Name: "iban", When: says("IBAN"), Then: Outcome{Action: Park}},
-		Rule{When: says("timeout"), Then: Outcome{Action: Retry, Backoff: List(time.Minute, time.Hour), Attempts: 5}},
-		Rule{When: says("busy"), Then: Outcome{Action: Retry, Backoff: Fixed(2 * time.Minute)}},
-		Rule{When: says("trial"), Then: Outcome{Action: Discard}},
-		Rule{Name: "slow", When: says("slow"), Then: Outcome{Action: Forward, Destination: slow}},
-		Rule{Name: "circle", When: says("circle"), Then: Outcome{Action: Forward, Destination: Destination{RoutingKey: "orders.eu"}}},
-		Rule{Name: "go", When: MatchFunc(func(f *Failure) bool { return errors.Is(f.Err, errBad) }), Then: Outcome{Action: Discard}},
+		Rule{Name: "iban", When: says("IBAN"), Then: RuleOutcome{Action: Park}},
+		Rule{When: says("timeout"), Then: RuleOutcome{Action: Retry, Backoff: List(time.Minute, time.Hour), Attempts: 5}},
+		Rule{When: says("busy"), Then: RuleOutcome{Action: Retry, Backoff: Fixed(2 * time.Minute)}},
+		Rule{When: says("trial"), Then: RuleOutcome{Action: Discard}},
+		Rule{Name: "slow", When: says("slow"), Then: RuleOutcome{Action: Forward, Destination: slow}},
+		Rule{Name: "circle", When: says("circle"), Then: RuleOutcome{Action: Forward, Destination: Destination{RoutingKey: "orders.eu"}}},
+		Rule{Name: "go", When: MatchFunc(func(f *Failure) bool { return errors.Is(f.Err, errBad) }), Then: RuleOutcome{Action: Discard}},
 	)
 	expect.NoError(t, p.Validate())
 	for _, c := range []struct {
@@ -68,10 +68,10 @@ func TestTheFirstRuleThatMatchesDecides(t *testing.T) {
 // up to the one that decides, also where the consumer asks for something itself.
 func TestRulesSayHowImportantAMessageIs(t *testing.T) {
 	p := withRules(
-		Rule{When: says("a"), Then: Outcome{Action: Undecided}, Notify: Urgent},
-		Rule{When: says("ab"), Then: Outcome{Action: Undecided}, Notify: Never},
-		Rule{When: says("b"), Then: Outcome{Action: Park}, Notify: Normal},
-		Rule{When: says("c"), Then: Outcome{Action: Undecided}, Notify: Never},
+		Rule{When: says("a"), Then: RuleOutcome{Action: Undecided}, Notify: Urgent},
+		Rule{When: says("ab"), Then: RuleOutcome{Action: Undecided}, Notify: Never},
+		Rule{When: says("b"), Then: RuleOutcome{Action: Park}, Notify: Normal},
+		Rule{When: says("c"), Then: RuleOutcome{Action: Undecided}, Notify: Never},
 	)
 	expect.NoError(t, p.Validate())
 	for _, c := range []struct {
@@ -99,18 +99,18 @@ func TestRulesThatCannotBeKept(t *testing.T) {
 		many[i] = Rule{When: when}
 	}
 	for want, rules := range map[string][]Rule{
-		"neither decides nor says how":       {{When: when, Then: Outcome{Action: Undecided}}},
+		"neither decides nor says how":       {{When: when, Then: RuleOutcome{Action: Undecided}}},
 		"does not say when":                  {{}},
 		"a rule before it has that name":     {{Name: "2", When: when}, {When: when}},
-		"the list of waits is empty":         {{When: when, Then: Outcome{Action: Retry, Backoff: List()}}},
-		"attempts is -1":                     {{When: when, Then: Outcome{Action: Retry, Attempts: -1}}},
-		"needs an exchange or a queue":       {{When: when, Then: Outcome{Action: Forward}}},
-		"which is the queue it is for":       {{When: when, Then: Outcome{Action: Forward, Destination: Destination{RoutingKey: "orders"}}}},
-		"Redrive's own":                      {{When: when, Then: Outcome{Action: Forward, Destination: Destination{Exchange: "redrive"}}}},
+		"the list of waits is empty":         {{When: when, Then: RuleOutcome{Action: Retry, Backoff: List()}}},
+		"attempts is -1":                     {{When: when, Then: RuleOutcome{Action: Retry, Attempts: -1}}},
+		"needs an exchange or a queue":       {{When: when, Then: RuleOutcome{Action: Forward}}},
+		"which is the queue it is for":       {{When: when, Then: RuleOutcome{Action: Forward, Destination: Destination{RoutingKey: "orders"}}}},
+		"Redrive's own":                      {{When: when, Then: RuleOutcome{Action: Forward, Destination: Destination{Exchange: "redrive"}}}},
 		"has 101 rules":                      many,
-		"and RabbitMQ's have at most 255":    {{When: when, Then: Outcome{Action: Forward, Destination: Destination{Exchange: strings.Repeat("x", 256)}}}},
-		"is longer than ten years":           {{When: when, Then: Outcome{Action: Retry, Backoff: Fixed(2 * LongestDelay)}}},
-		"rule late: attempts is 1000001, an": {{Name: "late", When: when, Then: Outcome{Action: Retry, Attempts: MaxAttempts + 1}}},
+		"and RabbitMQ's have at most 255":    {{When: when, Then: RuleOutcome{Action: Forward, Destination: Destination{Exchange: strings.Repeat("x", 256)}}}},
+		"is longer than ten years":           {{When: when, Then: RuleOutcome{Action: Retry, Backoff: Fixed(2 * LongestDelay)}}},
+		"rule late: attempts is 1000001, an": {{Name: "late", When: when, Then: RuleOutcome{Action: Retry, Attempts: MaxAttempts + 1}}},
 	} {
 		p := withRules(rules...)
 		if err := p.Validate(); err == nil || !strings.Contains(err.Error(), want) {
@@ -157,7 +157,7 @@ func TestRulesChooseAmongWhatThePolicyNames(t *testing.T) {
 // A message is retried within MaxAge of its first failure, whoever chooses the delay, and parked with that reason
 // where it would be later; MaxAge changes nothing else, and nothing after a replay.
 func TestNothingIsRetriedLaterThanMaxAge(t *testing.T) {
-	retrying, discarding := Outcome{Action: Retry, Backoff: Fixed(3 * time.Hour), Attempts: 6}, Outcome{Action: Discard}
+	retrying, discarding := RuleOutcome{Action: Retry, Backoff: Fixed(3 * time.Hour), Attempts: 6}, RuleOutcome{Action: Discard}
 	p := withRules(Rule{When: says("a"), Then: retrying}, Rule{When: says("b"), Then: discarding})
 	first := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	span := rapid.Int64Range(0, int64(5*time.Hour))

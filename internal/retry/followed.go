@@ -43,7 +43,7 @@ func (f *Following) origin(d *wire.Delivery, now time.Time) (o origin) {
 			o = origin{refusal: fmt.Sprintf("it could not be read: %v", p)}
 		}
 	}()
-	fitted := &store.Record{Message: d.Message}
+	fitted := &store.Record{Message: d.Message, AdoptedFrom: f.From}
 	framework, inner, says := fit(fitted)
 	c := claimOf(&d.Message, now)
 	c.read(framework, says, now)
@@ -84,6 +84,7 @@ func (f *Following) origin(d *wire.Delivery, now time.Time) (o origin) {
 // fails for the first time; one that is parked shows how often it says that it failed.
 func (c *claim) addTo(rec, fitted *store.Record, own, refused bool) {
 	rec.Message, rec.Format, rec.Envelope = fitted.Message, fitted.Format, fitted.Envelope
+	rec.AdoptedFrom = fitted.AdoptedFrom
 	rec.Notes = append(rec.Notes, fitted.Notes...)
 	rec.Error, rec.FailedAt = c.errText, c.last
 	if own {

@@ -81,7 +81,7 @@ func (s *vhost) openConsole() error {
 // openActions makes what page and API call: inspect, actions and operations.
 func (s *vhost) openActions() {
 	c := inspect.Config{
-		Store: s.store, Broker: brokerQueues{publish: s.publisher, manage: s.manage}, Audit: s.audit, Policies: s.inForce.Policies, Decisions: &s.decisions, Log: s.Log,
+		Store: s.store, Broker: brokerQueues{publish: s.publisher, manage: s.manage, follows: s.follows}, Audit: s.audit, Policies: s.inForce.Policies, Decisions: &s.decisions, Log: s.Log,
 		Version: s.Version, Since: s.since, ReadOnly: s.config.Access.ReadOnly, BrokerURL: s.brokerAt,
 		Activity: &s.activity, Conditions: s.conditions.List, Notices: s.notices, Ready: s.conditions.Ready, Decoder: s.decoder, Way: s.inForce.Way,
 		Limits:    func(policy string) string { return s.policyLimits(policy).String() },
@@ -103,6 +103,7 @@ func (s *vhost) openActions() {
 type brokerQueues struct {
 	manage  *management.Client // nil: there is none
 	publish *broker.Publisher
+	follows func(deadLetterQueue, workQueue string) bool // the config; either may be ""
 }
 
 func (q brokerQueues) Queue(ctx context.Context, name string) (inspect.AtBroker, error) {
@@ -114,7 +115,7 @@ func (q brokerQueues) Queue(ctx context.Context, name string) (inspect.AtBroker,
 	elsewhere := ""
 	if q.manage != nil {
 		if at, err = q.manage.Queue(ctx, name); err == nil {
-			elsewhere = deadLettersElsewhere(&at)
+			elsewhere = q.deadLettersElsewhere(name, &at)
 		}
 		if err == nil && at.Counted() {
 			return inspect.AtBroker{Exists: true, Kind: at.Type, Consumers: at.Consumers, Ready: at.Ready,
@@ -132,15 +133,21 @@ func (q brokerQueues) Queue(ctx context.Context, name string) (inspect.AtBroker,
 	return inspect.AtBroker{}, errors.Join(err, amqpErr)
 }
 
-// deadLettersElsewhere is where a queue's dead letters go, in words; "": to Redrive.
-func deadLettersElsewhere(q *management.Queue) string {
-	switch exchange, set := q.Setting("dead-letter-exchange").(string); {
+// deadLettersElsewhere is where a queue's dead letters go, in words; "": to Redrive, or to a queue that it
+// follows.
+func (q brokerQueues) deadLettersElsewhere(name string, at *management.Queue) string {
+	exchange, set := at.Setting("dead-letter-exchange").(string)
+	queue, _ := at.Setting("dead-letter-routing-key").(string)
+	switch {
+	case q.follows("", name):
+		return ""
 	case !set:
 		return "nowhere"
+	case exchange == "" && q.follows(queue, ""):
+		return ""
+	case exchange == "" && queue != "":
+		return fmt.Sprintf("to the queue %q", queue)
 	case exchange == "":
-		if queue, _ := q.Setting("dead-letter-routing-key").(string); queue != "" {
-			return fmt.Sprintf("to the queue %q", queue)
-		}
 		return "to the default exchange"
 	case exchange == wire.ExchangeDeadLetters:
 		return ""

@@ -96,13 +96,19 @@ func (f *followers) known(queue string) (q knownQueue, exists bool, err error) {
 }
 
 // rowOf returns the row of the config that a queue is followed by; nil: it is not followed.
-func (f *followers) rowOf(queue string) *config.Followed {
+func (f *vhost) rowOf(queue string) *config.Followed {
 	for i := range f.config.Adopt {
 		if row := &f.config.Adopt[i]; row.Name == queue || row.IsPattern() && policy.MatchQueue(row.Name, queue) {
 			return row
 		}
 	}
 	return nil
+}
+
+// follows reports whether the config follows a dead-letter queue, or one for a work queue.
+func (f *vhost) follows(deadLetterQueue, workQueue string) bool {
+	return deadLetterQueue != "" && f.rowOf(deadLetterQueue) != nil ||
+		workQueue != "" && slices.ContainsFunc(f.config.Adopt, func(row config.Followed) bool { return row.Queue == workQueue })
 }
 
 // wanted returns the queues to follow, named ones first.

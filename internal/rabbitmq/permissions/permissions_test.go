@@ -25,7 +25,7 @@ func TestTheServicesRights(t *testing.T) {
 	if r := Service(policy.Set{webhooks}); r.Write != `^(redrive\..*|web.ook|mail|amq\.default)$` {
 		t.Errorf("write is %s", r.Write)
 	}
-	webhooks.Rules = []policy.Rule{{Then: policy.Outcome{Action: policy.Forward, Destination: policy.Destination{Exchange: "slow"}}}}
+	webhooks.Rules = []policy.Rule{{Then: policy.RuleOutcome{Action: policy.Forward, Destination: policy.Destination{Exchange: "slow"}}}}
 	if r := Service(policy.Set{webhooks}); r.Write != `^(redrive\..*|web.ook|mail|amq\.default|slow)$` {
 		t.Errorf("with a rule that forwards, write is %s", r.Write)
 	}
