@@ -153,7 +153,8 @@ func (a *acknowledger) decide(m *Message, f *failure, cannotRepublish string) po
 		return v
 	}
 	now := time.Now()
-	of := policy.Failure{Queue: a.consumer.Queue, Reason: policy.Reported, Attempt: m.Attempt, Seed: seed(m.ID, m.Attempt),
+	of := policy.Failure{Queue: a.consumer.Queue, Reason: policy.Reported, Attempt: m.Attempt,
+		Seed:    seed(m.ID, m.Attempt),
 		Replays: m.Replays, Error: f.text, Err: f.err, Message: &m.Message, FirstFailed: m.FirstFailed, At: now}
 	if of.FirstFailed.IsZero() {
 		of.FirstFailed = now

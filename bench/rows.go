@@ -294,10 +294,11 @@ func newService(v *vhost, delays map[string]time.Duration) (*service, error) {
 	}
 	yaml := fmt.Sprintf("store: {%s}\nlisten: %s\npolicies:\n", store, s.listen)
 	for queue, delay := range delays {
-		yaml += fmt.Sprintf("- {name: %s, queues: [%s], backoff: {fixed: %dms}, jitter: none, attempts: 1000000, rules: [",
+		yaml += fmt.Sprintf("- {name: %s, queues: [%s], backoff: {fixed: %dms}, jitter: none, attempts: 1000000,\n  rules: [",
 			queue, queue, delay.Milliseconds())
 		for i := range *rules {
-			yaml += fmt.Sprintf(`{when: 'error:/time.?out %d|deadlock/ OR header.tenant:/^trial%d-/ OR type:/Pay%d/', then: park},`, i, i, i)
+			when := fmt.Sprintf("error:/time.?out %d|deadlock/ OR header.tenant:/^trial%d-/ OR type:/Pay%d/", i, i, i)
+			yaml += "{when: '" + when + "', then: park},"
 		}
 		yaml += "]}\n"
 	}

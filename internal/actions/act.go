@@ -294,7 +294,8 @@ var verbs = map[Verb]struct {
 	Restore: {"Restore", "message is parked again", "messages are parked again", false, auth.Operator, retry.Restored},
 	Copy:    {"Copy", "copy is published", "copies are published", true, auth.Editor, retry.Copied},
 	Adopt:   {"Adopt", "message is adopted, and parked", "messages are adopted, and parked", false, auth.Editor, retry.Imported},
-	Unadopt: {"Unadopt", "message is back in its dead-letter queue", "messages are back in their dead-letter queue", false, auth.Editor, retry.Unadopted},
+	Unadopt: {"Unadopt", "message is back in its dead-letter queue", "messages are back in their dead-letter queue",
+		false, auth.Editor, retry.Unadopted},
 }
 
 // Role is the permission that it needs.

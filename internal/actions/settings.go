@@ -352,7 +352,9 @@ func (a *Actions) expire(ctx context.Context, now time.Time) error {
 }
 
 // expireQueue discards what a queue has had parked since before a time, but for the groups in spared.
-func (a *Actions) expireQueue(ctx context.Context, queue string, now, before time.Time, spared map[errorgroup.ID]bool) error {
+func (a *Actions) expireQueue(
+	ctx context.Context, queue string, now, before time.Time, spared map[errorgroup.ID]bool,
+) error {
 	over := func(r *store.Record) bool {
 		return r != nil && r.Unreadable == nil && r.Queue == queue && r.State == store.Parked && !r.Due.After(before) &&
 			!r.Held(now)

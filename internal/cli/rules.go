@@ -94,7 +94,8 @@ func newTrial(cfg *config.Config) (t *trial, err error) {
 	for i := range t.policies {
 		of := &t.policies[i]
 		for j, r := range of.Rules {
-			add(triedRule{Policy: of.Name, Rule: of.RuleName(j), When: strings.TrimSpace(r.When.String()), Then: strings.TrimSpace(r.Then.String() + notifies(r.Notify))})
+			add(triedRule{Policy: of.Name, Rule: of.RuleName(j), When: strings.TrimSpace(r.When.String()),
+				Then: strings.TrimSpace(r.Then.String() + notifies(r.Notify))})
 		}
 		add(triedRule{Policy: of.Name, Then: "as the policy says"})
 		if of.Retention > 0 {
@@ -190,7 +191,7 @@ func (t *trial) table(w io.Writer) {
 		if r.Policy == "" && r.Messages == 0 {
 			continue
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", cell(cmp.Or(r.Policy, "none")), cell(cmp.Or(r.Rule, "-")), cell(cmp.Or(r.When, "-")),
-			plain(r.Then), count(r.Messages), r.Example)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", cell(cmp.Or(r.Policy, "none")), cell(cmp.Or(r.Rule, "-")),
+			cell(cmp.Or(r.When, "-")), plain(r.Then), count(r.Messages), r.Example)
 	}
 }

@@ -394,8 +394,8 @@ func (c *Config) warnOfRules(p *policy.Policy) {
 		for j := range i {
 			rule, before := p.Rules[i].When.(*query.Rule), p.Rules[j].When.(*query.Rule)
 			if p.Rules[j].Then.Action != policy.Undecided && before.Covers(rule) {
-				c.Warnings = append(c.Warnings, fmt.Sprintf("policy %q: rule %s never decides: rule %s before it matches all of its failures",
-					p.Name, p.RuleName(i), p.RuleName(j)))
+				c.Warnings = append(c.Warnings, fmt.Sprintf("policy %q: rule %s never decides: "+
+					"rule %s before it matches all of its failures", p.Name, p.RuleName(i), p.RuleName(j)))
 				break
 			}
 		}

@@ -513,16 +513,18 @@ func (c *Config) rule(_ int, r *policy.Rule) key {
 			}
 			r.When = rule
 		}},
-		row("then", &then.Action, choice(expected, map[string]policy.Action{"park": policy.Park, "discard": policy.Discard})).or(
+		row("then", &then.Action, choice(expected,
+			map[string]policy.Action{"park": policy.Park, "discard": policy.Discard})).or(
 			forward(&then.Destination).then(func(value) { then.Action = policy.Forward }),
 			backoff(&then.Backoff),
 			row("delay", &wait, duration).then(func(value) { then.Backoff = policy.Fixed(wait) }),
-			row("attempts", &then.Attempts, wholeNumber("a number", ", the first delivery included", policy.MaxAttempts)),
+			row("attempts", &then.Attempts,
+				wholeNumber("a number", ", the first delivery included", policy.MaxAttempts)),
 		).then(func(v value) {
-			if _, mapping := pairs(v.node); !mapping || then.Action == policy.Forward && len(v.given("backoff", "delay", "attempts")) == 0 {
-				return
-			}
+			_, mapping := pairs(v.node)
 			switch forms := v.given("forward", "backoff", "delay"); {
+			case !mapping, then.Action == policy.Forward && len(v.given("backoff", "delay", "attempts")) == 0:
+				return
 			case len(forms) != 1:
 				v.fail(" needs one of forward, backoff and delay")
 			case forms[0] == "forward":

@@ -72,6 +72,7 @@ func TestAWalk(t *testing.T) {
 		if d, ok, err := s.ch.Get("orders.capture", true); ok || err != nil {
 			t.Errorf("it was not confirmed, and is in its queue: %v %v", d.MessageId, err)
 		}
+		b.until("the button has the focus", `document.activeElement.id == "confirm-button"`)
 		b.leave(func() { b.keys("\r") }, "#did")
 		d := s.arrives("orders.capture")
 		if d.MessageId != newest.Message.MessageID || !bytes.Equal(d.Body, newest.Message.Body) || d.Headers["tenant"] != "acme" {
