@@ -51,7 +51,7 @@ var formats = []struct {
 		"originalExchange": "", "originalRoutingKey": work, "error": amqp.Table{"message": problem, "code": "E1"}}}},
 }
 
-// adopting is a service that adopts what is in the dead-letter queues of its virtual host.
+// adopting is a service and the dead-letter queues that it adopts.
 type adopting struct {
 	*vhost
 	*service
@@ -202,7 +202,7 @@ func (v *vhost) untilReady(ctx context.Context, queue string, n int) (took time.
 	})
 }
 
-// replayFirst does what a person does who has never seen the service, and returns the replay that began.
+// replayFirst replays the first error group with a canary, as a person would, and returns the operation.
 func (a *adopting) replayFirst(ctx context.Context) (op operations.Operation, err error) {
 	if err := a.start(ctx); err != nil {
 		return op, err

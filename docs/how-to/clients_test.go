@@ -166,7 +166,7 @@ func (client) run(t *testing.T, v *brokertest.VHost, command []string) {
 	}
 }
 
-// celery is a worker of the guide's tasks, or of what is made of them.
+// celery is a worker with the guide's tasks.
 func celery(t *testing.T, tasks string) []string {
 	if exec.Command("/usr/bin/python3", "-c", "import celery").Run() != nil {
 		missing(t, "Celery for Python (Debian: python3-celery)")
@@ -287,7 +287,7 @@ func TestFrameworks(t *testing.T) {
 				stop()
 				_ = old.Wait()
 
-				// Retries wait longer than the test, except what is followed.
+				// Retries wait longer than the test; those of the followed queue do not.
 				yaml := "{name: orders, queues: [orders], backoff: {fixed: 1m}, max_retry_after: 2h}]"
 				if followed {
 					yaml = "{name: orders, queues: [orders], backoff: {fixed: 100ms}, max_retry_after: 2h}]\n" +

@@ -7,7 +7,7 @@
 //	             operation passes
 //	edit.go      a message replaced by an edited one, and how the two differ
 //	settings.go  pauses and breakers in force, also those that other replicas set; notes on groups,
-//	             copies of the store, the end of what was discarded and of what was parked too long
+//	             copies of the store, and deleting what was discarded or parked long ago
 //	import.go    messages as lines of JSON, exact to the last byte, out and in
 package actions
 

@@ -107,7 +107,7 @@ func TestEncodedBodiesAreEditedInside(t *testing.T) {
 	})
 }
 
-// A framework's envelope stays around what is kept. The body in it is shown and edited, and what a person
+// The store keeps a framework's envelope. The body in it is shown and edited, and what a person
 // makes of it has an id that fits what is published.
 func TestABodyInAnEnvelopeIsShownAndEdited(t *testing.T) {
 	each(t, func(t *testing.T, d *desk) {

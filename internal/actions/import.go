@@ -474,7 +474,8 @@ func appendLine(dst []byte, r *store.Record) ([]byte, error) {
 func exportedOf(r *store.Record) *exportedRecord {
 	x := &exportedRecord{Format: exportFormat, ID: r.ID, Queue: text(r.Queue), State: inspect.StateName(r.State),
 		Due: moment(r.Due), Attempt: r.Failures, Replays: r.Replays,
-		Reason: text(r.Reason), Error: text(r.Error), Policy: text(r.Policy), Rule: text(r.Rule), Notify: r.Notify, FirstFailed: moment(r.FirstFailed), FailedAt: moment(r.FailedAt),
+		Reason: text(r.Reason), Error: text(r.Error), Policy: text(r.Policy), Rule: text(r.Rule), Notify: r.Notify,
+		FirstFailed: moment(r.FirstFailed), FailedAt: moment(r.FailedAt),
 		ParkedFor: text(r.ParkedFor), Proven: r.Proven, MadeFrom: r.MadeFrom, MadeInto: r.MadeInto,
 		AdoptedFrom: text(r.AdoptedFrom), AdoptedAs: text(r.Format), Message: exportedMessage(&r.Message)}
 	if r.Envelope != nil {
@@ -536,9 +537,11 @@ func ReadExported(b []byte) (*store.Record, error) {
 	if x.Format != exportFormat {
 		return nil, fmt.Errorf(`"redrive" is %d: this version reads lines of format %d`, x.Format, exportFormat)
 	}
-	r := &store.Record{ID: x.ID, Queue: string(x.Queue), Due: time.Time(x.Due), Failures: x.Attempt, Replays: x.Replays, Reason: string(x.Reason), Error: string(x.Error),
-		Policy: string(x.Policy), Rule: string(x.Rule), Notify: min(x.Notify, store.Never), FirstFailed: time.Time(x.FirstFailed), FailedAt: time.Time(x.FailedAt), ParkedFor: string(x.ParkedFor),
-		Proven: x.Proven, MadeFrom: x.MadeFrom, MadeInto: x.MadeInto}
+	r := &store.Record{ID: x.ID, Queue: string(x.Queue), Due: time.Time(x.Due), Failures: x.Attempt, Replays: x.Replays,
+		Reason: string(x.Reason), Error: string(x.Error), Policy: string(x.Policy), Rule: string(x.Rule),
+		Notify: min(x.Notify, store.Never), FirstFailed: time.Time(x.FirstFailed), FailedAt: time.Time(x.FailedAt),
+		ParkedFor: string(x.ParkedFor),
+		Proven:    x.Proven, MadeFrom: x.MadeFrom, MadeInto: x.MadeInto}
 	for _, s := range []store.State{store.Waiting, store.Parked, store.Discarded} {
 		if x.State == inspect.StateName(s) {
 			r.State = s

@@ -50,8 +50,14 @@ resumes and cancels it.`,
 	f := c.Flags()
 	f.StringArrayVar(&r.WorkQueues, "queue", nil, "where its messages failed; may be given again (left out: as each message says)")
 	f.Int64Var(&r.Limit, "limit", 0, "take so many messages at most (0 = all that are there now)")
-	f.Float64Var(&d.rate, "rate", 0, "messages per second (0 = unlimited)")
 	f.BoolVar(&r.EvenWithConsumers, "even-with-consumers", false, "also a queue that others consume, or that is enrolled")
+	return p.withAdoption(c, &d)
+}
+
+// withAdoption adds the flags that adopt and unadopt share.
+func (p *program) withAdoption(c *cobra.Command, d *action) *cobra.Command {
+	f := c.Flags()
+	f.Float64Var(&d.rate, "rate", 0, "messages per second (0 = unlimited)")
 	f.StringVar(&d.reason, "reason", "", "why, for the audit log")
 	f.BoolVar(&d.dry, "dry-run", false, "only show what would be done; it touches nothing")
 	f.Int64Var(&d.expect, "expect-count", -1, "refuse to act on another number of messages")
@@ -86,15 +92,8 @@ resumes and cancels it.`,
 		r.To, r.Reason = args[0], d.reason
 		return p.operate(ctx, client, &d, r)
 	})
-	f := c.Flags()
-	f.Float64Var(&d.rate, "rate", 0, "messages per second (0 = unlimited)")
-	f.BoolVar(&r.EvenWithConsumers, "even-with-consumers", false, "also into a queue that others consume")
-	f.StringVar(&d.reason, "reason", "", "why, for the audit log")
-	f.BoolVar(&d.dry, "dry-run", false, "only show what would be done; it touches nothing")
-	f.Int64Var(&d.expect, "expect-count", -1, "refuse to act on another number of messages")
-	f.BoolVar(&d.detach, "detach", false, "print the operation's id, and do not watch it")
-	p.withYes(c, "do not ask")
-	return c
+	c.Flags().BoolVar(&r.EvenWithConsumers, "even-with-consumers", false, "also into a queue that others consume")
+	return p.withAdoption(c, &d)
 }
 
 func (p *program) listDeadLetterQueues(ctx context.Context, client httpapi.Client) error {

@@ -89,7 +89,7 @@ type Followed struct {
 	vhost []string
 }
 
-// What becomes of a message in a followed queue.
+// Followed.Then.
 const (
 	ThenPark  = "park"
 	ThenRetry = "retry"

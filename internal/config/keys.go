@@ -230,7 +230,7 @@ func grant(g *auth.Grant) key {
 	})
 }
 
-// follow is what becomes of the messages in a followed queue.
+// follow reads Followed.Then.
 func follow(f *Followed) key {
 	f.Then = ThenPark
 	work := workQueue

@@ -214,6 +214,9 @@ func outcomeName(id string, at int64) string {
 	return fmt.Sprintf("%soutcome/%012d", partsOf(id), at)
 }
 
+// listDamaged is why an operation stops that does not find its next messages.
+const listDamaged = "the list of its messages is damaged: make a new plan for what is left"
+
 // processNext processes the next messages of an operation, as many as one step may.
 func (r *Runner) processNext(ctx context.Context, op *operation) (next time.Time, err error) {
 	p := op.progress
@@ -226,7 +229,7 @@ func (r *Runner) processNext(ctx context.Context, op *operation) (next time.Time
 	case err != nil || !readyAt.IsZero():
 		return readyAt, err
 	case len(frozen) == 0:
-		return r.saveState(ctx, op, Stopped, "the list of its messages is damaged: make a new plan for what is left")
+		return r.saveState(ctx, op, Stopped, listDamaged)
 	}
 	if why := r.missingTarget(ctx, op, frozen); why != "" {
 		return r.saveState(ctx, op, Stopped, why)

@@ -136,7 +136,7 @@ func (r *Runner) unadoptNext(ctx context.Context, op *operation) (next time.Time
 	case err != nil || !readyAt.IsZero():
 		return readyAt, err
 	case len(frozen) == 0:
-		return r.saveState(ctx, op, Stopped, "the list of its messages is damaged: make a new plan for what is left")
+		return r.saveState(ctx, op, Stopped, listDamaged)
 	}
 	if op.sink == nil {
 		if op.sink, err = r.DeadLetters.OpenTarget(ctx, op.To); err != nil {
