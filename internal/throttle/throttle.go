@@ -191,7 +191,8 @@ func (t *Throttle) Allow(queue string, most int, now time.Time) (n int, retryAt 
 	r := t.rules(queue)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.queues[queue] == nil && r.unlimited() {
+	// If retries wait for consumers, those under way count as soon as RabbitMQ says that there are none.
+	if t.queues[queue] == nil && r.unlimited() && r.NoConsumer != PauseWithoutConsumers {
 		return most, time.Time{}
 	}
 	q := t.use(queue, r, now)

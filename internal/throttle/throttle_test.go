@@ -666,7 +666,7 @@ func TestTheThrottleKeepsItsLimitsWhateverHappens(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := throttle.DefaultBreaker()
 		b.MinRetries = rapid.IntRange(1, 30).Draw(t, "least")
-		r := throttle.Rules{Settle: 10 * time.Second, Rate: rapid.SampledFrom([]float64{0, 0.1, 1, 7, 40, 100, 1000}).Draw(t, "rate"),
+		r := throttle.Rules{Settle: 10 * time.Second, NoConsumer: throttle.PauseWithoutConsumers, Rate: rapid.SampledFrom([]float64{0, 0.1, 1, 7, 40, 100, 1000}).Draw(t, "rate"),
 			InFlight: rapid.IntRange(0, 40).Draw(t, "in flight")}
 		if rapid.Bool().Draw(t, "breaker") {
 			r.Breaker = &b
