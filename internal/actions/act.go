@@ -18,31 +18,9 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// Verb is what is done to messages.
-type Verb string
-
-// What can be done.
-const (
-	// Replay: a parked message is retried, and starts again at attempt 1; a waiting one gets
-	// another due time, and keeps its attempts.
-	Replay Verb = "replay"
-	// Discard: a message is removed; it can be restored for a set time.
-	Discard Verb = "discard"
-	// Restore: a discarded message is parked again.
-	Restore Verb = "restore"
-	// Copy: a new message with the same content goes to another queue.
-	Copy Verb = "copy"
-	// Adopt: a message of a dead-letter queue that is not Redrive's is parked. It is an operation on
-	// a queue, and no change of a record.
-	Adopt Verb = "adopt"
-	// Unadopt: a parked message is put back into the dead-letter queue that it was adopted from. It is an
-	// operation too, which publishes between two changes of a record.
-	Unadopt Verb = "unadopt"
-)
-
 // Act is an action on messages that are named.
 type Act struct {
-	Verb   Verb       `json:"verb" enum:"replay,discard,restore,copy"`
+	Verb   Verb       `json:"verb" doc:"Not adopt or unadopt, which are operations on a queue."`
 	IDs    []string   `json:"ids" minItems:"1" maxItems:"1000" doc:"Message ids, or keys where two share an id."`
 	At     *time.Time `json:"at,omitempty" doc:"Replay: when; left out: now."`
 	To     string     `json:"to,omitempty" doc:"Copy: the queue."`
@@ -98,10 +76,10 @@ func (a *Actions) Act(ctx context.Context, by auth.Caller, act Act) (Acted, erro
 		to = " to " + act.To
 		queues = append(queues, act.To)
 	}
-	if err := a.Permit(by, act.Verb.Role(), string(act.Verb), fmt.Sprintf("%d messages%s", len(act.IDs), to), queues...); err != nil {
+	if err := a.Permit(by, act.Verb.Info().Role, string(act.Verb), fmt.Sprintf("%d messages%s", len(act.IDs), to), queues...); err != nil {
 		return Acted{}, err
 	}
-	if act.Verb == Copy {
+	if act.To != "" {
 		if err := a.CheckCopyQueue(ctx, act.To); err != nil {
 			return Acted{}, err
 		}
@@ -260,7 +238,7 @@ func (a *Actions) Announce(c RecordChange, all []Outcome) {
 		n[o.Queue]++
 	}
 	for _, queue := range slices.Sorted(maps.Keys(n)) {
-		a.event(retry.Event{Kind: verbs[c.Verb].kind, Queue: queue, N: n[queue], By: c.By})
+		a.event(retry.Event{Kind: c.Verb.Info().Event, Queue: queue, N: n[queue], By: c.By})
 	}
 }
 
@@ -281,90 +259,8 @@ type RecordChange struct {
 	refuses    func(*store.Record) string // why its policy keeps a parked one from being replayed, or ""
 }
 
-// verbs are all verbs, in the words of the command line and the page.
-var verbs = map[Verb]struct {
-	title     string
-	one, more string    // what became of one message, and of several
-	publishes bool      // to a queue, from which they can fail again
-	role      auth.Role // the permission that it needs
-	kind      retry.Kind
-}{
-	Replay:  {"Replay", "message is retried", "messages are retried", true, auth.Operator, retry.Replayed},
-	Discard: {"Discard", "message is discarded; it can be restored for a set time", "messages are discarded; they can be restored for a set time", false, auth.Operator, retry.Discarded},
-	Restore: {"Restore", "message is parked again", "messages are parked again", false, auth.Operator, retry.Restored},
-	Copy:    {"Copy", "copy is published", "copies are published", true, auth.Editor, retry.Copied},
-	Adopt:   {"Adopt", "message is adopted, and parked", "messages are adopted, and parked", false, auth.Editor, retry.Imported},
-	Unadopt: {"Unadopt", "message is back in its dead-letter queue", "messages are back in their dead-letter queue",
-		false, auth.Editor, retry.Unadopted},
-}
-
-// Role is the permission that it needs.
-func (v Verb) Role() auth.Role { return verbs[v].role }
-
-// Publishes tells whether messages go to a queue with it, from which they can fail again.
-func (v Verb) Publishes() bool { return verbs[v].publishes }
-
-// Title is the verb as headings and buttons have it.
-func (v Verb) Title() string { return verbs[v].title }
-
-// Result is, after a number, what became of one message, and of several; "" for a verb that is none.
-func (v Verb) Result() (one, more string) { return verbs[v].one, verbs[v].more }
-
 // Skip is why the change leaves a record as it is, or "".
 func (a *Actions) Skip(c RecordChange, r *store.Record) string { return a.prepare(c).skip(r) }
-
-func (c RecordChange) skip(r *store.Record) string {
-	switch {
-	case r == nil:
-		return gone
-	case c.Verb == Replay && r.State == store.Discarded:
-		return "it is discarded: restore it first"
-	case c.Verb == Discard && r.State == store.Discarded:
-		return "it is discarded already"
-	case c.Verb == Restore && r.State != store.Discarded:
-		return "it is not discarded"
-	case c.Verb == Unadopt && r.State != store.Parked:
-		return "it is not parked"
-	case c.Verb == Replay && r.State == store.Parked:
-		return c.refuses(r)
-	}
-	return ""
-}
-
-// do does the verb to a record that skip does not leave out.
-func (c RecordChange) do(r *store.Record, now time.Time) (e store.Edit, made *store.Record) {
-	due := now
-	if c.At != nil && c.At.After(now) {
-		due = *c.At
-	}
-	due = notBefore(due)
-	switch c.Verb {
-	case Replay:
-		if r.State == store.Waiting {
-			r.Due = due
-		} else {
-			r.Replay(due)
-		}
-	case Discard:
-		r.State, r.Due = store.Discarded, now.Add(c.restorable)
-	case Restore:
-		if r.ParkedFor == "" {
-			r.ParkedFor = "it was discarded while it waited, and restored by " + c.By
-		}
-		r.State, r.Due = store.Parked, now
-	case Copy:
-		made = copyOf(r, due)
-		made.Queue, made.Forward = c.To, &store.Destination{RoutingKey: c.To}
-		made.Proven = false // RabbitMQ never dead-lettered it from there
-		e.Add = []*store.Record{made}
-		if r.MadeInto != uuid.Nil { // of an edited one the link stays what it was
-			return e, made
-		}
-		r.MadeInto = made.ID
-	}
-	e.Keep = true
-	return e, made
-}
 
 // copyOf is a new message like r that is due at due, and starts again at attempt 1 of its first replay.
 // It has no fingerprint: no message that RabbitMQ delivers again is this one.
@@ -420,19 +316,4 @@ type MessageRef struct {
 	Key       store.Key
 	// State, when not 0, is the state that it must still be in.
 	State store.State
-}
-
-// Check refuses an unknown verb, and fields that do not belong to the verb.
-func (c RecordChange) Check() error {
-	switch _, known := verbs[c.Verb]; {
-	case !known || c.Verb == Adopt || c.Verb == Unadopt:
-		return fmt.Errorf("%w: the verb %.40q: expected replay, discard, restore or copy", inspect.ErrInvalid, c.Verb)
-	case c.Verb == Copy && c.To == "":
-		return fmt.Errorf("%w: a copy needs a queue to go to", inspect.ErrInvalid)
-	case c.Verb != Copy && c.To != "":
-		return fmt.Errorf("%w: only a copy goes to another queue; this is %s", inspect.ErrInvalid, c.Verb)
-	case c.Verb != Replay && c.At != nil:
-		return fmt.Errorf("%w: only a replay has a time; this is %s", inspect.ErrInvalid, c.Verb)
-	}
-	return nil
 }

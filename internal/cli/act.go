@@ -30,35 +30,14 @@ type action struct {
 	queueMeansParked bool
 }
 
-func (p *program) replay() *cobra.Command {
-	return p.act(action{verb: actions.Replay, queueMeansParked: true}, &cobra.Command{
-		Short: "Replay messages to their queue, now or at a given time",
-		Long: `Replay messages to their queue, now or at a given time. Parked messages start again at
-attempt 1; waiting ones get a new due time.`,
-		Example: `  redrive replay 0198f0a0-0000-7000-8000-000000000001
-  redrive replay 'queue:orders.* reason:rejected' --dry-run
-  redrive replay 'queue:orders' --rate 50 --canary 10 --canary-wait 2m
-  redrive replay --queue orders --at 'in 2h' --yes --expect-count 12`,
-	})
-}
-
-func (p *program) discard() *cobra.Command {
-	return p.act(action{verb: actions.Discard}, &cobra.Command{
-		Short: "Discard messages; they can be restored for a set time",
-	})
-}
-
-func (p *program) restore() *cobra.Command {
-	return p.act(action{verb: actions.Restore}, &cobra.Command{
-		Short: "Park discarded messages again",
-	})
-}
-
-func (p *program) copy() *cobra.Command {
-	return p.act(action{verb: actions.Copy}, &cobra.Command{
-		Short:   "Copy messages to another queue; the originals stay as they are",
-		Example: "  redrive copy 'queue:orders text:ACME' --to orders.debug",
-	})
+// verbs are the commands of the verbs that change records.
+func (p *program) verbs() (all []*cobra.Command) {
+	for _, v := range actions.Verbs {
+		if v.Short != "" {
+			all = append(all, p.act(v))
+		}
+	}
+	return all
 }
 
 const ofMany = `
@@ -69,13 +48,11 @@ later. Before it changes more than one message it asks, or needs --yes where
 it cannot ask. It then runs in the service: Ctrl-C here only ends the
 watching. Messages that are named by their ids are not asked about.`
 
-// act completes the command of a verb.
-func (p *program) act(d action, c *cobra.Command) *cobra.Command {
-	c.Use = string(d.verb) + " [QUERY|ID…]"
-	if c.Long == "" {
-		c.Long = c.Short + "."
-	}
-	c.Long += ofMany
+// act makes the command of a verb.
+func (p *program) act(v actions.VerbInfo) *cobra.Command {
+	d := action{verb: v.Verb, queueMeansParked: v.Verb == actions.Replay}
+	c := &cobra.Command{Use: string(v.Verb) + " [QUERY|ID…]", Short: v.Short, Example: v.Example}
+	c.Long = strings.TrimSuffix(v.Short+". "+v.Long, " ") + ofMany
 	c.RunE = func(c *cobra.Command, args []string) error {
 		for _, name := range []string{"rate", "canary", "canary-wait", "detach"} {
 			if f := c.Flags().Lookup(name); f != nil && f.Changed {
@@ -95,14 +72,14 @@ func (p *program) act(d action, c *cobra.Command) *cobra.Command {
 	f.Int64Var(&d.expect, "expect-count", -1, "refuse to act on another number of messages")
 	f.Float64Var(&d.rate, "rate", 0, "of a query: messages per second (0 = unlimited)")
 	f.BoolVar(&d.detach, "detach", false, "of a query: print the operation's id, and do not watch it")
-	switch d.verb {
-	case actions.Replay:
+	if v.Timed {
 		f.StringVar(&d.at, "at", "", `when: a time such as 2026-11-21T18:30:00Z, or "in 10m"; left out: now`)
-	case actions.Copy:
+	}
+	if v.ToQueue {
 		f.StringVar(&d.to, "to", "", "the queue")
 		_ = c.RegisterFlagCompletionFunc("to", p.completeQueues)
 	}
-	if d.verb.Publishes() {
+	if v.Publishes {
 		f.IntVar(&d.canary, "canary", 0, "of a query: how many to process first; the rest follow only if none of them fails again")
 		f.StringVar(&d.canaryWait, "canary-wait", "", "how long they are watched, such as 30s (default 1m)")
 	}
@@ -131,8 +108,8 @@ func (p *program) perform(ctx context.Context, d *action, args []string) error {
 		return fmt.Errorf("give message IDs or a query (--query, --queue, --state), not both: %w", errUsage)
 	case ids > 0 && len(d.onlyQuery) > 0:
 		return fmt.Errorf("%s makes sense with a query, not with message IDs: %w", strings.Join(d.onlyQuery, ", "), errUsage)
-	case d.verb == actions.Copy && d.to == "":
-		return fmt.Errorf("--to is missing: the queue that the copies go to: %w", errUsage)
+	case d.verb.Info().ToQueue && d.to == "":
+		return fmt.Errorf("--to is missing: the queue: %w", errUsage)
 	}
 	if ids > 0 {
 		client, err := p.client()

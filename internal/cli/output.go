@@ -510,8 +510,8 @@ func doneText(verb actions.Verb, n int64, t *time.Time) string {
 	if t != nil && t.After(time.Now()) {
 		return plural(n, "message is", "messages are") + " due at " + timeText(t)
 	}
-	one, more := verb.Result()
-	return plural(n, one, more)
+	v := verb.Info()
+	return plural(n, v.One, v.More)
 }
 
 // shortestWatch keeps a typing error from asking the service thousands of times a second.

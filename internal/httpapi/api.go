@@ -23,6 +23,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/decode"
@@ -199,6 +200,8 @@ func description(base string) huma.Config {
 	bearer := &huma.SecurityScheme{Type: "http", Scheme: "bearer", Description: "A token, made by `redrive token create`."}
 	basic := &huma.SecurityScheme{Type: "http", Scheme: "basic", Description: "A user of RabbitMQ's."}
 	session := &huma.SecurityScheme{Type: "apiKey", In: "cookie", Name: "redrive", Description: "The page's, after signing in at POST " + auth.SignInPath + "; with TLS its name is __Host-redrive. Of one virtual host of several it is redrive-vhost, with TLS __Secure-redrive-vhost."}
+	schemas := huma.NewMapRegistry("#/components/schemas/", schemaName)
+	schemas.RegisterTypeAlias(reflect.TypeFor[actions.Verb](), reflect.TypeFor[verbName]())
 	var servers []*huma.Server // none: paths begin where the document is
 	if base != "" {
 		servers, session.Name = []*huma.Server{{URL: base}}, "redrive-vhost"
@@ -212,7 +215,7 @@ func description(base string) huma.Config {
 					"has stored, and of messages that were acted on the answer says that they are not there any " +
 					"more. Only a copy is made a second time."},
 			Servers: servers,
-			Components: &huma.Components{Schemas: huma.NewMapRegistry("#/components/schemas/", schemaName),
+			Components: &huma.Components{Schemas: schemas,
 				SecuritySchemes: map[string]*huma.SecurityScheme{"token": bearer, "user": basic, "session": session}},
 			Security: []map[string][]string{{"token": {}}, {"user": {}}, {"session": {}}},
 			Tags: []*huma.Tag{{Name: "See", Description: "Looking touches nothing."}, {Name: "Act", Description: "On messages that are named."},
@@ -221,6 +224,17 @@ func description(base string) huma.Config {
 		Formats:       huma.DefaultFormats,
 		DefaultFormat: "application/json",
 	}
+}
+
+// verbName stands for actions.Verb in the document: its values are made of the table.
+type verbName string
+
+func (verbName) Schema(huma.Registry) *huma.Schema {
+	s := &huma.Schema{Type: huma.TypeString}
+	for _, v := range actions.Verbs {
+		s.Enum = append(s.Enum, string(v.Verb))
+	}
+	return s
 }
 
 // schemaName distinguishes types of the same name in two packages. ThrottleView is named Throttle

@@ -113,7 +113,7 @@ func (r *Runner) planAdoption(ctx context.Context, by auth.Caller, q PlanRequest
 	if err := actions.CheckReason(q.Reason); err != nil {
 		return Plan{}, err
 	}
-	if err := r.Actions.Permit(by, q.Verb.Role(), "plan.adopt", q.From, queues...); err != nil {
+	if err := r.Actions.Permit(by, q.Verb.Info().Role, "plan.adopt", q.From, queues...); err != nil {
 		return Plan{}, err
 	}
 	is, err := r.DeadLetters.Look(ctx, q.From)

@@ -51,7 +51,7 @@ func (r *Runner) Plan(ctx context.Context, by auth.Caller, q PlanRequest) (Plan,
 	if err := actions.CheckReason(q.Reason); err != nil {
 		return Plan{}, err
 	}
-	if err := r.Actions.Permit(by, q.Verb.Role(), "plan."+string(q.Verb), q.Query, targetOf(&Plan{Verb: q.Verb, To: q.To})...); err != nil {
+	if err := r.Actions.Permit(by, q.Verb.Info().Role, "plan."+string(q.Verb), q.Query, targetOf(&Plan{Verb: q.Verb, To: q.To})...); err != nil {
 		return Plan{}, err
 	}
 	return r.planFound(ctx, by, c, q, func(*Plan) {})

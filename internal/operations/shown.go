@@ -9,7 +9,7 @@ import (
 
 // PlanRequest asks what an action on all that a query finds would do.
 type PlanRequest struct {
-	Verb   actions.Verb `json:"verb" enum:"replay,discard,restore,copy,adopt,unadopt"`
+	Verb   actions.Verb `json:"verb"`
 	Query  string       `json:"query,omitempty" doc:"In the query language. Adopt and unadopt have none; elsewhere it must not be empty."`
 	At     *time.Time   `json:"at,omitempty" doc:"Replay: when; left out: now."`
 	To     string       `json:"to,omitempty" doc:"Copy: the queue. Unadopt: the dead-letter queue that they are put back into."`

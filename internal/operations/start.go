@@ -37,7 +37,7 @@ func (r *Runner) Start(ctx context.Context, by auth.Caller, planID string, s Sta
 	if err != nil {
 		return Operation{}, err
 	}
-	if err := r.Actions.Permit(by, op.Verb.Role(), "operation.start", planID, targetOf(&op.Plan)...); err != nil {
+	if err := r.Actions.Permit(by, op.Verb.Info().Role, "operation.start", planID, targetOf(&op.Plan)...); err != nil {
 		return Operation{}, err
 	}
 	why := cmp.Or(s.Reason, op.head.Reason)
@@ -138,7 +138,7 @@ func (s Start) check(v actions.Verb) (wait time.Duration, err error) {
 		return 0, fmt.Errorf("%w: the rate is %v: expected messages per second, or 0 for unlimited", inspect.ErrInvalid, s.Rate)
 	case s.CanarySize < 0 || s.CanarySize > mostCanary:
 		return 0, fmt.Errorf("%w: canary is %d: expected 0 to %d", inspect.ErrInvalid, s.CanarySize, mostCanary)
-	case s.CanarySize > 0 && !v.Publishes():
+	case s.CanarySize > 0 && !v.Info().Publishes:
 		return 0, fmt.Errorf("%w: %s publishes nothing that could fail again, so there is nothing to watch: leave canary out", inspect.ErrInvalid, v)
 	}
 	return wait, nil
@@ -157,7 +157,7 @@ func (r *Runner) Order(ctx context.Context, by auth.Caller, id string, o Order) 
 		return Operation{}, err
 	}
 	if o == Resume { // others may stop a copy, but not start it
-		if err := r.Actions.Permit(by, op.Verb.Role(), "operation.resume", id, targetOf(&op.Plan)...); err != nil {
+		if err := r.Actions.Permit(by, op.Verb.Info().Role, "operation.resume", id, targetOf(&op.Plan)...); err != nil {
 			return Operation{}, err
 		}
 	}

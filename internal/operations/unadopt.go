@@ -45,7 +45,7 @@ func (r *Runner) planUnadoption(ctx context.Context, by auth.Caller, q PlanReque
 	if err := actions.CheckReason(q.Reason); err != nil {
 		return Plan{}, err
 	}
-	if err := r.Actions.Permit(by, q.Verb.Role(), "plan.unadopt", q.To, q.To); err != nil {
+	if err := r.Actions.Permit(by, q.Verb.Info().Role, "plan.unadopt", q.To, q.To); err != nil {
 		return Plan{}, err
 	}
 	is, err := r.DeadLetters.Target(ctx, q.To)

@@ -43,14 +43,14 @@ func (s *server) act(r *http.Request, c auth.Caller) (view, error) {
 	if len(d.IDs) == 0 {
 		return view{}, fmt.Errorf("%w: no message was selected", inspect.ErrInvalid)
 	}
-	ask := view{template: "act", title: "Copy", nav: "/messages"}
-	if d.Verb == actions.Copy && d.To == "" {
+	ask := view{template: "act", title: d.Verb.Title(), nav: "/messages"}
+	if d.Verb.Info().ToQueue && d.To == "" {
 		d.Asks = true
 		ask.data = d
 		return ask, nil
 	}
 	d.Acted, err = s.console.Act(r.Context(), c, d.Act)
-	if d.Verb == actions.Copy && errors.Is(err, inspect.ErrPrecondition) { // such as a queue that does not exist: ask again
+	if d.To != "" && errors.Is(err, inspect.ErrPrecondition) { // such as a queue that does not exist: ask again
 		d.Asks, d.Problem, ask.status = true, err.Error(), http.StatusConflict
 		ask.data = d
 		return ask, nil
@@ -130,11 +130,11 @@ func did(q url.Values) string {
 		return text
 	}
 	n, err := strconv.Atoi(q.Get("n"))
-	one, more := actions.Verb(q.Get("did")).Result()
-	if err != nil || one == "" || n < 0 {
+	v := actions.Verb(q.Get("did")).Info()
+	if err != nil || v.Verb == "" || n < 0 {
 		return ""
 	}
-	return plural(n, one, more)
+	return plural(n, v.One, v.More)
 }
 
 func (s *server) pause(r *http.Request, c auth.Caller) (view, error) {

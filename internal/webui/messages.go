@@ -33,7 +33,7 @@ type messagesData struct {
 	Newest string // the first message of the list: what is above it later is new
 	First  bool   // this is the first page
 	Next   string // URL of the next page
-	Verbs  []actions.Verb
+	Verbs  []actions.VerbInfo
 }
 
 // queryError is an error in a query: the query around the character it is at.
@@ -43,18 +43,15 @@ type queryError struct {
 	Text              string
 }
 
-// verbsOf are the verbs that messages of a state are offered; a list of all states offers all. Copy,
-// which needs a queue, has a button of its own.
-func verbsOf(state string) []actions.Verb {
-	switch state {
-	case inspect.Retried:
-		return nil
-	case inspect.Discarded:
-		return []actions.Verb{actions.Restore}
-	case inspect.Waiting, inspect.Parked:
-		return []actions.Verb{actions.Replay, actions.Discard}
+// verbsFor are the verbs that a caller is offered for messages of a state; for a list of all states, all.
+func verbsFor(c auth.Caller, state string) (all []actions.VerbInfo) {
+	for _, v := range actions.Verbs {
+		offered := slices.Contains(v.Offered, state) || state == "" && v.Offered != nil
+		if offered && c.May(v.Role, "") == nil {
+			all = append(all, v)
+		}
 	}
-	return []actions.Verb{actions.Replay, actions.Discard, actions.Restore}
+	return all
 }
 
 func (s *server) messages(r *http.Request, c auth.Caller) (view, error) {
@@ -65,7 +62,7 @@ func (s *server) messages(r *http.Request, c auth.Caller) (view, error) {
 	}
 	d := messagesData{Query: query, First: in.Get("after") == ""}
 	d.Tabs, d.State = tabs(query)
-	d.Verbs = verbsOf(d.State)
+	d.Verbs = verbsFor(c, d.State)
 	v := view{template: "messages", title: "Messages", nav: "/messages", command: command(append([]string{"redrive", "messages", "list"}, positional(query)...)...)}
 	page, err := s.console.Search(r.Context(), c, query, in.Get("after"), perPage)
 	if d.QueryError = queryErrorOf(query, err); d.QueryError != nil {
@@ -227,7 +224,7 @@ type messageData struct {
 	Text     string // of the body, as much as is shown
 	Cut      bool   // there is more of it
 	Coloured bool   // Text is JSON that is short enough to be coloured
-	Verbs    []actions.Verb
+	Verbs    []actions.VerbInfo
 	Editable bool
 }
 
@@ -245,7 +242,7 @@ func (s *server) message(r *http.Request, c auth.Caller) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	d := messageData{Detail: m, Ref: id, Verbs: verbsOf(m.State), Editable: m.State == inspect.Parked || m.State == inspect.Waiting}
+	d := messageData{Detail: m, Ref: id, Verbs: verbsFor(c, m.State), Editable: m.State == inspect.Parked || m.State == inspect.Waiting}
 	if m.Body != nil {
 		d.Text = m.Body.Text
 		if len(d.Text) > mostShown && r.URL.Query().Get("body") != "all" {
