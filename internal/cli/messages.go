@@ -49,7 +49,7 @@ parked or retried. Page and API have the same query language.`,
 		if err != nil {
 			return err
 		}
-		if err := listColumns(p, page, page.Messages, messageColumns(time.Now())); err != nil {
+		if err := listColumns(p, page, page.Messages, inspect.MessageColumns); err != nil {
 			return err
 		}
 		if page.Bounded != "" {
@@ -102,27 +102,6 @@ func fetchMessages(ctx context.Context, client httpapi.Client, q, after string, 
 		if page.After == "" || len(all.Messages) >= limit {
 			return all, nil
 		}
-	}
-}
-
-func messageColumns(now time.Time) []column[inspect.Message] {
-	return []column[inspect.Message]{
-		{Field: "ID"}, {Field: "Queue"}, {Field: "State"},
-		{Head: "Attempt", Value: func(m inspect.Message) any { return strconv.Itoa(m.Attempt) }},
-		{Head: "Due", Value: func(m inspect.Message) any {
-			if m.Paused {
-				return "paused"
-			}
-			return untilText(m.Due, now)
-		}},
-		{Field: "Reason"},
-		{Head: "Size", Value: func(m inspect.Message) any { return strconv.Itoa(m.Size) }},
-		{Head: "Why", Value: func(m inspect.Message) any {
-			if m.Error == "" {
-				return m.ParkedFor
-			}
-			return strings.TrimPrefix(m.ParkedFor+": "+m.Error, ": ")
-		}},
 	}
 }
 

@@ -134,6 +134,8 @@ func valueText(v any, now time.Time) string {
 		return ago(&v, now)
 	case *time.Time:
 		return ago(v, now)
+	case inspect.Ahead:
+		return untilText(v.Time, now)
 	case []int64:
 		return spark(v)
 	}

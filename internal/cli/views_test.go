@@ -222,7 +222,7 @@ func TestAMessageCannotSpeakToTheTerminal(t *testing.T) {
 				ParkedFor: stranger(t, "parked for"), Error: stranger(t, "error"), Exchange: stranger(t, "exchange"), Policy: stranger(t, "policy")}
 			page.Messages = append(page.Messages, m)
 		}
-		out := text(func(w io.Writer) { rows(w, messageColumns(now), page.Messages, now) })
+		out := text(func(w io.Writer) { rows(w, inspect.MessageColumns, page.Messages, now) })
 		checkTerminal(t, out, 1+len(page.Messages))
 		for line := range strings.Lines(out) {
 			// Two spaces between columns: three of texts, and the fixed ones.
@@ -300,7 +300,7 @@ func TestDueTimesAreForPeople(t *testing.T) {
 	} {
 		due := now.Add(late)
 		out := text(func(w io.Writer) {
-			rows(w, messageColumns(now), []inspect.Message{{ID: "x", State: "waiting", Due: &due}}, now)
+			rows(w, inspect.MessageColumns, []inspect.Message{{ID: "x", State: "waiting", Due: &due}}, now)
 		})
 		if !strings.Contains(out, "  "+want+"  ") {
 			t.Errorf("due in %s: %q is not in\n%s", late, want, out)

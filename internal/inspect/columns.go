@@ -16,7 +16,10 @@ type Column[T any] struct {
 	Help  string // on the page: what the heading means
 }
 
-// Of returns the column's value: a text, a number, a time, or numbers for each hour. Nil: not known.
+// Ahead is a time of which a column shows how far ahead it is; in the past: now.
+type Ahead struct{ *time.Time }
+
+// Of returns the column's value: a text, a number, a time, an Ahead, or numbers for each hour. Nil: not known.
 func (c Column[T]) Of(v T) any {
 	if c.Value != nil {
 		return c.Value(v)

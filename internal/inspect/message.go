@@ -73,6 +73,24 @@ type Message struct {
 	MadeInto    string     `json:"made_into,omitempty" csv:"-" doc:"What a person made of this one."`
 }
 
+// MessageColumns show messages on the command line.
+var MessageColumns = []Column[Message]{
+	{Field: "ID"}, {Field: "Queue"}, {Field: "State"}, {Field: "Attempt"},
+	{Head: "Due", Value: func(m Message) any {
+		if m.Paused {
+			return "paused"
+		}
+		return Ahead{m.Due}
+	}},
+	{Field: "Reason"}, {Field: "Size"},
+	{Head: "Why", Value: func(m Message) any {
+		if m.Error == "" {
+			return m.ParkedFor
+		}
+		return strings.TrimPrefix(m.ParkedFor+": "+m.Error, ": ")
+	}},
+}
+
 // Detail is a message with all that is known of it but the raw body.
 type Detail struct {
 	Message
