@@ -21,7 +21,7 @@ type Taker struct {
 	size  int           // of the next window
 	takes int           // so far
 	ch    *amqp.Channel // of the window that is not done; nil: there is none
-	last  uint64        // its last delivery
+	last  uint64        // its last delivery; of a sample, the last of its channel
 	// requeues: RabbitMQ may be requeueing messages that the last window dropped.
 	requeues bool
 }
@@ -62,9 +62,34 @@ func (t *Taker) Take(ctx context.Context, n int) (batch []wire.Delivery, err err
 			return nil, explain(err)
 		}
 	}
+	n = min(n, t.size)
+	all, err := t.window(ctx, ch, n)
+	if err != nil {
+		_ = ch.Close()
+		return nil, err
+	}
+	if len(all) == 0 {
+		return nil, ch.Close()
+	}
+	t.requeues = len(all) < n
+	t.ch, t.last = ch, all[len(all)-1].DeliveryTag
+	return t.delivered(all), nil
+}
+
+// delivered converts what a window took, and fits the next window to it.
+func (t *Taker) delivered(all []amqp.Delivery) (batch []wire.Delivery) {
+	t.size = fittingWindow(all, t.size, maxTaken)
+	for i := range all {
+		batch = append(batch, t.in.delivery(&all[i]))
+	}
+	return batch
+}
+
+// window receives up to n messages with a consumer of their own. RabbitMQ may have delivered more to the
+// channel: they are dropped here.
+func (t *Taker) window(ctx context.Context, ch *amqp.Channel, n int) ([]amqp.Delivery, error) {
 	t.takes++
 	tag := fmt.Sprint("redrive adopt ", t.takes) // used once, since repairs are kept by it
-	n = min(n, t.size)
 	if err := ch.Qos(n, 0, false); err != nil {
 		return nil, explain(err)
 	}
@@ -75,30 +100,74 @@ func (t *Taker) Take(ctx context.Context, n int) (batch []wire.Delivery, err err
 		return nil, fmt.Errorf("consuming queue %q: %w", t.queue, explain(err))
 	}
 	all, err := t.collect(ctx, ch, deliveries, n)
-	// Messages beyond these are dropped here; RabbitMQ requeues them when the channel closes.
+	if len(all) > 0 {
+		t.last = all[len(all)-1].DeliveryTag
+	}
 	t.in.bodies.lift()
 	var dropping sync.WaitGroup
 	dropping.Go(func() {
-		for range deliveries {
+		for d := range deliveries {
+			t.last = d.DeliveryTag
 		}
 	})
 	defer dropping.Wait()
 	if err != nil {
-		_ = ch.Close()
+		_ = ch.Close() // deliveries ends
 		return nil, err
 	}
 	if err := ch.Cancel(tag, false); err != nil {
 		return nil, fmt.Errorf("queue %q: %w", t.queue, explain(err))
 	}
-	if len(all) == 0 {
-		return nil, ch.Close()
+	return all, nil
+}
+
+// MaxSample is how many messages Sample takes at most, and maxSampleBytes about how many bytes of bodies.
+const (
+	MaxSample      = 1000
+	maxSampleBytes = 64 << 20
+	requeuedAtOnce = 32
+)
+
+// Sample takes up to n messages and requeues them, each at its place. They are redelivered then, and RabbitMQ
+// before 4.3 counts that in a quorum queue; a later one counts it only if the connection ends meanwhile.
+func (t *Taker) Sample(ctx context.Context, n int) (batch []wire.Delivery, err error) {
+	defer context.AfterFunc(ctx, func() { _ = t.in.Close() })()
+	ch, err := t.conn.Channel()
+	if err != nil {
+		return nil, explain(err)
 	}
-	t.requeues = len(all) < n
-	t.ch, t.last, t.size = ch, all[len(all)-1].DeliveryTag, fittingWindow(all, t.size, maxTaken)
-	for i := range all {
-		batch = append(batch, t.in.delivery(&all[i]))
+	for bytes, asked := 0, 0; len(batch) < n && bytes < maxSampleBytes; {
+		asked = min(n-len(batch), t.size)
+		all, err := t.window(ctx, ch, asked)
+		if err != nil {
+			_ = ch.Close()
+			return nil, err
+		}
+		for i := range all {
+			bytes += len(all[i].Body)
+		}
+		if batch = append(batch, t.delivered(all)...); len(all) < asked {
+			break
+		}
 	}
-	return batch, nil
+	// All that the channel was sent. A quorum queue puts more than 32 that come in one command back in any order
+	// (RabbitMQ 3.10 and 4.3, TestASampleIsPutBack), and the channel makes one of those that wait for it.
+	for tag := uint64(0); tag < t.last; {
+		tag = min(tag+requeuedAtOnce, t.last)
+		if err := ch.Nack(tag, true, true); err != nil {
+			return nil, fmt.Errorf("requeueing: %w", explain(err))
+		}
+		if _, err := queueState(ch, t.queue); err != nil { // waits for the queue
+			return nil, explain(err)
+		}
+	}
+	return batch, explain(ch.Close())
+}
+
+// Version returns RabbitMQ's version.
+func (t *Taker) Version() string {
+	v, _ := t.conn.Properties["version"].(string)
+	return v
 }
 
 // collect receives messages until it has n, or batchBytes of bodies, or the queue is empty. It asks twice

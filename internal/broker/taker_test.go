@@ -6,9 +6,51 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-mq/redrive/internal/rabbitmq/version"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/testenv/expect"
 )
+
+// A sample is put back, each message at its place; where RabbitMQ does not count it, it never ends a message.
+func TestASampleIsPutBack(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		for _, kind := range []string{"classic", "quorum"} {
+			queue := kind + ".dlq"
+			args := amqp.Table{"x-queue-type": kind}
+			if kind == "quorum" {
+				args["x-delivery-limit"] = 5
+			}
+			v.Queue(queue, args)
+			const n = 300
+			for i := range n {
+				v.Publish("", queue, amqp.Publishing{DeliveryMode: 2, Type: fmt.Sprint(i), Body: make([]byte, 1000)})
+			}
+			taker, err := NewTaker(t.Context(), Config{URL: v.URL(), Name: "test"}, queue)
+			expect.NoError(t, err)
+			defer taker.Close()
+			looks := 3
+			if free, _ := version.AtLeast(taker.Version(), 4, 3); free {
+				looks = 10
+			}
+			for range looks {
+				batch, err := taker.Sample(t.Context(), 200)
+				expect.NoError(t, err)
+				expect.Equal(t, len(batch), 200, "are looked at")
+				for i := range batch {
+					expect.Equal(t, batch[i].Message.Type, fmt.Sprint(i), "comes next")
+				}
+				brokertest.Eventually(t, "all are back", func() bool { return v.Depth(queue) == n })
+			}
+			c := v.ConsumeMany(queue)
+			for i := range n {
+				d := c.Next()
+				if d.Type != fmt.Sprint(i) || d.Redelivered != (i < 200) {
+					t.Fatalf("%s: message %s comes as number %d, redelivered %t", kind, d.Type, i, d.Redelivered)
+				}
+			}
+		}
+	})
+}
 
 // Messages come in order, each once. A batch stays small in bytes, also when large messages follow a
 // thousand small ones. What is not acknowledged is requeued.

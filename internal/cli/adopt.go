@@ -12,6 +12,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/operations"
+	"github.com/redrive-mq/redrive/internal/retry"
 )
 
 func (p *program) adopt() *cobra.Command {
@@ -34,10 +35,16 @@ the queue, its consumers and the work queues stay as they are.
 A replay goes to the work queue that the message names, or that --queue names. If that
 queue is not enrolled, an administrator allows it once: redrive allow-replays QUEUE.
 
+--dry-run touches nothing. --sample looks at the first messages: which work queues, errors
+and formats they name, and what is missing. They are taken and put back at their place,
+so RabbitMQ marks them as redelivered, and in quorum queues before 4.3 it counts that: it
+is refused where a delivery limit could end them.
+
 It runs in the service: Ctrl-C here only ends the watching, and redrive ops pauses,
 resumes and cancels it.`,
 		Example: `  redrive adopt
   redrive adopt orders.dlq --dry-run
+  redrive adopt orders.dlq --sample 100
   redrive adopt orders_error --queue orders --rate 500`,
 		Args: argsBetween(0, 1, "at most one dead-letter queue"),
 	}, func(ctx context.Context, client httpapi.Client, args []string) error {
@@ -45,10 +52,20 @@ resumes and cancels it.`,
 			return p.listDeadLetterQueues(ctx, client)
 		}
 		r.From, r.Reason = args[0], d.reason
+		if r.Sample > 0 {
+			d.dry = true
+			if err := p.confirm(ctx, fmt.Sprintf("A look takes the first messages of %s (%d at most) and puts each back at its place. "+
+				"They are marked as redelivered, and a quorum queue may count it. Look?", r.From, r.Sample)); err != nil {
+				return err
+			}
+		}
 		return p.operate(ctx, client, &d, r)
 	})
 	f := c.Flags()
 	f.StringArrayVar(&r.WorkQueues, "queue", nil, "where its messages failed; may be given again (left out: as each message says)")
+	f.StringVar(&r.Format, "from", "", "what its messages look like: "+strings.Join(retry.FormatNames(), ", ")+" (left out: what each shows)")
+	_ = c.RegisterFlagCompletionFunc("from", cobra.FixedCompletions(retry.FormatNames(), cobra.ShellCompDirectiveNoFileComp))
+	f.IntVar(&r.Sample, "sample", 0, "look at so many of its messages (1,000 at most), and adopt nothing")
 	f.Int64Var(&r.Limit, "limit", 0, "take so many messages at most (0 = all that are there now)")
 	f.BoolVar(&r.EvenWithConsumers, "even-with-consumers", false, "also a queue that others consume, or that is enrolled")
 	return p.withAdoption(c, &d)

@@ -219,6 +219,19 @@ func preview(w io.Writer, p operations.Plan, now time.Time) {
 			fmt.Fprintf(w, "  %s %s\n", count(s.Count), plain(s.Why))
 		}
 	}
+	if s := p.Sampled; s != nil {
+		fmt.Fprintf(w, "\nThe first %s, which are back at their place:\n\nMESSAGES\tOF\tSAY\n", messages(s.Messages))
+		for _, of := range []struct {
+			what, none string
+			all        []operations.Tally
+		}{
+			{"work queue", "not known", s.Queues}, {"error", "none said", s.Errors}, {"format", "", s.Formats}, {"note", "", s.Notes},
+		} {
+			for _, one := range of.all {
+				fmt.Fprintf(w, "%s\t%s\t%s\n", count(one.Count), of.what, cell(cmp.Or(one.What, of.none)))
+			}
+		}
+	}
 	if len(p.Samples) > 0 {
 		fmt.Fprintln(w, "\nSome of them:\nID\tSTATE\tFAILED\tWHAT WENT WRONG")
 		for _, m := range p.Samples {

@@ -28,6 +28,9 @@ type DeadLetters interface {
 	// Look returns what is known of a queue that may not be one; its error says that it does not exist
 	// or that RabbitMQ does not answer.
 	Look(ctx context.Context, queue string) (DeadLetterQueue, error)
+	// Sample takes up to n messages from a queue and puts each back at its place. It returns what an adoption
+	// would store of them.
+	Sample(ctx context.Context, a retry.Adoption, n int) ([]*store.Record, error)
 	// Open begins to take messages from a queue.
 	Open(ctx context.Context, a retry.Adoption) (Source, error)
 	// Target returns what becomes of messages that are put into a queue.
@@ -106,6 +109,11 @@ func (r *Runner) planAdoption(ctx context.Context, by auth.Caller, q PlanRequest
 	switch {
 	case q.Query != "" || q.At != nil || q.To != "":
 		return Plan{}, fmt.Errorf("%w: adopt takes a queue (from), and no query, time or target", inspect.ErrInvalid)
+	case q.Format != "" && !slices.Contains(retry.FormatNames(), q.Format):
+		return Plan{}, fmt.Errorf("%w: the format %.40q: expected %s", inspect.ErrInvalid, q.Format,
+			strings.Join(retry.FormatNames(), ", "))
+	case q.Sample < 0 || q.Sample > maxSample:
+		return Plan{}, fmt.Errorf("%w: a sample of %d messages: expected at most %d", inspect.ErrInvalid, q.Sample, maxSample)
 	case q.Limit < 0 || len(q.WorkQueues) > mostPlanQueues:
 		return Plan{}, fmt.Errorf("%w: limit %d with %d work queues: expected a limit from 0 (none) on, and at most %d queues",
 			inspect.ErrInvalid, q.Limit, len(q.WorkQueues), mostPlanQueues)
@@ -128,7 +136,7 @@ func (r *Runner) planAdoption(ctx context.Context, by auth.Caller, q PlanRequest
 	is.WorkQueues = seen(by, is.WorkQueues)
 	p := &op.Operation.Plan
 	*p = Plan{ID: uuid.Must(uuid.NewV7()).String(), Verb: q.Verb, From: q.From, WorkQueues: q.WorkQueues,
-		Leads: is.WorkQueues, Reason: q.Reason, By: by.Name, Made: now, Expires: now.Add(planLives),
+		Format: q.Format, Leads: is.WorkQueues, Reason: q.Reason, By: by.Name, Made: now, Expires: now.Add(planLives),
 		Count: min(is.Ready, cmp.Or(q.Limit, math.MaxInt64)), Samples: []inspect.Message{}}
 	p.Queues = []PlanQueue{{Queue: q.From, Count: p.Count, Known: true, Exists: true,
 		Consumers: is.Consumers, Ready: int(is.Ready)}}
@@ -151,7 +159,80 @@ func (r *Runner) planAdoption(ctx context.Context, by auth.Caller, q PlanRequest
 				queue, strings.Join(is.WorkQueues, ", ")))
 		}
 	}
+	if q.Sample > 0 && len(p.Blocked) == 0 {
+		if p.Sampled, err = r.sample(ctx, by, op, q.Sample); err != nil {
+			return Plan{}, err
+		}
+	}
 	return *p, r.keepPlan(ctx, op, now)
+}
+
+const (
+	maxSample = 1000
+	maxTally  = 20
+)
+
+// sample looks at the first messages of the queue that a plan adopts.
+func (r *Runner) sample(ctx context.Context, by auth.Caller, op *operation, n int) (*Sampled, error) {
+	leave, err := r.planners.Enter(ctx, by.ID(), 1)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	end, err := r.Actions.Begin(by, "adopt.sample", op.From, int64(n), op.Reason)
+	if err != nil {
+		return nil, err
+	}
+	all, err := r.DeadLetters.Sample(ctx, op.adoption(by.Name), n)
+	end(err, int64(len(all)))
+	if err != nil {
+		return nil, err
+	}
+	queues, errs, formats, notes := tallies{}, tallies{}, tallies{}, tallies{}
+	for _, rec := range all {
+		queue := rec.Queue
+		if queue != "" && !by.Sees(queue) {
+			queue = "a queue that you do not see"
+		}
+		queues.add(queue, queue)
+		if rec.Error != "" {
+			errs.add(r.Inspect.Store.GroupOf(rec).String(), actions.Short(rec.Error))
+		} else {
+			errs.add("", "")
+		}
+		formats.add(rec.Format, cmp.Or(rec.Format, retry.XDeath))
+		for _, note := range rec.Notes {
+			notes.add(note, actions.Short(note))
+		}
+	}
+	return &Sampled{Messages: len(all), Queues: queues.list(), Errors: errs.list(), Formats: formats.list(),
+		Notes: notes.list()}, nil
+}
+
+// tallies count messages by a key.
+type tallies map[string]*Tally
+
+func (t tallies) add(key, what string) {
+	if t[key] == nil {
+		t[key] = &Tally{What: what}
+	}
+	t[key].Count++
+}
+
+func (t tallies) list() []Tally {
+	all := []Tally{}
+	for _, one := range t {
+		all = append(all, *one)
+	}
+	slices.SortFunc(all, func(a, b Tally) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.What, b.What))
+	})
+	return all[:min(len(all), maxTally)]
+}
+
+// adoption returns what an adoption begins with.
+func (op *operation) adoption(by string) retry.Adoption {
+	return retry.Adoption{ID: op.ID, From: op.From, By: by, Named: op.WorkQueues, Leads: op.head.Lead, Format: op.Format}
 }
 
 // maxParkErrors is how often in a row the connection of an adoption may end before it stops: each time
@@ -200,8 +281,7 @@ func (r *Runner) adoptNext(ctx context.Context, op *operation) (next time.Time, 
 // park opens the queue if it is not, and parks up to n of its messages.
 func (r *Runner) park(ctx context.Context, op *operation, n int) (parked int, again bool, err error) {
 	if op.source == nil {
-		a := retry.Adoption{ID: op.ID, From: op.From, By: op.StartedBy, Named: op.WorkQueues, Leads: op.head.Lead}
-		if op.source, err = r.DeadLetters.Open(ctx, a); err != nil {
+		if op.source, err = r.DeadLetters.Open(ctx, op.adoption(op.StartedBy)); err != nil {
 			op.source = nil
 			return 0, false, err
 		}

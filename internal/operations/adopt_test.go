@@ -47,6 +47,16 @@ func (d *deadLetters) Look(context.Context, string) (operations.DeadLetterQueue,
 	return d.DeadLetterQueue, nil
 }
 
+// Sample gives a message of each kind.
+func (d *deadLetters) Sample(context.Context, retry.Adoption, int) ([]*store.Record, error) {
+	return []*store.Record{
+		{Queue: "orders", Error: "no stock of 7", Format: "masstransit"},
+		{Queue: "orders", Error: "no stock of 8", Notes: []string{"odd"}},
+		{Queue: "hidden"},
+		{},
+	}, nil
+}
+
 func (d *deadLetters) Open(_ context.Context, a retry.Adoption) (operations.Source, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -149,6 +159,32 @@ func TestAnAdoptionTakesWhatWasThere(t *testing.T) {
 		expect.Equal(t, fmt.Sprint(q.opened[0]), fmt.Sprint(retry.Adoption{ID: id, From: "orders.dlq", By: editor.Name, Leads: "orders"}), "was adopted")
 		if said := fmt.Sprint(d.audit.Entries()); !strings.Contains(said, "adopt orders.dlq") {
 			t.Errorf("the audit log has %s", said)
+		}
+	})
+}
+
+// A look tells what the first messages say, and is in the audit log. It takes nothing, and is not taken of a
+// queue that would not be adopted.
+func TestASampleIsToldBeforeAnAdoption(t *testing.T) {
+	adopting(t, func(t *testing.T, d *desk, q *deadLetters) {
+		by := auth.Caller{Name: "eve", Role: auth.Editor, Queues: []string{"orders*", "orders.*"}}
+		ask := operations.PlanRequest{Verb: actions.Adopt, From: "orders.dlq", Sample: 100}
+		p, err := d.Plan(ctx, by, ask)
+		must(t, err)
+		expect.Equal(t, fmt.Sprint(*p.Sampled), "{4 [{orders 2} { 1} {a queue that you do not see 1}] "+
+			"[{ 2} {no stock of 7 2}] [{x-death 3} {masstransit 1}] [{odd 1}]}", "is said")
+		if said := fmt.Sprint(d.audit.Entries()); !strings.Contains(said, "adopt.sample orders.dlq") || len(q.parks) > 0 {
+			t.Errorf("the audit log has %s, and %v were parked", said, q.parks)
+		}
+		for _, wrong := range []operations.PlanRequest{{Sample: 1001}, {Sample: -1}, {Format: "nothing"}} {
+			wrong.Verb, wrong.From = actions.Adopt, "orders.dlq"
+			if _, err := d.Plan(ctx, by, wrong); !errors.Is(err, inspect.ErrInvalid) {
+				t.Errorf("%+v: %v", wrong, err)
+			}
+		}
+		q.set(func() { q.DeadLetterQueue.Doubt = "it has consumers" })
+		if p, err = d.Plan(ctx, by, ask); err != nil || p.Sampled != nil {
+			t.Errorf("of a queue with consumers: %+v, %v", p.Sampled, err)
 		}
 	})
 }

@@ -17,6 +17,8 @@ type PlanRequest struct {
 	// Of an adoption alone, but for the last, which an unadoption has too.
 	From              string   `json:"from,omitempty" doc:"Adopt: the dead-letter queue."`
 	WorkQueues        []string `json:"work_queues,omitempty" doc:"Adopt: where its messages failed; left out: what each of them says."`
+	Format            string   `json:"format,omitempty" doc:"Adopt: what its messages look like, such as masstransit, or x-death for none; left out: what each shows."`
+	Sample            int      `json:"sample,omitempty" minimum:"0" maximum:"1000" doc:"Adopt: look at so many messages. They are taken and requeued at their place; they are redelivered then, which a quorum queue may count."`
 	Limit             int64    `json:"limit,omitempty" minimum:"0" doc:"Adopt: so many at most (0 = all that are there now)."`
 	EvenWithConsumers bool     `json:"even_with_consumers,omitempty" doc:"Adopt, unadopt: also a queue that others consume; adopt: or that is enrolled."`
 }
@@ -31,6 +33,8 @@ type Plan struct {
 	// WorkQueues are those that the caller named, Leads those that dead-letter to From.
 	WorkQueues []string          `json:"work_queues,omitempty"`
 	Leads      []string          `json:"leads,omitempty" doc:"Adopt: queues that dead-letter to it; or the one that it is named after."`
+	Format     string            `json:"format,omitempty" doc:"Adopt: the format that the caller named."`
+	Sampled    *Sampled          `json:"sampled,omitempty" doc:"Adopt: what the messages looked at say."`
 	At         *time.Time        `json:"at,omitempty"`
 	To         string            `json:"to,omitempty"`
 	Reason     string            `json:"reason,omitempty"`
@@ -45,6 +49,22 @@ type Plan struct {
 	Samples    []inspect.Message `json:"samples"`
 	Blocked    []string          `json:"blocked,omitempty" doc:"Why it cannot start; empty when it can."`
 	Warnings   []string          `json:"warnings,omitempty"`
+}
+
+// Sampled is what a look at the first messages of a dead-letter queue showed. Each list has the most frequent
+// first, and at most 20.
+type Sampled struct {
+	Messages int     `json:"messages" doc:"Looked at; fewer than asked for where they are large, or there are no more."`
+	Queues   []Tally `json:"queues" doc:"Work queues that they would be of; empty: not known."`
+	Errors   []Tally `json:"errors" doc:"By error group, an example each; empty: none is said."`
+	Formats  []Tally `json:"formats" doc:"x-death: no framework's."`
+	Notes    []Tally `json:"notes" doc:"What cannot be told or read."`
+}
+
+// Tally is how many messages say something.
+type Tally struct {
+	What  string `json:"what"`
+	Count int    `json:"count"`
 }
 
 // PlanQueue is a plan's part for one queue.

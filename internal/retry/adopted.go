@@ -25,6 +25,8 @@ type Adoption struct {
 	// message belongs to the queue that it claims, or to Leads when it claims none.
 	Named []string
 	Leads string // the only queue that dead-letters to From; "": not known
+	// Format names the format that the messages are in; "": each message shows it. XDeath: none.
+	Format string
 }
 
 // workQueue returns the work queue of a message that claims to have failed in a queue, and a note
@@ -78,12 +80,21 @@ func (in *AdoptedIntake) SetEpoch(epoch string) {
 // adoptedIDs is the name space of the ids of adopted messages.
 var adoptedIDs = uuid.MustParse("7d0b7c0e-5f43-4d0c-9a55-1f0a3f6b8e21")
 
+// Sample returns what an adoption would store of messages.
+func (a *Adoption) Sample(ctx context.Context, all []wire.Delivery, now time.Time) (records []*store.Record) {
+	in := NewAdoptedIntake(nil, nil, *a, nil)
+	for i := range all {
+		records = append(records, in.decideAdopted(ctx, i, &all[i], now))
+	}
+	return records
+}
+
 // record makes the record of a message, with what it claims; own: Redrive retried it before.
 func (in *AdoptedIntake) record(d *wire.Delivery, now time.Time) (rec *store.Record, c claim, own bool) {
 	f := fingerprint(&d.Message, &in.scratch)
 	rec = &store.Record{FirstFailed: now, FailedAt: now, Message: d.Message, Imported: true}
 	addNote(rec, d.Note)
-	framework, m, says := fit(rec)
+	framework, m, says := fit(rec, in.adoption.Format)
 	c = claimOf(&d.Message, now)
 	c.read(framework, says, now)
 	queue, _ := m.Headers[wire.HeaderQueue].(string)

@@ -44,7 +44,7 @@ func (f *Following) origin(d *wire.Delivery, now time.Time) (o origin) {
 		}
 	}()
 	fitted := &store.Record{Message: d.Message, AdoptedFrom: f.From}
-	framework, inner, says := fit(fitted)
+	framework, inner, says := fit(fitted, "")
 	c := claimOf(&d.Message, now)
 	c.read(framework, says, now)
 	if c.queue != "" && c.queue == deadLetteredFrom(&d.Message) {

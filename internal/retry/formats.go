@@ -127,6 +127,20 @@ func formatOf(m *wire.Message) *format {
 	return &formats[last]
 }
 
+// XDeath is the name of no format: all that is read is what RabbitMQ wrote.
+const XDeath = "x-death"
+
+// FormatNames are the formats that a person can name.
+func FormatNames() []string {
+	names := []string{XDeath}
+	for i := range formats {
+		if formats[i].name != "" {
+			names = append(names, formats[i].name)
+		}
+	}
+	return names
+}
+
 // formatNamed returns the format of a record; nil: it has none, or one of a later version.
 func formatNamed(name string) *format {
 	if name == "" {
@@ -142,8 +156,14 @@ func formatNamed(name string) *format {
 
 // fit gives a record of an adopted message its format, and takes the message out of the framework's envelope:
 // what cannot be read stays as it is. It returns that message, and what the framework says of the failure.
-func fit(r *store.Record) (f *format, m wire.Message, says amqp.Table) {
-	f = formatOf(&r.Message)
+// Of a format that a person names it is that one, whatever the message shows.
+func fit(r *store.Record, named string) (f *format, m wire.Message, says amqp.Table) {
+	switch f = formatNamed(named); {
+	case named == XDeath:
+		return &formats[len(formats)-1], r.Message, nil
+	case f == nil:
+		f = formatOf(&r.Message)
+	}
 	var u *unwrapped
 	var err error
 	if f.unwrap != nil {

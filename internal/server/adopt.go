@@ -16,7 +16,9 @@ import (
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/version"
 	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -145,6 +147,7 @@ func (d *deadLetters) Look(ctx context.Context, queue string) (operations.DeadLe
 type knownQueue struct {
 	operations.DeadLetterQueue
 	exclusive, enrolled bool
+	at                  *management.QueueState
 	leads               []string // queues that dead-letter to it
 	goesOn              bool     // it has a dead-letter exchange, and others dead-letter to it
 }
@@ -191,7 +194,7 @@ func (d *deadLetters) queues(ctx context.Context) (map[string]knownQueue, error)
 			continue
 		}
 		exchange := at.Setting("dead-letter-exchange")
-		q := knownQueue{exclusive: at.Exclusive, enrolled: exchange == wire.ExchangeDeadLetters,
+		q := knownQueue{at: at, exclusive: at.Exclusive, enrolled: exchange == wire.ExchangeDeadLetters,
 			leads: leads[name], goesOn: exchange != nil && len(leads[name]) > 0,
 			DeadLetterQueue: operations.DeadLetterQueue{Queue: name, Kind: at.Type, Ready: int64(at.Ready),
 				Consumers: at.Consumers, WorkQueues: leads[name]}}
@@ -255,6 +258,49 @@ func (d *deadLetters) Open(ctx context.Context, a retry.Adoption) (operations.So
 		return nil, err
 	}
 	return s, nil
+}
+
+// Sample refuses a queue in which RabbitMQ counts each look, if a limit ends its messages.
+func (d *deadLetters) Sample(ctx context.Context, a retry.Adoption, n int) ([]*store.Record, error) {
+	taker, err := broker.NewTaker(ctx, broker.Config{URL: d.config.Broker.URL, Credentials: d.config.Broker.Credentials,
+		Name: "redrive adopt", Log: d.Log}, a.From)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", inspect.ErrPrecondition, err)
+	}
+	defer taker.Close()
+	if free, _ := version.AtLeast(taker.Version(), 4, 3); !free {
+		if err := d.mayRequeue(ctx, a.From, taker.Version()); err != nil {
+			return nil, err
+		}
+	}
+	batch, err := taker.Sample(ctx, n)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", inspect.ErrPrecondition, err)
+	}
+	return a.Sample(ctx, batch, time.Now()), nil
+}
+
+// mayRequeue returns an error if RabbitMQ would drop or dead-letter a message that is requeued too often.
+func (d *deadLetters) mayRequeue(ctx context.Context, queue, version string) error {
+	refused := func(why string) error {
+		return hint.Errorf("adopt a few with --limit instead; unadopt puts them back",
+			"%w: RabbitMQ %s counts each look at a message of a quorum queue, and %s", inspect.ErrPrecondition, version, why)
+	}
+	if d.manage == nil {
+		return refused("the management API, which knows the delivery limit, is not configured")
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookWait)
+	defer cancel()
+	all, err := d.queues(ctx)
+	if err != nil {
+		return err
+	}
+	if q := all[queue]; q.at == nil {
+		return refused("does not list it")
+	} else if limit, limited := q.at.LimitInForce(version); limited && q.Kind == "quorum" {
+		return refused(fmt.Sprintf("the delivery limit of %q is %d: a message at its limit would be lost", queue, limit))
+	}
+	return nil
 }
 
 // adopted is a queue that is being adopted.

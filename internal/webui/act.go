@@ -173,8 +173,14 @@ func (s *server) plan(r *http.Request, c auth.Caller) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
+	look := 0
+	if text := strings.TrimSpace(in.Get("sample")); text != "" {
+		if look, err = strconv.Atoi(text); err != nil {
+			return view{}, fmt.Errorf("%w: %.40q is not a number of messages", inspect.ErrInvalid, text)
+		}
+	}
 	p, err := s.console.Plan(r.Context(), c, operations.PlanRequest{Verb: actions.Verb(in.Get("verb")), Query: in.Get("q"), At: at, From: in.Get("from"),
-		To: strings.TrimSpace(in.Get("to")), Reason: strings.TrimSpace(in.Get("reason"))})
+		Sample: look, To: strings.TrimSpace(in.Get("to")), Reason: strings.TrimSpace(in.Get("reason"))})
 	if err != nil {
 		return view{}, err
 	}

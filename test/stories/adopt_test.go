@@ -121,6 +121,18 @@ func TestADeadLetterQueueIsAdopted(t *testing.T) {
 			t.Errorf("redrive adopt --dry-run says\n%s", out)
 		}
 		expect.Equal(t, v.Depth("classic.dlq"), 200, "are left by a dry run")
+		if out := redrive("adopt", "classic.dlq", "--sample", "150", "--yes"); !strings.Contains(out, "The first 150 messages") ||
+			!strings.Contains(out, "work queue  classic.mail") || !strings.Contains(out, "no stock of 7") {
+			t.Errorf("redrive adopt --sample says\n%s", out)
+		}
+		brokertest.Eventually(t, "they are back", func() bool { return v.Depth("classic.dlq") == 200 })
+		v.Queue("limited.dlq", amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": 3})
+		v.Publish("", "limited.dlq", amqp.Publishing{DeliveryMode: 2})
+		limited, err := s.Client.Plan(t.Context(), operations.PlanRequest{Verb: actions.Adopt, From: "limited.dlq", Sample: 10})
+		if counts := strings.HasPrefix(v.Version, "3."); counts != (err != nil && strings.Contains(err.Error(), "counts each look")) {
+			t.Errorf("a sample of a queue with a delivery limit: %+v, %v", limited.Sampled, err)
+		}
+		v.DeleteQueue("limited.dlq")
 		if out := redrive("adopt", "classic.dlq", "--limit", "30", "--yes", "--expect-count", "30"); !strings.Contains(out, "30 messages are adopted, and parked") {
 			t.Errorf("redrive adopt says\n%s", out)
 		}

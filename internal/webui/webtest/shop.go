@@ -154,6 +154,16 @@ func (o oldQueues) Look(ctx context.Context, queue string) (operations.DeadLette
 	return all[len(all)-1], err
 }
 
+func (oldQueues) Sample(context.Context, retry.Adoption, int) ([]*store.Record, error) {
+	var all []*store.Record
+	for i := range 40 {
+		r := Message(i, store.Parked, time.Now())
+		r.Queue, r.Notes = []string{"orders.created", "orders.paid", ""}[i%3], nil
+		all = append(all, r)
+	}
+	return all, nil
+}
+
 func (oldQueues) Open(context.Context, retry.Adoption) (operations.Source, error) {
 	return nil, errors.New("RabbitMQ is not there")
 }
