@@ -18,6 +18,8 @@ import (
 func (p *program) adopt() *cobra.Command {
 	d := action{verb: actions.Adopt}
 	r := operations.PlanRequest{Verb: actions.Adopt}
+	var follow, unfollow bool
+	var then string
 	c := p.withClient(&cobra.Command{
 		Use:   "adopt [QUEUE]",
 		Short: "Take over what is in a dead-letter queue that exists already",
@@ -40,18 +42,33 @@ and formats they name, and what is missing. They are taken and put back at their
 so RabbitMQ marks them as redelivered, and in quorum queues before 4.3 it counts that: it
 is refused where a delivery limit could end them.
 
+--follow has the service consume the queue until --unfollow: what is there and whatever lands
+there is parked, or retried by the policy of its work queue (--then retry). It needs the role
+admin. What the config names under adopt is followed as that says.
+
 It runs in the service: Ctrl-C here only ends the watching, and redrive ops pauses,
 resumes and cancels it.`,
 		Example: `  redrive adopt
   redrive adopt orders.dlq --dry-run
   redrive adopt orders.dlq --sample 100
-  redrive adopt orders_error --queue orders --rate 500`,
+  redrive adopt orders_error --queue orders --rate 500
+  redrive adopt orders_error --queue orders --follow --then retry`,
 		Args: argsBetween(0, 1, "at most one dead-letter queue"),
 	}, func(ctx context.Context, client httpapi.Client, args []string) error {
 		if len(args) == 0 {
 			return p.listDeadLetterQueues(ctx, client)
 		}
 		r.From, r.Reason = args[0], d.reason
+		switch {
+		case unfollow:
+			if err := client.Unfollow(ctx, r.From, d.reason); err != nil {
+				return err
+			}
+			fmt.Fprintf(p.err, "The queue %q is no longer followed. What is parked or waits stays.\n", plain(r.From))
+			return nil
+		case follow:
+			return p.followQueue(ctx, client, r, then)
+		}
 		if r.Sample > 0 {
 			d.dry = true
 			if err := p.confirm(ctx, fmt.Sprintf("A look takes the first messages of %s (%d at most) and puts each back at its place. "+
@@ -66,9 +83,42 @@ resumes and cancels it.`,
 	f.StringVar(&r.Format, "from", "", "what its messages look like: "+strings.Join(retry.FormatNames(), ", ")+" (left out: what each shows)")
 	_ = c.RegisterFlagCompletionFunc("from", cobra.FixedCompletions(retry.FormatNames(), cobra.ShellCompDirectiveNoFileComp))
 	f.IntVar(&r.Sample, "sample", 0, "look at so many of its messages (1,000 at most), and adopt nothing")
+	f.BoolVar(&follow, "follow", false, "consume it from now on, until --unfollow, as adopt in the config does")
+	f.StringVar(&then, "then", "park", "with --follow: park what lands there, or retry it by the policy of its work queue")
+	f.BoolVar(&unfollow, "unfollow", false, "stop following it")
 	f.Int64Var(&r.Limit, "limit", 0, "take so many messages at most (0 = all that are there now)")
 	f.BoolVar(&r.EvenWithConsumers, "even-with-consumers", false, "also a queue that others consume, or that is enrolled")
-	return p.withAdoption(c, &d)
+	p.withAdoption(c, &d)
+	c.MarkFlagsMutuallyExclusive("follow", "unfollow", "sample", "dry-run")
+	for _, name := range []string{"limit", "rate", "expect-count", "from", "even-with-consumers"} {
+		c.MarkFlagsMutuallyExclusive("follow", name)
+	}
+	return c
+}
+
+// followQueue has the service follow a dead-letter queue, once a person says yes.
+func (p *program) followQueue(ctx context.Context, client httpapi.Client, r operations.PlanRequest, then string) error {
+	q := operations.FollowRequest{Then: then, Reason: r.Reason}
+	of := "the work queue that dead-letters there"
+	switch len(r.WorkQueues) {
+	case 0:
+	case 1:
+		q.Queue, of = r.WorkQueues[0], r.WorkQueues[0]
+	default:
+		return fmt.Errorf("--follow takes one --queue at most: %w", errUsage)
+	}
+	does := "parks what is in it and whatever comes"
+	if then == "retry" {
+		does = "has what is in it, and whatever comes, retried to " + of
+	}
+	if err := p.confirm(ctx, fmt.Sprintf("The service follows the queue %s from now on: it %s. Follow it?", r.From, does)); err != nil {
+		return err
+	}
+	if err := client.Follow(ctx, r.From, q); err != nil {
+		return err
+	}
+	fmt.Fprintf(p.err, "The queue %q is followed within seconds; `redrive adopt` shows its state.\n", plain(r.From))
+	return nil
 }
 
 // withAdoption adds the flags that adopt and unadopt share.

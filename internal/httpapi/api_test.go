@@ -359,6 +359,12 @@ var rules = map[string]rule{
 		least: auth.Operator, changes: true, ok: 412, elsewhere: 403},
 	"PUT /api/v1/queues/{queue}/replays": {ask: func(*scene) (string, string) { return v1 + "/queues/" + orders + "/replays", `{}` },
 		least: auth.Admin, changes: true, audited: true, ok: 204, elsewhere: 403},
+	"PUT /api/v1/dead-letter-queues/{queue}/follow": {ask: func(*scene) (string, string) {
+		return v1 + "/dead-letter-queues/" + orders + "/follow", `{"then":"park"}`
+	}, least: auth.Admin, changes: true, audited: true, ok: 204, elsewhere: 403},
+	"DELETE /api/v1/dead-letter-queues/{queue}/follow": {ask: func(*scene) (string, string) {
+		return v1 + "/dead-letter-queues/" + orders + "/follow", ""
+	}, least: auth.Admin, changes: true, ok: 412, elsewhere: 403},
 	"PUT /api/v1/queues/{queue}/breaker": {ask: func(*scene) (string, string) {
 		return v1 + "/queues/" + orders + "/breaker", `{"force":"open","reason":"down"}`
 	}, least: auth.Operator, changes: true, audited: true, ok: 204, elsewhere: 403},
@@ -552,6 +558,7 @@ var pageRules = map[string]rule{
 	"POST /groups/{id}/note": {ask: form(func(s *scene) string { return "/groups/" + s.group + "/note" }, with("note", "known")), kind: typeForm,
 		least: auth.Operator, changes: true, audited: true, ok: 303, elsewhere: 404},
 	"POST /queues/pause":   {ask: form(at("/queues/pause"), with("queue", orders)), kind: typeForm, least: auth.Operator, changes: true, audited: true, ok: 303, elsewhere: 403},
+	"POST /follow":         {ask: form(at("/follow"), with("from", orders)), kind: typeForm, least: auth.Admin, changes: true, audited: true, ok: 303, elsewhere: 403},
 	"POST /queues/breaker": {ask: form(at("/queues/breaker"), with("queue", orders, "to", "open")), kind: typeForm, least: auth.Operator, changes: true, audited: true, ok: 303, elsewhere: 403},
 	"POST /queues/resume":  {ask: form(at("/queues/resume"), with("queue", orders)), kind: typeForm, least: auth.Operator, changes: true, ok: 409, elsewhere: 403},
 	"POST /plans/{id}/start": {ask: form(func(s *scene) string { return "/plans/" + s.plan + "/start" }, with("expect_count", "2")), kind: typeForm,

@@ -394,6 +394,16 @@ func (c Client) DeadLetterQueues(ctx context.Context) (q DeadLetterQueues, err e
 	return q, c.call(ctx, http.MethodGet, v1+"/dead-letter-queues", nil, nil, &q)
 }
 
+// Follow has the service follow a dead-letter queue.
+func (c Client) Follow(ctx context.Context, queue string, q operations.FollowRequest) error {
+	return c.call(ctx, http.MethodPut, v1+"/dead-letter-queues"+escaped(queue)+"/follow", nil, q, nil)
+}
+
+// Unfollow has the service no longer follow one that a person has followed.
+func (c Client) Unfollow(ctx context.Context, queue, reason string) error {
+	return c.call(ctx, http.MethodDelete, v1+"/dead-letter-queues"+escaped(queue)+"/follow", values("reason", reason), nil, nil)
+}
+
 // Operations that run or have ended, newest first.
 func (c Client) Operations(ctx context.Context) (o Operations, err error) {
 	return o, c.call(ctx, http.MethodGet, v1+"/operations", nil, nil, &o)

@@ -268,8 +268,9 @@ var loads = map[string]load{
 	"PUT /api/v1/groups/{id}/note": list, "PUT /api/v1/queues/{queue}/pause": list, "DELETE /api/v1/queues/{queue}/pause": small,
 	"PUT /api/v1/queues/{queue}/breaker": list, "PUT /api/v1/queues/{queue}/replays": list,
 	"POST /api/v1/plans": list, "GET /api/v1/plans/{id}": list, "POST /api/v1/plans/{id}/start": list,
-	"GET /api/v1/dead-letter-queues": list,
-	"GET /api/v1/operations":         list, "GET /api/v1/operations/{id}": list, "GET /api/v1/operations/{id}/outcomes": list,
+	"GET /api/v1/dead-letter-queues": list, "PUT /api/v1/dead-letter-queues/{queue}/follow": list,
+	"DELETE /api/v1/dead-letter-queues/{queue}/follow": list,
+	"GET /api/v1/operations":                           list, "GET /api/v1/operations/{id}": list, "GET /api/v1/operations/{id}/outcomes": list,
 	"POST /api/v1/operations/{id}/{order}": list,
 	"GET /api/v1/tokens":                   list, "POST /api/v1/tokens": list, "DELETE /api/v1/tokens/{id}": small,
 
@@ -282,7 +283,7 @@ var loads = map[string]load{
 	"GET /queues": list, "POST /queues/pause": list, "POST /queues/breaker": list, "POST /queues/resume": list,
 	"GET /operations": list, "GET /operations/{id}": list, "POST /operations/{id}/{order}": list,
 	"GET /plans/{id}": list, "POST /plans/{id}/start": list,
-	"GET /policies": list, "GET /audit": list, "GET /health": list,
+	"POST /follow": list, "GET /policies": list, "GET /audit": list, "GET /health": list,
 }
 
 // bounded serves as many requests of a route at once as its load allows. Whoever is not signed in

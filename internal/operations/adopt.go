@@ -61,19 +61,110 @@ type DeadLetterQueue struct {
 	Refused    string   `json:"refused,omitempty" doc:"Why it cannot be adopted."`
 	Doubt      string   `json:"doubt,omitempty" doc:"Why it is adopted only with even_with_consumers."`
 	Unknown    string   `json:"unknown,omitempty" doc:"What is not known of it, and why."`
-	Follow     *Follow  `json:"follow,omitempty" doc:"Of one that the config's adopt names."`
+	Follow     *Follow  `json:"follow,omitempty" doc:"Of one that the config's adopt names, or that a person has followed."`
 }
 
 // Follow is how the service follows a dead-letter queue.
 type Follow struct {
 	Then  string `json:"then" doc:"retry or park."`
-	Queue string `json:"queue,omitempty" doc:"The work queue that the config names."`
+	Queue string `json:"queue,omitempty" doc:"The work queue that is named."`
+	By    string `json:"by,omitempty" doc:"Who had it followed; absent: the config."`
 	State string `json:"state" doc:"following, or a state that the page of adopt explains, such as missing."`
 	Why   string `json:"why,omitempty" doc:"Why it is not followed now."`
 }
 
 // Following is Follow.State of a queue that is consumed.
 const Following = "following"
+
+// FollowRequest asks the service to follow a dead-letter queue.
+type FollowRequest struct {
+	Queue  string `json:"queue,omitempty" maxLength:"255" doc:"The work queue whose dead letters land there; left out: the only one that leads there."`
+	Then   string `json:"then,omitempty" enum:"park,retry" doc:"What becomes of what lands there; left out: park."`
+	Reason string `json:"reason,omitempty" maxLength:"500" doc:"Why, for the audit log."`
+}
+
+// FollowSet is the entry of a queue that a person has followed.
+type FollowSet struct {
+	FollowRequest
+	By    string
+	Since time.Time
+}
+
+// Follow has the service consume a dead-letter queue until Unfollow, over restarts. With retry it is the consent
+// to publish to the work queue.
+func (r *Runner) Follow(ctx context.Context, by auth.Caller, queue string, q FollowRequest) error {
+	queues := []string{queue}
+	if q.Queue != "" {
+		queues = append(queues, q.Queue)
+	}
+	for _, name := range queues {
+		if name == "" || len(name) > 255 || wire.OwnQueue(name) || strings.ContainsAny(name, "*?") {
+			return fmt.Errorf("%w: %.300q is empty, too long, a pattern, or one of Redrive's own queues", inspect.ErrInvalid, name)
+		}
+	}
+	if q.Then = cmp.Or(q.Then, "park"); q.Then != "park" && q.Then != "retry" {
+		return fmt.Errorf("%w: then is %.20q: expected park or retry", inspect.ErrInvalid, q.Then)
+	}
+	if err := actions.CheckReason(q.Reason); err != nil {
+		return err
+	}
+	if err := r.Actions.Permit(by, auth.Admin, "follow", queue, queues...); err != nil {
+		return err
+	}
+	if err := r.followedByConfig(ctx, queue); err != nil {
+		return err
+	}
+	is, err := r.DeadLetters.Look(ctx, queue)
+	switch {
+	case err != nil:
+		return err
+	case is.Refused != "":
+		return fmt.Errorf("%w: %s", inspect.ErrPrecondition, is.Refused)
+	}
+	set := FollowSet{FollowRequest: q, By: by.Name, Since: r.now()}
+	return r.setFollow(ctx, by, "follow", queue, q.Reason, entryOf(store.FollowPrefix+queue, set))
+}
+
+// Unfollow has the service no longer consume a queue that a person has followed. What is parked or waits stays.
+func (r *Runner) Unfollow(ctx context.Context, by auth.Caller, queue, reason string) error {
+	if err := r.Actions.Permit(by, auth.Admin, "unfollow", queue, queue); err != nil {
+		return err
+	}
+	switch e, err := r.Store.Entry(ctx, store.FollowPrefix+queue); {
+	case err != nil:
+		return err
+	case e == nil:
+		if err := r.followedByConfig(ctx, queue); err != nil {
+			return err
+		}
+		return fmt.Errorf("%w: the queue %q is not followed", inspect.ErrPrecondition, queue)
+	}
+	return r.setFollow(ctx, by, "unfollow", queue, reason, store.Entry{Name: store.FollowPrefix + queue})
+}
+
+// followedByConfig returns an error if the config's word counts, and not a person's.
+func (r *Runner) followedByConfig(ctx context.Context, queue string) error {
+	all, err := r.DeadLetters.List(ctx)
+	for _, q := range all {
+		if q.Queue == queue && q.Follow != nil && q.Follow.By == "" {
+			return fmt.Errorf("%w: the config follows the queue %q: change adopt there", inspect.ErrPrecondition, queue)
+		}
+	}
+	if errors.Is(err, inspect.ErrPrecondition) { // without the management API
+		return nil
+	}
+	return err
+}
+
+func (r *Runner) setFollow(ctx context.Context, by auth.Caller, did, queue, reason string, e store.Entry) error {
+	end, err := r.Actions.Begin(by, did, queue, 0, reason)
+	if err != nil {
+		return err
+	}
+	err = r.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{e})
+	end(err, 0)
+	return err
+}
 
 // DeadLetterQueues lists the dead-letter queues that could be adopted and that the caller sees.
 func (r *Runner) DeadLetterQueues(ctx context.Context, by auth.Caller) ([]DeadLetterQueue, error) {

@@ -288,6 +288,8 @@ type Console interface {
 	GetPlan(ctx context.Context, c auth.Caller, id string) (Plan, error)
 	Start(ctx context.Context, c auth.Caller, plan string, s Start) (Operation, error)
 	DeadLetterQueues(ctx context.Context, c auth.Caller) ([]DeadLetterQueue, error)
+	Follow(ctx context.Context, c auth.Caller, queue string, q FollowRequest) error
+	Unfollow(ctx context.Context, c auth.Caller, queue, reason string) error
 	Operations(ctx context.Context, c auth.Caller) ([]Operation, error)
 	Operation(ctx context.Context, c auth.Caller, id string) (Operation, error)
 	Order(ctx context.Context, c auth.Caller, id string, o Order) (Operation, error)

@@ -81,7 +81,7 @@ func (s *vhost) openConsole() error {
 // openActions makes what page and API call: inspect, actions and operations.
 func (s *vhost) openActions() {
 	c := inspect.Config{
-		Store: s.store, Broker: brokerQueues{publish: s.publisher, manage: s.manage, follows: s.follows}, Audit: s.audit, Policies: s.inForce.Policies, Decisions: &s.decisions, Log: s.Log,
+		Store: s.store, Broker: brokerQueues{publish: s.publisher, manage: s.manage, follows: s.followers.follows}, Audit: s.audit, Policies: s.inForce.Policies, Decisions: &s.decisions, Log: s.Log,
 		Version: s.Version, Since: s.since, ReadOnly: s.config.Access.ReadOnly, BrokerURL: s.brokerAt,
 		Activity: &s.activity, Conditions: s.conditions.List, Notices: s.notices, Ready: s.conditions.Ready, Decoder: s.decoder, Way: s.inForce.Way,
 		Limits:    func(policy string) string { return s.policyLimits(policy).String() },

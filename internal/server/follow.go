@@ -2,12 +2,15 @@ package server
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/broker"
@@ -15,16 +18,18 @@ import (
 	"github.com/redrive-mq/redrive/internal/config"
 	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// followers are the consumers of the dead-letter queues that the config follows. Each has a connection of
-// its own, so that no queue's trouble ends another's; replicas that share a store each have one, and
-// RabbitMQ shares the messages out.
+// followers are the consumers of the dead-letter queues that the config or a person has followed. Each has a
+// connection of its own, so that no queue's trouble ends another's; replicas that share a store each have one,
+// and RabbitMQ shares the messages out.
 type followers struct {
 	*deadLetters
-	prefetch int // of each
+	configured atomic.Pointer[[]config.Followed]
+	rows       atomic.Pointer[[]followedRow] // in force: names first, those of the config before a person's
 
 	mu       sync.Mutex
 	all      map[string]*follower // by queue
@@ -41,34 +46,110 @@ const (
 	followName = "redrive follow"
 )
 
+// followedRow is what a queue is followed by.
+type followedRow struct {
+	config.Followed
+	by string // the person who had it followed; "": the config
+}
+
 func newFollowers(s *vhost, d *deadLetters) *followers {
-	f := &followers{deadLetters: d, all: map[string]*follower{}, prefetch: followedPrefetch / maxFollowed}
-	if rows := s.config.Adopt; len(rows) > 0 && !rows[len(rows)-1].IsPattern() { // patterns are last
-		f.prefetch = min(followedPrefetch/len(rows), parkedPrefetch)
-	}
+	f := &followers{deadLetters: d, all: map[string]*follower{}}
+	f.configured.Store(&s.config.Adopt)
+	f.rows.Store(&[]followedRow{})
 	d.followers = f
 	return f
 }
 
-// run follows the queues that the config names, and those that exist and its patterns match, until ctx
+// readRows puts the config's rows into force, and those that people have set. A name in the config counts before
+// a person's word, and that before the config's patterns.
+func (f *followers) readRows(ctx context.Context) error {
+	var rows, patterns []followedRow
+	for _, row := range *f.configured.Load() {
+		if row.IsPattern() {
+			patterns = append(patterns, followedRow{row, ""})
+		} else {
+			rows = append(rows, followedRow{row, ""})
+		}
+	}
+	named := len(rows)
+	err := f.store.Entries(ctx, store.FollowPrefix, "", func(e store.Entry) (bool, error) {
+		var set operations.FollowSet
+		if err := json.Unmarshal(e.Value, &set); err != nil {
+			return false, fmt.Errorf("the entry %q: %w", e.Name, err)
+		}
+		row := config.Followed{Name: strings.TrimPrefix(e.Name, store.FollowPrefix), Queue: set.Queue, Then: set.Then}
+		if !slices.ContainsFunc(rows[:named], func(r followedRow) bool { return r.Name == row.Name }) {
+			rows = append(rows, followedRow{row, set.By})
+		}
+		return true, nil
+	})
+	if err != nil {
+		return err
+	}
+	rows = append(rows, patterns...)
+	f.rows.Store(&rows)
+	return nil
+}
+
+// prefetch is what each of the followers that the rows make may have unacknowledged.
+func prefetchOf(rows []followedRow) int {
+	if len(rows) > 0 && rows[len(rows)-1].IsPattern() || len(rows) > maxFollowed {
+		return followedPrefetch / maxFollowed
+	}
+	return min(followedPrefetch/max(len(rows), 1), parkedPrefetch)
+}
+
+// run follows the queues that the rows name, and those that exist and their patterns match, until ctx
 // ends and the batches under way are acknowledged.
 func (f *followers) run(ctx context.Context) {
-	if len(f.config.Adopt) == 0 {
-		return
-	}
 	var running sync.WaitGroup
 	defer running.Wait()
+	var surveyed time.Time
+	failing := false
 	for ctx.Err() == nil {
-		f.survey(ctx)
-		for _, name := range f.wanted() {
-			if one := f.add(name); one != nil {
-				running.Go(func() { one.run(ctx) })
+		switch err := f.readRows(ctx); {
+		case err != nil && !failing && ctx.Err() == nil:
+			f.Log.Error("which dead-letter queues are followed cannot be read; trying again", "error", err)
+			failing = true
+		case err == nil:
+			failing = false
+		}
+		f.stopUnwanted()
+		if rows := *f.rows.Load(); len(rows) > 0 {
+			if time.Since(surveyed) >= listEvery {
+				f.survey(ctx)
+				surveyed = time.Now()
+			}
+			for _, name := range f.wanted() {
+				if one := f.add(ctx, name, prefetchOf(rows)); one != nil {
+					running.Go(one.run)
+				}
 			}
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(listEvery):
+		case <-time.After(lookEvery):
 		}
+	}
+}
+
+// stopUnwanted ends the followers of queues that are no longer followed, or by other terms, and waits for them.
+func (f *followers) stopUnwanted() {
+	rows := *f.rows.Load()
+	var ending []*follower
+	f.mu.Lock()
+	for _, one := range f.all {
+		if row := f.rowOf(one.queue); row == nil || !reflect.DeepEqual(*row, one.row) || prefetchOf(rows) != one.prefetch {
+			one.stop()
+			ending = append(ending, one)
+		}
+	}
+	f.mu.Unlock()
+	for _, one := range ending {
+		<-one.ended
+		one.set(stateConnecting, "")
+		f.remove(one.queue)
+		f.Log.Info("the dead-letter queue is no longer followed as it was", "queue", one.queue)
 	}
 }
 
@@ -95,26 +176,27 @@ func (f *followers) known(queue string) (q knownQueue, exists bool, err error) {
 	return q, exists, f.failed
 }
 
-// rowOf returns the row of the config that a queue is followed by; nil: it is not followed.
-func (f *vhost) rowOf(queue string) *config.Followed {
-	for i := range f.config.Adopt {
-		if row := &f.config.Adopt[i]; row.Name == queue || row.IsPattern() && policy.MatchQueue(row.Name, queue) {
+// rowOf returns the row that a queue is followed by; nil: it is not followed.
+func (f *followers) rowOf(queue string) *followedRow {
+	rows := *f.rows.Load()
+	for i := range rows {
+		if row := &rows[i]; row.Name == queue || row.IsPattern() && policy.MatchQueue(row.Name, queue) {
 			return row
 		}
 	}
 	return nil
 }
 
-// follows reports whether the config follows a dead-letter queue, or one for a work queue.
-func (f *vhost) follows(deadLetterQueue, workQueue string) bool {
+// follows reports whether a dead-letter queue is followed, or one for a work queue.
+func (f *followers) follows(deadLetterQueue, workQueue string) bool {
 	return deadLetterQueue != "" && f.rowOf(deadLetterQueue) != nil ||
-		workQueue != "" && slices.ContainsFunc(f.config.Adopt, func(row config.Followed) bool { return row.Queue == workQueue })
+		workQueue != "" && slices.ContainsFunc(*f.rows.Load(), func(row followedRow) bool { return row.Queue == workQueue })
 }
 
 // wanted returns the queues to follow, named ones first.
 func (f *followers) wanted() (names []string) {
-	for i := range f.config.Adopt {
-		if row := &f.config.Adopt[i]; !row.IsPattern() {
+	for _, row := range *f.rows.Load() {
+		if !row.IsPattern() {
 			names = append(names, row.Name)
 		}
 	}
@@ -129,13 +211,14 @@ func (f *followers) wanted() (names []string) {
 }
 
 // add returns a new follower, or nil if the queue has one.
-func (f *followers) add(queue string) *follower {
+func (f *followers) add(ctx context.Context, queue string, prefetch int) *follower {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.all[queue] != nil {
 		return nil
 	}
-	one := &follower{followers: f, row: f.rowOf(queue), queue: queue}
+	one := &follower{followers: f, row: *f.rowOf(queue), queue: queue, prefetch: prefetch, ended: make(chan struct{})}
+	one.ctx, one.stop = context.WithCancel(ctx)
 	f.all[queue] = one
 	return one
 }
@@ -178,7 +261,7 @@ func (f *followers) addTo(
 			q.Unknown = err.Error()
 		}
 		state := one.state
-		state.Then, state.Queue = one.row.Then, one.row.Queue
+		state.Then, state.Queue, state.By = one.row.Then, one.row.Queue, one.row.by
 		q.Follow = &state
 		list = append(list, q)
 	}
@@ -189,8 +272,12 @@ func (f *followers) addTo(
 // follower follows one queue.
 type follower struct {
 	*followers
-	row   *config.Followed
-	queue string
+	row      followedRow
+	queue    string
+	prefetch int
+	ctx      context.Context // of run
+	stop     func()
+	ended    chan struct{} // closed at the end of run
 	// Guarded by followers.mu.
 	admitted bool
 	state    operations.Follow
@@ -227,8 +314,11 @@ const (
 	stateFull       = "full"
 )
 
-// run follows the queue whenever that is possible, until ctx ends.
-func (f *follower) run(ctx context.Context) {
+// run follows the queue whenever that is possible, until f.ctx ends.
+func (f *follower) run() {
+	ctx := f.ctx
+	defer close(f.ended)
+	defer f.stop()
 	f.set(stateConnecting, "")
 	following := retry.Following{
 		From: f.queue, Queue: f.row.Queue, Retry: f.row.Then == config.ThenRetry, Leads: f.leads,

@@ -24,9 +24,9 @@ func (d *deadLetters) target(ctx context.Context, queue string) (t operations.Ta
 	t.Room = -1
 	consumers, ready, err := d.publisher.Queue(ctx, queue)
 	switch {
-	case d.rowOf(queue) != nil:
-		t.Refused = fmt.Sprintf("the config follows the queue %q, so they would come back at once: "+
-			"take it out of adopt, and restart the service", queue)
+	case d.followers.rowOf(queue) != nil:
+		t.Refused = fmt.Sprintf("the queue %q is followed, so they would come back at once: "+
+			"take it out of adopt in the config, or run redrive adopt %[1]s --unfollow", queue)
 		return t, 0, nil
 	case errors.Is(err, wire.ErrExclusive):
 		t.Refused = fmt.Sprintf("the queue %q is exclusive to another connection", queue)

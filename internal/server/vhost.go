@@ -435,6 +435,7 @@ func (s *vhost) run(ctx context.Context) error {
 // reload applies the policies of a new configuration.
 func (s *vhost) reload(c *config.Config) {
 	s.inForce.Replace(s.retryRules(c))
+	s.followers.configured.Store(&c.Adopt)
 	s.wake.Wake()
 	s.Log.Info("the new policies are in force", "policies", len(c.Policies))
 }

@@ -86,6 +86,9 @@ type Entry struct {
 // declared here because actions and scheduler share only the store.
 const PausePrefix = "pause/"
 
+// FollowPrefix + a queue's name is the entry of a dead-letter queue that a person has followed.
+const FollowPrefix = "follow/"
+
 // ExpiredPrefix + a queue's name is the entry with how many of its parked messages were discarded since their
 // retention was over.
 const ExpiredPrefix = "expired/"

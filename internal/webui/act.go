@@ -121,6 +121,9 @@ var results = map[string]string{
 	"closed": "breaker closed: it does not open by itself",
 	"auto":   "the breaker opens and closes by itself again",
 	"note":   "note kept",
+
+	"follow":   "the queue is followed within seconds",
+	"unfollow": "the queue is no longer followed; what is parked or waits stays",
 }
 
 // did says in words what was done, from the URL that an action leads to; nothing else of the URL
@@ -135,6 +138,22 @@ func did(q url.Values) string {
 		return ""
 	}
 	return plural(n, v.One, v.More)
+}
+
+// follow has a dead-letter queue followed, or ends that.
+func (s *server) follow(r *http.Request, c auth.Caller) (view, error) {
+	in, err := r.PostForm, error(nil)
+	did := "follow"
+	if in.Get("stop") != "" {
+		did, err = "unfollow", s.console.Unfollow(r.Context(), c, in.Get("from"), in.Get("reason"))
+	} else {
+		err = s.console.Follow(r.Context(), c, in.Get("from"), operations.FollowRequest{
+			Queue: strings.TrimSpace(in.Get("queue")), Then: in.Get("then"), Reason: in.Get("reason")})
+	}
+	if err != nil {
+		return view{}, err
+	}
+	return view{to: "/?did=" + did + "&n=1"}, nil
 }
 
 func (s *server) pause(r *http.Request, c auth.Caller) (view, error) {

@@ -129,6 +129,7 @@ func Routes(c operations.Console, o Options) map[string]http.Handler {
 		"POST /operations/{id}/{order}": s.order,
 		"GET /plans/{id}":               s.showPlan,
 		"POST /plans/{id}/start":        s.start,
+		"POST /follow":                  s.follow,
 		"GET /policies":                 s.policies,
 		"GET /audit":                    s.audit,
 		"GET /health":                   s.health,

@@ -2,6 +2,7 @@ package stories_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -228,6 +229,57 @@ func TestAQueueThatCannotBeFollowed(t *testing.T) {
 		v.Queue("late", amqp.Table{"x-queue-type": "classic"})
 		v.Publish("", "late", amqp.Publishing{DeliveryMode: 2, Body: []byte("again")})
 		s.WaitParked(t, 3)
+	})
+}
+
+// A person has a queue followed, over a restart, and stops it. What the config follows, it alone decides.
+func TestAPersonHasAQueueFollowed(t *testing.T) {
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		for _, queue := range []string{"mail_error", "orders_error"} {
+			v.Queue(queue, amqp.Table{"x-queue-type": "quorum"})
+		}
+		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
+		c := servertest.Config(t, v, followedPolicies+"  mail_error: {}\n")
+		c.Broker.URL = v.ServiceURL(c.Policies, "mail_error", "orders_error")
+		s := run(t, c)
+		redrive := func(args ...string) (out string, code int) {
+			t.Helper()
+			var both strings.Builder
+			code = cli.Run(t.Context(), append(args, "--address", s.Client.Addr), &both, &both, cli.Build{})
+			return both.String(), code
+		}
+		s.follows(t, "mail_error", operations.Following)
+		if out, code := redrive("adopt", "mail_error", "--unfollow"); code == 0 || !strings.Contains(out, "the config follows") {
+			t.Errorf("unfollowing what the config follows: %d %s", code, out)
+		}
+		if out, code := redrive("adopt", "orders_error", "--unfollow"); code == 0 || !strings.Contains(out, "is not followed") {
+			t.Errorf("unfollowing what is not followed: %d %s", code, out)
+		}
+		out, code := redrive("adopt", "orders_error", "--queue", "orders", "--follow", "--then", "retry", "--yes")
+		expect.Equal(t, code, 0, "is the exit code: %s", out)
+		if is := s.follows(t, "orders_error", operations.Following); is.By == "" || is.Queue != "orders" {
+			t.Errorf("it is followed as %+v", is)
+		}
+		must(t, s.Stop())
+		s = run(t, c)
+		s.follows(t, "orders_error", operations.Following)
+		work := v.ConsumeMany("orders")
+		v.Publish("", "orders_error", amqp.Publishing{DeliveryMode: 2, Body: []byte("failed")})
+		work.Take("failed")
+		out, code = redrive("adopt", "orders_error", "--unfollow")
+		expect.Equal(t, code, 0, "is the exit code: %s", out)
+		brokertest.Eventually(t, "it is no longer consumed", func() bool {
+			all, err := s.Client.DeadLetterQueues(t.Context())
+			must(t, err)
+			at, _ := v.State("orders_error")
+			return at.Consumers == 0 && !slices.ContainsFunc(all.Queues, func(q operations.DeadLetterQueue) bool {
+				return q.Queue == "orders_error" && q.Follow != nil
+			})
+		})
+		v.Publish("", "orders_error", amqp.Publishing{DeliveryMode: 2, Body: []byte("stays")})
+		v.Publish("", "mail_error", amqp.Publishing{DeliveryMode: 2, Body: []byte("mail")})
+		s.WaitParked(t, 1)
+		expect.Equal(t, v.Depth("orders_error"), 1, "stays in the queue")
 	})
 }
 
