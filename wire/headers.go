@@ -23,12 +23,16 @@ const HeaderParkReason = "x-redrive-parked-for" // string, why the message is in
 // parked, and keeps this header when a person replays it.
 const HeaderUnreadable = "x-redrive-unreadable" // bytes, all its headers as AMQP encodes them
 
-// HeaderDelay is only in reports, also those of the library (Service). It is never on a retried
-// message.
-const HeaderDelay = "x-redrive-delay" // milliseconds, only in reports: the delay that the consumer asks for (an upstream's Retry-After)
+// HeaderDelay is in reports, also those of the library (Service), and in annotations of a consumer by
+// AMQP 1.0. It is never on a retried message.
+const HeaderDelay = "x-redrive-delay" // milliseconds, in reports and annotations: the delay that the consumer asks for (an upstream's Retry-After)
 
-// HeaderPark is only in reports: the message is parked at once, whatever its policy says.
-const HeaderPark = "x-redrive-park" // string, only in reports: why the consumer asks to park the message at once
+// HeaderPark is in reports and annotations too: the message is parked at once, whatever its policy says.
+const HeaderPark = "x-redrive-park" // string, in reports and annotations: why the consumer asks to park the message at once
+
+// HeaderRejectReason is in annotations alone. HeaderError would not do: a retried message has that of the
+// failure before, and RabbitMQ does not say who wrote it.
+const HeaderRejectReason = "x-redrive-rejected-for" // string, only in annotations: the error for which a consumer by AMQP 1.0 rejects the message
 
 // MaxAttempt is the largest number that is accepted in HeaderAttempt and HeaderReplays. A larger one, which
 // only another program can have written, counts as 0.

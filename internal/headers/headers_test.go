@@ -79,11 +79,15 @@ func TestImpossibleHistoryIsNotBelieved(t *testing.T) {
 		}
 	}
 	for want, m := range map[string]*wire.Message{"": of(wire.HeaderDelay, 8000.5), wire.HeaderDelay: of(wire.HeaderDelay, "soon"), wire.HeaderAttempt: of(wire.HeaderAttempt, "two"), wire.HeaderReplays: of(wire.HeaderReplays, int64(-2))} {
-		if got := headers.Ignored(m, true); got != want {
-			t.Errorf("ignored is %q of %v", got, m.Headers)
+		for _, reason := range []string{wire.ReasonReported, wire.ReasonRejected, wire.ReasonDeliveryLimit} {
+			if got := headers.Ignored(m, reason); got != want {
+				t.Errorf("ignored is %q of %v, %s", got, m.Headers, reason)
+			}
 		}
-		if got := headers.Ignored(m, false); got == wire.HeaderDelay {
-			t.Errorf("a delay counts in a dead letter: %v", m.Headers)
+		for _, reason := range []string{wire.ReasonExpired, wire.ReasonMaxLen} {
+			if got := headers.Ignored(m, reason); got == wire.HeaderDelay {
+				t.Errorf("a delay counts in a dead letter that no consumer had: %v, %s", m.Headers, reason)
+			}
 		}
 	}
 	for v, want := range map[any]time.Time{now.Add(-time.Hour): now.Add(-time.Hour), now.Add(time.Hour): now, time.Unix(0, 0): now, "x": now} {

@@ -19,10 +19,16 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Ignored returns the header that should be a number and is none; "": all are. The delay counts in
-// a report only.
-func Ignored(m *wire.Message, reported bool) string {
-	if _, note := SuggestedDelay(m); reported && note != "" {
+// ByConsumer reports whether a consumer may have said more of a failure with this reason: by a report, or by
+// annotations that RabbitMQ 4 adds to a dead letter.
+func ByConsumer(reason string) bool {
+	return reason == wire.ReasonReported || reason == wire.ReasonRejected || reason == wire.ReasonDeliveryLimit
+}
+
+// Ignored returns the header that should be a number and is none; "": all are. The delay counts only
+// ByConsumer.
+func Ignored(m *wire.Message, reason string) string {
+	if _, note := SuggestedDelay(m); note != "" && ByConsumer(reason) {
 		return wire.HeaderDelay
 	}
 	for _, header := range []string{wire.HeaderAttempt, wire.HeaderReplays} {
@@ -187,7 +193,7 @@ var removed = map[string]bool{
 	wire.HeaderID: true, wire.HeaderAttempt: true, wire.HeaderQueue: true,
 	wire.HeaderExchange: true, wire.HeaderRoutingKey: true, wire.HeaderFirstFailed: true,
 	wire.HeaderReason: true, wire.HeaderError: true, wire.HeaderReplays: true, wire.HeaderUserID: true,
-	wire.HeaderDelay: true, wire.HeaderPark: true, wire.HeaderParkReason: true,
+	wire.HeaderDelay: true, wire.HeaderPark: true, wire.HeaderParkReason: true, wire.HeaderRejectReason: true,
 }
 
 // History is what a message carries to its next attempt.

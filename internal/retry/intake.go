@@ -152,7 +152,7 @@ func (in *Intake) Handle(ctx context.Context, batch []wire.Delivery) error {
 
 func failedEvent(r *store.Record) Event {
 	return Event{Kind: Failed, Queue: r.Queue, ID: r.ID, Failures: r.Failures, Reason: r.Reason, Error: r.Error,
-		Policy: r.Policy, Rule: r.Rule, Ignored: headers.Ignored(&r.Message, r.Reason == wire.ReasonReported)}
+		Policy: r.Policy, Rule: r.Rule, Ignored: headers.Ignored(&r.Message, r.Reason)}
 }
 
 // countUnstored counts in the ledger the messages that are not stored.

@@ -349,8 +349,14 @@ func TestVerdicts(t *testing.T) {
 		}
 		return d
 	}
-	withPark := deadLetter("q", "x")
-	withPark.Message.Headers[wire.HeaderPark] = "why"
+	annotated := func(reason string, annotations amqp.Table) wire.Delivery {
+		d := deadLetter("q", "x")
+		d.Message.Headers["x-death"].([]any)[0].(amqp.Table)["reason"] = reason
+		maps.Copy(d.Message.Headers, annotations)
+		return d
+	}
+	hour, old := amqp.Table{wire.HeaderDelay: int64(3_600_000)}, amqp.Table{wire.HeaderError: "old"}
+	park := amqp.Table{wire.HeaderPark: "why", wire.HeaderRejectReason: "no stock"}
 	deepHeader, duplicateHeader := deadLetter("q", "x"), deadLetter("q", "x")
 	deepHeader.CannotRepublish, duplicateHeader.DuplicateHeader = "a header of no known type", "x-death stands twice"
 	// RabbitMQ writes the head entry; a publisher can have written those after it.
@@ -392,9 +398,20 @@ func TestVerdicts(t *testing.T) {
 		"asks to be parked": {wire.Delivery{Message: wire.Message{Exchange: wire.ExchangeFailures, RoutingKey: "q", Headers: amqp.Table{wire.HeaderPark: "no customer"}}}, retry.Parked, func(r *store.Record) bool {
 			return r.ParkedFor == "its consumer parked it: no customer"
 		}},
-		"asks to be parked, a dead letter": {withPark, retry.Waiting, func(r *store.Record) bool {
-			return r.State == store.Waiting
+		// What a consumer annotates, or its publisher: until the next retry, and within the policy.
+		"asks to be parked, a dead letter": {annotated("rejected", park), retry.Parked, func(r *store.Record) bool {
+			return r.ParkedFor == "its consumer parked it: why" && r.Error == "no stock"
 		}},
+		"asks to be parked, no consumer did": {annotated("maxlen", park), retry.Parked, func(r *store.Record) bool {
+			return strings.HasPrefix(r.ParkedFor, "its reason is maxlen") && r.Error == ""
+		}},
+		"asks for a delay, a dead letter": {annotated(wire.ReasonDeliveryLimit, hour), retry.Waiting,
+			func(r *store.Record) bool {
+				return r.Due.Sub(r.FailedAt) <= time.Second+time.Millisecond &&
+					strings.Contains(fmt.Sprint(r.Notes), "asked for a delay of 1h")
+			}},
+		"rejected with the error of before": {annotated("rejected", old), retry.Waiting,
+			func(r *store.Record) bool { return r.Error == "" }},
 		// Our own headers are believed where they prove to be the message's own.
 		"a client's headers": {through("shop", deadLetter("q", "x")), retry.Waiting, func(r *store.Record) bool {
 			return r.Message.UserID == "" && r.Message.Exchange == "shop" && r.Message.RoutingKey == "key"

@@ -52,9 +52,15 @@ func (in *Intake) decide(ctx context.Context, i int, d *wire.Delivery, rules *Ru
 
 	failure := policy.Failure{Queue: o.queue, Reason: o.reason, Attempt: rec.Failures, Replays: rec.Replays, Seed: seed(rec.ID, rec.Failures),
 		Message: &rec.Message, FirstFailed: rec.FirstFailed, At: now}
-	if d.Message.Exchange == wire.ExchangeFailures {
-		var note string
-		rec.Error = headerText(&d.Message, wire.HeaderError)
+	through := d.Message.Exchange
+	if through == wire.ExchangeFailures || through == wire.ExchangeDeadLetters && headers.ByConsumer(o.reason) {
+		// In a dead letter only a consumer by AMQP 1.0 or the first publisher can have written them: a retry
+		// removes them all.
+		errorIn, note := wire.HeaderRejectReason, ""
+		if through == wire.ExchangeFailures {
+			errorIn = wire.HeaderError
+		}
+		rec.Error = cmp.Or(headerText(&d.Message, errorIn), rec.Error)
 		failure.Suggested, note = headers.SuggestedDelay(&d.Message)
 		addNote(rec, note)
 		if _, asked := d.Message.Headers[wire.HeaderPark]; asked {
