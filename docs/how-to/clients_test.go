@@ -335,6 +335,89 @@ func TestFrameworks(t *testing.T) {
 	}
 }
 
+// golang is the consumer by AMQP 1.0.
+func golang(t *testing.T) string {
+	program := filepath.Join(t.TempDir(), "consumer")
+	if out, err := exec.Command("go", "build", "-o", program, "./clients").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return program
+}
+
+// A consumer by AMQP 1.0 annotates what it settles as modified: one message is parked at once, one waits as long as
+// it asks, and one shows its error, at each attempt. A replay has nothing of that.
+func TestAConsumerByAMQP10(t *testing.T) {
+	program := golang(t)
+	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
+		if !v.Since4() {
+			return // AMQP 1.0 is a plugin there
+		}
+		v.Queue("orders", amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "redrive"})
+		s := serve(t, v, "policies: [{name: orders, queues: [orders], attempts: 2, backoff: {fixed: 100ms}, "+
+			"max_retry_after: 2h}]")
+		var calls, paid atomic.Int32
+		pays := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			order, _ := io.ReadAll(r.Body)
+			switch string(order) {
+			case "gone":
+				if paid.Load() > 0 {
+					paid.Add(1)
+					return
+				}
+				w.WriteHeader(http.StatusGone)
+			case "busy":
+				w.Header().Set("Retry-After", "3600")
+				w.WriteHeader(http.StatusTooManyRequests)
+			case "refused":
+				calls.Add(1)
+				w.WriteHeader(http.StatusPaymentRequired)
+			default:
+				paid.Add(1)
+			}
+			fmt.Fprintf(w, "the card of %s is refused: Übergröße €", order)
+		}))
+		defer pays.Close()
+		consumer(t, v, []string{"env", "AMQP_VHOST=" + v.Name, program}, pays.URL)
+		for _, order := range []string{"gone", "busy", "refused"} {
+			v.Publish("", "orders", amqp.Publishing{Body: []byte(order), Type: order})
+		}
+
+		for _, m := range s.WaitParked(t, 2) {
+			attempt, why := 1, "its consumer parked it: the customer is gone"
+			if m.Type == "refused" {
+				attempt, why = 2, `it failed 2 times, and policy "orders" allows 2 attempts`
+			}
+			says := "the card of " + m.Type + " is refused: Übergröße €"
+			if m.Attempt != attempt || m.ParkedFor != why || m.Error != says || m.Reason != "rejected" {
+				t.Errorf("%s is parked as %+v", m.Type, m)
+			}
+			var shown strings.Builder
+			args := []string{"messages", "show", m.ID, "--address", s.Client.Addr}
+			code := cli.Run(t.Context(), args, &shown, &shown, cli.Build{})
+			if code != 0 || !strings.Contains(shown.String(), says) {
+				t.Errorf("redrive messages show: exit code %d: %s", code, &shown)
+			}
+		}
+		if n := calls.Load(); n != 2 {
+			t.Errorf("%d attempts were made, want 2", n)
+		}
+		brokertest.Eventually(t, "one waits as long as Retry-After says", func() bool {
+			page, err := s.Client.Messages(t.Context(), "state:waiting", "", 10)
+			must(t, err)
+			return len(page.Messages) == 1 && page.Messages[0].Type == "busy" &&
+				page.Messages[0].Due.Sub(page.Messages[0].Failed) > 50*time.Minute
+		})
+		// The same order is fine now.
+		paid.Store(1)
+		if n := s.Replay(t, `why:"customer is gone"`); n != 1 {
+			t.Fatalf("%d messages were replayed, want 1", n)
+		}
+		brokertest.Eventually(t, "it is paid and acknowledged", func() bool {
+			return paid.Load() == 2 && v.Messages("orders") == 0
+		})
+	})
+}
+
 // The rules of the page for NServiceBus decide by what it writes to the error queue that is followed.
 func TestRulesDecideByTheErrorOfAFramework(t *testing.T) {
 	rules := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindStringSubmatch(pages(t)["nservicebus.md"])
