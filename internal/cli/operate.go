@@ -104,11 +104,33 @@ func ended(w io.Writer, op operations.Operation) {
 	if op.Failed > 0 {
 		fmt.Fprintf(w, "%s\n", plural(op.Failed, "message failed", "messages failed"))
 	}
+	if a := op.Replayed; a != nil && op.Done > 0 {
+		replayed(w, a)
+	}
 	if left := op.Count - op.Done - op.SkippedN - op.Failed; left > 0 {
 		fmt.Fprintf(w, "%s left as %s\n", plural(left, "message is", "messages are"), map[bool]string{true: "it was", false: "they were"}[left == 1])
 	}
+	if op.Replayed != nil && op.Replayed.Until == nil && op.Done > 0 {
+		fmt.Fprintf(w, "counting what fails again continues: redrive ops watch %s --settled\n", plain(op.ID))
+	}
 	if op.SkippedN+op.Failed > 0 {
 		fmt.Fprintf(w, "which, and why: redrive ops show %s\n", plain(op.ID))
+	}
+}
+
+// replayed writes what became of the messages of a replay.
+func replayed(w io.Writer, a *operations.Replayed) {
+	soFar := "so far "
+	if a.Until != nil {
+		soFar = ""
+	}
+	fmt.Fprintf(w, "%ssent %s: failed again %s, not seen since %s; still here %s\n", soFar,
+		count(a.Sent), count(a.FailedAgain), count(a.NotSeenSince), count(a.StillHere))
+	for _, e := range a.Errors {
+		fmt.Fprintf(w, "  %s failed again in %s: %s\n", count(e.Count), plain(e.Queue), cell(cmp.Or(e.Error, e.Reason)))
+	}
+	if a.OtherErrors > 0 {
+		fmt.Fprintf(w, "  %s failed again with other errors\n", count(a.OtherErrors))
 	}
 }
 
@@ -272,7 +294,7 @@ func (p *program) follow(ctx context.Context, client httpapi.Client, op operatio
 	defer func() { show.end() }()
 	answered := time.Now()
 	for wait := firstPoll; ; wait = min(2*wait, lastPoll) {
-		if show.update(op); op.Ended != nil {
+		if show.update(op); op.Ended != nil && (!p.settled || op.Replayed == nil || op.Replayed.Until != nil) {
 			return op, nil
 		}
 		select {
@@ -327,7 +349,9 @@ func (j *jsonLines) update(op operations.Operation) {
 			Failed    int64   `json:"failed"`
 			PerSecond float64 `json:"per_second"`
 			Left      string  `json:"left,omitempty"`
-		}{op.ID, op.State, op.Why, op.Count, op.Done, op.SkippedN, op.Failed, op.PerSecond, op.Left}, "")
+
+			Replayed *operations.Replayed `json:"replayed,omitempty"`
+		}{op.ID, op.State, op.Why, op.Count, op.Done, op.SkippedN, op.Failed, op.PerSecond, op.Left, op.Replayed}, "")
 		if err == nil {
 			fmt.Fprint(j.w, line)
 		}
@@ -384,8 +408,14 @@ func (b *bar) update(op operations.Operation) {
 		}
 	case operations.Watching:
 		line += ", waiting whether the first fail again"
+		if op.Left != "" {
+			line += ", " + op.Left + " left"
+		}
 	default:
 		line += ", " + op.State
+	}
+	if a := op.Replayed; a != nil && a.FailedAgain > 0 {
+		line += fmt.Sprintf(", %s failed again", count(a.FailedAgain))
 	}
 	if op.Why != "" && op.Ended == nil {
 		line += ": " + cut(cell(op.Why), 60)
@@ -508,17 +538,22 @@ func (s *operationShown) fetch(ctx context.Context, client httpapi.Client, limit
 func (s *operationShown) table(w io.Writer) {
 	now := time.Now()
 	rows(w, operations.Columns, []operations.Operation{s.Operation}, now)
+	if s.Replayed != nil {
+		fmt.Fprintln(w)
+		replayed(w, s.Replayed)
+	}
 	fmt.Fprintln(w)
 	rows(w, outcomeColumns, s.Outcomes, now)
 }
 
 func (p *program) opsWatch() *cobra.Command {
-	return p.withOperation(&cobra.Command{
+	c := p.withOperation(&cobra.Command{
 		Use:   "watch ID",
 		Short: "Watch an operation until it ends; Ctrl-C stops only the watching",
 		Long: `Watch an operation until it ends: a progress bar on a terminal, elsewhere one line of JSON
 per second on standard error. Ctrl-C stops the watching, not the operation. The exit code
-tells how the operation ended.`,
+tells how the operation ended. With --settled a replay is watched until it is no longer counted what
+fails again: a minute, or its --canary-wait, after all is sent, a day at most.`,
 	}, func(ctx context.Context, client httpapi.Client, id string) error {
 		op, err := client.Operation(ctx, id)
 		if err != nil {
@@ -526,6 +561,8 @@ tells how the operation ended.`,
 		}
 		return p.toTheEnd(ctx, client, op)
 	})
+	c.Flags().BoolVar(&p.settled, "settled", false, "of a replay: also while it is counted what fails again")
+	return c
 }
 
 func (p *program) opsOrder(order operations.Order, short string) *cobra.Command {

@@ -51,6 +51,8 @@ type program struct {
 	format string // --output; "": a table
 	wide   bool   // --wide: tables may be wider than the terminal
 	yes    bool   // --yes: confirm does not ask
+	// settled is --settled: a replay is followed until it is no longer counted what fails again.
+	settled bool
 	// query is that of the command, for an error that points into it.
 	query string
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/spf13/cobra"
 	"pgregory.net/rapid"
 
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/doctor"
@@ -600,6 +601,56 @@ func TestTheExitCodeOfAnOperation(t *testing.T) {
 			t.Errorf("%+v: %d (%v), want %d", c, codeOf(err), err, c.want)
 		}
 	}
+}
+
+// Who replays messages learns how many failed again, and can wait until that is known.
+func TestAReplayIsFollowedUntilItIsKnownWhatFailedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun := time.Now()
+		replay := func() operations.Operation {
+			now := time.Now()
+			op := operations.Operation{
+				Plan:  operations.Plan{ID: "x", Verb: actions.Replay, Count: 10},
+				State: operations.Finished, Done: 10, Ended: &begun,
+				Replayed: &operations.Replayed{
+					Sent: 10, FailedAgain: 4, NotSeenSince: 6, OtherErrors: 1,
+					Errors: []operations.AgainError{{Queue: "orders", Error: "no stock\x1b[2J of #", Count: 3}},
+				},
+			}
+			if now.Sub(begun) > time.Minute {
+				op.Replayed.Until = &now
+			}
+			return op
+		}
+		client := answering(func(*http.Request) (any, error) { return replay(), nil }).client()
+		for _, settled := range []bool{false, true} {
+			var out, err bytes.Buffer
+			p := &program{out: &out, err: &err, settled: settled, getenv: func(string) string { return "" }}
+			must(t, p.toTheEnd(t.Context(), client, replay()))
+			if took := time.Since(begun); took > time.Minute != settled {
+				t.Errorf("with --settled=%t it took %s", settled, took)
+			}
+			wants := []string{
+				"10 messages are retried\n", "  3 failed again in orders: no stock",
+				"  1 failed again with other errors\n",
+				"sent 10: failed again 4, not seen since 6; still here 0\n",
+			}
+			if !settled {
+				wants = append(wants, "so far sent", "counting what fails again continues: redrive ops watch x --settled\n")
+			}
+			for _, want := range wants {
+				if !strings.Contains(out.String(), want) {
+					t.Errorf("with --settled=%t it does not say %q: %s", settled, want, out.String())
+				}
+			}
+			if settled && strings.Contains(out.String(), "so far") || strings.Contains(out.String(), "\x1b") {
+				t.Errorf("it says %q", out.String())
+			}
+			if want := `"replayed":{"sent":10,"failed_again":4,`; !strings.Contains(err.String(), want) {
+				t.Errorf("while it is watched it does not say %q: %s", want, err.String())
+			}
+		}
+	})
 }
 
 // answering is a service without a network: what it returns is sent as JSON, an error breaks the connection.

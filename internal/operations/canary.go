@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/redrive-mq/redrive/internal/actions"
+	"github.com/redrive-mq/redrive/internal/errorgroup"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 )
@@ -114,16 +115,19 @@ func failedAgain(reason, problem string) string {
 	return "it failed again: " + reason
 }
 
-// canaryFailures are the canaries of all operations, and how those failed that did.
+// canaryFailures are the canaries of all operations and, up to a number, what else they have replayed;
+// and how those failed that did.
 type canaryFailures struct {
 	mu   sync.Mutex
 	byID map[uuid.UUID]*canaryFailure
+	more map[string]int // by operation, how many besides its canaries
 }
 
 type canaryFailure struct {
 	operation string
 	at        int64 // microseconds; 0: it has not failed
 	why       string
+	group     errorgroup.Group
 }
 
 // add begins to watch canaries; those that are watched already stay so.
@@ -140,10 +144,39 @@ func (w *canaryFailures) add(operation string, all []canary) {
 	}
 }
 
-// remove ends that for the canaries of an operation.
+// watch begins to watch a message of an operation, unless it has too many.
+func (w *canaryFailures) watch(operation string, id uuid.UUID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.byID[id] != nil || w.more[operation] >= maxAgainWatched {
+		return
+	}
+	if w.byID == nil {
+		w.byID = map[uuid.UUID]*canaryFailure{}
+	}
+	if w.more == nil {
+		w.more = map[string]int{}
+	}
+	w.more[operation]++
+	w.byID[id] = &canaryFailure{operation: operation}
+}
+
+// since is how a message failed that failed after at.
+func (w *canaryFailures) since(id uuid.UUID, at time.Time) (canaryFailure, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f := w.byID[id]
+	if f == nil || f.at <= at.UnixMicro() {
+		return canaryFailure{}, false
+	}
+	return *f, true
+}
+
+// remove ends that for the messages of an operation.
 func (w *canaryFailures) remove(operation string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	delete(w.more, operation)
 	maps.DeleteFunc(w.byID, func(_ uuid.UUID, f *canaryFailure) bool { return f.operation == operation })
 }
 
@@ -163,6 +196,7 @@ func (r *Runner) Failed(e retry.Event) {
 	defer r.canaryFailures.mu.Unlock()
 	if f := r.canaryFailures.byID[e.ID]; f != nil {
 		f.at, f.why = e.At.UnixMicro(), failedAgain(e.Reason, e.Error)
+		f.group = errorgroup.Of(e.Queue, e.Reason, e.Error, "")
 	}
 }
 

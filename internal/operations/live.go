@@ -67,10 +67,16 @@ type shownOperation struct {
 	state, why, left      string
 	done, skipped, failed int64
 	perSecond             float64
+	sent, failedAgain     int64
+	settled               bool
 }
 
 func shownOf(o *Operation) shownOperation {
-	return shownOperation{o.State, o.Why, o.Left, o.Done, o.SkippedN, o.Failed, o.PerSecond}
+	s := shownOperation{o.State, o.Why, o.Left, o.Done, o.SkippedN, o.Failed, o.PerSecond, 0, 0, false}
+	if a := o.Replayed; a != nil {
+		s.sent, s.failedAgain, s.settled = a.Sent, a.FailedAgain, a.Until != nil
+	}
+	return s
 }
 
 // next returns the current state, and whether it differs from what was sent last.

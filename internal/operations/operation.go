@@ -27,6 +27,7 @@ import (
 //	operation/<id>/keys/<n>    its messages, in order (plan.go)
 //	operation/<id>/outcome/<n> the results of those from the n-th on
 //	operation/<id>/canary/<n>  its canaries: the first messages (canary.go)
+//	operation/<id>/again/<n>   which of those of outcome/<n> failed again (again.go)
 //
 // Progress and outcomes are written in the same step as the messages themselves, so
 // that after a crash each message is processed once, and has one outcome.
@@ -43,6 +44,7 @@ type head struct {
 	CanaryWait time.Duration
 	StartedAs  auth.Caller // for the audit log's last line
 	Lead       string      `json:",omitempty"` // the only queue that leads to the one that is adopted
+	Upto       uint64      `json:",omitempty"` // the newest number in the store before the plan was made
 }
 
 // progress is what changes.
@@ -53,6 +55,7 @@ type progress struct {
 	Done, Skipped, Fails int64      // together: how many of the keys were processed
 	Watched              time.Time  `json:",omitzero"` // Watching: since when all canaries have been retried
 	Ended                *time.Time `json:",omitempty"`
+	Again                *again     `json:",omitempty"`       // of a replay; replaced, never written to
 	Epoch                int64      `json:",omitempty"`       // of an adoption: Done when all that was delivered before was acknowledged
 	Replica              string     `json:",omitempty"`       // that has it, of several that share the store
 	Unlogged             bool       `json:"Untold,omitempty"` // its last line in the audit log is not written yet; the stored name never changes
@@ -91,6 +94,7 @@ type operation struct {
 	trouble    string    // why the last step failed
 	canaries   []canary  // once read
 	speed      []pace
+	walk       walk
 }
 
 func newOperation() *operation { return &operation{stepping: semaphore.NewWeighted(1)} }
@@ -195,6 +199,12 @@ func (op *operation) show(now time.Time) Operation {
 	o.Done, o.SkippedN, o.Failed = p.Done, p.Skipped, p.Fails
 	if o.Why == "" {
 		o.Why = op.trouble
+	}
+	if p.Again != nil {
+		o.Replayed = p.Again.show(p.Done)
+	}
+	if p.State == Watching && !p.Watched.IsZero() {
+		o.Left = max(0, op.CanaryWait-now.Sub(p.Watched)).Round(time.Second).String()
 	}
 	if p.State == Running {
 		op.dropOldSpeed(now)

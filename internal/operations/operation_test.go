@@ -446,7 +446,9 @@ func TestTheRestIsChangedOnlyIfTheCanaryDoesNotFailAgain(t *testing.T) {
 				d.is(t, p.ID, operations.Stopped, 5)
 				return
 			}
-			d.is(t, p.ID, operations.Watching, 5)
+			if o := d.is(t, p.ID, operations.Watching, 5); o.Left == "" || o.Left > "13s" {
+				t.Errorf("%q are left of the canary's 30s", o.Left)
+			}
 			time.Sleep(20 * time.Second)
 			d.is(t, p.ID, operations.Finished, 30)
 		})

@@ -75,7 +75,7 @@ func (r *Runner) planFound(
 	defer leave()
 	r.beginPlanning(op.ID)
 	defer r.endPlanning(op.ID)
-	err = r.freeze(ctx, by, c, &op.Operation.Plan)
+	err = r.freeze(ctx, by, c, op)
 	if err == nil {
 		err = r.checkQueues(ctx, &op.Operation.Plan)
 	}
@@ -111,11 +111,13 @@ func (r *Runner) keepPlan(ctx context.Context, op *operation, now time.Time) err
 }
 
 // freeze writes down the messages, and counts them.
-func (r *Runner) freeze(ctx context.Context, by auth.Caller, c actions.RecordChange, p *Plan) error {
+func (r *Runner) freeze(ctx context.Context, by auth.Caller, c actions.RecordChange, op *operation) error {
+	p := &op.Operation.Plan
 	upto, err := r.Store.NewestNumber(ctx)
 	if err != nil {
 		return err
 	}
+	op.Upto = upto
 	f := freezer{store: r.Store, plan: p.ID}
 	index, skips := map[string]int{}, map[string]int64{}
 	err = r.Inspect.Find(ctx, by, p.Query, upto, func(l store.Listed) (bool, error) {

@@ -178,6 +178,7 @@ func (r *Runner) reread(ctx context.Context, op *operation) error {
 // drop forgets an operation in memory. The caller has op.stepping.
 func (r *Runner) drop(op *operation) {
 	op.closeSource()
+	r.canaryFailures.remove(op.ID)
 	op.set(func() { op.progress.State = Canceled }) // a call that found it before can do nothing with it
 	r.lock()
 	defer r.mu.Release(1)

@@ -8,7 +8,7 @@
 //	operation.go    plans and operations in memory and in the store, and their results
 //	start.go        a plan becomes an operation, and is paused, resumed or canceled
 //	step.go         all operations in turn, a step of each; canary.go: whether its first
-//	                messages fail again
+//	                messages fail again; again.go: how many of all fail again
 //	adopt.go        the plan and the steps of an adoption, whose messages are in RabbitMQ
 //	unadopt.go      the plan and the steps of what puts adopted messages back
 //	replicas.go     which of several replicas runs an operation

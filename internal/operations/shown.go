@@ -122,7 +122,29 @@ type Operation struct {
 	SkippedN   int64      `json:"skipped_now" doc:"Messages that were gone, being retried or in another state when it was their turn."`
 	Failed     int64      `json:"failed"`
 	PerSecond  float64    `json:"per_second" doc:"Lately."`
-	Left       string     `json:"left,omitempty" doc:"About how long the rest will take."`
+	Left       string     `json:"left,omitempty" doc:"About how long the rest, or the watch of a canary, will take."`
+	Replayed   *Replayed  `json:"replayed,omitempty" doc:"Replay: what became of the messages that are done."`
+}
+
+// Replayed is what became of the messages that a replay has changed, as far as it is known: RabbitMQ
+// never reports that a consumer succeeded.
+type Replayed struct {
+	Sent         int64        `json:"sent" doc:"Sent to their queues; the next two add up to it."`
+	FailedAgain  int64        `json:"failed_again" doc:"Seen to fail since. Each counts once."`
+	NotSeenSince int64        `json:"not_seen_since" doc:"Sent, and came through, or have not failed yet."`
+	StillHere    int64        `json:"still_here" doc:"Not sent: due later, delayed, paused, or discarded."`
+	Errors       []AgainError `json:"errors,omitempty" doc:"The ten with the most messages that failed again."`
+	OtherErrors  int64        `json:"other_errors,omitempty" doc:"How many failed again with other errors."`
+	Until        *time.Time   `json:"until,omitempty" doc:"When counting ended; missing: it continues."`
+}
+
+// AgainError is an error with which messages failed again.
+type AgainError struct {
+	Group  string `json:"group,omitempty" doc:"The error group; missing: it could not be sent."`
+	Queue  string `json:"queue"`
+	Error  string `json:"error,omitempty" doc:"With numbers, ids and times replaced."`
+	Reason string `json:"reason,omitempty" doc:"Where no error is known."`
+	Count  int64  `json:"count"`
 }
 
 // Columns show operations on the command line.

@@ -43,7 +43,11 @@ func (r *Runner) Start(ctx context.Context, by auth.Caller, planID string, s Sta
 	why := cmp.Or(s.Reason, op.head.Reason)
 	becomes := func(now time.Time) (*head, progress, error) {
 		h, err := r.checkStart(op, s, by, now)
-		return &h, progress{State: Running, Unlogged: true}, err
+		p := progress{State: Running, Unlogged: true}
+		if h.Verb == actions.Replay {
+			p.Again = &again{}
+		}
+		return &h, p, err
 	}
 	return r.change(ctx, op, by, "operation.start", startText(&op.head), why, becomes)
 }

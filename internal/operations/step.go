@@ -107,6 +107,9 @@ func (r *Runner) round(ctx context.Context, of int) (next time.Time, err error) 
 		var at time.Time
 		if !r.Inspect.ReadOnly {
 			at = r.step(ctx, op)
+			if next := r.countAgain(ctx, op); !next.IsZero() {
+				at = sooner(at, next)
+			}
 		} else if op.active() {
 			op.set(func() { op.trouble = "this service is read-only now; the operation continues when it is not" })
 		}
@@ -248,6 +251,7 @@ func (r *Runner) processNext(ctx context.Context, op *operation) (next time.Time
 		}
 	}
 	outcomes, err := r.Actions.Apply(ctx, c, refs, func(all []actions.Outcome) (entries []store.Entry) {
+		r.watchReplayed(op, all) // before they can fail
 		p, entries = op.withOutcomes(all, canaries, r.now())
 		return entries
 	})
@@ -417,8 +421,10 @@ func (r *Runner) missingTarget(ctx context.Context, op *operation, of []frozen) 
 // logEnd writes the last line of an ended operation to the audit log. It stands
 // there once or, when the service ends in between, twice. The caller has op.stepping.
 func (r *Runner) logEnd(ctx context.Context, op *operation) error {
-	r.canaryFailures.remove(op.ID)
 	p := op.progress
+	if !p.counts() {
+		r.canaryFailures.remove(op.ID)
+	}
 	end, err := r.Actions.Begin(op.StartedAs, "operation.end", op.ID, op.Count, p.Why)
 	if err != nil {
 		return err

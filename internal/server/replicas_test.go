@@ -536,6 +536,47 @@ func TestWhatAReplicaDidNotTellIsFound(t *testing.T) {
 	})
 }
 
+// What fails again is counted on when the replica that ran the operation dies, and all show it.
+func TestWhatFailedAgainIsCountedByWhoeverIsLeft(t *testing.T) {
+	together(t, 3, throttle.Rules{NoConsumer: throttle.RetryWithoutConsumers}, func(t *testing.T, s *scene) {
+		ctx := context.Background()
+		s.add("q", store.Parked, 10)
+		request := operations.PlanRequest{Verb: actions.Replay, Query: "queue:q"}
+		plan, err := s.nodes[0].Operations.Plan(ctx, boss, request)
+		must(t, err)
+		must(t, errOf(s.nodes[0].Operations.Start(ctx, boss, plan.ID, operations.Start{CanaryWait: "1m"})))
+		shown := func(sent, again int64, over bool) {
+			t.Helper()
+			for _, n := range s.nodes {
+				op, err := n.Operations.Operation(ctx, boss, plan.ID)
+				must(t, err)
+				is := op.Replayed
+				if is == nil || is.Sent != sent || is.FailedAgain != again || (is.Until != nil) != over {
+					t.Errorf("%s shows %+v, want %d sent, %d failed again; over: %t", n.ID, is, sent, again, over)
+				}
+			}
+		}
+		fails := func(i int) {
+			id, err := uuid.Parse(plan.Samples[i].ID)
+			must(t, err)
+			must(t, s.nodes[1].member.Add(ctx, []*store.Record{{
+				ID: id, Queue: "q", State: store.Parked, Due: time.Now(),
+				FailedAt: time.Now(), Failures: 1, Error: "no stock", Message: wire.Message{Body: []byte("x")},
+			}}))
+		}
+		time.Sleep(5 * time.Second)
+		fails(0)
+		time.Sleep(10 * time.Second)
+		shown(10, 1, false)
+		s.nodes[0].kill()
+		fails(1)
+		time.Sleep(20 * time.Second)
+		shown(10, 2, false)
+		time.Sleep(2 * time.Minute)
+		shown(10, 2, true)
+	})
+}
+
 // An order is done at once, also when the replica that had the operation has just died, and no one
 // leads.
 func TestAnOrderWaitsForNoReplica(t *testing.T) {

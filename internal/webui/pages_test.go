@@ -21,6 +21,7 @@ import (
 	"github.com/google/uuid"
 	"golang.org/x/net/html"
 
+	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/condition"
@@ -61,6 +62,43 @@ func scenes() []scene {
 // shown is a page of a console for a viewer.
 func shown(c operations.Console, target string) string {
 	return get(webui.Handler(c, webui.Options{Caller: func(*http.Request) auth.Caller { return auth.Caller{Name: "ann", Role: auth.Viewer} }}), target).Body.String()
+}
+
+// replaying is a console with a replay of which some messages failed again.
+type replaying struct{ operations.Console }
+
+func (replaying) Operation(context.Context, auth.Caller, string) (operations.Operation, error) {
+	return operations.Operation{
+		Plan: operations.Plan{ID: "x", Verb: actions.Replay, Count: 10}, State: operations.Finished, Done: 10,
+		Replayed: &operations.Replayed{
+			Sent: 9, FailedAgain: 4, NotSeenSince: 5, StillHere: 1, OtherErrors: 1,
+			Errors: []operations.AgainError{
+				{Group: "96d8e04626528643", Queue: "orders", Error: "no <b>stock</b> of #", Count: 2},
+				{Queue: "orders", Error: "its queue is gone", Count: 1},
+			},
+		},
+	}, nil
+}
+
+func (replaying) Outcomes(context.Context, auth.Caller, string, string, int) (operations.Outcomes, error) {
+	return operations.Outcomes{}, nil
+}
+
+func TestAReplayShowsWhatFailedAgain(t *testing.T) {
+	page := shown(replaying{}, "/operations/x")
+	for _, want := range []string{
+		"<dt>Sent</dt><dd>9</dd>", "<dt>Failed again</dt><dd>4</dd>", "<dt>Not seen since</dt><dd>5</dd>",
+		"<dt>Still here</dt><dd>1</dd>", "counting continues until they are sent", "<li><b>1</b> other errors</li>",
+		`<li><b>2</b> <a href="/messages?q=group%3A96d8e04626528643"><bdi>no &lt;b&gt;stock&lt;/b&gt; of #</bdi></a>`,
+		`<li><b>1</b> <bdi>its queue is gone</bdi>`,
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page does not have %q", want)
+		}
+	}
+	if t.Failed() {
+		t.Log(page)
+	}
 }
 
 func (s scene) handler() http.Handler {

@@ -271,6 +271,61 @@ func TestACanaryReplaysTheFirstMessagesAlone(t *testing.T) {
 	})
 }
 
+// Ten messages are replayed, and four of them fail again: the operation says so, by error, and a restart
+// forgets none.
+func TestAReplayTellsWhatFailedAgain(t *testing.T) {
+	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
+		ctx, data := t.Context(), t.TempDir()
+		deadLettered(v, "orders", "quorum")
+		s := managed(t, v, oneAttempt, data)
+		orders := v.ConsumeMany("orders")
+		for i := range 10 {
+			v.Publish("", "orders", amqp.Publishing{Body: fmt.Append(nil, i)})
+			reject(t, orders.Next())
+		}
+		s.WaitParked(t, 10)
+		p, err := s.Client.Plan(ctx, operations.PlanRequest{Verb: actions.Replay, Query: "queue:orders"})
+		must(t, err)
+		must(t, errOf(s.Client.Start(ctx, p.ID, operations.Start{CanaryWait: "2s"})))
+		fails := map[string]string{"1": "no stock of 17", "3": "no stock of 18", "4": "no stock of 19", "8": "timeout"}
+		for range 10 {
+			d := orders.Next()
+			if why := fails[string(d.Body)]; why != "" {
+				d.Headers[wire.HeaderError] = why
+				v.Publish(wire.ExchangeFailures, "orders", amqp.Publishing{Body: d.Body, Headers: d.Headers})
+			}
+			must(t, d.Ack(false))
+		}
+		const want = "finished: 10 sent, 4 failed again, 6 not seen since, 0 still here; 3 no stock of #; 1 timeout"
+		tells := func() (string, bool) {
+			o, err := s.Client.Operation(ctx, p.ID)
+			if err != nil || o.Replayed == nil {
+				return fmt.Sprintf("%+v, %v", o, err), false
+			}
+			is := o.Replayed
+			text := fmt.Sprintf("%s: %d sent, %d failed again, %d not seen since, %d still here", o.State, is.Sent,
+				is.FailedAgain, is.NotSeenSince, is.StillHere)
+			for _, e := range is.Errors {
+				text += fmt.Sprintf("; %d %s", e.Count, e.Error)
+			}
+			return text, is.Until != nil
+		}
+		brokertest.Eventually(t, "it says what failed again", func() bool {
+			is, _ := tells()
+			return is == want
+		})
+		must(t, s.Stop())
+		s = managed(t, v, oneAttempt, data)
+		brokertest.Eventually(t, "the counting ends", func() bool {
+			_, ended := tells()
+			return ended
+		})
+		if is, _ := tells(); is != want {
+			t.Errorf("after a restart it says %q, want %q", is, want)
+		}
+	})
+}
+
 // A message whose dead letter RabbitMQ 3.10 itself cannot deliver (it ends each
 // connection that consumes it) is out of the way of all others within seconds,
 // and a person is notified. RabbitMQ 4 can deliver it, and it comes back.

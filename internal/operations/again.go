@@ -1,0 +1,352 @@
+package operations
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/redrive-mq/redrive/internal/actions"
+	"github.com/redrive-mq/redrive/internal/errorgroup"
+	"github.com/redrive-mq/redrive/internal/store"
+)
+
+// Of a replay it is counted how many of its messages failed again. The results of its messages are
+// walked again and again, a batch at a time, and each message is looked up by its id. A message that
+// failed again is marked, and not looked up any more, so that it counts once, whoever replays it next.
+//
+// The walk goes on until all have been sent and CanaryWait has passed, but at most longestCanary after
+// the end. Its counts are part of the progress; the marks are written in the same step:
+//
+//	operation/<id>/again/<n>   of outcome/<n>: how many were sent, and which failed again
+
+const (
+	// lookUps is about how many messages one step of a walk looks up.
+	lookUps = 500
+	// lookPause is how much longer a walk rests after a step than the step took: other work goes first.
+	lookPause = 9
+	// maxLook is how far apart two walks are when nothing has changed for long.
+	maxLook = time.Minute
+	// maxPasts is how many messages that are not kept are searched among past failures, which takes long.
+	maxPasts = 1000
+	// maxAgainErrors is how many errors are counted apart, and shownErrors how many are shown.
+	maxAgainErrors = 30
+	shownErrors    = 10
+	// maxAgainWatched is how many messages of one operation are noted as they fail.
+	maxAgainWatched = 10_000
+)
+
+// again is what is stored of the counts. Its names in JSON are stored.
+type again struct {
+	Sent, Failed int64
+	Errors       []AgainError `json:",omitempty"`
+	Watched      time.Time    `json:",omitzero"` // since when all are sent and the operation has ended
+	Settled      time.Time    `json:",omitzero"` // when the counting ended
+}
+
+// againMark is what is known of the messages of one entry of outcomes.
+type againMark struct {
+	Sent   int64  `json:"s"`
+	Failed []byte `json:"f"` // a bit for each
+}
+
+func (m *againMark) failed(i int) bool { return i/8 < len(m.Failed) && m.Failed[i/8]&(1<<(i%8)) != 0 }
+
+func (m *againMark) setFailed(i int) {
+	for len(m.Failed) <= i/8 {
+		m.Failed = append(m.Failed, 0)
+	}
+	m.Failed[i/8] |= 1 << (i % 8)
+}
+
+// walk is where the walk over an operation's messages is.
+type walk struct {
+	next    time.Time // the next step is not before
+	after   string    // the last entry of outcomes that was walked; "": none
+	last    bool      // the last walk
+	pasts   int       // how many were searched among past failures
+	changed time.Time // when the counts last changed
+	failing bool
+}
+
+// counts reports whether it is being counted what fails again.
+func (p *progress) counts() bool { return p.Again != nil && p.Again.Settled.IsZero() }
+
+// show is what a person sees of the counts of an operation that has changed done messages.
+func (a *again) show(done int64) *Replayed {
+	s := &Replayed{
+		Sent: a.Sent, StillHere: done - a.Sent, FailedAgain: a.Failed, NotSeenSince: a.Sent - a.Failed,
+		Errors: a.Errors[:min(len(a.Errors), shownErrors)],
+	}
+	s.OtherErrors = a.Failed
+	for _, e := range s.Errors {
+		s.OtherErrors -= e.Count
+	}
+	if !a.Settled.IsZero() {
+		until := a.Settled
+		s.Until = &until
+	}
+	return s
+}
+
+// add counts a failure.
+func (a *again) add(e AgainError) {
+	a.Failed++
+	i := slices.IndexFunc(a.Errors, func(is AgainError) bool {
+		is.Count = 0
+		return is == e
+	})
+	switch {
+	case i >= 0:
+		a.Errors[i].Count++
+	case len(a.Errors) < maxAgainErrors:
+		e.Count = 1
+		a.Errors = append(a.Errors, e)
+	}
+}
+
+// countAgain does a step of the walk over the messages of a replay, if one is due, and returns when the
+// next is; the zero time: never by itself. The caller has op.stepping.
+func (r *Runner) countAgain(ctx context.Context, op *operation) (next time.Time) {
+	if op.uncertain || !op.progress.counts() {
+		return next
+	}
+	began := time.Now()
+	if began.Before(op.walk.next) {
+		return op.walk.next
+	}
+	var err error
+	over := false
+	if r.shared() && op.term == 0 {
+		if !r.orphaned(op) {
+			return next
+		}
+		err = r.take(ctx, op)
+	} else {
+		over, err = r.walkOn(r.inTerm(ctx, op), op)
+	}
+	now := time.Now()
+	switch {
+	case ctx.Err() != nil:
+		return next
+	case deposed(err):
+		op.lose()
+		return now
+	case err != nil:
+		if !op.walk.failing {
+			r.log.Warn("what failed again cannot be counted for now; trying again", "operation", op.ID, "error", err)
+		}
+		op.walk.next = now.Add(maxBackoff)
+	case over:
+		op.walk.next = now.Add(op.untilNextWalk(r.now()))
+	default:
+		op.walk.next = now.Add(lookPause * now.Sub(began))
+	}
+	op.walk.failing = err != nil
+	return op.walk.next
+}
+
+// untilNextWalk is how long after a walk the next one begins.
+func (op *operation) untilNextWalk(now time.Time) time.Duration {
+	every := min(max(op.CanaryWait/canaryChecks, minCheck), maxCheck)
+	if since := op.progress.Again.Watched; !since.IsZero() {
+		return min(every, max(0, op.CanaryWait-now.Sub(since)))
+	}
+	return max(every, min(now.Sub(op.walk.changed)/canaryChecks, maxLook))
+}
+
+// walkOn does a step of a walk. over is true at the end of a walk.
+func (r *Runner) walkOn(ctx context.Context, op *operation) (over bool, err error) {
+	w, now := &op.walk, r.now()
+	if w.changed.IsZero() {
+		w.changed = now
+	}
+	if w.after == "" {
+		w.last, w.pasts = op.lastWalk(now), 0
+	}
+	prefix := partsOf(op.ID) + "outcome/"
+	var batch []store.Entry
+	var all [][]actions.Outcome
+	n, after := 0, w.after
+	err = r.Store.Entries(ctx, prefix, after, func(e store.Entry) (bool, error) {
+		var part []actions.Outcome
+		if err := json.Unmarshal(e.Value, &part); err != nil {
+			return false, fmt.Errorf("%s: %w", e.Name, err)
+		}
+		all = append(all, part)
+		n, after = n+len(part), e.Name
+		batch = append(batch, store.Entry{Name: partsOf(op.ID) + "again/" + strings.TrimPrefix(e.Name, prefix)})
+		return n < lookUps, nil
+	})
+	if err != nil {
+		return false, err
+	}
+	p, is := op.progress, *op.progress.Again
+	is.Errors = slices.Clone(is.Errors)
+	var entries []store.Entry
+	for i, part := range all {
+		mark, changed, err := r.lookUp(ctx, op, batch[i].Name, part, &is)
+		if err != nil {
+			return false, err
+		}
+		if changed {
+			entries = append(entries, entryOf(batch[i].Name, mark))
+		}
+	}
+	over = n < lookUps
+	switch {
+	case !over:
+	case w.last:
+		is.Settled = now
+	case p.Ended != nil && is.Sent == p.Done && is.Watched.IsZero():
+		is.Watched = now
+	}
+	if was := p.Again; len(entries) > 0 || is.Settled != was.Settled || is.Watched != was.Watched {
+		slices.SortStableFunc(is.Errors, func(a, b AgainError) int { return cmp.Compare(b.Count, a.Count) })
+		p.Again = &is
+		entries = append(entries, entryOf(partsOf(op.ID)+"progress", p))
+		if err := r.Store.PutEntries(ctx, entries); err != nil {
+			op.uncertain = true
+			return false, err
+		}
+		op.set(func() { op.progress = p })
+		w.changed = now
+		r.changed(op.ID)
+	}
+	if w.after = after; over {
+		w.after = ""
+	}
+	if !is.Settled.IsZero() {
+		r.canaryFailures.remove(op.ID)
+	}
+	return over, nil
+}
+
+// lastWalk reports whether a walk that begins now is the last one.
+func (op *operation) lastWalk(now time.Time) bool {
+	p := op.progress
+	if p.Ended == nil {
+		return false
+	}
+	from := *p.Ended
+	if op.At != nil && op.At.After(from) {
+		from = *op.At
+	}
+	watched := p.Again.Watched
+	return now.Sub(from) >= longestCanary || !watched.IsZero() && now.Sub(watched) >= op.CanaryWait
+}
+
+// lookUp looks up the messages of one entry of outcomes that are not known to have failed again.
+func (r *Runner) lookUp(
+	ctx context.Context, op *operation, name string, part []actions.Outcome, is *again,
+) (mark againMark, changed bool, err error) {
+	value, err := r.Store.Entry(ctx, name)
+	if err == nil && value != nil {
+		err = json.Unmarshal(value, &mark)
+	}
+	if err != nil {
+		return mark, false, fmt.Errorf("%s: %w", name, err)
+	}
+	sent := int64(0)
+	for i, o := range part {
+		if o.Outcome != actions.Done {
+			continue
+		}
+		if mark.failed(i) {
+			sent++
+			continue
+		}
+		how, e, err := r.becameOf(ctx, op, o)
+		if err != nil {
+			return mark, false, err
+		}
+		if how == notYetRetried {
+			continue
+		}
+		if sent++; how == hasFailed {
+			mark.setFailed(i)
+			is.add(e)
+			changed = true
+		}
+	}
+	if sent != mark.Sent {
+		is.Sent += sent - mark.Sent
+		mark.Sent, changed = sent, true
+	}
+	return mark, changed, nil
+}
+
+// becameOf looks up what became of a message that an operation has replayed: in the store, among the
+// failures that were noted as they happened and, in the last walk, among past failures.
+func (r *Runner) becameOf(
+	ctx context.Context, op *operation, o actions.Outcome,
+) (how whereabouts, e AgainError, err error) {
+	key := store.Key(o.Key)
+	id, own, ok := key.Parts()
+	if !ok {
+		return notKept, e, nil
+	}
+	kept, err := r.Store.Find(ctx, id)
+	if errors.Is(err, store.ErrUnreadable) {
+		return notYetRetried, e, nil
+	}
+	if err != nil {
+		return notKept, e, err
+	}
+	for _, l := range kept {
+		m := l.Record
+		// A record that was added after the plan was made is of a failure since then: of two with one id
+		// that were there before, neither is the other's.
+		switch _, number, _ := l.Key.Parts(); {
+		case l.Key == key && m.State == store.Parked: // it could not be retried
+			return hasFailed, AgainError{Queue: m.Queue, Error: actions.Short(m.ParkedFor)}, nil
+		case l.Key == key:
+			how = notYetRetried
+		case number > max(own, op.Upto) && m.Queue == o.Queue: // ids can be forged, in other queues too
+			return hasFailed, againErrorOf(m.Group()), nil
+		}
+	}
+	if how != notKept {
+		return how, e, nil
+	}
+	if f, ok := r.canaryFailures.since(id, o.At); ok && f.group.Queue == o.Queue {
+		return hasFailed, againErrorOf(f.group), nil
+	}
+	r.canaryFailures.watch(op.ID, id)
+	if op.walk.pasts++; !op.walk.last || op.walk.pasts > maxPasts {
+		return notKept, e, nil
+	}
+	past, err := r.Store.PastFailures(ctx, id)
+	for replayed := false; len(past) > 0; past = past[1:] {
+		switch p := past[0]; {
+		case !p.Ended.After(o.At): // before it was replayed
+		case !replayed:
+			replayed = true // this is what was replayed
+		case p.FailedAt.After(o.At) && p.Queue == o.Queue:
+			return hasFailed, againErrorOf(errorgroup.Of(p.Queue, p.Reason, p.Error, "")), err
+		}
+	}
+	return notKept, e, err
+}
+
+func againErrorOf(g errorgroup.Group) AgainError {
+	return AgainError{Group: g.ID.String(), Queue: g.Queue, Error: g.Pattern, Reason: g.Reason}
+}
+
+// watchReplayed begins to note the failures of messages that are about to be replayed.
+func (r *Runner) watchReplayed(op *operation, all []actions.Outcome) {
+	if op.progress.Again == nil {
+		return
+	}
+	for _, o := range all {
+		if id, err := uuid.Parse(o.ID); err == nil && o.Outcome == actions.Done {
+			r.canaryFailures.watch(op.ID, id)
+		}
+	}
+}
