@@ -42,7 +42,7 @@ type VerbInfo struct {
 	One, More string    // after a number: what became of one message, and of several
 	Role      auth.Role // that it needs
 	Event     retry.Kind
-	Publishes bool // to a queue, from which messages can fail again
+	Publishes bool // messages to a queue, from which they can fail again: to their own, or ToQueue
 	Danger    bool // its button warns
 
 	// Of a verb that changes records. Others are operations on a queue, with a command of their own.
@@ -170,6 +170,12 @@ func (v Verb) Info() VerbInfo {
 		}
 	}
 	return VerbInfo{}
+}
+
+// Retries reports whether the verb has messages retried, each to its own queue.
+func (v Verb) Retries() bool {
+	is := v.Info()
+	return is.Publishes && !is.ToQueue
 }
 
 // Title is the verb as headings and buttons have it.

@@ -173,7 +173,7 @@ func (p *program) actOnIDs(ctx context.Context, client httpapi.Client, d *action
 	if err != nil {
 		return err
 	}
-	if d.verb == actions.Replay {
+	if d.verb.Retries() {
 		p.sayPaused(ctx, client, done)
 	}
 	return leftOut(done)

@@ -231,7 +231,7 @@ func (a *API) liveRoute() {
 const mostEdit = 24 << 20
 
 func (a *API) actRoutes() {
-	handle(a, route(http.MethodPost, "/act", "act", "Act", "Replay, discard, restore or copy messages that are named"),
+	handle(a, route(http.MethodPost, "/act", "act", "Act", "Act on messages that are named, by a verb"),
 		func(ctx context.Context, c auth.Caller, in *body[actions.Act]) (actions.Acted, error) {
 			return a.Console.Act(ctx, c, in.Body)
 		})

@@ -184,8 +184,8 @@ func (r *Runner) checkQueues(ctx context.Context, p *Plan) error {
 		q.Known, q.Exists, q.Consumers, q.Ready = true, at.Exists, at.Consumers, at.Ready
 		q.DeadLetters = at.DeadLetters
 	}
-	switch p.Verb {
-	case actions.Replay:
+	switch {
+	case p.Verb.Retries():
 		for _, q := range p.Queues {
 			p.checkQueue(q, r.Inspect.HasPolicy(q.Queue), noAnswer)
 			for _, kind := range []condition.Kind{condition.Breaker, condition.Unreachable} {
@@ -195,7 +195,7 @@ func (r *Runner) checkQueues(ctx context.Context, p *Plan) error {
 				}
 			}
 		}
-	case actions.Copy:
+	case p.Verb.Info().ToQueue:
 		// A pause of retries stops no copy.
 		if err := r.Actions.CheckCopyQueue(ctx, p.To); err != nil {
 			p.Blocked = append(p.Blocked, err.Error())
@@ -203,7 +203,7 @@ func (r *Runner) checkQueues(ctx context.Context, p *Plan) error {
 			p.warn(PlanQueue{Queue: p.To, Consumers: at.Consumers})
 		}
 	}
-	if noAnswer != "" && len(p.Queues) > 0 && p.Verb == actions.Replay {
+	if noAnswer != "" && len(p.Queues) > 0 && p.Verb.Retries() {
 		p.Warnings = append(p.Warnings, "RabbitMQ does not say whether the queues exist and have consumers: "+noAnswer)
 	}
 	return nil

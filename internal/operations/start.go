@@ -44,7 +44,7 @@ func (r *Runner) Start(ctx context.Context, by auth.Caller, planID string, s Sta
 	becomes := func(now time.Time) (*head, progress, error) {
 		h, err := r.checkStart(op, s, by, now)
 		p := progress{State: Running, Unlogged: true}
-		if h.Verb == actions.Replay {
+		if h.Verb.Retries() {
 			p.Again = &again{}
 		}
 		return &h, p, err

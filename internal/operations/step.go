@@ -392,19 +392,19 @@ func (r *Runner) saveState(ctx context.Context, op *operation, state, why string
 // answer is no reason: the messages wait then.
 func (r *Runner) missingTarget(ctx context.Context, op *operation, of []frozen) string {
 	var queues []string
-	switch op.Verb {
-	case actions.Replay:
+	switch {
+	case op.Verb.Retries():
 		for _, f := range of {
 			queues = append(queues, op.Queues[f.Queue].Queue)
 		}
 		slices.Sort(queues)
 		queues = slices.Compact(queues)
-	case actions.Copy:
+	case op.Verb.Info().ToQueue:
 		queues = []string{op.To}
 	}
 	at := r.Inspect.LatelyAtBroker(ctx, queues)
 	for _, queue := range queues {
-		if op.Verb == actions.Replay && !r.Inspect.HasPolicy(queue) {
+		if op.Verb.Retries() && !r.Inspect.HasPolicy(queue) {
 			return fmt.Sprintf("no policy allows the queue %q any more; what is left is as it was", queue)
 		}
 		if q, known := at[queue]; !known || q.Exists {
