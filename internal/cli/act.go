@@ -25,6 +25,7 @@ type action struct {
 	rate           float64
 	canary         int
 	canaryWait     string
+	restOf         string
 	onlyQuery      []string // flags that were given and need a query, not IDs
 	// queueMeansParked: --queue alone is the parked messages of the queue.
 	queueMeansParked bool
@@ -72,6 +73,10 @@ func (p *program) act(v actions.VerbInfo) *cobra.Command {
 	f.Int64Var(&d.expect, "expect-count", -1, "refuse to act on another number of messages")
 	f.Float64Var(&d.rate, "rate", 0, "of a query: messages per second (0 = unlimited)")
 	f.BoolVar(&d.detach, "detach", false, "of a query: print the operation's id, and do not watch it")
+	if v.Verb == actions.Replay {
+		f.StringVar(&d.restOf, "rest-of", "", "instead of a query: what this ended operation did not come to")
+		_ = c.RegisterFlagCompletionFunc("rest-of", p.completeOps)
+	}
 	if v.Timed {
 		f.StringVar(&d.at, "at", "", `when: a time such as 2026-11-21T18:30:00Z, or "in 10m"; left out: now`)
 	}
@@ -102,6 +107,8 @@ func (p *program) perform(ctx context.Context, d *action, args []string) error {
 	switch {
 	case err != nil:
 		return err
+	case d.restOf != "" && (len(args) > 0 || d.queryFlags != (queryFlags{})):
+		return fmt.Errorf("--rest-of takes neither message IDs nor a query: %w", errUsage)
 	case ids > 0 && ids < len(args):
 		return fmt.Errorf("some arguments are message ids and some are not: give ids, or a query: %w", errUsage)
 	case ids > 0 && d.queryFlags != (queryFlags{}):
@@ -117,6 +124,14 @@ func (p *program) perform(ctx context.Context, d *action, args []string) error {
 			return err
 		}
 		return p.actOnIDs(ctx, client, d, actions.Act{Verb: d.verb, IDs: args, At: due, To: d.to, Reason: d.reason, DryRun: d.dry})
+	}
+	if d.restOf != "" {
+		client, err := p.client()
+		if err != nil {
+			return err
+		}
+		r := operations.PlanRequest{Verb: d.verb, RestOf: d.restOf, At: due, Reason: d.reason}
+		return p.operate(ctx, client, d, r)
 	}
 	flags := d.queryFlags
 	if d.queueMeansParked && flags == (queryFlags{queue: d.queue}) && d.queue != "" && len(args) == 0 {

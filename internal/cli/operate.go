@@ -113,6 +113,9 @@ func ended(w io.Writer, op operations.Operation) {
 	if op.Replayed != nil && op.Replayed.Until == nil && op.Done > 0 {
 		fmt.Fprintf(w, "counting what fails again continues: redrive ops watch %s --settled\n", plain(op.ID))
 	}
+	if op.HasRest() {
+		fmt.Fprintf(w, "replay the rest: redrive replay --rest-of %s\n", plain(op.ID))
+	}
 	if op.SkippedN+op.Failed > 0 {
 		fmt.Fprintf(w, "which, and why: redrive ops show %s\n", plain(op.ID))
 	}
@@ -208,6 +211,9 @@ func question(p operations.Plan) string {
 // preview writes a plan as the page shows it.
 func preview(w io.Writer, p operations.Plan, now time.Time) {
 	fmt.Fprintf(w, "%s Nothing is done yet.\n", plain(question(p)))
+	if p.RestOf != "" {
+		fmt.Fprintf(w, "What operation %s did not come to.\n", plain(p.RestOf))
+	}
 	if p.Query != "" {
 		fmt.Fprintln(w, plain(p.Query))
 	}

@@ -13,7 +13,9 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/redrive-mq/redrive/internal/actions"
+	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/errorgroup"
+	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
@@ -349,4 +351,69 @@ func (r *Runner) watchReplayed(op *operation, all []actions.Outcome) {
 			r.canaryFailures.watch(op.ID, id)
 		}
 	}
+}
+
+// planRest plans to replay what a replay that has ended was about and did not come to. What failed again
+// is not among it: a message is fixed in a plan by its key, which each new failure has of its own.
+func (r *Runner) planRest(ctx context.Context, by auth.Caller, c actions.RecordChange, q PlanRequest) (Plan, error) {
+	if q.Verb != actions.Replay || strings.TrimSpace(q.Query) != "" {
+		return Plan{}, fmt.Errorf("%w: rest_of is of a replay without a query", inspect.ErrInvalid)
+	}
+	if err := actions.CheckReason(q.Reason); err != nil {
+		return Plan{}, err
+	}
+	if err := r.Actions.Permit(by, q.Verb.Info().Role, "plan."+string(q.Verb), "the rest of "+q.RestOf); err != nil {
+		return Plan{}, err
+	}
+	op, err := r.operation(ctx, by, q.RestOf)
+	if err != nil {
+		return Plan{}, err
+	}
+	op.mu.Lock()
+	h, p := op.head, op.progress
+	op.mu.Unlock()
+	refuse := func(why string) (Plan, error) {
+		return Plan{}, fmt.Errorf("%w: operation %s %s", inspect.ErrPrecondition, h.ID, why)
+	}
+	switch {
+	case h.Verb != actions.Replay:
+		return refuse(fmt.Sprintf("is no replay: its verb is %s", h.Verb))
+	case p.State == "":
+		return refuse("is a plan that was not started: start it")
+	case p.Ended == nil:
+		return refuse(fmt.Sprintf("is %s: resume it, or cancel it first", p.State))
+	}
+	q.Query = h.Query
+	return r.planOf(ctx, by, c, q, func(*Plan) {}, func(_ uint64, visit func(store.Listed) (bool, error)) error {
+		return r.eachLeft(ctx, &h, p.processed(), visit)
+	})
+}
+
+// eachLeft visits the messages of a plan from the at-th on that are as they were when it was made.
+func (r *Runner) eachLeft(
+	ctx context.Context, h *head, at int64, visit func(store.Listed) (more bool, err error),
+) error {
+	for at < h.Count {
+		all, err := r.readChunk(ctx, chunkName(h.ID, at/chunk))
+		if err == nil && at%chunk >= int64(len(all)) {
+			err = fmt.Errorf("%w: operation %s: %s", inspect.ErrPrecondition, h.ID, listDamaged)
+		}
+		if err != nil {
+			return err
+		}
+		for _, f := range all[at%chunk:] {
+			at++
+			l, err := r.Store.Get(ctx, f.Key)
+			if errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrUnreadable) {
+				continue
+			}
+			if err == nil && l.Record.State == f.State {
+				_, err = visit(l)
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }

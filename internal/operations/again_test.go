@@ -1,6 +1,7 @@
 package operations_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -8,6 +9,8 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/actions"
+	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
 	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/retry"
@@ -48,6 +51,8 @@ func (d *desk) became(t *testing.T, id string, sent, again, here int64) *operati
 	}
 	return is
 }
+
+func errOf[T any](_ T, err error) error { return err }
 
 func errorsOf(is *operations.Replayed) (all []string) {
 	for _, e := range is.Errors {
@@ -244,6 +249,58 @@ func TestTheErrorsOfAReplayAreBounded(t *testing.T) {
 		}
 		if len(is.Errors) != 10 || sum != 1500 || is.Errors[0].Error != "no stock" || is.Errors[0].Count != 100 {
 			t.Errorf("%d errors, together %d: %+v", len(is.Errors), sum, is.Errors)
+		}
+		if kept, err := d.store.Entry(ctx, "operation/"+p.ID+"/progress"); err != nil || len(kept) > 4<<10 {
+			t.Errorf("%d bytes are kept of its progress, %v", len(kept), err)
+		}
+	})
+}
+
+// A canary failed again, or a person has canceled: what was not replayed can be, without what failed again.
+func TestTheRestOfAReplay(t *testing.T) {
+	inFakeTime(t, func(t *testing.T, d *desk) {
+		all := d.parked(t, "orders", 2500)
+		p := d.plan(t, actions.Replay, "queue:orders")
+		rest := func(verb actions.Verb, query string) (operations.Plan, error) {
+			return d.Plan(ctx, operator, operations.PlanRequest{Verb: verb, Query: query, RestOf: p.ID})
+		}
+		if _, err := rest(actions.Replay, ""); !errors.Is(err, inspect.ErrPrecondition) {
+			t.Errorf("of a plan: %v", err)
+		}
+		d.begin(t, p, operations.Start{CanarySize: 5, CanaryWait: "30s"})
+		time.Sleep(time.Second)
+		if _, err := rest(actions.Replay, ""); !errors.Is(err, inspect.ErrPrecondition) {
+			t.Errorf("while it runs: %v", err)
+		}
+		d.parked(t, "orders", 3) // that the first plan did not find
+		d.giveAll(t, "orders", func(body string) string {
+			return map[string]string{"2": "no stock"}[body]
+		})
+		time.Sleep(time.Minute)
+		d.is(t, p.ID, operations.Stopped, 5)
+		for _, is := range []error{
+			errOf(rest(actions.Discard, "")), errOf(rest(actions.Replay, "queue:orders")),
+			errOf(d.Plan(ctx, caller(auth.Viewer), operations.PlanRequest{Verb: actions.Replay, RestOf: p.ID})),
+			errOf(d.Plan(ctx, operator, operations.PlanRequest{Verb: actions.Replay, RestOf: "x"})),
+		} {
+			if is == nil {
+				t.Error("a plan of the rest was made that should be refused")
+			}
+		}
+		// One of the rest is discarded, and one replayed, by others.
+		one, two := all[1200].ID.String(), all[1300].ID.String()
+		must(t, errOf(d.Act(ctx, operator, actions.Act{Verb: actions.Discard, IDs: []string{one}})))
+		must(t, errOf(d.Act(ctx, operator, actions.Act{Verb: actions.Replay, IDs: []string{two}})))
+		left, err := rest(actions.Replay, "")
+		must(t, err)
+		if left.Count != 2493 || left.RestOf != p.ID || len(left.Blocked) > 0 {
+			t.Errorf("%d messages, the rest of %q, blocked: %v", left.Count, left.RestOf, left.Blocked)
+		}
+		d.begin(t, left, operations.Start{})
+		time.Sleep(time.Second)
+		d.is(t, left.ID, operations.Finished, 2493)
+		if found := d.count(t, "queue:orders state:parked"); found != 4 {
+			t.Errorf("%d are parked, want the one that failed again and the 3 that came later", found)
 		}
 	})
 }

@@ -45,6 +45,9 @@ func (r *Runner) Plan(ctx context.Context, by auth.Caller, q PlanRequest) (Plan,
 	if err := c.Check(); err != nil {
 		return Plan{}, err
 	}
+	if q.RestOf != "" {
+		return r.planRest(ctx, by, c, q)
+	}
 	if strings.TrimSpace(q.Query) == "" {
 		return Plan{}, fmt.Errorf("%w: the query is empty: say which messages, such as queue:orders", inspect.ErrInvalid)
 	}
@@ -61,12 +64,22 @@ func (r *Runner) Plan(ctx context.Context, by auth.Caller, q PlanRequest) (Plan,
 func (r *Runner) planFound(
 	ctx context.Context, by auth.Caller, c actions.RecordChange, q PlanRequest, check func(*Plan),
 ) (Plan, error) {
+	return r.planOf(ctx, by, c, q, check, func(upto uint64, visit func(store.Listed) (bool, error)) error {
+		return r.Inspect.Find(ctx, by, q.Query, upto, visit)
+	})
+}
+
+// planOf plans an action on the messages that find visits.
+func (r *Runner) planOf(
+	ctx context.Context, by auth.Caller, c actions.RecordChange, q PlanRequest, check func(*Plan), find finder,
+) (Plan, error) {
 	if _, err := r.operations(ctx); err != nil { // or Lead would delete its keys as a crash's
 		return Plan{}, err
 	}
 	now := r.now()
 	op := newOperation()
-	op.Operation.Plan = Plan{ID: uuid.Must(uuid.NewV7()).String(), Verb: q.Verb, Query: q.Query, At: q.At, To: q.To, Reason: q.Reason,
+	op.Operation.Plan = Plan{ID: uuid.Must(uuid.NewV7()).String(), Verb: q.Verb, Query: q.Query, At: q.At,
+		To: q.To, Reason: q.Reason, RestOf: q.RestOf,
 		By: by.Name, Made: now, Expires: now.Add(planLives), Queues: []PlanQueue{}, Samples: []inspect.Message{}}
 	leave, err := r.planners.Enter(ctx, by.ID(), 1)
 	if err != nil {
@@ -75,7 +88,7 @@ func (r *Runner) planFound(
 	defer leave()
 	r.beginPlanning(op.ID)
 	defer r.endPlanning(op.ID)
-	err = r.freeze(ctx, by, c, op)
+	err = r.freeze(ctx, c, op, find)
 	if err == nil {
 		err = r.checkQueues(ctx, &op.Operation.Plan)
 	}
@@ -110,8 +123,11 @@ func (r *Runner) keepPlan(ctx context.Context, op *operation, now time.Time) err
 	return nil
 }
 
+// finder visits the messages of a plan that have a number up to upto.
+type finder func(upto uint64, visit func(store.Listed) (bool, error)) error
+
 // freeze writes down the messages, and counts them.
-func (r *Runner) freeze(ctx context.Context, by auth.Caller, c actions.RecordChange, op *operation) error {
+func (r *Runner) freeze(ctx context.Context, c actions.RecordChange, op *operation, find finder) error {
 	p := &op.Operation.Plan
 	upto, err := r.Store.NewestNumber(ctx)
 	if err != nil {
@@ -120,7 +136,7 @@ func (r *Runner) freeze(ctx context.Context, by auth.Caller, c actions.RecordCha
 	op.Upto = upto
 	f := freezer{store: r.Store, plan: p.ID}
 	index, skips := map[string]int{}, map[string]int64{}
-	err = r.Inspect.Find(ctx, by, p.Query, upto, func(l store.Listed) (bool, error) {
+	err = find(upto, func(l store.Listed) (bool, error) {
 		m := l.Record
 		if why := r.Actions.Skip(c, m); why != "" {
 			skips[why]++

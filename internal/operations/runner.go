@@ -40,6 +40,7 @@ import (
 // Store is what operations need of a store; Actions changes messages.
 type Store interface {
 	Find(ctx context.Context, id uuid.UUID) ([]store.Listed, error)
+	Get(ctx context.Context, key store.Key) (store.Listed, error)
 	PastFailures(ctx context.Context, id uuid.UUID) ([]store.PastFailure, error)
 	NewestNumber(ctx context.Context) (uint64, error)
 	Entry(ctx context.Context, name string) ([]byte, error)

@@ -10,10 +10,11 @@ import (
 // PlanRequest asks what an action on all that a query finds would do.
 type PlanRequest struct {
 	Verb   actions.Verb `json:"verb"`
-	Query  string       `json:"query,omitempty" doc:"In the query language. Adopt and unadopt have none; elsewhere it must not be empty."`
+	Query  string       `json:"query,omitempty" doc:"In the query language. Not with rest_of, adopt, unadopt."`
 	At     *time.Time   `json:"at,omitempty" doc:"Replay: when; left out: now."`
 	To     string       `json:"to,omitempty" doc:"Copy: the queue. Unadopt: the dead-letter queue that they are put back into."`
 	Reason string       `json:"reason,omitempty" maxLength:"500"`
+	RestOf string       `json:"rest_of,omitempty" doc:"Replay, instead of a query: a replay whose rest it is."`
 	// Of an adoption alone, but for the last, which an unadoption has too.
 	From              string   `json:"from,omitempty" doc:"Adopt: the dead-letter queue."`
 	WorkQueues        []string `json:"work_queues,omitempty" doc:"Adopt: where its messages failed; left out: what each of them says."`
@@ -38,6 +39,7 @@ type Plan struct {
 	At         *time.Time        `json:"at,omitempty"`
 	To         string            `json:"to,omitempty"`
 	Reason     string            `json:"reason,omitempty"`
+	RestOf     string            `json:"rest_of,omitempty" doc:"The replay whose rest it is."`
 	By         string            `json:"by"`
 	Made       time.Time         `json:"made"`
 	Expires    time.Time         `json:"expires" doc:"It must be started before."`
@@ -124,6 +126,11 @@ type Operation struct {
 	PerSecond  float64    `json:"per_second" doc:"Lately."`
 	Left       string     `json:"left,omitempty" doc:"About how long the rest, or the watch of a canary, will take."`
 	Replayed   *Replayed  `json:"replayed,omitempty" doc:"Replay: what became of the messages that are done."`
+}
+
+// HasRest reports whether it is a replay that has ended before it came to all its messages.
+func (o Operation) HasRest() bool {
+	return o.Verb == actions.Replay && o.Ended != nil && o.Done+o.SkippedN+o.Failed < o.Count
 }
 
 // Replayed is what became of the messages that a replay has changed, as far as it is known: RabbitMQ

@@ -198,8 +198,10 @@ func (s *server) plan(r *http.Request, c auth.Caller) (view, error) {
 			return view{}, fmt.Errorf("%w: %.40q is not a number of messages", inspect.ErrInvalid, text)
 		}
 	}
-	p, err := s.console.Plan(r.Context(), c, operations.PlanRequest{Verb: actions.Verb(in.Get("verb")), Query: in.Get("q"), At: at, From: in.Get("from"),
-		Sample: look, To: strings.TrimSpace(in.Get("to")), Reason: strings.TrimSpace(in.Get("reason"))})
+	p, err := s.console.Plan(r.Context(), c, operations.PlanRequest{
+		Verb: actions.Verb(in.Get("verb")), Query: in.Get("q"), At: at,
+		From: in.Get("from"), Sample: look, RestOf: in.Get("rest_of"),
+		To: strings.TrimSpace(in.Get("to")), Reason: strings.TrimSpace(in.Get("reason"))})
 	if err != nil {
 		return view{}, err
 	}
@@ -217,6 +219,8 @@ func (s *server) showPlan(r *http.Request, c auth.Caller) (view, error) {
 func planCommand(p operations.Plan) string {
 	words := []string{"redrive", string(p.Verb), "--query", p.Query}
 	switch {
+	case p.RestOf != "":
+		words = []string{"redrive", string(p.Verb), "--rest-of", p.RestOf}
 	case p.From != "":
 		words = []string{"redrive", string(p.Verb), p.From}
 	case p.Verb == actions.Unadopt:

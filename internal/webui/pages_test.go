@@ -69,7 +69,8 @@ type replaying struct{ operations.Console }
 
 func (replaying) Operation(context.Context, auth.Caller, string) (operations.Operation, error) {
 	return operations.Operation{
-		Plan: operations.Plan{ID: "x", Verb: actions.Replay, Count: 10}, State: operations.Finished, Done: 10,
+		Plan: operations.Plan{ID: "x", Verb: actions.Replay, Count: 10}, State: operations.Canceled, Done: 9,
+		Ended: &time.Time{},
 		Replayed: &operations.Replayed{
 			Sent: 9, FailedAgain: 4, NotSeenSince: 5, StillHere: 1, OtherErrors: 1,
 			Errors: []operations.AgainError{
@@ -85,12 +86,15 @@ func (replaying) Outcomes(context.Context, auth.Caller, string, string, int) (op
 }
 
 func TestAReplayShowsWhatFailedAgain(t *testing.T) {
-	page := shown(replaying{}, "/operations/x")
+	page := get(webui.Handler(replaying{}, webui.Options{Caller: func(*http.Request) auth.Caller {
+		return auth.Caller{Name: "ann", Role: auth.Operator}
+	}}), "/operations/x").Body.String()
 	for _, want := range []string{
 		"<dt>Sent</dt><dd>9</dd>", "<dt>Failed again</dt><dd>4</dd>", "<dt>Not seen since</dt><dd>5</dd>",
 		"<dt>Still here</dt><dd>1</dd>", "counting continues until they are sent", "<li><b>1</b> other errors</li>",
 		`<li><b>2</b> <a href="/messages?q=group%3A96d8e04626528643"><bdi>no &lt;b&gt;stock&lt;/b&gt; of #</bdi></a>`,
 		`<li><b>1</b> <bdi>its queue is gone</bdi>`,
+		`<input type="hidden" name="rest_of" value="x"><button>Replay the rest…</button>`,
 	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page does not have %q", want)
