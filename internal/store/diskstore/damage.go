@@ -101,25 +101,34 @@ func newDamage(log *slog.Logger, files *pebbleFS, folder string, salvage bool) (
 	return d, nil
 }
 
-// found is called by Pebble for a block whose checksum is wrong.
+// found is called by Pebble for a block whose checksum is wrong. A compaction and a claim may find
+// one at once. Neither returns before the block is left out, or it would skip all that other tables
+// have between the same keys.
 func (d *damage) found(info pebble.DataCorruptionInfo) {
-	at, repaired, lost := d.files.bad.found(d.files.FS, info.Path, info.Details)
-	switch {
-	case repaired:
-		d.log.Warn("store: a bit of a file has flipped; it is turned back whenever that is read, and nothing is lost by it", "file", info.Path, "error", info.Details)
-	case lost && d.lost != nil && strings.HasSuffix(info.Path, ".sst"):
-		l, err := lostIn(d.files, info.Path, at.at, at.size, info.Bounds.Start, info.Bounds.End.Key)
+	here, bad := d.files.bad.examine(d.files.FS, info.Path, info.Details)
+	if bad == nil {
+		return
+	}
+	if !bad.repaired && d.lost != nil && strings.HasSuffix(info.Path, ".sst") {
+		l, err := lostIn(d.files, info.Path, here.at, here.size-blockTrailer, info.Bounds.Start, info.Bounds.End.Key)
 		if err == nil && l.blank() == nil {
 			err = errors.New("it is too small")
 		}
 		if err == nil {
 			err = d.lost.add(l)
 		}
-		if err != nil {
-			d.log.Error("store: a damaged block cannot be set apart: what belongs between the same keys is not found until it is", "file", info.Path, "at", at.at, "error", err)
+		if err == nil {
+			d.leaveOut(&l)
 			return
 		}
-		d.leaveOut(&l)
+		d.log.Error(
+			"store: a damaged block cannot be set apart: what belongs between the same keys is not found until it is",
+			"file", info.Path, "at", here.at, "error", err)
+	}
+	if d.files.bad.note(here, bad) && bad.repaired {
+		d.log.Warn(
+			"store: a bit of a file has flipped; it is turned back whenever that is read, and nothing is lost by it",
+			"file", info.Path, "error", info.Details)
 	}
 }
 
@@ -231,10 +240,13 @@ func (l *lostBlocks) load() error {
 	return nil
 }
 
-// add writes down one more.
+// add writes down one more, unless it is there.
 func (l *lostBlocks) add(b lostBlock) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if slices.ContainsFunc(l.all, func(o lostBlock) bool { return o.File == b.File && o.At == b.At }) {
+		return nil
+	}
 	return l.write(append(slices.Clip(l.all), b))
 }
 
@@ -362,28 +374,39 @@ func checksumErrorAt(err error) (here block) {
 	return here
 }
 
-// found takes note of a block whose checksum is wrong; lost is true when it is new, and no
-// bit of it can be turned back.
-func (b *badBlocks) found(fs vfs.FS, file string, err error) (at block, repaired, lost bool) {
-	at = checksumErrorAt(err)
+// examine finds out what is wrong with a block whose checksum was. It is nil when that is known
+// already, or nothing is: it was the read, not the disk, that went wrong.
+func (b *badBlocks) examine(fs vfs.FS, file string, err error) (here block, bad *badBlock) {
+	at := checksumErrorAt(err)
 	if at.size == 0 {
-		return at, false, false
+		return here, nil
 	}
-	here := block{file, at.at, at.size + blockTrailer}
+	here = block{file, at.at, at.size + blockTrailer}
 	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.by[here] != nil {
-		return at, false, false // it has been reported
+	known := b.by[here] != nil
+	b.mu.Unlock()
+	if known {
+		return here, nil
 	}
-	bad := &badBlock{err: fmt.Errorf("%w: %v", pebble.ErrCorruption, err)}
+	bad = &badBlock{err: fmt.Errorf("%w: %v", pebble.ErrCorruption, err)}
 	if data, err := readBlock(fs, file, here.at, here.size); err == nil {
 		if sound(data) {
-			return at, false, false // it was the read, not the disk, that went wrong
+			return here, nil
 		}
 		bad.byte, bad.bit, bad.repaired = flippedBit(data)
 	}
+	return here, bad
+}
+
+// note makes later reads of a block know what is wrong with it, and reports whether that is new.
+func (b *badBlocks) note(here block, bad *badBlock) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.by[here] != nil {
+		return false
+	}
 	b.by[here] = bad
-	return at, bad.repaired, !bad.repaired
+	return true
 }
 
 // leaveOut makes a lost block be read as one with nothing in it.

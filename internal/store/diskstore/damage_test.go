@@ -469,6 +469,62 @@ func TestWhatComesBesideADamagedBlockIsKept(t *testing.T) {
 		"the damaged table is not kept")
 }
 
+// While one call sets a damaged block apart, another that finds it too (a compaction and a claim,
+// mostly) leaves out nothing that came later.
+func TestADamagedBlockThatTwoFindHidesNothing(t *testing.T) {
+	t.Parallel()
+	disk := tabled(t, rand.New(rand.NewPCG(7, 14)), 200)
+	file, size := largestTable(t, disk)
+	overwrite(t, disk, file, size*92/100) // of the last queue, and nothing that opening needs
+	slow := &slowToLook{FS: roomy{disk}, file: file, looks: make(chan struct{}), goOn: make(chan struct{})}
+	s := openAt(t, "data", diskstore.Options{FS: slow, Log: silent})
+	defer s.Close()
+	slow.armed.Store(true)
+	const each = 20
+	for i := range each {
+		at := time.Duration(10*i)*time.Second + 500*time.Millisecond
+		must(t, s.Add(ctx, []*store.Record{storetest.Waiting("c", at, fmt.Sprintf("new-%d", i))}))
+	}
+	scanned := make(chan error, 1)
+	go func() {
+		r := store.Range{Queues: []string{"c"}, State: store.Waiting}
+		scanned <- s.Scan(ctx, r, func(store.Listed) (bool, error) { return true, nil })
+	}()
+	select {
+	case <-slow.looks:
+	case err := <-scanned:
+		t.Fatalf("the damage is not met, so this shows nothing: %v", err)
+	}
+	fresh := 0
+	for _, c := range claimAll(t, s, store.Lane{Queue: "c"}) {
+		if strings.HasPrefix(string(c.Record.Message.Body), "new") {
+			fresh++
+		}
+	}
+	expect.Equal(t, fresh, each, "of what came later is claimed")
+	close(slow.goOn)
+	expect.Err(t, <-scanned, nil, "the other call")
+	expect.Equal(t, len(s.Damage()), 1, "%v is shown", s.Damage())
+}
+
+// slowToLook does not let the first call go on that looks which keys a damaged block of a file had.
+type slowToLook struct {
+	vfs.FS
+	file        string
+	armed       atomic.Bool
+	opened      atomic.Int32
+	looks, goOn chan struct{}
+}
+
+func (s *slowToLook) Open(name string, options ...vfs.OpenOption) (vfs.File, error) {
+	// Pebble has options; then the block is read, and then the file's index.
+	if s.armed.Load() && name == s.file && len(options) == 0 && s.opened.Add(1) == 2 {
+		close(s.looks)
+		<-s.goOn
+	}
+	return s.FS.Open(name, options...)
+}
+
 // Wherever a table is damaged, also where it has the counters, the groups, the indexes and
 // its own index: the store opens, shows the damage, counts what there is, and what comes is
 // kept. At the next start nothing is counted again.

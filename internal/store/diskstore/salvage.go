@@ -429,7 +429,8 @@ func (l *loose) table(path string, visit visitor) (stopped, err error) {
 	if stopped = it.Error(); stopped == nil {
 		return nil, nil
 	}
-	if _, repaired, _ := l.bad.found(l.fs.FS, path, stopped); repaired {
+	here, bad := l.bad.examine(l.fs.FS, path, stopped)
+	if bad != nil && l.bad.note(here, bad) && bad.repaired {
 		l.unread[path] = flippedBack
 		return l.table(path, visit)
 	}
