@@ -2,10 +2,14 @@ package redrive
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"math"
+	"runtime"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -14,6 +18,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/testenv/expect"
@@ -128,4 +133,103 @@ func TestAHookThatHangs(t *testing.T) {
 			t.Errorf("%d calls returned and %d were dropped", r, d)
 		}
 	})
+}
+
+// acked notes acknowledgements.
+type acked struct {
+	tags []uint64
+	told func()
+}
+
+func (a *acked) Ack(tag uint64, _ bool) error {
+	a.told()
+	a.tags = append(a.tags, tag)
+	return nil
+}
+
+func (a *acked) Nack(uint64, bool, bool) error { return nil }
+
+func (a *acked) Reject(uint64, bool) error { return nil }
+
+// A message of a batch that may have ended the process is handled alone, and RabbitMQ has its
+// acknowledgement before the next one is handled, by whichever worker: if that is the one that ends
+// the process, only it is delivered again.
+func TestASuspectOfABatchIsAcknowledgedBeforeTheNext(t *testing.T) {
+	told := &acked{}
+	var got []uint64      // what RabbitMQ has received of that
+	var before [][]uint64 // what it had when each call began
+	handler := func(_ context.Context, batch []*Message) map[*Message]error {
+		before = append(before, slices.Clone(got))
+		return nil
+	}
+	r := &run{client: &Client{}, handleCtx: t.Context(), deliveries: deliveries{max: defaultMaxDeliveries},
+		acknowledger: &acknowledger{consumer: Consumer{Queue: "q", Batch: Batch{Size: 3, Handler: handler}}}}
+	free := 0 // messages that were acknowledged while others may be handled
+	told.told = func() {
+		if r.deliveries.alone.TryRLock() {
+			r.deliveries.alone.RUnlock()
+			free++
+		}
+	}
+	var in []amqp.Delivery
+	var all []attempt
+	for tag := range uint64(3) {
+		in = append(in, amqp.Delivery{Acknowledger: told, DeliveryTag: tag + 1})
+		all = append(all, attempt{m: &Message{}, suspect: tag < 2})
+	}
+	received := func() { got = slices.Clone(told.tags) }
+	sub := subscription{Subscription: broker.Subscription{AwaitAcks: received}, unsettled: new(atomic.Int64)}
+	r.attemptBatch(sub, in, all)
+	expect.Equal(t, fmt.Sprint(before), "[[] [1] [1 2]]", "received before each call are")
+	expect.Equal(t, fmt.Sprint(told.tags), "[1 2 3]", "acknowledged are")
+	expect.Equal(t, free, 1, "are acknowledged while others may be handled, of one that is no suspect")
+}
+
+// firstYields lets other workers go on when the first message was received, before it is judged.
+type firstYields struct {
+	context.Context
+	asked atomic.Int32
+}
+
+func (c *firstYields) Err() error {
+	if c.asked.Add(1) == 1 {
+		for range 100 {
+			runtime.Gosched()
+		}
+	}
+	return c.Context.Err()
+}
+
+// Of several messages that reach the limit together the one that RabbitMQ delivers first is parked,
+// whichever worker is the quickest: those before it were acknowledged, and those after it were only
+// prefetched beside it.
+func TestTheFirstMessageAtTheLimitIsParked(t *testing.T) {
+	const workers, rounds = 8, 100
+	atLimit := amqp.Table{"x-delivery-count": int64(defaultMaxDeliveries)}
+	for range rounds {
+		in := make(chan amqp.Delivery, workers)
+		for tag := range uint64(workers) {
+			in <- amqp.Delivery{DeliveryTag: tag + 1, Redelivered: true, Headers: atLimit}
+		}
+		r := &run{consumeCtx: &firstYields{Context: t.Context()}, acknowledger: &acknowledger{},
+			deliveries: deliveries{max: defaultMaxDeliveries}}
+		sub := subscription{Subscription: broker.Subscription{In: in}, receiving: make(chan struct{}, 1)}
+		var received sync.WaitGroup
+		var parked atomic.Uint64 // the sum of their tags
+		for range workers {
+			received.Go(func() {
+				d, a, ok := r.receive(sub)
+				if !ok || a.unhandled == a.suspect {
+					t.Errorf("message %d: received %t, %+v", d.DeliveryTag, ok, a)
+				}
+				if a.unhandled {
+					parked.Add(d.DeliveryTag)
+				}
+			})
+		}
+		received.Wait()
+		if tag := parked.Load(); tag != 1 {
+			t.Fatalf("message %d is parked, and not the first", tag)
+		}
+	}
 }

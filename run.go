@@ -60,10 +60,10 @@ type run struct {
 // subscription is what one connection delivers, and how long its failures are published.
 type subscription struct {
 	broker.Subscription
-	ctx        context.Context // ends with the connection, and with run.handleCtx
-	prepared   <-chan struct{} // closed when prepareAgain has ended
-	collecting chan struct{}   // full while a batch is collected
-	unsettled  *atomic.Int64   // messages whose attempt began, and that are not acknowledged
+	ctx       context.Context // ends with the connection, and with run.handleCtx
+	prepared  <-chan struct{} // closed when prepareAgain has ended
+	receiving chan struct{}   // full while a worker receives a message, or collects a batch, and judges it
+	unsettled *atomic.Int64   // messages whose attempt began, and that are not acknowledged
 }
 
 // consume works on one connection. When that is lost, handlers under way continue, and their
@@ -132,19 +132,43 @@ func (r *run) work(sub subscription) {
 		return
 	}
 	for {
-		select {
-		case <-r.consumeCtx.Done():
+		d, a, ok := r.receive(sub)
+		if !ok {
 			return
-		case <-sub.Ended:
-			return
-		case d, ok := <-sub.In:
-			// A select may receive a message although another case is ready too.
-			if !ok || r.consumeCtx.Err() != nil || sub.ended() {
-				return
-			}
-			r.attempt(sub, &d)
+		}
+		r.attempt(sub, &d, a)
+	}
+}
+
+// receive waits for a message and judges it; ok is false when there are no more. One worker at a
+// time does, so that messages are judged in the order in which RabbitMQ delivers them: of several at
+// the limit the first one is at fault, since those before it were acknowledged.
+func (r *run) receive(sub subscription) (d amqp.Delivery, a attempt, ok bool) {
+	if !r.mayReceive(sub) {
+		return d, a, false
+	}
+	defer func() { <-sub.receiving }()
+	select {
+	case <-r.consumeCtx.Done():
+	case <-sub.Ended:
+	case d, ok = <-sub.In:
+		// A select may receive a message although another case is ready too.
+		if ok = ok && r.consumeCtx.Err() == nil && !sub.ended(); ok {
+			r.judge(&a, &d)
 		}
 	}
+	return d, a, ok
+}
+
+// mayReceive waits until no other worker receives, and reports false when there is no more to receive.
+func (r *run) mayReceive(sub subscription) bool {
+	select {
+	case sub.receiving <- struct{}{}:
+		return true
+	case <-r.consumeCtx.Done():
+	case <-sub.Ended:
+	}
+	return false
 }
 
 // ended tells that RabbitMQ has requeued what was delivered.
@@ -190,31 +214,54 @@ type attempt struct {
 	took            time.Duration
 }
 
-// begin reads a delivery. One that cannot be published again is passed to no handler.
-func (r *run) begin(sub subscription, d *amqp.Delivery) attempt {
-	a := attempt{m: message(d, r.acknowledger.consumer.Queue, r.acknowledger.limits.QueueCounts), cannotRepublish: sub.CannotRepublish(d)}
+// judge looks how often a delivery was delivered before, where that is not what the policy counts.
+func (r *run) judge(a *attempt, d *amqp.Delivery) {
+	if !r.acknowledger.limits.QueueCounts {
+		r.deliveries.judge(a, d)
+	}
+}
+
+// begin reads a delivery that was judged. One that cannot be published again is passed to no handler.
+func (r *run) begin(sub subscription, d *amqp.Delivery, a *attempt) {
+	a.m = message(d, r.acknowledger.consumer.Queue, r.acknowledger.limits.QueueCounts)
+	a.cannotRepublish = sub.CannotRepublish(d)
 	a.number = a.m.Attempt
 	sub.unsettled.Add(1)
 	r.acknowledger.checkEarly(a.m)
 	if a.cannotRepublish != "" {
-		a.failed, a.unhandled = errors.New(a.cannotRepublish), true
-	} else if !r.acknowledger.limits.QueueCounts {
-		r.deliveries.judge(&a, d)
+		a.failed, a.unhandled, a.suspect = errors.New(a.cannotRepublish), true, false
 	}
-	return a
 }
 
 // attempt calls the handler with one delivery and ends it.
-func (r *run) attempt(sub subscription, d *amqp.Delivery) {
-	a := r.begin(sub, d)
-	if !a.unhandled {
-		r.deliveries.enter(a.suspect)
-		began := time.Now()
-		a.failed = callHandler(r.handleCtx, r.acknowledger.consumer.Timeout, r.handle, a.m)
-		a.took = time.Since(began)
+func (r *run) attempt(sub subscription, d *amqp.Delivery, a attempt) {
+	r.begin(sub, d, &a)
+	if a.unhandled {
+		r.end(sub, d, &a)
+		return
+	}
+	r.deliveries.enter(a.suspect)
+	began := time.Now()
+	a.failed = callHandler(r.handleCtx, r.acknowledger.consumer.Timeout, r.handle, a.m)
+	a.took = time.Since(began)
+	r.leaveAndEnd(sub, d, &a)
+}
+
+// leaveAndEnd lets other messages be handled after one, and ends it. A suspect that succeeded ends
+// first, and RabbitMQ must know: the next one may end the process. One that failed would have the
+// others wait until its copy is confirmed.
+func (r *run) leaveAndEnd(sub subscription, d *amqp.Delivery, a *attempt) {
+	cleared := a.suspect && a.failed == nil
+	if !cleared {
 		r.deliveries.leave(a.suspect)
 	}
-	r.end(sub, d, &a)
+	r.end(sub, d, a)
+	if a.suspect {
+		sub.AwaitAcks()
+	}
+	if cleared {
+		r.deliveries.leave(true)
+	}
 }
 
 // end acknowledges the delivery of an attempt; if it failed, only once its copy is confirmed. The
@@ -399,20 +446,20 @@ var errNotOfBatch = errors.New("redrive: the batch handler returned an error for
 // at a time collects, or each would wait with a part of what has arrived.
 func (r *run) workBatches(sub subscription) {
 	b := r.acknowledger.consumer.Batch
-	for {
-		select {
-		case sub.collecting <- struct{}{}:
-		case <-r.consumeCtx.Done():
-			return
-		case <-sub.Ended:
-			return
-		}
+	for r.mayReceive(sub) {
 		deliveries := collect(r.consumeCtx, sub.In, sub.Ended, b.Size, b.Wait)
-		<-sub.collecting
+		all := make([]attempt, len(deliveries))
+		for i := range all {
+			r.judge(&all[i], &deliveries[i])
+		}
+		<-sub.receiving
 		if len(deliveries) == 0 || sub.ended() {
 			return
 		}
-		r.attemptBatch(sub, deliveries)
+		for i := range all {
+			r.begin(sub, &deliveries[i], &all[i])
+		}
+		r.attemptBatch(sub, deliveries, all)
 	}
 }
 
@@ -444,40 +491,39 @@ func collect(ctx context.Context, in <-chan amqp.Delivery, ended <-chan struct{}
 	return batch
 }
 
-// attemptBatch calls the handler with a batch and ends the attempt at each of its messages.
-func (r *run) attemptBatch(sub subscription, deliveries []amqp.Delivery) {
-	all := make([]attempt, len(deliveries))
+// attemptBatch calls the handler with a batch and ends the attempt at each of its messages: that at
+// a suspect before the next one is handled, which may end the process.
+func (r *run) attemptBatch(sub subscription, deliveries []amqp.Delivery, all []attempt) {
 	var batch []*attempt
-	for i := range deliveries {
-		a := &all[i]
-		if *a = r.begin(sub, &deliveries[i]); a.unhandled {
-			continue
+	for i := range all {
+		switch a := &all[i]; {
+		case a.unhandled:
+		case a.suspect:
+			r.handleBatch([]*attempt{a}, func() { r.leaveAndEnd(sub, &deliveries[i], a) })
+		default:
+			batch = append(batch, a)
 		}
-		if a.suspect {
-			r.handleBatch([]*attempt{a})
-			continue
-		}
-		batch = append(batch, a)
 	}
 	if len(batch) > 0 {
-		r.handleBatch(batch)
+		r.handleBatch(batch, func() { r.deliveries.leave(false) })
 	}
 	var ending sync.WaitGroup // each waits for its own confirm
 	for i := range all {
 		d, a := &deliveries[i], &all[i]
-		if a.failed == nil {
+		switch {
+		case a.suspect: // it has ended
+		case a.failed == nil:
 			r.end(sub, d, a)
-			continue
+		default:
+			ending.Go(func() { r.end(sub, d, a) })
 		}
-		ending.Go(func() { r.end(sub, d, a) })
 	}
 	ending.Wait()
 }
 
-// handleBatch calls the handler with messages that are all suspects, or none of them.
-func (r *run) handleBatch(batch []*attempt) {
-	suspect := batch[0].suspect
-	r.deliveries.enter(suspect)
+// handleBatch calls the handler with messages that are all suspects, or none of them, and leave.
+func (r *run) handleBatch(batch []*attempt, leave func()) {
+	r.deliveries.enter(batch[0].suspect)
 	began := time.Now()
 	messages := make([]*Message, len(batch))
 	for i, a := range batch {
@@ -485,13 +531,13 @@ func (r *run) handleBatch(batch []*attempt) {
 	}
 	failed, other := callBatchHandler(r.handleCtx, r.acknowledger.consumer, messages)
 	took := time.Since(began)
-	r.deliveries.leave(suspect)
 	for _, a := range batch {
 		a.took = took
 		if a.failed = failed[a.m]; a.failed == nil {
 			a.failed = other
 		}
 	}
+	leave()
 }
 
 // callBatchHandler calls a batch handler once.

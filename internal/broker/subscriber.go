@@ -52,8 +52,11 @@ type Subscription struct {
 	// acknowledged is requeued.
 	In <-chan amqp.Delivery
 	// Ended is closed when nothing delivered can be acknowledged any more.
-	Ended  <-chan struct{}
-	frames *consumingConn
+	Ended <-chan struct{}
+	// AwaitAcks waits until RabbitMQ has received what was acknowledged: an acknowledgement is only
+	// queued to be written when it returns. It gives up after closeLimit. Safe for concurrent use.
+	AwaitAcks func()
+	frames    *consumingConn
 }
 
 // CannotRepublish returns why a delivery cannot be published again as it was; "" when it
@@ -160,7 +163,7 @@ func (s *Subscriber) subscribe(ctx context.Context, now *sharedConn, consumer st
 		defer close(ended)
 		why = c.ending(q)
 	}()
-	use(Subscription{In: c.deliveries, Ended: ended, frames: now.frames})
+	use(Subscription{In: c.deliveries, Ended: ended, AwaitAcks: func() { c.awaitAcks(q.Queue) }, frames: now.frames})
 	s.leave(ctx, now, c, consumer, q.Queue)
 	select {
 	case <-ended:
@@ -179,6 +182,18 @@ type consumerChannel struct {
 	deliveries <-chan amqp.Delivery
 	closed     <-chan *amqp.Error
 	cancelled  <-chan string
+	asking     sync.Mutex // one question at a time: amqp091-go takes any answer for that to the last
+}
+
+// awaitAcks asks about the queue: RabbitMQ answers after it has handled earlier acknowledgements.
+func (c *consumerChannel) awaitAcks(queue string) {
+	ctx, cancel := context.WithTimeout(context.Background(), closeLimit)
+	defer cancel()
+	_, _ = untilEnd(ctx, func() (amqp.Queue, error) {
+		c.asking.Lock()
+		defer c.asking.Unlock()
+		return queueState(c.ch, queue)
+	}, nil)
 }
 
 // begin opens a channel and consumes on it. When ctx ends first, the attempt is abandoned:
@@ -260,6 +275,8 @@ func (s *Subscriber) leave(ctx context.Context, now *sharedConn, c *consumerChan
 	left := make(chan struct{})
 	s.closing.Go(func() {
 		defer close(left)
+		c.asking.Lock()
+		defer c.asking.Unlock()
 		if ctx.Err() != nil {
 			requeueUnacknowledged(c.ch, consumer, queue, &drained)
 		}
