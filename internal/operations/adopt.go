@@ -44,11 +44,17 @@ type Source interface {
 	// Park takes up to most messages, and parks and acknowledges them; fewer where they are large, and
 	// none where there are none. After an error they may be parked, and not acknowledged: those that come
 	// again in the same epoch have the same id. again: some had been delivered before.
+	//
+	// ErrNewEpoch: nothing is parked, since all that was delivered before is acknowledged. Call it again with an
+	// epoch that there was not yet.
 	Park(ctx context.Context, most int, epoch int64) (n int, again bool, err error)
 	// Ready returns how many messages are left.
 	Ready() (int, error)
 	Close()
 }
+
+// ErrNewEpoch says that a Source needs an epoch that there was not yet.
+var ErrNewEpoch = errors.New("the messages are of a new epoch")
 
 // DeadLetterQueue is a queue with dead letters that could be adopted.
 type DeadLetterQueue struct {
@@ -330,6 +336,9 @@ func (op *operation) adoption(by string) retry.Adoption {
 // RabbitMQ may count a failed delivery of the next message.
 const maxParkErrors = 3
 
+// epochBits is where the number of times that a source was opened begins in an epoch, above a count of messages.
+const epochBits = 40
+
 // maxUnacknowledged is more than a Source has unacknowledged at any time.
 const maxUnacknowledged = 2048
 
@@ -352,6 +361,10 @@ func (r *Runner) adoptNext(ctx context.Context, op *operation) (next time.Time, 
 	op.set(func() { op.interrupt = cancel })
 	parked, again, err := r.park(step, op, int(n))
 	switch {
+	case errors.Is(err, ErrNewEpoch):
+		p := op.progress
+		p.Reopened++
+		return now, r.saveAdoption(ctx, op, p)
 	case err != nil && step.Err() != nil && ctx.Err() == nil: // a person's order does not wait for it
 		op.closeSource()
 		return now, nil
@@ -377,8 +390,8 @@ func (r *Runner) park(ctx context.Context, op *operation, n int) (parked int, ag
 			return 0, false, err
 		}
 	}
-	parked, again, err = op.source.Park(ctx, n, op.Epoch)
-	if err != nil {
+	parked, again, err = op.source.Park(ctx, n, op.Epoch+op.Reopened<<epochBits)
+	if err != nil && !errors.Is(err, ErrNewEpoch) {
 		op.parkErrors++
 	}
 	return parked, again, err

@@ -307,14 +307,26 @@ func (d *deadLetters) mayRequeue(ctx context.Context, queue, version string) err
 type adopted struct {
 	*broker.Taker
 	intake *retry.AdoptedIntake
+	begun  bool            // the first batch was parked
+	held   []wire.Delivery // the first batch, which needs a new epoch
 }
 
 // Park implements operations.Source.
 func (s *adopted) Park(ctx context.Context, most int, epoch int64) (n int, again bool, err error) {
-	batch, err := s.Take(ctx, most)
-	if err != nil || len(batch) == 0 {
-		return 0, false, err
+	batch := s.held
+	if s.held = nil; batch == nil {
+		if batch, err = s.Take(ctx, most); err != nil || len(batch) == 0 {
+			return 0, false, err
+		}
+		// What an earlier connection took may be acknowledged, and the epoch that follows not yet written:
+		// equal messages of before and from here on would have the same ids.
+		again := slices.ContainsFunc(batch, func(d wire.Delivery) bool { return d.Redelivered })
+		if !s.begun && !again {
+			s.begun, s.held = true, batch
+			return 0, false, operations.ErrNewEpoch
+		}
 	}
+	s.begun = true
 	s.intake.SetEpoch(strconv.FormatInt(epoch, 10))
 	if err := s.intake.Handle(context.WithoutCancel(ctx), batch); err != nil {
 		return 0, false, err

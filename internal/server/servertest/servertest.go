@@ -106,7 +106,13 @@ func (s *Service) Replay(t *testing.T, query string) int {
 
 func (s *Service) find(t *testing.T, query string) []inspect.Message {
 	t.Helper()
-	page, err := s.Client.Messages(context.Background(), query, "", 1000)
-	must(t, err)
-	return page.Messages
+	var all []inspect.Message
+	for after := ""; ; { // a page may be short, and not the last
+		page, err := s.Client.Messages(context.Background(), query, after, 1000-len(all))
+		must(t, err)
+		all = append(all, page.Messages...)
+		if after = page.After; after == "" || len(all) == 1000 {
+			return all
+		}
+	}
 }
