@@ -60,6 +60,27 @@ type Policy struct {
 	MaxReplays int
 }
 
+// Setting is a key of a policy in the service's config, and its value.
+type Setting struct {
+	Key   string `json:"key"`
+	Value string `json:"value"`
+}
+
+// Settings returns the limits that are set, in words.
+func (p *Policy) Settings() []Setting {
+	all := []Setting{}
+	if p.MaxAge > 0 {
+		all = append(all, Setting{"max_age", FormatDuration(p.MaxAge)})
+	}
+	if p.MaxReplays > 0 {
+		all = append(all, Setting{"max_replays", strconv.Itoa(p.MaxReplays)})
+	}
+	if p.Retention > 0 {
+		all = append(all, Setting{"retention", FormatDuration(p.Retention)})
+	}
+	return all
+}
+
 // DefaultReasons are retried when a policy names none. A message that expired or
 // overflowed its queue has reached no consumer; retrying it to a queue that is too slow for it
 // is rarely meant.

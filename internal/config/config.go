@@ -341,8 +341,8 @@ func waits(p *policy.Policy, way delay.Way) string {
 	if j := p.Jitter.String(); j != "none" && slices.Max(all) > 0 {
 		s += " (jitter " + j + ")"
 	}
-	if p.MaxAge > 0 {
-		s += " (max_age " + policy.FormatDuration(p.MaxAge) + ")"
+	for _, set := range p.Settings() {
+		s += fmt.Sprintf(" (%s %s)", set.Key, set.Value)
 	}
 	if way != nil {
 		s += " (waits in RabbitMQ: " + way.Limits().Name + ")"

@@ -16,7 +16,7 @@ type Column[T any] struct {
 	Help  string // on the page: what the heading means
 }
 
-// Ahead is a time of which a column shows how far ahead it is; in the past: now.
+// Ahead is shown as the time until then; "now" once it has passed.
 type Ahead struct{ *time.Time }
 
 // Of returns the column's value: a text, a number, a time, an Ahead, or numbers for each hour. Nil: not known.

@@ -293,7 +293,7 @@ func TestPolicies(t *testing.T) {
 	if want := []inspect.Wait{{1, "8s", "12s"}, {2, "16s", "24s"}, {3, "32s", "48s"}}; !slices.Equal(o.Waits, want) || o.Way != retry.InStore || o.Jitter != "±20%" || !slices.Equal(o.Reasons, policy.DefaultReasons) {
 		t.Errorf("orders: %+v", o)
 	}
-	if m.Way != "levels" || m.MaxReplays != 4 || m.MaxAge != "1h" ||
+	if m.Way != "levels" || fmt.Sprint(m.Settings) != "[{max_age 1h} {max_replays 4}]" ||
 		m.Exhausted != `forward to queue "dead"` || m.Waits[0].Least != "1s" || m.Waits[1].Most != "1h" {
 		t.Errorf("mail: %+v", m)
 	}

@@ -16,21 +16,20 @@ import (
 
 // PolicyInForce is a policy, and the waits it gives.
 type PolicyInForce struct {
-	Name       string   `json:"name"`
-	Queues     []string `json:"queues"`
-	Attempts   int      `json:"attempts"`
-	Backoff    string   `json:"backoff"`
-	Jitter     string   `json:"jitter"`
-	Reasons    []string `json:"reasons"`
-	Exhausted  string   `json:"exhausted"`
-	MaxAge     string   `json:"max_age,omitempty" doc:"How long after its first failure a message may be retried; absent: no limit."`
-	MaxReplays int      `json:"max_replays" doc:"How often people may replay a message; 0: no limit."`
-	Way        string   `json:"wait"`
-	Limits     string   `json:"throttle" doc:"Limits on retries: rate, in flight, breaker. Empty: none. (Retries also wait for consumers.)"`
-	Retention  string   `json:"retention,omitempty" doc:"How long a parked message is kept; left out: for ever."`
-	Rules      []Rule   `json:"rules" doc:"In the order in which they are tried."`
-	Failures   int64    `json:"failures" doc:"About which it decided since this service started."`
-	NoError    int64    `json:"without_error" doc:"How many of these had no error text, so that no rule about errors matched."`
+	Name      string   `json:"name"`
+	Queues    []string `json:"queues"`
+	Attempts  int      `json:"attempts"`
+	Backoff   string   `json:"backoff"`
+	Jitter    string   `json:"jitter"`
+	Reasons   []string `json:"reasons"`
+	Exhausted string   `json:"exhausted"`
+	Way       string   `json:"wait"`
+	Limits    string   `json:"throttle" doc:"Limits on retries: rate, in flight, breaker. Empty: none. (Retries also wait for consumers.)"`
+	// Settings are made by the policy.
+	Settings []policy.Setting `json:"settings" doc:"Limits that are set, with the config's keys."`
+	Rules    []Rule           `json:"rules" doc:"In the order in which they are tried."`
+	Failures int64            `json:"failures" doc:"About which it decided since this service started."`
+	NoError  int64            `json:"without_error" doc:"How many of these had no error text, so that no rule about errors matched."`
 	// Waits is the delay after each failure but the last.
 	Waits []Wait `json:"waits"`
 }
@@ -162,11 +161,8 @@ func (in *Inspector) RefusesReplay(r *store.Record) string {
 func (in *Inspector) inForce(p *policy.Policy) PolicyInForce {
 	way := in.way(p.Name)
 	f := PolicyInForce{Name: p.Name, Queues: p.Queues, Attempts: p.Attempts, Backoff: p.Backoff.String(), Jitter: p.Jitter.String(), Reasons: p.Reasons,
-		Exhausted: p.Exhausted.Action.String(), MaxReplays: p.MaxReplays,
+		Exhausted: p.Exhausted.Action.String(), Settings: p.Settings(),
 		Way: in.wayName(way), Rules: []Rule{}, Waits: []Wait{}}
-	if p.Retention > 0 {
-		f.Retention = policy.FormatDuration(p.Retention)
-	}
 	for i, r := range p.Rules {
 		f.Rules = append(f.Rules, Rule{Name: p.RuleName(i), When: strings.TrimSpace(r.When.String()), Then: r.Then.String(), Notify: r.Notify.String()})
 	}
@@ -178,9 +174,6 @@ func (in *Inspector) inForce(p *policy.Policy) PolicyInForce {
 	}
 	if len(f.Reasons) == 0 {
 		f.Reasons = policy.DefaultReasons
-	}
-	if p.MaxAge > 0 {
-		f.MaxAge = policy.FormatDuration(p.MaxAge)
 	}
 	if p.Exhausted.Action == policy.Forward {
 		f.Exhausted += " to " + p.Exhausted.Destination.String()
