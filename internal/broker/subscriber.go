@@ -53,8 +53,8 @@ type Subscription struct {
 	In <-chan amqp.Delivery
 	// Ended is closed when nothing delivered can be acknowledged any more.
 	Ended <-chan struct{}
-	// AwaitAcks waits until RabbitMQ has received what was acknowledged: an acknowledgement is only
-	// queued to be written when it returns. It gives up after closeLimit. Safe for concurrent use.
+	// AwaitAcks waits until RabbitMQ has received the acknowledgements so far, which Ack only queues. It
+	// gives up after closeLimit, and is safe for concurrent use.
 	AwaitAcks func()
 	frames    *consumingConn
 }
@@ -182,10 +182,10 @@ type consumerChannel struct {
 	deliveries <-chan amqp.Delivery
 	closed     <-chan *amqp.Error
 	cancelled  <-chan string
-	asking     sync.Mutex // one question at a time: amqp091-go takes any answer for that to the last
+	asking     sync.Mutex // one call at a time: amqp091-go gives any answer to the last caller
 }
 
-// awaitAcks asks about the queue: RabbitMQ answers after it has handled earlier acknowledgements.
+// awaitAcks asks for the queue's state: RabbitMQ answers after it has handled earlier acknowledgements.
 func (c *consumerChannel) awaitAcks(queue string) {
 	ctx, cancel := context.WithTimeout(context.Background(), closeLimit)
 	defer cancel()

@@ -76,7 +76,7 @@ func (t *Taker) Take(ctx context.Context, n int) (batch []wire.Delivery, err err
 	return t.delivered(all), nil
 }
 
-// delivered converts what a window took, and fits the next window to it.
+// delivered converts the messages of a window, and sizes the next window by them.
 func (t *Taker) delivered(all []amqp.Delivery) (batch []wire.Delivery) {
 	t.size = fittingWindow(all, t.size, maxTaken)
 	for i := range all {
@@ -85,8 +85,7 @@ func (t *Taker) delivered(all []amqp.Delivery) (batch []wire.Delivery) {
 	return batch
 }
 
-// window receives up to n messages with a consumer of their own. RabbitMQ may have delivered more to the
-// channel: they are dropped here.
+// window receives up to n messages with a consumer of its own. It drops what RabbitMQ delivers beyond that.
 func (t *Taker) window(ctx context.Context, ch *amqp.Channel, n int) ([]amqp.Delivery, error) {
 	t.takes++
 	tag := fmt.Sprint("redrive adopt ", t.takes) // used once, since repairs are kept by it
@@ -121,15 +120,13 @@ func (t *Taker) window(ctx context.Context, ch *amqp.Channel, n int) ([]amqp.Del
 	return all, nil
 }
 
-// MaxSample is how many messages Sample takes at most, and maxSampleBytes about how many bytes of bodies.
 const (
-	MaxSample      = 1000
-	maxSampleBytes = 64 << 20
+	maxSampleBytes = 64 << 20 // of bodies, roughly
 	requeuedAtOnce = 32
 )
 
-// Sample takes up to n messages and requeues them, each at its place. They are redelivered then, and RabbitMQ
-// before 4.3 counts that in a quorum queue; a later one counts it only if the connection ends meanwhile.
+// Sample takes up to n messages and puts each back at its place. RabbitMQ marks them as redelivered. In a quorum
+// queue, RabbitMQ before 4.3 counts a failed delivery of each; later versions do only if the connection ends first.
 func (t *Taker) Sample(ctx context.Context, n int) (batch []wire.Delivery, err error) {
 	defer context.AfterFunc(ctx, func() { _ = t.in.Close() })()
 	ch, err := t.conn.Channel()
@@ -150,14 +147,14 @@ func (t *Taker) Sample(ctx context.Context, n int) (batch []wire.Delivery, err e
 			break
 		}
 	}
-	// All that the channel was sent. A quorum queue puts more than 32 that come in one command back in any order
-	// (RabbitMQ 3.10 and 4.3, TestASampleIsPutBack), and the channel makes one of those that wait for it.
+	// Requeue a few at a time and wait for the queue. A quorum queue loses the order of more than 32 in one
+	// command, and the channel merges commands that wait (RabbitMQ 3.10 and 4.3, TestASampleIsPutBack).
 	for tag := uint64(0); tag < t.last; {
 		tag = min(tag+requeuedAtOnce, t.last)
 		if err := ch.Nack(tag, true, true); err != nil {
 			return nil, fmt.Errorf("requeueing: %w", explain(err))
 		}
-		if _, err := queueState(ch, t.queue); err != nil { // waits for the queue
+		if _, err := queueState(ch, t.queue); err != nil {
 			return nil, explain(err)
 		}
 	}

@@ -74,7 +74,7 @@ func (p *program) act(v actions.VerbInfo) *cobra.Command {
 	f.Float64Var(&d.rate, "rate", 0, "of a query: messages per second (0 = unlimited)")
 	f.BoolVar(&d.detach, "detach", false, "of a query: print the operation's id, and do not watch it")
 	if v.Verb == actions.Replay {
-		f.StringVar(&d.restOf, "rest-of", "", "instead of a query: what this ended operation did not come to")
+		f.StringVar(&d.restOf, "rest-of", "", "instead of a query: what this operation did not reach before it ended")
 		_ = c.RegisterFlagCompletionFunc("rest-of", p.completeOps)
 	}
 	if v.Timed {

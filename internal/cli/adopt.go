@@ -37,14 +37,14 @@ the queue, its consumers and the work queues stay as they are.
 A replay goes to the work queue that the message names, or that --queue names. If that
 queue is not enrolled, an administrator allows it once: redrive allow-replays QUEUE.
 
---dry-run touches nothing. --sample looks at the first messages: which work queues, errors
-and formats they name, and what is missing. They are taken and put back at their place,
-so RabbitMQ marks them as redelivered, and in quorum queues before 4.3 it counts that: it
-is refused where a delivery limit could end them.
+--dry-run touches nothing. --sample takes the first messages, shows which work queues,
+errors and formats they name, and puts each back at its place. RabbitMQ marks them as
+redelivered. Before 4.3 it also counts a failed delivery in a quorum queue, so --sample is
+refused there if the queue has a delivery limit.
 
---follow has the service consume the queue until --unfollow: what is there and whatever lands
-there is parked, or retried by the policy of its work queue (--then retry). It needs the role
-admin. What the config names under adopt is followed as that says.
+--follow has the service consume the queue until --unfollow, and park what lands there, or
+retry it by the policy of its work queue (--then retry). Only an administrator may. It does
+not change what the config follows (adopt).
 
 It runs in the service: Ctrl-C here only ends the watching, and redrive ops pauses,
 resumes and cancels it.`,
@@ -59,6 +59,9 @@ resumes and cancels it.`,
 			return p.listDeadLetterQueues(ctx, client)
 		}
 		r.From, r.Reason = args[0], d.reason
+		if r.Format == "auto" {
+			r.Format = ""
+		}
 		switch {
 		case unfollow:
 			if err := client.Unfollow(ctx, r.From, d.reason); err != nil {
@@ -71,8 +74,10 @@ resumes and cancels it.`,
 		}
 		if r.Sample > 0 {
 			d.dry = true
-			if err := p.confirm(ctx, fmt.Sprintf("A look takes the first messages of %s (%d at most) and puts each back at its place. "+
-				"They are marked as redelivered, and a quorum queue may count it. Look?", r.From, r.Sample)); err != nil {
+			err := p.confirm(ctx, fmt.Sprintf("A look takes the first messages of %s (%d at most) and puts each back "+
+				"at its place. RabbitMQ marks them as redelivered, and a quorum queue may count it. Look?",
+				r.From, r.Sample))
+			if err != nil {
 				return err
 			}
 		}
@@ -80,11 +85,12 @@ resumes and cancels it.`,
 	})
 	f := c.Flags()
 	f.StringArrayVar(&r.WorkQueues, "queue", nil, "where its messages failed; may be given again (left out: as each message says)")
-	f.StringVar(&r.Format, "from", "", "what its messages look like: "+strings.Join(retry.FormatNames(), ", ")+" (left out: what each shows)")
-	_ = c.RegisterFlagCompletionFunc("from", cobra.FixedCompletions(retry.FormatNames(), cobra.ShellCompDirectiveNoFileComp))
+	f.StringVar(&r.Format, "from", "auto", "the format of its messages: auto, "+strings.Join(retry.FormatNames(), ", "))
+	_ = c.RegisterFlagCompletionFunc("from",
+		cobra.FixedCompletions(append(retry.FormatNames(), "auto"), cobra.ShellCompDirectiveNoFileComp))
 	f.IntVar(&r.Sample, "sample", 0, "look at so many of its messages (1,000 at most), and adopt nothing")
 	f.BoolVar(&follow, "follow", false, "consume it from now on, until --unfollow, as adopt in the config does")
-	f.StringVar(&then, "then", "park", "with --follow: park what lands there, or retry it by the policy of its work queue")
+	f.StringVar(&then, "then", "park", "with --follow: park what lands there, or retry it by its work queue's policy")
 	f.BoolVar(&unfollow, "unfollow", false, "stop following it")
 	f.Int64Var(&r.Limit, "limit", 0, "take so many messages at most (0 = all that are there now)")
 	f.BoolVar(&r.EvenWithConsumers, "even-with-consumers", false, "also a queue that others consume, or that is enrolled")
@@ -96,7 +102,7 @@ resumes and cancels it.`,
 	return c
 }
 
-// followQueue has the service follow a dead-letter queue, once a person says yes.
+// followQueue asks, and has the service follow a dead-letter queue.
 func (p *program) followQueue(ctx context.Context, client httpapi.Client, r operations.PlanRequest, then string) error {
 	q := operations.FollowRequest{Then: then, Reason: r.Reason}
 	of := "the work queue that dead-letters there"
@@ -111,7 +117,8 @@ func (p *program) followQueue(ctx context.Context, client httpapi.Client, r oper
 	if then == "retry" {
 		does = "has what is in it, and whatever comes, retried to " + of
 	}
-	if err := p.confirm(ctx, fmt.Sprintf("The service follows the queue %s from now on: it %s. Follow it?", r.From, does)); err != nil {
+	err := p.confirm(ctx, fmt.Sprintf("The service follows the queue %s from now on: it %s. Follow it?", r.From, does))
+	if err != nil {
 		return err
 	}
 	if err := client.Follow(ctx, r.From, q); err != nil {

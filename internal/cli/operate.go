@@ -212,7 +212,7 @@ func question(p operations.Plan) string {
 func preview(w io.Writer, p operations.Plan, now time.Time) {
 	fmt.Fprintf(w, "%s Nothing is done yet.\n", plain(question(p)))
 	if p.RestOf != "" {
-		fmt.Fprintf(w, "What operation %s did not come to.\n", plain(p.RestOf))
+		fmt.Fprintf(w, "What operation %s did not reach.\n", plain(p.RestOf))
 	}
 	if p.Query != "" {
 		fmt.Fprintln(w, plain(p.Query))
@@ -253,7 +253,8 @@ func preview(w io.Writer, p operations.Plan, now time.Time) {
 			what, none string
 			all        []operations.Tally
 		}{
-			{"work queue", "not known", s.Queues}, {"error", "none said", s.Errors}, {"format", "", s.Formats}, {"note", "", s.Notes},
+			{"work queue", "not known", s.Queues}, {"error", "none said", s.Errors},
+			{"format", "", s.Formats}, {"note", "", s.Notes},
 		} {
 			for _, one := range of.all {
 				fmt.Fprintf(w, "%s\t%s\t%s\n", count(one.Count), of.what, cell(cmp.Or(one.What, of.none)))

@@ -19,14 +19,13 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// ByConsumer reports whether a consumer may have said more of a failure with this reason: by a report, or by
+// ByConsumer reports whether a consumer may have described a failure with this reason: in a report, or in
 // annotations that RabbitMQ 4 adds to a dead letter.
 func ByConsumer(reason string) bool {
 	return reason == wire.ReasonReported || reason == wire.ReasonRejected || reason == wire.ReasonDeliveryLimit
 }
 
-// Ignored returns the header that should be a number and is none; "": all are. The delay counts only
-// ByConsumer.
+// Ignored returns the header that should be a number and is not, or "". The delay counts only if ByConsumer.
 func Ignored(m *wire.Message, reason string) string {
 	if _, note := SuggestedDelay(m); note != "" && ByConsumer(reason) {
 		return wire.HeaderDelay

@@ -401,7 +401,8 @@ func (c Client) Follow(ctx context.Context, queue string, q operations.FollowReq
 
 // Unfollow has the service no longer follow one that a person has followed.
 func (c Client) Unfollow(ctx context.Context, queue, reason string) error {
-	return c.call(ctx, http.MethodDelete, v1+"/dead-letter-queues"+escaped(queue)+"/follow", values("reason", reason), nil, nil)
+	path := v1 + "/dead-letter-queues" + escaped(queue) + "/follow"
+	return c.call(ctx, http.MethodDelete, path, values("reason", reason), nil, nil)
 }
 
 // Operations that run or have ended, newest first.

@@ -268,9 +268,11 @@ var loads = map[string]load{
 	"PUT /api/v1/groups/{id}/note": list, "PUT /api/v1/queues/{queue}/pause": list, "DELETE /api/v1/queues/{queue}/pause": small,
 	"PUT /api/v1/queues/{queue}/breaker": list, "PUT /api/v1/queues/{queue}/replays": list,
 	"POST /api/v1/plans": list, "GET /api/v1/plans/{id}": list, "POST /api/v1/plans/{id}/start": list,
-	"GET /api/v1/dead-letter-queues": list, "PUT /api/v1/dead-letter-queues/{queue}/follow": list,
+	"GET /api/v1/dead-letter-queues":                   list,
+	"PUT /api/v1/dead-letter-queues/{queue}/follow":    list,
 	"DELETE /api/v1/dead-letter-queues/{queue}/follow": list,
-	"GET /api/v1/operations":                           list, "GET /api/v1/operations/{id}": list, "GET /api/v1/operations/{id}/outcomes": list,
+
+	"GET /api/v1/operations": list, "GET /api/v1/operations/{id}": list, "GET /api/v1/operations/{id}/outcomes": list,
 	"POST /api/v1/operations/{id}/{order}": list,
 	"GET /api/v1/tokens":                   list, "POST /api/v1/tokens": list, "DELETE /api/v1/tokens/{id}": small,
 

@@ -295,18 +295,21 @@ func (a *API) operationRoutes() {
 		q, err := a.Console.DeadLetterQueues(ctx, c)
 		return DeadLetterQueues{q}, err
 	})
-	handleNothing(a, route(http.MethodPut, "/dead-letter-queues/{queue}/follow", "follow", "Operations", "Follow a dead-letter queue"), func(ctx context.Context, c auth.Caller, in *struct {
-		Queue string `path:"queue" maxLength:"255"`
-		Body  operations.FollowRequest
-	}) error {
-		return a.Console.Follow(ctx, c, in.Queue, in.Body)
-	})
-	handleNothing(a, route(http.MethodDelete, "/dead-letter-queues/{queue}/follow", "unfollow", "Operations", "Stop following a dead-letter queue that a person has followed"), func(ctx context.Context, c auth.Caller, in *struct {
-		Queue  string `path:"queue" maxLength:"255"`
-		Reason string `query:"reason" maxLength:"500"`
-	}) error {
-		return a.Console.Unfollow(ctx, c, in.Queue, in.Reason)
-	})
+	const follow = "/dead-letter-queues/{queue}/follow"
+	handleNothing(a, route(http.MethodPut, follow, "follow", "Operations", "Follow a dead-letter queue"),
+		func(ctx context.Context, c auth.Caller, in *struct {
+			Queue string `path:"queue" maxLength:"255"`
+			Body  operations.FollowRequest
+		}) error {
+			return a.Console.Follow(ctx, c, in.Queue, in.Body)
+		})
+	handleNothing(a, route(http.MethodDelete, follow, "unfollow", "Operations", "Stop following a dead-letter queue"),
+		func(ctx context.Context, c auth.Caller, in *struct {
+			Queue  string `path:"queue" maxLength:"255"`
+			Reason string `query:"reason" maxLength:"500"`
+		}) error {
+			return a.Console.Unfollow(ctx, c, in.Queue, in.Reason)
+		})
 	handle(a, route(http.MethodGet, "/operations", "operations", "Operations", "Operations, newest first"), func(ctx context.Context, c auth.Caller, _ *none) (Operations, error) {
 		o, err := a.Console.Operations(ctx, c)
 		return Operations{o}, err

@@ -45,16 +45,15 @@ type Source interface {
 	// none where there are none. After an error they may be parked, and not acknowledged: those that come
 	// again in the same epoch have the same id. again: some had been delivered before.
 	//
-	// ErrNewEpoch: nothing is parked, since all that was delivered before is acknowledged. Call it again with an
-	// epoch that there was not yet.
+	// With ErrNewEpoch nothing is parked: call it again with an epoch that was not used before.
 	Park(ctx context.Context, most int, epoch int64) (n int, again bool, err error)
 	// Ready returns how many messages are left.
 	Ready() (int, error)
 	Close()
 }
 
-// ErrNewEpoch says that a Source needs an epoch that there was not yet.
-var ErrNewEpoch = errors.New("the messages are of a new epoch")
+// ErrNewEpoch: the messages were never delivered before, so they need an epoch of their own.
+var ErrNewEpoch = errors.New("the messages need a new epoch")
 
 // DeadLetterQueue is a queue with dead letters that could be adopted.
 type DeadLetterQueue struct {
@@ -67,13 +66,13 @@ type DeadLetterQueue struct {
 	Refused    string   `json:"refused,omitempty" doc:"Why it cannot be adopted."`
 	Doubt      string   `json:"doubt,omitempty" doc:"Why it is adopted only with even_with_consumers."`
 	Unknown    string   `json:"unknown,omitempty" doc:"What is not known of it, and why."`
-	Follow     *Follow  `json:"follow,omitempty" doc:"Of one that the config's adopt names, or that a person has followed."`
+	Follow     *Follow  `json:"follow,omitempty" doc:"How it is followed; absent: it is not."`
 }
 
 // Follow is how the service follows a dead-letter queue.
 type Follow struct {
 	Then  string `json:"then" doc:"retry or park."`
-	Queue string `json:"queue,omitempty" doc:"The work queue that is named."`
+	Queue string `json:"queue,omitempty" doc:"The work queue, if one is named."`
 	By    string `json:"by,omitempty" doc:"Who had it followed; absent: the config."`
 	State string `json:"state" doc:"following, or a state that the page of adopt explains, such as missing."`
 	Why   string `json:"why,omitempty" doc:"Why it is not followed now."`
@@ -84,20 +83,20 @@ const Following = "following"
 
 // FollowRequest asks the service to follow a dead-letter queue.
 type FollowRequest struct {
-	Queue  string `json:"queue,omitempty" maxLength:"255" doc:"The work queue whose dead letters land there; left out: the only one that leads there."`
+	Queue  string `json:"queue,omitempty" maxLength:"255" doc:"The work queue; absent: the only one."`
 	Then   string `json:"then,omitempty" enum:"park,retry" doc:"What becomes of what lands there; left out: park."`
 	Reason string `json:"reason,omitempty" maxLength:"500" doc:"Why, for the audit log."`
 }
 
-// FollowSet is the entry of a queue that a person has followed.
+// FollowSet is what is stored of a Follow.
 type FollowSet struct {
 	FollowRequest
 	By    string
 	Since time.Time
 }
 
-// Follow has the service consume a dead-letter queue until Unfollow, over restarts. With retry it is the consent
-// to publish to the work queue.
+// Follow has the service consume a dead-letter queue until Unfollow, also after restarts. With retry, the caller
+// consents to publishing to the work queue.
 func (r *Runner) Follow(ctx context.Context, by auth.Caller, queue string, q FollowRequest) error {
 	queues := []string{queue}
 	if q.Queue != "" {
@@ -105,7 +104,8 @@ func (r *Runner) Follow(ctx context.Context, by auth.Caller, queue string, q Fol
 	}
 	for _, name := range queues {
 		if name == "" || len(name) > 255 || wire.OwnQueue(name) || strings.ContainsAny(name, "*?") {
-			return fmt.Errorf("%w: %.300q is empty, too long, a pattern, or one of Redrive's own queues", inspect.ErrInvalid, name)
+			return fmt.Errorf("%w: %.300q is empty, too long, a pattern, or one of Redrive's own queues",
+				inspect.ErrInvalid, name)
 		}
 	}
 	if q.Then = cmp.Or(q.Then, "park"); q.Then != "park" && q.Then != "retry" {
@@ -131,7 +131,7 @@ func (r *Runner) Follow(ctx context.Context, by auth.Caller, queue string, q Fol
 	return r.setFollow(ctx, by, "follow", queue, q.Reason, entryOf(store.FollowPrefix+queue, set))
 }
 
-// Unfollow has the service no longer consume a queue that a person has followed. What is parked or waits stays.
+// Unfollow ends Follow. Messages that wait or are parked stay.
 func (r *Runner) Unfollow(ctx context.Context, by auth.Caller, queue, reason string) error {
 	if err := r.Actions.Permit(by, auth.Admin, "unfollow", queue, queue); err != nil {
 		return err
@@ -148,7 +148,7 @@ func (r *Runner) Unfollow(ctx context.Context, by auth.Caller, queue, reason str
 	return r.setFollow(ctx, by, "unfollow", queue, reason, store.Entry{Name: store.FollowPrefix + queue})
 }
 
-// followedByConfig returns an error if the config's word counts, and not a person's.
+// followedByConfig returns an error if the config follows the queue.
 func (r *Runner) followedByConfig(ctx context.Context, queue string) error {
 	all, err := r.DeadLetters.List(ctx)
 	for _, q := range all {
@@ -210,7 +210,8 @@ func (r *Runner) planAdoption(ctx context.Context, by auth.Caller, q PlanRequest
 		return Plan{}, fmt.Errorf("%w: the format %.40q: expected %s", inspect.ErrInvalid, q.Format,
 			strings.Join(retry.FormatNames(), ", "))
 	case q.Sample < 0 || q.Sample > maxSample:
-		return Plan{}, fmt.Errorf("%w: a sample of %d messages: expected at most %d", inspect.ErrInvalid, q.Sample, maxSample)
+		return Plan{}, fmt.Errorf("%w: a sample of %d messages: expected at most %d",
+			inspect.ErrInvalid, q.Sample, maxSample)
 	case q.Limit < 0 || len(q.WorkQueues) > mostPlanQueues:
 		return Plan{}, fmt.Errorf("%w: limit %d with %d work queues: expected a limit from 0 (none) on, and at most %d queues",
 			inspect.ErrInvalid, q.Limit, len(q.WorkQueues), mostPlanQueues)
@@ -306,7 +307,7 @@ func (r *Runner) sample(ctx context.Context, by auth.Caller, op *operation, n in
 		Notes: notes.list()}, nil
 }
 
-// tallies count messages by a key.
+// tallies counts messages by key.
 type tallies map[string]*Tally
 
 func (t tallies) add(key, what string) {
@@ -327,16 +328,17 @@ func (t tallies) list() []Tally {
 	return all[:min(len(all), maxTally)]
 }
 
-// adoption returns what an adoption begins with.
+// adoption describes an adoption to its Source.
 func (op *operation) adoption(by string) retry.Adoption {
-	return retry.Adoption{ID: op.ID, From: op.From, By: by, Named: op.WorkQueues, Leads: op.head.Lead, Format: op.Format}
+	return retry.Adoption{ID: op.ID, From: op.From, By: by, Named: op.WorkQueues,
+		Leads: op.head.Lead, Format: op.Format}
 }
 
 // maxParkErrors is how often in a row the connection of an adoption may end before it stops: each time
 // RabbitMQ may count a failed delivery of the next message.
 const maxParkErrors = 3
 
-// epochBits is where the number of times that a source was opened begins in an epoch, above a count of messages.
+// epochBits is where progress.Reopened begins in an epoch, above progress.Epoch.
 const epochBits = 40
 
 // maxUnacknowledged is more than a Source has unacknowledged at any time.

@@ -19,32 +19,32 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// Of a replay it is counted how many of its messages failed again. The results of its messages are
-// walked again and again, a batch at a time, and each message is looked up by its id. A message that
-// failed again is marked, and not looked up any more, so that it counts once, whoever replays it next.
+// A replay counts how many of its messages failed again. It walks over their results repeatedly, a batch at
+// a time, and looks each message up by its id. It marks a message that failed again and looks it up no more, so
+// that it counts once, whoever replays it next.
 //
-// The walk goes on until all have been sent and CanaryWait has passed, but at most longestCanary after
-// the end. Its counts are part of the progress; the marks are written in the same step:
+// The walks end once all messages are sent and CanaryWait has passed, but at most longestCanary after the
+// replay. The counts are part of the progress; the marks are written in the same step:
 //
 //	operation/<id>/again/<n>   of outcome/<n>: how many were sent, and which failed again
 
 const (
-	// lookUps is about how many messages one step of a walk looks up.
+	// lookUps is how many messages one step of a walk looks up, roughly.
 	lookUps = 500
-	// lookPause is how much longer a walk rests after a step than the step took: other work goes first.
+	// lookPause times as long as a step took, a walk rests after it: other work goes first.
 	lookPause = 9
-	// maxLook is how far apart two walks are when nothing has changed for long.
+	// maxLook is the longest time between two walks.
 	maxLook = time.Minute
-	// maxPasts is how many messages that are not kept are searched among past failures, which takes long.
+	// maxPasts bounds the messages that are searched among past failures, which is slow.
 	maxPasts = 1000
-	// maxAgainErrors is how many errors are counted apart, and shownErrors how many are shown.
+	// maxAgainErrors is how many errors are counted, and shownErrors how many are shown.
 	maxAgainErrors = 30
 	shownErrors    = 10
-	// maxAgainWatched is how many messages of one operation are noted as they fail.
+	// maxAgainWatched is how many messages of one operation are watched for failures.
 	maxAgainWatched = 10_000
 )
 
-// again is what is stored of the counts. Its names in JSON are stored.
+// again is the counts as they are stored.
 type again struct {
 	Sent, Failed int64
 	Errors       []AgainError `json:",omitempty"`
@@ -52,7 +52,7 @@ type again struct {
 	Settled      time.Time    `json:",omitzero"` // when the counting ended
 }
 
-// againMark is what is known of the messages of one entry of outcomes.
+// againMark says which messages of one entry of outcomes failed again.
 type againMark struct {
 	Sent   int64  `json:"s"`
 	Failed []byte `json:"f"` // a bit for each
@@ -67,7 +67,7 @@ func (m *againMark) setFailed(i int) {
 	m.Failed[i/8] |= 1 << (i % 8)
 }
 
-// walk is where the walk over an operation's messages is.
+// walk is the state of a walk over an operation's messages.
 type walk struct {
 	next    time.Time // the next step is not before
 	after   string    // the last entry of outcomes that was walked; "": none
@@ -77,10 +77,10 @@ type walk struct {
 	failing bool
 }
 
-// counts reports whether it is being counted what fails again.
+// counts reports whether the operation still counts what fails again.
 func (p *progress) counts() bool { return p.Again != nil && p.Again.Settled.IsZero() }
 
-// show is what a person sees of the counts of an operation that has changed done messages.
+// show returns the counts for people. done is how many messages the operation has changed.
 func (a *again) show(done int64) *Replayed {
 	s := &Replayed{
 		Sent: a.Sent, StillHere: done - a.Sent, FailedAgain: a.Failed, NotSeenSince: a.Sent - a.Failed,
@@ -353,8 +353,8 @@ func (r *Runner) watchReplayed(op *operation, all []actions.Outcome) {
 	}
 }
 
-// planRest plans to replay what a replay that has ended was about and did not come to. What failed again
-// is not among it: a message is fixed in a plan by its key, which each new failure has of its own.
+// planRest plans to replay the messages that a replay did not reach before it ended. It leaves out what failed
+// again: a plan names messages by key, and each failure has a new key.
 func (r *Runner) planRest(ctx context.Context, by auth.Caller, c actions.RecordChange, q PlanRequest) (Plan, error) {
 	if q.Verb != actions.Replay || strings.TrimSpace(q.Query) != "" {
 		return Plan{}, fmt.Errorf("%w: rest_of is of a replay without a query", inspect.ErrInvalid)
@@ -389,7 +389,7 @@ func (r *Runner) planRest(ctx context.Context, by auth.Caller, c actions.RecordC
 	})
 }
 
-// eachLeft visits the messages of a plan from the at-th on that are as they were when it was made.
+// eachLeft visits a plan's messages from the at-th on whose state is as planned.
 func (r *Runner) eachLeft(
 	ctx context.Context, h *head, at int64, visit func(store.Listed) (more bool, err error),
 ) error {

@@ -115,8 +115,7 @@ func failedAgain(reason, problem string) string {
 	return "it failed again: " + reason
 }
 
-// canaryFailures are the canaries of all operations and, up to a number, what else they have replayed;
-// and how those failed that did.
+// canaryFailures are the failures of all operations' canaries, and of some other messages that they replayed.
 type canaryFailures struct {
 	mu   sync.Mutex
 	byID map[uuid.UUID]*canaryFailure
@@ -161,7 +160,7 @@ func (w *canaryFailures) watch(operation string, id uuid.UUID) {
 	w.byID[id] = &canaryFailure{operation: operation}
 }
 
-// since is how a message failed that failed after at.
+// since returns the failure of a message if it came after at.
 func (w *canaryFailures) since(id uuid.UUID, at time.Time) (canaryFailure, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -172,7 +171,7 @@ func (w *canaryFailures) since(id uuid.UUID, at time.Time) (canaryFailure, bool)
 	return *f, true
 }
 
-// remove ends that for the messages of an operation.
+// remove stops watching the messages of an operation.
 func (w *canaryFailures) remove(operation string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

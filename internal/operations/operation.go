@@ -56,7 +56,7 @@ type progress struct {
 	Watched              time.Time  `json:",omitzero"` // Watching: since when all canaries have been retried
 	Ended                *time.Time `json:",omitempty"`
 	Again                *again     `json:",omitempty"`       // of a replay; replaced, never written to
-	Reopened             int64      `json:",omitempty"`       // of an adoption: how often its source found nothing delivered before
+	Reopened             int64      `json:",omitempty"`       // of an adoption: how often it got ErrNewEpoch
 	Epoch                int64      `json:",omitempty"`       // of an adoption: Done when all that was delivered before was acknowledged
 	Replica              string     `json:",omitempty"`       // that has it, of several that share the store
 	Unlogged             bool       `json:"Untold,omitempty"` // its last line in the audit log is not written yet; the stored name never changes

@@ -123,7 +123,7 @@ func (r *Runner) keepPlan(ctx context.Context, op *operation, now time.Time) err
 	return nil
 }
 
-// finder visits the messages of a plan that have a number up to upto.
+// finder visits messages whose number is at most upto.
 type finder func(upto uint64, visit func(store.Listed) (bool, error)) error
 
 // freeze writes down the messages, and counts them.

@@ -18,8 +18,8 @@ type PlanRequest struct {
 	// Of an adoption alone, but for the last, which an unadoption has too.
 	From              string   `json:"from,omitempty" doc:"Adopt: the dead-letter queue."`
 	WorkQueues        []string `json:"work_queues,omitempty" doc:"Adopt: where its messages failed; left out: what each of them says."`
-	Format            string   `json:"format,omitempty" doc:"Adopt: what its messages look like, such as masstransit, or x-death for none; left out: what each shows."`
-	Sample            int      `json:"sample,omitempty" minimum:"0" maximum:"1000" doc:"Adopt: look at so many messages. They are taken and requeued at their place; they are redelivered then, which a quorum queue may count."`
+	Format            string   `json:"format,omitempty" doc:"Adopt: of the messages; absent: each shows its own."`
+	Sample            int      `json:"sample,omitempty" minimum:"0" maximum:"1000" doc:"Adopt: look at so many first."`
 	Limit             int64    `json:"limit,omitempty" minimum:"0" doc:"Adopt: so many at most (0 = all that are there now)."`
 	EvenWithConsumers bool     `json:"even_with_consumers,omitempty" doc:"Adopt, unadopt: also a queue that others consume; adopt: or that is enrolled."`
 }
@@ -35,7 +35,7 @@ type Plan struct {
 	WorkQueues []string          `json:"work_queues,omitempty"`
 	Leads      []string          `json:"leads,omitempty" doc:"Adopt: queues that dead-letter to it; or the one that it is named after."`
 	Format     string            `json:"format,omitempty" doc:"Adopt: the format that the caller named."`
-	Sampled    *Sampled          `json:"sampled,omitempty" doc:"Adopt: what the messages looked at say."`
+	Sampled    *Sampled          `json:"sampled,omitempty" doc:"Adopt: what a sample showed."`
 	At         *time.Time        `json:"at,omitempty"`
 	To         string            `json:"to,omitempty"`
 	Reason     string            `json:"reason,omitempty"`
@@ -53,17 +53,16 @@ type Plan struct {
 	Warnings   []string          `json:"warnings,omitempty"`
 }
 
-// Sampled is what a look at the first messages of a dead-letter queue showed. Each list has the most frequent
-// first, and at most 20.
+// Sampled is what the first messages of a dead-letter queue say. Each list has the 20 most frequent at most.
 type Sampled struct {
-	Messages int     `json:"messages" doc:"Looked at; fewer than asked for where they are large, or there are no more."`
-	Queues   []Tally `json:"queues" doc:"Work queues that they would be of; empty: not known."`
-	Errors   []Tally `json:"errors" doc:"By error group, an example each; empty: none is said."`
-	Formats  []Tally `json:"formats" doc:"x-death: no framework's."`
-	Notes    []Tally `json:"notes" doc:"What cannot be told or read."`
+	Messages int     `json:"messages" doc:"Fewer than asked for if they are large, or there are no more."`
+	Queues   []Tally `json:"queues" doc:"Work queues; an empty name: not known."`
+	Errors   []Tally `json:"errors" doc:"An example of each error group; an empty text: no error."`
+	Formats  []Tally `json:"formats" doc:"x-death: no known framework."`
+	Notes    []Tally `json:"notes" doc:"What is odd, or cannot be read."`
 }
 
-// Tally is how many messages say something.
+// Tally counts messages that say the same.
 type Tally struct {
 	What  string `json:"what"`
 	Count int    `json:"count"`
@@ -128,13 +127,13 @@ type Operation struct {
 	Replayed   *Replayed  `json:"replayed,omitempty" doc:"Replay: what became of the messages that are done."`
 }
 
-// HasRest reports whether it is a replay that has ended before it came to all its messages.
+// HasRest reports whether it is a replay that ended before it reached all its messages.
 func (o Operation) HasRest() bool {
 	return o.Verb == actions.Replay && o.Ended != nil && o.Done+o.SkippedN+o.Failed < o.Count
 }
 
-// Replayed is what became of the messages that a replay has changed, as far as it is known: RabbitMQ
-// never reports that a consumer succeeded.
+// Replayed is what became of replayed messages, as far as it is known: RabbitMQ never reports that a consumer
+// succeeded.
 type Replayed struct {
 	Sent         int64        `json:"sent" doc:"Sent to their queues; the next two add up to it."`
 	FailedAgain  int64        `json:"failed_again" doc:"Seen to fail since. Each counts once."`

@@ -25,7 +25,7 @@ type Adoption struct {
 	// message belongs to the queue that it claims, or to Leads when it claims none.
 	Named []string
 	Leads string // the only queue that dead-letters to From; "": not known
-	// Format names the format that the messages are in; "": each message shows it. XDeath: none.
+	// Format is one of FormatNames; "": each message shows its own.
 	Format string
 }
 
@@ -80,7 +80,7 @@ func (in *AdoptedIntake) SetEpoch(epoch string) {
 // adoptedIDs is the name space of the ids of adopted messages.
 var adoptedIDs = uuid.MustParse("7d0b7c0e-5f43-4d0c-9a55-1f0a3f6b8e21")
 
-// Sample returns what an adoption would store of messages.
+// Sample returns the records that an adoption would store.
 func (a *Adoption) Sample(ctx context.Context, all []wire.Delivery, now time.Time) (records []*store.Record) {
 	in := NewAdoptedIntake(nil, nil, *a, nil)
 	for i := range all {

@@ -127,10 +127,10 @@ func formatOf(m *wire.Message) *format {
 	return &formats[last]
 }
 
-// XDeath is the name of no format: all that is read is what RabbitMQ wrote.
+// XDeath is the format of messages of which only x-death is read.
 const XDeath = "x-death"
 
-// FormatNames are the formats that a person can name.
+// FormatNames returns the formats that a person can name.
 func FormatNames() []string {
 	names := []string{XDeath}
 	for i := range formats {
@@ -156,7 +156,7 @@ func formatNamed(name string) *format {
 
 // fit gives a record of an adopted message its format, and takes the message out of the framework's envelope:
 // what cannot be read stays as it is. It returns that message, and what the framework says of the failure.
-// Of a format that a person names it is that one, whatever the message shows.
+// A person may name the format; "": the message shows it.
 func fit(r *store.Record, named string) (f *format, m wire.Message, says amqp.Table) {
 	switch f = formatNamed(named); {
 	case named == XDeath:

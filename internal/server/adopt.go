@@ -260,7 +260,7 @@ func (d *deadLetters) Open(ctx context.Context, a retry.Adoption) (operations.So
 	return s, nil
 }
 
-// Sample refuses a queue in which RabbitMQ counts each look, if a limit ends its messages.
+// Sample implements operations.DeadLetters. It refuses a queue whose delivery limit would count it.
 func (d *deadLetters) Sample(ctx context.Context, a retry.Adoption, n int) ([]*store.Record, error) {
 	taker, err := broker.NewTaker(ctx, broker.Config{URL: d.config.Broker.URL, Credentials: d.config.Broker.Credentials,
 		Name: "redrive adopt", Log: d.Log}, a.From)
@@ -284,7 +284,8 @@ func (d *deadLetters) Sample(ctx context.Context, a retry.Adoption, n int) ([]*s
 func (d *deadLetters) mayRequeue(ctx context.Context, queue, version string) error {
 	refused := func(why string) error {
 		return hint.Errorf("adopt a few with --limit instead; unadopt puts them back",
-			"%w: RabbitMQ %s counts each look at a message of a quorum queue, and %s", inspect.ErrPrecondition, version, why)
+			"%w: RabbitMQ %s counts each look at a message of a quorum queue, and %s",
+			inspect.ErrPrecondition, version, why)
 	}
 	if d.manage == nil {
 		return refused("the management API, which knows the delivery limit, is not configured")
@@ -307,8 +308,8 @@ func (d *deadLetters) mayRequeue(ctx context.Context, queue, version string) err
 type adopted struct {
 	*broker.Taker
 	intake *retry.AdoptedIntake
-	begun  bool            // the first batch was parked
-	held   []wire.Delivery // the first batch, which needs a new epoch
+	begun  bool            // there was a first batch
+	held   []wire.Delivery // the first batch, until there is an epoch for it
 }
 
 // Park implements operations.Source.
@@ -318,8 +319,8 @@ func (s *adopted) Park(ctx context.Context, most int, epoch int64) (n int, again
 		if batch, err = s.Take(ctx, most); err != nil || len(batch) == 0 {
 			return 0, false, err
 		}
-		// What an earlier connection took may be acknowledged, and the epoch that follows not yet written:
-		// equal messages of before and from here on would have the same ids.
+		// An earlier process may have acknowledged a batch and died before it wrote the next epoch. Equal
+		// messages before and after would share ids.
 		again := slices.ContainsFunc(batch, func(d wire.Delivery) bool { return d.Redelivered })
 		if !s.begun && !again {
 			s.begun, s.held = true, batch

@@ -13,8 +13,8 @@ import (
 	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
-// A service that is killed after it has acknowledged a message, and before it has written that, takes an equal
-// one with an id of its own. What is delivered again after a kill has the id that it had.
+// A service is killed between acknowledging a message and writing the next epoch. An equal message that
+// comes later has an id of its own.
 func TestEqualMessagesHaveIDsOfTheirOwnAfterAKill(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("dlq", amqp.Table{"x-queue-type": "quorum"})

@@ -29,7 +29,7 @@ import (
 type followers struct {
 	*deadLetters
 	configured atomic.Pointer[[]config.Followed]
-	rows       atomic.Pointer[[]followedRow] // in force: names first, those of the config before a person's
+	rows       atomic.Pointer[[]followedRow] // the first that matches a queue counts
 
 	mu       sync.Mutex
 	all      map[string]*follower // by queue
@@ -46,7 +46,7 @@ const (
 	followName = "redrive follow"
 )
 
-// followedRow is what a queue is followed by.
+// followedRow is a row of adopt, or of a person.
 type followedRow struct {
 	config.Followed
 	by string // the person who had it followed; "": the config
@@ -60,8 +60,8 @@ func newFollowers(s *vhost, d *deadLetters) *followers {
 	return f
 }
 
-// readRows puts the config's rows into force, and those that people have set. A name in the config counts before
-// a person's word, and that before the config's patterns.
+// readRows reads the rows of the config and of people. A name in the config comes before a person's row, and
+// that before a pattern.
 func (f *followers) readRows(ctx context.Context) error {
 	var rows, patterns []followedRow
 	for _, row := range *f.configured.Load() {
@@ -91,7 +91,7 @@ func (f *followers) readRows(ctx context.Context) error {
 	return nil
 }
 
-// prefetch is what each of the followers that the rows make may have unacknowledged.
+// prefetchOf returns how many messages each follower may have unacknowledged.
 func prefetchOf(rows []followedRow) int {
 	if len(rows) > 0 && rows[len(rows)-1].IsPattern() || len(rows) > maxFollowed {
 		return followedPrefetch / maxFollowed
@@ -109,7 +109,7 @@ func (f *followers) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		switch err := f.readRows(ctx); {
 		case err != nil && !failing && ctx.Err() == nil:
-			f.Log.Error("which dead-letter queues are followed cannot be read; trying again", "error", err)
+			f.Log.Error("cannot read which dead-letter queues to follow; trying again", "error", err)
 			failing = true
 		case err == nil:
 			failing = false
@@ -133,13 +133,14 @@ func (f *followers) run(ctx context.Context) {
 	}
 }
 
-// stopUnwanted ends the followers of queues that are no longer followed, or by other terms, and waits for them.
+// stopUnwanted stops the followers whose row is gone or has changed, and waits for their end.
 func (f *followers) stopUnwanted() {
 	rows := *f.rows.Load()
 	var ending []*follower
 	f.mu.Lock()
 	for _, one := range f.all {
-		if row := f.rowOf(one.queue); row == nil || !reflect.DeepEqual(*row, one.row) || prefetchOf(rows) != one.prefetch {
+		row := f.rowOf(one.queue)
+		if row == nil || !reflect.DeepEqual(*row, one.row) || prefetchOf(rows) != one.prefetch {
 			one.stop()
 			ending = append(ending, one)
 		}
@@ -149,7 +150,7 @@ func (f *followers) stopUnwanted() {
 		<-one.ended
 		one.set(stateConnecting, "")
 		f.remove(one.queue)
-		f.Log.Info("the dead-letter queue is no longer followed as it was", "queue", one.queue)
+		f.Log.Info("stopped following the dead-letter queue, or its terms have changed", "queue", one.queue)
 	}
 }
 
@@ -189,8 +190,9 @@ func (f *followers) rowOf(queue string) *followedRow {
 
 // follows reports whether a dead-letter queue is followed, or one for a work queue.
 func (f *followers) follows(deadLetterQueue, workQueue string) bool {
+	by := func(row followedRow) bool { return row.Queue == workQueue }
 	return deadLetterQueue != "" && f.rowOf(deadLetterQueue) != nil ||
-		workQueue != "" && slices.ContainsFunc(*f.rows.Load(), func(row followedRow) bool { return row.Queue == workQueue })
+		workQueue != "" && slices.ContainsFunc(*f.rows.Load(), by)
 }
 
 // wanted returns the queues to follow, named ones first.

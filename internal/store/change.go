@@ -86,7 +86,7 @@ type Entry struct {
 // declared here because actions and scheduler share only the store.
 const PausePrefix = "pause/"
 
-// FollowPrefix + a queue's name is the entry of a dead-letter queue that a person has followed.
+// FollowPrefix + a queue's name is the entry of a dead-letter queue that a person has the service follow.
 const FollowPrefix = "follow/"
 
 // ExpiredPrefix + a queue's name is the entry with how many of its parked messages were discarded since their

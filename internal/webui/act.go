@@ -140,7 +140,7 @@ func did(q url.Values) string {
 	return plural(n, v.One, v.More)
 }
 
-// follow has a dead-letter queue followed, or ends that.
+// follow starts or stops following a dead-letter queue.
 func (s *server) follow(r *http.Request, c auth.Caller) (view, error) {
 	in, err := r.PostForm, error(nil)
 	did := "follow"

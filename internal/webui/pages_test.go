@@ -362,6 +362,8 @@ func TestFormsLeadToPagesUnderTheBase(t *testing.T) {
 	leads("/queues/resume", url.Values{"queue": {"stock.sync"}}, "/queues?did=resume&n=1")
 	leads("/queues/breaker", url.Values{"queue": {"mail.send"}, "to": {"open"}}, "/queues?did=open&n=1")
 	leads("/queues/breaker", url.Values{"queue": {"mail.send"}, "to": {"auto"}}, "/queues?did=auto&n=1")
+	leads("/follow", url.Values{"from": {"orders.dlq"}, "then": {"park"}}, "/?did=follow&n=1")
+	leads("/follow", url.Values{"from": {"orders.dlq"}, "stop": {"1"}}, "/?did=unfollow&n=1")
 	leads("/groups/"+has.Group+"/note", url.Values{"note": {"x"}, "q": {""}}, "/groups?did=note&n=1")
 	leads("/operations/"+has.Running+"/pause", nil, "/operations/"+has.Running)
 	form := fields(t, get(h, base+"/messages/"+has.Mail+"/edit").Body.String())

@@ -125,8 +125,8 @@ func start(ctx context.Context, ca *authority.Authority) (list []brokertest.Brok
 		n, err := rabbitnode.Start(ctx, rabbitnode.Options{Root: root, Authority: ca,
 			// What it says of a quorum queue is up to 0.5 s old instead of 5 s, and at-least-once dead-lettering
 			// that stands still goes on after 3 s instead of 3 minutes. Nothing is synced: tests kill processes, and
-			// queues of 3.10.8 end for good when a busy disk takes seconds. A client that a busy machine lets wait for
-			// longer than the handshake's 10 s would say that its password is wrong.
+			// queues of 3.10.8 end for good when a busy disk takes seconds. A handshake may take longer than
+			// 10 s on a busy machine; the client would then report a wrong password.
 			Args: "-rabbit quorum_tick_interval 500 -rabbit dead_letter_worker_publisher_confirm_timeout 3000 " +
 				"-ra wal_sync_method none -rabbit handshake_timeout 300000"})
 		if err != nil {

@@ -260,6 +260,9 @@ func TestAPersonHasAQueueFollowed(t *testing.T) {
 		if is := s.follows(t, "orders_error", operations.Following); is.By == "" || is.Queue != "orders" {
 			t.Errorf("it is followed as %+v", is)
 		}
+		if _, page := s.get(t, "/"); strings.Count(page, `name="stop"`) != 1 {
+			t.Error("the page offers to stop what the config follows, or does not what a person has followed")
+		}
 		must(t, s.Stop())
 		s = run(t, c)
 		s.follows(t, "orders_error", operations.Following)

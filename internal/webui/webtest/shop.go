@@ -145,6 +145,8 @@ func (oldQueues) List(context.Context) ([]operations.DeadLetterQueue, error) {
 		{Queue: "invoices_error", Kind: "quorum", Ready: 14, Why: "its name is that of a dead-letter queue"},
 		{Queue: "mail_error", Why: "its name is that of a dead-letter queue",
 			Follow: &operations.Follow{Then: "park", State: "missing", Why: "it does not exist"}},
+		{Queue: "news_error", Kind: "quorum", Ready: 2,
+			Follow: &operations.Follow{Then: "retry", Queue: "news", By: "ann", State: operations.Following}},
 		{Queue: "orders.dlq", Kind: "classic", Ready: 5104, WorkQueues: []string{"orders.created", "orders.paid"}, Why: "other queues dead-letter to it"},
 	}, nil
 }
