@@ -50,8 +50,8 @@ type Row struct {
 	After time.Duration
 }
 
-// disconnectedFor is how long the intake may be without RabbitMQ before people are notified: longer than
-// RabbitMQ takes to start again.
+// disconnectedFor is how long the intake or a follower may be without RabbitMQ before people are notified:
+// longer than RabbitMQ takes to start again.
 const disconnectedFor = 2 * time.Minute
 
 // Kinds has a row for each kind.
@@ -71,7 +71,7 @@ var Kinds = map[Kind]Row{
 	Forward:          {Says: "forwards of queue ", OfQueue: true, Ready: true, Event: "forward_stopped"},
 	Breaker:          {Says: "breaker of queue ", OfQueue: true, Ready: true, Event: "breaker_open"},
 	NoConsumer:       {Says: "consumers of queue ", OfQueue: true, Ready: true, Event: "no_consumer"},
-	Followed:         {Says: "followed queue ", OfQueue: true, Ready: true},
+	Followed:         {Says: "followed queue ", OfQueue: true, Ready: true, Event: "follow_stopped", After: disconnectedFor},
 	DeliveryLimit:    {Says: "delivery limit", Ready: true},
 	ForeignConsumers: {Says: "another service", Ready: true},
 	ForeignPolicies:  {Says: "policies of others", Ready: true},

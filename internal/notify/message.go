@@ -210,6 +210,8 @@ func link(page string, m *Message) string {
 	switch m.Kind {
 	case IntakeStopped, BrokerBlocked, ForwardStopped:
 		return page + "/health"
+	case FollowStopped:
+		return page + "/" // lists followed queues
 	case NoConsumer, QueuePaused, BreakerOpen, LedgerOff:
 		return page + "/queues"
 	}

@@ -37,6 +37,7 @@ const (
 	ParkedBurst    Kind = "parked_burst"
 	QueuePaused    Kind = "queue_paused" // by a person, or because it is unreachable
 	ForwardStopped Kind = "forward_stopped"
+	FollowStopped  Kind = "follow_stopped"
 	BreakerOpen    Kind = "breaker_open"
 	NoConsumer     Kind = "no_consumer"
 	IntakeStopped  Kind = "intake_stopped"
@@ -62,6 +63,7 @@ var Kinds = []Meaning{
 	{ParkedBurst, Critical, "many messages are parked", "no longer many messages are parked"},
 	{QueuePaused, Warning, "the retries are paused", "the retries go on"},
 	{ForwardStopped, Warning, "messages are not forwarded", "messages are forwarded again"},
+	{FollowStopped, Warning, "a dead-letter queue is not followed: its messages stay in it", "it is followed again"},
 	{BreakerOpen, Critical, "the circuit breaker is open", "the circuit breaker is closed again"},
 	{NoConsumer, Critical, "the queue has no consumers", "messages no longer wait for a consumer"},
 	{IntakeStopped, Critical, "failed messages stay in RabbitMQ: the intake has stopped", "the intake goes on"},
