@@ -40,17 +40,19 @@ func NewTaker(ctx context.Context, c Config, queue string) (*Taker, error) {
 	return t, explain(err)
 }
 
-// maxTaken is how many messages a Taker has unacknowledged at most.
-const maxTaken = 1024
+const (
+	maxTaken   = 4000 // unacknowledged messages
+	handedOver = 1024 // messages at a time
+)
 
-// Take returns up to n messages, fewer when they are large, and none when none is ready. Done
-// acknowledges them; call it before the next Take. After an error, close the Taker: RabbitMQ then
-// requeues what is unacknowledged.
-func (t *Taker) Take(ctx context.Context, n int) (batch []wire.Delivery, err error) {
+// Take receives up to n messages, fewer when they are large, and returns how many; none when none is ready. It
+// calls handle with some of them at a time while it receives more. Done acknowledges them; call it before the
+// next Take. After an error, close the Taker: RabbitMQ then requeues what is unacknowledged.
+func (t *Taker) Take(ctx context.Context, n int, handle func([]wire.Delivery) error) (taken int, err error) {
 	defer context.AfterFunc(ctx, func() { _ = t.in.Close() })() // RabbitMQ may not answer
 	ch, err := t.conn.Channel()
 	if err != nil {
-		return nil, explain(err)
+		return 0, explain(err)
 	}
 	for asked := time.Now(); ; time.Sleep(fillWait) {
 		q, err := queueState(ch, t.queue)
@@ -59,34 +61,52 @@ func (t *Taker) Take(ctx context.Context, n int) (batch []wire.Delivery, err err
 		}
 		if err != nil || !t.requeues || time.Since(asked) > requeuesWithin {
 			_ = ch.Close()
-			return nil, explain(err)
+			return 0, explain(err)
 		}
 	}
 	n = min(n, t.size)
-	all, err := t.window(ctx, ch, n)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	received := make(chan []wire.Delivery)
+	var handling sync.WaitGroup
+	handling.Go(func() {
+		for batch := range received {
+			if err := handle(batch); err != nil {
+				cancel(err)
+				return
+			}
+		}
+	})
+	all, err := t.window(ctx, ch, n, func(batch []wire.Delivery) error {
+		select {
+		case received <- batch:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	})
+	close(received)
+	handling.Wait()
+	if err == nil {
+		err = context.Cause(ctx)
+	}
 	if err != nil {
 		_ = ch.Close()
-		return nil, err
+		return 0, err
 	}
 	if len(all) == 0 {
-		return nil, ch.Close()
+		return 0, ch.Close()
 	}
 	t.requeues = len(all) < n
 	t.ch, t.last = ch, all[len(all)-1].DeliveryTag
-	return t.delivered(all), nil
+	return len(all), nil
 }
 
-// delivered converts the messages of a window, and sizes the next window by them.
-func (t *Taker) delivered(all []amqp.Delivery) (batch []wire.Delivery) {
-	t.size = fittingWindow(all, t.size, maxTaken)
-	for i := range all {
-		batch = append(batch, t.in.delivery(&all[i]))
-	}
-	return batch
-}
-
-// window receives up to n messages with a consumer of its own. It drops what RabbitMQ delivers beyond that.
-func (t *Taker) window(ctx context.Context, ch *amqp.Channel, n int) ([]amqp.Delivery, error) {
+// window receives up to n messages with a consumer of its own, hands them over, and sizes the next window by
+// them. It drops what RabbitMQ delivers beyond that.
+func (t *Taker) window(
+	ctx context.Context, ch *amqp.Channel, n int, hand func([]wire.Delivery) error,
+) ([]amqp.Delivery, error) {
 	t.takes++
 	tag := fmt.Sprint("redrive adopt ", t.takes) // used once, since repairs are kept by it
 	if err := ch.Qos(n, 0, false); err != nil {
@@ -98,10 +118,11 @@ func (t *Taker) window(ctx context.Context, ch *amqp.Channel, n int) ([]amqp.Del
 	if err != nil {
 		return nil, fmt.Errorf("consuming queue %q: %w", t.queue, explain(err))
 	}
-	all, err := t.collect(ctx, ch, deliveries, n)
+	all, err := t.collect(ctx, ch, deliveries, n, hand)
 	if len(all) > 0 {
 		t.last = all[len(all)-1].DeliveryTag
 	}
+	t.size = fittingWindow(all, t.size, maxTaken)
 	t.in.bodies.lift()
 	var dropping sync.WaitGroup
 	dropping.Go(func() {
@@ -135,7 +156,10 @@ func (t *Taker) Sample(ctx context.Context, n int) (batch []wire.Delivery, err e
 	}
 	for bytes, asked := 0, 0; len(batch) < n && bytes < maxSampleBytes; {
 		asked = min(n-len(batch), t.size)
-		all, err := t.window(ctx, ch, asked)
+		all, err := t.window(ctx, ch, asked, func(some []wire.Delivery) error {
+			batch = append(batch, some...)
+			return nil
+		})
 		if err != nil {
 			_ = ch.Close()
 			return nil, err
@@ -143,7 +167,7 @@ func (t *Taker) Sample(ctx context.Context, n int) (batch []wire.Delivery, err e
 		for i := range all {
 			bytes += len(all[i].Body)
 		}
-		if batch = append(batch, t.delivered(all)...); len(all) < asked {
+		if len(all) < asked {
 			break
 		}
 	}
@@ -167,11 +191,12 @@ func (t *Taker) Version() string {
 	return v
 }
 
-// collect receives messages until it has n, or batchBytes of bodies, or the queue is empty. It asks twice
-// for that: RabbitMQ may report an empty queue before it sends the last messages.
+// collect receives messages until it has n, or batchBytes of bodies, or the queue is empty, and hands them over.
+// It asks twice whether the queue is empty: RabbitMQ may report that before it sends the last messages.
 func (t *Taker) collect(
-	ctx context.Context, ch *amqp.Channel, deliveries <-chan amqp.Delivery, n int,
+	ctx context.Context, ch *amqp.Channel, deliveries <-chan amqp.Delivery, n int, hand func([]wire.Delivery) error,
 ) (all []amqp.Delivery, err error) {
+	var batch []wire.Delivery
 	bytes, empty, arrived := 0, 0, time.Now()
 	for len(all) < n && bytes < batchBytes && empty < 2 {
 		t.in.bodies.setIdle(true) // or nothing would be read behind a part of a large body
@@ -183,8 +208,14 @@ func (t *Taker) collect(
 			t.in.bodies.setIdle(false)
 			t.in.bodies.remove(len(d.Body))
 			all, bytes, empty, arrived = append(all, d), bytes+len(d.Body), 0, time.Now()
+			if batch = append(batch, t.in.delivery(&d)); len(batch) == handedOver {
+				if err := hand(batch); err != nil {
+					return nil, err
+				}
+				batch = nil
+			}
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return nil, context.Cause(ctx)
 		case <-time.After(fillWait):
 			q, err := queueState(ch, t.queue)
 			switch {
@@ -193,14 +224,17 @@ func (t *Taker) collect(
 			case q.Messages == 0:
 				empty++
 			case time.Since(arrived) > standsAtMost && len(all) > 0:
-				return all, nil
+				empty = 2 // what came is enough
 			case time.Since(arrived) > standsAtMost:
 				return nil, fmt.Errorf("queue %q has %d messages and delivers none: it has no leader, or a single active consumer",
 					t.queue, q.Messages)
 			}
 		}
 	}
-	return all, nil
+	if len(batch) > 0 {
+		err = hand(batch)
+	}
+	return all, err
 }
 
 // Done acknowledges what Take returned.

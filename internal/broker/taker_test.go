@@ -9,6 +9,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/rabbitmq/version"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/testenv/expect"
+	"github.com/redrive-mq/redrive/wire"
 )
 
 // A sample is put back, each message at its place; where RabbitMQ does not count it, it never ends a message.
@@ -69,8 +70,13 @@ func TestATakerBoundsWhatItTakes(t *testing.T) {
 			taker, err := NewTaker(t.Context(), Config{URL: v.URL(), Name: "test"}, "dlq")
 			expect.NoError(t, err)
 			for {
-				batch, err := taker.Take(t.Context(), 5000)
+				var batch []wire.Delivery
+				n, err := taker.Take(t.Context(), 5000, func(some []wire.Delivery) error {
+					batch = append(batch, some...)
+					return nil
+				})
 				expect.NoError(t, err)
+				expect.Equal(t, n, len(batch), "are handed over")
 				bytes := 0
 				for i := range batch {
 					bytes += len(batch[i].Message.Body)

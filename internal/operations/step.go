@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -316,7 +317,7 @@ func (r *Runner) nextOf(ctx context.Context, op *operation, now time.Time) (next
 // mostByRate is how many messages one step may process at its rate.
 func (op *operation) mostByRate() int64 {
 	if op.Rate <= 0 {
-		return chunk
+		return math.MaxInt64
 	}
 	return max(1, int64(op.Rate/stepsASecond))
 }
