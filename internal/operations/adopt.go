@@ -294,7 +294,8 @@ func (r *Runner) sample(ctx context.Context, by auth.Caller, op *operation, n in
 		}
 		queues.add(queue, queue)
 		if rec.Error != "" {
-			errs.add(r.Inspect.Store.GroupOf(rec).String(), actions.Short(rec.Error))
+			first, _, _ := strings.Cut(rec.Error, "\n") // a stack follows
+			errs.add(r.Inspect.Store.GroupOf(rec).String(), actions.Short(first))
 		} else {
 			errs.add("", "")
 		}

@@ -50,8 +50,8 @@ func (d *deadLetters) Look(context.Context, string) (operations.DeadLetterQueue,
 // Sample gives a message of each kind.
 func (d *deadLetters) Sample(context.Context, retry.Adoption, int) ([]*store.Record, error) {
 	return []*store.Record{
-		{Queue: "orders", Error: "no stock of 7", Format: "masstransit"},
-		{Queue: "orders", Error: "no stock of 8", Notes: []string{"odd"}},
+		{Queue: "orders", Error: "no stock of 7\n   at Shop.Ship()", Format: "masstransit"},
+		{Queue: "orders", Error: "no stock of 8\n   at Shop.Ship()", Notes: []string{"odd"}},
 		{Queue: "hidden"},
 		{},
 	}, nil

@@ -223,6 +223,12 @@ func planCommand(p operations.Plan) string {
 		words = []string{"redrive", string(p.Verb), "--rest-of", p.RestOf}
 	case p.From != "":
 		words = []string{"redrive", string(p.Verb), p.From}
+		for _, queue := range p.WorkQueues {
+			words = append(words, "--queue", queue)
+		}
+		if p.Format != "" {
+			words = append(words, "--from", p.Format)
+		}
 	case p.Verb == actions.Unadopt:
 		return command("redrive", string(p.Verb), p.To, "--dry-run")
 	}

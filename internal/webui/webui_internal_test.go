@@ -195,3 +195,10 @@ func TestWhatWasDoneIsSaid(t *testing.T) {
 		expect.Equal(t, did(q), want, "%s", link)
 	}
 }
+
+// The command under a plan makes the same plan.
+func TestTheCommandOfAPlan(t *testing.T) {
+	expect.Equal(t, planCommand(operations.Plan{Verb: actions.Adopt, From: "old queue", Format: "rascal",
+		WorkQueues: []string{"orders", "mail"}}),
+		"redrive adopt 'old queue' --queue orders --queue mail --from rascal --dry-run", "is under the plan")
+}
