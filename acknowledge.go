@@ -48,7 +48,9 @@ type acknowledger struct {
 // acknowledge ends an attempt that failed. A nil error means that the message is acknowledged,
 // after RabbitMQ has confirmed its copy where there is one, or with Native rejected, so that its
 // queue delays it. Otherwise RabbitMQ delivers it again.
-func (a *acknowledger) acknowledge(ctx context.Context, d *amqp.Delivery, m *Message, cannotRepublish string, f failure) (Outcome, error) {
+func (a *acknowledger) acknowledge(
+	ctx context.Context, d *amqp.Delivery, m *Message, cannotRepublish string, f failure,
+) (Outcome, error) {
 	// What the handler did to the message stays with the handler, but for headers.
 	headers := m.Headers
 	*m = *message(d, a.consumer.Queue, a.limits.QueueCounts)
@@ -61,7 +63,8 @@ func (a *acknowledger) acknowledge(ctx context.Context, d *amqp.Delivery, m *Mes
 	}
 	outcome, err := a.dispose(ctx, d, m, cannotRepublish, &f)
 	if errors.Is(err, wire.ErrUnacceptable) && !reflect.DeepEqual(m.Headers, delivered) {
-		a.log.Warn("the headers that a handler has set cannot be published; the message keeps those it was delivered with", "queue", a.consumer.Queue, "id", m.ID, "error", err)
+		a.log.Warn("the headers that a handler has set cannot be published; the message keeps those it was "+
+			"delivered with", "queue", a.consumer.Queue, "id", m.ID, "error", err)
 		m.Headers = delivered
 		outcome, err = a.dispose(ctx, d, m, cannotRepublish, &f)
 	}
@@ -69,10 +72,13 @@ func (a *acknowledger) acknowledge(ctx context.Context, d *amqp.Delivery, m *Mes
 }
 
 // dispose carries out the verdict.
-func (a *acknowledger) dispose(ctx context.Context, d *amqp.Delivery, m *Message, cannotRepublish string, f *failure) (Outcome, error) {
+func (a *acknowledger) dispose(
+	ctx context.Context, d *amqp.Delivery, m *Message, cannotRepublish string, f *failure,
+) (Outcome, error) {
 	v, t := a.verdict(m, f, cannotRepublish)
 	if v.Asked > 0 && a.shortenedLogged.CompareAndSwap(false, true) { // once, not for each message
-		a.log.Warn("a handler asked by RetryAfter for a longer delay than the policy allows; Policy.MaxRetryAfter raises that", "queue", a.consumer.Queue, "id", m.ID, "asked", v.Asked, "waits", v.Delay)
+		a.log.Warn("a handler asked by RetryAfter for a longer delay than the policy allows; Policy.MaxRetryAfter "+
+			"raises that", "queue", a.consumer.Queue, "id", m.ID, "asked", v.Asked, "waits", v.Delay)
 	}
 	switch v.Action {
 	case policy.Discard:
@@ -101,7 +107,8 @@ func (a *acknowledger) dispose(ctx context.Context, d *amqp.Delivery, m *Message
 	if err := a.publishUntilConfirmed(ctx, a.outgoing(m, f, v.Why, to), to, false); err != nil {
 		return Unsettled, err
 	}
-	a.parked(ParkedMessage{Queue: a.consumer.Queue, ID: m.ID, MessageID: m.MessageID, Attempt: m.Attempt, Reason: v.Why, Err: f.err})
+	a.parked(ParkedMessage{Queue: a.consumer.Queue, ID: m.ID, MessageID: m.MessageID, Attempt: m.Attempt, Reason: v.Why,
+		Err: f.err})
 	return outcomeOf(Parked, Unacknowledged, d.Ack(false))
 }
 
@@ -139,7 +146,8 @@ func (a *acknowledger) decide(m *Message, f *failure, cannotRepublish string) po
 	case cannotRepublish != "":
 		return policy.Verdict{Why: cannotRepublish}
 	case f.tooOften:
-		return policy.Verdict{Why: "it was delivered too often without an acknowledgement: its handler may have ended the process"}
+		return policy.Verdict{Why: "it was delivered too often without an acknowledgement: its handler may have " +
+			"ended the process"}
 	case f.park:
 		return policy.Verdict{Why: "its handler parked it"}
 	case f.notRetried:
@@ -202,7 +210,8 @@ func (c Consumer) Decide(m *Message, failure error) (Decision, error) {
 	a := &acknowledger{consumer: c, way: c.Wait.way, limits: c.Wait.way.Limits()}
 	f := a.classify(failure)
 	v, t := a.verdict(m, &f, "")
-	o := map[policy.Action]Outcome{policy.Park: Parked, policy.Retry: Retried, policy.Discard: Discarded, policy.Forward: Forwarded}[v.Action]
+	o := map[policy.Action]Outcome{policy.Park: Parked, policy.Retry: Retried, policy.Discard: Discarded,
+		policy.Forward: Forwarded}[v.Action]
 	return Decision{o, t.Delay, v.Asked, v.Why}, nil
 }
 
@@ -223,7 +232,8 @@ type failure struct {
 // handler's.
 func (a *acknowledger) classify(err error) (f failure) {
 	p := catch(func() {
-		f = failure{err: err, text: textOf(err), discard: errors.Is(err, ErrDiscard), park: errors.As(err, new(*ParkError))}
+		f = failure{err: err, text: textOf(err), discard: errors.Is(err, ErrDiscard),
+			park: errors.As(err, new(*ParkError))}
 		errors.As(err, &f.retryAfter)
 		errors.As(err, &f.panicked)
 		f.tooOften = errors.Is(err, ErrMaxDeliveries)
@@ -300,7 +310,9 @@ const (
 // forbidden is tried once. The service tries once and waits in its store (retry.Sender,
 // retry.DelayQueues); here RabbitMQ has the only copy until the new one is confirmed, so
 // publishing again is all that can be done.
-func (a *acknowledger) publishUntilConfirmed(ctx context.Context, out wire.Outgoing, t delay.Ticket, elsewhere bool) error {
+func (a *acknowledger) publishUntilConfirmed(
+	ctx context.Context, out wire.Outgoing, t delay.Ticket, elsewhere bool,
+) error {
 	for pause := minPublishWait; ; pause = min(2*pause, maxPublishWait) {
 		since, err := a.send(ctx, t, out)
 		if err == nil {
@@ -330,7 +342,9 @@ func (a *acknowledger) publishUntilConfirmed(ctx context.Context, out wire.Outgo
 			err = errors.Join(err, a.publish.Declare(ctx, a.way.Topology(a.consumer.Queue)))
 		}
 		if ctx.Err() == nil && a.publishFails.CompareAndSwap(false, true) { // once, not for each message and try
-			a.log.Warn("failed messages cannot be published, to be retried, parked or forwarded; they stay unacknowledged, trying again", "queue", a.consumer.Queue, "id", out.ID, "exchange", t.Exchange, "error", err)
+			a.log.Warn("failed messages cannot be published, to be retried, parked or forwarded; they stay "+
+				"unacknowledged, trying again", "queue", a.consumer.Queue, "id", out.ID, "exchange", t.Exchange,
+				"error", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -464,7 +478,9 @@ func (a *acknowledger) checkEarly(m *Message) {
 		return
 	}
 	if took, wait, soon := a.early.check(m); soon {
-		a.log.Error("a rejected message was delivered again too soon: the work queue does not delay it as the policy says; declare the queue with redrive.NativeArguments, or set delayed-retry-type, -min and -max by a RabbitMQ policy",
+		a.log.Error("a rejected message was delivered again too soon: the work queue does not delay it as the policy "+
+			"says; declare the queue with redrive.NativeArguments, or set delayed-retry-type, -min and -max by a "+
+			"RabbitMQ policy",
 			"queue", a.consumer.Queue, "attempt", m.Attempt, "took", took, "wait", wait)
 	}
 }
@@ -489,7 +505,8 @@ func (a *acknowledger) prepare(ctx context.Context) error {
 		case broker.NeedsPerson(err) || a.verify && errors.Is(err, wire.ErrUnroutable):
 			return a.withRemedy(fmt.Errorf("redrive: %s for queue %q: %w", a.limits.Name, a.consumer.Queue, err), err)
 		}
-		a.log.Warn("cannot declare the exchanges and queues that failed messages need; trying again", "queue", a.consumer.Queue, "error", err)
+		a.log.Warn("cannot declare the exchanges and queues that failed messages need; trying again", "queue",
+			a.consumer.Queue, "error", err)
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -505,7 +522,8 @@ func (a *acknowledger) declare(ctx context.Context) error {
 			return err
 		}
 		// The service declares this exchange, and may not have started yet.
-		if err = a.publish.MayPublish(ctx, wire.ExchangeFailures, a.consumer.Queue); errors.Is(err, wire.ErrUnroutable) {
+		if err = a.publish.MayPublish(ctx, wire.ExchangeFailures, a.consumer.Queue); errors.Is(err,
+			wire.ErrUnroutable) {
 			return nil
 		}
 		return err
@@ -520,7 +538,8 @@ func (a *acknowledger) withRemedy(err, cause error) error {
 	case errors.Is(cause, wire.ErrForbidden) && a.verify:
 		remedy = "`redrive permissions --for library` prints the rights that it needs"
 	case errors.Is(cause, wire.ErrForbidden):
-		remedy = fmt.Sprintf("`redrive permissions --for library --queue %s` prints the rights that it needs; or let another user declare what is needed, and set Config.Verify", a.consumer.Queue)
+		remedy = fmt.Sprintf("`redrive permissions --for library --queue %s` prints the rights that it needs; or let "+
+			"another user declare what is needed, and set Config.Verify", a.consumer.Queue)
 	case a.verify:
 		remedy = "declare it, or run once without Config.Verify as a user with the permission to configure"
 	case errors.Is(cause, wire.ErrQueueGone):

@@ -51,7 +51,8 @@ type Config struct {
 	AMQP amqp.Config
 
 	// Verify makes the Client declare nothing: what is missing in RabbitMQ is an error
-	// instead, but for the exchange redrive.failures, which the service declares. It is for users without the permission to configure.
+	// instead, but for the exchange redrive.failures, which the service declares. It is for users
+	// without the permission to configure.
 	Verify bool
 
 	// Log receives what a person should know, and never a payload. The default is slog.Default.
@@ -74,15 +75,20 @@ func (c *Config) check() error {
 	urls := addresses.Join(c.URLs)
 	switch {
 	case len(c.URLs) == 0:
-		return hint.Errorf("give at least one, such as amqp://user:password@host/vhost", "redrive: Config.URLs is empty")
+		return hint.Errorf("give at least one, such as amqp://user:password@host/vhost",
+			"redrive: Config.URLs is empty")
 	case slices.Contains(c.URLs, ""):
 		return errors.New("redrive: Config.URLs has an empty string")
 	case addresses.Check(urls, "amqp", "amqps") != nil:
 		return fmt.Errorf("redrive: Config.URLs %w", addresses.Check(urls, "amqp", "amqps"))
 	case c.AMQP.TLSClientConfig != nil && !addresses.Secure(urls):
-		return hint.Errorf("use either TLSClientConfig or the files of the URLs, and amqps:// for all", "redrive: Config.AMQP.TLSClientConfig is set, and Config.URLs has one that is not amqps://, or that names TLS files itself")
-	case c.AMQP.Heartbeat != 0 && (c.AMQP.Heartbeat < time.Second || c.AMQP.Heartbeat > addresses.LongestHeartbeat*time.Second):
-		return fmt.Errorf("redrive: Config.AMQP.Heartbeat is %s: expected 1s to %ds", c.AMQP.Heartbeat, addresses.LongestHeartbeat)
+		return hint.Errorf("use either TLSClientConfig or the files of the URLs, and amqps:// for all",
+			"redrive: Config.AMQP.TLSClientConfig is set, and Config.URLs has one that is not amqps://, or that "+
+				"names TLS files itself")
+	case c.AMQP.Heartbeat != 0 && (c.AMQP.Heartbeat < time.Second ||
+		c.AMQP.Heartbeat > addresses.LongestHeartbeat*time.Second):
+		return fmt.Errorf("redrive: Config.AMQP.Heartbeat is %s: expected 1s to %ds", c.AMQP.Heartbeat,
+			addresses.LongestHeartbeat)
 	case c.AMQP.FrameSize != 0:
 		return hint.Errorf("leave it out", "redrive: Config.AMQP.FrameSize is set, and a Client uses RabbitMQ's")
 	case c.AMQP.Recovery != nil:
@@ -96,7 +102,8 @@ func (c *Config) check() error {
 // brokerConfig is the configuration of one of the two connections.
 func (c *Config) brokerConfig(does string) broker.Config {
 	name, _ := c.AMQP.Properties["connection_name"].(string)
-	return broker.Config{URL: addresses.Join(c.URLs), Name: cmp.Or(name, "redrive") + " (" + does + ")", Log: c.Log, AMQP: c.AMQP}
+	return broker.Config{URL: addresses.Join(c.URLs), Name: cmp.Or(name, "redrive") + " (" + does + ")", Log: c.Log,
+		AMQP: c.AMQP}
 }
 
 // Client serves any number of consumers with two connections to RabbitMQ: one publishes,
@@ -259,7 +266,8 @@ func Consume(ctx context.Context, config Config, consumer Consumer) error {
 
 // newAcknowledger makes an acknowledger for a consumer, which must have been validated.
 func (c *Client) newAcknowledger(consumer Consumer) *acknowledger {
-	return &acknowledger{consumer: consumer, way: consumer.Wait.way, limits: consumer.Wait.way.Limits(), verify: c.config.Verify, log: c.config.Log, publish: c.publish, closed: c.connCtx.Done(), parked: c.hook.add}
+	return &acknowledger{consumer: consumer, way: consumer.Wait.way, limits: consumer.Wait.way.Limits(),
+		verify: c.config.Verify, log: c.config.Log, publish: c.publish, closed: c.connCtx.Done(), parked: c.hook.add}
 }
 
 // Metrics receives what a Client does. Each of its functions may be nil. They are called
@@ -315,7 +323,8 @@ func count[E any](c *Client, queue string, f func(E), event E) {
 	}
 	if p := catch(func() { f(event) }); p != nil {
 		c.metricsPanic.Do(func() {
-			c.config.Log.Error("Config.Metrics panicked; what it counts is incomplete", "queue", queue, "panic", fmt.Sprint(p.Value), "stack", string(p.Stack))
+			c.config.Log.Error("Config.Metrics panicked; what it counts is incomplete", "queue", queue, "panic",
+				fmt.Sprint(p.Value), "stack", string(p.Stack))
 		})
 	}
 }
@@ -351,7 +360,8 @@ type hook struct {
 
 func newHook(c *Client) *hook {
 	ctx, cancel := context.WithCancel(context.Background())
-	h := &hook{client: c, events: make(chan ParkedMessage, hookBuffer), stop: make(chan struct{}), done: make(chan struct{}), cancel: cancel}
+	h := &hook{client: c, events: make(chan ParkedMessage, hookBuffer), stop: make(chan struct{}),
+		done: make(chan struct{}), cancel: cancel}
 	go func() { // close waits for it
 		defer close(h.done)
 		h.callAll(ctx)
@@ -370,7 +380,8 @@ func (h *hook) add(m ParkedMessage) {
 	default:
 	}
 	if h.full.CompareAndSwap(false, true) { // once, not for each message
-		h.client.config.Log.Error("Config.OnParked is too slow: calls are dropped", "queue", m.Queue, "id", m.ID, "waiting", hookBuffer)
+		h.client.config.Log.Error("Config.OnParked is too slow: calls are dropped", "queue", m.Queue, "id", m.ID,
+			"waiting", hookBuffer)
 	}
 	h.count(m.Queue, HookDropped)
 }
@@ -400,7 +411,8 @@ func (h *hook) call(ctx context.Context, m ParkedMessage) {
 	config := &h.client.config
 	if p := catch(func() { config.OnParked(ctx, m) }); p != nil {
 		h.panics.Do(func() { // once; each is counted
-			config.Log.Error("Config.OnParked panicked", "queue", m.Queue, "id", m.ID, "panic", fmt.Sprint(p.Value), "stack", string(p.Stack))
+			config.Log.Error("Config.OnParked panicked", "queue", m.Queue, "id", m.ID, "panic", fmt.Sprint(p.Value),
+				"stack", string(p.Stack))
 		})
 		h.count(m.Queue, HookPanicked)
 		return
@@ -430,6 +442,7 @@ func (h *hook) close() {
 	select {
 	case <-h.done:
 	case <-time.After(returnGrace):
-		h.client.config.Log.Error("Config.OnParked did not return when its context ended, and is left behind", "waiting", len(h.events))
+		h.client.config.Log.Error("Config.OnParked did not return when its context ended, and is left behind",
+			"waiting", len(h.events))
 	}
 }

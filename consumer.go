@@ -105,7 +105,9 @@ func (c *Consumer) validateVerify(verify bool) error {
 		return nil
 	}
 	if t, err := c.Wait.way.Ticket(c.Queue, 0); err == nil && t.DeclareFirst != nil {
-		return hint.Errorf("choose another way to wait, or leave out Verify", "redrive: Config.Verify is set, and Consumer.Wait %s declares queues when they are needed", c.Wait.Limits().Name)
+		return hint.Errorf("choose another way to wait, or leave out Verify",
+			"redrive: Config.Verify is set, and Consumer.Wait %s declares queues when they are needed",
+			c.Wait.Limits().Name)
 	}
 	return nil
 }
@@ -116,7 +118,8 @@ func (c *Consumer) validateSettings() error {
 	case c.Queue == "":
 		return errors.New("redrive: Consumer.Queue is empty")
 	case len(c.Queue) > 255:
-		return fmt.Errorf("redrive: Consumer.Queue has %d bytes, and the names of RabbitMQ's queues have at most 255", len(c.Queue))
+		return fmt.Errorf("redrive: Consumer.Queue has %d bytes, and the names of RabbitMQ's queues have at most 255",
+			len(c.Queue))
 	case wire.OwnQueue(c.Queue):
 		return fmt.Errorf("redrive: Consumer.Queue %q is one of Redrive's own queues", c.Queue)
 	case c.Wait.err != nil:
@@ -139,7 +142,9 @@ func (c *Consumer) validateSettings() error {
 func (c *Consumer) validatePolicy() error {
 	p := &c.Policy
 	if p.Exhausted == (policy.Exhausted{Action: policy.Forward, Destination: policy.Destination{RoutingKey: c.Queue}}) {
-		return hint.Errorf("use more attempts, or another queue", "redrive: Consumer.Policy forwards to the queue %q itself: a message would fail and be forwarded again, without a wait", c.Queue)
+		return hint.Errorf("use more attempts, or another queue",
+			"redrive: Consumer.Policy forwards to the queue %q itself: a message would fail and be forwarded again, "+
+				"without a wait", c.Queue)
 	}
 	if p.Name == "" {
 		p.Name = c.Queue
@@ -167,13 +172,17 @@ func (c *Consumer) validateNumbers() error {
 	}
 	switch {
 	case c.MaxDeliveries != -1 && (c.MaxDeliveries < 2 || c.MaxDeliveries > wire.MaxAttempt):
-		return hint.Errorf("leave it out for 10, or set -1 for no limit", "redrive: Consumer.MaxDeliveries is %d: expected 2 to %d", c.MaxDeliveries, wire.MaxAttempt)
+		return hint.Errorf("leave it out for 10, or set -1 for no limit",
+			"redrive: Consumer.MaxDeliveries is %d: expected 2 to %d", c.MaxDeliveries, wire.MaxAttempt)
 	case c.Concurrency < 0 || c.Prefetch < 0 || c.Timeout < 0 || c.Shutdown < 0 || b.Size < 0 || b.Wait < 0:
-		return errors.New("redrive: one of Consumer.Concurrency, Prefetch, Timeout, Shutdown, Batch.Size and Batch.Wait is negative")
+		return errors.New("redrive: one of Consumer.Concurrency, Prefetch, Timeout, Shutdown, Batch.Size and " +
+			"Batch.Wait is negative")
 	case b.Handler != nil && b.Size == 0:
-		return hint.Errorf("set it to the number of messages that one call may get", "redrive: Consumer.Batch.Size is 0")
+		return hint.Errorf("set it to the number of messages that one call may get",
+			"redrive: Consumer.Batch.Size is 0")
 	case b.Handler == nil && (b.Size > 0 || b.Wait > 0):
-		return hint.Errorf("set Handler too, or leave out both", "redrive: Consumer.Batch.Handler is nil, and Batch.Size or Batch.Wait is set")
+		return hint.Errorf("set Handler too, or leave out both",
+			"redrive: Consumer.Batch.Handler is nil, and Batch.Size or Batch.Wait is set")
 	}
 	if b.Wait == 0 {
 		b.Wait = time.Second
@@ -183,11 +192,15 @@ func (c *Consumer) validateNumbers() error {
 	if size > 1 {
 		of = "Concurrency × Batch.Size"
 	}
-	if c.Concurrency > maxPrefetch || size > maxPrefetch || c.Prefetch > maxPrefetch || c.Concurrency*size > maxPrefetch {
-		return fmt.Errorf("redrive: Consumer.%s is %d and Prefetch %d: AMQP carries a prefetch of %d at most", of, c.Concurrency*size, c.Prefetch, maxPrefetch)
+	if c.Concurrency > maxPrefetch || size > maxPrefetch || c.Prefetch > maxPrefetch ||
+		c.Concurrency*size > maxPrefetch {
+		return fmt.Errorf("redrive: Consumer.%s is %d and Prefetch %d: AMQP carries a prefetch of %d at most", of,
+			c.Concurrency*size, c.Prefetch, maxPrefetch)
 	}
 	if c.Prefetch > 0 && c.Prefetch < c.Concurrency*size {
-		return hint.Errorf(fmt.Sprintf("leave Prefetch out, or set it to %d or more", c.Concurrency*size), "redrive: Consumer.Prefetch is %d and %s %d: some handlers would never get a message, or no full batch", c.Prefetch, of, c.Concurrency*size)
+		return hint.Errorf(fmt.Sprintf("leave Prefetch out, or set it to %d or more", c.Concurrency*size),
+			"redrive: Consumer.Prefetch is %d and %s %d: some handlers would never get a message, or no full batch",
+			c.Prefetch, of, c.Concurrency*size)
 	}
 	if c.Prefetch == 0 {
 		c.Prefetch = min(2*c.Concurrency*size, maxPrefetch)
@@ -203,7 +216,8 @@ func (c *Consumer) handler() (Handler, error) {
 	case c.Handler != nil && c.Batch.Handler != nil:
 		return nil, hint.Errorf("set one of them", "redrive: Consumer.Handler and Consumer.Batch.Handler are both set")
 	case c.Handler == nil && len(c.Middleware) > 0:
-		return nil, hint.Errorf("wrap Batch.Handler yourself", "redrive: Consumer.Middleware wraps Consumer.Handler, and Consumer.Batch is set")
+		return nil, hint.Errorf("wrap Batch.Handler yourself",
+			"redrive: Consumer.Middleware wraps Consumer.Handler, and Consumer.Batch is set")
 	}
 	h := c.Handler
 	for i := len(c.Middleware) - 1; i >= 0; i-- {

@@ -35,8 +35,8 @@
 //   - [RetryAfter]: it is retried after that delay, as an upstream asked for;
 //   - [ErrDiscard]: it is discarded: acknowledged, and not retried.
 //
-// They may be wrapped with %w. Consumer.Retry chooses which other errors are retried. A test asserts a handler's error with errors.Is and errors.As: the types are
-// [*ParkError] and [*RetryAfterError].
+// They may be wrapped with %w. Consumer.Retry chooses which other errors are retried. A test asserts a
+// handler's error with errors.Is and errors.As: the types are [*ParkError] and [*RetryAfterError].
 //
 // A handler sees the message as it was first published: exchange, routing key, headers and
 // properties are restored at each attempt. Message.Attempt, Message.FirstFailed and

@@ -34,7 +34,8 @@ func (c *Client) run(ctx context.Context, a *acknowledger, handle Handler) error
 		context.AfterFunc(over, func() { first.Stop(); last.Stop() })
 	})()
 
-	r := &run{client: c, acknowledger: a, consumeCtx: ctx, handleCtx: working, waitCtx: over, handle: handle, slots: make(chan struct{}, k.Concurrency), deliveries: deliveries{max: int64(k.MaxDeliveries)}}
+	r := &run{client: c, acknowledger: a, consumeCtx: ctx, handleCtx: working, waitCtx: over, handle: handle,
+		slots: make(chan struct{}, k.Concurrency), deliveries: deliveries{max: int64(k.MaxDeliveries)}}
 	q := broker.ConsumeOptions{Queue: k.Queue, Prefetch: k.Prefetch, Log: c.config.Log, Observe: func(yes bool) {
 		count(c, k.Queue, c.config.Metrics.Consumer, ConsumerEvent{k.Queue, yes})
 	}}
@@ -101,7 +102,9 @@ func (r *run) consume(s broker.Subscription) {
 	case <-r.waitCtx.Done():
 	}
 	if n := sub.unsettled.Load(); n > 0 { // once, not for each message
-		r.client.config.Log.Warn("messages could not be acknowledged: RabbitMQ delivers them again, and failed ones may have been published as well, to be retried, parked or forwarded", "queue", r.acknowledger.consumer.Queue, "messages", n)
+		r.client.config.Log.Warn("messages could not be acknowledged: RabbitMQ delivers them again, and failed ones "+
+			"may have been published as well, to be retried, parked or forwarded", "queue",
+			r.acknowledger.consumer.Queue, "messages", n)
 	}
 }
 
@@ -119,7 +122,8 @@ func (r *run) prepareAgain(ctx context.Context) (prepared <-chan struct{}) {
 	go func() {
 		defer close(done)
 		if err := r.acknowledger.prepare(ctx); err != nil && ctx.Err() == nil {
-			r.client.config.Log.Error("cannot declare the exchanges and queues that failed messages need; consuming all the same", "queue", r.acknowledger.consumer.Queue, "error", err)
+			r.client.config.Log.Error("cannot declare the exchanges and queues that failed messages need; consuming "+
+				"all the same", "queue", r.acknowledger.consumer.Queue, "error", err)
 		}
 	}()
 	return done
@@ -199,7 +203,8 @@ func (r *run) finish() error {
 	if busy == 0 {
 		return nil
 	}
-	return fmt.Errorf("redrive: %d of %d handlers of queue %q did not return when their context ended, %s after the consumer was stopped, and are left behind; RabbitMQ delivers their messages again",
+	return fmt.Errorf("redrive: %d of %d handlers of queue %q did not return when their context ended, %s after the "+
+		"consumer was stopped, and are left behind; RabbitMQ delivers their messages again",
 		busy, cap(r.slots), r.acknowledger.consumer.Queue, r.acknowledger.consumer.Shutdown)
 }
 
@@ -287,7 +292,8 @@ func (r *run) end(sub subscription, d *amqp.Delivery, a *attempt) {
 		r.logUnsettled(m, outcome, err)
 	}
 	queue := r.acknowledger.consumer.Queue
-	count(r.client, queue, r.client.config.Metrics.Attempt, AttemptEvent{Queue: queue, Attempt: a.number, Outcome: outcome, Duration: a.took})
+	count(r.client, queue, r.client.config.Metrics.Attempt,
+		AttemptEvent{Queue: queue, Attempt: a.number, Outcome: outcome, Duration: a.took})
 }
 
 var (
@@ -312,7 +318,8 @@ func (r *run) waitPrepared(sub subscription) error {
 }
 
 func (r *run) logOf(m *Message, o Outcome) *slog.Logger {
-	return r.client.config.Log.With("queue", r.acknowledger.consumer.Queue, "id", m.ID, "message_id", m.MessageID, "attempt", m.Attempt, "outcome", o)
+	return r.client.config.Log.With("queue", r.acknowledger.consumer.Queue, "id", m.ID, "message_id", m.MessageID,
+		"attempt", m.Attempt, "outcome", o)
 }
 
 // logFailure logs a failure once, a panic with its stack. A payload is never logged.
@@ -338,7 +345,9 @@ func (r *run) logFailure(m *Message, o Outcome, f *failure, err error) {
 func (r *run) logUnsettled(m *Message, o Outcome, err error) {
 	log := r.logOf(m, o)
 	if errors.Is(err, wire.ErrUnacceptable) {
-		log.Error("a failed message cannot be published, neither for its retry nor to redrive.parked: it stays unacknowledged, uses one of Consumer.Prefetch, and RabbitMQ delivers it again when the connection closes", "prefetch", r.acknowledger.consumer.Prefetch, "error", err)
+		log.Error("a failed message cannot be published, neither for its retry nor to redrive.parked: it stays "+
+			"unacknowledged, uses one of Consumer.Prefetch, and RabbitMQ delivers it again when the connection closes",
+			"prefetch", r.acknowledger.consumer.Prefetch, "error", err)
 		return
 	}
 	log.Debug("a message could not be acknowledged", "error", err)
@@ -466,7 +475,9 @@ func (r *run) workBatches(sub subscription) {
 // collect waits for a delivery, and from then on up to wait for size of them, not longer than
 // ctx lasts. It returns none when nothing more is to be handled: after ended, and after the end
 // of in, RabbitMQ delivers again what was collected.
-func collect(ctx context.Context, in <-chan amqp.Delivery, ended <-chan struct{}, size int, wait time.Duration) (batch []amqp.Delivery) {
+func collect(
+	ctx context.Context, in <-chan amqp.Delivery, ended <-chan struct{}, size int, wait time.Duration,
+) (batch []amqp.Delivery) {
 	var over <-chan time.Time
 	for len(batch) < size {
 		if ctx.Err() != nil { // a select may receive a message although ctx has ended

@@ -56,8 +56,10 @@ func (w Way) Limits() Limits {
 		return Limits{}
 	}
 	l := w.way.Limits()
-	return Limits{Name: l.Name, Longest: l.Longest, Levels: slices.Clone(l.Levels), Step: l.Step, Blocks: l.Blocks, Linear: l.Linear, ServiceDecides: l.ServiceDecides,
-		DropsWhenFull: l.DropsWhenFull, ChangesRoutingKey: l.ChangesRoutingKey, Survives: l.Survives, Declares: l.Declares, Needs: l.Needs}
+	return Limits{Name: l.Name, Longest: l.Longest, Levels: slices.Clone(l.Levels), Step: l.Step, Blocks: l.Blocks,
+		Linear: l.Linear, ServiceDecides: l.ServiceDecides,
+		DropsWhenFull: l.DropsWhenFull, ChangesRoutingKey: l.ChangesRoutingKey, Survives: l.Survives,
+		Declares: l.Declares, Needs: l.Needs}
 }
 
 func wrapWay[W delay.Way](w W, err error) Way {

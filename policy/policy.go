@@ -260,7 +260,8 @@ func (p *Policy) Validate() error {
 		fail("policy %q: %w", p.Name, err)
 	}
 	if p.MaxRetryAfter < 0 || p.MaxRetryAfter > LongestDelay {
-		fail("policy %q: the longest delay that consumers may ask for is %s, and must be up to ten years", p.Name, FormatDuration(p.MaxRetryAfter))
+		fail("policy %q: the longest delay that consumers may ask for is %s, and must be up to ten years", p.Name,
+			FormatDuration(p.MaxRetryAfter))
 	}
 	if p.Retention < 0 || p.Retention > LongestDelay {
 		fail("policy %q: retention is %s, and must be up to ten years", p.Name, FormatDuration(p.Retention))
@@ -283,7 +284,8 @@ func (p *Policy) Validate() error {
 	}
 	for _, name := range names {
 		if len(name) > maxNameBytes {
-			fail("policy %q: the name %.40q… has %d bytes, and RabbitMQ's have at most %d", p.Name, name, len(name), maxNameBytes)
+			fail("policy %q: the name %.40q… has %d bytes, and RabbitMQ's have at most %d", p.Name, name, len(name),
+				maxNameBytes)
 		}
 	}
 	if e.Action == Forward {
@@ -299,8 +301,10 @@ func (p *Policy) checkForward(who string, to Destination) error {
 	case to == Destination{}:
 		return fmt.Errorf("%s: forward needs an exchange or a queue", who)
 	case to.Exchange == "" && slices.Contains(p.Queues, to.RoutingKey):
-		return fmt.Errorf("%s forwards to %s, which is the queue it is for: the message would fail and be forwarded again, without a wait; use more attempts, or another queue", who, to)
-	case to.Exchange == "redrive" || strings.HasPrefix(to.Exchange, ownPrefix), to.Exchange == "" && strings.HasPrefix(to.RoutingKey, ownPrefix):
+		return fmt.Errorf("%s forwards to %s, which is the queue it is for: the message would fail and be forwarded "+
+			"again, without a wait; use more attempts, or another queue", who, to)
+	case to.Exchange == "redrive" || strings.HasPrefix(to.Exchange, ownPrefix),
+		to.Exchange == "" && strings.HasPrefix(to.RoutingKey, ownPrefix):
 		return fmt.Errorf("%s forwards to %s, which is Redrive's own: use park, or a queue of yours", who, to)
 	}
 	return nil

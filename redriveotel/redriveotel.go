@@ -43,7 +43,8 @@ func TraceWith(provider trace.TracerProvider) redrive.Middleware {
 		return func(ctx context.Context, m *redrive.Message) error {
 			ctx = w3c.Extract(ctx, headers{m})
 			came := trace.SpanContextFromContext(ctx).IsValid()
-			ctx, span := tracer.Start(ctx, "process "+m.Queue, trace.WithSpanKind(trace.SpanKindConsumer), trace.WithAttributes(attributes(m)...))
+			ctx, span := tracer.Start(ctx, "process "+m.Queue, trace.WithSpanKind(trace.SpanKindConsumer),
+				trace.WithAttributes(attributes(m)...))
 			defer span.End() // also when the handler panics, which records itself
 			if !came {
 				w3c.Inject(ctx, headers{m})
@@ -78,7 +79,8 @@ func attributes(m *redrive.Message) []attribute.KeyValue {
 		attribute.Int("messaging.message.body.size", len(m.Body)),
 		attribute.Int("redrive.attempt", m.Attempt),
 	}
-	for key, value := range map[string]string{"messaging.message.id": m.MessageID, "messaging.message.conversation_id": m.CorrelationID, "redrive.id": m.ID} {
+	for key, value := range map[string]string{"messaging.message.id": m.MessageID,
+		"messaging.message.conversation_id": m.CorrelationID, "redrive.id": m.ID} {
 		if value != "" {
 			a = append(a, attribute.String(key, value))
 		}

@@ -23,14 +23,20 @@ import (
 // New registers the metrics and returns what fills them. On a registerer that has them
 // already, by another New, both count into the same. The error is Prometheus's own.
 func New(r prometheus.Registerer) (redrive.Metrics, error) {
-	attempts := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "redrive_consumer_attempts_total", Help: "Attempts at messages, by what became of them."},
+	attempts := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "redrive_consumer_attempts_total",
+		Help: "Attempts at messages, by what became of them."},
 		[]string{"queue", "outcome"})
-	seconds := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "redrive_consumer_handler_seconds", Help: "Time that handlers took.",
-		Buckets: prometheus.ExponentialBuckets(0.001, 4, 9), NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100}, []string{"queue", "outcome"})
-	connected := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "redrive_consumer_connected", Help: "1 while the queue is consumed."}, []string{"queue"})
-	hooks := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "redrive_consumer_parked_hook_total", Help: "Calls of Config.OnParked, by result: returned, panicked, or dropped since too many waited."},
+	seconds := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "redrive_consumer_handler_seconds",
+		Help:    "Time that handlers took.",
+		Buckets: prometheus.ExponentialBuckets(0.001, 4, 9), NativeHistogramBucketFactor: 1.1,
+		NativeHistogramMaxBucketNumber: 100}, []string{"queue", "outcome"})
+	connected := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "redrive_consumer_connected",
+		Help: "1 while the queue is consumed."}, []string{"queue"})
+	hooks := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "redrive_consumer_parked_hook_total",
+		Help: "Calls of Config.OnParked, by result: returned, panicked, or dropped since too many waited."},
 		[]string{"queue", "result"})
-	if err := errors.Join(register(r, &attempts), register(r, &seconds), register(r, &connected), register(r, &hooks)); err != nil {
+	if err := errors.Join(register(r, &attempts), register(r, &seconds), register(r, &connected),
+		register(r, &hooks)); err != nil {
 		return redrive.Metrics{}, fmt.Errorf("redriveprom: %w", err)
 	}
 	return redrive.Metrics{

@@ -4,7 +4,7 @@ package wire
 // although RabbitMQ's client could not read its headers (HeaderUnreadable); RabbitMQ adds its own,
 // such as x-death, to a message that waits there.
 const (
-	HeaderID          = "x-redrive-id"           // string, a UUID, stable over all attempts; it ends in a checksum of body and message-id
+	HeaderID          = "x-redrive-id"           // string, a UUID, the same at all attempts
 	HeaderAttempt     = "x-redrive-attempt"      // int64, number of failures so far
 	HeaderQueue       = "x-redrive-queue"        // string, the work queue
 	HeaderExchange    = "x-redrive-exchange"     // string, the exchange it was first published to
@@ -13,7 +13,7 @@ const (
 	HeaderReason      = "x-redrive-reason"       // string, why it failed: one of the reasons below
 	HeaderError       = "x-redrive-error"        // string, the latest error, when known
 	HeaderReplays     = "x-redrive-replays"      // int64, how often people replayed it; absent: never
-	HeaderUserID      = "x-redrive-user-id"      // string, the user-id property as first published, which RabbitMQ refuses from another user
+	HeaderUserID      = "x-redrive-user-id"      // string, the user-id property as first published
 )
 
 // HeaderParkReason is on messages that are parked in RabbitMQ.
@@ -25,14 +25,14 @@ const HeaderUnreadable = "x-redrive-unreadable" // bytes, all its headers as AMQ
 
 // HeaderDelay is in reports, also those of the library (Service), and in annotations of a consumer by
 // AMQP 1.0. It is never on a retried message.
-const HeaderDelay = "x-redrive-delay" // milliseconds, in reports and annotations: the delay that the consumer asks for (an upstream's Retry-After)
+const HeaderDelay = "x-redrive-delay" // milliseconds: the delay that a consumer asks for (Retry-After)
 
 // HeaderPark is in reports and annotations too: the message is parked at once, whatever its policy says.
-const HeaderPark = "x-redrive-park" // string, in reports and annotations: why the consumer asks to park the message at once
+const HeaderPark = "x-redrive-park" // string: why a consumer asks to park the message at once
 
 // HeaderRejectReason is in annotations alone. HeaderError would not do: a retried message has that of the
 // failure before, and RabbitMQ does not say who wrote it.
-const HeaderRejectReason = "x-redrive-rejected-for" // string, only in annotations: the error for which a consumer by AMQP 1.0 rejects the message
+const HeaderRejectReason = "x-redrive-rejected-for" // string: why a consumer by AMQP 1.0 rejects the message
 
 // MaxAttempt is the largest number that is accepted in HeaderAttempt and HeaderReplays. A larger one, which
 // only another program can have written, counts as 0.

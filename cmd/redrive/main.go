@@ -12,7 +12,8 @@ import (
 var version, commit, date string
 
 func main() {
-	code := cli.Run(interrupt.Context, os.Args[1:], os.Stdout, os.Stderr, cli.Build{Version: version, Commit: commit, Date: date})
+	code := cli.Run(interrupt.Context, os.Args[1:], os.Stdout, os.Stderr,
+		cli.Build{Version: version, Commit: commit, Date: date})
 	interrupt.Stop()
 	os.Exit(code)
 }

@@ -76,7 +76,8 @@ func (a *Actions) Act(ctx context.Context, by auth.Caller, act Act) (Acted, erro
 		to = " to " + act.To
 		queues = append(queues, act.To)
 	}
-	if err := a.Permit(by, act.Verb.Info().Role, string(act.Verb), fmt.Sprintf("%d messages%s", len(act.IDs), to), queues...); err != nil {
+	if err := a.Permit(by, act.Verb.Info().Role, string(act.Verb), fmt.Sprintf("%d messages%s", len(act.IDs), to),
+		queues...); err != nil {
 		return Acted{}, err
 	}
 	if act.To != "" {
@@ -115,7 +116,8 @@ func (a *Actions) Act(ctx context.Context, by auth.Caller, act Act) (Acted, erro
 		case i < len(all):
 			acted.Outcomes[at[i]] = all[i]
 		default:
-			acted.Outcomes[at[i]] = Outcome{ID: t.ID, Key: string(t.Key), Queue: t.Queue, Outcome: Failed, Why: err.Error(), At: a.now()}
+			acted.Outcomes[at[i]] = Outcome{ID: t.ID, Key: string(t.Key), Queue: t.Queue, Outcome: Failed,
+				Why: err.Error(), At: a.now()}
 		}
 	}
 	acted.Done = len(succeeded(all))
@@ -130,7 +132,8 @@ func (a *Actions) Act(ctx context.Context, by auth.Caller, act Act) (Acted, erro
 // check refuses too many names, and texts that cannot be one.
 func (a *Act) check() error {
 	if len(a.IDs) == 0 || len(a.IDs) > mostNamed {
-		return fmt.Errorf("%w: %d messages are named: expected 1 to %d; for more make a plan", inspect.ErrInvalid, len(a.IDs), mostNamed)
+		return fmt.Errorf("%w: %d messages are named: expected 1 to %d; for more make a plan", inspect.ErrInvalid,
+			len(a.IDs), mostNamed)
 	}
 	for _, id := range a.IDs {
 		if len(id) > longestID {
@@ -142,7 +145,9 @@ func (a *Act) check() error {
 
 // findNamed finds the messages that are named, and what the change would make of each. at is the
 // index in IDs of each of refs.
-func (a *Actions) findNamed(ctx context.Context, by auth.Caller, c RecordChange, act Act) (acted Acted, refs []MessageRef, at []int, err error) {
+func (a *Actions) findNamed(
+	ctx context.Context, by auth.Caller, c RecordChange, act Act,
+) (acted Acted, refs []MessageRef, at []int, err error) {
 	acted = Acted{Outcomes: make([]Outcome, len(act.IDs))}
 	seen := map[store.Key]bool{}
 	for i, id := range act.IDs {
@@ -193,7 +198,9 @@ func (a *Actions) find(ctx context.Context, by auth.Caller, name string) (l stor
 // Apply changes as many of the messages as the store takes in one step, from the first on, and
 // returns their outcomes. alsoWrite, when not nil, returns entries to write in
 // the same step.
-func (a *Actions) Apply(ctx context.Context, c RecordChange, refs []MessageRef, alsoWrite func([]Outcome) []store.Entry) ([]Outcome, error) {
+func (a *Actions) Apply(
+	ctx context.Context, c RecordChange, refs []MessageRef, alsoWrite func([]Outcome) []store.Entry,
+) ([]Outcome, error) {
 	c = a.prepare(c)
 	keys := make([]store.Key, len(refs))
 	for i, t := range refs {
@@ -295,7 +302,8 @@ func (c RecordChange) outcome(t MessageRef, r *store.Record, now time.Time) (Out
 		return o, store.Edit{}
 	}
 	if t.State != 0 && r.State != t.State {
-		o.Why = fmt.Sprintf("it was %s when the plan was made, and is %s now", inspect.StateName(t.State), inspect.StateName(r.State))
+		o.Why = fmt.Sprintf("it was %s when the plan was made, and is %s now", inspect.StateName(t.State),
+			inspect.StateName(r.State))
 		return o, store.Edit{}
 	}
 	e, made := c.do(r, now)

@@ -190,7 +190,9 @@ func CheckReason(why string) error {
 
 // Begin writes to the audit log that an action is about to begin; without that line it must not.
 // The caller ends it with the result.
-func (a *Actions) Begin(by auth.Caller, did, on string, count int64, why string) (end func(err error, n int64), _ error) {
+func (a *Actions) Begin(
+	by auth.Caller, did, on string, count int64, why string,
+) (end func(err error, n int64), _ error) {
 	if err := CheckReason(why); err != nil {
 		return nil, err
 	}
@@ -215,7 +217,8 @@ func (a *Actions) Begin(by auth.Caller, did, on string, count int64, why string)
 }
 
 func auditLine(by auth.Caller, did, on string, count int64, why string) audit.Entry {
-	return audit.Entry{Who: by.Name, How: by.How, From: by.From, Interface: by.Interface, Did: did, On: on, Count: count, Why: why, Outcome: "begun"}
+	return audit.Entry{Who: by.Name, How: by.How, From: by.From, Interface: by.Interface, Did: did, On: on,
+		Count: count, Why: why, Outcome: "begun"}
 }
 
 // CheckCopyQueue refuses a queue that a copy cannot go to, also when it is not known whether the

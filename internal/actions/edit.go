@@ -88,20 +88,21 @@ func (a *Actions) Edit(ctx context.Context, by auth.Caller, e EditRequest) (Edit
 		due = *e.At
 	}
 	made, unreadable := uuid.Nil, error(nil)
-	_, err = a.Store.Change(context.WithoutCancel(ctx), []store.Key{l.Key}, func(_ store.Key, r *store.Record) store.Edit {
-		if r != nil && r.Unreadable != nil {
-			unreadable = r.Unreadable
-		}
-		if r == nil || r.State != l.Record.State || r.Held(now) {
-			return store.Edit{}
-		}
-		n := copyOf(r, notBefore(due))
-		n.Message.Body, n.Message.Headers, n.Envelope = body, table, nil
-		n.ID = headers.NewID(&n.Message)
-		made = n.ID
-		r.State, r.Due, r.MadeInto = store.Discarded, now.Add(a.Restorable), n.ID
-		return store.Edit{Keep: true, Add: []*store.Record{n}}
-	}, nil)
+	_, err = a.Store.Change(context.WithoutCancel(ctx), []store.Key{l.Key},
+		func(_ store.Key, r *store.Record) store.Edit {
+			if r != nil && r.Unreadable != nil {
+				unreadable = r.Unreadable
+			}
+			if r == nil || r.State != l.Record.State || r.Held(now) {
+				return store.Edit{}
+			}
+			n := copyOf(r, notBefore(due))
+			n.Message.Body, n.Message.Headers, n.Envelope = body, table, nil
+			n.ID = headers.NewID(&n.Message)
+			made = n.ID
+			r.State, r.Due, r.MadeInto = store.Discarded, now.Add(a.Restorable), n.ID
+			return store.Edit{Keep: true, Add: []*store.Record{n}}
+		}, nil)
 	if err == nil {
 		err = unreadable
 	}
@@ -119,9 +120,12 @@ func (a *Actions) Edit(ctx context.Context, by auth.Caller, e EditRequest) (Edit
 }
 
 // applyEdit returns what an edit makes of a record's body and headers, and how they differ.
-func (a *Actions) applyEdit(ctx context.Context, r *store.Record, e EditRequest) (done Edited, body []byte, headers amqp.Table, err error) {
+func (a *Actions) applyEdit(
+	ctx context.Context, r *store.Record, e EditRequest,
+) (done Edited, body []byte, headers amqp.Table, err error) {
 	if e.Body != nil && e.Document != nil {
-		return done, nil, nil, hint.Errorf("give one", "%w: the body is given both as bytes and as a document", inspect.ErrInvalid)
+		return done, nil, nil, hint.Errorf("give one", "%w: the body is given both as bytes and as a document",
+			inspect.ErrInvalid)
 	}
 	if headers, err = editHeaders(r.Message.Headers, e); err != nil {
 		return done, nil, nil, fmt.Errorf("%w: %w", inspect.ErrInvalid, err)
@@ -150,7 +154,8 @@ func (a *Actions) applyEdit(ctx context.Context, r *store.Record, e EditRequest)
 	}
 	done.Fields = fieldsDiff(was, is, r.Message.Headers, headers)
 	if done.Bytes == "" && len(done.Fields) == 0 {
-		return done, nil, nil, fmt.Errorf("%w: nothing is changed: replay it to publish it as it is", inspect.ErrInvalid)
+		return done, nil, nil, fmt.Errorf("%w: nothing is changed: replay it to publish it as it is",
+			inspect.ErrInvalid)
 	}
 	return done, body, headers, nil
 }
@@ -186,7 +191,8 @@ func editHeaders(was amqp.Table, e EditRequest) (amqp.Table, error) {
 			return nil, fmt.Errorf("header %.100q: a name has 1 to %d bytes", name, longestName)
 		}
 		if len(headers.Clean(amqp.Table{name: value})) == 0 {
-			return nil, fmt.Errorf("header %q is RabbitMQ's or Redrive's own: it is removed when the message is retried", name)
+			return nil, fmt.Errorf("header %q is RabbitMQ's or Redrive's own: it is removed when the message "+
+				"is retried", name)
 		}
 		if _, removed := was[name]; removed {
 			if _, there := is[name]; !there {

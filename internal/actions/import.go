@@ -163,7 +163,9 @@ func (a *Actions) notImported(
 }
 
 // readLines passes the records of an export to keep, a batch of checked lines at a time.
-func (a *Actions) readLines(ctx context.Context, by auth.Caller, from io.Reader, o ImportOptions, keep func([]*store.Record) error) error {
+func (a *Actions) readLines(
+	ctx context.Context, by auth.Caller, from io.Reader, o ImportOptions, keep func([]*store.Record) error,
+) error {
 	in := bufio.NewReaderSize(from, 64<<10)
 	var batch []*store.Record
 	size, leave := 0, func() {} // Config.Large
@@ -252,7 +254,8 @@ func (a *Actions) importLine(by auth.Caller, line []byte, o ImportOptions) (*sto
 	case r.Queue == "" || len(r.Queue) > longestName || !utf8.ValidString(r.Queue) || wire.OwnQueue(r.Queue):
 		return nil, fmt.Errorf("%w: %q is not a work queue", inspect.ErrInvalid, r.Queue)
 	case len(m.Exchange) > longestName || len(m.RoutingKey) > longestName:
-		return nil, fmt.Errorf("%w: its exchange or routing key is longer than %d bytes", inspect.ErrInvalid, longestName)
+		return nil, fmt.Errorf("%w: its exchange or routing key is longer than %d bytes", inspect.ErrInvalid,
+			longestName)
 	}
 	if err := by.May(o.role(), r.Queue); err != nil {
 		return nil, err
@@ -304,7 +307,8 @@ func unproven(m *wire.Message) (names []string) {
 		names = append(names, fmt.Sprintf("user_id %.100q", m.UserID))
 	}
 	for _, name := range slices.Sorted(maps.Keys(m.Headers)) {
-		if strings.HasPrefix(name, "x-redrive-") || name == "x-death" || strings.HasPrefix(name, "x-first-death-") || strings.HasPrefix(name, "x-last-death-") {
+		if strings.HasPrefix(name, "x-redrive-") || name == "x-death" || strings.HasPrefix(name, "x-first-death-") ||
+			strings.HasPrefix(name, "x-last-death-") {
 			names = append(names, name)
 		}
 	}
@@ -779,7 +783,8 @@ func toValue(v typed, depth int) (any, error) {
 }
 
 // scalars read values that JSON has, too.
-var scalars = map[string]func(typed) (any, error){"bool": scalarAs[bool], "int8": scalarAs[int8], "uint8": scalarAs[uint8],
+var scalars = map[string]func(typed) (any, error){"bool": scalarAs[bool], "int8": scalarAs[int8],
+	"uint8": scalarAs[uint8],
 	"int16": scalarAs[int16], "uint16": scalarAs[uint16], "int32": scalarAs[int32], "uint32": scalarAs[uint32]}
 
 func scalarAs[T any](v typed) (any, error) { return valueAs[T](v) }

@@ -22,7 +22,9 @@ import (
 
 // set changes what is set for a queue: in the store before it is put into force, so that it is not
 // forgotten at the next start.
-func (a *Actions) set(ctx context.Context, by auth.Caller, did, queue, reason string, e store.Entry, putIntoForce func()) error {
+func (a *Actions) set(
+	ctx context.Context, by auth.Caller, did, queue, reason string, e store.Entry, putIntoForce func(),
+) error {
 	end, err := a.Begin(by, did, queue, 0, reason)
 	if err != nil {
 		return err
@@ -135,7 +137,8 @@ func (a *Actions) AllowReplays(ctx context.Context, by auth.Caller, queue, reaso
 		return err
 	}
 	if !a.Inspect.HasPolicy(queue) {
-		return fmt.Errorf("%w: no policy allows the queue %q: what is replayed to it would be parked again", inspect.ErrPrecondition, queue)
+		return fmt.Errorf("%w: no policy allows the queue %q: what is replayed to it would be parked again",
+			inspect.ErrPrecondition, queue)
 	}
 	end, err := a.Begin(by, "allow replays", queue, 0, reason)
 	if err != nil {
@@ -160,7 +163,9 @@ func (a *Actions) ResumeQueue(ctx context.Context, by auth.Caller, queue, reason
 	return a.setPaused(ctx, by, "resume", retry.Resumed, queue, reason, nil)
 }
 
-func (a *Actions) setPaused(ctx context.Context, by auth.Caller, did string, kind retry.Kind, queue, reason string, pause []byte) error {
+func (a *Actions) setPaused(
+	ctx context.Context, by auth.Caller, did string, kind retry.Kind, queue, reason string, pause []byte,
+) error {
 	err := a.set(ctx, by, did, queue, reason, store.Entry{Name: store.PausePrefix + queue, Value: pause}, func() {
 		if a.SetPaused != nil {
 			a.SetPaused(queue, pause != nil)
@@ -222,12 +227,13 @@ func (a *Actions) Breaker(ctx context.Context, by auth.Caller, queue, to, reason
 	default:
 		return fmt.Errorf("%w: a breaker can be set to open, closed or auto, not to %.20q", inspect.ErrInvalid, to)
 	}
-	return a.set(ctx, by, "breaker "+to, queue, reason, store.Entry{Name: store.BreakerPrefix + queue, Value: entry}, func() {
-		if a.Force != nil {
-			a.Force(queue, to, by.Name, reason)
-			a.noteForced(queue, entry)
-		}
-	})
+	return a.set(ctx, by, "breaker "+to, queue, reason,
+		store.Entry{Name: store.BreakerPrefix + queue, Value: entry}, func() {
+			if a.Force != nil {
+				a.Force(queue, to, by.Name, reason)
+				a.noteForced(queue, entry)
+			}
+		})
 }
 
 // longestNote is in characters.
@@ -272,11 +278,13 @@ func (a *Actions) Snapshot(ctx context.Context, by auth.Caller, folder string) (
 		return made, err
 	}
 	if by.Queues != nil {
-		return made, fmt.Errorf("%w: a snapshot has all queues in it, and %s is limited to some", auth.ErrForbidden, by.Name)
+		return made, fmt.Errorf("%w: a snapshot has all queues in it, and %s is limited to some",
+			auth.ErrForbidden, by.Name)
 	}
 	disk, ok := a.Store.(store.Snapshotter)
 	if !ok {
-		return made, fmt.Errorf("%w: messages are kept on Redis, so Redis' own backup is the way: docs/how-to/backup.md", inspect.ErrPrecondition)
+		return made, fmt.Errorf("%w: messages are kept on Redis, so Redis' own backup is the way: "+
+			"docs/how-to/backup.md", inspect.ErrPrecondition)
 	}
 	end, err := a.Begin(by, "snapshot", folder, 0, "")
 	if err != nil {
@@ -291,7 +299,8 @@ func (a *Actions) Snapshot(ctx context.Context, by auth.Caller, folder string) (
 	if err != nil {
 		return made, err
 	}
-	a.Inspect.Log.Info("a snapshot of the store was written", "folder", folder, "messages", n, "took", time.Since(began).Round(time.Millisecond))
+	a.Inspect.Log.Info("a snapshot of the store was written", "folder", folder, "messages", n, "took",
+		time.Since(began).Round(time.Millisecond))
 	return SnapshotMade{folder, n, time.Since(began).Seconds()}, nil
 }
 

@@ -186,7 +186,8 @@ func (c RecordChange) Check() error {
 	v := c.Verb.Info()
 	switch {
 	case v.do == nil:
-		return fmt.Errorf("%w: the verb %.40q: expected %s", inspect.ErrInvalid, c.Verb, strings.Join(recordVerbs(), ", "))
+		return fmt.Errorf("%w: the verb %.40q: expected %s", inspect.ErrInvalid, c.Verb,
+			strings.Join(recordVerbs(), ", "))
 	case v.ToQueue && c.To == "":
 		return fmt.Errorf("%w: %s needs a queue to go to", inspect.ErrInvalid, v.Verb)
 	case !v.ToQueue && c.To != "":

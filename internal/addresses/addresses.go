@@ -44,7 +44,8 @@ var ErrURL = errors.New("is not a URL")
 
 // ErrPassword: a character of the password ends it early, and the rest of it would be
 // taken for a host, virtual host or fragment, which are logged.
-var ErrPassword = errors.New("has an @ or # after the host: in a password write %40 for @, %23 for #, %2F for / and %3F for ?")
+var ErrPassword = errors.New("has an @ or # after the host: in a password write %40 for @, %23 for #, %2F for / and " +
+	"%3F for ?")
 
 // hasUnencodedPassword tells whether what follows the host could be part of a password.
 func hasUnencodedPassword(s string) bool {
@@ -82,7 +83,8 @@ func Check(text string, schemes ...string) error {
 		case !slices.Contains(schemes, u.Scheme):
 			err = fmt.Errorf("begins with %q: expected %s://", u.Scheme+"://", strings.Join(schemes, ":// or "))
 		case strings.Contains(u.Host, ","):
-			err = fmt.Errorf("has several hosts in one URL: expected a whole URL for each, %s://user:password@host1:port/,%s://user:password@host2:port/", u.Scheme, u.Scheme)
+			err = fmt.Errorf("has several hosts in one URL: expected a whole URL for each, "+
+				"%s://user:password@host1:port/,%s://user:password@host2:port/", u.Scheme, u.Scheme)
 		case checkParameters(u) != nil:
 			err = checkParameters(u)
 		case i == 0:
@@ -198,7 +200,8 @@ func checkParameters(u *url.URL) error {
 		value := all.Get(name)
 		switch {
 		case name == "verify" && value != "verify_peer":
-			return hint.Errorf("name its authority with cacertfile=FILE", "%w: verify=verify_none, since RabbitMQ's certificate is always verified", ErrParameter)
+			return hint.Errorf("name its authority with cacertfile=FILE",
+				"%w: verify=verify_none, since RabbitMQ's certificate is always verified", ErrParameter)
 		case !slices.Contains(known, name):
 			if !printable.MatchString(name) {
 				name = "one"
@@ -207,9 +210,11 @@ func checkParameters(u *url.URL) error {
 		case u.Scheme != "amqps" && slices.Contains(tlsParameters, name):
 			return fmt.Errorf("%w: %s, which is for amqps://", ErrParameter, name)
 		case name == "heartbeat" && !between(value, LongestHeartbeat):
-			return fmt.Errorf("%w: heartbeat; expected seconds from 1 to %d (10 when left out)", ErrParameter, LongestHeartbeat)
+			return fmt.Errorf("%w: heartbeat; expected seconds from 1 to %d (10 when left out)", ErrParameter,
+				LongestHeartbeat)
 		case name == "connection_timeout" && !between(value, 600_000):
-			return fmt.Errorf("%w: connection_timeout; expected milliseconds from 1 to 600000 (10000 when left out)", ErrParameter)
+			return fmt.Errorf("%w: connection_timeout; expected milliseconds from 1 to 600000 (10000 when left out)",
+				ErrParameter)
 		case name == "auth_mechanism" && slices.ContainsFunc(all[name], func(m string) bool {
 			return !slices.Contains([]string{"plain", "amqplain", "external"}, strings.ToLower(m))
 		}):

@@ -35,7 +35,7 @@ type Entry struct {
 	On        string     `json:"on" doc:"The messages' ids, the query, the queue, or the operation."`
 	Count     int64      `json:"count,omitempty" doc:"How many messages."`
 	Why       string     `json:"why,omitempty" doc:"The reason they gave."`
-	Outcome   string     `json:"outcome" doc:"done, refused, what went wrong, or begun: it is under way, or was interrupted."`
+	Outcome   string     `json:"outcome" doc:"done, refused, an error, or begun: it runs, or was interrupted."`
 	Ended     *time.Time `json:"ended,omitempty" doc:"When the outcome was known."`
 }
 
@@ -95,7 +95,8 @@ func (l *Log) Begin(e Entry) (done func(outcome string, count int64), err error)
 		l.log.Info("action", "did", e.Did, "by", e.Who, "from", e.From, "on", cut(e.On, leastOn),
 			"count", count, "why", e.Why, "outcome", e.Outcome, "n", e.N)
 		if err := l.put(e); err != nil {
-			l.log.Error("what came of an action is not in the audit log: there it is only begun", "did", e.Did, "n", e.N, "error", err)
+			l.log.Error("what came of an action is not in the audit log: there it is only begun", "did", e.Did, "n",
+				e.N, "error", err)
 		}
 	}, nil
 }

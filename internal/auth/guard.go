@@ -153,7 +153,8 @@ func NewGuard(c Config) *Guard { return &Guard{Config: c, sessions: sessions{kep
 
 // public is false for a path that is not clean: a handler may serve another one.
 func (g *Guard) public(r *http.Request) bool {
-	return r.URL.Path == SignInPath || r.URL.Path == SignOutPath || g.Public != nil && path.Clean(r.URL.Path) == r.URL.Path && g.Public(r)
+	return r.URL.Path == SignInPath || r.URL.Path == SignOutPath ||
+		g.Public != nil && path.Clean(r.URL.Path) == r.URL.Path && g.Public(r)
 }
 
 type contextKey struct{}
@@ -330,7 +331,8 @@ func Whole(next http.Handler) http.Handler {
 
 // navigates tells whether a person's browser opens a page or sends its form.
 func navigates(r *http.Request) bool {
-	form := r.Method == http.MethodPost && strings.HasPrefix(r.Header.Get("Content-Type"), "application/x-www-form-urlencoded")
+	form := r.Method == http.MethodPost &&
+		strings.HasPrefix(r.Header.Get("Content-Type"), "application/x-www-form-urlencoded")
 	return (r.Method == http.MethodGet || form) && strings.Contains(r.Header.Get("Accept"), "text/html")
 }
 
@@ -480,7 +482,8 @@ func local(r *http.Request) error {
 		by = "it is HTTP/1.0" // as nginx asks, which adds no header unless told to
 	}
 	if by != "" {
-		return hint.New("forbidden", "this came by a proxy ("+by+"), and this service has no sign-in: configure auth before others can reach this service")
+		return hint.New("forbidden", "this came by a proxy ("+by+
+			"), and this service has no sign-in: configure auth before others can reach this service")
 	}
 	return nil
 }

@@ -44,7 +44,8 @@ type Grant struct {
 // messages anyway, and users who can see its management API may see messages here. No one else
 // can change anything here unless the config gives their tag a role.
 func DefaultGrants() map[string]Grant {
-	return map[string]Grant{"administrator": {Role: Admin}, "monitoring": {Role: Viewer}, "policymaker": {Role: Viewer}, "management": {Role: Viewer}}
+	return map[string]Grant{"administrator": {Role: Admin}, "monitoring": {Role: Viewer}, "policymaker": {Role: Viewer},
+		"management": {Role: Viewer}}
 }
 
 // Users signs in users of RabbitMQ, by its management API.
@@ -84,7 +85,8 @@ const (
 func NewUsers(client *management.Client, vhost string, grants map[string]Grant, kept store.SideTable) *Users {
 	users := &Users{api: client, vhost: vhost, grants: grants, kept: kept,
 		checks: make(chan struct{}, checksAtOnce), known: map[[32]byte]knownUser{},
-		pairs: limiter{most: 10, every: 30 * time.Second}, names: limiter{most: 30, every: 10 * time.Second}, addresses: limiter{most: 100, every: 5 * time.Second}}
+		pairs: limiter{most: 10, every: 30 * time.Second}, names: limiter{most: 30, every: 10 * time.Second},
+		addresses: limiter{most: 100, every: 5 * time.Second}}
 	_, _ = rand.Read(users.key[:]) // it never fails
 	return users
 }
@@ -101,7 +103,8 @@ func (u *Users) SignIn(ctx context.Context, name, password, from string) (Caller
 	if name == "guest" {
 		// RabbitMQ lets it in only from its own machine, since everybody knows its
 		// password; asked by a service on that machine it would let in everybody.
-		return Caller{}, hint.Errorf("make a user of your own", "%w: RabbitMQ's user guest cannot sign in here", ErrSignIn)
+		return Caller{}, hint.Errorf("make a user of your own", "%w: RabbitMQ's user guest cannot sign in here",
+			ErrSignIn)
 	}
 	if len(name) > mostName || strings.Contains(name, ":") {
 		// On the way to RabbitMQ a colon ends the name: it would be a guess at the
@@ -234,13 +237,15 @@ func (u *Users) check(ctx context.Context, name, password string) (Caller, error
 	// it, since RabbitMQ shows permissions to administrators alone.
 	switch err := client.Seen(ctx); {
 	case errors.Is(err, management.ErrDenied), errors.Is(err, management.ErrNotFound):
-		return Caller{}, fmt.Errorf("%w: the user %s has no rights in RabbitMQ's virtual host %q", ErrForbidden, name, u.vhost)
+		return Caller{}, fmt.Errorf("%w: the user %s has no rights in RabbitMQ's virtual host %q", ErrForbidden,
+			name, u.vhost)
 	case err != nil:
 		return Caller{}, fmt.Errorf("%w: %w", ErrUnchecked, err)
 	}
 	g := u.grant(who.Tags)
 	if g.Role == NoRole {
-		return Caller{}, fmt.Errorf("%w: no tag of the user %s (%s) has a role here; auth.roles gives tags roles", ErrForbidden, name, strings.Join(who.Tags, ", "))
+		return Caller{}, fmt.Errorf("%w: no tag of the user %s (%s) has a role here; auth.roles gives tags roles",
+			ErrForbidden, name, strings.Join(who.Tags, ", "))
 	}
 	return Caller{Name: name, How: "rabbitmq", Role: g.Role, Queues: g.Queues}, nil
 }

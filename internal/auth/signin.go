@@ -172,14 +172,16 @@ func (g *Guard) end(r *http.Request) error {
 }
 
 func (g *Guard) setCookie(w http.ResponseWriter, value string, maxAge int) {
-	http.SetCookie(w, &http.Cookie{Name: g.cookieName(), Value: value, Path: g.Base + "/", MaxAge: maxAge, HttpOnly: true, Secure: g.Secure, SameSite: http.SameSiteStrictMode})
+	http.SetCookie(w, &http.Cookie{Name: g.cookieName(), Value: value, Path: g.Base + "/", MaxAge: maxAge,
+		HttpOnly: true, Secure: g.Secure, SameSite: http.SameSiteStrictMode})
 }
 
 // LocalPath returns a path of this service without its base, or / if to leads to another site or out
 // of the base: the sender of a link must not choose where a person lands after signing in.
 func LocalPath(to string) string {
 	u, err := url.Parse(to)
-	if err != nil || u.Scheme != "" || u.Host != "" || !strings.HasPrefix(to, "/") || strings.HasPrefix(to, "//") || strings.ContainsAny(to, "\\\r\n\t") {
+	if err != nil || u.Scheme != "" || u.Host != "" || !strings.HasPrefix(to, "/") || strings.HasPrefix(to, "//") ||
+		strings.ContainsAny(to, "\\\r\n\t") {
 		return "/"
 	}
 	for step := range strings.SplitSeq(u.EscapedPath(), "/") {

@@ -44,7 +44,8 @@ func (f TLSFiles) load() (*tls.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("tls.cert %s and tls.key %s: %w", f.Cert, f.Key, err)
 	}
-	c := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}, Certificates: []tls.Certificate{cert}}
+	c := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
+		Certificates: []tls.Certificate{cert}}
 	if f.ClientCA != "" {
 		pem, err := os.ReadFile(f.ClientCA)
 		if err != nil {

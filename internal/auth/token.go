@@ -85,7 +85,8 @@ func (t *Tokens) Create(ctx context.Context, c Caller, n NewToken) (secret strin
 	}
 	switch {
 	case !tokenName.MatchString(n.Name):
-		return "", Token{}, fmt.Errorf("%w: the name %.80q; expected up to 64 letters, digits and any of . _ @ -", ErrInvalid, n.Name)
+		return "", Token{}, fmt.Errorf("%w: the name %.80q; expected up to 64 letters, digits and any of . _ @ -",
+			ErrInvalid, n.Name)
 	case n.Lasts < 0:
 		return "", Token{}, fmt.Errorf("%w: it would have expired already", ErrInvalid)
 	case n.Queues != nil && len(n.Queues) == 0 || slices.Contains(n.Queues, ""):
@@ -116,7 +117,8 @@ func (t *Tokens) Create(ctx context.Context, c Caller, n NewToken) (secret strin
 	if err != nil {
 		return "", Token{}, err
 	}
-	err = t.write(ctx, c, "token.create", fmt.Sprintf("%s (%s)", n.Name, n.Role), store.Entry{Name: nameOf(secret), Value: value})
+	err = t.write(ctx, c, "token.create", fmt.Sprintf("%s (%s)", n.Name, n.Role),
+		store.Entry{Name: nameOf(secret), Value: value})
 	if err != nil {
 		return "", Token{}, err
 	}
@@ -174,7 +176,8 @@ func (t *Tokens) Revoke(ctx context.Context, c Caller, name string) error {
 }
 
 func (t *Tokens) write(ctx context.Context, c Caller, did, on string, e store.Entry) error {
-	done, err := t.audit.Begin(audit.Entry{Who: c.Name, How: c.How, From: c.From, Interface: c.Interface, Did: did, On: on})
+	done, err := t.audit.Begin(audit.Entry{Who: c.Name, How: c.How, From: c.From, Interface: c.Interface,
+		Did: did, On: on})
 	if err != nil {
 		return fmt.Errorf("the audit log cannot be written, and nothing is done without it: %w", err)
 	}
@@ -230,7 +233,8 @@ func (t *Tokens) caller(ctx context.Context, key string) (Caller, error) {
 		return Caller{}, fmt.Errorf("the store's entry %s: %w", key, err)
 	}
 	if token.Expires != nil && !time.Now().Before(*token.Expires) {
-		return Caller{}, fmt.Errorf("%w: the token %q expired at %s", ErrSignIn, token.Name, token.Expires.Format(time.RFC3339))
+		return Caller{}, fmt.Errorf("%w: the token %q expired at %s", ErrSignIn, token.Name,
+			token.Expires.Format(time.RFC3339))
 	}
 	role, err := ParseRole(token.Role)
 	return Caller{Name: token.Name, How: "token", Role: role, Queues: token.Queues}, err

@@ -38,19 +38,22 @@ type BatchConsumer struct {
 // unacknowledged messages. onState receives why a batch cannot be stored, and nil for one that was;
 // quarantine receives, now and then, how many messages RabbitMQ could not deliver.
 func NewIntakeConsumer(c Config, prefetch int, onState func(error), quarantine func(int)) *BatchConsumer {
-	return &BatchConsumer{link: link{Config: c, reconnectsAtOnce: true}, queue: wire.QueueIntake, topology: intakeTopology(), prefetch: prefetch, onState: onState, quarantine: quarantine}
+	return &BatchConsumer{link: link{Config: c, reconnectsAtOnce: true}, queue: wire.QueueIntake,
+		topology: intakeTopology(), prefetch: prefetch, onState: onState, quarantine: quarantine}
 }
 
 // NewParkedConsumer makes the consumer of redrive.parked, which other programs may consume too.
 // Nothing is quarantined from it.
 func NewParkedConsumer(c Config, prefetch int, onState func(error)) *BatchConsumer {
-	return &BatchConsumer{link: link{Config: c}, queue: wire.QueueParked, topology: delay.Parked(), prefetch: prefetch, onState: onState}
+	return &BatchConsumer{link: link{Config: c}, queue: wire.QueueParked, topology: delay.Parked(), prefetch: prefetch,
+		onState: onState}
 }
 
 // NewQuarantineConsumer makes the consumer of redrive.quarantine. A message that RabbitMQ cannot
 // deliver here either ends each of its connections with ErrCrashed, and stays.
 func NewQuarantineConsumer(c Config, prefetch int, onState func(error)) *BatchConsumer {
-	return &BatchConsumer{link: link{Config: c}, queue: wire.QueueQuarantine, topology: quarantineTopology(), prefetch: prefetch, onState: onState}
+	return &BatchConsumer{link: link{Config: c}, queue: wire.QueueQuarantine, topology: quarantineTopology(),
+		prefetch: prefetch, onState: onState}
 }
 
 // NewFollowingConsumer makes the consumer of a queue that is not Redrive's, and declares nothing.
@@ -82,7 +85,9 @@ func (c *BatchConsumer) Run(ctx context.Context, handler Handler) error {
 }
 
 // consume consumes on one connection, until that or ctx ends.
-func (c *BatchConsumer) consume(ctx context.Context, conn *amqp.Connection, frames *consumingConn, handler Handler) error {
+func (c *BatchConsumer) consume(
+	ctx context.Context, conn *amqp.Connection, frames *consumingConn, handler Handler,
+) error {
 	crashed := errors.Is(c.link.now().Err, ErrCrashed)
 	// After a crash all is declared, and we want RabbitMQ to quarantine the message that it
 	// crashed at, so it is consumed at once.
@@ -138,7 +143,8 @@ func (c *BatchConsumer) consume(ctx context.Context, conn *amqp.Connection, fram
 // returns why: RabbitMQ then redelivers unacknowledged messages. A deleted queue redelivers nothing, so
 // whyEnded lets the consumer store what it has, and waits for over. It returns nil when ctx ends.
 func (c *BatchConsumer) whyEnded(
-	ctx context.Context, conn *amqp.Connection, closed <-chan *amqp.Error, cancelled <-chan string, over <-chan struct{},
+	ctx context.Context, conn *amqp.Connection, closed <-chan *amqp.Error, cancelled <-chan string,
+	over <-chan struct{},
 ) error {
 	var e *amqp.Error
 	select {
@@ -156,8 +162,8 @@ func (c *BatchConsumer) whyEnded(
 			}
 			return takenBackError{fmt.Errorf("RabbitMQ cancelled the consumer of %s: %w", c.queue, err)}
 		}
-		return takenBackError{fmt.Errorf("RabbitMQ cancelled the consumer of %s, which is still there: it has moved to another node, "+
-			"or its messages were not stored within RabbitMQ's consumer_timeout", c.queue)}
+		return takenBackError{fmt.Errorf("RabbitMQ cancelled the consumer of %s, which is still there: it has moved "+
+			"to another node, or its messages were not stored within RabbitMQ's consumer_timeout", c.queue)}
 	}
 	if e == nil || conn.IsClosed() {
 		return nil
@@ -197,7 +203,9 @@ func (c *BatchConsumer) declareAll(conn *amqp.Connection) error {
 // startWatching runs watch until stop is called, ctx ends or the connection does. When
 // something cannot be declared, it closes the connection: the next one finds out whether it
 // can be repaired.
-func (c *BatchConsumer) startWatching(ctx context.Context, conn *amqp.Connection, frames *consumingConn, connectedOnce func()) (stop context.CancelFunc, running *sync.WaitGroup) {
+func (c *BatchConsumer) startWatching(
+	ctx context.Context, conn *amqp.Connection, frames *consumingConn, connectedOnce func(),
+) (stop context.CancelFunc, running *sync.WaitGroup) {
 	ctx, stop = context.WithCancel(ctx)
 	running = &sync.WaitGroup{}
 	running.Go(func() {
@@ -217,12 +225,16 @@ const windowGrowth = 8
 // as soon as that many messages have been unacknowledged at once, with again: the caller then
 // uses a larger one. Small ones come first because each message that is unacknowledged when
 // a connection ends counts as a failed delivery, see DeliveryLimit.
-func (c *BatchConsumer) consumeWindow(ctx context.Context, conn *amqp.Connection, ch *amqp.Channel, frames *consumingConn, handler Handler, prefetch int, consuming func()) (again bool, err error) {
+func (c *BatchConsumer) consumeWindow(
+	ctx context.Context, conn *amqp.Connection, ch *amqp.Channel, frames *consumingConn, handler Handler,
+	prefetch int, consuming func(),
+) (again bool, err error) {
 	if err := ch.Qos(prefetch, 0, false); err != nil {
 		return false, explain(err)
 	}
 	consumer := fmt.Sprint(c.link.Name, " ", prefetch)
-	deliveries, err := ch.ConsumeWithContext(context.WithoutCancel(ctx), c.queue, consumer, false, false, false, false, nil)
+	deliveries, err := ch.ConsumeWithContext(context.WithoutCancel(ctx), c.queue, consumer, false, false, false,
+		false, nil)
 	if err != nil {
 		return false, fmt.Errorf("consuming %s: %w", c.queue, explain(err))
 	}
@@ -279,7 +291,8 @@ func acknowledge(ctx context.Context, ch *amqp.Channel, last uint64, n int) erro
 		<-ctx.Done() // the channel has ended
 		why = cmp.Or(takenBack(ctx), explain(why))
 	}
-	return fmt.Errorf("%d messages were stored too late to acknowledge them: RabbitMQ delivers them again, and they are retried twice, with the same x-redrive-id: %w", n, why)
+	return fmt.Errorf("%d messages were stored too late to acknowledge them: RabbitMQ delivers them again, and they "+
+		"are retried twice, with the same x-redrive-id: %w", n, why)
 }
 
 // watchEvery is how often the number of messages in quarantine is read. Each redeclareEvery

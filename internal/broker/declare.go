@@ -24,7 +24,8 @@ const declareTries = 4
 func (p *Publisher) Declare(ctx context.Context, t delay.Topology) error {
 	for tries := 0; ; tries++ {
 		err := declareOn(p.channels(ctx), t)
-		again := errors.Is(err, ErrCrashed) || tries > 0 && errors.Is(err, wire.ErrNoAnswer) // of the connection that ended
+		again := errors.Is(err, ErrCrashed) ||
+			tries > 0 && errors.Is(err, wire.ErrNoAnswer) // of the connection that ended
 		if err == nil || !again || tries == declareTries {
 			return err
 		}
@@ -158,7 +159,9 @@ func declareQueue(ch *amqp.Channel, q delay.Queue) error {
 
 // ErrNotInternal: the exchange "redrive" exists and clients may publish to it, so
 // what arrives through it proves nothing.
-var ErrNotInternal = hint.Errorf("delete it and start again: Redrive declares it as it must be", `the exchange "redrive" exists and is not an internal, durable fanout exchange, so any client could forge dead letters`)
+var ErrNotInternal = hint.Errorf("delete it and start again: Redrive declares it as it must be",
+	`the exchange "redrive" exists and is not an internal, durable fanout exchange, `+
+		`so any client could forge dead letters`)
 
 // DeliveryLimit is how often RabbitMQ tries to deliver a message from redrive.intake before it
 // quarantines it. On RabbitMQ 3 there are messages over which it closes each connection that
@@ -179,8 +182,9 @@ const DeliveryLimit = 100
 
 // deadLetterExchange and intakeQueue are what failed messages come through.
 var (
-	deadLetterExchange = delay.Exchange{Name: wire.ExchangeDeadLetters, Kind: amqp.ExchangeFanout, Internal: true, Args: amqp.Table{"alternate-exchange": delay.Nowhere}}
-	intakeQueue        = delay.Queue{Name: wire.QueueIntake, Args: amqp.Table{"x-queue-type": "quorum",
+	deadLetterExchange = delay.Exchange{Name: wire.ExchangeDeadLetters, Kind: amqp.ExchangeFanout, Internal: true,
+		Args: amqp.Table{"alternate-exchange": delay.Nowhere}}
+	intakeQueue = delay.Queue{Name: wire.QueueIntake, Args: amqp.Table{"x-queue-type": "quorum",
 		"x-delivery-limit": int64(DeliveryLimit), "x-dead-letter-exchange": wire.ExchangeQuarantine}}
 )
 
@@ -188,8 +192,9 @@ var (
 func intakeTopology() delay.Topology {
 	q := quarantineTopology()
 	return delay.Topology{
-		Exchanges: append([]delay.Exchange{deadLetterExchange, delay.Own(wire.ExchangeFailures, amqp.ExchangeTopic)}, q.Exchanges...),
-		Queues:    append(q.Queues, intakeQueue),
+		Exchanges: append([]delay.Exchange{deadLetterExchange, delay.Own(wire.ExchangeFailures, amqp.ExchangeTopic)},
+			q.Exchanges...),
+		Queues: append(q.Queues, intakeQueue),
 		Bindings: append(q.Bindings, delay.Binding{From: wire.ExchangeDeadLetters, ToQueue: wire.QueueIntake},
 			delay.Binding{From: wire.ExchangeFailures, Key: "#", ToQueue: wire.QueueIntake}),
 	}
@@ -198,9 +203,11 @@ func intakeTopology() delay.Topology {
 // quarantineTopology is where RabbitMQ moves what it fails to deliver from the intake.
 func quarantineTopology() delay.Topology {
 	return delay.Topology{
-		Exchanges: []delay.Exchange{{Name: wire.ExchangeQuarantine, Kind: amqp.ExchangeFanout, Internal: true, Args: amqp.Table{"alternate-exchange": wire.ExchangeQuarantine}}},
-		Queues:    []delay.Queue{{Name: wire.QueueQuarantine, Args: amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": delay.NoLimit}}},
-		Bindings:  []delay.Binding{{From: wire.ExchangeQuarantine, ToQueue: wire.QueueQuarantine}},
+		Exchanges: []delay.Exchange{{Name: wire.ExchangeQuarantine, Kind: amqp.ExchangeFanout, Internal: true,
+			Args: amqp.Table{"alternate-exchange": wire.ExchangeQuarantine}}},
+		Queues: []delay.Queue{{Name: wire.QueueQuarantine,
+			Args: amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": delay.NoLimit}}},
+		Bindings: []delay.Binding{{From: wire.ExchangeQuarantine, ToQueue: wire.QueueQuarantine}},
 	}
 }
 
@@ -312,7 +319,10 @@ func (p *Publisher) RemoveRetryExchange(ctx context.Context, queue string) error
 	if canExist(queue) != nil {
 		return nil
 	}
-	return p.onChannel(ctx, func(ch *amqp.Channel) error { return ch.ExchangeDelete(wire.RetryExchange(queue), true, false) })
+	return p.onChannel(ctx, func(ch *amqp.Channel) error {
+		return ch.ExchangeDelete(wire.RetryExchange(queue), true,
+			false)
+	})
 }
 
 // RetryExchangeExists tells whether queue has a retry exchange.
@@ -338,12 +348,16 @@ func preconditionRemedy(what, name string, err error) string {
 		return ""
 	}
 	if what == "exchange" {
-		return "delete the exchange on RabbitMQ's management page, and start the service again, which declares it as it must be"
+		return "delete the exchange on RabbitMQ's management page, and start the service again, which declares it as " +
+			"it must be"
 	}
 	// RabbitMQ refuses to delete a quorum queue only if it is empty, so the first command shows
 	// whether it is. (TestAQueueDeclaredOtherwiseSaysWhatToDo)
 	vhost := vhostOf(err.Error())
-	return "another version of Redrive, or another program, declared it: let that empty the queue, stop the consumers whose messages fail meanwhile, and when `rabbitmqctl list_queues -p " + vhost + " name messages` shows 0 for it, run `rabbitmqctl delete_queue -p " + vhost + " " + name + "`; the service then declares it as it must be"
+	return "another version of Redrive, or another program, declared it: let that empty the queue, stop the " +
+		"consumers whose messages fail meanwhile, and when `rabbitmqctl list_queues -p " + vhost +
+		" name messages` shows 0 for it, run `rabbitmqctl delete_queue -p " + vhost + " " + name +
+		"`; the service then declares it as it must be"
 }
 
 // vhostOf returns the virtual host that RabbitMQ's reason names, quoted for a shell.
@@ -368,7 +382,8 @@ const (
 	partitionedAfter = 15 * time.Second
 )
 
-var errPartitioned = fmt.Errorf("RabbitMQ's node has not answered within %s what needs most of its cluster: it may be partitioned from the others", partitionedAfter)
+var errPartitioned = fmt.Errorf("RabbitMQ's node has not answered within %s what needs most of its cluster: it may "+
+	"be partitioned from the others", partitionedAfter)
 
 // needsMajority tells whether RabbitMQ is of a version that agrees on bindings by majority.
 // Before 4.3 all nodes must agree, and one that hangs delays the others, which work.

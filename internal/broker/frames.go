@@ -59,7 +59,8 @@ type delivery struct {
 }
 
 func newConsumingConn(c net.Conn) *consumingConn {
-	i := &consumingConn{Conn: c, in: bufio.NewReaderSize(c, 128<<10), delivered: map[uint16]*delivery{}, repaired: map[delivery]headerRepair{}}
+	i := &consumingConn{Conn: c, in: bufio.NewReaderSize(c, 128<<10), delivered: map[uint16]*delivery{},
+		repaired: map[delivery]headerRepair{}}
 	i.bodies.init()
 	return i
 }
@@ -263,7 +264,8 @@ func repairHeader(p []byte) ([]byte, headerRepair) {
 		if !fits {
 			// A table or a list becomes bytes: they have the same form.
 			value[0] = 'x'
-			m.cannotRepublish = fmt.Sprintf("its header %.60q is nested more than %d deep or has more than %d entries, which the AMQP client cannot send; it is kept as bytes", name, maxNesting, maxElements)
+			m.cannotRepublish = fmt.Sprintf("its header %.60q is nested more than %d deep or has more than %d "+
+				"entries, which the AMQP client cannot send; it is kept as bytes", name, maxNesting, maxElements)
 		}
 		if string(name) == "x-death" {
 			death = t[:len(t)-len(next)]
@@ -278,7 +280,9 @@ func repairHeader(p []byte) ([]byte, headerRepair) {
 	kept = append(binary.BigEndian.AppendUint32(append(kept, 'x'), uint32(len(table))), table...)
 	out := append([]byte(nil), p[:len(p)-len(rest)]...)
 	out = append(binary.BigEndian.AppendUint32(out, uint32(len(kept))), kept...)
-	return append(out, after...), headerRepair{duplicateHeader: m.duplicateHeader, cannotRepublish: fmt.Sprintf("it has %d headers, more than the %d that the AMQP client can send; they are kept as bytes", entries, maxElements)}
+	return append(out, after...), headerRepair{duplicateHeader: m.duplicateHeader,
+		cannotRepublish: fmt.Sprintf("it has %d headers, more than the %d that the AMQP client can send; they are "+
+			"kept as bytes", entries, maxElements)}
 }
 
 // cutLong cuts off a 32 bit length and that many bytes.
@@ -291,7 +295,8 @@ func cutLong(p []byte) (content, rest []byte, ok bool) {
 }
 
 // valueSizes are the sizes, in bytes, of the value types that have a fixed one.
-var valueSizes = map[byte]int{'t': 1, 'b': 1, 'B': 1, 's': 2, 'u': 2, 'I': 4, 'i': 4, 'l': 8, 'L': 8, 'f': 4, 'd': 8, 'D': 5, 'T': 8, 'V': 0}
+var valueSizes = map[byte]int{'t': 1, 'b': 1, 'B': 1, 's': 2, 'u': 2, 'I': 4, 'i': 4, 'l': 8, 'L': 8, 'f': 4, 'd': 8,
+	'D': 5, 'T': 8, 'V': 0}
 
 // repairValue turns L into l within a value, and tells whether the client can read
 // it at this depth. ok is false when it is not well formed.
@@ -303,7 +308,8 @@ func repairValue(p []byte, depth int, m *headerRepair) (rest []byte, fits, ok bo
 	if n, sized := valueSizes[kind]; sized {
 		if kind == 'L' {
 			p[0] = 'l'
-			m.note = "it had a header of AMQP type L (unsigned 64 bit), which became l (signed), as RabbitMQ 4 does itself"
+			m.note = "it had a header of AMQP type L (unsigned 64 bit), which became l (signed), as RabbitMQ 4 " +
+				"does itself"
 		}
 		if len(v) < n {
 			return nil, false, false

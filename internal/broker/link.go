@@ -72,7 +72,8 @@ type Config struct {
 
 // NeedsPerson tells whether an error lasts until a person corrects something.
 func NeedsPerson(err error) bool {
-	for _, e := range []error{wire.ErrForbidden, wire.ErrNoVHost, wire.ErrQueueGone, wire.ErrDiffers, wire.ErrNoType, wire.ErrTLS} {
+	for _, e := range []error{wire.ErrForbidden, wire.ErrNoVHost, wire.ErrQueueGone, wire.ErrDiffers, wire.ErrNoType,
+		wire.ErrTLS} {
 		if errors.Is(err, e) {
 			return true
 		}
@@ -227,7 +228,9 @@ func (l *link) now() State {
 
 // keep connects, runs use, and does so again when it ends, for as long as ctx
 // lasts. use returns an error that is permanent to end it.
-func (l *link) keep(ctx context.Context, wrap func(net.Conn) net.Conn, use func(context.Context, *amqp.Connection) error) error {
+func (l *link) keep(
+	ctx context.Context, wrap func(net.Conn) net.Conn, use func(context.Context, *amqp.Connection) error,
+) error {
 	crashes := 0 // in a row
 	strict := l.Strict
 	for wait := minReconnectWait; ; wait = min(2*wait, maxReconnectWait) {
@@ -268,7 +271,9 @@ type permanentError struct{ error }
 
 func (p permanentError) Unwrap() error { return p.error }
 
-func (l *link) once(ctx context.Context, wrap func(net.Conn) net.Conn, use func(context.Context, *amqp.Connection) error) error {
+func (l *link) once(
+	ctx context.Context, wrap func(net.Conn) net.Conn, use func(context.Context, *amqp.Connection) error,
+) error {
 	var raw net.Conn
 	login := l.Credentials.Login.Current(nil)
 	conn, at, err := dial(ctx, &l.Config, l.now().At, func(c net.Conn) net.Conn { raw = wrap(c); return raw })
@@ -361,7 +366,9 @@ const closeLimit = 2 * time.Second
 
 // dial connects to one of the brokers of c.URL, in addresses.Order, where last is the
 // host of the connection before. at is the address of the one that answers.
-func dial(ctx context.Context, c *Config, last string, wrap func(net.Conn) net.Conn) (conn *amqp.Connection, at string, err error) {
+func dial(
+	ctx context.Context, c *Config, last string, wrap func(net.Conn) net.Conn,
+) (conn *amqp.Connection, at string, err error) {
 	urls := addresses.Split(c.URL)
 	failed := make(unreachedError, len(urls)) // in the order of c.URL, or each try would be logged as a change
 	for _, i := range addresses.Order(urls, last) {
@@ -408,9 +415,11 @@ func explain(err error) error {
 		return fmt.Errorf("%w: %s", wire.ErrForbidden, reason)
 	case e.Code == amqp.NotAllowed && strings.Contains(e.Reason, "vhost") && strings.HasSuffix(e.Reason, "not found"):
 		return fmt.Errorf("%w: %s", wire.ErrNoVHost, e.Reason)
-	case e.Code == amqp.NotAllowed && strings.Contains(e.Reason, "refused for user '") && strings.HasSuffix(e.Reason, "'"):
+	case e.Code == amqp.NotAllowed && strings.Contains(e.Reason, "refused for user '") &&
+		strings.HasSuffix(e.Reason, "'"):
 		return fmt.Errorf("%w: %s", wire.ErrForbidden, e.Reason) // with more after the user it is a limit, which passes
-	case e.Code == amqp.NotFound && strings.HasPrefix(e.Reason, "NOT_FOUND - no queue '"): // a client may name an exchange so
+	case e.Code == amqp.NotFound && strings.HasPrefix(e.Reason,
+		"NOT_FOUND - no queue '"): // a client may name an exchange so
 		return fmt.Errorf("%w: %s", wire.ErrQueueGone, e.Reason)
 	case e.Code == amqp.NotFound:
 		return fmt.Errorf("%w: %s", wire.ErrUnroutable, e.Reason)
@@ -491,7 +500,8 @@ func dialOne(ctx context.Context, c *Config, rawURL string, wrap func(net.Conn) 
 	if err != nil {
 		return nil, failed(err)
 	}
-	u.Scheme, u.Host, u.User = "amqp", net.JoinHostPort(uri.Host, fmt.Sprint(uri.Port)), c.Credentials.Login.Current(u.User)
+	u.Scheme, u.Host, u.User = "amqp", net.JoinHostPort(uri.Host, fmt.Sprint(uri.Port)),
+		c.Credentials.Login.Current(u.User)
 	var bare *plainConn
 	within := cmp.Or(time.Duration(uri.ConnectionTimeout)*time.Millisecond, dialTimeout)
 	with := c.AMQP
@@ -511,7 +521,8 @@ func dialOne(ctx context.Context, c *Config, rawURL string, wrap func(net.Conn) 
 	conn, err := amqp.DialConfig(u.String(), with)
 	if err != nil {
 		if bare != nil && bare.alert.Load() {
-			err = hint.Errorf("use amqps:// there, or the port of AMQP (5672 by default)", "%w: this port of RabbitMQ's speaks TLS", wire.ErrTLS)
+			err = hint.Errorf("use amqps:// there, or the port of AMQP (5672 by default)",
+				"%w: this port of RabbitMQ's speaks TLS", wire.ErrTLS)
 		}
 		if secure != nil {
 			err = explainTLSEnd(err, c.external(&uri))
@@ -548,13 +559,17 @@ func (c *Config) security(uri *amqp.URI) (*tls.Config, error) {
 	}
 	f := c.Credentials.TLS
 	return credentials.TLS{
-		CA: cmp.Or(f.CA, uri.CACertFile), Cert: cmp.Or(f.Cert, uri.CertFile), Key: cmp.Or(f.Key, uri.KeyFile), ServerName: cmp.Or(f.ServerName, uri.ServerName),
+		CA: cmp.Or(f.CA, uri.CACertFile), Cert: cmp.Or(f.Cert, uri.CertFile), Key: cmp.Or(f.Key, uri.KeyFile),
+		ServerName: cmp.Or(f.ServerName, uri.ServerName),
 	}.Config(uri.Host)
 }
 
 // connect makes a connection for AMQP. Until its handshake is over nothing else limits
 // how long that takes. dial is the user's own, or nil.
-func connect(ctx context.Context, dial func(network, addr string) (net.Conn, error), network, addr string, within time.Duration, secure *tls.Config) (net.Conn, error) {
+func connect(
+	ctx context.Context, dial func(network, addr string) (net.Conn, error), network, addr string,
+	within time.Duration, secure *tls.Config,
+) (net.Conn, error) {
 	conn, err := dialWithin(ctx, dial, network, addr, within)
 	if err != nil {
 		return nil, err
@@ -575,13 +590,16 @@ func connect(ctx context.Context, dial func(network, addr string) (net.Conn, err
 
 // dialWithin makes the network connection. A dialer of the user's that does not return is
 // abandoned, and the connection that it returns later is closed.
-func dialWithin(ctx context.Context, dial func(network, addr string) (net.Conn, error), network, addr string, within time.Duration) (net.Conn, error) {
+func dialWithin(
+	ctx context.Context, dial func(network, addr string) (net.Conn, error), network, addr string, within time.Duration,
+) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	if dial == nil {
 		return (&net.Dialer{}).DialContext(ctx, network, addr)
 	}
-	conn, err := untilEnd(ctx, func() (net.Conn, error) { return dial(network, addr) }, func(late net.Conn) { _ = late.Close() })
+	conn, err := untilEnd(ctx, func() (net.Conn, error) { return dial(network, addr) },
+		func(late net.Conn) { _ = late.Close() })
 	if err != nil && ctx.Err() != nil {
 		return nil, fmt.Errorf("the dialer: %w", err)
 	}
@@ -626,17 +644,22 @@ const tlsAlertPrefix = "remote error: tls: "
 func explainTLSEnd(err error, external bool) error {
 	var e *amqp.Error
 	if external && errors.As(err, &e) && e.Code == amqp.AccessRefused && e.Server {
-		return fmt.Errorf("%w: by SASL EXTERNAL: RabbitMQ needs a user whose name is that of the client certificate (ssl_cert_login_from), the plugin rabbitmq_auth_mechanism_ssl, and EXTERNAL among its auth_mechanisms", wire.ErrForbidden)
+		return fmt.Errorf("%w: by SASL EXTERNAL: RabbitMQ needs a user whose name is that of the client certificate "+
+			"(ssl_cert_login_from), the plugin rabbitmq_auth_mechanism_ssl, and EXTERNAL among its auth_mechanisms",
+			wire.ErrForbidden)
 	}
 	if _, what, is := strings.Cut(err.Error(), tlsAlertPrefix); is {
 		return credentials.Refused(what)
 	}
-	for _, ended := range []string{"EOF", "reset by peer", "broken pipe", "is not open", "use of closed network connection"} {
+	for _, ended := range []string{"EOF", "reset by peer", "broken pipe", "is not open",
+		"use of closed network connection"} {
 		if strings.HasSuffix(err.Error(), ended) || strings.Contains(err.Error(), ended+"\"") {
 			if errors.As(err, &e) { // explain would keep nothing but its code and reason
 				err = errors.New(e.Reason)
 			}
-			return fmt.Errorf("%w, just after the TLS handshake: if this continues, RabbitMQ refuses this client's certificate, or requires one (broker.tls.cert and key; in a URL certfile=FILE&keyfile=FILE); its log says why", err)
+			return fmt.Errorf("%w, just after the TLS handshake: if this continues, RabbitMQ refuses this client's "+
+				"certificate, or requires one (broker.tls.cert and key; in a URL certfile=FILE&keyfile=FILE); its "+
+				"log says why", err)
 		}
 	}
 	return err

@@ -13,7 +13,8 @@ import (
 func Received(d *amqp.Delivery) wire.Message {
 	return wire.Message{
 		Exchange: d.Exchange, RoutingKey: d.RoutingKey, Headers: d.Headers,
-		ContentType: d.ContentType, ContentEncoding: d.ContentEncoding, DeliveryMode: d.DeliveryMode, Priority: d.Priority,
+		ContentType: d.ContentType, ContentEncoding: d.ContentEncoding, DeliveryMode: d.DeliveryMode,
+		Priority:      d.Priority,
 		CorrelationID: d.CorrelationId, ReplyTo: d.ReplyTo, Expiration: d.Expiration, MessageID: d.MessageId,
 		Timestamp: d.Timestamp, Type: d.Type, UserID: d.UserId, AppID: d.AppId, Body: d.Body,
 	}
@@ -23,8 +24,9 @@ func Received(d *amqp.Delivery) wire.Message {
 // Redrive's disk must not be lost in a queue's memory.
 func publishing(m *wire.Message) amqp.Publishing {
 	return amqp.Publishing{
-		Headers: m.Headers, ContentType: m.ContentType, ContentEncoding: m.ContentEncoding, DeliveryMode: amqp.Persistent,
-		Priority: m.Priority, CorrelationId: m.CorrelationID, ReplyTo: m.ReplyTo, Expiration: m.Expiration,
+		Headers: m.Headers, ContentType: m.ContentType, ContentEncoding: m.ContentEncoding,
+		DeliveryMode: amqp.Persistent,
+		Priority:     m.Priority, CorrelationId: m.CorrelationID, ReplyTo: m.ReplyTo, Expiration: m.Expiration,
 		MessageId: m.MessageID, Timestamp: m.Timestamp, Type: m.Type, UserId: m.UserID, AppId: m.AppID, Body: m.Body,
 	}
 }
@@ -33,7 +35,8 @@ func publishing(m *wire.Message) amqp.Publishing {
 // must fit the negotiated frame size, or RabbitMQ ends the connection (501).
 func headerSize(m *wire.Message) int {
 	n := frameHead + 1 + 14 + 4 + 1 + 1 // frame, content header, table length, delivery mode, priority
-	for _, s := range [...]string{m.ContentType, m.ContentEncoding, m.CorrelationID, m.ReplyTo, m.Expiration, m.MessageID, m.Type, m.UserID, m.AppID} {
+	for _, s := range [...]string{m.ContentType, m.ContentEncoding, m.CorrelationID, m.ReplyTo, m.Expiration,
+		m.MessageID, m.Type, m.UserID, m.AppID} {
 		n += 1 + len(s)
 	}
 	return n + 8 + tableSize(m.Headers)

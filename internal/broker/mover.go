@@ -128,7 +128,8 @@ func (m *Mover) DeleteQuorum(ctx context.Context, queue, exchange string) (moved
 		return 0, explain(err)
 	}
 	defer ch.Close()
-	deliveries, err := ch.Consume(queue, "redrive move", false, false, false, false, amqp.Table{"x-priority": int32(-1)})
+	deliveries, err := ch.Consume(queue, "redrive move", false, false, false, false,
+		amqp.Table{"x-priority": int32(-1)})
 	if err != nil {
 		return 0, explain(err)
 	}
@@ -175,7 +176,9 @@ type move struct {
 // Move returns nil when nothing has arrived for idle, or moved wants no more. It leaves nothing
 // outstanding then, nor when ctx ends: what is requeued would count as a failed delivery. For
 // the same reason it begins with one message outstanding.
-func (m *Mover) Move(ctx context.Context, queue, exchange string, most int, idle time.Duration, moved func(int) (more bool)) error {
+func (m *Mover) Move(
+	ctx context.Context, queue, exchange string, most int, idle time.Duration, moved func(int) (more bool),
+) error {
 	ch, err := m.source.Channel()
 	if err != nil {
 		return explain(err)
@@ -215,7 +218,8 @@ func (m *Mover) moveWindow(ctx context.Context, ch *amqp.Channel, do *move, size
 				return next, nil
 			}
 			// A quorum queue may stand for more than a second (3.10.8, under load).
-			if q, err := queueState(ch, do.queue); err == nil && q.Messages > 0 && q.Consumers == 1 && time.Since(arrived) < standsAtMost && ctx.Err() == nil && !w.stopping {
+			if q, err := queueState(ch, do.queue); err == nil && q.Messages > 0 && q.Consumers == 1 &&
+				time.Since(arrived) < standsAtMost && ctx.Err() == nil && !w.stopping {
 				continue
 			}
 			if err := w.stop(); err != nil {
@@ -275,7 +279,8 @@ func openMoveWindow(ctx context.Context, ch *amqp.Channel, queue string, size in
 		return nil, explain(err)
 	}
 	tag := fmt.Sprint("redrive move ", size)
-	deliveries, err := ch.ConsumeWithContext(context.WithoutCancel(ctx), queue, tag, false, false, false, false, amqp.Table{"x-priority": int32(-1)})
+	deliveries, err := ch.ConsumeWithContext(context.WithoutCancel(ctx), queue, tag, false, false, false, false,
+		amqp.Table{"x-priority": int32(-1)})
 	if err != nil {
 		return nil, fmt.Errorf("consuming queue %q: %w", queue, explain(err))
 	}
@@ -377,7 +382,8 @@ func (m *Mover) send(ctx context.Context, exchange string, batch []amqp.Delivery
 	messages := make([]*wire.Message, len(batch))
 	put := func(i int) (err error) {
 		// Mandatory. RabbitMQ alone decides how long it takes: there is no timeout here.
-		pending[i], err = m.session.publish(&wire.Outgoing{Exchange: exchange, RoutingKey: batch[i].RoutingKey, Message: messages[i]})
+		pending[i], err = m.session.publish(&wire.Outgoing{Exchange: exchange, RoutingKey: batch[i].RoutingKey,
+			Message: messages[i]})
 		return err
 	}
 	for i := range batch {

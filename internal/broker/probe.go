@@ -62,7 +62,8 @@ func (p *Probe) Queue(name string) (consumers, ready int, err error) {
 // declaration that differs; one that does not changes nothing.
 func (p *Probe) IntakeQueue() (exchange, queue error) {
 	if exchange = p.Exchange(wire.ExchangeDeadLetters); exchange == nil {
-		exchange = delay.Topology{Exchanges: []delay.Exchange{deadLetterExchange}}.Declare(func(t delay.Topology) error {
+		top := delay.Topology{Exchanges: []delay.Exchange{deadLetterExchange}}
+		exchange = top.Declare(func(t delay.Topology) error {
 			return onChannel(p.conn, func(ch *amqp.Channel) error { return declareExchange(ch, t.Exchanges[0]) })
 		})
 	}
@@ -100,7 +101,9 @@ var errRefused = errors.New("RabbitMQ refuses to count the consumers")
 // a queue. They need no permission on 3.10, and any permission for the queue on 4.3: the write
 // permission that BindRetryExchange needs is enough. [measured on 3.10.8 and 4.3.6] Safe for
 // concurrent use.
-func (p *Publisher) Consumers(ctx context.Context, queues []string, visit func(queue string, consumers, ready int)) error {
+func (p *Publisher) Consumers(
+	ctx context.Context, queues []string, visit func(queue string, consumers, ready int),
+) error {
 	queues = slices.DeleteFunc(slices.Clone(queues), func(q string) bool {
 		impossible := canExist(q) != nil
 		if impossible {

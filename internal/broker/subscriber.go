@@ -149,7 +149,9 @@ func (s *Subscriber) Consume(ctx context.Context, q ConsumeOptions, use func(Sub
 
 // subscribe consumes on a channel of its own until that or ctx ends. consumed tells whether it
 // could begin.
-func (s *Subscriber) subscribe(ctx context.Context, now *sharedConn, consumer string, q *ConsumeOptions, use func(Subscription)) (consumed bool, err error) {
+func (s *Subscriber) subscribe(
+	ctx context.Context, now *sharedConn, consumer string, q *ConsumeOptions, use func(Subscription),
+) (consumed bool, err error) {
 	c, err := s.begin(ctx, now.conn, consumer, q)
 	if err != nil {
 		return false, err
@@ -198,7 +200,9 @@ func (c *consumerChannel) awaitAcks(queue string) {
 
 // begin opens a channel and consumes on it. When ctx ends first, the attempt is abandoned:
 // RabbitMQ 4.3 takes a minute to answer that the node of a classic queue is down.
-func (s *Subscriber) begin(ctx context.Context, conn *amqp.Connection, consumer string, q *ConsumeOptions) (*consumerChannel, error) {
+func (s *Subscriber) begin(
+	ctx context.Context, conn *amqp.Connection, consumer string, q *ConsumeOptions,
+) (*consumerChannel, error) {
 	type begun struct {
 		c   *consumerChannel
 		err error
@@ -230,9 +234,11 @@ func consume(conn *amqp.Connection, consumer string, q *ConsumeOptions) (*consum
 	if err != nil {
 		return nil, explain(err)
 	}
-	c := &consumerChannel{ch: ch, closed: ch.NotifyClose(make(chan *amqp.Error, 1)), cancelled: ch.NotifyCancel(make(chan string, 1))}
+	c := &consumerChannel{ch: ch, closed: ch.NotifyClose(make(chan *amqp.Error, 1)),
+		cancelled: ch.NotifyCancel(make(chan string, 1))}
 	if err = ch.Qos(q.Prefetch, 0, false); err == nil {
-		c.deliveries, err = ch.ConsumeWithContext(context.Background(), q.Queue, consumer, false, false, false, false, nil)
+		c.deliveries, err = ch.ConsumeWithContext(context.Background(), q.Queue, consumer, false, false, false,
+			false, nil)
 	}
 	if err != nil {
 		_ = ch.Close()
@@ -292,8 +298,10 @@ func (s *Subscriber) leave(ctx context.Context, now *sharedConn, c *consumerChan
 
 // timedOut is the error of a consumer that exceeded consumer_timeout, with the remedy.
 func timedOut(q *ConsumeOptions) error {
-	return hint.Errorf(fmt.Sprintf("set Prefetch (now %d) to Concurrency, limit handlers with Timeout, or raise consumer_timeout: docs/explanation/prefetch.md", q.Prefetch),
-		"a message of queue %q was not acknowledged within RabbitMQ's consumer_timeout, which counts from its delivery: all unacknowledged messages are delivered again", q.Queue)
+	return hint.Errorf(fmt.Sprintf("set Prefetch (now %d) to Concurrency, limit handlers with Timeout, or raise "+
+		"consumer_timeout: docs/explanation/prefetch.md", q.Prefetch),
+		"a message of queue %q was not acknowledged within RabbitMQ's consumer_timeout, which counts from its "+
+			"delivery: all unacknowledged messages are delivered again", q.Queue)
 }
 
 // wasCancelled finds out why RabbitMQ has cancelled the consumer: from 4.3 on that is how it
@@ -305,7 +313,8 @@ func wasCancelled(conn *amqp.Connection, q *ConsumeOptions) error {
 	if err != nil && ctx.Err() == nil {
 		return fmt.Errorf("RabbitMQ cancelled the consumer of queue %q: %w", q.Queue, err)
 	}
-	return fmt.Errorf("RabbitMQ cancelled the consumer of queue %q, which is still there: it has moved to another node, or %w", q.Queue, timedOut(q))
+	return fmt.Errorf("RabbitMQ cancelled the consumer of queue %q, which is still there: it has moved to another "+
+		"node, or %w", q.Queue, timedOut(q))
 }
 
 // requeueUnacknowledged ends the consumer cleanly. A quorum queue's channel may still hold back many

@@ -226,7 +226,8 @@ func (t *Taker) collect(
 			case time.Since(arrived) > standsAtMost && len(all) > 0:
 				empty = 2 // what came is enough
 			case time.Since(arrived) > standsAtMost:
-				return nil, fmt.Errorf("queue %q has %d messages and delivers none: it has no leader, or a single active consumer",
+				return nil, fmt.Errorf("queue %q has %d messages and delivers none: it has no leader, or a single "+
+					"active consumer",
 					t.queue, q.Messages)
 			}
 		}

@@ -469,7 +469,8 @@ func newSession(conn *amqp.Connection) (*session, error) {
 	if err := ch.Confirm(false); err != nil {
 		return nil, explain(err)
 	}
-	s := &session{conn: conn, ch: ch, limit: conn.Config.FrameSize, closed: make(chan struct{}), opened: time.Now(), answered: time.Now(),
+	s := &session{conn: conn, ch: ch, limit: conn.Config.FrameSize, closed: make(chan struct{}), opened: time.Now(),
+		answered: time.Now(),
 		// Not buffered: when amqp091-go continues with the ack, the return before it has been
 		// received here, and a receive from sync makes that visible.
 		returns: ch.NotifyReturn(make(chan amqp.Return)), sync: make(chan struct{}), returned: map[string]int{}}
@@ -519,7 +520,8 @@ func (s *session) listen(end <-chan *amqp.Error) {
 // connectionEnded tells an error of the connection from one of the channel alone.
 func connectionEnded(e *amqp.Error) bool {
 	switch e.Code {
-	case amqp.AccessRefused, amqp.NotFound, amqp.PreconditionFailed, amqp.ContentTooLarge, amqp.NoConsumers, amqp.ResourceLocked:
+	case amqp.AccessRefused, amqp.NotFound, amqp.PreconditionFailed, amqp.ContentTooLarge, amqp.NoConsumers,
+		amqp.ResourceLocked:
 		return !e.Server
 	}
 	return true
@@ -535,7 +537,8 @@ func (s *session) publish(o *wire.Outgoing) (*amqp.DeferredConfirmation, error) 
 		return nil, fmt.Errorf("%w: %v", wire.ErrUnacceptable, err)
 	}
 	if n := headerSize(o.Message); s.limit > 0 && n > s.limit {
-		return nil, fmt.Errorf("%w: its properties and headers take %d bytes, and one frame holds %d", wire.ErrUnacceptable, n, s.limit)
+		return nil, fmt.Errorf("%w: its properties and headers take %d bytes, and one frame holds %d",
+			wire.ErrUnacceptable, n, s.limit)
 	}
 	c, err := s.ch.PublishWithDeferredConfirm(o.Exchange, o.RoutingKey, !o.Unchecked, false, publishing(o.Message))
 	if err != nil {

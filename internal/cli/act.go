@@ -85,7 +85,8 @@ func (p *program) act(v actions.VerbInfo) *cobra.Command {
 		_ = c.RegisterFlagCompletionFunc("to", p.completeQueues)
 	}
 	if v.Publishes {
-		f.IntVar(&d.canary, "canary", 0, "of a query: how many to process first; the rest follow only if none of them fails again")
+		f.IntVar(&d.canary, "canary", 0, "of a query: how many to process first; the rest follow only if none of "+
+			"them fails again")
 		f.StringVar(&d.canaryWait, "canary-wait", "", "how long they are watched, such as 30s (default 1m)")
 	}
 	c.ValidArgsFunction = p.completeQuery
@@ -114,7 +115,8 @@ func (p *program) perform(ctx context.Context, d *action, args []string) error {
 	case ids > 0 && d.queryFlags != (queryFlags{}):
 		return fmt.Errorf("give message IDs or a query (--query, --queue, --state), not both: %w", errUsage)
 	case ids > 0 && len(d.onlyQuery) > 0:
-		return fmt.Errorf("%s makes sense with a query, not with message IDs: %w", strings.Join(d.onlyQuery, ", "), errUsage)
+		return fmt.Errorf("%s makes sense with a query, not with message IDs: %w", strings.Join(d.onlyQuery, ", "),
+			errUsage)
 	case d.verb.Info().ToQueue && d.to == "":
 		return fmt.Errorf("--to is missing: the queue: %w", errUsage)
 	}
@@ -123,7 +125,8 @@ func (p *program) perform(ctx context.Context, d *action, args []string) error {
 		if err != nil {
 			return err
 		}
-		return p.actOnIDs(ctx, client, d, actions.Act{Verb: d.verb, IDs: args, At: due, To: d.to, Reason: d.reason, DryRun: d.dry})
+		return p.actOnIDs(ctx, client, d,
+			actions.Act{Verb: d.verb, IDs: args, At: due, To: d.to, Reason: d.reason, DryRun: d.dry})
 	}
 	if d.restOf != "" {
 		client, err := p.client()
@@ -148,7 +151,8 @@ func (p *program) perform(ctx context.Context, d *action, args []string) error {
 	if err != nil {
 		return err
 	}
-	return p.operate(ctx, client, d, operations.PlanRequest{Verb: d.verb, Query: q, At: due, To: d.to, Reason: d.reason})
+	return p.operate(ctx, client, d, operations.PlanRequest{Verb: d.verb, Query: q, At: due, To: d.to,
+		Reason: d.reason})
 }
 
 // idsPerRequest is how many ids the service takes at once.
@@ -164,7 +168,8 @@ func (p *program) actOnIDs(ctx context.Context, client httpapi.Client, d *action
 			return err
 		}
 		if int64(found.Done) != d.expect {
-			return exitErrorf(ExitPrecondition, "found %s, expected %d: nothing was changed", messages(found.Done), d.expect)
+			return exitErrorf(ExitPrecondition, "found %s, expected %d: nothing was changed", messages(found.Done),
+				d.expect)
 		}
 	}
 	done, err := actInBatches(ctx, client, a)
@@ -211,7 +216,8 @@ func (p *program) sayPaused(ctx context.Context, client httpapi.Client, done act
 	}
 	for _, q := range all.Queues {
 		if q.Pause != nil && replayed[q.Name] {
-			fmt.Fprintf(p.err, "The retries of the queue %q are paused: its messages wait until you run `redrive resume %s`.\n", plain(q.Name), plain(q.Name))
+			fmt.Fprintf(p.err, "The retries of the queue %q are paused: its messages wait until you run `redrive "+
+				"resume %s`.\n", plain(q.Name), plain(q.Name))
 		}
 	}
 }
@@ -269,7 +275,9 @@ func (p *program) resume() *cobra.Command {
 }
 
 // ofQueue completes a command about one queue.
-func (p *program) ofQueue(c *cobra.Command, do func(c httpapi.Client, ctx context.Context, queue, reason string) error, done string) *cobra.Command {
+func (p *program) ofQueue(
+	c *cobra.Command, do func(c httpapi.Client, ctx context.Context, queue, reason string) error, done string,
+) *cobra.Command {
 	var reason string
 	c.Args = exactArgs(1, "the queue")
 	c.ValidArgsFunction = p.completeQueues
@@ -284,9 +292,10 @@ func (p *program) ofQueue(c *cobra.Command, do func(c httpapi.Client, ctx contex
 }
 
 var breakerSet = map[string]string{
-	"open":   "Retries of the queue %q are paused until `redrive breaker` sets it otherwise.\n",
-	"closed": "Due messages of the queue %q are retried, however many fail again, until `redrive breaker` sets it otherwise.\n",
-	"auto":   "The breaker of the queue %q opens and closes by itself again.\n",
+	"open": "Retries of the queue %q are paused until `redrive breaker` sets it otherwise.\n",
+	"closed": "Due messages of the queue %q are retried, however many fail again, until `redrive breaker` sets it " +
+		"otherwise.\n",
+	"auto": "The breaker of the queue %q opens and closes by itself again.\n",
 }
 
 func (p *program) breaker() *cobra.Command {
@@ -299,11 +308,11 @@ however many fail again; auto lets it open and close by itself again. The settin
 survives restarts. Waiting messages keep their attempts.`,
 		Example: "  redrive breaker orders closed --reason 'the warehouse is back, I watch it'",
 		Args:    exactArgs(2, "the queue, and open, closed or auto"),
-		ValidArgsFunction: func(c *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
+		ValidArgsFunction: func(c *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 			if len(args) == 1 {
 				return []string{"open", "closed", "auto"}, cobra.ShellCompDirectiveNoFileComp
 			}
-			return p.completeQueues(c, args, toComplete)
+			return p.completeQueues(c, args, begun)
 		},
 	}, func(ctx context.Context, client httpapi.Client, args []string) error {
 		done, ok := breakerSet[args[1]]

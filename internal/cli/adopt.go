@@ -84,7 +84,8 @@ resumes and cancels it.`,
 		return p.operate(ctx, client, &d, r)
 	})
 	f := c.Flags()
-	f.StringArrayVar(&r.WorkQueues, "queue", nil, "where its messages failed; may be given again (left out: as each message says)")
+	f.StringArrayVar(&r.WorkQueues, "queue", nil,
+		"where its messages failed; may be given again (left out: as each message says)")
 	f.StringVar(&r.Format, "from", "auto", "the format of its messages: auto, "+strings.Join(retry.FormatNames(), ", "))
 	_ = c.RegisterFlagCompletionFunc("from",
 		cobra.FixedCompletions(append(retry.FormatNames(), "auto"), cobra.ShellCompDirectiveNoFileComp))
@@ -93,7 +94,8 @@ resumes and cancels it.`,
 	f.StringVar(&then, "then", "park", "with --follow: park what lands there, or retry it by its work queue's policy")
 	f.BoolVar(&unfollow, "unfollow", false, "stop following it")
 	f.Int64Var(&r.Limit, "limit", 0, "take so many messages at most (0 = all that are there now)")
-	f.BoolVar(&r.EvenWithConsumers, "even-with-consumers", false, "also a queue that others consume, or that is enrolled")
+	f.BoolVar(&r.EvenWithConsumers, "even-with-consumers", false,
+		"also a queue that others consume, or that is enrolled")
 	p.withAdoption(c, &d)
 	c.MarkFlagsMutuallyExclusive("follow", "unfollow", "sample", "dry-run")
 	for _, name := range []string{"limit", "rate", "expect-count", "from", "even-with-consumers"} {

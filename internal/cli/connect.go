@@ -20,9 +20,11 @@ import (
 // environment only: every user of the machine can read arguments.
 func (p *program) withAddress(c *cobra.Command) *cobra.Command {
 	address := cmp.Or(p.getenv("REDRIVE_ADDRESS"), config.Default().Listen)
-	c.Flags().StringVar(&p.address, "address", address, "where the service listens, or a URL with https://; or REDRIVE_ADDRESS")
+	c.Flags().StringVar(&p.address, "address", address,
+		"where the service listens, or a URL with https://; or REDRIVE_ADDRESS")
 	withVHost(c)
-	c.Flags().StringVar(&p.caFile, "ca-file", "", "certificates that sign the service's, besides the system's; or REDRIVE_CA_FILE")
+	c.Flags().StringVar(&p.caFile, "ca-file", "",
+		"certificates that sign the service's, besides the system's; or REDRIVE_CA_FILE")
 	return c
 }
 
@@ -87,7 +89,9 @@ func (p *program) loadAny() (cfg *config.Config, own string, err error) {
 }
 
 // withClient completes a command that calls the service's API.
-func (p *program) withClient(c *cobra.Command, run func(ctx context.Context, client httpapi.Client, args []string) error) *cobra.Command {
+func (p *program) withClient(
+	c *cobra.Command, run func(ctx context.Context, client httpapi.Client, args []string) error,
+) *cobra.Command {
 	c.RunE = func(c *cobra.Command, args []string) error {
 		client, err := p.client()
 		if err != nil {
@@ -144,7 +148,9 @@ func (f *queryFlags) query(args []string) (string, error) {
 
 // withQuery completes a command about the messages that a query finds: run gets the query and a
 // client to ask it with.
-func (p *program) withQuery(c *cobra.Command, run func(ctx context.Context, client httpapi.Client, query string) error) *cobra.Command {
+func (p *program) withQuery(
+	c *cobra.Command, run func(ctx context.Context, client httpapi.Client, query string) error,
+) *cobra.Command {
 	var f queryFlags
 	f.add(p, c)
 	c.ValidArgsFunction = p.completeQuery

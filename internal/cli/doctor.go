@@ -81,7 +81,9 @@ type doctorFlags struct {
 
 // examineAll looks at each virtual host. An error with one, such as a RabbitMQ that does not
 // answer, does not stop the others.
-func (p *program) examineAll(ctx context.Context, flags doctorFlags, cfg *config.Config) (reports []doctor.Report, err error) {
+func (p *program) examineAll(
+	ctx context.Context, flags doctorFlags, cfg *config.Config,
+) (reports []doctor.Report, err error) {
 	all, err := p.virtualHosts(cfg)
 	if err != nil {
 		return nil, err
@@ -197,9 +199,12 @@ func verdict(reports []doctor.Report) error {
 	}
 	switch {
 	case n[doctor.Wrong] > 0:
-		return exitErrorf(ExitPrecondition, "%s wrong, %s, %s", plural(n[doctor.Wrong], "thing is", "things are"), plural(n[doctor.Warning], "warning", "warnings"), plural(n[doctor.Unknown], "check could not be made", "checks could not be made"))
+		return exitErrorf(ExitPrecondition, "%s wrong, %s, %s", plural(n[doctor.Wrong], "thing is", "things are"),
+			plural(n[doctor.Warning], "warning", "warnings"),
+			plural(n[doctor.Unknown], "check could not be made", "checks could not be made"))
 	case n[doctor.Warning]+n[doctor.Unknown] > 0:
-		return exitErrorf(ExitPartly, "nothing is wrong; %s, %s", plural(n[doctor.Warning], "warning", "warnings"), plural(n[doctor.Unknown], "check could not be made", "checks could not be made"))
+		return exitErrorf(ExitPartly, "nothing is wrong; %s, %s", plural(n[doctor.Warning], "warning", "warnings"),
+			plural(n[doctor.Unknown], "check could not be made", "checks could not be made"))
 	}
 	return nil
 }
@@ -231,7 +236,8 @@ type diagnosis struct {
 }
 
 func (d *diagnosis) paint(s doctor.Status, text string) string {
-	code := map[doctor.Status]string{doctor.OK: "32", doctor.Unknown: "36", doctor.Warning: "33", doctor.Wrong: "31;1"}[s]
+	code := map[doctor.Status]string{doctor.OK: "32", doctor.Unknown: "36", doctor.Warning: "33",
+		doctor.Wrong: "31;1"}[s]
 	if !d.colour || code == "" {
 		return text
 	}
@@ -243,7 +249,8 @@ func (d *diagnosis) write(r doctor.Report) {
 	if r.Queues != nil {
 		queues = fmt.Sprintf(": %s, %d enrolled", plural(*r.Queues, "queue", "queues"), *r.Enrolled)
 	}
-	fmt.Fprintf(d.w, "RabbitMQ %s at %s, virtual host %s%s\n", orNot(r.Version), plain(r.Broker), plain(fmt.Sprintf("%q", r.VHost)), queues)
+	fmt.Fprintf(d.w, "RabbitMQ %s at %s, virtual host %s%s\n", orNot(r.Version), plain(r.Broker),
+		plain(fmt.Sprintf("%q", r.VHost)), queues)
 	ok := map[string]bool{}
 	var unknown []doctor.Finding
 	var groups []queueFindings
@@ -269,7 +276,8 @@ func (d *diagnosis) write(r doctor.Report) {
 	if r.Status == doctor.OK {
 		fmt.Fprintf(d.w, "%s all %s\n", d.paint(doctor.OK, "ok"), plural(len(ok), "check", "checks"))
 	} else {
-		fmt.Fprintf(d.w, "\n%s %s of %d\n", d.paint(doctor.OK, "ok"), plural(len(ok), "check", "checks"), len(doctor.Checks))
+		fmt.Fprintf(d.w, "\n%s %s of %d\n", d.paint(doctor.OK, "ok"), plural(len(ok), "check", "checks"),
+			len(doctor.Checks))
 	}
 }
 
@@ -319,7 +327,8 @@ func (d *diagnosis) group(g queueFindings) {
 	slices.SortStableFunc(g.findings, func(a, b doctor.Finding) int { return rank(b.Status) - rank(a.Status) })
 	indent := strings.Repeat(" ", 11)
 	for _, f := range g.findings {
-		fmt.Fprintf(d.w, "  %s  %-*s  %s\n", d.paint(f.Status, fmt.Sprintf("%-7s", f.Status)), width, f.Check, plain(f.What))
+		fmt.Fprintf(d.w, "  %s  %-*s  %s\n", d.paint(f.Status, fmt.Sprintf("%-7s", f.Status)), width, f.Check,
+			plain(f.What))
 		if !d.shown[f.Check+f.Why] {
 			d.wrap(indent, f.Why)
 			d.shown[f.Check+f.Why] = true

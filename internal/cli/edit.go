@@ -94,7 +94,9 @@ func (p *program) editMessage(ctx context.Context, client httpapi.Client, e edit
 }
 
 // difference shows what an edit would change.
-func (p *program) difference(ctx context.Context, client httpapi.Client, r actions.EditRequest) (actions.Edited, error) {
+func (p *program) difference(
+	ctx context.Context, client httpapi.Client, r actions.EditRequest,
+) (actions.Edited, error) {
 	r.DryRun = true
 	would, err := client.Edit(ctx, r)
 	if err != nil {
@@ -119,7 +121,9 @@ func (p *program) difference(ctx context.Context, client httpapi.Client, r actio
 }
 
 // send sends the edit, unless --dry-run.
-func (p *program) send(ctx context.Context, client httpapi.Client, e editFlags, r actions.EditRequest, done actions.Edited) (err error) {
+func (p *program) send(
+	ctx context.Context, client httpapi.Client, e editFlags, r actions.EditRequest, done actions.Edited,
+) (err error) {
 	if !e.dry {
 		if done, err = client.Edit(ctx, r); err != nil {
 			return err
@@ -139,7 +143,8 @@ func (p *program) send(ctx context.Context, client httpapi.Client, e editFlags, 
 // is changed.
 func (p *program) editByHand(ctx context.Context, client httpapi.Client, e editFlags, r actions.EditRequest) error {
 	if !p.yes && !e.dry && !isTerminal(p.in) {
-		return fmt.Errorf("this is not a terminal, so it cannot ask: give --yes, --dry-run or --body-file: %w", errUsage)
+		return fmt.Errorf("this is not a terminal, so it cannot ask: give --yes, --dry-run or --body-file: %w",
+			errUsage)
 	}
 	text, suffix, document, err := editable(ctx, client, e.id)
 	if err != nil {
@@ -219,7 +224,9 @@ func editable(ctx context.Context, client httpapi.Client, id string) (text, suff
 			return string(raw), ".txt", false, nil
 		}
 	}
-	return "", "", false, exitErrorf(ExitPrecondition, "this body cannot be edited as text without changing other bytes: edit what `redrive messages show %s --body raw` writes, and give it with --body-file", id)
+	return "", "", false, exitErrorf(ExitPrecondition,
+		"this body cannot be edited as text without changing other bytes: edit what `redrive messages show %s --body "+
+			"raw` writes, and give it with --body-file", id)
 }
 
 // privateFile makes a file that no one else can read, in a folder of its own that no one else can

@@ -15,7 +15,9 @@ import (
 
 // withManagement adds the flag for the config file, and gives run a client of the management
 // API that the config names.
-func (p *program) withManagement(c *cobra.Command, run func(context.Context, *management.Client, *config.Config, []string) error) {
+func (p *program) withManagement(
+	c *cobra.Command, run func(context.Context, *management.Client, *config.Config, []string) error,
+) {
 	withVHost(c)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		cfg, err := p.load()
@@ -54,7 +56,8 @@ func (p *program) withSelection(c *cobra.Command, s *selection) *cobra.Command {
 
 func (s *selection) expected(n int) error {
 	if s.expect >= 0 && n != s.expect {
-		return exitErrorf(ExitPrecondition, "found %s, expected %d: nothing was changed", plural(n, "queue", "queues"), s.expect)
+		return exitErrorf(ExitPrecondition, "found %s, expected %d: nothing was changed", plural(n, "queue", "queues"),
+			s.expect)
 	}
 	if n == 0 {
 		return exitErrorf(ExitNotFound, "no queue matches %q", s.pattern)
@@ -106,7 +109,8 @@ another x-dead-letter-exchange: see redrive move.`,
 			return fmt.Sprintf("queue %q is enrolled; `redrive unenroll` undoes it", all[i].Queue), nil
 		})
 	})
-	c.Flags().BoolVar(&atLeastOnce, "at-least-once", false, "also make a quorum queue's dead-lettering at-least-once (overflow becomes reject-publish)")
+	c.Flags().BoolVar(&atLeastOnce, "at-least-once", false,
+		"also make a quorum queue's dead-lettering at-least-once (overflow becomes reject-publish)")
 	return p.withSelection(c, &s)
 }
 
@@ -115,7 +119,8 @@ func changeOf(one enroll.QueuePlan) change {
 	if one.Err != nil {
 		return c
 	}
-	c.Kind, c.OperatorPolicy, c.Notes, c.Keys = one.Plan.Queue.Type, one.Plan.Queue.OperatorPolicy, one.Plan.Notes, one.Plan.Keys()
+	c.Kind, c.OperatorPolicy, c.Notes, c.Keys = one.Plan.Queue.Type, one.Plan.Queue.OperatorPolicy, one.Plan.Notes,
+		one.Plan.Keys()
 	if one.Plan.Policy != nil {
 		c.Result, c.Policy = wouldSet, one.Plan.Policy.Name
 		if one.Plan.Before != nil {
@@ -170,7 +175,8 @@ queues that are not enrolled. Messages that wait for them are parked then.`,
 			if err := enroll.Undo(ctx, m, found[i].Queue); err != nil {
 				return "", err
 			}
-			return fmt.Sprintf("queue %q is no longer enrolled by a policy; its waiting messages are still retried", found[i].Queue), nil
+			return fmt.Sprintf("queue %q is no longer enrolled by a policy; its waiting messages are still retried",
+				found[i].Queue), nil
 		})
 	})
 	c.Flags().BoolVar(&replays, "replays", false, "undo redrive allow-replays: remove the queues' retry exchanges")
@@ -309,7 +315,8 @@ func (t *manyQueues) end(ctx context.Context, do func(i int) (string, error)) er
 		if t.p.format == "table" {
 			fmt.Fprintln(t.p.out, plain(text))
 		} else if t.p.draws() && len(t.changes) > 1 {
-			b.draw(fmt.Sprintf("%s %s of %s", gauge(int64(i+1), int64(len(t.changes))), count(i+1), plural(len(t.changes), "queue", "queues")))
+			b.draw(fmt.Sprintf("%s %s of %s", gauge(int64(i+1), int64(len(t.changes))), count(i+1),
+				plural(len(t.changes), "queue", "queues")))
 		}
 	}
 	b.end()

@@ -65,9 +65,10 @@ parked or retried. Page and API have the same query language.`,
 
 func (p *program) messagesCount() *cobra.Command {
 	return p.watched(p.withFormats(p.withQuery(&cobra.Command{
-		Use:     "count [QUERY]",
-		Short:   "Count messages",
-		Long:    "Count messages. Of a query that would take long, it prints how many were found so far, as \"1,204+\".",
+		Use:   "count [QUERY]",
+		Short: "Count messages",
+		Long: "Count messages. Of a query that would take long, it prints how many were found so far, as " +
+			"\"1,204+\".",
 		Example: "  redrive messages count 'queue:orders.* state:parked'",
 	}, func(ctx context.Context, client httpapi.Client, query string) error {
 		n, err := client.Count(ctx, query)
@@ -89,7 +90,9 @@ const mostOnAPage = 1000
 
 // fetchMessages returns what a query finds, up to a limit. A page of the service's may be short,
 // even empty, and not be the last.
-func fetchMessages(ctx context.Context, client httpapi.Client, q, after string, limit int) (all inspect.Page, err error) {
+func fetchMessages(
+	ctx context.Context, client httpapi.Client, q, after string, limit int,
+) (all inspect.Page, err error) {
 	all.Messages = []inspect.Message{}
 	for all.After = after; ; {
 		page, err := client.Messages(ctx, q, all.After, min(limit-len(all.Messages), mostOnAPage))
@@ -208,7 +211,8 @@ func detail(w io.Writer, m inspect.Detail, now time.Time) {
 
 var (
 	propertyColumns = []column[inspect.Property]{{Head: "Property", Field: "Name"}, {Field: "Value"}}
-	headerColumns   = []column[inspect.Header]{{Head: "Header", Field: "Name"}, {Field: "Type"}, {Field: "From"}, {Field: "Value"}}
+	headerColumns   = []column[inspect.Header]{{Head: "Header", Field: "Name"}, {Field: "Type"}, {Field: "From"},
+		{Field: "Value"}}
 )
 
 // facts are what there is one of: a line each.
@@ -275,7 +279,8 @@ func timeline(w io.Writer, all []inspect.Step) {
 		if s.Ended != nil {
 			ended = s.Ending + " " + timeText(s.Ended)
 		}
-		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\n", s.Attempt, timeText(&s.Failed), cell(s.Reason), cell(s.Delay), plain(ended), cell(s.Why))
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\n", s.Attempt, timeText(&s.Failed), cell(s.Reason), cell(s.Delay),
+			plain(ended), cell(s.Why))
 		if s.Error != "" {
 			fmt.Fprintf(w, "\t\t%s\n", cell(s.Error))
 		}
@@ -299,17 +304,18 @@ func (p *program) queues() *cobra.Command {
 func queueColumns(now time.Time) []column[inspect.Queue] {
 	columns := []column[inspect.Queue]{{Head: "Queue", Field: "Name"}}
 	for _, c := range append([]column[inspect.AtBroker]{{Field: "Kind"}}, inspect.BrokerColumns...) {
-		columns = append(columns, column[inspect.Queue]{Head: cmp.Or(c.Head, c.Field), Value: func(q inspect.Queue) any {
-			switch b := q.Broker; {
-			case b == nil || b.Exists && c.Of(*b) == "":
-				return nil
-			case b.Exists:
-				return c.Of(*b)
-			case c.Field == "Kind":
-				return "not there"
-			}
-			return ""
-		}})
+		columns = append(columns, column[inspect.Queue]{Head: cmp.Or(c.Head, c.Field),
+			Value: func(q inspect.Queue) any {
+				switch b := q.Broker; {
+				case b == nil || b.Exists && c.Of(*b) == "":
+					return nil
+				case b.Exists:
+					return c.Of(*b)
+				case c.Field == "Kind":
+					return "not there"
+				}
+				return ""
+			}})
 	}
 	return append(append(columns, inspect.QueueCounts...), []column[inspect.Queue]{
 		{Field: "Discarded"}, {Head: "Next due", Field: "NextDue"}, {Field: "Policy"},
@@ -337,7 +343,8 @@ func (p *program) groups() *cobra.Command {
 		Use:   "groups [QUERY]",
 		Short: "Show error groups: messages that failed with the same error, those with the most kept messages first",
 		Long: `Show error groups: messages of a queue with the same error, once numbers, ids and times
-are taken out; or with the same reason and type where no error is known. To see a group's messages: redrive messages list group:ID`,
+are taken out; or with the same reason and type where no error is known. To see a group's
+messages: redrive messages list group:ID`,
 	}, func(ctx context.Context, client httpapi.Client, query string) error {
 		all, err := client.Groups(ctx, query)
 		if err != nil {
@@ -394,13 +401,15 @@ once with --recount. With an OFF other than 0 the exit code is 1.`,
 		if err != nil {
 			return err
 		}
-		err = list(p, l, l.Queues, func(l inspect.LedgerLine) string { return l.Queue }, func(w io.Writer) { ledger(w, l, time.Now()) })
+		err = list(p, l, l.Queues, func(l inspect.LedgerLine) string { return l.Queue },
+			func(w io.Writer) { ledger(w, l, time.Now()) })
 		if err != nil {
 			return err
 		}
 		for _, line := range l.Queues {
 			if line.Off != 0 {
-				return hint.Errorf("see docs/how-to/alerts.md, RedriveLedgerOff", "the ledger is off by %d for the queue %q", line.Off, line.Queue)
+				return hint.Errorf("see docs/how-to/alerts.md, RedriveLedgerOff",
+					"the ledger is off by %d for the queue %q", line.Off, line.Queue)
 			}
 		}
 		return nil

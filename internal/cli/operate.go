@@ -49,7 +49,8 @@ func (p *program) operate(ctx context.Context, client httpapi.Client, d *action,
 			return err
 		}
 	}
-	op, err := client.Start(ctx, plan.ID, operations.Start{ExpectCount: &plan.Count, Rate: d.rate, CanarySize: d.canary, CanaryWait: d.canaryWait})
+	op, err := client.Start(ctx, plan.ID, operations.Start{ExpectCount: &plan.Count, Rate: d.rate, CanarySize: d.canary,
+		CanaryWait: d.canaryWait})
 	if err != nil {
 		return err
 	}
@@ -64,7 +65,8 @@ func opID(o operations.Operation) string { return o.ID }
 
 func (p *program) expected(d *action, plan operations.Plan) error {
 	if d.expect >= 0 && plan.Count != d.expect {
-		return exitErrorf(ExitPrecondition, "found %s, expected %d: nothing was changed", messages(plan.Count), d.expect)
+		return exitErrorf(ExitPrecondition, "found %s, expected %d: nothing was changed", messages(plan.Count),
+			d.expect)
 	}
 	return nil
 }
@@ -73,7 +75,8 @@ func (p *program) expected(d *action, plan operations.Plan) error {
 func (p *program) toTheEnd(ctx context.Context, client httpapi.Client, op operations.Operation) error {
 	op, err := p.follow(ctx, client, op)
 	if errors.As(err, new(*stillRunning)) {
-		fmt.Fprintf(p.err, "Operation %s is no longer watched, and continues in the service:\n%s", plain(op.ID), orders(op.ID))
+		fmt.Fprintf(p.err, "Operation %s is no longer watched, and continues in the service:\n%s", plain(op.ID),
+			orders(op.ID))
 	}
 	if err != nil {
 		return err
@@ -99,7 +102,8 @@ func (p *program) toTheEnd(ctx context.Context, client httpapi.Client, op operat
 func ended(w io.Writer, op operations.Operation) {
 	fmt.Fprintln(w, doneText(op.Verb, op.Done, op.At))
 	if op.SkippedN > 0 {
-		fmt.Fprintf(w, "%s not there any more when their turn came\n", plural(op.SkippedN, "message was", "messages were"))
+		fmt.Fprintf(w, "%s not there any more when their turn came\n",
+			plural(op.SkippedN, "message was", "messages were"))
 	}
 	if op.Failed > 0 {
 		fmt.Fprintf(w, "%s\n", plural(op.Failed, "message failed", "messages failed"))
@@ -108,7 +112,8 @@ func ended(w io.Writer, op operations.Operation) {
 		replayed(w, a)
 	}
 	if left := op.Count - op.Done - op.SkippedN - op.Failed; left > 0 {
-		fmt.Fprintf(w, "%s left as %s\n", plural(left, "message is", "messages are"), map[bool]string{true: "it was", false: "they were"}[left == 1])
+		fmt.Fprintf(w, "%s left as %s\n", plural(left, "message is", "messages are"),
+			map[bool]string{true: "it was", false: "they were"}[left == 1])
 	}
 	if op.Replayed != nil && op.Replayed.Until == nil && op.Done > 0 {
 		fmt.Fprintf(w, "counting what fails again continues: redrive ops watch %s --settled\n", plain(op.ID))
@@ -221,7 +226,8 @@ func preview(w io.Writer, p operations.Plan, now time.Time) {
 		fmt.Fprintf(w, "Dead letters of: %s\n", plain(strings.Join(p.Leads, ", ")))
 	}
 	if p.Count > 0 && p.Oldest != nil {
-		fmt.Fprintf(w, "They failed between %s and %s; messages that fail later are not included.\n", timeText(p.Oldest), timeText(p.Newest))
+		fmt.Fprintf(w, "They failed between %s and %s; messages that fail later are not included.\n",
+			timeText(p.Oldest), timeText(p.Newest))
 	}
 	if p.Count > 0 {
 		fmt.Fprintln(w, "\nQUEUE\tMESSAGES\tAT RABBITMQ\tCONSUMERS\tREADY")
@@ -296,7 +302,9 @@ type stillRunning struct{ error }
 func (s *stillRunning) Unwrap() error { return s.error }
 
 // follow shows an operation's progress until it has ended.
-func (p *program) follow(ctx context.Context, client httpapi.Client, op operations.Operation) (operations.Operation, error) {
+func (p *program) follow(
+	ctx context.Context, client httpapi.Client, op operations.Operation,
+) (operations.Operation, error) {
 	show := p.operationProgress()
 	defer func() { show.end() }()
 	answered := time.Now()
@@ -478,7 +486,9 @@ var outcomeColumns = []column[actions.Outcome]{
 }
 
 // withOperation completes a command about one operation.
-func (p *program) withOperation(c *cobra.Command, run func(ctx context.Context, client httpapi.Client, id string) error) *cobra.Command {
+func (p *program) withOperation(
+	c *cobra.Command, run func(ctx context.Context, client httpapi.Client, id string) error,
+) *cobra.Command {
 	c.Args = exactArgs(1, "the operation's ID")
 	c.ValidArgsFunction = p.completeOps
 	return p.withOutput(p.withClient(c, func(ctx context.Context, client httpapi.Client, args []string) error {
@@ -573,13 +583,15 @@ fails again: a minute, or its --canary-wait, after all is sent, a day at most.`,
 }
 
 func (p *program) opsOrder(order operations.Order, short string) *cobra.Command {
-	return p.withOperation(&cobra.Command{Use: string(order) + " ID", Short: short}, func(ctx context.Context, client httpapi.Client, id string) error {
-		op, err := client.Order(ctx, id, order)
-		if err != nil {
-			return err
-		}
-		return write(p, op, opID, func(w io.Writer) {
-			fmt.Fprintf(w, "operation %s is %s; %s of %s are done\n", plain(op.ID), plain(op.State), count(op.Done), messages(op.Count))
+	return p.withOperation(&cobra.Command{Use: string(order) + " ID", Short: short},
+		func(ctx context.Context, client httpapi.Client, id string) error {
+			op, err := client.Order(ctx, id, order)
+			if err != nil {
+				return err
+			}
+			return write(p, op, opID, func(w io.Writer) {
+				fmt.Fprintf(w, "operation %s is %s; %s of %s are done\n", plain(op.ID), plain(op.State), count(op.Done),
+					messages(op.Count))
+			})
 		})
-	})
 }

@@ -89,7 +89,8 @@ Data goes to standard output, everything else to standard error.
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.PersistentFlags().StringVar(&p.vhost, "vhost", "", "which of several virtual hosts; left out: that of broker.url")
+	root.PersistentFlags().StringVar(&p.vhost, "vhost", "",
+		"which of several virtual hosts; left out: that of broker.url")
 	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error {
 		if _, chooses := c.Annotations[choosesVHost]; p.vhost != "" && !chooses {
 			return fmt.Errorf("%s is not about one virtual host: leave --vhost out: %w", c.CommandPath(), errUsage)
@@ -107,12 +108,15 @@ Data goes to standard output, everything else to standard error.
 		id, title string
 		commands  []*cobra.Command
 	}{
-		{"see", "See:", []*cobra.Command{p.status(), p.messages(), p.groups(), p.queues(), p.ledger(), p.open(), p.decode()}},
+		{"see", "See:", []*cobra.Command{p.status(), p.messages(), p.groups(), p.queues(), p.ledger(), p.open(),
+			p.decode()}},
 		{"act", "Act:", append(p.verbs(), p.edit(), p.pause(), p.resume(), p.breaker(),
 			p.adopt(), p.unadopt(), p.allowReplays(), p.ops(), p.export(), p.importing())},
-		{"service", "The service:", []*cobra.Command{p.serve(), p.check(), p.rules(), p.simulate(), p.notify(), p.token(),
+		{"service", "The service:", []*cobra.Command{p.serve(), p.check(), p.rules(), p.simulate(), p.notify(),
+			p.token(),
 			p.audit(), p.snapshot(), p.store(), p.demo(), p.versionCommand()}},
-		{"rabbitmq", "RabbitMQ:", []*cobra.Command{p.enroll(), p.unenroll(), p.move(), p.topology(), p.doctor(), p.permissions()}},
+		{"rabbitmq", "RabbitMQ:", []*cobra.Command{p.enroll(), p.unenroll(), p.move(), p.topology(), p.doctor(),
+			p.permissions()}},
 	} {
 		root.AddGroup(&cobra.Group{ID: part.id, Title: part.title})
 		for _, c := range part.commands {
@@ -218,7 +222,8 @@ func (p *program) printError(err error) {
 	if err == nil {
 		return
 	}
-	if several, ok := err.(interface{ Unwrap() []error }); ok && err.Error() == errors.Join(several.Unwrap()...).Error() {
+	if several, ok := err.(interface{ Unwrap() []error }); ok &&
+		err.Error() == errors.Join(several.Unwrap()...).Error() {
 		for _, err := range several.Unwrap() {
 			p.printError(err)
 		}
@@ -245,7 +250,9 @@ const completionTimeout = time.Second
 const noFiles = cobra.ShellCompDirectiveNoFileComp
 
 // names returns the names that begin with a word; none if the service does not answer.
-func (p *program) names(c *cobra.Command, word string, ask func(context.Context, httpapi.Client) ([]string, error)) (some []string) {
+func (p *program) names(
+	c *cobra.Command, word string, ask func(context.Context, httpapi.Client) ([]string, error),
+) (some []string) {
 	ctx, cancel := context.WithTimeout(c.Context(), completionTimeout)
 	defer cancel()
 	client, err := p.client()
@@ -347,7 +354,8 @@ func (p *program) versionCommand() *cobra.Command {
 		RunE: func(*cobra.Command, []string) error {
 			return write(p, p.build, func(b Build) string { return b.Version }, func(w io.Writer) {
 				fmt.Fprintf(w, "redrive\t%s\ncommit\t%s\ndate\t%s\ngo\t%s %s\n", plain(p.build.Version),
-					cmp.Or(plain(p.build.Commit), "unknown"), cmp.Or(plain(p.build.Date), "unknown"), p.build.Go, p.build.System)
+					cmp.Or(plain(p.build.Commit), "unknown"), cmp.Or(plain(p.build.Date), "unknown"), p.build.Go,
+					p.build.System)
 			})
 		},
 	}, "table", "json", "yaml", "name")
@@ -400,7 +408,8 @@ func cgroupMemory(root fs.FS) (least int64) {
 		for group := path.Clean("/" + parts[2]); ; group = path.Dir(group) {
 			data, err := fs.ReadFile(root, path.Join(at, group, file))
 			// Of version 1 no limit is a number of nearly 2⁶³; of version 2 it is "max".
-			if limit, wrong := strconv.ParseInt(string(bytes.TrimSpace(data)), 10, 64); err == nil && wrong == nil && limit < 1<<60 && (least == 0 || limit < least) {
+			if limit, wrong := strconv.ParseInt(string(bytes.TrimSpace(data)), 10,
+				64); err == nil && wrong == nil && limit < 1<<60 && (least == 0 || limit < least) {
 				least = limit
 			}
 			if group == "/" {
@@ -419,7 +428,8 @@ func serveProfiles(address string, log *slog.Logger) (stop func(), err error) {
 	}
 	at, err := netip.ParseAddrPort(address)
 	if err != nil || !at.Addr().IsLoopback() {
-		return nil, fmt.Errorf("--pprof %q: expected an address of this machine alone, such as 127.0.0.1:6060: %w", address, errUsage)
+		return nil, fmt.Errorf("--pprof %q: expected an address of this machine alone, such as 127.0.0.1:6060: %w",
+			address, errUsage)
 	}
 	listen, err := net.Listen("tcp", address)
 	if err != nil {

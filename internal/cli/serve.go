@@ -65,8 +65,10 @@ too: store.disk is REDRIVE_STORE_DISK, and policies is REDRIVE_POLICIES, with YA
 	}
 	p.withConfig(c, "the config file (YAML)")
 	c.Flags().StringVar(&format, "log", "", "log as text or json, whatever the config file says")
-	c.Flags().StringVar(&level, "log-level", "", "log debug, info, warn or error and above, whatever the config file says")
-	c.Flags().StringVar(&profiles, "pprof", "", "serve Go's profiles at this address of this machine, such as 127.0.0.1:6060")
+	c.Flags().StringVar(&level, "log-level", "",
+		"log debug, info, warn or error and above, whatever the config file says")
+	c.Flags().StringVar(&profiles, "pprof", "",
+		"serve Go's profiles at this address of this machine, such as 127.0.0.1:6060")
 	c.Flags().BoolVar(&readOnly, "read-only", false, "refuse all changes, whatever the role and the config file say")
 	return c
 }
@@ -186,7 +188,8 @@ reports all mistakes at once. Environment variables count as they do for serve.`
 			return config.Describe(p.out, cfg)
 		},
 	}
-	c.Flags().BoolVar(&noFiles, "no-files", false, "leave out the certificates of tls and store.redis.tls, and the files of decode: they are on another machine")
+	c.Flags().BoolVar(&noFiles, "no-files", false,
+		"leave out the certificates of tls and store.redis.tls, and the files of decode: they are on another machine")
 	return c
 }
 
@@ -260,7 +263,8 @@ message. With REDRIVE_DEMO_MANAGEMENT_URL the service uses RabbitMQ's management
 				return fmt.Errorf("--for %s is too short: the story takes at least 10s: %w", length, errUsage)
 			}
 			if hasSecret(broker) {
-				return fmt.Errorf("--broker has a password, and every user of the machine can read arguments: put the URL into REDRIVE_DEMO_BROKER_URL: %w", errUsage)
+				return fmt.Errorf("--broker has a password, and every user of the machine can read arguments: put "+
+					"the URL into REDRIVE_DEMO_BROKER_URL: %w", errUsage)
 			}
 			broker = cmp.Or(broker, p.getenv("REDRIVE_DEMO_BROKER_URL"), "amqp://guest:guest@localhost:5672/")
 			if err := config.CheckBroker(broker); err != nil {
@@ -347,7 +351,8 @@ Output: table; json, everything; csv, load and backlog over time. --svg writes a
 	f.StringVar(&s.rate, "rate", "200/s", "messages published: n/s, n/min or n/h")
 	f.StringVar(&s.capacity, "capacity", "", "calls that the upstream can serve (default twice the rate)")
 	f.StringVar(&s.consumers, "consumers", "", "calls that the consumers make at most (default 25 times the capacity)")
-	f.Float64Var(&s.refusing, "refusing", 0, "what a call beyond its capacity costs the upstream, as a part of one that it serves: 0 to 1")
+	f.Float64Var(&s.refusing, "refusing", 0, "what a call beyond its capacity costs the upstream, as a part of one "+
+		"that it serves: 0 to 1")
 	f.StringVar(&s.fixed, "fixed", "30s", "the fixed delay")
 	f.StringVar(&s.duration, "duration", "", "how much time to simulate (default until the backlog is drained)")
 	f.Uint64Var(&s.seed, "seed", 1, "the seed of the random numbers")
@@ -363,7 +368,8 @@ func (s simulateFlags) options(notes io.Writer) (o simulate.Options, err error) 
 	for _, v := range []struct {
 		flag, text string
 		to         *time.Duration
-	}{{"outage", s.outage, &o.Outage}, {"limp", s.limp, &o.Limp}, {"duration", s.duration, &o.Duration}, {"fixed", s.fixed, &o.Fixed}} {
+	}{{"outage", s.outage, &o.Outage}, {"limp", s.limp, &o.Limp}, {"duration", s.duration, &o.Duration},
+		{"fixed", s.fixed, &o.Fixed}} {
 		if v.text == "" {
 			continue
 		}
@@ -400,11 +406,13 @@ func (s simulateFlags) options(notes io.Writer) (o simulate.Options, err error) 
 		}
 	}
 	if s.name != "" && o.Policy.Name != s.name {
-		return o, fmt.Errorf("--name %q: %s has no such policy, but %s: %w", s.name, s.file, strings.Join(names, ", "), errUsage)
+		return o, fmt.Errorf("--name %q: %s has no such policy, but %s: %w", s.name, s.file, strings.Join(names, ", "),
+			errUsage)
 	}
 	o.Rules = cfg.Throttle[o.Policy.Name]
 	if cfg.Ways[o.Policy.Name] != nil {
-		fmt.Fprintf(notes, "policy %s waits in RabbitMQ, where no breaker and no rate apply: this shows it as if it waited on disk\n", plain(o.Policy.Name))
+		fmt.Fprintf(notes, "policy %s waits in RabbitMQ, where no breaker and no rate apply: this shows it as if it "+
+			"waited on disk\n", plain(o.Policy.Name))
 	}
 	o.Policy.Name = plain(o.Policy.Name)
 	if err := o.Fill().Validate(); err != nil {

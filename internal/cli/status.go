@@ -42,7 +42,8 @@ this machine it does not verify the certificate.`,
 		if err != nil {
 			return err
 		}
-		return list(p, st, st.Queues, func(q inspect.Queue) string { return q.Name }, func(w io.Writer) { status(w, st, time.Now()) })
+		return list(p, st, st.Queues, func(q inspect.Queue) string { return q.Name },
+			func(w io.Writer) { status(w, st, time.Now()) })
 	})
 	c.Flags().BoolVar(&alive, "alive", false, "only find out whether the service answers")
 	return p.watched(p.withOutput(c))
@@ -53,7 +54,8 @@ func status(w io.Writer, st inspect.Overview, now time.Time) {
 	if len(st.Replicas) > 0 {
 		replicas(w, st.Replicas, now)
 	}
-	switch unread := slices.ContainsFunc(st.Conditions, func(c condition.Condition) bool { return c.Kind == condition.Unread }); {
+	switch unread := slices.ContainsFunc(st.Conditions,
+		func(c condition.Condition) bool { return c.Kind == condition.Unread }); {
 	case len(st.Queues) > 0:
 		failing(w, st, now)
 	case !unread:
@@ -63,7 +65,8 @@ func status(w io.Writer, st inspect.Overview, now time.Time) {
 
 // health says whether the service is ready, and what is wrong.
 func health(w io.Writer, st inspect.Overview, now time.Time) {
-	fmt.Fprintf(w, "redrive %s, up %s, RabbitMQ at %s\n", plain(st.Version), policy.FormatDuration(now.Sub(st.Since).Round(time.Second)), plain(st.Broker))
+	fmt.Fprintf(w, "redrive %s, up %s, RabbitMQ at %s\n", plain(st.Version),
+		policy.FormatDuration(now.Sub(st.Since).Round(time.Second)), plain(st.Broker))
 	switch {
 	case !st.Ready && len(st.Conditions) == 0:
 		fmt.Fprintln(w, "not ready")
@@ -95,11 +98,13 @@ func replicas(w io.Writer, all []inspect.Replica, now time.Time) {
 		case r.Silent(now):
 			state = "not heard of"
 		case !r.Ready:
-			state = strings.Join(append([]string{"not ready"}, condition.Lines(r.Conditions[:min(1, len(r.Conditions))])...), ": ")
+			state = strings.Join(append([]string{"not ready"},
+				condition.Lines(r.Conditions[:min(1, len(r.Conditions))])...), ": ")
 		case len(r.Conditions) > 0:
 			state = "ready; " + r.Conditions[0].String()
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s ago\t%s\t%s\n", cell(r.ID), cell(r.Address), cell(r.Version), policy.FormatDuration(now.Sub(r.Since).Round(time.Second)),
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s ago\t%s\t%s\n", cell(r.ID), cell(r.Address), cell(r.Version),
+			policy.FormatDuration(now.Sub(r.Since).Round(time.Second)),
 			policy.FormatDuration(max(0, now.Sub(r.Beat)).Round(100*time.Millisecond)), leads, cell(state))
 	}
 	fmt.Fprintln(w)
@@ -107,7 +112,8 @@ func replicas(w io.Writer, all []inspect.Replica, now time.Time) {
 
 // failing shows the queues with failed messages.
 func failing(w io.Writer, st inspect.Overview, now time.Time) {
-	fmt.Fprintln(w, "\nQUEUE\tPOLICY\tWAIT\tWAITING\tNEXT DUE\tITS FAILURE\tPARKED\tFAILED/MIN\tRETRIED/MIN\tPARKED/MIN")
+	fmt.Fprintln(w, "\nQUEUE\tPOLICY\tWAIT\tWAITING\tNEXT DUE\tITS "+
+		"FAILURE\tPARKED\tFAILED/MIN\tRETRIED/MIN\tPARKED/MIN")
 	elsewhere := false
 	for _, q := range st.Queues {
 		next, failed := untilText(q.NextDue, now), "-"
@@ -118,13 +124,15 @@ func failing(w io.Writer, st inspect.Overview, now time.Time) {
 		if q.Way != "" && q.Way != "disk" && q.Way != "redis" {
 			elsewhere, waiting = true, waiting+" + RabbitMQ's"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\n", cell(q.Name), cell(q.Policy), cell(q.Way), waiting, next, failed, q.Parked, q.Failed, q.Retried, q.ParkedIn)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\n", cell(q.Name), cell(q.Policy), cell(q.Way), waiting,
+			next, failed, q.Parked, q.Failed, q.Retried, q.ParkedIn)
 	}
 	if st.MoreQueues > 0 {
 		fmt.Fprintf(w, "\nand %d more: redrive queues\n", st.MoreQueues)
 	}
 	if elsewhere {
-		fmt.Fprintln(w, "\nMessages that wait in RabbitMQ are not counted here; its queues redrive.delay.* and redrive.lane.* show them, but with delayed-exchange.")
+		fmt.Fprintln(w, "\nMessages that wait in RabbitMQ are not counted here; its queues redrive.delay.* and "+
+			"redrive.lane.* show them, but with delayed-exchange.")
 	}
 }
 
@@ -266,7 +274,8 @@ func (t *tail) show(fresh []inspect.Message) error {
 	now := time.Now()
 	if !t.begun {
 		t.begun = true
-		fmt.Fprintln(t.out, "FAILED                   QUEUE                     ATTEMPT  ID                                    WHY")
+		fmt.Fprintln(t.out, "FAILED                   QUEUE                     ATTEMPT  "+
+			"ID                                    WHY")
 	}
 	for _, m := range fresh {
 		why := m.Reason
@@ -278,7 +287,8 @@ func (t *tail) show(fresh []inspect.Message) error {
 		} else if m.ParkedFor != "" {
 			why = m.State + ", " + m.ParkedFor + "; " + why
 		}
-		if _, err := fmt.Fprintf(t.out, "%s  %-24s  %7d  %s  %s\n", timeText(&m.Failed), t.short(m.Queue, 24), m.Attempt, plain(m.ID), t.short(why, 100)); err != nil {
+		if _, err := fmt.Fprintf(t.out, "%s  %-24s  %7d  %s  %s\n", timeText(&m.Failed), t.short(m.Queue, 24),
+			m.Attempt, plain(m.ID), t.short(why, 100)); err != nil {
 			return err
 		}
 	}
@@ -322,11 +332,13 @@ message says that it is a test. It is sent from this machine, whatever the route
 queues and quiet hours; no service has to run.
 
 Exit codes: 0 all were sent, 3 some, 1 none; 6 there is no such route, or no route.`,
-		Example: "  redrive notify test --config redrive.yaml\n  redrive notify test pager --event intake_stopped --config redrive.yaml",
-		Args:    argsBetween(0, 1, "one route, or none for all"),
+		Example: "  redrive notify test --config redrive.yaml\n  redrive notify test pager --event intake_stopped " +
+			"--config redrive.yaml",
+		Args: argsBetween(0, 1, "one route, or none for all"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if !slices.Contains(notify.KindNames(), event) {
-				return fmt.Errorf("--event %q: expected %s: %w", event, strings.Join(notify.KindNames(), ", "), errUsage)
+				return fmt.Errorf("--event %q: expected %s: %w", event, strings.Join(notify.KindNames(), ", "),
+					errUsage)
 			}
 			cfg, err := p.load()
 			if err != nil {
@@ -360,15 +372,19 @@ func routesNamed(all []notify.Route, args []string) ([]notify.Route, error) {
 	}
 	switch {
 	case len(all) == 0 && len(args) > 0:
-		return nil, exitErrorf(ExitNotFound, "%w", hint.Errorf("see notify.routes", "the config has no route %q", args[0]))
+		return nil, exitErrorf(ExitNotFound, "%w",
+			hint.Errorf("see notify.routes", "the config has no route %q", args[0]))
 	case len(all) == 0:
-		return nil, exitErrorf(ExitNotFound, "%w", hint.Errorf("see notify.routes in redrive.example.yaml", "the config has no routes, so nothing is sent"))
+		return nil, exitErrorf(ExitNotFound, "%w",
+			hint.Errorf("see notify.routes in redrive.example.yaml", "the config has no routes, so nothing is sent"))
 	}
 	return all, nil
 }
 
 // sendTests sends a test message by each route, all at once, and counts those that failed.
-func sendTests(ctx context.Context, cfg *notify.Settings, routes []notify.Route, event notify.Kind) (all []routeTest, failed int) {
+func sendTests(
+	ctx context.Context, cfg *notify.Settings, routes []notify.Route, event notify.Kind,
+) (all []routeTest, failed int) {
 	all = make([]routeTest, len(routes))
 	var sending sync.WaitGroup
 	for i := range routes {

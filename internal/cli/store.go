@@ -44,9 +44,10 @@ func (p *program) log(least slog.Level) *slog.Logger {
 
 func (p *program) storeCheck() *cobra.Command {
 	return &cobra.Command{
-		Use:     "check DIR",
-		Short:   "Read a whole data folder, and report what is missing or cannot be read",
-		Long:    "Read a whole data folder, and report what is missing or cannot be read: the exit code is\nthen 5. Stop the service first.",
+		Use:   "check DIR",
+		Short: "Read a whole data folder, and report what is missing or cannot be read",
+		Long: "Read a whole data folder, and report what is missing or cannot be read: the exit code is\nthen 5. " +
+			"Stop the service first.",
 		Example: "  redrive store check /var/lib/redrive",
 		Args:    exactArgs(1, "a data folder"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -68,7 +69,9 @@ func (p *program) storeCheck() *cobra.Command {
 				fmt.Fprintf(p.out, "cannot be read: %s: %s\n", plain(place), plain(found.Damage[place]))
 			}
 			if wrong > 0 {
-				return exitErrorf(ExitPrecondition, "%s is damaged: `redrive store salvage %s --to NEW-FOLDER` saves everything that can be read", args[0], args[0])
+				return exitErrorf(ExitPrecondition,
+					"%s is damaged: `redrive store salvage %s --to NEW-FOLDER` saves everything that can be read",
+					args[0], args[0])
 			}
 			fmt.Fprintln(p.out, "nothing is missing")
 			return nil
@@ -103,7 +106,8 @@ something could not be read.`,
 			}
 			fmt.Fprintf(p.out, "%s saved to %s", messages(int(done.Messages)), plain(to))
 			if done.Loose > 0 {
-				fmt.Fprintf(p.out, ", %d of them from files that the database does not refer to: a part of those may have been retried already", done.Loose)
+				fmt.Fprintf(p.out, ", %d of them from files that the database does not refer to: a part of those may "+
+					"have been retried already", done.Loose)
 			}
 			fmt.Fprintln(p.out)
 			for _, place := range slices.Sorted(maps.Keys(done.Unread)) {
@@ -136,7 +140,8 @@ could have saved are removed then.`,
 			case lost == nil:
 				fmt.Fprintf(p.err, "Nothing is missing of %s: nothing was changed.\n", plain(args[0]))
 			default:
-				fmt.Fprintf(p.err, "Services can use %s again, without the last %d of its commits.\n", plain(args[0]), lost.Commits)
+				fmt.Fprintf(p.err, "Services can use %s again, without the last %d of its commits.\n", plain(args[0]),
+					lost.Commits)
 			}
 			return nil
 		},
@@ -155,8 +160,9 @@ DIR is then a data folder by itself: waiting, parked and discarded messages, the
 history, pauses, operations, tokens, audit log. The config is not in it. On the
 same file system DIR shares files with the data folder until the service replaces its
 own: copy DIR to another disk or machine. See docs/how-to/backup.md for how to restore it.`,
-		Example: "  redrive snapshot /var/backups/redrive-2026-11-22\n  redrive store check /var/backups/redrive-2026-11-22",
-		Args:    exactArgs(1, "a folder on the service's machine"),
+		Example: "  redrive snapshot /var/backups/redrive-2026-11-22\n  redrive store check " +
+			"/var/backups/redrive-2026-11-22",
+		Args: exactArgs(1, "a folder on the service's machine"),
 	}, func(ctx context.Context, client httpapi.Client, args []string) error {
 		if !filepath.IsAbs(args[0]) {
 			return fmt.Errorf("%q is not an absolute path, and the service may run elsewhere: %w", args[0], errUsage)
@@ -166,7 +172,8 @@ own: copy DIR to another disk or machine. See docs/how-to/backup.md for how to r
 			return err
 		}
 		return write(p, made, func(s actions.SnapshotMade) string { return s.Folder }, func(w io.Writer) {
-			fmt.Fprintf(w, "%s written to %s, in %.1f s\n", messages(int(made.Messages)), plain(made.Folder), made.Seconds)
+			fmt.Fprintf(w, "%s written to %s, in %.1f s\n", messages(int(made.Messages)), plain(made.Folder),
+				made.Seconds)
 		})
 	})
 	return p.withOutput(c)
@@ -254,7 +261,8 @@ administrator may, and the service of the old store must not run any more.`,
 				fmt.Fprintf(w, "%s %s\n", plural(done.Count, "message is", "messages are"), does)
 			}
 			if done.Already > 0 {
-				fmt.Fprintf(w, "%s imported before, and skipped\n", plural(done.Already, "message was", "messages were"))
+				fmt.Fprintf(w, "%s imported before, and skipped\n",
+					plural(done.Already, "message was", "messages were"))
 			}
 			for _, q := range slices.Sorted(maps.Keys(done.Queues)) {
 				fmt.Fprintf(w, "%s\t%s\n", cell(q), count(done.Queues[q]))
@@ -266,7 +274,9 @@ administrator may, and the service of the old store must not run any more.`,
 	return p.withFormats(c, "table", "json", "yaml")
 }
 
-func (p *program) importFrom(ctx context.Context, client httpapi.Client, from string, o actions.ImportOptions) (done actions.Imported, err error) {
+func (p *program) importFrom(
+	ctx context.Context, client httpapi.Client, from string, o actions.ImportOptions,
+) (done actions.Imported, err error) {
 	if from == "-" {
 		return client.Import(ctx, p.measured(p.in, 0), o)
 	}
@@ -278,7 +288,8 @@ func (p *program) importFrom(ctx context.Context, client httpapi.Client, from st
 	size := int64(0)
 	if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
 		size = info.Size()
-		if done, err = client.Import(ctx, p.measured(f, size), actions.ImportOptions{DryRun: true, AsIs: o.AsIs}); err != nil || o.DryRun {
+		if done, err = client.Import(ctx, p.measured(f, size),
+			actions.ImportOptions{DryRun: true, AsIs: o.AsIs}); err != nil || o.DryRun {
 			return done, err
 		}
 		if _, err := f.Seek(0, io.SeekStart); err != nil {

@@ -47,22 +47,25 @@ each. Delete a queue of that name first, when it is empty: importing keeps what 
   redrive topology levels --queue work-queue --levels 4s --name work-queue-retry-4`,
 	}
 	c.AddCommand(p.topologyFixed(),
-		p.topologyOf("levels", "A queue for each level of delay", func(c *cobra.Command) func(delay.QueueType) (delay.Way, error) {
-			levels := c.Flags().DurationSlice("levels", delay.DefaultLevels, "the delays")
-			return func(kind delay.QueueType) (delay.Way, error) { return delay.NewLevels(kind, *levels...) }
-		}),
-		p.topologyOf("message-ttl", "One queue, each message with a time to live of its own", func(*cobra.Command) func(delay.QueueType) (delay.Way, error) {
-			return func(kind delay.QueueType) (delay.Way, error) { return delay.NewMessageTTL(kind, false), nil }
-		}),
-		p.topologyOf("binary", "A queue for each bit of the delay", func(c *cobra.Command) func(delay.QueueType) (delay.Way, error) {
-			unit := c.Flags().Duration("unit", time.Second, "what delays are rounded up to")
-			return func(kind delay.QueueType) (delay.Way, error) {
-				if kind == delay.Classic {
-					return nil, fmt.Errorf("binary has quorum queues only")
+		p.topologyOf("levels", "A queue for each level of delay",
+			func(c *cobra.Command) func(delay.QueueType) (delay.Way, error) {
+				levels := c.Flags().DurationSlice("levels", delay.DefaultLevels, "the delays")
+				return func(kind delay.QueueType) (delay.Way, error) { return delay.NewLevels(kind, *levels...) }
+			}),
+		p.topologyOf("message-ttl", "One queue, each message with a time to live of its own",
+			func(*cobra.Command) func(delay.QueueType) (delay.Way, error) {
+				return func(kind delay.QueueType) (delay.Way, error) { return delay.NewMessageTTL(kind, false), nil }
+			}),
+		p.topologyOf("binary", "A queue for each bit of the delay",
+			func(c *cobra.Command) func(delay.QueueType) (delay.Way, error) {
+				unit := c.Flags().Duration("unit", time.Second, "what delays are rounded up to")
+				return func(kind delay.QueueType) (delay.Way, error) {
+					if kind == delay.Classic {
+						return nil, fmt.Errorf("binary has quorum queues only")
+					}
+					return delay.NewLadder(*unit)
 				}
-				return delay.NewLadder(*unit)
-			}
-		}))
+			}))
 	return commandGroup(c)
 }
 
@@ -72,7 +75,9 @@ type topologyFlags struct {
 	quorum, classic    bool
 }
 
-func (p *program) withTopologyFlags(c *cobra.Command, run func(topologyFlags, *config.Config, delay.QueueType) error) *cobra.Command {
+func (p *program) withTopologyFlags(
+	c *cobra.Command, run func(topologyFlags, *config.Config, delay.QueueType) error,
+) *cobra.Command {
 	var at topologyFlags
 	c.Args = func(c *cobra.Command, args []string) error {
 		switch {
@@ -103,15 +108,19 @@ func (p *program) withTopologyFlags(c *cobra.Command, run func(topologyFlags, *c
 	}
 	withVHost(c)
 	c.Flags().StringVar(&at.queue, "queue", "", "the work queue")
-	c.Flags().StringVar(&at.name, "name", "", "of the delay queue and the exchange before it (default one of Redrive's)")
+	c.Flags().StringVar(&at.name, "name", "",
+		"of the delay queue and the exchange before it (default one of Redrive's)")
 	p.withConfig(c, "the config file (YAML), for broker.url and broker.management")
 	c.Flags().BoolVar(&at.quorum, "quorum", false, "quorum delay queues (the default)")
-	c.Flags().BoolVar(&at.classic, "classic", false, "classic delay queues: on one node, and what is due while its work queue cannot take it is lost")
+	c.Flags().BoolVar(&at.classic, "classic", false,
+		"classic delay queues: on one node, and what is due while its work queue cannot take it is lost")
 	return c
 }
 
 // topologyOf is a way of the library's; flags adds its own flags.
-func (p *program) topologyOf(name, short string, flags func(*cobra.Command) func(delay.QueueType) (delay.Way, error)) *cobra.Command {
+func (p *program) topologyOf(
+	name, short string, flags func(*cobra.Command) func(delay.QueueType) (delay.Way, error),
+) *cobra.Command {
 	c := &cobra.Command{Use: name + " --queue QUEUE", Short: short}
 	make := flags(c)
 	return p.withTopologyFlags(c, func(at topologyFlags, _ *config.Config, kind delay.QueueType) error {
@@ -158,7 +167,8 @@ which keeps its keys: it shows what it will set, and sets it through the managem
 			fmt.Fprintf(p.err, "warning: %s\n", w)
 		}
 		if !apply {
-			fmt.Fprintln(p.err, "warning: if a policy applies to the queue already, this one would replace it or be ignored: use --apply, which merges them")
+			fmt.Fprintln(p.err, "warning: if a policy applies to the queue already, this one would replace it or be "+
+				"ignored: use --apply, which merges them")
 			return p.define(management.Define(at.vhost, a.Topology(), a.Policy()))
 		}
 		return p.applyFixedDelay(c.Context(), cfg, at, a)
@@ -171,7 +181,9 @@ which keeps its keys: it shows what it will set, and sets it through the managem
 }
 
 // applyFixedDelay shows what it will set, asks, and sets it.
-func (p *program) applyFixedDelay(ctx context.Context, cfg *config.Config, at topologyFlags, a *enroll.FixedDelay) error {
+func (p *program) applyFixedDelay(
+	ctx context.Context, cfg *config.Config, at topologyFlags, a *enroll.FixedDelay,
+) error {
 	m, err := cfg.Broker.API(at.vhost)
 	if err != nil {
 		return err
@@ -199,7 +211,8 @@ func (p *program) undoFixedDelay(ctx context.Context, cfg *config.Config, at top
 	if err := enroll.UndoFixedDelay(ctx, m, at.queue); err != nil {
 		return err
 	}
-	fmt.Fprintf(p.out, "queue %q no longer dead-letters to a delay queue; waiting messages are still retried\n", at.queue)
+	fmt.Fprintf(p.out, "queue %q no longer dead-letters to a delay queue; waiting messages are still retried\n",
+		at.queue)
 	return nil
 }
 
@@ -238,7 +251,8 @@ right on the queues that dead-letter to the old one.`,
 			return fmt.Errorf("%s needs --to, and --type is classic or quorum: %w", c.CommandPath(), errUsage)
 		}
 		m.From, m.API = args[0], api
-		m.Broker = broker.Config{URL: cfg.Broker.URL, Credentials: cfg.Broker.Credentials, Name: "redrive move " + m.From, Log: slog.New(slog.DiscardHandler)}
+		m.Broker = broker.Config{URL: cfg.Broker.URL, Credentials: cfg.Broker.Credentials,
+			Name: "redrive move " + m.From, Log: slog.New(slog.DiscardHandler)}
 		m.Report = func(s string) { fmt.Fprintln(p.err, plain(s)) }
 		s, err := m.Look(ctx)
 		if err != nil {
@@ -277,7 +291,8 @@ func (p *program) runMove(ctx context.Context, m *move.Move) error {
 		return continues(err)
 	}
 	if n := m.LostUserIDs(); n > 0 {
-		fmt.Fprintf(p.err, "%s without their user-id now: RabbitMQ takes it from that user only\n", plural(n, "message is", "messages are"))
+		fmt.Fprintf(p.err, "%s without their user-id now: RabbitMQ takes it from that user only\n",
+			plural(n, "message is", "messages are"))
 	}
 	fmt.Fprintf(p.out, "queue %q is moved to %q\n", m.From, m.To)
 	return nil
@@ -339,15 +354,20 @@ definitions is JSON for rabbitmqctl import_definitions, without users.`,
 		return list(p, all, all, func(g grant) string { return g.User }, func(w io.Writer) { writeGrants(w, all) })
 	}
 	p.withConfig(c, "the config file (YAML)")
-	c.Flags().StringVar(&user, "user", "redrive", "the service's user, or that of --for; those of other roles have the role at their end")
-	c.Flags().StringVar(&role, "for", "", "only for one role: "+strings.Join(roles, ", ")+"; or library, for the two that the Go library needs")
-	c.Flags().StringArrayVar(&queues, "queue", nil, "work queues of this name or pattern, instead of those of the policies; may be given again")
+	c.Flags().StringVar(&user, "user", "redrive",
+		"the service's user, or that of --for; those of other roles have the role at their end")
+	c.Flags().StringVar(&role, "for", "", "only for one role: "+strings.Join(roles, ", ")+"; or library, for the two "+
+		"that the Go library needs")
+	c.Flags().StringArrayVar(&queues, "queue", nil,
+		"work queues of this name or pattern, instead of those of the policies; may be given again")
 	c.Flags().StringArrayVar(&adopts, "adopt", nil, "a dead-letter queue of this name or pattern, which "+
-		"redrive adopt takes from and redrive unadopt puts back into, besides those that the config follows; may be given again")
+		"redrive adopt takes from and redrive unadopt puts back into, besides those that the config follows; may be "+
+		"given again")
 	return p.withFormats(withVHost(c), "text", "json", "jsonl", "yaml", "definitions")
 }
 
-var roles = []string{permissions.RoleService, permissions.RoleConsumer, permissions.RoleReporter, permissions.RoleGoReporter, permissions.RoleGoConsumer, permissions.RoleDeclarer}
+var roles = []string{permissions.RoleService, permissions.RoleConsumer, permissions.RoleReporter,
+	permissions.RoleGoReporter, permissions.RoleGoConsumer, permissions.RoleDeclarer}
 
 // managementUser is the user of broker.management; "": the one of AMQP.
 func managementUser(cfg *config.Config, vhost string) string {
@@ -371,7 +391,8 @@ func grants(rights []permissions.Rights, role string, like grant) (all []grant) 
 			g.User += "-" + r.Role
 		}
 		g.tagged = cmp.Or(g.tagged, g.User)
-		if role == "" || role == r.Role || role == library && (r.Role == permissions.RoleGoConsumer || r.Role == permissions.RoleGoReporter) {
+		if role == "" || role == r.Role ||
+			role == library && (r.Role == permissions.RoleGoConsumer || r.Role == permissions.RoleGoReporter) {
 			all = append(all, g)
 		}
 	}
@@ -403,13 +424,16 @@ func writeGrants(w io.Writer, all []grant) {
 			(&diagnosis{w: w}).wrap("# ", n)
 		}
 		fmt.Fprintf(w, "rabbitmqctl add_user %s # asks for a password\n", user)
-		fmt.Fprintf(w, "rabbitmqctl set_permissions -p %s %s %s %s %s\n", vhost, user, doctor.Quote(g.Configure), doctor.Quote(g.Write), doctor.Quote(g.Read))
+		fmt.Fprintf(w, "rabbitmqctl set_permissions -p %s %s %s %s %s\n", vhost, user, doctor.Quote(g.Configure),
+			doctor.Quote(g.Write), doctor.Quote(g.Read))
 		if len(g.Tags) > 0 {
-			(&diagnosis{w: w}).wrap("# ", "set_user_tags replaces all tags of the user: name those that it has, too (rabbitmqctl list_users shows them).")
+			(&diagnosis{w: w}).wrap("# ", "set_user_tags replaces all tags of the user: name those that it has, too "+
+				"(rabbitmqctl list_users shows them).")
 			fmt.Fprintf(w, "rabbitmqctl set_user_tags %s %s\n", doctor.Quote(g.tagged), strings.Join(g.Tags, " "))
 		}
 		for _, t := range g.Topics {
-			fmt.Fprintf(w, "rabbitmqctl set_topic_permissions -p %s %s %s %s %s\n", vhost, user, doctor.Quote(t.Exchange), doctor.Quote(t.Write), doctor.Quote(t.Read))
+			fmt.Fprintf(w, "rabbitmqctl set_topic_permissions -p %s %s %s %s %s\n", vhost, user,
+				doctor.Quote(t.Exchange), doctor.Quote(t.Write), doctor.Quote(t.Read))
 		}
 	}
 }
@@ -474,7 +498,8 @@ func (p *program) tokenCreate() *cobra.Command {
 		if expires != "never" {
 			lasts, err := config.ParseDuration(expires)
 			if err != nil || lasts <= 0 {
-				return fmt.Errorf("--expires %q: expected a duration such as 12h or 90d, or never: %w", expires, errUsage)
+				return fmt.Errorf("--expires %q: expected a duration such as 12h or 90d, or never: %w", expires,
+					errUsage)
 			}
 			at := time.Now().Add(lasts)
 			n.Expires = &at
@@ -483,12 +508,15 @@ func (p *program) tokenCreate() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(p.err, "The token %s is shown only now: %s of %s, %s.\n", plain(made.Name), made.Role, queuesOf(made.Token), expiryOf(made.Token))
-		return write(p, made, func(t httpapi.MadeToken) string { return t.Name }, func(w io.Writer) { fmt.Fprintln(w, made.Secret) })
+		fmt.Fprintf(p.err, "The token %s is shown only now: %s of %s, %s.\n", plain(made.Name), made.Role,
+			queuesOf(made.Token), expiryOf(made.Token))
+		return write(p, made, func(t httpapi.MadeToken) string { return t.Name },
+			func(w io.Writer) { fmt.Fprintln(w, made.Secret) })
 	})
 	c.Flags().StringVar(&n.Name, "name", "", "its name in the audit log")
 	c.Flags().StringVar(&n.Role, "role", "", "viewer, operator, editor or admin")
-	c.Flags().StringArrayVar(&n.Queues, "queues", nil, "a queue or pattern that it is limited to, repeatable; left out: all")
+	c.Flags().StringArrayVar(&n.Queues, "queues", nil,
+		"a queue or pattern that it is limited to, repeatable; left out: all")
 	c.Flags().StringVar(&expires, "expires", "90d", "how long it is valid, or never")
 	return p.withOutput(c)
 }
@@ -508,7 +536,8 @@ func (p *program) tokenList() *cobra.Command {
 }
 
 var tokenColumns = []column[auth.Token]{
-	{Field: "Name"}, {Field: "Role"}, {Head: "Queues", Value: func(t auth.Token) any { return queuesOf(t) }}, {Head: "Made by", Field: "By"},
+	{Field: "Name"}, {Field: "Role"}, {Head: "Queues", Value: func(t auth.Token) any { return queuesOf(t) }},
+	{Head: "Made by", Field: "By"},
 	{Head: "Made", Value: func(t auth.Token) any { return t.Created.Format(time.DateOnly) }},
 	{Head: "Expires", Value: func(t auth.Token) any { return expiryOf(t) }},
 }

@@ -89,7 +89,8 @@ type Replicas struct {
 
 // New makes a replica. The others do not know it before Run.
 func New(c Config) *Replicas {
-	return &Replicas{Config: c, pollNow: make(chan struct{}, 1), known: map[string]*knownReplica{}, out: outbox{ready: make(chan struct{}, 1)}}
+	return &Replicas{Config: c, pollNow: make(chan struct{}, 1), known: map[string]*knownReplica{},
+		out: outbox{ready: make(chan struct{}, 1)}}
 }
 
 // NewID returns an id for this process, which begins with the machine's name.
@@ -113,7 +114,8 @@ func (r *Replicas) Run(ctx context.Context) {
 	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()
 	if err := r.Store.Leave(leaving, r.ID); err != nil {
-		r.Log.Info("cannot announce to the other replicas that this one stops; they notice within seconds", "error", err)
+		r.Log.Info("cannot announce to the other replicas that this one stops; they notice within seconds",
+			"error", err)
 	}
 }
 
@@ -128,7 +130,8 @@ func (r *Replicas) All() []Replica {
 	var all []Replica
 	for id, k := range r.known {
 		if now.Sub(k.seen) < goneAfter {
-			all = append(all, Replica{ID: id, About: k.latest.About, Leads: k.latest.Leads, Self: id == r.ID, Beat: k.seen})
+			all = append(all, Replica{ID: id, About: k.latest.About, Leads: k.latest.Leads, Self: id == r.ID,
+				Beat: k.seen})
 		}
 	}
 	slices.SortFunc(all, func(a, b Replica) int { return cmp.Compare(a.ID, b.ID) })
@@ -227,7 +230,8 @@ func (r *Replicas) runHeartbeats(ctx context.Context) {
 				r.Log.Info("this replica can read and write heartbeats again")
 			}
 		case ctx.Err() == nil && !failing:
-			r.Log.Warn("this replica cannot write its heartbeat, nor read those of others; until it can, it retries nothing to queues with a rate, a bound in flight or a breaker", "error", err)
+			r.Log.Warn("this replica cannot write its heartbeat, nor read those of others; until it can, it retries "+
+				"nothing to queues with a rate, a bound in flight or a breaker", "error", err)
 		}
 		failing = err != nil
 		select {
@@ -385,7 +389,8 @@ func (r *Replicas) resign(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()
 	if err := r.Store.Resign(ctx, leaderRole, r.ID); err != nil {
-		r.Log.Info("cannot announce to the other replicas that this one no longer leads; they notice within seconds", "error", err)
+		r.Log.Info("cannot announce to the other replicas that this one no longer leads; they notice within seconds",
+			"error", err)
 	}
 }
 
@@ -605,7 +610,9 @@ func (r *Replicas) receive(ctx context.Context, live func()) error {
 }
 
 // ping finds out whether this replica receives announcements.
-func (r *Replicas) ping(ctx context.Context, ping string, received <-chan struct{}, live func(), fail context.CancelCauseFunc) {
+func (r *Replicas) ping(
+	ctx context.Context, ping string, received <-chan struct{}, live func(), fail context.CancelCauseFunc,
+) {
 	last, again, missed := time.Now(), pingWhileUnsure, true
 	for ctx.Err() == nil {
 		_ = r.send(ctx, &Announcement{From: r.ID, Ping: ping}) // one that fails does not arrive

@@ -46,11 +46,15 @@ func (c *Config) CheckExposure() error {
 	a := &c.Access
 	switch {
 	case open && !a.SignIn:
-		return hint.Errorf("set `auth: {}`, to sign in with users of RabbitMQ's or tokens, or listen on 127.0.0.1", "listen is %q, which other machines can reach, and no one has to sign in", c.Listen)
+		return hint.Errorf("set `auth: {}`, to sign in with users of RabbitMQ's or tokens, or listen on 127.0.0.1",
+			"listen is %q, which other machines can reach, and no one has to sign in", c.Listen)
 	case a.BehindProxy && !a.SignIn:
-		return hint.Errorf("set `auth: {}`, to sign in with users of RabbitMQ's or tokens", "tls is behind-proxy, so that others can reach the service, and no one has to sign in")
+		return hint.Errorf("set `auth: {}`, to sign in with users of RabbitMQ's or tokens",
+			"tls is behind-proxy, so that others can reach the service, and no one has to sign in")
 	case open && !a.HasTLS() && !a.BehindProxy:
-		return hint.Errorf("set tls.cert and tls.key, or `tls: behind-proxy` where a proxy speaks TLS for the service", "listen is %q, which other machines can reach, and passwords and tokens would go there in the clear", c.Listen)
+		return hint.Errorf("set tls.cert and tls.key, or `tls: behind-proxy` where a proxy speaks TLS for the service",
+			"listen is %q, which other machines can reach, and passwords and tokens would go there in the clear",
+			c.Listen)
 	}
 	return nil
 }
@@ -80,7 +84,9 @@ func (a *Access) describe() string {
 func (c *Config) warnOfExpiry(file string, pairs []tls.Certificate) {
 	for _, p := range pairs {
 		if now := time.Now(); now.After(p.Leaf.NotAfter) || now.Before(p.Leaf.NotBefore) {
-			c.Warnings = append(c.Warnings, fmt.Sprintf("broker.tls.cert: %s is valid from %s to %s, so RabbitMQ refuses it now: renew it", file, p.Leaf.NotBefore.UTC().Format(time.RFC3339), p.Leaf.NotAfter.UTC().Format(time.RFC3339)))
+			c.Warnings = append(c.Warnings, fmt.Sprintf("broker.tls.cert: %s is valid from %s to %s, so RabbitMQ "+
+				"refuses it now: renew it", file, p.Leaf.NotBefore.UTC().Format(time.RFC3339),
+				p.Leaf.NotAfter.UTC().Format(time.RFC3339)))
 		}
 	}
 }
@@ -107,7 +113,9 @@ func (c *Config) credentials(getenv func(string) string) error {
 	}
 	for _, s := range addresses.Split(b.Management) {
 		if u, err := url.Parse(s); err == nil && u.RawQuery != "" {
-			return hint.Errorf("name TLS files in broker.tls", "broker.management (or REDRIVE_MANAGEMENT_URL) at %s has parameters, which have no meaning there", u.Host)
+			return hint.Errorf("name TLS files in broker.tls",
+				"broker.management (or REDRIVE_MANAGEMENT_URL) at %s has parameters, which have no meaning there",
+				u.Host)
 		}
 	}
 	if b.Credentials.TLS == (credentials.TLS{}) {
@@ -122,12 +130,14 @@ func (c *Config) credentials(getenv func(string) string) error {
 		secure = secure || u.Scheme == "amqps" || u.Scheme == "https"
 		for _, parameter := range []string{"cacertfile", "certfile", "keyfile", "server_name_indication"} {
 			if u.Query().Has(parameter) {
-				return c.tlsAt.wrong("broker.tls is set, and the URL of RabbitMQ at %s has %s; expected one of them", u.Host, parameter)
+				return c.tlsAt.wrong("broker.tls is set, and the URL of RabbitMQ at %s has %s; expected one of them",
+					u.Host, parameter)
 			}
 		}
 	}
 	if !secure {
-		return c.tlsAt.wrong("broker.tls is set, and neither broker.url (amqps://) nor broker.management (https://) uses TLS; expected one of them to")
+		return c.tlsAt.wrong("broker.tls is set, and neither broker.url (amqps://) nor broker.management (https://) " +
+			"uses TLS; expected one of them to")
 	}
 	return nil
 }

@@ -145,9 +145,9 @@ func Default() *Config {
 //	REDRIVE_REDIS_URL       instead of store.redis.url; or …_FILE
 //	REDRIVE_REDIS_PASSWORD  its password; or …_FILE
 //
-// Every other key has a variable too: see Variable. Several URLs are separated by commas. A …_FILE variable names a file that holds the
-// value. The URLs of notify's routes, and the passwords of further virtual hosts, come
-// from the variables and files that these name.
+// Every other key has a variable too: see Variable. Several URLs are separated by commas. A …_FILE
+// variable names a file that holds the value. The URLs of notify's routes, and the passwords of
+// further virtual hosts, come from the variables and files that these name.
 func Load(path string, getenv func(string) string) (*Config, error) {
 	var data []byte
 	if path != "" {
@@ -178,7 +178,11 @@ func (c *Config) environment(getenv func(string) string) error {
 		use  func(string) error
 	}{
 		{"REDRIVE_BROKER_URL", func(s string) error { c.Broker.URL = s; return CheckBroker(s) }},
-		{"REDRIVE_MANAGEMENT_URL", func(s string) error { c.Broker.Management = s; return addresses.Check(s, "http", "https") }},
+		{"REDRIVE_MANAGEMENT_URL", func(s string) error {
+			c.Broker.Management = s
+			return addresses.Check(s, "http",
+				"https")
+		}},
 		{"REDRIVE_BROKER_PASSWORD", func(s string) (err error) {
 			if c.Broker.URL, err = withPassword(c.Broker.URL, s); err == nil && c.Broker.Management != "" {
 				c.Broker.Management, err = withPassword(c.Broker.Management, s)
@@ -277,7 +281,8 @@ func Describe(w io.Writer, c *Config) error {
 		if limits := c.Throttle[p.Name].String(); limits != "" {
 			what += " (throttle: " + limits + ")"
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\n", p.Name, strings.Join(p.Queues, " "), what+describeFor(c.policyVHosts[p.Name]))
+		fmt.Fprintf(table, "%s\t%s\t%s\n", p.Name, strings.Join(p.Queues, " "),
+			what+describeFor(c.policyVHosts[p.Name]))
 	}
 	for _, f := range c.Adopt {
 		what := "parked"
@@ -333,7 +338,8 @@ func waits(p *policy.Policy, way delay.Way) string {
 		parts = append(parts, part)
 		i += n
 	}
-	then := map[policy.Action]string{policy.Park: "parked", policy.Discard: "discarded", policy.Forward: "forwarded to " + p.Exhausted.Destination.String()}[p.Exhausted.Action]
+	then := map[policy.Action]string{policy.Park: "parked", policy.Discard: "discarded",
+		policy.Forward: "forwarded to " + p.Exhausted.Destination.String()}[p.Exhausted.Action]
 	if len(all) == 0 {
 		return then + " after the first attempt"
 	}
@@ -363,11 +369,13 @@ func (v value) checkWay(p *policy.Policy, way delay.Way, c *Config) {
 		v.refuse(wait.node, err)
 	}
 	if l.DropsWhenFull {
-		c.Warnings = append(c.Warnings, fmt.Sprintf("policy %q: with %s a retry that comes due while its work queue is full or has no leader is lost; levels, binary and disk keep it", p.Name, l.Name))
+		c.Warnings = append(c.Warnings, fmt.Sprintf("policy %q: with %s a retry that comes due while its work queue "+
+			"is full or has no leader is lost; levels, binary and disk keep it", p.Name, l.Name))
 	}
 	if !l.Spreads() {
 		if _, set := v.at("jitter"); set && p.Jitter != policy.None {
-			c.Warnings = append(c.Warnings, fmt.Sprintf("policy %q: its jitter has no effect: %s waits only what it waits", p.Name, l.Name))
+			c.Warnings = append(c.Warnings, fmt.Sprintf("policy %q: its jitter has no effect: %s waits only what "+
+				"it waits", p.Name, l.Name))
 		}
 		p.Jitter = policy.None
 	}
@@ -377,14 +385,18 @@ func (v value) checkWay(p *policy.Policy, way delay.Way, c *Config) {
 // a rate that in_flight does not allow.
 func (c *Config) warnOfLimits(p *policy.Policy, way delay.Way, r throttle.Rules) {
 	if way != nil && (r.Rate > 0 || r.InFlight > 0 || r.Breaker != nil) {
-		c.Warnings = append(c.Warnings, fmt.Sprintf("policy %q: rate, in_flight and breaker apply to replays alone: RabbitMQ itself retries messages that wait in it (%s); with wait: disk they apply to all", p.Name, way.Limits().Name))
+		c.Warnings = append(c.Warnings, fmt.Sprintf("policy %q: rate, in_flight and breaker apply to replays alone: "+
+			"RabbitMQ itself retries messages that wait in it (%s); with wait: disk they apply to all", p.Name,
+			way.Limits().Name))
 	}
 	if p.MaxAge > 0 && p.Attempts > 1 && p.Jitter.Shortest(p.Backoff.Delay(1)) > p.MaxAge {
 		c.Warnings = append(c.Warnings, fmt.Sprintf("policy %q: max_age (%s) is shorter than the first delay "+
 			"of backoff, so only rules and consumers retry", p.Name, policy.FormatDuration(p.MaxAge)))
 	}
 	if through := float64(r.InFlight) / r.Settle.Seconds(); r.InFlight > 0 && through < r.Rate {
-		c.Warnings = append(c.Warnings, fmt.Sprintf("policy %q: in_flight %d and settle %s allow %s, less than rate: in_flight must be at least rate times settle", p.Name, r.InFlight, policy.FormatDuration(r.Settle), throttle.FormatRate(math.Round(through*3600)/3600)))
+		c.Warnings = append(c.Warnings, fmt.Sprintf("policy %q: in_flight %d and settle %s allow %s, less than rate: "+
+			"in_flight must be at least rate times settle", p.Name, r.InFlight, policy.FormatDuration(r.Settle),
+			throttle.FormatRate(math.Round(through*3600)/3600)))
 	}
 }
 

@@ -77,10 +77,12 @@ func describeNotify(s *notify.Settings, only map[string][]string) string {
 		if len(r.Queues) > 0 {
 			queues = strings.Join(r.Queues, " ")
 		}
-		least := map[notify.Severity]string{notify.Warning: ", warning or critical", notify.Critical: ", critical only"}[r.Least]
+		least := map[notify.Severity]string{notify.Warning: ", warning or critical",
+			notify.Critical: ", critical only"}[r.Least]
 		line := fmt.Sprintf("notify\t%s\t%s of %s%s", r.Name, events, queues, least)
 		if r.Quiet.Zone != nil {
-			line += fmt.Sprintf(", not from %02d:%02d to %02d:%02d %s unless critical", r.Quiet.From/60, r.Quiet.From%60, r.Quiet.To/60, r.Quiet.To%60, r.Quiet.Zone)
+			line += fmt.Sprintf(", not from %02d:%02d to %02d:%02d %s unless critical", r.Quiet.From/60,
+				r.Quiet.From%60, r.Quiet.To/60, r.Quiet.To%60, r.Quiet.Zone)
 		}
 		lines = append(lines, line+describeFor(only[r.Name]))
 	}

@@ -385,7 +385,8 @@ func near(a, b string, n int) bool {
 
 // ownNames are the variables that are not named like their key. Load reads them.
 var ownNames = map[string]string{
-	"broker.url": "REDRIVE_BROKER_URL", "broker.management": "REDRIVE_MANAGEMENT_URL", "store.redis.url": "REDRIVE_REDIS_URL",
+	"broker.url": "REDRIVE_BROKER_URL", "broker.management": "REDRIVE_MANAGEMENT_URL",
+	"store.redis.url": "REDRIVE_REDIS_URL",
 }
 
 // settings are the keys that environment variables set, each after those above it: none in lists,

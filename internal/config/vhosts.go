@@ -41,7 +41,8 @@ func (c *Config) PerVHost() ([]*Config, error) {
 				at = c.vhosts[i]
 			}
 			if v.Name == first {
-				return nil, at.wrong("broker.vhosts has %q, which broker.url names already; expected further virtual hosts only", v.Name)
+				return nil, at.wrong("broker.vhosts has %q, which broker.url names already; expected further virtual "+
+					"hosts only", v.Name)
 			}
 			return nil, at.wrong("broker.vhosts has %q twice", v.Name)
 		}
@@ -100,8 +101,10 @@ func (c *Config) restrictedTo(vhost string) *Config {
 	t := *c
 	t.Broker.VHosts, t.Warnings, t.routeURLs, t.vhosts = nil, nil, nil, nil
 	t.policyVHosts, t.routeVHosts = nil, nil
-	t.Policies = slices.DeleteFunc(slices.Clone(c.Policies), func(p policy.Policy) bool { return !isFor(c.policyVHosts[p.Name], vhost) })
-	t.Notify.Routes = slices.DeleteFunc(slices.Clone(c.Notify.Routes), func(r notify.Route) bool { return !isFor(c.routeVHosts[r.Name], vhost) })
+	t.Policies = slices.DeleteFunc(slices.Clone(c.Policies),
+		func(p policy.Policy) bool { return !isFor(c.policyVHosts[p.Name], vhost) })
+	t.Notify.Routes = slices.DeleteFunc(slices.Clone(c.Notify.Routes),
+		func(r notify.Route) bool { return !isFor(c.routeVHosts[r.Name], vhost) })
 	if len(c.Broker.VHosts) > 0 {
 		t.Notify.VHost = vhost
 	}
@@ -117,7 +120,8 @@ func (c *Config) restrictedTo(vhost string) *Config {
 
 // isFor tells whether one of the patterns matches a virtual host; nil: all do.
 func isFor(only []string, vhost string) bool {
-	return only == nil || slices.ContainsFunc(only, func(pattern string) bool { return policy.MatchQueue(pattern, vhost) })
+	return only == nil || slices.ContainsFunc(only,
+		func(pattern string) bool { return policy.MatchQueue(pattern, vhost) })
 }
 
 // moveTo gives a further virtual host places of its own: store, page.
@@ -152,7 +156,9 @@ func (c *Config) warnOfOverlaps() {
 		for _, q := range p.Queues {
 			for _, earlier := range c.Policies[:i] {
 				if _, ok := (policy.Set{earlier}).Match(q); ok && c.overlap(p.Name, earlier.Name) {
-					c.Warnings = append(c.Warnings, fmt.Sprintf("policy %q: queues %q: policy %q comes first and matches some or all of them", p.Name, q, earlier.Name))
+					c.Warnings = append(c.Warnings,
+						fmt.Sprintf("policy %q: queues %q: policy %q comes first and matches some or all of them",
+							p.Name, q, earlier.Name))
 					break
 				}
 			}
@@ -166,7 +172,8 @@ func (c *Config) warnOfTopicPatterns() {
 	warn := func(where string, patterns []string) {
 		for _, q := range patterns {
 			if q == "#" || strings.HasPrefix(q, "#.") || strings.HasSuffix(q, ".#") || strings.Contains(q, ".#.") {
-				c.Warnings = append(c.Warnings, fmt.Sprintf("%s: queues %q: # is a wildcard of topic exchanges, and matches only itself here: %q matches any characters", where, q, strings.ReplaceAll(q, "#", "*")))
+				c.Warnings = append(c.Warnings, fmt.Sprintf("%s: queues %q: # is a wildcard of topic exchanges, and "+
+					"matches only itself here: %q matches any characters", where, q, strings.ReplaceAll(q, "#", "*")))
 			}
 		}
 	}
@@ -184,7 +191,8 @@ func (c *Config) overlap(a, b string) bool {
 		names = append(names, v.Name)
 	}
 	one, other := c.policyVHosts[a], c.policyVHosts[b]
-	return one == nil || other == nil || slices.ContainsFunc(names, func(name string) bool { return isFor(one, name) && isFor(other, name) })
+	return one == nil || other == nil ||
+		slices.ContainsFunc(names, func(name string) bool { return isFor(one, name) && isFor(other, name) })
 }
 
 // readPasswords reads the passwords of virtual hosts from variables and files.
@@ -214,7 +222,8 @@ func (c *Config) checkVHosts() error {
 	}
 	for _, t := range all {
 		if len(t.Policies) == 0 {
-			c.Warnings = append(c.Warnings, fmt.Sprintf("virtual host %q: no policy is for it, so all that fails there is parked", t.VHost()))
+			c.Warnings = append(c.Warnings, fmt.Sprintf("virtual host %q: no policy is for it, so all that fails "+
+				"there is parked", t.VHost()))
 		}
 	}
 	return nil
@@ -236,7 +245,8 @@ func describeVHosts(w io.Writer, c *Config) error {
 		if !t.Store.OnDisk() {
 			place = "prefix " + cmp.Or(t.Store.Redis.Prefix, "redrive")
 		}
-		fmt.Fprintf(w, "virtual host\t%s\tas %s, in %s, policies: %s\n", t.VHost(), addresses.User(t.Broker.URL), place, policies)
+		fmt.Fprintf(w, "virtual host\t%s\tas %s, in %s, policies: %s\n", t.VHost(), addresses.User(t.Broker.URL), place,
+			policies)
 	}
 	return nil
 }

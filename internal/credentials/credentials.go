@@ -52,7 +52,8 @@ func (t TLS) Config(host string) (*tls.Config, error) {
 	switch {
 	case t.Cert == "" && t.Key == "":
 	case t.Cert == "" || t.Key == "":
-		return nil, fmt.Errorf("%w: a client certificate needs both its certificate and its key, files in PEM", wire.ErrTLS)
+		return nil, fmt.Errorf("%w: a client certificate needs both its certificate and its key, files in PEM",
+			wire.ErrTLS)
 	default:
 		pair, err := tls.LoadX509KeyPair(t.Cert, t.Key)
 		if err != nil {
@@ -103,15 +104,21 @@ func Explain(err error) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &name):
-		return hint.Errorf("connect by a name that it is for, or set that name (broker.tls.server_name; in a URL server_name_indication=NAME)", "%w: RabbitMQ's certificate is for %s, not for %s", wire.ErrTLS, namesOf(name.Certificate), name.Host)
+		return hint.Errorf("connect by a name that it is for, or set that name (broker.tls.server_name; in a URL "+
+			"server_name_indication=NAME)", "%w: RabbitMQ's certificate is for %s, not for %s", wire.ErrTLS,
+			namesOf(name.Certificate), name.Host)
 	case errors.As(err, &unknown):
-		return hint.Errorf("name the file of that CA (broker.tls.ca; in a URL cacertfile=FILE; or SSL_CERT_FILE)", "%w: RabbitMQ's certificate is signed by an unknown authority%s", wire.ErrTLS, issuerOf(unknown.Cert))
+		return hint.Errorf("name the file of that CA (broker.tls.ca; in a URL cacertfile=FILE; or SSL_CERT_FILE)",
+			"%w: RabbitMQ's certificate is signed by an unknown authority%s", wire.ErrTLS, issuerOf(unknown.Cert))
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		return hint.Errorf("renew it there, or set this machine's clock", "%w: a certificate of RabbitMQ's (%s) is valid from %s to %s, and here it is %s", wire.ErrTLS, namesOf(invalid.Cert), day(invalid.Cert.NotBefore), day(invalid.Cert.NotAfter), day(time.Now()))
+		return hint.Errorf("renew it there, or set this machine's clock",
+			"%w: a certificate of RabbitMQ's (%s) is valid from %s to %s, and here it is %s", wire.ErrTLS,
+			namesOf(invalid.Cert), day(invalid.Cert.NotBefore), day(invalid.Cert.NotAfter), day(time.Now()))
 	case errors.As(err, &invalid):
 		return fmt.Errorf("%w: RabbitMQ's certificate is not valid: %w", wire.ErrTLS, invalid)
 	case errors.As(err, &record), errors.Is(err, http.ErrSchemeMismatch):
-		return hint.Errorf("use the port where RabbitMQ listens with TLS, if it does: by default 5671 for amqps and 15671 for https", "%w: what answers on this port does not speak TLS", wire.ErrTLS)
+		return hint.Errorf("use the port where RabbitMQ listens with TLS, if it does: by default 5671 for amqps and "+
+			"15671 for https", "%w: what answers on this port does not speak TLS", wire.ErrTLS)
 	case errors.As(err, &remote) && remote.Op == "remote error":
 		return Refused(remote.Err.Error())
 	}
@@ -120,8 +127,11 @@ func Explain(err error) error {
 
 // Refused explains what RabbitMQ says of our certificate: text is a TLS alert.
 func Refused(text string) error {
-	if strings.Contains(text, "certificate") || strings.Contains(text, "unknown") || strings.Contains(text, "handshake") {
-		return hint.Errorf("give a valid client certificate that an authority of its ssl_options.cacertfile has signed (broker.tls.cert and key; in a URL certfile=FILE&keyfile=FILE)", "%w: RabbitMQ refuses this client (%s)", wire.ErrTLS, text)
+	if strings.Contains(text, "certificate") || strings.Contains(text, "unknown") ||
+		strings.Contains(text, "handshake") {
+		return hint.Errorf("give a valid client certificate that an authority of its ssl_options.cacertfile has "+
+			"signed (broker.tls.cert and key; in a URL certfile=FILE&keyfile=FILE)",
+			"%w: RabbitMQ refuses this client (%s)", wire.ErrTLS, text)
 	}
 	return fmt.Errorf("%w: RabbitMQ refuses the connection: %s", wire.ErrTLS, text)
 }

@@ -97,9 +97,13 @@ type layer struct {
 }
 
 func (d *Decoder) read(ctx context.Context, b Body) *reading {
-	r := &reading{schemas: d.schemas.Load(), ctx: ctx, since: time.Now(), body: b, data: b.Bytes, result: &Result{Size: len(b.Bytes), Steps: []Step{}}}
+	r := &reading{schemas: d.schemas.Load(), ctx: ctx, since: time.Now(), body: b, data: b.Bytes,
+		result: &Result{Size: len(b.Bytes), Steps: []Step{}}}
 	r.media, r.params = mediaType(b.ContentType)
-	for c := range strings.FieldsFuncSeq(strings.ToLower(b.ContentEncoding), func(c rune) bool { return c == ',' || c == ' ' || c == ';' }) {
+	for c := range strings.FieldsFuncSeq(strings.ToLower(b.ContentEncoding), func(c rune) bool {
+		return c == ',' ||
+			c == ' ' || c == ';'
+	}) {
 		if undo[c] != "" && len(r.codings) < mostSteps {
 			r.codings = append(r.codings, c)
 		}
@@ -218,7 +222,7 @@ type Result struct {
 
 // Step is what one decoder found.
 type Step struct {
-	Decoder string `json:"decoder" enum:"base64,gzip,zlib,deflate,zstd,confluent,json,text,xml,messagepack,cbor,protobuf,hex"`
+	Decoder string `json:"decoder" doc:"Such as base64, gzip, confluent, json, text or protobuf."`
 	Found   string `json:"found" doc:"What it decoded, or why it stopped."`
 	Size    int    `json:"size" doc:"Of what came out, in bytes."`
 }
@@ -235,7 +239,8 @@ func (r *reading) said() string {
 		return "messagepack"
 	case m == "application/cbor" || strings.HasSuffix(m, "+cbor"):
 		return "cbor"
-	case m == "application/protobuf" || m == "application/x-protobuf" || m == "application/vnd.google.protobuf" || strings.HasSuffix(m, "+protobuf") || m == "application/x-google-protobuf":
+	case m == "application/protobuf" || m == "application/x-protobuf" || m == "application/vnd.google.protobuf" ||
+		strings.HasSuffix(m, "+protobuf") || m == "application/x-google-protobuf":
 		return "protobuf"
 	case strings.HasPrefix(m, "text/"):
 		return "text"
@@ -293,13 +298,16 @@ func (r *reading) leaf() {
 
 // trial reads bytes that may be inside of a layer, which is not undone for it.
 func (r *reading) trial(inner []byte) *reading {
-	return &reading{schemas: r.schemas, ctx: r.ctx, since: r.since, body: r.body, media: r.media, params: r.params, trying: true, result: &Result{}, data: inner}
+	return &reading{schemas: r.schemas, ctx: r.ctx, since: r.since, body: r.body, media: r.media, params: r.params,
+		trying: true, result: &Result{}, data: inner}
 }
 
 // formats read what is innermost; said: the message says that it is that. schema is
 // Protobuf of a type that the configuration knows.
-var formats = map[string]func(r *reading, said bool) bool{"json": (*reading).json, "text": (*reading).text, "xml": (*reading).xml,
-	"messagepack": (*reading).messagepack, "cbor": (*reading).cbor, "schema": (*reading).schema, "protobuf": (*reading).protobuf}
+var formats = map[string]func(r *reading, said bool) bool{"json": (*reading).json, "text": (*reading).text,
+	"xml":         (*reading).xml,
+	"messagepack": (*reading).messagepack, "cbor": (*reading).cbor, "schema": (*reading).schema,
+	"protobuf": (*reading).protobuf}
 
 func (r *reading) format(name string, said bool) bool {
 	return r.attempt(strings.Replace(name, "schema", "protobuf", 1), func() bool { return formats[name](r, said) })

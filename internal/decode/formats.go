@@ -31,8 +31,9 @@ const mostBig = 1 << 10
 var cborModes = [2]cbor.DecMode{cborMode(cbor.DupMapKeyEnforcedAPF), cborMode(cbor.DupMapKeyQuiet)}
 
 func cborMode(twice cbor.DupMapKeyMode) cbor.DecMode {
-	m, err := cbor.DecOptions{DupMapKey: twice, MaxNestedLevels: mostNesting, MaxArrayElements: math.MaxInt32, MaxMapPairs: math.MaxInt32,
-		UTF8: cbor.UTF8DecodeInvalid}.DecMode()
+	m, err := cbor.DecOptions{DupMapKey: twice, MaxNestedLevels: mostNesting, MaxArrayElements: math.MaxInt32,
+		MaxMapPairs: math.MaxInt32,
+		UTF8:        cbor.UTF8DecodeInvalid}.DecMode()
 	if err != nil {
 		panic(err)
 	}
@@ -641,7 +642,8 @@ func (r *reading) xml(said bool) bool {
 		if err != nil {
 			return nil, nil, fmt.Errorf("not XML: %w", err)
 		}
-		return []byte(document), []string{"XML, well-formed, its element is " + x.root + "; laid out in lines as shown"}, nil
+		return []byte(document),
+			[]string{"XML, well-formed, its element is " + x.root + "; laid out in lines as shown"}, nil
 	}
 	return true
 }

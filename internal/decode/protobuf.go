@@ -60,7 +60,8 @@ func (r *reading) schema(bool) bool {
 	found := fmt.Sprintf("Protobuf %s, which %s chose", name, rule)
 	if len(p.unknown) > 0 {
 		slices.Sort(p.unknown)
-		found += fmt.Sprintf("; it has fields the type does not know: %v, under %s", slices.Compact(p.unknown), keyUnknown)
+		found += fmt.Sprintf("; it has fields the type does not know: %v, under %s", slices.Compact(p.unknown),
+			keyUnknown)
 	}
 	r.document("protobuf", &v, false)
 	r.result.Schema = fmt.Sprintf("%s (by %s)", name, rule)
@@ -98,7 +99,8 @@ func (r *reading) broken(m protoreflect.MessageDescriptor, rule string, why erro
 			r.document("protobuf", &v, false)
 			r.partial = true
 			r.result.Schema = fmt.Sprintf("%s (by %s)", name, rule)
-			r.step("protobuf", fmt.Sprintf("only the first %d of %d bytes are %s, which %s chose: %v; these are the fields in them", whole, len(r.data), name, rule, why))
+			r.step("protobuf", fmt.Sprintf("only the first %d of %d bytes are %s, which %s chose: %v; these are the "+
+				"fields in them", whole, len(r.data), name, rule, why))
 			return true
 		}
 	}
@@ -150,7 +152,8 @@ func (p *protoReader) count(b []byte, m protoreflect.MessageDescriptor, depth in
 			content, _ = protowire.ConsumeBytes(content)
 		case t == protowire.StartGroupType && f.Message() != nil:
 			content, _ = protowire.ConsumeGroup(num, content)
-		case t == protowire.BytesType && f.IsList() && f.Kind() != protoreflect.StringKind && f.Kind() != protoreflect.BytesKind:
+		case t == protowire.BytesType && f.IsList() && f.Kind() != protoreflect.StringKind &&
+			f.Kind() != protoreflect.BytesKind:
 			if p.b.values += packedCount(content, f.Kind()); p.b.values > mostValues {
 				return errValues
 			}
@@ -235,7 +238,8 @@ func (p *protoReader) field(f protoreflect.FieldDescriptor, val protoreflect.Val
 			return strings.Compare(a.String(), b.String())
 		})
 		for _, k := range keys {
-			v.keys, v.items = append(v.keys, key{text: k.String()}), append(v.items, p.single(f.MapValue(), val.Map().Get(k), depth))
+			v.keys, v.items = append(v.keys, key{text: k.String()}),
+				append(v.items, p.single(f.MapValue(), val.Map().Get(k), depth))
 		}
 		return v
 	}
@@ -299,7 +303,8 @@ func (p *protoReader) wellKnown(m protoreflect.Message, depth int) (value, bool)
 
 // ownJSON are the types that protojson writes in a way of their own, and which hold
 // no type that would have to be found.
-var ownJSON = []string{"Timestamp", "Duration", "FieldMask", "Struct", "Value", "ListValue", "DoubleValue", "FloatValue",
+var ownJSON = []string{"Timestamp", "Duration", "FieldMask", "Struct", "Value", "ListValue", "DoubleValue",
+	"FloatValue",
 	"Int64Value", "UInt64Value", "Int32Value", "UInt32Value", "BoolValue", "StringValue", "BytesValue"}
 
 func hasOwnJSON(name protoreflect.FullName) bool {
@@ -404,12 +409,15 @@ func (s *schemas) compile() error {
 		return nil
 	}
 	below := &protocompile.SourceResolver{ImportPaths: paths}
-	c := protocompile.Compiler{MaxParallelism: 1, Resolver: protocompile.WithStandardImports(protocompile.ResolverFunc(func(path string) (protocompile.SearchResult, error) {
+	find := func(path string) (protocompile.SearchResult, error) {
 		if !filepath.IsLocal(path) { // schemas come from elsewhere, too
-			return protocompile.SearchResult{}, hint.Errorf("name a path below one of them", "the import %.200q leads out of decode.protobuf.import_paths", path)
+			return protocompile.SearchResult{}, hint.Errorf("name a path below one of them",
+				"the import %.200q leads out of decode.protobuf.import_paths", path)
 		}
 		return below.FindFileByPath(path)
-	}))}
+	}
+	c := protocompile.Compiler{MaxParallelism: 1,
+		Resolver: protocompile.WithStandardImports(protocompile.ResolverFunc(find))}
 	files, err := c.Compile(context.Background(), names...)
 	if err != nil {
 		return fmt.Errorf("decode.protobuf.files: %w", err)
@@ -528,9 +536,11 @@ func (r *reading) protobuf(said bool) bool {
 		return false
 	}
 	r.document("protobuf", &v, false)
-	r.step("protobuf", "Protobuf, by field numbers: no message type is configured for it (decode.protobuf), so what is inside is a guess")
+	r.step("protobuf", "Protobuf, by field numbers: no message type is configured for it (decode.protobuf), so what "+
+		"is inside is a guess")
 	r.encode = func(string) ([]byte, []string, error) {
-		return nil, nil, hint.Errorf("name its type under decode.protobuf in the config file", "the body is Protobuf of an unknown type, which cannot be edited")
+		return nil, nil, hint.Errorf("name its type under decode.protobuf in the config file",
+			"the body is Protobuf of an unknown type, which cannot be edited")
 	}
 	return true
 }
@@ -632,7 +642,8 @@ func (s *schemas) write(m protoreflect.MessageDescriptor, document []byte, b *bu
 		document = p.b
 	}
 	msg := dynamicpb.NewMessage(m)
-	if err := (protojson.UnmarshalOptions{Resolver: s.types, RecursionLimit: mostNesting}).Unmarshal(document, msg); err != nil {
+	if err := (protojson.UnmarshalOptions{Resolver: s.types, RecursionLimit: mostNesting}).Unmarshal(document,
+		msg); err != nil {
 		return nil, protoError(err)
 	}
 	msg.SetUnknown(unknown)
@@ -679,9 +690,10 @@ func (r *reading) confluent() bool {
 		}
 	}
 	prefix := bytes.Clone(r.data[:len(r.data)-len(rest)])
-	r.inside("confluent", fmt.Sprintf("the prefix of a schema registry: schema %d", number), rest, func(inner []byte) ([]byte, error) {
-		return append(bytes.Clone(prefix), inner...), nil
-	})
+	r.inside("confluent", fmt.Sprintf("the prefix of a schema registry: schema %d", number), rest,
+		func(inner []byte) ([]byte, error) {
+			return append(bytes.Clone(prefix), inner...), nil
+		})
 	return true
 }
 

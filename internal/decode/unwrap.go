@@ -39,7 +39,8 @@ func (r *reading) unwrap() bool {
 	if len(r.data) > 0 && r.late() != nil {
 		return false
 	}
-	return r.attempt("gzip", r.gzip) || r.attempt("zlib", r.zlib) || r.attempt("zstd", r.zstd) || r.attempt("deflate", r.deflate) ||
+	return r.attempt("gzip", r.gzip) || r.attempt("zlib", r.zlib) || r.attempt("zstd", r.zstd) ||
+		r.attempt("deflate", r.deflate) ||
 		r.attempt("text", r.recode) || r.attempt("confluent", r.confluent) || r.attempt("base64", r.base64)
 }
 
@@ -122,7 +123,8 @@ func compressed(b *bytes.Buffer, w io.WriteCloser, inner []byte) ([]byte, error)
 // the message says that it is zlib.
 func (r *reading) zlib() bool {
 	said := r.says("zlib") || r.says("deflate")
-	if len(r.data) < 8 || r.data[0]&0x0f != 8 || (int(r.data[0])<<8|int(r.data[1]))%31 != 0 || !said && r.data[0] != 0x78 {
+	if len(r.data) < 8 || r.data[0]&0x0f != 8 || (int(r.data[0])<<8|int(r.data[1]))%31 != 0 ||
+		!said && r.data[0] != 0x78 {
 		return false
 	}
 	z, err := zlib.NewReader(bytes.NewReader(r.data))
@@ -174,9 +176,10 @@ func (r *reading) base64() bool {
 		return false
 	}
 	shape := shapeOf(r.data)
-	r.inside("base64", fmt.Sprintf("%s, %d characters became %d bytes", alphabet.name, len(r.data), len(out)), out, func(inner []byte) ([]byte, error) {
-		return shape.write(alphabet.EncodeToString(inner)), nil
-	})
+	r.inside("base64", fmt.Sprintf("%s, %d characters became %d bytes", alphabet.name, len(r.data), len(out)), out,
+		func(inner []byte) ([]byte, error) {
+			return shape.write(alphabet.EncodeToString(inner)), nil
+		})
 	return true
 }
 
@@ -198,7 +201,8 @@ func unbase64(s []byte) ([]byte, alphabet) {
 		return nil, alphabet{}
 	}
 	for _, c := range s[:min(len(s), leastBase64)] {
-		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '+' || c == '/' || c == '-' || c == '_' || c == '=') {
+		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '+' || c == '/' || c == '-' ||
+			c == '_' || c == '=') {
 			return nil, alphabet{} // quickly: most bodies
 		}
 	}

@@ -392,7 +392,8 @@ func (r *reading) recode() bool {
 		name = strings.ToLower(string(m[1]))
 	}
 	mark, from := "", encoding.Nop
-	little, big := unicodes.UTF16(unicodes.LittleEndian, unicodes.IgnoreBOM), unicodes.UTF16(unicodes.BigEndian, unicodes.IgnoreBOM)
+	little, big := unicodes.UTF16(unicodes.LittleEndian, unicodes.IgnoreBOM),
+		unicodes.UTF16(unicodes.BigEndian, unicodes.IgnoreBOM)
 	even := len(r.data)%2 == 0
 	switch {
 	case bytes.HasPrefix(r.data, []byte("\xef\xbb\xbf")):
@@ -405,7 +406,8 @@ func (r *reading) recode() bool {
 		name, from = "UTF-16, little endian", little
 	case name == "utf-16be" || name == "utf-16" || zeros(r.data, 0):
 		name, from = "UTF-16, big endian", big
-	case (name == "iso-8859-1" || name == "latin1") && !utf8.Valid(r.data): // otherwise it is ASCII, or the charset is wrong
+	case (name == "iso-8859-1" || name == "latin1") &&
+		!utf8.Valid(r.data): // otherwise it is ASCII, or the charset is wrong
 		name, from = "ISO-8859-1", charmap.ISO8859_1
 	default:
 		return false
@@ -413,7 +415,8 @@ func (r *reading) recode() bool {
 	coded := r.data[len(mark):]
 	out, err := from.NewDecoder().Bytes(coded)
 	again, errAgain := from.NewEncoder().Bytes(out)
-	if err != nil || errAgain != nil || !bytes.Equal(again, coded) || len(out) > mostOutput || !isText(out) && from != charmap.ISO8859_1 {
+	if err != nil || errAgain != nil || !bytes.Equal(again, coded) || len(out) > mostOutput ||
+		!isText(out) && from != charmap.ISO8859_1 {
 		return false
 	}
 	found := name + " text"
@@ -468,7 +471,8 @@ func (r *reading) text(said bool) bool {
 	r.encode = func(document string) ([]byte, []string, error) {
 		switch {
 		case ambiguous:
-			return nil, nil, errors.New(`the body has bytes that are not UTF-8, and also the text \xHH that they are shown as: edit its raw bytes elsewhere`)
+			return nil, nil, errors.New(`the body has bytes that are not UTF-8, and also the text \xHH that they ` +
+				`are shown as: edit its raw bytes elsewhere`)
 		case valid:
 			return []byte(document), []string{"text"}, nil
 		}

@@ -36,7 +36,8 @@ func NewLadder(unit time.Duration) (*Ladder, error) {
 func (l *Ladder) Limits() Limits {
 	return Limits{Name: "binary", Longest: (1<<Bits - 1) * l.unit, Step: l.unit, ChangesRoutingKey: true,
 		Survives: "a restart of RabbitMQ and the loss of a minority of its nodes",
-		Declares: fmt.Sprintf("%d queues and %d exchanges, for all work queues together, and one queue for each work queue; a message passes one queue per bit that is set in its delay", Bits, Bits+1)}
+		Declares: fmt.Sprintf("%d queues and %d exchanges, for all work queues together, and one queue for each work "+
+			"queue; a message passes one queue per bit that is set in its delay", Bits, Bits+1)}
 }
 
 // level is the name of a level's queue and of the exchange before it.
@@ -49,7 +50,8 @@ func (l *Ladder) out() string { return fmt.Sprintf(wire.DelayPrefix+"binary.%s.l
 
 // Topology implements Way.
 func (l *Ladder) Topology(queue string) Topology {
-	t := DuePerQueue(queue).With(Topology{Exchanges: []Exchange{{Name: l.out(), Kind: amqp.ExchangeTopic, Internal: true, Args: amqp.Table{"alternate-exchange": wire.ExchangeParked}}}})
+	t := DuePerQueue(queue).With(Topology{Exchanges: []Exchange{{Name: l.out(), Kind: amqp.ExchangeTopic,
+		Internal: true, Args: amqp.Table{"alternate-exchange": wire.ExchangeParked}}}})
 	below := l.out()
 	for n := range Bits {
 		name := l.level(n)
@@ -64,13 +66,15 @@ func (l *Ladder) Topology(queue string) Topology {
 		})
 		below = name
 	}
-	return t.With(Topology{Bindings: []Binding{{From: l.out(), Key: strings.Repeat("*.", Bits) + destination(queue), ToQueue: wire.LaneQueue(queue)}}})
+	return t.With(Topology{Bindings: []Binding{{From: l.out(), Key: strings.Repeat("*.", Bits) + destination(queue),
+		ToQueue: wire.LaneQueue(queue)}}})
 }
 
 // Ticket implements Way.
 func (l *Ladder) Ticket(queue string, wait time.Duration) (Ticket, error) {
 	if wait > l.Limits().Longest {
-		return Ticket{}, fmt.Errorf("a delay of %s is longer than %s, the longest with a unit of %s", policy.FormatDuration(wait), policy.FormatDuration(l.Limits().Longest), l.unit)
+		return Ticket{}, fmt.Errorf("a delay of %s is longer than %s, the longest with a unit of %s",
+			policy.FormatDuration(wait), policy.FormatDuration(l.Limits().Longest), l.unit)
 	}
 	n := (wait + l.unit - 1) / l.unit
 	var key strings.Builder

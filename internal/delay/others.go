@@ -56,24 +56,29 @@ const longestPlugin = math.MaxUint32 * time.Millisecond
 
 // Limits implements Way.
 func (Plugin) Limits() Limits {
-	return Limits{Name: "delayed-exchange", Longest: longestPlugin, Step: time.Millisecond, DropsWhenFull: true, ChangesRoutingKey: true,
-		Survives: "a clean restart of RabbitMQ; not the loss of its node, and a crash can lose the latest messages",
-		Declares: "one exchange, for all work queues together; each waiting message takes some 10 KB of RabbitMQ's memory",
-		Needs:    "the plugin rabbitmq_delayed_message_exchange, whose last builds are for RabbitMQ 4.2"}
+	return Limits{Name: "delayed-exchange", Longest: longestPlugin, Step: time.Millisecond, DropsWhenFull: true,
+		ChangesRoutingKey: true,
+		Survives: "a clean restart of RabbitMQ; not the loss of its node, and a crash can lose the latest " +
+			"messages",
+		Declares: "one exchange, for all work queues together; each waiting message takes some 10 KB of " +
+			"RabbitMQ's memory",
+		Needs: "the plugin rabbitmq_delayed_message_exchange, whose last builds are for RabbitMQ 4.2"}
 }
 
 // Topology implements Way.
 func (Plugin) Topology(queue string) Topology {
 	return Due(queue).With(Topology{
-		Exchanges: []Exchange{{Name: wire.ExchangeDelayed, Kind: "x-delayed-message", Args: amqp.Table{"x-delayed-type": amqp.ExchangeFanout, "alternate-exchange": wire.ExchangeDelayed}}},
-		Bindings:  []Binding{{From: wire.ExchangeDelayed, ToExchange: wire.ExchangeDue}},
+		Exchanges: []Exchange{{Name: wire.ExchangeDelayed, Kind: "x-delayed-message",
+			Args: amqp.Table{"x-delayed-type": amqp.ExchangeFanout, "alternate-exchange": wire.ExchangeDelayed}}},
+		Bindings: []Binding{{From: wire.ExchangeDelayed, ToExchange: wire.ExchangeDue}},
 	})
 }
 
 // Ticket implements Way.
 func (Plugin) Ticket(queue string, wait time.Duration) (Ticket, error) {
 	if wait > longestPlugin {
-		return Ticket{}, fmt.Errorf("a delay of %s is longer than %s, the plugin's longest", policy.FormatDuration(wait), policy.FormatDuration(longestPlugin))
+		return Ticket{}, fmt.Errorf("a delay of %s is longer than %s, the plugin's longest",
+			policy.FormatDuration(wait), policy.FormatDuration(longestPlugin))
 	}
 	ms := (wait + time.Millisecond - 1) / time.Millisecond
 	return Ticket{Exchange: wire.ExchangeDelayed, RoutingKey: queue, Delay: ms * time.Millisecond, Unchecked: true,
@@ -88,7 +93,8 @@ func (Report) Limits() Limits {
 	return Limits{Name: "service", Longest: policy.LongestDelay, Step: time.Microsecond, ServiceDecides: true,
 		Survives: "whatever the service's store does",
 		Declares: "nothing: the service declares what it needs",
-		Needs:    "the Redrive service, with a policy that matches the queue, and names it exactly unless the queue is enrolled"}
+		Needs: "the Redrive service, with a policy that matches the queue, and names it exactly unless the queue " +
+			"is enrolled"}
 }
 
 // Topology implements Way. The service declares the exchange of reports: until it has started

@@ -37,7 +37,8 @@ const (
 
 func (t QueueType) survives() string {
 	if t == Classic {
-		return "a restart of RabbitMQ, but with a quorum work queue not what comes due meanwhile; not the loss of the queue's node"
+		return "a restart of RabbitMQ, but with a quorum work queue not what comes due meanwhile; not the loss of " +
+			"the queue's node"
 	}
 	return "a restart of RabbitMQ and the loss of a minority of its nodes"
 }
@@ -67,7 +68,8 @@ func (t QueueType) name(label string) string {
 func (t QueueType) delayQueue(name string, ttl time.Duration, more amqp.Table) Topology {
 	args := AtLeastOnce(wire.ExchangeLane, ttl)
 	if t == Classic {
-		args = amqp.Table{"x-queue-type": string(t), "x-message-ttl": ttl.Milliseconds(), "x-dead-letter-exchange": wire.ExchangeDue}
+		args = amqp.Table{"x-queue-type": string(t), "x-message-ttl": ttl.Milliseconds(),
+			"x-dead-letter-exchange": wire.ExchangeDue}
 	}
 	maps.Copy(args, more)
 	return queueBehind(name, args)
@@ -122,8 +124,10 @@ const longestDynamic = policy.LongestDelay / 2
 
 // Limits implements Way.
 func (d *Dynamic) Limits() Limits {
-	return Limits{Name: "dynamic", Longest: longestDynamic, Step: d.step, DropsWhenFull: true, ChangesRoutingKey: true, Survives: Classic.survives(),
-		Declares: fmt.Sprintf("one queue and one exchange per delay in use, rounded up to two digits: at most %d for delays up to an hour; gone when not used for ten minutes more than the delay", d.most(time.Hour))}
+	return Limits{Name: "dynamic", Longest: longestDynamic, Step: d.step, DropsWhenFull: true, ChangesRoutingKey: true,
+		Survives: Classic.survives(),
+		Declares: fmt.Sprintf("one queue and one exchange per delay in use, rounded up to two digits: at most %d for "+
+			"delays up to an hour; gone when not used for ten minutes more than the delay", d.most(time.Hour))}
 }
 
 // Topology implements Way.
@@ -132,13 +136,15 @@ func (d *Dynamic) Topology(queue string) Topology { return Due(queue) }
 // Ticket implements Way.
 func (d *Dynamic) Ticket(queue string, wait time.Duration) (Ticket, error) {
 	if wait > longestDynamic {
-		return Ticket{}, fmt.Errorf("a delay of %s is longer than %s, the longest of dynamic queues", policy.FormatDuration(wait), policy.FormatDuration(longestDynamic))
+		return Ticket{}, fmt.Errorf("a delay of %s is longer than %s, the longest of dynamic queues",
+			policy.FormatDuration(wait), policy.FormatDuration(longestDynamic))
 	}
 	wait = d.round(wait)
 	name := Classic.name("dynamic." + label(wait))
 	first := Classic.delayQueue(name, wait, amqp.Table{"x-expires": (wait + d.Spare(wait)).Milliseconds()})
 	first.Exchanges[0].AutoDelete = true
-	return Ticket{Exchange: name, RoutingKey: queue, Delay: wait, DeclareFirst: &first, ConfirmWithin: d.Spare(wait) / 2}, nil
+	return Ticket{Exchange: name, RoutingKey: queue, Delay: wait, DeclareFirst: &first,
+		ConfirmWithin: d.Spare(wait) / 2}, nil
 }
 
 // round rounds up to two significant digits: with more, jitter would make a queue for each
@@ -160,7 +166,8 @@ func (d *Dynamic) most(longest time.Duration) (n int) {
 }
 
 // DefaultLevels suit a backoff that doubles, from a second to an hour.
-var DefaultLevels = []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second, 32 * time.Second,
+var DefaultLevels = []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second,
+	32 * time.Second,
 	time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute, 30 * time.Minute, time.Hour}
 
 // Levels waits in one queue per level, shared by all work queues. In quorum queues
@@ -211,7 +218,8 @@ func (l *Levels) Limits() Limits {
 	if l.kind == Quorum {
 		makes += ", and one queue for each work queue"
 	}
-	return Limits{Name: l.name, Longest: l.levels[len(l.levels)-1], Levels: l.levels, DropsWhenFull: l.kind == Classic, ChangesRoutingKey: true, Survives: l.kind.survives(),
+	return Limits{Name: l.name, Longest: l.levels[len(l.levels)-1], Levels: l.levels, DropsWhenFull: l.kind == Classic,
+		ChangesRoutingKey: true, Survives: l.kind.survives(),
 		Declares: makes + ": " + strings.Join(names, ", ")}
 }
 
@@ -231,7 +239,8 @@ func (l *Levels) Topology(queue string) Topology {
 func (l *Levels) Ticket(queue string, wait time.Duration) (Ticket, error) {
 	i, _ := slices.BinarySearch(l.levels, wait)
 	if i == len(l.levels) {
-		return Ticket{}, fmt.Errorf("a delay of %s is longer than the longest level, %s", policy.FormatDuration(wait), policy.FormatDuration(l.levels[i-1]))
+		return Ticket{}, fmt.Errorf("a delay of %s is longer than the longest level, %s", policy.FormatDuration(wait),
+			policy.FormatDuration(l.levels[i-1]))
 	}
 	return Ticket{Exchange: l.kind.name(label(l.levels[i])), RoutingKey: queue, Delay: l.levels[i]}, nil
 }
@@ -249,7 +258,9 @@ func NewMessageTTL(kind QueueType, mixed bool) *MessageTTL { return &MessageTTL{
 
 // Limits implements Way.
 func (m *MessageTTL) Limits() Limits {
-	return Limits{Name: "message-ttl", Longest: policy.LongestDelay, Step: time.Millisecond, Blocks: true, AcceptsBlocking: m.mixed, DropsWhenFull: m.kind == Classic, ChangesRoutingKey: true, Survives: m.kind.survives(),
+	return Limits{Name: "message-ttl", Longest: policy.LongestDelay, Step: time.Millisecond, Blocks: true,
+		AcceptsBlocking: m.mixed, DropsWhenFull: m.kind == Classic, ChangesRoutingKey: true,
+		Survives: m.kind.survives(),
 		Declares: "one queue and one exchange for each work queue"}
 }
 
@@ -273,8 +284,10 @@ func (m *MessageTTL) Topology(queue string) Topology {
 // Ticket implements Way.
 func (m *MessageTTL) Ticket(queue string, wait time.Duration) (Ticket, error) {
 	if wait > policy.LongestDelay {
-		return Ticket{}, fmt.Errorf("a delay of %s is longer than RabbitMQ's longest time to live, ten years", policy.FormatDuration(wait))
+		return Ticket{}, fmt.Errorf("a delay of %s is longer than RabbitMQ's longest time to live, ten years",
+			policy.FormatDuration(wait))
 	}
 	wait = roundUp(wait, time.Millisecond)
-	return Ticket{Exchange: m.queue(queue), RoutingKey: queue, Delay: wait, Expiration: strconv.FormatInt(wait.Milliseconds(), 10)}, nil
+	return Ticket{Exchange: m.queue(queue), RoutingKey: queue, Delay: wait,
+		Expiration: strconv.FormatInt(wait.Milliseconds(), 10)}, nil
 }

@@ -149,7 +149,8 @@ func (l Limits) Check(p *policy.Policy) error {
 	}
 	var asked error
 	if p.MaxRetryAfter > l.Longest {
-		asked = fmt.Errorf("policy %q lets consumers ask for delays of up to %s, and %s waits %s at most: allow less, or choose another way to wait",
+		asked = fmt.Errorf("policy %q lets consumers ask for delays of up to %s, and %s waits %s at most: allow "+
+			"less, or choose another way to wait",
 			p.Name, policy.FormatDuration(p.MaxRetryAfter), l.Name, policy.FormatDuration(l.Longest))
 	}
 	all := []error{asked}
@@ -159,8 +160,8 @@ func (l Limits) Check(p *policy.Policy) error {
 		if own := of.Waits(); i == 0 {
 			waits = own
 		} else if err == nil && l.Blocks && !l.AcceptsBlocking && len(waits) > 0 && len(own) > 0 && own[0] != waits[0] {
-			err = fmt.Errorf("policy %q waits %s, and one of its rules %s: with %s a message with the short wait would "+
-				"wait behind those with the long one: use the same wait in both, or another way to wait",
+			err = fmt.Errorf("policy %q waits %s, and one of its rules %s: with %s a message with the short "+
+				"wait would wait behind those with the long one: use the same wait in both, or another way to wait",
 				p.Name, policy.FormatDuration(waits[0]), policy.FormatDuration(own[0]), l.Name)
 		}
 		all = append(all, err)
@@ -172,19 +173,24 @@ func (l Limits) checkWaits(p *policy.Policy) error {
 	waits := p.Waits()
 	for i, w := range waits {
 		if most := p.Jitter.Longest(w); l.Spreads() && w <= l.Longest && most > l.Longest {
-			return fmt.Errorf("policy %q waits up to %s before attempt %d, its jitter included, and %s waits %s at most: shorten it, or take off the jitter",
+			return fmt.Errorf("policy %q waits up to %s before attempt %d, its jitter included, and %s waits %s at "+
+				"most: shorten it, or take off the jitter",
 				p.Name, policy.FormatDuration(most), i+2, l.Name, policy.FormatDuration(l.Longest))
 		}
 		if w > l.Longest {
-			return fmt.Errorf("policy %q waits %s before attempt %d, and %s waits %s at most: shorten it, or choose another way to wait",
+			return fmt.Errorf("policy %q waits %s before attempt %d, and %s waits %s at most: shorten it, or choose "+
+				"another way to wait",
 				p.Name, policy.FormatDuration(w), i+2, l.Name, policy.FormatDuration(l.Longest))
 		}
 		if l.Linear && w != linear(waits[0], i+1, p.Backoff.Max()) {
-			return fmt.Errorf("policy %q waits %s before attempt %d, and %s can only wait %s more each time, up to a maximum: use a linear backoff whose step is its initial wait",
+			return fmt.Errorf("policy %q waits %s before attempt %d, and %s can only wait %s more each time, up to a "+
+				"maximum: use a linear backoff whose step is its initial wait",
 				p.Name, policy.FormatDuration(w), i+2, l.Name, policy.FormatDuration(waits[0]))
 		}
 		if l.Blocks && !l.AcceptsBlocking && i > 0 && w != waits[i-1] {
-			return fmt.Errorf("policy %q waits %s before attempt %d and %s before the next: with %s a message with the short wait would wait behind those with the long one: use a fixed backoff, or accept that (in the library: MixedMessageTTL)",
+			return fmt.Errorf("policy %q waits %s before attempt %d and %s before the next: with %s a message with "+
+				"the short wait would wait behind those with the long one: use a fixed backoff, or accept that (in "+
+				"the library: MixedMessageTTL)",
 				p.Name, policy.FormatDuration(waits[i-1]), i+1, policy.FormatDuration(w), l.Name)
 		}
 	}
@@ -290,7 +296,8 @@ type Binding struct {
 
 // With returns t with more added.
 func (t Topology) With(more Topology) Topology {
-	return Topology{slices.Concat(t.Exchanges, more.Exchanges), slices.Concat(t.Queues, more.Queues), slices.Concat(t.Bindings, more.Bindings)}
+	return Topology{slices.Concat(t.Exchanges, more.Exchanges), slices.Concat(t.Queues, more.Queues),
+		slices.Concat(t.Bindings, more.Bindings)}
 }
 
 // Named returns t with its delay queue, and the exchange before that, under another name. The delay queue is
@@ -333,15 +340,17 @@ const NoLimit = int64(1_000_000_000)
 func Parked() Topology {
 	return Topology{
 		Exchanges: []Exchange{Own(wire.ExchangeParked, amqp.ExchangeFanout)},
-		Queues:    []Queue{{Name: wire.QueueParked, Args: amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": NoLimit}}},
-		Bindings:  []Binding{{From: wire.ExchangeParked, ToQueue: wire.QueueParked}},
+		Queues: []Queue{{Name: wire.QueueParked,
+			Args: amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": NoLimit}}},
+		Bindings: []Binding{{From: wire.ExchangeParked, ToQueue: wire.QueueParked}},
 	}
 }
 
 // Retry is the retry exchange of a work queue, bound to that alone.
 func Retry(queue string) Topology {
 	exchange := wire.RetryExchange(queue)
-	return Topology{Exchanges: []Exchange{Own(exchange, amqp.ExchangeFanout)}, Bindings: []Binding{{From: exchange, ToQueue: queue}}}
+	return Topology{Exchanges: []Exchange{Own(exchange, amqp.ExchangeFanout)},
+		Bindings: []Binding{{From: exchange, ToQueue: queue}}}
 }
 
 // Due is the last hop of all ways that wait in queues: an internal exchange, bound to each work
@@ -350,8 +359,9 @@ func Retry(queue string) Topology {
 // the same queue.
 func Due(queue string) Topology {
 	return Parked().With(Topology{
-		Exchanges: []Exchange{{Name: wire.ExchangeDue, Kind: amqp.ExchangeDirect, Internal: true, Args: amqp.Table{alternate: wire.ExchangeParked}}},
-		Bindings:  []Binding{{From: wire.ExchangeDue, Key: queue, ToQueue: queue}},
+		Exchanges: []Exchange{{Name: wire.ExchangeDue, Kind: amqp.ExchangeDirect, Internal: true,
+			Args: amqp.Table{alternate: wire.ExchangeParked}}},
+		Bindings: []Binding{{From: wire.ExchangeDue, Key: queue, ToQueue: queue}},
 	})
 }
 
@@ -366,9 +376,10 @@ func DuePerQueue(queue string) Topology {
 	args := AtLeastOnce(wire.ExchangeDue, 0)
 	args["x-dead-letter-routing-key"] = queue
 	return Due(queue).With(Topology{
-		Exchanges: []Exchange{{Name: wire.ExchangeLane, Kind: amqp.ExchangeDirect, Internal: true, Args: amqp.Table{alternate: wire.ExchangeDue}}},
-		Queues:    []Queue{{Name: lane, Args: args}},
-		Bindings:  []Binding{{From: wire.ExchangeLane, Key: queue, ToQueue: lane}},
+		Exchanges: []Exchange{{Name: wire.ExchangeLane, Kind: amqp.ExchangeDirect, Internal: true,
+			Args: amqp.Table{alternate: wire.ExchangeDue}}},
+		Queues:   []Queue{{Name: lane, Args: args}},
+		Bindings: []Binding{{From: wire.ExchangeLane, Key: queue, ToQueue: lane}},
 	})
 }
 
@@ -394,5 +405,6 @@ func NameIn(queue string, room int) string {
 // through it had waited before. Not all of them are internal; users who can write to the
 // exchanges in which a wait begins can send through them.
 func EndsWait(exchange string) bool {
-	return exchange == wire.ExchangeDue || exchange == wire.ExchangeLane || exchange == wire.ExchangeDelayed || strings.HasPrefix(exchange, wire.DelayPrefix)
+	return exchange == wire.ExchangeDue || exchange == wire.ExchangeLane || exchange == wire.ExchangeDelayed ||
+		strings.HasPrefix(exchange, wire.DelayPrefix)
 }

@@ -44,7 +44,8 @@ type Options struct {
 func policies() policy.Set {
 	fewer := []time.Duration{time.Second, 3 * time.Second}
 	return policy.Set{
-		{Name: "payments", Queues: []string{orders, mail}, Attempts: 7, Backoff: policy.Exponential(time.Second, 2, 4*time.Second)},
+		{Name: "payments", Queues: []string{orders, mail}, Attempts: 7,
+			Backoff: policy.Exponential(time.Second, 2, 4*time.Second)},
 		{Name: "invoices", Queues: []string{invoices}, Attempts: len(fewer) + 1, Backoff: policy.List(fewer...)},
 	}
 }
@@ -52,7 +53,8 @@ func policies() policy.Set {
 // limits pause retries soon after they begin to fail, so that a breaker can be watched.
 func limits() map[string]throttle.Rules {
 	return map[string]throttle.Rules{"payments": {Settle: time.Second,
-		Breaker: &throttle.Breaker{FailureRatio: 0.5, MinRetries: 4, Window: 10 * time.Second, Wait: 3 * time.Second, MaxWait: 5 * time.Second, Probes: 1, Ramp: 4 * time.Second}}}
+		Breaker: &throttle.Breaker{FailureRatio: 0.5, MinRetries: 4, Window: 10 * time.Second, Wait: 3 * time.Second,
+			MaxWait: 5 * time.Second, Probes: 1, Ramp: 4 * time.Second}}}
 }
 
 // longest returns how long a message can take until it is processed or parked.
@@ -83,8 +85,10 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err := os.WriteFile(schema, invoiceProto, 0o600); err != nil {
 		return err
 	}
-	c.Decode.Protobuf = decode.Protobuf{Files: []string{schema}, ImportPaths: []string{data}, Queues: []decode.QueueType{{Queues: []string{invoices}, Message: "shop.Invoice"}}}
-	log := slog.NewTextHandler(o.Out, &slog.HandlerOptions{Level: slog.LevelWarn, ReplaceAttr: hint.Attr}) // the display tells the rest
+	c.Decode.Protobuf = decode.Protobuf{Files: []string{schema}, ImportPaths: []string{data},
+		Queues: []decode.QueueType{{Queues: []string{invoices}, Message: "shop.Invoice"}}}
+	log := slog.NewTextHandler(o.Out, &slog.HandlerOptions{Level: slog.LevelWarn,
+		ReplaceAttr: hint.Attr}) // the display tells the rest
 	service, err := server.New(c, server.Options{Version: o.Version, Events: d.redrive, Log: slog.New(log)})
 	if err != nil {
 		return err
@@ -199,7 +203,8 @@ func freeAddress(usual string) string {
 }
 
 func summary(out io.Writer, a account) error {
-	fmt.Fprintf(out, "\n%d messages published: %d succeeded, %d parked (those that no consumer can process), %d lost, %d duplicates\n",
+	fmt.Fprintf(out, "\n%d messages published: %d succeeded, %d parked (those that no consumer can process), %d "+
+		"lost, %d duplicates\n",
 		a.published, a.done, a.parked, a.missing, a.duplicates)
 	if a.missing > 0 || a.duplicates > 0 {
 		return ErrUnaccounted
@@ -245,7 +250,8 @@ func newDisplay(out io.Writer, terminal bool) *display {
 const recentLines = 14
 
 // colours, on a terminal, of each kind of event.
-var colours = map[string]string{"fails": "31", "waits": "33", "is retried": "36", "succeeds": "32", "is parked": "35", "breaker": "1;34", "goes down": "1;31", "recovers": "1;32"}
+var colours = map[string]string{"fails": "31", "waits": "33", "is retried": "36", "succeeds": "32", "is parked": "35",
+	"breaker": "1;34", "goes down": "1;31", "recovers": "1;32"}
 
 // say shows an event.
 func (d *display) say(e event) {
@@ -281,7 +287,8 @@ func (d *display) redrive(e retry.Event) {
 	case retry.Failed:
 		c.failed++
 	case retry.Waiting:
-		shown.kind, shown.text = "waits", fmt.Sprintf("%s before attempt %d", policy.FormatDuration(e.Delay.Round(10*time.Millisecond)), e.Failures+1)
+		shown.kind, shown.text = "waits", fmt.Sprintf("%s before attempt %d",
+			policy.FormatDuration(e.Delay.Round(10*time.Millisecond)), e.Failures+1)
 	case retry.Retried:
 		c.retried++
 		shown.kind, shown.text = "is retried", fmt.Sprintf("for attempt %d", e.Failures+1)
@@ -332,11 +339,14 @@ func (d *display) draw(hint string, kept []store.QueueCount) {
 	if d.down {
 		state = "\x1b[1;31mDOWN\x1b[0m"
 	}
-	fmt.Fprintf(&b, "\x1b[1mRedrive demo\x1b[0m  %s   payment service: %s\n\n", policy.FormatDuration(time.Since(d.began).Round(time.Second)), state)
-	fmt.Fprintf(&b, "  %-10s %8s %8s %9s %10s %8s   waiting now\n", "queue", "failed", "waiting", "retried", "succeeded", "parked")
+	fmt.Fprintf(&b, "\x1b[1mRedrive demo\x1b[0m  %s   payment service: %s\n\n",
+		policy.FormatDuration(time.Since(d.began).Round(time.Second)), state)
+	fmt.Fprintf(&b, "  %-10s %8s %8s %9s %10s %8s   waiting now\n", "queue", "failed", "waiting", "retried",
+		"succeeded", "parked")
 	for _, q := range slices.Sorted(slices.Values(queues)) {
 		c := d.queues[q]
-		fmt.Fprintf(&b, "  %-10s %8d \x1b[33m%8d\x1b[0m %9d \x1b[32m%10d\x1b[0m \x1b[35m%8d\x1b[0m   \x1b[33m%s\x1b[0m\n", strings.TrimPrefix(q, "redrive-demo."),
+		fmt.Fprintf(&b, "  %-10s %8d \x1b[33m%8d\x1b[0m %9d \x1b[32m%10d\x1b[0m \x1b[35m%8d\x1b[0m   "+
+			"\x1b[33m%s\x1b[0m\n", strings.TrimPrefix(q, "redrive-demo."),
 			c.failed, c.waiting, c.retried, c.succeeded, c.parked, strings.Repeat("▪", min(c.waiting, 24)))
 	}
 	b.WriteString("\n")

@@ -133,8 +133,10 @@ func (s *shop) report(ctx context.Context, queue string, d *amqp.Delivery, failu
 	headers := amqp.Table{}
 	maps.Copy(headers, d.Headers)
 	headers[wire.HeaderError] = failure.Error()
-	c, err := s.reporting.PublishWithDeferredConfirmWithContext(ctx, wire.ExchangeFailures, queue, true, false, amqp.Publishing{
-		Headers: headers, ContentType: d.ContentType, DeliveryMode: d.DeliveryMode, MessageId: d.MessageId, Timestamp: d.Timestamp, Type: d.Type, AppId: d.AppId, Body: d.Body})
+	c, err := s.reporting.PublishWithDeferredConfirmWithContext(ctx, wire.ExchangeFailures, queue, true, false,
+		amqp.Publishing{
+			Headers: headers, ContentType: d.ContentType, DeliveryMode: d.DeliveryMode, MessageId: d.MessageId,
+			Timestamp: d.Timestamp, Type: d.Type, AppId: d.AppId, Body: d.Body})
 	if err != nil {
 		return err
 	}
@@ -224,7 +226,8 @@ const (
 
 var queues = []string{orders, mail, invoices}
 
-var customers = []string{"Ada Lovelace", "Grace Hopper", "Katherine Johnson", "Annie Easley", "Hedy Lamarr", "José Álvarez"}
+var customers = []string{"Ada Lovelace", "Grace Hopper", "Katherine Johnson", "Annie Easley", "Hedy Lamarr",
+	"José Álvarez"}
 
 // goods returns the n-th message of the shop, for a queue.
 func goods(queue string, n int) amqp.Publishing {
@@ -238,13 +241,18 @@ func goods(queue string, n int) amqp.Publishing {
 		if n%60 == 8 { // an invoice without a price, which its consumer cannot process
 			price = 0
 		}
-		return amqp.Publishing{Type: "shop.Invoice", ContentType: "text/plain", Body: []byte(base64.StdEncoding.EncodeToString(invoice(number, customer, price)))}
+		return amqp.Publishing{Type: "shop.Invoice", ContentType: "text/plain",
+			Body: []byte(base64.StdEncoding.EncodeToString(invoice(number, customer, price)))}
 	case queue == mail:
 		return amqp.Publishing{Type: "mail.confirmation", ContentType: "application/json",
-			Body: fmt.Appendf(nil, `{"to": "customer-%d@shop.example", "template": "confirmation", "order": %d}`, n, number)}
+			Body: fmt.Appendf(nil, `{"to": "customer-%d@shop.example", "template": "confirmation", "order": %d}`,
+				n, number)}
 	}
-	return amqp.Publishing{Type: "order.created", ContentType: "application/json", Headers: amqp.Table{"tenant": []string{"acme", "globex"}[n%2]},
-		Body: fmt.Appendf(nil, `{"order": {"number": %d, "customer": %q, "total": %d.%02d}, "items": [{"name": "lamp", "count": %d}]}`, number, customer, 20+n%80, n%100, 1+n%3)}
+	return amqp.Publishing{Type: "order.created", ContentType: "application/json",
+		Headers: amqp.Table{"tenant": []string{"acme", "globex"}[n%2]},
+		Body: fmt.Appendf(nil,
+			`{"order": {"number": %d, "customer": %q, "total": %d.%02d}, "items": [{"name": "lamp", "count": %d}]}`,
+			number, customer, 20+n%80, n%100, 1+n%3)}
 }
 
 func invoice(number int64, customer string, price uint64) []byte {

@@ -129,7 +129,8 @@ type fix struct {
 
 func (f fix) String() string {
 	if f.topology {
-		return "declare the exchange redrive, the queue redrive.intake and what else the service declares when it starts"
+		return "declare the exchange redrive, the queue redrive.intake and what else the service declares when " +
+			"it starts"
 	}
 	return fmt.Sprintf("make the retry exchange of queue %q and bind it to that queue", f.queue)
 }
@@ -159,7 +160,8 @@ func (p Plan) Steps() (all []string) {
 
 // Apply carries it out by AMQP, as the service's user, who has the rights for it.
 func (p Plan) Apply(ctx context.Context, c *config.Config) error {
-	l, err := broker.NewProbe(ctx, broker.Config{URL: c.Broker.URL, Credentials: c.Broker.Credentials, Name: "redrive doctor --fix"})
+	l, err := broker.NewProbe(ctx, broker.Config{URL: c.Broker.URL, Credentials: c.Broker.Credentials,
+		Name: "redrive doctor --fix"})
 	if err != nil {
 		return err
 	}

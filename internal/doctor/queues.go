@@ -18,34 +18,54 @@ import (
 
 // queueChecks look at work queues, and at what leads to and from them.
 var queueChecks = []Check{
-	{Name: "dead-lettering", Title: "queues dead-letter to Redrive", Needs: []Part{Queues, Exchanges, Bindings}, Run: deadLettering,
-		Why: "Messages that a consumer rejects, that expire or that pass the delivery limit are dropped, or go elsewhere."},
+	{Name: "dead-lettering", Title: "queues dead-letter to Redrive", Needs: []Part{Queues, Exchanges, Bindings},
+		Run: deadLettering,
+		Why: "Messages that a consumer rejects, that expire or that pass the delivery limit are dropped, or go " +
+			"elsewhere."},
 	{Name: "at-least-once", Title: "dead-lettering is at-least-once", Needs: []Part{Queues}, Run: atLeastOnce,
-		Why: "At-most-once dead-lettering drops what fails while redrive.intake has no leader, as just after a restart of RabbitMQ."},
-	{Name: "standing", Title: "dead letters leave their queue", Needs: []Part{Queues, DeadLetters, Exchanges, Bindings}, Run: standing,
-		Why: "With at-least-once, RabbitMQ keeps a dead letter in its queue until its target has confirmed it. While it stays there nothing is lost, and Redrive does not receive it."},
-	{Name: "policy-in-force", Title: "the policy that enrols a queue is in force", Needs: []Part{Queues, Policies}, Run: policyInForce,
-		Why: "RabbitMQ applies one policy to a queue: one of higher priority silently replaces ours. An operator policy is applied as well."},
-	{Name: "retry-policy", Title: "a policy of Redrive's matches each enrolled queue", Needs: []Part{Queues}, Run: unmatched,
+		Why: "At-most-once dead-lettering drops what fails while redrive.intake has no leader, as just after a " +
+			"restart of RabbitMQ."},
+	{Name: "standing", Title: "dead letters leave their queue", Needs: []Part{Queues, DeadLetters, Exchanges, Bindings},
+		Run: standing,
+		Why: "With at-least-once, RabbitMQ keeps a dead letter in its queue until its target has confirmed it. While " +
+			"it stays there nothing is lost, and Redrive does not receive it."},
+	{Name: "policy-in-force", Title: "the policy that enrols a queue is in force", Needs: []Part{Queues, Policies},
+		Run: policyInForce,
+		Why: "RabbitMQ applies one policy to a queue: one of higher priority silently replaces ours. An operator " +
+			"policy is applied as well."},
+	{Name: "retry-policy", Title: "a policy of Redrive's matches each enrolled queue", Needs: []Part{Queues},
+		Run: unmatched,
 		Why: "A message that no policy matches is parked at its first failure."},
-	{Name: "reports", Title: "the management API says which queues' reports are retried", Needs: []Part{Queues}, Run: func(*Scene) []Finding { return nil }, ByAMQP: reportsByAMQP,
-		Why: "A report is retried where the queue's dead-letter exchange is redrive. While the management API cannot be asked about that, reports for queues that are not enrolled and that no policy names exactly wait."},
+	{Name: "reports", Title: "the management API says which queues' reports are retried", Needs: []Part{Queues},
+		Run: func(*Scene) []Finding { return nil }, ByAMQP: reportsByAMQP,
+		Why: "A report is retried where the queue's dead-letter exchange is redrive. While the management API cannot " +
+			"be asked about that, reports for queues that are not enrolled and that no policy names exactly wait."},
 	{Name: "native-retry", Title: "no delayed retry of RabbitMQ's on top", Needs: []Part{Queues}, Run: nativeRetry,
 		Why: "RabbitMQ 4.3 then delays requeued messages itself, besides Redrive's delays."},
 	{Name: "lifetime", Title: "work queues stay", Needs: []Part{Queues}, Run: lifetime,
 		Why: "A queue that deletes itself takes its messages with it, and its waiting messages are parked."},
-	{Name: "overflow", Title: "a full queue refuses, and pushes nothing out", Needs: []Part{Queues, Policies}, Run: overflow,
-		Why: "A retry into a queue that drops its oldest message for each new one costs another message, which counts as failed: in the end good messages are parked."},
-	{Name: "consumers", Title: "enrolled queues have consumers", Needs: []Part{Queues}, Run: consumers, ByAMQP: consumersByAMQP,
-		Why: "Retried messages stay in the queue unnoticed; RabbitMQ raises no alarm for that."},
+	{Name: "overflow", Title: "a full queue refuses, and pushes nothing out", Needs: []Part{Queues, Policies},
+		Run: overflow,
+		Why: "A retry into a queue that drops its oldest message for each new one costs another message, which " +
+			"counts as failed: in the end good messages are parked."},
+	{Name: "consumers", Title: "enrolled queues have consumers", Needs: []Part{Queues}, Run: consumers,
+		ByAMQP: consumersByAMQP,
+		Why:    "Retried messages stay in the queue unnoticed; RabbitMQ raises no alarm for that."},
 	{Name: "deliveries", Title: "consumers take what is ready", Needs: []Part{Queues}, Run: deliveries,
-		Why: "Retries stand behind what a consumer that hangs keeps. Of a single-active-consumer queue it keeps all messages, and the other consumers look well."},
-	{Name: "retry-exchange", Title: "retry exchanges lead to their queue alone", Needs: []Part{Queues, Exchanges, Bindings, Policies}, Run: retryExchange, ByAMQP: retryExchangeByAMQP,
-		Why: "Redrive publishes retries to it, and may publish to no queue without one. Bound to more queues, each receives a copy of every retry; bound to none, nothing is retried."},
-	{Name: "delivery-limit", Title: "delivery limits fit the policies", Needs: []Part{Queues, Bindings}, Run: deliveryLimit,
-		Why: "A message that a consumer requeues, or crashes on, is dead-lettered when RabbitMQ's limit is passed, and each time counts as one attempt of Redrive's."},
+		Why: "Retries stand behind what a consumer that hangs keeps. Of a single-active-consumer queue it keeps all " +
+			"messages, and the other consumers look well."},
+	{Name: "retry-exchange", Title: "retry exchanges lead to their queue alone",
+		Needs: []Part{Queues, Exchanges, Bindings, Policies}, Run: retryExchange, ByAMQP: retryExchangeByAMQP,
+		Why: "Redrive publishes retries to it, and may publish to no queue without one. Bound to more queues, each " +
+			"receives a copy of every retry; bound to none, nothing is retried."},
+	{Name: "delivery-limit", Title: "delivery limits fit the policies", Needs: []Part{Queues, Bindings},
+		Run: deliveryLimit,
+		Why: "A message that a consumer requeues, or crashes on, is dead-lettered when RabbitMQ's limit is passed, " +
+			"and each time counts as one attempt of Redrive's."},
 	{Name: "requeue", Title: "consumers do not requeue in a circle", Needs: []Part{Queues}, Run: requeue,
-		Why: "A requeued message is delivered again at once, as fast as its consumer allows, and never reaches Redrive. From RabbitMQ 4.3 on a basic.nack with requeue counts towards no limit; on classic queues nothing does."},
+		Why: "A requeued message is delivered again at once, as fast as its consumer allows, and never reaches " +
+			"Redrive. From RabbitMQ 4.3 on a basic.nack with requeue counts towards no limit; on classic queues " +
+			"nothing does."},
 }
 
 func lifetime(s *Scene) (all []Finding) {
@@ -54,7 +74,9 @@ func lifetime(s *Scene) (all []Finding) {
 			continue
 		}
 		if v := q.Setting("expires"); v != nil {
-			all = append(all, Finding{Queue: q.Name, Status: Wrong, What: fmt.Sprintf("RabbitMQ deletes it, with its messages, when it has not been used for %s ms", management.Text(v)), Remedy: s.unset(q, "expires")})
+			all = append(all, Finding{Queue: q.Name, Status: Wrong,
+				What: fmt.Sprintf("RabbitMQ deletes it, with its messages, when it has not been used for %s ms",
+					management.Text(v)), Remedy: s.unset(q, "expires")})
 		}
 		for _, is := range []struct {
 			so   bool
@@ -65,7 +87,9 @@ func lifetime(s *Scene) (all []Finding) {
 			{!q.Durable, "it is not durable: a restart of RabbitMQ takes it and its messages"},
 		} {
 			if is.so {
-				all = append(all, Finding{Queue: q.Name, Status: Wrong, What: is.what, Remedy: "Delete it and declare it again, durable, not auto-delete and not exclusive: RabbitMQ cannot change that."})
+				all = append(all, Finding{Queue: q.Name, Status: Wrong, What: is.what,
+					Remedy: "Delete it and declare it again, durable, not auto-delete and not exclusive: RabbitMQ " +
+						"cannot change that."})
 			}
 		}
 	}
@@ -87,8 +111,8 @@ func overflow(s *Scene) (all []Finding) {
 		}
 		f := Finding{Queue: q.Name, Status: Warning,
 			What: fmt.Sprintf("full (%s), it dead-letters %s (overflow %s)", limit, what, cmp.Or(how, "drop-head")),
-			Remedy: "Let its overflow be reject-publish: retries then wait until there is room, and publishers' messages " +
-				"are refused, for which these need confirms. Or raise the limit."}
+			Remedy: "Let its overflow be reject-publish: retries then wait until there is room, and publishers' " +
+				"messages are refused, for which these need confirms. Or raise the limit."}
 		if reached(q) != "" {
 			f.Status, f.What = Wrong, "it is full now; "+f.What
 		}
@@ -142,8 +166,10 @@ func (s *Scene) refusing(q *management.QueueState) string {
 }
 
 func (s *Scene) noConsumer(queue string, messages int) Finding {
-	return Finding{Queue: queue, Status: Warning, What: fmt.Sprintf("it has no consumer, and %d messages; RabbitMQ does not record since when", messages),
-		Remedy: "Start its consumer; meanwhile pause its retries:", Commands: []string{s.call() + " pause " + Quote(queue)}}
+	return Finding{Queue: queue, Status: Warning,
+		What:     fmt.Sprintf("it has no consumer, and %d messages; RabbitMQ does not record since when", messages),
+		Remedy:   "Start its consumer; meanwhile pause its retries:",
+		Commands: []string{s.call() + " pause " + Quote(queue)}}
 }
 
 func consumers(s *Scene) (all []Finding) {
@@ -176,11 +202,13 @@ func deliveries(s *Scene) (all []Finding) {
 			continue
 		}
 		f := Finding{Queue: q.Name, Status: Warning,
-			What: fmt.Sprintf("messages ready: %d, unacknowledged: %d, consumers: %d; and none was delivered in the last minute",
+			What: fmt.Sprintf("messages ready: %d, unacknowledged: %d, consumers: %d; and none was delivered in the "+
+				"last minute",
 				q.Ready, q.Unacked, q.Consumers),
 			Remedy: "See what its consumers do, and stop those that hang: RabbitMQ delivers their messages again. " +
 				"Where a handler takes that long, do nothing. To list them:",
-			Commands: []string{s.rabbitmqctl("list_consumers", "queue_name", "channel_pid", "consumer_tag", "prefetch_count", "active")}}
+			Commands: []string{s.rabbitmqctl("list_consumers", "queue_name", "channel_pid", "consumer_tag",
+				"prefetch_count", "active")}}
 		if q.Arguments["x-single-active-consumer"] == true {
 			f.What += ". It has a single active consumer: the others wait until that one ends"
 		}
@@ -205,8 +233,8 @@ func requeue(s *Scene) (all []Finding) {
 		all = append(all, Finding{Queue: q.Name, Status: Warning,
 			What: fmt.Sprintf("%d of %d deliveries in the last minute were of messages that were delivered before%s",
 				n, max(n, delivered), s.ends(q)),
-			Remedy: "Let consumers reject without requeue (basic.reject or basic.nack, requeue=false) what they cannot do now: " +
-				"Redrive retries it later."})
+			Remedy: "Let consumers reject without requeue (basic.reject or basic.nack, requeue=false) what they " +
+				"cannot do now: Redrive retries it later."})
 	}
 	return all
 }
@@ -216,7 +244,8 @@ func (s *Scene) ends(q *management.QueueState) string {
 	limit, limited := q.LimitInForce(s.Version)
 	switch {
 	case limited && s.versionAtLeast(4, 3):
-		return fmt.Sprintf("; after basic.reject the delivery limit (%d) ends that, after basic.nack nothing does", limit)
+		return fmt.Sprintf("; after basic.reject the delivery limit (%d) ends that, after basic.nack nothing does",
+			limit)
 	case limited:
 		return fmt.Sprintf("; the delivery limit (%d) ends that for each", limit)
 	}
@@ -241,11 +270,14 @@ func deadLettering(s *Scene) (all []Finding) {
 		case !has && ((q.Exclusive || q.AutoDelete) && !exact || handled[q.Name]):
 			// A reply queue; the library's; somebody's own dead-letter queue.
 		case !has:
-			all = append(all, Finding{Queue: q.Name, Status: status, What: "it has no dead-letter exchange: " + s.dropped(q), Remedy: "Point it at Redrive:", Commands: []string{s.redrive("enroll", q.Name)}})
+			all = append(all, Finding{Queue: q.Name, Status: status, What: "it has no dead-letter exchange: " +
+				s.dropped(q), Remedy: "Point it at Redrive:", Commands: []string{s.redrive("enroll", q.Name)}})
 		case to == wire.ExchangeDeadLetters:
 			if key := q.Setting("dead-letter-routing-key"); key != nil {
-				all = append(all, Finding{Queue: q.Name, Status: Warning, What: fmt.Sprintf("its dead letters get the routing key %q, and are retried with it", key),
-					Why: "Redrive retries a message with its own routing key, and this one replaces it.", Remedy: s.unset(q, "dead-letter-routing-key")})
+				all = append(all, Finding{Queue: q.Name, Status: Warning,
+					What:   fmt.Sprintf("its dead letters get the routing key %q, and are retried with it", key),
+					Why:    "Redrive retries a message with its own routing key, and this one replaces it.",
+					Remedy: s.unset(q, "dead-letter-routing-key")})
 			}
 		case strings.HasPrefix(to, wire.DelayPrefix):
 			// RabbitMQ alone retries them.
@@ -254,19 +286,24 @@ func deadLettering(s *Scene) (all []Finding) {
 			if keepsDeadLetters(q) {
 				becomes = "stand still in it"
 			}
-			all = append(all, s.elsewhere(q, Wrong, fmt.Sprintf("it dead-letters to the exchange %s, which does not exist: its dead letters %s", to, becomes)))
+			all = append(all, s.elsewhere(q, Wrong,
+				fmt.Sprintf("it dead-letters to the exchange %s, which does not exist: its dead letters %s", to,
+					becomes)))
 		default:
-			all = append(all, s.elsewhere(q, status, fmt.Sprintf("it dead-letters to the exchange %q, not to Redrive", to)))
+			all = append(all, s.elsewhere(q, status,
+				fmt.Sprintf("it dead-letters to the exchange %q, not to Redrive", to)))
 		}
 	}
 	return all
 }
 
 func (s *Scene) elsewhere(q *management.QueueState, st Status, what string) Finding {
-	f := Finding{Queue: q.Name, Status: st, What: what, Remedy: "Point it at Redrive by a policy of higher priority:", Commands: []string{s.redrive("enroll", q.Name)}}
+	f := Finding{Queue: q.Name, Status: st, What: what, Remedy: "Point it at Redrive by a policy of higher priority:",
+		Commands: []string{s.redrive("enroll", q.Name)}}
 	if isArgument(q, "dead-letter-exchange") {
 		f.What += " (by its argument)"
-		f.Remedy = "No policy can change an argument. Move it to a new queue, with its bindings and messages, or leave it as it is. What a move would do:"
+		f.Remedy = "No policy can change an argument. Move it to a new queue, with its bindings and messages, or " +
+			"leave it as it is. What a move would do:"
 		f.Commands = []string{s.redrive("move --dry-run --to="+Quote(q.Name+".v2"), q.Name)}
 	}
 	return f
@@ -310,7 +347,8 @@ func (s *Scene) unset(q *management.QueueState, key string) string {
 
 // keepsDeadLetters tells whether a queue's dead-lettering is at-least-once.
 func keepsDeadLetters(q *management.QueueState) bool {
-	return q.Type == "quorum" && q.Setting("dead-letter-strategy") == "at-least-once" && q.Setting("overflow") == "reject-publish"
+	return q.Type == "quorum" && q.Setting("dead-letter-strategy") == "at-least-once" &&
+		q.Setting("overflow") == "reject-publish"
 }
 
 func atLeastOnce(s *Scene) (all []Finding) {
@@ -318,11 +356,18 @@ func atLeastOnce(s *Scene) (all []Finding) {
 		strategy, overflow := q.Setting("dead-letter-strategy"), q.Setting("overflow")
 		switch {
 		case q.Type != "quorum":
-			all = append(all, Finding{Queue: q.Name, Status: Warning, What: fmt.Sprintf("it is %s, whose dead-lettering is at-most-once", q.Type), Remedy: "Where no message may be lost, declare it as a quorum queue."})
+			all = append(all, Finding{Queue: q.Name, Status: Warning,
+				What:   fmt.Sprintf("it is %s, whose dead-lettering is at-most-once", q.Type),
+				Remedy: "Where no message may be lost, declare it as a quorum queue."})
 		case strategy != "at-least-once":
-			all = append(all, Finding{Queue: q.Name, Status: Warning, What: "its dead-lettering is at-most-once", Remedy: "Make it at-least-once (its overflow becomes reject-publish):", Commands: []string{s.redrive("enroll --at-least-once", q.Name)}})
+			all = append(all, Finding{Queue: q.Name, Status: Warning, What: "its dead-lettering is at-most-once",
+				Remedy:   "Make it at-least-once (its overflow becomes reject-publish):",
+				Commands: []string{s.redrive("enroll --at-least-once", q.Name)}})
 		case overflow != "reject-publish":
-			all = append(all, Finding{Queue: q.Name, Status: Warning, What: "its dead-lettering says at-least-once and is at-most-once, since its overflow is not reject-publish", Remedy: "Make it both:", Commands: []string{s.redrive("enroll --at-least-once", q.Name)}})
+			all = append(all, Finding{Queue: q.Name, Status: Warning,
+				What: "its dead-lettering says at-least-once and is at-most-once, since its overflow is not " +
+					"reject-publish", Remedy: "Make it both:",
+				Commands: []string{s.redrive("enroll --at-least-once", q.Name)}})
 		}
 	}
 	return all
@@ -375,7 +420,8 @@ func standing(s *Scene) (all []Finding) {
 		to, _ := q.Setting("dead-letter-exchange").(string)
 		if missing := s.nowhere(q, to); missing != "" {
 			f.What += ": " + missing
-			f.Remedy = "Give it a target. RabbitMQ tries again every three minutes, by itself, and loses none. Do not make it at-most-once meanwhile, which deletes them."
+			f.Remedy = "Give it a target. RabbitMQ tries again every three minutes, by itself, and loses none. Do " +
+				"not make it at-most-once meanwhile, which deletes them."
 			switch {
 			case to == wire.ExchangeDeadLetters:
 				f.Commands, f.Fixable, f.fix = []string{s.redrive("doctor --fix")}, true, fix{topology: true}
@@ -409,7 +455,8 @@ func (s *Scene) nowhere(q *management.QueueState, to string) string {
 	switch {
 	case x == nil:
 		return fmt.Sprintf("they go to the exchange %s, which does not exist", to)
-	case !slices.ContainsFunc(s.Bindings, func(b management.Binding) bool { return b.Source == to }) && s.alternate(x) == nil:
+	case !slices.ContainsFunc(s.Bindings, func(b management.Binding) bool { return b.Source == to }) &&
+		s.alternate(x) == nil:
 		return fmt.Sprintf("they go to the exchange %s, which is bound to nothing", to)
 	}
 	return ""
@@ -429,11 +476,15 @@ func (s *Scene) alternate(x *management.Exchange) *management.Exchange {
 func (s *Scene) anotherLeader(q *management.QueueState) (remedy string, commands []string) {
 	for _, node := range q.Online {
 		if node != q.Leader {
-			return "Let another node lead the queue, on any of RabbitMQ's machines; RabbitMQ then begins again, and loses none. Do not make it at-most-once meanwhile, which deletes them.",
-				[]string{"rabbitmqctl eval " + Quote(fmt.Sprintf("{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(%s, queue, %s)), rabbit_quorum_queue:transfer_leadership(Q, %s).", binary(s.VHost), binary(q.Name), atom(node)))}
+			return "Let another node lead the queue, on any of RabbitMQ's machines; RabbitMQ then begins again, and " +
+					"loses none. Do not make it at-most-once meanwhile, which deletes them.",
+				[]string{"rabbitmqctl eval " + Quote(fmt.Sprintf("{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(%s, "+
+					"queue, %s)), rabbit_quorum_queue:transfer_leadership(Q, %s).", binary(s.VHost), binary(q.Name),
+					atom(node)))}
 		}
 	}
-	return "It has no replica on another node that runs: start those that are down, or restart the node of its leader. Do not make it at-most-once meanwhile, which deletes them.", nil
+	return "It has no replica on another node that runs: start those that are down, or restart the node of its " +
+		"leader. Do not make it at-most-once meanwhile, which deletes them.", nil
 }
 
 // binary and atom are names as Erlang reads them.
@@ -459,7 +510,8 @@ func policyInForce(s *Scene) (all []Finding) {
 					by = fmt.Sprintf("policy %q of priority %d is", q.Policy, other.Priority)
 				}
 			}
-			all = append(all, Finding{Queue: q.Name, Status: Wrong, What: fmt.Sprintf("its policy %q of priority %d is not in force: %s", ours.Name, ours.Priority, by),
+			all = append(all, Finding{Queue: q.Name, Status: Wrong,
+				What:   fmt.Sprintf("its policy %q of priority %d is not in force: %s", ours.Name, ours.Priority, by),
 				Remedy: "Merge both, above the other:", Commands: []string{s.redrive("enroll", q.Name)}})
 		}
 		if q.OperatorPolicy == "" || !enrolled {
@@ -467,8 +519,11 @@ func policyInForce(s *Scene) (all []Finding) {
 		}
 		if operator := management.PolicyNamed(s.OperatorPolicies, q.OperatorPolicy); operator != nil {
 			if keys := management.Settings(operator.Definition, operatorKeys); len(keys) > 0 {
-				all = append(all, Finding{Queue: q.Name, Status: Warning, What: fmt.Sprintf("the operator policy %q puts %s on it, whatever its own policy says", q.OperatorPolicy, strings.Join(keys, ", ")),
-					Remedy: "Ask who set it, or take it away:", Commands: []string{s.rabbitmqctl("clear_operator_policy", q.OperatorPolicy)}})
+				all = append(all, Finding{Queue: q.Name, Status: Warning,
+					What: fmt.Sprintf("the operator policy %q puts %s on it, whatever its own policy says",
+						q.OperatorPolicy, strings.Join(keys, ", ")),
+					Remedy:   "Ask who set it, or take it away:",
+					Commands: []string{s.rabbitmqctl("clear_operator_policy", q.OperatorPolicy)}})
 			}
 		}
 	}
@@ -478,7 +533,8 @@ func policyInForce(s *Scene) (all []Finding) {
 func unmatched(s *Scene) (all []Finding) {
 	for _, q := range s.enrolledQueues() {
 		if _, ok := s.Config.Policies.Match(q.Name); !ok {
-			f := Finding{Queue: q.Name, Status: Warning, What: "no policy of Redrive's config matches it", Remedy: "Add it to the queues of a policy, then:"}
+			f := Finding{Queue: q.Name, Status: Warning, What: "no policy of Redrive's config matches it",
+				Remedy: "Add it to the queues of a policy, then:"}
 			if s.File != "" {
 				f.Commands = []string{"redrive check " + Quote(s.File)} // not as s.Call: check accepts no --vhost
 			}
@@ -494,10 +550,13 @@ func nativeRetry(s *Scene) (all []Finding) {
 		if kind == "" || kind == "disabled" || q.Type != "quorum" {
 			continue
 		}
-		f := Finding{Queue: q.Name, Status: Warning, What: fmt.Sprintf("RabbitMQ delays what its consumers requeue (delayed-retry-type: %s), and Redrive what they reject", kind),
+		f := Finding{Queue: q.Name, Status: Warning,
+			What: fmt.Sprintf("RabbitMQ delays what its consumers requeue (delayed-retry-type: %s), and Redrive "+
+				"what they reject", kind),
 			Remedy: "Leave it on only if consumers requeue on purpose. " + s.unset(q, "delayed-retry-type")}
 		if !s.versionAtLeast(4, 3) {
-			f.What = fmt.Sprintf("it asks for RabbitMQ's delayed retry (delayed-retry-type: %s), which RabbitMQ %s ignores and 4.3 applies", kind, s.Version)
+			f.What = fmt.Sprintf("it asks for RabbitMQ's delayed retry (delayed-retry-type: %s), which RabbitMQ %s "+
+				"ignores and 4.3 applies", kind, s.Version)
 		}
 		all = append(all, f)
 	}
@@ -511,7 +570,8 @@ func deliveryLimit(s *Scene) (all []Finding) {
 		if !ok || !limited || limit >= p.Attempts {
 			continue
 		}
-		f := Finding{Queue: q.Name, Status: Warning, What: fmt.Sprintf("its delivery limit is %d, and policy %q has %d attempts", limit, p.Name, p.Attempts),
+		f := Finding{Queue: q.Name, Status: Warning,
+			What:   fmt.Sprintf("its delivery limit is %d, and policy %q has %d attempts", limit, p.Name, p.Attempts),
 			Remedy: "Reject without requeue what fails, or raise the limit. " + s.raise(q)}
 		if reasons := p.Reasons; len(reasons) > 0 && !slices.Contains(reasons, "delivery_limit") {
 			f.Status = Wrong
@@ -526,18 +586,25 @@ func deliveryLimit(s *Scene) (all []Finding) {
 // ofTheLibrary looks at the queues whose consumers use the Go library: those bound to redrive.due.
 func (s *Scene) ofTheLibrary() (all []Finding) {
 	for _, q := range s.workQueues() {
-		ours := slices.ContainsFunc(s.Bindings, func(b management.Binding) bool { return b.Source == wire.ExchangeDue && b.Destination == q.Name })
+		ours := slices.ContainsFunc(s.Bindings,
+			func(b management.Binding) bool { return b.Source == wire.ExchangeDue && b.Destination == q.Name })
 		if !ours || s.enrolled(q) {
 			continue
 		}
 		limit, limited := q.LimitInForce(s.Version)
 		switch {
 		case q.Type == "classic":
-			all = append(all, Finding{Queue: q.Name, Status: Warning, What: "it is classic, and counts no deliveries: a message that ends its consumer's process is delivered again for ever",
-				Remedy: "Declare it as a quorum queue: then Consumer.MaxDeliveries of the Go library parks such a message."})
+			all = append(all, Finding{Queue: q.Name, Status: Warning,
+				What: "it is classic, and counts no deliveries: a message that ends its consumer's process is " +
+					"delivered again for ever",
+				Remedy: "Declare it as a quorum queue: then Consumer.MaxDeliveries of the Go library parks such a " +
+					"message."})
 		case limited && limit <= defaultMaxDeliveries && q.Setting("dead-letter-exchange") == nil:
-			all = append(all, Finding{Queue: q.Name, Status: Wrong, What: fmt.Sprintf("its delivery limit is %d, and it has no dead-letter exchange: a message that ends its consumer's process is dropped", limit),
-				Remedy: "Raise the limit above Consumer.MaxDeliveries of the Go library (10 unless it is set), or lower that. " + s.raise(q)})
+			all = append(all, Finding{Queue: q.Name, Status: Wrong,
+				What: fmt.Sprintf("its delivery limit is %d, and it has no dead-letter exchange: a message that "+
+					"ends its consumer's process is dropped", limit),
+				Remedy: "Raise the limit above Consumer.MaxDeliveries of the Go library (10 unless it is set), or " +
+					"lower that. " + s.raise(q)})
 		}
 	}
 	return all
@@ -575,7 +642,9 @@ func retryExchange(s *Scene) (all []Finding) {
 			continue
 		}
 		if not := differs(x, "fanout", false); not != "" {
-			all = append(all, Finding{Queue: q.Name, Status: Wrong, What: fmt.Sprintf("its retry exchange %s is %s", name, not), Remedy: "Delete it, and declare it again:", Commands: []string{s.deleteCommand(s.Manage.URL("exchanges", name)), s.redrive("doctor --fix")}})
+			all = append(all, Finding{Queue: q.Name, Status: Wrong, What: fmt.Sprintf("its retry exchange %s is %s",
+				name, not), Remedy: "Delete it, and declare it again:",
+				Commands: []string{s.deleteCommand(s.Manage.URL("exchanges", name)), s.redrive("doctor --fix")}})
 			continue
 		}
 		bound := false
@@ -587,7 +656,10 @@ func retryExchange(s *Scene) (all []Finding) {
 			if b.DestinationType == "exchange" && strings.HasPrefix(b.Destination, "federation: ") {
 				continue // see foreign
 			}
-			all = append(all, Finding{Queue: q.Name, Status: Wrong, What: fmt.Sprintf("its retry exchange also leads to the %s %s, which gets a copy of each retried message", b.DestinationType, b.Destination), Remedy: "Remove the binding:", Commands: []string{s.deleteCommand(s.Manage.BindingURL(b))}})
+			all = append(all, Finding{Queue: q.Name, Status: Wrong,
+				What: fmt.Sprintf("its retry exchange also leads to the %s %s, which gets a copy of each "+
+					"retried message", b.DestinationType, b.Destination), Remedy: "Remove the binding:",
+				Commands: []string{s.deleteCommand(s.Manage.BindingURL(b))}})
 		}
 		if !bound {
 			all = append(all, s.bind(q.Name, fmt.Sprintf("its retry exchange %s does not lead to it", name)))
@@ -600,23 +672,28 @@ func retryExchange(s *Scene) (all []Finding) {
 		}
 	}
 	if len(gone) > 0 && len(s.Only) == 0 {
-		all = append(all, Finding{Status: Warning, What: "retry exchanges without a queue of their name: " + few(gone) + "; messages wait 5 minutes for such a queue (no_queue), and are parked then",
-			Remedy: "Declare the queues again, or do nothing: a running service deletes such an exchange when nothing waits for it."})
+		all = append(all, Finding{Status: Warning, What: "retry exchanges without a queue of their name: " + few(gone) +
+			"; messages wait 5 minutes for such a queue (no_queue), and are parked then",
+			Remedy: "Declare the queues again, or do nothing: a running service deletes such an exchange when " +
+				"nothing waits for it."})
 	}
 	return all
 }
 
 func (s *Scene) bind(queue, what string) Finding {
-	return Finding{Queue: queue, Status: Wrong, What: what, Remedy: "Declare it and bind it:", Commands: []string{s.redrive("doctor --fix --queue=" + Quote(queue))}, Fixable: true, fix: fix{queue: queue}}
+	return Finding{Queue: queue, Status: Wrong, What: what, Remedy: "Declare it and bind it:",
+		Commands: []string{s.redrive("doctor --fix --queue=" + Quote(queue))}, Fixable: true, fix: fix{queue: queue}}
 }
 
 func retryExchangeByAMQP(s *Scene) (all []Finding) {
 	for _, q := range s.Probed.Named {
 		switch {
 		case !q.Exists:
-			all = append(all, Finding{Queue: q.Name, Status: Warning, What: "a policy names it, and it does not exist", Remedy: "Declare it, or remove it from the config."})
+			all = append(all, Finding{Queue: q.Name, Status: Warning, What: "a policy names it, and it does not exist",
+				Remedy: "Declare it, or remove it from the config."})
 		case !q.RetryExchange:
-			all = append(all, Finding{Queue: q.Name, Status: OK, What: "it has no retry exchange yet; it gets one with its first dead letter"})
+			all = append(all, Finding{Queue: q.Name, Status: OK,
+				What: "it has no retry exchange yet; it gets one with its first dead letter"})
 		}
 	}
 	return all
@@ -630,8 +707,10 @@ func (s *Scene) unavailable(q *management.QueueState, n int) (Finding, bool) {
 	if work == nil {
 		return Finding{}, false
 	}
-	return Finding{Queue: work.Name, Status: Wrong, What: fmt.Sprintf("%d of its retries are due and stay in %s, since %s", n, q.Name, refuses(work)),
-		Remedy: "Let its consumers catch up, raise its limit, or bring its nodes back. RabbitMQ tries again every three minutes, by itself, and loses none; other queues' retries continue."}, true
+	return Finding{Queue: work.Name, Status: Wrong,
+		What: fmt.Sprintf("%d of its retries are due and stay in %s, since %s", n, q.Name, refuses(work)),
+		Remedy: "Let its consumers catch up, raise its limit, or bring its nodes back. RabbitMQ tries again every " +
+			"three minutes, by itself, and loses none; other queues' retries continue."}, true
 }
 
 // workQueueOf is the work queue that a queue of ours alone dead-letters to; "": none.
@@ -670,7 +749,8 @@ func reportsByAMQP(s *Scene) []Finding {
 	if len(patterns) == 0 {
 		return nil
 	}
-	f := Finding{Status: Warning, What: fmt.Sprintf("reports of failures for queues that only %s matches, and that have no retry exchange yet, wait: %v", strings.Join(patterns, ", "), s.Missing[Queues]),
+	f := Finding{Status: Warning, What: fmt.Sprintf("reports of failures for queues that only %s matches, and that "+
+		"have no retry exchange yet, wait: %v", strings.Join(patterns, ", "), s.Missing[Queues]),
 		Remedy: "Let the service ask the management API (broker.management), or name the queues in a policy."}
 	if errors.Is(s.Missing[Queues], management.ErrDenied) && s.Manage != nil {
 		f.Remedy = "Give the user of broker.management a tag, if it has none, or name the queues in a policy."

@@ -235,7 +235,8 @@ func Gather(ctx context.Context, o Options) (*Scene, error) {
 	ctx, cancel := context.WithTimeout(ctx, 4*partTimeout)
 	defer cancel()
 	c := o.Config
-	s := &Scene{Config: c, File: o.File, Call: o.Call, Only: o.Only, Broker: addresses.Redact(c.Broker.URL), VHost: c.VHost(), User: addresses.User(c.Broker.URL), Insecure: o.Insecure, Missing: map[Part]error{}}
+	s := &Scene{Config: c, File: o.File, Call: o.Call, Only: o.Only, Broker: addresses.Redact(c.Broker.URL),
+		VHost: c.VHost(), User: addresses.User(c.Broker.URL), Insecure: o.Insecure, Missing: map[Part]error{}}
 	s.reach(ctx)
 	s.probe(ctx)
 	if err := s.askManagement(ctx, cmp.Or(o.Standing, watchFor)); err != nil && s.Missing[AMQP] != nil {
@@ -316,7 +317,8 @@ func (s *Scene) probe(ctx context.Context) {
 	s.Probed.Consumers = depth(wire.QueueIntake).Consumers
 	s.Probed.Parked, s.Probed.Quarantine = depth(wire.QueueParked), depth(wire.QueueQuarantine)
 	for _, name := range s.namedQueues() {
-		s.Probed.Named = append(s.Probed.Named, NamedQueue{name, depth(name), l.Exchange(wire.RetryExchange(name)) == nil})
+		s.Probed.Named = append(s.Probed.Named,
+			NamedQueue{name, depth(name), l.Exchange(wire.RetryExchange(name)) == nil})
 	}
 }
 
@@ -459,7 +461,8 @@ func (s *Scene) service(ctx context.Context, o Options) {
 func Quote(s string) string {
 	switch {
 	case s != "" && strings.IndexFunc(s, func(r rune) bool {
-		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("_-./:@%+,=", r))
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' ||
+			strings.ContainsRune("_-./:@%+,=", r))
 	}) < 0:
 		return s
 	case strings.IndexFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) < 0:

@@ -31,38 +31,54 @@ var serviceChecks = []Check{
 	{Name: "connection", Title: "RabbitMQ takes connections by AMQP", Run: connection,
 		Why: "The service does all its work by AMQP."},
 	{Name: "rabbitmq-version", Title: "RabbitMQ's version", Run: rabbitmqVersion,
-		Why: "On RabbitMQ 3 a publisher can forge x-death: one that is malformed ends each connection that consumes the dead letter, or at-least-once dead-lettering for the whole node. RabbitMQ 4 replaces such headers."},
+		Why: "On RabbitMQ 3 a publisher can forge x-death: one that is malformed ends each connection that consumes " +
+			"the dead letter, or at-least-once dead-lettering for the whole node. RabbitMQ 4 replaces such headers."},
 	{Name: "alarms", Title: "alarms of RabbitMQ's nodes", Needs: []Part{Nodes}, Run: alarms,
 		Why: "During an alarm RabbitMQ accepts no messages, so nothing is retried until it ends."},
 	{Name: "disk-room", Title: "room on the disks of RabbitMQ", Needs: []Part{Nodes}, Run: diskRoom,
 		Why: "Below its limit a node raises an alarm and accepts no messages."},
 	{Name: "redis", Title: "how safe messages are in Redis", Needs: []Part{Store}, Run: redis,
-		Why: "A message is acknowledged to RabbitMQ once Redis has it, as safely as durability says: what Redis then loses is lost."},
+		Why: "A message is acknowledged to RabbitMQ once Redis has it, as safely as durability says: what Redis then " +
+			"loses is lost."},
 	{Name: "store-room", Title: "room for messages in the store", Needs: []Part{Store}, Run: storeRoom,
 		Why: "Below store.reserve the intake stops, and failed messages stay in RabbitMQ."},
 	{Name: "clock", Title: "RabbitMQ's clock against this one", Needs: []Part{Clock}, Run: clock,
-		Why: "The times of failures are RabbitMQ's and due times are the service's: where the clocks differ, the page's history is out of order, and tokens and sessions end at another time than people expect."},
+		Why: "The times of failures are RabbitMQ's and due times are the service's: where the clocks differ, the " +
+			"page's history is out of order, and tokens and sessions end at another time than people expect."},
 	{Name: "sizes", Title: "limits of frames and messages", Needs: []Part{AMQP, Queues}, Run: sizes, ByAMQP: frames,
-		Why: "All headers of a message must fit into one frame, ours too, and a stored message that is larger than RabbitMQ accepts today cannot be retried."},
+		Why: "All headers of a message must fit into one frame, ours too, and a stored message that is larger than " +
+			"RabbitMQ accepts today cannot be retried."},
 	{Name: "transport", Title: "TLS where others could listen", Run: transport,
 		Why: "Passwords, tokens and messages would pass other machines in the clear, or go to an impostor."},
 	{Name: "guest", Title: "the user guest", Run: guest, Why: "Its password is public."},
-	{Name: "permissions", Title: "the rights of the service's user, and of consumers that publish where their messages came from", Run: userPermissions,
-		Why: "Without them messages stay in RabbitMQ, or cannot be retried; and what a framework such as Celery publishes to the exchange of a retried message is lost."},
+	{Name: "permissions", Title: "the rights of the service's user, and of consumers that publish where their " +
+		"messages came from", Run: userPermissions,
+		Why: "Without them messages stay in RabbitMQ, or cannot be retried; and what a framework such as Celery " +
+			"publishes to the exchange of a retried message is lost."},
 	{Name: "service", Title: "the service answers and is ready", Run: running,
 		Why: "While it is not, failed messages pile up in RabbitMQ, or are not retried."},
-	{Name: "dead-letter-exchange", Title: "the exchange redrive: internal, durable, fanout, bound to redrive.intake", Needs: []Part{Exchanges, Bindings}, Run: deadLetterExchange, ByAMQP: deadLetterExchangeByAMQP,
-		Why: "What arrives through it counts as dead-lettered by RabbitMQ itself. Where it is missing or bound to nothing, dead letters are lost; where clients can publish to it, any client can forge them."},
-	{Name: "intake", Title: "the queue redrive.intake: quorum, durable, and no policy that lowers its delivery limit", Needs: []Part{Queues}, Run: intake, ByAMQP: intakeByAMQP,
+	{Name: "dead-letter-exchange", Title: "the exchange redrive: internal, durable, fanout, bound to redrive.intake",
+		Needs: []Part{Exchanges, Bindings}, Run: deadLetterExchange, ByAMQP: deadLetterExchangeByAMQP,
+		Why: "What arrives through it counts as dead-lettered by RabbitMQ itself. Where it is missing or bound to " +
+			"nothing, dead letters are lost; where clients can publish to it, any client can forge them."},
+	{Name: "intake", Title: "the queue redrive.intake: quorum, durable, and no policy that lowers its delivery limit",
+		Needs: []Part{Queues}, Run: intake, ByAMQP: intakeByAMQP,
 		Why: "All failed messages pass through it."},
-	{Name: "foreign-policies", Title: "no policy of others changes Redrive's exchanges and queues", Needs: []Part{Queues, Exchanges, Policies}, Run: foreign,
-		Why: "Messages that expire or overflow in our queues are lost, or retried early. With an alternate exchange a retry to a deleted queue goes to others and counts as retried. With federation another cluster gets a copy of each retry and each report, and handles it too."},
-	{Name: "replicas", Title: "our quorum queues have a replica on each node, up to three", Needs: []Part{Queues, Nodes}, Run: replicas,
-		Why: "A queue that was declared before a node joined has no replica there: with one replica the intake stops while that node is down, and is lost with its disk."},
+	{Name: "foreign-policies", Title: "no policy of others changes Redrive's exchanges and queues",
+		Needs: []Part{Queues, Exchanges, Policies}, Run: foreign,
+		Why: "Messages that expire or overflow in our queues are lost, or retried early. With an alternate exchange " +
+			"a retry to a deleted queue goes to others and counts as retried. With federation another cluster gets a " +
+			"copy of each retry and each report, and handles it too."},
+	{Name: "replicas", Title: "our quorum queues have a replica on each node, up to three",
+		Needs: []Part{Queues, Nodes}, Run: replicas,
+		Why: "A queue that was declared before a node joined has no replica there: with one replica the intake stops " +
+			"while that node is down, and is lost with its disk."},
 	{Name: "quarantine", Title: "redrive.quarantine is empty", Needs: []Part{AMQP}, Run: quarantine,
-		Why: "RabbitMQ failed to deliver these to the intake. The service parks them, unless it cannot receive them here either."},
+		Why: "RabbitMQ failed to deliver these to the intake. The service parks them, unless it cannot receive them " +
+			"here either."},
 	{Name: "another-service", Title: "one service consumes redrive.intake", Needs: []Part{AMQP}, Run: others,
-		Why: "Services with stores of their own on one virtual host each receive a part of the failed messages: neither shows, counts or limits those of the other."},
+		Why: "Services with stores of their own on one virtual host each receive a part of the failed messages: " +
+			"neither shows, counts or limits those of the other."},
 	{Name: "parked-in-rabbitmq", Title: "redrive.parked is collected", Needs: []Part{AMQP}, Run: parked,
 		Why: "Messages that the library parks can be shown and replayed only once the service has collected them."},
 }
@@ -70,7 +86,8 @@ var serviceChecks = []Check{
 // missing is a finding about what the service itself declares.
 func (s *Scene) missing(what string) []Finding {
 	return []Finding{{Status: Wrong, What: what, Fixable: true, fix: fix{topology: true},
-		Remedy: "The service makes it when it starts; --fix makes it now:", Commands: []string{s.redrive("doctor --fix")}}}
+		Remedy:   "The service makes it when it starts; --fix makes it now:",
+		Commands: []string{s.redrive("doctor --fix")}}}
 }
 
 func deadLetterExchange(s *Scene) (all []Finding) {
@@ -79,8 +96,11 @@ func deadLetterExchange(s *Scene) (all []Finding) {
 		return s.missing("the exchange redrive does not exist")
 	}
 	if not := differs(x, "fanout", true); not != "" {
-		all = append(all, Finding{Status: Wrong, What: "the exchange redrive is " + not, Remedy: "Delete it and start the service, which declares it as it must be. Stop the consumers whose messages fail meanwhile: dead letters are lost while it is missing.",
-			Commands: []string{s.deleteCommand(s.Manage.URL("exchanges", wire.ExchangeDeadLetters)), s.redrive("doctor --fix")}})
+		all = append(all, Finding{Status: Wrong, What: "the exchange redrive is " + not,
+			Remedy: "Delete it and start the service, which declares it as it must be. Stop the consumers whose " +
+				"messages fail meanwhile: dead letters are lost while it is missing.",
+			Commands: []string{s.deleteCommand(s.Manage.URL("exchanges", wire.ExchangeDeadLetters)),
+				s.redrive("doctor --fix")}})
 	}
 	bound := false
 	for _, b := range s.Bindings {
@@ -89,7 +109,10 @@ func deadLetterExchange(s *Scene) (all []Finding) {
 		case b.DestinationType == "queue" && b.Destination == wire.QueueIntake:
 			bound = true
 		default:
-			all = append(all, Finding{Status: Warning, What: fmt.Sprintf("the exchange redrive also leads to the %s %s, which gets a copy of every dead letter", b.DestinationType, b.Destination), Remedy: "Take the binding away, unless you want it.",
+			all = append(all, Finding{Status: Warning,
+				What: fmt.Sprintf("the exchange redrive also leads to the %s %s, which gets a copy of every "+
+					"dead letter", b.DestinationType, b.Destination),
+				Remedy:   "Take the binding away, unless you want it.",
 				Commands: []string{s.deleteCommand(s.Manage.BindingURL(b))}})
 		}
 	}
@@ -122,7 +145,8 @@ func deadLetterExchangeByAMQP(s *Scene) []Finding {
 	case errors.Is(err, wire.ErrUnroutable):
 		return s.missing("the exchange redrive does not exist")
 	case errors.Is(err, wire.ErrDiffers):
-		return []Finding{{Status: Wrong, What: fmt.Sprintf("the exchange redrive is not as it must be: %v", err), Remedy: "Delete it on RabbitMQ's management page, and start the service."}}
+		return []Finding{{Status: Wrong, What: fmt.Sprintf("the exchange redrive is not as it must be: %v", err),
+			Remedy: "Delete it on RabbitMQ's management page, and start the service."}}
 	case err != nil && !errors.Is(err, wire.ErrForbidden):
 		return []Finding{{Status: Unknown, What: fmt.Sprintf("the exchange redrive: %v", err)}}
 	}
@@ -130,10 +154,12 @@ func deadLetterExchangeByAMQP(s *Scene) []Finding {
 }
 
 // deleteEmpty is for one of our queues that was declared with other arguments.
-const deleteEmpty = "Stop the consumers whose messages fail, have the version of the service that declared it empty it, and delete it when it shows 0 messages; the service then declares it as it must be:"
+const deleteEmpty = "Stop the consumers whose messages fail, have the version of the service that declared it empty " +
+	"it, and delete it when it shows 0 messages; the service then declares it as it must be:"
 
 func (s *Scene) deleteWhenEmpty(queue string) []string {
-	return []string{s.rabbitmqctl("list_queues", "name", "messages"), s.rabbitmqctl("delete_queue", queue), s.redrive("doctor --fix")}
+	return []string{s.rabbitmqctl("list_queues", "name", "messages"), s.rabbitmqctl("delete_queue", queue),
+		s.redrive("doctor --fix")}
 }
 
 func intake(s *Scene) (all []Finding) {
@@ -152,7 +178,8 @@ func intake(s *Scene) (all []Finding) {
 		not = append(not, fmt.Sprintf("declared with x-dead-letter-exchange %v, not %s", to, wire.ExchangeQuarantine))
 	}
 	if len(not) > 0 {
-		all = append(all, Finding{Status: Wrong, What: "redrive.intake is " + strings.Join(not, ", "), Remedy: deleteEmpty,
+		all = append(all, Finding{Status: Wrong, What: "redrive.intake is " + strings.Join(not, ", "),
+			Remedy:   deleteEmpty,
 			Commands: s.deleteWhenEmpty(wire.QueueIntake)})
 	}
 	return append(all, s.smallLimits()...)
@@ -170,7 +197,9 @@ func (s *Scene) smallLimits() (all []Finding) {
 		}
 		if limit, limited := q.LimitInForce(s.Version); limited && limit < broker.DeliveryLimit {
 			names, commands := s.leavingOut(q.Policy, q.OperatorPolicy)
-			all = append(all, Finding{Status: Wrong, What: fmt.Sprintf("the delivery limit in force of our queue %s is %d, by a RabbitMQ policy (%s): %s", name, limit, strings.Join(names, ", "), becomes),
+			all = append(all, Finding{Status: Wrong,
+				What: fmt.Sprintf("the delivery limit in force of our queue %s is %d, by a RabbitMQ policy (%s): %s",
+					name, limit, strings.Join(names, ", "), becomes),
 				Remedy: leaveOut, Commands: commands})
 		}
 	}
@@ -182,8 +211,11 @@ func (s *Scene) smallLimits() (all []Finding) {
 // know each other, so nothing is said of them here.
 func others(s *Scene) []Finding {
 	if n := s.Probed.Consumers; n > 1 && s.Config.Store.OnDisk() {
-		return []Finding{{Status: Wrong, What: fmt.Sprintf("redrive.intake has %d consumers, and a service with its store on disk is one: each takes a part of the failed messages", n),
-			Remedy: "Stop the other services of this virtual host, or give all of them one store (store.redis). To list the consumers:", Commands: []string{s.rabbitmqctl("list_consumers", "queue_name", "channel_pid")}}}
+		return []Finding{{Status: Wrong, What: fmt.Sprintf("redrive.intake has %d consumers, and a service with its "+
+			"store on disk is one: each takes a part of the failed messages", n),
+			Remedy: "Stop the other services of this virtual host, or give all of them one store (store.redis). To " +
+				"list the consumers:",
+			Commands: []string{s.rabbitmqctl("list_consumers", "queue_name", "channel_pid")}}}
 	}
 	return nil
 }
@@ -193,7 +225,9 @@ func foreign(s *Scene) (all []Finding) {
 	for _, f := range management.FindForeign(s.Exchanges, s.Queues, s.Policies) {
 		finding := Finding{Status: Wrong, What: f.String(), Remedy: leaveOut}
 		if _, finding.Commands = s.leavingOut(f.Policy, f.OperatorPolicy); f.Cluster != "" {
-			finding.Remedy = "Let the pattern of the policy there leave out the names redrive and redrive.*, as " + oursLeftOut + ".* does. Do not delete its binding or queue here: they are that cluster's, and the queue may hold messages."
+			finding.Remedy = "Let the pattern of the policy there leave out the names redrive and redrive.*, as " +
+				oursLeftOut + ".* does. Do not delete its binding or queue here: they are that cluster's, and the " +
+				"queue may hold messages."
 		}
 		all = append(all, finding)
 	}
@@ -218,7 +252,8 @@ func (s *Scene) leavingOut(policy, operatorPolicy string) (names, commands []str
 		names = append(names, from.name)
 		if p := management.PolicyNamed(from.all, from.name); p != nil {
 			definition, _ := json.Marshal(p.Definition) // it came as JSON
-			commands = append(commands, s.rabbitmqctl(from.command, p.Name, oursLeftOut+`.*?(?:`+p.Pattern+`)`, string(definition), "--priority", strconv.Itoa(p.Priority), "--apply-to", p.ApplyTo))
+			commands = append(commands, s.rabbitmqctl(from.command, p.Name, oursLeftOut+`.*?(?:`+p.Pattern+`)`,
+				string(definition), "--priority", strconv.Itoa(p.Priority), "--apply-to", p.ApplyTo))
 		}
 	}
 	return names, commands
@@ -229,7 +264,8 @@ func intakeByAMQP(s *Scene) []Finding {
 	case errors.Is(err, wire.ErrQueueGone):
 		return s.missing("the queue redrive.intake does not exist")
 	case errors.Is(err, wire.ErrDiffers):
-		return []Finding{{Status: Wrong, What: fmt.Sprintf("redrive.intake is not as it must be: %v", err), Remedy: deleteEmpty, Commands: s.deleteWhenEmpty(wire.QueueIntake)}}
+		return []Finding{{Status: Wrong, What: fmt.Sprintf("redrive.intake is not as it must be: %v", err),
+			Remedy: deleteEmpty, Commands: s.deleteWhenEmpty(wire.QueueIntake)}}
 	case err != nil && !errors.Is(err, wire.ErrForbidden):
 		return []Finding{{Status: Unknown, What: fmt.Sprintf("redrive.intake: %v", err)}}
 	}
@@ -238,7 +274,9 @@ func intakeByAMQP(s *Scene) []Finding {
 
 func quarantine(s *Scene) []Finding {
 	if n := s.Probed.Quarantine.Ready; n > 0 {
-		return []Finding{{Status: Warning, What: fmt.Sprintf("messages in redrive.quarantine: %d", n), Remedy: "The service parks them. Where they stay while it runs, RabbitMQ cannot deliver the first; this shows it and removes it:",
+		return []Finding{{Status: Warning, What: fmt.Sprintf("messages in redrive.quarantine: %d", n),
+			Remedy: "The service parks them. Where they stay while it runs, RabbitMQ cannot deliver the first; " +
+				"this shows it and removes it:",
 			Commands: []string{broker.RemoveQuarantined(s.VHost)}}}
 	}
 	return nil
@@ -247,7 +285,9 @@ func quarantine(s *Scene) []Finding {
 func parked(s *Scene) []Finding {
 	p := s.Probed.Parked
 	if p.Exists && p.Ready > 0 && p.Consumers == 0 {
-		return []Finding{{Status: Warning, What: fmt.Sprintf("messages in redrive.parked: %d, and no service collects them", p.Ready), Remedy: "Run the service, which collects, shows and replays them:", Commands: []string{s.redrive("serve")}}}
+		return []Finding{{Status: Warning, What: fmt.Sprintf("messages in redrive.parked: %d, and no service "+
+			"collects them", p.Ready), Remedy: "Run the service, which collects, shows and replays them:",
+			Commands: []string{s.redrive("serve")}}}
 	}
 	return nil
 }
@@ -258,9 +298,11 @@ func running(s *Scene) (all []Finding) {
 	case v.Asked == "":
 		return []Finding{{Status: OK, What: "not asked: no address is configured"}}
 	case v.Err != nil && !v.Named:
-		return []Finding{{Status: OK, What: "not asked: nothing answers at " + v.Asked + ", and no address is configured"}}
+		return []Finding{{Status: OK, What: "not asked: nothing answers at " + v.Asked +
+			", and no address is configured"}}
 	case v.Err != nil:
-		return []Finding{{Status: Warning, What: fmt.Sprintf("no service answers at %s: %v", v.Asked, v.Err), Remedy: "Start it, or give the address of one by --address.", Commands: []string{s.redrive("serve")}}}
+		return []Finding{{Status: Warning, What: fmt.Sprintf("no service answers at %s: %v", v.Asked, v.Err),
+			Remedy: "Start it, or give the address of one by --address.", Commands: []string{s.redrive("serve")}}}
 	}
 	// Not as s.Call, whose --vhost is in the address already.
 	status := []string{"redrive status --address " + Quote(v.Asked)}
@@ -280,11 +322,14 @@ func running(s *Scene) (all []Finding) {
 
 func connection(s *Scene) (all []Finding) {
 	if err := s.Missing[AMQP]; err != nil {
-		return []Finding{{Status: Wrong, What: err.Error(), Remedy: "Check broker.url: host, port, user, password, virtual host. As RabbitMQ sees the user:",
-			Commands: []string{"rabbitmqctl authenticate_user " + Quote(s.User), "rabbitmqctl list_user_permissions " + Quote(s.User)}}}
+		return []Finding{{Status: Wrong, What: err.Error(),
+			Remedy: "Check broker.url: host, port, user, password, virtual host. As RabbitMQ sees the user:",
+			Commands: []string{"rabbitmqctl authenticate_user " + Quote(s.User),
+				"rabbitmqctl list_user_permissions " + Quote(s.User)}}}
 	}
 	for _, err := range s.Unreached {
-		all = append(all, Finding{Status: Warning, What: fmt.Sprintf("one of several addresses does not answer: %v", err), Why: "The others serve meanwhile, and one less is left to go to.",
+		all = append(all, Finding{Status: Warning, What: fmt.Sprintf("one of several addresses does not answer: %v",
+			err), Why: "The others serve meanwhile, and one less is left to go to.",
 			Remedy: "Start that node, or repair its address in broker.url or broker.management."})
 	}
 	return all
@@ -296,10 +341,12 @@ func rabbitmqVersion(s *Scene) []Finding {
 	case !ok:
 		return []Finding{{Status: Unknown, What: "RabbitMQ did not say its version"}}
 	case !supported:
-		return []Finding{{Status: Wrong, What: "RabbitMQ " + s.Version + " is too old: Redrive needs 3.10", Remedy: "Upgrade RabbitMQ."}}
+		return []Finding{{Status: Wrong, What: "RabbitMQ " + s.Version + " is too old: Redrive needs 3.10",
+			Remedy: "Upgrade RabbitMQ."}}
 	case !s.versionAtLeast(4, 0):
 		return []Finding{{Status: Warning, What: "RabbitMQ " + s.Version + " fails over a malformed x-death",
-			Remedy: "Upgrade to RabbitMQ 4. Until then let only users publish whom you trust, look at redrive.quarantine, and prefer at-most-once where publishers are strangers."}}
+			Remedy: "Upgrade to RabbitMQ 4. Until then let only users publish whom you trust, look at " +
+				"redrive.quarantine, and prefer at-most-once where publishers are strangers."}}
 	}
 	return []Finding{{Status: OK, What: "RabbitMQ " + s.Version}}
 }
@@ -339,26 +386,37 @@ func transport(s *Scene) (all []Finding) {
 			unverified = unverified || strings.HasPrefix(u.Query().Get("verify"), "verify_none")
 		}
 		if len(plain) > 0 {
-			all = append(all, Finding{Status: Warning, What: fmt.Sprintf("%s speaks to %s without TLS", at.key, strings.Join(plain, ", ")), Remedy: fmt.Sprintf("Set %s to %s, with a listener for TLS in RabbitMQ.", at.key, at.secure)})
+			all = append(all, Finding{Status: Warning, What: fmt.Sprintf("%s speaks to %s without TLS", at.key,
+				strings.Join(plain, ", ")),
+				Remedy: fmt.Sprintf("Set %s to %s, with a listener for TLS in RabbitMQ.", at.key, at.secure)})
 		}
 		if unverified {
-			all = append(all, Finding{Status: Warning, What: at.key + " says verify=verify_none, which Redrive ignores: it always checks RabbitMQ's certificate", Remedy: "Take it out, and name the authority by cacertfile=."})
+			all = append(all, Finding{Status: Warning,
+				What: at.key + " says verify=verify_none, which Redrive ignores: it always checks RabbitMQ's " +
+					"certificate", Remedy: "Take it out, and name the authority by cacertfile=."})
 		}
 	}
 	if s.Insecure {
-		all = append(all, Finding{Status: Warning, What: "REDRIVE_INSECURE=1: the command line sends tokens and passwords without TLS to other machines", Remedy: "Reach the service by https://.", Commands: []string{"unset REDRIVE_INSECURE"}})
+		all = append(all, Finding{Status: Warning,
+			What:   "REDRIVE_INSECURE=1: the command line sends tokens and passwords without TLS to other machines",
+			Remedy: "Reach the service by https://.", Commands: []string{"unset REDRIVE_INSECURE"}})
 	}
 	return all
 }
 
 func guest(s *Scene) (all []Finding) {
 	if s.Guest {
-		all = append(all, Finding{Status: Wrong, What: "RabbitMQ lets guest in from other machines, with the password guest",
-			Remedy: "Delete the user, or change its password and take it out of use; keep loopback_users.guest = true.", Commands: []string{"rabbitmqctl delete_user guest"}})
+		all = append(all, Finding{Status: Wrong,
+			What: "RabbitMQ lets guest in from other machines, with the password guest",
+			Remedy: "Delete the user, or change its password and take it out of use; keep " +
+				"loopback_users.guest = true.",
+			Commands: []string{"rabbitmqctl delete_user guest"}})
 	}
-	if far := slices.DeleteFunc(hosts(s.Config.Broker.URL), func(h string) bool { return !away(h) }); s.User == "guest" && len(far) > 0 {
+	if far := slices.DeleteFunc(hosts(s.Config.Broker.URL),
+		func(h string) bool { return !away(h) }); s.User == "guest" && len(far) > 0 {
 		all = append(all, Finding{Status: Warning, What: "the service connects as guest to " + strings.Join(far, ", "),
-			Remedy: "Make a user for it alone, with the rights it needs:", Commands: []string{s.redrive("permissions")}})
+			Remedy:   "Make a user for it alone, with the rights it needs:",
+			Commands: []string{s.redrive("permissions")}})
 	}
 	return all
 }
@@ -383,14 +441,18 @@ func userPermissions(s *Scene) []Finding {
 		name, pattern string
 		on            []string
 	}{
-		{"configure", p.Configure, []string{wire.ExchangeDeadLetters, wire.QueueIntake, wire.ExchangeFailures, wire.QueueQuarantine, wire.QueueParked, wire.RetryExchange("q")}},
+		{"configure", p.Configure, []string{wire.ExchangeDeadLetters, wire.QueueIntake, wire.ExchangeFailures,
+			wire.QueueQuarantine, wire.QueueParked, wire.RetryExchange("q")}},
 		{"read", p.Read, append([]string{wire.ExchangeDeadLetters, wire.QueueIntake, wire.ExchangeFailures,
 			wire.QueueQuarantine, wire.QueueParked, wire.RetryExchange("q")}, s.followed()...)},
-		{"write", p.Write, append([]string{wire.QueueIntake, wire.QueueQuarantine, wire.QueueParked, wire.RetryExchange("q")}, s.written()...)},
+		{"write", p.Write, append([]string{wire.QueueIntake, wire.QueueQuarantine, wire.QueueParked,
+			wire.RetryExchange("q")}, s.written()...)},
 	} {
 		may, err := regexp.Compile(right.pattern)
 		if err != nil {
-			return append(all, Finding{Status: Unknown, What: fmt.Sprintf("the pattern of %s is not one that can be judged here: %s", right.name, right.pattern)})
+			return append(all, Finding{Status: Unknown,
+				What: fmt.Sprintf("the pattern of %s is not one that can be judged here: %s", right.name,
+					right.pattern)})
 		}
 		var on []string
 		for _, name := range right.on {
@@ -420,18 +482,23 @@ func (s *Scene) publishesBack(p management.Permission) []Finding {
 	var queues []string
 	for _, q := range s.enrolledQueues() {
 		leads := func(b management.Binding) bool {
-			return b.DestinationType == "queue" && b.Destination == q.Name && write.MatchString(cmp.Or(b.Source, "amq.default"))
+			return b.DestinationType == "queue" && b.Destination == q.Name &&
+				write.MatchString(cmp.Or(b.Source, "amq.default"))
 		}
-		if read.MatchString(q.Name) && slices.ContainsFunc(s.Bindings, leads) && !write.MatchString(wire.RetryExchange(q.Name)) {
+		if read.MatchString(q.Name) && slices.ContainsFunc(s.Bindings, leads) &&
+			!write.MatchString(wire.RetryExchange(q.Name)) {
 			queues = append(queues, q.Name)
 		}
 	}
 	if len(queues) == 0 {
 		return nil
 	}
-	return []Finding{{Status: Warning, What: fmt.Sprintf("user %q consumes %s and publishes there, but may not publish to %s", p.User, few(queues), wire.RetryExchange("<queue>")),
-		Remedy:   "Where a framework such as Celery publishes to the exchange of a delivery, allow that: a retry exchange leads to its queue alone (this replaces the user's rights in the virtual host):",
-		Commands: []string{s.rabbitmqctl("set_permissions", p.User, p.Configure, p.Write+"|"+permissions.Consumer(queues...).Write, p.Read)}}}
+	return []Finding{{Status: Warning, What: fmt.Sprintf("user %q consumes %s and publishes there, but may not "+
+		"publish to %s", p.User, few(queues), wire.RetryExchange("<queue>")),
+		Remedy: "Where a framework such as Celery publishes to the exchange of a delivery, allow that: a retry " +
+			"exchange leads to its queue alone (this replaces the user's rights in the virtual host):",
+		Commands: []string{s.rabbitmqctl("set_permissions", p.User, p.Configure,
+			p.Write+"|"+permissions.Consumer(queues...).Write, p.Read)}}}
 }
 
 // followed are the dead-letter queues that the service consumes.
@@ -483,14 +550,16 @@ func (s *Scene) permissionsUnseen() []Finding {
 	if v := s.Service; v.Asked != "" && v.Err == nil && len(v.Problems) == 0 {
 		return []Finding{{Status: OK, What: "the service is ready, so its user may do what it does now"}}
 	}
-	return []Finding{{Status: Unknown, What: "not looked at: the rights of the service's user", Why: s.Missing[Permissions].Error()}}
+	return []Finding{{Status: Unknown, What: "not looked at: the rights of the service's user",
+		Why: s.Missing[Permissions].Error()}}
 }
 
 // grant is the finding that the service's user lacks something, with the command that grants it.
 func (s *Scene) grant(lacks string) Finding {
 	r := permissions.Service(s.Config.Policies, s.Config.FollowedQueues()...)
 	return Finding{Status: Wrong, What: fmt.Sprintf("user %q: %s", s.User, lacks),
-		Remedy:   "Grant what the service needs for the queues of its policies (this replaces the user's rights in the virtual host):",
+		Remedy: "Grant what the service needs for the queues of its policies (this replaces the user's rights in " +
+			"the virtual host):",
 		Commands: []string{s.rabbitmqctl("set_permissions", s.User, r.Configure, r.Write, r.Read)}}
 }
 
@@ -518,7 +587,8 @@ func (s *Scene) largest() int64 {
 func frames(s *Scene) (all []Finding) {
 	if s.FrameMax > 0 && s.FrameMax < usualFrame {
 		all = append(all, Finding{Status: Warning, What: fmt.Sprintf("frames are limited to %d bytes", s.FrameMax),
-			Remedy: fmt.Sprintf("Set frame_max = %d, RabbitMQ's default, in rabbitmq.conf: messages with more headers than fit are parked.", usualFrame)})
+			Remedy: fmt.Sprintf("Set frame_max = %d, RabbitMQ's default, in rabbitmq.conf: messages with more "+
+				"headers than fit are parked.", usualFrame)})
 	}
 	return all
 }
@@ -527,7 +597,9 @@ func sizes(s *Scene) []Finding {
 	all := frames(s)
 	for _, q := range s.workQueues() {
 		if q.Messages > 0 && q.Bytes/int64(q.Messages) > s.largest() {
-			all = append(all, Finding{Queue: q.Name, Status: Warning, What: fmt.Sprintf("its messages have %s on average, and RabbitMQ %s takes %s unless max_message_size says otherwise", size(q.Bytes/int64(q.Messages)), s.Version, size(s.largest())),
+			all = append(all, Finding{Queue: q.Name, Status: Warning,
+				What: fmt.Sprintf("its messages have %s on average, and RabbitMQ %s takes %s unless "+
+					"max_message_size says otherwise", size(q.Bytes/int64(q.Messages)), s.Version, size(s.largest())),
 				Remedy: "Set max_message_size in rabbitmq.conf."})
 		}
 	}
@@ -536,7 +608,8 @@ func sizes(s *Scene) []Finding {
 		if s.FrameMax > 0 {
 			frames = size(int64(s.FrameMax))
 		}
-		all = []Finding{{Status: OK, What: fmt.Sprintf("frames of %s; messages of %s, unless max_message_size says otherwise, which RabbitMQ does not tell", frames, size(s.largest()))}}
+		all = []Finding{{Status: OK, What: fmt.Sprintf("frames of %s; messages of %s, unless max_message_size says "+
+			"otherwise, which RabbitMQ does not tell", frames, size(s.largest()))}}
 	}
 	return all
 }
@@ -571,10 +644,13 @@ func replicas(s *Scene) []Finding {
 	var commands []string
 	for _, n := range s.Nodes {
 		if on := add[n.Name]; len(on) > 0 {
-			commands = append(commands, "rabbitmq-queues grow "+Quote(n.Name)+" all --vhost-pattern "+Quote(pattern(s.VHost))+" --queue-pattern "+Quote(pattern(on...)))
+			commands = append(commands,
+				"rabbitmq-queues grow "+Quote(n.Name)+" all --vhost-pattern "+Quote(pattern(s.VHost))+
+					" --queue-pattern "+Quote(pattern(on...)))
 		}
 	}
-	f := Finding{Status: Warning, What: fmt.Sprintf("the cluster has %d nodes, and of our quorum queues some have fewer than %d replicas: %s", len(s.Nodes), want, strings.Join(few, ", ")), Commands: commands}
+	f := Finding{Status: Warning, What: fmt.Sprintf("the cluster has %d nodes, and of our quorum queues some have "+
+		"fewer than %d replicas: %s", len(s.Nodes), want, strings.Join(few, ", ")), Commands: commands}
 	f.Remedy = "Give each a replica on one more node, one after the other, while all nodes are up:"
 	if len(commands) == 0 {
 		f.Remedy = "Start the nodes that are down, then give each queue its replicas."
@@ -601,10 +677,12 @@ func redis(s *Scene) (all []Finding) {
 		return []Finding{{Status: OK, What: "messages are kept on this machine's disk, not in Redis"}}
 	}
 	for i := range s.Redis {
-		all = append(all, redisServer(&s.Redis[i], cmp.Or(c.Durability, string(redisstore.Synced)), max(1, c.Replicas))...)
+		all = append(all, redisServer(&s.Redis[i], cmp.Or(c.Durability, string(redisstore.Synced)),
+			max(1, c.Replicas))...)
 	}
 	if s.Failover && c.Durability != string(redisstore.Replicated) {
-		all = append(all, Finding{Status: Warning, What: "a server that is replaced by its replica loses what that did not have yet",
+		all = append(all, Finding{Status: Warning,
+			What:   "a server that is replaced by its replica loses what that did not have yet",
 			Remedy: "Set store.redis.durability to replicated."})
 	}
 	return all
@@ -619,11 +697,13 @@ func redisServer(r *redisstore.Server, durability string, replicas int) (all []F
 	}
 	const file = " and the same in its configuration file"
 	if r.Eviction != "noeviction" {
-		all = append(all, Finding{Status: Wrong, What: fmt.Sprintf("%s deletes messages when its memory is full: maxmemory-policy is %s", at, r.Eviction),
+		all = append(all, Finding{Status: Wrong,
+			What:   fmt.Sprintf("%s deletes messages when its memory is full: maxmemory-policy is %s", at, r.Eviction),
 			Remedy: "The service refuses it. This," + file + ":", Commands: set("maxmemory-policy", "noeviction")})
 	}
 	if r.Max == 0 {
-		all = append(all, Finding{Status: Warning, What: at + " has no maxmemory, so it may take all memory of its machine, and be ended for it",
+		all = append(all, Finding{Status: Warning,
+			What:   at + " has no maxmemory, so it may take all memory of its machine, and be ended for it",
 			Remedy: "What it may take, for example 4 GiB," + file + ":", Commands: set("maxmemory", "4gb")})
 	}
 	safe := Finding{Status: OK}
@@ -631,17 +711,22 @@ func redisServer(r *redisstore.Server, durability string, replicas int) (all []F
 	case string(redisstore.Cached):
 		safe.What = at + " keeps messages in memory (durability: cached): a crash or a failover loses the last moments"
 	case string(redisstore.Replicated):
-		safe.What = fmt.Sprintf("%s has %d replicas, and a write counts when %d have it in memory (durability: replicated)", at, r.Replicas, replicas)
+		safe.What = fmt.Sprintf("%s has %d replicas, and a write counts when %d have it in memory (durability: "+
+			"replicated)", at, r.Replicas, replicas)
 		if r.Replicas < replicas {
-			safe.Status, safe.Remedy = Wrong, "Start the replicas: no message is accepted or retried until they are there."
+			safe.Status, safe.Remedy = Wrong,
+				"Start the replicas: no message is accepted or retried until they are there."
 		}
 	default:
-		switch safe.What = fmt.Sprintf("%s has a write on its disk when it counts (durability: synced; appendonly %v, appendfsync %s)", at, r.AppendOnly, cmp.Or(r.Fsync, "unknown")); {
+		switch safe.What = fmt.Sprintf("%s has a write on its disk when it counts (durability: synced; appendonly "+
+			"%v, appendfsync %s)", at, r.AppendOnly, cmp.Or(r.Fsync, "unknown")); {
 		case !r.AppendOnly:
 			safe.Status, safe.What = Wrong, at+" writes nothing to its disk, as durability: synced needs"
-			safe.Remedy, safe.Commands = "This,"+file+":", append(set("appendonly", "yes"), set("appendfsync", "always")...)
+			safe.Remedy, safe.Commands = "This,"+file+":",
+				append(set("appendonly", "yes"), set("appendfsync", "always")...)
 		case r.Fsync != "always" && (!r.TellsSyncs() || r.Fsync == "no"):
-			safe.Status, safe.What = Wrong, fmt.Sprintf("%s does not confirm that a write is on its disk: appendfsync is %s", at, cmp.Or(r.Fsync, "unknown"))
+			safe.Status, safe.What = Wrong, fmt.Sprintf("%s does not confirm that a write is on its disk: "+
+				"appendfsync is %s", at, cmp.Or(r.Fsync, "unknown"))
 			safe.Remedy, safe.Commands = "This,"+file+":", set("appendfsync", "always")
 		case r.Fsync == "everysec":
 			safe.Status, safe.What = Warning, at+" syncs once a second, and each write waits for that"
@@ -665,15 +750,18 @@ func redisRoom(all []redisstore.Server) (free, limit uint64) {
 func alarms(s *Scene) (all []Finding) {
 	for _, n := range s.Nodes {
 		if !n.Running {
-			all = append(all, Finding{Status: Wrong, What: fmt.Sprintf("node %s is down", n.Name), Remedy: "Start it: its quorum queues have fewer members to lose.",
+			all = append(all, Finding{Status: Wrong, What: fmt.Sprintf("node %s is down", n.Name),
+				Remedy:   "Start it: its quorum queues have fewer members to lose.",
 				Commands: []string{"rabbitmqctl -n " + Quote(n.Name) + " status"}})
 		}
 		if n.MemAlarm {
-			all = append(all, Finding{Status: Wrong, What: fmt.Sprintf("node %s has a memory alarm", n.Name), Remedy: "Let consumers catch up, or give it more memory. What uses it:",
+			all = append(all, Finding{Status: Wrong, What: fmt.Sprintf("node %s has a memory alarm", n.Name),
+				Remedy:   "Let consumers catch up, or give it more memory. What uses it:",
 				Commands: []string{"rabbitmq-diagnostics -n " + Quote(n.Name) + " memory_breakdown"}})
 		}
 		if n.DiskAlarm {
-			all = append(all, Finding{Status: Wrong, What: fmt.Sprintf("node %s has a disk alarm: %s free, limit %s", n.Name, size(n.DiskFree), size(n.DiskLimit)), Remedy: "Make room on its disk."})
+			all = append(all, Finding{Status: Wrong, What: fmt.Sprintf("node %s has a disk alarm: %s free, limit %s",
+				n.Name, size(n.DiskFree), size(n.DiskLimit)), Remedy: "Make room on its disk."})
 		}
 	}
 	return all
@@ -682,7 +770,9 @@ func alarms(s *Scene) (all []Finding) {
 func diskRoom(s *Scene) (all []Finding) {
 	for _, n := range s.Nodes {
 		if n.Running && !n.DiskAlarm && n.DiskLimit > 0 && n.DiskFree < 2*n.DiskLimit {
-			all = append(all, Finding{Status: Warning, What: fmt.Sprintf("node %s has %s free, and its alarm comes at %s", n.Name, size(n.DiskFree), size(n.DiskLimit)), Remedy: "Make room on its disk."})
+			all = append(all, Finding{Status: Warning,
+				What: fmt.Sprintf("node %s has %s free, and its alarm comes at %s", n.Name, size(n.DiskFree),
+					size(n.DiskLimit)), Remedy: "Make room on its disk."})
 		}
 	}
 	return all
@@ -696,10 +786,12 @@ func storeRoom(s *Scene) []Finding {
 			return nil
 		}
 		reserve = min(reserve, limit/10) // as the store has it
-		what := fmt.Sprintf("Redis has %s of its maxmemory free, and %s of that are kept in reserve", size(int64(free)), size(int64(reserve)))
+		what := fmt.Sprintf("Redis has %s of its maxmemory free, and %s of that are kept in reserve", size(int64(free)),
+			size(int64(reserve)))
 		return roomLeft(free, reserve, what, "Give Redis more maxmemory, or discard what is parked and not needed.")
 	}
-	what := fmt.Sprintf("the store's disk has %s free, and store.reserve is %s", size(int64(free)), size(int64(reserve)))
+	what := fmt.Sprintf("the store's disk has %s free, and store.reserve is %s", size(int64(free)),
+		size(int64(reserve)))
 	remedy := fmt.Sprintf("Make room on the disk of %s, or discard what is parked and not needed.", s.Config.Store.Disk)
 	return roomLeft(free, reserve, what, remedy)
 }
@@ -726,7 +818,8 @@ func clock(s *Scene) []Finding {
 	if s.Ahead < 0 {
 		direction = "behind"
 	}
-	return []Finding{{Status: Warning, What: fmt.Sprintf("RabbitMQ's clock is %s %s this one", by.Round(time.Second), direction),
+	return []Finding{{Status: Warning, What: fmt.Sprintf("RabbitMQ's clock is %s %s this one", by.Round(time.Second),
+		direction),
 		Remedy: "Synchronise the clocks of both machines (NTP).", Commands: []string{"timedatectl set-ntp true"}}}
 }
 

@@ -17,16 +17,19 @@ var rules = []struct {
 	matches string
 	becomes func(part string) string
 }{
-	{`\b(?i:http(?:/[\d.]+)?|sqlstate|ora|signal|errno|utf|status|(?:status|exit|error|err|return)?[ _]?code)["':=# \[(-]{0,3}[0-9A-Z]{1,5}\b`, stays},
+	{`\b(?i:http(?:/[\d.]+)?|sqlstate|ora|signal|errno|utf|status|(?:status|exit|error|err|return)?[ _]?code)` +
+		`["':=# \[(-]{0,3}[0-9A-Z]{1,5}\b`, stays},
 	{`\b(?i:error)[ -]\d{1,5}\b`, stays},
-	{`(?i:utf8mb4|iso-8859-\d+|latin-?1|base64|md5|sha\d+|s3|ec2|http[23]|ipv[46]|oauth2|x509|u?int\d+|float\d+|k8s|log4j)\b`, stays},
+	{`(?i:utf8mb4|iso-8859-\d+|latin-?1|base64|md5|sha\d+|s3|ec2|http[23]|ipv[46]|oauth2|x509|` +
+		`u?int\d+|float\d+|k8s|log4j)\b`, stays},
 	{`[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b`, as("<uuid>")},
 	{`[A-Za-z0-9][A-Za-z0-9._%+-]*@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+`, as("<email>")},
 	{`\b(?:` + date + `(?:(?:T|,? |:)` + clock + `|\b)(?: \d{4}\b)?|` + clock + `)`, as("<time>")},
 	{`\d{1,3}(?:\.\d{1,3}){3}\b(?::\d+\b)?`, as("<ip>")},
 	{`[0-9a-fA-F]{0,4}(?::[0-9a-fA-F]{0,4}){2,7}\b`, address},
-	{`\.[a-z]{1,6}(?::\d+)+\b`, counted},                                           // of a file, or a host's port
-	{`\d+(?:[.,]\d+)*(?:, ?\d+(?:[.,]\d+)*)+\b`, as(aNumber)},                      // of a list, another time there may be more
+	{`\.[a-z]{1,6}(?::\d+)+\b`, counted}, // of a file, or a host's port
+	{`\d+(?:[.,]\d+)*(?:, ?\d+(?:[.,]\d+)*)+\b`,
+		as(aNumber)}, // of a list, another time there may be more
 	{`(?:\d+(?:\.\d+)?(?:[nuµm]?s|secs?|min|[mhd]|[kKMG]i?B?|B))+\b`, as(aNumber)}, // 1m30.5s, 12MB
 	{`\d+(?:[.,]\d+)+(?:[eE][+-]?\d+)?\b`, as(aNumber)},
 	{`\d+ (?:ms|s|secs?|seconds?|minutes?|[KMG]i?B|bytes)\b`, counted},
@@ -41,7 +44,8 @@ var rules = []struct {
 const (
 	month = `(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*`
 	date  = `(?:\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{4}|` +
-		`(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*,? )?(?:\d{1,2}[ /-]` + month + `|` + month + ` \d{1,2})(?:,?[ /-]\d{4})?)`
+		`(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*,? )?(?:\d{1,2}[ /-]` + month + `|` + month +
+		` \d{1,2})(?:,?[ /-]\d{4})?)`
 	clock = `\d{1,2}:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z| ?(?:UTC|GMT|CES?T|[EP][SD]T|[AP]M)| ?[+-]\d\d:?\d\d|[+-]\d\d)?\b`
 )
 
@@ -64,7 +68,8 @@ func counted(part string) string { return digits.ReplaceAllLiteralString(part, a
 
 // address tells IPv6 addresses from names such as std::a and lines such as 10:15:.
 func address(part string) string {
-	if _, err := netip.ParseAddr(part); err == nil && strings.ContainsAny(part, "0123456789") || strings.Count(part, ":") == 5 {
+	if _, err := netip.ParseAddr(part); err == nil && strings.ContainsAny(part, "0123456789") ||
+		strings.Count(part, ":") == 5 {
 		return "<ip>"
 	}
 	return counted(part)

@@ -197,9 +197,13 @@ func (a *API) failed(op huma.Operation, err error) error {
 
 // description is the document's frame. Its version is the API's, not the service's.
 func description(base string) huma.Config {
-	bearer := &huma.SecurityScheme{Type: "http", Scheme: "bearer", Description: "A token, made by `redrive token create`."}
+	bearer := &huma.SecurityScheme{Type: "http", Scheme: "bearer",
+		Description: "A token, made by `redrive token create`."}
 	basic := &huma.SecurityScheme{Type: "http", Scheme: "basic", Description: "A user of RabbitMQ's."}
-	session := &huma.SecurityScheme{Type: "apiKey", In: "cookie", Name: "redrive", Description: "The page's, after signing in at POST " + auth.SignInPath + "; with TLS its name is __Host-redrive. Of one virtual host of several it is redrive-vhost, with TLS __Secure-redrive-vhost."}
+	session := &huma.SecurityScheme{Type: "apiKey", In: "cookie", Name: "redrive",
+		Description: "The page's, after signing in at POST " + auth.SignInPath +
+			"; with TLS its name is __Host-redrive. Of one virtual host of several it is redrive-vhost, with TLS " +
+			"__Secure-redrive-vhost."}
 	schemas := huma.NewMapRegistry("#/components/schemas/", schemaName)
 	schemas.RegisterTypeAlias(reflect.TypeFor[actions.Verb](), reflect.TypeFor[verbName]())
 	var servers []*huma.Server // none: paths begin where the document is
@@ -210,7 +214,9 @@ func description(base string) huma.Config {
 		OpenAPI: &huma.OpenAPI{
 			OpenAPI: "3.1.0",
 			Info: &huma.Info{Title: "Redrive", Version: "1",
-				Description: "Messages that failed on RabbitMQ: see them, find them, replay them. Where no sign-in is configured the service answers its own machine alone, without. Errors are problem+json (RFC 9457); their `code` is one of: " + strings.Join(codes(), ", ") + ". " +
+				Description: "Messages that failed on RabbitMQ: see them, find them, replay them. Where no sign-in " +
+					"is configured the service answers its own machine alone, without. Errors are problem+json (RFC " +
+					"9457); their `code` is one of: " + strings.Join(codes(), ", ") + ". " +
 					"A request whose answer got lost may be made again: a plan starts once, an import skips what it " +
 					"has stored, and of messages that were acted on the answer says that they are not there any " +
 					"more. Only a copy is made a second time."},
@@ -218,8 +224,10 @@ func description(base string) huma.Config {
 			Components: &huma.Components{Schemas: schemas,
 				SecuritySchemes: map[string]*huma.SecurityScheme{"token": bearer, "user": basic, "session": session}},
 			Security: []map[string][]string{{"token": {}}, {"user": {}}, {"session": {}}},
-			Tags: []*huma.Tag{{Name: "See", Description: "Looking touches nothing."}, {Name: "Act", Description: "On messages that are named."},
-				{Name: "Operations", Description: "On all that a query finds: a plan first, then its start."}, {Name: "Transfer"}, {Name: "Callers"}},
+			Tags: []*huma.Tag{{Name: "See", Description: "Looking touches nothing."},
+				{Name: "Act", Description: "On messages that are named."},
+				{Name: "Operations", Description: "On all that a query finds: a plan first, then its start."},
+				{Name: "Transfer"}, {Name: "Callers"}},
 		},
 		Formats:       huma.DefaultFormats,
 		DefaultFormat: "application/json",
@@ -261,7 +269,8 @@ func (a *API) describe(op *huma.Operation) {
 	}
 	if op.Responses != nil { // huma adds it only to routes without Responses
 		op.Responses["default"] = &huma.Response{Description: "Error", Content: map[string]*huma.MediaType{
-			"application/problem+json": {Schema: a.huma.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[Problem](), true, "")}}}
+			"application/problem+json": {Schema: a.huma.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[Problem](),
+				true, "")}}}
 	}
 }
 

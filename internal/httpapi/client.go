@@ -98,7 +98,8 @@ func (c Client) base() (*url.URL, error) {
 		return nil, fmt.Errorf("%q is no address of a service: expected host:port or https://host:port", c.Addr)
 	}
 	if (c.Token != "" || c.User != "") && u.Scheme == "http" && !c.Insecure && !auth.Loopback(u.Host) {
-		return nil, hint.Errorf("use https://, or set REDRIVE_INSECURE=1 where the network may read it", "a token or password is not sent to %s without TLS", u.Host)
+		return nil, hint.Errorf("use https://, or set REDRIVE_INSECURE=1 where the network may read it",
+			"a token or password is not sent to %s without TLS", u.Host)
 	}
 	return u, nil
 }
@@ -158,7 +159,8 @@ func (c Client) do(ctx context.Context, r request) (*http.Response, error) {
 		if errors.As(err, &problem) { // of the body that was read for it
 			return nil, problem
 		}
-		return nil, fmt.Errorf("%w at %s: is `redrive serve` running there, and is --address its `listen`? (%v)", ErrUnreachable, c.Addr, err)
+		return nil, fmt.Errorf("%w at %s: is `redrive serve` running there, and is --address its `listen`? (%v)",
+			ErrUnreachable, c.Addr, err)
 	}
 	if resp.StatusCode/100 == 2 {
 		return resp, nil
@@ -283,7 +285,8 @@ func (c Client) Message(ctx context.Context, id string) (d inspect.Detail, err e
 func (c Client) Groups(ctx context.Context, query string) (all inspect.GroupPage, err error) {
 	for after := ""; ; {
 		var next inspect.GroupPage
-		if err := c.call(ctx, http.MethodGet, v1+"/groups", page(after, mostPaged, "q", query), nil, &next); err != nil {
+		if err := c.call(ctx, http.MethodGet, v1+"/groups", page(after, mostPaged, "q", query), nil,
+			&next); err != nil {
 			return all, err
 		}
 		all.Groups, all.Total = append(all.Groups, next.Groups...), next.Total
@@ -455,7 +458,8 @@ const countTrailer = "Redrive-Count"
 
 // Body is a message's raw body, by id or key. The caller closes it.
 func (c Client) Body(ctx context.Context, id string) (io.ReadCloser, error) {
-	resp, err := c.do(ctx, request{method: http.MethodGet, path: v1 + "/messages" + escaped(id) + "/body", accept: "application/octet-stream"})
+	resp, err := c.do(ctx, request{method: http.MethodGet, path: v1 + "/messages" + escaped(id) + "/body",
+		accept: "application/octet-stream"})
 	if err != nil {
 		return nil, err
 	}
@@ -465,7 +469,8 @@ func (c Client) Body(ctx context.Context, id string) (io.ReadCloser, error) {
 // Export writes what a query finds: as jsonl, which Import takes, byte for byte the
 // same, or as csv, for people. An error after n messages means that some are missing.
 func (c Client) Export(ctx context.Context, query, format string, w io.Writer) (n int64, err error) {
-	resp, err := c.do(ctx, request{method: http.MethodGet, path: v1 + "/export", query: values("q", query, "format", format), accept: "*/*"})
+	resp, err := c.do(ctx, request{method: http.MethodGet, path: v1 + "/export",
+		query: values("q", query, "format", format), accept: "*/*"})
 	if err != nil {
 		return 0, err
 	}
@@ -487,7 +492,8 @@ func (c Client) Import(ctx context.Context, r io.Reader, o actions.ImportOptions
 			q.Set(name, "true")
 		}
 	}
-	resp, err := c.do(ctx, request{method: http.MethodPost, path: v1 + "/import", query: q, body: r, contentType: typeJSONLines})
+	resp, err := c.do(ctx, request{method: http.MethodPost, path: v1 + "/import", query: q, body: r,
+		contentType: typeJSONLines})
 	if err != nil {
 		return done, err
 	}

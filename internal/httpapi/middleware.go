@@ -45,11 +45,13 @@ func (a *API) headersAndLimits(next http.Handler) http.Handler {
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
 		h.Set("X-Frame-Options", "DENY")
 		if len(r.RequestURI) > mostURL {
-			writeProblem(w, problem(http.StatusRequestURITooLong, "too_large", "the URL is too long; write the query shorter"))
+			writeProblem(w, problem(http.StatusRequestURITooLong, "too_large",
+				"the URL is too long; write the query shorter"))
 			return
 		}
 		if decodes(r) {
-			writeProblem(w, problem(http.StatusBadRequest, "malformed", "a proxy has decoded %2F in the path, which leads to something else; "+decodedSlash))
+			writeProblem(w, problem(http.StatusBadRequest, "malformed",
+				"a proxy has decoded %2F in the path, which leads to something else; "+decodedSlash))
 			return
 		}
 		c := http.NewResponseController(w)
@@ -101,7 +103,8 @@ type noRoute struct {
 func (r *noRoute) WriteHeader(status int) {
 	r.written = true
 	code := cmp.Or(codeOf(status), "not_found")
-	writeProblem(r.ResponseWriter, problem(status, code, "there is no such route: "+r.base+v1+"/openapi.json lists them; "+decodedSlash))
+	writeProblem(r.ResponseWriter, problem(status, code,
+		"there is no such route: "+r.base+v1+"/openapi.json lists them; "+decodedSlash))
 }
 
 func (r *noRoute) Write(b []byte) (int, error) {
@@ -259,14 +262,16 @@ var loads = map[string]load{
 	"GET /healthz": small, "GET /readyz": small, "GET /metrics": list,
 	"POST " + auth.SignInPath: small, "POST " + auth.SignOutPath: small,
 
-	"GET /api/v1/openapi.json": list, "GET /api/v1/me": small, "GET /api/v1/overview": list, "GET /api/v1/policies": list,
+	"GET /api/v1/openapi.json": list, "GET /api/v1/me": small, "GET /api/v1/overview": list,
+	"GET /api/v1/policies": list,
 	"GET /api/v1/messages": list, "GET /api/v1/count": small, "GET /api/v1/groups": list, "GET /api/v1/queues": list,
 	"GET /api/v1/ledger": list, "GET /api/v1/audit": list, "GET /api/v1/live": watch,
 	"GET /api/v1/messages/{id}": message, "GET /api/v1/messages/{id}/body": download,
 	"GET /api/v1/export": export, "POST /api/v1/import": imports, "POST /api/v1/snapshot": list,
 	"POST /api/v1/decode": uploads, "POST /api/v1/edit": uploads, "POST /api/v1/act": list,
-	"PUT /api/v1/groups/{id}/note": list, "PUT /api/v1/queues/{queue}/pause": list, "DELETE /api/v1/queues/{queue}/pause": small,
-	"PUT /api/v1/queues/{queue}/breaker": list, "PUT /api/v1/queues/{queue}/replays": list,
+	"PUT /api/v1/groups/{id}/note": list, "PUT /api/v1/queues/{queue}/pause": list,
+	"DELETE /api/v1/queues/{queue}/pause": small,
+	"PUT /api/v1/queues/{queue}/breaker":  list, "PUT /api/v1/queues/{queue}/replays": list,
 	"POST /api/v1/plans": list, "GET /api/v1/plans/{id}": list, "POST /api/v1/plans/{id}/start": list,
 	"GET /api/v1/dead-letter-queues":                   list,
 	"PUT /api/v1/dead-letter-queues/{queue}/follow":    list,
@@ -382,7 +387,8 @@ func sameStep(a, b string) bool {
 func slashes(path string) int { return strings.Count(strings.ToUpper(path), "%2F") }
 
 // decodedSlash is the hint where a proxy may have decoded them.
-const decodedSlash = "a slash in a name is %2F, which a proxy may have decoded: let it pass on paths as they are (nginx: proxy_pass without a path)"
+const decodedSlash = "a slash in a name is %2F, which a proxy may have decoded: let it pass on paths as they are " +
+	"(nginx: proxy_pass without a path)"
 
 // decodes reports whether a proxy has decoded slashes on the way of a request from our own command
 // line.
@@ -429,7 +435,7 @@ const typePrefix = "urn:redrive:problem:"
 // errors that its code stands for.
 type Problem struct {
 	Type   string              `json:"type" doc:"urn:redrive:problem: and the code."`
-	Code   string              `json:"code" doc:"What kind of error, for programs; the head of this document lists them."`
+	Code   string              `json:"code" doc:"What kind of error, for programs; see the head of this document."`
 	Title  string              `json:"title"`
 	Status int                 `json:"status"`
 	Detail string              `json:"detail" doc:"What is wrong, for people."`

@@ -64,7 +64,7 @@ func (a *API) healthRoutes() {
 
 // Query is a request that chooses messages.
 type Query struct {
-	Q string `query:"q" maxLength:"4096" doc:"In the query language; left out: all." example:"queue:orders.* state:parked age:>2h"`
+	Q string `query:"q" maxLength:"4096" doc:"A query; left out: all." example:"queue:orders.* state:parked age:>2h"`
 }
 
 // Paged is a request for a piece of a list.
@@ -79,46 +79,59 @@ type Named struct {
 }
 
 func (a *API) showRoutes() {
-	handle(a, route(http.MethodGet, "/overview", "overview", "See", "The state of the service on one page"), func(ctx context.Context, c auth.Caller, _ *none) (inspect.Overview, error) {
-		return a.Console.Overview(ctx, c)
-	})
-	handle(a, route(http.MethodGet, "/messages", "messages", "See", "Messages that a query finds, latest first: by when each is due, or was parked or retried"), func(ctx context.Context, c auth.Caller, in *struct {
-		Query
-		Paged
-	}) (inspect.Page, error) {
-		return a.Console.Search(ctx, c, in.Q, in.After, in.Limit)
-	})
-	handle(a, route(http.MethodGet, "/messages/{id}", "message", "See", "All that is known of a message but its raw body"), func(ctx context.Context, c auth.Caller, in *Named) (inspect.Detail, error) {
-		return a.Console.Message(ctx, c, in.ID)
-	})
-	handle(a, route(http.MethodGet, "/count", "count", "See", "How many messages a query finds"), func(ctx context.Context, c auth.Caller, in *Query) (Count, error) {
-		n, exact, err := a.Console.Count(ctx, c, in.Q)
-		return Count{n, exact}, err
-	})
-	handle(a, route(http.MethodGet, "/groups", "groups", "See", "Groups of failures among what a query finds"), func(ctx context.Context, c auth.Caller, in *struct {
-		Query
-		Paged
-	}) (inspect.GroupPage, error) {
-		return a.Console.Groups(ctx, c, in.Q, in.After, in.Limit)
-	})
-	handle(a, route(http.MethodGet, "/queues", "queues", "See", "Work queues: what is kept for them, and what RabbitMQ says"), func(ctx context.Context, c auth.Caller, in *Paged) (Queues, error) {
-		q, after, err := a.Console.Queues(ctx, c, in.After, in.Limit)
-		return Queues{q, after}, err
-	})
-	handle(a, route(http.MethodGet, "/ledger", "ledger", "See", "How many messages came for each queue, and what became of them"), func(ctx context.Context, c auth.Caller, in *struct {
-		Paged
-		Recount bool `query:"recount" doc:"Count what is kept one by one first: the more there is, the longer it takes."`
-	}) (inspect.Ledger, error) {
-		return a.Console.Ledger(ctx, c, in.Recount, in.After, in.Limit)
-	})
-	handle(a, route(http.MethodGet, "/policies", "policies", "See", "Policies in force, and the waits each gives"), func(ctx context.Context, c auth.Caller, _ *none) (Policies, error) {
-		p, err := a.Console.Policies(ctx, c)
-		return Policies{p}, err
-	})
-	handle(a, route(http.MethodGet, "/audit", "audit", "See", "The audit log, newest first"), func(ctx context.Context, c auth.Caller, in *Paged) (AuditPage, error) {
-		e, after, err := a.Console.AuditLog(ctx, c, in.After, in.Limit)
-		return AuditPage{e, after}, err
-	})
+	handle(a, route(http.MethodGet, "/overview", "overview", "See", "The state of the service on one page"),
+		func(ctx context.Context, c auth.Caller, _ *none) (inspect.Overview, error) {
+			return a.Console.Overview(ctx, c)
+		})
+	handle(a, route(http.MethodGet, "/messages", "messages", "See",
+		"Messages that a query finds, latest first: by when each is due, or was parked or retried"),
+		func(ctx context.Context, c auth.Caller, in *struct {
+			Query
+			Paged
+		}) (inspect.Page, error) {
+			return a.Console.Search(ctx, c, in.Q, in.After, in.Limit)
+		})
+	handle(a, route(http.MethodGet, "/messages/{id}", "message", "See",
+		"All that is known of a message but its raw body"),
+		func(ctx context.Context, c auth.Caller, in *Named) (inspect.Detail, error) {
+			return a.Console.Message(ctx, c, in.ID)
+		})
+	handle(a, route(http.MethodGet, "/count", "count", "See", "How many messages a query finds"),
+		func(ctx context.Context, c auth.Caller, in *Query) (Count, error) {
+			n, exact, err := a.Console.Count(ctx, c, in.Q)
+			return Count{n, exact}, err
+		})
+	handle(a, route(http.MethodGet, "/groups", "groups", "See", "Groups of failures among what a query finds"),
+		func(ctx context.Context, c auth.Caller, in *struct {
+			Query
+			Paged
+		}) (inspect.GroupPage, error) {
+			return a.Console.Groups(ctx, c, in.Q, in.After, in.Limit)
+		})
+	handle(a, route(http.MethodGet, "/queues", "queues", "See",
+		"Work queues: what is kept for them, and what RabbitMQ says"),
+		func(ctx context.Context, c auth.Caller, in *Paged) (Queues, error) {
+			q, after, err := a.Console.Queues(ctx, c, in.After, in.Limit)
+			return Queues{q, after}, err
+		})
+	handle(a, route(http.MethodGet, "/ledger", "ledger", "See",
+		"How many messages came for each queue, and what became of them"),
+		func(ctx context.Context, c auth.Caller, in *struct {
+			Paged
+			Recount bool `query:"recount" doc:"Count what is kept one by one first, which may take long."`
+		}) (inspect.Ledger, error) {
+			return a.Console.Ledger(ctx, c, in.Recount, in.After, in.Limit)
+		})
+	handle(a, route(http.MethodGet, "/policies", "policies", "See", "Policies in force, and the waits each gives"),
+		func(ctx context.Context, c auth.Caller, _ *none) (Policies, error) {
+			p, err := a.Console.Policies(ctx, c)
+			return Policies{p}, err
+		})
+	handle(a, route(http.MethodGet, "/audit", "audit", "See", "The audit log, newest first"),
+		func(ctx context.Context, c auth.Caller, in *Paged) (AuditPage, error) {
+			e, after, err := a.Console.AuditLog(ctx, c, in.After, in.Limit)
+			return AuditPage{e, after}, err
+		})
 }
 
 // mostDecode bounds a body to read.
@@ -132,7 +145,8 @@ func (a *API) decodeRoute() {
 		if b.Queue != "" && !c.Sees(b.Queue) { // its schema is not theirs to see
 			return nil, fmt.Errorf("%w: the queue %q", inspect.ErrNotFound, b.Queue)
 		}
-		return a.Decoder.Decode(ctx, decode.Body{Bytes: b.Body, Queue: b.Queue, ContentType: b.ContentType, ContentEncoding: b.ContentEncoding, Type: b.Type}), nil
+		return a.Decoder.Decode(ctx, decode.Body{Bytes: b.Body, Queue: b.Queue, ContentType: b.ContentType,
+			ContentEncoding: b.ContentEncoding, Type: b.Type}), nil
 	})
 }
 
@@ -175,56 +189,58 @@ func (a *API) EndStreams() { a.closeOnce.Do(func() { close(a.closing) }) }
 
 func (a *API) liveRoute() {
 	op := route(http.MethodGet, "/live", "live", "See", "What has changed, as server-sent events")
-	op.Description = "Each event's data is a Tick as JSON, at most one a second. A stream ends with the event `again` after a while; ask again then."
+	op.Description = "Each event's data is a Tick as JSON, at most one a second. A stream ends with the event " +
+		"`again` after a while; ask again then."
 	a.huma.OpenAPI().Components.Schemas.Schema(reflect.TypeFor[operations.Tick](), true, "")
-	stream(a, op, []string{typeEvents}, func(ctx context.Context, c auth.Caller, _ *none, w http.ResponseWriter, _ *http.Request) error {
-		if err := c.May(auth.Viewer, ""); err != nil {
-			return err
-		}
-		ctx, cancel := context.WithTimeout(ctx, watchFor)
-		defer cancel()
-		h := w.Header()
-		h.Set("Content-Type", typeEvents)
-		h.Set("X-Accel-Buffering", "no") // a proxy that buffers would delay it
-		out := http.NewResponseController(w)
-		send := func(format string, args ...any) error {
-			if _, err := fmt.Fprintf(w, format, args...); err != nil {
+	stream(a, op, []string{typeEvents},
+		func(ctx context.Context, c auth.Caller, _ *none, w http.ResponseWriter, _ *http.Request) error {
+			if err := c.May(auth.Viewer, ""); err != nil {
 				return err
 			}
-			return out.Flush()
-		}
-		if err := send("retry: 2000\n: redrive\n\n"); err != nil {
-			return nil // gone; no client is left to answer
-		}
-		beat := time.NewTicker(heartbeat)
-		defer beat.Stop()
-		ticks := a.Console.Watch(ctx, c)
-		for {
-			var err error
-			select {
-			case t, ok := <-ticks:
-				if !ok {
-					if ctx.Err() != nil { // else the store does not answer, and asking again at once would not help
-						_ = send("event: again\ndata: {}\n\n")
+			ctx, cancel := context.WithTimeout(ctx, watchFor)
+			defer cancel()
+			h := w.Header()
+			h.Set("Content-Type", typeEvents)
+			h.Set("X-Accel-Buffering", "no") // a proxy that buffers would delay it
+			out := http.NewResponseController(w)
+			send := func(format string, args ...any) error {
+				if _, err := fmt.Fprintf(w, format, args...); err != nil {
+					return err
+				}
+				return out.Flush()
+			}
+			if err := send("retry: 2000\n: redrive\n\n"); err != nil {
+				return nil // gone; no client is left to answer
+			}
+			beat := time.NewTicker(heartbeat)
+			defer beat.Stop()
+			ticks := a.Console.Watch(ctx, c)
+			for {
+				var err error
+				select {
+				case t, ok := <-ticks:
+					if !ok {
+						if ctx.Err() != nil { // else the store does not answer, and asking again at once would not help
+							_ = send("event: again\ndata: {}\n\n")
+						}
+						return nil
 					}
+					var data []byte
+					if data, err = json.Marshal(t); err == nil {
+						err = send("event: tick\ndata: %s\n\n", data)
+					}
+				case <-beat.C:
+					if err = auth.Still(ctx); err == nil {
+						err = send(": still here\n\n")
+					}
+				case <-a.closing:
 					return nil
 				}
-				var data []byte
-				if data, err = json.Marshal(t); err == nil {
-					err = send("event: tick\ndata: %s\n\n", data)
+				if err != nil {
+					return nil
 				}
-			case <-beat.C:
-				if err = auth.Still(ctx); err == nil {
-					err = send(": still here\n\n")
-				}
-			case <-a.closing:
-				return nil
 			}
-			if err != nil {
-				return nil
-			}
-		}
-	})
+		})
 }
 
 // mostEdit bounds an edit, in base64.
@@ -243,58 +259,70 @@ func (a *API) actRoutes() {
 		return a.Console.Edit(ctx, c, in.Body)
 	})
 
-	handleNothing(a, route(http.MethodPut, "/groups/{id}/note", "note", "Act", "Set a group's note"), func(ctx context.Context, c auth.Caller, in *struct {
-		Named
-		Body Note
-	}) error {
-		return a.Console.NoteGroup(ctx, c, in.ID, in.Body.Note)
-	})
+	handleNothing(a, route(http.MethodPut, "/groups/{id}/note", "note", "Act", "Set a group's note"),
+		func(ctx context.Context, c auth.Caller, in *struct {
+			Named
+			Body Note
+		}) error {
+			return a.Console.NoteGroup(ctx, c, in.ID, in.Body.Note)
+		})
 
-	handleNothing(a, route(http.MethodPut, "/queues/{queue}/replays", "allow-replays", "Act", "Allow replays to a queue that is not enrolled"), func(ctx context.Context, c auth.Caller, in *struct {
+	handleNothing(a, route(http.MethodPut, "/queues/{queue}/replays", "allow-replays", "Act",
+		"Allow replays to a queue that is not enrolled"), func(ctx context.Context, c auth.Caller, in *struct {
 		Queue string `path:"queue" maxLength:"255"`
 		Body  Reason
 	}) error {
 		return a.Console.AllowReplays(ctx, c, in.Queue, in.Body.Reason)
 	})
-	handleNothing(a, route(http.MethodPut, "/queues/{queue}/pause", "pause", "Act", "Pause the retries of a queue"), func(ctx context.Context, c auth.Caller, in *struct {
-		Queue string `path:"queue" maxLength:"255"`
-		Body  Reason
-	}) error {
-		return a.Console.PauseQueue(ctx, c, in.Queue, in.Body.Reason)
-	})
-	handleNothing(a, route(http.MethodDelete, "/queues/{queue}/pause", "resume", "Act", "Resume the retries of a queue"), func(ctx context.Context, c auth.Caller, in *struct {
+	handleNothing(a, route(http.MethodPut, "/queues/{queue}/pause", "pause", "Act", "Pause the retries of a queue"),
+		func(ctx context.Context, c auth.Caller, in *struct {
+			Queue string `path:"queue" maxLength:"255"`
+			Body  Reason
+		}) error {
+			return a.Console.PauseQueue(ctx, c, in.Queue, in.Body.Reason)
+		})
+	handleNothing(a, route(http.MethodDelete, "/queues/{queue}/pause", "resume", "Act",
+		"Resume the retries of a queue"), func(ctx context.Context, c auth.Caller, in *struct {
 		Queue  string `path:"queue" maxLength:"255"`
 		Reason string `query:"reason" maxLength:"500" doc:"Why, for the audit log."`
 	}) error {
 		return a.Console.ResumeQueue(ctx, c, in.Queue, in.Reason)
 	})
-	handleNothing(a, route(http.MethodPut, "/queues/{queue}/breaker", "breaker", "Act", "Set a queue's circuit breaker, or let it find out by itself again"), func(ctx context.Context, c auth.Caller, in *struct {
-		Queue string `path:"queue" maxLength:"255"`
-		Body  Breaker
-	}) error {
-		return a.Console.Breaker(ctx, c, in.Queue, in.Body.Force, in.Body.Reason)
-	})
+	handleNothing(a, route(http.MethodPut, "/queues/{queue}/breaker", "breaker", "Act",
+		"Set a queue's circuit breaker, or let it find out by itself again"),
+		func(ctx context.Context, c auth.Caller, in *struct {
+			Queue string `path:"queue" maxLength:"255"`
+			Body  Breaker
+		}) error {
+			return a.Console.Breaker(ctx, c, in.Queue, in.Body.Force, in.Body.Reason)
+		})
 }
 
 func (a *API) operationRoutes() {
-	plan := route(http.MethodPost, "/plans", "plan", "Operations", "What an action on all that a query finds would do; the messages are frozen")
+	plan := route(http.MethodPost, "/plans", "plan", "Operations",
+		"What an action on all that a query finds would do; the messages are frozen")
 	plan.Metadata = map[string]any{"timeout": planTimeout}
-	handle(a, plan, func(ctx context.Context, c auth.Caller, in *body[operations.PlanRequest]) (operations.Plan, error) {
-		return a.Console.Plan(ctx, c, in.Body)
-	})
-	handle(a, route(http.MethodGet, "/plans/{id}", "planned", "Operations", "A plan that was made"), func(ctx context.Context, c auth.Caller, in *Named) (operations.Plan, error) {
-		return a.Console.GetPlan(ctx, c, in.ID)
-	})
-	handle(a, route(http.MethodPost, "/plans/{id}/start", "start", "Operations", "Make an operation of a plan, and begin"), func(ctx context.Context, c auth.Caller, in *struct {
+	handle(a, plan,
+		func(ctx context.Context, c auth.Caller, in *body[operations.PlanRequest]) (operations.Plan, error) {
+			return a.Console.Plan(ctx, c, in.Body)
+		})
+	handle(a, route(http.MethodGet, "/plans/{id}", "planned", "Operations", "A plan that was made"),
+		func(ctx context.Context, c auth.Caller, in *Named) (operations.Plan, error) {
+			return a.Console.GetPlan(ctx, c, in.ID)
+		})
+	handle(a, route(http.MethodPost, "/plans/{id}/start", "start", "Operations",
+		"Make an operation of a plan, and begin"), func(ctx context.Context, c auth.Caller, in *struct {
 		Named
 		Body operations.Start
 	}) (operations.Operation, error) {
 		return a.Console.Start(ctx, c, in.ID, in.Body)
 	})
-	handle(a, route(http.MethodGet, "/dead-letter-queues", "dead-letter-queues", "Operations", "Dead-letter queues that could be adopted"), func(ctx context.Context, c auth.Caller, _ *none) (DeadLetterQueues, error) {
-		q, err := a.Console.DeadLetterQueues(ctx, c)
-		return DeadLetterQueues{q}, err
-	})
+	handle(a, route(http.MethodGet, "/dead-letter-queues", "dead-letter-queues", "Operations",
+		"Dead-letter queues that could be adopted"),
+		func(ctx context.Context, c auth.Caller, _ *none) (DeadLetterQueues, error) {
+			q, err := a.Console.DeadLetterQueues(ctx, c)
+			return DeadLetterQueues{q}, err
+		})
 	const follow = "/dead-letter-queues/{queue}/follow"
 	handleNothing(a, route(http.MethodPut, follow, "follow", "Operations", "Follow a dead-letter queue"),
 		func(ctx context.Context, c auth.Caller, in *struct {
@@ -310,20 +338,24 @@ func (a *API) operationRoutes() {
 		}) error {
 			return a.Console.Unfollow(ctx, c, in.Queue, in.Reason)
 		})
-	handle(a, route(http.MethodGet, "/operations", "operations", "Operations", "Operations, newest first"), func(ctx context.Context, c auth.Caller, _ *none) (Operations, error) {
-		o, err := a.Console.Operations(ctx, c)
-		return Operations{o}, err
-	})
-	handle(a, route(http.MethodGet, "/operations/{id}", "operation", "Operations", "How far an operation is"), func(ctx context.Context, c auth.Caller, in *Named) (operations.Operation, error) {
-		return a.Console.Operation(ctx, c, in.ID)
-	})
-	handle(a, route(http.MethodPost, "/operations/{id}/{order}", "order", "Operations", "Pause, resume or cancel an operation"), func(ctx context.Context, c auth.Caller, in *struct {
+	handle(a, route(http.MethodGet, "/operations", "operations", "Operations", "Operations, newest first"),
+		func(ctx context.Context, c auth.Caller, _ *none) (Operations, error) {
+			o, err := a.Console.Operations(ctx, c)
+			return Operations{o}, err
+		})
+	handle(a, route(http.MethodGet, "/operations/{id}", "operation", "Operations", "How far an operation is"),
+		func(ctx context.Context, c auth.Caller, in *Named) (operations.Operation, error) {
+			return a.Console.Operation(ctx, c, in.ID)
+		})
+	handle(a, route(http.MethodPost, "/operations/{id}/{order}", "order", "Operations",
+		"Pause, resume or cancel an operation"), func(ctx context.Context, c auth.Caller, in *struct {
 		Named
 		Order operations.Order `path:"order" enum:"pause,resume,cancel"`
 	}) (operations.Operation, error) {
 		return a.Console.Order(ctx, c, in.ID, in.Order)
 	})
-	handle(a, route(http.MethodGet, "/operations/{id}/outcomes", "outcomes", "Operations", "What came of each message of an operation"), func(ctx context.Context, c auth.Caller, in *struct {
+	handle(a, route(http.MethodGet, "/operations/{id}/outcomes", "outcomes", "Operations",
+		"What came of each message of an operation"), func(ctx context.Context, c auth.Caller, in *struct {
 		Named
 		Paged
 	}) (operations.Outcomes, error) {
@@ -333,28 +365,32 @@ func (a *API) operationRoutes() {
 
 // callerRoutes are the routes about who calls.
 func (a *API) callerRoutes() {
-	handle(a, route(http.MethodGet, "/me", "me", "Callers", "Who the service takes the caller for"), func(_ context.Context, c auth.Caller, _ *none) (Me, error) {
-		return Me{Name: c.Name, How: c.How, Role: c.Role.String(), Queues: c.Queues, ReadOnly: c.ReadOnly}, nil
-	})
+	handle(a, route(http.MethodGet, "/me", "me", "Callers", "Who the service takes the caller for"),
+		func(_ context.Context, c auth.Caller, _ *none) (Me, error) {
+			return Me{Name: c.Name, How: c.How, Role: c.Role.String(), Queues: c.Queues, ReadOnly: c.ReadOnly}, nil
+		})
 
 	a.handle("POST "+auth.SignInPath, http.HandlerFunc(a.Guard.SignIn))
 	a.handle("POST "+auth.SignOutPath, http.HandlerFunc(a.Guard.SignOut))
 
-	handle(a, route(http.MethodGet, "/tokens", "tokens", "Callers", "Tokens, without their secrets"), func(ctx context.Context, c auth.Caller, _ *none) (TokenList, error) {
-		t, err := a.Tokens.List(ctx, c)
-		return TokenList{t}, err
-	})
-	handle(a, route(http.MethodPost, "/tokens", "make-token", "Callers", "Make a token; its secret is shown this once"), func(ctx context.Context, c auth.Caller, in *body[NewToken]) (MadeToken, error) {
-		n := auth.NewToken{Name: in.Body.Name, Role: in.Body.Role, Queues: in.Body.Queues}
-		if in.Body.Expires != nil {
-			if n.Lasts = in.Body.Expires.Sub(a.Now()); n.Lasts <= 0 {
-				return MadeToken{}, fmt.Errorf("%w: it would have expired already", inspect.ErrInvalid)
+	handle(a, route(http.MethodGet, "/tokens", "tokens", "Callers", "Tokens, without their secrets"),
+		func(ctx context.Context, c auth.Caller, _ *none) (TokenList, error) {
+			t, err := a.Tokens.List(ctx, c)
+			return TokenList{t}, err
+		})
+	handle(a, route(http.MethodPost, "/tokens", "make-token", "Callers", "Make a token; its secret is shown this once"),
+		func(ctx context.Context, c auth.Caller, in *body[NewToken]) (MadeToken, error) {
+			n := auth.NewToken{Name: in.Body.Name, Role: in.Body.Role, Queues: in.Body.Queues}
+			if in.Body.Expires != nil {
+				if n.Lasts = in.Body.Expires.Sub(a.Now()); n.Lasts <= 0 {
+					return MadeToken{}, fmt.Errorf("%w: it would have expired already", inspect.ErrInvalid)
+				}
 			}
-		}
-		secret, made, err := a.Tokens.Create(ctx, c, n)
-		return MadeToken{made, secret}, err
-	})
-	handleNothing(a, route(http.MethodDelete, "/tokens/{id}", "revoke-token", "Callers", "End a token and its sessions at once"), func(ctx context.Context, c auth.Caller, in *Named) error {
+			secret, made, err := a.Tokens.Create(ctx, c, n)
+			return MadeToken{made, secret}, err
+		})
+	handleNothing(a, route(http.MethodDelete, "/tokens/{id}", "revoke-token", "Callers",
+		"End a token and its sessions at once"), func(ctx context.Context, c auth.Caller, in *Named) error {
 		return a.Tokens.Revoke(ctx, c, in.ID)
 	})
 }
@@ -365,7 +401,10 @@ const mostImport = 16 << 30
 // stream registers a route that writes its answer piece by piece. An error before the first
 // byte is sent as a Problem; after it, the connection is cut, so that no client takes a part
 // for the whole.
-func stream[I any](a *API, op huma.Operation, types []string, do func(ctx context.Context, c auth.Caller, in *I, w http.ResponseWriter, r *http.Request) error) {
+func stream[I any](
+	a *API, op huma.Operation, types []string,
+	do func(ctx context.Context, c auth.Caller, in *I, w http.ResponseWriter, r *http.Request) error,
+) {
 	content := map[string]*huma.MediaType{}
 	for _, t := range types {
 		t, _, _ = strings.Cut(t, ";")
@@ -381,7 +420,8 @@ func stream[I any](a *API, op huma.Operation, types []string, do func(ctx contex
 			switch {
 			case err == nil:
 			case !out.written:
-				for _, name := range []string{"Content-Disposition", "Content-Length", "Trailer"} { // of what is not sent
+				for _, name := range []string{"Content-Disposition", "Content-Length",
+					"Trailer"} { // of what is not sent
 					w.Header().Del(name)
 				}
 				writeProblem(w, a.failed(op, err).(*Problem))
@@ -410,7 +450,8 @@ func (b *firstByte) Write(p []byte) (int, error) {
 func (b *firstByte) Unwrap() http.ResponseWriter { return b.ResponseWriter }
 
 func (a *API) transferRoutes() {
-	stream(a, route(http.MethodGet, "/messages/{id}/body", "body", "Transfer", "A message's raw body, as a download"), []string{"application/octet-stream"},
+	stream(a, route(http.MethodGet, "/messages/{id}/body", "body", "Transfer", "A message's raw body, as a download"),
+		[]string{"application/octet-stream"},
 		func(ctx context.Context, c auth.Caller, in *Named, w http.ResponseWriter, _ *http.Request) error {
 			body, err := a.Console.Body(ctx, c, in.ID)
 			if err != nil {
@@ -428,7 +469,8 @@ func (a *API) transferRoutes() {
 	a.exportRoute()
 	a.importRoute()
 
-	snapshot := route(http.MethodPost, "/snapshot", "snapshot", "Transfer", "Write a copy of the store, as it is at one moment, to a folder on the service's machine")
+	snapshot := route(http.MethodPost, "/snapshot", "snapshot", "Transfer",
+		"Write a copy of the store, as it is at one moment, to a folder on the service's machine")
 	snapshot.Metadata = map[string]any{"timeout": time.Duration(-1)}
 	handle(a, snapshot, func(ctx context.Context, c auth.Caller, in *body[Snapshot]) (actions.SnapshotMade, error) {
 		return a.Console.Snapshot(ctx, c, in.Body.Folder)
@@ -436,7 +478,8 @@ func (a *API) transferRoutes() {
 }
 
 func (a *API) exportRoute() {
-	op := route(http.MethodGet, "/export", "export", "Transfer", "All that a query finds: jsonl with bodies, which an import takes; csv without, for people")
+	op := route(http.MethodGet, "/export", "export", "Transfer",
+		"All that a query finds: jsonl with bodies, which an import takes; csv without, for people")
 	stream(a, op, []string{typeJSONLines, typeCSV}, func(ctx context.Context, c auth.Caller, in *struct {
 		Query
 		Format string `query:"format" enum:"jsonl,csv" default:"jsonl"`
@@ -447,7 +490,8 @@ func (a *API) exportRoute() {
 		}
 		h := w.Header()
 		h.Set("Content-Type", kind)
-		h.Set("Content-Disposition", fmt.Sprintf(`attachment; filename="redrive-%s.%s"`, a.Now().UTC().Format("20060102-150405"), in.Format))
+		h.Set("Content-Disposition", fmt.Sprintf(`attachment; filename="redrive-%s.%s"`,
+			a.Now().UTC().Format("20060102-150405"), in.Format))
 		h.Set("Trailer", countTrailer)
 		n, err := write(ctx, c, in.Q, w)
 		if err == nil {
@@ -458,15 +502,18 @@ func (a *API) exportRoute() {
 }
 
 func (a *API) importRoute() {
-	in := route(http.MethodPost, "/import", "import", "Transfer", "Keep the messages of an export, parked, or as they are")
+	in := route(http.MethodPost, "/import", "import", "Transfer",
+		"Keep the messages of an export, parked, or as they are")
 	in.Metadata = map[string]any{"timeout": time.Duration(-1)}
-	in.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{typeJSONLines: {Schema: &huma.Schema{Type: huma.TypeString}}}}
+	in.RequestBody = &huma.RequestBody{Required: true,
+		Content: map[string]*huma.MediaType{typeJSONLines: {Schema: &huma.Schema{Type: huma.TypeString}}}}
 	in.Middlewares = slices.Concat(huma.Middlewares{requireRole(auth.Editor)}, in.Middlewares, huma.Middlewares{upload})
 	handle(a, in, func(ctx context.Context, c auth.Caller, in *struct {
 		DryRun bool `query:"dry_run" doc:"Only check it."`
-		AsIs   bool `query:"as_is" doc:"Keep id, state, attempts and times as in the export, also of messages that wait: for administrators."`
+		AsIs   bool `query:"as_is" doc:"Keep id, state, attempts and times as exported: for administrators."`
 	}) (actions.Imported, error) {
-		return a.Console.Import(ctx, c, ctx.Value(uploadKey{}).(io.Reader), actions.ImportOptions{DryRun: in.DryRun, AsIs: in.AsIs})
+		return a.Console.Import(ctx, c, ctx.Value(uploadKey{}).(io.Reader),
+			actions.ImportOptions{DryRun: in.DryRun, AsIs: in.AsIs})
 	})
 }
 

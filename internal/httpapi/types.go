@@ -60,7 +60,7 @@ type Breaker struct {
 
 // Snapshot asks for a copy of the store.
 type Snapshot struct {
-	Folder string `json:"folder" minLength:"1" maxLength:"4096" doc:"An absolute path on the service's machine, of a folder that does not exist or is empty."`
+	Folder string `json:"folder" minLength:"1" maxLength:"4096" doc:"A new or empty folder on the service's machine."`
 }
 
 // DecodeRequest is a body to decode, with the properties that matter for that.
@@ -85,7 +85,7 @@ type Me struct {
 type NewToken struct {
 	Name    string     `json:"name" minLength:"1" maxLength:"64"`
 	Role    string     `json:"role" enum:"viewer,operator,editor,admin"`
-	Queues  []string   `json:"queues,omitempty" maxItems:"100" doc:"Names or patterns of the queues it is limited to; left out: all."`
+	Queues  []string   `json:"queues,omitempty" maxItems:"100" doc:"Queues (patterns) it is limited to; absent: all."`
 	Expires *time.Time `json:"expires,omitempty" doc:"Left out: never."`
 }
 

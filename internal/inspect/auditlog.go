@@ -14,12 +14,15 @@ import (
 const mostAuditPage = 1 << 20
 
 // AuditLog returns a page of who did what, newest first; after is the end of the page before.
-func (in *Inspector) AuditLog(ctx context.Context, by auth.Caller, after string, limit int) (page []audit.Entry, next string, err error) {
+func (in *Inspector) AuditLog(
+	ctx context.Context, by auth.Caller, after string, limit int,
+) (page []audit.Entry, next string, err error) {
 	if err := by.MaySee(auth.Admin); err != nil {
 		return nil, "", err
 	}
 	if by.Queues != nil { // a line may name any queue, in free text
-		return nil, "", fmt.Errorf("%w: the audit log is about all queues, and %s is limited to some", auth.ErrForbidden, by.Name)
+		return nil, "", fmt.Errorf("%w: the audit log is about all queues, and %s is limited to some",
+			auth.ErrForbidden, by.Name)
 	}
 	before := int64(math.MaxInt64)
 	if after != "" {

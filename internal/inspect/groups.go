@@ -52,7 +52,9 @@ type GroupPage struct {
 // first. The query may name what groups have: queue, reason, state, group, error (with numbers
 // and ids replaced), type, note and text (of error or note); nothing else. A page has limit of them; 0: MostQueues. One
 // whose messages become fewer meanwhile may be on two pages.
-func (in *Inspector) Groups(ctx context.Context, by auth.Caller, text, after string, limit int) (page GroupPage, err error) {
+func (in *Inspector) Groups(
+	ctx context.Context, by auth.Caller, text, after string, limit int,
+) (page GroupPage, err error) {
 	page.Groups = []Group{}
 	q, err := in.parse(by, text)
 	if err != nil {
@@ -146,7 +148,8 @@ func readGroupPlace(after string) (*groupPlace, error) {
 }
 
 func shownGroup(g *store.GroupCount) Group {
-	return Group{ID: g.ID.String(), Queue: g.Queue, Reason: g.Reason, Error: g.Pattern, Type: g.Type, Waiting: g.Waiting, Parked: g.Parked,
+	return Group{ID: g.ID.String(), Queue: g.Queue, Reason: g.Reason, Error: g.Pattern, Type: g.Type,
+		Waiting: g.Waiting, Parked: g.Parked,
 		Discarded: g.Discarded, First: g.First, Last: g.Last, Hours: g.Hours[:], Note: g.Note, Rule: ruleOf(g)}
 }
 

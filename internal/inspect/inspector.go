@@ -155,7 +155,8 @@ func New(c Config) *Inspector {
 	if c.Decoder == nil {
 		c.Decoder, _ = decode.New(decode.Options{}) // without files nothing can fail
 	}
-	return &Inspector{Config: c, searching: background.Places{What: "searches in bodies", All: 2, Own: 1, Wait: 20 * time.Second}}
+	return &Inspector{Config: c, searching: background.Places{What: "searches in bodies", All: 2, Own: 1,
+		Wait: 20 * time.Second}}
 }
 
 // Run does until ctx ends what each replica does and, where the store cannot be shared, Lead.
@@ -203,10 +204,10 @@ type Replica struct {
 	Version    string                `json:"version"`
 	Since      time.Time             `json:"since" doc:"When it started."`
 	Beat       time.Time             `json:"beat" doc:"When it was last heard of."`
-	Leads      bool                  `json:"leads" doc:"It is the leader: it sends notifications, deletes what is old and decides about breakers."`
+	Leads      bool                  `json:"leads" doc:"It sends notifications, deletes what is old, decides breakers."`
 	Self       bool                  `json:"self" doc:"It is the one that answers."`
 	Ready      bool                  `json:"ready" doc:"As its /readyz says."`
-	Conditions []condition.Condition `json:"conditions,omitempty" doc:"What is wrong there; with single queues also while it is ready."`
+	Conditions []condition.Condition `json:"conditions,omitempty" doc:"What is wrong there, of single queues too."`
 }
 
 // Silent tells whether several of its heartbeats, four a second, are missing; soon it counts as

@@ -14,18 +14,18 @@ import (
 // LedgerLine is what became of all messages that came for a queue.
 type LedgerLine struct {
 	Queue     string `json:"queue"`
-	In        int64  `json:"in" doc:"Messages that came in: failed, or made by copy, edit or import. The columns below add up to it."`
+	In        int64  `json:"in" doc:"Messages that failed, or were made by people; the sum of the others."`
 	Retried   int64  `json:"retried" doc:"RabbitMQ confirmed them in their work queue."`
 	Forwarded int64  `json:"forwarded" doc:"RabbitMQ confirmed them where the policy, or a person, sent them."`
 	Waiting   int64  `json:"waiting"`
 	Parked    int64  `json:"parked"`
 	Discarded int64  `json:"discarded" doc:"They can still be restored."`
-	Expired   int64  `json:"expired,omitempty" doc:"How many of those discarded or forgotten were parked for longer than their policy's retention."`
+	Expired   int64  `json:"expired,omitempty" doc:"Of discarded and forgotten: for their policy's retention."`
 	Forgotten int64  `json:"forgotten" doc:"They were discarded, and their time to be restored is over."`
 	Delayed   int64  `json:"delayed" doc:"They wait, or waited, in RabbitMQ."`
 	Dropped   int64  `json:"dropped" doc:"Their policy discarded them at once."`
-	Moved     int64  `json:"moved,omitempty" doc:"They belong to another queue now, and count as in there. No action does so yet; messages that redrive move moves do not count."`
-	Off       int64  `json:"off" doc:"Messages that came in and are in no other column; negative: too many in the others. 0 is right."`
+	Moved     int64  `json:"moved,omitempty" doc:"They count as in of another queue now."`
+	Off       int64  `json:"off" doc:"In, less all other columns. 0 is right."`
 }
 
 // LedgerColumns show the lines of the ledger, on the page and on the command line.
@@ -40,8 +40,8 @@ var LedgerColumns = []Column[LedgerLine]{
 
 // Ledger counts all messages by what became of them.
 type Ledger struct {
-	Recounted *time.Time   `json:"recounted,omitempty" doc:"When what is kept was last counted one by one, and compared."`
-	Total     LedgerLine   `json:"total" doc:"All lines of all pages added up; off: of those that are off, without their signs."`
+	Recounted *time.Time   `json:"recounted,omitempty" doc:"When what is kept was last counted, and compared."`
+	Total     LedgerLine   `json:"total" doc:"The sum of all pages; off: of absolute values."`
 	OffQueues []LedgerLine `json:"off_queues,omitempty" doc:"Lines that are off, on whatever page; at most 100."`
 	Queues    []LedgerLine `json:"queues"`
 	After     string       `json:"after,omitempty" doc:"Ask with it for the next page; absent on the last."`
@@ -59,7 +59,9 @@ const mostOff = 100
 
 // Ledger tells, for each queue, what came and what became of it: a page of limit lines,
 // ordered by name; 0: MostQueues. With recount it counts all that is kept first.
-func (in *Inspector) Ledger(ctx context.Context, by auth.Caller, recount bool, after string, limit int) (Ledger, error) {
+func (in *Inspector) Ledger(
+	ctx context.Context, by auth.Caller, recount bool, after string, limit int,
+) (Ledger, error) {
 	if err := by.May(auth.Viewer, ""); err != nil {
 		return Ledger{}, err
 	}
@@ -131,7 +133,9 @@ func (r *recounts) offOf(s *store.LedgerLine) int64 {
 }
 
 func lineOf(s *store.LedgerLine, off int64) LedgerLine {
-	return LedgerLine{Queue: s.Queue, In: s.Sums[store.In], Retried: s.Sums[store.Retried], Forwarded: s.Sums[store.Forwarded],
-		Waiting: s.Sums[store.Waiting], Parked: s.Sums[store.Parked], Discarded: s.Sums[store.Discarded], Forgotten: s.Sums[store.Forgotten],
-		Delayed: s.Sums[store.Delayed], Dropped: s.Sums[store.DiscardedAtOnce], Moved: s.Sums[store.Moved], Off: off}
+	return LedgerLine{Queue: s.Queue, In: s.Sums[store.In], Retried: s.Sums[store.Retried],
+		Forwarded: s.Sums[store.Forwarded],
+		Waiting:   s.Sums[store.Waiting], Parked: s.Sums[store.Parked], Discarded: s.Sums[store.Discarded],
+		Forgotten: s.Sums[store.Forgotten],
+		Delayed:   s.Sums[store.Delayed], Dropped: s.Sums[store.DiscardedAtOnce], Moved: s.Sums[store.Moved], Off: off}
 }

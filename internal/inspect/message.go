@@ -42,7 +42,7 @@ func StateName(s store.State) string { return stateNames[s] }
 // Message is a message without headers and body.
 type Message struct {
 	ID          string     `json:"id" doc:"Its x-redrive-id."`
-	Key         string     `json:"key,omitempty" csv:"-" doc:"Names this very copy: after a crash two can share an id. Absent when it was retried."`
+	Key         string     `json:"key,omitempty" csv:"-" doc:"Names this copy: two can share an id. Absent: retried."`
 	Queue       string     `json:"queue"`
 	State       string     `json:"state" enum:"waiting,retried,parked,discarded"`
 	Attempt     int        `json:"attempt" doc:"Failures so far."`
@@ -51,14 +51,14 @@ type Message struct {
 	Paused      bool       `json:"paused,omitempty" csv:"-" doc:"The retries of its queue are paused."`
 	ParkedAt    *time.Time `json:"parked_at,omitempty"`
 	ParkedFor   string     `json:"parked_for,omitempty" doc:"Why it is parked."`
-	RetriedAt   *time.Time `json:"retried_at,omitempty" csv:"-" doc:"When RabbitMQ had it in its queue; it has not been seen since."`
+	RetriedAt   *time.Time `json:"retried_at,omitempty" csv:"-" doc:"When it was retried; it has not been seen since."`
 	Restorable  *time.Time `json:"restorable_until,omitempty" csv:"-" doc:"Of a discarded one."`
-	Reason      string     `json:"reason" doc:"Why it failed: RabbitMQ's reason for dead-lettering it, or reported when a consumer reported it."`
+	Reason      string     `json:"reason" doc:"RabbitMQ's reason for dead-lettering it, or reported."`
 	Error       string     `json:"error,omitempty" doc:"What its consumer said."`
 	Group       string     `json:"group,omitempty" csv:"-" doc:"The group of failures it belongs to."`
 	Policy      string     `json:"policy,omitempty"`
 	Rule        string     `json:"rule,omitempty" csv:"-" doc:"The rule of the policy that decided."`
-	Notify      string     `json:"notify,omitempty" csv:"-" enum:"urgent,never" doc:"How people are notified when it is parked, by a rule."`
+	Notify      string     `json:"notify,omitempty" csv:"-" enum:"urgent,never" doc:"By a rule, once it is parked."`
 	AdoptedFrom string     `json:"adopted_from,omitempty" csv:"-" doc:"The dead-letter queue that it was adopted from."`
 	FirstFailed time.Time  `json:"first_failed"`
 	Failed      time.Time  `json:"failed"`
@@ -69,7 +69,7 @@ type Message struct {
 	Size        int        `json:"size" doc:"Of the body, in bytes."`
 	Notes       []string   `json:"notes,omitempty" doc:"What was odd about it."`
 	SendsTo     string     `json:"sends_to,omitempty" csv:"-" doc:"Where it is forwarded to, instead of being retried."`
-	MadeFrom    string     `json:"made_from,omitempty" csv:"-" doc:"The message a person edited or copied to make this one."`
+	MadeFrom    string     `json:"made_from,omitempty" csv:"-" doc:"The message that it is an edit or a copy of."`
 	MadeInto    string     `json:"made_into,omitempty" csv:"-" doc:"What a person made of this one."`
 }
 
@@ -123,9 +123,9 @@ type Property struct {
 // Header is one header, its value as text for people.
 type Header struct {
 	Name  string `json:"name"`
-	Type  string `json:"type" doc:"Of AMQP: string, bytes, int8 … int64, float32, float64, decimal, bool, timestamp, table, array, void."`
+	Type  string `json:"type" doc:"string, bytes, int8 …, float64, decimal, bool, timestamp, table, array, void."`
 	Value string `json:"value" doc:"Tables and arrays as JSON."`
-	From  string `json:"from" enum:"publisher,broker,redrive" doc:"Who sets headers of this name. Only of broker it is proven: a publisher can send the others as it likes."`
+	From  string `json:"from" enum:"publisher,broker,redrive" doc:"Who sets it. Only broker's are proven."`
 }
 
 // Page is a piece of an answer.
@@ -140,10 +140,13 @@ type Page struct {
 // Shown is a record as a message.
 func (in *Inspector) Shown(l store.Listed) Message {
 	r := l.Record
-	m := Message{ID: r.ID.String(), Key: string(l.Key), Queue: r.Queue, State: StateName(r.State), Attempt: r.Failures, Replays: r.Replays, Reason: r.Reason, Error: r.Error,
-		Group: in.Store.GroupOf(r).String(), Policy: r.Policy, Rule: r.Rule, Notify: r.Notify.String(), FirstFailed: r.FirstFailed, Failed: r.FailedAt,
-		Exchange: r.Message.Exchange, RoutingKey: r.Message.RoutingKey, Type: r.Message.Type, ContentType: r.Message.ContentType,
-		Size: l.BodySize, Notes: r.Notes, AdoptedFrom: r.AdoptedFrom}
+	m := Message{ID: r.ID.String(), Key: string(l.Key), Queue: r.Queue, State: StateName(r.State), Attempt: r.Failures,
+		Replays: r.Replays, Reason: r.Reason, Error: r.Error,
+		Group: in.Store.GroupOf(r).String(), Policy: r.Policy, Rule: r.Rule, Notify: r.Notify.String(),
+		FirstFailed: r.FirstFailed, Failed: r.FailedAt,
+		Exchange: r.Message.Exchange, RoutingKey: r.Message.RoutingKey, Type: r.Message.Type,
+		ContentType: r.Message.ContentType,
+		Size:        l.BodySize, Notes: r.Notes, AdoptedFrom: r.AdoptedFrom}
 	due := r.Due
 	switch r.State {
 	case store.Parked:
@@ -213,7 +216,9 @@ func (in *Inspector) Body(ctx context.Context, by auth.Caller, id string) ([]byt
 
 // messageNamed finds a message by id or key; one that is not kept any more by its last past
 // failure. others have the same id.
-func (in *Inspector) messageNamed(ctx context.Context, by auth.Caller, name string) (l store.Listed, others []store.Listed, err error) {
+func (in *Inspector) messageNamed(
+	ctx context.Context, by auth.Caller, name string,
+) (l store.Listed, others []store.Listed, err error) {
 	if err := by.May(auth.Viewer, ""); err != nil {
 		return l, nil, err
 	}
@@ -259,7 +264,8 @@ func (in *Inspector) timeline(r *store.Record, past []store.PastFailure) []Step 
 			continue // another message with its id
 		}
 		ended := p.Ended
-		s := Step{Attempt: p.Failures, Failed: p.FailedAt, Reason: p.Reason, Error: p.Error, Policy: p.Policy, Ended: &ended, Ending: endings[p.Ending]}
+		s := Step{Attempt: p.Failures, Failed: p.FailedAt, Reason: p.Reason, Error: p.Error, Policy: p.Policy,
+			Ended: &ended, Ending: endings[p.Ending]}
 		s.Delay, s.Why = in.whyWait(p.Policy, "", p.Failures, p.Due.Sub(p.FailedAt))
 		if p.Ending == store.EndedDiscarded {
 			s.Delay, s.Why = "", "it was discarded, and the time to restore it is over"
@@ -282,12 +288,14 @@ func (in *Inspector) timeline(r *store.Record, past []store.PastFailure) []Step 
 	}
 	steps = append(steps, s)
 	if first := steps[0]; first.Attempt > 1 && !r.FirstFailed.IsZero() && r.FirstFailed.Before(first.Failed) {
-		steps = slices.Insert(steps, 0, Step{Attempt: 1, Failed: r.FirstFailed, Why: "it failed for the first time; nothing more is remembered of what was before the next one"})
+		steps = slices.Insert(steps, 0, Step{Attempt: 1, Failed: r.FirstFailed,
+			Why: "it failed for the first time; nothing more is remembered of what was before the next one"})
 	}
 	return steps
 }
 
-var endings = map[store.Ending]string{store.EndedRetried: "retried", store.EndedForwarded: "forwarded", store.EndedDiscarded: "discarded"}
+var endings = map[store.Ending]string{store.EndedRetried: "retried", store.EndedForwarded: "forwarded",
+	store.EndedDiscarded: "discarded"}
 
 // whyWait explains how long a message waits after a failure.
 func (in *Inspector) whyWait(name, rule string, attempt int, delay time.Duration) (text, why string) {
@@ -317,16 +325,19 @@ func (in *Inspector) whyWait(name, rule string, attempt int, delay time.Duration
 		p.Backoff, p.Attempts = p.Rules[i].Then.Backoff, cmp.Or(p.Rules[i].Then.Attempts, p.Attempts)
 	}
 	if attempt >= p.Attempts {
-		return text, fmt.Sprintf("failure %d of the %d that %s allows now: a person replayed it, or the policy was changed since", attempt, p.Attempts, by)
+		return text, fmt.Sprintf("failure %d of the %d that %s allows now: a person replayed it, or the policy was "+
+			"changed since", attempt, p.Attempts, by)
 	}
 	least, most := waits(&p, in.way(name), attempt)
 	between := policy.FormatDuration(least)
 	if least != most {
-		between += " to " + policy.FormatDuration(most) + " (" + policy.FormatDuration(p.Backoff.Delay(attempt)) + " with jitter " + p.Jitter.String() + ")"
+		between += " to " + policy.FormatDuration(most) + " (" + policy.FormatDuration(p.Backoff.Delay(attempt)) +
+			" with jitter " + p.Jitter.String() + ")"
 	}
 	why = fmt.Sprintf("failure %d of %d: %s waits %s", attempt, p.Attempts, by, between)
 	if slack := 2 * time.Millisecond; delay < least-slack || delay > most+slack {
-		why += "; this differs because a rule decided, its consumer asked for another delay, a person changed it, or the policy was changed since"
+		why += "; this differs because a rule decided, its consumer asked for another delay, a person changed it, or " +
+			"the policy was changed since"
 	}
 	return text, why
 }
@@ -376,9 +387,9 @@ func headersOf(r *store.Record) []Header {
 	return all
 }
 
-// setBy is who sets a header of that name; a publisher can send one of ours too. What the broker writes can be believed only where the broker
-// itself dead-lettered the message; x-first-death-… and x-last-death-… not even then, since
-// RabbitMQ 3 leaves a publisher's as they are.
+// setBy returns who sets a header of that name; a publisher can send one of ours too. Believe x-death only
+// where the broker itself dead-lettered the message, and x-first-death-… and x-last-death-… not even
+// then, since RabbitMQ 3 leaves a publisher's as they are.
 func setBy(name string, r *store.Record) string {
 	switch {
 	case strings.HasPrefix(name, "x-redrive-"):

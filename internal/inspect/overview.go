@@ -22,19 +22,19 @@ type Overview struct {
 	Broker     string                `json:"broker" doc:"Where RabbitMQ is, without the password."`
 	ReadOnly   bool                  `json:"read_only"`
 	Ready      bool                  `json:"ready" doc:"As /readyz says."`
-	Conditions []condition.Condition `json:"conditions" doc:"What is wrong or makes messages wait now, with single queues also while it is ready; empty when nothing is."`
-	Notices    []string              `json:"notices,omitempty" doc:"What needs a person's attention, though it stops nothing."`
+	Conditions []condition.Condition `json:"conditions" doc:"What is wrong or makes messages wait, also by queue."`
+	Notices    []string              `json:"notices,omitempty" doc:"What a person should see to; it stops nothing."`
 	Waiting    int64                 `json:"waiting"`
 	Parked     int64                 `json:"parked"`
 	Discarded  int64                 `json:"discarded"`
-	Oldest     *time.Time            `json:"oldest,omitempty" doc:"When the message with the earliest due time last failed."`
+	Oldest     *time.Time            `json:"oldest,omitempty" doc:"When the message that is due next last failed."`
 	NextDue    *time.Time            `json:"next_due,omitempty"`
 	PerMinute  Flow                  `json:"per_minute" doc:"In the last minute."`
 	Hour       []Flow                `json:"hour" doc:"Each of the last 60 minutes, the current one last."`
 	Calendar   []Slot                `json:"calendar" doc:"Upcoming retries, by time, in the next hours."`
 	Queues     []Queue               `json:"queues"`
-	MoreQueues int                   `json:"more_queues,omitempty" doc:"How many queues are left out: the list of queues has them, a page at a time."`
-	Replicas   []Replica             `json:"replicas,omitempty" doc:"The services that share the store, in the order of their ids; absent where only one can."`
+	MoreQueues int                   `json:"more_queues,omitempty" doc:"How many are left out here: see queues."`
+	Replicas   []Replica             `json:"replicas,omitempty" doc:"Those that share the store, by id."`
 }
 
 // Flow is what happened in a minute.
@@ -57,8 +57,10 @@ func (in *Inspector) Overview(ctx context.Context, by auth.Caller) (Overview, er
 	shown := s.shown(s.topQueues())
 	in.askBroker(ctx, shown)
 	now := in.Now()
-	o := Overview{Replicas: in.replicasFor(by), Version: in.Version, Since: in.Since, Now: now, ReadOnly: in.ReadOnly || by.ReadOnly,
-		Ready: in.IsReady(), Conditions: in.ConditionsFor(by), Hour: []Flow{}, Queues: shown, MoreQueues: len(s.counts) - len(shown)}
+	o := Overview{Replicas: in.replicasFor(by), Version: in.Version, Since: in.Since, Now: now, ReadOnly: in.ReadOnly ||
+		by.ReadOnly,
+		Ready: in.IsReady(), Conditions: in.ConditionsFor(by), Hour: []Flow{}, Queues: shown,
+		MoreQueues: len(s.counts) - len(shown)}
 	if in.BrokerURL != nil {
 		o.Broker = in.BrokerURL()
 	}
@@ -81,7 +83,8 @@ func (in *Inspector) Overview(ctx context.Context, by auth.Caller) (Overview, er
 	}
 	if unread != nil { // the service is not ready, and says here why as everywhere
 		o.Queues, o.Calendar = []Queue{}, []Slot{}
-		o.Conditions = append(o.Conditions, condition.Condition{Kind: condition.Unread, Text: unread.Error(), Since: now, NotReady: true})
+		o.Conditions = append(o.Conditions,
+			condition.Condition{Kind: condition.Unread, Text: unread.Error(), Since: now, NotReady: true})
 		return o, nil
 	}
 	var err error
@@ -204,7 +207,9 @@ type calendar struct {
 
 // calendarOf counts what is due in each slot of the next hours; what is overdue, or paused, is in
 // the first one.
-func (in *Inspector) calendarOf(ctx context.Context, by auth.Caller, queues []store.QueueCount, now time.Time) ([]Slot, error) {
+func (in *Inspector) calendarOf(
+	ctx context.Context, by auth.Caller, queues []store.QueueCount, now time.Time,
+) ([]Slot, error) {
 	whose := strings.Join(by.Queues, "\x00")
 	if by.Queues != nil {
 		whose = "limited\x00" + whose
@@ -282,7 +287,7 @@ func fuller(a, b store.QueueCount) int {
 // ThrottleView is how the retries of a queue are limited just now, as people see it; what limits
 // them is throttle.Throttle. The names in JSON are the API's, and never change.
 type ThrottleView struct {
-	State string `json:"state" enum:"closed,open,half-open,ramp" doc:"Of the circuit breaker: closed retries all due messages, open none, half-open a few probes, ramp more and more."`
+	State string `json:"state" enum:"closed,open,half-open,ramp" doc:"open: none are retried; half-open: a few."`
 	// Why the breaker is in its state, in words.
 	Why    string     `json:"why,omitempty"`
 	Since  *time.Time `json:"since,omitempty"`
@@ -290,12 +295,12 @@ type ThrottleView struct {
 	Forced *Forced    `json:"forced,omitempty" doc:"A person has set it."`
 
 	Rate        float64             `json:"rate,omitempty" doc:"Retries per second now; absent: unlimited."`
-	InFlight    int                 `json:"in_flight,omitempty" doc:"Retried messages that have neither failed again nor finished yet."`
+	InFlight    int                 `json:"in_flight,omitempty" doc:"Retried, and neither failed again nor finished."`
 	MaxInFlight int                 `json:"most_in_flight,omitempty"`
-	FailedShare float64             `json:"failed_share,omitempty" doc:"Share of the retries in the window that failed again: 0 to 1."`
+	FailedShare float64             `json:"failed_share,omitempty" doc:"Of the retries in the window, 0 to 1."`
 	Finished    int                 `json:"judged,omitempty" doc:"How many retries that share is of."`
-	LimitedBy   throttle.WaitReason `json:"limited_by,omitempty" enum:"rate,in_flight" doc:"Which limit due messages wait for just now; absent: none."`
-	NoConsumer  *time.Time          `json:"no_consumer_since,omitempty" doc:"No message is retried since then, because the queue has no consumers."`
+	LimitedBy   throttle.WaitReason `json:"limited_by,omitempty" enum:"rate,in_flight" doc:"What due messages await."`
+	NoConsumer  *time.Time          `json:"no_consumer_since,omitempty" doc:"None is retried since: no consumer."`
 }
 
 // Forced is a breaker that a person has set.

@@ -24,12 +24,12 @@ type PolicyInForce struct {
 	Reasons   []string `json:"reasons"`
 	Exhausted string   `json:"exhausted"`
 	Way       string   `json:"wait"`
-	Limits    string   `json:"throttle" doc:"Limits on retries: rate, in flight, breaker. Empty: none. (Retries also wait for consumers.)"`
+	Limits    string   `json:"throttle" doc:"Limits on retries: rate, in flight, breaker. Empty: none."`
 	// Settings are made by the policy.
 	Settings []policy.Setting `json:"settings" doc:"Limits that are set, with the config's keys."`
 	Rules    []Rule           `json:"rules" doc:"In the order in which they are tried."`
 	Failures int64            `json:"failures" doc:"About which it decided since this service started."`
-	NoError  int64            `json:"without_error" doc:"How many of these had no error text, so that no rule about errors matched."`
+	NoError  int64            `json:"without_error" doc:"Of these, without an error text that a rule could match."`
 	// Waits is the delay after each failure but the last.
 	Waits []Wait `json:"waits"`
 }
@@ -121,7 +121,8 @@ func (in *Inspector) Policies(ctx context.Context, by auth.Caller) ([]PolicyInFo
 		f := in.inForce(p)
 		if by.Queues != nil {
 			f.Queues = slices.DeleteFunc(slices.Clone(p.Queues), func(pattern string) bool {
-				return !slices.ContainsFunc(mine.counts, func(n store.QueueCount) bool { return policy.MatchQueue(pattern, n.Queue) })
+				return !slices.ContainsFunc(mine.counts,
+					func(n store.QueueCount) bool { return policy.MatchQueue(pattern, n.Queue) })
 			})
 			if len(f.Queues) == 0 {
 				continue
@@ -160,11 +161,13 @@ func (in *Inspector) RefusesReplay(r *store.Record) string {
 
 func (in *Inspector) inForce(p *policy.Policy) PolicyInForce {
 	way := in.way(p.Name)
-	f := PolicyInForce{Name: p.Name, Queues: p.Queues, Attempts: p.Attempts, Backoff: p.Backoff.String(), Jitter: p.Jitter.String(), Reasons: p.Reasons,
+	f := PolicyInForce{Name: p.Name, Queues: p.Queues, Attempts: p.Attempts, Backoff: p.Backoff.String(),
+		Jitter: p.Jitter.String(), Reasons: p.Reasons,
 		Exhausted: p.Exhausted.Action.String(), Settings: p.Settings(),
 		Way: in.wayName(way), Rules: []Rule{}, Waits: []Wait{}}
 	for i, r := range p.Rules {
-		f.Rules = append(f.Rules, Rule{Name: p.RuleName(i), When: strings.TrimSpace(r.When.String()), Then: r.Then.String(), Notify: r.Notify.String()})
+		f.Rules = append(f.Rules, Rule{Name: p.RuleName(i), When: strings.TrimSpace(r.When.String()),
+			Then: r.Then.String(), Notify: r.Notify.String()})
 	}
 	if in.Decisions != nil {
 		in.Decisions.count(&f)
@@ -180,7 +183,8 @@ func (in *Inspector) inForce(p *policy.Policy) PolicyInForce {
 	}
 	for n := 1; n < p.Attempts && n <= mostWaits; n++ {
 		least, most := waits(p, way, n)
-		f.Waits = append(f.Waits, Wait{Attempt: n, Least: policy.FormatDuration(least), Most: policy.FormatDuration(most)})
+		f.Waits = append(f.Waits, Wait{Attempt: n, Least: policy.FormatDuration(least),
+			Most: policy.FormatDuration(most)})
 	}
 	return f
 }

@@ -22,17 +22,17 @@ import (
 type Queue struct {
 	Name      string     `json:"queue"`
 	Policy    string     `json:"policy,omitempty"`
-	Way       string     `json:"way,omitempty" doc:"How its messages wait: disk or redis (in the store), or a way of RabbitMQ's, which knows how many."`
+	Way       string     `json:"way,omitempty" doc:"How its messages wait: disk, redis, or a way of RabbitMQ's."`
 	Waiting   int64      `json:"waiting" doc:"In the store. Messages that wait in RabbitMQ are not counted here."`
 	Parked    int64      `json:"parked"`
 	Discarded int64      `json:"discarded"`
 	NextDue   *time.Time `json:"next_due,omitempty" doc:"When the first waiting message is due."`
-	Oldest    *time.Time `json:"oldest,omitempty" doc:"When the message with the earliest due time last failed."`
+	Oldest    *time.Time `json:"oldest,omitempty" doc:"When the message that is due next last failed."`
 	Failed    int64      `json:"failed_per_minute" doc:"In the last minute."`
 	Retried   int64      `json:"retried_per_minute" doc:"In the last minute."`
 	ParkedIn  int64      `json:"parked_per_minute" doc:"In the last minute."`
 	// Unreachable is named blocked in the API.
-	Unreachable string        `json:"blocked,omitempty" doc:"Why messages cannot be published to it now, so that none is retried; absent when they can."`
+	Unreachable string        `json:"blocked,omitempty" doc:"Why messages cannot be published to it; absent: they can."`
 	Pause       *QueuePause   `json:"pause,omitempty" doc:"Set by a person."`
 	Throttle    *ThrottleView `json:"throttle,omitempty" doc:"How its retries are limited; absent when they are not."`
 	Broker      *AtBroker     `json:"broker,omitempty" doc:"What RabbitMQ says; absent when it does not answer."`
@@ -48,7 +48,7 @@ type QueuePause struct {
 // AtBroker is a queue as RabbitMQ has it.
 type AtBroker struct {
 	Exists    bool   `json:"exists"`
-	Kind      string `json:"kind,omitempty" doc:"classic, quorum or stream; absent when the management API does not answer."`
+	Kind      string `json:"kind,omitempty" doc:"classic, quorum or stream; absent: not known."`
 	Consumers int    `json:"consumers"`
 	Ready     int    `json:"ready"`
 	Unacked   *int   `json:"unacked,omitempty" doc:"Absent when the management API does not answer."`
@@ -72,7 +72,9 @@ const (
 // Queues lists the work queues that have messages, are paused, or had messages since the service
 // started, ordered by name: limit of them after the end of a page; 0: MostQueues. next is "" at
 // the end of the list.
-func (in *Inspector) Queues(ctx context.Context, by auth.Caller, after string, limit int) (page []Queue, next string, err error) {
+func (in *Inspector) Queues(
+	ctx context.Context, by auth.Caller, after string, limit int,
+) (page []Queue, next string, err error) {
 	if err := by.May(auth.Viewer, ""); err != nil {
 		return nil, "", err
 	}
@@ -154,7 +156,8 @@ func (s *visibleQueues) topQueues() []store.QueueCount {
 			}
 		}
 	}, func(a, b ranked) int {
-		return cmp.Or(cmp.Compare(b.restricted, a.restricted), cmp.Compare(b.failed, a.failed), cmp.Compare(b.Waiting+b.Parked, a.Waiting+a.Parked), cmp.Compare(a.Queue, b.Queue))
+		return cmp.Or(cmp.Compare(b.restricted, a.restricted), cmp.Compare(b.failed, a.failed),
+			cmp.Compare(b.Waiting+b.Parked, a.Waiting+a.Parked), cmp.Compare(a.Queue, b.Queue))
 	})
 	some := make([]store.QueueCount, len(found))
 	for i := range found {
@@ -187,7 +190,8 @@ func (s *visibleQueues) failedLately(queue string) int64 {
 }
 
 func (in *Inspector) queue(n store.QueueCount, policies policy.Set, pauses map[string]QueuePause) Queue {
-	q := Queue{Name: n.Queue, Waiting: n.Waiting, Parked: n.Parked, Discarded: n.Discarded, Unreachable: in.unreachable(n.Queue)}
+	q := Queue{Name: n.Queue, Waiting: n.Waiting, Parked: n.Parked, Discarded: n.Discarded,
+		Unreachable: in.unreachable(n.Queue)}
 	q.NextDue, q.Oldest = dueFirst(n)
 	if in.Activity != nil {
 		f := in.Activity.Minute(n.Queue, in.Now())
@@ -257,7 +261,9 @@ func (in *Inspector) counts(ctx context.Context) ([]store.QueueCount, error) {
 
 // queuesOf are the queues that the caller may see, ordered by name: those that something is
 // kept for, that are paused, or that something has happened to since the service started.
-func (in *Inspector) queuesOf(ctx context.Context, by auth.Caller, pauses map[string]QueuePause) ([]store.QueueCount, error) {
+func (in *Inspector) queuesOf(
+	ctx context.Context, by auth.Caller, pauses map[string]QueuePause,
+) ([]store.QueueCount, error) {
 	all, err := in.counts(ctx)
 	if err != nil {
 		return nil, err
@@ -333,7 +339,8 @@ func pageOf[T any](all []T, name func(T) string, after string, limit int) (page 
 	if len(all) <= limit {
 		return all, "", nil
 	}
-	return all[:limit], base64.RawURLEncoding.EncodeToString([]byte("." + name(all[limit-1]))), nil // a name may be "", or any bytes
+	return all[:limit], base64.RawURLEncoding.EncodeToString([]byte("." + name(all[limit-1]))),
+		nil // a name may be "", or any bytes
 }
 
 const (

@@ -63,7 +63,8 @@ func (in *Inspector) recount(ctx context.Context) error {
 	was := in.recounts.set(began, off)
 	for queue, n := range off {
 		if was[queue] != n {
-			in.Log.Error("the ledger does not balance: so many more messages arrived than are accounted for (negative: fewer)", "queue", queue, "off", n)
+			in.Log.Error("the ledger does not balance: so many more messages arrived than are accounted for "+
+				"(negative: fewer)", "queue", queue, "off", n)
 		}
 	}
 	if in.Recounted != nil {

@@ -141,7 +141,8 @@ func (s *search) kept(ctx context.Context, after string) error {
 	return err
 }
 
-var bounded = fmt.Sprintf("only the latest %d messages were looked at: say more of queue, state, reason or group, or when they were parked or are due", mostLooked)
+var bounded = fmt.Sprintf("only the latest %d messages were looked at: say more of queue, state, reason or group, or "+
+	"when they were parked or are due", mostLooked)
 
 // place is where a search continues, and how many messages it has read before.
 type place struct {
@@ -196,12 +197,15 @@ func (in *Inspector) decoded(ctx context.Context, l *store.Listed) func() *decod
 // BodyOf is the body of a record, with what tells how to decode it.
 func BodyOf(r *store.Record) decode.Body {
 	m := retry.Unwrapped(r)
-	return decode.Body{Bytes: m.Body, Queue: r.Queue, ContentType: m.ContentType, ContentEncoding: m.ContentEncoding, Type: m.Type, Headers: m.Headers}
+	return decode.Body{Bytes: m.Body, Queue: r.Queue, ContentType: m.ContentType, ContentEncoding: m.ContentEncoding,
+		Type: m.Type, Headers: m.Headers}
 }
 
 // scan visits the messages that a query may find: by its ids where it names them, otherwise all of
 // the range.
-func (in *Inspector) scan(ctx context.Context, by auth.Caller, q *query.Query, r store.Range, visit func(store.Listed) (bool, error)) error {
+func (in *Inspector) scan(
+	ctx context.Context, by auth.Caller, q *query.Query, r store.Range, visit func(store.Listed) (bool, error),
+) error {
 	ids, only := q.IDs()
 	if !only {
 		return in.Store.Scan(ctx, r, in.yielding(ctx, visit))
@@ -230,7 +234,9 @@ const (
 )
 
 // yielding makes visit rest in between while messages are being retried.
-func (in *Inspector) yielding(ctx context.Context, visit func(store.Listed) (bool, error)) func(store.Listed) (bool, error) {
+func (in *Inspector) yielding(
+	ctx context.Context, visit func(store.Listed) (bool, error),
+) func(store.Listed) (bool, error) {
 	if in.Busy == nil {
 		return visit
 	}
@@ -259,7 +265,9 @@ func (in *Inspector) search(ctx context.Context, by auth.Caller, q *query.Query)
 
 // Find visits every message that a query finds, in the order of when it was parked or is due;
 // only those that were added up to a number (see NewestNumber of package store).
-func (in *Inspector) Find(ctx context.Context, by auth.Caller, text string, upto uint64, visit func(store.Listed) (bool, error)) error {
+func (in *Inspector) Find(
+	ctx context.Context, by auth.Caller, text string, upto uint64, visit func(store.Listed) (bool, error),
+) error {
 	q, err := in.parse(by, text)
 	if err != nil {
 		return err
@@ -291,7 +299,10 @@ const (
 // FindWithBodies visits every message that a query finds, with its body, as Find does. It reads a
 // few at a time, so that a slow visit keeps the store from nothing; a message that changes
 // meanwhile is visited at most once. Each LargeBody is read after hold, and until its release.
-func (in *Inspector) FindWithBodies(ctx context.Context, by auth.Caller, text string, hold func() (release func(), err error), visit func(store.Listed) error) error {
+func (in *Inspector) FindWithBodies(
+	ctx context.Context, by auth.Caller, text string, hold func() (release func(), err error),
+	visit func(store.Listed) error,
+) error {
 	q, err := in.parse(by, text)
 	if err != nil {
 		return err
@@ -343,7 +354,9 @@ func (in *Inspector) FindWithBodies(ctx context.Context, by auth.Caller, text st
 	return nil
 }
 
-func (in *Inspector) visitWithBody(ctx context.Context, l store.Listed, hold func() (func(), error), visit func(store.Listed) error) error {
+func (in *Inspector) visitWithBody(
+	ctx context.Context, l store.Listed, hold func() (func(), error), visit func(store.Listed) error,
+) error {
 	if l.BodySize > LargeBody {
 		release, err := hold()
 		if err != nil {
@@ -510,7 +523,10 @@ func (s *search) retried(ctx context.Context, after string) error {
 
 // eachRetried visits messages that are in their queue again and have not failed since: those after a
 // place, newest first, each with its own place.
-func (in *Inspector) eachRetried(ctx context.Context, by auth.Caller, q *query.Query, after string, visit func(l store.Listed, place string) (more bool)) error {
+func (in *Inspector) eachRetried(
+	ctx context.Context, by auth.Caller, q *query.Query, after string,
+	visit func(l store.Listed, place string) (more bool),
+) error {
 	n := q.Narrow(in.Now(), nil, nil)
 	n.GroupOf = in.Store.GroupOf
 	seen := map[uuid.UUID]bool{}
@@ -544,8 +560,9 @@ func withoutBody() *decode.Result { return &decode.Result{} }
 
 // recordOf is a past failure as a record without a body, in a state that no record has.
 func recordOf(p store.PastFailure) store.Listed {
-	return store.Listed{Record: &store.Record{ID: p.ID, Queue: p.Queue, State: query.Retried, Due: p.Ended, Failures: p.Failures,
-		Reason: p.Reason, Error: p.Error, Policy: p.Policy, FailedAt: p.FailedAt}}
+	return store.Listed{Record: &store.Record{ID: p.ID, Queue: p.Queue, State: query.Retried, Due: p.Ended,
+		Failures: p.Failures,
+		Reason:   p.Reason, Error: p.Error, Policy: p.Policy, FailedAt: p.FailedAt}}
 }
 
 // placeTime is how much of a place is the time.

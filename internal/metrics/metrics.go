@@ -80,33 +80,46 @@ func New(s store.Store, free func() (uint64, uint64, error), version, vhost stri
 	}
 	histogram := func(name, help string, from float64, buckets int) prometheus.Histogram {
 		h := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "redrive_" + name, Help: help,
-			Buckets: prometheus.ExponentialBuckets(from, 2, buckets), NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100})
+			Buckets: prometheus.ExponentialBuckets(from, 2, buckets), NativeHistogramBucketFactor: 1.1,
+			NativeHistogramMaxBucketNumber: 100})
 		m.register.MustRegister(h)
 		return h
 	}
 	m.deadLetters = byQueue("dead_letters_total", "Failed messages received.", "reason")
-	m.ignored = byQueue("ignored_headers_total", "Failed messages with a header of Redrive's that should be a number and is none, and was ignored.", "header")
+	m.ignored = byQueue("ignored_headers_total",
+		"Failed messages with a header of Redrive's that should be a number and is none, and was ignored.", "header")
 	m.retried = byQueue("retried_total", "Messages that RabbitMQ confirmed in their work queue again.")
-	m.forwarded = byQueue("forwarded_total", "Messages that RabbitMQ confirmed where their policy, or a person's copy, sends them.")
+	m.forwarded = byQueue("forwarded_total", "Messages that RabbitMQ confirmed where their policy, or a person's "+
+		"copy, sends them.")
 	m.parked = byQueue("parked_total", "Messages parked.")
 	m.discarded = byQueue("discarded_total", "Messages discarded, by their policy or by a person.")
 	m.replayed = byQueue("replayed_total", "Parked or waiting messages that a person replayed.")
-	m.waits = byQueue("waits_total", "Messages that started to wait, by place: disk (the store, also in Redis), or a way in RabbitMQ.", "wait")
-	m.refused = byQueue("wait_refused_total", "Messages that wait in the store because RabbitMQ did not accept them.", "wait")
+	m.waits = byQueue("waits_total", "Messages that started to wait, by place: disk (the store, also in Redis), or a "+
+		"way in RabbitMQ.", "wait")
+	m.refused = byQueue("wait_refused_total",
+		"Messages that wait in the store because RabbitMQ did not accept them.", "wait")
 	m.opened = byQueue("breaker_opened_total", "How often the queue's breaker opened.")
-	m.listeners = counter("event_failures_total", "Events that a part of the service (listener) missed because it panicked.", "listener")
-	m.notifications = counter("notifications_total", "Notifications, by route and result: sent, or failed (tried again later).", "route", "result")
-	m.rules = counter("rule_matches_total", "Failed messages about which a rule decided, by its policy and its name or number.", "policy", "rule")
+	m.listeners = counter("event_failures_total",
+		"Events that a part of the service (listener) missed because it panicked.", "listener")
+	m.notifications = counter("notifications_total",
+		"Notifications, by route and result: sent, or failed (tried again later).", "route", "result")
+	m.rules = counter("rule_matches_total", "Failed messages about which a rule decided, by its policy and its name "+
+		"or number.", "policy", "rule")
 	m.lateness = histogram("retry_lateness_seconds", "Time from due to confirmed by RabbitMQ.", 0.0005, 20)
 	m.sync = histogram("store_sync_seconds", "Time to make a batch durable in the store.", 0.0001, 18)
-	m.confirm = histogram("confirm_seconds", "Time from sending a batch to RabbitMQ's last answer, with the wait for a connection.", 0.0005, 18)
+	m.confirm = histogram("confirm_seconds", "Time from sending a batch to RabbitMQ's last answer, with the wait for "+
+		"a connection.", 0.0005, 18)
 	m.connected = gauge("connected", "1 while connected to RabbitMQ.", "connection")
 	m.blocked = gauge("blocked", "1 while a RabbitMQ alarm blocks the connection.", "connection")
 	m.ready = gauge("ready", "1 while /readyz answers 200.").WithLabelValues()
-	m.intakeStopped = gauge("intake_stopped", "1 while failed messages cannot be stored and stay in RabbitMQ.").WithLabelValues()
-	m.quarantined = gauge("quarantine", "Messages that RabbitMQ failed to deliver to the intake, in its queue redrive.quarantine.").WithLabelValues()
-	m.declaredAgain = counter("declared_again_total", "Deleted exchanges and queues of Redrive that were declared again, by name.", "name")
-	m.configLoads = counter("config_loads_total", "Loads of the config file, by result: ok or refused. After a refused load the previous configuration stays in force.", "result")
+	m.intakeStopped = gauge("intake_stopped",
+		"1 while failed messages cannot be stored and stay in RabbitMQ.").WithLabelValues()
+	m.quarantined = gauge("quarantine", "Messages that RabbitMQ failed to deliver to the intake, in its queue "+
+		"redrive.quarantine.").WithLabelValues()
+	m.declaredAgain = counter("declared_again_total",
+		"Deleted exchanges and queues of Redrive that were declared again, by name.", "name")
+	m.configLoads = counter("config_loads_total", "Loads of the config file, by result: ok or refused. After a "+
+		"refused load the previous configuration stays in force.", "result")
 	for _, r := range []string{"ok", "refused"} {
 		m.configLoads.WithLabelValues(r)
 	}
@@ -316,9 +329,12 @@ func (m *Metrics) release(counts []store.QueueCount) {
 }
 
 var (
-	replicaDesc = prometheus.NewDesc("redrive_replica_start_time_seconds", "Start time of each live replica, in seconds since 1970.", []string{"replica", "address", "version"}, nil)
-	leadsDesc   = prometheus.NewDesc("redrive_replica_leads", "1 for the leader, 0 for the other replicas.", []string{"replica"}, nil)
-	beatDesc    = prometheus.NewDesc("redrive_replica_beat_age_seconds", "Time since the last heartbeat that this replica received from the one in the label.", []string{"replica"}, nil)
+	replicaDesc = prometheus.NewDesc("redrive_replica_start_time_seconds",
+		"Start time of each live replica, in seconds since 1970.", []string{"replica", "address", "version"}, nil)
+	leadsDesc = prometheus.NewDesc("redrive_replica_leads", "1 for the leader, 0 for the other replicas.",
+		[]string{"replica"}, nil)
+	beatDesc = prometheus.NewDesc("redrive_replica_beat_age_seconds",
+		"Time since the last heartbeat that this replica received from the one in the label.", []string{"replica"}, nil)
 )
 
 // replicas collects the live replicas, at each scrape.
@@ -327,7 +343,9 @@ type replicas struct{ all func() []cluster.Replica }
 // Store shows the id of a store that services share, so that dashboards count what each of them
 // shows of it once.
 func (m *Metrics) Store(id string) {
-	g := prometheus.NewGauge(prometheus.GaugeOpts{Name: "redrive_store_info", Help: "Always 1; the label store names the store that replicas share. Absent where only one service can use the store.", ConstLabels: prometheus.Labels{"store": id}})
+	g := prometheus.NewGauge(prometheus.GaugeOpts{Name: "redrive_store_info",
+		Help: "Always 1; the label store names the store that replicas share. Absent where only one service can use " +
+			"the store.", ConstLabels: prometheus.Labels{"store": id}})
 	g.Set(1)
 	m.register.MustRegister(g)
 }
@@ -343,9 +361,11 @@ func (r *replicas) Describe(ch chan<- *prometheus.Desc) {
 
 func (r *replicas) Collect(ch chan<- prometheus.Metric) {
 	for _, one := range r.all() {
-		ch <- prometheus.MustNewConstMetric(replicaDesc, prometheus.GaugeValue, float64(one.Since.UnixMilli())/1000, one.ID, clean(one.Address), clean(one.Version))
+		ch <- prometheus.MustNewConstMetric(replicaDesc, prometheus.GaugeValue, float64(one.Since.UnixMilli())/1000,
+			one.ID, clean(one.Address), clean(one.Version))
 		ch <- prometheus.MustNewConstMetric(leadsDesc, prometheus.GaugeValue, number(one.Leads), one.ID)
-		ch <- prometheus.MustNewConstMetric(beatDesc, prometheus.GaugeValue, max(0, time.Since(one.Beat).Seconds()), one.ID)
+		ch <- prometheus.MustNewConstMetric(beatDesc, prometheus.GaugeValue,
+			max(0, time.Since(one.Beat).Seconds()), one.ID)
 	}
 }
 
@@ -361,21 +381,36 @@ type contents struct {
 const storeTimeout = 4 * time.Second
 
 var (
-	upDesc        = prometheus.NewDesc("redrive_store_up", "1 while the store answers; while it does not, the metrics of its contents are left out.", nil, nil)
-	waitingDesc   = prometheus.NewDesc("redrive_waiting", "Waiting messages in the store, on disk or in Redis; those that wait in RabbitMQ are in its queues redrive.delay.* and redrive.lane.*, or with delayed-exchange in an exchange.", []string{"queue"}, nil)
-	discardedDesc = prometheus.NewDesc("redrive_discarded", "Discarded messages that can still be restored.", []string{"queue"}, nil)
-	parkedDesc    = prometheus.NewDesc("redrive_parked", "Parked messages.", []string{"queue"}, nil)
-	overdueDesc   = prometheus.NewDesc("redrive_overdue_seconds", "How long the waiting message with the earliest due time is overdue; 0 when none is.", []string{"queue"}, nil)
-	oldestDesc    = prometheus.NewDesc("redrive_oldest_waiting_seconds", "How long ago the waiting message with the earliest due time failed.", []string{"queue"}, nil)
-	freeDesc      = prometheus.NewDesc("redrive_store_free_bytes", "Free space on the store's disk, or in Redis's memory.", nil, nil)
-	ledgerDesc    = prometheus.NewDesc("redrive_ledger_total", "Messages that arrived (as=in), and messages by what became of them (each other value of as); the difference is waiting, parked or discarded and can be restored.", []string{"queue", "as"}, nil)
-	imbalanceDesc = prometheus.NewDesc("redrive_ledger_imbalance", "Messages that arrived and are missing from the other columns of the ledger; negative: the other columns have too many. Stored messages are also counted one by one every ten minutes.", []string{"queue"}, nil)
-	damagedDesc   = prometheus.NewDesc("redrive_store_damaged", "Files of the store on disk, or parts of them, that cannot be read, and messages in Redis; redrive_ledger_imbalance shows how many messages the files cost.", nil, nil)
-	reserveDesc   = prometheus.NewDesc("redrive_store_reserve_bytes", "Space that the store keeps free on its disk, or in Redis.", nil, nil)
+	upDesc = prometheus.NewDesc("redrive_store_up",
+		"1 while the store answers; while it does not, the metrics of its contents are left out.", nil, nil)
+	waitingDesc = prometheus.NewDesc("redrive_waiting",
+		"Waiting messages in the store, on disk or in Redis; those that wait in RabbitMQ are in its queues "+
+			"redrive.delay.* and redrive.lane.*, or with delayed-exchange in an exchange.", []string{"queue"}, nil)
+	discardedDesc = prometheus.NewDesc("redrive_discarded", "Discarded messages that can still be restored.",
+		[]string{"queue"}, nil)
+	parkedDesc  = prometheus.NewDesc("redrive_parked", "Parked messages.", []string{"queue"}, nil)
+	overdueDesc = prometheus.NewDesc("redrive_overdue_seconds",
+		"How long the waiting message with the earliest due time is overdue; 0 when none is.", []string{"queue"}, nil)
+	oldestDesc = prometheus.NewDesc("redrive_oldest_waiting_seconds",
+		"How long ago the waiting message with the earliest due time failed.", []string{"queue"}, nil)
+	freeDesc = prometheus.NewDesc("redrive_store_free_bytes",
+		"Free space on the store's disk, or in Redis's memory.", nil, nil)
+	ledgerDesc = prometheus.NewDesc("redrive_ledger_total",
+		"Messages that arrived (as=in), and messages by what became of them (each other value of as); the difference "+
+			"is waiting, parked or discarded and can be restored.", []string{"queue", "as"}, nil)
+	imbalanceDesc = prometheus.NewDesc("redrive_ledger_imbalance",
+		"Messages that arrived and are missing from the other columns of the ledger; negative: the other columns "+
+			"have too many. Stored messages are also counted one by one every ten minutes.", []string{"queue"}, nil)
+	damagedDesc = prometheus.NewDesc("redrive_store_damaged",
+		"Files of the store on disk, or parts of them, that cannot be read, and messages in Redis; "+
+			"redrive_ledger_imbalance shows how many messages the files cost.", nil, nil)
+	reserveDesc = prometheus.NewDesc("redrive_store_reserve_bytes",
+		"Space that the store keeps free on its disk, or in Redis.", nil, nil)
 )
 
 func (h *contents) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{upDesc, waitingDesc, parkedDesc, discardedDesc, overdueDesc, oldestDesc, freeDesc, reserveDesc, ledgerDesc, imbalanceDesc, damagedDesc} {
+	for _, d := range []*prometheus.Desc{upDesc, waitingDesc, parkedDesc, discardedDesc, overdueDesc, oldestDesc,
+		freeDesc, reserveDesc, ledgerDesc, imbalanceDesc, damagedDesc} {
 		ch <- d
 	}
 }
@@ -468,16 +503,27 @@ type QueueRetries struct {
 }
 
 var (
-	breakerDesc     = prometheus.NewDesc("redrive_breaker_state", "1 for the state that the queue's breaker is in: closed, open, half-open or ramp.", []string{"queue", "state"}, nil)
-	pausedDesc      = prometheus.NewDesc("redrive_queue_paused", "1 while retries of the queue are paused or limited, by why: "+reasons(throttle.WaitReasons, "or")+". "+reasons(limits(), "and")+" only slow retries down, and are shown only while a message is due; the others stop them.", []string{"queue", "why"}, nil)
-	unreachableDesc = prometheus.NewDesc("redrive_forward_blocked", "1 while RabbitMQ accepts no message of the queue for the forward target.", []string{"queue", "target"}, nil)
-	conditionDesc   = prometheus.NewDesc("redrive_condition", "1 while something is wrong or makes messages wait, by kind: "+reasons(slices.Sorted(maps.Keys(condition.Kinds)), "or")+". queue is empty where it is not of a single one.", []string{"kind", "queue"}, nil)
-	consumersDesc   = prometheus.NewDesc("redrive_queue_consumers", "Consumers of a queue with due messages.", []string{"queue"}, nil)
+	breakerDesc = prometheus.NewDesc("redrive_breaker_state",
+		"1 for the state that the queue's breaker is in: closed, open, half-open or ramp.",
+		[]string{"queue", "state"}, nil)
+	pausedDesc = prometheus.NewDesc("redrive_queue_paused",
+		"1 while retries of the queue are paused or limited, by why: "+reasons(throttle.WaitReasons, "or")+". "+
+			reasons(limits(), "and")+" only slow retries down, and are shown only while a message is due; the others "+
+			"stop them.", []string{"queue", "why"}, nil)
+	unreachableDesc = prometheus.NewDesc("redrive_forward_blocked",
+		"1 while RabbitMQ accepts no message of the queue for the forward target.", []string{"queue", "target"}, nil)
+	conditionDesc = prometheus.NewDesc("redrive_condition",
+		"1 while something is wrong or makes messages wait, by kind: "+
+			reasons(slices.Sorted(maps.Keys(condition.Kinds)), "or")+
+			". queue is empty where it is not of a single one.", []string{"kind", "queue"}, nil)
+	consumersDesc = prometheus.NewDesc("redrive_queue_consumers", "Consumers of a queue with due messages.",
+		[]string{"queue"}, nil)
 )
 
 // limits are the reasons for which retries continue, as fast as the limit allows.
 func limits() []throttle.WaitReason {
-	return slices.DeleteFunc(slices.Clone(throttle.WaitReasons), func(why throttle.WaitReason) bool { return !why.IsLimit() })
+	return slices.DeleteFunc(slices.Clone(throttle.WaitReasons),
+		func(why throttle.WaitReason) bool { return !why.IsLimit() })
 }
 
 // reasons are a list in words, with or or and before the last.

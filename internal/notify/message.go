@@ -170,7 +170,8 @@ func number(n int64) string { return digits.Group(fmt.Sprint(n)) }
 func (m *Message) fields() map[string]any {
 	items := []map[string]any{}
 	for _, i := range m.Items[:min(len(m.Items), mostItems)] {
-		item := map[string]any{"event": i.Kind, "queue": clean(i.Queue, 255), "since": i.Since.UTC(), "resolved": i.Resolved}
+		item := map[string]any{"event": i.Kind, "queue": clean(i.Queue, 255), "since": i.Since.UTC(),
+			"resolved": i.Resolved}
 		if i.Target != "" {
 			item["target"] = clean(i.Target, 255)
 		}
@@ -197,8 +198,10 @@ func (m *Message) fields() map[string]any {
 	if m.Digest {
 		event = "digest"
 	}
-	return map[string]any{"vhost": clean(m.VHost, 255), "title": m.title(plainText), "message": text, "event": event, "severity": m.Severity.String(), "queue": clean(m.queue(), 255),
-		"count": m.total(), "link": m.Link, "resolved": m.Resolved(), "test": m.Test, "at": m.At.UTC(), "items": items, "more_items": len(m.Items) - len(items)}
+	return map[string]any{"vhost": clean(m.VHost, 255), "title": m.title(plainText), "message": text, "event": event,
+		"severity": m.Severity.String(), "queue": clean(m.queue(), 255),
+		"count": m.total(), "link": m.Link, "resolved": m.Resolved(), "test": m.Test, "at": m.At.UTC(), "items": items,
+		"more_items": len(m.Items) - len(items)}
 }
 
 // link returns the URL of the page that lists what a message is about.
@@ -219,7 +222,10 @@ func link(page string, m *Message) string {
 	if m.Kind == OldestWaiting {
 		state = "state:waiting"
 	}
-	if m.Digest && !slices.ContainsFunc(m.Items, func(i Item) bool { return i.Kind.counted() || i.Kind == ParkedBurst }) {
+	if m.Digest && !slices.ContainsFunc(m.Items, func(i Item) bool {
+		return i.Kind.counted() ||
+			i.Kind == ParkedBurst
+	}) {
 		return page + "/health"
 	}
 	terms := []string{state}
@@ -247,7 +253,8 @@ func inOrder(items []Item) {
 			}
 			return 0
 		}
-		return cmp.Or(cmp.Compare(over(a), over(b)), cmp.Compare(b.N, a.N), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Queue, b.Queue), cmp.Compare(a.Target, b.Target))
+		return cmp.Or(cmp.Compare(over(a), over(b)), cmp.Compare(b.N, a.N), cmp.Compare(a.Kind, b.Kind),
+			cmp.Compare(a.Queue, b.Queue), cmp.Compare(a.Target, b.Target))
 	})
 }
 

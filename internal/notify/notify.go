@@ -69,7 +69,8 @@ var Kinds = []Meaning{
 	{IntakeStopped, Critical, "failed messages stay in RabbitMQ: the intake has stopped", "the intake goes on"},
 	{BrokerBlocked, Critical, "an alarm of RabbitMQ's blocks publishing", "RabbitMQ's alarm is over"},
 	{OldestWaiting, Warning, "messages wait too long", "messages no longer wait too long"},
-	{LedgerOff, Critical, "the ledger is off: messages came in that are neither retried, parked, discarded nor waiting", "the ledger is right again"},
+	{LedgerOff, Critical, "the ledger is off: messages came in that are neither retried, parked, discarded nor waiting",
+		"the ledger is right again"},
 }
 
 // KindNames are their names in a config.
@@ -165,7 +166,8 @@ func (s *Settings) severity(k key) Severity {
 // wants tells whether a route receives an event. Events without a queue go to all routes that
 // include the event, and urgent messages to those that include parked ones.
 func (s *Settings) wants(r *Route, k key) bool {
-	return (len(r.Kinds) == 0 || slices.Contains(r.Kinds, k.Kind) || k.Kind == ParkedUrgent && slices.Contains(r.Kinds, Parked)) &&
+	return (len(r.Kinds) == 0 || slices.Contains(r.Kinds, k.Kind) ||
+		k.Kind == ParkedUrgent && slices.Contains(r.Kinds, Parked)) &&
 		(len(r.Queues) == 0 || k.Queue == "" || matches(r.Queues, k.Queue)) &&
 		s.severity(k) >= r.Least
 }

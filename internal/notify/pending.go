@@ -109,7 +109,8 @@ type pending struct {
 }
 
 func newPending(s *Settings, r *Route, g grouping) *pending {
-	return &pending{settings: s, route: r, groups: g, entries: map[key]*entry{}, changed: map[key]bool{}, firstSeen: map[key]time.Time{}}
+	return &pending{settings: s, route: r, groups: g, entries: map[key]*entry{}, changed: map[key]bool{},
+		firstSeen: map[key]time.Time{}}
 }
 
 // entryOf returns the entry of a key, or beyond mostQueues the one that all other queues share.
@@ -304,7 +305,10 @@ func (b *pending) item(k key, e *entry) Item {
 	for err, n := range e.Tally.Errors {
 		i.Errors = append(i.Errors, ErrorCount{err, n})
 	}
-	slices.SortFunc(i.Errors, func(a, b ErrorCount) int { return cmp.Or(cmp.Compare(b.N, a.N), cmp.Compare(a.Error, b.Error)) })
+	slices.SortFunc(i.Errors, func(a, b ErrorCount) int {
+		return cmp.Or(cmp.Compare(b.N, a.N),
+			cmp.Compare(a.Error, b.Error))
+	})
 	return i
 }
 
@@ -493,7 +497,8 @@ func (in *parkedReader) read(ctx context.Context) error {
 	for k, n := range now {
 		was, ok := in.last[k]
 		if !in.stored || !ok || was != n {
-			changed = append(changed, store.Entry{Name: countedAs[k.Kind].seen + k.Queue, Value: strconv.AppendInt(nil, n, 10)})
+			changed = append(changed, store.Entry{Name: countedAs[k.Kind].seen + k.Queue,
+				Value: strconv.AppendInt(nil, n, 10)})
 		}
 		if n < was { // the queue was forgotten meanwhile, or the counts were lost
 			was = 0

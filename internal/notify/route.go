@@ -163,7 +163,8 @@ func (r *route) failed(err error) {
 	r.nextTry = time.Now().Add(off)
 	r.engine.Count(r.Name, "failed")
 	if r.failures == 1 {
-		r.engine.Log.Warn("a notification could not be sent; it is tried again, and its counts grow", "route", r.Name, "service", r.to.scheme, "error", err)
+		r.engine.Log.Warn("a notification could not be sent; it is tried again, and its counts grow", "route", r.Name,
+			"service", r.to.scheme, "error", err)
 	}
 }
 
@@ -185,7 +186,8 @@ func (r *route) load(ctx context.Context) {
 		return true, nil
 	})
 	if err != nil {
-		r.engine.Log.Warn("the notifications sent before the start cannot be read; they may be sent again", "route", r.Name, "error", err)
+		r.engine.Log.Warn("the notifications sent before the start cannot be read; they may be sent again", "route",
+			r.Name, "error", err)
 	}
 }
 
@@ -204,7 +206,8 @@ func (r *route) store(ctx context.Context) {
 	}
 	err := r.engine.Store.PutEntries(ctx, entries)
 	if err != nil && !r.storeFails && ctx.Err() == nil {
-		r.engine.Log.Warn("the state of notifications cannot be stored; after a restart they may be sent again", "route", r.Name, "error", err)
+		r.engine.Log.Warn("the state of notifications cannot be stored; after a restart they may be sent again",
+			"route", r.Name, "error", err)
 	}
 	if r.storeFails = err != nil; !r.storeFails {
 		clear(r.pending.changed)

@@ -63,22 +63,28 @@ type service struct {
 
 var services = map[string]service{
 	"generic": {bare: true, form: "generic+https://HOST/PATH", body: true, open: webhook((*Message).fields)},
-	"slack": {bare: true, form: "slack+https://hooks.slack.com/services/… (the webhook's URL with slack+ before it), or slack://xoxb:…@CHANNEL",
+	"slack": {bare: true,
+		form: "slack+https://hooks.slack.com/services/… (the webhook's URL with slack+ before it), " +
+			"or slack://xoxb:…@CHANNEL",
 		open: slack},
 	"discord": {form: "discord+https://discord.com/api/webhooks/… (the webhook's URL with discord+ before it)",
 		open: webhook(func(m *Message) map[string]any {
-			return map[string]any{"content": cut(body(m, code), 2000), "allowed_mentions": map[string]any{"parse": []string{}}}
+			return map[string]any{"content": cut(body(m, code), 2000),
+				"allowed_mentions": map[string]any{"parse": []string{}}}
 		})},
 	"mattermost": {form: "mattermost+https://HOST/hooks/… (the webhook's URL with mattermost+ before it)",
 		open: webhook(func(m *Message) map[string]any { return map[string]any{"text": body(m, code)} })},
 	"teams": {form: "teams+https://HOST/PATH?… (a workflow's URL with teams+ before it)", open: webhook(teamsCard)},
-	"googlechat": {form: "googlechat+https://chat.googleapis.com/v1/spaces/… (the webhook's URL with googlechat+ before it)",
+	"googlechat": {form: "googlechat+https://chat.googleapis.com/v1/spaces/… (the webhook's URL with googlechat+ " +
+		"before it)",
 		open: webhook(func(m *Message) map[string]any { return map[string]any{"text": cut(body(m, code), 4096)} })},
-	"alertmanager": {form: "alertmanager+https://[USER[:PASSWORD]@]HOST[:PORT][/PREFIX], with cacertfile, tokenfile and passwordfile as parameters",
+	"alertmanager": {form: "alertmanager+https://[USER[:PASSWORD]@]HOST[:PORT][/PREFIX], with cacertfile, tokenfile " +
+		"and passwordfile as parameters",
 		open: alertmanager, groups: itself},
-	"pagerduty": {bare: true, form: "pagerduty://events.pagerduty.com/INTEGRATION-KEY", open: pagerduty, groups: byKind},
-	"smtp": {bare: true, form: "smtp://USER:PASSWORD@HOST:PORT/?from=…&to=…, with fromname, clienthost and encryption (Auto, ExplicitTLS, " +
-		"ImplicitTLS, None) as parameters", open: mail},
+	"pagerduty": {bare: true, form: "pagerduty://events.pagerduty.com/INTEGRATION-KEY", open: pagerduty,
+		groups: byKind},
+	"smtp": {bare: true, form: "smtp://USER:PASSWORD@HOST:PORT/?from=…&to=…, with fromname, clienthost and " +
+		"encryption (Auto, ExplicitTLS, ImplicitTLS, None) as parameters", open: mail},
 }
 
 // Check returns what is wrong with a route's URL and body, without repeating the URL.
@@ -96,9 +102,12 @@ func open(r *Route) (*target, error) {
 	s, ok := services[name]
 	switch {
 	case !ok || transport != "" && transport != "https" && transport != "http":
-		return nil, hint.Errorf("for any other service write generic+https://HOST/PATH and a body: docs/how-to/notifications.md has examples", "is a URL of no known service; expected one of %s", strings.Join(slices.Sorted(maps.Keys(services)), ", "))
+		return nil, hint.Errorf("for any other service write generic+https://HOST/PATH and a body: "+
+			"docs/how-to/notifications.md has examples", "is a URL of no known service; expected one of %s",
+			strings.Join(slices.Sorted(maps.Keys(services)), ", "))
 	case r.Body != nil && !s.body:
-		return nil, errors.New("is of " + name + ", which has a body of its own; a route's body is for generic+https://HOST/PATH")
+		return nil, errors.New("is of " + name +
+			", which has a body of its own; a route's body is for generic+https://HOST/PATH")
 	case s.groups == itself && !r.plain():
 		return nil, hint.Errorf("leave out the route's group_wait, repeat, quiet and resolved",
 			"is of %s, which groups, repeats and silences by itself", name)
@@ -293,7 +302,8 @@ func slack(u *url.URL, r *Route) (send, error) {
 	return func(ctx context.Context, c *client, m *Message) error {
 		fields := slackPost(m)
 		fields["channel"] = u.Host
-		answer, err := c.do(ctx, request{url: "https://slack.com/api/chat.postMessage", body: fields, header: http.Header{"Authorization": {"Bearer " + kind + "-" + token}}})
+		answer, err := c.do(ctx, request{url: "https://slack.com/api/chat.postMessage", body: fields,
+			header: http.Header{"Authorization": {"Bearer " + kind + "-" + token}}})
 		var said struct {
 			OK    *bool  `json:"ok"`
 			Error string `json:"error"`
@@ -308,10 +318,12 @@ func slack(u *url.URL, r *Route) (send, error) {
 // teamsCard is an adaptive card of text runs, which have no markup at all.
 func teamsCard(m *Message) map[string]any {
 	block := func(text, weight string) map[string]any {
-		return map[string]any{"type": "RichTextBlock", "inlines": []any{map[string]any{"type": "TextRun", "text": text, "weight": weight}}}
+		return map[string]any{"type": "RichTextBlock",
+			"inlines": []any{map[string]any{"type": "TextRun", "text": text, "weight": weight}}}
 	}
-	card := map[string]any{"type": "AdaptiveCard", "version": "1.4", "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
-		"body": []any{block(m.title(plainText), "Bolder"), block(m.text(plainText, time.UTC), "Default")}}
+	card := map[string]any{"type": "AdaptiveCard", "version": "1.4",
+		"$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
+		"body":    []any{block(m.title(plainText), "Bolder"), block(m.text(plainText, time.UTC), "Default")}}
 	if m.Link != "" {
 		card["actions"] = []any{map[string]any{"type": "Action.OpenUrl", "title": "Open Redrive", "url": m.Link}}
 	}
@@ -404,8 +416,9 @@ func alerts(m *Message, own map[string]string) []alert {
 	for _, i := range m.Items {
 		one := Message{Kind: i.Kind, Items: []Item{i}, VHost: m.VHost, Test: m.Test}
 		a := alert{StartsAt: i.Since.UTC(), EndsAt: m.At.Add(alertLasts).UTC(), GeneratorURL: i.Link,
-			Labels:      map[string]string{"alertname": alertName(i.Kind), "severity": i.Severity.String()},
-			Annotations: map[string]string{"summary": one.title(plainText), "description": one.text(plainText, time.UTC)}}
+			Labels: map[string]string{"alertname": alertName(i.Kind), "severity": i.Severity.String()},
+			Annotations: map[string]string{"summary": one.title(plainText),
+				"description": one.text(plainText, time.UTC)}}
 		if m.Test {
 			a.Labels["alertname"] = "RedriveTest"
 		}
@@ -462,8 +475,10 @@ func pagerduty(u *url.URL, _ *Route) (send, error) {
 			}
 			action = "resolve"
 		}
-		fields := map[string]any{"routing_key": routing, "event_action": action, "dedup_key": dedup, "payload": map[string]any{
-			"summary": cut(m.title(plainText), 1024), "source": source, "severity": m.Severity.String(), "custom_details": m.fields()}}
+		fields := map[string]any{"routing_key": routing, "event_action": action, "dedup_key": dedup,
+			"payload": map[string]any{
+				"summary": cut(m.title(plainText), 1024), "source": source, "severity": m.Severity.String(),
+				"custom_details": m.fields()}}
 		if m.Link != "" {
 			fields["links"] = []any{map[string]any{"href": m.Link, "text": "Redrive"}}
 		}
@@ -489,7 +504,8 @@ func mail(u *url.URL, _ *Route) (send, error) {
 	if u.Hostname() == "" || !hasOnly(q, "from", "fromname", "to", "encryption", "clienthost") {
 		return nil, errURL
 	}
-	at := account{host: u.Hostname(), port: cmp.Or(u.Port(), "25"), clientHost: cmp.Or(q.Get("clienthost"), "localhost"), user: u.User.Username()}
+	at := account{host: u.Hostname(), port: cmp.Or(u.Port(), "25"),
+		clientHost: cmp.Or(q.Get("clienthost"), "localhost"), user: u.User.Username()}
 	at.password, _ = u.User.Password()
 	at.encryption = strings.ToLower(cmp.Or(q.Get("encryption"), "auto"))
 	if !slices.Contains([]string{"auto", "none", "explicittls", "implicittls"}, at.encryption) {
@@ -576,7 +592,8 @@ func sendMail(conn net.Conn, at *account, text []byte) error {
 func letter(from *netmail.Address, to []string, m *Message) []byte {
 	var b strings.Builder
 	for _, h := range [][2]string{
-		{"From", from.String()}, {"To", strings.Join(to, ", ")}, {"Subject", mime.QEncoding.Encode("utf-8", cut(m.title(plainText), 200))},
+		{"From", from.String()}, {"To", strings.Join(to, ", ")},
+		{"Subject", mime.QEncoding.Encode("utf-8", cut(m.title(plainText), 200))},
 		{"Date", m.At.Format(time.RFC1123Z)}, {"MIME-Version", "1.0"}, {"Content-Type", "text/plain; charset=utf-8"},
 		{"Content-Transfer-Encoding", "base64"}, {"Auto-Submitted", "auto-generated"},
 	} {
@@ -685,8 +702,10 @@ func (c *client) do(ctx context.Context, r request) ([]byte, error) {
 // not known where they lead.
 var privateNetworks = prefixes(
 	"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
-	"192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/3",
-	"::/96", "64:ff9b::/96", "64:ff9b:1::/48", "100::/64", "2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20", "5f00::/16",
+	"192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24",
+	"203.0.113.0/24", "224.0.0.0/3",
+	"::/96", "64:ff9b::/96", "64:ff9b:1::/48", "100::/64", "2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20",
+	"5f00::/16",
 	"fc00::/7", "fe80::/10", "fec0::/10", "ff00::/8",
 )
 

@@ -200,7 +200,8 @@ func (r *Runner) planAdoption(ctx context.Context, by auth.Caller, q PlanRequest
 	queues := append([]string{q.From}, q.WorkQueues...)
 	for _, name := range queues {
 		if name == "" || len(name) > 255 || wire.OwnQueue(name) {
-			return Plan{}, fmt.Errorf("%w: %.300q is empty, too long, or one of Redrive's own queues", inspect.ErrInvalid, name)
+			return Plan{}, fmt.Errorf("%w: %.300q is empty, too long, or one of Redrive's own queues",
+				inspect.ErrInvalid, name)
 		}
 	}
 	switch {
@@ -213,7 +214,8 @@ func (r *Runner) planAdoption(ctx context.Context, by auth.Caller, q PlanRequest
 		return Plan{}, fmt.Errorf("%w: a sample of %d messages: expected at most %d",
 			inspect.ErrInvalid, q.Sample, maxSample)
 	case q.Limit < 0 || len(q.WorkQueues) > mostPlanQueues:
-		return Plan{}, fmt.Errorf("%w: limit %d with %d work queues: expected a limit from 0 (none) on, and at most %d queues",
+		return Plan{}, fmt.Errorf("%w: limit %d with %d work queues: expected a limit from 0 (none) on, and at most "+
+			"%d queues",
 			inspect.ErrInvalid, q.Limit, len(q.WorkQueues), mostPlanQueues)
 	}
 	if err := actions.CheckReason(q.Reason); err != nil {

@@ -65,7 +65,8 @@ func (r *Runner) checkCanaries(ctx context.Context, op *operation) (next time.Ti
 	case len(op.canaries) == 0: // none of the messages existed any more
 		return r.saveState(ctx, op, Running, "")
 	case failed > 0:
-		return r.saveState(ctx, op, Stopped, fmt.Sprintf("of the first %d messages %d failed again (%s); what is left is as it was", len(op.canaries), failed, first))
+		return r.saveState(ctx, op, Stopped, fmt.Sprintf("of the first %d messages %d failed again (%s); what is "+
+			"left is as it was", len(op.canaries), failed, first))
 	case pending > 0:
 		if p.Watched.IsZero() {
 			return time.Now().Add(every), nil

@@ -13,7 +13,7 @@ import (
 type Tick struct {
 	inspect.Totals
 	Failed     int64       `json:"failed" doc:"Messages that failed since the tick before."`
-	Operations []Operation `json:"operations,omitempty" doc:"Those that changed; in the first one, those that have not ended."`
+	Operations []Operation `json:"operations,omitempty" doc:"Those that changed; in the first event, those that run."`
 }
 
 // Watch sends what has changed, at most once a second, until ctx ends or the store is closed;

@@ -57,9 +57,9 @@ type progress struct {
 	Ended                *time.Time `json:",omitempty"`
 	Again                *again     `json:",omitempty"`       // of a replay; replaced, never written to
 	Reopened             int64      `json:",omitempty"`       // of an adoption: how often it got ErrNewEpoch
-	Epoch                int64      `json:",omitempty"`       // of an adoption: Done when all that was delivered before was acknowledged
+	Epoch                int64      `json:",omitempty"`       // of an adoption: Done when its epoch began
 	Replica              string     `json:",omitempty"`       // that has it, of several that share the store
-	Unlogged             bool       `json:"Untold,omitempty"` // its last line in the audit log is not written yet; the stored name never changes
+	Unlogged             bool       `json:"Untold,omitempty"` // its last line in the audit log is still to be written
 }
 
 func (p *progress) processed() int64 { return p.Done + p.Skipped + p.Fails }

@@ -49,12 +49,14 @@ func (r *Runner) Plan(ctx context.Context, by auth.Caller, q PlanRequest) (Plan,
 		return r.planRest(ctx, by, c, q)
 	}
 	if strings.TrimSpace(q.Query) == "" {
-		return Plan{}, fmt.Errorf("%w: the query is empty: say which messages, such as queue:orders", inspect.ErrInvalid)
+		return Plan{}, fmt.Errorf("%w: the query is empty: say which messages, such as queue:orders",
+			inspect.ErrInvalid)
 	}
 	if err := actions.CheckReason(q.Reason); err != nil {
 		return Plan{}, err
 	}
-	if err := r.Actions.Permit(by, q.Verb.Info().Role, "plan."+string(q.Verb), q.Query, targetOf(&Plan{Verb: q.Verb, To: q.To})...); err != nil {
+	if err := r.Actions.Permit(by, q.Verb.Info().Role, "plan."+string(q.Verb), q.Query,
+		targetOf(&Plan{Verb: q.Verb, To: q.To})...); err != nil {
 		return Plan{}, err
 	}
 	return r.planFound(ctx, by, c, q, func(*Plan) {})
@@ -145,7 +147,8 @@ func (r *Runner) freeze(ctx context.Context, c actions.RecordChange, op *operati
 		i, ok := index[m.Queue]
 		if !ok {
 			if i = len(p.Queues); i == mostPlanQueues {
-				return false, fmt.Errorf("%w: the query finds messages of more than %d queues: narrow it", inspect.ErrInvalid, mostPlanQueues)
+				return false, fmt.Errorf("%w: the query finds messages of more than %d queues: narrow it",
+					inspect.ErrInvalid, mostPlanQueues)
 			}
 			index[m.Queue] = i
 			p.Queues = append(p.Queues, PlanQueue{Queue: m.Queue})
@@ -229,7 +232,8 @@ func (r *Runner) checkQueues(ctx context.Context, p *Plan) error {
 func (p *Plan) checkQueue(q PlanQueue, allowed bool, noAnswer string) {
 	switch {
 	case !allowed:
-		p.Blocked = append(p.Blocked, fmt.Sprintf("no policy allows the queue %q: its messages would be parked again", q.Queue))
+		p.Blocked = append(p.Blocked, fmt.Sprintf("no policy allows the queue %q: its messages would be parked again",
+			q.Queue))
 	case noAnswer != "":
 	case !q.Exists:
 		p.Blocked = append(p.Blocked, fmt.Sprintf("the queue %q does not exist", q.Queue))
@@ -247,7 +251,8 @@ func (p *Plan) warn(q PlanQueue) {
 		p.Warnings = append(p.Warnings, fmt.Sprintf("nothing consumes from the queue %q", q.Queue))
 	}
 	if q.Paused {
-		p.Warnings = append(p.Warnings, fmt.Sprintf("the retries of the queue %q are paused: its messages wait until you resume it", q.Queue))
+		p.Warnings = append(p.Warnings, fmt.Sprintf("the retries of the queue %q are paused: its messages wait until "+
+			"you resume it", q.Queue))
 	}
 }
 

@@ -186,7 +186,8 @@ func (r *Runner) drop(op *operation) {
 }
 
 func notFound(id string) error {
-	return fmt.Errorf("%w: no plan or operation %.60q; plans are forgotten %s after they were made, operations after %d days", inspect.ErrNotFound, id, planLives, int(operationLives.Hours()/24))
+	return fmt.Errorf("%w: no plan or operation %.60q; plans are forgotten %s after they were made, operations "+
+		"after %d days", inspect.ErrNotFound, id, planLives, int(operationLives.Hours()/24))
 }
 
 // maxPlanning is longer than the making of a plan takes.

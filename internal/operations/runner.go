@@ -87,7 +87,9 @@ type Runner struct {
 // New makes a Runner.
 func New(c Config) *Runner {
 	return &Runner{Config: c, log: c.Inspect.Log, mu: semaphore.NewWeighted(1), all: map[string]*operation{},
-		planning: map[string]bool{}, stale: [2]map[string]bool{{}, {}}, planners: background.Places{What: "plans that are being made", All: 8, Own: 2}, wake: [2]chan struct{}{make(chan struct{}, 1), make(chan struct{}, 1)}}
+		planning: map[string]bool{}, stale: [2]map[string]bool{{}, {}},
+		planners: background.Places{What: "plans that are being made", All: 8, Own: 2},
+		wake:     [2]chan struct{}{make(chan struct{}, 1), make(chan struct{}, 1)}}
 }
 
 func (r *Runner) now() time.Time { return r.Inspect.Now() }

@@ -12,16 +12,16 @@ type PlanRequest struct {
 	Verb   actions.Verb `json:"verb"`
 	Query  string       `json:"query,omitempty" doc:"In the query language. Not with rest_of, adopt, unadopt."`
 	At     *time.Time   `json:"at,omitempty" doc:"Replay: when; left out: now."`
-	To     string       `json:"to,omitempty" doc:"Copy: the queue. Unadopt: the dead-letter queue that they are put back into."`
+	To     string       `json:"to,omitempty" doc:"Copy: the queue. Unadopt: the dead-letter queue."`
 	Reason string       `json:"reason,omitempty" maxLength:"500"`
 	RestOf string       `json:"rest_of,omitempty" doc:"Replay, instead of a query: a replay whose rest it is."`
 	// Of an adoption alone, but for the last, which an unadoption has too.
 	From              string   `json:"from,omitempty" doc:"Adopt: the dead-letter queue."`
-	WorkQueues        []string `json:"work_queues,omitempty" doc:"Adopt: where its messages failed; left out: what each of them says."`
+	WorkQueues        []string `json:"work_queues,omitempty" doc:"Adopt: where they failed; absent: as each says."`
 	Format            string   `json:"format,omitempty" doc:"Adopt: of the messages; absent: each shows its own."`
 	Sample            int      `json:"sample,omitempty" minimum:"0" maximum:"1000" doc:"Adopt: look at so many first."`
-	Limit             int64    `json:"limit,omitempty" minimum:"0" doc:"Adopt: so many at most (0 = all that are there now)."`
-	EvenWithConsumers bool     `json:"even_with_consumers,omitempty" doc:"Adopt, unadopt: also a queue that others consume; adopt: or that is enrolled."`
+	Limit             int64    `json:"limit,omitempty" minimum:"0" doc:"Adopt: so many at most (0 = all there now)."`
+	EvenWithConsumers bool     `json:"even_with_consumers,omitempty" doc:"Adopt, unadopt: also a queue in use."`
 }
 
 // Plan is an action on many messages before it begins. The messages are those that
@@ -33,7 +33,7 @@ type Plan struct {
 	From  string       `json:"from,omitempty" doc:"Adopt: the dead-letter queue."`
 	// WorkQueues are those that the caller named, Leads those that dead-letter to From.
 	WorkQueues []string          `json:"work_queues,omitempty"`
-	Leads      []string          `json:"leads,omitempty" doc:"Adopt: queues that dead-letter to it; or the one that it is named after."`
+	Leads      []string          `json:"leads,omitempty" doc:"Adopt: queues that dead-letter to it."`
 	Format     string            `json:"format,omitempty" doc:"Adopt: the format that the caller named."`
 	Sampled    *Sampled          `json:"sampled,omitempty" doc:"Adopt: what a sample showed."`
 	At         *time.Time        `json:"at,omitempty"`
@@ -93,7 +93,7 @@ type Skipped struct {
 type Start struct {
 	ExpectCount *int64  `json:"expect_count,omitempty" doc:"Refuse when the plan has another count."`
 	Rate        float64 `json:"rate,omitempty" minimum:"0" doc:"Messages per second (0 = unlimited)."`
-	CanarySize  int     `json:"canary,omitempty" minimum:"0" maximum:"10000" doc:"How many to process first; the rest follow only if none of them fails again."`
+	CanarySize  int     `json:"canary,omitempty" minimum:"0" maximum:"10000" doc:"So many first; then the rest."`
 	CanaryWait  string  `json:"canary_wait,omitempty" doc:"How long they are watched, such as 30s; left out: 1m."`
 	Reason      string  `json:"reason,omitempty" maxLength:"500"`
 }
@@ -120,7 +120,7 @@ type Operation struct {
 	StartedBy  string     `json:"started_by"`
 	Ended      *time.Time `json:"ended,omitempty"`
 	Done       int64      `json:"done"`
-	SkippedN   int64      `json:"skipped_now" doc:"Messages that were gone, being retried or in another state when it was their turn."`
+	SkippedN   int64      `json:"skipped_now" doc:"Messages that were gone or had changed."`
 	Failed     int64      `json:"failed"`
 	PerSecond  float64    `json:"per_second" doc:"Lately."`
 	Left       string     `json:"left,omitempty" doc:"About how long the rest, or the watch of a canary, will take."`

@@ -134,16 +134,19 @@ func (s Start) check(v actions.Verb) (wait time.Duration, err error) {
 	wait = canaryWait
 	if s.CanaryWait != "" {
 		if wait, err = time.ParseDuration(s.CanaryWait); err != nil || wait <= 0 || wait > longestCanary {
-			return 0, fmt.Errorf("%w: canary_wait is %.40q: expected a duration such as 30s, at most %s", inspect.ErrInvalid, s.CanaryWait, longestCanary)
+			return 0, fmt.Errorf("%w: canary_wait is %.40q: expected a duration such as 30s, at most %s",
+				inspect.ErrInvalid, s.CanaryWait, longestCanary)
 		}
 	}
 	switch {
 	case !(s.Rate >= 0) || s.Rate > 1e9: // a NaN is neither
-		return 0, fmt.Errorf("%w: the rate is %v: expected messages per second, or 0 for unlimited", inspect.ErrInvalid, s.Rate)
+		return 0, fmt.Errorf("%w: the rate is %v: expected messages per second, or 0 for unlimited",
+			inspect.ErrInvalid, s.Rate)
 	case s.CanarySize < 0 || s.CanarySize > mostCanary:
 		return 0, fmt.Errorf("%w: canary is %d: expected 0 to %d", inspect.ErrInvalid, s.CanarySize, mostCanary)
 	case s.CanarySize > 0 && !v.Info().Publishes:
-		return 0, fmt.Errorf("%w: %s publishes nothing that could fail again, so there is nothing to watch: leave canary out", inspect.ErrInvalid, v)
+		return 0, fmt.Errorf("%w: %s publishes nothing that could fail again, so there is nothing to watch: leave "+
+			"canary out", inspect.ErrInvalid, v)
 	}
 	return wait, nil
 }
@@ -260,7 +263,8 @@ func (op *operation) afterOrder(o Order, by auth.Caller, now time.Time) (progres
 	case o == Cancel && (works || p.State == Paused):
 		p.State, p.Was, p.Why, p.Ended = Canceled, "", "canceled by "+by.Name, &now
 	default:
-		return p, fmt.Errorf("%w: operation %s cannot be asked to %s: it is %s", inspect.ErrPrecondition, op.ID, o, cmp.Or(p.State, "a plan"))
+		return p, fmt.Errorf("%w: operation %s cannot be asked to %s: it is %s", inspect.ErrPrecondition, op.ID,
+			o, cmp.Or(p.State, "a plan"))
 	}
 	return p, nil
 }

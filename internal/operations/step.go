@@ -270,7 +270,8 @@ func (r *Runner) processNext(ctx context.Context, op *operation) (next time.Time
 		return next, err
 	default:
 		m, entries := refs[0], []store.Entry(nil)
-		outcomes = []actions.Outcome{{ID: m.ID, Key: string(m.Key), Queue: m.Queue, Outcome: actions.Failed, Why: err.Error(), At: r.now()}}
+		outcomes = []actions.Outcome{{ID: m.ID, Key: string(m.Key), Queue: m.Queue, Outcome: actions.Failed,
+			Why: err.Error(), At: r.now()}}
 		if p, entries = op.withOutcomes(outcomes, nil, r.now()); r.Store.PutEntries(ctx, entries) != nil {
 			op.uncertain = true
 			return next, err
@@ -292,7 +293,9 @@ func (r *Runner) noteProgress(op *operation, p progress, now time.Time) {
 
 // nextOf returns the messages of an operation's next step or, where its rate does not allow that
 // yet, when it will; neither when their list is damaged.
-func (r *Runner) nextOf(ctx context.Context, op *operation, now time.Time) (next []frozen, readyAt time.Time, err error) {
+func (r *Runner) nextOf(
+	ctx context.Context, op *operation, now time.Time,
+) (next []frozen, readyAt time.Time, err error) {
 	at := op.processed()
 	n := min(chunk, op.Count-at)
 	if left := int64(op.CanarySize) - op.Done; left > 0 {
@@ -432,12 +435,14 @@ func (r *Runner) logEnd(ctx context.Context, op *operation) error {
 	}
 	end(nil, p.Done)
 	p.Unlogged = false
-	if err := r.Store.PutEntries(context.WithoutCancel(ctx), []store.Entry{entryOf(partsOf(op.ID)+"progress", p)}); err != nil {
+	if err := r.Store.PutEntries(context.WithoutCancel(ctx),
+		[]store.Entry{entryOf(partsOf(op.ID)+"progress", p)}); err != nil {
 		op.uncertain = true
 		return err
 	}
 	op.set(func() { op.progress = p })
 	r.changed(op.ID)
-	r.log.Info("an operation has ended", "operation", op.ID, "state", p.State, "done", p.Done, "skipped", p.Skipped, "of", op.Count)
+	r.log.Info("an operation has ended", "operation", op.ID, "state", p.State, "done", p.Done, "skipped", p.Skipped,
+		"of", op.Count)
 	return nil
 }

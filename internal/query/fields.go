@@ -69,40 +69,54 @@ var fields = []*field{
 		text: func(l *store.Listed) string { return l.Record.Queue }},
 	{name: "state", kind: aState, example: "state:parked", needs: knowsState, doc: "where it is in its life",
 		values: []string{"waiting", "retried", "parked", "discarded"}},
-	{name: "reason", kind: wholeName, example: "reason:rejected", needs: knowsReason, doc: "why it failed, in RabbitMQ's word",
+	{name: "reason", kind: wholeName, example: "reason:rejected", needs: knowsReason,
+		doc:    "why it failed, in RabbitMQ's word",
 		values: []string{"rejected", "expired", "maxlen", "delivery_limit", "reported"},
 		text:   func(l *store.Listed) string { return l.Record.Reason }},
-	{name: "error", kind: partOf, example: `error:"connection refused"`, needs: knowsRest, doc: "what its consumer said",
+	{name: "error", kind: partOf, example: `error:"connection refused"`, needs: knowsRest,
+		doc:  "what its consumer said",
 		text: func(l *store.Listed) string { return l.Record.Error }},
-	{name: "exception", kind: wholeName, example: "exception:ValidationError", needs: knowsRest, doc: "the type that its error begins with, with its package or without",
+	{name: "exception", kind: wholeName, example: "exception:ValidationError", needs: knowsRest,
+		doc:  "the type that its error begins with, with its package or without",
 		text: func(l *store.Listed) string { return errorgroup.Exception(l.Record.Error) }},
-	{name: "group", kind: aGroup, example: "group:5a1f0c2b9e3d4a76", needs: knowsGroup, doc: "the group of failures it belongs to"},
-	{name: "text", kind: partOf, example: "text:ACME", needs: knowsBody, doc: "its body as decoded, or its error; a word without a field means the same"},
+	{name: "group", kind: aGroup, example: "group:5a1f0c2b9e3d4a76", needs: knowsGroup,
+		doc: "the group of failures it belongs to"},
+	{name: "text", kind: partOf, example: "text:ACME", needs: knowsBody,
+		doc: "its body as decoded, or its error; a word without a field means the same"},
 	{name: "attempt", kind: aNumber, example: "attempt:>3", needs: knowsRest, doc: "failures so far",
 		number: func(l *store.Listed) int64 { return int64(l.Record.Failures) }},
 	{name: "replays", kind: aNumber, example: "replays:>0", needs: knowsRest, doc: "how often people replayed it",
 		number: func(l *store.Listed) int64 { return int64(l.Record.Replays) }},
 	{name: "age", kind: anAge, example: "age:>2h", needs: knowsRest, doc: "how long ago it failed",
 		time: failedAt, floor: true},
-	{name: "due", kind: aMomentSoon, example: "due:<10m", needs: knowsRest, state: store.Waiting, isDue: true, doc: "when a waiting one is retried",
+	{name: "due", kind: aMomentSoon, example: "due:<10m", needs: knowsRest, state: store.Waiting, isDue: true,
+		doc:  "when a waiting one is retried",
 		time: func(l *store.Listed) time.Time { return l.Record.Due }},
-	{name: "parked", kind: aMoment, example: "parked:>=2026-11-21", needs: knowsRest, state: store.Parked, isDue: true, doc: "when it was parked",
+	{name: "parked", kind: aMoment, example: "parked:>=2026-11-21", needs: knowsRest, state: store.Parked, isDue: true,
+		doc:  "when it was parked",
 		time: func(l *store.Listed) time.Time { return l.Record.Due }},
-	{name: "failed", kind: aMoment, example: "failed:2026-11-21T10:00Z..2026-11-21T11:00Z", needs: knowsRest, doc: "when it failed last",
+	{name: "failed", kind: aMoment, example: "failed:2026-11-21T10:00Z..2026-11-21T11:00Z", needs: knowsRest,
+		doc:  "when it failed last",
 		time: failedAt, floor: true},
-	{name: "before", kind: aMoment, example: "before:2026-11-21T10:00Z", needs: knowsRest, doc: "it failed before that; short for `failed:<`", short: less},
-	{name: "after", kind: aMoment, example: "after:2026-11-21", needs: knowsRest, doc: "it failed then or later; short for `failed:>=`", short: atLeast},
-	{name: "first", kind: aMoment, example: "first:<2026-11-01", needs: knowsRest, doc: "when it failed for the first time",
+	{name: "before", kind: aMoment, example: "before:2026-11-21T10:00Z", needs: knowsRest,
+		doc: "it failed before that; short for `failed:<`", short: less},
+	{name: "after", kind: aMoment, example: "after:2026-11-21", needs: knowsRest,
+		doc: "it failed then or later; short for `failed:>=`", short: atLeast},
+	{name: "first", kind: aMoment, example: "first:<2026-11-01", needs: knowsRest,
+		doc:  "when it failed for the first time",
 		time: func(l *store.Listed) time.Time { return l.Record.FirstFailed }, floor: true},
-	{name: "why", kind: partOf, example: `why:"no policy"`, needs: knowsRest, state: store.Parked, doc: "why it is parked",
+	{name: "why", kind: partOf, example: `why:"no policy"`, needs: knowsRest, state: store.Parked,
+		doc:  "why it is parked",
 		text: func(l *store.Listed) string { return l.Record.ParkedFor }},
 	{name: "note", kind: partOf, example: "note:*", needs: knowsRest, doc: "what was odd about it",
 		text: func(l *store.Listed) string { return strings.Join(l.Record.Notes, "\n") }},
 	{name: "policy", kind: wholeName, example: "policy:default", needs: knowsRest, doc: "the policy that decided",
 		text: func(l *store.Listed) string { return l.Record.Policy }},
-	{name: "rule", kind: wholeName, example: `rule:"bad data"`, needs: knowsRest, doc: "the rule of the policy that decided",
+	{name: "rule", kind: wholeName, example: `rule:"bad data"`, needs: knowsRest,
+		doc:  "the rule of the policy that decided",
 		text: func(l *store.Listed) string { return l.Record.Rule }},
-	{name: "adopted", kind: wholeName, example: "adopted:orders.dlq", needs: knowsRest, doc: "the dead-letter queue it was adopted from",
+	{name: "adopted", kind: wholeName, example: "adopted:orders.dlq", needs: knowsRest,
+		doc:  "the dead-letter queue it was adopted from",
 		text: func(l *store.Listed) string { return l.Record.AdoptedFrom }},
 	{name: "id", kind: wholeName, example: "id:0193e0a4-*", needs: knowsRest, doc: "its `x-redrive-id`",
 		text: func(l *store.Listed) string { return l.Record.ID.String() }},
@@ -110,9 +124,11 @@ var fields = []*field{
 		number: func(l *store.Listed) int64 { return int64(l.BodySize) }},
 	{name: "exchange", kind: wholeName, example: "exchange:shop", needs: knowsRest, doc: "where it was first published",
 		text: func(l *store.Listed) string { return l.Record.Message.Exchange }},
-	{name: "key", kind: wholeName, example: "key:order.*", needs: knowsRest, doc: "the routing key it was first published with",
+	{name: "key", kind: wholeName, example: "key:order.*", needs: knowsRest,
+		doc:  "the routing key it was first published with",
 		text: func(l *store.Listed) string { return l.Record.Message.RoutingKey }},
-	{name: "type", kind: wholeName, example: "type:OrderPlaced", needs: knowsRest, doc: "the property of AMQP; so are the next four",
+	{name: "type", kind: wholeName, example: "type:OrderPlaced", needs: knowsRest,
+		doc:  "the property of AMQP; so are the next four",
 		text: func(l *store.Listed) string { return l.Record.Message.Type }},
 	{name: "content_type", kind: wholeName, example: "content_type:application/*", needs: knowsRest, doc: "",
 		text: func(l *store.Listed) string { return l.Record.Message.ContentType }},
@@ -128,8 +144,10 @@ func failedAt(l *store.Listed) time.Time { return l.Record.FailedAt }
 
 // Headers and bodies are asked for by path.
 var (
-	headerField = &field{name: "header.", kind: anything, example: "header.tenant:acme", needs: knowsRest, doc: "a header as first published, by its name"}
-	bodyField   = &field{name: "body.", kind: anything, example: "body.order.total:>100", needs: knowsBody, doc: "a value in the body as decoded, by its path; of a list, any"}
+	headerField = &field{name: "header.", kind: anything, example: "header.tenant:acme", needs: knowsRest,
+		doc: "a header as first published, by its name"}
+	bodyField = &field{name: "body.", kind: anything, example: "body.order.total:>100", needs: knowsBody,
+		doc: "a value in the body as decoded, by its path; of a list, any"}
 )
 
 var fieldNamed = func() map[string]*field {
@@ -140,7 +158,8 @@ var fieldNamed = func() map[string]*field {
 	return m
 }()
 
-var stateNamed = map[string]store.State{"waiting": store.Waiting, "retried": Retried, "parked": store.Parked, "discarded": store.Discarded}
+var stateNamed = map[string]store.State{"waiting": store.Waiting, "retried": Retried, "parked": store.Parked,
+	"discarded": store.Discarded}
 
 // Field is one as documentation and help show it.
 type Field struct{ Name, Doc, Takes, Example string }

@@ -70,7 +70,8 @@ func (q *Query) Narrow(now time.Time, queues []string, groups []store.GroupCount
 	}
 	byReason := q.narrowGroups(n, groups)
 	q.terms(func(t *term) {
-		indexed := t.field.needs&^(knowsState|knowsQueue) == 0 || t.field.isDue || t.field.needs == knowsGroup && n.Range.Groups != nil ||
+		indexed := t.field.needs&^(knowsState|knowsQueue) == 0 || t.field.isDue ||
+			t.field.needs == knowsGroup && n.Range.Groups != nil ||
 			t.field.needs == knowsReason && byReason
 		n.Sure = n.Sure && indexed
 	})

@@ -349,7 +349,8 @@ func (p *parser) named(t *term, from int, word string) {
 	case "":
 		p.fail(from, "expected a field before the :")
 	case "header", "body":
-		p.fail(from, "expected a name or a path, as in %s", map[string]*field{"header": headerField, "body": bodyField}[word].example)
+		p.fail(from, "expected a name or a path, as in %s",
+			map[string]*field{"header": headerField, "body": bodyField}[word].example)
 	}
 	p.fail(from, "there is no field %q%s; to search for the text itself, put it in quotes", word, nearest(word))
 }
@@ -377,7 +378,8 @@ func (p *parser) value(t *term) {
 		}
 	}
 	if t.op != is && (t.field.kind < aNumber || t.field.short != "") {
-		p.fail(at, "%s takes no %s, only %s", strings.TrimSuffix(t.field.name, "."), t.op, strings.ReplaceAll(t.field.takes(), "`", ""))
+		p.fail(at, "%s takes no %s, only %s", strings.TrimSuffix(t.field.name, "."), t.op,
+			strings.ReplaceAll(t.field.takes(), "`", ""))
 	}
 	from := p.at
 	if t.op == is && (t.field.kind <= partOf || t.field.kind == anything) {
@@ -418,7 +420,8 @@ func (p *parser) value(t *term) {
 	}
 	p.interpret(t, &t.a, from)
 	if t.op != is && t.field.kind == anything && !t.a.isNumber && !t.a.isTime {
-		p.fail(from, "%q is neither a number nor a time, so nothing can be %s it", t.a.text, map[op]string{greater: "above", atLeast: "above", less: "below", atMost: "below"}[t.op])
+		p.fail(from, "%q is neither a number nor a time, so nothing can be %s it", t.a.text,
+			map[op]string{greater: "above", atLeast: "above", less: "below", atMost: "below"}[t.op])
 	}
 }
 

@@ -168,14 +168,16 @@ func eachOf(all []node, visit func(*term)) {
 }
 
 // ofGroups are the fields that groups have too.
-var ofGroups = map[string]bool{"queue": true, "state": true, "reason": true, "group": true, "error": true, "exception": true,
-	"type": true, "note": true, "text": true}
+var ofGroups = map[string]bool{"queue": true, "state": true, "reason": true, "group": true, "error": true,
+	"exception": true,
+	"type":      true, "note": true, "text": true}
 
 // OnlyGroups refuses a query about what groups do not have.
 func (q *Query) OnlyGroups() (err error) {
 	q.terms(func(t *term) {
 		if !ofGroups[t.field.name] && err == nil {
-			err = &Error{t.at, "groups have no " + t.field.name + ", only queue, state, reason, group, error, exception, type, note and text"}
+			err = &Error{t.at, "groups have no " + t.field.name +
+				", only queue, state, reason, group, error, exception, type, note and text"}
 		}
 	})
 	return err
@@ -186,12 +188,14 @@ func (q *Query) OnlyGroups() (err error) {
 func (q *Query) MatchGroup(g *store.GroupCount) bool {
 	r := store.Record{Queue: g.Queue, Reason: g.Reason, Error: g.Pattern, Notes: []string{g.Note}}
 	r.Message.Type, r.Message.Body = g.Type, []byte(g.Note)
-	e := env{l: &store.Listed{Record: &r, BodySize: len(g.Note)}, groupOf: func(*store.Record) errorgroup.ID { return g.ID }}
+	e := env{l: &store.Listed{Record: &r, BodySize: len(g.Note)},
+		groupOf: func(*store.Record) errorgroup.ID { return g.ID }}
 	is := func(state store.State) bool {
 		r.State = state
 		return q.match(&e, func() *decode.Result { return nil })
 	}
-	return g.Waiting > 0 && is(store.Waiting) || g.Parked > 0 && is(store.Parked) || g.Discarded > 0 && is(store.Discarded) ||
+	return g.Waiting > 0 && is(store.Waiting) || g.Parked > 0 && is(store.Parked) ||
+		g.Discarded > 0 && is(store.Discarded) ||
 		g.Waiting+g.Parked+g.Discarded == 0 && is(0)
 }
 

@@ -66,7 +66,8 @@ func Quote(s string) string {
 
 // plain tells whether a text means the same without its quotes.
 func plain(s string) bool {
-	return s != "" && !strings.ContainsFunc(s, ends) && !strings.ContainsAny(s, "*?") && !strings.Contains(s, "..") && !strings.ContainsRune("<>=/", rune(s[0]))
+	return s != "" && !strings.ContainsFunc(s, ends) && !strings.ContainsAny(s, "*?") && !strings.Contains(s, "..") &&
+		!strings.ContainsRune("<>=/", rune(s[0]))
 }
 
 // ends tells whether a character ends what is written without quotes.
@@ -164,7 +165,8 @@ func parseTime(s string) (from, to time.Time, ok bool) {
 	return time.Time{}, time.Time{}, false
 }
 
-var units = map[string]time.Duration{"ns": 1, "us": time.Microsecond, "µs": time.Microsecond, "ms": time.Millisecond, "s": time.Second,
+var units = map[string]time.Duration{"ns": 1, "us": time.Microsecond, "µs": time.Microsecond, "ms": time.Millisecond,
+	"s": time.Second,
 	"m": time.Minute, "h": time.Hour, "d": 24 * time.Hour, "w": 7 * 24 * time.Hour}
 
 // ParseDuration reads numbers with units, such as 1d12h or -5m.

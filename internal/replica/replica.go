@@ -71,7 +71,8 @@ func New(shared store.Shared, about func() cluster.About, log *slog.Logger) *Rep
 // Shown returns the replicas as people see them.
 func (r *Replica) Shown() (all []inspect.Replica) {
 	for _, one := range r.All() {
-		all = append(all, inspect.Replica{ID: one.ID, Address: one.Address, Version: one.Version, Since: one.Since, Beat: one.Beat,
+		all = append(all, inspect.Replica{ID: one.ID, Address: one.Address, Version: one.Version, Since: one.Since,
+			Beat:  one.Beat,
 			Leads: one.Leads, Self: one.Self, Ready: !one.NotReady, Conditions: condition.Listed(one.Conditions)})
 	}
 	return all
@@ -205,7 +206,8 @@ func (r *Replica) AnnounceFlow(queue string, n [4]int64) {
 // once a second.
 func (r *Replica) announceRetryStats(now time.Time) {
 	stats := r.Throttle.RetryStats(now)
-	if !r.others.Load() || len(stats)+len(r.announced) == 0 || now.Sub(r.announcedAt) < time.Second && reflect.DeepEqual(stats, r.announced) {
+	if !r.others.Load() || len(stats)+len(r.announced) == 0 ||
+		now.Sub(r.announcedAt) < time.Second && reflect.DeepEqual(stats, r.announced) {
 		return
 	}
 	r.announced, r.announcedAt = stats, now

@@ -70,9 +70,12 @@ type DelayQueues struct {
 // NewDelayQueues makes one that publishes through b. A batch that RabbitMQ has not confirmed by
 // timeout, 5 s if it is 0, waits in the store. report receives why a way fails, and nil when it
 // works again; it is called on change only. consent is as NewSender's.
-func NewDelayQueues(b Declarer, policies func() policy.Set, consent Consent, timeout time.Duration, report func(way string, err error)) *DelayQueues {
+func NewDelayQueues(
+	b Declarer, policies func() policy.Set, consent Consent, timeout time.Duration, report func(way string, err error),
+) *DelayQueues {
 	timeout = cmp.Or(timeout, defaultConfirmTimeout)
-	return &DelayQueues{broker: b, targets: newRetryTargets(b, policies, consent, nil, nil), report: report, timeout: timeout,
+	return &DelayQueues{broker: b, targets: newRetryTargets(b, policies, consent, nil, nil), report: report,
+		timeout:  timeout,
 		errLate:  fmt.Errorf("RabbitMQ has not confirmed within %s", timeout),
 		declared: map[any]declaration{}, failing: map[string]time.Time{}}
 }
@@ -256,7 +259,11 @@ func (d *DelayQueues) forgetLost() {
 	defer d.mu.Unlock()
 	for _, q := range d.lostQueues {
 		d.targets.forget(q)
-		maps.DeleteFunc(d.declared, func(k any, _ declaration) bool { by, ok := k.(wayOfQueue); return ok && by.queue == q })
+		maps.DeleteFunc(d.declared, func(k any, _ declaration) bool {
+			by, ok := k.(wayOfQueue)
+			return ok &&
+				by.queue == q
+		})
 	}
 	d.lostQueues = nil
 }

@@ -80,8 +80,8 @@ func (f *Following) origin(d *wire.Delivery, now time.Time) (o origin) {
 	return o
 }
 
-// addTo adds what a message says of its failure to its record, and takes it out of its envelope. Without a history of ours it
-// fails for the first time; one that is parked shows how often it says that it failed.
+// addTo adds what a message says of its failure to its record, and takes it out of its envelope. Without our
+// headers it fails for the first time; if it is parked, it shows how often it says that it failed.
 func (c *claim) addTo(rec, fitted *store.Record, own, refused bool) {
 	rec.Message, rec.Format, rec.Envelope = fitted.Message, fitted.Format, fitted.Envelope
 	rec.AdoptedFrom = fitted.AdoptedFrom

@@ -123,7 +123,8 @@ func (in *Intake) Handle(ctx context.Context, batch []wire.Delivery) error {
 		case rec.State == store.Parked:
 			events = append(events, parkedEvent(rec))
 		default:
-			events = append(events, Event{Kind: Waiting, Queue: rec.Queue, ID: rec.ID, Failures: rec.Failures, Delay: rec.Due.Sub(now), Way: InStore})
+			events = append(events, Event{Kind: Waiting, Queue: rec.Queue, ID: rec.ID, Failures: rec.Failures,
+				Delay: rec.Due.Sub(now), Way: InStore})
 		}
 		if m == nil {
 			toStore = append(toStore, recordToStore{rec, i, len(events) - 1})
@@ -252,7 +253,8 @@ func (in *ParkedIntake) Handle(ctx context.Context, batch []wire.Delivery) error
 		keep = append(keep, recordToStore{rec, i, i})
 		switch events[i] = parkedEvent(rec); {
 		case rec.State == store.Waiting:
-			events[i] = Event{Kind: Waiting, Queue: rec.Queue, ID: rec.ID, Failures: rec.Failures, Reason: rec.Reason, Way: InStore}
+			events[i] = Event{Kind: Waiting, Queue: rec.Queue, ID: rec.ID, Failures: rec.Failures, Reason: rec.Reason,
+				Way: InStore}
 		case rec.Imported:
 			events[i] = Event{Kind: Imported, Queue: rec.Queue, N: 1}
 		}
@@ -280,25 +282,30 @@ func (in *ParkedIntake) decideParked(ctx context.Context, i int, d *wire.Deliver
 		rec.Reason = r
 	}
 	rec.Queue = nameHeader(m, wire.HeaderQueue)
-	rec.Message.Exchange, rec.Message.RoutingKey = nameHeader(m, wire.HeaderExchange), nameHeader(m, wire.HeaderRoutingKey)
+	rec.Message.Exchange, rec.Message.RoutingKey = nameHeader(m, wire.HeaderExchange),
+		nameHeader(m, wire.HeaderRoutingKey)
 	if u := printable(nameHeader(m, wire.HeaderUserID)); u != "" {
-		addNote(rec, fmt.Sprintf("its %s header is %q; that is not proven, so it is retried without it", wire.HeaderUserID, u))
+		addNote(rec, fmt.Sprintf("its %s header is %q; that is not proven, so it is retried without it",
+			wire.HeaderUserID, u))
 	}
 	why := headerText(m, wire.HeaderParkReason)
 	switch {
 	case d.Message.Exchange != wire.ExchangeParked: // by an alternate exchange
-		if d.Message.Exchange == wire.ExchangeDue || d.Message.Exchange == wire.ExchangeLane || d.Message.Exchange == wire.ExchangeDelayed {
+		if d.Message.Exchange == wire.ExchangeDue || d.Message.Exchange == wire.ExchangeLane ||
+			d.Message.Exchange == wire.ExchangeDelayed {
 			rec.Queue = m.RoutingKey
 		}
 		if rec.Queue != "" && in.lostQueue != nil {
 			in.lostQueue(rec.Queue)
 		}
-		why = fmt.Sprintf("it waited in RabbitMQ, and then the queue %q was gone or not bound to exchange %q", rec.Queue, d.Message.Exchange)
+		why = fmt.Sprintf("it waited in RabbitMQ, and then the queue %q was gone or not bound to exchange %q",
+			rec.Queue, d.Message.Exchange)
 	case why == "":
 		why = "it was published to redrive.parked without a reason"
 	}
 	if !utf8.ValidString(rec.Queue) {
-		why += fmt.Sprintf("; it names the queue %q, which is not valid UTF-8, so RabbitMQ has no such queue", rec.Queue)
+		why += fmt.Sprintf("; it names the queue %q, which is not valid UTF-8, so RabbitMQ has no such queue",
+			rec.Queue)
 		rec.Queue = ""
 	}
 	if !in.names.admits(ctx, rec.Queue, m.UserID) {
@@ -346,7 +353,8 @@ func (in *ParkedIntake) decideQuarantined(ctx context.Context, i int, d *wire.De
 	o.proven = false
 	rec := in.failedRecord(o, i, d, now)
 	rec.Error = headerText(&d.Message, wire.HeaderError)
-	why := fmt.Sprintf("RabbitMQ failed to deliver it to Redrive as often as the delivery limit of %s allows, and moved it to %s",
+	why := fmt.Sprintf("RabbitMQ failed to deliver it to Redrive as often as the delivery limit of %s allows, and "+
+		"moved it to %s",
 		wire.QueueIntake, wire.QueueQuarantine)
 	switch {
 	case d.Message.Exchange == "" || d.Message.Exchange == wire.ExchangeQuarantine:

@@ -204,7 +204,8 @@ func (k *keeper) markDurable(message int, e Event) {
 }
 
 func parkedEvent(r *store.Record) Event {
-	return Event{Kind: Parked, Queue: r.Queue, ID: r.ID, Failures: r.Failures, Reason: r.Reason, Error: r.Error, Why: r.ParkedFor}
+	return Event{Kind: Parked, Queue: r.Queue, ID: r.ID, Failures: r.Failures, Reason: r.Reason, Error: r.Error,
+		Why: r.ParkedFor}
 }
 
 // Kind of an event.

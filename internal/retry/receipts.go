@@ -91,7 +91,8 @@ func (o outage) precedes(deadLettered time.Time) bool {
 
 // follows tells whether what was dead-lettered then may be a copy. x-death has whole seconds.
 func (o outage) follows(deadLettered time.Time) bool {
-	return !o.began.IsZero() && deadLettered.Add(time.Second).After(o.middle()) && !deadLettered.After(o.ended.Add(marginAfter))
+	return !o.began.IsZero() && deadLettered.Add(time.Second).After(o.middle()) &&
+		!deadLettered.After(o.ended.Add(marginAfter))
 }
 
 // maxLeaderMove bounds how far apart, by x-death's time, two copies are dead-lettered when a
@@ -118,7 +119,8 @@ func (r *receipts) reset(o outage, shared bool) {
 func (r *receipts) load(kept []store.Receipt) {
 	for _, k := range kept {
 		if k.Fingerprint != ([16]byte{}) && !r.issued[k.ID] {
-			r.add(&r.processes, k.Process, &receipt{identity: identity{id: k.ID, fingerprint: k.Fingerprint, firstFailed: k.FirstFailed}})
+			r.add(&r.processes, k.Process,
+				&receipt{identity: identity{id: k.ID, fingerprint: k.Fingerprint, firstFailed: k.FirstFailed}})
 		}
 	}
 }
@@ -153,7 +155,8 @@ func (r *receipts) areMissing(batch []wire.Delivery) bool {
 func (r *receipts) identify(d *wire.Delivery, now time.Time) identity {
 	t, m, own, note := r.historyOf(d, now)
 	if t.ID != "" {
-		return identity{id: uuid.MustParse(t.ID), firstFailed: t.FirstFailed, failures: t.Failures, replays: t.Replays, own: own, note: note}
+		return identity{id: uuid.MustParse(t.ID), firstFailed: t.FirstFailed, failures: t.Failures, replays: t.Replays,
+			own: own, note: note}
 	}
 	f := r.fingerprint(d)
 	is, repeated := r.use(f, d)
@@ -190,7 +193,9 @@ func (r *receipts) originOf(d *wire.Delivery, now time.Time) origin {
 }
 
 // historyOf also returns the message that the history is of.
-func (r *receipts) historyOf(d *wire.Delivery, now time.Time) (t headers.History, m *wire.Message, own bool, note string) {
+func (r *receipts) historyOf(
+	d *wire.Delivery, now time.Time,
+) (t headers.History, m *wire.Message, own bool, note string) {
 	if r.origin == nil {
 		t, own, note = historyOf(d, now)
 		return t, &d.Message, own, note
@@ -387,7 +392,8 @@ type series struct {
 }
 
 func newRecentReceipts(maxNames, perName, total int) recentReceipts {
-	return recentReceipts{byName: map[string]*list.Element{}, recent: list.New(), maxNames: maxNames, perName: perName, total: total}
+	return recentReceipts{byName: map[string]*list.Element{}, recent: list.New(), maxNames: maxNames, perName: perName,
+		total: total}
 }
 
 // maxIssued bounds the receipts of ids that were issued over this connection, of all queues
@@ -410,7 +416,8 @@ func (x *receiptIndex) add(to *recentReceipts, name string, k *receipt) {
 		*x = newReceiptIndex()
 	}
 	c := contentOf(k.fingerprint)
-	if slices.ContainsFunc(x.byContent[c], func(o *receipt) bool { return o.id == k.id && o.fingerprint == k.fingerprint }) {
+	if slices.ContainsFunc(x.byContent[c],
+		func(o *receipt) bool { return o.id == k.id && o.fingerprint == k.fingerprint }) {
 		return
 	}
 	x.byContent[c] = append(x.byContent[c], k)

@@ -44,11 +44,15 @@ type retryTargets struct {
 	noQueue func(queue string) time.Duration
 }
 
-func newRetryTargets(b RetryExchanges, policies func() policy.Set, consent Consent, noQueue func(queue string) time.Duration, answered func()) *retryTargets {
+func newRetryTargets(
+	b RetryExchanges, policies func() policy.Set, consent Consent, noQueue func(queue string) time.Duration,
+	answered func(),
+) *retryTargets {
 	if answered == nil {
 		answered = func() {}
 	}
-	t := &retryTargets{broker: b, policies: policies, consent: consent, noQueue: noQueue, lookup: newExchangeLookup(b.RetryExchangeExists, answered)}
+	t := &retryTargets{broker: b, policies: policies, consent: consent, noQueue: noQueue,
+		lookup: newExchangeLookup(b.RetryExchangeExists, answered)}
 	t.binding = newExchangeBinding(t.bind, answered)
 	return t
 }
@@ -193,13 +197,16 @@ func (t *retryTargets) routeSoon(ctx context.Context, queue string, proven bool,
 	return t.routeBy(ctx, t.binding.begin, queue, proven, due)
 }
 
-func (t *retryTargets) routeBy(ctx context.Context, bind func(context.Context, string) error, queue string, proven bool, due time.Time) Result {
+func (t *retryTargets) routeBy(
+	ctx context.Context, bind func(context.Context, string) error, queue string, proven bool, due time.Time,
+) Result {
 	policies := t.policies()
 	if _, ok := policies.Match(queue); !ok || wire.OwnQueue(queue) {
 		return Result{Park: fmt.Sprintf("no policy allows the queue %q", queue)}
 	}
 	if !utf8.ValidString(queue) { // no way in takes it: another program wrote the store
-		return Result{Park: fmt.Sprintf("the name of the queue %q is not valid UTF-8, so RabbitMQ has no such queue", queue)}
+		return Result{Park: fmt.Sprintf("the name of the queue %q is not valid UTF-8, so RabbitMQ has no such queue",
+			queue)}
 	}
 	if t.bound.has(queue) {
 		return Result{}
@@ -228,7 +235,8 @@ func (t *retryTargets) routeBy(ctx context.Context, bind func(context.Context, s
 	case errors.Is(err, wire.ErrExclusive):
 		t.proven.remove(queue)
 		t.lookup.forget(queue)
-		return Result{Park: fmt.Sprintf("the queue %q is exclusive to another connection, so it cannot be retried to", queue)}
+		return Result{Park: fmt.Sprintf("the queue %q is exclusive to another connection, so it cannot be retried to",
+			queue)}
 	case err != nil:
 		return Result{Err: fmt.Errorf("binding the retry exchange of queue %q: %w", queue, err)}
 	}
@@ -269,13 +277,16 @@ var (
 	ErrLookupPending = errors.New("RabbitMQ is being asked")
 	// ErrConsentUnknown is the error of a result that depends on an answer for which RabbitMQ
 	// cannot be asked.
-	ErrConsentUnknown = errors.New("reports of failures wait, since it is unknown whether the queue dead-letters to redrive")
+	ErrConsentUnknown = errors.New("reports of failures wait, since it is unknown whether the queue dead-letters " +
+		"to redrive")
 )
 
 // decideUnproven decides about a queue that only a report names and that has no retry exchange.
 // The zero Result means that it may be declared one.
 func (t *retryTargets) decideUnproven(queue string) Result {
-	none := Result{Park: fmt.Sprintf("the queue %q is not enrolled: nothing was dead-lettered from it yet, its dead-letter exchange is not redrive, and no policy names it exactly; `redrive allow-replays` allows it", queue)}
+	none := Result{Park: fmt.Sprintf("the queue %q is not enrolled: nothing was dead-lettered from it yet, its "+
+		"dead-letter exchange is not redrive, and no policy names it exactly; `redrive allow-replays` allows it",
+		queue)}
 	if t.consent == nil {
 		return none
 	}
@@ -413,7 +424,8 @@ func (l *exchangeLookup) exists(queue string, since time.Time) (yes bool, asOf t
 		l.answers[queue] = a
 	}
 	now := time.Now()
-	if !a.exists && (a.asOf.IsZero() || a.asOf.Before(since)) && !a.pending && !full && !now.Before(a.next) && l.ctx.Err() == nil {
+	if !a.exists && (a.asOf.IsZero() || a.asOf.Before(since)) && !a.pending && !full && !now.Before(a.next) &&
+		l.ctx.Err() == nil {
 		a.pending = true
 		l.add(queue)
 	}
@@ -507,7 +519,8 @@ type bindingError struct {
 }
 
 func newExchangeBinding(bind func(ctx context.Context, queue string) error, ended func()) *exchangeBinding {
-	b := &exchangeBinding{bind: bind, ended: ended, underWay: map[string]*queueBinding{}, failed: map[string]bindingError{}}
+	b := &exchangeBinding{bind: bind, ended: ended, underWay: map[string]*queueBinding{},
+		failed: map[string]bindingError{}}
 	b.askers = newAskers(b.bindOnce)
 	return b
 }
@@ -528,7 +541,8 @@ func (b *exchangeBinding) begin(ctx context.Context, queue string) error {
 	}
 	one := b.underWay[queue]
 	if one == nil {
-		one = &queueBinding{ended: make(chan struct{}), awaited: len(b.underWay) == 0 && time.Since(b.lastEnded) > bindingsQuiet}
+		one = &queueBinding{ended: make(chan struct{}),
+			awaited: len(b.underWay) == 0 && time.Since(b.lastEnded) > bindingsQuiet}
 		b.underWay[queue] = one
 		b.add(queue)
 	}
@@ -620,8 +634,10 @@ type ReportedNames struct {
 // NewReportedNames makes the bound of an Intake and a ParkedIntake that store in s; sender knows
 // which queues messages may be retried to.
 func NewReportedNames(s store.Store, sender *Sender) *ReportedNames {
-	return &ReportedNames{store: s, turn: semaphore.NewWeighted(1), lookUpIfUnknown: sender.MayRetryTo, cached: sender.targets.cached, markProven: sender.targets.proven.add,
-		reporterOf: map[string]string{}, perUser: map[string]int{}, recounted: time.Now().Add(firstRecount - recountEvery)}
+	return &ReportedNames{store: s, turn: semaphore.NewWeighted(1), lookUpIfUnknown: sender.MayRetryTo,
+		cached: sender.targets.cached, markProven: sender.targets.proven.add,
+		reporterOf: map[string]string{}, perUser: map[string]int{},
+		recounted: time.Now().Add(firstRecount - recountEvery)}
 }
 
 // admits tells whether a message may be kept for a queue that reporter named, and counts the
@@ -703,5 +719,7 @@ func (n *ReportedNames) recount(ctx context.Context) {
 
 // tooMany returns why a report is parked without its queue's name.
 func tooMany(queue string) string {
-	return fmt.Sprintf("it names the queue %q, which is not known to be enrolled, and messages for too many such names are kept (%d in all, %d reported by one user): enroll the queue, or discard what is parked for queues that do not exist; `redrive copy --to QUEUE ID` publishes this one there", queue, maxNames, maxNamesEach)
+	return fmt.Sprintf("it names the queue %q, which is not known to be enrolled, and messages for too many such "+
+		"names are kept (%d in all, %d reported by one user): enroll the queue, or discard what is parked for queues "+
+		"that do not exist; `redrive copy --to QUEUE ID` publishes this one there", queue, maxNames, maxNamesEach)
 }

@@ -106,11 +106,16 @@ type sentBatch struct {
 
 // NewScheduler makes a scheduler. report receives why a lane is unreachable, each time that it was
 // tried, and nil once when it is reachable again; it is called by several goroutines.
-func NewScheduler(s Store, sender BatchSender, throttle Throttle, wake Wakeup, events Listener, log *slog.Logger, report func(lane store.Lane, err error)) *Scheduler {
+func NewScheduler(
+	s Store, sender BatchSender, throttle Throttle, wake Wakeup, events Listener, log *slog.Logger,
+	report func(lane store.Lane, err error),
+) *Scheduler {
 	throttle.SetCatchUp(catchUp)
 	return &Scheduler{store: s, sender: sender, throttle: throttle, events: events, log: log, report: report,
-		backoffs: map[store.Lane]backoff{}, paused: map[string]bool{}, served: map[store.Lane]bool{}, woken: wake, pausing: semaphore.NewWeighted(1),
-		claimed: claimed{perDestination: map[store.Lane]*laneWindow{}}, troubles: storeTroubles{since: map[string]time.Time{}}}
+		backoffs: map[store.Lane]backoff{}, paused: map[string]bool{}, served: map[store.Lane]bool{}, woken: wake,
+		pausing:  semaphore.NewWeighted(1),
+		claimed:  claimed{perDestination: map[store.Lane]*laneWindow{}},
+		troubles: storeTroubles{since: map[string]time.Time{}}}
 }
 
 // Run publishes messages as they come due until ctx ends. Then it waits for the answers to
@@ -313,8 +318,9 @@ func (s *Scheduler) finishClaims(ctx context.Context, batches []sentBatch) {
 	finish := func() (err error) { finished, err = s.store.Finish(ctx, outcomes); return err }
 	if len(outcomes) > 0 && s.repeatUntilDone(ctx, finishingClaims, finish) {
 		if lost := len(outcomes) - finished; lost > 0 {
-			s.log.Warn("store: retried messages were no longer claimed when they should be finished, so they may be retried twice:"+
-				" it did not answer, or this process stood still, for longer than a lease, or its last answer was lost",
+			s.log.Warn("store: retried messages were no longer claimed when they should be finished, so they may be "+
+				"retried twice: it did not answer, or this process stood still, for longer than a lease, or its last "+
+				"answer was lost",
 				"messages", lost, "hint", "set store.redis.lease above the longest such time")
 		}
 		s.reportParked(outcomes)
@@ -324,7 +330,8 @@ func (s *Scheduler) finishClaims(ctx context.Context, batches []sentBatch) {
 	}
 	large := false
 	for i, b := range batches {
-		large = large || slices.ContainsFunc(b.claims, func(c store.Claim) bool { return len(c.Record.Message.Body) >= largeBody })
+		large = large || slices.ContainsFunc(b.claims,
+			func(c store.Claim) bool { return len(c.Record.Message.Body) >= largeBody })
 		s.claimed.end(&b, obstacles[i] == nil)
 		batches[i] = sentBatch{}
 	}
@@ -481,7 +488,9 @@ func (c *claimed) mayClaim(l store.Lane, now time.Time) (messages, bytes int, fu
 // begin counts what was claimed of a lane. halfFull tells whether at least half of the window is in
 // use with it; previous is closed when the answers to the previous batch were passed on, and passedOn is to be
 // closed when those to this one were.
-func (c *claimed) begin(l store.Lane, messages, bytes int) (halfFull bool, previous <-chan struct{}, passedOn chan struct{}) {
+func (c *claimed) begin(
+	l store.Lane, messages, bytes int,
+) (halfFull bool, previous <-chan struct{}, passedOn chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	w := c.windowOf(l)
@@ -565,12 +574,15 @@ func (s *Scheduler) setBackoff(lane store.Lane, obstacle error) {
 		b.reachable = false
 		s.backoffs[lane] = b
 	case errors.Is(obstacle, ErrLookupPending): // the answer is on its way
-		s.backoffs[lane] = backoff{until: time.Now().Add(minBackoff << min(b.tries, 2)), tries: b.tries + 1, reachable: reachable}
+		s.backoffs[lane] = backoff{until: time.Now().Add(minBackoff << min(b.tries, 2)), tries: b.tries + 1,
+			reachable: reachable}
 	default:
-		s.backoffs[lane] = backoff{until: time.Now().Add(min(minBackoff<<min(b.tries, 16), maxBackoff)), tries: b.tries + 1}
+		s.backoffs[lane] = backoff{until: time.Now().Add(min(minBackoff<<min(b.tries, 16), maxBackoff)),
+			tries: b.tries + 1}
 	}
 	s.mu.Unlock()
-	if obstacle == nil && !wasBackingOff || errors.Is(obstacle, ErrTryAtOnce) || errors.Is(obstacle, ErrLookupPending) || errors.Is(obstacle, context.Canceled) {
+	if obstacle == nil && !wasBackingOff || errors.Is(obstacle, ErrTryAtOnce) ||
+		errors.Is(obstacle, ErrLookupPending) || errors.Is(obstacle, context.Canceled) {
 		return
 	}
 	s.report(lane, obstacle)

@@ -16,8 +16,9 @@ import (
 // Publisher publishes messages to RabbitMQ.
 type Publisher interface {
 	// Send publishes persistent and mandatory, and nearly in order (broker.Publisher says when
-	// not). It returns a function that waits for RabbitMQ's answer to each message: nil when confirmed and routed, or an error of package
-	// wire. It is called from one goroutine at a time and blocks while there is no connection.
+	// not). It returns a function that waits for RabbitMQ's answer to each message: nil when confirmed
+	// and routed, or an error of package wire. It is called from one goroutine at a time and blocks
+	// while there is no connection.
 	Send(ctx context.Context, out []wire.Outgoing) (wait func(context.Context) []error)
 	RetryExchanges
 }
@@ -47,7 +48,10 @@ type Sender struct {
 // called for each batch. Without consent RabbitMQ is not asked for one. For noQueue, messages
 // wait for a queue that does not exist. answered, which may be nil, is called each time RabbitMQ has
 // answered whether a queue has a retry exchange, and when a binding has ended.
-func NewSender(p Publisher, policies func() policy.Set, consent Consent, noQueue func(queue string) time.Duration, answered func(), events Listener) *Sender {
+func NewSender(
+	p Publisher, policies func() policy.Set, consent Consent, noQueue func(queue string) time.Duration,
+	answered func(), events Listener,
+) *Sender {
 	return &Sender{publisher: p, events: events, targets: newRetryTargets(p, policies, consent, noQueue, answered)}
 }
 
@@ -122,7 +126,8 @@ func (s *Sender) Send(ctx context.Context, queue string, claims []store.Claim) (
 		if results[i] = route.forDue(c.Record.Due); route.Err != nil || route.Park != "" {
 			continue
 		}
-		out, sent = append(out, outgoing(c.Record, wire.RetryExchange(queue), c.Record.Message.RoutingKey)), append(sent, i)
+		out, sent = append(out, outgoing(c.Record, wire.RetryExchange(queue), c.Record.Message.RoutingKey)),
+			append(sent, i)
 	}
 	if len(out) == 0 {
 		return func(context.Context) []Result { return results }
@@ -142,7 +147,8 @@ func (s *Sender) Send(ctx context.Context, queue string, claims []store.Claim) (
 			case errors.Is(err, wire.ErrUnacceptable):
 				results[i] = Result{Park: fmt.Sprintf("it cannot be retried: %v", err)}
 			case errors.Is(err, wire.ErrUnroutable) && r.Forward != nil:
-				results[i] = Result{Park: fmt.Sprintf("it cannot be forwarded to exchange %q with routing key %q: %v", r.Forward.Exchange, r.Forward.RoutingKey, err)}
+				results[i] = Result{Park: fmt.Sprintf("it cannot be forwarded to exchange %q with routing key %q: %v",
+					r.Forward.Exchange, r.Forward.RoutingKey, err)}
 			case errors.Is(err, wire.ErrUnroutable):
 				// Either the queue was deleted: when it was declared again, only its
 				// binding is missing, and is declared here. Or a person deleted its
@@ -173,7 +179,8 @@ func (s *Sender) reportDone(r *store.Record, now time.Time) {
 	if r.Forward != nil {
 		kind = Forwarded
 	}
-	s.events(Event{Kind: kind, At: now, Queue: r.Queue, ID: r.ID, Failures: r.Failures, Reason: r.Reason, Late: now.Sub(r.Due)})
+	s.events(Event{Kind: kind, At: now, Queue: r.Queue, ID: r.ID, Failures: r.Failures, Reason: r.Reason,
+		Late: now.Sub(r.Due)})
 }
 
 func outgoing(r *store.Record, exchange, key string) wire.Outgoing {
@@ -185,6 +192,7 @@ func outgoing(r *store.Record, exchange, key string) wire.Outgoing {
 // delay queue: with the headers of its history, without those of a framework's error queue. It returns the
 // id in them too.
 func withHistory(r *store.Record) (id string, m *wire.Message) {
-	h := headers.History{ID: r.ID.String(), Failures: r.Failures, Queue: r.Queue, FirstFailed: r.FirstFailed, Reason: r.Reason, Error: r.Error, Replays: r.Replays}
+	h := headers.History{ID: r.ID.String(), Failures: r.Failures, Queue: r.Queue, FirstFailed: r.FirstFailed,
+		Reason: r.Reason, Error: r.Error, Replays: r.Replays}
 	return h.ID, h.ApplyTo(toPublish(r))
 }

@@ -30,7 +30,9 @@ const maxText = 2048
 // index in the batch.
 //
 // delayed is how the message waits in RabbitMQ; nil when it does not wait there.
-func (in *Intake) decide(ctx context.Context, i int, d *wire.Delivery, rules *Rules, now time.Time) (rec *store.Record, action policy.Action, delayed *delayedMessage) {
+func (in *Intake) decide(
+	ctx context.Context, i int, d *wire.Delivery, rules *Rules, now time.Time,
+) (rec *store.Record, action policy.Action, delayed *delayedMessage) {
 	defer func() {
 		if p := recover(); p != nil {
 			rec, action, delayed = parkUndecided(d, now, p), policy.Park, nil
@@ -50,7 +52,8 @@ func (in *Intake) decide(ctx context.Context, i int, d *wire.Delivery, rules *Ru
 		return rec, park(rec, now, fmt.Sprintf("no policy allows the queue %q", o.queue)), nil
 	}
 
-	failure := policy.Failure{Queue: o.queue, Reason: o.reason, Attempt: rec.Failures, Replays: rec.Replays, Seed: seed(rec.ID, rec.Failures),
+	failure := policy.Failure{Queue: o.queue, Reason: o.reason, Attempt: rec.Failures, Replays: rec.Replays,
+		Seed:    seed(rec.ID, rec.Failures),
 		Message: &rec.Message, FirstFailed: rec.FirstFailed, At: now}
 	through := d.Message.Exchange
 	if through == wire.ExchangeFailures || through == wire.ExchangeDeadLetters && headers.ByConsumer(o.reason) {
@@ -74,7 +77,8 @@ func (in *Intake) decide(ctx context.Context, i int, d *wire.Delivery, rules *Ru
 	v := p.Decide(failure)
 	rec.Policy, rec.Rule, rec.Notify = v.Policy, v.Rule, notifyOf[v.Notify]
 	if v.Asked > 0 {
-		addNote(rec, fmt.Sprintf("its consumer asked for a delay of %s; policy %q allows %s (max_retry_after)", policy.FormatDuration(v.Asked), p.Name, policy.FormatDuration(v.Delay)))
+		addNote(rec, fmt.Sprintf("its consumer asked for a delay of %s; policy %q allows %s (max_retry_after)",
+			policy.FormatDuration(v.Asked), p.Name, policy.FormatDuration(v.Delay)))
 	}
 	switch v.Action {
 	case policy.Retry:
@@ -236,7 +240,8 @@ func originOf(d *wire.Delivery) origin {
 	case wire.ExchangeFailures:
 		return reported(d)
 	}
-	return origin{refusal: fmt.Sprintf("it was published to the intake through exchange %q, not dead-lettered or reported", d.Message.Exchange)}
+	return origin{refusal: fmt.Sprintf("it was published to the intake through exchange %q, not dead-lettered or "+
+		"reported", d.Message.Exchange)}
 }
 
 func deadLettered(d *wire.Delivery) origin {
@@ -298,10 +303,12 @@ func (o origin) checked() origin {
 	case !utf8.ValidString(o.queue):
 		// RabbitMQ takes any bytes as a routing key, but has no queue of such a name, and
 		// ends the connection that asks for one (501).
-		o.refusal = fmt.Sprintf("it names the queue %q, which is not valid UTF-8, so RabbitMQ has no such queue", o.queue)
+		o.refusal = fmt.Sprintf("it names the queue %q, which is not valid UTF-8, so RabbitMQ has no such queue",
+			o.queue)
 		o.queue = ""
 	case !utf8.ValidString(o.reason):
-		o.refusal = fmt.Sprintf("its x-death header has the reason %q, which is not valid UTF-8 and no reason of RabbitMQ's", o.reason)
+		o.refusal = fmt.Sprintf("its x-death header has the reason %q, which is not valid UTF-8 and no reason of "+
+			"RabbitMQ's", o.reason)
 		o.reason = ""
 	case wire.OwnQueue(o.queue):
 		o.refusal = fmt.Sprintf("it failed in %q, which is one of Redrive's own queues", o.queue)

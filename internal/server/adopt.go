@@ -132,7 +132,8 @@ func (d *deadLetters) Look(ctx context.Context, queue string) (operations.DeadLe
 		}
 	}
 	if listed != nil {
-		q.Unknown = fmt.Sprintf("it may be a stream or enrolled, and which queues dead-letter to it is not known: %v", listed)
+		q.Unknown = fmt.Sprintf("it may be a stream or enrolled, and which queues dead-letter to it is not known: %v",
+			listed)
 		if of, _ := namedLikeOne(queue); of != "" {
 			if _, _, err := d.publisher.Queue(ctx, of); err == nil {
 				q.WorkQueues = []string{of}
@@ -299,7 +300,8 @@ func (d *deadLetters) mayRequeue(ctx context.Context, queue, version string) err
 	if q := all[queue]; q.at == nil {
 		return refused("does not list it")
 	} else if limit, limited := q.at.LimitInForce(version); limited && q.Kind == "quorum" {
-		return refused(fmt.Sprintf("the delivery limit of %q is %d: a message at its limit would be lost", queue, limit))
+		return refused(fmt.Sprintf("the delivery limit of %q is %d: a message at its limit would be lost",
+			queue, limit))
 	}
 	return nil
 }

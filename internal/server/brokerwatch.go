@@ -41,7 +41,8 @@ func (s *vhost) quarantineConnection(st broker.State) {
 // redeclared logs which exchanges and queues somebody had deleted.
 func (s *vhost) redeclared(missing []string) {
 	s.metrics.DeclaredAgain(1, missing...)
-	s.Log.Error("somebody deleted exchanges or queues of Redrive's; they are declared again. Dead letters published in between are lost, except those of queues that dead-letter at-least-once",
+	s.Log.Error("somebody deleted exchanges or queues of Redrive's; they are declared again. Dead letters published "+
+		"in between are lost, except those of queues that dead-letter at-least-once",
 		"deleted", strings.Join(missing, ", "))
 }
 
@@ -55,8 +56,11 @@ func (s *vhost) watchLimit(ctx context.Context) {
 		if q, err := s.manage.QueueState(ctx, wire.QueueIntake); err == nil {
 			what := ""
 			if limit, limited := q.LimitInForce(""); limited && limit < broker.DeliveryLimit {
-				what = fmt.Sprintf("of %s is %d, by the policies %s: after that many lost connections RabbitMQ moves good messages to %s (redrive doctor prints the command that excludes Redrive's queues; %d or more is safe)",
-					wire.QueueIntake, limit, strings.Trim(q.Policy+", "+q.OperatorPolicy, ", "), wire.QueueQuarantine, broker.DeliveryLimit)
+				what = fmt.Sprintf("of %s is %d, by the policies %s: after that many lost connections RabbitMQ moves "+
+					"good messages to %s (redrive doctor prints the command that excludes Redrive's queues; %d or "+
+					"more is safe)",
+					wire.QueueIntake, limit, strings.Trim(q.Policy+", "+q.OperatorPolicy, ", "), wire.QueueQuarantine,
+					broker.DeliveryLimit)
 			}
 			if s.conditions.Put(condition.Condition{Kind: condition.DeliveryLimit, Text: what}) && what != "" {
 				s.Log.Warn("the delivery limit " + what)
@@ -130,7 +134,9 @@ func (s *vhost) watchIntakeConsumers(n int) {
 	}
 	what := ""
 	if s.foreignConsumers.persist(n, ours, time.Now()) {
-		what = fmt.Sprintf("%s has %d consumers, and %d of them belong to this service: the others consume a part of the failed messages, which this service neither shows nor counts (give all services of the virtual host one store, store.redis, or stop the others)", wire.QueueIntake, n, ours)
+		what = fmt.Sprintf("%s has %d consumers, and %d of them belong to this service: the others consume a part of "+
+			"the failed messages, which this service neither shows nor counts (give all services of the virtual host "+
+			"one store, store.redis, or stop the others)", wire.QueueIntake, n, ours)
 	}
 	if s.conditions.Put(condition.Condition{Kind: condition.ForeignConsumers, Text: what}) && what != "" {
 		s.Log.Warn(what)

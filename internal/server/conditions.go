@@ -71,7 +71,8 @@ func (r *refusals) notices() (all []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, way := range slices.Sorted(maps.Keys(r.why)) {
-		all = append(all, fmt.Sprintf("messages that are to wait in RabbitMQ (%s) wait in the store, since RabbitMQ does not confirm them: %v", way, r.why[way]))
+		all = append(all, fmt.Sprintf("messages that are to wait in RabbitMQ (%s) wait in the store, since RabbitMQ "+
+			"does not confirm them: %v", way, r.why[way]))
 	}
 	return all
 }
@@ -84,7 +85,8 @@ func (s *vhost) recounted(off map[string]int64) {
 	s.ledgerOff.Store(&off)
 	what := ""
 	if len(off) > 0 {
-		what = fmt.Sprintf("the ledger does not balance: messages are missing, or there are more than came; queues affected: %d (`redrive ledger` shows which)", len(off))
+		what = fmt.Sprintf("the ledger does not balance: messages are missing, or there are more than came; queues "+
+			"affected: %d (`redrive ledger` shows which)", len(off))
 	}
 	s.conditions.Put(condition.Condition{Kind: condition.Ledger, Text: what})
 }
@@ -124,8 +126,11 @@ func (l *listeners) call(to *listener, e retry.Event) {
 			return
 		}
 		l.count(to.name)
-		l.log.Error("a listener panicked at an event, which is missing there", "listener", to.name, "event", e.Kind, "queue", e.Queue, "id", e.ID, "panic", p, "stack", string(debug.Stack()))
-		l.conditions.PutFor(failureShows, condition.Condition{Kind: condition.Listener, Target: to.name, Text: fmt.Sprintf("the event %q of queue %q is missing there after a panic (the log has the stack): please report it", e.Kind, e.Queue)})
+		l.log.Error("a listener panicked at an event, which is missing there", "listener", to.name, "event", e.Kind,
+			"queue", e.Queue, "id", e.ID, "panic", p, "stack", string(debug.Stack()))
+		l.conditions.PutFor(failureShows, condition.Condition{Kind: condition.Listener, Target: to.name,
+			Text: fmt.Sprintf("the event %q of queue %q is missing there after a panic (the log has the stack): "+
+				"please report it", e.Kind, e.Queue)})
 	}()
 	to.receive(e)
 }
@@ -220,7 +225,8 @@ func (s *vhost) brokerAt() string {
 
 // openNotify makes the notifications.
 func (s *vhost) openNotify() (err error) {
-	s.notify, err = notify.New(s.config.Notify, notify.Options{Store: s.store, Conditions: s.told, Count: s.metrics.Notified, Log: s.Log})
+	s.notify, err = notify.New(s.config.Notify,
+		notify.Options{Store: s.store, Conditions: s.told, Count: s.metrics.Notified, Log: s.Log})
 	s.notified = s.config.Notify
 	return err
 }
@@ -249,7 +255,8 @@ func (s *vhost) told(ctx context.Context, t *notify.Settings) ([]notify.Conditio
 	for _, c := range counts {
 		waits[c.Queue] = c.Waiting > 0
 		if !c.NextFailed.IsZero() && now.Sub(c.NextFailed) > t.OldestWaiting {
-			all = append(all, notify.Condition{Kind: notify.OldestWaiting, Queue: c.Queue, Since: c.NextFailed.Add(t.OldestWaiting)})
+			all = append(all, notify.Condition{Kind: notify.OldestWaiting, Queue: c.Queue,
+				Since: c.NextFailed.Add(t.OldestWaiting)})
 		}
 	}
 	for _, q := range s.activity.Queues() {
@@ -270,7 +277,8 @@ func (s *vhost) told(ctx context.Context, t *notify.Settings) ([]notify.Conditio
 	}
 	pauses, err := inspect.Pauses(ctx, s.store)
 	for q, p := range pauses {
-		all = append(all, notify.Condition{Kind: notify.QueuePaused, Queue: q, Since: p.Since, Text: "by " + p.By + ": " + p.Reason})
+		all = append(all, notify.Condition{Kind: notify.QueuePaused, Queue: q, Since: p.Since,
+			Text: "by " + p.By + ": " + p.Reason})
 	}
 	return all, err
 }

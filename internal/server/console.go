@@ -34,7 +34,9 @@ func (s *vhost) notices() []string {
 		all = append(all, err.Error())
 	}
 	if n := s.quarantine.messages.Load(); n > 0 && s.quarantine.stuck.Load() {
-		all = append(all, fmt.Sprintf("messages in RabbitMQ's queue %s that cannot be parked: %d, as RabbitMQ cannot deliver the first (this shows it and removes it: %s)", wire.QueueQuarantine, n, broker.RemoveQuarantined(s.config.VHost())))
+		all = append(all, fmt.Sprintf("messages in RabbitMQ's queue %s that cannot be parked: %d, as RabbitMQ cannot "+
+			"deliver the first (this shows it and removes it: %s)", wire.QueueQuarantine, n,
+			broker.RemoveQuarantined(s.config.VHost())))
 	}
 	return all
 }
@@ -45,7 +47,8 @@ func (s *vhost) auditShort() error {
 	if err != nil || free >= reserve { // what cannot be known stops no one
 		return nil
 	}
-	return hint.Errorf("make room", "the store has %d MiB free, less than the %d MiB of store.reserve: only administrators can act", free>>20, reserve>>20)
+	return hint.Errorf("make room", "the store has %d MiB free, less than the %d MiB of store.reserve: only "+
+		"administrators can act", free>>20, reserve>>20)
 }
 
 // console is all that the page and the API call.
@@ -67,10 +70,12 @@ func (s *vhost) openConsole() error {
 	all := console{s.inspect, s.actions, s.operations}
 	s.api = httpapi.New(httpapi.Config{
 		Console: all, Decoder: s.decoder, Metrics: s.metricsHandler(),
-		Conditions: s.conditions.List, Notices: s.notices, Ready: s.inspect.IsReady, Guard: s.guard, Tokens: tokens, Bounds: s.bounds, Log: s.Log, Base: s.base,
+		Conditions: s.conditions.List, Notices: s.notices, Ready: s.inspect.IsReady, Guard: s.guard, Tokens: tokens,
+		Bounds: s.bounds, Log: s.Log, Base: s.base,
 	})
 	for pattern, h := range webui.Routes(all, webui.Options{
-		Caller: func(r *http.Request) auth.Caller { return auth.From(r.Context()) }, Conditions: s.inspect.ConditionsFor, Simulation: s.drawOutage, Version: s.Version, Log: s.Log,
+		Caller:     func(r *http.Request) auth.Caller { return auth.From(r.Context()) },
+		Conditions: s.inspect.ConditionsFor, Simulation: s.drawOutage, Version: s.Version, Log: s.Log,
 		Base: s.base, VHost: s.vhostLabel(), VHosts: s.links,
 	}) {
 		s.api.Handle(pattern, h)
@@ -81,9 +86,11 @@ func (s *vhost) openConsole() error {
 // openActions makes what page and API call: inspect, actions and operations.
 func (s *vhost) openActions() {
 	c := inspect.Config{
-		Store: s.store, Broker: brokerQueues{publish: s.publisher, manage: s.manage, follows: s.followers.follows}, Audit: s.audit, Policies: s.inForce.Policies, Decisions: &s.decisions, Log: s.Log,
+		Store: s.store, Broker: brokerQueues{publish: s.publisher, manage: s.manage, follows: s.followers.follows},
+		Audit: s.audit, Policies: s.inForce.Policies, Decisions: &s.decisions, Log: s.Log,
 		Version: s.Version, Since: s.since, ReadOnly: s.config.Access.ReadOnly, BrokerURL: s.brokerAt,
-		Activity: &s.activity, Conditions: s.conditions.List, Notices: s.notices, Ready: s.conditions.Ready, Decoder: s.decoder, Way: s.inForce.Way,
+		Activity: &s.activity, Conditions: s.conditions.List, Notices: s.notices, Ready: s.conditions.Ready,
+		Decoder: s.decoder, Way: s.inForce.Way,
 		Limits:    func(policy string) string { return s.policyLimits(policy).String() },
 		Recounted: s.recounted, Busy: s.scheduler.Busy, Throttle: s.throttleOf, Holds: s.conditions.Text,
 	}
@@ -93,7 +100,8 @@ func (s *vhost) openActions() {
 	}
 	s.inspect = inspect.New(c)
 	s.actions = actions.New(actions.Config{Inspect: s.inspect, Store: s.store, Audit: s.audit, Events: s.events,
-		AuditShort: s.auditShort, BindRetryExchange: s.sender.Bind, Large: s.large, Restorable: s.config.Store.Restorable, SetPaused: s.scheduler.Pause, Force: s.force})
+		AuditShort: s.auditShort, BindRetryExchange: s.sender.Bind, Large: s.large,
+		Restorable: s.config.Store.Restorable, SetPaused: s.scheduler.Pause, Force: s.force})
 	s.operations = operations.New(operations.Config{Inspect: s.inspect, Actions: s.actions, Store: s.store,
 		DeadLetters: s.deadLetters, Replica: id})
 }
@@ -321,8 +329,10 @@ func (r *activity) Failed(sees func(queue string) bool) (n int64) {
 }
 
 func flowFields(f *inspect.Flow) [flowKinds]*int64 {
-	return [...]*int64{flowFailed: &f.Failed, flowRetried: &f.Retried, flowParked: &f.Parked, flowDiscarded: &f.Discarded}
+	return [...]*int64{flowFailed: &f.Failed, flowRetried: &f.Retried, flowParked: &f.Parked,
+		flowDiscarded: &f.Discarded}
 }
 
 // flowOf are the events that are counted, each as one of a Flow.
-var flowOf = map[retry.Kind]int{retry.Failed: flowFailed, retry.Retried: flowRetried, retry.Parked: flowParked, retry.Discarded: flowDiscarded}
+var flowOf = map[retry.Kind]int{retry.Failed: flowFailed, retry.Retried: flowRetried, retry.Parked: flowParked,
+	retry.Discarded: flowDiscarded}

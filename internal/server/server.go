@@ -161,7 +161,8 @@ func listenOn(c *config.Config) (net.Listener, error) {
 	}
 	if !auth.Loopback(l.Addr().String()) && !c.Access.SignIn {
 		l.Close()
-		return nil, hint.Errorf("set `auth: {}`, or listen on 127.0.0.1", "listen is %q, which is %s here, and other machines can reach that", c.Listen, l.Addr())
+		return nil, hint.Errorf("set `auth: {}`, or listen on 127.0.0.1",
+			"listen is %q, which is %s here, and other machines can reach that", c.Listen, l.Addr())
 	}
 	return l, nil
 }
@@ -214,7 +215,8 @@ func (s *Service) Run(ctx context.Context) error {
 	defer endRequests()
 	server.BaseContext = func(net.Listener) context.Context { return requests }
 	for _, v := range s.vhosts {
-		v.Log.Info("redrive is running", "version", s.Version, "broker", addresses.Redact(v.config.Broker.URL), "data", v.config.Store.Place(), "listen", s.Addr())
+		v.Log.Info("redrive is running", "version", s.Version, "broker", addresses.Redact(v.config.Broker.URL), "data",
+			v.config.Store.Place(), "listen", s.Addr())
 	}
 	for _, notice := range s.vhosts[0].unserved {
 		s.Log.Warn(notice)
@@ -264,7 +266,9 @@ func (s *Service) waitNoMore() {
 
 // server is the HTTP server of page, API, health and metrics.
 func (s *Service) server() *http.Server {
-	server := &http.Server{Handler: s.countRequests(s.handler), TLSConfig: s.secure, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10, ErrorLog: s.errorLog()}
+	server := &http.Server{Handler: s.countRequests(s.handler), TLSConfig: s.secure,
+		ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+		ErrorLog: s.errorLog()}
 	for _, v := range s.vhosts {
 		server.RegisterOnShutdown(v.api.EndStreams)
 	}
@@ -329,8 +333,10 @@ func (s *Service) reload(c *config.Config, err error) {
 	for _, w := range c.Warnings {
 		s.Log.Warn("config: " + w)
 	}
-	if !c.Broker.Same(s.config.Broker) || !c.Store.Same(s.config.Store) || c.Listen != s.config.Listen || !reflect.DeepEqual(c.Access, s.config.Access) {
-		s.Log.Warn("config: broker, store, listen, auth, tls and read_only take effect at the next start; policies, adopt, notify and decode do now")
+	if !c.Broker.Same(s.config.Broker) || !c.Store.Same(s.config.Store) || c.Listen != s.config.Listen ||
+		!reflect.DeepEqual(c.Access, s.config.Access) {
+		s.Log.Warn("config: broker, store, listen, auth, tls and read_only take effect at the next start; policies, " +
+			"adopt, notify and decode do now")
 	}
 	for _, apply := range applyDecoders {
 		apply()
@@ -371,7 +377,8 @@ func (s *vhost) newGuard(tokens *auth.Tokens) (*auth.Guard, error) {
 		Required: a.SignIn, ReadOnly: a.ReadOnly, Tokens: tokens, Users: users, Proxies: a.Proxies,
 		Secure: a.HasTLS() || a.BehindProxy, SignInPage: auth.SignInPath, Base: s.base, Log: s.Log,
 		Public: func(r *http.Request) bool {
-			return httpapi.Public(r) || strings.HasPrefix(r.URL.Path, "/assets/") || a.OpenMetrics && r.URL.Path == "/metrics"
+			return httpapi.Public(r) || strings.HasPrefix(r.URL.Path, "/assets/") ||
+				a.OpenMetrics && r.URL.Path == "/metrics"
 		},
 	}), nil
 }
@@ -408,7 +415,8 @@ func (s *Service) vhostRoutes() http.Handler {
 			name, err := url.PathUnescape(step)
 			if h = under[name]; h == nil || err != nil {
 				// Which there are is not for everybody.
-				httpapi.NotFound(w, fmt.Sprintf("there is no virtual host %q here: `redrive check FILE` shows which those are that a config file serves", name))
+				httpapi.NotFound(w, fmt.Sprintf("there is no virtual host %q here: `redrive check FILE` shows which "+
+					"those are that a config file serves", name))
 				return
 			}
 		}
@@ -422,7 +430,8 @@ func (s *Service) vhostRoutes() http.Handler {
 // vhostLinks are the links of a page to all virtual hosts; here is its own.
 func (s *Service) vhostLinks(here int) (all []webui.VHost) {
 	for i, v := range s.vhosts {
-		all = append(all, webui.VHost{Name: v.vhostLabel(), URL: v.base + "/", Ready: v.conditions.Ready(), Here: i == here})
+		all = append(all, webui.VHost{Name: v.vhostLabel(), URL: v.base + "/", Ready: v.conditions.Ready(),
+			Here: i == here})
 	}
 	return all
 }

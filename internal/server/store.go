@@ -52,7 +52,10 @@ func checkOwner(ctx context.Context, s store.Store, c *config.Config) error {
 	case owner == nil:
 		return s.PutEntries(ctx, []store.Entry{{Name: store.OwnerEntry, Value: []byte(vhost)}})
 	case string(owner) != vhost:
-		return hint.Errorf("serve that virtual host from it (broker.url or broker.vhosts), or set store.disk or store.redis.prefix to a place for this one", "%s %w %q, and its messages must not be retried to queues of %q", c.Store.Place(), store.ErrOwner, owner, vhost)
+		return hint.Errorf("serve that virtual host from it (broker.url or broker.vhosts), or set store.disk or "+
+			"store.redis.prefix to a place for this one",
+			"%s %w %q, and its messages must not be retried to queues of %q", c.Store.Place(), store.ErrOwner,
+			owner, vhost)
 	}
 	return nil
 }
@@ -70,8 +73,9 @@ func redisOptions(s *config.Store) (redisstore.Options, error) {
 	r := &s.Redis
 	secure, err := r.TLSConfig()
 	return redisstore.Options{
-		URL: r.URL, Login: r.Login, Prefix: r.Prefix, Durability: redisstore.Durability(r.Durability), Replicas: r.Replicas,
-		Lease: r.Lease, Timeout: r.Timeout, TLS: secure, Reserve: s.Reserve,
+		URL: r.URL, Login: r.Login, Prefix: r.Prefix, Durability: redisstore.Durability(r.Durability),
+		Replicas: r.Replicas,
+		Lease:    r.Lease, Timeout: r.Timeout, TLS: secure, Reserve: s.Reserve,
 	}, err
 }
 
@@ -102,9 +106,11 @@ func (s *vhost) damaged() []string {
 		return nil
 	}
 	first := slices.Sorted(maps.Keys(places))[0]
-	notice := fmt.Sprintf("the store is damaged in %d places, the first of them %s: what cannot be read there is set apart, and all else continues", len(places), first)
+	notice := fmt.Sprintf("the store is damaged in %d places, the first of them %s: what cannot be read there is set "+
+		"apart, and all else continues", len(places), first)
 	if s.config.Store.OnDisk() {
-		notice += fmt.Sprintf(" (stop the service and run `redrive store salvage %s --to NEW-FOLDER`)", s.config.Store.Disk)
+		notice += fmt.Sprintf(" (stop the service and run `redrive store salvage %s --to NEW-FOLDER`)",
+			s.config.Store.Disk)
 	}
 	return []string{notice}
 }
@@ -168,16 +174,19 @@ func unservedIn(c *config.Config, served []*config.Config, log *slog.Logger) (no
 	}
 	for _, at := range all {
 		path := filepath.Join(folder, at.Name())
-		if !at.IsDir() || slices.ContainsFunc(served, func(c *config.Config) bool { return filepath.Clean(c.Store.Disk) == path }) {
+		if !at.IsDir() || slices.ContainsFunc(served,
+			func(c *config.Config) bool { return filepath.Clean(c.Store.Disk) == path }) {
 			continue
 		}
 		vhost, messages, err := heldIn(path, log)
 		switch {
 		case errors.Is(err, diskstore.ErrNone), errors.Is(err, store.ErrLocked): // another service has it
 		case err != nil:
-			notices = append(notices, fmt.Sprintf("the folder %s is of a virtual host that is not served, and cannot be looked at: %v", path, err))
+			notices = append(notices, fmt.Sprintf("the folder %s is of a virtual host that is not served, and cannot "+
+				"be looked at: %v", path, err))
 		case messages > 0:
-			notices = append(notices, fmt.Sprintf("the folder %s holds messages (%d) of the virtual host %q, which is not served: list it under broker.vhosts, or move the folder away", path, messages, vhost))
+			notices = append(notices, fmt.Sprintf("the folder %s holds messages (%d) of the virtual host %q, which "+
+				"is not served: list it under broker.vhosts, or move the folder away", path, messages, vhost))
 		}
 	}
 	return notices

@@ -20,8 +20,10 @@ import (
 func (s *vhost) openThrottle() {
 	s.throttle = throttle.New(s.queueLimits, rand.Float64, s.retriesChanged)
 	s.consumerThrottle = &consumerThrottle{
-		Throttle: s.throttle, mayRetryTo: s.sender.MayRetryTo, rules: s.queueLimits, due: s.store.Next, ask: s.publisher.Consumers, ready: s.publisher.Ready,
-		wake: s.wake.Wake, pollNow: make(chan struct{}, 1), queues: map[string]*watchedQueue{}, unknownSince: map[string]time.Time{},
+		Throttle: s.throttle, mayRetryTo: s.sender.MayRetryTo, rules: s.queueLimits, due: s.store.Next,
+		ask: s.publisher.Consumers, ready: s.publisher.Ready,
+		wake: s.wake.Wake, pollNow: make(chan struct{}, 1), queues: map[string]*watchedQueue{},
+		unknownSince: map[string]time.Time{},
 	}
 	s.metrics.Retries(s.retryStates, s.conditions.All)
 }
@@ -43,7 +45,8 @@ func (s *vhost) policyLimits(policy string) throttle.Rules {
 }
 
 var transitionKinds = map[throttle.State]retry.Kind{
-	throttle.Open: retry.Opened, throttle.HalfOpen: retry.HalfOpened, throttle.Ramp: retry.Ramping, throttle.Closed: retry.Closed,
+	throttle.Open: retry.Opened, throttle.HalfOpen: retry.HalfOpened, throttle.Ramp: retry.Ramping,
+	throttle.Closed:     retry.Closed,
 	throttle.NoConsumer: retry.NoConsumer, throttle.ConsumerBack: retry.ConsumerBack,
 }
 
@@ -77,7 +80,8 @@ func (s *vhost) retriesChanged(t throttle.Transition) {
 			log.Warn("breaker open: retries of the queue are paused", "probes_at", t.Until)
 		}
 	case throttle.NoConsumer:
-		log.Warn("retries of the queue are paused: it has no consumers, and a probe stands in it; they resume by themselves when it has one")
+		log.Warn("retries of the queue are paused: it has no consumers, and a probe stands in it; they resume by " +
+			"themselves when it has one")
 	case throttle.ConsumerBack:
 		log.Info("retries of the queue are no longer paused for lack of consumers")
 	default:
@@ -125,11 +129,14 @@ func (s *vhost) retryStates(shown func(queue string) bool) (all []metrics.QueueR
 // throttleOf returns a queue's throttle as people see it; nil when nothing limits the queue.
 func (s *vhost) throttleOf(queue string) *inspect.ThrottleView {
 	v := s.throttle.View(queue, time.Now())
-	if !v.HasBreaker && !v.Forced && v.Rate == 0 && v.MaxInFlight == 0 && v.NoConsumersSince.IsZero() && v.WaitReason == "" {
+	if !v.HasBreaker && !v.Forced && v.Rate == 0 && v.MaxInFlight == 0 && v.NoConsumersSince.IsZero() &&
+		v.WaitReason == "" {
 		return nil
 	}
-	shown := &inspect.ThrottleView{State: string(v.State), Why: v.Reason, Since: timeOrNil(v.Since), Until: timeOrNil(v.Until), NoConsumer: timeOrNil(v.NoConsumersSince),
-		Rate: v.Rate, InFlight: v.InFlight, MaxInFlight: v.MaxInFlight, FailedShare: v.FailedShare, Finished: v.Finished}
+	shown := &inspect.ThrottleView{State: string(v.State), Why: v.Reason, Since: timeOrNil(v.Since),
+		Until: timeOrNil(v.Until), NoConsumer: timeOrNil(v.NoConsumersSince),
+		Rate: v.Rate, InFlight: v.InFlight, MaxInFlight: v.MaxInFlight, FailedShare: v.FailedShare,
+		Finished: v.Finished}
 	if v.WaitReason.IsLimit() {
 		shown.LimitedBy = v.WaitReason
 	}
@@ -301,7 +308,8 @@ func (c *consumerThrottle) poll(ctx context.Context) time.Duration {
 	if next, err := c.due(ctx); err == nil {
 		c.forgetWaiting()
 		for _, n := range next {
-			if n.Forwards() || !n.Due.Before(now.Add(askSome)) || c.rules(n.Queue).NoConsumer == throttle.RetryWithoutConsumers {
+			if n.Forwards() || !n.Due.Before(now.Add(askSome)) ||
+				c.rules(n.Queue).NoConsumer == throttle.RetryWithoutConsumers {
 				continue
 			}
 			if yes, _ := c.mayRetryTo(n.Queue); yes {

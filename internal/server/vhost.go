@@ -142,7 +142,8 @@ func (s *vhost) metricsHandler() http.Handler {
 
 // newVHost opens the store. No message moves before run; call close if run is not called.
 func newVHost(c *config.Config, o Options, at process) (*vhost, error) {
-	s := &vhost{Options: o, process: at, config: c, since: time.Now(), delayNeeded: make(chan struct{}), wake: retry.NewWakeup()}
+	s := &vhost{Options: o, process: at, config: c, since: time.Now(), delayNeeded: make(chan struct{}),
+		wake: retry.NewWakeup()}
 	var err error
 	synced := func(d time.Duration) {
 		if m := s.openMetrics.Load(); m != nil {
@@ -195,17 +196,21 @@ func (s *vhost) open(address string) error {
 	s.names = retry.NewReportedNames(s.store, s.sender)
 	s.delayPublisher = broker.NewPublisher(s.connection(condition.Delays, "redrive delays"))
 	s.delayPublisher.Confirmed = s.metrics.Confirmed
-	s.delayQueues = retry.NewDelayQueues(s.delayPublisher, s.inForce.Policies, s.consent, s.ConfirmTimeout, s.wayChanged)
+	s.delayQueues = retry.NewDelayQueues(s.delayPublisher, s.inForce.Policies, s.consent, s.ConfirmTimeout,
+		s.wayChanged)
 	s.intake = retry.NewIntake(s.store, s.inForce, s.delayQueues, s.names, s.decodeForRules, s.events)
-	s.intakeConsumer = broker.NewIntakeConsumer(s.connection(condition.Intake, "redrive intake"), prefetch, s.intakeState(condition.Store, wire.QueueIntake), s.quarantined)
+	s.intakeConsumer = broker.NewIntakeConsumer(s.connection(condition.Intake, "redrive intake"), prefetch,
+		s.intakeState(condition.Store, wire.QueueIntake), s.quarantined)
 	s.intakeConsumer.Redeclared, s.intakeConsumer.Consumers = s.redeclared, s.watchIntakeConsumers
 	s.parkedIntake = retry.NewParkedIntake(s.store, s.names, s.delayQueues.MarkLost, s.events)
-	s.parkedConsumer = broker.NewParkedConsumer(s.connection(condition.Parked, "redrive parked"), parkedPrefetch, s.intakeState(condition.ParkedStore, wire.QueueParked))
+	s.parkedConsumer = broker.NewParkedConsumer(s.connection(condition.Parked, "redrive parked"), parkedPrefetch,
+		s.intakeState(condition.ParkedStore, wire.QueueParked))
 	s.parkedConsumer.Redeclared = s.redeclared
 	s.quarantineIntake = retry.NewQuarantineIntake(s.store, s.names, s.events)
 	at := s.connection("quarantine", "redrive quarantine")
 	at.Observe = s.quarantineConnection
-	s.quarantineConsumer = broker.NewQuarantineConsumer(at, quarantinePrefetch, s.intakeState(condition.ParkedStore, wire.QueueQuarantine))
+	s.quarantineConsumer = broker.NewQuarantineConsumer(at, quarantinePrefetch,
+		s.intakeState(condition.ParkedStore, wire.QueueQuarantine))
 	s.quarantineConsumer.Redeclared = s.redeclared
 	s.openThrottle()
 	s.scheduler = retry.NewScheduler(s.store, s.sender, s.consumerThrottle, s.wake, s.events, s.Log, s.laneChanged)
@@ -244,7 +249,8 @@ func (s *vhost) listeners() *listeners {
 		defer warning.Unlock()
 		if !warned[e.Queue] && len(warned) < maxActiveQueues {
 			warned[e.Queue] = true
-			s.Log.Warn("a failed message has a header of ours that is no number: it was ignored; further ones of the queue are only counted", "queue", e.Queue, "header", e.Ignored, "id", e.ID)
+			s.Log.Warn("a failed message has a header of ours that is no number: it was ignored; further ones of the "+
+				"queue are only counted", "queue", e.Queue, "header", e.Ignored, "id", e.ID)
 		}
 	})
 	l.add("canary", func(e retry.Event) {
@@ -259,20 +265,21 @@ func (s *vhost) listeners() *listeners {
 }
 
 func (s *vhost) connection(part condition.Kind, name string) broker.Config {
-	return broker.Config{URL: s.config.Broker.URL, Credentials: s.config.Broker.Credentials, Name: name, Log: s.Log, Majority: true, Lasting: s.multiVHost, Observe: func(st broker.State) {
-		c := condition.Condition{Kind: part}
-		switch {
-		case st.Err != nil:
-			c.Text = st.Err.Error()
-		case !st.Connected:
-			c.Text = "not connected"
-		case st.Blocked != "":
-			c.Text, c.Alarm = "blocked by an alarm of RabbitMQ: "+st.Blocked, true
-		}
-		s.nodes.set(string(part), st)
-		s.conditions.Put(c)
-		s.metrics.Connection(string(part), st.Connected, st.Blocked != "")
-	}}
+	return broker.Config{URL: s.config.Broker.URL, Credentials: s.config.Broker.Credentials, Name: name, Log: s.Log,
+		Majority: true, Lasting: s.multiVHost, Observe: func(st broker.State) {
+			c := condition.Condition{Kind: part}
+			switch {
+			case st.Err != nil:
+				c.Text = st.Err.Error()
+			case !st.Connected:
+				c.Text = "not connected"
+			case st.Blocked != "":
+				c.Text, c.Alarm = "blocked by an alarm of RabbitMQ: "+st.Blocked, true
+			}
+			s.nodes.set(string(part), st)
+			s.conditions.Put(c)
+			s.metrics.Connection(string(part), st.Connected, st.Blocked != "")
+		}}
 }
 
 // retryRules returns the policies and ways to wait of a configuration, and puts the throttle's
@@ -314,7 +321,8 @@ func (s *vhost) decodeForRules(r *store.Record) any {
 func (s *vhost) wayChanged(way string, err error) {
 	s.refused.set(way, err)
 	if err != nil {
-		s.Log.Warn("RabbitMQ does not confirm messages that are to wait in it: they wait in the store", "wait", way, "error", err)
+		s.Log.Warn("RabbitMQ does not confirm messages that are to wait in it: they wait in the store", "wait", way,
+			"error", err)
 	} else {
 		s.Log.Info("messages wait in RabbitMQ again", "wait", way)
 	}
@@ -342,7 +350,8 @@ func (s *vhost) intakeState(kind condition.Kind, queue string) func(error) {
 			since = now
 		}
 		if was.IsZero() || full != wasFull {
-			s.Log.Error("intake stopped: messages stay in RabbitMQ until they can be stored", "queue", queue, "error", err)
+			s.Log.Error("intake stopped: messages stay in RabbitMQ until they can be stored", "queue", queue,
+				"error", err)
 		}
 	}
 }
@@ -363,7 +372,8 @@ func (s *vhost) laneChanged(lane store.Lane, err error) {
 	}
 	switch log := s.Log.With("queue", lane.Queue); {
 	case lane.Forwards() && err != nil:
-		log.Warn("nothing is forwarded there for now; the messages wait, and retries continue", "to", lane.Forward.String(), "error", err)
+		log.Warn("nothing is forwarded there for now; the messages wait, and retries continue", "to",
+			lane.Forward.String(), "error", err)
 	case lane.Forwards():
 		log.Info("messages are forwarded there again", "to", lane.Forward.String())
 	case err != nil:
@@ -502,7 +512,8 @@ func (s *vhost) openReplica(listen string) {
 	}
 	address := advertised(listen)
 	s.replica = replica.New(shared, func() cluster.About {
-		return cluster.About{Address: address, Version: s.Version, Since: s.since, Conditions: s.conditions.All(), NotReady: !s.conditions.Ready(), CanPublish: s.publisher.Ready()}
+		return cluster.About{Address: address, Version: s.Version, Since: s.since, Conditions: s.conditions.All(),
+			NotReady: !s.conditions.Ready(), CanPublish: s.publisher.Ready()}
 	}, s.Log)
 	s.metrics.Replicas(s.replica.All)
 }
@@ -510,8 +521,10 @@ func (s *vhost) openReplica(listen string) {
 // joinReplicas gives the replica what it uses, once that is made.
 func (s *vhost) joinReplicas(ctx context.Context) error {
 	return s.replica.Join(ctx, replica.Parts{
-		Throttle: s.throttle, Scheduler: s.scheduler, Inspect: s.inspect, Actions: s.actions, Operations: s.operations, CountFlow: s.countFlow,
-		LeaderTasks: []func(context.Context){s.inspect.Lead, s.operations.Lead, s.notify.Run, s.guard.Forget, s.removeRetryExchanges},
+		Throttle: s.throttle, Scheduler: s.scheduler, Inspect: s.inspect, Actions: s.actions, Operations: s.operations,
+		CountFlow: s.countFlow,
+		LeaderTasks: []func(context.Context){s.inspect.Lead, s.operations.Lead, s.notify.Run, s.guard.Forget,
+			s.removeRetryExchanges},
 	})
 }
 

@@ -88,7 +88,8 @@ func (r *Result) draw(c *svg) {
 	// In the outage, where no line is near.
 	small := letters{size: 12, colour: dim, class: "storm-dim", align: "middle"}
 	middle, y := s.x(o.Before+o.Outage/2), s.y(o.Capacity)
-	c.line([]point{{plotLeft, y}, {plotLeft + plotW, y}}, stroke{colour: dim, class: "storm-capacity", width: 1, dash: []float64{1, 3}})
+	c.line([]point{{plotLeft, y}, {plotLeft + plotW, y}},
+		stroke{colour: dim, class: "storm-capacity", width: 1, dash: []float64{1, 3}})
 	c.text(middle, y-6, "what the upstream can serve, "+perSecond(o.Capacity), small)
 	c.text(middle, s.y(o.Rate)+18, "first deliveries, "+perSecond(o.Rate), small)
 	for _, w := range r.Ways {
@@ -130,7 +131,8 @@ func (r *Result) drawAxes(c *svg, s scale) {
 		c.line([]point{{x, plotEnd}, {x, plotEnd + 5}}, stroke{colour: dim, class: "storm-capacity", width: 1})
 		c.text(x, plotEnd+19, moment(at), label)
 	}
-	c.line([]point{{plotLeft, plotEnd}, {plotLeft + plotW, plotEnd}}, stroke{colour: dim, class: "storm-capacity", width: 1})
+	c.line([]point{{plotLeft, plotEnd}, {plotLeft + plotW, plotEnd}},
+		stroke{colour: dim, class: "storm-capacity", width: 1})
 	label.size = 13
 	c.text(plotLeft+plotW/2, plotEnd+38, "time since the outage began", label)
 	label.turned = true
@@ -152,7 +154,8 @@ func (r *Result) drawTable(c *svg) {
 		cell := letters{size: 14, colour: ink, class: "storm-ink", bold: w.ID == "redrive", align: "start"}
 		c.text(plotLeft, y, w.Title, cell)
 		cell.align = "end"
-		for i, v := range []string{number(float64(w.Retries)), perSecond(w.Peak), r.after(w.Recovered), r.after(w.Drained), number(float64(w.Parked))} {
+		for i, v := range []string{number(float64(w.Retries)), perSecond(w.Peak), r.after(w.Recovered),
+			r.after(w.Drained), number(float64(w.Parked))} {
 			c.text(columns[i], y, v, cell)
 		}
 	}
@@ -160,12 +163,14 @@ func (r *Result) drawTable(c *svg) {
 
 func (r *Result) title() string {
 	o := r.Options
-	return fmt.Sprintf("Load on an upstream that is down for %s, at %s messages a second", policy.FormatDuration(o.Outage), number(o.Rate))
+	return fmt.Sprintf("Load on an upstream that is down for %s, at %s messages a second",
+		policy.FormatDuration(o.Outage), number(o.Rate))
 }
 
 func (r *Result) subtitle() string {
 	o := r.Options
-	parts := []string{"policy " + o.Policy.Name, o.Policy.Backoff.String(), fmt.Sprintf("%d attempts", o.Policy.Attempts)}
+	parts := []string{"policy " + o.Policy.Name, o.Policy.Backoff.String(),
+		fmt.Sprintf("%d attempts", o.Policy.Attempts)}
 	if o.Rules.Breaker != nil {
 		parts = append(parts, "breaker on")
 	}
@@ -186,8 +191,10 @@ func (r *Result) Text() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s, and can serve %s.", r.title(), perSecond(r.Options.Capacity))
 	for _, w := range r.Ways {
-		fmt.Fprintf(&b, " With %s: %s retries reach it while it is down, at most %s calls a second; new messages are served %s, and the backlog is gone %s",
-			strings.ToLower(w.Title[:1])+w.Title[1:], number(float64(w.Retries)), number(w.Peak), afterWords(w.Recovered), afterWords(w.Drained))
+		fmt.Fprintf(&b, " With %s: %s retries reach it while it is down, at most %s calls a second; new messages are "+
+			"served %s, and the backlog is gone %s",
+			strings.ToLower(w.Title[:1])+w.Title[1:], number(float64(w.Retries)), number(w.Peak),
+			afterWords(w.Recovered), afterWords(w.Drained))
 		if w.Parked > 0 {
 			fmt.Fprintf(&b, ", %s messages having been parked", number(float64(w.Parked)))
 		}
@@ -226,7 +233,8 @@ func moment(d time.Duration) string {
 // nice is how far marks on the axis of time are from each other.
 func nice(whole time.Duration) time.Duration {
 	for _, d := range []time.Duration{time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second, 30 * time.Second,
-		time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute, 15 * time.Minute, 30 * time.Minute, time.Hour, 2 * time.Hour, 3 * time.Hour, 6 * time.Hour, 12 * time.Hour} {
+		time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute, 15 * time.Minute, 30 * time.Minute, time.Hour,
+		2 * time.Hour, 3 * time.Hour, 6 * time.Hour, 12 * time.Hour} {
 		if whole/d <= 12 {
 			return d
 		}
@@ -249,7 +257,10 @@ func number(v float64) string {
 // a style sheet can change its colours by class.
 func (r *Result) SVG() string {
 	var s svg
-	fmt.Fprintf(&s, `<svg xmlns="http://www.w3.org/2000/svg" class="storm" viewBox="0 0 %v %v" width="%v" height="%v" font-family="system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, 'DejaVu Sans', sans-serif" role="img" aria-label="%s">`+"\n",
+	fmt.Fprintf(&s,
+		`<svg xmlns="http://www.w3.org/2000/svg" class="storm" viewBox="0 0 %v %v" width="%v" height="%v" `+
+			`font-family="system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, 'DejaVu Sans', `+
+			`sans-serif" role="img" aria-label="%s">`+"\n",
 		width, height, width, height, html.EscapeString(r.Text()))
 	r.draw(&s)
 	s.WriteString("</svg>\n")
@@ -259,7 +270,8 @@ func (r *Result) SVG() string {
 type svg struct{ strings.Builder }
 
 func (s *svg) box(x, y, w, h float64, fill, class string) {
-	fmt.Fprintf(s, `<rect x="%s" y="%s" width="%s" height="%s" fill="%s" class="%s"/>`+"\n", short(x), short(y), short(w), short(h), fill, class)
+	fmt.Fprintf(s, `<rect x="%s" y="%s" width="%s" height="%s" fill="%s" class="%s"/>`+"\n", short(x), short(y),
+		short(w), short(h), fill, class)
 }
 
 func (s *svg) line(points []point, st stroke) {
@@ -279,7 +291,8 @@ func (s *svg) line(points []point, st stroke) {
 }
 
 func (s *svg) text(x, y float64, text string, l letters) {
-	fmt.Fprintf(s, `<text x="%s" y="%s" font-size="%s" fill="%s" class="%s"`, short(x), short(y), short(l.size), l.colour, l.class)
+	fmt.Fprintf(s, `<text x="%s" y="%s" font-size="%s" fill="%s" class="%s"`, short(x), short(y), short(l.size),
+		l.colour, l.class)
 	if l.bold {
 		s.WriteString(` font-weight="600"`)
 	}

@@ -50,7 +50,8 @@ var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 func at(t int) time.Time { return epoch.Add(time.Duration(t) * tick) }
 
 func fixedDelay(ctx context.Context, o Options, rec *record) error {
-	p := policy.Policy{Name: "fixed", Queues: []string{"*"}, Attempts: policy.MaxAttempts, Backoff: policy.Fixed(o.Fixed), Jitter: policy.None}
+	p := policy.Policy{Name: "fixed", Queues: []string{"*"}, Attempts: policy.MaxAttempts,
+		Backoff: policy.Fixed(o.Fixed), Jitter: policy.None}
 	q := &queue{Options: o, rec: rec, policy: p, forever: true}
 	return q.run(ctx)
 }
@@ -176,7 +177,8 @@ func (q *queue) fail(t int, b batch) {
 			some.n = 1
 		}
 		b.n -= some.n
-		v := q.policy.Decide(policy.Failure{Queue: queueName, Reason: policy.Reported, Attempt: some.attempt, Seed: q.random.Uint64()})
+		v := q.policy.Decide(policy.Failure{Queue: queueName, Reason: policy.Reported, Attempt: some.attempt,
+			Seed: q.random.Uint64()})
 		if v.Action != policy.Retry {
 			b.n += some.n // all of one batch have as many attempts
 			q.rec.Parked += int64(b.n)

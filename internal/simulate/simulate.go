@@ -110,10 +110,13 @@ func (o Options) Validate() error {
 	case o.Fixed < tick:
 		return fmt.Errorf("the fixed delay must be %s at least", tick)
 	case o.Duration <= o.Before+o.Outage:
-		return fmt.Errorf("the duration must be longer than the outage and the %s before it", policy.FormatDuration(o.Before))
+		return fmt.Errorf("the duration must be longer than the outage and the %s before it",
+			policy.FormatDuration(o.Before))
 	case o.Rate*o.Duration.Seconds() > mostMessages || o.Duration/tick > mostTicks:
-		return fmt.Errorf("%.0f messages in %s are more than can be simulated (%d messages, %s): lower the rate, or shorten outage or duration",
-			o.Rate*o.Duration.Seconds(), policy.FormatDuration(o.Duration), mostMessages, policy.FormatDuration(mostTicks*tick))
+		return fmt.Errorf("%.0f messages in %s are more than can be simulated (%d messages, %s): lower the rate, or "+
+			"shorten outage or duration",
+			o.Rate*o.Duration.Seconds(), policy.FormatDuration(o.Duration), mostMessages,
+			policy.FormatDuration(mostTicks*tick))
 	}
 	return o.Policy.Validate()
 }
@@ -354,7 +357,8 @@ func (r *Result) Report() Report {
 		}
 		return ptr(d.Seconds())
 	}
-	p := Report{Policy: o.Policy.Name, Rate: o.Rate, Capacity: o.Capacity, OutageSeconds: o.Outage.Seconds(), LimpSeconds: o.Limp.Seconds(), Seed: o.Seed,
+	p := Report{Policy: o.Policy.Name, Rate: o.Rate, Capacity: o.Capacity, OutageSeconds: o.Outage.Seconds(),
+		LimpSeconds: o.Limp.Seconds(), Seed: o.Seed,
 		BestDrainAfter: seconds(r.Best), BeginsAt: -o.Before.Seconds(), StepSeconds: r.Bin.Seconds()}
 	for _, w := range r.Ways {
 		v := WayReport{Outcome: w, RecoveredAfter: seconds(w.Recovered), DrainedAfter: seconds(w.Drained)}
@@ -384,13 +388,15 @@ func (r *Result) Series() [][]string {
 
 // Table is the rows of a table for people, the first with the headings.
 func (r *Result) Table() [][]string {
-	rows := [][]string{{"WAY", "RETRIES WHILE DOWN", "OF BACKOFF'S", "PEAK", "ARRIVALS SERVED AFTER", "DRAINED AFTER", "PARKED"}}
+	rows := [][]string{{"WAY", "RETRIES WHILE DOWN", "OF BACKOFF'S", "PEAK", "ARRIVALS SERVED AFTER", "DRAINED AFTER",
+		"PARKED"}}
 	for _, w := range r.Ways {
 		drain := r.after(w.Drained)
 		if w.ID == "redrive" && w.Over != nil {
 			drain += " (best possible: " + moment(*r.Best) + ")"
 		}
-		rows = append(rows, []string{w.Title, number(float64(w.Retries)), strconv.FormatFloat(100*w.Share, 'g', 3, 64) + "%", perSecond(w.Peak), r.after(w.Recovered), drain, number(float64(w.Parked))})
+		rows = append(rows, []string{w.Title, number(float64(w.Retries)), strconv.FormatFloat(100*w.Share, 'g', 3, 64) +
+			"%", perSecond(w.Peak), r.after(w.Recovered), drain, number(float64(w.Parked))})
 	}
 	return rows
 }

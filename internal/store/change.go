@@ -34,7 +34,9 @@ type Changer interface {
 	//   - A server's answer may be lost. Change then returns an error though all may have
 	//     been changed: read an entry that entries has written to find out. Entry answers
 	//     only when the change is done or can no longer be.
-	Change(ctx context.Context, keys []Key, edit func(Key, *Record) Edit, entries func(n int) []Entry) (n int, err error)
+	Change(
+		ctx context.Context, keys []Key, edit func(Key, *Record) Edit, entries func(n int) []Entry,
+	) (n int, err error)
 
 	SideTable
 

@@ -99,7 +99,8 @@ func (r *Record) Validate() error {
 		return fmt.Errorf("message %s of queue %q has no state: %d", r.ID, r.Queue, r.State)
 	}
 	if len(r.Queue) > 255 {
-		return fmt.Errorf("message %s: a queue's name has at most 255 bytes, not %d: %.300q", r.ID, len(r.Queue), r.Queue)
+		return fmt.Errorf("message %s: a queue's name has at most 255 bytes, not %d: %.300q", r.ID,
+			len(r.Queue), r.Queue)
 	}
 	return nil
 }
@@ -292,7 +293,8 @@ type Reasons uint8
 
 // reasons are those that have a bit, in their order: it is on disk. All others, which
 // no RabbitMQ gives today, share the last bit.
-var reasons = []string{wire.ReasonRejected, wire.ReasonExpired, wire.ReasonMaxLen, wire.ReasonDeliveryLimit, wire.ReasonReported}
+var reasons = []string{wire.ReasonRejected, wire.ReasonExpired, wire.ReasonMaxLen, wire.ReasonDeliveryLimit,
+	wire.ReasonReported}
 
 const otherReasons Reasons = 1 << 7
 

@@ -159,7 +159,8 @@ type Listed struct {
 func (l *Listed) Number() (uint64, error) {
 	id, n, ok := l.Key.Parts()
 	if !ok || id != l.Record.ID {
-		return 0, fmt.Errorf("message %s of queue %q cannot be kept under the key %q", l.Record.ID, l.Record.Queue, l.Key)
+		return 0, fmt.Errorf("message %s of queue %q cannot be kept under the key %q", l.Record.ID,
+			l.Record.Queue, l.Key)
 	}
 	return n, l.Record.Validate()
 }
@@ -263,8 +264,8 @@ type Replica struct {
 }
 
 // WithTerm returns a context for the work of a leader: PutEntries, DeleteEntries and Change of
-// a Shared store change something with it only in that term of what, and else return ErrDeposed. So a leader that was stopped for a while, and does
-// not know yet that another leads, changes nothing.
+// a Shared store change something with it only in that term of what, and else return ErrDeposed. So a
+// leader that was stopped for a while, and does not know yet that another leads, changes nothing.
 func WithTerm(ctx context.Context, what string, term uint64) context.Context {
 	return context.WithValue(ctx, termKey{}, leaderTerm{what, term})
 }
@@ -328,8 +329,10 @@ const (
 var Flows = [...]Column{In, Retried, Forwarded, Forgotten, Moved, Delayed, DiscardedAtOnce}
 
 // columnNames are for metrics and people.
-var columnNames = [columns]string{In: "in", Column(Waiting): "waiting", Column(Parked): "parked", Column(Discarded): "discarded",
-	Retried: "retried", Forwarded: "forwarded", Forgotten: "forgotten", Moved: "moved", Delayed: "delayed", DiscardedAtOnce: "dropped", EverParked: "ever parked",
+var columnNames = [columns]string{In: "in", Column(Waiting): "waiting", Column(Parked): "parked",
+	Column(Discarded): "discarded",
+	Retried:           "retried", Forwarded: "forwarded", Forgotten: "forgotten", Moved: "moved", Delayed: "delayed",
+	DiscardedAtOnce: "dropped", EverParked: "ever parked",
 	EverParkedUrgent: "ever parked, urgent", EverParkedQuietly: "ever parked, quietly"}
 
 // Kept tells whether the column is of what is kept: its number is that of a state.

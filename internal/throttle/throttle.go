@@ -95,7 +95,8 @@ type Breaker struct {
 
 // DefaultBreaker is what `breaker: on` says.
 func DefaultBreaker() Breaker {
-	return Breaker{FailureRatio: 0.5, MinRetries: 20, Window: time.Minute, Wait: 10 * time.Second, MaxWait: 2 * time.Minute, Probes: 3, Ramp: time.Minute}
+	return Breaker{FailureRatio: 0.5, MinRetries: 20, Window: time.Minute, Wait: 10 * time.Second,
+		MaxWait: 2 * time.Minute, Probes: 3, Ramp: time.Minute}
 }
 
 // State of a queue's breaker.
@@ -173,7 +174,8 @@ type Throttle struct {
 // changed receives each transition, in their order. All three must be quick, and not call the
 // throttle.
 func New(rules func(queue string) Rules, random func() float64, changed func(Transition)) *Throttle {
-	return &Throttle{rules: rules, random: random, changed: changed, queues: map[string]*queue{}, share: Share{N: 1}, leads: true}
+	return &Throttle{rules: rules, random: random, changed: changed, queues: map[string]*queue{}, share: Share{N: 1},
+		leads: true}
 }
 
 // SetCatchUp sets by how much a caller may be late to call Allow again. What a rate allows in
@@ -285,7 +287,8 @@ func (t *Throttle) Consumers(queue string, n, ready int, waits bool, asked time.
 		q.probed = 0
 	}
 	was := !q.noConsumersSince.IsZero()
-	paused := n == 0 && waits && r.NoConsumer != RetryWithoutConsumers && (was || q.probesLeft(t.currentShare(asked)) <= 0)
+	paused := n == 0 && waits && r.NoConsumer != RetryWithoutConsumers &&
+		(was || q.probesLeft(t.currentShare(asked)) <= 0)
 	switch {
 	case paused && !was:
 		q.noConsumersSince = asked
@@ -427,8 +430,10 @@ func (t *Throttle) View(queue string, now time.Time) View {
 	for _, report := range q.reports(now) {
 		inFlight += report.InFlight
 	}
-	v := View{State: q.state, Since: q.since, Reason: q.reason, By: q.by, Until: q.until, Forced: q.forced, HasBreaker: r.Breaker != nil,
-		Rate: q.rateLimit(now), MaxInFlight: r.InFlight, InFlight: inFlight, Consumers: q.consumers, NoConsumersSince: q.noConsumersSince}
+	v := View{State: q.state, Since: q.since, Reason: q.reason, By: q.by, Until: q.until, Forced: q.forced,
+		HasBreaker: r.Breaker != nil,
+		Rate:       q.rateLimit(now), MaxInFlight: r.InFlight, InFlight: inFlight, Consumers: q.consumers,
+		NoConsumersSince: q.noConsumersSince}
 	n, _, why := q.allowed(1, now)
 	switch waits := !q.noConsumersSince.IsZero(); {
 	case n == 0 && (why != WhyNoConsumer || waits):
@@ -1003,7 +1008,8 @@ func (q *queue) openIfFailing(now time.Time) {
 	if b == nil || q.forced || !q.throttle.leads || q.state != Closed && q.state != Ramp {
 		return
 	}
-	if finished, failed := q.latestOfAll(now); finished >= b.MinRetries && float64(failed) >= b.FailureRatio*float64(finished) {
+	if finished, failed := q.latestOfAll(now); finished >= b.MinRetries &&
+		float64(failed) >= b.FailureRatio*float64(finished) {
 		q.open(now, fmt.Sprintf("%d of the last %d retries failed again", failed, finished))
 	}
 }
@@ -1058,7 +1064,8 @@ func (q *queue) change(to State, now time.Time, reason, by string) {
 	if q.rules.Breaker != nil {
 		q.window.reset(q.rules.Breaker.Window)
 	}
-	q.throttle.changed(Transition{Queue: q.name, From: from, To: to, At: now, Reason: reason, By: by, Until: q.until, OnFollower: !q.throttle.leads})
+	q.throttle.changed(Transition{Queue: q.name, From: from, To: to, At: now, Reason: reason, By: by, Until: q.until,
+		OnFollower: !q.throttle.leads})
 }
 
 const (

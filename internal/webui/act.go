@@ -39,7 +39,8 @@ func (s *server) act(r *http.Request, c auth.Caller) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	d.Act = actions.Act{Verb: actions.Verb(in.Get("verb")), IDs: in["id"], At: at, To: strings.TrimSpace(in.Get("to")), Reason: strings.TrimSpace(in.Get("reason")), DryRun: !d.Happened}
+	d.Act = actions.Act{Verb: actions.Verb(in.Get("verb")), IDs: in["id"], At: at, To: strings.TrimSpace(in.Get("to")),
+		Reason: strings.TrimSpace(in.Get("reason")), DryRun: !d.Happened}
 	if len(d.IDs) == 0 {
 		return view{}, fmt.Errorf("%w: no message was selected", inspect.ErrInvalid)
 	}
@@ -105,7 +106,8 @@ func due(in url.Values) (*time.Time, error) {
 	if s == "" {
 		return nil, nil
 	}
-	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04", "2006-01-02T15:04:05", "2006-01-02 15:04", "2006-01-02 15:04:05"} {
+	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04", "2006-01-02T15:04:05", "2006-01-02 15:04",
+		"2006-01-02 15:04:05"} {
 		if t, err := time.Parse(layout, s); err == nil {
 			return &t, nil
 		}
@@ -179,7 +181,8 @@ func (s *server) breaker(r *http.Request, c auth.Caller) (view, error) {
 }
 
 func (s *server) noteGroup(r *http.Request, c auth.Caller) (view, error) {
-	if err := s.console.NoteGroup(r.Context(), c, r.PathValue("id"), strings.TrimSpace(r.PostForm.Get("note"))); err != nil {
+	if err := s.console.NoteGroup(r.Context(), c, r.PathValue("id"),
+		strings.TrimSpace(r.PostForm.Get("note"))); err != nil {
 		return view{}, err
 	}
 	return view{to: "/groups?" + url.Values{"q": {r.PostForm.Get("q")}, "did": {"note"}, "n": {"1"}}.Encode()}, nil
@@ -243,7 +246,8 @@ func planCommand(p operations.Plan) string {
 
 func (s *server) start(r *http.Request, c auth.Caller) (view, error) {
 	in := r.PostForm
-	st := operations.Start{CanaryWait: strings.TrimSpace(in.Get("canary_wait")), Reason: strings.TrimSpace(in.Get("reason"))}
+	st := operations.Start{CanaryWait: strings.TrimSpace(in.Get("canary_wait")),
+		Reason: strings.TrimSpace(in.Get("reason"))}
 	n, err := strconv.ParseInt(in.Get("expect_count"), 10, 64)
 	if err != nil {
 		return view{}, fmt.Errorf("%w: the form does not say how many messages it was about", inspect.ErrInvalid)
@@ -412,7 +416,8 @@ func (d *editData) fill(in url.Values) (actions.EditRequest, error) {
 		h := &d.Headers[i]
 		n := strconv.Itoa(i)
 		if in.Get("name."+n) != h.Name {
-			return req, fmt.Errorf("%w: the message's headers have changed since the form was made", inspect.ErrPrecondition)
+			return req, fmt.Errorf("%w: the message's headers have changed since the form was made",
+				inspect.ErrPrecondition)
 		}
 		h.Value, h.Removed = in.Get("value."+n), slices.Contains(removed, h.Name)
 		switch {

@@ -91,7 +91,8 @@ func when(v any) template.HTML {
 	if t.IsZero() {
 		return `<span class="dim">not known</span>`
 	}
-	return template.HTML(`<time data-when datetime="` + t.Format("2006-01-02T15:04:05.000Z07:00") + `" title="` + t.Format("2006-01-02 15:04:05 UTC") + `">` + relative(t, time.Now()) + `</time>`)
+	return template.HTML(`<time data-when datetime="` + t.Format("2006-01-02T15:04:05.000Z07:00") + `" title="` +
+		t.Format("2006-01-02 15:04:05 UTC") + `">` + relative(t, time.Now()) + `</time>`)
 }
 
 // relative is how long ago a time was, or how far ahead it is. The page's script
@@ -126,7 +127,8 @@ func clean(s string) string {
 		if r < utf8.RuneSelf { // nearly all are
 			return r < ' ' && r != '\n' && r != '\t' || r == 0x7f
 		}
-		return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || unicode.Is(unicode.Zl, r) || unicode.Is(unicode.Zp, r) || r == unicode.ReplacementChar
+		return unicode.IsControl(r) || unicode.Is(unicode.Cf, r) || unicode.Is(unicode.Zl, r) ||
+			unicode.Is(unicode.Zp, r) || r == unicode.ReplacementChar
 	}
 	if !strings.ContainsFunc(s, odd) {
 		return s
@@ -219,7 +221,8 @@ func svgPath(numbers []int64, most int64, width, height float64) string {
 	var b strings.Builder
 	step := width / float64(max(len(numbers)-1, 1))
 	for i, n := range numbers {
-		fmt.Fprintf(&b, "%c%.1f,%.1f", "ML"[min(i, 1)], float64(i)*step, height-float64(n)/float64(max(most, 1))*(height-2)-1)
+		fmt.Fprintf(&b, "%c%.1f,%.1f", "ML"[min(i, 1)], float64(i)*step,
+			height-float64(n)/float64(max(most, 1))*(height-2)-1)
 	}
 	return b.String()
 }
@@ -250,7 +253,8 @@ func spark(hours []int64) sparkline {
 		b = append(strconv.AppendFloat(b, h, 'f', 1, 64), "h-3z"...)
 	}
 	s.Bars = string(b)
-	s.Text = fmt.Sprintf("%s in the last %d hours, at most %s in one", plural(sum, "failure", "failures"), len(hours), count(most))
+	s.Text = fmt.Sprintf("%s in the last %d hours, at most %s in one", plural(sum, "failure", "failures"), len(hours),
+		count(most))
 	return s
 }
 

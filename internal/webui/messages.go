@@ -63,7 +63,8 @@ func (s *server) messages(r *http.Request, c auth.Caller) (view, error) {
 	d := messagesData{Query: query, First: in.Get("after") == ""}
 	d.Tabs, d.State = tabs(query)
 	d.Verbs = verbsFor(c, d.State)
-	v := view{template: "messages", title: "Messages", nav: "/messages", command: command(append([]string{"redrive", "messages", "list"}, positional(query)...)...)}
+	v := view{template: "messages", title: "Messages", nav: "/messages",
+		command: command(append([]string{"redrive", "messages", "list"}, positional(query)...)...)}
 	page, err := s.console.Search(r.Context(), c, query, in.Get("after"), perPage)
 	if d.QueryError = queryErrorOf(query, err); d.QueryError != nil {
 		v.data, v.status = d, http.StatusUnprocessableEntity
@@ -112,7 +113,8 @@ func withoutState(query string) (rest, state string) {
 	for i, term := range all {
 		if i > 0 && all[i-1] == "NOT" {
 			kept = append(kept, term)
-		} else if s, is := strings.CutPrefix(term, "state:"); is && slices.Contains([]string{inspect.Waiting, inspect.Parked, inspect.Retried, inspect.Discarded}, s) {
+		} else if s, is := strings.CutPrefix(term, "state:"); is &&
+			slices.Contains([]string{inspect.Waiting, inspect.Parked, inspect.Retried, inspect.Discarded}, s) {
 			state = s
 		} else {
 			kept = append(kept, term)
@@ -242,7 +244,8 @@ func (s *server) message(r *http.Request, c auth.Caller) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	d := messageData{Detail: m, Ref: id, Verbs: verbsFor(c, m.State), Editable: m.State == inspect.Parked || m.State == inspect.Waiting}
+	d := messageData{Detail: m, Ref: id, Verbs: verbsFor(c, m.State), Editable: m.State == inspect.Parked ||
+		m.State == inspect.Waiting}
 	if m.Body != nil {
 		d.Text = m.Body.Text
 		if len(d.Text) > mostShown && r.URL.Query().Get("body") != "all" {
@@ -253,7 +256,8 @@ func (s *server) message(r *http.Request, c auth.Caller) (view, error) {
 			d.Coloured = len(d.Text) <= mostColoured
 		}
 	}
-	return view{template: "message", title: "Message in " + short(60, m.Queue), nav: "/messages", command: command("redrive", "messages", "show", id), data: d}, nil
+	return view{template: "message", title: "Message in " + short(60, m.Queue), nav: "/messages",
+		command: command("redrive", "messages", "show", id), data: d}, nil
 }
 
 // body is the raw body, as a download: a browser must never show it as a page.

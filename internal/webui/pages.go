@@ -18,7 +18,8 @@ import (
 
 func (s *server) groups(r *http.Request, c auth.Caller) (view, error) {
 	q := r.URL.Query().Get("q")
-	v := view{template: "groups", title: "Groups", nav: "/groups", command: command(append([]string{"redrive", "groups"}, positional(q)...)...)}
+	v := view{template: "groups", title: "Groups", nav: "/groups",
+		command: command(append([]string{"redrive", "groups"}, positional(q)...)...)}
 	if q == "" {
 		v.command = "redrive groups"
 	}
@@ -67,7 +68,8 @@ func (s *server) queues(r *http.Request, c auth.Caller) (view, error) {
 
 func (s *server) operations(r *http.Request, c auth.Caller) (view, error) {
 	ops, err := s.console.Operations(r.Context(), c)
-	return view{template: "operations", title: "Operations", nav: "/operations", command: "redrive ops list", data: ops}, err
+	return view{template: "operations", title: "Operations", nav: "/operations", command: "redrive ops list",
+		data: ops}, err
 }
 
 // operationData is an operation with a page of its outcomes.
@@ -92,7 +94,8 @@ func (s *server) operation(r *http.Request, c auth.Caller) (view, error) {
 	if out.After != "" {
 		d.Next = "/operations/" + url.PathEscape(id) + "?" + url.Values{"after": {out.After}}.Encode()
 	}
-	return view{template: "operation", title: "Operation", nav: "/operations", command: command("redrive", "ops", "watch", id), data: d}, nil
+	return view{template: "operation", title: "Operation", nav: "/operations",
+		command: command("redrive", "ops", "watch", id), data: d}, nil
 }
 
 func (s *server) policies(r *http.Request, c auth.Caller) (view, error) {
@@ -135,7 +138,8 @@ func (s *server) health(r *http.Request, c auth.Caller) (view, error) {
 			err = nil // which is said
 		}
 		h.Columns = slices.DeleteFunc(h.Ledger.Columns(), func(c inspect.Column[inspect.LedgerLine]) bool {
-			return c.Field == "Queue" || c.Field == "Forgotten" || c.Field == "Moved" // Discarded has the forgotten ones; none are moved yet
+			return c.Field == "Queue" || c.Field == "Forgotten" ||
+				c.Field == "Moved" // Discarded has the forgotten ones; none are moved yet
 		})
 		if h.Ledger.After != "" {
 			h.Next = "/health?" + url.Values{"after": {h.Ledger.After}}.Encode()
@@ -188,7 +192,10 @@ func (s *server) overview(r *http.Request, c auth.Caller) (view, error) {
 	d.Adoptable = slices.DeleteFunc(d.Adoptable, func(q operations.DeadLetterQueue) bool {
 		return q.Ready == 0 && q.Follow == nil
 	})
-	slices.SortStableFunc(d.Adoptable, func(a, b operations.DeadLetterQueue) int { return cmp.Compare(b.Ready, a.Ready) })
+	slices.SortStableFunc(d.Adoptable, func(a, b operations.DeadLetterQueue) int {
+		return cmp.Compare(b.Ready,
+			a.Ready)
+	})
 	d.Adoptable = d.Adoptable[:min(len(d.Adoptable), mostAdoptable)]
 	var most int64
 	for _, sl := range o.Calendar {
@@ -214,7 +221,8 @@ func (s *server) overview(r *http.Request, c auth.Caller) (view, error) {
 			slices.ContainsFunc(d.Throttled, func(q inspect.Queue) bool { return q.Name == c.Queue })
 	})
 	slices.SortStableFunc(d.Failing, func(a, b inspect.Queue) int {
-		return cmp.Or(cmp.Compare(b.Failed, a.Failed), cmp.Compare(b.Parked, a.Parked), cmp.Compare(b.Waiting, a.Waiting))
+		return cmp.Or(cmp.Compare(b.Failed, a.Failed), cmp.Compare(b.Parked, a.Parked),
+			cmp.Compare(b.Waiting, a.Waiting))
 	})
 	d.Failing = d.Failing[:min(len(d.Failing), mostFailing)]
 	return view{template: "overview", title: "Overview", nav: "/", command: "redrive status", data: d}, nil

@@ -62,12 +62,14 @@ func (s *server) parse() map[string]*template.Template {
 	if err != nil {
 		panic(err) // it is embedded
 	}
-	base := template.Must(template.New("layout").Funcs(s.functions()).ParseFS(templates, "templates/layout.html", "templates/shared.html"))
+	base := template.Must(template.New("layout").Funcs(s.functions()).ParseFS(templates, "templates/layout.html",
+		"templates/shared.html"))
 	pages := map[string]*template.Template{}
 	for _, f := range files {
 		name := strings.TrimSuffix(f.Name(), ".html")
 		if name != "layout" && name != "shared" {
-			pages[name] = template.Must(template.Must(base.Clone()).ParseFS(templates, path.Join("templates", f.Name())))
+			pages[name] = template.Must(template.Must(base.Clone()).ParseFS(templates,
+				path.Join("templates", f.Name())))
 		}
 	}
 	return pages
@@ -133,7 +135,8 @@ func errorView(err error) view {
 		k.Status = http.StatusConflict
 	}
 	return view{template: "error", title: k.Title, status: k.Status, data: errorData{Head: k.Title,
-		Text: cmp.Or(k.Says, hint.Text(err)), Hint: hint.Of(err), Again: k.Status >= 500 || k.Status == http.StatusTooManyRequests}}
+		Text: cmp.Or(k.Says, hint.Text(err)), Hint: hint.Of(err), Again: k.Status >= 500 ||
+			k.Status == http.StatusTooManyRequests}}
 }
 
 func (s *server) render(w http.ResponseWriter, r *http.Request, c auth.Caller, v view) {
@@ -141,7 +144,8 @@ func (s *server) render(w http.ResponseWriter, r *http.Request, c auth.Caller, v
 		http.Redirect(w, r, s.at(v.to), http.StatusSeeOther)
 		return
 	}
-	f := frame{Title: v.title, Nav: v.nav, Command: v.command, Caller: c, ReadOnly: c.ReadOnly, Conditions: s.Conditions(c), Version: s.Version,
+	f := frame{Title: v.title, Nav: v.nav, Command: v.command, Caller: c, ReadOnly: c.ReadOnly,
+		Conditions: s.Conditions(c), Version: s.Version,
 		Now: time.Now(), URL: r.URL.RequestURI(), Did: did(r.URL.Query()), Data: v.data}
 	if c.Role == auth.NoRole {
 		f.Version = ""

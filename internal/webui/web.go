@@ -104,7 +104,8 @@ func Routes(c operations.Console, o Options) map[string]http.Handler {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &server{Options: o, console: c, rendering: background.Work{For: 3 * time.Millisecond, Rest: 300 * time.Microsecond}}
+	s := &server{Options: o, console: c,
+		rendering: background.Work{For: 3 * time.Millisecond, Rest: 300 * time.Microsecond}}
 	s.pages = s.parse()
 	routes := map[string]http.Handler{}
 	for pattern, h := range map[string]handler{
@@ -149,7 +150,8 @@ func Routes(c operations.Console, o Options) map[string]http.Handler {
 }
 
 // policyOfContent lets the page load its own files, and nothing else.
-const policyOfContent = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+const policyOfContent = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src " +
+	"'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 
 func headers(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -183,7 +185,8 @@ var refusals = map[string]string{
 
 func (s *server) signIn(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
-	s.render(w, r, auth.Caller{}, view{template: "signin", title: "Sign in", data: signInData{Next: auth.LocalPath(q.Get("next")), Refused: refusals[q.Get("error")]}})
+	s.render(w, r, auth.Caller{}, view{template: "signin", title: "Sign in",
+		data: signInData{Next: auth.LocalPath(q.Get("next")), Refused: refusals[q.Get("error")]}})
 }
 
 func (s *server) askToSignIn(w http.ResponseWriter, r *http.Request) {
@@ -213,7 +216,8 @@ var loadAssets = sync.OnceValue(func() map[string]file {
 			panic(err) // it is embedded
 		}
 		sum := sha256.Sum256(data)
-		all[e.Name()] = file{plain: data, small: compressed(data), version: hex.EncodeToString(sum[:6]), kind: mime.TypeByExtension(path.Ext(e.Name()))}
+		all[e.Name()] = file{plain: data, small: compressed(data), version: hex.EncodeToString(sum[:6]),
+			kind: mime.TypeByExtension(path.Ext(e.Name()))}
 	}
 	return all
 })

@@ -48,7 +48,8 @@ func main() {
 		if says := pay(message.GetData()); says == nil {
 			check(orders.AcceptMessage(ctx, message))
 		} else {
-			check(orders.ModifyMessage(ctx, message, &amqp.ModifyMessageOptions{UndeliverableHere: true, Annotations: says}))
+			check(orders.ModifyMessage(ctx, message,
+				&amqp.ModifyMessageOptions{UndeliverableHere: true, Annotations: says}))
 		}
 	}
 }

@@ -51,7 +51,8 @@ const servicePrefix = "redrive."
 
 // serviceTarget is the target of an enrolled queue.
 func serviceTarget(queue string) Target {
-	return Target{Exchange: wire.ExchangeDeadLetters, PolicyPrefix: servicePrefix, Makes: fmt.Sprintf("makes exchange %q and binds the queue to it", wire.RetryExchange(queue)),
+	return Target{Exchange: wire.ExchangeDeadLetters, PolicyPrefix: servicePrefix,
+		Makes:    fmt.Sprintf("makes exchange %q and binds the queue to it", wire.RetryExchange(queue)),
 		topology: delay.Retry(queue)}
 }
 
@@ -61,7 +62,8 @@ func (t Target) policy(queue string) management.Policy {
 	if t.RoutingKey != "" {
 		def["dead-letter-routing-key"] = t.RoutingKey
 	}
-	return management.Policy{Name: t.PolicyPrefix + queue, Pattern: "^" + regexp.QuoteMeta(queue) + "$", ApplyTo: "queues", Definition: def}
+	return management.Policy{Name: t.PolicyPrefix + queue, Pattern: "^" + regexp.QuoteMeta(queue) + "$",
+		ApplyTo: "queues", Definition: def}
 }
 
 // isSetIn tells whether a policy's definition dead-letters to the target already.
@@ -109,7 +111,8 @@ func plan(q management.Queue, policies []management.Policy, target Target, atLea
 	}
 	set := target.policy(q.Name)
 	if was := management.PolicyNamed(policies, set.Name); was != nil && was.Pattern != set.Pattern {
-		return nil, fmt.Errorf("queue %q: there is a policy %q already, on %s, which is not Redrive's: rename it", q.Name, was.Name, management.Text(was.Pattern))
+		return nil, fmt.Errorf("queue %q: there is a policy %q already, on %s, which is not Redrive's: rename it",
+			q.Name, was.Name, management.Text(was.Pattern))
 	}
 	if err := target.checkArguments(q, atLeastOnce); err != nil {
 		return nil, err
@@ -145,21 +148,26 @@ func canEnroll(q management.Queue, atLeastOnce bool) error {
 func (t Target) checkArguments(q management.Queue, atLeastOnce bool) error {
 	x, fixed := q.Arguments["x-dead-letter-exchange"]
 	if fixed && (x != t.Exchange || t.RoutingKey != "" && q.Arguments["x-dead-letter-routing-key"] != t.RoutingKey) {
-		return fmt.Errorf("queue %q: %w (it is %q): `redrive move %s --to NEWNAME` makes a queue without it, and moves bindings and messages there", q.Name, ErrArgument, x, q.Name)
+		return fmt.Errorf("queue %q: %w (it is %q): `redrive move %s --to NEWNAME` makes a queue without it, and "+
+			"moves bindings and messages there", q.Name, ErrArgument, x, q.Name)
 	}
 	if fixed && !atLeastOnce {
 		return nil // no policy is set
 	}
 	if x := q.Arguments["x-dead-letter-strategy"]; t.AtMostOnce && x == "at-least-once" {
-		return fmt.Errorf("queue %q was declared with x-dead-letter-strategy %q, which no policy can change: here what is not rejected would stop its dead-lettering; declare a new queue without it, or use the library or the service", q.Name, x)
+		return fmt.Errorf("queue %q was declared with x-dead-letter-strategy %q, which no policy can change: here "+
+			"what is not rejected would stop its dead-lettering; declare a new queue without it, or use the library "+
+			"or the service", q.Name, x)
 	}
 	if !atLeastOnce {
 		return nil
 	}
-	for key, needed := range map[string]string{"x-overflow": "reject-publish", "x-dead-letter-strategy": "at-least-once"} {
+	for key, needed := range map[string]string{"x-overflow": "reject-publish",
+		"x-dead-letter-strategy": "at-least-once"} {
 		if x, fixed := q.Arguments[key]; fixed && x != needed {
 			// RabbitMQ would fall back to at-most-once without a word.
-			return fmt.Errorf("the queue %q was declared with %s %q, which no policy can change, and at-least-once dead-lettering needs %q: enroll it without, or declare a new queue", q.Name, key, x, needed)
+			return fmt.Errorf("the queue %q was declared with %s %q, which no policy can change, and at-least-once "+
+				"dead-lettering needs %q: enroll it without, or declare a new queue", q.Name, key, x, needed)
 		}
 	}
 	return nil
@@ -201,12 +209,13 @@ func (p *Plan) leaveOut(rabbitMQ string) {
 		}
 	}
 	if len(p.LeftOut) > 0 {
-		p.Notes = append(p.Notes, fmt.Sprintf("leaves out %s, which RabbitMQ %s no longer has", strings.Join(p.LeftOut, ", "), rabbitMQ))
+		p.Notes = append(p.Notes, fmt.Sprintf("leaves out %s, which RabbitMQ %s no longer has",
+			strings.Join(p.LeftOut, ", "), rabbitMQ))
 	}
 }
 
-// Apply carries a plan out. First it lets RabbitMQ check the policy, on no queue. The path back to the queue is made first, so that no message
-// dead-letters to Redrive that could not be retried.
+// Apply carries a plan out. First it lets RabbitMQ check the policy, on no queue. It makes the path back to
+// the queue before the policy, so that no message dead-letters to Redrive that could not be retried.
 func (p *Plan) Apply(ctx context.Context, m *management.Client) error {
 	if p.Policy == nil {
 		return m.Declare(ctx, p.Target.topology)
@@ -238,7 +247,9 @@ type QueuePlan struct {
 // it could not keep what is in force, which differs from queue to queue.
 //
 // A pattern never means Redrive's own queues, streams and exclusive queues.
-func PlanMany(ctx context.Context, m *management.Client, names []string, pattern string, atLeastOnce bool) ([]QueuePlan, error) {
+func PlanMany(
+	ctx context.Context, m *management.Client, names []string, pattern string, atLeastOnce bool,
+) ([]QueuePlan, error) {
 	queues, err := m.Queues(ctx)
 	if err != nil {
 		return nil, err
@@ -254,7 +265,8 @@ func PlanMany(ctx context.Context, m *management.Client, names []string, pattern
 	known := map[string]management.Queue{}
 	for _, q := range queues {
 		known[q.Name] = q
-		if pattern != "" && policy.MatchQueue(pattern, q.Name) && !wire.OwnQueue(q.Name) && q.Type != "stream" && !q.Exclusive {
+		if pattern != "" && policy.MatchQueue(pattern, q.Name) && !wire.OwnQueue(q.Name) && q.Type != "stream" &&
+			!q.Exclusive {
 			names = append(names, q.Name)
 		}
 	}
@@ -279,7 +291,8 @@ func PlanMany(ctx context.Context, m *management.Client, names []string, pattern
 // in force on old, dead letters to Redrive, and a priority above all others that match the name. rabbitMQ
 // is its version.
 func Successor(old management.Queue, policies []management.Policy, name, kind, rabbitMQ string) *Plan {
-	p := &Plan{Queue: management.Queue{Name: name, Type: kind}, Target: serviceTarget(name), Before: management.PolicyNamed(policies, old.Policy)}
+	p := &Plan{Queue: management.Queue{Name: name, Type: kind}, Target: serviceTarget(name),
+		Before: management.PolicyNamed(policies, old.Policy)}
 	set := p.Target.policy(name)
 	def := map[string]any{}
 	if p.Before != nil {
@@ -319,7 +332,8 @@ func undo(ctx context.Context, m *management.Client, ours management.Policy, que
 		return err
 	}
 	if is.Pattern != ours.Pattern {
-		return fmt.Errorf("queue %q: %w: the policy %q is on %s, so it is not Redrive's", queue, ErrNotEnrolled, is.Name, management.Text(is.Pattern))
+		return fmt.Errorf("queue %q: %w: the policy %q is on %s, so it is not Redrive's", queue, ErrNotEnrolled,
+			is.Name, management.Text(is.Pattern))
 	}
 	err = m.DeletePolicy(ctx, ours.Name)
 	if errors.Is(err, management.ErrNotFound) { // somebody else was faster
@@ -341,7 +355,9 @@ type UndoPlan struct {
 
 // PlanUndo finds the enrolled queues among those named, or that match a
 // pattern. A queue that is named and not enrolled is an error of its own.
-func PlanUndo(ctx context.Context, m *management.Client, names []string, pattern string) (found []UndoPlan, missing []error, err error) {
+func PlanUndo(
+	ctx context.Context, m *management.Client, names []string, pattern string,
+) (found []UndoPlan, missing []error, err error) {
 	policies, err := m.Policies(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -368,7 +384,8 @@ func PlanUndo(ctx context.Context, m *management.Client, names []string, pattern
 	}
 	for _, name := range names {
 		if !add(name) {
-			missing = append(missing, fmt.Errorf("queue %q: %w: there is no policy %q", name, ErrNotEnrolled, serviceTarget(name).policy(name).Name))
+			missing = append(missing, fmt.Errorf("queue %q: %w: there is no policy %q", name, ErrNotEnrolled,
+				serviceTarget(name).policy(name).Name))
 		}
 	}
 	if pattern != "" {
@@ -402,7 +419,8 @@ func PlanDisallow(
 			missing = append(missing, fmt.Errorf("queue %q: %w: there is no exchange %q",
 				name, ErrNotEnrolled, exchange))
 		case q >= 0 && queues[q].Setting("dead-letter-exchange") == wire.ExchangeDeadLetters:
-			missing = append(missing, fmt.Errorf("queue %q: it is enrolled, so its retry exchange would be declared again",
+			missing = append(missing, fmt.Errorf("queue %q: it is enrolled, so its retry exchange would be "+
+				"declared again",
 				name))
 		default:
 			found = append(found, name)
@@ -440,7 +458,9 @@ func (u *UndoPlan) Write(w io.Writer) {
 
 // policyWithout is the policy that would be in force on a queue if the one named did not exist. It is
 // known only where Go can compile all patterns, and no other of the highest priority matches.
-func policyWithout(q management.Queue, policies []management.Policy, without string) (best *management.Policy, known bool) {
+func policyWithout(
+	q management.Queue, policies []management.Policy, without string,
+) (best *management.Policy, known bool) {
 	known = true
 	tied := false
 	for i := range policies {
@@ -476,7 +496,8 @@ func (p *Plan) Keys() []Key {
 	}
 	keys := diffPolicies(p.Before, p.Policy)
 	for i, k := range keys {
-		if now, ok := p.Queue.Effective[k.Name]; ok && k.Change == "kept" && management.Text(now) != management.Text(k.Was) {
+		if now, ok := p.Queue.Effective[k.Name]; ok && k.Change == "kept" &&
+			management.Text(now) != management.Text(k.Was) {
 			keys[i].Overruled = now
 		}
 	}
@@ -528,22 +549,26 @@ func (p *Plan) addNotes() {
 		ttl, ok = p.Queue.Effective["message-ttl"]
 	}
 	if ok {
-		add("messages expire here (after %s ms): those come to Redrive too, which parks them unless a policy's reasons name expired", management.Text(ttl))
+		add("messages expire here (after %s ms): those come to Redrive too, which parks them unless a policy's "+
+			"reasons name expired", management.Text(ttl))
 	}
 }
 
 // Write shows a plan to a person: what applies now, and each key that changes.
 func (p *Plan) Write(w io.Writer) {
 	if p.Policy == nil {
-		fmt.Fprintf(w, "queue %q dead-letters to %q already, no policy to set; %s\n", p.Queue.Name, p.Target.Exchange, p.Target.Makes)
+		fmt.Fprintf(w, "queue %q dead-letters to %q already, no policy to set; %s\n", p.Queue.Name, p.Target.Exchange,
+			p.Target.Makes)
 		return
 	}
 	if p.Before == nil {
 		fmt.Fprintf(w, "queue %q (%s), no policy applies\n", p.Queue.Name, p.Queue.Type)
 	} else {
-		fmt.Fprintf(w, "queue %q (%s), policy %q of priority %d applies\n", p.Queue.Name, p.Queue.Type, p.Before.Name, p.Before.Priority)
+		fmt.Fprintf(w, "queue %q (%s), policy %q of priority %d applies\n", p.Queue.Name, p.Queue.Type, p.Before.Name,
+			p.Before.Priority)
 	}
-	fmt.Fprintf(w, "sets policy %q, priority %d, on %s:\n", p.Policy.Name, p.Policy.Priority, management.Text(p.Policy.Pattern))
+	fmt.Fprintf(w, "sets policy %q, priority %d, on %s:\n", p.Policy.Name, p.Policy.Priority,
+		management.Text(p.Policy.Pattern))
 	writeKeys(w, p.Keys(), p.Queue.OperatorPolicy)
 	fmt.Fprintln(w, p.Target.Makes)
 	for _, n := range p.Notes {
@@ -555,7 +580,8 @@ func writeKeys(w io.Writer, keys []Key, operator string) {
 	for _, k := range keys {
 		switch {
 		case k.Overruled != nil:
-			fmt.Fprintf(w, "    %s: %s (the operator policy %q makes it %s)\n", k.Name, management.Text(k.Is), operator, management.Text(k.Overruled))
+			fmt.Fprintf(w, "    %s: %s (the operator policy %q makes it %s)\n", k.Name, management.Text(k.Is), operator,
+				management.Text(k.Overruled))
 		case k.Change == "kept":
 			fmt.Fprintf(w, "    %s: %s\n", k.Name, management.Text(k.Is))
 		case k.Change == "changed":
@@ -593,7 +619,8 @@ func NewFixedDelay(queue, name string, wait time.Duration, kind delay.QueueType)
 // Topology is all but the policy. A dead letter's routing key is the work queue's name, by which it
 // goes back there; if that queue no longer exists it is parked.
 func (a *FixedDelay) Topology() delay.Topology {
-	args := amqp.Table{"x-queue-type": string(a.kind), "x-message-ttl": a.delay.Milliseconds(), "x-dead-letter-exchange": wire.ExchangeDue}
+	args := amqp.Table{"x-queue-type": string(a.kind), "x-message-ttl": a.delay.Milliseconds(),
+		"x-dead-letter-exchange": wire.ExchangeDue}
 	if a.kind == delay.Quorum {
 		args["x-delivery-limit"] = delay.NoLimit
 	}
@@ -609,7 +636,8 @@ func (a *FixedDelay) Topology() delay.Topology {
 
 func (a *FixedDelay) target() Target {
 	return Target{Exchange: a.name, RoutingKey: a.queue, PolicyPrefix: fixedDelayPrefix, AtMostOnce: true,
-		Makes:    fmt.Sprintf("makes exchange and queue %q, where a rejected message waits %s, and the way back to its queue", a.name, policy.FormatDuration(a.delay)),
+		Makes: fmt.Sprintf("makes exchange and queue %q, where a rejected message waits %s, and the way back to "+
+			"its queue", a.name, policy.FormatDuration(a.delay)),
 		topology: a.Topology()}
 }
 
@@ -643,12 +671,16 @@ func UndoFixedDelay(ctx context.Context, m *management.Client, queue string) err
 // Warnings are what a person should know before using it.
 func (a *FixedDelay) Warnings() []string {
 	w := []string{
-		"only rejected messages are retried: RabbitMQ takes what expired, overflowed its queue or passed its delivery limit for a cycle, and drops it",
-		"there is no limit of attempts: a message that always fails goes round for ever; the library and the service park it in the end",
-		"it is at-most-once: a message is lost that comes due while its work queue cannot take it (a quorum queue cannot just after RabbitMQ has started), or is rejected while the delay queue cannot",
+		"only rejected messages are retried: RabbitMQ takes what expired, overflowed its queue or passed its " +
+			"delivery limit for a cycle, and drops it",
+		"there is no limit of attempts: a message that always fails goes round for ever; the library and the service " +
+			"park it in the end",
+		"it is at-most-once: a message is lost that comes due while its work queue cannot take it (a quorum queue " +
+			"cannot just after RabbitMQ has started), or is rejected while the delay queue cannot",
 	}
 	if a.kind == delay.Classic {
 		w = append(w, "the classic delay queue is on one node: what waits there is lost with its disk")
 	}
-	return append(w, fmt.Sprintf("messages are retried with the routing key %q; the first one is in their header x-death", a.queue))
+	return append(w, fmt.Sprintf("messages are retried with the routing key %q; the first one is in their "+
+		"header x-death", a.queue))
 }

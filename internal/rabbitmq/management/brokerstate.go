@@ -68,8 +68,11 @@ func (r Rate) InMinute() int { return int(math.Round(60 * r.Average)) }
 const lastMinute = "&msg_rates_age=60&msg_rates_incr=5"
 
 // stateColumns keep the answer small where there are many queues.
-const stateColumns = "name,vhost,type,arguments,policy,consumers,messages,messages_ready,messages_unacknowledged,durable,auto_delete,exclusive,operator_policy,effective_policy_definition,message_bytes,idle_since,delivery_limit,members,leader,online,messages_dlx," +
-	"message_stats.redeliver_details.rate,message_stats.redeliver_details.avg_rate,message_stats.deliver_get_details.rate,message_stats.deliver_get_details.avg_rate"
+const stateColumns = "name,vhost,type,arguments,policy,consumers,messages,messages_ready," +
+	"messages_unacknowledged,durable,auto_delete,exclusive,operator_policy,effective_policy_definition," +
+	"message_bytes,idle_since,delivery_limit,members,leader,online,messages_dlx," +
+	"message_stats.redeliver_details.rate,message_stats.redeliver_details.avg_rate," +
+	"message_stats.deliver_get_details.rate,message_stats.deliver_get_details.avg_rate"
 
 // Node is one of the broker's.
 type Node struct {
@@ -157,7 +160,8 @@ func (c *Client) URL(kind string, names ...string) string {
 
 // BindingURL is the URL of one binding.
 func (c *Client) BindingURL(b Binding) string {
-	return c.URL("bindings") + "/e/" + url.PathEscape(b.Source) + "/" + b.DestinationType[:1] + "/" + url.PathEscape(b.Destination) + "/" + url.PathEscape(b.PropertiesKey)
+	return c.URL("bindings") + "/e/" + url.PathEscape(b.Source) + "/" + b.DestinationType[:1] + "/" +
+		url.PathEscape(b.Destination) + "/" + url.PathEscape(b.PropertiesKey)
 }
 
 // Binding leads messages from an exchange to a queue or another exchange.
@@ -282,17 +286,20 @@ type policyDefinition struct {
 func Define(vhost string, t delay.Topology, policies ...Policy) Definitions {
 	d := Definitions{Exchanges: []exchangeDefinition{}, Queues: []queueDefinition{}, Bindings: []bindingDefinition{}}
 	for _, e := range t.Exchanges {
-		d.Exchanges = append(d.Exchanges, exchangeDefinition{vhost, Exchange{Name: e.Name, Type: e.Kind, Durable: true, AutoDelete: e.AutoDelete, Internal: e.Internal, Arguments: arguments(e.Args)}})
+		d.Exchanges = append(d.Exchanges, exchangeDefinition{vhost, Exchange{Name: e.Name, Type: e.Kind, Durable: true,
+			AutoDelete: e.AutoDelete, Internal: e.Internal, Arguments: arguments(e.Args)}})
 	}
 	for _, q := range t.Queues {
-		d.Queues = append(d.Queues, queueDefinition{Name: q.Name, VHost: vhost, Durable: true, Arguments: arguments(q.Args)})
+		d.Queues = append(d.Queues, queueDefinition{Name: q.Name, VHost: vhost, Durable: true,
+			Arguments: arguments(q.Args)})
 	}
 	for _, b := range t.Bindings {
 		to, kind := b.ToQueue, "queue"
 		if b.ToExchange != "" {
 			to, kind = b.ToExchange, "exchange"
 		}
-		d.Bindings = append(d.Bindings, bindingDefinition{Source: b.From, VHost: vhost, Destination: to, DestinationType: kind, RoutingKey: b.Key, Arguments: arguments(nil)})
+		d.Bindings = append(d.Bindings, bindingDefinition{Source: b.From, VHost: vhost, Destination: to,
+			DestinationType: kind, RoutingKey: b.Key, Arguments: arguments(nil)})
 	}
 	for _, p := range policies {
 		d.Policies = append(d.Policies, policyDefinition{vhost, p})
@@ -340,7 +347,8 @@ func (c *Client) declare(ctx context.Context, t delay.Topology) error {
 		}
 	}
 	for _, b := range d.Bindings {
-		path := "bindings/" + url.PathEscape(c.vhost) + "/e/" + url.PathEscape(b.Source) + "/" + b.DestinationType[:1] + "/" + url.PathEscape(b.Destination)
+		path := "bindings/" + url.PathEscape(c.vhost) + "/e/" + url.PathEscape(b.Source) + "/" + b.DestinationType[:1] +
+			"/" + url.PathEscape(b.Destination)
 		if err := c.Call(ctx, http.MethodPost, path, map[string]any{"routing_key": b.RoutingKey}, nil); err != nil {
 			return err
 		}
@@ -411,8 +419,10 @@ func (c *Client) OperatorPolicies(ctx context.Context) (all []Policy, err error)
 //
 // Which policy a queue has only RabbitMQ knows: none with a key that the queue's type does not have.
 func (c *Client) Queues(ctx context.Context) (all []Queue, err error) {
-	const columns = "name,vhost,type,arguments,policy,operator_policy,effective_policy_definition,exclusive,durable,auto_delete"
-	if err = c.Call(ctx, http.MethodGet, c.path("queues")+"?disable_stats=true&columns="+columns, nil, &all); err != nil {
+	const columns = "name,vhost,type,arguments,policy,operator_policy,effective_policy_definition," +
+		"exclusive,durable,auto_delete"
+	if err = c.Call(ctx, http.MethodGet, c.path("queues")+"?disable_stats=true&columns="+columns, nil,
+		&all); err != nil {
 		return nil, err
 	}
 	if !slices.ContainsFunc(all, func(q Queue) bool { return q.Effective == nil }) {
@@ -601,7 +611,8 @@ func (c *Client) Foreign(ctx context.Context) ([]Foreign, error) {
 	var queues struct {
 		Items []QueueState `json:"items"`
 	}
-	const some = `?page=1&page_size=500&use_regex=true&name=%5Eredrive%5C.(intake%7Cparked%7Cquarantine%7Cdelay)&columns=`
+	const some = "?page=1&page_size=500&use_regex=true" +
+		"&name=%5Eredrive%5C.(intake%7Cparked%7Cquarantine%7Cdelay)&columns="
 	err = c.Call(ctx, http.MethodGet, c.path("queues")+some+stateColumns, nil, &queues)
 	return FindForeign(exchanges, queues.Items, policies), err
 }
@@ -698,7 +709,8 @@ func (c *Consent) Run(ctx context.Context) {
 func (c *Consent) list(ctx context.Context) (yes map[string]bool, err error) {
 	all, err := c.client.Queues(ctx)
 	if errors.Is(err, ErrDenied) || errors.Is(err, ErrNotFound) {
-		err = fmt.Errorf("%w. A user without a tag gets one by: rabbitmqctl set_user_tags '%s' management", err, c.client.User())
+		err = fmt.Errorf("%w. A user without a tag gets one by: rabbitmqctl set_user_tags '%s' management", err,
+			c.client.User())
 	}
 	yes = map[string]bool{}
 	for _, q := range all {

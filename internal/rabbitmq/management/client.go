@@ -92,7 +92,8 @@ func (c *Client) WithCredentials(of credentials.Client) *Client {
 		if err != nil {
 			return nil, err
 		}
-		return (&tls.Dialer{NetDialer: &net.Dialer{Timeout: nodeTimeout}, Config: secure}).DialContext(ctx, network, addr)
+		return (&tls.Dialer{NetDialer: &net.Dialer{Timeout: nodeTimeout}, Config: secure}).DialContext(ctx,
+			network, addr)
 	}
 	c.http.Transport = t
 	return c
@@ -261,7 +262,9 @@ func (c *Client) call(ctx context.Context, method, path string, in, out any) (da
 }
 
 // callNode is call on one node.
-func (c *Client) callNode(ctx context.Context, base *url.URL, method, path string, body []byte, out any) (date string, err error) {
+func (c *Client) callNode(
+	ctx context.Context, base *url.URL, method, path string, body []byte, out any,
+) (date string, err error) {
 	root := strings.TrimSuffix(base.String(), "/") + "/api"
 	escaped := strings.Contains(strings.ToUpper(path), "%2F")
 	// Elsewhere the write could change another object.
@@ -305,7 +308,8 @@ func (c *Client) callNode(ctx context.Context, base *url.URL, method, path strin
 	case resp.StatusCode == http.StatusNotFound:
 		return "", fmt.Errorf("%s %s: %w, or not to be seen by user %q", method, at, ErrNotFound, user)
 	case resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden:
-		return "", hint.Errorf("check the password in broker.management or REDRIVE_MANAGEMENT_URL, and the user's tag and rights", "%s %s: %w for user %q (%s)", method, at, ErrDenied, user, text)
+		return "", hint.Errorf("check the password in broker.management or REDRIVE_MANAGEMENT_URL, and the user's "+
+			"tag and rights", "%s %s: %w for user %q (%s)", method, at, ErrDenied, user, text)
 	case resp.StatusCode == http.StatusBadRequest:
 		return "", fmt.Errorf("%s %s: %w: %s", method, at, ErrRefused, text)
 	case resp.StatusCode >= 300:
@@ -331,8 +335,9 @@ func (c *Client) callNode(ctx context.Context, base *url.URL, method, path strin
 
 // otherError names the likely cause: proxies such as nginx, with a URI in proxy_pass, decode %2F.
 func otherError(err error) error {
-	return hint.Errorf("let the proxy in front of RabbitMQ's management API pass on paths as they are (nginx: proxy_pass without "+
-		"a path; Apache: AllowEncodedSlashes NoDecode and nocanon), or let broker.management lead to RabbitMQ itself",
+	return hint.Errorf("let the proxy in front of RabbitMQ's management API pass on paths as they are (nginx: "+
+		"proxy_pass without a path; Apache: AllowEncodedSlashes NoDecode and nocanon), or let broker.management lead "+
+		"to RabbitMQ itself",
 		"%w: %w; a proxy seems to decode %%2F", err, ErrOther)
 }
 
@@ -356,7 +361,8 @@ func (c *Client) decodesSlashes(ctx context.Context, root string) bool {
 
 // nameFields are how objects of the virtual host say which one they are, by the kind that a path
 // begins with.
-var nameFields = map[string]string{"queues": "name", "exchanges": "name", "policies": "name", "operator-policies": "name", "bindings": ""}
+var nameFields = map[string]string{"queues": "name", "exchanges": "name", "policies": "name",
+	"operator-policies": "name", "bindings": ""}
 
 // checkAnswer compares the names in an answer with those in the path that was asked for.
 func checkAnswer(path string, text []byte) error {
@@ -403,4 +409,5 @@ func checkAnswer(path string, text []byte) error {
 	return nil
 }
 
-const isItTheAPI = "check that this is RabbitMQ's management API (plugin rabbitmq_management), and that broker.management or REDRIVE_MANAGEMENT_URL is right"
+const isItTheAPI = "check that this is RabbitMQ's management API (plugin rabbitmq_management), and that " +
+	"broker.management or REDRIVE_MANAGEMENT_URL is right"

@@ -39,7 +39,8 @@ type State struct {
 // Look reads the state, and refuses what cannot be moved.
 func (m *Move) Look(ctx context.Context) (*State, error) {
 	if m.From == m.To {
-		return nil, refusef("the new name is the old one; a queue cannot be changed in place, since what is published to its name between its end and its new beginning would be lost")
+		return nil, refusef("the new name is the old one; a queue cannot be changed in place, since what is " +
+			"published to its name between its end and its new beginning would be lost")
 	}
 	for _, name := range []string{m.From, m.To} {
 		if wire.OwnQueue(name) || strings.HasPrefix(name, "amq.") || name == "" {
@@ -121,7 +122,8 @@ func (m *Move) lookAtDetour(ctx context.Context, s *State) error {
 		return err
 	}
 	if to := e.Arguments["alternate-exchange"]; to != wire.RetryExchange(m.To) {
-		return refusef("a move of %q to another name is under way (exchange %q leads to %q): finish that first", m.From, e.Name, to)
+		return refusef("a move of %q to another name is under way (exchange %q leads to %q): finish that first", m.From,
+			e.Name, to)
 	}
 	s.Detour = true
 	s.DetourBindings, err = m.API.BindingsTo(ctx, e.Name)
@@ -138,13 +140,15 @@ func (m *Move) movable(ctx context.Context, b management.Binding) error {
 		return err
 	}
 	if !slices.Contains(movableFrom, e.Type) {
-		return refusef("queue %q is bound to exchange %q of type %s, where a binding more changes what other queues get: move that binding by hand", m.From, b.Source, e.Type)
+		return refusef("queue %q is bound to exchange %q of type %s, where a binding more changes what other queues "+
+			"get: move that binding by hand", m.From, b.Source, e.Type)
 	}
 	for k, v := range b.Arguments {
 		switch v.(type) {
 		case string, bool:
 		default:
-			return refusef("its binding to exchange %q has the argument %s: %v, whose type RabbitMQ's API does not tell: move that binding by hand", b.Source, k, v)
+			return refusef("its binding to exchange %q has the argument %s: %v, whose type RabbitMQ's API does not "+
+				"tell: move that binding by hand", b.Source, k, v)
 		}
 	}
 	return nil
@@ -166,9 +170,13 @@ type reading struct {
 
 // See TestTheNewTypeTakesWhatTheOldOneHas and TestWhatTheNewTypeReadsOtherwise.
 var readings = []reading{
-	{key: "overflow", value: "reject-publish-dlx", on: "quorum", refuse: true, says: "a quorum queue reads it as drop-head: full, it drops its oldest messages and refuses none"},
-	{key: "max-priority", on: "quorum", drop: true, says: "messages are no longer delivered by priority (from RabbitMQ 4 on, those of priority 5 and more come first)"},
-	{key: "dead-letter-strategy", value: "at-least-once", on: "quorum", says: "it is in force from now on, with overflow reject-publish"},
+	{key: "overflow", value: "reject-publish-dlx", on: "quorum", refuse: true,
+		says: "a quorum queue reads it as drop-head: full, it drops its oldest messages and refuses none"},
+	{key: "max-priority", on: "quorum", drop: true,
+		says: "messages are no longer delivered by priority (from RabbitMQ 4 on, those of priority 5 and more " +
+			"come first)"},
+	{key: "dead-letter-strategy", value: "at-least-once", on: "quorum",
+		says: "it is in force from now on, with overflow reject-publish"},
 	{key: "expires", on: "quorum", says: "declaring the queue again no longer renews it"},
 	{key: "queue-mode", on: "quorum", drop: true},
 	{key: "queue-version", on: "quorum", drop: true},
@@ -181,7 +189,8 @@ var readings = []reading{
 	{key: "ha-promote-on-failure", on: "quorum", drop: true},
 
 	{key: "delivery-limit", on: "classic", drop: true, says: "a message may be requeued without end"},
-	{key: "dead-letter-strategy", value: "at-least-once", on: "classic", drop: true, says: "dead letters may be lost: a classic queue is at-most-once"},
+	{key: "dead-letter-strategy", value: "at-least-once", on: "classic", drop: true,
+		says: "dead letters may be lost: a classic queue is at-most-once"},
 	{key: "delayed-retry-type", on: "classic", drop: true, says: "what is requeued is delivered at once"},
 	{key: "delayed-retry-min", on: "classic", drop: true},
 	{key: "delayed-retry-max", on: "classic", drop: true},
@@ -204,11 +213,13 @@ func (s *State) arguments(kind string) {
 	for _, r := range s.otherwise() {
 		drop["x-"+r.key] = r.drop
 		if r.says != "" {
-			s.Otherwise = append(s.Otherwise, fmt.Sprintf("%s: %s: %s", r.key, management.Text(s.Old.Setting(r.key)), r.says))
+			s.Otherwise = append(s.Otherwise,
+				fmt.Sprintf("%s: %s: %s", r.key, management.Text(s.Old.Setting(r.key)), r.says))
 		}
 	}
 	if s.Type == "quorum" && s.Old.Type != s.Type && s.Old.Setting("delivery-limit") == nil {
-		s.Otherwise = append(s.Otherwise, "from RabbitMQ 4 on, a message that failed 20 times without being acknowledged or rejected is dead-lettered")
+		s.Otherwise = append(s.Otherwise, "from RabbitMQ 4 on, a message that failed 20 times without being "+
+			"acknowledged or rejected is dead-lettered")
 	}
 	for k, v := range s.Old.Effective {
 		if drop["x-"+k] {
@@ -262,7 +273,8 @@ func (m *Move) checkNew(s *State) error {
 	}
 	for k := range s.New.Arguments {
 		if _, wanted := s.Arguments[k]; !wanted && k != "x-queue-type" {
-			return refusef("%q is there already, with %s: %s, which the new queue is not to have", m.To, k, management.Text(s.New.Arguments[k]))
+			return refusef("%q is there already, with %s: %s, which the new queue is not to have", m.To,
+				k, management.Text(s.New.Arguments[k]))
 		}
 	}
 	for k, v := range s.Arguments {
@@ -301,30 +313,39 @@ func (m *Move) Write(w io.Writer, s *State) {
 	for _, says := range s.Otherwise {
 		fmt.Fprintf(w, "    %s\n", says)
 	}
-	mark(s.New != nil && s.New.Policy == s.Policy.Policy.Name, "gives it what applies to %q, and dead letters to Redrive:", m.From)
+	mark(s.New != nil && s.New.Policy == s.Policy.Policy.Name,
+		"gives it what applies to %q, and dead letters to Redrive:", m.From)
 	s.Policy.Write(w)
 	mark(false, "continues when %q has consumers, or %q has none", m.To, m.From)
 	consumers(w, s.Old)
 	if s.New != nil {
 		consumers(w, s.New)
 	}
-	mark(s.Detour && len(s.Bindings) == 0, "leads its bindings to %q, by way of exchange %q, which switches to it in one step: no message comes to both, or to none", m.To, wire.MoveExchange(m.From))
+	mark(s.Detour && len(s.Bindings) == 0, "leads its bindings to %q, by way of exchange %q, which switches to it in "+
+		"one step: no message comes to both, or to none", m.To, wire.MoveExchange(m.From))
 	for _, b := range append(slices.Clone(s.Bindings), s.DetourBindings...) {
 		fmt.Fprintf(w, "    from exchange %q, routing key %q%s\n", b.Source, b.RoutingKey, withArguments(b.Arguments))
 	}
-	mark(false, "moves its messages, in order and as they are; consumers see %q as their exchange", wire.RetryExchange(m.To))
-	fmt.Fprintf(w, "    their time to live begins again: how much was left, RabbitMQ does not say; what is published after the switch may be in front of the last of them\n")
+	mark(false, "moves its messages, in order and as they are; consumers see %q as their exchange",
+		wire.RetryExchange(m.To))
+	fmt.Fprintf(w, "    their time to live begins again: how much was left, RabbitMQ does not say; what is published "+
+		"after the switch may be in front of the last of them\n")
 	if m.Keep {
 		mark(false, "keeps queue %q, empty and without bindings", m.From)
 	} else {
 		writeSources(w, m.From, s.Sources)
-		mark(false, "deletes queue %q when it is empty, no one consumes it, and nothing has come for %s", m.From, m.Quiet)
+		mark(false, "deletes queue %q when it is empty, no one consumes it, and nothing has come for %s",
+			m.From, m.Quiet)
 	}
 	if !s.Old.Counted() {
-		fmt.Fprintf(w, "note: RabbitMQ's statistics are switched off: what a client holds that does not consume (basic.get), and what a quorum queue keeps until its dead letters are confirmed, is not known to be there and goes with queue %q: --keep keeps it\n", m.From)
+		fmt.Fprintf(w, "note: RabbitMQ's statistics are switched off: what a client holds that does not consume "+
+			"(basic.get), and what a quorum queue keeps until its dead letters are confirmed, is not known to be "+
+			"there and goes with queue %q: --keep keeps it\n", m.From)
 	}
-	fmt.Fprintf(w, "note: who publishes to %q by its name (the default exchange) is not known to RabbitMQ, and must use %q before it is deleted\n", m.From, m.To)
-	fmt.Fprintf(w, "note: what waits in Redrive for %q stays there, and is parked when it is due and the queue is gone: \"redrive copy\" sends it on\n", m.From)
+	fmt.Fprintf(w, "note: who publishes to %q by its name (the default exchange) is not known to RabbitMQ, and must "+
+		"use %q before it is deleted\n", m.From, m.To)
+	fmt.Fprintf(w, "note: what waits in Redrive for %q stays there, and is parked when it is due and the queue is "+
+		"gone: \"redrive copy\" sends it on\n", m.From)
 }
 
 func consumers(w io.Writer, q *management.Queue) {
@@ -334,7 +355,8 @@ func consumers(w io.Writer, q *management.Queue) {
 		fmt.Fprintf(w, "    %q: no consumer\n", q.Name)
 	}
 	for _, c := range q.ConsumerDetails {
-		fmt.Fprintf(w, "    %q: consumer %q, user %q, connection %q\n", q.Name, c.Tag, c.Channel.User, c.Channel.Connection)
+		fmt.Fprintf(w, "    %q: consumer %q, user %q, connection %q\n", q.Name, c.Tag, c.Channel.User,
+			c.Channel.Connection)
 	}
 }
 
@@ -427,7 +449,8 @@ func (m *Move) exhausted(ctx context.Context, c *broker.Mover) (bool, error) {
 	}
 	if len(fed) > 0 {
 		return false, fmt.Errorf("queue %q stays: these dead-letter to it by its name, and RabbitMQ would drop "+
-			"their messages without it:\n%s\npoint them elsewhere, or stop what feeds them; %w", m.From, strings.Join(fed, "\n"), ErrConsumers)
+			"their messages without it:\n%s\npoint them elsewhere, or stop what feeds them; %w", m.From,
+			strings.Join(fed, "\n"), ErrConsumers)
 	}
 	if text := strings.Join(waits, "\n"); len(waits) > 0 && text != m.said {
 		m.said = text
@@ -440,7 +463,8 @@ func writeSources(w io.Writer, from string, sources []*Source) {
 	if len(sources) == 0 {
 		return
 	}
-	fmt.Fprintf(w, "- waits until nothing is left in the queues that dead-letter to %q by its name; delete them then:\n", from)
+	fmt.Fprintf(w, "- waits until nothing is left in the queues that dead-letter to %q by its name; delete "+
+		"them then:\n", from)
 	for _, q := range sources {
 		fmt.Fprintf(w, "    %s\n", q)
 	}
@@ -507,7 +531,8 @@ func sourcesOf(r *management.Routes, queue string) (all []*Source) {
 			}
 		}
 		for exchange, bindings := range r.Bindings {
-			if !ours[exchange] && slices.ContainsFunc(bindings, func(b management.Binding) bool { return b.DestinationType == "queue" && b.Destination == name }) {
+			if !ours[exchange] && slices.ContainsFunc(bindings,
+				func(b management.Binding) bool { return b.DestinationType == "queue" && b.Destination == name }) {
 				s.FedBy = append(s.FedBy, fmt.Sprintf("exchange %q", exchange))
 			}
 		}

@@ -108,7 +108,9 @@ func (m *Move) Run(ctx context.Context) error {
 			return err
 		case errors.Is(err, wire.ErrUnacceptable): // each try would count as a failed delivery
 			return err
-		case errors.Is(err, ErrConsumers) || errors.Is(err, ErrRefused) || errors.Is(err, management.ErrDenied) || errors.Is(err, management.ErrRefused) || errors.Is(err, management.ErrOther) || broker.NeedsPerson(err) && !errors.Is(err, wire.ErrQueueGone) && !opening:
+		case errors.Is(err, ErrConsumers) || errors.Is(err, ErrRefused) || errors.Is(err, management.ErrDenied) ||
+			errors.Is(err, management.ErrRefused) || errors.Is(err, management.ErrOther) ||
+			broker.NeedsPerson(err) && !errors.Is(err, wire.ErrQueueGone) && !opening:
 			return err
 		case time.Since(began) > limit:
 			return err
@@ -201,7 +203,8 @@ func (m *Move) sameInForce(ctx context.Context, s *State) error {
 			return err
 		}
 		is := withoutDeadLetters(q.Effective)
-		if _, atLeastOnce := s.Policy.Policy.Definition["dead-letter-strategy"]; atLeastOnce && want["overflow"] == nil {
+		if _, atLeastOnce := s.Policy.Policy.Definition["dead-letter-strategy"]; atLeastOnce &&
+			want["overflow"] == nil {
 			delete(is, "overflow")
 		}
 		if q.Type != s.Type {
@@ -212,7 +215,9 @@ func (m *Move) sameInForce(ctx context.Context, s *State) error {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return refusef("in force on %q is %s (policy %q, operator policy %q), and on %q %s: make it the same first, or messages could be dropped", m.To, arguments(is), q.Policy, q.OperatorPolicy, m.From, arguments(want))
+			return refusef("in force on %q is %s (policy %q, operator policy %q), and on %q %s: make it the same "+
+				"first, or messages could be dropped", m.To, arguments(is), q.Policy, q.OperatorPolicy, m.From,
+				arguments(want))
 		}
 		select {
 		case <-ctx.Done():
@@ -237,7 +242,8 @@ func (m *Move) ready(c *broker.Mover, s *State) error {
 	}
 	var who strings.Builder
 	consumers(&who, s.Old)
-	return fmt.Errorf("queue %q is ready, and %q is still consumed:\n%sdeploy consumers of %q (they may consume both); %w", m.To, m.From, who.String(), m.To, ErrConsumers)
+	return fmt.Errorf("queue %q is ready, and %q is still consumed:\n%sdeploy consumers of %q (they may consume "+
+		"both); %w", m.To, m.From, who.String(), m.To, ErrConsumers)
 }
 
 // unnamed is the error where RabbitMQ counts consumers that the management API does not list.
@@ -308,7 +314,8 @@ func (m *Move) detour(ctx context.Context, c *broker.Mover, s *State) error {
 	}
 	exchange := wire.MoveExchange(m.From)
 	err := c.Do(func(ch *amqp.Channel) error {
-		if err := ch.ExchangeDeclare(exchange, amqp.ExchangeFanout, true, false, false, false, amqp.Table{"alternate-exchange": wire.RetryExchange(m.To)}); err != nil {
+		if err := ch.ExchangeDeclare(exchange, amqp.ExchangeFanout, true, false, false, false,
+			amqp.Table{"alternate-exchange": wire.RetryExchange(m.To)}); err != nil {
 			return err
 		}
 		if err := ch.QueueBind(m.From, "", exchange, false, nil); err != nil {
@@ -491,7 +498,8 @@ func (m *Move) finish(ctx context.Context, c *broker.Mover, s *State) error {
 		case err == nil:
 			m.Report(fmt.Sprintf("queue %q is deleted", m.From))
 			for _, name := range slices.Sorted(maps.Keys(m.sources)) {
-				m.Report(fmt.Sprintf("queue %q dead-letters to it: delete that, too, or what is published there is lost when it expires", name))
+				m.Report(fmt.Sprintf("queue %q dead-letters to it: delete that, too, or what is published there is "+
+					"lost when it expires", name))
 			}
 		}
 		return err

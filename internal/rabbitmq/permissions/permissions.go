@@ -59,7 +59,8 @@ const (
 // All are the rights of every role, for the queues of policies; the service adopts from the others.
 func All(policies policy.Set, adopts ...string) []Rights {
 	queues := queuesOf(policies)
-	return []Rights{Service(policies, adopts...), Consumer(queues...), Reporter(queues...), GoReporter(queues...), GoConsumer(queues...), Declarer(queues...)}
+	return []Rights{Service(policies, adopts...), Consumer(queues...), Reporter(queues...), GoReporter(queues...),
+		GoConsumer(queues...), Declarer(queues...)}
 }
 
 // Service is what `redrive serve` needs: all of its own names; write on work
@@ -76,10 +77,16 @@ func Service(policies policy.Set, adopts ...string) Rights {
 	if len(adopts) > 0 {
 		write = append(write, regexp.QuoteMeta("amq.default"))
 	}
-	r := Rights{Role: RoleService, For: "the service, `redrive serve`", Configure: whole(ours), Write: whole(write...), Read: whole(append([]string{ours}, patterns(adopts)...)...), Tags: []string{"management"},
-		Notes: []string{"With the tag management it finds out which queues dead-letter to redrive, and retries reports of their failures; without it such reports wait until a policy names the queue, or it has had a dead letter. With monitoring, `redrive doctor` also sees alarms and disk room, and the page unacknowledged messages; `redrive enroll` needs policymaker, with configure, write and read on what it makes. Users with a tag can sign in on the page where auth is set."}}
+	r := Rights{Role: RoleService, For: "the service, `redrive serve`", Configure: whole(ours), Write: whole(write...),
+		Read: whole(append([]string{ours}, patterns(adopts)...)...), Tags: []string{"management"},
+		Notes: []string{"With the tag management it finds out which queues dead-letter to redrive, and retries " +
+			"reports of their failures; without it such reports wait until a policy names the queue, or it has had a " +
+			"dead letter. With monitoring, `redrive doctor` also sees alarms and disk room, and the page " +
+			"unacknowledged messages; `redrive enroll` needs policymaker, with configure, write and read on what it " +
+			"makes. Users with a tag can sign in on the page where auth is set."}}
 	if slices.Contains(queuesOf(policies), "*") {
-		r.Notes = append(r.Notes, "A policy takes every queue (*), so write is on everything: name your queues in the policies, or here by --queue, to narrow it.")
+		r.Notes = append(r.Notes, "A policy takes every queue (*), so write is on everything: name your queues in "+
+			"the policies, or here by --queue, to narrow it.")
 	}
 	return r
 }
@@ -98,23 +105,28 @@ func Forwards(p *policy.Policy) (exchanges []string) {
 func Consumer(queues ...string) Rights {
 	return Rights{Role: RoleConsumer, For: "a consumer in any language that rejects what fails",
 		Configure: nothing, Write: whole(retryExchanges(queues)...), Read: whole(patterns(queues)...),
-		Notes: []string{"set_permissions replaces what the user has: add what your program publishes to and declares. Write is for frameworks that publish to the exchange of a delivery, such as Celery's retries: a retry exchange leads to its queue alone."}}
+		Notes: []string{"set_permissions replaces what the user has: add what your program publishes to and " +
+			"declares. Write is for frameworks that publish to the exchange of a delivery, such as Celery's retries: " +
+			"a retry exchange leads to its queue alone."}}
 }
 
 // Reporter is a consumer in any language that reports its failures itself: for its
 // own queues alone.
 func Reporter(queues ...string) Rights {
 	own := whole(patterns(queues)...)
-	return Rights{Role: RoleReporter, For: "a consumer in any language that reports failures to " + wire.ExchangeFailures,
+	return Rights{Role: RoleReporter, For: "a consumer in any language that reports failures to " +
+		wire.ExchangeFailures,
 		Configure: nothing, Write: whole(append(retryExchanges(queues), `redrive\.failures`)...), Read: own,
 		Topics: []Topic{{Exchange: wire.ExchangeFailures, Write: own, Read: nothing}},
-		Notes:  []string{"After the service has started once: RabbitMQ 4.3 refuses topic permissions for an exchange that is not there."}}
+		Notes: []string{"After the service has started once: RabbitMQ 4.3 refuses topic permissions for an exchange " +
+			"that is not there."}}
 }
 
 // GoReporter is the library's consumer that lets the service wait.
 func GoReporter(queues ...string) Rights {
 	r := Reporter(queues...)
-	r.Role, r.For = RoleGoReporter, "a consumer of the Go library that lets the service wait (redrive.Service()), with Config.Verify"
+	r.Role, r.For = RoleGoReporter, "a consumer of the Go library that lets the service wait (redrive.Service()), "+
+		"with Config.Verify"
 	r.Write = whole(`redrive\.(failures|parked)`)
 	return r
 }
@@ -122,9 +134,11 @@ func GoReporter(queues ...string) Rights {
 // GoConsumer is the library's consumer that waits in RabbitMQ.
 func GoConsumer(queues ...string) Rights {
 	with := whole(append([]string{delaying}, patterns(queues)...)...)
-	return Rights{Role: RoleGoConsumer, For: "a consumer of the Go library that waits in RabbitMQ (redrive.Levels() and others)",
+	return Rights{Role: RoleGoConsumer, For: "a consumer of the Go library that waits in RabbitMQ (redrive.Levels() " +
+		"and others)",
 		Configure: whole(delaying), Write: with, Read: with,
-		Notes: []string{"With Config.Verify, where `redrive topology` has declared what it needs: configure " + nothing + ", write " + whole(delaying) + ", read " + whole(patterns(queues)...) + "."}}
+		Notes: []string{"With Config.Verify, where `redrive topology` has declared what it needs: configure " +
+			nothing + ", write " + whole(delaying) + ", read " + whole(patterns(queues)...) + "."}}
 }
 
 // Declarer is a program that declares its work queues with x-dead-letter-exchange:

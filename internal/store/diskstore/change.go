@@ -26,7 +26,10 @@ func (s *Store) beginChange(ctx context.Context) (done func(), err error) {
 }
 
 // Change implements store.Changer.
-func (s *Store) Change(ctx context.Context, keys []store.Key, edit func(store.Key, *store.Record) store.Edit, entries func(int) []store.Entry) (n int, err error) {
+func (s *Store) Change(
+	ctx context.Context, keys []store.Key, edit func(store.Key, *store.Record) store.Edit,
+	entries func(int) []store.Entry,
+) (n int, err error) {
 	done, err := s.beginChange(ctx)
 	if err != nil {
 		return 0, err
@@ -248,7 +251,8 @@ func (m *change) find(name store.Key, index []byte) (key []byte, r *store.Record
 		case m.s.damage.lostKey(key):
 			return key, nil, pebble.ErrCorruption
 		case bytes.Equal(key, last):
-			return nil, nil, fmt.Errorf("data folder %s: the record of message %s is not where its id says", m.s.path, name)
+			return nil, nil, fmt.Errorf("data folder %s: the record of message %s is not where its id says",
+				m.s.path, name)
 		}
 		// Between the two reads it was finished: it is gone, or parked.
 	}

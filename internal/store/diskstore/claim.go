@@ -50,14 +50,17 @@ func (s *Store) Claim(ctx context.Context, which store.Lane, upTo time.Time, n, 
 
 // claimFirst claims the first records of a lane, within the bounds. rest is the key of the
 // first record beyond them; nil: there is none.
-func (s *Store) claimFirst(l *lane, it *walk, upTo time.Time, n, maxBytes int) (claims []store.Claim, rest []byte, err error) {
+func (s *Store) claimFirst(
+	l *lane, it *walk, upTo time.Time, n, maxBytes int,
+) (claims []store.Claim, rest []byte, err error) {
 	for it.First(); it.Valid(); it.Next() {
 		key := it.Key()
 		if _, ok := l.claimed[string(key)]; ok {
 			continue
 		}
 		lazy := it.LazyValue()
-		if dueOf(key).After(upTo) || len(claims) == n || len(claims) > 0 && lazy.Len()-largeValue > maxBytes { // the record itself is not read
+		if dueOf(key).After(upTo) || len(claims) == n ||
+			len(claims) > 0 && lazy.Len()-largeValue > maxBytes { // the record itself is not read
 			return claims, bytes.Clone(key), nil
 		}
 		r, err := s.recordAt(it, true)
@@ -316,7 +319,9 @@ func (s *Store) CountDue(ctx context.Context, queues []string, edges []time.Time
 	return counts, nil
 }
 
-func (s *Store) countDue(ctx context.Context, lane store.Lane, low []byte, edges []time.Time, counts []int64, most int64) error {
+func (s *Store) countDue(
+	ctx context.Context, lane store.Lane, low []byte, edges []time.Time, counts []int64, most int64,
+) error {
 	prefix := lanePrefix(lane)
 	it, err := s.walk(s.db, low, after(prefix))
 	if err != nil {
@@ -489,7 +494,8 @@ func (s *Store) Counts(ctx context.Context) ([]store.QueueCount, error) {
 				starts = append(starts, start{lane: at, low: l.lowest(), at: len(counts)})
 			})
 		}
-		counts = append(counts, store.QueueCount{Queue: name, Waiting: q.kept[store.Waiting], Parked: q.kept[store.Parked], Discarded: q.kept[store.Discarded]})
+		counts = append(counts, store.QueueCount{Queue: name, Waiting: q.kept[store.Waiting],
+			Parked: q.kept[store.Parked], Discarded: q.kept[store.Discarded]})
 	}
 	s.mu.Unlock()
 	first := make([][]byte, len(counts)) // places

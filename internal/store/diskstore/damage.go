@@ -46,8 +46,9 @@ type LostError struct {
 }
 
 func (e *LostError) Error() string {
-	return fmt.Sprintf("%v: the last %d of its commits (it kept %s, and has %s): a file was damaged, cut or replaced by an older one. "+
-		"Nothing was removed. Run `redrive store salvage %s --to NEW-FOLDER` to save all that can still be read, or `redrive store accept-loss %s` to go on without it",
+	return fmt.Sprintf("%v: the last %d of its commits (it kept %s, and has %s): a file was damaged, cut or replaced "+
+		"by an older one. Nothing was removed. Run `redrive store salvage %s --to NEW-FOLDER` to save all that can "+
+		"still be read, or `redrive store accept-loss %s` to go on without it",
 		ErrLost, e.Commits, keptIn(e.Promised), keptIn(e.There), e.Folder, e.Folder)
 }
 
@@ -55,7 +56,8 @@ func (e *LostError) Error() string {
 func (e *LostError) Unwrap() error { return ErrLost }
 
 func keptIn(s store.Sums) string {
-	return fmt.Sprintf("%d waiting, %d parked and %d discarded messages of %d that came", s[store.Waiting], s[store.Parked], s[store.Discarded], s[store.In])
+	return fmt.Sprintf("%d waiting, %d parked and %d discarded messages of %d that came", s[store.Waiting],
+		s[store.Parked], s[store.Discarded], s[store.In])
 }
 
 // openError says what to do about an error that keeps a store from being opened.
@@ -63,7 +65,8 @@ func openError(path string, err error) error {
 	if !isDamage(err) && !isOutOfPlace(err) {
 		return err
 	}
-	return fmt.Errorf("%w: %w. Nothing was removed. Run `redrive store salvage %s --to NEW-FOLDER` to save all that can still be read", ErrDamaged, err, path)
+	return fmt.Errorf("%w: %w. Nothing was removed. Run `redrive store salvage %s --to NEW-FOLDER` to save all that "+
+		"can still be read", ErrDamaged, err, path)
 }
 
 // isOutOfPlace tells whether a file says what none of this store's says, though it can be read:
@@ -71,7 +74,8 @@ func openError(path string, err error) error {
 // of all stores have the same comparer and merger, and no other folder for logs.
 func isOutOfPlace(err error) bool {
 	var otherFolder pebble.ErrMissingWALRecoveryDir
-	return errors.Is(err, fs.ErrNotExist) || errors.As(err, &otherFolder) || strings.Contains(err.Error(), "name from file")
+	return errors.Is(err, fs.ErrNotExist) || errors.As(err, &otherFolder) ||
+		strings.Contains(err.Error(), "name from file")
 }
 
 // damage is what was found of damaged files while the store is open, and before.
@@ -137,7 +141,8 @@ func (d *damage) leaveOut(l *lostBlock) {
 	d.files.bad.leaveOut(d.files.PathJoin(d.lost.folder, l.File), l)
 	why := "its checksum is wrong: the records in it are lost, and all else goes on"
 	if l.Index {
-		why = "the checksum of an index is wrong: all records of the table that it leads to are lost, and all else goes on"
+		why = "the checksum of an index is wrong: all records of the table that it leads to are lost, and all " +
+			"else goes on"
 	}
 	d.note(l.place(), errors.New(why))
 }
@@ -156,7 +161,8 @@ func (d *damage) note(place string, err error) {
 
 // skipped receives each stretch of keys that cannot be read.
 func (d *damage) skipped(from []byte, err error) {
-	if info := pebble.ExtractDataCorruptionInfo(err); info != nil && d.lost != nil && d.lost.of(d.files.PathBase(info.Path)) {
+	if info := pebble.ExtractDataCorruptionInfo(err); info != nil && d.lost != nil &&
+		d.lost.of(d.files.PathBase(info.Path)) {
 		return // it is noted
 	} else if info != nil {
 		d.note(info.Path, err)
@@ -580,7 +586,8 @@ func lostIn(fs vfs.FS, path string, at int64, size int, least, greatest []byte) 
 
 // within looks for the block in an index, and takes from there between which keys it is.
 func (l *lostBlock) within(r *sstable.Reader, index sstblock.Handle) (bool, error) {
-	read, err := r.BlockReader().Read(context.Background(), sstblock.NoReadEnv, nil, index, blockkind.SSTableIndex, colblk.InitIndexBlockMetadata)
+	read, err := r.BlockReader().Read(context.Background(), sstblock.NoReadEnv, nil, index, blockkind.SSTableIndex,
+		colblk.InitIndexBlockMetadata)
 	if err != nil {
 		return false, err
 	}
@@ -631,13 +638,15 @@ func (l *lostBlock) filled(fill int) []byte {
 		var w colblk.IndexBlockWriter
 		w.Init()
 		under := l.under()
-		w.AddBlockHandle(l.High, sstblock.Handle{Offset: uint64(under.At), Length: uint64(under.Size)}, make([]byte, fill))
+		w.AddBlockHandle(l.High, sstblock.Handle{Offset: uint64(under.At), Length: uint64(under.Size)},
+			make([]byte, fill))
 		return w.Finish(1)
 	}
 	schema := colblk.DefaultKeySchema(pebble.DefaultComparer, 16)
 	var w colblk.DataBlockEncoder
 	w.Init(&schema)
-	w.Add(pebble.InternalKey{UserKey: l.Low}, make([]byte, fill), sstblock.InPlaceValuePrefix(false), w.KeyWriter.ComparePrev(l.Low), false)
+	w.Add(pebble.InternalKey{UserKey: l.Low}, make([]byte, fill), sstblock.InPlaceValuePrefix(false),
+		w.KeyWriter.ComparePrev(l.Low), false)
 	data, _ := w.Finish(1, w.Size())
 	return data
 }

@@ -173,7 +173,8 @@ func lockFolder(path string, o Options) (*pebble.Lock, error) {
 	// Pebble waits for nothing here, but its error does not say what to do.
 	lock, err := pebble.LockDirectory(path, o.FS)
 	if err != nil && isHeld(err) {
-		return nil, hint.Errorf("stop the other one, or set store.disk to another folder", "data folder %s: %w (%v)", path, store.ErrLocked, err)
+		return nil, hint.Errorf("stop the other one, or set store.disk to another folder", "data folder %s: %w (%v)",
+			path, store.ErrLocked, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("locking the data folder %s: %w: %s", path, err, folderHint)
@@ -225,20 +226,23 @@ func openLocked(path string, o Options, lock *pebble.Lock) (*Store, error) {
 			return nil, errors.Join(err, db.Close())
 		}
 	}
-	s := &Store{path: path, db: db, damage: damaged, fs: o.FS, files: files, log: o.Log, reserve: o.Reserve, onSync: o.OnSync,
+	s := &Store{path: path, db: db, damage: damaged, fs: o.FS, files: files, log: o.Log, reserve: o.Reserve,
+		onSync:  o.OnSync,
 		changed: make(chan struct{}, 1), queues: map[string]*queue{}, unstored: unstored{},
 		groups:    groups{known: map[errorgroup.ID]*groupState{}},
 		history:   history{fs: o.FS, folder: o.FS.PathJoin(path, historyName), log: o.Log},
 		witness:   witness{fs: o.FS, path: o.FS.PathJoin(path, witnessName), log: o.Log},
 		closeLock: lock.Close, waitNoMore: sync.OnceFunc(func() { close(files.room.ended) })}
 	if err := s.load(o); err != nil {
-		return nil, errors.Join(fmt.Errorf("data folder %s: %w", path, openError(path, err)), db.Close(), s.witness.close())
+		return nil, errors.Join(fmt.Errorf("data folder %s: %w", path, openError(path, err)), db.Close(),
+			s.witness.close())
 	}
 	if !o.salvage {
 		files.keepNoMore()
 		files.room.opened.Store(o.OnFull != nil)
 		if err := o.FS.RemoveAll(o.FS.PathJoin(path, stagingName)); err != nil {
-			o.Log.Warn("store: what is left of a snapshot that was cut short cannot be removed, and takes room", "folder", o.FS.PathJoin(path, stagingName), "error", err)
+			o.Log.Warn("store: what is left of a snapshot that was cut short cannot be removed, and takes room",
+				"folder", o.FS.PathJoin(path, stagingName), "error", err)
 		}
 	}
 	s.deleted.bytes.Store(unknown)
@@ -255,7 +259,8 @@ func isHeld(err error) bool {
 	if errors.As(err, &file) {
 		return false
 	}
-	return errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.EACCES) || strings.Contains(err.Error(), "lock held by current process")
+	return errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.EACCES) ||
+		strings.Contains(err.Error(), "lock held by current process")
 }
 
 // load reads what is needed to begin: the format, the next number, the counts
@@ -372,7 +377,10 @@ func (s *Store) checkFormat() (numbered bool, err error) {
 	case f == nil && s.damage.lostKey(keyFormat):
 		return false, s.checkFormatByWitness()
 	case f != nil && string(f) != string([]byte{formatVersion}):
-		return false, fmt.Errorf("%w: it is format %s, and this version of Redrive reads format %d. Nothing was changed. Run the version that wrote it: its `redrive export`, and `redrive import` of this version, take the messages to a new folder. Or put a snapshot from before its upgrade in the place of the folder", store.ErrFormat, strings.Trim(fmt.Sprint(f), "[]"), formatVersion)
+		return false, fmt.Errorf("%w: it is format %s, and this version of Redrive reads format %d. Nothing was "+
+			"changed. Run the version that wrote it: its `redrive export`, and `redrive import` of this version, "+
+			"take the messages to a new folder. Or put a snapshot from before its upgrade in the place of the folder",
+			store.ErrFormat, strings.Trim(fmt.Sprint(f), "[]"), formatVersion)
 	}
 	return f != nil, nil
 }
@@ -438,7 +446,8 @@ func pebbleOptions(o Options, files *pebbleFS, damaged *damage, lock *pebble.Loc
 	// A large body has a file of its own: compactions leave it where it is, where each
 	// would have those of all its tables in memory at once.
 	p.Experimental.ValueSeparationPolicy = func() pebble.ValueSeparationPolicy {
-		return pebble.ValueSeparationPolicy{Enabled: true, MinimumSize: largeValue, MaxBlobReferenceDepth: 16, RewriteMinimumAge: time.Minute, TargetGarbageRatio: 0.3}
+		return pebble.ValueSeparationPolicy{Enabled: true, MinimumSize: largeValue, MaxBlobReferenceDepth: 16,
+			RewriteMinimumAge: time.Minute, TargetGarbageRatio: 0.3}
 	}
 	for i := range p.Levels {
 		// Claims read on from where they were: large blocks are fewer reads.
@@ -468,7 +477,8 @@ func (l logger) Errorf(format string, args ...any) {
 }
 
 func (l logger) Fatalf(format string, args ...any) {
-	l.log.Error("store: the disk failed; ending, nothing that was acknowledged is lost: " + fmt.Sprintf(format, args...))
+	l.log.Error("store: the disk failed; ending, nothing that was acknowledged is lost: " +
+		fmt.Sprintf(format, args...))
 	os.Exit(1)
 }
 
@@ -497,7 +507,8 @@ func (s *Store) checkSpace(n int, reserve uint64) error {
 	if free >= need {
 		return nil
 	}
-	return fmt.Errorf("%w: %s has %d MiB free, and %d MiB are kept in reserve: %d MiB more are needed on the disk", store.ErrFull, s.path, free>>20, reserve>>20, (need-free)>>20+1)
+	return fmt.Errorf("%w: %s has %d MiB free, and %d MiB are kept in reserve: %d MiB more are needed on the disk",
+		store.ErrFull, s.path, free>>20, reserve>>20, (need-free)>>20+1)
 }
 
 // emptyLogs frees the room of logs that are kept to be written again.

@@ -361,7 +361,9 @@ func (s *Store) merge(snap *pebble.Snapshot, r store.Range) (m *merged, err erro
 
 // mergeForwards opens the stretches of forward targets. waiting are the queues in which
 // something of the range's groups waits.
-func (s *Store) mergeForwards(m *merged, snap *pebble.Snapshot, r store.Range, waiting []string, open func(prefix []byte, index bool) error) error {
+func (s *Store) mergeForwards(
+	m *merged, snap *pebble.Snapshot, r store.Range, waiting []string, open func(prefix []byte, index bool) error,
+) error {
 	within := [][]byte{{prefixForward}}
 	switch {
 	case r.Groups != nil:

@@ -117,7 +117,8 @@ func laneOf(key []byte) (l store.Lane) {
 	l.Queue = queueOf(key)
 	if key[0] == prefixForward {
 		rest := key[2+len(l.Queue) : len(key)-placeSize]
-		_, _ = store.ReadTexts(rest, &l.Forward.Exchange, &l.Forward.RoutingKey) // what is damaged is no lane of anything
+		_, _ = store.ReadTexts(rest, &l.Forward.Exchange,
+			&l.Forward.RoutingKey) // what is damaged is no lane of anything
 	}
 	return l
 }

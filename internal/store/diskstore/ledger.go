@@ -77,7 +77,8 @@ func (s *Store) loadLedger() error {
 	if size <= 0 || since != seq-records {
 		if size > 0 {
 			// The witness has just shown that no commit is missing, or a person accepted it.
-			s.log.Warn("store: the ledger begins again with what is kept, since what was counted of other messages is lost", "folder", s.path)
+			s.log.Warn("store: the ledger begins again with what is kept, since what was counted of other "+
+				"messages is lost", "folder", s.path)
 		}
 		if records, err = s.beginLedger(b); err != nil {
 			return err
@@ -106,7 +107,8 @@ func (s *Store) beginLedger(b *pebble.Batch) (records int64, err error) {
 			return 0, err
 		}
 		records += came.Records()
-		came[store.Waiting], came[store.Parked], came[store.Discarded] = q.kept[store.Waiting], q.kept[store.Parked], q.kept[store.Discarded]
+		came[store.Waiting], came[store.Parked], came[store.Discarded] = q.kept[store.Waiting], q.kept[store.Parked],
+			q.kept[store.Discarded]
 		q.kept = came
 	}
 	return records, nil
@@ -313,7 +315,8 @@ type grouped struct {
 // group is the group of a record that is put or removed. Most failures come in
 // batches that are alike.
 func (c *writeBatch) group(r *store.Record) *grouped {
-	if l := c.like; l != nil && l.Queue == r.Queue && l.Reason == r.Reason && l.Error == r.Error && l.Message.Type == r.Message.Type {
+	if l := c.like; l != nil && l.Queue == r.Queue && l.Reason == r.Reason && l.Error == r.Error &&
+		l.Message.Type == r.Message.Type {
 		return c.last
 	}
 	own := c.s.groups.cache.of(r, c.fails)
@@ -445,7 +448,8 @@ func (s *Store) Groups(ctx context.Context) ([]store.GroupCount, error) {
 		if g.any() || g.seenWithinADay(now) {
 			counts = append(counts, store.GroupCount{Group: g.Group, Note: notes[g.ID.String()],
 				Waiting: g.kept[store.Waiting], Parked: g.kept[store.Parked], Discarded: g.kept[store.Discarded],
-				First: store.Minute(g.first), Last: store.Minute(g.last), Hours: g.hours.upTo(now.Unix() / 3600), Reasons: g.reasons})
+				First: store.Minute(g.first), Last: store.Minute(g.last), Hours: g.hours.upTo(now.Unix() / 3600),
+				Reasons: g.reasons})
 		}
 	}
 	return counts, nil

@@ -35,7 +35,8 @@ type pebbleFS struct {
 }
 
 func newPebbleFS(fs vfs.FS) *pebbleFS {
-	return &pebbleFS{FS: fs, making: background.Work{For: time.Millisecond, Rest: time.Millisecond}, bad: badBlocks{by: map[block]*badBlock{}}}
+	return &pebbleFS{FS: fs, making: background.Work{For: time.Millisecond, Rest: time.Millisecond},
+		bad: badBlocks{by: map[block]*badBlock{}}}
 }
 
 // Remove implements vfs.FS.
@@ -256,7 +257,8 @@ func isStoreFile(name string) bool {
 	case ".log", ".sst", ".blob":
 		return true
 	}
-	return name == "LOCK" || name == witnessName || strings.HasPrefix(name, "MANIFEST-") || strings.HasPrefix(name, "OPTIONS-") || strings.HasPrefix(name, "marker.")
+	return name == "LOCK" || name == witnessName || strings.HasPrefix(name, "MANIFEST-") ||
+		strings.HasPrefix(name, "OPTIONS-") || strings.HasPrefix(name, "marker.")
 }
 
 // restrict takes the rights of other users to a store's folder and to its files away.
@@ -270,11 +272,14 @@ func restrict(folder string, log *slog.Logger) error {
 	switch had := info.Mode().Perm(); {
 	case had&otherUsers == 0:
 	case os.Chmod(folder, privateFolder) == nil:
-		log.Info("other users had rights to the data folder: they are taken away", "folder", folder, "had", fmt.Sprintf("%#o", had), "has", fmt.Sprintf("%#o", privateFolder))
+		log.Info("other users had rights to the data folder: they are taken away", "folder", folder, "had",
+			fmt.Sprintf("%#o", had), "has", fmt.Sprintf("%#o", privateFolder))
 	case had&0o002 != 0:
-		return hint.Errorf(fmt.Sprintf("run chmod 0700 %s as its owner", folder), "data folder %s: %w, and it belongs to another user", folder, ErrOpenFolder)
+		return hint.Errorf(fmt.Sprintf("run chmod 0700 %s as its owner", folder),
+			"data folder %s: %w, and it belongs to another user", folder, ErrOpenFolder)
 	default:
-		log.Warn("other users have rights to the data folder, which belongs to another user: its files are closed to them", "folder", folder, "has", fmt.Sprintf("%#o", had))
+		log.Warn("other users have rights to the data folder, which belongs to another user: its files are "+
+			"closed to them", "folder", folder, "has", fmt.Sprintf("%#o", had))
 	}
 	for _, in := range []string{folder, filepath.Join(folder, historyName)} {
 		all, err := os.ReadDir(in)
@@ -285,7 +290,8 @@ func restrict(folder string, log *slog.Logger) error {
 			if !f.Type().IsRegular() || in == folder && !isStoreFile(f.Name()) {
 				continue
 			}
-			if err := os.Chmod(filepath.Join(in, f.Name()), privateFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			if err := os.Chmod(filepath.Join(in, f.Name()), privateFile); err != nil &&
+				!errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
 		}

@@ -69,7 +69,8 @@ func Salvage(ctx context.Context, from, to string, o Options) (done Salvaged, er
 		return done, err
 	}
 	s := &salvage{Salvaged: &done, ctx: ctx, to: target}
-	loose := loose{fs: newPebbleFS(files), folder: from, blobs: filesOf(before, ".blob"), unread: done.Unread, logs: source == nil}
+	loose := loose{fs: newPebbleFS(files), folder: from, blobs: filesOf(before, ".blob"), unread: done.Unread,
+		logs: source == nil}
 	loose.bad = &loose.fs.bad
 	if source != nil {
 		err = s.copy(source)
@@ -487,7 +488,8 @@ func (l *loose) log(log wal.LogicalLog, visit visitor) error {
 var derived = []byte{prefixCount, prefixGroupIndex, prefixID, prefixTally, prefixGroupInfo}
 
 // atOpening are the prefixes of what is read when a store is opened, but for records.
-var atOpening = [][]byte{{prefixCount}, keyFormat, {prefixTally}, {prefixLedger}, {prefixGroupInfo}, keyCommits, keyOpened, keySeq}
+var atOpening = [][]byte{{prefixCount}, keyFormat, {prefixTally}, {prefixLedger}, {prefixGroupInfo}, keyCommits,
+	keyOpened, keySeq}
 
 // rebuildStep is how many bytes of writes a rebuild has in memory.
 const rebuildStep = 1 << 20
@@ -518,13 +520,15 @@ func (s *Store) rebuild() error {
 	if len(lost) == 0 {
 		return nil
 	}
-	s.log.Warn("store: blocks that cannot be read were set apart; counts, groups and indexes are made again from the records", "folder", s.path, "blocks", len(lost))
+	s.log.Warn("store: blocks that cannot be read were set apart; counts, groups and indexes are made again from "+
+		"the records", "folder", s.path, "blocks", len(lost))
 	if err := s.deriveAgain(); err != nil {
 		return err
 	}
 	for i := range lost {
 		if hit := lost[i].entries(); hit != "" {
-			s.log.Warn("store: a block that is lost may have had "+hit+": look at them", "folder", s.path, "block", lost[i].place())
+			s.log.Warn("store: a block that is lost may have had "+hit+": look at them", "folder", s.path, "block",
+				lost[i].place())
 		}
 	}
 	return s.damage.lost.rebuilt()
@@ -675,7 +679,8 @@ func (l *loose) largeRecord(key []byte, p blobPlace, id uuid.UUID) (found []byte
 			return value, nil
 		case id != uuid.UUID{}:
 		case found != nil:
-			return nil, errors.New("more than one of the .blob files may have it, and the index of its id cannot be read")
+			return nil, errors.New("more than one of the .blob files may have it, and the index of its id " +
+				"cannot be read")
 		default:
 			found = value
 		}
@@ -767,12 +772,15 @@ func (b *blobReader) reaches() error {
 }
 
 // ReadValueBlock implements blob.ValueReader.
-func (b *blobReader) ReadValueBlock(ctx context.Context, env sstblock.ReadEnv, rh objstorage.ReadHandle, h sstblock.Handle) (sstblock.BufferHandle, error) {
+func (b *blobReader) ReadValueBlock(
+	ctx context.Context, env sstblock.ReadEnv, rh objstorage.ReadHandle, h sstblock.Handle,
+) (sstblock.BufferHandle, error) {
 	read, err := b.FileReader.ReadValueBlock(ctx, env, rh, h)
 	if err != nil {
 		return read, err
 	}
-	if data := read.BlockData(); len(data) < leastOfBlock || uint32(b.at.value) >= binary.LittleEndian.Uint32(data[rowsAt:]) {
+	if data := read.BlockData(); len(data) < leastOfBlock ||
+		uint32(b.at.value) >= binary.LittleEndian.Uint32(data[rowsAt:]) {
 		read.Release()
 		return sstblock.BufferHandle{}, errBeyond
 	}

@@ -129,7 +129,8 @@ func (h *history) copyTo(folder string) error {
 		if i == len(h.files)-1 {
 			put = func(fs vfs.FS, from, to string) error { return vfs.Copy(fs, from, to) }
 		}
-		if err := put(h.fs, from, h.fs.PathJoin(folder, h.fs.PathBase(from))); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := put(h.fs, from, h.fs.PathJoin(folder, h.fs.PathBase(from))); err != nil &&
+			!errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
@@ -151,7 +152,8 @@ func (s *Store) publishSnapshot(ctx context.Context, staged, to string) error {
 		return fmt.Errorf("%w: %w", store.ErrSnapshotFolder, err)
 	}
 	if err := s.fs.Remove(to); err != nil && !errors.Is(err, fs.ErrNotExist) { // it was empty
-		return hint.Errorf("name a new folder (in it, where it is a mount point)", "%w: %w", store.ErrSnapshotFolder, err)
+		return hint.Errorf("name a new folder (in it, where it is a mount point)", "%w: %w",
+			store.ErrSnapshotFolder, err)
 	}
 	err := s.fs.Rename(staged, to)
 	if errors.Is(err, syscall.EXDEV) {
@@ -172,7 +174,8 @@ func (s *Store) publishSnapshot(ctx context.Context, staged, to string) error {
 func (s *Store) copySnapshot(ctx context.Context, staged, to string) error {
 	partial := to + ".partial"
 	if _, err := s.fs.Stat(partial); !errors.Is(err, fs.ErrNotExist) {
-		return errors.Join(fmt.Errorf("%w: %s is what a snapshot left that was cut short: remove it", store.ErrSnapshotFolder, partial), err)
+		return errors.Join(fmt.Errorf("%w: %s is what a snapshot left that was cut short: remove it",
+			store.ErrSnapshotFolder, partial), err)
 	}
 	size, err := copyFolder(ctx, s.fs, staged, "")
 	if err != nil {
@@ -183,7 +186,8 @@ func (s *Store) copySnapshot(ctx context.Context, staged, to string) error {
 		return err
 	}
 	if use.AvailBytes < uint64(size)+s.reserve {
-		return fmt.Errorf("%w: it needs %d MiB, and of %d MiB that are free there %d MiB are kept in reserve", store.ErrFull, size>>20, use.AvailBytes>>20, s.reserve>>20)
+		return fmt.Errorf("%w: it needs %d MiB, and of %d MiB that are free there %d MiB are kept in reserve",
+			store.ErrFull, size>>20, use.AvailBytes>>20, s.reserve>>20)
 	}
 	if _, err = copyFolder(ctx, s.fs, staged, partial); err == nil {
 		err = s.fs.Rename(partial, to)

@@ -145,7 +145,8 @@ func (w *witness) committed(sums *store.Sums) {
 // logTrouble says once that the file cannot be written. The caller holds mu.
 func (w *witness) logTrouble(err error) {
 	if err != nil && !w.failing {
-		w.log.Warn("store: the witness of what was synced cannot be written: damage to the newest data may go unnoticed until it can", "file", w.path, "error", err)
+		w.log.Warn("store: the witness of what was synced cannot be written: damage to the newest data may go "+
+			"unnoticed until it can", "file", w.path, "error", err)
 	}
 	w.failing = err != nil
 }
@@ -189,7 +190,8 @@ func (s *Store) checkWitness(accept bool) error {
 		return fmt.Errorf("reading %s: %w", s.witness.path, err)
 	}
 	if was != nil && there.commits < was.commits && s.damage.lostKey(keyCommits) {
-		s.log.Warn("store: the count of its commits is lost with a damaged block, so whether others are missing is not known", "folder", s.path)
+		s.log.Warn("store: the count of its commits is lost with a damaged block, so whether others are missing is "+
+			"not known", "folder", s.path)
 		there.commits = was.commits
 		if err := s.db.Set(keyCommits, binary.AppendVarint(nil, there.commits), pebble.Sync); err != nil {
 			return err
@@ -197,20 +199,24 @@ func (s *Store) checkWitness(accept bool) error {
 	}
 	switch {
 	case was == nil && there.commits > 0:
-		s.log.Warn("store: its witness is gone or damaged, so whether all that was synced is there is not known; it begins again", "file", s.witness.path)
+		s.log.Warn("store: its witness is gone or damaged, so whether all that was synced is there is not known; it "+
+			"begins again", "file", s.witness.path)
 	case was == nil: // new, or of a version without one
 	case there.commits < was.commits && !accept:
 		return &LostError{Folder: s.path, Commits: was.commits - there.commits, Promised: was.sums, There: there.sums}
 	case there.commits < was.commits:
-		s.log.Error("store: it goes on without writes that were synced, since their loss was accepted", "folder", s.path, "commits", was.commits-there.commits)
-		if err := s.deriveAgain(); err != nil { // before the witness agrees, or a start that is cut short would leave it undone
+		s.log.Error("store: it goes on without writes that were synced, since their loss was accepted", "folder",
+			s.path, "commits", was.commits-there.commits)
+		// Before the witness agrees, or a start that is cut short would leave it undone.
+		if err := s.deriveAgain(); err != nil {
 			return err
 		}
 		if there, err = s.there(); err != nil {
 			return err
 		}
 	case damaged > 0:
-		s.log.Warn("store: one half of its witness is damaged; the other one shows that all is there", "file", s.witness.path)
+		s.log.Warn("store: one half of its witness is damaged; the other one shows that all is there", "file",
+			s.witness.path)
 	}
 	return s.witness.begin(there)
 }

@@ -32,7 +32,8 @@ type writeBatch struct {
 
 // newWriteBatch begins one of about size bytes, which saves growing to that.
 func (s *Store) newWriteBatch(size int) *writeBatch {
-	return &writeBatch{s: s, batch: s.db.NewBatchWithSize(size), counts: map[string]*store.Sums{}, groups: map[*groupState]*grouped{}, began: time.Now()}
+	return &writeBatch{s: s, batch: s.db.NewBatchWithSize(size), counts: map[string]*store.Sums{},
+		groups: map[*groupState]*grouped{}, began: time.Now()}
 }
 
 func (c *writeBatch) count(as store.Column, queue string, n int64) {

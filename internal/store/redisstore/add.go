@@ -283,7 +283,8 @@ const stampSize = 8
 // receipts are the arguments that keep some.
 func (s *Store) receipts(all []store.Receipt) []string {
 	all = all[max(0, len(all)-store.ReceiptsKept):]
-	args := append(make([]string, 0, 5+len(all)), s.name, itoa(store.ReceiptsKept), itoa(store.ReceiptsOwners), itoa(store.ReceiptsAge.Milliseconds()), itoa(len(all)))
+	args := append(make([]string, 0, 5+len(all)), s.name, itoa(store.ReceiptsKept), itoa(store.ReceiptsOwners),
+		itoa(store.ReceiptsAge.Milliseconds()), itoa(len(all)))
 	for _, r := range all {
 		b := binary.BigEndian.AppendUint64(make([]byte, 0, stampSize+store.ReceiptSize), s.stamped())
 		args = append(args, string(r.Append(b)))
@@ -324,7 +325,9 @@ func (s *Store) NewReceipts(ctx context.Context, at store.ReceiptsAt) ([]store.R
 }
 
 // newReceipts reads what processes but one have written since at.
-func (s *Store) newReceipts(ctx context.Context, at store.ReceiptsAt, but string) ([]store.Receipt, store.ReceiptsAt, error) {
+func (s *Store) newReceipts(
+	ctx context.Context, at store.ReceiptsAt, but string,
+) ([]store.Receipt, store.ReceiptsAt, error) {
 	done, err := s.use(ctx)
 	if err != nil {
 		return nil, nil, err

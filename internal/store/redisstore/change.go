@@ -17,12 +17,16 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-var errTooLong = errors.New("the change took so long that others may have done something with its messages meanwhile; nothing was changed")
+var errTooLong = errors.New("the change took so long that others may have done something with its messages " +
+	"meanwhile; nothing was changed")
 
 // Change implements store.Changer.
 //
 // The records are locked, edited here, and written in one step.
-func (s *Store) Change(ctx context.Context, keys []store.Key, edit func(store.Key, *store.Record) store.Edit, entries func(int) []store.Entry) (n int, err error) {
+func (s *Store) Change(
+	ctx context.Context, keys []store.Key, edit func(store.Key, *store.Record) store.Edit,
+	entries func(int) []store.Entry,
+) (n int, err error) {
 	done, err := s.use(ctx)
 	if err != nil {
 		return 0, err
@@ -177,7 +181,8 @@ func (c *change) edit(ctx context.Context, edit func(store.Key, *store.Record) s
 	for n < len(c.records) {
 		// Those that are read at once.
 		end, size := n, 0
-		for end < len(c.records) && end-n < maxPerScript && fits(c.records[end]) && (end == n || size+c.records[end].size <= editBytes) {
+		for end < len(c.records) && end-n < maxPerScript && fits(c.records[end]) &&
+			(end == n || size+c.records[end].size <= editBytes) {
 			if t := c.records[end]; t.locked {
 				size, bodies = size+t.size, bodies+t.size
 			}
@@ -532,7 +537,8 @@ func (s *Store) forgetQueues(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		args := append([]string{columns[store.Waiting:store.Retried], columns[:store.Waiting] + columns[store.Retried:], store.OtherQueues}, some...)
+		args := append([]string{columns[store.Waiting:store.Retried], columns[:store.Waiting] + columns[store.Retried:],
+			store.OtherQueues}, some...)
 		if _, err := s.do(ctx, scriptUnqueue, args...); err != nil {
 			return err
 		}
@@ -564,7 +570,8 @@ func (s *Store) lookForIdle(ctx context.Context) (read int, err error) {
 	}
 	now := time.Now()
 	for queue, sums := range seen {
-		if l := (store.LedgerLine{Queue: queue, Sums: *sums}); l.Kept() != 0 || l.Off() != 0 || *sums == (store.Sums{}) {
+		if l := (store.LedgerLine{Queue: queue, Sums: *sums}); l.Kept() != 0 || l.Off() != 0 ||
+			*sums == (store.Sums{}) {
 			delete(f.idle, queue)
 		} else if was, ok := f.idle[queue]; !ok || was.sums != *sums {
 			f.idle[queue] = idle{*sums, now}

@@ -45,9 +45,12 @@ func (s *Store) Claim(ctx context.Context, lane store.Lane, upTo time.Time, n, m
 
 // claim claims as many as one script does; larger: the first one may be larger than
 // maxBytes.
-func (s *Store) claim(ctx context.Context, lane store.Lane, upTo time.Time, n, maxBytes int, larger bool) (claims []store.Claim, err error) {
+func (s *Store) claim(
+	ctx context.Context, lane store.Lane, upTo time.Time, n, maxBytes int, larger bool,
+) (claims []store.Claim, err error) {
 	token := s.token()
-	list, err := texts(s.do(ctx, scriptClaim, laneText(lane), itoa(upTo.UnixMicro()), itoa(n), itoa(maxBytes), flag(larger), token, itoa(s.Lease.Milliseconds())))
+	list, err := texts(s.do(ctx, scriptClaim, laneText(lane), itoa(upTo.UnixMicro()), itoa(n), itoa(maxBytes),
+		flag(larger), token, itoa(s.Lease.Milliseconds())))
 	for i := 0; i+1 < len(list); i += 2 {
 		n := number(list[i])
 		r, _, err := decode(list[i+1], true)
@@ -109,7 +112,8 @@ func (s *Store) finish(ctx context.Context, outcomes []store.Outcome) (int, erro
 				return 0, err
 			}
 			as := r.EverParked()
-			args = append(args, "p", micros(&parked), rueidis.BinaryString(v[:len(v)-len(r.Message.Body)]), columns[as:as+1])
+			args = append(args, "p", micros(&parked), rueidis.BinaryString(v[:len(v)-len(r.Message.Body)]),
+				columns[as:as+1])
 		case r.Forward != nil:
 			args = append(args, "f", pastFailure(r, o.At, store.EndedForwarded))
 		default:
@@ -239,14 +243,16 @@ func (s *Store) renew(ctx context.Context) (err error) {
 	lost := 0
 	for pairs := range slices.Chunk(s.claims.all(), 2*maxPerScript) {
 		var gone []string
-		gone, err = texts(s.do(ctx, scriptRenew, append([]string{itoa(s.Lease.Milliseconds()), itoa(len(pairs) / 2)}, pairs...)...))
+		gone, err = texts(s.do(ctx, scriptRenew,
+			append([]string{itoa(s.Lease.Milliseconds()), itoa(len(pairs) / 2)}, pairs...)...))
 		if err != nil {
 			break
 		}
 		lost += s.claims.lost(pairs, gone)
 	}
 	if lost > 0 {
-		s.Log.Warn("store: leases of messages on their way were not renewed in time, so another replica may retry them as well: this process or Redis stood still for too long", "messages", lost, "lease", s.Lease)
+		s.Log.Warn("store: leases of messages on their way were not renewed in time, so another replica may retry "+
+			"them as well: this process or Redis stood still for too long", "messages", lost, "lease", s.Lease)
 	}
 	return err
 }

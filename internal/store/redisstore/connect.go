@@ -41,13 +41,16 @@ func connect(o Options, login *url.Userinfo) (rueidis.Client, error) {
 	}
 	option, err := rueidis.ParseURL(o.URL)
 	if err != nil {
-		return nil, errors.New("redis: store.redis.url is no URL of Redis: expected redis://user:password@host:port") // its error repeats the password
+		// Its error repeats the password.
+		return nil,
+			errors.New("redis: store.redis.url is no URL of Redis: expected redis://user:password@host:port")
 	}
 	option.Username = login.Username()
 	option.Password, _ = login.Password()
 	switch {
 	case o.TLS != nil && option.TLSConfig == nil:
-		return nil, errors.New("redis: store.redis.tls names certificates, and store.redis.url is one without TLS: expected rediss://user:password@host:port")
+		return nil, errors.New("redis: store.redis.tls names certificates, and store.redis.url is one without TLS: " +
+			"expected rediss://user:password@host:port")
 	case o.TLS != nil:
 		option.TLSConfig = o.TLS.Clone()
 	case option.TLSConfig != nil:
@@ -147,7 +150,8 @@ func (s *Store) check(ctx context.Context) error {
 		return fmt.Errorf("redis: durability %q: expected synced, replicated or cached", s.Durability)
 	}
 	if s.client().Mode() != rueidis.ClientModeStandalone && s.Durability != Replicated {
-		s.Log.Warn("store: when Redis replaces a server by its replica, what that did not have yet is lost: set store.redis.durability to replicated", "durability", s.Durability)
+		s.Log.Warn("store: when Redis replaces a server by its replica, what that did not have yet is lost: set "+
+			"store.redis.durability to replicated", "durability", s.Durability)
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
@@ -162,7 +166,8 @@ func (s *Store) check(ctx context.Context) error {
 func (s *Store) checkNode(ctx context.Context, node rueidis.Client) error {
 	text, err := node.Do(ctx, node.B().Info().Build()).ToString()
 	if said, ok := rueidis.IsRedisErr(err); ok && strings.HasPrefix(said.Error(), "NOPERM") {
-		s.Log.Warn("store: INFO may not be asked, so it is not known whether Redis evicts messages and how durable they are: see to maxmemory-policy noeviction, and to appendonly yes", "error", err)
+		s.Log.Warn("store: INFO may not be asked, so it is not known whether Redis evicts messages and how durable "+
+			"they are: see to maxmemory-policy noeviction, and to appendonly yes", "error", err)
 		if s.Durability == Replicated {
 			s.confirm = s.replicated
 		}
@@ -179,10 +184,12 @@ func (s *Store) checkNode(ctx context.Context, node rueidis.Client) error {
 		return nil
 	}
 	if policy := info["maxmemory_policy"]; policy != "noeviction" {
-		return hint.Errorf("set `maxmemory-policy noeviction`", "its maxmemory-policy is %s, so it would delete messages to make room", policy)
+		return hint.Errorf("set `maxmemory-policy noeviction`",
+			"its maxmemory-policy is %s, so it would delete messages to make room", policy)
 	}
 	if info["maxmemory"] == "0" {
-		s.Log.Warn("store: Redis has no maxmemory, and may take all memory of its machine: set maxmemory, so that the intake stops in time")
+		s.Log.Warn("store: Redis has no maxmemory, and may take all memory of its machine: set maxmemory, so that " +
+			"the intake stops in time")
 	}
 	switch s.Durability {
 	case Replicated:
@@ -213,15 +220,20 @@ func (s *Store) checkSynced(ctx context.Context, node rueidis.Client, info map[s
 	fsync := settings["appendfsync"]
 	switch {
 	case err != nil && !asks:
-		return fmt.Errorf("it cannot tell when a write is on its disk before Redis 7.2, and does not say how it syncs (%w): let this user do CONFIG GET, with `appendfsync always`%s", err, instead)
+		return fmt.Errorf("it cannot tell when a write is on its disk before Redis 7.2, and does not say how it "+
+			"syncs (%w): let this user do CONFIG GET, with `appendfsync always`%s", err, instead)
 	case err != nil:
-		s.Log.Warn("store: CONFIG may not be asked, so it is not known how often Redis syncs: with `appendfsync always` it is quickest", "error", err)
+		s.Log.Warn("store: CONFIG may not be asked, so it is not known how often Redis syncs: with `appendfsync "+
+			"always` it is quickest", "error", err)
 	case fsync != "always" && !asks:
-		return hint.Errorf("set `appendfsync always`"+instead, "its appendfsync is %s, and before Redis 7.2 it cannot tell when a write is on its disk", fsync)
+		return hint.Errorf("set `appendfsync always`"+instead,
+			"its appendfsync is %s, and before Redis 7.2 it cannot tell when a write is on its disk", fsync)
 	case fsync == "no":
-		return hint.Errorf("set `appendfsync always`"+instead, "its appendfsync is no, so it is not known when a write is on its disk")
+		return hint.Errorf("set `appendfsync always`"+instead,
+			"its appendfsync is no, so it is not known when a write is on its disk")
 	case fsync != "always":
-		s.Log.Warn("store: Redis syncs once a second, and each write waits for that: set `appendfsync always`", "appendfsync", fsync)
+		s.Log.Warn("store: Redis syncs once a second, and each write waits for that: set `appendfsync always`",
+			"appendfsync", fsync)
 	}
 	if asks {
 		s.confirm = onDisk
@@ -283,7 +295,8 @@ func Survey(ctx context.Context, o Options) (all []Server, failover bool, err er
 		if info["role"] != "master" {
 			continue
 		}
-		s := Server{Addr: addr, Version: info["redis_version"], Eviction: info["maxmemory_policy"], AppendOnly: info["aof_enabled"] == "1"}
+		s := Server{Addr: addr, Version: info["redis_version"], Eviction: info["maxmemory_policy"],
+			AppendOnly: info["aof_enabled"] == "1"}
 		s.Replicas, _ = strconv.Atoi(info["connected_slaves"])
 		s.Max, s.Used = number(info["maxmemory"]), number(info["used_memory"])
 		// It may not be allowed.
@@ -361,7 +374,9 @@ func (s *Store) checkMemory(ctx context.Context, n int, part float64) error {
 		return err
 	}
 	if float64(free) < float64(reserve)*part+float64(n) {
-		return hint.Errorf("give it more maxmemory, or discard what is parked and not needed", "%w: Redis has %d of %d MiB free, and %d MiB are kept in reserve", store.ErrFull, free>>20, limit>>20, reserve>>20)
+		return hint.Errorf("give it more maxmemory, or discard what is parked and not needed",
+			"%w: Redis has %d of %d MiB free, and %d MiB are kept in reserve", store.ErrFull, free>>20, limit>>20,
+			reserve>>20)
 	}
 	r := &s.server
 	r.mu.Lock()
@@ -482,9 +497,11 @@ func (s *Store) checkIdentity(id string) error {
 	if id != "" {
 		now = "another store is there now"
 	}
-	err := hint.Errorf("put the data back, or restart all services to go on with what is there", "redis: %w: there was %s, and %s", ErrReplaced, was, now)
+	err := hint.Errorf("put the data back, or restart all services to go on with what is there",
+		"redis: %w: there was %s, and %s", ErrReplaced, was, now)
 	if s.identity.replaced.Swap(&err) == nil {
-		s.Log.Error("store: Redis was emptied or replaced while it was in use; failed messages stay in RabbitMQ and nothing is retried until that is repaired", "error", err)
+		s.Log.Error("store: Redis was emptied or replaced while it was in use; failed messages stay in RabbitMQ and "+
+			"nothing is retried until that is repaired", "error", err)
 	}
 	return err
 }
@@ -505,7 +522,9 @@ func (s *Store) checkGeneration(n, was uint64) {
 		return
 	}
 	is.generation = n
-	is.back = fmt.Sprintf("Redis has gone back to an earlier state, and lost writes of about %s that it had confirmed, at %s: messages that failed then are gone, and some are retried twice; this is said until the service is started again",
+	is.back = fmt.Sprintf("Redis has gone back to an earlier state, and lost writes of about %s that it had "+
+		"confirmed, at %s: messages that failed then are gone, and some are retried twice; this is said until the "+
+		"service is started again",
 		time.Duration(was-n)*watchEvery, time.Now().UTC().Format(time.RFC3339))
 	s.Log.Error("store: " + is.back)
 }

@@ -67,7 +67,8 @@ func laneOf(text string) (l store.Lane) {
 	if len(text) <= longestQueue {
 		return store.Lane{Queue: text}
 	}
-	_, _ = store.ReadTexts([]byte(text), &l.Queue, &l.Forward.Exchange, &l.Forward.RoutingKey) // what is damaged is no lane of anything
+	_, _ = store.ReadTexts([]byte(text), &l.Queue, &l.Forward.Exchange,
+		&l.Forward.RoutingKey) // what is damaged is no lane of anything
 	return l
 }
 
@@ -111,7 +112,8 @@ func score(text string) int64 {
 // checkPrefix says what is wrong with one.
 func checkPrefix(prefix string) error {
 	if prefix == "" || strings.ContainsAny(prefix, "{} \t\r\n") {
-		return fmt.Errorf("redis: the prefix %q is empty or has braces or spaces: expected a name such as redrive", prefix)
+		return fmt.Errorf("redis: the prefix %q is empty or has braces or spaces: expected a name such as redrive",
+			prefix)
 	}
 	return nil
 }

@@ -147,8 +147,10 @@ func (g *groups) learn(all map[groupID]*knownGroup) {
 // own is a record's own group. Most failures come in batches that are alike.
 func (g *groups) own(r *store.Record) errorgroup.Group {
 	l := &g.like
-	if l.Queue != r.Queue || l.Reason != r.Reason || l.Error != r.Error || l.Message.Type != r.Message.Type || g.last.ID == (groupID{}) {
-		l.Queue, l.Reason, l.Error, l.Message.Type = strings.Clone(r.Queue), strings.Clone(r.Reason), strings.Clone(r.Error), strings.Clone(r.Message.Type)
+	if l.Queue != r.Queue || l.Reason != r.Reason || l.Error != r.Error || l.Message.Type != r.Message.Type ||
+		g.last.ID == (groupID{}) {
+		l.Queue, l.Reason, l.Error, l.Message.Type = strings.Clone(r.Queue), strings.Clone(r.Reason),
+			strings.Clone(r.Error), strings.Clone(r.Message.Type)
 		g.last = l.Group()
 	}
 	return g.last
@@ -206,7 +208,8 @@ func (f *failureTimes) at(minute int64) {
 func (all groupChanges) args() []string {
 	args := []string{itoa(len(all))}
 	for id, s := range all {
-		args = append(args, string(id[:]), string(store.AppendGroup(nil, s.Group)), itoa(int(s.reasons)), itoa(s.first), itoa(s.last), itoa(len(s.hours)))
+		args = append(args, string(id[:]), string(store.AppendGroup(nil, s.Group)), itoa(int(s.reasons)), itoa(s.first),
+			itoa(s.last), itoa(len(s.hours)))
 		for hour, n := range s.hours {
 			args = append(args, itoa(hour), itoa(n))
 		}
@@ -349,7 +352,8 @@ func (s *Store) Groups(ctx context.Context) ([]store.GroupCount, error) {
 		if !k.any() && !k.withinADay(now) {
 			continue
 		}
-		c := store.GroupCount{Group: k.Group, Note: notes[k.ID.String()], Waiting: k.kept[store.Waiting], Parked: k.kept[store.Parked], Discarded: k.kept[store.Discarded],
+		c := store.GroupCount{Group: k.Group, Note: notes[k.ID.String()], Waiting: k.kept[store.Waiting],
+			Parked: k.kept[store.Parked], Discarded: k.kept[store.Discarded],
 			First: store.Minute(k.first), Last: store.Minute(k.last), Reasons: k.reasons}
 		for i := range c.Hours {
 			c.Hours[i] = k.hours[now.Unix()/3600-23+int64(i)]

@@ -137,9 +137,12 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	var random [8]byte
 	_, _ = rand.Read(random[:]) // it never fails
-	s := &Store{Options: o, changed: make(chan struct{}, 1), failing: map[string]time.Time{}, damage: map[string]string{}, name: hex.EncodeToString(random[:]),
-		groups: groups{known: map[groupID]*knownGroup{}}, claims: newClaims(), changing: semaphore.NewWeighted(1), server: serverMemory{asking: semaphore.NewWeighted(1)}, forgetting: forgetting{turn: semaphore.NewWeighted(1)}, unstored: unstored{},
-		step: func(string) error { return nil }, stop: make(chan struct{})}
+	s := &Store{Options: o, changed: make(chan struct{}, 1), failing: map[string]time.Time{},
+		damage: map[string]string{}, name: hex.EncodeToString(random[:]),
+		groups: groups{known: map[groupID]*knownGroup{}}, claims: newClaims(), changing: semaphore.NewWeighted(1),
+		server: serverMemory{asking: semaphore.NewWeighted(1)}, forgetting: forgetting{turn: semaphore.NewWeighted(1)},
+		unstored: unstored{},
+		step:     func(string) error { return nil }, stop: make(chan struct{})}
 	s.logins.client.Store(&client)
 	s.logins.is, s.logins.file = login.String(), login
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -198,18 +201,22 @@ func (s *Store) format(ctx context.Context) error {
 	old := s.Prefix + "{0}:format"
 	switch text, err := s.client().Do(ctx, s.client().B().Get().Key(old).Build()).ToString(); {
 	case err == nil:
-		return hint.Errorf("replay or discard what it keeps with that version, or use another store.redis.prefix", "redis: %w: %s is %q, of a version before the first release, and this version reads format %s", store.ErrFormat, old, text, formatVersion)
+		return hint.Errorf("replay or discard what it keeps with that version, or use another store.redis.prefix",
+			"redis: %w: %s is %q, of a version before the first release, and this version reads format %s",
+			store.ErrFormat, old, text, formatVersion)
 	case rueidis.IsRedisNil(err), strings.HasPrefix(err.Error(), "NOPERM"): // its user can use this store alone
 	default:
 		return s.wrapError(err)
 	}
 	key := s.key("format")
-	if err := s.client().Do(ctx, s.client().B().Set().Key(key).Value(formatVersion).Nx().Build()).Error(); err != nil && !rueidis.IsRedisNil(err) {
+	if err := s.client().Do(ctx, s.client().B().Set().Key(key).Value(formatVersion).Nx().Build()).Error(); err != nil &&
+		!rueidis.IsRedisNil(err) {
 		return s.wrapError(err)
 	}
 	text, err := s.client().Do(ctx, s.client().B().Get().Key(key).Build()).ToString()
 	if err == nil && text != formatVersion {
-		err = hint.Errorf("use the version of Redrive that wrote it, or another store.redis.prefix", "%w: %s is %q, and this version reads format %s", store.ErrFormat, key, text, formatVersion)
+		err = hint.Errorf("use the version of Redrive that wrote it, or another store.redis.prefix",
+			"%w: %s is %q, and this version reads format %s", store.ErrFormat, key, text, formatVersion)
 	}
 	return s.wrapError(err)
 }
@@ -334,7 +341,8 @@ func (s *Store) Counts(ctx context.Context) ([]store.QueueCount, error) {
 	list, err := texts(s.call(ctx, scriptCounts))
 	var counts []store.QueueCount
 	for i := 0; i+5 < len(list); i += 6 {
-		c := store.QueueCount{Queue: list[i], Waiting: int64(number(list[i+1])), Parked: int64(number(list[i+2])), Discarded: int64(number(list[i+3]))}
+		c := store.QueueCount{Queue: list[i], Waiting: int64(number(list[i+1])), Parked: int64(number(list[i+2])),
+			Discarded: int64(number(list[i+3]))}
 		if list[i+4] != "" {
 			c.NextDue = time.UnixMicro(score(list[i+4]))
 			if r, _, err := store.DecodeHead([]byte(list[i+5])); err == nil {

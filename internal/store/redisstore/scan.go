@@ -194,7 +194,8 @@ func (s *Store) groupsOf(ctx context.Context, r store.Range) (map[groupID]string
 
 // page reads the next page.
 func (c *cursor) page(ctx context.Context) (page []found, err error) {
-	args := append([]string{flag(c.down), c.from, c.to, c.due, c.number, itoa(scanPage), itoa(scanBytes), flag(c.body)}, c.which...)
+	args := append([]string{flag(c.down), c.from, c.to, c.due, c.number, itoa(scanPage), itoa(scanBytes), flag(c.body)},
+		c.which...)
 	list, err := texts(c.s.do(ctx, scriptScan, args...))
 	if err != nil {
 		return nil, err
@@ -367,7 +368,8 @@ func (s *Store) EachPastFailure(ctx context.Context, visit func(store.PastFailur
 func (s *Store) pastFrom(ctx context.Context, from string) ([]rueidis.XRangeEntry, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
-	list, err := s.client().Do(ctx, s.client().B().Xrevrange().Key(s.key("past")).End(from).Start("-").Count(pastPage).Build()).AsXRange()
+	list, err := s.client().Do(ctx,
+		s.client().B().Xrevrange().Key(s.key("past")).End(from).Start("-").Count(pastPage).Build()).AsXRange()
 	if rueidis.IsRedisNil(err) {
 		err = nil
 	}

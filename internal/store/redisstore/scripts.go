@@ -116,7 +116,9 @@ func (s *Store) write(ctx context.Context, sc *script, args ...string) (rueidis.
 // tryAgainAfter is how long it rests when a script must wait.
 const tryAgainAfter = 20 * time.Millisecond
 
-func (s *Store) run(ctx context.Context, sc *script, confirm confirm, same bool, args []string) (rueidis.RedisMessage, error) {
+func (s *Store) run(
+	ctx context.Context, sc *script, confirm confirm, same bool, args []string,
+) (rueidis.RedisMessage, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
 	for whole := false; ; {
@@ -151,12 +153,15 @@ func (s *Store) run(ctx context.Context, sc *script, confirm confirm, same bool,
 func notYet(err *rueidis.RedisError) bool {
 	_, moved := err.IsMoved()
 	_, asked := err.IsAsk()
-	return moved || asked || err.IsTryAgain() || err.IsClusterDown() || err.IsLoading() || strings.HasPrefix(err.Error(), "READONLY ")
+	return moved || asked || err.IsTryAgain() || err.IsClusterDown() || err.IsLoading() ||
+		strings.HasPrefix(err.Error(), "READONLY ")
 }
 
 // once sends a script, whole or by its hash; what tells, if it must be the same, which
 // store that was in; and what confirms it.
-func (s *Store) once(ctx context.Context, sc *script, whole bool, confirm confirm, same bool, args []string) (rueidis.RedisMessage, error) {
+func (s *Store) once(
+	ctx context.Context, sc *script, whole bool, confirm confirm, same bool, args []string,
+) (rueidis.RedisMessage, error) {
 	client := s.client()
 	run := client.B().Evalsha().Sha1(sc.sha).Numkeys(2).Key(s.key("seq"), s.key("none")).Arg(args...).Build()
 	if whole {

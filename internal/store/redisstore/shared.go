@@ -36,7 +36,9 @@ func (s *Store) Leave(ctx context.Context, replica string) error {
 // for again until it is as durable as any write: were it lost with the server that gave
 // it, the next server would give its number to another. Renewing it is not confirmed: a
 // leader that others cannot succeed goes on while nothing can be confirmed.
-func (s *Store) Lead(ctx context.Context, what, replica string, ttl time.Duration) (term uint64, leads bool, err error) {
+func (s *Store) Lead(
+	ctx context.Context, what, replica string, ttl time.Duration,
+) (term uint64, leads bool, err error) {
 	done, err := s.use(ctx)
 	if err != nil {
 		return 0, false, err
@@ -55,7 +57,10 @@ func (s *Store) Lead(ctx context.Context, what, replica string, ttl time.Duratio
 }
 
 // lead asks to lead by do or write.
-func (s *Store) lead(ctx context.Context, by func(context.Context, *script, ...string) (rueidis.RedisMessage, error), what, replica string, ttl time.Duration) (term uint64, leads bool, err error) {
+func (s *Store) lead(
+	ctx context.Context, by func(context.Context, *script, ...string) (rueidis.RedisMessage, error),
+	what, replica string, ttl time.Duration,
+) (term uint64, leads bool, err error) {
 	list, err := texts(by(ctx, scriptLead, what, replica, itoa(ttl.Milliseconds())))
 	if err != nil {
 		return 0, false, err
@@ -86,7 +91,8 @@ func (s *Store) Send(ctx context.Context, topic string, message []byte) error {
 	defer done()
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()
-	return s.wrapError(s.client().Do(ctx, s.client().B().Spublish().Channel(s.topic(topic)).Message(rueidis.BinaryString(message)).Build()).Error())
+	return s.wrapError(s.client().Do(ctx,
+		s.client().B().Spublish().Channel(s.topic(topic)).Message(rueidis.BinaryString(message)).Build()).Error())
 }
 
 // Listen implements store.Shared. It has a connection of its own, since rueidis would
