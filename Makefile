@@ -22,7 +22,7 @@ export GOFLAGS := $(shell $(GO) env GOFLAGS) -trimpath
 .PHONY: build release run unit test test-long test-tls installed vulncheck bench mutants simulate soak vet lint words
 
 build:
-	$(GO) build -o bin/redrive ./cmd/redrive
+	$(GO) build -ldflags="-s -w" -o bin/redrive ./cmd/redrive
 
 # Archives, deb, rpm, image, SBOMs and checksums; without a tag v1.2.3, a snapshot. Cross-compiling
 # for six platforms takes some minutes; PLATFORMS="linux/amd64" for one.
