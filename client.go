@@ -14,8 +14,8 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/addresses"
 	"github.com/redrive-mq/redrive/internal/broker"
+	"github.com/redrive-mq/redrive/internal/connect"
 	"github.com/redrive-mq/redrive/internal/hint"
 )
 
@@ -72,23 +72,23 @@ type Config struct {
 
 // check returns what is wrong with a configuration, or nil.
 func (c *Config) check() error {
-	urls := addresses.Join(c.URLs)
+	urls := connect.JoinURLs(c.URLs)
 	switch {
 	case len(c.URLs) == 0:
 		return hint.Errorf("give at least one, such as amqp://user:password@host/vhost",
 			"redrive: Config.URLs is empty")
 	case slices.Contains(c.URLs, ""):
 		return errors.New("redrive: Config.URLs has an empty string")
-	case addresses.Check(urls, "amqp", "amqps") != nil:
-		return fmt.Errorf("redrive: Config.URLs %w", addresses.Check(urls, "amqp", "amqps"))
-	case c.AMQP.TLSClientConfig != nil && !addresses.Secure(urls):
+	case connect.CheckURLs(urls, "amqp", "amqps") != nil:
+		return fmt.Errorf("redrive: Config.URLs %w", connect.CheckURLs(urls, "amqp", "amqps"))
+	case c.AMQP.TLSClientConfig != nil && !connect.Secure(urls):
 		return hint.Errorf("use either TLSClientConfig or the files of the URLs, and amqps:// for all",
 			"redrive: Config.AMQP.TLSClientConfig is set, and Config.URLs has one that is not amqps://, or that "+
 				"names TLS files itself")
 	case c.AMQP.Heartbeat != 0 && (c.AMQP.Heartbeat < time.Second ||
-		c.AMQP.Heartbeat > addresses.LongestHeartbeat*time.Second):
+		c.AMQP.Heartbeat > connect.LongestHeartbeat*time.Second):
 		return fmt.Errorf("redrive: Config.AMQP.Heartbeat is %s: expected 1s to %ds", c.AMQP.Heartbeat,
-			addresses.LongestHeartbeat)
+			connect.LongestHeartbeat)
 	case c.AMQP.FrameSize != 0:
 		return hint.Errorf("leave it out", "redrive: Config.AMQP.FrameSize is set, and a Client uses RabbitMQ's")
 	case c.AMQP.Recovery != nil:
@@ -102,7 +102,7 @@ func (c *Config) check() error {
 // brokerConfig is the configuration of one of the two connections.
 func (c *Config) brokerConfig(does string) broker.Config {
 	name, _ := c.AMQP.Properties["connection_name"].(string)
-	return broker.Config{URL: addresses.Join(c.URLs), Name: cmp.Or(name, "redrive") + " (" + does + ")", Log: c.Log,
+	return broker.Config{URL: connect.JoinURLs(c.URLs), Name: cmp.Or(name, "redrive") + " (" + does + ")", Log: c.Log,
 		AMQP: c.AMQP}
 }
 

@@ -23,7 +23,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/cli"
 	"github.com/redrive-mq/redrive/internal/inspect"
-	"github.com/redrive-mq/redrive/internal/rabbitmq/permissions"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/internal/server/servertest"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/testenv/subprocess"
@@ -192,13 +192,13 @@ func TestCelery(t *testing.T) {
 	must(t, err)
 	for _, c := range []struct {
 		name          string
-		rights        permissions.Rights
+		rights        management.Rights
 		policy, tasks string
 	}{
-		{"with the right", permissions.Reporter("orders"), "",
+		{"with the right", management.ReporterRights("orders"), "",
 			strings.ReplaceAll(string(tasks), `"confirm_publish": True`, "")},
-		{"confirmed", permissions.Rights{Configure: "^$", Write: "^$", Read: "^orders$"}, "", string(tasks)},
-		{"by the queue's name", permissions.Rights{Configure: "^$", Write: `^amq\.default$`, Read: "^orders$"},
+		{"confirmed", management.Rights{Configure: "^$", Write: "^$", Read: "^orders$"}, "", string(tasks)},
+		{"by the queue's name", management.Rights{Configure: "^$", Write: `^amq\.default$`, Read: "^orders$"},
 			", wait: {levels: [100ms]}",
 			strings.Replace(string(tasks), "countdown=1", `countdown=1, queue="orders"`, 1)},
 	} {
@@ -294,7 +294,7 @@ func TestFrameworks(t *testing.T) {
 						"adopt: {orders.dlq: {queue: orders, then: retry}}"
 				}
 				config := servertest.Config(t, v, "policies: ["+yaml)
-				v.Give(v.ServiceUser(), permissions.Service(brokertest.Works("orders"), "orders.dlq"))
+				v.Give(v.ServiceUser(), management.ServiceRights(brokertest.Works("orders"), "orders.dlq"))
 				s := servertest.Run(t, config).Ready(t)
 				var m inspect.Message
 				if !followed {
@@ -429,7 +429,7 @@ func TestRulesDecideByTheErrorOfAFramework(t *testing.T) {
 			v.Queue(queue, amqp.Table{"x-queue-type": "quorum"})
 		}
 		config := servertest.Config(t, v, rules[1]+"adopt: {orders.error: {queue: orders, then: retry}}")
-		v.Give(v.ServiceUser(), permissions.Service(brokertest.Works("orders"), "orders.error"))
+		v.Give(v.ServiceUser(), management.ServiceRights(brokertest.Works("orders"), "orders.error"))
 		s := servertest.Run(t, config).Ready(t)
 		for _, exception := range []string{"Shop.InvalidOrder", "Shop.Busy"} {
 			v.Publish("", "orders.error", amqp.Publishing{DeliveryMode: amqp.Persistent, MessageId: exception,

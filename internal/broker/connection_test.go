@@ -24,7 +24,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/redrive-mq/redrive/internal/broker"
-	"github.com/redrive-mq/redrive/internal/credentials"
+	"github.com/redrive-mq/redrive/internal/connect"
 	"github.com/redrive-mq/redrive/testenv/authority"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/testenv/expect"
@@ -327,13 +327,13 @@ func TestCredentialsThatChangedOnDiskAreUsedAtTheNextConnection(t *testing.T) {
 			v.User(user, "s3cret")
 			v.Grant(user, ".*", ".*", ".*")
 		}
-		files := credentials.TLS{CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}
+		files := connect.TLS{CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}
 		stranger, err := authority.New(t.TempDir())
 		must(t, err)
 		replace(t, files.CA, ca.CAFile())
 		issue(t, ca, "unknown-user", files)
 		external := broker.Config{URL: v.SecureURL("", "", url.Values{"auth_mechanism": {"external"}, "cacertfile": {""}}), Name: "redrive retries", Log: slog.New(slog.DiscardHandler),
-			Credentials: credentials.Client{TLS: files}}
+			Credentials: connect.Client{TLS: files}}
 		if _, err := broker.NewProbe(t.Context(), external); !errors.Is(err, wire.ErrForbidden) || !strings.Contains(err.Error(), "ssl_cert_login_from") {
 			t.Errorf("no such user: %v", err)
 		}
@@ -364,7 +364,7 @@ func TestAPasswordThatChangedOnDiskIsUsedAtTheNextConnection(t *testing.T) {
 		v.Grant(user, ".*", ".*", ".*")
 		write(t, file, "first\n")
 		p := broker.NewPublisher(broker.Config{URL: v.URLAs(user, "first"), Name: "redrive retries", Log: slog.New(slog.DiscardHandler),
-			Credentials: credentials.Client{Login: credentials.Login{User: user, PasswordFile: file}}})
+			Credentials: connect.Client{Login: connect.Login{User: user, PasswordFile: file}}})
 		runUntilEnd(t, p)
 		p.AwaitUsable(t.Context())
 		v.Must("PUT", "users/"+user, map[string]any{"password": "second", "tags": ""})
@@ -400,7 +400,7 @@ func aRenewedTokenIsPassedOn(t *testing.T, v *brokertest.VHost) {
 	write(t, file, token(time.Hour, "rabbitmq.read:*/*"))
 	var ended atomic.Int32
 	p := broker.NewPublisher(broker.Config{URL: v.URLAs("svc", "x"), Name: "redrive retries", Log: slog.New(slog.DiscardHandler),
-		Credentials: credentials.Client{Login: credentials.Login{User: "svc", PasswordFile: file}}, Observe: func(s broker.State) {
+		Credentials: connect.Client{Login: connect.Login{User: "svc", PasswordFile: file}}, Observe: func(s broker.State) {
 			if !s.Connected {
 				ended.Add(1)
 			}
@@ -494,7 +494,7 @@ func runUntilEnd(t *testing.T, p *broker.Publisher) {
 	t.Cleanup(func() { cancel(); run.Wait() })
 }
 
-func issue(t *testing.T, ca *authority.Authority, user string, to credentials.TLS) {
+func issue(t *testing.T, ca *authority.Authority, user string, to connect.TLS) {
 	t.Helper()
 	must(t, ca.Issue(authority.Leaf{User: user}, to.Cert, to.Key))
 }

@@ -11,7 +11,6 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/internal/hint"
-	"github.com/redrive-mq/redrive/internal/rabbitmq/version"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -388,7 +387,7 @@ var errPartitioned = fmt.Errorf("RabbitMQ's node has not answered within %s what
 // needsMajority tells whether RabbitMQ is of a version that agrees on bindings by majority.
 // Before 4.3 all nodes must agree, and one that hangs delays the others, which work.
 func needsMajority(conn *amqp.Connection) bool {
-	yes, _ := version.AtLeast(versionOf(conn), 4, 3)
+	yes, _ := delay.VersionAtLeast(versionOf(conn), 4, 3)
 	return yes
 }
 

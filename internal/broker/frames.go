@@ -15,7 +15,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/addresses"
+	"github.com/redrive-mq/redrive/internal/connect"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -132,7 +132,7 @@ func (c *consumingConn) next() error {
 		if c.bodies.add(len(payload)) {
 			// The client moves its read deadline at each frame, and there was none while this
 			// waited: without more time its next read would end a connection that works.
-			if err := c.Conn.SetReadDeadline(time.Now().Add(3 * addresses.LongestHeartbeat * time.Second)); err != nil {
+			if err := c.Conn.SetReadDeadline(time.Now().Add(3 * connect.LongestHeartbeat * time.Second)); err != nil {
 				return err
 			}
 		}

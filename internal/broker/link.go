@@ -37,8 +37,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/addresses"
-	"github.com/redrive-mq/redrive/internal/credentials"
+	"github.com/redrive-mq/redrive/internal/connect"
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -60,7 +59,7 @@ type Config struct {
 	// service's rights.
 	Majority bool
 	// Credentials are read again for each connection.
-	Credentials credentials.Client
+	Credentials connect.Client
 	// AMQP is what a user of the library sets. Its TLSClientConfig is used by amqps://
 	// instead of the files of Credentials and those that the URL names, its SASL instead
 	// of the URL's user; its FrameSize and Recovery mean nothing.
@@ -308,7 +307,7 @@ func (l *link) once(
 		watcher.Go(func() { l.renewSecret(ctx, conn, login) })
 	}
 	var partitioned atomic.Bool
-	if l.Majority && len(addresses.Split(l.URL)) > 1 && needsMajority(conn) {
+	if l.Majority && len(connect.SplitURLs(l.URL)) > 1 && needsMajority(conn) {
 		watcher.Go(func() {
 			if partitioned.Store(l.watchMajority(ctx, conn)); partitioned.Load() {
 				_ = raw.Close()
@@ -364,16 +363,16 @@ func closeSoon(conn *amqp.Connection, raw net.Conn) {
 // closeLimit is how long RabbitMQ may take to answer what ends a connection.
 const closeLimit = 2 * time.Second
 
-// dial connects to one of the brokers of c.URL, in addresses.Order, where last is the
+// dial connects to one of the brokers of c.URL, in connect.OrderURLs, where last is the
 // host of the connection before. at is the address of the one that answers.
 func dial(
 	ctx context.Context, c *Config, last string, wrap func(net.Conn) net.Conn,
 ) (conn *amqp.Connection, at string, err error) {
-	urls := addresses.Split(c.URL)
+	urls := connect.SplitURLs(c.URL)
 	failed := make(unreachedError, len(urls)) // in the order of c.URL, or each try would be logged as a change
-	for _, i := range addresses.Order(urls, last) {
+	for _, i := range connect.OrderURLs(urls, last) {
 		if conn, failed[i] = dialOne(ctx, c, urls[i], wrap); failed[i] == nil {
-			return conn, addresses.Host(urls[i]), nil
+			return conn, connect.Host(urls[i]), nil
 		}
 		if ctx.Err() != nil || len(urls) == 1 {
 			return nil, "", failed[i]
@@ -485,7 +484,7 @@ func lostSigningIn(err error) bool {
 // TLS: the TLS handshake is made here, and amqp091-go sees a plain connection.
 func dialOne(ctx context.Context, c *Config, rawURL string, wrap func(net.Conn) net.Conn) (*amqp.Connection, error) {
 	failed := func(err error) error {
-		at, _, _ := strings.Cut(addresses.Redact(rawURL), "?")
+		at, _, _ := strings.Cut(connect.Redact(rawURL), "?")
 		return fmt.Errorf("connecting to %s: %w", at, explain(err))
 	}
 	u, err := url.Parse(rawURL)
@@ -508,7 +507,7 @@ func dialOne(ctx context.Context, c *Config, rawURL string, wrap func(net.Conn) 
 	with.Heartbeat, with.Properties = cmp.Or(with.Heartbeat, heartbeatEvery), c.properties()
 	with.FrameSize, with.TLSClientConfig, with.Recovery = amqp.FrameSizeUnlimited, nil, nil
 	with.Dial = func(network, addr string) (net.Conn, error) {
-		conn, err := connect(ctx, c.AMQP.Dial, network, addr, within, secure)
+		conn, err := dialForAMQP(ctx, c.AMQP.Dial, network, addr, within, secure)
 		if err != nil {
 			return nil, err
 		}
@@ -558,15 +557,15 @@ func (c *Config) security(uri *amqp.URI) (*tls.Config, error) {
 		return own, nil
 	}
 	f := c.Credentials.TLS
-	return credentials.TLS{
+	return connect.TLS{
 		CA: cmp.Or(f.CA, uri.CACertFile), Cert: cmp.Or(f.Cert, uri.CertFile), Key: cmp.Or(f.Key, uri.KeyFile),
 		ServerName: cmp.Or(f.ServerName, uri.ServerName),
 	}.Config(uri.Host)
 }
 
-// connect makes a connection for AMQP. Until its handshake is over nothing else limits
+// dialForAMQP makes a connection for AMQP. Until its handshake is over nothing else limits
 // how long that takes. dial is the user's own, or nil.
-func connect(
+func dialForAMQP(
 	ctx context.Context, dial func(network, addr string) (net.Conn, error), network, addr string,
 	within time.Duration, secure *tls.Config,
 ) (net.Conn, error) {
@@ -583,7 +582,7 @@ func connect(
 	above := tls.Client(conn, secure)
 	if err := above.HandshakeContext(ctx); err != nil {
 		_ = conn.Close()
-		return nil, credentials.Explain(err)
+		return nil, connect.ExplainTLS(err)
 	}
 	return tlsConn{above, conn}, nil
 }
@@ -649,7 +648,7 @@ func explainTLSEnd(err error, external bool) error {
 			wire.ErrForbidden)
 	}
 	if _, what, is := strings.Cut(err.Error(), tlsAlertPrefix); is {
-		return credentials.Refused(what)
+		return connect.Refused(what)
 	}
 	for _, ended := range []string{"EOF", "reset by peer", "broken pipe", "is not open",
 		"use of closed network connection"} {

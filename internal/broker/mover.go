@@ -10,7 +10,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/addresses"
+	"github.com/redrive-mq/redrive/internal/connect"
 	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/wire"
@@ -41,7 +41,7 @@ type Mover struct {
 // NewMover connects. lock is the name of a queue that is exclusive to this mover's connection:
 // ErrLocked when another process has declared it.
 func NewMover(ctx context.Context, c Config, lock string) (_ *Mover, err error) {
-	m := &Mover{user: addresses.User(c.URL)}
+	m := &Mover{user: connect.User(c.URL)}
 	m.source, _, err = dial(ctx, &c, "", func(conn net.Conn) net.Conn {
 		m.in = newConsumingConn(newCoalescingConn(conn))
 		m.in.bodies.lift() // the window is the bound

@@ -10,7 +10,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/addresses"
+	"github.com/redrive-mq/redrive/internal/connect"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -26,7 +26,7 @@ type Putter struct {
 
 // NewPutter connects. It puts no more than room messages into the queue, when room is not 0.
 func NewPutter(ctx context.Context, c Config, queue string, room int) (*Putter, error) {
-	p := &Putter{queue: queue, user: addresses.User(c.URL), room: room}
+	p := &Putter{queue: queue, user: connect.User(c.URL), room: room}
 	var err error
 	p.conn, _, err = dial(ctx, &c, "", func(conn net.Conn) net.Conn {
 		p.raw = newCoalescingConn(conn)

@@ -6,7 +6,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/rabbitmq/version"
+	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/wire"
@@ -30,7 +30,7 @@ func TestASampleIsPutBack(t *testing.T) {
 			expect.NoError(t, err)
 			defer taker.Close()
 			looks := 3
-			if free, _ := version.AtLeast(taker.Version(), 4, 3); free {
+			if free, _ := delay.VersionAtLeast(taker.Version(), 4, 3); free {
 				looks = 10
 			}
 			for range looks {

@@ -23,7 +23,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/config"
-	"github.com/redrive-mq/redrive/internal/digits"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/policy"
 )
@@ -129,7 +129,7 @@ func valueText(v any, now time.Time) string {
 	case nil:
 		return "?"
 	case int, int64:
-		return digits.Group(fmt.Sprint(v))
+		return hint.Thousands(fmt.Sprint(v))
 	case time.Time:
 		return ago(&v, now)
 	case *time.Time:
@@ -457,7 +457,7 @@ func plural[N int | int64](n N, one, more string) string {
 func messages[N int | int64](n N) string { return plural(n, "message", "messages") }
 
 // count is a number with its thousands separated.
-func count[N int | int64](n N) string { return digits.Group(fmt.Sprint(n)) }
+func count[N int | int64](n N) string { return hint.Thousands(fmt.Sprint(n)) }
 
 // timeText is a time for people, to the second.
 func timeText(t *time.Time) string {

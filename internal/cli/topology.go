@@ -14,17 +14,15 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/redrive-mq/redrive/internal/addresses"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/connect"
 	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/internal/doctor"
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/enroll"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
-	"github.com/redrive-mq/redrive/internal/rabbitmq/move"
-	"github.com/redrive-mq/redrive/internal/rabbitmq/permissions"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -224,7 +222,7 @@ func (p *program) define(d management.Definitions) error {
 }
 
 func (p *program) move() *cobra.Command {
-	m := &move.Move{}
+	m := &enroll.Move{}
 	var dry bool
 	c := &cobra.Command{
 		Use:   "move QUEUE --to NEWNAME",
@@ -278,7 +276,7 @@ right on the queues that dead-letter to the old one.`,
 	return c
 }
 
-func (p *program) runMove(ctx context.Context, m *move.Move) error {
+func (p *program) runMove(ctx context.Context, m *enroll.Move) error {
 	meter := p.meter()
 	var moved string
 	m.Progress = func(n int) { moved = messages(n) + " moved"; meter.show(moved, false) }
@@ -304,7 +302,7 @@ type grant struct {
 	VHost string `json:"vhost"`
 	// tagged is the user that needs the tags: that of broker.management, which may be another.
 	tagged string
-	permissions.Rights
+	management.Rights
 }
 
 // library is the two roles of the Go library's consumers.
@@ -342,11 +340,11 @@ definitions is JSON for rabbitmqctl import_definitions, without users.`,
 		if role != "" && role != library && !slices.Contains(roles, role) {
 			return fmt.Errorf("--for %q: expected %s or %s: %w", role, strings.Join(roles, ", "), library, errUsage)
 		}
-		if role != "" && role != library && role != permissions.RoleService && !c.Flags().Changed("user") {
+		if role != "" && role != library && role != management.RoleService && !c.Flags().Changed("user") {
 			user += "-" + role // or the command would take the service's rights away
 		}
 		followed := append(adopts, cfg.FollowedQueues()...)
-		all := grants(permissions.All(policies, followed...), role,
+		all := grants(management.AllRights(policies, followed...), role,
 			grant{User: user, VHost: vhost, tagged: managementUser(cfg, vhost)})
 		if p.format == "definitions" {
 			return p.print(jsonOf(definitions(all), "  "))
@@ -366,8 +364,8 @@ definitions is JSON for rabbitmqctl import_definitions, without users.`,
 	return p.withFormats(withVHost(c), "text", "json", "jsonl", "yaml", "definitions")
 }
 
-var roles = []string{permissions.RoleService, permissions.RoleConsumer, permissions.RoleReporter,
-	permissions.RoleGoReporter, permissions.RoleGoConsumer, permissions.RoleDeclarer}
+var roles = []string{management.RoleService, management.RoleConsumer, management.RoleReporter,
+	management.RoleGoReporter, management.RoleGoConsumer, management.RoleDeclarer}
 
 // managementUser is the user of broker.management; "": the one of AMQP.
 func managementUser(cfg *config.Config, vhost string) string {
@@ -375,7 +373,7 @@ func managementUser(cfg *config.Config, vhost string) string {
 	if err != nil {
 		return ""
 	}
-	u, err := url.Parse(addresses.Split(cfg.Broker.URL)[0])
+	u, err := url.Parse(connect.SplitURLs(cfg.Broker.URL)[0])
 	if err != nil || u.User.Username() == api.User() {
 		return ""
 	}
@@ -383,16 +381,16 @@ func managementUser(cfg *config.Config, vhost string) string {
 }
 
 // grants returns the rights of a role, or of all; like has what is the same for each.
-func grants(rights []permissions.Rights, role string, like grant) (all []grant) {
+func grants(rights []management.Rights, role string, like grant) (all []grant) {
 	for _, r := range rights {
 		g := like
 		g.Rights = r
-		if (role == "" || role == library) && r.Role != permissions.RoleService {
+		if (role == "" || role == library) && r.Role != management.RoleService {
 			g.User += "-" + r.Role
 		}
 		g.tagged = cmp.Or(g.tagged, g.User)
 		if role == "" || role == r.Role ||
-			role == library && (r.Role == permissions.RoleGoConsumer || r.Role == permissions.RoleGoReporter) {
+			role == library && (r.Role == management.RoleGoConsumer || r.Role == management.RoleGoReporter) {
 			all = append(all, g)
 		}
 	}
@@ -450,7 +448,7 @@ func definitions(all []grant) any {
 	type topic struct {
 		User  string `json:"user"`
 		VHost string `json:"vhost"`
-		permissions.Topic
+		management.Topic
 	}
 	var d struct {
 		Permissions []permission `json:"permissions"`

@@ -13,9 +13,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/addresses"
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/credentials"
+	"github.com/redrive-mq/redrive/internal/connect"
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 )
@@ -95,13 +94,13 @@ func (c *Config) warnOfExpiry(file string, pairs []tls.Certificate) {
 // returns what is wrong with TLS.
 func (c *Config) credentials(getenv func(string) string) error {
 	// of returns which file has the password of a URL, or the whole URL.
-	of := func(urls, name, password string) (l credentials.Login) {
+	of := func(urls, name, password string) (l connect.Login) {
 		switch file := getenv(password + "_FILE"); {
 		case urls == "":
 		case file != "":
-			l = credentials.Login{User: addresses.User(urls), PasswordFile: file}
+			l = connect.Login{User: connect.User(urls), PasswordFile: file}
 		case getenv(password) == "":
-			l = credentials.Login{URLFile: getenv(name + "_FILE")}
+			l = connect.Login{URLFile: getenv(name + "_FILE")}
 		}
 		return l
 	}
@@ -111,21 +110,21 @@ func (c *Config) credentials(getenv func(string) string) error {
 	if b.ManagementLogin = of(b.Management, "REDRIVE_MANAGEMENT_URL", "REDRIVE_BROKER_PASSWORD"); c.sameLogin {
 		b.ManagementLogin = b.Credentials.Login
 	}
-	for _, s := range addresses.Split(b.Management) {
+	for _, s := range connect.SplitURLs(b.Management) {
 		if u, err := url.Parse(s); err == nil && u.RawQuery != "" {
 			return hint.Errorf("name TLS files in broker.tls",
 				"broker.management (or REDRIVE_MANAGEMENT_URL) at %s has parameters, which have no meaning there",
 				u.Host)
 		}
 	}
-	if b.Credentials.TLS == (credentials.TLS{}) {
+	if b.Credentials.TLS == (connect.TLS{}) {
 		return nil
 	}
 	secure := false
-	for _, s := range append(addresses.Split(b.URL), addresses.Split(b.Management)...) {
+	for _, s := range append(connect.SplitURLs(b.URL), connect.SplitURLs(b.Management)...) {
 		u, err := url.Parse(s)
 		if err != nil {
-			return addresses.ErrURL
+			return connect.ErrURL
 		}
 		secure = secure || u.Scheme == "amqps" || u.Scheme == "https"
 		for _, parameter := range []string{"cacertfile", "certfile", "keyfile", "server_name_indication"} {
@@ -151,9 +150,9 @@ func (b Broker) Same(as Broker) bool {
 }
 
 // bare returns URLs without their login, if that is read again.
-func bare(urls string, login credentials.Login) string {
-	if login != (credentials.Login{}) {
-		urls, _ = addresses.Each(urls, func(u *url.URL) { u.User = nil })
+func bare(urls string, login connect.Login) string {
+	if login != (connect.Login{}) {
+		urls, _ = connect.EachURL(urls, func(u *url.URL) { u.User = nil })
 	}
 	return urls
 }
@@ -164,14 +163,14 @@ func (b *Broker) API(vhost string) (*management.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return client.WithCredentials(credentials.Client{TLS: b.Credentials.TLS, Login: b.ManagementLogin}), nil
+	return client.WithCredentials(connect.Client{TLS: b.Credentials.TLS, Login: b.ManagementLogin}), nil
 }
 
 // Redis is where messages are kept instead of on disk; URL is "" when they are on disk. For a zero
 // value the store has a default.
 type Redis struct {
 	URL        string // redis:// or rediss://, with credentials
-	Login      credentials.Login
+	Login      connect.Login
 	Prefix     string
 	Durability string // synced, replicated or cached
 	Replicas   int

@@ -24,9 +24,8 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/addresses"
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/credentials"
+	"github.com/redrive-mq/redrive/internal/connect"
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/internal/hint"
@@ -77,8 +76,8 @@ type Broker struct {
 	VHosts []VHost
 	// Credentials are the TLS files of both, and the files with the password of URL; ManagementLogin
 	// are those with the password of Management.
-	Credentials     credentials.Client
-	ManagementLogin credentials.Login
+	Credentials     connect.Client
+	ManagementLogin connect.Login
 }
 
 // Followed is a dead-letter queue that existed before Redrive. The service stays its consumer.
@@ -180,7 +179,7 @@ func (c *Config) environment(getenv func(string) string) error {
 		{"REDRIVE_BROKER_URL", func(s string) error { c.Broker.URL = s; return CheckBroker(s) }},
 		{"REDRIVE_MANAGEMENT_URL", func(s string) error {
 			c.Broker.Management = s
-			return addresses.Check(s, "http",
+			return connect.CheckURLs(s, "http",
 				"https")
 		}},
 		{"REDRIVE_BROKER_PASSWORD", func(s string) (err error) {
@@ -189,7 +188,7 @@ func (c *Config) environment(getenv func(string) string) error {
 			}
 			return err
 		}},
-		{"REDRIVE_REDIS_URL", func(s string) error { r.URL = s; return addresses.Check(s, redisSchemes...) }},
+		{"REDRIVE_REDIS_URL", func(s string) error { r.URL = s; return connect.CheckURLs(s, redisSchemes...) }},
 		{"REDRIVE_REDIS_PASSWORD", func(s string) (err error) {
 			if r.URL == "" {
 				return errors.New("there is no store.redis.url that it is for")
@@ -209,12 +208,12 @@ func (c *Config) environment(getenv func(string) string) error {
 	if c.Broker.Management == "" {
 		c.Broker.Management = managementOf(c.Broker.URL)
 	}
-	if c.sameLogin = addresses.User(c.Broker.Management) == ""; c.sameLogin {
+	if c.sameLogin = connect.User(c.Broker.Management) == ""; c.sameLogin {
 		user := url.UserPassword("guest", "guest") // as AMQP has it
-		if u, err := url.Parse(addresses.Split(c.Broker.URL)[0]); err == nil && u.User != nil {
+		if u, err := url.Parse(connect.SplitURLs(c.Broker.URL)[0]); err == nil && u.User != nil {
 			user = u.User
 		}
-		c.Broker.Management, _ = addresses.Each(c.Broker.Management, func(u *url.URL) { u.User = user })
+		c.Broker.Management, _ = connect.EachURL(c.Broker.Management, func(u *url.URL) { u.User = user })
 	}
 	sound := !c.brokerUnsound && errors.Join(wrong...) == nil
 	wrong = append(wrong, c.readPasswords(getenv), c.readRouteURLs(getenv))
@@ -244,7 +243,7 @@ func variable(name string, getenv func(string) string) (value, from string, err 
 // managementOf returns the URLs of the management API at its standard port, with the same hosts; ""
 // when the broker's URL is none.
 func managementOf(broker string) string {
-	text, err := addresses.Each(broker, func(u *url.URL) {
+	text, err := connect.EachURL(broker, func(u *url.URL) {
 		m := url.URL{Scheme: "http", Host: net.JoinHostPort(u.Hostname(), "15672")}
 		if u.Scheme == "amqps" {
 			m.Scheme, m.Host = "https", net.JoinHostPort(u.Hostname(), "15671")
@@ -258,14 +257,14 @@ func managementOf(broker string) string {
 }
 
 func withPassword(urls, password string) (string, error) {
-	return addresses.Each(urls, func(u *url.URL) { u.User = url.UserPassword(u.User.Username(), password) })
+	return connect.EachURL(urls, func(u *url.URL) { u.User = url.UserPassword(u.User.Username(), password) })
 }
 
 // CheckBroker returns what is wrong with the URLs of a broker, without repeating them.
-func CheckBroker(urls string) error { return addresses.Check(urls, "amqp", "amqps") }
+func CheckBroker(urls string) error { return connect.CheckURLs(urls, "amqp", "amqps") }
 
 // VHost returns the virtual host that the broker's URL names.
-func (c *Config) VHost() string { return addresses.VHost(c.Broker.URL) }
+func (c *Config) VHost() string { return connect.VHost(c.Broker.URL) }
 
 // Describe writes for each policy its real waits, where messages wait if that is RabbitMQ, and what
 // happens after the last attempt; then Protobuf types by queue, routes of notifications, and what

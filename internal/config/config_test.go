@@ -15,9 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/addresses"
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/credentials"
+	"github.com/redrive-mq/redrive/internal/connect"
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/testenv/authority"
@@ -501,7 +500,7 @@ func TestRedisFromTheEnvironment(t *testing.T) {
 	}
 	env["REDRIVE_REDIS_URL"] = "redis://u@h:1?master_set=m"
 	c, err := load(t, "", env)
-	if err != nil || c.Store.Redis.URL != "redis://u:s3cret@h:1?master_set=m" || c.Store.Redis.Login != (credentials.Login{User: "u", PasswordFile: file}) {
+	if err != nil || c.Store.Redis.URL != "redis://u:s3cret@h:1?master_set=m" || c.Store.Redis.Login != (connect.Login{User: "u", PasswordFile: file}) {
 		t.Errorf("%+v, %v", c, err)
 	}
 	must(t, os.WriteFile(file, []byte("another\n"), 0o600))
@@ -790,7 +789,7 @@ func TestEachVirtualHostHasAWholeConfigurationOfItsOwn(t *testing.T) {
 		if again, err := c.PerVHost(); err != nil || len(again) != 1 || again[0].Store != c.Store {
 			t.Errorf("%d is no configuration of one virtual host: %d, %v", i, len(again), err)
 		}
-		if err := addresses.Check(c.Broker.URL, "amqp"); err != nil {
+		if err := connect.CheckURLs(c.Broker.URL, "amqp"); err != nil {
 			t.Errorf("%d: %v", i, err)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/auth"
-	"github.com/redrive-mq/redrive/internal/credentials"
+	"github.com/redrive-mq/redrive/internal/connect"
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/internal/notify"
@@ -300,7 +300,7 @@ func (c *Config) brokerTLS() key {
 	t := &c.Broker.Credentials.TLS
 	return group("tls",
 		row("ca", &t.CA, file("a file in PEM").and(func(v value, ca string) {
-			if _, err := (credentials.TLS{CA: ca}).Config(""); err != nil {
+			if _, err := (connect.TLS{CA: ca}).Config(""); err != nil {
 				v.fail(": %w", err)
 			}
 		})),
@@ -308,7 +308,7 @@ func (c *Config) brokerTLS() key {
 		row("key", &t.Key, file("a file in PEM")),
 		row("server_name", &t.ServerName, text("a host's name")),
 	).settable().then(func(v value) {
-		if *t == (credentials.TLS{}) {
+		if *t == (connect.TLS{}) {
 			v.fail(" is empty; expected some of ca, cert and key, server_name")
 		}
 		c.tlsAt.fail = v.place()

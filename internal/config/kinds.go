@@ -17,8 +17,8 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 
-	"github.com/redrive-mq/redrive/internal/addresses"
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/connect"
 	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/internal/notify"
 	"github.com/redrive-mq/redrive/policy"
@@ -291,14 +291,14 @@ func ParseLevel(s string) (slog.Level, bool) { return among(levels)(s) }
 func urls(schemes ...string) kind[string] {
 	const expected = "a URL, or a list of URLs"
 	check := func(v value, s string) {
-		if err := addresses.Check(s, schemes...); err != nil {
+		if err := connect.CheckURLs(s, schemes...); err != nil {
 			v.fail(" %w", err)
 		}
 	}
 	each := list(expected, "", text("a text").and(check))
 	return kind[string]{expected, func(v value) string {
 		if _, several := v.node.(*ast.SequenceNode); several {
-			return addresses.Join(each.read(v))
+			return connect.JoinURLs(each.read(v))
 		}
 		return v.text(expected)
 	}}.and(check)
@@ -307,7 +307,7 @@ func urls(schemes ...string) kind[string] {
 // oneURL is one, where there are no nodes.
 func oneURL(schemes ...string) kind[string] {
 	k := urls(schemes...).and(func(v value, s string) {
-		if len(addresses.Split(s)) > 1 {
+		if len(connect.SplitURLs(s)) > 1 {
 			v.fail(" has several URLs; expected one")
 		}
 	})

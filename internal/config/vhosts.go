@@ -13,8 +13,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/redrive-mq/redrive/internal/addresses"
-	"github.com/redrive-mq/redrive/internal/credentials"
+	"github.com/redrive-mq/redrive/internal/connect"
 	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/notify"
@@ -48,16 +47,16 @@ func (c *Config) PerVHost() ([]*Config, error) {
 		}
 		t := c.restrictedTo(v.Name)
 		var err error
-		if t.Broker.URL, err = addresses.Each(t.Broker.URL, v.setVHost); err != nil {
+		if t.Broker.URL, err = connect.EachURL(t.Broker.URL, v.setVHost); err != nil {
 			return nil, fmt.Errorf("broker.url %w", err)
 		}
 		if t.Broker.Management != "" && v.User != "" {
-			if t.Broker.Management, err = addresses.Each(t.Broker.Management, v.setUser); err != nil {
+			if t.Broker.Management, err = connect.EachURL(t.Broker.Management, v.setUser); err != nil {
 				return nil, fmt.Errorf("broker.management %w", err)
 			}
 		}
 		if v.User != "" && i < len(c.vhosts) {
-			login := credentials.Login{User: v.User, PasswordFile: c.vhosts[i].file}
+			login := connect.Login{User: v.User, PasswordFile: c.vhosts[i].file}
 			t.Broker.Credentials.Login, t.Broker.ManagementLogin = login, login
 		}
 		t.moveTo(v.Name)
@@ -88,7 +87,7 @@ func (c *Config) ForVHost(vhost string) (*Config, error) {
 
 // setVHost makes a URL that of the virtual host.
 func (v VHost) setVHost(u *url.URL) {
-	u.Path, u.RawPath = "/"+v.Name, "/"+addresses.PathPart(v.Name)
+	u.Path, u.RawPath = "/"+v.Name, "/"+connect.PathPart(v.Name)
 	if v.User != "" {
 		v.setUser(u)
 	}
@@ -129,10 +128,10 @@ func (c *Config) moveTo(vhost string) {
 	folder := filepath.Join("vhosts", folderOf(vhost))
 	c.Store.Disk = filepath.Join(c.Store.Disk, folder)
 	if !c.Store.OnDisk() {
-		c.Store.Redis.Prefix = cmp.Or(c.Store.Redis.Prefix, "redrive") + ":vhost:" + addresses.PathPart(vhost)
+		c.Store.Redis.Prefix = cmp.Or(c.Store.Redis.Prefix, "redrive") + ":vhost:" + connect.PathPart(vhost)
 	}
 	if c.Notify.Page != "" {
-		c.Notify.Page = strings.TrimSuffix(c.Notify.Page, "/") + "/v/" + addresses.PathPart(vhost)
+		c.Notify.Page = strings.TrimSuffix(c.Notify.Page, "/") + "/v/" + connect.PathPart(vhost)
 	}
 }
 
@@ -141,7 +140,7 @@ const longestFolder = 200
 
 // folderOf returns the name of a virtual host's folder.
 func folderOf(vhost string) string {
-	name := addresses.PathPart(vhost)
+	name := connect.PathPart(vhost)
 	if len(name) > longestFolder {
 		sum := sha256.Sum256([]byte(vhost))
 		name = name[:longestFolder-17] + "-" + hex.EncodeToString(sum[:8])
@@ -245,7 +244,7 @@ func describeVHosts(w io.Writer, c *Config) error {
 		if !t.Store.OnDisk() {
 			place = "prefix " + cmp.Or(t.Store.Redis.Prefix, "redrive")
 		}
-		fmt.Fprintf(w, "virtual host\t%s\tas %s, in %s, policies: %s\n", t.VHost(), addresses.User(t.Broker.URL), place,
+		fmt.Fprintf(w, "virtual host\t%s\tas %s, in %s, policies: %s\n", t.VHost(), connect.User(t.Broker.URL), place,
 			policies)
 	}
 	return nil

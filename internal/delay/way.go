@@ -23,7 +23,6 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/rabbitmq/version"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -208,7 +207,7 @@ func linear(first time.Duration, n int, longest time.Duration) time.Duration {
 // CheckVersion returns an error for a RabbitMQ version ("4.3.1") on which the way does not
 // work.
 func (l Limits) CheckVersion(broker string) error {
-	if yes, ok := version.AtLeast(broker, l.Since[0], l.Since[1]); ok && !yes { // one that cannot be read: let it try
+	if yes, ok := VersionAtLeast(broker, l.Since[0], l.Since[1]); ok && !yes { // one that cannot be read: let it try
 		return fmt.Errorf("%s needs %s, and the broker is %s", l.Name, l.Needs, broker)
 	}
 	return nil

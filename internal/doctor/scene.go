@@ -17,11 +17,11 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
-	"github.com/redrive-mq/redrive/internal/addresses"
 	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/connect"
+	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
-	"github.com/redrive-mq/redrive/internal/rabbitmq/version"
 	"github.com/redrive-mq/redrive/internal/store/redisstore"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
@@ -168,7 +168,7 @@ func isArgument(q *management.QueueState, key string) bool {
 
 // versionAtLeast tells whether RabbitMQ is of that version or later; false when it is not known.
 func (s *Scene) versionAtLeast(major, minor int) bool {
-	yes, _ := version.AtLeast(s.Version, major, minor)
+	yes, _ := delay.VersionAtLeast(s.Version, major, minor)
 	return yes
 }
 
@@ -235,8 +235,8 @@ func Gather(ctx context.Context, o Options) (*Scene, error) {
 	ctx, cancel := context.WithTimeout(ctx, 4*partTimeout)
 	defer cancel()
 	c := o.Config
-	s := &Scene{Config: c, File: o.File, Call: o.Call, Only: o.Only, Broker: addresses.Redact(c.Broker.URL),
-		VHost: c.VHost(), User: addresses.User(c.Broker.URL), Insecure: o.Insecure, Missing: map[Part]error{}}
+	s := &Scene{Config: c, File: o.File, Call: o.Call, Only: o.Only, Broker: connect.Redact(c.Broker.URL),
+		VHost: c.VHost(), User: connect.User(c.Broker.URL), Insecure: o.Insecure, Missing: map[Part]error{}}
 	s.reach(ctx)
 	s.probe(ctx)
 	if err := s.askManagement(ctx, cmp.Or(o.Standing, watchFor)); err != nil && s.Missing[AMQP] != nil {
@@ -258,7 +258,7 @@ func (s *Scene) reach(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, partTimeout/2)
 	defer cancel()
 	var all []func() error
-	if urls := addresses.Split(s.Config.Broker.URL); len(urls) > 1 {
+	if urls := connect.SplitURLs(s.Config.Broker.URL); len(urls) > 1 {
 		for _, u := range urls {
 			all = append(all, func() error {
 				l, err := broker.NewProbe(ctx, s.connection(u))
@@ -269,7 +269,7 @@ func (s *Scene) reach(ctx context.Context) {
 			})
 		}
 	}
-	if urls := addresses.Split(s.Config.Broker.Management); len(urls) > 1 {
+	if urls := connect.SplitURLs(s.Config.Broker.Management); len(urls) > 1 {
 		for _, u := range urls {
 			all = append(all, func() error {
 				one := s.Config.Broker

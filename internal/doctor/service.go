@@ -13,14 +13,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/addresses"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/connect"
+	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
-	"github.com/redrive-mq/redrive/internal/rabbitmq/permissions"
-	"github.com/redrive-mq/redrive/internal/rabbitmq/version"
 	"github.com/redrive-mq/redrive/internal/store/redisstore"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
@@ -336,7 +335,7 @@ func connection(s *Scene) (all []Finding) {
 }
 
 func rabbitmqVersion(s *Scene) []Finding {
-	supported, ok := version.AtLeast(s.Version, 3, 10)
+	supported, ok := delay.VersionAtLeast(s.Version, 3, 10)
 	switch {
 	case !ok:
 		return []Finding{{Status: Unknown, What: "RabbitMQ did not say its version"}}
@@ -353,7 +352,7 @@ func rabbitmqVersion(s *Scene) []Finding {
 
 // parsed are the URLs of a text.
 func parsed(urls string) (all []*url.URL) {
-	for _, s := range addresses.Split(urls) {
+	for _, s := range connect.SplitURLs(urls) {
 		if u, err := url.Parse(s); err == nil {
 			all = append(all, u)
 		}
@@ -498,7 +497,7 @@ func (s *Scene) publishesBack(p management.Permission) []Finding {
 		Remedy: "Where a framework such as Celery publishes to the exchange of a delivery, allow that: a retry " +
 			"exchange leads to its queue alone (this replaces the user's rights in the virtual host):",
 		Commands: []string{s.rabbitmqctl("set_permissions", p.User, p.Configure,
-			p.Write+"|"+permissions.Consumer(queues...).Write, p.Read)}}}
+			p.Write+"|"+management.ConsumerRights(queues...).Write, p.Read)}}}
 }
 
 // followed are the dead-letter queues that the service consumes.
@@ -530,7 +529,7 @@ func (s *Scene) written() (all []string) {
 		}
 	}
 	for i := range s.Config.Policies {
-		for _, to := range permissions.Forwards(&s.Config.Policies[i]) {
+		for _, to := range management.ForwardExchanges(&s.Config.Policies[i]) {
 			if !slices.Contains(all, to) {
 				all = append(all, to)
 			}
@@ -556,7 +555,7 @@ func (s *Scene) permissionsUnseen() []Finding {
 
 // grant is the finding that the service's user lacks something, with the command that grants it.
 func (s *Scene) grant(lacks string) Finding {
-	r := permissions.Service(s.Config.Policies, s.Config.FollowedQueues()...)
+	r := management.ServiceRights(s.Config.Policies, s.Config.FollowedQueues()...)
 	return Finding{Status: Wrong, What: fmt.Sprintf("user %q: %s", s.User, lacks),
 		Remedy: "Grant what the service needs for the queues of its policies (this replaces the user's rights in " +
 			"the virtual host):",

@@ -17,8 +17,8 @@ import (
 	"strings"
 
 	"github.com/redrive-mq/redrive/internal/actions"
-	"github.com/redrive-mq/redrive/internal/addresses"
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/connect"
 	"github.com/redrive-mq/redrive/internal/decode"
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/inspect"
@@ -210,7 +210,7 @@ func (c Client) call(ctx context.Context, method, path string, query url.Values,
 func escaped(parts ...string) string {
 	var path strings.Builder
 	for _, p := range parts {
-		path.WriteString("/" + addresses.PathPart(p))
+		path.WriteString("/" + connect.PathPart(p))
 	}
 	return path.String()
 }

@@ -9,7 +9,7 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/redrive-mq/redrive/internal/digits"
+	"github.com/redrive-mq/redrive/internal/hint"
 )
 
 // Message is one notification.
@@ -164,7 +164,7 @@ func moment(t time.Time, zone *time.Location) string {
 }
 
 // number is a number with its thousands separated.
-func number(n int64) string { return digits.Group(fmt.Sprint(n)) }
+func number(n int64) string { return hint.Thousands(fmt.Sprint(n)) }
 
 // fields are the notification for machines. Its texts are as clean as the others.
 func (m *Message) fields() map[string]any {

@@ -27,7 +27,7 @@ import (
 	"text/template"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/credentials"
+	"github.com/redrive-mq/redrive/internal/connect"
 	"github.com/redrive-mq/redrive/internal/hint"
 )
 
@@ -375,7 +375,7 @@ func alertmanager(u *url.URL, _ *Route) (send, error) {
 	return func(ctx context.Context, c *client, m *Message) (err error) {
 		at, r := to, request{header: http.Header{}}
 		if ca != "" {
-			if r.tls, err = (credentials.TLS{CA: ca}).Config(u.Hostname()); err != nil {
+			if r.tls, err = (connect.TLS{CA: ca}).Config(u.Hostname()); err != nil {
 				return err
 			}
 		}

@@ -12,11 +12,11 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/broker"
+	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
-	"github.com/redrive-mq/redrive/internal/rabbitmq/version"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/wire"
@@ -269,7 +269,7 @@ func (d *deadLetters) Sample(ctx context.Context, a retry.Adoption, n int) ([]*s
 		return nil, fmt.Errorf("%w: %w", inspect.ErrPrecondition, err)
 	}
 	defer taker.Close()
-	if free, _ := version.AtLeast(taker.Version(), 4, 3); !free {
+	if free, _ := delay.VersionAtLeast(taker.Version(), 4, 3); !free {
 		if err := d.mayRequeue(ctx, a.From, taker.Version()); err != nil {
 			return nil, err
 		}

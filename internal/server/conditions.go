@@ -13,10 +13,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/addresses"
 	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/connect"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/metrics"
 	"github.com/redrive-mq/redrive/internal/notify"
@@ -216,8 +216,8 @@ func (n *nodes) String() string {
 
 // brokerAt returns where RabbitMQ is and, of several addresses, which of them are in use.
 func (s *vhost) brokerAt() string {
-	text := addresses.Redact(s.config.Broker.URL)
-	if len(addresses.Split(s.config.Broker.URL)) > 1 {
+	text := connect.Redact(s.config.Broker.URL)
+	if len(connect.SplitURLs(s.config.Broker.URL)) > 1 {
 		text += fmt.Sprintf(" (%s)", &s.nodes)
 	}
 	return text

@@ -33,10 +33,10 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/redrive-mq/redrive/internal/actions"
-	"github.com/redrive-mq/redrive/internal/addresses"
 	"github.com/redrive-mq/redrive/internal/auth"
 	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/config"
+	"github.com/redrive-mq/redrive/internal/connect"
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/metrics"
@@ -215,7 +215,7 @@ func (s *Service) Run(ctx context.Context) error {
 	defer endRequests()
 	server.BaseContext = func(net.Listener) context.Context { return requests }
 	for _, v := range s.vhosts {
-		v.Log.Info("redrive is running", "version", s.Version, "broker", addresses.Redact(v.config.Broker.URL), "data",
+		v.Log.Info("redrive is running", "version", s.Version, "broker", connect.Redact(v.config.Broker.URL), "data",
 			v.config.Store.Place(), "listen", s.Addr())
 	}
 	for _, notice := range s.vhosts[0].unserved {

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/digits"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/policy"
 )
 
@@ -249,7 +249,7 @@ func number(v float64) string {
 	if v < 10 && v != math.Trunc(v) {
 		return strconv.FormatFloat(v, 'g', 2, 64)
 	}
-	return digits.Group(strconv.FormatFloat(math.Round(v), 'f', 0, 64))
+	return hint.Thousands(strconv.FormatFloat(math.Round(v), 'f', 0, 64))
 }
 
 // SVG is the picture as one element, with presentation attributes only: it stands

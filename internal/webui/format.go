@@ -11,7 +11,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/redrive-mq/redrive/internal/digits"
+	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/query"
 	"github.com/redrive-mq/redrive/policy"
@@ -50,7 +50,7 @@ func count(v any) string {
 	if v == nil {
 		return ""
 	}
-	return digits.Group(fmt.Sprint(v))
+	return hint.Thousands(fmt.Sprint(v))
 }
 
 // plural is "1 message", "2 messages".

@@ -51,7 +51,7 @@ func listed(t *testing.T) map[string]pkg {
 
 const (
 	equipment = `/testenv/|/test/|/bench\b|/\w+test\b`
-	basis     = `policy|wire|internal/(delay|throttle|headers|errorgroup|rabbitmq/version)`
+	basis     = `policy|wire|internal/(delay|throttle|headers|errorgroup)`
 	desk      = basis + `|internal/(audit|auth|background|condition|decode|hint|query|retry|store)`
 	engines   = `/internal/(broker|store/|httpapi|config)|^net/http$|pebble|rueidis`
 	product   = `|(cmd|internal|policy|wire|redrive\w+)(/.*)?`
@@ -95,7 +95,7 @@ func TestImports(t *testing.T) {
 func TestTheLibraryIsLight(t *testing.T) {
 	all, seen := listed(t), map[string]bool{}
 	light := regexp.MustCompile(`^(\.|github.com/(rabbitmq/amqp091-go|google/uuid)|\./(policy|wire|redrivetest|examples)` +
-		`|\./internal/(addresses|broker|credentials|headers|hint|delay(/\w+)?|rabbitmq/version))$`)
+		`|\./internal/(broker|connect|headers|hint|delay(/\w+)?))$`)
 	var visit func(name string)
 	visit = func(name string) {
 		if p := all[name]; !seen[name] && !p.Standard {

@@ -17,7 +17,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/redrive-mq/redrive/internal/operations"
-	"github.com/redrive-mq/redrive/internal/rabbitmq/permissions"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/proxy"
@@ -171,7 +171,7 @@ func TestAFullDiskLosesNothing(t *testing.T) {
 		consuming(t, l)
 		l.publish(200)
 		l.awaitAcknowledged()
-		v.Give(v.ServiceUser(), permissions.Service(brokertest.Works("orders"), "old.dlq", "old_error"))
+		v.Give(v.ServiceUser(), management.ServiceRights(brokertest.Works("orders"), "old.dlq", "old_error"))
 		v.Queue("old.dlq", amqp.Table{"x-queue-type": "quorum"})
 		for range 20 {
 			v.Publish("", "old.dlq", amqp.Publishing{DeliveryMode: 2})

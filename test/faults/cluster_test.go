@@ -15,7 +15,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/addresses"
+	"github.com/redrive-mq/redrive/internal/connect"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/rabbitnode"
@@ -311,7 +311,7 @@ func (s *clusterStory) pause(n *rabbitnode.Node, while string) {
 func (s *clusterStory) partition() {
 	n := s.connected("intake")
 	// RabbitMQ 4.3 keeps the connections of such a node; the test's own would hang.
-	s.l.only(addresses.Join(slices.DeleteFunc(addresses.Split(s.v.URL()), func(u string) bool { return strings.Contains(u, fmt.Sprintf(":%d/", n.Port())) })))
+	s.l.only(connect.JoinURLs(slices.DeleteFunc(connect.SplitURLs(s.v.URL()), func(u string) bool { return strings.Contains(u, fmt.Sprintf(":%d/", n.Port())) })))
 	must(s.t, s.c.Isolate(context.Background(), n))
 	s.away(n)
 	s.progress("a node is partitioned from the others")

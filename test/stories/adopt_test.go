@@ -18,7 +18,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/operations"
-	"github.com/redrive-mq/redrive/internal/rabbitmq/permissions"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/testenv/expect"
@@ -27,11 +27,11 @@ import (
 
 // adopting starts a service with only a broker's URL in its config, whose user may take from dead-letter
 // queues.
-func adopting(t *testing.T, v *brokertest.VHost, management string) *service {
+func adopting(t *testing.T, v *brokertest.VHost, url string) *service {
 	t.Helper()
 	s := configured(t, v, "", t.TempDir())
-	s.Broker.Management = management
-	v.Give(v.ServiceUser(), permissions.Service(policy.Set{policy.Default()}, "*"))
+	s.Broker.Management = url
+	v.Give(v.ServiceUser(), management.ServiceRights(policy.Set{policy.Default()}, "*"))
 	return run(t, s).ready(t)
 }
 

@@ -18,8 +18,8 @@ import (
 
 	"github.com/redrive-mq/redrive"
 	"github.com/redrive-mq/redrive/internal/actions"
-	"github.com/redrive-mq/redrive/internal/credentials"
-	"github.com/redrive-mq/redrive/internal/rabbitmq/permissions"
+	"github.com/redrive-mq/redrive/internal/connect"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/testenv/authority"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
@@ -93,12 +93,12 @@ func TestAServiceWithACertificate(t *testing.T) {
 		stranger, err := authority.New(t.TempDir())
 		must(t, err)
 		dir, user := t.TempDir(), "service-"+v.Name
-		files := credentials.TLS{CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}
+		files := connect.TLS{CA: filepath.Join(dir, "ca.pem"), Cert: filepath.Join(dir, "cert.pem"), Key: filepath.Join(dir, "key.pem")}
 		put(t, files.CA, stranger.CAFile())
 		must(t, v.CA(t).Issue(authority.Leaf{User: user}, files.Cert, files.Key))
 		c := configured(t, v, `policies: [{name: p, queues: [orders], backoff: {fixed: 50ms}}]`, t.TempDir())
 		v.User(user, "s3cret")
-		v.Give(user, permissions.Service(c.Policies))
+		v.Give(user, management.ServiceRights(c.Policies))
 		c.Broker.URL = v.SecureURL("", "", url.Values{"auth_mechanism": {"external"}, "cacertfile": {""}})
 		c.Broker.Credentials.TLS = files
 		v.Queue("orders", amqp.Table{"x-dead-letter-exchange": "redrive"})

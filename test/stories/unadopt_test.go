@@ -13,7 +13,7 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/operations"
-	"github.com/redrive-mq/redrive/internal/rabbitmq/permissions"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/testenv/expect"
@@ -199,14 +199,14 @@ func TestWhereNothingIsPutBack(t *testing.T) {
 		expect.Equal(t, len(s.Parked(t)), left, "are parked")
 		// So does a right that is missing.
 		v.Queue("dlq", nil)
-		rights := permissions.Service(policy.Set{policy.Default()}, "*")
+		rights := management.ServiceRights(policy.Set{policy.Default()}, "*")
 		rights.Write = `^(redrive\..*|dlq)$`
 		v.Give(v.ServiceUser(), rights)
 		op = s.unadopt(t, "dlq")
 		if op.State != operations.Stopped || !strings.Contains(op.Why, "redrive permissions --adopt") {
 			t.Errorf("without the right it is %s: %s", op.State, op.Why)
 		}
-		v.Give(v.ServiceUser(), permissions.Service(policy.Set{policy.Default()}, "*"))
+		v.Give(v.ServiceUser(), management.ServiceRights(policy.Set{policy.Default()}, "*"))
 		// Consumers get what is put back, if a person says that they are to.
 		c := v.ConsumeMany("dlq")
 		brokertest.Eventually(t, "it has a consumer", func() bool {

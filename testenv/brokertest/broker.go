@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/redrive-mq/redrive/internal/addresses"
+	"github.com/redrive-mq/redrive/internal/connect"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/testenv/authority"
 )
@@ -152,7 +152,7 @@ func (v *VHost) SecureURL(user, password string, with url.Values) string {
 	v.t.Helper()
 	query := url.Values{"cacertfile": {v.CA(v.t).CAFile()}}
 	maps.Copy(query, with)
-	urls, err := addresses.Each(v.AMQPS, func(u *url.URL) {
+	urls, err := connect.EachURL(v.AMQPS, func(u *url.URL) {
 		if u.User = url.User(user); password != "" {
 			u.User = url.UserPassword(user, password)
 		}

@@ -23,9 +23,8 @@ import (
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/addresses"
+	"github.com/redrive-mq/redrive/internal/connect"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
-	"github.com/redrive-mq/redrive/internal/rabbitmq/permissions"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/rabbitnode"
@@ -232,7 +231,7 @@ func (v *VHost) URL() string { return v.URLAs("guest", "guest") }
 
 // URLAs is the same for another user.
 func (v *VHost) URLAs(user, password string) string {
-	urls, err := addresses.Each(v.AMQP, func(u *url.URL) {
+	urls, err := connect.EachURL(v.AMQP, func(u *url.URL) {
 		if user != "guest" || u.User == nil {
 			u.User = url.UserPassword(user, password)
 		}
@@ -350,7 +349,7 @@ func (v *VHost) DialURL(rawURL string) *amqp.Connection {
 // Connect connects to one of a cluster's nodes, at random: a test's own clients are
 // not those of Redrive.
 func Connect(urls string) (c *amqp.Connection, err error) {
-	all, limit := addresses.Split(urls), 30*time.Second
+	all, limit := connect.SplitURLs(urls), 30*time.Second
 	if len(all) > 1 {
 		limit = 5 * time.Second
 	}
@@ -437,7 +436,7 @@ func (v *VHost) ServiceURL(policies policy.Set, adopts ...string) string {
 		// On a node of the test's own, which may be gone, the user goes with it.
 		v.t.Cleanup(func() { _ = v.API().Call(context.Background(), http.MethodDelete, "users/"+v.service, nil, nil) })
 	}
-	v.Give(v.service, permissions.Service(policies, adopts...))
+	v.Give(v.service, management.ServiceRights(policies, adopts...))
 	return v.URLAs(v.service, ServicePassword)
 }
 
@@ -445,7 +444,7 @@ func (v *VHost) ServiceURL(policies policy.Set, adopts ...string) string {
 func (v *VHost) ServiceUser() string { return v.service }
 
 // Give grants a user the rights of a role.
-func (v *VHost) Give(user string, r permissions.Rights) {
+func (v *VHost) Give(user string, r management.Rights) {
 	v.t.Helper()
 	v.Grant(user, r.Configure, r.Write, r.Read)
 	for _, topic := range r.Topics {

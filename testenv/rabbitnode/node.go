@@ -21,7 +21,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/addresses"
+	"github.com/redrive-mq/redrive/internal/connect"
 	"github.com/redrive-mq/redrive/testenv/authority"
 	"github.com/redrive-mq/redrive/testenv/subprocess"
 )
@@ -515,7 +515,7 @@ func (c *Cluster) addresses(of func(*Node) string) string {
 	for _, n := range c.Nodes {
 		all = append(all, of(n))
 	}
-	return addresses.Join(all)
+	return connect.JoinURLs(all)
 }
 
 // Node is the one of a name, or of an address that is host:port; nil: there is none.

@@ -26,7 +26,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/internal/headers"
-	"github.com/redrive-mq/redrive/internal/rabbitmq/permissions"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -68,7 +68,7 @@ var suiteWays = []suiteWay{
 
 // A consumer with the rights that `redrive permissions` lists may declare what each way needs.
 func TestAConsumerMayDeclareWhatItsWayNeeds(t *testing.T) {
-	may := regexp.MustCompile(permissions.GoConsumer("orders").Configure)
+	may := regexp.MustCompile(management.GoConsumerRights("orders").Configure)
 	for _, s := range suiteWays {
 		if s.elsewhere {
 			continue

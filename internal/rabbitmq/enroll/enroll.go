@@ -1,6 +1,6 @@
 // Package enroll makes an existing queue dead-letter to Redrive. A queue's arguments cannot be
 // changed, so it sets a RabbitMQ policy. One policy applies to a queue at a time, so that has the
-// keys of the one in force as well.
+// keys of the one in force as well. What no policy can change, a Move changes by a new queue.
 package enroll
 
 import (
@@ -19,7 +19,6 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
-	"github.com/redrive-mq/redrive/internal/rabbitmq/version"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -199,7 +198,7 @@ func mergePolicy(set management.Policy, before *management.Policy, target Target
 // leaveOut leaves out of the policy what remains of an older RabbitMQ: it is in force still, but could
 // not be set.
 func (p *Plan) leaveOut(rabbitMQ string) {
-	if since4, _ := version.AtLeast(rabbitMQ, 4, 0); p.Policy == nil || !since4 {
+	if since4, _ := delay.VersionAtLeast(rabbitMQ, 4, 0); p.Policy == nil || !since4 {
 		return
 	}
 	for _, key := range slices.Sorted(maps.Keys(p.Policy.Definition)) {

@@ -20,7 +20,6 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/internal/hint"
-	"github.com/redrive-mq/redrive/internal/rabbitmq/version"
 	"github.com/redrive-mq/redrive/wire"
 )
 
@@ -240,7 +239,7 @@ func (q *QueueState) LimitInForce(of string) (limit int, limited bool) {
 	argument, policy := q.Arguments["x-delivery-limit"], q.Effective["delivery-limit"]
 	least(argument)
 	least(policy)
-	if limits, _ := version.AtLeast(of, 4, 0); argument == nil && policy == nil && limits {
+	if limits, _ := delay.VersionAtLeast(of, 4, 0); argument == nil && policy == nil && limits {
 		return 20, true
 	}
 	return limit, limited

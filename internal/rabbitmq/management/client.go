@@ -19,8 +19,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/redrive-mq/redrive/internal/addresses"
-	"github.com/redrive-mq/redrive/internal/credentials"
+	"github.com/redrive-mq/redrive/internal/connect"
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -42,7 +41,7 @@ type Client struct {
 	user  *url.Userinfo
 	vhost string
 	http  http.Client
-	login credentials.Login // has the password of user, where it is in a file
+	login connect.Login // has the password of user, where it is in a file
 }
 
 // nodes are where the API is. Clients of several users share what is known of them.
@@ -59,7 +58,7 @@ const nodeTimeout = 10 * time.Second
 func New(rawURL, vhost string) (*Client, error) {
 	n := &nodes{}
 	var user *url.Userinfo
-	for _, s := range addresses.Split(rawURL) {
+	for _, s := range connect.SplitURLs(rawURL) {
 		u, err := url.Parse(s)
 		if err != nil || u.Host == "" {
 			return nil, errors.New("the management URL is not a URL: expected http://user:password@host:15672")
@@ -73,7 +72,7 @@ func New(rawURL, vhost string) (*Client, error) {
 
 // WithCredentials sets the credentials to use: TLS files, which are read for each new connection,
 // and a login, whose file is read for each request.
-func (c *Client) WithCredentials(of credentials.Client) *Client {
+func (c *Client) WithCredentials(of connect.Client) *Client {
 	c.login = of.Login
 	if !slices.ContainsFunc(c.nodes.bases, func(u *url.URL) bool { return u.Scheme == "https" }) {
 		return c
@@ -285,7 +284,7 @@ func (c *Client) callNode(
 	// is not sent, net/http repeats a PUT or DELETE that met such a close, as it repeats any GET.
 	req.Header["Idempotency-Key"] = nil
 	resp, err := c.http.Do(req)
-	if err = credentials.Explain(err); errors.Is(err, wire.ErrTLS) {
+	if err = connect.ExplainTLS(err); errors.Is(err, wire.ErrTLS) {
 		return "", unavailableError{fmt.Errorf("%s %s: %w", method, at, err)}
 	}
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/google/uuid"
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/redrive-mq/redrive/internal/credentials"
+	"github.com/redrive-mq/redrive/internal/connect"
 	"github.com/redrive-mq/redrive/internal/delay"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/testenv/authority"
@@ -340,14 +340,14 @@ func TestPeersOfManagementAreVerified(t *testing.T) {
 		} {
 			peer, err := c.by.NewImpostor(c.leaf)
 			must(t, err)
-			_, err = client(t, "https://guest:s3cretpass@"+peer.Addr, credentials.TLS{CA: ca.CAFile()}).Overview(t.Context())
+			_, err = client(t, "https://guest:s3cretpass@"+peer.Addr, connect.TLS{CA: ca.CAFile()}).Overview(t.Context())
 			if !errors.Is(err, wire.ErrTLS) || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "s3cretpass") {
 				t.Errorf("%s: %v", c.what, err)
 			}
 			expect.Equal(t, peer.Close(), "", "%s: the peer heard", c.what)
 		}
 		at, _ := url.Parse(v.Management)
-		if _, err := client(t, "https://guest:guest@"+at.Host, credentials.TLS{CA: ca.CAFile()}).Overview(t.Context()); !errors.Is(err, wire.ErrTLS) || !strings.Contains(err.Error(), "15671") {
+		if _, err := client(t, "https://guest:guest@"+at.Host, connect.TLS{CA: ca.CAFile()}).Overview(t.Context()); !errors.Is(err, wire.ErrTLS) || !strings.Contains(err.Error(), "15671") {
 			t.Errorf("a port without TLS: %v", err)
 		}
 	})
@@ -367,7 +367,7 @@ func TestManagementUsesWhatChangedOnDisk(t *testing.T) {
 		u, _ := url.Parse(v.HTTPS)
 		u.User = url.UserPassword(user, "first")
 		m := clientOf(t, u.String(), v.Name)
-		m.WithCredentials(credentials.Client{TLS: credentials.TLS{CA: ca}, Login: credentials.Login{User: user, PasswordFile: password}})
+		m.WithCredentials(connect.Client{TLS: connect.TLS{CA: ca}, Login: connect.Login{User: user, PasswordFile: password}})
 		expect.Err(t, errOf(m.Overview(t.Context())), wire.ErrTLS, "with another authority")
 		replace(t, ca, v.CA(t).CAFile())
 		must(t, errOf(m.Overview(t.Context())))
@@ -378,9 +378,9 @@ func TestManagementUsesWhatChangedOnDisk(t *testing.T) {
 	})
 }
 
-func client(t *testing.T, url string, files credentials.TLS) *management.Client {
+func client(t *testing.T, url string, files connect.TLS) *management.Client {
 	t.Helper()
-	return clientOf(t, url, "/").WithCredentials(credentials.Client{TLS: files})
+	return clientOf(t, url, "/").WithCredentials(connect.Client{TLS: files})
 }
 
 func replace(t *testing.T, file, with string) {

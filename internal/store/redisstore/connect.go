@@ -34,8 +34,8 @@ func (o *Options) firstLogin() *url.Userinfo {
 	return o.Login.Current(url.User(""))
 }
 
-// connect makes a client of the servers that the options name.
-func connect(o Options, login *url.Userinfo) (rueidis.Client, error) {
+// newClient makes a client of the servers that the options name.
+func newClient(o Options, login *url.Userinfo) (rueidis.Client, error) {
 	if err := checkPrefix(o.Prefix); err != nil {
 		return nil, err
 	}
@@ -120,7 +120,7 @@ func (s *Store) renewLogin(now time.Time) {
 	if !refused && file.String() == l.is || now.Before(l.next) {
 		return
 	}
-	client, err := connect(s.Options, file)
+	client, err := newClient(s.Options, file)
 	s.logTrouble("signing in again", err)
 	if err != nil {
 		l.next = now.Add(s.Timeout)
@@ -279,7 +279,7 @@ func (s *Server) TellsSyncs() bool { return atLeast(s.Version, 7, 2) }
 // replace one of them by itself. It changes nothing.
 func Survey(ctx context.Context, o Options) (all []Server, failover bool, err error) {
 	o.defaults()
-	client, err := connect(o, o.firstLogin())
+	client, err := newClient(o, o.firstLogin())
 	if err != nil {
 		return nil, false, err
 	}

@@ -37,7 +37,7 @@ import (
 	"github.com/redis/rueidis"
 	"golang.org/x/sync/semaphore"
 
-	"github.com/redrive-mq/redrive/internal/credentials"
+	"github.com/redrive-mq/redrive/internal/connect"
 	"github.com/redrive-mq/redrive/internal/hint"
 	"github.com/redrive-mq/redrive/internal/store"
 )
@@ -48,7 +48,7 @@ type Options struct {
 	// are ?addr=host:port&addr=…; with ?master_set=name the hosts are Sentinels.
 	URL string
 	// Login, where a file has one, is used instead of the URL's, and read again while the store is open.
-	Login credentials.Login
+	Login connect.Login
 	// Prefix begins all keys, in braces; "" is "redrive". It has no braces and no spaces.
 	Prefix string
 	// Durability is when a write counts as done; "" is Synced.
@@ -131,7 +131,7 @@ type Store struct {
 func Open(ctx context.Context, o Options) (*Store, error) {
 	o.defaults()
 	login := o.firstLogin()
-	client, err := connect(o, login)
+	client, err := newClient(o, login)
 	if err != nil {
 		return nil, err
 	}

@@ -21,7 +21,7 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"github.com/redrive-mq/redrive/internal/credentials"
+	"github.com/redrive-mq/redrive/internal/connect"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/redisstore"
 	"github.com/redrive-mq/redrive/internal/store/storetest"
@@ -158,7 +158,7 @@ func TestALoginThatChangesInItsFileIsUsed(t *testing.T) {
 		}
 		has("a:first")
 		var signedIn, refused atomic.Int32
-		so := redisstore.Options{URL: "redis://a:first@" + server.Addr(), Login: credentials.Login{URLFile: file}, Timeout: time.Minute,
+		so := redisstore.Options{URL: "redis://a:first@" + server.Addr(), Login: connect.Login{URLFile: file}, Timeout: time.Minute,
 			Log: slog.New(slog.NewTextHandler(writes(func(line string) {
 				if strings.Contains(line, "signed in to Redis again") {
 					signedIn.Add(1)

@@ -1,10 +1,9 @@
-// Package digits writes numbers for people.
-package digits
+package hint
 
 import "strings"
 
-// Group separates the thousands of a whole number: "-1,204".
-func Group(number string) string {
+// Thousands separates the thousands of a whole number: "-1,204".
+func Thousands(number string) string {
 	first := 0
 	if strings.HasPrefix(number, "-") {
 		first = 1

@@ -1,7 +1,9 @@
-// Package addresses reads the addresses of RabbitMQ: the URL of one node, or those of several
-// nodes of one cluster in one text, separated by commas. Wherever a URL of RabbitMQ is
-// accepted, such a text is.
-package addresses
+// Package connect has what a connection to RabbitMQ or Redis begins with: the URLs of one node or several,
+// TLS files and logins.
+//
+// Wherever a URL of RabbitMQ is accepted, so are those of several nodes of one cluster in one text,
+// separated by commas.
+package connect
 
 import (
 	"errors"
@@ -20,8 +22,8 @@ import (
 // perhaps to its password.
 var urlStart = regexp.MustCompile(`^\s*[A-Za-z][A-Za-z0-9+.-]*://`)
 
-// Split returns the URLs of a text, at least one.
-func Split(text string) (urls []string) {
+// SplitURLs returns the URLs of a text, at least one.
+func SplitURLs(text string) (urls []string) {
 	for piece := range strings.SplitSeq(text, ",") {
 		if last := len(urls) - 1; last >= 0 && !urlStart.MatchString(piece) {
 			urls[last] += "," + piece
@@ -35,8 +37,8 @@ func Split(text string) (urls []string) {
 	return urls
 }
 
-// Join is the reverse of Split.
-func Join(urls []string) string { return strings.Join(urls, ",") }
+// JoinURLs is the reverse of SplitURLsURLs.
+func JoinURLs(urls []string) string { return strings.Join(urls, ",") }
 
 // ErrURL: the text is not a URL. No error of this package quotes it, since it may contain a
 // password.
@@ -54,9 +56,9 @@ func hasUnencodedPassword(s string) bool {
 	return end >= 0 && strings.ContainsAny(rest[end:], "@#")
 }
 
-// Each calls change for every URL of a text, and returns the text with what that made of them.
-func Each(text string, change func(*url.URL)) (string, error) {
-	urls := Split(text)
+// EachURL calls change for every URL of a text, and returns the text with what that made of them.
+func EachURL(text string, change func(*url.URL)) (string, error) {
+	urls := SplitURLs(text)
 	for i, s := range urls {
 		u, err := url.Parse(s)
 		if err != nil {
@@ -65,15 +67,15 @@ func Each(text string, change func(*url.URL)) (string, error) {
 		change(u)
 		urls[i] = u.String()
 	}
-	return Join(urls), nil
+	return JoinURLs(urls), nil
 }
 
-// Check returns an error for a text that cannot be used: with a URL that is malformed or has
+// CheckURLs returns an error for a text that cannot be used: with a URL that is malformed or has
 // another scheme, or with several that cannot be nodes of one cluster, since they name different
 // virtual hosts, users or passwords.
-func Check(text string, schemes ...string) error {
+func CheckURLs(text string, schemes ...string) error {
 	var first *url.URL
-	for i, s := range Split(text) {
+	for i, s := range SplitURLs(text) {
 		u, err := url.Parse(s)
 		switch {
 		case err != nil || u.Host == "":
@@ -123,7 +125,7 @@ func parsed(rawURL string) *url.URL {
 }
 
 // VHost is the virtual host that the URLs name.
-func VHost(text string) string { return vhostOf(parsed(Split(text)[0])) }
+func VHost(text string) string { return vhostOf(parsed(SplitURLs(text)[0])) }
 
 func vhostOf(u *url.URL) string {
 	if u.Path == "" || u.Path == "/" {
@@ -133,14 +135,14 @@ func vhostOf(u *url.URL) string {
 }
 
 // User is the user that the URLs name.
-func User(text string) string { return parsed(Split(text)[0]).User.Username() }
+func User(text string) string { return parsed(SplitURLs(text)[0]).User.Username() }
 
 // Host is the host:port of a URL; "" where it cannot be parsed.
 func Host(rawURL string) string { return parsed(rawURL).Host }
 
-// Order is the order in which to try URLs, as indexes, each once. It is random, so that
+// OrderURLs is the order in which to try URLs, as indexes, each once. It is random, so that
 // clients spread over a cluster; the host last, which has just failed, comes at the end.
-func Order(urls []string, last string) []int {
+func OrderURLs(urls []string, last string) []int {
 	var others, end []int
 	for _, i := range rand.Perm(len(urls)) {
 		if Host(urls[i]) == last {
@@ -154,7 +156,7 @@ func Order(urls []string, last string) []int {
 
 // Redact is a text without passwords, for logs and errors.
 func Redact(text string) string {
-	urls := Split(text)
+	urls := SplitURLs(text)
 	for i, s := range urls {
 		urls[i] = "(a URL that cannot be parsed)"
 		if u, err := url.Parse(s); err == nil && !hasUnencodedPassword(s) {
@@ -226,7 +228,7 @@ func checkParameters(u *url.URL) error {
 
 // Secure tells whether all URLs are amqps://, and none has TLS parameters of its own.
 func Secure(text string) bool {
-	for _, s := range Split(text) {
+	for _, s := range SplitURLs(text) {
 		u, err := url.Parse(s)
 		if err != nil || u.Scheme != "amqps" || slices.ContainsFunc(tlsParameters, u.Query().Has) {
 			return false

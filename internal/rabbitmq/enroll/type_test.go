@@ -1,4 +1,4 @@
-package move_test
+package enroll_test
 
 import (
 	"bytes"
@@ -9,8 +9,8 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-mq/redrive/internal/rabbitmq/enroll"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
-	"github.com/redrive-mq/redrive/internal/rabbitmq/move"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/testenv/expect"
 )
@@ -126,7 +126,7 @@ func TestWhatTheNewTypeReadsOtherwise(t *testing.T) {
 					}
 					return
 				}
-				if !errors.Is(err, move.ErrRefused) || !strings.Contains(err.Error(), c.refused) {
+				if !errors.Is(err, enroll.ErrRefused) || !strings.Contains(err.Error(), c.refused) {
 					t.Errorf("%v", err)
 				}
 				if _, there := v.State("new"); there {
@@ -144,7 +144,7 @@ func TestATransientQueueDoesNotBecomeAQuorumQueue(t *testing.T) {
 		must(t, err)
 		m := mover(t, v, v.URL())
 		m.Type = "quorum"
-		if _, err := m.Look(t.Context()); !errors.Is(err, move.ErrRefused) {
+		if _, err := m.Look(t.Context()); !errors.Is(err, enroll.ErrRefused) {
 			t.Errorf("%v", err)
 		}
 	})

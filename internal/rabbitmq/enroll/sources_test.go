@@ -1,4 +1,4 @@
-package move_test
+package enroll_test
 
 import (
 	"errors"
@@ -8,8 +8,8 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/redrive-mq/redrive/internal/rabbitmq/enroll"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
-	"github.com/redrive-mq/redrive/internal/rabbitmq/move"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/testenv/expect"
 )
@@ -137,7 +137,7 @@ func TestTheOldQueueStaysWhileOthersNeedIt(t *testing.T) {
 					brokertest.Eventually(t, "the consumer is counted", func() bool { q, _ := v.State("retry"); return q.Consumers == 1 })
 				}
 				m := mover(t, v, v.URL())
-				if err := m.Run(t.Context()); !errors.Is(err, move.ErrConsumers) || !strings.Contains(err.Error(), c.want) {
+				if err := m.Run(t.Context()); !errors.Is(err, enroll.ErrConsumers) || !strings.Contains(err.Error(), c.want) {
 					t.Errorf("%v", err)
 				}
 				if _, there := v.State("old"); !there {

@@ -1,4 +1,4 @@
-package move
+package enroll
 
 import (
 	"context"
@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/redrive-mq/redrive/internal/broker"
-	"github.com/redrive-mq/redrive/internal/rabbitmq/enroll"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -26,7 +25,7 @@ type State struct {
 	Dropped   []string
 	// Otherwise is what the new type reads in another way.
 	Otherwise []string
-	Policy    *enroll.Plan
+	Policy    *Plan
 	// Bindings of the old queue, without those from the exchange of the detour.
 	Bindings []management.Binding
 	// Detour: its exchange exists. DetourToOld: it leads to the old queue.
@@ -93,7 +92,7 @@ func (m *Move) Look(ctx context.Context) (*State, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.Policy = enroll.Successor(*s.Old, policies, m.To, s.Type, overview.Version)
+	s.Policy = Successor(*s.Old, policies, m.To, s.Type, overview.Version)
 	for _, r := range s.otherwise() {
 		if r.drop {
 			delete(s.Policy.Policy.Definition, r.key)
@@ -106,7 +105,7 @@ func (m *Move) Look(ctx context.Context) (*State, error) {
 }
 
 func (m *Move) queue(ctx context.Context, name string) (*management.Queue, error) {
-	q, _, err := enroll.ReadQueue(ctx, m.API, name)
+	q, _, err := ReadQueue(ctx, m.API, name)
 	if errors.Is(err, management.ErrNotFound) {
 		return nil, nil
 	}

@@ -1,7 +1,4 @@
-// Package credentials reads what a client and RabbitMQ authenticate each other with: TLS files and
-// a login. Both are read from disk for each new connection, so a renewed certificate or password
-// needs no restart.
-package credentials
+package connect
 
 import (
 	"crypto/tls"
@@ -20,7 +17,8 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Client has the credentials of a client that are in files.
+// Client has the credentials of a client that are in files. They are read for each new connection, so a
+// renewed certificate or password needs no restart.
 type Client struct {
 	TLS   TLS
 	Login Login
@@ -92,9 +90,9 @@ func (l Login) Current(before *url.Userinfo) *url.Userinfo {
 	return before
 }
 
-// Explain turns an error of TLS into one that says what is wrong with a certificate, with the
+// ExplainTLS turns an error of TLS into one that says what is wrong with a certificate, with the
 // remedy. Other errors are returned as they are.
-func Explain(err error) error {
+func ExplainTLS(err error) error {
 	var name x509.HostnameError
 	var unknown x509.UnknownAuthorityError
 	var invalid x509.CertificateInvalidError

@@ -1,4 +1,4 @@
-package addresses
+package connect
 
 import (
 	"errors"
@@ -22,7 +22,7 @@ func TestOrderTriesEachAddressOnce(t *testing.T) {
 			urls = append(urls, fmt.Sprintf("amqp://u:p@h%d:5672/", h))
 		}
 		last := rapid.SampledFrom(append(urls, "", "amqp://elsewhere:5672/")).Draw(t, "last")
-		order := Order(urls, Host(last))
+		order := OrderURLs(urls, Host(last))
 		isLast := false
 		for _, i := range order {
 			if isLast && urls[i] != last {
@@ -47,7 +47,7 @@ func TestSplit(t *testing.T) {
 		"http://h1:15672/prefix ,https://h2:15672/p": {"http://h1:15672/prefix", "https://h2:15672/p"},
 		"": {""},
 	} {
-		if got := Split(text); !slices.Equal(got, want) {
+		if got := SplitURLs(text); !slices.Equal(got, want) {
 			t.Errorf("%q is %q, want %q", text, got, want)
 		}
 	}
@@ -74,7 +74,7 @@ func TestAPolicyThatAWayCannotKeepIsRefused(t *testing.T) {
 		"amqp://h1/,amqp://u:1/s3cret@h1/": "in a password write",
 		"amqp://u:s3%40cr%23et@h1/a%40b":   "",
 	} {
-		err := Check(text, "amqp", "amqps")
+		err := CheckURLs(text, "amqp", "amqps")
 		if got := ""; want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			if err != nil {
 				got = err.Error()
@@ -85,7 +85,7 @@ func TestAPolicyThatAWayCannotKeepIsRefused(t *testing.T) {
 			t.Errorf("the error shows a password: %v", err)
 		}
 	}
-	expect.Err(t, Check("http://u:p@h1:15672/a,http://u:p@h2:15672/b", "http"), nil,
+	expect.Err(t, CheckURLs("http://u:p@h1:15672/a,http://u:p@h2:15672/b", "http"), nil,
 		"the path of a management API is no virtual host")
 }
 
@@ -109,7 +109,7 @@ func TestParameters(t *testing.T) {
 		"amqps://h/?cacertfile=/ca.pem&certfile=/c.pem&keyfile=/k.pem&server_name_indication=rabbit&auth_mechanism=external&verify=verify_peer",
 		"amqp://h/?heartbeat=60&connection_timeout=30000&auth_mechanism=PLAIN&auth_mechanism=amqplain",
 	} {
-		expect.Err(t, Check(good, "amqp", "amqps"), nil, "%s", good)
+		expect.Err(t, CheckURLs(good, "amqp", "amqps"), nil, "%s", good)
 	}
 	for bad, want := range map[string]string{
 		"amqp://h/?cacertfile=/ca.pem":         "cacertfile, which is for amqps://",
@@ -123,12 +123,12 @@ func TestParameters(t *testing.T) {
 		"amqp://h1/,amqp://h2/?channel_max=10": "channel_max",
 		"amqp://h/?S3cret!":                    "cannot be kept: one; expected",
 	} {
-		err := Check(bad, "amqp", "amqps")
+		err := CheckURLs(bad, "amqp", "amqps")
 		if !errors.Is(err, ErrParameter) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "S3cret") {
 			t.Errorf("%s: %v, want %s", bad, err, want)
 		}
 	}
-	expect.NoError(t, Check("https://h/?whatever=1", "https"))
+	expect.NoError(t, CheckURLs("https://h/?whatever=1", "https"))
 }
 
 func TestParametersAreDocumented(t *testing.T) {

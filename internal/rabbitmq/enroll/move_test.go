@@ -1,4 +1,4 @@
-package move_test
+package enroll_test
 
 import (
 	"bytes"
@@ -23,8 +23,8 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/internal/hint"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/enroll"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
-	"github.com/redrive-mq/redrive/internal/rabbitmq/move"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/testenv/expect"
 	"github.com/redrive-mq/redrive/testenv/rabbitnode"
@@ -66,8 +66,8 @@ func old(v *brokertest.VHost, kind string) {
 }
 
 // mover is a move of old to new that says what it does to the test.
-func mover(t *testing.T, v *brokertest.VHost, url string) *move.Move {
-	return &move.Move{From: "old", To: "new", Quiet: time.Second, API: v.API(), Broker: broker.Config{URL: url, Name: "move"},
+func mover(t *testing.T, v *brokertest.VHost, url string) *enroll.Move {
+	return &enroll.Move{From: "old", To: "new", Quiet: time.Second, API: v.API(), Broker: broker.Config{URL: url, Name: "move"},
 		Report: func(s string) { t.Log(s) }, Progress: func(int) {}}
 }
 
@@ -136,7 +136,7 @@ func TestAQueueIsMovedWithoutStatistics(t *testing.T) {
 			_, err := ch.Consume(queue, "theirs", false, false, false, false, nil)
 			must(t, err)
 			err = m.Run(t.Context())
-			if !errors.Is(err, move.ErrConsumers) || !strings.Contains(err.Error(), says) {
+			if !errors.Is(err, enroll.ErrConsumers) || !strings.Contains(err.Error(), says) {
 				t.Errorf("with a consumer of %q: %v", queue, err)
 			}
 			must(t, ch.Close())
@@ -437,7 +437,7 @@ func child() int {
 			select {}
 		}
 	}
-	m := &move.Move{From: "old", To: "new", Quiet: time.Second, API: api, Broker: broker.Config{URL: args[0], Name: "move"},
+	m := &enroll.Move{From: "old", To: "new", Quiet: time.Second, API: api, Broker: broker.Config{URL: args[0], Name: "move"},
 		Report: func(s string) { fmt.Println(s); step() }, Progress: func(int) { step() }}
 	if err := m.Run(context.Background()); err != nil {
 		fmt.Println(err)

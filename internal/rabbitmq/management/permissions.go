@@ -1,12 +1,12 @@
-// Package permissions is the least that a user of RabbitMQ's needs for Redrive, as
-// patterns for `rabbitmqctl set_permissions`. The tests' service runs with exactly
-// these.
+package management
+
+// The least rights that a user of RabbitMQ needs for Redrive, as patterns for `rabbitmqctl
+// set_permissions`. The tests' service runs with exactly these.
 //
 // RabbitMQ asks for write on an exchange to publish there, and on a queue to bind
 // it; for read on an exchange to bind to it, and on a queue to consume it; for
 // configure to declare either. What is declared with a dead-letter or alternate
 // exchange also needs read on itself and write on that one.
-package permissions
 
 import (
 	"cmp"
@@ -56,21 +56,21 @@ const (
 	delaying = `redrive\.(due|parked|delayed|lane(\..*)?|delay\..*)`
 )
 
-// All are the rights of every role, for the queues of policies; the service adopts from the others.
-func All(policies policy.Set, adopts ...string) []Rights {
+// AllRights are the rights of every role, for the queues of policies; the service adopts from the others.
+func AllRights(policies policy.Set, adopts ...string) []Rights {
 	queues := queuesOf(policies)
-	return []Rights{Service(policies, adopts...), Consumer(queues...), Reporter(queues...), GoReporter(queues...),
-		GoConsumer(queues...), Declarer(queues...)}
+	return []Rights{ServiceRights(policies, adopts...), ConsumerRights(queues...), ReporterRights(queues...), GoReporterRights(queues...),
+		GoConsumerRights(queues...), DeclarerRights(queues...)}
 }
 
-// Service is what `redrive serve` needs: all of its own names; write on work
+// ServiceRights is what `redrive serve` needs: all of its own names; write on work
 // queues, to bind them to their retry exchanges, and no read on them; and write
 // on where its policies forward. From a dead-letter queue that it adopts it needs read,
 // and write on the default exchange to put messages back.
-func Service(policies policy.Set, adopts ...string) Rights {
+func ServiceRights(policies policy.Set, adopts ...string) Rights {
 	write := append([]string{`redrive\..*`}, patterns(queuesOf(policies))...)
 	for i := range policies {
-		for _, to := range Forwards(&policies[i]) {
+		for _, to := range ForwardExchanges(&policies[i]) {
 			write = append(write, regexp.QuoteMeta(to))
 		}
 	}
@@ -91,18 +91,18 @@ func Service(policies policy.Set, adopts ...string) Rights {
 	return r
 }
 
-// Forwards returns the exchanges to which a policy and its rules forward, as RabbitMQ calls them where it
+// ForwardExchanges returns the exchanges to which a policy and its rules forward, as RabbitMQ calls them where it
 // checks rights.
-func Forwards(p *policy.Policy) (exchanges []string) {
+func ForwardExchanges(p *policy.Policy) (exchanges []string) {
 	for _, to := range p.Forwards() {
 		exchanges = append(exchanges, cmp.Or(to.Exchange, "amq.default"))
 	}
 	return exchanges
 }
 
-// Consumer is a consumer in any language that rejects what fails. Some frameworks publish to the
+// ConsumerRights is a consumer in any language that rejects what fails. Some frameworks publish to the
 // exchange of a delivery, which after a retry is the retry exchange.
-func Consumer(queues ...string) Rights {
+func ConsumerRights(queues ...string) Rights {
 	return Rights{Role: RoleConsumer, For: "a consumer in any language that rejects what fails",
 		Configure: nothing, Write: whole(retryExchanges(queues)...), Read: whole(patterns(queues)...),
 		Notes: []string{"set_permissions replaces what the user has: add what your program publishes to and " +
@@ -110,9 +110,9 @@ func Consumer(queues ...string) Rights {
 			"a retry exchange leads to its queue alone."}}
 }
 
-// Reporter is a consumer in any language that reports its failures itself: for its
+// ReporterRights is a consumer in any language that reports its failures itself: for its
 // own queues alone.
-func Reporter(queues ...string) Rights {
+func ReporterRights(queues ...string) Rights {
 	own := whole(patterns(queues)...)
 	return Rights{Role: RoleReporter, For: "a consumer in any language that reports failures to " +
 		wire.ExchangeFailures,
@@ -122,17 +122,17 @@ func Reporter(queues ...string) Rights {
 			"that is not there."}}
 }
 
-// GoReporter is the library's consumer that lets the service wait.
-func GoReporter(queues ...string) Rights {
-	r := Reporter(queues...)
+// GoReporterRights is the library's consumer that lets the service wait.
+func GoReporterRights(queues ...string) Rights {
+	r := ReporterRights(queues...)
 	r.Role, r.For = RoleGoReporter, "a consumer of the Go library that lets the service wait (redrive.Service()), "+
 		"with Config.Verify"
 	r.Write = whole(`redrive\.(failures|parked)`)
 	return r
 }
 
-// GoConsumer is the library's consumer that waits in RabbitMQ.
-func GoConsumer(queues ...string) Rights {
+// GoConsumerRights is the library's consumer that waits in RabbitMQ.
+func GoConsumerRights(queues ...string) Rights {
 	with := whole(append([]string{delaying}, patterns(queues)...)...)
 	return Rights{Role: RoleGoConsumer, For: "a consumer of the Go library that waits in RabbitMQ (redrive.Levels() " +
 		"and others)",
@@ -141,9 +141,9 @@ func GoConsumer(queues ...string) Rights {
 			nothing + ", write " + whole(delaying) + ", read " + whole(patterns(queues)...) + "."}}
 }
 
-// Declarer is a program that declares its work queues with x-dead-letter-exchange:
+// DeclarerRights is a program that declares its work queues with x-dead-letter-exchange:
 // redrive.
-func Declarer(queues ...string) Rights {
+func DeclarerRights(queues ...string) Rights {
 	own := whole(patterns(queues)...)
 	return Rights{Role: RoleDeclarer, For: "a program that declares work queues with x-dead-letter-exchange: redrive",
 		Configure: own, Write: whole("redrive"), Read: own}

@@ -1,13 +1,12 @@
-// Package move gives a queue another name, type or dead-letter exchange: what
-// RabbitMQ fixes when a queue is declared. A new queue takes the old one's policy,
-// bindings and messages, and then the old one is deleted. Read it in this order:
-//
-//	move.go  the steps, in order: the new queue, the bindings, the messages
-//	look.go  the state in RabbitMQ, which shows what steps are left
+package enroll
+
+// A Move gives a queue another name, type or dead-letter exchange: what RabbitMQ fixes when a queue is
+// declared. A new queue takes the old one's policy, bindings and messages, and then the old one is deleted.
+// Here are the steps, in order: the new queue, the bindings, the messages. The state in RabbitMQ, which
+// shows what steps are left, is in movestate.go.
 //
 // The state of a move is in RabbitMQ alone, so one that was interrupted anywhere continues when the
 // same command is run again, on any machine.
-package move
 
 import (
 	"cmp"
@@ -23,7 +22,6 @@ import (
 
 	"github.com/redrive-mq/redrive/internal/broker"
 	"github.com/redrive-mq/redrive/internal/hint"
-	"github.com/redrive-mq/redrive/internal/rabbitmq/enroll"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/wire"
 )
@@ -198,7 +196,7 @@ func (m *Move) sameInForce(ctx context.Context, s *State) error {
 		delete(want, key)
 	}
 	for deadline := time.Now().Add(30 * time.Second); ; {
-		q, _, err := enroll.ReadQueue(ctx, m.API, m.To)
+		q, _, err := ReadQueue(ctx, m.API, m.To)
 		if err != nil {
 			return err
 		}
@@ -449,7 +447,7 @@ func (m *Move) finish(ctx context.Context, c *broker.Mover, s *State) error {
 		if err := m.moveMessages(ctx, c, m.Quiet, func() bool { return true }); err != nil {
 			return err
 		}
-		q, _, err := enroll.ReadQueue(ctx, m.API, m.From)
+		q, _, err := ReadQueue(ctx, m.API, m.From)
 		if err != nil {
 			return err
 		}

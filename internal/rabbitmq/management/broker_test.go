@@ -1,4 +1,4 @@
-package permissions_test
+package management_test
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 
 	"github.com/redrive-mq/redrive"
 	"github.com/redrive-mq/redrive/internal/broker"
-	"github.com/redrive-mq/redrive/internal/rabbitmq/permissions"
+	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
 	"github.com/redrive-mq/redrive/policy"
 	"github.com/redrive-mq/redrive/testenv/brokertest"
 	"github.com/redrive-mq/redrive/testenv/expect"
@@ -27,7 +27,7 @@ import (
 func TestTheServiceNeedsEach(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
-		all := permissions.Service(brokertest.Works("orders"))
+		all := management.ServiceRights(brokertest.Works("orders"))
 		once := func() error {
 			// A connection of its own: RabbitMQ remembers rights of a channel.
 			l, err := broker.NewProbe(context.Background(), broker.Config{URL: v.URLAs(v.ServiceUser(), "s3cret"), Name: "test"})
@@ -50,14 +50,14 @@ func TestTheServiceNeedsEach(t *testing.T) {
 		}
 		for _, c := range []struct {
 			what   string
-			change func(*permissions.Rights)
+			change func(*management.Rights)
 		}{
-			{"configure on redrive", func(r *permissions.Rights) { r.Configure = `^redrive\..*$` }},
-			{"configure on redrive.*", func(r *permissions.Rights) { r.Configure = `^redrive$` }},
-			{"write on redrive.*", func(r *permissions.Rights) { r.Write = `^orders$` }},
-			{"write on the work queue", func(r *permissions.Rights) { r.Write = `^redrive\..*$` }},
-			{"read on redrive", func(r *permissions.Rights) { r.Read = `^redrive\..*$` }},
-			{"read on redrive.*", func(r *permissions.Rights) { r.Read = `^redrive$` }},
+			{"configure on redrive", func(r *management.Rights) { r.Configure = `^redrive\..*$` }},
+			{"configure on redrive.*", func(r *management.Rights) { r.Configure = `^redrive$` }},
+			{"write on redrive.*", func(r *management.Rights) { r.Write = `^orders$` }},
+			{"write on the work queue", func(r *management.Rights) { r.Write = `^redrive\..*$` }},
+			{"read on redrive", func(r *management.Rights) { r.Read = `^redrive\..*$` }},
+			{"read on redrive.*", func(r *management.Rights) { r.Read = `^redrive$` }},
 		} {
 			less := all
 			c.change(&less)
@@ -79,15 +79,15 @@ func made(t *testing.T, v *brokertest.VHost) {
 }
 
 // user makes one with the rights of a role.
-func user(v *brokertest.VHost, r permissions.Rights) (url string) {
+func user(v *brokertest.VHost, r management.Rights) (url string) {
 	name := "user-" + uuid.NewString()
 	v.User(name, "s3cret")
 	v.Give(name, r)
 	return v.URLAs(name, "s3cret")
 }
 
-// connect has a consumer's settings find, or declare, what it needs.
-func connect(ctx context.Context, config redrive.Config, k redrive.Consumer) error {
+// open has a consumer's settings find, or declare, what it needs.
+func open(ctx context.Context, config redrive.Config, k redrive.Consumer) error {
 	client, err := redrive.NewClient(ctx, config)
 	if err != nil {
 		return err
@@ -121,13 +121,13 @@ func again(t *testing.T, v *brokertest.VHost, config redrive.Config, wait redriv
 func TestTheLibrarysConsumers(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("orders", amqp.Table{"x-queue-type": "quorum"})
-		r := permissions.GoConsumer("orders")
+		r := management.GoConsumerRights("orders")
 		for _, way := range []redrive.Way{redrive.Levels(100 * time.Millisecond), redrive.Dynamic(), redrive.Binary(100 * time.Millisecond), redrive.MessageTTL()} {
 			again(t, v, redrive.Config{URLs: []string{user(v, r)}}, way)
 		}
 		// As the note says of Config.Verify.
 		_, note, _ := strings.Cut(r.Notes[0], "configure ")
-		var less permissions.Rights
+		var less management.Rights
 		less.Configure, note, _ = strings.Cut(note, ", write ")
 		less.Write, note, _ = strings.Cut(note, ", read ")
 		less.Read = strings.TrimSuffix(note, ".")
@@ -139,7 +139,7 @@ func TestTheLibrarysConsumers(t *testing.T) {
 		defer cancel()
 		ended := make(chan error, 1)
 		go func() {
-			config := redrive.Config{URLs: []string{user(v, permissions.GoReporter("orders"))}, Verify: true, Log: slog.New(slog.DiscardHandler)}
+			config := redrive.Config{URLs: []string{user(v, management.GoReporterRights("orders"))}, Verify: true, Log: slog.New(slog.DiscardHandler)}
 			ended <- redrive.Consume(ctx, config, redrive.Consumer{Queue: "orders", Wait: redrive.Service(), Handler: func(_ context.Context, m *redrive.Message) error {
 				if string(m.Body) == "park" {
 					return redrive.Park(errors.New("never"))
@@ -165,11 +165,11 @@ func TestVerifySeesAMissingRight(t *testing.T) {
 		made(t, v)
 		config := redrive.Config{URLs: []string{v.URL()}, Log: slog.New(slog.DiscardHandler)}
 		declarer := redrive.Consumer{Queue: "orders", Policy: policy.Policy{Attempts: 2, Backoff: policy.Fixed(time.Second)}, Wait: redrive.Levels(time.Second)}
-		expect.NoError(t, connect(t.Context(), config, declarer))
-		starts := func(wait redrive.Way, r permissions.Rights) error {
+		expect.NoError(t, open(t.Context(), config, declarer))
+		starts := func(wait redrive.Way, r management.Rights) error {
 			verifying, k := config, declarer
 			verifying.URLs, verifying.Verify, k.Wait = []string{user(v, r)}, true, wait
-			return connect(t.Context(), verifying, k)
+			return open(t.Context(), verifying, k)
 		}
 		read := "^orders$"
 		for _, c := range []struct {
@@ -183,7 +183,7 @@ func TestVerifySeesAMissingRight(t *testing.T) {
 			{"redrive.failures", `^redrive\.parked$`, redrive.Service()},
 			{"redrive.parked", `^redrive\.failures$`, redrive.Service()},
 		} {
-			switch err := starts(c.wait, permissions.Rights{Configure: "^$", Write: c.write, Read: read}); {
+			switch err := starts(c.wait, management.Rights{Configure: "^$", Write: c.write, Read: read}); {
 			case c.lacks == "" && err != nil:
 				t.Errorf("with all: %v", err)
 			case c.lacks != "" && (!errors.Is(err, wire.ErrForbidden) || !strings.Contains(err.Error(), c.lacks)):
@@ -199,12 +199,12 @@ func TestVerifySeesAMissingRight(t *testing.T) {
 func TestReportersAndDeclarers(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		made(t, v)
-		declares, err := v.DialURL(user(v, permissions.Declarer("orders.*"))).Channel()
+		declares, err := v.DialURL(user(v, management.DeclarerRights("orders.*"))).Channel()
 		expect.NoError(t, err)
 		if _, err := declares.QueueDeclare("orders.eu", true, false, false, false, amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "redrive"}); err != nil {
 			t.Errorf("declaring: %v", err)
 		}
-		reports := user(v, permissions.Reporter("orders.*"))
+		reports := user(v, management.ReporterRights("orders.*"))
 		ch, err := v.DialURL(reports).Channel()
 		expect.NoError(t, err)
 		expect.Err(t, expect.ErrOf(ch.Consume("orders.eu", "", false, false, false, false, nil)), nil, "consuming")
@@ -242,7 +242,7 @@ func TestDefinitions(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		made(t, v)
 		var granted, topics []map[string]any
-		for _, r := range permissions.All(brokertest.Works("orders.*")) {
+		for _, r := range management.AllRights(brokertest.Works("orders.*")) {
 			name := r.Role + "-" + uuid.NewString()
 			v.User(name, "s3cret")
 			granted = append(granted, map[string]any{"user": name, "vhost": v.Name, "configure": r.Configure, "write": r.Write, "read": r.Read})
