@@ -132,11 +132,11 @@ func TestParameters(t *testing.T) {
 }
 
 func TestParametersAreDocumented(t *testing.T) {
-	page, err := os.ReadFile("../../docs/how-to/tls.md")
+	page, err := os.ReadFile("../../docs/how-to/security.md")
 	expect.NoError(t, err)
 	for _, name := range append([]string{"channel_max"}, known...) {
 		if !strings.Contains(string(page), "`"+name+"`") {
-			t.Errorf("docs/how-to/tls.md does not have %s", name)
+			t.Errorf("docs/how-to/security.md does not have %s", name)
 		}
 	}
 }
