@@ -55,7 +55,7 @@ type Consumer struct {
 	Concurrency int
 	// Prefetch is the number of messages that RabbitMQ delivers ahead of their
 	// acknowledgement, at most 65,535. RabbitMQ's consumer_timeout counts also for those
-	// that no handler has seen yet, see docs/explanation/prefetch.md. The default is 2 × Concurrency,
+	// that no handler has seen yet, see docs/how-to/library.md. The default is 2 × Concurrency,
 	// so that none waits for more than one other; it may be as low as Concurrency, for
 	// handlers that take longer than half of that timeout, and higher for those that take
 	// less than about 10 ms. With batches, multiply each of these by Batch.Size.

@@ -618,7 +618,7 @@ func TestASlowHandlerAndConsumerTimeout(t *testing.T) {
 		v.Publish("", "orders", amqp.Publishing{Body: []byte("slow")})
 		said := func() bool {
 			s := log.String()
-			return strings.Contains(s, "consumer_timeout") && strings.Contains(s, "docs/explanation/prefetch.md") && strings.Contains(s, `queue \"orders\"`)
+			return strings.Contains(s, "consumer_timeout") && strings.Contains(s, "docs/how-to/library.md") && strings.Contains(s, `queue \"orders\"`)
 		}
 		brokertest.Eventually(t, "the log says that one took too long", func() bool {
 			// An idle queue of RabbitMQ 4.3 may miss the timeout: see test/facts.

@@ -299,7 +299,7 @@ func (s *Subscriber) leave(ctx context.Context, now *sharedConn, c *consumerChan
 // timedOut is the error of a consumer that exceeded consumer_timeout, with the remedy.
 func timedOut(q *ConsumeOptions) error {
 	return hint.Errorf(fmt.Sprintf("set Prefetch (now %d) to Concurrency, limit handlers with Timeout, or raise "+
-		"consumer_timeout: docs/explanation/prefetch.md", q.Prefetch),
+		"consumer_timeout: docs/how-to/library.md", q.Prefetch),
 		"a message of queue %q was not acknowledged within RabbitMQ's consumer_timeout, which counts from its "+
 			"delivery: all unacknowledged messages are delivered again", q.Queue)
 }
