@@ -3,7 +3,6 @@ package howto_test
 import (
 	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -37,7 +36,7 @@ type client struct {
 
 // clients are those of the guides; Ruby's and Java's, which are slow to install, if Long.
 func clients() []client {
-	some := []client{{"consumer.py", python}, {"consumer.js", node("amqplib", "clients/consumer.js")}}
+	some := []client{{"consumer.py", python}, {"consumer.js", node("amqplib", "clients/node/consumer.js")}}
 	if brokertest.Long() {
 		some = append(some, client{"consumer.rb", ruby}, client{"Consumer.java", java})
 	}
@@ -58,7 +57,7 @@ func TestClients(t *testing.T) {
 func python(t *testing.T) []string {
 	for _, program := range []string{"python3", "/usr/bin/python3"} {
 		if exec.Command(program, "-c", "import pika").Run() == nil {
-			return []string{program, "clients/consumer.py"}
+			return []string{program, "clients/python/consumer.py"}
 		}
 	}
 	return missing(t, "pika for Python (Debian: python3-pika)")
@@ -76,11 +75,11 @@ func node(needs string, arguments ...string) func(*testing.T) []string {
 }
 
 // nest does with the provider what NestJS does.
-var nest = node("rascal", "-e", "new (require('./clients/orders.service.js').Orders)().onModuleInit()")
+var nest = node("rascal", "-e", "new (require('./clients/node/orders.service.js').Orders)().onModuleInit()")
 
 func ruby(t *testing.T) []string {
 	if exec.Command("ruby", "-e", "require 'bunny'").Run() == nil {
-		return []string{"ruby", "clients/consumer.rb"}
+		return []string{"ruby", "clients/ruby/consumer.rb"}
 	}
 	return missing(t, "bunny for Ruby (Debian: ruby-bunny)")
 }
@@ -92,7 +91,7 @@ func java(t *testing.T) []string {
 		return missing(t, "a JDK and the RabbitMQ client for Java (Debian: default-jdk-headless, librabbitmq-client-java)")
 	}
 	dir := t.TempDir()
-	if out, err := exec.Command("javac", "-cp", client, "-d", dir, "clients/Consumer.java").CombinedOutput(); err != nil {
+	if out, err := exec.Command("javac", "-cp", client, "-d", dir, "clients/java/Consumer.java").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	return []string{"java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp",
@@ -110,16 +109,19 @@ const (
 	fine   = 6 // succeed at once
 	shaky  = 3 // succeed at the third attempt
 	broken = 2 // fail until somebody repairs the payment service
+	gone   = 1 // is parked at once, and succeeds after the repair
+	busy   = 1 // waits as long as Retry-After says
 )
 
 func (client) run(t *testing.T, v *brokertest.VHost, command []string) {
-	s := serve(t, v, "policies: [{name: orders, queues: [orders], attempts: 3, backoff: {fixed: 100ms}, jitter: none}]")
+	s := serve(t, v, "policies: [{name: orders, queues: [orders], attempts: 3, backoff: {fixed: 100ms}, jitter: none, "+
+		"max_retry_after: 2h}]")
 	v.Queue("orders", amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "redrive"})
 	v.Exchange("shop", "fanout", "orders")
 	pays := payments(t)
 	copied := amqp.Table{"tenant": "acme", "x-redrive-id": "01900000-0000-7000-8000-000000000000", "x-redrive-attempt": int64(2),
 		"x-redrive-queue": "orders", "x-redrive-exchange": "another's", "x-redrive-routing-key": "another's"}
-	for i := range fine + shaky + broken {
+	for i := range fine + shaky + broken + gone + busy {
 		// All that a consumer must not hand on as it is, or must not lose.
 		v.Publish("shop", "order.created", amqp.Publishing{Body: fmt.Appendf(nil, `{"id": "m%d"}`, i), UserId: "guest", Expiration: "3600000",
 			Type: fmt.Sprintf("m%d", i), Headers: copied})
@@ -132,12 +134,18 @@ func (client) run(t *testing.T, v *brokertest.VHost, command []string) {
 		return err == nil && q.Consumers == 1
 	})
 
-	all := s.WaitParked(t, broken+1)
+	all := s.WaitParked(t, broken+gone+1)
 	for _, m := range all {
 		id := m.Type
-		wantReason, wantError := "reported", "the card of "+id+" is refused: Übergröße €"
-		if id == "poison" {
+		wantAttempt, wantReason, wantError := 3, "reported", "the card of "+id+" is refused: Übergröße €"
+		switch {
+		case id == "poison":
 			wantReason, wantError = "rejected", ""
+		case pays.kind(id) == "gone":
+			wantAttempt = 1
+			if m.ParkedFor != "its consumer parked it: the customer is gone" {
+				t.Errorf("%s is parked, since %s", id, m.ParkedFor)
+			}
 		}
 		if d, err := s.Client.Message(t.Context(), m.ID); err != nil {
 			t.Error(err)
@@ -147,23 +155,35 @@ func (client) run(t *testing.T, v *brokertest.VHost, command []string) {
 		if m.Exchange != "shop" || m.RoutingKey != "order.created" {
 			t.Errorf("%s was published to %q with key %q, say its headers", id, m.Exchange, m.RoutingKey)
 		}
-		if m.Attempt != 3 || m.Reason != wantReason || strings.TrimPrefix(m.Error, "Error: ") != wantError {
-			t.Errorf("%s is parked after %d attempts, %s, error %q; want 3, %s, %q", id, m.Attempt, m.Reason, m.Error, wantReason, wantError)
+		if m.Attempt != wantAttempt || m.Reason != wantReason || strings.TrimPrefix(m.Error, "Error: ") != wantError {
+			t.Errorf("%s is parked after %d attempts, %s, error %q; want %d, %s, %q",
+				id, m.Attempt, m.Reason, m.Error, wantAttempt, wantReason, wantError)
 		}
 	}
 	pays.repair()
-	if n := s.Replay(t, "reason:reported"); n != broken {
-		t.Fatalf("%d messages were replayed, want %d", n, broken)
+	if n := s.Replay(t, "reason:reported"); n != broken+gone {
+		t.Fatalf("%d messages were replayed, want %d", n, broken+gone)
 	}
-	brokertest.Eventually(t, "all orders are paid and acknowledged", func() bool {
-		return len(pays.list()) == fine+shaky+broken && v.Messages("orders") == 0
+	brokertest.Eventually(t, "all orders but the busy one are paid and acknowledged", func() bool {
+		return len(pays.list()) == fine+shaky+broken+gone && v.Messages("orders") == 0
 	})
+	waitsAnHour(t, s)
 	s.WaitParked(t, 1) // what no consumer can read
 	for id, calls := range pays.list() {
 		if want := pays.want(id); calls != want {
 			t.Errorf("%s was paid by calls of the attempts %s, want %s", id, calls, want)
 		}
 	}
+}
+
+// waitsAnHour checks that a message waits as long as the upstream's Retry-After asks for, and no other one waits.
+func waitsAnHour(t *testing.T, s *servertest.Service) {
+	t.Helper()
+	brokertest.Eventually(t, "one waits as long as Retry-After says", func() bool {
+		page, err := s.Client.Messages(t.Context(), "state:waiting", "", 10)
+		must(t, err)
+		return len(page.Messages) == 1 && page.Messages[0].Due.Sub(page.Messages[0].Failed) > 50*time.Minute
+	})
 }
 
 // celery is a worker with the guide's tasks.
@@ -188,7 +208,7 @@ func task(order string) amqp.Publishing {
 // one with fewer loses no task where publishes are confirmed, as in the guide: what it may not report it
 // rejects. Where messages wait in RabbitMQ the task names its queue.
 func TestCelery(t *testing.T) {
-	tasks, err := os.ReadFile("clients/tasks.py")
+	tasks, err := os.ReadFile("clients/python/tasks.py")
 	must(t, err)
 	for _, c := range []struct {
 		name          string
@@ -235,7 +255,7 @@ R.BrokerAsPromised.create(R.withDefaultConfig({
 // or retry reaches the consumer as it expects it. What fails then is reported with its error, and with what
 // the consumer says of Retry-After and of messages that are to be parked at once.
 func TestFrameworks(t *testing.T) {
-	tasks, err := os.ReadFile("clients/tasks.py")
+	tasks, err := os.ReadFile("clients/python/tasks.py")
 	must(t, err)
 	for _, f := range []struct {
 		name            string
@@ -323,11 +343,7 @@ func TestFrameworks(t *testing.T) {
 				if m.ParkedFor != "its consumer parked it: the customer is gone" || m.Error != f.kind+": no stock" {
 					t.Errorf("it is parked as %+v", m)
 				}
-				brokertest.Eventually(t, "one waits as long as Retry-After says", func() bool {
-					page, err := s.Client.Messages(t.Context(), "state:waiting", "", 10)
-					must(t, err)
-					return len(page.Messages) == 1 && page.Messages[0].Due.Sub(page.Messages[0].Failed) > 50*time.Minute
-				})
+				waitsAnHour(t, s)
 			})
 		}
 		t.Run(f.name, func(t *testing.T) { test(t, false) })
@@ -338,7 +354,7 @@ func TestFrameworks(t *testing.T) {
 // golang is the consumer by AMQP 1.0.
 func golang(t *testing.T) string {
 	program := filepath.Join(t.TempDir(), "consumer")
-	if out, err := exec.Command("go", "build", "-o", program, "./clients").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-o", program, "./clients/go").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	return program
@@ -529,6 +545,11 @@ func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer u.mu.Unlock()
 	u.calls[order.ID] += attempt
 	switch kind := u.kind(order.ID); {
+	case kind == "busy":
+		w.Header().Set("Retry-After", "3600")
+		w.WriteHeader(http.StatusTooManyRequests)
+	case kind == "gone" && !u.repaired:
+		w.WriteHeader(http.StatusGone)
 	case kind == "shaky" && attempt != "2":
 		w.WriteHeader(http.StatusServiceUnavailable)
 	case kind == "broken" && !u.repaired:
@@ -548,13 +569,17 @@ func (u *upstream) kind(id string) string {
 		return "fine"
 	case n < fine+shaky:
 		return "shaky"
+	case n < fine+shaky+broken:
+		return "broken"
+	case n < fine+shaky+broken+gone:
+		return "gone"
 	}
-	return "broken"
+	return "busy"
 }
 
 // want is the account of a message of which nothing was lost or came twice.
 func (u *upstream) want(id string) string {
-	return map[string]string{"fine": "0+", "shaky": "012+", "broken": "0120+"}[u.kind(id)]
+	return map[string]string{"fine": "0+", "shaky": "012+", "broken": "0120+", "gone": "00+"}[u.kind(id)]
 }
 
 func (u *upstream) repair() {
@@ -576,8 +601,6 @@ func (u *upstream) list() map[string]string {
 	return paid
 }
 
-var update = flag.Bool("update", false, "write the consumers into the pages")
-
 // pages are all guides.
 func pages(t *testing.T) map[string]string {
 	t.Helper()
@@ -594,32 +617,33 @@ func pages(t *testing.T) map[string]string {
 	return all
 }
 
-// The consumers in the pages are those that are run.
+// What a page shows of a consumer are lines of the file that is run, with its indentation; it links the whole.
 func TestThePagesShowTheConsumersThatAreRun(t *testing.T) {
-	block := regexp.MustCompile("(?s)<!-- (clients/\\S+): [^>]*-->\n\n```(\\w+)\n(?:.*?\n)?```\n")
+	block := regexp.MustCompile("(?s)<!-- (clients/\\S+) -->\n\n```\\w+\n(.*?)\n```\n")
 	shown := map[string]bool{}
 	for name, text := range pages(t) {
-		is := block.ReplaceAllStringFunc(text, func(was string) string {
-			m := block.FindStringSubmatch(was)
+		for _, m := range block.FindAllStringSubmatch(text, -1) {
 			code, err := os.ReadFile(m[1])
 			must(t, err)
-			shown[m[1]] = true
-			return "<!-- " + m[1] + ": go test ./docs/how-to -update writes it here -->\n\n```" + m[2] + "\n" + string(code) + "```\n"
-		})
-		if is == text {
-			continue
+			shown[m[1]] = shown[m[1]] || strings.Contains(text, "]("+m[1]+")")
+			for _, excerpt := range strings.Split(m[2], "\n\n") {
+				first, _, _ := strings.Cut(excerpt, "\n")
+				at := regexp.MustCompile(`(?m)^([ \t]*)` + regexp.QuoteMeta(first) + "$").FindSubmatch(code)
+				if at == nil || !strings.Contains("\n"+string(code),
+					"\n"+string(at[1])+strings.ReplaceAll(excerpt, "\n", "\n"+string(at[1]))+"\n") {
+					t.Errorf("%s shows what %s does not have:\n%s", name, m[1], excerpt)
+				}
+			}
 		}
-		if !*update {
-			t.Errorf("%s differs from its consumer; go test ./docs/how-to -update writes it", name)
-			continue
-		}
-		must(t, os.WriteFile(name, []byte(is), 0o644))
 	}
-	files, err := filepath.Glob("clients/*")
+	files, err := filepath.Glob("clients/*/*")
 	must(t, err)
+	if len(files) < 8 {
+		t.Errorf("only the consumers %q were found", files)
+	}
 	for _, file := range files {
 		if !shown[file] {
-			t.Errorf("no page shows %s", file)
+			t.Errorf("no page shows and links %s", file)
 		}
 	}
 }

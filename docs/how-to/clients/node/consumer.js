@@ -1,12 +1,3 @@
-# Consumers in Node, with amqplib
-
-`amqplib` 2, Node 18 or later. Run by a test (`TestClients`) with amqplib 2.3.1.
-
-[What a consumer does](consumers.md) says why it does each step.
-
-<!-- clients/consumer.js: go test ./docs/how-to -update writes it here -->
-
-```js
 // A consumer of the queue orders. What fails is reported to Redrive with its error.
 const amqp = require('amqplib');
 
@@ -17,7 +8,11 @@ async function pay(body, attempt) {
   const answer = await fetch(process.env.PAYMENTS_URL, {
     method: 'POST', body, headers: { 'X-Attempt': String(attempt) },
   });
-  if (!answer.ok) throw new Error(await answer.text());
+  if (answer.ok) return;
+  const error = new Error(await answer.text());
+  error.retryAfter = Number(answer.headers.get('Retry-After')); // seconds
+  error.park = answer.status === 410 ? 'the customer is gone' : undefined;
+  throw error;
 }
 
 // The headers. Redrive's are the message's own only when Redrive delivered it:
@@ -41,7 +36,7 @@ async function onMessage(channel, message) {
   try {
     await pay(message.content, attempt);
   } catch (e) {
-    await report(channel, message, headers, e.message);
+    await report(channel, message, headers, e);
   }
   channel.ack(message);
 }
@@ -49,14 +44,14 @@ async function onMessage(channel, message) {
 // Hands the message to Redrive: done when RabbitMQ has confirmed that it is in
 // Redrive's queue. When it throws, the message was not acknowledged.
 function report(channel, message, headers, error) {
+  headers['x-redrive-exchange'] ??= message.fields.exchange; // as first published: a returned
+  headers['x-redrive-routing-key'] ??= message.fields.routingKey; // message has them already
+  headers['x-redrive-error'] = error.message.slice(0, 1000);
+  if (error.retryAfter > 0) headers['x-redrive-delay'] = error.retryAfter * 1000;
+  if (error.park) headers['x-redrive-park'] = error.park;
   const properties = {
     ...message.properties,
-    headers: {
-      'x-redrive-exchange': message.fields.exchange, // as first published: a returned
-      'x-redrive-routing-key': message.fields.routingKey, // message has them already
-      ...headers,
-      'x-redrive-error': error.slice(0, 1000),
-    },
+    headers,
     persistent: true,
     mandatory: true,
     expiration: undefined, // it must not expire on its way
@@ -64,7 +59,7 @@ function report(channel, message, headers, error) {
   };
   return new Promise((done, failed) => {
     channel.publish('redrive.failures', queue, message.content, properties,
-      (error) => (error ? failed(error) : done()));
+      (refused) => (refused ? failed(refused) : done()));
   });
 }
 
@@ -85,9 +80,3 @@ async function main() {
 }
 
 main().catch(die);
-```
-
-- A message without headers has none: `message.properties.headers` is then `undefined`.
-- Up to ten messages (the prefetch) are worked on at once.
-- amqplib does not connect again by itself; here the process ends, and what runs it starts
-  it again.

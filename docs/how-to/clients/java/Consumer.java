@@ -15,6 +15,18 @@ public class Consumer {
     static final String QUEUE = "orders";
     static final HttpClient HTTP = HttpClient.newHttpClient();
 
+    static class Refused extends Exception {
+        final long retryAfter; // seconds, 0 for none
+        final String park;
+
+        Refused(HttpResponse<String> answer) {
+            super(answer.body());
+            retryAfter = answer.headers().firstValue("Retry-After").filter(s -> s.matches("\\d+"))
+                .map(Long::parseLong).orElse(0L);
+            park = answer.statusCode() == 410 ? "the customer is gone" : null;
+        }
+    }
+
     /** Your code: it throws when it fails. */
     static void pay(byte[] body, Object attempt) throws Exception {
         HttpResponse<String> answer = HTTP.send(
@@ -22,7 +34,7 @@ public class Consumer {
                 .POST(HttpRequest.BodyPublishers.ofByteArray(body)).build(),
             HttpResponse.BodyHandlers.ofString());
         if (answer.statusCode() >= 300) {
-            throw new Exception(answer.body());
+            throw new Refused(answer);
         }
     }
 
@@ -49,18 +61,23 @@ public class Consumer {
         try {
             pay(body, attempt);
         } catch (Exception e) {
-            report(channel, from, properties, headers, body, String.valueOf(e.getMessage()));
+            report(channel, from, properties, headers, body, e);
         }
         channel.basicAck(from.getDeliveryTag(), false);
     }
 
     /** Hands the message to Redrive. When it throws, the message was not acknowledged. */
-    static void report(Channel channel, Envelope from, AMQP.BasicProperties properties, Map<String, Object> headers, byte[] body,
-                       String error) throws Exception {
+    static void report(Channel channel, Envelope from, AMQP.BasicProperties properties, Map<String, Object> headers,
+                       byte[] body, Exception error) throws Exception {
         Map<String, Object> all = new HashMap<>(headers);
         all.putIfAbsent("x-redrive-exchange", from.getExchange()); // as first published: a returned
         all.putIfAbsent("x-redrive-routing-key", from.getRoutingKey()); // message has them already
-        all.put("x-redrive-error", error.substring(0, Math.min(error.length(), 1000)));
+        String text = String.valueOf(error.getMessage());
+        all.put("x-redrive-error", text.substring(0, Math.min(text.length(), 1000)));
+        if (error instanceof Refused refused) {
+            if (refused.retryAfter > 0) all.put("x-redrive-delay", refused.retryAfter * 1000);
+            if (refused.park != null) all.put("x-redrive-park", refused.park);
+        }
         AMQP.BasicProperties kept = properties.builder().headers(all)
             .deliveryMode(2) // on disk
             .expiration(null) // it must not expire on its way

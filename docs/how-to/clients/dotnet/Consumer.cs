@@ -1,5 +1,6 @@
 // A consumer of the queue orders. What fails is reported to Redrive with its error.
 // RabbitMQ.Client 7.1 or later, in a project with implicit usings.
+using System.Net;
 using System.Net.Http;
 using System.Text.Json;
 using RabbitMQ.Client;
@@ -31,7 +32,12 @@ async Task Pay(byte[] body, string attempt)
     { Content = new ByteArrayContent(body) };
     request.Headers.Add("X-Attempt", attempt);
     var answer = await http.SendAsync(request);
-    if (!answer.IsSuccessStatusCode) throw new Exception(await answer.Content.ReadAsStringAsync());
+    if (answer.IsSuccessStatusCode) return;
+    throw new Refused(await answer.Content.ReadAsStringAsync())
+    {
+        RetryAfter = answer.Headers.RetryAfter?.Delta,
+        Park = answer.StatusCode == HttpStatusCode.Gone ? "the customer is gone" : null,
+    };
 }
 
 async Task OnMessage(BasicDeliverEventArgs message)
@@ -47,7 +53,7 @@ async Task OnMessage(BasicDeliverEventArgs message)
         return;
     }
     try { await Pay(body, $"{attempt ?? 0}"); }
-    catch (Exception e) { await Report(message, headers, body, e.Message); }
+    catch (Exception e) { await Report(message, headers, body, e); }
     await channel.BasicAckAsync(message.DeliveryTag, multiple: false);
 }
 
@@ -62,14 +68,22 @@ Dictionary<string, object?> OwnHeaders(BasicDeliverEventArgs message)
 }
 
 // Hands the message to Redrive. When it throws, the message was not acknowledged.
-async Task Report(BasicDeliverEventArgs message, Dictionary<string, object?> headers, byte[] body, string error)
+async Task Report(BasicDeliverEventArgs message, Dictionary<string, object?> headers, byte[] body, Exception error)
 {
     var properties = new BasicProperties(message.BasicProperties) { Persistent = true };
     properties.ClearExpiration(); // it must not expire on its way
     properties.ClearUserId(); // RabbitMQ takes only one's own
     headers.TryAdd("x-redrive-exchange", message.Exchange); // as first published: a returned
     headers.TryAdd("x-redrive-routing-key", message.RoutingKey); // message has them already
-    headers["x-redrive-error"] = error[..Math.Min(error.Length, 1000)];
+    headers["x-redrive-error"] = error.Message[..Math.Min(error.Message.Length, 1000)];
+    if (error is Refused { RetryAfter: { } wait }) headers["x-redrive-delay"] = (long)wait.TotalMilliseconds;
+    if (error is Refused { Park: { } why }) headers["x-redrive-park"] = why;
     properties.Headers = headers;
     await channel.BasicPublishAsync("redrive.failures", queue, mandatory: true, properties, body);
+}
+
+class Refused(string text) : Exception(text)
+{
+    public TimeSpan? RetryAfter { get; init; }
+    public string? Park { get; init; }
 }

@@ -5,10 +5,19 @@ require "net/http"
 
 QUEUE = "orders"
 
+class Refused < StandardError
+  attr_accessor :retry_after, :park
+end
+
 # Your code: it raises an error when it fails.
 def pay(body, attempt)
   answer = Net::HTTP.post(URI(ENV.fetch("PAYMENTS_URL")), body, "X-Attempt" => attempt.to_s)
-  raise answer.body unless answer.is_a?(Net::HTTPSuccess)
+  return if answer.is_a?(Net::HTTPSuccess)
+
+  error = Refused.new(answer.body)
+  error.retry_after = answer["Retry-After"].to_i # seconds, 0 for none
+  error.park = "the customer is gone" if answer.code == "410"
+  raise error
 end
 
 # The headers. Redrive's are the message's own only when Redrive delivered it:
@@ -27,9 +36,13 @@ def report(failures, delivery, properties, body, error)
   headers = {
     "x-redrive-exchange" => delivery.exchange, # as first published: a returned
     "x-redrive-routing-key" => delivery.routing_key, # message has them already
-    **own_headers(delivery, properties),
-    "x-redrive-error" => error[0, 1000]
+    **own_headers(delivery, properties)
   }
+  headers["x-redrive-error"] = error.message[0, 1000]
+  if error.is_a?(Refused)
+    headers["x-redrive-delay"] = error.retry_after * 1000 if error.retry_after.positive?
+    headers["x-redrive-park"] = error.park if error.park
+  end
   failures.publish(body, kept.merge(routing_key: QUEUE, headers: headers, persistent: true, mandatory: true))
   confirmed = failures.channel.wait_for_confirms
   raise "RabbitMQ refused the report" unless confirmed
@@ -58,7 +71,7 @@ channel.queue(QUEUE, passive: true).subscribe(manual_ack: true, block: true) do 
   begin
     pay(body, attempt)
   rescue StandardError => e
-    report(failures, delivery, properties, body, e.message)
+    report(failures, delivery, properties, body, e)
   end
   channel.ack(delivery.delivery_tag)
 end

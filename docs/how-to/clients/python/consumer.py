@@ -1,12 +1,3 @@
-# Consumers in Python, with pika
-
-`python3-pika` in Debian, `pika` elsewhere. Run by a test (`TestClients`) with pika 1.2.
-
-[What a consumer does](consumers.md) says why it does each step. [Celery](celery.md) has a page of its own.
-
-<!-- clients/consumer.py: go test ./docs/how-to -update writes it here -->
-
-```python
 # A consumer of the queue orders. What fails is reported to Redrive with its error.
 import json
 import os
@@ -24,7 +15,11 @@ def pay(body, attempt):
     try:
         urllib.request.urlopen(request, timeout=10).close()
     except urllib.error.HTTPError as e:
-        raise RuntimeError(e.read().decode()) from e
+        error = RuntimeError(e.read().decode())
+        wait = e.headers.get("Retry-After", "")
+        error.retry_after = int(wait) if wait.isdecimal() else 0  # seconds
+        error.park = "the customer is gone" if e.code == 410 else None
+        raise error from e
 
 
 def on_message(channel, method, properties, body):
@@ -39,7 +34,7 @@ def on_message(channel, method, properties, body):
     try:
         pay(body, attempt)
     except Exception as e:
-        report(channel, method, properties, body, str(e))
+        report(channel, method, properties, body, e)
     channel.basic_ack(method.delivery_tag)
 
 
@@ -59,8 +54,12 @@ def report(channel, method, properties, body, error):
         "x-redrive-exchange": method.exchange,  # as first published: a returned
         "x-redrive-routing-key": method.routing_key,  # message has them already
         **properties.headers,
-        "x-redrive-error": error[:1000],
     }
+    properties.headers["x-redrive-error"] = str(error)[:1000]
+    if getattr(error, "retry_after", 0):
+        properties.headers["x-redrive-delay"] = error.retry_after * 1000
+    if getattr(error, "park", None):
+        properties.headers["x-redrive-park"] = error.park
     properties.delivery_mode = 2  # on disk
     properties.expiration = None  # it must not expire on its way
     properties.user_id = None  # RabbitMQ takes only one's own
@@ -75,10 +74,3 @@ channel.confirm_delivery()
 channel.basic_qos(prefetch_count=10)
 channel.basic_consume(QUEUE, on_message)
 channel.start_consuming()
-```
-
-- A `BlockingConnection` answers heartbeats only between messages. Work that takes longer
-  than a minute ends the connection, and RabbitMQ delivers the message again: do it in a
-  thread, and acknowledge with `connection.add_callback_threadsafe`.
-- An exception that leaves `on_message` ends the program, with the message not
-  acknowledged. Let what runs it start it again.
