@@ -35,11 +35,11 @@ func serve(t *testing.T, v *brokertest.VHost, yaml string) *servertest.Service {
 // recipe is one of the published ones under its own names: what it makes, and what its consumer does
 // with a message that failed. Its guide leads from there to Redrive.
 type recipe struct {
-	guide, section string // whose commands are run
-	exchange       string // publishers use it; fanout
-	args           amqp.Table
-	make           func(*testing.T, *brokertest.VHost) (stop func()) // stop ends its programs
-	fail           func(*shop, amqp.Delivery) error
+	section  string // of the guide, whose commands are run
+	exchange string // publishers use it; fanout
+	args     amqp.Table
+	make     func(*testing.T, *brokertest.VHost) (stop func()) // stop ends its programs
+	fail     func(*shop, amqp.Delivery) error
 }
 
 // delay is how long the recipes with one delay wait, a minute in a Long run: longer than an old queue must be
@@ -75,12 +75,12 @@ var (
 )
 
 var recipes = map[string]recipe{
-	"fixed": {guide: "from-fixed.md", args: toRetry60, make: func(_ *testing.T, v *brokertest.VHost) func() {
+	"fixed": {section: "Fixed back-off, by an argument", args: toRetry60, make: func(_ *testing.T, v *brokertest.VHost) func() {
 		back(v, "work-queue", map[string]time.Duration{"work-queue-retry-60": delay})
 		return nil
 	}, fail: reject},
 
-	"fixed by policy": {guide: "from-fixed.md", section: "Steps where a policy dead-letters",
+	"fixed by policy": {section: "Fixed back-off, by a policy",
 		make: func(t *testing.T, v *brokertest.VHost) func() {
 			back(v, "work-queue", map[string]time.Duration{"work-queue-retry-60": delay})
 			deadLetters(t, v, "work-queue",
@@ -88,7 +88,7 @@ var recipes = map[string]recipe{
 			return nil
 		}, fail: reject},
 
-	"levels": {guide: "from-levels.md", make: func(_ *testing.T, v *brokertest.VHost) func() {
+	"levels": {section: "Exponential levels", make: func(_ *testing.T, v *brokertest.VHost) func() {
 		back(v, "work-queue", levels)
 		return nil
 	}, fail: func(s *shop, d amqp.Delivery) error {
@@ -97,7 +97,7 @@ var recipes = map[string]recipe{
 		return s.republish("", level, amqp.Publishing{Headers: amqp.Table{"tries": tries + 1}, Body: d.Body}, d)
 	}},
 
-	"dynamic": {guide: "from-dynamic.md", fail: func(s *shop, d amqp.Delivery) error {
+	"dynamic": {section: "A queue per delay", fail: func(s *shop, d amqp.Delivery) error {
 		_, err := s.ch.QueueDeclare("queue.5000", true, false, false, false, amqp.Table{"x-message-ttl": 5000,
 			"x-expires": 10000, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "work-queue"})
 		if err != nil {
@@ -106,7 +106,7 @@ var recipes = map[string]recipe{
 		return s.republish("", "queue.5000", amqp.Publishing{Body: d.Body}, d)
 	}},
 
-	"message-ttl": {guide: "from-message-ttl.md", exchange: "work-exchange",
+	"message-ttl": {section: "A TTL per message", exchange: "work-exchange",
 		make: func(_ *testing.T, v *brokertest.VHost) func() {
 			v.Queue("retry-queue", amqp.Table{"x-dead-letter-exchange": "work-exchange"})
 			v.Exchange("retry-exchange", "fanout", "retry-queue")
@@ -116,7 +116,7 @@ var recipes = map[string]recipe{
 			return s.republish("retry-exchange", d.RoutingKey, p, d)
 		}},
 
-	"dead-letter-service": {guide: "from-dead-letter-service.md", make: func(t *testing.T, v *brokertest.VHost) func() {
+	"dead-letter-service": {section: "A dead-letter service", make: func(t *testing.T, v *brokertest.VHost) func() {
 		v.Queue("dead.letters", nil)
 		v.Exchange("dead", "fanout", "dead.letters")
 		deadLetters(t, v, "work-queue", map[string]any{"dead-letter-exchange": "dead"})
@@ -125,7 +125,7 @@ var recipes = map[string]recipe{
 	}, fail: reject},
 
 	// Without the plugin the exchange is a fanout, and the first program keeps what the exchange would.
-	"delayed-exchange": {guide: "from-delayed-exchange.md", args: amqp.Table{"x-dead-letter-exchange": "error-exchange"},
+	"delayed-exchange": {section: "The delayed-message plugin", args: amqp.Table{"x-dead-letter-exchange": "error-exchange"},
 		make: func(t *testing.T, v *brokertest.VHost) func() {
 			kind, kept, ch := "fanout", delay, v.Channel()
 			if _, plugin := delayed(t, v); plugin {
@@ -209,7 +209,7 @@ func (r recipe) migrate(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node, r
 	s := serve(t, v, "policies: [{name: work, queues: [work-queue, work-queue.v2], "+
 		"attempts: 3, backoff: {fixed: 1s}, jitter: none}]")
 	work, deployed := "work-queue", false
-	for _, line := range commands(t, r.guide, cmp.Or(r.section, "Steps")) {
+	for _, line := range commands(t, r.section) {
 		t.Log(line)
 		command, _, _ := strings.Cut(line, "#")
 		words := strings.Fields(command)
@@ -274,14 +274,12 @@ func (r recipe) migrate(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node, r
 	}
 }
 
-// commands are the lines of the blocks in a section of a guide, in their order.
-func commands(t *testing.T, guide, section string) (lines []string) {
+// commands are the lines of the blocks in a section of the guide, in their order.
+func commands(t *testing.T, section string) (lines []string) {
 	t.Helper()
-	text, err := os.ReadFile(guide)
-	must(t, err)
-	_, after, found := strings.Cut(string(text), "\n## "+section+"\n")
+	_, after, found := strings.Cut(pages(t)["recipes.md"], "\n## "+section+"\n")
 	if !found {
-		t.Fatalf("%s has no section %q", guide, section)
+		t.Fatalf("recipes.md has no section %q", section)
 	}
 	after, _, _ = strings.Cut(after, "\n## ")
 	for _, block := range regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(after, -1) {
