@@ -22,7 +22,6 @@ import (
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/inspect/inspecttest"
 	"github.com/redrive-mq/redrive/internal/operations"
-	"github.com/redrive-mq/redrive/internal/replica"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/throttle"
@@ -238,7 +237,7 @@ type scene struct {
 
 // node is one replica.
 type node struct {
-	*replica.Replica
+	*Replica
 	scene    *scene
 	member   *memstore.Member
 	cancel   context.CancelFunc
@@ -292,7 +291,7 @@ func (s *scene) join() *node {
 	n := &node{scene: s, member: s.store.Join(), done: make(chan struct{})}
 	n.able.Store(true)
 	log := slog.New(slog.DiscardHandler)
-	n.Replica = replica.New(teller{n.member, n}, func() cluster.About { return cluster.About{Address: "here", CanPublish: n.able.Load()} }, log)
+	n.Replica = NewReplica(teller{n.member, n}, func() cluster.About { return cluster.About{Address: "here", CanPublish: n.able.Load()} }, log)
 	f := n.Replica
 	f.CountFlow = n.activity.count
 	f.Throttle = throttle.New(func(string) throttle.Rules { return s.rules }, func() float64 { return 0.5 }, func(t throttle.Transition) {

@@ -28,7 +28,6 @@ import (
 	"github.com/redrive-mq/redrive/internal/notify"
 	"github.com/redrive-mq/redrive/internal/operations"
 	"github.com/redrive-mq/redrive/internal/rabbitmq/management"
-	"github.com/redrive-mq/redrive/internal/replica"
 	"github.com/redrive-mq/redrive/internal/retry"
 	"github.com/redrive-mq/redrive/internal/simulate"
 	"github.com/redrive-mq/redrive/internal/store"
@@ -94,7 +93,7 @@ type vhost struct {
 	notified       notify.Settings
 	api            *httpapi.API
 	guard          *auth.Guard
-	replica        *replica.Replica // nil: no other service uses the store
+	replica        *Replica // nil: no other service uses the store
 	since          time.Time
 	openMetrics    atomic.Pointer[metrics.Metrics] // metrics; nil until open has made them
 	openConditions atomic.Pointer[condition.Set]   // conditions; nil until open has made it
@@ -511,7 +510,7 @@ func (s *vhost) openReplica(listen string) {
 		return
 	}
 	address := advertised(listen)
-	s.replica = replica.New(shared, func() cluster.About {
+	s.replica = NewReplica(shared, func() cluster.About {
 		return cluster.About{Address: address, Version: s.Version, Since: s.since, Conditions: s.conditions.All(),
 			NotReady: !s.conditions.Ready(), CanPublish: s.publisher.Ready()}
 	}, s.Log)
@@ -520,7 +519,7 @@ func (s *vhost) openReplica(listen string) {
 
 // joinReplicas gives the replica what it uses, once that is made.
 func (s *vhost) joinReplicas(ctx context.Context) error {
-	return s.replica.Join(ctx, replica.Parts{
+	return s.replica.Join(ctx, ReplicaParts{
 		Throttle: s.throttle, Scheduler: s.scheduler, Inspect: s.inspect, Actions: s.actions, Operations: s.operations,
 		CountFlow: s.countFlow,
 		LeaderTasks: []func(context.Context){s.inspect.Lead, s.operations.Lead, s.notify.Run, s.guard.Forget,
@@ -538,7 +537,7 @@ func (s *vhost) countFlow(queue string, n [flowKinds]int64, at time.Time) {
 
 // announce announces an event that the other replicas count too. elsewhere: a message failed that
 // was not retried here.
-func announce(r *replica.Replica, e retry.Event, elsewhere bool) {
+func announce(r *Replica, e retry.Event, elsewhere bool) {
 	if elsewhere {
 		r.AnnounceFailed(e.Queue, e.ID)
 	}

@@ -24,8 +24,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/cluster"
 	"github.com/redrive-mq/redrive/internal/inspect"
 	"github.com/redrive-mq/redrive/internal/operations"
-	"github.com/redrive-mq/redrive/internal/replica"
 	"github.com/redrive-mq/redrive/internal/retry"
+	"github.com/redrive-mq/redrive/internal/server"
 	"github.com/redrive-mq/redrive/internal/store"
 	"github.com/redrive-mq/redrive/internal/store/diskstore"
 	"github.com/redrive-mq/redrive/internal/throttle"
@@ -47,7 +47,7 @@ type process struct {
 	reached    *reached
 	kept       engine // as it is
 	member     *memstore.Member
-	replica    *replica.Replica // nil: no others can use its store
+	replica    *server.Replica // nil: no others can use its store
 	network    *network
 	hook       hook
 	throttle   *throttle.Throttle
@@ -183,7 +183,7 @@ func (p *process) openForPeople(ctx context.Context, c inspect.Config, th *throt
 	shared, isShared := p.store.(store.Shared)
 	replicaID := ""
 	if isShared {
-		p.replica = replica.New(shared, func() cluster.About { return cluster.About{CanPublish: p.canPublish()} }, c.Log)
+		p.replica = server.NewReplica(shared, func() cluster.About { return cluster.About{CanPublish: p.canPublish()} }, c.Log)
 		replicaID, c.Replicas, c.Changed = p.replica.ID, p.replica.Shown, p.replica.Changed
 	}
 	shows := inspect.New(c)
@@ -192,7 +192,7 @@ func (p *process) openForPeople(ctx context.Context, c inspect.Config, th *throt
 	if !isShared {
 		return nil
 	}
-	return p.replica.Join(ctx, replica.Parts{Throttle: th, Scheduler: p.scheduler, Inspect: shows, Actions: p.actions, Operations: p.operations,
+	return p.replica.Join(ctx, server.ReplicaParts{Throttle: th, Scheduler: p.scheduler, Inspect: shows, Actions: p.actions, Operations: p.operations,
 		CountFlow: func(string, [4]int64, time.Time) {}, LeaderTasks: []func(context.Context){shows.Lead, p.operations.Lead}})
 }
 

@@ -1,7 +1,7 @@
 // Command packaged writes what a package has of the command line, besides the program: its manual
 // pages and the completions of three shells. scripts/release runs it:
 //
-//	go run ./internal/cli/packaged FOLDER DATE
+//	go run ./tools/packaged FOLDER DATE
 package main
 
 import (

@@ -1,6 +1,4 @@
-// Package replica makes a service one of several that share a store. Package cluster knows which
-// replicas are alive and which of them leads; here is what each does with that.
-package replica
+package server
 
 import (
 	"context"
@@ -25,8 +23,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
-// Parts are the parts of a service that are one with those of the other replicas.
-type Parts struct {
+// ReplicaParts are the parts of a service that are one with those of the other replicas.
+type ReplicaParts struct {
 	Throttle   *throttle.Throttle
 	Scheduler  *retry.Scheduler
 	Inspect    *inspect.Inspector
@@ -39,10 +37,11 @@ type Parts struct {
 	LeaderTasks []func(context.Context)
 }
 
-// Replica is a service as one of several. Make it with New, pass it its parts with Join, and Run it.
+// Replica is a service as one of several that share a store. Package cluster knows which are alive and which of
+// them leads; here is what each does with that. Make it with NewReplica, pass it its parts with Join, and Run it.
 type Replica struct {
 	*cluster.Replicas
-	Parts
+	ReplicaParts
 	store store.Shared
 	log   *slog.Logger
 	// others: there are other replicas. Without them nothing is announced.
@@ -60,8 +59,8 @@ type Replica struct {
 	announcedAt time.Time
 }
 
-// New makes a replica that describes itself by about.
-func New(shared store.Shared, about func() cluster.About, log *slog.Logger) *Replica {
+// NewReplica makes a replica that describes itself by about.
+func NewReplica(shared store.Shared, about func() cluster.About, log *slog.Logger) *Replica {
 	r := &Replica{store: shared, log: log}
 	r.Replicas = cluster.New(cluster.Config{Store: shared, ID: cluster.NewID(), About: about,
 		OnShare: r.shareChanged, Lead: r.lead, Poll: r.poll, Receive: r.receive, OnMissed: r.missed, Log: log})
@@ -80,8 +79,8 @@ func (r *Replica) Shown() (all []inspect.Replica) {
 
 // Join gives the replica its parts, once they are made, and reads what people and the leader have
 // set. Queues with any limit are not retried before this replica has its share of it.
-func (r *Replica) Join(ctx context.Context, p Parts) error {
-	r.Parts = p
+func (r *Replica) Join(ctx context.Context, p ReplicaParts) error {
+	r.ReplicaParts = p
 	r.Throttle.SetLeads(false)
 	r.Throttle.SetShare(throttle.Share{}, time.Now())
 	if err := r.Actions.ReadSettings(ctx, r.Scheduler.SetPauses); err != nil {
