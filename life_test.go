@@ -668,7 +668,7 @@ func consumingGoesOnAfterAReconnectDuringAnAlarm(t *testing.T, v *brokertest.VHo
 	must(t, stop())
 }
 
-// closeConnection has RabbitMQ close the connection of a name, and tells whether it knew one.
+// closeConnection has RabbitMQ close the connection of a name, and reports whether it knew one.
 func closeConnection(t *testing.T, v *brokertest.VHost, name string) (closed bool) {
 	t.Helper()
 	var all []struct {

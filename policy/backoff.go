@@ -71,8 +71,8 @@ func (b Backoff) Delay(n int) time.Duration {
 	return time.Duration(d)
 }
 
-// longestOf returns the longest of the first n delays, or the first when n is 0.
-func (b Backoff) longestOf(n int) time.Duration {
+// maxOf returns the longest of the first n delays, or the first when n is 0.
+func (b Backoff) maxOf(n int) time.Duration {
 	n = max(n, 1)
 	if b.kind == list && len(b.list) > 0 {
 		return slices.Max(b.list[:min(n, len(b.list))])
@@ -81,7 +81,7 @@ func (b Backoff) longestOf(n int) time.Duration {
 }
 
 // Max returns the longest delay, after however many failures.
-func (b Backoff) Max() time.Duration { return b.longestOf(math.MaxInt) }
+func (b Backoff) Max() time.Duration { return b.maxOf(math.MaxInt) }
 
 // String describes how delays grow: "fixed at 30s".
 func (b Backoff) String() string {

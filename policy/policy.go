@@ -204,7 +204,7 @@ func (p *Policy) LongestRetryAfter() time.Duration {
 	if p.MaxRetryAfter > 0 {
 		return p.MaxRetryAfter
 	}
-	return p.Backoff.longestOf(p.Attempts - 1)
+	return p.Backoff.maxOf(p.Attempts - 1)
 }
 
 // RefusesReplay returns why a parked message that people replayed so often is not replayed again; "": it may be.
@@ -372,14 +372,14 @@ func (s Set) Match(queue string) (*Policy, bool) {
 	return nil, false
 }
 
-// Exact tells whether the policy of a queue names it without * and ?: then the author of the
+// Exact reports whether the policy of a queue names it without * and ?: then the author of the
 // policy meant exactly this queue.
 func (s Set) Exact(queue string) bool {
 	p, ok := s.Match(queue)
 	return ok && !strings.ContainsAny(queue, "*?") && slices.Contains(p.Queues, queue)
 }
 
-// MatchQueue tells whether a pattern, as in Policy.Queues, matches the whole name of a queue: *
+// MatchQueue reports whether a pattern, as in Policy.Queues, matches the whole name of a queue: *
 // stands for any bytes, ? for one character, and all else for itself. After a mismatch only the
 // last * is tried again, so hostile names cost no more than pattern × name.
 func MatchQueue(pattern, name string) bool {

@@ -75,7 +75,7 @@ func exchangeOrQueueName(prefix, queue string) string {
 // hashSize is how many bytes of the hash are in a short form.
 const hashSize = 16
 
-// looksShortened tells whether a name could be the short form of another: it is as long as
+// looksShortened reports whether a name could be the short form of another: it is as long as
 // names may be, except for a character that was cut, and ends in a hash.
 func looksShortened(name string) bool {
 	at := len(name) - 2*hashSize

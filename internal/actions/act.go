@@ -53,10 +53,10 @@ const (
 )
 
 const (
-	// mostNamed bounds what one Act is about; for more there are operations.
-	mostNamed = 1000
-	// longestID is more than any id or key has.
-	longestID = 100
+	// maxNamed bounds what one Act is about; for more there are operations.
+	maxNamed = 1000
+	// maxIDLen is more than any id or key has.
+	maxIDLen = 100
 )
 
 // Act changes messages that are named, and returns the outcome of each. An error means that none
@@ -131,12 +131,12 @@ func (a *Actions) Act(ctx context.Context, by auth.Caller, act Act) (Acted, erro
 
 // check refuses too many names, and texts that cannot be one.
 func (a *Act) check() error {
-	if len(a.IDs) == 0 || len(a.IDs) > mostNamed {
+	if len(a.IDs) == 0 || len(a.IDs) > maxNamed {
 		return fmt.Errorf("%w: %d messages are named: expected 1 to %d; for more make a plan", inspect.ErrInvalid,
-			len(a.IDs), mostNamed)
+			len(a.IDs), maxNamed)
 	}
 	for _, id := range a.IDs {
-		if len(id) > longestID {
+		if len(id) > maxIDLen {
 			return fmt.Errorf("%w: %.40q… is neither an id nor a key", inspect.ErrInvalid, id)
 		}
 	}

@@ -117,11 +117,11 @@ func (a *Actions) changed() {
 	}
 }
 
-// longestReason is how long the reason that a person gives may be, in characters.
-const longestReason = 500
+// maxReasonLen is how long the reason that a person gives may be, in characters.
+const maxReasonLen = 500
 
-// mostRefused is how many bytes the audit log keeps of what a refused action was on.
-const mostRefused = 256
+// maxRefused is how many bytes the audit log keeps of what a refused action was on.
+const maxRefused = 256
 
 // Permit checks that the caller may do an action: the role, and each queue that is named. A
 // refusal goes to the audit log too, if that can be written.
@@ -134,7 +134,7 @@ func (a *Actions) Permit(by auth.Caller, role auth.Role, did, on string, queues 
 	}
 	if errors.Is(err, auth.ErrForbidden) && a.Audit != nil {
 		// Only the beginning: a caller without permission must not fill the disk.
-		line := auditLine(by, did, on[:min(len(on), mostRefused)], 0, "")
+		line := auditLine(by, did, on[:min(len(on), maxRefused)], 0, "")
 		if a.mayWrite(by, line) == nil {
 			if end, auditErr := a.Audit.Begin(line); auditErr == nil {
 				end("refused: "+err.Error(), 0)
@@ -150,8 +150,8 @@ const (
 	auditRate, auditBurst = 4 << 10, 4 << 20
 	// auditBytes is what an entry has besides its texts, about.
 	auditBytes = 512
-	// mostAuditors is how many callers' rates are kept before those at rest are dropped.
-	mostAuditors = 1000
+	// maxAuditors is how many callers' rates are kept before those at rest are dropped.
+	maxAuditors = 1000
 )
 
 // mayWrite limits how much each caller adds to the audit log, and refuses all but administrators while
@@ -165,7 +165,7 @@ func (a *Actions) mayWrite(by auth.Caller, line audit.Entry) error {
 	a.auditing.Lock()
 	defer a.auditing.Unlock()
 	now := a.now()
-	if len(a.auditors) >= mostAuditors {
+	if len(a.auditors) >= maxAuditors {
 		maps.DeleteFunc(a.auditors, func(_ string, l *rate.Limiter) bool { return l.TokensAt(now) >= auditBurst })
 	}
 	l := a.auditors[by.ID()]
@@ -182,8 +182,8 @@ func (a *Actions) mayWrite(by auth.Caller, line audit.Entry) error {
 
 // CheckReason refuses a reason that is too long for the audit log.
 func CheckReason(why string) error {
-	if utf8.RuneCountInString(why) > longestReason {
-		return fmt.Errorf("%w: the reason has more than %d characters", inspect.ErrInvalid, longestReason)
+	if utf8.RuneCountInString(why) > maxReasonLen {
+		return fmt.Errorf("%w: the reason has more than %d characters", inspect.ErrInvalid, maxReasonLen)
 	}
 	return nil
 }

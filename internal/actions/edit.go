@@ -187,8 +187,8 @@ func editHeaders(was amqp.Table, e EditRequest) (amqp.Table, error) {
 		delete(is, name)
 	}
 	for name, value := range e.SetHeaders {
-		if len(name) == 0 || len(name) > longestName {
-			return nil, fmt.Errorf("header %.100q: a name has 1 to %d bytes", name, longestName)
+		if len(name) == 0 || len(name) > maxNameLen {
+			return nil, fmt.Errorf("header %.100q: a name has 1 to %d bytes", name, maxNameLen)
 		}
 		if len(headers.Clean(amqp.Table{name: value})) == 0 {
 			return nil, fmt.Errorf("header %q is RabbitMQ's or Redrive's own: it is removed when the message "+
@@ -236,10 +236,10 @@ func sameType(was any, s string) (any, error) {
 }
 
 const (
-	diffBytes  = 1 << 20 // of each body that are compared
-	diffText   = 256 << 10
-	mostFields = 1000
-	fieldText  = 1000
+	diffBytes = 1 << 20 // of each body that are compared
+	diffText  = 256 << 10
+	maxFields = 1000
+	fieldText = 1000
 )
 
 // bytesDiff is how two bodies differ, as a unified diff of lines of up to 16 bytes
@@ -309,15 +309,15 @@ func orNone(v any) any {
 	return v
 }
 
-// longestPath is how many bytes of a path are shown.
-const longestPath = 500
+// maxPathLen is how many bytes of a path are shown.
+const maxPathLen = 500
 
 func (d *fields) compare(path string, a, b any) {
-	if len(d.all) > mostFields {
+	if len(d.all) > maxFields {
 		return
 	}
-	if len(path) > longestPath {
-		path = strings.ToValidUTF8(path[:longestPath], "") + "…"
+	if len(path) > maxPathLen {
+		path = strings.ToValidUTF8(path[:maxPathLen], "") + "…"
 	}
 	switch aIs, bIs := shapeOf(a), shapeOf(b); {
 	case aIs == aMap && (bIs == aMap || bIs == absent), aIs == absent && bIs == aMap:
@@ -345,7 +345,7 @@ func (d *fields) leaf(path string, a, b any) {
 	before, after := leafText(a), leafText(b)
 	switch {
 	case shapeOf(a) == shapeOf(b) && before == after:
-	case len(d.all) == mostFields:
+	case len(d.all) == maxFields:
 		d.all = append(d.all, Change{Path: "…", After: "there are more differences"})
 	default:
 		d.all = append(d.all, Change{Path: path, Before: Short(before), After: Short(after)})

@@ -35,12 +35,12 @@ const (
 	importBytes = 2 << 20
 	// longLine is the length from which on a line is read only while nothing else of Config.Large is.
 	longLine = 1 << 20
-	// longestLine holds the largest body that RabbitMQ takes by default, 128 MiB, in
+	// maxLineLen holds the largest body that RabbitMQ takes by default, 128 MiB, in
 	// base64, and its headers.
-	longestLine = 192 << 20
-	// longestName is RabbitMQ's limit for names of queues and exchanges, and routing
+	maxLineLen = 192 << 20
+	// maxNameLen is RabbitMQ's limit for names of queues and exchanges, and routing
 	// keys, in bytes.
-	longestName = 255
+	maxNameLen = 255
 )
 
 // Imported is the result of an import.
@@ -229,8 +229,8 @@ func readLine(in *bufio.Reader, long func() error) ([]byte, error) {
 			entered = true
 		}
 		switch {
-		case size > longestLine:
-			return nil, fmt.Errorf("%w: it is longer than %d MiB", inspect.ErrInvalid, longestLine>>20)
+		case size > maxLineLen:
+			return nil, fmt.Errorf("%w: it is longer than %d MiB", inspect.ErrInvalid, maxLineLen>>20)
 		case err != bufio.ErrBufferFull && pieces == nil:
 			return bytes.Clone(piece), err
 		}
@@ -251,11 +251,11 @@ func (a *Actions) importLine(by auth.Caller, line []byte, o ImportOptions) (*sto
 	r.Imported = true
 	m := &r.Message
 	switch {
-	case r.Queue == "" || len(r.Queue) > longestName || !utf8.ValidString(r.Queue) || wire.OwnQueue(r.Queue):
+	case r.Queue == "" || len(r.Queue) > maxNameLen || !utf8.ValidString(r.Queue) || wire.OwnQueue(r.Queue):
 		return nil, fmt.Errorf("%w: %q is not a work queue", inspect.ErrInvalid, r.Queue)
-	case len(m.Exchange) > longestName || len(m.RoutingKey) > longestName:
+	case len(m.Exchange) > maxNameLen || len(m.RoutingKey) > maxNameLen:
 		return nil, fmt.Errorf("%w: its exchange or routing key is longer than %d bytes", inspect.ErrInvalid,
-			longestName)
+			maxNameLen)
 	}
 	if err := by.May(o.role(), r.Queue); err != nil {
 		return nil, err
@@ -529,8 +529,8 @@ func (m *message) read() wire.Message {
 	return r
 }
 
-// mostFailures is how often a message can have failed: once more than its header may say.
-const mostFailures = wire.MaxAttempt + 1
+// maxFailures is how often a message can have failed: once more than its header may say.
+const maxFailures = wire.MaxAttempt + 1
 
 // ReadExported reads a line of an export, without its line end.
 func ReadExported(b []byte) (*store.Record, error) {
@@ -556,8 +556,8 @@ func ReadExported(b []byte) (*store.Record, error) {
 		return nil, fmt.Errorf(`"state" is %.40q: expected waiting, parked or discarded`, x.State)
 	case len(x.Fingerprint) != 0 && len(x.Fingerprint) != len(r.Fingerprint):
 		return nil, fmt.Errorf(`"fingerprint" has %d bytes: expected %d`, len(x.Fingerprint), len(r.Fingerprint))
-	case x.Attempt < 0 || x.Attempt > mostFailures:
-		return nil, fmt.Errorf(`"attempt" is %d: expected 0 to %d`, x.Attempt, mostFailures)
+	case x.Attempt < 0 || x.Attempt > maxFailures:
+		return nil, fmt.Errorf(`"attempt" is %d: expected 0 to %d`, x.Attempt, maxFailures)
 	case x.Replays < 0 || x.Replays > wire.MaxAttempt:
 		return nil, fmt.Errorf(`"replays" is %d: expected 0 to %d`, x.Replays, wire.MaxAttempt)
 	}

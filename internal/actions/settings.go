@@ -236,16 +236,16 @@ func (a *Actions) Breaker(ctx context.Context, by auth.Caller, queue, to, reason
 		})
 }
 
-// longestNote is in characters.
-const longestNote = 2000
+// maxNoteLen is in characters.
+const maxNoteLen = 2000
 
 // NoteGroup sets the note of an error group; "" removes it.
 func (a *Actions) NoteGroup(ctx context.Context, by auth.Caller, groupID, note string) error {
 	if err := a.Permit(by, auth.Operator, "note", groupID); err != nil {
 		return err
 	}
-	if utf8.RuneCountInString(note) > longestNote {
-		return fmt.Errorf("%w: the note has more than %d characters", inspect.ErrInvalid, longestNote)
+	if utf8.RuneCountInString(note) > maxNoteLen {
+		return fmt.Errorf("%w: the note has more than %d characters", inspect.ErrInvalid, maxNoteLen)
 	}
 	g, err := a.Inspect.Group(ctx, by, groupID)
 	if err != nil {

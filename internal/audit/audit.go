@@ -46,9 +46,9 @@ const (
 	keptBytes = 64 << 20
 	// forgetEvery is how often old entries are looked for, unless much is written.
 	forgetEvery = time.Hour
-	// mostOn and mostText limit an entry's texts, in bytes. leastOn is the limit of Entry.On when the
+	// maxOn and maxText limit an entry's texts, in bytes. minOn is the limit of Entry.On when the
 	// store is full, so that an action which makes room can still be logged.
-	mostOn, mostText, leastOn = 512 << 10, 4 << 10, 1 << 10
+	maxOn, maxText, minOn = 512 << 10, 4 << 10, 1 << 10
 )
 
 // Log writes and reads the entries. All methods may be called at once.
@@ -73,17 +73,17 @@ func New(s store.SideTable, log *slog.Logger) *Log {
 // the outcome, once; where it cannot, only the service's log has it.
 func (l *Log) Begin(e Entry) (done func(outcome string, count int64), err error) {
 	e.At, e.Outcome, e.Ended = time.Now().UTC(), "begun", nil
-	e.On = cut(e.On, mostOn)
+	e.On = cut(e.On, maxOn)
 	for _, s := range []*string{&e.Who, &e.How, &e.From, &e.Interface, &e.Did, &e.Why} {
-		*s = cut(*s, mostText)
+		*s = cut(*s, maxText)
 	}
 	l.mu.Lock()
 	e.N = max(e.At.UnixMicro(), l.last+1)
 	l.last = e.N
 	l.mu.Unlock()
 	err = l.put(e)
-	if errors.Is(err, store.ErrFull) && len(e.On) > leastOn {
-		e.On = cut(e.On, leastOn)
+	if errors.Is(err, store.ErrFull) && len(e.On) > minOn {
+		e.On = cut(e.On, minOn)
 		err = l.put(e)
 	}
 	if err != nil {
@@ -91,8 +91,8 @@ func (l *Log) Begin(e Entry) (done func(outcome string, count int64), err error)
 	}
 	return func(outcome string, count int64) {
 		ended := time.Now().UTC()
-		e.Outcome, e.Count, e.Ended = cut(outcome, mostText), count, &ended
-		l.log.Info("action", "did", e.Did, "by", e.Who, "from", e.From, "on", cut(e.On, leastOn),
+		e.Outcome, e.Count, e.Ended = cut(outcome, maxText), count, &ended
+		l.log.Info("action", "did", e.Did, "by", e.Who, "from", e.From, "on", cut(e.On, minOn),
 			"count", count, "why", e.Why, "outcome", e.Outcome, "n", e.N)
 		if err := l.put(e); err != nil {
 			l.log.Error("what came of an action is not in the audit log: there it is only begun", "did", e.Did, "n",

@@ -112,9 +112,9 @@ func TestAFullStore(t *testing.T) {
 // Texts of any length and content make an entry that can be read again.
 func TestHostileTexts(t *testing.T) {
 	l, _, _ := newLog(t)
-	begin(t, l, Entry{Who: "\x00\"}\n{\"n\":1}", On: strings.Repeat("\x01", mostOn+1), Why: strings.Repeat("é", mostText), Did: "\xff\u2028"})(strings.Repeat("no", mostText), 1)
+	begin(t, l, Entry{Who: "\x00\"}\n{\"n\":1}", On: strings.Repeat("\x01", maxOn+1), Why: strings.Repeat("é", maxText), Did: "\xff\u2028"})(strings.Repeat("no", maxText), 1)
 	all := before(t, l, math.MaxInt64, 9)
-	if len(all) != 1 || all[0].Who != "\x00\"}\n{\"n\":1}" || len(all[0].On) > mostOn+40 || len(all[0].Why) > mostText+40 || len(all[0].Outcome) > mostText+40 {
+	if len(all) != 1 || all[0].Who != "\x00\"}\n{\"n\":1}" || len(all[0].On) > maxOn+40 || len(all[0].Why) > maxText+40 || len(all[0].Outcome) > maxText+40 {
 		t.Errorf("%.500v", all)
 	}
 }

@@ -129,7 +129,7 @@ type Config struct {
 	Proxies Proxies
 	// Secure: browsers reach the service by HTTPS, here or at a proxy.
 	Secure bool
-	// Public tells whether a request needs no sign-in, as those for health and for the assets of
+	// Public reports whether a request needs no sign-in, as those for health and for the assets of
 	// the sign-in page. Signing in and out never needs one. nil: no others.
 	Public func(*http.Request) bool
 	// SignInPage is where a browser that is not signed in is sent; "": nowhere.
@@ -329,7 +329,7 @@ func Whole(next http.Handler) http.Handler {
 	})
 }
 
-// navigates tells whether a person's browser opens a page or sends its form.
+// navigates reports whether a person's browser opens a page or sends its form.
 func navigates(r *http.Request) bool {
 	form := r.Method == http.MethodPost &&
 		strings.HasPrefix(r.Header.Get("Content-Type"), "application/x-www-form-urlencoded")
@@ -379,8 +379,8 @@ type bucket struct {
 	at    time.Time
 }
 
-// mostBuckets bounds memory; beyond it all new keys share one bucket.
-const mostBuckets = 10_000
+// maxBuckets bounds memory; beyond it all new keys share one bucket.
+const maxBuckets = 10_000
 
 // charge counts an attempt before it is made, as if it had failed, so that attempts at the same
 // time all count. After too many it counts none, and returns how long to wait.
@@ -391,12 +391,12 @@ func (l *limiter) charge(key string) (wait time.Duration) {
 	if l.buckets == nil {
 		l.buckets = map[string]bucket{}
 	}
-	if _, known := l.buckets[key]; !known && len(l.buckets) >= mostBuckets {
+	if _, known := l.buckets[key]; !known && len(l.buckets) >= maxBuckets {
 		if now.Sub(l.swept) >= time.Second { // it looks at all of them
 			l.swept = now
 			maps.DeleteFunc(l.buckets, func(_ string, b bucket) bool { return l.level(b, now) == 0 })
 		}
-		if len(l.buckets) >= mostBuckets {
+		if len(l.buckets) >= maxBuckets {
 			key = ""
 		}
 	}
@@ -488,7 +488,7 @@ func local(r *http.Request) error {
 	return nil
 }
 
-// Loopback tells whether a host, with a port or without, is localhost or a loopback address.
+// Loopback reports whether a host, with a port or without, is localhost or a loopback address.
 func Loopback(hostport string) bool {
 	host, _, err := net.SplitHostPort(hostport)
 	if err != nil {
@@ -498,7 +498,7 @@ func Loopback(hostport string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// Foreign tells whether a page of another site has caused a browser to send the request.
+// Foreign reports whether a page of another site has caused a browser to send the request.
 func Foreign(r *http.Request) bool {
 	site := r.Header.Get("Sec-Fetch-Site")
 	return site == "cross-site" || site == "same-site"

@@ -75,8 +75,8 @@ const (
 	// knownFor is how long an answer of RabbitMQ's is used again, where each request has the
 	// password: so long, a removed user still has access.
 	knownFor     = 2 * time.Minute
-	mostKnown    = 1_000
-	mostName     = 255 // bytes, as in AMQP
+	maxKnown     = 1_000
+	maxName      = 255 // bytes, as in AMQP
 	checkWithin  = 10 * time.Second
 	checksAtOnce = 8
 )
@@ -106,7 +106,7 @@ func (u *Users) SignIn(ctx context.Context, name, password, from string) (Caller
 		return Caller{}, hint.Errorf("make a user of your own", "%w: RabbitMQ's user guest cannot sign in here",
 			ErrSignIn)
 	}
-	if len(name) > mostName || strings.Contains(name, ":") {
+	if len(name) > maxName || strings.Contains(name, ":") {
 		// On the way to RabbitMQ a colon ends the name: it would be a guess at the
 		// password of another user, and count for none.
 		return Caller{}, fmt.Errorf("%w: RabbitMQ has no user of that name that could sign in here", ErrSignIn)
@@ -203,10 +203,10 @@ func (u *Users) remember(key [32]byte, c Caller) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	now := time.Now()
-	if len(u.known) >= mostKnown {
+	if len(u.known) >= maxKnown {
 		maps.DeleteFunc(u.known, func(_ [32]byte, k knownUser) bool { return !now.Before(k.until) })
 	}
-	if len(u.known) < mostKnown {
+	if len(u.known) < maxKnown {
 		u.known[key] = knownUser{c, now.Add(knownFor)}
 	}
 }

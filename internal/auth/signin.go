@@ -44,14 +44,14 @@ func (g *Guard) cookieName() string {
 	return "redrive"
 }
 
-// mostCookies is how many are tried: each may take a read of the store.
-const mostCookies = 8
+// maxCookies is how many are tried: each may take a read of the store.
+const maxCookies = 8
 
 // sessionsOf returns the session ids that a browser sends. There may be several: other sites of the
 // same domain can set cookies of this name, and those with the longest path come first.
 func (g *Guard) sessionsOf(r *http.Request) (ids []string) {
 	for _, c := range r.CookiesNamed(g.cookieName()) {
-		if c.Value != "" && len(ids) < mostCookies {
+		if c.Value != "" && len(ids) < maxCookies {
 			ids = append(ids, c.Value)
 		}
 	}

@@ -125,7 +125,7 @@ func (t *Tokens) Create(ctx context.Context, c Caller, n NewToken) (secret strin
 	return secret, made, nil
 }
 
-// covers tells whether queues (nil: all) are among the caller's, and if not, names the first that is
+// covers reports whether queues (nil: all) are among the caller's, and if not, names the first that is
 // not. A pattern must be one of the caller's own: that one of theirs matches it as a name does not
 // mean that they may see all that it matches.
 func (c Caller) covers(queues []string) (not string, ok bool) {

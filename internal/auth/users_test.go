@@ -483,10 +483,10 @@ func TestFailuresAreLimited(t *testing.T) {
 func TestTheLimiterIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := limiter{most: 3, every: time.Minute}
-		for i := range 3 * mostBuckets {
+		for i := range 3 * maxBuckets {
 			l.charge(strconv.Itoa(i))
 		}
-		if len(l.buckets) > mostBuckets+1 {
+		if len(l.buckets) > maxBuckets+1 {
 			t.Errorf("%d are kept", len(l.buckets))
 		}
 		if l.charge("new") == 0 {

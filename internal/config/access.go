@@ -35,7 +35,7 @@ type Access struct {
 	ReadOnly    bool
 }
 
-// HasTLS tells whether the service speaks TLS itself.
+// HasTLS reports whether the service speaks TLS itself.
 func (a *Access) HasTLS() bool { return a.TLS != auth.TLSFiles{} }
 
 // CheckExposure returns an error when other machines could reach the service without signing in, or
@@ -141,7 +141,7 @@ func (c *Config) credentials(getenv func(string) string) error {
 	return nil
 }
 
-// Same tells whether two are equal; passwords that each connection reads again do not count.
+// Same reports whether two are equal; passwords that each connection reads again do not count.
 func (b Broker) Same(as Broker) bool {
 	for _, b := range []*Broker{&b, &as} {
 		b.URL, b.Management = bare(b.URL, b.Credentials.Login), bare(b.Management, b.ManagementLogin)
@@ -180,7 +180,7 @@ type Redis struct {
 	CA, Cert, Key string
 }
 
-// OnDisk tells whether messages are kept in the folder Disk, which one service alone can use.
+// OnDisk reports whether messages are kept in the folder Disk, which one service alone can use.
 func (s *Store) OnDisk() bool { return s.Redis.URL == "" }
 
 // Place is where the store is, for logs.
@@ -198,7 +198,7 @@ func (s *Store) Place() string {
 	return u.Redacted()
 }
 
-// Same tells whether two are equal; a password that is read again does not count.
+// Same reports whether two are equal; a password that is read again does not count.
 func (s Store) Same(as Store) bool {
 	s.Redis.URL, as.Redis.URL = bare(s.Redis.URL, s.Redis.Login), bare(as.Redis.URL, as.Redis.Login)
 	return s == as

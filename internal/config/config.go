@@ -355,10 +355,10 @@ func waits(p *policy.Policy, way delay.Way) string {
 	return s
 }
 
-// shortestDynamic is what delays of the way dynamic are rounded up to at least.
-const shortestDynamic = 100 * time.Millisecond
+// minDynamic is what delays of the way dynamic are rounded up to at least.
+const minDynamic = 100 * time.Millisecond
 
-const mostLevels = 100
+const maxLevels = 100
 
 // checkWay refuses a policy whose way cannot keep it, and takes away what the way does not have.
 func (v value) checkWay(p *policy.Policy, way delay.Way, c *Config) {

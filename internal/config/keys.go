@@ -364,8 +364,8 @@ func (c *Config) policy(i int, p *policy.Policy) key {
 				if len(levels) == 0 {
 					v.fail(" is empty; leave the list out for levels from 1s to 1h")
 				}
-				if len(levels) > mostLevels {
-					v.fail(" are %d; expected at most %d, since each is a queue in RabbitMQ", len(levels), mostLevels)
+				if len(levels) > maxLevels {
+					v.fail(" are %d; expected at most %d, since each is a queue in RabbitMQ", len(levels), maxLevels)
 				}
 				way = v.way(delay.NewLevels(delay.Quorum, levels...))
 			}),

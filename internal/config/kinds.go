@@ -182,7 +182,7 @@ func ParseDuration(s string) (time.Duration, error) {
 // repeated is a wait with how often: 10s x6.
 var repeated = regexp.MustCompile(`^(\S+)\s+[x×]\s*(\d+)$`)
 
-const mostWaits = 100_000
+const maxWaits = 100_000
 
 // delays is a list of waits.
 func delays(expected string) kind[[]time.Duration] {
@@ -192,8 +192,8 @@ func delays(expected string) kind[[]time.Duration] {
 			if m := repeated.FindStringSubmatch(s); m != nil {
 				s = m[1]
 				var err error
-				if times, err = strconv.Atoi(m[2]); err != nil || times < 1 || len(all)+times > mostWaits {
-					v.fail(": %s repeats %s times; expected from 1 to %d waits in all", m[1], m[2], mostWaits)
+				if times, err = strconv.Atoi(m[2]); err != nil || times < 1 || len(all)+times > maxWaits {
+					v.fail(": %s repeats %s times; expected from 1 to %d waits in all", m[1], m[2], maxWaits)
 				}
 			}
 			w, err := ParseDuration(s)
@@ -227,7 +227,7 @@ var size = scalar("a size", "a size such as 256MiB or 2GiB", func(s string) (uin
 const (
 	expectedRate      = "a number of retries per second, minute or hour, such as 200/s, 30/min or 5/h"
 	expectedPerMinute = "a number in a minute, such as 100/min"
-	mostRate          = 1_000_000 // a second
+	maxRate           = 1_000_000 // a second
 )
 
 var rate = scalar(expectedRate, expectedRate, ParseRate)
@@ -238,7 +238,7 @@ func ParseRate(s string) (perSecond float64, ok bool) {
 	number, per, _ := strings.Cut(s, "/")
 	seconds := map[string]float64{"s": 1, "min": 60, "h": 3600}[strings.TrimSpace(per)]
 	v, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
-	if seconds == 0 || err != nil || !(v > 0 && v/seconds <= mostRate) {
+	if seconds == 0 || err != nil || !(v > 0 && v/seconds <= maxRate) {
 		return 0, false
 	}
 	return v / seconds, true
@@ -440,7 +440,7 @@ var wait = kind[delay.Way]{expectedWait, func(v value) delay.Way {
 	case "levels":
 		return v.way(delay.NewLevels(delay.Quorum))
 	case "dynamic":
-		return v.way(delay.NewDynamic(shortestDynamic))
+		return v.way(delay.NewDynamic(minDynamic))
 	case "message-ttl":
 		return delay.NewMessageTTL(delay.Quorum, false)
 	case "delayed-exchange":

@@ -117,7 +117,7 @@ func (c *Config) restrictedTo(vhost string) *Config {
 	return &t
 }
 
-// isFor tells whether one of the patterns matches a virtual host; nil: all do.
+// isFor reports whether one of the patterns matches a virtual host; nil: all do.
 func isFor(only []string, vhost string) bool {
 	return only == nil || slices.ContainsFunc(only,
 		func(pattern string) bool { return policy.MatchQueue(pattern, vhost) })
@@ -135,15 +135,15 @@ func (c *Config) moveTo(vhost string) {
 	}
 }
 
-// longestFolder is less than the longest name that file systems allow.
-const longestFolder = 200
+// maxFolderLen is less than the longest name that file systems allow.
+const maxFolderLen = 200
 
 // folderOf returns the name of a virtual host's folder.
 func folderOf(vhost string) string {
 	name := connect.PathPart(vhost)
-	if len(name) > longestFolder {
+	if len(name) > maxFolderLen {
 		sum := sha256.Sum256([]byte(vhost))
-		name = name[:longestFolder-17] + "-" + hex.EncodeToString(sum[:8])
+		name = name[:maxFolderLen-17] + "-" + hex.EncodeToString(sum[:8])
 	}
 	return name
 }

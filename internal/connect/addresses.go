@@ -49,7 +49,7 @@ var ErrURL = errors.New("is not a URL")
 var ErrPassword = errors.New("has an @ or # after the host: in a password write %40 for @, %23 for #, %2F for / and " +
 	"%3F for ?")
 
-// hasUnencodedPassword tells whether what follows the host could be part of a password.
+// hasUnencodedPassword reports whether what follows the host could be part of a password.
 func hasUnencodedPassword(s string) bool {
 	_, rest, _ := strings.Cut(s, "://")
 	end := strings.IndexAny(rest, "/?#")
@@ -226,7 +226,7 @@ func checkParameters(u *url.URL) error {
 	return nil
 }
 
-// Secure tells whether all URLs are amqps://, and none has TLS parameters of its own.
+// Secure reports whether all URLs are amqps://, and none has TLS parameters of its own.
 func Secure(text string) bool {
 	for _, s := range SplitURLs(text) {
 		u, err := url.Parse(s)

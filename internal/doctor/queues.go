@@ -345,7 +345,7 @@ func (s *Scene) unset(q *management.QueueState, key string) string {
 	return fmt.Sprintf("Take %s out of the RabbitMQ policy %q.", key, q.Policy)
 }
 
-// keepsDeadLetters tells whether a queue's dead-lettering is at-least-once.
+// keepsDeadLetters reports whether a queue's dead-lettering is at-least-once.
 func keepsDeadLetters(q *management.QueueState) bool {
 	return q.Type == "quorum" && q.Setting("dead-letter-strategy") == "at-least-once" &&
 		q.Setting("overflow") == "reject-publish"

@@ -166,7 +166,7 @@ func isArgument(q *management.QueueState, key string) bool {
 	return ok
 }
 
-// versionAtLeast tells whether RabbitMQ is of that version or later; false when it is not known.
+// versionAtLeast reports whether RabbitMQ is of that version or later; false when it is not known.
 func (s *Scene) versionAtLeast(major, minor int) bool {
 	yes, _ := delay.VersionAtLeast(s.Version, major, minor)
 	return yes

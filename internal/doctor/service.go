@@ -368,7 +368,7 @@ func hosts(urls string) (all []string) {
 	return all
 }
 
-// away tells whether a host is another machine.
+// away reports whether a host is another machine.
 func away(host string) bool { return host != "" && !auth.Loopback(net.JoinHostPort(host, "0")) }
 
 func transport(s *Scene) (all []Finding) {

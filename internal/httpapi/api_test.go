@@ -451,7 +451,7 @@ func TestWhoMayAskForWhat(t *testing.T) {
 	}
 }
 
-// check asks once, and tells whether that has changed anything.
+// check asks once, and reports whether that has changed anything.
 func (r rule) check(t *testing.T, route string, s *scene, who *access, caller string, readOnly bool) (changed bool) {
 	method, _, _ := strings.Cut(route, " ")
 	target, body := r.ask(s)

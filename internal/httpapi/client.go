@@ -228,8 +228,8 @@ func values(pairs ...string) url.Values {
 
 const v1 = "/api/v1"
 
-// mostPaged is the page size when the client reads a whole list.
-const mostPaged = 1000
+// maxPaged is the page size when the client reads a whole list.
+const maxPaged = 1000
 
 // page are the parameters of a page of a list.
 func page(after string, limit int, pairs ...string) url.Values {
@@ -285,7 +285,7 @@ func (c Client) Message(ctx context.Context, id string) (d inspect.Detail, err e
 func (c Client) Groups(ctx context.Context, query string) (all inspect.GroupPage, err error) {
 	for after := ""; ; {
 		var next inspect.GroupPage
-		if err := c.call(ctx, http.MethodGet, v1+"/groups", page(after, mostPaged, "q", query), nil,
+		if err := c.call(ctx, http.MethodGet, v1+"/groups", page(after, maxPaged, "q", query), nil,
 			&next); err != nil {
 			return all, err
 		}
@@ -305,7 +305,7 @@ func (c Client) NoteGroup(ctx context.Context, group, note string) error {
 func (c Client) Queues(ctx context.Context) (all Queues, err error) {
 	for after := ""; ; {
 		var next Queues
-		if err := c.call(ctx, http.MethodGet, v1+"/queues", page(after, mostPaged), nil, &next); err != nil {
+		if err := c.call(ctx, http.MethodGet, v1+"/queues", page(after, maxPaged), nil, &next); err != nil {
 			return all, err
 		}
 		all.Queues = append(all.Queues, next.Queues...)
@@ -321,7 +321,7 @@ func (c Client) Ledger(ctx context.Context, recount bool) (all inspect.Ledger, e
 	first := []string{"recount", strconv.FormatBool(recount)}
 	for after := ""; ; first = nil {
 		var next inspect.Ledger
-		if err := c.call(ctx, http.MethodGet, v1+"/ledger", page(after, mostPaged, first...), nil, &next); err != nil {
+		if err := c.call(ctx, http.MethodGet, v1+"/ledger", page(after, maxPaged, first...), nil, &next); err != nil {
 			return all, err
 		}
 		next.Queues = append(all.Queues, next.Queues...)
@@ -512,7 +512,7 @@ func (c Client) Live(ctx context.Context, tick func(operations.Tick) error) erro
 	}
 }
 
-// live reads one stream, and tells whether the service ended it to begin another.
+// live reads one stream, and reports whether the service ended it to begin another.
 func (c Client) live(ctx context.Context, tick func(operations.Tick) error) (again bool, err error) {
 	resp, err := c.do(ctx, request{method: http.MethodGet, path: v1 + "/live", accept: typeEvents})
 	if err != nil {

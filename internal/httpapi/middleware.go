@@ -29,8 +29,8 @@ const (
 	defaultTimeout = 30 * time.Second
 	// planTimeout is the same for plans, which look at all messages.
 	planTimeout = 10 * time.Minute
-	// mostURL bounds a request's path and query.
-	mostURL = 16 << 10
+	// maxURL bounds a request's path and query.
+	maxURL = 16 << 10
 )
 
 // headersAndLimits is what every request passes before its caller is known.
@@ -44,7 +44,7 @@ func (a *API) headersAndLimits(next http.Handler) http.Handler {
 		h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
 		h.Set("X-Frame-Options", "DENY")
-		if len(r.RequestURI) > mostURL {
+		if len(r.RequestURI) > maxURL {
 			writeProblem(w, problem(http.StatusRequestURITooLong, "too_large",
 				"the URL is too long; write the query shorter"))
 			return

@@ -24,7 +24,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/operations"
 )
 
-// Public tells whether a request needs no sign-in: whether the service lives and is ready,
+// Public reports whether a request needs no sign-in: whether the service lives and is ready,
 // and what its API looks like.
 func Public(r *http.Request) bool {
 	return r.URL.Path == "/healthz" || r.URL.Path == "/readyz" || r.URL.Path == v1+"/openapi.json"
@@ -134,12 +134,12 @@ func (a *API) showRoutes() {
 		})
 }
 
-// mostDecode bounds a body to read.
-const mostDecode = 24 << 20
+// maxDecode bounds a body to read.
+const maxDecode = 24 << 20
 
 func (a *API) decodeRoute() {
 	op := route(http.MethodPost, "/decode", "decode", "See", "Read a body as one of a message's is read")
-	op.MaxBodyBytes = mostDecode
+	op.MaxBodyBytes = maxDecode
 	handle(a, op, func(ctx context.Context, c auth.Caller, in *body[DecodeRequest]) (*decode.Result, error) {
 		b := in.Body
 		if b.Queue != "" && !c.Sees(b.Queue) { // its schema is not theirs to see
@@ -243,8 +243,8 @@ func (a *API) liveRoute() {
 		})
 }
 
-// mostEdit bounds an edit, in base64.
-const mostEdit = 24 << 20
+// maxEdit bounds an edit, in base64.
+const maxEdit = 24 << 20
 
 func (a *API) actRoutes() {
 	handle(a, route(http.MethodPost, "/act", "act", "Act", "Act on messages that are named, by a verb"),
@@ -253,7 +253,7 @@ func (a *API) actRoutes() {
 		})
 
 	edit := route(http.MethodPost, "/edit", "edit", "Act", "Replace a message by an edited one, or show the difference")
-	edit.MaxBodyBytes = mostEdit
+	edit.MaxBodyBytes = maxEdit
 	edit.Middlewares = huma.Middlewares{requireRole(auth.Editor)}
 	handle(a, edit, func(ctx context.Context, c auth.Caller, in *body[actions.EditRequest]) (actions.Edited, error) {
 		return a.Console.Edit(ctx, c, in.Body)
@@ -395,8 +395,8 @@ func (a *API) callerRoutes() {
 	})
 }
 
-// mostImport bounds an import. It is streamed: the bound is for the disk.
-const mostImport = 16 << 30
+// maxImport bounds an import. It is streamed: the bound is for the disk.
+const maxImport = 16 << 30
 
 // stream registers a route that writes its answer piece by piece. An error before the first
 // byte is sent as a Problem; after it, the connection is cut, so that no client takes a part
@@ -435,7 +435,7 @@ func stream[I any](
 	})
 }
 
-// firstByte tells whether anything was written.
+// firstByte reports whether anything was written.
 type firstByte struct {
 	http.ResponseWriter
 	written bool
@@ -524,7 +524,7 @@ func upload(ctx huma.Context, next func(huma.Context)) {
 		writeProblem(w, problem(http.StatusUnsupportedMediaType, "content_type", "an import is sent as "+typeJSONLines))
 		return
 	}
-	r = r.WithContext(context.WithValue(r.Context(), uploadKey{}, http.MaxBytesReader(w, r.Body, mostImport)))
+	r = r.WithContext(context.WithValue(r.Context(), uploadKey{}, http.MaxBytesReader(w, r.Body, maxImport)))
 	next(humago.NewContext(ctx.Operation(), r, w))
 }
 

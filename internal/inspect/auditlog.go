@@ -10,8 +10,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/auth"
 )
 
-// mostAuditPage bounds the texts of a page of the audit log, in bytes: one line may name 1,000 messages.
-const mostAuditPage = 1 << 20
+// maxAuditPage bounds the texts of a page of the audit log, in bytes: one line may name 1,000 messages.
+const maxAuditPage = 1 << 20
 
 // AuditLog returns a page of who did what, newest first; after is the end of the page before.
 func (in *Inspector) AuditLog(
@@ -43,7 +43,7 @@ func (in *Inspector) AuditLog(
 			next = strconv.FormatInt(page[limit-1].N, 10)
 			return false, nil
 		}
-		if size += len(e.On) + len(e.Why); size > mostAuditPage && len(page) > 0 {
+		if size += len(e.On) + len(e.Why); size > maxAuditPage && len(page) > 0 {
 			next = strconv.FormatInt(page[len(page)-1].N, 10)
 			return false, nil
 		}

@@ -88,7 +88,7 @@ type Config struct {
 	// it stops nothing.
 	Conditions func() []condition.Condition
 	Notices    func() []string
-	// Ready tells whether the service is ready, which it may be with problems of single
+	// Ready reports whether the service is ready, which it may be with problems of single
 	// queues. Where Ready is nil, it is ready when there are no problems.
 	Ready func() bool
 	// Way is how the messages of a policy wait in RabbitMQ; nil: they wait in the store.
@@ -210,7 +210,7 @@ type Replica struct {
 	Conditions []condition.Condition `json:"conditions,omitempty" doc:"What is wrong there, of single queues too."`
 }
 
-// Silent tells whether several of its heartbeats, four a second, are missing; soon it counts as
+// Silent reports whether several of its heartbeats, four a second, are missing; soon it counts as
 // gone.
 func (r Replica) Silent(now time.Time) bool { return now.Sub(r.Beat) > 2*time.Second }
 

@@ -54,8 +54,8 @@ func (l *Ledger) Columns() []Column[LedgerLine] {
 	})
 }
 
-// mostOff is how many lines that are off are shown on every page.
-const mostOff = 100
+// maxOff is how many lines that are off are shown on every page.
+const maxOff = 100
 
 // Ledger tells, for each queue, what came and what became of it: a page of limit lines,
 // ordered by name; 0: MostQueues. With recount it counts all that is kept first.
@@ -103,7 +103,7 @@ func (in *Inspector) Ledger(
 		sums.Sums.Add(&s.Sums)
 		if off := in.recounts.offOf(s); off != 0 {
 			l.Total.Off += max(off, -off)
-			if len(l.OffQueues) < mostOff {
+			if len(l.OffQueues) < maxOff {
 				l.OffQueues = append(l.OffQueues, lineOf(s, off))
 			}
 		}

@@ -106,7 +106,7 @@ func (in *Inspector) ConditionsFor(by auth.Caller) []condition.Condition {
 	return all
 }
 
-// IsReady tells whether the service is ready.
+// IsReady reports whether the service is ready.
 func (in *Inspector) IsReady() bool {
 	if in.Ready != nil {
 		return in.Ready()
@@ -175,13 +175,13 @@ const (
 	// The calendar has slotCount slots of slotLength each.
 	slotCount  = 24
 	slotLength = 30 * time.Minute
-	// mostCounted bounds the counting of one slot, and calendarFresh is how long a
+	// maxCounted bounds the counting of one slot, and calendarFresh is how long a
 	// calendar is shown again.
-	mostCounted   = 5000
+	maxCounted    = 5000
 	calendarFresh = 10 * time.Second
-	// mostDue is how many queues, those with the most messages, have all their due messages
+	// maxDue is how many queues, those with the most messages, have all their due messages
 	// counted; of each other queue only the message that is due first is counted.
-	mostDue = 500
+	maxDue = 500
 )
 
 // Slot is how many messages are due in a stretch of time.
@@ -234,7 +234,7 @@ func (in *Inspector) calendarOf(
 }
 
 func (in *Inspector) slots(ctx context.Context, queues []store.QueueCount, now time.Time) ([]Slot, error) {
-	fullest := firstInOrder(mostDue, func(yield func(store.QueueCount) bool) {
+	fullest := firstInOrder(maxDue, func(yield func(store.QueueCount) bool) {
 		for _, q := range queues {
 			if q.Waiting > 0 && !yield(q) {
 				return
@@ -252,18 +252,18 @@ func (in *Inspector) slots(ctx context.Context, queues []store.QueueCount, now t
 		all[i] = Slot{From: from, To: edges[i]}
 		from = edges[i]
 	}
-	counts, err := in.Store.CountDue(ctx, names, edges, mostCounted)
+	counts, err := in.Store.CountDue(ctx, names, edges, maxCounted)
 	if err != nil {
 		return nil, err
 	}
 	for i, n := range counts {
-		all[i].Count, all[i].AtLeast = n, n == mostCounted
+		all[i].Count, all[i].AtLeast = n, n == maxCounted
 	}
-	if len(fullest) < mostDue {
+	if len(fullest) < maxDue {
 		return all, nil
 	}
 	for _, q := range queues {
-		if q.Waiting == 0 || fuller(q, fullest[mostDue-1]) <= 0 {
+		if q.Waiting == 0 || fuller(q, fullest[maxDue-1]) <= 0 {
 			continue
 		}
 		for i := range all {
@@ -326,7 +326,7 @@ func (t *ThrottleView) Text() string {
 	return ""
 }
 
-// KeepsBack tells whether due messages are not retried, or not all.
+// KeepsBack reports whether due messages are not retried, or not all.
 func (t *ThrottleView) KeepsBack() bool {
 	return t != nil && (t.NoConsumer != nil || t.State != "closed")
 }

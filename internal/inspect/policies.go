@@ -97,9 +97,9 @@ type Wait struct {
 	Most    string `json:"most"`
 }
 
-// mostWaits is how many of a policy's waits are shown; those after are like the
+// maxWaits is how many of a policy's waits are shown; those after are like the
 // last, or the list is too long to read.
-const mostWaits = 100
+const maxWaits = 100
 
 // Policies are those in force, in the order in which they are tried. A caller who is
 // limited to queues sees those that apply to them, without other queues' names.
@@ -140,7 +140,7 @@ func (in *Inspector) policies() policy.Set {
 	return in.Config.Policies()
 }
 
-// HasPolicy tells whether a policy names the queue, so that its messages can be retried.
+// HasPolicy reports whether a policy names the queue, so that its messages can be retried.
 // Where no policies are known, it is taken to.
 func (in *Inspector) HasPolicy(queue string) bool {
 	if in.Config.Policies == nil {
@@ -181,7 +181,7 @@ func (in *Inspector) inForce(p *policy.Policy) PolicyInForce {
 	if p.Exhausted.Action == policy.Forward {
 		f.Exhausted += " to " + p.Exhausted.Destination.String()
 	}
-	for n := 1; n < p.Attempts && n <= mostWaits; n++ {
+	for n := 1; n < p.Attempts && n <= maxWaits; n++ {
 		least, most := waits(p, way, n)
 		f.Waits = append(f.Waits, Wait{Attempt: n, Least: policy.FormatDuration(least),
 			Most: policy.FormatDuration(most)})

@@ -354,8 +354,8 @@ const (
 	watchedFor = 15 * time.Second
 	// maxAskers is how many queues RabbitMQ is asked about at once.
 	maxAskers = 4
-	// mostKnown bounds the answers that are remembered.
-	mostKnown = 10_000
+	// maxKnown bounds the answers that are remembered.
+	maxKnown = 10_000
 )
 
 // queueCache has RabbitMQ's latest answers about queues.
@@ -479,7 +479,7 @@ func (q *queueCache) stale(names []string, than time.Duration) (stale []string) 
 func (q *queueCache) setAnswer(name string, at AtBroker) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.known == nil || len(q.known) >= mostKnown {
+	if q.known == nil || len(q.known) >= maxKnown {
 		q.known = map[string]answer{} // queues come and go
 	}
 	q.known[name] = answer{at, time.Now(), q.known[name].wanted}

@@ -20,12 +20,12 @@ import (
 )
 
 const (
-	// mostLooked is how many messages a search looks at when no index leads to those
+	// maxLooked is how many messages a search looks at when no index leads to those
 	// that it finds.
-	mostLooked = 100_000
-	// longestLook is how long it looks for one page then. The page is short, and its After is
+	maxLooked = 100_000
+	// maxLookTime is how long it looks for one page then. The page is short, and its After is
 	// where the next one continues; so no request for what is kept takes long.
-	longestLook = time.Second
+	maxLookTime = time.Second
 	// lookAhead is how many messages after a full page are searched for one more.
 	lookAhead = 1000
 )
@@ -113,10 +113,10 @@ func (s *search) kept(ctx context.Context, after string) error {
 	err = s.Store.Scan(ctx, r, s.yielding(ctx, func(l store.Listed) (bool, error) {
 		switch {
 		case n.Sure:
-		case place.looked+ahead >= mostLooked:
+		case place.looked+ahead >= maxLooked:
 			s.page.Bounded = bounded
 			return false, nil
-		case place.looked > before && time.Since(began) > longestLook:
+		case place.looked > before && time.Since(began) > maxLookTime:
 			s.page.After = place.String()
 			return false, nil
 		}
@@ -142,7 +142,7 @@ func (s *search) kept(ctx context.Context, after string) error {
 }
 
 var bounded = fmt.Sprintf("only the latest %d messages were looked at: say more of queue, state, reason or group, or "+
-	"when they were parked or are due", mostLooked)
+	"when they were parked or are due", maxLooked)
 
 // place is where a search continues, and how many messages it has read before.
 type place struct {
@@ -383,7 +383,7 @@ func (in *Inspector) Count(ctx context.Context, by auth.Caller, text string) (n 
 		began := time.Now()
 		exact = true
 		err = in.eachRetried(ctx, by, q, "", func(store.Listed, string) bool {
-			if exact = time.Since(began) <= longestCount; exact {
+			if exact = time.Since(began) <= maxCountTime; exact {
 				n++
 			}
 			return exact
@@ -431,8 +431,8 @@ func (in *Inspector) Count(ctx context.Context, by auth.Caller, text string) (n 
 	return in.countEach(ctx, by, q)
 }
 
-// longestCount is how long messages are counted one by one.
-const longestCount = 5 * time.Second
+// maxCountTime is how long messages are counted one by one.
+const maxCountTime = 5 * time.Second
 
 // countEach counts one by one, at most as many as a search looks at.
 func (in *Inspector) countEach(ctx context.Context, by auth.Caller, q *query.Query) (n int64, exact bool, err error) {
@@ -450,7 +450,7 @@ func (in *Inspector) countEach(ctx context.Context, by auth.Caller, q *query.Que
 	looked, began := 0, time.Now()
 	exact = true
 	err = in.scan(ctx, by, q, r, func(l store.Listed) (bool, error) {
-		if exact = narrowed.Sure || looked < mostLooked && time.Since(began) <= longestCount; !exact {
+		if exact = narrowed.Sure || looked < maxLooked && time.Since(began) <= maxCountTime; !exact {
 			return false, nil
 		}
 		looked++

@@ -259,10 +259,10 @@ const (
 	MostQueues  = 500
 	otherQueues = "(other)"
 	// idleLabel is how long nothing must have happened to a queue that nothing is kept for
-	// before another one can have its label, and mostReleased how many labels a scrape
+	// before another one can have its label, and maxReleased how many labels a scrape
 	// releases, so that a burst of new names does not take those of all idle queues.
-	idleLabel    = time.Hour
-	mostReleased = 50
+	idleLabel   = time.Hour
+	maxReleased = 50
 )
 
 // labelNeed is why a queue needs a label: something happened to it, something is kept for it,
@@ -320,7 +320,7 @@ func (m *Metrics) release(counts []store.QueueCount) {
 		}
 	}
 	slices.SortFunc(idle, func(a, b string) int { return m.queues[a].Compare(m.queues[b]) })
-	for _, queue := range idle[:min(mostReleased, len(idle))] {
+	for _, queue := range idle[:min(maxReleased, len(idle))] {
 		delete(m.queues, queue)
 		for _, c := range m.byQueue {
 			c.DeletePartialMatch(prometheus.Labels{"queue": queue})

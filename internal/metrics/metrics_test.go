@@ -92,7 +92,7 @@ func TestLabelsOfIdleQueuesAreReleased(t *testing.T) {
 		if strings.Contains(text, `queue="invented.2"`) {
 			t.Error("something of a released label is left")
 		}
-		if n := strings.Count(text, "\nredrive_parked_total{"); n < MostQueues-mostReleased || n > MostQueues+1 {
+		if n := strings.Count(text, "\nredrive_parked_total{"); n < MostQueues-maxReleased || n > MostQueues+1 {
 			t.Errorf("%d labels are left", n)
 		}
 	})

@@ -213,10 +213,10 @@ func (r *Runner) planAdoption(ctx context.Context, by auth.Caller, q PlanRequest
 	case q.Sample < 0 || q.Sample > maxSample:
 		return Plan{}, fmt.Errorf("%w: a sample of %d messages: expected at most %d",
 			inspect.ErrInvalid, q.Sample, maxSample)
-	case q.Limit < 0 || len(q.WorkQueues) > mostPlanQueues:
+	case q.Limit < 0 || len(q.WorkQueues) > maxPlanQueues:
 		return Plan{}, fmt.Errorf("%w: limit %d with %d work queues: expected a limit from 0 (none) on, and at most "+
 			"%d queues",
-			inspect.ErrInvalid, q.Limit, len(q.WorkQueues), mostPlanQueues)
+			inspect.ErrInvalid, q.Limit, len(q.WorkQueues), maxPlanQueues)
 	}
 	if err := actions.CheckReason(q.Reason); err != nil {
 		return Plan{}, err
@@ -357,7 +357,7 @@ func (r *Runner) adoptNext(ctx context.Context, op *operation) (next time.Time, 
 		return r.endAdoption(ctx, op)
 	}
 	now := time.Now()
-	n := min(maxParked, left, op.mostByRate())
+	n := min(maxParked, left, op.maxByRate())
 	if readyAt := op.allows(now, int(n)); !readyAt.IsZero() {
 		return readyAt, nil
 	}

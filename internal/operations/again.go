@@ -23,7 +23,7 @@ import (
 // a time, and looks each message up by its id. It marks a message that failed again and looks it up no more, so
 // that it counts once, whoever replays it next.
 //
-// The walks end once all messages are sent and CanaryWait has passed, but at most longestCanary after the
+// The walks end once all messages are sent and CanaryWait has passed, but at most maxCanaryWait after the
 // replay. The counts are part of the progress; the marks are written in the same step:
 //
 //	operation/<id>/again/<n>   of outcome/<n>: how many were sent, and which failed again
@@ -241,7 +241,7 @@ func (op *operation) lastWalk(now time.Time) bool {
 		from = *op.At
 	}
 	watched := p.Again.Watched
-	return now.Sub(from) >= longestCanary || !watched.IsZero() && now.Sub(watched) >= op.CanaryWait
+	return now.Sub(from) >= maxCanaryWait || !watched.IsZero() && now.Sub(watched) >= op.CanaryWait
 }
 
 // lookUp looks up the messages of one entry of outcomes that are not known to have failed again.

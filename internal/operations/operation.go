@@ -64,7 +64,7 @@ type progress struct {
 
 func (p *progress) processed() int64 { return p.Done + p.Skipped + p.Fails }
 
-// active tells whether it has begun and not ended.
+// active reports whether it has begun and not ended.
 func (p *progress) active() bool {
 	return p.State == Running || p.State == Watching || p.State == Paused
 }

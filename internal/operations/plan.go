@@ -22,14 +22,14 @@ import (
 const (
 	// planLives is how long a plan can be started.
 	planLives = 15 * time.Minute
-	// mostPlans bounds those that were never started, mostOwnPlans those of one person, and
-	// mostPlansOfQueue those with messages of one queue; the oldest goes first.
-	mostPlans        = 100
-	mostOwnPlans     = 20
-	mostPlansOfQueue = 40
-	// mostPlanQueues bounds the queues of one plan.
-	mostPlanQueues = 1000
-	samples        = 5
+	// maxPlans bounds those that were never started, maxOwnPlans those of one person, and
+	// maxPlansOfQueue those with messages of one queue; the oldest goes first.
+	maxPlans        = 100
+	maxOwnPlans     = 20
+	maxPlansOfQueue = 40
+	// maxPlanQueues bounds the queues of one plan.
+	maxPlanQueues = 1000
+	samples       = 5
 )
 
 // Plan finds the messages of an action, and keeps that set: what fails later,
@@ -146,9 +146,9 @@ func (r *Runner) freeze(ctx context.Context, c actions.RecordChange, op *operati
 		}
 		i, ok := index[m.Queue]
 		if !ok {
-			if i = len(p.Queues); i == mostPlanQueues {
+			if i = len(p.Queues); i == maxPlanQueues {
 				return false, fmt.Errorf("%w: the query finds messages of more than %d queues: narrow it",
-					inspect.ErrInvalid, mostPlanQueues)
+					inspect.ErrInvalid, maxPlanQueues)
 			}
 			index[m.Queue] = i
 			p.Queues = append(p.Queues, PlanQueue{Queue: m.Queue})

@@ -135,10 +135,10 @@ const (
 	// forgetEvery is how often discarded messages that can no longer be restored, and old plans and
 	// operations, are looked for.
 	forgetEvery = time.Minute
-	// operationLives is how long an ended operation is known, and mostOperations how
+	// operationLives is how long an ended operation is known, and maxOperations how
 	// many are.
 	operationLives = 30 * 24 * time.Hour
-	mostOperations = 1000
+	maxOperations  = 1000
 )
 
 // Lead deletes what is old until ctx ends: discarded messages whose time to be restored is over, plans
@@ -185,14 +185,14 @@ func (r *Runner) forgetOld(ctx context.Context, now time.Time) error {
 		case p.State == "":
 			plans++
 			own[op.By]++
-			old = plans > mostPlans || own[op.By] > mostOwnPlans || !now.Before(op.Expires)
+			old = plans > maxPlans || own[op.By] > maxOwnPlans || !now.Before(op.Expires)
 			for _, q := range op.Queues {
 				ofQueue[q.Queue]++
-				old = old || ofQueue[q.Queue] > mostPlansOfQueue
+				old = old || ofQueue[q.Queue] > maxPlansOfQueue
 			}
 		case p.Ended != nil:
 			operations++
-			old = operations > mostOperations || now.Sub(*p.Ended) > operationLives
+			old = operations > maxOperations || now.Sub(*p.Ended) > operationLives
 		}
 		op.mu.Unlock()
 		if !old {

@@ -17,14 +17,14 @@ import (
 )
 
 const (
-	// mostRunning bounds the operations that have begun and not ended, mostOwn those that one caller
-	// started, and mostOfQueue those with messages of one queue, so that the others' can begin.
-	mostRunning   = 16
-	mostOwn       = 4
-	mostOfQueue   = 4
+	// maxRunning bounds the operations that have begun and not ended, maxOwn those that one caller
+	// started, and maxOfQueue those with messages of one queue, so that the others' can begin.
+	maxRunning    = 16
+	maxOwn        = 4
+	maxOfQueue    = 4
 	canaryWait    = time.Minute
-	longestCanary = 24 * time.Hour
-	mostCanary    = 10_000
+	maxCanaryWait = 24 * time.Hour
+	maxCanarySize = 10_000
 )
 
 // Start begins a plan. From then on it continues by itself, also after a restart, until it is
@@ -109,15 +109,15 @@ func (r *Runner) checkActive(h *head, by auth.Caller) error {
 		}
 		op.mu.Unlock()
 	}
-	if active >= mostRunning {
-		return hint.Errorf(ask, "%d operations have not ended", mostRunning)
+	if active >= maxRunning {
+		return hint.Errorf(ask, "%d operations have not ended", maxRunning)
 	}
-	if by.ID() != "" && own >= mostOwn {
-		return hint.Errorf(ask, "%d operations that you started have not ended", mostOwn)
+	if by.ID() != "" && own >= maxOwn {
+		return hint.Errorf(ask, "%d operations that you started have not ended", maxOwn)
 	}
 	for _, q := range h.Queues {
-		if ofQueue[q.Queue] >= mostOfQueue {
-			return hint.Errorf(ask, "%d operations on the queue %q have not ended", mostOfQueue, q.Queue)
+		if ofQueue[q.Queue] >= maxOfQueue {
+			return hint.Errorf(ask, "%d operations on the queue %q have not ended", maxOfQueue, q.Queue)
 		}
 	}
 	return nil
@@ -133,17 +133,17 @@ func (h *head) start(of *head) {
 func (s Start) check(v actions.Verb) (wait time.Duration, err error) {
 	wait = canaryWait
 	if s.CanaryWait != "" {
-		if wait, err = time.ParseDuration(s.CanaryWait); err != nil || wait <= 0 || wait > longestCanary {
+		if wait, err = time.ParseDuration(s.CanaryWait); err != nil || wait <= 0 || wait > maxCanaryWait {
 			return 0, fmt.Errorf("%w: canary_wait is %.40q: expected a duration such as 30s, at most %s",
-				inspect.ErrInvalid, s.CanaryWait, longestCanary)
+				inspect.ErrInvalid, s.CanaryWait, maxCanaryWait)
 		}
 	}
 	switch {
 	case !(s.Rate >= 0) || s.Rate > 1e9: // a NaN is neither
 		return 0, fmt.Errorf("%w: the rate is %v: expected messages per second, or 0 for unlimited",
 			inspect.ErrInvalid, s.Rate)
-	case s.CanarySize < 0 || s.CanarySize > mostCanary:
-		return 0, fmt.Errorf("%w: canary is %d: expected 0 to %d", inspect.ErrInvalid, s.CanarySize, mostCanary)
+	case s.CanarySize < 0 || s.CanarySize > maxCanarySize:
+		return 0, fmt.Errorf("%w: canary is %d: expected 0 to %d", inspect.ErrInvalid, s.CanarySize, maxCanarySize)
 	case s.CanarySize > 0 && !v.Info().Publishes:
 		return 0, fmt.Errorf("%w: %s publishes nothing that could fail again, so there is nothing to watch: leave "+
 			"canary out", inspect.ErrInvalid, v)

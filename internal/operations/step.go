@@ -301,7 +301,7 @@ func (r *Runner) nextOf(
 	if left := int64(op.CanarySize) - op.Done; left > 0 {
 		n = min(n, left)
 	}
-	n = min(n, op.mostByRate())
+	n = min(n, op.maxByRate())
 	if op.stepLimit > 0 {
 		n = min(n, int64(op.stepLimit))
 	}
@@ -317,18 +317,18 @@ func (r *Runner) nextOf(
 	return next, readyAt, nil
 }
 
-// mostByRate is how many messages one step may process at its rate.
-func (op *operation) mostByRate() int64 {
+// maxByRate is how many messages one step may process at its rate.
+func (op *operation) maxByRate() int64 {
 	if op.Rate <= 0 {
 		return math.MaxInt64
 	}
 	return max(1, int64(op.Rate/stepsASecond))
 }
 
-// allows takes n messages, at most mostByRate, out of its rate; otherwise it returns when there is room.
+// allows takes n messages, at most maxByRate, out of its rate; otherwise it returns when there is room.
 func (op *operation) allows(now time.Time, n int) (readyAt time.Time) {
 	if op.limit == nil && op.Rate > 0 {
-		op.limit = rate.NewLimiter(rate.Limit(op.Rate), int(op.mostByRate()))
+		op.limit = rate.NewLimiter(rate.Limit(op.Rate), int(op.maxByRate()))
 	}
 	if op.limit == nil || op.limit.AllowN(now, n) {
 		return readyAt
@@ -338,7 +338,7 @@ func (op *operation) allows(now time.Time, n int) (readyAt time.Time) {
 	return now.Add(reserved.DelayFrom(now))
 }
 
-// wasDone tells whether a step that returned an error was done; op.uncertain stays true while
+// wasDone reports whether a step that returned an error was done; op.uncertain stays true while
 // that is not known.
 func (r *Runner) wasDone(ctx context.Context, op *operation) bool {
 	at := op.progress.processed()

@@ -109,8 +109,8 @@ func (h *head) meets(op *operation) string {
 }
 
 const (
-	// mostPut is how many messages are published before their answers are waited for.
-	mostPut = 256
+	// maxPut is how many messages are published before their answers are waited for.
+	maxPut = 256
 	// heldFor is how long nothing else is done to a message that is being put back: longer than
 	// broker.Putter waits for RabbitMQ.
 	heldFor = 2 * time.Minute
@@ -130,7 +130,7 @@ func (r *Runner) unadoptNext(ctx context.Context, op *operation) (next time.Time
 		return time.Now(), r.finishWindow(ctx, op)
 	}
 	now := time.Now()
-	op.stepLimit = mostPut
+	op.stepLimit = maxPut
 	frozen, readyAt, err := r.nextOf(ctx, op, now)
 	switch {
 	case err != nil || !readyAt.IsZero():

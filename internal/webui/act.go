@@ -306,9 +306,9 @@ type editHeader struct {
 	Was     string
 }
 
-// mostEdited is the longest body that is edited in a browser; longer ones go by way
+// maxEdited is the longest body that is edited in a browser; longer ones go by way
 // of the command line.
-const mostEdited = 1 << 20
+const maxEdited = 1 << 20
 
 func (s *server) editOf(r *http.Request, c auth.Caller) (editData, error) {
 	id := r.PathValue("id")
@@ -332,7 +332,7 @@ func (s *server) editOf(r *http.Request, c auth.Caller) (editData, error) {
 	d.Steps = strings.Join(steps, " → ")
 	switch m.Body.Format {
 	case "json", "protobuf":
-		if !m.Body.Truncated && len(m.Body.Text) <= mostEdited && (m.Body.Format != "protobuf" || m.Body.Schema != "") {
+		if !m.Body.Truncated && len(m.Body.Text) <= maxEdited && (m.Body.Format != "protobuf" || m.Body.Schema != "") {
 			d.As, d.Content = "document", m.Body.Text
 		}
 	case "text", "xml", "empty":
@@ -344,7 +344,7 @@ func (s *server) editOf(r *http.Request, c auth.Caller) (editData, error) {
 			return d, err
 		}
 		// A form's text has its line ends changed: what has \r is not for it.
-		if utf8.Valid(body) && len(body) <= mostEdited && !strings.ContainsAny(string(body), "\r\x00") {
+		if utf8.Valid(body) && len(body) <= maxEdited && !strings.ContainsAny(string(body), "\r\x00") {
 			d.As, d.Content = "text", string(body)
 		}
 	}
@@ -360,7 +360,7 @@ func (s *server) edit(r *http.Request, c auth.Caller) (view, error) {
 	return editView(d), err
 }
 
-// formKeeps tells whether a form field returns a text unchanged.
+// formKeeps reports whether a form field returns a text unchanged.
 func formKeeps(s string) bool { return utf8.ValidString(s) && !strings.ContainsAny(s, "\r\n\x00") }
 
 func editView(d editData) view {

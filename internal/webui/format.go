@@ -312,7 +312,7 @@ func positional(query string) []string {
 	return []string{query}
 }
 
-// plain tells whether a text has only letters of ASCII, digits and some other characters.
+// plain reports whether a text has only letters of ASCII, digits and some other characters.
 func plain(s, others string) bool {
 	return s != "" && !strings.ContainsFunc(s, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune(others, r)

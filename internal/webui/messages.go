@@ -231,11 +231,11 @@ type messageData struct {
 }
 
 const (
-	// mostShown of a decoded body is in the page at first; what is longer makes
+	// maxShown of a decoded body is in the page at first; what is longer makes
 	// browsers slow.
-	mostShown = 64 << 10
-	// mostColoured: each token of JSON is an element of the page.
-	mostColoured = 24 << 10
+	maxShown = 64 << 10
+	// maxColoured: each token of JSON is an element of the page.
+	maxColoured = 24 << 10
 )
 
 func (s *server) message(r *http.Request, c auth.Caller) (view, error) {
@@ -248,12 +248,12 @@ func (s *server) message(r *http.Request, c auth.Caller) (view, error) {
 		m.State == inspect.Waiting}
 	if m.Body != nil {
 		d.Text = m.Body.Text
-		if len(d.Text) > mostShown && r.URL.Query().Get("body") != "all" {
-			d.Text, d.Cut = strings.ToValidUTF8(d.Text[:mostShown], ""), true // without half a character
+		if len(d.Text) > maxShown && r.URL.Query().Get("body") != "all" {
+			d.Text, d.Cut = strings.ToValidUTF8(d.Text[:maxShown], ""), true // without half a character
 		}
 		switch m.Body.Format {
 		case "json", "protobuf", "messagepack", "cbor":
-			d.Coloured = len(d.Text) <= mostColoured
+			d.Coloured = len(d.Text) <= maxColoured
 		}
 	}
 	return view{template: "message", title: "Message in " + short(60, m.Queue), nav: "/messages",

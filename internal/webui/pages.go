@@ -169,15 +169,15 @@ type slot struct {
 	Share float64 // of the fullest slot, in percent
 }
 
-// fewestSlots of the calendar are shown; later ones only where something is due.
-const fewestSlots = 9
+// minSlots of the calendar are shown; later ones only where something is due.
+const minSlots = 9
 
-// mostAdoptable is how many dead-letter queues the overview offers, and adoptableWait how long it waits
+// maxAdoptable is how many dead-letter queues the overview offers, and adoptableWait how long it waits
 // for them.
-const mostAdoptable, adoptableWait = 20, 500 * time.Millisecond
+const maxAdoptable, adoptableWait = 20, 500 * time.Millisecond
 
-// mostFailing is how many queues the overview shows.
-const mostFailing = 8
+// maxFailing is how many queues the overview shows.
+const maxFailing = 8
 
 func (s *server) overview(r *http.Request, c auth.Caller) (view, error) {
 	o, err := s.console.Overview(r.Context(), c)
@@ -196,13 +196,13 @@ func (s *server) overview(r *http.Request, c auth.Caller) (view, error) {
 		return cmp.Compare(b.Ready,
 			a.Ready)
 	})
-	d.Adoptable = d.Adoptable[:min(len(d.Adoptable), mostAdoptable)]
+	d.Adoptable = d.Adoptable[:min(len(d.Adoptable), maxAdoptable)]
 	var most int64
 	for _, sl := range o.Calendar {
 		most = max(most, sl.Count)
 	}
 	calendar := o.Calendar
-	for len(calendar) > fewestSlots && calendar[len(calendar)-1].Count == 0 {
+	for len(calendar) > minSlots && calendar[len(calendar)-1].Count == 0 {
 		calendar = calendar[:len(calendar)-1]
 	}
 	for _, sl := range calendar {
@@ -224,7 +224,7 @@ func (s *server) overview(r *http.Request, c auth.Caller) (view, error) {
 		return cmp.Or(cmp.Compare(b.Failed, a.Failed), cmp.Compare(b.Parked, a.Parked),
 			cmp.Compare(b.Waiting, a.Waiting))
 	})
-	d.Failing = d.Failing[:min(len(d.Failing), mostFailing)]
+	d.Failing = d.Failing[:min(len(d.Failing), maxFailing)]
 	return view{template: "overview", title: "Overview", nav: "/", command: "redrive status", data: d}, nil
 }
 

@@ -51,7 +51,7 @@ type frame struct {
 	Data                any
 }
 
-// May tells whether something that needs a role is offered.
+// May reports whether something that needs a role is offered.
 func (f frame) May(role string) bool {
 	r, err := auth.ParseRole(role)
 	return err == nil && f.Caller.May(r, "") == nil
@@ -86,7 +86,7 @@ func (s *server) page(h handler) http.Handler {
 		ctx := r.Context()
 		first := r.URL.Query().Get("wait") == ""
 		if r.Method == http.MethodGet {
-			limit := longestWait
+			limit := maxWait
 			if first {
 				limit = firstWait
 			}
@@ -95,9 +95,9 @@ func (s *server) page(h handler) http.Handler {
 			defer cancel()
 		}
 		if r.Method == http.MethodPost {
-			most := int64(mostForm)
+			most := int64(maxForm)
 			if r.Pattern == editPattern {
-				most = mostEdit
+				most = maxEdit
 			}
 			r.Body = http.MaxBytesReader(w, r.Body, most)
 			if err := r.ParseForm(); err != nil {

@@ -60,13 +60,13 @@ type Options struct {
 // saying that it is being read.
 const firstWait = 1500 * time.Millisecond
 
-// longestWait is how long it waits then, and mostForm what a form may hold, in bytes; mostEdit is
+// maxWait is how long it waits then, and maxForm what a form may hold, in bytes; maxEdit is
 // room for the longest text that is edited here, as a browser encodes it, and its headers. They
 // are what one caller can make the service spend.
 const (
-	longestWait = 30 * time.Second
-	mostForm    = 1 << 20
-	mostEdit    = 8 << 20
+	maxWait = 30 * time.Second
+	maxForm = 1 << 20
+	maxEdit = 8 << 20
 )
 
 const editPattern = "POST /messages/{id}/edit"

@@ -40,7 +40,7 @@ func TestASearchThatDoesNotEnd(t *testing.T) {
 			text   string
 		}{
 			"/messages?q=text:a":        {200, firstWait, `hx-get="/messages?q=text%3Aa&amp;wait=1"`},
-			"/messages?q=text:a&wait=1": {504, longestWait, "That takes too long"},
+			"/messages?q=text:a&wait=1": {504, maxWait, "That takes too long"},
 		} {
 			began, w := time.Now(), httptest.NewRecorder()
 			h.ServeHTTP(w, httptest.NewRequest("GET", target, nil))

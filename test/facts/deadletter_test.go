@@ -328,7 +328,7 @@ func TestDeclaringAgainRenewsXExpiresOfAClassicQueueOnly(t *testing.T) {
 }
 
 // staysWhileDeclared declares a queue with a message in it again and again, for
-// longer than its x-expires, and tells whether the message stays.
+// longer than its x-expires, and reports whether the message stays.
 func staysWhileDeclared(t *testing.T, v *vhost, kind string, expires time.Duration) bool {
 	ch := v.Channel()
 	declare := func() (amqp.Queue, error) {

@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// since tells whether the broker is of this version or later.
+// since reports whether the broker is of this version or later.
 func since(v *vhost, major, minor int) bool {
 	var m, n int
 	if _, err := fmt.Sscanf(v.Version, "%d.%d", &m, &n); err != nil {
@@ -86,7 +86,7 @@ func held(t *testing.T, v *vhost, queue string) int {
 	return q.messages
 }
 
-// gone tells whether a queue does not exist.
+// gone reports whether a queue does not exist.
 func gone(t *testing.T, v *vhost, queue string) bool {
 	t.Helper()
 	_, is := v.queue(t, queue)

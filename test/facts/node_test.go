@@ -113,7 +113,7 @@ func confirmed(t *testing.T, c *amqp.DeferredConfirmation) bool {
 	return c.Acked()
 }
 
-// isConfirmed tells whether a confirm comes at once.
+// isConfirmed reports whether a confirm comes at once.
 func isConfirmed(v *vhost, c *amqp.DeferredConfirmation) bool {
 	v.settle()
 	select {

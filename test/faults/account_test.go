@@ -506,7 +506,7 @@ func (t *tally) only(urls string) {
 	}
 }
 
-// publishSome tells whether all were confirmed.
+// publishSome reports whether all were confirmed.
 func (t *tally) publishSome(ctx context.Context, ch *amqp.Channel) (all bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
@@ -570,7 +570,7 @@ func (t *tally) isAcknowledged(id string) bool {
 	return t.acked[id] > 0
 }
 
-// hasFailed tells whether the consumer has rejected a message.
+// hasFailed reports whether the consumer has rejected a message.
 func (t *tally) hasFailed(id string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -234,7 +234,7 @@ func (b *tab) says(selector, text string) {
 	b.until(selector+" says "+text, fmt.Sprintf(`document.querySelector(%q)?.innerText.includes(%q)`, selector, text))
 }
 
-// has tells whether there is an element, now.
+// has reports whether there is an element, now.
 func (b *tab) has(selector string) bool {
 	b.t.Helper()
 	return js[bool](b, fmt.Sprintf(`!!document.querySelector(%q)`, selector))

@@ -338,7 +338,7 @@ func (l *ledger) stopped() {
 	l.stops = append(l.stops, time.Now())
 }
 
-// doubtedIn tells whether the message was in doubt at any moment of a time. l.mu is held.
+// doubtedIn reports whether the message was in doubt at any moment of a time. l.mu is held.
 func (a *account) doubtedIn(from, to time.Time) bool {
 	for _, of := range a.doubts {
 		if slices.ContainsFunc(of, func(d doubt) bool { return !d.from.After(to) && (d.to.IsZero() || !d.to.Before(from)) }) {
@@ -348,7 +348,7 @@ func (a *account) doubtedIn(from, to time.Time) bool {
 	return false
 }
 
-// inDoubt tells whether a cut, a crash or a stop came while the message was in doubt. l.mu is held.
+// inDoubt reports whether a cut, a crash or a stop came while the message was in doubt. l.mu is held.
 func (l *ledger) inDoubt(a *account) bool {
 	for _, of := range a.doubts {
 		for _, d := range of {

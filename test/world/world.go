@@ -623,7 +623,7 @@ func doneUnanswered(err error) bool {
 	return errors.As(err, &u) && u.done
 }
 
-// crashed tells whether an error may be that a replica crashed while a person used it.
+// crashed reports whether an error may be that a replica crashed while a person used it.
 func (w *World) crashed(err error) bool {
 	return w.scenario.replicas > 1 && errors.Is(err, store.ErrClosed)
 }

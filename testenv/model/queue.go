@@ -397,7 +397,7 @@ func (q *queue) receiver() *consumer {
 	return nil
 }
 
-// full tells whether a consumer gets nothing now.
+// full reports whether a consumer gets nothing now.
 func (co *consumer) full() bool {
 	return !co.noAck && co.prefetch > 0 && co.unacked >= co.prefetch
 }
@@ -719,7 +719,7 @@ func (d death) written() table {
 	return append(t, field{"queue", d.queue}, field{"reason", d.reason}, field{"routing-keys", d.keys}, field{"time", d.time})
 }
 
-// cycles tells whether the queue had the message before, with no rejection since.
+// cycles reports whether the queue had the message before, with no rejection since.
 func (m *message) cycles(queue string) bool {
 	for _, d := range m.deaths {
 		if d.reason == "rejected" {

@@ -487,7 +487,7 @@ func (c *Cluster) Await(ctx context.Context) error {
 	return nil
 }
 
-// sees tells whether a node knows that so many run.
+// sees reports whether a node knows that so many run.
 func (n *Node) sees(ctx context.Context, want int) bool {
 	var all []struct{ Running bool }
 	n.ask(ctx, "nodes", &all)

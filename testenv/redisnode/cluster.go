@@ -216,12 +216,12 @@ sentinel parallel-syncs %[1]s 2
 	return s
 }
 
-// Follows tells whether it is a replica of a primary.
+// Follows reports whether it is a replica of a primary.
 func (s *Server) Follows(ctx context.Context, primary *Server) bool {
 	return s.Info(ctx, "replication", "master_port") == strconv.Itoa(primary.port)
 }
 
-// following tells whether it is a replica that has all that its primary had.
+// following reports whether it is a replica that has all that its primary had.
 func (s *Server) following(ctx context.Context) bool {
 	return s.Info(ctx, "replication", "master_link_status") == "up"
 }

@@ -401,7 +401,7 @@ func AfterPowerCut(t testing.TB, s *Server, synced int64) *Server {
 	return begin(t, o, "")
 }
 
-// HasCutOff tells whether a start has cut off the end of the append-only file, where the last
+// HasCutOff reports whether a start has cut off the end of the append-only file, where the last
 // write was not whole, as far as the end of its log says.
 func (s *Server) HasCutOff() bool { return strings.Contains(s.LastWords(), "Truncating the AOF") }
 

@@ -65,7 +65,7 @@ func (t Target) policy(queue string) management.Policy {
 		ApplyTo: "queues", Definition: def}
 }
 
-// isSetIn tells whether a policy's definition dead-letters to the target already.
+// isSetIn reports whether a policy's definition dead-letters to the target already.
 func (t Target) isSetIn(def map[string]any) bool {
 	key, _ := def["dead-letter-routing-key"].(string)
 	return def["dead-letter-exchange"] == t.Exchange && (t.RoutingKey == "" || t.RoutingKey == key)

@@ -456,7 +456,7 @@ func start(t *testing.T, v *brokertest.VHost, steps int) *exec.Cmd {
 	return c
 }
 
-// ended waits for a move, and tells whether it was done, rather than killed.
+// ended waits for a move, and reports whether it was done, rather than killed.
 func ended(t *testing.T, c *exec.Cmd) bool {
 	t.Helper()
 	err := c.Wait()
