@@ -24,6 +24,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/actions"
 	"github.com/redrive-mq/redrive/internal/audit"
 	"github.com/redrive-mq/redrive/internal/auth"
+	"github.com/redrive-mq/redrive/internal/cli"
 	"github.com/redrive-mq/redrive/internal/condition"
 	"github.com/redrive-mq/redrive/internal/httpapi"
 	"github.com/redrive-mq/redrive/internal/inspect"
@@ -491,28 +492,19 @@ func compressed(t *testing.T, data []byte) int {
 
 // The commands that pages offer are ones there are, with flags that they have.
 func TestTheCommandsAreThere(t *testing.T) {
-	reference, err := os.ReadFile("../../docs/reference/cli.md")
-	expect.NoError(t, err)
-	sections := map[string]string{}
-	for _, part := range strings.Split(string(reference), "\n### redrive ")[1:] {
-		name, text, _ := strings.Cut(part, "\n")
-		sections[name] = text
-	}
 	flag := regexp.MustCompile(`--[a-z-]+`)
 	seen := map[string]bool{}
 	s := scenes()[0]
 	for _, target := range s.pages() {
 		for _, command := range commands(t, s.handler(), target) {
 			words := strings.Fields(command)[1:]
-			text, ok := sections[strings.Join(words[:min(2, len(words))], " ")]
-			if !ok {
-				text, ok = sections[words[0]]
-			}
-			if !ok {
-				t.Errorf("%s offers %q", target, command)
+			c, rest, err := cli.Commands().Find(words)
+			if err != nil || !c.HasParent() || c.HasSubCommands() && c.ValidateArgs(rest) != nil {
+				t.Errorf("%s offers %q (%v)", target, command, err)
+				continue
 			}
 			for _, f := range flag.FindAllString(command, -1) {
-				if !strings.Contains(text, f) {
+				if c.Flag(f[2:]) == nil {
 					t.Errorf("%s offers %q, which has no %s", target, command, f)
 				}
 			}

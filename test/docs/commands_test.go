@@ -2,6 +2,7 @@ package docs_test
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,19 +10,24 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
+
 	"github.com/redrive-mq/redrive/internal/cli"
 	"github.com/redrive-mq/redrive/testenv/expect"
 )
 
 var inline = regexp.MustCompile("`((?:bin/)?redrive [a-z][^`…]*)`")
 
-// Each command that a page prints exists, with its flags and as many arguments as it takes.
-// What it does is tested elsewhere.
+// Each command that a page or --help prints exists, with its flags and as many arguments as it
+// takes. What it does is tested elsewhere.
 func TestCommandsOfPagesExist(t *testing.T) {
-	found := 0
-	for page, text := range tree(t) {
-		if filepath.Ext(page) != ".md" || page == "docs/reference/cli.md" || page == "CHANGELOG.md" {
-			continue // one is made of the commands, one tells of earlier ones
+	found, pages := 0, tree(t)
+	for name, text := range helpTexts(cli.Commands()) {
+		pages[name+" --help.md"] = text
+	}
+	for page, text := range pages {
+		if filepath.Ext(page) != ".md" || page == "CHANGELOG.md" {
+			continue // that tells of earlier ones
 		}
 		for _, command := range commandsOf(text) {
 			found++
@@ -31,6 +37,15 @@ func TestCommandsOfPagesExist(t *testing.T) {
 	if found < 150 {
 		t.Errorf("only %d commands were found", found)
 	}
+}
+
+// helpTexts returns the examples of c and all below it, as the shell blocks of a page.
+func helpTexts(c *cobra.Command) map[string]string {
+	all := map[string]string{c.CommandPath(): "```sh\n" + c.Example + "\n```\n"}
+	for _, sub := range c.Commands() {
+		maps.Copy(all, helpTexts(sub))
+	}
+	return all
 }
 
 // commandsOf returns the commands of a page: lines of its shell blocks, and what is in backquotes.
@@ -63,10 +78,12 @@ func commandsOf(page string) (all []string) {
 func parses(line string) error {
 	root := cli.Commands()
 	root.InitDefaultCompletionCmd()
+	root.InitDefaultHelpCmd()
 	c, rest, err := root.Find(shellWords(strings.TrimPrefix(line, "$ "))[1:])
 	if err != nil {
 		return err
 	}
+	c.InitDefaultHelpFlag()
 	if err := c.ParseFlags(rest); err != nil {
 		return err
 	}
