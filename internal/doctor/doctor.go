@@ -50,7 +50,7 @@ type Finding struct {
 // Check looks at one thing in a scene.
 type Check struct {
 	Name string
-	// Title is what it looks at, Why the reason, which docs/reference/doctor.md is made from.
+	// Title is what it looks at, which docs/reference/doctor.md has too, and Why the reason.
 	Title, Why string
 	// Needs are the parts of a scene without which it cannot run.
 	Needs []Part

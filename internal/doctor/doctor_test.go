@@ -332,16 +332,16 @@ func TestReports(t *testing.T) {
 
 var update = flag.Bool("update", false, "write docs/reference/doctor.md")
 
-// The page has what each check looks at and why, from its row, and keeps the remedies.
+// The page has what each check looks at, from its row, and keeps what helps.
 func TestTheReference(t *testing.T) {
-	const file, begin = "../../docs/reference/doctor.md", "## The checks\n"
+	const file, begin = "../../docs/reference/doctor.md", "\n|---|---|---|\n"
 	text, err := os.ReadFile(file)
 	must(t, err)
-	head, sections, _ := strings.Cut(string(text), begin)
+	head, table, _ := strings.Cut(string(text), begin)
 	remedies := map[string]string{}
-	for _, section := range strings.Split(sections, "\n### ")[1:] {
-		name, rest, _ := strings.Cut(section, "\n")
-		_, remedies[name], _ = strings.Cut(strings.TrimSpace(rest), "\n\nRemedy: ")
+	for row := range strings.Lines(table) {
+		cells := strings.SplitN(strings.TrimSuffix(row, " |\n"), " | ", 3)
+		remedies[strings.Trim(cells[0], "|` ")] = cells[len(cells)-1]
 	}
 	want := head + begin
 	for _, c := range Checks {
@@ -349,7 +349,7 @@ func TestTheReference(t *testing.T) {
 		if remedy == "TODO" {
 			t.Errorf("write in %s how to repair what the check %s finds", file, c.Name)
 		}
-		want += fmt.Sprintf("\n### %s\n\n%s\n\n%s\n\nRemedy: %s\n", c.Name, wrapped("What: "+c.Title+"."), wrapped(c.Why), remedy)
+		want += fmt.Sprintf("| `%s` | %s | %s |\n", c.Name, strings.ReplaceAll(c.Title, "|", `\|`), remedy)
 	}
 	if want == string(text) {
 		return
@@ -358,21 +358,6 @@ func TestTheReference(t *testing.T) {
 		t.Fatalf("%s differs from the checks; go test ./internal/doctor -run TestTheReference -update writes it", file)
 	}
 	must(t, os.WriteFile(file, []byte(want), 0o644))
-}
-
-// wrapped is a paragraph in lines of at most 92 characters.
-func wrapped(text string) (lines string) {
-	at := 0 // the place in the line
-	for _, word := range strings.Fields(text) {
-		switch {
-		case at+1+len(word) > 92:
-			lines, at = lines+"\n", 0
-		case at > 0:
-			lines, at = lines+" ", at+1
-		}
-		lines, at = lines+word, at+len(word)
-	}
-	return lines
 }
 
 // What is quoted is one word, the same, to a shell.
