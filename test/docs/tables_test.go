@@ -72,6 +72,12 @@ func TestTheTableOfLimits(t *testing.T) {
 }
 
 func TestTheTableOfFields(t *testing.T) {
+	// What many fields take, the page explains once below the table.
+	said := strings.NewReplacer("the whole, with `*` for any characters and `?` for one; or `/…/`", "pattern",
+		"the whole, with `*` and `?`; or `/…/`; a number or a time also with `>` `>=` `<` `<=` or `a..b`", "pattern, number or time",
+		"a part of it, in capitals or not; or `/…/`", "part",
+		"a date such as `2026-11-21`, or a time such as `2026-11-21T10:00Z`; `>` `>=` `<` `<=`, or `a..b`", "time",
+		"a number; `>` `>=` `<` `<=`, or `1..5`", "number")
 	var b strings.Builder
 	b.WriteString("| field | what | value | such as |\n|---|---|---|---|\n")
 	for _, f := range query.Fields() {
@@ -82,7 +88,7 @@ func TestTheTableOfFields(t *testing.T) {
 		case "body.":
 			name = "body.PATH"
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | `%s` |\n", name, f.Doc, f.Takes, f.Example)
+		fmt.Fprintf(&b, "| `%s` | %s | %s | `%s` |\n", name, f.Doc, said.Replace(f.Takes), f.Example)
 	}
 	written(t, "docs/reference/query.md", "<!-- end of fields -->", b.String())
 }
