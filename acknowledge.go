@@ -51,7 +51,7 @@ type acknowledger struct {
 func (a *acknowledger) acknowledge(
 	ctx context.Context, d *amqp.Delivery, m *Message, cannotRepublish string, f failure,
 ) (Outcome, error) {
-	// What the handler did to the message stays with the handler, but for headers.
+	// What the handler did to the message stays with the handler, except for headers.
 	headers := m.Headers
 	*m = *message(d, a.consumer.Queue, a.limits.QueueCounts)
 	delivered := m.Headers
@@ -177,7 +177,7 @@ func (a *acknowledger) decide(m *Message, f *failure, cannotRepublish string) po
 	return v
 }
 
-// Decision is what becomes of a failed attempt.
+// Decision is the verdict on a failed attempt.
 type Decision struct {
 	Outcome Outcome
 	// Delay until the next attempt of a message that is retried, rounded up to what
@@ -215,7 +215,7 @@ func (c Consumer) Decide(m *Message, failure error) (Decision, error) {
 	return Decision{o, t.Delay, v.Asked, v.Why}, nil
 }
 
-// failure is what the error of an attempt asks for. The error's methods and Consumer.Retry
+// failure is the request in an attempt's error. The error's methods and Consumer.Retry
 // are the user's code, so they are called once, here, where a panic is caught.
 type failure struct {
 	err        error  // as the handler returned it; nil for a message that no handler saw

@@ -51,7 +51,7 @@ type Config struct {
 	AMQP amqp.Config
 
 	// Verify makes the Client declare nothing: what is missing in RabbitMQ is an error
-	// instead, but for the exchange redrive.failures, which the service declares. It is for users
+	// instead, except for the exchange redrive.failures, which the service declares. It is for users
 	// without the permission to configure.
 	Verify bool
 
@@ -306,7 +306,7 @@ type HookEvent struct {
 	Result HookResult
 }
 
-// HookResult is what became of a call of Config.OnParked.
+// HookResult is the outcome of a call of Config.OnParked.
 type HookResult string
 
 const (
@@ -337,7 +337,7 @@ type ParkedMessage struct {
 	MessageID string // as the publisher set it; "" if not
 	Attempt   int    // the last one, from 1
 	Reason    string // why it was parked, in words
-	// Err is what the handler returned, or a *PanicError, or ErrMaxDeliveries. It is nil for a
+	// Err is the handler's error, or a *PanicError, or ErrMaxDeliveries. It is nil for a
 	// message that was parked unseen, since it could not be published again as it was.
 	Err error
 }

@@ -71,7 +71,7 @@ type Consumer struct {
 
 // Handler is one attempt at a message. A nil error is a success: the message is
 // acknowledged. Any other error, and a panic, is a failure that is retried as
-// Consumer.Policy says, but for ErrDiscard, *ParkError and *RetryAfterError, alone or
+// Consumer.Policy says, except for ErrDiscard, *ParkError and *RetryAfterError, alone or
 // wrapped. Handlers run at once, as many as Consumer.Concurrency says.
 //
 // A handler must return when ctx ends. An error that it returns after the consumer's
@@ -377,7 +377,7 @@ type PanicError struct {
 // Error begins with "panic: ".
 func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
 
-// Outcome is what became of one attempt.
+// Outcome is the result of one attempt.
 type Outcome string
 
 const (

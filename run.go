@@ -58,7 +58,7 @@ type run struct {
 	deliveries   deliveries
 }
 
-// subscription is what one connection delivers, and how long its failures are published.
+// subscription is the deliveries of one connection, and how long its failures are published.
 type subscription struct {
 	broker.Subscription
 	ctx       context.Context // ends with the connection, and with run.handleCtx
@@ -175,7 +175,7 @@ func (r *run) mayReceive(sub subscription) bool {
 	return false
 }
 
-// ended tells that RabbitMQ has requeued what was delivered.
+// ended reports that RabbitMQ has requeued the deliveries.
 func (sub *subscription) ended() bool {
 	select {
 	case <-sub.Ended:

@@ -16,7 +16,7 @@ type Way struct {
 	err error
 }
 
-// Limits are what a Way can do, and what it costs. docs/explanation/ways-to-wait.md compares
+// Limits describes what a Way can do and costs. docs/explanation/ways-to-wait.md compares
 // them.
 type Limits struct {
 	// Name of the way, as errors have it.
@@ -25,7 +25,7 @@ type Limits struct {
 	Longest time.Duration
 	// Levels are the only delays there are, shortest first; nil where any is possible.
 	Levels []time.Duration
-	// Step is what delays are rounded up to, where Levels is nil.
+	// Delays are rounded up to Step, where Levels is nil.
 	Step time.Duration
 	// Blocks: a message with a short delay waits behind those with a longer one.
 	Blocks bool

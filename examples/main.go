@@ -65,7 +65,7 @@ var recipes = map[string]recipe{
 		policy: policy.Policy{Attempts: 4, Backoff: policy.Fixed(time.Second)}},
 
 	// The recipe of NServiceBus and Celery: one queue for each bit of the wait, so that 28 queues keep any
-	// wait, for all work queues together. The unit is what waits are rounded up to.
+	// wait, for all work queues together. Waits are rounded up to the unit.
 	"binary": {wait: redrive.Binary(100 * time.Millisecond), policy: growing},
 
 	// The delayed-message plugin, where a broker has it: any wait, on one node, in its memory. Without the

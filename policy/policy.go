@@ -95,7 +95,7 @@ func Default() Policy {
 		Backoff: Exponential(time.Second, 2, 10*time.Minute), Jitter: Fraction(0.2)}
 }
 
-// Action is what a verdict asks for.
+// Action is the action of a verdict.
 type Action uint8
 
 const (
@@ -111,7 +111,7 @@ func (a Action) String() string {
 	return [...]string{"park", "retry", "discard", "forward", "undecided"}[a]
 }
 
-// Exhausted is what happens after the last attempt: Park (the zero value),
+// Exhausted is the action after the last attempt: Park (the zero value),
 // Discard, or Forward to a Destination.
 type Exhausted struct {
 	Action      Action
@@ -132,7 +132,7 @@ func (d Destination) String() string {
 	return fmt.Sprintf("exchange %q", d.Exchange)
 }
 
-// Verdict is what to do with a failed message.
+// Verdict is a decision about a failed message.
 type Verdict struct {
 	Action Action
 	Delay  time.Duration // Retry: how long to wait first

@@ -47,7 +47,7 @@ func (f MatchFunc) Matches(of *Failure) bool { return f(of) }
 
 func (f MatchFunc) String() string { return "a function" }
 
-// RuleOutcome is what a rule does with a failure.
+// RuleOutcome is a rule's decision.
 type RuleOutcome struct {
 	Action      Action
 	Destination Destination // of Forward

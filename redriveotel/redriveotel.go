@@ -27,7 +27,7 @@ import (
 
 const tracerName = "github.com/redrive-mq/redrive/redriveotel"
 
-// w3c is what goes on the wire, whatever the program has set globally: the next
+// w3c is the format on the wire, whatever the program has set globally: the next
 // attempt may be in another program.
 var w3c = propagation.TraceContext{}
 
@@ -59,7 +59,7 @@ func TraceWith(provider trace.TracerProvider) redrive.Middleware {
 	}
 }
 
-// attributes are those of the semantic conventions for RabbitMQ, and ours.
+// attributes are the semantic conventions' for RabbitMQ, and ours.
 func attributes(m *redrive.Message) []attribute.KeyValue {
 	destination := m.Exchange // as the conventions have it for RabbitMQ: exchange, routing key and queue
 	for _, part := range []string{m.RoutingKey, m.Queue} {

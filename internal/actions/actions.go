@@ -1,4 +1,4 @@
-// Package actions is what a person does to messages that they name, to a queue and to a group
+// Package actions does what a person asks for to named messages, to a queue and to a group
 // of failures. Each action checks the permission, and has two lines in the audit log: one before
 // it, and one with its result. What changes messages or pauses sends an event. Read it in this order:
 //
@@ -39,7 +39,7 @@ import (
 // ErrNoAudit: the audit log cannot be written, so nothing is done.
 var ErrNoAudit = hint.New("no_audit", "the audit log cannot be written, and nothing is done without it")
 
-// Store is what actions need of a store. Where it is a store.Snapshotter too, it can be
+// Store is the part of a store that actions need. Where it is a store.Snapshotter too, it can be
 // copied.
 type Store interface {
 	Add(ctx context.Context, records []*store.Record) error
@@ -59,14 +59,14 @@ type Audit interface {
 	Forget(ctx context.Context, now time.Time) error
 }
 
-// Config is what actions work with. What needs a part that is left out is refused.
+// Config has the parts that actions work with. An action is refused if its part is left out.
 type Config struct {
 	// Inspect finds what to act on. Its log, clock and decoder are used, too.
 	Inspect *inspect.Inspector
 	Store   Store
 	Audit   Audit
 	Events  retry.Listener
-	// Restorable is how long what was discarded can be restored.
+	// Restorable is how long a discarded message can be restored.
 	Restorable time.Duration
 	// SetPaused pauses the retries of a queue now, or resumes them. The store has it
 	// already.
@@ -92,7 +92,7 @@ func NewLarge() *background.Places {
 type Actions struct {
 	Config
 	// settings keeps pauses and breakers in the same order in store, scheduler and throttle. It is
-	// held while the store is asked, so it is a lock that a caller can stop waiting for.
+	// held while the store is asked, so a caller can stop waiting for it.
 	settings *semaphore.Weighted
 	// forcedEntries are the entries of the breakers that were set here or that ReadSettings has
 	// found, by queue; settings guards them.
@@ -148,7 +148,7 @@ const (
 	// auditRate is how many bytes a second a caller may add to the audit log, and auditBurst how
 	// many at once.
 	auditRate, auditBurst = 4 << 10, 4 << 20
-	// auditBytes is what an entry has besides its texts, about.
+	// auditBytes is the size of an entry without its texts, roughly.
 	auditBytes = 512
 	// maxAuditors is how many callers' rates are kept before those at rest are dropped.
 	maxAuditors = 1000

@@ -242,7 +242,7 @@ func readLine(in *bufio.Reader, long func() error) ([]byte, error) {
 }
 
 // importLine makes a record of a line. A file proves nothing, not that RabbitMQ dead-lettered it, nor
-// that a policy sent it elsewhere, so it is parked; but for what an administrator imports as it is.
+// that a policy sent it elsewhere, so it is parked, unless an administrator imports it as it is.
 func (a *Actions) importLine(by auth.Caller, line []byte, o ImportOptions) (*store.Record, error) {
 	r, err := ReadExported(line)
 	if err != nil {

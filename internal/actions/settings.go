@@ -20,7 +20,7 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// set changes what is set for a queue: in the store before it is put into force, so that it is not
+// set changes a setting of a queue: in the store before it is put into force, so that it is not
 // forgotten at the next start.
 func (a *Actions) set(
 	ctx context.Context, by auth.Caller, did, queue, reason string, e store.Entry, putIntoForce func(),
@@ -360,7 +360,7 @@ func (a *Actions) expire(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// expireQueue discards what a queue has had parked since before a time, but for the groups in spared.
+// expireQueue discards messages of a queue that were parked before a time, except for groups in spared.
 func (a *Actions) expireQueue(
 	ctx context.Context, queue string, now, before time.Time, spared map[errorgroup.ID]bool,
 ) error {

@@ -13,7 +13,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// Verb is what is done to messages.
+// Verb is an action on messages.
 type Verb string
 
 // What can be done.
@@ -162,7 +162,7 @@ var Verbs = []VerbInfo{
 	},
 }
 
-// Info returns what is said of a verb; the zero value for a text that is none.
+// Info returns the row of a verb, or the zero value if there is none.
 func (v Verb) Info() VerbInfo {
 	for i := range Verbs {
 		if Verbs[i].Verb == v {

@@ -189,7 +189,7 @@ const InterfaceHeader = "X-Redrive-Face"
 const PathHeader = "X-Redrive-Path"
 
 // Handler lets requests of known callers through, and all requests that are public. It refuses those
-// that a page of another site causes, but for following a link: such a page could not read the
+// that a page of another site causes, except for following a link: such a page could not read the
 // answers, and yet fill the audit log with exports, or use up the streams.
 func (g *Guard) Handler(next http.Handler) http.Handler {
 	next = http.NewCrossOriginProtection().Handler(next)
@@ -239,7 +239,7 @@ func (g *Guard) Handler(next http.Handler) http.Handler {
 	})
 }
 
-// caller returns who sent a request. Its errors are those of Users.SignIn and Tokens.
+// caller returns who sent a request. It returns the errors of Users.SignIn and Tokens.
 func (g *Guard) caller(r *http.Request) (c Caller, err error) {
 	by := "api"
 	if r.Header.Get(InterfaceHeader) == "cli" {
@@ -432,7 +432,7 @@ func (p Proxies) has(a netip.Addr) bool {
 }
 
 // client returns the address that a request comes from: the last one in X-Forwarded-For that is no
-// proxy of ours. A caller can make up what is before it.
+// proxy of ours. A caller can forge the addresses before it.
 func (p Proxies) client(r *http.Request) netip.Addr {
 	at := peer(r)
 	forwarded := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")

@@ -40,7 +40,7 @@ type Grant struct {
 	Queues []string // nil: all
 }
 
-// DefaultGrants are those of RabbitMQ's own tags: its administrators can do anything to its
+// DefaultGrants are the grants of RabbitMQ's own tags: its administrators can do anything to its
 // messages anyway, and users who can see its management API may see messages here. No one else
 // can change anything here unless the config gives their tag a role.
 func DefaultGrants() map[string]Grant {

@@ -58,7 +58,7 @@ func (g *Guard) sessionsOf(r *http.Request) (ids []string) {
 	return ids
 }
 
-// credentials are what somebody signs in with: a user of RabbitMQ's, or a token.
+// credentials are a user of RabbitMQ and a password, or a token.
 type credentials struct {
 	User     string `json:"user"`
 	Password string `json:"password"`
@@ -102,7 +102,7 @@ func (g *Guard) SignIn(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// readCredentials reads JSON or a form, and tells which it was.
+// readCredentials reads JSON or a form, and reports which.
 func readCredentials(r *http.Request) (in credentials, form bool, err error) {
 	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind == "application/json" {
 		if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
@@ -127,7 +127,7 @@ func signInError(err error) string {
 	return "unreachable"
 }
 
-// beginSession ends the sessions of before and begins one. token is the name of the token
+// beginSession ends earlier sessions and begins one. token is the name of the token
 // that signed in, if any.
 func (g *Guard) beginSession(w http.ResponseWriter, r *http.Request, c Caller, token string) error {
 	if err := g.end(r); err != nil {

@@ -39,7 +39,7 @@ type Token struct {
 	Expires *time.Time `json:"expires,omitempty" doc:"Absent: never."`
 }
 
-// NewToken is what a token is to be.
+// NewToken describes the token to make.
 type NewToken struct {
 	Name   string
 	Role   string

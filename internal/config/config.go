@@ -1,7 +1,7 @@
 // Package config reads the service's file. Every key has a default, unknown keys are refused, and
 // errors name file, line and column. Read it in this order:
 //
-//	config.go    what there is, Load, and what redrive check prints
+//	config.go    the types, Load, and what redrive check prints
 //	keys.go      the table of keys: reading, variables and the reference are made from it
 //	kinds.go     what the values of keys are: durations, rates, lists, URLs
 //	parse.go     reads YAML and environment variables, with errors at their place
@@ -68,7 +68,7 @@ type Config struct {
 	Warnings []string
 }
 
-// Broker is where RabbitMQ is. Each text is one URL, or those of several nodes: see package addresses.
+// Broker is where RabbitMQ is. Each text is one URL, or several: see package connect.
 type Broker struct {
 	URL        string // amqp:// or amqps://, with credentials
 	Management string // http:// or https://, with credentials
@@ -105,7 +105,7 @@ func (c *Config) FollowedQueues() (names []string) {
 	return names
 }
 
-// Log is what the service logs, and how.
+// Log sets level and format of the log.
 type Log struct {
 	Format string // text or json
 	Level  slog.Level
@@ -260,7 +260,7 @@ func withPassword(urls, password string) (string, error) {
 	return connect.EachURL(urls, func(u *url.URL) { u.User = url.UserPassword(u.User.Username(), password) })
 }
 
-// CheckBroker returns what is wrong with the URLs of a broker, without repeating them.
+// CheckBroker checks the URLs of a broker. Its error does not repeat them.
 func CheckBroker(urls string) error { return connect.CheckURLs(urls, "amqp", "amqps") }
 
 // VHost returns the virtual host that the broker's URL names.
@@ -355,7 +355,7 @@ func waits(p *policy.Policy, way delay.Way) string {
 	return s
 }
 
-// minDynamic is what delays of the way dynamic are rounded up to at least.
+// minDynamic is the smallest unit that delays of the way dynamic are rounded up to.
 const minDynamic = 100 * time.Millisecond
 
 const maxLevels = 100

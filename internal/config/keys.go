@@ -55,7 +55,7 @@ func entries[T any](name, expected string, to *[]T, of func(i int, entry *T) key
 	}}.of("[]", of(0, new(T)))
 }
 
-// of names the keys of what is in a list, for the reference.
+// of names the keys of a list's items, for the reference.
 func (k key) of(in string, item key) key { k.in, k.items = in, item.below; return k }
 
 // or allows a mapping with these keys instead.
@@ -64,7 +64,7 @@ func (k key) or(below ...key) key { k.below = below; return k }
 // settable gives a mapping a variable too.
 func (k key) settable() key { k.variable = true; return k }
 
-// then is what follows when nothing is wrong, such as checks of several keys.
+// then runs if nothing is wrong, for checks of several keys.
 func (k key) then(last func(v value)) key { k.last = last; return k }
 
 // also checks a mapping; sound is false after mistakes in its keys.
@@ -98,7 +98,7 @@ func (k key) readFrom(v value) {
 	}
 }
 
-// keys is the table of all keys; those of a policy, and of others that are in lists, are below.
+// keys is the table of all keys. The tables of policies and other list items are below.
 func (c *Config) keys() key {
 	r, a, n, p := &c.Store.Redis, &c.Access, &c.Notify, &c.Decode.Protobuf
 	return group("",

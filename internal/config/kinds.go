@@ -40,7 +40,7 @@ func (k kind[T]) and(check func(v value, read T)) kind[T] {
 	}}
 }
 
-// scalar is a text that parse understands. what is what is expected instead of a list or a mapping.
+// scalar is a text that parse understands. what says what is expected instead of a list or a mapping.
 func scalar[T any](what, expected string, parse func(s string) (read T, ok bool)) kind[T] {
 	return kind[T]{expected, func(v value) T {
 		read, ok := parse(v.text(what))
@@ -51,7 +51,7 @@ func scalar[T any](what, expected string, parse func(s string) (read T, ok bool)
 	}}
 }
 
-// parsing is a text whose error of parse says what is expected.
+// parsing is a text. The error of parse says what is expected.
 func parsing[T any](expected string, parse func(s string) (T, error)) kind[T] {
 	return kind[T]{expected, func(v value) T {
 		read, err := parse(v.text(expected))
@@ -93,7 +93,7 @@ func matching(what, expected, expression string) kind[string] {
 	return scalar(what, expected, func(s string) (string, bool) { return s, is.MatchString(s) })
 }
 
-// list is a list of single values; empty is what is wrong when it has none, if anything.
+// list is a list of single values; empty is the error of an empty list, if that is one.
 func list[T any](expected, empty string, item kind[T]) kind[[]T] {
 	return kind[[]T]{expected, func(v value) (all []T) {
 		v.each(expected, func(_ int, v value) { all = append(all, item.read(v)) })
@@ -209,7 +209,7 @@ func delays(expected string) kind[[]time.Duration] {
 	}}
 }
 
-// has reports an item of a list that is not what was expected.
+// has reports an unexpected item of a list.
 func (v value) has(expected string) { v.fail(" has %s; expected %s", show(v.node), expected) }
 
 var sizeUnits = map[string]uint64{"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
@@ -287,7 +287,7 @@ var levels = map[string]slog.Level{
 // ParseLevel reads the least level that is logged.
 func ParseLevel(s string) (slog.Level, bool) { return among(levels)(s) }
 
-// urls is one URL, or a list of those of a cluster's nodes.
+// urls is one URL, or a list with one for each node of a cluster.
 func urls(schemes ...string) kind[string] {
 	const expected = "a URL, or a list of URLs"
 	check := func(v value, s string) {
@@ -322,7 +322,7 @@ var address = scalar("an address such as 127.0.0.1:8250", "host:port, such as 12
 		return s, err == nil && notNumber == nil && n >= 0 && n < 1<<16
 	})
 
-// steps are those of a path whose characters need no escaping anywhere.
+// steps are parts of a path whose characters need no escaping anywhere.
 var steps = regexp.MustCompile(`^(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)+$`)
 
 var basePath = scalar("a path such as /redrive", "a path such as /redrive", func(s string) (string, bool) {
@@ -350,7 +350,7 @@ var networks = list(expectedNetworks, "", kind[netip.Prefix]{read: func(v value)
 
 const expectedRoles = "tags of RabbitMQ's users with a role each, such as monitoring: viewer"
 
-// roles are those of tags; any name may be a tag.
+// roles maps tags to roles; any name may be a tag.
 var roles = kind[map[string]auth.Grant]{expectedRoles, func(v value) map[string]auth.Grant {
 	tags, _ := pairs(v.node)
 	if len(tags) == 0 {

@@ -16,7 +16,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/hint"
 )
 
-// Error is what is wrong in a file, and where. Lines and columns count from 1.
+// Error is a mistake in a file, with its place. Lines and columns count from 1.
 type Error struct {
 	File         string
 	Line, Column int
@@ -35,7 +35,7 @@ func (e *Error) Error() string {
 // ErrorHint is for package hint.
 func (e *Error) ErrorHint() string { return e.Hint }
 
-// Parse reads a configuration; name is what errors call it. Keys that are left
+// Parse reads a configuration; errors call it name. Keys that are left
 // out have their defaults. It returns all mistakes that do not follow from others.
 func Parse(name string, data []byte) (*Config, error) {
 	return parse(name, data, func(string) string { return "" })
@@ -99,7 +99,7 @@ type document struct {
 	unsound   map[string]bool // keys in which something is wrong, by path
 }
 
-// collected is what a mapping panics with whose mistakes are in document.wrong.
+// collected is the panic of a mapping whose mistakes are in document.wrong.
 type collected struct{}
 
 // try collects the mistake at which read stops, and returns whether there was none.
@@ -130,7 +130,7 @@ func (d *document) all(checks ...func()) {
 	}
 }
 
-// mistakes returns what was collected, in the order of lines; those of variables come first.
+// mistakes returns the mistakes in the order of lines, after those of variables.
 func (d *document) mistakes() error {
 	slices.SortStableFunc(d.wrong, func(one, other error) int {
 		a, b := placeOf(one), placeOf(other)
@@ -194,7 +194,7 @@ func (d *document) beside(name string) string {
 	return filepath.Join(filepath.Dir(d.file), name)
 }
 
-// value is what a key has in the file.
+// value is the value of a key in the file.
 type value struct {
 	*document
 	node ast.Node
@@ -222,7 +222,7 @@ func (v value) failIn(at int, format string, args ...any) {
 	v.fail(format, args...)
 }
 
-// wrong reports that the value is not what was expected.
+// wrong reports an unexpected value.
 func (v value) wrong(expected string) { v.fail(" is %s; expected %s", show(v.node), expected) }
 
 func (v value) name() string { return cmp.Or(v.path, "the file") }
@@ -348,7 +348,7 @@ func show(n ast.Node) string {
 	return "something else"
 }
 
-// names are those of keys, sorted.
+// names returns the names of keys, sorted.
 func names(keys []key) string {
 	var all []string
 	for _, k := range keys {
@@ -471,7 +471,7 @@ func (v namedTokens) Visit(n ast.Node) ast.Visitor {
 	return v
 }
 
-// set returns a mapping with a value at a path; what is no mapping on the way is replaced by one.
+// set returns a mapping with a value at a path. It replaces anything on the way that is not a mapping.
 func set(in ast.Node, path []string, value ast.Node) ast.Node {
 	if len(path) == 0 {
 		return value

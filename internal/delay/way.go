@@ -110,7 +110,7 @@ type Limits struct {
 	Longest time.Duration
 	// Levels are the only delays there are, shortest first; nil: any.
 	Levels []time.Duration
-	// Step is what delays are rounded up to, where Levels is nil.
+	// Delays are rounded up to Step, where Levels is nil.
 	Step time.Duration
 	// Blocks: a message with a short delay waits for those before it that have a longer one.
 	Blocks bool

@@ -1,7 +1,7 @@
 // Package doctor finds what is wrong with Redrive's surroundings: RabbitMQ, its
 // queues and their policies, the service's rights and disk. Read it in this order:
 //
-//	doctor.go  findings, what is shown of a check that cannot run, and what --fix does
+//	doctor.go  findings, checks that cannot run, and --fix
 //	scene.go   what the checks look at, and where it comes from
 //
 // service.go and queues.go have the checks. A check is pure: a scene in, findings out.
@@ -39,10 +39,10 @@ type Finding struct {
 	What  string `json:"what"`
 	// Why it matters.
 	Why string `json:"why,omitempty"`
-	// Remedy is what to do, in words; Commands do it.
+	// Remedy says what to do; Commands do it.
 	Remedy   string   `json:"remedy,omitempty"`
 	Commands []string `json:"commands,omitempty"`
-	// Fixable: --fix repairs it. It only adds what is missing.
+	// Fixable: --fix repairs it. --fix only adds.
 	Fixable bool `json:"fixable,omitempty"`
 	fix     fix
 }
@@ -50,16 +50,16 @@ type Finding struct {
 // Check looks at one thing in a scene.
 type Check struct {
 	Name string
-	// Title is what it looks at, which docs/reference/doctor.md has too, and Why the reason.
+	// Title says what it looks at, as docs/reference/doctor.md does, and Why gives the reason.
 	Title, Why string
 	// Needs are the parts of a scene without which it cannot run.
 	Needs []Part
 	Run   func(*Scene) []Finding
-	// ByAMQP is what AMQP alone can show of it, for when a part is missing; may be nil.
+	// ByAMQP checks what it can by AMQP alone, if a part is missing; may be nil.
 	ByAMQP func(*Scene) []Finding
 }
 
-// Report is what all checks found.
+// Report has the findings of all checks.
 type Report struct {
 	Status  Status `json:"status"`
 	Broker  string `json:"broker"`
@@ -121,7 +121,7 @@ func (c *Check) make(s *Scene) (all []Finding) {
 // Checks are all of them, in the order in which they are shown.
 var Checks = slices.Concat(serviceChecks, queueChecks)
 
-// fix is what --fix does about a finding: it only makes what is missing.
+// fix does what --fix does about a finding: it only adds.
 type fix struct {
 	topology bool   // what the service declares when it starts
 	queue    string // make and bind its retry exchange
@@ -135,7 +135,7 @@ func (f fix) String() string {
 	return fmt.Sprintf("make the retry exchange of queue %q and bind it to that queue", f.queue)
 }
 
-// Plan is what --fix will do, in order.
+// Plan lists what --fix will do, in order.
 type Plan []fix
 
 // Plan of the findings that can be repaired safely.

@@ -129,7 +129,7 @@ func overflow(s *Scene) (all []Finding) {
 	return all
 }
 
-// limits are those of a queue's length; "": it has none.
+// limits returns the limits of a queue's length; "": it has none.
 func limits(q *management.QueueState) string {
 	var all []string
 	for _, key := range []string{"max-length", "max-length-bytes"} {
@@ -195,7 +195,7 @@ func consumersByAMQP(s *Scene) (all []Finding) {
 	return all
 }
 
-// deliveries finds queues whose consumers are connected and take nothing of what is ready.
+// deliveries finds queues whose consumers are connected and take no ready messages.
 func deliveries(s *Scene) (all []Finding) {
 	for _, q := range s.enrolledQueues() {
 		if q.Ready == 0 || q.Consumers == 0 || q.Stats.Delivered.InMinute() > 0 {
@@ -462,7 +462,7 @@ func (s *Scene) nowhere(q *management.QueueState, to string) string {
 	return ""
 }
 
-// alternate is the exchange that an exchange's argument names for what it cannot route; nil when it
+// alternate returns the alternate exchange that an exchange's argument names; nil when it
 // returns that.
 func (s *Scene) alternate(x *management.Exchange) *management.Exchange {
 	if to, named := x.Arguments["alternate-exchange"].(string); named && to != x.Name {

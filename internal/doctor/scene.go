@@ -90,7 +90,7 @@ type Scene struct {
 	Insecure bool
 }
 
-// Probed is what AMQP shows without the management API.
+// Probed is the state that AMQP shows without the management API.
 type Probed struct {
 	Exchange, Intake   error // as broker.Probe.IntakeQueue returns them
 	Parked, Quarantine Depth
@@ -111,7 +111,7 @@ type NamedQueue struct {
 	RetryExchange bool // it exists
 }
 
-// Service is what the service says about itself.
+// Service is the service's report about itself.
 type Service struct {
 	Asked    string   // the URL; "" when no service was asked
 	Named    bool     // its address was given: that nothing answers there is a problem

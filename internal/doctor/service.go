@@ -219,7 +219,7 @@ func others(s *Scene) []Finding {
 	return nil
 }
 
-// foreign finds what policies of others change of what is ours.
+// foreign finds policies of others that change exchanges or queues of ours.
 func foreign(s *Scene) (all []Finding) {
 	for _, f := range management.FindForeign(s.Exchanges, s.Queues, s.Policies) {
 		finding := Finding{Status: Wrong, What: f.String(), Remedy: leaveOut}

@@ -14,7 +14,7 @@ import (
 // since stores index by it.
 type ID [8]byte
 
-// Group is what its members share.
+// Group is an error that its members share.
 type Group struct {
 	ID      ID
 	Queue   string

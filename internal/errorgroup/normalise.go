@@ -49,7 +49,7 @@ const (
 	clock = `\d{1,2}:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z| ?(?:UTC|GMT|CES?T|[EP][SD]T|[AP]M)| ?[+-]\d\d:?\d\d|[+-]\d\d)?\b`
 )
 
-// rule matches as all of rules do: group i+1 is what rule i matched.
+// rule matches as all of rules do: group i+1 is rule i's match.
 var rule = func() *regexp.Regexp {
 	var all []string
 	for _, r := range rules {

@@ -195,7 +195,7 @@ var removed = map[string]bool{
 	wire.HeaderDelay: true, wire.HeaderPark: true, wire.HeaderParkReason: true, wire.HeaderRejectReason: true,
 }
 
-// History is what a message carries to its next attempt.
+// History is the state that a message carries to its next attempt.
 type History struct {
 	ID          string // stable over all attempts
 	Failures    int    // failures so far

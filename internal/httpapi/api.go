@@ -5,7 +5,7 @@
 //	types.go        bodies that only the API has
 //	middleware.go   headers and limits of every request, how many at once, and the base path; errors as
 //	                they are sent
-//	routes.go       the routes: what is shown, the stream of changes, acting on named messages, queues and
+//	routes.go       the routes: reading, the stream of changes, acting on named messages, queues and
 //	                many messages, who calls, and what has many bytes: bodies, export, import
 //	client.go       the client
 package httpapi
@@ -42,7 +42,7 @@ type Guard interface {
 	SignOut(w http.ResponseWriter, r *http.Request)
 }
 
-// Config is what an API is made of.
+// Config has the parts of an API.
 type Config struct {
 	Console operations.Console
 	Decoder Decoder
@@ -51,7 +51,7 @@ type Config struct {
 	// see Under.
 	Base    string
 	Metrics http.Handler
-	// Conditions are what is wrong now, Notices what a person should look at.
+	// Conditions are wrong now; Notices are for a person to look at.
 	Conditions func() []condition.Condition
 	Notices    func() []string
 	// Ready is false while one of the problems is the whole service's.
@@ -156,7 +156,7 @@ func route(method, path, id, tag, summary string) huma.Operation {
 // body is the body of a request or of an answer.
 type body[T any] struct{ Body T }
 
-// none is what a route has no input or no answer of.
+// none is an empty request or response.
 type none struct{}
 
 // handle registers a route that calls the console for its caller.

@@ -33,7 +33,7 @@ const (
 	maxURL = 16 << 10
 )
 
-// headersAndLimits is what every request passes before its caller is known.
+// headersAndLimits handles every request before its caller is known.
 func (a *API) headersAndLimits(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// No answer is taken for another type, or shown in another site's page. The page
@@ -225,7 +225,7 @@ func check(refuses func(auth.Caller) error) func(huma.Context, func(huma.Context
 	}
 }
 
-// load is what a request holds in memory while it is served, its client's slowness included.
+// load is the memory that a request holds while it is served, also to a slow client.
 type load int
 
 const (

@@ -52,7 +52,7 @@ type Reason struct {
 	Reason string `json:"reason,omitempty" maxLength:"500"`
 }
 
-// Breaker is what a queue's circuit breaker is set to.
+// Breaker is the setting of a queue's circuit breaker.
 type Breaker struct {
 	Force  string `json:"force" enum:"open,closed,auto" doc:"auto: it opens and closes by itself."`
 	Reason string `json:"reason,omitempty" maxLength:"500"`

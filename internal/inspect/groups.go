@@ -153,7 +153,7 @@ func shownGroup(g *store.GroupCount) Group {
 		Discarded: g.Discarded, First: g.First, Last: g.Last, Hours: g.Hours[:], Note: g.Note, Rule: ruleOf(g)}
 }
 
-// replaced is what stands in a group's error for what differs from one failure to the next.
+// replaced stands in a group's error for parts that differ between failures.
 var replaced = regexp.MustCompile(`<[a-z]+>|#`)
 
 // ruleOf returns a rule for a group's failures, for the rules of a policy: the error's type, and the longest

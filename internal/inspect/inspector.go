@@ -1,8 +1,8 @@
-// Package inspect is what a person sees: messages, groups of failures, queues, policies, the
+// Package inspect makes what a person sees: messages, groups of failures, queues, policies, the
 // ledger and the audit log, for the page, the HTTP API and the command line. Each method
 // that has a caller checks what they may see, and none changes a message. Read it in this order:
 //
-//	inspector.go  what it needs
+//	inspector.go  the Inspector and its parts
 //	message.go    messages as they are shown, in lists and in full
 //	search.go     a query answered page by page, also of messages that are no longer kept
 //	columns.go    lists as tables and as CSV
@@ -45,7 +45,7 @@ var (
 	ErrInvalid = hint.New("invalid", "invalid")
 )
 
-// Store is what an Inspector reads. It writes only what a recount has found.
+// Store is the part of a store that an Inspector reads. It writes only the findings of a recount.
 type Store interface {
 	store.Searcher
 	NewestNumber(ctx context.Context) (uint64, error)
@@ -69,13 +69,13 @@ type Audit interface {
 	Before(ctx context.Context, n int64, visit func(audit.Entry) (more bool, err error)) error
 }
 
-// Config is what an Inspector works with. What it leaves out is not shown.
+// Config has the parts of an Inspector. It does not show what is left out.
 type Config struct {
 	Store    Store
 	Broker   Broker
 	Audit    Audit
 	Policies func() policy.Set
-	// Decisions are what the policies decided; nil: not counted.
+	// Decisions counts what the policies decided; nil: not counted.
 	Decisions *Decisions
 	Log       *slog.Logger
 
@@ -116,11 +116,11 @@ type Config struct {
 	Now func() time.Time
 }
 
-// Activity is what happened to messages lately.
+// Activity counts recent events.
 type Activity interface {
-	// Minute is what happened to a queue in the last minute.
+	// Minute counts a queue's events of the last minute.
 	Minute(queue string, now time.Time) Flow
-	// Hour is what happened in each of the last 60 minutes, the current one last,
+	// Hour counts the events of each of the last 60 minutes, the current one last,
 	// to the queues that sees says yes to.
 	Hour(now time.Time, sees func(queue string) bool) []Flow
 	// Queues are those that anything happened to since the start, and Failed how many

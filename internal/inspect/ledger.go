@@ -11,7 +11,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// LedgerLine is what became of all messages that came for a queue.
+// LedgerLine accounts for all messages that came for a queue.
 type LedgerLine struct {
 	Queue     string `json:"queue"`
 	In        int64  `json:"in" doc:"Messages that failed, or were made by people; the sum of the others."`
@@ -47,7 +47,7 @@ type Ledger struct {
 	After     string       `json:"after,omitempty" doc:"Ask with it for the next page; absent on the last."`
 }
 
-// Columns are LedgerColumns, without those of what seldom happens where it did not.
+// Columns are LedgerColumns without the rare ones that are 0 here.
 func (l *Ledger) Columns() []Column[LedgerLine] {
 	return slices.DeleteFunc(slices.Clone(LedgerColumns), func(c Column[LedgerLine]) bool {
 		return c.Field == "Expired" && l.Total.Expired == 0

@@ -37,7 +37,7 @@ type Overview struct {
 	Replicas   []Replica             `json:"replicas,omitempty" doc:"Those that share the store, by id."`
 }
 
-// Flow is what happened in a minute.
+// Flow counts the events of a minute.
 type Flow struct {
 	Failed    int64 `json:"failed"`
 	Retried   int64 `json:"retried"`
@@ -94,7 +94,7 @@ func (in *Inspector) Overview(ctx context.Context, by auth.Caller) (Overview, er
 
 // ConditionsFor returns those that hold now, as far as the caller may know them. Those of single
 // queues name them: a caller who is limited to queues finds those of their own in Queue.Unreachable
-// and Queue.Throttle instead, but for those of forward targets.
+// and Queue.Throttle instead, except for conditions of forward targets.
 func (in *Inspector) ConditionsFor(by auth.Caller) []condition.Condition {
 	all := []condition.Condition{}
 	if in.Conditions != nil && by.May(auth.Viewer, "") == nil {
@@ -193,7 +193,7 @@ type Slot struct {
 	AtLeast bool `json:"at_least,omitempty"`
 }
 
-// calendarCache is what was counted a moment ago, for each set of queues that
+// calendarCache has the counts of a moment ago, for each set of queues that
 // callers are limited to.
 type calendarCache struct {
 	mu    sync.Mutex

@@ -78,7 +78,7 @@ func (d *Decisions) Event(e retry.Event) {
 	}
 }
 
-// count adds what was counted to a policy.
+// count adds counts to a policy.
 func (d *Decisions) count(f *PolicyInForce) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

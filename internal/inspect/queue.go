@@ -105,7 +105,7 @@ func (in *Inspector) askBroker(ctx context.Context, all []Queue) {
 	}
 }
 
-// visibleQueues are the queues that a caller may see, and what is stored about them.
+// visibleQueues returns the queues that a caller may see, with their stored state.
 type visibleQueues struct {
 	*Inspector
 	counts []store.QueueCount // ordered by name

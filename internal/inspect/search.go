@@ -287,7 +287,7 @@ func (in *Inspector) Find(
 }
 
 const (
-	// LargeBody is what a body has more bytes than that is read only for its own visit.
+	// LargeBody is the size in bytes above which a body is read only for its own visit.
 	LargeBody = 256 << 10
 	// visitedAtOnce and bytesAtOnce bound the messages that are read before they are visited, and
 	// readAtOnce those that are looked at.

@@ -133,7 +133,7 @@ func (m *Metrics) Handler() http.Handler {
 	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 }
 
-// Handler serves those of all services in this process, which differ in their labels,
+// Handler serves the metrics of all services in this process, which differ in their labels,
 // and the process's own.
 func Handler(all ...*Metrics) http.Handler {
 	process := prometheus.NewRegistry()

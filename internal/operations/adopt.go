@@ -88,7 +88,7 @@ type FollowRequest struct {
 	Reason string `json:"reason,omitempty" maxLength:"500" doc:"Why, for the audit log."`
 }
 
-// FollowSet is what is stored of a Follow.
+// FollowSet is a Follow as it is stored.
 type FollowSet struct {
 	FollowRequest
 	By    string
@@ -195,7 +195,7 @@ func seen(by auth.Caller, queues []string) []string {
 	return slices.DeleteFunc(slices.Clone(queues), func(q string) bool { return !by.Sees(q) })
 }
 
-// planAdoption plans the adoption of what is in a queue now. It touches nothing.
+// planAdoption plans to adopt the messages that are in a queue now. It touches nothing.
 func (r *Runner) planAdoption(ctx context.Context, by auth.Caller, q PlanRequest) (Plan, error) {
 	queues := append([]string{q.From}, q.WorkQueues...)
 	for _, name := range queues {
@@ -468,7 +468,7 @@ func (r *Runner) endAdoption(ctx context.Context, op *operation) (time.Time, err
 	return r.saveState(ctx, op, Finished, why)
 }
 
-// closeSource puts back what is not acknowledged. The caller has op.stepping.
+// closeSource puts unacknowledged messages back. The caller has op.stepping.
 func (op *operation) closeSource() {
 	if op.source != nil {
 		op.source.Close()

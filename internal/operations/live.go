@@ -9,7 +9,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/inspect"
 )
 
-// Tick is what watchers receive once a second, when something changed.
+// Tick is sent to watchers once a second, when something changed.
 type Tick struct {
 	inspect.Totals
 	Failed     int64       `json:"failed" doc:"Messages that failed since the tick before."`
@@ -62,7 +62,7 @@ type watcher struct {
 	ops                     map[string]shownOperation
 }
 
-// shownOperation is what can change of an operation that a watcher was sent.
+// shownOperation has the parts of an operation that change while it is watched.
 type shownOperation struct {
 	state, why, left      string
 	done, skipped, failed int64

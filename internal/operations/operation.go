@@ -38,7 +38,7 @@ const (
 
 func partsOf(id string) string { return partPrefix + id + "/" }
 
-// head is what does not change while an operation runs.
+// head is the part of an operation that never changes.
 type head struct {
 	Operation  // its progress is elsewhere
 	CanaryWait time.Duration
@@ -47,7 +47,7 @@ type head struct {
 	Upto       uint64      `json:",omitempty"` // the newest number in the store before the plan was made
 }
 
-// progress is what changes.
+// progress is the part that changes.
 type progress struct {
 	State                string
 	Was                  string     `json:",omitempty"` // Paused: what it goes back to
@@ -73,7 +73,7 @@ func (p *progress) active() bool {
 type operation struct {
 	// stepping is held during a step, so that an order is handled between two. Its holder may
 	// read all fields, and locks mu to write. Others lock mu only, and so never wait for a step.
-	// A step asks the store, so it is a lock that a caller can stop waiting for.
+	// A step asks the store, so a caller can stop waiting for it.
 	stepping *semaphore.Weighted
 	mu       sync.Mutex
 	head
@@ -221,7 +221,7 @@ func (op *operation) show(now time.Time) Operation {
 	return o
 }
 
-// speedWindow is what the speed is measured over.
+// speedWindow is how long the speed is averaged over.
 const speedWindow = 10 * time.Second
 
 // notePace notes how far it is now. The caller holds mu.

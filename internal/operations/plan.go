@@ -304,7 +304,7 @@ func (f *freezer) add(ctx context.Context, m frozen) error {
 	return f.flush(ctx)
 }
 
-// flush writes what is in memory; a chunk that is not full ends the plan.
+// flush writes the batch in memory; a chunk that is not full ends the plan.
 func (f *freezer) flush(ctx context.Context) error {
 	var entries []store.Entry
 	for part := range slices.Chunk(f.batch, chunk) {

@@ -1,10 +1,10 @@
-// Package operations is what a person does to all messages that a query finds. A query becomes
+// Package operations acts on all messages that a query finds. A query becomes
 // a plan, whose messages are fixed at that moment; once it is started, it is an operation.
 // Read it in this order:
 //
 //	shown.go        plans and operations as they are shown
 //	plan.go         what an action would do to all that a query finds, and that selection
-//	runner.go       what the Runner needs and keeps, and what page and API call; it deletes what is old
+//	runner.go       the Runner and its parts, and what page and API call; it deletes old operations
 //	operation.go    plans and operations in memory and in the store, and their results
 //	start.go        a plan becomes an operation, and is paused, resumed or canceled
 //	step.go         all operations in turn, a step of each; canary.go: whether its first
@@ -37,7 +37,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// Store is what operations need of a store; Actions changes messages.
+// Store is the part of a store that operations need; Actions changes messages.
 type Store interface {
 	Find(ctx context.Context, id uuid.UUID) ([]store.Listed, error)
 	Get(ctx context.Context, key store.Key) (store.Listed, error)
@@ -49,14 +49,14 @@ type Store interface {
 	DeleteEntries(ctx context.Context, prefix string) error
 }
 
-// Config is what a Runner needs.
+// Config has the parts of a Runner.
 type Config struct {
 	// Inspect finds the messages of a plan. Its log, clock and replicas are used, too.
 	Inspect *inspect.Inspector
 	// Actions changes the messages.
 	Actions *actions.Actions
 	Store   Store
-	// DeadLetters are what can be adopted; nil: nothing.
+	// DeadLetters adopts queues; nil: it cannot.
 	DeadLetters DeadLetters
 	// Replica is the id of this replica where others can share the store, which is a store.Shared
 	// then; "" where none can.
@@ -69,7 +69,7 @@ type Runner struct {
 	Config
 	log *slog.Logger
 
-	// mu is held while the operations are read, so it is a lock that a caller can stop waiting for.
+	// mu is held while the operations are read, so a caller can stop waiting for it.
 	mu       *semaphore.Weighted
 	loaded   bool
 	all      map[string]*operation
@@ -262,7 +262,7 @@ func (r *Runner) forgetOrphans(ctx context.Context, now time.Time) error {
 	}
 }
 
-// Console is what the page and the API call: an inspect.Inspector, actions.Actions and a Runner.
+// Console serves the page and the API: an inspect.Inspector, actions.Actions and a Runner.
 // Each method checks its caller.
 type Console interface {
 	Overview(ctx context.Context, c auth.Caller) (inspect.Overview, error)

@@ -15,7 +15,7 @@ type PlanRequest struct {
 	To     string       `json:"to,omitempty" doc:"Copy: the queue. Unadopt: the dead-letter queue."`
 	Reason string       `json:"reason,omitempty" maxLength:"500"`
 	RestOf string       `json:"rest_of,omitempty" doc:"Replay, instead of a query: a replay whose rest it is."`
-	// Of an adoption alone, but for the last, which an unadoption has too.
+	// Of an adoption; the last also of an unadoption.
 	From              string   `json:"from,omitempty" doc:"Adopt: the dead-letter queue."`
 	WorkQueues        []string `json:"work_queues,omitempty" doc:"Adopt: where they failed; absent: as each says."`
 	Format            string   `json:"format,omitempty" doc:"Adopt: of the messages; absent: each shows its own."`
@@ -53,7 +53,7 @@ type Plan struct {
 	Warnings   []string          `json:"warnings,omitempty"`
 }
 
-// Sampled is what the first messages of a dead-letter queue say. Each list has the 20 most frequent at most.
+// Sampled summarises the first messages of a dead-letter queue. Each list has the 20 most frequent at most.
 type Sampled struct {
 	Messages int     `json:"messages" doc:"Fewer than asked for if they are large, or there are no more."`
 	Queues   []Tally `json:"queues" doc:"Work queues; an empty name: not known."`
@@ -132,7 +132,7 @@ func (o Operation) HasRest() bool {
 	return o.Verb == actions.Replay && o.Ended != nil && o.Done+o.SkippedN+o.Failed < o.Count
 }
 
-// Replayed is what became of replayed messages, as far as it is known: RabbitMQ never reports that a consumer
+// Replayed counts the outcomes of replayed messages, as far as they are known: RabbitMQ never reports that a consumer
 // succeeded.
 type Replayed struct {
 	Sent         int64        `json:"sent" doc:"Sent to their queues; the next two add up to it."`
@@ -160,7 +160,7 @@ var Columns = []inspect.Column[Operation]{
 	{Field: "From"}, {Field: "Query"}, {Field: "Why"},
 }
 
-// Order is what a person asks of a running operation.
+// Order is a person's request to a running operation.
 type Order string
 
 // Orders.

@@ -129,7 +129,7 @@ func (h *head) start(of *head) {
 	h.Started, h.StartedBy, h.StartedAs = of.Started, of.StartedBy, of.StartedAs
 }
 
-// check returns how long the first messages are watched, or what is wrong.
+// check returns how long the first messages are watched, or an error.
 func (s Start) check(v actions.Verb) (wait time.Duration, err error) {
 	wait = canaryWait
 	if s.CanaryWait != "" {
@@ -248,7 +248,7 @@ func (r *Runner) save(ctx context.Context, op *operation, h *head, p progress) e
 	return nil
 }
 
-// afterOrder is what an order makes of an operation. The caller has op.stepping.
+// afterOrder returns an operation's state after an order. The caller has op.stepping.
 func (op *operation) afterOrder(o Order, by auth.Caller, now time.Time) (progress, error) {
 	p := op.progress
 	if op.unsaved != nil {

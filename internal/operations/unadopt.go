@@ -32,7 +32,7 @@ type Sink interface {
 	Close()
 }
 
-// planUnadoption plans to put back what is still parked from a dead-letter queue. It touches nothing.
+// planUnadoption plans to put back the messages that are still parked from a dead-letter queue. It touches nothing.
 func (r *Runner) planUnadoption(ctx context.Context, by auth.Caller, q PlanRequest) (Plan, error) {
 	switch {
 	case q.To == "" || len(q.To) > 255 || wire.OwnQueue(q.To):

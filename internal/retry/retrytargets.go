@@ -623,7 +623,7 @@ type ReportedNames struct {
 	lookUpIfUnknown, cached func(queue string) (yes, known bool)
 	markProven              func(queue string) // RabbitMQ has dead-lettered from the queue
 
-	// turn is held while the store is asked, so it is a lock that a caller can stop waiting for.
+	// turn is held while the store is asked, so a caller can stop waiting for it.
 	turn       *semaphore.Weighted
 	reporterOf map[string]string // of each counted name, the user who reported it first
 	perUser    map[string]int    // counted names, by reporter

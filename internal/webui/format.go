@@ -17,7 +17,7 @@ import (
 	"github.com/redrive-mq/redrive/policy"
 )
 
-// functions are what templates of every page can call; respond.go has those that make
+// functions are the functions of all templates; respond.go has those that make
 // URLs.
 var functions = template.FuncMap{
 	"count":     count,
@@ -168,7 +168,7 @@ func speed(perSecond float64) string {
 	return count(int64(perSecond))
 }
 
-// found is what a decoder found, without the decoder's name, which the page shows beside it.
+// found returns what a decoder found, without the decoder's name, which the page shows beside it.
 func found(decoder, text string) string {
 	if n := len(decoder); len(text) > n && strings.EqualFold(text[:n], decoder) {
 		return strings.TrimLeft(text[n:], ", ")
@@ -203,7 +203,7 @@ func quoteValue(s string) string {
 	return query.Quote(s)
 }
 
-// queryHelp is what the page of help says of queries.
+// queryHelp is the help page's part about queries.
 var queryHelp = [][2]string{
 	{"queue:orders.*", "messages of queues by name; * is any characters, ? is one"},
 	{"state:parked", "waiting, retried, parked or discarded"},

@@ -183,7 +183,7 @@ func (s *server) newMessages(r *http.Request, c auth.Caller) (view, error) {
 	return v, nil
 }
 
-// checkQuery says what is wrong with a query while it is written.
+// checkQuery checks a query while it is written.
 func (s *server) checkQuery(r *http.Request, _ auth.Caller) (view, error) {
 	q := r.URL.Query().Get("q")
 	return view{template: "messages", part: "check", data: queryErrorOf(q, parseQuery(q))}, nil
@@ -272,7 +272,7 @@ func (s *server) body(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(b)
 }
 
-// token is a piece of JSON and what it is.
+// token is a piece of JSON and its kind.
 type token struct{ Kind, Text string }
 
 // tokens splits JSON for colouring. Joined, they are the text, also when it is not JSON.

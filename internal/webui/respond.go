@@ -37,7 +37,7 @@ type view struct {
 	to       string // go there instead
 }
 
-// frame is what the layout is rendered with.
+// frame is the data of the layout.
 type frame struct {
 	Title, Nav, Command string
 	Caller              auth.Caller
@@ -121,7 +121,7 @@ func (s *server) page(h handler) http.Handler {
 	})
 }
 
-// errorData is what the error page says.
+// errorData is the data of the error page.
 type errorData struct {
 	Head, Text string
 	Hint       string // what to do about it
@@ -246,7 +246,7 @@ func (s *server) here(line string) string {
 	return "redrive --vhost " + shellWord(s.VHost) + strings.TrimPrefix(line, "redrive")
 }
 
-// functions are what this page's templates can call.
+// functions are the functions of this page's templates.
 func (s *server) functions() template.FuncMap {
 	all := maps.Clone(functions)
 	maps.Copy(all, template.FuncMap{

@@ -39,7 +39,7 @@ import (
 type Options struct {
 	// Caller returns who a request is from; a caller who is not signed in sees the sign-in page.
 	Caller func(*http.Request) auth.Caller
-	// Conditions are what is wrong now, as far as a caller may know: each page says so.
+	// Conditions are wrong now, as far as a caller may know; each page shows them.
 	Conditions func(auth.Caller) []condition.Condition
 	// Simulation draws what a policy does in an outage, as an SVG element that says it in
 	// words too; "" where there is nothing to draw.
@@ -62,7 +62,7 @@ const firstWait = 1500 * time.Millisecond
 
 // maxWait is how long it waits then, and maxForm what a form may hold, in bytes; maxEdit is
 // room for the longest text that is edited here, as a browser encodes it, and its headers. They
-// are what one caller can make the service spend.
+// limit what one caller can make the service spend.
 const (
 	maxWait = 30 * time.Second
 	maxForm = 1 << 20

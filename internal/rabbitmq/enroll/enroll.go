@@ -40,7 +40,7 @@ type Target struct {
 	// AtMostOnce: dead letters come back to the queue, and RabbitMQ refuses some as a cycle.
 	// With at-least-once they would stay, and in the end stop the queue's dead-lettering.
 	AtMostOnce bool
-	// Makes is what the queue needs besides the policy, in words.
+	// Makes says what the queue needs besides the policy.
 	Makes string
 	// topology is that, as it is declared.
 	topology delay.Topology
@@ -71,21 +71,21 @@ func (t Target) isSetIn(def map[string]any) bool {
 	return def["dead-letter-exchange"] == t.Exchange && (t.RoutingKey == "" || t.RoutingKey == key)
 }
 
-// Plan is what enrolling one queue changes.
+// Plan lists the changes of enrolling one queue.
 type Plan struct {
 	Queue  management.Queue
 	Target Target
 	// Before is the policy in force; nil when there is none.
 	Before *management.Policy
-	// Policy is what is set; nil when the queue dead-letters to Redrive already.
+	// Policy is set by it; nil when the queue dead-letters to Redrive already.
 	Policy *management.Policy
 	// LeftOut are the keys of Before that this RabbitMQ refuses.
 	LeftOut []string
-	// Notes are what a person should know before it is applied.
+	// Notes are for a person to read before it is applied.
 	Notes []string
 }
 
-// ReadQueue reads a queue, with what is in force on it, and the policies.
+// ReadQueue reads a queue, with the settings in force, and the policies.
 func ReadQueue(ctx context.Context, m *management.Client, queue string) (management.Queue, []management.Policy, error) {
 	q, err := m.QueueInForce(ctx, queue)
 	if errors.Is(err, management.ErrNotFound) {
@@ -341,7 +341,7 @@ func undo(ctx context.Context, m *management.Client, ours management.Policy, que
 	return err
 }
 
-// UndoPlan is what removing the policy of a queue changes.
+// UndoPlan lists the changes of removing a queue's policy.
 type UndoPlan struct {
 	Queue string
 	Ours  management.Policy
@@ -488,7 +488,7 @@ type Key struct {
 	Overruled any `json:"overruled,omitempty"`
 }
 
-// Keys are what a plan does to each key, in order.
+// Keys returns what a plan does to each key, in order.
 func (p *Plan) Keys() []Key {
 	if p.Policy == nil {
 		return nil
@@ -667,7 +667,7 @@ func UndoFixedDelay(ctx context.Context, m *management.Client, queue string) err
 	return undo(ctx, m, Target{PolicyPrefix: fixedDelayPrefix}.policy(queue), queue)
 }
 
-// Warnings are what a person should know before using it.
+// Warnings returns what a person should know before using it.
 func (a *FixedDelay) Warnings() []string {
 	w := []string{
 		"only rejected messages are retried: RabbitMQ takes what expired, overflowed its queue or passed its " +

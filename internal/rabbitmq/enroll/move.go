@@ -256,7 +256,7 @@ func refuses(def map[string]any, prefix string) bool {
 	return strings.HasPrefix(overflow, "reject-publish")
 }
 
-// withoutDeadLetters is a policy without what it says of dead letters.
+// withoutDeadLetters returns a policy without its keys for dead letters.
 func withoutDeadLetters(def map[string]any) map[string]any {
 	out := maps.Clone(def)
 	maps.DeleteFunc(out, func(k string, _ any) bool { return strings.HasPrefix(k, "dead-letter-") })
@@ -347,7 +347,7 @@ func (m *Move) detour(ctx context.Context, c *broker.Mover, s *State) error {
 	return nil
 }
 
-// switchBindings is the one step that sends what is published to the new queue.
+// switchBindings sends all that is published to the new queue, in one step.
 func (m *Move) switchBindings(_ context.Context, c *broker.Mover, s *State) error {
 	if !s.Detour || !s.DetourToOld {
 		return nil

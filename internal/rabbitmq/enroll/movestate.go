@@ -23,7 +23,7 @@ type State struct {
 	Type      string
 	Arguments map[string]any
 	Dropped   []string
-	// Otherwise is what the new type reads in another way.
+	// Otherwise lists arguments that the new type reads differently.
 	Otherwise []string
 	Policy    *Plan
 	// Bindings of the old queue, without those from the exchange of the detour.
@@ -201,7 +201,7 @@ var readings = []reading{
 	{key: "max-in-memory-bytes", on: "classic", drop: true},
 }
 
-// arguments sets those of the new queue.
+// arguments sets the arguments of the new queue.
 func (s *State) arguments(kind string) {
 	s.Type, s.Arguments = s.Old.Type, map[string]any{}
 	if kind != "" && kind != s.Old.Type {
@@ -370,7 +370,7 @@ type Source struct {
 	Messages int
 	// TTL is the queue's; 0: it has none.
 	TTL time.Duration
-	// FedBy is what feeds it besides the old queue, in words.
+	// FedBy says what feeds it besides the old queue.
 	FedBy []string
 
 	grew time.Time // when Messages last grew

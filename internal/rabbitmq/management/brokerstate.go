@@ -23,7 +23,7 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// QueueState is a queue with what it does.
+// QueueState is a queue with its counts and rates.
 type QueueState struct {
 	Queue
 	Bytes int64 `json:"message_bytes"`
@@ -173,7 +173,7 @@ type Binding struct {
 	PropertiesKey   string         `json:"properties_key"`
 }
 
-// Exchange is what the API knows of one.
+// Exchange is an exchange as the API describes it.
 type Exchange struct {
 	Name       string         `json:"name"`
 	Type       string         `json:"type"`
@@ -204,7 +204,7 @@ func (c *Client) Seen(ctx context.Context) error {
 	return c.Call(ctx, http.MethodGet, c.path("exchanges")+"?page=1&page_size=1&columns=name,vhost", nil, &answer)
 }
 
-// QueueBindings are those of a queue, but for the one to the default exchange that each has.
+// QueueBindings returns a queue's bindings, without the one to the default exchange that each has.
 func (c *Client) QueueBindings(ctx context.Context, queue string) (all []Binding, err error) {
 	var answer []Binding
 	err = c.Call(ctx, http.MethodGet, c.path("queues", queue, "bindings"), nil, &answer)
@@ -245,7 +245,7 @@ func (q *QueueState) LimitInForce(of string) (limit int, limited bool) {
 	return limit, limited
 }
 
-// Definitions are what `rabbitmqctl import_definitions` and POST
+// Definitions are the input of `rabbitmqctl import_definitions` and POST
 // /api/definitions take.
 type Definitions struct {
 	Exchanges []exchangeDefinition `json:"exchanges"`
@@ -471,7 +471,7 @@ func (q *Queue) inForce(policies, operator []Policy) bool {
 	return p != nil || q.Policy == ""
 }
 
-// useInForce sets on queues what is in force, which the statistics they come with may not know.
+// useInForce sets the settings in force on queues, which their statistics may not know.
 func (c *Client) useInForce(ctx context.Context, queues ...*Queue) error {
 	all, err := c.Queues(ctx)
 	if err != nil {
@@ -498,13 +498,13 @@ func (c *Client) QueueInForce(ctx context.Context, name string) (Queue, error) {
 	return q, err
 }
 
-// Foreign is what policies of others do to exchanges or queues of Redrive's.
+// Foreign is the effect of others' policies on exchanges or queues of Redrive.
 type Foreign struct {
 	Kind  string   // exchange or queue
 	Names []string // at least one
 	// Policy and OperatorPolicy are in force there.
 	Policy, OperatorPolicy string
-	// Settings are what they set that matters, as "key: value".
+	// Settings lists the settings that matter, as "key: value".
 	Settings []string
 	// Cluster is the other one that federates the exchange, by a policy of its own: it gets a copy
 	// of each message. "": none does.
@@ -616,7 +616,7 @@ func (c *Client) Foreign(ctx context.Context) ([]Foreign, error) {
 	return FindForeign(exchanges, queues.Items, policies), err
 }
 
-// Settings are those of some keys that a policy sets.
+// Settings returns the values of some keys of a policy.
 func Settings(definition map[string]any, keys []string) (all []string) {
 	for _, key := range keys {
 		if v, ok := definition[key]; ok {

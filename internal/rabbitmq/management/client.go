@@ -44,7 +44,7 @@ type Client struct {
 	login connect.Login // has the password of user, where it is in a file
 }
 
-// nodes are where the API is. Clients of several users share what is known of them.
+// nodes are the API's addresses. Clients of several users share their state.
 type nodes struct {
 	bases []*url.URL
 	at    atomic.Int64 // the index of the one to ask first
@@ -106,7 +106,7 @@ func (c *Client) As(user, password string) *Client {
 // base is the URL of the node that is asked first.
 func (c *Client) base() *url.URL { return c.nodes.bases[c.nodes.at.Load()] }
 
-// Queue is what the API knows of one.
+// Queue is a queue as the API describes it.
 type Queue struct {
 	Name      string         `json:"name"`
 	Type      string         `json:"type"`
@@ -177,7 +177,7 @@ func unlessEmpty(data []byte, into any) error {
 	return json.Unmarshal(data, into)
 }
 
-// Definition is what a policy sets.
+// Definition has the keys that a policy sets.
 type Definition map[string]any
 
 // UnmarshalJSON also accepts the empty list that RabbitMQ 3 has for no settings.

@@ -52,18 +52,19 @@ const (
 const (
 	nothing = "^$"
 	ours    = `redrive(\..*)?`
-	// delaying is what the library's ways to wait make and publish to.
+	// delaying matches what the library's ways to wait declare and publish to.
 	delaying = `redrive\.(due|parked|delayed|lane(\..*)?|delay\..*)`
 )
 
 // AllRights are the rights of every role, for the queues of policies; the service adopts from the others.
 func AllRights(policies policy.Set, adopts ...string) []Rights {
 	queues := queuesOf(policies)
-	return []Rights{ServiceRights(policies, adopts...), ConsumerRights(queues...), ReporterRights(queues...), GoReporterRights(queues...),
+	return []Rights{ServiceRights(policies, adopts...), ConsumerRights(queues...), ReporterRights(queues...),
+		GoReporterRights(queues...),
 		GoConsumerRights(queues...), DeclarerRights(queues...)}
 }
 
-// ServiceRights is what `redrive serve` needs: all of its own names; write on work
+// ServiceRights returns the rights of `redrive serve`: all of its own names; write on work
 // queues, to bind them to their retry exchanges, and no read on them; and write
 // on where its policies forward. From a dead-letter queue that it adopts it needs read,
 // and write on the default exchange to put messages back.
