@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/redrive-mq/redrive/internal/actions"
@@ -33,7 +34,11 @@ type messagesData struct {
 	Newest string // the first message of the list: what is above it later is new
 	First  bool   // this is the first page
 	Next   string // URL of the next page
-	Verbs  []actions.VerbInfo
+	// SoFar is how many messages were looked at before the first that matches. A page without one continues
+	// by itself, unless a person has Stopped it.
+	SoFar   int64
+	Stopped bool
+	Verbs   []actions.VerbInfo
 }
 
 // queryError is an error in a query: the query around the character it is at.
@@ -60,7 +65,9 @@ func (s *server) messages(r *http.Request, c auth.Caller) (view, error) {
 	if !in.Has("q") {
 		query = "state:" + inspect.Parked
 	}
-	d := messagesData{Query: query, First: in.Get("after") == ""}
+	d := messagesData{Query: query, Stopped: in.Has("stop")}
+	d.SoFar, _ = strconv.ParseInt(in.Get("looked"), 10, 64)
+	d.First = in.Get("after") == "" || d.SoFar > 0
 	d.Tabs, d.State = tabs(query)
 	d.Verbs = verbsFor(c, d.State)
 	v := view{template: "messages", title: "Messages", nav: "/messages",
@@ -77,8 +84,12 @@ func (s *server) messages(r *http.Request, c auth.Caller) (view, error) {
 	if len(page.Messages) > 0 {
 		d.Newest = page.Messages[0].ID
 	}
-	if page.After != "" {
-		d.Next = "/messages?" + url.Values{"q": {query}, "after": {page.After}}.Encode()
+	if d.SoFar += page.Looked; page.After != "" {
+		next := url.Values{"q": {query}, "after": {page.After}}
+		if len(page.Messages) == 0 && d.First {
+			next.Set("looked", strconv.FormatInt(d.SoFar, 10))
+		}
+		d.Next = "/messages?" + next.Encode()
 	}
 	v.data = d
 	return v, nil

@@ -51,6 +51,43 @@ func TestASearchThatDoesNotEnd(t *testing.T) {
 	})
 }
 
+// far is a console whose search finds its only message on the third page.
+type far struct{ operations.Console }
+
+func (far) Search(_ context.Context, _ auth.Caller, _, after string, _ int) (inspect.Page, error) {
+	switch after {
+	case "":
+		return inspect.Page{Looked: 40_000, After: "b"}, nil
+	case "b":
+		return inspect.Page{Looked: 2_500, After: "c"}, nil
+	}
+	return inspect.Page{Looked: 10}, nil
+}
+
+// A search that runs out of time says how far it looked, goes on by itself and can be stopped. It says that
+// nothing matches only at its end.
+func TestASearchGoesOn(t *testing.T) {
+	h := Handler(far{}, Options{Caller: func(*http.Request) auth.Caller { return auth.Caller{Role: auth.Viewer} }})
+	for _, c := range []struct {
+		target, says, loads, not string
+	}{
+		{"/messages?q=text:a", "None of the first 40,000 messages matches.",
+			`hx-get="/messages?after=b&amp;looked=40000&amp;q=text%3Aa" hx-trigger="load"`, "finds nothing"},
+		{"/messages?q=text:a&after=b&looked=40000", "None of the first 42,500 messages matches.",
+			`href="/messages?after=c&amp;looked=42500&amp;q=text%3Aa&amp;stop=1"`, "finds nothing"},
+		{"/messages?q=text:a&after=b&looked=40000&stop=1", "Stopped", `>Search on</a>`, `hx-get="/messages?after`},
+		{"/messages?q=text:a&after=c&looked=42500", "No message matches", "", "None of the first"},
+		{"/messages?q=text:a&after=c", "No more messages", "", "None of the first"},
+	} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest("GET", c.target, nil))
+		if body := w.Body.String(); !strings.Contains(body, c.says) || !strings.Contains(body, c.loads) ||
+			strings.Contains(body, c.not) {
+			t.Errorf("%s: %s", c.target, body)
+		}
+	}
+}
+
 // A form is read into memory, whoever sends it.
 func TestAFormIsBounded(t *testing.T) {
 	h := Handler(endless{}, Options{Caller: func(*http.Request) auth.Caller { return auth.Caller{Name: "ann", Role: auth.Viewer} }})
