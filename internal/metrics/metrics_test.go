@@ -118,11 +118,11 @@ func TestConditionsAreSeries(t *testing.T) {
 	expect.Equal(t, strings.Count(w.Body.String(), `redrive_condition{kind="no_consumer"`), MostQueues-1, "invented queues have a series")
 }
 
-var update = flag.Bool("update", false, "write docs/reference/metrics.md")
+var update = flag.Bool("update", false, "write the metrics of docs/how-to/alerts.md")
 
 // The reference has each metric that is registered.
 func TestTheReference(t *testing.T) {
-	const file, begin = "../../docs/reference/metrics.md", "<!-- go test ./internal/metrics -run TestTheReference -update writes what follows -->\n"
+	const file, begin = "../../docs/how-to/alerts.md", "<!-- go test ./internal/metrics -run TestTheReference -update writes what follows -->\n"
 	m := New(memstore.New(), func() (uint64, uint64, error) { return 1, 1, nil }, "1.0.0", "")
 	m.Retries(func(func(string) bool) []QueueRetries { return nil }, func() []condition.Condition { return nil })
 	m.Store("id")

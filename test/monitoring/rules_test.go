@@ -133,8 +133,8 @@ func TestEachAlertIsTestedAndExplained(t *testing.T) {
 		if !strings.HasSuffix(r.Annotations["runbook_url"], "/docs/how-to/alerts.md#"+strings.ToLower(r.Alert)) {
 			t.Errorf("%s leads to %q", r.Alert, r.Annotations["runbook_url"])
 		}
-		_, section, ok := strings.Cut(string(text), "\n## "+r.Alert+"\n")
-		section, _, _ = strings.Cut(section, "\n## ")
+		_, section, ok := strings.Cut(string(text), "\n### "+r.Alert+"\n")
+		section, _, _ = strings.Cut(section, "\n##")
 		for _, part := range []string{"**It means**", "**Look at**", "**Do**"} {
 			if !ok || !strings.Contains(section, part) {
 				t.Errorf("docs/how-to/alerts.md says nothing of %s under %s", part, r.Alert)
