@@ -10,15 +10,14 @@ import (
 	"strings"
 )
 
-// mostInstructions is how large a regular expression is once compiled: what it costs for each byte that it
-// looks at.
-const mostInstructions = 1000
+// maxInstructions bounds a compiled regular expression: each byte of a text costs up to so many steps.
+const maxInstructions = 1000
 
-// expression is a regular expression. Most texts have none of the words that it needs, and finding that out
-// costs a hundredth of asking it.
+// expression is a regular expression. Most texts contain none of its needed words, and looking for
+// them costs a hundredth of a match.
 type expression struct {
 	*regexp.Regexp
-	needs []string // one of them is in each text that it matches; nil: not known
+	needs []string // each matching text contains one of them; nil: not known
 }
 
 func newExpression(text string) (*expression, error) {
@@ -28,7 +27,7 @@ func newExpression(text string) (*expression, error) {
 		errors.As(err, &wrong)
 		return nil, fmt.Errorf("not a regular expression: %s: %s", wrong.Code, wrong.Expr)
 	}
-	if program, err := syntax.Compile(parsed.Simplify()); err != nil || len(program.Inst) > mostInstructions {
+	if program, err := syntax.Compile(parsed.Simplify()); err != nil || len(program.Inst) > maxInstructions {
 		return nil, errors.New("the regular expression is too large: make it shorter, or its repeats fewer")
 	}
 	return &expression{regexp.MustCompile(text), wordsOf(parsed)}, nil
@@ -46,7 +45,7 @@ func (e *expression) may(has func(word string) bool) bool {
 	return e.needs == nil || slices.ContainsFunc(e.needs, has)
 }
 
-// wordsOf returns words of which each text that matches has one; nil: not known.
+// wordsOf returns words of which each matching text contains one; nil: not known.
 func wordsOf(e *syntax.Regexp) []string {
 	switch e.Op {
 	case syntax.OpLiteral:
@@ -72,7 +71,7 @@ func wordsOf(e *syntax.Regexp) []string {
 	case syntax.OpConcat:
 		var best []string
 		for _, sub := range e.Sub {
-			if words := wordsOf(sub); shortest(words) > shortest(best) {
+			if words := wordsOf(sub); minLength(words) > minLength(best) {
 				best = words
 			}
 		}
@@ -81,7 +80,7 @@ func wordsOf(e *syntax.Regexp) []string {
 	return nil
 }
 
-func shortest(words []string) int {
+func minLength(words []string) int {
 	n := 0
 	for i, word := range words {
 		if i == 0 || len(word) < n {

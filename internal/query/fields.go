@@ -18,8 +18,8 @@ import (
 type kind uint8
 
 const (
-	wholeName   kind = iota // the whole name; * stands for any characters and ? for one
-	partOf                  // a part of the text, in capitals or not
+	wholeName   kind = iota // the whole name; * matches any characters and ? one
+	partOf                  // a part of the text, ignoring case
 	aState                  // a state
 	aGroup                  // a group's id
 	aNumber                 // a number
@@ -27,7 +27,7 @@ const (
 	anAge                   // a time ago, as a duration
 	aMoment                 // a time, or a date
 	aMomentSoon             // a time from now as a duration, or a moment
-	anything                // headers and bodies: name, number or moment, as the value is
+	anything                // headers and bodies: as the value is, a name, number or moment
 )
 
 // takes describes each kind in the documentation.
@@ -44,26 +44,26 @@ var takes = [...]string{
 	anything:    "the whole, with `*` and `?`; or `/…/`; a number or a time also with `>` `>=` `<` `<=` or `a..b`",
 }
 
-// field is something that a query can name.
+// field is a field of the language.
 type field struct {
 	name    string
 	kind    kind
 	doc     string
 	example string // in a query
 	needs   known
-	state   store.State // the only one it is true in; 0: any
+	state   store.State // the only state with this field; 0: any
 	values  []string    // for completing
 	text    func(*store.Listed) string
 	number  func(*store.Listed) int64
 	time    func(*store.Listed) time.Time
-	// floor: Due is never before it, in whatever state; so that Due, by which
-	// stores keep order, bounds it from below.
+	// floor: this time is never after Due, whatever the state, so stores, which order
+	// by Due, can bound it from below.
 	floor bool
-	isDue bool // it is Due itself
-	short op   // it is short for failed: with this operator
+	isDue bool // the field is Due itself
+	short op   // short for failed: with this operator
 }
 
-// fields are all but header.… and body.…, which are by path.
+// fields lists all fields but header.… and body.…, which have a path.
 var fields = []*field{
 	{name: "queue", kind: wholeName, example: "queue:orders.*", needs: knowsQueue, doc: "the work queue it failed in",
 		text: func(l *store.Listed) string { return l.Record.Queue }},
@@ -142,7 +142,6 @@ var fields = []*field{
 
 func failedAt(l *store.Listed) time.Time { return l.Record.FailedAt }
 
-// Headers and bodies are asked for by path.
 var (
 	headerField = &field{name: "header.", kind: anything, example: "header.tenant:acme", needs: knowsRest,
 		doc: "a header as first published, by its name"}
@@ -161,10 +160,10 @@ var fieldNamed = func() map[string]*field {
 var stateNamed = map[string]store.State{"waiting": store.Waiting, "retried": Retried, "parked": store.Parked,
 	"discarded": store.Discarded}
 
-// Field is one as documentation and help show it.
+// Field describes a field for documentation and help.
 type Field struct{ Name, Doc, Takes, Example string }
 
-// Fields are all of them.
+// Fields returns all fields.
 func Fields() []Field {
 	all := make([]Field, 0, len(fields)+2)
 	for _, f := range append(fields[:len(fields):len(fields)], headerField, bodyField) {
@@ -180,9 +179,10 @@ func (f *field) takes() string {
 	return takes[f.kind]
 }
 
-// find tries what a path leads to. Names may hold dots themselves, so a.b is both a
-// name and b within a; in a list all elements are tried, or the one that is counted
-// from 0. Each value is tried at most once, whatever the message holds.
+// find calls try with each value at a path until one returns true. Names may contain
+// dots, so a.b is both a name and b within a. In a list, a number in the path is an index
+// from 0; otherwise all elements are tried. Each value is tried at most once, whatever the
+// message holds.
 func find(v any, path string, try func(any) bool) bool {
 	switch v := v.(type) {
 	case map[string]any:
@@ -224,7 +224,7 @@ func findNamed[M ~map[string]any](m M, path string, try func(any) bool) bool {
 	return false
 }
 
-// leaves tries a value, or those of a list.
+// leaves tries a value, or each element of a list.
 func leaves(v any, try func(any) bool) bool {
 	list, ok := v.([]any)
 	if !ok || len(list) == 0 {
@@ -238,7 +238,7 @@ func leaves(v any, try func(any) bool) bool {
 	return false
 }
 
-// value tells whether the term is true of one value of a header or a body.
+// value reports whether a value of a header or body matches the term.
 func (t *term) value(v any) bool {
 	if t.op == exists {
 		return true
@@ -266,9 +266,9 @@ func (t *term) value(v any) bool {
 	return t.within(time.Time{}).has(at)
 }
 
-// Text is a value of a header or a body as people write it, and as a query compares
-// it; tables and lists have none.
-func Text(v any) (string, bool) {
+// Text returns a value of a header or body as people write it and queries compare it;
+// ok is false for tables and lists.
+func Text(v any) (text string, ok bool) {
 	switch v := v.(type) {
 	case nil:
 		return "null", true

@@ -417,7 +417,7 @@ func TestNarrowingByGroups(t *testing.T) {
 			t.Errorf("%s: %+v, none: %v, sure: %v", name, n.Range, n.None, n.Sure)
 		}
 	}
-	for size, want := range map[int]int{mostGroups: mostGroups, mostGroups + 1: 0} {
+	for size, want := range map[int]int{maxGroups: maxGroups, maxGroups + 1: 0} {
 		groups := []store.GroupCount{group(1, "b", "expired", 0, 1_000_000, 0)}
 		for i := range size {
 			groups = append(groups, group(i+2, "a", "rejected", 0, 1, 0))
@@ -519,7 +519,7 @@ func TestNumbersAreWrittenWithAllDigits(t *testing.T) {
 	}
 }
 
-// Match tells whether the query means a message, at a moment.
+// Match reports whether the query means a message, at a moment.
 func (q *Query) Match(now time.Time, l *store.Listed, decoded func() *decode.Result) bool {
 	return q.match(&env{now: now, l: l, groupOf: ofItself}, decoded)
 }

@@ -15,35 +15,35 @@ import (
 	"github.com/redrive-mq/redrive/policy"
 )
 
-// Narrowed is a query at a moment, over what a store has.
+// Narrowed is a query at a moment, on the contents of a store.
 type Narrowed struct {
-	// Range has all messages that the query finds, and others, which Match leaves out.
+	// Range contains all messages that the query matches, and others that Match rejects.
 	Range store.Range
 	// None: nothing in the store can match.
 	None bool
 	// Sure: nearly all messages of Range match.
 	Sure bool
-	// GroupOf is the group that a store counts a record in: it knows better than the
-	// record where it keeps one for all that is rare.
+	// GroupOf returns the group that a store counts a record in. Only the store knows
+	// which groups it merged into a queue's other errors.
 	GroupOf func(*store.Record) errorgroup.ID
 	query   *Query
 	now     time.Time
 }
 
-// Match tells whether the query finds a message of the range. decoded is called at most once, and
+// Match reports whether the query matches a message of the range. It calls decoded at most once, and
 // only when the answer depends on the body.
 func (n *Narrowed) Match(l *store.Listed, decoded func() *decode.Result) bool {
 	return n.query.match(&env{now: n.now, l: l, groupOf: n.GroupOf}, decoded)
 }
 
-// mostGroups is the most groups that are scanned side by side; of more, all messages are.
-const mostGroups = 300
+// maxGroups is how many groups are scanned side by side; with more, all messages are scanned.
+const maxGroups = 300
 
-// ByGroup tells whether Narrow wants to know the groups.
+// ByGroup reports whether Narrow uses groups.
 func (q *Query) ByGroup() bool { return q.mentions(knowsGroup | knowsReason) }
 
-// Narrow returns what a store's indexes can answer of the query. queues are all that the caller
-// may see and the store has; groups are all groups, or nil.
+// Narrow returns the range of a store's indexes that the query needs. queues are all queues of the
+// store that the caller may see; groups are all groups, or nil.
 func (q *Query) Narrow(now time.Time, queues []string, groups []store.GroupCount) *Narrowed {
 	n := &Narrowed{query: q, now: now, Sure: true, GroupOf: ofItself}
 	if q.root == nil {
@@ -78,8 +78,8 @@ func (q *Query) Narrow(now time.Time, queues []string, groups []store.GroupCount
 	return n
 }
 
-// narrowGroups narrows the range to groups where that leaves something out, and tells whether
-// each of the groups that are left has one reason.
+// narrowGroups narrows the range to the matching groups where that excludes enough, and reports
+// whether each matching group has a single reason.
 func (q *Query) narrowGroups(n *Narrowed, groups []store.GroupCount) (byReason bool) {
 	if groups == nil || !q.ByGroup() {
 		return false
@@ -100,7 +100,7 @@ func (q *Query) narrowGroups(n *Narrowed, groups []store.GroupCount) (byReason b
 	case len(kept) == 0:
 		n.None = true
 	case len(kept) == len(groups):
-	case len(kept) > mostGroups:
+	case len(kept) > maxGroups:
 		return false
 	case !q.mentions(knowsGroup) && (waiting+parked+discarded)*10 > all:
 		// Most messages match; going through the groups would only be slower.
@@ -119,7 +119,7 @@ func (q *Query) narrowGroups(n *Narrowed, groups []store.GroupCount) (byReason b
 
 func ofItself(r *store.Record) errorgroup.ID { return r.Group().ID }
 
-// OnlyRetried tells whether only retried messages can match, and none that are kept.
+// OnlyRetried reports whether only retried messages can match, and no kept ones.
 func (q *Query) OnlyRetried() bool {
 	for _, kept := range []store.State{store.Waiting, store.Parked, store.Discarded} {
 		if q.Says(kept, "", nil) >= 0 {
@@ -129,9 +129,9 @@ func (q *Query) OnlyRetried() bool {
 	return q.Says(Retried, "", nil) >= 0
 }
 
-// Says tells what the query says of messages of a state (0: whichever), a queue
-// ("": whichever) and a group (nil: whichever): 1 that it means them all, -1 that it
-// means none, 0 that it depends.
+// Says evaluates the query for all messages of a state (0: any), a queue ("": any) and a
+// group (nil: any): 1 when it matches all of them, -1 when it matches none, 0 when that
+// depends on the message.
 func (q *Query) Says(state store.State, queue string, g *store.GroupCount) int {
 	if q.root == nil {
 		return 1
@@ -162,8 +162,7 @@ func (q *Query) Says(state store.State, queue string, g *store.GroupCount) int {
 	return int(q.root.eval(&e))
 }
 
-// reasonsOf are all that the members of a group may have failed for, or nil when that
-// is not known.
+// reasonsOf returns all reasons for which members of a group may have failed; nil: not known.
 func reasonsOf(g *store.GroupCount) []string {
 	if g.Pattern == "" {
 		return []string{g.Reason}
@@ -171,14 +170,14 @@ func reasonsOf(g *store.GroupCount) []string {
 	return g.Reasons.Names()
 }
 
-// span is a stretch of time: from ≤ t < to. Zero ends are open.
+// span is a range of times: from ≤ t < to. Zero ends are open.
 type span struct{ from, to time.Time }
 
 func (s span) has(t time.Time) bool {
 	return (s.from.IsZero() || !t.Before(s.from)) && (s.to.IsZero() || t.Before(s.to))
 }
 
-// within is when a term about a time is true.
+// within returns the times that match a term about a time.
 func (t *term) within(now time.Time) span {
 	from, to := t.point(&t.a, now)
 	o := t.op
@@ -204,7 +203,7 @@ func (t *term) within(now time.Time) span {
 	return span{from, to}
 }
 
-// point is the time a value means: that of a date is a whole day.
+// point returns the time a value means: for a date, a whole day.
 func (t *term) point(l *literal, now time.Time) (from, to time.Time) {
 	switch {
 	case l.isTime:
@@ -217,7 +216,7 @@ func (t *term) point(l *literal, now time.Time) (from, to time.Time) {
 	return from, from.Add(1)
 }
 
-// bounds of Due, outside of which nothing matches.
+// bounds returns a span of Due outside which nothing matches.
 func (t *term) bounds(now time.Time) (s span) {
 	if t.op == exists || !t.field.isDue && !t.field.floor {
 		return s
@@ -260,8 +259,8 @@ func (n not) bounds(time.Time) span { return span{} }
 
 type idSet map[uuid.UUID]bool
 
-// IDs are the only message ids that it can match; ok is false when it can match
-// others.
+// IDs returns the only message ids that the query can match; ok is false when it can
+// match others.
 func (q *Query) IDs() (ids []uuid.UUID, ok bool) {
 	if q.root == nil {
 		return nil, false
@@ -300,7 +299,7 @@ func (n or) ids() (idSet, bool) {
 
 func (n not) ids() (idSet, bool) { return nil, false }
 
-// holds tells whether the term is true; what it needs is known.
+// holds reports whether the term is true of a message of which all that it needs is known.
 func (t *term) holds(e *env) bool {
 	f := t.field
 	switch {
@@ -326,7 +325,7 @@ func (t *term) holds(e *env) bool {
 	return t.within(e.now).has(at)
 }
 
-// text compares with a name, or looks into a text.
+// text reports whether a text matches the term.
 func (t *term) text(s string) bool {
 	switch {
 	case t.op == exists:
@@ -341,7 +340,7 @@ func (t *term) text(s string) bool {
 	return t.a.names(s)
 }
 
-// names tells whether a literal matches the whole of a text.
+// names reports whether a literal matches the whole of a text.
 func (l *literal) names(s string) bool {
 	switch {
 	case l.expression != nil:
@@ -352,7 +351,7 @@ func (l *literal) names(s string) bool {
 	return policy.MatchQueue(l.text, s)
 }
 
-// compares compares a number.
+// compares reports whether a number matches the term.
 func (t *term) compares(d decimal) bool {
 	c := d.compare(t.a.number)
 	switch t.op {
@@ -370,8 +369,7 @@ func (t *term) compares(d decimal) bool {
 	return c == 0
 }
 
-// inText looks into the error, then into the body: as it is, as it came out of the decoders, and
-// as they show it.
+// inText searches the error, then the body: raw, decoded, and as shown.
 func (t *term) inText(e *env) bool {
 	if t.op == exists {
 		return e.l.BodySize > 0
@@ -383,8 +381,8 @@ func (t *term) inText(e *env) bool {
 	return containsFold(r.Inner, &t.a) || containsFold(r.Text, &t.a)
 }
 
-// containsFold looks for a literal, in capitals or not. It never looks at a byte of
-// the text twice: a body and a query can be made for each other.
+// containsFold searches for a literal, ignoring case. It reads each byte of the text
+// once: a body and a query can be made for each other to be slow.
 func containsFold[T string | []byte](in T, l *literal) bool {
 	if l.expression != nil {
 		if text, ok := any(in).([]byte); ok {
@@ -398,7 +396,7 @@ func containsFold[T string | []byte](in T, l *literal) bool {
 	if len(l.lower) == 0 {
 		return true
 	}
-	n := 0 // how much of it ends here
+	n := 0 // bytes of the literal matched so far
 	for i := range len(in) {
 		c := small(in[i])
 		for n > 0 && c != l.lower[n] {
@@ -414,8 +412,8 @@ func containsFold[T string | []byte](in T, l *literal) bool {
 	return false
 }
 
-// bordersOf tells, for each beginning of s, how long its longest end is that s begins
-// with too: as in the algorithm of Knuth, Morris and Pratt. It is nil when s is not
+// bordersOf returns the failure function of Knuth, Morris and Pratt: for each prefix of s,
+// the length of its longest proper suffix that is also a prefix. It is nil when s is not
 // ASCII.
 func bordersOf(s string) []int {
 	all := make([]int, len(s))

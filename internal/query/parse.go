@@ -6,21 +6,18 @@ import (
 	"unicode"
 )
 
-// Limits of a query: more than people type, and little enough for each message
-// to be asked quickly.
+// Limits of a query: more than people type, and few enough to evaluate quickly.
 const (
-	longest = 4000 // characters
-	deepest = 50   // parentheses and negations within each other, and parts of a path
-	// mostInBodies is how many conditions are about bodies, and mostWild how many
-	// characters the patterns with * or ? have together that headers and bodies are
-	// compared with: each costs a look at the whole of a body.
-	mostInBodies = 30
-	mostWild     = 200
-	// mostExpressions is how many regular expressions a query has.
-	mostExpressions = 10
+	maxLength = 4000 // characters
+	maxDepth  = 50   // nested parentheses and negations; parts of a path
+	// Conditions on bodies, and characters of all patterns with * or ? for headers and
+	// bodies: each may read a whole body.
+	maxInBodies    = 30
+	maxWild        = 200
+	maxExpressions = 10 // regular expressions
 )
 
-// Error points at what is wrong.
+// Error is a mistake in a query and its place.
 type Error struct {
 	At  int // the character, counted from 0
 	Msg string
@@ -28,7 +25,7 @@ type Error struct {
 
 func (e *Error) Error() string { return fmt.Sprintf("query, character %d: %s", e.At+1, e.Msg) }
 
-// Show is the query with a caret below what is wrong, and why.
+// Show returns the query with a caret below the mistake, and the message.
 func (e *Error) Show(text string) string {
 	line := []rune(strings.ToValidUTF8(text, "\uFFFD"))
 	for i, r := range line {
@@ -51,8 +48,8 @@ func Parse(text string) (q *Query, err error) {
 			panic(e)
 		}
 	}()
-	if len(p.in) > longest {
-		p.fail(longest, "the query is longer than %d characters", longest)
+	if len(p.in) > maxLength {
+		p.fail(maxLength, "the query is longer than %d characters", maxLength)
 	}
 	if p.space(); p.end() {
 		return &Query{}, nil
@@ -66,7 +63,7 @@ func Parse(text string) (q *Query, err error) {
 	return q, nil
 }
 
-// bounded refuses what would take long for each message, whatever it holds.
+// bounded rejects queries that could be slow to evaluate on a message.
 func (p *parser) bounded(q *Query) {
 	inBodies, wild, expressions := 0, 0, 0
 	q.terms(func(t *term) {
@@ -80,19 +77,19 @@ func (p *parser) bounded(q *Query) {
 			wild += len(t.a.text)
 		}
 		switch {
-		case strings.Count(t.path, ".") >= deepest:
-			p.fail(t.at, "its path has more than %d parts", deepest)
-		case inBodies > mostInBodies:
-			p.fail(t.at, "more than %d conditions are about bodies", mostInBodies)
-		case expressions > mostExpressions:
-			p.fail(t.at, "more than %d regular expressions", mostExpressions)
-		case wild > mostWild:
-			p.fail(t.at, "the patterns for headers and bodies have more than %d characters together", mostWild)
+		case strings.Count(t.path, ".") >= maxDepth:
+			p.fail(t.at, "its path has more than %d parts", maxDepth)
+		case inBodies > maxInBodies:
+			p.fail(t.at, "more than %d conditions are about bodies", maxInBodies)
+		case expressions > maxExpressions:
+			p.fail(t.at, "more than %d regular expressions", maxExpressions)
+		case wild > maxWild:
+			p.fail(t.at, "the patterns for headers and bodies have more than %d characters together", maxWild)
 		}
 	})
 }
 
-// parser goes through a query once. It ends early by panicking with an *Error.
+// parser reads a query once. It stops at a mistake by panicking with an *Error.
 type parser struct {
 	in []rune
 	at int
@@ -110,7 +107,7 @@ func (p *parser) space() {
 	}
 }
 
-// peek tells whether s is next.
+// peek reports whether s is next.
 func (p *parser) peek(s string) bool {
 	for i, r := range s {
 		if p.at+i >= len(p.in) || p.in[p.at+i] != r {
@@ -120,7 +117,7 @@ func (p *parser) peek(s string) bool {
 	return true
 }
 
-// word takes an operator that is written as a word.
+// word consumes an operator that is a word.
 func (p *parser) word(s string) bool {
 	if after := p.at + len(s); p.peek(s) && (after >= len(p.in) || ends(p.in[after])) {
 		p.at = after
@@ -149,7 +146,7 @@ func (p *parser) and(depth int) node {
 	}
 }
 
-// operator takes an operator between two conditions, in capitals or not.
+// operator consumes an operator between two conditions, ignoring case.
 func (p *parser) operator(s string) bool {
 	if p.word(s) {
 		return true
@@ -168,7 +165,7 @@ func (p *parser) isOperator(s string) bool {
 	return p.operator(s)
 }
 
-// flat adds a part; what is of the same kind is taken in.
+// flat appends a node; the parts of one of the same kind are appended one by one.
 func flat[L and | or](all L, n node) L {
 	if same, ok := any(n).(L); ok {
 		return append(all, same...)
@@ -188,8 +185,8 @@ func single[L interface {
 
 func (p *parser) not(depth int) node {
 	at := p.at
-	if depth > deepest {
-		p.fail(at, "nested more than %d deep", deepest)
+	if depth > maxDepth {
+		p.fail(at, "nested more than %d deep", maxDepth)
 	}
 	switch {
 	case p.end():
@@ -229,8 +226,8 @@ func negate(n node) node {
 	return not{n}
 }
 
-// bare takes what is written without quotes, up to a space, a quote, a parenthesis
-// or one of the characters in until.
+// bare consumes a text without quotes, up to a space, a quote, a parenthesis or one of
+// the characters in until.
 func (p *parser) bare(until string) string {
 	from := p.at
 	for !p.end() && !ends(p.in[p.at]) && !strings.ContainsRune(until, p.in[p.at]) {
@@ -239,7 +236,7 @@ func (p *parser) bare(until string) string {
 	return string(p.in[from:p.at])
 }
 
-// quoted takes a text in quotes, where \" is a quote and \\ a backslash.
+// quoted consumes a text in quotes, in which \" is a quote and \\ a backslash.
 func (p *parser) quoted() string {
 	from := p.at
 	var b strings.Builder
@@ -257,8 +254,8 @@ func (p *parser) quoted() string {
 	}
 }
 
-// expression takes a regular expression, in the syntax of RE2: what is between two slashes, where \/ is a
-// slash. nil: what comes is something else, such as a path.
+// expression consumes a regular expression (RE2) between two slashes, in which \/ is a slash. It returns nil
+// when something else follows, such as a path.
 func (p *parser) expression() *expression {
 	from := p.at
 	if !p.peek("/") {
@@ -307,7 +304,7 @@ func (p *parser) term() node {
 	return t
 }
 
-// text is a word or a text without a field.
+// text completes a term that is a text without a field.
 func (p *parser) text(t *term, from int, l literal) node {
 	t.field, t.a = fieldNamed["text"], l
 	if l.text == "" {
@@ -318,7 +315,7 @@ func (p *parser) text(t *term, from int, l literal) node {
 	return t
 }
 
-// close refuses what follows a term without a space.
+// close fails unless a space, ) or the end follows a term.
 func (p *parser) close() {
 	if !p.end() && (p.peek(`"`) || p.peek("(") || !ends(p.in[p.at])) {
 		p.fail(p.at, "expected a space before this")
@@ -326,7 +323,7 @@ func (p *parser) close() {
 	p.space()
 }
 
-// named finds the field.
+// named finds the field that a word names.
 func (p *parser) named(t *term, from int, word string) {
 	for _, f := range []*field{headerField, bodyField} {
 		path, ok := strings.CutPrefix(word, f.name)
@@ -355,7 +352,7 @@ func (p *parser) named(t *term, from int, word string) {
 	p.fail(from, "there is no field %q%s; to search for the text itself, put it in quotes", word, nearest(word))
 }
 
-// nearest proposes a field that begins like a word that is none.
+// nearest proposes a field that begins like an unknown word.
 func nearest(word string) string {
 	for n := min(len(word), 8); n >= 2; n-- {
 		for _, f := range fields {
@@ -367,7 +364,7 @@ func nearest(word string) string {
 	return ""
 }
 
-// value reads what stands behind the colon.
+// value reads what follows the colon.
 func (p *parser) value(t *term) {
 	at := p.at
 	for _, o := range []op{atLeast, atMost, greater, less} {
@@ -444,7 +441,7 @@ func (p *parser) upper(t *term, from int) {
 	}
 }
 
-// interpret gives a value its meaning, and takes off quotes that change nothing.
+// interpret parses a value as its field needs, and drops quotes that change nothing.
 func (p *parser) interpret(t *term, l *literal, from int) {
 	if expected := l.understand(t.field); expected != "" {
 		p.fail(from, "%q: %s", l.text, expected)

@@ -112,8 +112,8 @@ func TestErrorsPointAtTheCharacter(t *testing.T) {
 		":x":                      "^ expected a field before the :",
 		"größe:>1":                "^ there is no field \"größe\"",
 		"ö größe:1":               "  ^ there is no field",
-		strings.Repeat("(", 60):   strings.Repeat(" ", deepest+1) + "^ nested more than 50 deep",
-		strings.Repeat("-", 60):   strings.Repeat(" ", deepest+1) + "^ nested more than 50 deep",
+		strings.Repeat("(", 60):   strings.Repeat(" ", maxDepth+1) + "^ nested more than 50 deep",
+		strings.Repeat("-", 60):   strings.Repeat(" ", maxDepth+1) + "^ nested more than 50 deep",
 		strings.Repeat("a", 4001): strings.Repeat(" ", 4000) + "^ the query is longer than 4000 characters",
 	} {
 		_, err := Parse(text)
@@ -187,7 +187,7 @@ func checkQuery(t interface{ Fatalf(string, ...any) }, text string) {
 	form := q.String()
 	again, err := Parse(form)
 	if err != nil {
-		if utf8.RuneCountInString(form) > longest {
+		if utf8.RuneCountInString(form) > maxLength {
 			return // quotes and text: can make it longer
 		}
 		t.Fatalf("%q has the form %q: %v", text, form, err)

@@ -1,13 +1,13 @@
-// Package query is the language in which people say which messages they mean, the
-// same in page, API and command line: see docs/reference/query.md. Read it in this order:
+// Package query is the query language of page, API and command line: see
+// docs/reference/query.md. Read it in this order:
 //
-//	query.go   the whole: a Query, and whether a message matches; queries about groups
-//	fields.go  what can be asked for; headers and decoded bodies, by path
-//	parse.go   text in, Query out, or an error that points at the character; of one condition as well
+//	query.go       Query: whether it matches a message, or a group
+//	fields.go      the fields; headers and decoded bodies, by path
+//	parse.go       parses a query; errors point at the character
 //	expression.go  regular expressions
-//	value.go   what stands behind the colon; numbers of any size
-//	rule.go    a query as the condition of a policy's rule
-//	narrow.go  what of a query a store's indexes can answer, and whether the rest holds
+//	value.go       the values after the colon; numbers of any size
+//	rule.go        a query as the condition of a policy's rule
+//	narrow.go      what a store's indexes can answer, and the test of each term
 package query
 
 import (
@@ -19,16 +19,16 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// Retried is the state of messages that a store keeps no more, only their
-// past failure. No record in a store has it.
+// Retried is the state of messages of which a store keeps only the past failure.
+// No record in a store has it.
 const Retried store.State = 0xFF
 
-// Query is a parsed query. It never changes, and may be used from many goroutines.
+// Query is a parsed query. It is immutable and safe for concurrent use.
 type Query struct {
 	root node // nil: everything
 }
 
-// NeedsBody tells whether some of it is about bodies.
+// NeedsBody reports whether a condition is about bodies.
 func (q *Query) NeedsBody() bool { return q.mentions(knowsBody) }
 
 func (q *Query) mentions(what known) (is bool) {
@@ -42,8 +42,8 @@ func (q *Query) terms(visit func(*term)) {
 	}
 }
 
-// match tells whether the query finds a message. decoded is called at most once, and only when the
-// answer depends on the body.
+// match reports whether the query matches a message. It calls decoded at most once, and only when
+// the answer depends on the body.
 func (q *Query) match(e *env, decoded func() *decode.Result) bool {
 	if q.root == nil {
 		return true
@@ -58,8 +58,8 @@ func (q *Query) match(e *env, decoded func() *decode.Result) bool {
 	return answer == yes
 }
 
-// known is what is known of a message while a query is asked about it: first what
-// indexes tell, then the record, then its body.
+// known is the set of facts that are known of a message while a query is evaluated:
+// first what indexes have, then the record, then its body.
 type known uint8
 
 const (
@@ -73,7 +73,7 @@ const (
 	knowsRecord = knowsState | knowsQueue | knowsReason | knowsGroup | knowsRest
 )
 
-// answer is a query's answer about a message: maybe when it depends on what is not known.
+// answer is three-valued: maybe when it depends on what is not known yet.
 type answer int8
 
 const (
@@ -89,7 +89,7 @@ func answerOf(b bool) answer {
 	return no
 }
 
-// env is a message that a query is asked about, as far as it is known.
+// env is a message under evaluation, as far as it is known.
 type env struct {
 	now     time.Time
 	l       *store.Listed
@@ -99,7 +99,7 @@ type env struct {
 	result  *decode.Result
 }
 
-// body decodes it the first time.
+// body decodes the body once.
 func (e *env) body() *decode.Result {
 	if e.result == nil {
 		if e.result = e.decoded(); e.result == nil {
@@ -124,23 +124,23 @@ type (
 )
 
 func (n and) eval(e *env) answer {
-	least := yes
+	all := yes
 	for _, of := range n {
-		if least = min(least, of.eval(e)); least == no {
+		if all = min(all, of.eval(e)); all == no {
 			break
 		}
 	}
-	return least
+	return all
 }
 
 func (n or) eval(e *env) answer {
-	most := no
+	some := no
 	for _, of := range n {
-		if most = max(most, of.eval(e)); most == yes {
+		if some = max(some, of.eval(e)); some == yes {
 			break
 		}
 	}
-	return most
+	return some
 }
 
 func (n not) eval(e *env) answer { return -n.of.eval(e) }
@@ -167,12 +167,12 @@ func eachOf(all []node, visit func(*term)) {
 	}
 }
 
-// ofGroups are the fields that groups have too.
+// ofGroups lists the fields that groups have too.
 var ofGroups = map[string]bool{"queue": true, "state": true, "reason": true, "group": true, "error": true,
 	"exception": true,
 	"type":      true, "note": true, "text": true}
 
-// OnlyGroups refuses a query about what groups do not have.
+// OnlyGroups returns an error for a query with a field that groups do not have.
 func (q *Query) OnlyGroups() (err error) {
 	q.terms(func(t *term) {
 		if !ofGroups[t.field.name] && err == nil {
@@ -183,8 +183,8 @@ func (q *Query) OnlyGroups() (err error) {
 	return err
 }
 
-// MatchGroup tells whether a query that OnlyGroups takes finds a group: error is its pattern then,
-// note a person's, text either, and state whether it has messages of that state.
+// MatchGroup reports whether a query that OnlyGroups accepts matches a group: error means its pattern,
+// note the person's note, text either, and state that it has messages in that state.
 func (q *Query) MatchGroup(g *store.GroupCount) bool {
 	r := store.Record{Queue: g.Queue, Reason: g.Reason, Error: g.Pattern, Notes: []string{g.Note}}
 	r.Message.Type, r.Message.Body = g.Type, []byte(g.Note)
@@ -199,14 +199,14 @@ func (q *Query) MatchGroup(g *store.GroupCount) bool {
 		g.Waiting+g.Parked+g.Discarded == 0 && is(0)
 }
 
-// Suggestion is what the last word of a query may become.
+// Suggestion is a completion of a query's last word.
 type Suggestion struct {
 	Text string `json:"text"` // the whole word
 	Doc  string `json:"doc"`
 }
 
-// Complete proposes how the last word of a query may go on: fields, and the values
-// of those that have few.
+// Complete returns completions of a query's last word: fields, and values where
+// these are few.
 func Complete(text string) []Suggestion {
 	word := text[strings.LastIndexAny(text, " \t\n(")+1:]
 	negated := strings.HasPrefix(word, "-")

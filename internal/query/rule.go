@@ -10,13 +10,13 @@ import (
 	"github.com/redrive-mq/redrive/policy"
 )
 
-// ofRules are the fields that a rule may ask for: those of a message that has just failed.
+// ofRules lists the fields that a rule may use: those of a message that has just failed.
 var ofRules = map[string]bool{"queue": true, "reason": true, "error": true, "exception": true, "group": true,
 	"text": true, "attempt": true, "replays": true, "size": true, "exchange": true, "key": true, "type": true,
 	"content_type": true, "message_id": true, "correlation_id": true, "app_id": true,
 	headerField.name: true, bodyField.name: true}
 
-// Rule is a query that matches failures: a policy.Matcher. It never changes.
+// Rule is a query that matches failures: a policy.Matcher. It is immutable.
 type Rule struct {
 	text  string
 	query *Query
@@ -49,7 +49,7 @@ func ParseRule(text string) (*Rule, error) {
 
 func (r *Rule) String() string { return r.text }
 
-// failed is a failure that a rule is asked about. A policy may have many rules, so it is used again.
+// failed is a failure under evaluation. It is pooled: a policy may have many rules.
 type failed struct {
 	failure *policy.Failure
 	record  store.Record
@@ -86,8 +86,8 @@ func (r *Rule) Matches(f *policy.Failure) bool {
 	return matches
 }
 
-// Covers reports whether r matches all that other matches, where that is plain: other is r, perhaps with more
-// conditions.
+// Covers reports whether r obviously matches all that other matches: other has all conditions of r, and
+// perhaps more.
 func (r *Rule) Covers(other *Rule) bool {
 	theirs := conditions(other.query.root)
 	for _, mine := range conditions(r.query.root) {

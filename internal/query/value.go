@@ -16,7 +16,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// op is what stands between the colon and the value.
+// op is an operator between the colon and the value.
 type op string
 
 const (
@@ -34,18 +34,18 @@ type term struct {
 	field *field
 	path  string // of header. and body.
 	op    op
-	a, b  literal // b: of between
-	at    int     // where it stands in the text
+	a, b  literal // b: the upper end for between
+	at    int     // character in the text
 }
 
-// literal is a value as it is written, and what it means to its field.
+// literal is a value as written, and what it means to its field.
 type literal struct {
 	text   string
-	quoted bool // so that * ? and .. mean themselves
+	quoted bool // * ? and .. are literal
 	lower  string
-	// borders are of lower, where a part of a text is looked for; nil: it is not ASCII.
+	// borders is bordersOf(lower) where a part of a text is searched for.
 	borders []int
-	// expression: the text is between slashes, and matches any part.
+	// expression is set for a text between slashes; it matches any part.
 	expression *expression
 
 	number   decimal
@@ -59,21 +59,21 @@ type literal struct {
 	isID     bool
 }
 
-// Quote writes a text so that it means itself in a query.
+// Quote quotes a text for use as a literal in a query.
 func Quote(s string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
 }
 
-// plain tells whether a text means the same without its quotes.
+// plain reports whether a text means the same without its quotes.
 func plain(s string) bool {
 	return s != "" && !strings.ContainsFunc(s, ends) && !strings.ContainsAny(s, "*?") && !strings.Contains(s, "..") &&
 		!strings.ContainsRune("<>=/", rune(s[0]))
 }
 
-// ends tells whether a character ends what is written without quotes.
+// ends reports whether a character ends a text without quotes.
 func ends(r rune) bool { return unicode.IsSpace(r) || r == '"' || r == '(' || r == ')' }
 
-// understand gives a literal its meaning, or says what was expected.
+// understand parses a literal for a field, or returns what was expected.
 func (l *literal) understand(f *field) (expected string) {
 	if l.expression != nil {
 		return ""
@@ -130,7 +130,7 @@ func (l *literal) when() bool {
 	return l.isTime
 }
 
-// ParseID reads a message's id as it is shown, and no other form of a UUID.
+// ParseID parses a message's id as it is shown; no other form of a UUID.
 func ParseID(s string) (uuid.UUID, bool) {
 	if len(s) != 36 {
 		return uuid.Nil, false
@@ -139,7 +139,7 @@ func ParseID(s string) (uuid.UUID, bool) {
 	return id, err == nil
 }
 
-// layouts of times, and how long each stands for. Without a zone it is UTC.
+// layouts of times, and the span that each means. Without a zone it is UTC.
 var layouts = []struct {
 	layout string
 	spans  time.Duration
@@ -157,7 +157,7 @@ func parseTime(s string) (from, to time.Time, ok bool) {
 		if t, err := time.Parse(l.layout, strings.ToUpper(s)); err == nil {
 			spans := l.spans
 			if t.Nanosecond() != 0 {
-				spans = time.Microsecond // which is what stores keep
+				spans = time.Microsecond // the precision of stores
 			}
 			return t, t.Add(spans), true
 		}
@@ -169,7 +169,7 @@ var units = map[string]time.Duration{"ns": 1, "us": time.Microsecond, "µs": tim
 	"s": time.Second,
 	"m": time.Minute, "h": time.Hour, "d": 24 * time.Hour, "w": 7 * 24 * time.Hour}
 
-// ParseDuration reads numbers with units, such as 1d12h or -5m.
+// ParseDuration parses numbers with units, such as 1d12h or -5m.
 func ParseDuration(s string) (time.Duration, bool) {
 	rest, negative := strings.CutPrefix(s, "-")
 	var total float64
@@ -191,7 +191,7 @@ func ParseDuration(s string) (time.Duration, bool) {
 		total += value * float64(unit)
 		rest = rest[u:]
 	}
-	if total >= math.MaxInt64/4 { // so that it can be taken off a time
+	if total >= math.MaxInt64/4 { // so that it can be subtracted from a time
 		return 0, false
 	}
 	if negative {
@@ -219,20 +219,18 @@ func parseSize(s string) (decimal, bool) {
 	return decimal{}, false
 }
 
-// decimal is a number exactly as it is written, of any size: digits times ten to
-// the power of exp. Nothing is ever multiplied out, since a message may well hold
-// 1e999999999.
+// decimal is an exact number of any size: digits × 10^exp. It is never expanded, since a
+// message may contain 1e999999999.
 type decimal struct {
 	negative bool
-	digits   string // without zeros at either end; "" is zero
+	digits   string // without leading and trailing zeros; "" is zero
 	exp      int64
 }
 
-// farthest bounds exponents; beyond it numbers of one sign are all alike.
-const farthest = 1 << 60
+// maxExponent bounds exponents: larger numbers of one sign compare as equal.
+const maxExponent = 1 << 60
 
-// parseDecimal reads a number as JSON writes it; also with a sign or with zeros in
-// front, and .5.
+// parseDecimal parses a number as in JSON, and also +1, 007 and .5.
 func parseDecimal(s string) (d decimal, ok bool) {
 	rest := s
 	if rest != "" && (rest[0] == '-' || rest[0] == '+') {
@@ -244,7 +242,7 @@ func parseDecimal(s string) (d decimal, ok bool) {
 		if err != nil && !errors.Is(err, strconv.ErrRange) {
 			return d, false
 		}
-		d.exp = min(max(n, -farthest), farthest)
+		d.exp = min(max(n, -maxExponent), maxExponent)
 		rest = rest[:i]
 	}
 	whole, fraction, dot := strings.Cut(rest, ".")
@@ -263,7 +261,7 @@ func parseDecimal(s string) (d decimal, ok bool) {
 
 func allDigits(s string) bool { return strings.Trim(s, "0123456789") == "" }
 
-// compare is -1, 0 or 1.
+// compare returns -1, 0 or 1.
 func (d decimal) compare(o decimal) int {
 	bySize := d.magnitude(o)
 	if d.negative {
@@ -282,8 +280,8 @@ func (d decimal) sign() int {
 	return 1
 }
 
-// magnitude compares without the signs. The digits of both begin with another one
-// than 0, so where the point is decides first.
+// magnitude compares absolute values. No digits begin with 0, so the place of the point
+// decides first.
 func (d decimal) magnitude(o decimal) int {
 	a, b := d.exp+int64(len(d.digits)), o.exp+int64(len(o.digits))
 	return cmp.Or(cmp.Compare(a, b), strings.Compare(d.digits, o.digits))
