@@ -1,6 +1,6 @@
-// Package errorgroup tells which failures are one error group: same queue, and the
-// same error once numbers, ids and times are taken out; where no error is known,
-// same reason and message type. It is pure.
+// Package errorgroup groups failures: same queue, and the same error once numbers, ids
+// and times are taken out; where no error is known, same reason and message type. It is
+// pure.
 package errorgroup
 
 import (
@@ -10,22 +10,22 @@ import (
 	"fmt"
 )
 
-// ID names a group: a hash of what its members share. It is stable over versions,
-// since stores index by it.
+// ID is a hash of what a group's members share. Stores index by it, so it must not
+// change between versions.
 type ID [8]byte
 
 // Group is an error that its members share.
 type Group struct {
 	ID      ID
 	Queue   string
-	Reason  string // where Pattern is ""; members with an error may have failed in any way
-	Pattern string // the error with what differs replaced, or "" where none is known
+	Reason  string // only where Pattern is "": members with an error may have any reason
+	Pattern string // the normalised error, or "" where none is known
 	Type    string // the message's type property, where Pattern is ""
 }
 
 func (id ID) String() string { return hex.EncodeToString(id[:]) }
 
-// Parse reads what String wrote.
+// Parse parses the output of String.
 func Parse(s string) (id ID, err error) {
 	if b, err := hex.DecodeString(s); err == nil && len(b) == len(id) {
 		return ID(b), nil
@@ -33,8 +33,7 @@ func Parse(s string) (id ID, err error) {
 	return id, fmt.Errorf("%.40q names no group: it should be %d hexadecimal digits", s, 2*len(id))
 }
 
-// The kind of a group comes first in what its ID is a hash of, so that no error's text can give the
-// ID of another kind.
+// A group's kind is hashed first, so that no error's text can collide with another kind.
 const (
 	byError byte = 1 + iota
 	byReason
@@ -49,11 +48,11 @@ func Of(queue, reason, errText, msgType string) Group {
 	return Group{ID: idOf(byReason, queue, reason, msgType), Queue: queue, Reason: reason, Type: msgType}
 }
 
-// Other returns the group of a queue's failures that have none of their own, since a store keeps
-// most groups at most.
-func Other(queue string, most int) Group {
+// Other returns the group of a queue's failures that get no group of their own, since a store
+// keeps at most maxGroups groups.
+func Other(queue string, maxGroups int) Group {
 	return Group{ID: idOf(other, queue, "", ""), Queue: queue,
-		Pattern: fmt.Sprintf("other errors (more than %d different ones are kept)", most)}
+		Pattern: fmt.Sprintf("other errors (more than %d different ones are kept)", maxGroups)}
 }
 
 func idOf(kind byte, queue, a, b string) ID {

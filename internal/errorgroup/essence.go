@@ -6,15 +6,14 @@ import (
 )
 
 const (
-	// maxLine is how many bytes of a line are used, and maxText in how many bytes of the text
-	// lines are looked for: a failure's error may be as long as a client likes.
-	maxLine = 240
-	maxText = 8 << 10
+	// A client may send an error of any length.
+	maxLine = 240     // bytes used of a line
+	maxText = 8 << 10 // bytes searched for lines
 )
 
-// tellingLines returns the two lines that tell most about an error: the first; and the first of its
-// stack, its root cause, or what a first line that ends with a colon announces. Of Python's
-// traceback it returns the last line alone.
+// tellingLines returns the two lines that tell most about an error: the first line; and its root
+// cause, the first line of its stack, or the line after a first line that ends with a colon. Of a
+// Python traceback it returns the last line alone.
 func tellingLines(s string) (first, second string) {
 	s = strings.TrimLeft(s, " \t\r\n")
 	if strings.HasPrefix(s, "Traceback (most recent call last)") {
@@ -56,8 +55,7 @@ func tellingLines(s string) (first, second string) {
 	return cut(first), ""
 }
 
-// cut returns the beginning of a line, and no part of a word: half of a number or id could not be
-// recognised as one.
+// cut shortens a line at a space: half a number or id would not be recognised as one.
 func cut(line string) string {
 	if len(line) <= maxLine {
 		return line
@@ -74,8 +72,8 @@ func cut(line string) string {
 	return line
 }
 
-// Exception returns the type that an error's text names, as it begins in most languages:
-// "System.TimeoutException: …", "app.errors.NotFound: …", "*url.Error: …". "" if the text does not begin so.
+// Exception returns the exception type at the start of an error's text, as most languages write it:
+// "System.TimeoutException: …", "app.errors.NotFound: …", "*url.Error: …". "" where there is none.
 func Exception(text string) string {
 	first, _ := tellingLines(text)
 	name, _, _ := strings.Cut(first, ": ")

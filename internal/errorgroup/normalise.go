@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// maxPattern has room for two lines in which everything grew: a time of four bytes becomes "<time>".
+// maxPattern is enough for two lines that grew: a time of four bytes becomes "<time>".
 const maxPattern = 3*maxLine + 8
 
-const aNumber = "#" // also ids: one of hexadecimal digits may happen to have no letter
+const aNumber = "#" // also ids: a hexadecimal one may happen to have no letter
 
-// rules say what becomes of a part of an error's text. Where several match, the first decides;
-// what none matches stays. By codes errors differ: they stay.
+// rules replace parts of an error's text. Where several match, the first decides; what none
+// matches stays. Codes stay: they tell errors apart.
 var rules = []struct {
 	matches string
 	becomes func(part string) string
@@ -27,9 +27,9 @@ var rules = []struct {
 	{`\b(?:` + date + `(?:(?:T|,? |:)` + clock + `|\b)(?: \d{4}\b)?|` + clock + `)`, as("<time>")},
 	{`\d{1,3}(?:\.\d{1,3}){3}\b(?::\d+\b)?`, as("<ip>")},
 	{`[0-9a-fA-F]{0,4}(?::[0-9a-fA-F]{0,4}){2,7}\b`, address},
-	{`\.[a-z]{1,6}(?::\d+)+\b`, counted}, // of a file, or a host's port
+	{`\.[a-z]{1,6}(?::\d+)+\b`, counted}, // lines of a file, or a host's port
 	{`\d+(?:[.,]\d+)*(?:, ?\d+(?:[.,]\d+)*)+\b`,
-		as(aNumber)}, // of a list, another time there may be more
+		as(aNumber)}, // a list: the next may be longer
 	{`(?:\d+(?:\.\d+)?(?:[nuµm]?s|secs?|min|[mhd]|[kKMG]i?B?|B))+\b`, as(aNumber)}, // 1m30.5s, 12MB
 	{`\d+(?:[.,]\d+)+(?:[eE][+-]?\d+)?\b`, as(aNumber)},
 	{`\d+ (?:ms|s|secs?|seconds?|minutes?|[KMG]i?B|bytes)\b`, counted},
@@ -49,7 +49,7 @@ const (
 	clock = `\d{1,2}:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z| ?(?:UTC|GMT|CES?T|[EP][SD]T|[AP]M)| ?[+-]\d\d:?\d\d|[+-]\d\d)?\b`
 )
 
-// rule matches as all of rules do: group i+1 is rule i's match.
+// rule is the alternation of all rules: submatch i+1 is rules[i]'s.
 var rule = func() *regexp.Regexp {
 	var all []string
 	for _, r := range rules {
@@ -66,7 +66,7 @@ func as(what string) func(string) string { return func(string) string { return w
 
 func counted(part string) string { return digits.ReplaceAllLiteralString(part, aNumber) }
 
-// address tells IPv6 addresses from names such as std::a and lines such as 10:15:.
+// address replaces an IPv6 or MAC address, but not names such as std::a and positions such as 10:15:.
 func address(part string) string {
 	if _, err := netip.ParseAddr(part); err == nil && strings.ContainsAny(part, "0123456789") ||
 		strings.Count(part, ":") == 5 {
@@ -75,7 +75,7 @@ func address(part string) string {
 	return counted(part)
 }
 
-// word is one with digits: an id, when it is long and they are in several places.
+// word replaces a word with digits: by one # when it is long and has digits in several places, as ids do.
 func word(part string) string {
 	if numbered := counted(part); len(part) < 8 || strings.Count(numbered, aNumber) < 2 {
 		return numbered
@@ -83,8 +83,8 @@ func word(part string) string {
 	return aNumber
 }
 
-// normalise returns an error's text with what differs from one failure to the next replaced, so
-// that the same error always gives the same text.
+// normalise replaces what differs between failures of the same error, so that the same error
+// always gives the same text.
 func normalise(text string) string {
 	first, second := tellingLines(text)
 	first = normaliseLine(first)
