@@ -1,6 +1,6 @@
-// Package decode shows a body as people can read it: a chain of steps (base64,
-// compression, JSON, Protobuf…) that never fails, says what each step found, and
-// never takes more than its limits of memory and time, whatever the bytes are.
+// Package decode makes bodies readable: a chain of steps (base64, compression, JSON,
+// Protobuf…) that never fails, reports what each step found, and stays within its
+// limits of memory and time, whatever the bytes are.
 package decode
 
 import (
@@ -16,22 +16,21 @@ import (
 	"time"
 )
 
-// Limits, whatever the bytes are. All memory and time a body can take follows from
-// them.
+// Limits. All memory and time that a body can take follow from them.
 const (
-	mostOutput  = 8 << 20  // bytes that come out of a step, and of Text
-	mostRatio   = 100      // times the size a step makes of its bytes,
-	smallOutput = 64 << 10 // when that is more than this
-	mostNesting = 100
-	mostSteps   = 8
-	mostValues  = 250_000 // values of a document; each takes about 100 bytes
-	mostTime    = time.Second
-	mostHex     = 4 << 10
-	mostFound   = 1 << 10
+	maxOutput   = 8 << 20  // bytes of a step's output, and of Text
+	maxRatio    = 100      // output to input of a step,
+	smallOutput = 64 << 10 // for outputs above this
+	maxNesting  = 100
+	maxSteps    = 8
+	maxValues   = 250_000 // values of a document; each takes about 100 bytes
+	maxTime     = time.Second
+	maxHex      = 4 << 10
+	maxFound    = 1 << 10
 )
 
-// Body is what is to be read, and what its message says about it. A message is a
-// stranger's: what it says chooses among what is configured, never a file or a limit.
+// Body is a body, and what its message says about it. Messages are not trusted: what
+// one says chooses among configured types, never a file or a limit.
 type Body struct {
 	Bytes           []byte
 	Queue           string
@@ -41,17 +40,17 @@ type Body struct {
 	Headers         map[string]any
 }
 
-// Options is what the configuration says.
+// Options are the options of the config file.
 type Options struct {
 	Protobuf Protobuf
 }
 
-// Decoder reads bodies. Any number of goroutines may use it at once.
+// Decoder decodes bodies. It is safe for concurrent use.
 type Decoder struct {
 	schemas atomic.Pointer[schemas]
 }
 
-// New reads the files that the options name.
+// New loads the files that the options name.
 func New(o Options) (*Decoder, error) {
 	d := &Decoder{}
 	apply, err := d.Reload(o)
@@ -61,17 +60,17 @@ func New(o Options) (*Decoder, error) {
 	return d, err
 }
 
-// Reload reads them again; apply puts them in force for the bodies from then on.
+// Reload loads the files again; apply puts them in force.
 func (d *Decoder) Reload(o Options) (apply func(), err error) {
 	s, err := load(o.Protobuf)
 	return func() { d.schemas.Store(s) }, err
 }
 
-// Decode reads a body as far as it can. It never fails: what a step could not do is
-// in its words.
+// Decode decodes a body as far as it can. It never fails: a step's Found says what the step
+// could not do.
 func (d *Decoder) Decode(ctx context.Context, b Body) *Result { return d.read(ctx, b).result }
 
-// reading is one body that is being read, layer by layer.
+// reading is a body while it is decoded, layer by layer.
 type reading struct {
 	schemas *schemas
 	ctx     context.Context
@@ -79,38 +78,36 @@ type reading struct {
 	body    Body
 	media   string            // the content type, without its parameters
 	params  map[string]string // of the content type
-	codings []string          // content encodings that are said, that we know, and that are not yet undone
+	codings []string          // declared and known content encodings that are not yet undone
 	result  *Result
 	data    []byte // the innermost bytes so far
 	layers  []layer
-	charset bool // data is UTF-8 that a step made
+	charset bool // a step made data UTF-8
 	partial bool // data is only the beginning
-	trying  bool // this is a trial: only what is certain counts
-	// encode makes the innermost bytes of an edited document, and says what it checked.
+	trying  bool // this is a trial: accept only what is certain
+	// encode returns the innermost bytes of an edited document, and what it checked.
 	encode func(document string) ([]byte, []string, error)
 }
 
-// layer is a step that has something inside.
+// layer is a step that unwrapped something.
 type layer struct {
 	decoder string
-	wrap    func(inner []byte) ([]byte, error) // undoes it
+	wrap    func(inner []byte) ([]byte, error) // the reverse
 }
 
 func (d *Decoder) read(ctx context.Context, b Body) *reading {
 	r := &reading{schemas: d.schemas.Load(), ctx: ctx, since: time.Now(), body: b, data: b.Bytes,
 		result: &Result{Size: len(b.Bytes), Steps: []Step{}}}
 	r.media, r.params = mediaType(b.ContentType)
-	for c := range strings.FieldsFuncSeq(strings.ToLower(b.ContentEncoding), func(c rune) bool {
-		return c == ',' ||
-			c == ' ' || c == ';'
-	}) {
-		if undo[c] != "" && len(r.codings) < mostSteps {
+	separates := func(c rune) bool { return c == ',' || c == ' ' || c == ';' }
+	for c := range strings.FieldsFuncSeq(strings.ToLower(b.ContentEncoding), separates) {
+		if undo[c] != "" && len(r.codings) < maxSteps {
 			r.codings = append(r.codings, c)
 		}
 	}
 	for len(r.data) > 0 && !r.partial && r.unwrap() {
-		if len(r.layers) == mostSteps {
-			r.step("hex", fmt.Sprintf("%d layers are the most that are undone", mostSteps))
+		if len(r.layers) == maxSteps {
+			r.step("hex", fmt.Sprintf("%d layers are the most that are undone", maxSteps))
 			r.partial = true
 		}
 	}
@@ -120,11 +117,11 @@ func (d *Decoder) read(ctx context.Context, b Body) *reading {
 	r.leaf()
 	r.result.Inner = r.data
 	r.result.Truncated = r.result.Truncated || r.partial
-	r.result.Hex = hex.Dump(r.data[:min(len(r.data), mostHex)])
+	r.result.Hex = hex.Dump(r.data[:min(len(r.data), maxHex)])
 	return r
 }
 
-// mediaType also reads a content type that is not quite right.
+// mediaType parses a content type, even a malformed one.
 func mediaType(s string) (string, map[string]string) {
 	t, params, err := mime.ParseMediaType(s)
 	if err != nil {
@@ -133,15 +130,15 @@ func mediaType(s string) (string, map[string]string) {
 	return strings.TrimSpace(t), params
 }
 
-// step notes what a decoder has found, which may quote the body.
+// step records what a decoder found, which may quote the body.
 func (r *reading) step(decoder, found string) {
-	if found = shown(found); len(found) > mostFound {
-		found = strings.ToValidUTF8(found[:mostFound], "") + "…"
+	if found = shown(found); len(found) > maxFound {
+		found = strings.ToValidUTF8(found[:maxFound], "") + "…"
 	}
 	r.result.Steps = append(r.result.Steps, Step{Decoder: decoder, Found: found, Size: len(r.data)})
 }
 
-// attempt runs a decoder, which says whether it applied. One that panics has not.
+// attempt runs a decoder, and reports whether it applied. One that panics did not.
 func (r *reading) attempt(decoder string, f func() bool) (applied bool) {
 	before := *r
 	defer func() {
@@ -157,17 +154,17 @@ func (r *reading) attempt(decoder string, f func() bool) (applied bool) {
 }
 
 var (
-	errNesting = fmt.Errorf("is nested more than %d deep", mostNesting)
-	errValues  = fmt.Errorf("has more than %d values", mostValues)
-	errTime    = fmt.Errorf("takes longer than %v", mostTime)
+	errNesting = fmt.Errorf("is nested more than %d deep", maxNesting)
+	errValues  = fmt.Errorf("has more than %d values", maxValues)
+	errTime    = fmt.Errorf("takes longer than %v", maxTime)
 )
 
-// refused tells whether an error means that bytes are too much, although they may be of the format.
+// refused reports whether an error is about a limit: the bytes may still be of the format.
 func refused(err error) bool {
 	return errors.Is(err, errNesting) || errors.Is(err, errValues) || errors.Is(err, errTag) || errors.Is(err, errTime)
 }
 
-// budget is what is left for one document.
+// budget counts what one document takes.
 type budget struct {
 	r      *reading
 	values int
@@ -175,13 +172,13 @@ type budget struct {
 
 func (r *reading) budget() *budget { return &budget{r: r} }
 
-// take asks for one more value at a depth that counts from 0.
+// take counts one more value, at a depth counted from 0.
 func (b *budget) take(depth int) error {
 	b.values++
 	switch {
-	case depth > mostNesting:
+	case depth > maxNesting:
 		return errNesting
-	case b.values > mostValues:
+	case b.values > maxValues:
 		return errValues
 	case b.values%1024 == 0:
 		return b.r.late()
@@ -190,7 +187,7 @@ func (b *budget) take(depth int) error {
 }
 
 func (r *reading) late() error {
-	if r.ctx.Err() != nil || time.Since(r.since) > mostTime {
+	if r.ctx.Err() != nil || time.Since(r.since) > maxTime {
 		return errTime
 	}
 	return nil
@@ -227,7 +224,7 @@ type Step struct {
 	Size    int    `json:"size" doc:"Of what came out, in bytes."`
 }
 
-// said is the format that the content type names, or "".
+// said returns the format that the content type names, or "".
 func (r *reading) said() string {
 	m := r.media
 	switch {
@@ -248,8 +245,8 @@ func (r *reading) said() string {
 	return ""
 }
 
-// leaf reads what is innermost. What the message says about it goes first, then
-// what the bytes themselves show, the strictest test first.
+// leaf decodes the innermost bytes: first as the content type says, then by what the
+// bytes show, the strictest test first.
 func (r *reading) leaf() {
 	if err := r.late(); err != nil {
 		r.step("hex", "stopped: "+err.Error())
@@ -260,7 +257,7 @@ func (r *reading) leaf() {
 		r.result.Format = "empty"
 		r.encode = func(document string) ([]byte, []string, error) { return []byte(document), []string{"text"}, nil }
 		return
-	case r.partial || len(r.data) > mostOutput:
+	case r.partial || len(r.data) > maxOutput:
 		if !r.attempt("text", func() bool { return r.text(false) }) {
 			r.binary()
 		}
@@ -278,7 +275,7 @@ func (r *reading) leaf() {
 			return
 		}
 	}
-	// Text comes before a content type of text: libraries say text/plain of anything by default.
+	// Bytes go before a content type of text: libraries set text/plain by default.
 	if isText(r.data) && r.format("text", false) {
 		return
 	}
@@ -296,18 +293,17 @@ func (r *reading) leaf() {
 	r.binary()
 }
 
-// trial reads bytes that may be inside of a layer, which is not undone for it.
+// trial returns a reading of what may be inside a layer, without undoing that layer.
 func (r *reading) trial(inner []byte) *reading {
 	return &reading{schemas: r.schemas, ctx: r.ctx, since: r.since, body: r.body, media: r.media, params: r.params,
 		trying: true, result: &Result{}, data: inner}
 }
 
-// formats read what is innermost; said: the message says that it is that. schema is
-// Protobuf of a type that the configuration knows.
+// formats decode the innermost bytes; said: the content type names the format. schema is
+// Protobuf of a configured type.
 var formats = map[string]func(r *reading, said bool) bool{"json": (*reading).json, "text": (*reading).text,
-	"xml":         (*reading).xml,
-	"messagepack": (*reading).messagepack, "cbor": (*reading).cbor, "schema": (*reading).schema,
-	"protobuf": (*reading).protobuf}
+	"xml": (*reading).xml, "messagepack": (*reading).messagepack, "cbor": (*reading).cbor,
+	"schema": (*reading).schema, "protobuf": (*reading).protobuf}
 
 func (r *reading) format(name string, said bool) bool {
 	return r.attempt(strings.Replace(name, "schema", "protobuf", 1), func() bool { return formats[name](r, said) })
@@ -318,7 +314,7 @@ func (r *reading) binary() {
 	r.step("hex", "no decoder knows it: as bytes")
 }
 
-// recognised tells whether bytes are of a known format, and not what base64 makes of a word.
+// recognised reports whether bytes are of a known format, rather than a word decoded as base64.
 func (r *reading) recognised() bool {
 	s := r.data
 	if len(s) >= 12 && isText(s) || bytes.HasPrefix(s, []byte("\xef\xbb\xbf")) {
@@ -340,9 +336,8 @@ func (r *reading) recognised() bool {
 	return false
 }
 
-// Encode puts an edited document (Text, as Decode gave it) back through the very
-// steps that Decode undid, and says in words what it checked. An unedited one gives
-// the very same bytes.
+// Encode wraps an edited document (Decode's Text) in the layers that Decode undid, and
+// returns in words what it checked. An unedited document gives the very same bytes.
 func (d *Decoder) Encode(ctx context.Context, b Body, document string) ([]byte, []string, error) {
 	r := d.read(ctx, b)
 	switch {
@@ -367,8 +362,7 @@ func (d *Decoder) Encode(ctx context.Context, b Body, document string) ([]byte, 
 	if len(names) > 0 {
 		checks = append(checks, "inside of "+strings.Join(names, ", inside of ")+", as before")
 	}
-	// What is read by its looks must still look so.
-	b.Bytes = out
+	b.Bytes = out // a format that was guessed must still be guessed
 	if now := d.Decode(ctx, b); now.Format != r.result.Format {
 		checks = append(checks, fmt.Sprintf("it will be read as %s, no longer as %s", now.Format, r.result.Format))
 	}

@@ -23,17 +23,15 @@ import (
 	"github.com/vmihailenco/msgpack/v5/msgpcode"
 )
 
-// mostBig is how many bytes a number may have: making decimals of it takes time
-// that grows with the square.
-const mostBig = 1 << 10
+// maxBig bounds the bytes of a number: converting it to decimal takes quadratic time.
+const maxBig = 1 << 10
 
-// cborModes read any CBOR: with an error where a key is there twice, and without.
+// cborModes decode any CBOR: the first fails on duplicate keys.
 var cborModes = [2]cbor.DecMode{cborMode(cbor.DupMapKeyEnforcedAPF), cborMode(cbor.DupMapKeyQuiet)}
 
 func cborMode(twice cbor.DupMapKeyMode) cbor.DecMode {
-	m, err := cbor.DecOptions{DupMapKey: twice, MaxNestedLevels: mostNesting, MaxArrayElements: math.MaxInt32,
-		MaxMapPairs: math.MaxInt32,
-		UTF8:        cbor.UTF8DecodeInvalid}.DecMode()
+	m, err := cbor.DecOptions{DupMapKey: twice, MaxNestedLevels: maxNesting, MaxArrayElements: math.MaxInt32,
+		MaxMapPairs: math.MaxInt32, UTF8: cbor.UTF8DecodeInvalid}.DecMode()
 	if err != nil {
 		panic(err)
 	}
@@ -49,7 +47,7 @@ func (r *reading) cbor(said bool) bool {
 			return value{}, "", errNesting
 		case err != nil:
 			return value{}, "", err
-		case cborValues(r.data) > mostValues: // before any of them is made
+		case cborValues(r.data) > maxValues: // before they take memory
 			return value{}, "", errValues
 		}
 		var v any
@@ -67,8 +65,7 @@ func (r *reading) cbor(said bool) bool {
 	})
 }
 
-// cborValues counts the heads of well-formed CBOR: one follows the other, whatever is
-// nested in what.
+// cborValues counts the heads of well-formed CBOR, which follow each other whatever the nesting.
 func cborValues(s []byte) (n int) {
 	for at := 0; at < len(s); n++ {
 		major, info := s[at]>>5, s[at]&31
@@ -88,7 +85,7 @@ func cborValues(s []byte) (n int) {
 	return n
 }
 
-// cborValue makes a value of what the library made. It keeps no order of keys.
+// cborValue converts what the library decoded, which has lost the order of keys.
 func (b *budget) cborValue(from any, depth int) (v value, err error) {
 	if err := b.take(depth); err != nil {
 		return v, err
@@ -114,7 +111,7 @@ func (b *budget) cborValue(from any, depth int) (v value, err error) {
 	case cbor.ByteString:
 		return bytesValue([]byte(from)), nil
 	case big.Int:
-		if from.BitLen() > 8*mostBig {
+		if from.BitLen() > 8*maxBig {
 			tag := uint64(2)
 			if from.Sign() < 0 {
 				tag = 3
@@ -156,7 +153,7 @@ func (b *budget) cborMap(from map[any]any, depth int) (v value, err error) {
 	return v, nil
 }
 
-// plainValue makes a value of what both libraries make of what is in no list or map.
+// plainValue converts a scalar that either library decoded.
 func plainValue(from any) (value, error) {
 	switch from := from.(type) {
 	case nil:
@@ -193,8 +190,8 @@ func (r *reading) messagepack(said bool) bool {
 	})
 }
 
-// messagePack walks through values by itself, since the library's own walk has no limits;
-// what is in no list or map the library reads. It reads no further than it must.
+// messagePack walks lists and maps itself, since the library has no limits; the library
+// decodes scalars.
 type messagePack struct {
 	in *bytes.Reader
 	d  *msgpack.Decoder
@@ -236,7 +233,7 @@ func (p *messagePack) value(depth int) (v value, err error) {
 	return plainValue(scalar)
 }
 
-// items reads n of them into v, with their keys if it is an object.
+// items reads n items into v, with their keys if it is an object.
 func (p *messagePack) items(v *value, n, depth int, err error) error {
 	for ; n > 0 && err == nil; n-- {
 		if v.kind == object {
@@ -257,7 +254,7 @@ func (p *messagePack) items(v *value, n, depth int, err error) error {
 	return err
 }
 
-// bytes reads n, which must be there: the library allocates what a length claims.
+// bytes reads n bytes. It checks n first: the library would allocate what a length claims.
 func (p *messagePack) bytes(n int, err error) ([]byte, error) {
 	if err != nil || n > p.in.Len() {
 		return nil, errors.Join(io.ErrUnexpectedEOF, err)
@@ -287,15 +284,15 @@ func (p *messagePack) extension() (value, error) {
 	return special(keyExt, integer(int64(kind)), keyBytes, base64.StdEncoding.EncodeToString(b)), nil
 }
 
-// jsonReader reads JSON that is valid into a value. encoding/json itself replaces what is
-// not UTF-8, forgets duplicates and where a value stood, and goes 10,000 deep.
+// jsonReader reads valid JSON into a value. encoding/json replaces invalid UTF-8, loses
+// duplicates and positions, and nests 10,000 deep.
 type jsonReader struct {
 	s  []byte
 	at int
 	b  *budget
 }
 
-// parseJSON reads JSON strictly, but for texts that are not UTF-8.
+// parseJSON parses JSON strictly, except that texts may be invalid UTF-8.
 func parseJSON(s []byte, b *budget) (*value, error) {
 	if !json.Valid(s) {
 		return nil, syntaxError(s)
@@ -305,7 +302,7 @@ func parseJSON(s []byte, b *budget) (*value, error) {
 	return &v, err
 }
 
-// syntaxError says where and why JSON is not valid.
+// syntaxError returns where and why JSON is invalid.
 func syntaxError(s []byte) error {
 	err := json.Unmarshal(s, new(json.RawMessage))
 	var at *json.SyntaxError
@@ -325,7 +322,7 @@ func syntaxError(s []byte) error {
 
 const jsonSpace = " \t\r\n"
 
-// next is the first byte that is no space, from which on reading continues.
+// next skips spaces and returns the next byte, without consuming it.
 func (p *jsonReader) next() byte {
 	for strings.IndexByte(jsonSpace, p.s[p.at]) >= 0 {
 		p.at++
@@ -404,7 +401,7 @@ func (p *jsonReader) text() string {
 	return string(unescaped(typed))
 }
 
-// unescaped is a text without its escapes. Half a surrogate pair becomes U+FFFD.
+// unescaped resolves escapes. Half a surrogate pair becomes U+FFFD.
 func unescaped(typed []byte) (out []byte) {
 	for i := 0; i < len(typed); i++ {
 		if typed[i] != '\\' {
@@ -434,8 +431,8 @@ func codeUnit(digits []byte) rune {
 	return rune(v)
 }
 
-// looksJSON tells whether it begins as an object or a list does: a lone number or word is JSON only
-// where the message says so.
+// looksJSON reports whether s begins like an object or a list: a lone number or word is JSON only
+// where the content type says so.
 func looksJSON(s []byte) bool {
 	s = bytes.TrimLeft(s, jsonSpace)
 	return len(s) > 0 && (s[0] == '{' || s[0] == '[')
@@ -480,36 +477,35 @@ func (r *reading) json(said bool) bool {
 	return true
 }
 
-// xmlReader checks that XML is well-formed and lays it out, in pieces of the
-// document as they are typed. No entity is expanded but XML's own five: encoding/xml
-// knows no others, and reads no file.
+// xmlReader checks that XML is well-formed and indents it, keeping its tokens as typed.
+// Only XML's own five entities are expanded: encoding/xml knows no others, and reads no file.
 type xmlReader struct {
 	b     *budget
 	names []string // open elements
 	out   []byte
 	root  string
-	mixed []bool // of each open element: it has text, so nothing may be put between
-	lines bool   // the last open element has children on lines of their own
+	mixed []bool // for each open element: it has text, so no space may be added
+	lines bool   // the innermost open element has children on lines of their own
 }
 
-// tagReader ends the reading of a tag that is longer than mostTag.
+// tagReader fails on a tag that is longer than maxTag.
 type tagReader struct {
 	*bytes.Reader
 	s     []byte
-	token int64 // where what is being read begins
+	token int64 // offset of the current token
 }
 
-// ReadByte is what encoding/xml reads by.
+// ReadByte is the method that encoding/xml reads with.
 func (r *tagReader) ReadByte() (byte, error) {
 	at := int64(len(r.s) - r.Len())
-	if at-r.token > mostTag && r.s[r.token] == '<' && r.s[r.token+1] != '!' && r.s[r.token+1] != '?' {
+	if at-r.token > maxTag && r.s[r.token] == '<' && r.s[r.token+1] != '!' && r.s[r.token+1] != '?' {
 		return 0, errTag
 	}
 	return r.Reader.ReadByte()
 }
 
-// mostTag is how long a tag may be: encoding/xml keeps 64 bytes for each attribute.
-const mostTag = 64 << 10
+// maxTag bounds a tag: encoding/xml allocates 64 bytes for each attribute.
+const maxTag = 64 << 10
 
 func parseXML(s []byte, b *budget) (*xmlReader, error) {
 	x := &xmlReader{b: b}
@@ -599,7 +595,7 @@ func (x *xmlReader) token(t xml.Token, raw []byte) error {
 }
 
 func (x *xmlReader) put(raw []byte) {
-	if len(x.out) <= mostOutput {
+	if len(x.out) <= maxOutput {
 		x.out = append(x.out, raw...)
 	}
 }
@@ -610,7 +606,7 @@ func (x *xmlReader) pop() error {
 	return nil
 }
 
-// line begins a line, unless text stands around.
+// line starts a line, unless the parent has text.
 func (x *xmlReader) line(depth int) {
 	if depth > 0 && x.mixed[depth-1] || len(x.out) == 0 {
 		return
@@ -619,7 +615,7 @@ func (x *xmlReader) line(depth int) {
 	x.put([]byte("\n" + strings.Repeat("  ", depth)))
 }
 
-var errTag = fmt.Errorf("has a tag of more than %d KiB", mostTag>>10)
+var errTag = fmt.Errorf("has a tag of more than %d KiB", maxTag>>10)
 
 func qualified(n xml.Name) string { return strings.TrimPrefix(n.Space+":"+n.Local, ":") }
 

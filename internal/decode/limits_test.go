@@ -150,9 +150,9 @@ func check(t *testing.T, b Body, r *Result) {
 	switch {
 	case r.Size != len(b.Bytes):
 		t.Errorf("the size is %d", r.Size)
-	case len(r.Text) > mostOutput:
+	case len(r.Text) > maxOutput:
 		t.Errorf("the text has %d bytes", len(r.Text))
-	case len(r.Inner) > max(mostOutput, len(b.Bytes)):
+	case len(r.Inner) > max(maxOutput, len(b.Bytes)):
 		t.Errorf("%d bytes are inside", len(r.Inner))
 	case !utf8.ValidString(r.Text):
 		t.Error("the text is not UTF-8")
@@ -170,7 +170,7 @@ func check(t *testing.T, b Body, r *Result) {
 }
 
 func depth(t *testing.T, v any, at int) {
-	if at > mostNesting+1 {
+	if at > maxNesting+1 {
 		t.Fatal("the value is nested too deep")
 	}
 	switch v := v.(type) {
@@ -194,10 +194,10 @@ func TestAtTheLimitOfNesting(t *testing.T) {
 		body   Body
 		format string
 	}{
-		{Body{Bytes: []byte(nested(mostNesting, "1", func(s string) string { return "[" + s + "]" }))}, "json"},
-		{Body{Bytes: []byte(nested(mostNesting, "\x01", func(s string) string { return "\x91" + s })), ContentType: "application/msgpack"}, "messagepack"},
-		{Body{Bytes: []byte(nested(mostNesting, "\x01", func(s string) string { return "\x81" + s })), ContentType: "application/cbor"}, "cbor"},
-		{Body{Bytes: []byte(nested(mostNesting-1, "\x08\x01", func(s string) string { return field(16, s) })), Queue: "orders.eu"}, "protobuf"},
+		{Body{Bytes: []byte(nested(maxNesting, "1", func(s string) string { return "[" + s + "]" }))}, "json"},
+		{Body{Bytes: []byte(nested(maxNesting, "\x01", func(s string) string { return "\x91" + s })), ContentType: "application/msgpack"}, "messagepack"},
+		{Body{Bytes: []byte(nested(maxNesting, "\x01", func(s string) string { return "\x81" + s })), ContentType: "application/cbor"}, "cbor"},
+		{Body{Bytes: []byte(nested(maxNesting-1, "\x08\x01", func(s string) string { return field(16, s) })), Queue: "orders.eu"}, "protobuf"},
 	} {
 		if r := d.Decode(t.Context(), c.body); r.Format != c.format || c.format == "protobuf" && r.Schema == "" {
 			t.Errorf("%s: %s %v", c.format, r.Format, r.Steps)
@@ -225,7 +225,7 @@ func TestTimeIsUp(t *testing.T) {
 		}
 	}
 	late := d.read(t.Context(), Body{})
-	late.since = time.Now().Add(-2 * mostTime)
+	late.since = time.Now().Add(-2 * maxTime)
 	if late.late() == nil {
 		t.Error("time is never up")
 	}
@@ -239,7 +239,7 @@ func FuzzDecode(f *testing.F) {
 		f.Add(c.body.Bytes, c.body.Queue, c.body.ContentType, c.body.ContentEncoding, c.body.Type)
 	}
 	for _, s := range []string{"[", `{"a":`, "<a>", "\x91", "\x81", "\x9f", "\x0b", "\x00\x00\x00\x00\x01\x00"} {
-		f.Add([]byte(strings.Repeat(s, mostNesting+2)), "orders.eu", "", "", "")
+		f.Add([]byte(strings.Repeat(s, maxNesting+2)), "orders.eu", "", "", "")
 	}
 	f.Add([]byte(orderBytes(f, d, order)), "orders.eu", "", "", "shop.Order")
 	f.Fuzz(func(t *testing.T, data []byte, queue, contentType, contentEncoding, kind string) {
@@ -294,7 +294,7 @@ func TestTypesThatHoldThemselves(t *testing.T) {
 // A < in a comment or in CDATA begins no tag, and what follows is no long one.
 func TestOpeningsThatAreNoTags(t *testing.T) {
 	d := decoder(t, shop)
-	rest := strings.Repeat("<b/>", mostTag/4)
+	rest := strings.Repeat("<b/>", maxTag/4)
 	for _, s := range []string{"<a><!-- b < c isn't a tag -->" + rest + "</a>", "<a><![CDATA[b < c isn't]]>" + rest + "</a>", "<?a b<c isn't?><a>" + rest + "</a>"} {
 		if r := d.Decode(t.Context(), Body{Bytes: []byte(s)}); r.Format != "xml" {
 			t.Errorf("%.40s: %s, %v", s, r.Format, r.Steps)

@@ -30,7 +30,7 @@ import (
 	"github.com/redrive-mq/redrive/policy"
 )
 
-// Keys of a document that are no field of the message.
+// Keys of a document that are not fields of the message.
 const (
 	keyUnknown  = "@unknown" // fields the type does not know, in base64
 	keyAnyType  = "@type"    // as protojson has it
@@ -38,7 +38,7 @@ const (
 	keyAnyValue = "@value" // of an Any whose type is not loaded, in base64
 )
 
-// schema reads Protobuf of a known type.
+// schema decodes Protobuf of a configured type.
 func (r *reading) schema(bool) bool {
 	m, rule, why := r.schemas.choose(r.body)
 	if why != "" {
@@ -73,7 +73,7 @@ func (r *reading) schema(bool) bool {
 	return true
 }
 
-// broken shows the fields in front of the first one that cannot be read.
+// broken shows the fields before the first one that cannot be read.
 func (r *reading) broken(m protoreflect.MessageDescriptor, rule string, why error) bool {
 	name := string(m.FullName())
 	p := &protoReader{b: r.budget(), s: r.schemas}
@@ -94,7 +94,7 @@ func (r *reading) broken(m protoreflect.MessageDescriptor, rule string, why erro
 		if err != nil {
 			return false
 		}
-		// Fields of another type show that it is no such message at all.
+		// Unknown fields show that it is not of this type.
 		if v := p.message(msg, 0); len(p.unknown) == 0 {
 			r.document("protobuf", &v, false)
 			r.partial = true
@@ -108,20 +108,20 @@ func (r *reading) broken(m protoreflect.MessageDescriptor, rule string, why erro
 	return false
 }
 
-// protoReader makes documents of messages of known types.
+// protoReader converts messages of configured types to documents.
 type protoReader struct {
 	b       *budget
 	s       *schemas
 	unknown []int // numbers of fields
 }
 
-// read unmarshals after it has counted: each empty message of 2 bytes takes hundreds.
+// read counts before it unmarshals: an empty message of 2 bytes takes hundreds in memory.
 func (p *protoReader) read(b []byte, m protoreflect.MessageDescriptor, depth int) (protoreflect.Message, error) {
 	if err := p.count(b, m, depth); err != nil {
 		return nil, err
 	}
 	msg := dynamicpb.NewMessage(m)
-	o := proto.UnmarshalOptions{AllowPartial: true, RecursionLimit: mostNesting + 1, Resolver: p.s.types}
+	o := proto.UnmarshalOptions{AllowPartial: true, RecursionLimit: maxNesting + 1, Resolver: p.s.types}
 	if err := o.Unmarshal(b, msg); err != nil {
 		return nil, protoError(err)
 	}
@@ -154,7 +154,7 @@ func (p *protoReader) count(b []byte, m protoreflect.MessageDescriptor, depth in
 			content, _ = protowire.ConsumeGroup(num, content)
 		case t == protowire.BytesType && f.IsList() && f.Kind() != protoreflect.StringKind &&
 			f.Kind() != protoreflect.BytesKind:
-			if p.b.values += packedCount(content, f.Kind()); p.b.values > mostValues {
+			if p.b.values += packedCount(content, f.Kind()); p.b.values > maxValues {
 				return errValues
 			}
 			continue
@@ -168,7 +168,7 @@ func (p *protoReader) count(b []byte, m protoreflect.MessageDescriptor, depth in
 	return nil
 }
 
-// packedCount is how many numbers are in a packed list, or a little more.
+// packedCount returns how many numbers are in a packed list, or a little more.
 func packedCount(b []byte, k protoreflect.Kind) (n int) {
 	switch k {
 	case protoreflect.DoubleKind, protoreflect.Fixed64Kind, protoreflect.Sfixed64Kind:
@@ -278,7 +278,7 @@ func protoFloat(f float64, bits int) value {
 	return v
 }
 
-// wellKnown reads Google's own types as protojson does, but for 64-bit numbers.
+// wellKnown converts Google's own types as protojson does, except 64-bit numbers.
 func (p *protoReader) wellKnown(m protoreflect.Message, depth int) (value, bool) {
 	name := m.Descriptor().FullName()
 	if name == anyName {
@@ -289,7 +289,7 @@ func (p *protoReader) wellKnown(m protoreflect.Message, depth int) (value, bool)
 	}
 	b, err := protojson.MarshalOptions{Resolver: p.s.types}.Marshal(m.Interface())
 	if err != nil {
-		return value{}, false // such as a time beyond the year 9999: as its fields
+		return value{}, false // such as a time after the year 9999: show its fields
 	}
 	v, err := parseJSON(b, &budget{r: p.b.r})
 	if err != nil {
@@ -301,21 +301,20 @@ func (p *protoReader) wellKnown(m protoreflect.Message, depth int) (value, bool)
 	return *v, true
 }
 
-// ownJSON are the types that protojson writes in a way of their own, and which hold
-// no type that would have to be found.
+// ownJSON lists the types for which protojson has a special form, and which contain no
+// type to look up.
 var ownJSON = []string{"Timestamp", "Duration", "FieldMask", "Struct", "Value", "ListValue", "DoubleValue",
-	"FloatValue",
-	"Int64Value", "UInt64Value", "Int32Value", "UInt32Value", "BoolValue", "StringValue", "BytesValue"}
+	"FloatValue", "Int64Value", "UInt64Value", "Int32Value", "UInt32Value", "BoolValue", "StringValue", "BytesValue"}
 
 func hasOwnJSON(name protoreflect.FullName) bool {
 	short, ours := strings.CutPrefix(string(name), "google.protobuf.")
 	return ours && slices.Contains(ownJSON, short)
 }
 
-// anyDepth is how many levels an Any counts for: each holds a copy of all inside.
+// anyDepth is how many levels an Any counts for: it copies all that is inside.
 const anyDepth = 10
 
-// any reads what an Any holds if its type is loaded: nothing else is asked.
+// any converts the content of an Any if its type is loaded. It looks nowhere else.
 func (p *protoReader) any(m protoreflect.Message, depth int) value {
 	fields := m.Descriptor().Fields()
 	url, b := m.Get(fields.ByNumber(1)).String(), m.Get(fields.ByNumber(2)).Bytes()
@@ -342,28 +341,28 @@ func (p *protoReader) any(m protoreflect.Message, depth int) value {
 	return v
 }
 
-// Protobuf is which message types there are, and who has which. Files are chosen
-// here and nowhere else; what a message says can only choose among their types.
+// Protobuf configures message types, and how a message's type is chosen. A message can
+// only choose among the types of these files.
 type Protobuf struct {
 	Files          []string // .proto
-	ImportPaths    []string // where they and what they import are
+	ImportPaths    []string // folders of the files and their imports
 	DescriptorSets []string // as protoc --include_imports --descriptor_set_out writes them
 	Queues         []QueueType
 	Header         string // the header that names a message's type, if any
 	TypeProperty   bool   // the type property names it
 }
 
-// QueueType is the message type of what is in some queues; the first that matches counts.
+// QueueType is the message type of some queues; the first match counts.
 type QueueType struct {
 	Queues  []string // names or patterns
 	Message string
 }
 
-// schemas is what was loaded.
+// schemas holds the loaded types.
 type schemas struct {
 	o     Protobuf
 	files *protoregistry.Files
-	types *dynamicpb.Types // nothing that is linked into the program
+	types *dynamicpb.Types // without those linked into the program
 }
 
 func load(o Protobuf) (*schemas, error) {
@@ -385,8 +384,8 @@ func load(o Protobuf) (*schemas, error) {
 	return s, nil
 }
 
-// compile reads the .proto files. Each is named by its path from an import path, as
-// others import it; its own folder is the import path of one that is in none.
+// compile compiles the .proto files. Each is named by its path below an import path, as
+// others import it; a file below none gets its own folder as import path.
 func (s *schemas) compile() error {
 	paths, names := slices.Clone(s.o.ImportPaths), []string{}
 	for _, file := range s.o.Files {
@@ -410,7 +409,7 @@ func (s *schemas) compile() error {
 	}
 	below := &protocompile.SourceResolver{ImportPaths: paths}
 	find := func(path string) (protocompile.SearchResult, error) {
-		if !filepath.IsLocal(path) { // schemas come from elsewhere, too
+		if !filepath.IsLocal(path) { // schemas are not always one's own
 			return protocompile.SearchResult{}, hint.Errorf("name a path below one of them",
 				"the import %.200q leads out of decode.protobuf.import_paths", path)
 		}
@@ -430,7 +429,7 @@ func (s *schemas) compile() error {
 	return nil
 }
 
-// register also takes what a file imports: it is what Any may hold.
+// register registers a file and its imports, whose types an Any may contain.
 func (s *schemas) register(f protoreflect.FileDescriptor) error {
 	if _, err := s.files.FindFileByPath(f.Path()); err == nil {
 		return nil
@@ -482,8 +481,8 @@ func (s *schemas) find(name string) (protoreflect.MessageDescriptor, error) {
 	return nil, errors.New("which is no message type of the files that are loaded")
 }
 
-// choose says which type a message has, and by what rule: what the message itself
-// says goes before what is said of its queue. why is when it says something unknown.
+// choose returns a message's type and the rule that chose it: what the message says goes
+// before its queue. why is set when the message names an unknown type.
 func (s *schemas) choose(b Body) (m protoreflect.MessageDescriptor, rule, why string) {
 	try := func(name, by string) bool {
 		found, err := s.find(name)
@@ -521,8 +520,8 @@ func (s *schemas) choose(b Body) (m protoreflect.MessageDescriptor, rule, why st
 
 func (s *schemas) chosen(b Body) bool { m, _, _ := s.choose(b); return m != nil }
 
-// protobuf shows a message of an unknown type: field numbers, and of what has a
-// length a guess: a text, a message, or bytes. The same bytes can mean other things.
+// protobuf shows a message of an unknown type by field numbers, and guesses whether a field
+// with a length is a text, a message, or bytes.
 func (r *reading) protobuf(said bool) bool {
 	w := &wireView{b: r.budget()}
 	v, err := w.message(r.data, 0)
@@ -547,7 +546,7 @@ func (r *reading) protobuf(said bool) bool {
 
 type wireView struct {
 	b       *budget
-	words   bool // there is a text that people would write
+	words   bool // it has a text that looks written by people
 	highest protowire.Number
 }
 
@@ -622,10 +621,9 @@ func (w *wireView) field(num protowire.Number, t protowire.Type, b []byte, depth
 	return v, nil
 }
 
-// write makes a message of an edited document, as protojson does. It has no word for fields
-// that the type does not know: those of the message itself are written back, and a
-// document with such fields further in, or with an Any whose type is not loaded, is
-// refused rather than written without them.
+// write encodes an edited document, as protojson does. protojson cannot express fields that
+// the type does not know: write keeps those of the outermost message, and refuses a document
+// with such fields further in, or with an Any whose type is not loaded.
 func (s *schemas) write(m protoreflect.MessageDescriptor, document []byte, b *budget) ([]byte, error) {
 	v, err := parseJSON(document, b)
 	if err != nil {
@@ -642,7 +640,7 @@ func (s *schemas) write(m protoreflect.MessageDescriptor, document []byte, b *bu
 		document = p.b
 	}
 	msg := dynamicpb.NewMessage(m)
-	if err := (protojson.UnmarshalOptions{Resolver: s.types, RecursionLimit: mostNesting}).Unmarshal(document,
+	if err := (protojson.UnmarshalOptions{Resolver: s.types, RecursionLimit: maxNesting}).Unmarshal(document,
 		msg); err != nil {
 		return nil, protoError(err)
 	}
@@ -650,7 +648,7 @@ func (s *schemas) write(m protoreflect.MessageDescriptor, document []byte, b *bu
 	return proto.MarshalOptions{Deterministic: true}.Marshal(msg)
 }
 
-// unknownFields reads what a document has under keyUnknown.
+// unknownFields decodes a document's value of keyUnknown.
 func unknownFields(v *value) ([]byte, error) {
 	b, err := base64.StdEncoding.DecodeString(v.text)
 	for rest := b; err == nil && len(rest) > 0; {
@@ -665,17 +663,16 @@ func unknownFields(v *value) ([]byte, error) {
 	return b, nil
 }
 
-// protoError is an error of the library in one way of writing: it changes its spaces from
-// build to build.
+// protoError normalises an error of the library, whose spaces differ from build to build.
 func protoError(err error) error {
 	return errors.New(strings.TrimSpace(strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\u00a0", " "), "proto:")))
 }
 
-// confluent takes off what the serialisers of a schema registry put in front: a zero,
-// four bytes of a schema's number, and for Protobuf which message of the schema it
-// is. No registry is asked: the message's type is chosen as always.
+// confluent removes the prefix that serialisers of a schema registry add: a zero, the
+// schema's number in four bytes, and for Protobuf the indexes of the message in the schema.
+// No registry is asked: the type is chosen as always.
 func (r *reading) confluent() bool {
-	if len(r.data) < 7 || r.data[0] != 0 || len(r.data) > mostOutput {
+	if len(r.data) < 7 || r.data[0] != 0 || len(r.data) > maxOutput {
 		return false
 	}
 	number, rest := binary.BigEndian.Uint32(r.data[1:]), r.data[5:]
@@ -697,10 +694,10 @@ func (r *reading) confluent() bool {
 	return true
 }
 
-// messageIndexes skips a list of numbers; an empty one means the first message.
+// messageIndexes skips a list of numbers, which is empty for the first message.
 func messageIndexes(b []byte) ([]byte, bool) {
 	n, size := protowire.ConsumeVarint(b)
-	if size < 0 || protowire.DecodeZigZag(n) < 0 || protowire.DecodeZigZag(n) > mostNesting {
+	if size < 0 || protowire.DecodeZigZag(n) < 0 || protowire.DecodeZigZag(n) > maxNesting {
 		return nil, false
 	}
 	b = b[size:]

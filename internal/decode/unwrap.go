@@ -14,14 +14,14 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// undo is which decoder undoes a content encoding; others, such as identity, utf-8
-// and binary, say nothing that is needed.
+// undo maps content encodings to decoders; others, such as identity, utf-8 and binary,
+// are ignored.
 var undo = map[string]string{
 	"base64": "base64", "x-base64": "base64", "gzip": "gzip", "x-gzip": "gzip",
 	"deflate": "deflate", "zlib": "zlib", "zstd": "zstd", "x-zstd": "zstd",
 }
 
-// inside notes that a layer is undone: out is inside of it, and wrap puts the layer around again.
+// inside records an undone layer: out was inside of it, and wrap adds it again.
 func (r *reading) inside(decoder, found string, out []byte, wrap func([]byte) ([]byte, error)) {
 	r.data = out
 	r.layers = append(r.layers, layer{decoder, wrap})
@@ -48,22 +48,22 @@ func (r *reading) says(decoder string) bool {
 	return slices.ContainsFunc(r.codings, func(c string) bool { return undo[c] == decoder })
 }
 
-var errBomb = fmt.Errorf("more than %d times its size comes out: a bomb? It was stopped", mostRatio)
-var errOutput = fmt.Errorf("more than %d MiB come out: this is their beginning", mostOutput>>20)
+var errBomb = fmt.Errorf("more than %d times its size comes out: a bomb? It was stopped", maxRatio)
+var errOutput = fmt.Errorf("more than %d MiB come out: this is their beginning", maxOutput>>20)
 
-// inflate reads all that comes out, up to the limits.
+// inflate reads a decompressor's output, up to the limits.
 func (r *reading) inflate(from io.Reader) (out []byte, err error) {
-	most, why := mostOutput, errOutput
-	if n := max(len(r.data)*mostRatio, smallOutput); n < most {
-		most, why = n, errBomb
+	limit, why := maxOutput, errOutput
+	if n := max(len(r.data)*maxRatio, smallOutput); n < limit {
+		limit, why = n, errBomb
 	}
 	var b bytes.Buffer
 	for err == nil {
 		if err = r.late(); err == nil {
-			_, err = io.CopyN(&b, from, min(64<<10, int64(most+1-b.Len())))
+			_, err = io.CopyN(&b, from, min(64<<10, int64(limit+1-b.Len())))
 		}
-		if b.Len() > most {
-			b.Truncate(most)
+		if b.Len() > limit {
+			b.Truncate(limit)
 			return b.Bytes(), why
 		}
 	}
@@ -73,8 +73,8 @@ func (r *reading) inflate(from io.Reader) (out []byte, err error) {
 	return b.Bytes(), err
 }
 
-// inflated continues with what came out. Of compressed bytes that are damaged, that is what was
-// before the damage.
+// inflated continues with a decompressor's output; of damaged bytes, the output before the
+// damage.
 func (r *reading) inflated(decoder string, out []byte, err error, wrap func([]byte) ([]byte, error)) bool {
 	found := fmt.Sprintf("%d bytes became %d", len(r.data), len(out))
 	if err != nil {
@@ -119,8 +119,8 @@ func compressed(b *bytes.Buffer, w io.WriteCloser, inner []byte) ([]byte, error)
 	return b.Bytes(), nil
 }
 
-// zlib begins with two bytes that others may begin with too; so all of it must be right, unless
-// the message says that it is zlib.
+// zlib has a header of two bytes that other formats may begin with too, so all of it must be valid
+// unless the content encoding says zlib.
 func (r *reading) zlib() bool {
 	said := r.says("zlib") || r.says("deflate")
 	if len(r.data) < 8 || r.data[0]&0x0f != 8 || (int(r.data[0])<<8|int(r.data[1]))%31 != 0 ||
@@ -141,8 +141,8 @@ func (r *reading) zlib() bool {
 	})
 }
 
-// deflate has no such first bytes, so the message must say that it is, and all of it be right:
-// there may be another layer around it.
+// deflate has no header, so the content encoding must say so, and all of it must be valid: another
+// layer may be around it.
 func (r *reading) deflate() bool {
 	if !r.says("deflate") {
 		return false
@@ -162,15 +162,15 @@ func (r *reading) deflate() bool {
 	})
 }
 
-// base64 must decode wholly. Unless the message says that it is base64, what comes out must be
-// something that is recognised: a word of eight letters is base64 as well.
+// base64 must decode wholly. Unless the content encoding says base64, the output must be
+// recognised: a word of eight letters is valid base64, too.
 func (r *reading) base64() bool {
 	said := r.says("base64")
-	if len(r.data) < leastBase64 && !said {
+	if len(r.data) < minBase64 && !said {
 		return false
 	}
 	out, alphabet := unbase64(r.data)
-	// Of a Protobuf message that is broken too early to be known, the content type says it.
+	// A Protobuf message that is broken at the start is not recognised: trust its content type.
 	said = said || r.said() == "protobuf" && r.schemas.chosen(r.body) && isText(r.data)
 	if out == nil || !said && !r.trial(out).recognised() {
 		return false
@@ -193,17 +193,17 @@ var alphabets = []alphabet{
 	{"base64 without padding", base64.RawStdEncoding}, {"base64 for URLs without padding", base64.RawURLEncoding},
 }
 
-const leastBase64 = 8 // shorter ones are words
+const minBase64 = 8 // shorter ones are words
 
 func unbase64(s []byte) ([]byte, alphabet) {
 	s = bytes.TrimRight(s, "\r\n")
-	if len(s) > mostOutput*4/3 {
+	if len(s) > maxOutput*4/3 {
 		return nil, alphabet{}
 	}
-	for _, c := range s[:min(len(s), leastBase64)] {
+	for _, c := range s[:min(len(s), minBase64)] {
 		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '+' || c == '/' || c == '-' ||
 			c == '_' || c == '=') {
-			return nil, alphabet{} // quickly: most bodies
+			return nil, alphabet{} // a fast path for most bodies
 		}
 	}
 	for _, a := range alphabets {
@@ -215,7 +215,7 @@ func unbase64(s []byte) ([]byte, alphabet) {
 	return nil, alphabet{}
 }
 
-// shape is how base64 is laid out in lines.
+// shape is the line layout of base64.
 type shape struct {
 	width int // 0: one line
 	line  string
@@ -243,17 +243,17 @@ func (sh shape) write(s string) []byte {
 	return b.Bytes()
 }
 
-// mostWindow is what a frame may ask for before anything has come out of it; every
-// decoder must take this much (RFC 8878).
-const mostWindow = 8 << 20
+// maxWindow is the memory that a frame may ask for in advance; every decoder must support
+// this much (RFC 8878).
+const maxWindow = 8 << 20
 
 func (r *reading) zstd() bool {
 	if !bytes.HasPrefix(r.data, []byte{0x28, 0xb5, 0x2f, 0xfd}) {
 		return false
 	}
-	// One at a time: it starts no goroutines then.
+	// With concurrency 1 it starts no goroutines.
 	z, err := zstd.NewReader(bytes.NewReader(r.data), zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
-		zstd.WithDecoderMaxMemory(mostWindow+mostOutput), zstd.WithDecoderMaxWindow(mostWindow))
+		zstd.WithDecoderMaxMemory(maxWindow+maxOutput), zstd.WithDecoderMaxWindow(maxWindow))
 	if err != nil {
 		return false
 	}

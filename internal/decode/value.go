@@ -30,14 +30,14 @@ const (
 	object
 )
 
-// value is a piece of a document in whatever format: what JSON can say, in the
-// order of the document, with duplicate keys.
+// value is a part of a document of any format: the types of JSON, in the order of the
+// document, with duplicate keys.
 type value struct {
 	kind  kind
-	text  string // of a number or boolean its literal; of a text itself, perhaps not UTF-8
+	text  string // the literal of a number or boolean; a text, perhaps not UTF-8
 	items []value
 	keys  []key  // of an object, one for each item
-	raw   []byte // of JSON, as it is typed
+	raw   []byte // of JSON, as typed
 }
 
 type key struct {
@@ -45,7 +45,7 @@ type key struct {
 	raw  []byte
 }
 
-// values are the document for queries: exact, and made of Go's own types alone.
+// values converts the document for queries: exact, in Go's own types.
 func (v *value) values() any {
 	switch v.kind {
 	case boolean:
@@ -70,7 +70,7 @@ func (v *value) values() any {
 	return nil
 }
 
-// describe says what a document is, for people.
+// describe describes a document for people.
 func (v *value) describe() string {
 	switch v.kind {
 	case array:
@@ -84,7 +84,7 @@ func (v *value) describe() string {
 	return [...]string{"null", "a boolean", "a number", "a text"}[v.kind]
 }
 
-// duplicates names the first key that an object has twice.
+// duplicates returns the path of the first duplicate key, or "".
 func (v *value) duplicates() string {
 	seen := map[string]bool(nil)
 	if len(v.keys) > 8 {
@@ -121,14 +121,14 @@ func path(at, name string) string {
 }
 
 // printer writes a document as indented JSON, up to the limit of a text. encoding/json would
-// lose keys that are there twice, the digits of numbers, and bytes that are not UTF-8.
+// lose duplicate keys, digits of numbers, and bytes that are not UTF-8.
 type printer struct {
 	b        []byte
-	verbatim bool // raw is JSON: texts stay as they are typed
-	compact  bool // in one line
+	verbatim bool // raw is JSON: texts stay as typed
+	compact  bool // on one line
 }
 
-func (p *printer) full() bool { return len(p.b) > mostOutput }
+func (p *printer) full() bool { return len(p.b) > maxOutput }
 
 func (p *printer) line(depth int) {
 	if p.compact {
@@ -200,13 +200,13 @@ func (p *printer) text(s string, raw []byte) {
 	p.b = append(p.b, '"')
 }
 
-// shown is a text as valid UTF-8, as far as a text may go.
+// shown returns a text as valid UTF-8, with other bytes as \xHH, up to maxOutput.
 func shown(s string) string {
 	if utf8.ValidString(s) {
 		return s
 	}
 	var b []byte
-	for i := 0; i < len(s) && len(b) <= mostOutput; {
+	for i := 0; i < len(s) && len(b) <= maxOutput; {
 		c, n := utf8.DecodeRuneInString(s[i:])
 		if c == utf8.RuneError && n == 1 {
 			b = showByte(b, s[i])
@@ -223,12 +223,12 @@ func showByte(b []byte, c byte) []byte {
 	return append(b, '\\', 'x', digits[c>>4], digits[c&15])
 }
 
-// cut returns as much of a text as a result may have, and whether there is more.
-func cut(s string) (string, bool) {
-	if len(s) <= mostOutput {
+// cut returns a text up to maxOutput.
+func cut(s string) (text string, more bool) {
+	if len(s) <= maxOutput {
 		return s, false
 	}
-	return strings.ToValidUTF8(s[:mostOutput], ""), true // without half a character
+	return strings.ToValidUTF8(s[:maxOutput], ""), true // without half a character
 }
 
 // document makes v the result.
@@ -239,7 +239,7 @@ func (r *reading) document(format string, v *value, verbatim bool) {
 	r.result.Text, r.result.Truncated = cut(string(p.b))
 }
 
-// A value that JSON does not have is an object with one of these keys:
+// A value that JSON cannot express is an object with one of these keys:
 //
 //	{"$bytes": "base64"}              bytes
 //	{"$float": "NaN"}                 NaN, Infinity, -Infinity
@@ -269,7 +269,7 @@ func bytesValue(b []byte) value { return special(keyBytes, base64.StdEncoding.En
 
 func integer[T int64 | uint64](n T) value { return value{kind: number, text: fmt.Sprint(n)} }
 
-// float keeps a literal that reads as one, so that 1.0 stays a float.
+// float writes 1.0 with its point, so that it stays a float.
 func float(f float64, bits int) value {
 	switch {
 	case math.IsNaN(f):
@@ -286,8 +286,8 @@ func float(f float64, bits int) value {
 	return value{kind: number, text: s}
 }
 
-// keyOf is a map's key as a text; one that is something else is written as JSON.
-// Keys in keys are refused: each level would double the escapes.
+// keyOf returns a map's key as a text; a key of another type as JSON. It refuses lists and nested
+// maps: each level would double the escapes.
 func keyOf(v *value) (key, error) {
 	switch v.kind {
 	case text:
@@ -307,8 +307,8 @@ func keyOf(v *value) (key, error) {
 
 var errKey = errors.New("a key is a list or a map")
 
-// convincing tells whether a document may be MessagePack or CBOR though the message does not say
-// so: where it has texts, by name. Half of all bytes are a number in both.
+// convincing reports whether a document may be MessagePack or CBOR though the content type does not
+// say so: it needs texts or named keys, since half of all bytes are a number in both.
 func convincing(v *value) bool {
 	switch v.kind {
 	case object:
@@ -328,8 +328,8 @@ func convincing(v *value) bool {
 	return false
 }
 
-// packedLeaf makes a document that was read the result. Nothing is written back: the
-// libraries do not keep which of several forms a value had.
+// packedLeaf makes a document the result. It cannot be edited: the libraries lose which of
+// several encodings a value had.
 func (r *reading) packedLeaf(format, name string, said bool, read func() (v value, twice string, err error)) bool {
 	v, twice, err := read()
 	if err == nil && !said && !convincing(&v) {
@@ -352,7 +352,7 @@ func (r *reading) packedLeaf(format, name string, said bool, read func() (v valu
 
 var shownByte = regexp.MustCompile(`\\x[0-9a-f]{2}`)
 
-// unshown puts the bytes back that shown has written as \xHH.
+// unshown reverses shown: each \xHH becomes a byte.
 func unshown(s string) []byte {
 	return shownByte.ReplaceAllFunc([]byte(s), func(b []byte) []byte {
 		c, _ := strconv.ParseUint(string(b[2:]), 16, 8)
@@ -362,10 +362,10 @@ func unshown(s string) []byte {
 
 var xmlCharset = regexp.MustCompile(`^<\?xml [^>]*encoding=["']([^"']+)`)
 
-// isText tells whether bytes are UTF-8 that people can read.
+// isText reports whether bytes are UTF-8 that people can read.
 func isText(s []byte) bool { return utf8.Valid(s) && readable(s, 0) }
 
-// readable tells whether at most bad bytes are no characters that people can read.
+// readable reports whether at most bad bytes are unprintable.
 func readable(s []byte, bad int) bool {
 	for len(s) > 0 && bad >= 0 {
 		c, size := rune(s[0]), 1
@@ -382,9 +382,9 @@ func readable(s []byte, bad int) bool {
 	return bad >= 0
 }
 
-// recode makes UTF-8 of text in another charset, and removes a byte order mark.
+// recode converts text in another charset to UTF-8, and removes a byte order mark.
 func (r *reading) recode() bool {
-	if r.charset || len(r.data) > mostOutput {
+	if r.charset || len(r.data) > maxOutput {
 		return false
 	}
 	name := strings.ToLower(r.params["charset"])
@@ -407,7 +407,7 @@ func (r *reading) recode() bool {
 	case name == "utf-16be" || name == "utf-16" || zeros(r.data, 0):
 		name, from = "UTF-16, big endian", big
 	case (name == "iso-8859-1" || name == "latin1") &&
-		!utf8.Valid(r.data): // otherwise it is ASCII, or the charset is wrong
+		!utf8.Valid(r.data): // valid UTF-8 is ASCII, or the charset is wrong
 		name, from = "ISO-8859-1", charmap.ISO8859_1
 	default:
 		return false
@@ -415,7 +415,7 @@ func (r *reading) recode() bool {
 	coded := r.data[len(mark):]
 	out, err := from.NewDecoder().Bytes(coded)
 	again, errAgain := from.NewEncoder().Bytes(out)
-	if err != nil || errAgain != nil || !bytes.Equal(again, coded) || len(out) > mostOutput ||
+	if err != nil || errAgain != nil || !bytes.Equal(again, coded) || len(out) > maxOutput ||
 		!isText(out) && from != charmap.ISO8859_1 {
 		return false
 	}
@@ -434,8 +434,8 @@ func (r *reading) recode() bool {
 	return true
 }
 
-// zeros tells whether the first (0) or the second (1) byte of each pair is mostly zero, as in
-// UTF-16 of western text.
+// zeros reports whether the first (0) or the second (1) byte of pairs is often zero and the other
+// never, as in UTF-16 of western text.
 func zeros(s []byte, which int) bool {
 	if len(s) < 8 || len(s)%2 != 0 {
 		return false
@@ -449,19 +449,19 @@ func zeros(s []byte, which int) bool {
 	return n[which] > min(len(s), 1<<10)/3 && n[1-which] == 0
 }
 
-// text reads what is mostly readable, or anything where the message says that it is text.
+// text accepts mostly readable bytes, or any bytes where the content type says text.
 func (r *reading) text(said bool) bool {
-	most := r.data[:min(len(r.data), mostOutput)]
+	start := r.data[:min(len(r.data), maxOutput)]
 	valid := utf8.Valid(r.data)
-	if !said && !isText(most) {
-		// A line in another charset, or with a few bytes gone wrong; a null is in no text.
-		if bytes.IndexByte(most, 0) >= 0 || !readable(most, len(most)/10) {
+	if !said && !isText(start) {
+		// Accept a line in another charset, or with a few damaged bytes; text has no NUL.
+		if bytes.IndexByte(start, 0) >= 0 || !readable(start, len(start)/10) {
 			return false
 		}
 	}
 	r.result.Format = "text"
-	r.result.Text, r.result.Truncated = cut(shown(string(most)))
-	r.result.Truncated = r.result.Truncated || len(r.data) > mostOutput
+	r.result.Text, r.result.Truncated = cut(shown(string(start)))
+	r.result.Truncated = r.result.Truncated || len(r.data) > maxOutput
 	found := "UTF-8 text"
 	if !valid {
 		found = `text with bytes that are not UTF-8, shown as \xHH`
