@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// ChangeMost is the most keys of one Change, and ChangeBytes the most bytes of bodies that
-// it has in memory.
+// Limits of one Change: keys, and bytes of bodies in memory.
 const (
 	ChangeMost  = 1000
 	ChangeBytes = 64 << 20
@@ -17,48 +16,48 @@ type Changer interface {
 	// Change passes each record to edit and applies the Edit that it returns, all in one
 	// step that survives a crash. On an error nothing is changed.
 	//
-	//   - edit is called with nil for a record that is claimed now, is not stored, or whose
-	//     key stands in keys before. For one that is stored but unreadable it is called with a
-	//     record that has Unreadable alone, and what it returns is ignored.
+	//   - edit is called with nil for a record that is claimed, not stored, or whose key is
+	//     already earlier in keys. For an unreadable record it is called with a record that
+	//     has Unreadable alone, and its Edit is ignored.
 	//   - edit may change its record, except the ID and the shared parts of its Message:
 	//     it replaces Body and Headers, and never writes into them.
 	//   - entries, when not nil, is called once, after all edits. The entries that it
-	//     returns are written in the same step, so that an operation's progress cannot
-	//     differ from what was done.
+	//     returns are written in the same step, so that an operation's progress always
+	//     matches its work.
 	//   - edit and entries must not change the store.
-	//   - keys are at most ChangeMost, and the bodies in memory at most ChangeBytes: for
-	//     larger ones fewer records are changed. n says how many of keys, from the first
-	//     on, were; entries is called with it.
-	//   - ErrFull when there is no room. To add records needs as much room as Add; to
-	//     change them may use half of the reserve, and to delete them all of it.
+	//   - At most ChangeMost keys are changed, and ChangeBytes of bodies: with larger
+	//     bodies, fewer records. n returns how many of keys were, from the first on; entries
+	//     is called with it.
+	//   - ErrFull when there is no room. Adding records needs as much room as Add;
+	//     changing them may use half of the reserve, and deleting them all of it.
 	//   - A server's answer may be lost. Change then returns an error though all may have
 	//     been changed: read an entry that entries has written to find out. Entry answers
-	//     only when the change is done or can no longer be.
+	//     only once the change is done or can no longer happen.
 	Change(
 		ctx context.Context, keys []Key, edit func(Key, *Record) Edit, entries func(n int) []Entry,
 	) (n int, err error)
 
 	SideTable
 
-	// NewestNumber returns the number of the newest key, a bound for Range.Upto. A record that is added
-	// while it runs is either stored and not above the bound when it returns, or above it.
+	// NewestNumber returns the number of the newest key, for Range.Upto. A record that is added
+	// meanwhile is either stored and within the bound when it returns, or above the bound.
 	NewestNumber(ctx context.Context) (uint64, error)
 
 	// Forget deletes discarded records that can no longer be restored (Due ≤ now), in
-	// batches that are each durable. It returns how many, also with an error.
+	// durable batches. It returns how many, also with an error.
 	Forget(ctx context.Context, now time.Time) (int, error)
 }
 
-// SideTable has what belongs to the messages but is none, each as an Entry.
+// SideTable holds what belongs to messages but is not one, as entries.
 type SideTable interface {
-	// Entry reads a value of the side table; nil when there is none.
+	// Entry returns a value of the side table; nil when there is none.
 	Entry(ctx context.Context, name string) ([]byte, error)
 	// Entries visits the entries whose names begin with prefix and come after after, in
-	// the order of names: as they are at one moment, except in an engine that several processes
+	// the order of names. It sees one moment, except in an engine that several processes
 	// share, where it may see some of what is written meanwhile.
 	Entries(ctx context.Context, prefix, after string, visit func(Entry) (more bool, err error)) error
-	// PutEntries writes entries durably, all or none. A nil Value deletes. ErrFull when
-	// there is no room. It may use a quarter of the reserve, so that an operation which
+	// PutEntries writes entries durably, all or none. A nil Value deletes. It returns ErrFull
+	// when there is no room. It may use a quarter of the reserve, so that an operation that
 	// frees room can start; 4 KiB may always be written, so that one can be paused.
 	PutEntries(ctx context.Context, entries []Entry) error
 	// DeleteEntries deletes all entries whose names begin with prefix, in one step.
@@ -67,8 +66,8 @@ type SideTable interface {
 
 // Edit is what Change does with a record.
 type Edit struct {
-	// Keep stores the record as edit left it, with its new state and Due. Delete deletes
-	// it. With neither it stays as it was; with both, Keep applies.
+	// Keep stores the record as edit left it. Delete deletes it. With neither it stays as it
+	// was; with both, Keep applies.
 	Keep, Delete bool
 	// Forwarded, with Delete, is when RabbitMQ confirmed the message where a person sent it; zero: it is
 	// discarded for good.
@@ -91,22 +90,21 @@ const PausePrefix = "pause/"
 // FollowPrefix + a queue's name is the entry of a dead-letter queue that a person has the service follow.
 const FollowPrefix = "follow/"
 
-// ExpiredPrefix + a queue's name is the entry with how many of its parked messages were discarded since their
-// retention was over.
+// ExpiredPrefix + a queue's name is the entry that counts its parked messages discarded at the end of their
+// retention.
 const ExpiredPrefix = "expired/"
 
 // BreakerPrefix + a queue's name is the entry of a circuit breaker that a person has set.
 const BreakerPrefix = "breaker/"
 
-// OwnerEntry is the entry with the name of the messages' virtual host, written by the first
-// service that used the store.
+// OwnerEntry is the entry with the name of the messages' virtual host, which the first service
+// that uses the store writes.
 const OwnerEntry = "vhost"
 
-// forgetStep is how many messages Forget deletes at a time: few enough that others,
-// who wait meanwhile, do not wait long.
+// forgetStep is how many messages Forget deletes at a time: few, since others wait meanwhile.
 const forgetStep = 256
 
-// Forget is what engines implement Changer.Forget with.
+// Forget implements Changer.Forget for engines.
 func Forget(ctx context.Context, s interface {
 	Scanner
 	Changer

@@ -13,18 +13,17 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// A record as bytes: a version, the size of the body, then its fields in a fixed
-// order, the body last so that a listing can leave it where it is. Lengths and
-// integers are varints; header values carry the type letter AMQP 0-9-1 gives them,
-// so that they come back with the very type they had.
+// A record as bytes: a version, the size of the body, then the fields in a fixed
+// order, the body last so that a listing need not read it. Lengths and integers are
+// varints; header values have AMQP 0-9-1's letter of their type, so that they keep it.
 
 const (
-	// recordVersion is what is written. Version 1, which is still read, has no
-	// flagMadeFrom, flagMadeInto and what follows.
+	// recordVersion is written. Version 1, which is still read, has no flags from
+	// flagMadeFrom on.
 	recordVersion = 2
-	// deepest is how far header tables may nest: more than fits one AMQP frame, so
-	// that only damaged data meets it.
-	deepest = 100_000
+	// maxDepth bounds nested header tables: more than fits one AMQP frame, so only
+	// damaged data reaches it.
+	maxDepth = 100_000
 )
 
 const (
@@ -33,7 +32,7 @@ const (
 	flagMadeFrom
 	flagMadeInto
 	flagRule
-	flagFormat // the format follows, then 1 and the properties of an envelope, or 0
+	flagFormat // the format follows, then 1 and an envelope's properties, or 0
 	flagReplays
 	flagAdopted
 )
@@ -41,8 +40,8 @@ const (
 // ErrTorn: the bytes of a record are cut short or damaged.
 var ErrTorn = errors.New("record is cut short or damaged")
 
-// AppendRecord appends r to dst. It fails only for a header value of a Go type
-// that AMQP has no type for, or one that is nested too deep.
+// AppendRecord appends r to dst. It fails only for a header value of a Go type without
+// an AMQP type, or that is nested too deep.
 func AppendRecord(dst []byte, r *Record) ([]byte, error) {
 	b, err := AppendHead(dst, r)
 	if err != nil {
@@ -51,8 +50,8 @@ func AppendRecord(dst []byte, r *Record) ([]byte, error) {
 	return append(b, r.Message.Body...), nil
 }
 
-// AppendHead is AppendRecord without the body, which follows it: a large one need not be
-// copied once more. After an error dst is as it was.
+// AppendHead is AppendRecord without the body, which follows it: this saves a copy of a large
+// one. After an error dst is unchanged.
 func AppendHead(dst []byte, r *Record) ([]byte, error) {
 	m := &r.Message
 	b := append(dst, recordVersion)
@@ -128,9 +127,9 @@ func appendProperties(b []byte, m *wire.Message) ([]byte, error) {
 	return appendTable(append(b, 1), m.Headers, 0)
 }
 
-// DecodeRecord reads what AppendRecord wrote; bodySize is the length of the body
-// even when it is left out. The record shares no memory with data. Damaged data
-// gives an error that is ErrFormat for an unknown version.
+// DecodeRecord reads what AppendRecord wrote; bodySize is the body's size even when the
+// body is left out. The record shares no memory with data. The error is ErrFormat for an
+// unknown version, or ErrTorn.
 func DecodeRecord(data []byte, withBody bool) (r *Record, bodySize int, err error) {
 	d := Decode(data)
 	if err := d.version(); err != nil {
@@ -148,13 +147,13 @@ func DecodeRecord(data []byte, withBody bool) (r *Record, bodySize int, err erro
 	return r, bodySize, nil
 }
 
-// DecodeHead reads what AppendRecord wrote of which the body was left out.
+// DecodeHead reads what AppendHead wrote.
 func DecodeHead(data []byte) (r *Record, bodySize int, err error) {
 	d := Decode(data)
 	if err := d.version(); err != nil {
 		return nil, 0, err
 	}
-	size := d.Uvarint() // of what is not there
+	size := d.Uvarint() // of the absent body
 	if size > math.MaxInt32 {
 		return nil, 0, ErrTorn
 	}
@@ -169,9 +168,9 @@ func (d *Decoder) version() error {
 	return nil
 }
 
-// record reads what is between the size of the body and the body.
+// record reads the fields between the body's size and the body.
 func (d *Decoder) record() (*Record, error) {
-	// One copy serves all strings: there are some fifty in a record.
+	// One copy serves all strings: a record has some fifty.
 	d.text = string(d.data)
 	r := &Record{State: State(d.Byte())}
 	copy(r.ID[:], d.take(len(uuid.UUID{})))
@@ -234,7 +233,7 @@ func (d *Decoder) properties(m *wire.Message) {
 	}
 }
 
-// appendTime keeps microseconds, and keeps the zero time apart from the epoch.
+// appendTime keeps microseconds, and distinguishes the zero time from the epoch.
 func appendTime(b []byte, t time.Time) []byte {
 	if t.IsZero() {
 		return append(b, 0)
@@ -256,24 +255,24 @@ func (d *Decoder) time() time.Time {
 	return time.Unix(sec, int64(micros)*1000)
 }
 
-// Decoder reads what AppendTexts and encoding/binary have appended, until something does not
-// fit: from then on each read gives zero, so that callers look at Torn once.
+// Decoder reads what AppendTexts and encoding/binary appended. After something does not fit,
+// each read returns zero, so callers check Torn once.
 type Decoder struct {
 	data []byte
-	text string // "", or ends where data does, and is as long or longer: texts are parts of it
+	text string // if not "", a copy that ends where data does: texts share its memory
 	torn bool
 }
 
 // Decode returns a Decoder of b.
 func Decode(b []byte) *Decoder { return &Decoder{data: b} }
 
-// More tells whether there is something left to read.
+// More reports whether something is left to read.
 func (d *Decoder) More() bool { return len(d.data) > 0 }
 
-// Torn tells whether something did not fit.
+// Torn reports whether something did not fit.
 func (d *Decoder) Torn() bool { return d.torn }
 
-// take reads n bytes; nil when there are fewer.
+// take returns n bytes; nil when there are fewer.
 func (d *Decoder) take(n int) []byte {
 	if n < 0 || n > len(d.data) {
 		d.torn, d.data = true, nil
@@ -284,7 +283,7 @@ func (d *Decoder) take(n int) []byte {
 	return b
 }
 
-// Byte reads one.
+// Byte reads one byte.
 func (d *Decoder) Byte() byte {
 	if b := d.take(1); b != nil {
 		return b[0]
@@ -306,7 +305,7 @@ func (d *Decoder) Uvarint() uint64 {
 	return v
 }
 
-// skip passes over a number of n bytes; 0 or less: there is none.
+// skip skips a varint of n bytes; n ≤ 0 means that it is damaged.
 func (d *Decoder) skip(n int) {
 	if n <= 0 {
 		n = -1
@@ -314,8 +313,8 @@ func (d *Decoder) skip(n int) {
 	d.take(n)
 }
 
-// length is a count of things that each take at least one byte, so it can never
-// be used to ask for more memory than the data has.
+// length reads a count of things that each take at least one byte, so that damaged data
+// cannot ask for more memory than its size.
 func (d *Decoder) length() int {
 	v := d.Uvarint()
 	if v > uint64(len(d.data)) {
@@ -325,7 +324,7 @@ func (d *Decoder) length() int {
 	return int(v)
 }
 
-// Text reads one that AppendTexts wrote.
+// Text reads one text that AppendTexts wrote.
 func (d *Decoder) Text() string {
 	b := d.take(d.length())
 	if d.text == "" {
@@ -335,7 +334,7 @@ func (d *Decoder) Text() string {
 	return d.text[end-len(b) : end]
 }
 
-// AppendTexts appends texts, each with its length in front.
+// AppendTexts appends texts, each after its length.
 func AppendTexts(b []byte, texts ...string) []byte {
 	for _, s := range texts {
 		b = append(binary.AppendUvarint(b, uint64(len(s))), s...)
@@ -343,7 +342,7 @@ func AppendTexts(b []byte, texts ...string) []byte {
 	return b
 }
 
-// ReadTexts reads what AppendTexts wrote, and returns what follows; ok is false when it is cut
+// ReadTexts reads what AppendTexts wrote, and returns the rest; ok is false when the data is cut
 // short or damaged.
 func ReadTexts(b []byte, into ...*string) (rest []byte, ok bool) {
 	d := Decode(b)
@@ -366,8 +365,8 @@ func appendTable(b []byte, t amqp.Table, depth int) ([]byte, error) {
 }
 
 func appendValue(b []byte, v any, depth int) ([]byte, error) {
-	if depth > deepest {
-		return b, fmt.Errorf("nested more than %d deep", deepest)
+	if depth > maxDepth {
+		return b, fmt.Errorf("nested more than %d deep", maxDepth)
 	}
 	be := binary.BigEndian
 	switch v := v.(type) {
@@ -438,7 +437,7 @@ func (d *Decoder) uint(size int) (v uint64) {
 }
 
 func (d *Decoder) value(depth int) any {
-	if depth > deepest {
+	if depth > maxDepth {
 		d.take(-1)
 	}
 	switch d.Byte() {

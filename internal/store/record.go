@@ -42,7 +42,7 @@ type Record struct {
 	Reason      string    // wire.Reason…
 	Error       string    // the text that the consumer reported, or ""
 	Policy      string    // the policy that decided
-	Rule        string    // the rule of it that decided; "": none
+	Rule        string    // its rule that decided; "": none
 	Notify      Notify    // how people are notified when it is parked
 	FirstFailed time.Time // of this message, over all attempts since it was first published
 	FailedAt    time.Time // of this failure
@@ -52,39 +52,39 @@ type Record struct {
 	// Proven: the broker itself dead-lettered it from Queue, so its retry
 	// exchange may be declared. A failure reported by a client proves nothing.
 	Proven bool
-	// Forward, when set, is where its policy forwards it, or a person copies it, instead of a
-	// retry to Queue.
+	// Forward, when set, is where its policy forwards it, or a person copies it, instead of
+	// Queue.
 	Forward *Destination
 
-	// MadeFrom is the message that a person made this one of, by editing or copying
-	// it; MadeInto, of an original, the one that replaced it.
+	// MadeFrom is the message that a person edited or copied to make this one; MadeInto,
+	// in an edited original, is the message that replaced it.
 	MadeFrom, MadeInto uuid.UUID
 
-	// Fingerprint is the same for two deliveries of one dead letter, and differs for two dead
-	// letters, as far as content can: see Receipt. Zero when it needs none.
+	// Fingerprint is the same for two deliveries of one dead letter, and differs between dead
+	// letters as far as content can: see Receipt. Zero when it needs none.
 	Fingerprint [16]byte
 
-	// Format names the row of package retry's table of formats that an adopted message fits, which says
-	// what is taken off when it is published; "": nothing.
+	// Format names the row of package retry's table of formats that an adopted message matches, which says
+	// what publishing removes; "": nothing.
 	Format string
-	// Envelope is set where Message.Body is as a framework's error queue had it: in an envelope, or with a count
-	// of retries. It has the properties and headers that it came with; Message has the message's own. See
+	// Envelope is set when Message.Body is still as in a framework's error queue: in an envelope, or with a
+	// count of retries. It has the properties and headers of arrival; Message has the message's own. See
 	// retry.Unwrapped.
 	Envelope *wire.Message
 
-	// AdoptedFrom is the dead-letter queue that the message was adopted from; "": it was not adopted.
+	// AdoptedFrom is the dead-letter queue that the message was adopted from, if any.
 	AdoptedFrom string
-	// HeldUntil is set while it is put back into AdoptedFrom. Until then nothing else is done to it.
+	// HeldUntil is set while it is put back into AdoptedFrom. Nothing else may change it until then.
 	HeldUntil time.Time
 
-	// Imported: a person adds it, so that Add does not count it in EverParked. It is not stored.
+	// Imported: a person adds it, so Add does not count it in EverParked. Not stored.
 	Imported bool
 
-	// Unreadable is why the stored record cannot be read; its other fields are then empty.
+	// Unreadable is why the stored record cannot be read; all other fields are empty then.
 	// Change calls edit with such a record too.
 	Unreadable error
 
-	Message wire.Message // as first published, but for what the broker changed
+	Message wire.Message // as first published, except for what the broker changed
 }
 
 // Group returns its error group.
@@ -133,7 +133,7 @@ const (
 
 func (n Notify) String() string { return [...]string{"", "urgent", "never"}[min(n, Never)] }
 
-// ValidateEdit returns an error for a record that Change cannot keep instead of was.
+// ValidateEdit returns an error for a record that Change cannot store in place of was.
 func (r *Record) ValidateEdit(was *Record) error {
 	if r.ID != was.ID {
 		return fmt.Errorf("message %s of queue %q was given another id: add a new one instead", was.ID, was.Queue)
@@ -141,8 +141,8 @@ func (r *Record) ValidateEdit(was *Record) error {
 	return r.Validate()
 }
 
-// Ended is how the wait of a record ended once RabbitMQ has confirmed it, and where the ledger
-// counts that.
+// Ended returns how a record's wait ends when RabbitMQ confirms it, and the ledger's column
+// for that.
 func (r *Record) Ended() (Ending, Column) {
 	if r.Forward != nil {
 		return EndedForwarded, Forwarded
@@ -165,23 +165,23 @@ type Destination struct {
 	RoutingKey string
 }
 
-// Receipt remembers which ID a dead letter got, and when it first failed. When
-// the connection or the process ends between storing a dead letter and acknowledging
-// it, RabbitMQ delivers it again: with the receipt the second record gets the ID of the
-// first, so that the consumer can recognize the duplicate.
+// Receipt is the ID that a dead letter got, and when it first failed. When the
+// connection or the process ends between storing and acknowledging a dead letter,
+// RabbitMQ delivers it again: by the receipt the second record gets the ID of the first,
+// so that the consumer can recognize the duplicate.
 type Receipt struct {
 	Fingerprint [16]byte
 	ID          uuid.UUID
 	FirstFailed time.Time // stores keep microseconds
-	Process     string    // which wrote it, from NewReceipts; "" elsewhere
+	Process     string    // the process that wrote it; only from NewReceipts
 }
 
-// Receipt returns that of a record with a fingerprint.
+// Receipt returns the receipt of a record with a fingerprint.
 func (r *Record) Receipt() Receipt {
 	return Receipt{Fingerprint: r.Fingerprint, ID: r.ID, FirstFailed: r.FirstFailed.Truncate(time.Microsecond).UTC()}
 }
 
-// ReceiptsOf returns those of the records that have a fingerprint.
+// ReceiptsOf returns the receipts of the records that have a fingerprint.
 func ReceiptsOf(records []*Record) []Receipt {
 	var all []Receipt
 	for _, r := range records {
@@ -192,8 +192,8 @@ func ReceiptsOf(records []*Record) []Receipt {
 	return all
 }
 
-// HashOf is the same for two tries to add one batch, and differs for two batches: a message that a
-// person replays can fail as often again, but later.
+// HashOf hashes a batch: the same for two tries to add it, different for any other batch. It includes
+// FailedAt, since a replayed message can reach the same number of failures again.
 func HashOf(records []*Record) (of [sha256.Size]byte) {
 	h := sha256.New()
 	var b []byte
@@ -206,16 +206,16 @@ func HashOf(records []*Record) (of [sha256.Size]byte) {
 	return of
 }
 
-// ReceiptSize is how long a receipt is as bytes.
+// ReceiptSize is the size of an encoded receipt.
 const ReceiptSize = 16 + 16 + 8
 
-// Append appends a receipt as bytes.
+// Append appends the encoded receipt.
 func (r Receipt) Append(b []byte) []byte {
 	b = append(append(b, r.Fingerprint[:]...), r.ID[:]...)
 	return binary.BigEndian.AppendUint64(b, uint64(r.FirstFailed.UnixMicro()))
 }
 
-// ReadReceipt reads one of ReceiptSize bytes.
+// ReadReceipt decodes a receipt of ReceiptSize bytes.
 func ReadReceipt(b []byte) (r Receipt) {
 	copy(r.Fingerprint[:], b)
 	copy(r.ID[:], b[16:])
@@ -224,10 +224,10 @@ func ReadReceipt(b []byte) (r Receipt) {
 }
 
 // Key names one record within its store for as long as it is kept, whatever its
-// state. To all but engines it is opaque, and printable.
+// state. It is printable, and opaque to all but engines.
 type Key string
 
-// MakeKey names a record by its ID, and by its number, from when it was
+// MakeKey makes the key of a record from its ID, and the number that it got when it was
 // added, which distinguishes it from others with that ID.
 func MakeKey(id uuid.UUID, seq uint64) Key {
 	k := hex.AppendEncode(make([]byte, 0, 64), id[:4])
@@ -237,7 +237,7 @@ func MakeKey(id uuid.UUID, seq uint64) Key {
 	return Key(strconv.AppendUint(append(k, '.'), seq, 10))
 }
 
-// Parts are what MakeKey made the key of; ok is false for a text that is no key.
+// Parts returns what MakeKey made the key from; ok is false for a text that is no key.
 func (k Key) Parts() (id uuid.UUID, seq uint64, ok bool) {
 	text, number, _ := strings.Cut(string(k), ".")
 	seq, err := strconv.ParseUint(number, 10, 64)
@@ -248,8 +248,8 @@ func (k Key) Parts() (id uuid.UUID, seq uint64, ok bool) {
 	return id, seq, err == nil && MakeKey(id, seq) == k
 }
 
-// Lane is a destination that waiting records have in common: a work queue, or where a policy
-// or a person sends those of a work queue. One that is unreachable delays no other. (The queues
+// Lane is a destination that waiting records share: a work queue, or where a policy or a person
+// forwards those of a work queue. An unreachable lane delays no other. (The queues
 // redrive.lane.<queue> in RabbitMQ are something else: wire.LaneQueue.)
 type Lane struct {
 	Queue string // the work queue
@@ -257,7 +257,7 @@ type Lane struct {
 	Forward Destination
 }
 
-// Lane is where a waiting record goes.
+// Lane returns the lane of a waiting record.
 func (r *Record) Lane() Lane {
 	l := Lane{Queue: r.Queue}
 	if r.Forward != nil {
@@ -266,7 +266,7 @@ func (r *Record) Lane() Lane {
 	return l
 }
 
-// Forwards tells whether the lane is of a forward target, and not of a work queue.
+// Forwards reports whether the lane leads to a forward target rather than a work queue.
 func (l Lane) Forwards() bool { return l.Forward != Destination{} }
 
 // String names the lane for people.
@@ -288,10 +288,10 @@ func (d Destination) String() string {
 	return fmt.Sprintf("exchange %s with routing key %s", d.Exchange, d.RoutingKey)
 }
 
-// Reasons is a set of reasons for which messages failed.
+// Reasons is a set of reasons for failures.
 type Reasons uint8
 
-// reasons are those that have a bit, in their order: it is on disk. All others, which
+// reasons lists the reasons with a bit of their own. The order is on disk. All others, which
 // no RabbitMQ gives today, share the last bit.
 var reasons = []string{wire.ReasonRejected, wire.ReasonExpired, wire.ReasonMaxLen, wire.ReasonDeliveryLimit,
 	wire.ReasonReported}
@@ -306,7 +306,7 @@ func ReasonsOf(reason string) Reasons {
 	return otherReasons
 }
 
-// Names returns all in the set, or nil when they are not known.
+// Names returns the reasons in the set, or nil when they are not known.
 func (s Reasons) Names() (names []string) {
 	if s&otherReasons != 0 {
 		return nil

@@ -14,26 +14,25 @@ import (
 	"github.com/redrive-mq/redrive/internal/errorgroup"
 )
 
-// ErrCursor is the error of a Range.After that no Scan of that range returned.
+// ErrCursor is returned for a Range.After that is no Cursor of that range.
 var ErrCursor = errors.New("not the end of a page")
 
-// Scanner searches kept messages. That changes nothing, and may go on
-// for long while others write. It sees one moment in time, except in an engine that
-// several processes share: there it visits once what is kept all the while, at most
-// once what is changed meanwhile, and nothing that was never there.
+// Scanner searches kept messages. A search may take long while others write. It sees one
+// moment, except in an engine that several processes share: there it visits once what is
+// kept throughout, at most once what changes meanwhile, and nothing that was never there.
 type Scanner interface {
-	// Scan visits the records of a range in its order until visit says that it has
-	// enough, visit fails, or ctx ends. Bodies are left out but where the range wants them. The
-	// Listed is visit's to keep, and visit may call the store. The first visit comes
-	// at once, whatever the range and the number of records (an index leads to it),
-	// but for waiting records of a group: they are searched among their queue's.
+	// Scan visits the records of a range in its order until visit returns false or an
+	// error, or ctx ends. Bodies are left out unless the range asks for them. visit may keep
+	// the Listed and may call the store. The first visit comes at once, whatever the range
+	// and the number of records (there is an index), except for waiting records of a group:
+	// they are searched among their queue's.
 	Scan(ctx context.Context, r Range, visit func(Listed) (more bool, err error)) error
 
-	// Find is the records with this id in the order they were added (several only
-	// after a crash, or where a publisher forged one), with bodies; none is no error.
+	// Find returns the records with this id, with bodies, in the order they were added
+	// (several only after a crash, or when a publisher forged an id); none is no error.
 	Find(ctx context.Context, id uuid.UUID) ([]Listed, error)
 
-	// Get is one record with its body; ErrNotFound when it is not kept any more.
+	// Get returns one record with its body; ErrNotFound when it is no longer kept.
 	Get(ctx context.Context, key Key) (Listed, error)
 }
 
@@ -41,23 +40,22 @@ type Scanner interface {
 type Searcher interface {
 	Scanner
 
-	// Groups returns every group with a message that is kept, or a failure within a day. Beyond
-	// GroupsKept of them a failure counts as one of its queue's other errors.
+	// Groups returns every group with a kept message or a failure within a day. Beyond
+	// GroupsKept groups, a failure counts as one of its queue's other errors.
 	Groups(ctx context.Context) ([]GroupCount, error)
 
-	// GroupOf is the group that a kept record counts in: its own, or its queue's
+	// GroupOf returns the group that a kept record counts in: its own, or its queue's
 	// other errors.
 	GroupOf(r *Record) errorgroup.ID
 
-	// CountDue counts the waiting records of queues by when they are due: counts[i] are
-	// due before edges[i], and not before the edge in front of it; but no count is larger than
-	// most. Edges ascend.
-	CountDue(ctx context.Context, queues []string, edges []time.Time, most int64) (counts []int64, err error)
+	// CountDue counts the waiting records of queues by Due: counts[i] are due before edges[i]
+	// and not before edges[i-1], but at most limit. Edges ascend.
+	CountDue(ctx context.Context, queues []string, edges []time.Time, limit int64) (counts []int64, err error)
 
 	// PastFailures returns the earlier failures of a message and how each wait ended, oldest
-	// first. At least the newest PastFailuresKept of all messages are known. This is history, and
-	// no promise: a killed process may leave out its last moment, and a power cut the last half
-	// minute or so. What is kept, and how many of each group, stays exact.
+	// first. At least the newest PastFailuresKept of all messages are known. History is not
+	// promised: a killed process may lose its last moment, and a power cut about the last half
+	// minute. Records and counts of groups stay exact.
 	PastFailures(ctx context.Context, id uuid.UUID) ([]PastFailure, error)
 
 	// EachPastFailure visits the past failures of all messages, newest first.
@@ -72,21 +70,21 @@ type Range struct {
 	Groups []errorgroup.ID
 	// From and To bound Due: From ≤ Due < To.
 	From, To time.Time
-	// NewestFirst orders by Due from the latest on, else from the earliest on;
-	// over all queues together. Of equal ones the last added is the latest.
+	// NewestFirst orders by Due from the latest on, otherwise from the earliest on,
+	// over all queues together. Of records with the same Due, the last added is the latest.
 	NewestFirst bool
-	// After goes on behind a record that was visited: the Cursor of it.
+	// After continues after the record with this Cursor.
 	After string
 	Body  bool
-	// Upto leaves out what was added after NewestNumber returned this; nil: nothing is
-	// left out. A record that is changed keeps its number.
+	// Upto leaves out records added after NewestNumber returned this; nil: none. A record
+	// that is changed keeps its number.
 	Upto *uint64
 }
 
-// Has tells whether the record with this number had been added by Upto.
+// Has reports whether the record with this number had been added by Upto.
 func (r *Range) Has(seq uint64) bool { return r.Upto == nil || seq <= *r.Upto }
 
-// PastFailuresKept is how many of the newest past failures a store keeps at least.
+// PastFailuresKept is how many past failures a store keeps at least, the newest ones.
 const PastFailuresKept = 200_000
 
 // Ending is how an attempt's wait ended.
@@ -99,8 +97,8 @@ const (
 	EndedDiscarded Ending = 3 // for good: its time to be restored is over
 )
 
-// PastFailure is one attempt of a message that has ended: a failure that is no longer kept, because
-// the message was retried, forwarded, or discarded for good. It has no body and no headers.
+// PastFailure is a failure that is no longer kept, because the message was retried, forwarded, or
+// discarded for good. It has no body and no headers.
 type PastFailure struct {
 	ID       uuid.UUID
 	Queue    string
@@ -117,7 +115,7 @@ type PastFailure struct {
 // pastError is how much of an error a past failure keeps.
 const pastError = 200
 
-// PastFailureOf returns what is kept of a record that ended.
+// PastFailureOf returns the past failure of a record that ended.
 func PastFailureOf(r *Record, ended time.Time, how Ending) PastFailure {
 	p := PastFailure{ID: r.ID, Queue: r.Queue, Failures: r.Failures, Reason: r.Reason, Error: r.Error, Policy: r.Policy,
 		FailedAt: r.FailedAt, Due: r.Due, Ended: ended, Ending: how}
@@ -160,7 +158,7 @@ func ReadPastFailure(text string) (p PastFailure, err error) {
 	return p, nil
 }
 
-// FromMicros is the time of microseconds since 1970, and keeps the zero time.
+// FromMicros converts microseconds since 1970 to a time, and keeps the zero time.
 func FromMicros(n int64) time.Time {
 	if n == (time.Time{}).UnixMicro() {
 		return time.Time{}
@@ -168,27 +166,26 @@ func FromMicros(n int64) time.Time {
 	return time.UnixMicro(n)
 }
 
-// GroupCount is what is kept of one group.
+// GroupCount counts the messages of one group.
 type GroupCount struct {
 	errorgroup.Group
 	Waiting, Parked, Discarded int64
-	First, Last                time.Time // when one of it failed, to within a minute
-	// Hours is how many failed in each of the last 24 hours, the current one last.
+	First, Last                time.Time // failures, to within a minute
+	// Hours counts failures in each of the last 24 hours, the current one last.
 	Hours [24]int64
 	Note  string // a person's
-	// Reasons are all that its members ever failed for.
+	// Reasons are all reasons that its members ever failed for.
 	Reasons Reasons
 }
 
-// GroupsKept is how many groups a store counts apart.
+// GroupsKept is how many groups a store counts separately.
 const GroupsKept = 10_000
 
 // GroupFor returns the group in which a failure is counted: its own, or the other errors of its
-// queue. A record must be taken out of the very group it was put into, and
-// nothing but its content tells which that was. So once a queue has other errors, its new
-// groups count there too until that is empty: then a record is in its own group exactly when
-// that is known. inUse tells whether a group that is known has something; room, whether one
-// more may have counts of its own.
+// queue. A record must be removed from the group it was added to, which only its content
+// tells. So once a queue has other errors, its new groups count there too until these are
+// empty: a record is in its own group exactly when that group is known. inUse says that a known
+// group counts something, room that one more group may be counted separately.
 func GroupFor(own errorgroup.Group, find func(errorgroup.ID) (known, inUse bool), room bool) errorgroup.Group {
 	if known, _ := find(own.ID); known {
 		return own
@@ -200,7 +197,7 @@ func GroupFor(own errorgroup.Group, find func(errorgroup.ID) (known, inUse bool)
 	return own
 }
 
-// GroupNotes are what people have noted of groups, by ID.
+// GroupNotes returns people's notes on groups, by ID.
 func GroupNotes(ctx context.Context, s Changer) (map[string]string, error) {
 	notes := map[string]string{}
 	return notes, s.Entries(ctx, "group/", "", func(e Entry) (bool, error) {
@@ -211,7 +208,7 @@ func GroupNotes(ctx context.Context, s Changer) (map[string]string, error) {
 	})
 }
 
-// AppendGroup appends what the members of a group share, all but its ID.
+// AppendGroup appends all of a group but its ID.
 func AppendGroup(b []byte, g errorgroup.Group) []byte {
 	return AppendTexts(b, g.Queue, g.Reason, g.Pattern, g.Type)
 }
@@ -225,7 +222,7 @@ func ReadGroup(id errorgroup.ID, b []byte) (errorgroup.Group, error) {
 	return g, nil
 }
 
-// Minute is the time of a minute since 1970; 0 is the zero time.
+// Minute converts minutes since 1970 to a time; 0 to the zero time.
 func Minute(n int64) time.Time {
 	if n == 0 {
 		return time.Time{}
