@@ -25,12 +25,12 @@ type Adoption struct {
 	// message belongs to the queue that it claims, or to Leads when it claims none.
 	Named []string
 	Leads string // the only queue that dead-letters to From; "": not known
-	// Format is one of FormatNames; "": each message shows its own.
+	// Format is one of FormatNames; "" detects it message by message.
 	Format string
 }
 
-// workQueue returns the work queue of a message that claims to have failed in a queue, and a note
-// where that is another one.
+// workQueue returns the work queue of a message that claims to have failed in claimed, and a note if that is another
+// queue.
 func (a *Adoption) workQueue(claimed string) (queue, note string) {
 	switch {
 	case len(a.Named) == 0 && claimed != "":
@@ -51,9 +51,9 @@ func (a *Adoption) workQueue(claimed string) (queue, note string) {
 // AdoptedIntake parks messages from an adopted queue. What they say of their failure is a claim: it is
 // shown and searched, and only a person replays them.
 //
-// A message that is taken twice gets the same id. It is a hash of the adoption, the epoch, the message and
-// its position among equal messages of the epoch. An epoch starts when everything delivered before it is
-// acknowledged, so redelivered messages come first in it, in order. Receipts would push out the intake's.
+// A message that is taken twice gets the same id. It is a hash of the adoption, the epoch, the message and its position
+// among equal messages of the epoch. An epoch starts when everything delivered before it is acknowledged, so
+// redelivered messages come first in it, in order. It writes no receipts, which would displace the intake's.
 type AdoptedIntake struct {
 	ParkedIntake
 	adoption Adoption
@@ -77,7 +77,7 @@ func (in *AdoptedIntake) SetEpoch(epoch string) {
 	}
 }
 
-// adoptedIDs is the name space of the ids of adopted messages.
+// adoptedIDs is the namespace of the ids of adopted messages.
 var adoptedIDs = uuid.MustParse("7d0b7c0e-5f43-4d0c-9a55-1f0a3f6b8e21")
 
 // Sample returns the records that an adoption would store.
@@ -89,7 +89,7 @@ func (a *Adoption) Sample(ctx context.Context, all []wire.Delivery, now time.Tim
 	return records
 }
 
-// record makes the record of a message, with what it claims; own: Redrive retried it before.
+// record returns the record of a message and its claim. own reports whether Redrive retried it before.
 func (in *AdoptedIntake) record(d *wire.Delivery, now time.Time) (rec *store.Record, c claim, own bool) {
 	f := fingerprint(&d.Message, &in.scratch)
 	rec = &store.Record{FirstFailed: now, FailedAt: now, Message: d.Message, Imported: true}
@@ -146,7 +146,7 @@ func (in *AdoptedIntake) decideAdopted(ctx context.Context, _ int, d *wire.Deliv
 	return rec
 }
 
-// claim is what a message says of its failure. Nothing proves it.
+// claim holds what a message says of its failure. Nothing proves it.
 type claim struct {
 	queue, reason, errText string
 	exchange, routingKey   string // as first published

@@ -15,27 +15,25 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Declarer declares delay queues and publishes to them. Its connection is not that of the
-// retries, or an alarm that fills the delay queues would stop the retries too.
+// Declarer declares delay queues and publishes to them. It has a connection of its own: an alarm that full delay queues
+// cause must not stop the retries.
 type Declarer interface {
 	RetryExchanges
-	// Send is as Publisher's, but Unchecked messages are not mandatory.
+	// Send is like Publisher's, but Unchecked messages are not mandatory.
 	Send(ctx context.Context, out []wire.Outgoing) (wait func(context.Context) []error)
-	// Ready tells whether a Send would be answered now.
+	// Ready reports whether RabbitMQ would answer a Send now.
 	Ready() bool
 	// Declare declares what a way needs.
 	Declare(ctx context.Context, t delay.Topology) error
 }
 
 const (
-	// defaultConfirmTimeout is how long a batch may take: the intake waits for it, and can store
-	// the messages instead.
+	// defaultConfirmTimeout bounds the time of a batch: the intake waits for it, and can store the messages instead.
 	defaultConfirmTimeout = 5 * time.Second
-	// recoveredAfter is how long a way must not have failed before it is reported as working:
-	// it may fail for one queue and not for another.
+	// A way is reported as working when it has not failed for recoveredAfter: it may fail for one queue and work for
+	// another.
 	recoveredAfter = 3 * time.Second
-	// tryAgainAfter is how long nothing is published after RabbitMQ has not answered a batch in
-	// time, and for how long what could not be declared is not declared again.
+	// tryAgainAfter is the pause after RabbitMQ has not answered a batch in time, or has not declared something.
 	tryAgainAfter = 15 * time.Second
 )
 
@@ -44,12 +42,10 @@ var (
 	errNoRoute  = errors.New("messages cannot be retried to its queue")
 )
 
-// DelayQueues publishes failed messages to the queues of RabbitMQ where they wait. What
-// RabbitMQ does not accept waits in the store: a way that fails may cost a duplicate, never
-// the message, and never stops the intake. So a publish is tried once here, and an exchange or
-// queue that was deleted is declared again for the next message; the library, which has no
-// store, tries until RabbitMQ has confirmed it. One goroutine publishes, the intake's, and never
-// beside a batch that was abandoned.
+// DelayQueues publishes failed messages to the queues of RabbitMQ where they wait. What RabbitMQ does not accept waits
+// in the store: a way that fails may cost a duplicate, never the message, and never stops the intake. So it tries a
+// publish once, and declares a deleted exchange or queue again for the next message; the library, which has no store,
+// tries until RabbitMQ confirms. Only the intake's goroutine publishes, and not while an abandoned batch is under way.
 type DelayQueues struct {
 	broker  Declarer
 	targets *retryTargets
@@ -59,7 +55,7 @@ type DelayQueues struct {
 
 	declared  map[any]declaration  // topologies, by wayOfQueue, or by the name of a delay queue
 	failing   map[string]time.Time // ways that were reported, and when they failed last
-	notBefore time.Time            // nothing is published before
+	notBefore time.Time            // until then nothing is published
 	busy      chan struct{}        // closed when the abandoned batch has ended
 	sending   sync.WaitGroup
 
@@ -67,9 +63,9 @@ type DelayQueues struct {
 	lostQueues []string // queues that were gone or not bound when a wait ended
 }
 
-// NewDelayQueues makes one that publishes through b. A batch that RabbitMQ has not confirmed by
-// timeout, 5 s if it is 0, waits in the store. report receives why a way fails, and nil when it
-// works again; it is called on change only. consent is as NewSender's.
+// NewDelayQueues returns DelayQueues that publish through b. A batch that RabbitMQ has not confirmed within timeout (0:
+// 5 s) waits in the store. report receives why a way fails, and nil when it works again; it is called on change only.
+// consent is as for NewSender.
 func NewDelayQueues(
 	b Declarer, policies func() policy.Set, consent Consent, timeout time.Duration, report func(way string, err error),
 ) *DelayQueues {
@@ -92,10 +88,10 @@ type delayedMessage struct {
 	way   delay.Way
 	delay time.Duration
 
-	messageIndex, eventIndex int // their indexes in the batch and in its events
+	messageIndex, eventIndex int // in the batch, and in its events
 
-	rounded time.Duration // the delay, as the way rounds it
-	err     error         // why RabbitMQ has not confirmed it; nil: it has
+	rounded time.Duration // delay, as rounded by the way
+	err     error         // why RabbitMQ has not confirmed it; nil if it has
 }
 
 // publish publishes a batch and waits for the answers. A message without an error is then safe
@@ -106,11 +102,10 @@ func (d *DelayQueues) publish(ctx context.Context, batch []delayedMessage) {
 	} else {
 		limit := time.NewTimer(d.timeout)
 		defer limit.Stop()
-		// A little less, so that the answers which arrived in time count although others did not.
+		// A little less, so that answers in time count even if others are late.
 		ctx, cancel := context.WithTimeout(ctx, d.timeout*9/10)
 		defer cancel()
-		// A publish into a connection that an alarm has just blocked hangs, and
-		// no context ends that.
+		// A publish into a connection that an alarm has just blocked hangs, and ignores its context.
 		trying, done := append([]delayedMessage(nil), batch...), make(chan struct{})
 		d.sending.Go(func() { defer close(done); d.publishBatch(ctx, trying) })
 		select {
@@ -151,7 +146,7 @@ func (d *DelayQueues) ready() error {
 	return nil
 }
 
-// publishBatch publishes one batch, and declares before what it needs.
+// publishBatch declares what a batch needs, and publishes it.
 func (d *DelayQueues) publishBatch(ctx context.Context, batch []delayedMessage) {
 	d.forgetLost()
 	out := make([]wire.Outgoing, 0, len(batch))
@@ -161,14 +156,14 @@ func (d *DelayQueues) publishBatch(ctx context.Context, batch []delayedMessage) 
 		queue  string
 		proven bool
 	}
-	noRoute := map[source]error{} // found once for all: a client may report for any name
+	noRoute := map[source]error{} // looked up once for each: a client may report any name
 	for i := 0; i < len(batch) && ctx.Err() == nil; i++ {
 		m := &batch[i]
 		from := source{m.rec.Queue, m.rec.Proven}
 		if m.err = noRoute[from]; m.err != nil {
 			continue
 		}
-		// Only jitter can pass the longest, since the policy's waits were checked.
+		// Only jitter can exceed the maximum: the config's check bounds the policy's waits.
 		t, err := m.way.Ticket(m.rec.Queue, min(m.delay, m.way.Limits().Longest))
 		if err == nil {
 			err = d.prepare(ctx, m, &t)
@@ -183,7 +178,7 @@ func (d *DelayQueues) publishBatch(ctx context.Context, batch []delayedMessage) 
 		id, message := withHistory(m.rec)
 		out, sent, tickets = append(out, t.Outgoing(id, message)), append(sent, i), append(tickets, t)
 	}
-	if ctx.Err() != nil { // abandoned: by now it is in the store
+	if ctx.Err() != nil { // abandoned: the store has it by now
 		refuse(batch, d.errLate)
 		return
 	}
@@ -196,7 +191,7 @@ func (d *DelayQueues) publishBatch(ctx context.Context, batch []delayedMessage) 
 			err = t.CheckConfirm(d.declared[t.Exchange].at)
 		}
 		if m.err = err; errors.Is(err, wire.ErrUnroutable) {
-			// The exchange or queue was deleted: it is declared again for the next message.
+			// The exchange or queue was deleted: declare it again for the next message.
 			delete(d.declared, t.Exchange)
 			delete(d.declared, m.declaredKey())
 		}
@@ -209,7 +204,7 @@ func (d *DelayQueues) reportWays(batch []delayedMessage) {
 	for _, m := range batch {
 		name, err := m.way.Limits().Name, m.err
 		if errors.Is(err, errNoRoute) || errors.Is(err, wire.ErrQueueGone) || errors.Is(err, wire.ErrUnacceptable) {
-			continue // the way works: it is about the message, or its queue
+			continue // not the way's fault, but the message's or its queue's
 		}
 		if state[name] == nil {
 			state[name] = err
@@ -230,7 +225,7 @@ func (d *DelayQueues) reportWays(batch []delayedMessage) {
 	}
 }
 
-// wayOfQueue is a way to wait, and a queue whose messages wait by it.
+// wayOfQueue is a queue with the way its messages wait.
 type wayOfQueue struct {
 	way   delay.Way
 	queue string
@@ -244,8 +239,8 @@ type declaration struct {
 
 func (m *delayedMessage) declaredKey() wayOfQueue { return wayOfQueue{m.way, m.rec.Queue} }
 
-// MarkLost makes what a queue needs be declared again: the queue was deleted, and perhaps
-// declared again without its bindings. Safe for concurrent use.
+// MarkLost has what a queue needs declared again: the queue was deleted, and perhaps redeclared without its bindings.
+// It is safe for concurrent use.
 func (d *DelayQueues) MarkLost(queue string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -261,15 +256,13 @@ func (d *DelayQueues) forgetLost() {
 		d.targets.forget(q)
 		maps.DeleteFunc(d.declared, func(k any, _ declaration) bool {
 			by, ok := k.(wayOfQueue)
-			return ok &&
-				by.queue == q
+			return ok && by.queue == q
 		})
 	}
 	d.lostQueues = nil
 }
 
-// prepare makes sure that a message may be retried to its queue at all, and that all exchanges
-// and queues on its way exist.
+// prepare checks that a message may be retried to its queue, and declares the exchanges and queues on its way.
 func (d *DelayQueues) prepare(ctx context.Context, m *delayedMessage, t *delay.Ticket) error {
 	switch r := d.targets.route(ctx, m.rec.Queue, m.rec.Proven, m.rec.FailedAt); {
 	case errors.Is(r.Err, ErrLookupPending), errors.Is(r.Err, ErrConsentUnknown):
@@ -286,8 +279,8 @@ func (d *DelayQueues) prepare(ctx context.Context, m *delayedMessage, t *delay.T
 	return d.declare(ctx, t.Exchange, func() delay.Topology { return *t.DeclareFirst }, t.ConfirmWithin/2)
 }
 
-// declare declares a topology: once for each process and, where it can expire, again when the
-// last time is longer ago than within. After an error it is not tried again for tryAgainAfter.
+// declare declares a topology once per process and, where it can expire, again when the last time was longer ago than
+// within. After an error it does not try again for tryAgainAfter.
 func (d *DelayQueues) declare(ctx context.Context, key any, t func() delay.Topology, within time.Duration) error {
 	was, ok := d.declared[key]
 	age := time.Since(was.at)

@@ -17,8 +17,8 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// EasyNetQ publishes a message that failed as a JSON document with what failed in it: body, properties and
-// headers. Its sources, at version 8: Consumer/DefaultConsumeErrorStrategy.cs, SystemMessages/Error.cs,
+// easyNetQError is the JSON document that EasyNetQ publishes for a failed message, with its body, properties and
+// headers. Sources, at version 8: Consumer/DefaultConsumeErrorStrategy.cs, SystemMessages/Error.cs,
 // Serialization/MessagePropertiesConverter.cs and JsonHeaderExtensions.cs.
 type easyNetQError struct {
 	RoutingKey, Exchange, Queue, Exception, DateTime string
@@ -30,8 +30,8 @@ type easyNetQError struct {
 		DeliveryMode, Priority uint8
 		Timestamp              int64 // Unix
 		Headers                json.RawMessage
-		// UserId is left out: RabbitMQ checked it, and nothing proves that the document has not another. So is
-		// Expiration: the message would expire again.
+		// UserId is left out: RabbitMQ validated it, but the document may hold another. So is Expiration: the message
+		// would expire again.
 	}
 }
 
@@ -81,8 +81,8 @@ func unwrapEasyNetQ(came *wire.Message) (u *unwrapped, err error) {
 	return u, nil
 }
 
-// easyNetQBody returns the bytes of a body. There are two ways to write them, and the envelope does not say
-// which: DefaultErrorMessageSerializer.cs reads them as UTF-8, and Base64ErrorMessageSerializer.cs loses nothing.
+// easyNetQBody returns the bytes of a body. EasyNetQ writes them as UTF-8 (DefaultErrorMessageSerializer.cs) or as
+// base64 (Base64ErrorMessageSerializer.cs), and the envelope does not say which.
 func easyNetQBody(text string) (body []byte, note string) {
 	if strings.ContainsRune(text, utf8.RuneError) {
 		note = "its body was not all text, which EasyNetQ's envelope loses unless it is written as base64"
@@ -97,9 +97,9 @@ func easyNetQBody(text string) (body []byte, note string) {
 	return body, note
 }
 
-// easyNetQHeaders reads headers. Version 8 writes {"Type": 13, "Value": "a"}, JsonHeaderType.cs has the types.
-// Newtonsoft.Json, in earlier versions, writes numbers and texts as they are, and the type of the rest:
-// {"$type": "System.Byte[], mscorlib", "$value": "YQ=="}.
+// easyNetQHeaders reads headers. Version 8 writes {"Type": 13, "Value": "a"}; JsonHeaderType.cs has the types. Earlier
+// versions (Newtonsoft.Json) write numbers and strings as they are, and the type of other values: {"$type":
+// "System.Byte[], mscorlib", "$value": "YQ=="}.
 func easyNetQHeaders(raw json.RawMessage) (amqp.Table, error) {
 	if len(raw) > maxEnvelopeHeaders {
 		return nil, fmt.Errorf("they have %d bytes, more than %d", len(raw), maxEnvelopeHeaders)
@@ -135,7 +135,7 @@ func easyNetQTable(all map[string]any, depth int, left *int) (amqp.Table, error)
 	return t, nil
 }
 
-// easyNetQValue returns a header's value as AMQP's client has it. left is how many more values may follow.
+// easyNetQValue converts a header's value to a type of the AMQP client. left is how many more values may follow.
 func easyNetQValue(v any, depth int, left *int) (any, error) {
 	if *left--; *left < 0 || depth > maxHeaderDepth {
 		return nil, fmt.Errorf("they are nested more than %d deep or are more than %d", maxHeaderDepth, maxHeaderValues)
@@ -173,7 +173,7 @@ func easyNetQValue(v any, depth int, left *int) (any, error) {
 	return v, nil // nil, bool or string
 }
 
-// typed returns the two members of {"Type": …, "Value": …}, whose names may begin with a small letter.
+// typed returns the two members of {"Type": …, "Value": …}, whose names may be in lower case.
 func typed(v map[string]any) (kind json.Number, value any, ok bool) {
 	for _, names := range [][2]string{{"Type", "Value"}, {"type", "value"}} {
 		kind, isNumber := v[names[0]].(json.Number)

@@ -8,25 +8,24 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Following is what becomes of the messages in a dead-letter queue that is followed.
+// Following describes a dead-letter queue that Redrive follows.
 type Following struct {
 	From  string // the dead-letter queue
 	Queue string // the work queue that the config names; "": none
 	Retry bool   // they are retried by the policy of their work queue; otherwise parked
-	// Leads returns the only queue that dead-letters to From, or why none is known. Queue comes first.
+	// Leads returns the only queue that dead-letters to From, or why none is known. It is called only without Queue.
 	Leads func() (queue, why string)
 }
 
 // NewFollowedIntake makes an Intake of a followed queue. Its messages wait in s.
 //
-// What they say of their failure is a claim. It counts only where it fits what people have set up: the
-// config, which names the work queue, or RabbitMQ, where one queue alone dead-letters there and the config
-// says to retry. That queue then is one of the retryTargets, as if RabbitMQ had proven it. The
-// others are parked.
+// What they say of their failure is a claim. It counts only if it agrees with the config, which names the work queue,
+// or with RabbitMQ, where only one queue dead-letters there and the config says to retry. That queue then is one of the
+// retryTargets, as if RabbitMQ had proven it. Other messages are parked.
 //
-// A message that is delivered twice has its id in a receipt, as one of redrive.intake: deliveries go on while
-// others are stored, so no epoch divides them as those of an adoption. Where the service ends between two
-// messages with the same bytes, the second may have the id of the first; both are kept.
+// Receipts recognize a message that is delivered twice, as for redrive.intake: deliveries continue while others are
+// stored, so there are no epochs as in an adoption. If the service stops between two messages with the same bytes, the
+// second may get the id of the first; both are kept.
 func NewFollowedIntake(
 	s store.Store, inForce *InForce, names *ReportedNames, f Following,
 	decode func(*store.Record) any, events Listener,
@@ -80,8 +79,8 @@ func (f *Following) origin(d *wire.Delivery, now time.Time) (o origin) {
 	return o
 }
 
-// addTo adds what a message says of its failure to its record, and takes it out of its envelope. Without our
-// headers it fails for the first time; if it is parked, it shows how often it says that it failed.
+// addTo adds the claim to a message's record, and takes the message out of its envelope. Without our headers a message
+// fails for the first time; when parked, it shows the failures that it claims.
 func (c *claim) addTo(rec, fitted *store.Record, own, refused bool) {
 	rec.Message, rec.Format, rec.Envelope = fitted.Message, fitted.Format, fitted.Envelope
 	rec.AdoptedFrom = fitted.AdoptedFrom

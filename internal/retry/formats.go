@@ -13,10 +13,10 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// format is what a framework does to a message that it moves to an error queue. It names the headers that
-// the framework adds: the first that exists counts; a dot leads into a table.
+// format describes what a framework adds to a message that it moves to an error queue. Of several headers the first
+// that exists counts; a dot leads into a table.
 type format struct {
-	name      string   // is stored (store.Record.Format); "": nothing is taken off
+	name      string   // stored as store.Record.Format; "": no header is removed
 	typ       string   // the framework moved the message if its type property begins so; "": see marks
 	marks     []string // and otherwise if one of these exists; nil: any message
 	queue     []string
@@ -28,18 +28,18 @@ type format struct {
 	at        []string // when it failed
 	layout    string   // of at, or of its beginning; in UTC
 	retries   []string // how often it was retried before it failed
-	// off are the headers that are taken off when the message is published: the failure's, and the
-	// framework's own counters. A * at the end stands for any rest. keep are exceptions.
+	// off lists the headers that are removed when the message is published: those of the failure, and the framework's
+	// counters. A trailing * matches any rest. keep lists exceptions.
 	off, keep []string
-	// unwrap returns what is in the framework's envelope; nil: the message is in none. It is called again each
-	// time the body is needed.
+	// unwrap returns the message in the framework's envelope; nil: there is no envelope. It is called whenever the body
+	// is needed.
 	unwrap func(came *wire.Message) (*unwrapped, error)
 }
 
 // unwrapped is the message that was in a framework's envelope, as it is replayed.
 type unwrapped struct {
 	message wire.Message
-	says    amqp.Table // of the failure, where the names of a format are looked up
+	says    amqp.Table // about the failure, under the names of a format
 	note    string     // for a person
 }
 
@@ -127,7 +127,7 @@ func formatOf(m *wire.Message) *format {
 	return &formats[last]
 }
 
-// XDeath is the format of messages of which only x-death is read.
+// XDeath names the format that reads only x-death.
 const XDeath = "x-death"
 
 // FormatNames returns the formats that a person can name.
@@ -141,7 +141,7 @@ func FormatNames() []string {
 	return names
 }
 
-// formatNamed returns the format of a record; nil: it has none, or one of a later version.
+// formatNamed returns the format of that name; nil: there is none, or a later version has it.
 func formatNamed(name string) *format {
 	if name == "" {
 		return nil
@@ -154,9 +154,9 @@ func formatNamed(name string) *format {
 	return nil
 }
 
-// fit gives a record of an adopted message its format, and takes the message out of the framework's envelope:
-// what cannot be read stays as it is. It returns that message, and what the framework says of the failure.
-// A person may name the format; "": the message shows it.
+// fit sets the format of an adopted message's record, and takes the message out of the framework's envelope, if it can
+// be read. It returns that message, and what the framework says of the failure. named is the format that a person
+// chose; "" detects it.
 func fit(r *store.Record, named string) (f *format, m wire.Message, says amqp.Table) {
 	switch f = formatNamed(named); {
 	case named == XDeath:
@@ -222,7 +222,7 @@ func toPublish(r *store.Record) wire.Message {
 	return m
 }
 
-// strip returns the headers of the table at a path without those to take off.
+// strip returns t, the table at path, without the headers to remove.
 func (f *format) strip(t amqp.Table, path string) amqp.Table {
 	if t == nil {
 		return nil

@@ -15,9 +15,8 @@
 //	                 frameworks write to such messages; followed.go: of which queue they are, where
 //	                 Redrive stays a consumer
 //
-// Messages are parked in three places: by their verdict (park in verdict.go), because they
-// can never be retried (finishClaims in scheduler.go), and by others (ParkedIntake). The
-// event of each is made by parkedEvent in persist.go.
+// Messages are parked in three places: by their verdict (park in verdict.go), because they can never be retried
+// (finishClaims in scheduler.go), and by others (ParkedIntake). parkedEvent in persist.go makes the event of each.
 //
 // What a message carries from attempt to attempt is package headers. This package opens no
 // AMQP connection, and imports no HTTP and no store engine: its callers pass it those.
@@ -42,8 +41,7 @@ import (
 // Rules are the policies in force.
 type Rules struct {
 	Policies policy.Set
-	// Ways has, by a policy's name, how its messages wait in RabbitMQ. Those of the other
-	// policies wait in the store.
+	// Ways maps a policy's name to the way its messages wait in RabbitMQ. Those of other policies wait in the store.
 	Ways map[string]delay.Way
 }
 
@@ -77,10 +75,9 @@ type Intake struct {
 	decode      func(*store.Record) any
 }
 
-// NewIntake makes an intake that stores messages in s, or publishes them to delayQueues,
-// and reports to events. delayQueues may be nil when no rules ever have ways; without names any
-// report may give the name of a queue. decode decodes the body of a record for the rules of policies that ask
-// for it; nil: they find nothing in bodies.
+// NewIntake returns an Intake that stores messages in s, or publishes them to delayQueues, and reports to events.
+// delayQueues may be nil when no rules ever have ways; without names a report may name any queue. decode decodes a
+// record's body for the rules of policies; nil: they find nothing in bodies.
 func NewIntake(
 	s store.Store, inForce *InForce, delayQueues *DelayQueues, names *ReportedNames,
 	decode func(*store.Record) any, events Listener,
@@ -156,7 +153,7 @@ func failedEvent(r *store.Record) Event {
 		Policy: r.Policy, Rule: r.Rule, Ignored: headers.Ignored(&r.Message, r.Reason)}
 }
 
-// countUnstored counts in the ledger the messages that are not stored.
+// countUnstored counts in the ledger the messages that do not enter the store.
 func (in *Intake) countUnstored(events []Event) {
 	for i := range events {
 		switch e := &events[i]; {
@@ -168,8 +165,8 @@ func (in *Intake) countUnstored(events []Event) {
 	}
 }
 
-// publishDelayed publishes messages to the delay queues where they wait. Each has its id in a
-// receipt first, so that its copy has the same id should the acknowledgement be lost.
+// publishDelayed publishes messages to the delay queues where they wait. A receipt keeps each id first, so that a
+// message redelivered after a lost acknowledgement gets the same one.
 func (in *Intake) publishDelayed(ctx context.Context, delayed []delayedMessage) {
 	if len(delayed) == 0 {
 		return
@@ -190,35 +187,33 @@ func (in *Intake) publishDelayed(ctx context.Context, delayed []delayedMessage) 
 	in.delayQueues.publish(ctx, delayed)
 }
 
-// ParkedIntake stores what is parked in RabbitMQ, in redrive.parked, so that it can be seen and
-// replayed like all others. The library parks there, and waits in RabbitMQ end there when their
-// queue has no binding; those messages are retried at once. Any user with write permission may
-// publish there, so headers are shown, and prove no queue. Its methods are called as those of
-// Intake.
+// ParkedIntake stores what is parked in RabbitMQ, in redrive.parked, so that it can be seen and replayed like all
+// others. The library parks there, and waits in RabbitMQ end there when their queue has no binding; those messages are
+// retried at once. Any user with write permission may publish there, so headers are shown, and prove no queue. Its
+// methods are called like those of Intake.
 //
 // A second one parks messages from redrive.quarantine, which RabbitMQ failed to deliver to the Intake. On
 // RabbitMQ 3 a publisher can forge all entries of their x-death but the newest, so they prove no queue
 // either.
 //
-// A third kind parks what is taken from dead-letter queues that existed before: see adopted.go.
+// A third kind parks messages of dead-letter queues that existed before Redrive: see adopted.go.
 type ParkedIntake struct {
 	keeper
-	before    func(wire.Message) wire.Message // nil: messages are decided about as they came
+	before    func(wire.Message) wire.Message // applied first; nil: messages stay as they are
 	decide    func(ctx context.Context, i int, d *wire.Delivery, now time.Time) *store.Record
 	lostQueue func(queue string)
 	names     *ReportedNames
 }
 
-// NewParkedIntake makes a ParkedIntake that stores in s. names bounds the queue names that only
-// its messages give; lostQueue receives each queue that was gone or not bound when a wait in
-// RabbitMQ ended.
+// NewParkedIntake returns a ParkedIntake that stores in s. names bounds the queue names that only its messages give;
+// lostQueue receives each queue that was gone or not bound when a wait in RabbitMQ ended.
 func NewParkedIntake(s store.Store, names *ReportedNames, lostQueue func(queue string), events Listener) *ParkedIntake {
 	in := &ParkedIntake{keeper: keeper{store: s, events: events}, names: names, lostQueue: lostQueue}
 	in.decide = in.decideParked
 	return in
 }
 
-// NewQuarantineIntake makes a ParkedIntake for redrive.quarantine.
+// NewQuarantineIntake returns a ParkedIntake for redrive.quarantine.
 func NewQuarantineIntake(s store.Store, names *ReportedNames, events Listener) *ParkedIntake {
 	in := &ParkedIntake{keeper: keeper{store: s, events: events}, names: names, before: beforeQuarantine}
 	in.decide = in.decideQuarantined
@@ -262,7 +257,7 @@ func (in *ParkedIntake) Handle(ctx context.Context, batch []wire.Delivery) error
 	return in.keep(ctx, keep, events, now)
 }
 
-// decided is decide, which nothing in a message can make fail.
+// decided calls decide, and parks a message on which that panics.
 func (in *ParkedIntake) decided(ctx context.Context, i int, d *wire.Delivery, now time.Time) (rec *store.Record) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -313,8 +308,8 @@ func (in *ParkedIntake) decideParked(ctx context.Context, i int, d *wire.Deliver
 		rec.Queue = ""
 	}
 	if rec.Queue != "" && d.CannotRepublish == "" && delay.EndsWait(d.Message.Exchange) {
-		// Its wait is over. The queue may exist and only lack its binding, as just
-		// after RabbitMQ has started: it is due, and the scheduler's publish shows that.
+		// Its wait is over. The queue may exist and only lack its binding, as just after RabbitMQ has started. Make it
+		// due: the scheduler's publish shows which.
 		addNote(rec, why)
 		waitUntil(rec, now)
 		return rec
@@ -326,9 +321,8 @@ func (in *ParkedIntake) decideParked(ctx context.Context, i int, d *wire.Deliver
 	return rec
 }
 
-// beforeQuarantine returns a message as RabbitMQ tried to deliver it from the intake, so that it has
-// the identity that it would have had there. Where the newest entry of x-death does not say that the
-// intake dead-lettered it, it stays as it is.
+// beforeQuarantine returns a message as RabbitMQ tried to deliver it from the intake, so that it gets the same identity
+// as there. It stays as it is unless the newest entry of x-death says that the intake dead-lettered it.
 func beforeQuarantine(m wire.Message) wire.Message {
 	deaths, head := deathsOf(&m)
 	if queue, _ := head["queue"].(string); m.Exchange != wire.ExchangeQuarantine || queue != wire.QueueIntake {
@@ -346,8 +340,7 @@ func beforeQuarantine(m wire.Message) wire.Message {
 	return m
 }
 
-// decideQuarantined parks what could not be delivered to the intake, as failed in the queue that it
-// names.
+// decideQuarantined parks a message that could not be delivered to the intake, under the queue that it names.
 func (in *ParkedIntake) decideQuarantined(ctx context.Context, i int, d *wire.Delivery, now time.Time) *store.Record {
 	o := originOf(d)
 	o.proven = false

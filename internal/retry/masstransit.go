@@ -8,9 +8,9 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// unwrapMassTransit sets MassTransit's count of redeliveries back where it is in the body, a JSON document with
-// the message and headers of its own: from these it is read, not from AMQP's headers. See
-// Serialization/JsonMessageEnvelope.cs and EnvelopeMessageContext.cs. It returns nil for all other messages.
+// unwrapMassTransit resets MassTransit's count of redeliveries in the body, a JSON document with the message and
+// headers of its own, from which MassTransit reads it. See Serialization/JsonMessageEnvelope.cs and
+// EnvelopeMessageContext.cs. It returns nil for all other messages.
 func unwrapMassTransit(came *wire.Message) (*unwrapped, error) {
 	const count = "MT-Redelivery-Count"
 	body := came.Body
@@ -29,7 +29,7 @@ func unwrapMassTransit(came *wire.Message) (*unwrapped, error) {
 	return u, nil
 }
 
-// member returns a member of a JSON object, and where it begins; nil: there is none, or it is no JSON object.
+// member returns the value of a member of a JSON object and its offset; nil: there is none, or it is no JSON object.
 func member(object []byte, name string) (value []byte, at int) {
 	d := json.NewDecoder(bytes.NewReader(object))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {

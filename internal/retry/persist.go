@@ -17,25 +17,22 @@ type keeper struct {
 	store       store.Store
 	events      Listener
 	receipts    receipts
-	readUpTo    store.ReceiptsAt // up to where they were read
+	readUpTo    store.ReceiptsAt // how far they were read
 	connectedAt time.Time        // when the connection began
 	lostAt      time.Time        // when the outage before it began; zero: not known
 	anyBatch    bool             // the connection has delivered something
-	// identities are those of the batch under way, by index. When it could not be stored, and
-	// is passed again, they stay: a store on a network may have stored it and then report an
-	// error.
+	// identities has those of the batch under way, by index. They stay when the batch could not be stored and is passed
+	// again: a store on a network may have stored it and yet report an error.
 	identities map[int]*identity
-	// durable has the messages of the batch under way that are safe already, in RabbitMQ or
-	// in the store, or discarded, each with its event: when the batch is passed again, neither
-	// must get them twice.
+	// durable has, by index, the events of messages in the batch under way that were discarded or are safe already, in
+	// RabbitMQ or the store: when the batch is passed again, neither must get them twice.
 	durable map[int]Event
-	// tried are the records of the batch under way that the store was asked to add, by index. Passed
-	// again, the batch has the same ones, whatever rules have been loaded since and whatever
-	// RabbitMQ takes by now: a store that may have added them recognizes them by that.
+	// tried has, by index, the records of the batch under way that the store was asked to add. A batch that is passed
+	// again keeps them, whatever the rules and RabbitMQ are by now: a store that may have added them recognizes them.
 	tried map[int]triedRecord
-	// most is how many records of it are added at once, where there was no room for more; 0: all. It
-	// stays while the batch is under way, for the same reason.
-	most int
+	// maxAdd bounds the records of it that are added at once, after there was no room for more; 0: no bound. It stays
+	// while the batch is under way, for the same reason.
+	maxAdd int
 }
 
 type triedRecord struct {
@@ -53,11 +50,11 @@ type recordToStore struct {
 type identity struct {
 	id          uuid.UUID
 	fingerprint [16]byte  // zero: it needs no receipt, since its headers have the id
-	firstFailed time.Time // now, where it is not known
+	firstFailed time.Time // now if not known
 	failures    int       // before this one
 	replays     int
-	own         bool   // its headers have a history of it
-	note        string // which of them do not count
+	own         bool   // its headers have its history
+	note        string // which of the headers do not count
 	hasReceipt  bool   // its receipt is in the store already
 }
 
@@ -72,9 +69,9 @@ func (k *keeper) Connected(ctx context.Context) error {
 	return k.load(ctx)
 }
 
-// unseenOutage returns about when an outage began that this process did not see, since the
-// process before it stopped together with RabbitMQ: the latest first failure of a message that
-// has a receipt. Zero: longer ago than maxUnseenOutage.
+// unseenOutage estimates when an outage began that this process did not see, since the process before it stopped
+// together with RabbitMQ: at the latest first failure of a message that has a receipt. It is zero if that was longer
+// ago than maxUnseenOutage.
 func (k *keeper) unseenOutage(kept []store.Receipt) (began time.Time) {
 	for _, r := range kept {
 		if t := r.FirstFailed; t.After(began) && !t.After(k.connectedAt) && k.connectedAt.Sub(t) < maxUnseenOutage {
@@ -92,8 +89,8 @@ func (k *keeper) Disconnected() {
 	}
 }
 
-// begin must be called before a batch is decided about. Where several services share one
-// store, another may have stored a part of it, and stopped, after this one connected.
+// begin must be called before a batch is decided about. Where several services share one store, it reads missing
+// receipts: another may have stored a part of the batch, and stopped, after this one connected.
 func (k *keeper) begin(ctx context.Context, batch []wire.Delivery) error {
 	k.anyBatch = true
 	if k.identities != nil {
@@ -108,7 +105,7 @@ func (k *keeper) begin(ctx context.Context, batch []wire.Delivery) error {
 	return nil
 }
 
-// identify returns the identity of a message in the batch, as receipts do.
+// identify returns the identity of message i of the batch, the same each time.
 func (k *keeper) identify(i int, d *wire.Delivery, now time.Time) *identity {
 	if k.identities[i] == nil {
 		is := k.receipts.identify(d, now)
@@ -149,16 +146,15 @@ func (k *keeper) keep(ctx context.Context, records []recordToStore, events []Eve
 }
 
 // forgetBatch ends the batch under way.
-func (k *keeper) forgetBatch() { k.identities, k.durable, k.tried, k.most = nil, nil, nil, 0 }
+func (k *keeper) forgetBatch() { k.identities, k.durable, k.tried, k.maxAdd = nil, nil, nil, 0 }
 
-// add stores records in one commit, or in parts. A store that has no room for that many at once
-// may have room for fewer: one with a small reserve, though empty, would refuse the same batch for
-// ever.
+// add stores records in one commit, or in parts. A store that has no room for that many at once may have room for
+// fewer; otherwise one with a small reserve, though empty, would refuse the same batch for ever.
 func (k *keeper) add(ctx context.Context, records []recordToStore, events []Event) error {
 	for left := records; len(left) > 0; {
 		n := len(left)
-		if k.most > 0 {
-			n = min(n, k.most)
+		if k.maxAdd > 0 {
+			n = min(n, k.maxAdd)
 		}
 		part := make([]*store.Record, n)
 		for i, r := range left[:n] {
@@ -166,7 +162,7 @@ func (k *keeper) add(ctx context.Context, records []recordToStore, events []Even
 		}
 		err := k.store.Add(ctx, part)
 		if errors.Is(err, store.ErrFull) && n > 1 {
-			k.most = n / 2
+			k.maxAdd = n / 2
 			continue
 		}
 		if err != nil {
@@ -211,7 +207,7 @@ func parkedEvent(r *store.Record) Event {
 // Kind of an event.
 type Kind string
 
-// What can happen. Log, metrics, notifications and page listen to these.
+// The kinds of events. Log, metrics, notifications and page listen to these.
 const (
 	Failed    Kind = "failed"    // a dead letter or a report arrived, and is safe (or discarded)
 	Waiting   Kind = "waiting"   // it waits for Delay
@@ -237,8 +233,7 @@ const (
 	ConsumerBack Kind = "consumer-back" // retries are no longer paused for lack of a consumer
 )
 
-// InStore is how messages wait in the service's own store, on disk or in Redis: the word is in the
-// API.
+// InStore is the Way of messages that wait in the service's store, on disk or in Redis. The API has this word.
 const InStore = "disk"
 
 // Event is one thing that happened to a message, several, or a queue.
@@ -250,12 +245,12 @@ type Event struct {
 	Failures int    // failures so far
 	Reason   string // why it failed: one of wire.Reason…
 	Error    string // the text that its consumer reported; hostile
-	Policy   string // Failed: that decided; "": none
-	Rule     string // Failed: the rule of it that decided; "": none
-	Ignored  string // Failed: its header of ours that should be a number and is none
+	Policy   string // Failed: the one that decided; "": none
+	Rule     string // Failed: its rule that decided; "": none
+	Ignored  string // Failed: our header that should be a number and is not
 	Delay    time.Duration
 	Way      string // Waiting: InStore, or the name of the way to wait in RabbitMQ
-	Instead  string // Waiting in the store: the way to wait by which RabbitMQ did not accept it
+	Instead  string // Waiting in the store: the way by which RabbitMQ did not accept it
 	Late     time.Duration
 	Why      string
 	N        int

@@ -84,12 +84,12 @@ func (o outage) middle() time.Time {
 	return o.began.Add(min(o.ended.Sub(o.began)/2, 5*time.Second))
 }
 
-// precedes tells whether what was dead-lettered then may be published again after the outage.
+// precedes reports whether RabbitMQ may publish again, after the outage, what was dead-lettered then.
 func (o outage) precedes(deadLettered time.Time) bool {
 	return !o.began.IsZero() && !deadLettered.Before(o.began.Add(-marginBefore)) && !deadLettered.After(o.middle())
 }
 
-// follows tells whether what was dead-lettered then may be a copy. x-death has whole seconds.
+// follows reports whether what was dead-lettered then may be such a copy. x-death has whole seconds.
 func (o outage) follows(deadLettered time.Time) bool {
 	return !o.began.IsZero() && deadLettered.Add(time.Second).After(o.middle()) &&
 		!deadLettered.After(o.ended.Add(marginAfter))
@@ -100,7 +100,7 @@ func (o outage) follows(deadLettered time.Time) bool {
 // default, and a quarter more), another leads, and their clocks may differ.
 const maxLeaderMove = 2 * time.Minute
 
-// hasMessageID tells whether a message was dead-lettered by RabbitMQ and has a message-id.
+// hasMessageID reports whether a message was dead-lettered by RabbitMQ and has a message-id.
 func hasMessageID(d *wire.Delivery) bool {
 	return d.Message.Exchange == wire.ExchangeDeadLetters && d.DuplicateHeader == "" && d.Message.MessageID != ""
 }
@@ -125,7 +125,7 @@ func (r *receipts) load(kept []store.Receipt) {
 	}
 }
 
-// areMissing tells whether a message of the batch may have been delivered before and has no
+// areMissing reports whether a message of the batch may have been delivered before and has no
 // receipt.
 func (r *receipts) areMissing(batch []wire.Delivery) bool {
 	needed := map[[16]byte]int{}
@@ -175,7 +175,7 @@ func (r *receipts) identify(d *wire.Delivery, now time.Time) identity {
 	return is
 }
 
-// fingerprint also has the followed queue: copies of a dead letter in two queues are two messages.
+// fingerprint includes the followed queue: copies of a dead letter in two queues are two messages.
 func (r *receipts) fingerprint(d *wire.Delivery) [16]byte {
 	f := fingerprint(&d.Message, &r.scratch)
 	if r.from != "" {
@@ -192,7 +192,7 @@ func (r *receipts) originOf(d *wire.Delivery, now time.Time) origin {
 	return originOf(d)
 }
 
-// historyOf also returns the message that the history is of.
+// historyOf returns the history in our headers of a message, and the message without an envelope.
 func (r *receipts) historyOf(
 	d *wire.Delivery, now time.Time,
 ) (t headers.History, m *wire.Message, own bool, note string) {
@@ -210,7 +210,7 @@ func (r *receipt) matchesRedelivered(f [16]byte) bool {
 	return r.fingerprint == f && !r.usedByRedelivered
 }
 
-// matchesAgain tells whether f may be the fingerprint of a copy of k.
+// matchesAgain reports whether f may be the fingerprint of a copy of k.
 func (r *receipts) matchesAgain(k *receipt, f [16]byte, hasMessageID bool) bool {
 	first, again := timeOf(k.fingerprint), timeOf(f)
 	if k.usedByAgain || first.IsZero() || again.IsZero() {
@@ -220,7 +220,7 @@ func (r *receipts) matchesAgain(k *receipt, f [16]byte, hasMessageID bool) bool 
 		first.Before(again) && r.outage.precedes(first) && r.outage.follows(again)
 }
 
-// use uses up a receipt that matches.
+// use finds a receipt that matches, and marks it as used.
 func (r *receipts) use(f [16]byte, d *wire.Delivery) (identity, bool) {
 	same := r.byContent[contentOf(f)]
 	for _, k := range same {
@@ -273,11 +273,9 @@ func timeOf(f [16]byte) time.Time {
 	return time.Unix(int64(s), 0)
 }
 
-// fingerprint is a hash of all that a delivery holds, and when it was dead-lettered.
-// The hash leaves out what differs between two deliveries of one dead letter:
-// x-delivery-count and x-acquired-count, and x-death[0].time, which is new when
-// at-least-once dead-lettering publishes it again. scratch is reused when it is large
-// enough.
+// fingerprint returns a hash of all that a message holds, and when it was dead-lettered. The hash leaves out what
+// differs between two deliveries of one dead letter: x-delivery-count and x-acquired-count, and x-death[0].time, which
+// is new when at-least-once dead-lettering publishes it again. It reuses scratch.
 func fingerprint(m *wire.Message, scratch *[]byte) (f [16]byte) {
 	b := (*scratch)[:0]
 	for _, s := range [...]string{m.Exchange, m.RoutingKey, m.ContentType, m.ContentEncoding, m.CorrelationID,
@@ -302,7 +300,7 @@ func fingerprint(m *wire.Message, scratch *[]byte) (f [16]byte) {
 	return f
 }
 
-// deathsOf is x-death, and its newest entry when it is as RabbitMQ writes it.
+// deathsOf returns x-death, and its newest entry if it is a table, as RabbitMQ writes it.
 func deathsOf(m *wire.Message) (all []any, head amqp.Table) {
 	if all, _ = m.Headers["x-death"].([]any); len(all) > 0 {
 		head, _ = all[0].(amqp.Table)
@@ -310,21 +308,21 @@ func deathsOf(m *wire.Message) (all []any, head amqp.Table) {
 	return all, head
 }
 
-// deadLetteredAt is when the message was dead-lettered, by RabbitMQ's clock in whole seconds.
+// deadLetteredAt returns when the message was dead-lettered, by RabbitMQ's clock in whole seconds.
 func deadLetteredAt(m *wire.Message) time.Time {
 	_, head := deathsOf(m)
 	t, _ := head["time"].(time.Time)
 	return t
 }
 
-// deadLetteredFrom is the queue that the newest entry of x-death names.
+// deadLetteredFrom returns the queue that the newest entry of x-death names.
 func deadLetteredFrom(m *wire.Message) string {
 	_, head := deathsOf(m)
 	q, _ := head["queue"].(string)
 	return q
 }
 
-// appendTable appends all of a table but the fields named.
+// appendTable appends a table, except for some fields.
 func appendTable(b []byte, t amqp.Table, without ...string) []byte {
 	keys := make([]string, 0, 16)
 	for k := range t {
@@ -410,7 +408,7 @@ func newReceiptIndex() receiptIndex {
 	}
 }
 
-// add adds a receipt that is not known yet, and forgets those that exceed a limit then.
+// add adds a receipt, unless it is known, and forgets those that then exceed a limit.
 func (x *receiptIndex) add(to *recentReceipts, name string, k *receipt) {
 	if x.byContent == nil {
 		*x = newReceiptIndex()
@@ -434,7 +432,7 @@ func (x *receiptIndex) forget(k *receipt) {
 	}
 }
 
-// push adds a receipt, and returns those that exceed a limit then.
+// push adds a receipt, and removes and returns those that then exceed a limit.
 func (r *recentReceipts) push(name string, k *receipt) (excess []*receipt) {
 	element := r.byName[name]
 	if element == nil {
@@ -464,7 +462,7 @@ func (r *recentReceipts) push(name string, k *receipt) (excess []*receipt) {
 	return excess
 }
 
-// cut removes the oldest of a series.
+// cut removes and returns the oldest receipts of a series.
 func (r *recentReceipts) cut(s *series, oldest int) (excess []*receipt) {
 	excess, s.all = s.all[:oldest], slices.Clone(s.all[oldest:])
 	r.count -= oldest

@@ -22,7 +22,7 @@ type RetryExchanges interface {
 	BindRetryExchange(ctx context.Context, queue string) error
 	// RemoveRetryExchange deletes the retry exchange of a queue, unless a queue is bound to it.
 	RemoveRetryExchange(ctx context.Context, queue string) error
-	// RetryExchangeExists tells whether the queue has a retry exchange.
+	// RetryExchangeExists reports whether the queue has a retry exchange.
 	RetryExchangeExists(ctx context.Context, queue string) (bool, error)
 }
 
@@ -33,7 +33,7 @@ type RetryExchanges interface {
 type retryTargets struct {
 	broker   RetryExchanges
 	policies func() policy.Set
-	consent  Consent // nil: RabbitMQ is not asked
+	consent  Consent // may be nil
 
 	lookup  *exchangeLookup
 	binding *exchangeBinding
@@ -86,8 +86,8 @@ type awayQueues struct {
 
 type awayQueue struct{ since, seen time.Time }
 
-// waits notes that a queue does not exist, and tells whether messages wait for it still. What was
-// noted longer ago than noQueue says nothing about the time between.
+// waits notes that a queue does not exist, and reports whether messages still wait for it. A note older than noQueue is
+// ignored: the queue may have existed since.
 func (a *awayQueues) waits(queue string, noQueue time.Duration, now time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -140,8 +140,8 @@ func (s *queueSet) remove(queue string) {
 	delete(s.queues, queue)
 }
 
-// Three methods tell whether messages can be retried to a queue. All answer at once, from
-// memory; known is false where memory has no answer:
+// Three methods report whether messages can be retried to a queue. All answer at once, from memory; known is false
+// where memory has no answer:
 //
 //	                 yes or no, from                           if not known
 //	lookUpIfUnknown  policies, dead letters, consent, lookups  a lookup begins
@@ -204,7 +204,7 @@ func (t *retryTargets) routeBy(
 	if _, ok := policies.Match(queue); !ok || wire.OwnQueue(queue) {
 		return Result{Park: fmt.Sprintf("no policy allows the queue %q", queue)}
 	}
-	if !utf8.ValidString(queue) { // no way in takes it: another program wrote the store
+	if !utf8.ValidString(queue) { // no intake accepts it: another program wrote the store
 		return Result{Park: fmt.Sprintf("the name of the queue %q is not valid UTF-8, so RabbitMQ has no such queue",
 			queue)}
 	}
@@ -224,9 +224,7 @@ func (t *retryTargets) routeBy(
 		}
 	}
 	switch err := bind(ctx, queue); {
-	case errors.Is(err, ErrLookupPending):
-		return Result{Err: err}
-	case errors.Is(err, errAway):
+	case errors.Is(err, ErrLookupPending), errors.Is(err, errAway):
 		return Result{Err: err}
 	case errors.Is(err, wire.ErrQueueGone):
 		t.proven.remove(queue)
@@ -243,7 +241,7 @@ func (t *retryTargets) routeBy(
 	return Result{}
 }
 
-// dependingOn makes a result depend on an answer of that moment too.
+// dependingOn makes a result depend also on an answer as of then.
 func (r Result) dependingOn(asOf time.Time) Result {
 	if r.Park != "" && (r.asOf.IsZero() || asOf.Before(r.asOf)) {
 		if r.asOf = asOf; r.errAfter == nil {
@@ -348,7 +346,7 @@ func (a *askers) close() {
 	a.running.Wait()
 }
 
-// add has a queue asked about. The caller holds mu.
+// add asks about a queue soon. The caller holds mu.
 func (a *askers) add(queue string) {
 	a.pending = append(a.pending, queue)
 	if a.workers < maxAskers {
@@ -374,8 +372,8 @@ func (a *askers) run() {
 }
 
 const (
-	// minLookupWait is how long after the answer "missing" the next lookup of the same queue
-	// is; it doubles with each such answer, up to maxLookupWait.
+	// After the answer "missing" a queue is not looked up for minLookupWait, which doubles with each such answer, up to
+	// maxLookupWait.
 	minLookupWait, maxLookupWait = 2 * time.Second, time.Minute
 	// maxAnswers bounds the answers that are remembered, and maxPending the lookups that wait:
 	// some seconds' worth, so that a real queue does not wait long behind invented names.
@@ -502,14 +500,14 @@ const (
 type exchangeBinding struct {
 	*askers
 	bind      func(ctx context.Context, queue string) error
-	ended     func() // called after those that begin did not wait for
+	ended     func() // called after a binding that begin did not wait for
 	underWay  map[string]*queueBinding
 	failed    map[string]bindingError
 	lastEnded time.Time
 }
 
 type queueBinding struct {
-	ended   chan struct{} // closed when the queue is bound, or is not
+	ended   chan struct{} // closed when the binding has succeeded or failed
 	awaited bool          // begin waits for that
 }
 
@@ -573,7 +571,7 @@ func (b *exchangeBinding) await(ctx context.Context, queue string, one *queueBin
 	return e.err
 }
 
-// isUnderWay tells whether a queue is being bound.
+// isUnderWay reports whether a queue is being bound.
 func (b *exchangeBinding) isUnderWay(queue string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -614,8 +612,8 @@ const (
 	recountEvery, firstRecount = 10 * time.Second, time.Minute
 )
 
-// ReportedNames bounds how many names of queues are known from reports alone. Queues that
-// messages may be retried to (retryTargets) are never counted. A nil one has no bound.
+// ReportedNames bounds the number of queue names that are known from reports alone. Queues that messages may be retried
+// to (retryTargets) are never counted. A nil one has no bound.
 type ReportedNames struct {
 	store store.Store
 	// Whether messages may be retried to a queue: lookUpIfUnknown begins a lookup in RabbitMQ
@@ -623,16 +621,16 @@ type ReportedNames struct {
 	lookUpIfUnknown, cached func(queue string) (yes, known bool)
 	markProven              func(queue string) // RabbitMQ has dead-lettered from the queue
 
-	// turn is held while the store is asked, so a caller can stop waiting for it.
+	// turn is a lock that a caller can stop waiting for: it is held while the store is asked.
 	turn       *semaphore.Weighted
 	reporterOf map[string]string // of each counted name, the user who reported it first
 	perUser    map[string]int    // counted names, by reporter
 	recounted  time.Time
-	loaded     bool // the names of before the start are counted
+	loaded     bool // the names in the store at the start are counted
 }
 
-// NewReportedNames makes the bound of an Intake and a ParkedIntake that store in s; sender knows
-// which queues messages may be retried to.
+// NewReportedNames returns the bound for an Intake and a ParkedIntake that store in s; sender knows which queues
+// messages may be retried to.
 func NewReportedNames(s store.Store, sender *Sender) *ReportedNames {
 	return &ReportedNames{store: s, turn: semaphore.NewWeighted(1), lookUpIfUnknown: sender.MayRetryTo,
 		cached: sender.targets.cached, markProven: sender.targets.proven.add,
@@ -640,8 +638,8 @@ func NewReportedNames(s store.Store, sender *Sender) *ReportedNames {
 		recounted: time.Now().Add(firstRecount - recountEvery)}
 }
 
-// admits tells whether a message may be kept for a queue that reporter named, and counts the
-// name. A lookup in RabbitMQ begins only for a name that is counted.
+// admits reports whether a message may be kept for a queue that reporter named, and counts the name. A lookup in
+// RabbitMQ begins only for a name that is counted.
 func (n *ReportedNames) admits(ctx context.Context, queue, reporter string) bool {
 	if n == nil || queue == "" {
 		return true
@@ -672,9 +670,8 @@ func (n *ReportedNames) isFull(reporter string) bool {
 	return len(n.reporterOf) >= maxNames || n.perUser[reporter] >= maxNamesEach
 }
 
-// isOverfull tells that there is no place even for a name that may turn out to be a target. One
-// that turns out not to be keeps its place while a message is kept for it, or further names would
-// grow the store at each recount.
+// isOverfull reports whether there is no place even for a name that may turn out to be a target. One that does not
+// keeps its place while a message is kept for it; otherwise the store could grow at each recount.
 func (n *ReportedNames) isOverfull(reporter string) bool {
 	return len(n.reporterOf) >= maxNames+moreNames || n.perUser[reporter] >= maxNamesEach+moreNamesEach
 }
@@ -695,8 +692,8 @@ func (n *ReportedNames) drop(queue string) {
 	}
 }
 
-// recount counts the names for which messages are kept and that are not targets, also those of
-// before the start, and no others. Those of which that is not known are looked up in RabbitMQ.
+// recount counts again, from the store, the names that messages are kept for and that are not targets. Where that is
+// not known, it looks them up in RabbitMQ.
 func (n *ReportedNames) recount(ctx context.Context) {
 	n.recounted = time.Now()
 	counts, err := n.store.Counts(ctx)

@@ -27,8 +27,8 @@ const (
 	MaxClaimed = 2560
 	// maxClaimedBytes bounds their bodies the same way; it is exceeded by at most one batch.
 	maxClaimedBytes = 32 << 20
-	// largeBody is the size from which the memory of a body is freed as soon as RabbitMQ has
-	// it: until the next garbage collection the following one would be beside it.
+	// largeBody is the size from which the memory of a body is freed as soon as RabbitMQ has it; otherwise the next one
+	// would be in memory beside it until a garbage collection.
 	largeBody = 8 << 20
 	// maxFinished is how many answered batches are finished in one commit at most.
 	maxFinished = 32
@@ -55,11 +55,11 @@ type BatchSender interface {
 }
 
 // Throttle limits how many due messages may be retried to a queue now, as throttle.Throttle
-// does. Where Allow allows fewer than most, retryAt is when to ask again.
+// does. Where Allow allows fewer than wanted, retryAt is when to ask again.
 // What it allows is reported to NotRetried or Retried. Forwarded messages do not pass it.
 type Throttle interface {
 	SetCatchUp(by time.Duration)
-	Allow(queue string, most int, now time.Time) (n int, retryAt time.Time)
+	Allow(queue string, wanted int, now time.Time) (n int, retryAt time.Time)
 	NotRetried(queue string, n int, now time.Time)
 	Retried(queue string, ids []uuid.UUID, now time.Time)
 }
@@ -87,8 +87,8 @@ type Scheduler struct {
 	// the limits of claimed cut short continues with the others.
 	served map[store.Lane]bool
 
-	// pausing is held while pauses change, also while they are read from the store: mu is not, or who
-	// only asks for them would wait for the store.
+	// pausing is held while pauses change, also while they are read from the store. Separate from mu, so that reading a
+	// pause never waits for the store.
 	pausing  *semaphore.Weighted
 	mu       sync.Mutex
 	backoffs map[store.Lane]backoff // of unreachable lanes
@@ -100,12 +100,12 @@ type sentBatch struct {
 	lane     store.Lane
 	claims   []store.Claim
 	wait     func(context.Context) []Result
-	results  []Result // once RabbitMQ has answered
+	results  []Result // after RabbitMQ has answered
 	halfFull bool     // with it at least half of its destination's window was in use
 }
 
-// NewScheduler makes a scheduler. report receives why a lane is unreachable, each time that it was
-// tried, and nil once when it is reachable again; it is called by several goroutines.
+// NewScheduler returns a Scheduler. report receives why a lane is unreachable, each time that it was tried, and nil
+// once when it is reachable again; it is called by several goroutines.
 func NewScheduler(
 	s Store, sender BatchSender, throttle Throttle, wake Wakeup, events Listener, log *slog.Logger,
 	report func(lane store.Lane, err error),
@@ -159,7 +159,7 @@ func (s *Scheduler) Run(ctx context.Context, grace time.Duration) {
 		woken, changed := s.woken, s.store.Changed()
 		if err != nil {
 			s.storeFailed(ctx, retryingDue, err)
-			// Only the store can be waited for: waking up could do nothing else.
+			// Wait for the store only: nothing else can help.
 			wake, woken, changed = storeWait, nil, nil
 			storeWait = min(2*storeWait, maxStoreWait)
 		} else if ctx.Err() == nil {
@@ -192,8 +192,7 @@ func (s *Scheduler) waitAndReport(ctx context.Context, b sentBatch) []Result {
 	return results
 }
 
-// sendDue claims and sends one batch of each lane that has something due, until
-// nothing is, and returns how long there is to wait. It sends one batch of a lane in each
+// sendDue claims and sends what is due, and returns how long to wait for more. It sends one batch of each lane in a
 // round: a lane with a million due messages delays the others by one batch at most.
 func (s *Scheduler) sendDue(ctx context.Context, await func(sentBatch)) (time.Duration, error) {
 	for ctx.Err() == nil {
@@ -210,7 +209,7 @@ func (s *Scheduler) sendDue(ctx context.Context, await func(sentBatch)) (time.Du
 				continue
 			}
 			if !n.Forwards() && (s.isPaused(n.Queue) || s.sender.IsBinding(n.Queue)) {
-				continue // until Pause resumes it or it is bound, which wakes
+				continue // Pause or the end of the binding wakes
 			}
 			at := n.Due
 			if until := s.backoffUntil(n.Lane); until.After(at) {
@@ -220,22 +219,22 @@ func (s *Scheduler) sendDue(ctx context.Context, await func(sentBatch)) (time.Du
 				wake = min(wake, at.Sub(now))
 				continue
 			}
-			most, bytes, full := s.claimed.mayClaim(n.Lane, now)
+			wanted, bytes, full := s.claimed.mayClaim(n.Lane, now)
 			if full {
 				return maxBackoff, nil // until claims are finished, which wakes
 			}
-			if most == 0 {
+			if wanted == 0 {
 				continue // likewise
 			}
-			most, retryAt := s.allow(n.Lane, most, now)
-			if most == 0 {
+			allowed, retryAt := s.allow(n.Lane, wanted, now)
+			if allowed == 0 {
 				if !retryAt.IsZero() {
 					wake = min(wake, max(retryAt.Sub(now), time.Millisecond))
 				}
 				continue // until then, or until Wake
 			}
-			claims, err := s.store.Claim(ctx, n.Lane, now, most, bytes)
-			s.reportNotRetried(n.Lane, most-len(claims), now)
+			claims, err := s.store.Claim(ctx, n.Lane, now, allowed, bytes)
+			s.reportNotRetried(n.Lane, allowed-len(claims), now)
 			if err != nil {
 				return 0, fmt.Errorf("claiming what is due for queue %q: %w", n.Lane, err)
 			}
@@ -255,11 +254,11 @@ func (s *Scheduler) sendDue(ctx context.Context, await func(sentBatch)) (time.Du
 
 // allow asks the throttle how many messages may be retried. Forwards wait for no rate,
 // breaker or consumer of their work queue.
-func (s *Scheduler) allow(lane store.Lane, most int, now time.Time) (n int, retryAt time.Time) {
+func (s *Scheduler) allow(lane store.Lane, wanted int, now time.Time) (n int, retryAt time.Time) {
 	if lane.Forwards() {
-		return most, time.Time{}
+		return wanted, time.Time{}
 	}
-	return s.throttle.Allow(lane.Queue, most, now)
+	return s.throttle.Allow(lane.Queue, wanted, now)
 }
 
 // reportNotRetried reports to the throttle how many that it allowed were not published.
@@ -456,9 +455,8 @@ func (c *claimed) windowOf(l store.Lane) *laneWindow {
 	return w
 }
 
-// mayClaim returns how many messages, and bytes of bodies, may be claimed of a lane now: at most
-// half of what others leave, and a small part of the reserve. full tells that nothing may be
-// claimed of any lane.
+// mayClaim returns how many messages, and bytes of bodies, may be claimed of a lane now: at most half of what others
+// leave, and a small part of the reserve. full reports whether nothing may be claimed of any lane.
 func (c *claimed) mayClaim(l store.Lane, now time.Time) (messages, bytes int, full bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -469,23 +467,23 @@ func (c *claimed) mayClaim(l store.Lane, now time.Time) (messages, bytes int, fu
 	w := c.windowOf(l)
 	w.used = now
 	left := free + w.messages
-	most := min(w.size, (left+1)/2)
+	window := min(w.size, (left+1)/2)
 	if w.size == firstWindow {
-		most = min(most, max(1, free/firstPart))
+		window = min(window, max(1, free/firstPart))
 	}
 	if free <= reserve {
-		most = min(most, max(1, free/reservePart))
+		window = min(window, max(1, free/reservePart))
 	}
-	messages = min(maxBatch, most-w.messages, free)
+	messages = min(maxBatch, window-w.messages, free)
 	bytes = min(batchBytes, (maxClaimedBytes-c.bytes+w.bytes)/2-w.bytes)
 	// Each batch costs a commit: while some are on their way, it waits until it can be larger.
-	if w.messages > 0 && messages < max(1, min(maxBatch, most)/4) || bytes <= 0 {
+	if w.messages > 0 && messages < max(1, min(maxBatch, window)/4) || bytes <= 0 {
 		return 0, 0, false
 	}
 	return messages, bytes, false
 }
 
-// begin counts what was claimed of a lane. halfFull tells whether at least half of the window is in
+// begin counts what was claimed of a lane. halfFull reports whether at least half of the window is in
 // use with it; previous is closed when the answers to the previous batch were passed on, and passedOn is to be
 // closed when those to this one were.
 func (c *claimed) begin(
@@ -501,7 +499,7 @@ func (c *claimed) begin(
 	return 2*w.messages >= w.size, previous, passedOn
 }
 
-// has tells whether messages are claimed for a lane's destination.
+// has reports whether messages are claimed for a lane's destination.
 func (c *claimed) has(l store.Lane) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -509,7 +507,7 @@ func (c *claimed) has(l store.Lane) bool {
 	return w != nil && w.messages > 0
 }
 
-// end counts a batch whose claims are finished; confirmed tells that none of them waits again.
+// end counts a batch whose claims are finished; confirmed reports whether none of them waits again.
 func (c *claimed) end(s *sentBatch, confirmed bool) {
 	messages, bytes := len(s.claims), bodies(s.claims)
 	c.mu.Lock()
@@ -540,7 +538,7 @@ func (c *claimed) forgetIdle(now time.Time) {
 	}
 }
 
-// The first backoff of an unreachable lane, and the longest.
+// minBackoff and maxBackoff bound the backoff of an unreachable lane.
 const minBackoff, maxBackoff = 250 * time.Millisecond, 15 * time.Second
 
 // backoffKept is how long after its backoff an unreachable lane that has no messages any more
@@ -551,15 +549,14 @@ const backoffKept = 2 * time.Minute
 // changes wakes it.
 const maxSleep = time.Hour
 
-// backoff is until when nothing of a lane is published.
+// backoff bars a lane from being published for a while.
 type backoff struct {
 	until     time.Time
-	tries     int  // since it was reachable last
-	reachable bool // as far as is known: its queue is being looked up
+	tries     int  // since the lane was last reachable
+	reachable bool // as far as is known: RabbitMQ is being asked about its queue
 }
 
-// setBackoff keeps a lane's messages waiting after an obstacle, longer each time. Without one, a
-// batch went through: the lane is reachable.
+// setBackoff keeps a lane's messages waiting after an obstacle, longer each time. Without one the lane is reachable.
 func (s *Scheduler) setBackoff(lane store.Lane, obstacle error) {
 	s.mu.Lock()
 	b, wasBackingOff := s.backoffs[lane]
@@ -644,7 +641,7 @@ func (s *Scheduler) Pause(queue string, paused bool) {
 	}
 }
 
-// SetPauses is Pause for all queues at once: no other queues are paused afterwards.
+// SetPauses replaces the set of paused queues, as Pause changes it.
 func (s *Scheduler) SetPauses(queues map[string]bool) {
 	resumed := false
 	s.changePauses(func() {
@@ -658,7 +655,7 @@ func (s *Scheduler) SetPauses(queues map[string]bool) {
 	}
 }
 
-// changePauses changes them, after what loadPauses reads.
+// changePauses changes the pauses. If loadPauses is reading, it waits: the change is newer.
 func (s *Scheduler) changePauses(change func()) {
 	_ = s.pausing.Acquire(context.Background(), 1) // it never fails
 	defer s.pausing.Release(1)
@@ -680,8 +677,8 @@ func (s *Scheduler) Paused() []string {
 	return slices.Collect(maps.Keys(s.paused))
 }
 
-// loadPauses reads which queues were paused when the service ended. Nothing is retried before
-// that is known, and a Pause meanwhile comes after what was read.
+// loadPauses reads which queues were paused when the service ended. Nothing is retried before that is known, and a
+// Pause meanwhile is applied on top.
 func (s *Scheduler) loadPauses(ctx context.Context) {
 	load := func() error {
 		if err := s.pausing.Acquire(ctx, 1); err != nil {

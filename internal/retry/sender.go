@@ -23,10 +23,10 @@ type Publisher interface {
 	RetryExchanges
 }
 
-// Result is what became of one claim that was to be published.
+// Result is the outcome of publishing one claim.
 type Result struct {
 	Done bool   // confirmed by RabbitMQ, and routed: delete it
-	Park string // not empty: park it, for this reason
+	Park string // if not empty, park it for this reason
 	Err  error  // neither: it continues to wait, and is tried again
 
 	// Where asOf is not zero, Park is for messages due by then, and errAfter is the error of
@@ -44,10 +44,10 @@ type Sender struct {
 	targets   *retryTargets
 }
 
-// NewSender makes a Sender that publishes through p, to queues that the policies allow; policies is
-// called for each batch. Without consent RabbitMQ is not asked for one. For noQueue, messages
-// wait for a queue that does not exist. answered, which may be nil, is called each time RabbitMQ has
-// answered whether a queue has a retry exchange, and when a binding has ended.
+// NewSender returns a Sender that publishes through p, to queues that the policies allow; policies is called for each
+// batch. consent may be nil. noQueue returns how long messages wait for a queue that does not exist. answered, which
+// may be nil, is called each time RabbitMQ has answered whether a queue has a retry exchange, and when a binding has
+// ended.
 func NewSender(
 	p Publisher, policies func() policy.Set, consent Consent, noQueue func(queue string) time.Duration,
 	answered func(), events Listener,
@@ -66,11 +66,11 @@ func (s *Sender) RemoveRetryExchange(ctx context.Context, queue string) error {
 // then on, whoever says that they failed there. It is safe for concurrent use.
 func (s *Sender) Bind(ctx context.Context, queue string) error { return s.targets.bind(ctx, queue) }
 
-// MayRetryTo tells from memory whether messages can be retried to a queue. Where that is not
-// known, a lookup in RabbitMQ begins. It is safe for concurrent use.
+// MayRetryTo reports, from memory, whether messages can be retried to a queue. Where that is not known, a lookup in
+// RabbitMQ begins. It is safe for concurrent use.
 func (s *Sender) MayRetryTo(queue string) (yes, known bool) { return s.targets.lookUpIfUnknown(queue) }
 
-// IsBinding tells whether a queue is being bound to its retry exchange. It is safe for
+// IsBinding reports whether a queue is being bound to its retry exchange. It is safe for
 // concurrent use.
 func (s *Sender) IsBinding(queue string) bool { return s.targets.binding.isUnderWay(queue) }
 
@@ -80,9 +80,9 @@ func (s *Sender) Close() {
 	s.targets.binding.close()
 }
 
-// route makes sure that claims can be published to their queue. The retry exchange of one that was
-// not known to be a target is declared, and the claims are tried again at once: by then the
-// throttle (server/throttle.go) knows that it is one, and checks for consumers.
+// route makes sure that claims can be published to their queue. If that was not known to be a target, it declares the
+// retry exchange and has the claims tried again at once: by then the throttle (server/throttle.go) knows the target,
+// and checks for consumers.
 func (s *Sender) route(ctx context.Context, queue string, claims []store.Claim) Result {
 	wasTarget, _ := s.targets.lookUpIfUnknown(queue)
 	result := s.targets.routeSoon(ctx, queue, anyProven(claims), newestDue(claims))
@@ -92,8 +92,8 @@ func (s *Sender) route(ctx context.Context, queue string, claims []store.Claim) 
 	return result
 }
 
-// anyProven tells whether RabbitMQ itself dead-lettered one of the messages: then the queue is a
-// target, for all of them.
+// anyProven reports whether RabbitMQ itself dead-lettered one of the messages: then the queue is a target, for all of
+// them.
 func anyProven(claims []store.Claim) bool {
 	return slices.ContainsFunc(claims, func(c store.Claim) bool { return c.Record.Proven })
 }

@@ -20,8 +20,8 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// maxText bounds what is kept and sent on of a header: RabbitMQ closes the connection on
-// which properties do not fit one frame.
+// maxText bounds the bytes of a header that are kept and sent on: RabbitMQ closes a connection whose properties do not
+// fit into one frame.
 const maxText = 2048
 
 // decide makes a record of a dead letter: waiting until its due time, waiting to be forwarded,
@@ -29,7 +29,7 @@ const maxText = 2048
 // Nothing in a message can make decide fail: undecidable messages are parked. i is the message's
 // index in the batch.
 //
-// delayed is how the message waits in RabbitMQ; nil when it does not wait there.
+// delayed is nil unless the message waits in RabbitMQ.
 func (in *Intake) decide(
 	ctx context.Context, i int, d *wire.Delivery, rules *Rules, now time.Time,
 ) (rec *store.Record, action policy.Action, delayed *delayedMessage) {
@@ -121,8 +121,8 @@ func (k *keeper) failedRecord(o origin, i int, d *wire.Delivery, now time.Time) 
 	return rec
 }
 
-// record makes the record of a message, with the failures that its headers count. own: they have a
-// history of it.
+// record makes the record of a message, with the failures that its headers count. own reports whether they have its
+// history.
 func (k *keeper) record(i int, d *wire.Delivery, now time.Time) (rec *store.Record, own bool) {
 	known := k.identify(i, d, now)
 	rec = &store.Record{ID: known.id, Fingerprint: known.fingerprint, Failures: known.failures, Replays: known.replays,
@@ -143,7 +143,7 @@ func historyOf(d *wire.Delivery, now time.Time) (t headers.History, own bool, no
 	return headers.Read(&d.Message, queue, viaOurs, now)
 }
 
-// refusal is why a message is parked whatever the policies say; "": they decide.
+// refusal returns why a message is parked whatever the policies say, or "" if they decide.
 func (in *Intake) refusal(ctx context.Context, rec *store.Record, o origin, d *wire.Delivery) string {
 	if !o.proven && !in.names.admits(ctx, o.queue, d.Message.UserID) {
 		rec.Queue = ""
@@ -152,7 +152,7 @@ func (in *Intake) refusal(ctx context.Context, rec *store.Record, o origin, d *w
 	return cmp.Or(o.refusal, d.CannotRepublish)
 }
 
-// parkUndecided parks what could not be decided about, with the reason.
+// parkUndecided parks a message about which decide panicked.
 func parkUndecided(d *wire.Delivery, now time.Time, why any) *store.Record {
 	rec := &store.Record{ID: headers.NewID(&d.Message), FailedAt: now, FirstFailed: now, Message: d.Message}
 	park(rec, now, fmt.Sprintf("it could not be read: %v", why))
@@ -171,8 +171,7 @@ func park(rec *store.Record, now time.Time, why string) policy.Action {
 	return policy.Park
 }
 
-// seed makes jitter differ between messages and attempts, and the same when
-// asked twice.
+// seed returns a seed for jitter: it differs between messages and attempts, and is the same when asked twice.
 func seed(id uuid.UUID, attempt int) uint64 {
 	return binary.BigEndian.Uint64(id[8:]) ^ uint64(attempt)*0x9e3779b97f4a7c15
 }
