@@ -38,8 +38,7 @@ func Ignored(m *wire.Message, reason string) string {
 	return ""
 }
 
-// SuggestedDelay returns the delay that a consumer asks for, which its header has in
-// milliseconds, rounded up.
+// SuggestedDelay returns the delay that a consumer asks for in its header, in milliseconds, rounded up.
 func SuggestedDelay(m *wire.Message) (d time.Duration, note string) {
 	v, there := m.Headers[wire.HeaderDelay]
 	if !there {
@@ -55,11 +54,11 @@ func SuggestedDelay(m *wire.Message) (d time.Duration, note string) {
 	return time.Duration(ms) * time.Millisecond, ""
 }
 
-// Read returns the history of a message that was delivered from queue; false: it has none, or
-// another message's, as frameworks copy the headers of a delivery to what its handler publishes. Ours
-// are believed if they name queue, and an id of NewID fits the content. An id from elsewhere (an
-// earlier version's) fits any content, so it counts only if viaOurs: the message came to the queue
-// through an exchange of Redrive's, or a client reports it. That of a replayed message has 0 failures.
+// Read returns the history of a message that was delivered from queue. ok is false if it has none, or another
+// message's: frameworks copy the headers of a delivery to what its handler publishes. Our headers count if they name
+// queue, and an id of NewID fits the content. Another id (an earlier version's) fits any content, so it counts only if
+// viaOurs: the message came to the queue through an exchange of Redrive's, or a client reports it. A replayed message
+// has 0 failures.
 //
 // x-death[].count is never used: RabbitMQ 4 does not grow it over a republish, and on RabbitMQ 3 a
 // publisher can set it.
@@ -120,8 +119,8 @@ func Clean(h amqp.Table) amqp.Table {
 	return out
 }
 
-// number reads a number in any type that a client may write it as, rounded up: .NET and Python write
-// 8000.0, and others text.
+// number reads a number of any type that a client may write, rounded up: .NET and Python write 8000.0, others write a
+// string.
 func number(v any) (int64, bool) {
 	var f float64
 	switch n := v.(type) {
@@ -181,9 +180,8 @@ func integer(v any) (int64, bool) {
 	return 0, false
 }
 
-// removed are headers that a retried message must not carry: routing headers would copy it to
-// other queues, the broker's own history would be believed or counted again, and ours are set
-// again.
+// removed lists the headers that a retried message must not carry: routing headers would copy it to other queues,
+// RabbitMQ's history would be believed or counted again, and ours are set again.
 var removed = map[string]bool{
 	"CC": true, "BCC": true,
 	"x-death": true, "x-delay": true, "x-delivery-count": true, "x-acquired-count": true,
@@ -202,16 +200,15 @@ type History struct {
 	Queue       string // the work queue
 	FirstFailed time.Time
 	Reason      string
-	Error       string // "" when it is not known
+	Error       string // "" if not known
 	Replays     int    // how often people replayed it
 
 	// Read fills these too; ApplyTo takes them from the message.
 	Exchange, RoutingKey, UserID string
 }
 
-// ApplyTo returns the message as it is published for its next attempt: as first published, with
-// our headers in place of the broker's. m.Exchange and m.RoutingKey are those of its first
-// publication.
+// ApplyTo returns the message to publish for its next attempt: as first published, with our headers in place of
+// RabbitMQ's. m.Exchange and m.RoutingKey are those of its first publication.
 func (h History) ApplyTo(m wire.Message) *wire.Message {
 	headers := Clean(m.Headers)
 	headers[wire.HeaderID] = h.ID
@@ -229,19 +226,19 @@ func (h History) ApplyTo(m wire.Message) *wire.Message {
 	}
 	if m.UserID != "" {
 		headers[wire.HeaderUserID] = m.UserID
-		m.UserID = "" // the broker refuses another user's
+		m.UserID = "" // RabbitMQ refuses another user's
 	}
 	m.Headers = headers
-	m.Expiration = "" // the broker removes it from a dead letter; a reported one still has it, and would expire again
+	m.Expiration = "" // RabbitMQ removes it from a dead letter; a reported message still has it, and would expire again
 	return &m
 }
 
 // NewID returns a new id for a message.
 func NewID(m *wire.Message) uuid.UUID { return BindID(uuid.New(), m) }
 
-// BindID makes an id one for this message alone: it ends in a checksum of what a retry changes
-// least, the body and message-id, so that the headers of a message prove themselves. It keeps 78 bits
-// of id. The version is 8 (custom), and the 12 bits after it tell such an id from others.
+// BindID binds an id to one message: it ends in a checksum of what a retry changes least, the body and message-id, so
+// that the headers of a message prove themselves. It keeps 78 bits of id. The version is 8 (custom), and the 12 bits
+// after it tell such an id from others.
 func BindID(id uuid.UUID, m *wire.Message) uuid.UUID {
 	id[6], id[7] = boundMark[0], boundMark[1]
 	id[8] = id[8]&0x3f | 0x80
@@ -257,8 +254,7 @@ var (
 	castagnoli = crc32.MakeTable(crc32.Castagnoli)
 )
 
-// fits reports whether an id may be that of a message; unbound is the answer for one without a
-// checksum.
+// fits reports whether a message may have this id; unbound is the answer for an id without a checksum.
 func fits(id uuid.UUID, unbound bool, m *wire.Message) bool {
 	if [2]byte(id[6:8]) != boundMark {
 		return unbound
