@@ -24,7 +24,7 @@ const Bits = 28
 // internal and knows the lane queue of each work queue (DuePerQueue), and what has none is parked.
 type Ladder struct{ unit time.Duration }
 
-// NewLadder makes a ladder. unit is a number of whole milliseconds, from 1 ms to 1 s.
+// NewLadder returns a Ladder. unit is a whole number of milliseconds, from 1 ms to 1 s.
 func NewLadder(unit time.Duration) (*Ladder, error) {
 	if unit < time.Millisecond || unit > time.Second || unit%time.Millisecond != 0 {
 		return nil, fmt.Errorf("a unit of %s is not a number of whole milliseconds from 1 ms to 1 s", unit)
@@ -40,12 +40,12 @@ func (l *Ladder) Limits() Limits {
 			"queue; a message passes one queue per bit that is set in its delay", Bits, Bits+1)}
 }
 
-// level is the name of a level's queue and of the exchange before it.
+// level returns the name of a level's queue and of the exchange before it.
 func (l *Ladder) level(n int) string {
 	return fmt.Sprintf(wire.DelayPrefix+"binary.%s.%02d", l.unit, n)
 }
 
-// out is the exchange after the last level, bound to the lane queue of each work queue.
+// out returns the exchange after the last level, bound to the lane queue of each work queue.
 func (l *Ladder) out() string { return fmt.Sprintf(wire.DelayPrefix+"binary.%s.lane", l.unit) }
 
 // Topology implements Way.
@@ -91,8 +91,8 @@ func (l *Ladder) Ticket(queue string, wait time.Duration) (Ticket, error) {
 	return Ticket{Exchange: l.level(highest), RoutingKey: key.String(), Delay: n * l.unit}, nil
 }
 
-// destination is the work queue's name as the end of a routing key: as it is, or
-// a hash where it is too long or would mean something to a topic exchange.
+// destination returns the end of a routing key: the work queue's name, or a hash of it if it is too long or would mean
+// something to a topic exchange.
 func destination(queue string) string {
 	room := 255 - 2*Bits
 	if strings.ContainsAny(queue, "*#") {

@@ -24,13 +24,13 @@ func (Native) Limits() Limits {
 		Needs:    "RabbitMQ 4.3; older ones accept the arguments and ignore them", Since: [2]int{4, 3}}
 }
 
-// NativeArguments are those of a work queue that delays its messages: min after the first failure, min
-// more after each further one, and max at most.
+// NativeArguments returns the arguments of a work queue that delays its messages: by min after the first failure, by
+// min more after each further one, up to max.
 func NativeArguments(min, max time.Duration) amqp.Table {
 	return amqp.Table{"x-queue-type": "quorum", "x-delayed-retry-type": "failed",
 		"x-delayed-retry-min": min.Milliseconds(), "x-delayed-retry-max": max.Milliseconds(),
-		// RabbitMQ 4 drops what passes its own limit, 20, when there is no
-		// dead-letter exchange; the policy says how many attempts there are.
+		// Without a dead-letter exchange RabbitMQ 4 drops messages at its own limit of 20; the policy limits the
+		// attempts.
 		"x-delivery-limit": NoLimit}
 }
 
@@ -51,12 +51,12 @@ func (Native) Ticket(_ string, wait time.Duration) (Ticket, error) {
 // queue no longer exists when it comes due goes from redrive.due to redrive.parked.
 type Plugin struct{}
 
-// longestPlugin is the plugin's limit, in milliseconds an unsigned 32 bit number.
-const longestPlugin = math.MaxUint32 * time.Millisecond
+// maxPlugin is the plugin's limit, an unsigned 32 bit number of milliseconds.
+const maxPlugin = math.MaxUint32 * time.Millisecond
 
 // Limits implements Way.
 func (Plugin) Limits() Limits {
-	return Limits{Name: "delayed-exchange", Longest: longestPlugin, Step: time.Millisecond, DropsWhenFull: true,
+	return Limits{Name: "delayed-exchange", Longest: maxPlugin, Step: time.Millisecond, DropsWhenFull: true,
 		ChangesRoutingKey: true,
 		Survives: "a clean restart of RabbitMQ; not the loss of its node, and a crash can lose the latest " +
 			"messages",
@@ -76,9 +76,9 @@ func (Plugin) Topology(queue string) Topology {
 
 // Ticket implements Way.
 func (Plugin) Ticket(queue string, wait time.Duration) (Ticket, error) {
-	if wait > longestPlugin {
+	if wait > maxPlugin {
 		return Ticket{}, fmt.Errorf("a delay of %s is longer than %s, the plugin's longest",
-			policy.FormatDuration(wait), policy.FormatDuration(longestPlugin))
+			policy.FormatDuration(wait), policy.FormatDuration(maxPlugin))
 	}
 	ms := (wait + time.Millisecond - 1) / time.Millisecond
 	return Ticket{Exchange: wire.ExchangeDelayed, RoutingKey: queue, Delay: ms * time.Millisecond, Unchecked: true,

@@ -21,7 +21,7 @@ import (
 // Each delay queue has a fanout exchange of its own before it, so that the routing key can be the
 // name of the work queue from the first hop on. RabbitMQ keeps it when it dead-letters.
 
-// QueueType is that of delay queues.
+// QueueType is the type of delay queues.
 type QueueType string
 
 const (
@@ -43,7 +43,7 @@ func (t QueueType) survives() string {
 	return "a restart of RabbitMQ and the loss of a minority of its nodes"
 }
 
-// label is a delay as part of a name: "1s", "1m30s", "250ms".
+// label returns a delay as part of a name: "1s", "1m30s", "250ms".
 func label(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {
@@ -55,8 +55,8 @@ func label(d time.Duration) string {
 	return s
 }
 
-// name of a delay queue and its exchange. It depends on the type: RabbitMQ refuses to declare a
-// queue again with another type (406).
+// name returns the name of a delay queue and its exchange. It depends on the type: RabbitMQ refuses to declare a queue
+// again with another type (406).
 func (t QueueType) name(label string) string {
 	if t == Classic {
 		return wire.DelayPrefix + label + ".classic"
@@ -64,7 +64,7 @@ func (t QueueType) name(label string) string {
 	return wire.DelayPrefix + label
 }
 
-// delayQueue is a queue that work queues share, and the exchange before it.
+// delayQueue returns a queue that work queues share, and the exchange before it.
 func (t QueueType) delayQueue(name string, ttl time.Duration, more amqp.Table) Topology {
 	args := AtLeastOnce(wire.ExchangeLane, ttl)
 	if t == Classic {
@@ -75,7 +75,7 @@ func (t QueueType) delayQueue(name string, ttl time.Duration, more amqp.Table) T
 	return queueBehind(name, args)
 }
 
-// queueBehind is a queue and the exchange of the same name before it.
+// queueBehind returns a queue and the exchange of the same name before it.
 func queueBehind(name string, args amqp.Table) Topology {
 	return Topology{
 		Exchanges: []Exchange{Own(name, amqp.ExchangeFanout)},
@@ -108,7 +108,7 @@ type Dynamic struct {
 	Spare func(time.Duration) time.Duration
 }
 
-// NewDynamic rounds delays up to two significant digits, and to at least step, which is 1 ms or
+// NewDynamic returns a Dynamic that rounds delays up to two significant digits, and to at least step, which is 1 ms or
 // more. That makes at most 90 queues for each power of ten.
 func NewDynamic(step time.Duration) (*Dynamic, error) {
 	if step < time.Millisecond || step%time.Millisecond != 0 {
@@ -119,15 +119,15 @@ func NewDynamic(step time.Duration) (*Dynamic, error) {
 
 func spare(d time.Duration) time.Duration { return max(10*time.Minute, d/10) }
 
-// longestDynamic leaves room for the expiry, whose limit is that of a time to live: policy.LongestDelay.
-const longestDynamic = policy.LongestDelay / 2
+// maxDynamic leaves room for the expiry, which has the same limit as a time to live: policy.LongestDelay.
+const maxDynamic = policy.LongestDelay / 2
 
 // Limits implements Way.
 func (d *Dynamic) Limits() Limits {
-	return Limits{Name: "dynamic", Longest: longestDynamic, Step: d.step, DropsWhenFull: true, ChangesRoutingKey: true,
+	return Limits{Name: "dynamic", Longest: maxDynamic, Step: d.step, DropsWhenFull: true, ChangesRoutingKey: true,
 		Survives: Classic.survives(),
 		Declares: fmt.Sprintf("one queue and one exchange per delay in use, rounded up to two digits: at most %d for "+
-			"delays up to an hour; gone when not used for ten minutes more than the delay", d.most(time.Hour))}
+			"delays up to an hour; gone when not used for ten minutes more than the delay", d.count(time.Hour))}
 }
 
 // Topology implements Way.
@@ -135,9 +135,9 @@ func (d *Dynamic) Topology(queue string) Topology { return Due(queue) }
 
 // Ticket implements Way.
 func (d *Dynamic) Ticket(queue string, wait time.Duration) (Ticket, error) {
-	if wait > longestDynamic {
+	if wait > maxDynamic {
 		return Ticket{}, fmt.Errorf("a delay of %s is longer than %s, the longest of dynamic queues",
-			policy.FormatDuration(wait), policy.FormatDuration(longestDynamic))
+			policy.FormatDuration(wait), policy.FormatDuration(maxDynamic))
 	}
 	wait = d.round(wait)
 	name := Classic.name("dynamic." + label(wait))
@@ -157,15 +157,15 @@ func (d *Dynamic) round(wait time.Duration) time.Duration {
 	return max(roundUp(wait, step), d.step)
 }
 
-// most is how many different delays there are up to longest, each with a queue.
-func (d *Dynamic) most(longest time.Duration) (n int) {
-	for wait := d.step; wait <= longest; wait = d.round(wait + 1) {
+// count returns how many different delays there are up to limit, each with a queue.
+func (d *Dynamic) count(limit time.Duration) (n int) {
+	for wait := d.step; wait <= limit; wait = d.round(wait + 1) {
 		n++
 	}
 	return n
 }
 
-// DefaultLevels suit a backoff that doubles, from a second to an hour.
+// DefaultLevels suits a backoff that doubles, from a second to an hour.
 var DefaultLevels = []time.Duration{time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second,
 	32 * time.Second,
 	time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute, 30 * time.Minute, time.Hour}
@@ -178,8 +178,8 @@ type Levels struct {
 	kind   QueueType
 }
 
-// NewLevels makes levels; without any, DefaultLevels. Each is from 1 ms to
-// policy.LongestDelay, in whole milliseconds.
+// NewLevels returns Levels; without levels, those of DefaultLevels. Each is from 1 ms to policy.LongestDelay, in whole
+// milliseconds.
 func NewLevels(kind QueueType, levels ...time.Duration) (*Levels, error) {
 	if len(levels) == 0 {
 		levels = DefaultLevels
@@ -199,7 +199,7 @@ func (l *Levels) UpTo(longest time.Duration) Way {
 	return &Levels{l.name, l.levels[:min(i+1, len(l.levels))], l.kind}
 }
 
-// NewFixed is one level.
+// NewFixed returns Levels with one level.
 func NewFixed(kind QueueType, d time.Duration) (*Levels, error) {
 	l, err := NewLevels(kind, d)
 	if err == nil {
@@ -253,7 +253,7 @@ type MessageTTL struct {
 	mixed bool
 }
 
-// NewMessageTTL with mixed accepts different delays, and that a short one waits behind a long one.
+// NewMessageTTL returns a MessageTTL. mixed accepts different delays, and that a short one waits behind a long one.
 func NewMessageTTL(kind QueueType, mixed bool) *MessageTTL { return &MessageTTL{kind, mixed} }
 
 // Limits implements Way.
@@ -264,7 +264,7 @@ func (m *MessageTTL) Limits() Limits {
 		Declares: "one queue and one exchange for each work queue"}
 }
 
-// queue is the name of a work queue's delay queue.
+// queue returns the name of a work queue's delay queue.
 func (m *MessageTTL) queue(work string) string {
 	prefix := wire.DelayPrefix + "message-ttl." + string(m.kind) + "."
 	return prefix + NameIn(work, 255-len(prefix))
@@ -274,7 +274,7 @@ func (m *MessageTTL) queue(work string) string {
 func (m *MessageTTL) Topology(queue string) Topology {
 	args := amqp.Table{"x-queue-type": string(m.kind), "x-dead-letter-exchange": wire.ExchangeDue}
 	if m.kind == Quorum {
-		// Straight to redrive.due: the queue is of one work queue, whose trouble is its own.
+		// Straight to redrive.due: only one work queue uses it, so it can block no other.
 		args = AtLeastOnce(wire.ExchangeDue, 0)
 		delete(args, "x-message-ttl")
 	}

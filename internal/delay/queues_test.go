@@ -16,7 +16,7 @@ func TestDynamicRounding(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d, err := NewDynamic(time.Duration(rapid.Int64Range(1, 5000).Draw(t, "step")) * time.Millisecond)
 		expect.NoError(t, err)
-		wait := time.Duration(rapid.Int64Range(0, int64(longestDynamic)).Draw(t, "delay") >> rapid.IntRange(0, 40).Draw(t, "shift"))
+		wait := time.Duration(rapid.Int64Range(0, int64(maxDynamic)).Draw(t, "delay") >> rapid.IntRange(0, 40).Draw(t, "shift"))
 		r := d.round(wait)
 		if r < wait || r < d.step {
 			t.Fatalf("%s became %s", wait, r)
@@ -48,13 +48,13 @@ func TestDynamicMakesFewQueues(t *testing.T) {
 		expect.NoError(t, err)
 		names[ticket.Exchange] = true
 	}
-	if len(names) != d.most(time.Hour) || len(names) > 310 {
-		t.Errorf("%d queues, and the limits say %d", len(names), d.most(time.Hour))
+	if len(names) != d.count(time.Hour) || len(names) > 310 {
+		t.Errorf("%d queues, and the limits say %d", len(names), d.count(time.Hour))
 	}
 	if !strings.Contains(d.Limits().Declares, "at most 306 for delays up to an hour") {
 		t.Errorf("the limits say: %s", d.Limits().Declares)
 	}
-	if n := d.most(longestDynamic); n > 800 {
+	if n := d.count(maxDynamic); n > 800 {
 		t.Errorf("%d queues for all delays there are", n)
 	}
 }

@@ -46,8 +46,8 @@ type Leveled interface {
 	UpTo(longest time.Duration) Way
 }
 
-// For returns a way as a policy needs it: without levels beyond the longest delay of its backoff
-// and that which consumers may ask for.
+// For returns a way without the levels that a policy does not need: those beyond the longest delay of its backoff or
+// that consumers may ask for.
 func For(p *policy.Policy, w Way) Way {
 	l, ok := w.(Leveled)
 	if !ok {
@@ -66,17 +66,15 @@ func For(p *policy.Policy, w Way) Way {
 // Ticket is how to publish one message so that it waits. When RabbitMQ has confirmed the
 // publish, and has not returned it as unroutable, the message is safe there.
 type Ticket struct {
-	// Requeue: nothing is published. The message is rejected with requeue, and its own queue
-	// delays it.
+	// Requeue means that nothing is published: the message is rejected with requeue, and its own queue delays it.
 	Requeue bool
 
 	Exchange, RoutingKey string
 	Expiration           string        // milliseconds; "" for none
 	Headers              amqp.Table    // to be added, or nil
-	Delay                time.Duration // the real one, rounded up
+	Delay                time.Duration // as rounded up
 
-	// Unchecked: it must be published without mandatory, since RabbitMQ would return every
-	// message as unroutable.
+	// Unchecked means to publish without mandatory: RabbitMQ would return every message as unroutable.
 	Unchecked bool
 
 	// DeclareFirst must be declared before the publish. When more than ConfirmWithin passes
@@ -103,14 +101,14 @@ func (t *Ticket) CheckConfirm(declared time.Time) error {
 	return errors.New("the confirm came so late that its delay queue may be gone")
 }
 
-// Limits are a way's own, as its documentation states them and its suite proves them.
+// Limits describes what a way can do, as its documentation states and its suite proves.
 type Limits struct {
 	Name string
 	// Longest is the longest delay.
 	Longest time.Duration
-	// Levels are the only delays there are, shortest first; nil: any.
+	// Levels are the only possible delays, shortest first; nil: any delay.
 	Levels []time.Duration
-	// Delays are rounded up to Step, where Levels is nil.
+	// Delays are rounded up to a multiple of Step, if Levels is nil.
 	Step time.Duration
 	// Blocks: a message with a short delay waits for those before it that have a longer one.
 	Blocks bool
@@ -140,8 +138,8 @@ type Limits struct {
 	Since [2]int
 }
 
-// Check returns what a policy asks for that the way cannot keep, with the remedy: of its waits the
-// first, and max_retry_after, by errors.Join.
+// Check returns what a policy asks for that the way cannot do, with the remedy. It joins the errors of max_retry_after
+// and, for each case of the policy, of the first wait.
 func (l Limits) Check(p *policy.Policy) error {
 	if l.ServiceDecides {
 		return nil
@@ -171,10 +169,10 @@ func (l Limits) Check(p *policy.Policy) error {
 func (l Limits) checkWaits(p *policy.Policy) error {
 	waits := p.Waits()
 	for i, w := range waits {
-		if most := p.Jitter.Longest(w); l.Spreads() && w <= l.Longest && most > l.Longest {
+		if spread := p.Jitter.Longest(w); l.Spreads() && w <= l.Longest && spread > l.Longest {
 			return fmt.Errorf("policy %q waits up to %s before attempt %d, its jitter included, and %s waits %s at "+
 				"most: shorten it, or take off the jitter",
-				p.Name, policy.FormatDuration(most), i+2, l.Name, policy.FormatDuration(l.Longest))
+				p.Name, policy.FormatDuration(spread), i+2, l.Name, policy.FormatDuration(l.Longest))
 		}
 		if w > l.Longest {
 			return fmt.Errorf("policy %q waits %s before attempt %d, and %s waits %s at most: shorten it, or choose "+
@@ -196,10 +194,10 @@ func (l Limits) checkWaits(p *policy.Policy) error {
 	return nil
 }
 
-// linear is n times first, and at most longest.
-func linear(first time.Duration, n int, longest time.Duration) time.Duration {
-	if first > longest/time.Duration(n) {
-		return longest
+// linear returns n times first, limit at most.
+func linear(first time.Duration, n int, limit time.Duration) time.Duration {
+	if first > limit/time.Duration(n) {
+		return limit
 	}
 	return first * time.Duration(n)
 }
@@ -213,21 +211,19 @@ func (l Limits) CheckVersion(broker string) error {
 	return nil
 }
 
-// Spreads tells whether jitter has an effect: with few levels it would only push messages to
-// the next level.
+// Spreads reports whether jitter has an effect: with few levels it would only move messages to the next level.
 func (l Limits) Spreads() bool {
 	return l.Levels == nil && !l.Linear && (!l.Blocks || l.AcceptsBlocking)
 }
 
-// Topology lists exchanges, queues and bindings, all durable, in an order in which they can be
-// declared.
+// Topology lists durable exchanges, queues and bindings, in an order in which they can be declared.
 type Topology struct {
 	Exchanges []Exchange
 	Queues    []Queue
 	Bindings  []Binding
 }
 
-// Exchange is durable. Clients cannot publish to an internal one.
+// Exchange is a durable exchange. Clients cannot publish to an internal one.
 type Exchange struct {
 	Name, Kind string
 	Internal   bool
@@ -235,8 +231,8 @@ type Exchange struct {
 	Args       amqp.Table
 }
 
-// alternate is where an exchange sends what it cannot route. The argument wins over a RabbitMQ
-// policy, which would have a retry to a deleted queue confirmed, and not returned.
+// alternate names the exchange that gets what another cannot route. As an argument it wins over a RabbitMQ policy, by
+// which RabbitMQ would confirm a retry to a deleted queue, and not return it.
 const alternate = "alternate-exchange"
 
 // Nowhere names an alternate exchange that does not exist, for exchanges to which no one may write.
@@ -250,9 +246,8 @@ func Own(name, kind string) Exchange {
 	return Exchange{Name: name, Kind: kind, Args: amqp.Table{alternate: name}}
 }
 
-// Declare calls do to declare t. Exchanges of a version before ours had alternates stay as they are:
-// RabbitMQ changes no argument, and what is published while one is deleted and declared again
-// would be lost.
+// Declare calls do to declare t. Exchanges that an earlier version declared without an alternate stay as they are:
+// RabbitMQ changes no argument, and messages published while an exchange is deleted and declared again would be lost.
 func (t Topology) Declare(do func(Topology) error) error {
 	for again := true; ; {
 		err := do(t)
@@ -262,8 +257,8 @@ func (t Topology) Declare(do func(Topology) error) error {
 	}
 }
 
-// older returns t without the alternate of the exchange that RabbitMQ refused to declare over that;
-// false when it was not over that.
+// older returns t without the alternate of the exchange that RabbitMQ refused to declare because of it; false if
+// refused has another cause.
 func (t Topology) older(refused error) (Topology, bool) {
 	for i, e := range t.Exchanges {
 		over := "inequivalent arg '" + alternate + "' for exchange '" + e.Name + "' in vhost "
@@ -279,8 +274,7 @@ func (t Topology) older(refused error) (Topology, bool) {
 	return t, false
 }
 
-// Queue is durable. Its type is always among Args: a virtual host's default may
-// change.
+// Queue is a durable queue. Its type is always among Args: a virtual host's default may change.
 type Queue struct {
 	Name string
 	Args amqp.Table
@@ -299,8 +293,8 @@ func (t Topology) With(more Topology) Topology {
 		slices.Concat(t.Bindings, more.Bindings)}
 }
 
-// Named returns t with its delay queue, and the exchange before that, under another name. The delay queue is
-// then of the one work queue, so what is published to it by its name goes there, too.
+// Named returns t with its delay queue, and the exchange before that, under another name. The delay queue then serves
+// one work queue, which also gets what is published to the delay queue by name.
 func (t Topology) Named(name, queue string) (Topology, error) {
 	t = Topology{}.With(t)
 	is := func(s string) bool { return strings.HasPrefix(s, wire.DelayPrefix) }
@@ -334,8 +328,8 @@ func (t Topology) Named(name, queue string) (Topology, error) {
 // an upgrade RabbitMQ would refuse another declaration (406). [measured: 3.10.8 and 4.3.6 accept it]
 const NoLimit = int64(1_000_000_000)
 
-// Parked is where messages are parked in RabbitMQ: those that cannot or must not be retried wait
-// there for a person, or for the service to collect them.
+// Parked returns where messages are parked in RabbitMQ: those that cannot or must not be retried wait there for a
+// person, or for the service to collect them.
 func Parked() Topology {
 	return Topology{
 		Exchanges: []Exchange{Own(wire.ExchangeParked, amqp.ExchangeFanout)},
@@ -345,17 +339,16 @@ func Parked() Topology {
 	}
 }
 
-// Retry is the retry exchange of a work queue, bound to that alone.
+// Retry returns the retry exchange of a work queue, bound to that alone.
 func Retry(queue string) Topology {
 	exchange := wire.RetryExchange(queue)
 	return Topology{Exchanges: []Exchange{Own(exchange, amqp.ExchangeFanout)},
 		Bindings: []Binding{{From: exchange, ToQueue: queue}}}
 }
 
-// Due is the last hop of all ways that wait in queues: an internal exchange, bound to each work
-// queue by its name. Messages whose queue no longer exists are parked: a queue that
-// dead-letters at-least-once is blocked by a message that cannot be routed, and others wait in
-// the same queue.
+// Due returns the last hop of all ways that wait in queues: an internal exchange, bound to each work queue by its name.
+// Messages whose queue no longer exists are parked: a message that cannot be routed blocks a queue that dead-letters
+// at-least-once, in which others wait.
 func Due(queue string) Topology {
 	return Parked().With(Topology{
 		Exchanges: []Exchange{{Name: wire.ExchangeDue, Kind: amqp.ExchangeDirect, Internal: true,
@@ -364,12 +357,10 @@ func Due(queue string) Topology {
 	})
 }
 
-// DuePerQueue is like Due, with a queue for each work queue in front, the lane queue: for delay
-// queues that work queues share.
-// RabbitMQ's at-least-once dead-lettering of a queue handles 32 messages at a time: 32 for a
-// work queue that is full or has no leader would stop the retries of all others.
-// (TestOneUnavailableQueueStopsNoOther) A lane queue accepts whatever comes due and expires it
-// at once, so the 32 are of its work queue alone.
+// DuePerQueue is like Due with a queue for each work queue in front, the lane queue. It is for delay queues that work
+// queues share. RabbitMQ's at-least-once dead-lettering of a queue handles 32 messages at a time: 32 for a work queue
+// that is full or has no leader would stop the retries of all others. (TestOneUnavailableQueueStopsNoOther) A lane
+// queue accepts whatever comes due and expires it at once, so the 32 are of its work queue alone.
 func DuePerQueue(queue string) Topology {
 	lane := wire.LaneQueue(queue)
 	args := AtLeastOnce(wire.ExchangeDue, 0)
@@ -390,8 +381,8 @@ func AtLeastOnce(exchange string, ttl time.Duration) amqp.Table {
 		"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish", "x-delivery-limit": NoLimit}
 }
 
-// NameIn returns the name of a work queue as a part of a longer name: as it is, or a hash of it
-// where it has more than room bytes. A name that looks like such a hash is hashed too.
+// NameIn returns the name of a work queue as a part of a longer name, or a hash of it if it has more than room bytes. A
+// name that looks like such a hash is hashed too.
 func NameIn(queue string, room int) string {
 	if len(queue) <= room && !strings.HasPrefix(queue, "sha256.") {
 		return queue
@@ -400,9 +391,8 @@ func NameIn(queue string, room int) string {
 	return "sha256." + hex.EncodeToString(sum[:])
 }
 
-// EndsWait tells whether a wait ends at an exchange: a message that reached its work queue
-// through it had waited before. Not all of them are internal; users who can write to the
-// exchanges in which a wait begins can send through them.
+// EndsWait reports whether a wait ends at this exchange: a message that reached its work queue through it had waited.
+// Not all of them are internal; users who can write to the exchanges in which a wait begins can send through them.
 func EndsWait(exchange string) bool {
 	return exchange == wire.ExchangeDue || exchange == wire.ExchangeLane || exchange == wire.ExchangeDelayed ||
 		strings.HasPrefix(exchange, wire.DelayPrefix)
