@@ -1,6 +1,6 @@
-// Package throttle says how many due messages may be retried to their work queue now: no
-// faster than its policy's rate, no more at once than in_flight, only a probe to a queue without
-// consumers, and none while its circuit breaker is open.
+// Package throttle limits how many due messages may be retried to their work queue now: no faster than its policy's
+// rate, no more at once than in_flight, only a probe to a queue without consumers, and none while its circuit breaker
+// is open.
 //
 // It is arithmetic: no IO, no goroutines, and time is passed in.
 package throttle
@@ -58,7 +58,7 @@ func FormatRate(r float64) string {
 	return fmt.Sprintf("%.4g/h", r*3600)
 }
 
-// What NoConsumer may be.
+// Values of Rules.NoConsumer.
 const (
 	PauseWithoutConsumers = "pause"
 	RetryWithoutConsumers = "retry"
@@ -70,8 +70,7 @@ const DefaultNoQueue = 5 * time.Minute
 // DefaultSettle is the settle time of rules without one.
 const DefaultSettle = 30 * time.Second
 
-// MaxTracked is how many retried messages of a queue are remembered at once. It
-// bounds memory, and InFlight.
+// MaxTracked bounds the retried messages of a queue that are remembered at once, and so memory and InFlight.
 const MaxTracked = 65_536
 
 // Breaker says when a queue's retries pause: when at least MinRetries of those in the last Window
@@ -93,13 +92,13 @@ type Breaker struct {
 	Ramp time.Duration
 }
 
-// DefaultBreaker is what `breaker: on` says.
+// DefaultBreaker returns the settings of `breaker: on`.
 func DefaultBreaker() Breaker {
 	return Breaker{FailureRatio: 0.5, MinRetries: 20, Window: time.Minute, Wait: 10 * time.Second,
 		MaxWait: 2 * time.Minute, Probes: 3, Ramp: time.Minute}
 }
 
-// State of a queue's breaker.
+// State is the state of a queue's breaker.
 type State string
 
 // Closed allows all retries, Open none, HalfOpen as many as Probes says, and Ramp
@@ -111,7 +110,7 @@ const (
 	Ramp     State = "ramp"
 )
 
-// States are all of them.
+// States lists the states of a breaker.
 var States = []State{Closed, Open, HalfOpen, Ramp}
 
 // Transition.To can also be one of these: messages wait for a consumer of the queue, or no longer.
@@ -141,22 +140,22 @@ func (r *Rules) settle() time.Duration {
 	return r.Settle
 }
 
-// tracks tells whether it must be known what became of each retried message.
+// tracks reports whether the outcome of each retried message matters.
 func (r *Rules) tracks() bool { return r.InFlight > 0 || r.Breaker != nil }
 
 func (r *Rules) unlimited() bool { return r.Rate <= 0 && !r.tracks() }
 
 const (
-	// forgetIdle is how long a queue with nothing to remember is remembered, and forgetUnused any
-	// queue that no call was about.
+	// A queue with nothing to remember is forgotten after forgetIdle, and any queue that no call was about after
+	// forgetUnused.
 	forgetIdle   = 10 * time.Minute
 	forgetUnused = 24 * time.Hour
-	// sweepEvery is how often they are looked for.
+	// sweepEvery is how often sweep looks for these.
 	sweepEvery = time.Minute
 )
 
-// Throttle is called before messages are retried, and learns what became of them. It is safe
-// for concurrent use.
+// Throttle limits retries. It is asked before messages are retried, and told what became of them. It is safe for
+// concurrent use.
 type Throttle struct {
 	rules   func(queue string) Rules
 	random  func() float64
@@ -170,9 +169,8 @@ type Throttle struct {
 	catchUp time.Duration
 }
 
-// New makes a throttle. rules returns a queue's rules in force, and random a number in [0, 1);
-// changed receives each transition, in their order. All three must be quick, and not call the
-// throttle.
+// New returns a Throttle. rules returns a queue's rules in force, and random a number in [0, 1); changed receives each
+// transition, in order. All three must be quick, and not call the throttle.
 func New(rules func(queue string) Rules, random func() float64, changed func(Transition)) *Throttle {
 	return &Throttle{rules: rules, random: random, changed: changed, queues: map[string]*queue{}, share: Share{N: 1},
 		leads: true}
@@ -186,23 +184,23 @@ func (t *Throttle) SetCatchUp(by time.Duration) {
 	t.catchUp = by
 }
 
-// Allow says how many messages, most at most, may be retried to queue now, and reserves
-// them: each is then reported to Retried or NotRetried. If they are fewer than most, retryAt
-// is when to ask again; zero: when another method has changed something.
-func (t *Throttle) Allow(queue string, most int, now time.Time) (n int, retryAt time.Time) {
+// Allow returns how many of the wanted messages may be retried to queue now, and reserves them: each is then
+// reported to Retried or NotRetried. If they are fewer than wanted, retryAt is when to ask again; zero: when
+// another method has changed something.
+func (t *Throttle) Allow(queue string, wanted int, now time.Time) (n int, retryAt time.Time) {
 	r := t.rules(queue)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	// If retries wait for consumers, those under way count as soon as RabbitMQ says that there are none.
 	if t.queues[queue] == nil && r.unlimited() && r.NoConsumer != PauseWithoutConsumers {
-		return most, time.Time{}
+		return wanted, time.Time{}
 	}
 	q := t.use(queue, r, now)
 	q.advance(now)
-	n, retryAt, why := q.allowed(most, now)
+	n, retryAt, why := q.allowed(wanted, now)
 	if n > 0 {
 		q.reserve(n, now)
-		if n < most {
+		if n < wanted {
 			_, retryAt, why = q.allowed(1, now)
 		}
 	}
@@ -252,8 +250,8 @@ func (t *Throttle) Retried(queue string, ids []uuid.UUID, now time.Time) {
 	}
 }
 
-// Failed counts a message that failed. announce tells that the queue's failures matter and
-// that this message is not known as a retry of this throttle: other replicas need to know.
+// Failed counts a message that failed. announce reports whether other replicas need to know: the queue's failures
+// matter, and the message is not known as a retry of this throttle.
 func (t *Throttle) Failed(queue string, id uuid.UUID, now time.Time) (announce bool) {
 	r := t.rules(queue)
 	t.mu.Lock()
@@ -274,9 +272,8 @@ func (t *Throttle) Failed(queue string, id uuid.UUID, now time.Time) (announce b
 	return true
 }
 
-// Consumers sets how many consumers and ready messages queue had when RabbitMQ was asked at a time;
-// -1 consumers: not known, so no retries are paused for lack of them. waits tells whether a due
-// message waits for the queue: otherwise nothing is reported as paused.
+// Consumers sets how many consumers and ready messages queue had when RabbitMQ was asked; n is -1 if not known, which
+// pauses no retries. waits reports whether a due message waits for the queue: otherwise nothing is reported as paused.
 func (t *Throttle) Consumers(queue string, n, ready int, waits bool, asked time.Time) {
 	r := t.rules(queue)
 	t.mu.Lock()
@@ -342,8 +339,7 @@ func (t *Throttle) Force(queue, to, by, reason string, now time.Time) error {
 	return nil
 }
 
-// sweep forgets, once a minute, the queues of which there is nothing to remember. The
-// caller holds mu.
+// sweep forgets, once a minute, the queues with nothing to remember. The caller holds mu.
 func (t *Throttle) sweep(now time.Time) {
 	if now.Sub(t.swept) < sweepEvery {
 		return
@@ -378,7 +374,7 @@ func (t *Throttle) add(name string, now time.Time) *queue {
 	return q
 }
 
-// setRules applies rules; they differ after the config was loaded again.
+// setRules applies rules, which change when the config is loaded again.
 func (q *queue) setRules(r Rules) {
 	was := q.rules.Breaker
 	q.rules = r
@@ -400,18 +396,17 @@ type View struct {
 	Reason     string
 	By         string    // who forced it
 	Until      time.Time // open: when the first probe is retried
-	Forced     bool      // a person has set State; it stays until a person changes it
+	Forced     bool      // a person has set State, until a person changes it
 
 	WaitReason  WaitReason // why nothing may be retried just now; never WhyPerson or WhyUnreachable
 	Rate        float64    // retries per second that are allowed now, of all replicas; 0: no limit
 	MaxInFlight int        // in_flight of its policy; 0: no limit
-	// InFlight are retried messages that may still fail again. They are counted only where the
-	// policy has in_flight or a breaker.
+	// InFlight counts retried messages that may still fail again, if the policy has in_flight or a breaker.
 	InFlight         int
 	Consumers        int       // -1: not known
 	NoConsumersSince time.Time // since when messages wait for a consumer; zero: none does
 	Finished         int       // how many of the retries that the breaker counts have finished
-	FailedShare      float64   // how much of Finished failed again, from 0 to 1
+	FailedShare      float64   // the part of Finished that failed again, from 0 to 1
 }
 
 // View returns the state of a queue.
@@ -476,23 +471,22 @@ const (
 	WhyUnreachable WaitReason = "unreachable"
 )
 
-// WaitReasons lists all of them. Page, command line, metrics and alert rules each have a test
-// that walks this list.
+// WaitReasons lists all reasons. Page, command line, metrics and alert rules each have a test that walks this list.
 var WaitReasons = []WaitReason{WhyPerson, WhyBreaker, WhyNoConsumer, WhyRate, WhyInFlight, WhyUnreachable}
 
-// IsLimit tells whether messages continue to be retried, as fast as the limit allows, so that
-// people are shown a limit and no pause.
+// IsLimit reports whether messages continue to be retried, as fast as the limit allows: people then see a limit, not a
+// pause.
 func (w WaitReason) IsLimit() bool { return w == WhyRate || w == WhyInFlight }
 
-// Share is how much of all limits one replica's throttle may use: the I-th of N shares, from
-// 0 on. N is 0 while it has none. Without replicas N is 1.
+// Share is the part of all limits that one replica's throttle may use: number I, from 0, of N equal shares. N is 0
+// while it has none, and 1 without replicas.
 type Share struct {
 	N, I int
 	// Until is when the share expires; zero: when it is replaced.
 	Until time.Time
 }
 
-// of returns this share of a whole number; the shares of all add up to it.
+// of returns this share of total. All shares add up to total.
 func (s Share) of(total int) int {
 	if s.N <= 0 {
 		return 0
@@ -523,8 +517,8 @@ func (t *Throttle) currentShare(now time.Time) Share {
 	return t.share
 }
 
-// SetLeads sets whether this throttle decides about the breakers, and allows the probes of those
-// that are half-open. Other throttles follow it: see Follow.
+// SetLeads sets whether this throttle leads: it decides about the breakers, and allows the probes of half-open ones.
+// Other throttles follow it: see Follow.
 func (t *Throttle) SetLeads(leads bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -538,11 +532,11 @@ type BreakerState struct {
 	Until       time.Time `json:"until,omitzero"`
 	Reason      string    `json:"why,omitempty"`
 	By          string    `json:"by,omitempty"`
-	FirstOpened time.Time `json:"first,omitzero"` // when it opened first, and has not been closed since
+	FirstOpened time.Time `json:"first,omitzero"` // when it opened first since it was closed
 	Number      int64     `json:"number"`         // identifies the state: each change has another
 }
 
-// noState is the number of no state: whatever the leader announces next is applied.
+// noState is the number of no state, so that Follow applies whatever the leader announces next.
 const noState = -1
 
 // newStateNumber returns the number of a state that begins: 0 for Closed, which needs no
@@ -554,7 +548,7 @@ func newStateNumber(s State, since time.Time) int64 {
 	return since.UnixMicro()
 }
 
-// BreakerStates returns those of all breakers that are not closed, by queue.
+// BreakerStates returns the states of all breakers that are not closed, by queue.
 func (t *Throttle) BreakerStates(now time.Time) map[string]BreakerState {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -599,8 +593,8 @@ func (t *Throttle) Follow(all map[string]BreakerState, now time.Time) {
 	}
 }
 
-// RetryStats counts one replica's latest retries of a queue, for the others: the JSON names stay,
-// since replicas of two versions may run together.
+// RetryStats counts one replica's latest retries of a queue, for the others. The JSON names must stay: replicas of two
+// versions may run together.
 type RetryStats struct {
 	// Number is BreakerState.Number: retries from before the state are not counted.
 	Number   int64 `json:"number,omitempty"`
@@ -614,11 +608,10 @@ type replicaReport struct {
 	at time.Time
 }
 
-// reportKept is how long a report of another replica counts: each reports once a second.
+// reportKept is how long another replica's report counts. Each reports once a second.
 const reportKept = 3 * time.Second
 
-// RetryStats returns what the other replicas need to know about the retries from here, by
-// queue.
+// RetryStats returns, by queue, what other replicas need to know about this one's retries.
 func (t *Throttle) RetryStats(now time.Time) map[string]RetryStats {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -637,8 +630,7 @@ func (t *Throttle) RetryStats(now time.Time) map[string]RetryStats {
 	return all
 }
 
-// Receive stores the report of another replica about its retries, of all queues that have
-// any.
+// Receive stores another replica's report about the retries of all its queues.
 func (t *Throttle) Receive(replica string, all map[string]RetryStats, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -668,7 +660,7 @@ func (q *queue) reports(now time.Time) map[string]replicaReport {
 	return q.others
 }
 
-// latestOfAll is latest, of all replicas together.
+// latestOfAll is like latest, for all replicas together.
 func (q *queue) latestOfAll(now time.Time) (finished, failed int) {
 	finished, failed = q.latest(now)
 	for _, report := range q.reports(now) {
@@ -689,30 +681,30 @@ type queue struct {
 	reserved int    // allowed, and reported neither to Retried nor to NotRetried yet
 	nextSeq  uint64 // of the next retry
 	tracked  trackedRetries
-	// earlyFailures are the failures of messages whose retry is not known to be confirmed yet: a
-	// consumer can be quicker than RabbitMQ's answer to us.
+	// earlyFailures are failures of messages whose retry RabbitMQ has not confirmed yet: a consumer can be quicker than
+	// its answer to us.
 	earlyFailures trackedRetries
 
 	bucket
-	waiting bool // when Allow was asked last, more messages waited than there were tokens
+	waiting bool // at the last Allow, more messages waited than there were tokens
 
 	breaker
-	others map[string]replicaReport // what other replicas said of their retries, see throttle.go
+	others map[string]replicaReport // by replica
 
 	consumers int // -1: not known
-	ready     int // messages that stood in the queue when RabbitMQ was asked last
-	// probed are retries that were confirmed to the queue without consumers since it was asked,
-	// and probedAt is when the latest was.
+	ready     int // messages in the queue when RabbitMQ was asked last
+	// probed counts the retries to the queue without consumers that RabbitMQ has confirmed since it was asked; probedAt
+	// is when the latest was.
 	probed   int
 	probedAt time.Time
 	// noConsumersSince is since when messages wait for a consumer, a probe being in the queue.
 	noConsumersSince time.Time
 }
 
-// allowed returns how many messages may be retried now, and if that is fewer than most, why and
+// allowed returns how many messages may be retried now, and if that is fewer than wanted, why and
 // when to ask again; a zero time: when something happens.
-func (q *queue) allowed(most int, now time.Time) (n int, retryAt time.Time, why WaitReason) {
-	n = most
+func (q *queue) allowed(wanted int, now time.Time) (n int, retryAt time.Time, why WaitReason) {
+	n = wanted
 	limit := func(to int, at time.Time, reason WaitReason) {
 		if to = max(to, 0); to < n {
 			n, retryAt, why = to, at, reason
@@ -754,15 +746,15 @@ func (q *queue) allowed(most int, now time.Time) (n int, retryAt time.Time, why 
 	return n, retryAt, why
 }
 
-// probesLeft is how many messages this replica may retry to a queue without consumers, so that an
-// autoscaler has a message to start one for: those of its policy, less what the queue holds.
+// probesLeft returns how many messages this replica may retry to a queue without consumers, so that an autoscaler has a
+// reason to start one: the policy's probes, less what the queue holds.
 func (q *queue) probesLeft(share Share) int {
 	return share.of(max(q.rules.Probes, 1)) - q.ready - q.probed - q.reserved
 }
 
-// ownInFlight is how many messages this replica may have in flight, and when to ask again where
-// that depends on what others report. Only the leader retries probes: a share of its own could be
-// none at all of few, and the breaker would stay half-open.
+// ownInFlight returns how many messages this replica may have in flight, and when to ask again if that depends on what
+// others report. Only the leader retries probes, and may use what others leave: its own share of a small limit could be
+// 0, and the breaker would stay half-open.
 func (q *queue) ownInFlight(share Share, now time.Time) (n int, askAgain time.Time) {
 	all := min(q.rules.InFlight, MaxTracked)
 	if q.state != HalfOpen || !q.throttle.leads {
@@ -775,19 +767,18 @@ func (q *queue) ownInFlight(share Share, now time.Time) (n int, askAgain time.Ti
 	return all, askAgain
 }
 
-// inFlight is how many messages are being retried, or were and may still fail again.
+// inFlight returns how many messages are being retried, or were and may still fail again.
 func (q *queue) inFlight() int { return len(q.tracked.byID) + q.reserved }
 
 // bucket holds a token for each message that a rate lets through.
 type bucket struct {
-	rate   float64 // tokens a second; 0: there was no limit when it was asked last
-	tokens float64 // how many it held at the time at
+	rate   float64 // tokens a second; 0: there was no limit at the last call
+	tokens float64 // held at the time at
 	at     time.Time
 }
 
-// burst returns how many tokens a bucket holds at most: those of a tenth of a second. few is how
-// many there are when a caller is to ask again: a quarter of that, so that a few messages are
-// retried together.
+// burst returns how many tokens a bucket holds at most: those of a tenth of a second. few is how many there must be
+// when a caller asks again: a quarter of that, so that a few messages are retried together.
 func (b *bucket) burst() (burst, few float64) {
 	burst = max(1, math.Ceil(b.rate/10))
 	if b.rate >= 2 {
@@ -799,30 +790,30 @@ func (b *bucket) burst() (burst, few float64) {
 // available returns how many tokens there are now. Where messages wait for the next one, tokens
 // that arrive while the caller is late are not lost, see SetCatchUp.
 func (q *queue) available(now time.Time) float64 {
-	most, few := q.burst()
+	burst, few := q.burst()
 	if q.waiting {
-		most = max(most, few+q.rate*q.throttle.catchUp.Seconds())
+		burst = max(burst, few+q.rate*q.throttle.catchUp.Seconds())
 	}
-	return min(most, q.tokens+max(0, now.Sub(q.at)).Seconds()*q.rate)
+	return min(burst, q.tokens+max(0, now.Sub(q.at)).Seconds()*q.rate)
 }
 
-// allowedByRate returns how many messages this replica's share of the rate allows, most at most,
+// allowedByRate returns how many of the wanted messages this replica's share of the rate allows,
 // and when it allows more.
-func (q *queue) allowedByRate(most, replicas int, now time.Time) (int, time.Time) {
+func (q *queue) allowedByRate(wanted, replicas int, now time.Time) (int, time.Time) {
 	limit := q.rateLimit(now) / float64(max(replicas, 1))
 	switch {
 	case limit <= 0:
 		q.bucket = bucket{}
-		return most, time.Time{}
+		return wanted, time.Time{}
 	case q.rate == 0:
-		q.bucket = bucket{limit, 1, now} // begins with one, or each new rate would begin with a burst
+		q.bucket = bucket{limit, 1, now} // one token: a new rate must not begin with a burst
 	case q.rate != limit:
 		q.bucket = bucket{limit, q.available(now), now}
 	}
 	_, few := q.burst()
 	have := q.available(now)
-	few = min(few, float64(most))
-	return min(most, int(have)), now.Add(time.Duration(math.Ceil(max(few-have, 0) / limit * 1e9)))
+	few = min(few, float64(wanted))
+	return min(wanted, int(have)), now.Add(time.Duration(math.Ceil(max(few-have, 0) / limit * 1e9)))
 }
 
 // reserve counts n messages that may be retried now.
@@ -840,7 +831,7 @@ func (q *queue) unreserve(n int) {
 	q.waiting = false
 }
 
-// idle tells whether the queue can be forgotten without a loss.
+// idle reports whether the queue can be forgotten without a loss.
 func (q *queue) idle(now time.Time) bool {
 	if q.forced || q.reserved > 0 || q.consumers == 0 && now.Sub(q.used) < forgetUnused {
 		return false
@@ -849,8 +840,8 @@ func (q *queue) idle(now time.Time) bool {
 	return unused >= forgetUnused || unused >= max(forgetIdle, q.rules.settle()) && q.state == Closed
 }
 
-// trackedRetries are the latest retries of which it is not known yet whether they fail again, in
-// their order. Beyond MaxTracked the oldest is forgotten. The zero value has none.
+// trackedRetries holds, in order, the latest retries that may still fail again. Beyond MaxTracked the oldest is
+// forgotten. The zero value has none.
 type trackedRetries struct {
 	byID  map[uuid.UUID]*list.Element // of order
 	order list.List                   // the oldest first; each Value is a trackedRetry
@@ -890,8 +881,7 @@ func (t *trackedRetries) removeOldest() {
 	delete(t.byID, t.order.Remove(t.order.Front()).(trackedRetry).id)
 }
 
-// finishBefore removes those that were retried at a time or before, and returns the sequence
-// number up to which it has.
+// finishBefore removes the retries of that time or before, and returns the sequence number after the last of them.
 func (t *trackedRetries) finishBefore(at time.Time) (to uint64) {
 	for r, ok := t.oldest(); ok && !r.at.After(at); r, ok = t.oldest() {
 		to = r.seq + 1
@@ -922,7 +912,7 @@ type slot struct {
 	failed int
 }
 
-// reset begins again.
+// reset empties the window.
 func (w *window) reset(length time.Duration) {
 	*w = window{slot: max(length/windowSlots, 1)}
 }
@@ -944,8 +934,8 @@ func (w *window) failed(r retry) {
 	}
 }
 
-// count tells the first retry that is still in the window, and how many failed
-// again. next is the sequence number of the next retry.
+// count returns the first retry that is still in the window, and how many failed again. next is the sequence number of
+// the next retry.
 func (w *window) count(next uint64, now time.Time) (first uint64, failed int) {
 	first = next
 	_, n := w.at(now)
@@ -966,7 +956,7 @@ type breaker struct {
 	by          string // who forced it
 	forced      bool
 	until       time.Time // open: when the first probe is retried
-	firstOpened time.Time // when it opened first, and has not been closed since; zero: it is closed
+	firstOpened time.Time // when it opened first since it was closed; zero: it is closed
 	stateNumber int64     // see BreakerState
 
 	// Retries have sequence numbers (retry.seq). Those below firstCounted were made before the
@@ -1014,9 +1004,9 @@ func (q *queue) openIfFailing(now time.Time) {
 	}
 }
 
-// waitShare: an open breaker waits for a twentieth of the time since it first opened. So it
-// notices the end of an outage late by a twentieth of the outage, or by Breaker.Wait if that is more,
-// and never by more than MaxWait (all with jitter), and probes grow fewer as it lasts.
+// waitShare makes an open breaker wait for a twentieth of the time since it first opened. So it notices the end of an
+// outage late by a twentieth of the outage, at least Breaker.Wait and at most MaxWait (all with jitter), and probes
+// grow fewer as the outage lasts.
 const waitShare = 20
 
 func (q *queue) open(now time.Time, reason string) {
@@ -1074,7 +1064,7 @@ const (
 	rampDoublings = 12
 )
 
-// rateLimit is how many retries per second are allowed, of all replicas together; 0: no limit.
+// rateLimit returns how many retries per second are allowed to all replicas together; 0: no limit.
 func (q *queue) rateLimit(now time.Time) float64 {
 	if q.state != Ramp || q.forced || q.rules.Breaker == nil {
 		return q.rules.Rate
