@@ -1,8 +1,8 @@
-// Package cluster makes one service of several processes that share a store: what a replica is,
-// which are alive, which of them leads, and what they announce to each other.
+// Package cluster makes one service of several processes that share a store, its replicas: which are alive, which of
+// them leads, and what they announce to each other.
 //
-// It knows nothing of messages, queues or policies: its caller passes what to do and to announce.
-// Nothing here outlasts the processes: longer agreements are in the store's side table.
+// It knows nothing of messages, queues or policies: its caller says what to do and to announce. Nothing here outlasts
+// the processes: what must is in the store's side table.
 package cluster
 
 import (
@@ -24,34 +24,33 @@ import (
 
 // About is how a replica describes itself. The names in JSON are stored, and never change.
 type About struct {
-	Address    string                `json:"address"` // where its page and API are
+	Address    string                `json:"address"` // of its page and API
 	Version    string                `json:"version"`
 	Since      time.Time             `json:"since"`
-	Conditions []condition.Condition `json:"conditions,omitempty"` // that hold there
-	// NotReady: its readiness check fails over Conditions.
+	Conditions []condition.Condition `json:"conditions,omitempty"` // present there
+	// NotReady reports whether its readiness check fails, over Conditions.
 	NotReady bool `json:"unready,omitempty"`
-	// CanPublish: it could retry messages now.
+	// CanPublish reports whether it could retry messages now.
 	CanPublish bool `json:"able"`
 }
 
-// Replica is a replica that is alive.
+// Replica is a live replica.
 type Replica struct {
 	ID string
 	About
 	Self  bool
 	Leads bool
-	// Beat is when its latest heartbeat was seen, by the clock here.
+	// Beat is when this replica saw its latest heartbeat, by its own clock.
 	Beat time.Time
 }
 
-// Share is a replica's share of the limits that all share: it is the I-th of N, from 0 on,
-// until Until. N is 0 while it has none.
+// Share is a replica's share of the common limits: number I, from 0, of N, until Until. N is 0 while it has none.
 type Share struct {
 	N, I  int
 	Until time.Time
 }
 
-// Config is what a replica does. Each of its functions is called by one goroutine at a time.
+// Config says what a replica does. One goroutine at a time calls each of its functions.
 type Config struct {
 	Store store.Shared
 	// ID is unique to this process: see NewID.
@@ -59,35 +58,34 @@ type Config struct {
 	About func() About
 	// OnShare receives its share, with each heartbeat.
 	OnShare func(Share)
-	// Lead does what only one replica may, until ctx ends: as soon as it is not certain any
-	// more that this replica leads. Its writes to the side table with ctx fail once another
-	// replica leads. It first reads again all that it depends on.
+	// Lead does what only one replica may, until ctx ends, which is as soon as it is not certain that this replica
+	// leads. Its writes to the side table with ctx fail once another replica leads. It first reads again all that it
+	// depends on.
 	Lead func(ctx context.Context)
 	// Poll reads what others may have changed in the side table: every half second, and as
 	// soon as one of them announces it.
 	Poll func(ctx context.Context)
 	// Receive receives the announcements of other replicas.
 	Receive func(Announcement)
-	// OnMissed is called at first, and when announcements may have been missed. After an error
-	// it is called again.
+	// OnMissed is called at the start, and when announcements may have been missed; after an error it is called again.
 	OnMissed func(ctx context.Context) error
 	Log      *slog.Logger
 }
 
-// Replicas is this replica, and what it knows of the others. Make it with New, and Run it.
+// Replicas is this replica, and what it knows of the others. Create it with New, then Run it.
 type Replicas struct {
 	Config
 	out     outbox
-	pollNow chan struct{} // Poll is due
+	pollNow chan struct{} // makes runPolling poll at once
 
 	mu         sync.Mutex
 	known      map[string]*knownReplica
-	askedSince time.Time // when it asked for a share; zero: it has not asked
-	termLed    uint64    // the term in which it leads; 0: it does not
-	lastAble   time.Time // when it could last retry messages, or no other could either
+	askedSince time.Time // when it asked for a share; zero: it has not
+	termLed    uint64    // the term in which it leads; 0: it does not lead
+	lastAble   time.Time // when it could last retry messages, or no other replica could
 }
 
-// New makes a replica. The others do not know it before Run.
+// New returns a replica. The others do not know it before Run.
 func New(c Config) *Replicas {
 	return &Replicas{Config: c, pollNow: make(chan struct{}, 1), known: map[string]*knownReplica{},
 		out: outbox{ready: make(chan struct{}, 1)}}
@@ -101,8 +99,7 @@ func NewID() string {
 	return cmp.Or(host, "replica") + "-" + hex.EncodeToString(random[:])
 }
 
-// Run takes part until ctx ends. Then it leaves, so that the others need not wait until its
-// heartbeats are missing.
+// Run takes part until ctx ends. Then it leaves, so that the others need not wait for missing heartbeats.
 func (r *Replicas) Run(ctx context.Context) {
 	var parts sync.WaitGroup
 	parts.Go(func() { r.runHeartbeats(ctx) })
@@ -122,7 +119,7 @@ func (r *Replicas) Run(ctx context.Context) {
 // storeTimeout is how long a call of the store may take.
 const storeTimeout = time.Second
 
-// All returns the replicas that are alive, as far as this one knows, in the order of their ids.
+// All returns the replicas that this one knows to be alive, by id.
 func (r *Replicas) All() []Replica {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -138,18 +135,17 @@ func (r *Replicas) All() []Replica {
 	return all
 }
 
-// Leads tells whether this replica is the leader.
+// Leads reports whether this replica is the leader.
 func (r *Replicas) Leads() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.termLed != 0
 }
 
-// PollSoon makes Poll be called at once.
+// PollSoon makes Run call Poll at once.
 func (r *Replicas) PollSoon() { signal(r.pollNow) }
 
-// pollEvery is how often Poll is called: changes of the side table are announced too, and this
-// is for announcements that were lost.
+// pollEvery is how often Poll is called, in case an announcement of a change was lost.
 const pollEvery = 500 * time.Millisecond
 
 func (r *Replicas) runPolling(ctx context.Context) {
@@ -184,22 +180,20 @@ func sleep(ctx context.Context, d time.Duration) {
 }
 
 const (
-	// beatEvery is how often a replica sends a heartbeat, and goneAfter how long after its
-	// latest one it counts as dead.
+	// A replica sends a heartbeat every beatEvery. It counts as dead goneAfter its latest one.
 	beatEvery = 250 * time.Millisecond
 	goneAfter = 5 * time.Second
-	// shareLease is how long after a heartbeat a replica has its share of the limits. Others
-	// divide that share among them when they have seen no heartbeat for as long, which is
-	// later.
+	// shareLease is how long a replica has its share of the limits after it sends a heartbeat. Others divide that share
+	// when they have seen no heartbeat for as long, which is later.
 	shareLease = 1250 * time.Millisecond
 	// maxText bounds the text of a condition in a heartbeat, in bytes, and maxConditions their number.
 	maxText, maxConditions = 200, 20
 )
 
-// heartbeat is what a replica writes to the store to show that it is alive.
+// heartbeat is what a live replica writes to the store.
 type heartbeat struct {
 	About
-	N     uint64 `json:"n"` // counts, so that each one differs
+	N     uint64 `json:"n"` // makes each one differ
 	Leads bool   `json:"leads"`
 }
 
@@ -207,8 +201,8 @@ type heartbeat struct {
 type knownReplica struct {
 	latest heartbeat
 	seen   time.Time // when its heartbeat last changed
-	// acknowledged: it has sent a heartbeat since this replica asked for a share, and so has
-	// divided the limits with this one.
+	// acknowledged reports whether it has sent a heartbeat since this replica asked for a share: then it has divided
+	// the limits with this one.
 	acknowledged bool
 }
 
@@ -259,12 +253,11 @@ func shortened(all []condition.Condition) []condition.Condition {
 	return short
 }
 
-// divide updates which replicas are alive, and returns this one's share of the limits. own is
-// the heartbeat that this replica sent from began on.
+// divide updates which replicas are alive, and returns this one's share of the limits. own is the heartbeat that this
+// replica began to send at began.
 //
-// A share may not begin before all others know of it. A replica that can retry messages says
-// so in its heartbeat, and waits until each of the others has sent one after that, and so has
-// divided again; or until those that have not have no share any more.
+// A share must not begin before all others know of it. A replica that can retry messages says so in its heartbeat, and
+// waits until each other one has sent a heartbeat after that, and so has divided again, or has lost its share.
 func (r *Replicas) divide(all []store.Replica, own heartbeat, began, now time.Time) Share {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -276,7 +269,7 @@ func (r *Replicas) divide(all []store.Replica, own heartbeat, began, now time.Ti
 	}
 	there := map[string]bool{}
 	share, self, acknowledged := Share{Until: began.Add(shareLease)}, -1, true
-	others := false // that could retry messages
+	others := false // others could retry messages
 	for _, s := range all {
 		var b heartbeat
 		if json.Unmarshal(s.About, &b) != nil {
@@ -323,20 +316,18 @@ func (r *Replicas) divide(all []store.Replica, own heartbeat, began, now time.Ti
 }
 
 const (
-	// leaderRole names in the store what the leader leads.
+	// leaderRole names the leader's role in the store.
 	leaderRole = "service"
-	// leadFor is how long a leader leads without renewing its term, and electEvery how often
-	// replicas try to become leader: a dead one has a successor within their sum. A leader
-	// stops by itself, stopEarly before its term ends.
+	// A leader leads for leadFor unless it renews its term, and each replica tries to become leader every electEvery: a
+	// dead leader has a successor within their sum. A leader stops by itself, stopEarly before its term ends.
 	leadFor    = 3500 * time.Millisecond
 	electEvery = 500 * time.Millisecond
 	stopEarly  = 500 * time.Millisecond
-	// maxUnable is how long a leader may be unable to retry messages, and so to probe, while
-	// another replica could.
+	// maxUnable is how long a leader may be unable to retry messages, and so to probe, while another replica is able.
 	maxUnable = 5 * time.Second
 )
 
-// runElection asks for the lead until ctx ends, and leads when it has it.
+// runElection asks for the lead until ctx ends, and leads while it has it.
 func (r *Replicas) runElection(ctx context.Context) {
 	var t *term
 	for ctx.Err() == nil {
@@ -348,7 +339,7 @@ func (r *Replicas) runElection(ctx context.Context) {
 				t = nil
 			}
 			switch {
-			case err != nil || !leads: // a term goes on for as long as it is sure
+			case err != nil || !leads: // the term continues while that is certain
 			case t == nil:
 				t = r.beginTerm(ctx, n, began)
 			default:
@@ -377,7 +368,7 @@ func (r *Replicas) requestLead(ctx context.Context) (n uint64, leads bool, err e
 	return r.Store.Lead(ctx, leaderRole, r.ID, leadFor)
 }
 
-// isCandidate tells whether this replica may lead: the leader probes breakers, so it must be
+// isCandidate reports whether this replica may lead: the leader probes breakers, so it must be
 // able to retry messages.
 func (r *Replicas) isCandidate(now time.Time) bool {
 	r.mu.Lock()
@@ -404,7 +395,7 @@ type term struct {
 	running  sync.WaitGroup
 }
 
-// beginTerm leads in term n, whose time counts from when it was asked for.
+// beginTerm leads in term n, whose time counts from the request, asked.
 func (r *Replicas) beginTerm(ctx context.Context, n uint64, asked time.Time) *term {
 	t := &term{replicas: r, number: n}
 	t.ctx, t.cancel = context.WithCancel(store.WithTerm(ctx, leaderRole, n))
@@ -417,7 +408,7 @@ func (r *Replicas) beginTerm(ctx context.Context, n uint64, asked time.Time) *te
 
 func (t *term) renew(asked time.Time) { t.ends.Reset(time.Until(asked.Add(leadFor - stopEarly))) }
 
-// over tells whether the term has ended.
+// over reports whether the term has ended.
 func (t *term) over() bool { return t.ctx.Err() != nil }
 
 // end ends the term, and waits until Lead has returned.
@@ -437,46 +428,43 @@ func (r *Replicas) setTerm(n uint64) {
 
 const (
 	announcementTopic = "replicas"
-	// sendEvery is for how long announcements are collected, so that a thousand failures are
-	// one message.
+	// sendEvery is how long to collect announcements, so that a thousand failures are one message.
 	sendEvery = 100 * time.Millisecond
-	// pingWhileUnsure and pingWhileReceiving are how often a replica sends itself a ping: until it
-	// has received one, it does not know that it receives anything. After silentFor without one
-	// it connects again.
+	// A replica sends itself a ping every pingWhileUnsure until it receives one, and so knows that it receives
+	// anything, and then every pingWhileReceiving. After silentFor without one it connects again.
 	pingWhileUnsure, pingWhileReceiving = 200 * time.Millisecond, time.Second
 	silentFor                           = 5 * time.Second
-	// maxFailedIDs bounds the ids that wait to be announced, in bytes for each queue.
+	// maxFailedIDs bounds the ids to announce, in bytes for each queue.
 	maxFailedIDs = 16 * 65_536
 )
 
-// Announcement is what one replica sends to the others. It may be lost: what depends on it is
-// also read from the store, later.
+// Announcement is what a replica sends to the others. It may be lost: replicas later read from the store what depends
+// on it.
 type Announcement struct {
 	From string `json:"from"`
 	Ping string `json:"ping,omitempty"` // to itself
-	// SideTableChanged: replicas read it again.
+	// SideTableChanged makes replicas read the side table again.
 	SideTableChanged bool `json:"look,omitempty"`
-	// Operations are ids of those that have changed.
+	// Operations has the ids of operations that have changed.
 	Operations []string `json:"operations,omitempty"`
-	// Failed are the ids, of 16 bytes each, of messages that failed and were not retried by
-	// the sender, by queue.
+	// Failed has, by queue, the ids, of 16 bytes each, of failed messages that the sender had not retried.
 	Failed map[string][]byte `json:"failed,omitempty"`
-	// Flows are how many messages failed, were retried, parked and discarded since the sender's
-	// last announcement, by queue.
+	// Flows has, by queue, how many messages failed, were retried, parked and discarded since the sender's last
+	// announcement.
 	Flows map[string][4]int64 `json:"flows,omitempty"`
-	// RetryStats are of the sender's latest retries, by queue; absent: as before.
+	// RetryStats has the results of the sender's latest retries, by queue; absent: unchanged.
 	RetryStats json.RawMessage `json:"breakers,omitempty"`
 }
 
-// outbox collects what is announced next.
+// outbox collects the next announcement.
 type outbox struct {
 	mu    sync.Mutex
 	next  *Announcement
 	ready chan struct{}
 }
 
-// Announce sends an announcement soon, together with what else there is to announce: add adds
-// to that, and must be quick. It must not keep what it is passed.
+// Announce sends an announcement soon, together with others. add adds to it; it must be quick, and must not keep its
+// argument.
 func (r *Replicas) Announce(add func(*Announcement)) {
 	r.out.mu.Lock()
 	defer r.out.mu.Unlock()
@@ -541,7 +529,7 @@ func (r *Replicas) runSending(ctx context.Context) {
 			if !failing {
 				r.Log.Warn("cannot send announcements to the other replicas; trying again", "error", err)
 			}
-			r.Announce(func(a *Announcement) { // the other parts are out of date by then
+			r.Announce(func(a *Announcement) { // the rest will be out of date
 				a.SideTableChanged = a.SideTableChanged || sent.SideTableChanged
 				a.AddChanged(sent.Operations...)
 				a.AddFlows(sent.Flows)
@@ -580,8 +568,7 @@ func (r *Replicas) runReceiving(ctx context.Context) {
 
 var errPingLost = errors.New("its own ping did not arrive")
 
-// receive receives announcements until some may have been missed. live is called when it does
-// receive them.
+// receive receives announcements until some may have been missed. It calls live once it does receive.
 func (r *Replicas) receive(ctx context.Context, live func()) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -609,13 +596,13 @@ func (r *Replicas) receive(ctx context.Context, live func()) error {
 	return err
 }
 
-// ping finds out whether this replica receives announcements.
+// ping checks that this replica receives announcements.
 func (r *Replicas) ping(
 	ctx context.Context, ping string, received <-chan struct{}, live func(), fail context.CancelCauseFunc,
 ) {
 	last, again, missed := time.Now(), pingWhileUnsure, true
 	for ctx.Err() == nil {
-		_ = r.send(ctx, &Announcement{From: r.ID, Ping: ping}) // one that fails does not arrive
+		_ = r.send(ctx, &Announcement{From: r.ID, Ping: ping}) // a failed one does not arrive
 		timer := time.NewTimer(again)
 		select {
 		case <-ctx.Done():
@@ -629,7 +616,7 @@ func (r *Replicas) ping(
 			last = time.Now()
 		}
 		if ctx.Err() == nil && missed {
-			// From here on all announcements arrive; earlier ones may have been missed.
+			// From here on all announcements arrive; earlier ones may be missing.
 			if missed = r.OnMissed(ctx) != nil; !missed {
 				again = pingWhileReceiving
 				live()
