@@ -1,4 +1,4 @@
-// Package condition describes what is wrong or makes messages wait. A Set holds the conditions of now.
+// Package condition describes what is wrong or makes messages wait. A Set holds the present conditions.
 package condition
 
 import (
@@ -13,7 +13,7 @@ import (
 // Kind is a kind of condition, as the API names it.
 type Kind string
 
-// The kinds. Of a queue there is one for each queue, of a lane one for each queue and forward target.
+// The kinds. Those of a queue or lane can hold for each queue, or queue and forward target.
 const (
 	Intake           Kind = "intake"
 	Parked           Kind = "parked"
@@ -41,11 +41,11 @@ const (
 type Row struct {
 	Says    string // begins the line; the queue or target follows
 	OfQueue bool   // of a queue or a lane
-	// Ready: it leaves the service ready. A load balancer stops the page of a service that is not, so
-	// neither a queue's condition nor one that others must repair makes it so.
+	// Ready reports whether it leaves the service ready. A load balancer cuts off the page of a service that is not
+	// ready, so a queue's condition, or one that others must repair, leaves it ready.
 	Ready        bool
-	StopsStoring bool // it stops the intake: see the metric redrive_intake_stopped
-	// Event is of the notification that it causes, once it has lasted for After; "": none.
+	StopsStoring bool // stops the intake: see the metric redrive_intake_stopped
+	// Event is the notification that it causes once it has lasted for After; "": none.
 	Event string
 	After time.Duration
 }
@@ -87,12 +87,12 @@ type Condition struct {
 	Target string    `json:"target,omitempty" doc:"Of forward: where the queue's messages are to be forwarded."`
 	Text   string    `json:"text"`
 	Since  time.Time `json:"since"`
-	// Alarm: an alarm of RabbitMQ blocks the connection.
+	// Alarm reports whether an alarm of RabbitMQ blocks the connection.
 	Alarm    bool `json:"alarm,omitempty" doc:"An alarm of RabbitMQ blocks publishing."`
 	NotReady bool `json:"not_ready,omitempty" doc:"The service is not ready because of it."`
 }
 
-// key names a condition among all.
+// key identifies a condition.
 type key struct {
 	kind          Kind
 	queue, target string
@@ -103,7 +103,7 @@ func (c *Condition) key() key { return key{c.Kind, c.Queue, c.Target} }
 // OfQueue reports whether it names a queue.
 func (c Condition) OfQueue() bool { return Kinds[c.Kind].OfQueue }
 
-// String is a line for people.
+// String returns a line for people.
 func (c Condition) String() string { return c.name() + ": " + c.Text }
 
 func (c *Condition) name() string {
@@ -136,16 +136,16 @@ func LineReady(line string) bool {
 	return false
 }
 
-// Set holds the conditions of now. It is safe for concurrent use.
+// Set holds the present conditions. It is safe for concurrent use.
 type Set struct {
 	changed func(ready, intakeStopped bool) // called when either may have changed
 
 	mu    sync.Mutex
 	holds map[key]Condition
-	until map[key]time.Time // when one ends by itself, of those that PutFor put
+	until map[key]time.Time // when those of PutFor end
 }
 
-// NewSet returns a Set of the conditions in first.
+// NewSet returns a Set with the conditions in first.
 func NewSet(changed func(ready, intakeStopped bool), first ...Condition) *Set {
 	s := &Set{changed: changed, holds: map[key]Condition{}, until: map[key]time.Time{}}
 	for _, c := range first {
@@ -154,11 +154,11 @@ func NewSet(changed func(ready, intakeStopped bool), first ...Condition) *Set {
 	return s
 }
 
-// Put adds or changes a condition, or removes it if c has no text. A condition that was there keeps its
-// Since. Put reports whether the text has changed.
+// Put adds or changes a condition, or removes it if c has no text. A condition that is there already keeps its Since.
+// Put reports whether the text has changed.
 func (s *Set) Put(c Condition) (changed bool) { return s.put(c, time.Time{}) }
 
-// PutFor is Put for something that happened once: the condition is removed after d.
+// PutFor is Put for something that happened once: it removes the condition after d.
 func (s *Set) PutFor(d time.Duration, c Condition) { s.put(c, time.Now().Add(d)) }
 
 func (s *Set) put(c Condition, until time.Time) (changed bool) {
@@ -177,13 +177,13 @@ func (s *Set) put(c Condition, until time.Time) (changed bool) {
 	if !until.IsZero() {
 		s.until[k] = until
 	}
-	if !c.OfQueue() { // of queues there may be a hundred thousand
+	if !c.OfQueue() { // there may be a hundred thousand of queues
 		s.tell()
 	}
 	return was.Text != c.Text
 }
 
-// expire removes what PutFor has put long enough ago. The caller holds mu.
+// expire removes conditions of PutFor whose time is over. The caller holds mu.
 func (s *Set) expire() {
 	for k, until := range s.until {
 		if time.Now().After(until) {
@@ -220,7 +220,7 @@ func (s *Set) Ready() bool {
 	return s.isReady()
 }
 
-// Text returns the text of the condition with the kind, queue and target of of, or "" if there is none.
+// Text returns the text of the condition with of's kind, queue and target, or "" if there is none.
 func (s *Set) Text(of Condition) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -235,10 +235,10 @@ func (s *Set) All() []Condition {
 	return slices.Collect(maps.Values(s.holds))
 }
 
-// maxOfQueues is how many conditions of queues are listed.
+// maxOfQueues bounds the listed conditions of queues.
 const maxOfQueues = 200
 
-// List returns Listed of all conditions.
+// List returns all conditions as Listed does.
 func (s *Set) List() []Condition { return Listed(s.All()) }
 
 // Listed sorts conditions by name. It keeps at most maxOfQueues conditions of queues, and adds one that
@@ -252,7 +252,7 @@ func Listed(all []Condition) []Condition {
 			others = append(others, c)
 			continue
 		}
-		// Of a hundred thousand only the first are put in order.
+		// Sort only the first of a hundred thousand.
 		if n++; last != nil && compare(c, *last) > 0 {
 			continue
 		}
