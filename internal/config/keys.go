@@ -569,7 +569,7 @@ func (c *Config) route(_ int, r *notify.Route) key {
 		row("events", &r.Kinds, list("a list of "+eventNames, " is empty; leave the key out for all events", event)),
 		row("queues", &r.Queues, queues(" is empty; leave the key out")),
 		row("vhosts", &only, vhosts),
-		row("severity", &r.Least, parsing("info, warning or critical", notify.ParseSeverity)),
+		row("severity", &r.MinSeverity, parsing("info, warning or critical", notify.ParseSeverity)),
 		row("group_wait", &r.GroupWait, between(0, year, "0s to a year")),
 		row("repeat", &r.Repeat, between(time.Minute, year, "1m0s to a year")),
 		group("quiet", row("hours", &quiet, hours), row("zone", &r.Quiet.Zone, zone)).then(func(v value) {

@@ -78,7 +78,7 @@ func describeNotify(s *notify.Settings, only map[string][]string) string {
 			queues = strings.Join(r.Queues, " ")
 		}
 		least := map[notify.Severity]string{notify.Warning: ", warning or critical",
-			notify.Critical: ", critical only"}[r.Least]
+			notify.Critical: ", critical only"}[r.MinSeverity]
 		line := fmt.Sprintf("notify\t%s\t%s of %s%s", r.Name, events, queues, least)
 		if r.Quiet.Zone != nil {
 			line += fmt.Sprintf(", not from %02d:%02d to %02d:%02d %s unless critical", r.Quiet.From/60,

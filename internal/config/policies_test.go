@@ -253,7 +253,7 @@ func TestTheDocumentedNotify(t *testing.T) {
 	})
 	must(t, err)
 	pager, slack := c.Notify.Routes[0], c.Notify.Routes[1]
-	if pager.Least != notify.Critical || pager.GroupWait != 10*time.Second || !strings.HasPrefix(string(pager.URL), "pagerduty://") {
+	if pager.MinSeverity != notify.Critical || pager.GroupWait != 10*time.Second || !strings.HasPrefix(string(pager.URL), "pagerduty://") {
 		t.Errorf("the pager is %+v", pager)
 	}
 	if slack.Quiet.From != 18*60 || slack.Quiet.To != 8*60 || slack.Quiet.Zone.String() != "Europe/Berlin" || slack.Repeat != 4*time.Hour || !slack.Resolved || !strings.HasSuffix(string(slack.URL), "/123456789012345678901234") {

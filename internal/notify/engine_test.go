@@ -397,7 +397,7 @@ func TestANotifierThatIsDown(t *testing.T) {
 		}
 		d.park("orders", 500)
 		d.down.Store(false)
-		time.Sleep(longestOff)
+		time.Sleep(maxPause)
 		synctest.Wait()
 		d.all.Lock()
 		defer d.all.Unlock()
@@ -481,18 +481,18 @@ func TestNewSettingsTakeOverWhatIsNotTold(t *testing.T) {
 func TestNamesMadeUpDoNotFillTheMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDesk(t, nil)
-		for i := range 3 * mostQueues {
+		for i := range 3 * maxQueues {
 			park(t, d.Engine, fmt.Sprint("q", i), fmt.Sprintf("error %c%c", 'a'+i%26, 'a'+i/26%26))
 			if i%400 == 0 {
 				time.Sleep(time.Second)
 			}
 		}
-		d.after(t, time.Minute, fmt.Sprintf("10s 1,500 messages parked in %d queues", mostQueues+1))
+		d.after(t, time.Minute, fmt.Sprintf("10s 1,500 messages parked in %d queues", maxQueues+1))
 		b := d.routeSet().routes[0].pending
-		if len(b.entries) != mostQueues+1 {
+		if len(b.entries) != maxQueues+1 {
 			t.Errorf("there are %d entries", len(b.entries))
 		}
-		if n := entries(t, d.o.Store, "desk"); n != mostQueues+1 {
+		if n := entries(t, d.o.Store, "desk"); n != maxQueues+1 {
 			t.Errorf("%d are kept", n)
 		}
 	})

@@ -14,29 +14,29 @@ import (
 
 // Message is one notification.
 type Message struct {
-	Kind     Kind // "" in a digest of several
+	Kind     Kind // "" in a digest of several kinds
 	At       time.Time
 	Severity Severity
 	Items    []Item
 	Link     string
-	VHost    string // the virtual host, where there are several
+	VHost    string // the virtual host, if there are several
 	Digest   bool   // of quiet hours
 	Test     bool
-	Open     int // conditions of Kind that are on, sent or not
+	Open     int // present conditions of Kind, sent or not
 }
 
-// Item is a queue's part of a notification, or the service's where Queue is "".
+// Item is a queue's part of a notification, or the service's if Queue is "".
 type Item struct {
 	Kind         Kind
 	Queue        string
-	Target       string // where its messages are forwarded to, of ForwardStopped
+	Target       string // of ForwardStopped: where the queue forwards to
 	N            int64  // messages
 	Since, Until time.Time
 	Text         string // why; may be hostile
 	Errors       []ErrorCount
 	Resolved     bool
-	Again        bool // it was sent before and still lasts
-	// of an alert
+	Again        bool // sent before, and still lasting
+	// for an alert
 	Severity Severity
 	Link     string
 }
@@ -48,11 +48,11 @@ type ErrorCount struct {
 }
 
 const (
-	mostShown  = 10 // items in a text
-	mostErrors = 3  // of an item in a text
+	maxShown  = 10 // items in a text
+	maxErrors = 3  // of an item in a text
 	// for machines, some of which refuse large requests
-	mostItems      = 100
-	mostItemErrors = 5
+	maxItems      = 100
+	maxItemErrors = 5
 )
 
 // format writes hostile text so that it does not become a service's markup.
@@ -60,7 +60,7 @@ type format struct{ foreign func(string) string }
 
 var plainText = format{func(s string) string { return s }}
 
-// Resolved tells whether all of it is over.
+// Resolved reports whether all items are over.
 func (m *Message) Resolved() bool {
 	return len(m.Items) > 0 && !slices.ContainsFunc(m.Items, func(i Item) bool { return !i.Resolved })
 }
@@ -80,12 +80,12 @@ func (m *Message) queue() string {
 	return ""
 }
 
-// title is one line.
+// title returns one line.
 func (m *Message) title(f format) string {
 	what := ""
 	who := "Redrive: "
 	if m.VHost != "" {
-		who = fmt.Sprintf("Redrive (%s): ", f.foreign(clean(m.VHost, longestQueue)))
+		who = fmt.Sprintf("Redrive (%s): ", f.foreign(clean(m.VHost, maxQueueLen)))
 	}
 	switch {
 	case m.Test:
@@ -104,31 +104,31 @@ func (m *Message) title(f format) string {
 	return who + what
 }
 
-// text is the rest: a line for each item, its errors below.
+// text returns the rest: a line for each item, its errors below.
 func (m *Message) text(f format, zone *time.Location) string {
 	var b strings.Builder
 	for n, i := range m.Items {
-		if n == mostShown {
+		if n == maxShown {
 			fmt.Fprintf(&b, "and %d more\n", len(m.Items)-n)
 			break
 		}
 		b.WriteString("• " + i.line(f, zone) + "\n")
 		for n, e := range i.Errors {
-			if n == mostErrors {
+			if n == maxErrors {
 				break
 			}
-			fmt.Fprintf(&b, "    %s× %s\n", number(e.N), f.foreign(clean(e.Error, longestError)))
+			fmt.Fprintf(&b, "    %s× %s\n", number(e.N), f.foreign(clean(e.Error, maxErrorLen)))
 		}
 	}
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// line is the text of an item; with its times when zone is not nil.
+// line returns the text of an item, with its times if zone is not nil.
 func (i *Item) line(f format, zone *time.Location) string {
 	k := meaningOf(i.Kind)
 	where := ""
 	if i.Queue != "" {
-		where = f.foreign(clean(key{i.Kind, i.Queue, i.Target}.lane(), longestQueue)) + ": "
+		where = f.foreign(clean(key{i.Kind, i.Queue, i.Target}.lane(), maxQueueLen)) + ": "
 	}
 	if i.Kind.counted() {
 		means := k.Means
@@ -149,7 +149,7 @@ func (i *Item) line(f format, zone *time.Location) string {
 		s += ", still"
 	}
 	if i.Text != "" && !i.Resolved {
-		s += ": " + f.foreign(clean(i.Text, longestText))
+		s += ": " + f.foreign(clean(i.Text, maxTextLen))
 	}
 	if zone != nil && i.Resolved {
 		s += fmt.Sprintf(" (it was from %s to %s)", moment(i.Since, zone), moment(i.Until, zone))
@@ -163,13 +163,13 @@ func moment(t time.Time, zone *time.Location) string {
 	return t.In(zone).Format("2006-01-02 15:04 MST")
 }
 
-// number is a number with its thousands separated.
+// number writes a number with its thousands separated.
 func number(n int64) string { return hint.Thousands(fmt.Sprint(n)) }
 
-// fields are the notification for machines. Its texts are as clean as the others.
+// fields returns the notification for machines. Its texts are clean too.
 func (m *Message) fields() map[string]any {
 	items := []map[string]any{}
-	for _, i := range m.Items[:min(len(m.Items), mostItems)] {
+	for _, i := range m.Items[:min(len(m.Items), maxItems)] {
 		item := map[string]any{"event": i.Kind, "queue": clean(i.Queue, 255), "since": i.Since.UTC(),
 			"resolved": i.Resolved}
 		if i.Target != "" {
@@ -177,13 +177,13 @@ func (m *Message) fields() map[string]any {
 		}
 		if i.Kind.counted() {
 			errs := []map[string]any{}
-			for _, e := range i.Errors[:min(len(i.Errors), mostItemErrors)] {
-				errs = append(errs, map[string]any{"error": clean(e.Error, longestError), "count": e.N})
+			for _, e := range i.Errors[:min(len(i.Errors), maxItemErrors)] {
+				errs = append(errs, map[string]any{"error": clean(e.Error, maxErrorLen), "count": e.N})
 			}
 			item["count"], item["errors"] = i.N, errs
 		}
 		if i.Text != "" {
-			item["text"] = clean(i.Text, longestText)
+			item["text"] = clean(i.Text, maxTextLen)
 		}
 		if !i.Until.IsZero() {
 			item["until"] = i.Until.UTC()
@@ -244,7 +244,7 @@ func link(page string, m *Message) string {
 	return page + "/messages?" + url.Values{"q": {strings.Join(terms, " ")}}.Encode()
 }
 
-// inOrder sorts: conditions that are on before those that are over, then the largest count first.
+// inOrder sorts conditions that are on before those that are over, then the largest count first.
 func inOrder(items []Item) {
 	slices.SortFunc(items, func(a, b Item) int {
 		over := func(i Item) int {
@@ -259,17 +259,16 @@ func inOrder(items []Item) {
 }
 
 const (
-	longestError = 200 // characters
-	longestQueue = 120
-	longestText  = 300
+	maxErrorLen = 200 // characters
+	maxQueueLen = 120
+	maxTextLen  = 300
 )
 
-// clean makes hostile text one harmless line: no control, invisible or direction-changing
-// characters, no mentions (@here, <!channel>), no links, at most most characters. A service's
-// markup is left to its format.
-func clean(s string, most int) string {
-	if len(s) > 8*most { // 4 bytes a character, and as many that are left out
-		s = s[:8*most]
+// clean makes hostile text one harmless line of at most limit characters, without control, invisible or
+// direction-changing characters, mentions (@here, <!channel>) and links. A service's markup is left to its format.
+func clean(s string, limit int) string {
+	if len(s) > 8*limit { // 4 bytes a character, and as many to leave out
+		s = s[:8*limit]
 	}
 	var b strings.Builder
 	n, space, marks := 0, false, 0
@@ -301,7 +300,7 @@ func clean(s string, most int) string {
 			b.WriteByte(' ')
 			n, space = n+1, false
 		}
-		if n >= most {
+		if n >= limit {
 			return unlinked(b.String()) + "…"
 		}
 		b.WriteRune(r)
@@ -310,5 +309,5 @@ func clean(s string, most int) string {
 	return unlinked(b.String())
 }
 
-// unlinked keeps services from making links of what a message says.
+// unlinked keeps services from making links of a message's text.
 func unlinked(s string) string { return strings.ReplaceAll(s, "://", "[:]//") }

@@ -1,16 +1,16 @@
-// Package notify sends notifications: which events, of which queues, by which route, how
-// often, and not in quiet hours unless critical. Read it in this order:
+// Package notify sends notifications: which events of which queues, by which route, how often, and in quiet hours only
+// critical ones. Read it in this order:
 //
-//	notify.go   the events, the settings and the routes; passes conditions, and what was parked, to those
-//	            that want them
+//	notify.go   the events, the settings and the routes; passes conditions, and what was parked, to the
+//	            routes that want them
 //	route.go    one route: a loop that collects, plans and sends
 //	pending.go  what was parked since the ledger was last read; what a route has to send, and when, also by
 //	            its quiet hours: pure, time is passed in
 //	message.go  the text of a notification, and hostile text made harmless
 //	services.go where to send: a row for each service; the HTTP client, which dials no private addresses
 //
-// A route whose service does not answer keeps its pending notifications, and continues to
-// count. It delays no message, and does not delay the end of the service.
+// A route whose service does not answer keeps its pending notifications, and continues to count. It delays neither
+// messages nor the end of this service.
 package notify
 
 import (
@@ -27,7 +27,7 @@ import (
 	"github.com/redrive-mq/redrive/policy"
 )
 
-// Kind of an event.
+// Kind is the kind of an event.
 type Kind string
 
 // Parked and ParkedUrgent are counted; all others are conditions, which begin and end.
@@ -52,11 +52,11 @@ func (k Kind) counted() bool { return k == Parked || k == ParkedUrgent }
 type Meaning struct {
 	Kind     Kind
 	Severity Severity
-	Means    string // of a queue, where it concerns one
-	Over     string // the same when it is over
+	Means    string // the text of a notification
+	Over     string // the text when it is over
 }
 
-// Kinds are all of them, with their texts.
+// Kinds lists all kinds, with their texts.
 var Kinds = []Meaning{
 	{Parked, Warning, "messages parked", ""},
 	{ParkedUrgent, Critical, "urgent messages parked", ""},
@@ -73,7 +73,7 @@ var Kinds = []Meaning{
 		"the ledger is right again"},
 }
 
-// KindNames are their names in a config.
+// KindNames returns the names of the kinds in a config.
 func KindNames() (names []string) {
 	for _, k := range Kinds {
 		names = append(names, string(k.Kind))
@@ -81,7 +81,7 @@ func KindNames() (names []string) {
 	return names
 }
 
-// Severity of an event.
+// Severity is the severity of an event.
 type Severity int
 
 const (
@@ -94,7 +94,7 @@ var severities = []string{"info", "warning", "critical"}
 
 func (s Severity) String() string { return severities[s] }
 
-// ParseSeverity reads what String writes.
+// ParseSeverity parses what String returns.
 func ParseSeverity(s string) (Severity, error) {
 	if i := slices.Index(severities, s); i >= 0 {
 		return Severity(i), nil
@@ -104,9 +104,9 @@ func ParseSeverity(s string) (Severity, error) {
 
 // Settings are the thresholds and the routes.
 type Settings struct {
-	// VHost is which virtual host's service this is, where there are several.
+	// VHost is the virtual host, if there are several.
 	VHost        string
-	Page         string         // where people open the page; "": no links
+	Page         string         // URL of the page for people; "": no links
 	AllowPrivate []netip.Prefix // private addresses that routes may reach
 	Critical     []string       // patterns of queues whose events are all critical
 	// NoConsumer, OldestWaiting and Burst are the thresholds of their events.
@@ -116,12 +116,12 @@ type Settings struct {
 	Routes        []Route
 }
 
-// DefaultSettings have no routes.
+// DefaultSettings returns settings without routes.
 func DefaultSettings() Settings {
 	return Settings{NoConsumer: 15 * time.Minute, OldestWaiting: 24 * time.Hour, Burst: 100}
 }
 
-// Secret is a URL that may contain a password; it does not print.
+// Secret is a URL that may contain a password: it prints as "(hidden)".
 type Secret string
 
 func (Secret) String() string               { return "(hidden)" }
@@ -130,32 +130,32 @@ func (Secret) MarshalText() ([]byte, error) { return []byte("(hidden)"), nil }
 
 // Route is a receiver of notifications: a team's channel, a pager, a mailbox.
 type Route struct {
-	Name   string
-	URL    Secret
-	Kinds  []Kind   // none: all
-	Queues []string // patterns; none: all
-	Least  Severity
-	// GroupWait is how long events are gathered before they are sent, and Repeat the time
-	// between two notifications of one condition.
+	Name        string
+	URL         Secret
+	Kinds       []Kind   // none: all
+	Queues      []string // patterns; none: all
+	MinSeverity Severity
+	// GroupWait is how long to gather events before sending them, and Repeat the time between two notifications of one
+	// condition.
 	GroupWait, Repeat time.Duration
 	Quiet             Quiet
 	Resolved          bool // notify when it is over
-	// Body of a generic webhook; its strings are templates. nil: all fields.
+	// Body is that of a generic webhook; its strings are templates. nil: all fields.
 	Body map[string]any
 }
 
-// DefaultRoute has neither a name nor a URL.
+// DefaultRoute returns a route without name and URL.
 func DefaultRoute() Route {
 	return Route{GroupWait: 30 * time.Second, Repeat: 4 * time.Hour, Resolved: true}
 }
 
-// plain tells whether the route leaves grouping and repeating to its receiver.
-func (r *Route) plain() bool {
+// leavesGrouping reports whether the route leaves grouping and repeating to its receiver.
+func (r *Route) leavesGrouping() bool {
 	d := DefaultRoute()
 	return r.GroupWait == d.GroupWait && r.Repeat == d.Repeat && r.Resolved && r.Quiet.Zone == nil
 }
 
-// severity of a kind in a queue.
+// severity returns the severity of a kind in a queue.
 func (s *Settings) severity(k key) Severity {
 	if k.Queue != "" && matches(s.Critical, k.Queue) {
 		return Critical
@@ -163,13 +163,13 @@ func (s *Settings) severity(k key) Severity {
 	return meaningOf(k.Kind).Severity
 }
 
-// wants tells whether a route receives an event. Events without a queue go to all routes that
+// wants reports whether a route receives an event. Events without a queue go to all routes that
 // include the event, and urgent messages to those that include parked ones.
 func (s *Settings) wants(r *Route, k key) bool {
 	return (len(r.Kinds) == 0 || slices.Contains(r.Kinds, k.Kind) ||
 		k.Kind == ParkedUrgent && slices.Contains(r.Kinds, Parked)) &&
 		(len(r.Queues) == 0 || k.Queue == "" || matches(r.Queues, k.Queue)) &&
-		s.severity(k) >= r.Least
+		s.severity(k) >= r.MinSeverity
 }
 
 func matches(patterns []string, queue string) bool {
@@ -183,26 +183,26 @@ func meaningOf(k Kind) Meaning {
 	return Meaning{Kind: k, Means: strings.ReplaceAll(string(k), "_", " ")}
 }
 
-// Options of an Engine.
+// Options are the options of an Engine.
 type Options struct {
 	Store interface {
 		store.SideTable
 		store.Bookkeeper
 		store.Scanner
 	}
-	// Conditions are all that are present now, by the thresholds of the settings. It is called
-	// every 15 seconds; after an error, the conditions of before continue.
+	// Conditions returns all present conditions, by the thresholds of the settings. It is called every 15 seconds; on
+	// an error the last known conditions are kept.
 	Conditions func(context.Context, *Settings) ([]Condition, error)
 	Count      func(route, result string) // result: sent or failed
 	Log        *slog.Logger
 
-	open func(*Route) (*target, error) // nil but in tests
+	open func(*Route) (*target, error) // for tests; nil: open
 }
 
 // pollEvery is the time between two calls of Conditions.
 const pollEvery = 15 * time.Second
 
-// Engine passes conditions, and what was parked, to the routes. Of several replicas only the leader runs it.
+// Engine passes conditions, and what was parked, to the routes. Of several replicas, only the leader runs it.
 type Engine struct {
 	Options
 	change, wake chan struct{}
@@ -212,14 +212,14 @@ type Engine struct {
 	ran     bool
 }
 
-// routeSet are the routes of one configuration.
+// routeSet has the routes of one configuration.
 type routeSet struct {
 	settings Settings
 	routes   []*route
-	base     parkedCounts // of the ledger when they were set; nil: it could not be read
+	base     parkedCounts // from the ledger when they were set; nil: it could not be read
 }
 
-// New checks the routes' URLs.
+// New returns an Engine. It checks the routes' URLs.
 func New(s Settings, o Options) (*Engine, error) {
 	if o.open == nil {
 		o.open = open
@@ -228,7 +228,7 @@ func New(s Settings, o Options) (*Engine, error) {
 	return e, e.SetSettings(s)
 }
 
-// SetSettings replaces the settings; pending notifications are sent by the new ones.
+// SetSettings replaces the settings, by which pending notifications are sent from then on.
 func (e *Engine) SetSettings(s Settings) error {
 	c, out := &routeSet{settings: s}, newClient(s.AllowPrivate)
 	for i := range c.settings.Routes {
@@ -268,15 +268,15 @@ func (e *Engine) routeSet() *routeSet {
 
 func (e *Engine) wants(r *route, k key) bool { return r.pending.settings.wants(&r.Route, k) }
 
-// Run sends notifications until ctx ends; then it stores the pending ones, and waits for no
-// service. A replica that leads again starts with the stored ones.
+// Run sends notifications until ctx ends; then it stores the pending ones, without waiting for a service. A replica
+// that leads again starts with the stored ones.
 func (e *Engine) Run(ctx context.Context) {
 	e.mu.Lock()
 	again, settings := e.ran, e.current.settings
 	e.ran = true
 	e.mu.Unlock()
 	if again {
-		if err := e.SetSettings(settings); err != nil { // its URLs were accepted before
+		if err := e.SetSettings(settings); err != nil { // unlikely: its URLs were accepted before
 			e.Log.Error("no notifications are sent", "error", err)
 			return
 		}
@@ -297,7 +297,7 @@ func (e *Engine) Run(ctx context.Context) {
 
 // run runs a set of routes until ctx ends or SetSettings replaces it.
 func (e *Engine) run(ctx context.Context, c *routeSet) {
-	// The routes end after the last reading of the ledger, so that they store what it has found.
+	// The routes end after the ledger is read for the last time, so that they store what was found.
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var routes sync.WaitGroup
 	in := &parkedReader{Engine: e, set: c}
@@ -327,7 +327,7 @@ func (e *Engine) run(ctx context.Context, c *routeSet) {
 			wait(ctx, time.Until(next))
 			began := time.Now()
 			err := in.read(ctx)
-			next = time.Now().Add(max(minRound, 20*time.Since(began))) // of many queues it takes long
+			next = time.Now().Add(max(minRound, 20*time.Since(began))) // reading many queues takes long
 			if err != nil && ctx.Err() == nil && !unread {
 				e.Log.Warn("what was parked cannot be read: no notifications about it until it can", "error", err)
 			}
@@ -367,7 +367,7 @@ func (e *Engine) forget(ctx context.Context, c *routeSet) {
 	}
 }
 
-// Test sends a notification that says that it is a test.
+// Test sends a notification marked as a test.
 func Test(ctx context.Context, s *Settings, r *Route, k Kind) error {
 	to, err := open(r)
 	if err != nil {

@@ -14,11 +14,11 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// otherQueues share an entry when there are more than mostQueues of a kind.
+// otherQueues is the entry that further queues share if a kind has more than maxQueues.
 const (
 	otherQueues   = "(other queues)"
-	mostQueues    = 500
-	mostDifferent = 20 // errors kept of an entry
+	maxQueues     = 500
+	maxErrorKinds = 20 // different errors of an entry
 	otherErrors   = "(other errors)"
 )
 
@@ -26,10 +26,10 @@ const (
 type key struct {
 	Kind   Kind
 	Queue  string
-	Target string // of forwarded messages
+	Target string // of ForwardStopped
 }
 
-// lane is the queue, and the forward target where there is one.
+// lane returns the queue and, if any, the forward target.
 func (k key) lane() string {
 	if k.Target == "" {
 		return k.Queue
@@ -50,13 +50,13 @@ func (t *tally) addError(n int64, err string) {
 	if t.Errors == nil {
 		t.Errors = map[string]int64{}
 	}
-	if _, ok := t.Errors[err]; !ok && len(t.Errors) >= mostDifferent {
+	if _, ok := t.Errors[err]; !ok && len(t.Errors) >= maxErrorKinds {
 		err = otherErrors
 	}
 	t.Errors[err] += n
 }
 
-// join adds the messages of u, which may be earlier ones.
+// join adds the messages of u, which may be earlier.
 func (t *tally) join(u *tally) {
 	if t.N == 0 || u.First.Before(t.First) {
 		t.First = u.First
@@ -70,7 +70,7 @@ func (t *tally) join(u *tally) {
 	}
 }
 
-// entry is the state of a key, kept over restarts. Its names in JSON are stored, and never change.
+// entry is the state of a key, kept over restarts. Its JSON names are stored, and must not change.
 type entry struct {
 	Sent  time.Time `json:"Told,omitzero"` // when a notification was last sent
 	Tally tally     // messages parked since then
@@ -78,9 +78,9 @@ type entry struct {
 	On       bool      `json:",omitempty"`
 	Reported bool      `json:"Said,omitempty"` // the last notification reported it as on
 	Since    time.Time `json:",omitzero"`
-	Changed  time.Time `json:"Seen,omitzero"` // when it was first seen to be on, or over
+	Changed  time.Time `json:"Seen,omitzero"` // when it was first found on, or over
 	Text     string    `json:",omitempty"`
-	// Target is that of the key: a queue's name may look like a lane.
+	// Target is the key's: a queue's name may look like a lane.
 	Target string `json:",omitempty"`
 }
 
@@ -88,23 +88,23 @@ type entry struct {
 type Condition struct {
 	Kind  Kind
 	Queue string
-	// Target is where the queue's messages are forwarded to, of ForwardStopped.
+	// Target is, of ForwardStopped, where the queue forwards to.
 	Target string
 	Since  time.Time     // zero: since it was first seen
-	After  time.Duration // it is reported only when it has lasted that long
+	After  time.Duration // reported only when it has lasted that long
 	Text   string        // why; may be hostile
 
-	// Unknown: nothing is known about the kind now, so its conditions stay as they were.
+	// Unknown means that nothing is known about the kind now: its conditions stay as they were.
 	Unknown bool
 }
 
-// pending is what one route has to send. Time is passed in.
+// pending holds what one route has to send. Time is passed in.
 type pending struct {
 	settings  *Settings
 	route     *Route
 	groups    grouping
 	entries   map[key]*entry
-	changed   map[key]bool // not stored yet
+	changed   map[key]bool // to be stored
 	firstSeen map[key]time.Time
 }
 
@@ -113,7 +113,7 @@ func newPending(s *Settings, r *Route, g grouping) *pending {
 		firstSeen: map[key]time.Time{}}
 }
 
-// entryOf returns the entry of a key, or beyond mostQueues the one that all other queues share.
+// entryOf returns the entry of a key, or beyond maxQueues the shared one of otherQueues.
 func (b *pending) entryOf(k key) (key, *entry) {
 	e := b.entries[k]
 	if e == nil {
@@ -123,7 +123,7 @@ func (b *pending) entryOf(k key) (key, *entry) {
 				n++
 			}
 		}
-		if n >= mostQueues {
+		if n >= maxQueues {
 			k.Queue, k.Target = otherQueues, ""
 			e = b.entries[k]
 		}
@@ -142,8 +142,7 @@ func (b *pending) count(k key, t *tally) {
 	e.Tally.join(t)
 }
 
-// update applies the conditions that are on now. Others are over, but not while starting: the service
-// may not know of them yet.
+// update applies the present conditions. Others are over, unless the service is starting: it may not know them yet.
 func (b *pending) update(now time.Time, all []Condition, starting bool) {
 	there, unknown := map[key]bool{}, map[Kind]bool{}
 	for _, c := range all {
@@ -153,7 +152,7 @@ func (b *pending) update(now time.Time, all []Condition, starting bool) {
 		}
 		k := key{c.Kind, c.Queue, c.Target}
 		there[k] = true
-		c.Text = clean(c.Text, longestText)
+		c.Text = clean(c.Text, maxTextLen)
 		if _, ok := b.firstSeen[k]; !ok {
 			b.firstSeen[k] = now
 		}
@@ -184,14 +183,14 @@ func (b *pending) update(now time.Time, all []Condition, starting bool) {
 	}
 }
 
-// lasts reports whether what k names begins and ends. To a service that groups by itself parked messages do.
-func (b *pending) lasts(k key) bool { return !k.Kind.counted() || b.groups == itself }
+// lasts reports whether what k names begins and ends. For a service that groups by itself, parked messages do.
+func (b *pending) lasts(k key) bool { return !k.Kind.counted() || b.groups == byReceiver }
 
-// due returns when an entry is to be sent, with wait for more to join it, and whether quiet hours
-// deferred it; ok is false when there is nothing to send.
+// due returns when to send an entry, after a wait for more to join it, and whether quiet hours deferred it; ok is false
+// if there is nothing to send.
 func (b *pending) due(k key, e *entry, now time.Time, wait time.Duration) (at time.Time, deferred, ok bool) {
 	repeat := b.route.Repeat
-	if b.groups == itself {
+	if b.groups == byReceiver {
 		wait, repeat = 0, alertEvery
 		if k.Kind.counted() && !e.Tally.Last.Before(e.Sent) {
 			repeat = countEvery
@@ -201,7 +200,7 @@ func (b *pending) due(k key, e *entry, now time.Time, wait time.Duration) (at ti
 	switch {
 	case b.lasts(k) && e.On && e.Reported:
 		at = again
-	case b.groups == itself: // it began, or it is over
+	case b.groups == byReceiver: // it began, or it is over
 	case k.Kind.counted() && e.Tally.N == 0, !k.Kind.counted() && !e.On && e.Reported && !b.route.Resolved:
 		return at, false, false
 	case k.Kind.counted():
@@ -217,7 +216,7 @@ func (b *pending) due(k key, e *entry, now time.Time, wait time.Duration) (at ti
 		if end, deferred = b.route.Quiet.until(at); deferred {
 			at = end
 		} else if end, quiet := b.route.Quiet.until(now); quiet && !at.After(now) {
-			// It was due before, and could not be sent.
+			// It was due before quiet hours, and could not be sent.
 			at, deferred = end, true
 		}
 	}
@@ -229,7 +228,7 @@ func (b *pending) plan(now time.Time) (messages []*Message, next time.Time) {
 	next = now.Add(time.Hour)
 	due := map[Kind]bool{}
 	for k, e := range b.entries {
-		if k.Kind.counted() && b.groups == itself {
+		if k.Kind.counted() && b.groups == byReceiver {
 			e.On = now.Before(e.Tally.Last.Add(parkedLasts))
 		}
 		if b.lasts(k) && !e.On && !e.Reported {
@@ -261,7 +260,7 @@ func (b *pending) plan(now time.Time) (messages []*Message, next time.Time) {
 			continue
 		}
 		group, digest := k.Kind, deferred && b.groups != byKind
-		if digest || b.groups == itself {
+		if digest || b.groups == byReceiver {
 			group = ""
 		}
 		m := groups[group]
@@ -292,14 +291,14 @@ func (b *pending) item(k key, e *entry) Item {
 	i := Item{Kind: k.Kind, Queue: k.Queue, Target: k.Target, Since: e.Since, Text: e.Text, N: e.Tally.N}
 	i.Severity = b.settings.severity(k)
 	if !k.Kind.counted() {
-		i.Resolved, i.Again = !e.On, e.On && e.Reported && b.groups != itself
+		i.Resolved, i.Again = !e.On, e.On && e.Reported && b.groups != byReceiver
 		if i.Resolved {
 			i.Until = e.Changed
 		}
 		return i
 	}
 	i.Since, i.Until = e.Tally.First, e.Tally.Last
-	if b.groups == itself && !e.On {
+	if b.groups == byReceiver && !e.On {
 		i.Resolved, i.Until = true, e.Tally.Last.Add(parkedLasts)
 	}
 	for err, n := range e.Tally.Errors {
@@ -317,8 +316,8 @@ func (b *pending) sent(m *Message, now time.Time) {
 	for _, i := range m.Items {
 		k := key{i.Kind, i.Queue, i.Target}
 		e := b.entries[k]
-		if b.groups == itself && e.Reported && !i.Resolved {
-			e.Sent = now // which is not stored: after a start all are sent at once
+		if b.groups == byReceiver && e.Reported && !i.Resolved {
+			e.Sent = now // not stored: after a start all are sent at once
 			continue
 		}
 		b.changed[k] = true
@@ -326,7 +325,7 @@ func (b *pending) sent(m *Message, now time.Time) {
 		case e == nil:
 		case i.Resolved:
 			b.drop(k)
-		case b.groups == itself:
+		case b.groups == byReceiver:
 			e.Sent, e.Reported = now, true
 		default:
 			e.Sent, e.Reported, e.Tally = now, !k.Kind.counted(), tally{}
@@ -339,8 +338,8 @@ func (b *pending) drop(k key) {
 	b.changed[k] = true
 }
 
-// Quiet are hours of each day, from From to To in minutes since midnight, in which
-// only critical notifications are sent. A nil Zone: no quiet hours.
+// Quiet has the hours of each day, from From to To in minutes since midnight, in which only critical notifications are
+// sent. A nil Zone means no quiet hours.
 type Quiet struct {
 	From, To int
 	Zone     *time.Location
@@ -358,7 +357,7 @@ func (q Quiet) in(t time.Time) bool {
 	return m >= q.From || m < q.To
 }
 
-// until returns whether t is in quiet hours, and when they end, by local time.
+// until reports whether t is in quiet hours, and returns when they end, by local time.
 func (q Quiet) until(t time.Time) (end time.Time, quiet bool) {
 	if !q.in(t) {
 		return t, false
@@ -369,15 +368,13 @@ func (q Quiet) until(t time.Time) (end time.Time, quiet bool) {
 		d++
 	}
 	end = time.Date(y, mo, d, q.To/60, q.To%60, 0, 0, q.Zone)
-	// Of an hour that the clock has twice, the zone decides which time.Date gives; it is quiet
-	// until the second.
+	// If the clock has the hour twice, the zone decides which one time.Date returns; it is quiet until the second.
 	_, offset := end.Zone()
-	_, later := end.Add(longestShift).Zone()
+	_, later := end.Add(maxClockShift).Zone()
 	if second := end.Add(time.Duration(offset-later) * time.Second); second.After(end) && sameClock(second, end) {
 		end = second
 	}
-	// An hour that the clock leaves out may give a time that is past, still quiet, or
-	// later than need be.
+	// If the clock leaves out the hour, the time may be past, still quiet, or too late.
 	for !end.After(t) || q.in(end) {
 		end = end.Add(time.Minute)
 	}
@@ -387,27 +384,28 @@ func (q Quiet) until(t time.Time) (end time.Time, quiet bool) {
 	return end, true
 }
 
-// longestShift is more than a clock is set back by, and what it then has twice.
-const longestShift = 3 * time.Hour
+// maxClockShift is more than a zone sets its clock back by, and so more than the time that the clock has twice.
+const maxClockShift = 3 * time.Hour
 
 func sameClock(a, b time.Time) bool { return a.Hour() == b.Hour() && a.Minute() == b.Minute() }
 
 const (
-	// seen + a queue's name, below prefix, is the entry with how many of its messages the ledger had ever parked
-	// when it was last read, and seenUrgent + its name the same of urgent ones. No route has such a name, and
-	// store.OtherQueues always has an entry.
+	// The entry seen + a queue's name, below prefix, has how many of its messages were ever parked by the ledger when
+	// it was last read, and seenUrgent + its name how many urgent ones. No route has such a name, and store.OtherQueues
+	// always has an entry.
 	seen       = "(parked)"
 	seenUrgent = "(urgent)"
-	// maxRead is how many parked records are read after one reading of the ledger, for their errors.
-	maxRead       = 256
-	longestReason = 1 << 10 // bytes of an error that are read
-	baseTimeout   = 5 * time.Second
+	// maxRead bounds the parked records whose errors are read after each reading of the ledger.
+	maxRead      = 256
+	maxReasonLen = 1 << 10 // bytes of an error
+	baseTimeout  = 5 * time.Second
 )
 
-// parkedCounts are how many messages of each queue were ever parked, urgent ones apart.
+// parkedCounts has how many messages of each queue were ever parked, urgent ones apart.
 type parkedCounts map[key]int64
 
-// countedAs are the kinds of what was parked, with the ledger's column and where the last reading is stored.
+// countedAs has, for each kind of parked messages, the ledger's column and the prefix of the entries of the last
+// reading.
 var countedAs = map[Kind]struct {
 	as   store.Column
 	seen string
@@ -416,8 +414,8 @@ var countedAs = map[Kind]struct {
 	ParkedUrgent: {store.EverParkedUrgent, prefix + seenUrgent + "/"},
 }
 
-// parkedCounts reads them from the ledger. The line of OtherQueues is that of queues forgotten, and not of
-// messages that are parked now.
+// parkedCounts reads the counts from the ledger. The line of OtherQueues is about forgotten queues, not about messages
+// parked now.
 func (e *Engine) parkedCounts(ctx context.Context) (parkedCounts, error) {
 	lines, err := e.Store.Ledger(ctx)
 	all := parkedCounts{}
@@ -433,13 +431,13 @@ func (e *Engine) parkedCounts(ctx context.Context) (parkedCounts, error) {
 	return all, err
 }
 
-// readBase reads where routes begin to count that have never run.
+// readBase reads the counts from which routes begin that have never run.
 func (e *Engine) readBase() parkedCounts {
 	ctx, cancel := context.WithTimeout(context.Background(), baseTimeout)
 	defer cancel()
 	base, err := e.parkedCounts(ctx)
 	if err != nil {
-		return nil // they begin with the first reading
+		return nil // then routes begin at the first reading
 	}
 	return base
 }
@@ -450,7 +448,7 @@ type parkedReader struct {
 	set *routeSet
 
 	mu     sync.Mutex   // guards the rest
-	last   parkedCounts // of the last reading; nil: not read yet
+	last   parkedCounts // counts of the last reading; nil: none yet
 	stored bool         // last is stored
 	at     time.Time    // of the last reading
 }
@@ -500,7 +498,7 @@ func (in *parkedReader) read(ctx context.Context) error {
 			changed = append(changed, store.Entry{Name: countedAs[k.Kind].seen + k.Queue,
 				Value: strconv.AppendInt(nil, n, 10)})
 		}
-		if n < was { // the queue was forgotten meanwhile, or the counts were lost
+		if n < was { // the queue was forgotten meanwhile, or its counts were lost
 			was = 0
 		}
 		if n > was {
@@ -513,7 +511,7 @@ func (in *parkedReader) read(ctx context.Context) error {
 		}
 	}
 	if len(changed) > 0 {
-		// Stored first: a former leader is refused that, so nothing is sent twice.
+		// Store first: the store refuses a former leader's write, so nothing is sent twice.
 		if err := in.Store.PutEntries(context.WithoutCancel(ctx), changed); err != nil {
 			return err
 		}
@@ -538,26 +536,26 @@ func (in *parkedReader) read(ctx context.Context) error {
 	return nil
 }
 
-// parkReason is why a message was parked: its consumer's error, or ours.
+// parkReason is why a message was parked: its consumer's error, or our reason.
 type parkReason struct {
 	text string
 	ours bool
 }
 
-// describe returns when and why n messages were parked, by the newest of the queue, atMost of them. before is
-// when the ledger was read before.
-func (in *parkedReader) describe(ctx context.Context, k key, n int64, atMost int, before time.Time) *tally {
+// describe returns when and why n messages were parked, from at most limit of the queue's newest. before is when the
+// ledger was previously read.
+func (in *parkedReader) describe(ctx context.Context, k key, n int64, limit int, before time.Time) *tally {
 	now := time.Now()
 	t := &tally{N: n, First: now, Last: now}
 	reasons, found, looked := map[parkReason]int64{}, int64(0), 0
 	newest := store.Range{State: store.Parked, Queues: []string{k.Queue}, NewestFirst: true}
-	most := min(n, int64(atMost))
+	wanted := min(n, int64(limit))
 	visit := func(l store.Listed) (bool, error) {
 		r := l.Record
 		if looked++; (r.Notify == store.Urgent) != (k.Kind == ParkedUrgent) || r.Notify == store.Never {
 			return looked < maxRead, nil
 		}
-		if r.Due.Before(now) { // or some clock was wrong
+		if r.Due.Before(now) { // unless a clock was wrong
 			if t.First = r.Due; found == 0 {
 				t.Last = r.Due
 			}
@@ -566,13 +564,13 @@ func (in *parkedReader) describe(ctx context.Context, k key, n int64, atMost int
 		if why.text == "" {
 			why = parkReason{text: r.ParkedFor, ours: true}
 		}
-		why.text = why.text[:min(len(why.text), longestReason)]
+		why.text = why.text[:min(len(why.text), maxReasonLen)]
 		reasons[why]++
 		found++
-		return found < most && looked < maxRead, nil
+		return found < wanted && looked < maxRead, nil
 	}
-	if most > 0 {
-		_ = in.Store.Scan(ctx, newest, visit) // a notification without its errors is one
+	if wanted > 0 {
+		_ = in.Store.Scan(ctx, newest, visit) // without it the notification has no errors
 	}
 	if found < n && !before.IsZero() && before.Before(t.First) {
 		t.First = before
@@ -585,10 +583,10 @@ func (in *parkedReader) describe(ctx context.Context, k key, n int64, atMost int
 	return t
 }
 
-// commonError is the error that messages of one error group share.
+// commonError returns the error that messages of one error group share.
 func commonError(queue string, why parkReason) string {
 	if p := errorgroup.Of(queue, "", why.text, "").Pattern; p != "" && !why.ours {
 		why.text = p
 	}
-	return clean(why.text, longestError)
+	return clean(why.text, maxErrorLen)
 }

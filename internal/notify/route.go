@@ -12,13 +12,12 @@ import (
 )
 
 const (
-	prefix = "notify/" // and the route's name, the kind and the queue
-	// minRound is the shortest time between two rounds, so that many messages parked in a
-	// second cost one write.
+	prefix = "notify/" // then the route's name, the kind and the queue
+	// minRound is the minimum time between two rounds, so that many messages parked in a second cost one write.
 	minRound = time.Second
-	// startGrace is how long after a start a condition that is not seen is not over yet.
+	// startGrace is how long after a start a missing condition does not count as over.
 	startGrace = time.Minute
-	longestOff = 5 * time.Minute // between two tries
+	maxPause   = 5 * time.Minute // between two tries
 )
 
 // route is one Route and its goroutine.
@@ -30,18 +29,18 @@ type route struct {
 	pending *pending
 	reader  *parkedReader
 
-	wake    chan struct{} // has a value when there is something to gather
+	wake    chan struct{} // receives when there is something to gather
 	mu      sync.Mutex
 	news    map[key]*tally // parked since the last round
 	latest  []Condition
-	updated bool // latest is new
+	updated bool // latest is not gathered yet
 
 	failures   int
 	nextTry    time.Time
-	storeFails bool // what is pending could not be stored
+	storeFails bool // the last store failed
 }
 
-// count adds messages parked. It is quick, whatever the route is doing.
+// count adds messages parked. It does not wait for the route.
 func (r *route) count(k key, t *tally) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -68,11 +67,11 @@ func (r *route) conditions(all []Condition) {
 	signal(r.wake)
 }
 
-// run works until ctx ends. It stores what is pending then for the next start.
+// run works until ctx ends. Then it stores what is pending, for the next start.
 func (r *route) run(ctx context.Context) {
 	began := time.Now()
 	last := began.Add(-minRound)
-	r.load(context.WithoutCancel(ctx)) // or store would overwrite it
+	r.load(context.WithoutCancel(ctx)) // before store would overwrite it
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -106,7 +105,7 @@ func wait(ctx context.Context, d time.Duration) {
 	<-ctx.Done()
 }
 
-// gather adds what was parked, and the conditions, to what is pending.
+// gather adds news and conditions to what is pending.
 func (r *route) gather(now time.Time, starting bool) {
 	r.mu.Lock()
 	news, conditions, updated := r.news, r.latest, r.updated
@@ -120,11 +119,11 @@ func (r *route) gather(now time.Time, starting bool) {
 	}
 }
 
-// send sends what is due, and returns when to look again. A notification that cannot be sent
-// stays pending, where its counts grow, and is sent later.
+// send sends what is due, and returns when to look again. A notification that cannot be sent stays pending, and its
+// counts grow.
 func (r *route) send(ctx context.Context, now time.Time, starting bool) time.Time {
 	messages, next := r.pending.plan(now)
-	if len(messages) > 0 { // with all that is parked by now; after an error, without the last second's
+	if len(messages) > 0 { // count what is parked by now; after an error the last second's is missing
 		_ = r.reader.read(ctx)
 		r.gather(now, starting)
 		messages, next = r.pending.plan(now)
@@ -151,11 +150,11 @@ func (r *route) send(ctx context.Context, now time.Time, starting bool) time.Tim
 
 func (r *route) failed(err error) {
 	r.failures++
-	longest := longestOff
-	if r.to.groups == itself {
-		longest = alertEvery // or its alerts would end meanwhile
+	limit := maxPause
+	if r.to.groups == byReceiver {
+		limit = alertEvery // otherwise its alerts would end meanwhile
 	}
-	off := min(minRound<<min(r.failures, 20), longest)
+	off := min(minRound<<min(r.failures, 20), limit)
 	var b busyError
 	if errors.As(err, &b) {
 		off = max(off, b.after)
@@ -179,7 +178,7 @@ func (r *route) load(ctx context.Context) {
 			k.Queue, k.Target = strings.TrimSuffix(queue, toTarget+kept.Target), kept.Target
 		}
 		if err != nil || !r.engine.wants(r, k) && queue != otherQueues {
-			r.pending.changed[k] = true // so that it is deleted
+			r.pending.changed[k] = true // so that store deletes it
 			return true, nil
 		}
 		r.pending.entries[k] = kept

@@ -43,22 +43,22 @@ type target struct {
 	groups  grouping
 }
 
-// grouping is how a route groups what it sends.
+// grouping says how a route groups what it sends.
 type grouping int
 
 const (
-	byRoute grouping = iota // by kind, but in one digest what happened in quiet hours
-	byKind                  // always, for a service that opens and closes incidents
-	itself                  // not: the service groups and repeats, and is sent all again while it lasts
+	byRoute    grouping = iota // by kind, and quiet hours in one digest
+	byKind                     // always by kind, for a service that opens and closes incidents
+	byReceiver                 // not at all: the receiver groups and repeats, and gets everything again while it lasts
 )
 
-// service is a kind of URL: NAME+https, NAME+http, or NAME alone where bare.
+// service is a kind of URL: NAME+https, NAME+http, or NAME alone if bare.
 type service struct {
 	bare   bool
-	form   string // its URLs, for errors
+	form   string // of its URLs, for errors
 	open   func(u *url.URL, r *Route) (send, error)
 	groups grouping
-	body   bool // a route may give its body
+	body   bool // a route may set its body
 }
 
 var services = map[string]service{
@@ -80,7 +80,7 @@ var services = map[string]service{
 		open: webhook(func(m *Message) map[string]any { return map[string]any{"text": cut(body(m, code), 4096)} })},
 	"alertmanager": {form: "alertmanager+https://[USER[:PASSWORD]@]HOST[:PORT][/PREFIX], with cacertfile, tokenfile " +
 		"and passwordfile as parameters",
-		open: alertmanager, groups: itself},
+		open: alertmanager, groups: byReceiver},
 	"pagerduty": {bare: true, form: "pagerduty://events.pagerduty.com/INTEGRATION-KEY", open: pagerduty,
 		groups: byKind},
 	"smtp": {bare: true, form: "smtp://USER:PASSWORD@HOST:PORT/?from=…&to=…, with fromname, clienthost and " +
@@ -108,7 +108,7 @@ func open(r *Route) (*target, error) {
 	case r.Body != nil && !s.body:
 		return nil, errors.New("is of " + name +
 			", which has a body of its own; a route's body is for generic+https://HOST/PATH")
-	case s.groups == itself && !r.plain():
+	case s.groups == byReceiver && !r.leavesGrouping():
 		return nil, hint.Errorf("leave out the route's group_wait, repeat, quiet and resolved",
 			"is of %s, which groups, repeats and silences by itself", name)
 	case transport == "" && !s.bare:
@@ -118,16 +118,16 @@ func open(r *Route) (*target, error) {
 	if u.Scheme = "https"; transport == "http" {
 		u.Scheme = "http"
 	}
-	if t.send, err = s.open(u, r); err != nil { // it may quote the secret
+	if t.send, err = s.open(u, r); err != nil { // err may quote the secret
 		return nil, errors.New("is not a URL of " + name + "; expected " + s.form)
 	}
 	return t, nil
 }
 
-// notSecret are parameters that an error may repeat.
+// notSecret lists the parameters that an error may repeat.
 var notSecret = []string{"to", "from", "cacertfile", "tokenfile", "passwordfile"}
 
-// secretsOf are the parts of a URL that no log may show.
+// secretsOf returns the parts of a URL that no log may show.
 func secretsOf(u *url.URL) (all []string) {
 	add := func(s string) {
 		for _, part := range strings.FieldsFunc(s, func(r rune) bool { return r == '/' || r == ':' }) {
@@ -156,7 +156,7 @@ func secretsOf(u *url.URL) (all []string) {
 	return all
 }
 
-// hasOnly tells whether a query has no other parameters.
+// hasOnly reports whether a query has only known parameters.
 func hasOnly(q url.Values, known ...string) bool {
 	for name := range q {
 		if !slices.Contains(known, name) {
@@ -166,9 +166,9 @@ func hasOnly(q url.Values, known ...string) bool {
 	return true
 }
 
-// deliver sends in bounded time. Its errors have no secrets.
+// deliver sends a message within sendTimeout. Its errors contain no secrets.
 func (t *target) deliver(ctx context.Context, c *client, m *Message) error {
-	ctx, cancel := context.WithTimeout(ctx, longestSend)
+	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
 	defer cancel()
 	if err := t.send(ctx, c, m); err != nil {
 		return t.hide(err)
@@ -176,13 +176,13 @@ func (t *target) deliver(ctx context.Context, c *client, m *Message) error {
 	return nil
 }
 
-// hide makes an error fit to be logged: one clean line without the URL's secrets.
+// hide makes an error safe to log: one clean line without the URL's secrets.
 func (t *target) hide(err error) error {
 	text := err.Error()
 	for _, s := range t.secrets {
 		text = strings.ReplaceAll(text, s, "…")
 	}
-	hidden := errors.New(clean(text, longestText))
+	hidden := errors.New(clean(text, maxTextLen))
 	var b busyError
 	if errors.As(err, &b) {
 		return busyError{hidden, b.after}
@@ -190,15 +190,15 @@ func (t *target) hide(err error) error {
 	return hidden
 }
 
-// CheckBody reports a template of a body that cannot be filled in.
+// CheckBody returns an error for a body with a template that cannot be filled in.
 func CheckBody(body map[string]any) error {
 	example := Message{Kind: Parked, At: time.Now(), Items: []Item{{Kind: Parked}}}
 	_, err := fill(body, example.fields())
 	return err
 }
 
-// webhook posts JSON to a URL: what post makes of a message, or the route's body. Of the
-// query @NAME=VALUE is a header and $NAME=VALUE a field; the rest is passed on.
+// webhook posts JSON to a URL: what post makes of a message, or the route's body. In the query, @NAME=VALUE is a header
+// and $NAME=VALUE a field; the rest is passed on.
 func webhook(post func(*Message) map[string]any) func(*url.URL, *Route) (send, error) {
 	return func(u *url.URL, r *Route) (send, error) {
 		header, fields, rest := http.Header{}, map[string]any{}, url.Values{}
@@ -233,8 +233,8 @@ func webhook(post func(*Message) map[string]any) func(*url.URL, *Route) (send, e
 	}
 }
 
-// fill fills in the templates that are a body's strings. The text of a
-// notification becomes part of a JSON string, whatever it is, and is no template.
+// fill fills in the templates in a body's strings. The text of a notification always becomes part of a JSON string, and
+// is never a template.
 func fill(v any, fields map[string]any) (any, error) {
 	switch v := v.(type) {
 	case string:
@@ -267,8 +267,7 @@ func fill(v any, fields map[string]any) (any, error) {
 	return v, nil
 }
 
-// code writes hostile text where markup is Markdown: in code nothing is markup, and no
-// mention takes effect.
+// code writes hostile text as Markdown code, in which markup and mentions have no effect.
 var code = format{func(s string) string { return "`" + strings.ReplaceAll(s, "`", "'") + "`" }}
 
 // slackText escapes Slack's own markup: <!channel>, <@U…>, links.
@@ -276,7 +275,7 @@ var slackText = format{func(s string) string {
 	return "`" + strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "`", "'").Replace(s) + "`"
 }}
 
-// body is the whole text, with the link before the part that may be cut off.
+// body returns the whole text, with the link before the part that may be cut off.
 func body(m *Message, f format) string {
 	s := m.title(f) + "\n"
 	if m.Link != "" {
@@ -289,7 +288,7 @@ func slackPost(m *Message) map[string]any {
 	return map[string]any{"text": body(m, slackText), "unfurl_links": false, "unfurl_media": false, "link_names": false}
 }
 
-// slack is a webhook, or with a bot's token its API, which reports errors with status 200.
+// slack posts to a webhook or, with a bot's token, to Slack's API, which reports errors with status 200.
 func slack(u *url.URL, r *Route) (send, error) {
 	if u.User == nil && u.Path != "" {
 		return webhook(slackPost)(u, r)
@@ -315,7 +314,7 @@ func slack(u *url.URL, r *Route) (send, error) {
 	}, nil
 }
 
-// teamsCard is an adaptive card of text runs, which have no markup at all.
+// teamsCard returns an adaptive card of text runs, which have no markup.
 func teamsCard(m *Message) map[string]any {
 	block := func(text, weight string) map[string]any {
 		return map[string]any{"type": "RichTextBlock",
@@ -331,33 +330,32 @@ func teamsCard(m *Message) map[string]any {
 		"attachments": []any{map[string]any{"contentType": "application/vnd.microsoft.card.adaptive", "content": card}}}
 }
 
-// cut shortens to a service's limit.
-func cut(s string, most int) string {
-	if r := []rune(s); len(r) > most {
-		return string(r[:most-1]) + "…"
+// cut shortens s to a service's limit of characters.
+func cut(s string, limit int) string {
+	if r := []rune(s); len(r) > limit {
+		return string(r[:limit-1]) + "…"
 	}
 	return s
 }
 
 const (
-	// alertEvery is how often an alert is sent while it lasts, and alertLasts how long
-	// Alertmanager keeps it firing after the last time, whatever its resolve_timeout.
+	// A lasting alert is sent every alertEvery; Alertmanager keeps it firing for alertLasts after the last time,
+	// whatever its resolve_timeout.
 	alertEvery = time.Minute
-	// countEvery is how often it is sent while its count grows: shorter than a group_wait, so
-	// that the notification has all of a burst.
+	// While its count grows, it is sent every countEvery: less than a group_wait, so that the notification has all of a
+	// burst.
 	countEvery = 10 * time.Second
 	alertLasts = 5 * time.Minute
-	// parkedLasts is how long an alert lasts after the last parked message: longer than
-	// a group_interval, since Alertmanager sends none that ended before.
+	// parkedLasts is how long an alert lasts after the last parked message: longer than a group_interval, since
+	// Alertmanager does not send an alert that ended before.
 	parkedLasts = 15 * time.Minute
-	mostAlerts  = 100 // in a request
+	maxAlerts   = 100 // in a request
 )
 
 var labelName = regexp.MustCompile(`^\$[A-Za-z_][A-Za-z0-9_]*$`)
 
-// alertmanager posts alerts to Alertmanager's API, which groups, repeats, silences and
-// routes them. $NAME=VALUE in the query is a label. Files are read for each request, so
-// a new token or authority needs no restart.
+// alertmanager posts alerts to Alertmanager's API, which groups, repeats, silences and routes them. $NAME=VALUE in the
+// query is a label. It reads the files for each request, so a new token or authority needs no restart.
 func alertmanager(u *url.URL, _ *Route) (send, error) {
 	q, own := u.Query(), map[string]string{}
 	for name, values := range q {
@@ -392,7 +390,7 @@ func alertmanager(u *url.URL, _ *Route) (send, error) {
 			}
 		}
 		r.url = at.String()
-		for some := range slices.Chunk(alerts(m, own), mostAlerts) {
+		for some := range slices.Chunk(alerts(m, own), maxAlerts) {
 			r.body = some
 			if _, err := c.do(ctx, r); err != nil {
 				return err
@@ -402,7 +400,7 @@ func alertmanager(u *url.URL, _ *Route) (send, error) {
 	}, nil
 }
 
-// alert is one of its API. Two with the same labels are one.
+// alert is an alert of Alertmanager's API. Two with the same labels are one.
 type alert struct {
 	Labels       map[string]string `json:"labels"`
 	Annotations  map[string]string `json:"annotations"`
@@ -443,7 +441,7 @@ func alerts(m *Message, own map[string]string) []alert {
 	return all
 }
 
-// alertName makes RedriveBreakerOpen of breaker_open.
+// alertName returns RedriveBreakerOpen for breaker_open.
 func alertName(k Kind) string {
 	s := "Redrive"
 	for word := range strings.SplitSeq(string(k), "_") {
@@ -452,8 +450,7 @@ func alertName(k Kind) string {
 	return s
 }
 
-// pagerduty opens an incident for each kind of event, and resolves it when that is over
-// for all queues.
+// pagerduty opens an incident for each kind of event, and resolves it when it is over for all queues.
 func pagerduty(u *url.URL, _ *Route) (send, error) {
 	routing := strings.Trim(u.Path, "/")
 	if !hasOnly(u.Query(), "source") || u.Host == "" || routing == "" || strings.Contains(routing, "/") {
@@ -491,14 +488,14 @@ func pagerduty(u *url.URL, _ *Route) (send, error) {
 type account struct {
 	host, port, user, password string
 	clientHost                 string // our name, in EHLO
-	// encryption: ImplicitTLS, ExplicitTLS (STARTTLS or nothing), None, or Auto (TLS on
-	// port 465, else STARTTLS where there is that).
+	// encryption is ImplicitTLS, ExplicitTLS (STARTTLS or an error), None, or Auto (TLS on port 465, else STARTTLS if
+	// offered), in lower case.
 	encryption string
 	from       *netmail.Address
 	to         []string
 }
 
-// mail sends by SMTP. A password is sent over TLS only (net/smtp ensures that).
+// mail sends by SMTP. net/smtp sends a password only over TLS.
 func mail(u *url.URL, _ *Route) (send, error) {
 	q := u.Query()
 	if u.Hostname() == "" || !hasOnly(q, "from", "fromname", "to", "encryption", "clienthost") {
@@ -584,11 +581,11 @@ func sendMail(conn net.Conn, at *account, text []byte) error {
 	if err := w.Close(); err != nil {
 		return err
 	}
-	_ = s.Quit() // the mail is accepted, whatever the server answers to this
+	_ = s.Quit() // the server has accepted the mail
 	return nil
 }
 
-// letter is plain text in base64, so that no line of it can be a header or a command.
+// letter returns a mail with its text in base64, so that no line of it can be a header or a command.
 func letter(from *netmail.Address, to []string, m *Message) []byte {
 	var b strings.Builder
 	for _, h := range [][2]string{
@@ -615,12 +612,11 @@ var (
 )
 
 const (
-	longestSend   = 20 * time.Second
-	longestAnswer = 4 << 10
+	sendTimeout = 20 * time.Second
+	maxAnswer   = 4 << 10
 )
 
-// client is the only HTTP client: to public addresses, without proxies and redirects, in
-// bounded time.
+// client is the only HTTP client: for public addresses, without proxies and redirects, in bounded time.
 type client struct {
 	http *http.Client
 	dial *net.Dialer
@@ -629,17 +625,17 @@ type client struct {
 func newClient(allowed []netip.Prefix) *client {
 	dial := &net.Dialer{Timeout: 10 * time.Second, Control: guard(allowed)}
 	return &client{dial: dial, http: &http.Client{
-		Timeout:       longestSend,
+		Timeout:       sendTimeout,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return errRedirect },
 		Transport:     transport(dial, nil),
 	}}
 }
 
-// transport leaves out Proxy: one from the environment would dial for us.
+// transport sets no Proxy: a proxy from the environment would dial for us.
 func transport(dial *net.Dialer, security *tls.Config) *http.Transport {
 	return &http.Transport{
 		DialContext: dial.DialContext, DisableKeepAlives: true, ForceAttemptHTTP2: true, TLSClientConfig: security,
-		TLSHandshakeTimeout: 10 * time.Second, ResponseHeaderTimeout: longestSend, MaxResponseHeaderBytes: 16 << 10,
+		TLSHandshakeTimeout: 10 * time.Second, ResponseHeaderTimeout: sendTimeout, MaxResponseHeaderBytes: 16 << 10,
 	}
 }
 
@@ -659,8 +655,8 @@ type busyError struct {
 
 func (b busyError) Unwrap() error { return b.error }
 
-// do sends it, and returns the beginning of the answer. Its errors repeat neither the
-// URL nor the answer: either may contain a secret.
+// do sends a request, and returns the beginning of the answer. Its errors repeat neither URL nor answer: either may
+// contain a secret.
 func (c *client) do(ctx context.Context, r request) ([]byte, error) {
 	body, err := json.Marshal(r.body)
 	if err != nil {
@@ -686,7 +682,7 @@ func (c *client) do(ctx context.Context, r request) ([]byte, error) {
 		return nil, err
 	}
 	defer resp.Body.Close()
-	answer, err := io.ReadAll(io.LimitReader(resp.Body, longestAnswer))
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {
 		err := fmt.Errorf("it answers %d %s", resp.StatusCode, http.StatusText(resp.StatusCode))
 		if s, e := strconv.Atoi(resp.Header.Get("Retry-After")); e == nil && s > 0 {
@@ -697,9 +693,8 @@ func (c *client) do(ctx context.Context, r request) ([]byte, error) {
 	return answer, err
 }
 
-// privateNetworks are those that are not on the internet: this machine, its neighbours and
-// its cloud's metadata. IPv6 networks that embed an IPv4 address are among them, since it is
-// not known where they lead.
+// privateNetworks lists networks that are not on the internet: this machine, its neighbours and its cloud's metadata.
+// It includes IPv6 networks that embed an IPv4 address, which may lead anywhere.
 var privateNetworks = prefixes(
 	"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
 	"192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24",
@@ -716,8 +711,8 @@ func prefixes(all ...string) (out []netip.Prefix) {
 	return out
 }
 
-// guard is a net.Dialer's Control: it sees the address of the connection, after name
-// resolution, so no name can lead elsewhere in between.
+// guard returns a net.Dialer's Control: it sees the address after name resolution, so a name cannot lead elsewhere in
+// between.
 func guard(allowed []netip.Prefix) func(network, address string, _ syscall.RawConn) error {
 	return func(_, address string, _ syscall.RawConn) error {
 		at, err := netip.ParseAddrPort(address)

@@ -583,7 +583,7 @@ func (a *manager) take(body io.Reader) error {
 		return errors.New("down")
 	}
 	for _, one := range all {
-		if one.Labels["alertname"] == "" || one.StartsAt.IsZero() || one.EndsAt.Before(one.StartsAt) || len(all) > mostAlerts {
+		if one.Labels["alertname"] == "" || one.StartsAt.IsZero() || one.EndsAt.Before(one.StartsAt) || len(all) > maxAlerts {
 			return fmt.Errorf("alert %+v of %d", one, len(all))
 		}
 		a.alerts[one.Labels["alertname"]+" "+one.Labels["queue"]] = one
@@ -722,12 +722,12 @@ func TestParkedMessagesAreAnAlert(t *testing.T) {
 		d.park("orders", 1)
 		time.Sleep(2 * time.Second)
 		a.want(t, "RedriveParked orders: orders: 1 message parked")
-		for i := range 3 * mostAlerts {
+		for i := range 3 * maxAlerts {
 			d.park(fmt.Sprint("q", i), 1)
 		}
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
-		if n := len(a.firing()); n != 3*mostAlerts+1 {
+		if n := len(a.firing()); n != 3*maxAlerts+1 {
 			t.Errorf("%d alerts fire", n)
 		}
 	})
@@ -816,7 +816,7 @@ func TestARealAlertmanager(t *testing.T) {
 	if a := <-notified; a["status"] != "firing" || !maps.Equal(a["labels"].(map[string]any), labels) {
 		t.Errorf("it notifies of %v", a)
 	}
-	b, now := newPending(&s, &r, itself), time.Now()
+	b, now := newPending(&s, &r, byReceiver), time.Now()
 	b.update(now, []Condition{{Kind: BreakerOpen, Queue: "orders"}}, false)
 	tell := func() {
 		messages, _ := b.plan(time.Now())
