@@ -186,7 +186,7 @@ type Decision struct {
 	Delay time.Duration
 	// Asked is what RetryAfter asked for, where the policy allows less; else 0.
 	Asked time.Duration
-	// Why it is parked, or what the policy made of it after the last attempt, in words; "" for a
+	// Why says why the message is parked, or what the policy did with it after the last attempt; "" for a
 	// retry and for ErrDiscard.
 	Why string
 }
@@ -215,7 +215,7 @@ func (c Consumer) Decide(m *Message, failure error) (Decision, error) {
 	return Decision{o, t.Delay, v.Asked, v.Why}, nil
 }
 
-// failure is the request in an attempt's error. The error's methods and Consumer.Retry
+// failure is what the error of an attempt asks for. The error's methods and Consumer.Retry
 // are the user's code, so they are called once, here, where a panic is caught.
 type failure struct {
 	err        error  // as the handler returned it; nil for a message that no handler saw
@@ -324,7 +324,7 @@ func (a *acknowledger) publishUntilConfirmed(
 		switch {
 		case err == nil:
 			if a.publishFails.Load() && a.publishFails.CompareAndSwap(true, false) {
-				a.log.Info("failed messages are published again", "queue", a.consumer.Queue)
+				a.log.Info("publishing failed messages works again", "queue", a.consumer.Queue)
 			}
 			return nil
 		case errors.Is(err, wire.ErrUnacceptable):
@@ -338,7 +338,7 @@ func (a *acknowledger) publishUntilConfirmed(
 		case elsewhere && (errors.Is(err, wire.ErrUnroutable) || errors.Is(err, wire.ErrForbidden)):
 			return err
 		case errors.Is(err, wire.ErrUnroutable) && !a.verify:
-			// What it waits in was deleted: it is declared again.
+			// The queue or exchange that it would wait in was deleted: declare it again.
 			err = errors.Join(err, a.publish.Declare(ctx, a.way.Topology(a.consumer.Queue)))
 		}
 		if ctx.Err() == nil && a.publishFails.CompareAndSwap(false, true) { // once, not for each message and try
@@ -371,8 +371,8 @@ func (a *acknowledger) send(ctx context.Context, t delay.Ticket, out wire.Outgoi
 	return since, err
 }
 
-// declareFirst declares what a ticket needs, unless that was done a short time ago: half of the
-// time for which it counts is left for the confirm.
+// declareFirst declares what a ticket needs, unless it did so less than ConfirmWithin/2 ago: the other half
+// is left for the confirm.
 func (a *acknowledger) declareFirst(ctx context.Context, t delay.Ticket) (at time.Time, err error) {
 	if at, ok := a.declared.Load(t.Exchange); ok && time.Since(at.(time.Time)) < t.ConfirmWithin/2 {
 		return at.(time.Time), nil

@@ -82,9 +82,8 @@ func (c *Config) check() error {
 	case connect.CheckURLs(urls, "amqp", "amqps") != nil:
 		return fmt.Errorf("redrive: Config.URLs %w", connect.CheckURLs(urls, "amqp", "amqps"))
 	case c.AMQP.TLSClientConfig != nil && !connect.Secure(urls):
-		return hint.Errorf("use either TLSClientConfig or the files of the URLs, and amqps:// for all",
-			"redrive: Config.AMQP.TLSClientConfig is set, and Config.URLs has one that is not amqps://, or that "+
-				"names TLS files itself")
+		return hint.Errorf("use amqps:// in all, and set TLS either in TLSClientConfig or in the URLs",
+			"redrive: Config.AMQP.TLSClientConfig needs every URL to be amqps:// without TLS parameters")
 	case c.AMQP.Heartbeat != 0 && (c.AMQP.Heartbeat < time.Second ||
 		c.AMQP.Heartbeat > connect.LongestHeartbeat*time.Second):
 		return fmt.Errorf("redrive: Config.AMQP.Heartbeat is %s: expected 1s to %ds", c.AMQP.Heartbeat,

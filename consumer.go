@@ -181,7 +181,7 @@ func (c *Consumer) validateNumbers() error {
 		return hint.Errorf("set it to the number of messages that one call may get",
 			"redrive: Consumer.Batch.Size is 0")
 	case b.Handler == nil && (b.Size > 0 || b.Wait > 0):
-		return hint.Errorf("set Handler too, or leave out both",
+		return hint.Errorf("set Batch.Handler, or leave out Batch.Size and Batch.Wait",
 			"redrive: Consumer.Batch.Handler is nil, and Batch.Size or Batch.Wait is set")
 	}
 	if b.Wait == 0 {

@@ -346,7 +346,7 @@ func (r *run) logUnsettled(m *Message, o Outcome, err error) {
 	log := r.logOf(m, o)
 	if errors.Is(err, wire.ErrUnacceptable) {
 		log.Error("a failed message cannot be published, neither for its retry nor to redrive.parked: it stays "+
-			"unacknowledged, uses one of Consumer.Prefetch, and RabbitMQ delivers it again when the connection closes",
+			"unacknowledged, counts in Consumer.Prefetch, and RabbitMQ delivers it again when the connection closes",
 			"prefetch", r.acknowledger.consumer.Prefetch, "error", err)
 		return
 	}

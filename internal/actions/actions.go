@@ -174,8 +174,8 @@ func (a *Actions) mayWrite(by auth.Caller, line audit.Entry) error {
 		a.auditors[by.ID()] = l
 	}
 	if !l.AllowN(now, auditBytes+len(line.On)+len(line.Why)) {
-		return fmt.Errorf("%w: actions, each of which is written to the audit log: "+
-			"a plan is one action for any number of messages", background.ErrTooMany)
+		return hint.Errorf("use one plan for many messages: it is one action",
+			"%w: each action is written to the audit log", background.ErrTooMany)
 	}
 	return nil
 }

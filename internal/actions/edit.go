@@ -154,7 +154,7 @@ func (a *Actions) applyEdit(
 	}
 	done.Fields = fieldsDiff(was, is, r.Message.Headers, headers)
 	if done.Bytes == "" && len(done.Fields) == 0 {
-		return done, nil, nil, fmt.Errorf("%w: nothing is changed: replay it to publish it as it is",
+		return done, nil, nil, fmt.Errorf("%w: the edit changes nothing; to publish the message unchanged, replay it",
 			inspect.ErrInvalid)
 	}
 	return done, body, headers, nil

@@ -603,10 +603,9 @@ type typed struct {
 	Value json.RawMessage `json:"value,omitempty"`
 }
 
-// deepest is how deep tables nest as JSON, where each level is read once for every level around
-// it. A table that is deeper, which only an attacker makes, is packed: as a store keeps it, in
-// base64.
-const deepest = 50
+// maxJSONDepth bounds tables written as nested JSON, since each level is parsed again for every level around
+// it. Deeper ones, which only an attacker makes, are packed: in the store's encoding, as base64.
+const maxJSONDepth = 50
 
 const kindPacked = "packed"
 
@@ -680,7 +679,7 @@ func fromValue(v any, depth int) (typed, error) {
 	case time.Time: // whole seconds, of any year
 		value = strconv.FormatInt(v.Unix(), 10)
 	case amqp.Table:
-		if depth > deepest {
+		if depth > maxJSONDepth {
 			return packed(v)
 		}
 		list, err := fromTable(v, depth)
@@ -689,7 +688,7 @@ func fromValue(v any, depth int) (typed, error) {
 		}
 		value = list
 	case []any:
-		if depth > deepest {
+		if depth > maxJSONDepth {
 			return packed(v)
 		}
 		list := make([]typed, 0, len(v))
@@ -741,8 +740,8 @@ func toTable(b []byte, depth int) (amqp.Table, error) {
 }
 
 func toValue(v typed, depth int) (any, error) {
-	if depth > deepest+1 {
-		return nil, fmt.Errorf("nested more than %d deep", deepest)
+	if depth > maxJSONDepth+1 {
+		return nil, fmt.Errorf("nested more than %d deep", maxJSONDepth)
 	}
 	if scalar := scalars[v.Type]; scalar != nil {
 		return scalar(v)

@@ -98,7 +98,7 @@ func TestOddNumbersAndTimesKeepTheirBits(t *testing.T) {
 // Headers that nest as deep as fits a frame of RabbitMQ's stop no export, and come
 // back as they were.
 func TestDeepHeadersKeepTheirDepth(t *testing.T) {
-	for _, levels := range []int{1, deepest - 1, deepest, deepest + 1, deepest + 2, 20_000} {
+	for _, levels := range []int{1, maxJSONDepth - 1, maxJSONDepth, maxJSONDepth + 1, maxJSONDepth + 2, 20_000} {
 		for _, table := range []bool{true, false} {
 			var v any = "inside"
 			for range levels {

@@ -45,7 +45,7 @@ type VerbInfo struct {
 	Publishes bool // messages to a queue, from which they can fail again: to their own, or ToQueue
 	Danger    bool // its button warns
 
-	// Of a verb that changes records. Others are operations on a queue, with a command of their own.
+	// Only of verbs that change records. Other verbs are operations on a queue, with their own command.
 	Before  string   // what will become of them
 	Offered []string // states of the messages that the page offers it for
 	Timed   bool     // it takes a time

@@ -119,8 +119,8 @@ func (c Caller) Sees(queue string) bool {
 
 // Config of a Guard.
 type Config struct {
-	// Required: everybody signs in. Otherwise whoever is on this machine is its
-	// administrator, and no one else has access.
+	// Required: everybody signs in. Otherwise callers on this machine are administrators, and no one else has
+	// access.
 	Required bool
 	ReadOnly bool
 	Tokens   *Tokens

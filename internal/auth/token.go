@@ -140,8 +140,7 @@ func (c Caller) covers(queues []string) (not string, ok bool) {
 	return "", true
 }
 
-// List shows an administrator the tokens that they could have made, those that have
-// expired too.
+// List returns the tokens whose queues are all within the administrator's own, expired ones too.
 func (t *Tokens) List(ctx context.Context, c Caller) ([]Token, error) {
 	if err := c.MaySee(Admin); err != nil {
 		return nil, err
@@ -219,7 +218,7 @@ func nameOf(secret string) string {
 	return tokenPrefix + hex.EncodeToString(sum[:])
 }
 
-// caller is who has the token that is kept under a name.
+// caller returns the holder of the token stored under key.
 func (t *Tokens) caller(ctx context.Context, key string) (Caller, error) {
 	value, err := t.store.Entry(ctx, key)
 	if err != nil {

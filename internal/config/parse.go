@@ -389,8 +389,8 @@ var ownNames = map[string]string{
 	"store.redis.url": "REDRIVE_REDIS_URL",
 }
 
-// settings are the keys that environment variables set, each after those above it: none in lists,
-// whose list is set as a whole.
+// settings lists the keys that environment variables can set, parents before children. A list is set as a
+// whole, so no key inside a list is among them.
 var settings = settable("", Default().keys())
 
 func settable(path string, k key) (all []string) {

@@ -212,8 +212,8 @@ func (c *Config) readPasswords(getenv func(string) string) error {
 	return errors.Join(wrong...)
 }
 
-// checkVHosts returns what is wrong with the virtual hosts, and warns of those without a policy. It
-// comes after the environment, which may name the first one.
+// checkVHosts checks the virtual hosts, and warns of those without a policy. Call it after the environment
+// variables are applied: they may name the first virtual host.
 func (c *Config) checkVHosts() error {
 	all, err := c.PerVHost()
 	if err != nil {

@@ -56,7 +56,7 @@ func hasUnencodedPassword(s string) bool {
 	return end >= 0 && strings.ContainsAny(rest[end:], "@#")
 }
 
-// EachURL calls change for every URL of a text, and returns the text with what that made of them.
+// EachURL applies change to every URL of a text, and returns the text with the changed URLs.
 func EachURL(text string, change func(*url.URL)) (string, error) {
 	urls := SplitURLs(text)
 	for i, s := range urls {
@@ -140,8 +140,8 @@ func User(text string) string { return parsed(SplitURLs(text)[0]).User.Username(
 // Host is the host:port of a URL; "" where it cannot be parsed.
 func Host(rawURL string) string { return parsed(rawURL).Host }
 
-// OrderURLs is the order in which to try URLs, as indexes, each once. It is random, so that
-// clients spread over a cluster; the host last, which has just failed, comes at the end.
+// OrderURLs returns the indexes of urls in random order, so that clients spread over a cluster. The host that
+// failed last comes at the end.
 func OrderURLs(urls []string, last string) []int {
 	var others, end []int
 	for _, i := range rand.Perm(len(urls)) {

@@ -62,8 +62,8 @@ func (t TLS) Config(host string) (*tls.Config, error) {
 	return c, nil
 }
 
-// Login names the file that has the password: alone, or within a URL. Without a file the password
-// never changes.
+// Login names the files with credentials: PasswordFile has User's password alone, URLFile a URL with both.
+// Without a file they never change.
 type Login struct {
 	User         string // whose password PasswordFile holds
 	PasswordFile string

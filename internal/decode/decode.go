@@ -89,7 +89,7 @@ type reading struct {
 	encode func(document string) ([]byte, []string, error)
 }
 
-// layer is a step that unwrapped something.
+// layer is an encoding that was undone, with the way to redo it.
 type layer struct {
 	decoder string
 	wrap    func(inner []byte) ([]byte, error) // the reverse

@@ -538,8 +538,8 @@ func (s *Scene) written() (all []string) {
 	return all
 }
 
-// permissionsUnseen is for when the permissions cannot be read. It reports what RabbitMQ has refused;
-// a service that is ready has declared, bound and consumes what is its own.
+// permissionsUnseen replaces the check when permissions cannot be read: it reports what RabbitMQ refused, and
+// otherwise takes a ready service as proof that the rights suffice.
 func (s *Scene) permissionsUnseen() []Finding {
 	for _, err := range []error{s.Probed.Exchange, s.Probed.Intake} {
 		if errors.Is(err, wire.ErrForbidden) {
@@ -613,13 +613,13 @@ func sizes(s *Scene) []Finding {
 	return all
 }
 
-// enough replicas survive the loss of one node. RabbitMQ gives a quorum queue as many by default.
-const enough = 3
+// minReplicas is how many a quorum queue needs to survive the loss of one node; RabbitMQ's default.
+const minReplicas = 3
 
 // replicas finds our quorum queues that were declared when there were fewer nodes, or
 // that lost one: RabbitMQ gives them no other by itself.
 func replicas(s *Scene) []Finding {
-	want := min(enough, len(s.Nodes))
+	want := min(minReplicas, len(s.Nodes))
 	var lack, few []string
 	add := map[string][]string{} // queues, by the node that can have a replica
 	for i := range s.Queues {

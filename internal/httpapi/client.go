@@ -512,7 +512,7 @@ func (c Client) Live(ctx context.Context, tick func(operations.Tick) error) erro
 	}
 }
 
-// live reads one stream, and reports whether the service ended it to begin another.
+// live reads one stream. again reports that the service asked the client to open another.
 func (c Client) live(ctx context.Context, tick func(operations.Tick) error) (again bool, err error) {
 	resp, err := c.do(ctx, request{method: http.MethodGet, path: v1 + "/live", accept: typeEvents})
 	if err != nil {

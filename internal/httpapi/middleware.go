@@ -65,7 +65,7 @@ func (a *API) headersAndLimits(next http.Handler) http.Handler {
 				_ = c.SetReadDeadline(time.Now().Add(min(a.Idle, a.Unauthenticated)))
 			}
 		}
-		// What a route leaves in a buffer is written after it.
+		// net/http flushes what is buffered after the route returns: that gets a deadline too.
 		defer func() { _ = c.SetWriteDeadline(time.Now().Add(2 * a.Idle)) }()
 		next.ServeHTTP(&boundedWriter{w, c, a.Idle, a.Idle}, r)
 	})
@@ -127,11 +127,10 @@ func writeProblem(w http.ResponseWriter, p *Problem) {
 // bytes could hold a connection for weeks.
 const minSpeed = 4 << 10
 
-// boundedBody bounds the wait for each piece of a body: by idle, and by the time that the
-// bytes so far are worth at minSpeed. Once all of it has been read there is no deadline: one
-// that passed would look as if the client had gone. Until then there is, since net/http too
-// waits for what a route leaves unread; but not by HTTP/2, where it would end a request whose
-// answer is still being made.
+// boundedBody limits each read by a budget of time: at most idle, used up by waiting and refilled by a second
+// for each minSpeed bytes received. A body that has been read has no deadline: one that passed would look as if
+// the client had gone. Until then it has, since net/http too waits for what a route leaves unread; but not by
+// HTTP/2, where it would end a request whose answer is still being made.
 type boundedBody struct {
 	io.ReadCloser
 	c          *http.ResponseController
@@ -157,8 +156,7 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 // held in memory.
 const minTaken = 64 << 10
 
-// boundedWriter bounds the wait until the client receives each piece: by idle, and by the time that
-// the bytes so far are worth at minTaken.
+// boundedWriter limits each write by the same kind of budget, refilled at minTaken.
 type boundedWriter struct {
 	http.ResponseWriter
 	c          *http.ResponseController
@@ -386,7 +384,7 @@ func sameStep(a, b string) bool {
 // slashes is how many slashes of names an escaped path has.
 func slashes(path string) int { return strings.Count(strings.ToUpper(path), "%2F") }
 
-// decodedSlash is the hint where a proxy may have decoded them.
+// decodedSlash is the hint where a proxy may have decoded %2F.
 const decodedSlash = "a slash in a name is %2F, which a proxy may have decoded: let it pass on paths as they are " +
 	"(nginx: proxy_pass without a path)"
 

@@ -189,20 +189,19 @@ func (in *Inspector) inForce(p *policy.Policy) PolicyInForce {
 	return f
 }
 
-// waits are the shortest and the longest wait after a failure, as it comes out where
-// messages wait.
-func waits(p *policy.Policy, way delay.Way, failure int) (least, most time.Duration) {
+// waits returns the shortest and the longest wait after a failure, as rounded by the way the messages wait.
+func waits(p *policy.Policy, way delay.Way, failure int) (shortest, longest time.Duration) {
 	d := p.Backoff.Delay(failure)
-	least, most = p.Jitter.Shortest(d), p.Jitter.Longest(d)
+	shortest, longest = p.Jitter.Shortest(d), p.Jitter.Longest(d)
 	if way == nil {
-		return least, most
+		return shortest, longest
 	}
-	for _, d := range []*time.Duration{&least, &most} {
+	for _, d := range []*time.Duration{&shortest, &longest} {
 		if t, err := way.Ticket("", *d); err == nil {
 			*d = t.Delay
 		}
 	}
-	return least, most
+	return shortest, longest
 }
 
 func (in *Inspector) way(policy string) delay.Way {

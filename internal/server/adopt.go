@@ -276,7 +276,7 @@ func (d *deadLetters) Sample(ctx context.Context, a retry.Adoption, n int) ([]*s
 	}
 	batch, err := taker.Sample(ctx, n)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", inspect.ErrPrecondition, err)
+		return nil, fmt.Errorf("%w: looking at messages of the queue %q: %w", inspect.ErrPrecondition, a.From, err)
 	}
 	return a.Sample(ctx, batch, time.Now()), nil
 }

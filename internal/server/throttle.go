@@ -343,8 +343,8 @@ func (c *consumerThrottle) forgetWaiting() {
 	}
 }
 
-// toAsk returns the queues to ask for, those that need not be watched any more, and how long to
-// wait until the next poll.
+// toAsk returns the queues to ask RabbitMQ about, those to stop watching, and how long to wait for the next
+// poll.
 func (c *consumerThrottle) toAsk(now time.Time) (ask, forgotten []string, wait time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

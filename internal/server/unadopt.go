@@ -64,7 +64,8 @@ func (d *deadLetters) target(ctx context.Context, queue string) (t operations.Ta
 	return t, 0, nil
 }
 
-// limitsOf notes what a queue's settings do to messages that are put into it.
+// limitsOf adds to t the warnings and the room that follow from a queue's settings. most is its max-length
+// where it drops its oldest; 0: no limit.
 func limitsOf(setting func(string) any, t *operations.Target, ready int) (most int) {
 	warn := func(format string, args ...any) { t.Warnings = append(t.Warnings, fmt.Sprintf(format, args...)) }
 	number := func(name string) (float64, bool) { n, is := setting(name).(float64); return n, is }

@@ -157,8 +157,8 @@ func (w *walk) ValueAndErr() ([]byte, error) {
 
 // seek goes to the first key from a key on or, backwards, to the last one before it.
 func (w *walk) seek(key []byte, forward bool) bool {
-	// After an error Pebble's next seek the same way would begin where that was, and fail
-	// again: a new iterator of the same moment does not.
+	// After an error, Pebble's next seek in the same direction starts at the failed place and fails again. A
+	// clone of the iterator, on the same snapshot, does not.
 	if w.Iterator.Error() != nil {
 		if again, err := w.Iterator.Clone(pebble.CloneOptions{}); err == nil {
 			_ = w.Iterator.Close()
