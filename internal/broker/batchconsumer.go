@@ -15,55 +15,52 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// BatchConsumer consumes one of Redrive's own queues, or one that is followed, in batches, on a connection
-// of its own.
+// BatchConsumer consumes one of Redrive's own queues, or a followed queue, in batches, on a connection of its own.
 type BatchConsumer struct {
-	// Redeclared, when not nil, receives which of the exchanges and queues that the consumer
-	// declares had been deleted and are declared again. It is to be set before Run.
+	// Redeclared, if not nil, receives the exchanges and queues that had been deleted and that the consumer declared
+	// again. Set it before Run.
 	Redeclared func(missing []string)
-	// Consumers, when not nil, receives now and then how many consumers the queue has.
-	// It is to be set before Run.
+	// Consumers, if not nil, receives now and then how many consumers the queue has. Set it before Run.
 	Consumers func(n int)
 
-	topology       delay.Topology // what it declares
+	topology       delay.Topology // to declare
 	consumedBefore bool           // on an earlier connection
 	link           link
 	queue          string
 	prefetch       int
 	onState        func(error)
-	quarantine     func(int) // nil: nothing is quarantined from it
+	quarantine     func(int) // nil: RabbitMQ quarantines nothing from queue
 }
 
-// NewIntakeConsumer makes the consumer of redrive.intake, which holds up to prefetch
-// unacknowledged messages. onState receives why a batch cannot be stored, and nil for one that was;
-// quarantine receives, now and then, how many messages RabbitMQ could not deliver.
+// NewIntakeConsumer returns the consumer of redrive.intake, which holds up to prefetch unacknowledged messages. onState
+// receives why a batch cannot be stored, or nil when one was; quarantine receives, now and then, how many messages
+// RabbitMQ could not deliver.
 func NewIntakeConsumer(c Config, prefetch int, onState func(error), quarantine func(int)) *BatchConsumer {
 	return &BatchConsumer{link: link{Config: c, reconnectsAtOnce: true}, queue: wire.QueueIntake,
 		topology: intakeTopology(), prefetch: prefetch, onState: onState, quarantine: quarantine}
 }
 
-// NewParkedConsumer makes the consumer of redrive.parked, which other programs may consume too.
-// Nothing is quarantined from it.
+// NewParkedConsumer returns the consumer of redrive.parked, which other programs may consume too. Nothing is
+// quarantined from it.
 func NewParkedConsumer(c Config, prefetch int, onState func(error)) *BatchConsumer {
 	return &BatchConsumer{link: link{Config: c}, queue: wire.QueueParked, topology: delay.Parked(), prefetch: prefetch,
 		onState: onState}
 }
 
-// NewQuarantineConsumer makes the consumer of redrive.quarantine. A message that RabbitMQ cannot
-// deliver here either ends each of its connections with ErrCrashed, and stays.
+// NewQuarantineConsumer returns the consumer of redrive.quarantine. A message that RabbitMQ cannot deliver there either
+// stays, and ends each connection with ErrCrashed.
 func NewQuarantineConsumer(c Config, prefetch int, onState func(error)) *BatchConsumer {
 	return &BatchConsumer{link: link{Config: c}, queue: wire.QueueQuarantine, topology: quarantineTopology(),
 		prefetch: prefetch, onState: onState}
 }
 
-// NewFollowingConsumer makes the consumer of a queue that is not Redrive's, and declares nothing.
+// NewFollowingConsumer returns the consumer of a queue that is not Redrive's. It declares nothing.
 func NewFollowingConsumer(c Config, queue string, prefetch int, onState func(error)) *BatchConsumer {
 	return &BatchConsumer{link: link{Config: c}, queue: queue, prefetch: prefetch, onState: onState}
 }
 
-// Handler receives the messages. Connected is called before the first Handle of each connection,
-// and Disconnected after the last. When Handle returns nil, the batch is
-// acknowledged. On an error it stays unacknowledged, and Handle is called again with it.
+// Handler receives the messages. Connected is called before the first Handle of each connection, and Disconnected after
+// the last. A batch is acknowledged when Handle returns nil; after an error Handle is called again with it.
 type Handler interface {
 	Connected(ctx context.Context) error
 	Disconnected()
@@ -89,8 +86,7 @@ func (c *BatchConsumer) consume(
 	ctx context.Context, conn *amqp.Connection, frames *consumingConn, handler Handler,
 ) error {
 	crashed := errors.Is(c.link.now().Err, ErrCrashed)
-	// After a crash all is declared, and we want RabbitMQ to quarantine the message that it
-	// crashed at, so it is consumed at once.
+	// After a crash all is declared: consume at once, so that RabbitMQ soon quarantines the message that it crashed at.
 	if !crashed {
 		if err := c.declareAll(conn); err != nil {
 			return err
@@ -101,9 +97,8 @@ func (c *BatchConsumer) consume(
 		return explain(err)
 	}
 	closed := ch.NotifyClose(make(chan *amqp.Error, 1))
-	// RabbitMQ cancels a consumer when its queue is deleted or moves. A late
-	// acknowledgement on that channel would make the dead consumer take messages
-	// again, so the connection is given up and a new one declares what is missing.
+	// RabbitMQ cancels a consumer when its queue is deleted or moves. A late acknowledgement on that channel would make
+	// the dead consumer take messages again, so close the connection; the next one declares what is missing.
 	cancelled := ch.NotifyCancel(make(chan string, 1))
 	if err := handler.Connected(ctx); err != nil {
 		return err
@@ -116,12 +111,12 @@ func (c *BatchConsumer) consume(
 	defer func() {
 		stopWatching()
 		end(nil)
-		handler.Disconnected()  // closing may take seconds
-		closeSoon(conn, frames) // or a broker that hangs would delay it
+		handler.Disconnected()  // first, since closing may take seconds
+		closeSoon(conn, frames) // does not wait for a broker that hangs
 		watching.Wait()
 	}()
-	// After a crash RabbitMQ may well crash again at the same message, a hundred
-	// times: then the state is reported only when the connection has been up for a while.
+	// After a crash RabbitMQ may crash again at the same message, a hundred times: report the state only when the
+	// connection has been up for a while.
 	consuming := connectedOnce
 	if crashed {
 		consuming = func() {}
@@ -133,7 +128,7 @@ func (c *BatchConsumer) consume(
 		}
 		if !again {
 			close(over)
-			<-ctx.Done() // or RabbitMQ would still deliver
+			<-ctx.Done() // then its cause is set
 			return takenBack(ctx)
 		}
 	}
@@ -171,8 +166,8 @@ func (c *BatchConsumer) whyEnded(
 	return takenBackError{explain(e)}
 }
 
-// takenBackError is logged instead of the error of the connection that ends after it: a quorum queue of
-// RabbitMQ 4.3 that has cancelled a consumer may not answer for seconds, so we close without its answer.
+// takenBackError is logged instead of the error of the connection that then ends: RabbitMQ 4.3 may not answer for
+// seconds after it has cancelled a quorum queue's consumer, so we close without its answer.
 type takenBackError struct{ error }
 
 func (e takenBackError) Unwrap() error { return e.error }
@@ -200,9 +195,8 @@ func (c *BatchConsumer) declareAll(conn *amqp.Connection) error {
 	return nil
 }
 
-// startWatching runs watch until stop is called, ctx ends or the connection does. When
-// something cannot be declared, it closes the connection: the next one finds out whether it
-// can be repaired.
+// startWatching runs watch until stop is called, ctx ends or the connection does. When something cannot be declared, it
+// closes the connection, so that the next one tries to.
 func (c *BatchConsumer) startWatching(
 	ctx context.Context, conn *amqp.Connection, frames *consumingConn, connectedOnce func(),
 ) (stop context.CancelFunc, running *sync.WaitGroup) {
@@ -217,8 +211,8 @@ func (c *BatchConsumer) startWatching(
 	return stop, running
 }
 
-// windowGrowth is how many times larger each window is than the one before. Each step waits
-// until nothing is outstanding, so there should be few.
+// windowGrowth is the factor from one window to the next. It is large, since each step waits until nothing is
+// outstanding.
 const windowGrowth = 8
 
 // consumeWindow consumes until the connection ends. With a prefetch below the largest it returns
@@ -245,14 +239,14 @@ func (c *BatchConsumer) consumeWindow(
 			g.drain(conn)
 		}
 	}()
-	var last uint64 // delivery tag: stored and not acknowledged, as those before it
+	var last uint64 // delivery tag: up to here messages are stored and not acknowledged
 	for outstanding, more := 0, true; more; {
 		var batch []wire.Delivery
 		var tag uint64
 		if batch, tag, more = g.next(ctx); len(batch) > 0 {
-			acknowledge := func() { // what is stored already, or it would wait for what cannot be
+			acknowledge := func() { // what is stored; otherwise it waits behind a batch that cannot be
 				if outstanding > 0 {
-					_ = ch.Ack(last, true) // the connection may have ended: store finds that out
+					_ = ch.Ack(last, true) // store notices if the connection has ended
 				}
 				outstanding = 0
 			}
@@ -264,7 +258,7 @@ func (c *BatchConsumer) consumeWindow(
 		}
 		full := outstanding == prefetch && prefetch < c.prefetch
 		if full {
-			// Nothing is being delivered now, which would be marked as redelivered.
+			// Nothing is being delivered now that a cancel would have marked as redelivered.
 			if err := ch.Cancel(consumer, false); err != nil {
 				return false, fmt.Errorf("widening the window: %w", explain(err))
 			}
@@ -281,7 +275,7 @@ func (c *BatchConsumer) consumeWindow(
 	return again && ctx.Err() == nil, nil
 }
 
-// acknowledge acknowledges n stored messages. Those that RabbitMQ has taken back are stored twice.
+// acknowledge acknowledges n stored messages. RabbitMQ redelivers those it has taken back: they are stored twice.
 func acknowledge(ctx context.Context, ch *amqp.Channel, last uint64, n int) error {
 	why := takenBack(ctx)
 	if why == nil {
@@ -295,13 +289,12 @@ func acknowledge(ctx context.Context, ch *amqp.Channel, last uint64, n int) erro
 		"are retried twice, with the same x-redrive-id: %w", n, why)
 }
 
-// watchEvery is how often the number of messages in quarantine is read. Each redeclareEvery
-// times, it is also checked whether all that was declared still exists.
+// watch reads the state of queues every watchEvery, and each redeclareEvery times checks that all that was declared
+// still exists.
 const watchEvery, redeclareEvery = time.Second, 3
 
-// watch reports how many messages are in quarantine, declares again what somebody deletes, and
-// calls connectedOnce when the connection has been up for a while, until ctx or the connection
-// ends. Its error is why something cannot be declared.
+// watch reports how many messages are in quarantine, declares again what somebody deletes, and calls connectedOnce when
+// the connection has been up for a while, until ctx ends or something cannot be declared.
 func (c *BatchConsumer) watch(ctx context.Context, conn *amqp.Connection, connectedOnce func()) error {
 	for n := 1; ; n++ {
 		if c.quarantine != nil {
@@ -335,8 +328,7 @@ const minStoreWait, maxStoreWait = 250 * time.Millisecond, 2 * time.Second
 // ended and with it the right to acknowledge. It calls failed each time that the handler fails.
 func (c *BatchConsumer) store(ctx context.Context, handler Handler, batch []wire.Delivery, failed func()) error {
 	for wait := minStoreWait; ; wait = min(2*wait, maxStoreWait) {
-		// What has begun is finished even when the service is to stop: then it
-		// need not be delivered again.
+		// Finish the batch even when the service stops, so that RabbitMQ need not deliver it again.
 		err := handler.Handle(context.WithoutCancel(ctx), batch)
 		c.onState(err)
 		if err == nil {
@@ -370,26 +362,31 @@ type batcher struct {
 // newBatcher buffers deliveries while a batch is being stored: amqp091-go passes them on one by
 // one, so that without a buffer every batch would be of one message.
 func newBatcher(deliveries <-chan amqp.Delivery, frames *consumingConn, ch *amqp.Channel, tag string) *batcher {
-	arrived := make(chan amqp.Delivery, maxBatch)
-	go func() { // ends when the client closes deliveries; drain waits for it
+	return &batcher{deliveries: bufferDeliveries(deliveries, maxBatch), frames: frames, ch: ch, tag: tag}
+}
+
+// bufferDeliveries passes deliveries on through a buffer of n, until the client closes them.
+func bufferDeliveries(deliveries <-chan amqp.Delivery, n int) <-chan amqp.Delivery {
+	arrived := make(chan amqp.Delivery, n)
+	go func() { // its caller receives until arrived is closed
 		defer close(arrived)
 		for d := range deliveries {
 			arrived <- d
 		}
 	}()
-	return &batcher{deliveries: arrived, frames: frames, ch: ch, tag: tag}
+	return arrived
 }
 
-// hasMore tells whether next would not wait.
+// hasMore reports whether next would not wait.
 func (b *batcher) hasMore() bool { return b.ahead != nil || len(b.deliveries) > 0 }
 
 // next waits for a message and adds those that have arrived already. more is false when there
 // will be no other batch.
 func (b *batcher) next(ctx context.Context) (batch []wire.Delivery, last uint64, more bool) {
 	if ctx.Err() != nil {
-		return nil, 0, false // messages of a dead connection are delivered again
+		return nil, 0, false // RabbitMQ delivers messages of a dead connection again
 	}
-	clear(b.batch) // or their bodies stay in memory until as many messages have come
+	clear(b.batch) // frees the bodies
 	b.batch = b.batch[:0]
 	bytes := 0
 	add := func(d *amqp.Delivery) {
@@ -432,7 +429,7 @@ func (b *batcher) next(ctx context.Context) (batch []wire.Delivery, last uint64,
 	return b.batch, last, true
 }
 
-// drain closes the connection, and receives its deliveries, for which amqp091-go waits.
+// drain closes the connection, and receives its deliveries: amqp091-go waits for that.
 func (b *batcher) drain(conn *amqp.Connection) {
 	b.frames.bodies.lift()
 	var d sync.WaitGroup
@@ -440,9 +437,8 @@ func (b *batcher) drain(conn *amqp.Connection) {
 		for range b.deliveries {
 		}
 	})
-	// The consumer is cancelled first: a connection that closes right after many
-	// acknowledgements can undo some, and those messages are delivered again. [seen on 3.10.8
-	// and 4.3.6]
+	// Cancel the consumer first: a connection that closes right after many acknowledgements can undo some, and RabbitMQ
+	// delivers those messages again. [seen on 3.10.8 and 4.3.6]
 	force := time.AfterFunc(2*time.Second, func() { _ = b.frames.Close() })
 	_ = b.ch.Cancel(b.tag, false)
 	force.Stop()
@@ -453,19 +449,19 @@ func (b *batcher) drain(conn *amqp.Connection) {
 // byteLimit counts bytes of bodies that were read and are in no batch yet.
 type byteLimit struct {
 	mu       sync.Mutex
-	changed  sync.Cond // any of these
+	changed  sync.Cond // any field below
 	buffered int
 	idle     bool // the consumer waits for a message: one of any size may be read
-	lifted   bool // there is no limit any more
+	lifted   bool // there is no limit
 }
 
-// maxBuffered bounds the bodies, in bytes, that are read before the consumer needs them.
+// maxBuffered bounds the bytes of bodies that are read before the consumer needs them.
 const maxBuffered = 32 << 20
 
 func (l *byteLimit) init() { l.changed.L = &l.mu }
 
 // add counts n bytes that were read, and waits while there are too many, unless the consumer is
-// idle: one message may be larger than the bound. It tells whether it waited.
+// idle: one message may be larger than the bound. It reports whether it waited.
 func (l *byteLimit) add(n int) (waited bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -483,7 +479,7 @@ func (l *byteLimit) remove(n int) { l.change(func() { l.buffered -= n }) }
 // setIdle sets whether the consumer waits for a message.
 func (l *byteLimit) setIdle(yes bool) { l.change(func() { l.idle = yes }) }
 
-// bound sets the limit again, where nothing is buffered.
+// bound sets the limit again, with nothing buffered.
 func (l *byteLimit) bound() { l.change(func() { l.buffered, l.lifted = 0, false }) }
 
 // lift ends the limit, and the wait of add.

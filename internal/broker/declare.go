@@ -14,9 +14,8 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// declareTries is how often a declaration is repeated over which RabbitMQ closed the connection
-// (541): on a busy machine a new quorum queue may have no leader in time. [seen on 3.10.8 and
-// 4.3.6]
+// declareTries is how often to repeat a declaration after which RabbitMQ closed the connection (541): on a busy machine
+// a new quorum queue may have no leader in time. [seen on 3.10.8 and 4.3.6]
 const declareTries = 4
 
 // Declare declares what a way to wait needs. Safe for concurrent use.
@@ -36,9 +35,8 @@ func (p *Publisher) Declare(ctx context.Context, t delay.Topology) error {
 	}
 }
 
-// Verify checks that exchanges and queues exist, and that messages may be published to those
-// exchanges: for users without permission to declare. RabbitMQ shows no bindings and no
-// arguments to clients. Safe for concurrent use.
+// Verify checks, for users without permission to declare, that exchanges and queues exist, and that messages may be
+// published to those exchanges. RabbitMQ shows no bindings and no arguments to clients. Safe for concurrent use.
 func (p *Publisher) Verify(ctx context.Context, t delay.Topology) error {
 	for _, e := range t.Exchanges {
 		if err := p.onChannel(ctx, func(ch *amqp.Channel) error {
@@ -64,10 +62,9 @@ func (p *Publisher) Verify(ctx context.Context, t delay.Topology) error {
 	return nil
 }
 
-// MayPublish finds out whether the user may publish to an exchange with that routing
-// key, and publishes nothing: RabbitMQ checks the right, and then refuses a message
-// whose expiration is no number (TestVerifySeesAMissingRight). Before 4.3.1 a passive
-// declaration asks for no right at all. Safe for concurrent use.
+// MayPublish checks that the user may publish to an exchange with that routing key. It publishes nothing: RabbitMQ
+// checks the right, and then refuses a message whose expiration is no number (TestVerifySeesAMissingRight). Before
+// 4.3.1 a passive declaration asks for no right at all. Safe for concurrent use.
 func (p *Publisher) MayPublish(ctx context.Context, exchange, key string) error {
 	err := p.onChannel(ctx, func(ch *amqp.Channel) error {
 		closed := ch.NotifyClose(make(chan *amqp.Error, 1))
@@ -88,7 +85,7 @@ func (p *Publisher) MayPublish(ctx context.Context, exchange, key string) error 
 	return nil
 }
 
-// channels runs what it is passed on a channel of its own.
+// channels calls do with a channel of its own.
 type channels func(do func(*amqp.Channel) error) error
 
 func (p *Publisher) channels(ctx context.Context) channels {
@@ -115,9 +112,8 @@ func declare(ch *amqp.Channel, t delay.Topology) error {
 			return declaring("queue", q.Name, err)
 		}
 	}
-	// An exchange that goes with its last binding comes after its queue: the
-	// declaration has put off the queue's expiry, and that is all that could
-	// take the exchange away before it is bound.
+	// Declare an auto-delete exchange after its queue: that puts off the queue's expiry, which alone could delete the
+	// exchange before it is bound.
 	if err := declareExchanges(ch, t, true); err != nil {
 		return err
 	}
@@ -162,24 +158,21 @@ var ErrNotInternal = hint.Errorf("delete it and start again: Redrive declares it
 	`the exchange "redrive" exists and is not an internal, durable fanout exchange, `+
 		`so any client could forge dead letters`)
 
-// DeliveryLimit is how often RabbitMQ tries to deliver a message from redrive.intake before it
-// quarantines it. On RabbitMQ 3 there are messages over which it closes each connection that
-// they are delivered to (541, see the facts), and only this limit removes them: about 10 ms
-// each time [measured on 3.10.8]. No other message reaches it.
-// RabbitMQ counts a delivery of each message that is in the consumer's window when a connection
-// ends. Each connection begins with a window of one message, and each window is eight times the one
-// before: 8, 64, 512 and 4,096 (consumeWindow). A connection that ends at such a message has by then
-// acknowledged a seventh of its last window, so of each size at most seven connections end before
-// another message is acknowledged: it is delivered some thirty times.
-// For a message that has become the first of the queue only those connections count that end
-// before it is acknowledged.
+// DeliveryLimit is how often RabbitMQ tries to deliver a message from redrive.intake before it quarantines it. RabbitMQ
+// 3 closes each connection that it delivers some messages to (541, see the facts), and only this limit removes them:
+// about 10 ms each time [measured on 3.10.8]. No other message reaches it. RabbitMQ counts a delivery of each message
+// that is in the consumer's window when a connection ends. Each connection begins with a window of one message, and
+// each window is eight times the one before: 8, 64, 512 and 4,096 (consumeWindow). A connection that ends at such a
+// message has by then acknowledged a seventh of its last window, so of each size at most seven connections end before
+// another message is acknowledged: it is delivered some thirty times. For a message that has become the first of the
+// queue only those connections count that end before it is acknowledged.
 //
 // Quarantining is at-most-once on purpose. At-least-once dead-lettering runs in one process,
 // and a forged x-death kills that in RabbitMQ 3 for the whole node. [measured on 3.10.8: quorum
 // queues that use it are then refused with 541]
 const DeliveryLimit = 100
 
-// deadLetterExchange and intakeQueue are what failed messages come through.
+// Failed messages arrive through deadLetterExchange and intakeQueue.
 var (
 	deadLetterExchange = delay.Exchange{Name: wire.ExchangeDeadLetters, Kind: amqp.ExchangeFanout, Internal: true,
 		Args: amqp.Table{"alternate-exchange": delay.Nowhere}}
@@ -187,7 +180,7 @@ var (
 		"x-delivery-limit": int64(DeliveryLimit), "x-dead-letter-exchange": wire.ExchangeQuarantine}}
 )
 
-// intakeTopology is what the consumer of redrive.intake declares.
+// intakeTopology returns what the consumer of redrive.intake declares.
 func intakeTopology() delay.Topology {
 	q := quarantineTopology()
 	return delay.Topology{
@@ -199,7 +192,7 @@ func intakeTopology() delay.Topology {
 	}
 }
 
-// quarantineTopology is where RabbitMQ moves what it fails to deliver from the intake.
+// quarantineTopology returns where RabbitMQ moves what it fails to deliver from the intake.
 func quarantineTopology() delay.Topology {
 	return delay.Topology{
 		Exchanges: []delay.Exchange{{Name: wire.ExchangeQuarantine, Kind: amqp.ExchangeFanout, Internal: true,
@@ -241,8 +234,8 @@ func (c *BatchConsumer) declare(conn *amqp.Connection) error {
 	return declareOn(channelsOf(conn), c.topology)
 }
 
-// redeclare declares again what was deleted, and binds all of it: RabbitMQ shows no bindings to
-// its clients. Redeclared receives what was missing.
+// redeclare declares again what was deleted and all bindings, which RabbitMQ does not show to clients. Redeclared
+// receives what was missing.
 func (c *BatchConsumer) redeclare(conn *amqp.Connection) error {
 	missing, err := missingOf(conn, c.topology)
 	if err != nil {
@@ -257,8 +250,7 @@ func (c *BatchConsumer) redeclare(conn *amqp.Connection) error {
 	return nil
 }
 
-// missingOf returns which exchanges and queues of t do not exist. It asks by passive declares, of
-// which one that fails ends its channel.
+// missingOf returns which exchanges and queues of t do not exist. It declares passively; a failure ends the channel.
 func missingOf(conn *amqp.Connection, t delay.Topology) (all []string, err error) {
 	var ch *amqp.Channel
 	look := func(what, name string, declare func(*amqp.Channel) error) {
@@ -298,13 +290,13 @@ func missingOf(conn *amqp.Connection, t delay.Topology) (all []string, err error
 	return all, err
 }
 
-// BindRetryExchange makes the retry exchange of queue and binds that queue alone: wire.ErrQueueGone
-// when there is no such queue, and wire.ErrExclusive when it is another connection's. The exchange
-// stays then; RemoveRetryExchange deletes it.
+// BindRetryExchange declares the retry exchange of queue and binds that queue alone to it. It returns wire.ErrQueueGone
+// when there is no such queue, and wire.ErrExclusive when it is another connection's. The exchange then stays;
+// RemoveRetryExchange deletes it.
 //
-// It does not check for the queue first: RabbitMQ 4.3 takes a minute to answer that the node of a
-// classic queue is down [measured on 4.3.6], and all retries would wait for that. Binding fails as
-// well when there is no queue, and asks no node of a queue.
+// It does not check for the queue first: RabbitMQ 4.3 takes a minute to answer that the node of a classic queue is down
+// [measured on 4.3.6], and all retries would wait for that. Binding also fails when there is no queue, and asks no node
+// of the queue.
 func (p *Publisher) BindRetryExchange(ctx context.Context, queue string) error {
 	if err := canExist(queue); err != nil {
 		return err
@@ -319,12 +311,11 @@ func (p *Publisher) RemoveRetryExchange(ctx context.Context, queue string) error
 		return nil
 	}
 	return p.onChannel(ctx, func(ch *amqp.Channel) error {
-		return ch.ExchangeDelete(wire.RetryExchange(queue), true,
-			false)
+		return ch.ExchangeDelete(wire.RetryExchange(queue), true, false)
 	})
 }
 
-// RetryExchangeExists tells whether queue has a retry exchange.
+// RetryExchangeExists reports whether queue has a retry exchange.
 func (p *Publisher) RetryExchangeExists(ctx context.Context, queue string) (bool, error) {
 	if canExist(queue) != nil {
 		return false, nil
@@ -338,10 +329,9 @@ func (p *Publisher) RetryExchangeExists(ctx context.Context, queue string) (bool
 	return err == nil, err
 }
 
-// preconditionRemedy returns the remedy where RabbitMQ refuses to declare an exchange or queue
-// of ours, since one of that name has other arguments (406); "" for all other errors.
-// RabbitMQ's reason, which the error contains, names the first argument that differs, with both
-// values.
+// preconditionRemedy returns what to do when RabbitMQ refuses to declare an exchange or queue of ours because one of
+// that name has other arguments (406); "" for other errors. RabbitMQ's reason, which the error contains, names the
+// first argument that differs, with both values.
 func preconditionRemedy(what, name string, err error) string {
 	if !errors.Is(err, wire.ErrDiffers) {
 		return ""
@@ -368,15 +358,14 @@ func vhostOf(reason string) string {
 
 func quote(vhost string) string { return "'" + strings.ReplaceAll(vhost, "'", `'\''`) + "'" }
 
-// RemoveQuarantined returns a command that shows the first message in quarantine and removes it,
-// also one that RabbitMQ delivers to no AMQP client.
+// RemoveQuarantined returns a command that shows and removes the first message in quarantine, even one that RabbitMQ
+// cannot deliver to an AMQP client.
 func RemoveQuarantined(vhost string) string {
 	return "rabbitmqadmin --vhost=" + quote(vhost) + " get queue=" + wire.QueueQuarantine + " ackmode=ack_requeue_false"
 }
 
 const (
-	// majorityEvery is how often the connection's node is made to do what needs a majority of
-	// its cluster, and partitionedAfter how long that may take.
+	// Every majorityEvery the connection's node must do what needs a majority of its cluster, within partitionedAfter.
 	majorityEvery    = 5 * time.Second
 	partitionedAfter = 15 * time.Second
 )
@@ -384,24 +373,23 @@ const (
 var errPartitioned = fmt.Errorf("RabbitMQ's node has not answered within %s what needs most of its cluster: it may "+
 	"be partitioned from the others", partitionedAfter)
 
-// needsMajority tells whether RabbitMQ is of a version that agrees on bindings by majority.
-// Before 4.3 all nodes must agree, and one that hangs delays the others, which work.
+// needsMajority reports whether this version of RabbitMQ agrees on bindings by majority. Before 4.3 all nodes must
+// agree, and one that hangs delays the others.
 func needsMajority(conn *amqp.Connection) bool {
 	yes, _ := delay.VersionAtLeast(versionOf(conn), 4, 3)
 	return yes
 }
 
-// versionOf is RabbitMQ's version, such as "4.3.1".
+// versionOf returns RabbitMQ's version, such as "4.3.1".
 func versionOf(conn *amqp.Connection) string {
 	v, _ := conn.Properties["version"].(string)
 	return v
 }
 
-// watchMajority returns true when the connection's node is partitioned from most of its
-// cluster, and false when ctx ends. RabbitMQ 4.3 keeps the connections of such a node open,
-// answers what the node knows by itself, and neither delivers nor confirms anything before the
-// partition ends. [measured on 4.3.6; it cannot declare a binding, and reports that after 30 s]
-// Before 4.3 it closes them itself, with cluster_partition_handling = pause_minority.
+// watchMajority waits until the connection's node is partitioned from most of its cluster; it returns false when ctx
+// ends. RabbitMQ 4.3 keeps the connections of such a node open, answers what the node knows by itself, and neither
+// delivers nor confirms anything before the partition ends. [measured on 4.3.6; it cannot declare a binding, and
+// reports that after 30 s] Before 4.3 it closes them itself, with cluster_partition_handling = pause_minority.
 func (l *link) watchMajority(ctx context.Context, conn *amqp.Connection) (partitioned bool) {
 	for {
 		select {
@@ -425,7 +413,7 @@ func (l *link) watchMajority(ctx context.Context, conn *amqp.Connection) (partit
 			case <-done:
 				answered = true
 			case <-time.After(partitionedAfter):
-				// Under an alarm nothing is read from a connection that publishes.
+				// Under an alarm RabbitMQ reads nothing from a connection that publishes.
 				if l.now().Blocked == "" {
 					return true
 				}

@@ -27,10 +27,9 @@ import (
 //   - one with headers that the client refuses to read: of type L (unsigned 64
 //     bit), which RabbitMQ 3 delivers as it is, nested too deep, or too many.
 //
-// consumingConn makes the client accept them: it tells the client that there is no limit to a
-// frame (and RabbitMQ that its limit is agreed), and repairs the headers.
-// It is for a connection that only consumes, since the client then believes it
-// could send frames of any size.
+// consumingConn makes the client accept them: it tells the client that there is no limit to a frame (and RabbitMQ that
+// its limit is agreed), and repairs the headers. It is only for a connection that consumes: the client then believes
+// that it may send frames of any size.
 //
 // It also bounds memory. Prefetch counts messages, not bytes: a few thousand of 16 MiB would
 // fill the machine. Read blocks while more than maxBuffered bytes of bodies are read and not
@@ -45,14 +44,13 @@ type consumingConn struct {
 	agreed   bool    // tune-ok was sent
 	bodies   byteLimit
 
-	delivered map[uint16]*delivery // by channel: what its next content header belongs to
+	delivered map[uint16]*delivery // by channel: the message of its next content header
 	mu        sync.Mutex
 	repaired  map[delivery]headerRepair // until repairedHeaders takes them
-	any       atomic.Bool               // something was repaired: until then the map is not read
+	any       atomic.Bool               // something was repaired: before that, skip the map
 }
 
-// delivery is one message as basic.deliver names it: consumer tags are not used twice on a
-// connection, and channel numbers are.
+// delivery identifies a message as basic.deliver does. A connection reuses channel numbers, and no consumer tags.
 type delivery struct {
 	consumer string
 	tag      uint64
@@ -130,8 +128,8 @@ func (c *consumingConn) next() error {
 		}
 	case head[0] == frameBody:
 		if c.bodies.add(len(payload)) {
-			// The client moves its read deadline at each frame, and there was none while this
-			// waited: without more time its next read would end a connection that works.
+			// The client moves its read deadline at each frame, and got none while this waited: without more time its
+			// next read would end a working connection.
 			if err := c.Conn.SetReadDeadline(time.Now().Add(3 * connect.LongestHeartbeat * time.Second)); err != nil {
 				return err
 			}
@@ -182,7 +180,7 @@ func (c *consumingConn) deliver(channel uint16, args []byte) {
 	d.tag = binary.BigEndian.Uint64(args[n:])
 }
 
-// repairedHeaders returns, once, what was repaired in a delivery.
+// repairedHeaders returns what was repaired in a delivery, and forgets it.
 func (c *consumingConn) repairedHeaders(consumer string, tag uint64) headerRepair {
 	if !c.any.Load() {
 		return headerRepair{}
@@ -202,30 +200,28 @@ func (c *consumingConn) delivery(d *amqp.Delivery) wire.Delivery {
 		Note: m.note, CannotRepublish: m.cannotRepublish, DuplicateHeader: m.duplicateHeader}
 }
 
-// forget drops what was repaired for a consumer that has ended, and that repairedHeaders has not taken.
+// forget drops repairs for a consumer that has ended.
 func (c *consumingConn) forget(consumer string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	maps.DeleteFunc(c.repaired, func(d delivery, _ headerRepair) bool { return d.consumer == consumer })
 }
 
-// What amqp091-go refuses to read, and ends the connection over. [read.go of
-// v1.16]
+// Limits of amqp091-go, which ends the connection over more. [read.go of v1.16]
 const (
 	maxNesting  = 32
 	maxElements = 8192
 )
 
-// headerRepair is what was changed in a message's headers so that the client can read it.
+// headerRepair describes what was changed in a message's headers so that the client can read them.
 type headerRepair struct {
-	note            string // it can be published again, except for this
-	cannotRepublish string // it cannot be published again as it was, for this reason
-	duplicateHeader string // its death headers prove nothing, for this reason
+	note            string // a harmless change
+	cannotRepublish string // why it cannot be published again as it was
+	duplicateHeader string // why its death headers prove nothing
 }
 
-// repairHeader changes what the client cannot read in the header table of a
-// content header, mostly in place, and says what it did. What RabbitMQ would not
-// send is left to the client to judge.
+// repairHeader changes what the client cannot read in the header table of a content header, mostly in place, and says
+// what it did. It leaves what RabbitMQ would not send to the client.
 func repairHeader(p []byte) ([]byte, headerRepair) {
 	const fixed = 14 // class, weight, body size, flags
 	if len(p) < fixed {
@@ -294,12 +290,12 @@ func cutLong(p []byte) (content, rest []byte, ok bool) {
 	return p[4:n], p[n:], true
 }
 
-// valueSizes are the sizes, in bytes, of the value types that have a fixed one.
+// valueSizes has the sizes, in bytes, of value types of fixed size.
 var valueSizes = map[byte]int{'t': 1, 'b': 1, 'B': 1, 's': 2, 'u': 2, 'I': 4, 'i': 4, 'l': 8, 'L': 8, 'f': 4, 'd': 8,
 	'D': 5, 'T': 8, 'V': 0}
 
-// repairValue turns L into l within a value, and tells whether the client can read
-// it at this depth. ok is false when it is not well formed.
+// repairValue turns L into l within a value, and reports whether the client can read it at this depth. ok is false if
+// it is malformed.
 func repairValue(p []byte, depth int, m *headerRepair) (rest []byte, fits, ok bool) {
 	if len(p) == 0 {
 		return nil, false, false
@@ -343,11 +339,10 @@ func repairValue(p []byte, depth int, m *headerRepair) (rest []byte, fits, ok bo
 	return rest, fits, true
 }
 
-// duplicateIn returns why the x-death headers of a table prove nothing: a name is there twice, or
-// the table cannot be read. AMQP allows two headers of one name, and two fields of one name
-// in an entry of x-death. RabbitMQ 3.10 writes to the first of them and keeps both, and
-// amqp091-go reads the last: the publisher's. [measured on 3.10.8; 4.3.6 replaces them] Only
-// the frame shows both.
+// duplicateIn returns why the x-death headers of a table prove nothing: a name occurs twice, or the table is malformed.
+// AMQP allows two headers of one name, and two fields of one name in an entry of x-death. RabbitMQ 3.10 writes to the
+// first of them and keeps both, and amqp091-go reads the last: the publisher's. [measured on 3.10.8; 4.3.6 replaces
+// them] Only the frame shows both.
 func duplicateIn(table []byte) string {
 	var seen []string
 	for len(table) > 0 {
@@ -377,8 +372,8 @@ func deathHeader(name []byte) bool {
 	return s == "x-death" || strings.HasPrefix(s, "x-first-death-") || strings.HasPrefix(s, "x-last-death-")
 }
 
-// duplicateField finds a field that is there twice in an entry of a list of tables. The list is
-// whole: cutEntry has cut it off.
+// duplicateField finds a field that occurs twice in an entry of a list of tables. The list is complete: cutEntry has
+// checked its length.
 func duplicateField(header, value []byte) string {
 	if value[0] != 'A' {
 		return ""
@@ -410,8 +405,8 @@ func duplicateField(header, value []byte) string {
 	return ""
 }
 
-// cutEntry cuts the first entry off a table that is not empty; value begins with its type. ok is
-// false where it is not well formed; what the value contains is not looked at.
+// cutEntry cuts the first entry off a table that is not empty; value begins with its type. ok is false if it is
+// malformed; cutEntry does not look into the value.
 func cutEntry(table []byte) (name, value, rest []byte, ok bool) {
 	n := 1 + int(table[0])
 	if len(table) < n+1 {
@@ -421,8 +416,7 @@ func cutEntry(table []byte) (name, value, rest []byte, ok bool) {
 	return table[1:n], table[n : len(table)-len(rest)], rest, ok
 }
 
-// skipValue returns what follows a value, whose first byte is its type; ok is false where it is
-// longer than p.
+// skipValue returns what follows a value, whose first byte is its type; ok is false if the value is longer than p.
 func skipValue(p []byte) (rest []byte, ok bool) {
 	if n, sized := valueSizes[p[0]]; sized {
 		if len(p) < 1+n {

@@ -1,7 +1,6 @@
-// Package broker is the only one that speaks AMQP: it connects and reconnects, consumes dead
-// letters, and publishes with confirms. Consumers and publishers have a connection each,
-// since an alarm stops RabbitMQ reading from a connection that publishes, and with it the
-// acknowledgements on it. Read it in this order:
+// Package broker is the only one that speaks AMQP: it connects and reconnects, consumes dead letters, and publishes
+// with confirms. Consumers and publishers have separate connections: an alarm stops RabbitMQ reading from a connection
+// that publishes, acknowledgements included. Read it in this order:
 //
 //	link.go          connects, and connects again
 //	declare.go       what is declared, also again, and the remedy where RabbitMQ has something else
@@ -42,7 +41,7 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Config of a connection.
+// Config configures a connection.
 type Config struct {
 	URL  string // amqp:// or amqps://, with credentials; or several of one cluster, see addresses
 	Name string // as RabbitMQ's management page shows it
@@ -50,26 +49,23 @@ type Config struct {
 	// Observe receives each change. It is called by one goroutine at a time
 	// and must not block.
 	Observe func(State)
-	// Strict ends Run at an error that only a person can correct (a wrong password, a missing
-	// right or queue), until it has worked once: a person who starts a program must see
-	// it. Later Run tries again, since the same error may pass, as when a queue is declared again.
+	// Strict ends Run, until it has worked once, at an error that only a person can correct (a wrong password, a
+	// missing right or queue): whoever starts a program must see it. Later Run tries again, since the error may pass,
+	// as when a queue is declared again.
 	Strict bool
-	// Majority ends a connection whose node is partitioned from most of its cluster, where
-	// there is another address to go to; see watchMajority. Its user must have the
-	// service's rights.
+	// Majority ends a connection whose node is partitioned from most of its cluster, if URL has another address; see
+	// watchMajority. Its user must have the service's rights.
 	Majority bool
 	// Credentials are read again for each connection.
 	Credentials connect.Client
-	// AMQP is what a user of the library sets. Its TLSClientConfig is used by amqps://
-	// instead of the files of Credentials and those that the URL names, its SASL instead
-	// of the URL's user; its FrameSize and Recovery mean nothing.
+	// AMQP is what a user of the library sets. For amqps://, its TLSClientConfig replaces the files of Credentials and
+	// of the URL; its SASL replaces the URL's user; its FrameSize and Recovery are ignored.
 	AMQP amqp.Config
-	// Lasting makes Run connect again even after a permanentError, since other connections of
-	// the same process must not end with it.
+	// Lasting makes Run connect again even after a permanentError, which must not end other connections of the process.
 	Lasting bool
 }
 
-// NeedsPerson tells whether an error lasts until a person corrects something.
+// NeedsPerson reports whether an error lasts until a person corrects something.
 func NeedsPerson(err error) bool {
 	for _, e := range []error{wire.ErrForbidden, wire.ErrNoVHost, wire.ErrQueueGone, wire.ErrDiffers, wire.ErrNoType,
 		wire.ErrTLS} {
@@ -80,11 +76,11 @@ func NeedsPerson(err error) bool {
 	return false
 }
 
-// State of a connection.
+// State is the state of a connection.
 type State struct {
 	Connected bool
 	At        string // the node's address, host:port; when not connected, the last one's
-	Blocked   string // why RabbitMQ reads nothing from it: an alarm; "" when it does
+	Blocked   string // the alarm over which RabbitMQ reads nothing from it; "" without one
 	Err       error  // why it is not connected, or what is wrong
 }
 
@@ -93,10 +89,9 @@ const (
 	maxReconnectWait = 15 * time.Second
 	heartbeatEvery   = 10 * time.Second
 	dialTimeout      = 10 * time.Second
-	// waitAfterCrash is how long a BatchConsumer waits after an internal error of RabbitMQ's: the
-	// message that causes it must reach its delivery limit soon, since all others wait behind
-	// it. Where the cause is another one such haste would harm, so only the first maxHurried
-	// times in a row are that soon: enough for ten such messages.
+	// waitAfterCrash is how long a BatchConsumer waits after an internal error of RabbitMQ: the message that causes it
+	// must reach its delivery limit soon, since all others wait behind it. With another cause such haste would do harm,
+	// so it ends after maxHurried times in a row: enough for ten such messages.
 	waitAfterCrash = 5 * time.Millisecond
 	maxHurried     = 10 * DeliveryLimit
 )
@@ -104,10 +99,10 @@ const (
 // ErrCrashed: RabbitMQ has closed the connection over an internal error.
 var ErrCrashed = errors.New("RabbitMQ says 541")
 
-// link keeps one connection.
+// link keeps a connection up.
 type link struct {
 	Config
-	reconnectsAtOnce bool // connects again at once after a crash, see waitAfterCrash
+	reconnectsAtOnce bool // after a crash, see waitAfterCrash
 	mu               sync.Mutex
 	at               string // the node it was connected to last
 	blocked          string // State.Blocked of the connection, as RabbitMQ reported last
@@ -120,17 +115,17 @@ type link struct {
 // refusal is something that RabbitMQ refused.
 type refusal struct {
 	on   time.Time     // link.connected of the connection
-	wait time.Duration // how old a connection must be to be ended over it
+	wait time.Duration // minimum age of a connection that is ended over it
 }
 
-// A connection is ended over what RabbitMQ refuses after minRefusedWait at the earliest. The wait
-// doubles, up to maxRefusedWait, each time that the next connection is refused the same.
+// A refusal ends a connection after minRefusedWait at the earliest. The wait doubles, up to maxRefusedWait, each time
+// that RabbitMQ refuses the next connection the same.
 const minRefusedWait, maxRefusedWait = time.Minute, time.Hour
 
-// errSignInAgain: the connection ended over a refusal, so that the next one signs in again.
+// errSignInAgain ends a connection over a refusal, so that the next one signs in again.
 var errSignInAgain = errors.New("signing in again, since RabbitMQ refuses this again and again")
 
-// noted returns err, having noted a refusal.
+// noted notes err if it is a refusal, and returns it.
 func (l *link) noted(err error) error {
 	if errors.Is(err, wire.ErrForbidden) {
 		l.refused(err)
@@ -138,9 +133,9 @@ func (l *link) noted(err error) error {
 	return err
 }
 
-// refused notes an error that a new connection may not have, and ends the connection when it
-// repeats. RabbitMQ goes by the token that a connection signed in with: on 3.10 it refuses all on one whose
-// token has expired, and leaves it open; later versions end it. [measured on 3.10.8 and 4.3.6]
+// refused notes an error that a new connection may not have, and ends the connection when it repeats. When the token
+// that a connection signed in with expires, RabbitMQ 3.10 refuses everything on it, and leaves it open; later versions
+// end it. [measured on 3.10.8 and 4.3.6]
 func (l *link) refused(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -151,7 +146,7 @@ func (l *link) refused(err error) {
 			l.end(fmt.Errorf("%w: %w", errSignInAgain, err))
 		}
 		return
-	case age >= minRefusedWait: // until now it was allowed, as far as is known
+	case age >= minRefusedWait: // as far as is known, RabbitMQ allowed it until now
 		r.wait = minRefusedWait
 	default:
 		r.wait = min(max(2*r.wait, minRefusedWait), maxRefusedWait)
@@ -163,13 +158,12 @@ func (l *link) refused(err error) {
 	l.refusals[err.Error()] = r
 }
 
-// secretEvery is how often the file of a password is read while a connection lasts.
+// secretEvery is how often a connection reads the password's file.
 const secretEvery = 5 * time.Second
 
-// renewSecret passes RabbitMQ each new password in the file, was being the login before, until
-// ctx ends: a token takes effect at once, and does not expire. A password is not checked again, so
-// passing it changes nothing. RabbitMQ closes a connection over a token that is not valid. [measured on 3.10.8
-// and 4.3.6]
+// renewSecret passes RabbitMQ each new password in the file, until ctx ends; was is the login before. A new token takes
+// effect at once, so that the connection outlives the old one. RabbitMQ does not check a password again, and closes a
+// connection over an invalid token. [measured on 3.10.8 and 4.3.6]
 func (l *link) renewSecret(ctx context.Context, conn *amqp.Connection, was *url.Userinfo) {
 	for {
 		select {
@@ -186,8 +180,7 @@ func (l *link) renewSecret(ctx context.Context, conn *amqp.Connection, was *url.
 	}
 }
 
-// observe reports a state, and logs it when it has changed: one line per change, never one per
-// try.
+// observe reports and logs a state when it has changed: one line per change, not one per try.
 func (l *link) observe(s State) {
 	l.mu.Lock()
 	was := l.state
@@ -225,8 +218,7 @@ func (l *link) now() State {
 	return l.state
 }
 
-// keep connects, runs use, and does so again when it ends, for as long as ctx
-// lasts. use returns an error that is permanent to end it.
+// keep connects and runs use, again and again, until ctx ends or use returns a permanentError.
 func (l *link) keep(
 	ctx context.Context, wrap func(net.Conn) net.Conn, use func(context.Context, *amqp.Connection) error,
 ) error {
@@ -247,10 +239,10 @@ func (l *link) keep(
 		}
 		connected, crashed := l.now().Connected, errors.Is(err, ErrCrashed)
 		if connected || crashed && l.reconnectsAtOnce {
-			wait = minReconnectWait // the broker is there: connect again soon
+			wait = minReconnectWait // the broker is up: connect again soon
 		}
 		l.observe(State{Err: err})
-		pause := wait/2 + rand.N(wait) // spread, or all clients of a broker come back at once
+		pause := wait/2 + rand.N(wait) // jitter, so that a broker's clients do not all come back at once
 		if crashes++; connected || !crashed {
 			crashes = 0
 		}
@@ -316,12 +308,12 @@ func (l *link) once(
 	}
 	err = use(ctx, conn)
 	if l.now().Blocked != "" {
-		_ = raw.Close() // RabbitMQ reads nothing from it, so it would not answer a close
+		_ = raw.Close() // RabbitMQ would not read a close
 	}
 	closeSoon(conn, raw)
 	watcher.Wait()
 	if why != nil && !errors.As(err, new(permanentError)) && !errors.As(err, new(takenBackError)) {
-		err = explain(why) // the error that the connection failed with explains less
+		err = explain(why) // explains more than the error of use
 	}
 	if partitioned.Load() {
 		err = errPartitioned
@@ -335,9 +327,8 @@ func (l *link) once(
 	return err
 }
 
-// block records whether an alarm of RabbitMQ blocks the connection. While one does, no write
-// may wait: the client's heartbeats would wait behind it, and the client would close the
-// connection.
+// block records whether an alarm of RabbitMQ blocks the connection. While it does, no write may wait: heartbeats would
+// wait behind it, and the client would close the connection.
 func (l *link) block(b amqp.Blocking, raw net.Conn) {
 	l.mu.Lock()
 	l.blocked = ""
@@ -351,9 +342,8 @@ func (l *link) block(b amqp.Blocking, raw net.Conn) {
 	l.observe(State{Connected: true})
 }
 
-// closeSoon closes the connection, and does not wait for a broker that does not answer or does
-// not read: then the client blocks in a write with its lock held, and only the end of the TCP
-// connection frees it.
+// closeSoon closes the connection. It gives up on a broker that does not answer or read: then the client blocks in a
+// write with its lock held, and only the end of the TCP connection frees it.
 func closeSoon(conn *amqp.Connection, raw net.Conn) {
 	force := time.AfterFunc(closeLimit, func() { _ = raw.Close() })
 	defer force.Stop()
@@ -363,13 +353,13 @@ func closeSoon(conn *amqp.Connection, raw net.Conn) {
 // closeLimit is how long RabbitMQ may take to answer what ends a connection.
 const closeLimit = 2 * time.Second
 
-// dial connects to one of the brokers of c.URL, in connect.OrderURLs, where last is the
-// host of the connection before. at is the address of the one that answers.
+// dial connects to one of the brokers of c.URL, in the order of connect.OrderURLs; last is the host of the connection
+// before. at is the address of the broker that answers.
 func dial(
 	ctx context.Context, c *Config, last string, wrap func(net.Conn) net.Conn,
 ) (conn *amqp.Connection, at string, err error) {
 	urls := connect.SplitURLs(c.URL)
-	failed := make(unreachedError, len(urls)) // in the order of c.URL, or each try would be logged as a change
+	failed := make(unreachedError, len(urls)) // in the order of c.URL: the same text at each try
 	for _, i := range connect.OrderURLs(urls, last) {
 		if conn, failed[i] = dialOne(ctx, c, urls[i], wrap); failed[i] == nil {
 			return conn, connect.Host(urls[i]), nil
@@ -381,7 +371,7 @@ func dial(
 	return nil, "", failed
 }
 
-// unreachedError is why none of several brokers could be connected to.
+// unreachedError holds why each of several brokers could not be connected to.
 type unreachedError []error
 
 func (u unreachedError) Error() string {
@@ -402,7 +392,7 @@ func explain(err error) error {
 	case errors.Is(err, wire.ErrTLS):
 		return err
 	case errors.As(err, &parse):
-		return errors.New("the broker URL cannot be parsed") // its own text has the password
+		return errors.New("the broker URL cannot be parsed") // err contains the password
 	case !errors.As(err, &e):
 		return err
 	case lostSigningIn(err):
@@ -410,13 +400,13 @@ func explain(err error) error {
 	case e.Code == amqp.AccessRefused && strings.Contains(e.Reason, "Login was refused"):
 		return fmt.Errorf("%w: wrong user or password", wire.ErrForbidden)
 	case e.Code == amqp.AccessRefused:
-		reason, _, _ := strings.Cut(e.Reason, " (validated at ") // of an expired token: another error each second
+		reason, _, _ := strings.Cut(e.Reason, " (validated at ") // added to an expired token; differs each second
 		return fmt.Errorf("%w: %s", wire.ErrForbidden, reason)
 	case e.Code == amqp.NotAllowed && strings.Contains(e.Reason, "vhost") && strings.HasSuffix(e.Reason, "not found"):
 		return fmt.Errorf("%w: %s", wire.ErrNoVHost, e.Reason)
 	case e.Code == amqp.NotAllowed && strings.Contains(e.Reason, "refused for user '") &&
 		strings.HasSuffix(e.Reason, "'"):
-		return fmt.Errorf("%w: %s", wire.ErrForbidden, e.Reason) // with more after the user it is a limit, which passes
+		return fmt.Errorf("%w: %s", wire.ErrForbidden, e.Reason) // text after the user means a limit, which passes
 	case e.Code == amqp.NotFound && strings.HasPrefix(e.Reason,
 		"NOT_FOUND - no queue '"): // a client may name an exchange so
 		return fmt.Errorf("%w: %s", wire.ErrQueueGone, e.Reason)
@@ -438,10 +428,9 @@ func explain(err error) error {
 	return fmt.Errorf("RabbitMQ says %d: %s", e.Code, e.Reason)
 }
 
-// signInConn makes RabbitMQ report when it refuses a user. Otherwise it closes the connection
-// without an error, as a network failure does: a consumer would report a wrong password, and
-// stop, because the network failed at that moment. The client library does not ask for that
-// report, and overwrites capabilities that its user sets.
+// signInConn makes RabbitMQ report when it refuses a user. Otherwise it closes the connection without an error, which
+// looks like a network failure, and a consumer would stop over a "wrong password" when the network failed just then.
+// The client library does not ask for that report, and overwrites capabilities that its user sets.
 type signInConn struct {
 	net.Conn
 	done bool
@@ -453,7 +442,7 @@ var (
 	saysRefusal  = []byte("\x1cauthentication_failure_closet\x01")
 )
 
-// Write adds the capability to connection.start-ok, the first frame of a client's.
+// Write adds the capability to connection.start-ok, the client's first frame.
 func (c *signInConn) Write(b []byte) (int, error) {
 	const head, properties = 1 + 2 + 4, 4 // type, channel and size of a frame; the size of a table
 	table := head + len(startOK)
@@ -474,8 +463,8 @@ func (c *signInConn) Write(b []byte) (int, error) {
 	return min(n, len(b)), err
 }
 
-// lostSigningIn tells whether a connection ended before RabbitMQ answered whether the user may
-// sign in: the client library reports that as a refusal.
+// lostSigningIn reports whether the connection ended before RabbitMQ answered the sign-in, which the client library
+// reports as a refusal.
 func lostSigningIn(err error) bool {
 	return errors.Is(err, amqp.ErrCredentials) || errors.Is(err, amqp.ErrVhost)
 }
@@ -531,7 +520,7 @@ func dialOne(ctx context.Context, c *Config, rawURL string, wrap func(net.Conn) 
 	return conn, nil
 }
 
-// properties are what RabbitMQ's management page shows of a connection.
+// properties returns what RabbitMQ's management page shows of a connection.
 func (c *Config) properties() amqp.Table {
 	p := amqp.NewConnectionProperties()
 	maps.Copy(p, c.AMQP.Properties)
@@ -539,14 +528,13 @@ func (c *Config) properties() amqp.Table {
 	return p
 }
 
-// external tells whether SASL EXTERNAL is among what RabbitMQ is offered.
+// external reports whether the client offers SASL EXTERNAL.
 func (c *Config) external(uri *amqp.URI) bool {
 	return slices.ContainsFunc(uri.AuthMechanism, func(m string) bool { return strings.EqualFold(m, "external") }) ||
 		slices.ContainsFunc(c.AMQP.SASL, func(a amqp.Authentication) bool { return a.Mechanism() == "EXTERNAL" })
 }
 
-// security returns the TLS settings for a broker; nil: no TLS. Its files are read again each
-// time.
+// security returns the TLS settings for a broker, or nil for none. It reads their files each time.
 func (c *Config) security(uri *amqp.URI) (*tls.Config, error) {
 	if uri.Scheme != "amqps" {
 		return nil, nil
@@ -563,8 +551,8 @@ func (c *Config) security(uri *amqp.URI) (*tls.Config, error) {
 	}.Config(uri.Host)
 }
 
-// dialForAMQP makes a connection for AMQP. Until its handshake is over nothing else limits
-// how long that takes. dial is the user's own, or nil.
+// dialForAMQP makes a connection for AMQP, with a deadline until AMQP's handshake is over: nothing else limits that.
+// dial is the user's own, or nil.
 func dialForAMQP(
 	ctx context.Context, dial func(network, addr string) (net.Conn, error), network, addr string,
 	within time.Duration, secure *tls.Config,
@@ -587,8 +575,8 @@ func dialForAMQP(
 	return tlsConn{above, conn}, nil
 }
 
-// dialWithin makes the network connection. A dialer of the user's that does not return is
-// abandoned, and the connection that it returns later is closed.
+// dialWithin makes the network connection. It abandons a user's dialer that does not return in time, and closes the
+// connection that it returns later.
 func dialWithin(
 	ctx context.Context, dial func(network, addr string) (net.Conn, error), network, addr string, within time.Duration,
 ) (net.Conn, error) {
@@ -605,8 +593,8 @@ func dialWithin(
 	return conn, err
 }
 
-// tlsConn closes as a plain connection does: a close_notify of TLS could wait for a broker that
-// reads nothing, and AMQP has a close of its own.
+// tlsConn closes the TCP connection at once: a close_notify of TLS could wait for a broker that reads nothing, and AMQP
+// has its own close.
 type tlsConn struct {
 	*tls.Conn
 	under net.Conn
@@ -614,8 +602,7 @@ type tlsConn struct {
 
 func (c tlsConn) Close() error { return c.under.Close() }
 
-// plainConn notices that the other side speaks TLS: it answers a client that does not with an
-// alert.
+// plainConn notices that the other side speaks TLS, which answers plain bytes with an alert.
 type plainConn struct {
 	net.Conn
 	begun bool
@@ -634,12 +621,12 @@ func (c *plainConn) Read(b []byte) (int, error) {
 // tlsAlertRecord is the type of a TLS record; no AMQP frame has it.
 const tlsAlertRecord = 21
 
-// tlsAlertPrefix begins Go's text for an alert of the other side of a TLS connection.
+// tlsAlertPrefix begins Go's text for an alert of the other side.
 const tlsAlertPrefix = "remote error: tls: "
 
-// explainTLSEnd explains why RabbitMQ closes a TLS connection before AMQP begins: in TLS 1.3 it
-// refuses a client certificate only then. Its alert is lost where its reset, or our next write, is faster. external
-// tells whether SASL EXTERNAL was among the mechanisms offered.
+// explainTLSEnd explains why RabbitMQ closes a TLS connection before AMQP begins: in TLS 1.3 it refuses a client
+// certificate only then. Its alert is lost where its reset, or our next write, is faster. external reports whether the
+// client offered SASL EXTERNAL.
 func explainTLSEnd(err error, external bool) error {
 	var e *amqp.Error
 	if external && errors.As(err, &e) && e.Code == amqp.AccessRefused && e.Server {
@@ -653,7 +640,7 @@ func explainTLSEnd(err error, external bool) error {
 	for _, ended := range []string{"EOF", "reset by peer", "broken pipe", "is not open",
 		"use of closed network connection"} {
 		if strings.HasSuffix(err.Error(), ended) || strings.Contains(err.Error(), ended+"\"") {
-			if errors.As(err, &e) { // explain would keep nothing but its code and reason
+			if errors.As(err, &e) { // explain would keep only its code and reason
 				err = errors.New(e.Reason)
 			}
 			return fmt.Errorf("%w, just after the TLS handshake: if this continues, RabbitMQ refuses this client's "+

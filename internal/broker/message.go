@@ -9,7 +9,7 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Received is a delivery as the message that it brings.
+// Received returns the message of a delivery.
 func Received(d *amqp.Delivery) wire.Message {
 	return wire.Message{
 		Exchange: d.Exchange, RoutingKey: d.RoutingKey, Headers: d.Headers,
@@ -20,8 +20,8 @@ func Received(d *amqp.Delivery) wire.Message {
 	}
 }
 
-// publishing is m as amqp091-go sends it, always persistent: what was safe on
-// Redrive's disk must not be lost in a queue's memory.
+// publishing returns m for amqp091-go, always persistent: what was safe on Redrive's disk must not be lost in a queue's
+// memory.
 func publishing(m *wire.Message) amqp.Publishing {
 	return amqp.Publishing{
 		Headers: m.Headers, ContentType: m.ContentType, ContentEncoding: m.ContentEncoding,
@@ -31,8 +31,8 @@ func publishing(m *wire.Message) amqp.Publishing {
 	}
 }
 
-// headerSize is the size in bytes of the frame that carries the properties. It
-// must fit the negotiated frame size, or RabbitMQ ends the connection (501).
+// headerSize returns the bytes of the frame with the properties. A frame larger than the negotiated size makes RabbitMQ
+// end the connection (501).
 func headerSize(m *wire.Message) int {
 	n := frameHead + 1 + 14 + 4 + 1 + 1 // frame, content header, table length, delivery mode, priority
 	for _, s := range [...]string{m.ContentType, m.ContentEncoding, m.CorrelationID, m.ReplyTo, m.Expiration,
@@ -67,11 +67,11 @@ func valueSize(v any) int {
 	return 9 // the largest of the others
 }
 
-// maxKey is how many bytes a key of a table may have.
+// maxKey is the maximum length of a table's key, in bytes.
 const maxKey = 255
 
-// checkHeaders returns what of headers the client cannot send: it would notice in the middle of
-// a frame and close the connection, or recurse forever into a table that contains itself.
+// checkHeaders returns an error for headers that the client cannot send: it would notice in the middle of a frame and
+// close the connection, or recurse forever into a table that contains itself.
 func checkHeaders(t amqp.Table, depth int) error {
 	for k, v := range t {
 		if len(k) > maxKey {
@@ -86,7 +86,7 @@ func checkHeaders(t amqp.Table, depth int) error {
 
 func checkValue(v any, depth int) error {
 	switch v := v.(type) {
-	case nil, bool, string, []byte, int32, int64, float64, time.Time: // most are
+	case nil, bool, string, []byte, int32, int64, float64, time.Time: // nearly all
 		return nil
 	case amqp.Table, []any:
 		if depth++; depth > maxNesting {

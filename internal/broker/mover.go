@@ -17,17 +17,17 @@ import (
 )
 
 var (
-	// ErrLocked: another process moves the queue.
+	// ErrLocked means that another process is moving the queue.
 	ErrLocked = hint.New("refused", "is being moved by another process")
-	// ErrNotEmpty and ErrInUse are why a queue is not deleted.
+	// ErrNotEmpty and ErrInUse say why a queue is not deleted.
 	ErrNotEmpty = errors.New("is not empty")
 	ErrInUse    = errors.New("has consumers")
 	errFull     = errors.New("the new queue takes no more messages (nack): is it full, with overflow reject-publish?")
 	errGone     = errors.New("RabbitMQ could not route a message to the new queue: was it deleted?")
 )
 
-// Mover moves messages from one queue to another as they are, on two connections: an alarm
-// stops RabbitMQ reading from one that publishes, and deliveries must not delay the confirms.
+// Mover moves messages from one queue to another as they are, on two connections: an alarm stops RabbitMQ reading from
+// one that publishes, and deliveries must not delay confirms.
 type Mover struct {
 	source, sink *amqp.Connection
 	in           *consumingConn
@@ -38,13 +38,12 @@ type Mover struct {
 	LostUserIDs int
 }
 
-// NewMover connects. lock is the name of a queue that is exclusive to this mover's connection:
-// ErrLocked when another process has declared it.
+// NewMover connects. It declares the exclusive queue lock; the error is ErrLocked when another process has.
 func NewMover(ctx context.Context, c Config, lock string) (_ *Mover, err error) {
 	m := &Mover{user: connect.User(c.URL)}
 	m.source, _, err = dial(ctx, &c, "", func(conn net.Conn) net.Conn {
 		m.in = newConsumingConn(newCoalescingConn(conn))
-		m.in.bodies.lift() // the window is the bound
+		m.in.bodies.lift() // its window bounds memory
 		return m.in
 	})
 	if err != nil {
@@ -87,11 +86,10 @@ func (m *Mover) Close() {
 	closeSoon(m.source, m.in)
 }
 
-// Do changes exchanges, queues and bindings on the connection that has the lock: when that
-// is lost, nothing is changed any more.
+// Do runs do on the connection that has the lock, so that nothing is changed after the lock is lost.
 func (m *Mover) Do(do func(*amqp.Channel) error) error { return onChannel(m.source, do) }
 
-// BindRetryExchange makes the retry exchange of a queue and binds it to that.
+// BindRetryExchange declares the retry exchange of a queue and binds the queue to it.
 func (m *Mover) BindRetryExchange(queue string) error { return declareOn(m.Do, delay.Retry(queue)) }
 
 // Depth returns how many ready messages and consumers a queue has.
@@ -100,8 +98,7 @@ func (m *Mover) Depth(queue string) (ready, consumers int, err error) {
 	return q.Messages, q.Consumers, err
 }
 
-// DeleteClassic deletes a classic queue if it is empty and unused, which RabbitMQ
-// decides in one step.
+// DeleteClassic deletes a classic queue if it is empty and unused, which RabbitMQ checks in the same step.
 func (m *Mover) DeleteClassic(queue string) error {
 	err := m.Do(func(ch *amqp.Channel) error {
 		_, err := ch.QueueDelete(queue, true, true, false)
@@ -118,10 +115,9 @@ func (m *Mover) DeleteClassic(queue string) error {
 	return err
 }
 
-// DeleteQuorum deletes a quorum queue that is empty and that no one else consumes. RabbitMQ
-// does not check that for quorum queues (540), so it is checked here, and the queue is consumed
-// meanwhile: a message that arrives between the check and the deletion is delivered here, and
-// moved. moved is how many, whatever the error.
+// DeleteQuorum deletes a quorum queue that is empty and that no one else consumes. RabbitMQ cannot check that for
+// quorum queues (540), so DeleteQuorum does, and consumes the queue meanwhile: it moves messages that arrive between
+// the check and the deletion. moved counts them, whatever the error.
 func (m *Mover) DeleteQuorum(ctx context.Context, queue, exchange string) (moved int, err error) {
 	ch, err := m.source.Channel()
 	if err != nil {
@@ -146,12 +142,12 @@ func (m *Mover) DeleteQuorum(ctx context.Context, queue, exchange string) (moved
 			return err
 		})
 	}
-	if err != nil { // what was delivered is moved: requeued, it would count as a failed delivery
+	if err != nil { // move what was delivered: requeued, it would count as a failed delivery
 		if cancel := ch.Cancel("redrive move", false); cancel != nil {
 			return 0, explain(cancel)
 		}
 	}
-	for d := range deliveries { // RabbitMQ ends them with the queue
+	for d := range deliveries { // closed by RabbitMQ with the queue, or by the cancel
 		if sent := m.send(ctx, exchange, []amqp.Delivery{d}); sent != nil {
 			return moved, sent
 		}
@@ -164,39 +160,38 @@ func (m *Mover) DeleteQuorum(ctx context.Context, queue, exchange string) (moved
 // move is one call of Move.
 type move struct {
 	queue, exchange string
-	most            int // messages outstanding
+	maxOutstanding  int // messages
 	idle            time.Duration
 	moved           func(int) (more bool)
 }
 
-// Move consumes queue and publishes each message to exchange, a fanout, with the routing key it
-// had. Each is acknowledged when it is confirmed, so none is lost; whatever ends this process
-// in between duplicates at most `most` of them. moved receives the size of each batch.
+// Move consumes queue and publishes each message to exchange, a fanout, with the routing key it had. Each is
+// acknowledged when it is confirmed, so none is lost; if this process ends in between, at most maxOutstanding of them
+// are duplicated. moved receives the size of each batch.
 //
-// Move returns nil when nothing has arrived for idle, or moved wants no more. It leaves nothing
-// outstanding then, nor when ctx ends: what is requeued would count as a failed delivery. For
-// the same reason it begins with one message outstanding.
+// Move returns nil when nothing has arrived for idle, or moved returns false. Then, and when ctx ends, it leaves
+// nothing outstanding: a requeue would count as a failed delivery. For the same reason it begins with one message
+// outstanding.
 func (m *Mover) Move(
-	ctx context.Context, queue, exchange string, most int, idle time.Duration, moved func(int) (more bool),
+	ctx context.Context, queue, exchange string, maxOutstanding int, idle time.Duration, moved func(int) (more bool),
 ) error {
 	ch, err := m.source.Channel()
 	if err != nil {
 		return explain(err)
 	}
 	defer ch.Close()
-	do := &move{queue, exchange, most, idle, moved}
+	do := &move{queue, exchange, maxOutstanding, idle, moved}
 	for size := 1; size > 0; {
 		if size, err = m.moveWindow(ctx, ch, do, size); err != nil {
 			return err
 		}
 	}
-	// Each answer about the queue is time in which acknowledgements arrive.
+	// Asking about the queue gives the acknowledgements time to arrive.
 	_, _ = queueState(ch, queue)
 	return ctx.Err()
 }
 
-// moveWindow moves messages of which at most size are outstanding. next is the size of the
-// window after it; 0 at the end.
+// moveWindow moves messages with at most size outstanding. next is the size of the next window, or 0 at the end.
 func (m *Mover) moveWindow(ctx context.Context, ch *amqp.Channel, do *move, size int) (next int, err error) {
 	w, err := openMoveWindow(ctx, ch, do.queue, size)
 	if err != nil {
@@ -219,7 +214,7 @@ func (m *Mover) moveWindow(ctx context.Context, ch *amqp.Channel, do *move, size
 			}
 			// A quorum queue may stand for more than a second (3.10.8, under load).
 			if q, err := queueState(ch, do.queue); err == nil && q.Messages > 0 && q.Consumers == 1 &&
-				time.Since(arrived) < standsAtMost && ctx.Err() == nil && !w.stopping {
+				time.Since(arrived) < maxStall && ctx.Err() == nil && !w.stopping {
 				continue
 			}
 			if err := w.stop(); err != nil {
@@ -228,9 +223,9 @@ func (m *Mover) moveWindow(ctx context.Context, ch *amqp.Channel, do *move, size
 			continue
 		}
 		arrived = time.Now()
-		// The consumer is cancelled while its window is full, when RabbitMQ delivers nothing: a
-		// quorum queue delivers after it has confirmed the cancel, and the client drops that.
-		fits := fittingWindow(batch, size, do.most)
+		// Cancel the consumer while its window is full and RabbitMQ delivers nothing: a quorum queue also delivers
+		// after it has confirmed the cancel, and the client drops that.
+		fits := fittingWindow(batch, size, do.maxOutstanding)
 		if !w.stopping && (last || fits < size) {
 			batch = w.fill(batch)
 		}
@@ -254,14 +249,13 @@ func (m *Mover) moveWindow(ctx context.Context, ch *amqp.Channel, do *move, size
 	}
 }
 
-// fittingWindow is the size of the next window: larger than this one, as long as bodies of
-// that size fit batchBytes.
-func fittingWindow(batch []amqp.Delivery, size, most int) int {
+// fittingWindow returns the size of the next window: larger than this one, as long as bodies like these fit batchBytes.
+func fittingWindow(batch []amqp.Delivery, size, limit int) int {
 	largest := 1
 	for _, d := range batch {
 		largest = max(largest, len(d.Body))
 	}
-	return max(1, min(most, windowGrowth*size, batchBytes/largest))
+	return max(1, min(limit, windowGrowth*size, batchBytes/largest))
 }
 
 // moveWindow is a consumer with a prefetch of size, from its start to its end.
@@ -270,7 +264,7 @@ type moveWindow struct {
 	queue, tag string
 	size       int
 	arrived    <-chan amqp.Delivery
-	stopping   bool // it is cancelled; what arrives before RabbitMQ's answer is moved too
+	stopping   bool // cancelled; messages that arrive before RabbitMQ's answer are moved too
 }
 
 // openMoveWindow consumes queue after all its other consumers.
@@ -284,14 +278,7 @@ func openMoveWindow(ctx context.Context, ch *amqp.Channel, queue string, size in
 	if err != nil {
 		return nil, fmt.Errorf("consuming queue %q: %w", queue, explain(err))
 	}
-	arrived := make(chan amqp.Delivery, size)
-	go func() { // ends when the client closes deliveries, which close waits for
-		defer close(arrived)
-		for d := range deliveries {
-			arrived <- d
-		}
-	}()
-	return &moveWindow{ch: ch, queue: queue, tag: tag, size: size, arrived: arrived}, nil
+	return &moveWindow{ch: ch, queue: queue, tag: tag, size: size, arrived: bufferDeliveries(deliveries, size)}, nil
 }
 
 // stop cancels the consumer, once.
@@ -306,7 +293,7 @@ func (w *moveWindow) stop() error {
 	return nil
 }
 
-// close waits for the end of the deliveries; after an error it closes the channel first.
+// close waits until the deliveries end; after an error it closes the channel first.
 func (w *moveWindow) close(err error) {
 	if err != nil {
 		_ = w.ch.Close()
@@ -316,18 +303,17 @@ func (w *moveWindow) close(err error) {
 }
 
 const (
-	// fillWait is how long fill waits for each further message before it asks whether there are any.
+	// fillWait is how long fill waits for a message before it asks whether there are any.
 	fillWait = 50 * time.Millisecond
-	// standsAtMost is how long a queue may deliver nothing although it has messages: it may be one
-	// that delivers to another consumer alone.
-	standsAtMost = 30 * time.Second
+	// maxStall is how long a queue that has messages may deliver none: it may deliver to another consumer alone.
+	maxStall = 30 * time.Second
 )
 
 // fill waits for more messages until the window is full or the queue has none left. It asks twice:
 // RabbitMQ may answer the first time before it sends what it has taken from the queue.
 func (w *moveWindow) fill(batch []amqp.Delivery) []amqp.Delivery {
 	arrived := time.Now()
-	for empty := 0; len(batch) < w.size && empty < 2 && time.Since(arrived) < standsAtMost; {
+	for empty := 0; len(batch) < w.size && empty < 2 && time.Since(arrived) < maxStall; {
 		select {
 		case d, ok := <-w.arrived:
 			if !ok {
@@ -343,8 +329,8 @@ func (w *moveWindow) fill(batch []amqp.Delivery) []amqp.Delivery {
 	return batch
 }
 
-// nextBatch returns what has arrived. It waits for the first message, unless ctx ends or none
-// arrives for idle; once the window is stopping, it waits for the end of the deliveries alone.
+// nextBatch returns what has arrived. It waits for a first message until ctx ends or idle is over; once the window is
+// stopping, it waits until the deliveries end.
 func (w *moveWindow) nextBatch(ctx context.Context, idle time.Duration) (batch []amqp.Delivery, ended bool) {
 	done, late := ctx.Done(), time.After(idle)
 	if w.stopping {
@@ -381,7 +367,7 @@ func (m *Mover) send(ctx context.Context, exchange string, batch []amqp.Delivery
 	pending := make([]*amqp.DeferredConfirmation, len(batch))
 	messages := make([]*wire.Message, len(batch))
 	put := func(i int) (err error) {
-		// Mandatory. RabbitMQ alone decides how long it takes: there is no timeout here.
+		// Mandatory, without a timeout: RabbitMQ may take as long as it needs.
 		pending[i], err = m.session.publish(&wire.Outgoing{Exchange: exchange, RoutingKey: batch[i].RoutingKey,
 			Message: messages[i]})
 		return err
@@ -398,8 +384,7 @@ func (m *Mover) send(ctx context.Context, exchange string, batch []amqp.Delivery
 			return err
 		}
 	}
-	// A batch that was begun is finished, unless RabbitMQ does not answer: under an alarm that
-	// may take hours.
+	// Finish the batch when ctx ends, unless RabbitMQ does not answer: under an alarm that may take hours.
 	waiting, giveUp := context.WithCancel(context.WithoutCancel(ctx))
 	defer giveUp()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(closeLimit, giveUp) })()
@@ -428,8 +413,8 @@ func (m *Mover) send(ctx context.Context, exchange string, batch []amqp.Delivery
 	return nil
 }
 
-// republishable is a delivery without RabbitMQ's counts of deliveries, which would look as if they
-// were of the new queue, and without the user-id of another user, which RabbitMQ would refuse.
+// republishable returns the message of a delivery without RabbitMQ's delivery counts, which would look like those of
+// the new queue, and without another user's user-id, which RabbitMQ would refuse.
 func (m *Mover) republishable(d *amqp.Delivery) (*wire.Message, error) {
 	if why := m.in.repairedHeaders(d.ConsumerTag, d.DeliveryTag).cannotRepublish; why != "" {
 		return nil, fmt.Errorf("%w: %s", wire.ErrUnacceptable, why)

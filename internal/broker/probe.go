@@ -14,14 +14,14 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Probe examines RabbitMQ on a short connection, which neither consumes nor publishes. Not safe
-// for concurrent use.
+// Probe examines RabbitMQ on a short connection, which neither consumes nor publishes. It is not safe for concurrent
+// use.
 type Probe struct {
 	conn *amqp.Connection
 	at   string
 }
 
-// NewProbe connects, to one of them where c.URL is several. Close it.
+// NewProbe connects to a broker of c.URL. Close it.
 func NewProbe(ctx context.Context, c Config) (*Probe, error) {
 	conn, at, err := dial(ctx, &c, "", func(c net.Conn) net.Conn { return c })
 	if err != nil {
@@ -32,17 +32,16 @@ func NewProbe(ctx context.Context, c Config) (*Probe, error) {
 
 func (p *Probe) Close() error { return p.conn.Close() }
 
-// At is the address of the node that it is connected to.
+// At returns the address of the node that it is connected to.
 func (p *Probe) At() string { return p.at }
 
-// Version is RabbitMQ's.
+// Version returns RabbitMQ's version.
 func (p *Probe) Version() string { return versionOf(p.conn) }
 
-// FrameMax is the largest frame that RabbitMQ and its clients agree on, in bytes;
-// 0: any.
+// FrameMax returns the negotiated maximum size of a frame, in bytes; 0: no limit.
 func (p *Probe) FrameMax() int { return p.conn.Config.FrameSize }
 
-// Exchange finds out whether one is there: wire.ErrUnroutable when it is not.
+// Exchange returns wire.ErrUnroutable if there is no exchange of that name.
 func (p *Probe) Exchange(name string) error {
 	return onChannel(p.conn, func(ch *amqp.Channel) error {
 		return ch.ExchangeDeclarePassive(name, amqp.ExchangeFanout, true, false, false, false, nil)
@@ -56,10 +55,9 @@ func (p *Probe) Queue(name string) (consumers, ready int, err error) {
 	return q.Consumers, q.Messages, err
 }
 
-// IntakeQueue finds out whether the exchange redrive and the queue redrive.intake are
-// there and as the service declares them: wire.ErrUnroutable or ErrQueueGone,
-// ErrDiffers, ErrForbidden. RabbitMQ shows its clients no settings, but refuses a
-// declaration that differs; one that does not changes nothing.
+// IntakeQueue checks that the exchange redrive and the queue redrive.intake exist as the service declares them. Errors
+// are wire.ErrUnroutable or ErrQueueGone, ErrDiffers, ErrForbidden. RabbitMQ shows its clients no settings, but refuses
+// a declaration that differs; an equal one changes nothing.
 func (p *Probe) IntakeQueue() (exchange, queue error) {
 	if exchange = p.Exchange(wire.ExchangeDeadLetters); exchange == nil {
 		top := delay.Topology{Exchanges: []delay.Exchange{deadLetterExchange}}
@@ -83,24 +81,23 @@ func (p *Probe) DeclareAll() error {
 	return errors.Join(all...)
 }
 
-// BindRetryExchange makes the retry exchange of a queue and binds it to that.
+// BindRetryExchange declares the retry exchange of a queue and binds the queue to it.
 func (p *Probe) BindRetryExchange(queue string) error {
 	return declareOn(channelsOf(p.conn), delay.Retry(queue))
 }
 
-// consumersTimeout is how long RabbitMQ may take to count the consumers of one queue: of one
-// without a leader it does not answer at all.
+// consumersTimeout is how long RabbitMQ may take to count the consumers of a queue: for a queue without a leader it
+// never answers.
 const consumersTimeout = 10 * time.Second
 
-// errRefused: RabbitMQ has closed the channel over one queue, see refusesQueue.
+// errRefused means that RabbitMQ has closed the channel over a queue, see refusesQueue.
 var errRefused = errors.New("RabbitMQ refuses to count the consumers")
 
-// Consumers passes the consumers and ready messages of each queue to visit, and -1 and 0 where
-// RabbitMQ does not answer it: since the queue is gone, exclusive to another connection, crashed, or without a
-// leader. It declares queues passively, on a channel of its own, which RabbitMQ closes over such
-// a queue. They need no permission on 3.10, and any permission for the queue on 4.3: the write
-// permission that BindRetryExchange needs is enough. [measured on 3.10.8 and 4.3.6] Safe for
-// concurrent use.
+// Consumers passes the consumers and ready messages of each queue to visit, or -1 and 0 if RabbitMQ does not tell: the
+// queue is gone, exclusive to another connection, crashed, or without a leader. It declares queues passively, on a
+// channel of its own, which RabbitMQ closes over such a queue. That needs no permission on 3.10, and any permission for
+// the queue on 4.3, such as the write permission that BindRetryExchange needs. [measured on 3.10.8 and 4.3.6] It is
+// safe for concurrent use.
 func (p *Publisher) Consumers(
 	ctx context.Context, queues []string, visit func(queue string, consumers, ready int),
 ) error {
@@ -112,7 +109,7 @@ func (p *Publisher) Consumers(
 		return impossible
 	})
 	for len(queues) > 0 {
-		remaining, answers := queues, make(chan amqp.Queue, len(queues)) // all that an abandoned count shares
+		remaining, answers := queues, make(chan amqp.Queue, len(queues)) // an abandoned count shares nothing else
 		countCtx, cancel := context.WithTimeout(ctx, consumersTimeout)
 		err := p.onChannel(countCtx, func(ch *amqp.Channel) error {
 			for _, q := range remaining {
@@ -151,14 +148,14 @@ func (p *Publisher) Consumers(
 	return nil
 }
 
-// refusesQueue tells whether RabbitMQ has closed the channel over the queue, or the connection,
-// which it does over a queue that crashes.
+// refusesQueue reports whether RabbitMQ has closed the channel over the queue, or the connection, as it does when the
+// queue crashes.
 func refusesQueue(err error) bool {
 	var e *amqp.Error
 	return errors.As(err, &e) && e.Server && (!connectionEnded(e) || e.Code == amqp.InternalError)
 }
 
-// onChannel runs do on a channel of its own, which an error closes.
+// onChannel runs do on a channel of its own, since an error closes the channel.
 func onChannel(conn *amqp.Connection, do func(*amqp.Channel) error) error {
 	ch, err := conn.Channel()
 	if err != nil {
@@ -169,9 +166,8 @@ func onChannel(conn *amqp.Connection, do func(*amqp.Channel) error) error {
 	return explain(err)
 }
 
-// untilEnd runs do, and abandons it when ctx ends first: RabbitMQ reads nothing from a connection
-// that an alarm blocks, so it answers nothing either. What an abandoned do returns is passed to
-// late, if that is not nil.
+// untilEnd runs do, and abandons it when ctx ends first: RabbitMQ does not answer on a connection that an alarm blocks.
+// late, if not nil, receives what an abandoned do returns.
 func untilEnd[T any](ctx context.Context, do func() (T, error), late func(T)) (T, error) {
 	type result struct {
 		value T
@@ -188,7 +184,7 @@ func untilEnd[T any](ctx context.Context, do func() (T, error), late func(T)) (T
 	case <-ctx.Done():
 	}
 	if late != nil {
-		go func() { // as the one above
+		go func() { // likewise
 			if r := <-done; r.err == nil {
 				late(r.value)
 			}
@@ -198,13 +194,12 @@ func untilEnd[T any](ctx context.Context, do func() (T, error), late func(T)) (T
 	return none, ctx.Err()
 }
 
-// queueState returns how many consumers and ready messages a queue has, or the error of one that
-// does not exist.
+// queueState returns how many consumers and ready messages a queue has, or an error if it does not exist.
 func queueState(ch *amqp.Channel, name string) (amqp.Queue, error) {
 	return ch.QueueDeclarePassive(name, true, false, false, false, nil)
 }
 
-// stateOf is queueState on a channel of its own.
+// stateOf calls queueState on a channel of its own.
 func stateOf(conn *amqp.Connection, name string) (q amqp.Queue, err error) {
 	err = onChannel(conn, func(ch *amqp.Channel) error {
 		q, err = queueState(ch, name)

@@ -14,26 +14,25 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Publisher publishes with confirms, on a connection of its own: each destination on a
-// channel of its own, see worker. Its methods are safe for concurrent use, but for Run.
+// Publisher publishes with confirms on its own connection, to each destination on its own channel, see worker. Its
+// methods except Run are safe for concurrent use.
 type Publisher struct {
-	// Confirmed, when not nil, receives how long each Send took until RabbitMQ had answered, with the
-	// wait for a connection. It is to
-	// be set before Run.
+	// Confirmed, if not nil, receives how long each Send took until RabbitMQ had answered, including the wait for a
+	// connection. Set it before Run.
 	Confirmed func(time.Duration)
 
 	link    link
 	ended   chan struct{}  // closed at the end of Run
-	working sync.WaitGroup // workers that run
+	working sync.WaitGroup // running workers
 
 	mu      sync.Mutex
-	conn    *amqp.Connection // nil while there is none
+	conn    *amqp.Connection // nil while not connected
 	changed chan struct{}    // closed when conn changes, or the connection's state
 	workers []*worker
-	byKey   map[string]*worker // by destination: the one it had last
+	byKey   map[string]*worker // by destination, its latest
 }
 
-// NewPublisher makes a publisher; Run keeps it connected.
+// NewPublisher returns a Publisher, which Run keeps connected.
 func NewPublisher(c Config) *Publisher {
 	p := &Publisher{changed: make(chan struct{}), ended: make(chan struct{}), byKey: map[string]*worker{}}
 	observe := c.Observe
@@ -47,8 +46,8 @@ func NewPublisher(c Config) *Publisher {
 	return p
 }
 
-// Run connects, and connects again for as long as it takes, until ctx ends. Messages that have
-// no answer then get wire.ErrNoAnswer, as do later ones. Run is called once.
+// Run connects, and connects again, until ctx ends. Messages without an answer then get wire.ErrNoAnswer, as do later
+// ones. Call Run once.
 func (p *Publisher) Run(ctx context.Context) error {
 	defer p.end()
 	coalesce := func(c net.Conn) net.Conn { return newCoalescingConn(c) }
@@ -79,8 +78,8 @@ func (p *Publisher) end() {
 	p.working.Wait()
 }
 
-// awaitAnswers waits up to closeLimit for the confirms of messages published on conn. The next connection
-// publishes unconfirmed ones again.
+// awaitAnswers waits up to closeLimit for the confirms of messages published on conn. The next connection publishes the
+// others again.
 func (p *Publisher) awaitAnswers(conn *amqp.Connection) {
 	underWay := func() (n int) {
 		p.mu.Lock()
@@ -103,7 +102,7 @@ func (p *Publisher) awaitAnswers(conn *amqp.Connection) {
 // AwaitUsable waits for a connection that no alarm blocks, until ctx ends.
 func (p *Publisher) AwaitUsable(ctx context.Context) { _, _ = p.usableConn(ctx) }
 
-// Ready tells whether there is a connection, and no alarm blocks it.
+// Ready reports whether there is a connection, and no alarm blocks it.
 func (p *Publisher) Ready() bool {
 	s := p.link.now()
 	return s.Connected && s.Blocked == ""
@@ -124,8 +123,7 @@ func (p *Publisher) signalChange() {
 	p.changed = make(chan struct{})
 }
 
-// usableConn waits for a connection that no alarm blocks: RabbitMQ reads nothing from one that
-// is blocked until the alarm is over.
+// usableConn waits for a connection that no alarm blocks: RabbitMQ reads nothing from a blocked one.
 func (p *Publisher) usableConn(ctx context.Context) (*amqp.Connection, error) {
 	for {
 		p.mu.Lock()
@@ -135,7 +133,7 @@ func (p *Publisher) usableConn(ctx context.Context) (*amqp.Connection, error) {
 			return conn, nil
 		}
 		select {
-		case <-changed: // Run has another connection; an alarm ends
+		case <-changed: // another connection, or the end of an alarm
 		case <-p.ended:
 			return nil, wire.ErrNoAnswer
 		case <-ctx.Done():
@@ -144,18 +142,16 @@ func (p *Publisher) usableConn(ctx context.Context) (*amqp.Connection, error) {
 	}
 }
 
-// largeMessage is the body size, in bytes, from which a message is sent on a channel of its
-// own. A body over RabbitMQ's limit (16 MiB by default from 4.0) closes the channel, and
-// unanswered messages on it would have to be sent twice.
+// largeMessage is the body size, in bytes, from which a message gets a channel of its own: a body over RabbitMQ's limit
+// (16 MiB by default from 4.0) closes the channel, and unanswered messages on it must be sent again.
 const largeMessage = 1 << 20
 
-// Send publishes persistent and mandatory (but for Unchecked) and returns a function that waits
-// for RabbitMQ's answer to each message: nil when it is confirmed and was routed, else
-// wire.ErrUnroutable, ErrNacked, ErrUnacceptable, ErrForbidden or ErrNoAnswer, wrapped. That
-// function must be called once. Until ctx ends Send waits for a connection, and while an alarm
-// blocks that: what is not published then is ErrNoAnswer. Send waits for no answer, and no
-// destination waits for another. Messages for one destination may overtake each other when
-// more than noWaitUnderWay have no answer yet, and large ones always.
+// Send publishes persistent and mandatory (except Unchecked) and returns a function, to be called once, that waits for
+// RabbitMQ's answer to each message: nil if it is confirmed and routed, else wire.ErrUnroutable, ErrNacked,
+// ErrUnacceptable, ErrForbidden or ErrNoAnswer, wrapped. Send waits for a connection that no alarm blocks until ctx
+// ends; messages not published by then get ErrNoAnswer. It waits for no answer, and no destination waits for another.
+// Messages for one destination may overtake each other when more than noWaitUnderWay have no answer yet, and large ones
+// always.
 func (p *Publisher) Send(ctx context.Context, out []wire.Outgoing) (wait func(context.Context) []error) {
 	began := time.Now()
 	errs := make([]error, len(out))
@@ -181,7 +177,7 @@ func (p *Publisher) Send(ctx context.Context, out []wire.Outgoing) (wait func(co
 
 // divide passes the messages of each destination to its worker.
 func (p *Publisher) divide(ctx context.Context, out []wire.Outgoing) (all []*job) {
-	var by map[string]*job // all but the first, which mostly is the only one
+	var by map[string]*job // all but the first, which often is the only one
 	for i := range out {
 		key := destinationOf(&out[i])
 		var j *job
@@ -210,15 +206,14 @@ type sentMessage struct {
 	index   int
 	session *session
 	confirm *amqp.DeferredConfirmation
-	alone   bool  // the session is its own
+	alone   bool  // on a session of its own
 	err     error // not published
 }
 
-// awaitConfirms waits for the answers to pending. Messages that were unanswered when their channel
-// ended are sent again, each on a channel of its own, so that only the one that RabbitMQ
-// refuses gets its error, and does not end the next channel of the others too.
+// awaitConfirms waits for the answers to pending. It sends messages without an answer when their channel ended again,
+// each on a channel of its own: so only the one that RabbitMQ refuses gets the error, and it ends no other's channel.
 func (p *Publisher) awaitConfirms(ctx context.Context, out []wire.Outgoing, pending []sentMessage, errs []error) {
-	var refused map[string]error // by exchange: a permission or an exchange is missing for all its messages
+	var refused map[string]error // by exchange, if it or a permission is missing for all its messages
 	var synced *session
 	for _, m := range pending {
 		errs[m.index] = m.session.answer(ctx, m.confirm)
@@ -285,10 +280,9 @@ func (p *Publisher) publishAlone(ctx context.Context, o *wire.Outgoing) (sentMes
 	return sentMessage{session: own, confirm: confirm, alone: true}, err
 }
 
-// judgeAlone returns the result of the only message of a session, err being its answer, and
-// closes the session.
+// judgeAlone returns the result of a session's only message, whose answer is err, and closes the session.
 func (s *session) judgeAlone(o *wire.Outgoing, err error) error {
-	defer func() { go s.close() }() // ends with its connection at the latest: an alarm may delay it
+	defer func() { go s.close() }() // an alarm may delay it until the connection ends
 	switch {
 	case err == nil:
 		s.syncReturns()
@@ -299,9 +293,8 @@ func (s *session) judgeAlone(o *wire.Outgoing, err error) error {
 	return err
 }
 
-// canExist returns an error for a name that no queue of RabbitMQ can have: one that is not
-// UTF-8. RabbitMQ closes the connection that asks for it, with 501. [measured on 3.10.8 and
-// 4.3.6]
+// canExist returns an error for a name that is not UTF-8, so that no queue can have it. RabbitMQ closes a connection
+// that asks for it (501). [measured on 3.10.8 and 4.3.6]
 func canExist(queue string) error {
 	if !utf8.ValidString(queue) {
 		return fmt.Errorf("queue %q: its name is not valid UTF-8: %w", queue, wire.ErrQueueGone)
@@ -309,7 +302,7 @@ func canExist(queue string) error {
 	return nil
 }
 
-// Version is RabbitMQ's.
+// Version returns RabbitMQ's version.
 func (p *Publisher) Version(ctx context.Context) (string, error) {
 	conn, err := p.usableConn(ctx)
 	if err != nil {
@@ -324,7 +317,7 @@ func (p *Publisher) Queue(ctx context.Context, name string) (consumers, ready in
 	if err := canExist(name); err != nil {
 		return 0, 0, err
 	}
-	answer := make(chan amqp.Queue, 1) // onChannel may abandon its function, so they share nothing else
+	answer := make(chan amqp.Queue, 1) // an abandoned function shares nothing else
 	err = p.onChannel(ctx, func(ch *amqp.Channel) error {
 		q, err := queueState(ch, name)
 		answer <- q
@@ -337,9 +330,8 @@ func (p *Publisher) Queue(ctx context.Context, name string) (consumers, ready in
 	return q.Consumers, q.Messages, nil
 }
 
-// onChannel runs do on a channel of its own: an error closes the channel it happens on, which
-// must not be one that publishes. When ctx ends first, do is abandoned and ends with its
-// connection: under an alarm RabbitMQ answers nothing.
+// onChannel runs do on a channel of its own: an error closes it, so it must not be one that publishes. When ctx ends
+// first, onChannel abandons do, which ends with its connection: under an alarm RabbitMQ answers nothing.
 func (p *Publisher) onChannel(ctx context.Context, do func(*amqp.Channel) error) error {
 	conn, err := p.usableConn(ctx)
 	if err != nil {

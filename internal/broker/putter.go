@@ -18,13 +18,13 @@ import (
 type Putter struct {
 	queue   string
 	user    string
-	room    int // the queue drops its oldest messages when it has more than these; 0: it never does
+	room    int // messages before the queue drops its oldest; 0: no limit
 	conn    *amqp.Connection
 	raw     net.Conn
-	session *session // nil: the last one ended
+	session *session // nil after the last one has ended
 }
 
-// NewPutter connects. It puts no more than room messages into the queue, when room is not 0.
+// NewPutter connects. The Putter fills the queue up to room messages; 0: no limit.
 func NewPutter(ctx context.Context, c Config, queue string, room int) (*Putter, error) {
 	p := &Putter{queue: queue, user: connect.User(c.URL), room: room}
 	var err error
@@ -35,7 +35,7 @@ func NewPutter(ctx context.Context, c Config, queue string, room int) (*Putter, 
 	return p, err
 }
 
-// putWait is how long RabbitMQ may take to confirm what Put has published.
+// putWait bounds how long Put waits for confirms.
 const putWait = time.Minute
 
 // Put publishes messages one after the other, persistent, and returns RabbitMQ's answer to each: nil when
@@ -68,7 +68,7 @@ func (p *Putter) Put(ctx context.Context, all []wire.Message) []error {
 func (p *Putter) putPart(ctx context.Context, all []wire.Message, errs []error) {
 	waiting, giveUp := context.WithTimeout(context.WithoutCancel(ctx), putWait)
 	defer giveUp()
-	defer context.AfterFunc(ctx, func() { time.AfterFunc(closeLimit, giveUp) })() // what was begun is finished
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(closeLimit, giveUp) })() // otherwise finish
 	// Under an alarm RabbitMQ reads nothing.
 	defer context.AfterFunc(waiting, func() { _ = p.raw.Close() })()
 	err := p.prepare(waiting, len(all))
@@ -103,7 +103,7 @@ func (p *Putter) putPart(ctx context.Context, all []wire.Message, errs []error) 
 	}
 }
 
-// prepare opens a session, and returns an error where so many messages cannot be put into the queue.
+// prepare opens a session, and returns an error if the queue has no room for n messages.
 func (p *Putter) prepare(ctx context.Context, n int) error {
 	q, err := untilEnd(ctx, func() (amqp.Queue, error) { return stateOf(p.conn, p.queue) }, nil)
 	switch {
@@ -134,7 +134,7 @@ func (p *Putter) endSession() {
 	p.session = nil
 }
 
-// puttable is a message without what RabbitMQ would refuse or act upon.
+// puttable returns a message without what RabbitMQ would refuse or act upon.
 func (p *Putter) puttable(m *wire.Message) *wire.Message {
 	put := *m
 	if put.UserID != p.user {

@@ -23,7 +23,7 @@ type Subscriber struct {
 	mu      sync.Mutex
 	shared  *sharedConn   // nil while there is no connection
 	changed chan struct{} // closed when shared changes
-	last    int           // number of the last consumer tag
+	last    int           // number in the last consumer tag
 	closing sync.WaitGroup
 }
 
@@ -33,52 +33,50 @@ type sharedConn struct {
 	frames *consumingConn
 }
 
-// NewSubscriber makes a subscriber; Run keeps it connected.
+// NewSubscriber returns a Subscriber, which Run keeps connected.
 func NewSubscriber(c Config) *Subscriber {
 	return &Subscriber{link: link{Config: c}, changed: make(chan struct{})}
 }
 
-// ConsumeOptions name a queue to consume, and how.
+// ConsumeOptions say which queue to consume, and how.
 type ConsumeOptions struct {
 	Queue    string
-	Prefetch int // messages unacknowledged at most
+	Prefetch int // maximum of unacknowledged messages
 	Log      *slog.Logger
 	Observe  func(consuming bool) // called at each change, by one goroutine
 }
 
-// Subscription is what one channel delivers.
+// Subscription has the deliveries of one channel.
 type Subscription struct {
-	// In closes with the consumer, and not yet when the context has ended. What is not
-	// acknowledged is requeued.
+	// In closes when the consumer ends, not when its context does. RabbitMQ requeues what is not acknowledged.
 	In <-chan amqp.Delivery
 	// Ended is closed when nothing delivered can be acknowledged any more.
 	Ended <-chan struct{}
-	// AwaitAcks waits until RabbitMQ has received the acknowledgements so far, which Ack only queues. It
-	// gives up after closeLimit, and is safe for concurrent use.
+	// AwaitAcks waits until RabbitMQ has received the acknowledgements so far: Ack only queues them. It gives up after
+	// closeLimit, and is safe for concurrent use.
 	AwaitAcks func()
 	frames    *consumingConn
 }
 
-// CannotRepublish returns why a delivery cannot be published again as it was; "" when it
-// can. Call it once for each delivery.
+// CannotRepublish returns why a delivery cannot be published again as it was, or "" if it can. Call it once for each
+// delivery.
 func (s *Subscription) CannotRepublish(d *amqp.Delivery) string {
 	return s.frames.repairedHeaders(d.ConsumerTag, d.DeliveryTag).cannotRepublish
 }
 
-// Run connects, and connects again for as long as it takes, until ctx ends. Each
-// Consume must have returned by then.
+// Run connects, and connects again, until ctx ends. By then each Consume must have returned.
 func (s *Subscriber) Run(ctx context.Context) error {
 	var frames *consumingConn
 	wrap := func(c net.Conn) net.Conn {
 		frames = newConsumingConn(newCoalescingConn(c))
-		frames.bodies.lift() // prefetch is the user's own bound
+		frames.bodies.lift() // the user's prefetch bounds memory
 		return frames
 	}
 	defer s.closing.Wait()
 	return s.link.keep(ctx, wrap, func(ctx context.Context, conn *amqp.Connection) error {
 		s.use(&sharedConn{conn, frames})
 		s.link.observe(State{Connected: true})
-		<-ctx.Done() // the connection ends, or Run is to
+		<-ctx.Done() // the connection or Run ends
 		s.use(nil)
 		return nil
 	})
@@ -92,7 +90,7 @@ func (s *Subscriber) use(now *sharedConn) {
 	s.changed = make(chan struct{})
 }
 
-// current waits for a connection, until ctx ends, and names a consumer of it.
+// current waits for a connection, until ctx ends, and returns a new consumer tag.
 func (s *Subscriber) current(ctx context.Context) (now *sharedConn, consumer string, err error) {
 	for {
 		s.mu.Lock()
@@ -111,10 +109,9 @@ func (s *Subscriber) current(ctx context.Context) (now *sharedConn, consumer str
 	}
 }
 
-// Consume calls use with one subscription after the other, and consumes again for as long as it
-// takes, until ctx ends. use returns when it has acknowledged its messages, or can no longer; what
-// it has not acknowledged is requeued. Consume returns an error only before it has consumed once,
-// and only for what a person must correct. Safe for concurrent use.
+// Consume calls use with one subscription after the other, until ctx ends. use returns when it has acknowledged its
+// messages, or can no longer; RabbitMQ requeues the others. Consume returns an error only if it has not consumed yet,
+// and only one that a person must correct. It is safe for concurrent use.
 func (s *Subscriber) Consume(ctx context.Context, q ConsumeOptions, use func(Subscription)) error {
 	said := ""
 	for worked, wait := false, minReconnectWait; ; wait = min(2*wait, maxReconnectWait) {
@@ -147,8 +144,7 @@ func (s *Subscriber) Consume(ctx context.Context, q ConsumeOptions, use func(Sub
 	}
 }
 
-// subscribe consumes on a channel of its own until that or ctx ends. consumed tells whether it
-// could begin.
+// subscribe consumes on a channel of its own until the channel or ctx ends. consumed reports whether it could begin.
 func (s *Subscriber) subscribe(
 	ctx context.Context, now *sharedConn, consumer string, q *ConsumeOptions, use func(Subscription),
 ) (consumed bool, err error) {
@@ -161,7 +157,7 @@ func (s *Subscriber) subscribe(
 
 	var why error
 	ended := make(chan struct{})
-	go func() { // it ends with the channel, which leave closes
+	go func() { // ends with the channel, which leave closes
 		defer close(ended)
 		why = c.ending(q)
 	}()
@@ -187,7 +183,7 @@ type consumerChannel struct {
 	asking     sync.Mutex // one call at a time: amqp091-go gives any answer to the last caller
 }
 
-// awaitAcks asks for the queue's state: RabbitMQ answers after it has handled earlier acknowledgements.
+// awaitAcks asks for the queue's state, which RabbitMQ answers after it has handled earlier acknowledgements.
 func (c *consumerChannel) awaitAcks(queue string) {
 	ctx, cancel := context.WithTimeout(context.Background(), closeLimit)
 	defer cancel()
@@ -198,8 +194,8 @@ func (c *consumerChannel) awaitAcks(queue string) {
 	}, nil)
 }
 
-// begin opens a channel and consumes on it. When ctx ends first, the attempt is abandoned:
-// RabbitMQ 4.3 takes a minute to answer that the node of a classic queue is down.
+// begin opens a channel and consumes on it. It abandons the attempt when ctx ends: RabbitMQ 4.3 takes a minute to
+// answer that the node of a classic queue is down.
 func (s *Subscriber) begin(
 	ctx context.Context, conn *amqp.Connection, consumer string, q *ConsumeOptions,
 ) (*consumerChannel, error) {
@@ -247,8 +243,7 @@ func consume(conn *amqp.Connection, consumer string, q *ConsumeOptions) (*consum
 	return c, nil
 }
 
-// ending waits until nothing more can be acknowledged, and returns why; nil when the channel
-// was closed cleanly.
+// ending waits until nothing more can be acknowledged, and returns why; nil if the channel was closed cleanly.
 func (c *consumerChannel) ending(q *ConsumeOptions) error {
 	if _, byServer := <-c.cancelled; byServer { // it closes with the channel
 		return errCancelled
@@ -266,15 +261,14 @@ func (c *consumerChannel) ending(q *ConsumeOptions) error {
 // errCancelled: RabbitMQ has cancelled the consumer, without a reason.
 var errCancelled = errors.New("RabbitMQ cancelled the consumer")
 
-// leave closes the channel, so that unacknowledged messages are requeued: cleanly when ctx has
-// ended. It waits for RabbitMQ no longer than closeLimit, as other queues are consumed on the
-// same connection; an abandoned close ends with that.
+// leave closes the channel, so that RabbitMQ requeues unacknowledged messages: cleanly when ctx has ended. It waits no
+// longer than closeLimit, since the connection serves other queues; an abandoned close ends with the connection.
 //
 // A late acknowledgement on a channel whose consumer RabbitMQ cancelled makes the dead consumer
 // receive messages again, so the channel is closed then too.
 func (s *Subscriber) leave(ctx context.Context, now *sharedConn, c *consumerChannel, consumer, queue string) {
 	var drained sync.WaitGroup
-	drained.Go(func() { // or amqp091-go could not close
+	drained.Go(func() { // otherwise amqp091-go cannot close
 		for range c.deliveries {
 		}
 	})
@@ -296,7 +290,7 @@ func (s *Subscriber) leave(ctx context.Context, now *sharedConn, c *consumerChan
 	}
 }
 
-// timedOut is the error of a consumer that exceeded consumer_timeout, with the remedy.
+// timedOut returns the error of a consumer that exceeded consumer_timeout, with the remedy.
 func timedOut(q *ConsumeOptions) error {
 	return hint.Errorf(fmt.Sprintf("set Prefetch (now %d) to Concurrency, limit handlers with Timeout, or raise "+
 		"consumer_timeout: docs/how-to/library.md", q.Prefetch),
@@ -304,8 +298,8 @@ func timedOut(q *ConsumeOptions) error {
 			"delivery: all unacknowledged messages are delivered again", q.Queue)
 }
 
-// wasCancelled finds out why RabbitMQ has cancelled the consumer: from 4.3 on that is how it
-// ends one of a quorum queue after consumer_timeout.
+// wasCancelled returns why RabbitMQ has cancelled the consumer. From 4.3 on it does that to a quorum queue's consumer
+// after consumer_timeout.
 func wasCancelled(conn *amqp.Connection, q *ConsumeOptions) error {
 	ctx, cancel := context.WithTimeout(context.Background(), closeLimit)
 	defer cancel()
@@ -317,10 +311,9 @@ func wasCancelled(conn *amqp.Connection, q *ConsumeOptions) error {
 		"node, or %w", q.Queue, timedOut(q))
 }
 
-// requeueUnacknowledged ends the consumer cleanly. A quorum queue's channel may still hold back many
-// acknowledgements, which closing it would undo: each answer about the queue is time in which
-// they are written, so the consumer is cancelled after them and not before. [seen on 3.10.8 and
-// 4.3.6] And messages that a closing channel leaves count as failed deliveries; nacked ones do
+// requeueUnacknowledged ends the consumer cleanly. A quorum queue's channel may still hold back many acknowledgements,
+// which closing it would undo. Asking about the queue gives RabbitMQ time to write them, so it asks first and cancels
+// then. [seen on 3.10.8 and 4.3.6] Messages that a closing channel leaves count as failed deliveries; nacked ones do
 // not. [measured on 4.3.6]
 func requeueUnacknowledged(ch *amqp.Channel, consumer, queue string, drained *sync.WaitGroup) {
 	_, _ = queueState(ch, queue)

@@ -20,9 +20,9 @@ type Taker struct {
 	in    *consumingConn
 	size  int           // of the next window
 	takes int           // so far
-	ch    *amqp.Channel // of the window that is not done; nil: there is none
+	ch    *amqp.Channel // of the window before Done; nil: there is none
 	last  uint64        // its last delivery; of a sample, the last of its channel
-	// requeues: RabbitMQ may be requeueing messages that the last window dropped.
+	// requeues is set while RabbitMQ may be requeueing messages that the last window dropped.
 	requeues bool
 }
 
@@ -45,9 +45,9 @@ const (
 	handedOver = 1024 // messages at a time
 )
 
-// Take receives up to n messages, fewer when they are large, and returns how many; none when none is ready. It
-// calls handle with some of them at a time while it receives more. Done acknowledges them; call it before the
-// next Take. After an error, close the Taker: RabbitMQ then requeues what is unacknowledged.
+// Take receives up to n messages, fewer if they are large, and returns how many; 0 if none is ready. It passes some of
+// them at a time to handle while it receives more. Done acknowledges them; call it before the next Take. After an
+// error, close the Taker: RabbitMQ then requeues what is unacknowledged.
 func (t *Taker) Take(ctx context.Context, n int, handle func([]wire.Delivery) error) (taken int, err error) {
 	defer context.AfterFunc(ctx, func() { _ = t.in.Close() })() // RabbitMQ may not answer
 	ch, err := t.conn.Channel()
@@ -102,13 +102,13 @@ func (t *Taker) Take(ctx context.Context, n int, handle func([]wire.Delivery) er
 	return len(all), nil
 }
 
-// window receives up to n messages with a consumer of its own, hands them over, and sizes the next window by
-// them. It drops what RabbitMQ delivers beyond that.
+// window receives up to n messages with a consumer of its own, passes them to hand, and sizes the next window by them.
+// It drops what RabbitMQ delivers beyond that.
 func (t *Taker) window(
 	ctx context.Context, ch *amqp.Channel, n int, hand func([]wire.Delivery) error,
 ) ([]amqp.Delivery, error) {
 	t.takes++
-	tag := fmt.Sprint("redrive adopt ", t.takes) // used once, since repairs are kept by it
+	tag := fmt.Sprint("redrive adopt ", t.takes) // new each time, since it is the key of repairs
 	if err := ch.Qos(n, 0, false); err != nil {
 		return nil, explain(err)
 	}
@@ -186,20 +186,17 @@ func (t *Taker) Sample(ctx context.Context, n int) (batch []wire.Delivery, err e
 }
 
 // Version returns RabbitMQ's version.
-func (t *Taker) Version() string {
-	v, _ := t.conn.Properties["version"].(string)
-	return v
-}
+func (t *Taker) Version() string { return versionOf(t.conn) }
 
-// collect receives messages until it has n, or batchBytes of bodies, or the queue is empty, and hands them over.
-// It asks twice whether the queue is empty: RabbitMQ may report that before it sends the last messages.
+// collect receives messages until it has n, or batchBytes of bodies, or the queue is empty, and passes them to hand. It
+// asks twice whether the queue is empty: RabbitMQ may report that before it sends the last messages.
 func (t *Taker) collect(
 	ctx context.Context, ch *amqp.Channel, deliveries <-chan amqp.Delivery, n int, hand func([]wire.Delivery) error,
 ) (all []amqp.Delivery, err error) {
 	var batch []wire.Delivery
 	bytes, empty, arrived := 0, 0, time.Now()
 	for len(all) < n && bytes < batchBytes && empty < 2 {
-		t.in.bodies.setIdle(true) // or nothing would be read behind a part of a large body
+		t.in.bodies.setIdle(true) // otherwise a large body could not be read whole
 		select {
 		case d, ok := <-deliveries:
 			if !ok {
@@ -223,9 +220,9 @@ func (t *Taker) collect(
 				return nil, explain(err)
 			case q.Messages == 0:
 				empty++
-			case time.Since(arrived) > standsAtMost && len(all) > 0:
+			case time.Since(arrived) > maxStall && len(all) > 0:
 				empty = 2 // what came is enough
-			case time.Since(arrived) > standsAtMost:
+			case time.Since(arrived) > maxStall:
 				return nil, fmt.Errorf("queue %q has %d messages and delivers none: it has no leader, or a single "+
 					"active consumer",
 					t.queue, q.Messages)
@@ -245,7 +242,7 @@ func (t *Taker) Done() error {
 	if err := ch.Ack(t.last, true); err != nil {
 		return fmt.Errorf("acknowledging: %w", explain(err))
 	}
-	if _, err := queueState(ch, t.queue); err != nil { // or the end of the channel could undo it
+	if _, err := queueState(ch, t.queue); err != nil { // closing the channel at once could undo it
 		return explain(err)
 	}
 	return explain(ch.Close())

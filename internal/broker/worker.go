@@ -14,41 +14,37 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// While the leader of a queue hangs, RabbitMQ stops each channel at the first message that it
-// publishes to the queue for the first time, and the whole connection when 400 messages of a
-// channel that has published to it before have no answer, see session.credit. [measured on
-// 3.10.8 and 4.3.6 with a suspended leader: TestAQueueThatHangsDelaysNoOther] So each
-// destination with messages under way has a worker of its own, and each session of a worker
-// (one channel) has fewer under way. A session that has as many as it may waits until hardly
-// any is left, and RabbitMQ would idle meanwhile: then the worker continues on another one.
+// While the leader of a queue hangs, RabbitMQ stops each channel at the first message that it publishes to the queue
+// for the first time, and the whole connection when 400 messages of a channel that has published to it before have no
+// answer, see session.credit. [measured on 3.10.8 and 4.3.6 with a suspended leader: TestAQueueThatHangsDelaysNoOther]
+// So each destination with messages under way has a worker of its own, and each session of a worker (one channel) has
+// fewer under way. A session with its maximum under way waits until hardly any is left; so that RabbitMQ does not idle,
+// the worker meanwhile continues on another one.
 const (
-	// maxWorkers is how many destinations can have messages under way at once before they share
-	// workers: then one that hangs holds up those that share with it. RabbitMQ's default limit
-	// is 2,047 channels for one connection.
+	// maxWorkers is how many destinations can have messages under way at once before they share workers: then one that
+	// hangs delays those that share with it. RabbitMQ's default limit is 2,047 channels per connection.
 	maxWorkers = 64
-	// maxSessions is how many a worker has at most, so that one destination can have as many
-	// messages under way as it may have claimed. With one, retries to a quorum queue took a
-	// tenth longer.
+	// maxSessions bounds the sessions of a worker, so that one destination can have as many messages under way as it
+	// may have claimed. With one, retries to a quorum queue took a tenth longer.
 	maxSessions = 4
-	// maxRemembered is for how many destinations it is known which worker they had last.
+	// maxRemembered bounds the destinations whose latest worker is remembered.
 	maxRemembered = 10_000
-	// closeIdleAfter is how long a worker without messages keeps its sessions open,
-	// closeIdleEvery how often that is checked.
+	// Every closeIdleEvery, workers without messages for closeIdleAfter close their sessions.
 	closeIdleAfter, closeIdleEvery = time.Minute, 20 * time.Second
 )
 
-// worker publishes the messages of one destination, one after the other: on one session, or
-// on several where that is out of credit. Its goroutine runs while it has jobs.
+// worker publishes the messages of one destination, one after the other: on one session, or on several when that is out
+// of credit. Its goroutine runs while it has jobs.
 type worker struct {
 	publisher *Publisher
 
 	// The rest is guarded by the publisher's mu.
-	key        string // of the destination that has it, or had it last
+	key        string // its destination, or the latest one
 	jobs       []*job
 	running    bool // its goroutine
 	publishing bool // one of jobs
 	used       time.Time
-	sessions   [maxSessions]*session // each nil until those before it are out of credit
+	sessions   [maxSessions]*session // nil until those before it are out of credit
 	current    int                   // the session that published last
 }
 
@@ -61,12 +57,11 @@ type job struct {
 	indices   []int         // in out
 	sent      []sentMessage // in the order of indices, complete when published is closed
 	published chan struct{}
-	abandoned bool // nothing waits for the answers any more; guarded by the publisher's mu
+	abandoned bool // nothing waits for the answers; guarded by the publisher's mu
 }
 
-// destinationOf names the destination of a message, for which it waits. Of Redrive's own
-// exchanges that is the exchange: their routing keys are those of first publication, or lead
-// to a queue that others share.
+// destinationOf names what a message may have to wait for. For Redrive's own exchanges it is the exchange: their
+// routing keys are those of first publication, or lead to a shared queue.
 func destinationOf(o *wire.Outgoing) string {
 	if strings.HasPrefix(o.Exchange, "redrive.") {
 		return o.Exchange
@@ -74,8 +69,7 @@ func destinationOf(o *wire.Outgoing) string {
 	return o.Exchange + "\x00" + o.RoutingKey
 }
 
-// dispatch passes a job to the worker of its destination. After the end of Run nothing is
-// published any more.
+// dispatch passes a job to the worker of its destination. After the end of Run it publishes nothing.
 func (p *Publisher) dispatch(j *job) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -97,10 +91,9 @@ func (p *Publisher) dispatch(j *job) {
 	}
 }
 
-// workerOf finds the worker of a destination: the one that it has; the one it had last, as
-// the first message to a queue on a channel costs RabbitMQ more, or another, if that is idle;
-// or a new one. Where there may be no more, it is the one that had an answer last. The caller
-// holds mu.
+// workerOf returns the worker of a destination: the one that it has; an idle one, preferably its latest, since the
+// first message to a queue on a channel costs RabbitMQ more; or a new one. At the limit it is the worker with the
+// latest answer. The caller holds mu.
 func (p *Publisher) workerOf(key string) *worker {
 	if w := p.byKey[key]; w != nil {
 		if idle, _ := w.idle(); idle || w.key == key {
@@ -131,8 +124,8 @@ func (p *Publisher) workerOf(key string) *worker {
 	return latest
 }
 
-// workerLimit leaves half of the channels that the connection may have to declarations and
-// large messages. The caller holds mu.
+// workerLimit returns the limit of workers. It leaves half of the connection's channels to declarations and large
+// messages. The caller holds mu.
 func (p *Publisher) workerLimit() int {
 	if p.conn == nil || p.conn.Config.ChannelMax == 0 {
 		return maxWorkers
@@ -140,8 +133,7 @@ func (p *Publisher) workerLimit() int {
 	return max(1, min(maxWorkers, int(p.conn.Config.ChannelMax)/(2*maxSessions)))
 }
 
-// idle tells whether everything has its answer, or else when the last one came. The caller
-// holds the publisher's mu.
+// idle reports whether everything has its answer, and when the latest answer came. The caller holds the publisher's mu.
 func (w *worker) idle() (yes bool, answered time.Time) {
 	yes = !w.publishing && len(w.jobs) == 0
 	for _, s := range w.sessions {
@@ -157,7 +149,7 @@ func (w *worker) idle() (yes bool, answered time.Time) {
 	return yes, answered
 }
 
-// closeIdle closes the sessions of workers that have published nothing for long.
+// closeIdle closes the sessions of workers that have long published nothing.
 func (p *Publisher) closeIdle(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -210,8 +202,8 @@ func (w *worker) run() {
 	}
 }
 
-// publish publishes one message, once there is a connection that no alarm blocks, and credit.
-// When ctx ends it does not: nothing waits for the message's result any more.
+// publish waits for a connection that no alarm blocks, and for credit, and publishes one message, unless ctx ends: then
+// nothing waits for the result.
 func (w *worker) publish(ctx context.Context, o *wire.Outgoing) sentMessage {
 	if err := ctx.Err(); err != nil {
 		return sentMessage{err: fmt.Errorf("%w: %w", wire.ErrNoAnswer, err)}
@@ -240,7 +232,7 @@ func (w *worker) publish(ctx context.Context, o *wire.Outgoing) sentMessage {
 // message overtakes another while at most noWaitUnderWay are under way.
 func (w *worker) awaitCredit(ctx context.Context) (*session, error) {
 	for {
-		var answered <-chan struct{} // in the end of the session that has been out of credit for longest
+		var answered <-chan struct{} // at last, of the session that has been out of credit for longest
 		for range w.sessions {
 			s, err := w.open(ctx)
 			if err != nil {
@@ -260,7 +252,7 @@ func (w *worker) awaitCredit(ctx context.Context) (*session, error) {
 	}
 }
 
-// open waits for a connection, and opens another session when the current one has ended.
+// open waits for a connection, and returns the current session, or a new one if that has ended.
 func (w *worker) open(ctx context.Context) (*session, error) {
 	for {
 		conn, err := w.publisher.usableConn(ctx)
@@ -292,7 +284,7 @@ func (j *job) answers(ctx context.Context, p *Publisher, pending []sentMessage, 
 	select {
 	case <-j.published:
 	case <-ctx.Done():
-		j.cancel() // what is not published yet never is
+		j.cancel() // publish no more
 		p.mu.Lock()
 		select {
 		case <-j.published:
@@ -314,7 +306,7 @@ func (j *job) answers(ctx context.Context, p *Publisher, pending []sentMessage, 
 	return pending
 }
 
-// forget releases published messages for whose answers nothing waits any more.
+// forget releases published messages whose answers nothing waits for.
 func (j *job) forget() {
 	for _, m := range j.sent {
 		switch {
@@ -328,10 +320,9 @@ func (j *job) forget() {
 }
 
 var (
-	// errChannelEnded: RabbitMQ ended the channel before it answered, because of
-	// this message or of another.
+	// errChannelEnded means that RabbitMQ ended the channel before it answered, because of this message or another.
 	errChannelEnded = errors.New("the channel ended")
-	// errNoExchange: the exchange is missing, for all that is sent to it.
+	// errNoExchange is the error of all messages to an exchange that is missing.
 	errNoExchange = fmt.Errorf("the exchange does not exist: %w", wire.ErrUnroutable)
 )
 
@@ -344,30 +335,29 @@ type session struct {
 	cause  error
 
 	returns chan amqp.Return
-	sync    chan struct{} // passes once returns has nothing left, see newSession
+	sync    chan struct{} // see newSession
 	opened  time.Time
 
 	mu       sync.Mutex
 	returned map[string]int // exchange and id of unroutable messages whose ack has not been collected
 	pending  int            // published, and the answer not collected
-	retired  bool           // it accepts no more messages, see nacked
+	retired  bool           // accepts no more messages, see nacked
 
-	underWay []*amqp.DeferredConfirmation // of what was published, from the first without an answer on
-	sent     int                          // published at all
+	underWay []*amqp.DeferredConfirmation // of messages published, from the first without an answer
+	sent     int                          // messages published
 	credited int                          // see credit
 	answered time.Time                    // when underWay became shorter, or was empty
 }
 
-// RabbitMQ lets the reader of a connection pass initialCredit messages to a channel, and
-// moreCredit each time that the channel has handled that many (credit_flow_default_credit). A
-// channel that waits for a queue grants no credit, and without credit the reader reads nothing
-// more from the whole connection. With up to noWaitUnderWay messages without an answer no
-// channel waits: a quorum queue makes it wait from 32 on (quorum_commands_soft_limit).
-// [measured on 3.10.8 and 4.3.6: TestAQueueThatHangsDelaysNoOther]
+// RabbitMQ lets a connection's reader pass initialCredit messages to a channel, and moreCredit each time that the
+// channel has handled that many (credit_flow_default_credit). A channel that waits for a queue grants no credit, and
+// without credit the reader reads nothing more from the whole connection. With up to noWaitUnderWay messages without an
+// answer no channel waits: a quorum queue makes it wait from 32 on (quorum_commands_soft_limit). [measured on 3.10.8
+// and 4.3.6: TestAQueueThatHangsDelaysNoOther]
 const initialCredit, moreCredit, noWaitUnderWay = 400, 200, 16
 
-// credit tells whether one more message cannot use up RabbitMQ's credit, whatever the queue
-// does. If it could, answered is closed when that is worth asking again.
+// credit reports whether one more message cannot use up RabbitMQ's credit, whatever the queue does. If it could,
+// answered closes when it is worth asking again.
 func (s *session) credit() (yes bool, answered <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -387,7 +377,7 @@ func (s *session) credit() (yes bool, answered <-chan struct{}) {
 	}
 }
 
-// dropAnswered forgets messages that have their answer. The caller holds mu.
+// dropAnswered forgets messages with an answer. The caller holds mu.
 func (s *session) dropAnswered() {
 	for len(s.underWay) > 0 {
 		select {
@@ -408,13 +398,12 @@ func (s *session) progress() (underWay int, answered time.Time) {
 	return len(s.underWay), s.answered
 }
 
-// staleAfter is how old a channel must be to be replaced over a nack: a queue that is
-// full nacks for good reason, and must not cost a channel for each message.
+// staleAfter is the age from which a nack replaces a channel: a full queue nacks for good reason, and must not cost a
+// channel for each message.
 const staleAfter = 2 * time.Second
 
-// nacked replaces this channel by another, and closes it when all its messages have their
-// answers. On RabbitMQ 3.10, a channel that publishes to a quorum queue for the first time
-// while the queue's leader dies nacks every message for that queue from then on. [measured on
+// nacked retires this channel, so that another replaces it. On RabbitMQ 3.10, a channel that publishes to a quorum
+// queue for the first time while the queue's leader dies nacks every message for that queue from then on. [measured on
 // 3.10.8; rabbitmq-server #9241 repairs it in 3.11]
 func (s *session) nacked() {
 	if time.Since(s.opened) >= staleAfter {
@@ -422,7 +411,7 @@ func (s *session) nacked() {
 	}
 }
 
-// retire closes the channel as soon as every message has its answer; it accepts no more.
+// retire makes the channel accept no more messages, and closes it as soon as each has its answer.
 func (s *session) retire() {
 	s.mu.Lock()
 	last := !s.retired && s.pending == 0
@@ -439,7 +428,7 @@ func (s *session) open() bool {
 	return !s.retired && !s.ch.IsClosed()
 }
 
-// begin counts a message that is about to be published; false: the channel accepts no more.
+// begin counts a message that is about to be published. It returns false if the channel accepts no more.
 func (s *session) begin() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -471,20 +460,20 @@ func newSession(conn *amqp.Connection) (*session, error) {
 	}
 	s := &session{conn: conn, ch: ch, limit: conn.Config.FrameSize, closed: make(chan struct{}), opened: time.Now(),
 		answered: time.Now(),
-		// Not buffered: when amqp091-go continues with the ack, the return before it has been
-		// received here, and a receive from sync makes that visible.
+		// Not buffered: when amqp091-go continues with the ack, listen has received the return before it, and a receive
+		// from sync makes that visible.
 		returns: ch.NotifyReturn(make(chan amqp.Return)), sync: make(chan struct{}), returned: map[string]int{}}
 	end := ch.NotifyClose(make(chan *amqp.Error, 1))
 	go s.listen(end)
 	return s, nil
 }
 
-// newSessionUntil is newSession, abandoned when ctx ends.
+// newSessionUntil calls newSession, and abandons it when ctx ends.
 func newSessionUntil(ctx context.Context, conn *amqp.Connection) (*session, error) {
 	return untilEnd(ctx, func() (*session, error) { return newSession(conn) }, (*session).close)
 }
 
-// listen ends when the channel does: amqp091-go then closes both its channels.
+// listen notes what RabbitMQ returns. It ends with the channel: amqp091-go then closes returns and end.
 func (s *session) listen(end <-chan *amqp.Error) {
 	defer close(s.closed)
 	for returns := s.returns; returns != nil; {
@@ -517,7 +506,7 @@ func (s *session) listen(end <-chan *amqp.Error) {
 	}
 }
 
-// connectionEnded tells an error of the connection from one of the channel alone.
+// connectionEnded reports whether an error ended the connection, not just the channel.
 func connectionEnded(e *amqp.Error) bool {
 	switch e.Code {
 	case amqp.AccessRefused, amqp.NotFound, amqp.PreconditionFailed, amqp.ContentTooLarge, amqp.NoConsumers,
@@ -576,8 +565,8 @@ func (s *session) answer(ctx context.Context, c *amqp.DeferredConfirmation) erro
 	return errChannelEnded
 }
 
-// syncReturns makes what RabbitMQ has returned visible to routed, up to the latest answer that was
-// waited for. RabbitMQ sends the return before the ack.
+// syncReturns makes the messages that RabbitMQ has returned before the latest awaited answer visible to routed: it
+// sends a return before the ack.
 func (s *session) syncReturns() {
 	select {
 	case <-s.sync:
@@ -585,8 +574,7 @@ func (s *session) syncReturns() {
 	}
 }
 
-// hasReturned tells whether RabbitMQ has returned any message, up to the latest answer that was
-// waited for.
+// hasReturned reports whether RabbitMQ has returned a message before the latest awaited answer.
 func (s *session) hasReturned() bool {
 	s.syncReturns()
 	s.mu.Lock()
@@ -608,23 +596,21 @@ func (s *session) routed(o *wire.Outgoing) error {
 	return wire.ErrUnroutable
 }
 
-// coalescingConn writes what has gathered since the last write in one go.
-// amqp091-go flushes after every message; with thousands a second that is
-// thousands of system calls. Whatever is written while a write is under way
-// leaves with the next one, so nothing waits for more to come.
+// coalescingConn writes what has gathered since the last write in one go: amqp091-go flushes after every message, which
+// costs thousands of system calls a second. Bytes written during a write leave with the next one, so nothing waits for
+// more to come.
 type coalescingConn struct {
 	net.Conn
 	mu        sync.Mutex
-	changed   sync.Cond // buffer grew, shrank, or the end came
+	changed   sync.Cond // buffer, err, closing or unbounded
 	buffer    []byte
 	err       error
 	closing   bool
-	unbounded bool // Write never waits, see setUnbounded
+	unbounded bool // see setUnbounded
 	done      chan struct{}
 }
 
-// maxCoalesced is how many bytes are buffered before Write waits: a broker that reads slowly
-// must not fill our memory.
+// maxCoalesced is how many bytes are buffered before Write waits: a slow broker must not fill our memory.
 const maxCoalesced = 1 << 20
 
 func newCoalescingConn(c net.Conn) *coalescingConn {
@@ -651,8 +637,8 @@ func (c *coalescingConn) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// setUnbounded turns the buffer's limit off and on. It is off while an alarm blocks the
-// connection: then there is at most one message in the buffer, and heartbeats.
+// setUnbounded turns the buffer's limit off and on. It is off while an alarm blocks the connection: then the buffer has
+// one message at most, and heartbeats.
 func (c *coalescingConn) setUnbounded(yes bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -660,7 +646,7 @@ func (c *coalescingConn) setUnbounded(yes bool) {
 	c.changed.Broadcast()
 }
 
-// run is the one goroutine that writes; Close ends it and waits for it.
+// run writes, on a goroutine of its own; Close ends it and waits for it.
 func (c *coalescingConn) run() {
 	defer close(c.done)
 	var out []byte
@@ -686,8 +672,8 @@ func (c *coalescingConn) run() {
 	}
 }
 
-// Close closes the connection under it first, so that a write that hangs ends.
-// amqp091-go has by then had the broker's answer to all that matters.
+// Close closes the wrapped connection first, so that a write that hangs ends. By then amqp091-go has had the broker's
+// answer to all that matters.
 func (c *coalescingConn) Close() error {
 	c.mu.Lock()
 	c.closing = true
