@@ -22,7 +22,7 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// deadLetters are the dead-letter queues of the virtual host that can be adopted.
+// deadLetters finds the virtual host's dead-letter queues that can be adopted.
 type deadLetters struct {
 	*vhost
 	names     *retry.ReportedNames
@@ -31,8 +31,8 @@ type deadLetters struct {
 
 	mu     sync.Mutex
 	listed []operations.DeadLetterQueue
-	failed error         // why they could not be listed
-	at     time.Time     // when
+	failed error         // why listed is not newer
+	at     time.Time     // of listed and failed
 	next   chan struct{} // closed with the next list
 }
 
@@ -41,13 +41,13 @@ func newDeadLetters(s *vhost, names *retry.ReportedNames) *deadLetters {
 }
 
 const (
-	// listEvery is how often RabbitMQ is asked to list its queues.
+	// listEvery is how often to ask RabbitMQ for its queues at most.
 	listEvery = 10 * time.Second
-	// listWait limits that, and lookWait what is asked when one queue is named.
+	// listWait bounds that, and lookWait the questions about one queue.
 	listWait, lookWait = 30 * time.Second, 5 * time.Second
 )
 
-// errSeesNoQueues: only the management API lists queues.
+// errSeesNoQueues is why there is no list: only the management API has one.
 var errSeesNoQueues = hint.Errorf("set broker.management, or name the queue",
 	"%w: dead-letter queues are found by RabbitMQ's management API, and none is configured", inspect.ErrPrecondition)
 
@@ -73,8 +73,8 @@ func (d *deadLetters) run(ctx context.Context) {
 	}
 }
 
-// List returns the queues that other queues dead-letter to, or that are named as frameworks name theirs, or
-// that are followed, as they were some seconds ago.
+// List returns the queues that other queues dead-letter to, that have a name like those of frameworks, or that are
+// followed, as of some seconds ago.
 func (d *deadLetters) List(ctx context.Context) ([]operations.DeadLetterQueue, error) {
 	if d.manage == nil {
 		return d.followers.addTo(nil, errSeesNoQueues)
@@ -111,8 +111,8 @@ func (d *deadLetters) list(ctx context.Context) (list []operations.DeadLetterQue
 	return list, err
 }
 
-// Look asks by AMQP for the counts, since those of the management API are seconds old, and the management
-// API for the rest.
+// Look returns what is known of one queue: counts by AMQP, since those of the management API are seconds old, and the
+// rest from the management API.
 func (d *deadLetters) Look(ctx context.Context, queue string) (operations.DeadLetterQueue, error) {
 	consumers, ready, err := d.publisher.Queue(ctx, queue)
 	q := knownQueue{exclusive: errors.Is(err, wire.ErrExclusive)}
@@ -150,7 +150,7 @@ type knownQueue struct {
 	exclusive, enrolled bool
 	at                  *management.QueueState
 	leads               []string // queues that dead-letter to it
-	goesOn              bool     // it has a dead-letter exchange, and others dead-letter to it
+	goesOn              bool     // it dead-letters, and others dead-letter to it
 }
 
 // routes returns where messages go in the virtual host, from the management API.
@@ -200,7 +200,7 @@ func (d *deadLetters) queues(ctx context.Context) (map[string]knownQueue, error)
 			DeadLetterQueue: operations.DeadLetterQueue{Queue: name, Kind: at.Type, Ready: int64(at.Ready),
 				Consumers: at.Consumers, WorkQueues: leads[name]}}
 		switch {
-		case q.goesOn: // what is in it goes on: one to wait in, or a work queue
+		case q.goesOn: // a queue to wait in, or a work queue
 		case len(q.WorkQueues) > 0:
 			q.Why = "other queues dead-letter to it"
 		default:
@@ -217,7 +217,7 @@ func (d *deadLetters) queues(ctx context.Context) (map[string]knownQueue, error)
 	return all, nil
 }
 
-// judged returns the queue with why it cannot be adopted, and why only a person who is sure may adopt it.
+// judged returns the queue with why it cannot be adopted, or why only a person who is sure may adopt it.
 func (q knownQueue) judged() operations.DeadLetterQueue {
 	switch {
 	case q.Kind == "stream":
@@ -232,9 +232,8 @@ func (q knownQueue) judged() operations.DeadLetterQueue {
 	return q.DeadLetterQueue
 }
 
-// namedLikeOne reports whether frameworks give dead-letter queues such a name (MassTransit _error and
-// _skipped, Spring Cloud Stream .dlq, Wolverine, EasyNetQ, NServiceBus and Rebus error), and the work
-// queue that the name is made of; "": of none.
+// namedLikeOne reports whether frameworks give dead-letter queues such a name (MassTransit _error and _skipped, Spring
+// Cloud Stream .dlq, Wolverine, EasyNetQ, NServiceBus and Rebus error). of is the work queue in the name, or "".
 func namedLikeOne(queue string) (of string, is bool) {
 	name := strings.ToLower(queue)
 	for _, end := range []string{"_error", "_skipped", ".dlq", "-dlq", "_dlq", "-dead-letter", ".dead-letter"} {
@@ -246,10 +245,9 @@ func namedLikeOne(queue string) (of string, is bool) {
 	return "", slices.Contains(whole, name)
 }
 
-// Open connects, and parks what is taken in the store.
+// Open connects to take messages from a queue and park them in the store.
 func (d *deadLetters) Open(ctx context.Context, a retry.Adoption) (operations.Source, error) {
-	taker, err := broker.NewTaker(ctx, broker.Config{URL: d.config.Broker.URL, Credentials: d.config.Broker.Credentials,
-		Name: "redrive adopt", Log: d.Log}, a.From)
+	taker, err := broker.NewTaker(ctx, d.brokerConfig("redrive adopt"), a.From)
 	if err != nil {
 		return nil, err
 	}
@@ -261,10 +259,9 @@ func (d *deadLetters) Open(ctx context.Context, a retry.Adoption) (operations.So
 	return s, nil
 }
 
-// Sample implements operations.DeadLetters. It refuses a queue whose delivery limit would count it.
+// Sample implements operations.DeadLetters. It refuses a queue whose delivery limit would count the look.
 func (d *deadLetters) Sample(ctx context.Context, a retry.Adoption, n int) ([]*store.Record, error) {
-	taker, err := broker.NewTaker(ctx, broker.Config{URL: d.config.Broker.URL, Credentials: d.config.Broker.Credentials,
-		Name: "redrive adopt", Log: d.Log}, a.From)
+	taker, err := broker.NewTaker(ctx, d.brokerConfig("redrive adopt"), a.From)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", inspect.ErrPrecondition, err)
 	}
@@ -310,12 +307,12 @@ func (d *deadLetters) mayRequeue(ctx context.Context, queue, version string) err
 type adopted struct {
 	*broker.Taker
 	intake *retry.AdoptedIntake
-	begun  bool            // there was a first batch
-	held   []wire.Delivery // the first batch, until there is an epoch for it
+	begun  bool            // Park was called before
+	held   []wire.Delivery // the first batch, until it has an epoch
 }
 
 // Park implements operations.Source.
-func (s *adopted) Park(ctx context.Context, most int, epoch int64) (n int, again bool, err error) {
+func (s *adopted) Park(ctx context.Context, limit int, epoch int64) (n int, again bool, err error) {
 	s.intake.SetEpoch(strconv.FormatInt(epoch, 10))
 	park := func(batch []wire.Delivery) error {
 		again = again || slices.ContainsFunc(batch, func(d wire.Delivery) bool { return d.Redelivered })
@@ -331,9 +328,9 @@ func (s *adopted) Park(ctx context.Context, most int, epoch int64) (n int, again
 		if !s.begun {
 			// An earlier process may have acknowledged a batch and died before it wrote the next epoch. Equal
 			// messages before and after would share ids.
-			most = 1
+			limit = 1
 		}
-		n, err = s.Take(ctx, most, park)
+		n, err = s.Take(ctx, limit, park)
 	}
 	s.begun = true
 	switch {

@@ -16,7 +16,7 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// quarantine is what is in redrive.quarantine and cannot be parked.
+// quarantine knows what is in redrive.quarantine and cannot be parked.
 type quarantine struct {
 	messages atomic.Int64
 	stuck    atomic.Bool // RabbitMQ ends each connection that the first message is delivered to
@@ -28,8 +28,8 @@ func (s *vhost) quarantined(n int) {
 	s.metrics.Quarantined(n)
 }
 
-// quarantineConnection receives the state of the connection that consumes redrive.quarantine. A
-// message that ends it stops nothing else, so neither readiness nor redrive_connected has it.
+// quarantineConnection receives the state of the connection that consumes redrive.quarantine. A message that ends it
+// stops nothing else, so neither readiness nor redrive_connected includes it.
 func (s *vhost) quarantineConnection(st broker.State) {
 	stuck := errors.Is(st.Err, broker.ErrCrashed)
 	if was := s.quarantine.stuck.Swap(stuck); stuck && !was {
@@ -46,11 +46,11 @@ func (s *vhost) redeclared(missing []string) {
 		"deleted", strings.Join(missing, ", "))
 }
 
-// limitEvery is how often the delivery limit in force of the intake is read.
+// limitEvery is how often to read the delivery limit in force of the intake.
 const limitEvery = 5 * time.Second
 
-// watchLimit reports when a policy of RabbitMQ makes the delivery limit of the intake so small that good
-// messages would be quarantined. It needs the management API.
+// watchLimit reports when a RabbitMQ policy makes the intake's delivery limit so small that RabbitMQ would quarantine
+// good messages. It needs the management API.
 func (s *vhost) watchLimit(ctx context.Context) {
 	for s.manage != nil && ctx.Err() == nil {
 		if q, err := s.manage.QueueState(ctx, wire.QueueIntake); err == nil {
@@ -73,14 +73,13 @@ func (s *vhost) watchLimit(ctx context.Context) {
 	}
 }
 
-// foreignEvery is how often RabbitMQ is asked for policies of others: for all exchanges.
+// foreignEvery is how often to ask for others' policies, which lists all exchanges.
 const foreignEvery = 30 * time.Second
 
-// maxForeign is how many of them are named.
+// maxForeign is how many of the policies to name.
 const maxForeign = 5
 
-// watchForeign reports what policies of others change of Redrive's exchanges and queues. It needs the
-// management API.
+// watchForeign reports how others' policies change Redrive's exchanges and queues. It needs the management API.
 func (s *vhost) watchForeign(ctx context.Context) {
 	for s.manage != nil && ctx.Err() == nil {
 		if all, err := s.manage.Foreign(ctx); err == nil {
@@ -110,10 +109,10 @@ const foreignConsumersFor = 25 * time.Second
 // foreignConsumers tracks consumers of redrive.intake that belong to another service.
 type foreignConsumers struct {
 	mu    sync.Mutex
-	since time.Time // zero: there are none
+	since time.Time // zero: none
 }
 
-// persist returns whether there have been some for long enough.
+// persist reports whether there have been foreign consumers for long enough.
 func (s *foreignConsumers) persist(n, ours int, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,16 +143,15 @@ func (s *vhost) watchIntakeConsumers(n int) {
 }
 
 const (
-	// removeEvery is how often retry exchanges of deleted queues are looked for, and removeMost how
-	// many queues are looked at each time.
-	removeEvery = 10 * time.Minute
-	removeMost  = 2000
+	// removeEvery is how often to look for retry exchanges of deleted queues, and maxRemoveChecks how many queues to
+	// check each time.
+	removeEvery     = 10 * time.Minute
+	maxRemoveChecks = 2000
 )
 
-// removeRetryExchanges deletes, until ctx ends, the retry exchanges of queues that were deleted and
-// for which nothing waits. It knows the queues from the ledger, and from the management API where
-// there is one. A queue that is declared again meanwhile is bound again with its next dead letter;
-// RabbitMQ refuses to delete the exchange of one that is bound.
+// removeRetryExchanges deletes, until ctx ends, the retry exchanges of queues that were deleted and for which nothing
+// waits. It knows the queues from the ledger, and from the management API if configured. If a queue is declared again
+// meanwhile, its next dead letter binds it again; RabbitMQ refuses to delete the exchange of a bound queue.
 func (s *vhost) removeRetryExchanges(ctx context.Context) {
 	for after := ""; ctx.Err() == nil; {
 		s.publisher.AwaitUsable(ctx)
@@ -162,8 +160,8 @@ func (s *vhost) removeRetryExchanges(ctx context.Context) {
 		if found {
 			at++
 		}
-		names = names[at:min(at+removeMost, len(names))]
-		if after = ""; len(names) == removeMost {
+		names = names[at:min(at+maxRemoveChecks, len(names))]
+		if after = ""; len(names) == maxRemoveChecks {
 			after = names[len(names)-1]
 		}
 		var gone []string

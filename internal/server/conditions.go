@@ -24,7 +24,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// newConditions returns the conditions of a starting service, which waits for three connections.
+// newConditions returns the conditions of a starting service: three connections are missing.
 func newConditions(m *metrics.Metrics) *condition.Set {
 	var first []condition.Condition
 	for _, k := range []condition.Kind{condition.Intake, condition.Parked, condition.Publish} {
@@ -33,7 +33,7 @@ func newConditions(m *metrics.Metrics) *condition.Set {
 	return condition.NewSet(m.Ready, first...)
 }
 
-// ofLane is the condition of a lane that fails, without its text.
+// ofLane returns the condition of a failing lane, without its text.
 func ofLane(lane store.Lane) condition.Condition {
 	if lane.Forwards() {
 		return condition.Condition{Kind: condition.Forward, Queue: lane.Queue, Target: lane.Forward.String()}
@@ -41,7 +41,7 @@ func ofLane(lane store.Lane) condition.Condition {
 	return condition.Condition{Kind: condition.Unreachable, Queue: lane.Queue}
 }
 
-// redisText is that of an error of the store in Redis; "" for nil.
+// redisText returns the text of an error of the store in Redis; "" for nil.
 func redisText(err error) string {
 	if err == nil {
 		return ""
@@ -49,7 +49,7 @@ func redisText(err error) string {
 	return strings.TrimPrefix(err.Error(), "redis: ")
 }
 
-// refusals are the ways to wait whose messages RabbitMQ does not confirm, and why.
+// refusals holds the ways to wait whose messages RabbitMQ does not confirm, and why.
 type refusals struct {
 	mu  sync.Mutex
 	why map[string]error
@@ -66,7 +66,7 @@ func (r *refusals) set(way string, err error) {
 	}
 }
 
-// notices returns a line for people about each.
+// notices returns a line for people about each way.
 func (r *refusals) notices() (all []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -77,9 +77,8 @@ func (r *refusals) notices() (all []string) {
 	return all
 }
 
-// recounted receives by how much the ledger is off, by queue, each time stored messages were
-// counted. Messages are lost or in excess then, so the service is not ready until a person has
-// looked.
+// recounted receives by how much the ledger is off, by queue, after each count of the stored messages. If it is off,
+// messages are lost or in excess, and the service is not ready until a person has looked.
 func (s *vhost) recounted(off map[string]int64) {
 	s.metrics.Recounted(off)
 	s.ledgerOff.Store(&off)
@@ -91,9 +90,9 @@ func (s *vhost) recounted(off map[string]int64) {
 	s.conditions.Put(condition.Condition{Kind: condition.Ledger, Text: what})
 }
 
-// listeners receive every event, on the goroutine that caused it: the intake's, most often. A
-// listener that panics misses that event, which is counted, logged, and for a while named by
-// readiness: a dead letter must not end the process, and again at each start.
+// listeners passes every event to each listener, on the goroutine that caused it: the intake's, most often. When a
+// listener panics, it misses that event, which is counted, logged, and shown by readiness for a while: a dead letter
+// must not end the process, at each start again.
 type listeners struct {
 	log        *slog.Logger
 	conditions *condition.Set
@@ -106,7 +105,7 @@ type listener struct {
 	receive retry.Listener
 }
 
-// failureShows is how long readiness speaks of a listener that failed.
+// failureShows is how long readiness shows a listener's failure.
 const failureShows = 5 * time.Minute
 
 func (l *listeners) add(name string, receive retry.Listener) {
@@ -137,15 +136,14 @@ func (l *listeners) call(to *listener, e retry.Event) {
 
 const (
 	clockEvery = 5 * time.Second
-	// clockJump is the least jump that is reported; what is smaller adds up.
+	// clockJump is the smallest jump to report; smaller ones add up.
 	clockJump = 3 * time.Second
-	// clockShows is the least time that a jump is shown.
+	// clockShows is the shortest time to show a jump.
 	clockShows = time.Hour
 )
 
-// watchClock reports when this machine's clock is set while the service runs: due times are times of
-// the clock. It compares the clock with the monotonic one, which no one can set. wall is what the
-// clock shows at a time.
+// watchClock reports when this machine's clock is set while the service runs, since due times are times of the clock.
+// It compares the clock with the monotonic one, which no one can set. wall returns what the clock shows at a time.
 func (s *Service) watchClock(ctx context.Context, wall func(time.Time) time.Time) {
 	last := time.Now()
 	shown, off, until := wall(last).Round(0), time.Duration(0), last
@@ -184,7 +182,7 @@ func (s *Service) watchClock(ctx context.Context, wall func(time.Time) time.Time
 	}
 }
 
-// nodes are the addresses that the connections are to.
+// nodes holds the address of the node that each connection is to.
 type nodes struct {
 	mu sync.Mutex
 	at map[string]string // by part of the service
@@ -223,7 +221,7 @@ func (s *vhost) brokerAt() string {
 	return text
 }
 
-// openNotify makes the notifications.
+// openNotify starts the notifications' engine.
 func (s *vhost) openNotify() (err error) {
 	s.notify, err = notify.New(s.config.Notify,
 		notify.Options{Store: s.store, Conditions: s.told, Count: s.metrics.Notified, Log: s.Log})
@@ -243,7 +241,7 @@ func (s *vhost) reloadNotify(c *config.Config) error {
 	return err
 }
 
-// told returns the conditions of now that people are notified of.
+// told returns the present conditions to notify people of.
 func (s *vhost) told(ctx context.Context, t *notify.Settings) ([]notify.Condition, error) {
 	all := toldOf(s.conditionsAnywhere(), t)
 	now := time.Now()
@@ -264,7 +262,7 @@ func (s *vhost) told(ctx context.Context, t *notify.Settings) ([]notify.Conditio
 			all = append(all, notify.Condition{Kind: notify.ParkedBurst, Queue: q})
 		}
 	}
-	// Where nothing waits there is nothing to probe with, so the notification would never end.
+	// With nothing waiting there is no probe, so the notification would never end.
 	all = slices.DeleteFunc(all, func(c notify.Condition) bool {
 		return c.Kind == notify.BreakerOpen && !waits[c.Queue] && s.throttle.View(c.Queue, now).InFlight == 0
 	})
@@ -283,10 +281,10 @@ func (s *vhost) told(ctx context.Context, t *notify.Settings) ([]notify.Conditio
 	return all, err
 }
 
-// toldOf returns the notifications that the replicas' conditions call for. The intake has stopped if it
-// runs at no replica. For lanes and alarms one replica's word is enough: the others would find the same.
+// toldOf returns the notifications that the replicas' conditions call for. The intake has stopped if it runs at no
+// replica. For lanes and alarms one replica is enough: the others would find the same.
 func toldOf(replicas [][]condition.Condition, t *notify.Settings) (all []notify.Condition) {
-	once := map[notify.Condition]bool{} // without their texts
+	once := map[notify.Condition]bool{} // conditions in all, without texts
 	add := func(c notify.Condition) {
 		named := notify.Condition{Kind: c.Kind, Queue: c.Queue, Target: c.Target}
 		if !once[named] {

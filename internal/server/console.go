@@ -41,24 +41,24 @@ func (s *vhost) notices() []string {
 	return all
 }
 
-// auditShort says that less than store.reserve is free.
+// auditShort returns an error if less than store.reserve is free.
 func (s *vhost) auditShort() error {
 	free, reserve, err := s.store.Free()
-	if err != nil || free >= reserve { // what cannot be known stops no one
+	if err != nil || free >= reserve { // if it is not known, do not stop anyone
 		return nil
 	}
 	return hint.Errorf("make room", "the store has %d MiB free, less than the %d MiB of store.reserve: only "+
 		"administrators can act", free>>20, reserve>>20)
 }
 
-// console is all that the page and the API call.
+// console has all methods that page and API call.
 type console struct {
 	*inspect.Inspector
 	*actions.Actions
 	*operations.Runner
 }
 
-// openConsole makes page and API, and what they call.
+// openConsole creates page and API, and what they call.
 func (s *vhost) openConsole() error {
 	s.audit = audit.New(s.store, s.Log)
 	s.openActions()
@@ -83,7 +83,7 @@ func (s *vhost) openConsole() error {
 	return nil
 }
 
-// openActions makes what page and API call: inspect, actions and operations.
+// openActions creates what page and API call: inspect, actions and operations.
 func (s *vhost) openActions() {
 	c := inspect.Config{
 		Store: s.store, Broker: brokerQueues{publish: s.publisher, manage: s.manage, follows: s.followers.follows},
@@ -109,14 +109,14 @@ func (s *vhost) openActions() {
 // brokerQueues asks RabbitMQ about a queue: by its management API or, if that does not answer, by
 // AMQP, which knows less.
 type brokerQueues struct {
-	manage  *management.Client // nil: there is none
+	manage  *management.Client // nil: none is configured
 	publish *broker.Publisher
-	follows func(deadLetterQueue, workQueue string) bool // the config; either may be ""
+	follows func(deadLetterQueue, workQueue string) bool // see followers.follows
 }
 
 func (q brokerQueues) Queue(ctx context.Context, name string) (inspect.AtBroker, error) {
 	if name == "" {
-		return inspect.AtBroker{}, nil // a passive declare without a name asks for none in particular
+		return inspect.AtBroker{}, nil // a passive declare of "" asks about no queue in particular
 	}
 	var at management.Queue
 	err := errNoManagement
@@ -141,8 +141,7 @@ func (q brokerQueues) Queue(ctx context.Context, name string) (inspect.AtBroker,
 	return inspect.AtBroker{}, errors.Join(err, amqpErr)
 }
 
-// deadLettersElsewhere is where a queue's dead letters go, in words; "": to Redrive, or to a queue that it
-// follows.
+// deadLettersElsewhere says where a queue's dead letters go; "": to Redrive, or to a queue that it follows.
 func (q brokerQueues) deadLettersElsewhere(name string, at *management.Queue) string {
 	exchange, set := at.Setting("dead-letter-exchange").(string)
 	queue, _ := at.Setting("dead-letter-routing-key").(string)
@@ -166,25 +165,24 @@ func (q brokerQueues) deadLettersElsewhere(name string, at *management.Queue) st
 
 var errNoManagement = errors.New("there is no management API in the config")
 
-// activity counts what happened to each queue in the last minute and hour, in rings of
-// seconds and minutes. Its memory depends on the number of queues alone.
+// activity counts what happened to each queue in the last minute and hour, in rings of seconds and minutes. Its memory
+// depends only on the number of queues.
 type activity struct {
 	mu     sync.Mutex
 	queues map[string]*queueActivity
-	swept  int64 // the minute in which idle ones were last forgotten
+	swept  int64 // the minute of the last sweep
 }
 
-// queueActivity counts for one queue what a Flow has, by second and by minute.
+// queueActivity counts, for one queue, each kind of a Flow by second and minute.
 type queueActivity [flowKinds]struct {
 	seconds, minutes ring
 	all              int64 // since the start
 }
 
-// maxActiveQueues bounds the queues that are counted: a client that reports failures may make
-// their names up.
+// maxActiveQueues bounds the counted queues: a client that reports failures may invent names.
 const maxActiveQueues = 10_000
 
-// keptIdleQueues is how many queues are kept although nothing happened to them for an hour.
+// keptIdleQueues is how many queues to keep although nothing happened to them for an hour.
 const keptIdleQueues = 1000
 
 // sweep forgets the idle queues beyond keptIdleQueues, once a minute. The caller holds mu.
@@ -204,7 +202,7 @@ func (r *activity) sweep(minute int64) {
 	}
 }
 
-// ring counts in the last 60 units of time.
+// ring counts events in each of the last 60 units of time.
 type ring struct {
 	counts [60]int32
 	last   int64 // the unit that was counted last
@@ -242,7 +240,7 @@ func (r *ring) sum(unit int64) (n int64) {
 func (r *activity) event(e retry.Event) {
 	if i, ok := flowOf[e.Kind]; ok {
 		var n [flowKinds]int64
-		n[i] = int64(max(1, e.N)) // of many at once, or of one
+		n[i] = int64(max(1, e.N)) // an event is about N messages, or one
 		r.count(e.Queue, n, e.At)
 	}
 }
@@ -308,15 +306,14 @@ func (r *activity) Hour(now time.Time, sees func(queue string) bool) []inspect.F
 	return hour
 }
 
-// Queues returns those that something happened to since the start, but for forgotten ones.
+// Queues returns the queues active since the start, except forgotten ones.
 func (r *activity) Queues() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Collect(maps.Keys(r.queues))
 }
 
-// Failed returns how many messages failed since the start, in the queues for which sees is true
-// and that are not forgotten.
+// Failed returns how many messages failed since the start, in remembered queues for which sees is true.
 func (r *activity) Failed(sees func(queue string) bool) (n int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -333,6 +330,6 @@ func flowFields(f *inspect.Flow) [flowKinds]*int64 {
 		flowDiscarded: &f.Discarded}
 }
 
-// flowOf are the events that are counted, each as one of a Flow.
+// flowOf maps the counted events to the kinds of a Flow.
 var flowOf = map[retry.Kind]int{retry.Failed: flowFailed, retry.Retried: flowRetried, retry.Parked: flowParked,
 	retry.Discarded: flowDiscarded}

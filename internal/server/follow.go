@@ -23,30 +23,30 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// followers are the consumers of the dead-letter queues that the config or a person has followed. Each has a
-// connection of its own, so that no queue's trouble ends another's; replicas that share a store each have one,
-// and RabbitMQ shares the messages out.
+// followers consumes the dead-letter queues that the config or a person lets Redrive follow, each on a connection of
+// its own, so that no queue's trouble ends another's. Replicas that share a store all consume, and RabbitMQ divides the
+// messages among them.
 type followers struct {
 	*deadLetters
 	configured atomic.Pointer[[]config.Followed]
-	rows       atomic.Pointer[[]followedRow] // the first that matches a queue counts
+	rows       atomic.Pointer[[]followedRow] // the first match of a queue counts
 
 	mu       sync.Mutex
 	all      map[string]*follower // by queue
 	surveyed map[string]knownQueue
-	failed   error // why RabbitMQ did not list its queues; nil: surveyed is what it said
+	failed   error // why RabbitMQ did not list its queues; nil: surveyed is its list
 }
 
 const (
-	// maxFollowed is how many queues are followed, since each takes receipts and a connection.
+	// maxFollowed bounds the followed queues: each takes receipts and a connection.
 	maxFollowed = 64
-	// lookEvery is how often a queue that cannot be followed is looked at.
+	// lookEvery is how often to look at a queue that cannot be followed.
 	lookEvery = 3 * time.Second
-	// followName begins the consumer tags and is the connections' name.
+	// followName is the connections' name, and begins their consumer tags.
 	followName = "redrive follow"
 )
 
-// followedRow is a row of adopt, or of a person.
+// followedRow is a row of adopt in the config, or of a person.
 type followedRow struct {
 	config.Followed
 	by string // the person who had it followed; "": the config
@@ -60,8 +60,7 @@ func newFollowers(s *vhost, d *deadLetters) *followers {
 	return f
 }
 
-// readRows reads the rows of the config and of people. A name in the config comes before a person's row, and
-// that before a pattern.
+// readRows reads the rows of the config and of people: names in the config first, then people's rows, then patterns.
 func (f *followers) readRows(ctx context.Context) error {
 	var rows, patterns []followedRow
 	for _, row := range *f.configured.Load() {
@@ -99,8 +98,8 @@ func prefetchOf(rows []followedRow) int {
 	return min(followedPrefetch/max(len(rows), 1), parkedPrefetch)
 }
 
-// run follows the queues that the rows name, and those that exist and their patterns match, until ctx
-// ends and the batches under way are acknowledged.
+// run follows the queues that the rows name, and existing ones that their patterns match, until ctx ends and the
+// batches under way are acknowledged.
 func (f *followers) run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -169,7 +168,7 @@ func (f *followers) survey(ctx context.Context) {
 	}
 }
 
-// known returns what the last survey found of a queue. The error is why there was none.
+// known returns what the last survey found about a queue. err is why RabbitMQ did not list its queues.
 func (f *followers) known(queue string) (q knownQueue, exists bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -177,7 +176,7 @@ func (f *followers) known(queue string) (q knownQueue, exists bool, err error) {
 	return q, exists, f.failed
 }
 
-// rowOf returns the row that a queue is followed by; nil: it is not followed.
+// rowOf returns the first row that matches a queue, or nil.
 func (f *followers) rowOf(queue string) *followedRow {
 	rows := *f.rows.Load()
 	for i := range rows {
@@ -188,7 +187,7 @@ func (f *followers) rowOf(queue string) *followedRow {
 	return nil
 }
 
-// follows reports whether a dead-letter queue is followed, or one for a work queue.
+// follows reports whether a dead-letter queue is followed, or one for a work queue. Either name may be "".
 func (f *followers) follows(deadLetterQueue, workQueue string) bool {
 	by := func(row followedRow) bool { return row.Queue == workQueue }
 	return deadLetterQueue != "" && f.rowOf(deadLetterQueue) != nil ||
@@ -212,7 +211,7 @@ func (f *followers) wanted() (names []string) {
 	return names
 }
 
-// add returns a new follower, or nil if the queue has one.
+// add returns a new follower, or nil if the queue has one already.
 func (f *followers) add(ctx context.Context, queue string, prefetch int) *follower {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -246,8 +245,8 @@ func (f *followers) remove(queue string) {
 	delete(f.all, queue)
 }
 
-// addTo adds to a list, which is by name, how each queue is followed, and those that are followed alone. Where
-// there are some, an error of the list is only noted: what is followed shows without the management API.
+// addTo adds to a list, sorted by name, the followed queues and how they are followed. If there are any, an error of
+// the list is only noted: they show without the management API too.
 func (f *followers) addTo(
 	list []operations.DeadLetterQueue, err error,
 ) ([]operations.DeadLetterQueue, error) {
@@ -285,7 +284,7 @@ type follower struct {
 	state    operations.Follow
 }
 
-// set notes the state, and logs and reports it when it changes.
+// set sets the state, and logs and reports it when it changes.
 func (f *follower) set(state, why string) {
 	f.mu.Lock()
 	was := f.state
@@ -392,8 +391,8 @@ func stateOf(err error) string {
 	return stateUnknown
 }
 
-// others returns how many of the queue's consumers follow it for no service. Without the management API
-// each may be another program's.
+// others returns how many of the queue's consumers are not Redrive's. Without the management API all may be another
+// program's.
 func (f *follower) others(ctx context.Context, consumers int) (n int) {
 	if consumers == 0 || f.manage == nil {
 		return consumers
@@ -410,23 +409,23 @@ func (f *follower) others(ctx context.Context, consumers int) (n int) {
 	return max(consumers, 0)
 }
 
-// consume consumes the queue until ctx ends, or until it must be looked at again.
+// consume consumes the queue until ctx ends, or until obstacle must look again.
 func (f *follower) consume(ctx context.Context, intake *retry.Intake) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	b := &f.config.Broker
-	at := broker.Config{URL: b.URL, Credentials: b.Credentials, Name: followName, Log: f.Log,
-		Majority: true, Lasting: true, Observe: func(st broker.State) {
-			switch {
-			case st.Err == nil && st.Connected:
-				f.set(operations.Following, "")
-			case st.Err != nil && ctx.Err() == nil:
-				state := stateOf(st.Err)
-				if f.set(state, st.Err.Error()); state != stateUnknown {
-					stop()
-				}
+	at := f.brokerConfig(followName)
+	at.Majority, at.Lasting = true, true
+	at.Observe = func(st broker.State) {
+		switch {
+		case st.Err == nil && st.Connected:
+			f.set(operations.Following, "")
+		case st.Err != nil && ctx.Err() == nil:
+			state := stateOf(st.Err)
+			if f.set(state, st.Err.Error()); state != stateUnknown {
+				stop()
 			}
-		}}
+		}
+	}
 	stored := func(err error) {
 		if err != nil {
 			f.set(stateFull, "its messages cannot be stored: "+err.Error())
@@ -437,8 +436,8 @@ func (f *follower) consume(ctx context.Context, intake *retry.Intake) {
 	_ = broker.NewFollowingConsumer(at, f.queue, f.prefetch, stored).Run(ctx, intake)
 }
 
-// leads returns the only queue that dead-letters to the queue. A name that looks so does not count, and
-// neither does a queue that is followed itself.
+// leads returns the only queue that dead-letters to the queue. A similar name does not count, and neither does a
+// followed queue.
 func (f *follower) leads() (queue, why string) {
 	q, _, err := f.known(f.queue)
 	switch {

@@ -23,7 +23,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
-// ReplicaParts are the parts of a service that are one with those of the other replicas.
+// ReplicaParts are the parts of a service that act together with those of other replicas.
 type ReplicaParts struct {
 	Throttle   *throttle.Throttle
 	Scheduler  *retry.Scheduler
@@ -32,34 +32,33 @@ type ReplicaParts struct {
 	Operations *operations.Runner
 	// CountFlow counts what happened to a queue's messages at another replica.
 	CountFlow func(queue string, n [4]int64, at time.Time)
-	// LeaderTasks run while this replica leads. Each reads again at its start what it keeps in
-	// memory.
+	// LeaderTasks run while this replica leads. Each reads again at its start what it keeps in memory.
 	LeaderTasks []func(context.Context)
 }
 
-// Replica is a service as one of several that share a store. Package cluster knows which are alive and which of
-// them leads; here is what each does with that. Make it with NewReplica, pass it its parts with Join, and Run it.
+// Replica makes a service one of several that share a store. Package cluster knows which are alive and which of them
+// leads; Replica acts on that. Create it with NewReplica, pass it its parts with Join, then Run it.
 type Replica struct {
 	*cluster.Replicas
 	ReplicaParts
 	store store.Shared
 	log   *slog.Logger
-	// others: there are other replicas. Without them nothing is announced.
+	// others is set while there are other replicas; otherwise nothing is announced.
 	others atomic.Bool
 
 	mu         sync.Mutex
-	term       context.Context // in which this replica leads; nil: it does not
-	unreadable bool            // the side table could not be read last time
+	term       context.Context // while this replica leads; else nil
+	unreadable bool            // the last poll could not read the side table
 
-	// of poll alone
-	rereadAt time.Time // when the operations were last read again
+	// only for poll
+	rereadAt time.Time // the last Operations.Reread
 
-	// of shareChanged alone
+	// only for shareChanged
 	announced   map[string]throttle.RetryStats
 	announcedAt time.Time
 }
 
-// NewReplica makes a replica that describes itself by about.
+// NewReplica returns a Replica that describes itself by about.
 func NewReplica(shared store.Shared, about func() cluster.About, log *slog.Logger) *Replica {
 	r := &Replica{store: shared, log: log}
 	r.Replicas = cluster.New(cluster.Config{Store: shared, ID: cluster.NewID(), About: about,
@@ -77,8 +76,8 @@ func (r *Replica) Shown() (all []inspect.Replica) {
 	return all
 }
 
-// Join gives the replica its parts, once they are made, and reads what people and the leader have
-// set. Queues with any limit are not retried before this replica has its share of it.
+// Join gives the replica its parts, and reads what people and the leader have set. Queues with a limit are not retried
+// before this replica has its share of it.
 func (r *Replica) Join(ctx context.Context, p ReplicaParts) error {
 	r.ReplicaParts = p
 	r.Throttle.SetLeads(false)
@@ -104,7 +103,7 @@ func (r *Replica) shareChanged(share cluster.Share) {
 func (r *Replica) lead(ctx context.Context) {
 	const first = 50 * time.Millisecond
 	for wait := first; ; wait *= 2 {
-		err := r.followBreakers(ctx) // as the leader before left them
+		err := r.followBreakers(ctx) // as the previous leader left them
 		if err == nil {
 			break
 		}
@@ -135,8 +134,8 @@ func (r *Replica) setTerm(ctx context.Context) {
 	r.term = ctx
 }
 
-// rereadEvery is how often all operations are read again: a replica may have written a change, and
-// died before it announced that.
+// rereadEvery is how often to read all operations again: a replica may have died after it wrote a change and before it
+// announced that.
 const rereadEvery = 30 * time.Second
 
 // poll reads what other replicas have written, and writes the breakers if this one leads.
@@ -145,7 +144,7 @@ func (r *Replica) poll(ctx context.Context) {
 	term := r.term
 	r.mu.Unlock()
 	err := r.Actions.ReadSettings(ctx, r.Scheduler.SetPauses)
-	r.Operations.Wake() // for those of a replica that has died
+	r.Operations.Wake() // for operations of a dead replica
 	if err == nil {
 		err = r.Inspect.ReadRecount(ctx)
 	}
@@ -171,7 +170,7 @@ func (r *Replica) poll(ctx context.Context) {
 	}
 }
 
-// missed reads again what announcements that were lost may have been about.
+// missed reads again what lost announcements may have been about.
 func (r *Replica) missed(context.Context) error {
 	r.PollSoon()
 	r.Operations.Reread()
@@ -187,7 +186,7 @@ func (r *Replica) Changed(operations ...string) {
 	})
 }
 
-// AnnounceFailed announces a message that failed, and that another replica may have retried.
+// AnnounceFailed announces a failed message that another replica may have retried.
 func (r *Replica) AnnounceFailed(queue string, id uuid.UUID) {
 	if r.others.Load() {
 		r.Announce(func(a *cluster.Announcement) { a.AddFailed(queue, id) })
@@ -201,8 +200,7 @@ func (r *Replica) AnnounceFlow(queue string, n [4]int64) {
 	}
 }
 
-// announceRetryStats announces the results of the latest retries from here: when they change, and
-// once a second.
+// announceRetryStats announces the results of this replica's latest retries, when they change and once a second.
 func (r *Replica) announceRetryStats(now time.Time) {
 	stats := r.Throttle.RetryStats(now)
 	if !r.others.Load() || len(stats)+len(r.announced) == 0 ||
@@ -237,8 +235,8 @@ func (r *Replica) receive(a cluster.Announcement) {
 	}
 }
 
-// breakerStatePrefix and a queue's name is the entry with the state of its breaker, when that is not
-// closed, as the leader decided it. All replicas follow it, and so does the next leader.
+// breakerStatePrefix and a queue's name are the name of the entry with the state of its breaker, if not closed, as the
+// leader decided. All replicas follow it, and so does the next leader.
 const breakerStatePrefix = "breaker-state/"
 
 // followBreakers sets the breakers as the leader has decided.

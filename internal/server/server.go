@@ -1,5 +1,5 @@
-// Package server puts the service together. It is the only package that knows every
-// implementation, and it starts and stops them in order. Read it in this order:
+// Package server puts the service together. It alone knows every implementation, and starts and stops them in order.
+// Read it in this order:
 //
 //	server.go       the service: New, Run, reload; one vhost for each virtual host; page, API, health and
 //	                metrics of all of them behind one port
@@ -46,19 +46,18 @@ import (
 	"github.com/redrive-mq/redrive/internal/webui"
 )
 
-// Options of a service beyond its configuration.
+// Options are the options of a service besides its configuration.
 type Options struct {
 	Version string
 	Log     *slog.Logger
-	// Watch, when not nil, sends configurations to change to while it runs; an
-	// error means that one was refused.
+	// Watch, if not nil, passes new configurations to changed while the service runs, or the error of a refused one.
 	Watch func(ctx context.Context, changed func(*config.Config, error))
-	// Events, when not nil, receives every event.
+	// Events, if not nil, receives every event.
 	Events retry.Listener
-	// FS is where stores on disk write; nil is the machine's own file system.
+	// FS is the file system of stores on disk; nil: the machine's.
 	FS vfs.FS
-	// ConfirmTimeout is how long RabbitMQ may take to confirm a batch of messages that are to wait in
-	// it, before they wait in the store instead; 0 is 5 s.
+	// ConfirmTimeout is how long RabbitMQ may take to confirm a batch of messages that are to wait in it, before they
+	// wait in the store instead; 0: 5 s.
 	ConfirmTimeout time.Duration
 }
 
@@ -70,13 +69,12 @@ type Service struct {
 	listen  net.Listener
 	secure  *tls.Config // nil: plain HTTP
 	handler http.Handler
-	// requests is read-locked by each request, and locked for good when no more are answered.
+	// requests is read-locked by each request, and locked for good when the service answers no more.
 	requests sync.RWMutex
 	memory   *diskstore.Memory // of all stores on disk
 }
 
-// New opens the stores and the port; nothing moves before Run. Close it if Run is
-// not called.
+// New opens the stores and the port; no message moves before Run. Call Close if you do not call Run.
 func New(c *config.Config, o Options) (*Service, error) {
 	if err := c.CheckExposure(); err != nil {
 		return nil, err
@@ -129,7 +127,7 @@ func (s *Service) open(all []*config.Config) (err error) {
 	return nil
 }
 
-// inVHost adds to an error which virtual host it is of, where there are several.
+// inVHost adds the virtual host to an error, if there are several.
 func (s *Service) inVHost(c *config.Config, at process, err error) error {
 	if at.multiVHost {
 		return fmt.Errorf("virtual host %q: %w", c.VHost(), err)
@@ -149,7 +147,7 @@ func (s *Service) Close() (err error) {
 	return err
 }
 
-// Addr is where it listens.
+// Addr returns the address on which the service listens.
 func (s *Service) Addr() string { return s.listen.Addr().String() }
 
 // listenOn opens the port. A name in the configuration may turn out to be an address
@@ -175,7 +173,7 @@ func (s *Service) Problems() []string {
 // Notices returns what needs a person's attention, though it stops nothing.
 func (s *Service) Notices() []string { return s.each((*vhost).notices) }
 
-// each collects lines of all vhosts; where there are several, each line begins with the vhost.
+// each collects lines of all vhosts. If there are several, each line begins with the vhost.
 func (s *Service) each(lines func(*vhost) []string) []string {
 	all := []string{}
 	for _, v := range s.vhosts {
@@ -206,9 +204,8 @@ func (s *Service) Scan(ctx context.Context, r store.Range, visit func(store.List
 	return s.vhosts[0].store.Scan(ctx, r, visit)
 }
 
-// Run works until ctx ends, then stops in order: all vhosts at once, the HTTP server and its
-// requests, the stores. A single virtual host ends it too, with an error that trying again would
-// not repair. One of several never ends the others.
+// Run works until ctx ends, then stops in order: all vhosts at once, the HTTP server and its requests, the stores. A
+// single virtual host also ends it with an error that trying again would not repair; one of several does not.
 func (s *Service) Run(ctx context.Context) error {
 	server := s.server()
 	requests, endRequests := context.WithCancel(context.WithoutCancel(ctx))
@@ -229,7 +226,7 @@ func (s *Service) Run(ctx context.Context) error {
 	serving.Go(func() { s.serve(server) })
 	for i, v := range s.vhosts {
 		workers.Go(func() {
-			defer stop() // of several vhosts none returns before ctx ends: see broker.Config.Lasting
+			defer stop() // several vhosts return when ctx ends: see broker.Config.Lasting
 			failures[i] = v.run(ctx)
 		})
 	}
@@ -237,7 +234,7 @@ func (s *Service) Run(ctx context.Context) error {
 	if s.Watch != nil {
 		workers.Go(func() { s.Watch(ctx, s.reload) })
 	}
-	// A store that waits for room on its disk would have a stop wait, too.
+	// A store that waits for room on its disk would delay the stop.
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(grace+5*time.Second, s.waitNoMore) })()
 	workers.Wait()
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
@@ -264,7 +261,7 @@ func (s *Service) waitNoMore() {
 	}
 }
 
-// server is the HTTP server of page, API, health and metrics.
+// server returns the HTTP server of page, API, health and metrics.
 func (s *Service) server() *http.Server {
 	server := &http.Server{Handler: s.countRequests(s.handler), TLSConfig: s.secure,
 		ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
@@ -277,8 +274,8 @@ func (s *Service) server() *http.Server {
 
 func (s *Service) errorLog() *log.Logger { return slog.NewLogLogger(s.Log.Handler(), slog.LevelWarn) }
 
-// countRequests counts requests, which net/http does not wait for once it has closed their
-// connections: what they have begun would be missing in the audit log.
+// countRequests counts requests: net/http does not wait for them once it has closed their connections, and the audit
+// log would lack what they have begun.
 func (s *Service) countRequests(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !s.requests.TryRLock() {
@@ -308,8 +305,8 @@ func (s *Service) reload(c *config.Config, err error) {
 	if err == nil {
 		configs, err = c.PerVHost()
 	}
-	// Only these two can refuse a config, so they are first; decoders and policies change after
-	// them. What notify could refuse was checked when the file was read.
+	// Only these two can refuse a config, so they come before the change of decoders and policies. What notify could
+	// refuse was checked when the file was read.
 	var applyDecoders []func()
 	readSchemas := func(v *vhost, c *config.Config) error {
 		apply, err := v.decoder.Reload(c.Decode)
@@ -348,8 +345,8 @@ func (s *Service) reload(c *config.Config, err error) {
 	}
 }
 
-// configOf finds the new configuration of the i-th vhost; nil: there is none any more, and the vhost
-// is served as it is until the next start.
+// configOf returns the new configuration of the i-th vhost. It is nil if there is none any more: the vhost stays as it
+// is until the next start.
 func (s *Service) configOf(configs []*config.Config, i int) *config.Config {
 	v := s.vhosts[i]
 	if at := slices.IndexFunc(configs, func(c *config.Config) bool { return c.VHost() == v.config.VHost() }); at >= 0 {
@@ -361,7 +358,7 @@ func (s *Service) configOf(configs []*config.Config, i int) *config.Config {
 	return nil
 }
 
-// newGuard makes the guard, which finds out who calls.
+// newGuard returns the guard, which finds out who calls.
 func (s *vhost) newGuard(tokens *auth.Tokens) (*auth.Guard, error) {
 	a := &s.config.Access
 	var users *auth.Users
@@ -383,9 +380,9 @@ func (s *vhost) newGuard(tokens *auth.Tokens) (*auth.Guard, error) {
 	}), nil
 }
 
-// routes serves page and API of the first virtual host at /, and those of each at /v/NAME/,
-// with callers of its own. Where there are several, health and metrics at / are of all. All is
-// served below base_path too: some proxies pass it on, and some remove it.
+// routes serves page and API of the first virtual host at /, and those of each at /v/NAME/, with its own callers. If
+// there are several, health and metrics at / cover all of them. It serves all of that below base_path too: some proxies
+// pass that on, some remove it.
 func (s *Service) routes() http.Handler {
 	all, base := s.vhostRoutes(), s.config.BasePath
 	below := httpapi.Under(base, all)
@@ -414,7 +411,7 @@ func (s *Service) vhostRoutes() http.Handler {
 			step, _, _ = strings.Cut(step, "/")
 			name, err := url.PathUnescape(step)
 			if h = under[name]; h == nil || err != nil {
-				// Which there are is not for everybody.
+				// Do not tell everybody which there are.
 				httpapi.NotFound(w, fmt.Sprintf("there is no virtual host %q here: `redrive check FILE` shows which "+
 					"those are that a config file serves", name))
 				return
@@ -427,7 +424,7 @@ func (s *Service) vhostRoutes() http.Handler {
 	})
 }
 
-// vhostLinks are the links of a page to all virtual hosts; here is its own.
+// vhostLinks returns a page's links to all virtual hosts; here is its own.
 func (s *Service) vhostLinks(here int) (all []webui.VHost) {
 	for i, v := range s.vhosts {
 		all = append(all, webui.VHost{Name: v.vhostLabel(), URL: v.base + "/", Ready: v.conditions.Ready(),
@@ -436,8 +433,7 @@ func (s *Service) vhostLinks(here int) (all []webui.VHost) {
 	return all
 }
 
-// readyz answers "ready" when all virtual hosts are ready, and with the lines that each of them
-// shows this caller.
+// readyz answers "ready" if all virtual hosts are, and the lines that each of them shows this caller.
 func (s *Service) readyz(w http.ResponseWriter, r *http.Request) {
 	ready, hidden, lines := true, false, ""
 	for _, v := range s.vhosts {
@@ -454,7 +450,7 @@ func (s *Service) readyz(w http.ResponseWriter, r *http.Request) {
 		for line := range strings.Lines(got.body.String()) {
 			switch strings.TrimSpace(line) {
 			case "ready":
-			case httpapi.Unsaid: // once for all of them
+			case httpapi.Unsaid: // say it once
 				hidden = true
 			default:
 				lines += "virtual host " + v.config.VHost() + ": " + line
@@ -474,7 +470,7 @@ func (s *Service) readyz(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// answer records a handler's answer.
+// answer records a handler's response.
 type answer struct {
 	header http.Header
 	status int
@@ -493,7 +489,7 @@ func (a *answer) copyTo(w http.ResponseWriter) {
 	_, _ = w.Write(a.body.Bytes())
 }
 
-// metricsHandler serves the metrics of all to callers with permission to read those of each.
+// metricsHandler serves the metrics of all virtual hosts to callers with permission to read those of each.
 func (s *Service) metricsHandler() http.Handler {
 	all := make([]*metrics.Metrics, len(s.vhosts))
 	for i, v := range s.vhosts {

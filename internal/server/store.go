@@ -25,8 +25,8 @@ type engine interface {
 	Free() (free, reserve uint64, err error)
 }
 
-// openStore opens the engine that a configuration names. Log and OnSync of d are for either
-// engine. onState receives each second what is wrong with a server, or nil.
+// openStore opens the engine that the configuration names. Log and OnSync of d apply to either engine. onState receives
+// each second what is wrong with Redis, or nil.
 func openStore(c *config.Config, d diskstore.Options, onState func(error)) (engine, error) {
 	if c.Store.OnDisk() {
 		d.Reserve = c.Store.Reserve
@@ -40,9 +40,8 @@ func openStore(c *config.Config, d diskstore.Options, onState func(error)) (engi
 	return redisstore.Open(context.Background(), o)
 }
 
-// checkOwner makes the virtual host the owner of a store that has none. It refuses the store of
-// another, whose messages would be retried to the queue of the same name in the wrong virtual
-// host.
+// checkOwner makes the virtual host the owner of a store without one. It refuses another's store, whose messages would
+// be retried to queues of the same name in the wrong virtual host.
 func checkOwner(ctx context.Context, s store.Store, c *config.Config) error {
 	vhost := c.VHost()
 	owner, err := s.Entry(ctx, store.OwnerEntry)
@@ -79,8 +78,8 @@ func redisOptions(s *config.Store) (redisstore.Options, error) {
 	}, err
 }
 
-// diskFull reports that the store's disk is full in spite of store.reserve: the virtual host stands
-// until there is room, and others go on. nil: there is room again.
+// diskFull reports that the store's disk is full in spite of store.reserve: this virtual host waits until there is
+// room, and others continue. nil: there is room again.
 func (s *vhost) diskFull(err error) {
 	what := ""
 	if err != nil {
@@ -95,7 +94,7 @@ func (s *vhost) diskFull(err error) {
 	}
 }
 
-// damaged returns the notice of a store that cannot be read in part.
+// damaged returns the notice of a store that is partly unreadable.
 func (s *vhost) damaged() []string {
 	d, ok := s.store.(store.Damageable)
 	if !ok {
@@ -115,13 +114,13 @@ func (s *vhost) damaged() []string {
 	return []string{notice}
 }
 
-// StoreCheck is what is wrong with a store on disk that no service uses.
+// StoreCheck is the result of CheckStore.
 type StoreCheck struct {
 	Lines  []store.LedgerLine // counted one by one
 	Damage map[string]string  // what cannot be read, and how
 }
 
-// CheckStore reads all of a store on disk.
+// CheckStore reads all of a store on disk that no service uses.
 func CheckStore(ctx context.Context, folder string, log *slog.Logger) (c StoreCheck, err error) {
 	s, err := diskstore.Open(folder, diskstore.Options{Log: log, Existing: true})
 	if err != nil {
@@ -138,13 +137,13 @@ func CheckStore(ctx context.Context, folder string, log *slog.Logger) (c StoreCh
 	return c, nil
 }
 
-// SalvageStore saves what can be read of a store on disk to a new one.
+// SalvageStore copies what can be read of a store on disk to a new one.
 func SalvageStore(ctx context.Context, from, to string, log *slog.Logger) (diskstore.Salvaged, error) {
 	return diskstore.Salvage(ctx, from, to, diskstore.Options{Log: log})
 }
 
-// AcceptLoss makes a store on disk usable without its missing commits, and returns how many those
-// are; nil when none is missing.
+// AcceptLoss makes a store on disk usable without its missing commits, and returns how many are missing; nil if none
+// is.
 func AcceptLoss(folder string, log *slog.Logger) (lost *diskstore.LostError, err error) {
 	o := diskstore.Options{Log: log, Existing: true}
 	s, err := diskstore.Open(folder, o)
@@ -158,8 +157,8 @@ func AcceptLoss(folder string, log *slog.Logger) (lost *diskstore.LostError, err
 	return lost, s.Close()
 }
 
-// unservedIn returns notices of folders with messages of virtual hosts that are not served any
-// more: nothing else looks at them.
+// unservedIn returns notices of folders with messages of virtual hosts that the service no longer serves: nothing else
+// looks at them.
 func unservedIn(c *config.Config, served []*config.Config, log *slog.Logger) (notices []string) {
 	if !c.Store.OnDisk() {
 		return nil
@@ -192,7 +191,7 @@ func unservedIn(c *config.Config, served []*config.Config, log *slog.Logger) (no
 	return notices
 }
 
-// heldIn returns the owner of a store on disk, and how many messages are in it.
+// heldIn returns the owner of a store on disk, and how many messages it holds.
 func heldIn(path string, log *slog.Logger) (vhost string, messages int64, err error) {
 	s, err := diskstore.Open(path, diskstore.Options{Log: log, Existing: true})
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/throttle"
 )
 
-// openThrottle makes the throttle, which limits how many due messages are retried.
+// openThrottle creates the throttle, which limits how many due messages are retried.
 func (s *vhost) openThrottle() {
 	s.throttle = throttle.New(s.queueLimits, rand.Float64, s.retriesChanged)
 	s.consumerThrottle = &consumerThrottle{
@@ -28,8 +28,8 @@ func (s *vhost) openThrottle() {
 	s.metrics.Retries(s.retryStates, s.conditions.All)
 }
 
-// queueLimits are the throttle's rules for a queue: those of its policy. Of a queue without one
-// nothing is retried, so its rules are only shown to people.
+// queueLimits returns the throttle's rules for a queue: those of its policy. A queue without a policy gets no retries;
+// its rules are only shown.
 func (s *vhost) queueLimits(queue string) throttle.Rules {
 	if p, ok := s.inForce.Policies().Match(queue); ok {
 		return s.policyLimits(p.Name)
@@ -50,13 +50,13 @@ var transitionKinds = map[throttle.State]retry.Kind{
 	throttle.NoConsumer: retry.NoConsumer, throttle.ConsumerBack: retry.ConsumerBack,
 }
 
-// retriesChanged reports that a queue's breaker has changed, or whether it has consumers. The
-// throttle waits for it, so it calls no method of the throttle.
+// retriesChanged reports that a queue's breaker or lack of consumers has changed. The throttle calls it with its lock
+// held, so it calls no method of the throttle.
 func (s *vhost) retriesChanged(t throttle.Transition) {
 	log := s.Log.With("queue", t.Queue, "why", t.Reason)
 	defer s.scheduler.Wake()
 	if s.replica != nil {
-		defer s.replica.PollSoon() // and so the others know
+		defer s.replica.PollSoon() // so that the others know
 	}
 	if t.By != "" {
 		log = log.With("by", t.By)
@@ -87,7 +87,7 @@ func (s *vhost) retriesChanged(t throttle.Transition) {
 	default:
 		log.Info("breaker "+string(t.To), "was", t.From)
 	}
-	if !t.OnFollower { // the leader has sent the event
+	if !t.OnFollower { // otherwise the leader has sent the event
 		s.events(retry.Event{Kind: transitionKinds[t.To], At: t.At, Queue: t.Queue, Why: t.Reason, By: t.By})
 	}
 }
@@ -103,7 +103,7 @@ func (s *vhost) retryStates(shown func(queue string) bool) (all []metrics.QueueR
 			}
 		}
 	}
-	known := map[string]bool{} // whether a person has paused it
+	known := map[string]bool{} // true: a person has paused it
 	for _, q := range s.throttle.Queues() {
 		known[q] = false
 	}
@@ -126,7 +126,7 @@ func (s *vhost) retryStates(shown func(queue string) bool) (all []metrics.QueueR
 	return all
 }
 
-// throttleOf returns a queue's throttle as people see it; nil when nothing limits the queue.
+// throttleOf returns a queue's throttle for people, or nil if nothing limits the queue.
 func (s *vhost) throttleOf(queue string) *inspect.ThrottleView {
 	v := s.throttle.View(queue, time.Now())
 	if !v.HasBreaker && !v.Forced && v.Rate == 0 && v.MaxInFlight == 0 && v.NoConsumersSince.IsZero() &&
@@ -156,8 +156,7 @@ func (s *vhost) force(queue, to, by, why string) {
 	}
 }
 
-// loadBreakers sets the breakers that people had set when the service ended. Nothing
-// is retried before.
+// loadBreakers sets the breakers as people had set them when the service ended. Nothing is retried before.
 func (s *vhost) loadBreakers(ctx context.Context) error {
 	if s.replica != nil {
 		return s.joinReplicas(ctx)
@@ -170,15 +169,14 @@ func (s *vhost) loadBreakers(ctx context.Context) error {
 }
 
 const (
-	// How often RabbitMQ is asked for the consumers of a queue: one that has some, one that
-	// has none, and one whose number RabbitMQ does not know.
+	// How often to ask RabbitMQ for the consumers of a queue that has some, has none, or whose number it does not know.
 	askSome, askNone, askUnknown = 5 * time.Second, time.Second, time.Minute
-	// answerValid is how long an answer counts beyond that.
+	// An answer counts for answerValid longer than that.
 	answerValid = 10 * time.Second
-	// maxAnswerWait is how long a retry waits for the first answer: retries must not stop
-	// because RabbitMQ does not answer.
+	// maxAnswerWait bounds how long a retry waits for the first answer: retries must not stop because RabbitMQ does not
+	// answer.
 	maxAnswerWait = 5 * time.Second
-	// watchedFor is how long a queue is watched after its last due message.
+	// watchedFor is how long to watch a queue after its last due message.
 	watchedFor = 30 * time.Second
 )
 
@@ -187,8 +185,8 @@ const (
 // maxAnswerWait at most.
 type consumerThrottle struct {
 	*throttle.Throttle
-	// mayRetryTo tells whether a queue can be retried to: RabbitMQ is asked nothing else about
-	// a name that a report made up.
+	// mayRetryTo reports whether a queue can be retried to. If not, do not ask RabbitMQ about it: a report may have
+	// invented the name.
 	mayRetryTo func(queue string) (yes, known bool)
 	rules      func(queue string) throttle.Rules
 	due        func(context.Context) ([]store.NextDue, error)
@@ -200,14 +198,14 @@ type consumerThrottle struct {
 
 	mu     sync.Mutex
 	queues map[string]*watchedQueue
-	// unknownSince is since when it is not known whether a queue can be retried to.
+	// unknownSince has since when it is unknown whether a queue can be retried to.
 	unknownSince map[string]time.Time
 }
 
 type watchedQueue struct {
 	due          time.Time // of its last due message
 	waits        bool      // a message was due in the latest poll
-	awaitedSince time.Time // since when a retry waits for an answer; zero: none does
+	awaitedSince time.Time // since when a retry waits for an answer; zero: none waits
 	answeredAt   time.Time // when RabbitMQ answered; zero: never
 	consumers    int       // -1: not known
 }
@@ -222,8 +220,8 @@ func (w *watchedQueue) askEvery() time.Duration {
 	return askSome
 }
 
-// Allow is the throttle's, once it is known whether the queue has consumers.
-func (c *consumerThrottle) Allow(queue string, most int, now time.Time) (n int, retryAt time.Time) {
+// Allow calls the throttle's Allow once it is known whether the queue has consumers.
+func (c *consumerThrottle) Allow(queue string, wanted int, now time.Time) (n int, retryAt time.Time) {
 	yes, until := c.mayRetryOrWait(queue, now)
 	if !until.IsZero() {
 		return 0, until
@@ -233,11 +231,10 @@ func (c *consumerThrottle) Allow(queue string, most int, now time.Time) (n int, 
 			return 0, until
 		}
 	}
-	return c.Throttle.Allow(queue, most, now)
+	return c.Throttle.Allow(queue, wanted, now)
 }
 
-// mayRetryOrWait tells whether a queue can be retried to, or until when to wait for RabbitMQ's
-// answer to that. Other queues do not wait for it.
+// mayRetryOrWait reports whether a queue can be retried to, or until when to wait for RabbitMQ's answer to that.
 func (c *consumerThrottle) mayRetryOrWait(queue string, now time.Time) (yes bool, until time.Time) {
 	yes, known := c.mayRetryTo(queue)
 	c.mu.Lock()
@@ -255,8 +252,7 @@ func (c *consumerThrottle) mayRetryOrWait(queue string, now time.Time) (yes bool
 	return false, until
 }
 
-// waitForAnswer returns until when to wait for the number of the queue's consumers; zero: no
-// longer.
+// waitForAnswer returns until when to wait for the number of the queue's consumers; zero: not at all.
 func (c *consumerThrottle) waitForAnswer(queue string, now time.Time) (until time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -301,8 +297,7 @@ func (c *consumerThrottle) run(ctx context.Context) {
 	}
 }
 
-// poll asks for the consumers of the queues whose answers are old, and returns how long to wait
-// until the next poll.
+// poll asks for the consumers of queues whose answers are old, and returns how long to wait until the next poll.
 func (c *consumerThrottle) poll(ctx context.Context) time.Duration {
 	now := time.Now()
 	if next, err := c.due(ctx); err == nil {
@@ -325,7 +320,7 @@ func (c *consumerThrottle) poll(ctx context.Context) time.Duration {
 		c.Consumers(q, -1, 0, false, now)
 	}
 	if len(ask) > 0 && c.ready() {
-		// Those without an answer are asked for in the next poll.
+		// The next poll asks again for those without an answer.
 		_ = c.ask(ctx, ask, func(q string, n, ready int) { c.setAnswer(q, n, ready, now) })
 		c.wake()
 	}
@@ -343,8 +338,7 @@ func (c *consumerThrottle) forgetWaiting() {
 	}
 }
 
-// toAsk returns the queues to ask RabbitMQ about, those to stop watching, and how long to wait for the next
-// poll.
+// toAsk returns the queues to ask for, those that it has stopped watching, and how long to wait until the next poll.
 func (c *consumerThrottle) toAsk(now time.Time) (ask, forgotten []string, wait time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -368,7 +362,7 @@ func (c *consumerThrottle) toAsk(now time.Time) (ask, forgotten []string, wait t
 	return ask, forgotten, wait
 }
 
-// setAnswer tells the throttle first: Allow does not wait any more once there is an answer.
+// setAnswer passes an answer to the throttle before it stores it: from then on Allow does not wait.
 func (c *consumerThrottle) setAnswer(queue string, n, ready int, asked time.Time) {
 	c.mu.Lock()
 	w := c.queues[queue]

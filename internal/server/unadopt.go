@@ -13,14 +13,14 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// Target returns what becomes of messages that are put into a queue.
+// Target returns what would become of messages that are put into a queue.
 func (d *deadLetters) Target(ctx context.Context, queue string) (t operations.Target, err error) {
 	t, _, err = d.target(ctx, queue)
 	return t, err
 }
 
-// target returns what becomes of messages in a queue and, where it then drops its oldest, how many it can have.
-func (d *deadLetters) target(ctx context.Context, queue string) (t operations.Target, most int, err error) {
+// target also returns how many messages the queue can have before it drops its oldest; 0: no limit.
+func (d *deadLetters) target(ctx context.Context, queue string) (t operations.Target, capacity int, err error) {
 	t.Room = -1
 	consumers, ready, err := d.publisher.Queue(ctx, queue)
 	switch {
@@ -52,8 +52,7 @@ func (d *deadLetters) target(ctx context.Context, queue string) (t operations.Ta
 			case to[wire.QueueIntake]:
 				t.Refused = fmt.Sprintf("the queue %q dead-letters to Redrive, so they could come again", queue)
 			}
-			most = limitsOf(at.Setting, &t, ready)
-			return t, most, nil
+			return t, limitsOf(at.Setting, &t, ready), nil
 		}
 		if unknown = err; err == nil {
 			unknown = fmt.Errorf("RabbitMQ does not list it yet")
@@ -64,9 +63,8 @@ func (d *deadLetters) target(ctx context.Context, queue string) (t operations.Ta
 	return t, 0, nil
 }
 
-// limitsOf adds to t the warnings and the room that follow from a queue's settings. most is its max-length
-// where it drops its oldest; 0: no limit.
-func limitsOf(setting func(string) any, t *operations.Target, ready int) (most int) {
+// limitsOf notes what a queue's settings do to messages that are put into it.
+func limitsOf(setting func(string) any, t *operations.Target, ready int) (capacity int) {
 	warn := func(format string, args ...any) { t.Warnings = append(t.Warnings, fmt.Sprintf(format, args...)) }
 	number := func(name string) (float64, bool) { n, is := setting(name).(float64); return n, is }
 	dropped := "RabbitMQ then drops them"
@@ -86,19 +84,19 @@ func limitsOf(setting func(string) any, t *operations.Target, ready int) (most i
 	if n, is := number("max-length"); is && rejects {
 		warn("it takes no more than %d messages; then the operation stops", int(n))
 	} else if is {
-		most, t.Room = max(1, int(n)), max(0, int64(n)-int64(ready))
+		capacity, t.Room = max(1, int(n)), max(0, int64(n)-int64(ready))
 	}
 	if n, is := number("max-length-bytes"); is && rejects {
 		warn("it takes no more than %d bytes of messages; then the operation stops", int(n))
 	} else if is {
 		warn("with more than %d bytes of messages it drops its oldest", int(n))
 	}
-	return most
+	return capacity
 }
 
-// OpenTarget connects.
+// OpenTarget connects to put messages into a queue.
 func (d *deadLetters) OpenTarget(ctx context.Context, queue string) (operations.Sink, error) {
-	is, most, err := d.target(ctx, queue)
+	is, capacity, err := d.target(ctx, queue)
 	switch {
 	case errors.Is(err, inspect.ErrNotFound):
 		return nil, fmt.Errorf("queue %q: %w", queue, wire.ErrQueueGone)
@@ -107,6 +105,5 @@ func (d *deadLetters) OpenTarget(ctx context.Context, queue string) (operations.
 	case is.Refused != "":
 		return nil, fmt.Errorf("%s: %w", is.Refused, wire.ErrForbidden)
 	}
-	return broker.NewPutter(ctx, broker.Config{URL: d.config.Broker.URL, Credentials: d.config.Broker.Credentials,
-		Name: "redrive unadopt", Log: d.Log}, queue, most)
+	return broker.NewPutter(ctx, d.brokerConfig("redrive unadopt"), queue, capacity)
 }

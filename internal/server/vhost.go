@@ -39,10 +39,9 @@ import (
 )
 
 const (
-	// prefetch is how many unacknowledged failed messages RabbitMQ delivers to the intake,
-	// and the others how many to the others. store.ReceiptsKept must be at least their sum, and the
-	// 1024 of adoptions; followed queues share the rest, which is followedPrefetch. From quarantine it is
-	// one, so that what is before a message that ends the connection is parked.
+	// prefetch and the others are how many unacknowledged messages RabbitMQ delivers to each intake. store.ReceiptsKept
+	// must be at least their sum plus the 1024 of adoptions; followed queues share the rest, followedPrefetch. From
+	// quarantine it is one, so that messages before one that ends the connection are parked.
 	prefetch           = 4096
 	parkedPrefetch     = 1024
 	quarantinePrefetch = 1
@@ -51,9 +50,8 @@ const (
 	grace = 10 * time.Second
 )
 
-// vhost serves one virtual host, with a store, connections and a scheduler of its own. It
-// shares only the port (and the disk store's memory, and bounds of requests) with the other virtual hosts of the
-// process.
+// vhost serves one virtual host, with its own store, connections and scheduler. Virtual hosts of a process share only
+// the port, the memory of disk stores and the bounds of requests.
 type vhost struct {
 	Options
 	config *config.Config
@@ -89,20 +87,20 @@ type vhost struct {
 	decoder          *decode.Decoder
 	audit            *audit.Log
 	notify           *notify.Engine
-	// notified are the settings that notify uses.
+	// notified has the settings that notify uses.
 	notified       notify.Settings
 	api            *httpapi.API
 	guard          *auth.Guard
-	replica        *Replica // nil: no other service uses the store
+	replica        *Replica // nil: no other service can use the store
 	since          time.Time
-	openMetrics    atomic.Pointer[metrics.Metrics] // metrics; nil until open has made them
-	openConditions atomic.Pointer[condition.Set]   // conditions; nil until open has made it
+	openMetrics    atomic.Pointer[metrics.Metrics] // metrics; nil until open has set it
+	openConditions atomic.Pointer[condition.Set]   // conditions; nil until open has set it
 	delayNeeded    chan struct{}                   // closed when a policy first waits in RabbitMQ
 	delayOnce      sync.Once                       // closes delayNeeded
 	refused        refusals
-	unserved       []string // notices about folders below its store's: see unservedIn
+	unserved       []string // notices, see unservedIn
 	nodes          nodes
-	// ledgerOff is by how much the ledger is off, of the queues where it is; nil until it was counted.
+	// ledgerOff has by how much the ledger is off, for queues where it is; nil before the first count.
 	ledgerOff atomic.Pointer[map[string]int64]
 
 	manage           *management.Client // nil: none is configured
@@ -111,19 +109,19 @@ type vhost struct {
 	foreignConsumers foreignConsumers
 }
 
-// process is what a virtual host depends on in the process that serves it.
+// process is what a virtual host gets from the process that serves it.
 type process struct {
-	// multiVHost: the process serves several virtual hosts. Logs and metrics then name
-	// this one, and an error of it does not end the process.
+	// multiVHost is set if the process serves several virtual hosts: logs and metrics then name this one, and an error
+	// of it does not end the process.
 	multiVHost bool
-	base       string               // the path of its page and API
-	links      func() []webui.VHost // the links of its page to all of them; nil: there is one
+	base       string               // path of its page and API
+	links      func() []webui.VHost // its page's links to all virtual hosts; nil: there is one
 	memory     *diskstore.Memory
 	bounds     httpapi.Bounds
 	large      *background.Places
 }
 
-// vhostLabel is its name where the process serves several; otherwise "".
+// vhostLabel returns the virtual host's name if the process serves several, otherwise "".
 func (s *vhost) vhostLabel() string {
 	if !s.multiVHost {
 		return ""
@@ -131,7 +129,7 @@ func (s *vhost) vhostLabel() string {
 	return s.config.VHost()
 }
 
-// metricsHandler serves its metrics, with the process's own where it is the only virtual host.
+// metricsHandler serves the metrics, with the process's own if there is no other virtual host.
 func (s *vhost) metricsHandler() http.Handler {
 	if s.multiVHost {
 		return s.metrics.Handler()
@@ -139,7 +137,7 @@ func (s *vhost) metricsHandler() http.Handler {
 	return metrics.Handler(s.metrics)
 }
 
-// newVHost opens the store. No message moves before run; call close if run is not called.
+// newVHost opens the store. No message moves before run; close the store if you do not call run.
 func newVHost(c *config.Config, o Options, at process) (*vhost, error) {
 	s := &vhost{Options: o, process: at, config: c, since: time.Now(), delayNeeded: make(chan struct{}),
 		wake: retry.NewWakeup()}
@@ -164,7 +162,7 @@ func newVHost(c *config.Config, o Options, at process) (*vhost, error) {
 	return s, nil
 }
 
-// open makes the rest, and wires it; address is where the service listens.
+// open creates and wires the rest; address is where the service listens.
 func (s *vhost) open(address string) error {
 	s.metrics = metrics.New(s.store, s.store.Free, s.Version, s.vhostLabel())
 	s.openMetrics.Store(s.metrics)
@@ -239,7 +237,7 @@ func (s *vhost) listeners() *listeners {
 		}
 	})
 	var warning sync.Mutex
-	warned := map[string]bool{} // of queues: one line each, and the metric counts on
+	warned := map[string]bool{} // queues: one line each, and the metric counts on
 	l.add("log", func(e retry.Event) {
 		if e.Ignored == "" {
 			return
@@ -263,26 +261,33 @@ func (s *vhost) listeners() *listeners {
 	return l
 }
 
-func (s *vhost) connection(part condition.Kind, name string) broker.Config {
-	return broker.Config{URL: s.config.Broker.URL, Credentials: s.config.Broker.Credentials, Name: name, Log: s.Log,
-		Majority: true, Lasting: s.multiVHost, Observe: func(st broker.State) {
-			c := condition.Condition{Kind: part}
-			switch {
-			case st.Err != nil:
-				c.Text = st.Err.Error()
-			case !st.Connected:
-				c.Text = "not connected"
-			case st.Blocked != "":
-				c.Text, c.Alarm = "blocked by an alarm of RabbitMQ: "+st.Blocked, true
-			}
-			s.nodes.set(string(part), st)
-			s.conditions.Put(c)
-			s.metrics.Connection(string(part), st.Connected, st.Blocked != "")
-		}}
+func (s *vhost) brokerConfig(name string) broker.Config {
+	return broker.Config{URL: s.config.Broker.URL, Credentials: s.config.Broker.Credentials, Name: name, Log: s.Log}
 }
 
-// retryRules returns the policies and ways to wait of a configuration, and puts the throttle's
-// limits in force. The first policy that waits in RabbitMQ opens the connection for it.
+// connection configures a connection whose state is a condition.
+func (s *vhost) connection(part condition.Kind, name string) broker.Config {
+	to := s.brokerConfig(name)
+	to.Majority, to.Lasting = true, s.multiVHost
+	to.Observe = func(st broker.State) {
+		c := condition.Condition{Kind: part}
+		switch {
+		case st.Err != nil:
+			c.Text = st.Err.Error()
+		case !st.Connected:
+			c.Text = "not connected"
+		case st.Blocked != "":
+			c.Text, c.Alarm = "blocked by an alarm of RabbitMQ: "+st.Blocked, true
+		}
+		s.nodes.set(string(part), st)
+		s.conditions.Put(c)
+		s.metrics.Connection(string(part), st.Connected, st.Blocked != "")
+	}
+	return to
+}
+
+// retryRules returns the policies and ways to wait of a configuration, and puts the throttle's limits in force. The
+// first policy that waits in RabbitMQ makes the delay connection open.
 func (s *vhost) retryRules(c *config.Config) retry.Rules {
 	if len(c.Ways) > 0 {
 		s.delayOnce.Do(func() {
@@ -294,8 +299,8 @@ func (s *vhost) retryRules(c *config.Config) retry.Rules {
 	return retry.Rules{Policies: c.Policies, Ways: c.Ways}
 }
 
-// awaitDelayPublisher waits until the delay connection is there, so that already the first
-// message of a policy that waits in RabbitMQ waits there.
+// awaitDelayPublisher waits for the delay connection, so that even the first message of a policy that waits in RabbitMQ
+// waits there.
 func (s *vhost) awaitDelayPublisher(ctx context.Context) {
 	if len(s.config.Ways) > 0 {
 		ctx, cancel := context.WithTimeout(ctx, grace)
@@ -304,7 +309,7 @@ func (s *vhost) awaitDelayPublisher(ctx context.Context) {
 	}
 }
 
-// maxForRules is the size of the largest body that is decoded for a policy's rules, in bytes.
+// maxForRules is the maximum size in bytes of a body that is decoded for a policy's rules.
 const maxForRules = 1 << 20
 
 // decodeForRules decodes a body for the rules of a policy.
@@ -315,8 +320,7 @@ func (s *vhost) decodeForRules(r *store.Record) any {
 	return s.decoder.Decode(context.Background(), inspect.BodyOf(r))
 }
 
-// wayChanged logs once that RabbitMQ does not confirm messages of a way to wait, and once
-// that it does again.
+// wayChanged logs that RabbitMQ does not confirm messages of a way to wait, or does again.
 func (s *vhost) wayChanged(way string, err error) {
 	s.refused.set(way, err)
 	if err != nil {
@@ -327,11 +331,11 @@ func (s *vhost) wayChanged(way string, err error) {
 	}
 }
 
-// intakeState returns a function that logs once that the messages of one of our queues
-// cannot be stored, and once that they can again. The error's text may change with each
-// try, so it is not compared; but a full store is logged by itself, as its remedy differs.
+// intakeState returns a function that logs once that messages of one of our queues cannot be stored, and once that they
+// can again. It does not compare the error's text, which may change with each try; but it logs a full store by itself,
+// as the remedy differs.
 func (s *vhost) intakeState(kind condition.Kind, queue string) func(error) {
-	var since time.Time // when it stopped; zero: it runs
+	var since time.Time // when the intake stopped; zero: it runs
 	full := false
 	return func(err error) {
 		now, was, wasFull := time.Now(), since, full
@@ -358,7 +362,7 @@ func (s *vhost) intakeState(kind condition.Kind, queue string) func(error) {
 // laneChanged logs once that publishing to a lane fails, and once that it works again.
 func (s *vhost) laneChanged(lane store.Lane, err error) {
 	if errors.Is(err, retry.ErrUnanswered) && !s.publisher.Ready() {
-		return // the connection is the problem, and named: an alarm blocks it, say
+		return // the connection is the problem, say an alarm, and has its own condition
 	}
 	c := ofLane(lane)
 	failed := s.conditions.Text(c) != ""
@@ -367,7 +371,7 @@ func (s *vhost) laneChanged(lane store.Lane, err error) {
 	}
 	s.conditions.Put(c)
 	if failed == (err != nil) {
-		return // a target that hangs is unanswered and refused in turn; /readyz has the latest
+		return // a target that hangs is unanswered and refused by turns; /readyz has the latest
 	}
 	switch log := s.Log.With("queue", lane.Queue); {
 	case lane.Forwards() && err != nil:
@@ -382,9 +386,9 @@ func (s *vhost) laneChanged(lane store.Lane, err error) {
 	}
 }
 
-// run works until ctx ends, then stops in order: the intake finishes its batch, published
-// retries are confirmed, and the connections close. HTTP requests may still be under way
-// then; close comes after them. It returns only errors that trying again cannot repair.
+// run works until ctx ends, then stops in order: the intake finishes its batch, published retries are confirmed, and
+// the connections close. HTTP requests may still be under way then; close comes after them. It returns only errors that
+// trying again cannot repair.
 func (s *vhost) run(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -449,7 +453,7 @@ func (s *vhost) reload(c *config.Config) {
 	s.Log.Info("the new policies are in force", "policies", len(c.Policies))
 }
 
-// openConsent lets reports of a queue be retried whose owner points it at Redrive.
+// openConsent allows retries of reports for queues whose owner dead-letters them to Redrive.
 func (s *vhost) openConsent() (err error) {
 	if s.config.Broker.Management != "" {
 		if s.manage, err = s.config.Broker.API(s.config.VHost()); err != nil {
@@ -460,10 +464,10 @@ func (s *vhost) openConsent() (err error) {
 	return nil
 }
 
-// outagePictures are the pictures of policies in an outage, by policy, each drawn when it is
-// first shown and after the policy has changed.
+// outagePictures has a picture of each policy in an outage, drawn when it is first shown and after the policy has
+// changed.
 type outagePictures struct {
-	mu    sync.Mutex // one is drawn at a time: each is a second's work
+	mu    sync.Mutex // draws one at a time: each takes a second
 	drawn map[string]outagePicture
 }
 
@@ -473,8 +477,8 @@ type outagePicture struct {
 	svg    template.HTML
 }
 
-// drawOutage draws what a policy in force would do. Policies that wait in RabbitMQ have no
-// picture: no throttle limits them.
+// drawOutage draws what a policy in force would do in an outage. Policies that wait in RabbitMQ have no picture: no
+// throttle limits them.
 func (s *vhost) drawOutage(ctx context.Context, name string) template.HTML {
 	set := s.inForce.Policies()
 	for i := range set {
@@ -495,7 +499,7 @@ func (s *outagePictures) draw(ctx context.Context, p policy.Policy, r throttle.R
 	if err != nil {
 		return "" // the request was cancelled, or nothing can be drawn
 	}
-	if s.drawn == nil || len(s.drawn) > 1000 { // names that were in force once
+	if s.drawn == nil || len(s.drawn) > 1000 { // with names of past policies
 		s.drawn = map[string]outagePicture{}
 	}
 	svg := template.HTML(result.SVG()) // its texts are escaped
@@ -503,7 +507,7 @@ func (s *outagePictures) draw(ctx context.Context, p policy.Policy, r throttle.R
 	return svg
 }
 
-// openReplica makes the replica, when the store can be shared.
+// openReplica creates the replica, if the store can be shared.
 func (s *vhost) openReplica(listen string) {
 	shared, ok := s.store.(store.Shared)
 	if !ok {
@@ -517,7 +521,7 @@ func (s *vhost) openReplica(listen string) {
 	s.metrics.Replicas(s.replica.All)
 }
 
-// joinReplicas gives the replica what it uses, once that is made.
+// joinReplicas gives the replica its parts.
 func (s *vhost) joinReplicas(ctx context.Context) error {
 	return s.replica.Join(ctx, ReplicaParts{
 		Throttle: s.throttle, Scheduler: s.scheduler, Inspect: s.inspect, Actions: s.actions, Operations: s.operations,
@@ -535,8 +539,8 @@ func (s *vhost) countFlow(queue string, n [flowKinds]int64, at time.Time) {
 	}
 }
 
-// announce announces an event that the other replicas count too. elsewhere: a message failed that
-// was not retried here.
+// announce announces an event that other replicas count too. elsewhere reports whether a message failed that was not
+// retried here.
 func announce(r *Replica, e retry.Event, elsewhere bool) {
 	if elsewhere {
 		r.AnnounceFailed(e.Queue, e.ID)
@@ -561,7 +565,7 @@ func advertised(listen string) string {
 	return net.JoinHostPort(name, port)
 }
 
-// conditionsAnywhere returns those of each live replica, this one first.
+// conditionsAnywhere returns the conditions of each live replica, this one first.
 func (s *vhost) conditionsAnywhere() [][]condition.Condition {
 	all := [][]condition.Condition{s.conditions.All()}
 	if s.replica != nil {
