@@ -83,7 +83,7 @@ var Kinds = map[Kind]Row{
 type Condition struct {
 	Kind  Kind   `json:"kind"`
 	Queue string `json:"queue,omitempty"`
-	// Target is where the queue's messages are forwarded to, or the name of a listener.
+	// Target is the forward target of the queue, or the name of a listener.
 	Target string    `json:"target,omitempty" doc:"Of forward: where the queue's messages are to be forwarded."`
 	Text   string    `json:"text"`
 	Since  time.Time `json:"since"`

@@ -235,7 +235,7 @@ type Exchange struct {
 // which RabbitMQ would confirm a retry to a deleted queue, and not return it.
 const alternate = "alternate-exchange"
 
-// Nowhere names an alternate exchange that does not exist, for exchanges to which no one may write.
+// Nowhere names an alternate exchange that does not exist, for exchanges that no one may write to.
 const Nowhere = "redrive.none"
 
 // Own returns an exchange of ours that is its own alternate, so that a mandatory message that it

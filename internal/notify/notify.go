@@ -140,7 +140,7 @@ type Route struct {
 	GroupWait, Repeat time.Duration
 	Quiet             Quiet
 	Resolved          bool // notify when it is over
-	// Body is that of a generic webhook; its strings are templates. nil: all fields.
+	// Body is the body of a generic webhook; its strings are templates. nil: all fields.
 	Body map[string]any
 }
 

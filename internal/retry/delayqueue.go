@@ -82,7 +82,7 @@ func (d *DelayQueues) Wait() {
 	d.targets.lookup.close()
 }
 
-// delayedMessage is a message that is to wait in RabbitMQ.
+// delayedMessage is a message to wait in RabbitMQ.
 type delayedMessage struct {
 	rec   *store.Record
 	way   delay.Way

@@ -236,7 +236,7 @@ const (
 // InStore is the Way of messages that wait in the service's store, on disk or in Redis. The API has this word.
 const InStore = "disk"
 
-// Event is one thing that happened to a message, several, or a queue.
+// Event is something that happened to a message, several, or a queue.
 type Event struct {
 	Kind     Kind
 	At       time.Time

@@ -150,8 +150,8 @@ func (r *receipts) areMissing(batch []wire.Delivery) bool {
 	return false
 }
 
-// identify returns the id that a message has in its headers, or got when it was stored, or a new
-// one. The fingerprint is zero where the headers have the id.
+// identify returns a message's id: the one in its headers, the one it got when it was stored, or a new one. The
+// fingerprint is zero where the headers have the id.
 func (r *receipts) identify(d *wire.Delivery, now time.Time) identity {
 	t, m, own, note := r.historyOf(d, now)
 	if t.ID != "" {

@@ -192,7 +192,7 @@ func (t *retryTargets) route(ctx context.Context, queue string, proven bool, due
 	return t.routeBy(ctx, t.bind, queue, proven, due)
 }
 
-// routeSoon is route, but for queues that are being bound: of those the error is ErrLookupPending.
+// routeSoon is like route, but does not wait for a binding: while a queue is being bound the error is ErrLookupPending.
 func (t *retryTargets) routeSoon(ctx context.Context, queue string, proven bool, due time.Time) Result {
 	return t.routeBy(ctx, t.binding.begin, queue, proven, due)
 }
@@ -273,8 +273,7 @@ var (
 	// ErrLookupPending is the error of a result that depends on an answer which RabbitMQ has not
 	// given yet. It is not reported as an obstacle.
 	ErrLookupPending = errors.New("RabbitMQ is being asked")
-	// ErrConsentUnknown is the error of a result that depends on an answer for which RabbitMQ
-	// cannot be asked.
+	// ErrConsentUnknown is the error of a result that depends on an answer when RabbitMQ cannot be asked for it.
 	ErrConsentUnknown = errors.New("reports of failures wait, since it is unknown whether the queue dead-letters " +
 		"to redrive")
 )
@@ -380,9 +379,9 @@ const (
 	maxAnswers, maxPending = 10_000, 1000
 )
 
-// exchangeLookup finds out which queues have a retry exchange. It looks them up in RabbitMQ on
-// goroutines of its own: a client that reports failures may invent names, and each costs a
-// lookup, for which neither intake nor scheduler may wait.
+// exchangeLookup finds out which queues have a retry exchange. It looks them up in RabbitMQ on goroutines of its own: a
+// client that reports failures may invent names, each of which costs a lookup, and neither intake nor scheduler may
+// wait for that.
 type exchangeLookup struct {
 	*askers
 	lookUp   func(ctx context.Context, queue string) (bool, error)
@@ -604,8 +603,8 @@ const (
 	// as one user's). Each costs memory in store, metrics and throttle for as long as a message
 	// is kept for it.
 	maxNames, maxNamesEach = 4000, 1000
-	// moreNames and moreNamesEach are added for names of which it is not known yet whether they
-	// are targets: invented names that use up the limits must not park a report for a real one.
+	// moreNames and moreNamesEach are added for names that are not yet known to be targets or not: invented names that
+	// use up the limits must not park a report for a real queue.
 	moreNames, moreNamesEach = 1000, 250
 	// recountEvery is how often names are counted again from the store; not before firstRecount,
 	// when RabbitMQ has answered which of them are targets.

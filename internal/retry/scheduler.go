@@ -414,8 +414,8 @@ const (
 	windowKept = 10 * time.Second
 )
 
-// claimed counts claims that are not finished yet, by destination. One for which RabbitMQ does
-// not confirm keeps its part for that long, and leaves the rest to others.
+// claimed counts claims that are not finished yet, by destination. A destination for which RabbitMQ does not confirm
+// keeps its part meanwhile, and leaves the rest to others.
 type claimed struct {
 	mu       sync.Mutex
 	messages int
@@ -565,7 +565,7 @@ func (s *Scheduler) setBackoff(lane store.Lane, obstacle error) {
 	case obstacle == nil:
 		delete(s.backoffs, lane)
 	case errors.Is(obstacle, ErrTryAtOnce) && b.tries == 0:
-		// Only once, or a queue that is bound and yet unroutable would be tried without end.
+		// Only once: a queue that is bound and yet unroutable must not be tried without end.
 		s.backoffs[lane] = backoff{until: time.Now(), tries: 1, reachable: reachable}
 	case errors.Is(obstacle, ErrUnanswered): // its window bounds what is claimed
 		b.reachable = false
@@ -624,10 +624,9 @@ func (s *Scheduler) forgetBackoffs(next []store.NextDue, now time.Time) (sleep t
 	return sleep
 }
 
-// Pause pauses the retries of a queue, or resumes them. Its messages keep their attempts and
-// due times; what its policy forwards is still forwarded, and what is claimed (MaxClaimed at
-// most) still arrives. The caller has written the pause to the store before, or it would not
-// outlast a restart.
+// Pause pauses the retries of a queue, or resumes them. Its messages keep their attempts and due times; what its policy
+// forwards is still forwarded, and what is claimed (MaxClaimed at most) still arrives. The caller first writes the
+// pause to the store; otherwise it would not outlast a restart.
 func (s *Scheduler) Pause(queue string, paused bool) {
 	s.changePauses(func() {
 		if paused {

@@ -132,7 +132,7 @@ func (k *keeper) record(i int, d *wire.Delivery, now time.Time) (rec *store.Reco
 	return rec, known.own
 }
 
-// historyOf reads what our headers say of a message, where they are its own.
+// historyOf reads the history in our headers of a message, if they are its own.
 func historyOf(d *wire.Delivery, now time.Time) (t headers.History, own bool, note string) {
 	queue, _ := d.Message.Headers[wire.HeaderQueue].(string) // of what is parked in RabbitMQ nothing proves it
 	viaOurs := true
@@ -211,17 +211,17 @@ func addNote(rec *store.Record, note string) {
 type origin struct {
 	queue  string
 	reason string
-	// proven: RabbitMQ itself wrote queue and reason, or the config consents (see NewFollowedIntake), which
-	// makes the queue one of the retryTargets.
+	// proven reports whether RabbitMQ itself wrote queue and reason, or the config consents (see NewFollowedIntake):
+	// then the queue is one of the retryTargets.
 	proven bool
-	// retried: Redrive published it last, or a consumer to the exchange that it came through.
+	// retried reports whether Redrive published it last, or a consumer to the exchange through which it came.
 	retried    bool
 	exchange   string // as first published
 	routingKey string
 	refusal    string // not empty: no origin can be believed, and why
 
-	// Of a message from a followed queue: what it says of its failure, a record that has it as its framework's
-	// format says, and the message itself, without an envelope.
+	// For a message from a followed queue: its claim, a record of it by its framework's format, and the message without
+	// an envelope.
 	claim  *claim
 	fitted *store.Record
 	inner  *wire.Message

@@ -47,7 +47,7 @@ func (r Rules) String() string {
 	return strings.Join(parts, ", ")
 }
 
-// FormatRate writes a rate, given per second, in the unit in which it is a whole number.
+// FormatRate writes a rate, given per second, in the unit that makes it a whole number.
 func FormatRate(r float64) string {
 	switch {
 	case r == math.Trunc(r):
