@@ -46,7 +46,7 @@ func TestMain(m *testing.M) {
 // unusedAddresses have no listener.
 const unusedAddresses = "amqp://127.0.0.1:1/,amqp://127.0.0.1:2/"
 
-// A connection that ends goes on at another broker, and says which.
+// A connection that ends is replaced by one to another broker, and its state says which.
 func TestALostConnectionContinuesAtAnotherBroker(t *testing.T) {
 	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		a, b := brokertest.NewProxy(t, v), brokertest.NewProxy(t, v)
@@ -107,7 +107,7 @@ func TestAllBrokersGoneAndTheLastUsedOneComesBack(t *testing.T) {
 	})
 }
 
-// Clients spread over the brokers, and pass by those that are not there.
+// Clients spread over the brokers, and skip those that are down.
 func TestConnectionsSpreadOverBrokers(t *testing.T) {
 	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		a, b := brokertest.NewProxy(t, v), brokertest.NewProxy(t, v)
@@ -124,8 +124,8 @@ func TestConnectionsSpreadOverBrokers(t *testing.T) {
 	})
 }
 
-// Why none can be reached is always the same text, so that it is logged once; and what
-// a person must correct is known for what it is.
+// The error when no broker can be reached has the same text each time, so that it is logged once, and still shows what
+// a person must correct.
 func TestNoBrokerCanBeReached(t *testing.T) {
 	text := ""
 	for range 10 {
@@ -143,8 +143,8 @@ func TestNoBrokerCanBeReached(t *testing.T) {
 	})
 }
 
-// A virtual host that does not exist is for a person to repair, as is one that the user has
-// no rights in; too many connections pass by themselves.
+// A person must repair a virtual host that does not exist, or in which the user has no rights; too many connections
+// pass by themselves.
 func TestAMissingVirtualHostNeedsAPerson(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		user := "stranger-" + v.Name[len(v.Name)-8:]
@@ -165,8 +165,7 @@ func TestAMissingVirtualHostNeedsAPerson(t *testing.T) {
 	})
 }
 
-// A connection that is cut while signing in, at whatever byte, is no fault of the password: that it
-// is the password is said only where RabbitMQ says so.
+// A connection that is cut while signing in, at any byte, is not blamed on the password, unless RabbitMQ refuses it.
 func TestAConnectionCutWhileSigningInIsNoWrongPassword(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		proxy := brokertest.NewProxy(t, v)
@@ -253,8 +252,8 @@ func TestAMQPSWorks(t *testing.T) {
 	})
 }
 
-// A peer with a wrong name, of an unknown authority, or whose certificate has expired is
-// refused before it hears a word, and so is one without TLS; each error says what to do.
+// A peer with a wrong name, of an unknown authority, with an expired certificate or without TLS is refused before
+// anything is sent to it; each error says what to do.
 func TestPeersOfAMQPSAreVerified(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		ca := v.CA(t)
@@ -356,7 +355,7 @@ func TestCredentialsThatChangedOnDiskAreUsedAtTheNextConnection(t *testing.T) {
 	})
 }
 
-// The same of a password in a file.
+// The same holds for a password in a file.
 func TestAPasswordThatChangedOnDiskIsUsedAtTheNextConnection(t *testing.T) {
 	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		user, file := "service-"+v.Name, filepath.Join(t.TempDir(), "password")

@@ -119,7 +119,7 @@ func TestOnlyStoredMessagesAreAcknowledged(t *testing.T) {
 	})
 }
 
-// What cannot be kept stays RabbitMQ's, and is offered again until it can.
+// Messages that cannot be stored stay in RabbitMQ, and are passed again until they can.
 func TestABatchThatCannotBeStoredIsOfferedAgain(t *testing.T) {
 	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		c := startConsumer(t, v.URL())
@@ -143,7 +143,7 @@ func TestABatchThatCannotBeStoredIsOfferedAgain(t *testing.T) {
 	})
 }
 
-// A cut while a batch is being taken: all of it comes again, marked so.
+// After a cut in the middle of a batch RabbitMQ redelivers all of it, marked as redelivered.
 func TestACutConnectionDeliversTheBatchAgain(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		proxy := brokertest.NewProxy(t, v)
@@ -206,8 +206,8 @@ func TestWhatConsumerTimeoutTakesBackIsStoredOnce(t *testing.T) {
 	})
 }
 
-// A connection that ends counts as a failed delivery of what it had, and so for
-// the first message alone: the others stay far from the limit.
+// The end of a connection counts as a failed delivery of its unacknowledged messages. With the first window that is one
+// message, so the others stay far from the limit.
 func TestConnectionsThatEndDoNotUseUpTheDeliveryLimit(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		proxy := brokertest.NewProxy(t, v)
@@ -256,7 +256,7 @@ func (h *failsFrom) Handle(context.Context, []wire.Delivery) error {
 	return nil
 }
 
-// Otherwise a crash or a stop would have RabbitMQ deliver again what was stored long before.
+// Otherwise, after a crash or a stop, RabbitMQ would redeliver messages stored long before.
 func TestWhatIsStoredIsAcknowledgedWhileTheNextBatchCannotBeStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := model.New(model.Options{Version: "4.3.6"})

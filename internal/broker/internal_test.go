@@ -100,7 +100,7 @@ func TestReadingStopsAtTheByteLimit(t *testing.T) {
 	}
 }
 
-// A message larger than the bound comes through when there is nothing else to do.
+// A message larger than the bound is read when the consumer is idle.
 func TestAMessageOverTheBoundIsReadByAnIdleIntake(t *testing.T) {
 	c, reads := readToLimit(t)
 	c.bodies.setIdle(true)
@@ -292,7 +292,7 @@ func TestAWriteThatFailedFailsTheNext(t *testing.T) {
 	})
 }
 
-// Reading is not gathered: it goes on while a write hangs.
+// Reading continues while a write hangs.
 func TestReadingGoesOnWhileAWriteHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, far := gatherAt(t)
@@ -541,7 +541,7 @@ func TestARefusalThatRepeatsEndsAConnectionNowAndThen(t *testing.T) {
 	}
 }
 
-// What ends the connection is about a queue only where RabbitMQ crashed over it.
+// An error that ends the connection is about a queue only if RabbitMQ crashed over it.
 func TestTheEndOfAConnectionIsNoRefusalOfAQueue(t *testing.T) {
 	for _, c := range []struct {
 		code    int
@@ -566,7 +566,7 @@ func TestTheEndOfAConnectionIsNoRefusalOfAQueue(t *testing.T) {
 	}
 }
 
-// Errors of the client, such as 501 with the text EOF, are nothing that RabbitMQ said.
+// Errors of the client, such as 501 with the text EOF, are not RabbitMQ's.
 func TestALostConnectionIsNothingThatRabbitMQSays(t *testing.T) {
 	for err, want := range map[*amqp.Error]string{
 		{Code: amqp.FrameError, Reason: "EOF"}: "the connection was lost: EOF",

@@ -128,8 +128,7 @@ func TestEachMessageOfABatchHasItsOwnResult(t *testing.T) {
 	})
 }
 
-// A message that came back as unroutable is sent again once its queue is there, on the same
-// channel, and that answer is its own.
+// An unroutable message that is sent again on the same channel once its queue exists gets its own answer.
 func TestAReturnedMessageIsConfirmedOnceItIsRoutable(t *testing.T) {
 	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		p, ctx := publisher(t, v.URL()), context.Background()
@@ -210,8 +209,8 @@ func channelsByConnection(t *testing.T, v *brokertest.VHost) map[string][]int {
 	return by
 }
 
-// Destinations that are published to in turn share a channel. As many at once as there are
-// have no more than 64, and those that are too many go by one that answers.
+// Destinations that are published to in turn share a channel. Many at once use at most 64 workers, and further ones
+// share a worker that answers.
 func TestChannelsAreBounded(t *testing.T) {
 	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		p := publisher(t, v.URL())
@@ -244,8 +243,7 @@ func TestChannelsAreBounded(t *testing.T) {
 	})
 }
 
-// A channel that nacks is replaced by another, in the same connection, and no message
-// is sent twice for it.
+// A channel that nacks is replaced on the same connection, and no message is sent twice for that.
 func TestAChannelThatNacksIsReplaced(t *testing.T) {
 	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("q", amqp.Table{"x-queue-type": "classic"})
@@ -266,7 +264,7 @@ func TestAChannelThatNacksIsReplaced(t *testing.T) {
 	})
 }
 
-// What takes a whole node is tried on one, in turn.
+// Tests that need a node of their own run one after the other.
 func TestOnANodeOfItsOwn(t *testing.T) {
 	brokertest.OnePrivate(t, "", func(t *testing.T, own *brokertest.VHost, n *rabbitnode.Node) {
 		for name, test := range map[string]func(*testing.T, *brokertest.VHost, *rabbitnode.Node){
@@ -374,8 +372,7 @@ func aMessageWhoseSendWasCancelledIsNotPublishedLater(t *testing.T, v *brokertes
 	expect.Equal(t, v.Depth("stuck"), len(all)+1, "arrived")
 }
 
-// A queue that does not answer holds up no other: only who wants the answer to a large
-// message waits for it.
+// A queue that does not answer delays no other: only the caller that wants the answer to a large message waits for it.
 func aLargeMessageWithoutAnAnswerDelaysNoOther(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
 	for _, q := range []string{"stuck", "q"} {
 		v.Queue(q, amqp.Table{"x-queue-type": "quorum"})
@@ -396,7 +393,7 @@ func aLargeMessageWithoutAnAnswerDelaysNoOther(t *testing.T, v *brokertest.VHost
 	}
 }
 
-// A connection that is blocked publishes nothing, outlasts the alarm, and goes on with what waited.
+// A blocked connection publishes nothing, outlasts the alarm, and then publishes what waited.
 func nothingIsPublishedIntoABlockedConnection(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
 	v.Queue("q", amqp.Table{"x-queue-type": "classic"})
 	var mu sync.Mutex
@@ -455,7 +452,7 @@ func nothingIsPublishedIntoABlockedConnection(t *testing.T, v *brokertest.VHost,
 	mu.Unlock()
 }
 
-// Rights that are missing are reported as such, and it works once they are given.
+// Missing rights are reported as such, and publishing works once they are granted.
 func TestPermissionsGrantedLaterAreUsed(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		user := "poor-" + v.Name[len(v.Name)-8:]
@@ -591,9 +588,8 @@ func TestConsumersAndReadyMessagesOfAQueueAreCounted(t *testing.T) {
 	})
 }
 
-// A user who can write to queues, which binding them needs anyway, learns how many
-// consumers they have; of queues that are gone, or another connection's alone, it is
-// not, nor of those it may do nothing with: RabbitMQ 3.10 tells of these too.
+// A user who can write to queues, which binding them needs anyway, learns how many consumers they have, except of
+// deleted queues, those exclusive to another connection, and, from 4.3 on, those without any permission.
 func TestConsumersAreCounted(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		v.User("service", "pw")
@@ -647,8 +643,8 @@ func TestAConnectionClosedByRabbitMQIsNoAnswerAboutAQueue(t *testing.T) {
 	})
 }
 
-// What RabbitMQ refuses ends the channel it was asked on, and not the one that
-// publishes: what is unanswered there would be sent twice.
+// A refusal of RabbitMQ ends the channel of the question, not the one that publishes: its unanswered messages would be
+// sent twice.
 func TestAskingForAMissingQueueLeavesThePublishingChannel(t *testing.T) {
 	brokertest.One(t, func(t *testing.T, v *brokertest.VHost) {
 		v.Queue("q", nil)

@@ -12,7 +12,8 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// A sample is put back, each message at its place; where RabbitMQ does not count it, it never ends a message.
+// A sample is put back, each message at its place. If RabbitMQ does not count the look, no number of samples loses a
+// message.
 func TestASampleIsPutBack(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		for _, kind := range []string{"classic", "quorum"} {

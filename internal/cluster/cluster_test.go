@@ -115,7 +115,7 @@ func leaders(all ...*replica) (leading []*replica) {
 	return leading
 }
 
-// inFakeTime is a test in turned time.
+// inFakeTime runs a test in fake time.
 func inFakeTime(t *testing.T, test func(t *testing.T, replicas *memstore.Replicas)) {
 	synctest.Test(t, func(t *testing.T) { test(t, memstore.NewReplicas()) })
 }
@@ -197,7 +197,7 @@ func TestALeaderThatEndsHasASuccessorAtOnce(t *testing.T) {
 	})
 }
 
-// Breakers are probed by the leader, so it must be one that can return messages.
+// The leader probes breakers, so it must be able to retry messages.
 func TestALeaderThatCannotRetryResigns(t *testing.T) {
 	inFakeTime(t, func(t *testing.T, replicas *memstore.Replicas) {
 		all := []*replica{join(t, replicas, "a"), join(t, replicas, "b")}
@@ -219,8 +219,8 @@ func TestALeaderThatCannotRetryResigns(t *testing.T) {
 	})
 }
 
-// The parts of all never add up to more than there is, and over ten seconds to no less
-// than nine tenths of it, also while one joins, dies, or has no RabbitMQ.
+// All shares never add up to more than the limit, and over ten seconds to no less than nine tenths of it, also while a
+// replica joins, dies, or has no RabbitMQ.
 func TestSharesAddUpToTheLimit(t *testing.T) {
 	for after := time.Duration(0); after < 250*time.Millisecond; after += 60 * time.Millisecond {
 		inFakeTime(t, func(t *testing.T, replicas *memstore.Replicas) {
@@ -278,7 +278,7 @@ func TestSharesAddUpToTheLimit(t *testing.T) {
 	}
 }
 
-// A replica that cannot send heartbeats has no share any more before others use it.
+// A replica that cannot send heartbeats loses its share before others use it.
 func TestAShareEndsBeforeOthersUseIt(t *testing.T) {
 	inFakeTime(t, func(t *testing.T, replicas *memstore.Replicas) {
 		a, b := join(t, replicas, "a"), join(t, replicas, "b")
@@ -335,8 +335,8 @@ func TestAnnouncementsArrive(t *testing.T) {
 	})
 }
 
-// What has changed in the store is announced although announcing fails for a while, and a replica
-// that receives nothing reads the store.
+// Changes in the store are announced even if that fails for a while, and a replica that receives nothing reads the
+// store.
 func TestMissedAnnouncementsAreFound(t *testing.T) {
 	inFakeTime(t, func(t *testing.T, replicas *memstore.Replicas) {
 		a, b := join(t, replicas, "a"), join(t, replicas, "b")

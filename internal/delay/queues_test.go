@@ -38,7 +38,7 @@ func TestDynamicRounding(t *testing.T) {
 	})
 }
 
-// The documented number is the number.
+// The number of queues is the documented one.
 func TestDynamicMakesFewQueues(t *testing.T) {
 	d, err := NewDynamic(100 * time.Millisecond)
 	expect.NoError(t, err)

@@ -21,7 +21,7 @@ func made[W delay.Way](w W, err error) delay.Way {
 	return w
 }
 
-// A policy that a way cannot keep is refused, with the reason.
+// Check refuses a policy that a way cannot follow, with the reason.
 func TestAPolicyThatAWayCannotKeepIsRefused(t *testing.T) {
 	levels := made(delay.NewLevels(delay.Quorum))
 	fixed := made(delay.NewFixed(delay.Quorum, 10*second))
@@ -90,7 +90,7 @@ func TestEveryWayHasATicketForItsLongestDelay(t *testing.T) {
 	}
 }
 
-// What a policy cannot reach is not declared; what its consumers may ask for is.
+// Levels that a policy cannot reach are not declared; those that its consumers may ask for are.
 func TestAWayHasTheLevelsThatItsPolicyReaches(t *testing.T) {
 	for _, tt := range []struct {
 		attempts int

@@ -107,7 +107,7 @@ func TestImpossibleHistoryIsNotBelieved(t *testing.T) {
 	}
 }
 
-// What a message carries is what is shown of it.
+// Read returns what ApplyTo has written.
 func TestAHistoryIsReadAsItWasWritten(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	m := wire.Message{Exchange: "shop", RoutingKey: "eu", UserID: "alice", MessageID: "m", Body: []byte("order")}

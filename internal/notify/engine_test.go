@@ -29,7 +29,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var loopback = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
 
-// hook is a webhook's server, which hands on what it gets.
+// hook is a webhook's server that passes on its requests.
 func hook(t *testing.T, answer func(w http.ResponseWriter, r *http.Request)) (url string, got chan map[string]any) {
 	got = make(chan map[string]any, 100)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -178,7 +178,7 @@ func (d *desk) park(queue string, n int) {
 	park(d.t, d.Engine, queue, slices.Repeat([]string{"(out of attempts)"}, n)...)
 }
 
-// set makes these conditions, and no others, go on.
+// set sets the present conditions.
 func (d *desk) set(all ...Condition) {
 	d.all.Lock()
 	defer d.all.Unlock()
@@ -312,8 +312,8 @@ func TestQuietHoursEndInOneDigest(t *testing.T) {
 	})
 }
 
-// Importance is a matter of the message, by a rule of its policy: an urgent one is sent at once, also in quiet
-// hours, whatever else its queue parks; of others nothing is sent. A restart repeats none.
+// A rule of the policy makes a message urgent or silent: an urgent one is sent at once, also in quiet hours, whatever
+// else its queue parks; a silent one is not sent. A restart repeats none.
 func TestUrgentMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDesk(t, func(_ *Settings, r *Route) {
@@ -358,8 +358,8 @@ func TestQuietHoursAndARestart(t *testing.T) {
 	})
 }
 
-// A restart neither tells again what goes on nor forgets what is over by then; and
-// what the service has not found out yet is not over.
+// A restart neither repeats a lasting condition nor forgets one that has ended; a condition that the service has not
+// found yet is not over.
 func TestARestartNeitherRepeatsNorForgets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDesk(t, nil)
@@ -437,7 +437,7 @@ func TestWhatIsParkedIsTheGrowthOfTheLedger(t *testing.T) {
 	})
 }
 
-// A message that hangs delays neither other routes nor the end.
+// A notification that hangs delays neither other routes nor the end.
 func TestARouteThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDesk(t, nil)

@@ -57,7 +57,7 @@ type tripper func(*http.Request) (*http.Response, error)
 
 func (f tripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// sent is the request that a URL's service makes of a message.
+// sent returns the request that a URL's service makes of a message.
 func sent(t *testing.T, raw, answer string, m *Message) (*http.Request, map[string]any, error) {
 	t.Helper()
 	to, err := openURL(raw)
@@ -125,7 +125,7 @@ func TestWhatServicesAreSent(t *testing.T) {
 	}
 }
 
-// A URL of a form that Redrive read once is refused with the form to write.
+// A URL of an earlier form is refused, with the form to write.
 func TestFormerURLs(t *testing.T) {
 	for raw, want := range map[string]string{
 		"slack://hook:T00000000-B00000000-123456789012345678901234@webhook":     "slack+https://hooks.slack.com/services/",
@@ -146,8 +146,7 @@ func TestFormerURLs(t *testing.T) {
 	}
 }
 
-// A route's body is what its strings say, filled in; text of strangers is text there,
-// whatever it is.
+// The templates in a route's body are filled in; hostile text stays text there.
 func TestABodyOfOnesOwn(t *testing.T) {
 	r := DefaultRoute()
 	r.URL = "generic+https://ntfy.example/?$tags=redrive"
@@ -204,7 +203,7 @@ func TestSlackSaysNoWith200(t *testing.T) {
 	}
 }
 
-// A mail is one mail, whatever a message says.
+// A notification is exactly one mail, whatever a message says.
 func TestMail(t *testing.T) {
 	addr, end := mailServer(t, nil, false)
 	to, err := openURL("smtp://" + addr + "/?from=redrive@shop.example&fromname=Redrive&to=anna@shop.example,otto@shop.example")
@@ -226,7 +225,7 @@ func TestMail(t *testing.T) {
 	}
 }
 
-// Where the URL asks for TLS, a server without gets neither password nor mail.
+// If the URL requires TLS, a server without it gets neither password nor mail.
 func TestMailAsksForTLS(t *testing.T) {
 	addr, end := mailServer(t, nil, false)
 	to, err := openURL("smtp://user:s3cretpass@" + addr + "/?from=a@b.example&to=c@d.example&encryption=ExplicitTLS")
@@ -404,7 +403,7 @@ func TestPrivateAddressesAreNotDialled(t *testing.T) {
 	}
 }
 
-// Whatever a URL says, what counts is where the connection goes.
+// The address of the connection decides, whatever the URL says.
 func TestURLsThatLeadInward(t *testing.T) {
 	t.Setenv("HTTP_PROXY", "http://127.0.0.1:1") // is not asked
 	var asked atomic.Int32
@@ -537,7 +536,7 @@ func TestAnAnswerWithoutEnd(t *testing.T) {
 	}
 }
 
-// No error repeats what a URL keeps secret.
+// No error contains a secret of the URL.
 func TestSecretsAreNotInErrors(t *testing.T) {
 	for _, raw := range []string{
 		"generic+http://user:s3cretpass@127.0.0.1:1/s3cretpath?key=s3cretkey&@Authorization=s3cretheader", "slack://hook:s3cret-s3cret-s3cret@webhook", "slack+https://127.0.0.1:1/services/s3cret/s3cret", "generic+https://s3cret host/",
@@ -634,7 +633,7 @@ func (a *manager) want(t *testing.T, want ...string) {
 	}
 }
 
-// At every moment an alert fires while its condition goes on, and not long after.
+// An alert fires all the time that its condition lasts, and not long after.
 func TestAlertsAreSentWhileTheyLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, a := newManager(t)
@@ -664,8 +663,8 @@ func TestAlertsAreSentWhileTheyLast(t *testing.T) {
 	})
 }
 
-// What could not be sent is sent as soon as it answers; a start sends at once what goes
-// on; after the end of the service alerts end by themselves.
+// Alerts that could not be sent are sent as soon as Alertmanager answers; a start sends lasting ones at once; after the
+// end of the service alerts end by themselves.
 func TestAnAlertmanagerThatIsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, a := newManager(t)
@@ -733,7 +732,7 @@ func TestParkedMessagesAreAnAlert(t *testing.T) {
 	})
 }
 
-// What Alertmanager does by itself a route to it does not.
+// A route to Alertmanager leaves to it what it does by itself.
 func TestARouteToAlertmanagerIsPlain(t *testing.T) {
 	for _, change := range []func(*Route){
 		func(r *Route) { r.GroupWait = 0 }, func(r *Route) { r.Repeat = time.Hour }, func(r *Route) { r.Resolved = false },

@@ -56,7 +56,7 @@ func death(queue, reason string, count int64, at time.Time) amqp.Table {
 	return amqp.Table{"queue": queue, "reason": reason, "count": count, "time": at, "exchange": "shop", "routing-keys": []any{"order.created"}}
 }
 
-// What a message says of its failure is a claim: it is shown, whatever it is, and decides nothing.
+// A message only claims how it failed: the claim is shown, and decides nothing.
 func TestWhatAdoptedMessagesSay(t *testing.T) {
 	now := time.Now().Truncate(time.Second)
 	first, last := now.Add(-72*time.Hour), now.Add(-time.Hour)
@@ -153,8 +153,8 @@ func TestFormatsOfFrameworks(t *testing.T) {
 	}
 }
 
-// A replay of an adopted message takes off what its framework added, and nothing else; it is kept as it
-// came. The headers are those of the sources.
+// A replay of an adopted message removes what its framework added, and nothing else; the store keeps it as it came. The
+// headers are those of the sources.
 func TestAReplayTakesOffWhatTheFrameworkAdded(t *testing.T) {
 	rascal := func(more amqp.Table) amqp.Table {
 		table := amqp.Table{"originalQueue": "q1", "originalExchange": "e1", "originalRoutingKey": "r1",
@@ -224,8 +224,8 @@ func published(r *store.Record) *wire.Message {
 	return m
 }
 
-// A message that is taken twice, since the service ended before it was acknowledged, has one id; two
-// that are equal have two.
+// A message that is taken twice, because the service ended before it acknowledged it, has one id; two equal messages
+// have two.
 func TestAMessageThatIsAdoptedTwiceHasOneID(t *testing.T) {
 	ctx, s := context.Background(), memstore.New()
 	m := wire.Message{Body: []byte("equal")}

@@ -91,8 +91,8 @@ func TestABatchThatIsOfferedAgainIsDelayedOnce(t *testing.T) {
 	}
 }
 
-// What waits in RabbitMQ already when a batch is passed again is neither stored, parked nor
-// discarded besides, though the rules in force since would have it so.
+// Messages of a repeated batch that already wait in RabbitMQ are not also stored, parked or discarded, even if new
+// rules say so.
 func TestARuleThatChangesWhileABatchIsOfferedAgainDoublesNothing(t *testing.T) {
 	ctx := context.Background()
 	every := policy.Policy{Name: "new", Queues: []string{"*"}, Attempts: 3, Backoff: policy.Fixed(time.Second)}
@@ -132,8 +132,7 @@ func TestARuleThatChangesWhileABatchIsOfferedAgainDoublesNothing(t *testing.T) {
 	}
 }
 
-// What was published to RabbitMQ, and is delivered again since the acknowledgement
-// was lost, has the same id.
+// A message published to RabbitMQ keeps its id when RabbitMQ redelivers it because the acknowledgement was lost.
 func TestARedeliveryOfWhatWaitsInRabbitMQKeepsItsID(t *testing.T) {
 	ctx := context.Background()
 	b, s := &faultyBroker{}, memstore.New()
@@ -155,8 +154,7 @@ func TestARedeliveryOfWhatWaitsInRabbitMQKeepsItsID(t *testing.T) {
 	}
 }
 
-// A message without an answer is kept in the store; what RabbitMQ has confirmed by then is not
-// kept there as well.
+// The store keeps messages without an answer, and not those that RabbitMQ has confirmed in time.
 func TestOnlyUnconfirmedMessagesAreStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, s := &faultyBroker{stuck: "q"}, memstore.New()
@@ -244,8 +242,7 @@ func TestTheConfirmTimeoutOfABatch(t *testing.T) {
 	}
 }
 
-// That a queue was not enrolled once is not the answer for ever: a report that failed since
-// has RabbitMQ asked again, and then they wait there.
+// "Not enrolled" is no answer for ever: for a later failure RabbitMQ is asked again, and then messages wait there.
 func TestAReportWaitsInRabbitMQOnceItsQueueIsEnrolled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &slowBroker{there: map[string]bool{}, lookups: map[string]int{}}
@@ -297,8 +294,7 @@ func newTicketedIntake(s *memstore.Store, b retry.Declarer, w *ticketed) (*retry
 	return retry.NewIntake(s, retry.NewInForce(retry.Rules{Policies: policies, Ways: map[string]delay.Way{"p": w}}), queues, nil, nil, none), queues
 }
 
-// A message that is to wait in RabbitMQ is published as its way says, and asked for no
-// longer than that can.
+// A message that waits in RabbitMQ is published as its way says, and never for longer than the way can.
 func TestWhatWaitsInRabbitMQIsPublishedAsItsWaySays(t *testing.T) {
 	b := &faultyBroker{}
 	for _, unchecked := range []bool{false, true} {
@@ -332,8 +328,7 @@ func TestALateConfirmOfAnExpiringQueueDoesNotCount(t *testing.T) {
 	}
 }
 
-// What somebody deleted is declared again for the next message; the one that found out is
-// kept.
+// A deleted exchange or queue is declared again for the next message; the message that found out waits in the store.
 func TestADeletedDelayQueueIsDeclaredAgain(t *testing.T) {
 	b, s := &faultyBroker{}, memstore.New()
 	f, _ := newTicketedIntake(s, b, &ticketed{longest: time.Hour, ticket: delay.Ticket{Exchange: "e", DeclareFirst: &delay.Topology{}, ConfirmWithin: time.Hour}})
@@ -347,8 +342,7 @@ func TestADeletedDelayQueueIsDeclaredAgain(t *testing.T) {
 	expect.Equal(t, len(kept(t, s)), 1, "are kept")
 }
 
-// Where messages stand behind each other, one whose consumer asked for a delay of its own
-// waits in the store.
+// If a way blocks at the head, a message whose consumer asked for a delay waits in the store.
 func TestASuggestedDelayDelaysNoOtherMessage(t *testing.T) {
 	for blocks, want := range map[bool]int{false: 1, true: 0} {
 		b, s := &faultyBroker{}, memstore.New()
@@ -360,8 +354,8 @@ func TestASuggestedDelayDelaysNoOtherMessage(t *testing.T) {
 	}
 }
 
-// A batch that could not be kept does not come again over a new connection as it was: what
-// RabbitMQ had of it says nothing about the next one.
+// After a reconnect batches differ: what RabbitMQ had of a batch that could not be stored says nothing about the next
+// one.
 func TestANewConnectionForgetsTheUnfinishedBatch(t *testing.T) {
 	b, s := &faultyBroker{}, &failing{Store: memstore.New(), err: store.ErrFull}
 	f := newHeldFlow(t, s, b, nil, 0)
@@ -383,9 +377,8 @@ func reportOf(queue string) wire.Delivery {
 	return wire.Delivery{Message: wire.Message{Exchange: wire.ExchangeFailures, RoutingKey: queue}}
 }
 
-// A report may wait in RabbitMQ only where it may return, which is no one's fault: it is stored,
-// nothing is declared for it, and so it is with another for its queue; what comes
-// behind them in the batch waits there all the same.
+// A report whose queue may not be retried to waits in the store, and nothing is declared for its queue. That is not the
+// way's fault, and later messages of the batch still wait in RabbitMQ.
 func TestWhatStandsBehindAReportWaitsInRabbitMQ(t *testing.T) {
 	b, s := &faultyBroker{}, memstore.New()
 	f := newHeldFlow(t, s, b, nil, 0)
@@ -399,8 +392,8 @@ func TestWhatStandsBehindAReportWaitsInRabbitMQ(t *testing.T) {
 	f.hold.Wait()
 }
 
-// A way that fails is reported, whatever stands before in the batch that the way is not to blame
-// for. It works again when it has not failed for 3 s.
+// A failing way is reported, even behind messages that fail by their own fault. It works again when it has not failed
+// for 3 s.
 func TestWhenAWayWorksAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, s := &faultyBroker{answer: wire.ErrNacked}, memstore.New()
@@ -423,8 +416,7 @@ func TestWhenAWayWorksAgain(t *testing.T) {
 	})
 }
 
-// A message that RabbitMQ refuses for what it is, and one whose queue is gone, are no fault of
-// their way.
+// A message that RabbitMQ cannot accept, or whose queue is gone, is not its way's fault.
 func TestAWayIsNotToBlameForAMessage(t *testing.T) {
 	for _, answer := range []error{wire.ErrUnacceptable, wire.ErrQueueGone} {
 		b, s := &faultyBroker{answer: answer}, memstore.New()

@@ -152,7 +152,7 @@ func TestAnEnvelopeThatCannotBeReadStaysAsItIs(t *testing.T) {
 	}
 }
 
-// What an envelope says is a claim, and nothing in it becomes more than that.
+// What an envelope says is a claim, and no more.
 func TestWhatAnEnvelopeSaysIsAClaim(t *testing.T) {
 	r := adopt(t, errorOf(`{"Message":"m","Queue":"redrive.intake","Exchange":"`+strings.Repeat("e", 256)+`",
 		"RoutingKey":"k","DateTime":"2999-01-01T00:00:00Z","Exception":"\u0000","BasicProperties":{}}`))

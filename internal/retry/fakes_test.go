@@ -27,7 +27,7 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// newScheduler returns a scheduler without limits, of which no one hears anything.
+// newScheduler returns a scheduler without limits and listeners.
 func newScheduler(s retry.Store, to retry.BatchSender) *retry.Scheduler {
 	return schedulerHeard(s, to, none, func(store.Lane, error) {})
 }
@@ -102,7 +102,7 @@ func kept(t *testing.T, s store.Store) []store.Listed {
 
 var must, errOf = expect.NoError, expect.ErrOf
 
-// newest are the records that were kept since the first n, in order.
+// newest returns the records stored after the first n, in order.
 func newest(t *testing.T, s store.Store, n int) (all []*store.Record) {
 	t.Helper()
 	listed := kept(t, s)
@@ -139,7 +139,7 @@ func (f *faultyBroker) BindRetryExchange(_ context.Context, queue string) error 
 
 func (f *faultyBroker) RemoveRetryExchange(context.Context, string) error { return nil }
 
-// impatient has messages parked at once when their queue is gone.
+// impatient parks messages at once when their queue is gone.
 func impatient(string) time.Duration { return 0 }
 
 func (f *faultyBroker) RetryExchangeExists(context.Context, string) (bool, error) { return false, nil }

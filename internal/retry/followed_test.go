@@ -52,8 +52,8 @@ func keptIn(t *testing.T, s store.Store) (all []*store.Record) {
 	return all
 }
 
-// Only what fits the queue that the config names, or that alone leads there, is retried. A claim of
-// another queue, a forged one too, is parked with the reason, and its queue gets no retry exchange.
+// Only messages of the queue that the config names, or that alone dead-letters there, are retried. One that claims
+// another queue is parked with the reason, and that queue gets no retry exchange.
 func TestWhereAFollowedMessageFailed(t *testing.T) {
 	at := time.Now().Add(-time.Hour).Truncate(time.Second)
 	dead := func(queue string) amqp.Table { return amqp.Table{"x-death": []any{death(queue, "rejected", 7, at)}} }
@@ -140,8 +140,8 @@ func TestWhereAFollowedMessageFailed(t *testing.T) {
 	}
 }
 
-// A message that is delivered twice, since the service ended before it was acknowledged, has one id; two
-// with the same bytes have two, in one queue or in two.
+// A message that is delivered twice, because the service ended before it acknowledged it, has one id; two with the same
+// bytes have two, in one queue or in two.
 func TestAFollowedMessageThatComesTwiceHasOneID(t *testing.T) {
 	s := memstore.New()
 	ids := func() []string {

@@ -25,9 +25,8 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// A dead letter that RabbitMQ delivers again, since the acknowledgement was lost,
-// has the id that it got before, so that the consumer can tell; and two equal
-// dead letters have two ids.
+// A dead letter that RabbitMQ redelivers, because the acknowledgement was lost, keeps its id, so that the consumer can
+// tell; two equal dead letters have two ids.
 func TestARedeliveryKeepsItsID(t *testing.T) {
 	s := memstore.New()
 	f := newIntake(s)
@@ -64,8 +63,8 @@ type sharedStore struct {
 // notRead has the methods of a shared store that the intake never calls.
 type notRead struct{ store.Shared }
 
-// Where replicas share a store, one may die after another connected. That one knows the
-// ids that the first gave, too, and gives each once.
+// When a replica dies after another one connected, the other one finds the ids that the first gave, and gives each
+// once.
 func TestARedeliveryToAnotherReplicaKeepsItsID(t *testing.T) {
 	s := sharedStore{Store: memstore.New()}
 	dies, lives := newIntake(s), newIntake(s)
@@ -100,7 +99,7 @@ func (s *lostAnswer) Add(ctx context.Context, records []*store.Record) error {
 	return errors.New("the answer was lost")
 }
 
-// A batch that is passed again may have been stored all the same. Its copy has its ids.
+// A batch that is passed again may have been stored: its copy has the same ids.
 func TestABatchOfferedAgainKeepsItsIDs(t *testing.T) {
 	type handler interface {
 		Handle(context.Context, []wire.Delivery) error
@@ -147,7 +146,7 @@ func TestNeverEarly(t *testing.T) {
 	})
 }
 
-// What broker and clients may send instead of what they should.
+// Malformed messages of brokers and clients.
 func TestForgedOriginsAreParked(t *testing.T) {
 	for name, headers := range map[string]amqp.Table{
 		"none": nil, "no x-death": {}, "not a list": {"x-death": "orders"}, "empty list": {"x-death": []any{}},
@@ -278,9 +277,8 @@ func (s *smallStore) Add(ctx context.Context, records []*store.Record) error {
 	return s.Store.Add(ctx, records)
 }
 
-// A batch that a store has no room for at once is stored in parts: an empty store with a
-// small reserve would be passed the same batch for ever. One that fills up half way is
-// passed the batch again, and stores and reports each message once.
+// If a store has no room for a whole batch, it gets the batch in parts: otherwise an empty store with a small reserve
+// would get the same batch for ever. If the store fills up half way, each message is still stored and reported once.
 func TestABatchThatDoesNotFitIsStoredInParts(t *testing.T) {
 	ctx := context.Background()
 	for name, c := range map[string]struct {
@@ -478,7 +476,7 @@ func (s *recognizing) Add(ctx context.Context, records []*store.Record) error {
 
 var errNoAnswer = errors.New("the answer was lost")
 
-// The store may have a batch that is passed again: it must recognize it, whatever has changed since.
+// The store recognizes a batch that is passed again, whatever has changed since.
 func TestABatchThatMayBeStoredIsAddedAgainAsItWas(t *testing.T) {
 	for name, answers := range map[string][]error{
 		"at once":              {errNoAnswer, errNoAnswer},
@@ -511,8 +509,8 @@ func TestABatchThatMayBeStoredIsAddedAgainAsItWas(t *testing.T) {
 	}
 }
 
-// A message that was replayed fails as often as before, which is another failure: a store that took
-// it for the first one would lose it.
+// A replayed message fails for the same number of times as before; a store that took that for the earlier failure would
+// lose it.
 func TestAFailureAfterAReplayIsAnotherOne(t *testing.T) {
 	first := storetest.Waiting("q", 0, "a")
 	again := *first
@@ -693,8 +691,7 @@ func TestACopyByAtLeastOnceDeadLetteringKeepsItsID(t *testing.T) {
 	}
 }
 
-// Two messages with equal content are two, however RabbitMQ 4.3 marks them: it says of each
-// that a consumer rejected that it was delivered before.
+// Two messages with equal content are two, although RabbitMQ 4.3 marks each rejected message as delivered before.
 func TestEqualMessagesHaveAnIDEach(t *testing.T) {
 	fresh := func(body string) wire.Delivery {
 		d := rejectedNow(body)
@@ -746,8 +743,7 @@ func TestABatchOfferedTwiceWritesNoReceiptThatAnotherTakes(t *testing.T) {
 	}
 }
 
-// One message that was stored before an outage has one copy after it: what is equal and
-// comes besides is another.
+// A message stored before an outage has one copy after it: further equal ones are other messages.
 func TestOneReceiptIsUsedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, s := context.Background(), memstore.New()
@@ -767,8 +763,7 @@ func TestOneReceiptIsUsedOnce(t *testing.T) {
 	})
 }
 
-// When Redrive goes down together with RabbitMQ nothing saw the outage begin: the newest
-// receipt shows about when it began.
+// When Redrive goes down together with RabbitMQ, the newest receipt shows about when the outage began.
 func TestACopyKeepsItsIDWhenRedriveWentDownToo(t *testing.T) {
 	for name, c := range map[string]struct {
 		firsts int           // equal dead letters before

@@ -25,7 +25,7 @@ import (
 	"github.com/redrive-mq/redrive/wire"
 )
 
-// What may be claimed for a destination, by what it and the others have.
+// How much may be claimed for a destination depends on what it and the others have.
 func TestWhatMayBeClaimed(t *testing.T) {
 	const mi = 1 << 20
 	for name, c := range map[string]struct {
@@ -254,8 +254,7 @@ func TestLanesBackOff(t *testing.T) {
 	})
 }
 
-// A queue without a retry exchange is looked up ever less often, however often it is asked for;
-// likewise one for which RabbitMQ cannot be asked.
+// A queue without a retry exchange is looked up ever less often, and so is one for which the lookup fails.
 func TestAMissingExchangeIsLookedUpEverLessOften(t *testing.T) {
 	for name, answer := range map[string]error{"missing": nil, "no answer": errors.New("closed")} {
 		synctest.Test(t, func(t *testing.T) {
@@ -281,8 +280,7 @@ func TestAMissingExchangeIsLookedUpEverLessOften(t *testing.T) {
 	}
 }
 
-// No more lookups wait than may, however many names are asked for: the next one is not
-// remembered, nor is another lookup of one that is known.
+// The number of waiting lookups is bounded: beyond it no name is remembered, and no known one is looked up again.
 func TestLookupsThatWaitAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hangs := func(ctx context.Context, _ string) (bool, error) { <-ctx.Done(); return false, ctx.Err() }
@@ -379,8 +377,8 @@ func TestNamesThatNeedNoPlaceAreAdmitted(t *testing.T) {
 	}
 }
 
-// Names are counted again from the store not more often than every 10 s, and not before RabbitMQ
-// has had a minute to answer which of them are targets.
+// Names are recounted from the store every 10 s at most, and not before RabbitMQ has had a minute to answer which of
+// them are targets.
 func TestWhenNamesAreCountedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &countedStore{Store: memstore.New()}
@@ -498,8 +496,7 @@ func TestOnlyALostQueueIsDeclaredAgain(t *testing.T) {
 	}
 }
 
-// What a ticket needs is declared again when half of the time is over in which RabbitMQ has to
-// confirm: it may expire before the confirm otherwise.
+// What a ticket needs is declared again after half of its time to confirm; otherwise it may expire before the confirm.
 func TestWhatATicketNeedsIsDeclaredAgainInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &declarer{}
@@ -605,8 +602,8 @@ func TestAFingerprintIsOfAllThatTellsMessagesApart(t *testing.T) {
 	}
 }
 
-// What is known for telling copies stays in a bound, however long a connection lasts,
-// however much other replicas store and however many queues there are.
+// Receipts stay bounded, however long a connection lasts, however much other replicas store and however many queues
+// there are.
 func TestKnownReceiptsAreBounded(t *testing.T) {
 	var r receipts
 	r.reset(outage{}, true)
@@ -656,8 +653,8 @@ func TestKnownReceiptsAreOfEachProcess(t *testing.T) {
 	}
 }
 
-// What was issued stays known while thousands of the same queue come, and while a busy
-// queue's come: RabbitMQ publishes again late what it has not had confirmed.
+// Issued ids stay known while thousands of messages come from the same or a busier queue: RabbitMQ may be late to
+// publish unconfirmed messages again.
 func TestKnownReceiptsOutlastABusyQueue(t *testing.T) {
 	now := time.Now()
 	dead := func(queue string, i int) *wire.Delivery {
@@ -841,8 +838,8 @@ func TestWhenAnOutageBegins(t *testing.T) {
 	}
 }
 
-// An outage that was seen is not one that is guessed from receipts, neither at the first
-// connection after it nor when another replica's are read later.
+// The start of an outage that was seen is not estimated from receipts, neither at the next connection nor when another
+// replica's are read.
 func TestASeenOutageIsNotGuessed(t *testing.T) {
 	for name, seen := range map[string]func(*keeper){
 		"it was seen":           func(k *keeper) { k.lostAt = time.Now().Add(-5 * time.Minute) },

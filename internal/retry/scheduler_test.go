@@ -87,8 +87,8 @@ func TestAnObstacleBesideOneThatIsGoneBacksOff(t *testing.T) {
 	}
 }
 
-// When RabbitMQ does not answer, no more is on its way than a crash may double, and no more
-// memory is used: 2,560 messages, or 32 MiB of bodies and a batch, of all queues together.
+// When RabbitMQ does not answer, at most 2,560 messages, or 32 MiB of bodies and a batch, are on their way for all
+// queues together: that bounds memory and what a crash can duplicate.
 func TestNoMoreThanMaxClaimedAreUnfinished(t *testing.T) {
 	for name, c := range map[string]struct {
 		queues, each, body, most int
@@ -127,7 +127,7 @@ func TestNoMoreThanMaxClaimedAreUnfinished(t *testing.T) {
 	}
 }
 
-// Queues take turns also when RabbitMQ is slow, and as much is claimed as may be.
+// Queues take turns also when RabbitMQ is slow, and the limit of claims is used.
 func TestQueuesTakeTurnsWhenRabbitMQIsSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()
@@ -258,8 +258,7 @@ func (s slowEntries) Entries(ctx context.Context, prefix, after string, visit fu
 	return s.Store.Entries(ctx, prefix, after, visit)
 }
 
-// While pauses are read from a store that is slow, who asks for them does not wait, and a queue that is
-// resumed meanwhile is.
+// While pauses are read from a slow store, asking for them does not wait, and a queue can be resumed.
 func TestPausesAreReadWhileTheyAreAskedForAndChanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()
@@ -280,7 +279,7 @@ func TestPausesAreReadWhileTheyAreAskedForAndChanged(t *testing.T) {
 	})
 }
 
-// Each commit costs a sync: none is made for nothing.
+// No commit is made for nothing: each costs a sync.
 func TestNoCommitIsEmpty(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &faultyStore{Store: memstore.New()}
@@ -299,7 +298,7 @@ func TestNoCommitIsEmpty(t *testing.T) {
 	})
 }
 
-// The memory of a large body is freed when it was retried; that costs too much for others.
+// The memory of a large body is freed after its retry; for others that would cost too much.
 func TestTheMemoryOfLargeBodiesIsFreed(t *testing.T) {
 	const large = 8 << 20
 	for name, c := range map[string]struct {
@@ -323,8 +322,7 @@ func TestTheMemoryOfLargeBodiesIsFreed(t *testing.T) {
 	}
 }
 
-// What a person discards, or another replica claims, just before it is claimed here delays no
-// other queue.
+// A message that a person discards, or another replica claims, just before this claim, delays no other queue.
 func TestAQueueWithNothingToClaimDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &faultyStore{Store: memstore.New(), empty: "first"}
@@ -429,7 +427,7 @@ func TestAFailingStoreIsLoggedOnce(t *testing.T) {
 	}
 }
 
-// Whoever finds a message retried twice without a crash finds the cause in the log.
+// The log has the cause of a message that is retried twice without a crash.
 func TestALeaseThatEndsWhileTheStoreIsAwayIsLogged(t *testing.T) {
 	for lease, want := range map[time.Duration]int{time.Minute: 1, 10 * time.Second: 2} {
 		synctest.Test(t, func(t *testing.T) {
@@ -506,9 +504,8 @@ func (g *counting) Retried(_ string, ids []uuid.UUID, _ time.Time) {
 	g.retried = append(g.retried, ids...)
 }
 
-// Nothing is sent before the throttle opens, and no more at once than it allows. It learns of
-// each that was allowed whether it was retried: one that failed, was parked, or was not
-// there, was not, and another may be in its place.
+// Nothing is sent before the throttle opens, and no more at once than it allows. It learns whether each allowed message
+// was retried. One that failed, was parked or was missing was not, and makes room for another.
 func TestTheThrottleIsObeyedAndReceivesEachResult(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := memstore.New()
@@ -820,8 +817,7 @@ func TestManyStuckLanesLeaveTheOthersTheirPart(t *testing.T) {
 	}
 }
 
-// That goes too for targets that did well, so that much is claimed for each, before they all
-// hang at once.
+// So do targets that confirmed much, so that much is claimed for each, before they all hang at once.
 func TestManyLanesThatGetStuckLeaveTheOthersTheirPart(t *testing.T) {
 	sender := &fakeTargets{}
 	inScene(t, throttle.Rules{}, sender, func(t *testing.T, s *scene) {
@@ -853,8 +849,8 @@ func TestManyLanesThatGetStuckLeaveTheOthersTheirPart(t *testing.T) {
 	})
 }
 
-// A destination that does not answer is named too, for as long as it has messages that it
-// did not confirm, and nothing is sent to it twice.
+// A destination that does not answer is reported for as long as it has unconfirmed messages, and nothing is sent to it
+// twice.
 func TestALaneThatHangsIsNamed(t *testing.T) {
 	sender := &fakeTargets{}
 	inScene(t, throttle.Rules{}, sender, func(t *testing.T, s *scene) {

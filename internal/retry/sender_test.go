@@ -72,7 +72,7 @@ func TestOnlyAConfirmedMessageIsDone(t *testing.T) {
 	expect.Equal(t, len(a.bound), 2, "the queue was bound … times")
 }
 
-// A queue that is gone has its messages parked, with that reason.
+// The messages of a deleted queue are parked, with that reason.
 func TestUnroutableIsParkedWhenTheQueueIsGone(t *testing.T) {
 	a := &faultyBroker{of: map[string]error{"x": wire.ErrUnroutable}}
 	g := retry.NewSender(a, func() policy.Set { return policy.Set{{Name: "p", Queues: []string{"q"}}} }, nil, impatient, nil, none)
@@ -107,8 +107,8 @@ func TestAReportDoesNotDeclareADeletedRetryExchangeAgain(t *testing.T) {
 	})
 }
 
-// What is forwarded goes where the policy says, and is parked when that leads nowhere:
-// its own queue is not looked up, and not bound.
+// A forwarded message goes where the policy says, and is parked if that is unroutable; its own queue is neither looked
+// up nor bound.
 func TestAnUnroutableForwardIsParked(t *testing.T) {
 	a := &faultyBroker{of: map[string]error{"lost": wire.ErrUnroutable, "nacked": wire.ErrNacked}}
 	var claims []store.Claim
@@ -191,8 +191,7 @@ func TestNothingIsPublishedToAQueueThatNoPolicyAllows(t *testing.T) {
 	}
 }
 
-// What cannot return to its queue is not published; what its neighbours in a batch are
-// answered is not its answer.
+// A message that cannot return to its queue is not published, and does not get its neighbours' answers.
 func TestAMessageThatIsNotPublishedIsNotDone(t *testing.T) {
 	a := &faultyBroker{gone: true, of: map[string]error{"refused": wire.ErrNacked}}
 	var claims []store.Claim
@@ -296,8 +295,8 @@ func proven(queue string) *store.Record {
 	return r
 }
 
-// After a start each queue must be bound once before its first retry. Thousands of them make the
-// retries of another one no later.
+// After a start each queue must be bound once before its first retry. Thousands of them do not delay another one's
+// retries.
 func TestQueuesThatAreBoundDelayNoOther(t *testing.T) {
 	const queues = 1000
 	b := &slowBinder{latency: 10 * time.Millisecond}
@@ -545,8 +544,7 @@ func reportBy(user, queue string) []wire.Delivery {
 	return []wire.Delivery{{Message: wire.Message{Exchange: wire.ExchangeFailures, RoutingKey: queue, UserID: user}}}
 }
 
-// ReportedNames that nothing vouches for share a budget; those that are enrolled, or that
-// something is kept for no longer, cost nothing.
+// Unproven reported names share a budget; enrolled ones, and those without messages, cost nothing.
 func TestInventedNamesShareABudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, s, _, f := limitsNames(t, nil, 0)
@@ -664,7 +662,7 @@ type consent struct {
 
 func (c *consent) Consented(string) (bool, time.Time, error) { return c.yes, c.asOf, c.err }
 
-// A list of queues proves nothing about what was due after it began, and no list parks nothing.
+// A list of queues decides nothing about messages due after it began, and without a list nothing is parked.
 func TestAReportIsParkedOnlyByAnAnswerNewerThanItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		now, down := time.Now(), errors.New("the management API is down")

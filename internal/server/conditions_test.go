@@ -32,7 +32,7 @@ func testConditions() (*condition.Set, *metrics.Metrics) {
 	return newConditions(m), m
 }
 
-// readyConditions are those of a service that is ready.
+// readyConditions returns the conditions of a ready service.
 func readyConditions() (*condition.Set, *metrics.Metrics) {
 	h, m := testConditions()
 	for _, kind := range []condition.Kind{condition.Intake, condition.Parked, condition.Publish} {
@@ -66,7 +66,7 @@ func gauge(t *testing.T, m *metrics.Metrics, name string) string {
 	return ""
 }
 
-// Ready means that every part said so, and the metric says what /readyz says.
+// A service is ready when each part is, and the metric agrees with /readyz.
 func TestReadyOnceEveryPartHasReported(t *testing.T) {
 	h, m := testConditions()
 	for _, step := range []struct {
@@ -107,7 +107,7 @@ func TestReadyOnceEveryPartHasReported(t *testing.T) {
 	}
 }
 
-// Each jump is one line of the log, and shown for as long as messages wait longer by it.
+// Each jump is logged once, and shown for as long as messages wait longer because of it.
 func TestAJumpOfTheClockIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var logged strings.Builder
@@ -179,7 +179,7 @@ func TestALedgerThatIsOffIsNotReady(t *testing.T) {
 	}
 }
 
-// A hundred thousand queues with a problem each do not fill readiness, page and status.
+// A hundred thousand queues with problems do not flood readiness, page and status.
 func TestProblemsOfVeryManyQueuesAreSummedUp(t *testing.T) {
 	h, _ := readyConditions()
 	const n = 100_000
@@ -212,9 +212,8 @@ func TestALaneThatFailsIsLoggedOnce(t *testing.T) {
 	}
 }
 
-// A listener that panics costs itself that event, and nothing else: neither the others
-// nor the goroutine that told of it, which is the intake's. It is counted, and readiness
-// says so for a while.
+// A listener that panics misses that event, and harms neither the others nor the goroutine of the event, the intake's.
+// The panic is counted, and shown by readiness for a while.
 func TestAListenerThatPanicsCannotEndTheIntake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, m := readyConditions()
@@ -241,8 +240,8 @@ func TestAListenerThatPanicsCannotEndTheIntake(t *testing.T) {
 	})
 }
 
-// A breaker that is open is reported while messages wait behind it. Discarded, say, they
-// leave it open: nothing probes.
+// People are notified of an open breaker while messages wait behind it. Once these are discarded, say, nothing probes,
+// and it stays open.
 func TestAnOpenBreakerWithNothingWaitingIsNotNotified(t *testing.T) {
 	s := opened(t, testConfig(t))
 	s.vhosts[0].force("orders", string(throttle.Open), "anna", "the bank is down")
@@ -274,7 +273,7 @@ func TestAnOpenBreakerIsACondition(t *testing.T) {
 	}
 }
 
-// told are the conditions of the queue orders.
+// told returns the conditions of the queue orders.
 func told(t *testing.T, s *Service) (kinds []notify.Kind) {
 	t.Helper()
 	settings := notify.DefaultSettings()
@@ -295,7 +294,7 @@ func (undated) Counts(context.Context) ([]store.QueueCount, error) {
 	return []store.QueueCount{{Queue: "orders", Waiting: 1}}, nil
 }
 
-// A message whose times are not known is not one that has waited since the year 1.
+// A message of unknown age has not waited since the year 1.
 func TestAMessageOfAnUnknownTimeIsNotNotified(t *testing.T) {
 	s := opened(t, testConfig(t))
 	v := s.vhosts[0]
@@ -361,8 +360,8 @@ func TestWhatHealthTellsPeople(t *testing.T) {
 
 var kinds = []retry.Kind{retry.Failed, retry.Retried, retry.Parked, retry.Discarded}
 
-// The ring counts what a list of all events would, for whatever second is asked.
-// Events come from several goroutines, so a little out of order.
+// The ring counts as a list of all events would, for any second. Events come from several goroutines, so a little out
+// of order.
 func TestActivityOfTheLastMinute(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		type event struct {
@@ -449,8 +448,7 @@ func TestActivityIsCountedAtOnce(t *testing.T) {
 	}
 }
 
-// Names that somebody makes up are forgotten an hour after the last that happened to
-// them, and do not keep others from being counted.
+// Invented names are forgotten an hour after their last event, and do not keep others from being counted.
 func TestIdleQueuesAreNotCountedForEver(t *testing.T) {
 	var r activity
 	at := time.Unix(1_700_000_000, 0)
@@ -573,8 +571,8 @@ func TestRetriesContinueWhenRabbitMQDoesNotAnswer(t *testing.T) {
 	})
 }
 
-// A queue without due messages is no longer paused at once, and soon not asked for: no number of
-// its consumers is shown that is not true any more.
+// A queue without due messages is no longer reported as paused, and soon no longer watched: no outdated number of
+// consumers is shown.
 func TestAQueueWithNothingDueIsForgotten(t *testing.T) {
 	a := &consumerCounts{n: map[string]int{}, held: map[string]int{"q": 1}, due: []string{"q"}}
 	watching(t, a, throttle.Rules{}, func(c *consumerThrottle, allowed func() int) {

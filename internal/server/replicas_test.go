@@ -33,8 +33,8 @@ import (
 // These tests are of several replicas in fake time: their throttles, schedulers and consoles
 // as the service has them, over one store, without RabbitMQ.
 
-// The rate of a policy is that of all replicas together, 5 % more or 10 % less, over any ten
-// seconds, also while one joins and one dies.
+// All replicas together keep a policy's rate, 5 % more or 10 % less, over any ten seconds, also while one joins and one
+// dies.
 func TestARateIsThatOfAllTogether(t *testing.T) {
 	const rate = 40
 	together(t, 2, throttle.Rules{Rate: rate, NoConsumer: throttle.RetryWithoutConsumers}, func(t *testing.T, s *scene) {
@@ -71,7 +71,7 @@ func TestARateIsThatOfAllTogether(t *testing.T) {
 	})
 }
 
-// in_flight too, also where there are more replicas than may be in flight.
+// They also keep in_flight, even with more replicas than messages that may be in flight.
 func TestInFlightIsOfAllTogether(t *testing.T) {
 	for _, most := range []int{2, 7, 100} {
 		together(t, 3, throttle.Rules{InFlight: most, Settle: time.Hour, NoConsumer: throttle.RetryWithoutConsumers}, func(t *testing.T, s *scene) {
@@ -208,7 +208,7 @@ func TestOneBreakerForAll(t *testing.T) {
 	})
 }
 
-// What is counted at one is shown at all.
+// All replicas show what one counts.
 func TestFlowsAreOfAllTogether(t *testing.T) {
 	together(t, 2, throttle.Rules{}, func(t *testing.T, s *scene) {
 		for i := range 42 {
@@ -280,7 +280,7 @@ func (n *node) Send(_ context.Context, queue string, claims []store.Claim) func(
 	return func(context.Context) []retry.Result { return fates }
 }
 
-// failed is that the intake of this node has a message that failed.
+// failed passes a failed message to the node's intake.
 func (n *node) failed(queue string, id uuid.UUID) {
 	e := retry.Event{Kind: retry.Failed, Queue: queue, ID: id, At: time.Now()}
 	n.activity.event(e)
@@ -390,7 +390,7 @@ func (s *scene) add(queue string, state store.State, n int) {
 	must(s.t, s.nodes[0].member.Add(context.Background(), all))
 }
 
-// together runs a test of n replicas, one of which leads.
+// together runs a test with n replicas, one of which leads.
 func together(t *testing.T, n int, rules throttle.Rules, test func(t *testing.T, s *scene)) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &scene{t: t, store: memstore.NewReplicas(), rules: rules, by: map[*node]int{}}
@@ -402,7 +402,7 @@ func together(t *testing.T, n int, rules throttle.Rules, test func(t *testing.T,
 	})
 }
 
-// planned is a plan, made at the first replica, to discard n messages that are parked.
+// planned makes a plan, at the first replica, to discard n parked messages.
 func (s *scene) planned(n int) operations.Plan {
 	s.t.Helper()
 	s.add("q", store.Parked, n)
@@ -414,7 +414,7 @@ func (s *scene) planned(n int) operations.Plan {
 	return plan
 }
 
-// started is the id of an operation, started at the first replica, that discards n messages.
+// started starts an operation, at the first replica, that discards n messages, and returns its id.
 func (s *scene) started(n int, rate float64) string {
 	s.t.Helper()
 	id := s.planned(n).ID
@@ -422,8 +422,8 @@ func (s *scene) started(n int, rate float64) string {
 	return id
 }
 
-// An operation that is planned at one replica, started at another and paused at a
-// third goes on where it was when that dies, and does each message once.
+// An operation planned at one replica, started at another and paused at a third continues when that dies, and changes
+// each message once.
 func TestAnOperationIsOfAllTogether(t *testing.T) {
 	together(t, 3, throttle.Rules{NoConsumer: throttle.RetryWithoutConsumers}, func(t *testing.T, s *scene) {
 		ctx := context.Background()
@@ -512,7 +512,7 @@ func TestAnOperationIsOfAllTogether(t *testing.T) {
 	})
 }
 
-// What a replica did last, and did not live to tell, is shown by all in the end.
+// All replicas finally show the last change of a replica that died before it announced it.
 func TestWhatAReplicaDidNotTellIsFound(t *testing.T) {
 	together(t, 3, throttle.Rules{}, func(t *testing.T, s *scene) {
 		ctx := context.Background()
@@ -535,7 +535,7 @@ func TestWhatAReplicaDidNotTellIsFound(t *testing.T) {
 	})
 }
 
-// What fails again is counted on when the replica that ran the operation dies, and all show it.
+// Repeated failures are still counted after the replica that ran the operation dies, and all show them.
 func TestWhatFailedAgainIsCountedByWhoeverIsLeft(t *testing.T) {
 	together(t, 3, throttle.Rules{NoConsumer: throttle.RetryWithoutConsumers}, func(t *testing.T, s *scene) {
 		ctx := context.Background()
@@ -576,8 +576,7 @@ func TestWhatFailedAgainIsCountedByWhoeverIsLeft(t *testing.T) {
 	})
 }
 
-// An order is done at once, also when the replica that had the operation has just died, and no one
-// leads.
+// A request is done at once, even if the replica with the operation has just died and there is no leader.
 func TestAnOrderWaitsForNoReplica(t *testing.T) {
 	together(t, 2, throttle.Rules{}, func(t *testing.T, s *scene) {
 		ctx := context.Background()
@@ -600,8 +599,7 @@ func TestAnOrderWaitsForNoReplica(t *testing.T) {
 	})
 }
 
-// A replica that is stopped for a while, and another has its operation meanwhile, writes nothing of
-// it any more.
+// A replica that stood still while another took its operation over writes no more of it.
 func TestAStoppedReplicaSpoilsNoOperation(t *testing.T) {
 	together(t, 1, throttle.Rules{}, func(t *testing.T, s *scene) {
 		ctx, other := context.Background(), s.store.Join()

@@ -65,7 +65,7 @@ func opened(t *testing.T, c *config.Config) *Service {
 	return s
 }
 
-// starts is that a service starts, so its folders are free, and ends.
+// starts checks that a service starts, so that its folders are free, and ends it.
 func starts(t *testing.T, c *config.Config) {
 	t.Helper()
 	s, err := New(c, quiet())
@@ -73,7 +73,7 @@ func starts(t *testing.T, c *config.Config) {
 	must(t, s.Close())
 }
 
-// refuses is that a service does not start, and says why.
+// refuses checks that a service does not start, and says why.
 func refuses(t *testing.T, c *config.Config, why string) error {
 	t.Helper()
 	s, err := New(c, quiet())
@@ -212,7 +212,7 @@ func get(t *testing.T, s *Service, path string) (int, string) {
 	return r.StatusCode, string(text)
 }
 
-// saysReady is what all places say of the readiness of a service, as 200 and 503 say it.
+// saysReady returns what all places say about the readiness of a service, as 200 or 503.
 func saysReady(t *testing.T, s *Service) (all map[string]bool, o inspect.Overview) {
 	t.Helper()
 	status, _ := get(t, s, "/readyz")
@@ -239,8 +239,7 @@ func saysReady(t *testing.T, s *Service) (all map[string]bool, o inspect.Overvie
 	return all, o
 }
 
-// agree waits until all places say the same, and that they do. The replicas' table is of
-// the last beat.
+// agree waits until all places say the same. The replicas' table is as of the last heartbeat.
 func agree(t *testing.T, s *Service, what string, ready bool) inspect.Overview {
 	t.Helper()
 	var o inspect.Overview
@@ -344,8 +343,7 @@ func (l *logged) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// A stop waits neither for who watches nor for who sends, and yet the audit log says
-// what came of what was begun.
+// A stop waits neither for readers nor for senders, and yet the audit log has the result of what they began.
 func TestAStopEndsWhatIsUnderWay(t *testing.T) {
 	c := testConfig(t)
 	c.Broker.URL = "amqp://127.0.0.1:1/"
@@ -400,8 +398,8 @@ func TestAStopEndsWhatIsUnderWay(t *testing.T) {
 	}
 }
 
-// What store.redis says of TLS is done: a server is believed by the CA that is named,
-// and shown the certificate that is; one that is not believed is refused, and why.
+// store.redis.tls takes effect: the service trusts the named CA, presents the named certificate, and refuses a server
+// that it does not trust, with the reason.
 func TestRedisByTLS(t *testing.T) {
 	redisnode.Each(t, func(t *testing.T, o redisnode.Options) {
 		dir := t.TempDir()
@@ -452,7 +450,7 @@ func TestRedisByTLS(t *testing.T) {
 	})
 }
 
-// Each server of several is believed by its own name, not by that of the first.
+// Each of several servers is verified by its own name, not by that of the first.
 func TestServersOfRedisHaveTheirOwnNames(t *testing.T) {
 	redisnode.Each(t, func(t *testing.T, o redisnode.Options) {
 		ctx := context.Background()
@@ -479,7 +477,7 @@ func openAlone(s config.Store) (engine, error) {
 	return openStore(&config.Config{Store: s}, diskstore.Options{Log: quiet().Log, OnSync: func(time.Duration) {}}, nil)
 }
 
-// keeps adds a message, and reads it.
+// keeps adds a message to the store and reads it.
 func keeps(t *testing.T, s store.Store) {
 	t.Helper()
 	must(t, s.Add(context.Background(), []*store.Record{storetest.Waiting("q", 0, "x")}))
@@ -488,9 +486,8 @@ func keeps(t *testing.T, s store.Store) {
 	}
 }
 
-// What RabbitMQ may deliver again when this process ends has a receipt: all that may be
-// outstanding to both intakes, and half as many besides, since what at-least-once
-// dead-lettering publishes again may have been acknowledged.
+// There are receipts for all that RabbitMQ may deliver again when this process ends: what both intakes may have
+// outstanding, and half as many besides, since at-least-once dead-lettering may publish acknowledged messages again.
 func TestReceiptsCoverWhatIsOutstanding(t *testing.T) {
 	if outstanding := prefetch + parkedPrefetch + quarantinePrefetch; store.ReceiptsKept < outstanding+outstanding/2 {
 		t.Errorf("%d receipts are kept of a process, and %d messages may be outstanding to it", store.ReceiptsKept, outstanding)
@@ -627,8 +624,8 @@ func TestWhereTheFacesOfVirtualHostsAre(t *testing.T) {
 	}
 }
 
-// Who is no one is not told which virtual hosts there are, and who can read the metrics
-// of one reads none of the others.
+// Callers without a login do not learn which virtual hosts there are, and those who can read the metrics of one read no
+// others.
 func TestHealthOfAllTellsNobodyMoreThanThatOfEach(t *testing.T) {
 	c := several(t)
 	c.Access.SignIn = true
@@ -672,7 +669,7 @@ func TestOneVirtualHostHasNoLabelsAndNoPrefix(t *testing.T) {
 	}
 }
 
-// A store is the virtual host's that used it first, in either engine.
+// A store belongs to the virtual host that used it first, in either engine.
 func TestAStoreOfAnotherVirtualHostIsRefused(t *testing.T) {
 	redis := redisnode.New(t, redisnode.Options{})
 	for _, engine := range []string{"disk", "Redis"} {
@@ -707,7 +704,7 @@ func TestAStoreOfAnotherVirtualHostIsRefused(t *testing.T) {
 	}
 }
 
-// Of one virtual host out of three that cannot start, the others' folders are released.
+// If one of three virtual hosts cannot start, the others' folders are released.
 func TestAStartThatFailsForOneNamesItAndFreesAll(t *testing.T) {
 	c := several(t)
 	shop := filepath.Join(c.Store.Disk, "vhosts", "shop")
@@ -757,7 +754,7 @@ func TestAFullDiskStopsItsOwnVirtualHostOnly(t *testing.T) {
 	}
 }
 
-// What a virtual host left behind that is served no more is reported, once it is any.
+// Messages of a virtual host that is no longer served are reported, if there are any.
 func TestMessagesOfAVirtualHostThatIsServedNoMore(t *testing.T) {
 	c := several(t)
 	s, err := New(c, quiet())
@@ -799,8 +796,8 @@ func TestMessagesOfAVirtualHostThatIsServedNoMore(t *testing.T) {
 	}
 }
 
-// New policies are in force for each virtual host that they are for; one that is listed
-// no more goes on as it was until the next start.
+// New policies take effect in their virtual hosts; a virtual host that is no longer listed stays as it was until the
+// next start.
 func TestReloadOfSeveralVirtualHosts(t *testing.T) {
 	load := func(yaml string) *config.Config {
 		t.Helper()

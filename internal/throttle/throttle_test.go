@@ -116,8 +116,8 @@ func TestABreakerOpensProbesRampsAndCloses(t *testing.T) {
 	}
 }
 
-// The longer it is open the rarer are the probes: as a part of that time, so that the
-// end of a short outage is not noticed late, and no rarer than max_wait says.
+// The longer a breaker is open the rarer are its probes: the wait is a part of that time, so that the end of a short
+// outage is not noticed late, and at most max_wait.
 func TestTheBreakersWaitGrowsWithTheOutage(t *testing.T) {
 	b := newScene(t, withBreaker())
 	b.fail(b.goes(20))
@@ -165,7 +165,7 @@ func TestAFewFailuresDoNotOpenTheBreaker(t *testing.T) {
 	}
 }
 
-// What stands in the work queue behind others is no sign that the others went well.
+// Messages that wait in the work queue behind others do not show that those succeeded.
 func TestFailuresOpenTheBreakerWhileManyRetriesAreInFlight(t *testing.T) {
 	b := newScene(t, withBreaker())
 	ids := b.goes(2500)
@@ -359,7 +359,7 @@ func (b *scene) allows(most, want int, again time.Duration) {
 
 const never = -1 // something must happen first
 
-// A caller learns when a message may go, or a few if many wait; not at once, nor much later.
+// A caller learns when a message may be retried, or a few if many wait: not too early, nor much later.
 func TestWhenToAskAgain(t *testing.T) {
 	b := newScene(t, throttle.Rules{Rate: 100})
 	// A rate begins with one message, also where many wait: else each new one, as after a restart,
@@ -392,7 +392,7 @@ func TestWhatWasNotSentMayGoStill(t *testing.T) {
 	b.allows(512, 7, 10*time.Millisecond)
 }
 
-// The scheduler reports 0 unsent after each batch: that does not say that nothing waits.
+// The scheduler reports 0 unsent after each batch, which does not mean that nothing waits.
 func TestNothingUnsentChangesNothing(t *testing.T) {
 	b := newScene(t, throttle.Rules{Rate: 100})
 	b.SetCatchUp(250 * time.Millisecond)
@@ -411,7 +411,7 @@ func TestANewRateCountsAtOnce(t *testing.T) {
 	b.allows(512, 2, 10*time.Millisecond)
 }
 
-// The rate of a queue that nothing may go to begins when something may.
+// The rate of a blocked queue begins when it is unblocked.
 func TestARateBeginsWithOneMessageAlsoAfterAPause(t *testing.T) {
 	b := newScene(t, throttle.Rules{Rate: 200})
 	b.Consumers("q", 0, 1, true, b.now)
@@ -481,7 +481,7 @@ func TestTheBreakersWaitVaries(t *testing.T) {
 	}
 }
 
-// What was retried before the breaker opened says nothing of its probes.
+// Retries from before the breaker opened do not count as probes.
 func TestLateFailuresAreNoProbes(t *testing.T) {
 	b := newScene(t, withBreaker())
 	ids := b.goes(25)
@@ -492,7 +492,7 @@ func TestLateFailuresAreNoProbes(t *testing.T) {
 	b.is(throttle.HalfOpen)
 }
 
-// A probe that is being published is one.
+// A probe that is being published counts as a probe.
 func TestProbesThatAreReservedCount(t *testing.T) {
 	b := newScene(t, withBreaker())
 	b.fail(b.goes(20))
@@ -565,7 +565,7 @@ func TestAQueueWithoutRulesIsNotRemembered(t *testing.T) {
 	}
 }
 
-// Where two things stop a queue, the first of them is named.
+// If two reasons stop a queue, the first is shown.
 func TestTheFirstReasonIsNamed(t *testing.T) {
 	b := newScene(t, withBreaker())
 	b.Consumers("q", 0, 1, true, b.now)
@@ -575,7 +575,7 @@ func TestTheFirstReasonIsNamed(t *testing.T) {
 	}
 }
 
-// Queues are forgotten at these times, and not what a person or a message on its way needs.
+// Idle queues are forgotten at these times, except what a person or a message on its way needs.
 func TestWhenQueuesAreForgotten(t *testing.T) {
 	b := newScene(t, withBreaker())
 	began := b.now

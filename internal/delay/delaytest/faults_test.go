@@ -38,7 +38,7 @@ func eachWay(t *testing.T, v *brokertest.VHost) (all []*suite) {
 	return all
 }
 
-// What takes a whole node is tried on one of each version, in turn.
+// Tests that need a whole node run on one of each version, one after the other.
 func TestOnANodeOfItsOwn(t *testing.T) {
 	brokertest.EachPrivate(t, "", func(t *testing.T, own *brokertest.VHost, n *rabbitnode.Node) {
 		for _, c := range []struct {
@@ -245,8 +245,7 @@ func (b *suite) othersComeBack(queue string, wait time.Duration) {
 	}
 }
 
-// The same of a quorum queue that has no leader, and all that waited for it comes
-// when it has one again.
+// The same holds for a quorum queue without a leader, and its waiting messages come when it has one again.
 func aQueueWithoutLeaderStopsNoOther(t *testing.T, v *brokertest.VHost, n *rabbitnode.Node) {
 	at := func(queue, do string) {
 		t.Helper()

@@ -82,8 +82,8 @@ func TestManyDelaysRunAtOnce(t *testing.T) {
 	})
 }
 
-// shortBehindLong tells whether it was quick enough to prove anything. A message
-// that comes late once may be a broker that stood still; twenty times is the way.
+// shortBehindLong reports whether it was quick enough to prove anything. One late message may be the broker's pause;
+// twenty are the way's fault.
 func (b *suite) shortBehindLong(c, other *brokertest.Consumer, tries int) bool {
 	const many = 20
 	long, short := b.delays[len(b.delays)-1], 200*ms
@@ -135,8 +135,7 @@ func (b *suite) shortBehindLong(c, other *brokertest.Consumer, tries int) bool {
 	return true
 }
 
-// A queue that is gone when its messages come due: they are parked, and each
-// only once.
+// Messages that come due after their queue was deleted are parked, each once.
 func TestMessagesOfADeletedQueueAreParked(t *testing.T) {
 	each(t, func(t *testing.T, b *suite) {
 		if b.name == "Native" {
@@ -165,8 +164,7 @@ func TestMessagesOfADeletedQueueAreParked(t *testing.T) {
 	})
 }
 
-// At-least-once dead-lettering stands still over 32 messages that cannot be
-// routed. Those of a vanished queue never come to that.
+// At-least-once dead-lettering stops at 32 unroutable messages. Those of a deleted queue never cause that.
 func TestADeletedQueueBlocksNoOther(t *testing.T) {
 	each(t, func(t *testing.T, b *suite) {
 		if !b.keeps {
@@ -195,8 +193,7 @@ func TestADeletedQueueBlocksNoOther(t *testing.T) {
 	})
 }
 
-// Many, one right after the other: RabbitMQ rounds its clock, and must not be
-// early for it.
+// Many messages, one right after the other: RabbitMQ rounds its clock, and must not be early because of it.
 func TestNeverEarly(t *testing.T) {
 	each(t, func(t *testing.T, b *suite) {
 		if b.name == "Native" {
@@ -216,7 +213,7 @@ func TestNeverEarly(t *testing.T) {
 	})
 }
 
-// RabbitMQ accepts the longest delay that a way claims, and the way nothing longer.
+// RabbitMQ accepts the maximum delay of a way, and the way refuses more.
 func TestTheLongestDelay(t *testing.T) {
 	each(t, func(t *testing.T, b *suite) {
 		longest := b.way.Limits().Longest
@@ -331,7 +328,7 @@ func TestNativeGrowsLinearly(t *testing.T) {
 	})
 }
 
-// Whoever may not declare finds out what is missing, and nothing is made.
+// A user without permission to declare learns what is missing, and nothing is declared.
 func TestVerify(t *testing.T) {
 	each(t, func(t *testing.T, b *suite) {
 		ctx := t.Context()
@@ -386,8 +383,7 @@ func TestADelayQueueWithOtherArgumentsIsReported(t *testing.T) {
 	})
 }
 
-// Where the plugin is missing, the error says so; and the publisher is as
-// good as before.
+// Without the plugin the error says so, and the publisher still works.
 func TestAMissingPluginIsReported(t *testing.T) {
 	brokertest.Each(t, func(t *testing.T, v *brokertest.VHost) {
 		p := publisher(t, v.URL())

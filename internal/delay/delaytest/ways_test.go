@@ -349,7 +349,7 @@ func (b *suite) waitMany(queue string, wait time.Duration, many int) map[string]
 	return sent
 }
 
-// send publishes it to where it waits.
+// send publishes a message to where it waits.
 func (b *suite) send(ticket delay.Ticket, queue string, m wire.Message) error {
 	return b.p.Send(b.t.Context(), []wire.Outgoing{outgoing(ticket, queue, m)})(b.t.Context())[0]
 }
