@@ -72,8 +72,8 @@ type Config struct {
 	Log      *slog.Logger
 }
 
-// Replicas is this replica, and what it knows of the others. Create it with New, then Run it.
-type Replicas struct {
+// Member is this replica, and what it knows of the others. Create it with New, then Run it.
+type Member struct {
 	Config
 	out     outbox
 	pollNow chan struct{} // makes runPolling poll at once
@@ -86,8 +86,8 @@ type Replicas struct {
 }
 
 // New returns a replica. The others do not know it before Run.
-func New(c Config) *Replicas {
-	return &Replicas{Config: c, pollNow: make(chan struct{}, 1), known: map[string]*knownReplica{},
+func New(c Config) *Member {
+	return &Member{Config: c, pollNow: make(chan struct{}, 1), known: map[string]*knownReplica{},
 		out: outbox{ready: make(chan struct{}, 1)}}
 }
 
@@ -100,18 +100,18 @@ func NewID() string {
 }
 
 // Run takes part until ctx ends. Then it leaves, so that the others need not wait for missing heartbeats.
-func (r *Replicas) Run(ctx context.Context) {
+func (m *Member) Run(ctx context.Context) {
 	var parts sync.WaitGroup
-	parts.Go(func() { r.runHeartbeats(ctx) })
-	parts.Go(func() { r.runElection(ctx) })
-	parts.Go(func() { r.runPolling(ctx) })
-	parts.Go(func() { r.runSending(ctx) })
-	parts.Go(func() { r.runReceiving(ctx) })
+	parts.Go(func() { m.runHeartbeats(ctx) })
+	parts.Go(func() { m.runElection(ctx) })
+	parts.Go(func() { m.runPolling(ctx) })
+	parts.Go(func() { m.runSending(ctx) })
+	parts.Go(func() { m.runReceiving(ctx) })
 	parts.Wait()
 	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()
-	if err := r.Store.Leave(leaving, r.ID); err != nil {
-		r.Log.Info("cannot announce to the other replicas that this one stops; they notice within seconds",
+	if err := m.Store.Leave(leaving, m.ID); err != nil {
+		m.Log.Info("cannot announce to the other replicas that this one stops; they notice within seconds",
 			"error", err)
 	}
 }
@@ -120,14 +120,14 @@ func (r *Replicas) Run(ctx context.Context) {
 const storeTimeout = time.Second
 
 // All returns the replicas that this one knows to be alive, by id.
-func (r *Replicas) All() []Replica {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+func (m *Member) All() []Replica {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	now := time.Now()
 	var all []Replica
-	for id, k := range r.known {
+	for id, k := range m.known {
 		if now.Sub(k.seen) < goneAfter {
-			all = append(all, Replica{ID: id, About: k.latest.About, Leads: k.latest.Leads, Self: id == r.ID,
+			all = append(all, Replica{ID: id, About: k.latest.About, Leads: k.latest.Leads, Self: id == m.ID,
 				Beat: k.seen})
 		}
 	}
@@ -136,27 +136,27 @@ func (r *Replicas) All() []Replica {
 }
 
 // Leads reports whether this replica is the leader.
-func (r *Replicas) Leads() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.termLed != 0
+func (m *Member) Leads() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.termLed != 0
 }
 
 // PollSoon makes Run call Poll at once.
-func (r *Replicas) PollSoon() { signal(r.pollNow) }
+func (m *Member) PollSoon() { signal(m.pollNow) }
 
 // pollEvery is how often Poll is called, in case an announcement of a change was lost.
 const pollEvery = 500 * time.Millisecond
 
-func (r *Replicas) runPolling(ctx context.Context) {
+func (m *Member) runPolling(ctx context.Context) {
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
 	for ctx.Err() == nil {
-		r.Poll(ctx)
+		m.Poll(ctx)
 		select {
 		case <-ctx.Done():
 		case <-tick.C:
-		case <-r.pollNow:
+		case <-m.pollNow:
 		}
 	}
 }
@@ -206,7 +206,7 @@ type knownReplica struct {
 	acknowledged bool
 }
 
-func (r *Replicas) runHeartbeats(ctx context.Context) {
+func (m *Member) runHeartbeats(ctx context.Context) {
 	tick := time.NewTicker(beatEvery)
 	defer tick.Stop()
 	var n uint64
@@ -214,17 +214,17 @@ func (r *Replicas) runHeartbeats(ctx context.Context) {
 	for ctx.Err() == nil {
 		n++
 		began := time.Now()
-		about := heartbeat{About: r.About(), N: n, Leads: r.Leads()}
+		about := heartbeat{About: m.About(), N: n, Leads: m.Leads()}
 		about.Conditions = shortened(about.Conditions)
-		all, err := r.sendHeartbeat(ctx, about)
+		all, err := m.sendHeartbeat(ctx, about)
 		switch {
 		case err == nil:
-			r.OnShare(r.divide(all, about, began, time.Now()))
+			m.OnShare(m.divide(all, about, began, time.Now()))
 			if failing {
-				r.Log.Info("this replica can read and write heartbeats again")
+				m.Log.Info("this replica can read and write heartbeats again")
 			}
 		case ctx.Err() == nil && !failing:
-			r.Log.Warn("this replica cannot write its heartbeat, nor read those of others; until it can, it retries "+
+			m.Log.Warn("this replica cannot write its heartbeat, nor read those of others; until it can, it retries "+
 				"nothing to queues with a rate, a bound in flight or a breaker", "error", err)
 		}
 		failing = err != nil
@@ -235,14 +235,14 @@ func (r *Replicas) runHeartbeats(ctx context.Context) {
 	}
 }
 
-func (r *Replicas) sendHeartbeat(ctx context.Context, about heartbeat) ([]store.Replica, error) {
+func (m *Member) sendHeartbeat(ctx context.Context, about heartbeat) ([]store.Replica, error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	text, err := json.Marshal(about)
 	if err != nil {
 		return nil, err
 	}
-	return r.Store.Beat(ctx, r.ID, text, goneAfter)
+	return m.Store.Beat(ctx, m.ID, text, goneAfter)
 }
 
 func shortened(all []condition.Condition) []condition.Condition {
@@ -258,14 +258,14 @@ func shortened(all []condition.Condition) []condition.Condition {
 //
 // A share must not begin before all others know of it. A replica that can retry messages says so in its heartbeat, and
 // waits until each other one has sent a heartbeat after that, and so has divided again, or has lost its share.
-func (r *Replicas) divide(all []store.Replica, own heartbeat, began, now time.Time) Share {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	asks := own.CanPublish && r.askedSince.IsZero()
+func (m *Member) divide(all []store.Replica, own heartbeat, began, now time.Time) Share {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	asks := own.CanPublish && m.askedSince.IsZero()
 	if asks {
-		r.askedSince = now
+		m.askedSince = now
 	} else if !own.CanPublish {
-		r.askedSince = time.Time{}
+		m.askedSince = time.Time{}
 	}
 	there := map[string]bool{}
 	share, self, acknowledged := Share{Until: began.Add(shareLease)}, -1, true
@@ -276,10 +276,10 @@ func (r *Replicas) divide(all []store.Replica, own heartbeat, began, now time.Ti
 			continue // of a version with another format
 		}
 		there[s.ID] = true
-		k := r.known[s.ID]
+		k := m.known[s.ID]
 		if k == nil {
 			k = &knownReplica{}
-			r.known[s.ID] = k
+			m.known[s.ID] = k
 		}
 		if k.latest.N != b.N || k.seen.IsZero() {
 			k.acknowledged = !asks
@@ -289,7 +289,7 @@ func (r *Replicas) divide(all []store.Replica, own heartbeat, began, now time.Ti
 		}
 		k.latest = b
 		switch fresh := now.Sub(k.seen) < shareLease; {
-		case s.ID == r.ID:
+		case s.ID == m.ID:
 			self = share.N
 			share.N++
 		case fresh && b.CanPublish:
@@ -300,16 +300,16 @@ func (r *Replicas) divide(all []store.Replica, own heartbeat, began, now time.Ti
 			acknowledged = acknowledged && k.acknowledged
 		}
 	}
-	for id := range r.known {
+	for id := range m.known {
 		if !there[id] {
-			delete(r.known, id)
+			delete(m.known, id)
 		}
 	}
 	if own.CanPublish || !others {
-		r.lastAble = now
+		m.lastAble = now
 	}
 	share.I = self
-	if !own.CanPublish || self < 0 || !acknowledged && now.Sub(r.askedSince) < shareLease {
+	if !own.CanPublish || self < 0 || !acknowledged && now.Sub(m.askedSince) < shareLease {
 		return Share{Until: share.Until}
 	}
 	return share
@@ -328,12 +328,12 @@ const (
 )
 
 // runElection asks for the lead until ctx ends, and leads while it has it.
-func (r *Replicas) runElection(ctx context.Context) {
+func (m *Member) runElection(ctx context.Context) {
 	var t *term
 	for ctx.Err() == nil {
 		began := time.Now()
-		if r.isCandidate(began) {
-			n, leads, err := r.requestLead(ctx)
+		if m.isCandidate(began) {
+			n, leads, err := m.requestLead(ctx)
 			if t != nil && (err == nil && !leads || leads && t.number != n) {
 				t.end()
 				t = nil
@@ -341,14 +341,14 @@ func (r *Replicas) runElection(ctx context.Context) {
 			switch {
 			case err != nil || !leads: // the term continues while that is certain
 			case t == nil:
-				t = r.beginTerm(ctx, n, began)
+				t = m.beginTerm(ctx, n, began)
 			default:
 				t.renew(began)
 			}
 		} else if t != nil {
 			t.end()
 			t = nil
-			r.resign(ctx)
+			m.resign(ctx)
 		}
 		if t != nil && t.over() {
 			t.end()
@@ -358,51 +358,51 @@ func (r *Replicas) runElection(ctx context.Context) {
 	}
 	if t != nil {
 		t.end()
-		r.resign(ctx)
+		m.resign(ctx)
 	}
 }
 
-func (r *Replicas) requestLead(ctx context.Context) (n uint64, leads bool, err error) {
+func (m *Member) requestLead(ctx context.Context) (n uint64, leads bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	return r.Store.Lead(ctx, leaderRole, r.ID, leadFor)
+	return m.Store.Lead(ctx, leaderRole, m.ID, leadFor)
 }
 
 // isCandidate reports whether this replica may lead: the leader probes breakers, so it must be
 // able to retry messages.
-func (r *Replicas) isCandidate(now time.Time) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return now.Sub(r.lastAble) < maxUnable
+func (m *Member) isCandidate(now time.Time) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return now.Sub(m.lastAble) < maxUnable
 }
 
-func (r *Replicas) resign(ctx context.Context) {
+func (m *Member) resign(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()
-	if err := r.Store.Resign(ctx, leaderRole, r.ID); err != nil {
-		r.Log.Info("cannot announce to the other replicas that this one no longer leads; they notice within seconds",
+	if err := m.Store.Resign(ctx, leaderRole, m.ID); err != nil {
+		m.Log.Info("cannot announce to the other replicas that this one no longer leads; they notice within seconds",
 			"error", err)
 	}
 }
 
 // term is the time in which this replica leads, from one election to the next.
 type term struct {
-	replicas *Replicas
-	number   uint64
-	cancel   context.CancelFunc
-	ends     *time.Timer // cancels
-	ctx      context.Context
-	running  sync.WaitGroup
+	member  *Member
+	number  uint64
+	cancel  context.CancelFunc
+	ends    *time.Timer // cancels
+	ctx     context.Context
+	running sync.WaitGroup
 }
 
 // beginTerm leads in term n, whose time counts from the request, asked.
-func (r *Replicas) beginTerm(ctx context.Context, n uint64, asked time.Time) *term {
-	t := &term{replicas: r, number: n}
+func (m *Member) beginTerm(ctx context.Context, n uint64, asked time.Time) *term {
+	t := &term{member: m, number: n}
 	t.ctx, t.cancel = context.WithCancel(store.WithTerm(ctx, leaderRole, n))
 	t.ends = time.AfterFunc(time.Until(asked.Add(leadFor-stopEarly)), t.cancel)
-	r.setTerm(n)
-	r.Log.Info("this replica leads now", "replica", r.ID, "term", n)
-	t.running.Go(func() { r.Lead(t.ctx) })
+	m.setTerm(n)
+	m.Log.Info("this replica leads now", "replica", m.ID, "term", n)
+	t.running.Go(func() { m.Lead(t.ctx) })
 	return t
 }
 
@@ -416,14 +416,14 @@ func (t *term) end() {
 	t.ends.Stop()
 	t.cancel()
 	t.running.Wait()
-	t.replicas.setTerm(0)
-	t.replicas.Log.Info("this replica leads no longer", "replica", t.replicas.ID, "term", t.number)
+	t.member.setTerm(0)
+	t.member.Log.Info("this replica leads no longer", "replica", t.member.ID, "term", t.number)
 }
 
-func (r *Replicas) setTerm(n uint64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.termLed = n
+func (m *Member) setTerm(n uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.termLed = n
 }
 
 const (
@@ -465,14 +465,14 @@ type outbox struct {
 
 // Announce sends an announcement soon, together with others. add adds to it; it must be quick, and must not keep its
 // argument.
-func (r *Replicas) Announce(add func(*Announcement)) {
-	r.out.mu.Lock()
-	defer r.out.mu.Unlock()
-	if r.out.next == nil {
-		r.out.next = &Announcement{From: r.ID}
+func (m *Member) Announce(add func(*Announcement)) {
+	m.out.mu.Lock()
+	defer m.out.mu.Unlock()
+	if m.out.next == nil {
+		m.out.next = &Announcement{From: m.ID}
 	}
-	add(r.out.next)
-	signal(r.out.ready)
+	add(m.out.next)
+	signal(m.out.ready)
 }
 
 // AddFailed adds the id of a message that failed.
@@ -509,27 +509,27 @@ func (a *Announcement) AddFlows(of map[string][4]int64) {
 }
 
 // runSending sends announcements until ctx ends.
-func (r *Replicas) runSending(ctx context.Context) {
+func (m *Member) runSending(ctx context.Context) {
 	failing := false
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
 			return
-		case <-r.out.ready:
+		case <-m.out.ready:
 		}
-		r.out.mu.Lock()
-		sent := r.out.next
-		r.out.next = nil
-		r.out.mu.Unlock()
+		m.out.mu.Lock()
+		sent := m.out.next
+		m.out.next = nil
+		m.out.mu.Unlock()
 		if sent == nil {
 			continue
 		}
-		err := r.send(ctx, sent)
+		err := m.send(ctx, sent)
 		if err != nil && ctx.Err() == nil {
 			if !failing {
-				r.Log.Warn("cannot send announcements to the other replicas; trying again", "error", err)
+				m.Log.Warn("cannot send announcements to the other replicas; trying again", "error", err)
 			}
-			r.Announce(func(a *Announcement) { // the rest will be out of date
+			m.Announce(func(a *Announcement) { // the rest will be out of date
 				a.SideTableChanged = a.SideTableChanged || sent.SideTableChanged
 				a.AddChanged(sent.Operations...)
 				a.AddFlows(sent.Flows)
@@ -540,26 +540,26 @@ func (r *Replicas) runSending(ctx context.Context) {
 	}
 }
 
-func (r *Replicas) send(ctx context.Context, sent *Announcement) error {
+func (m *Member) send(ctx context.Context, sent *Announcement) error {
 	b, err := json.Marshal(sent)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	return r.Store.Send(ctx, announcementTopic, b)
+	return m.Store.Send(ctx, announcementTopic, b)
 }
 
 // runReceiving receives announcements of others until ctx ends.
-func (r *Replicas) runReceiving(ctx context.Context) {
+func (m *Member) runReceiving(ctx context.Context) {
 	failing := false
 	for ctx.Err() == nil {
-		err := r.receive(ctx, func() { failing = false })
+		err := m.receive(ctx, func() { failing = false })
 		if ctx.Err() != nil {
 			return
 		}
 		if !failing {
-			r.Log.Warn("cannot receive announcements of the other replicas; trying again", "error", err)
+			m.Log.Warn("cannot receive announcements of the other replicas; trying again", "error", err)
 		}
 		failing = true
 		sleep(ctx, electEvery)
@@ -569,24 +569,24 @@ func (r *Replicas) runReceiving(ctx context.Context) {
 var errPingLost = errors.New("its own ping did not arrive")
 
 // receive receives announcements until some may have been missed. It calls live once it does receive.
-func (r *Replicas) receive(ctx context.Context, live func()) error {
+func (m *Member) receive(ctx context.Context, live func()) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	ping, received := NewID(), make(chan struct{}, 1)
 	var pings sync.WaitGroup
-	pings.Go(func() { r.ping(ctx, ping, received, live, cancel) })
+	pings.Go(func() { m.ping(ctx, ping, received, live, cancel) })
 	defer pings.Wait()
-	err := r.Store.Listen(ctx, announcementTopic, func(b []byte) {
+	err := m.Store.Listen(ctx, announcementTopic, func(b []byte) {
 		var a Announcement
 		switch err := json.Unmarshal(b, &a); {
 		case err != nil: // of a version with another format
-		case a.From == r.ID && a.Ping == ping:
+		case a.From == m.ID && a.Ping == ping:
 			signal(received)
-		case a.From != r.ID && a.Ping == "":
+		case a.From != m.ID && a.Ping == "":
 			if a.SideTableChanged {
-				signal(r.pollNow)
+				signal(m.pollNow)
 			}
-			r.Receive(a)
+			m.Receive(a)
 		}
 	})
 	if cause := context.Cause(ctx); cause != nil {
@@ -597,12 +597,12 @@ func (r *Replicas) receive(ctx context.Context, live func()) error {
 }
 
 // ping checks that this replica receives announcements.
-func (r *Replicas) ping(
+func (m *Member) ping(
 	ctx context.Context, ping string, received <-chan struct{}, live func(), fail context.CancelCauseFunc,
 ) {
 	last, again, missed := time.Now(), pingWhileUnsure, true
 	for ctx.Err() == nil {
-		_ = r.send(ctx, &Announcement{From: r.ID, Ping: ping}) // a failed one does not arrive
+		_ = m.send(ctx, &Announcement{From: m.ID, Ping: ping}) // a failed one does not arrive
 		timer := time.NewTimer(again)
 		select {
 		case <-ctx.Done():
@@ -617,7 +617,7 @@ func (r *Replicas) ping(
 		}
 		if ctx.Err() == nil && missed {
 			// From here on all announcements arrive; earlier ones may be missing.
-			if missed = r.OnMissed(ctx) != nil; !missed {
+			if missed = m.OnMissed(ctx) != nil; !missed {
 				again = pingWhileReceiving
 				live()
 			}

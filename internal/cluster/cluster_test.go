@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // replica is one under test, with what happened to it.
 type replica struct {
-	*cluster.Replicas
+	*cluster.Member
 	store  *faulty
 	leads  atomic.Bool
 	able   atomic.Bool
@@ -64,7 +64,7 @@ func (f *faulty) Listen(ctx context.Context, topic string, receive func([]byte))
 func join(t *testing.T, replicas *memstore.Replicas, id string) *replica {
 	r := &replica{store: &faulty{Member: replicas.Join()}, done: make(chan struct{})}
 	r.able.Store(true)
-	r.Replicas = cluster.New(cluster.Config{
+	r.Member = cluster.New(cluster.Config{
 		Store: r.store, ID: id, Log: slog.New(slog.DiscardHandler),
 		About: func() cluster.About { return cluster.About{Address: id + ":1", CanPublish: r.able.Load()} },
 		OnShare: func(p cluster.Share) {

@@ -39,7 +39,7 @@ type ReplicaParts struct {
 // Replica makes a service one of several that share a store. Package cluster knows which are alive and which of them
 // leads; Replica acts on that. Create it with NewReplica, pass it its parts with Join, then Run it.
 type Replica struct {
-	*cluster.Replicas
+	*cluster.Member
 	ReplicaParts
 	store store.Shared
 	log   *slog.Logger
@@ -61,7 +61,7 @@ type Replica struct {
 // NewReplica returns a Replica that describes itself by about.
 func NewReplica(shared store.Shared, about func() cluster.About, log *slog.Logger) *Replica {
 	r := &Replica{store: shared, log: log}
-	r.Replicas = cluster.New(cluster.Config{Store: shared, ID: cluster.NewID(), About: about,
+	r.Member = cluster.New(cluster.Config{Store: shared, ID: cluster.NewID(), About: about,
 		OnShare: r.shareChanged, Lead: r.lead, Poll: r.poll, Receive: r.receive, OnMissed: r.missed, Log: log})
 	return r
 }
