@@ -244,13 +244,13 @@ func (c *BatchConsumer) consumeWindow(
 		var batch []wire.Delivery
 		var tag uint64
 		if batch, tag, more = g.next(ctx); len(batch) > 0 {
-			acknowledge := func() { // what is stored; otherwise it waits behind a batch that cannot be
+			ackStored := func() { // what is stored; otherwise it waits behind a batch that cannot be
 				if outstanding > 0 {
 					_ = ch.Ack(last, true) // store notices if the connection has ended
 				}
 				outstanding = 0
 			}
-			if err := c.store(ctx, handler, batch, acknowledge); err != nil {
+			if err := c.store(ctx, handler, batch, ackStored); err != nil {
 				return false, err
 			}
 			last = tag

@@ -260,7 +260,7 @@ func signal(c chan struct{}) {
 	}
 }
 
-func (e *Engine) routeSet() *routeSet {
+func (e *Engine) inForce() *routeSet {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
 	return e.current
@@ -286,7 +286,7 @@ func (e *Engine) Run(ctx context.Context) {
 		case <-e.change:
 		default:
 		}
-		c := e.routeSet()
+		c := e.inForce()
 		e.forget(ctx, c)
 		e.run(ctx, c)
 		if ctx.Err() != nil {
@@ -338,7 +338,7 @@ func (e *Engine) run(ctx context.Context, c *routeSet) {
 		case <-ctx.Done():
 			return
 		case <-e.change:
-			if e.routeSet() != c {
+			if e.inForce() != c {
 				return
 			}
 		case <-e.wake:

@@ -414,9 +414,9 @@ var countedAs = map[Kind]struct {
 	ParkedUrgent: {store.EverParkedUrgent, prefix + seenUrgent + "/"},
 }
 
-// parkedCounts reads the counts from the ledger. The line of OtherQueues is about forgotten queues, not about messages
+// readCounts reads the counts from the ledger. The line of OtherQueues is about forgotten queues, not about messages
 // parked now.
-func (e *Engine) parkedCounts(ctx context.Context) (parkedCounts, error) {
+func (e *Engine) readCounts(ctx context.Context) (parkedCounts, error) {
 	lines, err := e.Store.Ledger(ctx)
 	all := parkedCounts{}
 	for i := range lines {
@@ -435,7 +435,7 @@ func (e *Engine) parkedCounts(ctx context.Context) (parkedCounts, error) {
 func (e *Engine) readBase() parkedCounts {
 	ctx, cancel := context.WithTimeout(context.Background(), baseTimeout)
 	defer cancel()
-	base, err := e.parkedCounts(ctx)
+	base, err := e.readCounts(ctx)
 	if err != nil {
 		return nil // then routes begin at the first reading
 	}
@@ -483,7 +483,7 @@ func (in *parkedReader) read(ctx context.Context) error {
 			return err
 		}
 	}
-	now, err := in.parkedCounts(ctx)
+	now, err := in.readCounts(ctx)
 	if err != nil {
 		return err
 	}

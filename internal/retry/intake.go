@@ -244,7 +244,7 @@ func (in *ParkedIntake) Handle(ctx context.Context, batch []wire.Delivery) error
 			keep = append(keep, recordToStore{t.rec, i, i})
 			continue
 		}
-		rec := in.decided(ctx, i, &batch[i], now)
+		rec := in.decideSafely(ctx, i, &batch[i], now)
 		keep = append(keep, recordToStore{rec, i, i})
 		switch events[i] = parkedEvent(rec); {
 		case rec.State == store.Waiting:
@@ -257,8 +257,8 @@ func (in *ParkedIntake) Handle(ctx context.Context, batch []wire.Delivery) error
 	return in.keep(ctx, keep, events, now)
 }
 
-// decided calls decide, and parks a message on which that panics.
-func (in *ParkedIntake) decided(ctx context.Context, i int, d *wire.Delivery, now time.Time) (rec *store.Record) {
+// decideSafely calls decide, and parks a message on which that panics.
+func (in *ParkedIntake) decideSafely(ctx context.Context, i int, d *wire.Delivery, now time.Time) (rec *store.Record) {
 	defer func() {
 		if p := recover(); p != nil {
 			rec = parkUndecided(d, now, p)
