@@ -15,7 +15,7 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// beginChange counts a call, and keeps other changes out until done is called.
+// beginChange begins a call, and keeps other changes out until done is called.
 func (s *Store) beginChange(ctx context.Context) (done func(), err error) {
 	end, err := s.calls.Begin(ctx)
 	if err != nil {
@@ -86,25 +86,25 @@ func (s *Store) Change(
 	return n, nil
 }
 
-// change is a Change under way.
+// change is a running Change.
 type change struct {
 	*writeBatch
-	// ids and records are of one moment, and go on from where they are: an action on
-	// many meets their keys in order, or nearly, where looking each up again costs the
-	// most of all that Change does.
+	// ids and records read one moment, and seek from where they are: an action on many
+	// records has their keys nearly in order, and separate lookups would be the largest
+	// cost of Change.
 	ids, records *pebble.Iterator
 
 	seen      map[store.Key]bool
-	held      [][]byte // waiting records that Claim is kept away from
-	put       [][]byte // keys of what was written
+	held      [][]byte // waiting records that Claim must not claim
+	put       [][]byte // keys of written records
 	added     []*store.Record
-	bodies    int // bytes that were read, and
-	moved     int // to be written
+	bodies    int // bytes of bodies read
+	moved     int // bytes to be written
 	committed bool
 }
 
-// editOne passes a record to edit, and does what that returns; more is false when enough
-// is in memory.
+// editOne passes a record to edit, and applies the Edit; more is false when enough is in
+// memory.
 func (m *change) editOne(name store.Key, edit func(store.Key, *store.Record) store.Edit) (more bool, err error) {
 	var key []byte
 	var r *store.Record
@@ -164,7 +164,7 @@ func (m *change) editOne(name store.Key, edit func(store.Key, *store.Record) sto
 	return true, nil
 }
 
-// open opens what m reads by; end closes it.
+// open opens the iterators; end closes them.
 func (m *change) open() (err error) {
 	if m.ids, err = m.s.db.NewIter(nil); err == nil {
 		m.records, err = m.ids.Clone(pebble.CloneOptions{})
@@ -172,9 +172,9 @@ func (m *change) open() (err error) {
 	return err
 }
 
-// at is the value of a key when m was opened; nil when there was none. It is the
-// iterator's. After an error Pebble's next seek would begin where that was, and fail
-// again: a clone, which is of the same moment, does not.
+// at returns the value of a key, in the iterator's memory; nil when there is none. After
+// an error Pebble's next seek would start at its place and fail again: a clone, which
+// reads the same moment, does not.
 func at(it **pebble.Iterator, key []byte) (value []byte, err error) {
 	if (*it).Error() != nil {
 		again, err := (*it).Clone(pebble.CloneOptions{})
@@ -190,8 +190,8 @@ func at(it **pebble.Iterator, key []byte) (value []byte, err error) {
 	return nil, (*it).Error()
 }
 
-// readResting reads a record that is parked or discarded: from there none but a Change
-// takes it, and there is one at a time. known is false for any other.
+// readResting reads a parked or discarded record. Only Change modifies those, one at a time,
+// so they need no hold. known is false for any other record.
 func (m *change) readResting(index []byte) (key []byte, r *store.Record, known bool, err error) {
 	if key, err = at(&m.ids, index); err != nil || key == nil || isWaiting(key) {
 		return nil, nil, false, err
@@ -206,7 +206,7 @@ func (m *change) readResting(index []byte) (key []byte, r *store.Record, known b
 }
 
 // readHeld reads a record and keeps Claim away from it until end; r is nil when it is
-// not kept, or claimed.
+// claimed or not kept.
 func (m *change) readHeld(name store.Key) (key []byte, r *store.Record, err error) {
 	index := indexOf(name)
 	if index == nil {
@@ -254,12 +254,12 @@ func (m *change) find(name store.Key, index []byte) (key []byte, r *store.Record
 			return nil, nil, fmt.Errorf("data folder %s: the record of message %s is not where its id says",
 				m.s.path, name)
 		}
-		// Between the two reads it was finished: it is gone, or parked.
+		// It was finished between the two reads: it is gone, or parked.
 	}
 }
 
-// hold keeps Claim away from a waiting record, as a claim that is being finished
-// does; it says no when it is claimed.
+// hold keeps Claim away from a waiting record, like a claim that is being finished. It
+// returns false when the record is claimed.
 func (m *change) hold(key []byte) bool {
 	if !isWaiting(key) {
 		return true
@@ -275,7 +275,7 @@ func (m *change) hold(key []byte) bool {
 	return true
 }
 
-// end lets Claim have what is waiting now.
+// end closes the iterators, and lets Claim claim what is waiting now.
 func (m *change) end() {
 	for _, it := range []*pebble.Iterator{m.ids, m.records} {
 		if it != nil {
@@ -288,7 +288,7 @@ func (m *change) end() {
 	}
 	m.s.mu.Lock()
 	defer m.s.mu.Unlock()
-	taken := map[store.Lane]bool{} // lanes of which something is perhaps gone
+	taken := map[store.Lane]bool{} // lanes whose first record may be gone
 	for _, key := range m.held {
 		l := laneOf(key)
 		taken[l] = true
@@ -307,9 +307,8 @@ func (m *change) end() {
 	}
 }
 
-// findFirst finds the first record of a lane that may be claimed, after some were
-// taken away that may have been it. When it cannot be read, next stays earlier
-// than it could be, and Claim looks again. The caller holds mu.
+// findFirst updates low and next of a lane, whose first record may be gone. When it
+// cannot be read, next stays too early, and Claim looks again. The caller holds mu.
 func (s *Store) findFirst(which store.Lane) {
 	l := s.lane(which)
 	end := after(lanePrefix(which))
@@ -345,10 +344,10 @@ func (s *Store) Forget(ctx context.Context, now time.Time) (int, error) {
 	return n, s.forgetQueues(ctx)
 }
 
-// smallEntries is how much of entries may be written when the disk is full.
+// smallEntries is how many bytes of entries may be written even when the disk is full.
 const smallEntries = 4 << 10
 
-// entry writes a value of the side table.
+// entry writes or deletes a value of the side table.
 func (c *writeBatch) entry(e store.Entry) error {
 	if e.Value == nil {
 		return c.batch.Delete(entryKey(e.Name), nil)
@@ -434,10 +433,9 @@ func (s *Store) DeleteEntries(ctx context.Context, prefix string) error {
 // forgetStep is how many queues are forgotten in one commit.
 const forgetStep = 1000
 
-// forgetQueues forgets queues that nothing is kept for, but for the EmptyLinesKept that
-// something happened to last: what was counted of them moves to the line of OtherQueues,
-// so that the ledger of the store balances as before. Counters are merged, so one that
-// has a message just now is counted right all the same.
+// forgetQueues forgets queues without kept messages, except the EmptyLinesKept used last:
+// their counts move to the line of OtherQueues, so that the store's ledger still balances.
+// Counters are merged, so a message that arrives meanwhile is counted right.
 func (s *Store) forgetQueues(ctx context.Context) error {
 	done, err := s.calls.Begin(ctx)
 	if err != nil {
@@ -454,7 +452,7 @@ func (s *Store) forgetQueues(ctx context.Context) error {
 	return nil
 }
 
-// emptyQueues are those that nothing is kept for, the one that was idle longest first.
+// emptyQueues returns the queues without kept messages, the one idle for longest first.
 func (s *Store) emptyQueues() (names []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -473,7 +471,7 @@ func (q *queue) empty() bool {
 	return q.kept[store.Waiting] == 0 && q.kept[store.Parked] == 0 && q.kept[store.Discarded] == 0 && !q.hasClaims()
 }
 
-// hasClaims tells whether something of the queue is claimed, or held by a Change.
+// hasClaims reports whether a record of the queue is claimed, or held by a Change.
 func (q *queue) hasClaims() (has bool) {
 	q.lanes("", func(_ store.Lane, l *lane) { has = has || len(l.claimed) > 0 })
 	return has
@@ -486,7 +484,7 @@ func (s *Store) forgetNames(names []string) error {
 	for _, name := range names {
 		q := s.queues[name]
 		if q == nil || !q.empty() {
-			continue // something came for it since
+			continue // a message has arrived since
 		}
 		for as, n := range q.kept {
 			if n != 0 {
@@ -509,9 +507,9 @@ func (s *Store) forgetNames(names []string) error {
 	return nil
 }
 
-// dropZeros deletes the counters that are 0 from now on: those of queues that were
-// forgotten. It is for the opening, when nothing merges. (A merger that says so itself,
-// pebble.DeletableValueMerger, panics in compactions of Pebble 2.1.7.)
+// dropZeros deletes counters that are 0: those of forgotten queues. It runs while the store
+// is opened, when nothing merges. (pebble.DeletableValueMerger, which would do this in
+// compactions, panics there in Pebble 2.1.7.)
 func (s *Store) dropZeros(b *pebble.Batch) error {
 	for _, prefix := range []byte{prefixCount, prefixLedger} {
 		err := eachIn(s.db, prefix, func(key, value []byte) error {

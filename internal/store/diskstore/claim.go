@@ -38,7 +38,7 @@ func (s *Store) Claim(ctx context.Context, which store.Lane, upTo time.Time, n, 
 		s.unclaim(l, claims)
 		return nil, err
 	}
-	// Only now: after an error the lane must still be asked again.
+	// Only now: after an error the lane must still be claimed from again.
 	l.next = time.Time{}
 	if rest != nil {
 		l.low, l.next = rest, dueOf(rest)
@@ -48,7 +48,7 @@ func (s *Store) Claim(ctx context.Context, which store.Lane, upTo time.Time, n, 
 	return claims, nil
 }
 
-// claimFirst claims the first records of a lane, within the bounds. rest is the key of the
+// claimFirst claims the first records of a lane, within the limits. rest is the key of the
 // first record beyond them; nil: there is none.
 func (s *Store) claimFirst(
 	l *lane, it *walk, upTo time.Time, n, maxBytes int,
@@ -60,7 +60,7 @@ func (s *Store) claimFirst(
 		}
 		lazy := it.LazyValue()
 		if dueOf(key).After(upTo) || len(claims) == n ||
-			len(claims) > 0 && lazy.Len()-largeValue > maxBytes { // the record itself is not read
+			len(claims) > 0 && lazy.Len()-largeValue > maxBytes { // without reading the record
 			return claims, bytes.Clone(key), nil
 		}
 		r, err := s.recordAt(it, true)
@@ -82,7 +82,7 @@ func (s *Store) claimFirst(
 	return claims, nil, nil
 }
 
-// recordAt is the record where the walk is, with its body or without; nil: it cannot be read.
+// recordAt returns the record at the walk's position; nil when it cannot be read.
 func (s *Store) recordAt(it *walk, body bool) (r *store.Record, err error) {
 	key := it.Key()
 	value, err := it.ValueAndErr()
@@ -95,15 +95,15 @@ func (s *Store) recordAt(it *walk, body bool) (r *store.Record, err error) {
 	return r, nil
 }
 
-// leftOut notes that something could not be read.
+// leftOut notes that a record could not be read.
 func (l *lane) leftOut() {
 	if l.again.IsZero() {
 		l.again = time.Now().Add(eioKept)
 	}
 }
 
-// lookBelow makes a lane that left something out begin at its first record again, once
-// the disk may read it.
+// lookBelow makes a lane that left a record out start again at its first record, once the
+// disk may be able to read it.
 func (l *lane) lookBelow(which store.Lane) {
 	if !l.again.IsZero() && !time.Now().Before(l.again) {
 		l.low, l.again = lanePrefix(which), time.Time{}
@@ -136,7 +136,7 @@ func (s *Store) Release(ctx context.Context, claims []store.Claim) error {
 	return nil
 }
 
-// finishedSize is about what it takes to delete a record.
+// finishedSize is about how many bytes it takes to delete a record.
 const finishedSize = 96
 
 // Finish implements store.Store.
@@ -213,7 +213,7 @@ func (s *Store) Next(ctx context.Context) ([]store.NextDue, error) {
 		q.lanes(name, func(at store.Lane, l *lane) {
 			due := l.next
 			if !l.again.IsZero() && (due.IsZero() || l.again.Before(due)) {
-				due = l.again // what is due by then is a claim's to find
+				due = l.again // Claim will find what is due by then
 			}
 			if !due.IsZero() {
 				next = append(next, store.NextDue{Lane: at, Due: due})
@@ -223,29 +223,29 @@ func (s *Store) Next(ctx context.Context) ([]store.NextDue, error) {
 	return next, nil
 }
 
-// queue is what is kept in memory of one work queue. Its size does not depend on
-// how many messages wait, but for claims, which are few.
+// queue is the state in memory of one work queue. Its size does not depend on how many
+// messages wait, except for claims, which are few.
 type queue struct {
-	kept store.Sums // and what came and went
-	lane            // of the queue itself
+	kept store.Sums // all columns of the ledger
+	lane            // back to the queue itself
 	// forwards are the lanes of its forward targets; nil: there are none.
 	forwards map[store.Destination]*lane
-	// used is when something was last counted of it; zero: not since the start.
+	// used is when a message of it was last counted; zero: not since the start.
 	used time.Time
 }
 
-// lane is what is kept in memory of one.
+// lane is the state in memory of one lane.
 type lane struct {
 	// low: all waiting records before this key are claimed. Without it each claim
-	// would read the tombstones of all that was retried before.
+	// would read the tombstones of all earlier retries.
 	low []byte
 	// next is when the first unclaimed record is due; zero when there is none.
 	next time.Time
-	// again: a claim left out what could not be read, and this is when it is looked for
-	// again, as a disk may read then; zero: nothing was left out.
+	// again is when to look again for records that could not be read, as the disk may
+	// read them then; zero: none was left out.
 	again time.Time
-	// claimed has the tokens of claims, and the keys that a Change holds. It is false for
-	// those, and for a claim that is being finished: so Finish counts none twice.
+	// claimed has the tokens of claims, and the keys that a Change holds. The value is
+	// false for the latter, and for a claim being finished, so that Finish counts none twice.
 	claimed map[string]bool
 }
 
@@ -260,7 +260,7 @@ func (s *Store) queue(name string) *queue {
 	return q
 }
 
-// lane is what is known of a lane. The caller holds mu.
+// lane returns the state of a lane. The caller holds mu.
 func (s *Store) lane(l store.Lane) *lane {
 	q := s.queue(l.Queue)
 	if !l.Forwards() {
@@ -284,7 +284,7 @@ func (q *queue) lanes(name string, visit func(store.Lane, *lane)) {
 	}
 }
 
-// ready notes that the record with this key may be claimed.
+// ready makes the record under key claimable.
 func (l *lane) ready(key []byte) {
 	if bytes.Compare(key, l.low) < 0 {
 		l.low = bytes.Clone(key)
@@ -294,15 +294,15 @@ func (l *lane) ready(key []byte) {
 	}
 }
 
-// ready notes that a record was kept under key. The caller holds mu.
+// ready makes the record under key claimable if it waits. The caller holds mu.
 func (s *Store) ready(key []byte) {
 	if isWaiting(key) {
 		s.lane(laneOf(key)).ready(key)
 	}
 }
 
-// CountDue implements store.Searcher. It reads keys, and no record.
-func (s *Store) CountDue(ctx context.Context, queues []string, edges []time.Time, most int64) ([]int64, error) {
+// CountDue implements store.Searcher. It reads keys alone.
+func (s *Store) CountDue(ctx context.Context, queues []string, edges []time.Time, limit int64) ([]int64, error) {
 	done, err := s.calls.Begin(ctx)
 	if err != nil {
 		return nil, err
@@ -311,7 +311,7 @@ func (s *Store) CountDue(ctx context.Context, queues []string, edges []time.Time
 	counts := make([]int64, len(edges))
 	for _, name := range queues {
 		for lane, low := range s.lowest(name) {
-			if err := s.countDue(ctx, lane, low, edges, counts, most); err != nil {
+			if err := s.countDue(ctx, lane, low, edges, counts, limit); err != nil {
 				return nil, err
 			}
 		}
@@ -320,7 +320,7 @@ func (s *Store) CountDue(ctx context.Context, queues []string, edges []time.Time
 }
 
 func (s *Store) countDue(
-	ctx context.Context, lane store.Lane, low []byte, edges []time.Time, counts []int64, most int64,
+	ctx context.Context, lane store.Lane, low []byte, edges []time.Time, counts []int64, limit int64,
 ) error {
 	prefix := lanePrefix(lane)
 	it, err := s.walk(s.db, low, after(prefix))
@@ -332,7 +332,7 @@ func (s *Store) countDue(
 	for i, edge := range edges {
 		end := slices.Concat(prefix, placeFrom(edge))
 		for valid && bytes.Compare(it.Key(), end) < 0 {
-			if counts[i] == most {
+			if counts[i] == limit {
 				valid = it.SeekGE(end)
 				break
 			}
@@ -346,8 +346,8 @@ func (s *Store) countDue(
 	return it.Error()
 }
 
-// lowest has, for each lane of a queue, a key before which no record waits: what was
-// retried left tombstones there, which are slow to read.
+// lowest returns, for each lane of a queue, a key before which no record waits: the
+// tombstones of retried records there are slow to read.
 func (s *Store) lowest(name string) map[store.Lane][]byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -356,7 +356,7 @@ func (s *Store) lowest(name string) map[store.Lane][]byte {
 	return all
 }
 
-// lowest is a key before which no record of the lane waits, claimed or not.
+// lowest returns a key before which no record of the lane waits, claimed or not.
 func (l *lane) lowest() []byte {
 	low := string(l.low)
 	for key := range l.claimed {
@@ -365,7 +365,7 @@ func (l *lane) lowest() []byte {
 	return []byte(low)
 }
 
-// loadQueues reads what was counted, and when the first waiting record of each lane is due.
+// loadQueues reads the counts, and when the first waiting record of each lane is due.
 func (s *Store) loadQueues() error {
 	err := eachSum(s.db, func(as store.Column, queue string, n int64) {
 		if n != 0 {
@@ -398,15 +398,15 @@ func (s *Store) loadQueues() error {
 		return nil
 	})
 	for _, at := range starts {
-		if leftOut { // of one of them: it may be read later
+		if leftOut { // a record of some lane, which may be readable later
 			s.lane(at.lane).leftOut()
 		}
 	}
 	return err
 }
 
-// forwards are the lanes of forward targets that have something, among the keys with a
-// prefix. leftOut tells that something could not be read.
+// forwards returns the lanes of forward targets among the keys with a prefix. leftOut is true
+// when some keys could not be read.
 func (s *Store) forwards(db pebble.Reader, prefix []byte) (all []store.Lane, leftOut bool, err error) {
 	it, err := s.walkNoting(db, prefix, after(prefix), func() { leftOut = true })
 	if err != nil {
@@ -420,8 +420,8 @@ func (s *Store) forwards(db pebble.Reader, prefix []byte) (all []store.Lane, lef
 	return all, leftOut, errors.Join(it.Error(), it.Close())
 }
 
-// lookForTargets finds the lanes of forward targets that could not be read when the store
-// was opened, once the disk may read them. The caller holds mu.
+// lookForTargets finds lanes of forward targets that could not be read when the store was
+// opened, once the disk may be able to. The caller holds mu.
 func (s *Store) lookForTargets() error {
 	now := time.Now()
 	if s.targetsAgain.IsZero() || now.Before(s.targetsAgain) {
@@ -433,13 +433,13 @@ func (s *Store) lookForTargets() error {
 	}
 	for _, l := range targets {
 		if q := s.queue(l.Queue); q.forwards[l.Forward] == nil {
-			s.lane(l).again = now // a claim finds what it has
+			s.lane(l).again = now // Claim finds its records
 		}
 	}
 	return err
 }
 
-// start is from where to look for the first waiting record of a lane.
+// start is where to look for the first waiting record of a lane.
 type start struct {
 	lane store.Lane
 	low  []byte
@@ -447,7 +447,7 @@ type start struct {
 }
 
 // firsts visits the first record of each start, with one iterator for all: there may be
-// many thousand queues. leftOut tells that something could not be read.
+// thousands of queues. leftOut is true when some keys could not be read.
 func (s *Store) firsts(starts []start, visit func(at start, key, value []byte) error) (leftOut bool, err error) {
 	slices.SortFunc(starts, func(a, b start) int { return bytes.Compare(a.low, b.low) })
 	it, err := s.walkNoting(s.db, []byte{prefixForward}, []byte{prefixWaiting + 1}, func() { leftOut = true })
@@ -490,7 +490,7 @@ func (s *Store) Counts(ctx context.Context) ([]store.QueueCount, error) {
 			continue
 		}
 		if q.kept[store.Waiting] > 0 {
-			q.lanes(name, func(at store.Lane, l *lane) { // claimed ones count as waiting still
+			q.lanes(name, func(at store.Lane, l *lane) { // claimed records still count as waiting
 				starts = append(starts, start{lane: at, low: l.lowest(), at: len(counts)})
 			})
 		}
@@ -513,17 +513,17 @@ func (s *Store) Counts(ctx context.Context) ([]store.QueueCount, error) {
 	return counts, err
 }
 
-// tally is what is counted of a group, or how much a batch adds to that: tallies
-// are merged, never read to be written.
+// tally is a group's counts, or what a batch adds to them: Pebble merges tallies, so
+// that no batch reads them.
 type tally struct {
 	kept        [store.Discarded + 1]int64
-	first, last int64 // minutes since 1970 of failures; 0 when there was none
+	first, last int64 // failures, in minutes since 1970; 0 when there was none
 	hours       hours
 	reasons     store.Reasons
 }
 
-// hours are failures in each of 24 hours, up to the newest; n is indexed by the
-// hour modulo 24.
+// hours counts failures in each of the 24 hours up to newest; n is indexed by the hour
+// modulo 24.
 type hours struct {
 	newest int64
 	n      [24]int64
@@ -542,7 +542,7 @@ func (h *hours) add(hour, n int64) {
 	h.n[hour%24] += n
 }
 
-// upTo are the failures in the 24 hours that end with the hour now.
+// upTo returns the failures in the 24 hours that end with the hour now.
 func (h *hours) upTo(now int64) (n [24]int64) {
 	for i := range n {
 		if hour := now - 23 + int64(i); hour <= h.newest && hour > h.newest-24 {
@@ -574,10 +574,10 @@ func (t *tally) seen(minute int64) {
 	}
 }
 
-// nothing tells whether adding it changes nothing.
+// nothing reports whether adding t changes nothing.
 func (t *tally) nothing() bool { return !t.any() && t.last == 0 && t.reasons == 0 }
 
-// any tells whether something is kept.
+// any reports whether a message is kept.
 func (t *tally) any() bool { return t.kept != [len(t.kept)]int64{} }
 
 func (t *tally) append(b []byte) []byte {
@@ -586,7 +586,7 @@ func (t *tally) append(b []byte) []byte {
 	}
 	b = binary.AppendVarint(b, t.first)
 	b = binary.AppendVarint(b, t.last)
-	if t.reasons != 0 { // in the place of an hour that is none
+	if t.reasons != 0 { // as hour 0
 		b = binary.AppendUvarint(append(b, 0), uint64(t.reasons))
 	}
 	for hour := t.hours.newest; hour > t.hours.newest-24 && hour > 0; hour-- {

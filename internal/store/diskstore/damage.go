@@ -32,16 +32,16 @@ import (
 )
 
 var (
-	// ErrLost: writes that were synced are not there any more. See LostError.
+	// ErrLost: synced writes are missing. See LostError.
 	ErrLost = errors.New("writes that were synced are missing")
-	// ErrDamaged: files of the store are damaged so that it cannot be opened.
+	// ErrDamaged: the store cannot be opened because files are damaged.
 	ErrDamaged = errors.New("it is damaged")
 )
 
-// LostError says what is missing of a store. Nothing in the folder was removed.
+// LostError says what a store lacks. Nothing in the folder was removed.
 type LostError struct {
 	Folder          string
-	Commits         int64 // that are missing
+	Commits         int64 // missing ones
 	Promised, There store.Sums
 }
 
@@ -52,7 +52,7 @@ func (e *LostError) Error() string {
 		ErrLost, e.Commits, keptIn(e.Promised), keptIn(e.There), e.Folder, e.Folder)
 }
 
-// Unwrap makes it an ErrLost.
+// Unwrap returns ErrLost.
 func (e *LostError) Unwrap() error { return ErrLost }
 
 func keptIn(s store.Sums) string {
@@ -60,7 +60,7 @@ func keptIn(s store.Sums) string {
 		s[store.Parked], s[store.Discarded], s[store.In])
 }
 
-// openError says what to do about an error that keeps a store from being opened.
+// openError adds what to do to an error that keeps a store from being opened.
 func openError(path string, err error) error {
 	if !isDamage(err) && !isOutOfPlace(err) {
 		return err
@@ -69,26 +69,26 @@ func openError(path string, err error) error {
 		"can still be read", ErrDamaged, err, path)
 }
 
-// isOutOfPlace tells whether a file says what none of this store's says, though it can be read:
-// a MANIFEST whose last edits are damaged names tables that were deleted since, and the OPTIONS
-// of all stores have the same comparer and merger, and no other folder for logs.
+// isOutOfPlace reports whether a readable file has a content that no file of this store has: a
+// MANIFEST whose last edits are damaged names tables that were deleted since, and the OPTIONS of
+// every store have the same comparer and merger, and no other folder for logs.
 func isOutOfPlace(err error) bool {
 	var otherFolder pebble.ErrMissingWALRecoveryDir
 	return errors.Is(err, fs.ErrNotExist) || errors.As(err, &otherFolder) ||
 		strings.Contains(err.Error(), "name from file")
 }
 
-// damage is what was found of damaged files while the store is open, and before.
+// damage is the damage found since the store was opened, and the lost blocks of before.
 type damage struct {
 	log   *slog.Logger
 	files *pebbleFS
-	lost  *lostBlocks // nil: files are read as they are
+	lost  *lostBlocks // nil: read files as they are
 
 	mu     sync.Mutex
-	places map[string]string // files, or what cannot be read where the file is not known; and how
+	places map[string]string // a file, or a part of the store where the file is not known, to its error
 }
 
-// newDamage has what is known of before. A store that is salvaged is left as it is.
+// newDamage loads the lost blocks of before, except to salvage: that leaves the store as it is.
 func newDamage(log *slog.Logger, files *pebbleFS, folder string, salvage bool) (*damage, error) {
 	d := &damage{log: log, files: files, places: map[string]string{}}
 	if salvage {
@@ -106,8 +106,8 @@ func newDamage(log *slog.Logger, files *pebbleFS, folder string, salvage bool) (
 }
 
 // found is called by Pebble for a block whose checksum is wrong. A compaction and a claim may find
-// one at once. Neither returns before the block is left out, or it would skip all that other tables
-// have between the same keys.
+// the same block. Neither call returns before the block is left out; otherwise the reader would skip
+// all that other tables have between the same keys.
 func (d *damage) found(info pebble.DataCorruptionInfo) {
 	here, bad := d.files.bad.examine(d.files.FS, info.Path, info.Details)
 	if bad == nil {
@@ -136,7 +136,7 @@ func (d *damage) found(info pebble.DataCorruptionInfo) {
 	}
 }
 
-// leaveOut lets all else go on without a block.
+// leaveOut makes a lost block read as empty, and notes it.
 func (d *damage) leaveOut(l *lostBlock) {
 	d.files.bad.leaveOut(d.files.PathJoin(d.lost.folder, l.File), l)
 	why := "its checksum is wrong: the records in it are lost, and all else goes on"
@@ -147,7 +147,7 @@ func (d *damage) leaveOut(l *lostBlock) {
 	d.note(l.place(), errors.New(why))
 }
 
-// lostKey tells whether a key may have been in a block that cannot be read.
+// lostKey reports whether a key may have been in a block that cannot be read.
 func (d *damage) lostKey(key []byte) bool { return d.lost != nil && d.lost.has(key) }
 
 func (d *damage) note(place string, err error) {
@@ -159,11 +159,11 @@ func (d *damage) note(place string, err error) {
 	}
 }
 
-// skipped receives each stretch of keys that cannot be read.
+// skipped notes a range of keys that cannot be read.
 func (d *damage) skipped(from []byte, err error) {
 	if info := pebble.ExtractDataCorruptionInfo(err); info != nil && d.lost != nil &&
 		d.lost.of(d.files.PathBase(info.Path)) {
-		return // it is noted
+		return // noted already
 	} else if info != nil {
 		d.note(info.Path, err)
 		return
@@ -171,8 +171,8 @@ func (d *damage) skipped(from []byte, err error) {
 	d.note(placeOfKey(from), err)
 }
 
-// unreadable takes note of what is wrong with one record, and lets the rest go on; other
-// errors it returns.
+// unreadable notes an error that is about one record and returns nil, so that the rest
+// continues; it returns other errors.
 func (d *damage) unreadable(key []byte, err error) error {
 	switch {
 	case err == nil:
@@ -187,7 +187,7 @@ func (d *damage) unreadable(key []byte, err error) error {
 	return nil
 }
 
-// placeOfKey says which part of the store a key is of.
+// placeOfKey names the part of the store that a key belongs to.
 func placeOfKey(key []byte) string {
 	if len(key) > 1 && stateOf(key[0]) != 0 && len(key) >= 2+int(key[1]) {
 		return "queue " + queueOf(key)
@@ -195,16 +195,16 @@ func placeOfKey(key []byte) string {
 	return "index"
 }
 
-// Damage is what was found to be unreadable since the store was opened.
+// Damage implements store.Damageable.
 func (s *Store) Damage() map[string]string {
 	s.damage.mu.Lock()
 	defer s.damage.mu.Unlock()
 	return maps.Clone(s.damage.places)
 }
 
-// lostBlocks are written down in a file of the data folder, before anything is read
-// without them: a compaction makes the table again, and nothing but this file tells then
-// that counters may be gone, and have to be counted again when the store is opened.
+// lostBlocks records lost blocks in a file of the data folder, before anything is read
+// without them: after a compaction makes the table again, only this file tells that
+// counters may be lost, and must be rebuilt when the store is opened.
 type lostBlocks struct {
 	fs     vfs.FS
 	folder string
@@ -215,13 +215,13 @@ type lostBlocks struct {
 
 const (
 	lostName = "lost-blocks"
-	// damagedName is the folder where tables are kept that a block of cannot be read, once
-	// the store does not need them any more.
+	// damagedName is the folder for tables with a lost block that the store no longer
+	// needs.
 	damagedName = "damaged"
 )
 
-// load reads those of before, and forgets the ones of tables that are gone: a person has
-// removed what was kept of them.
+// load reads the recorded blocks, and drops rebuilt ones whose table was deleted: a person
+// has removed the copy that was kept.
 func (l *lostBlocks) load() error {
 	f, err := l.fs.Open(l.fs.PathJoin(l.folder, lostName))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -246,7 +246,7 @@ func (l *lostBlocks) load() error {
 	return nil
 }
 
-// add writes down one more, unless it is there.
+// add records a block, unless it is there already.
 func (l *lostBlocks) add(b lostBlock) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -256,7 +256,7 @@ func (l *lostBlocks) add(b lostBlock) error {
 	return l.write(append(slices.Clip(l.all), b))
 }
 
-// rebuilt notes that all that follows from records was made again without them.
+// rebuilt notes that counters and indexes were rebuilt without the blocks.
 func (l *lostBlocks) rebuilt() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -291,31 +291,31 @@ func (l *lostBlocks) write(all []lostBlock) error {
 	return err
 }
 
-// list are all of them.
+// list returns all blocks.
 func (l *lostBlocks) list() []lostBlock {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.all)
 }
 
-// pending are those since whose loss counters and indexes were not rebuilt.
+// pending returns the blocks without which counters and indexes were not yet rebuilt.
 func (l *lostBlocks) pending() []lostBlock {
 	return slices.DeleteFunc(l.list(), func(b lostBlock) bool { return b.Rebuilt })
 }
 
-// has tells whether a key may have been in one, as far as nothing was made again since.
+// has reports whether a key may have been in a pending block.
 func (l *lostBlocks) has(key []byte) bool {
 	return slices.ContainsFunc(l.pending(), func(b lostBlock) bool { return b.has(key) })
 }
 
-// of tells whether a table has one.
+// of reports whether a table has a lost block.
 func (l *lostBlocks) of(file string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.ContainsFunc(l.all, func(b lostBlock) bool { return b.File == file })
 }
 
-// setAside moves a table that has one out of the way instead of removing it.
+// setAside moves a table with a lost block to another folder instead of removing it.
 func (l *lostBlocks) setAside(path string) error {
 	folder := l.fs.PathJoin(l.folder, damagedName)
 	if err := l.fs.MkdirAll(folder, privateFolder); err != nil {
@@ -324,7 +324,7 @@ func (l *lostBlocks) setAside(path string) error {
 	return l.fs.Rename(path, l.fs.PathJoin(folder, l.fs.PathBase(path)))
 }
 
-// copyTo puts the list into a folder, beside a copy of the tables.
+// copyTo writes the list to a folder with a copy of the tables.
 func (l *lostBlocks) copyTo(folder string) error {
 	all := l.list()
 	if len(all) == 0 {
@@ -333,16 +333,16 @@ func (l *lostBlocks) copyTo(folder string) error {
 	return (&lostBlocks{fs: l.fs, folder: folder}).write(all)
 }
 
-// badBlocks are the blocks of tables that could not be read, or only with a bit turned
-// back. Pebble takes up to a second over each read of a damaged block, to find out which
-// bit it is; walk, which looks for where one ends, would read it a hundred times.
+// badBlocks holds the blocks of tables that could not be read, or only with a bit flipped
+// back. Pebble spends up to a second on each read of a damaged block, to find out which
+// bit it is; walk, which searches for its end, would read it a hundred times.
 type badBlocks struct {
 	mu sync.Mutex
 	by map[block]*badBlock
 }
 
-// block is one as Pebble reads it, with its trailer: the kind of compression, a byte, and
-// the checksum, four.
+// block is a block as Pebble reads it, with its trailer: one byte for the compression and
+// four for the checksum.
 type block struct {
 	file string
 	at   int64
@@ -353,22 +353,22 @@ const blockTrailer = 5
 
 type badBlock struct {
 	err   error
-	until time.Time // of a disk that does not read; zero: for good
-	// repaired: turning this bit back makes the checksum right.
+	until time.Time // when to ask the disk again; zero: never
+	// repaired: flipping this bit back makes the checksum right.
 	repaired bool
 	byte     int
 	bit      byte
-	blank    []byte // is read instead
+	blank    []byte // read instead
 }
 
-// eioKept is how long a block that the disk did not read twice is not asked for again.
+// eioKept is how long a block that the disk failed to read twice is not read again.
 const eioKept = time.Minute
 
-// checksumError is how Pebble says where a damaged block is. Without a match the damage
-// costs more messages, and more time.
+// checksumError matches Pebble's text for the place of a damaged block. Without a match the
+// damage costs more messages, and more time.
 var checksumError = regexp.MustCompile(`block (\d+)/(\d+): `)
 
-// checksumErrorAt is the block that an error is of; its file is not known from that.
+// checksumErrorAt returns the block that an error is about, without its file.
 func checksumErrorAt(err error) (here block) {
 	if err == nil {
 		return here
@@ -380,8 +380,8 @@ func checksumErrorAt(err error) (here block) {
 	return here
 }
 
-// examine finds out what is wrong with a block whose checksum was. It is nil when that is known
-// already, or nothing is: it was the read, not the disk, that went wrong.
+// examine finds out what is wrong with a block whose checksum was wrong. It returns nil when that
+// is known already, or when the block is right now: the read went wrong, not the disk.
 func (b *badBlocks) examine(fs vfs.FS, file string, err error) (here block, bad *badBlock) {
 	at := checksumErrorAt(err)
 	if at.size == 0 {
@@ -404,7 +404,7 @@ func (b *badBlocks) examine(fs vfs.FS, file string, err error) (here block, bad 
 	return here, bad
 }
 
-// note makes later reads of a block know what is wrong with it, and reports whether that is new.
+// note remembers what is wrong with a block for later reads, and reports whether that is new.
 func (b *badBlocks) note(here block, bad *badBlock) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -415,7 +415,7 @@ func (b *badBlocks) note(here block, bad *badBlock) bool {
 	return true
 }
 
-// leaveOut makes a lost block be read as one with nothing in it.
+// leaveOut makes a lost block read as empty.
 func (b *badBlocks) leaveOut(file string, l *lostBlock) {
 	if l.Index {
 		b.leaveOut(file, l.under())
@@ -430,7 +430,7 @@ func (b *badBlocks) leaveOut(file string, l *lostBlock) {
 	b.by[here].blank = blank
 }
 
-// unrepaired are the blocks that cannot be read.
+// unrepaired returns the blocks that cannot be read.
 func (b *badBlocks) unrepaired() (all []block) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -453,7 +453,7 @@ func readBlock(fs vfs.FS, file string, at int64, size int) ([]byte, error) {
 	return data, err
 }
 
-// read reads p from a file, with what is known of the block that it is.
+// read reads the block p from a file, and repairs or replaces it where its damage is known.
 func (b *badBlocks) read(f vfs.File, file string, p []byte, at int64) (int, error) {
 	here := block{file, at, len(p)}
 	b.mu.Lock()
@@ -484,27 +484,27 @@ func (b *badBlocks) read(f vfs.File, file string, p []byte, at int64) (int, erro
 	return n, err
 }
 
-// sound tells whether the checksum of a block with its trailer is right.
+// sound reports whether the checksum of a block with its trailer is right.
 func sound(data []byte) bool {
 	end := len(data) - 4
 	return end >= 1 && binary.LittleEndian.Uint32(data[end:]) == mask(crc32.Checksum(data[:end], checksums))
 }
 
-// flippedBit finds the one bit of a block with its trailer that makes the checksum right
-// when it is turned. A CRC is linear: a bit changes it by an amount that depends on its
-// place alone. More than three flipped bits look like one with a chance of 1 in 16,000.
+// flippedBit finds the one bit of a block with its trailer whose flip makes the checksum
+// right. A CRC is linear: a bit changes it by an amount that depends on its place alone.
+// More than three flipped bits look like one with a chance of 1 in 16,000.
 func flippedBit(data []byte) (at int, bit byte, ok bool) {
 	end := len(data) - 4
 	if end < 1 {
 		return 0, 0, false
 	}
 	sum, is := binary.LittleEndian.Uint32(data[end:]), crc32.Checksum(data[:end], checksums)
-	if off := sum ^ mask(is); bits.OnesCount32(off) == 1 { // of the checksum itself
+	if off := sum ^ mask(is); bits.OnesCount32(off) == 1 { // in the checksum itself
 		n := bits.TrailingZeros32(off)
 		return end + n/8, byte(n % 8), true
 	}
 	off := unmask(sum) ^ is
-	var by [8]uint32 // how much each bit of a byte changes it
+	var by [8]uint32 // how each bit of a byte changes it
 	for n := range by {
 		by[n] = checksums[1<<n]
 	}
@@ -519,24 +519,24 @@ func flippedBit(data []byte) (at int, bit byte, ok bool) {
 	return 0, 0, false
 }
 
-// mask and unmask are how tables keep a CRC.
+// mask converts a CRC to the form that tables store; unmask reverses it.
 func mask(crc uint32) uint32 { return bits.RotateLeft32(crc, -15) + 0xa282ead8 }
 
 func unmask(sum uint32) uint32 { return bits.RotateLeft32(sum-0xa282ead8, 15) }
 
-// A block whose checksum is wrong is read, from then on, as one of the same size that has
-// nothing in it. Otherwise Pebble would fail at it for good: whatever else lies between
-// the same keys, in other tables, could not be reached, and compactions of the table
-// would fail until so many tables had gathered that Pebble stops all writes.
+// A block with a wrong checksum is read, from then on, as an empty block of the same size.
+// Otherwise Pebble would always fail there: what other tables have between the same keys
+// could not be reached, and compactions of the table would fail until there are so many
+// tables that Pebble stops all writes.
 
-// lostBlock is a block of a table that cannot be read, and the keys between which it was.
+// lostBlock is a block of a table that cannot be read, and the range of its keys.
 type lostBlock struct {
 	File      string // its name in the data folder
 	At        int64
 	Size      int
-	Index     bool // an index of blocks: those are lost with it
+	Index     bool // an index of blocks, which are lost with it
 	Low, High []byte
-	// Rebuilt: what follows from records was made again without it.
+	// Rebuilt: counters and indexes were rebuilt without it.
 	Rebuilt bool
 }
 
@@ -544,13 +544,13 @@ func (l *lostBlock) has(key []byte) bool {
 	return bytes.Compare(l.Low, key) <= 0 && bytes.Compare(key, l.High) <= 0
 }
 
-// place is what the block is called where damage is shown.
+// place names the block for people.
 func (l *lostBlock) place() string { return fmt.Sprintf("%s, %d bytes at %d", l.File, l.Size, l.At) }
 
-// lostIn finds out which block of a table is at a place. least and greatest are the keys
-// between which the table is, as the MANIFEST says.
-func lostIn(fs vfs.FS, path string, at int64, size int, least, greatest []byte) (l lostBlock, err error) {
-	l = lostBlock{File: fs.PathBase(path), At: at, Size: size, Low: least, High: greatest}
+// lostIn returns the lost block of a table at an offset. low and high are the table's bounds in
+// the MANIFEST.
+func lostIn(fs vfs.FS, path string, at int64, size int, low, high []byte) (l lostBlock, err error) {
+	l = lostBlock{File: fs.PathBase(path), At: at, Size: size, Low: low, High: high}
 	f, err := fs.Open(path)
 	if err != nil {
 		return l, err
@@ -569,7 +569,7 @@ func lostIn(fs vfs.FS, path string, at int64, size int, least, greatest []byte) 
 	}
 	layout, err := r.Layout()
 	if match := checksumErrorAt(err); err != nil && match.at == at && match.size == size {
-		l.Index = true // the table's own, or that of a part of it
+		l.Index = true // of the table, or of a part of it
 		return l, nil
 	}
 	if err != nil {
@@ -584,7 +584,7 @@ func lostIn(fs vfs.FS, path string, at int64, size int, least, greatest []byte) 
 	return l, fmt.Errorf("it has neither records nor an index: %w", pebble.ErrCorruption)
 }
 
-// within looks for the block in an index, and takes from there between which keys it is.
+// within looks for the block in an index, and takes the range of its keys from there.
 func (l *lostBlock) within(r *sstable.Reader, index sstblock.Handle) (bool, error) {
 	read, err := r.BlockReader().Read(context.Background(), sstblock.NoReadEnv, nil, index, blockkind.SSTableIndex,
 		colblk.InitIndexBlockMetadata)
@@ -610,9 +610,9 @@ func (l *lostBlock) within(r *sstable.Reader, index sstblock.Handle) (bool, erro
 	return false, nil
 }
 
-// blank is what is read instead of the block, with its trailer; nil where that has no room.
-// Pebble takes neither a block without a row, nor one that is longer than its rows: a block
-// of records has the deletion of a key that is none, older than all that may be under it.
+// blank returns an empty block with its trailer to read instead; nil when the block is too small
+// for that. Pebble accepts neither a block without a row, nor one longer than its rows: a data block
+// gets the deletion of an unused key, older than all that may be under it.
 func (l *lostBlock) blank() []byte {
 	fill := 0
 	data := l.filled(fill)
@@ -632,7 +632,7 @@ func (l *lostBlock) blank() []byte {
 	return binary.LittleEndian.AppendUint32(made, mask(crc32.Checksum(made, checksums)))
 }
 
-// filled is a block with one row that has so many bytes of filling.
+// filled returns a block with one row that has fill bytes of filling.
 func (l *lostBlock) filled(fill int) []byte {
 	if l.Index {
 		var w colblk.IndexBlockWriter
@@ -651,31 +651,31 @@ func (l *lostBlock) filled(fill int) []byte {
 	return data
 }
 
-// under is a block that there is none of: what the blank index leads to.
+// under returns a block that does not exist, for the blank index to point at.
 func (l *lostBlock) under() *lostBlock {
 	return &lostBlock{File: l.File, At: l.At + 1, Size: 1 << 10, Low: l.Low, High: l.High}
 }
 
-// A table ends with a footer, which says where its index is: without it nothing of the table can be
-// read. Its last bytes are its checksum, the version of its format and a magic number. Pebble reads
-// the longest footer that there may be, in one piece.
+// A table ends with a footer, which says where its index is: without it the table cannot be read.
+// Its last bytes are its checksum, the version of its format and a magic number. Pebble reads
+// maxFooter bytes in one piece.
 const (
 	footerMagic = "\xf0\x9f\xaa\xb3\xf0\x9f\xaa\xb3"
-	footerMost  = 61
+	maxFooter   = 61
 	footerEnd   = 4 + 4 + len(footerMagic)
 )
 
-// footerSizes are those of the versions that have a checksum.
-var footerSizes = map[uint32]int{6: 57, 7: footerMost}
+// footerSizes has the sizes of the versions with a checksum.
+var footerSizes = map[uint32]int{6: 57, 7: maxFooter}
 
-// repairedFooter looks for the one bit of a table's footer that makes its checksum right when it is
-// turned; from then on it is read turned back.
+// repairedFooter looks for the one bit of a table's footer whose flip makes the checksum right, and
+// makes later reads flip it.
 func (b *badBlocks) repairedFooter(fs vfs.FS, file string) bool {
 	info, err := fs.Stat(file)
 	if err != nil {
 		return false
 	}
-	size := min(info.Size(), footerMost)
+	size := min(info.Size(), maxFooter)
 	here := block{file, info.Size() - size, int(size)}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -707,7 +707,7 @@ func flippedFooterBit(data []byte) (at int, bit byte, ok bool) {
 	return 0, 0, false
 }
 
-// isFooter tells whether data ends with a footer whose checksum is right.
+// isFooter reports whether data ends with a footer whose checksum is right.
 func isFooter(data []byte) bool {
 	if len(data) < footerEnd || string(data[len(data)-len(footerMagic):]) != footerMagic {
 		return false

@@ -2,21 +2,19 @@
 // One process owns a folder. Read it in this order:
 //
 //	keys.go         every key, and what is stored under it
-//	diskstore.go    Options, Open, Close; how Pebble is set up, and a reserve of the disk kept free
-//	writebatch.go   the writes of one synced commit; counters are added in the same commit; ids of the
-//	                newest batches, by which redelivered messages are recognized
-//	claim.go        what is in memory of each queue, and was counted; due records, claimed and finished
-//	change.go       people's actions, and the side table in the same commit; queues and discarded messages
-//	                whose time is over
-//	iterate.go      searches, over many stretches of keys in one order
+//	diskstore.go    Options, Open, Close; the options of Pebble; the reserve of the disk
+//	writebatch.go   the writes of one synced commit, with their counters; receipts
+//	claim.go        the state and counts of each queue in memory; claiming and finishing
+//	change.go       people's actions, and the side table in the same commit; forgetting
+//	iterate.go      searches, over many ranges of keys in one order
 //	ledger.go       the account of every message; error groups
-//	history.go      what ended, in files beside the database
+//	history.go      past failures, in files beside the database
 //	pebblefs.go     the files that Pebble writes, reads and removes, with their permissions
-//	snapshot.go     a copy of the store, as it is at one moment
+//	snapshot.go     copies of the store at one moment
 //
-// When the disk fails: witness.go knows how many commits were synced, so that a store which lacks
-// some is refused; damage.go reads past damaged blocks, reports and remembers them; salvage.go
-// saves what can be read to a new store (large records too), and counts again.
+// When the disk fails: witness.go knows how many commits were synced, so that Open refuses a store
+// that lacks some; damage.go reads past damaged blocks, reports and remembers them; salvage.go
+// saves what can be read to a new store, and recounts.
 package diskstore
 
 import (
@@ -42,33 +40,33 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// Options of a store; the zero value is ready for use.
+// Options are the options of a store; the zero value is ready for use.
 type Options struct {
-	// FS is where it writes; nil is the machine's own file system.
+	// FS is the file system; nil is the machine's.
 	FS vfs.FS
 	// Log receives what needs a person; nil is slog.Default.
 	Log *slog.Logger
-	// Reserve is the room, in bytes, that is left free on the disk: Add fails
-	// with store.ErrFull rather than use it, so that finishing (which frees room,
-	// but needs some first) and the database's own upkeep never meet a full
-	// disk. 0 is 256 MiB, and 32 MiB is the least that upkeep can do with.
+	// Reserve is how many bytes of the disk are left free: Add returns
+	// store.ErrFull rather than use them, so that finishing (which needs room
+	// before it frees some) and Pebble's compactions never meet a full disk.
+	// 0 is 256 MiB, and the minimum is 32 MiB.
 	Reserve uint64
-	// OnSync receives how long each commit took, the sync included.
+	// OnSync receives how long each commit took, including the sync.
 	OnSync func(time.Duration)
-	// OnFull, when not nil, has the store wait when the disk is full in spite of Reserve, instead of
-	// ending the process. It receives the error when writes begin to wait, and nil when none does
-	// any more.
+	// OnFull, when not nil, makes the store wait when the disk is full in spite of Reserve, instead of
+	// ending the process. It is called with the error when writes begin to wait, and with nil when
+	// none waits any more.
 	OnFull func(error)
-	// Memory is shared with other stores of this process; nil: it has its own.
+	// Memory is shared with other stores of this process; nil: its own.
 	Memory *Memory
-	// Existing refuses, with ErrNone, to make a store where there is none.
+	// Existing makes Open return ErrNone rather than make a store.
 	Existing bool
-	// AcceptLoss opens a store that lacks what was synced: see ErrLost.
+	// AcceptLoss opens a store that lacks synced commits: see ErrLost.
 	AcceptLoss bool
-	// restrict gives the folder to this user alone, as it is this program's: see isStoreFolder.
+	// restrict takes other users' rights to the folder away: see isStoreFolder.
 	restrict bool
-	// salvage opens what is left of a store to read it: it removes no file, and leaves the
-	// witness as it is.
+	// salvage opens a damaged store to read it: it removes no file, and leaves the witness
+	// as it is.
 	salvage bool
 }
 
@@ -92,22 +90,21 @@ type Store struct {
 	witness  witness
 	damage   *damage
 	deleted  deleted
-	// intoHistory is held, for reading, from the commit in which messages end until they are in
-	// the history: in between they would be found nowhere.
+	// intoHistory is read-locked from the commit in which messages end until the history has
+	// them: in between they would be found nowhere.
 	intoHistory sync.RWMutex
 	closeLock   func() error
 	waitNoMore  func() // closes room.ended
 
-	// committing is held, for reading, by each commit until the witness and the history have
-	// what belongs to it. A snapshot holds it alone.
+	// committing is read-locked by each commit until the witness and the history have its
+	// part. A snapshot locks it.
 	committing sync.RWMutex
 	snapshots  sync.Mutex // one at a time
 
-	// changing lets one goroutine at a time change what is kept, so that nothing is
-	// moved twice.
+	// changing serialises changes of kept records, so that none is moved twice.
 	changing sync.Mutex
-	// adding is held, for reading, from when new records get their numbers until
-	// they are committed: see NewestNumber.
+	// adding is read-locked from when new records get their numbers until they are
+	// committed: see NewestNumber.
 	adding sync.RWMutex
 
 	// large is held while a large body is added.
@@ -115,16 +112,16 @@ type Store struct {
 
 	mu     sync.Mutex
 	queues map[string]*queue
-	// targetsAgain is when forward targets are looked for again that could not be read when
-	// the store was opened; zero: all were.
+	// targetsAgain is when to look again for forward targets that could not be read when
+	// the store was opened; zero: all could.
 	targetsAgain time.Time
 	unstored     unstored
 	calls        store.OpenCalls
 }
 
-// Open opens the store in folder path and makes it when there is none. It fails
-// with store.ErrLocked when another process has it open, and store.ErrFormat
-// when it has the format of another version.
+// Open opens the store in folder path, or makes it. It returns store.ErrLocked when
+// another process has it open, and store.ErrFormat when it has the format of another
+// version.
 func Open(path string, o Options) (*Store, error) {
 	if o.FS == nil {
 		o.FS = private{vfs.Default}
@@ -136,7 +133,7 @@ func Open(path string, o Options) (*Store, error) {
 	o.setDefaults()
 	if o.Memory == nil {
 		o.Memory = NewMemory(1)
-		defer o.Memory.Close() // the database has its own hold on it
+		defer o.Memory.Close() // the database has its own reference
 	}
 	lock, err := lockFolder(path, o)
 	if err != nil {
@@ -156,7 +153,7 @@ func (o *Options) setDefaults() {
 	if o.Reserve == 0 {
 		o.Reserve = 256 << 20
 	}
-	o.Reserve = max(o.Reserve, leastReserve)
+	o.Reserve = max(o.Reserve, minReserve)
 	if o.OnSync == nil {
 		o.OnSync = func(time.Duration) {}
 	}
@@ -170,7 +167,7 @@ func lockFolder(path string, o Options) (*pebble.Lock, error) {
 	if err := makeFolder(o.FS, path); err != nil {
 		return nil, fmt.Errorf("making the data folder %s: %w: %s", path, err, folderHint)
 	}
-	// Pebble waits for nothing here, but its error does not say what to do.
+	// Pebble does not wait for the lock, but its error does not say what to do.
 	lock, err := pebble.LockDirectory(path, o.FS)
 	if err != nil && isHeld(err) {
 		return nil, hint.Errorf("stop the other one, or set store.disk to another folder", "data folder %s: %w (%v)",
@@ -182,10 +179,10 @@ func lockFolder(path string, o Options) (*pebble.Lock, error) {
 	return lock, nil
 }
 
-// makeFolder makes the folder and what is missing above it, and syncs their entries:
-// Pebble would sync only that of the lowest, and a power cut would take all of them.
+// makeFolder makes the folder and its missing parents, and syncs their entries: Pebble
+// would sync only the lowest, and a power cut would remove all of them.
 func makeFolder(disk vfs.FS, path string) error {
-	var above []string // whose entries are new
+	var above []string // folders with new entries
 	for at := path; ; at = disk.PathDir(at) {
 		if _, err := disk.Stat(at); err == nil || at == disk.PathDir(at) {
 			break
@@ -251,9 +248,9 @@ func openLocked(path string, o Options, lock *pebble.Lock) (*Store, error) {
 
 const folderHint = "store.disk must be a folder on a local disk that this user may write"
 
-// isHeld tells a lock that somebody holds from one that cannot be had at all:
-// fcntl gives EAGAIN or EACCES without a path for the first, whereas EACCES with
-// a path is the file's. Pebble has no error of its own for this process.
+// isHeld reports whether somebody holds the lock: fcntl then returns EAGAIN or EACCES
+// without a path, whereas an EACCES with a path is about the file's rights. Pebble has
+// no sentinel for a lock of this process.
 func isHeld(err error) bool {
 	var file *fs.PathError
 	if errors.As(err, &file) {
@@ -263,8 +260,8 @@ func isHeld(err error) bool {
 		strings.Contains(err.Error(), "lock held by current process")
 }
 
-// load reads what is needed to begin: the format, the next number, the counts
-// and receipts. It reads no record but the first of each queue.
+// load reads what the store needs in memory: format, next number, counts and receipts.
+// Of the records it reads only the first of each lane.
 func (s *Store) load(o Options) error {
 	if err := s.probe(); err != nil {
 		return err
@@ -300,11 +297,11 @@ func (s *Store) load(o Options) error {
 	if err := s.history.load(); err != nil {
 		return err
 	}
-	// Without some receipts a duplicate may have another id: no reason to stop.
+	// Without a receipt a duplicate gets another id: no reason to stop.
 	return s.damage.unreadable([]byte{prefixReceipt}, s.receipts.load(s.db))
 }
 
-// get is nil for a key that is not there.
+// get returns a copy of a value; nil when there is none.
 func (s *Store) get(key []byte) (value []byte, err error) {
 	err = withValue(s.db, key, func(v []byte) error {
 		value = append([]byte{}, v...)
@@ -313,10 +310,10 @@ func (s *Store) get(key []byte) (value []byte, err error) {
 	return value, err
 }
 
-// withValue gives a value to use, unless there is none.
+// withValue calls use with a value, unless there is none.
 func withValue(db pebble.Reader, key []byte, use func(value []byte) error) error {
 	value, closer, err := db.Get(key)
-	if err != nil && isDamage(err) { // a flipped bit is turned back when it is read again
+	if err != nil && isDamage(err) { // the second read corrects a flipped bit
 		value, closer, err = db.Get(key)
 	}
 	if errors.Is(err, pebble.ErrNotFound) {
@@ -329,7 +326,7 @@ func withValue(db pebble.Reader, key []byte, use func(value []byte) error) error
 	return use(value)
 }
 
-// Close waits for calls under way.
+// Close waits for running calls.
 func (s *Store) Close() error {
 	if !s.calls.Close() {
 		return nil
@@ -337,7 +334,7 @@ func (s *Store) Close() error {
 	return errors.Join(s.endLedger(), s.history.close(), s.db.Close(), s.witness.close(), s.closeLock())
 }
 
-// commit makes a batch durable, which changes the ledger by sums.
+// commit makes a batch durable that changes the ledger by sums.
 func (s *Store) commit(b *pebble.Batch, sums *store.Sums) error {
 	if err := countCommit(b); err != nil {
 		return err
@@ -361,13 +358,13 @@ func (s *Store) signal() {
 // Changed implements store.Store.
 func (s *Store) Changed() <-chan struct{} { return s.changed }
 
-// formatVersion is the format that is written, and the only one that is read. Whatever an
-// earlier version would read wrongly, or leave out, gets a new number. Formats 1 to 3 were
-// those of builds before the first release.
+// formatVersion is the format that is written, and the only one that is read. A change that
+// earlier versions would read wrongly, or leave out, needs a new number. Formats 1 to 3 are
+// of builds before the first release.
 const formatVersion = 4
 
 // checkFormat refuses a folder of another format before anything is written. numbered is
-// false where the folder has no number: it is new, or the number was lost with a damaged
+// false when the folder has no format number: it is new, or the number was in a damaged
 // block.
 func (s *Store) checkFormat() (numbered bool, err error) {
 	f, err := s.get(keyFormat)
@@ -385,8 +382,8 @@ func (s *Store) checkFormat() (numbered bool, err error) {
 	return f != nil, nil
 }
 
-// checkFormatByWitness refuses a folder whose number is lost unless it has a witness, which
-// earlier formats (but for the last builds of format 3) had not.
+// checkFormatByWitness refuses a folder whose format number is lost unless it has a witness:
+// earlier formats had none (except the last builds of format 3).
 func (s *Store) checkFormatByWitness() error {
 	was, _, err := s.witness.read()
 	if err == nil && was == nil {
@@ -399,8 +396,8 @@ func (s *Store) writeFormat() error {
 	return s.db.Set(keyFormat, []byte{formatVersion}, pebble.Sync)
 }
 
-// Memory is what the stores of one process read and write with, as much for all of them
-// as one alone would have. Close it after them.
+// Memory is the cache and memtables that the stores of one process share: in all as much as
+// one store alone would have. Close it after them.
 type Memory struct {
 	cache *pebble.Cache
 	table uint64
@@ -409,21 +406,21 @@ type Memory struct {
 // Memory of one store: some 64 MiB in all. Pebble takes the tables' memory out of the cache: with
 // 16 MiB for both each read misses while something is written, and operations take four times as long.
 const (
-	cacheSize  = 64 << 20
-	tableSize  = 24 << 20
-	leastTable = 4 << 20
+	cacheSize = 64 << 20
+	tableSize = 24 << 20
+	minTable  = 4 << 20
 )
 
-// leastReserve has room for a table in memory, and for a compaction while both its input and
-// its output are on the disk.
-const leastReserve = 32 << 20
+// minReserve has room for a memtable, and for a compaction while its input and output are
+// both on the disk.
+const minReserve = 32 << 20
 
-// NewMemory is for so many stores.
+// NewMemory returns memory for so many stores.
 func NewMemory(stores int) *Memory {
-	return &Memory{pebble.NewCache(cacheSize), max(tableSize/uint64(stores), leastTable)}
+	return &Memory{pebble.NewCache(cacheSize), max(tableSize/uint64(stores), minTable)}
 }
 
-// Close frees it, once no store has it any more.
+// Close frees the memory when no store uses it any more.
 func (m *Memory) Close() { m.cache.Unref() }
 
 // pebbleOptions bound memory (cache and memtables) and keep the number of files small.
@@ -432,7 +429,7 @@ func pebbleOptions(o Options, files *pebbleFS, damaged *damage, lock *pebble.Loc
 		FS: files, Lock: lock, Merger: adder,
 		FormatMajorVersion: pebble.FormatNewest,
 		Cache:              o.Memory.cache,
-		// What upkeep writes at a time has to fit into the reserve.
+		// What a flush or compaction writes has to fit into the reserve.
 		MemTableSize:                min(o.Memory.table, o.Reserve/8),
 		LBaseMaxBytes:               int64(min(o.Reserve/4, 64<<20)),
 		ErrorIfNotExists:            o.Existing,
@@ -441,29 +438,28 @@ func pebbleOptions(o Options, files *pebbleFS, damaged *damage, lock *pebble.Loc
 		L0StopWritesThreshold:       64,
 		MaxOpenFiles:                500,
 		Logger:                      logger{o.Log, new(sync.Map)},
-		// Without one, Pebble calls Fatalf for each damaged block that is read.
+		// Without a listener, Pebble calls Fatalf for each damaged block that it reads.
 		EventListener: &pebble.EventListener{DataCorruption: damaged.found},
 	}
-	// A large body has a file of its own: compactions leave it where it is, where each
-	// would have those of all its tables in memory at once.
+	// Large bodies go to blob files, which compactions leave alone: otherwise each compaction
+	// would have the bodies of all its tables in memory at once.
 	p.Experimental.ValueSeparationPolicy = func() pebble.ValueSeparationPolicy {
 		return pebble.ValueSeparationPolicy{Enabled: true, MinimumSize: largeValue, MaxBlobReferenceDepth: 16,
 			RewriteMinimumAge: time.Minute, TargetGarbageRatio: 0.3}
 	}
 	for i := range p.Levels {
-		// Claims read on from where they were: large blocks are fewer reads.
+		// Claims read sequentially: large blocks mean fewer reads.
 		p.Levels[i].BlockSize = 32 << 10
 	}
 	return p
 }
 
-// logger passes on what a person should know. Pebble calls Fatalf when its log
-// cannot be written: what is in memory and what is on disk may then differ, and
-// the only honest thing is to end and start again from the disk. Nothing that
-// was acknowledged is lost by it.
+// logger logs what a person should know. Pebble calls Fatalf when it cannot write
+// its log: memory and disk may then differ, so the process must end and start again
+// from the disk. Nothing that was acknowledged is lost.
 type logger struct {
 	log  *slog.Logger
-	said *sync.Map // when what was: Pebble tries again at once, for as long as it fails
+	said *sync.Map // text to time: Pebble retries at once, for as long as it fails
 }
 
 func (logger) Infof(string, ...any) {}
@@ -483,7 +479,7 @@ func (l logger) Fatalf(format string, args ...any) {
 	os.Exit(1)
 }
 
-// Free is the room left on the disk, and what is kept free of it, in bytes.
+// Free returns how many bytes of the disk are free, and the reserve.
 func (s *Store) Free() (free, reserve uint64, err error) {
 	u, err := s.fs.GetDiskUsage(s.path)
 	return u.AvailBytes, s.reserve, err
@@ -491,8 +487,8 @@ func (s *Store) Free() (free, reserve uint64, err error) {
 
 // checkSpace returns store.ErrFull when there is no room for n more bytes besides reserve. They are
 // written twice, to the log and to a table, before the log is cut. While more than the
-// reserve is free, one batch may use up to half of it: a batch that only fits an emptier
-// disk would be offered for ever.
+// reserve is free, one batch may use up to half of it: a batch that never fits would be
+// retried for ever.
 func (s *Store) checkSpace(n int, reserve uint64) error {
 	need := max(reserve+1, reserve/2+2*uint64(n))
 	free, _, err := s.Free()
@@ -503,7 +499,7 @@ func (s *Store) checkSpace(n int, reserve uint64) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("asking for the free room of %s: %w", s.path, err)
+		return fmt.Errorf("reading the free room of %s: %w", s.path, err)
 	}
 	if free >= need {
 		return nil
@@ -512,25 +508,25 @@ func (s *Store) checkSpace(n int, reserve uint64) error {
 		store.ErrFull, s.path, free>>20, reserve>>20, (need-free)>>20+1)
 }
 
-// emptyLogs frees the room of logs that are kept to be written again.
+// emptyLogs frees the room of logs that Pebble keeps for reuse.
 func (s *Store) emptyLogs(uint64) {
 	s.files.emptyLogs(s.path, func() int { return int(s.db.Metrics().WAL.Files) })
 }
 
-// deleted is what records take on the disk that were deleted. Pebble removes it when it
-// compacts, which it need not do for some 100 MiB: near the reserve, a store that is empty
-// could refuse messages for ever.
+// deleted is about how much of the disk deleted records still take. Pebble frees it when it
+// compacts, which may be after 100 MiB or more: near the reserve, an empty store could refuse
+// messages for ever.
 type deleted struct {
-	bytes atomic.Uint64 // about, since they were compacted
+	bytes atomic.Uint64 // since the last compaction by compactDeleted
 	mu    sync.Mutex    // one compaction at a time
 }
 
-// unknown is how much an earlier process may have deleted.
+// unknown stands for what an earlier process deleted.
 const unknown = math.MaxUint64 / 2
 
 // compactDeleted frees the room of deleted records, unless less than missing was deleted
-// since the last time: it would rewrite what is kept and gain nothing. What fails here is in
-// Pebble's log, and fails again at the next commit.
+// since the last time: it would rewrite kept records and gain too little. Pebble logs what
+// fails here, and fails again at the next commit.
 func (s *Store) compactDeleted(missing uint64) {
 	if !s.deleted.mu.TryLock() {
 		return
@@ -553,7 +549,7 @@ func (s *Store) compactDeleted(missing uint64) {
 	s.emptyLogs(missing)
 }
 
-// retried are the ranges of keys below which nothing waits in a lane any more.
+// retried returns, for each lane, the range of keys in which nothing waits any more.
 func (s *Store) retried() map[string][]byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -564,8 +560,8 @@ func (s *Store) retried() map[string][]byte {
 	return ranges
 }
 
-// compact rewrites a range of keys without what was deleted, unless it is larger than what
-// is free: until it is done both are on the disk.
+// compact rewrites a range of keys without deleted records, unless it is larger than the free
+// room: until it is done, both are on the disk.
 func (s *Store) compact(low, end []byte) (done bool) {
 	used, err := s.db.EstimateDiskUsage(low, end)
 	free, _, failed := s.Free()
@@ -575,24 +571,25 @@ func (s *Store) compact(low, end []byte) (done bool) {
 	return used == 0 || string(low) >= string(end) || s.db.Compact(context.Background(), low, end, false) == nil
 }
 
-// room has writes wait while the disk is full, where Pebble would end the process: a failed write
-// of its log or MANIFEST is a fatal error. What waits is not acknowledged, and reads go on. Only
-// a write without room can be tried again; after a failed sync no one knows what is on the disk.
+// room makes writes wait while the disk is full, where Pebble would end the process: it treats a
+// failed write of its log or MANIFEST as fatal. What waits is not acknowledged, and reads continue.
+// Only a write that found no room can be retried; after a failed sync no one knows what is on the
+// disk.
 type room struct {
-	folder string // of Pebble's own files
+	folder string // Pebble's
 	said   func(full error)
-	opened atomic.Bool   // before, a write that fails refuses the store
-	ended  chan struct{} // nothing waits any more
+	opened atomic.Bool   // before, a failed write makes Open fail
+	ended  chan struct{} // closed: nothing waits any more
 
 	mu      sync.Mutex
 	waiting int // writes
 }
 
-// retryRoom is how often a write is tried again.
+// retryRoom is the interval between tries.
 const retryRoom = 200 * time.Millisecond
 
-// untilRoom writes to the file name, again and again while the disk is full. Tables are not waited
-// for: Pebble makes those again itself. Nor is what a snapshot writes, which takes room.
+// untilRoom repeats a write to the file name while the disk is full; but not to tables, which Pebble
+// makes again itself, nor to a snapshot, which takes room.
 func (t *pebbleFS) untilRoom(name string, write func() error) error {
 	err, r := write(), &t.room
 	ext := filepath.Ext(name)
@@ -612,7 +609,7 @@ func (t *pebbleFS) untilRoom(name string, write func() error) error {
 	return err
 }
 
-// count reports that the first write waits, and that none does any more.
+// count calls said when the first write waits, and when none waits any more.
 func (r *room) count(n int, full error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -621,11 +618,7 @@ func (r *room) count(n int, full error) {
 	}
 }
 
-// vital is a file whose writes wait for room.
-func (t *pebbleFS) vital(name string, f vfs.File) vfs.File {
-	return vitalFile{f, name, t}
-}
-
+// vitalFile is a file whose writes wait for room.
 type vitalFile struct {
 	vfs.File
 	name string
@@ -642,5 +635,5 @@ func (f vitalFile) Write(p []byte) (written int, err error) {
 	return written, err
 }
 
-// WaitNoMore has writes that wait for room fail, which ends the process.
+// WaitNoMore makes writes that wait for room fail, which ends the process.
 func (s *Store) WaitNoMore() { s.waitNoMore() }

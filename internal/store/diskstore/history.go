@@ -20,33 +20,33 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// history keeps past failures in files of their own beside the database, which would
-// write each of them several times and sync them. After a commit what ended in it
-// is appended with one write, and that is all: a killed process loses what ended in
-// its last commit at most, a power cut what the machine had not written yet.
+// history keeps past failures in files beside the database, which would write each of them
+// several times and sync them. After a commit, one unsynced write appends its past failures:
+// a killed process loses at most those of its last commit, a power cut what the machine had
+// not written yet.
 //
-// A file is a row of chunks, one a commit: its length, a checksum, the past failures. The
-// row ends at the first that does not fit, and the next is written there. A file's
-// name is how many past failures were written before it. The oldest are removed as soon
-// as the others hold enough.
+// A file is a sequence of chunks, one for each commit: length, checksum, past failures. It
+// ends at the first chunk that does not fit, and the next is written there. A file's name is
+// how many past failures were written before it. The oldest file is removed as soon as the
+// others have enough.
 type history struct {
 	fs     vfs.FS
 	folder string
 	log    *slog.Logger
 
 	mu      sync.Mutex
-	files   []uint64           // the names, oldest first
-	hints   map[uint64]*idHint // of each file
-	out     vfs.File           // the newest one, once something was written
-	size    int64              // of the newest one
-	written uint64             // how many past failures were written, ever
-	failing bool               // the last write did
+	files   []uint64           // names, oldest first
+	hints   map[uint64]*idHint // for each file
+	out     vfs.File           // the newest file, once something was written
+	size    int64              // of the newest file
+	written uint64             // how many past failures were ever written
+	failing bool               // the last write failed
 }
 
-const historyName = "history" // the folder of what ended
+const historyName = "history" // the folder
 
 const (
-	// historyFile is how long a file gets, but for its last chunk.
+	// historyFile is the size of a file, except for its last chunk.
 	historyFile = 4 << 20
 	chunkHead   = 8 // length and checksum
 )
@@ -89,9 +89,9 @@ func (h *history) load() error {
 	return nil
 }
 
-// idHint says of an id that a file cannot have it: to look for a message's past in all files
-// would read some ten megabytes. A bit stands for all ids that end alike, and the ids of most
-// messages end at random, so few files are read that do not have the id.
+// idHint rules out files that cannot have an id: searching all files for a message's past would
+// read some ten megabytes. A bit stands for all ids with the same end, and most ids end at random,
+// so few files without the id are read.
 type idHint [1 << 20 / 64]uint64
 
 func hintBit(id []byte) (word int, bit uint64) {
@@ -111,8 +111,8 @@ func (h *idHint) mayHave(id []byte) bool {
 	return h[word]&bit != 0
 }
 
-// write keeps past failures. It fails nothing: what ended has ended, and history, which
-// has a hole then, is no reason to stop.
+// write appends past failures. It returns no error: the messages have ended, and a gap in the
+// history is no reason to stop.
 func (h *history) write(p *pastFailures) {
 	if p.n == 0 {
 		return
@@ -162,7 +162,7 @@ func (h *history) append(chunk []byte) error {
 	return err
 }
 
-// forget removes files while the ones after them hold enough.
+// forget removes the oldest files while the others have enough.
 func (h *history) forget() error {
 	for len(h.files) > 1 && h.written-h.files[1] >= store.PastFailuresKept {
 		if err := h.fs.Remove(h.path(h.files[0])); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -174,7 +174,7 @@ func (h *history) forget() error {
 	return nil
 }
 
-// close makes what was written durable: an orderly end loses nothing.
+// close syncs what was written: a clean stop loses nothing.
 func (h *history) close() error {
 	if h.out == nil {
 		return nil
@@ -182,14 +182,14 @@ func (h *history) close() error {
 	return errors.Join(h.out.Sync(), h.out.Close(), syncFolder(h.fs, h.folder))
 }
 
-// names are those of all files, oldest first.
+// names returns all files, oldest first.
 func (h *history) names() []uint64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Clone(h.files)
 }
 
-// namesFor are of the files that may have past failures of id, oldest first.
+// namesFor returns the files that may have past failures of id, oldest first.
 func (h *history) namesFor(id uuid.UUID) (names []uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -201,8 +201,8 @@ func (h *history) namesFor(id uuid.UUID) (names []uint64) {
 	return names
 }
 
-// read is what is in a file, in buf when that has room for it; nothing when the file
-// was forgotten meanwhile.
+// read returns a file's content, in buf if that has room; nothing when the file was forgotten
+// meanwhile.
 func (h *history) read(name uint64, buf []byte) ([]byte, error) {
 	f, err := h.fs.Open(h.path(name), vfs.SequentialReadsOption)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -224,7 +224,7 @@ func (h *history) read(name uint64, buf []byte) ([]byte, error) {
 	return buf[:n], err
 }
 
-// chunks are the whole ones of a file.
+// chunks iterates over the whole chunks of a file.
 func chunks(b []byte) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for len(b) > chunkHead {
@@ -245,8 +245,8 @@ func (s *Store) PastFailures(ctx context.Context, id uuid.UUID) (found []store.P
 		return nil, err
 	}
 	defer done()
-	// A message that is kept has failed again since its past failures, so these are in the
-	// history. Those of any other may be on their way there, for as long as a disk syncs.
+	// A kept message has failed again since its past failures, so the history has these. Those
+	// of any other message may still be on their way, for as long as a commit takes.
 	kept, err := s.keeps(id)
 	if err != nil {
 		return nil, err
@@ -278,7 +278,7 @@ func (s *Store) PastFailures(ctx context.Context, id uuid.UUID) (found []store.P
 	return found, nil
 }
 
-// keeps tells whether a record with this id is kept.
+// keeps reports whether a record with this id is kept.
 func (s *Store) keeps(id uuid.UUID) (bool, error) {
 	it, err := s.walk(s.db, idKey(id, 0), idsAfter(id))
 	if err != nil {
@@ -346,15 +346,15 @@ func (s *Store) pastFailuresIn(name uint64, chunk []byte) ([]store.PastFailure, 
 	return all, nil
 }
 
-// pastFailures are those of one commit as bytes: their number, all ids, so that one can be
-// looked for without reading the rest, then each as its difference from the one before: most
-// of a commit share queue, reason and policy, and their times are near. A bit for each string
-// tells that it is the same again.
+// pastFailures encodes those of one commit: their number; all ids, so that one can be searched
+// for without reading the rest; then each as its difference from the one before, since most
+// share queue, reason and policy, and their times are near. A bit for each string says that it
+// is the same again.
 type pastFailures struct {
 	n             int
 	ids, rest     []byte
-	strings       [4]string // of the last one, and its times
-	failed, ended int64
+	strings       [4]string // of the last one
+	failed, ended int64     // of the last one
 }
 
 const idSize = len(uuid.UUID{})
@@ -381,14 +381,14 @@ func (e *pastFailures) add(p *store.PastFailure) {
 	e.failed, e.ended = failed, ended
 }
 
-// append appends them to b.
+// append appends the encoding to b.
 func (e *pastFailures) append(b []byte) []byte {
 	return append(append(binary.AppendUvarint(b, uint64(e.n)), e.ids...), e.rest...)
 }
 
 var errPastFailures = errors.New("past failures are cut short or damaged")
 
-// splitPastFailures returns the ids in what append wrote, and what is after them.
+// splitPastFailures returns the ids in what append wrote, and the rest.
 func splitPastFailures(b []byte) (ids, rest []byte, err error) {
 	n, size := binary.Uvarint(b)
 	if size <= 0 || n > uint64(len(b)-size)/uint64(idSize) {

@@ -260,7 +260,7 @@ func TestWhatIsAlikeIsInItsOwnGroup(t *testing.T) {
 		t.Error("none is kept, so this shows nothing")
 	}
 	for l := range a.own {
-		if len(l.error) > longestCached || strings.HasPrefix(l.error, "only once") {
+		if len(l.error) > maxCached || strings.HasPrefix(l.error, "only once") {
 			t.Errorf("%.40q is kept", l.error)
 		}
 	}

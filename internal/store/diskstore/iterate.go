@@ -20,16 +20,16 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// isDamage tells an error of a block that cannot be read, now or ever, from others.
+// isDamage reports whether an error is about a block that cannot be read, now or ever.
 func isDamage(err error) bool { return pebble.IsCorruptionError(err) || errors.Is(err, syscall.EIO) }
 
-// walk is a Pebble iterator that goes on after blocks that cannot be read: they cost the
-// records in them, and not those after them. What it leaves out is passed to skipped.
+// walk is a Pebble iterator that continues after unreadable blocks: they cost only the
+// records in them. It passes what it leaves out to skipped.
 type walk struct {
 	*pebble.Iterator
-	low, high []byte                       // its bounds
-	at        []byte                       // the key it is at, or was at last
-	over      bool                         // it has ended in damage
+	low, high []byte                       // bounds
+	at        []byte                       // the current or last key
+	over      bool                         // it ended in damage
 	skipped   func(from []byte, err error) // nil: damage is an error
 }
 
@@ -45,7 +45,7 @@ func (s *Store) walk(db pebble.Reader, low, high []byte) (*walk, error) {
 	return newWalk(db, low, high, s.damage.skipped)
 }
 
-// walkNoting is a walk that also says when it leaves something out.
+// walkNoting is walk, and also calls leavesOut when it leaves something out.
 func (s *Store) walkNoting(db pebble.Reader, low, high []byte, leavesOut func()) (*walk, error) {
 	return newWalk(db, low, high, func(from []byte, err error) {
 		leavesOut()
@@ -53,13 +53,13 @@ func (s *Store) walkNoting(db pebble.Reader, low, high []byte, leavesOut func())
 	})
 }
 
-// walkAll is a walk that leaves nothing out: it only reads again what a flipped bit, or a
-// disk that failed once, kept from being read. Damage is its Error.
+// walkAll returns a walk that leaves nothing out: it only retries a read after a flipped bit or
+// a single disk error. Damage is its Error.
 func walkAll(db pebble.Reader, prefix []byte) (*walk, error) {
 	return newWalk(db, prefix, after(prefix), nil)
 }
 
-// eachIn visits all that is kept under a prefix, and leaves nothing out: see walkAll.
+// eachIn visits all keys with a prefix, and leaves nothing out: see walkAll.
 func eachIn(db pebble.Reader, prefix byte, visit func(key, value []byte) error) error {
 	it, err := walkAll(db, []byte{prefix})
 	if err != nil {
@@ -74,13 +74,13 @@ func eachIn(db pebble.Reader, prefix byte, visit func(key, value []byte) error) 
 	return it.Error()
 }
 
-// within gives it other bounds. Move it then.
+// within sets other bounds. The walk must be moved then.
 func (w *walk) within(low, high []byte) {
 	w.low, w.high, w.over = low, high, false
 	w.SetBounds(low, high)
 }
 
-// First and all that follow move as those of pebble.Iterator do.
+// First, Last, Next, Prev and SeekGE move like those of pebble.Iterator.
 func (w *walk) First() bool { return w.moved(w.Iterator.First(), w.low, true) }
 
 func (w *walk) Last() bool { return w.moved(w.Iterator.Last(), w.high, false) }
@@ -96,14 +96,14 @@ func (w *walk) Prev() bool { return w.moved(w.Iterator.Prev(), w.at, false) }
 
 func (w *walk) SeekGE(key []byte) bool { return w.moved(w.Iterator.SeekGE(key), key, true) }
 
-// here notes where it is.
+// here remembers the current key.
 func (w *walk) here() bool {
 	w.over = false
 	w.at = append(w.at[:0], w.Key()...)
 	return true
 }
 
-// moved is the end of a move from a key on, which met damage if there is an error.
+// moved ends a move from a key on, which met damage if there is an error.
 func (w *walk) moved(valid bool, from []byte, forward bool) bool {
 	if valid {
 		return w.here()
@@ -114,7 +114,7 @@ func (w *walk) moved(valid bool, from []byte, forward bool) bool {
 		return false
 	}
 	from = bytes.Clone(from)
-	if w.seek(from, forward) || w.Error() == nil { // it can be read this time
+	if w.seek(from, forward) || w.Error() == nil { // this time it could be read
 		return w.Valid() && w.here()
 	}
 	if w.skipped == nil {
@@ -129,7 +129,7 @@ func (w *walk) moved(valid bool, from []byte, forward bool) bool {
 	return found && w.here()
 }
 
-// Error is nil where damage reaches up to the end.
+// Error returns nil when damage reaches up to the end.
 func (w *walk) Error() error {
 	if w.over {
 		return nil
@@ -137,7 +137,7 @@ func (w *walk) Error() error {
 	return w.Iterator.Error()
 }
 
-// Close closes it, and returns Error.
+// Close closes the iterator, and returns Error.
 func (w *walk) Close() error {
 	err := w.Iterator.Close()
 	if w.over {
@@ -146,7 +146,7 @@ func (w *walk) Close() error {
 	return err
 }
 
-// ValueAndErr goes back to the key where its value cannot be read: Pebble would end there.
+// ValueAndErr seeks the key again when its value cannot be read: Pebble would end there.
 func (w *walk) ValueAndErr() ([]byte, error) {
 	value, err := w.Iterator.ValueAndErr()
 	if err != nil && isDamage(err) && w.skipped != nil {
@@ -155,10 +155,10 @@ func (w *walk) ValueAndErr() ([]byte, error) {
 	return value, err
 }
 
-// seek goes to the first key from a key on or, backwards, to the last one before it.
+// seek moves to the first key from a key on or, backward, to the last key before it.
 func (w *walk) seek(key []byte, forward bool) bool {
-	// After an error, Pebble's next seek in the same direction starts at the failed place and fails again. A
-	// clone of the iterator, on the same snapshot, does not.
+	// After an error Pebble's next seek in the same direction would start at its place and
+	// fail again: a clone, which reads the same moment, does not.
 	if w.Iterator.Error() != nil {
 		if again, err := w.Iterator.Clone(pebble.CloneOptions{}); err == nil {
 			_ = w.Iterator.Close()
@@ -171,10 +171,10 @@ func (w *walk) seek(key []byte, forward bool) bool {
 	return w.Iterator.SeekLT(key)
 }
 
-// atEdge tells whether what lies just before where it is, in the direction it came from,
-// cannot be read. It leaves it where it was.
+// atEdge reports whether the place just before the current one, in the direction of the move,
+// cannot be read. It leaves the walk where it was.
 func (w *walk) atEdge(forward bool) bool {
-	if !w.Valid() { // everything from there on is gone
+	if !w.Valid() { // nothing more can be read
 		if forward {
 			w.Iterator.Last()
 		} else {
@@ -198,9 +198,9 @@ func (w *walk) atEdge(forward bool) bool {
 	return edge
 }
 
-// behind goes to the first key that can be read after the damage at from. Pebble does not
-// say where a damaged block ends, so this looks for it: keys being numbers, in steps that
-// double, until one can be read, and then for the smallest such.
+// behind moves to the first key that can be read after the damage at from. Pebble does not
+// say where a damaged block ends, so behind searches for it: it takes keys as numbers, steps
+// ahead by growing powers of two until a key can be read, then bisects.
 func (w *walk) behind(from []byte, forward bool) bool {
 	end := w.high
 	if !forward {
@@ -228,11 +228,11 @@ func (w *walk) behind(from []byte, forward bool) bool {
 	}
 	for {
 		w.seek(asKey(good, size), forward)
-		// The end of the bounds may be in a damaged block, of which they are a part.
+		// The end of the bounds may itself be in a damaged block.
 		if w.Error() == nil && w.atEdge(forward) {
 			return w.Valid()
 		}
-		for { // halfway between, until something more can be read
+		for { // bisect until another key can be read
 			middle := new(big.Int).Add(bad, good)
 			middle.Rsh(middle, 1)
 			if middle.Cmp(bad) == 0 || middle.Cmp(good) == 0 {
@@ -249,9 +249,9 @@ func (w *walk) behind(from []byte, forward bool) bool {
 	}
 }
 
-// closer goes from the key that behind has found, backwards, to the last one before from
-// that can be read. Going backwards Pebble does not find one that is next to a damaged
-// block: it reads on to the one before it first.
+// closer moves, after behind went backward, to the last key before from that can be read.
+// Backward, Pebble does not find a key next to a damaged block, since it first reads on to
+// the key before.
 func (w *walk) closer(from []byte) bool {
 	best := []byte(nil)
 	next := w.low
@@ -271,7 +271,7 @@ func (w *walk) closer(from []byte) bool {
 	return best != nil && w.Iterator.SeekGE(best) || w.Iterator.SeekLT(w.low)
 }
 
-// asNumber is a key as a number of size bytes.
+// asNumber returns a key as a number of size bytes.
 func asNumber(key []byte, size int) *big.Int {
 	b := make([]byte, size)
 	copy(b, key)
@@ -280,27 +280,27 @@ func asNumber(key []byte, size int) *big.Int {
 
 func asKey(n *big.Int, size int) []byte { return n.FillBytes(make([]byte, size)) }
 
-// merged reads many stretches of keys, each in order by itself, in one order: that
-// of their places. It holds an iterator for each stretch that it has been in, and of the
-// others where they begin: with one for each of 100,000 queues a first page took minutes.
+// merged reads many ranges of keys, each ordered, in one order: that of their places. It
+// has an iterator for each range that it has reached, and only the first place of the
+// others: with iterators for 100,000 queues a first page took minutes.
 type merged struct {
-	sources   []*source // a heap: the first one is at what comes next
+	sources   []*source // a heap: the first has what comes next
 	newest    bool
-	low, high []byte          // the places it is between; high nil: no end
+	low, high []byte          // bounds of places; high nil: no end
 	queues    map[string]bool // nil: all
 	open      func(low, end []byte) (*walk, error)
 }
 
-// source is one stretch: a queue's records in a state, those of one of its forward
-// targets, or a group's in the index.
+// source is one range: a queue's records in a state, those of one of its forward targets,
+// or a group's in the index.
 type source struct {
 	prefix []byte
-	place  []byte // of what it is at
-	it     *walk  // nil: it was not visited
+	place  []byte // of its current key
+	it     *walk  // nil: not reached yet
 	index  bool
 }
 
-// merge finds the stretches of a range that have something, each at its begin.
+// merge finds the sources of a range that have records, each at its start.
 func (s *Store) merge(snap *pebble.Snapshot, r store.Range) (m *merged, err error) {
 	m = &merged{newest: r.NewestFirst, open: func(low, end []byte) (*walk, error) { return s.walk(snap, low, end) }}
 	if m.low, m.high, err = bounds(r); err != nil {
@@ -359,8 +359,8 @@ func (s *Store) merge(snap *pebble.Snapshot, r store.Range) (m *merged, err erro
 	return m, err
 }
 
-// mergeForwards opens the stretches of forward targets. waiting are the queues in which
-// something of the range's groups waits.
+// mergeForwards opens the sources of forward targets. waiting are the queues in which a message
+// of the range's groups waits.
 func (s *Store) mergeForwards(
 	m *merged, snap *pebble.Snapshot, r store.Range, waiting []string, open func(prefix []byte, index bool) error,
 ) error {
@@ -395,7 +395,7 @@ func (s *Store) mergeForwards(
 
 func (m *merged) of(queue string) bool { return m.queues == nil || m.queues[queue] }
 
-// stretch is where the keys with a prefix are between.
+// stretch returns the bounds of the keys with a prefix.
 func (m *merged) stretch(prefix []byte) (low, end []byte) {
 	if end = after(prefix); m.high != nil {
 		end = slices.Concat(prefix, m.high)
@@ -410,7 +410,7 @@ func (m *merged) first(it *walk) bool {
 	return it.First()
 }
 
-// top is the source that is at what comes next; nil: nothing does.
+// top returns the source with what comes next; nil: nothing does.
 func (m *merged) top() (*source, error) {
 	for len(m.sources) > 0 {
 		s := m.sources[0]
@@ -424,22 +424,22 @@ func (m *merged) top() (*source, error) {
 		if s.it = it; m.first(it) {
 			return s, nil
 		}
-		if err := m.end(); err != nil { // it cannot be read any more
+		if err := m.end(); err != nil { // it could be read before, and cannot now
 			return nil, err
 		}
 	}
 	return nil, nil
 }
 
-// end leaves the first source out.
+// end removes the first source.
 func (m *merged) end() error {
 	it := m.sources[0].it
 	heap.Pop(m)
 	return it.Close()
 }
 
-// waitingOf are the queues in which something of the groups waits: waiting records
-// have no place in the index, so all of those queues' must be looked at.
+// waitingOf returns the queues in which a message of the groups waits: waiting records are
+// not in the index, so all those of these queues must be read.
 func waitingOf(snap *pebble.Snapshot, ids []errorgroup.ID) (queues []string, err error) {
 	for _, id := range ids {
 		var t tally
@@ -461,8 +461,7 @@ func waitingOf(snap *pebble.Snapshot, ids []errorgroup.ID) (queues []string, err
 	return queues, nil
 }
 
-// counters visits how many records each queue has in each state. They are of the
-// same moment as db, as those in memory are not.
+// counters visits how many records each queue has in each state, at the moment of db.
 func counters(db pebble.Reader, visit func(state store.State, queue string, n int64) error) error {
 	return eachIn(db, prefixCount, func(key, value []byte) error {
 		n, _ := binary.Varint(value)
@@ -470,8 +469,8 @@ func counters(db pebble.Reader, visit func(state store.State, queue string, n in
 	})
 }
 
-// bounds are the places between which a range is: from low on and, unless it is
-// nil, before high.
+// bounds returns the bounds of a range's places: from low on and, unless it is nil, before
+// high.
 func bounds(r store.Range) (low, high []byte, err error) {
 	if !r.From.IsZero() {
 		low = placeFrom(r.From)
@@ -495,14 +494,14 @@ func bounds(r store.Range) (low, high []byte, err error) {
 	return low, high, nil
 }
 
-// placeFrom is before every place from t on, and after the others. A store keeps
-// microseconds: what is due before a time is due before the next whole one.
+// placeFrom returns a place before all places from t on, and after the others. A store keeps
+// microseconds: what is due before a time is due before the next whole microsecond.
 func placeFrom(t time.Time) []byte { return place(t.Add(time.Microsecond-time.Nanosecond), 0) }
 
-// cursor is how bounds finds where a visit was.
+// cursor returns the cursor of a key, for bounds.
 func cursor(key []byte) string { return hex.EncodeToString(placeOf(key)) }
 
-// next goes on to the next place.
+// next moves to the next place.
 func (m *merged) next() error {
 	s, found := m.sources[0], false
 	if m.newest {
@@ -535,7 +534,7 @@ func (m *merged) Less(i, j int) bool {
 
 func (m *merged) Swap(i, j int) { m.sources[i], m.sources[j] = m.sources[j], m.sources[i] }
 
-// Push is not used: all stretches are there from the start.
+// Push is not used: all sources are there from the start.
 func (m *merged) Push(any) {}
 
 func (m *merged) Pop() any {
@@ -580,7 +579,7 @@ func (s *Store) Scan(ctx context.Context, r store.Range, visit func(store.Listed
 	return nil
 }
 
-// show is the record a source is at; ok is false when it is not of the range.
+// show returns the record that a source is at; ok is false when it is not in the range.
 func (s *Store) show(snap *pebble.Snapshot, m *merged, at *source, r store.Range) (l store.Listed, ok bool, err error) {
 	key, value := at.it.Key(), at.it.Value()
 	if !r.Has(seqOf(key)) {
@@ -597,7 +596,7 @@ func (s *Store) show(snap *pebble.Snapshot, m *merged, at *source, r store.Range
 	return l, err == nil && (r.Groups == nil || slices.Contains(r.Groups, s.GroupOf(l.Record))), err
 }
 
-// listed reads the record kept under key, and says when there is none.
+// listed reads the record under key; ok is false when there is none.
 func (s *Store) listed(snap *pebble.Snapshot, key []byte, body bool) (l store.Listed, ok bool, err error) {
 	err = withValue(snap, key, func(value []byte) error {
 		ok = true
@@ -636,7 +635,7 @@ func (s *Store) Get(ctx context.Context, key store.Key) (store.Listed, error) {
 	return found[0], nil
 }
 
-// index is the records that the index of ids has from low on and before end.
+// index returns the records that the index of ids has from low on and before end.
 func (s *Store) index(ctx context.Context, low, end []byte) (found []store.Listed, err error) {
 	done, err := s.calls.Begin(ctx)
 	if err != nil {

@@ -14,20 +14,20 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// Keys, all in one Pebble database. Numbers are big endian, so that the order of
-// keys is the order of queues, due times and arrival:
+// Keys, all in one Pebble database. Numbers are big endian, so that keys are ordered by
+// queue, due time and arrival:
 //
 //	w len(queue) queue due seq   a waiting record that goes back to its queue
 //	t len(queue) queue len(exchange) exchange len(key) key due seq
 //	                             one that goes to a forward target
-//	p len(queue) queue due seq   a parked record, due being when it was parked
-//	d len(queue) queue due seq   a discarded record, due being until when it can be restored
+//	p len(queue) queue due seq   a parked record; due: when it was parked
+//	d len(queue) queue due seq   a discarded record; due: until when it can be restored
 //	i id seq                     the key of the record with that id
 //	g group state due seq        the key of that parked or discarded record of the group
 //	x name                       a value of the side table
 //	c state queue                how many records: merged, never read to write
-//	l column queue               how many came, and what became of them: merged, never read to write
-//	o                            where the ledger was when the store was opened
+//	l column queue               the other columns of the ledger: merged, never read to write
+//	o                            numbers less records when the store was opened: see loadLedger
 //	m group                      what the members of a group share
 //	k group                      its tally: merged, never read to write
 //	R batch                      the receipts of one Add
@@ -53,14 +53,14 @@ var (
 	keySeq    = []byte("s")
 	keyOpened = []byte("o")
 	keyFormat = []byte("f")
-	// keyCommits counts commits, and is what the witness is held against.
+	// keyCommits counts commits, for comparison with the witness.
 	keyCommits = []byte("n")
 )
 
-// prefixes are of a state's records, but for those that are forwarded.
+// prefixes has the prefix of each state's records, except forwarded ones.
 var prefixes = [...]byte{store.Waiting: prefixWaiting, store.Parked: prefixParked, store.Discarded: prefixDiscarded}
 
-// stateOf is the state of the records with a prefix; 0: it is not of records.
+// stateOf returns the state of the records with a prefix; 0: it is no prefix of records.
 func stateOf(prefix byte) store.State {
 	if prefix == prefixForward {
 		return store.Waiting
@@ -68,21 +68,21 @@ func stateOf(prefix byte) store.State {
 	return store.State(max(0, bytes.IndexByte(prefixes[:], prefix)))
 }
 
-// queuePrefix leads all records of a queue in a state. A queue's name has at
-// most 255 bytes; its length comes first because it may hold any of them.
+// queuePrefix is the prefix of a queue's records in a state. A queue's name has at most
+// 255 bytes; its length comes first because it may contain any byte.
 func queuePrefix(state store.State, queue string) []byte {
 	k := make([]byte, 0, 2+len(queue)+16)
 	return append(append(k, prefixes[state], byte(len(queue))), queue...)
 }
 
-// forwardPrefix leads all records of a queue that go to forward targets.
+// forwardPrefix is the prefix of a queue's records for forward targets.
 func forwardPrefix(queue string) []byte {
 	k := queuePrefix(store.Waiting, queue)
 	k[0] = prefixForward
 	return k
 }
 
-// lanePrefix leads all waiting records of a lane.
+// lanePrefix is the prefix of a lane's waiting records.
 func lanePrefix(l store.Lane) []byte {
 	if !l.Forwards() {
 		return queuePrefix(store.Waiting, l.Queue)
@@ -90,7 +90,7 @@ func lanePrefix(l store.Lane) []byte {
 	return store.AppendTexts(forwardPrefix(l.Queue), l.Forward.Exchange, l.Forward.RoutingKey)
 }
 
-// keyOf is where a valid record belongs.
+// keyOf returns the key of a valid record.
 func keyOf(r *store.Record, seq uint64) []byte {
 	if r.State == store.Waiting {
 		return append(lanePrefix(r.Lane()), place(r.Due, seq)...)
@@ -98,27 +98,26 @@ func keyOf(r *store.Record, seq uint64) []byte {
 	return append(queuePrefix(r.State, r.Queue), place(r.Due, seq)...)
 }
 
-// isWaiting tells the key of a waiting record from others.
+// isWaiting reports whether a key is a waiting record's.
 func isWaiting(key []byte) bool { return key[0] == prefixWaiting || key[0] == prefixForward }
 
-// isRecord tells the key of a record from others.
+// isRecord reports whether a key is a record's.
 func isRecord(key []byte) bool {
 	return stateOf(key[0]) != 0 && len(key) >= 2+placeSize && len(key) >= 2+int(key[1])+placeSize
 }
 
-// recordPrefixes are of all records.
 var recordPrefixes = []byte{prefixWaiting, prefixForward, prefixParked, prefixDiscarded}
 
-// queueOf is the queue of a record's key.
+// queueOf returns the queue of a record's key.
 func queueOf(key []byte) string { return string(key[2 : 2+int(key[1])]) }
 
-// laneOf is the lane of a waiting record's key.
+// laneOf returns the lane of a waiting record's key.
 func laneOf(key []byte) (l store.Lane) {
 	l.Queue = queueOf(key)
 	if key[0] == prefixForward {
 		rest := key[2+len(l.Queue) : len(key)-placeSize]
-		_, _ = store.ReadTexts(rest, &l.Forward.Exchange,
-			&l.Forward.RoutingKey) // what is damaged is no lane of anything
+		// A damaged key is in no lane.
+		_, _ = store.ReadTexts(rest, &l.Forward.Exchange, &l.Forward.RoutingKey)
 	}
 	return l
 }
@@ -133,7 +132,7 @@ const placeSize = 16
 
 func placeOf(key []byte) []byte { return key[len(key)-placeSize:] }
 
-// orderedMicros keeps times before 1970 in order too.
+// orderedMicros orders times before 1970, too.
 func orderedMicros(t time.Time) uint64 { return uint64(t.UnixMicro()) ^ 1<<63 }
 
 func dueOf(key []byte) time.Time {
@@ -147,10 +146,10 @@ func idKey(id uuid.UUID, seq uint64) []byte {
 	return binary.BigEndian.AppendUint64(k, seq)
 }
 
-// idsAfter is the first key after those of an id.
+// idsAfter returns the first key after those of an id.
 func idsAfter(id uuid.UUID) []byte { return after(append([]byte{prefixID}, id[:]...)) }
 
-// indexOf is the idKey of a record; nil for what is no key.
+// indexOf returns the idKey of a record; nil for an invalid key.
 func indexOf(key store.Key) []byte {
 	id, seq, ok := key.Parts()
 	if !ok {
@@ -159,13 +158,13 @@ func indexOf(key store.Key) []byte {
 	return idKey(id, seq)
 }
 
-// groupIndexPrefix leads a group's records in a state.
+// groupIndexPrefix is the prefix of a group's records in a state.
 func groupIndexPrefix(id errorgroup.ID, state store.State) []byte {
 	k := append(make([]byte, 0, 2+len(id)+placeSize), prefixGroupIndex)
 	return append(append(k, id[:]...), byte(state))
 }
 
-// groupIndexKey is where the index has a record of the group, which is kept under key.
+// groupIndexKey returns the index's key for the group's record under key.
 func groupIndexKey(id errorgroup.ID, state store.State, key []byte) []byte {
 	return append(groupIndexPrefix(id, state), placeOf(key)...)
 }
@@ -180,7 +179,7 @@ func countKey(state store.State, queue string) []byte {
 	return append([]byte{prefixCount, byte(state)}, queue...)
 }
 
-// sumKey is where a column of a ledger is counted.
+// sumKey returns the key of a queue's column in the ledger.
 func sumKey(as store.Column, queue string) []byte {
 	if as.Kept() {
 		return countKey(store.State(as), queue)
@@ -192,7 +191,7 @@ func receiptKey(batch uint64) []byte {
 	return binary.BigEndian.AppendUint64([]byte{prefixReceipt}, batch)
 }
 
-// after is the first key that does not begin with prefix.
+// after returns the first key after all that begin with prefix.
 func after(prefix []byte) []byte {
 	end := append([]byte(nil), prefix...)
 	for i := len(end) - 1; i >= 0; i-- {
@@ -203,9 +202,8 @@ func after(prefix []byte) []byte {
 	return nil
 }
 
-// adder makes counters sums: writers only say how much more or less, so that
-// concurrent batches need not read each other, and opening needs no scan. Its name is
-// in each folder.
+// adder adds up counters: writers merge differences, so that concurrent batches need not
+// read each other, and opening needs no scan. Its name is in each folder.
 var adder = &pebble.Merger{
 	Name: "redrive.sum.v1",
 	Merge: func(key, value []byte) (pebble.ValueMerger, error) {

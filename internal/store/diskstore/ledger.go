@@ -17,12 +17,11 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// seqLeap is how many numbers each opening leaves out: one that was used by a batch
-// that failed is not counted, and none may be used again.
+// seqLeap is how many numbers each Open skips: numbers that a failed batch used are not
+// counted, and none may be used again.
 const seqLeap = 1 << 20
 
-// addSums counts in a batch: one merge for each column that changes, however many
-// messages there are.
+// addSums adds sums to a batch, with one merge for each column that changes.
 func addSums(b *pebble.Batch, queue string, sums *store.Sums) error {
 	for as, n := range sums {
 		if n != 0 {
@@ -34,7 +33,7 @@ func addSums(b *pebble.Batch, queue string, sums *store.Sums) error {
 	return nil
 }
 
-// eachSum visits what was counted: what is kept, and what came and went.
+// eachSum visits all columns of the ledger.
 func eachSum(db pebble.Reader, visit func(as store.Column, queue string, n int64)) error {
 	for _, prefix := range []byte{prefixCount, prefixLedger} {
 		err := eachIn(db, prefix, func(key, value []byte) error {
@@ -51,10 +50,10 @@ func eachSum(db pebble.Reader, visit func(as store.Column, queue string, n int64
 	return nil
 }
 
-// loadLedger begins the ledger with what is kept where there is none, and where a part of it
-// is lost, with a damaged block or by a loss that was accepted. Each record that comes is
-// counted and gets a number; so when a part is lost, the difference of the two is another one
-// than at the last opening.
+// loadLedger begins the ledger with the kept records when there is none, and when a part of it
+// is lost, in a damaged block or by an accepted loss. Each new record is counted and gets a
+// number; so when a part is lost, the difference between the two has changed since the last
+// Open.
 func (s *Store) loadLedger() error {
 	seq, err := s.number(keySeq)
 	if err != nil {
@@ -76,7 +75,7 @@ func (s *Store) loadLedger() error {
 	since, size := binary.Varint(opened)
 	if size <= 0 || since != seq-records {
 		if size > 0 {
-			// The witness has just shown that no commit is missing, or a person accepted it.
+			// checkWitness has shown that no commit is missing, or a person accepted the loss.
 			s.log.Warn("store: the ledger begins again with what is kept, since what was counted of other "+
 				"messages is lost", "folder", s.path)
 		}
@@ -89,14 +88,14 @@ func (s *Store) loadLedger() error {
 	if err := b.Merge(keySeq, binary.AppendVarint(nil, seqLeap), nil); err != nil {
 		return err
 	}
-	// In one batch: the one without the other would look like a loss.
+	// In one batch: one without the other would look like a loss.
 	if err := b.Set(keyOpened, binary.AppendVarint(nil, seq-records), nil); err != nil {
 		return err
 	}
 	return b.Commit(pebble.NoSync)
 }
 
-// beginLedger lets what is kept be all that ever came.
+// beginLedger makes the ledger begin with the kept records.
 func (s *Store) beginLedger(b *pebble.Batch) (records int64, err error) {
 	if err := b.DeleteRange([]byte{prefixLedger}, []byte{prefixLedger + 1}, nil); err != nil {
 		return 0, err
@@ -114,7 +113,7 @@ func (s *Store) beginLedger(b *pebble.Batch) (records int64, err error) {
 	return records, nil
 }
 
-// number is a counter; 0 when there is none.
+// number reads a counter; 0 when there is none.
 func (s *Store) number(key []byte) (int64, error) {
 	v, err := s.get(key)
 	n, _ := binary.Varint(v)
@@ -138,10 +137,9 @@ func (s *Store) Ledger(ctx context.Context) ([]store.LedgerLine, error) {
 	return store.Lines(by), nil
 }
 
-// recounting is work in no hurry.
 var recounting = background.Work{For: 2 * time.Millisecond, Rest: time.Millisecond}
 
-// recountStep is how many keys it takes less than a millisecond to read.
+// recountStep is how many keys are read in less than a millisecond.
 const recountStep = 256
 
 // Recount implements store.Bookkeeper.
@@ -187,7 +185,7 @@ func (s *Store) recount(ctx context.Context, snap *pebble.Snapshot, prefix byte,
 	var count *int64
 	i := 0
 	for it.First(); it.Valid() && ctx.Err() == nil; it.Next() {
-		// The name alone is compared: to make a text of each costs as much as the rest.
+		// Compare without making a string of each name, which costs as much as the rest.
 		if name := it.Key()[2 : 2+int(it.Key()[1])]; count == nil || string(name) != queue {
 			queue = string(name)
 			count = of(queue)
@@ -200,8 +198,8 @@ func (s *Store) recount(ctx context.Context, snap *pebble.Snapshot, prefix byte,
 	return errors.Join(it.Close(), ctx.Err())
 }
 
-// unstored is what was counted of messages that were never kept, and is not on disk
-// yet: the next change writes it.
+// unstored holds counts of messages that were never stored, until the next commit writes
+// them.
 type unstored map[string]*store.Sums
 
 func (p unstored) add(queue string, sums *store.Sums) {
@@ -221,8 +219,8 @@ func (s *Store) CountUnstored(queue string, as store.Column, n int64) {
 	s.unstored.add(queue, &sums)
 }
 
-// writeUnstored puts what was counted of those into a batch; failed is to be called when that
-// does not become durable.
+// writeUnstored moves the counts to a batch. The caller must call failed when the batch does
+// not become durable.
 func (s *Store) writeUnstored(b *pebble.Batch) (failed func(), err error) {
 	s.mu.Lock()
 	took := s.unstored
@@ -242,7 +240,7 @@ func (s *Store) writeUnstored(b *pebble.Batch) (failed func(), err error) {
 	}, err
 }
 
-// endLedger writes what has passed since the last change.
+// endLedger writes the counts since the last commit.
 func (s *Store) endLedger() error {
 	if len(s.unstored) == 0 {
 		return nil
@@ -255,13 +253,13 @@ func (s *Store) endLedger() error {
 	return s.commit(b, new(store.Sums))
 }
 
-// groups is what is known of each group. It is all in memory, being bounded, and
-// the same on disk: a key with what its members share, and one with its tally.
+// groups holds all groups in memory, as their number is bounded. On disk each has a key with
+// what its members share, and one with its tally.
 type groups struct {
 	mu       sync.Mutex
-	known    map[errorgroup.ID]*groupState // a queue's other errors among them
-	ordinary int                           // how many of them are not a queue's other errors
-	swept    int64                         // the hour in which old ones were last forgotten
+	known    map[errorgroup.ID]*groupState // including other errors of queues
+	ordinary int                           // how many are not other errors of a queue
+	swept    int64                         // the hour of the last sweep
 	cache    groupCache
 }
 
@@ -269,10 +267,10 @@ type groupState struct {
 	errorgroup.Group
 	tally
 	stored bool // what its members share is on disk
-	users  int  // changes under way that count in it
+	users  int  // running changes that count in it
 }
 
-// of is the group that a failure counts in whose own group is own. The caller holds mu.
+// of returns the group in which a failure with the group own counts. The caller holds mu.
 func (g *groups) of(own errorgroup.Group) *groupState {
 	of := store.GroupFor(own, g.find, g.ordinary < store.GroupsKept)
 	if g.known[of.ID] == nil {
@@ -295,7 +293,7 @@ func (g *groups) add(s *groupState) {
 
 func (s *groupState) inUse() bool { return s.any() || s.users > 0 }
 
-// isOther tells whether it is a queue's other errors.
+// isOther reports whether the group is a queue's other errors.
 func (s *groupState) isOther() bool { return s.ID == errorgroup.Other(s.Queue, 0).ID }
 
 // GroupOf implements store.Searcher.
@@ -312,8 +310,8 @@ type grouped struct {
 	more tally
 }
 
-// group is the group of a record that is put or removed. Most failures come in
-// batches that are alike.
+// group returns the group in which to count a record that is put or removed. Most records of a
+// batch are alike.
 func (c *writeBatch) group(r *store.Record) *grouped {
 	if l := c.like; l != nil && l.Queue == r.Queue && l.Reason == r.Reason && l.Error == r.Error &&
 		l.Message.Type == r.Message.Type {
@@ -335,17 +333,17 @@ func (c *writeBatch) group(r *store.Record) *grouped {
 
 // failed counts a failure.
 func (g *grouped) failed(at time.Time, now time.Time) {
-	if at.After(now) { // some clock was wrong
+	if at.After(now) { // a wrong clock
 		at = now
 	}
 	if at.Unix() <= 0 {
-		return // it is not known when
+		return // unknown
 	}
 	g.more.seen(at.Unix() / 60)
 	g.more.hours.add(at.Unix()/3600, 1)
 }
 
-// writeGroups puts what a change counted into its batch.
+// writeGroups adds the counts of groups to the batch.
 func (c *writeBatch) writeGroups() error {
 	for s, g := range c.groups {
 		if !s.stored {
@@ -362,7 +360,7 @@ func (c *writeBatch) writeGroups() error {
 	return c.s.groups.sweep(c.s.db, c.began)
 }
 
-// counted says in memory what is on disk now.
+// counted adds the committed counts to those in memory.
 func (c *writeBatch) counted() {
 	c.s.groups.mu.Lock()
 	defer c.s.groups.mu.Unlock()
@@ -372,7 +370,7 @@ func (c *writeBatch) counted() {
 	}
 }
 
-// unuse ends what group began.
+// unuse releases the groups that group has counted as used.
 func (c *writeBatch) unuse() {
 	c.s.groups.mu.Lock()
 	defer c.s.groups.mu.Unlock()
@@ -381,8 +379,8 @@ func (c *writeBatch) unuse() {
 	}
 }
 
-// sweep forgets, once an hour, groups that nothing is kept of and that nothing was
-// seen of for a day. No change counts in them, and none can begin to meanwhile.
+// sweep forgets, once an hour, groups without kept messages or a failure within a day. No
+// change counts in them: mu keeps changes from starting to.
 func (g *groups) sweep(db *pebble.DB, now time.Time) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -455,29 +453,28 @@ func (s *Store) Groups(ctx context.Context) ([]store.GroupCount, error) {
 	return counts, nil
 }
 
-// groupCache knows the groups of failures that were seen lately. Most failures are like
-// one of these to the letter, and to find what is the same in two errors costs more
-// than all else that is counted of them.
+// groupCache caches the groups of recent failures. Most failures are literally like one of
+// these, and normalising an error costs more than all other counting.
 type groupCache struct {
 	mu   sync.Mutex
 	own  map[likeness]errorgroup.Group
 	seed maphash.Seed
-	// seen has the hashes of errors of new failures. The second one with an error
-	// makes it kept, so that errors of which no two are the same are not.
+	// seen has hashes of new failures' errors. An error is cached the second time, so that
+	// errors that are all different are not cached.
 	seen [8 * groupsCached]uint64
 }
 
-// likeness is what makes a group.
+// likeness is what a group depends on.
 type likeness struct{ queue, reason, error, kind string }
 
 const (
-	groupsCached  = 1024
-	longestCached = 512 // longer ones are not kept
+	groupsCached = 1024
+	maxCached    = 512 // longer ones are not kept
 )
 
-// of is a record's own group; fails tells that this is a new failure.
+// of returns a record's own group; fails: it is a new failure.
 func (c *groupCache) of(r *store.Record, fails bool) errorgroup.Group {
-	if len(r.Error)+len(r.Message.Type) > longestCached {
+	if len(r.Error)+len(r.Message.Type) > maxCached {
 		return r.Group()
 	}
 	l := likeness{r.Queue, r.Reason, r.Error, r.Message.Type}
@@ -504,7 +501,7 @@ func (c *groupCache) of(r *store.Record, fails bool) errorgroup.Group {
 	if len(c.own) == groupsCached {
 		clear(c.own)
 	}
-	// A record's strings are pieces of a large one, which these would keep.
+	// A record's strings share the memory of a large one, which these would retain.
 	l = likeness{strings.Clone(l.queue), strings.Clone(l.reason), strings.Clone(l.error), strings.Clone(l.kind)}
 	c.own[l] = errorgroup.Of(l.queue, l.reason, l.error, l.kind)
 	return own

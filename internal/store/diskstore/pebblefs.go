@@ -19,8 +19,8 @@ import (
 	"github.com/redrive-mq/redrive/internal/hint"
 )
 
-// pebbleFS is the file system that Pebble uses. It gives way to others while tables are made,
-// which is seconds of work. It removes no file before keepNoMore: with a damaged MANIFEST
+// pebbleFS is the file system that Pebble uses. It yields to other work while Pebble makes tables,
+// which takes seconds. It removes no file before keepNoMore: with a damaged MANIFEST
 // Pebble takes files that it has lost track of for obsolete.
 type pebbleFS struct {
 	vfs.FS
@@ -30,8 +30,8 @@ type pebbleFS struct {
 	room   room
 
 	mu   sync.Mutex
-	kept []string // to be removed
-	sure bool
+	kept []string // to be removed by keepNoMore
+	sure bool     // keepNoMore was called
 }
 
 func newPebbleFS(fs vfs.FS) *pebbleFS {
@@ -57,8 +57,8 @@ func (t *pebbleFS) remove(name string) error {
 	return t.FS.Remove(name)
 }
 
-// keepNoMore removes what was to be removed up to now. What cannot be is tried again by
-// Pebble at the next start.
+// keepNoMore removes what Pebble wanted removed so far, and ends the delay. Pebble tries again
+// at the next start what cannot be removed.
 func (t *pebbleFS) keepNoMore() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -81,12 +81,12 @@ func (t *pebbleFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error
 	case strings.HasSuffix(name, ".sst"):
 		return table{File: f, making: &t.making}, nil
 	case strings.HasSuffix(name, ".log"):
-		return &logFile{File: t.vital(name, f)}, nil
+		return &logFile{File: vitalFile{f, name, t}}, nil
 	}
-	return t.vital(name, f), nil
+	return vitalFile{f, name, t}, nil
 }
 
-// ReuseForWrite implements vfs.FS: a log that is not needed any more is the next one.
+// ReuseForWrite implements vfs.FS: Pebble reuses an obsolete log as the next one.
 func (t *pebbleFS) ReuseForWrite(old, name string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	var f vfs.File
 	err := t.untilRoom(name, func() (err error) {
@@ -102,11 +102,11 @@ func (t *pebbleFS) ReuseForWrite(old, name string, c vfs.DiskWriteCategory) (vfs
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	return &logFile{File: t.vital(name, f), room: info.Size()}, nil
+	return &logFile{File: vitalFile{f, name, t}, room: info.Size()}, nil
 }
 
-// emptyLogs empties the logs in folder that Pebble keeps to write again. live returns how
-// many are not among those: the newest ones.
+// emptyLogs truncates the logs in folder that Pebble keeps for reuse. live returns how many
+// logs are in use: the newest ones.
 func (t *pebbleFS) emptyLogs(folder string, live func() int) {
 	names, err := t.List(folder)
 	if err != nil {
@@ -114,15 +114,14 @@ func (t *pebbleFS) emptyLogs(folder string, live func() int) {
 	}
 	names = slices.DeleteFunc(names, func(name string) bool { return !strings.HasSuffix(name, ".log") })
 	slices.SortFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b)) })
-	// Asked after the list was made: a log that has become live since is not in it, at least
-	// not by the name that it has now.
+	// Ask after listing: a log that has become live since is not in the list by its new name.
 	old := names[:max(0, len(names)-live())]
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, name := range old {
 		path := t.PathJoin(folder, name)
 		if info, err := t.Stat(path); err != nil || info.Size() == 0 {
-			continue // it is written again by now, or empty
+			continue // reused by now, or empty
 		}
 		if f, err := t.FS.Create(path, vfs.WriteCategoryUnspecified); err == nil {
 			_ = f.Close()
@@ -130,15 +129,15 @@ func (t *pebbleFS) emptyLogs(folder string, live func() int) {
 	}
 }
 
-// logFile takes room on the disk as it grows. Pebble would take as much as a table in
-// memory has at once, for each log there is: after a few restarts a small disk was
-// full of nothing. Syncs are quicker where the room is there before.
+// logFile preallocates in steps as it grows. Pebble would preallocate the size of a memtable for
+// each log: after a few restarts a small disk was full of nothing. Syncs are faster in
+// preallocated room.
 type logFile struct {
 	vfs.File
 	written, room int64
 }
 
-// logStep is how much is taken at a time.
+// logStep is how much is preallocated at a time.
 const logStep = 4 << 20
 
 // Preallocate implements vfs.File.
@@ -147,7 +146,7 @@ func (l *logFile) Preallocate(int64, int64) error { return nil }
 // Write implements vfs.File.
 func (l *logFile) Write(p []byte) (int, error) {
 	for l.room < l.written+int64(len(p)) {
-		_ = l.File.Preallocate(l.room, logStep) // a disk that is full is the write's to say
+		_ = l.File.Preallocate(l.room, logStep) // the write will report a full disk
 		l.room += logStep
 	}
 	n, err := l.File.Write(p)
@@ -155,8 +154,8 @@ func (l *logFile) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Open implements vfs.FS. Compactions read their tables from begin to end; others
-// look something up, and are in a hurry.
+// Open implements vfs.FS. Compactions read tables sequentially; all other reads are lookups,
+// which do not yield.
 func (t *pebbleFS) Open(name string, options ...vfs.OpenOption) (vfs.File, error) {
 	f, err := t.FS.Open(name, options...)
 	if err == nil && strings.HasSuffix(name, ".blob") {
@@ -172,10 +171,10 @@ func (t *pebbleFS) Open(name string, options ...vfs.OpenOption) (vfs.File, error
 	return made, nil
 }
 
-// table is one that is read, made, or made into another.
+// table is a table while it is read or written.
 type table struct {
 	vfs.File
-	making *background.Work // nil: it is in a hurry
+	making *background.Work // nil: does not yield
 	name   string
 	bad    *badBlocks
 }
@@ -197,8 +196,8 @@ func (t table) ReadAt(p []byte, at int64) (int, error) {
 	return t.bad.read(t.File, t.name, p, at)
 }
 
-// private is the disk, with files that only this user may read: they hold bodies, and
-// Pebble leaves their rights to the umask.
+// private makes files that only this user may read: they contain bodies, and Pebble leaves
+// their rights to the umask.
 type private struct{ vfs.FS }
 
 const (
@@ -229,14 +228,14 @@ func makePrivate(name string, f vfs.File, err error) (vfs.File, error) {
 	return f, nil
 }
 
-// ErrOpenFolder is a data folder that any user may write to.
+// ErrOpenFolder: any user may write to the data folder.
 var ErrOpenFolder = errors.New("any user may write to it")
 
-// isStoreFolder tells whether a folder is a store's, or is to be: one with other things in it, by
-// a wrong path perhaps, keeps its rights.
+// isStoreFolder reports whether a folder is a store's, or may become one: a folder with other files,
+// from a wrong path perhaps, keeps its rights.
 func isStoreFolder(folder string) (bool, error) {
 	if info, err := os.Stat(folder); err != nil || !info.IsDir() {
-		return errors.Is(err, fs.ErrNotExist), nil // what is wrong with it is said when it is used
+		return errors.Is(err, fs.ErrNotExist), nil // opening will report other errors
 	}
 	all, err := os.ReadDir(folder)
 	others := 0
@@ -251,7 +250,7 @@ func isStoreFolder(folder string) (bool, error) {
 	return others == 0, err
 }
 
-// isStoreFile tells whether a file in a data folder is of the store.
+// isStoreFile reports whether a file in a data folder belongs to the store.
 func isStoreFile(name string) bool {
 	switch filepath.Ext(name) {
 	case ".log", ".sst", ".blob":
@@ -261,9 +260,9 @@ func isStoreFile(name string) bool {
 		strings.HasPrefix(name, "OPTIONS-") || strings.HasPrefix(name, "marker.")
 }
 
-// restrict takes the rights of other users to a store's folder and to its files away.
-// Where the folder is somebody else's, as a volume's often is, that is only reported:
-// the files are closed all the same. One that everyone may write to is refused.
+// restrict removes the rights of other users to a store's folder and files. A folder that
+// belongs to another user, as a volume often does, is only logged, and its files are
+// restricted all the same. A folder that everyone may write to is refused.
 func restrict(folder string, log *slog.Logger) error {
 	info, err := os.Stat(folder)
 	if err != nil {

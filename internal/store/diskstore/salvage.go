@@ -24,19 +24,18 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// Salvaged is what Salvage has saved.
+// Salvaged counts what Salvage saved.
 type Salvaged struct {
-	// Messages were saved. Loose ones among them were in files that the database no longer
-	// refers to: a part of them may have been retried or discarded since.
+	// Messages counts saved messages. Loose of them were in files that the database no
+	// longer refers to: some may have been retried or discarded since.
 	Messages, Loose int64
 	Entries         int
-	// Unread is what could not be read, and why.
+	// Unread maps what could not be read to the error.
 	Unread map[string]string
 }
 
-// Salvage saves all that can be read of the store in folder from to a new one in folder
-// to, and changes nothing that is needed in the first. The new one's ledger begins with
-// what was saved.
+// Salvage saves all that can be read of the store in folder from to a new store in folder
+// to. It removes nothing from the first. The new ledger begins with what was saved.
 func Salvage(ctx context.Context, from, to string, o Options) (done Salvaged, err error) {
 	files := o.FS
 	if files == nil {
@@ -57,7 +56,7 @@ func Salvage(ctx context.Context, from, to string, o Options) (done Salvaged, er
 		return done, err
 	}
 	done.Unread = map[string]string{}
-	if err != nil { // what files there are is all there is to go by
+	if err != nil { // only the files are left to read
 		done.Unread["database"] = err.Error()
 	}
 	o.Existing, o.salvage = false, false
@@ -93,7 +92,7 @@ func Salvage(ctx context.Context, from, to string, o Options) (done Salvaged, er
 	return done, errors.Join(err, target.Close())
 }
 
-// salvage is one under way.
+// salvage is a running Salvage.
 type salvage struct {
 	*Salvaged
 	ctx    context.Context
@@ -108,7 +107,7 @@ const (
 	salvageBytes    = 16 << 20
 )
 
-// copy saves what the database has.
+// copy saves what the database contains.
 func (s *salvage) copy(from *Store) error {
 	err := from.Scan(s.ctx, store.Range{Body: true}, func(l store.Listed) (bool, error) { return true, s.add(l) })
 	if err == nil {
@@ -126,13 +125,13 @@ func (s *salvage) copy(from *Store) error {
 	}
 	receipts, err := from.Receipts(s.ctx)
 	if err != nil {
-		s.Unread["receipts"] = err.Error() // a duplicate could have another id; nothing else
+		s.Unread["receipts"] = err.Error() // all it means: a duplicate may get another id
 		return nil
 	}
 	return s.to.Remember(s.ctx, receipts)
 }
 
-// add keeps a message, once there are enough for a batch.
+// add adds a message to the batch, and flushes a full batch.
 func (s *salvage) add(l store.Listed) error {
 	if _, seq, ok := l.Key.Parts(); ok {
 		s.newest = max(s.newest, seq)
@@ -153,8 +152,8 @@ func (s *salvage) flush() error {
 	return nil
 }
 
-// addListed stores records under the keys that they have, but for those that are stored already. The
-// ledger counts each in In and in its state.
+// addListed stores records under their own keys, except those stored already. The ledger counts each
+// as In and in its state.
 func (s *Store) addListed(ctx context.Context, records []store.Listed) error {
 	done, err := s.beginChange(ctx)
 	if err != nil {
@@ -205,8 +204,8 @@ func (s *Store) addListed(ctx context.Context, records []store.Listed) error {
 	return nil
 }
 
-// startAfter makes the next records get numbers above newest, so that none is used twice, and the
-// ledger begin with what is stored.
+// startAfter gives later records numbers above newest, so that none is used twice, and begins the
+// ledger with what is stored.
 func (s *Store) startAfter(ctx context.Context, newest uint64) error {
 	done, err := s.beginChange(ctx)
 	if err != nil {
@@ -242,7 +241,7 @@ func (s *Store) startAfter(ctx context.Context, newest uint64) error {
 	return nil
 }
 
-// loose saves the messages that are in files the database does not refer to.
+// loose saves messages from files that the database does not refer to.
 func (s *salvage) loose(from *loose) error {
 	return from.records(func(key, value []byte) error {
 		r, _, err := store.DecodeRecord(value, true)
@@ -262,12 +261,12 @@ func (s *salvage) loose(from *loose) error {
 	})
 }
 
-// unreferenced are the tables among the names of a folder that the database does not
-// know, where commits are missing: the end of a damaged MANIFEST. Elsewhere they are what
-// compactions left behind.
+// unreferenced returns the tables among names that the database does not know, if commits
+// are missing: the end of the MANIFEST is damaged then. Otherwise such tables are leftovers
+// of compactions.
 func (s *Store) unreferenced(names []string) (loose []string) {
 	was, _, err := s.witness.read()
-	there, err2 := s.there()
+	there, err2 := s.storedCount()
 	levels, err3 := s.db.SSTables()
 	if errors.Join(err, err2, err3) != nil || was == nil || there.commits >= was.commits {
 		return nil
@@ -281,19 +280,19 @@ func (s *Store) unreferenced(names []string) (loose []string) {
 	return slices.DeleteFunc(tablesOf(names), func(name string) bool { return live[name] })
 }
 
-// loose reads records out of files, without the database that would say which of them
-// still count: of each key the newest write does.
+// loose reads records from files without the database. For each key, the newest write
+// counts.
 type loose struct {
 	fs     *pebbleFS
 	bad    *badBlocks
 	folder string
 	tables []string
 	blobs  []string // with the large records of tables
-	logs   bool     // the logs as well
+	logs   bool     // read the logs, too
 	unread map[string]string
 }
 
-// write is one of a key, as a file has it.
+// write is a write to a key, in some file.
 type write struct {
 	seq uint64
 	set bool
@@ -311,11 +310,11 @@ func filesOf(names []string, suffix string) (files []string) {
 	return files
 }
 
-// records visits the records that no newer write has taken away. It goes through all files
-// twice, so that their keys are in memory and the records are not.
+// records visits the records that no newer write has removed. It reads all files twice, to have
+// the keys in memory but not the records.
 func (l *loose) records(visit func(key, value []byte) error) error {
 	newest := map[string]write{}
-	ids := map[uint64]uuid.UUID{} // by what keys end with
+	ids := map[uint64]uuid.UUID{} // by number
 	err := l.each(func(key []byte, w write, _ []byte) error {
 		if key[0] == prefixID {
 			ids[seqOf(key)] = uuid.UUID(key[1:])
@@ -345,7 +344,7 @@ func (l *loose) records(visit func(key, value []byte) error) error {
 	})
 }
 
-// each visits all writes to records, and to the index of their ids.
+// each visits all writes to records and to the index of ids.
 func (l *loose) each(visit func(key []byte, w write, value []byte) error) error {
 	sift := func(kind pebble.InternalKeyKind, key []byte, seq uint64, value []byte) error {
 		if id := len(key) == len(idKey(uuid.UUID{}, 0)) && key[0] == prefixID; !id && !isRecord(key) {
@@ -387,11 +386,11 @@ func (l *loose) each(visit func(key []byte, w write, value []byte) error) error 
 // visitor receives one write.
 type visitor func(kind pebble.InternalKeyKind, key []byte, seq uint64, value []byte) error
 
-// flippedBack is said of a table of which nothing was lost.
+// flippedBack reports a table of which nothing was lost.
 const flippedBack = "a flipped bit was turned back"
 
-// table reads a table from its begin and, from damage on, from its end. stopped is why
-// not all of it was read.
+// table reads a table from its start and, where that meets damage, from its end. stopped is
+// why not all of it was read.
 func (l *loose) table(path string, visit visitor) (stopped, err error) {
 	defer recovered(&stopped)
 	f, err := l.fs.Open(path)
@@ -447,7 +446,7 @@ func (l *loose) table(path string, visit visitor) (stopped, err error) {
 	return stopped, nil
 }
 
-// log reads a log up to where it ends, or is damaged.
+// log reads a log up to its end or damage.
 func (l *loose) log(log wal.LogicalLog, visit visitor) error {
 	r := log.OpenForRead()
 	defer r.Close()
@@ -480,21 +479,19 @@ func (l *loose) log(log wal.LogicalLog, visit visitor) error {
 	}
 }
 
-// What follows from the records (counts, groups, the indexes of ids and groups) is made
-// again from them when the store is opened after a block was lost, since it may have been in it, and
-// when commits are missing, whose tables may have been between others that are there.
-
-// derived are the prefixes of what follows from the records.
+// derived are the prefixes of what is derived from records: counts, groups, and the indexes of
+// ids and groups. They are rebuilt when the store is opened after a block was lost, as they may
+// have been in it, and when commits are missing, whose tables may have been among others.
 var derived = []byte{prefixCount, prefixGroupIndex, prefixID, prefixTally, prefixGroupInfo}
 
-// atOpening are the prefixes of what is read when a store is opened, but for records.
+// atOpening are the prefixes that opening reads, except records.
 var atOpening = [][]byte{{prefixCount}, keyFormat, {prefixTally}, {prefixLedger}, {prefixGroupInfo}, keyCommits,
 	keyOpened, keySeq}
 
-// rebuildStep is how many bytes of writes a rebuild has in memory.
+// rebuildStep is how many bytes of writes a rebuild gathers in memory.
 const rebuildStep = 1 << 20
 
-// probe reads what opening needs, so that damage to it is known before it is relied on.
+// probe reads what opening needs, so that its damage is known before it is used.
 func (s *Store) probe() error {
 	for _, prefix := range atOpening {
 		it, err := walkAll(s.db, prefix)
@@ -508,13 +505,13 @@ func (s *Store) probe() error {
 		}
 	}
 	if s.damage.lost == nil && len(s.damage.files.bad.unrepaired()) > 0 {
-		return fmt.Errorf("%w: of what leads to the records", pebble.ErrCorruption) // what is salvaged is not rebuilt
+		return fmt.Errorf("%w: of what leads to the records", pebble.ErrCorruption) // salvage does not rebuild
 	}
 	return nil
 }
 
-// rebuild makes again what follows from the records. When it is cut short it begins again at
-// the next start.
+// rebuild rebuilds what is derived from records after blocks were lost. When it is cut short it
+// starts again at the next Open.
 func (s *Store) rebuild() error {
 	lost := s.damage.lost.pending()
 	if len(lost) == 0 {
@@ -534,7 +531,7 @@ func (s *Store) rebuild() error {
 	return s.damage.lost.rebuilt()
 }
 
-// deriveAgain makes again what follows from the records.
+// deriveAgain rebuilds what is derived from records.
 func (s *Store) deriveAgain() error {
 	c := s.newWriteBatch(0)
 	defer c.close()
@@ -548,8 +545,8 @@ func (s *Store) deriveAgain() error {
 		return err
 	}
 	newest := uint64(0)
-	// Waiting ones last: where the deletion of a record was lost that was moved, it is
-	// there twice, and what a person sees of it counts.
+	// Waiting records last: when the deletion of a moved record was lost, it exists twice,
+	// and the parked or discarded one counts.
 	for _, prefix := range []byte{prefixParked, prefixDiscarded, prefixForward, prefixWaiting} {
 		n, err := c.rebuildAll(prefix)
 		if err != nil {
@@ -577,7 +574,7 @@ func (s *Store) deriveAgain() error {
 	return c.batch.Commit(pebble.Sync)
 }
 
-// entries is what a block may have had that follows from nothing else.
+// entries names what a block may have had that cannot be rebuilt.
 func (l *lostBlock) entries() string {
 	if l.Low == nil || string(l.Low) < string(prefixEntry+1) && string(l.High) >= string(prefixEntry) {
 		return "pauses, notes, tokens or operations"
@@ -585,9 +582,8 @@ func (l *lostBlock) entries() string {
 	return ""
 }
 
-// rebuildAll counts the records under a prefix again, as far as they can be read, and gives
-// them their places in the indexes. newest is the largest of their numbers. What it writes is
-// written step by step.
+// rebuildAll counts and indexes the readable records under a prefix, and writes that in
+// steps. newest is the largest of their numbers.
 func (c *writeBatch) rebuildAll(prefix byte) (newest uint64, err error) {
 	it, err := c.s.walk(c.s.db, []byte{prefix}, []byte{prefix + 1})
 	if err != nil {
@@ -613,7 +609,8 @@ func (c *writeBatch) rebuildAll(prefix byte) (newest uint64, err error) {
 	return newest, c.flush()
 }
 
-// rebuildOne deletes a record that was found before under another key.
+// rebuildOne counts and indexes a record, or deletes it when it was found under another key
+// before.
 func (c *writeBatch) rebuildOne(key []byte, r *store.Record) error {
 	there, err := c.s.get(idKey(r.ID, seqOf(key)))
 	if err != nil {
@@ -625,7 +622,7 @@ func (c *writeBatch) rebuildOne(key []byte, r *store.Record) error {
 	return c.enter(key, r)
 }
 
-// flush writes what has gathered.
+// flush writes and resets the batch.
 func (c *writeBatch) flush() error {
 	if err := c.batch.Commit(pebble.NoSync); err != nil {
 		return err
@@ -634,19 +631,19 @@ func (c *writeBatch) flush() error {
 	return nil
 }
 
-// A table refers to a large record by its place in a blob file. Which blob file that is,
-// only the MANIFEST says, so without one all are tried: the right one has a record of that
-// length there that belongs under the key.
+// A table refers to a large record by its place in a blob file. Only the MANIFEST says which
+// blob file, so without it all are tried: the right one has there a record of that size which
+// belongs under the key.
 
-// place of a large record, in a blob file that is not known.
+// blobPlace is the place of a large record in an unknown blob file.
 type blobPlace struct {
 	block blob.BlockID
 	value blob.BlockValueID
 	size  int
 }
 
-// blobPlaceOf reads what sstable.DebugHandlesBlobContext makes of a reference. No record
-// begins like this: the first byte of one is its version.
+// blobPlaceOf parses what sstable.DebugHandlesBlobContext makes of a reference. No record
+// begins like this: its first byte is its version.
 func blobPlaceOf(value []byte) (p blobPlace, ok bool) {
 	if !bytes.HasPrefix(value, []byte("blob-value:")) {
 		return p, false
@@ -656,8 +653,8 @@ func blobPlaceOf(value []byte) (p blobPlace, ok bool) {
 	return p, err == nil
 }
 
-// largeRecord finds the record of a key in the blob files; a zero id is not known. Two
-// records may be due at once and of one length: without an id either could be meant.
+// largeRecord finds the record of a key in the blob files; a zero id is unknown. Without an
+// id, two records of the same Due and size look alike.
 func (l *loose) largeRecord(key []byte, p blobPlace, id uuid.UUID) (found []byte, err error) {
 	err = errors.New("it is in none of the .blob files")
 	for _, name := range l.blobs {
@@ -691,7 +688,7 @@ func (l *loose) largeRecord(key []byte, p blobPlace, id uuid.UUID) (found []byte
 	return nil, err
 }
 
-// blobValue is what a blob file has at a place; nil where it does not reach so far.
+// blobValue returns what a blob file has at a place; nil when it has no such place.
 func (l *loose) blobValue(path string, p blobPlace) (value []byte, err error) {
 	defer recovered(&err)
 	f, err := l.fs.Open(path)
@@ -719,7 +716,7 @@ func (l *loose) blobValue(path string, p blobPlace) (value []byte, err error) {
 	return bytes.Clone(value), within(err)
 }
 
-// recovered makes an error of a panic: Pebble's readers trust that a file is whole.
+// recovered turns a panic into an error: Pebble's readers trust that a file is whole.
 func recovered(err *error) {
 	if p := recover(); p != nil {
 		*err = fmt.Errorf("%w: %v", pebble.ErrCorruption, p)
@@ -736,21 +733,21 @@ func within(err error) error {
 	return err
 }
 
-// blobReader does not let Pebble read beyond a block, which it does not check.
+// blobReader checks that Pebble does not read beyond a block.
 type blobReader struct {
 	*blob.FileReader
 	at blobPlace
 }
 
-// Where blocks have their number of rows: behind a byte and two, and in an index behind
+// The offsets of the number of rows in a block, after a byte and two; and in an index after
 // the number of blocks that the file had before it was rewritten, or zero.
 const (
-	rowsAt       = 3
-	indexRowsAt  = 4 + rowsAt
-	leastOfBlock = indexRowsAt + 4
+	rowsAt      = 3
+	indexRowsAt = 4 + rowsAt
+	minBlock    = indexRowsAt + 4
 )
 
-// reaches says whether the file has such a block.
+// reaches returns errBeyond when the file has no such block.
 func (b *blobReader) reaches() error {
 	index, err := b.ReadIndexBlock(context.Background(), sstblock.NoReadEnv, nil)
 	if err != nil {
@@ -758,7 +755,7 @@ func (b *blobReader) reaches() error {
 	}
 	defer index.Release()
 	data := index.BlockData()
-	if len(data) < leastOfBlock {
+	if len(data) < minBlock {
 		return pebble.ErrCorruption
 	}
 	blocks := binary.LittleEndian.Uint32(data)
@@ -779,7 +776,7 @@ func (b *blobReader) ReadValueBlock(
 	if err != nil {
 		return read, err
 	}
-	if data := read.BlockData(); len(data) < leastOfBlock ||
+	if data := read.BlockData(); len(data) < minBlock ||
 		uint32(b.at.value) >= binary.LittleEndian.Uint32(data[rowsAt:]) {
 		read.Release()
 		return sstblock.BufferHandle{}, errBeyond
@@ -787,8 +784,8 @@ func (b *blobReader) ReadValueBlock(
 	return read, nil
 }
 
-// oneBlob is a database's blob files, of which there is one. ID and Num are Pebble's, which
-// has no public name for them.
+// oneBlob stands for a database's blob files with one file. ID and Num are types of Pebble that
+// have no public name.
 type oneBlob[ID, Num any] struct {
 	reader blob.ValueReader
 	num    Num
@@ -804,12 +801,12 @@ func (o oneBlob[ID, Num]) GetValueReader(context.Context, Num) (blob.ValueReader
 	return o.reader, func() {}, nil
 }
 
-// blobFile finds damaged blocks before Pebble does, which would try each bit of one: that
-// takes hours for a large body.
+// blobFile finds damaged blocks before Pebble does, which would try each bit: that takes hours
+// for a large body.
 type blobFile struct{ vfs.File }
 
-// checkedFrom is from what size on a read is one of a block with its trailer, and long to
-// try each bit of.
+// checkedFrom is the size from which on a read is a block with its trailer, and has too many
+// bits to try.
 const checkedFrom = 4 << 10
 
 // ReadAt implements vfs.File.

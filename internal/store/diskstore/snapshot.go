@@ -17,14 +17,12 @@ import (
 	"github.com/redrive-mq/redrive/internal/store"
 )
 
-// stagingName is the folder, in the data folder, that a snapshot is made in: files of
-// one file system can be linked, which takes milliseconds. What a crash leaves of it is
-// removed when the store is opened.
+// stagingName is the folder, in the data folder, in which a snapshot is made: on one file
+// system it can use links, which takes milliseconds. Open removes what a crash leaves of it.
 const stagingName = "snapshot.partial"
 
-// Snapshot writes the store as it is at one moment to folder to, which must be absent or
-// empty. The result is a store by itself. Commits wait for milliseconds; on the same
-// file system its tables are links, and take room only once the store drops its own.
+// Snapshot implements store.Snapshotter. Commits wait for milliseconds; on the same file
+// system the tables are links, and take room only once the store removes its own.
 func (s *Store) Snapshot(ctx context.Context, to string) (messages int64, err error) {
 	done, err := s.calls.Begin(ctx)
 	if err != nil {
@@ -33,7 +31,7 @@ func (s *Store) Snapshot(ctx context.Context, to string) (messages int64, err er
 	defer done()
 	s.snapshots.Lock()
 	defer s.snapshots.Unlock()
-	to = filepath.Clean(to) // a slash at its end would put what is made beside it into it
+	to = filepath.Clean(to) // with a slash at its end, to + ".partial" would be inside it
 	if err := s.checkTarget(to); err != nil {
 		return 0, fmt.Errorf("snapshot to %s: %w", to, err)
 	}
@@ -49,7 +47,7 @@ func (s *Store) Snapshot(ctx context.Context, to string) (messages int64, err er
 	return has.sums.Kept(), nil
 }
 
-// checkTarget refuses a folder that has something in it, or that is the store's own.
+// checkTarget refuses a folder that is not empty, or is in the data folder.
 func (s *Store) checkTarget(to string) error {
 	own, err := filepath.Abs(s.path)
 	if err != nil {
@@ -80,7 +78,7 @@ func (s *Store) stage(staging string) (staged string, has syncedCount, err error
 	if err := errors.Join(s.fs.RemoveAll(staging), s.fs.MkdirAll(staging, privateFolder)); err != nil {
 		return "", has, err
 	}
-	c := s.newWriteBatch(0) // with the counts of what was never kept
+	c := s.newWriteBatch(0) // commits the counts of messages that were never stored
 	defer c.close()
 	if err := c.commit(); err != nil {
 		return "", has, err
@@ -90,15 +88,15 @@ func (s *Store) stage(staging string) (staged string, has syncedCount, err error
 	}
 	staged = s.fs.PathJoin(staging, "store")
 
-	// A log that is copied while it is written may lack a chunk that a later one in the
-	// copy says was synced: Pebble takes that for damage. And the witness has to count
-	// exactly the commits that are in the copy.
+	// A log that is copied while it is written may lack a chunk that a later chunk in the
+	// copy says was synced: Pebble takes that for damage. And the witness must count exactly
+	// the commits in the copy.
 	s.committing.Lock()
 	defer s.committing.Unlock()
 	if err := s.db.Checkpoint(staged, pebble.WithFlushedWAL()); err != nil {
 		return "", has, err
 	}
-	if _, onDisk := s.fs.(private); onDisk { // Pebble made it; no one else can enter the folder above
+	if _, onDisk := s.fs.(private); onDisk { // Pebble made it; other users cannot enter the parent
 		if err := os.Chmod(staged, privateFolder); err != nil {
 			return "", has, err
 		}
@@ -116,7 +114,7 @@ func (s *Store) stage(staging string) (staged string, has syncedCount, err error
 	return staged, has, errors.Join(w.begin(has), w.close())
 }
 
-// copyTo puts all files of the history into a folder. Only the newest is still written.
+// copyTo links the history's files into a folder, and copies the newest, which is still written.
 func (h *history) copyTo(folder string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -145,7 +143,7 @@ func syncFolder(fs vfs.FS, path string) error {
 	return errors.Join(folder.Sync(), folder.Close())
 }
 
-// publishSnapshot gives a staged snapshot its name, in one step: what has the name is whole.
+// publishSnapshot renames a staged snapshot to its name, so that what has the name is whole.
 func (s *Store) publishSnapshot(ctx context.Context, staged, to string) error {
 	parent := s.fs.PathDir(to)
 	if err := s.fs.MkdirAll(parent, privateFolder); err != nil {
@@ -170,7 +168,7 @@ func (s *Store) publishSnapshot(ctx context.Context, staged, to string) error {
 	return err
 }
 
-// copySnapshot brings a staged snapshot to another file system.
+// copySnapshot copies a staged snapshot to another file system.
 func (s *Store) copySnapshot(ctx context.Context, staged, to string) error {
 	partial := to + ".partial"
 	if _, err := s.fs.Stat(partial); !errors.Is(err, fs.ErrNotExist) {
@@ -198,8 +196,8 @@ func (s *Store) copySnapshot(ctx context.Context, staged, to string) error {
 	return err
 }
 
-// copyFolder copies a folder with all in it, durably, and adds up the bytes; with an empty
-// to it only adds up.
+// copyFolder copies a folder durably, and returns its size in bytes; with an empty to it only
+// measures.
 func copyFolder(ctx context.Context, disk vfs.FS, from, to string) (size int64, err error) {
 	names, err := disk.List(from)
 	if err != nil {

@@ -19,14 +19,14 @@ import (
 
 // witness records, in a file of its own, how many commits were synced. Pebble takes a
 // damaged tail of its MANIFEST or of its newest log for a write that a crash cut short,
-// and opens without what came after: one flipped bit would lose acknowledged messages
-// unseen. Each commit adds one to a counter in the database; a count below the witness's
-// shows that synced commits are missing.
+// and opens without the rest: one flipped bit would silently lose acknowledged messages.
+// Each commit adds one to a counter in the database; a count below the witness's shows
+// that synced commits are missing.
 //
-// A commit costs one write of some hundred bytes to the page cache, without a sync, after
-// its own sync: so the witness never claims what a power cut may undo. It is synced within
-// witnessLag. A killed process leaves it exact; after a power cut it may lack the last
-// second, for which the log's own chunks tell how far it was synced.
+// After its own sync, a commit costs one unsynced write of some hundred bytes: so the
+// witness never claims what a power cut may undo. It is synced within witnessLag. A killed
+// process leaves it exact; after a power cut it may lack the last second, for which the
+// log's own chunks tell how far it was synced.
 type witness struct {
 	fs   vfs.FS
 	path string
@@ -35,7 +35,7 @@ type witness struct {
 	mu       sync.Mutex
 	out      vfs.File
 	now      syncedCount
-	slot     int64 // the next one to write: the other stays whole meanwhile
+	slot     int64 // the next to write: the other stays whole meanwhile
 	unsynced *time.Timer
 	failing  bool
 	syncing  sync.WaitGroup
@@ -52,7 +52,7 @@ const (
 	witnessLag      = time.Second
 	witnessMagic    = "redrive1"
 	witnessSlots    = 2
-	slotSize        = 4096 // one flipped bit, or a torn write, damages one slot only
+	slotSize        = 4096 // so that a flipped bit or a torn write damages only one slot
 	syncedCountSize = len(witnessMagic) + 8 + 8*len(store.Sums{}) + crc32.Size
 )
 
@@ -64,7 +64,7 @@ func (p *syncedCount) append(b []byte) []byte {
 	return binary.BigEndian.AppendUint32(b, crc32.Checksum(b, checksums))
 }
 
-// readSyncedCount is what append wrote; nil when it is damaged.
+// readSyncedCount reads what append wrote; nil when it is damaged.
 func readSyncedCount(b []byte) *syncedCount {
 	if len(b) < syncedCountSize || string(b[:len(witnessMagic)]) != witnessMagic {
 		return nil
@@ -80,8 +80,8 @@ func readSyncedCount(b []byte) *syncedCount {
 	return p
 }
 
-// read returns the newest count in the file; nil when there is none. damaged counts slots
-// that cannot be read.
+// read returns the newest count in the file; nil when there is none. damaged counts damaged
+// slots.
 func (w *witness) read() (newest *syncedCount, damaged int, err error) {
 	f, err := w.fs.Open(w.path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -107,7 +107,7 @@ func (w *witness) read() (newest *syncedCount, damaged int, err error) {
 	return newest, damaged, nil
 }
 
-// begin writes the count of now, and syncs it.
+// begin writes and syncs a count.
 func (w *witness) begin(now syncedCount) (err error) {
 	if w.out, err = w.fs.OpenReadWrite(w.path, vfs.WriteCategoryUnspecified); err != nil {
 		return err
@@ -126,8 +126,8 @@ func (w *witness) begin(now syncedCount) (err error) {
 	return syncFolder(w.fs, w.fs.PathDir(w.path))
 }
 
-// committed counts a commit that was synced. It fails nothing: a witness that lags
-// notices less, and claims nothing that is not so.
+// committed counts a synced commit. It returns no error: a witness that lags detects less, but
+// claims nothing false.
 func (w *witness) committed(sums *store.Sums) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -142,7 +142,7 @@ func (w *witness) committed(sums *store.Sums) {
 	}
 }
 
-// logTrouble says once that the file cannot be written. The caller holds mu.
+// logTrouble logs once that the file cannot be written. The caller holds mu.
 func (w *witness) logTrouble(err error) {
 	if err != nil && !w.failing {
 		w.log.Warn("store: the witness of what was synced cannot be written: damage to the newest data may go "+
@@ -151,7 +151,7 @@ func (w *witness) logTrouble(err error) {
 	w.failing = err != nil
 }
 
-// sync makes durable what was written up to now.
+// sync syncs what was written.
 func (w *witness) sync() {
 	defer w.syncing.Done()
 	w.mu.Lock()
@@ -164,7 +164,7 @@ func (w *witness) sync() {
 	}
 }
 
-// close is called after the last commit.
+// close syncs and closes the file, after the last commit.
 func (w *witness) close() error {
 	if w.out == nil {
 		return nil
@@ -178,10 +178,10 @@ func (w *witness) close() error {
 	return errors.Join(w.out.SyncData(), w.out.Close())
 }
 
-// checkWitness compares the database with its witness, and begins a new one. ErrLost when
-// synced commits are missing and accept is not set.
+// checkWitness compares the database with its witness, and begins a new one. It returns ErrLost
+// when synced commits are missing and accept is not set.
 func (s *Store) checkWitness(accept bool) error {
-	there, err := s.there()
+	there, err := s.storedCount()
 	if err != nil {
 		return err
 	}
@@ -207,11 +207,11 @@ func (s *Store) checkWitness(accept bool) error {
 	case there.commits < was.commits:
 		s.log.Error("store: it goes on without writes that were synced, since their loss was accepted", "folder",
 			s.path, "commits", was.commits-there.commits)
-		// Before the witness agrees, or a start that is cut short would leave it undone.
+		// Before the witness agrees: otherwise an Open that is cut short would never derive.
 		if err := s.deriveAgain(); err != nil {
 			return err
 		}
-		if there, err = s.there(); err != nil {
+		if there, err = s.storedCount(); err != nil {
 			return err
 		}
 	case damaged > 0:
@@ -221,8 +221,8 @@ func (s *Store) checkWitness(accept bool) error {
 	return s.witness.begin(there)
 }
 
-// there is what the database has.
-func (s *Store) there() (p syncedCount, err error) {
+// storedCount returns the commits and sums in the database.
+func (s *Store) storedCount() (p syncedCount, err error) {
 	if p.commits, err = s.number(keyCommits); err != nil {
 		return p, err
 	}

@@ -18,19 +18,19 @@ import (
 type writeBatch struct {
 	s      *Store
 	batch  *pebble.Batch
-	value  []byte                 // scratch: the batch copies it. A record without its body
+	value  []byte                 // scratch for a record without its body: the batch copies it
 	counts map[string]*store.Sums // by queue
 	groups map[*groupState]*grouped
-	like   *store.Record // the last one that was counted, and
+	like   *store.Record // the last record that was counted
 	last   *grouped      // its group
 	began  time.Time
-	fails  bool // what is put are new failures
+	fails  bool // records that are put are new failures
 	past   pastFailures
-	// deleted is about how many bytes the records have that are deleted.
+	// deleted is about how many bytes the deleted records have.
 	deleted uint64
 }
 
-// newWriteBatch begins one of about size bytes, which saves growing to that.
+// newWriteBatch returns a batch with room for about size bytes.
 func (s *Store) newWriteBatch(size int) *writeBatch {
 	return &writeBatch{s: s, batch: s.db.NewBatchWithSize(size), counts: map[string]*store.Sums{},
 		groups: map[*groupState]*grouped{}, began: time.Now()}
@@ -58,7 +58,7 @@ func (c *writeBatch) put(key []byte, r *store.Record) (err error) {
 	return c.enter(key, r)
 }
 
-// enter counts a record that is kept under key, and gives it its places in the indexes.
+// enter counts and indexes the record under key.
 func (c *writeBatch) enter(key []byte, r *store.Record) error {
 	c.count(store.Column(r.State), r.Queue, 1)
 	g := c.group(r)
@@ -66,7 +66,7 @@ func (c *writeBatch) enter(key []byte, r *store.Record) error {
 	if g.more.kept[r.State]++; c.fails {
 		g.failed(r.FailedAt, c.began)
 	}
-	// Waiting records, which come and go by the thousand, have no place in the index.
+	// Waiting records, which come and go by the thousand, are not in the group index.
 	if r.State != store.Waiting {
 		if err := c.batch.Set(groupIndexKey(g.ID, r.State, key), key, nil); err != nil {
 			return err
@@ -93,8 +93,7 @@ func (c *writeBatch) add(records []*store.Record) (keys [][]byte, err error) {
 	return keys, c.batch.Merge(keySeq, binary.AppendVarint(nil, int64(len(records))), nil)
 }
 
-// remove takes a record away, r being as it was, and its id too unless it is put
-// elsewhere.
+// remove deletes a record, r being as it was stored, and also its id unless it was moved.
 func (c *writeBatch) remove(key []byte, r *store.Record, moved bool) error {
 	c.count(store.Column(r.State), r.Queue, -1)
 	c.deleted += uint64(len(r.Message.Body) + recordOverhead)
@@ -111,7 +110,7 @@ func (c *writeBatch) remove(key []byte, r *store.Record, moved bool) error {
 	return c.batch.Delete(idKey(r.ID, seqOf(key)), nil)
 }
 
-// commit makes it all durable, then says so to the counts in memory.
+// commit makes the batch durable, then updates the counts in memory.
 func (c *writeBatch) commit() (err error) {
 	failed, err := c.s.writeUnstored(c.batch)
 	defer func() {
@@ -145,8 +144,7 @@ func (c *writeBatch) commit() (err error) {
 	return nil
 }
 
-// commitWithPast commits the batch, and writes the past failures of what ended in it to the
-// history.
+// commitWithPast commits the batch, then writes its past failures to the history.
 func (c *writeBatch) commitWithPast() error {
 	var sums store.Sums
 	for _, more := range c.counts {
@@ -166,7 +164,7 @@ func (c *writeBatch) commitWithPast() error {
 	return nil
 }
 
-// awaitHistory waits until all that ended up to now is in the history.
+// awaitHistory waits until the history has all past failures committed so far.
 func (s *Store) awaitHistory() {
 	s.intoHistory.Lock()
 	s.intoHistory.Unlock() //lint:ignore SA2001 waits for its holder
@@ -177,10 +175,10 @@ func (c *writeBatch) close() {
 	_ = c.batch.Close()
 }
 
-// recordOverhead is about how many bytes a record has besides its body.
+// recordOverhead is about how many bytes a record takes besides its body.
 const recordOverhead = 1024
 
-// sizeOf is about how much room records take.
+// sizeOf returns about how many bytes records take.
 func sizeOf(records []*store.Record) (n int) {
 	for _, r := range records {
 		n += len(r.Message.Body) + recordOverhead
@@ -228,7 +226,7 @@ func (s *Store) Add(ctx context.Context, records []*store.Record) error {
 	return nil
 }
 
-// added notes that records were kept under these keys.
+// added makes the records under these keys claimable.
 func (s *Store) added(keys [][]byte) {
 	s.mu.Lock()
 	for _, key := range keys {
@@ -239,10 +237,10 @@ func (s *Store) added(keys [][]byte) {
 }
 
 const (
-	// largeValue is from what size on a record has a place of its own on the disk.
+	// largeValue is the size from which on a record is in a blob file.
 	largeValue = 1 << 20
-	// largeBody is from what size on a record is on the disk before the next such one
-	// is added. Pebble has each several times in memory until then.
+	// largeBody is the size from which on a body is flushed before the next such one is
+	// added. Until then Pebble has it in memory several times.
 	largeBody = 8 << 20
 )
 
@@ -250,15 +248,15 @@ func hasLarge(records []*store.Record) bool {
 	return slices.ContainsFunc(records, func(r *store.Record) bool { return len(r.Message.Body) >= largeBody })
 }
 
-// flushLarge waits until a large body is on the disk outside of the log. What goes wrong with
-// that, Pebble says at the next commit; the record is in the log of the database already.
+// flushLarge waits until a large body is on the disk outside of the log. Pebble reports errors at
+// the next commit; the record is in its log already.
 func (s *Store) flushLarge() {
 	_ = s.db.Flush()
-	debug.FreeOSMemory() // or it would be there twice as often until the next collection
+	debug.FreeOSMemory() // otherwise memory doubles until the next collection
 }
 
-// receiptLog keeps the receipts of the newest batches, one key a batch, and
-// drops the oldest batches as soon as the newer ones hold store.ReceiptsKept.
+// receiptLog keeps the receipts of the newest batches, one key for each batch, and drops the
+// oldest as soon as the others have store.ReceiptsKept.
 type receiptLog struct {
 	mu      sync.Mutex
 	batches []receiptBatch // oldest first
@@ -270,7 +268,7 @@ type receiptBatch struct {
 	size   int
 }
 
-// load finds which batches are kept.
+// load reads which batches are kept.
 func (l *receiptLog) load(db *pebble.DB) error {
 	return eachIn(db, prefixReceipt, func(key, value []byte) error {
 		l.add(binary.BigEndian.Uint64(key[1:]), len(value)/store.ReceiptSize)
@@ -301,7 +299,7 @@ func (s *Store) Remember(ctx context.Context, receipts []store.Receipt) error {
 	return c.commit()
 }
 
-// write puts receipts into b, and takes those out that are too old to be needed.
+// write adds receipts to b, and deletes those that are too old to be needed.
 func (l *receiptLog) write(b *pebble.Batch, receipts []store.Receipt) error {
 	v := make([]byte, 0, len(receipts)*store.ReceiptSize)
 	for _, r := range receipts {
